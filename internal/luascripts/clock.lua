@@ -1,0 +1,25 @@
+-- clock.lua: the one reading of Redis' clock, and numbers as text.
+
+local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+
+-- read once per script: the clock moves while a script runs on some servers
+local function clock()
+  local t = redis.call("TIME")
+  return t[1] * 1000000 + t[2]
+end
+
+-- tostring and .. cut a number to 14 digits; a time in microseconds has 16
+local function int(n)
+  return string.format("%.0f", n)
+end
+
+-- milliseconds for PX and PEXPIRE: rounded up, so that no key dies early
+local function ms(us)
+  return int(ceil(us / 1000) + 1)
+end
+
+-- a key that must live at least so long; never shortens what it has
+local function live(key, us)
+  local need = ceil(us / 1000) + 1
+  if redis.call("PTTL", key) < need then redis.call("PEXPIRE", key, int(need)) end
+end

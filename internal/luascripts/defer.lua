@@ -1,0 +1,36 @@
+-- defer.lua: an active task goes back to asynq's retry set, to be woken at its
+-- instant; nothing else about it changes.
+--
+-- KEYS[1]  task       asynq's hash of the task
+-- KEYS[2]  active     asynq's list of running tasks
+-- KEYS[3]  lease      asynq's sorted set of leases
+-- KEYS[4]  retry      asynq's sorted set of tasks to try again, score in whole seconds
+-- KEYS[5]  due        sorted set, score = instant of a deferred task in microseconds; expires an hour after the last
+-- KEYS[6]  places     hash, task id -> "retry_s for"; lives as long as due
+-- KEYS[7]  unique     asynq's lock of a unique task, or the task's hash again when it has none
+-- ARGV[1]  id         the task's id
+-- ARGV[2]  at_us      instant at which to wake it
+-- ARGV[3]  retry_s    score in asynq's retry set, its second net
+-- ARGV[4]  for        what it waits for, see worker
+-- ARGV[5]  wait_us    how much longer its unique lock must live
+-- returns  status OK, or the error NOT FOUND where asynq's own scripts answer that
+local task, active, lease, retry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local due, places, unique = KEYS[5], KEYS[6], KEYS[7]
+local id, at, retry_s, what, wait = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], tonumber(ARGV[5])
+
+if redis.call("LREM", active, 0, id) == 0 then return redis.error_reply("NOT FOUND") end
+if redis.call("ZREM", lease, id) == 0 then return redis.error_reply("NOT FOUND") end
+
+-- a hint may have come before us: then it is due earlier than we know
+local hinted = tonumber(redis.call("ZSCORE", due, id) or "")
+if hinted and hinted < at then at = hinted end
+redis.call("ZADD", retry, retry_s, id)
+redis.call("HSET", task, "state", "retry")
+redis.call("ZADD", due, int(at), id)
+redis.call("HSET", places, id, retry_s .. " " .. what)
+live(due, wait + 3600000000)
+live(places, wait + 3600000000)
+if unique ~= task and redis.call("GET", unique) == id then
+  redis.call("PEXPIRE", unique, int(max(0, redis.call("PTTL", unique)) + ceil(wait / 1000)))
+end
+return redis.status_reply("OK")

@@ -1,0 +1,32 @@
+// Package luascripts holds every script that Headway runs in Redis and builds
+// every key that they touch.
+//
+// One script is one .lua file, one Go function and one header; a test compares
+// the three. What several scripts share (the clock, the ledger of an algorithm,
+// the line) is a part: a .lua file that is put before the script's own body, so
+// that a decision is written once.
+//
+//	part         what it is
+//	clock.lua    the one reading of Redis' clock, numbers as text
+//	sliding.lua  the ledger of `sliding n/W`: slot and spend
+//	tokens.lua   which attempt holds which grant
+//	line.lua     who waits, in which order, and what they were promised
+//
+//	script       what it does                                   slot
+//	acquire.lua  grant, book or refuse                          the limit's key
+//	check.lua    the current instant of one booking             the limit's key
+//	cancel.lua   give back a grant, leave the line              the limit's key
+//	peek.lua     look, and change nothing                       the limit's key
+//	reset.lua    forget what was spent                          the limit's key
+//	defer.lua    active task -> asynq's retry set + due index   the queue
+//	due.lua      what is due on a queue                         the queue
+//	wake.lua     due tasks -> head of pending                   the queue
+//	retime.lua   move due tasks to another instant              the queue
+//	rules.lua    which pools run which numbers                  the prefix
+//
+// Scripts use only commands of Redis 6.2, take every number as text and answer
+// integers (and task or job ids, which are text). Times are microseconds since
+// 1970, which a Lua number holds exactly until the year 2255. A script that
+// takes permits makes a write that allocates its first write, so that a Redis
+// that is full refuses it whole.
+package luascripts

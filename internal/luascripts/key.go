@@ -1,0 +1,67 @@
+package luascripts
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"strings"
+)
+
+// PrefixDefault starts every key of ours unless the user chose another.
+const PrefixDefault = "hw"
+
+// idPlainMax is the longest user key that is written as it is.
+const idPlainMax = 64
+
+// KeyID is how a user's key appears in our keys: as it is, or hashed when a
+// secret is given, when it is long, or when it would break the hash tag. A
+// hashed id starts with '#', so no plain one may.
+func KeyID(secret []byte, key string) string {
+	if len(secret) == 0 && len(key) <= idPlainMax && !strings.ContainsAny(key, "{}") && !strings.HasPrefix(key, "#") {
+		return key
+	}
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte(key))
+	return "#" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil)[:18])
+}
+
+// Limit names the keys of one rule on one user key. They share a hash tag.
+type Limit struct {
+	ID       string // as [KeyID] gave it
+	ledger   string
+	tokens   string
+	line     string
+	promised string
+}
+
+// LimitKeys builds the keys of a rule for an id.
+func LimitKeys(prefix, rule, id string) Limit {
+	ledger := prefix + ":{" + id + "}:" + rule
+	return Limit{ID: id, ledger: ledger, tokens: ledger + ":tokens", line: ledger + ":line", promised: ledger + ":promised"}
+}
+
+func (k Limit) all() []string { return []string{k.ledger, k.tokens, k.line, k.promised} }
+
+// Queue names the keys of one asynq queue, asynq's own and our due index. They
+// share asynq's hash tag.
+type Queue struct {
+	due, places                   string
+	active, lease, retry, pending string
+	task                          string // prefix of the task hashes
+}
+
+// QueueKeys builds the keys of a queue.
+func QueueKeys(prefix, queue string) Queue {
+	own := "asynq:{" + queue + "}:"
+	return Queue{
+		due: prefix + ":{" + queue + "}:due", places: prefix + ":{" + queue + "}:places",
+		active: own + "active", lease: own + "lease", retry: own + "retry", pending: own + "pending",
+		task: own + "t:",
+	}
+}
+
+// Task is asynq's hash of a task.
+func (k Queue) Task(id string) string { return k.task + id }
+
+// rulesKey is the set in which pools say their numbers.
+func rulesKey(prefix string) string { return prefix + ":rules" }

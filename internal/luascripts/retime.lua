@@ -1,0 +1,41 @@
+-- retime.lua: deferred tasks move to another instant without being run.
+--
+-- KEYS[1]  due        sorted set, score = instant of a deferred task in microseconds; expires an hour after the last
+-- KEYS[2]  retry      asynq's sorted set of tasks to try again, score in whole seconds
+-- KEYS[3]  places     hash, task id -> "retry_s for"; lives as long as due
+-- KEYS[4+] tasks      asynq's hash of each task, ARGV[1] of them
+-- ARGV[1]  count      how many tasks, 1 to 1000
+-- ARGV[2]  earlier    1: only if it is earlier than what is there, and for a task that is still active too
+-- ARGV[3+] per task   id, at_us, retry_s
+-- returns  count integers: 1 moved, 0 left alone
+local due, retry, places = KEYS[1], KEYS[2], KEYS[3]
+local count, earlier = tonumber(ARGV[1]), ARGV[2] == "1"
+
+local now = clock()
+local reply = {}
+for i = 1, count do
+  local task, id, at, retry_s = KEYS[3 + i], ARGV[3 * i], tonumber(ARGV[3 * i + 1]), ARGV[3 * i + 2]
+  local h = redis.call("HMGET", task, "state", "unique_key")
+  local ours, what = string.match(redis.call("HGET", places, id) or "", "^(%d+)( .*)$")
+  local old = tonumber(redis.call("ZSCORE", due, id) or "")
+  reply[i] = 0
+  if earlier and old and old <= at then
+    -- it knows already
+  elseif h[1] == "retry" and ours and redis.call("ZSCORE", retry, id) == ours then
+    redis.call("ZADD", retry, retry_s, id)
+    redis.call("ZADD", due, int(at), id)
+    redis.call("HSET", places, id, retry_s .. what)
+    live(due, max(0, at - now) + 3600000000)
+    live(places, at - now + 3600000000)
+    local more = tonumber(retry_s) - tonumber(ours)
+    if more > 0 and h[2] and redis.call("GET", h[2]) == id then -- unique while it waits
+      redis.call("PEXPIRE", h[2], int(max(0, redis.call("PTTL", h[2])) + more * 1000))
+    end
+    reply[i] = 1
+  elseif earlier and h[1] == "active" then -- not deferred yet: defer.lua will find it
+    redis.call("ZADD", due, int(at), id)
+    live(due, max(0, at - now) + 3600000000)
+    reply[i] = 1
+  end
+end
+return reply

@@ -1,0 +1,143 @@
+package luascripts
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed *.lua
+var sources embed.FS
+
+// script is the text of a script after the parts that it needs.
+func script(name string, parts ...string) *redis.Script {
+	var b strings.Builder
+	for _, file := range append(parts, name) {
+		text, err := sources.ReadFile(file)
+		if err != nil {
+			panic("luascripts: " + err.Error()) // the file is embedded: a name is misspelt
+		}
+		b.Write(text)
+		b.WriteByte('\n')
+	}
+	return redis.NewScript(b.String())
+}
+
+var limitParts = []string{"clock.lua", "sliding.lua", "tokens.lua", "line.lua"}
+
+var (
+	acquireScript = script("acquire.lua", limitParts...)
+	checkScript   = script("check.lua", "clock.lua", "sliding.lua", "line.lua")
+	cancelScript  = script("cancel.lua", limitParts...)
+	peekScript    = script("peek.lua", "clock.lua", "sliding.lua", "line.lua")
+	resetScript   = script("reset.lua", "clock.lua", "sliding.lua", "line.lua")
+	deferScript   = script("defer.lua", "clock.lua")
+	dueScript     = script("due.lua", "clock.lua")
+	wakeScript    = script("wake.lua")
+	retimeScript  = script("retime.lua", "clock.lua")
+	rulesScript   = script("rules.lua", "clock.lua")
+)
+
+// ReplyError says that a script answered what it never should: another program
+// writes our keys, or the server is none that we know.
+type ReplyError struct {
+	Script string
+	What   string
+}
+
+func (e *ReplyError) Error() string { return fmt.Sprintf("%s: unexpected reply: %s", e.Script, e.What) }
+
+// reply reads a script's answer value by value and remembers the first fault.
+type reply struct {
+	script string
+	values []any
+	next   int
+	err    error
+}
+
+// run calls a script and checks that it answered at least n values.
+func run(ctx context.Context, c redis.Scripter, s *redis.Script, name string, n int, keys []string, args ...any) *reply {
+	v, err := s.Run(ctx, c, keys, args...).Result()
+	return readReply(name, n, v, err)
+}
+
+func readReply(name string, n int, v any, err error) *reply {
+	r := &reply{script: name}
+	if err != nil {
+		r.err = fmt.Errorf("%s: %w", name, err)
+		return r
+	}
+	values, ok := v.([]any)
+	if !ok || len(values) < n {
+		r.err = &ReplyError{Script: name, What: fmt.Sprintf("%T of %d values, want %d", v, len(values), n)}
+		return r
+	}
+	r.values = values
+	return r
+}
+
+func (r *reply) int() int64 {
+	if r.err != nil || r.next >= len(r.values) {
+		r.fail("too few values")
+		return 0
+	}
+	n, ok := r.values[r.next].(int64)
+	if !ok {
+		r.fail(fmt.Sprintf("value %d is a %T, want an integer", r.next, r.values[r.next]))
+	}
+	r.next++
+	return n
+}
+
+func (r *reply) text() string {
+	if r.err != nil || r.next >= len(r.values) {
+		r.fail("too few values")
+		return ""
+	}
+	s, ok := r.values[r.next].(string)
+	if !ok {
+		r.fail(fmt.Sprintf("value %d is a %T, want text", r.next, r.values[r.next]))
+	}
+	r.next++
+	return s
+}
+
+// count reads how many groups of `width` values follow.
+func (r *reply) count(width int) int {
+	n := r.int()
+	if r.err == nil && (n < 0 || n > int64((len(r.values)-r.next)/width)) {
+		r.fail(fmt.Sprintf("%d groups of %d in %d values", n, width, len(r.values)))
+	}
+	if r.err != nil {
+		return 0
+	}
+	return int(n)
+}
+
+// time reads microseconds since 1970; 0 is the zero time.
+func (r *reply) time() time.Time {
+	us := r.int()
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us)
+}
+
+func (r *reply) fail(what string) {
+	if r.err == nil {
+		r.err = &ReplyError{Script: r.script, What: what}
+	}
+}
+
+// micros writes a duration in whole microseconds, rounded up: never early.
+func micros(d time.Duration) int64 {
+	us := int64(d / time.Microsecond)
+	if d%time.Microsecond > 0 {
+		us++
+	}
+	return us
+}

@@ -1,0 +1,37 @@
+-- tokens.lua: which attempt holds which grant.
+--
+-- The ledger's header names the newest grant's token. When the next grant takes
+-- its place it moves to a sorted set of its own (score = instant of the grant),
+-- as long as the grant counts or a copy of its call may still arrive. A token
+-- that was withdrawn has its time as a negative score.
+
+local COPY = 60000000 -- a copy of a call is not expected later than this
+
+-- holds is the instant of the token's grant, a negative number when the token
+-- was withdrawn, nil when it is new
+local function holds(L, tokens, token)
+  if L.token == token then return L.newest end
+  local at = redis.call("ZSCORE", tokens, token)
+  return at and tonumber(at)
+end
+
+local function forget_old(tokens, lowest, highest)
+  local old = redis.call("ZRANGEBYSCORE", tokens, lowest, highest, "LIMIT", 0, 20)
+  if #old > 0 then redis.call("ZREM", tokens, unpack(old)) end
+end
+
+-- remember keeps the token that the newest grant takes out of the header
+local function remember(tokens, token, at, W, now)
+  local keep = max(W, COPY)
+  if token == NOBODY or at + keep <= now then return end
+  redis.call("ZADD", tokens, int(at), token)
+  forget_old(tokens, "0", int(now - keep))
+  live(tokens, at + keep - now)
+end
+
+-- withdraw makes the token refuse from now on
+local function withdraw(tokens, token, now)
+  redis.call("ZADD", tokens, int(-now), token)
+  forget_old(tokens, "(" .. int(COPY - now), "(0")
+  live(tokens, COPY)
+end

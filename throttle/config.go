@@ -1,0 +1,96 @@
+package throttle
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// Bounds of what a limiter is asked for.
+const (
+	KeyMax  = 1024 // bytes of a key
+	JobMax  = 512  // bytes of a job id
+	RuleMax = 64   // bytes of a rule's name
+)
+
+// Defaults and bounds of a [Config].
+const (
+	PrefixDefault     = luascripts.PrefixDefault
+	InlineWaitDefault = 50 * time.Millisecond
+	InlineWaitMax     = time.Second
+	InlineWaitNone    = -1 // no grant lies in the future
+	SecretMin         = 16 // bytes of a secret
+)
+
+// grace is how long after its last promise the head of a line keeps its place;
+// it covers a wake-up and a dequeue. Its turn stays longer: an hour.
+const grace = 100 * time.Millisecond
+
+// Config is what limiters may have in common. The zero Config is usable.
+type Config struct {
+	// Prefix starts every key in Redis, so that two applications on one server
+	// do not collide: 1 to 32 bytes without braces, colons and spaces, and not
+	// "asynq". Defaults to "hw".
+	Prefix string
+
+	// Secret, when given, turns every key into a keyed hash (HMAC-SHA256)
+	// before it reaches Redis, so that no key of ours shows a phone number. At
+	// least [SecretMin] bytes, the same in all processes: another secret means
+	// another ledger. Defaults to none.
+	Secret []byte
+
+	// InlineWait is how far in the future a grant may lie; the caller waits the
+	// rest in place. It is for remainders of milliseconds, never for waiting:
+	// at most [InlineWaitMax], [InlineWaitNone] for none. Defaults to 50 ms.
+	InlineWait time.Duration
+}
+
+// rulePattern keeps rule names readable in keys, labels and log lines.
+var rulePattern = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
+
+// ruleReserved would share its key with the index of what is due on a queue.
+const ruleReserved = "due"
+
+// ValidateRule says whether a name can name a rule: 1 to [RuleMax] letters,
+// digits, "_", "." and "-", but not "due".
+func ValidateRule(name string) error {
+	if name == ruleReserved {
+		return fmt.Errorf("%w: rule name %q is reserved", ErrInvalidConfig, name)
+	}
+	if len(name) > RuleMax || !rulePattern.MatchString(name) {
+		return fmt.Errorf("%w: rule name %q, want 1 to %d of A-Z a-z 0-9 _ . -", ErrInvalidConfig, clip(name), RuleMax)
+	}
+	return nil
+}
+
+// fill puts the defaults where c is zero.
+func (c Config) fill() Config {
+	c.Prefix = cmp.Or(c.Prefix, PrefixDefault)
+	c.InlineWait = cmp.Or(c.InlineWait, InlineWaitDefault)
+	return c
+}
+
+// Validate returns everything that is wrong with c, joined. Each fault unwraps
+// to [ErrInvalidConfig].
+func (c Config) Validate() error {
+	c = c.fill()
+	var errs []error
+	if len(c.Prefix) > 32 || strings.ContainsAny(c.Prefix, "{}: \t\r\n") {
+		errs = append(errs, fmt.Errorf("%w: Prefix %q, want 1 to 32 bytes without braces, colons and spaces", ErrInvalidConfig, clip(c.Prefix)))
+	}
+	if c.Prefix == "asynq" {
+		errs = append(errs, fmt.Errorf("%w: Prefix %q is that of asynq's own keys", ErrInvalidConfig, c.Prefix))
+	}
+	if n := len(c.Secret); n > 0 && n < SecretMin {
+		errs = append(errs, fmt.Errorf("%w: Secret has %d bytes, want none or at least %d", ErrInvalidConfig, n, SecretMin))
+	}
+	if c.InlineWait != InlineWaitNone && (c.InlineWait < 0 || c.InlineWait > InlineWaitMax) {
+		errs = append(errs, fmt.Errorf("%w: InlineWait %v, want 0 to %v, or InlineWaitNone", ErrInvalidConfig, c.InlineWait, InlineWaitMax))
+	}
+	return errors.Join(errs...)
+}

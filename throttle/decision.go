@@ -1,0 +1,107 @@
+package throttle
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Token names one attempt to get permits. The ledger remembers it with the
+// grant, so the same token gets the same grant and is charged once.
+type Token uint64
+
+// NewToken draws a token at random; it is never zero.
+func NewToken() Token {
+	for {
+		if t := Token(rand.Uint64()); t != 0 {
+			return t
+		}
+	}
+}
+
+// String prints the token as 16 hex digits.
+func (t Token) String() string { return fmt.Sprintf("%016x", uint64(t)) }
+
+// Request is one wish for permits. It may hold personal data in Key; it prints
+// without it.
+type Request struct {
+	// Key is what the permits are counted for: 1 to [KeyMax] bytes.
+	Key string
+	// Cost is the number of permits: 1 to the limit's permits.
+	Cost int
+	// Job identifies who waits, 1 to [JobMax] bytes: one job has one place in a
+	// key's line, however often it asks.
+	Job string
+	// Token identifies this attempt; a zero Token is drawn.
+	Token Token
+	// MaxWait is the longest wait that makes sense, less than zero when there
+	// is no time left. Zero means any wait.
+	MaxWait time.Duration
+}
+
+// String prints the request without its key.
+func (r Request) String() string {
+	return fmt.Sprintf("%d permits for job %q, attempt %v", r.Cost, r.Job, r.Token)
+}
+
+// Format keeps the key out of every verb, %+v and %#v too.
+func (r Request) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(r.String())) }
+
+// Decision is what a limiter answered: a grant, a booking, or (from
+// [Limiter.TryAcquire]) a refusal.
+type Decision struct {
+	Request
+	Rule    string
+	Granted bool
+
+	// At is the instant of the grant or of the booking, by Redis' clock. A
+	// grant may lie up to InlineWait ahead; wait for it with Wait.
+	At time.Time
+	// From is the instant from which the ledger admits the job; it may be past.
+	From time.Time
+	// Now is Redis' clock when it decided.
+	Now time.Time
+	// Promised is what the job was told before; zero when it was not in line.
+	Promised time.Time
+	// Next is who may come earlier than it was promised, because of this call.
+	Next Turn
+
+	start time.Time // At on the local, monotonic clock; never before it
+}
+
+// Wait is what is left until At, by the local monotonic clock; never negative.
+func (d Decision) Wait() time.Duration { return max(0, time.Until(d.start)) }
+
+// Age is how long ago At was, by the local monotonic clock; negative before it.
+func (d Decision) Age() time.Duration { return time.Since(d.start) }
+
+// Start is At on the local clock.
+func (d Decision) Start() time.Time { return d.start }
+
+// Err is nil for a grant and a [ThrottledError] otherwise.
+func (d Decision) Err() error {
+	if d.Granted {
+		return nil
+	}
+	return &ThrottledError{Rule: d.Rule, At: d.At, RetryAfter: d.At.Sub(d.Now)}
+}
+
+// String prints the decision without its key.
+func (d Decision) String() string {
+	verb := "not granted"
+	if d.Granted {
+		verb = "granted"
+	}
+	return fmt.Sprintf("rule %q: %v, %s, at %v", d.Rule, d.Request.String(), verb, d.At.UTC().Format(time.RFC3339Nano))
+}
+
+// Format keeps the key out of every verb.
+func (d Decision) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(d.String())) }
+
+// Turn is a job that may come earlier than it was promised. The zero Turn is
+// nobody.
+type Turn struct {
+	Job  string
+	At   time.Time     // by Redis' clock
+	Wait time.Duration // from the answer to At
+}

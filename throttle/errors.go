@@ -1,0 +1,115 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// What a caller can act on. Each comes with a typed error that carries the data
+// and unwraps to it. No error text contains a key: it may be personal data.
+var (
+	// ErrInvalidLimit: the numbers of a limit make no sense.
+	ErrInvalidLimit = errors.New("throttle: invalid limit")
+	// ErrInvalidConfig: a limiter can't be built like this.
+	ErrInvalidConfig = errors.New("throttle: invalid configuration")
+	// ErrInvalidKey: the key is empty or longer than [KeyMax].
+	ErrInvalidKey = errors.New("throttle: invalid key")
+	// ErrInvalidJob: the job id is empty or longer than [JobMax].
+	ErrInvalidJob = errors.New("throttle: invalid job")
+	// ErrInvalidCost: fewer than one permit was asked for.
+	ErrInvalidCost = errors.New("throttle: invalid cost")
+	// ErrExceedsLimit: more permits than a window holds; it can never succeed. See [ExceedsLimitError].
+	ErrExceedsLimit = errors.New("throttle: cost exceeds the limit")
+	// ErrThrottled: not now. See [ThrottledError].
+	ErrThrottled = errors.New("throttle: limit reached")
+	// ErrTooLate: not before the deadline or within the time-out. See [TooLateError].
+	ErrTooLate = errors.New("throttle: too late")
+	// ErrWithdrawn: the call was taken back by its token before it arrived.
+	ErrWithdrawn = errors.New("throttle: call was withdrawn")
+	// ErrUnavailable: Redis did not answer, or not as it should. See [UnavailableError].
+	ErrUnavailable = errors.New("throttle: redis unavailable")
+	// ErrSchema: the state in Redis was written by a newer version of this package.
+	ErrSchema = errors.New("throttle: state of a newer schema")
+)
+
+// ExceedsLimitError says which cost can never be met. It unwraps to [ErrExceedsLimit].
+type ExceedsLimitError struct {
+	Rule  string
+	Cost  int
+	Limit Limit
+}
+
+func (e *ExceedsLimitError) Error() string {
+	return fmt.Sprintf("throttle: rule %q: cost %d exceeds the limit %v", e.Rule, e.Cost, e.Limit)
+}
+
+func (e *ExceedsLimitError) Unwrap() error { return ErrExceedsLimit }
+
+// ThrottledError says which rule refuses and until when. It unwraps to [ErrThrottled].
+type ThrottledError struct {
+	Rule       string
+	At         time.Time     // the instant that Redis answered, by its clock
+	RetryAfter time.Duration // from the answer to At
+}
+
+func (e *ThrottledError) Error() string {
+	return fmt.Sprintf("throttle: rule %q refuses for %v", e.Rule, e.RetryAfter.Round(time.Millisecond))
+}
+
+func (e *ThrottledError) Unwrap() error { return ErrThrottled }
+
+// TooLateError says that the instant of a job lies beyond what its caller
+// allows. Nothing is booked then. It unwraps to [ErrTooLate].
+type TooLateError struct {
+	Rule    string
+	At      time.Time     // the first instant at which the rule would admit, by Redis' clock
+	Wait    time.Duration // from the answer to At
+	MaxWait time.Duration // what the caller allows, 0 or less when its deadline is over
+}
+
+func (e *TooLateError) Error() string {
+	return fmt.Sprintf("throttle: rule %q admits in %v at the earliest, only %v are left",
+		e.Rule, e.Wait.Round(time.Millisecond), e.MaxWait.Round(time.Millisecond))
+}
+
+func (e *TooLateError) Unwrap() error { return ErrTooLate }
+
+// UnavailableError says what kept Redis from answering. Whether the call took
+// effect is not known. It unwraps to [ErrUnavailable], and to the error of a
+// context that ended.
+type UnavailableError struct {
+	Op     string // the script that was asked
+	Reason string // the client's or the server's own words; they hold no key
+	cause  error
+}
+
+func (e *UnavailableError) Error() string { return "throttle: " + e.Op + ": redis: " + e.Reason }
+
+func (e *UnavailableError) Unwrap() []error {
+	if e.cause == nil {
+		return []error{ErrUnavailable}
+	}
+	return []error{ErrUnavailable, e.cause}
+}
+
+// fault translates what a script call came back with; no error type of the
+// Redis client leaves this package.
+func (l *Limiter) fault(op string, status luascripts.Status, err error) error {
+	if err == nil {
+		if status == luascripts.NewerSchema {
+			return fmt.Errorf("%w: rule %q", ErrSchema, l.rule)
+		}
+		return nil
+	}
+	u := &UnavailableError{Op: op, Reason: err.Error()}
+	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, end) {
+			u.cause = end
+		}
+	}
+	return u
+}

@@ -1,0 +1,65 @@
+package throttle
+
+import (
+	"context"
+	"time"
+)
+
+// Host is what a worker puts into the context of a running task, so that
+// [Limiter.Acquire] gives the worker slot back instead of sleeping in it. Its
+// methods are called from the goroutines of the handler.
+type Host interface {
+	// Job is the id under which the task waits in lines.
+	Job() string
+	// MaxWait is how long from now the task may wait, as in [Request].
+	MaxWait() time.Duration
+	// Ask redeems on behalf of the task: [Limiter.Redeem] with what the worker
+	// wants to see of it.
+	Ask(ctx context.Context, l *Limiter, r Request) (Decision, error)
+	// Settle waits the rest until a grant's instant and makes the grant part of
+	// the attempt; an error means that it was given back, and what to return.
+	Settle(ctx context.Context, l *Limiter, d Decision) error
+	// Defer gives earlier grants of the attempt back and answers the error that
+	// the handler has to return.
+	Defer(ctx context.Context, l *Limiter, d Decision) error
+}
+
+type hostKey struct{}
+
+// WithHost returns a context in which [Limiter.Acquire] defers to h.
+func WithHost(ctx context.Context, h Host) context.Context {
+	return context.WithValue(ctx, hostKey{}, h)
+}
+
+func hostFrom(ctx context.Context) Host {
+	h, _ := ctx.Value(hostKey{}).(Host)
+	return h
+}
+
+// acquireHosted asks once. A caller's own bound and the task's deadline both
+// hold.
+func (l *Limiter) acquireHosted(ctx context.Context, h Host, r Request) error {
+	r.Job = h.Job()
+	r.Token = NewToken()
+	if w := h.MaxWait(); w != 0 && (r.MaxWait == 0 || w < r.MaxWait) {
+		r.MaxWait = w
+	}
+	for {
+		d, err := h.Ask(ctx, l, r)
+		switch {
+		case err != nil:
+			l.withdrawLost(ctx, r, err)
+			return err
+		case !d.Granted:
+			return h.Defer(ctx, l, d)
+		}
+		if err := h.Settle(ctx, l, d); err != nil {
+			return err
+		}
+		if !l.Stale(d) {
+			return nil
+		}
+		l.withdraw(ctx, r)
+		r.Token = NewToken()
+	}
+}
