@@ -1,0 +1,95 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+)
+
+// Client enqueues tasks on asynq. It refuses what could never run, so that the
+// producer learns of it and not an archive a day later; everything else is
+// asynq's. It does not wait, spend permits or look at limits in Redis.
+//
+// A task type without a policy is enqueued as it is. When Redis is away every
+// call returns its error. Such an error does not prove that nothing was
+// enqueued, for the answer may have been lost: a task with asynq.TaskID or
+// asynq.Unique can be enqueued again without being doubled.
+//
+// A Client is safe for concurrent use. The zero Client is not usable.
+type Client struct {
+	asynq    *asynq.Client
+	policies map[string]Policy // by task type, never changed
+}
+
+// NewClient returns a client that enqueues through rdb and holds tasks against
+// the policies; see [ValidatePolicies] for its errors. The client does not own
+// rdb: it has nothing to close, and whoever opened rdb closes it after the last
+// call. NewClient does not ask Redis. It panics when rdb is nil.
+func NewClient(rdb redis.UniversalClient, policies ...Policy) (*Client, error) {
+	if rdb == nil {
+		panic("queue: nil Redis client")
+	}
+	if err := ValidatePolicies(policies); err != nil {
+		return nil, err
+	}
+	byType := make(map[string]Policy, len(policies))
+	for _, p := range policies {
+		byType[p.Type] = p
+	}
+	return &Client{asynq: asynq.NewClientFromRedisClient(rdb), policies: byType}, nil
+}
+
+// Enqueue enqueues a task. Options of the call come after those of the task: of
+// two of a kind, asynq takes the last.
+//
+// Nothing is enqueued when there is an error from before Redis is asked: a
+// [*DemandError] for a task that could never run under its policy, or an
+// [*OptionError] for each option that asynq would alter or drop. asynq's own
+// errors are found with errors.Is: asynq.ErrDuplicateTask for a task with
+// asynq.Unique, asynq.ErrTaskIDConflict for one with asynq.TaskID.
+//
+// ctx is for the call; use asynq.Timeout and asynq.Deadline for the task.
+func (c *Client) Enqueue(ctx context.Context, task *Task, opts ...asynq.Option) (*asynq.TaskInfo, error) {
+	if task == nil {
+		return nil, errors.New("queue: enqueue: no task")
+	}
+	if err := checkOptions(slices.Concat(task.opts, opts)); err != nil {
+		return nil, err
+	}
+	return c.enqueue(ctx, task.asynqTask(), opts)
+}
+
+// EnqueueAsynq is [Client.Enqueue] for a task of asynq.NewTask. The options
+// inside it can't be read and go to asynq unaltered and unchecked; those of the
+// call are checked.
+//
+// Do not share such a task between goroutines that pass options here: asynq
+// appends them to the task's own slice, a data race when that slice has room to
+// spare. A [Task] has no such rule.
+func (c *Client) EnqueueAsynq(ctx context.Context, task *asynq.Task, opts ...asynq.Option) (*asynq.TaskInfo, error) {
+	if task == nil {
+		return nil, errors.New("queue: enqueue: no task")
+	}
+	if err := checkOptions(opts); err != nil {
+		return nil, err
+	}
+	return c.enqueue(ctx, task, opts)
+}
+
+// enqueue holds the task against its policy and hands it to asynq.
+func (c *Client) enqueue(ctx context.Context, task *asynq.Task, opts []asynq.Option) (*asynq.TaskInfo, error) {
+	if p, ok := c.policies[task.Type()]; ok {
+		if _, _, err := p.Demand(task); err != nil {
+			return nil, err
+		}
+	}
+	info, err := c.asynq.EnqueueContext(ctx, task, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("queue: enqueue %q: %w", task.Type(), err)
+	}
+	return info, nil
+}

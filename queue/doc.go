@@ -1,0 +1,40 @@
+// Package queue is the side of Headway that puts tasks in: it says which limit
+// a task type needs, finds the key and the cost of a task, and enqueues.
+//
+// A [Policy] names the limit of a task type and how a task's key is found. A
+// [Client] enqueues tasks on asynq and refuses at once what no pool could ever
+// run:
+//
+//	client, err := queue.NewClient(rdb, queue.Policy{
+//		Type:  "sms:send",
+//		Rule:  "sms-per-phone",
+//		Limit: throttle.Sliding(1, time.Minute),
+//		Key:   queue.MustJSONKey("$.to"),
+//	})
+//	...
+//	task := queue.NewTask("sms:send", payload, asynq.MaxRetry(3))
+//	info, err := client.Enqueue(ctx, task)
+//
+// # What happens to asynq's options
+//
+// They mean what they mean in asynq, on a [Task], on an *asynq.Task and at the
+// enqueueing call. asynq alters some of them without a word: a time-out of
+// 500 ms becomes 30 min, one of 1.5 s becomes 1 s, an option of a foreign type
+// is dropped. Those are an [OptionError] here, wherever the option can be read;
+// asynq has no accessor for the options inside an *asynq.Task, so these go to
+// asynq as they are. Not refused, because asynq documents or needs it: a
+// time-out of 0 is asynq's default of 30 min unless there is a deadline, a
+// deadline counts in whole seconds, rounded down, and a task with both a group
+// and a later start is not grouped.
+//
+// # Personal data
+//
+// Keys and payloads are phone numbers and texts. No error text of this package
+// contains a payload, a key, a cost or a part of one; they name the task type,
+// the rule and the JSON path instead. The cause of a failed [KeyFunc] or
+// [CostFunc] is reachable with errors.As, and its text is not ours.
+//
+// This package does not decide whether a task may run now: package throttle
+// does, when a pool asks. It does not hold back what a plain asynq client
+// enqueues; the pool refuses that with the same [DemandError].
+package queue

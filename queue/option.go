@@ -1,0 +1,67 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/hibiken/asynq"
+)
+
+// optionTypes holds the Go types of asynq's own options. asynq takes an option
+// by its Go type and drops every other, whatever its Type method says.
+var optionTypes = map[reflect.Type]bool{
+	reflect.TypeOf(asynq.MaxRetry(0)):            true,
+	reflect.TypeOf(asynq.Queue("")):              true,
+	reflect.TypeOf(asynq.Timeout(0)):             true,
+	reflect.TypeOf(asynq.Deadline(time.Time{})):  true,
+	reflect.TypeOf(asynq.Unique(0)):              true,
+	reflect.TypeOf(asynq.ProcessAt(time.Time{})): true,
+	reflect.TypeOf(asynq.ProcessIn(0)):           true,
+	reflect.TypeOf(asynq.TaskID("")):             true,
+	reflect.TypeOf(asynq.Retention(0)):           true,
+	reflect.TypeOf(asynq.Group("")):              true,
+}
+
+// checkOptions returns every option that asynq would alter or drop in silence,
+// joined, each a [*OptionError]. It also looks at options that a later one
+// overrides, as asynq does with those that it refuses itself: an empty queue
+// name, task id or group stays asynq's error.
+func checkOptions(opts []asynq.Option) error {
+	var errs []error
+	for _, opt := range opts {
+		if !optionTypes[reflect.TypeOf(opt)] {
+			errs = append(errs, &OptionError{Option: fmt.Sprintf("%T", opt), Reason: "not made by asynq, which would ignore it"})
+			continue
+		}
+		if reason := checkOption(opt); reason != "" {
+			errs = append(errs, &OptionError{Option: opt.String(), Reason: reason})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkOption returns what is wrong with one of asynq's options, or "".
+func checkOption(opt asynq.Option) (reason string) {
+	least := time.Duration(0) // no time-out of one's own, no retention
+	switch opt.Type() {
+	case asynq.TimeoutOpt, asynq.RetentionOpt:
+	case asynq.UniqueOpt:
+		least = time.Second // zero would be no lock at all
+	default:
+		return ""
+	}
+	d, ok := opt.Value().(time.Duration)
+	switch {
+	case !ok:
+		return fmt.Sprintf("its value is a %T, want a duration", opt.Value())
+	// a negative time-out is over before the task starts: asynq would retry it without ever running it
+	case d < least:
+		return fmt.Sprintf("want at least %v", least)
+	// asynq cuts the fraction off: 500ms of time-out become 0, which means 30 min
+	case d%time.Second != 0:
+		return "want whole seconds"
+	}
+	return ""
+}

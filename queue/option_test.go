@@ -1,0 +1,225 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+)
+
+// optionCase gives a task one option and finds it again in Redis.
+type optionCase struct {
+	name  string
+	opt   func(way string) asynq.Option // way makes ids and names differ
+	check func(t *testing.T, rdb *redis.Client, info *asynq.TaskInfo, way string)
+}
+
+var (
+	inOneHour = time.Now().Add(time.Hour).Truncate(time.Second)
+
+	optionCases = []optionCase{
+		{
+			"MaxRetry", func(string) asynq.Option { return asynq.MaxRetry(7) },
+			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, _ string) { want(t, info.MaxRetry, 7) },
+		},
+		{
+			"Queue", func(way string) asynq.Option { return asynq.Queue("q-" + way) },
+			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, way string) { want(t, info.Queue, "q-"+way) },
+		},
+		{
+			"Timeout", func(string) asynq.Option { return asynq.Timeout(90 * time.Second) },
+			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, _ string) {
+				want(t, info.Timeout, 90*time.Second)
+			},
+		},
+		{
+			"Deadline", func(string) asynq.Option { return asynq.Deadline(inOneHour) },
+			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, _ string) {
+				want(t, info.Deadline.Unix(), inOneHour.Unix())
+				want(t, info.Timeout, 0) // not the default of 30 min
+			},
+		},
+		{
+			"Unique", func(string) asynq.Option { return asynq.Unique(time.Minute) },
+			func(t *testing.T, rdb *redis.Client, info *asynq.TaskInfo, way string) { wantLock(t, rdb, info, way) },
+		},
+		{
+			"ProcessAt", func(string) asynq.Option { return asynq.ProcessAt(inOneHour) },
+			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, _ string) {
+				want(t, info.State, asynq.TaskStateScheduled)
+				want(t, info.NextProcessAt.Unix(), inOneHour.Unix())
+			},
+		},
+		{
+			"ProcessIn", func(string) asynq.Option { return asynq.ProcessIn(time.Hour) },
+			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, _ string) {
+				want(t, info.State, asynq.TaskStateScheduled)
+				if wait := time.Until(info.NextProcessAt); wait < 58*time.Minute || wait > time.Hour {
+					t.Errorf("the task waits %v, want 1h", wait)
+				}
+			},
+		},
+		{
+			"TaskID", func(way string) asynq.Option { return asynq.TaskID("id-" + way) },
+			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, way string) { want(t, info.ID, "id-"+way) },
+		},
+		{
+			"Retention", func(string) asynq.Option { return asynq.Retention(2 * time.Hour) },
+			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, _ string) {
+				want(t, info.Retention, 2*time.Hour)
+			},
+		},
+		{
+			"Group", func(way string) asynq.Option { return asynq.Group("g-" + way) },
+			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, way string) {
+				want(t, info.Group, "g-"+way)
+				want(t, info.State, asynq.TaskStateAggregating)
+			},
+		},
+	}
+
+	// ways are the places where an option can stand.
+	ways = map[string]func(ctx context.Context, c *Client, payload []byte, opt asynq.Option) (*asynq.TaskInfo, error){
+		"asynq-task": func(ctx context.Context, c *Client, payload []byte, opt asynq.Option) (*asynq.TaskInfo, error) {
+			return c.EnqueueAsynq(ctx, asynq.NewTask("sms:send", payload, opt))
+		},
+		"our-task": func(ctx context.Context, c *Client, payload []byte, opt asynq.Option) (*asynq.TaskInfo, error) {
+			return c.Enqueue(ctx, NewTask("sms:send", payload, opt))
+		},
+		"asynq-call": func(ctx context.Context, c *Client, payload []byte, opt asynq.Option) (*asynq.TaskInfo, error) {
+			return c.EnqueueAsynq(ctx, asynq.NewTask("sms:send", payload), opt)
+		},
+		"our-call": func(ctx context.Context, c *Client, payload []byte, opt asynq.Option) (*asynq.TaskInfo, error) {
+			return c.Enqueue(ctx, NewTask("sms:send", payload), opt)
+		},
+	}
+)
+
+func TestEveryOptionArrives(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	client := newClient(t, rdb, smsPolicy())
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	for _, tt := range optionCases {
+		for way, enqueue := range ways {
+			t.Run(tt.name+"/"+way, func(t *testing.T) {
+				payload := fmt.Appendf(nil, `{"to":"%s %s"}`, tt.name, way)
+				info, err := enqueue(t.Context(), client, payload, tt.opt(way))
+				if err != nil {
+					t.Fatal(err)
+				}
+				// what Redis holds, not what the enqueueing call believes
+				stored, err := inspector.GetTaskInfo(info.Queue, info.ID)
+				if err != nil {
+					t.Fatalf("GetTaskInfo(%s, %s): %v", info.Queue, info.ID, err)
+				}
+				want(t, string(stored.Payload), string(payload))
+				tt.check(t, rdb, stored, way)
+			})
+		}
+	}
+}
+
+// TestEveryOptionIsKnown holds the table above and optionTypes against asynq's
+// numbering of its options, whose last is Group.
+func TestEveryOptionIsKnown(t *testing.T) {
+	t.Parallel()
+	kinds := make(map[asynq.OptionType]bool)
+	for _, tt := range optionCases {
+		opt := tt.opt("x")
+		kinds[opt.Type()] = true
+		if err := checkOptions([]asynq.Option{opt}); err != nil {
+			t.Errorf("checkOptions(%v) = %v", opt, err)
+		}
+	}
+	want(t, len(kinds), int(asynq.GroupOpt)+1)
+	want(t, len(optionTypes), int(asynq.GroupOpt)+1)
+}
+
+// wantLock looks for the lock of a unique task: one key with 1 minute to live.
+func wantLock(t *testing.T, rdb *redis.Client, info *asynq.TaskInfo, way string) {
+	t.Helper()
+	locks, err := rdb.Keys(t.Context(), "asynq:{default}:unique:*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, lock := range locks {
+		if owner := rdb.Get(t.Context(), lock).Val(); owner != info.ID {
+			continue
+		}
+		if ttl := rdb.TTL(t.Context(), lock).Val(); ttl < 50*time.Second || ttl > time.Minute {
+			t.Errorf("the lock of %s lives for %v, want 1m", way, ttl)
+		}
+		return
+	}
+	t.Errorf("no lock for %s in %v", way, locks)
+}
+
+// foreignOption looks like asynq's Timeout and is ignored by asynq.
+type foreignOption struct{ asynq.Option }
+
+func TestCheckOptions(t *testing.T) {
+	t.Parallel()
+	const secret = "13612345678"
+	tests := []struct {
+		name string
+		opts []asynq.Option
+		want []OptionError
+	}{
+		{"none", nil, nil},
+		{"time-out", []asynq.Option{asynq.Timeout(0), asynq.Timeout(time.Second), asynq.Timeout(90 * time.Minute)}, nil},
+		{"retention", []asynq.Option{asynq.Retention(0), asynq.Retention(time.Second)}, nil},
+		{"unique", []asynq.Option{asynq.Unique(time.Second)}, nil},
+		{"fractions elsewhere", []asynq.Option{asynq.ProcessIn(time.Millisecond), asynq.Deadline(time.Now())}, nil},
+		{"short time-out", []asynq.Option{asynq.Timeout(500 * time.Millisecond)}, []OptionError{{"Timeout(500ms)", "want whole seconds"}}},
+		{"broken time-out", []asynq.Option{asynq.Timeout(1500 * time.Millisecond)}, []OptionError{{"Timeout(1.5s)", "want whole seconds"}}},
+		{"negative time-out", []asynq.Option{asynq.Timeout(-time.Second)}, []OptionError{{"Timeout(-1s)", "want at least 0s"}}},
+		{"short retention", []asynq.Option{asynq.Retention(1)}, []OptionError{{"Retention(1ns)", "want whole seconds"}}},
+		{"negative retention", []asynq.Option{asynq.Retention(-1)}, []OptionError{{"Retention(-1ns)", "want at least 0s"}}},
+		{"no lock", []asynq.Option{asynq.Unique(0)}, []OptionError{{"Unique(0s)", "want at least 1s"}}},
+		{"broken lock", []asynq.Option{asynq.Unique(1500 * time.Millisecond)}, []OptionError{{"Unique(1.5s)", "want whole seconds"}}},
+		{"nil", []asynq.Option{nil}, []OptionError{{"<nil>", "not made by asynq, which would ignore it"}}},
+		{
+			"foreign, and its text is not printed",
+			[]asynq.Option{foreignOption{asynq.TaskID(secret)}},
+			[]OptionError{{"queue.foreignOption", "not made by asynq, which would ignore it"}},
+		},
+		{
+			"overridden, and all at once",
+			[]asynq.Option{asynq.Timeout(1), asynq.Retention(1), asynq.Timeout(time.Second)},
+			[]OptionError{{"Timeout(1ns)", "want whole seconds"}, {"Retention(1ns)", "want whole seconds"}},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			err := checkOptions(tt.opts)
+			var got []OptionError
+			if joined, ok := err.(interface{ Unwrap() []error }); ok {
+				for _, fault := range joined.Unwrap() {
+					got = append(got, *fault.(*OptionError))
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("checkOptions (-want +got):\n%s", diff)
+			}
+			if (err != nil) != errors.Is(err, ErrInvalidOption) {
+				t.Errorf("checkOptions = %v, want ErrInvalidOption", err)
+			}
+		})
+	}
+}
+
+func want[T comparable](t *testing.T, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
