@@ -1,0 +1,247 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+)
+
+// Adapter brings limits to asynq servers that somebody else runs; [Pool] is
+// built on it. Of each server it wants three things: its Redis client from
+// [Adapter.Client], its configuration through [Adapter.Server], its handler
+// through [Adapter.Handler]. [Adapter.Start] starts what wakes deferred tasks;
+// call [Adapter.Stop] before the servers shut down, so that no task waits in a
+// worker slot, and [Adapter.Close] after it.
+//
+//	a, err := worker.NewAdapter(rdb, cfg)
+//	err = a.Start(ctx)
+//	srv := asynq.NewServerFromRedisClient(a.Client(), a.Server(asynq.Config{Concurrency: 10}))
+//	err = srv.Start(a.Handler(mux))
+//	...
+//	a.Stop()
+//	srv.Shutdown()
+//	a.Close()
+//
+// An Adapter serves one configuration of queues and may serve several servers.
+// It is safe for concurrent use.
+type Adapter struct {
+	rdb      redis.UniversalClient
+	cfg      Config
+	log      *zap.Logger
+	id       string // of this adapter, among all that defer tasks
+	policies map[string]rulePolicy
+	counters counters
+	lead     *lead
+
+	deferrals *deferrals
+	finished  *finished
+	delivered *delivered
+	wakers    map[string]*waker // by queue
+	bell      chan struct{}     // rung for each woken task: an idle server fetches at once
+	running   atomic.Int64      // deliveries that are with the handler or before it
+	unknown   atomic.Bool       // asynq is not as we know it
+	reported  sync.Map          // what was logged once
+
+	limitersMu sync.RWMutex
+	limiters   map[string]*throttle.Limiter // by rule, policies' and those that handlers used
+
+	hints   chan throttle.Turn
+	refunds chan refund
+	stop    chan struct{} // closed by Stop
+	once    sync.Once
+	quit    context.CancelFunc // ends the background work
+	wg      sync.WaitGroup
+}
+
+// rulePolicy is a policy with its limiter.
+type rulePolicy struct {
+	queue.Policy
+	limiter *throttle.Limiter
+}
+
+// hintsMax bounds the hints on their way: a hint that is lost costs time, and
+// nothing else.
+const hintsMax = 1024
+
+// NewAdapter makes an adapter and does not talk to Redis yet. It refuses a bad
+// configuration with all its faults; each unwraps to [ErrInvalidConfig] or to
+// the error of the part it is in.
+func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
+	if rdb == nil {
+		panic("worker: nil Redis client")
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.fill()
+	a := &Adapter{
+		rdb: rdb, cfg: cfg, log: cfg.Logger.With(zap.String("component", "worker")),
+		id:       fmt.Sprintf("%016x", rand.Uint64()),
+		policies: make(map[string]rulePolicy), limiters: make(map[string]*throttle.Limiter),
+		lead:      newLead(cfg.Throttle.InlineWait),
+		deferrals: newDeferrals(), finished: newFinished(), delivered: newDelivered(),
+		wakers: make(map[string]*waker), bell: make(chan struct{}, ServersMax),
+		hints: make(chan throttle.Turn, hintsMax), refunds: make(chan refund, refundsMax), stop: make(chan struct{}),
+	}
+	for _, p := range cfg.Policies {
+		if a.limiters[p.Rule] == nil {
+			l, err := throttle.New(rdb, p.Rule, p.Limit, cfg.Throttle)
+			if err != nil {
+				return nil, err
+			}
+			a.limiters[p.Rule] = l
+		}
+		a.policies[p.Type] = rulePolicy{p, a.limiters[p.Rule]}
+	}
+	for name := range cfg.Asynq.Queues {
+		a.wakers[name] = newWaker(a, name)
+	}
+	return a, nil
+}
+
+// Start compares clocks and starts what wakes deferred tasks. It refuses a
+// local clock that is more than [ClockSkewMax] off Redis'.
+func (a *Adapter) Start(ctx context.Context) error {
+	if a.quit != nil {
+		return errors.New("worker: adapter was started before")
+	}
+	if err := a.compareClocks(ctx); err != nil {
+		return err
+	}
+	a.checkAsynqVersion()
+	a.shareRules(ctx)
+	ctx, a.quit = context.WithCancel(context.WithoutCancel(ctx))
+	for _, w := range a.wakers {
+		a.wg.Go(func() { w.run(ctx) })
+	}
+	a.wg.Go(func() { a.passHints(ctx) })
+	a.wg.Go(func() { a.passRefunds(ctx) })
+	a.wg.Go(func() { a.everyMinute(ctx) })
+	return nil
+}
+
+// Stop hands tasks that wait in a worker slot back at once, and admits no more.
+// Idempotent.
+func (a *Adapter) Stop() { a.once.Do(func() { close(a.stop) }) }
+
+// Close ends the background work and waits for it. Idempotent.
+func (a *Adapter) Close() {
+	a.Stop()
+	if a.quit != nil {
+		a.quit()
+	}
+	a.wg.Wait()
+}
+
+// Stats returns a snapshot of the counters.
+func (a *Adapter) Stats() Stats {
+	s := a.counters.snapshot()
+	s.Lead = a.lead.get()
+	return s
+}
+
+// Limiter returns the limiter of a policy's rule, or nil.
+func (a *Adapter) Limiter(rule string) *throttle.Limiter {
+	a.limitersMu.RLock()
+	defer a.limitersMu.RUnlock()
+	return a.limiters[rule]
+}
+
+// learn remembers a limiter that a handler used, so that its bookings can be
+// checked before a task is woken.
+func (a *Adapter) learn(l *throttle.Limiter) {
+	if a.Limiter(l.Rule()) != nil {
+		return
+	}
+	a.limitersMu.Lock()
+	defer a.limitersMu.Unlock()
+	a.limiters[l.Rule()] = l
+}
+
+// Server returns asynq's configuration of one server: base with what the
+// adapter needs around the user's functions. TaskCheckInterval is set to the
+// least: the client waits in asynq's stead, and can be woken.
+func (a *Adapter) Server(base asynq.Config) asynq.Config {
+	base.Queues = a.cfg.Asynq.Queues
+	base.TaskCheckInterval = time.Nanosecond
+	base.IsFailure = a.isFailure(base.IsFailure)
+	base.RetryDelayFunc = a.retryDelay(base.RetryDelayFunc)
+	if base.ErrorHandler != nil {
+		base.ErrorHandler = a.errorHandler(base.ErrorHandler)
+	}
+	if base.Logger != nil {
+		base.Logger = quietLogger{base.Logger, a.dropLine}
+	} else {
+		base.Logger = newAsynqLogger(a.cfg.Logger, a.dropLine)
+	}
+	return base
+}
+
+func (a *Adapter) isFailure(user func(error) bool) func(error) bool {
+	return func(err error) bool {
+		if a.deferrals.of(err) != nil {
+			return false
+		}
+		if user == nil {
+			return true
+		}
+		return user(err)
+	}
+}
+
+func (a *Adapter) retryDelay(user asynq.RetryDelayFunc) asynq.RetryDelayFunc {
+	if user == nil {
+		user = asynq.DefaultRetryDelayFunc
+	}
+	return func(n int, err error, task *asynq.Task) time.Duration {
+		if d := a.deferrals.of(err); d != nil {
+			// Only an unknown asynq takes this; whole seconds, rounded down there.
+			return time.Until(d.made.Add(d.wait)).Truncate(time.Second) + 2*time.Second
+		}
+		return user(n, err, task)
+	}
+}
+
+func (a *Adapter) errorHandler(user asynq.ErrorHandler) asynq.ErrorHandler {
+	return asynq.ErrorHandlerFunc(func(ctx context.Context, task *asynq.Task, err error) {
+		if a.deferrals.of(err) == nil {
+			user.HandleError(ctx, task, err)
+		}
+	})
+}
+
+// dropLine says whether asynq warns about a task that is only being deferred.
+func (a *Adapter) dropLine(line string) bool {
+	id, ok := retryExhaustedID(line)
+	return ok && a.deferrals.underWay(id)
+}
+
+// once logs a thing the first time that it is seen.
+func (a *Adapter) logOnce(what string, log func()) {
+	if _, seen := a.reported.LoadOrStore(what, true); !seen {
+		log()
+	}
+}
+
+// quietLogger is a user's asynq logger without the lines that are not true.
+type quietLogger struct {
+	asynq.Logger
+	drop func(string) bool
+}
+
+func (l quietLogger) Warn(args ...any) {
+	if !l.drop(fmt.Sprint(args...)) {
+		l.Logger.Warn(args...)
+	}
+}

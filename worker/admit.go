@@ -1,0 +1,162 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/throttle"
+)
+
+// permanent is the failure of a task that can never run: asynq archives it.
+type permanent struct{ error }
+
+func (p permanent) Unwrap() []error { return []error{p.error, asynq.SkipRetry} }
+
+type grantKey struct{}
+
+// GrantFrom returns the grant under which a handler runs, if its task type has
+// a policy.
+func GrantFrom(ctx context.Context) (throttle.Decision, bool) {
+	d, ok := ctx.Value(grantKey{}).(throttle.Decision)
+	return d, ok
+}
+
+// Handler puts admission before a handler: a task with a policy gets its
+// permits first. A task that a [asynq.ServeMux] has no handler for goes straight
+// to its NotFound and spends nothing.
+func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
+	if next == nil {
+		panic("worker: nil handler")
+	}
+	mux, _ := next.(*asynq.ServeMux)
+	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		taskID, _ := asynq.GetTaskID(ctx)
+		queue, _ := asynq.GetQueueName(ctx)
+		key := a.keys(queue).Task(taskID)
+		m := a.delivered.take(key)
+		a.running.Add(1)
+		defer a.freed(queue)
+		if a.finished.has(key, time.Now()) {
+			a.counters.finished.Add(1)
+			return nil
+		}
+		t := &attempt{a: a, queue: queue, taskID: taskID, job: jobID(queue, taskID)}
+		if w := a.wakers[queue]; w != nil {
+			t.woken = w.arrived(taskID)
+		}
+		if m.Deadline > 0 {
+			t.deadline = time.Unix(m.Deadline, 0)
+		}
+		retried, _ := asynq.GetRetryCount(ctx)
+		most, _ := asynq.GetMaxRetry(ctx)
+		t.last = retried >= most
+
+		p, limited := a.policies[task.Type()]
+		if limited && mux != nil {
+			_, pattern := mux.Handler(task)
+			limited = pattern != ""
+		}
+		if limited {
+			d, err := t.admit(ctx, task, p)
+			if err != nil {
+				t.end(ctx, err)
+				return err
+			}
+			ctx = context.WithValue(ctx, grantKey{}, d)
+		}
+		err := t.run(ctx, next, task)
+		if err == nil {
+			a.finished.add(key, time.Now())
+		}
+		return err
+	})
+}
+
+// run calls the handler; a panic goes on to asynq after the attempt was ended.
+func (t *attempt) run(ctx context.Context, next asynq.Handler, task *asynq.Task) (err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			t.end(ctx, nil)
+		}
+	}()
+	err = next.ProcessTask(throttle.WithHost(ctx, t), task)
+	returned = true
+	t.end(ctx, err)
+	return err
+}
+
+// admit gets a task the permits of its policy, or returns why it does not run:
+// a deferral, or a failure for good.
+func (t *attempt) admit(ctx context.Context, task *asynq.Task, p rulePolicy) (throttle.Decision, error) {
+	key, cost, err := p.Demand(task)
+	if err != nil {
+		t.a.counters.refused.Add(1)
+		return throttle.Decision{}, permanent{err}
+	}
+	r := throttle.Request{Key: key, Cost: cost, Job: t.job, Token: throttle.NewToken()}
+	for {
+		r.MaxWait = t.MaxWait()
+		d, err := t.Ask(ctx, p.limiter, r)
+		switch {
+		case errors.Is(err, throttle.ErrUnavailable), errors.Is(err, throttle.ErrSchema):
+			if errors.Is(err, throttle.ErrUnavailable) {
+				t.a.refundLater(p.limiter, r) // it may have been charged
+			}
+			if ctx.Err() != nil {
+				return d, context.Cause(ctx)
+			}
+			t.a.logFew("admission", func() {
+				t.a.log.Error("a rule can't be asked: its tasks wait", zap.String("rule", p.Rule), zap.Error(err))
+			})
+			return d, t.deferUnbooked(err)
+		case errors.Is(err, throttle.ErrWithdrawn):
+			r.Token = throttle.NewToken()
+			continue
+		case err != nil:
+			t.a.counters.refused.Add(1)
+			return d, permanent{err}
+		case !d.Granted:
+			return d, t.Defer(ctx, p.limiter, d)
+		}
+		if err := t.Settle(ctx, p.limiter, d); err != nil {
+			return d, err
+		}
+		if p.limiter.Stale(d) {
+			t.giveBack(ctx, held{p.limiter, d})
+			r.Token = throttle.NewToken()
+			continue
+		}
+		t.started(d)
+		return d, nil
+	}
+}
+
+// started counts a handler that is let in.
+func (t *attempt) started(d throttle.Decision) {
+	c := &t.a.counters
+	c.granted.Add(1)
+	e := Event{Kind: EventGranted, Queue: t.queue, Task: t.taskID, Rule: d.Rule, At: d.At, From: d.From, Promised: d.Promised}
+	if !d.Promised.IsZero() {
+		c.redeemed.Add(1)
+		since := d.Promised
+		if d.From.After(since) {
+			since = d.From
+		}
+		e.Late = d.At.Sub(since) + d.Age()
+		c.lateness.add(e.Late)
+	}
+	t.a.observe(e)
+}
+
+// freed gives a place in this process back; a waker may wait for it.
+func (a *Adapter) freed(queue string) {
+	a.running.Add(-1)
+	if w := a.wakers[queue]; w != nil {
+		w.free()
+	}
+}

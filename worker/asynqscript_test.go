@@ -1,0 +1,269 @@
+package worker
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// scriptCall is a call as asynq makes it.
+type scriptCall struct {
+	name string
+	sha  string
+	keys []string
+	args []any
+	op   asynqOp
+	want asynqCall
+}
+
+// scriptCalls returns one call of each pinned script.
+func scriptCalls(queue, id string) []scriptCall {
+	p := "asynq:{" + queue + "}:"
+	task, active, lease := p+"t:"+id, p+"active", p+"lease"
+	day, failed, unique := p+"processed:2026-01-02", p+"failed:2026-01-02", p+"unique:sms:0f"
+	msg := []byte("message of " + id)
+	call := func(c asynqCall) asynqCall {
+		c.queue, c.activeKey, c.leaseKey = queue, active, lease
+		return c
+	}
+	finish := asynqCall{taskID: id, taskKey: task}
+	complete := asynqCall{taskID: id, taskKey: task, message: msg}
+	fail := asynqCall{taskID: id, taskKey: task, message: msg, retryKey: p + "retry"}
+	return []scriptCall{
+		{"dequeue", "a8153319360adc71cdc370107f8ab9786f204765",
+			[]string{p + "pending", p + "paused", active, lease}, []any{int64(30), p + "t:"},
+			opDequeue, call(asynqCall{})},
+		{"done", "1241eaa1c73409baaf1fea0c08d203a4911bda15",
+			[]string{active, lease, task, day, p + "processed"}, []any{id, int64(1), int64(2)},
+			opDone, call(finish)},
+		{"done unique", "a2631c71357a54b4c3e7450b1757e7f3f49d6c81",
+			[]string{active, lease, task, day, p + "processed", unique}, []any{id, int64(1), int64(2)},
+			opDone, call(finish)},
+		{"complete", "117dca952700588e559c7ace20b925096d587974",
+			[]string{active, lease, p + "completed", task, day, p + "processed"},
+			[]any{id, int64(1), int64(2), msg, int64(3)},
+			opComplete, call(complete)},
+		{"complete unique", "ce6833ccce362a8c0ee53beee413341daf52e39c",
+			[]string{active, lease, p + "completed", task, day, p + "processed", unique},
+			[]any{id, int64(1), int64(2), msg, int64(3)},
+			opComplete, call(complete)},
+		{"requeue", "f34cbfd11d1fc8019af55b50c447fc68eb8b29e5",
+			[]string{active, lease, p + "pending", task}, []any{id},
+			opRequeue, call(finish)},
+		{"retry", "65fa409c88198a681c53e0892d8276eca0145694",
+			[]string{task, active, lease, p + "retry", day, failed, p + "processed", p + "failed"},
+			[]any{id, msg, int64(1), int64(2), true, int64(3)},
+			opRetry, call(fail)},
+		{"archive", "9c3b1eb9947ce2ee5304ac013a0a365ec364fd2d",
+			[]string{task, active, lease, p + "archived", day, failed, p + "processed", p + "failed", p + "t:"},
+			[]any{id, msg, int64(1), int64(2), 10000, int64(3), int64(4)},
+			opArchive, call(fail)},
+	}
+}
+
+func TestRecognise(t *testing.T) {
+	t.Parallel()
+	if got, want := len(scriptCalls("q", "id")), len(asynqShapes); got != want {
+		t.Fatalf("%d calls in this test, %d scripts are pinned", got, want)
+	}
+	for _, queue := range []string{"default", "a}:b", "{", "asynq:{x}:active", "größe"} {
+		for _, id := range []string{"7", "t:7", "0b3c4f0e-1d2f-4a55-9f1e-2f5b3a1d9c10"} {
+			for _, c := range scriptCalls(queue, id) {
+				op, call := recognise(c.sha, c.keys, c.args)
+				if op != c.op {
+					t.Errorf("recognise(%s, queue %q, id %q) = %v, want %v", c.name, queue, id, op, c.op)
+				}
+				if diff := cmp.Diff(c.want, call, cmp.AllowUnexported(asynqCall{})); diff != "" {
+					t.Errorf("recognise(%s, queue %q, id %q): call differs (-want +got):\n%s", c.name, queue, id, diff)
+				}
+			}
+		}
+	}
+}
+
+// A known script with a shape that is not its own is not acted on.
+func TestRecogniseShape(t *testing.T) {
+	t.Parallel()
+	changes := []struct {
+		name   string
+		change func(c *scriptCall)
+	}{
+		{"a key more", func(c *scriptCall) { c.keys = append(c.keys, "asynq:{q}:new") }},
+		{"an argument more", func(c *scriptCall) { c.args = append(c.args, "new") }},
+		{"no arguments", func(c *scriptCall) { c.args = nil }},
+		{"last key of another queue", func(c *scriptCall) {
+			// the unique key is the user's, so it is looked at last and only for emptiness
+			i := len(c.keys) - 1
+			if strings.Contains(c.keys[i], ":unique:") {
+				i--
+			}
+			if strings.HasSuffix(c.keys[i], ":lease") {
+				i = 0
+			}
+			c.keys[i] = strings.Replace(c.keys[i], "{q}", "{other}", 1)
+		}},
+		{"another id", func(c *scriptCall) { c.args[0], c.args[len(c.args)-1] = "other", "other" }},
+		{"empty unique key", func(c *scriptCall) {
+			if i := len(c.keys) - 1; strings.Contains(c.keys[i], ":unique:") {
+				c.keys[i] = ""
+			} else {
+				c.keys = append(c.keys, "")
+			}
+		}},
+		{"message as a number", func(c *scriptCall) {
+			for i := range c.args {
+				c.args[i] = 1
+			}
+		}},
+		{"empty id", func(c *scriptCall) { c.args[0], c.args[len(c.args)-1] = "", "" }},
+	}
+	for _, ch := range changes {
+		for _, c := range scriptCalls("q", "id") {
+			ch.change(&c)
+			op, call := recognise(c.sha, c.keys, c.args)
+			if want := (asynqCall{queue: "q"}); op != opUnknown || !cmp.Equal(call, want, cmp.AllowUnexported(asynqCall{})) {
+				t.Errorf("%s, %s: recognise = %v, %+v, want %v and the queue", c.name, ch.name, op, call, opUnknown)
+			}
+		}
+	}
+}
+
+// Another version of asynq: same work, other text.
+func TestRecogniseUnknown(t *testing.T) {
+	t.Parallel()
+	sha := shaOf("another version")
+	for _, c := range scriptCalls("q", "id") {
+		if op, call := recognise(sha, c.keys, c.args); op != opUnknown || call.queue != "q" {
+			t.Errorf("%s with another SHA: recognise = %v, queue %q, want %v, queue q", c.name, op, call.queue, opUnknown)
+		}
+		slices.Reverse(c.keys)
+		if op, _ := recognise(sha, append(c.keys, "asynq:{q}:new"), nil); op != opUnknown {
+			t.Errorf("%s with another SHA and other keys: recognise = %v, want %v", c.name, op, opUnknown)
+		}
+	}
+}
+
+func TestRecogniseOther(t *testing.T) {
+	t.Parallel()
+	for _, keys := range [][]string{
+		nil,
+		{""},
+		{"asynq:{q}:lease"}, // the recoverer's list
+		{"asynq:{q}:t:id", "asynq:{q}:pending"},
+		{"asynq:{q}:pending", "asynq:{q}:active", "asynq:{q}:scheduled", "asynq:{q}:retry", "asynq:{q}:archived", "asynq:{q}:lease"},
+		{"asynq:{q}:active", "asynq:{other}:lease"},
+		{"app:active", "app:lease"},
+		{"asynq:{}:active", "asynq:{}:lease"},
+		{"asynq:{q}:t:active", "asynq:{q}:t:lease"},
+	} {
+		if op, call := recognise(shaOf("a script"), keys, []any{"id"}); op != opOther || call.queue != "" {
+			t.Errorf("recognise(%q) = %v, %+v, want %v", keys, op, call, opOther)
+		}
+	}
+}
+
+func TestRecogniseAllocates(t *testing.T) {
+	for _, c := range scriptCalls("default", "0b3c4f0e-1d2f-4a55-9f1e-2f5b3a1d9c10") {
+		want := 0.0
+		if c.op == opArchive {
+			want = 1 // its retryKey
+		}
+		if got := testing.AllocsPerRun(100, func() { recognise(c.sha, c.keys, c.args) }); got != want {
+			t.Errorf("recognise(%s) allocates %v times, want %v", c.name, got, want)
+		}
+	}
+}
+
+func TestRecogniseSha(t *testing.T) {
+	t.Parallel()
+	const text, want = "return 1", "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"
+	for range 2 { // the second time from the cache
+		if got := shaOf(text); got != want {
+			t.Errorf("shaOf(%q) = %s, want %s", text, got, want)
+		}
+	}
+	for i := range 2 * shaCacheMax {
+		shaOf("return " + strconv.Itoa(i))
+	}
+	shaOf(strings.Repeat(" ", shaCacheTextMax+1))
+	shas.mu.RLock()
+	defer shas.mu.RUnlock()
+	if got := len(shas.m); got > shaCacheMax {
+		t.Errorf("the cache holds %d texts, want at most %d", got, shaCacheMax)
+	}
+}
+
+func TestRecogniseOpString(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for op := opOther; op <= opUnknown; op++ {
+		if s := op.String(); s == "invalid" || seen[s] {
+			t.Errorf("asynqOp(%d).String() = %q, want a name of its own", op, s)
+		} else {
+			seen[s] = true
+		}
+	}
+	if got := (opUnknown + 1).String(); got != "invalid" {
+		t.Errorf("asynqOp(%d).String() = %q, want invalid", opUnknown+1, got)
+	}
+}
+
+func FuzzRecognise(f *testing.F) {
+	pinned := scriptCalls("q", "id")
+	for i, c := range pinned {
+		f.Add(i, strings.Join(c.keys, "\n"), "id", 1, []byte("message"))
+	}
+	f.Fuzz(func(t *testing.T, i int, joined, id string, extra int, msg []byte) {
+		keys := strings.Split(joined, "\n")
+		c := pinned[uint(i)%uint(len(pinned))]
+		args := slices.Clone(c.args)
+		args[0] = id
+		if extra%2 == 0 {
+			args = append(args, msg)
+		}
+		op, call := recognise(c.sha, keys, args)
+		switch op {
+		case c.op:
+			if !strings.HasSuffix(call.activeKey, "{"+call.queue+"}:active") ||
+				op != opDequeue && call.taskKey != "asynq:{"+call.queue+"}:t:"+id {
+				t.Errorf("recognise(%s, %q) = %v, %+v: keys and queue differ", c.name, keys, op, call)
+			}
+		case opOther, opUnknown:
+		default:
+			t.Errorf("recognise(%s, %q) = %v", c.name, keys, op)
+		}
+	})
+}
+
+func BenchmarkRecognise(b *testing.B) {
+	calls := scriptCalls("default", "0b3c4f0e-1d2f-4a55-9f1e-2f5b3a1d9c10")
+	calls = append(calls, scriptCall{name: "enqueue", sha: "98d28b42650870a743450ffda9791e9e19c6991b",
+		keys: []string{"asynq:{default}:t:0b3c4f0e-1d2f-4a55-9f1e-2f5b3a1d9c10", "asynq:{default}:pending"},
+		args: []any{[]byte("message"), "id", int64(1)}})
+	for _, c := range calls {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if op, _ := recognise(c.sha, c.keys, c.args); op != c.op {
+					b.Fatalf("recognise = %v, want %v", op, c.op)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkShaOf(b *testing.B) {
+	for _, size := range []int{100, 1500} {
+		text := strings.Repeat("-", size)
+		b.Run(fmt.Sprintf("%d bytes", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				shaOf(text)
+			}
+		})
+	}
+}

@@ -1,0 +1,246 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/headwayq/headway/throttle"
+)
+
+const (
+	// While Redis does not answer, an admission is asked again in place, with
+	// the same token, for so long; then the task is deferred without a booking.
+	askFor      = 2 * time.Second
+	askPauseMin = 20 * time.Millisecond
+	askPauseMax = 500 * time.Millisecond
+	// unbookedWait is how long such a task stays away.
+	unbookedWait = time.Second
+	// afterTimeout bounds a call that cleans up after an attempt.
+	afterTimeout = 3 * time.Second
+)
+
+// attempt is one delivery of a task by asynq. It is the [throttle.Host] of its
+// handler, which may call it from several goroutines.
+type attempt struct {
+	a        *Adapter
+	queue    string
+	taskID   string
+	job      string
+	last     bool      // asynq would archive the task if this attempt failed
+	deadline time.Time // of the task, not of the attempt; zero for none
+	woken    time.Time // when our waker woke it; zero if it did not
+
+	mu        sync.Mutex
+	grants    []held
+	deferrals []booked
+}
+
+// held is a grant of the attempt.
+type held struct {
+	limiter *throttle.Limiter
+	throttle.Decision
+}
+
+// booked is a deferral of the attempt, with the booking behind it.
+type booked struct {
+	held
+	*deferral
+}
+
+// Job implements [throttle.Host].
+func (t *attempt) Job() string { return t.job }
+
+// MaxWait implements [throttle.Host]: a task with a deadline waits no longer.
+func (t *attempt) MaxWait() time.Duration {
+	if t.deadline.IsZero() {
+		return 0
+	}
+	if left := time.Until(t.deadline); left > 0 {
+		return left
+	}
+	return -1
+}
+
+// Ask implements [throttle.Host]. It asks again while Redis does not answer:
+// with the same token, so nothing is charged twice.
+func (t *attempt) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Request) (throttle.Decision, error) {
+	t.a.learn(l)
+	pause, end := askPauseMin, time.Now().Add(askFor)
+	for {
+		d, err := l.Redeem(ctx, r)
+		if err != nil && errors.Is(err, throttle.ErrUnavailable) {
+			if ctx.Err() != nil || t.a.stopped() || time.Now().After(end) {
+				return d, err
+			}
+			t.a.pause(pause)
+			pause = min(2*pause, askPauseMax)
+			continue
+		}
+		t.a.hint(d.Next)
+		if err != nil {
+			return d, err
+		}
+		t.a.counters.admissions.Add(1)
+		t.answered()
+		if d.Granted {
+			return d, nil
+		}
+		t.a.counters.booked.Add(1)
+		if !t.last || !t.a.unknown.Load() {
+			return d, nil
+		}
+		// An asynq that we do not know would archive it: wait here.
+		if err := t.waitFor(ctx, d.Wait()-t.a.lead.get()); err != nil {
+			return d, nil
+		}
+	}
+}
+
+// answered notes how long it took from the wake-up until now, once.
+func (t *attempt) answered() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.woken.IsZero() {
+		t.a.lead.took(time.Since(t.woken))
+		t.woken = time.Time{}
+	}
+}
+
+// errStopped ends a wait in a worker slot.
+var errStopped = errors.New("worker: shutting down")
+
+// waitFor waits d; a shutdown or the end of ctx ends it at once.
+func (t *attempt) waitFor(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-t.a.stop:
+		return errStopped
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Settle implements [throttle.Host].
+func (t *attempt) Settle(ctx context.Context, l *throttle.Limiter, d throttle.Decision) error {
+	err := t.waitFor(ctx, d.Wait())
+	switch {
+	case errors.Is(err, errStopped):
+		// it keeps its turn: it gets the first place in the line
+		after, cancel := t.after(ctx)
+		defer cancel()
+		turn, rerr := l.Return(after, d.Request)
+		if rerr != nil {
+			t.a.refundLater(l, d.Request)
+		}
+		t.a.hint(turn)
+		return t.Defer(ctx, l, d)
+	case err != nil:
+		t.giveBack(ctx, held{l, d})
+		return err
+	}
+	if l.Stale(d) {
+		t.a.counters.stale.Add(1)
+		return nil // the caller gives it back and asks anew
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.grants = append(t.grants, held{l, d})
+	return nil
+}
+
+// Defer implements [throttle.Host].
+func (t *attempt) Defer(ctx context.Context, l *throttle.Limiter, d throttle.Decision) error {
+	t.mu.Lock()
+	grants := t.grants
+	t.grants = nil
+	t.mu.Unlock()
+	for _, g := range grants {
+		t.giveBack(ctx, g)
+	}
+	cause := &throttle.ThrottledError{Rule: d.Rule, At: d.At, RetryAfter: d.At.Sub(d.Now)}
+	p := place{pool: t.a.id, rule: d.Rule, cost: d.Cost, deadline: t.deadline, id: l.ID(d.Key)}
+	return t.deferTo(held{l, d}, d.At, d.Wait(), p, cause)
+}
+
+// deferUnbooked sends the task away for a while without a place anywhere.
+func (t *attempt) deferUnbooked(cause error) error {
+	p := place{pool: t.a.id, deadline: t.deadline}
+	return t.deferTo(held{}, time.Now().Add(unbookedWait), unbookedWait, p, cause)
+}
+
+func (t *attempt) deferTo(h held, at time.Time, wait time.Duration, p place, cause error) error {
+	d := &deferral{
+		token: throttle.NewToken(), queue: t.queue, taskID: t.taskID,
+		at: at, wait: wait, made: time.Now(), place: p, cause: cause,
+	}
+	t.a.deferrals.add(d)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.deferrals = append(t.deferrals, booked{h, d})
+	return d
+}
+
+// giveBack refunds a grant that was not used; if Redis does not answer now, it
+// is done later.
+func (t *attempt) giveBack(ctx context.Context, g held) {
+	ctx, cancel := t.after(ctx)
+	defer cancel()
+	turn, err := g.limiter.Refund(ctx, g.Request)
+	if err != nil {
+		t.a.refundLater(g.limiter, g.Request)
+		return
+	}
+	t.a.hint(turn)
+}
+
+// end looks at what the handler made of its deferrals: the one it returned
+// stands; of the others the places are given up.
+func (t *attempt) end(ctx context.Context, err error) {
+	t.mu.Lock()
+	deferrals := t.deferrals
+	t.deferrals = nil
+	t.mu.Unlock()
+	if len(deferrals) == 0 {
+		return
+	}
+	var returned *deferral
+	if err != nil {
+		returned = t.a.deferrals.of(err)
+	}
+	for _, b := range deferrals {
+		if b.deferral == returned {
+			continue
+		}
+		t.a.deferrals.remove(b.deferral)
+		if b.limiter == nil || returned != nil && returned.place.rule == b.place.rule && returned.place.id == b.place.id {
+			continue // the same place in the same line
+		}
+		after, cancel := t.after(ctx)
+		if turn, err := b.limiter.Cancel(after, b.Request); err == nil {
+			t.a.hint(turn)
+		}
+		cancel()
+	}
+}
+
+// after is a context for what must be done although the attempt is over.
+func (t *attempt) after(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), afterTimeout)
+}
+
+func (a *Adapter) stopped() bool {
+	select {
+	case <-a.stop:
+		return true
+	default:
+		return false
+	}
+}

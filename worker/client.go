@@ -1,0 +1,209 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+const (
+	// idlePoll bounds how long a server that found nothing waits before it
+	// looks again; a woken task rings it at once.
+	idlePoll = 50 * time.Millisecond
+	// healTimeout is what a finishing script gets whose context had ended.
+	healTimeout = 5 * time.Second
+	// A server whose fetches fail waits between them; asynq itself would not.
+	fetchPauseMin = 20 * time.Millisecond
+	fetchPauseMax = time.Second
+)
+
+// client is the Redis client of one asynq server. All of asynq's scripts go
+// through it; what it does not know passes untouched.
+type client struct {
+	redis.UniversalClient
+	a      *Adapter
+	queues int32
+	misses atomic.Int32 // empty queues in a row; asynq asks one after the other
+	fails  atomic.Int32 // failed fetches in a row
+}
+
+// Client returns the Redis client for one asynq server. Each server needs its
+// own. Closing it closes the client that the adapter was made with.
+func (a *Adapter) Client() redis.UniversalClient {
+	return &client{UniversalClient: a.rdb, a: a, queues: int32(len(a.cfg.Asynq.Queues))}
+}
+
+// Eval is what a script falls back to that Redis does not have yet.
+func (c *client) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
+	return c.script(ctx, shaOf(text), keys, args, func(ctx context.Context) *redis.Cmd {
+		return c.UniversalClient.Eval(ctx, text, keys, args...)
+	})
+}
+
+// EvalSha is how asynq runs its scripts.
+func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	return c.script(ctx, sha, keys, args, func(ctx context.Context) *redis.Cmd {
+		return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
+	})
+}
+
+func (c *client) script(ctx context.Context, sha string, keys []string, args []any, run func(context.Context) *redis.Cmd) *redis.Cmd {
+	op, call := recognise(sha, keys, args)
+	switch op {
+	case opOther:
+		return run(ctx)
+	case opUnknown:
+		c.a.distrust("a script of asynq is not as pinned", zap.String("queue", call.queue))
+		return run(ctx)
+	case opDequeue:
+		return c.fetch(ctx, call, run)
+	}
+	// asynq's syncer repeats what an outage kept it from writing with a context
+	// that has ended already: without a fresh one the task would run again.
+	if ctx.Err() != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), healTimeout)
+		defer cancel()
+	}
+	switch op {
+	case opRetry, opArchive:
+		if cmd := c.deferTask(ctx, call); cmd != nil {
+			return cmd
+		}
+		if op == opRetry {
+			c.forgetDue(ctx, call)
+		}
+	}
+	cmd := run(ctx)
+	if cmd.Err() == nil && (op == opDone || op == opComplete) {
+		c.a.finished.remove(call.taskKey)
+	}
+	return cmd
+}
+
+// deferTask writes a deferral where asynq wants to write a retry or an archived
+// task; nil when the attempt was not deferred.
+func (c *client) deferTask(ctx context.Context, call asynqCall) *redis.Cmd {
+	m, err := decodeMessage(call.message)
+	if err != nil {
+		c.a.distrust("a message of asynq can't be read", zap.Error(err))
+		return nil
+	}
+	d := c.a.deferrals.inText(m.ErrorMsg)
+	if d == nil || d.taskID != call.taskID || d.queue != call.queue {
+		return nil
+	}
+	left := time.Until(d.made.Add(d.wait))
+	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(call.queue), luascripts.DeferArgs{
+		ID: d.taskID, At: d.at, For: d.place.text(), Wait: left, Unique: m.UniqueKey,
+	})
+	// Any other error is repeated by asynq's syncer, through here again.
+	if cmd.Err() == nil || isNotFound(cmd.Err()) {
+		c.a.deferrals.remove(d)
+	}
+	if cmd.Err() == nil {
+		c.a.counters.deferred.Add(1)
+		c.a.observe(Event{Kind: EventDeferred, Queue: d.queue, Task: d.taskID, Rule: d.place.rule, At: d.at})
+		if w := c.a.wakers[d.queue]; w != nil {
+			w.expect(left)
+		}
+	}
+	return cmd
+}
+
+// forgetDue drops what a deferral before this failure left behind, so that the
+// user's back-off is never cut short. A failure here is harmless: the score in
+// asynq's retry set tells them apart, but for two in the same second.
+func (c *client) forgetDue(ctx context.Context, call asynqCall) {
+	if err := luascripts.Forget(ctx, c.UniversalClient, c.a.keys(call.queue), call.taskID); err != nil {
+		c.a.log.Debug("could not clear the due index", zap.Error(err))
+	}
+}
+
+// fetch lets asynq fetch a task, and waits in asynq's stead when there is none.
+func (c *client) fetch(ctx context.Context, call asynqCall, run func(context.Context) *redis.Cmd) *redis.Cmd {
+	cmd := run(ctx)
+	switch {
+	case errors.Is(cmd.Err(), redis.Nil):
+		c.fails.Store(0)
+		if c.misses.Add(1) >= c.queues { // every queue was empty
+			c.misses.Store(0)
+			c.a.idle(idlePoll)
+		}
+	case cmd.Err() != nil:
+		if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+			return cmd // asynq sends the text next
+		}
+		c.misses.Store(0)
+		pause := fetchPauseMin << min(c.fails.Add(1), 6)
+		c.a.pause(min(pause, fetchPauseMax))
+	default:
+		c.misses.Store(0)
+		c.fails.Store(0)
+		c.a.noteDelivery(call.queue, cmd)
+	}
+	return cmd
+}
+
+// noteDelivery remembers what only asynq's message tells of a task.
+func (a *Adapter) noteDelivery(queue string, cmd *redis.Cmd) {
+	text, err := cmd.Text()
+	if err != nil {
+		return
+	}
+	m, err := decodeMessage([]byte(text))
+	if err != nil {
+		a.distrust("a message of asynq can't be read", zap.Error(err))
+		return
+	}
+	a.delivered.put(a.keys(queue).Task(m.ID), m)
+}
+
+// idle waits until a task was woken, the adapter stops, or d is over.
+func (a *Adapter) idle(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-a.bell:
+	case <-a.stop:
+		// asynq's loop must not spin until its server is shut down
+		select {
+		case <-t.C:
+		case <-time.After(time.Millisecond):
+		}
+	case <-t.C:
+	}
+}
+
+// pause waits d, or until the adapter stops.
+func (a *Adapter) pause(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-a.stop:
+	case <-t.C:
+	}
+}
+
+// ring lets n idle servers fetch at once.
+func (a *Adapter) ring(n int) {
+	for range min(n, a.cfg.Servers) {
+		select {
+		case a.bell <- struct{}{}:
+		default:
+			return
+		}
+	}
+}
+
+func (a *Adapter) keys(queue string) luascripts.Queue {
+	return luascripts.QueueKeys(a.cfg.Throttle.Prefix, queue)
+}
+
+func isNotFound(err error) bool { return redis.HasErrorPrefix(err, "NOT FOUND") }

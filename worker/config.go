@@ -1,0 +1,114 @@
+package worker
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+)
+
+// ErrInvalidConfig is what every fault of a [Config] unwraps to.
+var ErrInvalidConfig = errors.New("worker: invalid configuration")
+
+// Bounds of a [Config].
+const (
+	ServersDefault = 1
+	ServersMax     = 64
+)
+
+// Config is all that a pool or an adapter is told. The zero Config runs asynq
+// without limits. It is not read again after New.
+type Config struct {
+	// Asynq configures the servers, as in asynq. Concurrency is that of the
+	// whole pool, shared out over its servers. IsFailure, RetryDelayFunc and
+	// ErrorHandler work as ever and never see a throttle. TaskCheckInterval is
+	// ours: an idle server is woken, it does not sleep. A Logger of your own is
+	// kept, without asynq's warning about retries for what was only deferred.
+	Asynq asynq.Config
+
+	// Servers is how many asynq servers run in this process, 1 to [ServersMax]
+	// and at most Concurrency. One fetches a task per round trip to Redis.
+	// Defaults to 1.
+	Servers int
+
+	// Policies say which task types need permits, and which. A type without a
+	// policy runs as ever.
+	Policies []queue.Policy
+
+	// Throttle is common to the limiters of all policies.
+	Throttle throttle.Config
+
+	// Logger takes the pool's and asynq's lines. Defaults to none.
+	Logger *zap.Logger
+
+	// Observer hears what happens to tasks. Defaults to none.
+	Observer Observer
+}
+
+// fill puts the defaults where c is zero.
+func (c Config) fill() Config {
+	c.Servers = cmp.Or(c.Servers, ServersDefault)
+	if c.Asynq.Concurrency == 0 {
+		c.Asynq.Concurrency = max(runtime.NumCPU(), c.Servers)
+	}
+	if len(c.Asynq.Queues) == 0 {
+		c.Asynq.Queues = map[string]int{"default": 1}
+	}
+	c.Asynq.Queues = maps.Clone(c.Asynq.Queues)
+	c.Asynq.ShutdownTimeout = cmp.Or(c.Asynq.ShutdownTimeout, 8*time.Second)
+	c.Policies = slices.Clone(c.Policies)
+	c.Throttle.Prefix = cmp.Or(c.Throttle.Prefix, throttle.PrefixDefault)
+	c.Throttle.InlineWait = cmp.Or(c.Throttle.InlineWait, throttle.InlineWaitDefault)
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+	return c
+}
+
+// Validate returns everything that is wrong with c, joined: nothing is silently
+// corrected. Faults of asynq's part that asynq itself would drop or panic about
+// are among them.
+func (c Config) Validate() error {
+	c = c.fill()
+	var errs []error
+	bad := func(format string, a ...any) {
+		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrInvalidConfig}, a...)...))
+	}
+	if c.Servers < 1 || c.Servers > ServersMax {
+		bad("Servers is %d, want 1 to %d", c.Servers, ServersMax)
+	}
+	if c.Asynq.Concurrency < c.Servers {
+		bad("Asynq.Concurrency is %d, want at least one worker for each of %d servers", c.Asynq.Concurrency, c.Servers)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Asynq.Queues)) {
+		switch {
+		case strings.TrimSpace(name) == "":
+			bad("Asynq.Queues has a queue without a name")
+		case strings.ContainsAny(name, "{}"):
+			bad("Asynq.Queues: queue %q has braces, which break its hash tag", name)
+		case c.Asynq.Queues[name] < 1:
+			bad("Asynq.Queues: queue %q has priority %d, want at least 1", name, c.Asynq.Queues[name])
+		}
+	}
+	if c.Asynq.TaskCheckInterval != 0 {
+		bad("Asynq.TaskCheckInterval is %v, want 0: an idle server is woken, it does not sleep", c.Asynq.TaskCheckInterval)
+	}
+	if g := c.Asynq.GroupGracePeriod; g != 0 && g < time.Second {
+		bad("Asynq.GroupGracePeriod is %v, want at least 1s", g)
+	}
+	if c.Asynq.ShutdownTimeout < 0 {
+		bad("Asynq.ShutdownTimeout is %v, want 0 or more", c.Asynq.ShutdownTimeout)
+	}
+	errs = append(errs, queue.ValidatePolicies(c.Policies), c.Throttle.Validate())
+	return errors.Join(errs...)
+}

@@ -1,0 +1,132 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/headwayq/headway/throttle"
+)
+
+// deferral is a task that is on its way from active back to asynq's retry set.
+type deferral struct {
+	token  throttle.Token // in the error's text, which asynq writes into the message
+	queue  string
+	taskID string
+	at     time.Time // by Redis' clock
+	wait   time.Duration
+	made   time.Time
+	place  place
+	cause  error // a throttle.ThrottledError, or what kept Redis from answering
+}
+
+// Error carries the token, so that the adapter knows the attempt again in what
+// asynq makes of it, however often it was wrapped.
+func (d *deferral) Error() string {
+	return fmt.Sprintf("worker: deferred until %s: %v %s%v]",
+		d.at.UTC().Format("2006-01-02T15:04:05.000Z"), d.cause, tokenMark, d.token)
+}
+
+// Unwrap leads to [throttle.ErrThrottled] for whoever looks at handlers' errors.
+func (d *deferral) Unwrap() error { return d.cause }
+
+const (
+	tokenMark = "[hw:"
+	tokenLen  = 16
+)
+
+// tokensIn returns the tokens that an error text names, the last first: a text
+// may quote an older deferral.
+func tokensIn(text string) []string {
+	var out []string
+	for {
+		i := strings.LastIndex(text, tokenMark)
+		if i < 0 {
+			return out
+		}
+		if rest := text[i+len(tokenMark):]; len(rest) > tokenLen && rest[tokenLen] == ']' {
+			out = append(out, rest[:tokenLen])
+		}
+		text = text[:i]
+	}
+}
+
+// deferralTTL is how long a deferral is remembered that asynq never came for:
+// its lease was lost, or its handler returned after its time.
+const deferralTTL = 10 * time.Minute
+
+// deferrals knows the deferrals that asynq has yet to write. Safe for
+// concurrent use.
+type deferrals struct {
+	mu      sync.Mutex
+	byToken map[string]*deferral
+	byTask  map[string]int // task id -> deferrals under way, for asynq's log
+}
+
+func newDeferrals() *deferrals {
+	return &deferrals{byToken: make(map[string]*deferral), byTask: make(map[string]int)}
+}
+
+func (s *deferrals) add(d *deferral) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byToken[d.token.String()] = d
+	s.byTask[d.taskID]++
+}
+
+// of finds the deferral that an error is, also when only its text is left.
+func (s *deferrals) of(err error) *deferral {
+	if d, ok := errors.AsType[*deferral](err); ok {
+		return s.inText(tokenMark + d.token.String() + "]")
+	}
+	return s.inText(err.Error())
+}
+
+func (s *deferrals) inText(text string) *deferral {
+	for _, token := range tokensIn(text) {
+		s.mu.Lock()
+		d := s.byToken[token]
+		s.mu.Unlock()
+		if d != nil {
+			return d
+		}
+	}
+	return nil
+}
+
+// underWay says whether some task of this id is just being deferred.
+func (s *deferrals) underWay(taskID string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byTask[taskID] > 0
+}
+
+func (s *deferrals) remove(d *deferral) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.removeLocked(d)
+}
+
+func (s *deferrals) removeLocked(d *deferral) {
+	token := d.token.String()
+	if s.byToken[token] != d {
+		return
+	}
+	delete(s.byToken, token)
+	if s.byTask[d.taskID]--; s.byTask[d.taskID] <= 0 {
+		delete(s.byTask, d.taskID)
+	}
+}
+
+// purge forgets what asynq will not come for any more.
+func (s *deferrals) purge(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.byToken {
+		if now.Sub(d.made) > deferralTTL {
+			s.removeLocked(d)
+		}
+	}
+}

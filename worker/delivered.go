@@ -1,0 +1,48 @@
+package worker
+
+import (
+	"sync"
+	"time"
+)
+
+// deliveredTTL is how long a delivery is remembered that never reached its
+// handler: asynq had cancelled it before.
+const deliveredTTL = 10 * time.Minute
+
+// delivered holds what asynq's messages say of tasks on their way from the
+// fetch to the handler. Safe for concurrent use.
+type delivered struct {
+	mu sync.Mutex
+	m  map[string]delivery // by task key
+}
+
+type delivery struct {
+	message
+	at time.Time
+}
+
+func newDelivered() *delivered { return &delivered{m: make(map[string]delivery)} }
+
+func (s *delivered) put(taskKey string, m message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.m[taskKey] = delivery{m, time.Now()}
+}
+
+func (s *delivered) take(taskKey string) message {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.m[taskKey]
+	delete(s.m, taskKey)
+	return d.message
+}
+
+func (s *delivered) purge(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, d := range s.m {
+		if now.Sub(d.at) > deliveredTTL {
+			delete(s.m, key)
+		}
+	}
+}

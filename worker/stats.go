@@ -1,0 +1,85 @@
+package worker
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Stats is a snapshot of what a pool or an adapter did since it was made.
+type Stats struct {
+	Admissions int64 // times that a rule was asked for a task
+	Granted    int64 // handlers that were let in, or Acquires in them
+	Redeemed   int64 // of those, by tasks that had been promised an instant
+	Booked     int64 // answers that told an instant instead
+	Deferred   int64 // tasks that gave their slot back
+	Refused    int64 // tasks that can never run: no key, cost above the limit, too late
+	Stale      int64 // grants that came too late to be used, because this process stood still
+	WakeChecks int64 // looks at a booking just before its instant
+	Moved      int64 // bookings that had moved: re-timed, not woken
+	Wakes      int64 // tasks put back to pending
+	Finished   int64 // redeliveries of tasks that had finished here while Redis was away
+
+	// Lateness is how long after the later of its promise and the instant from
+	// which the ledger admits it a task that waited started, over the last 8192.
+	LatenessP50, LatenessP99, LatenessMax time.Duration
+
+	// Lead is how long before its instant a task is woken now.
+	Lead time.Duration
+}
+
+// counters are the live form of [Stats].
+type counters struct {
+	admissions, granted, redeemed, booked, deferred, refused, stale atomic.Int64
+	wakeChecks, moved, wakes, finished                              atomic.Int64
+	lateness                                                        samples
+}
+
+func (c *counters) snapshot() Stats {
+	s := Stats{
+		Admissions: c.admissions.Load(), Granted: c.granted.Load(), Redeemed: c.redeemed.Load(),
+		Booked: c.booked.Load(), Deferred: c.deferred.Load(), Refused: c.refused.Load(), Stale: c.stale.Load(),
+		WakeChecks: c.wakeChecks.Load(), Moved: c.moved.Load(), Wakes: c.wakes.Load(), Finished: c.finished.Load(),
+	}
+	sorted := c.lateness.sorted()
+	s.LatenessP50, s.LatenessP99, s.LatenessMax = quantile(sorted, 0.5), quantile(sorted, 0.99), quantile(sorted, 1)
+	return s
+}
+
+// samplesMax bounds how many durations are remembered.
+const samplesMax = 8192
+
+// samples keeps the last durations. The zero value is ready.
+type samples struct {
+	mu   sync.Mutex
+	last []time.Duration
+	next int
+}
+
+func (s *samples) add(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.last) < samplesMax {
+		s.last = append(s.last, d)
+		return
+	}
+	s.last[s.next] = d
+	s.next = (s.next + 1) % samplesMax
+}
+
+func (s *samples) sorted() []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := slices.Clone(s.last)
+	slices.Sort(out)
+	return out
+}
+
+// quantile of sorted durations, the upper one of two; zero of none.
+func quantile(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
+}

@@ -1,0 +1,313 @@
+package worker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/throttle"
+)
+
+const (
+	// wakeBatch bounds how many due tasks one look lists.
+	wakeBatch = 100
+	// lookMost is the longest time between two looks at the due index: what
+	// another process deferred, and died, is found within it.
+	lookMost = time.Second
+	// sweepAfter is how overdue a task of another pool has to be.
+	sweepAfter = 25 * time.Millisecond
+	// moveLeast is what a booking must have moved to be re-timed.
+	moveLeast = time.Millisecond
+	// wokenFor is how long a woken task is counted as on its way to us.
+	wokenFor = time.Second
+	// activeFor is how long after its instant a task may still be running
+	// before its due entry is given up: a deferral would write it anew.
+	activeFor   = 2 * time.Second
+	activePause = 2 * time.Millisecond // the first; doubled each time
+)
+
+// waker wakes the deferred tasks of one queue: it sleeps until the first entry
+// of the due index is due, checks the bookings of what is due, re-times what
+// has moved, and moves the rest to the head of pending, in order, no more than
+// workers are free.
+type waker struct {
+	a     *Adapter
+	queue string
+	keys  luascripts.Queue
+	bell  chan struct{}
+
+	mu      sync.Mutex
+	next    time.Time            // local: when it will look again
+	blocked bool                 // it waits for a free worker
+	onWay   map[string]time.Time // woken, not yet arrived
+	pauses  int                  // looks in a row that found an active task
+}
+
+func newWaker(a *Adapter, queue string) *waker {
+	return &waker{a: a, queue: queue, keys: a.keys(queue), bell: make(chan struct{}, 1), onWay: make(map[string]time.Time)}
+}
+
+// expect says that a task is due in d.
+func (w *waker) expect(d time.Duration) {
+	at := time.Now().Add(d - w.a.lead.get())
+	w.mu.Lock()
+	early := at.Before(w.next)
+	w.mu.Unlock()
+	if early {
+		w.ring()
+	}
+}
+
+// free says that a worker has become free.
+func (w *waker) free() {
+	w.mu.Lock()
+	blocked := w.blocked
+	w.blocked = false
+	w.mu.Unlock()
+	if blocked {
+		w.ring()
+	}
+}
+
+// arrived says that a task has reached admission, and answers when it was woken.
+func (w *waker) arrived(id string) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := w.onWay[id]
+	delete(w.onWay, id)
+	return at
+}
+
+func (w *waker) ring() {
+	select {
+	case w.bell <- struct{}{}:
+	default:
+	}
+}
+
+// room is how many tasks may be woken now: as many as workers are free, and one
+// for each server to fetch ahead, less those on their way. Woken tasks go
+// before all others, so more of them would starve the rest.
+func (w *waker) room(now time.Time) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, at := range w.onWay {
+		if now.Sub(at) > wokenFor { // another pool took it
+			delete(w.onWay, id)
+		}
+	}
+	room := w.a.cfg.Asynq.Concurrency - int(w.a.running.Load()) + w.a.cfg.Servers - len(w.onWay)
+	w.blocked = room <= 0
+	return min(room, wakeBatch)
+}
+
+func (w *waker) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		wait := w.look(ctx)
+		w.mu.Lock()
+		w.next = time.Now().Add(wait)
+		w.mu.Unlock()
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-w.bell:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+// look does what is due, and answers when to look again.
+func (w *waker) look(ctx context.Context) time.Duration {
+	w.mu.Lock()
+	w.next = time.Now() // whoever is deferred from here on is seen by the next look
+	w.mu.Unlock()
+	lead := w.a.lead.get()
+	due, err := luascripts.Due(ctx, w.a.rdb, w.keys, lead, wakeBatch)
+	if err != nil {
+		w.a.failed(ctx, "the due index can't be read", err)
+		return lookMost
+	}
+	wait := lookMost
+	if !due.Next.IsZero() {
+		wait = min(wait, due.Next.Sub(due.Now)-lead)
+	}
+	b := w.sort(due, &wait)
+	if len(b.over) > 0 {
+		w.wake(ctx, b.over) // clears their entries
+		w.giveUp(ctx, b.over)
+	}
+	for _, t := range b.stuck {
+		_ = luascripts.Forget(ctx, w.a.rdb, w.keys, t.ID)
+	}
+	room := w.room(time.Now())
+	if room < len(b.ready) {
+		// the others when a worker is free, or when another pool sweeps them
+		b.ready = b.ready[:max(0, room)]
+		w.mu.Lock()
+		w.blocked = true
+		w.mu.Unlock()
+	} else if len(due.Tasks) == wakeBatch {
+		wait = 0
+	}
+	if len(b.ready) > 0 {
+		w.wake(ctx, w.check(ctx, b.ready, lead))
+	}
+	return max(wait, 0)
+}
+
+// dueTask is a due entry with what was stored beside it.
+type dueTask struct {
+	luascripts.DueTask
+	place place
+	known bool // place was read
+}
+
+// batch is what one look found.
+type batch struct {
+	ready []dueTask // to check and to wake
+	over  []dueTask // gone, archived or completed by somebody else
+	stuck []dueTask // running, long after their instant
+}
+
+// sort tells the due tasks apart, and shortens wait for those that are to be
+// looked at again.
+func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) batch {
+	var b batch
+	active := false
+	for _, d := range due.Tasks {
+		t := dueTask{DueTask: d}
+		t.place, t.known = readPlace(d.For)
+		switch d.State {
+		case "", "archived", "completed":
+			b.over = append(b.over, t)
+			continue
+		case "active": // its deferral is on its way, or it was let in after all
+			if due.Now.Sub(d.At) > activeFor {
+				b.stuck = append(b.stuck, t)
+			} else {
+				active = true
+			}
+			continue
+		}
+		if late := due.Now.Sub(d.At); t.place.pool != w.a.id && late < sweepAfter {
+			*wait = min(*wait, sweepAfter-late)
+			continue
+		}
+		b.ready = append(b.ready, t)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !active {
+		w.pauses = 0
+		return b
+	}
+	*wait = min(*wait, activePause<<min(w.pauses, 9))
+	w.pauses++
+	return b
+}
+
+// check asks for the current instants of what is due, re-times what has moved,
+// and returns what is to be woken.
+func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration) []dueTask {
+	places := make([]throttle.Place, 0, len(ready))
+	index := make([]int, 0, len(ready))
+	for i, t := range ready {
+		if l := w.a.Limiter(t.place.rule); t.known && l != nil {
+			places = append(places, throttle.Place{Limiter: l, ID: t.place.id, Job: jobID(w.queue, t.ID), Cost: t.place.cost})
+			index = append(index, i)
+		}
+	}
+	w.a.counters.wakeChecks.Add(int64(len(places)))
+	var moved []luascripts.Retiming
+	stay := make(map[int]bool)
+	for n, now := range throttle.Check(ctx, w.a.rdb, places) {
+		t := ready[index[n]]
+		wait := now.At.Sub(now.Now)
+		late := !t.place.deadline.IsZero() && wait > time.Until(t.place.deadline)
+		// a booking that is gone, or that comes too late: the task has to hear it
+		if now.Err != nil || !now.Known || late || wait <= lead+moveLeast {
+			continue
+		}
+		stay[index[n]] = true
+		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At})
+		w.a.observe(Event{Kind: EventMoved, Queue: w.queue, Task: t.ID, Rule: t.place.rule, At: now.At})
+		w.expectMoved(wait)
+	}
+	if len(moved) > 0 {
+		w.a.counters.moved.Add(int64(len(moved)))
+		if _, err := luascripts.Retime(ctx, w.a.rdb, w.keys, false, moved); err != nil {
+			w.a.failed(ctx, "due tasks can't be re-timed", err)
+		}
+	}
+	wake := ready[:0:0]
+	for i, t := range ready {
+		if !stay[i] {
+			wake = append(wake, t)
+		}
+	}
+	return wake
+}
+
+// expectMoved looks again when a re-timed task is due.
+func (w *waker) expectMoved(wait time.Duration) {
+	if wait < lookMost {
+		w.ring() // the next look finds its instant in the index
+	}
+}
+
+// wake moves tasks to the head of pending and lets servers fetch them.
+func (w *waker) wake(ctx context.Context, tasks []dueTask) {
+	if len(tasks) == 0 {
+		return
+	}
+	ids := make([]string, len(tasks))
+	now := time.Now()
+	w.mu.Lock()
+	for i, t := range tasks {
+		ids[i] = t.ID
+		w.onWay[t.ID] = now // before they can arrive
+	}
+	w.mu.Unlock()
+	codes, err := luascripts.Wake(ctx, w.a.rdb, w.keys, ids, now)
+	woken := 0
+	w.mu.Lock()
+	for i, code := range codes {
+		if err == nil && code == luascripts.Woken {
+			woken++
+			continue
+		}
+		delete(w.onWay, ids[i])
+	}
+	w.mu.Unlock()
+	if err != nil {
+		w.a.failed(ctx, "due tasks can't be woken", err)
+		return
+	}
+	w.a.counters.wakes.Add(int64(woken))
+	w.a.ring(woken)
+	if w.a.cfg.Observer != nil {
+		for i, code := range codes {
+			if code == luascripts.Woken {
+				w.a.observe(Event{Kind: EventWoken, Queue: w.queue, Task: ids[i], Rule: tasks[i].place.rule, At: tasks[i].At})
+			}
+		}
+	}
+}
+
+// giveUp frees the places of tasks that somebody ended while they waited.
+func (w *waker) giveUp(ctx context.Context, tasks []dueTask) {
+	for _, t := range tasks {
+		l := w.a.Limiter(t.place.rule)
+		if !t.known || l == nil {
+			continue
+		}
+		turn, err := throttle.Place{Limiter: l, ID: t.place.id, Job: jobID(w.queue, t.ID), Cost: t.place.cost}.Leave(ctx)
+		if err != nil {
+			w.a.failed(ctx, "a place in a line can't be given up", err)
+			return
+		}
+		w.a.hint(turn)
+	}
+}
