@@ -14,7 +14,8 @@ type Host interface {
 	// MaxWait is how long from now the task may wait, as in [Request].
 	MaxWait() time.Duration
 	// Ask redeems on behalf of the task: [Limiter.Redeem] with what the worker
-	// wants to see of it.
+	// wants to see of it. A call that was lost it takes back itself; the error
+	// is what the handler has to return.
 	Ask(ctx context.Context, l *Limiter, r Request) (Decision, error)
 	// Settle waits the rest until a grant's instant and makes the grant part of
 	// the attempt; an error means that it was given back, and what to return.
@@ -48,7 +49,6 @@ func (l *Limiter) acquireHosted(ctx context.Context, h Host, r Request) error {
 		d, err := h.Ask(ctx, l, r)
 		switch {
 		case err != nil:
-			l.withdrawLost(ctx, r, err)
 			return err
 		case !d.Granted:
 			return h.Defer(ctx, l, d)

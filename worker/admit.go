@@ -3,12 +3,12 @@ package worker
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
-
-	"github.com/hibiken/asynq"
-	"go.uber.org/zap"
+	"unicode/utf8"
 
 	"github.com/headwayq/headway/throttle"
+	"github.com/hibiken/asynq"
 )
 
 // permanent is the failure of a task that can never run: asynq archives it.
@@ -40,7 +40,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		m := a.delivered.take(key)
 		a.running.Add(1)
 		defer a.freed(queue)
-		if a.finished.has(key, time.Now()) {
+		if m.ErrorMsg == asynq.ErrLeaseExpired.Error() && a.finished.has(key, time.Now()) {
 			a.counters.finished.Add(1)
 			return nil
 		}
@@ -71,10 +71,25 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		err := t.run(ctx, next, task)
 		if err == nil {
 			a.finished.add(key, time.Now())
+			return nil
 		}
-		return err
+		return writable(err)
 	})
 }
+
+// writable makes an error's text valid UTF-8. asynq can't write any other into
+// its message: the task would hang until its lease expires, and run again.
+func writable(err error) error {
+	if utf8.ValidString(err.Error()) {
+		return err
+	}
+	return validText{err}
+}
+
+type validText struct{ error }
+
+func (e validText) Error() string { return strings.ToValidUTF8(e.error.Error(), "\uFFFD") }
+func (e validText) Unwrap() error { return e.error }
 
 // run calls the handler; a panic goes on to asynq after the attempt was ended.
 func (t *attempt) run(ctx context.Context, next asynq.Handler, task *asynq.Task) (err error) {
@@ -103,17 +118,8 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p rulePolicy) (th
 		r.MaxWait = t.MaxWait()
 		d, err := t.Ask(ctx, p.limiter, r)
 		switch {
-		case errors.Is(err, throttle.ErrUnavailable), errors.Is(err, throttle.ErrSchema):
-			if errors.Is(err, throttle.ErrUnavailable) {
-				t.a.refundLater(p.limiter, r) // it may have been charged
-			}
-			if ctx.Err() != nil {
-				return d, context.Cause(ctx)
-			}
-			t.a.logFew("admission", func() {
-				t.a.log.Error("a rule can't be asked: its tasks wait", zap.String("rule", p.Rule), zap.Error(err))
-			})
-			return d, t.deferUnbooked(err)
+		case t.a.deferrals.of(err) != nil, ctx.Err() != nil:
+			return d, err
 		case errors.Is(err, throttle.ErrWithdrawn):
 			r.Token = throttle.NewToken()
 			continue

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -64,7 +66,8 @@ func (t *attempt) MaxWait() time.Duration {
 }
 
 // Ask implements [throttle.Host]. It asks again while Redis does not answer:
-// with the same token, so nothing is charged twice.
+// with the same token, so nothing is charged twice. When Redis stays away the
+// error is a deferral: that is no failure of the task either.
 func (t *attempt) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Request) (throttle.Decision, error) {
 	t.a.learn(l)
 	pause, end := askPauseMin, time.Now().Add(askFor)
@@ -72,13 +75,16 @@ func (t *attempt) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Reque
 		d, err := l.Redeem(ctx, r)
 		if err != nil && errors.Is(err, throttle.ErrUnavailable) {
 			if ctx.Err() != nil || t.a.stopped() || time.Now().After(end) {
-				return d, err
+				return d, t.unanswered(ctx, l, r, err)
 			}
 			t.a.pause(pause)
 			pause = min(2*pause, askPauseMax)
 			continue
 		}
 		t.a.hint(d.Next)
+		if errors.Is(err, throttle.ErrSchema) {
+			return d, t.unanswered(ctx, l, r, err)
+		}
 		if err != nil {
 			return d, err
 		}
@@ -131,6 +137,9 @@ func (t *attempt) waitFor(ctx context.Context, d time.Duration) error {
 // Settle implements [throttle.Host].
 func (t *attempt) Settle(ctx context.Context, l *throttle.Limiter, d throttle.Decision) error {
 	err := t.waitFor(ctx, d.Wait())
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx) // asynq has given this attempt up
+	}
 	switch {
 	case errors.Is(err, errStopped):
 		// it keeps its turn: it gets the first place in the line
@@ -158,6 +167,30 @@ func (t *attempt) Settle(ctx context.Context, l *throttle.Limiter, d throttle.De
 
 // Defer implements [throttle.Host].
 func (t *attempt) Defer(ctx context.Context, l *throttle.Limiter, d throttle.Decision) error {
+	t.giveAllBack(ctx)
+	cause := &throttle.ThrottledError{Rule: d.Rule, At: d.At, RetryAfter: d.At.Sub(d.Now)}
+	p := place{pool: t.a.id, rule: d.Rule, cost: d.Cost, deadline: t.deadline, id: l.ID(d.Key)}
+	return t.deferTo(held{l, d}, d.At, d.Wait(), p, cause)
+}
+
+// unanswered ends an admission that Redis did not answer, or that a newer schema
+// forbids: the call is taken back later, and the task goes away for a while
+// without a place anywhere.
+func (t *attempt) unanswered(ctx context.Context, l *throttle.Limiter, r throttle.Request, cause error) error {
+	t.a.refundLater(l, r)
+	t.giveAllBack(ctx)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	t.a.logFew("unanswered", func() {
+		t.a.log.Error("a rule can't be asked: its tasks wait", zap.String("rule", l.Rule()), zap.Error(cause))
+	})
+	p := place{pool: t.a.id, deadline: t.deadline}
+	return t.deferTo(held{}, time.Now().Add(unbookedWait), unbookedWait, p, cause)
+}
+
+// giveAllBack refunds what the attempt holds.
+func (t *attempt) giveAllBack(ctx context.Context) {
 	t.mu.Lock()
 	grants := t.grants
 	t.grants = nil
@@ -165,15 +198,6 @@ func (t *attempt) Defer(ctx context.Context, l *throttle.Limiter, d throttle.Dec
 	for _, g := range grants {
 		t.giveBack(ctx, g)
 	}
-	cause := &throttle.ThrottledError{Rule: d.Rule, At: d.At, RetryAfter: d.At.Sub(d.Now)}
-	p := place{pool: t.a.id, rule: d.Rule, cost: d.Cost, deadline: t.deadline, id: l.ID(d.Key)}
-	return t.deferTo(held{l, d}, d.At, d.Wait(), p, cause)
-}
-
-// deferUnbooked sends the task away for a while without a place anywhere.
-func (t *attempt) deferUnbooked(cause error) error {
-	p := place{pool: t.a.id, deadline: t.deadline}
-	return t.deferTo(held{}, time.Now().Add(unbookedWait), unbookedWait, p, cause)
 }
 
 func (t *attempt) deferTo(h held, at time.Time, wait time.Duration, p place, cause error) error {

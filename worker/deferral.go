@@ -78,6 +78,9 @@ func (s *deferrals) add(d *deferral) {
 
 // of finds the deferral that an error is, also when only its text is left.
 func (s *deferrals) of(err error) *deferral {
+	if err == nil {
+		return nil
+	}
 	if d, ok := errors.AsType[*deferral](err); ok {
 		return s.inText(tokenMark + d.token.String() + "]")
 	}

@@ -143,11 +143,13 @@ func (w *waker) look(ctx context.Context) time.Duration {
 	}
 	room := w.room(time.Now())
 	if room < len(b.ready) {
-		// the others when a worker is free, or when another pool sweeps them
+		// the others when a worker is free (it rings), or when another pool
+		// sweeps them
 		b.ready = b.ready[:max(0, room)]
 		w.mu.Lock()
 		w.blocked = true
 		w.mu.Unlock()
+		wait = lookMost
 	} else if len(due.Tasks) == wakeBatch {
 		wait = 0
 	}

@@ -13,13 +13,12 @@ local function int(n)
   return string.format("%.0f", n)
 end
 
--- milliseconds for PX and PEXPIRE: rounded up, so that no key dies early
-local function ms(us)
-  return int(ceil(us / 1000) + 1)
+-- whole milliseconds of a key's life: rounded up, so that no key dies early
+local function life(us)
+  return ceil(us / 1000) + 1
 end
 
 -- a key that must live at least so long; never shortens what it has
 local function live(key, us)
-  local need = ceil(us / 1000) + 1
-  if redis.call("PTTL", key) < need then redis.call("PEXPIRE", key, int(need)) end
+  if redis.call("PTTL", key) < life(us) then redis.call("PEXPIRE", key, int(life(us))) end
 end

@@ -13,13 +13,13 @@
 -- ARGV[3]  retry_s    score in asynq's retry set, its second net
 -- ARGV[4]  for        what it waits for, see worker
 -- ARGV[5]  wait_us    how much longer its unique lock must live
--- returns  status OK, or the error NOT FOUND where asynq's own scripts answer that
+-- returns  status OK, or the error NOT FOUND, as asynq's own scripts answer, when it is not active
 local task, active, lease, retry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local due, places, unique = KEYS[5], KEYS[6], KEYS[7]
 local id, at, retry_s, what, wait = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], tonumber(ARGV[5])
 
 if redis.call("LREM", active, 0, id) == 0 then return redis.error_reply("NOT FOUND") end
-if redis.call("ZREM", lease, id) == 0 then return redis.error_reply("NOT FOUND") end
+redis.call("ZREM", lease, id) -- one that is missing must not cost the task
 
 -- a hint may have come before us: then it is due earlier than we know
 local hinted = tonumber(redis.call("ZSCORE", due, id) or "")

@@ -10,5 +10,5 @@ local rules, ttl, count = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
 local now = clock()
 for i = 1, count do redis.call("ZADD", rules, int(now), ARGV[2 + i]) end
 redis.call("ZREMRANGEBYSCORE", rules, "-inf", int(now - ttl))
-if count > 0 then redis.call("PEXPIRE", rules, ms(ttl)) end
+if count > 0 then redis.call("PEXPIRE", rules, int(life(ttl))) end
 return redis.call("ZRANGE", rules, 0, 999)

@@ -88,9 +88,9 @@ end
 local function spend(L, n, W, now, at, cost, token)
   local recs = string.rep(pack(at, WIDTH), cost)
   if L.count == 0 or (n == 1 and L.count == 1) then
-    local life = ceil((at + W - now) / 1000) + 1
-    if L.count == 1 then life = max(life, redis.call("PTTL", L.key)) end
-    redis.call("SET", L.key, header(token, cost - 1) .. recs, "PX", int(life))
+    local px = life(at + W - now)
+    if L.count == 1 then px = max(px, redis.call("PTTL", L.key)) end
+    redis.call("SET", L.key, header(token, cost - 1) .. recs, "PX", int(px))
     L.count, L.head = cost, cost - 1
   else
     if L.count < n and L.head ~= L.count - 1 then -- n was raised after the ring had turned

@@ -1,0 +1,42 @@
+# `make` alone prints what there is to do.
+
+# How long `make fuzz` spends on each target.
+FUZZTIME ?= 10m
+
+# The linter is pinned in a module of its own, so that its dependencies stay
+# out of go.mod. It must be able to read the Go version that go.mod asks for.
+LINT := go tool -modfile=tools/golangci/go.mod golangci-lint
+
+.DEFAULT_GOAL := help
+.PHONY: help run check test accept fuzz
+
+help: ## print this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## run the SMS example, with an embedded Redis
+	go run ./examples/sms-sender
+
+check: ## look at the code without running it: gofmt, go vet, golangci-lint
+	@echo "gofmt -l ."
+	@unformatted=$$(gofmt -l .) && if [ -n "$$unformatted" ]; then \
+		echo "not formatted, gofmt -w them:"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	go vet -tags accept .
+	$(LINT) run
+
+test: ## install redis-server if it is missing, check, and run all tests with -race
+	tools/install-redis
+	@$(MAKE) --no-print-directory check
+	go test -race -shuffle=on -count=1 -timeout 20m ./...
+
+accept: ## run the acceptance tests: the whole thing in real time (half an hour)
+	go test -count=1 -tags accept -run Accept -v -p 1 -timeout 40m .
+
+fuzz: ## run every fuzz target for FUZZTIME (10m)
+	@go list ./... | while read -r package; do \
+		targets=$$(go test -list '^Fuzz' "$$package") || { echo "$$targets"; exit 1; }; \
+		for target in $$(echo "$$targets" | grep '^Fuzz'); do \
+			echo "go test -run ^$$ -fuzz ^$$target$$ -fuzztime $(FUZZTIME) $$package"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null || exit 1; \
+		done; \
+	done

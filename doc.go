@@ -1,0 +1,13 @@
+// Package headway is throttling for background jobs on asynq and Redis. Headway
+// is the distance that one bus keeps behind the one before it: here, the
+// distance that one job keeps behind the last job on the same key, such as one
+// SMS per phone number per 60 seconds.
+//
+// The root holds no code. Begin with the package that fits:
+//
+//	throttle  limits on Redis, for any program
+//	queue     tasks that are throttled: their keys, their costs, a client
+//	worker    the pool that runs them, and defers what may not run yet
+//
+// A whole program is in examples/sms-sender.
+package headway

@@ -1,0 +1,264 @@
+package headway_test
+
+import (
+	"cmp"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+)
+
+const module = "github.com/headwayq/headway"
+
+// edges lists every package directory with those packages of this module that
+// its non-test files may import. "dir/*" means each directory below dir. A new
+// package needs a line here, and a place in the order.
+//
+//	cmd, examples -> metrics, dashboard -> worker -> queue -> throttle -> internal/luascripts
+//	                                    httplimit -------------^
+var edges = map[string][]string{
+	".":                   {},
+	"internal/luascripts": {},
+	"internal/redistest":  {},
+	"throttle":            {"internal/luascripts"},
+	"queue":               {"throttle", "internal/luascripts"},
+	"worker":              {"queue", "throttle", "internal/luascripts"},
+	"httplimit":           {"throttle"},
+	"metrics":             {"worker", "queue", "throttle"},
+	"dashboard":           {"worker", "queue", "throttle"},
+	"cmd/headway":         {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle"},
+	"examples/*":          {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle"},
+}
+
+// foreign says where a dependency may be imported outside of tests. A path
+// covers what is below it; what has no line may be imported anywhere.
+var foreign = []struct {
+	path string
+	in   []string
+	why  string
+}{
+	{"github.com/alicebob/miniredis", []string{"internal/redistest", "cmd/headway", "examples/*"},
+		"an embedded server is a choice of programs, not of libraries"},
+	{"github.com/hibiken/asynq", []string{"queue", "worker", "metrics", "dashboard", "cmd/headway", "examples/*"},
+		"throttle and what is below it have never heard of tasks"},
+	{"github.com/prometheus", []string{"metrics"},
+		"whoever measures in another way does not link Prometheus"},
+	{"testing", []string{"internal/redistest"},
+		"nor does a program link the testing package"},
+	{"go.uber.org/goleak", nil, "it is for tests"},
+	{"github.com/google/go-cmp", nil, "it is for tests"},
+	{"pgregory.net/rapid", nil, "it is for tests"},
+}
+
+// luaIn lists where Lua may be written. redistest rewrites scripts for tests.
+var luaIn = []string{"internal/luascripts", "internal/redistest"}
+
+// TestImports holds the direction of imports over all Go files of the module,
+// whatever their build tags.
+func TestImports(t *testing.T) {
+	t.Parallel()
+	files := 0
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name != "." && skipDir(name) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		src, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		files++
+		for _, fault := range faults(filepath.ToSlash(name), src) {
+			t.Error(fault)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files < 2 {
+		t.Fatalf("%d Go files looked at, want the whole module", files)
+	}
+}
+
+// skipDir says what is no package of this module: hidden directories, test
+// data, and modules of their own.
+func skipDir(name string) bool {
+	base := filepath.Base(name)
+	if base == "testdata" || base[0] == '.' || base[0] == '_' {
+		return true
+	}
+	_, err := os.Stat(filepath.Join(name, "go.mod"))
+	return err == nil
+}
+
+// faults returns what one file does that it must not, in the order of lines.
+func faults(name string, src []byte) []string {
+	fset := token.NewFileSet()
+	file, err := parser.ParseFile(fset, name, src, parser.SkipObjectResolution)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	dir := path.Dir(name)
+	allowed, known := allowedIn(dir)
+	if !known {
+		return []string{fmt.Sprintf("%s: package %s is new: give it a line in edges", name, dir)}
+	}
+	isTest := strings.HasSuffix(name, "_test.go")
+	var found []string
+	report := func(node ast.Node, format string, args ...any) {
+		found = append(found, fmt.Sprintf("%s:%d: ", name, fset.Position(node.Pos()).Line)+fmt.Sprintf(format, args...))
+	}
+	for _, spec := range file.Imports {
+		imported, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			report(spec, "%v", err)
+			continue
+		}
+		if why := refuse(dir, isTest, allowed, imported); why != "" {
+			report(spec, "%s must not import %s: %s", dir, imported, why)
+		}
+	}
+	if !isTest && !listed(luaIn, dir) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			if what := luaOf(n); what != "" {
+				report(n, "%s in %s: Lua lives in internal/luascripts", what, dir)
+			}
+			return true
+		})
+	}
+	return found
+}
+
+// refuse says why dir must not import a package, or nothing.
+func refuse(dir string, isTest bool, allowed []string, imported string) string {
+	if own, ok := strings.CutPrefix(imported, module); ok && (own == "" || own[0] == '/') {
+		own = cmp.Or(strings.TrimPrefix(own, "/"), ".")
+		switch {
+		case slices.Contains(allowed, own):
+		case isTest && (dir == "." || own == dir || own == "internal/redistest"):
+		default:
+			return "it may import " + cmp.Or(strings.Join(allowed, ", "), "nothing of this module")
+		}
+		return ""
+	}
+	if isTest {
+		return ""
+	}
+	for _, f := range foreign {
+		if (imported == f.path || strings.HasPrefix(imported, f.path+"/")) && !listed(f.in, dir) {
+			return f.why
+		}
+	}
+	return ""
+}
+
+// luaOf names the Lua in one node of a syntax tree: a script that is made, or
+// a text that calls Redis. Comments are not looked at.
+func luaOf(n ast.Node) string {
+	switch n := n.(type) {
+	case *ast.SelectorExpr:
+		if pkg, ok := n.X.(*ast.Ident); ok && pkg.Name == "redis" && n.Sel.Name == "NewScript" {
+			return "redis.NewScript"
+		}
+	case *ast.BasicLit:
+		for _, call := range []string{"redis.call(", "redis.pcall("} {
+			if n.Kind == token.STRING && strings.Contains(n.Value, call) {
+				return call
+			}
+		}
+	}
+	return ""
+}
+
+func allowedIn(dir string) (allowed []string, known bool) {
+	if allowed, known = edges[dir]; known {
+		return allowed, true
+	}
+	for pattern, allowed := range edges {
+		if listed([]string{pattern}, dir) {
+			return allowed, true
+		}
+	}
+	return nil, false
+}
+
+// listed reports whether dir is in patterns, by name or below a "parent/*".
+func listed(patterns []string, dir string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		parent, below := strings.CutSuffix(p, "*")
+		return p == dir || below && strings.HasPrefix(dir, parent)
+	})
+}
+
+// TestImportRulesBite shows each rule a file that breaks it.
+func TestImportRulesBite(t *testing.T) {
+	t.Parallel()
+	const (
+		own   = `import _ "` + module + `/`
+		other = `import _ "`
+	)
+	for _, tc := range []struct {
+		name, body string
+		want       string // in the only fault; "" for none
+	}{
+		{"throttle/a.go", own + `internal/luascripts"`, ""},
+		{"throttle/a.go", own + `queue"`, "it may import internal/luascripts"},
+		{"throttle/a_test.go", own + `queue"`, "it may import internal/luascripts"},
+		{"throttle/a_test.go", own + `throttle"`, ""},
+		{"throttle/a_test.go", own + `internal/redistest"`, ""},
+		{"throttle/a.go", own + `internal/redistest"`, "it may import internal/luascripts"},
+		{"throttle/a.go", other + `github.com/hibiken/asynq"`, "never heard of tasks"},
+		{"throttle/a.go", other + `github.com/hibiken/asynq/x/rate"`, "never heard of tasks"},
+		{"throttle/a.go", other + `github.com/hibiken/asynqmon"`, ""},
+		{"throttle/a.go", other + `testing"`, "testing package"},
+		{"internal/luascripts/a.go", own + `throttle"`, "nothing of this module"},
+		{"internal/luascripts/a_test.go", other + `github.com/hibiken/asynq"`, ""},
+		{"queue/a.go", own + `worker"`, "it may import throttle"},
+		{"queue/a.go", other + `github.com/alicebob/miniredis/v2"`, "not of libraries"},
+		{"worker/a.go", own + `queue"`, ""},
+		{"worker/a.go", other + `github.com/prometheus/client_golang/prometheus"`, "does not link Prometheus"},
+		{"worker/a.go", other + module + `"`, "it may import queue"},
+		{"examples/sms-sender/a.go", other + `github.com/alicebob/miniredis/v2"`, ""},
+		{"examples/sms-sender/a.go", own + `internal/luascripts"`, "it may import dashboard"},
+		{"a_test.go", own + `internal/luascripts"`, ""},
+		{"a.go", own + `throttle"`, "nothing of this module"},
+		{"throttle/sub/a.go", ``, "throttle/sub is new"},
+		{"worker/a.go", "// redis.call( is fine here\nvar _ = redis.NewScript", "a.go:3: redis.NewScript in worker"},
+		{"worker/a.go", "var _ = `return redis.call('TIME')`", "redis.call( in worker"},
+		{"worker/a_test.go", "var _ = `return redis.call('TIME')`", ""},
+		{"internal/luascripts/a.go", "var _ = redis.NewScript(`redis.call('TIME')`)", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			got := faults(tc.name, []byte("package p\n"+tc.body+"\n"))
+			if tc.want == "" {
+				if diff := gocmp.Diff([]string(nil), got); diff != "" {
+					t.Errorf("faults of %q (-want +got):\n%s", tc.body, diff)
+				}
+				return
+			}
+			if len(got) != 1 || !strings.Contains(got[0], tc.want) {
+				t.Errorf("faults of %q = %q, want one with %q", tc.body, got, tc.want)
+			}
+		})
+	}
+}

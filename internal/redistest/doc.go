@@ -1,0 +1,25 @@
+// Package redistest gives tests a Redis of their own: a real redis-server
+// process that can be killed, restarted and frozen, a proxy in front of one
+// that loses replies, and an embedded server for synctest bubbles.
+//
+//	[Start]     a real server for one test; the default choice
+//	[Launch]    the same without a testing.TB, for commands
+//	[NewProxy]  a TCP proxy that cuts, delays and refuses
+//	[Mini]      miniredis without a socket, for testing/synctest
+//
+// A test that talks about numbers in Lua, memory, expiry or a crash belongs on
+// a real server: miniredis hides such bugs. A test that talks about an hour of
+// time belongs in a bubble with Mini.
+//
+// # A server that is already there
+//
+// HEADWAY_TEST_REDIS names a server to test against instead of starting one:
+// "127.0.0.1:6379", or a URL as [redis.ParseURL] takes it. [Start] then never
+// flushes what it finds. Each call claims an empty database (1 and up; the
+// claims are keys with a TTL in database 0), hands that out, and flushes that
+// one alone when the test ends. Databases that hold anything are passed over.
+// Published messages, scripts and INFO are the server's and are shared. Tests
+// that need the process ([AOF], [Arg], [Server.Kill] and its like) are skipped.
+//
+// The package needs a Unix. It is for tests: no library package imports it.
+package redistest
