@@ -84,7 +84,7 @@ func (l *Limiter) acquire(ctx context.Context, r Request) error {
 		if !l.Stale(d) {
 			return nil
 		}
-		l.withdraw(ctx, r) // this process stood still: the grant is worth nothing now
+		l.comeBack(ctx, r) // this process stood still: the grant is worth nothing now
 	}
 }
 
@@ -111,6 +111,14 @@ func (l *Limiter) withdraw(ctx context.Context, r Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
 	_, _ = l.Refund(ctx, r)
+}
+
+// comeBack gives a grant back that came too late to be used; the job stays
+// first in the line.
+func (l *Limiter) comeBack(ctx context.Context, r Request) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
+	defer cancel()
+	_, _ = l.Return(ctx, r)
 }
 
 // least keeps a wait that is used up apart from "any wait", which is zero.

@@ -59,7 +59,7 @@ func (l *Limiter) acquireHosted(ctx context.Context, h Host, r Request) error {
 		if !l.Stale(d) {
 			return nil
 		}
-		l.withdraw(ctx, r)
+		l.comeBack(ctx, r)
 		r.Token = NewToken()
 	}
 }

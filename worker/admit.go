@@ -133,7 +133,7 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p rulePolicy) (th
 			return d, err
 		}
 		if p.limiter.Stale(d) {
-			t.giveBack(ctx, held{p.limiter, d})
+			t.comeBack(ctx, p.limiter, d)
 			r.Token = throttle.NewToken()
 			continue
 		}

@@ -81,6 +81,7 @@ func (t *attempt) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Reque
 			pause = min(2*pause, askPauseMax)
 			continue
 		}
+		t.a.counters.admissions.Add(1)
 		t.a.hint(d.Next)
 		if errors.Is(err, throttle.ErrSchema) {
 			return d, t.unanswered(ctx, l, r, err)
@@ -88,7 +89,6 @@ func (t *attempt) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Reque
 		if err != nil {
 			return d, err
 		}
-		t.a.counters.admissions.Add(1)
 		t.answered()
 		if d.Granted {
 			return d, nil
@@ -98,8 +98,8 @@ func (t *attempt) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Reque
 			return d, nil
 		}
 		// An asynq that we do not know would archive it: wait here.
-		if err := t.waitFor(ctx, d.Wait()-t.a.lead.get()); err != nil {
-			return d, nil
+		if t.waitFor(ctx, d.Wait()-t.a.lead.get()) != nil {
+			return d, nil // deferred like any other, at its own risk
 		}
 	}
 }
@@ -142,14 +142,7 @@ func (t *attempt) Settle(ctx context.Context, l *throttle.Limiter, d throttle.De
 	}
 	switch {
 	case errors.Is(err, errStopped):
-		// it keeps its turn: it gets the first place in the line
-		after, cancel := t.after(ctx)
-		defer cancel()
-		turn, rerr := l.Return(after, d.Request)
-		if rerr != nil {
-			t.a.refundLater(l, d.Request)
-		}
-		t.a.hint(turn)
+		t.comeBack(ctx, l, d)
 		return t.Defer(ctx, l, d)
 	case err != nil:
 		t.giveBack(ctx, held{l, d})
@@ -189,6 +182,19 @@ func (t *attempt) unanswered(ctx context.Context, l *throttle.Limiter, r throttl
 	return t.deferTo(held{}, time.Now().Add(unbookedWait), unbookedWait, p, cause)
 }
 
+// comeBack gives a grant back that could not be used; the task stays first in
+// the line.
+func (t *attempt) comeBack(ctx context.Context, l *throttle.Limiter, d throttle.Decision) {
+	ctx, cancel := t.after(ctx)
+	defer cancel()
+	turn, err := l.Return(ctx, d.Request)
+	if err != nil {
+		t.a.refundLater(l, d.Request)
+		return
+	}
+	t.a.hint(turn)
+}
+
 // giveAllBack refunds what the attempt holds.
 func (t *attempt) giveAllBack(ctx context.Context) {
 	t.mu.Lock()
@@ -217,6 +223,7 @@ func (t *attempt) deferTo(h held, at time.Time, wait time.Duration, p place, cau
 func (t *attempt) giveBack(ctx context.Context, g held) {
 	ctx, cancel := t.after(ctx)
 	defer cancel()
+	g.Job = "" // it left the line with its grant: a place there is that of a later Acquire
 	turn, err := g.limiter.Refund(ctx, g.Request)
 	if err != nil {
 		t.a.refundLater(g.limiter, g.Request)
