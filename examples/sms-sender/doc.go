@@ -1,0 +1,71 @@
+// Command sms-sender sends messages through an HTTP gateway, at most one SMS
+// per phone number per 60 seconds, whatever number of processes does it.
+//
+// It shows the whole way on asynq: a CSV becomes tasks (enqueue.go), the phone
+// number in a task's payload becomes the key of a limit, a pool runs the handler
+// (sender.go) once Redis granted it, and a message that may not go yet waits in
+// Redis and costs nothing until its instant. The rest of the program is there
+// to prove that the limit holds: from the instants at which Redis granted, and a
+// second time by the gateway's own clock.
+//
+//	go run ./examples/sms-sender
+//
+// Without flags it needs nothing: it embeds a Redis and a gateway that sends
+// nothing, takes a sample of 24 messages to 12 phones, ends in about two minutes and
+// prints what each phone got. On a real Redis one process enqueues and many work:
+//
+//	sms-sender -redis localhost:6379 -role enqueue -input messages.csv -once
+//	sms-sender -redis localhost:6379 -role work -gateway https://sms.example/send -drain
+//
+// # Flags
+//
+//	-redis ADDR        host:port, or a redis:// URL with user, password and database; default: embedded
+//	-input FILE        CSV with the header "to,text", - is stdin; default: the sample
+//	-gateway URL       takes POSTs of JSON {"id","to","text"}; default: embedded
+//	-limit 1/60s       per phone; the same in all processes
+//	-concurrency N     messages that are sent at once by this process; default 10
+//	-role R            all (default), enqueue, or work; the last two need -redis
+//	-drain             exit when nothing is left; default with -role all
+//	-report FILE       write the summary as JSON
+//	-grants FILE       append a JSON line per grant; several processes may share the file
+//	-arrivals FILE     write what came to the embedded gateway, a JSON line per message
+//	-skip-invalid      send what is right in the input, and report the rest
+//	-once              enqueue a message again only 24 h after it was sent
+//
+// # Exit codes
+//
+//	0  all is well, an end by Ctrl-C and messages that the gateway refused included
+//	1  the run failed, not all was enqueued, or the limit was broken
+//	2  a flag or the input is wrong; nothing was enqueued
+//
+// # What becomes of a message
+//
+// A gateway that answers 5xx, 429 or not at all is asked again by asynq's rules
+// (25 retries, the first after about 20 s), each time under a new grant. Any other
+// answer than 2xx is final: the message goes to asynq's archive and is
+// reported. A message may come twice when a process dies between the POST and
+// its note in Redis, or when the gateway took it and its answer was lost: its id stays
+// the same, so that the gateway can tell.
+//
+// Ctrl-C lets the POSTs under way end and leaves the rest in Redis, where -role
+// work goes on with it. A second Ctrl-C does not wait. If the input was not
+// enqueued to its end, only a run that had -once can be repeated without doubling
+// messages. The embedded Redis ends with its process and all that is in it.
+//
+// A worker that drains waits for the queue to exist, so that it may be started
+// before the process that enqueues. It exits when it twice saw nothing that is
+// pending, active, scheduled or to be retried, and nothing was finished in
+// between. What is in the archive is not left, what waits for a retry is.
+//
+// Sent, deferred, lateness and gaps are those of this process. Breaches are
+// counted over all processes that share the -grants file, by the one that ends
+// last; the file must be that of one limit.
+//
+// # Personal data
+//
+// Output, report, grants and arrivals show phones as +86…5678, and group them
+// by a keyed hash. Its secret, which also hides the phones in Headway's own keys,
+// is in Redis under "sms-sender:secret". asynq keeps the payload of a task as
+// it is, phone number and text, until the message is sent; with -once 24 h more, in
+// the archive for up to 90 days. Whoever can read that Redis can read them.
+package main

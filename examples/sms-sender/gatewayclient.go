@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// GatewayTimeoutDefault is how long a POST may take, connect to answer.
+const GatewayTimeoutDefault = 10 * time.Second
+
+// RejectedError is an answer of the gateway that another try would not change: a
+// 4xx other than 429, or a redirect, which is not followed.
+type RejectedError struct{ Status int }
+
+func (e *RejectedError) Error() string {
+	return fmt.Sprintf("gateway: refused with status %d", e.Status)
+}
+
+// GatewayClient posts messages to a gateway. Its errors show no number, no text
+// and nothing of the URL but the host. It is safe for concurrent use.
+type GatewayClient struct {
+	url     string
+	timeout time.Duration
+	http    *http.Client
+}
+
+// NewGatewayClient returns a client for the gateway at an http or https URL, whose user
+// and password, if any, are sent as basic authentication. Timeout is for one
+// POST; zero means [GatewayTimeoutDefault].
+func NewGatewayClient(rawURL string, timeout time.Duration) (*GatewayClient, error) {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return nil, errors.New("gateway: the URL cannot be read") // err quotes it, password and all
+	}
+	if (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" {
+		return nil, errors.New("gateway: want a URL like https://host/path")
+	}
+	if timeout < 0 {
+		return nil, fmt.Errorf("gateway: time-out is %v, want at least 0", timeout)
+	}
+	if timeout == 0 {
+		timeout = GatewayTimeoutDefault
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = transport.MaxIdleConns // one host is all there is; 2 would reconnect all the time
+	return &GatewayClient{url: rawURL, timeout: timeout, http: &http.Client{
+		Transport: transport,
+		// A followed redirect would hand the message to another host, or turn the POST into a GET.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// Send posts m, with the instant at which it was granted in µs since 1970 for
+// the gateway's own check. An answer 2xx is nil. A *[RejectedError] is for
+// good. Any other error is worth another try: 5xx, 429, a network that fails, no
+// answer in time, the end of ctx (which the error unwraps to). After such an
+// error the gateway may have taken the message all the same.
+func (c *GatewayClient) Send(ctx context.Context, m Message, grantedUs int64) error {
+	body, err := m.Encode()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	if err != nil {
+		return errors.New("gateway: the request cannot be made")
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set(grantedHeader, strconv.FormatInt(grantedUs, 10))
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("gateway: no answer: %w", cause(err))
+	}
+	defer func() { _ = resp.Body.Close() }()
+	_, _ = io.CopyN(io.Discard, resp.Body, gatewayBodyMax) // so that the connection can be used again
+	switch s := resp.StatusCode; {
+	case s >= 200 && s < 300:
+		return nil
+	case s >= 500 || s == http.StatusTooManyRequests:
+		return fmt.Errorf("gateway: status %d, try again", s)
+	default:
+		return &RejectedError{Status: s}
+	}
+}
+
+// Close gives idle connections back.
+func (c *GatewayClient) Close() { c.http.CloseIdleConnections() }
+
+// cause returns what may be shown of err. The errors of net/url quote the URL,
+// whose path or query may hold a token, and those of net/http quote what the
+// gateway answered, which may hold the message.
+func cause(err error) error {
+	for _, plain := range []error{context.Canceled, context.DeadlineExceeded, io.ErrUnexpectedEOF, io.EOF} {
+		if errors.Is(err, plain) {
+			return plain
+		}
+	}
+	if e, ok := errors.AsType[*net.OpError](err); ok {
+		return e
+	}
+	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return e
+	}
+	return errors.New("connection or answer is broken")
+}

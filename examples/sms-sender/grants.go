@@ -1,0 +1,114 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+)
+
+// Grant is one line of a grants file: a permit that Redis gave to an attempt.
+type Grant struct {
+	ID         string `json:"id"`          // of the message
+	Phone      string `json:"phone"`       // masked, so not unique
+	Key        string `json:"key"`         // groups by phone, see phoneKey
+	Attempt    string `json:"attempt"`     // the delivery that it was given to
+	PromisedUs int64  `json:"promised_us"` // since 1970, Redis' clock; 0 if it was never told to wait
+	GrantedUs  int64  `json:"granted_us"`  // since 1970, Redis' clock
+}
+
+// GrantWriter appends grants to a file, which several processes may share. It
+// is safe for concurrent use.
+type GrantWriter struct{ f *os.File }
+
+// OpenGrants opens the file at path to append to it, and creates it for its
+// owner only.
+func OpenGrants(path string) (*GrantWriter, error) {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("grants: %w", err)
+	}
+	return &GrantWriter{f: f}, nil
+}
+
+// Write appends g with one write, unbuffered: with O_APPEND lines of several
+// processes do not mix, and a process that is killed loses none that it wrote.
+func (w *GrantWriter) Write(g Grant) error {
+	line, err := json.Marshal(g)
+	if err != nil {
+		return fmt.Errorf("grants: %w", err)
+	}
+	if _, err := w.f.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("grants: %w", err)
+	}
+	return nil
+}
+
+// Close closes the file.
+func (w *GrantWriter) Close() error {
+	if err := w.f.Close(); err != nil {
+		return fmt.Errorf("grants: %w", err)
+	}
+	return nil
+}
+
+// ReadGrants merges the grants files of the processes of a run, in the order
+// of the grants. What is there twice counts once, be it a file that is named twice or a
+// grant that an attempt was told twice.
+func ReadGrants(paths ...string) ([]Grant, error) {
+	var all []Grant
+	for _, path := range paths {
+		grants, err := readGrantsFile(path)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, grants...)
+	}
+	slices.SortFunc(all, func(a, b Grant) int {
+		return cmp.Or(
+			cmp.Compare(a.GrantedUs, b.GrantedUs),
+			cmp.Compare(a.Key, b.Key),
+			cmp.Compare(a.ID, b.ID),
+			cmp.Compare(a.Attempt, b.Attempt),
+		)
+	})
+	return slices.CompactFunc(all, func(a, b Grant) bool {
+		return a.GrantedUs == b.GrantedUs && a.Key == b.Key && a.ID == b.ID && a.Attempt == b.Attempt
+	}), nil
+}
+
+func readGrantsFile(path string) ([]Grant, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("grants: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	// A line without a key or an instant would be left out of the count of breaches in silence.
+	grants, err := readLines(f, func(g Grant) bool { return g.Key != "" && g.GrantedUs > 0 })
+	if err != nil {
+		return nil, fmt.Errorf("grants: %s: %w", path, err)
+	}
+	return grants, nil
+}
+
+// Breaches counts the grants that make a window hold more than n: a key's i-th
+// grant and its (i+n)-th less than a window apart. Windows are half open: with
+// 1/60s a gap of 60 s is none, one of 59.999999 s is one. Grants may come in any order.
+func Breaches(grants []Grant, n int, window time.Duration) int {
+	byKey := map[string][]int64{}
+	for _, g := range grants {
+		byKey[g.Key] = append(byKey[g.Key], g.GrantedUs)
+	}
+	breaches := 0
+	for _, at := range byKey {
+		slices.Sort(at)
+		for i := range len(at) - n {
+			if micros(at[i+n]-at[i]) < window {
+				breaches++
+			}
+		}
+	}
+	return breaches
+}

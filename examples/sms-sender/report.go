@@ -1,0 +1,169 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// phonesShown is how many phones the summary lists.
+const phonesShown = 40
+
+// Totals is what the summary needs beside the [Tally].
+type Totals struct {
+	Deferred   int64
+	Admissions int64           // calls of Redis to admit a message, granted or not
+	WakeChecks int64           // looks at whether a deferred message is due
+	Late       []time.Duration // a sample per send: start of the handler minus the instant it was due
+	Breaches   int             // by the granted instants, see Breaches
+	Gateway    *GatewayStats   // nil if the gateway is not ours
+	Elapsed    time.Duration
+}
+
+// Report is a run in numbers: the file that -report writes, with these fields. What
+// has no value is null: a lateness without a send, a gap when no phone got two
+// messages or the gateway is not ours.
+type Report struct {
+	Sent         int      `json:"sent"`
+	Phones       int      `json:"phones"` // that got at least one message
+	Failed       int      `json:"failed"` // for good
+	Deferred     int64    `json:"deferred"`
+	Admissions   int64    `json:"admissions"`
+	WakeChecks   int64    `json:"wake_checks"`
+	LateP50Ms    *float64 `json:"late_p50_ms"`
+	LateP99Ms    *float64 `json:"late_p99_ms"`
+	MinGapMs     *float64 `json:"min_gap_ms"`     // between granted instants
+	GatewayGapMs *float64 `json:"gateway_gap_ms"` // between arrivals at the gateway
+	Breaches     int      `json:"breaches"`
+	ElapsedS     float64  `json:"elapsed_s"`
+
+	perPhone []PhoneTally
+	minGap   *time.Duration
+	gateway  *GatewayStats
+}
+
+// NewReport sums up a run.
+func NewReport(t *Tally, totals Totals) Report {
+	r := Report{
+		Deferred:   totals.Deferred,
+		Admissions: totals.Admissions,
+		WakeChecks: totals.WakeChecks,
+		Breaches:   totals.Breaches,
+		ElapsedS:   totals.Elapsed.Round(time.Millisecond).Seconds(),
+		perPhone:   t.Phones(),
+		gateway:    totals.Gateway,
+	}
+	r.Sent, r.Failed = t.Counts()
+	r.Phones = len(r.perPhone)
+	late := slices.Sorted(slices.Values(totals.Late))
+	r.LateP50Ms, r.LateP99Ms = millis(percentile(late, 50)), millis(percentile(late, 99))
+	var least *time.Duration
+	for _, p := range r.perPhone {
+		if compareGaps(p.MinGap, least) < 0 {
+			least = p.MinGap
+		}
+	}
+	r.minGap, r.MinGapMs = least, millis(least)
+	if r.gateway != nil {
+		r.GatewayGapMs = millis(r.gateway.MinGap)
+	}
+	return r
+}
+
+// WriteFile writes r as JSON.
+func (r Report) WriteFile(path string) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	if err := os.WriteFile(path, append(b, '\n'), 0o644); err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return nil
+}
+
+// Print writes the summary for people: up to 40 phones, then the totals.
+func (r Report) Print(w io.Writer) error {
+	var b strings.Builder
+	if len(r.perPhone) > 0 {
+		b.WriteString("phone\tsent\tsmallest gap\n")
+	}
+	for i, p := range r.perPhone {
+		if i == phonesShown {
+			fmt.Fprintf(&b, "and %d more\n", len(r.perPhone)-i)
+			break
+		}
+		fmt.Fprintf(&b, "%s\t%d\t%s\n", p.Phone, p.Sent, gap(p.MinGap))
+	}
+	// A line without a cell ends the columns: the totals have their own.
+	if len(r.perPhone) > 0 {
+		b.WriteString("\n")
+	}
+	fmt.Fprintf(&b, "sent\t%d to %d phones in %.1f s\n", r.Sent, r.Phones, r.ElapsedS)
+	fmt.Fprintf(&b, "failed\t%d\n", r.Failed)
+	fmt.Fprintf(&b, "deferred\t%d\n", r.Deferred)
+	fmt.Fprintf(&b, "admissions\t%d%s\n", r.Admissions, r.perMessage())
+	fmt.Fprintf(&b, "wake checks\t%d\n", r.WakeChecks)
+	fmt.Fprintf(&b, "lateness\tp50 %s, p99 %s\n", ms(r.LateP50Ms), ms(r.LateP99Ms))
+	if g := r.gateway; g != nil {
+		fmt.Fprintf(&b, "at the gateway\t%d, %d of them again\n", g.Messages, g.Duplicates)
+		fmt.Fprintf(&b, "smallest gap\t%s between grants, %s between arrivals\n", gap(r.minGap), gap(g.MinGap))
+		fmt.Fprintf(&b, "breaches\t%d by the grants, %d by the gateway's clock\n", r.Breaches, g.Breaches)
+	} else {
+		fmt.Fprintf(&b, "smallest gap\t%s between grants\n", gap(r.minGap))
+		fmt.Fprintf(&b, "breaches\t%d\n", r.Breaches)
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, err := io.WriteString(tw, b.String())
+	if err = errors.Join(err, tw.Flush()); err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return nil
+}
+
+func (r Report) perMessage() string {
+	if r.Sent == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %.2f per message", float64(r.Admissions)/float64(r.Sent))
+}
+
+// percentile returns the smallest value of sorted that at least p percent do not
+// exceed (nearest rank): of 200 values p99 is the 198th.
+func percentile(sorted []time.Duration, p int) *time.Duration {
+	if len(sorted) == 0 {
+		return nil
+	}
+	rank := (len(sorted)*p + 99) / 100
+	return &sorted[max(rank, 1)-1]
+}
+
+// millis returns d in ms to the microsecond, which is what Redis counts in.
+func millis(d *time.Duration) *float64 {
+	if d == nil {
+		return nil
+	}
+	return new(float64(d.Microseconds()) / 1000)
+}
+
+func ms(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return strconv.FormatFloat(*v, 'f', -1, 64) + " ms"
+}
+
+// gap cuts to whole milliseconds: 59.9999 s must not look like a minute.
+func gap(d *time.Duration) string {
+	if d == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.3f s", d.Truncate(time.Millisecond).Seconds())
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Tally counts what became of the messages, by phone. The zero Tally is empty and ready.
+// It is safe for concurrent use, and keeps 8 bytes per send.
+type Tally struct {
+	mu     sync.Mutex
+	sent   map[string][]int64 // granted instants in µs, by phone in clear: it never leaves the process
+	total  int
+	failed int
+}
+
+// PhoneTally is what one phone got.
+type PhoneTally struct {
+	Phone  string // masked
+	Sent   int
+	MinGap *time.Duration // between the granted instants of two sends; nil with fewer than two
+}
+
+// Sent counts a message that the gateway took, granted at that instant.
+func (t *Tally) Sent(phone string, grantedUs int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sent == nil {
+		t.sent = map[string][]int64{}
+	}
+	t.sent[phone] = append(t.sent[phone], grantedUs)
+	t.total++
+}
+
+// Failed counts a message that failed for good.
+func (t *Tally) Failed() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.failed++
+}
+
+// Counts returns how many were sent and how many failed for good.
+func (t *Tally) Counts() (sent, failed int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.total, t.failed
+}
+
+// Phones returns the phones that got at least one message: most sends first,
+// then the smallest gap, then by number.
+func (t *Tally) Phones() []PhoneTally {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	type row struct {
+		phone string
+		PhoneTally
+	}
+	rows := make([]row, 0, len(t.sent))
+	for phone, at := range t.sent {
+		rows = append(rows, row{phone, PhoneTally{Phone: mask(phone), Sent: len(at), MinGap: minGap(at)}})
+	}
+	slices.SortFunc(rows, func(a, b row) int {
+		return cmp.Or(-cmp.Compare(a.Sent, b.Sent), compareGaps(a.MinGap, b.MinGap), cmp.Compare(a.phone, b.phone))
+	})
+	phones := make([]PhoneTally, len(rows))
+	for i, r := range rows {
+		phones[i] = r.PhoneTally
+	}
+	return phones
+}
+
+// minGap sorts at, instants in µs, and returns the smallest gap.
+func minGap(at []int64) *time.Duration {
+	slices.Sort(at)
+	var least *time.Duration
+	for i := 1; i < len(at); i++ {
+		if gap := micros(at[i] - at[i-1]); least == nil || gap < *least {
+			least = &gap
+		}
+	}
+	return least
+}
+
+// compareGaps puts no gap last.
+func compareGaps(a, b *time.Duration) int {
+	switch {
+	case a == nil && b == nil:
+		return 0
+	case a == nil:
+		return 1
+	case b == nil:
+		return -1
+	}
+	return cmp.Compare(*a, *b)
+}
