@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,13 +54,13 @@ type Config struct {
 // rulePattern keeps rule names readable in keys, labels and log lines.
 var rulePattern = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 
-// ruleReserved would share its key with the index of what is due on a queue.
-const ruleReserved = "due"
+// ruleReserved are names whose keys would be those of a queue's own state.
+var ruleReserved = []string{"due", "places"}
 
 // ValidateRule says whether a name can name a rule: 1 to [RuleMax] letters,
-// digits, "_", "." and "-", but not "due".
+// digits, "_", "." and "-", but not "due" or "places".
 func ValidateRule(name string) error {
-	if name == ruleReserved {
+	if slices.Contains(ruleReserved, name) {
 		return fmt.Errorf("%w: rule name %q is reserved", ErrInvalidConfig, name)
 	}
 	if len(name) > RuleMax || !rulePattern.MatchString(name) {

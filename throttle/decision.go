@@ -57,7 +57,8 @@ type Decision struct {
 	// At is the instant of the grant or of the booking, by Redis' clock. A
 	// grant may lie up to InlineWait ahead; wait for it with Wait.
 	At time.Time
-	// From is the instant from which the ledger admits the job; it may be past.
+	// From is the instant from which the ledger admits the job; it may be past,
+	// and is zero when the ledger holds nothing.
 	From time.Time
 	// Now is Redis' clock when it decided.
 	Now time.Time

@@ -40,7 +40,7 @@ end
 told = tonumber(told or "0")
 
 local at = slot(L, n, W, now, before + cost)
-local from = slot(L, n, W, 0, before + cost)
+local from = L.count > 0 and slot(L, n, W, 0, before + cost) or 0
 local known = rank or told > 0
 local grant = (known or waiting == 0) and mode < 2 and at <= now + (mode == 0 and 0 or inline)
 

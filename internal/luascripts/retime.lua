@@ -26,7 +26,7 @@ for i = 1, count do
     redis.call("ZADD", due, int(at), id)
     redis.call("HSET", places, id, retry_s .. what)
     live(due, max(0, at - now) + 3600000000)
-    live(places, at - now + 3600000000)
+    live(places, max(0, at - now) + 3600000000)
     local more = tonumber(retry_s) - tonumber(ours)
     if more > 0 and h[2] and redis.call("GET", h[2]) == id then -- unique while it waits
       redis.call("PEXPIRE", h[2], int(max(0, redis.call("PTTL", h[2])) + more * 1000))

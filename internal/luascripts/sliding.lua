@@ -8,6 +8,8 @@
 -- pruned, because a grant that is n places old is written over.
 
 local SCHEMA, HEADER, WIDTH = 49, 12, 7
+local CHUNK = 2000 -- records that are written or moved at a time
+local MOVED = 50000 -- records that one call moves at most
 local NOBODY = string.rep("\0", 8)
 
 local function pack(n, width)
@@ -63,20 +65,36 @@ local function slot(L, n, W, now, k)
   return at + rounds * W
 end
 
--- read answers `many` records from an index of the ring on, put writes some;
--- twice at most: up to the ring's end, and from its start
-local function read(L, index, many)
-  local run = min(many, L.count - index)
-  local at = HEADER + index * WIDTH
-  local recs = redis.call("GETRANGE", L.key, at, at + run * WIDTH - 1)
-  if run == many then return recs end
-  return recs .. redis.call("GETRANGE", L.key, HEADER, HEADER + (many - run) * WIDTH - 1)
+-- records are all of them, oldest first
+local function records(L)
+  if L.head == L.count - 1 then return redis.call("GETRANGE", L.key, HEADER, -1) end
+  local turn = HEADER + (L.head + 1) * WIDTH
+  return redis.call("GETRANGE", L.key, turn, -1) .. redis.call("GETRANGE", L.key, HEADER, turn - 1)
 end
 
-local function put(L, size, index, recs)
-  local run = (size - index) * WIDTH
-  redis.call("SETRANGE", L.key, HEADER + index * WIDTH, string.sub(recs, 1, run))
-  if #recs > run then redis.call("SETRANGE", L.key, HEADER, string.sub(recs, run + 1)) end
+-- fill writes one record many times from an index of the ring on; by chunks,
+-- because a long string is slow to make
+local function fill(L, size, index, at, many)
+  local chunk = string.rep(pack(at, WIDTH), min(many, CHUNK))
+  while many > 0 do
+    local run = min(many, CHUNK, size - index)
+    local recs = run * WIDTH < #chunk and string.sub(chunk, 1, run * WIDTH) or chunk
+    redis.call("SETRANGE", L.key, HEADER + index * WIDTH, recs)
+    index, many = (index + run) % size, many - run
+  end
+end
+
+-- shift moves many records from an index of the ring on by some places, the
+-- last first
+local function shift(L, index, many, by)
+  while many > 0 do
+    local from = (index + many - 1) % L.count + 1 -- behind the last that is left
+    local to = (index + many + by - 1) % L.count + 1
+    local run = min(many, CHUNK, from, to)
+    local at, new = HEADER + (from - run) * WIDTH, HEADER + (to - run) * WIDTH
+    redis.call("SETRANGE", L.key, new, redis.call("GETRANGE", L.key, at, at + run * WIDTH - 1))
+    many = many - run
+  end
 end
 
 local function header(token, head)
@@ -86,19 +104,19 @@ end
 -- spend writes cost permits at the instant `at`, which slot gave. The key's
 -- life is never shortened: another process may still count with a longer window.
 local function spend(L, n, W, now, at, cost, token)
-  local recs = string.rep(pack(at, WIDTH), cost)
   if L.count == 0 or (n == 1 and L.count == 1) then
     local px = life(at + W - now)
     if L.count == 1 then px = max(px, redis.call("PTTL", L.key)) end
-    redis.call("SET", L.key, header(token, cost - 1) .. recs, "PX", int(px))
+    redis.call("SET", L.key, header(token, cost - 1) .. pack(at, WIDTH), "PX", int(px))
+    fill(L, cost, 1, at, cost - 1)
     L.count, L.head = cost, cost - 1
   else
     if L.count < n and L.head ~= L.count - 1 then -- n was raised after the ring had turned
-      redis.call("SET", L.key, header(L.token, L.count - 1) .. read(L, L.head + 1, L.count), "KEEPTTL")
+      redis.call("SET", L.key, header(L.token, L.count - 1) .. records(L), "KEEPTTL")
       L.head = L.count - 1
     end
     local size = max(n, L.count)
-    put(L, size, (L.head + 1) % size, recs)
+    fill(L, size, (L.head + 1) % size, at, cost)
     L.head = (L.head + cost) % size
     L.count = min(size, L.count + cost)
     redis.call("SETRANGE", L.key, 0, header(token, L.head))
@@ -121,15 +139,17 @@ end
 -- as spent one window before. What they wrote over is not known any more, but
 -- left the window at that very instant at the latest; without a trace of it the
 -- hole would admit too early when `at` is still to come, or comes again because
--- the clock goes backwards.
+-- the clock goes backwards. In a very large window they count from the oldest
+-- grant that may be moved: later than need be, never too early.
 local function unspend(L, W, at, cost, token)
   local after = later(L, at)
   local many = min(cost, later(L, at - 1) - after)
   if many == 0 then return end
-  local oldest = later(L, at - W)
+  local oldest = min(later(L, at - W), after + many + MOVED)
+  local ghost = max(at - W, nth(L, oldest + 1) or 0)
   local first = (L.head - oldest + 1) % L.count
-  local stay = read(L, first, oldest - after - many)
-  put(L, L.count, first, string.rep(pack(at - W, WIDTH), many) .. stay)
+  shift(L, first, oldest - after - many, many)
+  fill(L, L.count, first, ghost, many)
   if L.token == token then L.token = NOBODY end -- a neighbour of the same instant keeps its own
   redis.call("SETRANGE", L.key, 0, header(L.token, L.head))
   local at_newest = HEADER + L.head * WIDTH

@@ -1,0 +1,109 @@
+package luascripts
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+)
+
+// fill puts data into Redis until it takes no more.
+func fill(t *testing.T, rdb redis.UniversalClient) {
+	t.Helper()
+	for i, size := 0, 64<<10; size > 0; i++ {
+		err := rdb.Set(context.Background(), fmt.Sprint("filler:", i), strings.Repeat("x", size), 0).Err()
+		switch {
+		case err == nil && i > 100_000:
+			t.Fatal("Redis does not fill up")
+		case redis.HasErrorPrefix(err, "OOM"):
+			size /= 2
+		case err != nil:
+			t.Fatal(err)
+		}
+	}
+}
+
+// A Redis without memory refuses whole what takes permits, and does what gives
+// something back: it would be the worst of times to lose a task or a permit.
+func TestFullRedis(t *testing.T) {
+	t.Parallel()
+	rdb, raw := timed(t, redistest.Arg("maxmemory", "8mb"), redistest.Arg("maxmemory-policy", "noeviction"))
+	ctx, n := t.Context(), Numbers{3, time.Minute}
+	limit := func(id string) Limit { return LimitKeys("hw", "rule", id) }
+	ask := func(id, job string, token uint64, cost int, mode Mode) (AcquireReply, error) {
+		return Acquire(ctx, rdb, limit(id), AcquireArgs{
+			Numbers: n, Cost: cost, Token: token, Job: job, Mode: mode, Inline: 50 * time.Millisecond, Grace: 100 * time.Millisecond, MaxWait: -1,
+		})
+	}
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(ask("used", "a", 1, 2, Grant))
+	must(ask("used", "b", 2, 1, Grant))
+	must(ask("used", "c", 3, 1, Grant))
+	must(ask("used", "d", 4, 1, Grant))
+	must(ask("half", "a", 5, 1, Grant))
+	q := QueueKeys("hw", "default")
+	for _, id := range []string{"run", "late"} {
+		raw.HSet(ctx, q.Task(id), "state", "active")
+		raw.LPush(ctx, q.active, id)
+		raw.ZAdd(ctx, q.lease, redis.Z{Score: 1, Member: id})
+	}
+	must(Defer(ctx, rdb, q, DeferArgs{ID: "late", At: start, For: "x"}).Result())
+	// The texts are known before memory runs out.
+	must(Cancel(ctx, rdb, limit("other"), CancelArgs{Numbers: n, Cost: 1, Token: 9}))
+	must(Wake(ctx, rdb, q, []string{"nobody"}, start))
+	must(Peek(ctx, rdb, limit("used"), n, 10))
+	must(Reset(ctx, rdb, limit("other"), n))
+	fill(t, raw)
+
+	before := content(t, raw)
+	for name, call := range map[string]func() (AcquireReply, error){
+		"a grant on a new key":         func() (AcquireReply, error) { return ask("new", "x", 11, 1, Grant) },
+		"a try on a new key":           func() (AcquireReply, error) { return ask("new", "", 12, 1, Try) },
+		"a grant in a ring that grows": func() (AcquireReply, error) { return ask("half", "x", 13, 2, Grant) },
+		"a booking on a full key":      func() (AcquireReply, error) { return ask("used", "x", 14, 1, Grant) },
+		"a booking on a new key":       func() (AcquireReply, error) { return ask("new", "x", 15, 1, Book) },
+	} {
+		if r, err := call(); !strings.Contains(fmt.Sprint(err), "OOM") {
+			t.Errorf("%s = %+v, %v, want OOM", name, r, err)
+		}
+		if after := content(t, raw); !maps.Equal(before, after) {
+			t.Fatalf("%s changed %q to %q, want nothing changed", name, before, after)
+		}
+	}
+
+	if r, err := Peek(ctx, rdb, limit("used"), n, 10); err != nil || r.Waiting != 2 {
+		t.Errorf("Peek = %+v, %v, want two waiting", r, err)
+	}
+	if r, err := Cancel(ctx, rdb, limit("used"), CancelArgs{Numbers: n, Cost: 1, Job: "c"}); err != nil {
+		t.Errorf("Cancel of a booking = %+v, %v, want nil", r, err)
+	}
+	if r, err := Cancel(ctx, rdb, limit("used"), CancelArgs{Numbers: n, Cost: 2, Token: 1, Job: "a"}); err != nil || r.Status != Granted || r.Next.Job != "d" {
+		t.Errorf("Cancel of a grant = %+v, %v, want it given back, and d next", r, err)
+	}
+	if r, err := Cancel(ctx, rdb, limit("used"), CancelArgs{Numbers: n, Cost: 1, Token: 2, Job: "b", Back: true}); err != nil || r.Status != Granted {
+		t.Errorf("Cancel of a grant that comes back = %+v, %v, want it given back", r, err)
+	}
+	if r, err := Cancel(ctx, rdb, limit("new"), CancelArgs{Numbers: n, Cost: 1, Token: 77}); err != nil {
+		t.Errorf("Cancel of an unknown token = %+v, %v, want nil", r, err)
+	}
+	if err := Defer(ctx, rdb, q, DeferArgs{ID: "run", At: start, For: "x"}).Err(); err != nil {
+		t.Errorf("Defer = %v, want nil", err)
+	}
+	got, err := Wake(ctx, rdb, q, []string{"late", "run"}, start)
+	wantCodes(t, "Wake", got, err, Woken, Woken)
+	if r, err := Reset(ctx, rdb, limit("used"), n); err != nil {
+		t.Errorf("Reset = %+v, %v, want nil", r, err)
+	}
+	keysHaveALife(t, raw)
+}

@@ -1,0 +1,262 @@
+package luascripts
+
+import (
+	"context"
+	"crypto/sha1" // #nosec G505: Redis names scripts by it
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// sent is what a Go function gave a script.
+type sent struct {
+	sha        string
+	keys, args int
+}
+
+// recorder is a Redis that only notes what it is asked.
+type recorder struct {
+	redis.Scripter
+	calls []sent
+}
+
+func (r *recorder) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	r.calls = append(r.calls, sent{sha, len(keys), len(args)})
+	return redis.NewCmdResult(nil, redis.Nil)
+}
+
+// shape is what a header says: how many keys and arguments there are, and
+// whether the last line stands for any number of them.
+type shape struct {
+	keys, args         int
+	moreKeys, moreArgs bool
+	returns            bool
+	first              string
+}
+
+var (
+	headerLine = regexp.MustCompile(`^-- (KEYS|ARGV)\[(\d+)(\+?)\]  ?\S`)
+	bodyUse    = regexp.MustCompile(`\b(KEYS|ARGV)\[(\d+)\]`)
+	indexedUse = regexp.MustCompile(`\b(KEYS|ARGV)\[(\d+) ?[*+] ?`)
+)
+
+// header reads the comment at the top of a script.
+func header(t *testing.T, name, text string) (h shape, body string) {
+	t.Helper()
+	lines := strings.Split(text, "\n")
+	h.first = lines[0]
+	last := map[string]int{}
+	for i, line := range lines {
+		if !strings.HasPrefix(line, "--") {
+			return h, strings.Join(lines[i:], "\n")
+		}
+		if strings.HasPrefix(line, "-- returns  ") {
+			h.returns = true
+		}
+		m := headerLine.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		n, _ := strconv.Atoi(m[2])
+		if n != last[m[1]]+1 {
+			t.Errorf("%s: %s[%d] after %d in the header", name, m[1], n, last[m[1]])
+		}
+		last[m[1]] = n
+		more := m[3] == "+"
+		if m[1] == "KEYS" {
+			h.keys, h.moreKeys = n, more
+		} else {
+			h.args, h.moreArgs = n, more
+		}
+	}
+	t.Fatalf("%s: no body", name)
+	return h, ""
+}
+
+func source(t *testing.T, name string) string {
+	t.Helper()
+	text, err := sources.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func files(t *testing.T) []string {
+	t.Helper()
+	entries, err := sources.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// scripts are all of them with the parts that they are put together from.
+var scripts = map[string][]string{
+	"acquire.lua": limitParts,
+	"cancel.lua":  limitParts,
+	"check.lua":   {"clock.lua", "sliding.lua", "line.lua"},
+	"peek.lua":    {"clock.lua", "sliding.lua", "line.lua"},
+	"reset.lua":   {"clock.lua", "sliding.lua", "line.lua"},
+	"defer.lua":   {"clock.lua"},
+	"due.lua":     {"clock.lua"},
+	"wake.lua":    nil,
+	"retime.lua":  {"clock.lua"},
+	"rules.lua":   {"clock.lua"},
+}
+
+// calls asks every Go function for one script call, some twice with other
+// numbers of things.
+func calls(r *recorder) {
+	ctx, k, q := context.Background(), LimitKeys("hw", "rule", "id"), QueueKeys("hw", "default")
+	n := Numbers{1, time.Second}
+	_, _ = Acquire(ctx, r, k, AcquireArgs{Numbers: n})
+	_, _ = Cancel(ctx, r, k, CancelArgs{Numbers: n, Back: true})
+	_, _ = Peek(ctx, r, k, n, 10)
+	_, _ = Reset(ctx, r, k, n)
+	Defer(ctx, r, q, DeferArgs{})
+	_, _ = Due(ctx, r, q, time.Second, 10)
+	_, _ = Wake(ctx, r, q, []string{"a"}, time.Now())
+	_, _ = Wake(ctx, r, q, []string{"a", "b", "c"}, time.Now())
+	_, _ = Retime(ctx, r, q, true, make([]Retiming, 1))
+	_, _ = Retime(ctx, r, q, false, make([]Retiming, 3))
+	_, _ = Rules(ctx, r, "hw", time.Second, nil)
+	_, _ = Rules(ctx, r, "hw", time.Second, []string{"a", "b"})
+	// Check takes a client for its pipeline.
+	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer c.Close()
+	c.AddHook(pipeRecorder{r})
+	Check(ctx, c, make([]CheckArgs, 1))
+}
+
+// pipeRecorder notes the scripts of a pipeline.
+type pipeRecorder struct{ *recorder }
+
+func (pipeRecorder) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (pipeRecorder) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (p pipeRecorder) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(_ context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			keys, _ := strconv.Atoi(fmt.Sprint(cmd.Args()[2]))
+			p.calls = append(p.calls, sent{fmt.Sprint(cmd.Args()[1]), keys, len(cmd.Args()) - 3 - keys})
+		}
+		return nil
+	}
+}
+
+// Header, body and Go function of each script agree.
+func TestHeaderBodyAndFunctionAgree(t *testing.T) {
+	t.Parallel()
+	r := &recorder{}
+	calls(r)
+	bySHA := map[string][]sent{}
+	for _, c := range r.calls {
+		bySHA[c.sha] = append(bySHA[c.sha], c)
+	}
+	for name, parts := range scripts {
+		h, body := header(t, name, source(t, name))
+		if !strings.HasPrefix(h.first, "-- "+name+": ") || !h.returns {
+			t.Errorf("%s: the header opens with %q, returns %v; want its name, and what it returns", name, h.first, h.returns)
+		}
+		used := map[string]bool{}
+		for _, m := range bodyUse.FindAllStringSubmatch(body, -1) {
+			used[m[1]+m[2]] = true
+		}
+		for kind, fixed := range map[string]int{"KEYS": h.keys, "ARGV": h.args} {
+			if kind == "KEYS" && h.moreKeys || kind == "ARGV" && h.moreArgs {
+				fixed-- // the last line stands for a group that a loop reads
+				if !indexedUse.MatchString(body) {
+					t.Errorf("%s: no loop over its %s[%d+]", name, kind, fixed+1)
+				}
+			}
+			for i := 1; i <= fixed; i++ {
+				if !used[kind+strconv.Itoa(i)] {
+					t.Errorf("%s: %s[%d] is in the header and not in the body", name, kind, i)
+				}
+				delete(used, kind+strconv.Itoa(i))
+			}
+			for u := range used {
+				n, _ := strconv.Atoi(u[4:])
+				more := kind == "KEYS" && h.moreKeys || kind == "ARGV" && h.moreArgs
+				if strings.HasPrefix(u, kind) && (n > fixed+1 || !more && n > fixed) {
+					t.Errorf("%s: %s[%d] is in the body and not in the header", name, kind, n)
+				}
+			}
+		}
+		got := bySHA[shaOf(t, name, parts)]
+		if len(got) == 0 {
+			t.Errorf("%s: no Go function runs it with the parts %v", name, parts)
+		}
+		for i, c := range got {
+			keysOK := c.keys == h.keys || h.moreKeys && c.keys >= h.keys
+			argsOK := c.args == h.args || h.moreArgs && c.args >= h.args-1
+			if !keysOK || !argsOK {
+				t.Errorf("%s: call %d has %d keys and %d arguments, its header %d and %d", name, i, c.keys, c.args, h.keys, h.args)
+			}
+		}
+		delete(bySHA, shaOf(t, name, parts))
+	}
+	for sha, c := range bySHA {
+		t.Errorf("script %s is run, %+v, and not listed here", sha, c)
+	}
+}
+
+// shaOf is the name that Redis gives a script.
+func shaOf(t *testing.T, name string, parts []string) string {
+	t.Helper()
+	sum := sha1.New() // #nosec G401
+	for _, file := range append(slices.Clone(parts), name) {
+		fmt.Fprintln(sum, source(t, file))
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// Each file is a script or a part that a script has, and doc.go lists it.
+func TestEveryFileIsUsedAndListed(t *testing.T) {
+	t.Parallel()
+	known := map[string]bool{}
+	for name, parts := range scripts {
+		known[name] = true
+		for _, p := range parts {
+			known[p] = true
+		}
+	}
+	for _, name := range files(t) {
+		if !known[name] {
+			t.Errorf("%s is no part of any script", name)
+		}
+		delete(known, name)
+		if first, _, _ := strings.Cut(source(t, name), "\n"); !strings.HasPrefix(first, "-- "+name+": ") {
+			t.Errorf("%s opens with %q, want its name", name, first)
+		}
+	}
+	for name := range maps.Keys(known) {
+		t.Errorf("%s is used, and there is no such file", name)
+	}
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := regexp.MustCompile(`(?m)^//\t(\S+\.lua) `).FindAllStringSubmatch(string(doc), -1)
+	var got []string
+	for _, m := range listed {
+		got = append(got, m[1])
+	}
+	slices.Sort(got)
+	if want := files(t); !slices.Equal(got, want) {
+		t.Errorf("doc.go lists %v, want %v", got, want)
+	}
+}

@@ -1,0 +1,54 @@
+package luascripts
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// textJoins are the only lines that join with "..": each joins text, and no
+// number gets into it but through string.format.
+var textJoins = map[string][]string{
+	"defer.lua":  {`redis.call("HSET", places, id, retry_s .. " " .. what)`}, // an argument, never a number here
+	"due.lua":    {`redis.call("HGET", prefix .. v[i], "state")`},
+	"retime.lua": {`redis.call("HSET", places, id, retry_s .. what)`},
+	"sliding.lua": {
+		`redis.call("GETRANGE", L.key, turn, -1) .. redis.call("GETRANGE", L.key, HEADER, turn - 1)`,
+		`string.char(SCHEMA) .. token .. pack(head, 3)`,
+		`header(token, cost - 1) .. pack(at, WIDTH)`,
+		`header(L.token, L.count - 1) .. records(L)`,
+	},
+	"tokens.lua": {`"(" .. int(COPY - now)`},
+}
+
+// A number becomes text by string.format alone: tostring and ".." cut it to 14
+// digits, and a time has 16.
+func TestNumbersBecomeTextByFormat(t *testing.T) {
+	t.Parallel()
+	comment := regexp.MustCompile(`--.*`)
+	for _, name := range files(t) {
+		body := comment.ReplaceAllString(source(t, name), "")
+		for _, join := range textJoins[name] {
+			if !strings.Contains(body, join) {
+				t.Errorf("%s: %q is gone: take it off the list", name, join)
+			}
+			body = strings.ReplaceAll(body, join, "")
+		}
+		for i, line := range strings.Split(body, "\n") {
+			if strings.Contains(line, "..") || strings.Contains(line, "tostring") {
+				t.Errorf("%s:%d: %q: join text only, and list it here", name, i+1, strings.TrimSpace(line))
+			}
+		}
+		if n := strings.Count(body, `"TIME"`); name == "clock.lua" && n != 1 || name != "clock.lua" && n != 0 {
+			t.Errorf("%s reads TIME %d times: the one reading is clock.lua's", name, n)
+		}
+		for _, banned := range []string{"KEYS *", "cjson", "cmsgpack", "struct.", "bit.", "#!lua", "math.random", "replicate_commands"} {
+			if strings.Contains(body, banned) {
+				t.Errorf("%s uses %s", name, banned)
+			}
+		}
+		if n := strings.Count(body, "clock()"); n > 1 {
+			t.Errorf("%s asks for the time %d times, want once", name, n)
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package luascripts
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// answering is a Redis that answers every script with the same.
+type answering struct {
+	redis.Scripter
+	value any
+	err   error
+}
+
+func (a answering) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *redis.Cmd {
+	return redis.NewCmdResult(a.value, a.err)
+}
+
+// readers are all functions that read a reply.
+func readers(c redis.Scripter) map[string]error {
+	ctx, k, q := context.Background(), LimitKeys("hw", "rule", "id"), QueueKeys("hw", "default")
+	n := Numbers{1, time.Second}
+	_, acquire := Acquire(ctx, c, k, AcquireArgs{Numbers: n})
+	_, cancel := Cancel(ctx, c, k, CancelArgs{Numbers: n})
+	_, peek := Peek(ctx, c, k, n, 10)
+	_, reset := Reset(ctx, c, k, n)
+	_, due := Due(ctx, c, q, time.Second, 10)
+	_, wake := Wake(ctx, c, q, []string{"a", "b"}, time.Now())
+	_, retime := Retime(ctx, c, q, true, make([]Retiming, 2))
+	_, rules := Rules(ctx, c, "hw", time.Second, []string{"a"})
+	return map[string]error{
+		"acquire": acquire, "cancel": cancel, "peek": peek, "reset": reset, "due": due, "wake": wake, "retime": retime, "rules": rules,
+	}
+}
+
+func TestReplies(t *testing.T) {
+	t.Parallel()
+	nine := make([]any, 9)
+	for i := range nine {
+		nine[i] = "text"
+	}
+	for name, value := range map[string]any{
+		"nil": nil, "a number": int64(1), "text": "OK", "nothing": []any{}, "short": []any{int64(1)}, "nils": make([]any, 9),
+		"numbers as text": nine, "a map": map[any]any{"a": 1},
+	} {
+		for op, err := range readers(answering{value: value}) {
+			if op == "rules" && (name == "nothing" || name == "numbers as text") {
+				continue // any list of texts is right
+			}
+			if err == nil {
+				t.Errorf("%s: %s answers no error", name, op)
+			}
+			if e, ok := errors.AsType[*ReplyError](err); op != "rules" && (!ok || e.Script != op+".lua") {
+				t.Errorf("%s: %s = %v, want a ReplyError", name, op, err)
+			}
+		}
+	}
+	down := errors.New("connection refused")
+	for op, err := range readers(answering{err: down}) {
+		if !errors.Is(err, down) {
+			t.Errorf("%s = %v, want what the client said", op, err)
+		}
+	}
+	// A count that the reply does not hold must not be believed.
+	for _, listed := range []int64{-1, 2, math.MaxInt64, math.MinInt64} {
+		if r, err := Peek(t.Context(), answering{value: []any{int64(1), int64(2), int64(3), int64(4), int64(5), listed, int64(7), "j", int64(1)}},
+			LimitKeys("hw", "r", "k"), Numbers{1, time.Second}, 10); err == nil || len(r.Listed) > 1 {
+			t.Errorf("Peek of %d places = %+v, %v, want an error", listed, r, err)
+		}
+		if r, err := Due(t.Context(), answering{value: []any{int64(1), int64(2), listed, int64(4), "id", "retry", ""}},
+			QueueKeys("hw", "q"), 0, 10); err == nil || len(r.Tasks) > 1 {
+			t.Errorf("Due of %d tasks = %+v, %v, want an error", listed, r, err)
+		}
+	}
+}
+
+// Whatever Redis answers, the readers return and do not panic.
+func FuzzReplies(f *testing.F) {
+	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, int64(1), "job")
+	f.Add([]byte{0, 0, 0, 0, 0, 0}, int64(math.MaxInt64), "")
+	f.Add([]byte{0, 0, 0}, int64(-1), "")
+	f.Add([]byte{1, 1, 1, 1, 1, 1, 1, 1}, int64(0), "x")
+	f.Add([]byte{3, 2, 4, 0, 0, 1, 0, 5}, int64(5), "x")
+	f.Fuzz(func(_ *testing.T, kinds []byte, n int64, text string) {
+		values := make([]any, 0, len(kinds))
+		for i, kind := range kinds {
+			switch kind % 6 {
+			case 0:
+				values = append(values, n+int64(i))
+			case 1:
+				values = append(values, text)
+			case 2:
+				values = append(values, nil)
+			case 3:
+				values = append(values, []any{n, text})
+			case 4:
+				values = append(values, float64(n))
+			case 5:
+				values = append(values, n)
+			}
+		}
+		readers(answering{value: values})
+		for _, v := range values {
+			readers(answering{value: v})
+		}
+	})
+}
+
+func TestMicrosRoundUp(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]int64{0: 0, 1: 1, 1000: 1, 1001: 2, time.Second: 1e6, -1: 0, -1500: -1} {
+		if got := micros(d); got != want {
+			t.Errorf("micros(%d) = %d, want %d", d, got, want)
+		}
+	}
+}

@@ -1,0 +1,244 @@
+package throttle_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/throttle"
+)
+
+// bubble runs f in a synctest bubble with a Redis of its own, whose clock is
+// the bubble's. Each call of limiter is another process: another client and
+// another Limiter.
+func bubble(t *testing.T, limit throttle.Limit, f func(t *testing.T, limiter func() *throttle.Limiter, rdb *redis.Client)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, m := redistest.Mini(t)
+		f(t, func() *throttle.Limiter { return newLimiter(t, miniClient(t, m), "sms", limit, throttle.Config{}) }, rdb)
+	})
+}
+
+func miniClient(t *testing.T, m *miniredis.Miniredis) *redis.Client {
+	t.Helper()
+	rdb := redis.NewClient(redistest.MiniOptions(m))
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+func TestAcquireServesInOrderOfArrival(t *testing.T) {
+	t.Parallel()
+	bubble(t, throttle.Sliding(1, time.Second), func(t *testing.T, limiter func() *throttle.Limiter, _ *redis.Client) {
+		processes := []*throttle.Limiter{limiter(), limiter()}
+		begin := time.Now()
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		var order []int
+		for i := range 20 {
+			wg.Go(func() {
+				if err := processes[i%2].Acquire(t.Context(), key, 1); err != nil {
+					t.Errorf("Acquire %d = %v, want nil", i, err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, i)
+				if at, want := time.Since(begin), time.Duration(i)*time.Second; at < want || at > want+ms {
+					t.Errorf("Acquire %d returned at %v, want %v", i, at, want)
+				}
+			})
+			synctest.Wait() // it is in the line
+		}
+		wg.Wait()
+		if !slices.IsSorted(order) {
+			t.Errorf("order = %v, want that of arrival", order)
+		}
+	})
+}
+
+func TestAcquireLeavesTheLineWhenItsContextEnds(t *testing.T) {
+	t.Parallel()
+	bubble(t, throttle.Sliding(1, time.Minute), func(t *testing.T, limiter func() *throttle.Limiter, rdb *redis.Client) {
+		l := limiter()
+		if err := l.Acquire(t.Context(), key, 1); err != nil {
+			t.Fatal(err)
+		}
+		ledger := rdb.Get(t.Context(), "hw:{"+key+"}:sms").Val()
+		cause := errors.New("shut down")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		result := make(chan error)
+		go func() { result <- l.Acquire(ctx, key, 1) }()
+		synctest.Wait()
+		if s, err := l.Peek(t.Context(), key, 1); err != nil || s.Waiting != 1 {
+			t.Errorf("Waiting = %d, %v, want 1", s.Waiting, err)
+		}
+		cancel(cause)
+		if err := <-result; !errors.Is(err, cause) {
+			t.Errorf("Acquire = %v, want its context's cause", err)
+		}
+		if n := rdb.Exists(t.Context(), "hw:{"+key+"}:sms:line", "hw:{"+key+"}:sms:promised").Val(); n != 0 {
+			t.Errorf("%d keys of the line are left, want none", n)
+		}
+		if got := rdb.Get(t.Context(), "hw:{"+key+"}:sms").Val(); got != ledger {
+			t.Errorf("the ledger is %q, want it unchanged", got)
+		}
+	})
+}
+
+// A waiter takes the turn of a predecessor who leaves: at once when that is
+// told in its own process, within a second when it happened in another one, and
+// at the instant itself when that is still to come.
+func TestAcquireTakesTheTurnOfOneWhoLeaves(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		leaves   time.Duration
+		other    bool
+		min, max time.Duration
+	}{
+		"same process, before its instant":  {30 * time.Second, false, time.Minute, time.Minute},
+		"same process, after it":            {time.Minute + 50*ms, false, time.Minute + 50*ms, time.Minute + 50*ms},
+		"other process, before its instant": {30 * time.Second, true, time.Minute, time.Minute},
+		"other process, after it":           {time.Minute + 50*ms, true, time.Minute + 50*ms, time.Minute + 1050*ms},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, throttle.Sliding(1, time.Minute), func(t *testing.T, limiter func() *throttle.Limiter, _ *redis.Client) {
+				l := limiter()
+				other := l
+				if tt.other {
+					other = limiter()
+				}
+				begin := time.Now()
+				first := throttle.Request{Key: key, Cost: 1, Job: "first"}
+				if err := l.Acquire(t.Context(), key, 1); err != nil {
+					t.Fatal(err)
+				}
+				if d, err := other.Redeem(t.Context(), first); err != nil || d.Granted {
+					t.Fatalf("Redeem = %v, %v, want a booking", d, err)
+				}
+				result := make(chan error)
+				go func() { result <- l.Acquire(t.Context(), key, 1) }()
+				time.Sleep(tt.leaves)
+				if _, err := other.Cancel(t.Context(), first); err != nil {
+					t.Error(err)
+				}
+				if err := <-result; err != nil {
+					t.Errorf("Acquire = %v, want nil", err)
+				}
+				if at := time.Since(begin); at < tt.min || at > tt.max {
+					t.Errorf("Acquire returned at %v, want %v to %v", at, tt.min, tt.max)
+				}
+			})
+		})
+	}
+}
+
+func TestAcquireThatComesTooLateFailsAtOnce(t *testing.T) {
+	t.Parallel()
+	bubble(t, throttle.Sliding(1, time.Minute), func(t *testing.T, limiter func() *throttle.Limiter, rdb *redis.Client) {
+		l := limiter()
+		if err := l.AcquireWithin(t.Context(), key, 1, 0); err != nil {
+			t.Fatalf("AcquireWithin(0) of an idle key = %v, want nil", err)
+		}
+		short, cancel := context.WithTimeout(t.Context(), 59*time.Second)
+		defer cancel()
+		begin := time.Now()
+		for name, err := range map[string]error{
+			"AcquireWithin(0)":       l.AcquireWithin(t.Context(), key, 1, 0),
+			"AcquireWithin(-1h)":     l.AcquireWithin(t.Context(), key, 1, -time.Hour),
+			"AcquireWithin(59s)":     l.AcquireWithin(t.Context(), key, 1, 59*time.Second),
+			"a deadline":             l.Acquire(short, key, 1),
+			"a deadline and a bound": l.AcquireWithin(short, key, 1, time.Hour),
+		} {
+			if e, ok := errors.AsType[*throttle.TooLateError](err); !ok || e.Wait != time.Minute {
+				t.Errorf("%s = %v, want a TooLateError of 1m", name, err)
+			}
+		}
+		if d := time.Since(begin); d != 0 {
+			t.Errorf("they took %v, want no time at all", d)
+		}
+		if n := rdb.Exists(t.Context(), "hw:{"+key+"}:sms:line", "hw:{"+key+"}:sms:promised").Val(); n != 0 {
+			t.Errorf("%d keys of the line, want nothing booked", n)
+		}
+		if err := l.AcquireWithin(t.Context(), key, 1, 61*time.Second); err != nil || time.Since(begin) != time.Minute {
+			t.Errorf("AcquireWithin(61s) = %v after %v, want nil after 1m", err, time.Since(begin))
+		}
+	})
+}
+
+// A waiter asks once a second and shortly before its instant, also when no
+// grant may lie in the future: then at the instant, and not all the time
+// before it (in a bubble that would never end).
+func TestAcquireDoesNotSpin(t *testing.T) {
+	t.Parallel()
+	for _, inline := range []time.Duration{0, throttle.InlineWaitNone, ms} {
+		synctest.Test(t, func(t *testing.T) {
+			_, m := redistest.Mini(t)
+			rdb := miniClient(t, m)
+			asks := &calls{}
+			rdb.AddHook(asks)
+			l := newLimiter(t, rdb, "sms", throttle.Sliding(1, 10*time.Second), throttle.Config{InlineWait: inline})
+			begin := time.Now()
+			for range 2 {
+				if err := l.Acquire(t.Context(), key, 1); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if d := time.Since(begin); d < 10*time.Second || d > 10*time.Second+2*ms {
+				t.Errorf("InlineWait %v: the second was granted after %v, want 10s", inline, d)
+			}
+			if n := asks.n.Load(); n > 15 {
+				t.Errorf("InlineWait %v: %d calls for 2 grants and 10 s of waiting, want 15 at most", inline, n)
+			}
+		})
+	}
+}
+
+// A grant is worth nothing once its context ended while Redis was asked: it is
+// given back.
+func TestAcquireGivesBackWhatNobodyWants(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, m := redistest.Mini(t)
+		rdb := miniClient(t, m)
+		ctx, cancel := context.WithCancel(t.Context())
+		rdb.AddHook(&calls{after: cancel})
+		l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
+		if err := l.Acquire(ctx, key, 1); !errors.Is(err, context.Canceled) {
+			t.Errorf("Acquire = %v, want %v", err, context.Canceled)
+		}
+		if s, err := l.Peek(t.Context(), key, 0); err != nil || s.Available != 1 {
+			t.Errorf("Available = %d, %v, want 1", s.Available, err)
+		}
+	})
+}
+
+func TestStale(t *testing.T) {
+	t.Parallel()
+	for window, stale := range map[time.Duration]time.Duration{
+		10 * ms: 10 * ms, time.Second: 100 * ms, 10 * time.Second: time.Second, time.Hour: time.Second,
+	} {
+		bubble(t, throttle.Sliding(1, window), func(t *testing.T, limiter func() *throttle.Limiter, _ *redis.Client) {
+			l := limiter()
+			d, err := l.TryAcquire(t.Context(), key, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(stale)
+			if l.Stale(d) {
+				t.Errorf("window %v: Stale after %v = true, want false", window, d.Age())
+			}
+			time.Sleep(1)
+			if !l.Stale(d) {
+				t.Errorf("window %v: Stale after %v = false, want true", window, d.Age())
+			}
+		})
+	}
+}

@@ -1,0 +1,148 @@
+package throttle_test
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/throttle"
+)
+
+// crowd fills the line of a key with jobs "w0", "w1", … without asking for each.
+func crowd(tb testing.TB, rdb redis.UniversalClient, rule string, waiting int, promised time.Time) {
+	tb.Helper()
+	ctx := context.Background()
+	name := "hw:{" + key + "}:" + rule
+	for from := 0; from < waiting; from += 5000 {
+		var line, told []redis.Z
+		for i := from; i < min(from+5000, waiting); i++ {
+			member := fmt.Sprint("1:w", i)
+			line = append(line, redis.Z{Score: float64(i), Member: member})
+			told = append(told, redis.Z{Score: float64(promised.UnixMicro()), Member: member})
+		}
+		pipe := rdb.Pipeline()
+		pipe.ZAdd(ctx, name+":line", line...)
+		pipe.ZAdd(ctx, name+":promised", told...)
+		pipe.Expire(ctx, name+":line", time.Hour)
+		pipe.Expire(ctx, name+":promised", time.Hour)
+		if _, err := pipe.Exec(ctx); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+var statLine = regexp.MustCompile(`(?m)^cmdstat_(\S+):calls=(\d+)`)
+
+var (
+	statEvalsha = regexp.MustCompile(`cmdstat_evalsha:\S*usec_per_call=([0-9.]+)`)
+	statEval    = regexp.MustCompile(`cmdstat_eval:\S*usec_per_call=([0-9.]+)`)
+)
+
+// commands counts the Redis commands that f's scripts make.
+func commands(t *testing.T, rdb redis.UniversalClient, f func()) int {
+	t.Helper()
+	count := func() (sum int) {
+		info, err := rdb.Info(context.Background(), "commandstats").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range statLine.FindAllStringSubmatch(info, -1) {
+			switch m[1] {
+			case "eval", "evalsha", "info":
+			default:
+				n, _ := strconv.Atoi(m[2])
+				sum += n
+			}
+		}
+		return sum
+	}
+	before := count()
+	f()
+	return count() - before
+}
+
+// Each call makes a bounded number of commands, whatever is in Redis: no loop
+// over the line, over what expired, or over the cost.
+func TestCallsAreBounded(t *testing.T) {
+	t.Parallel()
+	const big = 100_000
+	for name, tt := range map[string]struct {
+		n       int
+		prepare func(s *scene, l *throttle.Limiter)
+		cost    int
+		most    int
+	}{
+		"idle":                {1, func(*scene, *throttle.Limiter) {}, 1, 12},
+		"10,000 in the line":  {1, func(s *scene, _ *throttle.Limiter) { crowd(s, s.raw, "sms", 10_000, start.Add(time.Hour)) }, 1, 25},
+		"100,000 in the line": {1, func(s *scene, _ *throttle.Limiter) { crowd(s, s.raw, "sms", big, start.Add(time.Hour)) }, 1, 25},
+		"10,000 late":         {1, func(s *scene, _ *throttle.Limiter) { crowd(s, s.raw, "sms", 10_000, start.Add(-time.Hour)) }, 1, 65},
+		"100,000 expired": {big, func(s *scene, l *throttle.Limiter) {
+			s.try(l, big)
+			s.at(time.Minute)
+		}, 1, 25},
+		"100,000 at once": {big, func(s *scene, l *throttle.Limiter) {
+			s.try(l, big)
+			s.at(time.Minute)
+		}, big, 25},
+		"100,000 in the window": {big, func(s *scene, l *throttle.Limiter) { s.try(l, big) }, big, 25},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			l := s.limiter("sms", throttle.Sliding(tt.n, time.Minute))
+			tt.prepare(s, l)
+			_ = s.job(l, "warm up", tt.cost)
+			var d throttle.Decision
+			r := throttle.Request{Key: key, Cost: tt.cost, Job: "w500"}
+			place := throttle.Place{Limiter: l, ID: l.ID(key), Job: "w500", Cost: 1}
+			for op, f := range map[string]func(){
+				"try":    func() { s.try(l, tt.cost) },
+				"redeem": func() { d = s.job(l, "w500", tt.cost) },
+				"check":  func() { throttle.Check(t.Context(), s.rdb, []throttle.Place{place}) },
+				"peek":   func() { _, _ = l.Peek(t.Context(), key, 0) },
+				"cancel": func() { _, _ = l.Cancel(t.Context(), r) },
+				"refund": func() { r.Token = d.Token; _, _ = l.Refund(t.Context(), r) },
+				"reset":  func() { _, _ = l.Reset(t.Context(), key) },
+			} {
+				most := tt.most
+				if op == "refund" || op == "peek" {
+					most += 3 * 20 // binary searches
+				}
+				if op == "refund" || tt.cost == big {
+					most += 2 * big / 2000 // records move and are written by 2000
+				}
+				f() // the text is sent once
+				if got := commands(t, s.raw, f); got > most {
+					t.Errorf("%s: %d commands, want %d at most", op, got, most)
+				}
+			}
+		})
+	}
+}
+
+// A permit costs 7 bytes, up to twice that while Redis' strings grow by
+// doubling, and a key of one permit what a small string costs.
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	name := "hw:{+49170123456}:sms1" // 22 bytes
+	one := s.limiter("sms1", throttle.Sliding(1, time.Minute))
+	if _, err := one.TryAcquire(t.Context(), "+49170123456", 1); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.raw.MemoryUsage(t.Context(), name).Val(); got > 110 || got == 0 {
+		t.Errorf("MEMORY USAGE of an idle key = %d, want 110 at most", got)
+	}
+	many := s.limiter("many", throttle.Sliding(100_000, time.Minute))
+	for range 10 {
+		s.try(many, 10_000)
+	}
+	if got := s.raw.MemoryUsage(t.Context(), "hw:{"+key+"}:many").Val(); got > 16*100_000 || got == 0 {
+		t.Errorf("MEMORY USAGE of 100,000 permits = %d, want 16 bytes each at most", got)
+	}
+}

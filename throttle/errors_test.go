@@ -1,0 +1,182 @@
+package throttle_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/throttle"
+)
+
+// noKey checks that no way of printing v shows the key.
+func noKey(t *testing.T, v any) {
+	t.Helper()
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%d", "%x", "%10v"} {
+		if got := fmt.Sprintf(verb, v); strings.Contains(got, key) || strings.Contains(got, fmt.Sprintf("%x", key)) {
+			t.Errorf("%s of a %T shows the key: %s", verb, v, got)
+		}
+	}
+}
+
+func TestErrorsOfWhatCanNeverSucceed(t *testing.T) {
+	t.Parallel()
+	// Nobody listens there: a refusal costs no round trip.
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer rdb.Close()
+	l := newLimiter(t, rdb, "sms", throttle.Sliding(3, time.Minute), throttle.Config{})
+	ask := func(ctx context.Context, key string, n int) map[string]error {
+		_, try := l.TryAcquire(ctx, key, n)
+		_, redeem := l.Redeem(ctx, throttle.Request{Key: key, Cost: n, Job: "a"})
+		_, book := l.Book(ctx, throttle.Request{Key: key, Cost: n, Job: "a"})
+		return map[string]error{
+			"TryAcquire": try, "Redeem": redeem, "Book": book,
+			"Acquire": l.Acquire(ctx, key, n), "AcquireWithin": l.AcquireWithin(ctx, key, n, time.Second),
+		}
+	}
+	for name, tt := range map[string]struct {
+		key  string
+		n    int
+		want error
+	}{
+		"4 of 3":   {key, 4, throttle.ErrExceedsLimit},
+		"0":        {key, 0, throttle.ErrInvalidCost},
+		"-5":       {key, -5, throttle.ErrInvalidCost},
+		"no key":   {"", 1, throttle.ErrInvalidKey},
+		"long key": {strings.Repeat(key, 100), 1, throttle.ErrInvalidKey},
+	} {
+		for op, err := range ask(t.Context(), tt.key, tt.n) {
+			if !errors.Is(err, tt.want) || errors.Is(err, throttle.ErrUnavailable) {
+				t.Errorf("%s: %s = %v, want %v", name, op, err, tt.want)
+			}
+			noKey(t, err)
+		}
+	}
+	for _, job := range []string{"", strings.Repeat("j", throttle.JobMax+1)} {
+		if _, err := l.Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: job}); !errors.Is(err, throttle.ErrInvalidJob) {
+			t.Errorf("Redeem with a job of %d bytes = %v, want %v", len(job), err, throttle.ErrInvalidJob)
+		}
+	}
+	if _, err := l.Peek(t.Context(), key, throttle.PeekMax+1); !errors.Is(err, throttle.ErrInvalidConfig) {
+		t.Errorf("Peek(%d) = %v, want %v", throttle.PeekMax+1, err, throttle.ErrInvalidConfig)
+	}
+	ended, cancel := context.WithCancelCause(t.Context())
+	cause := errors.New("over")
+	cancel(cause)
+	if err := l.Acquire(ended, key, 1); !errors.Is(err, cause) {
+		t.Errorf("Acquire with an ended context = %v, want %v", err, cause)
+	}
+}
+
+func TestErrorsCarryTheirData(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
+	_, err := l.TryAcquire(t.Context(), key, 2)
+	if e, ok := errors.AsType[*throttle.ExceedsLimitError](err); !ok || e.Rule != "sms" || e.Cost != 2 || e.Limit != l.Limit() {
+		t.Errorf("TryAcquire(2) = %#v, want an ExceedsLimitError with its data", err)
+	}
+
+	s.want(s.try(l, 1), true, 0)
+	s.at(20 * time.Second)
+	d := s.try(l, 1)
+	e, ok := errors.AsType[*throttle.ThrottledError](d.Err())
+	if !ok || !errors.Is(d.Err(), throttle.ErrThrottled) || e.RetryAfter != 40*time.Second || !e.At.Equal(start.Add(time.Minute)) {
+		t.Errorf("Err() = %#v, want a ThrottledError of 40s", d.Err())
+	}
+	if got, want := d.Err().Error(), `throttle: rule "sms" refuses for 40s`; got != want {
+		t.Errorf("Error() = %q, want %q", got, want)
+	}
+
+	late, err := l.Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "a", MaxWait: 39 * time.Second})
+	te, ok := errors.AsType[*throttle.TooLateError](err)
+	if !ok || !errors.Is(err, throttle.ErrTooLate) || te.Wait != 40*time.Second || te.MaxWait != 39*time.Second {
+		t.Errorf("Redeem = %#v, want a TooLateError of 40s", err)
+	}
+	for _, v := range []any{d, &d, d.Request, &d.Request, late, err, d.Err(), []throttle.Decision{d}, struct{ D throttle.Decision }{d}} {
+		noKey(t, v)
+	}
+}
+
+// State of a newer schema is refused by every call, and left alone.
+func TestNewerSchemaIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
+	ledger, newer := "hw:{"+key+"}:sms", "2"+strings.Repeat("x", 40)
+	if err := s.raw.Set(t.Context(), ledger, newer, time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	r := throttle.Request{Key: key, Cost: 1, Job: "a", Token: 7}
+	_, try := l.TryAcquire(t.Context(), key, 1)
+	_, redeem := l.Redeem(t.Context(), r)
+	_, book := l.Book(t.Context(), r)
+	_, cancel := l.Cancel(t.Context(), r)
+	_, refund := l.Refund(t.Context(), r)
+	_, back := l.Return(t.Context(), r)
+	_, reset := l.Reset(t.Context(), key)
+	_, peek := l.Peek(t.Context(), key, 1)
+	place := throttle.Place{Limiter: l, ID: l.ID(key), Job: "a", Cost: 1}
+	_, leave := place.Leave(t.Context())
+	for op, err := range map[string]error{
+		"TryAcquire": try, "Redeem": redeem, "Book": book, "Cancel": cancel, "Refund": refund, "Return": back, "Reset": reset,
+		"Peek": peek, "Leave": leave, "Acquire": l.Acquire(t.Context(), key, 1),
+		"Check": throttle.Check(t.Context(), s.rdb, []throttle.Place{place})[0].Err,
+	} {
+		if !errors.Is(err, throttle.ErrSchema) {
+			t.Errorf("%s = %v, want %v", op, err, throttle.ErrSchema)
+		}
+		noKey(t, err)
+	}
+	if got := s.raw.Get(t.Context(), ledger).Val(); got != newer {
+		t.Errorf("the ledger is %q, want it unchanged", got)
+	}
+	if got := allKeys(t, s.raw); len(got) != 1 {
+		t.Errorf("keys = %v, want the ledger alone", got)
+	}
+}
+
+// When Redis is away, that is what the error says, and a context that ended
+// can be told apart; no type of the client's gets through.
+func TestRedisAway(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	o := server.ClientOptions()
+	o.Addr, o.MaxRetries, o.DialerRetries = proxy.Addr(), -1, 1
+	rdb := redis.NewClient(o)
+	defer rdb.Close()
+	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
+	proxy.Refuse(true)
+	_, err := l.TryAcquire(t.Context(), key, 1)
+	u, ok := errors.AsType[*throttle.UnavailableError](err)
+	if !ok || !errors.Is(err, throttle.ErrUnavailable) || u.Op != "acquire" || errors.Is(err, context.Canceled) {
+		t.Errorf("TryAcquire = %#v, want an UnavailableError", err)
+	}
+	if err := l.Acquire(t.Context(), key, 1); !errors.Is(err, throttle.ErrUnavailable) {
+		t.Errorf("Acquire = %v, want %v", err, throttle.ErrUnavailable)
+	}
+	noKey(t, err)
+	proxy.Refuse(false)
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = l.TryAcquire(ended, key, 1)
+	if !errors.Is(err, throttle.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("TryAcquire with an ended context = %v, want %v and %v", err, throttle.ErrUnavailable, context.Canceled)
+	}
+	// Another program's value under our key: the server's words, without the key.
+	if err := rdb.LPush(t.Context(), "hw:{"+key+"}:sms", "x").Err(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.TryAcquire(t.Context(), key, 1)
+	if redisErr, ok := errors.AsType[redis.Error](err); ok || !errors.Is(err, throttle.ErrUnavailable) {
+		t.Errorf("TryAcquire = %v (%v), want %v and no error of the client's", err, redisErr, throttle.ErrUnavailable)
+	}
+	noKey(t, err)
+}

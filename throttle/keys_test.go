@@ -1,0 +1,155 @@
+package throttle_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/throttle"
+)
+
+// Any key within the bounds works: braces, a leading '#', any bytes, any
+// length. All keys of one rule and key share one hash tag.
+func TestKeysOfAnyKind(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
+	for _, k := range []string{
+		"a", "{", "}", "{}", "{a}", "a{b}c", "}{", "#a", "a b\r\n", "\x00\xff", "*", "mixed", "1:a", strings.Repeat("k", 64),
+		strings.Repeat("k", 65), strings.Repeat("k", throttle.KeyMax), "日本",
+	} {
+		s.raw.FlushDB(t.Context())
+		s.at(0)
+		for i, want := range []bool{true, false} {
+			d, err := l.Redeem(t.Context(), throttle.Request{Key: k, Cost: 1, Job: "job"})
+			if err != nil || d.Granted != want {
+				t.Errorf("Redeem %d of %q = %v, %v, want granted = %v", i, k, d, err, want)
+			}
+		}
+		tags := map[string]bool{}
+		for _, name := range allKeys(t, s.raw) {
+			_, rest, _ := strings.Cut(name, "{")
+			tag, _, ok := strings.Cut(rest, "}")
+			if !ok || tag == "" || strings.Count(name, "{") != 1 || strings.Count(name, "}") != 1 {
+				t.Errorf("key %q for %q: no clear hash tag", name, k)
+			}
+			tags[tag] = true
+		}
+		if len(tags) != 1 {
+			t.Errorf("the keys for %q have the tags %v, want one", k, tags)
+		}
+	}
+}
+
+func TestKeysDoNotCollide(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	first := newLimiter(t, s.rdb, "a", throttle.Sliding(1, time.Minute), throttle.Config{})
+	hashed := first.ID("{a}")
+	for name, l := range map[string]*throttle.Limiter{
+		"rule":   s.limiter("b", throttle.Sliding(1, time.Minute)),
+		"prefix": newLimiter(t, s.rdb, "a", throttle.Sliding(1, time.Minute), throttle.Config{Prefix: "hw2"}),
+		"secret": newLimiter(t, s.rdb, "a", throttle.Sliding(1, time.Minute), throttle.Config{Secret: []byte("0123456789abcdef")}),
+		"first":  first,
+	} {
+		for _, k := range []string{"{a}", hashed, "a", "a:line"} {
+			if d, err := l.TryAcquire(t.Context(), k, 1); err != nil || !d.Granted {
+				t.Errorf("another %s, key %q: TryAcquire = %v, %v, want granted", name, k, d, err)
+			}
+		}
+	}
+}
+
+// With a secret no key and no value in Redis shows the key.
+func TestSecretHidesTheKey(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	secret := []byte("0123456789abcdef")
+	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{Secret: secret})
+	for _, job := range []string{"a", "b", "c"} { // granted and given back, granted, booked
+		d, err := l.Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: job})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if job == "a" {
+			_, _ = l.Refund(t.Context(), d.Request)
+		}
+	}
+	keys := allKeys(t, rdb)
+	if len(keys) < 4 {
+		t.Fatalf("keys = %v, want all four kinds", keys)
+	}
+	for _, k := range keys {
+		value := rdb.Dump(t.Context(), k).Val()
+		for _, clear := range []string{key, strings.TrimPrefix(key, "+"), "1234567", string(secret)} {
+			if strings.Contains(k, clear) || strings.Contains(value, clear) {
+				t.Errorf("key %q with value %q shows %q", k, value, clear)
+			}
+		}
+	}
+	if other := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{Secret: append(secret, '!')}); other.ID(key) == l.ID(key) {
+		t.Errorf("two secrets give the same ID %q", l.ID(key))
+	}
+}
+
+// Every key has a life from the start, and not a longer one than it needs: the
+// ledger the window, the line an hour after its last promise, tokens a minute.
+func TestLifeOfKeys(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("sms", throttle.Sliding(1, time.Second))
+	life := func(part string, want time.Duration) {
+		t.Helper()
+		// The clock of the test stands still, that of the server does not.
+		if got := s.life("hw:{" + key + "}:sms" + part); got > want+2*ms || got < want-time.Second {
+			t.Errorf("PTTL of %q = %v, want %v and at most 2 ms more", part, got, want)
+		}
+	}
+	d := s.job(l, "a", 1)
+	life("", time.Second)
+	if got := allKeys(t, s.raw); len(got) != 1 {
+		t.Errorf("keys of one grant = %v, want one", got)
+	}
+	s.job(l, "b", 1)
+	s.job(l, "c", 1)
+	life(":line", time.Hour+2*time.Second)
+	life(":promised", time.Hour+2*time.Second)
+	if _, err := l.Return(t.Context(), d.Request); err != nil {
+		t.Fatal(err)
+	}
+	life(":tokens", time.Minute)
+	life(":line", time.Hour+2*time.Second)
+	for _, job := range []string{"a", "b", "c"} {
+		if _, err := l.Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: job}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, k := range allKeys(t, s.raw) {
+		if strings.HasSuffix(k, ":line") || strings.HasSuffix(k, ":promised") {
+			t.Errorf("%s is left, want no line when nobody waits", k)
+		}
+	}
+}
+
+// A key that lost its life by somebody's PERSIST gets one again.
+func TestLifeComesBack(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("sms", throttle.Sliding(2, time.Minute))
+	do := func() {
+		s.job(l, "a", 1)
+		s.job(l, "b", 1)
+		s.job(l, "c", 1)
+	}
+	do()
+	for _, k := range allKeys(t, s.raw) {
+		s.raw.Persist(t.Context(), k)
+	}
+	s.at(time.Minute)
+	do()
+	do()
+	for _, k := range allKeys(t, s.raw) {
+		s.life(k)
+	}
+}

@@ -1,0 +1,178 @@
+package throttle_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/throttle"
+)
+
+// lossy is a limiter behind a proxy that loses replies, with a second one that
+// looks on from outside.
+type lossy struct {
+	proxy      *redistest.Proxy
+	l, outside *throttle.Limiter
+}
+
+func newLossy(t *testing.T, limit throttle.Limit, retries int) lossy {
+	t.Helper()
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	o := server.ClientOptions()
+	o.Addr, o.MaxRetries = proxy.Addr(), retries
+	rdb := redis.NewClient(o)
+	t.Cleanup(func() { _ = rdb.Close() })
+	s := lossy{
+		proxy:   proxy,
+		l:       newLimiter(t, rdb, "sms", limit, throttle.Config{}),
+		outside: newLimiter(t, server.Client(t), "sms", limit, throttle.Config{}),
+	}
+	// So that the server knows the scripts: what follows is one EVALSHA each.
+	d, err := s.outside.Redeem(t.Context(), throttle.Request{Key: "other", Cost: 1, Job: "j"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.outside.Refund(t.Context(), d.Request); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s lossy) cutNext() {
+	s.proxy.CutNext(func(request []byte) bool { return bytes.Contains(request, []byte("evalsha")) })
+}
+
+// look answers what is available and who waits.
+func (s lossy) look(t *testing.T, available, waiting int) {
+	t.Helper()
+	got, err := s.outside.Peek(t.Context(), key, 10)
+	if err != nil || got.Available != available || got.Waiting != waiting {
+		t.Errorf("Peek = %+v, %v, want %d available and %d waiting", got, err, available, waiting)
+	}
+}
+
+// The client library sends a script again when its reply was lost: it ran
+// twice, and is charged once.
+func TestLostReplyIsChargedOnce(t *testing.T) {
+	t.Parallel()
+	s := newLossy(t, throttle.Sliding(3, time.Minute), 3)
+	calls := map[string]func() error{
+		"TryAcquire": func() error { _, err := s.l.TryAcquire(t.Context(), key, 1); return err },
+		"Acquire":    func() error { return s.l.Acquire(t.Context(), key, 1) },
+		"Redeem": func() error {
+			d, err := s.l.Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "a"})
+			return errors.Join(err, d.Err())
+		},
+	}
+	used := 0
+	for name, call := range calls {
+		s.cutNext()
+		if err := call(); err != nil {
+			t.Errorf("%s = %v, want nil", name, err)
+		}
+		used++
+		if s.proxy.Cuts() != used {
+			t.Errorf("%s: %d replies lost, want %d", name, s.proxy.Cuts(), used)
+		}
+		s.look(t, 3-used, 0)
+	}
+	s.cutNext()
+	d, err := s.l.Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "a"})
+	if err != nil || d.Granted {
+		t.Errorf("Redeem = %v, %v, want a booking", d, err)
+	}
+	s.look(t, 0, 1)
+}
+
+// A refund that is sent again gives back once, and leaves others alone.
+func TestLostReplyOfARefund(t *testing.T) {
+	t.Parallel()
+	s := newLossy(t, throttle.Sliding(3, time.Minute), 3)
+	grants := make([]throttle.Decision, 3)
+	for i := range grants {
+		var err error
+		if grants[i], err = s.outside.TryAcquire(t.Context(), key, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.cutNext()
+	if _, err := s.l.Refund(t.Context(), grants[1].Request); err != nil {
+		t.Fatal(err)
+	}
+	s.look(t, 1, 0)
+	grants[0].Job = "a"
+	s.cutNext()
+	if _, err := s.l.Return(t.Context(), grants[0].Request); err != nil {
+		t.Fatal(err)
+	}
+	s.look(t, 0, 1)
+}
+
+// A call whose answer never comes is taken back by its token: it is not
+// charged, and nothing stays in the line.
+func TestCallWithoutAnswerIsTakenBack(t *testing.T) {
+	t.Parallel()
+	s := newLossy(t, throttle.Sliding(1, time.Minute), -1)
+	s.cutNext()
+	if err := s.l.Acquire(t.Context(), key, 1); !errors.Is(err, throttle.ErrUnavailable) {
+		t.Errorf("Acquire = %v, want %v", err, throttle.ErrUnavailable)
+	}
+	s.look(t, 1, 0)
+	if err := s.l.Acquire(t.Context(), key, 1); err != nil {
+		t.Fatal(err)
+	}
+	s.cutNext()
+	if err := s.l.Acquire(t.Context(), key, 1); !errors.Is(err, throttle.ErrUnavailable) {
+		t.Errorf("Acquire = %v, want %v", err, throttle.ErrUnavailable)
+	}
+	s.look(t, 0, 0)
+}
+
+// What was withdrawn before it arrived is refused when it does.
+func TestWithdrawnCallIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
+	r := throttle.Request{Key: key, Cost: 1, Job: "a", Token: throttle.NewToken()}
+	if _, err := l.Refund(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	s.at(59 * time.Second)
+	if d, err := l.Redeem(t.Context(), r); !errors.Is(err, throttle.ErrWithdrawn) || d.Granted {
+		t.Errorf("Redeem of a withdrawn token = %v, %v, want %v", d, err, throttle.ErrWithdrawn)
+	}
+	s.want(s.try(l, 1), true, 59*time.Second)
+}
+
+// A Redis that hangs: the caller's time-out ends the call where the client is
+// told to respect it, and the permit is not lost.
+func TestDeadlineDuringTheCall(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	o := server.ClientOptions()
+	o.ContextTimeoutEnabled, o.MaxRetries = true, -1
+	rdb := redis.NewClient(o)
+	defer rdb.Close()
+	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
+	if _, err := l.Peek(t.Context(), key, 0); err != nil {
+		t.Fatal(err)
+	}
+	server.Pause()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+	defer cancel()
+	err := l.Acquire(ctx, key, 1) // its refund times out too, after a second
+	if !errors.Is(err, throttle.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Acquire = %v, want %v or %v", err, throttle.ErrUnavailable, context.DeadlineExceeded)
+	}
+	server.Resume()
+	// Both calls reached Redis, in this order or not at all.
+	if err := l.AcquireWithin(t.Context(), key, 1, 0); err != nil {
+		t.Errorf("AcquireWithin = %v, want nil: the call was taken back", err)
+	}
+}

@@ -1,0 +1,152 @@
+package throttle_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/throttle"
+)
+
+const (
+	ms  = time.Millisecond
+	key = "+49 170 1234567"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// start is when the clock of a [scene] begins.
+var start = time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
+
+// scene is a real Redis whose scripts read a clock that the test sets. Keys
+// expire by the server's own clock and get an hour more, see [longLived].
+type scene struct {
+	*testing.T
+	rdb *redistest.Timed
+	raw *redis.Client
+	now time.Time
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	raw := redistest.Start(t).Client(t)
+	rdb, err := redistest.NewTimed(t.Context(), longLived{raw}, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &scene{T: t, rdb: rdb, raw: raw, now: start}
+}
+
+// at moves the clock to d after the start.
+func (s *scene) at(d time.Duration) {
+	s.Helper()
+	s.now = start.Add(d)
+	if err := s.rdb.SetTime(s.Context(), s.now); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *scene) limiter(rule string, limit throttle.Limit) *throttle.Limiter {
+	s.Helper()
+	return newLimiter(s.T, s.rdb, rule, limit, throttle.Config{})
+}
+
+func newLimiter(tb testing.TB, rdb redis.UniversalClient, rule string, limit throttle.Limit, cfg throttle.Config) *throttle.Limiter {
+	tb.Helper()
+	l, err := throttle.New(rdb, rule, limit, cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return l
+}
+
+// job asks for permits on behalf of a job, each time as a new attempt.
+func (s *scene) job(l *throttle.Limiter, job string, cost int) throttle.Decision {
+	s.Helper()
+	d, err := l.Redeem(s.Context(), throttle.Request{Key: key, Cost: cost, Job: job})
+	if err != nil {
+		s.Fatalf("Redeem(%q, %d): %v", job, cost, err)
+	}
+	return d
+}
+
+func (s *scene) try(l *throttle.Limiter, cost int) throttle.Decision {
+	s.Helper()
+	d, err := l.TryAcquire(s.Context(), key, cost)
+	if err != nil {
+		s.Fatalf("TryAcquire(%d): %v", cost, err)
+	}
+	return d
+}
+
+// want checks what was decided, and for when.
+func (s *scene) want(d throttle.Decision, granted bool, at time.Duration) {
+	s.Helper()
+	if d.Granted != granted || d.At.Sub(start) != at {
+		s.Errorf("%v: granted = %v at %v, want %v at %v", d, d.Granted, d.At.Sub(start), granted, at)
+	}
+}
+
+// longLived gives keys an hour more than the scripts ask for: the clock of a
+// test goes other ways than that by which the server lets keys expire.
+type longLived struct{ redis.UniversalClient }
+
+func (c longLived) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
+	const life = "return ceil(us / 1000) + 1"
+	if !strings.Contains(text, life) {
+		panic("the scripts compute a key's life in another way: change this test too")
+	}
+	return c.UniversalClient.Eval(ctx, strings.Replace(text, life, life+" + 3600000", 1), keys, args...)
+}
+
+// calls counts the scripts that a client runs, and calls after when one came
+// back.
+type calls struct {
+	n     atomic.Int64
+	after func()
+}
+
+func (c *calls) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (c *calls) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if strings.HasPrefix(cmd.Name(), "eval") && !redis.HasErrorPrefix(err, "NOSCRIPT") {
+			c.n.Add(1)
+			if c.after != nil {
+				c.after()
+			}
+		}
+		return err
+	}
+}
+
+// life is the TTL that a script gave a key.
+func (s *scene) life(name string) time.Duration {
+	s.Helper()
+	ttl, err := s.raw.PTTL(s.Context(), name).Result()
+	if err != nil || ttl < 0 {
+		s.Errorf("PTTL(%s) = %v, %v, want a life", name, ttl, err)
+	}
+	return ttl - time.Hour
+}
+
+// allKeys are the keys of ours in a database.
+func allKeys(tb testing.TB, rdb redis.UniversalClient) []string {
+	tb.Helper()
+	keys, err := rdb.Keys(context.Background(), "hw:*").Result()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return keys
+}
