@@ -33,7 +33,9 @@ import (
 //	srv.Shutdown()
 //	a.Close()
 //
-// An Adapter serves one configuration of queues and may serve several servers.
+// An Adapter serves one set of queues and may serve several servers: then
+// Servers and Asynq.Concurrency of its [Config] say how many servers there are
+// and how many workers they have together, for it wakes no more than that.
 // It is safe for concurrent use.
 type Adapter struct {
 	rdb      redis.UniversalClient

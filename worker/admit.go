@@ -38,15 +38,15 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		queue, _ := asynq.GetQueueName(ctx)
 		key := a.keys(queue).Task(taskID)
 		m := a.delivered.take(key)
+		t := &attempt{a: a, queue: queue, taskID: taskID, job: jobID(queue, taskID)}
+		if w := a.wakers[queue]; w != nil {
+			t.woken = w.arrived(taskID) // before it is counted as running: twice would look like a full pool
+		}
 		a.running.Add(1)
 		defer a.freed(queue)
 		if m.ErrorMsg == asynq.ErrLeaseExpired.Error() && a.finished.has(key, time.Now()) {
 			a.counters.finished.Add(1)
 			return nil
-		}
-		t := &attempt{a: a, queue: queue, taskID: taskID, job: jobID(queue, taskID)}
-		if w := a.wakers[queue]; w != nil {
-			t.woken = w.arrived(taskID)
 		}
 		if m.Deadline > 0 {
 			t.deadline = time.Unix(m.Deadline, 0)

@@ -19,12 +19,19 @@ const (
 	sweepAfter = 25 * time.Millisecond
 	// moveLeast is what a booking must have moved to be re-timed.
 	moveLeast = time.Millisecond
-	// wokenFor is how long a woken task is counted as on its way to us.
-	wokenFor = time.Second
+	// A woken task is counted as on its way to us for so long. While workers are
+	// free it is fetched at once: if not by us, then another pool took it. While
+	// all are busy it waits for one of them.
+	wokenFor     = 25 * time.Millisecond
+	wokenForBusy = time.Second
 	// activeFor is how long after its instant a task may still be running
 	// before its due entry is given up: a deferral would write it anew.
 	activeFor   = 2 * time.Second
 	activePause = 2 * time.Millisecond // the first; doubled each time
+	// movedPause is the pause between two looks when the first found more than
+	// there was room for and some of that had moved: an entry that can't be
+	// re-timed must not make it spin.
+	movedPause = 2 * time.Millisecond
 )
 
 // waker wakes the deferred tasks of one queue: it sleeps until the first entry
@@ -39,6 +46,7 @@ type waker struct {
 
 	mu      sync.Mutex
 	next    time.Time            // local: when it will look again
+	looking bool                 // it may have its answer about the due index already
 	blocked bool                 // it waits for a free worker
 	onWay   map[string]time.Time // woken, not yet arrived
 	pauses  int                  // looks in a row that found an active task
@@ -53,8 +61,12 @@ func (w *waker) expect(d time.Duration) {
 	at := time.Now().Add(d - w.a.lead.get())
 	w.mu.Lock()
 	early := at.Before(w.next)
-	w.mu.Unlock()
 	if early {
+		w.next = at
+	}
+	looking := w.looking
+	w.mu.Unlock()
+	if early && !looking {
 		w.ring()
 	}
 }
@@ -88,27 +100,39 @@ func (w *waker) ring() {
 
 // room is how many tasks may be woken now: as many as workers are free, and one
 // for each server to fetch ahead, less those on their way. Woken tasks go
-// before all others, so more of them would starve the rest.
-func (w *waker) room(now time.Time) int {
+// before all others, so more of them would starve the rest. For less than want
+// it asks to be rung; unless it is, there may be more again later.
+func (w *waker) room(now time.Time, want int) (room int, again time.Duration) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer w.mu.Unlock() // over all of it: a worker that becomes free meanwhile finds blocked set
+	free := w.a.cfg.Asynq.Concurrency - int(w.a.running.Load())
+	again = wokenForBusy
+	if free > 0 {
+		again = max(wokenFor, 2*w.a.lead.get())
+	}
 	for id, at := range w.onWay {
-		if now.Sub(at) > wokenFor { // another pool took it
+		if now.Sub(at) >= again {
 			delete(w.onWay, id)
 		}
 	}
-	room := w.a.cfg.Asynq.Concurrency - int(w.a.running.Load()) + w.a.cfg.Servers - len(w.onWay)
-	w.blocked = room <= 0
-	return min(room, wakeBatch)
+	room = free + w.a.cfg.Servers - len(w.onWay)
+	w.blocked = room < want
+	return min(max(0, room), wakeBatch), again
 }
 
 func (w *waker) run(ctx context.Context) {
 	for ctx.Err() == nil {
+		w.mu.Lock()
+		w.looking, w.next = true, time.Now().Add(lookMost)
+		w.mu.Unlock()
 		wait := w.look(ctx)
 		w.mu.Lock()
-		w.next = time.Now().Add(wait)
+		if at := time.Now().Add(wait); at.Before(w.next) {
+			w.next = at // or somebody was deferred during the look, who comes before
+		}
+		w.looking = false
+		t := time.NewTimer(time.Until(w.next))
 		w.mu.Unlock()
-		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 		case <-w.bell:
@@ -120,9 +144,6 @@ func (w *waker) run(ctx context.Context) {
 
 // look does what is due, and answers when to look again.
 func (w *waker) look(ctx context.Context) time.Duration {
-	w.mu.Lock()
-	w.next = time.Now() // whoever is deferred from here on is seen by the next look
-	w.mu.Unlock()
 	lead := w.a.lead.get()
 	due, err := luascripts.Due(ctx, w.a.rdb, w.keys, lead, wakeBatch)
 	if err != nil {
@@ -141,20 +162,22 @@ func (w *waker) look(ctx context.Context) time.Duration {
 	for _, t := range b.stuck {
 		_ = luascripts.Forget(ctx, w.a.rdb, w.keys, t.ID)
 	}
-	room := w.room(time.Now())
-	if room < len(b.ready) {
+	ready := len(b.ready)
+	room, again := w.room(time.Now(), ready)
+	if room < ready {
 		// the others when a worker is free (it rings), or when another pool
 		// sweeps them
-		b.ready = b.ready[:max(0, room)]
-		w.mu.Lock()
-		w.blocked = true
-		w.mu.Unlock()
-		wait = lookMost
+		b.ready = b.ready[:room]
+		wait = again
 	} else if len(due.Tasks) == wakeBatch {
 		wait = 0
 	}
 	if len(b.ready) > 0 {
-		w.wake(ctx, w.check(ctx, b.ready, lead))
+		wake := w.check(ctx, b.ready, lead)
+		if room < ready && len(wake) < len(b.ready) {
+			wait = min(wait, movedPause) // those that had moved took no room: the next of them are due now
+		}
+		w.wake(ctx, wake)
 	}
 	return max(wait, 0)
 }

@@ -1,0 +1,23 @@
+package worker
+
+import "time"
+
+// Hooks for tests of the package's own promises that no public door leads to.
+
+// DistrustAsynq makes the adapter take asynq for one that it does not know.
+func (a *Adapter) DistrustAsynq() { a.unknown.Store(true) }
+
+// ForgetFinished is what a restart of the process forgets.
+func (a *Adapter) ForgetFinished() {
+	a.finished.mu.Lock()
+	defer a.finished.mu.Unlock()
+	clear(a.finished.at)
+}
+
+// Remembers says whether a task is remembered as finished and not yet written.
+func (a *Adapter) Remembers(queue, id string) bool {
+	return a.finished.has(a.keys(queue).Task(id), time.Now())
+}
+
+// Job is the id under which a task stands in a line.
+func Job(queue, id string) string { return jobID(queue, id) }
