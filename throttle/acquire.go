@@ -26,7 +26,9 @@ const (
 // that the caller may go. It joins the line, so callers are served in order of
 // arrival. It returns at once when it can never succeed: [ErrExceedsLimit], or
 // [ErrTooLate] when ctx ends before the caller's instant. When ctx ends while
-// it waits, it leaves the line and returns ctx's cause.
+// it waits, it leaves the line and returns ctx's cause. A call that Redis does not
+// answer ends with ctx only if the client's ContextTimeoutEnabled is set; without
+// it, with the client's own time-outs.
 //
 // Inside a worker (see [WithHost]) it does not sleep: it returns an error that
 // the worker recognises, and the task is deferred to its booking. Handlers
@@ -68,6 +70,9 @@ func (l *Limiter) acquire(ctx context.Context, r Request) error {
 		d, err := l.Redeem(ctx, r)
 		if err != nil {
 			l.withdrawLost(ctx, r, err)
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
 			return err
 		}
 		if !d.Granted {

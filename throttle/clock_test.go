@@ -86,4 +86,13 @@ func TestClockThatGoesBack(t *testing.T) {
 	}
 	s.at(2 * time.Minute)
 	s.want(s.job(l, "a", 1), true, 2*time.Minute)
+
+	// Also where permits are left: nothing goes before the newest grant.
+	some := s.limiter("some", throttle.Sliding(3, time.Minute))
+	s.want(s.try(some, 1), true, 2*time.Minute)
+	s.at(time.Minute)
+	s.want(s.try(some, 1), false, 2*time.Minute)
+	if got, err := some.Peek(t.Context(), key, 0); err != nil || got.Available != 0 {
+		t.Errorf("Available = %d, %v, want 0", got.Available, err)
+	}
 }

@@ -95,13 +95,14 @@ func (tr *trace) asked(d throttle.Decision, err error, job string, cost int, max
 
 // next checks who was told to come earlier.
 func (tr *trace) next(got throttle.Turn) {
-	if len(tr.m.line) == 0 {
+	late := len(tr.m.lateHeads(tr.now, ""))
+	if len(tr.m.line) == late {
 		if got.Job != "" {
 			tr.Fatalf("next = %v, want nobody", got)
 		}
 		return
 	}
-	head := tr.m.line[0]
+	head := tr.m.line[late]
 	at := tr.m.instant(tr.now, 0, 0, head.cost)
 	told := tr.m.told[head.job]
 	switch {
@@ -181,8 +182,8 @@ func (tr *trace) check(job string) {
 	if want := m.instant(tr.now, exact, most, p.Cost); !want.hold(got.At.UnixMicro()) {
 		tr.Fatalf("Check(%q) = %d from now, want %d to %d", job, got.At.UnixMicro()-tr.now, want.lo-tr.now, want.hi-tr.now)
 	}
-	if rank >= 0 {
-		m.told[job] = got.At.UnixMicro()
+	if at := got.At.UnixMicro(); rank >= 0 && at > tr.now {
+		m.told[job] = at
 	}
 	m.drop(late)
 }
@@ -193,15 +194,16 @@ func (tr *trace) peek() {
 	if err != nil {
 		tr.Fatal(err)
 	}
+	late := len(m.lateHeads(tr.now, ""))
 	free := bounds{int64(m.free(true, tr.now)), int64(m.free(false, tr.now))}
-	exact, most := m.ahead(0, len(m.line))
+	exact, most := m.ahead(late, len(m.line))
 	next := m.instant(tr.now, exact, most, 1)
-	if s.Waiting != len(m.line) || !free.hold(int64(s.Available)) || !next.hold(s.Next.UnixMicro()) {
-		tr.Fatalf("Peek = %+v, want %d waiting, %v available, next %v", s, len(m.line), free, next)
+	if s.Waiting != len(m.line)-late || !free.hold(int64(s.Available)) || !next.hold(s.Next.UnixMicro()) {
+		tr.Fatalf("Peek = %+v, want %d waiting, %v available, next %v", s, len(m.line)-late, free, next)
 	}
 	before := 0
 	for i, w := range s.Booked {
-		p := m.line[i]
+		p := m.line[late+i]
 		at := m.instant(tr.now, before, before, p.cost)
 		if w.Job != p.job || w.Cost != p.cost || !at.hold(w.At.UnixMicro()) {
 			tr.Fatalf("Peek: place %d = %+v, want %+v at %v", i, w, p, at)

@@ -28,10 +28,6 @@ const (
 	SecretMin         = 16 // bytes of a secret
 )
 
-// grace is how long after its last promise the head of a line keeps its place;
-// it covers a wake-up and a dequeue. Its turn stays longer: an hour.
-const grace = 100 * time.Millisecond
-
 // Config is what limiters may have in common. The zero Config is usable.
 type Config struct {
 	// Prefix starts every key in Redis, so that two applications on one server

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
@@ -84,7 +86,17 @@ func (e *TooLateError) Unwrap() error { return ErrTooLate }
 type UnavailableError struct {
 	Op     string // the script that was asked
 	Reason string // the client's or the server's own words; they hold no key
-	cause  error
+
+	cause    error
+	answered bool
+}
+
+// Answered says that an error came from a Redis that answered, and refused: it
+// is full, or a key of ours is none. To repeat the call at once does not help,
+// and nothing was charged.
+func Answered(err error) bool {
+	u, ok := errors.AsType[*UnavailableError](err)
+	return ok && u.answered
 }
 
 func (e *UnavailableError) Error() string { return "throttle: " + e.Op + ": redis: " + e.Reason }
@@ -106,6 +118,9 @@ func (l *Limiter) fault(op string, status luascripts.Status, err error) error {
 		return nil
 	}
 	u := &UnavailableError{Op: op, Reason: err.Error()}
+	if _, ok := errors.AsType[redis.Error](err); ok {
+		u.answered = true
+	}
 	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, end) {
 			u.cause = end

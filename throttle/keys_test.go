@@ -108,9 +108,7 @@ func TestLifeOfKeys(t *testing.T) {
 	}
 	d := s.job(l, "a", 1)
 	life("", time.Second)
-	if got := allKeys(t, s.raw); len(got) != 1 {
-		t.Errorf("keys of one grant = %v, want one", got)
-	}
+	life(":tokens", time.Minute) // a copy of the call may come when the window has passed
 	s.job(l, "b", 1)
 	s.job(l, "c", 1)
 	life(":line", time.Hour+2*time.Second)

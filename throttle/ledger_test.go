@@ -178,6 +178,31 @@ func TestShorterWindowKeepsTheLedger(t *testing.T) {
 	}
 }
 
+// The same in one worked case: the ring of 2 has turned at 60 s.
+func TestRaisedLimitKeepsTheRing(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	limit := func(n int) *throttle.Limiter { return s.limiter("sms", throttle.Sliding(n, time.Minute)) }
+	for _, at := range []time.Duration{0, 10 * time.Second, time.Minute} {
+		s.at(at)
+		s.want(s.try(limit(2), 1), true, at)
+	}
+	s.at(61 * time.Second)
+	s.want(s.try(limit(2), 1), false, 70*time.Second)
+	s.want(s.try(limit(3), 1), true, 61*time.Second) // 10, 60, 61
+	s.want(s.try(limit(3), 1), false, 70*time.Second)
+	s.want(s.try(limit(1), 1), false, 121*time.Second)
+	s.want(s.try(limit(5), 2), true, 61*time.Second)
+	s.want(s.try(limit(5), 1), false, 70*time.Second)
+	s.at(70 * time.Second)
+	s.want(s.try(limit(5), 1), true, 70*time.Second)
+	s.want(s.try(limit(2), 1), false, 121*time.Second)
+	s.at(121 * time.Second)
+	s.want(s.try(limit(2), 1), true, 121*time.Second) // 70, 121
+	s.want(s.try(limit(8), 6), true, 121*time.Second)
+	s.want(s.try(limit(8), 1), false, 130*time.Second)
+}
+
 // The limit is raised after the ring has turned, lowered, raised again: a grant
 // never makes more than the limit in force allows, counting what was spent
 // before under any limit.

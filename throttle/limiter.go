@@ -14,8 +14,9 @@ import (
 
 // Limiter is a named limit on a Redis server: a rule. It counts permits per
 // key. Limiters of the same name and prefix share their state, in any number
-// of processes, and should have the same numbers; of two that differ each
-// decides by its own.
+// of processes, and should have the same numbers. Of two that differ each
+// decides by its own, on grants that are remembered for the window of the one
+// that granted them.
 //
 // A Limiter holds no state that matters and needs no closing; it does not own
 // the client. It is safe for concurrent use. When Redis does not answer, every
@@ -57,7 +58,12 @@ func (l *Limiter) Limit() Limit { return l.limit }
 // not pass those who wait: a [Decision] that is not granted tells in At and
 // Wait when a newcomer would go. n above the limit is an [ExceedsLimitError].
 func (l *Limiter) TryAcquire(ctx context.Context, key string, n int) (Decision, error) {
-	return l.ask(ctx, luascripts.Try, Request{Key: key, Cost: n, Token: NewToken()})
+	r := Request{Key: key, Cost: n, Token: NewToken()}
+	d, err := l.ask(ctx, luascripts.Try, r)
+	if err != nil {
+		l.withdrawLost(ctx, r, err)
+	}
+	return d, err
 }
 
 // Book puts a job into the line of its key, or finds it there, and tells its
@@ -75,7 +81,8 @@ func (l *Limiter) Book(ctx context.Context, r Request) (Decision, error) {
 // ahead of its instant, and otherwise books, or tells the booking's instant
 // anew. The same Token gets the same grant, however often it is sent; a zero
 // Token is drawn. With MaxWait exceeded the job leaves the line and the error
-// is a [TooLateError].
+// is a [TooLateError]. After [ErrUnavailable] it may have been charged: repeat it
+// with the same Token, or take it back with [Limiter.Refund].
 func (l *Limiter) Redeem(ctx context.Context, r Request) (Decision, error) {
 	if err := checkJob(r.Job); err != nil {
 		return Decision{}, err
@@ -145,7 +152,7 @@ func (l *Limiter) ask(ctx context.Context, mode luascripts.Mode, r Request) (Dec
 	}
 	reply, err := luascripts.Acquire(ctx, l.rdb, l.keys(l.ID(r.Key)), luascripts.AcquireArgs{
 		Numbers: l.numbers(), Cost: r.Cost, Token: uint64(r.Token), Job: r.Job, Mode: mode,
-		Inline: l.cfg.InlineWait, Grace: grace, MaxWait: longest,
+		Inline: l.cfg.InlineWait, MaxWait: longest,
 	})
 	d := Decision{
 		Request: r, Rule: l.rule, Granted: reply.Status == luascripts.Granted,

@@ -187,7 +187,7 @@ func (m *model) over() (from int64, used int, over bool) {
 	return 0, 0, false
 }
 
-// free is how many permits a newcomer could have now.
+// free is how many permits a newcomer could have now if nobody waits.
 func (m *model) free(withRefunded bool, now int64) int {
 	used := 0
 	for _, at := range m.permits(withRefunded) {
@@ -198,7 +198,7 @@ func (m *model) free(withRefunded bool, now int64) int {
 			used++
 		}
 	}
-	if len(m.line) > 0 {
+	if len(m.line) > len(m.lateHeads(now, "")) {
 		return 0
 	}
 	return max(0, m.n-used)

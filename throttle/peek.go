@@ -9,14 +9,14 @@ import (
 )
 
 // PeekMax bounds how many places in a line one look tells.
-const PeekMax = 1000
+const PeekMax = 250
 
 // State is what a key looks like at one moment.
 type State struct {
 	Now       time.Time // by Redis' clock
 	Available int       // permits that TryAcquire could take now; none while somebody waits
 	Next      time.Time // when a newcomer with one permit would go
-	Waiting   int       // length of the line
+	Waiting   int       // length of the line, without those who are late
 	Booked    []Waiting // the first of the line, in order
 }
 

@@ -20,10 +20,11 @@ type Place struct {
 
 // Instant is the answer about one place.
 type Instant struct {
-	Known bool      // the job has a booking
-	At    time.Time // its instant now, by Redis' clock
-	Now   time.Time // Redis' clock
-	Err   error     // what kept this one from being answered
+	Known  bool      // the job has a booking
+	At     time.Time // its instant now, by Redis' clock
+	Now    time.Time // Redis' clock
+	Before int       // permits ahead of it in its line
+	Err    error     // what kept this one from being answered
 }
 
 // Check asks for the current instants of many bookings in one round trip, in
@@ -33,13 +34,13 @@ func Check(ctx context.Context, rdb redis.UniversalClient, places []Place) []Ins
 	for i, p := range places {
 		args[i] = luascripts.CheckArgs{
 			Limit: p.Limiter.keys(p.ID), Numbers: p.Limiter.numbers(),
-			Member: luascripts.Member{Job: p.Job, Cost: p.Cost}, Grace: grace,
+			Member: luascripts.Member{Job: p.Job, Cost: p.Cost},
 		}
 	}
 	out := make([]Instant, len(places))
 	for i, r := range luascripts.Check(ctx, rdb, args) {
 		err := places[i].Limiter.fault("check", r.Status, r.Err)
-		out[i] = Instant{Known: err == nil && r.Status == luascripts.Booked, At: r.At, Now: r.Now, Err: err}
+		out[i] = Instant{Known: err == nil && r.Status == luascripts.Booked, At: r.At, Now: r.Now, Before: r.Before, Err: err}
 	}
 	return out
 }

@@ -41,21 +41,36 @@ func TestCheckManyPlaces(t *testing.T) {
 	}
 }
 
-// Who is checked has a new promise, and is not late before that has passed.
+// Who is checked has a new promise when its instant is still to come, and is
+// late when that has passed and nothing came. To be told a past instant is no
+// promise.
 func TestCheckRenewsThePromise(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
-	s.job(l, "a", 1)
-	s.job(l, "b", 1)
-	b := throttle.Place{Limiter: l, ID: l.ID(key), Job: "b", Cost: 1}
-	s.at(90 * time.Second)
-	if got := throttle.Check(t.Context(), s.rdb, []throttle.Place{b})[0]; got.At.Sub(start) != 90*time.Second {
-		t.Errorf("Check = %+v, want its instant to be now", got)
+	for _, job := range []string{"a", "b", "c"} {
+		s.job(l, job, 1)
 	}
-	s.want(s.try(l, 1), false, 150*time.Second) // b has not come, but is not late
-	s.at(90*time.Second + 101*ms)
-	s.want(s.try(l, 1), true, 90*time.Second+101*ms)
+	if _, err := l.Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "b"}); err != nil {
+		t.Fatal(err)
+	}
+	c := throttle.Place{Limiter: l, ID: l.ID(key), Job: "c", Cost: 1}
+	check := func(at, want time.Duration) {
+		t.Helper()
+		s.at(at)
+		if got := throttle.Check(t.Context(), s.rdb, []throttle.Place{c})[0]; !got.Known || got.At.Sub(start) != want || got.Before != 0 {
+			t.Errorf("Check at %v = %+v, want %v", at, got, want)
+		}
+	}
+	check(30*time.Second, time.Minute) // it was told 120 s
+	check(time.Minute+100*ms, time.Minute+100*ms)
+	s.want(s.try(l, 1), false, 2*time.Minute+100*ms) // c has not come, but is not late
+	s.at(time.Minute + 101*ms)
+	s.want(s.try(l, 1), true, time.Minute+101*ms)
+	check(time.Minute+101*ms, 2*time.Minute+101*ms) // out of the line, its turn is known
+	if d := s.job(l, "c", 1); d.Promised.Sub(start) != time.Minute {
+		t.Errorf("Promised = %v, want 1m", d.Promised.Sub(start))
+	}
 }
 
 func TestLeave(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,9 +34,9 @@ import (
 //	srv.Shutdown()
 //	a.Close()
 //
-// An Adapter serves one set of queues and may serve several servers: then
-// Servers and Asynq.Concurrency of its [Config] say how many servers there are
-// and how many workers they have together, for it wakes no more than that.
+// An Adapter serves one set of queues and may serve several servers: call
+// [Adapter.Server] once for each, for it counts their workers and wakes no more
+// tasks than those can take.
 // It is safe for concurrent use.
 type Adapter struct {
 	rdb      redis.UniversalClient
@@ -51,9 +52,11 @@ type Adapter struct {
 	delivered *delivered
 	wakers    map[string]*waker // by queue
 	bell      chan struct{}     // rung for each woken task: an idle server fetches at once
-	running   atomic.Int64      // deliveries that are with the handler or before it
-	unknown   atomic.Bool       // asynq is not as we know it
-	reported  sync.Map          // what was logged once
+	workers   atomic.Int64      // of all servers that were configured
+	servers   atomic.Int64
+	running   atomic.Int64 // deliveries that are with the handler or before it
+	unknown   atomic.Bool  // asynq is not as we know it
+	reported  sync.Map     // what was logged once
 
 	limitersMu sync.RWMutex
 	limiters   map[string]*throttle.Limiter // by rule, policies' and those that handlers used
@@ -75,6 +78,10 @@ type rulePolicy struct {
 // hintsMax bounds the hints on their way: a hint that is lost costs time, and
 // nothing else.
 const hintsMax = 1024
+
+// limitersMax bounds the limiters that are known by the name of their rule; a
+// booking of another is not checked before its task is woken.
+const limitersMax = 1024
 
 // NewAdapter makes an adapter and does not talk to Redis yet. It refuses a bad
 // configuration with all its faults; each unwraps to [ErrInvalidConfig] or to
@@ -133,8 +140,8 @@ func (a *Adapter) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop hands tasks that wait in a worker slot back at once, and admits no more.
-// Idempotent.
+// Stop hands tasks that wait in a worker slot back at once; from then on none
+// waits there. Idempotent.
 func (a *Adapter) Stop() { a.once.Do(func() { close(a.stop) }) }
 
 // Close ends the background work and waits for it. Idempotent.
@@ -168,13 +175,20 @@ func (a *Adapter) learn(l *throttle.Limiter) {
 	}
 	a.limitersMu.Lock()
 	defer a.limitersMu.Unlock()
-	a.limiters[l.Rule()] = l
+	if len(a.limiters) < limitersMax {
+		a.limiters[l.Rule()] = l
+	}
 }
 
 // Server returns asynq's configuration of one server: base with what the
 // adapter needs around the user's functions. TaskCheckInterval is set to the
 // least: the client waits in asynq's stead, and can be woken.
 func (a *Adapter) Server(base asynq.Config) asynq.Config {
+	a.servers.Add(1)
+	if base.Concurrency < 1 {
+		base.Concurrency = runtime.NumCPU() // as asynq does
+	}
+	a.workers.Add(int64(base.Concurrency))
 	base.Queues = a.cfg.Asynq.Queues
 	base.TaskCheckInterval = time.Nanosecond
 	base.IsFailure = a.isFailure(base.IsFailure)

@@ -14,6 +14,14 @@ import (
 // permanent is the failure of a task that can never run: asynq archives it.
 type permanent struct{ error }
 
+// forGood marks an error as permanent, once.
+func forGood(err error) error {
+	if errors.Is(err, asynq.SkipRetry) {
+		return err
+	}
+	return permanent{err}
+}
+
 func (p permanent) Unwrap() []error { return []error{p.error, asynq.SkipRetry} }
 
 type grantKey struct{}
@@ -32,7 +40,9 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 	if next == nil {
 		panic("worker: nil handler")
 	}
-	mux, _ := next.(*asynq.ServeMux)
+	mux, _ := next.(interface {
+		Handler(*asynq.Task) (asynq.Handler, string)
+	})
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		taskID, _ := asynq.GetTaskID(ctx)
 		queue, _ := asynq.GetQueueName(ctx)
@@ -43,7 +53,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 			t.woken = w.arrived(taskID) // before it is counted as running: twice would look like a full pool
 		}
 		a.running.Add(1)
-		defer a.freed(queue)
+		defer a.freed()
 		if m.ErrorMsg == asynq.ErrLeaseExpired.Error() && a.finished.has(key, time.Now()) {
 			a.counters.finished.Add(1)
 			return nil
@@ -111,7 +121,7 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p rulePolicy) (th
 	key, cost, err := p.Demand(task)
 	if err != nil {
 		t.a.counters.refused.Add(1)
-		return throttle.Decision{}, permanent{err}
+		return throttle.Decision{}, forGood(err)
 	}
 	r := throttle.Request{Key: key, Cost: cost, Job: t.job, Token: throttle.NewToken()}
 	for {
@@ -125,7 +135,7 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p rulePolicy) (th
 			continue
 		case err != nil:
 			t.a.counters.refused.Add(1)
-			return d, permanent{err}
+			return d, forGood(err)
 		case !d.Granted:
 			return d, t.Defer(ctx, p.limiter, d)
 		}
@@ -160,9 +170,9 @@ func (t *attempt) started(d throttle.Decision) {
 }
 
 // freed gives a place in this process back; a waker may wait for it.
-func (a *Adapter) freed(queue string) {
+func (a *Adapter) freed() {
 	a.running.Add(-1)
-	if w := a.wakers[queue]; w != nil {
+	for _, w := range a.wakers {
 		w.free()
 	}
 }

@@ -3,6 +3,9 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,11 +20,17 @@ const (
 	askFor      = 2 * time.Second
 	askPauseMin = 20 * time.Millisecond
 	askPauseMax = 500 * time.Millisecond
-	// unbookedWait is how long such a task stays away.
+	// unbookedWait is how long such a task stays away, and up to as long again,
+	// so that not all come back at once.
 	unbookedWait = time.Second
 	// afterTimeout bounds a call that cleans up after an attempt.
 	afterTimeout = 3 * time.Second
 )
+
+// ErrTwice is what a second Acquire of the same rule and key within one attempt
+// unwraps to. Deferring it would give the first permits back, for which the
+// task would then wait again, for ever: ask for all of them at once.
+var ErrTwice = errors.New("worker: this attempt holds permits of the same rule and key already")
 
 // attempt is one delivery of a task by asynq. It is the [throttle.Host] of its
 // handler, which may call it from several goroutines.
@@ -69,15 +78,18 @@ func (t *attempt) MaxWait() time.Duration {
 // with the same token, so nothing is charged twice. When Redis stays away the
 // error is a deferral: that is no failure of the task either.
 func (t *attempt) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Request) (throttle.Decision, error) {
+	if t.holds(l, r.Key) {
+		return throttle.Decision{}, permanent{fmt.Errorf("%w: rule %q", ErrTwice, l.Rule())}
+	}
 	t.a.learn(l)
 	pause, end := askPauseMin, time.Now().Add(askFor)
 	for {
 		d, err := l.Redeem(ctx, r)
 		if err != nil && errors.Is(err, throttle.ErrUnavailable) {
-			if ctx.Err() != nil || t.a.stopped() || time.Now().After(end) {
+			if ctx.Err() != nil || !t.mustStay() && (throttle.Answered(err) || t.a.stopped() || time.Now().After(end)) {
 				return d, t.unanswered(ctx, l, r, err)
 			}
-			t.a.pause(pause)
+			_ = t.waitFor(ctx, pause)
 			pause = min(2*pause, askPauseMax)
 			continue
 		}
@@ -85,6 +97,9 @@ func (t *attempt) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Reque
 		t.a.hint(d.Next)
 		if errors.Is(err, throttle.ErrSchema) {
 			return d, t.unanswered(ctx, l, r, err)
+		}
+		if errors.Is(err, throttle.ErrExceedsLimit) || t.isOver(err) {
+			return d, permanent{err}
 		}
 		if err != nil {
 			return d, err
@@ -94,14 +109,27 @@ func (t *attempt) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Reque
 			return d, nil
 		}
 		t.a.counters.booked.Add(1)
-		if !t.last || !t.a.unknown.Load() {
+		if !t.mustStay() {
 			return d, nil
 		}
-		// An asynq that we do not know would archive it: wait here.
 		if t.waitFor(ctx, d.Wait()-t.a.lead.get()) != nil {
-			return d, nil // deferred like any other, at its own risk
+			return d, nil //nolint:nilerr // asynq has given this attempt up: nobody reads the answer
 		}
 	}
+}
+
+// holds says whether the attempt has a grant of this very rule and key.
+func (t *attempt) holds(l *throttle.Limiter, key string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.ContainsFunc(t.grants, func(h held) bool { return h.Rule == l.Rule() && h.Key == key })
+}
+
+// isOver says that a job comes too late for its task's deadline, and not only
+// for the time that the handler gave it.
+func (t *attempt) isOver(err error) bool {
+	late, ok := errors.AsType[*throttle.TooLateError](err)
+	return ok && !t.deadline.IsZero() && late.Wait > time.Until(t.deadline)
 }
 
 // answered notes how long it took from the wake-up until now, once.
@@ -117,17 +145,26 @@ func (t *attempt) answered() {
 // errStopped ends a wait in a worker slot.
 var errStopped = errors.New("worker: shutting down")
 
-// waitFor waits d; a shutdown or the end of ctx ends it at once.
+// mustStay says that the task can't be deferred: an asynq that we do not know
+// would archive it. It waits in its slot, and asynq's own shutdown hands it back.
+func (t *attempt) mustStay() bool { return t.last && t.a.unknown.Load() }
+
+// waitFor waits d; the end of ctx ends it at once, and a shutdown too unless the
+// task must stay.
 func (t *attempt) waitFor(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
 	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+	stop := t.a.stop
+	if t.mustStay() {
+		stop = nil
+	}
 	select {
 	case <-timer.C:
 		return nil
-	case <-t.a.stop:
+	case <-stop:
 		return errStopped
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -170,7 +207,9 @@ func (t *attempt) Defer(ctx context.Context, l *throttle.Limiter, d throttle.Dec
 // forbids: the call is taken back later, and the task goes away for a while
 // without a place anywhere.
 func (t *attempt) unanswered(ctx context.Context, l *throttle.Limiter, r throttle.Request, cause error) error {
-	t.a.refundLater(l, r)
+	if errors.Is(cause, throttle.ErrUnavailable) && !throttle.Answered(cause) {
+		t.a.refundLater(l, r) // it may have been charged
+	}
 	t.giveAllBack(ctx)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -179,7 +218,7 @@ func (t *attempt) unanswered(ctx context.Context, l *throttle.Limiter, r throttl
 		t.a.log.Error("a rule can't be asked: its tasks wait", zap.String("rule", l.Rule()), zap.Error(cause))
 	})
 	p := place{pool: t.a.id, deadline: t.deadline}
-	return t.deferTo(held{}, time.Now().Add(unbookedWait), unbookedWait, p, cause)
+	return t.deferTo(held{}, time.Time{}, unbookedWait+rand.N(unbookedWait), p, cause)
 }
 
 // comeBack gives a grant back that could not be used; the task stays first in

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -40,41 +41,50 @@ func (a *Adapter) refundLater(l *throttle.Limiter, r throttle.Request) {
 	}
 }
 
+// passRefunds tries each refund until Redis answers it, in turn, so that one
+// that can't be made holds up no other.
 func (a *Adapter) passRefunds(ctx context.Context) {
+	var left []refund
+	t := time.NewTicker(refundPause)
+	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			a.lastRefunds()
+			a.lastRefunds(left)
 			return
 		case r := <-a.refunds:
-			for time.Now().Before(r.until) && ctx.Err() == nil {
-				turn, err := r.limiter.Refund(ctx, r.Request)
-				if err == nil {
-					a.hint(turn)
-					break
-				}
-				select {
-				case <-ctx.Done():
-				case <-time.After(refundPause):
-				}
-			}
+			left = append(left, r)
+		case <-t.C:
 		}
+		left = slices.DeleteFunc(left, func(r refund) bool { return a.refunded(ctx, r) })
 	}
 }
 
+// refunded makes a refund, or gives it up in the end.
+func (a *Adapter) refunded(ctx context.Context, r refund) bool {
+	turn, err := r.limiter.Refund(ctx, r.Request)
+	a.hint(turn)
+	return err == nil || time.Now().After(r.until)
+}
+
 // lastRefunds tries once more, for a moment, what is left at the end.
-func (a *Adapter) lastRefunds() {
+func (a *Adapter) lastRefunds(left []refund) {
 	ctx, cancel := context.WithTimeout(context.Background(), afterTimeout)
 	defer cancel()
 	for {
 		select {
 		case r := <-a.refunds:
-			if _, err := r.limiter.Refund(ctx, r.Request); err != nil {
-				return
-			}
+			left = append(left, r)
+			continue
 		default:
+		}
+		break
+	}
+	for _, r := range left {
+		if ctx.Err() != nil {
 			return
 		}
+		_, _ = r.limiter.Refund(ctx, r.Request)
 	}
 }
 

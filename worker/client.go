@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
@@ -81,7 +82,13 @@ func (c *client) script(ctx context.Context, sha string, keys []string, args []a
 		}
 	}
 	cmd := run(ctx)
-	if cmd.Err() == nil && (op == opDone || op == opComplete) {
+	switch {
+	case isNotFound(cmd.Err()):
+		// The task is not active any more: this very call was done before and
+		// its answer was lost, or the lease was. asynq would repeat it in some
+		// seconds, and might hit another delivery of the same task.
+		return done(ctx)
+	case cmd.Err() == nil && (op == opDone || op == opComplete):
 		c.a.finished.remove(call.taskKey)
 	}
 	return cmd
@@ -96,18 +103,24 @@ func (c *client) deferTask(ctx context.Context, call asynqCall) *redis.Cmd {
 		return nil
 	}
 	d := c.a.deferrals.inText(m.ErrorMsg)
+	if m.ErrorMsg == asynq.ErrLeaseExpired.Error() {
+		// asynq's recoverer found a task that we could not defer during an outage
+		d = c.a.deferrals.ofTask(call.queue, call.taskID)
+	}
 	if d == nil || d.taskID != call.taskID || d.queue != call.queue {
 		return nil
 	}
 	left := time.Until(d.made.Add(d.wait))
 	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(call.queue), luascripts.DeferArgs{
-		ID: d.taskID, At: d.at, For: d.place.text(), Wait: left, Unique: m.UniqueKey,
+		ID: d.taskID, Token: d.token.String(), At: d.at, For: d.place.text(), Wait: left, Unique: m.UniqueKey,
 	})
-	// Any other error is repeated by asynq's syncer, through here again.
-	if cmd.Err() == nil || isNotFound(cmd.Err()) {
+	if isNotFound(cmd.Err()) { // as in script: its lease was lost
 		c.a.deferrals.remove(d)
+		return done(ctx)
 	}
-	if cmd.Err() == nil {
+	// Any other error is repeated by asynq's syncer, through here again; the
+	// script knows the token and writes it once.
+	if cmd.Err() == nil && c.a.deferrals.remove(d) {
 		c.a.counters.deferred.Add(1)
 		c.a.observe(Event{Kind: EventDeferred, Queue: d.queue, Task: d.taskID, Rule: d.place.rule, At: d.at})
 		if w := c.a.wakers[d.queue]; w != nil {
@@ -204,6 +217,13 @@ func (a *Adapter) ring(n int) {
 
 func (a *Adapter) keys(queue string) luascripts.Queue {
 	return luascripts.QueueKeys(a.cfg.Throttle.Prefix, queue)
+}
+
+// done is the answer of a script of asynq that went well.
+func done(ctx context.Context) *redis.Cmd {
+	cmd := redis.NewCmd(ctx)
+	cmd.SetVal("OK")
+	return cmd
 }
 
 func isNotFound(err error) bool { return redis.HasErrorPrefix(err, "NOT FOUND") }

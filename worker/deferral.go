@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,7 +16,7 @@ type deferral struct {
 	token  throttle.Token // in the error's text, which asynq writes into the message
 	queue  string
 	taskID string
-	at     time.Time // by Redis' clock
+	at     time.Time // by Redis' clock; zero without a booking: wait from made
 	wait   time.Duration
 	made   time.Time
 	place  place
@@ -25,8 +26,12 @@ type deferral struct {
 // Error carries the token, so that the adapter knows the attempt again in what
 // asynq makes of it, however often it was wrapped.
 func (d *deferral) Error() string {
+	until := d.at
+	if until.IsZero() {
+		until = d.made.Add(d.wait)
+	}
 	return fmt.Sprintf("worker: deferred until %s: %v %s%v]",
-		d.at.UTC().Format("2006-01-02T15:04:05.000Z"), d.cause, tokenMark, d.token)
+		until.UTC().Format("2006-01-02T15:04:05.000Z"), d.cause, tokenMark, d.token)
 }
 
 // Unwrap leads to [throttle.ErrThrottled] for whoever looks at handlers' errors.
@@ -62,18 +67,18 @@ const deferralTTL = 10 * time.Minute
 type deferrals struct {
 	mu      sync.Mutex
 	byToken map[string]*deferral
-	byTask  map[string]int // task id -> deferrals under way, for asynq's log
+	byTask  map[string][]*deferral // by task id, which may be in several queues
 }
 
 func newDeferrals() *deferrals {
-	return &deferrals{byToken: make(map[string]*deferral), byTask: make(map[string]int)}
+	return &deferrals{byToken: make(map[string]*deferral), byTask: make(map[string][]*deferral)}
 }
 
 func (s *deferrals) add(d *deferral) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.byToken[d.token.String()] = d
-	s.byTask[d.taskID]++
+	s.byTask[d.taskID] = append(s.byTask[d.taskID], d)
 }
 
 // of finds the deferral that an error is, also when only its text is left.
@@ -103,24 +108,39 @@ func (s *deferrals) inText(text string) *deferral {
 func (s *deferrals) underWay(taskID string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.byTask[taskID] > 0
+	return len(s.byTask[taskID]) > 0
 }
 
-func (s *deferrals) remove(d *deferral) {
+// ofTask is the last deferral of a task that is under way, or nil.
+func (s *deferrals) ofTask(queue, taskID string) *deferral {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.removeLocked(d)
+	for _, d := range slices.Backward(s.byTask[taskID]) {
+		if d.queue == queue {
+			return d
+		}
+	}
+	return nil
 }
 
-func (s *deferrals) removeLocked(d *deferral) {
+// remove forgets a deferral, and says whether it was known.
+func (s *deferrals) remove(d *deferral) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.removeLocked(d)
+}
+
+func (s *deferrals) removeLocked(d *deferral) bool {
 	token := d.token.String()
 	if s.byToken[token] != d {
-		return
+		return false
 	}
 	delete(s.byToken, token)
-	if s.byTask[d.taskID]--; s.byTask[d.taskID] <= 0 {
+	rest := slices.DeleteFunc(s.byTask[d.taskID], func(other *deferral) bool { return other == d })
+	if s.byTask[d.taskID] = rest; len(rest) == 0 {
 		delete(s.byTask, d.taskID)
 	}
+	return true
 }
 
 // purge forgets what asynq will not come for any more.

@@ -268,6 +268,7 @@ func TestEarlierGrantsAreGivenBack(t *testing.T) {
 			t.Errorf("rule %s: %d available after the run, want 0", l.Rule(), s.Available)
 		}
 	}
+	r.eventually("done", func() bool { return r.info("a") == nil })
 	r.wantQueue(1, 0, 0)
 }
 

@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +30,8 @@ const (
 	// before its due entry is given up: a deferral would write it anew.
 	activeFor   = 2 * time.Second
 	activePause = 2 * time.Millisecond // the first; doubled each time
+	// notYetPause is the pause after Redis found a hundred woken tasks waiting.
+	notYetPause = 100 * time.Millisecond
 	// movedPause is the pause between two looks when the first found more than
 	// there was room for and some of that had moved: an entry that can't be
 	// re-timed must not make it spin.
@@ -105,7 +109,7 @@ func (w *waker) ring() {
 func (w *waker) room(now time.Time, want int) (room int, again time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock() // over all of it: a worker that becomes free meanwhile finds blocked set
-	free := w.a.cfg.Asynq.Concurrency - int(w.a.running.Load())
+	free := int(w.a.workers.Load() - w.a.running.Load())
 	again = wokenForBusy
 	if free > 0 {
 		again = max(wokenFor, 2*w.a.lead.get())
@@ -115,7 +119,7 @@ func (w *waker) room(now time.Time, want int) (room int, again time.Duration) {
 			delete(w.onWay, id)
 		}
 	}
-	room = free + w.a.cfg.Servers - len(w.onWay)
+	room = free + int(w.a.servers.Load()) - len(w.onWay)
 	w.blocked = room < want
 	return min(max(0, room), wakeBatch), again
 }
@@ -125,9 +129,9 @@ func (w *waker) run(ctx context.Context) {
 		w.mu.Lock()
 		w.looking, w.next = true, time.Now().Add(lookMost)
 		w.mu.Unlock()
-		wait := w.look(ctx)
+		seen, wait := w.look(ctx)
 		w.mu.Lock()
-		if at := time.Now().Add(wait); at.Before(w.next) {
+		if at := seen.Add(wait); at.Before(w.next) {
 			w.next = at // or somebody was deferred during the look, who comes before
 		}
 		w.looking = false
@@ -142,21 +146,22 @@ func (w *waker) run(ctx context.Context) {
 	}
 }
 
-// look does what is due, and answers when to look again.
-func (w *waker) look(ctx context.Context) time.Duration {
-	lead := w.a.lead.get()
+// look does what is due, and answers when to look again: so long after it had
+// seen the index.
+func (w *waker) look(ctx context.Context) (seen time.Time, wait time.Duration) {
+	began, lead := time.Now(), w.a.lead.get()
 	due, err := luascripts.Due(ctx, w.a.rdb, w.keys, lead, wakeBatch)
 	if err != nil {
 		w.a.failed(ctx, "the due index can't be read", err)
-		return lookMost
+		return time.Now(), lookMost
 	}
-	wait := lookMost
+	seen, wait = time.Now(), lookMost
 	if !due.Next.IsZero() {
 		wait = min(wait, due.Next.Sub(due.Now)-lead)
 	}
 	b := w.sort(due, &wait)
 	if len(b.over) > 0 {
-		w.wake(ctx, b.over) // clears their entries
+		w.wake(ctx, b.over, began) // clears their entries
 		w.giveUp(ctx, b.over)
 	}
 	for _, t := range b.stuck {
@@ -177,9 +182,11 @@ func (w *waker) look(ctx context.Context) time.Duration {
 		if room < ready && len(wake) < len(b.ready) {
 			wait = min(wait, movedPause) // those that had moved took no room: the next of them are due now
 		}
-		w.wake(ctx, wake)
+		if !w.wake(ctx, wake, began) {
+			wait = min(wait, notYetPause)
+		}
 	}
-	return max(wait, 0)
+	return seen, max(wait, 0)
 }
 
 // dueTask is a due entry with what was stored beside it.
@@ -246,16 +253,23 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration) 
 	}
 	w.a.counters.wakeChecks.Add(int64(len(places)))
 	var moved []luascripts.Retiming
-	stay := make(map[int]bool)
+	moves := make(map[int]bool)
+	order := make([]instant, len(ready))
+	for i, t := range ready {
+		order[i] = instant{i, t.At, 0}
+	}
 	for n, now := range throttle.Check(ctx, w.a.rdb, places) {
 		t := ready[index[n]]
+		if now.Known {
+			order[index[n]] = instant{index[n], now.At, now.Before}
+		}
 		wait := now.At.Sub(now.Now)
 		late := !t.place.deadline.IsZero() && wait > time.Until(t.place.deadline)
 		// a booking that is gone, or that comes too late: the task has to hear it
 		if now.Err != nil || !now.Known || late || wait <= lead+moveLeast {
 			continue
 		}
-		stay[index[n]] = true
+		moves[index[n]] = true
 		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At})
 		w.a.observe(Event{Kind: EventMoved, Queue: w.queue, Task: t.ID, Rule: t.place.rule, At: now.At})
 		w.expectMoved(wait)
@@ -266,13 +280,24 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration) 
 			w.a.failed(ctx, "due tasks can't be re-timed", err)
 		}
 	}
+	slices.SortStableFunc(order, func(a, b instant) int {
+		return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.before, b.before))
+	})
 	wake := ready[:0:0]
-	for i, t := range ready {
-		if !stay[i] {
-			wake = append(wake, t)
+	for _, o := range order {
+		if !moves[o.index] {
+			wake = append(wake, ready[o.index])
 		}
 	}
 	return wake
+}
+
+// instant orders due tasks: jobs of one key may have the same instant, and go
+// in the order of their line.
+type instant struct {
+	index  int
+	at     time.Time
+	before int
 }
 
 // expectMoved looks again when a re-timed task is due.
@@ -282,33 +307,35 @@ func (w *waker) expectMoved(wait time.Duration) {
 	}
 }
 
-// wake moves tasks to the head of pending and lets servers fetch them.
-func (w *waker) wake(ctx context.Context, tasks []dueTask) {
+// wake moves tasks to the head of pending and lets servers fetch them. It
+// answers false when some have to wait, because too many woken ones do.
+func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) bool {
 	if len(tasks) == 0 {
-		return
+		return true
 	}
 	ids := make([]string, len(tasks))
-	now := time.Now()
+	scarce := int(w.a.workers.Load()-w.a.running.Load()) < len(tasks)
 	w.mu.Lock()
 	for i, t := range tasks {
 		ids[i] = t.ID
-		w.onWay[t.ID] = now // before they can arrive
+		w.onWay[t.ID] = began // before they can arrive; the look is part of the way
 	}
 	w.mu.Unlock()
-	codes, err := luascripts.Wake(ctx, w.a.rdb, w.keys, ids, now)
-	woken := 0
+	codes, err := luascripts.Wake(ctx, w.a.rdb, w.keys, ids, time.Now(), scarce)
+	woken, all := 0, true
 	w.mu.Lock()
 	for i, code := range codes {
 		if err == nil && code == luascripts.Woken {
 			woken++
 			continue
 		}
+		all = all && code != luascripts.NotYet
 		delete(w.onWay, ids[i])
 	}
 	w.mu.Unlock()
 	if err != nil {
 		w.a.failed(ctx, "due tasks can't be woken", err)
-		return
+		return true
 	}
 	w.a.counters.wakes.Add(int64(woken))
 	w.a.ring(woken)
@@ -319,6 +346,7 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask) {
 			}
 		}
 	}
+	return all
 }
 
 // giveUp frees the places of tasks that somebody ended while they waited.

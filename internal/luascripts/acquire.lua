@@ -11,14 +11,13 @@
 -- ARGV[5]  member     "cost:job", or "" for one who never waits
 -- ARGV[6]  mode       0 try: now or not at all; 1 acquire: grant or book; 2 book: never grant
 -- ARGV[7]  inline_us  how far in the future a grant may lie
--- ARGV[8]  grace_us   how long after its promise a head keeps its place
--- ARGV[9]  max_us     longest wait that makes sense, -1 for any
+-- ARGV[8]  max_us     longest wait that makes sense, -1 for any
 -- returns  {status, at_us, from_us, now_us, promised_us, next_us, next_job}, six integers and a text, always
 --          status 0 refused, 1 granted, 2 booked, 3 too late, 4 withdrawn, 5 newer schema
 local ledger, tokens, line, promised = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local n, W, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local token, me, mode = ARGV[4], ARGV[5], tonumber(ARGV[6])
-local inline, grace, longest = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local inline, longest = tonumber(ARGV[7]), tonumber(ARGV[8])
 
 local now = clock()
 local L = open(ledger)
@@ -27,7 +26,7 @@ local held = holds(L, tokens, token)
 if held and held < 0 then return { 4, 0, 0, now, 0, 0, "" } end
 if held then return { 1, held, held, now, 0, 0, "" } end
 
-local late = late_heads(line, promised, me, now, grace)
+local late = late_heads(line, promised, me, now)
 local rank = me ~= "" and redis.call("ZRANK", line, me)
 local told = me ~= "" and redis.call("ZSCORE", promised, me)
 local waiting = redis.call("ZCARD", line) - #late
@@ -57,7 +56,11 @@ end
 if grant then
   local before_token, before_at = L.token, L.newest
   spend(L, n, W, now, at, cost, token)
-  remember(tokens, before_token, before_at, W, now)
+  if W < COPY then
+    remember(tokens, token, at, W, now)
+  else
+    remember(tokens, before_token, before_at, W, now)
+  end
   drop_late(line, late)
   if known then leave(line, promised, me) end
   local job, when = next_turn(L, n, W, line, promised, now)

@@ -18,6 +18,12 @@ local function life(us)
   return ceil(us / 1000) + 1
 end
 
+-- asynq's whole-second score of a task that is due at an instant: 5 s later
+-- asynq's own forwarder may take it, should every waker be gone
+local function second_net(at)
+  return int(floor(at / 1000000) + 5)
+end
+
 -- a key that must live at least so long; never shortens what it has
 local function live(key, us)
   if redis.call("PTTL", key) < life(us) then redis.call("PEXPIRE", key, int(life(us))) end

@@ -9,25 +9,29 @@
 -- KEYS[6]  places     hash, task id -> "retry_s for"; lives as long as due
 -- KEYS[7]  unique     asynq's lock of a unique task, or the task's hash again when it has none
 -- ARGV[1]  id         the task's id
--- ARGV[2]  at_us      instant at which to wake it
--- ARGV[3]  retry_s    score in asynq's retry set, its second net
--- ARGV[4]  for        what it waits for, see worker
--- ARGV[5]  wait_us    how much longer its unique lock must live
+-- ARGV[2]  token      of the deferral; one that was written before is not written again
+-- ARGV[3]  at_us      instant at which to wake it; 0 for wait_us from now
+-- ARGV[4]  wait_us    from now to the instant: so much longer its unique lock lives
+-- ARGV[5]  for        what it waits for, see worker
 -- returns  status OK, or the error NOT FOUND, as asynq's own scripts answer, when it is not active
 local task, active, lease, retry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local due, places, unique = KEYS[5], KEYS[6], KEYS[7]
-local id, at, retry_s, what, wait = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], tonumber(ARGV[5])
+local id, token, at, wait, what = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
+-- a copy of this call, whose first answer was lost, may come when the task
+-- runs again: that attempt is not its business
+if redis.call("HGET", task, "hw") == token then return redis.status_reply("OK") end
 if redis.call("LREM", active, 0, id) == 0 then return redis.error_reply("NOT FOUND") end
 redis.call("ZREM", lease, id) -- one that is missing must not cost the task
 
+if at == 0 then at = clock() + wait end
 -- a hint may have come before us: then it is due earlier than we know
 local hinted = tonumber(redis.call("ZSCORE", due, id) or "")
 if hinted and hinted < at then at = hinted end
-redis.call("ZADD", retry, retry_s, id)
-redis.call("HSET", task, "state", "retry")
+redis.call("ZADD", retry, second_net(at), id)
+redis.call("HSET", task, "state", "retry", "hw", token)
 redis.call("ZADD", due, int(at), id)
-redis.call("HSET", places, id, retry_s .. " " .. what)
+redis.call("HSET", places, id, second_net(at) .. " " .. what)
 live(due, wait + 3600000000)
 live(places, wait + 3600000000)
 if unique ~= task and redis.call("GET", unique) == id then

@@ -22,6 +22,7 @@
 //	due.lua      what is due on a queue                         the queue
 //	wake.lua     due tasks -> head of pending                   the queue
 //	retime.lua   move due tasks to another instant              the queue
+//	forget.lua   drop what a deferral left of a running task       the queue
 //	rules.lua    which pools run which numbers                  the prefix
 //
 // Scripts use only commands of Redis 6.2, take every number as text and answer

@@ -13,13 +13,15 @@ import (
 	"github.com/headwayq/headway/internal/redistest"
 )
 
-// fill puts data into Redis until it takes no more.
-func fill(t *testing.T, rdb redis.UniversalClient) {
+// filler puts data into Redis until it takes no more.
+type filler struct{ next int }
+
+func (f *filler) fill(t *testing.T, rdb redis.UniversalClient) {
 	t.Helper()
-	for i, size := 0, 64<<10; size > 0; i++ {
-		err := rdb.Set(context.Background(), fmt.Sprint("filler:", i), strings.Repeat("x", size), 0).Err()
+	for size := 64 << 10; size > 0; f.next++ {
+		err := rdb.Set(context.Background(), fmt.Sprint("filler:", f.next), strings.Repeat("x", size), 0).Err()
 		switch {
-		case err == nil && i > 100_000:
+		case err == nil && f.next > 100_000:
 			t.Fatal("Redis does not fill up")
 		case redis.HasErrorPrefix(err, "OOM"):
 			size /= 2
@@ -38,7 +40,7 @@ func TestFullRedis(t *testing.T) {
 	limit := func(id string) Limit { return LimitKeys("hw", "rule", id) }
 	ask := func(id, job string, token uint64, cost int, mode Mode) (AcquireReply, error) {
 		return Acquire(ctx, rdb, limit(id), AcquireArgs{
-			Numbers: n, Cost: cost, Token: token, Job: job, Mode: mode, Inline: 50 * time.Millisecond, Grace: 100 * time.Millisecond, MaxWait: -1,
+			Numbers: n, Cost: cost, Token: token, Job: job, Mode: mode, Inline: 50 * time.Millisecond, MaxWait: -1,
 		})
 	}
 	must := func(_ any, err error) {
@@ -58,13 +60,14 @@ func TestFullRedis(t *testing.T) {
 		raw.LPush(ctx, q.active, id)
 		raw.ZAdd(ctx, q.lease, redis.Z{Score: 1, Member: id})
 	}
-	must(Defer(ctx, rdb, q, DeferArgs{ID: "late", At: start, For: "x"}).Result())
+	must(Defer(ctx, rdb, q, DeferArgs{ID: "late", Token: "1", At: start, For: "x"}).Result())
 	// The texts are known before memory runs out.
 	must(Cancel(ctx, rdb, limit("other"), CancelArgs{Numbers: n, Cost: 1, Token: 9}))
-	must(Wake(ctx, rdb, q, []string{"nobody"}, start))
+	must(Wake(ctx, rdb, q, []string{"nobody"}, start, false))
 	must(Peek(ctx, rdb, limit("used"), n, 10))
 	must(Reset(ctx, rdb, limit("other"), n))
-	fill(t, raw)
+	var full filler
+	full.fill(t, raw)
 
 	before := content(t, raw)
 	for name, call := range map[string]func() (AcquireReply, error){
@@ -85,23 +88,30 @@ func TestFullRedis(t *testing.T) {
 	if r, err := Peek(ctx, rdb, limit("used"), n, 10); err != nil || r.Waiting != 2 {
 		t.Errorf("Peek = %+v, %v, want two waiting", r, err)
 	}
+	full.fill(t, raw)
 	if r, err := Cancel(ctx, rdb, limit("used"), CancelArgs{Numbers: n, Cost: 1, Job: "c"}); err != nil {
 		t.Errorf("Cancel of a booking = %+v, %v, want nil", r, err)
 	}
+	full.fill(t, raw)
 	if r, err := Cancel(ctx, rdb, limit("used"), CancelArgs{Numbers: n, Cost: 2, Token: 1, Job: "a"}); err != nil || r.Status != Granted || r.Next.Job != "d" {
 		t.Errorf("Cancel of a grant = %+v, %v, want it given back, and d next", r, err)
 	}
+	full.fill(t, raw)
 	if r, err := Cancel(ctx, rdb, limit("used"), CancelArgs{Numbers: n, Cost: 1, Token: 2, Job: "b", Back: true}); err != nil || r.Status != Granted {
 		t.Errorf("Cancel of a grant that comes back = %+v, %v, want it given back", r, err)
 	}
+	full.fill(t, raw)
 	if r, err := Cancel(ctx, rdb, limit("new"), CancelArgs{Numbers: n, Cost: 1, Token: 77}); err != nil {
 		t.Errorf("Cancel of an unknown token = %+v, %v, want nil", r, err)
 	}
-	if err := Defer(ctx, rdb, q, DeferArgs{ID: "run", At: start, For: "x"}).Err(); err != nil {
+	full.fill(t, raw)
+	if err := Defer(ctx, rdb, q, DeferArgs{ID: "run", Token: "2", At: start, For: "x"}).Err(); err != nil {
 		t.Errorf("Defer = %v, want nil", err)
 	}
-	got, err := Wake(ctx, rdb, q, []string{"late", "run"}, start)
+	full.fill(t, raw)
+	got, err := Wake(ctx, rdb, q, []string{"late", "run"}, start, false)
 	wantCodes(t, "Wake", got, err, Woken, Woken)
+	full.fill(t, raw)
 	if r, err := Reset(ctx, rdb, limit("used"), n); err != nil {
 		t.Errorf("Reset = %+v, %v, want nil", r, err)
 	}

@@ -115,6 +115,7 @@ var scripts = map[string][]string{
 	"due.lua":     {"clock.lua"},
 	"wake.lua":    nil,
 	"retime.lua":  {"clock.lua"},
+	"forget.lua":  nil,
 	"rules.lua":   {"clock.lua"},
 }
 
@@ -129,10 +130,11 @@ func calls(r *recorder) {
 	_, _ = Reset(ctx, r, k, n)
 	Defer(ctx, r, q, DeferArgs{})
 	_, _ = Due(ctx, r, q, time.Second, 10)
-	_, _ = Wake(ctx, r, q, []string{"a"}, time.Now())
-	_, _ = Wake(ctx, r, q, []string{"a", "b", "c"}, time.Now())
+	_, _ = Wake(ctx, r, q, []string{"a"}, time.Now(), false)
+	_, _ = Wake(ctx, r, q, []string{"a", "b", "c"}, time.Now(), false)
 	_, _ = Retime(ctx, r, q, true, make([]Retiming, 1))
 	_, _ = Retime(ctx, r, q, false, make([]Retiming, 3))
+	_ = Forget(ctx, r, q, "a")
 	_, _ = Rules(ctx, r, "hw", time.Second, nil)
 	_, _ = Rules(ctx, r, "hw", time.Second, []string{"a", "b"})
 	// Check takes a client for its pipeline.

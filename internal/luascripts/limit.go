@@ -76,7 +76,6 @@ type AcquireArgs struct {
 	Job     string
 	Mode    Mode
 	Inline  time.Duration
-	Grace   time.Duration
 	MaxWait time.Duration
 }
 
@@ -98,7 +97,7 @@ func Acquire(ctx context.Context, c redis.Scripter, k Limit, a AcquireArgs) (Acq
 	}
 	r := run(ctx, c, acquireScript, "acquire.lua", 7, k.all(),
 		a.Permits, micros(a.Window), a.Cost, tokenText(a.Token), Member{a.Job, a.Cost}.text(), int(a.Mode),
-		micros(a.Inline), micros(a.Grace), longest)
+		micros(a.Inline), longest)
 	reply := AcquireReply{Status: Status(r.int()), At: r.time(), From: r.time(), Now: r.time(), Promised: r.time()}
 	reply.Next = Turn{At: r.time(), Job: r.text()}
 	return reply, r.err
@@ -109,7 +108,6 @@ type CheckArgs struct {
 	Limit Limit
 	Numbers
 	Member
-	Grace time.Duration
 }
 
 // CheckReply is the answer of check.lua.
@@ -117,6 +115,7 @@ type CheckReply struct {
 	Status Status // Booked, or Refused when it is not known
 	At     time.Time
 	Now    time.Time
+	Before int // permits ahead of it in the line
 	Err    error
 }
 
@@ -139,7 +138,7 @@ func Check(ctx context.Context, c redis.UniversalClient, bookings []CheckArgs) [
 		for i, n := range again {
 			b := bookings[n]
 			keys := []string{b.Limit.ledger, b.Limit.line, b.Limit.promised}
-			args := []any{b.Permits, micros(b.Window), b.text(), micros(b.Grace)}
+			args := []any{b.Permits, micros(b.Window), b.text()}
 			if withText {
 				cmds[i] = checkScript.Eval(ctx, pipe, keys, args...)
 			} else {
@@ -154,8 +153,8 @@ func Check(ctx context.Context, c redis.UniversalClient, bookings []CheckArgs) [
 				continue
 			}
 			v, err := cmds[i].Result()
-			r := readReply("check.lua", 3, v, err)
-			out[n] = CheckReply{Status: Status(r.int()), At: r.time(), Now: r.time()}
+			r := readReply("check.lua", 4, v, err)
+			out[n] = CheckReply{Status: Status(r.int()), At: r.time(), Now: r.time(), Before: int(r.int())}
 			out[n].Err = r.err
 		}
 		again = missing
@@ -210,7 +209,7 @@ type PeekReply struct {
 	Listed  []Waiting
 }
 
-// Peek runs peek.lua. most is 0 to 1000.
+// Peek runs peek.lua. most is 0 to 250.
 func Peek(ctx context.Context, c redis.Scripter, k Limit, n Numbers, most int) (PeekReply, error) {
 	r := run(ctx, c, peekScript, "peek.lua", 6, []string{k.ledger, k.line, k.promised},
 		n.Permits, micros(n.Window), most)

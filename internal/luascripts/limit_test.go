@@ -66,7 +66,7 @@ func TestEveryKeyHasALife(t *testing.T) {
 		if err := rdb.SetTime(ctx, start.Add(at)); err != nil {
 			t.Fatal(err)
 		}
-		a := AcquireArgs{Numbers: n, Cost: cost, Token: token, Job: job, Mode: mode, Inline: 50 * time.Millisecond, Grace: 100 * time.Millisecond, MaxWait: -1}
+		a := AcquireArgs{Numbers: n, Cost: cost, Token: token, Job: job, Mode: mode, Inline: 50 * time.Millisecond, MaxWait: -1}
 		if _, err := Acquire(ctx, rdb, k, a); err != nil {
 			t.Fatal(err)
 		}

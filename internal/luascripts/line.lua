@@ -7,21 +7,22 @@
 --           stays), and the member MIXED while costs in the line differ
 
 local MIXED = "mixed"
-local LATE = 3600000000 -- how long a late turn stays
+local GRACE = 100000 -- how long after its last promise a head keeps its place
+local LATE = 3600000000 -- how long its turn stays
 
 local function cost_of(member)
   return tonumber(string.match(member, "^%d+"))
 end
 
--- late_heads are those at the head whose last promise is more than grace past,
+-- late_heads are those at the head whose last promise is more than GRACE past,
 -- 20 at most: they hold up nobody
-local function late_heads(line, promised, me, now, grace)
+local function late_heads(line, promised, me, now)
   local late = {}
   for i = 0, 19 do
     local v = redis.call("ZRANGE", line, i, i)
     if not v[1] or v[1] == me then break end
     local p = redis.call("ZSCORE", promised, v[1])
-    if p and tonumber(p) + grace >= now then break end
+    if p and tonumber(p) + GRACE >= now then break end
     late[i + 1] = v[1]
   end
   return late
@@ -81,12 +82,15 @@ end
 local function leave(line, promised, me)
   redis.call("ZREM", line, me)
   redis.call("ZREM", promised, me)
+  if redis.call("ZCARD", line) == 0 then redis.call("ZREM", promised, MIXED) end
 end
 
--- next_turn is the head and its instant, when that is earlier than promised:
--- whoever reads it re-times that job. "" and 0 when there is nothing to do.
+-- next_turn is the first who is not late, and its instant, when that is earlier
+-- than promised: whoever reads it re-times that job. "" and 0 when there is
+-- nothing to do.
 local function next_turn(L, n, W, line, promised, now)
-  local head = redis.call("ZRANGE", line, 0, 0)[1]
+  local late = late_heads(line, promised, "", now)
+  local head = redis.call("ZRANGE", line, #late, #late)[1]
   if not head then return "", 0 end
   local at = slot(L, n, W, now, cost_of(head))
   local told = tonumber(redis.call("ZSCORE", promised, head) or "0")

@@ -9,15 +9,16 @@ import (
 // textJoins are the only lines that join with "..": each joins text, and no
 // number gets into it but through string.format.
 var textJoins = map[string][]string{
-	"defer.lua":  {`redis.call("HSET", places, id, retry_s .. " " .. what)`}, // an argument, never a number here
+	"defer.lua":  {`second_net(at) .. " " .. what`}, // text by format
 	"due.lua":    {`redis.call("HGET", prefix .. v[i], "state")`},
-	"retime.lua": {`redis.call("HSET", places, id, retry_s .. what)`},
+	"retime.lua": {`second_net(at) .. what`},
 	"sliding.lua": {
 		`redis.call("GETRANGE", L.key, turn, -1) .. redis.call("GETRANGE", L.key, HEADER, turn - 1)`,
 		`string.char(SCHEMA) .. token .. pack(head, 3)`,
 		`header(token, cost - 1) .. pack(at, WIDTH)`,
 		`header(L.token, L.count - 1) .. records(L)`,
 	},
+	"wake.lua":   {`prefix .. id`},
 	"tokens.lua": {`"(" .. int(COPY - now)`},
 }
 

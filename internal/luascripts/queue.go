@@ -8,19 +8,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// safetyNet is how long after its instant asynq's own forwarder may take a
-// deferred task: the second net, should every waker be gone.
-const safetyNet = 5 * time.Second
-
-// retryScore is asynq's whole-second score of a task that is due at an instant.
-func retryScore(at time.Time) int64 { return at.Unix() + int64(safetyNet/time.Second) }
-
 // DeferArgs are the arguments of defer.lua beside its keys.
 type DeferArgs struct {
 	ID     string
-	At     time.Time
-	For    string        // what the task waits for
+	Token  string        // of the deferral: written once, however often it is sent
+	At     time.Time     // zero for Wait from now, by Redis' clock
 	Wait   time.Duration // from now to At
+	For    string        // what the task waits for
 	Unique string        // asynq's lock of a unique task, or ""
 }
 
@@ -31,8 +25,12 @@ func Defer(ctx context.Context, c redis.Scripter, k Queue, a DeferArgs) *redis.C
 	if unique == "" {
 		unique = task
 	}
+	at := int64(0)
+	if !a.At.IsZero() {
+		at = a.At.UnixMicro()
+	}
 	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.retry, k.due, k.places, unique},
-		a.ID, a.At.UnixMicro(), retryScore(a.At), a.For, micros(max(0, a.Wait)))
+		a.ID, a.Token, at, micros(max(0, a.Wait)), a.For)
 }
 
 // DueTask is a deferred task whose instant has nearly come.
@@ -66,13 +64,18 @@ const (
 	StillActive = 2
 	Gone        = 3
 	NotOurs     = 4
+	NotYet      = 5
 )
 
 // Wake runs wake.lua for at most 1000 tasks, the first to run first, and
-// answers what became of each.
-func Wake(ctx context.Context, c redis.Scripter, k Queue, ids []string, now time.Time) ([]int64, error) {
+// answers what became of each. With fair set one other task goes before them.
+func Wake(ctx context.Context, c redis.Scripter, k Queue, ids []string, now time.Time, fair bool) ([]int64, error) {
+	flag := 0
+	if fair {
+		flag = 1
+	}
 	keys := append(make([]string, 0, 4+len(ids)), k.due, k.retry, k.pending, k.places)
-	args := append(make([]any, 0, 2+len(ids)), now.UnixNano(), len(ids))
+	args := append(make([]any, 0, 4+len(ids)), now.UnixNano(), k.task, flag, len(ids))
 	for _, id := range ids {
 		keys = append(keys, k.Task(id))
 		args = append(args, id)
@@ -94,10 +97,10 @@ func Retime(ctx context.Context, c redis.Scripter, k Queue, earlier bool, tasks 
 		flag = 1
 	}
 	keys := append(make([]string, 0, 3+len(tasks)), k.due, k.retry, k.places)
-	args := append(make([]any, 0, 2+3*len(tasks)), len(tasks), flag)
+	args := append(make([]any, 0, 2+2*len(tasks)), len(tasks), flag)
 	for _, t := range tasks {
 		keys = append(keys, k.Task(t.ID))
-		args = append(args, t.ID, t.At.UnixMicro(), retryScore(t.At))
+		args = append(args, t.ID, t.At.UnixMicro())
 	}
 	return codes(run(ctx, c, retimeScript, "retime.lua", len(tasks), keys, args...), len(tasks))
 }
@@ -110,14 +113,10 @@ func codes(r *reply, n int) ([]int64, error) {
 	return out, r.err
 }
 
-// Forget drops what defer.lua left of a task that a user's own error now sends
-// to asynq's retry set: its back-off must not be mistaken for our score.
-func Forget(ctx context.Context, c redis.UniversalClient, k Queue, id string) error {
-	pipe := c.Pipeline()
-	pipe.ZRem(ctx, k.due, id)
-	pipe.HDel(ctx, k.places, id)
-	if _, err := pipe.Exec(ctx); err != nil {
-		return fmt.Errorf("forget: %w", err)
+// Forget runs forget.lua.
+func Forget(ctx context.Context, c redis.Scripter, k Queue, id string) error {
+	if err := forgetScript.Run(ctx, c, []string{k.due, k.places, k.Task(id)}, id).Err(); err != nil {
+		return fmt.Errorf("forget.lua: %w", err)
 	}
 	return nil
 }

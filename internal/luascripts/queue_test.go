@@ -1,9 +1,9 @@
 package luascripts
 
 import (
-	"context"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -45,7 +45,7 @@ func (a *asynqQueue) put(state string, ids ...string) {
 
 func (a *asynqQueue) deferTask(id string, in time.Duration, unique string) {
 	a.Helper()
-	d := DeferArgs{ID: id, At: start.Add(in), For: "sms 1 key", Wait: in, Unique: unique}
+	d := DeferArgs{ID: id, Token: fmt.Sprint(rand.Uint64()), At: start.Add(in), For: "sms 1 key", Wait: in, Unique: unique}
 	if err := Defer(a.Context(), a.rdb, a.q, d).Err(); err != nil {
 		a.Fatalf("Defer(%q): %v", id, err)
 	}
@@ -70,6 +70,9 @@ func (a *asynqQueue) place(id, state string, score, due time.Duration) {
 	keysHaveALife(a.T, a.raw)
 }
 
+// safetyNet is when asynq's own forwarder may take a deferred task.
+const safetyNet = 5 * time.Second
+
 func TestDefer(t *testing.T) {
 	t.Parallel()
 	a := newQueue(t)
@@ -92,7 +95,7 @@ func TestDefer(t *testing.T) {
 	// What is not running is not ours to move, and asynq's answer says so.
 	state := content(t, a.raw)
 	for _, id := range []string{"a", "unknown"} {
-		cmd := Defer(t.Context(), a.rdb, a.q, DeferArgs{ID: id, At: start, For: "x"})
+		cmd := Defer(t.Context(), a.rdb, a.q, DeferArgs{ID: id, Token: "again", At: start, For: "x"})
 		if err := cmd.Err(); err == nil || !strings.HasPrefix(err.Error(), "NOT FOUND") {
 			t.Errorf("Defer(%q) = %v, want NOT FOUND", id, err)
 		}
@@ -111,7 +114,7 @@ func TestWakeKeepsTheOrder(t *testing.T) {
 	for i, id := range ids {
 		a.deferTask(id, time.Duration(i+1)*time.Second, "")
 	}
-	got, err := Wake(t.Context(), a.rdb, a.q, ids, start)
+	got, err := Wake(t.Context(), a.rdb, a.q, ids, start, false)
 	wantCodes(t, "Wake", got, err, Woken, Woken, Woken)
 	a.place("first", "pending", 0, 0)
 	if got := a.raw.HGet(t.Context(), a.q.Task("first"), "pending_since").Val(); got != fmt.Sprint(start.UnixNano()) {
@@ -122,7 +125,7 @@ func TestWakeKeepsTheOrder(t *testing.T) {
 			t.Errorf("asynq pops %q, want %q", got, want)
 		}
 	}
-	got, err = Wake(t.Context(), a.rdb, a.q, ids, start)
+	got, err = Wake(t.Context(), a.rdb, a.q, ids, start, false)
 	wantCodes(t, "Wake again", got, err, NotOurs, NotOurs, NotOurs)
 }
 
@@ -148,7 +151,7 @@ func TestWakeLeavesOthersAlone(t *testing.T) {
 	for _, id := range []string{"running", "failed", "done", "dead"} {
 		untouched[id] = fmt.Sprint(a.raw.HGetAll(ctx, a.q.Task(id)).Val())
 	}
-	got, err := Wake(ctx, a.rdb, a.q, []string{"running", "failed", "done", "dead", "gone", "never", "ours"}, start)
+	got, err := Wake(ctx, a.rdb, a.q, []string{"running", "failed", "done", "dead", "gone", "never", "ours"}, start, false)
 	wantCodes(t, "Wake", got, err, StillActive, NotOurs, NotOurs, NotOurs, Gone, Gone, Woken)
 	for id, want := range untouched {
 		if got := fmt.Sprint(a.raw.HGetAll(ctx, a.q.Task(id)).Val()); got != want {
@@ -221,7 +224,7 @@ func TestHintBeforeDefer(t *testing.T) {
 		a.place(id, "active", 0, 30*time.Second)
 	}
 	a.deferTask("a", minute, "")
-	a.place("a", "retry", minute+safetyNet, 30*time.Second)
+	a.place("a", "retry", 30*time.Second+safetyNet, 30*time.Second)
 	a.deferTask("b", 10*time.Second, "")
 	a.place("b", "retry", 10*time.Second+safetyNet, 10*time.Second)
 	// Without "earlier" a running task is left alone.
@@ -260,7 +263,7 @@ func TestRetime(t *testing.T) {
 	if got := a.raw.ZScore(ctx, a.q.retry, "failed").Val(); got != 7 {
 		t.Errorf("the back-off of another is %v, want 7", got)
 	}
-	got, err = Wake(ctx, a.rdb, a.q, []string{"a", "failed"}, start) // hw's score moved along
+	got, err = Wake(ctx, a.rdb, a.q, []string{"a", "failed"}, start, false) // hw's score moved along
 	wantCodes(t, "Wake", got, err, Woken, NotOurs)
 	// Long past, also when its index is new: it stays, and has a life.
 	a.raw.Del(ctx, a.q.due)
@@ -296,18 +299,79 @@ func TestDue(t *testing.T) {
 	}
 }
 
+// A task that runs may have a hint or an old entry: what its own error is told to
+// wait for must not be cut short by it. One that was deferred keeps its entry.
 func TestForget(t *testing.T) {
 	t.Parallel()
 	a := newQueue(t)
+	a.put("active", "a", "b")
+	a.deferTask("b", minute, "")
+	got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{"a", start.Add(time.Second)}})
+	wantCodes(t, "Retime of an active task", got, err, 1)
+	for _, id := range []string{"a", "b", "unknown"} {
+		if err := Forget(t.Context(), a.rdb, a.q, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.place("a", "active", 0, 0)
+	a.place("b", "retry", minute+safetyNet, minute)
+}
+
+// The answer of a deferral may be lost, and its copy may come when the task
+// runs again: that delivery is left alone.
+func TestDeferTwice(t *testing.T) {
+	t.Parallel()
+	a := newQueue(t)
 	a.put("active", "a")
-	a.deferTask("a", minute, "")
-	if err := Forget(t.Context(), a.rdb, a.q, "a"); err != nil {
-		t.Fatal(err)
+	args := DeferArgs{ID: "a", Token: "0123456789abcdef", At: start.Add(minute), Wait: minute, For: "x"}
+	for range 2 {
+		if err := Defer(t.Context(), a.rdb, a.q, args).Err(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	a.place("a", "retry", minute+safetyNet, 0)
-	got, err := Wake(context.Background(), a.rdb, a.q, []string{"a"}, start)
-	wantCodes(t, "Wake of what was forgotten", got, err, NotOurs)
-	if n := a.raw.Exists(t.Context(), a.q.due, a.q.places).Val(); n != 0 {
-		t.Errorf("%d keys of ours are left, want none", n)
+	a.place("a", "retry", minute+safetyNet, minute)
+	got, err := Wake(t.Context(), a.rdb, a.q, []string{"a"}, start, false)
+	wantCodes(t, "Wake", got, err, Woken)
+	a.raw.RPopLPush(t.Context(), a.q.pending, a.q.active)
+	a.raw.HSet(t.Context(), a.q.Task("a"), "state", "active")
+	if err := Defer(t.Context(), a.rdb, a.q, args).Err(); err != nil {
+		t.Errorf("a late copy of Defer = %v, want OK", err)
 	}
+	a.place("a", "active", 0, 0)
+}
+
+// Who was woken first runs first, also when the next are woken before it was
+// fetched; with fair set one other task goes before them, and only one.
+func TestWakeKeepsOrder(t *testing.T) {
+	t.Parallel()
+	a := newQueue(t)
+	ids := []string{"a", "b", "c", "d"}
+	a.put("active", ids...)
+	for i, id := range ids {
+		a.deferTask(id, time.Duration(i+1)*time.Second, "")
+	}
+	for _, other := range []string{"x", "y", "z"} {
+		a.raw.HSet(t.Context(), a.q.Task(other), "state", "pending", "pending_since", "1")
+		a.raw.LPush(t.Context(), a.q.pending, other)
+	}
+	wake := func(fair bool, ids []string, want ...string) {
+		t.Helper()
+		codes := make([]int64, len(ids))
+		for i := range codes {
+			codes[i] = Woken
+		}
+		got, err := Wake(t.Context(), a.rdb, a.q, ids, start, fair)
+		wantCodes(t, "Wake", got, err, codes...)
+		pending := a.raw.LRange(t.Context(), a.q.pending, 0, -1).Val()
+		slices.Reverse(pending)
+		if !slices.Equal(pending, want) {
+			t.Errorf("to run after Wake(%v) = %v, want %v", ids, pending, want)
+		}
+	}
+	wake(false, []string{"a"}, "a", "x", "y", "z")
+	wake(true, []string{"b"}, "a", "b", "x", "y", "z")
+	a.raw.RPop(t.Context(), a.q.pending)
+	a.raw.RPop(t.Context(), a.q.pending)
+	wake(true, []string{"c"}, "x", "c", "y", "z")
+	wake(true, []string{"d"}, "x", "c", "d", "y", "z")
 }

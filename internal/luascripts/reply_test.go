@@ -30,7 +30,7 @@ func readers(c redis.Scripter) map[string]error {
 	_, peek := Peek(ctx, c, k, n, 10)
 	_, reset := Reset(ctx, c, k, n)
 	_, due := Due(ctx, c, q, time.Second, 10)
-	_, wake := Wake(ctx, c, q, []string{"a", "b"}, time.Now())
+	_, wake := Wake(ctx, c, q, []string{"a", "b"}, time.Now(), false)
 	_, retime := Retime(ctx, c, q, true, make([]Retiming, 2))
 	_, rules := Rules(ctx, c, "hw", time.Second, []string{"a"})
 	return map[string]error{

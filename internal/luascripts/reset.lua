@@ -14,6 +14,6 @@ local n, W = tonumber(ARGV[1]), tonumber(ARGV[2])
 local now = clock()
 if not open(ledger) then return { 5, now, 0, "" } end
 
-redis.call("DEL", ledger, tokens)
+redis.call("UNLINK", ledger, tokens)
 local job, when = next_turn(open(ledger), n, W, line, promised, now)
 return { 1, now, when, job }

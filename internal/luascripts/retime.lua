@@ -6,7 +6,7 @@
 -- KEYS[4+] tasks      asynq's hash of each task, ARGV[1] of them
 -- ARGV[1]  count      how many tasks, 1 to 1000
 -- ARGV[2]  earlier    1: only if it is earlier than what is there, and for a task that is still active too
--- ARGV[3+] per task   id, at_us, retry_s
+-- ARGV[3+] per task   id, at_us
 -- returns  count integers: 1 moved, 0 left alone
 local due, retry, places = KEYS[1], KEYS[2], KEYS[3]
 local count, earlier = tonumber(ARGV[1]), ARGV[2] == "1"
@@ -14,7 +14,7 @@ local count, earlier = tonumber(ARGV[1]), ARGV[2] == "1"
 local now = clock()
 local reply = {}
 for i = 1, count do
-  local task, id, at, retry_s = KEYS[3 + i], ARGV[3 * i], tonumber(ARGV[3 * i + 1]), ARGV[3 * i + 2]
+  local task, id, at = KEYS[3 + i], ARGV[2 * i + 1], tonumber(ARGV[2 * i + 2])
   local h = redis.call("HMGET", task, "state", "unique_key")
   local ours, what = string.match(redis.call("HGET", places, id) or "", "^(%d+)( .*)$")
   local old = tonumber(redis.call("ZSCORE", due, id) or "")
@@ -22,13 +22,14 @@ for i = 1, count do
   if earlier and old and old <= at then
     -- it knows already
   elseif h[1] == "retry" and ours and redis.call("ZSCORE", retry, id) == ours then
-    redis.call("ZADD", retry, retry_s, id)
+    redis.call("ZREM", due, id) -- first a write that needs no memory: a full Redis lets the others pass
+    redis.call("ZADD", retry, second_net(at), id)
     redis.call("ZADD", due, int(at), id)
-    redis.call("HSET", places, id, retry_s .. what)
+    redis.call("HSET", places, id, second_net(at) .. what)
     live(due, max(0, at - now) + 3600000000)
     live(places, max(0, at - now) + 3600000000)
-    local more = tonumber(retry_s) - tonumber(ours)
-    if more > 0 and h[2] and redis.call("GET", h[2]) == id then -- unique while it waits
+    local more = tonumber(second_net(at)) - tonumber(ours)
+    if more > 0 and h[2] and redis.call("GET", h[2]) == id then -- unique while it waits; the lock carries the queue's tag
       redis.call("PEXPIRE", h[2], int(max(0, redis.call("PTTL", h[2])) + more * 1000))
     end
     reply[i] = 1

@@ -39,6 +39,7 @@ var (
 	dueScript     = script("due.lua", "clock.lua")
 	wakeScript    = script("wake.lua")
 	retimeScript  = script("retime.lua", "clock.lua")
+	forgetScript  = script("forget.lua")
 	rulesScript   = script("rules.lua", "clock.lua")
 )
 

@@ -2,8 +2,10 @@
 --
 -- The ledger's header names the newest grant's token. When the next grant takes
 -- its place it moves to a sorted set of its own (score = instant of the grant),
--- as long as the grant counts or a copy of its call may still arrive. A token
--- that was withdrawn has its time as a negative score.
+-- as long as the grant counts or a copy of its call may still arrive; where the
+-- window is shorter than that it is written there at once, because the ledger
+-- goes with its window. A token that was withdrawn has its time as a negative
+-- score.
 
 local COPY = 60000000 -- a copy of a call is not expected later than this
 

@@ -1,23 +1,46 @@
--- wake.lua: deferred tasks go to the head of pending, in the order given.
+-- wake.lua: deferred tasks go to the head of pending, in the order given, and
+-- behind those that were woken before and still wait there. While workers are
+-- scarce one other task goes before them, so that the rest does not starve.
 --
 -- KEYS[1]  due        sorted set, score = instant of a deferred task in microseconds
 -- KEYS[2]  retry      asynq's sorted set of tasks to try again
 -- KEYS[3]  pending    asynq's list of tasks to run; asynq pops its right end
 -- KEYS[4]  places     hash, task id -> "retry_s for"
--- KEYS[5+] tasks      asynq's hash of each task, ARGV[2] of them
--- ARGV[1]  now_ns     pending since, as asynq writes it
--- ARGV[2]  count      how many tasks, 1 to 1000
--- ARGV[3+] ids        the tasks' ids, the first to run first
--- returns  count integers: 1 woken, 2 still active (ask again), 3 gone, 4 not ours any more
+-- KEYS[5+] tasks      asynq's hash of each task, ARGV[4] of them
+-- ARGV[1]  now_ns     pending since, as asynq writes it; also the mark of a woken task
+-- ARGV[2]  task       prefix of asynq's task hashes of this queue, which carry the same tag
+-- ARGV[3]  fair       1: one other task goes first
+-- ARGV[4]  count      how many tasks, 1 to 1000
+-- ARGV[5+] ids        the tasks' ids, the first to run first
+-- returns  count integers: 1 woken, 2 still active (ask again), 3 gone, 4 not ours any more, 5 not yet: 100 wait in front
 local due, retry, pending, places = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local now_ns, count = ARGV[1], tonumber(ARGV[2])
+local now_ns, prefix, fair, count = ARGV[1], ARGV[2], ARGV[3] == "1", tonumber(ARGV[4])
 
-local reply = {}
+-- a task that was woken, and only that, has been pending since its mark
+local function woken(id)
+  local h = redis.call("HMGET", prefix .. id, "hw_woken", "pending_since")
+  return h[1] and h[1] == h[2]
+end
+
+-- front[first] and all behind it stay in front: who was woken before, and the
+-- other task that may go before them
+local front = redis.call("LRANGE", pending, -101, -1)
+local first, waiting = #front + 1, 0
+if #front > 1 and not woken(front[#front]) and woken(front[#front - 1]) then first = #front end
+while first > 1 and woken(front[first - 1]) do
+  first, waiting = first - 1, waiting + 1
+end
+if fair and first > #front and first > 1 then first = #front end
+local ahead = #front - first + 1
+
+local reply, aside = {}, 0
 for i = count, 1, -1 do
-  local task, id = KEYS[4 + i], ARGV[2 + i]
+  local task, id = KEYS[4 + i], ARGV[4 + i]
   local state = redis.call("HGET", task, "state")
   if state == "active" then
     reply[i] = 2
+  elseif waiting >= 100 then
+    reply[i] = 5
   else
     local place = redis.call("HGET", places, id)
     local ours = place and string.match(place, "^%d+")
@@ -27,10 +50,15 @@ for i = count, 1, -1 do
     -- another score than ours is a user's own back-off: it is not ours to end
     if state == "retry" and ours and redis.call("ZSCORE", retry, id) == ours then
       redis.call("ZREM", retry, id)
+      while aside < ahead do
+        redis.call("RPOP", pending)
+        aside = aside + 1
+      end
       redis.call("RPUSH", pending, id)
-      redis.call("HSET", task, "state", "pending", "pending_since", now_ns)
+      redis.call("HSET", task, "state", "pending", "pending_since", now_ns, "hw_woken", now_ns)
       reply[i] = 1
     end
   end
 end
+for i = first, first + aside - 1 do redis.call("RPUSH", pending, front[i]) end
 return reply
