@@ -45,9 +45,9 @@ func (tr *trace) asked(d throttle.Decision, err error, job string, cost int, max
 	told, known := m.told[job]
 	waiting := len(m.line) - len(late)
 	exact, most := 0, 0
-	if rank >= 0 {
-		exact, most = m.ahead(len(late), rank)
-	} else if !known {
+	if known {
+		exact, most = m.ahead(len(late), m.place(job))
+	} else {
 		exact, most = m.ahead(len(late), len(m.line))
 	}
 
@@ -83,7 +83,7 @@ func (tr *trace) asked(d throttle.Decision, err error, job string, cost int, max
 	case rank >= 0:
 		m.told[job] = at
 	case known:
-		m.joinHead(job, cost, at)
+		m.rejoin(job, at)
 	default:
 		m.join(job, cost, at)
 	}
@@ -172,13 +172,9 @@ func (tr *trace) check(job string) {
 	if !got.Known {
 		return
 	}
-	var late []place
-	exact, most := 0, 0
+	late := m.lateHeads(tr.now, job)
+	exact, most := m.ahead(len(late), m.place(job))
 	rank := m.rank(job)
-	if rank >= 0 {
-		late = m.lateHeads(tr.now, job)
-		exact, most = m.ahead(len(late), rank)
-	}
 	if want := m.instant(tr.now, exact, most, p.Cost); !want.hold(got.At.UnixMicro()) {
 		tr.Fatalf("Check(%q) = %d from now, want %d to %d", job, got.At.UnixMicro()-tr.now, want.lo-tr.now, want.hi-tr.now)
 	}

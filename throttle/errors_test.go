@@ -158,6 +158,9 @@ func TestRedisAway(t *testing.T) {
 	if !ok || !errors.Is(err, throttle.ErrUnavailable) || u.Op != "acquire" || errors.Is(err, context.Canceled) {
 		t.Errorf("TryAcquire = %#v, want an UnavailableError", err)
 	}
+	if throttle.Answered(err) {
+		t.Errorf("Answered(%v) = true, want false", err)
+	}
 	if err := l.Acquire(t.Context(), key, 1); !errors.Is(err, throttle.ErrUnavailable) {
 		t.Errorf("Acquire = %v, want %v", err, throttle.ErrUnavailable)
 	}
@@ -177,6 +180,9 @@ func TestRedisAway(t *testing.T) {
 	_, err = l.TryAcquire(t.Context(), key, 1)
 	if redisErr, ok := errors.AsType[redis.Error](err); ok || !errors.Is(err, throttle.ErrUnavailable) {
 		t.Errorf("TryAcquire = %v (%v), want %v and no error of the client's", err, redisErr, throttle.ErrUnavailable)
+	}
+	if !throttle.Answered(err) {
+		t.Errorf("Answered(%v) = false, want true", err)
 	}
 	noKey(t, err)
 }

@@ -124,6 +124,11 @@ func TestCallWithoutAnswerIsTakenBack(t *testing.T) {
 		t.Errorf("Acquire = %v, want %v", err, throttle.ErrUnavailable)
 	}
 	s.look(t, 1, 0)
+	s.cutNext()
+	if _, err := s.l.TryAcquire(t.Context(), key, 1); !errors.Is(err, throttle.ErrUnavailable) {
+		t.Errorf("TryAcquire = %v, want %v", err, throttle.ErrUnavailable)
+	}
+	s.look(t, 1, 0)
 	if err := s.l.Acquire(t.Context(), key, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -132,6 +137,24 @@ func TestCallWithoutAnswerIsTakenBack(t *testing.T) {
 		t.Errorf("Acquire = %v, want %v", err, throttle.ErrUnavailable)
 	}
 	s.look(t, 0, 0)
+}
+
+// A copy may come when a short window is long over: it is the same grant, and
+// not another one.
+func TestTokenOutlivesAShortWindow(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("sms", throttle.Sliding(1, 10*ms))
+	first := s.job(l, "a", 1)
+	s.raw.Del(t.Context(), "hw:{"+key+"}:sms") // as its expiry does
+	s.at(59 * time.Second)
+	again, err := l.Redeem(t.Context(), first.Request)
+	if err != nil || !again.Granted || !again.At.Equal(first.At) {
+		t.Errorf("the copy = %v, %v, want the grant of %v", again, err, first.At)
+	}
+	if n := s.raw.Exists(t.Context(), "hw:{"+key+"}:sms").Val(); n != 0 {
+		t.Error("the copy was charged, want nothing written")
+	}
 }
 
 // What was withdrawn before it arrived is refused when it does.

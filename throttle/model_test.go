@@ -1,6 +1,7 @@
 package throttle_test
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -22,6 +23,7 @@ type model struct {
 	spent         []spent // ever, in order of time
 	withdrawn     map[throttle.Token]int64
 	line          []place
+	parked        map[string]place // too late, and out of the line until they come
 	told          map[string]int64 // the last promise, also of those who came too late
 }
 
@@ -48,7 +50,7 @@ func (b bounds) hold(at int64) bool { return b.lo <= at && at <= b.hi }
 func newModel(n int, window time.Duration) *model {
 	return &model{
 		n: n, window: window.Microseconds(), inline: 50_000, grace: 100_000,
-		withdrawn: map[throttle.Token]int64{}, told: map[string]int64{},
+		withdrawn: map[throttle.Token]int64{}, told: map[string]int64{}, parked: map[string]place{},
 	}
 }
 
@@ -120,6 +122,7 @@ func (m *model) ahead(from, to int) (exact, tickets int) {
 
 func (m *model) leave(job string) {
 	delete(m.told, job)
+	delete(m.parked, job)
 	if i := m.rank(job); i >= 0 {
 		m.line = slices.Delete(m.line, i, i+1)
 	}
@@ -128,6 +131,9 @@ func (m *model) leave(job string) {
 // drop takes places out of the line; what was told to them is kept, and with
 // it their turn.
 func (m *model) drop(late []place) {
+	for _, p := range late {
+		m.parked[p.job] = p
+	}
 	m.line = slices.DeleteFunc(m.line, func(p place) bool {
 		return slices.ContainsFunc(late, func(l place) bool { return l.job == p.job })
 	})
@@ -137,20 +143,44 @@ func (m *model) join(job string, cost int, at int64) {
 	p := place{job: job, cost: cost}
 	if len(m.line) > 0 {
 		last := m.line[len(m.line)-1]
-		p.ticket = last.ticket + last.cost
+		p.ticket = max(p.ticket, last.ticket+last.cost)
+	}
+	if parked := m.inTickets(); len(parked) > 0 {
+		last := parked[len(parked)-1]
+		p.ticket = max(p.ticket, last.ticket+last.cost)
 	}
 	m.line = append(m.line, p)
 	m.told[job] = at
 }
 
+// inTickets are those who are parked, in order.
+func (m *model) inTickets() []place {
+	return slices.SortedFunc(maps.Values(m.parked), func(a, b place) int { return a.ticket - b.ticket })
+}
+
+// place is where a job stands in the line, or would when it comes late.
+func (m *model) place(job string) int {
+	if i := m.rank(job); i >= 0 {
+		return i
+	}
+	return len(slices.DeleteFunc(slices.Clone(m.line), func(p place) bool { return p.ticket >= m.parked[job].ticket }))
+}
+
+func (m *model) rejoin(job string, at int64) {
+	m.line = slices.Insert(m.line, m.place(job), m.parked[job])
+	delete(m.parked, job)
+	m.told[job] = at
+}
+
 func (m *model) joinHead(job string, cost int, at int64) {
 	p := place{job: job, cost: cost}
-	if len(m.line) > 0 {
-		p.ticket = m.line[0].ticket - cost
+	if all := append(m.inTickets(), m.line...); len(all) > 0 {
+		p.ticket = slices.MinFunc(all, func(a, b place) int { return a.ticket - b.ticket }).ticket - cost
 	}
 	if i := m.rank(job); i >= 0 {
 		m.line = slices.Delete(m.line, i, i+1)
 	}
+	delete(m.parked, job)
 	m.line = slices.Insert(m.line, 0, p)
 	m.told[job] = at
 }

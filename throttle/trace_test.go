@@ -169,8 +169,9 @@ func (tr *trace) invariants() {
 	if err != nil {
 		tr.Fatal(err)
 	}
+	// Who is parked stands before all others, in the order of tickets too.
 	var want []string
-	for _, p := range tr.m.line {
+	for _, p := range append(tr.m.inTickets(), tr.m.line...) {
 		want = append(want, fmt.Sprintf("%d:%s", p.cost, p.job))
 	}
 	if !slices.Equal(line, want) {

@@ -110,7 +110,7 @@ func TestThrottledIsNotFailed(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				r, w := newRig(t), &witness{}
-				h := &tenKeys{lim: r.limiter("ten", throttle.Sliding(1, 200*ms)), exhausted: map[string]bool{}}
+				h := &tenKeys{lim: r.limiter("ten", throttle.Sliding(1, 400*ms)), exhausted: map[string]bool{}}
 				fails, lastErr := 0, ""
 				if last {
 					fails, lastErr = 1, errGateway.Error()
@@ -272,22 +272,24 @@ func TestEarlierGrantsAreGivenBack(t *testing.T) {
 	r.wantQueue(1, 0, 0)
 }
 
-// A handler takes two permits of one key one by one. When the second has to
-// wait, giving the first one back must not give up the place for the second.
-func TestSecondPermitOfTheSameKeyKeepsItsPlace(t *testing.T) {
+// A second Acquire of the same rule and key in one attempt can't be deferred:
+// giving the first permit back would serve the second, and so on without end.
+// It is refused for good, also when it could be had at once.
+func TestSameKeyTwiceIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	lim := r.limiter("two", throttle.Sliding(2, 700*ms))
-	r.take(lim, "k")
+	lim := r.limiter("two", throttle.Sliding(2, time.Hour))
 	r.start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+		if err := lim.Acquire(ctx, "other", 2); err != nil {
+			return err
+		}
 		return errors.Join(lim.Acquire(ctx, "k", 1), lim.Acquire(ctx, "k", 1))
 	}), worker.Config{})
-	r.enqueue("any", "a", "{}", asynq.MaxRetry(0))
-	r.eventually("deferred", func() bool { return r.is("a", asynq.TaskStateRetry) })
-	if s := r.peek(lim, "k"); s.Waiting != 1 || s.Booked[0].Job != worker.Job("default", "a") {
-		t.Errorf("in the line: %+v, want the task", s.Booked)
+	r.enqueue("any", "a", "{}")
+	r.eventually("archived", func() bool { return r.is("a", asynq.TaskStateArchived) })
+	if got := r.info("a").LastErr; !strings.Contains(got, worker.ErrTwice.Error()) || strings.Contains(got, `"k"`) {
+		t.Errorf("LastErr = %q, want %q without the key", got, worker.ErrTwice)
 	}
-	r.eventually("done", func() bool { return r.info("a") == nil })
 }
 
 // A policy without a booking to tell the truth about: real errors of limited

@@ -26,53 +26,45 @@ local held = holds(L, tokens, token)
 if held and held < 0 then return { 4, 0, 0, now, 0, 0, "" } end
 if held then return { 1, held, held, now, 0, 0, "" } end
 
-local late = late_heads(line, promised, me, now)
-local rank = me ~= "" and redis.call("ZRANK", line, me)
-local told = me ~= "" and redis.call("ZSCORE", promised, me)
-local waiting = redis.call("ZCARD", line) - #late
-local before = 0 -- one who is late has the first place again
-if rank then
-  before = permits_before(line, promised, #late, rank)
-elseif not told and waiting > 0 then
-  before = permits_before(line, promised, #late, #late + waiting)
-end
-told = tonumber(told or "0")
+local first, last, parked, late, head = look(line, promised, me, now)
+local ticket = last > 0 and me ~= "" and tonumber(redis.call("ZSCORE", line, me) or "")
+local told = ticket and tonumber(redis.call("ZSCORE", promised, me) or "") or 0
+local mine = last
+if ticket then mine = head == me and first or place_of(line, parked, ticket) end
+local before = permits_before(line, promised, first, mine)
 
 local at = slot(L, n, W, now, before + cost)
 local from = L.count > 0 and slot(L, n, W, 0, before + cost) or 0
-local known = rank or told > 0
-local grant = (known or waiting == 0) and mode < 2 and at <= now + (mode == 0 and 0 or inline)
+local grant = (ticket or first == last) and mode < 2 and at <= now + (mode == 0 and 0 or inline)
 
 if mode == 0 and not grant then
-  drop_late(line, late) -- or newcomers that only try would never get past more than 20
+  park(line, late) -- or newcomers that only try would never get past more than 20
   return { 0, at, from, now, told, 0, "" }
 end
 if longest >= 0 and at > now + longest then
-  if known then leave(line, promised, me) end
-  drop_late(line, late)
+  if ticket then leave(line, promised, me) end
+  park(line, late)
   local job, when = next_turn(L, n, W, line, promised, now)
   return { 3, at, from, now, told, when, job }
 end
 if grant then
   local before_token, before_at = L.token, L.newest
   spend(L, n, W, now, at, cost, token)
-  if W < COPY then
-    remember(tokens, token, at, W, now)
-  else
-    remember(tokens, before_token, before_at, W, now)
-  end
-  drop_late(line, late)
-  if known then leave(line, promised, me) end
-  local job, when = next_turn(L, n, W, line, promised, now)
+  remember(tokens, before_token, before_at, W, now)
+  if W < COPY then remember(tokens, token, at, W, now) end
+  park(line, late)
+  if ticket then leave(line, promised, me) end
+  local job, when = "", 0
+  if last > 0 then job, when = next_turn(L, n, W, line, promised, now) end
   return { 1, at, from, now, told, when, job }
 end
-if rank then
-  redis.call("ZADD", promised, int(at), me)
-elseif known then
-  join_head(line, promised, me, cost, at)
+if not ticket then
+  join(line, promised, parked, me, cost, at, now)
+elseif is_parked(ticket) then
+  rejoin(line, promised, parked, me, cost, at)
 else
-  join(line, promised, me, cost, at, now)
+  redis.call("ZADD", promised, int(at), me)
 end
-drop_late(line, late)
+park(line, late)
 keep_line(line, promised, at, now)
 return { 2, at, from, now, told, 0, "" }

@@ -14,20 +14,16 @@ local n, W, me = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local now = clock()
 local L = open(ledger)
 if not L then return { 5, 0, now, 0 } end
-local told = redis.call("ZSCORE", promised, me)
-if not told then return { 0, 0, now, 0 } end
-local rank = redis.call("ZRANK", line, me)
-local late, before = {}, 0
-if rank then
-  late = late_heads(line, promised, me, now)
-  before = permits_before(line, promised, #late, rank)
-end
+local ticket = tonumber(redis.call("ZSCORE", line, me) or "")
+if not ticket then return { 0, 0, now, 0 } end
+local first, _, parked, late = look(line, promised, me, now)
+local before = permits_before(line, promised, first, place_of(line, parked, ticket))
 local at = slot(L, n, W, now, before + cost_of(me))
 
 -- an instant that is past is no new promise: how late it gets must show
-if rank and at ~= tonumber(told) and at > now then
+if at > now and not is_parked(ticket) then
   redis.call("ZADD", promised, int(at), me)
   keep_line(line, promised, at, now)
 end
-drop_late(line, late)
+park(line, late)
 return { 2, at, now, before }

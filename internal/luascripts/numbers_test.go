@@ -18,6 +18,7 @@ var textJoins = map[string][]string{
 		`header(token, cost - 1) .. pack(at, WIDTH)`,
 		`header(L.token, L.count - 1) .. records(L)`,
 	},
+	"line.lua":   {`"(" .. int(ticket)`},
 	"wake.lua":   {`prefix .. id`},
 	"tokens.lua": {`"(" .. int(COPY - now)`},
 }

@@ -14,12 +14,12 @@ local n, W, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now = clock()
 local L = open(ledger)
 if not L then return { 5, now, 0, 0, 0, 0 } end
-local late = #late_heads(line, promised, "", now)
-local waiting = redis.call("ZCARD", line) - late
-local permits = permits_before(line, promised, late, late + waiting)
+local first, last = look(line, promised, "", now)
+local waiting = last - first
+local permits = permits_before(line, promised, first, last)
 local reply = { 1, now, waiting > 0 and 0 or free(L, n, W, now), slot(L, n, W, now, permits + 1), waiting, 0 }
 
-local members = most > 0 and redis.call("ZRANGE", line, late, late + most - 1) or {}
+local members = most > 0 and redis.call("ZRANGE", line, first, first + most - 1) or {}
 local before = 0
 for _, m in ipairs(members) do
   before = before + cost_of(m)

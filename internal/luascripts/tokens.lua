@@ -26,7 +26,7 @@ end
 local function remember(tokens, token, at, W, now)
   local keep = max(W, COPY)
   if token == NOBODY or at + keep <= now then return end
-  redis.call("ZADD", tokens, int(at), token)
+  if redis.call("ZADD", tokens, int(at), token) == 0 then return end -- it was there
   forget_old(tokens, "0", int(now - keep))
   live(tokens, at + keep - now)
 end
