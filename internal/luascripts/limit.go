@@ -127,39 +127,41 @@ func Check(ctx context.Context, c redis.UniversalClient, bookings []CheckArgs) [
 	for i := range bookings {
 		again = append(again, i)
 	}
-	// A pipeline can't fall back from NOSCRIPT by itself: what answers so is
-	// sent once more with its text.
-	for _, withText := range []bool{false, true} {
-		if len(again) == 0 {
-			break
+	if again = checkOnce(ctx, c, bookings, out, again); len(again) > 0 {
+		// A pipeline can't fall back from NOSCRIPT by itself. On Cluster this
+		// loads the script on all masters.
+		if err := checkScript.Load(ctx, c).Err(); err == nil {
+			checkOnce(ctx, c, bookings, out, again)
 		}
-		pipe := c.Pipeline()
-		cmds := make([]*redis.Cmd, len(again))
-		for i, n := range again {
-			b := bookings[n]
-			keys := []string{b.Limit.ledger, b.Limit.line, b.Limit.promised}
-			args := []any{b.Permits, micros(b.Window), b.text()}
-			if withText {
-				cmds[i] = checkScript.Eval(ctx, pipe, keys, args...)
-			} else {
-				cmds[i] = checkScript.EvalSha(ctx, pipe, keys, args...)
-			}
-		}
-		_, _ = pipe.Exec(ctx) // each command carries its own error
-		var missing []int
-		for i, n := range again {
-			if redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") && !withText {
-				missing = append(missing, n)
-				continue
-			}
-			v, err := cmds[i].Result()
-			r := readReply("check.lua", 4, v, err)
-			out[n] = CheckReply{Status: Status(r.int()), At: r.time(), Now: r.time(), Before: int(r.int())}
-			out[n].Err = r.err
-		}
-		again = missing
 	}
 	return out
+}
+
+// checkOnce sends the bookings of the given indices, and answers which of them
+// found no script.
+func checkOnce(ctx context.Context, c redis.UniversalClient, bookings []CheckArgs, out []CheckReply, indices []int) []int {
+	if len(indices) == 0 {
+		return nil
+	}
+	pipe := c.Pipeline()
+	cmds := make([]*redis.Cmd, len(indices))
+	for i, n := range indices {
+		b := bookings[n]
+		keys := []string{b.Limit.ledger, b.Limit.line, b.Limit.promised}
+		cmds[i] = checkScript.EvalSha(ctx, pipe, keys, b.Permits, micros(b.Window), b.text())
+	}
+	_, _ = pipe.Exec(ctx) // each command carries its own error
+	var missing []int
+	for i, n := range indices {
+		if redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") {
+			missing = append(missing, n)
+		}
+		v, err := cmds[i].Result()
+		r := readReply("check.lua", 4, v, err)
+		out[n] = CheckReply{Status: Status(r.int()), At: r.time(), Now: r.time(), Before: int(r.int())}
+		out[n].Err = r.err
+	}
+	return missing
 }
 
 // CancelArgs are the arguments of cancel.lua beside its keys. A zero Token

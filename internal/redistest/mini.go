@@ -3,6 +3,7 @@ package redistest
 import (
 	"context"
 	"net"
+	"sync"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
@@ -30,7 +31,74 @@ func MiniOptions(m *miniredis.Miniredis) *redis.Options {
 	return &redis.Options{
 		// Nobody listens there. An IP literal, because go-redis looks a name up
 		// on a goroutine of its own, which crashes a bubble.
-		Addr:   "127.0.0.1:6379",
-		Dialer: func(context.Context, string, string) (net.Conn, error) { return m.Dial() },
+		Addr: "127.0.0.1:6379",
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			conn, err := m.Dial()
+			if err != nil {
+				return nil, err
+			}
+			return newBuffered(conn), nil
+		},
+	}
+}
+
+// buffered is a connection that writes in the background, as a socket does.
+// miniredis' own pipe has no room at all: a client that writes a long pipeline
+// and a server that answers its first part would wait for each other until the
+// client's time-outs are over.
+type buffered struct {
+	net.Conn
+	wg sync.WaitGroup
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	buf     []byte
+	err     error // of a write, or [net.ErrClosed]
+}
+
+func newBuffered(c net.Conn) *buffered {
+	b := &buffered{Conn: c}
+	b.changed = sync.NewCond(&b.mu)
+	b.wg.Go(b.flush)
+	return b
+}
+
+func (b *buffered) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err != nil {
+		return 0, b.err
+	}
+	b.buf = append(b.buf, p...)
+	b.changed.Signal()
+	return len(p), nil
+}
+
+func (b *buffered) Close() error {
+	b.mu.Lock()
+	b.err = net.ErrClosed
+	b.changed.Signal()
+	b.mu.Unlock()
+	err := b.Conn.Close()
+	b.wg.Wait()
+	return err
+}
+
+func (b *buffered) flush() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.err == nil {
+		if len(b.buf) == 0 {
+			b.changed.Wait()
+			continue
+		}
+		p := b.buf
+		b.buf = nil
+		b.mu.Unlock()
+		_, err := b.Conn.Write(p)
+		b.mu.Lock()
+		if b.err == nil {
+			b.err = err
+		}
 	}
 }

@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,6 +42,23 @@ func TestMiniFollowsTheClockOfABubble(t *testing.T) {
 		}
 		if got := clock() - begin; got != time.Minute.Microseconds() {
 			t.Errorf("TIME in Lua moved by %d us, want %d", got, time.Minute.Microseconds())
+		}
+	})
+}
+
+// A pipeline that is longer than what the server reads at once must not stand
+// still: in a bubble that would be virtual time.
+func TestMiniLongPipeline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client, _ := Mini(t)
+		began := time.Now()
+		pipe := client.Pipeline()
+		for range 1000 {
+			pipe.Set(t.Context(), "key", strings.Repeat("x", 100), 0)
+		}
+		if _, err := pipe.Exec(t.Context()); err != nil || time.Since(began) != 0 {
+			t.Errorf("Exec took %v, %v, want no time", time.Since(began), err)
 		}
 	})
 }

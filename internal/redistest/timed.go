@@ -49,6 +49,12 @@ func (t *Timed) Eval(ctx context.Context, text string, keys []string, args ...an
 	return t.UniversalClient.Eval(ctx, t.change(text), keys, args...)
 }
 
+// ScriptLoad remembers the changed text.
+func (t *Timed) ScriptLoad(ctx context.Context, text string) *redis.StringCmd {
+	t.change(text)
+	return t.UniversalClient.ScriptLoad(ctx, text)
+}
+
 // Pipeline returns a pipeline whose scripts read the test's clock.
 func (t *Timed) Pipeline() redis.Pipeliner { return &timedPipe{t.UniversalClient.Pipeline(), t} }
 
@@ -62,10 +68,6 @@ func (p *timedPipe) EvalSha(ctx context.Context, sha string, keys []string, args
 		return p.Pipeliner.Eval(ctx, text.(string), keys, args...)
 	}
 	return unknownScript(ctx)
-}
-
-func (p *timedPipe) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
-	return p.Pipeliner.Eval(ctx, p.timed.change(text), keys, args...)
 }
 
 func (t *Timed) change(text string) string {
