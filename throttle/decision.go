@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -46,6 +47,9 @@ func (r Request) String() string {
 
 // Format keeps the key out of every verb, %+v and %#v too.
 func (r Request) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(r.String())) }
+
+// MarshalJSON writes the request without its key: loggers use it.
+func (r Request) MarshalJSON() ([]byte, error) { return json.Marshal(r.String()) }
 
 // Decision is what a limiter answered: a grant, a booking, or (from
 // [Limiter.TryAcquire]) a refusal.
@@ -98,6 +102,9 @@ func (d Decision) String() string {
 
 // Format keeps the key out of every verb.
 func (d Decision) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(d.String())) }
+
+// MarshalJSON writes the decision without its key: loggers use it.
+func (d Decision) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
 
 // Turn is a job that may come earlier than it was promised. The zero Turn is
 // nobody.

@@ -87,7 +87,7 @@ func (a *Adapter) shareRules(ctx context.Context) {
 		rule, limit, _ := strings.Cut(said, " ")
 		if mine, ok := numbers[rule]; ok && limit != mine {
 			a.logOnce("rule "+said, func() {
-				a.log.Warn("another pool runs this rule with other numbers; each decides by its own",
+				a.log.Warn("another pool runs this rule with other numbers, or did in the last three minutes; each decides by its own",
 					zap.String("rule", rule), zap.String("here", mine), zap.String("there", limit))
 			})
 		}
