@@ -24,8 +24,8 @@
 // asynq has no accessor for the options inside an *asynq.Task, so these go to
 // asynq as they are. Not refused, because asynq documents or needs it: a
 // time-out of 0 is asynq's default of 30 min unless there is a deadline, a
-// deadline counts in whole seconds, rounded down, and a task with both a group
-// and a later start is not grouped.
+// deadline and a later start (ProcessAt, ProcessIn) count in whole seconds,
+// rounded down, and a task with both a group and a later start is not grouped.
 //
 // # Personal data
 //

@@ -204,7 +204,7 @@ func TestCheckOptions(t *testing.T) {
 			var got []OptionError
 			if joined, ok := err.(interface{ Unwrap() []error }); ok {
 				for _, fault := range joined.Unwrap() {
-					got = append(got, *fault.(*OptionError))
+					got = append(got, *errorAs(t, fault))
 				}
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -222,4 +222,14 @@ func want[T comparable](t *testing.T, got, want T) {
 	if got != want {
 		t.Errorf("got %v, want %v", got, want)
 	}
+}
+
+// errorAs is the OptionError that err is.
+func errorAs(t *testing.T, err error) *OptionError {
+	t.Helper()
+	fault, ok := errors.AsType[*OptionError](err)
+	if !ok {
+		t.Fatalf("%v is no OptionError", err)
+	}
+	return fault
 }

@@ -69,7 +69,7 @@ func BenchmarkAcquireInALine(b *testing.B) {
 		b.Run(fmt.Sprint(waiting), func(b *testing.B) {
 			prepare := func(rdb *redis.Client, l *throttle.Limiter) {
 				_, _ = l.TryAcquire(b.Context(), key, 1)
-				crowd(b, rdb, "sms", waiting, time.Now().Add(time.Hour))
+				crowd(b, rdb, waiting, time.Now().Add(time.Hour))
 			}
 			benchmark(b, throttle.Sliding(1, time.Minute), prepare, func(l *throttle.Limiter, i int) error {
 				_, err := l.Redeem(b.Context(), throttle.Request{Key: key, Cost: 1, Job: fmt.Sprint("w", i*7919%waiting)})

@@ -183,7 +183,7 @@ func TestAsynqGoldenLogLines(t *testing.T) {
 			return
 		}
 		on, ok := fn.X.(*ast.SelectorExpr)
-		if id, isVar := fn.X.(*ast.Ident); !(ok && on.Sel.Name == "logger") && !(isVar && id.Name == "logger") {
+		if id, isVar := fn.X.(*ast.Ident); (!ok || on.Sel.Name != "logger") && (!isVar || id.Name != "logger") {
 			return
 		}
 		if fn.Sel.Name == "SetLevel" {

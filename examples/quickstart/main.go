@@ -44,7 +44,7 @@ func run() error {
 			return err
 		}
 	}
-	send := asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+	send := asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 		id, _ := asynq.GetTaskID(ctx)
 		log.Println("sending", id) // here you would call your gateway
 		return nil

@@ -121,7 +121,7 @@ func TestWakeKeepsTheOrder(t *testing.T) {
 		t.Errorf("pending_since = %s, want %d", got, start.UnixNano())
 	}
 	for _, want := range []string{"first", "second", "third", "backlog1", "backlog2"} {
-		if got := a.raw.RPopLPush(t.Context(), a.q.pending, a.q.active).Val(); got != want {
+		if got := a.raw.LMove(t.Context(), a.q.pending, a.q.active, "RIGHT", "LEFT").Val(); got != want {
 			t.Errorf("asynq pops %q, want %q", got, want)
 		}
 	}
@@ -332,7 +332,7 @@ func TestDeferTwice(t *testing.T) {
 	a.place("a", "retry", minute+safetyNet, minute)
 	got, err := Wake(t.Context(), a.rdb, a.q, []string{"a"}, start, false)
 	wantCodes(t, "Wake", got, err, Woken)
-	a.raw.RPopLPush(t.Context(), a.q.pending, a.q.active)
+	a.raw.LMove(t.Context(), a.q.pending, a.q.active, "RIGHT", "LEFT")
 	a.raw.HSet(t.Context(), a.q.Task("a"), "state", "active")
 	if err := Defer(t.Context(), a.rdb, a.q, args).Err(); err != nil {
 		t.Errorf("a late copy of Defer = %v, want OK", err)

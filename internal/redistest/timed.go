@@ -65,7 +65,7 @@ type timedPipe struct {
 
 func (p *timedPipe) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	if text, ok := p.timed.texts.Load(sha); ok {
-		return p.Pipeliner.Eval(ctx, text.(string), keys, args...)
+		return p.Eval(ctx, text.(string), keys, args...)
 	}
 	return unknownScript(ctx)
 }
