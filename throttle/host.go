@@ -18,8 +18,10 @@ type Host interface {
 	// is what the handler has to return.
 	Ask(ctx context.Context, l *Limiter, r Request) (Decision, error)
 	// Settle waits the rest until a grant's instant and makes the grant part of
-	// the attempt; an error means that it was given back, and what to return.
-	Settle(ctx context.Context, l *Limiter, d Decision) error
+	// the attempt. Not fresh means that the process stood still meanwhile: the
+	// grant was given back, with its turn, and the caller asks anew. An error
+	// means that it was given back, and what to return.
+	Settle(ctx context.Context, l *Limiter, d Decision) (fresh bool, err error)
 	// Defer gives earlier grants of the attempt back and answers the error that
 	// the handler has to return.
 	Defer(ctx context.Context, l *Limiter, d Decision) error
@@ -53,13 +55,10 @@ func (l *Limiter) acquireHosted(ctx context.Context, h Host, r Request) error {
 		case !d.Granted:
 			return h.Defer(ctx, l, d)
 		}
-		if err := h.Settle(ctx, l, d); err != nil {
+		fresh, err := h.Settle(ctx, l, d)
+		if fresh || err != nil {
 			return err
 		}
-		if !l.Stale(d) {
-			return nil
-		}
-		l.comeBack(ctx, r)
 		r.Token = NewToken()
 	}
 }

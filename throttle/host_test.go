@@ -17,6 +17,7 @@ type host struct {
 	asked   []throttle.Request
 	settled []throttle.Decision
 	refuse  error // of Settle
+	late    int   // so many grants are not fresh
 }
 
 func (h *host) Job() string            { return "task" }
@@ -27,9 +28,13 @@ func (h *host) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Request)
 	return l.Redeem(ctx, r)
 }
 
-func (h *host) Settle(_ context.Context, _ *throttle.Limiter, d throttle.Decision) error {
+func (h *host) Settle(ctx context.Context, l *throttle.Limiter, d throttle.Decision) (bool, error) {
 	h.settled = append(h.settled, d)
-	return h.refuse
+	if len(h.settled) <= h.late {
+		_, err := l.Return(ctx, d.Request)
+		return false, err
+	}
+	return h.refuse == nil, h.refuse
 }
 
 func (h *host) Defer(context.Context, *throttle.Limiter, throttle.Decision) error { return errDeferred }
@@ -57,6 +62,23 @@ func TestAcquireInsideAWorker(t *testing.T) {
 	s.at(time.Minute)
 	if err := l.Acquire(ctx, key, 1); !errors.Is(err, h.refuse) {
 		t.Errorf("Acquire = %v, want what Settle answered", err)
+	}
+}
+
+// A grant that the host finds too old is asked for anew, and charged once.
+func TestAcquireInsideAWorkerAsksAnewWhenLate(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("sms", throttle.Sliding(3, time.Minute))
+	h := &host{late: 2}
+	if err := l.Acquire(throttle.WithHost(t.Context(), h), key, 1); err != nil || len(h.settled) != 3 {
+		t.Fatalf("Acquire = %v, settled %v, want the third grant", err, h.settled)
+	}
+	if h.asked[0].Token == h.asked[1].Token || h.asked[1].Token == h.asked[2].Token {
+		t.Errorf("asked for %v, want a token for each attempt", h.asked)
+	}
+	if got, err := l.Peek(t.Context(), key, 1); err != nil || got.Available != 2 || got.Waiting != 0 {
+		t.Errorf("Peek = %+v, %v, want one permit charged and nobody waiting", got, err)
 	}
 }
 

@@ -139,11 +139,11 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p rulePolicy) (th
 		case !d.Granted:
 			return d, t.Defer(ctx, p.limiter, d)
 		}
-		if err := t.Settle(ctx, p.limiter, d); err != nil {
+		fresh, err := t.Settle(ctx, p.limiter, d)
+		if err != nil {
 			return d, err
 		}
-		if p.limiter.Stale(d) {
-			t.comeBack(ctx, p.limiter, d)
+		if !fresh {
 			r.Token = throttle.NewToken()
 			continue
 		}

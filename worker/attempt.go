@@ -172,27 +172,27 @@ func (t *attempt) waitFor(ctx context.Context, d time.Duration) error {
 }
 
 // Settle implements [throttle.Host].
-func (t *attempt) Settle(ctx context.Context, l *throttle.Limiter, d throttle.Decision) error {
-	err := t.waitFor(ctx, d.Wait())
+func (t *attempt) Settle(ctx context.Context, l *throttle.Limiter, d throttle.Decision) (fresh bool, err error) {
+	err = t.waitFor(ctx, d.Wait())
 	if err == nil && ctx.Err() != nil {
 		err = context.Cause(ctx) // asynq has given this attempt up
 	}
 	switch {
 	case errors.Is(err, errStopped):
 		t.comeBack(ctx, l, d)
-		return t.Defer(ctx, l, d)
+		return false, t.Defer(ctx, l, d)
 	case err != nil:
 		t.giveBack(ctx, held{l, d})
-		return err
-	}
-	if l.Stale(d) {
+		return false, err
+	case l.Stale(d): // asked once only: a moment later the answer may be another
 		t.a.counters.stale.Add(1)
-		return nil // the caller gives it back and asks anew
+		t.comeBack(ctx, l, d)
+		return false, nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.grants = append(t.grants, held{l, d})
-	return nil
+	return true, nil
 }
 
 // Defer implements [throttle.Host].

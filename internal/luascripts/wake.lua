@@ -1,6 +1,6 @@
 -- wake.lua: deferred tasks go to the head of pending, in the order given, and
 -- behind those that were woken before and still wait there. While workers are
--- scarce one other task goes before them, so that the rest does not starve.
+-- scarce one other task goes between them, so that the rest does not starve.
 --
 -- KEYS[1]  due        sorted set, score = instant of a deferred task in microseconds
 -- KEYS[2]  retry      asynq's sorted set of tasks to try again
@@ -9,7 +9,7 @@
 -- KEYS[5+] tasks      asynq's hash of each task, ARGV[4] of them
 -- ARGV[1]  now_ns     pending since, as asynq writes it; also the mark of a woken task
 -- ARGV[2]  task       prefix of asynq's task hashes of this queue, which carry the same tag
--- ARGV[3]  fair       1: one other task goes first
+-- ARGV[3]  fair       1: one other task goes before these
 -- ARGV[4]  count      how many tasks, 1 to 1000
 -- ARGV[5+] ids        the tasks' ids, the first to run first
 -- returns  count integers: 1 woken, 2 still active (ask again), 3 gone, 4 not ours any more, 5 not yet: 100 wait in front
@@ -22,15 +22,21 @@ local function woken(id)
   return h[1] and h[1] == h[2]
 end
 
--- front[first] and all behind it stay in front: who was woken before, and the
--- other task that may go before them
+-- front[first] and all behind it stay in front: who was woken before, with the
+-- other tasks that took turns with them
 local front = redis.call("LRANGE", pending, -101, -1)
-local first, waiting = #front + 1, 0
-if #front > 1 and not woken(front[#front]) and woken(front[#front - 1]) then first = #front end
-while first > 1 and woken(front[first - 1]) do
-  first, waiting = first - 1, waiting + 1
+local first = #front + 1
+while first > 1 do
+  if woken(front[first - 1]) then
+    first = first - 1
+  elseif first > 2 and woken(front[first - 2]) then
+    first = first - 2
+  else
+    break
+  end
 end
-if fair and first > #front and first > 1 then first = #front end
+local full = #front - first >= 99
+if fair and first > 1 then first = first - 1 end
 local ahead = #front - first + 1
 
 local reply, aside = {}, 0
@@ -39,7 +45,7 @@ for i = count, 1, -1 do
   local state = redis.call("HGET", task, "state")
   if state == "active" then
     reply[i] = 2
-  elseif waiting >= 100 then
+  elseif full then
     reply[i] = 5
   else
     local place = redis.call("HGET", places, id)

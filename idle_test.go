@@ -1,0 +1,95 @@
+package headway_test
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
+)
+
+// idlePool runs a pool with default settings and one policy, and no tasks.
+func idlePool(tb testing.TB, rdb redis.UniversalClient, servers int) *worker.Pool {
+	tb.Helper()
+	return startPool(tb, rdb, asynq.NewServeMux(), worker.Config{
+		Servers: servers, Policies: []queue.Policy{smsPolicy(throttle.Sliding(1, time.Minute))},
+	})
+}
+
+// TestIdle: a pool without tasks asks Redis for little. The share of a core is
+// measured by `make accept`; here the requests are counted, which do not depend
+// on the machine.
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	for _, servers := range []int{1, 4} {
+		t.Run(strconv.Itoa(servers)+" servers", func(t *testing.T) {
+			t.Parallel()
+			most := float64(5 + 25*servers) // each fetches 20 times a second; beside it beats and looks
+			rdb := redistest.Start(t).Client(t)
+			var sent sentCount
+			rdb.AddHook(&sent)
+			idlePool(t, rdb, servers)
+			const span = 4 * time.Second
+			beginning, before := sent.Load(), commands(t, rdb)
+			time.Sleep(span) // the rate is what is measured
+			requests := float64(sent.Load()-beginning) / span.Seconds()
+			inner := float64(commands(t, rdb)-before) / span.Seconds()
+			if requests > most {
+				t.Errorf("an idle pool with %d servers sends %.1f commands a second, want at most %v", servers, requests, most)
+			}
+			t.Logf("%.1f commands a second sent, %.1f processed with those inside of scripts", requests, inner)
+		})
+	}
+}
+
+// commands is how many commands Redis has processed, those inside of scripts
+// included.
+func commands(tb testing.TB, rdb *redis.Client) int64 {
+	tb.Helper()
+	info, err := rdb.Info(context.Background(), "stats").Result()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for line := range strings.Lines(info) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "total_commands_processed:"); ok {
+			n, err := strconv.ParseInt(value, 10, 64)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			return n
+		}
+	}
+	tb.Fatal("INFO stats has no total_commands_processed")
+	return 0
+}
+
+// sentCount counts the commands that a client sends.
+type sentCount struct{ atomic.Int64 }
+
+// DialHook implements [redis.Hook].
+func (c *sentCount) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook implements [redis.Hook].
+func (c *sentCount) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+// ProcessPipelineHook implements [redis.Hook].
+func (c *sentCount) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.Add(int64(len(cmds)))
+		return next(ctx, cmds)
+	}
+}

@@ -1,0 +1,128 @@
+package headway_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/headwayq/headway/worker"
+)
+
+// What a worker process records.
+const (
+	kindGranted  = "granted"  // the pool let a task's handler in
+	kindDeferred = "deferred" // the pool gave the slot back; At is the booking
+	kindMoved    = "moved"    // the booking moved to At while the task waited
+	kindWoken    = "woken"    // the task went back to pending
+	kindStart    = "start"    // the first line of the handler
+	kindDone     = "done"     // the last line of the handler
+	kindAcked    = "acked"    // Redis took the task out of asynq's active list
+	kindOther    = "other"    // a task without a rule ran
+	kindStats    = "stats"    // the pool's counters at a graceful end
+)
+
+// record is one line of what worker processes write. All of them append to one
+// file, a line per write: what a killed process had written stays.
+type record struct {
+	Life     int           `json:"life"` // which process, counted by its crew
+	Kind     string        `json:"kind"`
+	Wrote    int64         `json:"wrote_us"` // by the machine's clock, which is Redis' too
+	Task     string        `json:"task,omitempty"`
+	To       string        `json:"to,omitempty"`
+	At       int64         `json:"at_us,omitempty"`
+	From     int64         `json:"from_us,omitempty"`
+	Promised int64         `json:"promised_us,omitempty"`
+	Late     time.Duration `json:"late_ns,omitempty"`
+	Stats    *worker.Stats `json:"stats,omitempty"`
+}
+
+// recorder appends records to a file. It is the observer of a worker process.
+type recorder struct {
+	file *os.File
+	life int
+}
+
+func openRecorder(name string, life int) (*recorder, error) {
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("recorder: %w", err)
+	}
+	return &recorder{file: f, life: life}, nil
+}
+
+// write appends one record with one write. A line that is lost would be judged
+// as something that did not happen, so there is no going on without it.
+func (r *recorder) write(rec record) {
+	rec.Life = r.life
+	if rec.Wrote == 0 {
+		rec.Wrote = time.Now().UnixMicro()
+	}
+	line, err := json.Marshal(rec)
+	if err == nil {
+		_, err = r.file.Write(append(line, '\n'))
+	}
+	if err != nil {
+		panic(fmt.Sprintf("recorder: %v", err))
+	}
+}
+
+// Observe implements [worker.Observer].
+func (r *recorder) Observe(e worker.Event) {
+	rec := record{Task: e.Task, At: micros(e.At), From: micros(e.From), Promised: micros(e.Promised), Late: e.Late}
+	switch e.Kind {
+	case worker.EventGranted:
+		rec.Kind = kindGranted
+	case worker.EventDeferred:
+		rec.Kind = kindDeferred
+		if e.Rule == "" {
+			rec.At = 0 // Redis was away: there is no booking, and no promise
+		}
+	case worker.EventMoved:
+		rec.Kind = kindMoved
+	case worker.EventWoken:
+		rec.Kind = kindWoken
+	}
+	r.write(rec)
+}
+
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+// readRecords reads what was written so far.
+func readRecords(name string) ([]record, error) {
+	text, err := os.ReadFile(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var out []record
+	for line := range bytes.Lines(text) {
+		if line[len(line)-1] != '\n' {
+			break // the last process to write was killed in it
+		}
+		var rec record
+		if err := json.Unmarshal(line, &rec); err != nil {
+			return nil, fmt.Errorf("%s: %q: %w", name, line, err)
+		}
+		out = append(out, rec)
+	}
+	return out, nil
+}
+
+// ofKind are the records of one kind, in the order in which they were written.
+func ofKind(all []record, kind string) []record {
+	var out []record
+	for _, r := range all {
+		if r.Kind == kind {
+			out = append(out, r)
+		}
+	}
+	return out
+}

@@ -1,0 +1,231 @@
+package headway_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+)
+
+// defaultQueue is the only queue of these tests.
+const defaultQueue = "default"
+
+// stage is what an end-to-end test plays on: a Redis, a gateway, and a crew of
+// worker processes in between.
+type stage struct {
+	testing.TB
+	server  *redistest.Server
+	rdb     *redis.Client
+	limit   throttle.Limit
+	gateway *gateway
+	crew    *crew
+	client  *queue.Client
+	limiter *throttle.Limiter
+	tasks   *asynq.Inspector
+
+	sent   int               // messages enqueued
+	phones map[string]string // by message id
+}
+
+// newStage sets a stage up; the processes are started by the test. spec needs
+// no more than what differs from one server with four workers.
+func newStage(tb testing.TB, limit string, spec workerSpec, opts ...redistest.Option) *stage {
+	tb.Helper()
+	server := redistest.Start(tb, opts...)
+	s := &stage{
+		TB: tb, server: server, rdb: server.Client(tb), gateway: newGateway(tb), phones: make(map[string]string),
+	}
+	var err error
+	if s.limit, err = throttle.ParseLimit(limit); err != nil {
+		tb.Fatal(err)
+	}
+	if s.client, err = queue.NewClient(s.rdb, smsPolicy(s.limit)); err != nil {
+		tb.Fatal(err)
+	}
+	if s.limiter, err = throttle.New(s.rdb, ruleSMS, s.limit, throttle.Config{}); err != nil {
+		tb.Fatal(err)
+	}
+	s.tasks = asynq.NewInspectorFromRedisClient(s.rdb)
+	o := server.ClientOptions()
+	spec.Redis = redisAddr{Addr: o.Addr, Username: o.Username, Password: o.Password, DB: o.DB}
+	spec.Limit, spec.Gateway = limit, s.gateway.URL
+	if spec.Concurrency == 0 {
+		spec.Concurrency = 4
+	}
+	if spec.Servers == 0 {
+		spec.Servers = 1
+	}
+	s.crew = newCrew(tb, spec)
+	return s
+}
+
+// phone is the n-th phone number.
+func phone(n int) string { return fmt.Sprintf("+86139%08d", n) }
+
+// enqueue enqueues n messages to the given number of phones, in turns.
+func (s *stage) enqueue(n, phones int) {
+	s.Helper()
+	if err := s.send(s.write(n, phones)); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// enqueuePaced enqueues n messages to one phone, one every pace. Between the
+// fetch of a message and its booking a process may lose its processor; how many
+// others book meanwhile depends on how fast they come.
+func (s *stage) enqueuePaced(n int, pace time.Duration) {
+	s.Helper()
+	tick := time.NewTicker(pace)
+	defer tick.Stop()
+	for range n {
+		<-tick.C
+		s.enqueue(1, 1)
+	}
+}
+
+// write makes n more messages to the given number of phones, in turns. They
+// count as sent from now on.
+func (s *stage) write(n, phones int) []message {
+	messages := make([]message, n)
+	for i := range messages {
+		messages[i] = s.message(phone(i % phones))
+	}
+	return messages
+}
+
+// message makes one more message. Ids count up.
+func (s *stage) message(to string) message {
+	m := message{ID: fmt.Sprintf("m%05d", s.sent), To: to}
+	s.phones[m.ID] = to
+	s.sent++
+	return m
+}
+
+// send enqueues messages, again and again while Redis is away. It may run
+// beside the test.
+func (s *stage) send(messages []message) error {
+	for _, m := range messages {
+		body, err := json.Marshal(m)
+		if err != nil {
+			return err
+		}
+		task := queue.NewTask(typeSMS, body, asynq.TaskID(m.ID))
+		poll(s.Context(), 30*time.Second, func() bool {
+			_, err = s.client.Enqueue(s.Context(), task)
+			if errors.Is(err, asynq.ErrTaskIDConflict) {
+				err = nil // the one before was taken, and its answer lost
+			}
+			return err == nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eventually waits until cond holds.
+func (s *stage) eventually(within time.Duration, what string, cond func() bool) {
+	s.Helper()
+	if !poll(s.Context(), within, cond) {
+		s.Fatalf("not within %v: %s; %s", within, what, s.where())
+	}
+}
+
+// poll asks cond until it holds, or time is over.
+func poll(ctx context.Context, within time.Duration, cond func() bool) bool {
+	end := time.NewTimer(within)
+	defer end.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-end.C:
+			return cond()
+		case <-tick.C:
+		}
+	}
+	return true
+}
+
+// allSent waits until every message arrived, and ends the processes.
+func (s *stage) allSent(within time.Duration) {
+	s.Helper()
+	s.eventually(within, "every message is sent", func() bool { return s.gateway.distinct() == s.sent })
+	s.crew.end()
+}
+
+// where says where the tasks are, for a test that fails.
+func (s *stage) where() string {
+	q, err := s.tasks.GetQueueInfo(defaultQueue)
+	if err != nil {
+		return err.Error()
+	}
+	text := fmt.Sprintf("%d of %d messages arrived, tasks: %d pending, %d active, %d scheduled, %d retry, %d archived",
+		s.gateway.distinct(), s.sent, q.Pending, q.Active, q.Scheduled, q.Retry, q.Archived)
+	archived, err := s.tasks.ListArchivedTasks(defaultQueue)
+	for _, task := range archived[:min(len(archived), maxFaults)] {
+		text += fmt.Sprintf("; %s archived: %s", task.ID, task.LastErr)
+	}
+	if err != nil {
+		text += "; " + err.Error()
+	}
+	return text
+}
+
+// queueInfo is asynq's own view of the queue. It answers false while Redis is
+// away.
+func (s *stage) queueInfo() (*asynq.QueueInfo, bool) {
+	q, err := s.tasks.GetQueueInfo(defaultQueue)
+	return q, err == nil
+}
+
+// settled waits until no task waits for anything but the recovery of what the
+// ended processes had: at most `running` tasks are active.
+func (s *stage) settled(within time.Duration, running int) {
+	s.Helper()
+	s.eventually(within, fmt.Sprintf("nothing waits, and at most %d tasks are active", running), func() bool {
+		q, ok := s.queueInfo()
+		return ok && q.Pending+q.Retry+q.Scheduled == 0 && q.Active <= running
+	})
+}
+
+// missing are the messages that have not arrived. Each must still be known to
+// asynq as active, or it is lost.
+func (s *stage) missing() []string {
+	s.Helper()
+	arrived := make(map[string]bool)
+	for _, a := range s.gateway.all() {
+		arrived[a.ID] = true
+	}
+	active, err := s.rdb.LRange(s.Context(), "asynq:{"+defaultQueue+"}:active", 0, -1).Result()
+	if err != nil {
+		s.Fatal(err)
+	}
+	held := make(map[string]bool)
+	for _, id := range active {
+		held[id] = true
+	}
+	var out []string
+	for id := range s.phones {
+		if arrived[id] {
+			continue
+		}
+		out = append(out, id)
+		if !held[id] {
+			s.Errorf("message %s is lost: it did not arrive, and asynq will not recover it", id)
+		}
+	}
+	return out
+}
