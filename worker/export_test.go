@@ -1,6 +1,10 @@
 package worker
 
-import "time"
+import (
+	"time"
+
+	"github.com/headwayq/headway/throttle"
+)
 
 // Hooks for tests of the package's own promises that no public door leads to.
 
@@ -21,3 +25,6 @@ func (a *Adapter) Remembers(queue, id string) bool {
 
 // Job is the id under which a task stands in a line.
 func Job(queue, id string) string { return jobID(queue, id) }
+
+// RefundLater hands a refund to the background.
+func (a *Adapter) RefundLater(l *throttle.Limiter, r throttle.Request) { a.refundLater(l, r) }

@@ -129,9 +129,9 @@ func (w *waker) run(ctx context.Context) {
 		w.mu.Lock()
 		w.looking, w.next = true, time.Now().Add(lookMost)
 		w.mu.Unlock()
-		seen, wait := w.look(ctx)
+		began, wait := w.look(ctx)
 		w.mu.Lock()
-		if at := seen.Add(wait); at.Before(w.next) {
+		if at := began.Add(wait); at.Before(w.next) {
 			w.next = at // or somebody was deferred during the look, who comes before
 		}
 		w.looking = false
@@ -146,16 +146,18 @@ func (w *waker) run(ctx context.Context) {
 	}
 }
 
-// look does what is due, and answers when to look again: so long after it had
-// seen the index.
-func (w *waker) look(ctx context.Context) (seen time.Time, wait time.Duration) {
-	began, lead := time.Now(), w.a.lead.get()
+// look does what is due, and answers when to look again: so long after it
+// began. However slow the way to Redis and back was, the next look comes rather
+// too early, and looks once more, than too late.
+func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) {
+	lead := w.a.lead.get()
+	began = time.Now()
 	due, err := luascripts.Due(ctx, w.a.rdb, w.keys, lead, wakeBatch)
 	if err != nil {
 		w.a.failed(ctx, "the due index can't be read", err)
 		return time.Now(), lookMost
 	}
-	seen, wait = time.Now(), lookMost
+	wait = lookMost
 	if !due.Next.IsZero() {
 		wait = min(wait, due.Next.Sub(due.Now)-lead)
 	}
@@ -186,7 +188,7 @@ func (w *waker) look(ctx context.Context) (seen time.Time, wait time.Duration) {
 			wait = min(wait, notYetPause)
 		}
 	}
-	return seen, max(wait, 0)
+	return began, max(wait, 0)
 }
 
 // dueTask is a due entry with what was stored beside it.

@@ -1,0 +1,127 @@
+package worker_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
+)
+
+// slowHook makes one call slow: the first, once it is armed, that has a key
+// which ends so.
+type slowHook struct {
+	suffix        string
+	before, after time.Duration
+	armed         atomic.Bool
+	hits          atomic.Int32
+}
+
+func (h *slowHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *slowHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return h.slow([]redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
+	}
+}
+
+func (h *slowHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		return h.slow(cmds, func() error { return next(ctx, cmds) })
+	}
+}
+
+func (h *slowHook) slow(cmds []redis.Cmder, do func() error) error {
+	for _, cmd := range cmds {
+		// EVALSHA sha 2 key key: both the look at the due index and the check have theirs here
+		for _, arg := range cmd.Args()[min(3, len(cmd.Args())):] {
+			if key, ok := arg.(string); ok && strings.HasSuffix(key, h.suffix) && h.armed.CompareAndSwap(true, false) {
+				h.hits.Add(1)
+				time.Sleep(h.before)
+				err := do()
+				time.Sleep(h.after)
+				return err
+			}
+		}
+	}
+	return do()
+}
+
+// A task becomes due 500 ms after another, the look at which is slow: the first
+// is late, the second is not.
+func TestSlowLookDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	const per, apart, slow = 700 * ms, 500 * ms, 250 * ms
+	for name, h := range map[string]*slowHook{
+		"check":           {suffix: ":promised", after: slow},
+		"way to the due":  {suffix: ":due", before: slow},
+		"way back of due": {suffix: ":due", after: slow},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, seen := newRig(t), &runs{}
+			o := r.srv.ClientOptions()
+			rdb := redis.NewClient(o)
+			t.Cleanup(func() { _ = rdb.Close() })
+			rdb.AddHook(h)
+			r.startOn(rdb, seen.handler(), policies(phone("sms", per)))
+			lim := r.limiter("sms", throttle.Sliding(1, per))
+			first := r.take(lim, "+1").At
+			r.enqueue("sms", "a", to("+1"), asynq.MaxRetry(0))
+			r.eventually("apart", func() bool { return time.Since(first) >= apart })
+			spent := r.take(lim, "+2").At
+			r.enqueue("sms", "b", to("+2"), asynq.MaxRetry(0))
+			r.eventually("b deferred", func() bool { return r.is("b", asynq.TaskStateRetry) })
+			h.armed.Store(true) // the next look is that at a
+			seen.ran(t, 2)
+			if h.hits.Load() != 1 {
+				t.Fatalf("%d calls were slow, want 1", h.hits.Load())
+			}
+			if late := seen.first("b").at.Sub(spent.Add(per)); late > 100*ms {
+				t.Errorf("b started %v after its instant, want at once", late)
+			}
+		})
+	}
+}
+
+// lateGrants notes how late tasks started.
+type lateGrants chan worker.Event
+
+func (c lateGrants) Observe(e worker.Event) {
+	if e.Kind == worker.EventGranted {
+		c <- e
+	}
+}
+
+// Three tasks become due while the only worker is busy for longer: all three
+// are late, also those that were woken only when it was free again.
+func TestWaitForABusyWorkerIsLateness(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const n, per, busy = 3, 400 * ms, 700 * ms
+	h := &occupied{hold: map[string]chan struct{}{"block": make(chan struct{})}}
+	events := make(lateGrants, 10)
+	cfg := policies(phone("sms", per))
+	cfg.Asynq.Concurrency, cfg.Observer = 1, events
+	p, _ := r.start(h, cfg)
+	spent := r.phonesSpent(p.Limiter("sms"), n)
+	r.enqueue("block", "block", "{}")
+	h.seen.ran(t, 1)
+	r.eventually("all long due", func() bool { return time.Since(spent) > per+busy })
+	close(h.hold["block"])
+	h.seen.ran(t, n+1)
+	for range n {
+		if e := <-events; e.Late < busy-100*ms || e.Late > busy+time.Second {
+			t.Errorf("%s: Late = %v, want about %v", e.Task, e.Late, busy)
+		}
+	}
+	if got := p.Stats(); got.Redeemed != n || got.LatenessP50 < busy-100*ms {
+		t.Errorf("Redeemed, LatenessP50 = %d, %v, want %d, about %v", got.Redeemed, got.LatenessP50, n, busy)
+	}
+}

@@ -1,0 +1,82 @@
+package worker_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
+)
+
+// Two tasks can't be deferred, because Redis is gone for longer than their
+// lease: asynq gives the leases up, and its recoverer takes the tasks for failed
+// ones. This process knows better, and defers them then.
+func TestDeferralOutlivesItsLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const per = 100 * time.Second
+		clients, m := mini(t, 1)
+		rdb, seen := clients[0], &runs{}
+		lim, err := throttle.New(rdb, "one", throttle.Sliding(1, per), throttle.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := queue.NewClient(rdb)
+		if err != nil {
+			t.Fatal(err)
+		}
+		retries := map[string]int{"archived": 0, "retried": 3} // what asynq would do
+		for id, n := range retries {
+			if d, err := lim.TryAcquire(t.Context(), id, 1); err != nil || !d.Granted {
+				t.Fatalf("TryAcquire = %v, %v, want a grant", d, err)
+			}
+			if _, err := c.Enqueue(t.Context(), queue.NewTask("any", nil, asynq.TaskID(id), asynq.MaxRetry(n))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		spent := time.Now()
+		var booked sync.WaitGroup
+		booked.Add(len(retries))
+		cfg := worker.Config{}
+		cfg.Asynq.Concurrency = 2
+		p, err := worker.New(rdb, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+			id, _ := asynq.GetTaskID(ctx)
+			if err := lim.Acquire(ctx, id, 1); err != nil {
+				booked.Done()
+				booked.Wait()
+				m.SetError("LOADING an outage")
+				return err
+			}
+			seen.note(ctx, task)
+			return nil
+		}), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer p.Shutdown()
+		time.Sleep(45 * time.Second) // of the bubble
+		m.SetError("")
+		time.Sleep(per)
+		for id := range retries {
+			if got := seen.first(id).at.Sub(spent); seen.count(id) != 1 || got < per || got > per+time.Second {
+				t.Errorf("%s: %d runs, the first %v after the last permit, want 1, %v", id, seen.count(id), got, per)
+			}
+		}
+		q, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo("default")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q.ProcessedTotal != 2 || q.FailedTotal != 0 || q.Size != 0 {
+			t.Errorf("asynq counts %d processed, %d failed, %d left, want 2, 0, 0", q.ProcessedTotal, q.FailedTotal, q.Size)
+		}
+	})
+}
