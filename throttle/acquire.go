@@ -32,7 +32,10 @@ const (
 //
 // Inside a worker (see [WithHost]) it does not sleep: it returns an error that
 // the worker recognises, and the task is deferred to its booking. Handlers
-// return it as it is and are right in both worlds.
+// return it as it is and are right in both worlds. There a task may ask once for
+// the same permits: a second call with the same rule and key in one attempt, also
+// beside the task's own policy, is refused for good, because deferring it would
+// give the first permits back. Ask for all of them at once.
 func (l *Limiter) Acquire(ctx context.Context, key string, n int) error {
 	return l.acquire(ctx, Request{Key: key, Cost: n})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -93,7 +94,8 @@ type UnavailableError struct {
 
 // Answered says that an error came from a Redis that answered, and refused: it
 // is full, or a key of ours is none. To repeat the call at once does not help,
-// and nothing was charged.
+// and this very call was not charged (one before it, whose answer was lost, may
+// have been).
 func Answered(err error) bool {
 	u, ok := errors.AsType[*UnavailableError](err)
 	return ok && u.answered
@@ -108,6 +110,10 @@ func (e *UnavailableError) Unwrap() []error {
 	return []error{ErrUnavailable, e.cause}
 }
 
+// passing are answers of a server that is starting, or whose part another takes:
+// the call is worth repeating, and says nothing about one before it.
+var passing = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY"}
+
 // fault translates what a script call came back with; no error type of the
 // Redis client leaves this package.
 func (l *Limiter) fault(op string, status luascripts.Status, err error) error {
@@ -118,8 +124,8 @@ func (l *Limiter) fault(op string, status luascripts.Status, err error) error {
 		return nil
 	}
 	u := &UnavailableError{Op: op, Reason: err.Error()}
-	if _, ok := errors.AsType[redis.Error](err); ok {
-		u.answered = true
+	if answer, ok := errors.AsType[redis.Error](err); ok {
+		u.answered = !slices.ContainsFunc(passing, func(code string) bool { return redis.HasErrorPrefix(answer, code) })
 	}
 	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, end) {

@@ -130,6 +130,10 @@ func (l *Limiter) Reset(ctx context.Context, key string) (Turn, error) {
 // [Config] and docs/redis-keys.md.
 func (l *Limiter) ID(key string) string { return luascripts.KeyID(l.cfg.Secret, key) }
 
+// Ledger names the key in Redis that holds what was spent: limiters whose ledger
+// is the same count together.
+func (l *Limiter) Ledger(key string) string { return l.keys(l.ID(key)).Ledger() }
+
 func (l *Limiter) keys(id string) luascripts.Limit {
 	return luascripts.LimitKeys(l.cfg.Prefix, l.rule, id)
 }

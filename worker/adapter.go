@@ -122,8 +122,8 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 // Start compares clocks and starts what wakes deferred tasks. It refuses a
 // local clock that is more than [ClockSkewMax] off Redis'.
 func (a *Adapter) Start(ctx context.Context) error {
-	if a.quit != nil {
-		return errors.New("worker: adapter was started before")
+	if a.quit != nil || a.stopped() {
+		return errors.New("worker: an adapter runs once")
 	}
 	if err := a.compareClocks(ctx); err != nil {
 		return err

@@ -128,7 +128,7 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p rulePolicy) (th
 		r.MaxWait = t.MaxWait()
 		d, err := t.Ask(ctx, p.limiter, r)
 		switch {
-		case t.a.deferrals.of(err) != nil, ctx.Err() != nil:
+		case err != nil && (t.a.deferrals.of(err) != nil || ctx.Err() != nil):
 			return d, err
 		case errors.Is(err, throttle.ErrWithdrawn):
 			r.Token = throttle.NewToken()
@@ -136,6 +136,8 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p rulePolicy) (th
 		case err != nil:
 			t.a.counters.refused.Add(1)
 			return d, forGood(err)
+		case !d.Granted && ctx.Err() != nil:
+			return d, context.Cause(ctx) // asynq has given this attempt up; the place is for the next
 		case !d.Granted:
 			return d, t.Defer(ctx, p.limiter, d)
 		}

@@ -82,12 +82,19 @@ func (t *attempt) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Reque
 		return throttle.Decision{}, permanent{fmt.Errorf("%w: rule %q", ErrTwice, l.Rule())}
 	}
 	t.a.learn(l)
-	pause, end := askPauseMin, time.Now().Add(askFor)
+	began, bound, pause, lost := time.Now(), r.MaxWait, askPauseMin, false
 	for {
+		if bound != 0 {
+			r.MaxWait = max(bound-time.Since(began), 1)
+			if bound < 0 {
+				r.MaxWait = bound
+			}
+		}
 		d, err := l.Redeem(ctx, r)
 		if err != nil && errors.Is(err, throttle.ErrUnavailable) {
-			if ctx.Err() != nil || !t.mustStay() && (throttle.Answered(err) || t.a.stopped() || time.Now().After(end)) {
-				return d, t.unanswered(ctx, l, r, err)
+			lost = lost || !throttle.Answered(err)
+			if ctx.Err() != nil || !t.mustStay() && (throttle.Answered(err) || t.a.stopped() || time.Since(began) > askFor) {
+				return d, t.unanswered(ctx, l, r, err, lost)
 			}
 			_ = t.waitFor(ctx, pause)
 			pause = min(2*pause, askPauseMax)
@@ -96,9 +103,9 @@ func (t *attempt) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Reque
 		t.a.counters.admissions.Add(1)
 		t.a.hint(d.Next)
 		if errors.Is(err, throttle.ErrSchema) {
-			return d, t.unanswered(ctx, l, r, err)
+			return d, t.unanswered(ctx, l, r, err, lost)
 		}
-		if errors.Is(err, throttle.ErrExceedsLimit) || t.isOver(err) {
+		if t.isFinal(err) {
 			return d, permanent{err}
 		}
 		if err != nil {
@@ -113,7 +120,7 @@ func (t *attempt) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Reque
 			return d, nil
 		}
 		if t.waitFor(ctx, d.Wait()-t.a.lead.get()) != nil {
-			return d, nil //nolint:nilerr // asynq has given this attempt up: nobody reads the answer
+			return d, context.Cause(ctx) // asynq has given this attempt up
 		}
 	}
 }
@@ -122,12 +129,17 @@ func (t *attempt) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Reque
 func (t *attempt) holds(l *throttle.Limiter, key string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.ContainsFunc(t.grants, func(h held) bool { return h.Rule == l.Rule() && h.Key == key })
+	return slices.ContainsFunc(t.grants, func(h held) bool { return h.limiter.Ledger(h.Key) == l.Ledger(key) })
 }
 
-// isOver says that a job comes too late for its task's deadline, and not only
-// for the time that the handler gave it.
-func (t *attempt) isOver(err error) bool {
+// isFinal says that a wish can never be met: its own fault, or its job comes too
+// late for the task's deadline, and not only for the time that the handler gave it.
+func (t *attempt) isFinal(err error) bool {
+	for _, never := range []error{throttle.ErrExceedsLimit, throttle.ErrInvalidKey, throttle.ErrInvalidCost, throttle.ErrInvalidJob} {
+		if errors.Is(err, never) {
+			return true
+		}
+	}
 	late, ok := errors.AsType[*throttle.TooLateError](err)
 	return ok && !t.deadline.IsZero() && late.Wait > time.Until(t.deadline)
 }
@@ -206,9 +218,9 @@ func (t *attempt) Defer(ctx context.Context, l *throttle.Limiter, d throttle.Dec
 // unanswered ends an admission that Redis did not answer, or that a newer schema
 // forbids: the call is taken back later, and the task goes away for a while
 // without a place anywhere.
-func (t *attempt) unanswered(ctx context.Context, l *throttle.Limiter, r throttle.Request, cause error) error {
-	if errors.Is(cause, throttle.ErrUnavailable) && !throttle.Answered(cause) {
-		t.a.refundLater(l, r) // it may have been charged
+func (t *attempt) unanswered(ctx context.Context, l *throttle.Limiter, r throttle.Request, cause error, lost bool) error {
+	if lost { // some call of this token had no answer: it may have been charged
+		t.a.refundLater(l, r)
 	}
 	t.giveAllBack(ctx)
 	if ctx.Err() != nil {

@@ -2,7 +2,7 @@ package worker
 
 import (
 	"context"
-	"slices"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -15,8 +15,8 @@ const (
 	// refundsMax bounds the refunds that wait for Redis to come back. One that
 	// finds no room leaves a permit charged, never one too few.
 	refundsMax = 4096
-	// refundFor is how long a refund is tried; after a minute a copy of the
-	// call that it takes back is not expected any more.
+	// refundFor is how long a refund is tried at least: else as long as the grant
+	// that it may take back counts.
 	refundFor   = 2 * time.Minute
 	refundPause = 500 * time.Millisecond
 	// logQuiet is the least time between two lines about the same trouble.
@@ -35,36 +35,51 @@ type refund struct {
 func (a *Adapter) refundLater(l *throttle.Limiter, r throttle.Request) {
 	r.Job = ""
 	select {
-	case a.refunds <- refund{l, r, time.Now().Add(refundFor)}:
+	case a.refunds <- refund{l, r, time.Now().Add(max(refundFor, l.Limit().Window()))}:
 	default:
 		a.logFew("refunds", func() { a.log.Warn("too many refunds wait for Redis: some permits stay charged") })
 	}
 }
 
 // passRefunds tries each refund until Redis answers it, in turn, so that one
-// that can't be made holds up no other.
+// that is refused holds up no other.
 func (a *Adapter) passRefunds(ctx context.Context) {
 	var left []refund
 	t := time.NewTicker(refundPause)
 	defer t.Stop()
 	for {
+		more := a.refunds
+		if len(left) >= refundsMax {
+			more = nil
+		}
 		select {
 		case <-ctx.Done():
 			a.lastRefunds(left)
 			return
-		case r := <-a.refunds:
+		case r := <-more:
 			left = append(left, r)
 		case <-t.C:
+			left = a.tryRefunds(ctx, left)
 		}
-		left = slices.DeleteFunc(left, func(r refund) bool { return a.refunded(ctx, r) })
 	}
 }
 
-// refunded makes a refund, or gives it up in the end.
-func (a *Adapter) refunded(ctx context.Context, r refund) bool {
-	turn, err := r.limiter.Refund(ctx, r.Request)
-	a.hint(turn)
-	return err == nil || time.Now().After(r.until)
+// tryRefunds makes what refunds it can, and answers those that are left. When
+// Redis does not answer one, it would not answer the next.
+func (a *Adapter) tryRefunds(ctx context.Context, all []refund) []refund {
+	var left []refund
+	for i, r := range all {
+		turn, err := r.limiter.Refund(ctx, r.Request)
+		a.hint(turn)
+		if err == nil || time.Now().After(r.until) {
+			continue
+		}
+		left = append(left, r)
+		if errors.Is(err, throttle.ErrUnavailable) && !throttle.Answered(err) {
+			return append(left, all[i+1:]...)
+		}
+	}
+	return left
 }
 
 // lastRefunds tries once more, for a moment, what is left at the end.

@@ -321,4 +321,5 @@ func TestUnknownAsynqHandsBackAtItsOwnShutdown(t *testing.T) {
 		t.Errorf("after the shutdown: %+v and %d deferrals, want pending and none", r.info("a"), p.Stats().Deferred)
 	}
 	r.wantQueue(0, 0, 0)
+	never(t, 300*ms, "a run without a grant", func() bool { return len(seen.all()) > 0 })
 }

@@ -24,7 +24,6 @@ type Pool struct {
 
 	mu    sync.Mutex
 	state poolState
-	done  chan struct{} // closed when the shutdown is through
 	end   sync.Once
 	asked chan struct{} // closed when a shutdown is asked for
 }
@@ -51,7 +50,7 @@ func New(rdb redis.UniversalClient, handler asynq.Handler, cfg Config) (*Pool, e
 	if err != nil {
 		return nil, err
 	}
-	p := &Pool{Adapter: a, handler: a.Handler(handler), done: make(chan struct{}), asked: make(chan struct{})}
+	p := &Pool{Adapter: a, handler: a.Handler(handler), asked: make(chan struct{})}
 	n := a.cfg.Servers
 	for i := range n {
 		c := a.Server(a.cfg.Asynq)
@@ -126,5 +125,4 @@ func (p *Pool) closeLocked() {
 	}
 	p.Close()
 	p.log.Info("shut down")
-	close(p.done)
 }

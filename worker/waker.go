@@ -158,7 +158,7 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 		return time.Now(), lookMost
 	}
 	wait = lookMost
-	if !due.Next.IsZero() {
+	if !due.Next.IsZero() && len(due.Tasks) < wakeBatch {
 		wait = min(wait, due.Next.Sub(due.Now)-lead)
 	}
 	b := w.sort(due, &wait)
@@ -176,8 +176,8 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 		// sweeps them
 		b.ready = b.ready[:room]
 		wait = again
-	} else if len(due.Tasks) == wakeBatch {
-		wait = 0
+	} else if len(due.Tasks) == wakeBatch && ready > 0 {
+		wait = 0 // more may be due; unless none of these was ours to wake yet
 	}
 	if len(b.ready) > 0 {
 		wake := w.check(ctx, b.ready, lead)
@@ -255,7 +255,7 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration) 
 	}
 	w.a.counters.wakeChecks.Add(int64(len(places)))
 	var moved []luascripts.Retiming
-	moves := make(map[int]bool)
+	var from []int // their indices in ready
 	order := make([]instant, len(ready))
 	for i, t := range ready {
 		order[i] = instant{i, t.At, 0}
@@ -271,17 +271,10 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration) 
 		if now.Err != nil || !now.Known || late || wait <= lead+moveLeast {
 			continue
 		}
-		moves[index[n]] = true
 		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At})
-		w.a.observe(Event{Kind: EventMoved, Queue: w.queue, Task: t.ID, Rule: t.place.rule, At: now.At})
-		w.expectMoved(wait)
+		from = append(from, index[n])
 	}
-	if len(moved) > 0 {
-		w.a.counters.moved.Add(int64(len(moved)))
-		if _, err := luascripts.Retime(ctx, w.a.rdb, w.keys, false, moved); err != nil {
-			w.a.failed(ctx, "due tasks can't be re-timed", err)
-		}
-	}
+	moves := w.retime(ctx, ready, moved, from)
 	slices.SortStableFunc(order, func(a, b instant) int {
 		return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.before, b.before))
 	})
@@ -302,11 +295,32 @@ type instant struct {
 	before int
 }
 
-// expectMoved looks again when a re-timed task is due.
-func (w *waker) expectMoved(wait time.Duration) {
-	if wait < lookMost {
-		w.ring() // the next look finds its instant in the index
+// retime moves bookings to their new instants, and answers which of the ready
+// tasks are not to be woken now. One that is not deferred any more stays for
+// wake.lua, which clears its entry.
+func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.Retiming, from []int) map[int]bool {
+	moves := make(map[int]bool)
+	if len(moved) == 0 {
+		return moves
 	}
+	codes, err := luascripts.Retime(ctx, w.a.rdb, w.keys, false, moved)
+	if err != nil {
+		w.a.failed(ctx, "due tasks can't be re-timed", err)
+	}
+	for n, code := range codes {
+		if err == nil && code == 0 {
+			continue
+		}
+		moves[from[n]] = true
+		if err == nil {
+			w.a.counters.moved.Add(1)
+			w.a.observe(Event{Kind: EventMoved, Queue: w.queue, Task: moved[n].ID, Rule: ready[from[n]].place.rule, At: moved[n].At})
+		}
+	}
+	if err == nil && len(moves) > 0 {
+		w.ring() // the next look finds their instants in the index
+	}
+	return moves
 }
 
 // wake moves tasks to the head of pending and lets servers fetch them. It

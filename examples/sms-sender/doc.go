@@ -41,7 +41,7 @@
 // # What becomes of a message
 //
 // A gateway that answers 5xx, 429 or not at all is asked again by asynq's rules
-// (25 retries, the first after about 20 s), each time under a new grant. Any other
+// (25 retries, the first after 15 to 44 s), each time under a new grant. Any other
 // answer than 2xx is final: the message goes to asynq's archive and is
 // reported. A message may come twice when a process dies between the POST and
 // its note in Redis, or when the gateway took it and its answer was lost: its id stays

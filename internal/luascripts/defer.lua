@@ -9,7 +9,7 @@
 -- KEYS[6]  places     hash, task id -> "retry_s for"; lives as long as due
 -- KEYS[7]  unique     asynq's lock of a unique task, or the task's hash again when it has none
 -- ARGV[1]  id         the task's id
--- ARGV[2]  token      of the deferral; one that was written before is not written again
+-- ARGV[2]  token      of the deferral, 16 hex digits; the last 8 that were written are not written again
 -- ARGV[3]  at_us      instant at which to wake it; 0 for wait_us from now
 -- ARGV[4]  wait_us    from now to the instant: so much longer its unique lock lives
 -- ARGV[5]  for        what it waits for, see worker
@@ -20,7 +20,8 @@ local id, token, at, wait, what = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(
 
 -- a copy of this call, whose first answer was lost, may come when the task
 -- runs again: that attempt is not its business
-if redis.call("HGET", task, "hw") == token then return redis.status_reply("OK") end
+local before = redis.call("HGET", task, "hw") or ""
+if string.find(before, token, 1, true) then return redis.status_reply("OK") end
 if redis.call("LREM", active, 0, id) == 0 then return redis.error_reply("NOT FOUND") end
 redis.call("ZREM", lease, id) -- one that is missing must not cost the task
 
@@ -29,7 +30,7 @@ if at == 0 then at = clock() + wait end
 local hinted = tonumber(redis.call("ZSCORE", due, id) or "")
 if hinted and hinted < at then at = hinted end
 redis.call("ZADD", retry, second_net(at), id)
-redis.call("HSET", task, "state", "retry", "hw", token)
+redis.call("HSET", task, "state", "retry", "hw", token .. string.sub(before, 1, 112))
 redis.call("ZADD", due, int(at), id)
 redis.call("HSET", places, id, second_net(at) .. " " .. what)
 live(due, wait + 3600000000)

@@ -40,6 +40,9 @@ func LimitKeys(prefix, rule, id string) Limit {
 	return Limit{ID: id, ledger: ledger, tokens: ledger + ":tokens", line: ledger + ":line", promised: ledger + ":promised"}
 }
 
+// Ledger is the key that alone decides.
+func (k Limit) Ledger() string { return k.ledger }
+
 func (k Limit) all() []string { return []string{k.ledger, k.tokens, k.line, k.promised} }
 
 // Queue names the keys of one asynq queue, asynq's own and our due index. They

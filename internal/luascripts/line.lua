@@ -1,8 +1,7 @@
 -- line.lua: who waits on a key, in which order, and what they were promised.
 --
--- line      sorted set, member "cost:job", score = ticket; a ticket is the
---           number of permits that were ever booked before it in this line.
---           Who comes too late is parked: the same ticket, PARK lower, so it
+-- line      sorted set, member "cost:job", score = ticket, which orders the line:
+--           that of the one before plus its cost. Who comes too late is parked: the same ticket, PARK lower, so it
 --           holds up nobody and finds its turn again
 -- promised  sorted set, the same members, score = the instant told last, and
 --           the member MIXED while costs in the line differ

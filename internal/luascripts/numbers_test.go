@@ -9,7 +9,7 @@ import (
 // textJoins are the only lines that join with "..": each joins text, and no
 // number gets into it but through string.format.
 var textJoins = map[string][]string{
-	"defer.lua":  {`second_net(at) .. " " .. what`}, // text by format
+	"defer.lua":  {`second_net(at) .. " " .. what`, `token .. string.sub(before, 1, 112)`}, // text by format
 	"due.lua":    {`redis.call("HGET", prefix .. v[i], "state")`},
 	"retime.lua": {`second_net(at) .. what`},
 	"sliding.lua": {

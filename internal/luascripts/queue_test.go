@@ -338,6 +338,16 @@ func TestDeferTwice(t *testing.T) {
 		t.Errorf("a late copy of Defer = %v, want OK", err)
 	}
 	a.place("a", "active", 0, 0)
+	// Nor is the copy taken for new when another deferral came in between.
+	a.deferTask("a", minute, "")
+	got, err = Wake(t.Context(), a.rdb, a.q, []string{"a"}, start, false)
+	wantCodes(t, "Wake", got, err, Woken)
+	a.raw.LMove(t.Context(), a.q.pending, a.q.active, "RIGHT", "LEFT")
+	a.raw.HSet(t.Context(), a.q.Task("a"), "state", "active")
+	if err := Defer(t.Context(), a.rdb, a.q, args).Err(); err != nil {
+		t.Errorf("a late copy of an older Defer = %v, want OK", err)
+	}
+	a.place("a", "active", 0, 0)
 }
 
 // Who was woken first runs first, also when the next are woken before it was

@@ -45,7 +45,7 @@ for i = count, 1, -1 do
   local state = redis.call("HGET", task, "state")
   if state == "active" then
     reply[i] = 2
-  elseif full then
+  elseif full and state == "retry" then
     reply[i] = 5
   else
     local place = redis.call("HGET", places, id)
