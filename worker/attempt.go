@@ -84,11 +84,8 @@ func (t *attempt) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Reque
 	t.a.learn(l)
 	began, bound, pause, lost := time.Now(), r.MaxWait, askPauseMin, false
 	for {
-		if bound != 0 {
-			r.MaxWait = max(bound-time.Since(began), 1)
-			if bound < 0 {
-				r.MaxWait = bound
-			}
+		if bound > 0 {
+			r.MaxWait = max(bound-time.Since(began), 1) // used up is not the same as none, which is 0
 		}
 		d, err := l.Redeem(ctx, r)
 		if err != nil && errors.Is(err, throttle.ErrUnavailable) {
