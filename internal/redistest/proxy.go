@@ -21,7 +21,8 @@ type Proxy struct {
 	wg     sync.WaitGroup
 
 	mu       sync.Mutex
-	listener net.Listener // nil while it refuses
+	listener net.Listener  // nil while it refuses
+	accepted chan struct{} // closed when nobody accepts on listener any more
 	links    map[*link]struct{}
 	cut      func(request []byte) bool // nil cuts nothing
 	cutOnce  bool
@@ -53,13 +54,12 @@ func ListenProxy(target string) (*Proxy, error) {
 		return nil, err
 	}
 	p := &Proxy{
-		target:   target,
-		port:     port,
-		failf:    func(format string, args ...any) { panic(fmt.Sprintf(format, args...)) },
-		listener: ln,
-		links:    make(map[*link]struct{}),
+		target: target,
+		port:   port,
+		failf:  func(format string, args ...any) { panic(fmt.Sprintf(format, args...)) },
+		links:  make(map[*link]struct{}),
 	}
-	p.wg.Go(func() { p.accept(ln) })
+	p.listenLocked(ln) // nobody else has it yet
 	return p, nil
 }
 
@@ -113,8 +113,16 @@ func (p *Proxy) Refuse(refuse bool) {
 		p.failf("redistest: the proxy lost its port while it refused: %v", err)
 		return
 	}
-	p.listener = ln
-	p.wg.Go(func() { p.accept(ln) })
+	p.listenLocked(ln)
+}
+
+func (p *Proxy) listenLocked(ln net.Listener) {
+	accepted := make(chan struct{})
+	p.listener, p.accepted = ln, accepted
+	p.wg.Go(func() {
+		defer close(accepted)
+		p.accept(ln)
+	})
 }
 
 // Close drops all connections and waits for the goroutines. Closing twice is
@@ -136,6 +144,7 @@ func (p *Proxy) setCut(match func(request []byte) bool, once bool) {
 func (p *Proxy) dropLocked() {
 	if p.listener != nil {
 		_ = p.listener.Close()
+		<-p.accepted // an Accept under way keeps the port until it returns
 		p.listener = nil
 	}
 	for l := range p.links {
