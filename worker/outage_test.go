@@ -145,6 +145,8 @@ func TestLostReplyChargesOnce(t *testing.T) {
 			if s := r.peek(lim, "+1"); s.Waiting != 1 {
 				t.Errorf("%d wait, want 1", s.Waiting)
 			}
+			// what Redis has written is counted when its answer is there
+			r.eventually("one deferral counted", func() bool { return p.Stats().Deferred == 1 })
 			if got := p.Stats(); got.Granted != 3 || got.Deferred != 1 {
 				t.Errorf("%+v", got)
 			}
