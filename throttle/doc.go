@@ -45,7 +45,8 @@
 //
 // The clock of the Redis server decides about grants and instants; the clock of
 // the client decides about nothing. When Redis is away every call returns its
-// error and nothing is granted; a call whose answer was lost is taken back with
-// its token, so that it is charged once or not at all. All methods are safe for
+// error and nothing is granted. A call of TryAcquire or Acquire whose answer was
+// lost is taken back with its token, so that it is charged once or not at all;
+// one of Redeem is repeated, or refunded, by whoever holds the token. All methods are safe for
 // concurrent use. This package does not know about tasks or queues.
 package throttle

@@ -26,8 +26,8 @@ local held = holds(L, tokens, token)
 if held and held < 0 then return { 4, 0, 0, now, 0, 0, "" } end
 if held then return { 1, held, held, now, 0, 0, "" } end
 
-local first, last, parked, late, head = look(line, promised, me, now)
-local ticket = last > 0 and me ~= "" and tonumber(redis.call("ZSCORE", line, me) or "")
+local first, last, parked, late, head, ticket = look(line, promised, me, now)
+if head ~= me then ticket = last > 0 and me ~= "" and tonumber(redis.call("ZSCORE", line, me) or "") end
 local told = ticket and tonumber(redis.call("ZSCORE", promised, me) or "") or 0
 local mine = last
 if ticket then mine = head == me and first or place_of(line, parked, ticket) end

@@ -26,7 +26,7 @@ local function at_rank(line, rank)
   return v[1], tonumber(v[2])
 end
 
--- look is who waits: the ranks first..last-1, of which `head` is the first.
+-- look is who waits: the ranks first..last-1, of which `head` with its ticket is the first.
 -- Before them are `parked` ones, and in `late`, as arguments of a ZADD that parks
 -- them, those at the head whose last promise is more than GRACE past, 20 at most.
 local function look(line, promised, me, now)
@@ -36,9 +36,9 @@ local function look(line, promised, me, now)
   local first, late = parked, {}
   while first < last do
     local m, ticket = at_rank(line, first)
-    if m == me or #late == 40 then return first, last, parked, late, m end
+    if m == me or #late == 40 then return first, last, parked, late, m, ticket end
     local p = redis.call("ZSCORE", promised, m)
-    if p and tonumber(p) + GRACE >= now then return first, last, parked, late, m end
+    if p and tonumber(p) + GRACE >= now then return first, last, parked, late, m, ticket end
     late[#late + 1] = int(ticket - PARK)
     late[#late + 1] = m
     first = first + 1
