@@ -24,20 +24,25 @@ const module = "github.com/headwayq/headway"
 // its non-test files may import. "dir/*" means each directory below dir. A new
 // package needs a line here, and a place in the order.
 //
-//	cmd, examples -> metrics, dashboard -> worker -> queue -> throttle -> internal/luascripts
+//	cmd, examples -> metrics, dashboard -> worker -> queue -> throttle -> internal/memory -> internal/luascripts
 //	                                    httplimit -------------^
+//	                          throttle/throttletest -----------^
 var edges = map[string][]string{
-	".":                   {},
-	"internal/luascripts": {},
-	"internal/redistest":  {},
-	"throttle":            {"internal/luascripts"},
-	"queue":               {"throttle", "internal/luascripts"},
-	"worker":              {"queue", "throttle", "internal/luascripts"},
-	"httplimit":           {"throttle"},
-	"metrics":             {"worker", "queue", "throttle"},
-	"dashboard":           {"worker", "queue", "throttle"},
-	"cmd/headway":         {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle"},
-	"examples/*":          {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle"},
+	".":                      {},
+	"internal/luascripts":    {},
+	"internal/redistest":     {},
+	"internal/memory":        {"internal/luascripts"},
+	"throttle":               {"internal/luascripts", "internal/memory", "throttle/internal/fake"},
+	"throttle/internal/fake": {},
+	"throttle/throttletest":  {"throttle", "throttle/internal/fake"},
+	"queue":                  {"throttle", "internal/luascripts"},
+	"worker":                 {"queue", "throttle", "internal/luascripts"},
+	"httplimit":              {"throttle"},
+	"metrics":                {"worker", "queue", "throttle"},
+	"dashboard":              {"worker", "queue", "throttle"},
+	"cmd/headway":            {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle"},
+	"examples/*":             {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle"},
+	"tools/drawlimits":       {"throttle", "internal/redistest"},
 }
 
 // foreign says where a dependency may be imported outside of tests. A path
@@ -53,7 +58,7 @@ var foreign = []struct {
 		"throttle and what is below it have never heard of tasks"},
 	{"github.com/prometheus", []string{"metrics"},
 		"whoever measures in another way does not link Prometheus"},
-	{"testing", []string{"internal/redistest"},
+	{"testing", []string{"internal/redistest", "throttle/throttletest"},
 		"nor does a program link the testing package"},
 	{"go.uber.org/goleak", nil, "it is for tests"},
 	{"github.com/google/go-cmp", nil, "it is for tests"},

@@ -2,11 +2,13 @@ package throttle
 
 import (
 	"cmp"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
@@ -16,7 +18,7 @@ import (
 const (
 	KeyMax  = 1024 // bytes of a key
 	JobMax  = 512  // bytes of a job id
-	RuleMax = 64   // bytes of a rule's name
+	RuleMax = 64   // bytes of a rule's name, and of a client's
 )
 
 // Defaults and bounds of a [Config].
@@ -45,16 +47,46 @@ type Config struct {
 	// rest in place. It is for remainders of milliseconds, never for waiting:
 	// at most [InlineWaitMax], [InlineWaitNone] for none. Defaults to 50 ms.
 	InlineWait time.Duration
+
+	// PerClient counts for each process by itself: n processes together may have
+	// n times the limit. The rule stands in keys as "rule@client"; what a process
+	// leaves behind goes with the life of its keys. A task that a worker
+	// deferred waits in the line of that worker's process: one that another
+	// process wakes starts in a line there. Defaults to counting for all.
+	PerClient bool
+
+	// Client names this process where PerClient is set: as a rule's name, 1 to
+	// [RuleMax] bytes. Two processes of one name count together, and a process
+	// that starts again under its name finds what it spent. Defaults to a name
+	// drawn at random once per process.
+	Client string
+
+	// WhenAway is what happens to who asks while Redis does not answer.
+	// Defaults to [FailClosed].
+	WhenAway Away
+
+	// Shadow decides and counts, and lets run: nothing is refused, waits, takes
+	// a place or fails because of the limit. What the limit would not have
+	// admitted is granted at once, with Decision.Shadowed, and spends nothing;
+	// so its instants are those of one who would be first in the line. For a
+	// limit that is to be tried on real traffic. Defaults to false.
+	Shadow bool
+
+	// Observer is told of every decision. Defaults to none.
+	Observer Observer
 }
+
+// clientDefault names this process.
+var clientDefault = sync.OnceValue(rand.Text)
 
 // rulePattern keeps rule names readable in keys, labels and log lines.
 var rulePattern = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 
 // ruleReserved are names whose keys would be those of a queue's own state.
-var ruleReserved = []string{"due", "places"}
+var ruleReserved = []string{"due", "places", "replan", "planned"}
 
 // ValidateRule says whether a name can name a rule: 1 to [RuleMax] letters,
-// digits, "_", "." and "-", but not "due" or "places".
+// digits, "_", "." and "-", but not "due", "places", "replan" or "planned".
 func ValidateRule(name string) error {
 	if slices.Contains(ruleReserved, name) {
 		return fmt.Errorf("%w: rule name %q is reserved", ErrInvalidConfig, name)
@@ -69,6 +101,9 @@ func ValidateRule(name string) error {
 func (c Config) fill() Config {
 	c.Prefix = cmp.Or(c.Prefix, PrefixDefault)
 	c.InlineWait = cmp.Or(c.InlineWait, InlineWaitDefault)
+	if c.PerClient && c.Client == "" {
+		c.Client = clientDefault()
+	}
 	return c
 }
 
@@ -88,6 +123,15 @@ func (c Config) Validate() error {
 	}
 	if c.InlineWait != InlineWaitNone && (c.InlineWait < 0 || c.InlineWait > InlineWaitMax) {
 		errs = append(errs, fmt.Errorf("%w: InlineWait %v, want 0 to %v, or InlineWaitNone", ErrInvalidConfig, c.InlineWait, InlineWaitMax))
+	}
+	if c.Client != "" && !c.PerClient {
+		errs = append(errs, fmt.Errorf("%w: Client %q without PerClient", ErrInvalidConfig, clip(c.Client)))
+	}
+	if c.PerClient && (len(c.Client) > RuleMax || !rulePattern.MatchString(c.Client)) {
+		errs = append(errs, fmt.Errorf("%w: Client %q, want 1 to %d of A-Z a-z 0-9 _ . -", ErrInvalidConfig, clip(c.Client), RuleMax))
+	}
+	if !c.WhenAway.valid() {
+		errs = append(errs, fmt.Errorf("%w: WhenAway %d, want FailClosed, FailOpen or FailLocal", ErrInvalidConfig, c.WhenAway))
 	}
 	return errors.Join(errs...)
 }

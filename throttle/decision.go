@@ -38,6 +38,10 @@ type Request struct {
 	// MaxWait is the longest wait that makes sense, less than zero when there
 	// is no time left. Zero means any wait.
 	MaxWait time.Duration
+
+	worth  int64  // of a grant: what a refund of it is worth, in the store's own words
+	made   origin // of a grant
+	prompt bool   // no grant ahead of its instant
 }
 
 // String prints the request without its key.
@@ -71,7 +75,16 @@ type Decision struct {
 	// Next is who may come earlier than it was promised, because of this call.
 	Next Turn
 
-	start time.Time // At on the local, monotonic clock; never before it
+	// Fallback says who decided: FailClosed, the zero value, for Redis, and
+	// otherwise what [Config.WhenAway] put in its place.
+	Fallback Away
+	// Shadowed is a grant that the limit would not have made, see
+	// [Config.Shadow]; At is then when it would have, zero for never.
+	Shadowed bool
+
+	start   time.Time // At on the local, monotonic clock; never before it
+	limit   Limit     // the one that decided; zero when none did
+	instead instead   // of what a shadowed grant was made
 }
 
 // Wait is what is left until At, by the local monotonic clock; never negative.
@@ -96,6 +109,12 @@ func (d Decision) String() string {
 	verb := "not granted"
 	if d.Granted {
 		verb = "granted"
+	}
+	if d.Shadowed {
+		verb += " in shadow"
+	}
+	if d.Fallback != FailClosed {
+		verb += " without redis (" + d.Fallback.String() + ")"
 	}
 	return fmt.Sprintf("rule %q: %v, %s, at %v", d.Rule, d.Request.String(), verb, d.At.UTC().Format(time.RFC3339Nano))
 }

@@ -1,8 +1,9 @@
 // Package throttle decides when work may run: limits, kept in Redis, that hold
 // over any number of processes.
 //
-// A [Limit] is a number of permits per window. A [Limiter] is a named limit on
-// a Redis server; it counts permits per key (a phone number, a tenant). What
+// A [Limit] is an algorithm with its numbers; [ParseLimit] reads one, and
+// docs/algorithms.md compares them. A [Limiter] is a named limit on a Redis
+// server; it counts permits per key (a phone number, a tenant). What
 // may not run yet gets a booking, a place of its own in the key's line, and the
 // instant that follows from that place, so nobody has to ask twice:
 //
@@ -17,20 +18,25 @@
 //	[Limiter.TryAcquire]     answers now, books nothing, never passes those who wait
 //	[Limiter.Acquire]        blocks until granted; inside a worker it defers the task instead
 //	[Limiter.AcquireWithin]  the same, but fails at once when the wait would exceed a bound
+//	[Limiter.Reserve]        takes a place in line for the caller, to be asked about later
+//	[Limiter.ReserveWithin]  the same, but books nothing when the wait would exceed a bound
 //	[Limiter.Book]           joins the line on behalf of a job and tells its instant
 //	[Limiter.Redeem]         turns a booking into a grant, or tells its instant anew
 //	[Limiter.Cancel]         leaves the line
 //	[Limiter.Refund]         gives a grant back that was not used
 //	[Limiter.Peek]           looks, and changes nothing
+//	[Limiter.Available]      how many permits there are now
+//	[Limiter.TimeUntil]      how long until a newcomer could have n
 //	[Limiter.Reset]          forgets what was spent
+//	[Limiter.SetLimit]       changes the limit for every process, while they run
 //
 // # The algorithm
 //
-// One ledger per key holds the instants of the grants and alone decides. One
-// line per key holds who waits, as ticket numbers and not as instants: an
-// instant is computed from the ledger and the permits ahead whenever it is
-// asked for, so a late grant or a cancel re-plans the whole line for free. For
-// n permits in any window W,
+// One ledger per key holds what was spent and alone decides. One line per key
+// holds who waits, as ticket numbers and not as instants: an instant is computed
+// from the ledger and the permits ahead whenever it is asked for, so a late
+// grant or a cancel re-plans the whole line for free. Each kind of limit has a
+// formula for it, see its constructor. For n permits in any window W,
 //
 //	slot(k) = max(now, (n-k+1)-th newest grant + W)         for k <= n
 //	slot(k) = slot((k-1) mod n + 1) + W*floor((k-1)/n)      for k > n
@@ -41,12 +47,43 @@
 // clock that goes backwards credits nothing. A refunded grant frees its permits
 // from its own instant on.
 //
+// # Changing a limit at run time
+//
+// A limit that is stored in Redis ([Limiter.SetLimit], [Limiter.TrySetLimit],
+// [Limiter.SetLimitFor]) goes before the one in code until it is taken away
+// ([Limiter.UnsetLimit]); nothing has to be stored, and without it the one in
+// code counts. [Limiter.LimitInForce] and [Limiter.WatchLimit] tell which it is.
+//
+// What is spent stays spent: the ledger is that of the key, not of the limit, so
+// nobody gets more than the new limit allows, counting what went under the old,
+// also when the new one is of another kind. It counts what the old limit still
+// knows, which is all of its last window: a limit with a longer window can't
+// count what the shorter one has forgotten. Where a kind keeps no single grants
+// (all but sliding), what went before the change can't be refunded any more.
+// What is booked keeps its place in the line, and with it a new instant: who
+// blocks in Acquire hears of it within a second, and a worker plans the deferred
+// tasks anew, earlier or later. Who waits for more permits than the new limit
+// holds gets an [ExceedsLimitError] and leaves the line.
+//
+// A limiter looks at what is stored at most half a second before it decides, or
+// up to a second while Redis is slow: for so long a process that has not heard
+// yet goes by the old limit, on keys that nobody asked about under the new one.
+// A ledger knows the version of the limit that it was written under, and sends
+// who comes with an older one to look again. (A call that is held up on its way
+// is decided by the limit with which it was sent, on such keys, however late it
+// arrives.) When it can't look it refuses with
+// [ErrUnavailable]; a stored limit that this version can't read is an
+// [ErrStoredLimit], and nothing is granted. A client that reads from replicas of
+// a Redis Cluster hears of a change when its replica has.
+//
 // # Time, Redis, concurrency
 //
 // The clock of the Redis server decides about grants and instants; the clock of
-// the client decides about nothing. When Redis is away every call returns its
-// error and nothing is granted. A call of TryAcquire or Acquire whose answer was
-// lost is taken back with its token, so that it is charged once or not at all;
-// one of Redeem is repeated, or refunded, by whoever holds the token. All methods are safe for
-// concurrent use. This package does not know about tasks or queues.
+// the client decides about nothing, but for [NewLocal] and [FailLocal]. When
+// Redis is away every call returns its error and nothing is granted, unless
+// [Config.WhenAway] or [Config.Shadow] say otherwise. A call of TryAcquire,
+// Acquire or Reserve whose answer was lost is taken back with its token, so that
+// it is charged once or not at all; one of Redeem is repeated, or refunded, by
+// whoever holds the token. All methods are safe for concurrent use. This package
+// does not know about tasks or queues.
 package throttle

@@ -35,6 +35,8 @@ var (
 	ErrWithdrawn = errors.New("throttle: call was withdrawn")
 	// ErrUnavailable: Redis did not answer, or not as it should. See [UnavailableError].
 	ErrUnavailable = errors.New("throttle: redis unavailable")
+	// ErrStoredLimit: the limit that is stored for the rule can't be read. See [StoredLimitError].
+	ErrStoredLimit = errors.New("throttle: stored limit can't be read")
 	// ErrSchema: the state in Redis was written by a newer version of this package.
 	ErrSchema = errors.New("throttle: state of a newer schema")
 )
@@ -81,6 +83,20 @@ func (e *TooLateError) Error() string {
 
 func (e *TooLateError) Unwrap() error { return ErrTooLate }
 
+// StoredLimitError says that the limit stored for a rule is none that this
+// version knows. Nothing is granted until it is set anew or taken away; what was
+// granted can be given back. It unwraps to [ErrStoredLimit].
+type StoredLimitError struct {
+	Rule string
+	Text string // as it is stored, its beginning
+}
+
+func (e *StoredLimitError) Error() string {
+	return fmt.Sprintf("throttle: rule %q: the stored limit %q can't be read", e.Rule, e.Text)
+}
+
+func (e *StoredLimitError) Unwrap() error { return ErrStoredLimit }
+
 // UnavailableError says what kept Redis from answering. Whether the call took
 // effect is not known. It unwraps to [ErrUnavailable], and to the error of a
 // context that ended.
@@ -123,7 +139,10 @@ func (l *Limiter) fault(op string, status luascripts.Status, err error) error {
 		}
 		return nil
 	}
-	u := &UnavailableError{Op: op, Reason: err.Error()}
+	if _, ok := errors.AsType[*outdatedError](err); ok {
+		return err
+	}
+	u := &UnavailableError{Op: op, Reason: err.Error(), answered: errors.Is(err, errClock)}
 	if answer, ok := errors.AsType[redis.Error](err); ok {
 		u.answered = !slices.ContainsFunc(passing, func(code string) bool { return redis.HasErrorPrefix(answer, code) })
 	}

@@ -24,33 +24,50 @@ func noKey(t *testing.T, v any) {
 	}
 }
 
+// asks asks for permits in every way.
+func asks(ctx context.Context, l *throttle.Limiter, key string, n int) map[string]error {
+	_, try := l.TryAcquire(ctx, key, n)
+	_, redeem := l.Redeem(ctx, throttle.Request{Key: key, Cost: n, Job: "a"})
+	_, book := l.Book(ctx, throttle.Request{Key: key, Cost: n, Job: "a"})
+	return map[string]error{
+		"TryAcquire": try, "Redeem": redeem, "Book": book,
+		"Acquire": l.Acquire(ctx, key, n), "AcquireWithin": l.AcquireWithin(ctx, key, n, time.Second),
+	}
+}
+
+// What exceeds the limit in force is refused at once; which limit that is only
+// Redis knows.
+func TestCostAboveTheLimit(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	for op, err := range asks(t.Context(), s.limiter("sms", throttle.Sliding(3, time.Minute)), key, 4) {
+		if !errors.Is(err, throttle.ErrExceedsLimit) {
+			t.Errorf("%s of 4 = %v, want %v", op, err, throttle.ErrExceedsLimit)
+		}
+		noKey(t, err)
+	}
+	if got := allKeys(t, s.raw); len(got) > 0 {
+		t.Errorf("keys = %v, want none", got)
+	}
+}
+
 func TestErrorsOfWhatCanNeverSucceed(t *testing.T) {
 	t.Parallel()
 	// Nobody listens there: a refusal costs no round trip.
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	defer rdb.Close()
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(3, time.Minute), throttle.Config{})
-	ask := func(ctx context.Context, key string, n int) map[string]error {
-		_, try := l.TryAcquire(ctx, key, n)
-		_, redeem := l.Redeem(ctx, throttle.Request{Key: key, Cost: n, Job: "a"})
-		_, book := l.Book(ctx, throttle.Request{Key: key, Cost: n, Job: "a"})
-		return map[string]error{
-			"TryAcquire": try, "Redeem": redeem, "Book": book,
-			"Acquire": l.Acquire(ctx, key, n), "AcquireWithin": l.AcquireWithin(ctx, key, n, time.Second),
-		}
-	}
 	for name, tt := range map[string]struct {
 		key  string
 		n    int
 		want error
 	}{
-		"4 of 3":   {key, 4, throttle.ErrExceedsLimit},
 		"0":        {key, 0, throttle.ErrInvalidCost},
 		"-5":       {key, -5, throttle.ErrInvalidCost},
 		"no key":   {"", 1, throttle.ErrInvalidKey},
 		"long key": {strings.Repeat(key, 100), 1, throttle.ErrInvalidKey},
 	} {
-		for op, err := range ask(t.Context(), tt.key, tt.n) {
+		for op, err := range asks(t.Context(), l, tt.key, tt.n) {
 			if !errors.Is(err, tt.want) || errors.Is(err, throttle.ErrUnavailable) {
 				t.Errorf("%s: %s = %v, want %v", name, op, err, tt.want)
 			}
@@ -155,7 +172,7 @@ func TestRedisAway(t *testing.T) {
 	proxy.Refuse(true)
 	_, err := l.TryAcquire(t.Context(), key, 1)
 	u, ok := errors.AsType[*throttle.UnavailableError](err)
-	if !ok || !errors.Is(err, throttle.ErrUnavailable) || u.Op != "acquire" || errors.Is(err, context.Canceled) {
+	if !ok || !errors.Is(err, throttle.ErrUnavailable) || u.Op != "limit" || errors.Is(err, context.Canceled) {
 		t.Errorf("TryAcquire = %#v, want an UnavailableError", err)
 	}
 	if throttle.Answered(err) {

@@ -98,19 +98,3 @@ func ExampleLimiter_Redeem() {
 	// newsletter may come at 08:01:00
 	// newsletter true 08:01:00
 }
-
-func ExampleParseLimit() {
-	for _, text := range []string{"1/60s", "sliding 10/1h", "5/d", "0/1s"} {
-		limit, err := throttle.ParseLimit(text)
-		if err != nil {
-			fmt.Println(err)
-			continue
-		}
-		fmt.Println(limit, limit.Permits(), limit.Window())
-	}
-	// Output:
-	// sliding 1/1m 1 1m0s
-	// sliding 10/1h 10 1h0m0s
-	// sliding 5/1d 5 24h0m0s
-	// throttle: invalid limit: 0 permits, want 1 to 1000000
-}

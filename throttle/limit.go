@@ -1,163 +1,142 @@
 package throttle
 
 import (
-	"errors"
-	"fmt"
-	"strconv"
-	"strings"
+	"math"
+	"math/bits"
 	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
 )
 
 // Bounds of a limit.
 const (
-	PermitsMax = 1_000_000            // permits per window, at most
-	WindowMin  = time.Millisecond     // shortest window
-	WindowMax  = 366 * 24 * time.Hour // longest window
+	PermitsMax = 1_000_000        // permits per window, at most
+	WindowMin  = time.Millisecond // shortest window
+	WindowMax  = 10 * 365 * day   // longest window, and longest time to fill what a limit stores
 )
 
 const day = 24 * time.Hour
 
 // Limit is an algorithm with its numbers, such as "at most 1 in any 60 s". It
-// is a comparable value; the zero Limit is invalid. Its text form is
-// "[sliding] n/duration" with the duration as in Go plus "d" for 24 hours:
-// "1/60s", "sliding 10/1h", "5/d".
+// is made by [Sliding], [Fixed], [Calendar], [Bucket], [SteppedBucket], [GCRA],
+// [Leaky], [Smooth] or [WarmUp], or read by [ParseLimit]; the zero Limit is
+// invalid. It is a value: two limits of the same kind and numbers are equal by
+// ==, and a Limit may be the key of a map. It never changes and talks to nobody.
+//
+// How to choose: sliding when the limit is a promise to somebody ("never two
+// in 60 s"); fixed or calendar when it is counted like a bill; bucket when
+// bursts are welcome; gcra or leaky when they are not; smooth and warmup to
+// spare a server that a job burdens after it was let in.
 type Limit struct {
-	permits int
-	window  time.Duration
+	kind      kind
+	unit      Unit // calendar
+	permits   int
+	window    time.Duration
+	burst     int
+	over      time.Duration // warmup
+	coldMilli int           // warmup
+	coldBad   uint64        // bits of a factor that thousandths can't hold: NaN must not be in a value that is compared
+	zone      string        // calendar
 }
 
-// Sliding is the exact sliding-window log: at most n permits in any window of
-// length per, however the window is laid. Windows are half open: with
-// Sliding(1, time.Minute) a permit at 8:00:00 lets the next one go at 8:01:00
-// sharp, and a call at 8:00:30 is told to wait 30 s.
-//
-// n is 1 to [PermitsMax], per is [WindowMin] to [WindowMax] in whole
-// microseconds; [Limit.Validate] says what is wrong with others. An idle key
-// costs one small Redis string, and each further permit in the window 7 bytes.
-//
-// The algorithm is that of Redisson's RRateLimiter, with an exact wait for n
-// permits and a place in line instead of one delay for all.
-func Sliding(n int, per time.Duration) Limit { return Limit{permits: n, window: per} }
+// kind is an algorithm as users name it. Bucket and gcra are one script.
+type kind uint8
+
+const (
+	kindNone kind = iota
+	kindSliding
+	kindFixed
+	kindCalendar
+	kindBucket
+	kindStepped
+	kindGCRA
+	kindLeaky
+	kindSmooth
+	kindWarmUp
+)
+
+// kinds are in the order in which errors list them. A stepped bucket has the
+// name of the bucket, which finds that one first.
+var kinds = [...]struct {
+	name    string
+	script  luascripts.Kind
+	example string
+	words   []string // what may follow n/duration
+}{
+	kindNone:     {},
+	kindSliding:  {name: "sliding", script: luascripts.Sliding, example: "1/60s"},
+	kindFixed:    {name: "fixed", script: luascripts.Fixed, example: "fixed 10/1h"},
+	kindCalendar: {name: "calendar", script: luascripts.Calendar, example: "calendar 10/day Asia/Shanghai"},
+	kindBucket:   {name: "bucket", script: luascripts.GCRA, example: "bucket 100/1s burst 200", words: []string{"burst", "step"}},
+	kindStepped:  {name: "bucket", script: luascripts.Step, example: "bucket 10/1s burst 50 step", words: []string{"burst", "step"}},
+	kindGCRA:     {name: "gcra", script: luascripts.GCRA, example: "gcra 100/1s burst 20", words: []string{"burst"}},
+	kindLeaky:    {name: "leaky", script: luascripts.Smooth, example: "leaky 10/1s"},
+	kindSmooth:   {name: "smooth", script: luascripts.Smooth, example: "smooth 5/1s burst 5", words: []string{"burst"}},
+	kindWarmUp:   {name: "warmup", script: luascripts.WarmUp, example: "warmup 2/1s over 4s cold 3", words: []string{"over", "cold"}},
+}
+
+// Kind returns the first word of the text form: "sliding", "bucket" (stepped
+// or not). It is empty for the zero Limit.
+func (l Limit) Kind() string { return kinds[l.kind].name }
 
 // Permits returns how many permits a window holds.
 func (l Limit) Permits() int { return l.permits }
 
-// Window returns the length of the window.
+// Window returns the length of the window. Of a calendar it is nominal: 24 h
+// for a day, 7 days for a week, 31 days for a month.
 func (l Limit) Window() time.Duration { return l.window }
 
-// Validate returns everything that is wrong with l, joined, or nil. Each fault
-// unwraps to [ErrInvalidLimit].
-func (l Limit) Validate() error {
-	var errs []error
-	bad := func(format string, a ...any) {
-		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrInvalidLimit}, a...)...))
+// Burst returns how many permits a bucket or gcra gives at once, and how many
+// smooth stores; 0 for limits that know no burst.
+func (l Limit) Burst() int { return l.burst }
+
+// MaxCost returns the largest cost that can ever be granted: what a window or a
+// bucket holds. Under leaky, smooth and warmup a job waits for the one before
+// it, so any cost up to [PermitsMax] is granted, as long as its own time (its
+// cold time under warmup) is at most [WindowMax].
+func (l Limit) MaxCost() int {
+	switch l.kind {
+	case kindSliding, kindFixed, kindCalendar:
+		return l.permits
+	case kindBucket, kindStepped, kindGCRA:
+		return l.burst
+	case kindLeaky, kindSmooth:
+		return atMost(permitsWithin(l.permits, l.window))
+	case kindWarmUp:
+		if l.coldMilli < 1 {
+			return 0
+		}
+		return atMost(permitsWithin(1000*l.permits, l.window) / uint64(l.coldMilli))
 	}
-	if l.permits < 1 || l.permits > PermitsMax {
-		bad("%d permits, want 1 to %d", l.permits, PermitsMax)
-	}
-	if l.window < WindowMin || l.window > WindowMax {
-		bad("window %v, want %v to %v", l.window, WindowMin, WindowMax)
-	} else if l.window%time.Microsecond != 0 {
-		bad("window %v, want whole microseconds", l.window)
-	}
-	return errors.Join(errs...)
+	return 0
 }
 
-// String returns the text form, which [ParseLimit] reads back to the same
-// value: "sliding 1/1m0s" prints as "sliding 1/1m".
-func (l Limit) String() string {
-	return "sliding " + strconv.Itoa(l.permits) + "/" + formatWindow(l.window)
+// permitsWithin is how many permits come in [WindowMax] at n per window.
+func permitsWithin(n int, window time.Duration) uint64 {
+	if n < 1 || window < WindowMin {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(n), uint64(WindowMax))
+	if hi >= uint64(window) {
+		return math.MaxUint64
+	}
+	q, _ := bits.Div64(hi, lo, uint64(window))
+	return q
 }
 
-// ParseLimit reads a limit from its text form and validates it. The error says
-// what was read and unwraps to [ErrInvalidLimit].
-func ParseLimit(s string) (Limit, error) {
-	fail := func(format string, a ...any) (Limit, error) {
-		return Limit{}, fmt.Errorf("%w: %q: %s, want for example %q", ErrInvalidLimit, clip(s), fmt.Sprintf(format, a...), "1/60s")
-	}
-	words := strings.Fields(s)
-	if len(words) > 0 && words[0] == "sliding" {
-		words = words[1:]
-	}
-	if len(words) == 0 {
-		return fail("no n/duration")
-	}
-	if len(words) > 1 {
-		return fail("unexpected word %q", clip(words[1]))
-	}
-	count, per, ok := strings.Cut(words[0], "/")
-	if !ok {
-		return fail("no slash")
-	}
-	n, err := strconv.Atoi(count)
-	if err != nil || count != strconv.Itoa(n) {
-		return fail("%q is not a whole number", clip(count))
-	}
-	window, err := parseWindow(per)
-	if err != nil {
-		return fail("%q is not a duration", clip(per))
-	}
-	l := Sliding(n, window)
-	if err := l.Validate(); err != nil {
-		return Limit{}, err
-	}
-	return l, nil
-}
+func atMost(permits uint64) int { return int(min(permits, PermitsMax)) }
 
-// MarshalText implements [encoding.TextMarshaler].
-func (l Limit) MarshalText() ([]byte, error) {
-	if err := l.Validate(); err != nil {
-		return nil, err
+// numbers are what the scripts need to know. The windows of a calendar lie
+// around the given instant; their slice is shared and must not be written to.
+func (l Limit) numbers(around time.Time) luascripts.Numbers {
+	n := luascripts.Numbers{Kind: kinds[l.kind].script, Permits: l.permits, Window: l.window}
+	switch l.kind {
+	case kindCalendar:
+		n.Short, n.Bounds = units[l.unit].short, civilBounds(l.unit, l.zone, around)
+	case kindWarmUp:
+		n.Warm, n.ColdMilli = l.over, l.coldMilli
+	default:
+		n.Burst = l.burst
 	}
-	return []byte(l.String()), nil
-}
-
-// UnmarshalText implements [encoding.TextUnmarshaler] with [ParseLimit].
-func (l *Limit) UnmarshalText(text []byte) error {
-	parsed, err := ParseLimit(string(text))
-	if err != nil {
-		return err
-	}
-	*l = parsed
-	return nil
-}
-
-// parseWindow reads a Go duration, whole days ("7d"), or a bare unit ("d", "s").
-func parseWindow(s string) (time.Duration, error) {
-	if s != "" && s[0] >= 'a' && s[0] <= 'z' {
-		s = "1" + s
-	}
-	days, ok := strings.CutSuffix(s, "d")
-	if !ok {
-		return time.ParseDuration(s)
-	}
-	n, err := strconv.ParseUint(days, 10, 16)
-	if err != nil {
-		return 0, err
-	}
-	return time.Duration(n) * day, nil
-}
-
-// formatWindow prints a duration without the zero parts that Go appends.
-func formatWindow(d time.Duration) string {
-	if d >= day && d%day == 0 {
-		return strconv.FormatInt(int64(d/day), 10) + "d"
-	}
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
-}
-
-// clip keeps an error readable when somebody passes a whole file as a limit.
-func clip(s string) string {
-	const most = 40
-	if len(s) <= most {
-		return s
-	}
-	return s[:most] + "..."
+	return n
 }

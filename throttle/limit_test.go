@@ -1,8 +1,8 @@
 package throttle_test
 
 import (
-	"encoding/json"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -12,122 +12,237 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-func TestParseLimit(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		text  string
-		limit throttle.Limit
-		print string
-	}{
-		{"1/60s", throttle.Sliding(1, time.Minute), "sliding 1/1m"},
-		{"sliding 1/1m0s", throttle.Sliding(1, time.Minute), "sliding 1/1m"},
-		{"sliding 10/1h", throttle.Sliding(10, time.Hour), "sliding 10/1h"},
-		{"  sliding   10/h ", throttle.Sliding(10, time.Hour), "sliding 10/1h"},
-		{"5/d", throttle.Sliding(5, 24*time.Hour), "sliding 5/1d"},
-		{"5/24h", throttle.Sliding(5, 24*time.Hour), "sliding 5/1d"},
-		{"5/7d", throttle.Sliding(5, 7*24*time.Hour), "sliding 5/7d"},
-		{"5/366d", throttle.Sliding(5, throttle.WindowMax), "sliding 5/366d"},
-		{"5/90s", throttle.Sliding(5, 90*time.Second), "sliding 5/1m30s"},
-		{"5/20h", throttle.Sliding(5, 20*time.Hour), "sliding 5/20h"},
-		{"5/1h10m", throttle.Sliding(5, 70*time.Minute), "sliding 5/1h10m"},
-		{"5/.5s", throttle.Sliding(5, 500*ms), "sliding 5/500ms"},
-		{"1/1ms", throttle.Sliding(1, ms), "sliding 1/1ms"},
-		{"1/1001us", throttle.Sliding(1, 1001*time.Microsecond), "sliding 1/1.001ms"},
-		{"1000000/1s", throttle.Sliding(throttle.PermitsMax, time.Second), "sliding 1000000/1s"},
-	} {
-		got, err := throttle.ParseLimit(tt.text)
-		if err != nil || got != tt.limit || got.String() != tt.print {
-			t.Errorf("ParseLimit(%q) = %v, %v, want %v", tt.text, got, err, tt.print)
-		}
-	}
-}
+const dayLong = 24 * time.Hour
 
-func TestParseLimitRefuses(t *testing.T) {
-	t.Parallel()
-	for _, text := range []string{
-		"", " ", "sliding", "/", "1/", "/60s", "1", "60s", "0/60s", "-1/60s", "+1/60s", "01/60s", "1.5/60s", "1e3/60s",
-		"1/0s", "1/-60s", "1/60", "1/1.5d", "1/1d12h", "1/sd", "1/99999d", "1/367d", "1/999us", "1/1000.5us",
-		"1000001/1s", "1/60s burst 2", "1 / 60s", "bucket 1/60s", "1/60s/60s", "١/60s", "1/60s\x00",
-		"99999999999999999999/60s", strings.Repeat("9", 1000),
-	} {
-		got, err := throttle.ParseLimit(text)
-		if !errors.Is(err, throttle.ErrInvalidLimit) || got != (throttle.Limit{}) {
-			t.Errorf("ParseLimit(%q) = %v, %v, want %v", text, got, err, throttle.ErrInvalidLimit)
-		} else if len(err.Error()) > 300 {
-			t.Errorf("ParseLimit(%q): an error of %d bytes", text, len(err.Error()))
+// faultsOf lists the fields of an error's faults, in order.
+func faultsOf(t *testing.T, err error) []string {
+	t.Helper()
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		if err != nil {
+			t.Errorf("%v holds no faults", err)
 		}
+		return nil
 	}
+	var fields []string
+	for _, e := range joined.Unwrap() {
+		f, ok := errors.AsType[*throttle.LimitError](e)
+		if !ok || !errors.Is(e, throttle.ErrInvalidLimit) || f.Value == "" || f.Want == "" {
+			t.Errorf("%v: %T, want a whole LimitError that unwraps to %v", e, e, throttle.ErrInvalidLimit)
+			continue
+		}
+		fields = append(fields, f.Field)
+	}
+	return fields
 }
 
 func TestValidateReportsEveryFault(t *testing.T) {
 	t.Parallel()
-	err := throttle.Sliding(0, 0).Validate()
-	for _, want := range []string{"0 permits", "window 0s"} {
-		if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, throttle.ErrInvalidLimit) {
-			t.Errorf("Validate() = %v, want %q in it", err, want)
+	const most, longest = throttle.PermitsMax, throttle.WindowMax
+	year := 365 * dayLong
+	for name, tt := range map[string]struct {
+		limit throttle.Limit
+		want  string // fields at fault
+	}{
+		"zero": {throttle.Limit{}, "kind"},
+
+		"sliding at the bounds":   {throttle.Sliding(most, longest), ""},
+		"sliding, shortest":       {throttle.Sliding(1, throttle.WindowMin), ""},
+		"sliding of nothing":      {throttle.Sliding(0, 0), "permits window"},
+		"sliding, negative":       {throttle.Sliding(-1, -time.Second), "permits window"},
+		"sliding, too much":       {throttle.Sliding(most+1, longest+time.Microsecond), "permits window"},
+		"sliding, nanoseconds":    {throttle.Sliding(1, ms+1), "window"},
+		"fixed at the bounds":     {throttle.Fixed(most, longest), ""},
+		"fixed of nothing":        {throttle.Fixed(0, ms-1), "permits window"},
+		"calendar":                {throttle.Calendar(most, throttle.Month, "Pacific/Apia"), ""},
+		"calendar, no zone":       {throttle.Calendar(1, throttle.Day, ""), ""},
+		"calendar, all wrong":     {throttle.Calendar(0, 0, "Mars/Olympus"), "permits unit zone"},
+		"calendar, unknown unit":  {throttle.Calendar(1, throttle.Month+1, "UTC"), "unit"},
+		"calendar, machine's":     {throttle.Calendar(1, throttle.Day, "Local"), "zone"},
+		"calendar, localtime":     {throttle.Calendar(1, throttle.Day, "localtime"), "zone"},
+		"calendar, leap seconds":  {throttle.Calendar(1, throttle.Day, "right/Europe/Berlin"), "zone"},
+		"calendar, another path":  {throttle.Calendar(1, throttle.Day, "Europe//Berlin"), "zone"},
+		"calendar, outside":       {throttle.Calendar(1, throttle.Day, "../etc/passwd"), "zone"},
+		"bucket at the bounds":    {throttle.Bucket(most, longest, most), ""},
+		"bucket below n":          {throttle.Bucket(10, time.Second, 1), ""},
+		"bucket, all wrong":       {throttle.Bucket(0, 0, 0), "permits window burst"},
+		"bucket, too large":       {throttle.Bucket(1, time.Second, most+1), "burst"},
+		"bucket, filled at last":  {throttle.Bucket(1, year, 10), ""},
+		"bucket, never filled":    {throttle.Bucket(1, year, 11), "burst"},
+		"bucket, a fraction over": {throttle.Bucket(3, 2*year, 16), "burst"},
+		"stepped":                 {throttle.SteppedBucket(10, time.Second, 10), ""},
+		"stepped below n":         {throttle.SteppedBucket(10, time.Second, 9), "burst"},
+		"stepped, all wrong":      {throttle.SteppedBucket(-1, 0, 0), "permits window burst"},
+		"stepped, filled":         {throttle.SteppedBucket(3, 2*year, 15), ""},
+		"stepped, never filled":   {throttle.SteppedBucket(3, 2*year, 16), "burst"},
+		"gcra at the bounds":      {throttle.GCRA(most, throttle.WindowMin, most), ""},
+		"gcra, no burst":          {throttle.GCRA(1, time.Second, 0), "burst"},
+		"leaky":                   {throttle.Leaky(most, throttle.WindowMin), ""},
+		"leaky of nothing":        {throttle.Leaky(0, 0), "permits window"},
+		"smooth, nothing stored":  {throttle.Smooth(1, longest, 0), ""},
+		"smooth, negative":        {throttle.Smooth(1, time.Second, -1), "burst"},
+		"smooth, never stored":    {throttle.Smooth(1, 6*year, 2), "burst"},
+		"warmup at the bounds":    {throttle.WarmUp(1, year/100, longest, 1000), ""},
+		"warmup, shortest":        {throttle.WarmUp(1, longest, ms, 1), ""},
+		"warmup without over":     {throttle.WarmUp(1, time.Second, 0, 3), "over"},
+		"warmup, all wrong":       {throttle.WarmUp(0, 0, -1, 0), "permits window over cold"},
+		"warmup, nanoseconds":     {throttle.WarmUp(1, time.Second, ms+1, 3), "over"},
+		"warmup, NaN":             {throttle.WarmUp(1, time.Second, ms, math.NaN()), "cold"},
+		"warmup, infinite":        {throttle.WarmUp(1, time.Second, ms, math.Inf(1)), "cold"},
+		"warmup, -infinite":       {throttle.WarmUp(1, time.Second, ms, math.Inf(-1)), "cold"},
+		"warmup, huge":            {throttle.WarmUp(1, time.Second, ms, math.MaxFloat64), "cold"},
+		"warmup, warmer":          {throttle.WarmUp(1, time.Second, ms, 0.999), "cold"},
+		"warmup, too cold":        {throttle.WarmUp(1, time.Second, ms, 1000.001), "cold"},
+		"warmup, too fine":        {throttle.WarmUp(1, time.Second, ms, 1.0005), "cold"},
+		"warmup, frozen":          {throttle.WarmUp(1, 4*dayLong, ms, 1000), "cold"},
+		"warmup, too much stored": {throttle.WarmUp(most, ms, longest, 3), "over"},
+	} {
+		err := tt.limit.Validate()
+		if got := strings.Join(faultsOf(t, err), " "); got != tt.want {
+			t.Errorf("%s: Validate() = %v, faults of %q, want %q", name, err, got, tt.want)
 		}
-	}
-	if err := throttle.Sliding(1, ms+1).Validate(); !errors.Is(err, throttle.ErrInvalidLimit) {
-		t.Errorf("Validate() of a window with nanoseconds = %v, want %v", err, throttle.ErrInvalidLimit)
-	}
-	if err := throttle.Sliding(throttle.PermitsMax, throttle.WindowMax).Validate(); err != nil {
-		t.Errorf("Validate() at the bounds = %v, want nil", err)
+		if (err == nil) != (tt.want == "") || err != nil && !errors.Is(err, throttle.ErrInvalidLimit) {
+			t.Errorf("%s: Validate() = %v", name, err)
+		}
 	}
 }
 
-func TestLimitAsText(t *testing.T) {
+func TestValidateSaysWhatIsRight(t *testing.T) {
 	t.Parallel()
-	type config struct{ Limit throttle.Limit }
-	b, err := json.Marshal(config{throttle.Sliding(1, time.Minute)})
-	if want := `{"Limit":"sliding 1/1m"}`; string(b) != want || err != nil {
-		t.Errorf("Marshal = %s, %v, want %s", b, err, want)
-	}
-	var c config
-	if err := json.Unmarshal([]byte(`{"Limit":"3/10s"}`), &c); err != nil || c.Limit != throttle.Sliding(3, 10*time.Second) {
-		t.Errorf("Unmarshal = %v, %v, want 3/10s", c, err)
-	}
-	if err := json.Unmarshal([]byte(`{"Limit":"3"}`), &c); !errors.Is(err, throttle.ErrInvalidLimit) {
-		t.Errorf("Unmarshal = %v, want %v", err, throttle.ErrInvalidLimit)
-	}
-	if _, err := json.Marshal(config{}); !errors.Is(err, throttle.ErrInvalidLimit) {
-		t.Errorf("Marshal of the zero Limit = %v, want %v", err, throttle.ErrInvalidLimit)
+	for _, tt := range []struct {
+		limit throttle.Limit
+		want  string
+	}{
+		{throttle.Sliding(0, time.Second), "throttle: invalid limit: 0 permits, want 1 to 1000000"},
+		{throttle.Sliding(1, time.Nanosecond), "throttle: invalid limit: window 1ns, want 1ms to 3650d"},
+		{throttle.Bucket(1, 365*dayLong, 11), "throttle: invalid limit: burst 11, want 1 to 10, what is filled within 3650d"},
+		{throttle.SteppedBucket(3, time.Second, 2), "throttle: invalid limit: burst 2, want at least the 3 permits of a step: what does not fit would be lost at every tick"},
+		{throttle.WarmUp(1, time.Second, time.Second, math.NaN()), "throttle: invalid limit: cold NaN, want 1 to 1000 in thousandths"},
+		{throttle.WarmUp(1, time.Second, time.Second, math.Inf(1)), "throttle: invalid limit: cold +Inf, want 1 to 1000 in thousandths"},
+		{throttle.WarmUp(throttle.PermitsMax, ms, throttle.WindowMax, 3), "throttle: invalid limit: over 3650d, want a time in which at most 1000000000000 permits are stored, not 315360000000000000"},
+		{throttle.Calendar(1, throttle.Day, "Local"), `throttle: invalid limit: zone "Local", want a name of the time zone database such as Europe/Berlin: this one differs per machine`},
+		{throttle.Calendar(1, 0, "UTC"), "throttle: invalid limit: unit no unit, want minute, hour, day, week or month"},
+	} {
+		if err := tt.limit.Validate(); err == nil || err.Error() != tt.want {
+			t.Errorf("Validate() = %v, want %v", err, tt.want)
+		}
 	}
 }
 
-func TestLimitPrintsAndParses(t *testing.T) {
+func TestLimitAccessors(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(rt *rapid.T) {
-		us := rapid.Int64Range(int64(throttle.WindowMin/time.Microsecond), int64(throttle.WindowMax/time.Microsecond))
-		unit := rapid.SampledFrom([]int64{1, 1e3, 1e6, 60e6, 3600e6, 86400e6}).Draw(rt, "unit")
-		window := time.Duration(max(us.Draw(rt, "window")/unit, 1)*unit) * time.Microsecond
-		want := throttle.Sliding(rapid.IntRange(1, throttle.PermitsMax).Draw(rt, "permits"), max(window, throttle.WindowMin))
-		got, err := throttle.ParseLimit(want.String())
-		if err != nil || got != want {
-			rt.Fatalf("ParseLimit(%q) = %v, %v, want %v", want, got, err, want)
+	type facts struct {
+		kind    string
+		permits int
+		window  time.Duration
+		burst   int
+		cost    int
+	}
+	for _, tt := range []struct {
+		limit throttle.Limit
+		want  facts
+	}{
+		{throttle.Limit{}, facts{}},
+		{throttle.Sliding(3, time.Minute), facts{"sliding", 3, time.Minute, 0, 3}},
+		{throttle.Fixed(3, time.Minute), facts{"fixed", 3, time.Minute, 0, 3}},
+		{throttle.Calendar(3, throttle.Minute, ""), facts{"calendar", 3, time.Minute, 0, 3}},
+		{throttle.Calendar(3, throttle.Hour, ""), facts{"calendar", 3, time.Hour, 0, 3}},
+		{throttle.Calendar(3, throttle.Day, ""), facts{"calendar", 3, dayLong, 0, 3}},
+		{throttle.Calendar(3, throttle.Week, ""), facts{"calendar", 3, 7 * dayLong, 0, 3}},
+		{throttle.Calendar(3, throttle.Month, ""), facts{"calendar", 3, 31 * dayLong, 0, 3}},
+		{throttle.Bucket(3, time.Minute, 2), facts{"bucket", 3, time.Minute, 2, 2}},
+		{throttle.SteppedBucket(3, time.Minute, 5), facts{"bucket", 3, time.Minute, 5, 5}},
+		{throttle.GCRA(3, time.Minute, 2), facts{"gcra", 3, time.Minute, 2, 2}},
+		{throttle.Leaky(3, time.Minute), facts{"leaky", 3, time.Minute, 0, throttle.PermitsMax}},
+		{throttle.Smooth(3, time.Minute, 2), facts{"smooth", 3, time.Minute, 2, throttle.PermitsMax}},
+		{throttle.WarmUp(3, time.Minute, time.Hour, 3), facts{"warmup", 3, time.Minute, 0, throttle.PermitsMax}},
+		// The debt of one job stays within the longest window.
+		{throttle.Leaky(1, throttle.WindowMax), facts{"leaky", 1, throttle.WindowMax, 0, 1}},
+		{throttle.Smooth(2, 365*dayLong, 0), facts{"smooth", 2, 365 * dayLong, 0, 20}},
+		{throttle.WarmUp(2, 365*dayLong, time.Hour, 3), facts{"warmup", 2, 365 * dayLong, 0, 6}},
+	} {
+		l := tt.limit
+		if got := (facts{l.Kind(), l.Permits(), l.Window(), l.Burst(), l.MaxCost()}); got != tt.want {
+			t.Errorf("%v: %+v, want %+v", l, got, tt.want)
 		}
-		if strings.HasSuffix(want.String(), "m0s") || strings.HasSuffix(want.String(), "h0m") {
-			rt.Fatalf("%q has zero parts", want)
-		}
-	})
+	}
 }
 
-func FuzzParseLimit(f *testing.F) {
-	for _, s := range []string{"1/60s", "sliding 10/1h", "5/7d", "5/.5s", "1/1d12h", "\xff/1s", "1/d", "sliding sliding 1/1s"} {
-		f.Add(s)
+// A Limit that nothing can compare to itself would never be found again.
+func TestLimitIsAValue(t *testing.T) {
+	t.Parallel()
+	count := map[throttle.Limit]int{}
+	for range 2 {
+		count[throttle.Calendar(1, throttle.Day, "")]++
+		count[throttle.Calendar(1, throttle.Day, "UTC")]++
+		count[throttle.Bucket(1, time.Second, 1)]++
+		count[throttle.GCRA(1, time.Second, 1)]++
+		count[throttle.SteppedBucket(1, time.Second, 1)]++
+		count[throttle.WarmUp(1, time.Second, time.Second, 0.1*12)]++
+		count[throttle.WarmUp(1, time.Second, time.Second, 1.2)]++
+		count[throttle.WarmUp(1, time.Second, time.Second, math.NaN())]++
 	}
-	f.Fuzz(func(t *testing.T, s string) {
-		l, err := throttle.ParseLimit(s)
-		if err != nil {
-			if !errors.Is(err, throttle.ErrInvalidLimit) {
-				t.Errorf("ParseLimit(%q): %v does not unwrap to %v", s, err, throttle.ErrInvalidLimit)
-			}
-			return
+	want := map[throttle.Limit]int{
+		throttle.Calendar(1, throttle.Day, "UTC"):                 4,
+		throttle.Bucket(1, time.Second, 1):                        2,
+		throttle.GCRA(1, time.Second, 1):                          2,
+		throttle.SteppedBucket(1, time.Second, 1):                 2,
+		throttle.WarmUp(1, time.Second, time.Second, 1.2):         4,
+		throttle.WarmUp(1, time.Second, time.Second, math.NaN()):  2,
+		throttle.WarmUp(1, time.Second, time.Second, math.Inf(1)): 0,
+		throttle.Calendar(1, throttle.Day, "Europe/Berlin"):       0,
+		throttle.Calendar(1, throttle.Week, "UTC"):                0,
+		throttle.WarmUp(1, time.Second, 2*time.Second, 1.2):       0,
+		throttle.Smooth(1, time.Second, 0):                        0,
+		throttle.Leaky(1, time.Second):                            0,
+		throttle.Limit{}:                                          0,
+		throttle.Sliding(1, time.Second):                          0,
+	}
+	for l, n := range want {
+		if count[l] != n {
+			t.Errorf("%v was counted %d times, want %d", l, count[l], n)
 		}
-		if again, err := throttle.ParseLimit(l.String()); err != nil || again != l {
-			t.Errorf("ParseLimit(%q) = %v, which reads back as %v, %v", s, l, again, err)
-		}
-		if err := l.Validate(); err != nil {
-			t.Errorf("ParseLimit(%q) = %v: %v", s, l, err)
-		}
-	})
+	}
+	if len(count) != 6 {
+		t.Errorf("%d limits that differ, want 6", len(count))
+	}
+}
+
+// anyLimit draws a valid limit of any kind.
+func anyLimit(rt *rapid.T) throttle.Limit {
+	units := []time.Duration{time.Microsecond, ms, time.Second, time.Minute, time.Hour, dayLong}
+	duration := func(name string) time.Duration {
+		unit := rapid.SampledFrom(units).Draw(rt, name+" unit")
+		d := time.Duration(rapid.Int64Range(1, int64(throttle.WindowMax/unit)).Draw(rt, name)) * unit
+		return max(d, throttle.WindowMin)
+	}
+	n := rapid.IntRange(1, throttle.PermitsMax).Draw(rt, "permits")
+	per := duration("window")
+	burst := rapid.IntRange(1, throttle.PermitsMax).Draw(rt, "burst")
+	var l throttle.Limit
+	switch rapid.IntRange(0, 8).Draw(rt, "kind") {
+	case 0:
+		l = throttle.Sliding(n, per)
+	case 1:
+		l = throttle.Fixed(n, per)
+	case 2:
+		zone := rapid.SampledFrom([]string{"", "UTC", "Asia/Shanghai", "Etc/GMT+5", "America/Argentina/Buenos_Aires"}).Draw(rt, "zone")
+		l = throttle.Calendar(n, throttle.Unit(rapid.IntRange(1, 5).Draw(rt, "unit")), zone)
+	case 3:
+		l = throttle.Bucket(n, per, burst)
+	case 4:
+		l = throttle.SteppedBucket(n, per, max(n, burst))
+	case 5:
+		l = throttle.GCRA(n, per, burst)
+	case 6:
+		l = throttle.Leaky(n, per)
+	case 7:
+		l = throttle.Smooth(n, per, burst-1)
+	case 8:
+		l = throttle.WarmUp(n, per, duration("over"), float64(rapid.IntRange(1000, 1000_000).Draw(rt, "cold"))/1000)
+	}
+	if l.Validate() != nil {
+		rt.Skip("takes too long to fill")
+	}
+	return l
 }

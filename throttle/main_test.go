@@ -2,6 +2,8 @@ package throttle_test
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,13 +21,24 @@ const (
 	key = "+49 170 1234567"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain makes the test binary two programs: with [turnsEnv] set it is the
+// other process of a test that needs two.
+func TestMain(m *testing.M) {
+	if redisAt := os.Getenv(turnsEnv); redisAt != "" {
+		if err := takeTurns(redisAt, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "the other process:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // start is when the clock of a [scene] begins.
 var start = time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
 
 // scene is a real Redis whose scripts read a clock that the test sets. Keys
-// expire by the server's own clock and get an hour more, see [longLived].
+// expire by the server's own clock and get an hour more, see [redistest.LongLived].
 type scene struct {
 	*testing.T
 	rdb *redistest.Timed
@@ -36,7 +49,7 @@ type scene struct {
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	raw := redistest.Start(t).Client(t)
-	rdb, err := redistest.NewTimed(t.Context(), longLived{raw}, start)
+	rdb, err := redistest.NewTimed(t.Context(), redistest.LongLived{UniversalClient: raw}, start)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,18 +104,6 @@ func (s *scene) want(d throttle.Decision, granted bool, at time.Duration) {
 	if d.Granted != granted || d.At.Sub(start) != at {
 		s.Errorf("%v: granted = %v at %v, want %v at %v", d, d.Granted, d.At.Sub(start), granted, at)
 	}
-}
-
-// longLived gives keys an hour more than the scripts ask for: the clock of a
-// test goes other ways than that by which the server lets keys expire.
-type longLived struct{ redis.UniversalClient }
-
-func (c longLived) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
-	const life = "return ceil(us / 1000) + 1"
-	if !strings.Contains(text, life) {
-		panic("the scripts compute a key's life in another way: change this test too")
-	}
-	return c.UniversalClient.Eval(ctx, strings.Replace(text, life, life+" + 3600000", 1), keys, args...)
 }
 
 // calls counts the scripts that a client runs, and calls after when one came

@@ -18,6 +18,8 @@ type State struct {
 	Next      time.Time // when a newcomer with one permit would go
 	Waiting   int       // length of the line, without those who are late
 	Booked    []Waiting // the first of the line, in order
+
+	Expires time.Duration // until what was spent is forgotten; 0 when nothing is known
 }
 
 // Waiting is one place in a line.
@@ -37,13 +39,48 @@ func (l *Limiter) Peek(ctx context.Context, key string, most int) (State, error)
 	if most < 0 || most > PeekMax {
 		return State{}, fmt.Errorf("%w: a look at %d places, want 0 to %d", ErrInvalidConfig, most, PeekMax)
 	}
-	reply, err := luascripts.Peek(ctx, l.rdb, l.keys(l.ID(key)), l.numbers(), most)
-	if err := l.fault("peek", reply.Status, err); err != nil {
+	reply, err := l.look(ctx, Request{Key: key, Cost: 1}, most)
+	if err != nil {
 		return State{}, err
 	}
-	s := State{Now: reply.Now, Available: reply.Free, Next: reply.Next, Waiting: reply.Waiting}
+	s := State{Now: reply.Now, Available: reply.Free, Next: reply.Next, Waiting: reply.Waiting, Expires: reply.Life}
 	for _, w := range reply.Listed {
 		s.Booked = append(s.Booked, Waiting{Job: w.Job, Cost: w.Cost, At: w.At})
 	}
 	return s, nil
+}
+
+// Available tells how many permits of key TryAcquire could take now: none while
+// somebody waits. It asks Redis once and does not wait; somebody else may take
+// them before the caller does. When Redis is away the error unwraps to
+// [ErrUnavailable].
+func (l *Limiter) Available(ctx context.Context, key string) (int, error) {
+	s, err := l.Peek(ctx, key, 0)
+	return s.Available, err
+}
+
+// TimeUntil tells how long it would take a newcomer to get n permits of key,
+// behind all who wait; 0 is now. It asks Redis once and does not wait, and
+// reserves nothing: see [Limiter.Reserve]. More than the limit can ever give is
+// an [ExceedsLimitError]; when Redis is away the error unwraps to
+// [ErrUnavailable].
+func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Duration, error) {
+	r := Request{Key: key, Cost: n}
+	if err := l.check(r); err != nil {
+		return 0, err
+	}
+	reply, err := l.look(ctx, r, 0)
+	return max(0, reply.Next.Sub(reply.Now)), err
+}
+
+// look peeks with a newcomer of r's cost.
+func (l *Limiter) look(ctx context.Context, r Request, most int) (reply luascripts.PeekReply, err error) {
+	err = l.ruled(ctx, func(in ruling) (err error) {
+		if err := l.fits(in.Limit, r); err != nil {
+			return err
+		}
+		reply, err = l.store.peekBy(ctx, in, l.keys(l.ID(r.Key)), luascripts.PeekArgs{Cost: r.Cost, Most: most})
+		return l.fault("peek", reply.Status, err)
+	})
+	return reply, err
 }

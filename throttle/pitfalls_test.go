@@ -18,7 +18,57 @@ import (
 
 // The bugs of other limiters, by their number in the table that the project
 // keeps of them. Each test would fail if this one had the bug; where another
-// test shows that already, it is named.
+// test shows that already, it is named. "Of each kind" are the tests in
+// pitfallkinds_test.go.
+//
+//	 1  TestPitfall01RetriedScript
+//	 2  TestPitfall02PermitOfOneWhoGaveUp
+//	 3  TestPitfall03WaitForManyPermits
+//	 4  TestPitfall04SameDelayForAll; TestLineOfEachKind
+//	 5  TestPitfall05TwoTruths
+//	 6  TestPitfall06LostKey
+//	 7  TestPitfall07RefundOverAdmits; TestPitfall07RefundsOfEachKind
+//	 8  TestPitfall08LoweredLimitCredits; TestChangedLimitIsNeverExceeded
+//	 9  TestPitfall09ChangeStaysHere; TestPitfall09ChangeByOneClient
+//	10  TestPitfall10ConfigurationInRedis
+//	11  TestPitfall11LimitAndItsEnd
+//	12  TestPitfall12KeyWithoutTTL; TestEveryKeyHasALife of the scripts
+//	13  TestPitfall13TTLRoundedDown, and of each kind
+//	14  TestPitfall14ClientClock; TestPitfall14CalendarByRedisClock
+//	15  TestPitfall15TimeBackward, and of each kind
+//	16  TestPitfall16RefusedPays, and of each kind
+//	17  TestPitfall17MoreThanTheLimit, and of each kind
+//	18  TestPitfall18AvailableIsWhole
+//	19  TestPitfall19OldDebt; TestPitfall19RateChangeKeepsNoOldDebt
+//	20  TestPitfall20NumbersLoseDigits
+//	21  TestPitfall20NumbersLoseDigits; TestNumbersBecomeTextByFormat of the scripts, for the servers that print 2e+8
+//	22  TestPitfall20NumbersLoseDigits
+//	23  TestPitfall23ShortWait; TestReplies of the scripts
+//	24  TestPitfall20NumbersLoseDigits
+//	25  TestPitfall25MassExpiry
+//	26  TestPitfall25MassExpiry
+//	27  TestPitfall27SameInstant
+//	28  TestPitfall28ZeroLimit, and of each kind; TestGuava2730WarmUpOfZero
+//	29  TestPitfall29NegativeCost, and of each kind
+//	30  TestPitfall30RestOfADivision; TestGuava5290RestOfAMicrosecond
+//	31  TestPitfall31WaitRoundedDown, and of each kind
+//	32  TestPitfall32Contention
+//	33  TestPitfall33CrossSlot; TestKeysShareATag of the scripts
+//	34  TestPitfall34ForgottenScripts
+//	35  can't be: no text of an error of Lua is read, a script answers a status; TestReplies of the scripts
+//	36  TestFullRedis of the scripts
+//	37  TestPitfall37WaitingGoesDeeper
+//	38  not yet: a limit of concurrency
+//	39  TestPitfall39ReleaseOfUnknown; leases, not yet
+//	40  not yet: a limit of concurrency
+//	41  not yet: a limit of concurrency
+//	42  not yet: several rules for one task
+//	43  TestPitfall43RefundOfAnotherWindow, TestPitfall43RefundAtTheEdge
+//	44  TestPitfall44LongAndShortDay, and those of limit_civil_test.go
+//	45  can't be: nothing is refilled in the background, what a change does is computed by the next call
+//	46  TestPitfall46AbandonedPlace
+//	47  can't be: no process holds permits ahead of its grants
+//	48  TestPitfall48ReplicaReads
 
 // 1: the client library sends a script again, and it is charged each time.
 func TestPitfall01RetriedScript(t *testing.T) { TestLostReplyIsChargedOnce(t) }
@@ -123,6 +173,12 @@ func TestPitfall07RefundOverAdmits(t *testing.T) {
 	}
 }
 
+// 8: what is spent is credited again when the limit is lowered.
+func TestPitfall08LoweredLimitCredits(t *testing.T) { TestStoredLimitGoesBeforeTheOneInCode(t) }
+
+// 9: a change reaches only the keys, or the limiters, of who made it.
+func TestPitfall09ChangeStaysHere(t *testing.T) { TestLoweredLimitHoldsEverywhere(t) }
+
 // 10: the configuration is a key of its own, and gone.
 func TestPitfall10ConfigurationInRedis(t *testing.T) {
 	t.Parallel()
@@ -133,6 +189,9 @@ func TestPitfall10ConfigurationInRedis(t *testing.T) {
 	s.at(0)
 	s.want(s.try(l, 1), true, 0)
 }
+
+// 11: a limit is set, and its end apart from it. Here that is one command.
+func TestPitfall11LimitAndItsEnd(t *testing.T) { TestStoredLimitEndsByItself(t) }
 
 // 12: a key without a TTL. Every trace of the model test looks at all keys.
 func TestPitfall12KeyWithoutTTL(t *testing.T) { TestLifeComesBack(t) }
@@ -181,6 +240,22 @@ func TestPitfall17MoreThanTheLimit(t *testing.T) {
 		t.Errorf("TryAcquire(11) of 10 = %v, want %v", err, throttle.ErrExceedsLimit)
 	}
 	s.want(s.try(l, 10), true, 0)
+}
+
+// 19: what was booked under the old limit holds the key for the old period.
+func TestPitfall19OldDebt(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("sms", throttle.Sliding(1, time.Hour))
+	s.want(s.try(l, 1), true, 0)
+	s.want(s.job(l, "a", 1), false, time.Hour)
+	s.want(s.job(l, "b", 1), false, 2*time.Hour)
+	if err := l.SetLimit(t.Context(), throttle.Sliding(1, time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	s.want(s.job(l, "b", 1), false, 2*time.Second)
+	s.at(time.Second)
+	s.want(s.job(l, "a", 1), true, time.Second)
 }
 
 // 20, 21, 22, 24: numbers lose digits on their way through Lua, as text, as
@@ -332,8 +407,6 @@ func TestPitfall34ForgottenScripts(t *testing.T) {
 		rdb.ScriptFlush(t.Context())
 	}
 }
-
-// 36: a full Redis refuses in the middle of a script: TestFullRedis of the scripts.
 
 // 39: giving back what is not held gives more than there is.
 func TestPitfall39ReleaseOfUnknown(t *testing.T) {

@@ -27,7 +27,7 @@ import (
 func TestModelOnRedis(t *testing.T) {
 	t.Parallel()
 	raw := redistest.Start(t).Client(t)
-	rdb, err := redistest.NewTimed(t.Context(), longLived{raw}, start)
+	rdb, err := redistest.NewTimed(t.Context(), redistest.LongLived{UniversalClient: raw}, start)
 	if err != nil {
 		t.Fatal(err)
 	}

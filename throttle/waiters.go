@@ -30,9 +30,22 @@ func (w *waiters) ring(job string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if bell, ok := w.bells[job]; ok {
-		select {
-		case bell <- struct{}{}:
-		default: // it is ringing already
-		}
+		pull(bell)
+	}
+}
+
+// ringAll rings everybody: the limit has changed.
+func (w *waiters) ringAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, bell := range w.bells {
+		pull(bell)
+	}
+}
+
+func pull(bell chan struct{}) {
+	select {
+	case bell <- struct{}{}:
+	default: // it is ringing already
 	}
 }

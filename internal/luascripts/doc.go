@@ -6,11 +6,20 @@
 // the line) is a part: a .lua file that is put before the script's own body, so
 // that a decision is written once.
 //
-//	part         what it is
-//	clock.lua    the one reading of Redis' clock, numbers as text
-//	sliding.lua  the ledger of `sliding n/W`: slot and spend
-//	tokens.lua   which attempt holds which grant
-//	line.lua     who waits, in which order, and what they were promised
+//	part          what it is
+//	clock.lua     the one reading of Redis' clock, numbers as text
+//	ledger.lua    what was spent on a key: open, slot, spend, unspend, free
+//	sliding.lua   the algorithm of `sliding n/W`, a log of grants
+//	tally.lua     what the ledgers of all other algorithms have in common
+//	fixed.lua     the algorithm of `fixed n/W`
+//	calendar.lua  the algorithm of `calendar n/unit zone`
+//	instant.lua   what gcra.lua and smooth.lua have in common
+//	gcra.lua      the algorithm of `gcra n/W burst b` and `bucket n/W burst b`
+//	step.lua      the algorithm of `bucket n/W burst b step`
+//	smooth.lua    the algorithm of `smooth n/W burst s` and `leaky n/W`
+//	warmup.lua    the algorithm of `warmup n/W over D cold c`
+//	tokens.lua    which attempt holds which grant
+//	line.lua      who waits, in which order, and what they were promised
 //
 //	script       what it does                                   slot
 //	acquire.lua  grant, book or refuse                          the limit's key
@@ -23,7 +32,11 @@
 //	wake.lua     due tasks -> head of pending                   the queue
 //	retime.lua   move due tasks to another instant              the queue
 //	forget.lua   drop what a deferral left of a running task       the queue
+//	walk.lua     what is deferred on a queue, by portions       the queue
+//	claim.lua    one pool alone plans a queue anew              the queue
+//	planned.lua  it has done so                                 the queue
 //	rules.lua    which pools run which numbers                  the prefix
+//	setlimit.lua the limit of a rule that goes before code      the rule
 //
 // Scripts use only commands of Redis 6.2, take every number as text and answer
 // integers (and task or job ids, which are text). Times are microseconds since

@@ -36,7 +36,7 @@ func (f *filler) fill(t *testing.T, rdb redis.UniversalClient) {
 func TestFullRedis(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t, redistest.Arg("maxmemory", "8mb"), redistest.Arg("maxmemory-policy", "noeviction"))
-	ctx, n := t.Context(), Numbers{3, time.Minute}
+	ctx, n := t.Context(), Numbers{Kind: Sliding, Permits: 3, Window: time.Minute}
 	limit := func(id string) Limit { return LimitKeys("hw", "rule", id) }
 	ask := func(id, job string, token uint64, cost int, mode Mode) (AcquireReply, error) {
 		return Acquire(ctx, rdb, limit(id), AcquireArgs{
@@ -64,7 +64,7 @@ func TestFullRedis(t *testing.T) {
 	// The texts are known before memory runs out.
 	must(Cancel(ctx, rdb, limit("other"), CancelArgs{Numbers: n, Cost: 1, Token: 9}))
 	must(Wake(ctx, rdb, q, []string{"nobody"}, start, false))
-	must(Peek(ctx, rdb, limit("used"), n, 10))
+	must(Peek(ctx, rdb, limit("used"), PeekArgs{Numbers: n, Cost: 1, Most: 10}))
 	must(Reset(ctx, rdb, limit("other"), n))
 	var full filler
 	full.fill(t, raw)
@@ -85,7 +85,7 @@ func TestFullRedis(t *testing.T) {
 		}
 	}
 
-	if r, err := Peek(ctx, rdb, limit("used"), n, 10); err != nil || r.Waiting != 2 {
+	if r, err := Peek(ctx, rdb, limit("used"), PeekArgs{Numbers: n, Cost: 1, Most: 10}); err != nil || r.Waiting != 2 {
 		t.Errorf("Peek = %+v, %v, want two waiting", r, err)
 	}
 	full.fill(t, raw)

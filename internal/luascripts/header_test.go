@@ -106,27 +106,32 @@ func files(t *testing.T) []string {
 
 // scripts are all of them with the parts that they are put together from.
 var scripts = map[string][]string{
-	"acquire.lua": limitParts,
-	"cancel.lua":  limitParts,
-	"check.lua":   {"clock.lua", "sliding.lua", "line.lua"},
-	"peek.lua":    {"clock.lua", "sliding.lua", "line.lua"},
-	"reset.lua":   {"clock.lua", "sliding.lua", "line.lua"},
+	"acquire.lua": grantParts,
+	"cancel.lua":  grantParts,
+	"check.lua":   lookParts,
+	"peek.lua":    lookParts,
+	"reset.lua":   lookParts,
 	"defer.lua":   {"clock.lua"},
 	"due.lua":     {"clock.lua"},
 	"wake.lua":    nil,
 	"retime.lua":  {"clock.lua"},
 	"forget.lua":  nil,
 	"rules.lua":   {"clock.lua"},
+
+	"setlimit.lua": {"clock.lua"},
+	"walk.lua":     {"clock.lua"},
+	"claim.lua":    {"clock.lua"},
+	"planned.lua":  {"clock.lua"},
 }
 
 // calls asks every Go function for one script call, some twice with other
 // numbers of things.
 func calls(r *recorder) {
 	ctx, k, q := context.Background(), LimitKeys("hw", "rule", "id"), QueueKeys("hw", "default")
-	n := Numbers{1, time.Second}
+	n := Numbers{Kind: Sliding, Permits: 1, Window: time.Second}
 	_, _ = Acquire(ctx, r, k, AcquireArgs{Numbers: n})
 	_, _ = Cancel(ctx, r, k, CancelArgs{Numbers: n, Back: true})
-	_, _ = Peek(ctx, r, k, n, 10)
+	_, _ = Peek(ctx, r, k, PeekArgs{Numbers: n, Cost: 1, Most: 10})
 	_, _ = Reset(ctx, r, k, n)
 	Defer(ctx, r, q, DeferArgs{})
 	_, _ = Due(ctx, r, q, time.Second, 10)
@@ -137,6 +142,11 @@ func calls(r *recorder) {
 	_ = Forget(ctx, r, q, "a")
 	_, _ = Rules(ctx, r, "hw", time.Second, nil)
 	_, _ = Rules(ctx, r, "hw", time.Second, []string{"a", "b"})
+	_, _, _ = SetLimit(ctx, r, "hw", "sms", SetLimitArgs{})
+	_, _ = Walk(ctx, r, q, time.Now(), 0, 10)
+	_, _, _ = Claim(ctx, r, q, "me", time.Second, make([]RuleVersion, 1))
+	_, _, _ = Claim(ctx, r, q, "me", time.Second, make([]RuleVersion, 3))
+	_, _ = Planned(ctx, r, q, "me", make([]RuleVersion, 2))
 	// Check takes a client for its pipeline.
 	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer c.Close()

@@ -48,7 +48,7 @@ func (k Limit) all() []string { return []string{k.ledger, k.tokens, k.line, k.pr
 // Queue names the keys of one asynq queue, asynq's own and our due index. They
 // share asynq's hash tag.
 type Queue struct {
-	due, places                   string
+	due, places, claim, planned   string
 	active, lease, retry, pending string
 	task                          string // prefix of the task hashes
 }
@@ -58,6 +58,7 @@ func QueueKeys(prefix, queue string) Queue {
 	own := "asynq:{" + queue + "}:"
 	return Queue{
 		due: prefix + ":{" + queue + "}:due", places: prefix + ":{" + queue + "}:places",
+		claim: prefix + ":{" + queue + "}:replan", planned: prefix + ":{" + queue + "}:planned",
 		active: own + "active", lease: own + "lease", retry: own + "retry", pending: own + "pending",
 		task: own + "t:",
 	}
@@ -68,3 +69,7 @@ func (k Queue) Task(id string) string { return k.task + id }
 
 // rulesKey is the set in which pools say their numbers.
 func rulesKey(prefix string) string { return prefix + ":rules" }
+
+// StoredLimitKey holds the limit of a rule that goes before the one in code, and
+// is the channel on which its changes are told.
+func StoredLimitKey(prefix, rule string) string { return prefix + ":limit:" + rule }

@@ -20,6 +20,8 @@ const (
 	TooLate
 	Withdrawn
 	NewerSchema
+	NotCovered // the bounds of a calendar lie elsewhere than Redis' clock
+	Outdated   // the ledger was written under a newer limit: the reply has its version
 )
 
 // Mode says what acquire.lua may do.
@@ -32,11 +34,55 @@ const (
 	Book              // book, never grant
 )
 
-// Numbers are those of `sliding n/W`.
+// Kind is an algorithm: the first byte of a ledger, and with it the ledger's
+// schema. A new form of an old kind takes a new byte.
+type Kind byte
+
+// The algorithms. See the .lua file of each.
+const (
+	Sliding  Kind = 's'
+	Fixed    Kind = 'f'
+	Calendar Kind = 'c'
+	GCRA     Kind = 'g' // also a bucket that fills continuously
+	Step     Kind = 'p' // a bucket that is filled once a window
+	Smooth   Kind = 'm' // also leaky, which stores nothing
+	WarmUp   Kind = 'w'
+)
+
+// Numbers are those of a limit. What a kind does not need is zero.
 type Numbers struct {
+	Version int64 // of the limit; an older one than the ledger was written under is refused
+	Kind    Kind
 	Permits int
-	Window  time.Duration
+	Window  time.Duration // of a calendar: nominal
+
+	Burst int // GCRA, Step: what there may be at once; Smooth: what is stored at most
+
+	Warm      time.Duration // WarmUp: from cold to warm
+	ColdMilli int           // WarmUp: thousandths of the factor by which a cold permit takes longer
+
+	Short  time.Duration // Calendar: no window is shorter
+	Bounds []time.Time   // Calendar: where windows begin, at least 2, in order; Redis' now must lie between
 }
+
+// more is what only some kinds have, as the scripts read it.
+func (n Numbers) more() string {
+	switch n.Kind {
+	case GCRA, Step, Smooth:
+		return strconv.Itoa(n.Burst)
+	case WarmUp:
+		return strconv.FormatInt(micros(n.Warm), 10) + " " + strconv.Itoa(n.ColdMilli)
+	case Calendar:
+		b := strconv.AppendInt(make([]byte, 0, 18*len(n.Bounds)+18), micros(n.Short), 10)
+		for _, t := range n.Bounds {
+			b = strconv.AppendInt(append(b, ' '), t.UnixMicro(), 10)
+		}
+		return string(b)
+	}
+	return ""
+}
+
+func (k Kind) text() string { return string(rune(k)) }
 
 // Member is a job in a line: its id with its cost. The zero Member is nobody.
 type Member struct {
@@ -86,7 +132,9 @@ type AcquireReply struct {
 	From     time.Time // since when the ledger admits it, which may be past
 	Now      time.Time // Redis' clock
 	Promised time.Time // what the job was told before; zero when it was not in the line
+	Worth    int64     // of a grant: what cancel.lua needs to give all of it back; 0 is not known
 	Next     Turn
+	Version  int64 // of the ledger's limit, when Outdated
 }
 
 // Acquire runs acquire.lua.
@@ -95,12 +143,21 @@ func Acquire(ctx context.Context, c redis.Scripter, k Limit, a AcquireArgs) (Acq
 	if a.MaxWait >= 0 {
 		longest = int64(a.MaxWait / time.Microsecond)
 	}
-	r := run(ctx, c, acquireScript, "acquire.lua", 7, k.all(),
-		a.Permits, micros(a.Window), a.Cost, tokenText(a.Token), Member{a.Job, a.Cost}.text(), int(a.Mode),
+	r := run(ctx, c, acquireScript, "acquire.lua", 8, k.all(),
+		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, a.Cost, tokenText(a.Token), Member{a.Job, a.Cost}.text(), int(a.Mode),
 		micros(a.Inline), longest)
 	reply := AcquireReply{Status: Status(r.int()), At: r.time(), From: r.time(), Now: r.time(), Promised: r.time()}
+	reply.Worth = r.int()
 	reply.Next = Turn{At: r.time(), Job: r.text()}
+	outdated(reply.Status, &reply.At, &reply.Version)
 	return reply, r.err
+}
+
+// outdated takes the version out of where an instant stands otherwise.
+func outdated(status Status, at *time.Time, version *int64) {
+	if status == Outdated && !at.IsZero() {
+		*version, *at = at.UnixMicro(), time.Time{}
+	}
 }
 
 // CheckArgs are the arguments of check.lua beside its keys.
@@ -117,6 +174,8 @@ type CheckReply struct {
 	Now    time.Time
 	Before int // permits ahead of it in the line
 	Err    error
+
+	Version int64 // of the ledger's limit, when Outdated
 }
 
 // Check runs check.lua for many bookings in one pipeline, in order. Each
@@ -148,7 +207,7 @@ func checkOnce(ctx context.Context, c redis.UniversalClient, bookings []CheckArg
 	for i, n := range indices {
 		b := bookings[n]
 		keys := []string{b.Limit.ledger, b.Limit.line, b.Limit.promised}
-		cmds[i] = checkScript.EvalSha(ctx, pipe, keys, b.Permits, micros(b.Window), b.text())
+		cmds[i] = checkScript.EvalSha(ctx, pipe, keys, b.Kind.text(), b.Permits, micros(b.Window), b.more(), b.Version, b.text())
 	}
 	_, _ = pipe.Exec(ctx) // each command carries its own error
 	var missing []int
@@ -160,6 +219,7 @@ func checkOnce(ctx context.Context, c redis.UniversalClient, bookings []CheckArg
 		r := readReply("check.lua", 4, v, err)
 		out[n] = CheckReply{Status: Status(r.int()), At: r.time(), Now: r.time(), Before: int(r.int())}
 		out[n].Err = r.err
+		outdated(out[n].Status, &out[n].At, &out[n].Version)
 	}
 	return missing
 }
@@ -171,14 +231,16 @@ type CancelArgs struct {
 	Cost  int
 	Token uint64
 	Job   string
-	Back  bool // the job gets the first place in the line for its grant
+	Worth int64 // as the grant's answer had it
+	Back  bool  // the job gets the first place in the line for its grant
 }
 
 // CancelReply is the answer of cancel.lua.
 type CancelReply struct {
-	Status Status // Granted when a grant was given back, or Refused
-	Now    time.Time
-	Next   Turn
+	Status  Status // Granted when a grant was given back, or Refused
+	Now     time.Time
+	Next    Turn
+	Version int64 // of the ledger's limit, when Outdated
 }
 
 // Cancel runs cancel.lua.
@@ -188,9 +250,10 @@ func Cancel(ctx context.Context, c redis.Scripter, k Limit, a CancelArgs) (Cance
 		back = 1
 	}
 	r := run(ctx, c, cancelScript, "cancel.lua", 4, k.all(),
-		a.Permits, micros(a.Window), a.Cost, tokenText(a.Token), Member{a.Job, a.Cost}.text(), back)
+		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, a.Cost, tokenText(a.Token), Member{a.Job, a.Cost}.text(), back, a.Worth)
 	reply := CancelReply{Status: Status(r.int()), Now: r.time()}
 	reply.Next = Turn{At: r.time(), Job: r.text()}
+	outdated(reply.Status, &reply.Next.At, &reply.Version)
 	return reply, r.err
 }
 
@@ -201,21 +264,33 @@ type Waiting struct {
 	Cost int
 }
 
+// PeekArgs are the arguments of peek.lua beside its keys.
+type PeekArgs struct {
+	Numbers
+	Cost int // of the newcomer whose instant is asked for, at least 1
+	Most int // how many of the line to list, 0 to 250
+}
+
 // PeekReply is the answer of peek.lua.
 type PeekReply struct {
 	Status  Status
 	Now     time.Time
 	Free    int
-	Next    time.Time // when a newcomer with one permit would go
+	Next    time.Time     // when the newcomer would go
+	Life    time.Duration // until the ledger is forgotten; 0 when there is none
 	Waiting int
 	Listed  []Waiting
+	Version int64 // of the ledger's limit, when Outdated
 }
 
-// Peek runs peek.lua. most is 0 to 250.
-func Peek(ctx context.Context, c redis.Scripter, k Limit, n Numbers, most int) (PeekReply, error) {
-	r := run(ctx, c, peekScript, "peek.lua", 6, []string{k.ledger, k.line, k.promised},
-		n.Permits, micros(n.Window), most)
-	reply := PeekReply{Status: Status(r.int()), Now: r.time(), Free: int(r.int()), Next: r.time(), Waiting: int(r.int())}
+// Peek runs peek.lua.
+func Peek(ctx context.Context, c redis.Scripter, k Limit, a PeekArgs) (PeekReply, error) {
+	r := run(ctx, c, peekScript, "peek.lua", 7, []string{k.ledger, k.line, k.promised},
+		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, a.Cost, a.Most)
+	reply := PeekReply{Status: Status(r.int()), Now: r.time(), Free: int(r.int()), Next: r.time()}
+	reply.Life = time.Duration(r.int()) * time.Millisecond
+	reply.Waiting = int(r.int())
+	outdated(reply.Status, &reply.Next, &reply.Version)
 	for range r.count(3) {
 		reply.Listed = append(reply.Listed, Waiting{At: r.time(), Job: r.text(), Cost: int(r.int())})
 	}
@@ -224,8 +299,9 @@ func Peek(ctx context.Context, c redis.Scripter, k Limit, n Numbers, most int) (
 
 // Reset runs reset.lua.
 func Reset(ctx context.Context, c redis.Scripter, k Limit, n Numbers) (CancelReply, error) {
-	r := run(ctx, c, resetScript, "reset.lua", 4, k.all(), n.Permits, micros(n.Window))
+	r := run(ctx, c, resetScript, "reset.lua", 4, k.all(), n.Kind.text(), n.Permits, micros(n.Window), n.more(), n.Version)
 	reply := CancelReply{Status: Status(r.int()), Now: r.time()}
 	reply.Next = Turn{At: r.time(), Job: r.text()}
+	outdated(reply.Status, &reply.Next.At, &reply.Version)
 	return reply, r.err
 }

@@ -13,7 +13,7 @@ import (
 func TestNewerSchemaIsRefusedAndKept(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t)
-	ctx, n, k := t.Context(), Numbers{2, time.Minute}, LimitKeys("hw", "rule", "id")
+	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 2, Window: time.Minute}, LimitKeys("hw", "rule", "id")
 	acquire := func(token uint64, job string, mode Mode) (AcquireReply, error) {
 		return Acquire(ctx, rdb, k, AcquireArgs{Numbers: n, Cost: 1, Token: token, Job: job, Mode: mode, MaxWait: -1})
 	}
@@ -40,7 +40,7 @@ func TestNewerSchemaIsRefusedAndKept(t *testing.T) {
 	note("the same token", r.Status, err)
 	c, err := Cancel(ctx, rdb, k, CancelArgs{Numbers: n, Cost: 1, Token: 1, Job: "c", Back: true})
 	note("cancel", c.Status, err)
-	p, err := Peek(ctx, rdb, k, n, 10)
+	p, err := Peek(ctx, rdb, k, PeekArgs{Numbers: n, Cost: 1, Most: 10})
 	note("peek", p.Status, err)
 	d, err := Reset(ctx, rdb, k, n)
 	note("reset", d.Status, err)
@@ -60,7 +60,7 @@ func TestNewerSchemaIsRefusedAndKept(t *testing.T) {
 func TestEveryKeyHasALife(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t)
-	ctx, n, k := t.Context(), Numbers{2, time.Minute}, LimitKeys("hw", "rule", "id")
+	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 2, Window: time.Minute}, LimitKeys("hw", "rule", "id")
 	ask := func(token uint64, job string, cost int, mode Mode, at time.Duration) {
 		t.Helper()
 		if err := rdb.SetTime(ctx, start.Add(at)); err != nil {
@@ -109,7 +109,7 @@ func TestEveryKeyHasALife(t *testing.T) {
 func TestTokensAreForgotten(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t)
-	ctx, n, k := t.Context(), Numbers{1, time.Second}, LimitKeys("hw", "rule", "id")
+	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 1, Window: time.Second}, LimitKeys("hw", "rule", "id")
 	for i := range 300 {
 		if err := rdb.SetTime(ctx, start.Add(time.Duration(i)*time.Second)); err != nil {
 			t.Fatal(err)

@@ -127,10 +127,10 @@ end
 -- next_turn is the first who is not late, and its instant, when that is earlier
 -- than promised: whoever reads it re-times that job. "" and 0 when there is
 -- nothing to do.
-local function next_turn(L, n, W, line, promised, now)
+local function next_turn(L, line, promised, now)
   local _, _, _, _, head = look(line, promised, "", now)
   if not head then return "", 0 end
-  local at = slot(L, n, W, now, cost_of(head))
+  local at = slot(L, now, 0, cost_of(head))
   local told = tonumber(redis.call("ZSCORE", promised, head) or "0")
   if told - at <= 1000 then return "", 0 end
   return string.match(head, ":(.*)$"), at

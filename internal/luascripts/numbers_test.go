@@ -9,18 +9,23 @@ import (
 // textJoins are the only lines that join with "..": each joins text, and no
 // number gets into it but through string.format.
 var textJoins = map[string][]string{
-	"defer.lua":  {`second_net(at) .. " " .. what`, `token .. string.sub(before, 1, 112)`}, // text by format
-	"due.lua":    {`redis.call("HGET", prefix .. v[i], "state")`},
-	"retime.lua": {`second_net(at) .. what`},
+	"defer.lua":    {`second_net(at) .. " " .. what`, `token .. string.sub(before, 1, 112)`}, // text by format
+	"due.lua":      {`redis.call("HGET", prefix .. v[i], "state")`},
+	"setlimit.lua": {`int(version) .. " " .. limit`},
+	"retime.lua":   {`second_net(at) .. what`},
 	"sliding.lua": {
 		`redis.call("GETRANGE", L.key, turn, -1) .. redis.call("GETRANGE", L.key, HEADER, turn - 1)`,
-		`string.char(SCHEMA) .. token .. pack(head, 3)`,
-		`header(token, cost - 1) .. pack(at, WIDTH)`,
-		`header(L.token, L.count - 1) .. records(L)`,
+		`"s" .. token .. pack(L.version, WIDTH) .. pack(head, 3)`,
+		`header(L, L.token, cost - 1) .. pack(at, WIDTH)`,
+		`header(L, L.token, L.count - 1) .. records(L)`,
 	},
-	"line.lua":   {`"(" .. int(ticket)`},
-	"wake.lua":   {`prefix .. id`},
-	"tokens.lua": {`"(" .. int(COPY - now)`},
+	"instant.lua": {`int(L.t) .. " " .. int(L.r)`},
+	"step.lua":    {`int(L.x) .. " " .. int(L.z)`},
+	"tally.lua":   {`L.letter .. L.token .. string.format(`, `) .. own .. string.format(`, `text .. " " .. more`},
+	"line.lua":    {`"(" .. int(ticket)`},
+	"wake.lua":    {`prefix .. id`},
+	"walk.lua":    {`"(" .. int(from)`},
+	"tokens.lua":  {`"(" .. int(COPY - now)`},
 }
 
 // A number becomes text by string.format alone: tostring and ".." cut it to 14

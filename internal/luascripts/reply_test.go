@@ -24,10 +24,10 @@ func (a answering) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) 
 // readers are all functions that read a reply.
 func readers(c redis.Scripter) map[string]error {
 	ctx, k, q := context.Background(), LimitKeys("hw", "rule", "id"), QueueKeys("hw", "default")
-	n := Numbers{1, time.Second}
+	n := Numbers{Kind: Sliding, Permits: 1, Window: time.Second}
 	_, acquire := Acquire(ctx, c, k, AcquireArgs{Numbers: n})
 	_, cancel := Cancel(ctx, c, k, CancelArgs{Numbers: n})
-	_, peek := Peek(ctx, c, k, n, 10)
+	_, peek := Peek(ctx, c, k, PeekArgs{Numbers: n, Cost: 1, Most: 10})
 	_, reset := Reset(ctx, c, k, n)
 	_, due := Due(ctx, c, q, time.Second, 10)
 	_, wake := Wake(ctx, c, q, []string{"a", "b"}, time.Now(), false)
@@ -68,8 +68,8 @@ func TestReplies(t *testing.T) {
 	}
 	// A count that the reply does not hold must not be believed.
 	for _, listed := range []int64{-1, 2, math.MaxInt64, math.MinInt64} {
-		if r, err := Peek(t.Context(), answering{value: []any{int64(1), int64(2), int64(3), int64(4), int64(5), listed, int64(7), "j", int64(1)}},
-			LimitKeys("hw", "r", "k"), Numbers{1, time.Second}, 10); err == nil || len(r.Listed) > 1 {
+		if r, err := Peek(t.Context(), answering{value: []any{int64(1), int64(2), int64(3), int64(4), int64(5), int64(6), listed, int64(7), "j", int64(1)}},
+			LimitKeys("hw", "r", "k"), PeekArgs{Numbers: Numbers{Kind: Sliding, Permits: 1, Window: time.Second}, Cost: 1, Most: 10}); err == nil || len(r.Listed) > 1 {
 			t.Errorf("Peek of %d places = %+v, %v, want an error", listed, r, err)
 		}
 		if r, err := Due(t.Context(), answering{value: []any{int64(1), int64(2), listed, int64(4), "id", "retry", ""}},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"embed"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,20 +28,35 @@ func script(name string, parts ...string) *redis.Script {
 	return redis.NewScript(b.String())
 }
 
-var limitParts = []string{"clock.lua", "sliding.lua", "tokens.lua", "line.lua"}
+// ledgerParts are all algorithms: a ledger may be of another than the limit in
+// force. One that is not needed costs a call one closure.
+var ledgerParts = []string{
+	"clock.lua", "ledger.lua", "sliding.lua", "tally.lua", "fixed.lua", "calendar.lua", "step.lua",
+	"instant.lua", "gcra.lua", "smooth.lua", "warmup.lua",
+}
 
 var (
-	acquireScript = script("acquire.lua", limitParts...)
-	checkScript   = script("check.lua", "clock.lua", "sliding.lua", "line.lua")
-	cancelScript  = script("cancel.lua", limitParts...)
-	peekScript    = script("peek.lua", "clock.lua", "sliding.lua", "line.lua")
-	resetScript   = script("reset.lua", "clock.lua", "sliding.lua", "line.lua")
+	grantParts = append(slices.Clone(ledgerParts), "tokens.lua", "line.lua")
+	lookParts  = append(slices.Clone(ledgerParts), "line.lua")
+)
+
+var (
+	acquireScript = script("acquire.lua", grantParts...)
+	checkScript   = script("check.lua", lookParts...)
+	cancelScript  = script("cancel.lua", grantParts...)
+	peekScript    = script("peek.lua", lookParts...)
+	resetScript   = script("reset.lua", lookParts...)
 	deferScript   = script("defer.lua", "clock.lua")
 	dueScript     = script("due.lua", "clock.lua")
 	wakeScript    = script("wake.lua")
 	retimeScript  = script("retime.lua", "clock.lua")
 	forgetScript  = script("forget.lua")
 	rulesScript   = script("rules.lua", "clock.lua")
+
+	setLimitScript = script("setlimit.lua", "clock.lua")
+	walkScript     = script("walk.lua", "clock.lua")
+	claimScript    = script("claim.lua", "clock.lua")
+	plannedScript  = script("planned.lua", "clock.lua")
 )
 
 // ReplyError says that a script answered what it never should: another program

@@ -1,0 +1,29 @@
+// Package memory keeps limits in this process: the twin of the scripts of
+// package luascripts that act on a limit's key. It decides as they do, to the
+// microsecond, for a limiter without Redis, for the time that Redis is away,
+// and for tests that compare the two.
+//
+//	file         its twin    what it is
+//	store.go     *.lua       the calls cancel, check, peek and reset
+//	acquire.go   acquire.lua the call that grants, books or refuses
+//	sweep.go     (expiry)    keys that are forgotten, at the pace of the calls
+//	sorted.go    (ZSET)      a sorted set
+//	line.go      line.lua    who waits, in which order, and what they were promised
+//	tokens.go    tokens.lua  which attempt holds which grant
+//	ledger.go                what the algorithms have in common, and a change of limit
+//	numbers.go               a limit's numbers
+//	rational.go              exact instants: microseconds and n-ths of them
+//	tally.go                 how many were granted lately
+//	sliding.go, fixed.go, calendar.go, gcra.go, step.go, smooth.go, warmup.go: an algorithm each
+//
+// A refund leaves owed what was granted after its grant; what was granted
+// before its limit was changed stays spent. A changed limit looks at the state
+// as if it had been changed right after the newest grant.
+//
+// Times are microseconds since 1970 in an int64. An instant that is further
+// away than an int64 reaches is cut to [never].
+//
+// It does not wait, wake or start anything, and holds no more than what a
+// script would hold in Redis: a key that expired is dropped when it is looked
+// at, or by the sweep of the calls that follow.
+package memory

@@ -1,0 +1,144 @@
+package memory
+
+import "github.com/headwayq/headway/internal/luascripts"
+
+// state is what an algorithm keeps of a key. Only charge and back change it.
+// Nothing is granted before the newest grant: wherever now counts, it is the
+// later of the two, so that a clock that goes backwards credits nothing.
+type state interface {
+	// newest is the instant of the newest grant, 0 when there is none.
+	newest() int64
+
+	// slot is the instant of a job if all ahead of it, with `before` permits,
+	// go as early as they can. now = 0 asks since when.
+	slot(l *numbers, now, before, cost int64) int64
+
+	// charge spends at an instant that slot gave.
+	charge(l *numbers, at, cost int64)
+
+	// back gives a grant back at a; worth is what worth said after its charge,
+	// 0 when nobody knows.
+	back(l *numbers, at, cost, worth, a int64)
+	worth(l *numbers) int64
+
+	// free is how many permits are to be had.
+	free(l *numbers, now int64) int64
+
+	// life is until when the state matters.
+	life(l *numbers) int64
+
+	// grants are the late ones, for a state of another kind; l is the new limit.
+	grants(l *numbers) []grant
+
+	// carried is the state as if the limit had been changed right after the newest
+	// grant. What it is told must not depend on now: until the next grant nothing
+	// is written, and an instant that moves on with the clock never comes.
+	carried(old, l *numbers) state
+}
+
+// grant is that so many permits went at an instant.
+type grant struct{ at, many int64 }
+
+// ledger is what was spent on a key.
+type ledger struct {
+	figures        // those of the last write
+	state   state  // nil when nothing was spent
+	version int64  // of the limit that it was written under
+	token   uint64 // of the newest grant; 0 is nobody
+	expires int64  // in milliseconds
+}
+
+func fresh(l *numbers) state {
+	switch l.kind {
+	case luascripts.Sliding:
+		return &sliding{}
+	case luascripts.Fixed:
+		return &fixed{}
+	case luascripts.Calendar:
+		return &calendar{}
+	case luascripts.GCRA:
+		return &gcra{}
+	case luascripts.Step:
+		return &step{have: l.burst}
+	case luascripts.Smooth:
+		return &smooth{}
+	case luascripts.WarmUp:
+		return &warmUp{}
+	}
+	panic("memory: a limit of an unknown kind")
+}
+
+// under is the state as the numbers of a call see it. It is the ledger's own
+// when these did not change, and a copy otherwise.
+func (g *ledger) under(l *numbers) state {
+	switch {
+	case g.state == nil:
+		return fresh(l)
+	case g.figures == l.figures:
+		return g.state
+	}
+	var s state
+	if g.kind == l.kind {
+		s = g.state.carried(&numbers{figures: g.figures}, l)
+	} else {
+		s = replay(l, g.state.grants(l))
+	}
+	if c, ok := s.(counted); ok {
+		// also when all of it was given back: nothing goes before it
+		c.count().at = max(s.newest(), g.state.newest())
+		c.count().changed = c.count().at
+	}
+	return s
+}
+
+// farthest is the year 2255: what is further away is told so, as the scripts do.
+const farthest = 1<<53 - 1
+
+// slot is the instant at which cost permits go behind `before` others.
+func slot(l *numbers, s state, now, before, cost int64) int64 {
+	return min(s.slot(l, now, before, cost), farthest)
+}
+
+// counted is a state with a tally.
+type counted interface{ count() *tally }
+
+// refund gives a grant back at a. What went before the limit was changed stays
+// spent, and nothing changes: how much of it the new state counts is not known.
+func refund(l *numbers, s state, at, cost, worth, a int64) (changed bool) {
+	if c, ok := s.(counted); ok && at <= c.count().changed {
+		return false
+	}
+	s.back(l, at, cost, worth, a)
+	return true
+}
+
+// replay is the state of a key on which these were granted. A log keeps all of
+// them: were it cut to what the new limit looks at, a refund would make holes.
+func replay(l *numbers, grants []grant) state {
+	s := fresh(l)
+	if log, ok := s.(*sliding); ok {
+		for _, g := range grants {
+			log.spend(len(log.ring)+int(g.many), g.at, int(g.many))
+		}
+		return log
+	}
+	for _, g := range grants {
+		s.charge(l, g.at, g.many)
+	}
+	return s
+}
+
+// stricter says whether permits come more slowly than they did.
+func (l *numbers) stricter(old *numbers) bool {
+	return float64(l.w)*float64(old.n) > float64(old.w)*float64(l.n)
+}
+
+// keep stores a state under the numbers of a call.
+func (g *ledger) keep(l *numbers, s state, now, extra int64) {
+	g.figures, g.state, g.version = l.figures, s, l.version
+	g.expires = max(g.expires, expiry(now, s.life(l)-now+extra))
+}
+
+// expiry is when a key is forgotten that must live so many microseconds: whole
+// milliseconds, rounded up, so that it does not die early.
+func expiry(now, us int64) int64 { return now/1000 - floorDiv(-us, 1000) + 1 }

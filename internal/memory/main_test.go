@@ -1,0 +1,82 @@
+package memory
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+const ms = time.Millisecond
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// start is when the clock of a [scene] begins: at 8 o'clock, a Sunday.
+var start = time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
+
+// scene is a store with a clock that the test sets, and one key.
+type scene struct {
+	*Store
+	now   time.Time
+	key   luascripts.Limit
+	token uint64
+}
+
+func newScene() *scene {
+	s := &scene{now: start, key: luascripts.LimitKeys("hw", "rule", "tenant")}
+	s.Store = New(func() time.Time { return s.now })
+	return s
+}
+
+// at moves the clock to d after the start.
+func (s *scene) at(d time.Duration) { s.now = start.Add(d) }
+
+// ask acquires with a new token; a job that is "" only tries.
+func (s *scene) ask(n luascripts.Numbers, cost int, job string) luascripts.AcquireReply {
+	s.token++
+	a := luascripts.AcquireArgs{Numbers: n, Cost: cost, Token: s.token, Job: job, Mode: luascripts.Grant, MaxWait: -1}
+	if job == "" {
+		a.Mode = luascripts.Try
+	}
+	return s.Acquire(s.key, a)
+}
+
+// refund gives the last ask's grant back.
+func (s *scene) refund(n luascripts.Numbers, cost int, token uint64, worth int64) luascripts.CancelReply {
+	return s.Cancel(s.key, luascripts.CancelArgs{Numbers: n, Cost: cost, Token: token, Worth: worth})
+}
+
+func slidingOf(n int, w time.Duration) luascripts.Numbers {
+	return luascripts.Numbers{Kind: luascripts.Sliding, Permits: n, Window: w}
+}
+
+func fixedOf(n int, w time.Duration) luascripts.Numbers {
+	return luascripts.Numbers{Kind: luascripts.Fixed, Permits: n, Window: w}
+}
+
+func gcraOf(n int, w time.Duration, burst int) luascripts.Numbers {
+	return luascripts.Numbers{Kind: luascripts.GCRA, Permits: n, Window: w, Burst: burst}
+}
+
+func stepOf(n int, w time.Duration, burst int) luascripts.Numbers {
+	return luascripts.Numbers{Kind: luascripts.Step, Permits: n, Window: w, Burst: burst}
+}
+
+func smoothOf(n int, w time.Duration, burst int) luascripts.Numbers {
+	return luascripts.Numbers{Kind: luascripts.Smooth, Permits: n, Window: w, Burst: burst}
+}
+
+func warmOf(n int, w, warm time.Duration, cold int) luascripts.Numbers {
+	return luascripts.Numbers{Kind: luascripts.WarmUp, Permits: n, Window: w, Warm: warm, ColdMilli: cold}
+}
+
+// calendarOf has windows that begin at these times after the start.
+func calendarOf(n int, nominal, short time.Duration, begins ...time.Duration) luascripts.Numbers {
+	c := luascripts.Numbers{Kind: luascripts.Calendar, Permits: n, Window: nominal, Short: short}
+	for _, b := range begins {
+		c.Bounds = append(c.Bounds, start.Add(b))
+	}
+	return c
+}

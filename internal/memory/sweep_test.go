@@ -1,0 +1,71 @@
+package memory
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// TestManyKeysOnce uses many keys once each: only those that may still matter
+// are held, whatever came before.
+func TestManyKeysOnce(t *testing.T) {
+	t.Parallel()
+	s := newScene()
+	limit := slidingOf(1, time.Minute)
+	most := 0
+	for i := range 300_000 {
+		s.now = s.now.Add(100 * ms) // 600 in a window
+		s.token++
+		k := luascripts.LimitKeys("hw", "rule", strconv.Itoa(i))
+		r := s.Acquire(k, luascripts.AcquireArgs{Numbers: limit, Cost: 1, Token: s.token, Mode: luascripts.Try, MaxWait: -1})
+		if r.Status != luascripts.Granted {
+			t.Fatalf("key %d: %+v", i, r)
+		}
+		most = max(most, s.Len())
+	}
+	if most > 2000 {
+		t.Errorf("%d keys were held at once, want at most 2000 with 600 in a window", most)
+	}
+	s.now = s.now.Add(time.Hour)
+	for range most {
+		s.Peek(s.key, luascripts.PeekArgs{Numbers: limit, Cost: 1})
+	}
+	if s.Len() != 0 || len(s.keys.byName) != 0 || cap(s.keys.all) > 2048 {
+		t.Errorf("an hour later %d keys (%d by name, room for %d), want none", s.Len(), len(s.keys.byName), cap(s.keys.all))
+	}
+}
+
+// TestPartsExpireAlone lets the ledger, the tokens and the line of a key end
+// each in its own time.
+func TestPartsExpireAlone(t *testing.T) {
+	t.Parallel()
+	s := newScene()
+	limit := slidingOf(1, 2*time.Minute)
+	granted := s.ask(limit, 1, "a")
+	s.ask(limit, 1, "b") // booked at 2 min, parked for an hour from then
+	look := luascripts.PeekArgs{Numbers: limit, Cost: 1, Most: 10}
+	if p := s.Peek(s.key, look); p.Life != 2*time.Minute+ms || p.Waiting != 1 {
+		t.Fatalf("Peek = %+v, want a life of 2 min and 1 ms, one waiting", p)
+	}
+	s.at(time.Minute)
+	if r := s.refund(limit, 1, 77, 0); r.Status != luascripts.Refused {
+		t.Fatalf("refund of nobody's token = %+v", r)
+	}
+	s.at(2*time.Minute + 2*ms)
+	if p := s.Peek(s.key, look); p.Life != 0 || p.Next.IsZero() || p.Waiting != 1 {
+		t.Fatalf("Peek behind the window = %+v, want no life, one waiting", p)
+	}
+	if k := s.keys.byName[s.key.Ledger()]; k.ledger.state != nil || k.tokens.len() != 0 || k.line.len() != 1 {
+		t.Fatalf("left: %+v, want the line only", k)
+	}
+	s.at(62*time.Minute + 2*ms)
+	s.Peek(s.key, look)
+	if s.Len() != 0 {
+		t.Fatalf("%d keys, want none", s.Len())
+	}
+	if r := s.Acquire(s.key, luascripts.AcquireArgs{Numbers: limit, Cost: 1, Token: 1, Mode: luascripts.Try}); !r.At.After(granted.At) {
+		t.Fatalf("the token of an hour ago = %+v, want a new grant", r)
+	}
+}

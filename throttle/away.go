@@ -1,0 +1,194 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// awayPause is how long a Redis that did not answer is left alone.
+const awayPause = 250 * time.Millisecond
+
+// Away says what a limiter does while Redis is away: while a call ends with
+// [ErrUnavailable], and not because its caller's context ended. So a client's
+// own time-outs must be shorter than the deadlines of the callers, or nobody
+// finds out that Redis hangs.
+//
+// With FailOpen and FailLocal a call that finds Redis away is decided without
+// it, and taken back there behind its caller's back, in case it was lost on its
+// way back. Then Redis is left alone for 250 ms, in which all are decided
+// without it at once; after that one caller at a time tries it again, and waits
+// for it as long as the client's time-outs say. Once it answers it decides
+// again. A Redis that answers and refuses (it is full) is asked each time, and
+// nothing is taken back: it charged nothing.
+//
+// A place that somebody had in Redis and did not come back for, because it was
+// served without, holds up the others until 100 ms after its instant.
+//
+// Only asking has a fallback. [Limiter.Peek] and its like, and giving back what
+// Redis granted, fail with [ErrUnavailable] as ever.
+type Away int
+
+// What may decide while Redis is away.
+const (
+	// FailClosed grants nothing: the error is the caller's. The default.
+	FailClosed Away = iota
+	// FailOpen grants everything at once that the limit could ever admit, and
+	// counts it nowhere.
+	FailOpen
+	// FailLocal lets the same limit decide in the memory of this process, from
+	// nothing spent: together n processes may grant n times the limit. Who
+	// waits there has its place there as long as Redis is away, and starts at
+	// the end of the line in Redis when that is back. What was granted locally
+	// is not known to Redis.
+	FailLocal
+)
+
+var awayNames = []string{"fail closed", "fail open", "fail local"}
+
+func (a Away) valid() bool { return a >= 0 && int(a) < len(awayNames) }
+
+// String names the constant: "fail open".
+func (a Away) String() string {
+	if !a.valid() {
+		return "Away(" + strconv.Itoa(int(a)) + ")"
+	}
+	return awayNames[a]
+}
+
+// away is what a limiter knows of Redis' absence. spare counts in its place.
+type away struct {
+	policy Away
+	spare  atomic.Pointer[desk]
+	now    func() time.Time // spare's clock; nil for that of this process
+
+	mu     sync.Mutex
+	until  time.Time // Redis is left alone; zero while it answers
+	trying bool      // somebody asks it again
+}
+
+// leftAlone says that Redis is not to be asked now. Otherwise one of the three
+// below must follow.
+func (a *away) leftAlone() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.until.IsZero() {
+		return false
+	}
+	if a.trying || time.Now().Before(a.until) {
+		return true
+	}
+	a.trying = true
+	return false
+}
+
+// isGone says that Redis did not answer when it was asked last.
+func (a *away) isGone() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.until.IsZero()
+}
+
+// back says that Redis answered.
+func (a *away) back() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.until, a.trying = time.Time{}, false
+}
+
+// gone says that Redis did not answer.
+func (a *away) gone() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.until, a.trying = time.Now().Add(awayPause), false
+}
+
+// unknown says that a caller did not wait for the answer: that proves nothing,
+// but who was away is not back either.
+func (a *away) unknown() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.until.IsZero() {
+		a.until, a.trying = time.Now().Add(awayPause), false
+	}
+}
+
+// desk is the one that counts while Redis is away.
+func (a *away) desk() *desk {
+	if d := a.spare.Load(); d != nil {
+		return d
+	}
+	a.spare.CompareAndSwap(nil, newMemoryDesk(a.now))
+	return a.spare.Load()
+}
+
+// decide asks Redis, or what stands in for it.
+func (l *Limiter) decide(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+	if l.away.policy == FailClosed {
+		return l.askStore(ctx, mode, r)
+	}
+	if l.away.leftAlone() {
+		return l.decideAlone(ctx, mode, r)
+	}
+	d, err := l.askStore(ctx, mode, r)
+	switch {
+	case errors.Is(err, ErrExceedsLimit): // Redis was not asked
+		l.away.unknown()
+		return d, err
+	case !errors.Is(err, ErrUnavailable):
+		l.away.back()
+		if spare := l.away.spare.Load(); spare != nil && r.Job != "" { // it has its place in Redis now, or needs none
+			_, _, _ = l.cancelAt(ctx, spare, ruling{Limit: l.LimitLastKnown()}, l.ID(r.Key), Request{Key: r.Key, Cost: r.Cost, Job: r.Job}, false)
+		}
+		return d, err
+	case ctx.Err() != nil:
+		l.away.unknown()
+		return d, err
+	case Answered(err): // and charged nothing
+		l.away.back()
+		return l.decideAlone(ctx, mode, r)
+	}
+	l.away.gone()
+	d, err = l.decideAlone(ctx, mode, r)
+	lost := r
+	if !d.Granted {
+		lost.Job = ""        // who will ask again keeps its place in Redis, if it got one
+		d.Token = NewToken() // and asks by another token: this one is refused from now on
+	}
+	// It ends with withdrawTimeout, or with the client's own time-outs.
+	go l.withdrawFromStore(context.WithoutCancel(ctx), lost)
+	return d, err
+}
+
+// decideAlone decides without Redis.
+func (l *Limiter) decideAlone(ctx context.Context, mode luascripts.Mode, r Request) (d Decision, err error) {
+	if l.away.policy == FailLocal {
+		d, err = l.askDesk(ctx, l.away.desk(), ruling{Limit: l.LimitLastKnown()}, mode, r)
+		if d.Granted {
+			d.made = fromSpare
+		}
+	} else {
+		now := time.Now()
+		d = Decision{Request: r, Rule: l.rule, Granted: mode != luascripts.Book, At: now, Now: now, start: now}
+		d.made, err = fromNowhere, l.fits(l.LimitLastKnown(), r)
+	}
+	d.Fallback = l.away.policy
+	if err != nil {
+		d.Granted = false
+	}
+	return d, err
+}
+
+func (l *Limiter) withdrawFromStore(ctx context.Context, r Request) {
+	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
+	defer cancel()
+	_ = l.ruled(ctx, func(in ruling) error {
+		_, _, err := l.cancelAt(ctx, l.store, in, l.ID(r.Key), r, false)
+		return err
+	})
+}

@@ -1,0 +1,241 @@
+package throttle_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/headwayq/headway/throttle"
+)
+
+// Whatever a limit is changed to, no grant under the new one breaks it, counting
+// what was granted under the old one.
+func TestChangedLimitIsNeverExceeded(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		ctx := context.Background()
+		s.raw.FlushDB(ctx)
+		before := drawLimit(rt, "before", 2*time.Minute)
+		after := drawLimit(rt, "after", before.Window())
+		now := int64(0)
+		// take tries at a random later time, and again at the instant it is told.
+		take := func(l *throttle.Limiter, window time.Duration) (grant, bool) {
+			now += rapid.Int64Range(0, window.Microseconds()/2).Draw(rt, "later")
+			cost := rapid.IntRange(1, min(2*l.Limit().Permits(), l.Limit().MaxCost())).Draw(rt, "cost")
+			for range 2 {
+				s.at(time.Duration(now) * us)
+				d, err := l.TryAcquire(ctx, key, cost)
+				if err != nil {
+					rt.Fatal(err)
+				}
+				if d.Granted {
+					return grant{now, cost}, true
+				}
+				if now = d.At.Sub(start).Microseconds(); rapid.Bool().Draw(rt, "go on") {
+					return grant{}, false
+				}
+			}
+			rt.Fatalf("%v: refused at the instant it was told", l.Limit())
+			return grant{}, false
+		}
+		var h history
+		old, err := throttle.New(s.rdb, "rule", before, throttle.Config{})
+		if err != nil {
+			rt.Skip("these numbers go together in no limit")
+		}
+		changed, err := throttle.New(s.rdb, "rule", after, throttle.Config{})
+		if err != nil {
+			rt.Skip("these numbers go together in no limit")
+		}
+		for range rapid.IntRange(1, 8).Draw(rt, "grants before") {
+			if g, ok := take(old, before.Window()); ok {
+				h.old = append(h.old, g)
+			}
+		}
+		if len(h.old) == 0 {
+			return
+		}
+		// A refusal moved the clock: the change comes at any time after the newest grant.
+		now = h.old[len(h.old)-1].at + rapid.Int64Range(0, after.Window().Microseconds()).Draw(rt, "change")
+		s.at(time.Duration(now) * us)
+		owed, err := old.Peek(ctx, key, 0)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		for range 8 {
+			g, ok := take(changed, after.Window())
+			if !ok {
+				continue
+			}
+			h.new = append(h.new, g)
+			if breach := h.breach(after); breach != "" {
+				rt.Fatalf("%v, then %v: the grant of %d at %d: %s\nbefore %v\nafter %v", before, after, g.cost, g.at, breach, h.old, h.new)
+			}
+			if f := family(after); f == family(before) && (f == "smooth" || f == "warmup") && g.at < owed.Next.Sub(start).Microseconds() {
+				rt.Fatalf("%v, then %v: a grant at %d before the old debt was paid", before, after, g.at)
+			}
+		}
+	})
+}
+
+// history is what was granted on a key: the instants in microseconds.
+type history struct {
+	old, new []grant // under the limit before, and the one after the change
+}
+
+type grant struct {
+	at   int64
+	cost int
+}
+
+// permitsIn counts those in from < at <= to.
+func permitsIn(grants []grant, from, to int64) int {
+	n := 0
+	for _, g := range grants {
+		if from < g.at && g.at <= to {
+			n += g.cost
+		}
+	}
+	return n
+}
+
+// breach says in which way the last grant breaks the limit in force, given all
+// that was granted in its window before the change.
+func (h history) breach(limit throttle.Limit) string {
+	n, window, burst := limit.Permits(), limit.Window().Microseconds(), limit.Burst()
+	last := h.new[len(h.new)-1]
+	switch limit.Kind() {
+	case "sliding":
+		if k := permitsIn(h.old, last.at-window, last.at) + permitsIn(h.new, last.at-window, last.at); k > n {
+			return fmt.Sprintf("%d permits in its window", k)
+		}
+	case "fixed":
+		if len(h.old) == 0 { // a window may begin with a permit that was given back
+			if k := permitsIn(h.new, last.at-window, last.at); k > 2*n {
+				return fmt.Sprintf("%d permits in its window", k)
+			}
+		} else if !h.fixedHolds(n, window) {
+			return "no window of its own holds it"
+		}
+	case "calendar":
+		from := last.at - last.at%window // windows of UTC
+		if k := permitsIn(h.old, from-1, last.at) + permitsIn(h.new, from-1, last.at); k > n {
+			return fmt.Sprintf("%d permits in its civil window", k)
+		}
+	case "bucket", "gcra":
+		refill := func(d int64) int { return int((d + 1) * int64(n) / window) } // a window in whole microseconds that holds both is d+1 long
+		if stepped(limit) {
+			refill = func(d int64) int { return n * int(d/window+1) }
+		}
+		return h.bucketBreach(burst, window, refill)
+	default:
+		return h.smoothBreach(burst, float64(window)/float64(n), window)
+	}
+	return ""
+}
+
+func stepped(limit throttle.Limit) bool { return strings.HasSuffix(limit.String(), " step") }
+
+// since are the instants from which permits are counted: those of the grants
+// in the last window before the change, and since.
+func (h history) since(window int64) []int64 {
+	var out []int64
+	for _, g := range h.old {
+		if g.at > h.old[len(h.old)-1].at-window {
+			out = append(out, g.at)
+		}
+	}
+	for _, g := range h.new {
+		out = append(out, g.at)
+	}
+	return out
+}
+
+// bucketBreach: what was spent before the change can empty a bucket, but not
+// more than that.
+func (h history) bucketBreach(burst int, window int64, refill func(int64) int) string {
+	last := h.new[len(h.new)-1]
+	for _, from := range h.since(window) {
+		spent := min(burst, permitsIn(h.old, from-1, last.at)) + permitsIn(h.new, from-1, last.at)
+		if most := burst + refill(last.at-from); spent > most {
+			return fmt.Sprintf("%d permits within %d µs, want at most %d", spent, last.at-from, most)
+		}
+	}
+	return ""
+}
+
+// smoothBreach: all permits before it are paid, but for what was stored.
+func (h history) smoothBreach(stored int, each float64, window int64) string {
+	last := h.new[len(h.new)-1]
+	for _, from := range h.since(window) {
+		if from == last.at {
+			continue
+		}
+		owed := permitsIn(h.old, from-1, last.at) + permitsIn(h.new, from-1, last.at) - last.cost
+		if paid := from + int64(math.Floor(float64(owed-stored)*each)); last.at < paid {
+			return fmt.Sprintf("%d permits since %d are paid at %d", owed, from, paid)
+		}
+	}
+	return ""
+}
+
+// fixedHolds looks for a way to lay the window in which the change fell, such
+// that no window holds more than n.
+func (h history) fixedHolds(n int, window int64) bool {
+	newest := h.old[len(h.old)-1].at
+	for _, g := range h.old {
+		begin := g.at
+		if begin <= newest-window {
+			continue
+		}
+		used, ok := permitsIn(h.old, begin-1, newest), true
+		for _, b := range h.new {
+			if b.at >= begin+window {
+				begin, used = b.at, 0
+			}
+			used += b.cost
+			ok = ok && used <= n
+		}
+		if ok {
+			return true
+		}
+	}
+	return false
+}
+
+// drawLimit draws a limit of any kind with a window of at most `longest`.
+func drawLimit(rt *rapid.T, label string, longest time.Duration) throttle.Limit {
+	n := rapid.OneOf(rapid.IntRange(1, 8), rapid.IntRange(1, 80)).Draw(rt, label+" n")
+	window := time.Duration(rapid.Int64Range(1000, longest.Microseconds()).Draw(rt, label+" window")) * us
+	burst := rapid.IntRange(0, n+2).Draw(rt, label+" burst")
+	kinds := []throttle.Limit{
+		throttle.Sliding(n, window), throttle.Fixed(n, window), throttle.Bucket(n, window, max(1, burst)), throttle.SteppedBucket(n, window, n+burst),
+		throttle.GCRA(n, window, max(1, burst)), throttle.Leaky(n, window), throttle.Smooth(n, window, burst),
+		throttle.WarmUp(n, window, time.Duration(rapid.Int64Range(1000, 2*longest.Microseconds()).Draw(rt, label+" over"))*us, float64(1+burst%8)),
+	}
+	if longest >= time.Minute {
+		kinds = append(kinds, throttle.Calendar(n, throttle.Minute, "UTC"))
+	}
+	return rapid.SampledFrom(kinds).Draw(rt, label)
+}
+
+// family is which kinds keep their state over a change.
+func family(limit throttle.Limit) string {
+	switch k := limit.Kind(); k {
+	case "leaky":
+		return "smooth"
+	case "bucket":
+		if stepped(limit) {
+			return "step"
+		}
+		return "gcra"
+	default:
+		return k
+	}
+}

@@ -1,0 +1,111 @@
+package throttle
+
+import (
+	"context"
+	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/memory"
+	"github.com/headwayq/headway/throttle/internal/fake"
+)
+
+// Fakes is what package throttletest makes its limiters with, and of no use to
+// others: see throttletest.New there, and [NewLocal] here. It returns a
+// constructor like [New]; its limiters count together in the memory of this
+// process, as on one server, by the clock of src, and fail when src says so.
+func Fakes(src fake.Source) func(rule string, limit Limit, cfg Config) (*Limiter, error) {
+	shared := faultyStore{memoryStore{memory.New(src.Now)}, src.Fault}
+	limits := &memoryLimits{now: src.Now}
+	return func(rule string, limit Limit, cfg Config) (*Limiter, error) {
+		l, err := newOn(shared, rule, limit, cfg)
+		if err != nil {
+			return nil, err
+		}
+		l.limits = faultyLimits{limits, l.cfg.Prefix, src.Fault}
+		l.force.always = true // what is known ages by the local clock, not by that of src
+		l.away.now = src.Now
+		src.Join(func() {
+			l.away.back() // or it would be left alone for a while of real time
+			l.waiters.ringAll()
+		})
+		return l, nil
+	}
+}
+
+// faultyStore counts in memory unless it is to fail.
+type faultyStore struct {
+	memoryStore
+	fault func() error
+}
+
+func (s faultyStore) acquire(ctx context.Context, k luascripts.Limit, a luascripts.AcquireArgs) (luascripts.AcquireReply, error) {
+	if err := s.fault(); err != nil {
+		return luascripts.AcquireReply{}, err
+	}
+	return s.memoryStore.acquire(ctx, k, a)
+}
+
+func (s faultyStore) cancel(ctx context.Context, k luascripts.Limit, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
+	if err := s.fault(); err != nil {
+		return luascripts.CancelReply{}, err
+	}
+	return s.memoryStore.cancel(ctx, k, a)
+}
+
+func (s faultyStore) check(ctx context.Context, bookings []luascripts.CheckArgs) []luascripts.CheckReply {
+	err := s.fault()
+	if err == nil {
+		return s.memoryStore.check(ctx, bookings)
+	}
+	out := make([]luascripts.CheckReply, len(bookings))
+	for i := range out {
+		out[i].Err = err
+	}
+	return out
+}
+
+func (s faultyStore) peek(ctx context.Context, k luascripts.Limit, a luascripts.PeekArgs) (luascripts.PeekReply, error) {
+	if err := s.fault(); err != nil {
+		return luascripts.PeekReply{}, err
+	}
+	return s.memoryStore.peek(ctx, k, a)
+}
+
+func (s faultyStore) reset(ctx context.Context, k luascripts.Limit, n luascripts.Numbers) (luascripts.CancelReply, error) {
+	if err := s.fault(); err != nil {
+		return luascripts.CancelReply{}, err
+	}
+	return s.memoryStore.reset(ctx, k, n)
+}
+
+// faultyLimits stores limits for all prefixes, unless it is to fail.
+type faultyLimits struct {
+	*memoryLimits
+	prefix string
+	fault  func() error
+}
+
+// name has a byte in it that no prefix has.
+func (s faultyLimits) name(rule string) string { return s.prefix + ":" + rule }
+
+func (s faultyLimits) stored(ctx context.Context, rule string) storedLimit {
+	if err := s.fault(); err != nil {
+		return storedLimit{err: err}
+	}
+	return s.memoryLimits.stored(ctx, s.name(rule))
+}
+
+func (s faultyLimits) change(ctx context.Context, rule string, c limitChange) (bool, int64, error) {
+	if err := s.fault(); err != nil {
+		return false, 0, err
+	}
+	return s.memoryLimits.change(ctx, s.name(rule), c)
+}
+
+// orNow is a clock, or the local one.
+func orNow(now func() time.Time) time.Time {
+	if now == nil {
+		return time.Now()
+	}
+	return now()
+}

@@ -1,0 +1,262 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// limitFresh is how long a limiter decides by what it has read without
+	// another look, limitTrust how long at most: while one caller looks, and
+	// when the look fails.
+	limitFresh = 500 * time.Millisecond
+	limitTrust = time.Second
+	// limitPoll is the safety net of a watch whose message got lost, and how
+	// often a blocked caller looks.
+	limitPoll = 400 * time.Millisecond
+)
+
+// LimitTTLMin is the shortest time for which a limit can be stored.
+const LimitTTLMin = time.Second
+
+// SetLimit stores a limit for the rule in Redis: it goes before the one in code,
+// in every process, until it is set anew or taken away with
+// [Limiter.UnsetLimit]. It bites at once in this limiter and within a second in
+// all others. A limit that makes no sense is an [ErrInvalidLimit]. After
+// [ErrUnavailable] it may have been stored.
+func (l *Limiter) SetLimit(ctx context.Context, limit Limit) error {
+	_, err := l.setLimit(ctx, limit, limitChange{})
+	return err
+}
+
+// SetLimitFor is [Limiter.SetLimit] for a while: then the limit in code counts
+// again. ttl is at least [LimitTTLMin].
+func (l *Limiter) SetLimitFor(ctx context.Context, limit Limit, ttl time.Duration) error {
+	if ttl < LimitTTLMin {
+		return fmt.Errorf("%w: a limit stored for %v, want at least %v", ErrInvalidConfig, ttl, LimitTTLMin)
+	}
+	_, err := l.setLimit(ctx, limit, limitChange{ttl: ttl})
+	return err
+}
+
+// TrySetLimit is [Limiter.SetLimit] only if no limit is stored, and says whether
+// it did. When an answer is lost on the way the client asks again: then false
+// may mean this very call, and [Limiter.StoredLimit] tells.
+func (l *Limiter) TrySetLimit(ctx context.Context, limit Limit) (bool, error) {
+	return l.setLimit(ctx, limit, limitChange{absent: true})
+}
+
+// UnsetLimit takes the stored limit away: the one in code counts again. Without
+// one it does nothing.
+func (l *Limiter) UnsetLimit(ctx context.Context) error {
+	_, err := l.change(ctx, limitChange{}, knownLimit{limit: l.limit})
+	return err
+}
+
+// StoredLimit asks for the limit that is stored, if there is one. One that this
+// version can't read is a [StoredLimitError].
+func (l *Limiter) StoredLimit(ctx context.Context) (limit Limit, stored bool, err error) {
+	k := l.readLimit(ctx)
+	return k.limit, k.stored, k.err
+}
+
+// LimitInForce returns the limit by which this limiter decides now: the stored
+// one, or the one in code. It was in force at most a second ago.
+func (l *Limiter) LimitInForce(ctx context.Context) (Limit, error) { return l.inForce(ctx) }
+
+// WatchLimit yields the limit in force, at once and after each change, until
+// ctx ends or the loop does. Changes that follow each other closely may be seen
+// as one. While the limit can't be read it yields one error and goes on.
+func (l *Limiter) WatchLimit(ctx context.Context) iter.Seq2[Limit, error] {
+	return func(yield func(Limit, error) bool) {
+		bell, stop := l.limits.changes(ctx, l.rule)
+		defer stop()
+		var last knownLimit
+		for first := true; ctx.Err() == nil; first = false {
+			k := l.readLimit(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			same := !first && (k.err == nil) == (last.err == nil) && k.limit == last.limit
+			if !same && !yield(k.limit, k.err) {
+				return
+			}
+			last = k
+			bell(limitPoll)
+		}
+	}
+}
+
+// knownLimit is what one look found.
+type knownLimit struct {
+	limit   Limit // the one in force
+	stored  bool
+	version int64     // of the last change that is known; 0 for none
+	err     error     // the stored limit can't be read: nothing is granted
+	began   time.Time // of the look: it held then or later
+	done    time.Time
+}
+
+func (k *knownLimit) age() time.Duration { return time.Since(k.began) }
+
+// limitInForce remembers the last look. The zero value is ready.
+type limitInForce struct {
+	last  atomic.Pointer[knownLimit]
+	floor atomic.Int64 // the newest version that a ledger knew and that is stored no more
+
+	always bool // a look costs nothing: nothing known is fresh
+
+	mu   sync.Mutex
+	look *look // under way; guarded by mu
+}
+
+// look is one look at the stored limit, for all who need it at that moment.
+type look struct {
+	over      chan struct{}
+	err       error // why it failed
+	abandoned bool  // the caller who looked has gone
+}
+
+// fresh says that k is good without another look.
+func (f *limitInForce) fresh(k *knownLimit) bool {
+	return k != nil && !f.always && k.age() < limitFresh
+}
+
+// learn takes in what was read or written, unless something newer is known.
+func (f *limitInForce) learn(k *knownLimit) (changed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.last.Load()
+	if old != nil && k.version < old.version && k.began.Before(old.done) {
+		return false // it was on its way when the newer one came
+	}
+	f.last.Store(k)
+	return old != nil && (old.limit != k.limit || (old.err == nil) != (k.err == nil))
+}
+
+// inForce is the limit that decides now. What was read within limitFresh is
+// good; then one caller reads while the others go on with what they know, at
+// most limitTrust old. Older, and Redis must answer: nothing is granted by a
+// limit that may have been lowered.
+func (l *Limiter) inForce(ctx context.Context) (Limit, error) {
+	in, err := l.ruling(ctx)
+	return in.Limit, err
+}
+
+func (l *Limiter) ruling(ctx context.Context) (ruling, error) {
+	if k := l.force.last.Load(); l.force.fresh(k) {
+		return l.force.ruling(k), k.err
+	}
+	return l.lookAgain(ctx)
+}
+
+func (l *Limiter) lookAgain(ctx context.Context) (ruling, error) {
+	f := &l.force
+	for {
+		f.mu.Lock()
+		k := f.last.Load()
+		other := f.look
+		if other == nil && !f.fresh(k) {
+			mine := &look{over: make(chan struct{})}
+			f.look = mine
+			f.mu.Unlock()
+			return l.lookFor(ctx, mine)
+		}
+		f.mu.Unlock()
+		if k != nil && k.age() < limitTrust {
+			return f.ruling(k), k.err
+		}
+		if other == nil {
+			continue // this process stood still, and what was fresh is too old
+		}
+		select {
+		case <-other.over:
+			if other.err != nil && !other.abandoned {
+				return ruling{}, other.err
+			}
+		case <-ctx.Done():
+			return ruling{}, l.fault("limit", 0, ctx.Err())
+		}
+	}
+}
+
+// lookFor reads the limit on behalf of all who wait for this look.
+func (l *Limiter) lookFor(ctx context.Context, mine *look) (ruling, error) {
+	f := &l.force
+	k := l.readLimit(ctx)
+	f.mu.Lock()
+	if errors.Is(k.err, ErrUnavailable) {
+		mine.err, mine.abandoned = k.err, ctx.Err() != nil
+	}
+	f.look = nil
+	close(mine.over)
+	f.mu.Unlock()
+	if known := f.last.Load(); known != nil && known.age() < limitTrust {
+		return f.ruling(known), known.err // the look's own answer, or one that is good enough without it
+	}
+	return f.ruling(&k), k.err
+}
+
+// readLimit asks for the limit in force and remembers what it hears.
+func (l *Limiter) readLimit(ctx context.Context) knownLimit {
+	began := time.Now()
+	return l.heard(began, l.limits.stored(ctx, l.rule))
+}
+
+// heard makes the limit in force of what was stored at a moment after began.
+func (l *Limiter) heard(began time.Time, s storedLimit) knownLimit {
+	k := knownLimit{limit: l.limit, version: s.version, began: began, done: time.Now()}
+	switch {
+	case s.malformed:
+		k.err = &StoredLimitError{Rule: l.rule, Text: clip(s.text)}
+	case s.err != nil:
+		k.limit, k.err = Limit{}, l.fault("limit", 0, s.err)
+		return k // nothing was heard
+	case s.text != "":
+		limit, err := ParseLimit(s.text)
+		if k.limit, k.stored = limit, err == nil; err != nil {
+			k.err = &StoredLimitError{Rule: l.rule, Text: clip(s.text)}
+		}
+	}
+	if k.err != nil {
+		k.limit = Limit{}
+	}
+	l.learned(k)
+	return k
+}
+
+// learned notes what is in force; those who block here look again when it is
+// something else.
+func (l *Limiter) learned(k knownLimit) {
+	if l.force.learn(&k) {
+		l.waiters.ringAll()
+	}
+}
+
+// setLimit stores a limit that is good, and says whether it did.
+func (l *Limiter) setLimit(ctx context.Context, limit Limit, c limitChange) (bool, error) {
+	if err := limit.Validate(); err != nil {
+		return false, err
+	}
+	c.text = limit.String()
+	return l.change(ctx, c, knownLimit{limit: limit, stored: true})
+}
+
+// change makes a change, after which `then` is in force.
+func (l *Limiter) change(ctx context.Context, c limitChange, then knownLimit) (bool, error) {
+	then.began = time.Now()
+	done, version, err := l.limits.change(ctx, l.rule, c)
+	if err != nil {
+		return false, l.fault("setlimit", 0, err)
+	}
+	if done {
+		then.version, then.done = version, time.Now()
+		l.learned(then)
+	}
+	return done, nil
+}

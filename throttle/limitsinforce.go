@@ -1,0 +1,46 @@
+package throttle
+
+import (
+	"context"
+	"reflect"
+	"time"
+)
+
+// InForce is the limit by which a rule goes at a moment.
+type InForce struct {
+	Limit   Limit
+	Stored  bool  // it goes before the one in code
+	Version int64 // grows with each change of what is stored; 0 when nothing is
+	Err     error // why it is not known; nothing is granted then
+}
+
+// LimitsInForce asks for the limits in force of many limiters, in order, with
+// one round trip for those that share a client and a prefix. Each limiter goes
+// by the answer from then on.
+func LimitsInForce(ctx context.Context, limiters []*Limiter) []InForce {
+	out := make([]InForce, len(limiters))
+	together := make(map[redisLimits][]int)
+	for i, l := range limiters {
+		if s, ok := l.limits.(redisLimits); ok && reflect.ValueOf(s.rdb).Comparable() { // else it is no key of a map
+			together[s] = append(together[s], i)
+			continue
+		}
+		out[i] = l.readLimit(ctx).inForce()
+	}
+	for s, indices := range together {
+		rules := make([]string, len(indices))
+		for n, i := range indices {
+			rules[n] = limiters[i].rule
+		}
+		began := time.Now()
+		for n, stored := range s.storedOf(ctx, rules) {
+			i := indices[n]
+			out[i] = limiters[i].heard(began, stored).inForce()
+		}
+	}
+	return out
+}
+
+func (k knownLimit) inForce() InForce {
+	return InForce{Limit: k.limit, Stored: k.stored, Version: k.version, Err: k.err}
+}

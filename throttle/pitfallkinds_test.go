@@ -1,0 +1,294 @@
+package throttle_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/headwayq/headway/throttle"
+)
+
+// The rows of the table that each algorithm can get wrong in a way of its own:
+// see pitfalls_test.go.
+
+// 13: a key that ends by its TTL is one that would not be missed: then all can
+// be had, or what was taken is paid.
+func TestPitfall13LifeOfEachKind(t *testing.T) {
+	t.Parallel()
+	for _, window := range []time.Duration{time.Second, 1234567 * us, ms + us} {
+		perKind(t, window, func(s *scene, l *throttle.Limiter) {
+			most := min(7, l.Limit().MaxCost())
+			before := time.Now()
+			s.try(l, most)
+			s.drain(l)
+			life := s.life(l.Ledger(key))
+			life += time.Since(before).Truncate(us) // what has passed by the server's own clock
+			if life < l.Limit().Window() {
+				s.Errorf("%v: the key lives %v, want at least a window", l.Limit(), life)
+			}
+			s.at(life)
+			if most == 7 {
+				most = 1 // it may take 7 whenever it may take 1
+			}
+			s.want(s.try(l, most), true, life)
+		})
+	}
+}
+
+// 15: whatever the clock does, nothing goes before the newest grant, and
+// nothing is credited.
+func TestPitfall15TimeBackwardOfEachKind(t *testing.T) {
+	t.Parallel()
+	perKind(t, time.Second, func(s *scene, l *throttle.Limiter) {
+		const at = 10 * time.Second
+		s.at(at)
+		s.want(s.try(l, 1), true, at)
+		s.at(at - time.Second)
+		if d := s.try(l, 1); d.Granted || d.At.Sub(start) < at {
+			s.Errorf("%v: before the newest grant it answers %v", l.Limit(), d)
+		}
+		s.at(at)
+		more := s.drain(l)
+		for _, back := range []time.Duration{at - us, time.Second, -time.Hour} {
+			if l.Limit().Kind() == "calendar" && back < 0 {
+				continue // another day of the calendar
+			}
+			s.at(back)
+			s.want(s.try(l, 1), false, more.At.Sub(start))
+		}
+		s.at(more.At.Sub(start))
+		s.want(s.try(l, 1), true, more.At.Sub(start))
+	})
+}
+
+// 16: who is refused pays nothing, however often.
+func TestPitfall16RefusedPaysInNoKind(t *testing.T) {
+	t.Parallel()
+	perKind(t, time.Second, func(s *scene, l *throttle.Limiter) {
+		next := s.drain(l).At.Sub(start)
+		for i := range 20 {
+			s.at(time.Duration(i) * next / 20)
+			s.want(s.try(l, 1), false, next)
+		}
+		s.at(next)
+		s.want(s.try(l, 1), true, next)
+	})
+}
+
+// 17: what can never be granted is an error in every kind.
+func TestPitfall17MoreThanEachKindHolds(t *testing.T) { TestMostOfEachKind(t) }
+
+// 18: a fraction is told as a permit. What is told to be available is, and not
+// one more; but for the one that smooth lets go before it is paid.
+func TestPitfall18AvailableIsWhole(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		ctx := context.Background()
+		s.raw.FlushDB(ctx)
+		limit := drawLimit(rt, "limit", time.Minute)
+		if limit.Validate() != nil {
+			rt.Skip("these numbers go together in no limit")
+		}
+		l := s.limiter("rule", limit)
+		now := time.Duration(0)
+		for range rapid.IntRange(1, 6).Draw(rt, "grants") {
+			s.at(now)
+			s.try(l, rapid.IntRange(1, min(limit.Permits(), limit.MaxCost())).Draw(rt, "cost"))
+			now += time.Duration(rapid.Int64Range(0, limit.Window().Microseconds()).Draw(rt, "later")) * us
+		}
+		s.at(now)
+		state, err := l.Peek(ctx, key, 0)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		for i := range state.Available {
+			if d := s.try(l, 1); !d.Granted {
+				rt.Fatalf("%v: %d available, and number %d is refused", limit, state.Available, i+1)
+			}
+		}
+		if f := family(limit); f == "smooth" && state.Available > 0 {
+			s.try(l, 1)
+		}
+		if d := s.try(l, 1); d.Granted {
+			rt.Fatalf("%v: %d available, and one more is granted", limit, state.Available)
+		}
+	})
+}
+
+// 19: after a change from an hour to a second somebody is blocked for the hour.
+// Leaky, smooth and warmup alone keep, among themselves, the time that is owed:
+// that is what they are, see Guava's setRate.
+func TestPitfall19RateChangeKeepsNoOldDebt(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	for i, before := range kindsOf(time.Hour) {
+		for j, after := range kindsOf(time.Second) {
+			rule := fmt.Sprint("rule", i, "-", j)
+			s.at(0)
+			s.drain(s.limiter(rule, before))
+			owed := s.try(s.limiter(rule, before), 1).At
+			s.at(time.Second)
+			d := s.try(s.limiter(rule, after), 1)
+			if f := family(after); f == family(before) && (f == "smooth" || f == "warmup") {
+				s.want(d, false, owed.Sub(start))
+			} else if wait := d.At.Sub(s.now); wait > 2*time.Second && after.Kind() != "calendar" {
+				t.Errorf("%v, then %v: wait %v, want 2 s at most", before, after, wait)
+			}
+		}
+	}
+}
+
+// 28: a limit of zero, in no kind.
+func TestPitfall28ZeroOfEachKind(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []throttle.Limit{
+		{},
+		throttle.Sliding(0, time.Second), throttle.Sliding(1, 0),
+		throttle.Fixed(0, time.Second), throttle.Fixed(1, 0),
+		throttle.Calendar(0, throttle.Day, "UTC"), throttle.Calendar(1, 0, "UTC"),
+		throttle.Bucket(0, time.Second, 1), throttle.Bucket(1, 0, 1), throttle.Bucket(1, time.Second, 0),
+		throttle.SteppedBucket(0, time.Second, 1), throttle.SteppedBucket(1, 0, 1), throttle.SteppedBucket(1, time.Second, 0),
+		throttle.GCRA(0, time.Second, 1), throttle.GCRA(1, 0, 1), throttle.GCRA(1, time.Second, 0),
+		throttle.Leaky(0, time.Second), throttle.Leaky(1, 0),
+		throttle.Smooth(0, time.Second, 1), throttle.Smooth(1, 0, 1), throttle.Smooth(1, time.Second, -1),
+		throttle.WarmUp(0, time.Second, time.Second, 3), throttle.WarmUp(1, 0, time.Second, 3),
+		throttle.WarmUp(1, time.Second, 0, 3), throttle.WarmUp(1, time.Second, time.Second, 0),
+	} {
+		if err := limit.Validate(); !errors.Is(err, throttle.ErrInvalidLimit) {
+			t.Errorf("%v: %v, want %v", limit, err, throttle.ErrInvalidLimit)
+		}
+	}
+}
+
+// 29: a cost of less than one gives permits, in no kind.
+func TestPitfall29NegativeCostOfEachKind(t *testing.T) {
+	t.Parallel()
+	perKind(t, time.Second, func(s *scene, l *throttle.Limiter) {
+		next := s.drain(l).At.Sub(start)
+		for _, cost := range []int{0, -1, -5, -1 << 62} {
+			r := throttle.Request{Key: key, Cost: cost, Job: "a", Token: throttle.NewToken()}
+			_, try := l.TryAcquire(s.Context(), key, cost)
+			_, redeem := l.Redeem(s.Context(), r)
+			_, book := l.Book(s.Context(), r)
+			_, refund := l.Refund(s.Context(), r)
+			for _, err := range []error{try, redeem, book, refund, l.Acquire(s.Context(), key, cost)} {
+				if !errors.Is(err, throttle.ErrInvalidCost) {
+					s.Errorf("%v, cost %d: %v, want %v", l.Limit(), cost, err, throttle.ErrInvalidCost)
+				}
+			}
+		}
+		s.want(s.try(l, 1), false, next)
+	})
+}
+
+// 30: the rest of a division is lost or gained, and the instants drift. In a
+// line each is that of exact arithmetic, rounded up once.
+func TestPitfall30RestOfADivision(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		s.raw.FlushDB(context.Background())
+		s.at(0)
+		n := rapid.IntRange(1, 1000).Draw(rt, "n")
+		window := rapid.Int64Range(1000, 100_000_000).Draw(rt, "window")
+		cost := rapid.IntRange(1, n).Draw(rt, "cost")
+		per := time.Duration(window) * us
+		each := func(permits int) int64 { return (int64(max(0, permits))*window + int64(n) - 1) / int64(n) }
+		whole := func(k int) int64 { return int64((k-1)/n) * window }
+		for i, c := range []struct {
+			limit throttle.Limit
+			at    func(k int) int64 // of the k-th permit, or of one behind k-cost others
+		}{
+			{throttle.GCRA(n, per, n), func(k int) int64 { return each(k - n) }},
+			{throttle.Bucket(n, per, cost), func(k int) int64 { return each(k - cost) }},
+			{throttle.Leaky(n, per), func(k int) int64 { return each(k - cost) }},
+			{throttle.Smooth(n, per, 3), func(k int) int64 { return each(k - cost) }},
+			{throttle.Sliding(n, per), whole}, {throttle.Fixed(n, per), whole}, {throttle.SteppedBucket(n, per, n), whole},
+		} {
+			l := s.limiter(fmt.Sprint("rule", i), c.limit)
+			for k := range 6 {
+				d, err := l.Book(context.Background(), throttle.Request{Key: key, Cost: cost, Job: fmt.Sprint("job", k)})
+				if err != nil {
+					rt.Fatal(err)
+				}
+				if got, want := d.At.Sub(start).Microseconds(), c.at((k+1)*cost); got != want {
+					rt.Fatalf("%v: job %d, %d permits each, at %d µs, want %d", c.limit, k, cost, got, want)
+				}
+			}
+		}
+	})
+}
+
+// 31: who waits as long as it was told is refused again, or could have come
+// earlier: in no kind, to the microsecond.
+func TestPitfall31WaitOfEachKind(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		s.raw.FlushDB(context.Background())
+		limit := drawLimit(rt, "limit", time.Minute)
+		if limit.Validate() != nil {
+			rt.Skip("these numbers go together in no limit")
+		}
+		l := s.limiter("rule", limit)
+		now := time.Duration(0)
+		for range 6 {
+			s.at(now)
+			cost := rapid.IntRange(1, min(2*limit.Permits(), limit.MaxCost())).Draw(rt, "cost")
+			if d := s.try(l, cost); !d.Granted {
+				now = d.At.Sub(start)
+				s.at(now - us)
+				if early := s.try(l, cost); early.Granted || !early.At.Equal(d.At) {
+					rt.Fatalf("%v: told %v, and 1 µs before it %v", limit, d, early)
+				}
+				s.at(now)
+				if d := s.try(l, cost); !d.Granted {
+					rt.Fatalf("%v: told %v, and then %v", limit, now, d)
+				}
+			}
+			now += time.Duration(rapid.Int64Range(0, limit.Window().Microseconds()/2).Draw(rt, "later")) * us
+		}
+	})
+}
+
+// 43: a refund frees permits of another window than that of its grant.
+func TestPitfall43RefundOfAnotherWindow(t *testing.T) {
+	t.Parallel()
+	perKind(t, time.Second, func(s *scene, l *throttle.Limiter) {
+		old := s.try(l, min(7, l.Limit().MaxCost()))
+		s.at(70 * time.Second)
+		next := s.drain(l).At.Sub(start)
+		for range 2 {
+			if _, err := l.Refund(s.Context(), old.Request); err != nil {
+				s.Fatal(err)
+			}
+			s.want(s.try(l, 1), false, next)
+		}
+		s.at(next)
+		s.want(s.try(l, 1), true, next)
+	})
+}
+
+// 43, where the window has just changed: the first instant of the new one.
+func TestPitfall43RefundAtTheEdge(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	for i, limit := range []throttle.Limit{
+		throttle.Sliding(3, time.Second), throttle.Fixed(3, time.Second), throttle.SteppedBucket(3, time.Second, 3), throttle.Bucket(3, time.Second, 3),
+	} {
+		l := s.limiter(fmt.Sprint("rule", i), limit)
+		s.at(0)
+		old := s.try(l, 3)
+		s.at(time.Second)
+		next := s.drain(l).At.Sub(start)
+		if _, err := l.Refund(t.Context(), old.Request); err != nil {
+			t.Fatal(err)
+		}
+		s.want(s.try(l, 1), false, next)
+	}
+}

@@ -1,0 +1,263 @@
+package throttle
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// Reservation is a place in the line of a key, or already the grant that it led
+// to. Unlike one of x/time/rate it is not a fixed instant at which its holder
+// may simply go: an instant is only what follows from the place now, moves
+// forward when somebody ahead leaves, and back when a permit is spent late. So
+// who comes is asked for with Take or Wait, and a place that is given up leaves
+// no hole, whatever its position.
+//
+// It is not renewed in the background. Who does not come within 100 ms of the
+// instant that was told last lets the others pass; the turn itself is kept for
+// an hour more. All methods are safe for concurrent use.
+type Reservation struct {
+	l   *Limiter
+	job string
+
+	waiting chan struct{} // holds a token while somebody is in Wait
+	asking  sync.Mutex    // one call at a time; held while Redis is asked
+
+	mu    sync.Mutex
+	d     Decision // what was answered last
+	ahead bool     // it is a grant whose instant Wait has yet to see: it may go back
+	next  Request  // what is asked for
+	owed  bool     // it is a grant that has to go back, and may have gone already
+	over  bool     // given back
+}
+
+// Reserve takes a place in the line of key for n permits, behind all who wait,
+// or the permits themselves when they are there. It does not wait. A cost above
+// the limit is an [ExceedsLimitError]; when Redis is away the error unwraps to
+// [ErrUnavailable], and nothing stays reserved. Inside a worker it does the same
+// as outside: the place belongs to the caller, not to the task.
+func (l *Limiter) Reserve(ctx context.Context, key string, n int) (*Reservation, error) {
+	return l.reserve(ctx, Request{Key: key, Cost: n})
+}
+
+// ReserveWithin is [Limiter.Reserve] with a bound on the wait: when the permits
+// come later than d from now it fails with a [TooLateError], and books nothing.
+// A d of zero or less admits no wait at all.
+func (l *Limiter) ReserveWithin(ctx context.Context, key string, n int, d time.Duration) (*Reservation, error) {
+	if d <= 0 {
+		d = -1
+	}
+	return l.reserve(ctx, Request{Key: key, Cost: n, MaxWait: d})
+}
+
+func (l *Limiter) reserve(ctx context.Context, r Request) (*Reservation, error) {
+	r.Token, r.prompt = NewToken(), true
+	r.Job = "reserve:" + r.Token.String()
+	d, err := l.ask(ctx, luascripts.Grant, r)
+	if err != nil {
+		l.withdrawLost(ctx, r, err)
+		return nil, err
+	}
+	r.MaxWait = 0 // it bounded the decision to reserve
+	v := &Reservation{l: l, job: r.Job, waiting: make(chan struct{}, 1), next: r}
+	v.keep(d, false)
+	return v, nil
+}
+
+// Granted says that the permits are spent: the holder may go.
+func (v *Reservation) Granted() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.d.Granted && !v.ahead && !v.over
+}
+
+// At is the instant that was told last, by the clock that decides: of the grant,
+// or the one that followed from the place.
+func (v *Reservation) At() time.Time {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.d.At
+}
+
+// Delay is how long it is until the instant that was told last, 0 when granted.
+// Take or Wait then: to have waited is not enough.
+func (v *Reservation) Delay() time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.d.Wait() // a grant that is not ahead has its instant behind it
+}
+
+// Take turns the place into the grant if its instant has come, and otherwise
+// tells the new instant. It does not wait. A reservation that was granted stays
+// it. After Cancel the error is [ErrWithdrawn]; after [ErrUnavailable] the place
+// is what it was: call again. A limit that fell below the cost is an
+// [ExceedsLimitError], and the place is given up.
+func (v *Reservation) Take(ctx context.Context) (Decision, error) {
+	v.asking.Lock()
+	defer v.asking.Unlock()
+	v.mu.Lock()
+	d, ahead := v.d, v.ahead && !v.owed
+	v.mu.Unlock()
+	if ahead { // somebody is in Wait
+		d.Granted = false
+		return d, v.gone()
+	}
+	return v.ask(ctx, true)
+}
+
+// Wait blocks until the permits are granted: nil means that the caller may go.
+// It wakes when the place moves up, and asks at least once a second. When ctx
+// ends it returns ctx's cause and the place stays: Wait again, or Cancel. Other
+// errors are those of Take.
+func (v *Reservation) Wait(ctx context.Context) error {
+	select {
+	case v.waiting <- struct{}{}: // two would share a bell, and a grant that one of them hands back
+		defer func() { <-v.waiting }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	bell := v.l.waiters.add(v.job)
+	defer v.l.waiters.remove(v.job)
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		d, err := v.askAhead(ctx)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			return err
+		case !d.Granted:
+			if err := v.l.waitTurn(ctx, d, bell); err != nil {
+				return err
+			}
+		default:
+			if ok, err := v.settle(ctx, d); ok || err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// settle waits the rest until a grant's instant. When that fails, or comes too
+// late, nobody may act on the grant: it goes back, for the first place.
+func (v *Reservation) settle(ctx context.Context, d Decision) (ok bool, err error) {
+	err = wait(ctx, d.Wait(), nil)
+	v.asking.Lock()
+	defer v.asking.Unlock()
+	if gone := v.gone(); gone != nil {
+		return false, gone
+	}
+	v.mu.Lock()
+	ours := v.ahead // else it was granted before this Wait
+	good := !ours || err == nil && !v.l.Stale(d)
+	v.ahead, v.owed = !good, !good
+	v.mu.Unlock()
+	if good {
+		return true, nil
+	}
+	back := v.comeBack(ctx)
+	return false, cmp.Or(err, back)
+}
+
+// comeBack gives a grant back that is owed, with asking held. After an error it
+// stays owed: whether it went is not known, so nobody may act on it.
+func (v *Reservation) comeBack(ctx context.Context) error {
+	v.mu.Lock()
+	owed, r := v.owed, v.d.Request
+	v.mu.Unlock()
+	if !owed {
+		return nil
+	}
+	if err := v.l.comeBack(ctx, r); err != nil {
+		return err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.d.Granted, v.ahead, v.owed, v.next.Token = false, false, false, NewToken()
+	return nil
+}
+
+func (v *Reservation) askAhead(ctx context.Context) (Decision, error) {
+	v.asking.Lock()
+	defer v.asking.Unlock()
+	return v.ask(ctx, false)
+}
+
+// ask is called with asking held.
+func (v *Reservation) ask(ctx context.Context, prompt bool) (Decision, error) {
+	err := v.gone()
+	if err == nil {
+		err = v.comeBack(ctx)
+	}
+	v.mu.Lock()
+	d, r := v.d, v.next
+	d.Granted = d.Granted && !v.owed
+	v.mu.Unlock()
+	if err != nil || d.Granted {
+		return d, err
+	}
+	r.prompt = prompt
+	d, err = v.l.askForJob(ctx, luascripts.Grant, r)
+	if err == nil {
+		v.keep(d, !prompt)
+	}
+	return d, err
+}
+
+// keep remembers an answer. The token stays the same, so that a call whose
+// answer was lost can be repeated, until somebody else than Redis answers: then
+// that call is taken back, and its token with it.
+func (v *Reservation) keep(d Decision, ahead bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.d, v.ahead = d, ahead && d.Granted
+	if d.Fallback != FailClosed {
+		v.next.Token = NewToken()
+	}
+}
+
+func (v *Reservation) gone() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.over {
+		return fmt.Errorf("%w: the reservation was given back, rule %q", ErrWithdrawn, v.l.rule)
+	}
+	return nil
+}
+
+// Cancel gives back the place, or the grant if it was not used, at any
+// position. Whoever comes next moves up, and is woken when it waits in this
+// process. Take and Wait then answer [ErrWithdrawn]. It asks Redis once; it is
+// idempotent: after an error, which unwraps to [ErrUnavailable], call it again.
+func (v *Reservation) Cancel(ctx context.Context) error {
+	v.mu.Lock()
+	v.over = true
+	v.mu.Unlock()
+	v.l.waiters.ring(v.job)
+	v.asking.Lock()
+	defer v.asking.Unlock()
+	v.mu.Lock()
+	r := v.next
+	if v.d.Granted {
+		r = v.d.Request
+	}
+	v.mu.Unlock()
+	_, err := v.l.Refund(ctx, r)
+	return err
+}
+
+// String prints the reservation without its key.
+func (v *Reservation) String() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return "reservation: " + v.d.String()
+}
+
+// Format keeps the key out of every verb.
+func (v *Reservation) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(v.String())) }

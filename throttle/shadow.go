@@ -1,0 +1,52 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// instead is what a limit would have done with a shadowed grant.
+type instead uint8
+
+const (
+	insteadOfNothing instead = iota // it is none
+	insteadOfWait                   // refused it, or let it wait
+	insteadOfLate                   // let it wait too long
+	insteadOfNever                  // never admitted it
+	insteadOfFault                  // not said: its state can't be read
+)
+
+// watch asks without waiting or booking, and lets run what was refused.
+func (l *Limiter) watch(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+	if mode == luascripts.Book { // it spends nothing, and is not to wait
+		now := time.Now()
+		return Decision{Request: r, Rule: l.rule, At: now, Now: now, start: now}, nil
+	}
+	unbounded := r
+	unbounded.MaxWait = 0 // the answer must not depend on it
+	d, err := l.decide(ctx, luascripts.Try, unbounded)
+	d.MaxWait = r.MaxWait
+	switch {
+	case err == nil && d.Granted:
+		return d, nil
+	case err == nil:
+		d.instead = insteadOfWait
+		if r.MaxWait != 0 && d.At.Sub(d.Now) > max(0, r.MaxWait) {
+			d.instead = insteadOfLate
+		}
+		if !d.Promised.IsZero() {
+			l.leave(ctx, r) // it stands in the line from before, and runs now
+		}
+	case ctx.Err() != nil || errors.Is(err, ErrWithdrawn): // the caller's own doing
+		return d, err
+	case errors.Is(err, ErrExceedsLimit):
+		d.instead = insteadOfNever
+	default:
+		d.instead = insteadOfFault
+	}
+	d.Granted, d.Shadowed, d.made, d.start = true, true, fromNowhere, time.Now()
+	return d, nil
+}

@@ -1,0 +1,125 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// fakeStore answers what a test says, and remembers what it was asked.
+type fakeStore struct {
+	acquired luascripts.AcquireReply
+	status   func() luascripts.Status // of everything; nil for that of acquired
+	now      time.Time
+	cancels  []luascripts.CancelArgs
+	asked    int
+}
+
+func (s *fakeStore) answer() luascripts.Status {
+	s.asked++
+	if s.status == nil {
+		return s.acquired.Status
+	}
+	return s.status()
+}
+
+func (s *fakeStore) acquire(context.Context, luascripts.Limit, luascripts.AcquireArgs) (luascripts.AcquireReply, error) {
+	reply := s.acquired
+	reply.Status, reply.Now = s.answer(), s.now
+	return reply, nil
+}
+
+func (s *fakeStore) cancel(_ context.Context, _ luascripts.Limit, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
+	s.cancels = append(s.cancels, a)
+	return luascripts.CancelReply{Status: s.answer(), Now: s.now}, nil
+}
+
+func (s *fakeStore) check(_ context.Context, bookings []luascripts.CheckArgs) []luascripts.CheckReply {
+	out := make([]luascripts.CheckReply, len(bookings))
+	for i := range out {
+		out[i] = luascripts.CheckReply{Status: s.answer(), Now: s.now}
+	}
+	return out
+}
+
+func (s *fakeStore) peek(context.Context, luascripts.Limit, luascripts.PeekArgs) (luascripts.PeekReply, error) {
+	return luascripts.PeekReply{Status: s.answer(), Now: s.now}, nil
+}
+
+func (s *fakeStore) reset(context.Context, luascripts.Limit, luascripts.Numbers) (luascripts.CancelReply, error) {
+	return luascripts.CancelReply{Status: s.answer(), Now: s.now}, nil
+}
+
+func onFake(t *testing.T, s store) *Limiter {
+	t.Helper()
+	l, err := newOn(s, "sms", Sliding(5, time.Minute), Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// What a grant is worth travels with its Request into every way of giving it
+// back, and not into the next attempt.
+func TestWorthOfAGrantTravels(t *testing.T) {
+	t.Parallel()
+	s := &fakeStore{acquired: luascripts.AcquireReply{Status: luascripts.Granted, Worth: 42}, now: time.Now()}
+	l := onFake(t, s)
+	d, err := l.Redeem(t.Context(), Request{Key: "k", Cost: 1, Job: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, back := range map[string]func() (Turn, error){
+		"Refund": func() (Turn, error) { return l.Refund(t.Context(), d.Request) },
+		"Return": func() (Turn, error) { return l.Return(t.Context(), d.Request) },
+	} {
+		s.cancels = nil
+		if _, err := back(); err != nil || len(s.cancels) != 1 || s.cancels[0].Worth != 42 {
+			t.Errorf("%s sent %+v, %v, want Until 42", name, s.cancels, err)
+		}
+	}
+	s.acquired = luascripts.AcquireReply{Status: luascripts.Booked}
+	booked, err := l.Redeem(t.Context(), d.Request)
+	if err != nil || booked.worth != 0 {
+		t.Errorf("a booking asked for with an old Request has until = %d, %v, want 0", booked.worth, err)
+	}
+}
+
+// A store whose clock lies outside of the windows it was told is asked again
+// around that clock, at most twice, and its clock is known from then on.
+func TestWindowsAroundTheStoresClock(t *testing.T) {
+	t.Parallel()
+	left := 0
+	s := &fakeStore{now: time.Now().Add(48 * time.Hour), status: func() luascripts.Status {
+		if left--; left >= 0 {
+			return luascripts.NotCovered
+		}
+		return luascripts.Granted
+	}}
+	l := onFake(t, s)
+	r := Request{Key: "k", Cost: 1, Job: "a"}
+	for name, call := range map[string]func() error{
+		"Redeem": func() error { _, err := l.Redeem(t.Context(), r); return err },
+		"Refund": func() error { _, err := l.Refund(t.Context(), r); return err },
+		"Peek":   func() error { _, err := l.Peek(t.Context(), "k", 1); return err },
+		"Reset":  func() error { _, err := l.Reset(t.Context(), "k"); return err },
+		"Check":  func() error { return Check(t.Context(), nil, []Place{{Limiter: l, ID: "k", Job: "a", Cost: 1}})[0].Err },
+	} {
+		for misses, want := range []error{nil, nil, nil, ErrUnavailable} {
+			left, s.asked = misses, 0
+			err := call()
+			if !errors.Is(err, want) || want == nil && err != nil || s.asked != min(misses+1, 3) {
+				t.Errorf("%s with %d misses = %v after %d calls, want %v", name, misses, err, s.asked, want)
+			}
+			if want != nil && !Answered(err) {
+				t.Errorf("%s: Answered(%v) = false, want true", name, err)
+			}
+		}
+		if off := l.store.clock().Sub(s.now); off < -time.Second || off > time.Minute {
+			t.Errorf("%s: the clock is taken to be %v off the store's", name, off)
+		}
+	}
+}
