@@ -1,0 +1,110 @@
+package throttletest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/headwayq/headway/throttle"
+)
+
+// lookCases: a look tells what is, and changes nothing.
+func lookCases() []scenario {
+	three := throttle.Sliding(3, time.Hour)
+	return []scenario{
+		{name: "looks/an unknown key", limit: three, play: func(s *stage) {
+			for range 2 {
+				s.look(3, 0, 0)
+				s.until(3, 0)
+			}
+			s.try(3, 0)
+		}},
+		{name: "looks/they spend and book nothing", limit: three, play: func(s *stage) {
+			s.try(2, 0)
+			for range 5 {
+				s.look(1, 0, 0)
+				s.until(1, 0)
+				s.until(2, time.Hour)
+			}
+			s.try(1, 0)
+			for range 2 {
+				s.look(0, 0, time.Hour)
+				s.until(3, time.Hour)
+			}
+		}},
+		{name: "looks/who waits, in order", limit: three, play: func(s *stage) {
+			s.try(3, 0)
+			for i := range 3 {
+				s.book(fmt.Sprint("job", i), 3, time.Duration(i+1)*time.Hour)
+			}
+			for range 2 {
+				s.listed()
+			}
+		}},
+		{name: "looks/TimeUntil is behind all who wait", limit: three, play: func(s *stage) {
+			s.try(3, 0)
+			s.book("a", 2, time.Hour)
+			s.until(1, time.Hour)
+			s.until(2, 2*time.Hour)
+			s.cancel("a", 2)
+			s.until(2, time.Hour)
+		}},
+		{name: "looks/permits come back one by one", limit: three, moves: true, play: func(s *stage) {
+			for i := range 3 {
+				s.at(time.Duration(i) * time.Minute)
+				s.try(1, 0)
+			}
+			for i := range 3 {
+				at := time.Hour + time.Duration(i)*time.Minute
+				s.at(at - us)
+				s.free(i)
+				s.at(at)
+				s.free(i + 1)
+			}
+		}},
+		{name: "looks/what can't be looked at", limit: three, play: func(s *stage) {
+			for _, most := range []int{-1, throttle.PeekMax + 1} {
+				err := s.promptly("Peek", func(ctx context.Context) error { _, err := s.l.Peek(ctx, key, most); return err })
+				if err == nil {
+					s.Errorf("Peek(%d) = nil, want an error", most)
+				}
+			}
+		}},
+	}
+}
+
+// look checks the three ways to look.
+func (s *stage) look(free, waiting int, next time.Duration) {
+	s.Helper()
+	state := s.peek(0)
+	if state.Available != free || state.Waiting != waiting || !s.sameWait(max(0, state.Next.Sub(state.Now)), next) {
+		s.Errorf("Peek at %v: %d available, %d waiting, next in %v, want %d, %d, %v",
+			s.now, state.Available, state.Waiting, state.Next.Sub(state.Now), free, waiting, next)
+	}
+	s.free(free)
+	s.until(1, next)
+}
+
+func (s *stage) until(cost int, want time.Duration) {
+	s.Helper()
+	if got, err := s.l.TimeUntil(s.Context(), key, cost); err != nil || !s.sameWait(got, want) {
+		s.Errorf("TimeUntil(%d) at %v = %v, %v, want %v", cost, s.now, got, err, want)
+	}
+}
+
+// listed checks a line of three jobs of three permits each.
+func (s *stage) listed() {
+	s.Helper()
+	for most := range 4 {
+		state := s.peek(most)
+		if state.Waiting != 3 || len(state.Booked) != most {
+			s.Errorf("Peek(%d): %d of %d listed, want %d of 3", most, len(state.Booked), state.Waiting, most)
+		}
+		for i, w := range state.Booked {
+			wait := w.At.Sub(state.Now)
+			if w.Job != fmt.Sprint("job", i) || w.Cost != 3 || !s.sameWait(wait, time.Duration(i+1)*time.Hour) {
+				s.Errorf("Peek(%d): place %d is %q with %d permits in %v, want job%d with 3 in %dh", most, i, w.Job, w.Cost, wait, i, i+1)
+			}
+		}
+	}
+}
