@@ -8,11 +8,15 @@ import (
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/throttle"
 )
 
 // Client enqueues tasks on asynq. It refuses what could never run, so that the
 // producer learns of it and not an archive a day later; everything else is
-// asynq's. It does not wait, spend permits or look at limits in Redis.
+// asynq's. It does not wait or spend permits. For a limit in Redis it looks only
+// when a cost is above the one in code: then a limit that is stored for the rule
+// (throttle.Limiter.SetLimit) may allow more.
 //
 // A task type without a policy is enqueued as it is. When Redis is away every
 // call returns its error. Such an error does not prove that nothing was
@@ -22,7 +26,13 @@ import (
 // A Client is safe for concurrent use. The zero Client is not usable.
 type Client struct {
 	asynq    *asynq.Client
-	policies map[string]Policy // by task type, never changed
+	policies map[string]rulePolicy // by task type, never changed
+}
+
+// rulePolicy is a policy with its limiter, which knows the limit in force.
+type rulePolicy struct {
+	Policy
+	limiter *throttle.Limiter
 }
 
 // NewClient returns a client that enqueues through rdb and holds tasks against
@@ -30,15 +40,28 @@ type Client struct {
 // rdb: it has nothing to close, and whoever opened rdb closes it after the last
 // call. NewClient does not ask Redis. It panics when rdb is nil.
 func NewClient(rdb redis.UniversalClient, policies ...Policy) (*Client, error) {
+	return NewClientIn(rdb, throttle.PrefixDefault, policies...)
+}
+
+// NewClientIn is [NewClient] for pools whose throttle.Config has another Prefix:
+// that is where limits are stored.
+func NewClientIn(rdb redis.UniversalClient, prefix string, policies ...Policy) (*Client, error) {
 	if rdb == nil {
 		panic("queue: nil Redis client")
 	}
 	if err := ValidatePolicies(policies); err != nil {
 		return nil, err
 	}
-	byType := make(map[string]Policy, len(policies))
+	if err := (throttle.Config{Prefix: prefix}).Validate(); err != nil {
+		return nil, err
+	}
+	byType := make(map[string]rulePolicy, len(policies))
 	for _, p := range policies {
-		byType[p.Type] = p
+		l, err := throttle.New(rdb, p.Rule, p.Limit, throttle.Config{Prefix: prefix})
+		if err != nil {
+			return nil, err
+		}
+		byType[p.Type] = rulePolicy{p, l}
 	}
 	return &Client{asynq: asynq.NewClientFromRedisClient(rdb), policies: byType}, nil
 }
@@ -83,7 +106,11 @@ func (c *Client) EnqueueAsynq(ctx context.Context, task *asynq.Task, opts ...asy
 // enqueue holds the task against its policy and hands it to asynq.
 func (c *Client) enqueue(ctx context.Context, task *asynq.Task, opts []asynq.Option) (*asynq.TaskInfo, error) {
 	if p, ok := c.policies[task.Type()]; ok {
-		if _, _, err := p.Demand(task); err != nil {
+		_, cost, err := p.Demand(task)
+		if err == nil {
+			err = p.fits(ctx, cost)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -92,4 +119,21 @@ func (c *Client) enqueue(ctx context.Context, task *asynq.Task, opts []asynq.Opt
 		return nil, fmt.Errorf("queue: enqueue %q: %w", task.Type(), err)
 	}
 	return info, nil
+}
+
+// fits refuses a cost that the limit in force can't meet.
+func (p rulePolicy) fits(ctx context.Context, cost int) error {
+	if cost <= p.Limit.MaxCost() {
+		return nil
+	}
+	limit, err := p.limiter.LimitInForce(ctx)
+	switch {
+	case errors.Is(err, throttle.ErrStoredLimit):
+		return nil // nobody knows: the task waits in the pool until somebody does
+	case err != nil: // not a DemandError, after which a producer may drop the task
+		return fmt.Errorf("queue: enqueue %q: %w", p.Type, err)
+	case cost > limit.MaxCost():
+		return p.refuse(ErrBadCost, fmt.Sprintf("the cost is above the limit %v", limit), nil)
+	}
+	return nil
 }

@@ -14,10 +14,10 @@ import (
 // not compare it.
 //
 // A task that could never run is a [*DemandError]: one without a key, with a key
-// over 1024 bytes, with a cost below 1 or above what a window holds, or one for
-// which Key or Cost fails. With throttle.Sliding(3, time.Minute) a cost of 3 is
-// fine and a cost of 4 is refused. Demand does not ask Redis, and is safe for
-// concurrent use.
+// over 1024 bytes, with a cost below 1 or above throttle.PermitsMax, which no
+// limit holds, or one for which Key or Cost fails. A cost above p.Limit is not
+// refused here: the limit in force may be another, which a [Client] and a pool
+// ask for. Demand does not ask Redis, and is safe for concurrent use.
 func (p Policy) Demand(task *asynq.Task) (key string, cost int, err error) {
 	if key, err = p.key(task); err != nil {
 		return "", 0, err
@@ -52,8 +52,8 @@ func (p Policy) cost(task *asynq.Task) (int, error) {
 		return 0, p.refuse(ErrBadCost, "the cost function", err)
 	case cost < 1:
 		return 0, p.refuse(ErrBadCost, "the cost is below 1 permit", nil)
-	case cost > p.Limit.Permits():
-		return 0, p.refuse(ErrBadCost, fmt.Sprintf("the cost is above the limit %v", p.Limit), nil)
+	case cost > throttle.PermitsMax:
+		return 0, p.refuse(ErrBadCost, fmt.Sprintf("the cost is above %d permits, which no limit holds", throttle.PermitsMax), nil)
 	}
 	return cost, nil
 }

@@ -36,5 +36,6 @@
 //
 // This package does not decide whether a task may run now: package throttle
 // does, when a pool asks. It does not hold back what a plain asynq client
-// enqueues; the pool refuses that with the same [DemandError].
+// enqueues; the pool refuses that with the same [DemandError], and a cost above
+// the limit in force with a throttle.ExceedsLimitError.
 package queue

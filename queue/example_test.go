@@ -49,12 +49,12 @@ func ExamplePolicy_Demand() {
 	}
 	for _, payload := range []string{
 		`{"customer":{"id":9007199254740993},"recipients":250}`,
-		`{"customer":{"id":9007199254740993},"recipients":1001}`,
+		`{"customer":{"id":9007199254740993},"recipients":0}`,
 	} {
 		key, cost, err := bulk.Demand(asynq.NewTask("sms:bulk", []byte(payload)))
 		fmt.Println(key, cost, err)
 	}
 	// Output:
 	// 9007199254740993 250 <nil>
-	//  0 queue: task type "sms:bulk", rule "sms-per-customer": the cost is above the limit sliding 1000/1h
+	//  0 queue: task type "sms:bulk", rule "sms-per-customer": the cost is below 1 permit
 }

@@ -40,7 +40,8 @@ type Policy struct {
 	// Key finds the key, 1 to 1024 bytes. Required.
 	Key KeyFunc
 
-	// Cost finds the number of permits, 1 to Limit.Permits().
+	// Cost finds the number of permits, 1 to Limit.MaxCost(), or to that of a
+	// limit that is stored for the rule and goes before it.
 	// Defaults to 1 permit for each task.
 	Cost CostFunc
 }

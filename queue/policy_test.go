@@ -131,7 +131,8 @@ func TestDemand(t *testing.T) {
 		{"a number as the key", p, `{"to":13612345678}`, "13612345678", 1},
 		{"longest key", p, `{"to":"` + strings.Repeat("k", 1024) + `"}`, strings.Repeat("k", 1024), 1},
 		{"lowest cost", priced, `{"to":"a","n":1}`, "a", 1},
-		{"highest cost", priced, `{"to":"a","n":3}`, "a", 3},
+		{"cost above the limit in code", priced, `{"to":"a","n":4}`, "a", 4},
+		{"highest cost", priced, `{"to":"a","n":1000000}`, "a", 1_000_000},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -175,7 +176,7 @@ func TestDemandRefuses(t *testing.T) {
 		{"cost is a string", p, `{"to":"a","n":"13612345678"}`, ErrBadCost, "the cost function failed: $.n is a string, want an integer"},
 		{"cost 0", p, `{"to":"a","n":0}`, ErrBadCost, "the cost is below 1 permit"},
 		{"cost negative", p, `{"to":"a","n":-13612345678}`, ErrBadCost, "the cost is below 1 permit"},
-		{"cost above the limit", p, `{"to":"a","n":13612345678}`, ErrBadCost, "the cost is above the limit sliding 3/1m"},
+		{"cost above any limit", p, `{"to":"a","n":13612345678}`, ErrBadCost, "the cost is above 1000000 permits, which no limit holds"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

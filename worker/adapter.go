@@ -133,7 +133,9 @@ func (a *Adapter) Start(ctx context.Context) error {
 	ctx, a.quit = context.WithCancel(context.WithoutCancel(ctx))
 	for _, w := range a.wakers {
 		a.wg.Go(func() { w.run(ctx) })
+		a.wg.Go(func() { w.planLoop(ctx) })
 	}
+	a.wg.Go(func() { a.watchLimits(ctx) })
 	a.wg.Go(func() { a.passHints(ctx) })
 	a.wg.Go(func() { a.passRefunds(ctx) })
 	a.wg.Go(func() { a.everyMinute(ctx) })

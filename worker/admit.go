@@ -165,7 +165,7 @@ func (t *attempt) started(d throttle.Decision) {
 		if d.From.After(since) {
 			since = d.From
 		}
-		e.Late = d.At.Sub(since) + d.Age()
+		e.Late = max(0, d.At.Sub(since)) + d.Age() // a raised limit admits before what was promised
 		c.lateness.add(e.Late)
 	}
 	t.a.observe(e)

@@ -99,7 +99,7 @@ func (t *attempt) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Reque
 		}
 		t.a.counters.admissions.Add(1)
 		t.a.hint(d.Next)
-		if errors.Is(err, throttle.ErrSchema) {
+		if errors.Is(err, throttle.ErrSchema) || errors.Is(err, throttle.ErrStoredLimit) {
 			return d, t.unanswered(ctx, l, r, err, lost)
 		}
 		if t.isFinal(err) {
@@ -213,7 +213,7 @@ func (t *attempt) Defer(ctx context.Context, l *throttle.Limiter, d throttle.Dec
 }
 
 // unanswered ends an admission that Redis did not answer, or that a newer schema
-// forbids: the call is taken back later, and the task goes away for a while
+// or a stored limit that nobody here can read forbids: the call is taken back later, and the task goes away for a while
 // without a place anywhere.
 func (t *attempt) unanswered(ctx context.Context, l *throttle.Limiter, r throttle.Request, cause error, lost bool) error {
 	if lost { // some call of this token had no answer: it may have been charged

@@ -34,8 +34,10 @@ type refund struct {
 // The job keeps its place in the line: only the token is withdrawn.
 func (a *Adapter) refundLater(l *throttle.Limiter, r throttle.Request) {
 	r.Job = ""
+	// by which limit it was charged is not known when no answer came
+	counts := max(l.Limit().Window(), l.LimitLastKnown().Window())
 	select {
-	case a.refunds <- refund{l, r, time.Now().Add(max(refundFor, l.Limit().Window()))}:
+	case a.refunds <- refund{l, r, time.Now().Add(max(refundFor, counts))}:
 	default:
 		a.logFew("refunds", func() { a.log.Warn("too many refunds wait for Redis: some permits stay charged") })
 	}

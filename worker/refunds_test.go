@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -108,4 +109,31 @@ func TestPendingRefundsAreMadeAtClose(t *testing.T) {
 			t.Errorf("%s: Available = %d after Close, want 1", key, s.Available)
 		}
 	}
+}
+
+// What was charged under a stored limit of an hour is not given up after the
+// minutes that the limit in code would count.
+func TestRefundIsTriedAsLongAsTheGrantCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		clients, _ := mini(t, 1)
+		rdb := clients[0]
+		r := rigOn(t, nil, rdb)
+		a, _ := r.refunds(rdb)
+		l := r.limiter("stored", throttle.Sliding(1, time.Second))
+		if err := l.SetLimit(t.Context(), throttle.Sliding(1, time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		d := r.take(l, "+1")
+		rdb.Rename(t.Context(), l.Ledger("+1"), "aside")
+		rdb.Set(t.Context(), l.Ledger("+1"), newerSchema, time.Hour)
+		a.RefundLater(l, d.Request)
+		time.Sleep(10 * time.Minute) // of the bubble
+		rdb.Rename(t.Context(), "aside", l.Ledger("+1"))
+		time.Sleep(time.Second)
+		if got := r.peek(l, "+1").Available; got != 1 {
+			t.Errorf("Available = %d after ten minutes, want the refund made", got)
+		}
+		a.Close()
+	})
 }

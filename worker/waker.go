@@ -48,22 +48,28 @@ type waker struct {
 	keys  luascripts.Queue
 	bell  chan struct{}
 
+	limits chan limitVersions // the newest look at the limits in force
+
 	mu      sync.Mutex
 	next    time.Time            // local: when it will look again
 	looking bool                 // it may have its answer about the due index already
 	blocked bool                 // it waits for a free worker
 	onWay   map[string]time.Time // woken, not yet arrived
 	pauses  int                  // looks in a row that found an active task
+	adopts  time.Time            // local: until then it wakes what others deferred as its own
+	waiting bool                 // something is deferred, as far as is known
+	newcome bool                 // somebody was deferred since the last look began
 }
 
 func newWaker(a *Adapter, queue string) *waker {
-	return &waker{a: a, queue: queue, keys: a.keys(queue), bell: make(chan struct{}, 1), onWay: make(map[string]time.Time)}
+	return &waker{a: a, queue: queue, keys: a.keys(queue), bell: make(chan struct{}, 1), limits: make(chan limitVersions, 1), onWay: make(map[string]time.Time)}
 }
 
 // expect says that a task is due in d.
 func (w *waker) expect(d time.Duration) {
 	at := time.Now().Add(d - w.a.lead.get())
 	w.mu.Lock()
+	w.waiting, w.newcome = true, true
 	early := at.Before(w.next)
 	if early {
 		w.next = at
@@ -127,7 +133,7 @@ func (w *waker) room(now time.Time, want int) (room int, again time.Duration) {
 func (w *waker) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.mu.Lock()
-		w.looking, w.next = true, time.Now().Add(lookMost)
+		w.looking, w.next, w.newcome = true, time.Now().Add(lookMost), false
 		w.mu.Unlock()
 		began, wait := w.look(ctx)
 		w.mu.Lock()
@@ -157,6 +163,7 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 		w.a.failed(ctx, "the due index can't be read", err)
 		return time.Now(), lookMost
 	}
+	w.found(len(due.Tasks) > 0 || !due.Next.IsZero())
 	wait = lookMost
 	if !due.Next.IsZero() && len(due.Tasks) < wakeBatch {
 		wait = min(wait, due.Next.Sub(due.Now)-lead)
@@ -191,6 +198,13 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 	return began, max(wait, 0)
 }
 
+// found notes whether something is deferred.
+func (w *waker) found(some bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting = some || w.newcome
+}
+
 // dueTask is a due entry with what was stored beside it.
 type dueTask struct {
 	luascripts.DueTask
@@ -210,6 +224,9 @@ type batch struct {
 func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) batch {
 	var b batch
 	active := false
+	w.mu.Lock()
+	adopts := time.Now().Before(w.adopts)
+	w.mu.Unlock()
 	for _, d := range due.Tasks {
 		t := dueTask{DueTask: d}
 		t.place, t.known = readPlace(d.For)
@@ -225,7 +242,7 @@ func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) batch {
 			}
 			continue
 		}
-		if late := due.Now.Sub(d.At); t.place.pool != w.a.id && late < sweepAfter {
+		if late := due.Now.Sub(d.At); !adopts && t.place.pool != w.a.id && late < sweepAfter {
 			*wait = min(*wait, sweepAfter-late)
 			continue
 		}

@@ -1,0 +1,290 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/throttle"
+)
+
+const (
+	// limitsPoll is how often a pool looks whether the limits in force changed.
+	limitsPoll = 900 * time.Millisecond
+	// replanPortion bounds one step of planning a queue anew; after each step it
+	// rests as long as that took.
+	replanPortion = 200
+	replanRest    = time.Millisecond // at least
+	// replanAgain is how long after a change was seen a queue is looked through
+	// once more: until then a process that had not heard of it may have deferred
+	// a task by the old limit.
+	replanAgain = 1500 * time.Millisecond
+	// claimTTL is how soon another pool goes on where one died.
+	claimTTL = 5 * time.Second
+	// claimRules bounds how many changes are planned at once.
+	claimRules = 1000
+)
+
+// limitVersions are the versions of the stored limits that a look found, by rule.
+type limitVersions map[string]int64
+
+// watchLimits looks at the limits in force of all rules, in one round trip, and
+// tells each queue in which something is deferred. While nothing is, nobody has
+// to know: who is admitted looks for itself.
+func (a *Adapter) watchLimits(ctx context.Context) {
+	t := time.NewTicker(limitsPoll)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			var plan []*waker
+			for _, w := range a.wakers {
+				if w.waits() {
+					plan = append(plan, w)
+				}
+			}
+			if len(plan) == 0 {
+				continue
+			}
+			seen := a.lookAtLimits(ctx)
+			for _, w := range plan {
+				w.tell(seen)
+			}
+		}
+	}
+}
+
+func (a *Adapter) lookAtLimits(ctx context.Context) limitVersions {
+	a.limitersMu.RLock()
+	limiters := make([]*throttle.Limiter, 0, len(a.limiters))
+	for _, l := range a.limiters {
+		limiters = append(limiters, l)
+	}
+	a.limitersMu.RUnlock()
+	seen := make(limitVersions, len(limiters))
+	for i, f := range throttle.LimitsInForce(ctx, limiters) {
+		rule := limiters[i].Rule()
+		switch {
+		case f.Err == nil:
+			seen[rule] = f.Version
+		case errors.Is(f.Err, throttle.ErrStoredLimit):
+			a.logFew("stored limit "+rule, func() {
+				a.log.Error("the stored limit of a rule can't be read: its tasks wait", zap.String("rule", rule), zap.Error(f.Err))
+			})
+		}
+	}
+	return seen
+}
+
+// waits says whether something is deferred in the queue; of what another process
+// deferred it knows within [lookMost].
+func (w *waker) waits() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.waiting
+}
+
+// tell leaves the newest versions for the loop that plans.
+func (w *waker) tell(seen limitVersions) {
+	select {
+	case <-w.limits: // an older look that nobody took
+	default:
+	}
+	select {
+	case w.limits <- seen:
+	default: // its own goroutine has put one back that is newer than none
+	}
+}
+
+// planLoop plans the queue anew when the limit of a rule has changed: what is
+// deferred comes earlier, or later. Should nobody do it, tasks wake at their old
+// instants and are told the new ones there.
+func (w *waker) planLoop(ctx context.Context) {
+	planned := make(limitVersions) // as far as we know
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case seen := <-w.limits:
+			w.plan(ctx, planned, seen)
+		}
+	}
+}
+
+// plan plans what has changed, unless another pool does; then it asks again
+// after the next look, for that pool may die.
+func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
+	rules := seen.changed(planned)
+	if len(rules) == 0 {
+		return
+	}
+	claimed, open, err := luascripts.Claim(ctx, w.a.rdb, w.keys, w.a.id, claimTTL, rules)
+	if err != nil {
+		w.a.failed(ctx, "a changed limit can't be planned", err)
+		return
+	}
+	var changed []luascripts.RuleVersion
+	for i, r := range rules {
+		if open[i] == 0 {
+			planned[r.Rule] = r.Version
+		} else {
+			changed = append(changed, r)
+		}
+	}
+	if !claimed {
+		return
+	}
+	w.a.log.Info("a limit has changed: what waits is planned anew", zap.String("queue", w.queue), zap.Any("rules", changed))
+	again := time.Now().Add(replanAgain)
+	if !w.walk(ctx, changed) || !w.rest(ctx, time.Until(again), changed) || !w.walk(ctx, changed) {
+		w.release(ctx)
+		return
+	}
+	if ok, err := luascripts.Planned(ctx, w.a.rdb, w.keys, w.a.id, changed); err != nil || !ok {
+		return // the next look begins anew, or finds that another has done it
+	}
+	for _, r := range changed {
+		planned[r.Rule] = r.Version
+	}
+}
+
+// release gives the claim back: another pool need not wait for its end.
+func (w *waker) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterTimeout)
+	defer cancel()
+	_, _ = luascripts.Planned(ctx, w.a.rdb, w.keys, w.a.id, nil)
+}
+
+// changed are the rules of which another version is planned, or none known.
+func (v limitVersions) changed(planned limitVersions) []luascripts.RuleVersion {
+	var out []luascripts.RuleVersion
+	for rule, version := range v {
+		if old, known := planned[rule]; (!known || old != version) && len(out) < claimRules {
+			out = append(out, luascripts.RuleVersion{Rule: rule, Version: version})
+		}
+	}
+	return out
+}
+
+// walk goes once through all that is deferred, in portions, the first to come
+// first. False means that it did not come to the end: the claim is lost, Redis
+// is away, or a limit has changed again.
+func (w *waker) walk(ctx context.Context, rules []luascripts.RuleVersion) bool {
+	var from, last time.Time
+	for skip := 0; ; {
+		began := time.Now()
+		claimed, _, err := luascripts.Claim(ctx, w.a.rdb, w.keys, w.a.id, claimTTL, rules)
+		if err != nil || !claimed {
+			return false
+		}
+		r, err := luascripts.Walk(ctx, w.a.rdb, w.keys, from, skip, replanPortion)
+		if err != nil {
+			w.a.failed(ctx, "the due index can't be read", err)
+			return false
+		}
+		if last.IsZero() {
+			last = r.Last // who moves behind it has the new instant
+		}
+		if len(r.Tasks) == 0 || r.Tasks[0].At.After(last) {
+			return true
+		}
+		moved, ok := w.replan(ctx, r, rules)
+		if !ok {
+			return false
+		}
+		for _, t := range r.Tasks {
+			if !t.At.Equal(from) {
+				from, skip = t.At, 0
+			}
+			if !moved[t.ID] {
+				skip++ // those of one instant are told apart by their rank alone
+			}
+		}
+		if !w.rest(ctx, max(replanRest, time.Since(began)), rules) {
+			return false
+		}
+	}
+}
+
+// rest waits d between two steps; false when a limit has changed again.
+func (w *waker) rest(ctx context.Context, d time.Duration, rules []luascripts.RuleVersion) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-t.C:
+			return true
+		case seen := <-w.limits:
+			again := slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool {
+				version, known := seen[r.Rule]
+				return known && version != r.Version
+			})
+			if again {
+				w.tell(seen)
+				return false
+			}
+		}
+	}
+}
+
+// replan moves the tasks of one portion that wait under a changed rule to
+// their new instants, and answers who moved.
+func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luascripts.RuleVersion) (moved map[string]bool, ok bool) {
+	var places []throttle.Place
+	var tasks []dueTask
+	for _, d := range r.Tasks {
+		p, known := readPlace(d.For)
+		l := w.a.Limiter(p.rule)
+		if known && l != nil && slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool { return r.Rule == p.rule }) {
+			tasks = append(tasks, dueTask{d, p, true})
+			places = append(places, throttle.Place{Limiter: l, ID: p.id, Job: jobID(w.queue, d.ID), Cost: p.cost})
+		}
+	}
+	var retimings []luascripts.Retiming
+	var rule []string
+	for n, now := range throttle.Check(ctx, w.a.rdb, places) {
+		t := tasks[n]
+		at := now.At
+		late := now.Known && !t.place.deadline.IsZero() && now.At.Sub(now.Now) > time.Until(t.place.deadline)
+		switch {
+		case errors.Is(now.Err, throttle.ErrExceedsLimit), late:
+			at = r.Now // it has to hear it
+		case now.Err != nil || !now.Known:
+			continue
+		}
+		if at.Sub(t.At).Abs() > moveLeast {
+			retimings = append(retimings, luascripts.Retiming{ID: t.ID, At: at})
+			rule = append(rule, t.place.rule)
+		}
+	}
+	if len(retimings) == 0 {
+		return nil, true
+	}
+	codes, err := luascripts.Retime(ctx, w.a.rdb, w.keys, false, retimings)
+	if err != nil {
+		w.a.failed(ctx, "deferred tasks can't be re-timed", err)
+		return nil, false
+	}
+	moved = make(map[string]bool)
+	for n, code := range codes {
+		if code == 0 {
+			continue // it is not deferred any more
+		}
+		moved[retimings[n].ID] = true
+		w.a.counters.moved.Add(1)
+		w.a.observe(Event{Kind: EventMoved, Queue: w.queue, Task: retimings[n].ID, Rule: rule[n], At: retimings[n].At})
+	}
+	w.mu.Lock()
+	w.adopts = time.Now().Add(lookMost) // by then those who deferred them have looked
+	w.mu.Unlock()
+	w.ring()
+	return moved, true
+}
