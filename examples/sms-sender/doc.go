@@ -22,7 +22,7 @@
 //	-redis ADDR        host:port, or a redis:// URL with user, password and database; default: embedded
 //	-input FILE        CSV with the header "to,text", - is stdin; default: the sample
 //	-gateway URL       takes POSTs of JSON {"id","to","text"}; default: embedded
-//	-limit 1/60s       per phone; the same in all processes
+//	-limit 1/60s       per phone; the same in all processes; sliding, as the gateway's log is judged by any window of that length
 //	-concurrency N     messages that are sent at once by this process; default 10
 //	-role R            all (default), enqueue, or work; the last two need -redis
 //	-drain             exit when nothing is left; default with -role all

@@ -54,7 +54,7 @@ func parseFlags(args []string, stdout io.Writer) (config, error) {
 	fs.StringVar(&c.redisAddr, "redis", "", "Redis at `ADDR`, host:port or a redis:// URL (default embedded)")
 	fs.StringVar(&c.input, "input", "", "read messages from `FILE`, CSV with the header to,text; - is stdin (default a sample)")
 	fs.StringVar(&c.gateway, "gateway", "", "POST messages as JSON to `URL` (default an embedded gateway that sends nothing)")
-	limit := fs.String("limit", "1/60s", "send each phone at most `n/duration`, in any window of that length")
+	limit := fs.String("limit", "1/60s", "send each phone at most `n/duration`, in any window of that length; no other kind of limit")
 	fs.IntVar(&c.concurrency, "concurrency", 10, "send `N` messages at once in this process")
 	asRole := fs.String("role", string(roleAll), "do `R` in this process: all, enqueue or work")
 	fs.BoolVar(&c.drain, "drain", false, "exit when nothing is left (default with -role all)")
@@ -82,7 +82,7 @@ func parseFlags(args []string, stdout io.Writer) (config, error) {
 		errs = append(errs, fmt.Errorf("%s that no flag asks for", count(fs.NArg(), "argument")))
 	}
 	var err error
-	if c.limit, err = throttle.ParseLimit(*limit); err != nil {
+	if c.limit, err = parseLimit(*limit); err != nil {
 		errs = append(errs, fmt.Errorf("-limit: %w", err))
 	}
 	if given["redis"] {
@@ -91,6 +91,16 @@ func parseFlags(args []string, stdout io.Writer) (config, error) {
 		}
 	}
 	return c, errors.Join(append(errs, c.faults(given)...)...)
+}
+
+// parseLimit reads a limit of the one kind that the proofs know, see
+// [arrivalCheck].
+func parseLimit(text string) (throttle.Limit, error) {
+	limit, err := throttle.ParseLimit(text)
+	if kind := limit.Kind(); err == nil && kind != "sliding" {
+		return throttle.Limit{}, fmt.Errorf("%q is a %s limit, want a sliding one such as 1/60s: grants and arrivals are judged by any window of that length", limit, kind)
+	}
+	return limit, err
 }
 
 // faults returns what is wrong beyond the form of single flags.

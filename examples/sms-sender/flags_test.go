@@ -59,7 +59,7 @@ func TestFlagFaults(t *testing.T) {
 		{"-concurrency many", []string{"-concurrency"}},
 		{"-concurrency 0", []string{"-concurrency is 0, want 1 to 10000"}},
 		{"file.csv", []string{"1 argument that no flag asks for"}},
-		{"-limit 1/x -role boss -redis 6379 -gateway ftp://x", []string{`"x" is not a duration`, `-role is "boss"`, "want host:port", "want a URL like"}},
+		{"-limit 1/x -role boss -redis 6379 -gateway ftp://x", []string{`-limit: throttle: invalid limit: "1/x": window "x", want a duration`, `-role is "boss"`, "want host:port", "want a URL like"}},
 		{"-redis redis://u:s3cret@host:x/", []string{"the URL cannot be read"}},
 		{"-gateway http://u:s3cret@/", []string{"want a URL like"}},
 		{"-role work", []string{"-role work needs -redis"}},
@@ -88,6 +88,25 @@ func TestFlagFaults(t *testing.T) {
 		r.want(t, exitUsage)
 		if r.stdout != "" {
 			t.Errorf("%s: stdout = %q, want none", tt.args, r.stdout)
+		}
+	}
+}
+
+// A limit of another kind may be kept, and yet look broken to the gateway.
+func TestLimitKinds(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []string{"fixed 10/1h", "calendar 10/day", "bucket 10/1s", "bucket 10/1s step", "gcra 10/1s", "leaky 10/1s", "smooth 10/1s", "warmup 2/1s over 4s"} {
+		_, err := parseFlags([]string{"-limit", limit, "-concurrency", "0"}, new(bytes.Buffer))
+		kind, _, _ := strings.Cut(limit, " ")
+		for _, want := range []string{"-limit: ", " is a " + kind + " limit, want a sliding one", "-concurrency is 0"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("-limit %q: error %v lacks %q", limit, err, want)
+			}
+		}
+	}
+	for _, limit := range []string{"3/1m", "sliding 3/1m"} {
+		if c, err := parseFlags([]string{"-limit", limit}, new(bytes.Buffer)); err != nil || c.limit != throttle.Sliding(3, time.Minute) {
+			t.Errorf("-limit %q = %v, %v, want 3 in any minute", limit, c.limit, err)
 		}
 	}
 }
