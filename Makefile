@@ -8,7 +8,7 @@ FUZZTIME ?= 10m
 LINT := go tool -modfile=tools/golangci/go.mod golangci-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test accept fuzz
+.PHONY: help run check test accept docs fuzz
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,13 +24,17 @@ check: ## look at the code without running it: gofmt, go vet, golangci-lint
 	go vet -tags accept .
 	$(LINT) run
 
-test: ## install redis-server if it is missing, check, and run all tests with -race
+test: ## install redis-server if it is missing, check, run all tests with -race, and fuzz a little
 	tools/install-redis
 	@$(MAKE) --no-print-directory check
 	go test -race -shuffle=on -count=1 -timeout 20m ./...
+	@$(MAKE) --no-print-directory fuzz FUZZTIME=10s
 
 accept: ## run the acceptance tests: the whole thing in real time (half an hour)
 	go test -count=1 -tags accept -run Accept -v -p 1 -timeout 40m .
+
+docs: ## draw docs/algorithms from real runs, and print what keys cost (a minute)
+	go run ./tools/drawlimits
 
 fuzz: ## run every fuzz target for FUZZTIME (10m)
 	@go list ./... | while read -r package; do \
