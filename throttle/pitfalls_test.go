@@ -41,12 +41,12 @@ import (
 //	18  TestPitfall18AvailableIsWhole
 //	19  TestPitfall19OldDebt; TestPitfall19RateChangeKeepsNoOldDebt
 //	20  TestPitfall20NumbersLoseDigits
-//	21  TestPitfall20NumbersLoseDigits; TestNumbersBecomeTextByFormat of the scripts, for the servers that print 2e+8
-//	22  TestPitfall20NumbersLoseDigits
+//	21  TestPitfall21IntegersPrintedAsFloats; TestNumbersBecomeTextByFormat of the scripts, for the servers that print 2e+8
+//	22  TestPitfall22NanosecondsInDoubles
 //	23  TestPitfall23ShortWait; TestReplies of the scripts
-//	24  TestPitfall20NumbersLoseDigits
+//	24  TestPitfall24MicrosecondsUnpadded
 //	25  TestPitfall25MassExpiry
-//	26  TestPitfall25MassExpiry
+//	26  TestPitfall26MassExpiryBlocks
 //	27  TestPitfall27SameInstant
 //	28  TestPitfall28ZeroLimit, and of each kind; TestGuava2730WarmUpOfZero
 //	29  TestPitfall29NegativeCost, and of each kind
@@ -56,7 +56,7 @@ import (
 //	33  TestPitfall33CrossSlot; TestKeysShareATag of the scripts
 //	34  TestPitfall34ForgottenScripts
 //	35  can't be: no text of an error of Lua is read, a script answers a status; TestReplies of the scripts
-//	36  TestFullRedis of the scripts
+//	36  TestPitfall36FullRedis of the scripts
 //	37  TestPitfall37WaitingGoesDeeper
 //	38  not yet: a limit of concurrency
 //	39  TestPitfall39ReleaseOfUnknown; leases, not yet
@@ -277,6 +277,12 @@ func TestPitfall20NumbersLoseDigits(t *testing.T) {
 	}
 }
 
+// 21, 22 and 24: the same digits are lost when an integer is printed as a float,
+// when a double holds nanoseconds, and when microseconds are joined unpadded.
+func TestPitfall21IntegersPrintedAsFloats(t *testing.T) { TestPitfall20NumbersLoseDigits(t) }
+func TestPitfall22NanosecondsInDoubles(t *testing.T)    { TestPitfall20NumbersLoseDigits(t) }
+func TestPitfall24MicrosecondsUnpadded(t *testing.T)    { TestPitfall20NumbersLoseDigits(t) }
+
 // 23: fractions and nil are cut off a reply: the wait of less than a second is
 // 0. See also TestReplies of the scripts.
 func TestPitfall23ShortWait(t *testing.T) {
@@ -307,6 +313,9 @@ func TestPitfall25MassExpiry(t *testing.T) {
 		s.at(s.now.Sub(start) + time.Minute)
 	}
 }
+
+// 26: what expires at once is not cleared away at once.
+func TestPitfall26MassExpiryBlocks(t *testing.T) { TestPitfall25MassExpiry(t) }
 
 // 27: two permits of one microsecond count as one.
 func TestPitfall27SameInstant(t *testing.T) {

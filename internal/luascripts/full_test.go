@@ -33,7 +33,7 @@ func (f *filler) fill(t *testing.T, rdb redis.UniversalClient) {
 
 // A Redis without memory refuses whole what takes permits, and does what gives
 // something back: it would be the worst of times to lose a task or a permit.
-func TestFullRedis(t *testing.T) {
+func TestPitfall36FullRedis(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t, redistest.Arg("maxmemory", "8mb"), redistest.Arg("maxmemory-policy", "noeviction"))
 	ctx, n := t.Context(), Numbers{Kind: Sliding, Permits: 3, Window: time.Minute}
