@@ -54,11 +54,13 @@ func (l *Limiter) ruled(ctx context.Context, f func(in ruling) error) error {
 		if !ok {
 			return err
 		}
-		if in, err = l.catchUp(ctx, o.version); err != nil {
-			return err
+		newer, failed := l.catchUp(ctx, o.version)
+		if failed != nil {
+			return failed
 		}
+		in = newer
 	}
-	return err
+	return err // the limit changes faster than it can be asked for: nothing was decided
 }
 
 // catchUp looks at what is stored now, because a ledger knows this version. If

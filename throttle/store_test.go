@@ -123,3 +123,22 @@ func TestWindowsAroundTheStoresClock(t *testing.T) {
 		}
 	}
 }
+
+// A ledger that knows a newer limit at each call decides nothing: that is an
+// error, and not an answer without an instant.
+func TestLimitThatChangesAllTheTime(t *testing.T) {
+	t.Parallel()
+	s := &fakeStore{now: time.Now(), status: func() luascripts.Status { return luascripts.Outdated }}
+	l := onFake(t, s)
+	_, try := l.TryAcquire(t.Context(), "key", 1)
+	_, redeem := l.Redeem(t.Context(), Request{Key: "key", Cost: 1, Job: "a"})
+	_, peek := l.Peek(t.Context(), "key", 0)
+	_, reset := l.Reset(t.Context(), "key")
+	_, refund := l.Refund(t.Context(), Request{Key: "key", Cost: 1, Token: 7})
+	check := Check(t.Context(), nil, []Place{{Limiter: l, ID: "key", Job: "a", Cost: 1}})[0].Err
+	for op, err := range map[string]error{"TryAcquire": try, "Redeem": redeem, "Peek": peek, "Reset": reset, "Refund": refund, "Check": check} {
+		if !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%s = %v, want %v", op, err, ErrUnavailable)
+		}
+	}
+}
