@@ -194,10 +194,10 @@ function kinds.s()
     -- grant that may be moved: later than need be, never too early.
     back = function(L, at, cost, _, now)
       if L.count == 0 then return false end -- all that is known was given back
-      if L.runs then write(L, now, L.count) end
       local after = later(L, at)
       local many = min(cost, later(L, at - 1) - after)
       if many == 0 then return false end
+      if L.runs then write(L, now, L.count) end
       local oldest = min(later(L, at - L.W), after + many + MOVED)
       local ghost = max(at - L.W, nth(L, oldest + 1) or 0)
       local first = (L.head - oldest + 1) % L.count

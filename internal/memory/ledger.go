@@ -104,8 +104,12 @@ type counted interface{ count() *tally }
 
 // refund gives a grant back at a. What went before the limit was changed stays
 // spent, and nothing changes: how much of it the new state counts is not known.
+// Nor does anything change where a log was written over since.
 func refund(l *numbers, s state, at, cost, worth, a int64) (changed bool) {
 	if c, ok := s.(counted); ok && at <= c.count().changed {
+		return false
+	}
+	if log, ok := s.(*sliding); ok && log.after(at) == log.after(at-1) {
 		return false
 	}
 	s.back(l, at, cost, worth, a)

@@ -91,9 +91,6 @@ func (s *sliding) after(t int64) int {
 func (s *sliding) back(l *numbers, at, cost, _, _ int64) {
 	after := s.after(at)
 	many := min(int(cost), s.after(at-1)-after)
-	if many == 0 {
-		return
-	}
 	oldest := min(s.after(at-l.w), after+many+moved)
 	ghost := max(at-l.w, s.nth(oldest+1))
 	for k := after + 1; k <= oldest; k++ {

@@ -364,3 +364,38 @@ func (w *twin) lives() {
 		}
 	}
 }
+
+// TestTwinRefundOfWhatWasWrittenOver: a refund that finds nothing to take out
+// writes nothing, so the ledger stays one of the limit that it was written under.
+func TestTwinRefundOfWhatWasWrittenOver(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	store := memory.New(nil)
+	key := luascripts.LimitKeys("hw", "rule", "id")
+	limit := luascripts.Numbers{Version: 1, Kind: luascripts.Sliding, Permits: 1, Window: time.Millisecond}
+	heard := limit
+	heard.Version = 2
+	for token := range uint64(2) {
+		a := luascripts.AcquireArgs{Numbers: limit, Cost: 1, Token: token + 1, Job: "a", Mode: luascripts.Grant, Inline: time.Minute, MaxWait: -1}
+		got, err := luascripts.Acquire(t.Context(), rdb, key, a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if memo := store.Acquire(key, a); got.Status != luascripts.Granted || memo.Status != got.Status {
+			t.Fatalf("acquire %d: status %d in Redis, %d in memory, want %d", token, got.Status, memo.Status, luascripts.Granted)
+		}
+	}
+	back := luascripts.CancelArgs{Numbers: heard, Cost: 1, Token: 1}
+	if _, err := luascripts.Cancel(t.Context(), rdb, key, back); err != nil {
+		t.Fatal(err)
+	}
+	store.Cancel(key, back)
+	ask := luascripts.AcquireArgs{Numbers: limit, Cost: 1, Token: 3, Mode: luascripts.Grant, Job: "b", Inline: time.Minute, MaxWait: -1}
+	got, err := luascripts.Acquire(t.Context(), rdb, key, ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if memo := store.Acquire(key, ask); got.Status != luascripts.Granted || memo.Status != got.Status {
+		t.Fatalf("under the limit that wrote the ledger: status %d in Redis, %d in memory, want %d", got.Status, memo.Status, luascripts.Granted)
+	}
+}
