@@ -1,0 +1,117 @@
+package throttle
+
+import "time"
+
+// Bounds of what is answered about openings.
+const (
+	// OpeningReach is how far before and after the window that was asked for an
+	// opening is followed. One that is longer is cut there.
+	OpeningReach = 366 * day
+	// OpeningsMax is how many openings one call answers. Later ones are left out.
+	OpeningsMax = 100_000
+)
+
+const (
+	// scanReach is how far schedules are followed. It is longer than OpeningReach by
+	// what is computed around a window, so that where an opening is cut does not
+	// depend on what was asked before.
+	scanReach = int64(OpeningReach/time.Second) + 64*daySeconds
+	// stretchesMax has room for those around a window, at most one every other minute.
+	stretchesMax = OpeningsMax + 10_000
+)
+
+// Opening is a time in which a gate is open, from Open to before Close, in UTC.
+type Opening struct{ Open, Close time.Time }
+
+// GateAt is a gate as it stands for one request.
+type GateAt struct {
+	Rule string
+	Gate Gate
+	In   *time.Location // the recipient's zone; nil when the gate has its own
+}
+
+// Openings returns when g is open: each opening that overlaps [from, until),
+// whole, in order, disjoint; adjacent ones are one. One that began or ends more
+// than [OpeningReach] away is cut there. What lies more than [WindowMax] after
+// from or beyond [OpeningsMax] openings is left out.
+//
+// in is the recipient's zone, which g does not look at if it has its own. Where
+// the zone is the recipient's and in is nil, g is shut. Results of windows
+// below 32 days are remembered per *time.Location: load each of them once.
+func (g Gate) Openings(from, until time.Time, in *time.Location) []Opening {
+	w := windowOf(from, until)
+	return w.openings(GateAt{Gate: g, In: in}.during(w))
+}
+
+// Openings returns when all gates are open at once, as [Gate.Openings] does for
+// one. Without a gate that is always.
+func Openings(gates []GateAt, from, until time.Time) []Opening {
+	w := windowOf(from, until)
+	all := []stretch{{w.lo - scanReach, w.hi + scanReach}}
+	for _, g := range gates {
+		all = both(all, g.during(w))
+	}
+	return w.openings(all) // what overlaps w and one another does so within w
+}
+
+// FirstClosed returns the rule of the first gate that is shut at an instant, and
+// whether there is one.
+func FirstClosed(gates []GateAt, at time.Time) (rule string, closed bool) {
+	w := windowOf(at, at.Add(1))
+	for _, g := range gates {
+		if len(g.during(w)) == 0 {
+			return g.Rule, true
+		}
+	}
+	return "", false
+}
+
+// window is from lo to before hi, in seconds since 1970, and empty if hi <= lo.
+type window struct{ lo, hi int64 }
+
+// windowOf rounds outwards: gates open and close at full seconds.
+func windowOf(from, until time.Time) window {
+	const farthest = 1 << 40 // 34,000 years; sums far beyond overflow
+	if !from.Before(until) {
+		return window{}
+	}
+	lo := min(max(from.Unix(), -farthest), farthest)
+	hi := min(max(until.Unix(), -farthest), farthest)
+	if until.Nanosecond() > 0 {
+		hi++
+	}
+	return window{lo, min(hi, lo+int64(WindowMax/time.Second))}
+}
+
+// openings are the stretches as they are answered.
+func (w window) openings(all []stretch) []Opening {
+	if w.hi <= w.lo || len(all) == 0 {
+		return nil
+	}
+	const reach = int64(OpeningReach / time.Second)
+	out := make([]Opening, 0, len(all))
+	for _, s := range all[:min(len(all), OpeningsMax)] {
+		out = append(out, Opening{
+			time.Unix(max(s.open, w.lo-reach), 0).UTC(),
+			time.Unix(min(s.close, w.hi+reach), 0).UTC(),
+		})
+	}
+	return out
+}
+
+// during are the stretches that overlap a window. They are shared and must not
+// be written to.
+func (g GateAt) during(w window) []stretch {
+	p := g.Gate.plan
+	if p == nil || w.hi <= w.lo {
+		return nil
+	}
+	zone := p.zone
+	if zone == nil {
+		zone = g.In
+	}
+	if zone == nil {
+		return nil
+	}
+	return p.kept.during(w, zone, p.compute)
+}
