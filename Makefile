@@ -30,8 +30,8 @@ test: ## install redis-server if it is missing, check, run all tests with -race,
 	go test -race -shuffle=on -count=1 -timeout 20m ./...
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=10s
 
-accept: ## run the acceptance tests: the whole thing in real time (half an hour)
-	go test -count=1 -tags accept -run Accept -v -p 1 -timeout 40m .
+accept: ## run the acceptance tests: the whole thing in real time (three quarters of an hour)
+	go test -count=1 -tags accept -run Accept -v -p 1 -timeout 60m .
 
 docs: ## draw docs/algorithms from real runs, and print what keys cost (a minute)
 	go run ./tools/drawlimits

@@ -20,12 +20,7 @@ import (
 // and prints them as a table. `make accept` runs all of it; a part alone is
 // `go test -count=1 -tags accept -run 'Accept/one_phone' -v .`
 func TestAccept(t *testing.T) {
-	tab := &table{}
-	defer tab.print(os.Stdout)
-	for _, part := range []struct {
-		name string
-		run  func(*testing.T, *table)
-	}{
+	acceptParts(t, []acceptPart{
 		{"one phone: 600 messages at 1/100ms, three processes", acceptOnePhone},
 		{"storm: 20,000 messages to 2,000 phones at 1/5s, processes killed", acceptStorm},
 		{"frozen: a process stands still for 10 s", acceptFrozen},
@@ -36,7 +31,20 @@ func TestAccept(t *testing.T) {
 		{"idle: what a pool without tasks costs Redis", acceptIdle},
 		{"memory: what a deferred job costs Redis", acceptMemory},
 		{"everysec: what kill -9 of Redis loses without appendfsync always", acceptEverySec},
-	} {
+	})
+}
+
+// acceptPart is one experiment, whose figures go into the table.
+type acceptPart struct {
+	name string
+	run  func(*testing.T, *table)
+}
+
+func acceptParts(t *testing.T, parts []acceptPart) {
+	t.Helper()
+	tab := &table{}
+	defer tab.print(os.Stdout)
+	for _, part := range parts {
 		t.Run(part.name, func(t *testing.T) {
 			tab.head(part.name)
 			m := watchMachine()

@@ -21,6 +21,7 @@ const (
 	kindStart    = "start"    // the first line of the handler
 	kindDone     = "done"     // the last line of the handler
 	kindAcked    = "acked"    // Redis took the task out of asynq's active list
+	kindLost     = "lost"     // the handler gave up, since its context ended
 	kindOther    = "other"    // a task without a rule ran
 	kindStats    = "stats"    // the pool's counters at a graceful end
 )

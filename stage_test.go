@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,39 +26,63 @@ type stage struct {
 	testing.TB
 	server  *redistest.Server
 	rdb     *redis.Client
-	limit   throttle.Limit
+	policy  queue.Policy
+	rules   map[string]*throttle.Limiter // the limits among the rules, by name
 	gateway *gateway
 	crew    *crew
 	client  *queue.Client
-	limiter *throttle.Limiter
 	tasks   *asynq.Inspector
 
-	sent   int               // messages enqueued
-	phones map[string]string // by message id
+	limit   throttle.Limit // of a stage with one rule
+	limiter *throttle.Limiter
+
+	sent     int                // messages enqueued
+	phones   map[string]string  // by message id
+	messages map[string]message // the same, whole
+	tenants  int                // who send them, in turns; 0 for nobody
 }
 
-// newStage sets a stage up; the processes are started by the test. spec needs
-// no more than what differs from one server with four workers.
+// newStage sets a stage up whose messages are counted by the phone that they go
+// to; the processes are started by the test. spec needs no more than what differs
+// from one server with four workers.
 func newStage(tb testing.TB, limit string, spec workerSpec, opts ...redistest.Option) *stage {
+	tb.Helper()
+	s := newPolicyStage(tb, []string{ruleSMS + ": {limit: " + limit + ", key: $.to}"}, spec, opts...)
+	s.limiter = s.rules[ruleSMS]
+	s.limit = s.limiter.Limit()
+	return s
+}
+
+// newPolicyStage is newStage with several rules, narrowest key first, each a line
+// as in a policy file.
+func newPolicyStage(tb testing.TB, rules []string, spec workerSpec, opts ...redistest.Option) *stage {
 	tb.Helper()
 	server := redistest.Start(tb, opts...)
 	s := &stage{
-		TB: tb, server: server, rdb: server.Client(tb), gateway: newGateway(tb), phones: make(map[string]string),
+		TB: tb, server: server, rdb: server.Client(tb), gateway: newGateway(tb),
+		rules: make(map[string]*throttle.Limiter), phones: make(map[string]string), messages: make(map[string]message),
 	}
-	var err error
-	if s.limit, err = throttle.ParseLimit(limit); err != nil {
+	spec.Policies = policyFile(typeSMS, rules)
+	policies, err := queue.ReadPolicies("spec", strings.NewReader(spec.Policies))
+	if err != nil {
 		tb.Fatal(err)
 	}
-	if s.client, err = queue.NewClient(s.rdb, smsPolicy(s.limit)); err != nil {
+	s.policy = policies[0]
+	if s.client, err = queue.NewClient(s.rdb, policies...); err != nil {
 		tb.Fatal(err)
 	}
-	if s.limiter, err = throttle.New(s.rdb, ruleSMS, s.limit, throttle.Config{}); err != nil {
-		tb.Fatal(err)
+	for _, r := range s.policy.Rules {
+		if r.Gate != (throttle.Gate{}) {
+			continue
+		}
+		if s.rules[r.Name], err = throttle.New(s.rdb, r.Name, r.Limit, throttle.Config{}); err != nil {
+			tb.Fatal(err)
+		}
 	}
 	s.tasks = asynq.NewInspectorFromRedisClient(s.rdb)
 	o := server.ClientOptions()
 	spec.Redis = redisAddr{Addr: o.Addr, Username: o.Username, Password: o.Password, DB: o.DB}
-	spec.Limit, spec.Gateway = limit, s.gateway.URL
+	spec.Gateway = s.gateway.URL
 	if spec.Concurrency == 0 {
 		spec.Concurrency = 4
 	}
@@ -66,6 +91,16 @@ func newStage(tb testing.TB, limit string, spec workerSpec, opts ...redistest.Op
 	}
 	s.crew = newCrew(tb, spec)
 	return s
+}
+
+// policyFile is a policy file with one policy, of all rules.
+func policyFile(typ string, rules []string) string {
+	var names []string
+	for _, r := range rules {
+		name, _, _ := strings.Cut(r, ":")
+		names = append(names, name)
+	}
+	return fmt.Sprintf("rules:\n  %s\npolicies:\n  %s: {rules: [%s]}\n", strings.Join(rules, "\n  "), typ, strings.Join(names, ", "))
 }
 
 // phone is the n-th phone number.
@@ -105,7 +140,10 @@ func (s *stage) write(n, phones int) []message {
 // message makes one more message. Ids count up.
 func (s *stage) message(to string) message {
 	m := message{ID: fmt.Sprintf("m%05d", s.sent), To: to}
-	s.phones[m.ID] = to
+	if s.tenants > 0 {
+		m.Tenant = fmt.Sprintf("tenant-%d", s.sent%s.tenants)
+	}
+	s.phones[m.ID], s.messages[m.ID] = to, m
 	s.sent++
 	return m
 }

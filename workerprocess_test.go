@@ -35,8 +35,8 @@ const (
 // workerSpec is all that a worker process is told.
 type workerSpec struct {
 	Redis       redisAddr     `json:"redis"`
-	Gateway     string        `json:"gateway"` // URL to POST to, or "" to send nothing
-	Limit       string        `json:"limit"`
+	Gateway     string        `json:"gateway"`  // URL to POST to, or "" to send nothing
+	Policies    string        `json:"policies"` // YAML
 	Concurrency int           `json:"concurrency"`
 	Servers     int           `json:"servers"`
 	Takes       time.Duration `json:"takes"`   // how long a handler takes beside the POST
@@ -56,7 +56,7 @@ func (a redisAddr) client() *redis.Client {
 
 // smsPolicy counts messages by the phone that they go to.
 func smsPolicy(limit throttle.Limit) queue.Policy {
-	return queue.Policy{Type: typeSMS, Rule: ruleSMS, Limit: limit, Key: queue.MustJSONKey("$.to")}
+	return queue.Policy{Type: typeSMS, Rules: []queue.Rule{{Name: ruleSMS, Limit: limit, Key: queue.MustJSONKey("$.to")}}}
 }
 
 // workerProcess is what the handlers of a worker process share.
@@ -87,7 +87,7 @@ func work(text string) error {
 	if err := json.Unmarshal([]byte(text), &p.spec); err != nil {
 		return err
 	}
-	limit, err := throttle.ParseLimit(p.spec.Limit)
+	policies, err := queue.ReadPolicies("spec", strings.NewReader(p.spec.Policies))
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func work(text string) error {
 			// what asynq recovers of a killed process is to come back soon
 			RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Second },
 		},
-		Servers: p.spec.Servers, Policies: []queue.Policy{smsPolicy(limit)}, Logger: log, Observer: p.out,
+		Servers: p.spec.Servers, Policies: policies, Logger: log, Observer: p.out,
 	})
 	if err != nil {
 		return err
@@ -146,7 +146,10 @@ func (p *workerProcess) send(ctx context.Context, task *asynq.Task) error {
 	if err := p.post(ctx, m, d); err != nil {
 		return err
 	}
-	time.Sleep(p.spec.Takes)
+	if err := p.busy(ctx); err != nil {
+		p.out.write(record{Kind: kindLost, Task: m.ID, To: m.To})
+		return err
+	}
 	p.out.write(record{Kind: kindDone, Task: m.ID, To: m.To})
 	return nil
 }
@@ -172,10 +175,29 @@ func (p *workerProcess) post(ctx context.Context, m message, d throttle.Decision
 	if _, err := io.Copy(io.Discard, res.Body); err != nil {
 		return err
 	}
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("gateway: %s", res.Status)
+	if res.StatusCode == http.StatusOK {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("gateway: %s", res.Status)
+	if d, ok := worker.RetryAfterFrom(res, 0); ok {
+		return worker.RetryAfter(err, d)
+	}
+	return err
+}
+
+// busy takes its time, unless the lease of the task is lost meanwhile.
+func (p *workerProcess) busy(ctx context.Context) error {
+	if p.spec.Takes == 0 {
+		return nil
+	}
+	timer := time.NewTimer(p.spec.Takes)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // other is the handler of a task without a rule.

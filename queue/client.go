@@ -29,9 +29,15 @@ type Client struct {
 	policies map[string]rulePolicy // by task type, never changed
 }
 
-// rulePolicy is a policy with its limiter, which knows the limit in force.
+// rulePolicy is a policy with its limits in the order of [Demand.Wants].
 type rulePolicy struct {
 	Policy
+	limits []ruleLimit
+}
+
+// ruleLimit is a rule with its limiter, which knows the limit in force.
+type ruleLimit struct {
+	Rule
 	limiter *throttle.Limiter
 }
 
@@ -56,12 +62,24 @@ func NewClientIn(rdb redis.UniversalClient, prefix string, policies ...Policy) (
 		return nil, err
 	}
 	byType := make(map[string]rulePolicy, len(policies))
+	limiters := make(map[string]*throttle.Limiter) // by rule
 	for _, p := range policies {
-		l, err := throttle.New(rdb, p.Rule, p.Limit, throttle.Config{Prefix: prefix})
-		if err != nil {
-			return nil, err
+		p.Rules = slices.Clone(p.Rules)
+		rp := rulePolicy{Policy: p}
+		for _, r := range p.Rules {
+			if !r.limited() {
+				continue
+			}
+			if limiters[r.Name] == nil {
+				l, err := throttle.New(rdb, r.Name, r.Limit, throttle.Config{Prefix: prefix})
+				if err != nil {
+					return nil, err
+				}
+				limiters[r.Name] = l
+			}
+			rp.limits = append(rp.limits, ruleLimit{r, limiters[r.Name]})
 		}
-		byType[p.Type] = rulePolicy{p, l}
+		byType[p.Type] = rp
 	}
 	return &Client{asynq: asynq.NewClientFromRedisClient(rdb), policies: byType}, nil
 }
@@ -106,12 +124,14 @@ func (c *Client) EnqueueAsynq(ctx context.Context, task *asynq.Task, opts ...asy
 // enqueue holds the task against its policy and hands it to asynq.
 func (c *Client) enqueue(ctx context.Context, task *asynq.Task, opts []asynq.Option) (*asynq.TaskInfo, error) {
 	if p, ok := c.policies[task.Type()]; ok {
-		_, cost, err := p.Demand(task)
-		if err == nil {
-			err = p.fits(ctx, cost)
-		}
+		d, err := p.Demand(task)
 		if err != nil {
 			return nil, err
+		}
+		for i, w := range d.Wants {
+			if err := p.fits(ctx, p.limits[i], w.Cost); err != nil {
+				return nil, err
+			}
 		}
 	}
 	info, err := c.asynq.EnqueueContext(ctx, task, opts...)
@@ -122,18 +142,18 @@ func (c *Client) enqueue(ctx context.Context, task *asynq.Task, opts []asynq.Opt
 }
 
 // fits refuses a cost that the limit in force can't meet.
-func (p rulePolicy) fits(ctx context.Context, cost int) error {
-	if cost <= p.Limit.MaxCost() {
+func (p rulePolicy) fits(ctx context.Context, r ruleLimit, cost int) error {
+	if cost <= r.Limit.MaxCost() {
 		return nil
 	}
-	limit, err := p.limiter.LimitInForce(ctx)
+	limit, err := r.limiter.LimitInForce(ctx)
 	switch {
 	case errors.Is(err, throttle.ErrStoredLimit):
 		return nil // nobody knows: the task waits in the pool until somebody does
 	case err != nil: // not a DemandError, after which a producer may drop the task
 		return fmt.Errorf("queue: enqueue %q: %w", p.Type, err)
 	case cost > limit.MaxCost():
-		return p.refuse(ErrBadCost, fmt.Sprintf("the cost is above the limit %v", limit), nil)
+		return p.refuse(r.Rule, ErrBadCost, fmt.Sprintf("the cost is above the limit %v", limit), nil)
 	}
 	return nil
 }

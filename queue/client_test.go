@@ -83,7 +83,7 @@ func TestEnqueueRefusesWhatCanNeverRun(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	p := smsPolicy()
-	p.Cost = MustJSONCost("$.n")
+	p.Rules[0].Cost = MustJSONCost("$.n")
 	both(t, newClient(t, rdb, p), func(t *testing.T, enqueue enqueueFunc) {
 		for _, tt := range []struct {
 			typ, payload string
@@ -189,7 +189,7 @@ func TestSharedTaskIsNoRace(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	client := newClient(t, rdb, Policy{
-		Type: "t", Rule: "r", Limit: throttle.Sliding(1, time.Second), Key: MustJSONKey("$"),
+		Type: "t", Rules: []Rule{{Name: "r", Limit: throttle.Sliding(1, time.Second), Key: MustJSONKey("$")}},
 	})
 	opts := make([]asynq.Option, 1, 10)
 	opts[0] = asynq.MaxRetry(3)

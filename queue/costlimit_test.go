@@ -18,7 +18,7 @@ import (
 // priced costs what the payload says.
 func priced(limit throttle.Limit) Policy {
 	p := smsPolicy()
-	p.Limit, p.Cost = limit, MustJSONCost("$.n")
+	p.Rules[0].Limit, p.Rules[0].Cost = limit, MustJSONCost("$.n")
 	return p
 }
 
@@ -62,7 +62,7 @@ func TestCostThatAStoredLimitAllows(t *testing.T) {
 	for _, prefix := range []string{"hw", "mine"} {
 		rdb, _ := redistest.Mini(t)
 		p := priced(throttle.Sliding(3, time.Minute))
-		l, err := throttle.New(rdb, p.Rule, p.Limit, throttle.Config{Prefix: prefix})
+		l, err := throttle.New(rdb, p.Rules[0].Name, p.Rules[0].Limit, throttle.Config{Prefix: prefix})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +81,7 @@ func TestCostThatAStoredLimitAllows(t *testing.T) {
 			t.Errorf("a cost that the stored limit allows: %v", err)
 		}
 		refused("more stored", 6, "bucket 3/1m burst 5")
-		if err := rdb.Set(t.Context(), prefix+":limit:"+p.Rule, "99 quantum 1/1s", 0).Err(); err != nil {
+		if err := rdb.Set(t.Context(), prefix+":limit:"+p.Rules[0].Name, "99 quantum 1/1s", 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 		if err := enqueueCost(t, rdb, prefix, p, 6); err != nil {
@@ -109,5 +109,64 @@ func TestClientRefusesABadPrefix(t *testing.T) {
 	rdb, _ := redistest.Mini(t)
 	if _, err := NewClientIn(rdb, "asynq"); !errors.Is(err, throttle.ErrInvalidConfig) {
 		t.Errorf("error %v, want %v", err, throttle.ErrInvalidConfig)
+	}
+}
+
+// Each rule holds its own cost against its own limit, and what is stored for one
+// says nothing about another.
+func TestCostUnderEachRule(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	p := priced(throttle.Sliding(3, time.Minute))
+	p.Rules = append(p.Rules,
+		Rule{Name: "daytime", Gate: recipientGate(t), Zone: utcZone},
+		Rule{Name: "provider", Limit: throttle.Sliding(5, time.Minute), Key: ConstantKey("acme"), Cost: MustJSONCost("$.n")})
+	refusedBy := func(cost int, rule string) {
+		t.Helper()
+		err := enqueueCost(t, rdb, "hw", p, cost)
+		de, ok := errors.AsType[*DemandError](err)
+		if rule == "" && err != nil || rule != "" && (!ok || de.Rule != rule || !errors.Is(err, ErrBadCost)) {
+			t.Errorf("a cost of %d: %v, want a refusal by %q", cost, err, rule)
+		}
+	}
+	refusedBy(3, "")
+	refusedBy(4, "sms-per-phone")
+	for i, permits := range map[int]int{0: 9, 2: 6} {
+		l, err := throttle.New(rdb, p.Rules[i].Name, p.Rules[i].Limit, throttle.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.SetLimit(t.Context(), throttle.Sliding(permits, time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refusedBy(6, "")
+	refusedBy(7, "provider")
+	refusedBy(10, "sms-per-phone")
+}
+
+// Two task types that share a rule have one limiter: what one heard about the
+// limit in force, the other goes by too.
+func TestOneLimiterPerRule(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	a, b := priced(throttle.Sliding(3, time.Minute)), priced(throttle.Sliding(3, time.Minute))
+	b.Type = "sms:code"
+	client := newClient(t, rdb, a, b)
+	one, other := client.policies[a.Type].limits[0].limiter, client.policies[b.Type].limits[0].limiter
+	if one == nil || one != other {
+		t.Errorf("the policies have the limiters %p and %p, want one", one, other)
+	}
+}
+
+// What a caller does with its slice of rules afterwards changes nothing.
+func TestClientKeepsItsRules(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	p := smsPolicy()
+	client := newClient(t, rdb, p)
+	p.Rules[0].Key = MustJSONKey("$.other")
+	if _, err := client.Enqueue(t.Context(), NewTask(p.Type, []byte(`{"to":"a"}`))); err != nil {
+		t.Errorf("Enqueue: %v, want the key of the rule as it was", err)
 	}
 }

@@ -1,19 +1,26 @@
-// Package queue is the side of Headway that puts tasks in: it says which limit
-// a task type needs, finds the key and the cost of a task, and enqueues.
+// Package queue is the side of Headway that puts tasks in: it says which limits
+// a task type needs, finds the keys and the costs of a task, and enqueues.
 //
-// A [Policy] names the limit of a task type and how a task's key is found. A
-// [Client] enqueues tasks on asynq and refuses at once what no pool could ever
+// A [Policy] lists the rules of a task type: each names a limit and says how a
+// task's key is found, or names a gate. A [Client] enqueues tasks on asynq and refuses at once what no pool could ever
 // run:
 //
 //	client, err := queue.NewClient(rdb, queue.Policy{
-//		Type:  "sms:send",
-//		Rule:  "sms-per-phone",
-//		Limit: throttle.Sliding(1, time.Minute),
-//		Key:   queue.MustJSONKey("$.to"),
+//		Type: "sms:send",
+//		Rules: []queue.Rule{
+//			{Name: "phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")},
+//			{Name: "provider", Limit: throttle.GCRA(100, time.Second, 20), Key: queue.ConstantKey("acme")},
+//		},
 //	})
 //	...
 //	task := queue.NewTask("sms:send", payload, asynq.MaxRetry(3))
 //	info, err := client.Enqueue(ctx, task)
+//
+// # Policy files
+//
+// [ReadPolicies] and [ReadPolicyFiles] read the same policies from YAML, with
+// every fault and its line at once, so that limits can be changed without a
+// build.
 //
 // # What happens to asynq's options
 //
@@ -30,9 +37,9 @@
 // # Personal data
 //
 // Keys and payloads are phone numbers and texts. No error text of this package
-// contains a payload, a key, a cost or a part of one; they name the task type,
-// the rule and the JSON path instead. The cause of a failed [KeyFunc] or
-// [CostFunc] is reachable with errors.As, and its text is not ours.
+// contains a payload, a key, a cost, a zone or a part of one; they name the task
+// type, the rule and the JSON path instead. The cause of a failed [KeyFunc],
+// [CostFunc] or [ZoneFunc] is reachable with errors.As, and its text is not ours.
 //
 // This package does not decide whether a task may run now: package throttle
 // does, when a pool asks. It does not hold back what a plain asynq client

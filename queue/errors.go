@@ -18,13 +18,15 @@ var (
 	ErrNoKey = errors.New("queue: no key")
 	// ErrBadCost: the task's cost can never be met; it can never run. See [DemandError].
 	ErrBadCost = errors.New("queue: bad cost")
+	// ErrNoZone: the task's recipient has no known time zone; it can never run. See [DemandError].
+	ErrNoZone = errors.New("queue: no time zone")
 	// ErrInvalidOption: asynq would alter or drop an option. See [OptionError].
 	ErrInvalidOption = errors.New("queue: invalid option")
 )
 
 // DemandError says why a task can never run under its policy. It unwraps to
-// [ErrNoKey] or [ErrBadCost], and to the error of the [KeyFunc] or [CostFunc]
-// if there was one.
+// [ErrNoKey], [ErrBadCost] or [ErrNoZone], and to the error of the [KeyFunc],
+// [CostFunc] or [ZoneFunc] if there was one.
 type DemandError struct {
 	Type   string // of the task
 	Rule   string

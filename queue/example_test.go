@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -20,10 +21,10 @@ func Example() {
 	defer rdb.Close()
 
 	client, err := queue.NewClient(rdb, queue.Policy{
-		Type:  "sms:send",
-		Rule:  "sms-per-phone",
-		Limit: throttle.Sliding(1, time.Minute),
-		Key:   queue.MustJSONKey("$.to"),
+		Type: "sms:send",
+		Rules: []queue.Rule{
+			{Name: "sms-per-phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")},
+		},
 	})
 	if err != nil {
 		fmt.Println(err)
@@ -38,23 +39,71 @@ func Example() {
 	// true
 }
 
-// A bulk message costs one permit per recipient of its customer's limit.
+// A bulk message costs one permit per recipient of its customer's limit, and is
+// one call to the provider.
 func ExamplePolicy_Demand() {
 	bulk := queue.Policy{
-		Type:  "sms:bulk",
-		Rule:  "sms-per-customer",
-		Limit: throttle.Sliding(1000, time.Hour),
-		Key:   queue.MustJSONKey("$.customer.id"),
-		Cost:  queue.MustJSONCost("$.recipients"),
+		Type: "sms:bulk",
+		Rules: []queue.Rule{
+			{
+				Name:  "sms-per-customer",
+				Limit: throttle.Sliding(1000, time.Hour),
+				Key:   queue.MustJSONKey("$.customer.id"),
+				Cost:  queue.MustJSONCost("$.recipients"),
+			},
+			{Name: "provider", Limit: throttle.GCRA(100, time.Second, 20), Key: queue.ConstantKey("acme")},
+		},
 	}
 	for _, payload := range []string{
 		`{"customer":{"id":9007199254740993},"recipients":250}`,
 		`{"customer":{"id":9007199254740993},"recipients":0}`,
 	} {
-		key, cost, err := bulk.Demand(asynq.NewTask("sms:bulk", []byte(payload)))
-		fmt.Println(key, cost, err)
+		demand, err := bulk.Demand(asynq.NewTask("sms:bulk", []byte(payload)))
+		fmt.Println(demand.Wants, err)
 	}
 	// Output:
-	// 9007199254740993 250 <nil>
-	//  0 queue: task type "sms:bulk", rule "sms-per-customer": the cost is below 1 permit
+	// [250 permits 1 permits] <nil>
+	// [] queue: task type "sms:bulk", rule "sms-per-customer": the cost is below 1 permit
+}
+
+// A policy file says what each task type needs of rules that it defines once.
+func ExampleReadPolicies() {
+	const file = `
+rules:
+  phone-minute: {limit: 1/60s, key: $.to}
+  phone-day:    {limit: 10/24h, key: $.to}
+  provider:     {limit: gcra 100/1s burst 100, key: acme}
+policies:
+  sms:send: {rules: [phone-minute, phone-day, provider]}
+  sms:code: {rules: [phone-minute, provider], pay: success}
+`
+	policies, err := queue.ReadPolicies("policies.yaml", strings.NewReader(file))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, p := range policies {
+		demand, err := p.Demand(asynq.NewTask(p.Type, []byte(`{"to":"+15550100"}`)))
+		fmt.Println(p.Type, "pays for", p.Pay, demand.Wants, err)
+	}
+	// Output:
+	// sms:send pays for every attempt [1 permits 1 permits 1 permits] <nil>
+	// sms:code pays for success [1 permits 1 permits] <nil>
+}
+
+// A file's faults come all at once, in the order of lines.
+func ExampleFileError() {
+	const file = `
+rules:
+  phone: {limit: 1/60x, key: $.to}
+  spare: {limit: 10/24h, key: $.to}
+policies:
+  sms:send: {rules: [phone, provider]}
+`
+	_, err := queue.ReadPolicies("policies.yaml", strings.NewReader(file))
+	fmt.Println(err)
+	// Output:
+	// queue: policy file "policies.yaml", line 3, column 18: throttle: invalid limit: "1/60x": window "60x", want a duration such as 60s, 1h30m or 7d; right is for example "1/60s"
+	// queue: policy file "policies.yaml", line 4, column 3: rule "spare": no policy lists it
+	// queue: policy file "policies.yaml", line 6, column 29: no rule "provider" in this file
 }

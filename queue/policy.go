@@ -1,13 +1,17 @@
 package queue
 
 import (
-	"errors"
-	"fmt"
-	"strings"
+	"time"
 
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/throttle"
+)
+
+// Bounds of a policy.
+const (
+	RulesMax         = 16
+	PutOffMaxDefault = 100
 )
 
 // KeyFunc finds the key that a task is counted for, such as the phone number
@@ -20,89 +24,68 @@ type KeyFunc func(*asynq.Task) (string, error)
 // [KeyFunc].
 type CostFunc func(*asynq.Task) (int, error)
 
-// Policy is what a task type needs before it runs: one limit, counted per key.
-// It is only a description; it holds no connection and decides nothing. The
-// zero Policy is invalid. A Policy is safe for concurrent use when its functions
-// are.
+// ZoneFunc finds the time zone that a task's recipient lives in, under the same
+// conditions as a [KeyFunc].
+type ZoneFunc func(*asynq.Task) (*time.Location, error)
+
+// Policy is what a task type needs before it runs: rules, narrowest key first. A
+// task runs when all of them admit it. It is only a description; it holds no
+// connection and decides nothing. The zero Policy is invalid. A Policy is safe
+// for concurrent use when its functions are.
 type Policy struct {
 	// Type is the task type, compared exactly: it is no pattern and no prefix.
 	// Required.
 	Type string
 
-	// Rule is the name of the limit, 1 to 64 characters out of A-Z, a-z, 0-9,
-	// "_", "." and "-". Policies with the same rule share their permits: an
-	// "sms:code" and an "sms:ad" to the same phone count together. Required.
-	Rule string
+	// Rules are 1 to RulesMax, narrowest key first: the phone, then the tenant,
+	// then the provider. A task stands in the line of the first rule that
+	// refuses it and in none after that, so a wide rule that came first would
+	// keep places for tasks that their phones hold up. Gates have no key and may
+	// stand anywhere; concurrent limits come after all other limits. All
+	// policies list the rules that they share in one order.
+	Rules []Rule
 
-	// Limit must be the same in all policies that name the rule. Required.
+	// Pay says which attempts of a task pay. Defaults to PayEveryAttempt.
+	Pay Pay
+
+	// PutOffMax is how often a task may be put off by its provider, with a
+	// Retry-After, before that counts as a failure; at least 1.
+	// Defaults to PutOffMaxDefault.
+	PutOffMax int
+}
+
+// Rule is a named limit, and how the key and the cost of a task are found; or a
+// named gate. Exactly one of Limit and Gate is given.
+type Rule struct {
+	// Name is 1 to 64 characters out of A-Z, a-z, 0-9, "_", "." and "-". Policies
+	// with the same rule share its permits: an "sms:code" and an "sms:ad" to the
+	// same phone count together. It has the same limit or gate wherever it is
+	// named. Required.
+	Name string
+
+	// Limit is how much is let through for each key.
 	Limit throttle.Limit
 
-	// Key finds the key, 1 to 1024 bytes. Required.
+	// Gate is when anything is let through.
+	Gate throttle.Gate
+
+	// Key finds the key, 1 to 1024 bytes. Required with a limit, refused with a
+	// gate.
 	Key KeyFunc
 
 	// Cost finds the number of permits, 1 to Limit.MaxCost(), or to that of a
-	// limit that is stored for the rule and goes before it.
+	// limit that is stored for the rule and goes before it. Refused with a gate,
+	// and with a concurrent limit, where a task holds one slot.
 	// Defaults to 1 permit for each task.
 	Cost CostFunc
+
+	// Zone finds the recipient's time zone. Required with a gate that opens by
+	// it, refused with any other and with a limit.
+	Zone ZoneFunc
 }
 
-// Validate returns everything that is wrong with p, joined, or nil. Each fault
-// unwraps to [ErrInvalidPolicy].
-func (p Policy) Validate() error {
-	var errs []error
-	for _, fault := range p.faults() {
-		errs = append(errs, fmt.Errorf("%w: %w", ErrInvalidPolicy, fault))
-	}
-	return errors.Join(errs...)
-}
+// limited says that the rule is a limit, in a valid policy.
+func (r Rule) limited() bool { return r.Limit != throttle.Limit{} }
 
-// ValidatePolicies returns everything that is wrong with the policies, alone and
-// together, joined, or nil: no type may have two policies, and a rule must have
-// the same limit wherever it is named. Each fault names its policy by its place,
-// counted from 0, and its type, and unwraps to [ErrInvalidPolicy].
-func ValidatePolicies(policies []Policy) error {
-	var (
-		errs   []error
-		byType = make(map[string]int) // the first policy that has the type
-		byRule = make(map[string]int) // the first policy that names the rule
-	)
-	for i, p := range policies {
-		faults := p.faults()
-		if first, ok := byType[p.Type]; ok && p.Type != "" {
-			faults = append(faults, fmt.Errorf("policy %d has the same type", first))
-		} else {
-			byType[p.Type] = i
-		}
-		if first, ok := byRule[p.Rule]; !ok {
-			byRule[p.Rule] = i
-		} else if other := policies[first].Limit; p.Rule != "" && other != p.Limit {
-			faults = append(faults, fmt.Errorf("rule %q has the limit %v here and %v in policy %d (%q)",
-				p.Rule, p.Limit, other, first, policies[first].Type))
-		}
-		for _, fault := range faults {
-			errs = append(errs, fmt.Errorf("%w: policy %d (%q): %w", ErrInvalidPolicy, i, p.Type, fault))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// faults returns what is wrong with p, one error each, without a prefix.
-func (p Policy) faults() []error {
-	var faults []error
-	// asynq refuses a blank type when the task is enqueued; a policy for one would never be used
-	if strings.TrimSpace(p.Type) == "" {
-		faults = append(faults, errors.New("no Type"))
-	}
-	if p.Rule == "" {
-		faults = append(faults, errors.New("no Rule"))
-	} else if err := throttle.ValidateRule(p.Rule); err != nil {
-		faults = append(faults, err)
-	}
-	if err := p.Limit.Validate(); err != nil {
-		faults = append(faults, err)
-	}
-	if p.Key == nil {
-		faults = append(faults, errors.New("no Key"))
-	}
-	return faults
-}
+// gated says that the rule is a gate, in a valid policy.
+func (r Rule) gated() bool { return r.Gate != throttle.Gate{} }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
@@ -40,7 +41,8 @@ const (
 // beside the task's own policy, is refused for good, because deferring it would
 // give the first permits back. Ask for all of them at once.
 func (l *Limiter) Acquire(ctx context.Context, key string, n int) error {
-	return l.acquire(ctx, Request{Key: key, Cost: n})
+	_, err := l.alone.acquire(ctx, Request{Key: key, Cost: n})
+	return err
 }
 
 // AcquireWithin is [Limiter.Acquire] with a bound on the wait: it fails at
@@ -54,93 +56,129 @@ func (l *Limiter) AcquireWithin(ctx context.Context, key string, n int, d time.D
 	if d <= 0 {
 		d = -1
 	}
-	return l.acquire(ctx, Request{Key: key, Cost: n, MaxWait: d})
+	_, err := l.alone.acquire(ctx, Request{Key: key, Cost: n, MaxWait: d})
+	return err
 }
 
-func (l *Limiter) acquire(ctx context.Context, r Request) error {
+func (p *Policy) acquire(ctx context.Context, r Request) (Decision, error) {
 	if err := ctx.Err(); err != nil {
-		return context.Cause(ctx)
+		return Decision{}, context.Cause(ctx)
 	}
 	if h := hostFrom(ctx); h != nil {
-		return l.acquireHosted(ctx, h, r)
+		return p.acquireHosted(ctx, h, r)
 	}
 	end, bounded := time.Now().Add(r.MaxWait), r.MaxWait != 0
 	if t, ok := ctx.Deadline(); ok && (!bounded || t.Before(end)) {
 		end, bounded = t, true
 	}
 	r.Job = "wait:" + NewToken().String()
-	hint := l.waiters.add(r.Job)
-	defer l.waiters.remove(r.Job)
+	hint := p.listen(r.Job)
+	defer p.hush(r.Job)
 
 	for booked := false; ; {
 		if bounded {
 			r.MaxWait = least(time.Until(end))
 		}
 		r.Token = NewToken()
-		d, err := l.ask(ctx, luascripts.Grant, r)
+		d, err := p.ask(ctx, luascripts.Grant, r)
 		if err != nil {
-			lost := l.withdrawLost(ctx, r, err)
+			lost := p.withdrawLost(ctx, r, err)
 			if booked && !lost && !errors.Is(err, ErrTooLate) { // those have left
-				l.leave(ctx, r)
+				p.leave(ctx, r)
 			}
 			if ctx.Err() != nil {
-				return context.Cause(ctx)
+				return d, context.Cause(ctx)
 			}
-			return err
+			return d, err
 		}
 		r = d.Request
 		if !d.Granted {
 			booked = true
-			if err := l.waitTurn(ctx, d, hint); err != nil {
-				l.withdraw(ctx, r)
-				return err
+			if err := p.waitTurn(ctx, d, hint); err != nil {
+				p.withdraw(ctx, r)
+				return d, err
 			}
 			continue
 		}
 		if err := wait(ctx, d.Wait(), nil); err != nil {
-			l.withdraw(ctx, r)
-			return err
+			p.withdraw(ctx, r)
+			return d, err
 		}
-		if !l.Stale(d) {
-			return nil
+		if !p.Stale(d) {
+			return d, nil
 		}
-		_ = l.comeBack(ctx, r) // this process stood still: the grant is worth nothing now
+		_ = p.comeBack(ctx, r) // this process stood still: the grant is worth nothing now
+	}
+}
+
+// listen makes a bell that rings when a script says that the job's turn came
+// earlier, in the line of any rule.
+func (p *Policy) listen(job string) <-chan struct{} {
+	bell := make(chan struct{}, 1)
+	for _, l := range p.rules {
+		l.waiters.add(job, bell)
+	}
+	return bell
+}
+
+func (p *Policy) hush(job string) {
+	for _, l := range p.rules {
+		l.waiters.remove(job)
 	}
 }
 
 // waitTurn waits until the caller has to ask again. Meanwhile it looks after the
 // limit, with all others who wait here: a change rings them.
-func (l *Limiter) waitTurn(ctx context.Context, d Decision, hint <-chan struct{}) error {
-	end := time.Now().Add(min(recheck, d.Wait()-min(lead, l.cfg.InlineWait)))
+func (p *Policy) waitTurn(ctx context.Context, d Decision, hint <-chan struct{}) error {
+	end := time.Now().Add(min(recheck, d.Wait()-min(lead, p.cfg.InlineWait)))
 	for time.Until(end) > limitPoll {
 		rung, err := waitRung(ctx, limitPoll, hint)
 		if rung || err != nil {
 			return err
 		}
-		if d.Fallback != FailClosed || l.away.isGone() {
+		if d.Fallback != FailClosed || p.away.isGone() {
 			continue // to look may take as long as Redis hangs
 		}
-		if limit, err := l.inForce(ctx); err == nil && limit != d.limit {
+		if in, err := p.rulings(ctx); err == nil && !sameLimits(in, d.limits) {
 			return nil
 		}
 	}
 	return wait(ctx, time.Until(end), hint)
 }
 
-// Stale says that a grant is too old to be acted on: the process was stopped
-// between the answer and now, and acting late would come too close to the next
-// grant. Then acquire again. The bound is a tenth of the window, at least
-// [staleMin] and at most [staleMax].
-func (l *Limiter) Stale(d Decision) bool {
-	return d.Age() > min(max(cmp.Or(d.limit, l.limit).Window()/10, staleMin), staleMax)
+// ring wakes a job that waits here.
+func (p *Policy) ring(job string) {
+	for _, l := range p.rules {
+		l.waiters.ring(job)
+	}
+}
+
+// sameLimits says whether what is in force is what decided.
+func sameLimits(in, decided []ruling) bool {
+	return slices.EqualFunc(in, decided, func(a, b ruling) bool {
+		return a.Limit == b.Limit && a.closed.Equal(b.closed)
+	})
+}
+
+// shortest is the shortest window of the limits that decided.
+func (p *Policy) shortest(d Decision) time.Duration {
+	least := WindowMax
+	for i, l := range p.rules {
+		limit := l.limit
+		if i < len(d.limits) {
+			limit = cmp.Or(d.limits[i].Limit, limit)
+		}
+		least = min(least, limit.Window())
+	}
+	return least
 }
 
 // withdrawLost takes a call back whose answer never came, and its place: it may
 // have been charged.
-func (l *Limiter) withdrawLost(ctx context.Context, r Request, err error) (lost bool) {
+func (p *Policy) withdrawLost(ctx context.Context, r Request, err error) (lost bool) {
 	lost = errors.Is(err, ErrUnavailable) || ctx.Err() != nil
 	if lost {
-		l.withdraw(ctx, r)
+		p.withdraw(ctx, r)
 	}
 	return lost
 }
@@ -148,27 +186,27 @@ func (l *Limiter) withdrawLost(ctx context.Context, r Request, err error) (lost 
 // withdraw outlives the caller's context: it is needed most when that ended.
 // When it fails too, a grant stays charged, and a booking leaves the line at
 // its instant. Nobody waits for a Redis that is known to be away.
-func (l *Limiter) withdraw(ctx context.Context, r Request) {
+func (p *Policy) withdraw(ctx context.Context, r Request) {
 	ctx = context.WithoutCancel(ctx)
-	if l.away.isGone() {
-		go l.withdrawNow(ctx, r) // ends like that of decide
+	if p.away.isGone() {
+		go p.withdrawNow(ctx, r) // ends like that of decide
 		return
 	}
-	l.withdrawNow(ctx, r)
+	p.withdrawNow(ctx, r)
 }
 
-func (l *Limiter) withdrawNow(ctx context.Context, r Request) {
+func (p *Policy) withdrawNow(ctx context.Context, r Request) {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
-	_, _ = l.Refund(ctx, r)
+	_, _ = p.Refund(ctx, r)
 }
 
 // comeBack gives a grant back that came too late to be used; the job stays
 // first in the line.
-func (l *Limiter) comeBack(ctx context.Context, r Request) error {
+func (p *Policy) comeBack(ctx context.Context, r Request) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
-	_, err := l.Return(ctx, r)
+	_, err := p.Return(ctx, r)
 	return err
 }
 

@@ -18,136 +18,227 @@ const (
 	fromNowhere               // counted nowhere
 )
 
-// ask decides about r, whatever the limiter's mode, and tells who observes.
-func (l *Limiter) ask(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
-	r.worth, r.made = 0, fromStore
+// ask decides about r, whatever the policy's mode, and tells who observes.
+func (p *Policy) ask(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+	r.worth, r.made = nil, fromStore
 	if r.Token == 0 {
 		r.Token = NewToken()
 	}
-	if err := l.check(r); err != nil {
-		l.tell(ctx, mode, Decision{}, err)
+	if err := p.check(r); err != nil {
+		p.tell(ctx, mode, Decision{}, err)
 		return Decision{}, err
 	}
-	decide := l.decide
-	if l.cfg.Shadow {
-		decide = l.watch
+	decide := p.decide
+	if p.cfg.Shadow {
+		decide = p.watch
 	}
 	d, err := decide(ctx, mode, r)
-	l.tell(ctx, mode, d, err)
+	p.tell(ctx, mode, d, err)
 	return d, err
 }
 
-// askStore decides by the limit in force, where the limiter counts.
-func (l *Limiter) askStore(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
-	d := Decision{Request: r, Rule: l.rule}
-	err := l.ruled(ctx, func(in ruling) (err error) {
-		d, err = l.askDesk(ctx, l.store, in, mode, r)
+// askStore decides by the limits in force, where the policy counts.
+func (p *Policy) askStore(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+	d, again := Decision{Request: r, Rule: p.rules[0].rule}, false
+	err := p.ruled(ctx, func(in []ruling) (err error) {
+		d, err = p.askDesk(ctx, p.store, in, mode, r)
+		if _, outdated := errors.AsType[*outdatedError](err); outdated {
+			again = true
+		}
 		return err
 	})
+	if _, sharded := p.store.store.(clusterStore); sharded && err != nil && (again || Answered(err)) {
+		lost := r // a narrower slot may have granted, and nobody asks it again
+		lost.Job = ""
+		p.withdrawNow(context.WithoutCancel(ctx), lost)
+	}
 	return d, err
 }
 
 // askDesk asks for r and reads the answer.
-func (l *Limiter) askDesk(ctx context.Context, at *desk, in ruling, mode luascripts.Mode, r Request) (Decision, error) {
-	if err := l.fits(in.Limit, r); err != nil {
-		return Decision{Request: r, Rule: l.rule}, err
+func (p *Policy) askDesk(ctx context.Context, at *desk, in []ruling, mode luascripts.Mode, r Request) (Decision, error) {
+	d := Decision{Request: r, Rule: p.rules[0].rule}
+	if rule, err := p.fits(in, r); err != nil {
+		d.Rule = rule
+		return d, err
 	}
-	longest, inline := time.Duration(-1), l.cfg.InlineWait
+	longest, inline := time.Duration(-1), p.cfg.InlineWait
 	if r.MaxWait != 0 {
 		longest = max(0, r.MaxWait)
 	}
 	if r.prompt {
 		inline = 0
 	}
-	reply, err := at.acquireBy(ctx, in, l.keys(l.ID(r.Key)), luascripts.AcquireArgs{
-		Cost: r.Cost, Token: uint64(r.Token), Job: r.Job, Mode: mode, Inline: inline, MaxWait: longest,
-	})
-	if err := l.fault("acquire", reply.Status, err); err != nil {
-		return Decision{Request: r, Rule: l.rule}, err
+	a := luascripts.AcquireArgs{
+		Parts: p.parts(in, p.ids(r), r), Policy: p.name,
+		Token: uint64(r.Token), Job: r.Job, Mode: mode, Inline: inline, MaxWait: longest, Tell: r.tell,
 	}
-	d := Decision{
-		Request: r, Rule: l.rule, Granted: reply.Status == luascripts.Granted,
-		At: reply.At, From: reply.From, Now: reply.Now, Promised: reply.Promised,
-		Next: l.turn(reply.Next, reply.Now), start: time.Now().Add(reply.At.Sub(reply.Now)), limit: in.Limit,
+	began := time.Now()
+	reply, err := at.acquireBy(ctx, in, r.Gates, a)
+	if err := p.fault("acquire", reply.Part, reply.Status, err); err != nil {
+		return d, err
+	}
+	d.Rule = p.bound(reply, r.Gates)
+	d.Granted = reply.Status == luascripts.Granted
+	d.Parked = reply.Status == luascripts.Booked && reply.Part == 0
+	d.At, d.From, d.Now, d.Promised, d.Fence = reply.At, reply.From, reply.Now, reply.Promised, reply.Fence
+	d.Next, d.limits = p.turns(reply.Next, reply.Now), in
+	d.start, d.surely = time.Now().Add(reply.At.Sub(reply.Now)), began.Add(reply.At.Sub(reply.Now))
+	if r.tell {
+		d.Left = reply.Free
 	}
 	switch reply.Status {
 	case luascripts.Granted:
 		d.worth = reply.Worth
 	case luascripts.TooLate:
-		return d, &TooLateError{Rule: l.rule, At: d.At, Wait: d.At.Sub(d.Now), MaxWait: r.MaxWait}
+		return d, &TooLateError{Rule: d.Rule, At: d.At, Wait: d.At.Sub(d.Now), MaxWait: r.MaxWait}
 	case luascripts.Withdrawn:
-		return d, fmt.Errorf("%w: rule %q", ErrWithdrawn, l.rule)
+		return d, fmt.Errorf("%w: rule %q", ErrWithdrawn, d.Rule)
 	}
 	return d, nil
 }
 
-// takeBack gives back what r has, where it has it. The size of the limit does
-// not matter: it may have been a larger one when the grant was made.
-func (l *Limiter) takeBack(ctx context.Context, r Request, back bool) (Turn, error) {
-	if err := l.check(r); err != nil {
-		return Turn{}, err
+// bound names the rule that decided.
+func (p *Policy) bound(r luascripts.AcquireReply, gates []GateAt) string {
+	switch {
+	case r.Part > 0 && r.Part <= len(p.rules):
+		return p.rules[r.Part-1].rule
+	case r.Status == luascripts.Granted || len(gates) == 0:
+		return p.rules[0].rule
 	}
-	if r.made == fromNowhere {
-		return Turn{}, nil
-	}
-	return l.takeBackID(ctx, l.ID(r.Key), r, back)
+	return shutGate(gates, r.Now, r.At)
 }
 
-func (l *Limiter) takeBackID(ctx context.Context, id string, r Request, back bool) (Turn, error) {
-	if spare := l.away.spare.Load(); spare != nil {
-		turn, given, err := l.cancelAt(ctx, spare, ruling{Limit: l.LimitLastKnown()}, id, r, back)
-		if err != nil || given || r.made == fromSpare {
-			return turn, err
+// ids are the keys of r as they stand in Redis, in the order of the rules.
+func (p *Policy) ids(r Request) []string {
+	ids := make([]string, len(p.rules))
+	for i, l := range p.rules {
+		ids[i] = l.ID(r.want(i).Key)
+	}
+	return ids
+}
+
+// parts are what the scripts need to know of each rule. The numbers are put in
+// later, when the store's clock is known.
+func (p *Policy) parts(in []ruling, ids []string, r Request) []luascripts.Part {
+	parts := make([]luascripts.Part, len(p.rules))
+	for i, l := range p.rules {
+		parts[i] = luascripts.Part{Limit: l.keys(ids[i]), Cost: r.want(i).Cost, Closed: in[i].closed}
+		if i < len(r.worth) {
+			parts[i].Worth = r.worth[i]
 		}
 	}
-	var turn Turn
-	give := func(in ruling) (err error) {
-		turn, _, err = l.cancelAt(ctx, l.store, in, id, r, back)
+	return parts
+}
+
+// Ledgers names the keys in Redis that hold what was spent, see [Limiter.Ledger].
+func (p *Policy) Ledgers(r Request) []string {
+	names := make([]string, len(p.rules))
+	for i, l := range p.rules {
+		names[i] = l.Ledger(r.want(i).Key)
+	}
+	return names
+}
+
+// IDs are the keys of r as they stand in Redis, see [Limiter.ID].
+func (p *Policy) IDs(r Request) []string { return p.ids(r) }
+
+// takeBack gives back what r has, where it has it. The size of the limits does
+// not matter: they may have been larger ones when the grant was made.
+func (p *Policy) takeBack(ctx context.Context, r Request, back bool) ([]Turn, error) {
+	if err := p.check(r); err != nil {
+		return nil, err
+	}
+	if r.made == fromNowhere {
+		return nil, nil
+	}
+	return p.takeBackIDs(ctx, p.ids(r), r, back)
+}
+
+func (p *Policy) takeBackIDs(ctx context.Context, ids []string, r Request, back bool) ([]Turn, error) {
+	if spare := p.away.spare.Load(); spare != nil {
+		turns, given, err := p.cancelAt(ctx, spare, p.lastKnown(), ids, r, back)
+		if err != nil || given || r.made == fromSpare {
+			return turns, err
+		}
+	}
+	var turns []Turn
+	give := func(in []ruling) (err error) {
+		turns, _, err = p.cancelAt(ctx, p.store, in, ids, r, back)
 		return err
 	}
-	err := l.ruled(ctx, give)
+	err := p.ruled(ctx, give)
 	if errors.Is(err, ErrStoredLimit) { // who has something to give back is not to blame
-		err = give(l.lastRuling())
+		in := make([]ruling, len(p.rules))
+		for i, l := range p.rules {
+			in[i] = l.lastRuling()
+		}
+		err = give(in)
 	}
-	return turn, err
+	return turns, err
 }
 
-func (l *Limiter) cancelAt(ctx context.Context, at *desk, in ruling, id string, r Request, back bool) (_ Turn, given bool, _ error) {
-	reply, err := at.cancelBy(ctx, in, l.keys(id), luascripts.CancelArgs{
-		Cost: r.Cost, Token: uint64(r.Token), Job: r.Job, Worth: r.worth, Back: back && l.fits(in.Limit, r) == nil,
+func (p *Policy) cancelAt(ctx context.Context, at *desk, in []ruling, ids []string, r Request, back bool) (_ []Turn, given bool, _ error) {
+	_, misfit := p.fits(in, r)
+	reply, err := at.cancelBy(ctx, in, luascripts.CancelArgs{
+		Parts: p.parts(in, ids, r), Policy: p.name, Token: uint64(r.Token), Job: r.Job, Back: back && misfit == nil,
 	})
-	if err := l.fault("cancel", reply.Status, err); err != nil {
-		return Turn{}, false, err
+	if err := p.fault("cancel", reply.Part, reply.Status, err); err != nil {
+		return nil, false, err
 	}
-	return l.turn(reply.Next, reply.Now), reply.Status == luascripts.Granted, nil
+	return p.turns(reply.Next, reply.Now), reply.Status == luascripts.Granted, nil
 }
 
-// leave takes r.Job out of the line, as well as it can: a place that nobody
+// leave takes r.Job out of the lines, as well as it can: a place that nobody
 // takes is passed 100 ms after its instant.
-func (l *Limiter) leave(ctx context.Context, r Request) {
+func (p *Policy) leave(ctx context.Context, r Request) {
 	r.Token = 0
-	l.withdraw(ctx, r)
+	p.withdraw(ctx, r)
 }
 
-// turn makes a Turn of a store's answer, and rings the job when it waits in
-// this very process.
-func (l *Limiter) turn(t luascripts.Turn, now time.Time) Turn {
-	if t.Job == "" {
-		return Turn{}
+// turns makes Turns of a store's answer, and rings the jobs that wait in this
+// very process.
+func (p *Policy) turns(answered []luascripts.Turn, now time.Time) []Turn {
+	var out []Turn
+	for _, t := range answered {
+		if t.Part < 1 || t.Part > len(p.rules) {
+			continue
+		}
+		p.rules[t.Part-1].waiters.ring(t.Job)
+		offered := p.rules[t.Part-1].limit.IsConcurrent() && !t.At.After(now)
+		out = append(out, Turn{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered})
 	}
-	l.waiters.ring(t.Job)
-	return Turn{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now))}
+	return out
 }
 
 // check refuses what no limit could admit before it costs a round trip.
-func (l *Limiter) check(r Request) error {
-	if err := checkKey(r.Key); err != nil {
-		return err
+func (p *Policy) check(r Request) error {
+	if len(r.More) != len(p.rules)-1 {
+		return fmt.Errorf("%w: %d keys for the %d rules of policy %v", ErrInvalidConfig, len(r.More)+1, len(p.rules), p)
+	}
+	for i, l := range p.rules {
+		w := r.want(i)
+		if err := checkKey(w.Key); err != nil {
+			return err
+		}
+		if err := l.checkCost(w.Cost); err != nil {
+			return err
+		}
 	}
 	if len(r.Job) > JobMax {
 		return checkJob(r.Job)
 	}
-	return l.checkCost(r.Cost)
+	return checkGates(r.Gates)
+}
+
+// fits says whether the limits can ever admit r, and otherwise which can't.
+func (p *Policy) fits(in []ruling, r Request) (rule string, err error) {
+	for i, l := range p.rules {
+		if err := l.fits(in[i].Limit, r.want(i).Cost); err != nil {
+			return l.rule, err
+		}
+	}
+	return "", nil
 }
 
 func (l *Limiter) checkCost(cost int) error {
@@ -157,10 +248,10 @@ func (l *Limiter) checkCost(cost int) error {
 	return nil
 }
 
-// fits says whether the limit can ever admit r.
-func (l *Limiter) fits(limit Limit, r Request) error {
-	if r.Cost > limit.MaxCost() {
-		return &ExceedsLimitError{Rule: l.rule, Cost: r.Cost, Limit: limit}
+// fits says whether the limit can ever admit a cost.
+func (l *Limiter) fits(limit Limit, cost int) error {
+	if cost > limit.MaxCost() {
+		return &ExceedsLimitError{Rule: l.rule, Cost: cost, Limit: limit}
 	}
 	return nil
 }

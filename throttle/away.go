@@ -128,67 +128,110 @@ func (a *away) desk() *desk {
 }
 
 // decide asks Redis, or what stands in for it.
-func (l *Limiter) decide(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
-	if l.away.policy == FailClosed {
-		return l.askStore(ctx, mode, r)
+func (p *Policy) decide(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+	if p.away.policy == FailClosed {
+		return p.askStore(ctx, mode, r)
 	}
-	if l.away.leftAlone() {
-		return l.decideAlone(ctx, mode, r)
+	if p.away.leftAlone() {
+		return p.decideAlone(ctx, mode, r)
 	}
-	d, err := l.askStore(ctx, mode, r)
+	d, err := p.askStore(ctx, mode, r)
 	switch {
 	case errors.Is(err, ErrExceedsLimit): // Redis was not asked
-		l.away.unknown()
+		p.away.unknown()
 		return d, err
 	case !errors.Is(err, ErrUnavailable):
-		l.away.back()
-		if spare := l.away.spare.Load(); spare != nil && r.Job != "" { // it has its place in Redis now, or needs none
-			_, _, _ = l.cancelAt(ctx, spare, ruling{Limit: l.LimitLastKnown()}, l.ID(r.Key), Request{Key: r.Key, Cost: r.Cost, Job: r.Job}, false)
+		p.away.back()
+		if spare := p.away.spare.Load(); spare != nil && r.Job != "" { // it has its place in Redis now, or needs none
+			r.Token, r.worth = 0, nil
+			_, _, _ = p.cancelAt(ctx, spare, p.lastKnown(), p.ids(r), r, false)
 		}
 		return d, err
 	case ctx.Err() != nil:
-		l.away.unknown()
+		p.away.unknown()
 		return d, err
 	case Answered(err): // and charged nothing
-		l.away.back()
-		return l.decideAlone(ctx, mode, r)
+		p.away.back()
+		return p.decideAlone(ctx, mode, r)
 	}
-	l.away.gone()
-	d, err = l.decideAlone(ctx, mode, r)
+	p.away.gone()
+	d, err = p.decideAlone(ctx, mode, r)
 	lost := r
 	if !d.Granted {
 		lost.Job = ""        // who will ask again keeps its place in Redis, if it got one
 		d.Token = NewToken() // and asks by another token: this one is refused from now on
 	}
 	// It ends with withdrawTimeout, or with the client's own time-outs.
-	go l.withdrawFromStore(context.WithoutCancel(ctx), lost)
+	go p.withdrawFromStore(context.WithoutCancel(ctx), lost)
 	return d, err
 }
 
-// decideAlone decides without Redis.
-func (l *Limiter) decideAlone(ctx context.Context, mode luascripts.Mode, r Request) (d Decision, err error) {
-	if l.away.policy == FailLocal {
-		d, err = l.askDesk(ctx, l.away.desk(), ruling{Limit: l.LimitLastKnown()}, mode, r)
+// decideAlone decides without Redis. A gate that is shut stays shut, and a rule that
+// is known to be closed stays closed.
+func (p *Policy) decideAlone(ctx context.Context, mode luascripts.Mode, r Request) (d Decision, err error) {
+	if p.away.policy == FailLocal {
+		d, err = p.askDesk(ctx, p.away.desk(), p.lastKnown(), mode, r)
 		if d.Granted {
 			d.made = fromSpare
 		}
 	} else {
-		now := time.Now()
-		d = Decision{Request: r, Rule: l.rule, Granted: mode != luascripts.Book, At: now, Now: now, start: now}
-		d.made, err = fromNowhere, l.fits(l.LimitLastKnown(), r)
+		d, err = p.decideOpen(mode, r)
 	}
-	d.Fallback = l.away.policy
+	d.Fallback = p.away.policy
 	if err != nil {
 		d.Granted = false
 	}
 	return d, err
 }
 
-func (l *Limiter) withdrawFromStore(ctx context.Context, r Request) {
+// decideOpen grants whatever the limits could ever admit, while the gates and the
+// rules are open.
+func (p *Policy) decideOpen(mode luascripts.Mode, r Request) (Decision, error) {
+	now := time.Now()
+	d := Decision{Request: r, Rule: p.rules[0].rule, Granted: mode != luascripts.Book, At: now, Now: now, start: now}
+	d.made = fromNowhere
+	if rule, err := p.fits(p.lastKnown(), r); err != nil {
+		d.Rule = rule
+		return d, err
+	}
+	at, shut := p.closedUntil(now)
+	if opens := openedAt(r.Gates, at); opens.After(at) {
+		at, shut = opens, shutGate(r.Gates, now, opens)
+	}
+	if at.After(now) {
+		d.Granted, d.At, d.start, d.Rule = false, at, at, shut
+		if r.MaxWait != 0 && at.Sub(now) > max(0, r.MaxWait) {
+			return d, &TooLateError{Rule: d.Rule, At: at, Wait: at.Sub(now), MaxWait: r.MaxWait}
+		}
+	}
+	return d, nil
+}
+
+// closedUntil is when all rules are open that this process knows to be closed.
+func (p *Policy) closedUntil(now time.Time) (until time.Time, rule string) {
+	until = now
+	for _, l := range p.rules {
+		if at := l.closedLastKnown(); at.After(until) {
+			until, rule = at, l.rule
+		}
+	}
+	return until, rule
+}
+
+// lastKnown are the limits in force as they were heard last.
+func (p *Policy) lastKnown() []ruling {
+	in := make([]ruling, len(p.rules))
+	for i, l := range p.rules {
+		in[i] = ruling{Limit: l.LimitLastKnown(), closed: l.closedLastKnown()}
+	}
+	return in
+}
+
+func (p *Policy) withdrawFromStore(ctx context.Context, r Request) {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
-	_ = l.ruled(ctx, func(in ruling) error {
-		_, _, err := l.cancelAt(ctx, l.store, in, l.ID(r.Key), r, false)
+	_ = p.ruled(ctx, func(in []ruling) error {
+		_, _, err := p.cancelAt(ctx, p.store, in, p.ids(r), r, false)
 		return err
 	})
 }

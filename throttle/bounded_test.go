@@ -99,7 +99,7 @@ func TestCallsAreBounded(t *testing.T) {
 			_ = s.job(l, "warm up", tt.cost)
 			var d throttle.Decision
 			r := throttle.Request{Key: key, Cost: tt.cost, Job: "w500"}
-			place := throttle.Place{Limiter: l, ID: l.ID(key), Job: "w500", Cost: 1}
+			place := throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "w500", Costs: []int{1}}
 			for op, f := range map[string]func(){
 				"try":    func() { s.try(l, tt.cost) },
 				"redeem": func() { d = s.job(l, "w500", tt.cost) },

@@ -160,7 +160,7 @@ func TestChangedLimitKeepsTheLine(t *testing.T) {
 		changed := s.limiter(rule, c.limit)
 		var places []throttle.Place
 		for _, job := range jobs {
-			places = append(places, throttle.Place{Limiter: changed, ID: changed.ID(key), Job: job, Cost: 1})
+			places = append(places, throttle.Place{Policy: changed.Policy(), IDs: []string{changed.ID(key)}, Job: job, Costs: []int{1}})
 		}
 		for j, in := range throttle.Check(t.Context(), s.rdb, places) {
 			if at := in.At.Sub(start); in.Err != nil || !in.Known || at != c.instant[j]*time.Second {
@@ -191,15 +191,16 @@ func TestRaisedLimitTellsTheFirst(t *testing.T) {
 		for _, job := range []string{"a", "b", "c"} {
 			s.job(old, job, 1)
 		}
-		turn, err := s.limiter(rule, limit).Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "c"})
+		turns, err := s.limiter(rule, limit).Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "c"})
+		turn := soleTurn(t, turns)
 		if err != nil || turn.Job != "a" || turn.Wait != 0 {
 			t.Errorf("%v: the next is %+v, %v, want a, now", limit, turn, err)
 		}
 		// lowered again it is later, and nobody is told: whoever comes is
 		lower := s.limiter(rule, throttle.Sliding(1, time.Minute))
-		turn, err = lower.Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "b"})
-		if err != nil || turn.Job != "" {
-			t.Errorf("lowered: the next is %+v, %v, want nobody", turn, err)
+		turns, err = lower.Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "b"})
+		if err != nil || len(turns) != 0 {
+			t.Errorf("lowered: the next is %+v, %v, want nobody", turns, err)
 		}
 		s.want(s.job(lower, "a", 1), false, time.Minute)
 	}

@@ -94,7 +94,8 @@ func (tr *trace) asked(d throttle.Decision, err error, job string, cost int, max
 }
 
 // next checks who was told to come earlier.
-func (tr *trace) next(got throttle.Turn) {
+func (tr *trace) next(turns []throttle.Turn) {
+	got := soleTurn(tr, turns)
 	late := len(tr.m.lateHeads(tr.now, ""))
 	if len(tr.m.line) == late {
 		if got.Job != "" {
@@ -161,7 +162,7 @@ func (tr *trace) refund(back bool) {
 
 func (tr *trace) check(job string) {
 	m := tr.m
-	p := throttle.Place{Limiter: tr.l, ID: tr.l.ID(key), Job: job, Cost: tr.costs[job]}
+	p := throttle.Place{Policy: tr.l.Policy(), IDs: []string{tr.l.ID(key)}, Job: job, Costs: []int{tr.costs[job]}}
 	got := throttle.Check(tr.ctx, tr.rdb, []throttle.Place{p})[0]
 	if got.Err != nil {
 		tr.Fatal(got.Err)
@@ -175,7 +176,7 @@ func (tr *trace) check(job string) {
 	late := m.lateHeads(tr.now, job)
 	exact, most := m.ahead(len(late), m.place(job))
 	rank := m.rank(job)
-	if want := m.instant(tr.now, exact, most, p.Cost); !want.hold(got.At.UnixMicro()) {
+	if want := m.instant(tr.now, exact, most, p.Costs[0]); !want.hold(got.At.UnixMicro()) {
 		tr.Fatalf("Check(%q) = %d from now, want %d to %d", job, got.At.UnixMicro()-tr.now, want.lo-tr.now, want.hi-tr.now)
 	}
 	if at := got.At.UnixMicro(); rank >= 0 && at > tr.now {

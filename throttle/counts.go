@@ -36,8 +36,12 @@ type counters struct {
 
 // Counts returns what was counted until now; the numbers are read one after the
 // other.
-func (l *Limiter) Counts() Counts {
-	c := &l.counters
+func (l *Limiter) Counts() Counts { return l.alone.Counts() }
+
+// Counts returns what was counted until now, all rules together; what its rules
+// decide alone is not among it.
+func (p *Policy) Counts() Counts {
+	c := &p.counters
 	return Counts{
 		Granted: c.granted.Load(), Booked: c.booked.Load(), Refused: c.refused.Load(), TooLate: c.tooLate.Load(),
 		Exceeded: c.exceeded.Load(), Shadowed: c.shadowed.Load(), Fallback: c.fallback.Load(), Failed: c.failed.Load(),
@@ -45,12 +49,12 @@ func (l *Limiter) Counts() Counts {
 }
 
 // tell counts a decision and passes it on.
-func (l *Limiter) tell(ctx context.Context, mode luascripts.Mode, d Decision, err error) {
-	if !l.cfg.Shadow || mode != luascripts.Book { // that takes no place
-		l.counters.add(mode, d, err)
+func (p *Policy) tell(ctx context.Context, mode luascripts.Mode, d Decision, err error) {
+	if !p.cfg.Shadow || mode != luascripts.Book { // that takes no place
+		p.counters.add(mode, d, err)
 	}
-	if l.cfg.Observer != nil {
-		l.cfg.Observer.Decided(ctx, d, err)
+	if p.cfg.Observer != nil {
+		p.cfg.Observer.Decided(ctx, d, err)
 	}
 }
 

@@ -23,25 +23,25 @@ type desk struct {
 	offset atomic.Int64 // nanoseconds that its clock was ahead of ours, when last heard
 }
 
-// ask calls f with the limit's numbers around the store's clock, and again when
-// that clock turns out to be elsewhere. f answers the status, the clock and the
-// version of a newer limit.
-func (d *desk) ask(in ruling, f func(n luascripts.Numbers) (luascripts.Status, time.Time, int64, error)) error {
+// ask calls f around the store's clock, and again when that clock turns out to be
+// elsewhere. f answers the status and the clock.
+func (d *desk) ask(f func(around time.Time) (luascripts.Status, time.Time, error)) error {
 	for range asksMax {
-		n := in.numbers(d.clock())
-		n.Version = in.version
-		status, now, version, err := f(n)
+		status, now, err := f(d.clock())
 		d.heard(now)
-		switch {
-		case err != nil:
+		if err != nil || status != luascripts.NotCovered {
 			return err
-		case status == luascripts.Outdated:
-			return &outdatedError{version}
-		case status != luascripts.NotCovered:
-			return nil
 		}
 	}
 	return errClock
+}
+
+// number puts the numbers of the limits in force into parts.
+func number(parts []luascripts.Part, in []ruling, around time.Time) {
+	for i := range parts {
+		parts[i].Numbers = in[i].numbers(around)
+		parts[i].Version = in[i].version
+	}
 }
 
 // clock is what the store's clock should say now.
@@ -53,37 +53,68 @@ func (d *desk) heard(now time.Time) {
 	}
 }
 
-func (d *desk) acquireBy(ctx context.Context, in ruling, k luascripts.Limit, a luascripts.AcquireArgs) (reply luascripts.AcquireReply, err error) {
-	err = d.ask(in, func(n luascripts.Numbers) (luascripts.Status, time.Time, int64, error) {
-		a.Numbers = n
-		reply, err = d.acquire(ctx, k, a)
-		return reply.Status, reply.Now, reply.Version, err
+func (d *desk) acquireBy(ctx context.Context, in []ruling, gates []GateAt, a luascripts.AcquireArgs) (reply luascripts.AcquireReply, err error) {
+	err = d.ask(func(around time.Time) (luascripts.Status, time.Time, error) {
+		number(a.Parts, in, around)
+		a.Gate = gateAround(gates, around)
+		reply, err = d.acquire(ctx, a)
+		return reply.Status, reply.Now, err
 	})
-	return reply, err
+	return reply, orOutdated(err, reply.Status, reply.Part, reply.Version)
 }
 
-func (d *desk) cancelBy(ctx context.Context, in ruling, k luascripts.Limit, a luascripts.CancelArgs) (reply luascripts.CancelReply, err error) {
-	err = d.ask(in, func(n luascripts.Numbers) (luascripts.Status, time.Time, int64, error) {
-		a.Numbers = n
-		reply, err = d.cancel(ctx, k, a)
-		return reply.Status, reply.Now, reply.Version, err
+func (d *desk) cancelBy(ctx context.Context, in []ruling, a luascripts.CancelArgs) (reply luascripts.CancelReply, err error) {
+	err = d.ask(func(around time.Time) (luascripts.Status, time.Time, error) {
+		number(a.Parts, in, around)
+		reply, err = d.cancel(ctx, a)
+		return reply.Status, reply.Now, err
 	})
-	return reply, err
+	return reply, orOutdated(err, reply.Status, reply.Part, reply.Version)
+}
+
+func (d *desk) closeBy(ctx context.Context, in []ruling, a luascripts.CloseArgs) (reply luascripts.CloseReply, err error) {
+	err = d.ask(func(around time.Time) (luascripts.Status, time.Time, error) {
+		number(a.Parts, in, around)
+		reply, err = d.close(ctx, a)
+		return reply.Status, reply.Now, err
+	})
+	return reply, orOutdated(err, reply.Status, reply.Part, reply.Version)
+}
+
+func (d *desk) settleBy(ctx context.Context, in []ruling, a luascripts.SettleArgs) (reply luascripts.CancelReply, err error) {
+	err = d.ask(func(around time.Time) (luascripts.Status, time.Time, error) {
+		number(a.Parts, in, around)
+		reply, err = d.settle(ctx, a)
+		return reply.Status, reply.Now, err
+	})
+	return reply, orOutdated(err, reply.Status, reply.Part, reply.Version)
 }
 
 func (d *desk) peekBy(ctx context.Context, in ruling, k luascripts.Limit, a luascripts.PeekArgs) (reply luascripts.PeekReply, err error) {
-	err = d.ask(in, func(n luascripts.Numbers) (luascripts.Status, time.Time, int64, error) {
-		a.Numbers = n
+	a.Closed = in.closed
+	err = d.ask(func(around time.Time) (luascripts.Status, time.Time, error) {
+		a.Numbers = in.numbers(around)
+		a.Version = in.version
 		reply, err = d.peek(ctx, k, a)
-		return reply.Status, reply.Now, reply.Version, err
+		return reply.Status, reply.Now, err
 	})
-	return reply, err
+	return reply, orOutdated(err, reply.Status, 1, reply.Version)
 }
 
 func (d *desk) resetBy(ctx context.Context, in ruling, k luascripts.Limit) (reply luascripts.CancelReply, err error) {
-	err = d.ask(in, func(n luascripts.Numbers) (luascripts.Status, time.Time, int64, error) {
+	err = d.ask(func(around time.Time) (luascripts.Status, time.Time, error) {
+		n := in.numbers(around)
+		n.Version = in.version
 		reply, err = d.reset(ctx, k, n)
-		return reply.Status, reply.Now, reply.Version, err
+		return reply.Status, reply.Now, err
 	})
-	return reply, err
+	return reply, orOutdated(err, reply.Status, 1, reply.Version)
+}
+
+// orOutdated is err, or what a part of another version means.
+func orOutdated(err error, status luascripts.Status, part int, version int64) error {
+	if err == nil && status == luascripts.Outdated {
+		return &outdatedError{version, part - 1}
+	}
+	return err
 }

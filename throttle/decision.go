@@ -30,6 +30,11 @@ type Request struct {
 	Key string
 	// Cost is the number of permits: 1 to the limit's permits.
 	Cost int
+	// More is what is asked of the wider rules of a [Policy], in its order; Key
+	// and Cost are of the narrowest. None for a [Limiter].
+	More []Want
+	// Gates are the opening hours that hold for this request, besides the limits.
+	Gates []GateAt
 	// Job identifies who waits, 1 to [JobMax] bytes: one job has one place in a
 	// key's line, however often it asks.
 	Job string
@@ -39,9 +44,18 @@ type Request struct {
 	// is no time left. Zero means any wait.
 	MaxWait time.Duration
 
-	worth  int64  // of a grant: what a refund of it is worth, in the store's own words
-	made   origin // of a grant
-	prompt bool   // no grant ahead of its instant
+	worth  []int64 // of a grant, by rule: what a refund of it is worth, in the store's own words
+	made   origin  // of a grant
+	prompt bool    // no grant ahead of its instant
+	tell   bool    // what is left, too
+}
+
+// want is what is asked of the rule i.
+func (r Request) want(i int) Want {
+	if i == 0 {
+		return Want{r.Key, r.Cost}
+	}
+	return r.More[i-1]
 }
 
 // String prints the request without its key.
@@ -59,7 +73,7 @@ func (r Request) MarshalJSON() ([]byte, error) { return json.Marshal(r.String())
 // [Limiter.TryAcquire]) a refusal.
 type Decision struct {
 	Request
-	Rule    string
+	Rule    string // that refuses; of a grant the narrowest
 	Granted bool
 
 	// At is the instant of the grant or of the booking, by Redis' clock. A
@@ -72,8 +86,17 @@ type Decision struct {
 	Now time.Time
 	// Promised is what the job was told before; zero when it was not in line.
 	Promised time.Time
-	// Next is who may come earlier than it was promised, because of this call.
-	Next Turn
+	// Next are those who may come earlier than they were promised, because of this call.
+	Next []Turn
+	// Fence, of a grant by a rule that limits how many run at once, grows from one
+	// such grant of the key to the next: whoever is written to can refuse a holder
+	// that was overtaken. 0 when there is no such rule.
+	Fence int64
+	// Parked is a booking that holds no place in any line: a gate is shut until At.
+	Parked bool
+	// Left is how many permits each rule has left, in the order of the policy;
+	// only from TryAcquire, and none while somebody waits.
+	Left []int
 
 	// Fallback says who decided: FailClosed, the zero value, for Redis, and
 	// otherwise what [Config.WhenAway] put in its place.
@@ -83,7 +106,8 @@ type Decision struct {
 	Shadowed bool
 
 	start   time.Time // At on the local, monotonic clock; never before it
-	limit   Limit     // the one that decided; zero when none did
+	surely  time.Time // the same, never after it: the answer may have been long on its way
+	limits  []ruling  // those that decided; none when none did
 	instead instead   // of what a shadowed grant was made
 }
 
@@ -125,10 +149,28 @@ func (d Decision) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(d.String()
 // MarshalJSON writes the decision without its key: loggers use it.
 func (d Decision) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
 
-// Turn is a job that may come earlier than it was promised. The zero Turn is
-// nobody.
+// Turn is a job that may come earlier than it was promised.
 type Turn struct {
 	Job  string
 	At   time.Time     // by Redis' clock
 	Wait time.Duration // from the answer to At
+
+	// Offered says that a lease was given back and is kept for the job for a second:
+	// it should come at once.
+	Offered bool
 }
+
+// Want is what is asked of one rule.
+type Want struct {
+	Key  string
+	Cost int
+}
+
+// String prints the wish without its key.
+func (w Want) String() string { return fmt.Sprintf("%d permits", w.Cost) }
+
+// Format keeps the key out of every verb.
+func (w Want) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(w.String())) }
+
+// MarshalJSON writes the wish without its key: loggers use it.
+func (w Want) MarshalJSON() ([]byte, error) { return json.Marshal(w.String()) }

@@ -3,9 +3,10 @@
 //
 // A [Limit] is an algorithm with its numbers; [ParseLimit] reads one, and
 // docs/algorithms.md compares them. A [Limiter] is a named limit on a Redis
-// server; it counts permits per key (a phone number, a tenant). What
-// may not run yet gets a booking, a place of its own in the key's line, and the
-// instant that follows from that place, so nobody has to ask twice:
+// server; it counts permits per key (a phone number, a tenant). A [Policy] is
+// several of them that are decided together. What may not run yet gets a
+// booking, a place of its own in the key's line, and the instant that follows from
+// that place, so nobody has to ask twice:
 //
 //	sms, err := throttle.New(rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 //	...
@@ -29,6 +30,17 @@
 //	[Limiter.TimeUntil]      how long until a newcomer could have n
 //	[Limiter.Reset]          forgets what was spent
 //	[Limiter.SetLimit]       changes the limit for every process, while they run
+//	[Limiter.CloseKey]       lets nothing through on a key for a while; [Limiter.CloseRule] on all of them
+//	[Limiter.OpenKey]        ends that before its time, as [Limiter.OpenRule] does
+//
+// and of several rules that are decided together
+//
+//	[NewPolicy]              puts them together: phone, then tenant, then provider
+//	[Policy.TryAcquire]      takes from all of them or from none; Acquire, Book, Redeem, Cancel, Refund
+//	                         and Return are there, too
+//	[Policy.PutOff]          closes a key whose provider said "too early", and gives the job the first place
+//	[Policy.Renew]           keeps the leases of grants by a rule of [Concurrent]
+//	[Policy.Release]         ends them: the work is done, and whoever is next is told
 //
 // # The algorithm
 //
@@ -46,6 +58,27 @@
 // W after another is allowed. Nothing is granted before the newest grant, so a
 // clock that goes backwards credits nothing. A refunded grant frees its permits
 // from its own instant on.
+//
+// # Several rules
+//
+// A [Policy] asks its rules in one step, narrowest key first. Who is refused waits
+// in the line of the first key that refuses, and the wider ones know nothing of
+// it. In the narrower ones, which admitted it, it keeps its turn among the jobs of
+// the same policy. A rule that is written in another order, or with others, is
+// another policy.
+//
+// A rule of [Concurrent] counts what runs and not what went: who is granted holds a
+// lease, renews it in time, and releases it. The lease of one that died ends by
+// itself, and [Policy.Renew] tells one that stood still so long [ErrLeaseLost].
+// Whoever writes to something that must not see two holders passes on
+// [Decision.Fence].
+//
+// # Closing
+//
+// A key or a rule that is closed grants nothing until an instant that Redis knows,
+// in every process, also in those that start later. Who waits keeps its place and
+// goes at the limit's pace from then on. Closing a rule is heard of as a change of
+// its limit is: at once in the limiter that did it, and within a second in others.
 //
 // # Changing a limit at run time
 //

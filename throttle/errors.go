@@ -37,6 +37,8 @@ var (
 	ErrUnavailable = errors.New("throttle: redis unavailable")
 	// ErrStoredLimit: the limit that is stored for the rule can't be read. See [StoredLimitError].
 	ErrStoredLimit = errors.New("throttle: stored limit can't be read")
+	// ErrLeaseLost: the lease has ended, and its place may be another's by now.
+	ErrLeaseLost = errors.New("throttle: lease lost")
 	// ErrSchema: the state in Redis was written by a newer version of this package.
 	ErrSchema = errors.New("throttle: state of a newer schema")
 )
@@ -129,6 +131,15 @@ func (e *UnavailableError) Unwrap() []error {
 // passing are answers of a server that is starting, or whose part another takes:
 // the call is worth repeating, and says nothing about one before it.
 var passing = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY"}
+
+// fault translates what a script call about several rules came back with; part is
+// the one that it stumbled over, from 1.
+func (p *Policy) fault(op string, part int, status luascripts.Status, err error) error {
+	if part < 1 || part > len(p.rules) {
+		part = 1
+	}
+	return p.rules[part-1].fault(op, status, err)
+}
 
 // fault translates what a script call came back with; no error type of the
 // Redis client leaves this package.

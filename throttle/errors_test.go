@@ -138,7 +138,7 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	_, back := l.Return(t.Context(), r)
 	_, reset := l.Reset(t.Context(), key)
 	_, peek := l.Peek(t.Context(), key, 1)
-	place := throttle.Place{Limiter: l, ID: l.ID(key), Job: "a", Cost: 1}
+	place := throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}
 	_, leave := place.Leave(t.Context())
 	for op, err := range map[string]error{
 		"TryAcquire": try, "Redeem": redeem, "Book": book, "Cancel": cancel, "Refund": refund, "Return": back, "Reset": reset,

@@ -58,7 +58,9 @@ func ExampleLimiter_Cancel() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(next.Job, "may come in", next.Wait.Round(time.Minute))
+	for _, turn := range next {
+		fmt.Println(turn.Job, "may come in", turn.Wait.Round(time.Minute))
+	}
 	// Output:
 	// newsletter may come in 1h0m0s
 }

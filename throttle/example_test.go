@@ -86,7 +86,9 @@ func ExampleLimiter_Redeem() {
 		fmt.Println(job, d.Granted, d.At.UTC().Format(time.TimeOnly))
 	}
 	next, _ := sms.Cancel(ctx, throttle.Request{Key: "+491701234567", Cost: 1, Job: "invoice"})
-	fmt.Println(next.Job, "may come at", next.At.UTC().Format(time.TimeOnly))
+	for _, turn := range next {
+		fmt.Println(turn.Job, "may come at", turn.At.UTC().Format(time.TimeOnly))
+	}
 
 	server.SetTime(eight.Add(time.Minute))
 	d, _ := sms.Redeem(ctx, throttle.Request{Key: "+491701234567", Cost: 1, Job: "newsletter"})

@@ -14,45 +14,85 @@ import (
 // constructor like [New]; its limiters count together in the memory of this
 // process, as on one server, by the clock of src, and fail when src says so.
 func Fakes(src fake.Source) func(rule string, limit Limit, cfg Config) (*Limiter, error) {
-	shared := faultyStore{memoryStore{memory.New(src.Now)}, src.Fault}
+	shared := &faultyStore{&memoryStore{memory.New(src.Now)}, src.Fault}
 	limits := &memoryLimits{now: src.Now}
 	return func(rule string, limit Limit, cfg Config) (*Limiter, error) {
-		l, err := newOn(shared, rule, limit, cfg)
+		l, err := newRule(shared, rule, limit, cfg)
 		if err != nil {
 			return nil, err
 		}
 		l.limits = faultyLimits{limits, l.cfg.Prefix, src.Fault}
 		l.force.always = true // what is known ages by the local clock, not by that of src
-		l.away.now = src.Now
-		src.Join(func() {
-			l.away.back() // or it would be left alone for a while of real time
-			l.waiters.ringAll()
-		})
+		l.awayNow = src.Now
+		l.joined = func(p *Policy) {
+			src.Join(func() {
+				p.away.back() // or it would be left alone for a while of real time
+				for _, l := range p.rules {
+					l.waiters.ringAll()
+				}
+			})
+		}
+		l.alone = newPolicy([]*Limiter{l})
 		return l, nil
 	}
 }
 
 // faultyStore counts in memory unless it is to fail.
 type faultyStore struct {
-	memoryStore
+	*memoryStore
 	fault func() error
 }
 
-func (s faultyStore) acquire(ctx context.Context, k luascripts.Limit, a luascripts.AcquireArgs) (luascripts.AcquireReply, error) {
+func (s *faultyStore) acquire(ctx context.Context, a luascripts.AcquireArgs) (luascripts.AcquireReply, error) {
 	if err := s.fault(); err != nil {
 		return luascripts.AcquireReply{}, err
 	}
-	return s.memoryStore.acquire(ctx, k, a)
+	return s.memoryStore.acquire(ctx, a)
 }
 
-func (s faultyStore) cancel(ctx context.Context, k luascripts.Limit, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
+func (s *faultyStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
 	if err := s.fault(); err != nil {
 		return luascripts.CancelReply{}, err
 	}
-	return s.memoryStore.cancel(ctx, k, a)
+	return s.memoryStore.cancel(ctx, a)
 }
 
-func (s faultyStore) check(ctx context.Context, bookings []luascripts.CheckArgs) []luascripts.CheckReply {
+func (s *faultyStore) close(ctx context.Context, a luascripts.CloseArgs) (luascripts.CloseReply, error) {
+	if err := s.fault(); err != nil {
+		return luascripts.CloseReply{}, err
+	}
+	return s.memoryStore.close(ctx, a)
+}
+
+func (s *faultyStore) settle(ctx context.Context, a luascripts.SettleArgs) (luascripts.CancelReply, error) {
+	if err := s.fault(); err != nil {
+		return luascripts.CancelReply{}, err
+	}
+	return s.memoryStore.settle(ctx, a)
+}
+
+func (s *faultyStore) release(ctx context.Context, p luascripts.Part, token uint64) (luascripts.ReleaseReply, error) {
+	if err := s.fault(); err != nil {
+		return luascripts.ReleaseReply{}, err
+	}
+	return s.memoryStore.release(ctx, p, token)
+}
+
+func (s *faultyStore) peek(ctx context.Context, k luascripts.Limit, a luascripts.PeekArgs) (luascripts.PeekReply, error) {
+	if err := s.fault(); err != nil {
+		return luascripts.PeekReply{}, err
+	}
+	return s.memoryStore.peek(ctx, k, a)
+}
+
+func (s *faultyStore) reset(ctx context.Context, k luascripts.Limit, n luascripts.Numbers) (luascripts.CancelReply, error) {
+	if err := s.fault(); err != nil {
+		return luascripts.CancelReply{}, err
+	}
+	return s.memoryStore.reset(ctx, k, n)
+}
+
+func (s *faultyStore) check(ctx context.Context, bookings []luascripts.CheckArgs) []luascripts.CheckReply {
 	err := s.fault()
 	if err == nil {
 		return s.memoryStore.check(ctx, bookings)
@@ -64,18 +104,16 @@ func (s faultyStore) check(ctx context.Context, bookings []luascripts.CheckArgs)
 	return out
 }
 
-func (s faultyStore) peek(ctx context.Context, k luascripts.Limit, a luascripts.PeekArgs) (luascripts.PeekReply, error) {
-	if err := s.fault(); err != nil {
-		return luascripts.PeekReply{}, err
+func (s *faultyStore) renew(ctx context.Context, leases []luascripts.RenewArgs) []luascripts.RenewReply {
+	err := s.fault()
+	if err == nil {
+		return s.memoryStore.renew(ctx, leases)
 	}
-	return s.memoryStore.peek(ctx, k, a)
-}
-
-func (s faultyStore) reset(ctx context.Context, k luascripts.Limit, n luascripts.Numbers) (luascripts.CancelReply, error) {
-	if err := s.fault(); err != nil {
-		return luascripts.CancelReply{}, err
+	out := make([]luascripts.RenewReply, len(leases))
+	for i := range out {
+		out[i].Err = err
 	}
-	return s.memoryStore.reset(ctx, k, n)
+	return out
 }
 
 // faultyLimits stores limits for all prefixes, unless it is to fail.
@@ -100,6 +138,13 @@ func (s faultyLimits) change(ctx context.Context, rule string, c limitChange) (b
 		return false, 0, err
 	}
 	return s.memoryLimits.change(ctx, s.name(rule), c)
+}
+
+func (s faultyLimits) closeRule(ctx context.Context, rule string, d time.Duration) (time.Time, int64, error) {
+	if err := s.fault(); err != nil {
+		return time.Time{}, 0, err
+	}
+	return s.memoryLimits.closeRule(ctx, s.name(rule), d)
 }
 
 // orNow is a clock, or the local one.

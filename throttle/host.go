@@ -13,18 +13,18 @@ type Host interface {
 	Job() string
 	// MaxWait is how long from now the task may wait, as in [Request].
 	MaxWait() time.Duration
-	// Ask redeems on behalf of the task: [Limiter.Redeem] with what the worker
+	// Ask redeems on behalf of the task: [Policy.Redeem] with what the worker
 	// wants to see of it. A call that was lost it takes back itself; the error
 	// is what the handler has to return.
-	Ask(ctx context.Context, l *Limiter, r Request) (Decision, error)
+	Ask(ctx context.Context, p *Policy, r Request) (Decision, error)
 	// Settle waits the rest until a grant's instant and makes the grant part of
 	// the attempt. Not fresh means that the process stood still meanwhile: the
 	// grant was given back, with its turn, and the caller asks anew. An error
 	// means that it was given back, and what to return.
-	Settle(ctx context.Context, l *Limiter, d Decision) (fresh bool, err error)
+	Settle(ctx context.Context, p *Policy, d Decision) (fresh bool, err error)
 	// Defer gives earlier grants of the attempt back and answers the error that
 	// the handler has to return.
-	Defer(ctx context.Context, l *Limiter, d Decision) error
+	Defer(ctx context.Context, p *Policy, d Decision) error
 }
 
 type hostKey struct{}
@@ -41,23 +41,23 @@ func hostFrom(ctx context.Context) Host {
 
 // acquireHosted asks once. A caller's own bound and the task's deadline both
 // hold.
-func (l *Limiter) acquireHosted(ctx context.Context, h Host, r Request) error {
+func (p *Policy) acquireHosted(ctx context.Context, h Host, r Request) (Decision, error) {
 	r.Job = h.Job()
 	r.Token = NewToken()
 	if w := h.MaxWait(); w != 0 && (r.MaxWait == 0 || w < r.MaxWait) {
 		r.MaxWait = w
 	}
 	for {
-		d, err := h.Ask(ctx, l, r)
+		d, err := h.Ask(ctx, p, r)
 		switch {
 		case err != nil:
-			return err
+			return d, err
 		case !d.Granted:
-			return h.Defer(ctx, l, d)
+			return d, h.Defer(ctx, p, d)
 		}
-		fresh, err := h.Settle(ctx, l, d)
+		fresh, err := h.Settle(ctx, p, d)
 		if fresh || err != nil {
-			return err
+			return d, err
 		}
 		r.Token = NewToken()
 	}

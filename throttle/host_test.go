@@ -23,21 +23,21 @@ type host struct {
 func (h *host) Job() string            { return "task" }
 func (h *host) MaxWait() time.Duration { return h.maxWait }
 
-func (h *host) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Request) (throttle.Decision, error) {
+func (h *host) Ask(ctx context.Context, p *throttle.Policy, r throttle.Request) (throttle.Decision, error) {
 	h.asked = append(h.asked, r)
-	return l.Redeem(ctx, r)
+	return p.Redeem(ctx, r)
 }
 
-func (h *host) Settle(ctx context.Context, l *throttle.Limiter, d throttle.Decision) (bool, error) {
+func (h *host) Settle(ctx context.Context, p *throttle.Policy, d throttle.Decision) (bool, error) {
 	h.settled = append(h.settled, d)
 	if len(h.settled) <= h.late {
-		_, err := l.Return(ctx, d.Request)
+		_, err := p.Return(ctx, d.Request)
 		return false, err
 	}
 	return h.refuse == nil, h.refuse
 }
 
-func (h *host) Defer(context.Context, *throttle.Limiter, throttle.Decision) error { return errDeferred }
+func (h *host) Defer(context.Context, *throttle.Policy, throttle.Decision) error { return errDeferred }
 
 // Inside a worker Acquire does not wait: it settles, or defers.
 func TestAcquireInsideAWorker(t *testing.T) {

@@ -97,6 +97,8 @@ type knownLimit struct {
 	limit   Limit // the one in force
 	stored  bool
 	version int64     // of the last change that is known; 0 for none
+	closed  time.Time // until when the rule is closed on all keys; zero for not
+	changed int64     // version of the last change, also of the closing
 	err     error     // the stored limit can't be read: nothing is granted
 	began   time.Time // of the look: it held then or later
 	done    time.Time
@@ -132,11 +134,11 @@ func (f *limitInForce) learn(k *knownLimit) (changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	old := f.last.Load()
-	if old != nil && k.version < old.version && k.began.Before(old.done) {
+	if old != nil && (k.version < old.version || k.changed < old.changed) && k.began.Before(old.done) {
 		return false // it was on its way when the newer one came
 	}
 	f.last.Store(k)
-	return old != nil && (old.limit != k.limit || (old.err == nil) != (k.err == nil))
+	return old != nil && (old.limit != k.limit || !old.closed.Equal(k.closed) || (old.err == nil) != (k.err == nil))
 }
 
 // inForce is the limit that decides now. What was read within limitFresh is
@@ -210,7 +212,7 @@ func (l *Limiter) readLimit(ctx context.Context) knownLimit {
 
 // heard makes the limit in force of what was stored at a moment after began.
 func (l *Limiter) heard(began time.Time, s storedLimit) knownLimit {
-	k := knownLimit{limit: l.limit, version: s.version, began: began, done: time.Now()}
+	k := knownLimit{limit: l.limit, version: s.version, closed: s.closed, changed: max(s.version, s.closing), began: began, done: time.Now()}
 	switch {
 	case s.malformed:
 		k.err = &StoredLimitError{Rule: l.rule, Text: clip(s.text)}
@@ -219,6 +221,9 @@ func (l *Limiter) heard(began time.Time, s storedLimit) knownLimit {
 		return k // nothing was heard
 	case s.text != "":
 		limit, err := ParseLimit(s.text)
+		if err == nil && limit.IsConcurrent() != l.limit.IsConcurrent() {
+			err = ErrInvalidLimit
+		}
 		if k.limit, k.stored = limit, err == nil; err != nil {
 			k.err = &StoredLimitError{Rule: l.rule, Text: clip(s.text)}
 		}
@@ -243,20 +248,26 @@ func (l *Limiter) setLimit(ctx context.Context, limit Limit, c limitChange) (boo
 	if err := limit.Validate(); err != nil {
 		return false, err
 	}
+	if limit.IsConcurrent() != l.limit.IsConcurrent() {
+		return false, &LimitError{Field: "kind", Value: limit.Kind(), Want: "one that counts like " + l.limit.Kind() + ", the limit in code: what runs at once and what runs per window are kept apart"}
+	}
 	c.text = limit.String()
 	return l.change(ctx, c, knownLimit{limit: limit, stored: true})
 }
 
 // change makes a change, after which `then` is in force.
 func (l *Limiter) change(ctx context.Context, c limitChange, then knownLimit) (bool, error) {
-	then.began = time.Now()
 	done, version, err := l.limits.change(ctx, l.rule, c)
 	if err != nil {
 		return false, l.fault("setlimit", 0, err)
 	}
 	if done {
-		then.version, then.done = version, time.Now()
+		if k := l.force.last.Load(); k != nil {
+			then.closed, then.changed, then.began = k.closed, k.changed, k.began
+		}
+		then.version, then.changed, then.done = version, max(version, then.changed), time.Now()
 		l.learned(then)
+		l.readLimit(ctx) // what is known of the closing is as old as it was
 	}
 	return done, nil
 }

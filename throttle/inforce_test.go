@@ -137,7 +137,7 @@ func TestStoredLimitThatCannotBeReadRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := newLimiter(t, rdb, "sms", code, throttle.Config{})
-		place := throttle.Place{Limiter: l, ID: l.ID(key), Job: "a", Cost: 1}
+		place := throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}
 		all := asks(t.Context(), l, key, 1)
 		all["Check"] = throttle.Check(t.Context(), rdb, []throttle.Place{place})[0].Err
 		_, all["Peek"] = l.Peek(t.Context(), key, 1)
@@ -254,7 +254,7 @@ func TestJobAboveALoweredLimitLeavesTheLine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	place := throttle.Place{Limiter: l, ID: l.ID(key), Job: "large", Cost: 3}
+	place := throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "large", Costs: []int{3}}
 	if got := throttle.Check(t.Context(), s.rdb, []throttle.Place{place})[0]; !errors.Is(got.Err, throttle.ErrExceedsLimit) {
 		t.Errorf("Check = %+v, want %v", got, throttle.ErrExceedsLimit)
 	}

@@ -19,14 +19,15 @@ const day = 24 * time.Hour
 
 // Limit is an algorithm with its numbers, such as "at most 1 in any 60 s". It
 // is made by [Sliding], [Fixed], [Calendar], [Bucket], [SteppedBucket], [GCRA],
-// [Leaky], [Smooth] or [WarmUp], or read by [ParseLimit]; the zero Limit is
+// [Leaky], [Smooth], [WarmUp] or [Concurrent], or read by [ParseLimit]; the zero Limit is
 // invalid. It is a value: two limits of the same kind and numbers are equal by
 // ==, and a Limit may be the key of a map. It never changes and talks to nobody.
 //
 // How to choose: sliding when the limit is a promise to somebody ("never two
 // in 60 s"); fixed or calendar when it is counted like a bill; bucket when
 // bursts are welcome; gcra or leaky when they are not; smooth and warmup to
-// spare a server that a job burdens after it was let in.
+// spare a server that a job burdens after it was let in; concurrent to limit how
+// many run at once.
 type Limit struct {
 	kind      kind
 	unit      Unit // calendar
@@ -53,6 +54,7 @@ const (
 	kindLeaky
 	kindSmooth
 	kindWarmUp
+	kindConcurrent
 )
 
 // kinds are in the order in which errors list them. A stepped bucket has the
@@ -63,16 +65,17 @@ var kinds = [...]struct {
 	example string
 	words   []string // what may follow n/duration
 }{
-	kindNone:     {},
-	kindSliding:  {name: "sliding", script: luascripts.Sliding, example: "1/60s"},
-	kindFixed:    {name: "fixed", script: luascripts.Fixed, example: "fixed 10/1h"},
-	kindCalendar: {name: "calendar", script: luascripts.Calendar, example: "calendar 10/day Asia/Shanghai"},
-	kindBucket:   {name: "bucket", script: luascripts.GCRA, example: "bucket 100/1s burst 200", words: []string{"burst", "step"}},
-	kindStepped:  {name: "bucket", script: luascripts.Step, example: "bucket 10/1s burst 50 step", words: []string{"burst", "step"}},
-	kindGCRA:     {name: "gcra", script: luascripts.GCRA, example: "gcra 100/1s burst 20", words: []string{"burst"}},
-	kindLeaky:    {name: "leaky", script: luascripts.Smooth, example: "leaky 10/1s"},
-	kindSmooth:   {name: "smooth", script: luascripts.Smooth, example: "smooth 5/1s burst 5", words: []string{"burst"}},
-	kindWarmUp:   {name: "warmup", script: luascripts.WarmUp, example: "warmup 2/1s over 4s cold 3", words: []string{"over", "cold"}},
+	kindNone:       {},
+	kindSliding:    {name: "sliding", script: luascripts.Sliding, example: "1/60s"},
+	kindFixed:      {name: "fixed", script: luascripts.Fixed, example: "fixed 10/1h"},
+	kindCalendar:   {name: "calendar", script: luascripts.Calendar, example: "calendar 10/day Asia/Shanghai"},
+	kindBucket:     {name: "bucket", script: luascripts.GCRA, example: "bucket 100/1s burst 200", words: []string{"burst", "step"}},
+	kindStepped:    {name: "bucket", script: luascripts.Step, example: "bucket 10/1s burst 50 step", words: []string{"burst", "step"}},
+	kindGCRA:       {name: "gcra", script: luascripts.GCRA, example: "gcra 100/1s burst 20", words: []string{"burst"}},
+	kindLeaky:      {name: "leaky", script: luascripts.Smooth, example: "leaky 10/1s"},
+	kindSmooth:     {name: "smooth", script: luascripts.Smooth, example: "smooth 5/1s burst 5", words: []string{"burst"}},
+	kindWarmUp:     {name: "warmup", script: luascripts.WarmUp, example: "warmup 2/1s over 4s cold 3", words: []string{"over", "cold"}},
+	kindConcurrent: {name: "concurrent", script: luascripts.Leases, example: "concurrent 50 lease 30s", words: []string{"lease"}},
 }
 
 // Kind returns the first word of the text form: "sliding", "bucket" (stepped
@@ -82,7 +85,7 @@ func (l Limit) Kind() string { return kinds[l.kind].name }
 // Permits returns how many permits a window holds.
 func (l Limit) Permits() int { return l.permits }
 
-// Window returns the length of the window. Of a calendar it is nominal: 24 h
+// Window returns the length of the window, of concurrent that of a lease. Of a calendar it is nominal: 24 h
 // for a day, 7 days for a week, 31 days for a month.
 func (l Limit) Window() time.Duration { return l.window }
 
@@ -100,6 +103,8 @@ func (l Limit) MaxCost() int {
 		return l.permits
 	case kindBucket, kindStepped, kindGCRA:
 		return l.burst
+	case kindConcurrent:
+		return min(1, l.permits)
 	case kindLeaky, kindSmooth:
 		return atMost(permitsWithin(l.permits, l.window))
 	case kindWarmUp:

@@ -16,7 +16,7 @@ import (
 //	calendar 10/day Asia/Shanghai   calendar 2/month   (without a zone UTC)
 //	bucket 100/1s burst 200         bucket 10/1s burst 50 step
 //	gcra 100/1s burst 20            leaky 10/1s        smooth 5/1s burst 5
-//	warmup 2/1s over 4s cold 3
+//	warmup 2/1s over 4s cold 3      concurrent 50 lease 30s
 //
 // A missing burst is n, of gcra 1; a missing cold is 3. Days, weeks and months
 // of a civil calendar are only those of calendar: "5/d" is 5 in any 24 hours.
@@ -98,8 +98,12 @@ func (p *parser) readKind() {
 // readRate reads n/duration; what is missing needs no further fault.
 func (p *parser) readRate() bool {
 	form := "n/duration"
-	if p.limit.kind == kindCalendar {
+	switch p.limit.kind {
+	case kindCalendar:
 		form = "n/unit"
+	case kindConcurrent:
+		p.readCount()
+		return true
 	}
 	w, ok := p.next()
 	if !ok {
@@ -124,6 +128,19 @@ func (p *parser) readRate() bool {
 	}
 	p.limit.burst = p.burstDefault()
 	return true
+}
+
+// readCount reads the n of concurrent, which has no duration of its own.
+func (p *parser) readCount() {
+	w, ok := p.next()
+	switch {
+	case !ok:
+		p.faults.add("permits", "missing", "how many at once")
+	case strings.Contains(w, "/"):
+		p.faults.add("permits", quote(w), "how many at once, without a duration")
+	default:
+		p.limit.permits = p.readInt("permits", w, 1)
+	}
 }
 
 func (p *parser) burstDefault() int {
@@ -163,6 +180,9 @@ func (p *parser) readWords() {
 		seen = append(seen, w)
 		p.readWord(w)
 	}
+	if l.kind == kindConcurrent && !slices.Contains(seen, "lease") {
+		p.faults.add("lease", "missing", "how long a lease lives without being renewed, such as lease 30s")
+	}
 	if l.kind == kindWarmUp && !slices.Contains(seen, "over") {
 		p.faults.add("over", "missing", "the time to warm up, such as over 4s")
 	}
@@ -184,6 +204,8 @@ func (p *parser) readWord(w string) {
 			low = 0
 		}
 		l.burst = p.readInt(w, value, low)
+	case w == "lease":
+		l.window = p.readDuration(w, value)
 	case w == "over":
 		l.over = p.readDuration(w, value)
 	case w == "cold":

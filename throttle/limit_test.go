@@ -220,7 +220,7 @@ func anyLimit(rt *rapid.T) throttle.Limit {
 	per := duration("window")
 	burst := rapid.IntRange(1, throttle.PermitsMax).Draw(rt, "burst")
 	var l throttle.Limit
-	switch rapid.IntRange(0, 8).Draw(rt, "kind") {
+	switch rapid.IntRange(0, 9).Draw(rt, "kind") {
 	case 0:
 		l = throttle.Sliding(n, per)
 	case 1:
@@ -240,6 +240,8 @@ func anyLimit(rt *rapid.T) throttle.Limit {
 		l = throttle.Smooth(n, per, burst-1)
 	case 8:
 		l = throttle.WarmUp(n, per, duration("over"), float64(rapid.IntRange(1000, 1000_000).Draw(rt, "cold"))/1000)
+	case 9:
+		l = throttle.Concurrent(n, min(max(per, throttle.LeaseMin), throttle.LeaseMax))
 	}
 	if l.Validate() != nil {
 		rt.Skip("takes too long to fill")

@@ -16,6 +16,9 @@ func (l Limit) String() string {
 	if l.kind == kindCalendar {
 		per = l.unit.String() + " " + l.zone
 	}
+	if l.kind == kindConcurrent {
+		return l.Kind() + " " + strconv.Itoa(l.permits) + " lease " + formatWindow(l.window)
+	}
 	s := l.Kind() + " " + strconv.Itoa(l.permits) + "/" + per
 	switch l.kind {
 	case kindBucket, kindGCRA, kindSmooth:

@@ -55,6 +55,9 @@ func TestParseLimit(t *testing.T) {
 		{"warmup 2/1s over 4s", throttle.WarmUp(2, time.Second, 4*time.Second, 3), "warmup 2/1s over 4s cold 3"},
 		{"warmup 2/1s cold 1.005 over 2d", throttle.WarmUp(2, time.Second, 48*time.Hour, 1.005), "warmup 2/1s over 2d cold 1.005"},
 		{"warmup 2/s over s cold 1000.", throttle.WarmUp(2, time.Second, time.Second, 1000), "warmup 2/1s over 1s cold 1000"},
+		{"concurrent 50 lease 30s", throttle.Concurrent(50, 30*time.Second), "concurrent 50 lease 30s"},
+		{" concurrent  1000000 lease d", throttle.Concurrent(throttle.PermitsMax, throttle.LeaseMax), "concurrent 1000000 lease 1d"},
+		{"concurrent 1 lease 100ms", throttle.Concurrent(1, throttle.LeaseMin), "concurrent 1 lease 100ms"},
 	} {
 		got, err := throttle.ParseLimit(tt.text)
 		if err != nil || got != tt.limit || got.String() != tt.print {
@@ -67,7 +70,7 @@ func TestParseLimitRefuses(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{ // fields at fault, and words of the error after a colon
 		"": "rate", " ": "rate", "sliding": "rate", "1/60s sliding": `word: "sliding"`,
-		"1": "kind", "60s": "kind", "Sliding 1/60s": `kind: "Sliding"`, "concurrent 3/1s": `kind: want sliding, fixed, calendar, bucket, gcra, leaky, smooth, warmup, or n/duration`,
+		"1": "kind", "60s": "kind", "Sliding 1/60s": `kind: "Sliding"`, "quantum 3/1s": `kind: want sliding, fixed, calendar, bucket, gcra, leaky, smooth, warmup, concurrent, or n/duration`,
 		"/": "permits window", "1/": "window", "/60s": "permits", "0/60s": "permits", "-1/60s": "permits", "+1/60s": "permits",
 		"01/60s": "permits", "1.5/60s": "permits", "1e3/60s": "permits", "١/60s": "permits", "sliding 1 60s": `rate: "1"`,
 		"1/0s": "window", "1/-60s": "window", "1/60": "window", "1/1.5d": "window", "1/1d12h": "window", "1/sd": "window",
@@ -88,6 +91,12 @@ func TestParseLimitRefuses(t *testing.T) {
 		"bucket 10/1s burst 9 step": "burst: lost at every tick", "bucket x/1s burst y": "permits burst", "bucket x/1s": "permits", "bucket 1/1s size 3": `word: "size", want burst or step`,
 		"bucket 1/1s burst step": `burst: "step"`, "bucket 1000001/1s": "permits burst",
 		"gcra 1/1s step": `word: "step", want burst`, "gcra 1/1s burst -1": "burst", "smooth 1/1s burst -1": "burst",
+
+		"concurrent": "permits lease: missing permits, want how many at once; lease missing", "concurrent 3": "lease: missing",
+		"concurrent 3/1s": `permits lease: "3/1s" permits, want how many at once, without a duration`, "concurrent 3/1s lease 30s": "permits",
+		"concurrent 0 lease 99ms": "permits lease: lease 99ms, want 100ms to 1d", "concurrent 1 lease 25h": "lease", "concurrent 1 lease": "lease: missing",
+		"concurrent 1 lease x": `lease: "x"`, "concurrent 1 lease 30s lease 30s": `word: "lease", want it once`, "concurrent x lease y": "permits lease",
+		"concurrent 1 lease 30s burst 2": `word: "burst", want lease`, "concurrent 1000001 lease 30s": "permits", "concurrent 1 lease 100.0001ms": "lease: whole microseconds",
 
 		"warmup 1/1s": "over: missing", "warmup 1/1s over": "over", "warmup 1/1s over 0s": "over", "warmup 1/1s over x cold y": "over cold",
 		"warmup 1/1s over 4s cold NaN": "cold", "warmup 1/1s over 4s cold Inf": "cold", "warmup 1/1s over 4s cold 0x3p0": "cold", "warmup 1/1s over 4s cold 0.5": "cold",
@@ -187,6 +196,7 @@ func FuzzParseLimit(f *testing.F) {
 		"1/60s", "sliding 10/1h", "5/7d", "5/.5s", "1/1d12h", "\xff/1s", "1/d", "sliding sliding 1/1s", "fixed 10/1h",
 		"calendar 10/day Asia/Shanghai", "calendar 1/week", "calendar 1/day ../x", "bucket 100/1s burst 200", "bucket 10/1s step burst 50",
 		"bucket 1/10m burst 999999", "gcra 100/1s burst 20", "leaky 10/1s", "smooth 5/1s burst 0", "warmup 2/1s over 4s cold 3.5", "warmup 1/9d over 1ms cold NaN",
+		"concurrent 50 lease 30s", "concurrent 0 lease 1ns", "concurrent 3/1s",
 	} {
 		f.Add(s)
 	}

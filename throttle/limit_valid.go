@@ -21,7 +21,7 @@ const (
 
 // LimitError is one fault of a limit. It unwraps to [ErrInvalidLimit].
 type LimitError struct {
-	Field string // what is wrong: "permits", "window", "burst", "over", "cold", "unit", "zone", "kind", or "word" of a text
+	Field string // what is wrong: "permits", "window", "burst", "over", "cold", "lease", "unit", "zone", "kind", or "word" of a text
 	Value string // as it was given, clipped when long
 	Want  string // what is right
 }
@@ -76,9 +76,12 @@ func (l Limit) faults() faultList {
 		return f
 	}
 	f.whole("permits", l.permits, 1, PermitsMax, "")
-	if l.kind == kindCalendar {
+	switch l.kind {
+	case kindCalendar:
 		l.calendarFaults(&f)
-	} else {
+	case kindConcurrent:
+		l.leaseFaults(&f)
+	default:
 		f.duration("window", l.window)
 	}
 	l.burstFaults(&f, len(f) == 0)

@@ -1,9 +1,11 @@
 package throttle
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -23,17 +25,19 @@ import (
 // method returns an error that unwraps to [ErrUnavailable] and nothing is
 // granted, unless [Config.WhenAway] or [Config.Shadow] say otherwise.
 type Limiter struct {
-	rdb      redis.UniversalClient // nil for one that counts in this process
-	store    *desk
-	rule     string
-	named    string // the rule as it stands in keys, see Config.PerClient
-	limit    Limit  // in code
-	limits   limitStore
-	force    limitInForce
-	cfg      Config
-	waiters  waiters
-	away     away
-	counters counters
+	rdb     redis.UniversalClient // nil for one that counts in this process
+	store   *desk
+	rule    string
+	named   string // the rule as it stands in keys, see Config.PerClient
+	limit   Limit  // in code
+	limits  limitStore
+	force   limitInForce
+	cfg     Config
+	waiters waiters
+	alone   *Policy // of this rule alone
+
+	awayNow func() time.Time // of what counts while Redis is away; nil for the local clock
+	joined  func(*Policy)    // told of each policy that this rule is the first of; nil for nobody
 }
 
 // New returns the limiter of a rule. It does not talk to Redis. All faults of
@@ -43,15 +47,17 @@ func New(rdb redis.UniversalClient, rule string, limit Limit, cfg Config) (*Limi
 	if rdb == nil {
 		panic("throttle: nil Redis client")
 	}
-	l, err := newOn(redisStore{rdb}, rule, limit, cfg)
+	l, err := newRule(storeOn(rdb), rule, limit, cfg)
 	if err != nil {
 		return nil, err
 	}
 	l.rdb, l.limits = rdb, redisLimits{rdb, l.cfg.Prefix}
+	l.alone = newPolicy([]*Limiter{l})
 	return l, nil
 }
 
-func newOn(s store, rule string, limit Limit, cfg Config) (*Limiter, error) {
+// newRule is a limiter that can't decide yet.
+func newRule(s store, rule string, limit Limit, cfg Config) (*Limiter, error) {
 	if err := errors.Join(ValidateRule(rule), limit.Validate(), cfg.Validate()); err != nil {
 		return nil, err
 	}
@@ -64,11 +70,18 @@ func newOn(s store, rule string, limit Limit, cfg Config) (*Limiter, error) {
 	if cfg.PerClient {
 		l.named += "@" + cfg.Client
 	}
-	l.away.policy = cfg.WhenAway
-	if cfg.Shadow && cfg.WhenAway == FailClosed {
-		l.away.policy = FailOpen // nothing fails because of a limit that is only watched
-	}
 	return l, nil
+}
+
+// Policy is the policy of this rule alone.
+func (l *Limiter) Policy() *Policy { return l.alone }
+
+// sharesWith says whether two rules can be decided together.
+func (l *Limiter) sharesWith(other *Limiter) bool {
+	a, b := l.cfg, other.cfg
+	sameStore := l.store.store == other.store.store
+	return sameStore && a.Prefix == b.Prefix && bytes.Equal(a.Secret, b.Secret) && a.InlineWait == b.InlineWait &&
+		a.PerClient == b.PerClient && a.Client == b.Client && a.WhenAway == b.WhenAway && a.Shadow == b.Shadow
 }
 
 // Rule returns the limiter's name.
@@ -82,9 +95,9 @@ func (l *Limiter) Limit() Limit { return l.limit }
 // Wait when a newcomer would go. n above the limit is an [ExceedsLimitError].
 func (l *Limiter) TryAcquire(ctx context.Context, key string, n int) (Decision, error) {
 	r := Request{Key: key, Cost: n, Token: NewToken()}
-	d, err := l.ask(ctx, luascripts.Try, r)
+	d, err := l.alone.ask(ctx, luascripts.Try, r)
 	if err != nil {
-		l.withdrawLost(ctx, r, err)
+		l.alone.withdrawLost(ctx, r, err)
 	}
 	return d, err
 }
@@ -94,8 +107,7 @@ func (l *Limiter) TryAcquire(ctx context.Context, key string, n int) (Decision, 
 // With MaxWait exceeded it leaves the line and the error is a [TooLateError],
 // and with a cost above the limit too, with an [ExceedsLimitError].
 func (l *Limiter) Book(ctx context.Context, r Request) (Decision, error) {
-	r.Token = NewToken()
-	return l.askForJob(ctx, luascripts.Book, r)
+	return l.alone.Book(ctx, r)
 }
 
 // Redeem grants a job its permits when its turn has come, up to InlineWait
@@ -107,27 +119,13 @@ func (l *Limiter) Book(ctx context.Context, r Request) (Decision, error) {
 // take it back with [Limiter.Refund]. After a Decision by a Fallback go on with
 // the Request in it: the Token that was sent may be refused.
 func (l *Limiter) Redeem(ctx context.Context, r Request) (Decision, error) {
-	return l.askForJob(ctx, luascripts.Grant, r)
-}
-
-// askForJob leaves no place behind for a cost that is never met: the limit may
-// have been a larger one when the job took it.
-func (l *Limiter) askForJob(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
-	if err := checkJob(r.Job); err != nil {
-		return Decision{}, err
-	}
-	d, err := l.ask(ctx, mode, r)
-	if errors.Is(err, ErrExceedsLimit) || d.instead == insteadOfNever {
-		l.leave(ctx, r)
-	}
-	return d, err
+	return l.alone.Redeem(ctx, r)
 }
 
 // Cancel takes the booking of r.Job out of the line; without one it does
-// nothing. Who comes next is told in the Turn.
-func (l *Limiter) Cancel(ctx context.Context, r Request) (Turn, error) {
-	r.Token = 0
-	return l.takeBack(ctx, r, false)
+// nothing. Who comes next is told in the Turns.
+func (l *Limiter) Cancel(ctx context.Context, r Request) ([]Turn, error) {
+	return l.alone.Cancel(ctx, r)
 }
 
 // Refund gives the grant of r.Token back, if it has one, and takes the booking
@@ -135,38 +133,35 @@ func (l *Limiter) Cancel(ctx context.Context, r Request) (Turn, error) {
 // on, for at least a minute, so a copy of its call that comes late is not
 // charged. It is idempotent. Hand back the Request of the [Decision]: it knows
 // where the grant was made, and what it is worth.
-func (l *Limiter) Refund(ctx context.Context, r Request) (Turn, error) {
-	return l.takeBack(ctx, r, false)
+func (l *Limiter) Refund(ctx context.Context, r Request) ([]Turn, error) {
+	return l.alone.Refund(ctx, r)
 }
 
 // Return gives the grant of r.Token back like [Limiter.Refund], and r.Job the
 // first place in the line for it: a job that was let in and could not start. A
 // job that the limit can't admit any more gets no place.
-func (l *Limiter) Return(ctx context.Context, r Request) (Turn, error) {
-	if err := checkJob(r.Job); err != nil {
-		return Turn{}, err
-	}
-	return l.takeBack(ctx, r, true)
+func (l *Limiter) Return(ctx context.Context, r Request) ([]Turn, error) {
+	return l.alone.Return(ctx, r)
 }
 
 // Reset forgets what was spent on a key. Who waits keeps its place.
-func (l *Limiter) Reset(ctx context.Context, key string) (Turn, error) {
+func (l *Limiter) Reset(ctx context.Context, key string) ([]Turn, error) {
 	if err := checkKey(key); err != nil {
-		return Turn{}, err
+		return nil, err
 	}
 	k := l.keys(l.ID(key))
-	if spare := l.away.spare.Load(); spare != nil {
+	if spare := l.alone.away.spare.Load(); spare != nil {
 		_, _ = spare.resetBy(ctx, ruling{Limit: l.LimitLastKnown()}, k) // fails only with ctx, as the next call does
 	}
 	var reply luascripts.CancelReply
-	err := l.ruled(ctx, func(in ruling) (err error) {
-		reply, err = l.store.resetBy(ctx, in, k)
+	err := l.alone.ruled(ctx, func(in []ruling) (err error) {
+		reply, err = l.store.resetBy(ctx, in[0], k)
 		return l.fault("reset", reply.Status, err)
 	})
 	if err != nil {
-		return Turn{}, err
+		return nil, err
 	}
-	return l.turn(reply.Next, reply.Now), nil
+	return l.alone.turns(reply.Next, reply.Now), nil
 }
 
 // ID is the form in which a key appears in Redis: as it is, or hashed, see
@@ -180,6 +175,12 @@ func (l *Limiter) Ledger(key string) string { return l.keys(l.ID(key)).Ledger() 
 func (l *Limiter) keys(id string) luascripts.Limit {
 	return luascripts.LimitKeys(l.cfg.Prefix, l.named, id)
 }
+
+// Stale says that a grant is too old to be acted on: the process was stopped
+// between the answer and now, and acting late would come too close to the next
+// grant. Then acquire again. The bound is a tenth of the window, at least
+// [staleMin] and at most [staleMax].
+func (l *Limiter) Stale(d Decision) bool { return l.alone.Stale(d) }
 
 // LimitLastKnown is the limit in force when this limiter heard of it last, and
 // the one in code before; [Limiter.LimitInForce] asks when that is long ago.

@@ -9,9 +9,10 @@ import (
 // InForce is the limit by which a rule goes at a moment.
 type InForce struct {
 	Limit   Limit
-	Stored  bool  // it goes before the one in code
-	Version int64 // grows with each change of what is stored; 0 when nothing is
-	Err     error // why it is not known; nothing is granted then
+	Stored  bool      // it goes before the one in code
+	Version int64     // grows with each change of what is stored, and of the closing; 0 when nothing is
+	Closed  time.Time // until when the rule is closed on all keys; zero for not
+	Err     error     // why it is not known; nothing is granted then
 }
 
 // LimitsInForce asks for the limits in force of many limiters, in order, with
@@ -42,5 +43,5 @@ func LimitsInForce(ctx context.Context, limiters []*Limiter) []InForce {
 }
 
 func (k knownLimit) inForce() InForce {
-	return InForce{Limit: k.limit, Stored: k.stored, Version: k.version, Err: k.err}
+	return InForce{Limit: k.limit, Stored: k.stored, Version: k.changed, Closed: k.closed, Err: k.err}
 }

@@ -17,6 +17,9 @@ type limitStore interface {
 	stored(ctx context.Context, rule string) storedLimit
 	// change sets or takes away the limit of a rule.
 	change(ctx context.Context, rule string, c limitChange) (done bool, version int64, err error)
+	// closeRule closes a rule on all keys for d from now on; 0 opens it, and below 0
+	// it only tells everybody that something has changed.
+	closeRule(ctx context.Context, rule string, d time.Duration) (until time.Time, version int64, err error)
 	// changes lets a caller wait for a change: for d at most, and never longer
 	// than ctx. It may return early; stop ends it.
 	changes(ctx context.Context, rule string) (wait func(d time.Duration), stop func())
@@ -28,6 +31,9 @@ type storedLimit struct {
 	version   int64
 	malformed bool // it is none that we wrote
 	err       error
+
+	closed  time.Time // until when the rule is closed on all keys; zero for not
+	closing int64     // version of that
 }
 
 // limitChange is a change of a stored limit.
@@ -52,13 +58,17 @@ func (s redisLimits) storedOf(ctx context.Context, rules []string) []storedLimit
 	out := make([]storedLimit, len(rules))
 	for i, r := range luascripts.StoredLimits(ctx, s.rdb, s.prefix, rules) {
 		_, malformed := errors.AsType[*luascripts.ReplyError](r.Err)
-		out[i] = storedLimit{text: r.Text, version: r.Version, malformed: malformed, err: r.Err}
+		out[i] = storedLimit{text: r.Text, version: r.Version, malformed: malformed, err: r.Err, closed: r.Closed, closing: r.Closing}
 	}
 	return out
 }
 
 func (s redisLimits) change(ctx context.Context, rule string, c limitChange) (bool, int64, error) {
 	return luascripts.SetLimit(ctx, s.rdb, s.prefix, rule, luascripts.SetLimitArgs{Limit: c.text, Absent: c.absent, TTL: c.ttl})
+}
+
+func (s redisLimits) closeRule(ctx context.Context, rule string, d time.Duration) (time.Time, int64, error) {
+	return luascripts.CloseRule(ctx, s.rdb, s.prefix, rule, d)
 }
 
 // changes listens to the rule's channel. A connection that fails only means
@@ -97,13 +107,31 @@ type memoryLimit struct {
 	text    string
 	version int64
 	until   time.Time // zero for ever
+
+	closed  time.Time
+	closing int64
 }
 
 func (s *memoryLimits) stored(_ context.Context, rule string) storedLimit {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.getLocked(rule)
-	return storedLimit{text: m.text, version: m.version}
+	return storedLimit{text: m.text, version: m.version, closed: m.closed, closing: m.closing}
+}
+
+func (s *memoryLimits) closeRule(_ context.Context, rule string, d time.Duration) (time.Time, int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, now := s.getLocked(rule), orNow(s.now)
+	m.closing = max(now.UnixMicro(), m.closing+1)
+	switch until := now.Add(d); {
+	case d == 0, d < 0 && !m.closed.After(now):
+		m.closed = time.Time{}
+	case d > 0 && until.After(m.closed):
+		m.closed = until
+	}
+	s.putLocked(rule, m)
+	return m.closed, m.closing, nil
 }
 
 func (s *memoryLimits) getLocked(rule string) memoryLimit {
@@ -122,10 +150,15 @@ func (s *memoryLimits) change(_ context.Context, rule string, c limitChange) (bo
 		return false, old.version, nil
 	}
 	now := orNow(s.now)
-	m := memoryLimit{text: c.text, version: max(now.UnixMicro(), old.version+1)}
+	m := memoryLimit{text: c.text, version: max(now.UnixMicro(), old.version+1), closed: old.closed, closing: old.closing}
 	if c.ttl > 0 {
 		m.until = now.Add(c.ttl)
 	}
+	s.putLocked(rule, m)
+	return true, m.version, nil
+}
+
+func (s *memoryLimits) putLocked(rule string, m memoryLimit) {
 	if s.rules == nil {
 		s.rules = make(map[string]memoryLimit)
 	}
@@ -134,7 +167,6 @@ func (s *memoryLimits) change(_ context.Context, rule string, c limitChange) (bo
 		close(s.changed)
 		s.changed = nil
 	}
-	return true, m.version, nil
 }
 
 // changes rings for a change of any rule.

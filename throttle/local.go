@@ -12,9 +12,14 @@ import (
 // of in Redis: the same type, the same limits and the same line, for tests, for
 // programs of one process, and for what a process may do by itself. It is never
 // away. What it counted ends with it. Limiters of the same name do not share
-// anything. Faults of the arguments are reported as by [New].
+// anything, so a [Policy] has none but one of them. Faults of the arguments are reported as by [New].
 func NewLocal(rule string, limit Limit, cfg Config) (*Limiter, error) {
-	return newOn(newMemoryStore(nil), rule, limit, cfg)
+	l, err := newRule(newMemoryStore(nil), rule, limit, cfg)
+	if err != nil {
+		return nil, err
+	}
+	l.alone = newPolicy([]*Limiter{l})
+	return l, nil
 }
 
 // memoryStore counts in this process, by its clock or by one that it is given.
@@ -24,30 +29,39 @@ func newMemoryStore(now func() time.Time) memoryStore { return memoryStore{memor
 
 func newMemoryDesk(now func() time.Time) *desk { return &desk{store: newMemoryStore(now)} }
 
-func (s memoryStore) acquire(ctx context.Context, k luascripts.Limit, a luascripts.AcquireArgs) (luascripts.AcquireReply, error) {
+func (s memoryStore) acquire(ctx context.Context, a luascripts.AcquireArgs) (luascripts.AcquireReply, error) {
 	if err := ctx.Err(); err != nil {
 		return luascripts.AcquireReply{}, err
 	}
-	return s.Acquire(k, a), nil
+	return s.Acquire(a), nil
 }
 
-func (s memoryStore) cancel(ctx context.Context, k luascripts.Limit, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
+func (s memoryStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
 	if err := ctx.Err(); err != nil {
 		return luascripts.CancelReply{}, err
 	}
-	return s.Cancel(k, a), nil
+	return s.Cancel(a), nil
 }
 
-func (s memoryStore) check(ctx context.Context, bookings []luascripts.CheckArgs) []luascripts.CheckReply {
-	out := make([]luascripts.CheckReply, len(bookings))
-	for i, b := range bookings {
-		if err := ctx.Err(); err != nil {
-			out[i].Err = err
-			continue
-		}
-		out[i] = s.Check(b)
+func (s memoryStore) close(ctx context.Context, a luascripts.CloseArgs) (luascripts.CloseReply, error) {
+	if err := ctx.Err(); err != nil {
+		return luascripts.CloseReply{}, err
 	}
-	return out
+	return s.Close(a), nil
+}
+
+func (s memoryStore) settle(ctx context.Context, a luascripts.SettleArgs) (luascripts.CancelReply, error) {
+	if err := ctx.Err(); err != nil {
+		return luascripts.CancelReply{}, err
+	}
+	return s.Settle(a), nil
+}
+
+func (s memoryStore) release(ctx context.Context, p luascripts.Part, token uint64) (luascripts.ReleaseReply, error) {
+	if err := ctx.Err(); err != nil {
+		return luascripts.ReleaseReply{}, err
+	}
+	return s.Release(p, token), nil
 }
 
 func (s memoryStore) peek(ctx context.Context, k luascripts.Limit, a luascripts.PeekArgs) (luascripts.PeekReply, error) {
@@ -62,4 +76,24 @@ func (s memoryStore) reset(ctx context.Context, k luascripts.Limit, n luascripts
 		return luascripts.CancelReply{}, err
 	}
 	return s.Reset(k, n), nil
+}
+
+func (s memoryStore) check(ctx context.Context, bookings []luascripts.CheckArgs) []luascripts.CheckReply {
+	out := make([]luascripts.CheckReply, len(bookings))
+	for i, b := range bookings {
+		if out[i].Err = ctx.Err(); out[i].Err == nil {
+			out[i] = s.Check(b)
+		}
+	}
+	return out
+}
+
+func (s memoryStore) renew(ctx context.Context, leases []luascripts.RenewArgs) []luascripts.RenewReply {
+	out := make([]luascripts.RenewReply, len(leases))
+	for i, l := range leases {
+		if out[i].Err = ctx.Err(); out[i].Err == nil {
+			out[i] = s.Renew(l.Part, l.Token)
+		}
+	}
+	return out
 }

@@ -86,7 +86,7 @@ func TestLocalRefusals(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	place := throttle.Place{Limiter: l, ID: l.ID(key), Job: "a", Cost: 1}
+	place := throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}
 	_, try := l.TryAcquire(ended, key, 1)
 	_, peek := l.Peek(ended, key, 1)
 	_, reset := l.Reset(ended, key)
@@ -113,7 +113,7 @@ func TestCheckOfBothKinds(t *testing.T) {
 			s.try(l, 1)
 			s.job(l, "a", 1)
 		}
-		places = append(places, throttle.Place{Limiter: l, ID: l.ID(key), Job: map[bool]string{true: "a", false: "b"}[len(places) < 2], Cost: 1})
+		places = append(places, throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: map[bool]string{true: "a", false: "b"}[len(places) < 2], Costs: []int{1}})
 	}
 	pipes := &pipelines{}
 	s.raw.AddHook(pipes)

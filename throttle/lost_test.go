@@ -110,7 +110,7 @@ func TestLostReplyOfARefund(t *testing.T) {
 		t.Fatal(err)
 	}
 	// it has a place, also when this test is too slow to see it before it is late
-	place := throttle.Place{Limiter: s.outside, ID: s.outside.ID(key), Job: "a", Cost: 1}
+	place := throttle.Place{Policy: s.outside.Policy(), IDs: []string{s.outside.ID(key)}, Job: "a", Costs: []int{1}}
 	if got := throttle.Check(t.Context(), s.rdb, []throttle.Place{place})[0]; !got.Known || got.Before != 0 {
 		t.Errorf("Check after Return = %+v, want the first place", got)
 	}

@@ -44,7 +44,7 @@ func TestBookingOutlivesALargerLimit(t *testing.T) {
 		},
 	} {
 		s.want(s.job(large, "a", 4), false, time.Minute)
-		place := throttle.Place{Limiter: small, ID: small.ID(key), Job: "a", Cost: 4}
+		place := throttle.Place{Policy: small.Policy(), IDs: []string{small.ID(key)}, Job: "a", Costs: []int{4}}
 		if got := throttle.Check(t.Context(), s.rdb, []throttle.Place{place})[0]; !errors.Is(got.Err, throttle.ErrExceedsLimit) {
 			t.Errorf("Check = %+v, want %v", got, throttle.ErrExceedsLimit)
 		}

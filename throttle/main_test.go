@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
@@ -104,6 +105,19 @@ func (s *scene) want(d throttle.Decision, granted bool, at time.Duration) {
 	if d.Granted != granted || d.At.Sub(start) != at {
 		s.Errorf("%v: granted = %v at %v, want %v at %v", d, d.Granted, d.At.Sub(start), granted, at)
 	}
+}
+
+// soleTurn is the one who was told to come earlier, the zero Turn for nobody.
+func soleTurn(tb rapid.TB, turns []throttle.Turn) throttle.Turn {
+	tb.Helper()
+	switch len(turns) {
+	case 0:
+		return throttle.Turn{}
+	case 1:
+		return turns[0]
+	}
+	tb.Fatalf("%d were told to come earlier, want one at most: %+v", len(turns), turns)
+	return throttle.Turn{}
 }
 
 // calls counts the scripts that a client runs, and calls after when one came

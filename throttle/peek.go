@@ -20,6 +20,7 @@ type State struct {
 	Booked    []Waiting // the first of the line, in order
 
 	Expires time.Duration // until what was spent is forgotten; 0 when nothing is known
+	Closed  time.Time     // until when nothing goes, see [Limiter.CloseKey] and [Limiter.CloseRule]; zero for not
 }
 
 // Waiting is one place in a line.
@@ -43,7 +44,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, most int) (State, error)
 	if err != nil {
 		return State{}, err
 	}
-	s := State{Now: reply.Now, Available: reply.Free, Next: reply.Next, Waiting: reply.Waiting, Expires: reply.Life}
+	s := State{Now: reply.Now, Available: reply.Free, Next: reply.Next, Waiting: reply.Waiting, Expires: reply.Life, Closed: reply.Closed}
 	for _, w := range reply.Listed {
 		s.Booked = append(s.Booked, Waiting{Job: w.Job, Cost: w.Cost, At: w.At})
 	}
@@ -66,7 +67,7 @@ func (l *Limiter) Available(ctx context.Context, key string) (int, error) {
 // [ErrUnavailable].
 func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Duration, error) {
 	r := Request{Key: key, Cost: n}
-	if err := l.check(r); err != nil {
+	if err := l.alone.check(r); err != nil {
 		return 0, err
 	}
 	reply, err := l.look(ctx, r, 0)
@@ -75,11 +76,11 @@ func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Durati
 
 // look peeks with a newcomer of r's cost.
 func (l *Limiter) look(ctx context.Context, r Request, most int) (reply luascripts.PeekReply, err error) {
-	err = l.ruled(ctx, func(in ruling) (err error) {
-		if err := l.fits(in.Limit, r); err != nil {
+	err = l.alone.ruled(ctx, func(in []ruling) (err error) {
+		if err := l.fits(in[0].Limit, r.Cost); err != nil {
 			return err
 		}
-		reply, err = l.store.peekBy(ctx, in, l.keys(l.ID(r.Key)), luascripts.PeekArgs{Cost: r.Cost, Most: most})
+		reply, err = l.store.peekBy(ctx, in[0], l.keys(l.ID(r.Key)), luascripts.PeekArgs{Cost: r.Cost, Most: most})
 		return l.fault("peek", reply.Status, err)
 	})
 	return reply, err

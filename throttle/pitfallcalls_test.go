@@ -136,8 +136,9 @@ func (c *commandNames) add(cmds ...redis.Cmder) {
 }
 
 // 48: a client that reads from replicas is told what was. Only commands that
-// may write are sent, looks too: no client takes these to a replica. A limit that
-// an operator stored is the exception: it is looked at now and then only.
+// may write are sent, looks too: no client takes these to a replica. What
+// an operator stored, a limit or a closing, is the exception: it is looked at now
+// and then only.
 func TestPitfall48ReplicaReads(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -149,7 +150,7 @@ func TestPitfall48ReplicaReads(t *testing.T) {
 	s.try(l, 1)
 	_, book := l.Book(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "c"})
 	_, peek := l.Peek(t.Context(), key, 10)
-	check := throttle.Check(t.Context(), s.raw, []throttle.Place{{Limiter: l, ID: l.ID(key), Job: "b", Cost: 1}})[0].Err
+	check := throttle.Check(t.Context(), s.raw, []throttle.Place{{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "b", Costs: []int{1}}})[0].Err
 	_, cancel := l.Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "b"})
 	_, refund := l.Refund(t.Context(), d.Request)
 	_, reset := l.Reset(t.Context(), key)
@@ -160,7 +161,7 @@ func TestPitfall48ReplicaReads(t *testing.T) {
 		t.Errorf("%q: want a command for each of 9 calls", names.seen)
 	}
 	for _, name := range names.seen {
-		if !slices.Contains([]string{"eval", "evalsha", "script", "hello", "client", "get hw:limit:sms"}, name) {
+		if !slices.Contains([]string{"eval", "evalsha", "script", "hello", "client", "get hw:limit:sms", "get hw:closed:{hw:limit:sms}"}, name) {
 			t.Errorf("%q is sent", name)
 		}
 	}

@@ -58,11 +58,11 @@ import (
 //	35  can't be: no text of an error of Lua is read, a script answers a status; TestReplies of the scripts
 //	36  TestPitfall36FullRedis of the scripts
 //	37  TestPitfall37WaitingGoesDeeper
-//	38  not yet: a limit of concurrency
-//	39  TestPitfall39ReleaseOfUnknown; leases, not yet
-//	40  not yet: a limit of concurrency
-//	41  not yet: a limit of concurrency
-//	42  not yet: several rules for one task
+//	38  TestPitfall38LostWakeUp
+//	39  TestPitfall39ReleaseOfUnknown, TestPitfall39ReleaseInflates
+//	40  TestPitfall40NoWakeUpOnRelease
+//	41  TestPitfall41LeaseEndsWhileHolderRuns
+//	42  TestPitfall42PartialCharge
 //	43  TestPitfall43RefundOfAnotherWindow, TestPitfall43RefundAtTheEdge
 //	44  TestPitfall44LongAndShortDay, and those of limit_civil_test.go
 //	45  can't be: nothing is refilled in the background, what a change does is computed by the next call
@@ -406,7 +406,7 @@ func TestPitfall34ForgottenScripts(t *testing.T) {
 				t.Errorf("Redeem = %v, %v, want granted", d, err)
 			}
 		}
-		if got := throttle.Check(t.Context(), rdb, []throttle.Place{{Limiter: l, ID: l.ID(key), Job: "a", Cost: 1}})[0]; got.Err != nil {
+		if got := throttle.Check(t.Context(), rdb, []throttle.Place{{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}})[0]; got.Err != nil {
 			t.Error(got.Err)
 		}
 		s, err := l.Peek(t.Context(), key, 0)

@@ -18,10 +18,10 @@ func TestCheckManyPlaces(t *testing.T) {
 	var places []throttle.Place
 	for i := range 3 {
 		s.job(l, fmt.Sprint("job", i), 1)
-		places = append(places, throttle.Place{Limiter: l, ID: l.ID(key), Job: fmt.Sprint("job", i), Cost: 1})
+		places = append(places, throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: fmt.Sprint("job", i), Costs: []int{1}})
 	}
 	s.raw.LPush(t.Context(), "hw:{broken}:sms", "x")
-	places = append(places, throttle.Place{Limiter: l, ID: "broken", Job: "a", Cost: 1})
+	places = append(places, throttle.Place{Policy: l.Policy(), IDs: []string{"broken"}, Job: "a", Costs: []int{1}})
 	for range 2 { // cold, then known
 		got := throttle.Check(t.Context(), s.rdb, places)
 		for i, want := range []struct {
@@ -54,7 +54,7 @@ func TestCheckRenewsThePromise(t *testing.T) {
 	if _, err := l.Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "b"}); err != nil {
 		t.Fatal(err)
 	}
-	c := throttle.Place{Limiter: l, ID: l.ID(key), Job: "c", Cost: 1}
+	c := throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "c", Costs: []int{1}}
 	check := func(at, want time.Duration) {
 		t.Helper()
 		s.at(at)
@@ -80,7 +80,8 @@ func TestLeave(t *testing.T) {
 	for _, job := range []string{"a", "b", "c"} {
 		s.job(l, job, 1)
 	}
-	turn, err := throttle.Place{Limiter: l, ID: l.ID(key), Job: "b", Cost: 1}.Leave(t.Context())
+	turns, err := throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "b", Costs: []int{1}}.Leave(t.Context())
+	turn := soleTurn(t, turns)
 	if err != nil || turn.Job != "c" || turn.At.Sub(start) != time.Minute || turn.Wait != time.Minute {
 		t.Errorf("Leave = %+v, %v, want c to come at 1m", turn, err)
 	}
@@ -131,8 +132,8 @@ func TestPeek(t *testing.T) {
 	s.at(time.Minute - 10*ms)
 	s.want(s.job(l, "c", 3), true, time.Minute) // ahead of its instant: nothing is free until it has gone
 	look(0, 0, 2*time.Minute)
-	if turn, err := l.Reset(t.Context(), key); err != nil || turn.Job != "" {
-		t.Errorf("Reset = %+v, %v, want nobody to come", turn, err)
+	if turns, err := l.Reset(t.Context(), key); err != nil || len(turns) != 0 {
+		t.Errorf("Reset = %+v, %v, want nobody to come", turns, err)
 	}
 	look(3, 0, time.Minute-10*ms)
 	if n := s.raw.Exists(t.Context(), "hw:{"+key+"}:sms").Val(); n != 0 {
@@ -148,7 +149,8 @@ func TestResetKeepsTheLine(t *testing.T) {
 	s.job(l, "a", 1)
 	s.job(l, "b", 1)
 	s.at(time.Second)
-	turn, err := l.Reset(t.Context(), key)
+	turns, err := l.Reset(t.Context(), key)
+	turn := soleTurn(t, turns)
 	if err != nil || turn.Job != "b" || turn.Wait != 0 {
 		t.Errorf("Reset = %+v, %v, want b to come now", turn, err)
 	}

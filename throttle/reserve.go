@@ -21,7 +21,7 @@ import (
 // instant that was told last lets the others pass; the turn itself is kept for
 // an hour more. All methods are safe for concurrent use.
 type Reservation struct {
-	l   *Limiter
+	p   *Policy
 	job string
 
 	waiting chan struct{} // holds a token while somebody is in Wait
@@ -41,7 +41,7 @@ type Reservation struct {
 // [ErrUnavailable], and nothing stays reserved. Inside a worker it does the same
 // as outside: the place belongs to the caller, not to the task.
 func (l *Limiter) Reserve(ctx context.Context, key string, n int) (*Reservation, error) {
-	return l.reserve(ctx, Request{Key: key, Cost: n})
+	return l.alone.reserve(ctx, Request{Key: key, Cost: n})
 }
 
 // ReserveWithin is [Limiter.Reserve] with a bound on the wait: when the permits
@@ -51,19 +51,19 @@ func (l *Limiter) ReserveWithin(ctx context.Context, key string, n int, d time.D
 	if d <= 0 {
 		d = -1
 	}
-	return l.reserve(ctx, Request{Key: key, Cost: n, MaxWait: d})
+	return l.alone.reserve(ctx, Request{Key: key, Cost: n, MaxWait: d})
 }
 
-func (l *Limiter) reserve(ctx context.Context, r Request) (*Reservation, error) {
+func (p *Policy) reserve(ctx context.Context, r Request) (*Reservation, error) {
 	r.Token, r.prompt = NewToken(), true
 	r.Job = "reserve:" + r.Token.String()
-	d, err := l.ask(ctx, luascripts.Grant, r)
+	d, err := p.ask(ctx, luascripts.Grant, r)
 	if err != nil {
-		l.withdrawLost(ctx, r, err)
+		p.withdrawLost(ctx, r, err)
 		return nil, err
 	}
 	r.MaxWait = 0 // it bounded the decision to reserve
-	v := &Reservation{l: l, job: r.Job, waiting: make(chan struct{}, 1), next: r}
+	v := &Reservation{p: p, job: r.Job, waiting: make(chan struct{}, 1), next: r}
 	v.keep(d, false)
 	return v, nil
 }
@@ -120,8 +120,8 @@ func (v *Reservation) Wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	bell := v.l.waiters.add(v.job)
-	defer v.l.waiters.remove(v.job)
+	bell := v.p.listen(v.job)
+	defer v.p.hush(v.job)
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -133,7 +133,7 @@ func (v *Reservation) Wait(ctx context.Context) error {
 		case err != nil:
 			return err
 		case !d.Granted:
-			if err := v.l.waitTurn(ctx, d, bell); err != nil {
+			if err := v.p.waitTurn(ctx, d, bell); err != nil {
 				return err
 			}
 		default:
@@ -155,7 +155,7 @@ func (v *Reservation) settle(ctx context.Context, d Decision) (ok bool, err erro
 	}
 	v.mu.Lock()
 	ours := v.ahead // else it was granted before this Wait
-	good := !ours || err == nil && !v.l.Stale(d)
+	good := !ours || err == nil && !v.p.Stale(d)
 	v.ahead, v.owed = !good, !good
 	v.mu.Unlock()
 	if good {
@@ -174,7 +174,7 @@ func (v *Reservation) comeBack(ctx context.Context) error {
 	if !owed {
 		return nil
 	}
-	if err := v.l.comeBack(ctx, r); err != nil {
+	if err := v.p.comeBack(ctx, r); err != nil {
 		return err
 	}
 	v.mu.Lock()
@@ -203,7 +203,7 @@ func (v *Reservation) ask(ctx context.Context, prompt bool) (Decision, error) {
 		return d, err
 	}
 	r.prompt = prompt
-	d, err = v.l.askForJob(ctx, luascripts.Grant, r)
+	d, err = v.p.askForJob(ctx, luascripts.Grant, r)
 	if err == nil {
 		v.keep(d, !prompt)
 	}
@@ -226,7 +226,7 @@ func (v *Reservation) gone() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.over {
-		return fmt.Errorf("%w: the reservation was given back, rule %q", ErrWithdrawn, v.l.rule)
+		return fmt.Errorf("%w: the reservation was given back, rule %q", ErrWithdrawn, v.p.String())
 	}
 	return nil
 }
@@ -239,7 +239,7 @@ func (v *Reservation) Cancel(ctx context.Context) error {
 	v.mu.Lock()
 	v.over = true
 	v.mu.Unlock()
-	v.l.waiters.ring(v.job)
+	v.p.ring(v.job)
 	v.asking.Lock()
 	defer v.asking.Unlock()
 	v.mu.Lock()
@@ -248,7 +248,7 @@ func (v *Reservation) Cancel(ctx context.Context) error {
 		r = v.d.Request
 	}
 	v.mu.Unlock()
-	_, err := v.l.Refund(ctx, r)
+	_, err := v.p.Refund(ctx, r)
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // ruling is a limit in force with the version under which it was stored; 0 for
@@ -13,12 +14,13 @@ import (
 type ruling struct {
 	Limit
 	version int64
+	closed  time.Time // until when the rule is closed on all keys; zero for not
 }
 
 // ruling is what a look found. When a ledger knows a version that is stored
 // nowhere any more, what is in force counts as that version.
 func (f *limitInForce) ruling(k *knownLimit) ruling {
-	return ruling{k.limit, max(k.version, f.floor.Load())}
+	return ruling{k.limit, max(k.version, f.floor.Load()), k.closed}
 }
 
 // lastRuling is the ruling that was heard last.
@@ -32,8 +34,11 @@ func (l *Limiter) lastRuling() ruling {
 	return r
 }
 
-// outdatedError says that a ledger was written under a newer limit.
-type outdatedError struct{ version int64 }
+// outdatedError says that the ledger of a rule was written under a newer limit.
+type outdatedError struct {
+	version int64
+	part    int // which rule of the policy, from 0
+}
 
 func (e *outdatedError) Error() string {
 	return fmt.Sprintf("throttle: the ledger was written under a limit of version %d", e.version)
@@ -41,26 +46,45 @@ func (e *outdatedError) Error() string {
 
 func (e *outdatedError) Unwrap() error { return ErrUnavailable }
 
-// ruled calls f under the limit in force, and again after another look when a
+// ruled calls f under the limits in force, and again after another look when a
 // ledger was written under a newer one.
-func (l *Limiter) ruled(ctx context.Context, f func(in ruling) error) error {
-	in, err := l.ruling(ctx)
+func (p *Policy) ruled(ctx context.Context, f func(in []ruling) error) error {
+	in, err := p.rulings(ctx)
 	if err != nil {
 		return err
 	}
-	for range asksMax {
+	for range asksMax + len(p.rules) - 1 {
 		err = f(in)
 		o, ok := errors.AsType[*outdatedError](err)
 		if !ok {
 			return err
 		}
-		newer, failed := l.catchUp(ctx, o.version)
-		if failed != nil {
+		if failed := p.catchUp(ctx, in, o.part, o.version); failed != nil {
 			return failed
 		}
-		in = newer
 	}
-	return err // the limit changes faster than it can be asked for: nothing was decided
+	return err // the limits change faster than they can be asked for: nothing was decided
+}
+
+// rulings are the limits by which the policy decides now.
+func (p *Policy) rulings(ctx context.Context) ([]ruling, error) {
+	in := make([]ruling, len(p.rules))
+	for i, l := range p.rules {
+		var err error
+		if in[i], err = l.ruling(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return in, nil
+}
+
+// catchUp puts into in what is in force of a rule whose ledger knows this version.
+func (p *Policy) catchUp(ctx context.Context, in []ruling, part int, version int64) (err error) {
+	if part < 0 || part >= len(p.rules) {
+		return &outdatedError{version, part} // a store that does not say which
+	}
+	in[part], err = p.rules[part].catchUp(ctx, version)
+	return err
 }
 
 // catchUp looks at what is stored now, because a ledger knows this version. If

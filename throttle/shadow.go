@@ -20,14 +20,14 @@ const (
 )
 
 // watch asks without waiting or booking, and lets run what was refused.
-func (l *Limiter) watch(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+func (p *Policy) watch(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
 	if mode == luascripts.Book { // it spends nothing, and is not to wait
 		now := time.Now()
-		return Decision{Request: r, Rule: l.rule, At: now, Now: now, start: now}, nil
+		return Decision{Request: r, Rule: p.rules[0].rule, At: now, Now: now, start: now}, nil
 	}
 	unbounded := r
 	unbounded.MaxWait = 0 // the answer must not depend on it
-	d, err := l.decide(ctx, luascripts.Try, unbounded)
+	d, err := p.decide(ctx, luascripts.Try, unbounded)
 	d.MaxWait = r.MaxWait
 	switch {
 	case err == nil && d.Granted:
@@ -38,7 +38,7 @@ func (l *Limiter) watch(ctx context.Context, mode luascripts.Mode, r Request) (D
 			d.instead = insteadOfLate
 		}
 		if !d.Promised.IsZero() {
-			l.leave(ctx, r) // it stands in the line from before, and runs now
+			p.leave(ctx, r) // it stands in the line from before, and runs now
 		}
 	case ctx.Err() != nil || errors.Is(err, ErrWithdrawn): // the caller's own doing
 		return d, err

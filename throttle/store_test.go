@@ -26,23 +26,43 @@ func (s *fakeStore) answer() luascripts.Status {
 	return s.status()
 }
 
-func (s *fakeStore) acquire(context.Context, luascripts.Limit, luascripts.AcquireArgs) (luascripts.AcquireReply, error) {
+func (s *fakeStore) acquire(context.Context, luascripts.AcquireArgs) (luascripts.AcquireReply, error) {
 	reply := s.acquired
-	reply.Status, reply.Now = s.answer(), s.now
+	reply.Status, reply.Part, reply.Now = s.answer(), 1, s.now
 	return reply, nil
 }
 
-func (s *fakeStore) cancel(_ context.Context, _ luascripts.Limit, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
+func (s *fakeStore) cancel(_ context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
 	s.cancels = append(s.cancels, a)
-	return luascripts.CancelReply{Status: s.answer(), Now: s.now}, nil
+	return luascripts.CancelReply{Status: s.answer(), Part: 1, Now: s.now}, nil
 }
 
 func (s *fakeStore) check(_ context.Context, bookings []luascripts.CheckArgs) []luascripts.CheckReply {
 	out := make([]luascripts.CheckReply, len(bookings))
 	for i := range out {
-		out[i] = luascripts.CheckReply{Status: s.answer(), Now: s.now}
+		out[i] = luascripts.CheckReply{Status: s.answer(), Part: 1, Now: s.now}
 	}
 	return out
+}
+
+func (s *fakeStore) close(context.Context, luascripts.CloseArgs) (luascripts.CloseReply, error) {
+	return luascripts.CloseReply{Status: s.answer(), Part: 1, Now: s.now}, nil
+}
+
+func (s *fakeStore) renew(_ context.Context, leases []luascripts.RenewArgs) []luascripts.RenewReply {
+	out := make([]luascripts.RenewReply, len(leases))
+	for i := range out {
+		out[i] = luascripts.RenewReply{Held: s.answer() == luascripts.Granted, Now: s.now}
+	}
+	return out
+}
+
+func (s *fakeStore) release(context.Context, luascripts.Part, uint64) (luascripts.ReleaseReply, error) {
+	return luascripts.ReleaseReply{Status: s.answer(), Now: s.now}, nil
+}
+
+func (s *fakeStore) settle(context.Context, luascripts.SettleArgs) (luascripts.CancelReply, error) {
+	return luascripts.CancelReply{}, nil
 }
 
 func (s *fakeStore) peek(context.Context, luascripts.Limit, luascripts.PeekArgs) (luascripts.PeekReply, error) {
@@ -50,15 +70,16 @@ func (s *fakeStore) peek(context.Context, luascripts.Limit, luascripts.PeekArgs)
 }
 
 func (s *fakeStore) reset(context.Context, luascripts.Limit, luascripts.Numbers) (luascripts.CancelReply, error) {
-	return luascripts.CancelReply{Status: s.answer(), Now: s.now}, nil
+	return luascripts.CancelReply{Status: s.answer(), Part: 1, Now: s.now}, nil
 }
 
 func onFake(t *testing.T, s store) *Limiter {
 	t.Helper()
-	l, err := newOn(s, "sms", Sliding(5, time.Minute), Config{})
+	l, err := newRule(s, "sms", Sliding(5, time.Minute), Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	l.alone = newPolicy([]*Limiter{l})
 	return l
 }
 
@@ -66,25 +87,25 @@ func onFake(t *testing.T, s store) *Limiter {
 // back, and not into the next attempt.
 func TestWorthOfAGrantTravels(t *testing.T) {
 	t.Parallel()
-	s := &fakeStore{acquired: luascripts.AcquireReply{Status: luascripts.Granted, Worth: 42}, now: time.Now()}
+	s := &fakeStore{acquired: luascripts.AcquireReply{Status: luascripts.Granted, Worth: []int64{42}}, now: time.Now()}
 	l := onFake(t, s)
 	d, err := l.Redeem(t.Context(), Request{Key: "k", Cost: 1, Job: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, back := range map[string]func() (Turn, error){
-		"Refund": func() (Turn, error) { return l.Refund(t.Context(), d.Request) },
-		"Return": func() (Turn, error) { return l.Return(t.Context(), d.Request) },
+	for name, back := range map[string]func() ([]Turn, error){
+		"Refund": func() ([]Turn, error) { return l.Refund(t.Context(), d.Request) },
+		"Return": func() ([]Turn, error) { return l.Return(t.Context(), d.Request) },
 	} {
 		s.cancels = nil
-		if _, err := back(); err != nil || len(s.cancels) != 1 || s.cancels[0].Worth != 42 {
-			t.Errorf("%s sent %+v, %v, want Until 42", name, s.cancels, err)
+		if _, err := back(); err != nil || len(s.cancels) != 1 || s.cancels[0].Parts[0].Worth != 42 {
+			t.Errorf("%s sent %+v, %v, want a worth of 42", name, s.cancels, err)
 		}
 	}
 	s.acquired = luascripts.AcquireReply{Status: luascripts.Booked}
 	booked, err := l.Redeem(t.Context(), d.Request)
-	if err != nil || booked.worth != 0 {
-		t.Errorf("a booking asked for with an old Request has until = %d, %v, want 0", booked.worth, err)
+	if err != nil || booked.worth != nil {
+		t.Errorf("a booking asked for with an old Request has a worth of %d, %v, want none", booked.worth, err)
 	}
 }
 
@@ -106,7 +127,9 @@ func TestWindowsAroundTheStoresClock(t *testing.T) {
 		"Refund": func() error { _, err := l.Refund(t.Context(), r); return err },
 		"Peek":   func() error { _, err := l.Peek(t.Context(), "k", 1); return err },
 		"Reset":  func() error { _, err := l.Reset(t.Context(), "k"); return err },
-		"Check":  func() error { return Check(t.Context(), nil, []Place{{Limiter: l, ID: "k", Job: "a", Cost: 1}})[0].Err },
+		"Check": func() error {
+			return Check(t.Context(), nil, []Place{{Policy: l.alone, IDs: []string{"k"}, Job: "a", Costs: []int{1}}})[0].Err
+		},
 	} {
 		for misses, want := range []error{nil, nil, nil, ErrUnavailable} {
 			left, s.asked = misses, 0
@@ -135,7 +158,7 @@ func TestLimitThatChangesAllTheTime(t *testing.T) {
 	_, peek := l.Peek(t.Context(), "key", 0)
 	_, reset := l.Reset(t.Context(), "key")
 	_, refund := l.Refund(t.Context(), Request{Key: "key", Cost: 1, Token: 7})
-	check := Check(t.Context(), nil, []Place{{Limiter: l, ID: "key", Job: "a", Cost: 1}})[0].Err
+	check := Check(t.Context(), nil, []Place{{Policy: l.alone, IDs: []string{"key"}, Job: "a", Costs: []int{1}}})[0].Err
 	for op, err := range map[string]error{"TryAcquire": try, "Redeem": redeem, "Peek": peek, "Reset": reset, "Refund": refund, "Check": check} {
 		if !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s = %v, want %v", op, err, ErrUnavailable)

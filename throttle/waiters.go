@@ -9,15 +9,13 @@ type waiters struct {
 	bells map[string]chan struct{}
 }
 
-func (w *waiters) add(job string) <-chan struct{} {
-	bell := make(chan struct{}, 1)
+func (w *waiters) add(job string, bell chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.bells == nil {
 		w.bells = make(map[string]chan struct{})
 	}
 	w.bells[job] = bell
-	return bell
 }
 
 func (w *waiters) remove(job string) {

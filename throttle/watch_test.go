@@ -22,7 +22,7 @@ func (g *gets) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return ne
 func (g *gets) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		for _, cmd := range cmds {
-			if cmd.Name() == "get" && strings.Contains(cmd.String(), ":limit:") {
+			if cmd.Name() == "get" && strings.HasPrefix(cmd.String(), "get hw:limit:") {
 				g.Add(1)
 			}
 		}

@@ -1,11 +1,13 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,7 +45,7 @@ type Adapter struct {
 	cfg      Config
 	log      *zap.Logger
 	id       string // of this adapter, among all that defer tasks
-	policies map[string]rulePolicy
+	policies map[string]taskPolicy
 	counters counters
 	lead     *lead
 
@@ -60,6 +62,7 @@ type Adapter struct {
 
 	limitersMu sync.RWMutex
 	limiters   map[string]*throttle.Limiter // by rule, policies' and those that handlers used
+	decides    map[string]*throttle.Policy  // by the names of its rules
 
 	hints   chan throttle.Turn
 	refunds chan refund
@@ -69,11 +72,13 @@ type Adapter struct {
 	wg      sync.WaitGroup
 }
 
-// rulePolicy is a policy with its limiter.
-type rulePolicy struct {
+// taskPolicy is a policy with what decides by it.
+type taskPolicy struct {
 	queue.Policy
-	limiter *throttle.Limiter
+	decide *throttle.Policy
 }
+
+func (p taskPolicy) putOffMax() int { return cmp.Or(p.PutOffMax, queue.PutOffMaxDefault) }
 
 // hintsMax bounds the hints on their way: a hint that is lost costs time, and
 // nothing else.
@@ -97,21 +102,18 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	a := &Adapter{
 		rdb: rdb, cfg: cfg, log: cfg.Logger.With(zap.String("component", "worker")),
 		id:       fmt.Sprintf("%016x", rand.Uint64()),
-		policies: make(map[string]rulePolicy), limiters: make(map[string]*throttle.Limiter),
+		policies: make(map[string]taskPolicy), limiters: make(map[string]*throttle.Limiter), decides: make(map[string]*throttle.Policy),
 		lead:      newLead(cfg.Throttle.InlineWait),
 		deferrals: newDeferrals(), finished: newFinished(), delivered: newDelivered(),
 		wakers: make(map[string]*waker), bell: make(chan struct{}, ServersMax),
 		hints: make(chan throttle.Turn, hintsMax), refunds: make(chan refund, refundsMax), stop: make(chan struct{}),
 	}
 	for _, p := range cfg.Policies {
-		if a.limiters[p.Rule] == nil {
-			l, err := throttle.New(rdb, p.Rule, p.Limit, cfg.Throttle)
-			if err != nil {
-				return nil, err
-			}
-			a.limiters[p.Rule] = l
+		decide, err := a.build(p)
+		if err != nil {
+			return nil, err
 		}
-		a.policies[p.Type] = rulePolicy{p, a.limiters[p.Rule]}
+		a.policies[p.Type] = taskPolicy{p, decide}
 	}
 	for name := range cfg.Asynq.Queues {
 		a.wakers[name] = newWaker(a, name)
@@ -169,17 +171,88 @@ func (a *Adapter) Limiter(rule string) *throttle.Limiter {
 	return a.limiters[rule]
 }
 
-// learn remembers a limiter that a handler used, so that its bookings can be
+// build makes what decides by a policy; rules of one name are one limiter.
+func (a *Adapter) build(p queue.Policy) (*throttle.Policy, error) {
+	var rules []*throttle.Limiter
+	for _, r := range p.Rules {
+		if r.Gate != (throttle.Gate{}) {
+			continue // comes with each request
+		}
+		if a.limiters[r.Name] == nil {
+			l, err := throttle.New(a.rdb, r.Name, r.Limit, a.cfg.Throttle)
+			if err != nil {
+				return nil, err
+			}
+			a.limiters[r.Name] = l
+		}
+		rules = append(rules, a.limiters[r.Name])
+	}
+	return a.together(rules)
+}
+
+// together is the policy of some rules: one for all that have the same.
+func (a *Adapter) together(rules []*throttle.Limiter) (*throttle.Policy, error) {
+	if len(rules) == 1 {
+		return rules[0].Policy(), nil
+	}
+	p, err := throttle.NewPolicy(rules...)
+	if err != nil {
+		return nil, err
+	}
+	if known := a.decides[p.String()]; known != nil {
+		return known, nil
+	}
+	if len(a.decides) < limitersMax {
+		a.decides[p.String()] = p
+	}
+	return p, nil
+}
+
+// learn remembers the rules that a handler used, so that its bookings can be
 // checked before a task is woken.
-func (a *Adapter) learn(l *throttle.Limiter) {
-	if a.Limiter(l.Rule()) != nil {
-		return
+func (a *Adapter) learn(p *throttle.Policy) {
+	for _, l := range p.Rules() {
+		if a.Limiter(l.Rule()) != nil {
+			continue
+		}
+		a.limitersMu.Lock()
+		if len(a.limiters) < limitersMax {
+			a.limiters[l.Rule()] = l
+		}
+		a.limitersMu.Unlock()
+	}
+}
+
+// policyOf is what decides about a place that any pool wrote, nil when one of its
+// rules is not known here.
+func (a *Adapter) policyOf(s stands) *throttle.Policy {
+	if s == "" {
+		return nil
+	}
+	names := strings.Split(s.policy(), "+")
+	if len(names) == 1 {
+		if l := a.Limiter(names[0]); l != nil {
+			return l.Policy()
+		}
+		return nil
 	}
 	a.limitersMu.Lock()
 	defer a.limitersMu.Unlock()
-	if len(a.limiters) < limitersMax {
-		a.limiters[l.Rule()] = l
+	if p := a.decides[s.policy()]; p != nil {
+		return p
 	}
+	var rules []*throttle.Limiter
+	for _, name := range names {
+		if a.limiters[name] == nil {
+			return nil
+		}
+		rules = append(rules, a.limiters[name])
+	}
+	p, err := a.together(rules)
+	if err != nil {
+		return nil // of rules that can't stand together any more
+	}
+	return p
 }
 
 // Server returns asynq's configuration of one server: base with what the

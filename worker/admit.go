@@ -7,8 +7,10 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/headwayq/headway/throttle"
 	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
 )
 
 // permanent is the failure of a task that can never run: asynq archives it.
@@ -45,11 +47,11 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 	})
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		taskID, _ := asynq.GetTaskID(ctx)
-		queue, _ := asynq.GetQueueName(ctx)
-		key := a.keys(queue).Task(taskID)
+		name, _ := asynq.GetQueueName(ctx)
+		key := a.keys(name).Task(taskID)
 		m := a.delivered.take(key)
-		t := &attempt{a: a, queue: queue, taskID: taskID, job: jobID(queue, taskID)}
-		if w := a.wakers[queue]; w != nil {
+		t := &attempt{a: a, queue: name, taskID: taskID, job: jobID(name, taskID)}
+		if w := a.wakers[name]; w != nil {
 			t.woken = w.arrived(taskID) // before it is counted as running: twice would look like a full pool
 		}
 		a.running.Add(1)
@@ -71,6 +73,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 			limited = pattern != ""
 		}
 		if limited {
+			t.policy = p
 			d, err := t.admit(ctx, task, p)
 			if err != nil {
 				t.end(ctx, err)
@@ -101,32 +104,61 @@ type validText struct{ error }
 func (e validText) Error() string { return strings.ToValidUTF8(e.error.Error(), "\uFFFD") }
 func (e validText) Unwrap() error { return e.error }
 
-// run calls the handler; a panic goes on to asynq after the attempt was ended.
+// run calls the handler, and holds the leases of the attempt until it has really
+// returned: asynq may have given it up long before. A panic goes on to asynq after
+// the attempt was ended.
 func (t *attempt) run(ctx context.Context, next asynq.Handler, task *asynq.Task) (err error) {
+	ctx, cancel := t.cancellable(ctx)
 	returned := false
 	defer func() {
 		if !returned {
+			if t.policy.Pay == queue.PaySuccess { // a panic is a failure too
+				t.unpay(ctx)
+			}
+			t.release(ctx)
 			t.end(ctx, nil)
 		}
+		cancel(context.Canceled)
 	}()
-	err = next.ProcessTask(throttle.WithHost(ctx, t), task)
+	err = next.ProcessTask(throttle.WithHost(withAttempt(ctx, t), t), task)
 	returned = true
+	err = t.settleUp(ctx, t.policy, err)
+	t.release(ctx)
 	t.end(ctx, err)
 	return err
 }
 
+// cancellable is the handler's context, which ends when a lease is lost.
+func (t *attempt) cancellable(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lost = cancel
+	if t.isLost {
+		cancel(throttle.ErrLeaseLost)
+	}
+	return ctx, cancel
+}
+
+// request is what a task asks of its policy.
+func (t *attempt) request(d queue.Demand) throttle.Request {
+	return throttle.Request{
+		Key: d.Wants[0].Key, Cost: d.Wants[0].Cost, More: d.Wants[1:], Gates: d.Gates, Job: t.job, Token: throttle.NewToken(),
+	}
+}
+
 // admit gets a task the permits of its policy, or returns why it does not run:
 // a deferral, or a failure for good.
-func (t *attempt) admit(ctx context.Context, task *asynq.Task, p rulePolicy) (throttle.Decision, error) {
-	key, cost, err := p.Demand(task)
+func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (throttle.Decision, error) {
+	demand, err := p.Demand(task)
 	if err != nil {
 		t.a.counters.refused.Add(1)
 		return throttle.Decision{}, forGood(err)
 	}
-	r := throttle.Request{Key: key, Cost: cost, Job: t.job, Token: throttle.NewToken()}
+	r := t.request(demand)
 	for {
 		r.MaxWait = t.MaxWait()
-		d, err := t.Ask(ctx, p.limiter, r)
+		d, err := t.Ask(ctx, p.decide, r)
 		switch {
 		case err != nil && (t.a.deferrals.of(err) != nil || ctx.Err() != nil):
 			return d, err
@@ -139,9 +171,9 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p rulePolicy) (th
 		case !d.Granted && ctx.Err() != nil:
 			return d, context.Cause(ctx) // asynq has given this attempt up; the place is for the next
 		case !d.Granted:
-			return d, t.Defer(ctx, p.limiter, d)
+			return d, t.Defer(ctx, p.decide, d)
 		}
-		fresh, err := t.Settle(ctx, p.limiter, d)
+		fresh, err := t.Settle(ctx, p.decide, d)
 		if err != nil {
 			return d, err
 		}

@@ -39,19 +39,24 @@ type attempt struct {
 	queue    string
 	taskID   string
 	job      string
-	last     bool      // asynq would archive the task if this attempt failed
-	deadline time.Time // of the task, not of the attempt; zero for none
-	woken    time.Time // when our waker woke it; zero if it did not
+	last     bool       // asynq would archive the task if this attempt failed
+	deadline time.Time  // of the task, not of the attempt; zero for none
+	woken    time.Time  // when our waker woke it; zero if it did not
+	policy   taskPolicy // of the task's type; zero for none
 
 	mu        sync.Mutex
+	lost      context.CancelCauseFunc // ends the handler's context
+	isLost    bool                    // a lease is lost
 	grants    []held
 	deferrals []booked
 }
 
-// held is a grant of the attempt.
+// held is a grant of the attempt, with what it came to pay.
 type held struct {
-	limiter *throttle.Limiter
+	policy *throttle.Policy
 	throttle.Decision
+	release func(context.Context) ([]throttle.Turn, error)
+	bill    *throttle.Bill
 }
 
 // booked is a deferral of the attempt, with the booking behind it.
@@ -77,30 +82,33 @@ func (t *attempt) MaxWait() time.Duration {
 // Ask implements [throttle.Host]. It asks again while Redis does not answer:
 // with the same token, so nothing is charged twice. When Redis stays away the
 // error is a deferral: that is no failure of the task either.
-func (t *attempt) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Request) (throttle.Decision, error) {
-	if t.holds(l, r.Key) {
-		return throttle.Decision{}, permanent{fmt.Errorf("%w: rule %q", ErrTwice, l.Rule())}
+func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Request) (throttle.Decision, error) {
+	if t.holds(p, r) {
+		return throttle.Decision{}, permanent{fmt.Errorf("%w: rule %v", ErrTwice, p)}
 	}
-	t.a.learn(l)
+	t.a.learn(p)
 	began, bound, pause, lost := time.Now(), r.MaxWait, askPauseMin, false
 	for {
 		if bound > 0 {
 			r.MaxWait = max(bound-time.Since(began), 1) // used up is not the same as none, which is 0
 		}
-		d, err := l.Redeem(ctx, r)
+		d, err := p.Redeem(ctx, r)
 		if err != nil && errors.Is(err, throttle.ErrUnavailable) {
 			lost = lost || !throttle.Answered(err)
 			if ctx.Err() != nil || !t.mustStay() && (throttle.Answered(err) || t.a.stopped() || time.Since(began) > askFor) {
-				return d, t.unanswered(ctx, l, r, err, lost)
+				return d, t.unanswered(ctx, p, r, err, lost)
 			}
 			_ = t.waitFor(ctx, pause)
 			pause = min(2*pause, askPauseMax)
 			continue
 		}
 		t.a.counters.admissions.Add(1)
-		t.a.hint(d.Next)
+		t.a.hint(d.Next...)
+		if lost && errors.Is(err, throttle.ErrWithdrawn) { // in one slot of a cluster; in another it may be charged
+			t.a.refundLater(p, r)
+		}
 		if errors.Is(err, throttle.ErrSchema) || errors.Is(err, throttle.ErrStoredLimit) {
-			return d, t.unanswered(ctx, l, r, err, lost)
+			return d, t.unanswered(ctx, p, r, err, lost)
 		}
 		if t.isFinal(err) {
 			return d, permanent{err}
@@ -122,11 +130,17 @@ func (t *attempt) Ask(ctx context.Context, l *throttle.Limiter, r throttle.Reque
 	}
 }
 
-// holds says whether the attempt has a grant of this very rule and key.
-func (t *attempt) holds(l *throttle.Limiter, key string) bool {
+// holds says whether the attempt has a grant of any of these very rules and keys.
+func (t *attempt) holds(p *throttle.Policy, r throttle.Request) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.ContainsFunc(t.grants, func(h held) bool { return h.limiter.Ledger(h.Key) == l.Ledger(key) })
+	if len(t.grants) == 0 {
+		return false
+	}
+	wanted := p.Ledgers(r)
+	return slices.ContainsFunc(t.grants, func(h held) bool {
+		return slices.ContainsFunc(h.policy.Ledgers(h.Request), func(name string) bool { return slices.Contains(wanted, name) })
+	})
 }
 
 // isFinal says that a wish can never be met: its own fault, or its job comes too
@@ -181,66 +195,118 @@ func (t *attempt) waitFor(ctx context.Context, d time.Duration) error {
 }
 
 // Settle implements [throttle.Host].
-func (t *attempt) Settle(ctx context.Context, l *throttle.Limiter, d throttle.Decision) (fresh bool, err error) {
+func (t *attempt) Settle(ctx context.Context, p *throttle.Policy, d throttle.Decision) (fresh bool, err error) {
 	err = t.waitFor(ctx, d.Wait())
 	if err == nil && ctx.Err() != nil {
 		err = context.Cause(ctx) // asynq has given this attempt up
 	}
 	switch {
 	case errors.Is(err, errStopped):
-		t.comeBack(ctx, l, d)
-		return false, t.Defer(ctx, l, d)
+		t.comeBack(ctx, p, d)
+		return false, t.Defer(ctx, p, d)
 	case err != nil:
-		t.giveBack(ctx, held{l, d})
+		t.giveBack(ctx, held{policy: p, Decision: d})
 		return false, err
-	case l.Stale(d): // asked once only: a moment later the answer may be another
+	case p.Stale(d): // asked once only: a moment later the answer may be another
 		t.a.counters.stale.Add(1)
-		t.comeBack(ctx, l, d)
+		t.comeBack(ctx, p, d)
 		return false, nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.grants = append(t.grants, held{l, d})
+	t.hold(ctx, p, d)
 	return true, nil
 }
 
+// hold makes a grant part of the attempt. When one of its leases is lost the
+// handler's context ends: another may run in its place.
+func (t *attempt) hold(ctx context.Context, p *throttle.Policy, d throttle.Decision) {
+	ctx, release := p.Hold(context.WithoutCancel(ctx), d)
+	if p.LeaseFor(d) > 0 {
+		stop := context.AfterFunc(ctx, func() {
+			if errors.Is(context.Cause(ctx), throttle.ErrLeaseLost) {
+				t.a.counters.leasesLost.Add(1)
+				t.endLost()
+			}
+		})
+		inner := release
+		release = func(ctx context.Context) ([]throttle.Turn, error) {
+			stop()
+			return inner(ctx)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.grants = append(t.grants, held{policy: p, Decision: d, release: release, bill: p.Bill(d)})
+}
+
+// endLost ends the handler's context, or the one that it is about to get.
+func (t *attempt) endLost() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.isLost = true
+	if t.lost != nil {
+		t.lost(throttle.ErrLeaseLost)
+	}
+}
+
+// release ends the leases of the attempt: its handler has returned. Should Redis be
+// away they end by themselves.
+func (t *attempt) release(ctx context.Context) {
+	t.mu.Lock()
+	grants := slices.Clone(t.grants)
+	t.mu.Unlock()
+	for _, g := range grants {
+		after, cancel := t.after(ctx)
+		turns, _ := g.release(after)
+		cancel()
+		t.a.hint(turns...)
+	}
+}
+
 // Defer implements [throttle.Host].
-func (t *attempt) Defer(ctx context.Context, l *throttle.Limiter, d throttle.Decision) error {
+func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Decision) error {
 	t.giveAllBack(ctx)
 	cause := &throttle.ThrottledError{Rule: d.Rule, At: d.At, RetryAfter: d.At.Sub(d.Now)}
-	p := place{pool: t.a.id, rule: d.Rule, cost: d.Cost, deadline: t.deadline, id: l.ID(d.Key)}
-	return t.deferTo(held{l, d}, d.At, d.Wait(), p, cause)
+	return t.deferTo(deferral{rule: d.Rule, at: d.At, wait: d.Wait(), place: t.place(p, d), cause: cause}, held{policy: p, Decision: d})
+}
+
+// place is where the task waits, as it is stored beside it.
+func (t *attempt) place(p *throttle.Policy, d throttle.Decision) place {
+	at := place{pool: t.a.id, deadline: t.deadline}
+	if !d.Parked {
+		at.stands = standsFor(p, d.Request)
+	}
+	return at
 }
 
 // unanswered ends an admission that Redis did not answer, or that a newer schema
 // or a stored limit that nobody here can read forbids: the call is taken back later, and the task goes away for a while
 // without a place anywhere.
-func (t *attempt) unanswered(ctx context.Context, l *throttle.Limiter, r throttle.Request, cause error, lost bool) error {
+func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle.Request, cause error, lost bool) error {
 	if lost { // some call of this token had no answer: it may have been charged
-		t.a.refundLater(l, r)
+		t.a.refundLater(p, r)
 	}
 	t.giveAllBack(ctx)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	t.a.logFew("unanswered", func() {
-		t.a.log.Error("a rule can't be asked: its tasks wait", zap.String("rule", l.Rule()), zap.Error(cause))
+		t.a.log.Error("a rule can't be asked: its tasks wait", zap.Stringer("rule", p), zap.Error(cause))
 	})
-	p := place{pool: t.a.id, deadline: t.deadline}
-	return t.deferTo(held{}, time.Time{}, unbookedWait+rand.N(unbookedWait), p, cause)
+	away := place{pool: t.a.id, deadline: t.deadline}
+	return t.deferTo(deferral{wait: unbookedWait + rand.N(unbookedWait), place: away, cause: cause}, held{})
 }
 
 // comeBack gives a grant back that could not be used; the task stays first in
 // the line.
-func (t *attempt) comeBack(ctx context.Context, l *throttle.Limiter, d throttle.Decision) {
+func (t *attempt) comeBack(ctx context.Context, p *throttle.Policy, d throttle.Decision) {
 	ctx, cancel := t.after(ctx)
 	defer cancel()
-	turn, err := l.Return(ctx, d.Request)
+	turns, err := p.Return(ctx, d.Request)
 	if err != nil {
-		t.a.refundLater(l, d.Request)
+		t.a.refundLater(p, d.Request)
 		return
 	}
-	t.a.hint(turn)
+	t.a.hint(turns...)
 }
 
 // giveAllBack refunds what the attempt holds.
@@ -254,16 +320,14 @@ func (t *attempt) giveAllBack(ctx context.Context) {
 	}
 }
 
-func (t *attempt) deferTo(h held, at time.Time, wait time.Duration, p place, cause error) error {
-	d := &deferral{
-		token: throttle.NewToken(), queue: t.queue, taskID: t.taskID,
-		at: at, wait: wait, made: time.Now(), place: p, cause: cause,
-	}
-	t.a.deferrals.add(d)
+// deferTo makes a deferral of the attempt, with the booking behind it.
+func (t *attempt) deferTo(d deferral, h held) error {
+	d.token, d.queue, d.taskID, d.made = throttle.NewToken(), t.queue, t.taskID, time.Now()
+	t.a.deferrals.add(&d)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.deferrals = append(t.deferrals, booked{h, d})
-	return d
+	t.deferrals = append(t.deferrals, booked{h, &d})
+	return &d
 }
 
 // giveBack refunds a grant that was not used; if Redis does not answer now, it
@@ -271,13 +335,21 @@ func (t *attempt) deferTo(h held, at time.Time, wait time.Duration, p place, cau
 func (t *attempt) giveBack(ctx context.Context, g held) {
 	ctx, cancel := t.after(ctx)
 	defer cancel()
-	g.Job = "" // it left the line with its grant: a place there is that of a later Acquire
-	turn, err := g.limiter.Refund(ctx, g.Request)
-	if err != nil {
-		t.a.refundLater(g.limiter, g.Request)
+	if g.release != nil {
+		turns, _ := g.release(ctx)
+		t.a.hint(turns...)
+	}
+	if g.bill != nil && g.bill.Settled() { // a refund knows only what was paid at first
+		t.unbill(ctx, g)
 		return
 	}
-	t.a.hint(turn)
+	g.Job = "" // it left the line with its grant: a place there is that of a later Acquire
+	turns, err := g.policy.Refund(ctx, g.Request)
+	if err != nil {
+		t.a.refundLater(g.policy, g.Request)
+		return
+	}
+	t.a.hint(turns...)
 }
 
 // end looks at what the handler made of its deferrals: the one it returned
@@ -299,12 +371,12 @@ func (t *attempt) end(ctx context.Context, err error) {
 			continue
 		}
 		t.a.deferrals.remove(b.deferral)
-		if b.limiter == nil || returned != nil && returned.place.rule == b.place.rule && returned.place.id == b.place.id {
+		if b.policy == nil || returned != nil && returned.place.stands == b.place.stands {
 			continue // the same place in the same line
 		}
 		after, cancel := t.after(ctx)
-		if turn, err := b.limiter.Cancel(after, b.Request); err == nil {
-			t.a.hint(turn)
+		if turns, err := b.policy.Cancel(after, b.Request); err == nil {
+			t.a.hint(turns...)
 		}
 		cancel()
 	}

@@ -19,25 +19,29 @@ const (
 	// that it may take back counts.
 	refundFor   = 2 * time.Minute
 	refundPause = 500 * time.Millisecond
+	// hintsTogether bounds how many hints are passed on in one call.
+	hintsTogether = 256
 	// logQuiet is the least time between two lines about the same trouble.
 	logQuiet = 5 * time.Second
 )
 
 // refund is a grant that may have been charged and was not used.
 type refund struct {
-	limiter *throttle.Limiter
+	policy *throttle.Policy
 	throttle.Request
 	until time.Time
 }
 
 // refundLater takes a call back whose answer never came, once Redis answers.
 // The job keeps its place in the line: only the token is withdrawn.
-func (a *Adapter) refundLater(l *throttle.Limiter, r throttle.Request) {
+func (a *Adapter) refundLater(p *throttle.Policy, r throttle.Request) {
 	r.Job = ""
-	// by which limit it was charged is not known when no answer came
-	counts := max(l.Limit().Window(), l.LimitLastKnown().Window())
+	counts := time.Duration(0)
+	for _, l := range p.Rules() { // by which limits it was charged is not known when no answer came
+		counts = max(counts, l.Limit().Window(), l.LimitLastKnown().Window())
+	}
 	select {
-	case a.refunds <- refund{l, r, time.Now().Add(max(refundFor, counts))}:
+	case a.refunds <- refund{p, r, time.Now().Add(max(refundFor, counts))}:
 	default:
 		a.logFew("refunds", func() { a.log.Warn("too many refunds wait for Redis: some permits stay charged") })
 	}
@@ -71,8 +75,8 @@ func (a *Adapter) passRefunds(ctx context.Context) {
 func (a *Adapter) tryRefunds(ctx context.Context, all []refund) []refund {
 	var left []refund
 	for i, r := range all {
-		turn, err := r.limiter.Refund(ctx, r.Request)
-		a.hint(turn)
+		turns, err := r.policy.Refund(ctx, r.Request)
+		a.hint(turns...)
 		if err == nil || time.Now().After(r.until) {
 			continue
 		}
@@ -101,39 +105,76 @@ func (a *Adapter) lastRefunds(left []refund) {
 		if ctx.Err() != nil {
 			return
 		}
-		_, _ = r.limiter.Refund(ctx, r.Request)
+		_, _ = r.policy.Refund(ctx, r.Request)
 	}
 }
 
-// hint passes on that a job may come earlier. It never blocks.
-func (a *Adapter) hint(t throttle.Turn) {
-	if t.Job == "" {
-		return
-	}
-	select {
-	case a.hints <- t:
-	default:
+// hint passes on that jobs may come earlier. It never blocks.
+func (a *Adapter) hint(turns ...throttle.Turn) {
+	for _, t := range turns {
+		select {
+		case a.hints <- t:
+		default:
+		}
 	}
 }
 
-// passHints re-times the tasks that may come earlier, in any queue.
+// passHints re-times the tasks that may come earlier, in any queue. All that have
+// come in meanwhile go together: while a slot is free every call tells who may have it,
+// and one by one they would be behind for good.
 func (a *Adapter) passHints(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case t := <-a.hints:
-			queue, id, ok := taskOf(t.Job)
-			if !ok {
-				continue // somebody who blocks in an Acquire: it looks for itself
+			for queue, turns := range a.gather(t) {
+				a.passOn(ctx, queue, turns)
 			}
-			_, err := luascripts.Retime(ctx, a.rdb, a.keys(queue), true, []luascripts.Retiming{{ID: id, At: t.At}})
-			if err != nil {
-				continue // it comes at the instant that it was promised
+		}
+	}
+}
+
+// gather adds to a hint those that wait behind it: by queue, the earliest of each task.
+func (a *Adapter) gather(t throttle.Turn) map[string]map[string]throttle.Turn {
+	all := make(map[string]map[string]throttle.Turn)
+	for n := 1; ; n++ {
+		if queue, id, ok := taskOf(t.Job); ok { // or somebody who blocks in an Acquire: it looks for itself
+			if all[queue] == nil {
+				all[queue] = make(map[string]throttle.Turn)
 			}
-			if w := a.wakers[queue]; w != nil {
-				w.expect(t.Wait)
+			if known, ok := all[queue][id]; !ok || t.At.Before(known.At) {
+				all[queue][id] = t
 			}
+		}
+		if n == hintsTogether {
+			return all
+		}
+		select {
+		case t = <-a.hints:
+		default:
+			return all
+		}
+	}
+}
+
+func (a *Adapter) passOn(ctx context.Context, queue string, turns map[string]throttle.Turn) {
+	if w := a.wakers[queue]; w != nil {
+		w.wakeOffered(ctx, turns)
+	}
+	if len(turns) == 0 {
+		return
+	}
+	var earlier []luascripts.Retiming
+	for id, t := range turns {
+		earlier = append(earlier, luascripts.Retiming{ID: id, At: t.At})
+	}
+	if _, err := luascripts.Retime(ctx, a.rdb, a.keys(queue), true, earlier); err != nil {
+		return // they come at the instants that they were promised
+	}
+	if w := a.wakers[queue]; w != nil {
+		for id, t := range turns {
+			w.hear(id, t.Wait)
 		}
 	}
 }

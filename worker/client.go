@@ -112,7 +112,7 @@ func (c *client) deferTask(ctx context.Context, call asynqCall) *redis.Cmd {
 	}
 	left := time.Until(d.made.Add(d.wait))
 	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(call.queue), luascripts.DeferArgs{
-		ID: d.taskID, Token: d.token.String(), At: d.at, For: d.place.text(), Wait: left, Unique: m.UniqueKey,
+		ID: d.taskID, Token: d.token.String(), At: d.at, For: d.place.text(), Wait: left, Unique: m.UniqueKey, PutOff: d.putOff,
 	})
 	if isNotFound(cmd.Err()) { // as in script: its lease was lost
 		c.a.deferrals.remove(d)
@@ -122,7 +122,8 @@ func (c *client) deferTask(ctx context.Context, call asynqCall) *redis.Cmd {
 	// script knows the token and writes it once.
 	if cmd.Err() == nil && c.a.deferrals.remove(d) {
 		c.a.counters.deferred.Add(1)
-		c.a.observe(Event{Kind: EventDeferred, Queue: d.queue, Task: d.taskID, Rule: d.place.rule, At: d.at})
+		c.a.counters.rules.add(d.rule, 1, d.wait)
+		c.a.observe(Event{Kind: EventDeferred, Queue: d.queue, Task: d.taskID, Rule: d.rule, At: d.at})
 		if w := c.a.wakers[d.queue]; w != nil {
 			w.expect(left)
 		}

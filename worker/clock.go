@@ -73,9 +73,11 @@ func (a *Adapter) shareRules(ctx context.Context) {
 	var own []string
 	numbers := make(map[string]string)
 	for _, p := range a.policies {
-		if numbers[p.Rule] == "" {
-			numbers[p.Rule] = p.Limit.String()
-			own = append(own, p.Rule+" "+p.Limit.String())
+		for _, l := range p.decide.Rules() {
+			if numbers[l.Rule()] == "" {
+				numbers[l.Rule()] = l.Limit().String()
+				own = append(own, l.Rule()+" "+l.Limit().String())
+			}
 		}
 	}
 	all, err := luascripts.Rules(ctx, a.rdb, a.cfg.Throttle.Prefix, rulesTTL, own)

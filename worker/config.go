@@ -42,7 +42,8 @@ type Config struct {
 	Servers int
 
 	// Policies say which task types need permits, and which. A type without a
-	// policy runs as ever.
+	// policy runs as ever. A pool runs policies with at least one limit among
+	// their rules.
 	Policies []queue.Policy
 
 	// Throttle is common to the limiters of all policies.
@@ -67,6 +68,9 @@ func (c Config) fill() Config {
 	c.Asynq.Queues = maps.Clone(c.Asynq.Queues)
 	c.Asynq.ShutdownTimeout = cmp.Or(c.Asynq.ShutdownTimeout, 8*time.Second)
 	c.Policies = slices.Clone(c.Policies)
+	for i, p := range c.Policies {
+		c.Policies[i].Rules = slices.Clone(p.Rules)
+	}
 	c.Throttle.Prefix = cmp.Or(c.Throttle.Prefix, throttle.PrefixDefault)
 	c.Throttle.InlineWait = cmp.Or(c.Throttle.InlineWait, throttle.InlineWaitDefault)
 	if c.Logger == nil {

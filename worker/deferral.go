@@ -16,6 +16,8 @@ type deferral struct {
 	token  throttle.Token // in the error's text, which asynq writes into the message
 	queue  string
 	taskID string
+	rule   string    // that refuses; empty when none was asked
+	putOff bool      // its provider sent it away: that is counted
 	at     time.Time // by Redis' clock; zero without a booking: wait from made
 	wait   time.Duration
 	made   time.Time

@@ -3,7 +3,7 @@
 //
 //	pool, err := worker.New(rdb, mux, worker.Config{
 //		Asynq:    asynq.Config{Concurrency: 20},
-//		Policies: []queue.Policy{{Type: "sms:send", Rule: "sms", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")}},
+//		Policies: []queue.Policy{{Type: "sms:send", Rules: []queue.Rule{{Name: "sms", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")}}}},
 //	})
 //	...
 //	err = pool.Run(ctx)

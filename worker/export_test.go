@@ -27,4 +27,4 @@ func (a *Adapter) Remembers(queue, id string) bool {
 func Job(queue, id string) string { return jobID(queue, id) }
 
 // RefundLater hands a refund to the background.
-func (a *Adapter) RefundLater(l *throttle.Limiter, r throttle.Request) { a.refundLater(l, r) }
+func (a *Adapter) RefundLater(l *throttle.Limiter, r throttle.Request) { a.refundLater(l.Policy(), r) }

@@ -297,7 +297,7 @@ func TestSameKeyTwiceIsRefused(t *testing.T) {
 func TestRealErrorsStayReal(t *testing.T) {
 	t.Parallel()
 	r, w := newRig(t), &witness{}
-	cfg := policies(queue.Policy{Type: "sms", Rule: "sms", Limit: throttle.Sliding(100, time.Second), Key: queue.MustJSONKey("$.to")})
+	cfg := policies(queue.Policy{Type: "sms", Rules: []queue.Rule{{Name: "sms", Limit: throttle.Sliding(100, time.Second), Key: queue.MustJSONKey("$.to")}}})
 	cfg.Asynq = w.config()
 	r.start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return errGateway }), cfg)
 	r.enqueue("sms", "a", to("+1"), asynq.MaxRetry(2))

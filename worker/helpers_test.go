@@ -284,7 +284,7 @@ func (s *runs) ran(t *testing.T, n int) {
 
 // phone is a policy of one permit per window and phone.
 func phone(typ string, per time.Duration) queue.Policy {
-	return queue.Policy{Type: typ, Rule: typ, Limit: throttle.Sliding(1, per), Key: queue.MustJSONKey("$.to")}
+	return queue.Policy{Type: typ, Rules: []queue.Rule{{Name: typ, Limit: throttle.Sliding(1, per), Key: queue.MustJSONKey("$.to")}}}
 }
 
 func to(phone string) string { return fmt.Sprintf(`{"to":%q}`, phone) }

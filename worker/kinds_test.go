@@ -151,7 +151,7 @@ func newKindBacklog(t *testing.T, limit throttle.Limit, cost int) *kindBacklog {
 	clients, _ := mini(t, 1)
 	b := &kindBacklog{rig: rigOn(t, nil, clients[0]), cost: cost}
 	p := smsLimit(limit)
-	p.Cost = func(*asynq.Task) (int, error) { return cost, nil }
+	p.Rules[0].Cost = func(*asynq.Task) (int, error) { return cost, nil }
 	b.pool, _ = b.start(b.seen.handler(), policies(p))
 	return b
 }
@@ -226,7 +226,7 @@ func TestCostIsHeldAgainstTheLimitInForce(t *testing.T) {
 	code := throttle.Sliding(3, time.Hour)
 	r.set(throttle.Sliding(5, time.Hour))
 	p := smsLimit(code)
-	p.Cost = queue.MustJSONCost("$.n")
+	p.Rules[0].Cost = queue.MustJSONCost("$.n")
 	pool, _ := r.start(seen.handler(), policies(p))
 	r.enqueue("sms", "fits", `{"to":"+1","n":5}`, asynq.MaxRetry(5))
 	r.enqueue("sms", "never", `{"to":"+2","n":6}`, asynq.MaxRetry(5))

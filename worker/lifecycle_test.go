@@ -191,7 +191,7 @@ func TestConfigNamesAllFaults(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	cfg := worker.Config{
-		Servers: 65, Policies: []queue.Policy{{Type: "sms"}},
+		Servers: 65, Policies: []queue.Policy{{Type: "sms", Rules: []queue.Rule{{}}}},
 		Throttle: throttle.Config{Prefix: "a b", InlineWait: time.Minute},
 		Asynq: asynq.Config{
 			Concurrency: -1, Queues: map[string]int{"": 1, "a{b": 1, "c": 0},
@@ -206,7 +206,7 @@ func TestConfigNamesAllFaults(t *testing.T) {
 	}
 	for _, want := range []string{
 		"Servers", "Concurrency", "without a name", `"a{b"`, `"c" has priority 0`, "TaskCheckInterval",
-		"GroupGracePeriod", "ShutdownTimeout", "no Rule", "no Key", "Prefix", "InlineWait",
+		"GroupGracePeriod", "ShutdownTimeout", "no name", "neither a limit", "Prefix", "InlineWait",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not name %s: %v", want, err)

@@ -216,7 +216,7 @@ func TestMuxWorksUnchanged(t *testing.T) {
 	})
 	mux.Handle("sms:", seen.handler())
 	limits := policies(phone("sms:send", time.Minute), phone("mail", time.Minute))
-	limits.Policies[0].Rule = "sms"
+	limits.Policies[0].Rules[0].Name = "sms"
 	limits.Asynq.Concurrency = 1
 	p, _ := r.start(mux, limits)
 

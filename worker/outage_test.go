@@ -122,7 +122,8 @@ func TestLostReplyChargesOnce(t *testing.T) {
 			rdb := redis.NewClient(o)
 			t.Cleanup(func() { _ = rdb.Close() })
 			p, _ := r.startOn(rdb, seen.handler(), policies(queue.Policy{
-				Type: "sms", Rule: "sms", Limit: throttle.Sliding(3, time.Hour), Key: queue.MustJSONKey("$.to"),
+				Type:  "sms",
+				Rules: []queue.Rule{{Name: "sms", Limit: throttle.Sliding(3, time.Hour), Key: queue.MustJSONKey("$.to")}},
 			}))
 			lim := r.limiter("sms", throttle.Sliding(3, time.Hour))
 			acquire := func(request []byte) bool { return bytes.Contains(request, []byte("hw:{+1}:sms:line")) }

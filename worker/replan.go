@@ -241,17 +241,20 @@ func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luas
 	var places []throttle.Place
 	var tasks []dueTask
 	for _, d := range r.Tasks {
-		p, known := readPlace(d.For)
-		l := w.a.Limiter(p.rule)
-		if known && l != nil && slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool { return r.Rule == p.rule }) {
-			tasks = append(tasks, dueTask{d, p, true})
-			places = append(places, throttle.Place{Limiter: l, ID: p.id, Job: jobID(w.queue, d.ID), Cost: p.cost})
+		t := dueTask{DueTask: d}
+		t.place, t.known = readPlace(d.For)
+		p, ok := w.placeOf(t)
+		if ok && slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool { return t.place.stands.has(r.Rule) }) {
+			tasks = append(tasks, t)
+			places = append(places, p)
 		}
 	}
 	var retimings []luascripts.Retiming
 	var rule []string
+	var was []time.Time
 	for n, now := range throttle.Check(ctx, w.a.rdb, places) {
 		t := tasks[n]
+		w.a.hint(now.Next...)
 		at := now.At
 		late := now.Known && !t.place.deadline.IsZero() && now.At.Sub(now.Now) > time.Until(t.place.deadline)
 		switch {
@@ -262,7 +265,7 @@ func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luas
 		}
 		if at.Sub(t.At).Abs() > moveLeast {
 			retimings = append(retimings, luascripts.Retiming{ID: t.ID, At: at})
-			rule = append(rule, t.place.rule)
+			rule, was = append(rule, now.Rule), append(was, t.At)
 		}
 	}
 	if len(retimings) == 0 {
@@ -279,8 +282,7 @@ func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luas
 			continue // it is not deferred any more
 		}
 		moved[retimings[n].ID] = true
-		w.a.counters.moved.Add(1)
-		w.a.observe(Event{Kind: EventMoved, Queue: w.queue, Task: retimings[n].ID, Rule: rule[n], At: retimings[n].At})
+		w.moved(retimings[n], rule[n], was[n])
 	}
 	w.mu.Lock()
 	w.adopts = time.Now().Add(lookMost) // by then those who deferred them have looked

@@ -36,7 +36,7 @@ func (r *rig) backlog(lim *throttle.Limiter, n int) (rank map[string]int) {
 }
 
 func smsLimit(limit throttle.Limit) queue.Policy {
-	return queue.Policy{Type: "sms", Rule: "sms", Limit: limit, Key: queue.MustJSONKey("$.to")}
+	return queue.Policy{Type: "sms", Rules: []queue.Rule{{Name: "sms", Limit: limit, Key: queue.MustJSONKey("$.to")}}}
 }
 
 // set changes the limit, as an operator does in a process of its own.
@@ -216,7 +216,7 @@ func TestTaskAboveALoweredLimitFails(t *testing.T) {
 		r.take(lim, "+1")
 	}
 	p := smsLimit(code)
-	p.Cost = func(*asynq.Task) (int, error) { return 3, nil }
+	p.Rules[0].Cost = func(*asynq.Task) (int, error) { return 3, nil }
 	r.start(seen.handler(), policies(p))
 	r.enqueue("sms", "a", to("+1"), asynq.MaxRetry(5))
 	r.eventually("deferred", func() bool { return r.is("a", asynq.TaskStateRetry) })

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,20 +20,34 @@ type Stats struct {
 	WakeChecks int64 // looks at a booking just before its instant
 	Moved      int64 // bookings that had moved: re-timed, not woken
 	Wakes      int64 // tasks put back to pending
+	PutOff     int64 // tasks that their providers put off, see RetryAfterError
+	LeasesLost int64 // leases that ended while their handler ran
 	Finished   int64 // redeliveries of tasks that had finished here while Redis was away
 
 	// Lateness is how long after the later of its promise and the instant from
 	// which the ledger admits it a task that waited started, over the last 8192.
 	LatenessP50, LatenessP99, LatenessMax time.Duration
 
+	// Rules are those that kept tasks waiting, by name.
+	Rules []RuleStats
+
 	// Lead is how long before its instant a task is woken now.
 	Lead time.Duration
+}
+
+// RuleStats is how a rule kept tasks waiting. Waits that were promised are added up,
+// as they moved.
+type RuleStats struct {
+	Rule   string
+	Bound  int64         // times that it was the rule that refused
+	Waited time.Duration // of all tasks together
 }
 
 // counters are the live form of [Stats].
 type counters struct {
 	admissions, granted, redeemed, booked, deferred, refused, stale atomic.Int64
-	wakeChecks, moved, wakes, finished                              atomic.Int64
+	wakeChecks, moved, wakes, finished, putOff, leasesLost          atomic.Int64
+	rules                                                           ruleCounters
 	lateness                                                        samples
 }
 
@@ -40,7 +55,7 @@ func (c *counters) snapshot() Stats {
 	s := Stats{
 		Admissions: c.admissions.Load(), Granted: c.granted.Load(), Redeemed: c.redeemed.Load(),
 		Booked: c.booked.Load(), Deferred: c.deferred.Load(), Refused: c.refused.Load(), Stale: c.stale.Load(),
-		WakeChecks: c.wakeChecks.Load(), Moved: c.moved.Load(), Wakes: c.wakes.Load(), Finished: c.finished.Load(),
+		WakeChecks: c.wakeChecks.Load(), Moved: c.moved.Load(), Wakes: c.wakes.Load(), Finished: c.finished.Load(), PutOff: c.putOff.Load(), LeasesLost: c.leasesLost.Load(), Rules: c.rules.snapshot(),
 	}
 	sorted := c.lateness.sorted()
 	s.LatenessP50, s.LatenessP99, s.LatenessMax = quantile(sorted, 0.5), quantile(sorted, 0.99), quantile(sorted, 1)
@@ -82,4 +97,39 @@ func quantile(sorted []time.Duration, q float64) time.Duration {
 		return 0
 	}
 	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
+}
+
+// ruleCounters add up waits by rule. The zero value is ready.
+type ruleCounters struct {
+	mu     sync.Mutex
+	byRule map[string]*RuleStats
+}
+
+// add notes that a rule refused so often, for so long.
+func (c *ruleCounters) add(rule string, times int64, wait time.Duration) {
+	if rule == "" {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.byRule[rule]
+	if s == nil {
+		if c.byRule == nil {
+			c.byRule = make(map[string]*RuleStats)
+		}
+		s = &RuleStats{Rule: rule}
+		c.byRule[rule] = s
+	}
+	s.Bound += times
+	s.Waited += wait
+}
+
+func (c *ruleCounters) snapshot() []RuleStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []RuleStats
+	for _, rule := range slices.Sorted(maps.Keys(c.byRule)) {
+		out = append(out, *c.byRule[rule])
+	}
+	return out
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -59,10 +60,11 @@ type waker struct {
 	adopts  time.Time            // local: until then it wakes what others deferred as its own
 	waiting bool                 // something is deferred, as far as is known
 	newcome bool                 // somebody was deferred since the last look began
+	heard   map[string]time.Time // tasks that may come earlier: their new instants, by the local clock
 }
 
 func newWaker(a *Adapter, queue string) *waker {
-	return &waker{a: a, queue: queue, keys: a.keys(queue), bell: make(chan struct{}, 1), limits: make(chan limitVersions, 1), onWay: make(map[string]time.Time)}
+	return &waker{a: a, queue: queue, keys: a.keys(queue), bell: make(chan struct{}, 1), limits: make(chan limitVersions, 1), onWay: make(map[string]time.Time), heard: make(map[string]time.Time)}
 }
 
 // expect says that a task is due in d.
@@ -79,6 +81,18 @@ func (w *waker) expect(d time.Duration) {
 	if early && !looking {
 		w.ring()
 	}
+}
+
+// hear is expect of a task that may come earlier than it was promised. Whoever
+// deferred it sleeps on, so we wake it as our own; but what is further away than
+// that sleep is left to it.
+func (w *waker) hear(id string, d time.Duration) {
+	if d <= lookMost {
+		w.mu.Lock()
+		w.heard[id] = time.Now().Add(d)
+		w.mu.Unlock()
+	}
+	w.expect(d)
 }
 
 // free says that a worker has become free.
@@ -225,7 +239,10 @@ func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) batch {
 	var b batch
 	active := false
 	w.mu.Lock()
-	adopts := time.Now().Before(w.adopts)
+	now := time.Now()
+	adopts := now.Before(w.adopts)
+	maps.DeleteFunc(w.heard, func(_ string, at time.Time) bool { return now.Sub(at) > lookMost })
+	heard := maps.Clone(w.heard)
 	w.mu.Unlock()
 	for _, d := range due.Tasks {
 		t := dueTask{DueTask: d}
@@ -242,7 +259,8 @@ func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) batch {
 			}
 			continue
 		}
-		if late := due.Now.Sub(d.At); !adopts && t.place.pool != w.a.id && late < sweepAfter {
+		_, ours := heard[d.ID]
+		if late := due.Now.Sub(d.At); !adopts && !ours && t.place.pool != w.a.id && late < sweepAfter {
 			*wait = min(*wait, sweepAfter-late)
 			continue
 		}
@@ -265,20 +283,22 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration) 
 	places := make([]throttle.Place, 0, len(ready))
 	index := make([]int, 0, len(ready))
 	for i, t := range ready {
-		if l := w.a.Limiter(t.place.rule); t.known && l != nil {
-			places = append(places, throttle.Place{Limiter: l, ID: t.place.id, Job: jobID(w.queue, t.ID), Cost: t.place.cost})
+		if p, ok := w.placeOf(t); ok {
+			places = append(places, p)
 			index = append(index, i)
 		}
 	}
 	w.a.counters.wakeChecks.Add(int64(len(places)))
 	var moved []luascripts.Retiming
 	var from []int // their indices in ready
+	var rules []string
 	order := make([]instant, len(ready))
 	for i, t := range ready {
 		order[i] = instant{i, t.At, 0}
 	}
 	for n, now := range throttle.Check(ctx, w.a.rdb, places) {
 		t := ready[index[n]]
+		w.a.hint(now.Next...)
 		if now.Known {
 			order[index[n]] = instant{index[n], now.At, now.Before}
 		}
@@ -290,8 +310,9 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration) 
 		}
 		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At})
 		from = append(from, index[n])
+		rules = append(rules, now.Rule)
 	}
-	moves := w.retime(ctx, ready, moved, from)
+	moves := w.retime(ctx, ready, moved, from, rules)
 	slices.SortStableFunc(order, func(a, b instant) int {
 		return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.before, b.before))
 	})
@@ -315,7 +336,7 @@ type instant struct {
 // retime moves bookings to their new instants, and answers which of the ready
 // tasks are not to be woken now. One that is not deferred any more stays for
 // wake.lua, which clears its entry.
-func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.Retiming, from []int) map[int]bool {
+func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.Retiming, from []int, rules []string) map[int]bool {
 	moves := make(map[int]bool)
 	if len(moved) == 0 {
 		return moves
@@ -330,8 +351,7 @@ func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.
 		}
 		moves[from[n]] = true
 		if err == nil {
-			w.a.counters.moved.Add(1)
-			w.a.observe(Event{Kind: EventMoved, Queue: w.queue, Task: moved[n].ID, Rule: ready[from[n]].place.rule, At: moved[n].At})
+			w.moved(moved[n], rules[n], ready[from[n]].At)
 		}
 	}
 	if err == nil && len(moves) > 0 {
@@ -340,11 +360,23 @@ func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.
 	return moves
 }
 
+// moved notes that a task waits until another instant than it was told.
+func (w *waker) moved(r luascripts.Retiming, rule string, from time.Time) {
+	w.a.counters.moved.Add(1)
+	w.a.counters.rules.add(rule, 0, r.At.Sub(from))
+	w.a.observe(Event{Kind: EventMoved, Queue: w.queue, Task: r.ID, Rule: rule, At: r.At})
+}
+
 // wake moves tasks to the head of pending and lets servers fetch them. It
 // answers false when some have to wait, because too many woken ones do.
 func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) bool {
+	return !slices.Contains(w.wakeAll(ctx, tasks, began), luascripts.NotYet)
+}
+
+// wakeAll answers what became of each task, nothing when Redis did not answer.
+func (w *waker) wakeAll(ctx context.Context, tasks []dueTask, began time.Time) []int64 {
 	if len(tasks) == 0 {
-		return true
+		return nil
 	}
 	ids := make([]string, len(tasks))
 	scarce := int(w.a.workers.Load()-w.a.running.Load()) < len(tasks)
@@ -355,45 +387,81 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) bool
 	}
 	w.mu.Unlock()
 	codes, err := luascripts.Wake(ctx, w.a.rdb, w.keys, ids, time.Now(), scarce)
-	woken, all := 0, true
+	if err != nil {
+		codes = nil
+	}
+	woken := 0
 	w.mu.Lock()
-	for i, code := range codes {
-		if err == nil && code == luascripts.Woken {
+	for i, id := range ids {
+		if i < len(codes) && codes[i] == luascripts.Woken {
 			woken++
 			continue
 		}
-		all = all && code != luascripts.NotYet
-		delete(w.onWay, ids[i])
+		delete(w.onWay, id)
 	}
 	w.mu.Unlock()
 	if err != nil {
 		w.a.failed(ctx, "due tasks can't be woken", err)
-		return true
+		return nil
 	}
 	w.a.counters.wakes.Add(int64(woken))
 	w.a.ring(woken)
 	if w.a.cfg.Observer != nil {
 		for i, code := range codes {
 			if code == luascripts.Woken {
-				w.a.observe(Event{Kind: EventWoken, Queue: w.queue, Task: ids[i], Rule: tasks[i].place.rule, At: tasks[i].At})
+				w.a.observe(Event{Kind: EventWoken, Queue: w.queue, Task: ids[i], Rule: tasks[i].place.stands.policy(), At: tasks[i].At})
 			}
 		}
 	}
-	return all
+	return codes
+}
+
+// wakeOffered wakes those to whom a lease was offered without another look at what is
+// due: until they have it nobody does. Who could be woken is taken out of turns; the
+// others are re-timed like everybody.
+func (w *waker) wakeOffered(ctx context.Context, turns map[string]throttle.Turn) {
+	var tasks []dueTask
+	for id, t := range turns {
+		if t.Offered {
+			tasks = append(tasks, dueTask{DueTask: luascripts.DueTask{ID: id, At: t.At}})
+		}
+	}
+	if len(tasks) == 0 {
+		return
+	}
+	began := time.Now()
+	if room, _ := w.room(began, len(tasks)); room < len(tasks) {
+		tasks = tasks[:room]
+	}
+	for i, code := range w.wakeAll(ctx, tasks, began) {
+		if code == luascripts.Woken {
+			delete(turns, tasks[i].ID)
+		}
+	}
+}
+
+// placeOf is the booking of a deferred task, when it has one and its rules are known.
+func (w *waker) placeOf(t dueTask) (throttle.Place, bool) {
+	p := w.a.policyOf(t.place.stands)
+	if !t.known || p == nil {
+		return throttle.Place{}, false
+	}
+	ids, costs, ok := t.place.stands.read()
+	return throttle.Place{Policy: p, IDs: ids, Costs: costs, Job: jobID(w.queue, t.ID)}, ok
 }
 
 // giveUp frees the places of tasks that somebody ended while they waited.
 func (w *waker) giveUp(ctx context.Context, tasks []dueTask) {
 	for _, t := range tasks {
-		l := w.a.Limiter(t.place.rule)
-		if !t.known || l == nil {
+		p, ok := w.placeOf(t)
+		if !ok {
 			continue
 		}
-		turn, err := throttle.Place{Limiter: l, ID: t.place.id, Job: jobID(w.queue, t.ID), Cost: t.place.cost}.Leave(ctx)
+		turns, err := p.Leave(ctx)
 		if err != nil {
 			w.a.failed(ctx, "a place in a line can't be given up", err)
 			return
 		}
-		w.a.hint(turn)
+		w.a.hint(turns...)
 	}
 }

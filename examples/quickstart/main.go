@@ -32,7 +32,9 @@ func run() error {
 	defer rdb.Close()
 
 	// One SMS per phone number in any 60 seconds; the number is in the payload.
-	perPhone := queue.Policy{Type: "sms", Rule: "phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")}
+	perPhone := queue.Policy{Type: "sms", Rules: []queue.Rule{
+		{Name: "phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")},
+	}}
 
 	client, err := queue.NewClient(rdb, perPhone)
 	if err != nil {

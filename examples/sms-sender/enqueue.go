@@ -22,7 +22,7 @@ const (
 // smsPolicy is all that Headway has to be told: which tasks, how many of them,
 // and what they are counted for.
 func smsPolicy(limit throttle.Limit) queue.Policy {
-	return queue.Policy{Type: taskType, Rule: ruleName, Limit: limit, Key: queue.MustJSONKey("$.to")}
+	return queue.Policy{Type: taskType, Rules: []queue.Rule{{Name: ruleName, Limit: limit, Key: queue.MustJSONKey("$.to")}}}
 }
 
 // enqueueing is how far an enqueue came.

@@ -1,33 +1,49 @@
 -- check.lua: the current instant of a booking, which becomes its last promise.
 --
--- KEYS[1]  ledger     string, see ledger.lua
--- KEYS[2]  line       sorted set, see line.lua
--- KEYS[3]  promised   sorted set, see line.lua
--- ARGV[1]  kind       the limit's algorithm, see ledger.lua
--- ARGV[2]  n          permits per window, >= 1
--- ARGV[3]  window_us  length of the window, >= 1000
--- ARGV[4]  more       what only some algorithms have
--- ARGV[5]  version    of the limit, 0 when it is the one in code
--- ARGV[6]  member     "cost:job"
--- returns  {status, at_us, now_us, before}, four integers, always; before counts the permits ahead of it in the line
---          status 0 unknown, 2 booked, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's
-local ledger, line, promised = KEYS[1], KEYS[2], KEYS[3]
-local me = ARGV[6]
+-- KEYS[1+] parts      4 of each, then the turns of each when the policy has several rules, see parts.lua
+-- ARGV[1]  count      how many parts, 1 to 16
+-- ARGV[2]  job        who waits
+-- ARGV[3+] parts      9 of each, see parts.lua
+-- returns  {status, part, at_us, now_us, before, turns, then per turn: part, at_us, job}, integers, but for job, which is text;
+--          before counts the permits ahead of it in the line of the part by which it waits; turns are of lines that it left
+--          status 0 unknown, 2 booked, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is in at_us
+local count, job = tonumber(ARGV[1]), ARGV[2]
 
 local now = clock()
-local L, status, newer = open(ledger, limit(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]), now)
-if not L then return { status, newer or 0, now, 0 } end
-local ticket = tonumber(redis.call("ZSCORE", line, me) or "")
-if not ticket then return { 0, 0, now, 0 } end
-local first, _, parked, late = look(line, promised, me, now)
-local before = permits_before(line, promised, first, place_of(line, parked, ticket))
-local at = slot(L, now, before, cost_of(me))
-
--- an instant that is past is no new promise: how late it gets must show
-if at > now and not is_parked(ticket) then
-  redis.call("ZADD", promised, int(at), me)
-  keep_line(line, promised, at, now)
+local P = read_parts(count, 3, job)
+local failed, which, newer = open_parts(P, now)
+if failed then return { failed, which, newer, now, 0, 0 } end
+local place, waiting
+for i, L in ipairs(P) do
+  look(L, now)
+  find(L)
+  rank(L)
+  measure(L, now)
+  local waits = L.ticket and not L.in_turns and not is_parked(L.ticket)
+  if (L.ticket and not place) or (waits and not waiting) then place = i end
+  waiting = waiting or waits
 end
-park(line, late)
-outlive(L, now)
-return { 2, at, now, before }
+if not place then return { 0, 0, 0, now, 0, 0 } end
+
+-- asked is as far as where it stands: what it stands in no line for is not asked, or it
+-- would be told later and later by those who join that line
+local at, by, i = now, place, 1
+while i <= place and at == now do
+  local to = last_of_group(P, i)
+  at, by = joint(P, i, to, now, place, now)
+  i = to + 1
+end
+
+-- an instant that is past is no new promise: how late it gets must show. Who is held
+-- up by a narrower part than before stands there, and in nobody's way behind it.
+local turns = {}
+local moves = at > now and not is_parked(P[place].ticket)
+local keeps = moves and stand_for(P, by, at, now)
+for _, L in ipairs(P) do
+  park(L)
+  outlive(L, now)
+end
+if moves then turns = left_behind(P, keeps, now) end
+local reply = { 2, at > now and by or place, at, now, P[place].ahead, #turns / 3 }
+for _, v in ipairs(turns) do reply[#reply + 1] = v end
+return reply

@@ -13,10 +13,12 @@
 -- ARGV[3]  at_us      instant at which to wake it; 0 for wait_us from now
 -- ARGV[4]  wait_us    from now to the instant: so much longer its unique lock lives
 -- ARGV[5]  for        what it waits for, see worker
+-- ARGV[6]  put_off    1: its provider put it off, which is counted in the task's hash
 -- returns  status OK, or the error NOT FOUND, as asynq's own scripts answer, when it is not active
 local task, active, lease, retry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local due, places, unique = KEYS[5], KEYS[6], KEYS[7]
 local id, token, at, wait, what = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local put_off = ARGV[6] == "1"
 
 -- a copy of this call, whose first answer was lost, may come when the task
 -- runs again: that attempt is not its business
@@ -31,6 +33,7 @@ local hinted = tonumber(redis.call("ZSCORE", due, id) or "")
 if hinted and hinted < at then at = hinted end
 redis.call("ZADD", retry, second_net(at), id)
 redis.call("HSET", task, "state", "retry", "hw", token .. string.sub(before, 1, 112))
+if put_off then redis.call("HINCRBY", task, "hw_putoff", 1) end
 redis.call("ZADD", due, int(at), id)
 redis.call("HSET", places, id, second_net(at) .. " " .. what)
 live(due, wait + 3600000000)

@@ -18,13 +18,20 @@
 //	step.lua      the algorithm of `bucket n/W burst b step`
 //	smooth.lua    the algorithm of `smooth n/W burst s` and `leaky n/W`
 //	warmup.lua    the algorithm of `warmup n/W over D cold c`
+//	leases.lua    the algorithm of `concurrent n lease d`
 //	tokens.lua    which attempt holds which grant
 //	line.lua      who waits, in which order, and what they were promised
+//	parts.lua     the rules that one call decides together, each on its key
+//	gate.lua      when work may run at all
 //
 //	script       what it does                                   slot
-//	acquire.lua  grant, book or refuse                          the limit's key
-//	check.lua    the current instant of one booking             the limit's key
-//	cancel.lua   give back a grant, leave the line              the limit's key
+//	acquire.lua  grant, book or refuse, by all rules            the limits' keys
+//	check.lua    the current instant of one booking             the limits' keys
+//	cancel.lua   give back a grant, leave the line              the limits' keys
+//	settle.lua   a grant turns out to have cost more, or less   the limits' keys
+//	close.lua    nothing goes on a key until an instant         the limits' keys
+//	release.lua  a lease ends before its time                   the limit's key
+//	renew.lua    a lease goes on                                the limit's key
 //	peek.lua     look, and change nothing                       the limit's key
 //	reset.lua    forget what was spent                          the limit's key
 //	defer.lua    active task -> asynq's retry set + due index   the queue
@@ -37,6 +44,7 @@
 //	planned.lua  it has done so                                 the queue
 //	rules.lua    which pools run which numbers                  the prefix
 //	setlimit.lua the limit of a rule that goes before code      the rule
+//	closerule.lua  nothing goes by a rule until an instant      the rule
 //
 // Scripts use only commands of Redis 6.2, take every number as text and answer
 // integers (and task or job ids, which are text). Times are microseconds since

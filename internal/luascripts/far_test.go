@@ -22,9 +22,7 @@ func TestInstantFarAway(t *testing.T) {
 		k := LimitKeys("hw", string(rune(n.Kind)), "id")
 		last := time.Time{}
 		for i := range 100 {
-			r, err := Acquire(t.Context(), rdb, k, AcquireArgs{
-				Numbers: n, Cost: 1_000_000, Token: uint64(i + 1), Job: string(rune('A' + i)), Mode: Book, MaxWait: -1,
-			})
+			r, err := Acquire(t.Context(), rdb, AcquireArgs{Parts: one(k, n, 1_000_000), Token: uint64(i + 1), Job: string(rune('A' + i)), Mode: Book, MaxWait: -1})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -39,9 +39,7 @@ func TestPitfall36FullRedis(t *testing.T) {
 	ctx, n := t.Context(), Numbers{Kind: Sliding, Permits: 3, Window: time.Minute}
 	limit := func(id string) Limit { return LimitKeys("hw", "rule", id) }
 	ask := func(id, job string, token uint64, cost int, mode Mode) (AcquireReply, error) {
-		return Acquire(ctx, rdb, limit(id), AcquireArgs{
-			Numbers: n, Cost: cost, Token: token, Job: job, Mode: mode, Inline: 50 * time.Millisecond, MaxWait: -1,
-		})
+		return Acquire(ctx, rdb, AcquireArgs{Parts: one(limit(id), n, cost), Token: token, Job: job, Mode: mode, Inline: 50 * time.Millisecond, MaxWait: -1})
 	}
 	must := func(_ any, err error) {
 		t.Helper()
@@ -62,7 +60,7 @@ func TestPitfall36FullRedis(t *testing.T) {
 	}
 	must(Defer(ctx, rdb, q, DeferArgs{ID: "late", Token: "1", At: start, For: "x"}).Result())
 	// The texts are known before memory runs out.
-	must(Cancel(ctx, rdb, limit("other"), CancelArgs{Numbers: n, Cost: 1, Token: 9}))
+	must(Cancel(ctx, rdb, CancelArgs{Parts: one(limit("other"), n, 1), Token: 9}))
 	must(Wake(ctx, rdb, q, []string{"nobody"}, start, false))
 	must(Peek(ctx, rdb, limit("used"), PeekArgs{Numbers: n, Cost: 1, Most: 10}))
 	must(Reset(ctx, rdb, limit("other"), n))
@@ -89,19 +87,19 @@ func TestPitfall36FullRedis(t *testing.T) {
 		t.Errorf("Peek = %+v, %v, want two waiting", r, err)
 	}
 	full.fill(t, raw)
-	if r, err := Cancel(ctx, rdb, limit("used"), CancelArgs{Numbers: n, Cost: 1, Job: "c"}); err != nil {
+	if r, err := Cancel(ctx, rdb, CancelArgs{Parts: one(limit("used"), n, 1), Job: "c"}); err != nil {
 		t.Errorf("Cancel of a booking = %+v, %v, want nil", r, err)
 	}
 	full.fill(t, raw)
-	if r, err := Cancel(ctx, rdb, limit("used"), CancelArgs{Numbers: n, Cost: 2, Token: 1, Job: "a"}); err != nil || r.Status != Granted || r.Next.Job != "d" {
+	if r, err := Cancel(ctx, rdb, CancelArgs{Parts: one(limit("used"), n, 2), Token: 1, Job: "a"}); err != nil || r.Status != Granted || len(r.Next) != 1 || r.Next[0].Job != "d" {
 		t.Errorf("Cancel of a grant = %+v, %v, want it given back, and d next", r, err)
 	}
 	full.fill(t, raw)
-	if r, err := Cancel(ctx, rdb, limit("used"), CancelArgs{Numbers: n, Cost: 1, Token: 2, Job: "b", Back: true}); err != nil || r.Status != Granted {
+	if r, err := Cancel(ctx, rdb, CancelArgs{Parts: one(limit("used"), n, 1), Token: 2, Job: "b", Back: true}); err != nil || r.Status != Granted {
 		t.Errorf("Cancel of a grant that comes back = %+v, %v, want it given back", r, err)
 	}
 	full.fill(t, raw)
-	if r, err := Cancel(ctx, rdb, limit("new"), CancelArgs{Numbers: n, Cost: 1, Token: 77}); err != nil {
+	if r, err := Cancel(ctx, rdb, CancelArgs{Parts: one(limit("new"), n, 1), Token: 77}); err != nil {
 		t.Errorf("Cancel of an unknown token = %+v, %v, want nil", r, err)
 	}
 	full.fill(t, raw)

@@ -106,7 +106,11 @@ func files(t *testing.T) []string {
 
 // scripts are all of them with the parts that they are put together from.
 var scripts = map[string][]string{
-	"acquire.lua": grantParts,
+	"acquire.lua": append(slices.Clone(grantParts), "gate.lua"),
+	"close.lua":   lookParts,
+	"settle.lua":  grantParts,
+	"release.lua": grantParts,
+	"renew.lua":   {"clock.lua"},
 	"cancel.lua":  grantParts,
 	"check.lua":   lookParts,
 	"peek.lua":    lookParts,
@@ -118,10 +122,11 @@ var scripts = map[string][]string{
 	"forget.lua":  nil,
 	"rules.lua":   {"clock.lua"},
 
-	"setlimit.lua": {"clock.lua"},
-	"walk.lua":     {"clock.lua"},
-	"claim.lua":    {"clock.lua"},
-	"planned.lua":  {"clock.lua"},
+	"setlimit.lua":  {"clock.lua"},
+	"closerule.lua": {"clock.lua"},
+	"walk.lua":      {"clock.lua"},
+	"claim.lua":     {"clock.lua"},
+	"planned.lua":   {"clock.lua"},
 }
 
 // calls asks every Go function for one script call, some twice with other
@@ -129,8 +134,14 @@ var scripts = map[string][]string{
 func calls(r *recorder) {
 	ctx, k, q := context.Background(), LimitKeys("hw", "rule", "id"), QueueKeys("hw", "default")
 	n := Numbers{Kind: Sliding, Permits: 1, Window: time.Second}
-	_, _ = Acquire(ctx, r, k, AcquireArgs{Numbers: n})
-	_, _ = Cancel(ctx, r, k, CancelArgs{Numbers: n, Back: true})
+	_, _ = Acquire(ctx, r, AcquireArgs{Parts: one(k, n, 1)})
+	_, _ = Cancel(ctx, r, CancelArgs{Parts: one(k, n, 1), Back: true})
+	several := append(one(k, n, 1), Part{Limit: LimitKeys("hw", "wide", "all"), Numbers: n, Cost: 1})
+	_, _ = Acquire(ctx, r, AcquireArgs{Parts: several, Policy: "p", Gate: Gate{Until: time.Now()}})
+	_, _ = Cancel(ctx, r, CancelArgs{Parts: several, Policy: "p"})
+	_, _ = Close(ctx, r, CloseArgs{Parts: several, Rule: 2, Policy: "p", For: time.Second})
+	_, _ = Settle(ctx, r, SettleArgs{Parts: several, Policy: "p"})
+	_, _ = Release(ctx, r, several[0], 1)
 	_, _ = Peek(ctx, r, k, PeekArgs{Numbers: n, Cost: 1, Most: 10})
 	_, _ = Reset(ctx, r, k, n)
 	Defer(ctx, r, q, DeferArgs{})
@@ -143,6 +154,7 @@ func calls(r *recorder) {
 	_, _ = Rules(ctx, r, "hw", time.Second, nil)
 	_, _ = Rules(ctx, r, "hw", time.Second, []string{"a", "b"})
 	_, _, _ = SetLimit(ctx, r, "hw", "sms", SetLimitArgs{})
+	_, _, _ = CloseRule(ctx, r, "hw", "sms", time.Second)
 	_, _ = Walk(ctx, r, q, time.Now(), 0, 10)
 	_, _, _ = Claim(ctx, r, q, "me", time.Second, make([]RuleVersion, 1))
 	_, _, _ = Claim(ctx, r, q, "me", time.Second, make([]RuleVersion, 3))
@@ -151,7 +163,8 @@ func calls(r *recorder) {
 	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer c.Close()
 	c.AddHook(pipeRecorder{r})
-	Check(ctx, c, make([]CheckArgs, 1))
+	Renew(ctx, c, []RenewArgs{{Part: several[0], Token: 1}})
+	Check(ctx, c, []CheckArgs{{Parts: one(k, n, 1), Job: "a"}})
 }
 
 // pipeRecorder notes the scripts of a pipeline.
@@ -182,6 +195,10 @@ func TestHeaderBodyAndFunctionAgree(t *testing.T) {
 		h, body := header(t, name, source(t, name))
 		if !strings.HasPrefix(h.first, "-- "+name+": ") || !h.returns {
 			t.Errorf("%s: the header opens with %q, returns %v; want its name, and what it returns", name, h.first, h.returns)
+		}
+		if slices.Contains(parts, "parts.lua") && (h.moreKeys || h.moreArgs) {
+			_, read, _ := strings.Cut(source(t, "parts.lua"), "local function")
+			body += read // the loop over a call's parts
 		}
 		used := map[string]bool{}
 		for _, m := range bodyUse.FindAllStringSubmatch(body, -1) {

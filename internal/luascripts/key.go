@@ -43,6 +43,13 @@ func LimitKeys(prefix, rule, id string) Limit {
 // Ledger is the key that alone decides.
 func (k Limit) Ledger() string { return k.ledger }
 
+// turns names the turns that jobs of a policy keep on the key while another
+// rule holds them up.
+func (k Limit) turns(policy string) string { return k.ledger + ":turns:" + policy }
+
+// opening names the count of those who wait for a gate to open.
+func (k Limit) opening() string { return k.ledger + ":opening" }
+
 func (k Limit) all() []string { return []string{k.ledger, k.tokens, k.line, k.promised} }
 
 // Queue names the keys of one asynq queue, asynq's own and our due index. They
@@ -73,3 +80,9 @@ func rulesKey(prefix string) string { return prefix + ":rules" }
 // StoredLimitKey holds the limit of a rule that goes before the one in code, and
 // is the channel on which its changes are told.
 func StoredLimitKey(prefix, rule string) string { return prefix + ":limit:" + rule }
+
+// closingKey holds until when a rule is closed on all keys. It carries the tag of
+// the stored limit's key: both are in one script.
+func closingKey(prefix, rule string) string {
+	return prefix + ":closed:{" + StoredLimitKey(prefix, rule) + "}"
+}

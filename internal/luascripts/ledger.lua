@@ -20,6 +20,7 @@
 --
 --   numbers(L)                 reads L.more
 --   covered(L, now)            whether it can decide about now
+--   lease, offer               see leases.lua
 
 local NOBODY = string.rep("\0", 8)
 local NEVER = 9007199254740991 -- the year 2255: what is further away is told so, a reply holds no more
@@ -49,7 +50,7 @@ end
 -- heard of a change yet would grant by the old limit, and rewrite the ledger in its
 -- form.
 local function open(key, L, now)
-  L.key, L.token, L.newest, L.known = key, NOBODY, 0, false
+  L.key, L.now, L.token, L.newest, L.known = key, now, NOBODY, 0, false
   if L.kind.covered and not L.kind.covered(L, now) then return nil, 6 end
   local s = redis.call("GETRANGE", key, 0, HEAD - 1)
   if s == "" then
@@ -72,6 +73,7 @@ local function open(key, L, now)
   L.carried = true
   local grants = kind.grants(old, L)
   L.kind.fresh(L)
+  if L.kind.lease then return L end
   for i = 1, #grants, 2 do L.kind.charge(L, grants[i], grants[i + 1]) end
   if L.taken then L.newest, L.changed = old.newest, old.newest end
   return L
@@ -97,18 +99,24 @@ local function spend(L, now, at, cost, token)
   L.known = true
 end
 
--- unspend takes a grant out again
+-- give_back takes permits of a grant out again. What went before the limit was
+-- changed stays spent: how much of it still counts is not known. The same goes for
+-- what was nothing under this limit, as a lease is.
+local function give_back(L, now, at, cost, worth)
+  if not L.known or L.taken == 0 or (L.changed and at <= L.changed) then return end
+  if L.kind.back(L, at, cost, worth, max(now, L.newest)) then L.kind.save(L, now) end
+end
+
+-- unspend takes a grant out again, and its token: a neighbour of the same instant keeps its own
 local function unspend(L, now, at, cost, token, worth)
-  if not L.known then return end
-  local newest = L.token == token -- a neighbour of the same instant keeps its own
-  if newest then L.token = NOBODY end
-  -- what went before the limit was changed stays spent: how much of it still counts is not known
-  local write = newest
-  if not L.changed or at > L.changed then write = L.kind.back(L, at, cost, worth, max(now, L.newest)) end
-  if write then L.kind.save(L, now) end
+  if L.known and L.token == token then
+    L.token = NOBODY
+    redis.call("SETRANGE", L.key, 1, NOBODY)
+  end
+  give_back(L, now, at, cost, worth)
 end
 
 -- free is how many permits are to be had right now
 local function free(L, now)
-  return L.newest > now and 0 or L.kind.free(L, now)
+  return L.newest > now and not L.kind.lease and 0 or L.kind.free(L, now)
 end

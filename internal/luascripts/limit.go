@@ -3,6 +3,7 @@ package luascripts
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,7 +22,7 @@ const (
 	Withdrawn
 	NewerSchema
 	NotCovered // the bounds of a calendar lie elsewhere than Redis' clock
-	Outdated   // the ledger was written under a newer limit: the reply has its version
+	Outdated   // a ledger was written under a newer limit: the reply has its version
 )
 
 // Mode says what acquire.lua may do.
@@ -47,6 +48,7 @@ const (
 	Step     Kind = 'p' // a bucket that is filled once a window
 	Smooth   Kind = 'm' // also leaky, which stores nothing
 	WarmUp   Kind = 'w'
+	Leases   Kind = 'k' // at most so many at once: no permits per window, but leases that end with it
 )
 
 // Numbers are those of a limit. What a kind does not need is zero.
@@ -90,13 +92,6 @@ type Member struct {
 	Cost int
 }
 
-func (m Member) text() string {
-	if m.Job == "" {
-		return ""
-	}
-	return strconv.Itoa(m.Cost) + ":" + m.Job
-}
-
 // tokenText is the 8 bytes of a token; the zero token is none.
 func tokenText(token uint64) string {
 	if token == 0 {
@@ -109,151 +104,262 @@ func tokenText(token uint64) string {
 
 // Turn is a job that may come earlier than it was promised. No Job means none.
 type Turn struct {
-	At  time.Time
-	Job string
+	Part int // in whose line it stands, counted from 1
+	At   time.Time
+	Job  string
 }
 
-// AcquireArgs are the arguments of acquire.lua beside its keys. Token is not
-// zero. MaxWait below zero means any wait.
-type AcquireArgs struct {
+// PartsMax bounds how many rules are decided together.
+const PartsMax = 16
+
+// Part is one rule on one key, as a call asks about it.
+type Part struct {
+	Limit
 	Numbers
-	Cost    int
+	Cost   int
+	Closed time.Time // until when the rule is closed; zero for not
+	Worth  int64     // cancel.lua: of a grant, as its answer had it
+}
+
+// Opening is a time in which work may run, from Open until before Close.
+type Opening struct{ Open, Close time.Time }
+
+// Gate is when work may run, as far as it is known: Redis' now must lie in
+// [From, Until). The zero Gate is none.
+type Gate struct {
+	From, Until time.Time
+	Open        []Opening // disjoint, in order
+}
+
+func (g Gate) text() string {
+	if g.Until.IsZero() {
+		return ""
+	}
+	b := strconv.AppendInt(nil, g.From.UnixMicro(), 10)
+	for _, t := range g.instants() {
+		b = strconv.AppendInt(append(b, ' '), t.UnixMicro(), 10)
+	}
+	return string(b)
+}
+
+func (g Gate) instants() []time.Time {
+	out := []time.Time{g.Until}
+	for _, o := range g.Open {
+		out = append(out, o.Open, o.Close)
+	}
+	return out
+}
+
+// AcquireArgs are the arguments of acquire.lua. Token is not zero. MaxWait below
+// zero means any wait.
+type AcquireArgs struct {
+	Parts   []Part // narrowest first, 1 to PartsMax; those of kind Leases last
+	Policy  string // whose turns count; "" for a policy of one rule
+	Gate    Gate
 	Token   uint64
 	Job     string
 	Mode    Mode
 	Inline  time.Duration
 	MaxWait time.Duration
+	Tell    bool // the permits that are left, too
 }
 
 // AcquireReply is the answer of acquire.lua.
 type AcquireReply struct {
 	Status   Status
+	Part     int       // which refuses, counted from 1; 0 for the gate
 	At       time.Time // of the grant or the booking; when refused, the first instant possible
-	From     time.Time // since when the ledger admits it, which may be past
+	From     time.Time // since when the ledgers admit it, which may be past
 	Now      time.Time // Redis' clock
 	Promised time.Time // what the job was told before; zero when it was not in the line
-	Worth    int64     // of a grant: what cancel.lua needs to give all of it back; 0 is not known
-	Next     Turn
-	Version  int64 // of the ledger's limit, when Outdated
+	Fence    int64     // of a grant with a lease: grows from lease to lease
+	Worth    []int64   // of a grant, by part: what cancel.lua needs to give all of it back; 0 is not known
+	Free     []int     // by part, when Tell
+	Next     []Turn
+	Version  int64 // of the part's ledger, when Outdated
 }
 
 // Acquire runs acquire.lua.
-func Acquire(ctx context.Context, c redis.Scripter, k Limit, a AcquireArgs) (AcquireReply, error) {
+func Acquire(ctx context.Context, c redis.Scripter, a AcquireArgs) (AcquireReply, error) {
 	longest := int64(-1)
 	if a.MaxWait >= 0 {
 		longest = int64(a.MaxWait / time.Microsecond)
 	}
-	r := run(ctx, c, acquireScript, "acquire.lua", 8, k.all(),
-		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, a.Cost, tokenText(a.Token), Member{a.Job, a.Cost}.text(), int(a.Mode),
-		micros(a.Inline), longest)
-	reply := AcquireReply{Status: Status(r.int()), At: r.time(), From: r.time(), Now: r.time(), Promised: r.time()}
-	reply.Worth = r.int()
-	reply.Next = Turn{At: r.time(), Job: r.text()}
-	outdated(reply.Status, &reply.At, &reply.Version)
+	gate := a.Gate.text()
+	keys := partKeys(a.Parts, a.Policy)
+	if gate != "" {
+		keys = append(keys, widest(a.Parts).opening())
+	}
+	args := []any{len(a.Parts), tokenText(a.Token), a.Job, int(a.Mode), micros(a.Inline), longest, gate, flag(a.Tell)}
+	r := run(ctx, c, acquireScript, "acquire.lua", 8, keys, partArgs(args, a.Parts)...)
+	reply := AcquireReply{
+		Status: Status(r.int()), Part: int(r.int()), At: r.time(), From: r.time(), Now: r.time(), Promised: r.time(), Fence: r.int(),
+	}
+	turns := r.int()
+	if reply.Status == Outdated {
+		outdated(&reply.At, &reply.Version)
+	}
+	for range r.groups(int64(len(a.Parts)), 2) {
+		reply.Worth = append(reply.Worth, r.int())
+		reply.Free = append(reply.Free, int(r.int()))
+	}
+	reply.Next = r.turns(turns)
 	return reply, r.err
 }
 
 // outdated takes the version out of where an instant stands otherwise.
-func outdated(status Status, at *time.Time, version *int64) {
-	if status == Outdated && !at.IsZero() {
+func outdated(at *time.Time, version *int64) {
+	if !at.IsZero() {
 		*version, *at = at.UnixMicro(), time.Time{}
 	}
 }
 
-// CheckArgs are the arguments of check.lua beside its keys.
+func flag(on bool) int {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// partKeys are the first keys of each part, and the turns of a policy of several
+// rules.
+func partKeys(parts []Part, policy string) []string {
+	keys := make([]string, 0, 5*len(parts)+1)
+	for i := range parts {
+		p := &parts[i]
+		keys = append(keys, p.ledger, p.tokens, p.line, p.promised)
+	}
+	if policy != "" {
+		for i := range parts {
+			keys = append(keys, parts[i].turns(policy))
+		}
+	}
+	return keys
+}
+
+// partArgs puts the parts behind the other arguments.
+func partArgs(args []any, parts []Part) []any {
+	group := 0
+	for i := range parts {
+		p := &parts[i]
+		if i == 0 || p.Kind == Leases || p.ID != parts[i-1].ID {
+			group++
+		}
+		args = append(args, p.Kind.text(), p.Permits, micros(p.Window), p.more(), p.Version, p.Cost, groupOf(parts, i, group), instant(p.Closed), p.Worth)
+	}
+	return args
+}
+
+// groupOf is that of the key that part i shares: leases, which come last, count
+// to the group of their key. Others only share with those before them.
+func groupOf(parts []Part, i, group int) int {
+	if parts[i].Kind != Leases {
+		return group
+	}
+	at, n := 0, 0
+	for j := range parts[:i] {
+		if parts[j].Kind == Leases {
+			continue
+		}
+		if n == 0 || parts[j].ID != parts[at].ID {
+			n++
+		}
+		if at = j; parts[j].ID == parts[i].ID {
+			return n
+		}
+	}
+	return n + 1
+}
+
+// widest is the last part that is no lease, or the last.
+func widest(parts []Part) Limit {
+	for _, p := range slices.Backward(parts) {
+		if p.Kind != Leases {
+			return p.Limit
+		}
+	}
+	return parts[len(parts)-1].Limit
+}
+
+// instant is microseconds since 1970, 0 for the zero time.
+func instant(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+// CheckArgs are the arguments of check.lua.
 type CheckArgs struct {
-	Limit Limit
-	Numbers
-	Member
+	Parts  []Part
+	Policy string
+	Job    string
 }
 
 // CheckReply is the answer of check.lua.
 type CheckReply struct {
 	Status Status // Booked, or Refused when it is not known
+	Part   int    // by which it waits, counted from 1
 	At     time.Time
 	Now    time.Time
 	Before int // permits ahead of it in the line
+	Next   []Turn
 	Err    error
 
-	Version int64 // of the ledger's limit, when Outdated
+	Version int64 // of the part's ledger, when Outdated
 }
 
 // Check runs check.lua for many bookings in one pipeline, in order. Each
 // booking fails alone.
 func Check(ctx context.Context, c redis.UniversalClient, bookings []CheckArgs) []CheckReply {
 	out := make([]CheckReply, len(bookings))
-	again := make([]int, 0, len(bookings))
-	for i := range bookings {
-		again = append(again, i)
+	send := func(i int, pipe redis.Pipeliner) *redis.Cmd {
+		b := &bookings[i]
+		return checkScript.EvalSha(ctx, pipe, partKeys(b.Parts, b.Policy), partArgs([]any{len(b.Parts), b.Job}, b.Parts)...)
 	}
-	if again = checkOnce(ctx, c, bookings, out, again); len(again) > 0 {
-		// A pipeline can't fall back from NOSCRIPT by itself. On Cluster this
-		// loads the script on all masters.
-		if err := checkScript.Load(ctx, c).Err(); err == nil {
-			checkOnce(ctx, c, bookings, out, again)
+	pipelined(ctx, c, checkScript, len(bookings), send, func(i int, v any, err error) {
+		r := readReply("check.lua", 6, v, err)
+		out[i] = CheckReply{Status: Status(r.int()), Part: int(r.int()), At: r.time(), Now: r.time(), Before: int(r.int())}
+		out[i].Next = r.turns(r.int())
+		out[i].Err = r.err
+		if out[i].Status == Outdated {
+			outdated(&out[i].At, &out[i].Version)
 		}
-	}
+	})
 	return out
 }
 
-// checkOnce sends the bookings of the given indices, and answers which of them
-// found no script.
-func checkOnce(ctx context.Context, c redis.UniversalClient, bookings []CheckArgs, out []CheckReply, indices []int) []int {
-	if len(indices) == 0 {
-		return nil
-	}
-	pipe := c.Pipeline()
-	cmds := make([]*redis.Cmd, len(indices))
-	for i, n := range indices {
-		b := bookings[n]
-		keys := []string{b.Limit.ledger, b.Limit.line, b.Limit.promised}
-		cmds[i] = checkScript.EvalSha(ctx, pipe, keys, b.Kind.text(), b.Permits, micros(b.Window), b.more(), b.Version, b.text())
-	}
-	_, _ = pipe.Exec(ctx) // each command carries its own error
-	var missing []int
-	for i, n := range indices {
-		if redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") {
-			missing = append(missing, n)
-		}
-		v, err := cmds[i].Result()
-		r := readReply("check.lua", 4, v, err)
-		out[n] = CheckReply{Status: Status(r.int()), At: r.time(), Now: r.time(), Before: int(r.int())}
-		out[n].Err = r.err
-		outdated(out[n].Status, &out[n].At, &out[n].Version)
-	}
-	return missing
-}
-
-// CancelArgs are the arguments of cancel.lua beside its keys. A zero Token
-// means that there is only a booking, an empty Job that there is none.
+// CancelArgs are the arguments of cancel.lua. A zero Token means that there is
+// only a booking, an empty Job that there is none.
 type CancelArgs struct {
-	Numbers
-	Cost  int
-	Token uint64
-	Job   string
-	Worth int64 // as the grant's answer had it
-	Back  bool  // the job gets the first place in the line for its grant
+	Parts  []Part
+	Policy string
+	Token  uint64
+	Job    string
+	Back   bool // the job gets the first place in the line for its grant
+
+	Away time.Time // or the first turn, until this instant: a rule in another slot refuses
 }
 
 // CancelReply is the answer of cancel.lua.
 type CancelReply struct {
 	Status  Status // Granted when a grant was given back, or Refused
+	Part    int    // that could not be read, counted from 1
 	Now     time.Time
-	Next    Turn
-	Version int64 // of the ledger's limit, when Outdated
+	Next    []Turn
+	Version int64 // of the part's ledger, when Outdated
 }
 
 // Cancel runs cancel.lua.
-func Cancel(ctx context.Context, c redis.Scripter, k Limit, a CancelArgs) (CancelReply, error) {
-	back := 0
-	if a.Back {
-		back = 1
+func Cancel(ctx context.Context, c redis.Scripter, a CancelArgs) (CancelReply, error) {
+	back := int64(flag(a.Back))
+	if !a.Away.IsZero() {
+		back = instant(a.Away)
 	}
-	r := run(ctx, c, cancelScript, "cancel.lua", 4, k.all(),
-		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, a.Cost, tokenText(a.Token), Member{a.Job, a.Cost}.text(), back, a.Worth)
-	reply := CancelReply{Status: Status(r.int()), Now: r.time()}
-	reply.Next = Turn{At: r.time(), Job: r.text()}
-	outdated(reply.Status, &reply.Next.At, &reply.Version)
+	r := run(ctx, c, cancelScript, "cancel.lua", 5, partKeys(a.Parts, a.Policy),
+		partArgs([]any{len(a.Parts), tokenText(a.Token), a.Job, back}, a.Parts)...)
+	reply := CancelReply{Status: Status(r.int()), Part: int(r.int()), Now: r.time(), Version: r.int()}
+	reply.Next = r.turns(r.int())
 	return reply, r.err
 }
 
@@ -267,8 +373,9 @@ type Waiting struct {
 // PeekArgs are the arguments of peek.lua beside its keys.
 type PeekArgs struct {
 	Numbers
-	Cost int // of the newcomer whose instant is asked for, at least 1
-	Most int // how many of the line to list, 0 to 250
+	Cost   int       // of the newcomer whose instant is asked for, at least 1
+	Most   int       // how many of the line to list, 0 to 250
+	Closed time.Time // until when the rule is closed; zero for not
 }
 
 // PeekReply is the answer of peek.lua.
@@ -278,6 +385,7 @@ type PeekReply struct {
 	Free    int
 	Next    time.Time     // when the newcomer would go
 	Life    time.Duration // until the ledger is forgotten; 0 when there is none
+	Closed  time.Time     // until when the key is closed; zero for not
 	Waiting int
 	Listed  []Waiting
 	Version int64 // of the ledger's limit, when Outdated
@@ -285,12 +393,15 @@ type PeekReply struct {
 
 // Peek runs peek.lua.
 func Peek(ctx context.Context, c redis.Scripter, k Limit, a PeekArgs) (PeekReply, error) {
-	r := run(ctx, c, peekScript, "peek.lua", 7, []string{k.ledger, k.line, k.promised},
-		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, a.Cost, a.Most)
+	r := run(ctx, c, peekScript, "peek.lua", 8, k.all(),
+		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, a.Cost, a.Most, instant(a.Closed))
 	reply := PeekReply{Status: Status(r.int()), Now: r.time(), Free: int(r.int()), Next: r.time()}
 	reply.Life = time.Duration(r.int()) * time.Millisecond
+	reply.Closed = r.time()
 	reply.Waiting = int(r.int())
-	outdated(reply.Status, &reply.Next, &reply.Version)
+	if reply.Status == Outdated {
+		outdated(&reply.Next, &reply.Version)
+	}
 	for range r.count(3) {
 		reply.Listed = append(reply.Listed, Waiting{At: r.time(), Job: r.text(), Cost: int(r.int())})
 	}
@@ -300,8 +411,7 @@ func Peek(ctx context.Context, c redis.Scripter, k Limit, a PeekArgs) (PeekReply
 // Reset runs reset.lua.
 func Reset(ctx context.Context, c redis.Scripter, k Limit, n Numbers) (CancelReply, error) {
 	r := run(ctx, c, resetScript, "reset.lua", 4, k.all(), n.Kind.text(), n.Permits, micros(n.Window), n.more(), n.Version)
-	reply := CancelReply{Status: Status(r.int()), Now: r.time()}
-	reply.Next = Turn{At: r.time(), Job: r.text()}
-	outdated(reply.Status, &reply.Next.At, &reply.Version)
+	reply := CancelReply{Status: Status(r.int()), Now: r.time(), Version: r.int()}
+	reply.Next = r.turns(r.int())
 	return reply, r.err
 }

@@ -15,7 +15,7 @@ func TestNewerSchemaIsRefusedAndKept(t *testing.T) {
 	rdb, raw := timed(t)
 	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 2, Window: time.Minute}, LimitKeys("hw", "rule", "id")
 	acquire := func(token uint64, job string, mode Mode) (AcquireReply, error) {
-		return Acquire(ctx, rdb, k, AcquireArgs{Numbers: n, Cost: 1, Token: token, Job: job, Mode: mode, MaxWait: -1})
+		return Acquire(ctx, rdb, AcquireArgs{Parts: one(k, n, 1), Token: token, Job: job, Mode: mode, MaxWait: -1})
 	}
 	for i, job := range []string{"a", "b", "c"} {
 		if _, err := acquire(uint64(i+1), job, Grant); err != nil {
@@ -38,13 +38,13 @@ func TestNewerSchemaIsRefusedAndKept(t *testing.T) {
 	}
 	r, err := acquire(1, "a", Grant)
 	note("the same token", r.Status, err)
-	c, err := Cancel(ctx, rdb, k, CancelArgs{Numbers: n, Cost: 1, Token: 1, Job: "c", Back: true})
+	c, err := Cancel(ctx, rdb, CancelArgs{Parts: one(k, n, 1), Token: 1, Job: "c", Back: true})
 	note("cancel", c.Status, err)
 	p, err := Peek(ctx, rdb, k, PeekArgs{Numbers: n, Cost: 1, Most: 10})
 	note("peek", p.Status, err)
 	d, err := Reset(ctx, rdb, k, n)
 	note("reset", d.Status, err)
-	check := Check(ctx, rdb, []CheckArgs{{Limit: k, Numbers: n, Member: Member{"c", 1}}})[0]
+	check := Check(ctx, rdb, []CheckArgs{{Parts: one(k, n, 1), Job: "c"}})[0]
 	note("check", check.Status, check.Err)
 	for name, s := range status {
 		if s != NewerSchema {
@@ -66,15 +66,15 @@ func TestEveryKeyHasALife(t *testing.T) {
 		if err := rdb.SetTime(ctx, start.Add(at)); err != nil {
 			t.Fatal(err)
 		}
-		a := AcquireArgs{Numbers: n, Cost: cost, Token: token, Job: job, Mode: mode, Inline: 50 * time.Millisecond, MaxWait: -1}
-		if _, err := Acquire(ctx, rdb, k, a); err != nil {
+		a := AcquireArgs{Parts: one(k, n, cost), Token: token, Job: job, Mode: mode, Inline: 50 * time.Millisecond, MaxWait: -1}
+		if _, err := Acquire(ctx, rdb, a); err != nil {
 			t.Fatal(err)
 		}
 		keysHaveALife(t, raw)
 	}
 	cancel := func(token uint64, job string, cost int, back bool) {
 		t.Helper()
-		if _, err := Cancel(ctx, rdb, k, CancelArgs{Numbers: n, Cost: cost, Token: token, Job: job, Back: back}); err != nil {
+		if _, err := Cancel(ctx, rdb, CancelArgs{Parts: one(k, n, cost), Token: token, Job: job, Back: back}); err != nil {
 			t.Fatal(err)
 		}
 		keysHaveALife(t, raw)
@@ -89,7 +89,7 @@ func TestEveryKeyHasALife(t *testing.T) {
 	ask(6, "a", 1, Grant, 5*time.Second)
 	ask(7, "c", 1, Grant, 2*time.Minute)
 	ask(8, "b", 2, Grant, 2*time.Minute)
-	Check(ctx, rdb, []CheckArgs{{Limit: k, Numbers: n, Member: Member{"b", 2}}})
+	Check(ctx, rdb, []CheckArgs{{Parts: one(k, n, 2), Job: "b"}})
 	keysHaveALife(t, raw)
 	ask(9, "b", 2, Grant, 4*time.Minute)
 	cancel(9, "b", 2, true)
@@ -114,11 +114,11 @@ func TestTokensAreForgotten(t *testing.T) {
 		if err := rdb.SetTime(ctx, start.Add(time.Duration(i)*time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		a := AcquireArgs{Numbers: n, Cost: 1, Token: uint64(2*i + 1), Mode: Try, MaxWait: -1}
-		if r, err := Acquire(ctx, rdb, k, a); err != nil || r.Status != Granted {
+		a := AcquireArgs{Parts: one(k, n, 1), Token: uint64(2*i + 1), Mode: Try, MaxWait: -1}
+		if r, err := Acquire(ctx, rdb, a); err != nil || r.Status != Granted {
 			t.Fatalf("Acquire %d = %+v, %v, want a grant", i, r, err)
 		}
-		if _, err := Cancel(ctx, rdb, k, CancelArgs{Numbers: n, Cost: 1, Token: uint64(2*i + 2)}); err != nil {
+		if _, err := Cancel(ctx, rdb, CancelArgs{Parts: one(k, n, 1), Token: uint64(2*i + 2)}); err != nil {
 			t.Fatal(err)
 		}
 	}

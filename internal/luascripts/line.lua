@@ -3,10 +3,12 @@
 -- line      sorted set, member "cost:job", score = ticket, which orders the line:
 --           that of the one before plus its cost. Who comes too late is parked: the same ticket, PARK lower, so it
 --           holds up nobody and finds its turn again
--- promised  sorted set, the same members, score = the instant told last, and
---           the member MIXED while costs in the line differ
+-- turns     sorted set, the same, of the jobs of one policy that another of its
+--           rules holds up: each keeps its turn among jobs of that policy, and does not exist for others
+-- promised  sorted set, the members of both, score = the instant told last;
+--           the member MIXED while costs in the line differ; the member CLOSED until when the key is closed
 
-local MIXED = "mixed"
+local MIXED, CLOSED = "mixed", "closed"
 local GRACE = 100000 -- how long after its last promise a head keeps its place
 local LATE = 3600000000 -- how long it stays parked
 local PARK = 4503599627370496
@@ -20,118 +22,284 @@ local function is_parked(ticket)
   return ticket < -PARK / 2
 end
 
+-- normal is the ticket without the mark of one who is parked
+local function normal(ticket)
+  return is_parked(ticket) and ticket + PARK or ticket
+end
+
 -- at_rank is the member at a rank and its ticket
-local function at_rank(line, rank)
-  local v = redis.call("ZRANGE", line, rank, rank, "WITHSCORES")
+local function at_rank(set, rank)
+  local v = redis.call("ZRANGE", set, rank, rank, "WITHSCORES")
   return v[1], tonumber(v[2])
 end
 
--- look is who waits: the ranks first..last-1, of which `head` with its ticket is the first.
--- Before them are `parked` ones, and in `late`, as arguments of a ZADD that parks
--- them, those at the head whose last promise is more than GRACE past, 20 at most.
-local function look(line, promised, me, now)
-  local last = redis.call("ZCARD", line)
-  if last == 0 then return 0, 0, 0, {} end
-  local parked = redis.call("ZCOUNT", line, "-inf", PARKED)
-  local first, late = parked, {}
-  while first < last do
-    local m, ticket = at_rank(line, first)
-    if m == me or #late == 40 then return first, last, parked, late, m, ticket end
-    local p = redis.call("ZSCORE", promised, m)
-    if p and tonumber(p) + GRACE >= now then return first, last, parked, late, m, ticket end
-    late[#late + 1] = int(ticket - PARK)
-    late[#late + 1] = m
-    first = first + 1
+local function told(L, member)
+  return tonumber(redis.call("ZSCORE", L.promised, member) or "")
+end
+
+-- in_time says that a member keeps its place although it did not come yet
+local function in_time(L, member, now)
+  if member == L.me then return true end
+  local p = told(L, member)
+  return p and p + GRACE >= now
+end
+
+-- look finds who waits: the ranks first..last-1 of the line, of which `front` with
+-- its ticket is the first, and the ranks turn..turns_last-1 of the turns. Before
+-- them are `parked` ones, and in `late`, as arguments of a ZADD that parks them,
+-- those whose last promise is more than GRACE past, 20 of each at most.
+local function look(L, now)
+  L.parked, L.first, L.late, L.front = 0, 0, {}, nil
+  L.last = redis.call("ZCARD", L.line)
+  if L.last > 0 then
+    L.parked = redis.call("ZCOUNT", L.line, "-inf", PARKED)
+    L.first = L.parked
+    while L.first < L.last do
+      local m, ticket = at_rank(L.line, L.first)
+      if #L.late == 40 or in_time(L, m, now) then
+        L.front, L.front_ticket = m, ticket
+        break
+      end
+      L.late[#L.late + 1] = int(ticket - PARK)
+      L.late[#L.late + 1] = m
+      L.first = L.first + 1
+    end
   end
-  return first, last, parked, late
+  L.turn, L.turns_last, L.turns_late, L.turn_front = 0, 0, {}, nil
+  if not L.turns then return end
+  L.turns_last = redis.call("ZCARD", L.turns)
+  while L.turn < L.turns_last do
+    local m, ticket = at_rank(L.turns, L.turn)
+    if #L.turns_late == 20 or in_time(L, m, now) then
+      L.turn_front, L.turn_ticket = m, ticket
+      break
+    end
+    L.late[#L.late + 1] = int(ticket - PARK)
+    L.late[#L.late + 1] = m
+    L.turns_late[#L.turns_late + 1] = m
+    L.turn = L.turn + 1
+  end
 end
 
-local function park(line, late)
-  if #late > 0 then redis.call("ZADD", line, unpack(late)) end
+-- park writes what look found late
+local function park(L)
+  if #L.late == 0 then return end
+  redis.call("ZADD", L.line, unpack(L.late))
+  if #L.turns_late == 0 then return end
+  redis.call("ZREM", L.turns, unpack(L.turns_late))
+  live(L.line, LATE)
+  live(L.promised, LATE)
 end
 
--- permits_before counts the permits of those from rank `first` up to `rank`.
--- Equal costs are counted exactly; with mixed costs tickets bound it from above.
-local function permits_before(line, promised, first, rank)
-  if rank <= first then return 0 end
-  local head, ticket = at_rank(line, first)
-  if not redis.call("ZSCORE", promised, MIXED) then return (rank - first) * cost_of(head) end
-  local before, last = at_rank(line, rank - 1)
-  return last + cost_of(before) - ticket
+-- find is my ticket, and whether it is one in the turns
+local function find(L)
+  L.ticket, L.in_turns = nil, false
+  if L.me == "" then return end
+  if L.front == L.me then
+    L.ticket = L.front_ticket
+  elseif L.last > 0 then
+    L.ticket = tonumber(redis.call("ZSCORE", L.line, L.me) or "")
+  end
+  if not L.ticket and L.turns_last > 0 then
+    L.ticket = tonumber(redis.call("ZSCORE", L.turns, L.me) or "")
+    L.in_turns = L.ticket ~= nil
+  end
 end
 
--- place_of is where a ticket stands among those who are not parked, or would
-local function place_of(line, parked, ticket)
-  if is_parked(ticket) then ticket = ticket + PARK end
-  return parked + redis.call("ZCOUNT", line, LIVE, "(" .. int(ticket))
+-- below counts the members of a set with a ticket under this one, who are not parked
+local function below(set, ticket)
+  return redis.call("ZCOUNT", set, LIVE, "(" .. int(ticket))
 end
 
--- mix notes that costs differ, when mine is not that of the first who waits
-local function mix(line, promised, parked, cost)
-  local head = at_rank(line, parked)
-  if head and cost_of(head) ~= cost then redis.call("ZADD", promised, "+inf", MIXED) end
+-- permits of so many who wait, and so many turns, from a ticket on. Equal costs are
+-- counted exactly; with mixed costs tickets bound it from above.
+local function permits(L, waiting, turns, from)
+  if not L.mixed then return (waiting + turns) * cost_of(L.waiting > 0 and L.front or L.turn_front) end
+  local ends = -PARK
+  if L.waiting > 0 then
+    local m, ticket = at_rank(L.line, L.first + L.waiting - 1)
+    ends = ticket + cost_of(m)
+  end
+  if L.turns_ahead > 0 then
+    local m, ticket = at_rank(L.turns, L.turn + L.turns_ahead - 1)
+    ends = max(ends, ticket + cost_of(m))
+  end
+  return ends - from
 end
 
--- join puts me at the line's end, and clears away who was late for too long
-local function join(line, promised, parked, me, cost, at, now)
+-- rank finds how much is ahead of me, or of a newcomer: `ahead` permits; and
+-- `behind`, {from when on, permits ...}: I come behind turns that have an instant of
+-- their own, so many permits after it
+local function rank(L)
+  L.waiting, L.turns_ahead, L.ahead, L.behind = L.last - L.first, L.turns_last - L.turn, 0, nil
+  if L.ticket then
+    local ticket = normal(L.ticket)
+    L.waiting = L.front == L.me and 0 or max(0, L.parked + below(L.line, ticket) - L.first)
+    L.turns_ahead = L.turns_last > 0 and max(0, below(L.turns, ticket) - L.turn) or 0
+  end
+  if L.waiting + L.turns_ahead == 0 then return end
+  local first = L.waiting > 0 and L.front_ticket or L.turn_ticket
+  if L.turns_ahead > 0 then first = min(first, L.turn_ticket) end
+  L.ahead = permits(L, L.waiting, L.turns_ahead, first)
+  if L.turns_ahead == 0 then return end
+  L.behind = {}
+  local m, ticket, left = L.turn_front, L.turn_ticket, L.turns_ahead
+  repeat
+    local waiting = L.waiting > 0 and max(0, L.waiting - max(0, L.parked + below(L.line, ticket) - L.first)) or 0
+    L.behind[#L.behind + 1] = told(L, m) or 0
+    L.behind[#L.behind + 1] = permits(L, waiting, left, ticket)
+    local more = left > 1
+    if more then
+      left = 1
+      m, ticket = at_rank(L.turns, L.turn + L.turns_ahead - 1)
+    end
+  until not more
+end
+
+-- mix notes that costs differ, when mine is not that of the first who waits, or
+-- where nobody does, of the first turn
+local function mix(L)
+  local m = at_rank(L.line, redis.call("ZCOUNT", L.line, "-inf", PARKED)) or (L.turns and at_rank(L.turns, 0))
+  if m and cost_of(m) ~= L.want then redis.call("ZADD", L.promised, "+inf", MIXED) end
+end
+
+-- last_ticket is that of one behind all
+local function last_ticket(L)
   local ticket = 0
-  for _, rank in ipairs({ parked - 1, -1 }) do -- the last who is parked, and the last of all
-    local m, t = at_rank(line, rank)
-    if m then ticket = max(ticket, (is_parked(t) and t + PARK or t) + cost_of(m)) end
+  local m, t = at_rank(L.line, L.parked - 1) -- the last who is parked
+  if m then ticket = max(ticket, normal(t) + cost_of(m)) end
+  m, t = at_rank(L.line, -1)
+  if m then ticket = max(ticket, normal(t) + cost_of(m)) end
+  if L.turns then
+    m, t = at_rank(L.turns, -1)
+    if m then ticket = max(ticket, t + cost_of(m)) end
   end
-  redis.call("ZADD", line, int(ticket), me)
-  redis.call("ZADD", promised, int(at), me)
-  mix(line, promised, parked, cost)
-  local gone = redis.call("ZRANGEBYSCORE", promised, "-inf", int(now - LATE), "LIMIT", 0, 20)
+  return ticket
+end
+
+-- first_ticket is that of one before all
+local function first_ticket(L)
+  local ticket
+  for _, at in ipairs({ 0, redis.call("ZCOUNT", L.line, "-inf", PARKED) }) do -- the first who is parked, and the first who is not
+    local m, t = at_rank(L.line, at)
+    if m then ticket = min(ticket or normal(t), normal(t)) end
+  end
+  if L.turns then
+    local m, t = at_rank(L.turns, 0)
+    if m then ticket = min(ticket or t, t) end
+  end
+  return ticket and ticket - L.want or 0
+end
+
+-- both keys outlive the last promise by the time that somebody stays parked
+local function keep_line(L, at, now)
+  live(L.line, at - now + LATE)
+  live(L.promised, at - now + LATE)
+  if L.turns then live(L.turns, at - now + LATE) end
+end
+
+-- promise tells me an instant
+local function promise(L, at)
+  redis.call("ZADD", L.promised, int(at), L.me)
+end
+
+-- clear takes out who was late for too long
+local function clear(L, now)
+  local gone = redis.call("ZRANGEBYSCORE", L.promised, "-inf", int(now - LATE), "LIMIT", 0, 20)
   for _, m in ipairs(gone) do
-    local t = redis.call("ZSCORE", line, m)
-    if not t or is_parked(tonumber(t)) then
-      redis.call("ZREM", line, m)
-      redis.call("ZREM", promised, m)
+    local t = redis.call("ZSCORE", L.line, m)
+    if (not t or is_parked(tonumber(t))) and not (L.turns and redis.call("ZSCORE", L.turns, m)) then
+      redis.call("ZREM", L.line, m)
+      redis.call("ZREM", L.promised, m)
     end
   end
 end
 
--- rejoin takes me, who was parked, back to my turn
-local function rejoin(line, promised, parked, me, cost, at)
-  redis.call("ZADD", promised, int(at), me)
-  mix(line, promised, parked, cost)
-  redis.call("ZINCRBY", line, int(PARK), me)
+-- join puts me into a set, the line or the turns: with my ticket, or behind all
+local function join(L, set, at, now)
+  local ticket = L.ticket and normal(L.ticket) or last_ticket(L)
+  if L.turns_last > 0 and set ~= L.turns then redis.call("ZREM", L.turns, L.me) end
+  if L.ticket and not L.in_turns and set ~= L.line then redis.call("ZREM", L.line, L.me) end
+  mix(L)
+  redis.call("ZADD", set, int(ticket), L.me)
+  promise(L, at)
+  if not L.ticket then clear(L, now) end
 end
 
--- join_head gives me the first place: a grant that came back
-local function join_head(line, promised, me, cost, at)
-  local parked = redis.call("ZCOUNT", line, "-inf", PARKED)
-  local ticket
-  for _, rank in ipairs({ 0, parked }) do -- the first who is parked, and the first who is not
-    local m, t = at_rank(line, rank)
-    if m then ticket = min(ticket or t + PARK, is_parked(t) and t + PARK or t) end
+-- stand gives me a place that was promised an instant: in the line, or among the
+-- turns while another rule holds me up
+local function stand(L, among_turns, at, now)
+  local set = among_turns and L.turns or L.line
+  if L.ticket and not is_parked(L.ticket) and L.in_turns == among_turns then
+    promise(L, at)
+  else
+    join(L, set, at, now)
   end
-  redis.call("ZADD", promised, int(at), me)
-  mix(line, promised, parked, cost)
-  redis.call("ZADD", line, int(ticket and ticket - cost or 0), me)
+  keep_line(L, at, now)
 end
 
--- both keys outlive the last promise by the time that somebody stays parked
-local function keep_line(line, promised, at, now)
-  live(line, at - now + LATE)
-  live(promised, at - now + LATE)
+-- step_aside parks me: my ticket stays good and holds up nobody
+local function step_aside(L, at, now)
+  if not L.ticket or is_parked(L.ticket) then return end
+  if L.turns_last > 0 then redis.call("ZREM", L.turns, L.me) end
+  redis.call("ZADD", L.line, int(L.ticket - PARK), L.me)
+  keep_line(L, at, now)
 end
 
-local function leave(line, promised, me)
-  redis.call("ZREM", line, me)
-  redis.call("ZREM", promised, me)
-  if redis.call("ZCARD", line) == 0 then redis.call("ZREM", promised, MIXED) end
+-- join_head gives me the first place of a set, of those who are parked when
+-- aside: a grant that came back
+local function join_head(L, set, at, now, aside)
+  local ticket = first_ticket(L)
+  promise(L, at)
+  if L.turns and set ~= L.turns then redis.call("ZREM", L.turns, L.me) end
+  if not aside then mix(L) end
+  redis.call("ZADD", set, int(aside and ticket - PARK or ticket), L.me)
+  keep_line(L, at, now)
 end
 
--- next_turn is the first who is not late, and its instant, when that is earlier
--- than promised: whoever reads it re-times that job. "" and 0 when there is
--- nothing to do.
-local function next_turn(L, line, promised, now)
-  local _, _, _, _, head = look(line, promised, "", now)
-  if not head then return "", 0 end
-  local at = slot(L, now, 0, cost_of(head))
-  local told = tonumber(redis.call("ZSCORE", promised, head) or "0")
-  if told - at <= 1000 then return "", 0 end
-  return string.match(head, ":(.*)$"), at
+local function leave(L)
+  redis.call("ZREM", L.line, L.me)
+  redis.call("ZREM", L.promised, L.me)
+  if L.turns then redis.call("ZREM", L.turns, L.me) end
+  if redis.call("ZCARD", L.line) == 0 and not (L.turns and redis.call("ZCARD", L.turns) > 0) then
+    redis.call("ZREM", L.promised, MIXED)
+  end
+end
+
+-- closed is until when nothing goes on a key: it is closed, or its rule is. With it
+-- comes what I was told last, and whether costs differ
+local function closed(L, now)
+  local v = redis.call("ZMSCORE", L.promised, CLOSED, MIXED, L.me)
+  L.mixed, L.told_me = v[2], tonumber(v[3] or "0")
+  local at = max(tonumber(v[1] or "0"), L.rule_closed)
+  return at > now and at or 0
+end
+
+-- anybody says that somebody waits, late or not
+local function anybody(L)
+  return redis.call("ZCARD", L.line) > redis.call("ZCOUNT", L.line, "-inf", PARKED)
+end
+
+-- next_turns appends to a reply who may come earlier than promised: {part, at,
+-- job}, the first who waits and, when asked for, the first turn. Whoever reads it
+-- re-times that job.
+local function next_turns(L, now, reply, turn_too)
+  local me = L.me
+  L.me = ""
+  look(L, now)
+  L.me = me
+  if L.front and L.kind.offer then L.kind.offer(L, now, reply) end
+  -- where a lease is free it was offered; where none is, the first comes when one ends:
+  -- of a holder that died nobody else would tell
+  local first = L.front and (not L.kind.offer or free(L, now) == 0) and L.front or ""
+  for _, m in ipairs({ first, turn_too and L.turn_front or "" }) do
+    if m ~= "" then
+      local at = slot(L, max(now, L.closed), 0, cost_of(m))
+      if (told(L, m) or 0) - at > 1000 then
+        reply[#reply + 1] = L.part
+        reply[#reply + 1] = at
+        reply[#reply + 1] = string.match(m, ":(.*)$")
+      end
+    end
+  end
 end

@@ -59,3 +59,8 @@ func wantCodes(t *testing.T, what string, got []int64, err error, want ...int64)
 		t.Errorf("%s = %v, %v, want %v", what, got, err, want)
 	}
 }
+
+// one is a call about a single rule on a single key.
+func one(k Limit, n Numbers, cost int) []Part {
+	return []Part{{Limit: k, Numbers: n, Cost: cost}}
+}

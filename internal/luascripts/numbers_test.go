@@ -26,6 +26,8 @@ var textJoins = map[string][]string{
 	"wake.lua":    {`prefix .. id`},
 	"walk.lua":    {`"(" .. int(from)`},
 	"tokens.lua":  {`"(" .. int(COPY - now)`},
+	"parts.lua":   {`ARGV[a + 5] .. ":" .. job`}, // both as they came
+	"leases.lua":  {`"(" .. int(now)`, `"(" .. int(L.now)`, `L.letter .. L.token .. text`},
 }
 
 // A number becomes text by string.format alone: tostring and ".." cut it to 14

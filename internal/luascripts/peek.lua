@@ -1,8 +1,9 @@
 -- peek.lua: what a key looks like, without changing it; who is late is not in the line.
 --
 -- KEYS[1]  ledger     string, see ledger.lua
--- KEYS[2]  line       sorted set, see line.lua
--- KEYS[3]  promised   sorted set, see line.lua
+-- KEYS[2]  tokens     sorted set, see tokens.lua
+-- KEYS[3]  line       sorted set, see line.lua
+-- KEYS[4]  promised   sorted set, see line.lua
 -- ARGV[1]  kind       the limit's algorithm, see ledger.lua
 -- ARGV[2]  n          permits per window, >= 1
 -- ARGV[3]  window_us  length of the window, >= 1000
@@ -10,27 +11,35 @@
 -- ARGV[5]  version    of the limit, 0 when it is the one in code
 -- ARGV[6]  cost       permits of the newcomer whose instant is asked for, >= 1
 -- ARGV[7]  most       how many of the line to list, 0 to 250
--- returns  {status, now_us, free, next_us, life_ms, waiting, listed, then per booking: at_us, job, cost}
---          status 1 known, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's; integers, but for job, which is text
-local ledger, line, promised = KEYS[1], KEYS[2], KEYS[3]
-local cost, most = tonumber(ARGV[6]), tonumber(ARGV[7])
+-- ARGV[8]  closed_us  until when the rule is closed on all keys, 0 when it is not
+-- returns  {status, now_us, free, next_us, life_ms, closed_us, waiting, listed, then per booking: at_us, job, cost}
+--          status 1 known, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in next_us;
+--          integers, but for job, which is text
+local L = limit(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
+L.key, L.tokens, L.line, L.promised, L.me = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ""
+L.want, L.rule_closed = tonumber(ARGV[6]), tonumber(ARGV[8])
+local most = tonumber(ARGV[7])
 
 local now = clock()
-local L, status, newer = open(ledger, limit(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]), now)
-if not L then return { status, now, 0, newer or 0, 0, 0, 0 } end
-local first, last = look(line, promised, "", now)
-local waiting = last - first
-local permits = permits_before(line, promised, first, last)
-local known_ms = max(0, redis.call("PTTL", ledger))
-local reply = { 1, now, waiting > 0 and 0 or free(L, now), slot(L, now, permits, cost), known_ms, waiting, 0 }
+local ok, status, newer = open(L.key, L, now)
+if not ok then return { status, now, 0, newer or 0, 0, 0, 0, 0 } end
+L.closed = closed(L, now)
+look(L, now)
+find(L)
+rank(L)
+local waiting = L.last - L.first
+local known_ms = max(0, redis.call("PTTL", L.key))
+local none = waiting > 0 or L.closed > 0
+local from = max(now, L.closed)
+local reply = { 1, now, none and 0 or free(L, now), slot(L, from, L.ahead, L.want), known_ms, L.closed, waiting, 0 }
 
-local members = most > 0 and redis.call("ZRANGE", line, first, first + most - 1) or {}
+local members = most > 0 and redis.call("ZRANGE", L.line, L.first, L.first + most - 1) or {}
 local before = 0
 for _, m in ipairs(members) do
-  reply[#reply + 1] = slot(L, now, before, cost_of(m))
+  reply[#reply + 1] = slot(L, from, before, cost_of(m))
   before = before + cost_of(m)
   reply[#reply + 1] = string.match(m, ":(.*)$")
   reply[#reply + 1] = cost_of(m)
 end
-reply[7] = #members
+reply[8] = #members
 return reply

@@ -2,6 +2,7 @@ package luascripts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,6 +17,7 @@ type DeferArgs struct {
 	Wait   time.Duration // from now to At
 	For    string        // what the task waits for
 	Unique string        // asynq's lock of a unique task, or ""
+	PutOff bool          // counted, see PutOffs
 }
 
 // Defer runs defer.lua and hands asynq its very answer.
@@ -30,7 +32,16 @@ func Defer(ctx context.Context, c redis.Scripter, k Queue, a DeferArgs) *redis.C
 		at = a.At.UnixMicro()
 	}
 	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.retry, k.due, k.places, unique},
-		a.ID, a.Token, at, micros(max(0, a.Wait)), a.For)
+		a.ID, a.Token, at, micros(max(0, a.Wait)), a.For, flag(a.PutOff))
+}
+
+// PutOffs is how often a task was deferred because its provider put it off.
+func PutOffs(ctx context.Context, c redis.Cmdable, k Queue, id string) (int, error) {
+	n, err := c.HGet(ctx, k.Task(id), "hw_putoff").Int()
+	if errors.Is(err, redis.Nil) {
+		return 0, nil
+	}
+	return n, err
 }
 
 // DueTask is a deferred task whose instant has nearly come.

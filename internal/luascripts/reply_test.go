@@ -25,16 +25,19 @@ func (a answering) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) 
 func readers(c redis.Scripter) map[string]error {
 	ctx, k, q := context.Background(), LimitKeys("hw", "rule", "id"), QueueKeys("hw", "default")
 	n := Numbers{Kind: Sliding, Permits: 1, Window: time.Second}
-	_, acquire := Acquire(ctx, c, k, AcquireArgs{Numbers: n})
-	_, cancel := Cancel(ctx, c, k, CancelArgs{Numbers: n})
+	_, acquire := Acquire(ctx, c, AcquireArgs{Parts: one(k, n, 1)})
+	_, cancel := Cancel(ctx, c, CancelArgs{Parts: one(k, n, 1)})
 	_, peek := Peek(ctx, c, k, PeekArgs{Numbers: n, Cost: 1, Most: 10})
 	_, reset := Reset(ctx, c, k, n)
+	_, closing := Close(ctx, c, CloseArgs{Parts: one(k, n, 1), Rule: 1, For: time.Second})
+	_, release := Release(ctx, c, one(k, n, 1)[0], 1)
+	_, settle := Settle(ctx, c, SettleArgs{Parts: one(k, n, 1)})
 	_, due := Due(ctx, c, q, time.Second, 10)
 	_, wake := Wake(ctx, c, q, []string{"a", "b"}, time.Now(), false)
 	_, retime := Retime(ctx, c, q, true, make([]Retiming, 2))
 	_, rules := Rules(ctx, c, "hw", time.Second, []string{"a"})
 	return map[string]error{
-		"acquire": acquire, "cancel": cancel, "peek": peek, "reset": reset, "due": due, "wake": wake, "retime": retime, "rules": rules,
+		"acquire": acquire, "cancel": cancel, "close": closing, "release": release, "settle": settle, "peek": peek, "reset": reset, "due": due, "wake": wake, "retime": retime, "rules": rules,
 	}
 }
 
@@ -68,7 +71,7 @@ func TestReplies(t *testing.T) {
 	}
 	// A count that the reply does not hold must not be believed.
 	for _, listed := range []int64{-1, 2, math.MaxInt64, math.MinInt64} {
-		if r, err := Peek(t.Context(), answering{value: []any{int64(1), int64(2), int64(3), int64(4), int64(5), int64(6), listed, int64(7), "j", int64(1)}},
+		if r, err := Peek(t.Context(), answering{value: []any{int64(1), int64(2), int64(3), int64(4), int64(5), int64(6), int64(0), listed, int64(7), "j", int64(1)}},
 			LimitKeys("hw", "r", "k"), PeekArgs{Numbers: Numbers{Kind: Sliding, Permits: 1, Window: time.Second}, Cost: 1, Most: 10}); err == nil || len(r.Listed) > 1 {
 			t.Errorf("Peek of %d places = %+v, %v, want an error", listed, r, err)
 		}

@@ -9,14 +9,19 @@
 -- ARGV[3]  window_us  length of the window, >= 1000
 -- ARGV[4]  more       what only some algorithms have
 -- ARGV[5]  version    of the limit, 0 when it is the one in code
--- returns  {status, now_us, next_us, next_job}, three integers and a text, always
---          status 1 done, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's
-local ledger, tokens, line, promised = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-
+-- returns  {status, now_us, version, turns, then per turn: part, at_us, job}, integers, but for job, which is text
+--          status 1 done, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in version
 local now = clock()
-local L, status, newer = open(ledger, limit(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]), now)
-if not L then return { status, now, newer or 0, "" } end
+local L = limit(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
+L.part, L.key, L.tokens, L.line, L.promised, L.me, L.rule_closed = 1, KEYS[1], KEYS[2], KEYS[3], KEYS[4], "", 0
+local ok, status, newer = open(L.key, L, now)
+if not ok then return { status, now, newer or 0, 0 } end
 
-redis.call("UNLINK", ledger, tokens)
-local job, when = next_turn(open(ledger, L, now), line, promised, now)
-return { 1, now, when, job }
+redis.call("UNLINK", L.key, L.tokens)
+open(L.key, L, now)
+L.closed = closed(L, now)
+local turns = {}
+next_turns(L, now, turns)
+local reply = { 1, now, 0, #turns / 3 }
+for _, v in ipairs(turns) do reply[#reply + 1] = v end
+return reply

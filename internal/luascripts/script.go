@@ -36,16 +36,20 @@ var ledgerParts = []string{
 }
 
 var (
-	grantParts = append(slices.Clone(ledgerParts), "tokens.lua", "line.lua")
-	lookParts  = append(slices.Clone(ledgerParts), "line.lua")
+	lookParts  = append(slices.Clone(ledgerParts), "line.lua", "leases.lua", "parts.lua")
+	grantParts = append(slices.Clone(lookParts), "tokens.lua")
 )
 
 var (
-	acquireScript = script("acquire.lua", grantParts...)
+	acquireScript = script("acquire.lua", append(slices.Clone(grantParts), "gate.lua")...)
 	checkScript   = script("check.lua", lookParts...)
 	cancelScript  = script("cancel.lua", grantParts...)
 	peekScript    = script("peek.lua", lookParts...)
 	resetScript   = script("reset.lua", lookParts...)
+	closeScript   = script("close.lua", lookParts...)
+	releaseScript = script("release.lua", grantParts...)
+	settleScript  = script("settle.lua", grantParts...)
+	renewScript   = script("renew.lua", "clock.lua")
 	deferScript   = script("defer.lua", "clock.lua")
 	dueScript     = script("due.lua", "clock.lua")
 	wakeScript    = script("wake.lua")
@@ -53,10 +57,11 @@ var (
 	forgetScript  = script("forget.lua")
 	rulesScript   = script("rules.lua", "clock.lua")
 
-	setLimitScript = script("setlimit.lua", "clock.lua")
-	walkScript     = script("walk.lua", "clock.lua")
-	claimScript    = script("claim.lua", "clock.lua")
-	plannedScript  = script("planned.lua", "clock.lua")
+	setLimitScript  = script("setlimit.lua", "clock.lua")
+	closeRuleScript = script("closerule.lua", "clock.lua")
+	walkScript      = script("walk.lua", "clock.lua")
+	claimScript     = script("claim.lua", "clock.lua")
+	plannedScript   = script("planned.lua", "clock.lua")
 )
 
 // ReplyError says that a script answered what it never should: another program
@@ -80,6 +85,39 @@ type reply struct {
 func run(ctx context.Context, c redis.Scripter, s *redis.Script, name string, n int, keys []string, args ...any) *reply {
 	v, err := s.Run(ctx, c, keys, args...).Result()
 	return readReply(name, n, v, err)
+}
+
+// pipelined sends n calls of a script at once; each is read with its own error. A
+// pipeline can't fall back from NOSCRIPT by itself: those calls are sent again
+// once the script is loaded, on Cluster on all masters.
+func pipelined(ctx context.Context, c redis.UniversalClient, s *redis.Script, n int, send func(i int, pipe redis.Pipeliner) *redis.Cmd, read func(i int, v any, err error)) {
+	if n == 0 {
+		return
+	}
+	indices := make([]int, n)
+	for i := range indices {
+		indices[i] = i
+	}
+	for again := 0; ; again++ {
+		pipe := c.Pipeline()
+		cmds := make([]*redis.Cmd, len(indices))
+		for j, i := range indices {
+			cmds[j] = send(i, pipe)
+		}
+		_, _ = pipe.Exec(ctx) // each command carries its own error
+		var missing []int
+		for j, i := range indices {
+			if redis.HasErrorPrefix(cmds[j].Err(), "NOSCRIPT") {
+				missing = append(missing, i)
+			}
+			v, err := cmds[j].Result()
+			read(i, v, err)
+		}
+		if len(missing) == 0 || again > 0 || s.Load(ctx, c).Err() != nil {
+			return
+		}
+		indices = missing
+	}
 }
 
 func readReply(name string, n int, v any, err error) *reply {
@@ -123,9 +161,8 @@ func (r *reply) text() string {
 	return s
 }
 
-// count reads how many groups of `width` values follow.
-func (r *reply) count(width int) int {
-	n := r.int()
+// groups is n, or 0 when so many groups of `width` values can't follow.
+func (r *reply) groups(n int64, width int) int {
 	if r.err == nil && (n < 0 || n > int64((len(r.values)-r.next)/width)) {
 		r.fail(fmt.Sprintf("%d groups of %d in %d values", n, width, len(r.values)))
 	}
@@ -133,6 +170,20 @@ func (r *reply) count(width int) int {
 		return 0
 	}
 	return int(n)
+}
+
+// turns reads n jobs that may come earlier.
+func (r *reply) turns(n int64) []Turn {
+	var out []Turn
+	for range r.groups(n, 3) {
+		out = append(out, Turn{Part: int(r.int()), At: r.time(), Job: r.text()})
+	}
+	return out
+}
+
+// count reads how many groups of `width` values follow.
+func (r *reply) count(width int) int {
+	return r.groups(r.int(), width)
 }
 
 // time reads microseconds since 1970; 0 is the zero time.

@@ -164,7 +164,8 @@ function kinds.s()
 
     save = function(L, now)
       if L.runs then return write(L, now, max(L.n, L.count - L.cost)) end
-      local n, at, cost = L.n, L.at, L.cost
+      local n, at = L.n, L.at
+      local cost = min(L.cost, max(n, L.count)) -- a bill may be above the limit: the ring is full of it
       if L.count == 0 or (n == 1 and L.count == 1) then
         local px = life(at + L.W - now)
         if L.count == 1 then px = max(px, redis.call("PTTL", L.key)) end

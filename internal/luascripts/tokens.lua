@@ -10,11 +10,12 @@
 local COPY = 60000000 -- a copy of a call is not expected later than this
 
 -- holds is the instant of the token's grant, a negative number when the token
--- was withdrawn, nil when it is new
-local function holds(L, tokens, token)
-  if L.token == token then return L.newest end
-  local at = redis.call("ZSCORE", tokens, token)
-  return at and tonumber(at)
+-- was withdrawn, nil when it is new. A lease is held until it ends.
+local function holds(L, token)
+  if L.token == token and not L.kind.lease then return L.newest end
+  local at = tonumber(redis.call("ZSCORE", L.tokens, token) or "")
+  if not L.kind.lease or not at or at < 0 then return at end
+  return at > L.now and L.now or nil
 end
 
 local function forget_old(tokens, lowest, highest)
@@ -29,6 +30,15 @@ local function remember(tokens, token, at, W, now)
   if redis.call("ZADD", tokens, int(at), token) == 0 then return end -- it was there
   forget_old(tokens, "0", int(now - keep))
   live(tokens, at + keep - now)
+end
+
+-- grant spends permits for a token
+local function grant(L, now, at, token)
+  local before_token, before_at = L.token, L.newest
+  spend(L, now, at, L.want, token)
+  if L.kind.lease then return L.kind.lease(L, at, now, token) end
+  remember(L.tokens, before_token, before_at, L.W, now)
+  if L.W < COPY then remember(L.tokens, token, at, L.W, now) end
 end
 
 -- withdraw makes the token refuse from now on

@@ -7,6 +7,10 @@
 -- own   "x t f": x permits stored; the next goes at t + f
 
 function kinds.w()
+  -- a rest so small comes from rounding a double: it would make the next grant seem
+  -- late by a microsecond, which it then need not wait
+  local DUST = 1e-6
+
   -- wait is how long k permits take when x are stored
   local function wait(L, x, k)
     local taken = min(k, x)
@@ -71,7 +75,9 @@ function kinds.w()
     charge = function(L, at, cost)
       local x, t, f = idle(L, at)
       local w = f + wait(L, x, cost)
-      L.x, L.t, L.f = max(0, x - cost), t + floor(w), w - floor(w)
+      local rest = w - floor(w)
+      if rest < DUST then rest = 0 end
+      L.x, L.t, L.f = max(0, x - cost), t + floor(w), rest
       tally(L, at, cost, over(L, at) and at)
     end,
     save = function(L, now)

@@ -6,19 +6,27 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// Acquire grants permits, or books a place in the line, or refuses.
-func (s *Store) Acquire(k luascripts.Limit, a luascripts.AcquireArgs) luascripts.AcquireReply {
+// Acquire grants permits, or books a place in a line, or refuses. Either all
+// parts are spent on, or none is.
+func (s *Store) Acquire(a luascripts.AcquireArgs) luascripts.AcquireReply {
 	var r luascripts.AcquireReply
-	now, no := s.on(k, a.Numbers, func(c *call) {
-		if held, known := c.holds(a.Token); known {
+	now, no := s.on(a.Parts, a.Policy, a.Job, func(c *call) {
+		g := gateOf(a.Gate)
+		if !g.covers(c.now) {
+			r.Status = luascripts.NotCovered
+			return
+		}
+		if held, known := c.parts[0].holds(a.Token); known {
 			r = c.again(a.Token, held)
 			return
 		}
-		r = c.acquire(a)
+		r = c.acquire(a, g)
 	})
 	if no.status != 0 {
-		r.Status, r.Version = no.status, no.version
+		r.Status, r.Part, r.Version = no.status, no.part, no.version
 	}
+	r.Worth = append(r.Worth, make([]int64, len(a.Parts)-len(r.Worth))...)
+	r.Free = append(r.Free, make([]int, len(a.Parts)-len(r.Free))...)
 	r.Now = instantOf(now)
 	return r
 }
@@ -29,100 +37,132 @@ func (c *call) again(token uint64, held int64) luascripts.AcquireReply {
 		return luascripts.AcquireReply{Status: luascripts.Withdrawn}
 	}
 	r := luascripts.AcquireReply{Status: luascripts.Granted, At: instantOf(held), From: instantOf(held)}
-	if c.ledger.token == token {
-		r.Worth = c.state.worth(c.numbers)
+	for i := range c.parts {
+		p := &c.parts[i]
+		worth := int64(0)
+		if p.ledger.token == token {
+			worth = p.state.worth(p.numbers)
+		}
+		if l, ok := p.state.(*leases); ok {
+			if end, _ := p.holds(token); p.ledger.token == token {
+				r.Fence = l.fence
+			} else if end > 0 {
+				r.Fence = l.anew()
+			}
+		}
+		r.Worth = append(r.Worth, worth)
 	}
 	return r
 }
 
-// asked is a job that wants permits, and what it finds.
-type asked struct {
-	me     string
-	view   view
-	ticket int64
-	waits  bool // it is in the line, or parked
-	at     int64
-}
-
-func (c *call) acquire(a luascripts.AcquireArgs) luascripts.AcquireReply {
-	cost := int64(a.Cost)
-	q := asked{me: member(luascripts.Member{Job: a.Job, Cost: a.Cost})}
-	q.view = c.line.look(q.me, c.now)
-	place, told := q.view.last, int64(0)
-	if q.me != "" {
-		if q.ticket, q.waits = c.line.score(q.me); q.waits {
-			told, _ = c.line.promised.score(q.me)
-			place = c.line.place(q.ticket)
-		}
-	}
-	before := c.line.before(q.view.first, place)
-	q.at = c.slot(c.now, before, cost)
-	from := int64(0)
-	if c.state.newest() > 0 {
-		from = c.slot(0, before, cost)
-	}
-	r := luascripts.AcquireReply{At: instantOf(q.at), From: instantOf(from), Promised: instantOf(told)}
-
+func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply {
+	c.look()
 	inline := int64(0)
 	if a.Mode != luascripts.Try {
 		inline = micros(a.Inline)
 	}
-	turn := q.waits || q.view.first == q.view.last
-	grant := turn && a.Mode != luascripts.Book && q.at <= c.now+inline
+	v := c.decide(g, c.now+inline, a.Mode == luascripts.Book)
+	r := luascripts.AcquireReply{From: instantOf(c.since()), Promised: instantOf(c.promised(v))}
+	if v.by != nil {
+		r.Part = v.by.number
+	}
 	switch {
-	case a.Mode == luascripts.Try && !grant:
-		c.outlive()
-		c.line.park(q.view) // or newcomers that only try would never get past more than 20
-	case a.MaxWait >= 0 && q.at > c.now+int64(a.MaxWait/time.Microsecond):
-		c.outlive()
-		r.Status, r.Next = luascripts.TooLate, c.giveUp(q)
-	case grant:
-		r.Status, r.Next = luascripts.Granted, c.grant(q, a.Token, cost)
-		r.Worth = c.state.worth(c.numbers)
+	case a.Mode == luascripts.Try && v.bound:
+		c.refuse()
+	case a.MaxWait >= 0 && v.at > c.now+int64(a.MaxWait/time.Microsecond):
+		c.leave()
+		c.refuse()
+		r.Status, r.Next = luascripts.TooLate, c.hints(func(p *part) bool { return p.place != nowhere })
+	case !v.bound:
+		c.grant(&r, v.at, a.Token)
+		// who came earlier than it was told leaves its followers behind
+		early := func(p *part) bool { return p.place == turn && p.told > v.at+1000 }
+		r.Status, r.Part, r.Next = luascripts.Granted, 0, c.hints(early)
 	default:
 		r.Status = luascripts.Booked
-		c.book(q)
-		c.outlive()
+		v.at = c.book(v, g)
+		c.refuse()
+		for i := range c.parts {
+			if p := &c.parts[i]; p.leftLine() {
+				r.Next = p.hints(r.Next, false)
+			}
+		}
+	}
+	r.At = instantOf(v.at)
+	if a.Tell {
+		for i := range c.parts {
+			p := &c.parts[i]
+			r.Free = append(r.Free, p.free(p.line.anybody()))
+		}
 	}
 	return r
 }
 
-func (c *call) giveUp(q asked) luascripts.Turn {
-	if q.waits {
-		c.line.leave(q.me)
+// since is from when on all ledgers admit the job.
+func (c *call) since() int64 {
+	from := int64(0)
+	for i := range c.parts {
+		from = max(from, c.parts[i].since())
 	}
-	c.line.park(q.view)
-	return c.next()
+	return from
 }
 
-func (c *call) grant(q asked, token uint64, cost int64) luascripts.Turn {
-	was, wasAt := c.ledger.token, c.state.newest()
-	c.state.charge(c.numbers, q.at, cost)
-	c.ledger.token = token
-	c.store()
-	c.tokens.remember(was, wasAt, c.w, c.now, c.extra)
-	if c.w < copied {
-		c.tokens.remember(token, q.at, c.w, c.now, c.extra)
+// promised is what the job was told at its place in the part that holds it up, or
+// else at the narrowest one.
+func (c *call) promised(v verdict) int64 {
+	if v.bound && v.by != nil && v.by.place != nowhere {
+		return v.by.told
 	}
-	c.line.park(q.view)
-	if q.waits {
-		c.line.leave(q.me)
+	for i := range c.parts {
+		if c.parts[i].place != nowhere {
+			return c.parts[i].told
+		}
 	}
-	if q.view.last == 0 {
-		return luascripts.Turn{}
-	}
-	return c.next()
+	return 0
 }
 
-func (c *call) book(q asked) {
-	switch {
-	case !q.waits:
-		c.line.join(q.view, q.me, q.at, c.now)
-	case parked(q.ticket):
-		c.line.rejoin(q.view, q.me, q.at)
-	default:
-		c.line.promised.add(q.me, q.at)
+// refuse writes what a call leaves that spends nothing.
+func (c *call) refuse() {
+	for i := range c.parts {
+		c.parts[i].outlive()
+		c.parts[i].park() // or newcomers that only try would never get past more than 20
 	}
-	c.line.park(q.view)
-	c.line.keep(q.at, c.now, c.extra)
+}
+
+// leave gives up all places.
+func (c *call) leave() {
+	for i := range c.parts {
+		if c.parts[i].place != nowhere {
+			c.parts[i].leave()
+		}
+	}
+}
+
+func (c *call) grant(r *luascripts.AcquireReply, at int64, token uint64) {
+	for i := range c.parts {
+		p := &c.parts[i]
+		p.spend(at, token)
+		p.park()
+		r.Worth = append(r.Worth, p.state.worth(p.numbers))
+		if l, ok := p.state.(*leases); ok {
+			r.Fence = l.fence
+		}
+	}
+	c.leave()
+}
+
+// spend makes a grant at an instant that is not before slot's.
+func (p *part) spend(at int64, token uint64) {
+	was, wasAt := p.ledger.token, p.state.newest()
+	p.state.charge(p.numbers, at, p.cost)
+	p.ledger.token = token
+	p.store()
+	if p.kind == luascripts.Leases {
+		p.tokens.lend(token, at+p.w, p.now, p.extra)
+		return
+	}
+	p.tokens.remember(was, wasAt, p.w, p.now, p.extra)
+	if p.w < copied {
+		p.tokens.remember(token, at, p.w, p.now, p.extra)
+	}
 }

@@ -79,13 +79,13 @@ func TestRefundFromForgottenState(t *testing.T) {
 	first := s.ask(limit, 5, "")
 	s.at(10 * time.Second)
 	second := s.ask(limit, 5, "")
-	if r := s.refund(limit, 5, 1, first.Worth); r.Status != luascripts.Granted {
+	if r := s.refund(limit, 5, 1, first.Worth[0]); r.Status != luascripts.Granted {
 		t.Fatalf("the first refund = %+v, want it accepted", r)
 	}
 	if p := s.Peek(s.key, luascripts.PeekArgs{Numbers: limit, Cost: 1}); p.Free != 0 {
 		t.Fatalf("%d free, want 0: the first grant was paid long ago", p.Free)
 	}
-	s.refund(limit, 5, 2, second.Worth)
+	s.refund(limit, 5, 2, second.Worth[0])
 	if p := s.Peek(s.key, luascripts.PeekArgs{Numbers: limit, Cost: 1}); p.Free != 5 {
 		t.Fatalf("%d free after all of it came back at once, want 5", p.Free)
 	}

@@ -4,10 +4,18 @@
 // and for tests that compare the two.
 //
 //	file         its twin    what it is
-//	store.go     *.lua       the calls cancel, check, peek and reset
-//	acquire.go   acquire.lua the call that grants, books or refuses
+//	store.go     *.lua       the store, and the calls peek and reset
+//	acquire.go   acquire.lua the call that grants, books or refuses; and so
+//	                         cancel.go, check.go, close.go
+//	call.go      parts.lua   what a call on several rules reads first
+//	part.go                  one rule on one key, as a job finds it
+//	decide.go                which rule holds a job up, and until when
+//	book.go, place.go        where a job waits, and where it keeps its turn
+//	turns.go                 who goes before a job
+//	gate.go                  when work may run
+//	lease.go     leases.lua  at most so many at once; release and renew
 //	sweep.go     (expiry)    keys that are forgotten, at the pace of the calls
-//	sorted.go    (ZSET)      a sorted set
+//	sorted.go, set.go (ZSET) a sorted set
 //	line.go      line.lua    who waits, in which order, and what they were promised
 //	tokens.go    tokens.lua  which attempt holds which grant
 //	ledger.go                what the algorithms have in common, and a change of limit
@@ -15,6 +23,16 @@
 //	rational.go              exact instants: microseconds and n-ths of them
 //	tally.go                 how many were granted lately
 //	sliding.go, fixed.go, calendar.go, gcra.go, step.go, smooth.go, warmup.go: an algorithm each
+//
+// Several rules are decided together, narrowest first. A job waits in the line of
+// one, that which holds it up. In those before it keeps its turn: jobs of its
+// policy stay behind it, for all others it is one permit at its instant. In wider
+// ones it has no place.
+//
+//	nowhere ──> waits at rule 1 ──> turn at 1, waits at 2 ──> granted: nowhere
+//	              │      ^                │      ^
+//	              v      │                v      │
+//	            aside: came too late, or a narrower rule holds it up again
 //
 // A refund leaves owed what was granted after its grant; what was granted
 // before its limit was changed stays spent. A changed limit looks at the state

@@ -92,11 +92,11 @@ func (h *history) move(back bool) {
 
 func (h *history) acquire(cost int, inline time.Duration) luascripts.AcquireReply {
 	h.token++
-	r := h.Acquire(h.key, luascripts.AcquireArgs{
-		Numbers: h.civil(h.limit), Cost: cost, Token: h.token, Mode: luascripts.Grant, Inline: inline, MaxWait: inline,
+	r := h.Acquire(luascripts.AcquireArgs{
+		Parts: h.one(h.civil(h.limit), cost), Token: h.token, Mode: luascripts.Grant, Inline: inline, MaxWait: inline,
 	})
 	if r.Status == luascripts.Granted {
-		h.grants = append(h.grants, given{at: r.At.UnixMicro(), cost: int64(cost), token: h.token, worth: r.Worth})
+		h.grants = append(h.grants, given{at: r.At.UnixMicro(), cost: int64(cost), token: h.token, worth: r.Worth[0]})
 	}
 	return r
 }

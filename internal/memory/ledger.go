@@ -64,6 +64,8 @@ func fresh(l *numbers) state {
 		return &smooth{}
 	case luascripts.WarmUp:
 		return &warmUp{}
+	case luascripts.Leases:
+		return &leases{}
 	}
 	panic("memory: a limit of an unknown kind")
 }
@@ -78,9 +80,12 @@ func (g *ledger) under(l *numbers) state {
 		return g.state
 	}
 	var s state
-	if g.kind == l.kind {
+	switch {
+	case g.kind == l.kind:
 		s = g.state.carried(&numbers{figures: g.figures}, l)
-	} else {
+	case l.kind == luascripts.Leases: // who was granted permits holds none of them
+		return fresh(l)
+	default:
 		s = replay(l, g.state.grants(l))
 	}
 	if c, ok := s.(counted); ok {
@@ -104,9 +109,10 @@ type counted interface{ count() *tally }
 
 // refund gives a grant back at a. What went before the limit was changed stays
 // spent, and nothing changes: how much of it the new state counts is not known.
+// The same goes for what was nothing under this limit, as a lease is.
 // Nor does anything change where a log was written over since.
 func refund(l *numbers, s state, at, cost, worth, a int64) (changed bool) {
-	if c, ok := s.(counted); ok && at <= c.count().changed {
+	if c, ok := s.(counted); ok && (c.count().taken == 0 || at <= c.count().changed) {
 		return false
 	}
 	if log, ok := s.(*sliding); ok && log.after(at) == log.after(at-1) {

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"flag"
 	"testing"
 	"time"
 
@@ -11,7 +12,16 @@ import (
 
 const ms = time.Millisecond
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// checksDefault is how many traces a property is asked by `go test`: there are many
+// worlds here, and each trace is long. -rapid.checks asks for more.
+const checksDefault = "40"
+
+func TestMain(m *testing.M) {
+	if err := flag.Set("rapid.checks", checksDefault); err != nil { // what the command line says comes later
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // start is when the clock of a [scene] begins: at 8 o'clock, a Sunday.
 var start = time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
@@ -36,16 +46,23 @@ func (s *scene) at(d time.Duration) { s.now = start.Add(d) }
 // ask acquires with a new token; a job that is "" only tries.
 func (s *scene) ask(n luascripts.Numbers, cost int, job string) luascripts.AcquireReply {
 	s.token++
-	a := luascripts.AcquireArgs{Numbers: n, Cost: cost, Token: s.token, Job: job, Mode: luascripts.Grant, MaxWait: -1}
+	a := luascripts.AcquireArgs{Parts: s.one(n, cost), Token: s.token, Job: job, Mode: luascripts.Grant, MaxWait: -1}
 	if job == "" {
 		a.Mode = luascripts.Try
 	}
-	return s.Acquire(s.key, a)
+	return s.Acquire(a)
+}
+
+// one is a call's only part, on the scene's key.
+func (s *scene) one(n luascripts.Numbers, cost int) []luascripts.Part {
+	return []luascripts.Part{{Limit: s.key, Numbers: n, Cost: cost}}
 }
 
 // refund gives the last ask's grant back.
 func (s *scene) refund(n luascripts.Numbers, cost int, token uint64, worth int64) luascripts.CancelReply {
-	return s.Cancel(s.key, luascripts.CancelArgs{Numbers: n, Cost: cost, Token: token, Worth: worth})
+	parts := s.one(n, cost)
+	parts[0].Worth = worth
+	return s.Cancel(luascripts.CancelArgs{Parts: parts, Token: token})
 }
 
 func slidingOf(n int, w time.Duration) luascripts.Numbers {

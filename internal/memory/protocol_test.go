@@ -2,6 +2,7 @@ package memory
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -13,7 +14,7 @@ import (
 
 func (s *scene) mode(n luascripts.Numbers, job string, mode luascripts.Mode, maxWait time.Duration) luascripts.AcquireReply {
 	s.token++
-	return s.Acquire(s.key, luascripts.AcquireArgs{Numbers: n, Cost: 1, Token: s.token, Job: job, Mode: mode, MaxWait: maxWait})
+	return s.Acquire(luascripts.AcquireArgs{Parts: s.one(n, 1), Token: s.token, Job: job, Mode: mode, MaxWait: maxWait})
 }
 
 func (s *scene) waiting(n luascripts.Numbers) []string {
@@ -30,19 +31,19 @@ func TestTokenAgain(t *testing.T) {
 	limit := gcraOf(1, 10*time.Second, 3)
 	s := newScene()
 	first, second := s.ask(limit, 1, "a"), s.ask(limit, 1, "b")
-	ask := luascripts.AcquireArgs{Numbers: limit, Cost: 1, Token: 2, Job: "b", Mode: luascripts.Grant, MaxWait: -1}
-	if r := s.Acquire(s.key, ask); r.Status != luascripts.Granted || !r.At.Equal(second.At) || r.Worth != second.Worth {
+	ask := luascripts.AcquireArgs{Parts: s.one(limit, 1), Token: 2, Job: "b", Mode: luascripts.Grant, MaxWait: -1}
+	if r := s.Acquire(ask); r.Status != luascripts.Granted || !r.At.Equal(second.At) || !slices.Equal(r.Worth, second.Worth) {
 		t.Errorf("the newest again = %+v, want %+v", r, second)
 	}
 	ask.Token = 1
-	if r := s.Acquire(s.key, ask); r.Status != luascripts.Granted || !r.At.Equal(first.At) || r.Worth != 0 {
+	if r := s.Acquire(ask); r.Status != luascripts.Granted || !r.At.Equal(first.At) || r.Worth[0] != 0 {
 		t.Errorf("an older one again = %+v, want its instant and no Worth", r)
 	}
-	s.refund(limit, 1, 1, first.Worth)
-	if r := s.Acquire(s.key, ask); r.Status != luascripts.Withdrawn {
+	s.refund(limit, 1, 1, first.Worth[0])
+	if r := s.Acquire(ask); r.Status != luascripts.Withdrawn {
 		t.Errorf("a withdrawn one = %+v, want it withdrawn", r)
 	}
-	if r := s.refund(limit, 1, 1, first.Worth); r.Status != luascripts.Refused {
+	if r := s.refund(limit, 1, 1, first.Worth[0]); r.Status != luascripts.Refused {
 		t.Errorf("given back twice: %+v", r)
 	}
 	if p := s.Peek(s.key, luascripts.PeekArgs{Numbers: limit, Cost: 1}); p.Free != 2 {
@@ -50,9 +51,14 @@ func TestTokenAgain(t *testing.T) {
 	}
 	s.refund(limit, 1, 9, 0)
 	ask.Token = 9
-	if r := s.Acquire(s.key, ask); r.Status != luascripts.Withdrawn {
+	if r := s.Acquire(ask); r.Status != luascripts.Withdrawn {
 		t.Errorf("withdrawn before it came = %+v, want it withdrawn", r)
 	}
+}
+
+// next says that it is this one job that may come earlier.
+func next(turns []luascripts.Turn, job string, at time.Time) bool {
+	return len(turns) == 1 && turns[0].Part == 1 && turns[0].Job == job && turns[0].At.Equal(at)
 }
 
 // TestLine follows four jobs on 1/10s through joining, a place given back, and
@@ -74,18 +80,18 @@ func TestLine(t *testing.T) {
 	if r := s.mode(limit, "", luascripts.Try, -1); r.Status != luascripts.Refused {
 		t.Fatalf("a newcomer who tries = %+v, want it refused", r)
 	}
-	back := s.Cancel(s.key, luascripts.CancelArgs{Numbers: limit, Cost: 1, Token: 1, Job: "a", Back: true})
+	back := s.Cancel(luascripts.CancelArgs{Parts: s.one(limit, 1), Token: 1, Job: "a", Back: true})
 	if want := (luascripts.CancelReply{Status: luascripts.Granted, Now: back.Now}); !cmp.Equal(want, back) {
 		t.Fatalf("a's grant back = %+v, want %+v: a knows", back, want)
 	}
 	if got := s.waiting(limit); !cmp.Equal(got, []string{"a", "b", "c", "d"}) {
 		t.Fatalf("the line is %v, want a first", got)
 	}
-	gone := s.Cancel(s.key, luascripts.CancelArgs{Numbers: limit, Cost: 1, Job: "a"})
-	if gone.Next.Job != "b" || !gone.Next.At.Equal(start) {
+	gone := s.Cancel(luascripts.CancelArgs{Parts: s.one(limit, 1), Job: "a"})
+	if !next(gone.Next, "b", start) {
 		t.Fatalf("a left: %+v, want b to come now", gone)
 	}
-	place := luascripts.CheckArgs{Limit: s.key, Numbers: limit, Member: luascripts.Member{Job: "c", Cost: 1}}
+	place := luascripts.CheckArgs{Parts: s.one(limit, 1), Job: "c"}
 	if r := s.Check(place); r.Status != luascripts.Booked || r.Before != 1 || !r.At.Equal(start.Add(10*time.Second)) {
 		t.Fatalf("c = %+v, want it at 10 s behind 1", r)
 	}
@@ -96,7 +102,7 @@ func TestLine(t *testing.T) {
 	if r := s.mode(limit, "d", luascripts.Book, -1); r.Status != luascripts.Booked || !r.At.Equal(s.now) || !r.Promised.Equal(start.Add(30*time.Second)) {
 		t.Fatalf("d books again = %+v, want it now, after a promise of 30 s", r)
 	}
-	if r := s.mode(limit, "c", luascripts.Grant, -1); r.Status != luascripts.Granted || r.Next.Job != "" {
+	if r := s.mode(limit, "c", luascripts.Grant, -1); r.Status != luascripts.Granted || r.Next != nil {
 		t.Fatalf("c comes late = %+v, want it granted at once", r)
 	}
 	if r := s.Check(place); r.Status != luascripts.Refused {
@@ -105,7 +111,7 @@ func TestLine(t *testing.T) {
 	if r := s.mode(limit, "d", luascripts.Grant, -1); r.Status != luascripts.Booked {
 		t.Fatalf("d = %+v, want it booked", r)
 	}
-	if r := s.Reset(s.key, limit); r.Status != luascripts.Granted || r.Next.Job != "d" || !r.Next.At.Equal(s.now) {
+	if r := s.Reset(s.key, limit); r.Status != luascripts.Granted || !next(r.Next, "d", s.now) {
 		t.Fatalf("reset = %+v, want d to come now", r)
 	}
 }
@@ -124,7 +130,7 @@ func TestNotCovered(t *testing.T) {
 	} {
 		acquired := s.ask(other, 1, "c")
 		canceled := s.refund(other, 1, 1, 0)
-		checked := s.Check(luascripts.CheckArgs{Limit: s.key, Numbers: other, Member: luascripts.Member{Job: "b", Cost: 1}})
+		checked := s.Check(luascripts.CheckArgs{Parts: s.one(other, 1), Job: "b"})
 		peeked := s.Peek(s.key, luascripts.PeekArgs{Numbers: other, Cost: 1})
 		reset := s.Reset(s.key, other)
 		for i, got := range []struct {
@@ -154,7 +160,7 @@ func TestDrop(t *testing.T) {
 	if p.Waiting != 1 || p.Life != 0 || !p.Listed[0].At.Equal(start) {
 		t.Errorf("Peek = %+v, want b waiting, who may go now", p)
 	}
-	if r := s.Cancel(s.key, luascripts.CancelArgs{Numbers: limit, Cost: 1, Token: 1}); r.Status != luascripts.Granted {
+	if r := s.Cancel(luascripts.CancelArgs{Parts: s.one(limit, 1), Token: 1}); r.Status != luascripts.Granted {
 		t.Errorf("the older grant's token = %+v, want it known", r)
 	}
 }
@@ -172,7 +178,7 @@ func TestConcurrently(t *testing.T) {
 		for g := range granted {
 			wg.Go(func() {
 				for i := range 50 {
-					r := s.Acquire(k, luascripts.AcquireArgs{Numbers: limit, Cost: 1, Token: uint64(g*1000 + i + 1), Mode: luascripts.Try})
+					r := s.Acquire(luascripts.AcquireArgs{Parts: []luascripts.Part{{Limit: k, Numbers: limit, Cost: 1}}, Token: uint64(g*1000 + i + 1), Mode: luascripts.Try})
 					if r.Status == luascripts.Granted {
 						granted[g]++
 					}

@@ -94,7 +94,7 @@ func play(t *testing.T, limit luascripts.Numbers, steps []doing) {
 		s.at(d.at)
 		switch {
 		case d.refund > 0:
-			worth := tries[d.refund-1].Worth
+			worth := tries[d.refund-1].Worth[0]
 			if d.blind {
 				worth = 0
 			}

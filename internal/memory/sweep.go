@@ -1,7 +1,7 @@
 package memory
 
-// swept is how many keys each call looks at beside its own. Two are enough: a
-// call adds one key at most, so the sweep is through before the keys doubled.
+// swept is how many keys a call looks at for each of its own. Two are enough: a
+// part adds one key at most, so the sweep is through before the keys doubled.
 const swept = 2
 
 // key is the state of a limit's key.
@@ -11,6 +11,9 @@ type key struct {
 	ledger ledger
 	tokens tokens
 	line   line
+
+	policies map[string]*set // whose jobs keep turns while a wider rule holds them up
+	opening  set             // permits of those who wait for a gate, by the instant at which it opens
 }
 
 // expire drops what is forgotten by now.
@@ -22,13 +25,40 @@ func (k *key) expire(now int64) {
 	if ms > k.tokens.expires {
 		k.tokens = tokens{}
 	}
-	if ms > k.line.expires {
-		k.line = line{}
+	k.line.expire(ms)
+	k.line.promised.expire(ms)
+	k.opening.expire(ms)
+	for _, turns := range k.policies {
+		turns.expire(ms)
+	}
+	k.prune()
+}
+
+// prune forgets the policies that have no turns.
+func (k *key) prune() {
+	for policy, turns := range k.policies {
+		if turns.len() == 0 {
+			delete(k.policies, policy)
+		}
 	}
 }
 
 func (k *key) empty() bool {
-	return k.ledger.state == nil && k.tokens.len() == 0 && k.line.len() == 0
+	return k.ledger.state == nil && k.tokens.len() == 0 && k.line.len() == 0 && k.line.promised.len() == 0 &&
+		len(k.policies) == 0 && k.opening.len() == 0
+}
+
+// turns are those of a policy; prune forgets them when a call adds none.
+func (k *key) turns(policy string) *set {
+	turns := k.policies[policy]
+	if turns == nil {
+		turns = &set{}
+		if k.policies == nil {
+			k.policies = map[string]*set{}
+		}
+		k.policies[policy] = turns
+	}
+	return turns
 }
 
 // keys are those that hold anything.
@@ -50,6 +80,7 @@ func (s *keys) get(name string, now int64) *key {
 
 // put keeps a key, or forgets it when it is empty.
 func (s *keys) put(k *key) {
+	k.prune()
 	switch {
 	case k.index < 0 && !k.empty():
 		if s.byName == nil {
@@ -83,8 +114,8 @@ func (s *keys) shrink() {
 }
 
 // sweep looks at the next few keys.
-func (s *keys) sweep(now int64) {
-	for range min(swept, len(s.all)) {
+func (s *keys) sweep(now int64, parts int) {
+	for range min(swept*parts, len(s.all)) {
 		if s.hand >= len(s.all) {
 			s.hand = 0
 		}

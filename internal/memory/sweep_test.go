@@ -19,7 +19,7 @@ func TestManyKeysOnce(t *testing.T) {
 		s.now = s.now.Add(100 * ms) // 600 in a window
 		s.token++
 		k := luascripts.LimitKeys("hw", "rule", strconv.Itoa(i))
-		r := s.Acquire(k, luascripts.AcquireArgs{Numbers: limit, Cost: 1, Token: s.token, Mode: luascripts.Try, MaxWait: -1})
+		r := s.Acquire(luascripts.AcquireArgs{Parts: []luascripts.Part{{Limit: k, Numbers: limit, Cost: 1}}, Token: s.token, Mode: luascripts.Try, MaxWait: -1})
 		if r.Status != luascripts.Granted {
 			t.Fatalf("key %d: %+v", i, r)
 		}
@@ -34,6 +34,41 @@ func TestManyKeysOnce(t *testing.T) {
 	}
 	if s.Len() != 0 || len(s.keys.byName) != 0 || cap(s.keys.all) > 2048 {
 		t.Errorf("an hour later %d keys (%d by name, room for %d), want none", s.Len(), len(s.keys.byName), cap(s.keys.all))
+	}
+}
+
+// TestPlacesExpire leaves a place of each sort, and the marks of a closing and of
+// a gate: an hour after the last of them nothing is held.
+func TestPlacesExpire(t *testing.T) {
+	t.Parallel()
+	s := newScene()
+	parts := []luascripts.Part{partOf("phone", "x", slidingOf(1, ms)), partOf("provider", "all", slidingOf(1, time.Minute)), partOf("slots", "x", leasesOf(1, time.Minute))}
+	ask := func(job string, g luascripts.Gate) {
+		s.token++
+		s.Acquire(luascripts.AcquireArgs{Parts: parts, Policy: "p", Token: s.token, Job: job, Mode: luascripts.Grant, MaxWait: -1, Gate: g})
+	}
+	ask("a", luascripts.Gate{})
+	s.at(ms)
+	ask("b", luascripts.Gate{})
+	ask("c", daily(s.now)) // booked until 9 o'clock, 1 h from now
+	s.Close(luascripts.CloseArgs{Parts: parts[:1], Rule: 1, For: 2 * time.Hour})
+	phone := s.keys.byName[parts[0].Ledger()]
+	if phone.policies["p"].len() != 1 || s.keys.byName[parts[1].Ledger()].opening.len() != 1 || s.Len() != 3 {
+		t.Fatalf("%d keys, turns %v, want a turn and an opening", s.Len(), phone.policies["p"])
+	}
+	sweep := func() int {
+		for range 4 {
+			s.Peek(luascripts.LimitKeys("hw", "rule", "other"), luascripts.PeekArgs{Numbers: slidingOf(1, ms), Cost: 1})
+		}
+		return s.Len()
+	}
+	s.at(90 * time.Minute)
+	if got := sweep(); got != 2 || phone.policies["p"] != nil {
+		t.Errorf("%d keys after 90 min, want the closing and the opening alone", got)
+	}
+	s.at(2*time.Hour + 2*time.Second)
+	if got := sweep(); got != 0 {
+		t.Errorf("%d keys are left, want none", got)
 	}
 }
 
@@ -65,7 +100,7 @@ func TestPartsExpireAlone(t *testing.T) {
 	if s.Len() != 0 {
 		t.Fatalf("%d keys, want none", s.Len())
 	}
-	if r := s.Acquire(s.key, luascripts.AcquireArgs{Numbers: limit, Cost: 1, Token: 1, Mode: luascripts.Try}); !r.At.After(granted.At) {
+	if r := s.Acquire(luascripts.AcquireArgs{Parts: s.one(limit, 1), Token: 1, Mode: luascripts.Try}); !r.At.After(granted.At) {
 		t.Fatalf("the token of an hour ago = %+v, want a new grant", r)
 	}
 }

@@ -75,13 +75,19 @@ func (w *warmUp) slot(l *numbers, now, before, _ int64) int64 {
 	return max(a, s.next+wholeUp(p))
 }
 
+// dust is a rest that comes from rounding a double: it would make the next grant
+// seem late by a microsecond, which it then need not wait.
+const dust = 1e-6
+
 func (w *warmUp) charge(l *numbers, at, cost int64) {
 	c := l.curve()
 	*w = w.synced(c, at)
 	p := w.part + c.price(w.stored, cost)
 	w.stored = max(0, w.stored-float64(cost))
 	w.next = min(never, w.next+whole(math.Floor(p)))
-	w.part = p - math.Floor(p)
+	if w.part = p - math.Floor(p); w.part < dust {
+		w.part = 0
+	}
 	w.add(l.w, at, cost)
 }
 

@@ -103,7 +103,7 @@ func TestFakeFails(t *testing.T) {
 	t.Parallel()
 	f := throttletest.New(t)
 	l := f.Limiter("sms", perMinute, throttle.Config{})
-	place := throttle.Place{Limiter: l, ID: l.ID(key), Job: "a", Cost: 1}
+	place := throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}
 	for name, fail := range map[string]func(){"Away": f.Away, "FailWith": func() { f.FailWith(errors.New("cable cut")) }} {
 		fail()
 		_, try := l.TryAcquire(t.Context(), key, 1)

@@ -121,13 +121,19 @@ func (s *stage) notYet(r throttle.Request) {
 	}
 }
 
+// cancel tells who comes next, nobody for the zero Turn.
 func (s *stage) cancel(job string, cost int) throttle.Turn {
 	s.Helper()
-	turn, err := s.l.Cancel(s.Context(), request(job, cost))
-	if err != nil {
+	turns, err := s.l.Cancel(s.Context(), request(job, cost))
+	switch {
+	case err != nil:
 		s.Fatalf("Cancel(%q): %v", job, err)
+	case len(turns) > 1:
+		s.Fatalf("Cancel(%q) told %d to come earlier, want the next at most", job, len(turns))
+	case len(turns) == 1:
+		return turns[0]
 	}
-	return turn
+	return throttle.Turn{}
 }
 
 func (s *stage) refund(r throttle.Request) {

@@ -55,6 +55,9 @@ func TestEveryKind(t *testing.T) {
 		t.Fatalf("kinds %q of %q, want at least eight", kinds, err)
 	}
 	for _, kind := range kinds {
+		if kind == "concurrent" { // it has no window to draw: leases end when they end
+			continue
+		}
 		if !drawn[kind] {
 			t.Errorf("%s has no picture", kind)
 		}

@@ -1,0 +1,99 @@
+package luascripts
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ReleaseReply is the answer of release.lua.
+type ReleaseReply struct {
+	Status   Status // Granted when it could be read
+	Released bool   // the lease was still there
+	Now      time.Time
+	Next     []Turn
+	Version  int64 // of the ledger, when Outdated
+}
+
+// Release runs release.lua: a lease ends before its time.
+func Release(ctx context.Context, c redis.Scripter, p Part, token uint64) (ReleaseReply, error) {
+	r := run(ctx, c, releaseScript, "release.lua", 5, p.all(), p.Permits, micros(p.Window), p.Version, tokenText(token), instant(p.Closed))
+	reply := ReleaseReply{Status: Status(r.int()), Released: r.int() == 1, Now: r.time(), Version: r.int()}
+	reply.Next = r.turns(r.int())
+	return reply, r.err
+}
+
+// RenewArgs name a lease.
+type RenewArgs struct {
+	Part
+	Token uint64
+}
+
+// RenewReply is the answer of renew.lua.
+type RenewReply struct {
+	Held bool // the lease goes on; else it is lost for good
+	Now  time.Time
+	Err  error
+}
+
+// Renew runs renew.lua for many leases in one pipeline, in order. Each fails alone.
+func Renew(ctx context.Context, c redis.UniversalClient, leases []RenewArgs) []RenewReply {
+	out := make([]RenewReply, len(leases))
+	send := func(i int, pipe redis.Pipeliner) *redis.Cmd {
+		l := &leases[i]
+		return renewScript.EvalSha(ctx, pipe, []string{l.ledger, l.tokens}, micros(l.Window), tokenText(l.Token))
+	}
+	pipelined(ctx, c, renewScript, len(leases), send, func(i int, v any, err error) {
+		r := readReply("renew.lua", 2, v, err)
+		out[i] = RenewReply{Held: r.int() == 1, Now: r.time()}
+		out[i].Err = r.err
+	})
+	return out
+}
+
+// CloseArgs are the arguments of close.lua.
+type CloseArgs struct {
+	Parts  []Part
+	Rule   int // which part is closed, from 1: those before are narrower or share its key, those behind share it
+	Policy string
+	Job    string        // who goes first when it is open again; "" for nobody
+	For    time.Duration // from now on; 0 opens
+}
+
+// CloseReply is the answer of close.lua.
+type CloseReply struct {
+	Status  Status // Granted when it was done
+	Part    int    // that could not be read, counted from 1
+	Now     time.Time
+	Until   time.Time
+	Next    []Turn
+	Version int64 // of the part's ledger, when Outdated
+}
+
+// Close runs close.lua.
+func Close(ctx context.Context, c redis.Scripter, a CloseArgs) (CloseReply, error) {
+	r := run(ctx, c, closeScript, "close.lua", 6, partKeys(a.Parts, a.Policy),
+		partArgs([]any{len(a.Parts), a.Job, micros(a.For), a.Rule}, a.Parts)...)
+	reply := CloseReply{Status: Status(r.int()), Part: int(r.int()), Now: r.time(), Until: r.time(), Version: r.int()}
+	reply.Next = r.turns(r.int())
+	return reply, r.err
+}
+
+// SettleArgs are the arguments of settle.lua. The cost of a part is what it pays
+// more, or less when it is below 0.
+type SettleArgs struct {
+	Parts  []Part
+	Policy string
+	Token  uint64
+	Bill   uint64 // names this settling: it is done once
+}
+
+// Settle runs settle.lua.
+func Settle(ctx context.Context, c redis.Scripter, a SettleArgs) (CancelReply, error) {
+	r := run(ctx, c, settleScript, "settle.lua", 5, partKeys(a.Parts, a.Policy),
+		partArgs([]any{len(a.Parts), tokenText(a.Token), tokenText(a.Bill)}, a.Parts)...)
+	reply := CancelReply{Status: Status(r.int()), Part: int(r.int()), Now: r.time(), Version: r.int()}
+	reply.Next = r.turns(r.int())
+	return reply, r.err
+}

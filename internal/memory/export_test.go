@@ -1,0 +1,31 @@
+package memory
+
+import (
+	"maps"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// Places are the tickets and promises on a key, by the name that the scripts have
+// for each set: to compare what no answer shows.
+func (s *Store) Places(k luascripts.Limit) map[string]map[string]int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[string]map[string]int64{}
+	key := s.keys.byName[k.Ledger()]
+	if key == nil {
+		return out
+	}
+	key.expire(s.now().UnixMicro())
+	note := func(name string, from *set) {
+		if from.len() > 0 {
+			out[k.Ledger()+":"+name] = maps.Clone(from.scores)
+		}
+	}
+	note("line", &key.line.set)
+	note("promised", &key.line.promised)
+	for policy, turns := range key.policies {
+		note("turns:"+policy, turns)
+	}
+	return out
+}

@@ -1,0 +1,135 @@
+package memory
+
+import (
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// leases is `concurrent n lease W`: at most n at once. A permit is a lease,
+// which comes back when it is released or when it ends. The tokens are the
+// leases, by their end.
+//
+// 2 lease 30s, granted at 8:00:00 and 8:00:10: the third waits until 8:00:30,
+// unless the first is renewed.
+type leases struct {
+	last  int64 // the newest grant
+	fence int64 // grows from grant to grant
+
+	// of the call that looks
+	tokens *tokens
+	now    int64
+}
+
+func (s *leases) newest() int64 { return s.last }
+
+// live are the ends to come, in order.
+func (s *leases) live() []scored[uint64] { return s.tokens.order[s.tokens.below(s.now+1):] }
+
+// slot tells n places: those that are free, and the others in the order in which
+// their leases end. Whoever is ahead takes them one by one, for a lease each.
+func (s *leases) slot(l *numbers, now, before, _ int64) int64 {
+	ends := s.live()
+	if i := int64(len(ends)) - l.n + before%l.n; i >= 0 {
+		now = max(now, ends[i].score)
+	}
+	return now + times(before/l.n, l.w)
+}
+
+func (s *leases) charge(_ *numbers, at, _ int64) {
+	s.last, s.fence = at, max(s.fence+1, s.now)
+}
+
+// anew is a fence for a holder whose first answer was lost: nobody remembers those
+// before the newest.
+func (s *leases) anew() int64 {
+	fence := max(s.fence+1, s.now)
+	if s.last > 0 {
+		s.fence = fence
+	}
+	return fence
+}
+
+func (s *leases) back(*numbers, int64, int64, int64, int64) {} // the lease is gone with its token
+
+func (s *leases) worth(*numbers) int64 { return 0 }
+
+func (s *leases) free(l *numbers, _ int64) int64 { return l.n - int64(len(s.live())) }
+
+func (s *leases) life(l *numbers) int64 { return s.last + l.w }
+
+// grants are none: a lease is no permit of a window.
+func (s *leases) grants(*numbers) []grant { return nil }
+
+func (s *leases) carried(*numbers, *numbers) state { return s }
+
+// lend gives a lease, and forgets some that ended.
+func (t *tokens) lend(token uint64, end, now, extra int64) {
+	t.add(token, end)
+	t.trim(0, now+1)
+	t.live(now, end-now+extra)
+}
+
+const (
+	offered   = 900_000 // how long a lease that came back is kept for the next in line, before it is late
+	offerMost = 16
+)
+
+// offer tells the next in line that there is a lease for them.
+func (p *part) offer(turns []luascripts.Turn) []luascripts.Turn {
+	if p.closed > 0 {
+		return turns
+	}
+	v := p.line.look("", p.now)
+	free := min(p.state.free(p.numbers, p.now), offerMost, int64(v.last-v.first))
+	for _, w := range p.line.order[v.first : v.first+int(max(0, free))] {
+		if told, _ := p.line.promised.score(w.member); told > p.now+1000 {
+			p.line.promised.add(w.member, min(told, p.now+offered)) // one that was offered before is not offered for longer
+			turns = append(turns, luascripts.Turn{Part: p.number, At: instantOf(p.now), Job: jobOf(w.member)})
+		}
+	}
+	return turns
+}
+
+// Release ends a lease before its time.
+func (s *Store) Release(p luascripts.Part, token uint64) luascripts.ReleaseReply {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now().UnixMicro()
+	r := luascripts.ReleaseReply{Status: luascripts.Granted, Now: instantOf(now)}
+	k := s.keys.get(p.Ledger(), now)
+	if end, known := k.tokens.score(token); known && end >= 0 { // whatever became of the limit
+		k.tokens.drop(token)
+		r.Released = end > now
+	}
+	p.Kind = luascripts.Leases
+	no := s.runLocked(now, []luascripts.Part{p}, "", "", func(c *call) { r.Next = c.parts[0].hints(nil, false) })
+	if no.status != 0 {
+		r.Status, r.Version = no.status, no.version
+	}
+	return r
+}
+
+// Renew lets a lease end so much later as it was given for, counted from now.
+func (s *Store) Renew(p luascripts.Part, token uint64) luascripts.RenewReply {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now().UnixMicro()
+	k := s.keys.get(p.Ledger(), now)
+	end, known := k.tokens.score(token)
+	if !known || end <= now || k.promisedAway(end, now) {
+		return luascripts.RenewReply{Now: instantOf(now)}
+	}
+	w := micros(p.Window)
+	k.tokens.add(token, max(end, now+w)) // a clock that went backwards takes nothing from its holder
+	k.tokens.live(now, w+s.extra)
+	if k.ledger.state != nil {
+		k.ledger.expires = max(k.ledger.expires, expiry(now, w+s.extra))
+	}
+	return luascripts.RenewReply{Held: true, Now: instantOf(now)}
+}
+
+// promisedAway says that somebody may have been granted ahead of now what comes
+// back when this lease ends.
+func (k *key) promisedAway(end, now int64) bool {
+	l, ok := k.ledger.state.(*leases)
+	return ok && l.last > now && end <= l.last
+}

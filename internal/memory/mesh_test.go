@@ -1,0 +1,295 @@
+package memory
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// mesh is a random trace on several rules that policies share.
+type mesh struct {
+	*rapid.T
+	*scene
+	rates []*history // by rule, narrowest first
+	keys  []luascripts.Limit
+	slots luascripts.Numbers
+	lease luascripts.Limit
+	lent  []lent
+	gate  luascripts.Gate
+	spent []mark
+}
+
+// lent is a lease from its grant to its end.
+type lent struct {
+	token     uint64
+	from, end int64
+	ended     bool // also when the clock goes backward after that
+}
+
+// mark is a grant on some parts.
+type mark struct {
+	token uint64
+	job   string
+	parts []luascripts.Part
+	of    []int // index in rates; -1 is the lease
+	given bool  // back
+}
+
+// policies are the rules of each by index, 3 is the lease. The first two are on
+// one user key.
+var policies = [][]int{{0, 1, 2, 3}, {0, 2}, {1, 2, 3}, {0}, {2}, {2, 3}, {3}}
+
+func newMesh(t *rapid.T) *mesh {
+	m := &mesh{T: t, scene: newScene()}
+	m.Keep(100 * time.Hour)
+	for i, id := range []string{"phone", "phone", "provider"} {
+		kind := rapid.SampledFrom(kinds).Draw(t, "kind")
+		m.rates = append(m.rates, &history{T: t, scene: m.scene, limit: anyLimit(t, kind)})
+		m.keys = append(m.keys, luascripts.LimitKeys("hw", fmt.Sprint("rule", i), id))
+	}
+	m.slots = luascripts.Numbers{
+		Kind: luascripts.Leases, Permits: rapid.IntRange(1, 3).Draw(t, "slots"),
+		Window: rapid.SampledFrom([]time.Duration{20 * ms, time.Second, time.Minute}).Draw(t, "lease"),
+	}
+	m.lease = luascripts.LimitKeys("hw", "slots", rapid.SampledFrom([]string{"phone", "provider", "pool"}).Draw(t, "slots of"))
+	return m
+}
+
+func (m *mesh) parts(policy int, equal bool) (parts []luascripts.Part, of []int) {
+	for _, rule := range policies[policy] {
+		if rule == 3 {
+			parts = append(parts, luascripts.Part{Limit: m.lease, Numbers: m.slots, Cost: 1})
+			of = append(of, -1)
+			continue
+		}
+		h := m.rates[rule]
+		cost := 1
+		if !equal {
+			cost = rapid.IntRange(1, costMost(h.limit)).Draw(m.T, "cost")
+		}
+		parts = append(parts, luascripts.Part{Limit: m.keys[rule], Numbers: h.civil(h.limit), Cost: cost})
+		of = append(of, rule)
+	}
+	return parts, of
+}
+
+// ledgers is all that was spent, as text.
+func (m *mesh) ledgers() string {
+	var b strings.Builder
+	for _, k := range m.Store.keys.all {
+		fmt.Fprintf(&b, "%s %d %v ", k.name, k.ledger.token, k.tokens.order)
+		if l, ok := k.ledger.state.(*leases); ok {
+			fmt.Fprintln(&b, l.last, l.fence)
+		} else {
+			fmt.Fprintf(&b, "%+v\n", k.ledger.state)
+		}
+	}
+	return b.String()
+}
+
+func (m *mesh) ask(a luascripts.AcquireArgs, of []int) luascripts.AcquireReply {
+	m.token++
+	a.Token = m.token
+	before := m.ledgers()
+	r := m.Acquire(a)
+	if r.Status != luascripts.Granted {
+		for line := range strings.SplitSeq(before, "\n") {
+			if !strings.Contains(m.ledgers(), line) {
+				m.Fatalf("%+v, and spent: before\n%safter\n%s", r, before, m.ledgers())
+			}
+		}
+		return r
+	}
+	m.spent = append(m.spent, mark{a.Token, a.Job, a.Parts, of, false})
+	for i, rule := range of {
+		if rule < 0 {
+			at := r.At.UnixMicro()
+			m.lent = append(m.lent, lent{a.Token, at, at + m.slots.Window.Microseconds(), false})
+			m.holdLeases()
+			continue
+		}
+		h := m.rates[rule]
+		h.grants = append(h.grants, given{at: r.At.UnixMicro(), cost: int64(a.Parts[i].Cost), token: a.Token, worth: r.Worth[i]})
+	}
+	return r
+}
+
+func (m *mesh) end(token uint64) {
+	m.lent = slices.DeleteFunc(m.lent, func(l lent) bool { return l.token == token })
+}
+
+func (m *mesh) giveBack(back bool) {
+	if len(m.spent) == 0 {
+		return
+	}
+	g := &m.spent[rapid.IntRange(max(0, len(m.spent)-6), len(m.spent)-1).Draw(m.T, "which")]
+	parts := append([]luascripts.Part(nil), g.parts...)
+	for i, rule := range g.of {
+		if rule < 0 {
+			m.end(g.token)
+			continue
+		}
+		h := m.rates[rule]
+		parts[i].Numbers = h.civil(h.limit)
+		for j := range h.grants {
+			if h.grants[j].token == g.token {
+				parts[i].Worth, h.grants[j].refunded = h.grants[j].worth, true
+			}
+		}
+	}
+	r := m.Cancel(luascripts.CancelArgs{Parts: parts, Policy: "p", Token: g.token, Job: g.job, Back: back})
+	if r.Status == luascripts.Granted && g.given {
+		m.Fatalf("given back twice: %+v", r)
+	}
+	g.given = true
+}
+
+func (m *mesh) useLease() {
+	if len(m.lent) == 0 {
+		return
+	}
+	l := &m.lent[rapid.IntRange(max(0, len(m.lent)-6), len(m.lent)-1).Draw(m.T, "lease")]
+	part := luascripts.Part{Limit: m.lease, Numbers: m.slots, Cost: 1}
+	if rapid.Bool().Draw(m.T, "release") {
+		token := l.token
+		m.Release(part, token)
+		m.end(token)
+		return
+	}
+	now := m.now.UnixMicro()
+	if r := m.Renew(part, l.token); r.Held {
+		if now >= l.end {
+			m.Fatalf("a lease that ended at %d was renewed at %d", l.end, now)
+		}
+		l.end, l.ended = max(l.end, now+m.slots.Window.Microseconds()), false
+		m.holdLeases()
+	}
+}
+
+func (m *mesh) closeOrOpen(parts []luascripts.Part) {
+	a := luascripts.CloseArgs{Parts: parts, Rule: len(parts), Policy: "p", For: rapid.SampledFrom([]time.Duration{0, 30 * ms, time.Second}).Draw(m.T, "for")}
+	if rapid.Bool().Draw(m.T, "with a job") {
+		a.Job = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(m.T, "job")
+	}
+	m.Close(a)
+}
+
+func (m *mesh) step(back bool) {
+	m.rates[rapid.IntRange(0, 2).Draw(m.T, "pace of")].move(back)
+	for i := range m.lent {
+		l := &m.lent[i]
+		l.ended = l.ended || l.end <= m.now.UnixMicro()
+	}
+	policy := rapid.IntRange(0, len(policies)-1).Draw(m.T, "policy")
+	parts, of := m.parts(policy, rapid.Bool().Draw(m.T, "equal costs"))
+	job := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f"}).Draw(m.T, "job")
+	switch op := rapid.IntRange(0, 15).Draw(m.T, "op"); op {
+	case 0, 1:
+		m.giveBack(op == 0)
+	case 2:
+		m.Cancel(luascripts.CancelArgs{Parts: parts, Policy: fmt.Sprint(policy), Job: job})
+	case 3:
+		m.Check(luascripts.CheckArgs{Parts: parts, Policy: fmt.Sprint(policy), Job: job})
+	case 4:
+		m.useLease()
+	case 5:
+		m.closeOrOpen(parts)
+	default:
+		a := luascripts.AcquireArgs{
+			Parts: parts, Policy: fmt.Sprint(policy), Job: job, MaxWait: -1, Gate: m.gate,
+			Mode:   luascripts.Mode(rapid.SampledFrom([]int{0, 1, 1, 1, 2}).Draw(m.T, "mode")),
+			Inline: rapid.SampledFrom([]time.Duration{0, 50 * ms}).Draw(m.T, "inline"),
+		}
+		r := m.ask(a, of)
+		m.answered(a, r)
+	}
+	m.invariants()
+}
+
+// answered looks at what is true of any answer.
+func (m *mesh) answered(a luascripts.AcquireArgs, r luascripts.AcquireReply) {
+	m.Helper()
+	now := m.now
+	if r.At.Before(now) || r.Status == luascripts.Granted && (r.At.After(now.Add(a.Inline)) || r.Part != 0) {
+		m.Fatalf("%+v answers %+v", a, r)
+	}
+	if a.Mode == luascripts.Book && r.Status != luascripts.Booked || a.Mode == luascripts.Try && r.Status == luascripts.Booked {
+		m.Fatalf("mode %d answers %+v", a.Mode, r)
+	}
+	if r.Status != luascripts.Booked {
+		return
+	}
+	waits := 0
+	for i := range a.Parts {
+		k := m.Store.keys.byName[a.Parts[i].Ledger()]
+		me := member(luascripts.Member{Job: a.Job, Cost: a.Parts[i].Cost})
+		if k == nil {
+			continue
+		}
+		ticket, inLine := k.line.score(me)
+		waiting := inLine && !parked(ticket)
+		if waiting && i+1 != r.Part {
+			m.Fatalf("it waits at part %d: %+v", i+1, r)
+		}
+		follows := false
+		if turns := k.policies[a.Policy]; turns != nil {
+			_, follows = turns.score(me)
+		}
+		if i+1 != r.Part || !waiting && !follows {
+			continue
+		}
+		waits++
+		if told, _ := k.line.promised.score(me); told != r.At.UnixMicro() {
+			m.Fatalf("promised %d, told %+v", told, r)
+		}
+	}
+	if (waits == 1) != (r.Part > 0) {
+		m.Fatalf("it waits at %d parts: %+v", waits, r)
+	}
+}
+
+// invariants hold in any state.
+func (m *mesh) invariants() {
+	m.Helper()
+	for _, k := range m.Store.keys.all {
+		for policy, turns := range k.policies {
+			if turns.len() == 0 || turns.expires == 0 {
+				m.Fatalf("turns of %s: %+v", policy, turns)
+			}
+		}
+		for _, s := range []*set{&k.line.set, &k.line.promised, &k.opening} {
+			if s.len() > 0 && s.expires == 0 {
+				m.Fatalf("%+v has no life", s)
+			}
+		}
+	}
+}
+
+func (m *mesh) holdAll() {
+	m.Helper()
+	for _, h := range m.rates {
+		h.hold()
+	}
+}
+
+// holdLeases fails when there are, or will be, more leases at once than slots.
+func (m *mesh) holdLeases() {
+	m.Helper()
+	now := m.now.UnixMicro()
+	for _, a := range m.lent {
+		at, n := max(now, a.from), 0
+		for _, b := range m.lent {
+			if !b.ended && b.from <= at && at < b.end {
+				n++
+			}
+		}
+		if n > m.slots.Permits {
+			m.Fatalf("%d leases at %d, want at most %d: %v", n, at, m.slots.Permits, m.lent)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package memory
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// TestOtherPolicyIsNotHeldUp lets jobs that wait for a slow provider share their
+// phone with jobs that need it alone, one after the other. The first takes both at
+// once, so those alone go at each minute that follows, as if the others were not
+// there, and those at the pace of the provider.
+func TestOtherPolicyIsNotHeldUp(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	phone := partOf("phone", "x", slidingOf(1, time.Minute))
+	provider := partOf("provider", "all", slidingOf(1, 10*time.Minute))
+	want := map[*runner]time.Duration{}
+	for i := range 5 {
+		want[c.add(fmt.Sprint("both ", i), "both", phone, provider)] = time.Duration(i) * 10 * time.Minute
+		want[c.add(fmt.Sprint("alone ", i), "alone", phone)] = time.Duration(i+1) * time.Minute
+	}
+	c.run()
+	c.holdAll()
+	c.inOrder()
+	for _, r := range c.runners {
+		if d := r.at.Sub(start); d < want[r] || d > want[r]+c.inline {
+			t.Errorf("%s went at %v, want %v", r.job, d, want[r])
+		}
+		if most := 1 + len(r.parts); r.came > most {
+			t.Errorf("%s came %d times, want at most %d", r.job, r.came, most)
+		}
+	}
+}
+
+// TestTurnIsKept follows three jobs of a policy past a phone of 1/60s and a
+// provider of 1/5min, and one of another policy,
+// for which they do not exist.
+func TestTurnIsKept(t *testing.T) {
+	t.Parallel()
+	s := newScene()
+	parts := []luascripts.Part{partOf("phone", "x", slidingOf(1, time.Minute)), partOf("provider", "all", slidingOf(1, 5*time.Minute))}
+	ask := func(job, policy string, parts ...luascripts.Part) luascripts.AcquireReply {
+		s.token++
+		return s.Acquire(luascripts.AcquireArgs{Parts: parts, Policy: policy, Token: s.token, Job: job, Mode: luascripts.Grant, MaxWait: -1})
+	}
+	want := func(r luascripts.AcquireReply, status luascripts.Status, part int, at time.Duration) {
+		t.Helper()
+		if r.Status != status || r.Part != part || !r.At.Equal(start.Add(at)) {
+			t.Fatalf("got %+v, want status %d by part %d at %v", r, status, part, at)
+		}
+	}
+	want(ask("a", "both", parts...), luascripts.Granted, 0, 0)
+	want(ask("b", "both", parts...), luascripts.Booked, 1, time.Minute)
+	s.at(time.Minute)
+	want(ask("b", "both", parts...), luascripts.Booked, 2, 5*time.Minute)
+	if k := s.keys.byName[parts[0].Ledger()]; k.line.len() != 0 || k.policies["both"].len() != 1 {
+		t.Fatalf("b stands in the phone's line: %v, turns %v", k.line.order, k.policies["both"])
+	}
+	want(ask("c", "both", parts...), luascripts.Booked, 1, 6*time.Minute) // behind b, which goes at 5 min
+	if k := s.keys.byName[parts[0].Ledger()]; k.line.len() != 0 || k.policies["both"].len() != 2 {
+		t.Fatalf("c stands in the phone's line: %v, turns %v", k.line.order, k.policies["both"])
+	}
+	want(ask("d", "alone", parts[0]), luascripts.Granted, 0, time.Minute) // c only follows b: the phone is free
+	s.at(5 * time.Minute)
+	if r := s.Check(luascripts.CheckArgs{Parts: parts, Policy: "both", Job: "b"}); r.Status != luascripts.Booked || !r.At.Equal(s.now) || r.Before != 0 {
+		t.Fatalf("b is at %+v, want it now", r)
+	}
+	want(ask("b", "both", parts...), luascripts.Granted, 0, 5*time.Minute)
+	s.at(6 * time.Minute)
+	want(ask("c", "both", parts...), luascripts.Booked, 2, 10*time.Minute)
+	s.at(10*time.Minute + 101*ms) // c is late at the provider, and its turn at the phone too
+	want(ask("e", "both", parts...), luascripts.Granted, 0, 10*time.Minute+101*ms)
+	s.at(16 * time.Minute)
+	want(ask("c", "both", parts...), luascripts.Granted, 0, 16*time.Minute)
+	for _, p := range parts {
+		if k := s.keys.byName[p.Ledger()]; k != nil && k.policies["both"] != nil {
+			t.Errorf("turns are left: %v", k.policies["both"])
+		}
+	}
+}
+
+// TestRefundTakesTheFirstPlace gives a grant on two parts back: the job waits at
+// the first, and finds its turn at the second.
+func TestRefundTakesTheFirstPlace(t *testing.T) {
+	t.Parallel()
+	s := newScene()
+	parts := []luascripts.Part{partOf("phone", "x", slidingOf(1, time.Minute)), partOf("provider", "all", slidingOf(1, time.Second))}
+	ask := func(job string) luascripts.AcquireReply {
+		s.token++
+		return s.Acquire(luascripts.AcquireArgs{Parts: parts, Policy: "p", Token: s.token, Job: job, Mode: luascripts.Grant, MaxWait: -1})
+	}
+	ask("a")
+	ask("b")
+	back := luascripts.CancelArgs{Parts: parts, Policy: "p", Token: 1, Job: "a", Back: true}
+	if r := s.Cancel(back); r.Status != luascripts.Granted {
+		t.Fatalf("a's grant back: %+v", r)
+	}
+	if r := s.Cancel(back); r.Status != luascripts.Refused {
+		t.Fatalf("the same again: %+v", r)
+	}
+	if r := ask("b"); r.Status != luascripts.Booked || r.Part != 1 || !r.At.Equal(start.Add(time.Minute)) {
+		t.Fatalf("b = %+v, want it behind a", r)
+	}
+	if r := ask("a"); r.Status != luascripts.Granted || !r.Promised.Equal(start) {
+		t.Fatalf("a = %+v, want it granted", r)
+	}
+}

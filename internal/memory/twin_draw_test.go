@@ -1,0 +1,159 @@
+package memory_test
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// world is what a trace is about: rules, and policies that are some of them.
+type world struct {
+	name  string
+	rules func(*rapid.T) []*rule
+}
+
+// rule is a limit on a key, narrowest first.
+type rule struct {
+	key     luascripts.Limit
+	kind    limitKind
+	n       luascripts.Numbers
+	version int64
+}
+
+// worlds are one rule of each kind, and then several rules.
+func worlds(changing bool) []world {
+	var out []world
+	for _, kind := range kinds {
+		if kind.name != "changing" || changing {
+			out = append(out, world{kind.name, func(*rapid.T) []*rule {
+				return []*rule{{key: luascripts.LimitKeys("hw", "rule", "id"), kind: kind}}
+			}})
+		}
+	}
+	return append(out, world{"several", several})
+}
+
+// several are two to four rules, of which the first may share their user key,
+// and the last may be leases, of the same key as another rule or not.
+func several(t *rapid.T) []*rule {
+	var out []*rule
+	rates := kinds[:len(kinds)-2]
+	ids := rapid.SampledFrom([][]string{{"phone", "tenant", "all"}, {"phone", "phone", "all"}, {"phone", "all", "all"}, {"all", "all", "all"}}).Draw(t, "ids")
+	for i, id := range ids[:rapid.IntRange(1, 3).Draw(t, "rates")] {
+		out = append(out, &rule{key: luascripts.LimitKeys("hw", fmt.Sprint("rule", i), id), kind: rapid.SampledFrom(rates).Draw(t, "kind")})
+	}
+	for i := range rapid.IntRange(2-min(2, len(out)), 4-len(out)).Draw(t, "leases") {
+		id := rapid.SampledFrom([]string{"phone", "all", "pool"}).Draw(t, "leases of")
+		out = append(out, &rule{key: luascripts.LimitKeys("hw", fmt.Sprint("slots", i), id), kind: kinds[len(kinds)-2]})
+	}
+	return out
+}
+
+// drawPolicies are all rules, and some of them.
+func (w *twin) drawPolicies() {
+	w.policies = [][]*rule{w.rules}
+	for range 2 {
+		var some []*rule
+		for _, r := range w.rules {
+			if rapid.Bool().Draw(w.T, "in policy") {
+				some = append(some, r)
+			}
+		}
+		if len(some) > 0 {
+			w.policies = append(w.policies, some)
+		}
+	}
+}
+
+func (r *rule) change(t *rapid.T) {
+	r.n = r.kind.draw(t)
+	r.version++
+}
+
+func (w *twin) numbers(r *rule) luascripts.Numbers {
+	n := r.n
+	n.Version = r.version
+	if w.changing && rapid.IntRange(0, 30).Draw(w.T, "not heard yet") == 0 {
+		n.Version--
+	}
+	if n.Kind == luascripts.Calendar {
+		i, _ := slices.BinarySearchFunc(civil, w.now, func(a, b time.Time) int { return a.Compare(b.Add(1)) })
+		skew := []int{-2, -2, -2, -1, -3, -30}
+		if len(w.rules) > 1 { // or hardly a call on several goes through
+			skew = append(skew, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2)
+		}
+		i += rapid.SampledFrom(skew).Draw(w.T, "skew")
+		n.Bounds = civil[max(0, i):min(i+8, len(civil))]
+	}
+	return n
+}
+
+// part is a rule as a call asks about it.
+func (w *twin) part(r *rule, cost int) luascripts.Part {
+	p := luascripts.Part{Limit: r.key, Numbers: w.numbers(r), Cost: min(cost, most(r.n))}
+	if rapid.IntRange(0, 15).Draw(w.T, "closed") == 0 {
+		p.Closed = w.now.Add(rapid.SampledFrom([]time.Duration{-time.Second, 0, 30 * time.Millisecond, 5 * time.Second}).Draw(w.T, "until"))
+	}
+	return p
+}
+
+// parts are a policy's, mostly with equal costs.
+func (w *twin) parts(policy int) []luascripts.Part {
+	equal := rapid.Bool().Draw(w.T, "equal costs")
+	var out []luascripts.Part
+	for _, r := range w.policies[policy] {
+		cost := 1
+		if !equal {
+			cost = rapid.IntRange(1, min(4, most(r.n))).Draw(w.T, "cost")
+		}
+		out = append(out, w.part(r, cost))
+	}
+	return out
+}
+
+// partsOf are those of a grant.
+func (w *twin) partsOf(h *held) []luascripts.Part {
+	var out []luascripts.Part
+	for i, r := range w.policies[h.policy] {
+		p := w.part(r, 1)
+		p.Cost, p.Worth = h.costs[i], h.worth[i]
+		if rapid.IntRange(0, 5).Draw(w.T, "not known") == 0 {
+			p.Worth = 0
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func (w *twin) drawPolicy() (policy int, name string) {
+	policy = rapid.IntRange(0, len(w.policies)-1).Draw(w.T, "policy")
+	return policy, fmt.Sprint("p", policy)
+}
+
+func (w *twin) job() string { return rapid.SampledFrom(w.jobs).Draw(w.T, "job") }
+
+// gate opens a few times around now, and may not know now.
+func (w *twin) gate() luascripts.Gate {
+	if rapid.IntRange(0, 5).Draw(w.T, "gate") > 0 {
+		return luascripts.Gate{}
+	}
+	lengths := []time.Duration{time.Millisecond, 40 * time.Millisecond, time.Second, 7 * time.Second, time.Minute}
+	draw := func(what string) time.Duration { return rapid.SampledFrom(lengths).Draw(w.T, what) }
+	g := luascripts.Gate{From: w.now.Add(-draw("before"))}
+	at := g.From
+	for range rapid.IntRange(0, 4).Draw(w.T, "openings") {
+		o := luascripts.Opening{Open: at}
+		if rapid.Bool().Draw(w.T, "gap") {
+			o.Open = o.Open.Add(draw("closed for"))
+		}
+		o.Close = o.Open.Add(draw("open for"))
+		g.Open = append(g.Open, o)
+		at = o.Close
+	}
+	g.Until = at.Add(draw("after"))
+	return g
+}

@@ -1,0 +1,76 @@
+package memory_test
+
+import (
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// kinds draw the numbers of a limit; the last draws those of any.
+var kinds = []limitKind{
+	{"sliding", func(t *rapid.T) luascripts.Numbers { return numbers(t, luascripts.Sliding) }},
+	{"fixed", func(t *rapid.T) luascripts.Numbers { return numbers(t, luascripts.Fixed) }},
+	{"calendar", func(t *rapid.T) luascripts.Numbers { return numbers(t, luascripts.Calendar) }},
+	{"gcra", func(t *rapid.T) luascripts.Numbers { return numbers(t, luascripts.GCRA) }},
+	{"step", func(t *rapid.T) luascripts.Numbers { return numbers(t, luascripts.Step) }},
+	{"smooth", func(t *rapid.T) luascripts.Numbers { return numbers(t, luascripts.Smooth) }},
+	{"warmup", func(t *rapid.T) luascripts.Numbers { return numbers(t, luascripts.WarmUp) }},
+	{"leases", func(t *rapid.T) luascripts.Numbers { return numbers(t, luascripts.Leases) }},
+	{"changing", func(t *rapid.T) luascripts.Numbers {
+		return numbers(t, rapid.SampledFrom([]luascripts.Kind{
+			luascripts.Sliding, luascripts.Fixed, luascripts.Calendar, luascripts.GCRA, luascripts.Step, luascripts.Smooth, luascripts.WarmUp,
+			luascripts.Leases,
+		}).Draw(t, "kind"))
+	}},
+}
+
+type limitKind struct {
+	name string
+	draw func(*rapid.T) luascripts.Numbers
+}
+
+func numbers(t *rapid.T, kind luascripts.Kind) luascripts.Numbers {
+	n := luascripts.Numbers{
+		Kind: kind, Permits: rapid.IntRange(1, 7).Draw(t, "n"),
+		Window: rapid.SampledFrom([]time.Duration{time.Millisecond, 1000003 * time.Microsecond, time.Second, time.Minute}).Draw(t, "window"),
+	}
+	switch kind {
+	case luascripts.GCRA:
+		n.Burst = rapid.IntRange(1, 9).Draw(t, "burst")
+	case luascripts.Step:
+		n.Burst = n.Permits + rapid.IntRange(0, 5).Draw(t, "more burst")
+	case luascripts.Smooth:
+		n.Burst = rapid.IntRange(0, 6).Draw(t, "stored")
+	case luascripts.WarmUp:
+		n.Warm = rapid.SampledFrom([]time.Duration{time.Millisecond, 4 * time.Second, time.Minute}).Draw(t, "over")
+		n.ColdMilli = rapid.SampledFrom([]int{1000, 2500, 3000, 10000}).Draw(t, "cold")
+	case luascripts.Calendar:
+		n.Window, n.Short = time.Minute, 20*time.Second
+	}
+	return n
+}
+
+// most is the largest cost that a limit can grant.
+func most(n luascripts.Numbers) int {
+	switch n.Kind {
+	case luascripts.GCRA, luascripts.Step:
+		return n.Burst
+	case luascripts.Smooth, luascripts.WarmUp:
+		return n.Permits + 3
+	case luascripts.Leases:
+		return 1
+	}
+	return n.Permits
+}
+
+// civil is a calendar whose windows are 20 s to 90 s long.
+var civil = func() []time.Time {
+	at, out := start.Add(-2*time.Hour), []time.Time{}
+	for i := range 1000 {
+		out = append(out, at)
+		at = at.Add(time.Duration(20+(i*37)%71) * time.Second)
+	}
+	return out
+}()

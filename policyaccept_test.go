@@ -1,0 +1,156 @@
+//go:build accept
+
+package headway_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestAcceptPolicies runs the figures of policies with several rules in real time,
+// as [TestAccept] does those of the main job.
+func TestAcceptPolicies(t *testing.T) {
+	acceptParts(t, []acceptPart{
+		{"two keys: a limit of each phone, and one of the provider", acceptTwoKeys},
+		{"five rules: 5,000 jobs, a worker killed every 3 s", acceptFiveRules},
+		{"put off: one phone of 1,000 answers 429 with 30 s", acceptPutOff},
+		{"slots: 10 at once, jobs of 50 ms, processes killed", acceptSlots},
+		{"slots: 100,000 keys with a lease each", acceptLeases},
+		{"gate: it opens while 10,000 jobs wait", acceptGate},
+	})
+}
+
+// acceptTwoKeys plays the table of DESIGN.md, section 3, ten times as fast. The
+// finishing times are those of the model with wake check and wake-ups up to 10 ms
+// late: the instant of the last grant of `run(phones, messages, W, rate, burst, 0.01)`
+// in sim/book_and_redeem.py is 498.502 s, 332.337 s and 299.008 s.
+func acceptTwoKeys(t *testing.T, tab *table) {
+	for _, c := range []twoKeys{
+		{200, 5, "1/6s", "gcra 20/1s burst 3", 49_850 * time.Millisecond},
+		{50, 20, "1/1s", "gcra 30/1s burst 3", 33_234 * time.Millisecond},
+		{1000, 3, "1/6s", "gcra 100/1s burst 10", 29_901 * time.Millisecond},
+	} {
+		name := fmt.Sprintf("%d x %d, %s, %s: ", c.phones, c.messages, c.phone, c.provider)
+		t.Run(name, func(t *testing.T) {
+			r := c.run(t, 3)
+			for _, rule := range slices.Sorted(maps.Keys(r.breaches)) {
+				tab.none(t, name+"breaches of "+rule, r.breaches[rule])
+			}
+			tab.none(t, name+"handlers that began early", r.early)
+			tab.most(t, name+"admissions per message", r.perJob, 3.05)
+			tab.most(t, name+"finishing time, of the model's", r.took.Seconds()/c.model.Seconds(), 1.03)
+		})
+	}
+}
+
+// acceptFiveRules kills a process every 3 s while the jobs flow.
+func acceptFiveRules(t *testing.T, tab *table) {
+	const (
+		phones, kills = 500, 16
+		slots         = 20
+		every         = 3 * time.Second
+		recovery      = 5 * time.Minute // asynq finds the last victim's tasks after 60 to 120 s
+	)
+	s := newPolicyStage(t, fiveRules("1/2s", "gcra 100/1s burst 20", fmt.Sprintf("concurrent %d lease 2s", slots)), workerSpec{Concurrency: 10})
+	s.tenants, s.gateway.takes = 5, 150*time.Millisecond
+	s.enqueue(10*phones, phones)
+	alive := s.crew.start(3)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	under := 0 // kills while there was work
+	for i := range kills {
+		<-tick.C
+		if s.gateway.distinct() < s.sent-30 {
+			under++
+		}
+		alive[i%3].kill()
+		alive[i%3] = s.crew.launch()
+	}
+	s.eventually(recovery, "every message is sent", func() bool { return s.gateway.distinct() == s.sent })
+	s.settled(recovery, 0)
+	s.crew.end()
+
+	all := s.crew.records()
+	grants := grantsOf(all, s.phones)
+	for rule, faults := range s.breachesOf(grants) {
+		tab.none(t, "breaches of "+rule, faults)
+	}
+	tab.most(t, "at the gateway at once", float64(mostAtOnce(crowds(s.gateway.all()))), slots)
+	tab.none(t, "handlers that began early", early(all))
+	again, faults := sentAgain(all, func(life int) bool { return s.crew.life(life).killed })
+	tab.none(t, "sent again, but not running in a killed process", faults)
+	poll(t.Context(), 10*time.Second, func() bool { return len(s.stray()) == 0 })
+	b := s.audit(grants, phones)
+	inHand := kills * s.crew.spec.Concurrency
+	tab.none(t, "keys on which more ran than paid, or something is left of what was refused", append(b.unpaid, b.left...))
+	tab.none(t, "keys of ours that are left beside the ledgers of a day", s.stray())
+	for rule, spent := range map[string]int{"phone-day": b.perPhone, "tenant": b.perT} {
+		tab.least(t, "permits spent of "+rule, float64(spent), float64(b.granted))
+		tab.most(t, fmt.Sprintf("permits spent of %s, %d kills", rule, kills), float64(spent), float64(b.granted+inHand))
+	}
+	tab.least(t, "kills while there was work", float64(under), kills-1)
+	tab.note("granted, sent again", "%d, %d", b.granted, again)
+}
+
+func acceptPutOff(t *testing.T, tab *table) {
+	const after = 30 * time.Second
+	r := playPutOff(t, 1000, 6, 10*time.Second, after, 3)
+	tab.none(t, "sent to the phone while it was closed, or out of order", r.early)
+	tab.within(t, "from the 429 to the next message", r.waited, after+time.Second)
+	tab.least(t, "pace of the other phones, %", 100*r.pace, 99)
+	tab.note("admissions per message", "%.3f", r.perJob)
+}
+
+// acceptSlots looks at 20 s in peace, and then kills a process every 4 s.
+func acceptSlots(t *testing.T, tab *table) {
+	r := playSlots(t, 20*time.Second, 5)
+	tab.most(t, "at the gateway at once", float64(r.most), slots)
+	tab.least(t, "slots busy, % (handlers)", 100*r.busy, 95)
+	tab.note("slots busy, % (the gateway's work)", "%.1f", 100*r.atGateway)
+	for i, d := range r.back {
+		tab.within(t, fmt.Sprintf("all slots used again after kill %d", i+1), d, slotLease)
+	}
+	tab.least(t, "messages sent", float64(r.sent), float64(r.wanted))
+}
+
+func acceptLeases(t *testing.T, tab *table) {
+	left, took := leasesLeft(t, 100_000)
+	tab.most(t, "keys left a lease later", float64(left), 0)
+	tab.note("granted and gone after", "%v", took)
+}
+
+// acceptGate lets jobs wait for the next full minute that leaves time for them to
+// come in.
+func acceptGate(t *testing.T, tab *table) {
+	const jobs, rate, burst = 10_000, 100, 20
+	opens := time.Now().UTC().Add(90 * time.Second).Truncate(time.Minute)
+	s := newPolicyStage(t, []string{
+		fmt.Sprintf("hours: {gate: %s-%s UTC}", opens.Format("15:04"), opens.Add(12*time.Hour).Format("15:04")),
+		"phone: {limit: 1/60s, key: $.to}",
+		fmt.Sprintf("provider: {limit: gcra %d/1s burst %d, key: acme}", rate, burst),
+	}, workerSpec{Concurrency: 10})
+	s.crew.start(3)
+	s.enqueue(jobs, jobs)
+	s.eventually(time.Until(opens), "all wait before the gate opens", func() bool { q, ok := s.queueInfo(); return ok && q.Retry == jobs })
+	tab.note("all waited before the opening", "%v", time.Until(opens).Round(time.Second))
+	s.allSent(time.Until(opens) + jobs*time.Second/rate + time.Minute)
+
+	all := s.crew.records()
+	grants := grantsOf(all, s.phones)
+	for rule, faults := range s.breachesOf(grants) {
+		tab.none(t, "breaches of "+rule, faults)
+	}
+	tab.least(t, "first grant after the opening, s", time.UnixMicro(grants[0].at).Sub(opens).Seconds(), 0)
+	tab.most(t, "finished, of the time that the provider's pace takes",
+		time.UnixMicro(grants[len(grants)-1].at).Sub(opens).Seconds()*rate/(jobs-burst), 1.03)
+	tab.most(t, "admissions per message", float64(sum(all).Admissions)/jobs, 3.05)
+	var woken []int64
+	for _, r := range ofKind(all, kindWoken) {
+		woken = append(woken, r.Wrote)
+	}
+	tab.most(t, "woken within a second, most", float64(mostWithin(woken, time.Second)), 2*rate)
+	tab.most(t, "sent more than once", float64(len(s.gateway.repeated())), 0)
+}

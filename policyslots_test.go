@@ -1,0 +1,256 @@
+package headway_test
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/throttle"
+)
+
+const (
+	slots     = 10
+	slotLease = 2 * time.Second
+	slotJob   = 50 * time.Millisecond
+)
+
+// slotsRun is what came out of jobs that share slots.
+type slotsRun struct {
+	most            int     // at the gateway at once
+	busy, atGateway float64 // of all slots while nobody was killed, by handlers and by the gateway's work
+	back            []time.Duration
+	sent, wanted    int
+}
+
+// playSlots lets three processes work on a backlog for so long, and then kills one
+// after the other.
+func playSlots(t *testing.T, peace time.Duration, kills int) slotsRun {
+	t.Helper()
+	const between = 2 * slotLease
+	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent %d lease %v, key: acme}", slots, slotLease)},
+		workerSpec{Concurrency: slots})
+	s.gateway.takes = slotJob
+	all := peace + time.Second + time.Duration(kills)*between + time.Second
+	s.enqueue(int(slots*all/slotJob), 100)
+	alive := s.crew.start(3)
+	s.eventually(10*time.Second, "it is under way", func() bool { return s.gateway.distinct() > 2*slots })
+	from := time.Now()
+	time.Sleep(peace) // the share is what is measured
+	until := time.Now()
+	var killed []time.Time
+	for i := range kills {
+		alive[i%3].kill()
+		killed = append(killed, time.Now())
+		alive[i%3] = s.crew.launch()
+		time.Sleep(time.Until(killed[i].Add(between))) // its leases end
+	}
+	s.eventually(10*time.Second, "work goes on", func() bool { return s.gateway.since(until) > 2*slots })
+	s.settled(2*time.Minute, kills*slots)
+	s.crew.end()
+
+	arrivals := s.gateway.all()
+	for i, at := range killed {
+		t.Logf("at kill %d the processes had %v", i+1, atWork(arrivals, at.Add(-30*time.Millisecond)))
+	}
+	t.Logf("%+v", sum(s.crew.records()))
+	return slotsRun{
+		most: mostAtOnce(crowds(arrivals)), busy: share10(handled(s.crew.records()), from, until), atGateway: share10(arrivals, from, until),
+		back: fullAgain(arrivals, killed), sent: s.gateway.distinct() + len(s.missing()), wanted: s.sent,
+	}
+}
+
+// handled are the times that messages spent in handlers that ended.
+func handled(all []record) []arrival {
+	type try struct {
+		task string
+		life int
+	}
+	began := make(map[try]int64)
+	var out []arrival
+	for _, r := range all {
+		switch r.Kind {
+		case kindStart:
+			began[try{r.Task, r.Life}] = r.Wrote
+		case kindDone:
+			out = append(out, arrival{At: began[try{r.Task, r.Life}], Left: r.Wrote})
+		}
+	}
+	return out
+}
+
+// share10 is how much of all slots was in use between two instants.
+func share10(work []arrival, from, until time.Time) float64 {
+	var sum int64
+	for _, a := range work {
+		sum += max(0, min(a.Left, until.UnixMicro())-max(a.At, from.UnixMicro()))
+	}
+	return float64(sum) / float64(slots*until.Sub(from).Microseconds())
+}
+
+// atWork is how many messages of each process the gateway worked on.
+func atWork(arrivals []arrival, at time.Time) map[int]int {
+	n := make(map[int]int)
+	for _, a := range arrivals {
+		if a.At <= at.UnixMicro() && a.Left > at.UnixMicro() {
+			n[a.Life]++
+		}
+	}
+	return n
+}
+
+// fullAgain is how long after each kill all slots were granted again.
+func fullAgain(arrivals []arrival, killed []time.Time) []time.Duration {
+	held := slices.Clone(arrivals)
+	for i := range held {
+		held[i].At = held[i].Granted
+	}
+	steps := crowds(held)
+	var out []time.Duration
+	for _, at := range killed {
+		const dying = 200_000 // the gateway sees within that who is gone
+		i := slices.IndexFunc(steps, func(c crowd) bool { return c.at > at.UnixMicro()+dying && c.n >= slots })
+		if i < 0 {
+			out = append(out, time.Hour)
+			continue
+		}
+		out = append(out, time.Duration(steps[i].at-at.UnixMicro())*time.Microsecond)
+	}
+	return out
+}
+
+// TestSlots: ten at once over three processes, and one of them dies.
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	r := playSlots(t, 2*time.Second, 1)
+	if r.most > slots {
+		t.Errorf("%d at once, want %d at most", r.most, slots)
+	}
+	// the bound of `make accept` is the lease alone, on a machine that has time
+	for _, d := range r.back {
+		if d > slotLease+500*time.Millisecond {
+			t.Errorf("all slots were used again %v after a process was killed, want %v", d, slotLease)
+		}
+	}
+	if r.sent < r.wanted {
+		t.Errorf("%d messages were sent or will be recovered, want %d", r.sent, r.wanted)
+	}
+	t.Logf("%.3f of the slots busy by handlers, %.3f at the gateway, back after %v", r.busy, r.atGateway, r.back)
+}
+
+// TestFrozenHolder: a process stands still for longer than its leases. Others go in
+// its place; its handlers hear that they have lost theirs.
+func TestFrozenHolder(t *testing.T) {
+	t.Parallel()
+	const lease = 500 * time.Millisecond
+	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent 2 lease %v, key: acme}", lease)},
+		workerSpec{Concurrency: 2, Takes: 6 * time.Second})
+	first := s.crew.launch()
+	s.enqueue(2, 2)
+	s.eventually(10*time.Second, "both slots are held", func() bool { return s.gateway.distinct() == 2 })
+	s.crew.launch()
+	s.enqueue(1, 3)
+	s.eventually(5*time.Second, "the third waits", func() bool { q, ok := s.queueInfo(); return ok && q.Retry == 1 })
+	first.freeze()
+	frozen := time.Now()
+	s.eventually(lease+2*time.Second, "the third goes in the place of one that stands still", func() bool { return s.gateway.distinct() == 3 })
+	took := time.Since(frozen)
+	first.resume()
+	s.eventually(5*time.Second, "the handlers hear that their leases are lost", func() bool {
+		return len(ofKind(s.crew.records(), kindLost)) == 2
+	})
+	s.crew.end()
+	all := s.crew.records()
+	if lost := sum(all).LeasesLost; lost != 2 {
+		t.Errorf("%d leases lost, want 2", lost)
+	}
+	for _, r := range ofKind(all, kindLost) {
+		if r.Life != first.number {
+			t.Errorf("a handler of process %d lost its lease, want those of process %d alone", r.Life, first.number)
+		}
+	}
+	t.Logf("the third went %v after the process was frozen", took)
+}
+
+// leasesLeft takes a lease on each of so many keys, releases none, and counts the
+// keys in Redis once all have ended.
+func leasesLeft(t *testing.T, keys int) (left int64, took time.Duration) {
+	t.Helper()
+	const lease, callers = 3 * time.Second, 64
+	rdb := redistest.Start(t).Client(t)
+	l, err := throttle.New(rdb, "slots", throttle.Concurrent(1, lease), throttle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	var next, granted atomic.Int64
+	done := make(chan error, callers)
+	for range callers {
+		go func() {
+			for n := next.Add(1); n <= int64(keys); n = next.Add(1) {
+				d, err := l.TryAcquire(t.Context(), phone(int(n)), 1)
+				if err != nil {
+					done <- err
+					return
+				}
+				if d.Granted {
+					granted.Add(1)
+				}
+			}
+			done <- nil
+		}()
+	}
+	for range callers {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if granted.Load() != int64(keys) {
+		t.Errorf("%d of %d leases were granted", granted.Load(), keys)
+	}
+	size := func() int64 {
+		n, err := rdb.DBSize(t.Context()).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if now := size(); time.Since(began) < lease && now < int64(keys) {
+		t.Errorf("%d keys in Redis hold %d leases", now, keys)
+	}
+	poll(t.Context(), 30*time.Second, func() bool { return size() == 0 })
+	return size(), time.Since(began)
+}
+
+// TestLeasesLeaveNothing: leases that nobody releases end by themselves.
+func TestLeasesLeaveNothing(t *testing.T) {
+	t.Parallel()
+	left, took := leasesLeft(t, 2000)
+	if left != 0 {
+		t.Errorf("%d keys left %v later, want none", left, took)
+	}
+}
+
+// TestLastHolderDies: the only process dies with all slots. Nobody is left to give one
+// back and to tell who is next; they end with their leases all the same.
+func TestLastHolderDies(t *testing.T) {
+	t.Parallel()
+	const lease = time.Second
+	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent 2 lease %v, key: acme}", lease)}, workerSpec{Concurrency: 4})
+	s.gateway.takes = 200 * time.Millisecond
+	s.enqueue(100, 100)
+	first := s.crew.launch()
+	s.eventually(10*time.Second, "all others wait", func() bool {
+		q, ok := s.queueInfo()
+		return ok && q.Pending == 0 && s.gateway.distinct() > 40 // those who are next were promised to come long after
+	})
+	first.kill()
+	killed := time.Now()
+	s.crew.launch()
+	s.eventually(lease+3*time.Second, "work goes on after the leases of the dead have ended", func() bool {
+		return s.gateway.since(killed.Add(lease/2)) > 4
+	})
+	s.crew.end()
+}

@@ -1,0 +1,30 @@
+package queue
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/hibiken/asynq"
+)
+
+func TestConstants(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"a", strings.Repeat("k", 1024)} {
+		if got, err := ConstantKey(key)(asynq.NewTask("t", nil)); got != key || err != nil {
+			t.Errorf("ConstantKey(%.9q) gives %.9q, %v", key, got, err)
+		}
+	}
+	for _, cost := range []int{1, 1_000_000} {
+		if got, err := ConstantCost(cost)(asynq.NewTask("t", nil)); got != cost || err != nil {
+			t.Errorf("ConstantCost(%d) gives %d, %v", cost, got, err)
+		}
+	}
+}
+
+func TestConstantsThatNoTaskCanHave(t *testing.T) {
+	t.Parallel()
+	want(t, panicOf(func() { ConstantKey("") }), any("queue: a constant key of 0 bytes, want 1 to 1024"))
+	want(t, panicOf(func() { ConstantKey(strings.Repeat("k", 1025)) }), any("queue: a constant key of 1025 bytes, want 1 to 1024"))
+	want(t, panicOf(func() { ConstantCost(0) }), any("queue: a constant cost of 0, want 1 to 1000000"))
+	want(t, panicOf(func() { ConstantCost(1_000_001) }), any("queue: a constant cost of 1000001, want 1 to 1000000"))
+}

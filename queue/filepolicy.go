@@ -1,0 +1,212 @@
+package queue
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// policyFile is what a policy file says, as far as it can be read.
+type policyFile struct {
+	name     string
+	funcs    Funcs
+	rules    []*fileRule
+	policies []filePolicy
+	faults   []*FileError
+}
+
+// filePolicy is a policy as a file defines it.
+type filePolicy struct {
+	Policy
+	at    pos
+	rules []pos // where each of Rules is listed
+}
+
+// fault adds a fault of the file's own.
+func (f *policyFile) fault(at pos, reason string) {
+	f.faults = append(f.faults, &FileError{File: f.name, Line: at.line, Column: at.column, Reason: reason})
+}
+
+// faultOf adds a fault that is an error of its own.
+func (f *policyFile) faultOf(at pos, where string, err error) {
+	reason := where + strings.TrimPrefix(err.Error(), "queue: ")
+	f.faults = append(f.faults, &FileError{File: f.name, Line: at.line, Column: at.column, Reason: reason, Err: err})
+}
+
+// document reads the whole file.
+func (f *policyFile) document(n ast.Node) {
+	var rules, policies []entry
+	names := []string{"rules", "policies"}
+	given := f.fields(n, "rules and policies", names, func(e entry) {
+		before := len(f.faults)
+		found := f.entries(e.value, e.name+" by their names")
+		if len(found) == 0 && len(f.faults) == before {
+			f.fault(e.at, "no "+e.name)
+		}
+		if e.name == "rules" {
+			rules = found
+		} else {
+			policies = found
+		}
+	})
+	for _, name := range names {
+		if _, ok := given[name]; !ok && given != nil {
+			f.fault(pos{}, "no "+name)
+		}
+	}
+	byName := make(map[string]*fileRule)
+	for _, e := range rules {
+		r := f.rule(e)
+		f.rules = append(f.rules, r)
+		byName[e.name] = r
+	}
+	for _, e := range policies {
+		f.policy(e, byName)
+	}
+	for _, r := range f.rules {
+		if !r.used {
+			f.fault(r.at, fmt.Sprintf("rule %q: no policy lists it", clip(r.Name)))
+		}
+	}
+}
+
+// policy reads what a task type needs.
+func (f *policyFile) policy(e entry, byName map[string]*fileRule) {
+	p := filePolicy{Policy: Policy{Type: e.name}, at: e.at}
+	if strings.TrimSpace(e.name) == "" {
+		f.fault(e.at, "a policy without a task type")
+	}
+	names := []string{"rules", "pay", "put_off_max"}
+	given := f.fields(e.value, "a policy: "+strings.Join(names, ", "), names, func(field entry) {
+		switch n := field.value; field.name {
+		case "rules":
+			f.list(&p, n, byName)
+		case "pay":
+			if text, ok := f.text(n, payTexts); ok {
+				if p.Pay, ok = payOf(text); !ok {
+					f.fault(posOfNode(n), fmt.Sprintf("pay is %q, want %s", clip(text), payTexts))
+				}
+			}
+		case "put_off_max":
+			p.PutOffMax, _ = f.number(n, 1, math.MaxInt32)
+		}
+	})
+	if _, ok := given["rules"]; !ok && given != nil {
+		f.fault(e.at, fmt.Sprintf("policy %q lists no rules", clip(e.name)))
+	}
+	f.policies = append(f.policies, p)
+}
+
+// list reads the names of a policy's rules.
+func (f *policyFile) list(p *filePolicy, n ast.Node, byName map[string]*fileRule) {
+	list, ok := n.(*ast.SequenceNode)
+	switch {
+	case !ok:
+		f.fault(posOfNode(n), kindOf(n)+", want a list of rules")
+		return
+	case len(list.Values) == 0:
+		f.fault(posOfNode(n), "no rules, want at least one")
+	case len(list.Values) > RulesMax:
+		f.fault(posOfNode(n), fmt.Sprintf("%d rules, want at most %d", len(list.Values), RulesMax))
+	}
+	for i, value := range list.Values {
+		name, ok := f.text(value, "the name of a rule")
+		r := byName[name]
+		switch {
+		case !ok:
+		case r == nil:
+			f.fault(posOfNode(value), fmt.Sprintf("no rule %q in this file", clip(name)))
+		case i >= RulesMax: // that is a fault; not used would be a wrong one
+			r.used = true
+		default:
+			r.used = true
+			p.Rules = append(p.Rules, r.Rule)
+			p.rules = append(p.rules, posOfNode(value))
+		}
+	}
+}
+
+// joinFiles holds what the files say against each other, and returns the
+// policies in their order, or all faults.
+func joinFiles(files []*policyFile) ([]Policy, error) {
+	shareTypes(files)
+	shareRules(files)
+	var (
+		policies []Policy
+		of       []*policyFile // of each policy
+		at       []filePolicy
+	)
+	for _, f := range files {
+		for _, p := range f.policies {
+			policies, of, at = append(policies, p.Policy), append(of, f), append(at, p)
+		}
+	}
+	faults := orderFaults(policies, func(i int) string {
+		return fmt.Sprintf("policy %q (%s)", clip(policies[i].Type), of[i].line(at[i].at))
+	})
+	for i, p := range policies {
+		faults = append(faults, p.listFaults(i, concurrent)...)
+	}
+	for _, fault := range faults {
+		name := policies[fault.policy].Rules[fault.rule].Name
+		of[fault.policy].faultOf(at[fault.policy].rules[fault.rule], fmt.Sprintf("rule %q: ", clip(name)), fault.err)
+	}
+	var errs []error
+	for _, f := range files {
+		slices.SortStableFunc(f.faults, func(a, b *FileError) int {
+			return cmp.Or(a.Line-b.Line, a.Column-b.Column)
+		})
+		for _, fault := range f.faults {
+			errs = append(errs, fault)
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return policies, nil
+}
+
+// line names a place for the text of a fault that is somewhere else.
+func (f *policyFile) line(at pos) string { return fmt.Sprintf("%s:%d", clip(f.name), at.line) }
+
+// shareTypes adds the faults of task types that two files have.
+func shareTypes(files []*policyFile) {
+	first := make(map[string]string)
+	for _, f := range files {
+		for _, p := range f.policies {
+			if where, ok := first[p.Type]; ok {
+				f.fault(p.at, fmt.Sprintf("type %q has a policy in %s already", clip(p.Type), where))
+				continue
+			}
+			first[p.Type] = f.line(p.at)
+		}
+	}
+}
+
+// shareRules adds the faults of rules that two files define with other numbers.
+func shareRules(files []*policyFile) {
+	type definition struct {
+		*fileRule
+		where string
+	}
+	first := make(map[string]definition)
+	for _, f := range files {
+		for _, r := range f.rules {
+			d, ok := first[r.Name]
+			switch {
+			case !r.good:
+			case !ok:
+				first[r.Name] = definition{r, f.line(r.at)}
+			default:
+				if err := r.differs(d.Rule, d.where); err != nil {
+					f.faultOf(r.at, fmt.Sprintf("rule %q: ", clip(r.Name)), err)
+				}
+			}
+		}
+	}
+}

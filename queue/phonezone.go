@@ -1,0 +1,196 @@
+package queue
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/nyaruka/phonenumbers"
+)
+
+// PhoneZone returns a [ZoneFunc] that finds the time zone of a phone number,
+// which is what the [KeyFunc] finds, in E.164: "+4915112345678". It knows the
+// zone of the country, and of the area where the number tells it: +1 212 is New
+// York. It does not know where the phone is, and the plans give all mobile
+// numbers of some wide countries one zone: those of Russia are in Moscow, those
+// of Australia in Sydney. Where that matters, use [JSONZone] and the address.
+//
+// A number that may be in several zones with different clocks, such as a
+// Portuguese mobile number (Lisbon, or the Azores) or an American toll-free one,
+// is refused: a message in the wrong zone would come in somebody's night. Use
+// [PhoneZoneOr] to choose one. Zones whose clocks agree from 2026 to 2037 are
+// one zone, the first by name. The error is a [*ZoneError], without the number.
+//
+// What a country is and where its zones are is from the numbering plans in
+// github.com/nyaruka/phonenumbers, of the version that the program is built
+// with. The last few thousand numbers are remembered.
+func PhoneZone(number KeyFunc) ZoneFunc { return PhoneZoneOr(number, nil) }
+
+// PhoneZoneOr is [PhoneZone] with a zone for numbers that are possible and do
+// not tell one: those of several zones, and of none, such as a satellite's. Where
+// the zones of a country are hours apart, only a gate that is narrower by as much
+// keeps everybody's night. Text that is no possible number stays an error.
+func PhoneZoneOr(number KeyFunc, otherwise *time.Location) ZoneFunc {
+	if number == nil {
+		panic("queue: PhoneZone without a key function")
+	}
+	return func(task *asynq.Task) (*time.Location, error) {
+		text, err := number(task)
+		if err != nil {
+			return nil, err
+		}
+		zone, zerr := phones.zone(text)
+		switch {
+		case zerr == nil:
+			return zone, nil
+		case zerr.open && otherwise != nil:
+			return otherwise, nil
+		}
+		return nil, zerr
+	}
+}
+
+// ZoneError says why a phone number has no time zone. It unwraps to [ErrNoZone].
+type ZoneError struct {
+	Reason string // without the number
+
+	open bool // a possible number: somebody may choose its zone
+}
+
+func (e *ZoneError) Error() string { return "queue: time zone of a phone number: " + e.Reason }
+
+func (e *ZoneError) Unwrap() error { return ErrNoZone }
+
+// What phones answers.
+var (
+	errNotE164    = &ZoneError{Reason: "not in E.164: + and 7 to 15 digits, the first not 0"}
+	errNoPhone    = &ZoneError{Reason: "no number that its country's plan knows"}
+	errNoPlace    = &ZoneError{Reason: "a number without a place", open: true}
+	errManyZones  = &ZoneError{Reason: "a number of several zones whose clocks differ", open: true}
+	errZoneAbsent = &ZoneError{Reason: "a zone that the time zone database here does not have"}
+)
+
+// phones remembers the zones of numbers for all policies of the program.
+var phones phoneCache
+
+// phonesMax bounds each of the two generations of numbers that are remembered. A
+// task asks when it is enqueued, when it is booked and when it is woken.
+const phonesMax = 4096
+
+// phoneCache finds zones of numbers. Its zero value remembers nothing yet.
+type phoneCache struct {
+	mu       sync.Mutex
+	new, old map[string]phoneZone // by number
+	places   map[string]phoneZone // by the names of zones; as many as the numbering plans have
+}
+
+type phoneZone struct {
+	zone *time.Location
+	err  *ZoneError
+}
+
+func (c *phoneCache) zone(number string) (*time.Location, *ZoneError) {
+	if !isE164(number) {
+		return nil, errNotE164
+	}
+	c.mu.Lock()
+	z, ok := c.new[number]
+	if !ok {
+		z, ok = c.old[number]
+	}
+	c.mu.Unlock()
+	if !ok {
+		z = c.find(number)
+	}
+	if z.err != errZoneAbsent { // which may be a file that could not be opened just now
+		c.remember(number, z)
+	}
+	return z.zone, z.err
+}
+
+func (c *phoneCache) remember(number string, z phoneZone) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.new[number]; ok {
+		return
+	}
+	if c.new == nil || len(c.new) == phonesMax {
+		c.old, c.new = c.new, make(map[string]phoneZone)
+	}
+	c.new[strings.Clone(number)] = z
+}
+
+// isE164 is stricter than the library, which reads spaces, letters and
+// extensions: a number in two spellings would have been two keys.
+func isE164(number string) bool {
+	digits, ok := strings.CutPrefix(number, "+")
+	return ok && len(digits) >= 7 && len(digits) <= 15 && digits[0] != '0' && strings.Trim(digits, "0123456789") == ""
+}
+
+func (c *phoneCache) find(number string) phoneZone {
+	parsed, err := phonenumbers.Parse(number, "")
+	// possible and not valid: plans grow faster than programs are built
+	if err != nil || phonenumbers.IsPossibleNumberWithReason(parsed) != phonenumbers.IS_POSSIBLE {
+		return phoneZone{err: errNoPhone}
+	}
+	names, err := phonenumbers.GetTimezonesForNumber(parsed)
+	if err != nil || len(names) == 0 || slices.Contains(names, phonenumbers.UNKNOWN_TIMEZONE) {
+		return phoneZone{err: errNoPlace}
+	}
+	return c.place(names)
+}
+
+func (c *phoneCache) place(names []string) phoneZone {
+	joined := strings.Join(names, " ")
+	c.mu.Lock()
+	z, ok := c.places[joined]
+	c.mu.Unlock()
+	if ok {
+		return z
+	}
+	if z = oneZone(names, zones.load); z.err == errZoneAbsent {
+		return z
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.places == nil {
+		c.places = make(map[string]phoneZone)
+	}
+	c.places[joined] = z
+	return z
+}
+
+// oneZone returns the first of the zones by name if their clocks agree.
+func oneZone(names []string, load func(string) (*time.Location, error)) phoneZone {
+	var first *time.Location
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		zone, err := load(name)
+		switch {
+		case err != nil:
+			return phoneZone{err: errZoneAbsent}
+		case first == nil:
+			first = zone
+		case !sameClock(first, zone):
+			return phoneZone{err: errManyZones}
+		}
+	}
+	return phoneZone{zone: first}
+}
+
+// sameClock says whether two zones show the same time on each noon from 2026 to
+// 2037, after which a database holds no more than the rule of its last year. The
+// years are fixed: the answer for a number never changes while a program runs.
+func sameClock(a, b *time.Location) bool {
+	const day = 24 * time.Hour
+	end := time.Date(2038, 1, 1, 0, 0, 0, 0, time.UTC)
+	for t := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC); t.Before(end); t = t.Add(day) {
+		_, offsetA := t.In(a).Zone()
+		_, offsetB := t.In(b).Zone()
+		if offsetA != offsetB {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,224 @@
+package queue
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headwayq/headway/throttle"
+)
+
+// fault is one thing that is wrong with policies, and where: the policy's place
+// among them, and the rule's in its policy, or -1 for the policy as a whole.
+type fault struct {
+	policy, rule int
+	err          error
+}
+
+// Validate returns everything that is wrong with p, joined, or nil. Each fault
+// names its rule, if it is one's, and unwraps to [ErrInvalidPolicy].
+func (p Policy) Validate() error {
+	var errs []error
+	for _, f := range p.faults(0) {
+		where := ""
+		if f.rule >= 0 {
+			where = p.place(f.rule) + ": "
+		}
+		errs = append(errs, fmt.Errorf("%w: %s%w", ErrInvalidPolicy, where, f.err))
+	}
+	return errors.Join(errs...)
+}
+
+// ValidatePolicies returns everything that is wrong with the policies, alone and
+// together, joined, or nil: no type may have two policies, a rule must have the
+// same limit or gate wherever it is named, and the policies that share rules
+// must list them in one order. Each fault names its policy by its place, counted
+// from 0, and its type, its rule in the same way, and unwraps to
+// [ErrInvalidPolicy].
+func ValidatePolicies(policies []Policy) error {
+	var (
+		faults = orderFaults(policies, func(i int) string { return placeOf(policies, i) })
+		byType = make(map[string]int)    // the first policy that has the type
+		byRule = make(map[string][2]int) // the first place that has the rule's name
+	)
+	for i, p := range policies {
+		faults = append(faults, p.faults(i)...)
+		if first, ok := byType[p.Type]; ok && p.Type != "" {
+			faults = append(faults, fault{i, -1, fmt.Errorf("policy %d has the same type", first)})
+		} else {
+			byType[p.Type] = i
+		}
+		for n, r := range p.Rules {
+			first, ok := byRule[r.Name]
+			switch {
+			case r.Name == "":
+			case !ok:
+				byRule[r.Name] = [2]int{i, n}
+			case first[0] == i: // a fault of its own
+			default:
+				if err := r.differs(policies[first[0]].Rules[first[1]], placeOf(policies, first[0])); err != nil {
+					faults = append(faults, fault{i, n, err})
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(faults, func(a, b fault) int {
+		return cmp.Or(a.policy-b.policy, a.rule-b.rule)
+	})
+	var errs []error
+	for _, f := range faults {
+		where := placeOf(policies, f.policy)
+		if f.rule >= 0 {
+			where += ", " + policies[f.policy].place(f.rule)
+		}
+		errs = append(errs, fmt.Errorf("%w: %s: %w", ErrInvalidPolicy, where, f.err))
+	}
+	return errors.Join(errs...)
+}
+
+func placeOf(policies []Policy, i int) string {
+	return fmt.Sprintf("policy %d (%q)", i, clip(policies[i].Type))
+}
+
+// place names a rule in p.
+func (p Policy) place(rule int) string {
+	return fmt.Sprintf("rule %d (%q)", rule, clip(p.Rules[rule].Name))
+}
+
+// differs says what r has and first, of the same name, has not.
+func (r Rule) differs(first Rule, where string) error {
+	if r.Limit == first.Limit && r.Gate == first.Gate {
+		return nil
+	}
+	return fmt.Errorf("has %s here and %s in %s", r.what(), first.what(), where)
+}
+
+// what is the limit or gate, for an error.
+func (r Rule) what() string {
+	switch {
+	case r.limited():
+		return fmt.Sprintf("the limit %v", r.Limit)
+	case r.gated():
+		return fmt.Sprintf("the gate %v", r.Gate)
+	}
+	return "neither limit nor gate"
+}
+
+// faults returns what is wrong with p on its own, as the policy at place i.
+func (p Policy) faults(i int) []fault {
+	var faults []fault
+	add := func(rule int, err error) { faults = append(faults, fault{i, rule, err}) }
+	// asynq refuses a blank type when the task is enqueued; a policy for one would never be used
+	if strings.TrimSpace(p.Type) == "" {
+		add(-1, errors.New("no Type"))
+	}
+	switch n := len(p.Rules); {
+	case n == 0:
+		add(-1, errors.New("no Rules"))
+	case n > RulesMax:
+		add(-1, fmt.Errorf("%d Rules, want at most %d", n, RulesMax))
+	}
+	if !p.Pay.known() {
+		add(-1, fmt.Errorf("Pay is %d, want PayEveryAttempt or PaySuccess", uint8(p.Pay)))
+	}
+	if p.PutOffMax < 0 {
+		add(-1, fmt.Errorf("PutOffMax is %d, want at least 1, or 0 for %d", p.PutOffMax, PutOffMaxDefault))
+	}
+	for n, r := range p.Rules {
+		for _, f := range r.faults(r.traits()) {
+			add(n, f.err)
+		}
+	}
+	if len(faults) == 0 && !slices.ContainsFunc(p.Rules, Rule.limited) {
+		add(-1, errors.New("no limit, want at least one besides gates"))
+	}
+	return append(faults, p.listFaults(i, concurrent)...)
+}
+
+func concurrent(r Rule) bool { return r.traits().concurrent }
+
+// listFaults returns what is wrong with rules among those before them, in the
+// policy at place i.
+func (p Policy) listFaults(i int, isConcurrent func(Rule) bool) []fault {
+	var (
+		faults []fault
+		seen   = make(map[string]bool)
+		slots  = "" // the first concurrent rule
+	)
+	for n, r := range p.Rules {
+		switch {
+		case r.Name != "" && seen[r.Name]:
+			faults = append(faults, fault{i, n, errors.New("the policy names it twice")})
+		case !r.limited():
+		case isConcurrent(r):
+			slots = cmp.Or(slots, r.Name)
+		case slots != "":
+			// a slot that is held while a rate is waited for serves nobody
+			faults = append(faults, fault{i, n, fmt.Errorf("comes after the concurrent limit %q, want concurrent limits after all other limits", clip(slots))})
+		}
+		seen[r.Name] = true
+	}
+	return faults
+}
+
+// traits are what a rule's other fields depend on.
+type traits struct {
+	concurrent bool // its limit counts what runs at once
+	recipient  bool // its gate opens by the recipient's zone
+}
+
+func (r Rule) traits() traits {
+	return traits{concurrent: r.Limit.Kind() == "concurrent", recipient: r.gated() && r.Gate.Zone() == ""}
+}
+
+// ruleFault is what is wrong with one field of a rule; "" is the rule as a whole.
+type ruleFault struct {
+	field string // as policy files spell it
+	err   error
+}
+
+// faults returns what is wrong with r, one fault each.
+func (r Rule) faults(is traits) []ruleFault {
+	var faults []ruleFault
+	check := func(field string, err error) {
+		if err != nil {
+			faults = append(faults, ruleFault{field, err})
+		}
+	}
+	refuse := func(field string, when bool, text string) {
+		if when {
+			check(field, errors.New(text))
+		}
+	}
+	if r.Name == "" {
+		refuse("", true, "no name")
+	} else {
+		check("", throttle.ValidateRule(r.Name))
+	}
+	switch {
+	case r.limited() && r.gated():
+		refuse("", true, "both a limit and a gate, want one of them")
+		check("limit", r.Limit.Validate())
+		check("gate", r.Gate.Validate())
+	case r.limited():
+		check("limit", r.Limit.Validate())
+		refuse("", r.Key == nil, "no key")
+		refuse("cost", r.Cost != nil && is.concurrent, "a cost, but under a concurrent limit each task holds one slot")
+		refuse("zone", r.Zone != nil, "a zone, but a limit has none")
+	case r.gated():
+		check("gate", r.Gate.Validate())
+		refuse("key", r.Key != nil, "a key, but a gate has none")
+		refuse("cost", r.Cost != nil, "a cost, but a gate has none")
+		refuse("zone", r.Zone != nil && !is.recipient, "a zone, but the gate has its own")
+		refuse("", r.Zone == nil && is.recipient, "no zone, but the gate opens by the recipient's")
+		if is.recipient {
+			check("gate", zonesKnown(time.LoadLocation))
+		}
+	default:
+		refuse("", true, "neither a limit nor a gate")
+	}
+	return faults
+}

@@ -1,0 +1,106 @@
+package queue
+
+import (
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+)
+
+// JSONZone returns a [ZoneFunc] that finds the recipient's time zone in a JSON
+// payload, with paths and errors as in [JSONKey]. The value must be the name of
+// a zone as in the IANA database, such as "Europe/Berlin" or "UTC"; "" and
+// "Local" are refused, for they would mean this machine's.
+func JSONZone(path string) (ZoneFunc, error) {
+	p, err := parsePath(path)
+	if err != nil {
+		return nil, err
+	}
+	return func(task *asynq.Task) (*time.Location, error) {
+		return p.zone(task.Payload())
+	}, nil
+}
+
+// MustJSONZone is [JSONZone] for a path in the source code: it panics when the
+// path is malformed.
+func MustJSONZone(path string) ZoneFunc {
+	zone, err := JSONZone(path)
+	if err != nil {
+		panic(err.Error())
+	}
+	return zone
+}
+
+// zone reads the value at the path as the name of a time zone.
+func (p path) zone(payload []byte) (*time.Location, error) {
+	value, err := p.find(payload)
+	if err != nil {
+		return nil, err
+	}
+	if value[0] != '"' {
+		return nil, p.fault(len(p.steps), "is "+kind(value)+", want a string")
+	}
+	var name string
+	if err := json.Unmarshal(value, &name); err != nil {
+		return nil, p.fault(len(p.steps), "is not a string that Go can read")
+	}
+	zone, err := zones.load(name)
+	if err != nil { // its text has the name, which is from the payload
+		return nil, p.fault(len(p.steps), "is no time zone that is known here")
+	}
+	return zone, nil
+}
+
+// zones are those that tasks have named so far.
+var zones zoneCache
+
+// zonesMax is above the number of names in the database. Where the file system
+// knows a name in any spelling, it bounds what a payload can make us keep.
+const zonesMax = 1024
+
+// zoneCache loads each zone once. Its zero value is empty.
+type zoneCache struct {
+	mu     sync.RWMutex
+	loaded map[string]*time.Location
+}
+
+var errZone = errors.New("no name of a time zone")
+
+func (c *zoneCache) load(name string) (*time.Location, error) {
+	if name == "" || name == "Local" {
+		return nil, errZone
+	}
+	c.mu.RLock()
+	zone, ok := c.loaded[name]
+	c.mu.RUnlock()
+	if ok {
+		return zone, nil
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, err // not kept: names that are none have no end
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if first, ok := c.loaded[name]; ok {
+		return first, nil
+	}
+	if c.loaded == nil {
+		c.loaded = make(map[string]*time.Location)
+	}
+	if len(c.loaded) < zonesMax {
+		c.loaded[name] = zone
+	}
+	return zone, nil
+}
+
+// zonesKnown says whether this program finds a time zone database. Without one
+// each task under a gate of recipients would be refused for good.
+func zonesKnown(load func(string) (*time.Location, error)) error {
+	if _, err := load("Europe/Berlin"); err != nil {
+		return errors.New("no time zone database, which the recipient's zone needs: install one, or import time/tzdata")
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// Bill is what one grant has paid, by rule, and corrects it after the work: a
+// job that turned out to cost more or less than it asked for. It is made by
+// [Policy.Bill], and safe for concurrent use.
+type Bill struct {
+	p *Policy
+	d Decision
+
+	mu       sync.Mutex
+	payments []payment  // the grant's own, and what was paid more, oldest first
+	left     []settling // corrections that are to be made; the first may have been
+}
+
+// payment is what was paid by rule at one time.
+type payment struct {
+	token Token
+	paid  []int
+}
+
+// settling is one correction, known by a token: Redis makes it once.
+type settling struct {
+	token Token
+	of    Token // the payment that comes back; of the grant when more is paid
+	by    []int // by rule, below 0 for what comes back
+}
+
+// Bill begins with what the grant was charged.
+func (p *Policy) Bill(d Decision) *Bill {
+	first := payment{d.Token, make([]int, len(p.rules))}
+	for i := range p.rules {
+		first.paid[i] = d.want(i).Cost
+	}
+	return &Bill{p: p, d: d, payments: []payment{first}}
+}
+
+// paidLocked is what a rule was paid, when all corrections are made.
+func (b *Bill) paidLocked(rule int) int {
+	sum := 0
+	for _, p := range b.payments {
+		sum += p.paid[rule]
+	}
+	for _, s := range b.left {
+		sum += s.by[rule]
+	}
+	return sum
+}
+
+// Paid tells what a rule was paid, 0 for a rule that is not in the policy.
+func (b *Bill) Paid(rule string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, l := range b.p.rules {
+		if l.rule == rule {
+			return b.paidLocked(i)
+		}
+	}
+	return 0
+}
+
+// Settled says whether some payment was corrected, or may have been.
+func (b *Bill) Settled() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range b.p.rules {
+		if b.paidLocked(i) != b.d.want(i).Cost {
+			return true
+		}
+	}
+	return len(b.left) > 0
+}
+
+// Settle makes the named rules' payments what they are told to be, 0 to
+// [PermitsMax]. What is paid more counts as spent from now on, even above the
+// limit: a limit decides what is let in, and this was. A limit that is used up owes
+// no more than that, but for leaky, smooth and warmup. What is paid less comes
+// back as [Limiter.Refund] gives it back, from the newest payment first; a bucket, which
+// knows no single permits, gives back what is sure when a correction is corrected. To settle to the same again does
+// nothing. After [ErrUnavailable] it may have been done: settle again. Rules that
+// limit how many run at once are left alone. Who may come earlier is told in the
+// Turns.
+func (b *Bill) Settle(ctx context.Context, costs map[string]int) ([]Turn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	to, err := b.target(costs)
+	if err != nil || b.d.made == fromNowhere || !b.d.Granted {
+		return nil, err
+	}
+	turns, err := b.settleLocked(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b.planLocked(to)
+	more, err := b.settleLocked(ctx)
+	return append(turns, more...), err
+}
+
+// planLocked plans what makes the payments what they are to be: what comes back is
+// taken from the newest payment first, for each is given back where it was made.
+func (b *Bill) planLocked(to []int) {
+	more := make([]int, len(to))
+	back := make([]int, len(to)) // that is still to come back
+	for i := range to {
+		by := to[i] - b.paidLocked(i)
+		more[i], back[i] = max(0, by), max(0, -by)
+	}
+	for _, p := range slices.Backward(b.payments) {
+		by := make([]int, len(to))
+		for i := range to {
+			n := min(back[i], p.paid[i])
+			by[i], back[i] = -n, back[i]-n
+		}
+		b.addLocked(p.token, by)
+	}
+	b.addLocked(b.d.Token, more)
+}
+
+func (b *Bill) addLocked(of Token, by []int) {
+	if slices.ContainsFunc(by, func(n int) bool { return n != 0 }) {
+		b.left = append(b.left, settling{NewToken(), of, by})
+	}
+}
+
+// target is what each rule is to be paid.
+func (b *Bill) target(costs map[string]int) ([]int, error) {
+	to := make([]int, len(b.p.rules))
+	for i := range to {
+		to[i] = b.paidLocked(i)
+	}
+	var errs []error
+	known := 0
+	for i, l := range b.p.rules {
+		cost, named := costs[l.rule]
+		if !named {
+			continue
+		}
+		known++
+		if cost < 0 || cost > PermitsMax {
+			errs = append(errs, fmt.Errorf("%w: rule %q is settled to %d permits, want 0 to %d", ErrInvalidCost, l.rule, cost, PermitsMax))
+		}
+		if !l.limit.IsConcurrent() {
+			to[i] = cost
+		}
+	}
+	if known < len(costs) {
+		errs = append(errs, fmt.Errorf("%w: a rule to settle is not in the policy %v", ErrInvalidConfig, b.p))
+	}
+	return to, errors.Join(errs...)
+}
+
+// settleLocked makes the corrections that are left, in order.
+func (b *Bill) settleLocked(ctx context.Context) ([]Turn, error) {
+	var turns []Turn
+	for len(b.left) > 0 {
+		next, err := b.askLocked(ctx, b.left[0])
+		if err != nil {
+			return turns, err
+		}
+		turns = append(turns, next...)
+		b.noteLocked(b.left[0])
+		b.left = b.left[1:]
+	}
+	return turns, nil
+}
+
+// noteLocked takes in a correction that was made.
+func (b *Bill) noteLocked(s settling) {
+	if slices.ContainsFunc(s.by, func(n int) bool { return n > 0 }) {
+		b.payments = append(b.payments, payment{s.token, s.by})
+		return
+	}
+	for n := range b.payments {
+		if b.payments[n].token == s.of {
+			for i := range s.by {
+				b.payments[n].paid[i] += s.by[i]
+			}
+		}
+	}
+}
+
+func (b *Bill) askLocked(ctx context.Context, s settling) ([]Turn, error) {
+	at := b.p.leaseStore(b.d)
+	r := b.d.Request
+	if s.of != b.d.Token {
+		r.worth = nil // it is that of the grant
+	}
+	var reply luascripts.CancelReply
+	settle := func(in []ruling) (err error) {
+		parts := b.p.parts(in, b.p.ids(r), r)
+		for i := range parts {
+			parts[i].Cost = s.by[i]
+		}
+		reply, err = at.settleBy(ctx, in, luascripts.SettleArgs{Parts: parts, Policy: b.p.name, Token: uint64(s.of), Bill: uint64(s.token)})
+		return b.p.fault("settle", reply.Part, reply.Status, err)
+	}
+	var err error
+	if b.d.made == fromSpare { // Redis may be away still, and has no part in it
+		err = settle(b.p.lastKnown())
+	} else {
+		err = b.p.ruled(ctx, settle)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return b.p.turns(reply.Next, reply.Now), nil
+}

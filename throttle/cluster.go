@@ -1,0 +1,231 @@
+package throttle
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// storeOn is the store of a client: one script for all rules where one server has
+// all keys, and one for each slot on Redis Cluster.
+func storeOn(rdb redis.UniversalClient) store {
+	if _, sharded := rdb.(interface {
+		ForEachShard(context.Context, func(context.Context, *redis.Client) error) error
+	}); sharded {
+		return clusterStore{redisStore{rdb}}
+	}
+	return redisStore{rdb}
+}
+
+// clusterStore asks one script for each slot, the narrowest key first, because a
+// script there sees the keys of one slot only. What was spent is given back when a
+// later rule refuses; in between others see it as spent, and are told a later
+// instant than need be for a moment. A process that dies in between leaves a permit
+// charged that nobody used. Each slot grants by the clock of its own server, so a job
+// may start after the instant at which a rule counts it, by as much as a grant may
+// be old when it is acted on ([Limiter.Stale]).
+type clusterStore struct{ redisStore }
+
+// slotParts are the parts from..to of a call, which share a key.
+type slotParts struct{ from, to int }
+
+// slots splits parts where the key changes.
+func slots(parts []luascripts.Part) []slotParts {
+	var out []slotParts
+	for i := range parts {
+		if i > 0 && parts[i].ID == parts[i-1].ID {
+			out[len(out)-1].to = i + 1
+			continue
+		}
+		out = append(out, slotParts{i, i + 1})
+	}
+	return out
+}
+
+func (s clusterStore) acquire(ctx context.Context, a luascripts.AcquireArgs) (luascripts.AcquireReply, error) {
+	out := luascripts.AcquireReply{Worth: make([]int64, len(a.Parts)), Free: make([]int, len(a.Parts))}
+	all := slots(a.Parts)
+	var earliest time.Time // of the grants
+	for n, at := range all {
+		call := a
+		call.Parts = a.Parts[at.from:at.to]
+		if n > 0 {
+			call.Inline = min(a.Inline, max(0, earliest.Add(slack(a.Parts[:at.from])).Sub(out.Now)))
+		}
+		r, err := s.redisStore.acquire(ctx, call)
+		for _, given := range all[:granted(n, r.Status, err)] {
+			back := a
+			if err != nil {
+				back.Job = "" // a place in a line stays
+			}
+			turns := s.giveBack(ctx, back, given, out.Worth, r)
+			out.Next = append(out.Next, turns...)
+		}
+		if err != nil {
+			return out, err
+		}
+		if n == 0 || r.At.Before(earliest) {
+			earliest = r.At
+		}
+		out = joined(out, r, at)
+		if r.Status != luascripts.Granted {
+			break
+		}
+	}
+	return out, nil
+}
+
+// granted is how many of the slots have something to give back, when the slot n
+// answered so. One whose answer is lost may have. Who asks again in a moment, by the
+// same token and other numbers, finds the grants where they are.
+func granted(n int, status luascripts.Status, err error) int {
+	switch {
+	case err != nil && n > 0:
+		return n + 1
+	case err != nil, status == luascripts.Granted, status == luascripts.NotCovered, status == luascripts.Outdated:
+		return 0
+	}
+	return n
+}
+
+// slack is how much later than a grant its job may start: each slot grants at an
+// instant of its own, and the job starts at the last of them.
+func slack(parts []luascripts.Part) time.Duration {
+	least := staleMax
+	for _, p := range parts {
+		least = min(least, staleAfter(p.Window))
+	}
+	return least
+}
+
+// joined puts the answer of one slot to those before.
+func joined(out, r luascripts.AcquireReply, at slotParts) luascripts.AcquireReply {
+	out.Status, out.Part, out.Now, out.Version = r.Status, 0, r.Now, r.Version
+	if r.Part > 0 {
+		out.Part = at.from + r.Part
+	}
+	if r.At.After(out.At) || r.Status != luascripts.Granted {
+		out.At = r.At
+	}
+	if r.From.After(out.From) {
+		out.From = r.From
+	}
+	if out.Promised.IsZero() || r.Status != luascripts.Granted && !r.Promised.IsZero() {
+		out.Promised = r.Promised
+	}
+	out.Fence = max(out.Fence, r.Fence)
+	copy(out.Worth[at.from:at.to], r.Worth)
+	copy(out.Free[at.from:at.to], r.Free)
+	out.Next = append(out.Next, moved(r.Next, at)...)
+	return out
+}
+
+// moved counts the parts of turns as the whole call does.
+func moved(turns []luascripts.Turn, at slotParts) []luascripts.Turn {
+	for i := range turns {
+		turns[i].Part += at.from
+	}
+	return turns
+}
+
+// giveBack takes a grant back that another slot made useless. A job that waits
+// there keeps its turn here; one that waits for a gate has no place anywhere.
+func (s clusterStore) giveBack(ctx context.Context, a luascripts.AcquireArgs, at slotParts, worth []int64, refused luascripts.AcquireReply) []luascripts.Turn {
+	back := luascripts.CancelArgs{Parts: slices.Clone(a.Parts[at.from:at.to]), Policy: a.Policy, Token: a.Token, Job: a.Job}
+	for i := range back.Parts {
+		back.Parts[i].Worth = worth[at.from+i]
+	}
+	if refused.Status == luascripts.Booked && refused.Part > 0 && a.Job != "" {
+		back.Away = refused.At
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
+	defer cancel()
+	r, _ := s.redisStore.cancel(ctx, back) // else it stays charged: one too many, never one too few
+	return moved(r.Next, at)
+}
+
+func (s clusterStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
+	var out luascripts.CancelReply
+	for n, at := range slots(a.Parts) {
+		call := a
+		call.Parts = a.Parts[at.from:at.to]
+		call.Back = a.Back && n == 0 // it comes back by the narrowest key
+		r, err := s.redisStore.cancel(ctx, call)
+		if err != nil || r.Status > luascripts.Withdrawn {
+			r.Part += at.from
+			return r, err // the rest of it is given back when this is repeated
+		}
+		if n == 0 {
+			out.Status = r.Status
+		}
+		out.Now, out.Next = r.Now, append(out.Next, moved(r.Next, at)...)
+	}
+	return out, nil
+}
+
+func (s clusterStore) settle(ctx context.Context, a luascripts.SettleArgs) (luascripts.CancelReply, error) {
+	var out luascripts.CancelReply
+	for _, at := range slots(a.Parts) {
+		call := a
+		call.Parts = a.Parts[at.from:at.to]
+		r, err := s.redisStore.settle(ctx, call)
+		if err != nil || r.Status > luascripts.Withdrawn {
+			r.Part += at.from
+			return r, err
+		}
+		out.Status, out.Now, out.Next = r.Status, r.Now, append(out.Next, moved(r.Next, at)...)
+	}
+	return out, nil
+}
+
+// close closes the key of one part. In the slots before, the job has no turn
+// until it comes again.
+func (s clusterStore) close(ctx context.Context, a luascripts.CloseArgs) (luascripts.CloseReply, error) {
+	var at slotParts
+	for _, at = range slots(a.Parts) {
+		if a.Rule <= at.to {
+			break
+		}
+	}
+	a.Parts, a.Rule = a.Parts[at.from:at.to], a.Rule-at.from
+	r, err := s.redisStore.close(ctx, a)
+	if r.Part > 0 {
+		r.Part += at.from
+	}
+	r.Next = moved(r.Next, at)
+	return r, err
+}
+
+// check asks about each slot of each booking, all in one pipeline a node: the
+// latest instant is that of the job.
+func (s clusterStore) check(ctx context.Context, bookings []luascripts.CheckArgs) []luascripts.CheckReply {
+	var calls []luascripts.CheckArgs
+	var of []int // the booking of each call
+	var where []slotParts
+	for i, b := range bookings {
+		for _, at := range slots(b.Parts) {
+			calls = append(calls, luascripts.CheckArgs{Parts: b.Parts[at.from:at.to], Policy: b.Policy, Job: b.Job})
+			of, where = append(of, i), append(where, at)
+		}
+	}
+	out := make([]luascripts.CheckReply, len(bookings))
+	for n, r := range s.redisStore.check(ctx, calls) {
+		o := &out[of[n]]
+		r.Next = append(o.Next, moved(r.Next, where[n])...)
+		if r.Part > 0 {
+			r.Part += where[n].from
+		}
+		switch failed := o.Err != nil || o.Status > luascripts.Withdrawn; {
+		case failed:
+		case r.Err != nil || r.Status > luascripts.Withdrawn, r.Status == luascripts.Booked && !r.At.Before(o.At):
+			*o = r
+		default:
+			o.Now, o.Next = r.Now, r.Next
+		}
+	}
+	return out
+}

@@ -1,0 +1,130 @@
+package throttle_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/throttle"
+)
+
+// clusterPolicy is phone and provider, whose keys are in other slots.
+func clusterPolicy(t *testing.T, rdb redis.UniversalClient, phone, provider throttle.Limit) *throttle.Policy {
+	t.Helper()
+	p, err := throttle.NewPolicy(
+		newLimiter(t, rdb, "phone", phone, throttle.Config{}), newLimiter(t, rdb, "provider", provider, throttle.Config{}),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func clusterRequest(phone int) throttle.Request {
+	return throttle.Request{Key: fmt.Sprint("phone", phone), Cost: 1, More: []throttle.Want{{Key: "acme", Cost: 1}}}
+}
+
+// On Redis Cluster each slot is a script of its own: what the narrow rule spent is
+// given back when the wide one refuses, and the job keeps its turn.
+func TestClusterAllOrNothing(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.StartCluster(t, 3)
+	p := clusterPolicy(t, rdb, throttle.Sliding(1, time.Minute), throttle.Sliding(1, time.Hour))
+	phone, provider := p.Rules()[0], p.Rules()[1]
+	available := func(key string, l *throttle.Limiter, want int) {
+		t.Helper()
+		if got, err := l.Available(t.Context(), key); err != nil || got != want {
+			t.Errorf("rule %q on %s: %d available, %v, want %d", l.Rule(), key, got, err, want)
+		}
+	}
+	if d, err := p.TryAcquire(t.Context(), clusterRequest(1)); err != nil || !d.Granted {
+		t.Fatalf("TryAcquire = %v, %v, want a grant", d, err)
+	}
+	available("phone1", phone, 0)
+	available("acme", provider, 0)
+
+	d, err := p.TryAcquire(t.Context(), clusterRequest(2))
+	if err != nil || d.Granted || d.Rule != "provider" || d.At.Sub(d.Now) < 59*time.Minute {
+		t.Fatalf("TryAcquire = %v, %v, want the provider to refuse for an hour", d, err)
+	}
+	available("phone2", phone, 1)
+
+	r := clusterRequest(2)
+	r.Job = "job"
+	d, err = p.Redeem(t.Context(), r)
+	if err != nil || d.Granted || d.Rule != "provider" {
+		t.Fatalf("Redeem = %v, %v, want a place at the provider", d, err)
+	}
+	available("phone2", phone, 1) // a turn holds up nobody of another policy
+	place := throttle.Place{Policy: p, IDs: p.IDs(r), Costs: []int{1, 1}, Job: "job"}
+	if now := throttle.Check(t.Context(), rdb, []throttle.Place{place})[0]; now.Err != nil || !now.Known || now.Rule != "provider" || !now.At.Equal(d.At) {
+		t.Errorf("Check = %+v, want %v by the provider", now, d.At)
+	}
+	second := clusterRequest(2)
+	second.Job = "second"
+	if d, err := p.Redeem(t.Context(), second); err != nil || d.Granted || d.Rule != "phone" || d.At.Sub(d.Now) < time.Hour {
+		t.Errorf("Redeem = %v, %v, want it to come behind the first on its phone", d, err)
+	}
+	if _, err := place.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if now := throttle.Check(t.Context(), rdb, []throttle.Place{place})[0]; now.Err != nil || now.Known {
+		t.Errorf("Check = %+v, want nothing known of it", now)
+	}
+	late := clusterRequest(3)
+	late.MaxWait = time.Second
+	if _, err := p.Acquire(t.Context(), late); !errors.Is(err, throttle.ErrTooLate) {
+		t.Errorf("Acquire = %v, want %v", err, throttle.ErrTooLate)
+	}
+	available("phone3", phone, 1)
+}
+
+// A crowd on a cluster: neither limit is broken, and everybody goes.
+func TestClusterCrowd(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.StartCluster(t, 3)
+	const phones, messages = 10, 4
+	narrow, wide := 200*time.Millisecond, 25*time.Millisecond
+	p := clusterPolicy(t, rdb, throttle.Sliding(1, narrow), throttle.Sliding(1, wide))
+	var mu sync.Mutex
+	grants := make(map[int][]time.Time)
+	var all []time.Time
+	var wg sync.WaitGroup
+	for i := range phones * messages {
+		wg.Go(func() {
+			d, err := p.Acquire(t.Context(), clusterRequest(i%phones))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			grants[i%phones] = append(grants[i%phones], d.At)
+			all = append(all, d.At)
+		})
+	}
+	wg.Wait()
+	if len(all) != phones*messages {
+		t.Fatalf("%d grants, want %d", len(all), phones*messages)
+	}
+	for i, of := range grants {
+		apart(t, fmt.Sprint("phone ", i), of, narrow-narrow/10) // each slot has an instant of its own
+	}
+}
+
+// apart says when two instants are closer than a window.
+func apart(t *testing.T, what string, at []time.Time, window time.Duration) {
+	t.Helper()
+	slices.SortFunc(at, time.Time.Compare)
+	for i := 1; i < len(at); i++ {
+		if gap := at[i].Sub(at[i-1]); gap < window {
+			t.Errorf("%s: two grants are %v apart, want %v", what, gap, window)
+		}
+	}
+}

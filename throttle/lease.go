@@ -1,0 +1,112 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// Leases says whether a rule of the policy limits how many run at once: then
+// whoever was granted holds a lease, renews it in time, and releases it.
+func (p *Policy) Leases() bool { return p.rules[len(p.rules)-1].limit.IsConcurrent() }
+
+// LeaseFor is the shortest lease of a grant: renew it well before it is over. 0
+// when there is none.
+func (p *Policy) LeaseFor(d Decision) time.Duration {
+	least := time.Duration(0)
+	p.eachLease(d, func(_ *Limiter, in ruling, _ int) {
+		if least == 0 || in.Window() < least {
+			least = in.Window()
+		}
+	})
+	return least
+}
+
+// Release ends the leases of a grant: the handler has returned. The permits of
+// the other rules stay spent. Who comes next is told in the Turns. It is
+// idempotent.
+func (p *Policy) Release(ctx context.Context, d Decision) ([]Turn, error) {
+	var turns []Turn
+	var errs []error
+	p.eachLease(d, func(l *Limiter, _ ruling, i int) {
+		in := l.lastRuling() // for how many there is a place now
+		for range asksMax {
+			part := luascripts.Part{Limit: l.keys(l.ID(d.want(i).Key)), Numbers: in.numbers(time.Time{}), Cost: 1, Closed: in.closed}
+			part.Version = in.version
+			reply, err := p.leaseStore(d).release(ctx, part, uint64(d.Token))
+			if err = l.fault("release", reply.Status, err); err != nil {
+				errs = append(errs, err)
+				return
+			}
+			if reply.Status != luascripts.Outdated {
+				for j := range reply.Next {
+					reply.Next[j].Part = i + 1
+				}
+				turns = append(turns, p.turns(reply.Next, reply.Now)...)
+				return
+			}
+			if in, err = l.catchUp(ctx, reply.Version); err != nil {
+				errs = append(errs, err)
+				return
+			}
+		}
+	})
+	return turns, errors.Join(errs...)
+}
+
+// Renew makes the leases of many grants go on for their length from now, in one
+// round trip for those in Redis. An error is [ErrLeaseLost], or what kept it from
+// being answered.
+func (p *Policy) Renew(ctx context.Context, grants []Decision) []error {
+	out := make([]error, len(grants))
+	type asked struct {
+		grant int
+		args  luascripts.RenewArgs
+	}
+	byStore := make(map[*desk][]asked)
+	for n, d := range grants {
+		p.eachLease(d, func(l *Limiter, in ruling, i int) {
+			part := luascripts.Part{Limit: l.keys(l.ID(d.want(i).Key)), Numbers: in.numbers(time.Time{})}
+			at := p.leaseStore(d)
+			byStore[at] = append(byStore[at], asked{n, luascripts.RenewArgs{Part: part, Token: uint64(d.Token)}})
+		})
+	}
+	for at, all := range byStore {
+		args := make([]luascripts.RenewArgs, len(all))
+		for i, a := range all {
+			args[i] = a.args
+		}
+		for i, r := range at.renew(ctx, args) {
+			err := p.fault("renew", 0, 0, r.Err)
+			if err == nil && !r.Held {
+				err = ErrLeaseLost
+			}
+			if out[all[i].grant] == nil || errors.Is(err, ErrLeaseLost) {
+				out[all[i].grant] = err
+			}
+		}
+	}
+	return out
+}
+
+// leaseStore is where a grant was made.
+func (p *Policy) leaseStore(d Decision) *desk {
+	if d.made == fromSpare {
+		return p.away.desk()
+	}
+	return p.store
+}
+
+// eachLease calls f for each rule by which a grant holds a lease.
+func (p *Policy) eachLease(d Decision, f func(l *Limiter, in ruling, i int)) {
+	if !d.Granted || d.made == fromNowhere {
+		return
+	}
+	for i, l := range p.rules {
+		if i < len(d.limits) && d.limits[i].IsConcurrent() {
+			f(l, d.limits[i], i)
+		}
+	}
+}

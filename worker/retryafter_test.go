@@ -1,0 +1,82 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
+)
+
+var errBusy = errors.New("busy")
+
+// A provider puts a task off beyond its deadline: it fails at once, for good, and
+// its key is closed all the same.
+func TestPutOffBeyondTheDeadline(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	p, _ := r.start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		return worker.RetryAfter(errBusy, time.Hour)
+	}), policies(phone("sms", ms)))
+	r.enqueue("sms", "a", to("+1"), asynq.MaxRetry(5), asynq.Deadline(time.Now().Add(time.Minute)))
+	r.eventually("archived", func() bool { return r.is("a", asynq.TaskStateArchived) })
+	wantClosed(t, p.Limiter("sms"))
+	if n := p.Stats().PutOff; n != 0 {
+		t.Errorf("PutOff = %d, want 0", n)
+	}
+	wantNobody(t, r, "a")
+}
+
+// A handler hears a Retry-After when asynq has given its attempt up already: its
+// key is closed, and nobody has a place that would hold others up.
+func TestPutOffAfterTheAttemptWasGivenUp(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	gaveUp := make(chan struct{})
+	p, _ := r.start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		<-gaveUp
+		return worker.RetryAfter(errBusy, time.Hour)
+	}), policies(phone("sms", ms)))
+	r.enqueue("sms", "a", to("+1"), asynq.MaxRetry(0), asynq.Timeout(time.Second))
+	r.eventually("archived", func() bool { return r.is("a", asynq.TaskStateArchived) })
+	close(gaveUp)
+	wantClosed(t, p.Limiter("sms"))
+	wantNobody(t, r, "a")
+}
+
+// wantClosed waits until a key is closed.
+func wantClosed(t *testing.T, l *throttle.Limiter) {
+	t.Helper()
+	eventually(t, "closed", func() bool {
+		d, err := l.TryAcquire(t.Context(), "+1", 1)
+		return err == nil && !d.Granted && d.At.Sub(d.Now) > time.Minute
+	})
+}
+
+// wantNobody checks that a task has no place in the line of its key.
+func wantNobody(t *testing.T, r *rig, id string) {
+	t.Helper()
+	line, err := r.rdb.ZRange(t.Context(), "hw:{+1}:sms:line", 0, -1).Result()
+	if err != nil || len(line) > 0 {
+		t.Errorf("%q stand in line, %v, want nobody: %s has ended", line, err, id)
+	}
+}
+
+// A handler that panics has failed.
+func TestPaySuccessAndAPanic(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	policy := phone("sms", time.Hour)
+	policy.Pay = queue.PaySuccess
+	p, _ := r.start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { panic("a fault") }), policies(policy))
+	r.enqueue("sms", "a", to("+1"), asynq.MaxRetry(1))
+	r.eventually("back in line", func() bool { return r.is("a", asynq.TaskStateRetry) })
+	if n, err := p.Limiter("sms").Available(t.Context(), "+1"); err != nil || n != 1 {
+		t.Errorf("%d permits left, %v, want 1", n, err)
+	}
+}
