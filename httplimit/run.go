@@ -1,0 +1,56 @@
+package httplimit
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/throttle"
+)
+
+// settleWithin bounds what is said to Redis after the handler has returned.
+const settleWithin = time.Second
+
+// run calls the handler of a request that was granted, and settles afterwards.
+func (l *Limit) run(w http.ResponseWriter, r *http.Request, next http.Handler, d throttle.Decision) {
+	leased := l.policy.LeaseFor(d) > 0
+	if l.cfg.Refund == nil && !leased {
+		next.ServeHTTP(w, r)
+		return
+	}
+	ctx, release := l.policy.Hold(r.Context(), d)
+	if leased {
+		r = r.WithContext(ctx)
+	}
+	var seen *recorder
+	if l.cfg.Refund != nil {
+		w, seen = record(w)
+	}
+	returned := false
+	defer func() {
+		if errors.Is(context.Cause(ctx), throttle.ErrLeaseLost) {
+			l.cfg.Logger.Warn("lease lost", zap.Stringer("policy", l.policy))
+		}
+		l.settle(ctx, d, release, seen != nil && l.cfg.Refund(seen.final(returned)))
+	}()
+	next.ServeHTTP(w, r)
+	returned = true
+}
+
+// settle ends the leases of what was granted, and gives it back. It is done before
+// the answer is complete, so that a client that has it finds the permits there.
+func (l *Limit) settle(ctx context.Context, d throttle.Decision, release func(context.Context) ([]throttle.Turn, error), refund bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
+	defer cancel()
+	_, err := release(ctx)
+	if refund {
+		_, failed := l.policy.Refund(ctx, d.Request)
+		err = errors.Join(err, failed)
+	}
+	if err != nil {
+		l.note(context.WithoutCancel(ctx), d, err)
+	}
+}
