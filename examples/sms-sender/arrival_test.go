@@ -36,12 +36,12 @@ func TestArrivalCheck(t *testing.T) {
 		{
 			"0.1 s less than that", one,
 			[]Arrival{arrival("1", "a", 0, 200*time.Millisecond), arrival("2", "a", 59900*time.Millisecond, 59900*time.Millisecond)},
-			GatewayStats{Messages: 2, Phones: 1, Breaches: 1, MinGap: new(59700 * time.Millisecond)},
+			GatewayStats{Messages: 2, Phones: 1, Breaches: 1, BrokenBy: map[string]int{ruleName: 1}, MinGap: new(59700 * time.Millisecond)},
 		},
 		{
 			"a microsecond less", one,
 			[]Arrival{arrival("1", "a", 0, 0), arrival("2", "a", time.Minute-1000, time.Minute-1000)},
-			GatewayStats{Messages: 2, Phones: 1, Breaches: 1, MinGap: new(time.Minute - 1000)},
+			GatewayStats{Messages: 2, Phones: 1, Breaches: 1, BrokenBy: map[string]int{ruleName: 1}, MinGap: new(time.Minute - 1000)},
 		},
 		{
 			"the second overtook the first", one,
@@ -71,15 +71,15 @@ func TestArrivalCheck(t *testing.T) {
 		{
 			"three a minute", two,
 			[]Arrival{arrival("1", "a", 0, 0), arrival("2", "a", 10*sec, 10*sec), arrival("3", "a", 59*sec, 59*sec)},
-			GatewayStats{Messages: 3, Phones: 1, Breaches: 1, MinGap: new(10 * sec)},
+			GatewayStats{Messages: 3, Phones: 1, Breaches: 1, BrokenBy: map[string]int{ruleName: 1}, MinGap: new(10 * sec)},
 		},
 	} {
-		if diff := cmp.Diff(tt.want, ReplayArrivals(tt.log, tt.limit)); diff != "" {
+		if diff := cmp.Diff(tt.want, ReplayArrivals(tt.log, smsPolicy(tt.limit))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 		backwards := slices.Clone(tt.log)
 		slices.Reverse(backwards)
-		if diff := cmp.Diff(tt.want, ReplayArrivals(backwards, tt.limit)); diff != "" {
+		if diff := cmp.Diff(tt.want, ReplayArrivals(backwards, smsPolicy(tt.limit))); diff != "" {
 			t.Errorf("%s, merged in another order (-want +got):\n%s", tt.name, diff)
 		}
 	}

@@ -22,7 +22,9 @@
 //	-redis ADDR        host:port, or a redis:// URL with user, password and database; default: embedded
 //	-input FILE        CSV with the header "to,text", - is stdin; default: the sample
 //	-gateway URL       takes POSTs of JSON {"id","to","text"}; default: embedded
+//	-gateway-faults S  let the embedded gateway fail now and then, see below; default never
 //	-limit 1/60s       per phone; the same in all processes; sliding, as the gateway's log is judged by any window of that length
+//	-policy FILE       rules of a YAML file for sms:send in place of -limit; a sample of five is policy.yaml beside this file
 //	-concurrency N     messages that are sent at once by this process; default 10
 //	-role R            all (default), enqueue, or work; the last two need -redis
 //	-drain             exit when nothing is left; default with -role all
@@ -46,6 +48,44 @@
 // reported. A message may come twice when a process dies between the POST and
 // its note in Redis, or when the gateway took it and its answer was lost: its id stays
 // the same, so that the gateway can tell.
+//
+// A Retry-After of a 429 or 503 is heeded: all that waits for the phone number moves
+// behind it, the message goes first then, and it costs no retry. A connection that was refused costs no
+// permits; all else that failed is paid for, for it may have been sent.
+//
+// # Policies
+//
+//	sms-sender -policy examples/sms-sender/policy.yaml -gateway-faults 429=5%,after=2s,5xx=1%
+//
+// The file has one policy, of exactly sms:send; its faults are said with their lines,
+// and nothing is enqueued then, nor if the policy could never let a message through. How long shut gates
+// hold messages up is said before the run; of the sample such messages are left out.
+// The summary says of each rule how often it refused, how long messages waited for
+// it (put-offs included), and how often it was broken: limits and gates by the granted instants,
+// sliding limits by the gateway's clock too, and what limits how many run at once by what
+// the embedded gateway saw, if all messages have one key under it. A broken rule, or a message that comes before a
+// Retry-After has passed, fails the run.
+//
+// # Faults
+//
+// -gateway-faults 429=5%,after=2s,5xx=1%,timeout=0.5%,seed=7 shows what becomes
+// of a run when the provider has bad moments. Of the messages that come to the embedded
+// gateway, by chance, 5 % are answered 429 with "Retry-After: 2", 1 % are answered 503, and
+// 0.5 % are taken and not answered at all: they come again, and twice to the
+// phone. At least one of the three is given; percentages have up to four decimals
+// and add up to 100 at most; after is whole seconds, 1s to 1h, and 30s by default.
+//
+// A 429 closes its phone number at the gateway for that time. A message to it that comes before is
+// early, unless it was granted before or within half a second after the 429: it is counted, answered 429 with the seconds that are left, and closes it no
+// longer. What is answered 429 or 503 is not taken: it is not in the log
+// (-arrivals) and does not count for the limit.
+//
+// Chance follows from the seed, a message's id and how often it drew: the same seed
+// and ids, which -once gives, draw the same faults. Without a seed the run draws one
+// and says it. With faults on the summary counts them, the early ones, and the most
+// messages that were at the gateway at once; in the JSON they are "gateway_faults".
+//
+// # Ctrl-C
 //
 // Ctrl-C lets the POSTs under way end and leaves the rest in Redis, where -role
 // work goes on with it. A second Ctrl-C does not wait. If the input was not

@@ -9,21 +9,12 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/queue"
-	"github.com/headwayq/headway/throttle"
 )
 
 const (
 	queueName     = "sms-sender"
-	taskType      = "sms:send"
-	ruleName      = "sms-per-phone"
 	onceRetention = 24 * time.Hour
 )
-
-// smsPolicy is all that Headway has to be told: which tasks, how many of them,
-// and what they are counted for.
-func smsPolicy(limit throttle.Limit) queue.Policy {
-	return queue.Policy{Type: taskType, Rules: []queue.Rule{{Name: ruleName, Limit: limit, Key: queue.MustJSONKey("$.to")}}}
-}
 
 // enqueueing is how far an enqueue came.
 type enqueueing struct {

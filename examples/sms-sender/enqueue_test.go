@@ -46,7 +46,7 @@ func (f *failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func TestEnqueueGoesOn(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
-	policy := smsPolicy(throttle.Sliding(1, time.Minute))
+	policy := smsPolicy(throttle.Sliding(1, time.Minute)).Policy
 	broken := srv.Client(t)
 	broken.AddHook(&failing{left: 4}) // a script costs two calls the first time
 	client, err := queue.NewClient(broken, policy)

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"cmp"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -34,7 +37,10 @@ type config struct {
 	redisAddr   string         // as given
 	input       string         // "" is the sample, "-" is stdin
 	gateway     string         // "" is embedded
-	limit       throttle.Limit
+	gwFaults    Faults         // of the embedded gateway, with a seed; zero is none
+	limit       throttle.Limit // per phone, without a policy file
+	policyFile  string
+	policy      policy // of the file or of the limit; set when the file is read
 	concurrency int
 	role        role
 	drain       bool
@@ -54,7 +60,9 @@ func parseFlags(args []string, stdout io.Writer) (config, error) {
 	fs.StringVar(&c.redisAddr, "redis", "", "Redis at `ADDR`, host:port or a redis:// URL (default embedded)")
 	fs.StringVar(&c.input, "input", "", "read messages from `FILE`, CSV with the header to,text; - is stdin (default a sample)")
 	fs.StringVar(&c.gateway, "gateway", "", "POST messages as JSON to `URL` (default an embedded gateway that sends nothing)")
+	faults := fs.String("gateway-faults", "", "let the embedded gateway fail now and then, by a `SPEC` like 429=5%,after=2s,5xx=1%,timeout=0.5%,seed=7 (default never)")
 	limit := fs.String("limit", "1/60s", "send each phone at most `n/duration`, in any window of that length; no other kind of limit")
+	fs.StringVar(&c.policyFile, "policy", "", "send by the rules that a YAML `FILE` has for sms:send, in place of -limit")
 	fs.IntVar(&c.concurrency, "concurrency", 10, "send `N` messages at once in this process")
 	asRole := fs.String("role", string(roleAll), "do `R` in this process: all, enqueue or work")
 	fs.BoolVar(&c.drain, "drain", false, "exit when nothing is left (default with -role all)")
@@ -85,12 +93,26 @@ func parseFlags(args []string, stdout io.Writer) (config, error) {
 	if c.limit, err = parseLimit(*limit); err != nil {
 		errs = append(errs, fmt.Errorf("-limit: %w", err))
 	}
+	c.policy = smsPolicy(c.limit)
+	if given["gateway-faults"] {
+		if c.gwFaults, err = ParseFaults(*faults); err != nil {
+			errs = append(errs, err)
+		}
+		c.gwFaults.Seed = cmp.Or(c.gwFaults.Seed, drawSeed())
+	}
 	if given["redis"] {
 		if c.redis, err = redisOptions(c.redisAddr); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return c, errors.Join(append(errs, c.faults(given)...)...)
+}
+
+// drawSeed returns a seed that may be given as seed=, short enough to be typed.
+func drawSeed() uint64 {
+	var b [4]byte
+	rand.Read(b[:]) // never fails since Go 1.24
+	return 1 + uint64(binary.BigEndian.Uint32(b[:]))
 }
 
 // parseLimit reads a limit of the one kind that the proofs know, see
@@ -112,7 +134,7 @@ func (c config) faults(given map[string]bool) []error {
 	}
 	flagOf := map[string]string{} // by file
 	for _, f := range []struct{ flag, file string }{
-		{"input", c.input}, {"report", c.report}, {"grants", c.grants}, {"arrivals", c.arrivals},
+		{"input", c.input}, {"policy", c.policyFile}, {"report", c.report}, {"grants", c.grants}, {"arrivals", c.arrivals},
 	} {
 		switch other := flagOf[f.file]; {
 		case !given[f.flag]:
@@ -123,6 +145,9 @@ func (c config) faults(given map[string]bool) []error {
 		default:
 			flagOf[f.file] = f.flag
 		}
+	}
+	if given["policy"] && given["limit"] {
+		bad("-policy and -limit exclude each other: the file has the limits")
 	}
 	if given["gateway"] {
 		if _, err := NewGatewayClient(c.gateway, 0); err != nil {
@@ -140,7 +165,7 @@ func (c config) faults(given map[string]bool) []error {
 	switch c.role {
 	case roleAll:
 	case roleEnqueue:
-		idle("with -role enqueue", "gateway", "concurrency", "drain", "grants", "arrivals")
+		idle("with -role enqueue", "gateway", "gateway-faults", "concurrency", "drain", "grants", "arrivals")
 	case roleWork:
 		idle("with -role work", "input", "skip-invalid", "once")
 	default:
@@ -151,6 +176,7 @@ func (c config) faults(given map[string]bool) []error {
 	}
 	if given["gateway"] {
 		idle("with -gateway: only the embedded gateway has a log", "arrivals")
+		idle("with -gateway: only the embedded gateway can be told to fail", "gateway-faults")
 	}
 	return errs
 }

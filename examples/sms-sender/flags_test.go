@@ -49,6 +49,26 @@ func TestFlagRedis(t *testing.T) {
 	}
 }
 
+// Without a seed each run draws its own, and says which.
+func TestFlagGatewayFaults(t *testing.T) {
+	t.Parallel()
+	c, err := parseFlags([]string{"-gateway-faults", "5xx=1%,seed=7"}, new(bytes.Buffer))
+	if want := (Faults{Unavailable: 10_000, Seed: 7}); err != nil || c.gwFaults != want {
+		t.Errorf("faults = %+v, %v, want %+v", c.gwFaults, err, want)
+	}
+	seeds := map[uint64]bool{}
+	for range 10 {
+		c, err := parseFlags([]string{"-gateway-faults", "5xx=0%"}, new(bytes.Buffer))
+		if err != nil || c.gwFaults.Seed == 0 {
+			t.Errorf("faults = %+v, %v, want a seed", c.gwFaults, err)
+		}
+		seeds[c.gwFaults.Seed] = true
+	}
+	if len(seeds) < 9 { // one pair of ten is equal once in 10^8 runs
+		t.Errorf("%d seeds in 10 runs", len(seeds))
+	}
+}
+
 func TestFlagFaults(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -67,7 +87,14 @@ func TestFlagFaults(t *testing.T) {
 		{"-role work -redis a:1 -input f -once -skip-invalid", []string{"-input has no effect", "-once has no effect", "-skip-invalid has no effect"}},
 		{"-role enqueue -redis a:1 -drain -grants g -gateway http://x", []string{"-drain has no effect", "-grants has no effect", "-gateway has no effect"}},
 		{"-gateway http://x -arrivals f", []string{"-arrivals has no effect with -gateway"}},
+		{"-gateway http://x -gateway-faults 5xx=1%", []string{"-gateway-faults has no effect with -gateway"}},
+		{"-role enqueue -redis a:1 -gateway-faults 5xx=1%", []string{"-gateway-faults has no effect with -role enqueue"}},
+		{"-concurrency 0 -gateway-faults 429=5,boss=1,after=1ms", []string{"-concurrency is 0", `429 is "5"`, `"boss" is none of`, `after is "1ms"`}},
+		{"-gateway-faults=", []string{"want at least one of 429, 5xx and timeout"}},
 		{"-report f -grants f", []string{"-report and -grants name the same file"}},
+		{"-policy f -limit 1/60s", []string{"-policy and -limit exclude each other"}},
+		{"-policy f -input f", []string{"-input and -policy name the same file"}},
+		{"-policy=", []string{"-policy is empty"}},
 		{"-report=", []string{"-report is empty"}},
 		{"-redis=", []string{"want host:port"}},
 	} {
@@ -116,8 +143,8 @@ func TestHelp(t *testing.T) {
 	r := (&program{t: t, args: []string{"-h"}, dir: t.TempDir()}).run(t.Context())
 	r.want(t, exitOK)
 	for _, f := range []string{
-		"redis ADDR", "input FILE", "gateway URL", "limit", "concurrency N", "role", "drain", "report FILE", "grants FILE",
-		"arrivals FILE", "skip-invalid", "once",
+		"redis ADDR", "input FILE", "gateway URL", "limit", "policy FILE", "concurrency N", "role", "drain", "report FILE", "grants FILE",
+		"arrivals FILE", "gateway-faults SPEC", "skip-invalid", "once",
 	} {
 		if !strings.Contains(r.stdout, "  -"+f) {
 			t.Errorf("help lacks -%s:\n%s", f, r.stdout)

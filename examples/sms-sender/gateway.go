@@ -11,8 +11,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/headwayq/headway/throttle"
 )
 
 // grantedHeader carries the instant at which Redis granted the message, in µs
@@ -25,47 +23,69 @@ const gatewayBodyMax = 64 << 10
 
 // Gateway stands in for an SMS provider: it takes POSTs of JSON
 // {"id","to","text"}, answers 202, sends nothing, and checks by its own
-// clock that no phone gets more than the limit allows. It counts a message that
-// comes twice and takes it twice, as a provider would. It keeps a line per
+// clock that no key gets more than its sliding limit allows. It counts a message that
+// comes twice and takes it twice, as a provider would. Only what it took is in
+// its log and counts for the limit: with [Faults] that is what it answers 202, and
+// what it leaves without an answer. It keeps a line per
 // message in memory, none with a phone number. It is safe for concurrent use.
 type Gateway struct {
-	secret []byte
-	now    func() time.Time
-	srv    *http.Server
-	url    string
-	wg     sync.WaitGroup
+	policy   policy
+	secret   []byte
+	now      func() time.Time
+	srv      *http.Server
+	url      string
+	wg       sync.WaitGroup
+	closing  chan struct{} // ends the wait of messages that get no answer
+	closeNow func()        // closes closing, once
 
-	mu    sync.Mutex
-	check *arrivalCheck
-	log   []Arrival
+	mu     sync.Mutex
+	check  *arrivalCheck
+	log    []Arrival
+	faults *faultMaker
+	atOnce int // requests under way
+	most   int // of these, ever
 }
 
 // NewGateway returns a gateway as a plain [http.Handler]. The secret is that of
 // phoneKey.
-func NewGateway(limit throttle.Limit, secret []byte) *Gateway {
-	return &Gateway{secret: secret, now: time.Now, check: newArrivalCheck(limit)}
+func NewGateway(p policy, faults Faults, secret []byte) *Gateway {
+	g := &Gateway{
+		policy: p, secret: secret, now: time.Now, check: newArrivalCheck(p),
+		faults: newFaultMaker(faults), closing: make(chan struct{}),
+	}
+	g.closeNow = sync.OnceFunc(func() { close(g.closing) })
+	return g
 }
 
 // StartGateway returns a gateway that listens on a free port of the loopback
 // interface until [Gateway.Shutdown]. The context is for the start only.
-func StartGateway(ctx context.Context, limit throttle.Limit, secret []byte) (*Gateway, error) {
+func StartGateway(ctx context.Context, p policy, faults Faults, secret []byte) (*Gateway, error) {
+	g := NewGateway(p, faults, secret)
+	if err := g.start(ctx); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+func (g *Gateway) start(ctx context.Context) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("gateway: %w", err)
+		return fmt.Errorf("gateway: %w", err)
 	}
-	g := NewGateway(limit, secret)
 	g.url = "http://" + l.Addr().String() + "/"
 	g.srv = &http.Server{Handler: g, ReadHeaderTimeout: 10 * time.Second}
 	g.wg.Go(func() { _ = g.srv.Serve(l) }) // ends with ErrServerClosed; nobody else can close l
-	return g, nil
+	return nil
 }
 
 // URL returns where to POST to, or "" if the gateway was not started.
 func (g *Gateway) URL() string { return g.url }
 
-// Shutdown lets requests end until ctx does, then cuts them off. It may be
-// called twice, and on a gateway that was not started.
+// Shutdown lets requests end until ctx does, then cuts them off; those that get
+// no answer it cuts off at once. It may be called twice, and on a gateway that was not
+// started.
 func (g *Gateway) Shutdown(ctx context.Context) error {
+	g.closeNow()
 	if g.srv == nil {
 		return nil
 	}
@@ -81,7 +101,12 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 func (g *Gateway) Stats() GatewayStats {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.check.stats
+	s := g.check.stats
+	s.MostAtOnce = g.most
+	if g.faults.faults != (Faults{}) {
+		s.Faults = new(g.faults.stats)
+	}
+	return s
 }
 
 // Arrivals returns the log so far, in the order of arrival. [WriteArrivals] makes a
@@ -92,8 +117,12 @@ func (g *Gateway) Arrivals() []Arrival {
 	return slices.Clone(g.log)
 }
 
-// ServeHTTP takes one message. No answer quotes the request.
+// ServeHTTP takes one message. No answer quotes the request. A message that gets
+// no answer waits for its sender to give up, then panics with
+// [http.ErrAbortHandler]: a plain return would be a 200.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.enter()
+	defer g.leave()
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		http.Error(w, "want POST", http.StatusMethodNotAllowed)
@@ -118,22 +147,60 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, grantedHeader+" is not a number of microseconds", http.StatusBadRequest)
 		return
 	}
-	g.arrive(m, granted, given)
-	w.WriteHeader(http.StatusAccepted)
+	charges, err := g.policy.charges(body, g.secret)
+	if err != nil {
+		http.Error(w, "the policy cannot charge it", http.StatusBadRequest)
+		return
+	}
+	a := Arrival{ID: m.ID, Phone: mask(m.To), Key: phoneKey(g.secret, m.To), GrantedUs: granted, Charges: charges}
+	switch f, after := g.arrive(a, given); f {
+	case faultNone:
+		w.WriteHeader(http.StatusAccepted)
+	case faultTooMany:
+		w.Header().Set("Retry-After", strconv.Itoa(int(after/time.Second)))
+		http.Error(w, "too many", http.StatusTooManyRequests)
+	case faultUnavailable:
+		http.Error(w, "out of order", http.StatusServiceUnavailable)
+	case faultTimeout:
+		select {
+		case <-r.Context().Done():
+		case <-g.closing:
+		}
+		panic(http.ErrAbortHandler)
+	}
 }
 
-// arrive notes a message at the present instant.
-func (g *Gateway) arrive(m Message, grantedUs int64, given bool) {
-	a := Arrival{ID: m.ID, Phone: mask(m.To), Key: phoneKey(g.secret, m.To), GrantedUs: grantedUs}
+func (g *Gateway) enter() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.atOnce++
+	g.most = max(g.most, g.atOnce)
+}
+
+func (g *Gateway) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.atOnce--
+}
+
+// arrive decides on a message at the present instant, and notes it if it is
+// taken. After is the Retry-After of a 429.
+func (g *Gateway) arrive(a Arrival, given bool) (f fault, after time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	// The clock is read under the lock: the log is in the order of its instants.
-	a.ArrivedUs = g.now().UnixMicro()
+	now := g.now()
+	a.ArrivedUs = now.UnixMicro()
 	if !given {
 		a.GrantedUs = a.ArrivedUs
 	}
+	f, after = g.faults.next(a, now)
+	if f == faultTooMany || f == faultUnavailable {
+		return f, after
+	}
 	g.log = append(g.log, a)
 	g.check.add(a)
+	return f, after
 }
 
 func grantedFrom(h http.Header) (us int64, given, ok bool) {

@@ -32,7 +32,7 @@ func TestGatewayAnswers(t *testing.T) {
 		{"grant is no number", "POST", okBody, "now", 400},
 		{"grant in nanoseconds", "POST", okBody, "1700000000000000000", 400},
 	} {
-		g := NewGateway(throttle.Sliding(1, time.Minute), []byte("secret"))
+		g := NewGateway(smsPolicy(throttle.Sliding(1, time.Minute)), Faults{}, []byte("secret"))
 		r := httptest.NewRequestWithContext(t.Context(), tt.method, "/", strings.NewReader(tt.body))
 		if tt.granted != "" {
 			r.Header.Set(grantedHeader, tt.granted)
@@ -54,7 +54,7 @@ func TestGatewayAnswers(t *testing.T) {
 func TestGatewayChecksByItsOwnClock(t *testing.T) {
 	t.Parallel()
 	now := time.UnixMicro(1_000_000_000)
-	g := NewGateway(throttle.Sliding(1, time.Minute), []byte("secret"))
+	g := NewGateway(smsPolicy(throttle.Sliding(1, time.Minute)), Faults{}, []byte("secret"))
 	g.now = func() time.Time { return now }
 	post := func(granted time.Time) {
 		t.Helper()
@@ -76,12 +76,13 @@ func TestGatewayChecksByItsOwnClock(t *testing.T) {
 	}
 	now = now.Add(59900 * time.Millisecond)
 	post(time.Time{}) // no header: the gap alone counts
-	want := GatewayStats{Messages: 3, Duplicates: 2, Phones: 1, Breaches: 1, MinGap: new(59800 * time.Millisecond)}
+	want := GatewayStats{Messages: 3, Duplicates: 2, Phones: 1, Breaches: 1, BrokenBy: map[string]int{ruleName: 1}, MinGap: new(59800 * time.Millisecond), MostAtOnce: 1}
 	if diff := cmp.Diff(want, g.Stats()); diff != "" {
 		t.Errorf("stats (-want +got):\n%s", diff)
 	}
 	log := g.Arrivals()
-	if diff := cmp.Diff(want, ReplayArrivals(log, throttle.Sliding(1, time.Minute))); diff != "" {
+	want.MostAtOnce = 0 // not in the log
+	if diff := cmp.Diff(want, ReplayArrivals(log, smsPolicy(throttle.Sliding(1, time.Minute)))); diff != "" {
 		t.Errorf("replayed (-want +got):\n%s", diff)
 	}
 	if log[0].Phone != "+12…0117" || log[0].Key != phoneKey([]byte("secret"), "+12025550117") {
@@ -91,7 +92,7 @@ func TestGatewayChecksByItsOwnClock(t *testing.T) {
 
 func TestGatewayServesManyAtOnce(t *testing.T) {
 	t.Parallel()
-	g, err := StartGateway(t.Context(), throttle.Sliding(1, time.Minute), []byte("secret"))
+	g, err := StartGateway(t.Context(), smsPolicy(throttle.Sliding(1, time.Minute)), Faults{}, []byte("secret"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +113,11 @@ func TestGatewayServesManyAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if diff := cmp.Diff(GatewayStats{Messages: 200, Phones: 200}, g.Stats()); diff != "" {
+	got := g.Stats()
+	if got.MostAtOnce < 1 || got.MostAtOnce > 8 {
+		t.Errorf("MostAtOnce = %d, want 1 to 8", got.MostAtOnce)
+	}
+	if diff := cmp.Diff(GatewayStats{Messages: 200, Phones: 200, MostAtOnce: got.MostAtOnce}, got); diff != "" {
 		t.Errorf("stats (-want +got):\n%s", diff)
 	}
 	c.Close()
@@ -124,7 +129,7 @@ func TestGatewayServesManyAtOnce(t *testing.T) {
 	if err := c.Send(t.Context(), Message{ID: "x", To: p1, Text: "hi"}, 1); err == nil {
 		t.Error("Send after Shutdown = nil, want an error")
 	}
-	if err := NewGateway(throttle.Sliding(1, time.Minute), nil).Shutdown(t.Context()); err != nil {
+	if err := NewGateway(smsPolicy(throttle.Sliding(1, time.Minute)), Faults{}, nil).Shutdown(t.Context()); err != nil {
 		t.Errorf("Shutdown before the start: %v", err)
 	}
 }

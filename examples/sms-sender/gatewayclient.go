@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -24,6 +25,24 @@ type RejectedError struct{ Status int }
 func (e *RejectedError) Error() string {
 	return fmt.Sprintf("gateway: refused with status %d", e.Status)
 }
+
+// RetryAfterMax caps what a gateway may ask for in Retry-After.
+const RetryAfterMax = time.Hour
+
+// RetryLaterError is an answer 429 or 503 with a Retry-After: another try is
+// worth it, but not before After has passed since the answer.
+type RetryLaterError struct {
+	Status int
+	After  time.Duration // 0 to RetryAfterMax
+}
+
+func (e *RetryLaterError) Error() string {
+	return fmt.Sprintf("gateway: status %d, try again in %v", e.Status, e.After)
+}
+
+// errNotConnected says that there was no connection, so that nothing was sent for
+// sure.
+var errNotConnected = errors.New("not connected")
 
 // GatewayClient posts messages to a gateway. Its errors show no number, no text
 // and nothing of the URL but the host. It is safe for concurrent use.
@@ -61,9 +80,11 @@ func NewGatewayClient(rawURL string, timeout time.Duration) (*GatewayClient, err
 
 // Send posts m, with the instant at which it was granted in µs since 1970 for
 // the gateway's own check. An answer 2xx is nil. A *[RejectedError] is for
-// good. Any other error is worth another try: 5xx, 429, a network that fails, no
+// good. Any other error is worth another try: 5xx, 429 (as a *[RetryLaterError]
+// if the gateway says when), a network that fails, no
 // answer in time, the end of ctx (which the error unwraps to). After such an
-// error the gateway may have taken the message all the same.
+// error the gateway may have taken the message all the same, but after one that
+// unwraps to errNotConnected.
 func (c *GatewayClient) Send(ctx context.Context, m Message, grantedUs int64) error {
 	body, err := m.Encode()
 	if err != nil {
@@ -79,6 +100,9 @@ func (c *GatewayClient) Send(ctx context.Context, m Message, grantedUs int64) er
 	req.Header.Set(grantedHeader, strconv.FormatInt(grantedUs, 10))
 	resp, err := c.http.Do(req)
 	if err != nil {
+		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+			return fmt.Errorf("gateway: %w: %w", errNotConnected, cause(err))
+		}
 		return fmt.Errorf("gateway: no answer: %w", cause(err))
 	}
 	defer func() { _ = resp.Body.Close() }()
@@ -87,10 +111,33 @@ func (c *GatewayClient) Send(ctx context.Context, m Message, grantedUs int64) er
 	case s >= 200 && s < 300:
 		return nil
 	case s >= 500 || s == http.StatusTooManyRequests:
+		if after, ok := retryAfter(resp.Header); ok && (s == http.StatusServiceUnavailable || s == http.StatusTooManyRequests) {
+			return &RetryLaterError{Status: s, After: after}
+		}
 		return fmt.Errorf("gateway: status %d, try again", s)
 	default:
 		return &RejectedError{Status: s}
 	}
+}
+
+// retryAfter reads Retry-After: seconds, or a date, which counts from the Date of
+// the same answer, so that no local clock is in it. Without a Date, or if either
+// cannot be read, it is as if it were not there: asynq's delays are as good.
+func retryAfter(h http.Header) (after time.Duration, ok bool) {
+	v := h.Get("Retry-After")
+	if v != "" && strings.Trim(v, "0123456789") == "" {
+		seconds, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || seconds >= int64(RetryAfterMax/time.Second) { // out of range is a long time too
+			return RetryAfterMax, true
+		}
+		return time.Duration(seconds) * time.Second, true
+	}
+	at, err := http.ParseTime(v)
+	from, dateErr := http.ParseTime(h.Get("Date"))
+	if err != nil || dateErr != nil {
+		return 0, false
+	}
+	return min(max(0, at.Sub(from)), RetryAfterMax), true
 }
 
 // Close gives idle connections back.

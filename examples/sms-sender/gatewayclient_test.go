@@ -73,6 +73,61 @@ func TestSendByStatus(t *testing.T) {
 	}
 }
 
+func TestSendRetryAfter(t *testing.T) {
+	t.Parallel()
+	const noon = "Tue, 29 Jul 2025 12:00:00 GMT"
+	for _, tt := range []struct {
+		status      int
+		after, date string
+		want        time.Duration
+		ok          bool
+	}{
+		{429, "2", noon, 2 * time.Second, true},
+		{503, "2", noon, 2 * time.Second, true},
+		{429, "0", noon, 0, true},
+		{429, "3599", noon, 3599 * time.Second, true},
+		{429, "3601", noon, time.Hour, true},
+		{429, "99999999999999999999999", noon, time.Hour, true},
+		{429, "Tue, 29 Jul 2025 12:00:30 GMT", noon, 30 * time.Second, true},
+		{503, "Tue, 29 Jul 2025 13:00:01 GMT", noon, time.Hour, true},
+		{429, "Tue, 29 Jul 2025 11:59:59 GMT", noon, 0, true},
+		{429, "Tuesday, 29-Jul-25 12:00:30 GMT", noon, 30 * time.Second, true}, // RFC 850
+		{429, "Tue, 29 Jul 2025 12:00:30 GMT", "yesterday", 0, false},
+		{429, "Tue, 29 Jul 2025 12:00:30 GMT", "", 0, false}, // no Date
+		{429, "", noon, 0, false},
+		{429, "-1", noon, 0, false},
+		{429, "+1", noon, 0, false},
+		{429, "1.5", noon, 0, false},
+		{429, "2s", noon, 0, false},
+		{429, "soon", noon, 0, false},
+		{502, "2", noon, 0, false},
+	} {
+		c := client(t, "http://host/", 0)
+		c.http.Transport = inMemory(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			for name, value := range map[string]string{"Retry-After": tt.after, "Date": tt.date} {
+				if value != "" {
+					w.Header().Set(name, value)
+				}
+			}
+			w.WriteHeader(tt.status)
+		}))
+		err := c.Send(t.Context(), secretMessage, 1)
+		later, ok := errors.AsType[*RetryLaterError](err)
+		if err == nil || ok != tt.ok {
+			t.Errorf("%d, Retry-After %q, Date %q: Send = %v, want a *RetryLaterError: %t", tt.status, tt.after, tt.date, err, tt.ok)
+		} else if ok && (later.After != tt.want || later.Status != tt.status) {
+			t.Errorf("%d, Retry-After %q, Date %q: Send = %+v, want after %v", tt.status, tt.after, tt.date, *later, tt.want)
+		}
+		if _, good := errors.AsType[*RejectedError](err); good {
+			t.Errorf("%d: Send = %v, want an error that asks for another try", tt.status, err)
+		}
+	}
+	err := &RetryLaterError{Status: 429, After: 2 * time.Second}
+	if got, want := err.Error(), "gateway: status 429, try again in 2s"; got != want {
+		t.Errorf("Error() = %q, want %q", got, want)
+	}
+}
+
 func TestSendWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	hang := make(chan struct{})
@@ -97,6 +152,9 @@ func TestSendWithoutAnswer(t *testing.T) {
 		if _, good := errors.AsType[*RejectedError](err); err == nil || good {
 			t.Errorf("%s: Send = %v, want an error that asks for another try", name, err)
 		}
+		if errors.Is(err, errNotConnected) {
+			t.Errorf("%s: Send = %v, but there was a connection", name, err)
+		}
 		if name == "hangs" {
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: Send = %v, want a deadline exceeded", name, err)
@@ -114,8 +172,8 @@ func TestSendWithoutAnswer(t *testing.T) {
 	url := "http://user:pass@" + l.Addr().String() + "/token"
 	_ = l.Close()
 	err = client(t, url, 0).Send(t.Context(), secretMessage, 1)
-	if err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("nobody there: Send = %v", err)
+	if err == nil || !strings.Contains(err.Error(), "refused") || !errors.Is(err, errNotConnected) {
+		t.Errorf("nobody there: Send = %v, want that there was no connection", err)
 	}
 	noSecrets(t, err)
 

@@ -48,11 +48,11 @@ func (l *grantLog) all() ([]Grant, error) {
 	own := slices.Clone(l.own)
 	l.mu.Unlock()
 	if l.file == nil {
-		return own, nil
+		return compactGrants(own), nil
 	}
 	merged, err := ReadGrants(l.path)
 	if err != nil {
-		return own, err
+		return compactGrants(own), err
 	}
 	return merged, nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"time"
 )
 
 // Grant is one line of a grants file: a permit that Redis gave to an attempt.
@@ -17,6 +16,11 @@ type Grant struct {
 	Attempt    string `json:"attempt"`     // the delivery that it was given to
 	PromisedUs int64  `json:"promised_us"` // since 1970, Redis' clock; 0 if it was never told to wait
 	GrantedUs  int64  `json:"granted_us"`  // since 1970, Redis' clock
+
+	Charges []Charge `json:"charges,omitempty"` // by rule; none with -limit
+	// Unused says that nothing was sent for sure, and its permits went back. Such a
+	// line comes behind the one without it, and stands in its place.
+	Unused bool `json:"unused,omitempty"`
 }
 
 // GrantWriter appends grants to a file, which several processes may share. It
@@ -66,17 +70,34 @@ func ReadGrants(paths ...string) ([]Grant, error) {
 		}
 		all = append(all, grants...)
 	}
+	return compactGrants(all), nil
+}
+
+// compactGrants puts grants in their order, each once.
+func compactGrants(all []Grant) []Grant {
 	slices.SortFunc(all, func(a, b Grant) int {
 		return cmp.Or(
 			cmp.Compare(a.GrantedUs, b.GrantedUs),
 			cmp.Compare(a.Key, b.Key),
 			cmp.Compare(a.ID, b.ID),
 			cmp.Compare(a.Attempt, b.Attempt),
+			compareUnused(a, b),
 		)
 	})
 	return slices.CompactFunc(all, func(a, b Grant) bool {
 		return a.GrantedUs == b.GrantedUs && a.Key == b.Key && a.ID == b.ID && a.Attempt == b.Attempt
-	}), nil
+	})
+}
+
+// compareUnused puts what is known last, that a grant was not used, first.
+func compareUnused(a, b Grant) int {
+	switch {
+	case a.Unused == b.Unused:
+		return 0
+	case a.Unused:
+		return -1
+	}
+	return 1
 }
 
 func readGrantsFile(path string) ([]Grant, error) {
@@ -91,24 +112,4 @@ func readGrantsFile(path string) ([]Grant, error) {
 		return nil, fmt.Errorf("grants: %s: %w", path, err)
 	}
 	return grants, nil
-}
-
-// Breaches counts the grants that make a window hold more than n: a key's i-th
-// grant and its (i+n)-th less than a window apart. Windows are half open: with
-// 1/60s a gap of 60 s is none, one of 59.999999 s is one. Grants may come in any order.
-func Breaches(grants []Grant, n int, window time.Duration) int {
-	byKey := map[string][]int64{}
-	for _, g := range grants {
-		byKey[g.Key] = append(byKey[g.Key], g.GrantedUs)
-	}
-	breaches := 0
-	for _, at := range byKey {
-		slices.Sort(at)
-		for i := range len(at) - n {
-			if micros(at[i+n]-at[i]) < window {
-				breaches++
-			}
-		}
-	}
-	return breaches
 }

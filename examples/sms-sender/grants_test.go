@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
 )
 
 func TestBreaches(t *testing.T) {
@@ -38,7 +41,7 @@ func TestBreaches(t *testing.T) {
 		{"three a minute", at("a", 0, 30*sec, 59*sec, 89*sec), 2, 2},
 		{"fewer than n", at("a", 0, 0), 5, 0},
 	} {
-		if got := Breaches(tt.grants, tt.n, time.Minute); got != tt.want {
+		if got := Breaches(tt.grants, queue.Rule{Name: ruleName, Limit: throttle.Sliding(tt.n, time.Minute)}); got != tt.want {
 			t.Errorf("%s: Breaches = %d, want %d", tt.name, got, tt.want)
 		}
 	}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 
@@ -9,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/redistest"
-	"github.com/headwayq/headway/throttle"
 )
 
 // redisInMemory is an embedded Redis without a socket, for bubbles.
@@ -24,18 +25,32 @@ func redisInMemory(*redis.Options) (redis.UniversalClient, func(), error) {
 }
 
 // gatewayInMemory is a gateway without a socket, for bubbles.
-func gatewayInMemory(_ context.Context, _ string, limit throttle.Limit, files []byte) (outlet, error) {
-	own := NewGateway(limit, files)
+func gatewayInMemory(_ context.Context, cfg config, files []byte) (outlet, error) {
+	own := NewGateway(cfg.policy, cfg.gwFaults, files)
 	client, err := NewGatewayClient("http://127.0.0.1/", 0)
 	if err != nil {
 		return outlet{}, err
 	}
-	client.http.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
-		w := httptest.NewRecorder()
-		own.ServeHTTP(w, r)
-		return w.Result(), nil
-	})
+	client.http.Transport = inMemory(own)
 	return outlet{client: client, own: own}, nil
+}
+
+// inMemory leads to a handler: one that aborts gives no answer, as by net/http.
+func inMemory(h http.Handler) roundTripper {
+	return func(r *http.Request) (resp *http.Response, err error) {
+		defer func() {
+			switch aborted := recover(); aborted {
+			case nil:
+			case http.ErrAbortHandler:
+				resp, err = nil, cmp.Or(r.Context().Err(), io.EOF)
+			default:
+				panic(aborted)
+			}
+		}()
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Result(), nil
+	}
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)

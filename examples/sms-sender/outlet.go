@@ -1,10 +1,6 @@
 package main
 
-import (
-	"context"
-
-	"github.com/headwayq/headway/throttle"
-)
+import "context"
 
 // outlet is where messages leave: a client, and the gateway behind it if it is
 // ours.
@@ -13,11 +9,13 @@ type outlet struct {
 	own    *Gateway // nil if the gateway was given
 }
 
-// openOutlet leads to the gateway at url, or without one to an embedded gateway.
-func openOutlet(ctx context.Context, url string, limit throttle.Limit, files []byte) (outlet, error) {
+// openOutlet leads to the gateway of the flags, or without one to an embedded
+// gateway. The secret files is that of phoneKey.
+func openOutlet(ctx context.Context, cfg config, files []byte) (outlet, error) {
 	var o outlet
+	url := cfg.gateway
 	if url == "" {
-		own, err := StartGateway(ctx, limit, files)
+		own, err := StartGateway(ctx, cfg.policy, cfg.gwFaults, files)
 		if err != nil {
 			return outlet{}, err
 		}

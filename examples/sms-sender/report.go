@@ -23,13 +23,19 @@ type Totals struct {
 	WakeChecks int64           // looks at whether a deferred message is due
 	Late       []time.Duration // a sample per send: start of the handler minus the instant it was due
 	Breaches   int             // by the granted instants, see Breaches
+	Rules      []RuleReport    // with -policy
+	PutOff     int64           // times that a Retry-After put a message off
+	LeasesLost int64           // leases that ended before their send
 	Gateway    *GatewayStats   // nil if the gateway is not ours
+	Faults     Faults          // what the gateway was told to do wrong
 	Elapsed    time.Duration
 }
 
 // Report is a run in numbers: the file that -report writes, with these fields. What
 // has no value is null: a lateness without a send, a gap when no phone got two
-// messages or the gateway is not ours.
+// messages or the gateway is not ours. Not there at all are gateway_faults without
+// -gateway-faults, put_off without that and -policy, rules and leases_lost without
+// -policy.
 type Report struct {
 	Sent         int      `json:"sent"`
 	Phones       int      `json:"phones"` // that got at least one message
@@ -44,9 +50,25 @@ type Report struct {
 	Breaches     int      `json:"breaches"`
 	ElapsedS     float64  `json:"elapsed_s"`
 
+	Rules         []RuleReport `json:"rules,omitempty"` // in the order of the policy
+	PutOff        *int64       `json:"put_off,omitempty"`
+	LeasesLost    *int64       `json:"leases_lost,omitempty"`
+	GatewayFaults *FaultReport `json:"gateway_faults,omitempty"`
+
 	perPhone []PhoneTally
 	minGap   *time.Duration
 	gateway  *GatewayStats
+}
+
+// FaultReport is what the embedded gateway did wrong because it was told to.
+type FaultReport struct {
+	Spec          string `json:"spec"`            // as -gateway-faults takes it, with the seed
+	TooMany       int    `json:"too_many"`        // see FaultStats
+	EarlyAfter429 int    `json:"early_after_429"` // not among too_many
+	UnderWay429   int    `json:"under_way_429"`   // nor these, which were granted before the sender could know
+	Unavailable   int    `json:"unavailable"`
+	TimedOut      int    `json:"timed_out"`
+	MostAtOnce    int    `json:"most_at_once"` // messages at the gateway at one instant
 }
 
 // NewReport sums up a run.
@@ -71,10 +93,29 @@ func NewReport(t *Tally, totals Totals) Report {
 		}
 	}
 	r.minGap, r.MinGapMs = least, millis(least)
+	if len(totals.Rules) > 0 {
+		r.Rules, r.LeasesLost = totals.Rules, &totals.LeasesLost
+	}
+	if len(totals.Rules) > 0 || totals.Faults != (Faults{}) {
+		r.PutOff = &totals.PutOff
+	}
 	if r.gateway != nil {
 		r.GatewayGapMs = millis(r.gateway.MinGap)
+		r.GatewayFaults = newFaultReport(totals.Faults, *r.gateway)
 	}
 	return r
+}
+
+func newFaultReport(f Faults, g GatewayStats) *FaultReport {
+	if g.Faults == nil {
+		return nil
+	}
+	return &FaultReport{
+		Spec:    f.String(),
+		TooMany: g.Faults.TooMany, EarlyAfter429: g.Faults.EarlyAfter429, UnderWay429: g.Faults.UnderWay429,
+		Unavailable: g.Faults.Unavailable, TimedOut: g.Faults.TimedOut,
+		MostAtOnce: g.MostAtOnce,
+	}
 }
 
 // WriteFile writes r as JSON.
@@ -106,26 +147,48 @@ func (r Report) Print(w io.Writer) error {
 	if len(r.perPhone) > 0 {
 		b.WriteString("\n")
 	}
-	fmt.Fprintf(&b, "sent\t%d to %d phones in %.1f s\n", r.Sent, r.Phones, r.ElapsedS)
-	fmt.Fprintf(&b, "failed\t%d\n", r.Failed)
-	fmt.Fprintf(&b, "deferred\t%d\n", r.Deferred)
-	fmt.Fprintf(&b, "admissions\t%d%s\n", r.Admissions, r.perMessage())
-	fmt.Fprintf(&b, "wake checks\t%d\n", r.WakeChecks)
-	fmt.Fprintf(&b, "lateness\tp50 %s, p99 %s\n", ms(r.LateP50Ms), ms(r.LateP99Ms))
-	if g := r.gateway; g != nil {
-		fmt.Fprintf(&b, "at the gateway\t%d, %d of them again\n", g.Messages, g.Duplicates)
-		fmt.Fprintf(&b, "smallest gap\t%s between grants, %s between arrivals\n", gap(r.minGap), gap(g.MinGap))
-		fmt.Fprintf(&b, "breaches\t%d by the grants, %d by the gateway's clock\n", r.Breaches, g.Breaches)
-	} else {
-		fmt.Fprintf(&b, "smallest gap\t%s between grants\n", gap(r.minGap))
-		fmt.Fprintf(&b, "breaches\t%d\n", r.Breaches)
+	if len(r.Rules) > 0 {
+		printRules(&b, r.Rules)
+		b.WriteString("\n")
 	}
+	r.printTotals(&b)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	_, err := io.WriteString(tw, b.String())
 	if err = errors.Join(err, tw.Flush()); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
 	return nil
+}
+
+func (r Report) printTotals(b *strings.Builder) {
+	fmt.Fprintf(b, "sent\t%d to %d phones in %.1f s\n", r.Sent, r.Phones, r.ElapsedS)
+	fmt.Fprintf(b, "failed\t%d\n", r.Failed)
+	fmt.Fprintf(b, "deferred\t%d\n", r.Deferred)
+	if r.PutOff != nil {
+		fmt.Fprintf(b, "put off\t%d by the provider\n", *r.PutOff)
+	}
+	if r.LeasesLost != nil {
+		fmt.Fprintf(b, "leases lost\t%d\n", *r.LeasesLost)
+	}
+	fmt.Fprintf(b, "admissions\t%d%s\n", r.Admissions, r.perMessage())
+	fmt.Fprintf(b, "wake checks\t%d\n", r.WakeChecks)
+	fmt.Fprintf(b, "lateness\tp50 %s, p99 %s\n", ms(r.LateP50Ms), ms(r.LateP99Ms))
+	g := r.gateway
+	if g == nil {
+		fmt.Fprintf(b, "smallest gap\t%s between grants\n", gap(r.minGap))
+		fmt.Fprintf(b, "breaches\t%d\n", r.Breaches)
+		return
+	}
+	fmt.Fprintf(b, "at the gateway\t%d, %d of them again\n", g.Messages, g.Duplicates)
+	if r.GatewayFaults != nil || len(r.Rules) > 0 {
+		fmt.Fprintf(b, "most at once\t%d\n", g.MostAtOnce)
+	}
+	if f := r.GatewayFaults; f != nil {
+		fmt.Fprintf(b, "faults\t%d × 429, %d × 503, %d without an answer\n", f.TooMany, f.Unavailable, f.TimedOut)
+		fmt.Fprintf(b, "early after 429\t%d, %d were under way\n", f.EarlyAfter429, f.UnderWay429)
+	}
+	fmt.Fprintf(b, "smallest gap\t%s between grants, %s between arrivals\n", gap(r.minGap), gap(g.MinGap))
+	fmt.Fprintf(b, "breaches\t%d by the grants, %d by the gateway's clock\n", r.Breaches, g.Breaches)
 }
 
 func (r Report) perMessage() string {

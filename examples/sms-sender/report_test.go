@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/headwayq/headway/worker"
 )
 
 func report(t *testing.T) Report {
@@ -27,6 +29,36 @@ func report(t *testing.T) Report {
 		Deferred: 1, Admissions: 4, WakeChecks: 2, Late: late, Elapsed: 60_123_456 * time.Microsecond,
 		Gateway: &GatewayStats{Messages: 3, Phones: 2, MinGap: new(60 * sec)},
 	})
+}
+
+// faulty is the same with a gateway that was told to fail.
+func faulty(t *testing.T) Report {
+	t.Helper()
+	var tally Tally
+	tally.Sent("+12025550117", 0)
+	return NewReport(&tally, Totals{
+		Admissions: 5, Elapsed: sec, PutOff: 7, LeasesLost: 9,
+		Faults: Faults{TooMany: 50_000, After: 2 * sec, Timeout: 5000, Seed: 7},
+		Gateway: &GatewayStats{
+			Messages: 5, Duplicates: 4, Phones: 1, MostAtOnce: 6, MinGap: new(60 * sec),
+			Faults: &FaultStats{TooMany: 1, EarlyAfter429: 2, UnderWay429: 1, Unavailable: 3, TimedOut: 4},
+		},
+	})
+}
+
+// ruled is the same under a policy from a file.
+func ruled(t *testing.T) Report {
+	t.Helper()
+	p := mustPolicy(t, "policy.yaml")
+	gateway := &GatewayStats{Messages: 1, Phones: 1, MostAtOnce: 51, Breaches: 2, BrokenBy: map[string]int{"phone-day": 2}}
+	grants := []Grant{
+		{GrantedUs: 1, Charges: []Charge{{Rule: "phone-minute", Key: "k", Cost: 1}, {Rule: "provider-slots", Key: "p", Cost: 1}}},
+		{GrantedUs: 2, Charges: []Charge{{Rule: "phone-minute", Key: "k", Cost: 1}, {Rule: "provider-slots", Key: "p", Cost: 1}}},
+	}
+	rules := judge(p, grants, gateway, []worker.RuleStats{{Rule: "phone-minute", Bound: 4, Waited: 90 * sec}, {Rule: "unheard-of", Bound: 1}})
+	var tally Tally
+	tally.Sent("+12025550117", 0)
+	return NewReport(&tally, Totals{Elapsed: sec, Rules: rules, Breaches: 1, PutOff: 3, LeasesLost: 2, Gateway: gateway})
 }
 
 func TestReportFile(t *testing.T) {
@@ -48,6 +80,100 @@ func TestReportFile(t *testing.T) {
   "gateway_gap_ms": 60000,
   "breaches": 0,
   "elapsed_s": 60.123
+}
+`},
+		"faults": {faulty(t), `{
+  "sent": 1,
+  "phones": 1,
+  "failed": 0,
+  "deferred": 0,
+  "admissions": 5,
+  "wake_checks": 0,
+  "late_p50_ms": null,
+  "late_p99_ms": null,
+  "min_gap_ms": null,
+  "gateway_gap_ms": 60000,
+  "breaches": 0,
+  "elapsed_s": 1,
+  "put_off": 7,
+  "gateway_faults": {
+    "spec": "429=5%,after=2s,timeout=0.5%,seed=7",
+    "too_many": 1,
+    "early_after_429": 2,
+    "under_way_429": 1,
+    "unavailable": 3,
+    "timed_out": 4,
+    "most_at_once": 6
+  }
+}
+`},
+		"rules": {ruled(t), `{
+  "sent": 1,
+  "phones": 1,
+  "failed": 0,
+  "deferred": 0,
+  "admissions": 0,
+  "wake_checks": 0,
+  "late_p50_ms": null,
+  "late_p99_ms": null,
+  "min_gap_ms": null,
+  "gateway_gap_ms": null,
+  "breaches": 1,
+  "elapsed_s": 1,
+  "rules": [
+    {
+      "rule": "daytime",
+      "is": "gate 08:00-21:00 recipient",
+      "bound": 0,
+      "waited_s": 0,
+      "waited_mean_s": null,
+      "breaches": 0,
+      "gateway_breaches": null,
+      "at_once_most": null
+    },
+    {
+      "rule": "phone-minute",
+      "is": "sliding 1/1m",
+      "bound": 4,
+      "waited_s": 90,
+      "waited_mean_s": 22.5,
+      "breaches": 1,
+      "gateway_breaches": 0,
+      "at_once_most": null
+    },
+    {
+      "rule": "phone-day",
+      "is": "sliding 10/1d",
+      "bound": 0,
+      "waited_s": 0,
+      "waited_mean_s": null,
+      "breaches": 0,
+      "gateway_breaches": 2,
+      "at_once_most": null
+    },
+    {
+      "rule": "provider-second",
+      "is": "gcra 100/1s burst 20",
+      "bound": 0,
+      "waited_s": 0,
+      "waited_mean_s": null,
+      "breaches": 0,
+      "gateway_breaches": null,
+      "at_once_most": null
+    },
+    {
+      "rule": "provider-slots",
+      "is": "concurrent 50 lease 30s",
+      "bound": 0,
+      "waited_s": 0,
+      "waited_mean_s": null,
+      "breaches": null,
+      "gateway_breaches": null,
+      "at_once_most": 51
+    }
+  ],
+  "put_off": 3,
+  "leases_lost": 2
 }
 `},
 		"nothing sent": {NewReport(&Tally{}, Totals{}), `{
@@ -103,6 +229,48 @@ lateness        p50 100 ms, p99 198 ms
 at the gateway  3, 0 of them again
 smallest gap    60.001 s between grants, 60.000 s between arrivals
 breaches        0 by the grants, 0 by the gateway's clock
+`},
+		"faults": {faulty(t), `
+phone     sent  smallest gap
++12…0117  1     -
+
+sent             1 to 1 phones in 1.0 s
+failed           0
+deferred         0
+put off          7 by the provider
+admissions       5, 5.00 per message
+wake checks      0
+lateness         p50 -, p99 -
+at the gateway   5, 4 of them again
+most at once     6
+faults           1 × 429, 3 × 503, 4 without an answer
+early after 429  2, 1 were under way
+smallest gap     - between grants, 60.000 s between arrivals
+breaches         0 by the grants, 0 by the gateway's clock
+`},
+		"rules": {ruled(t), `
+phone     sent  smallest gap
++12…0117  1     -
+
+rule             limit or gate            bound  waited  each    broken
+daytime          08:00-21:00 recipient    0      0.0 s   -       0
+phone-minute     sliding 1/1m             4      90.0 s  22.5 s  1
+phone-day        sliding 10/1d            0      0.0 s   -       0, 2 at the gateway
+provider-second  gcra 100/1s burst 20     0      0.0 s   -       0
+provider-slots   concurrent 50 lease 30s  0      0.0 s   -       51 at once
+
+sent            1 to 1 phones in 1.0 s
+failed          0
+deferred        0
+put off         3 by the provider
+leases lost     2
+admissions      0, 0.00 per message
+wake checks     0
+lateness        p50 -, p99 -
+at the gateway  1, 0 of them again
+most at once    51
+smallest gap    - between grants, - between arrivals
+breaches        1 by the grants, 2 by the gateway's clock
 `},
 		"nothing sent": {NewReport(&Tally{}, Totals{}), `
 sent          0 to 0 phones in 0.0 s

@@ -11,8 +11,6 @@ import (
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
-
-	"github.com/headwayq/headway/throttle"
 )
 
 // Exit codes.
@@ -30,7 +28,7 @@ type env struct {
 	// For tests; nil means asynq's delays, [openRedis] and [openOutlet].
 	retryDelay asynq.RetryDelayFunc
 	openRedis  func(*redis.Options) (rdb redis.UniversalClient, closeRedis func(), err error)
-	openOutlet func(ctx context.Context, url string, limit throttle.Limit, files []byte) (outlet, error)
+	openOutlet func(ctx context.Context, cfg config, files []byte) (outlet, error)
 }
 
 // run is the program: it returns the exit code. Ending ctx ends it gracefully.
@@ -42,6 +40,12 @@ func run(ctx context.Context, args []string, e env) int {
 	if err != nil {
 		_, _ = fmt.Fprintf(e.stderr, "sms-sender: %v\n-h lists the flags\n", err)
 		return exitUsage
+	}
+	if cfg.policyFile != "" {
+		if cfg.policy, err = readPolicy(cfg.policyFile); err != nil {
+			_, _ = fmt.Fprintf(e.stderr, "sms-sender: %v\n", err)
+			return exitUsage
+		}
 	}
 	var msgs []Message
 	if cfg.role.enqueues() {
@@ -88,7 +92,48 @@ func readMessages(cfg config, e env) ([]Message, error) {
 	} else {
 		SetRandomIDs(msgs)
 	}
-	return msgs, nil
+	if cfg.input == "" {
+		msgs = sampleByDay(msgs, cfg.policy, e.stderr)
+	}
+	return admissible(msgs, cfg, e.stderr)
+}
+
+// sampleByDay leaves out of the sample what a gate of the policy holds up: it is to
+// show something at once. A sample of which nothing is left waits.
+func sampleByDay(msgs []Message, p policy, w io.Writer) []Message {
+	now := time.Now()
+	free, held := p.holdUps(msgs, now)
+	if len(held) == 0 || len(free) == 0 {
+		return msgs
+	}
+	_, _ = fmt.Fprintf(w, "sample: %s of %d left out, which would wait:\n", count(len(msgs)-len(free), "message"), len(msgs))
+	for _, h := range held {
+		_, _ = fmt.Fprintf(w, "  %s\n", h.text(now))
+	}
+	return free
+}
+
+// admissible returns the messages that the policy can ever let through: none if
+// others are among them, unless these are to be skipped.
+func admissible(msgs []Message, cfg config, w io.Writer) ([]Message, error) {
+	var good []Message
+	var faults []error
+	for _, m := range msgs {
+		if _, err := cfg.policy.demand(m); err != nil {
+			faults = append(faults, fmt.Errorf("message to %s: %w", mask(m.To), err))
+			continue
+		}
+		good = append(good, m)
+	}
+	if len(faults) == 0 {
+		return good, nil
+	}
+	err := fmt.Errorf("-policy: %s that it never lets through\n%w", count(len(faults), "message"), errors.Join(faults...))
+	if !cfg.skipInvalid || len(good) == 0 {
+		return nil, err
+	}
+	_, _ = fmt.Fprintf(w, "skipped: %v\n", err)
+	return good, nil
 }
 
 // printFaults prints all faults of an input, however many.
@@ -123,17 +168,6 @@ func count(n int, noun string) string {
 		noun += "s"
 	}
 	return fmt.Sprintf("%d %s", n, noun)
-}
-
-// atLeast returns how long the limit makes msgs take: the phone with the most
-// messages decides.
-func atLeast(msgs []Message, limit throttle.Limit) time.Duration {
-	most, perPhone := 0, map[string]int{}
-	for _, m := range msgs {
-		perPhone[m.To]++
-		most = max(most, perPhone[m.To])
-	}
-	return time.Duration(max(0, most-1)/limit.Permits()) * limit.Window()
 }
 
 // phoneCount returns how many phones msgs go to.

@@ -7,6 +7,7 @@ import (
 	"github.com/hibiken/asynq"
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/worker"
 )
 
@@ -14,6 +15,7 @@ import (
 // go now is settled, and it only sends. It is safe for concurrent use.
 type sender struct {
 	client *GatewayClient
+	policy policy
 	grants *grantLog
 	tally  *Tally
 	files  []byte // of phoneKey
@@ -42,18 +44,39 @@ func (s *sender) ProcessTask(ctx context.Context, task *asynq.Task) error {
 	if !d.Promised.IsZero() {
 		g.PromisedUs = d.Promised.UnixMicro()
 	}
+	if g.Charges, err = s.policy.charges(task.Payload(), s.files); err != nil {
+		return finalError{err}
+	}
 	// Noted before it is used: a process that dies in the POST has shown its grant.
 	if err := s.grants.add(g); err != nil {
 		return err
 	}
 	if err := s.client.Send(ctx, m, g.GrantedUs); err != nil {
-		if _, ok := errors.AsType[*RejectedError](err); ok {
-			return finalError{err}
-		}
-		return err
+		return s.notSent(err, g)
 	}
 	s.tally.Sent(m.To, g.GrantedUs)
 	return nil
+}
+
+// notSent returns what the handler makes of an error of [GatewayClient.Send]: it
+// decides whether there is another try, and when, and whether this one is paid for.
+func (s *sender) notSent(err error, g Grant) error {
+	_, refused := errors.AsType[*RejectedError](err)
+	later, wait := errors.AsType[*RetryLaterError](err)
+	connected := !errors.Is(err, errNotConnected)
+	switch {
+	case refused:
+		err = finalError{err}
+	case wait: // the phone is left alone for so long, by all its messages
+		err = worker.RetryAfter(err, later.After)
+	case !connected: // all else may have been sent
+		err = worker.NotCharged(err)
+	}
+	if !connected || s.policy.Pay == queue.PaySuccess {
+		g.Unused = true
+		return errors.Join(err, s.grants.add(g))
+	}
+	return err
 }
 
 // HandleError implements [asynq.ErrorHandler]. asynq calls it before it retries or

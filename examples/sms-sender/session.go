@@ -64,7 +64,7 @@ func (s *session) run(ctx context.Context) error {
 	}
 	defer closeRedis()
 	s.rdb = rdb
-	if s.secret, err = loadSecret(ctx, s.rdb, s.cfg.limit.Window()); err != nil {
+	if s.secret, err = loadSecret(ctx, s.rdb, s.cfg.policy.longest()); err != nil {
 		return err
 	}
 	s.backlog = newBacklog(s.rdb, s.cfg.role == roleWork)
@@ -87,7 +87,7 @@ func (s *session) onlyEnqueue(ctx context.Context) error {
 
 // work runs a pool until the end, which is Ctrl-C or an empty queue, and sums up.
 func (s *session) work(ctx context.Context) error {
-	out, err := s.env.openOutlet(ctx, s.cfg.gateway, s.cfg.limit, s.secret.forFiles())
+	out, err := s.env.openOutlet(ctx, s.cfg, s.secret.forFiles())
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (s *session) work(ctx context.Context) error {
 
 // newPool is how a program uses Headway: a handler, a policy, a pool.
 func (s *session) newPool(out outlet) (*worker.Pool, error) {
-	h := &sender{client: out.client, grants: s.grants, tally: &s.tally, files: s.secret.forFiles(), log: s.log}
+	h := &sender{client: out.client, policy: s.cfg.policy, grants: s.grants, tally: &s.tally, files: s.secret.forFiles(), log: s.log}
 	mux := asynq.NewServeMux()
 	mux.Handle(taskType, h)
 	return worker.New(s.rdb, mux, worker.Config{
@@ -123,7 +123,7 @@ func (s *session) newPool(out outlet) (*worker.Pool, error) {
 			RetryDelayFunc:  s.env.retryDelay,
 			ShutdownTimeout: sendGrace,
 		},
-		Policies: []queue.Policy{smsPolicy(s.cfg.limit)},
+		Policies: []queue.Policy{s.cfg.policy.Policy},
 		Throttle: throttle.Config{Secret: s.secret.forKeys()},
 		Logger:   s.log,
 		Observer: &s.watch,
@@ -166,7 +166,7 @@ func (s *session) runPool(ctx context.Context, pool *worker.Pool) error {
 
 // enqueue enqueues the messages and says how many.
 func (s *session) enqueue(ctx context.Context) error {
-	client, err := queue.NewClient(s.rdb, smsPolicy(s.cfg.limit))
+	client, err := queue.NewClient(s.rdb, s.cfg.policy.Policy)
 	if err != nil {
 		return err
 	}
@@ -207,15 +207,29 @@ func (s *session) announce(out outlet) {
 	} else {
 		s.say("gateway  embedded, sends nothing: %s", out.own.URL())
 	}
-	s.say("limit    %s per phone", strings.TrimPrefix(s.cfg.limit.String(), "sliding "))
+	if f := s.cfg.gwFaults; f != (Faults{}) {
+		s.say("faults   %v", f) // with its seed, for whoever wants to see them again
+	}
+	if s.cfg.policy.file {
+		for _, r := range s.cfg.policy.Rules {
+			s.say("rule     %s: %s", r.Name, ruleText(r))
+		}
+	} else {
+		s.say("limit    %s per phone", strings.TrimPrefix(s.cfg.limit.String(), "sliding "))
+	}
 	if !s.cfg.role.enqueues() {
 		return
 	}
 	takes := ""
-	if least := atLeast(s.msgs, s.cfg.limit); least > 0 {
+	if least := s.cfg.policy.atLeast(s.msgs); least > 0 {
 		takes = fmt.Sprintf(": %v at least", least)
 	}
 	s.say("input    %s to %s%s", count(len(s.msgs), "message"), count(phoneCount(s.msgs), "phone"), takes)
+	now := time.Now()
+	_, held := s.cfg.policy.holdUps(s.msgs, now)
+	for _, h := range held {
+		s.say("waits    %s", h.text(now))
+	}
 }
 
 // sayWhatIsLeft tells whoever pressed Ctrl-C how it goes on.
@@ -248,15 +262,29 @@ func (s *session) sumUp(stats worker.Stats, out outlet, elapsed time.Duration) e
 	grants, err := s.grants.all()
 	errs := []error{err}
 	gateway := out.stats()
-	r := NewReport(&s.tally, Totals{
+	rules := judge(s.cfg.policy, grants, gateway, stats.Rules)
+	breaches := 0
+	for _, r := range rules {
+		if r.Breaches != nil {
+			breaches += *r.Breaches
+		}
+	}
+	totals := Totals{
 		Deferred:   stats.Deferred,
 		Admissions: stats.Admissions,
 		WakeChecks: stats.WakeChecks,
 		Late:       s.watch.lateness(),
-		Breaches:   Breaches(grants, s.cfg.limit.Permits(), s.cfg.limit.Window()),
+		Breaches:   breaches,
+		PutOff:     stats.PutOff,
+		LeasesLost: stats.LeasesLost,
 		Gateway:    gateway,
+		Faults:     s.cfg.gwFaults,
 		Elapsed:    elapsed,
-	})
+	}
+	if s.cfg.policy.file {
+		totals.Rules = rules
+	}
+	r := NewReport(&s.tally, totals)
 	s.say("") // a line between the progress and the table, on a terminal
 	errs = append(errs, r.Print(s.env.stdout))
 	if s.cfg.report != "" {
@@ -265,13 +293,31 @@ func (s *session) sumUp(stats worker.Stats, out outlet, elapsed time.Duration) e
 	if s.cfg.arrivals != "" {
 		errs = append(errs, writeArrivalsFile(s.cfg.arrivals, out.own.Arrivals()))
 	}
-	if r.Breaches > 0 {
-		errs = append(errs, fmt.Errorf("the limit was broken: %s by the granted instants", count(r.Breaches, "time")))
+	return errors.Join(append(errs, broken(s.cfg.policy, rules, gateway)...)...)
+}
+
+// broken is what went wrong by the judges of a run.
+func broken(p policy, rules []RuleReport, gateway *GatewayStats) []error {
+	var errs []error
+	for _, r := range rules {
+		what := "the limit"
+		if p.file {
+			what = fmt.Sprintf("rule %q", r.Rule)
+		}
+		if n := r.Breaches; n != nil && *n > 0 {
+			errs = append(errs, fmt.Errorf("%s was broken: %s by the granted instants", what, count(*n, "time")))
+		}
+		if n := r.GatewayBreaches; n != nil && *n > 0 {
+			errs = append(errs, fmt.Errorf("%s was broken: %s by the gateway's clock", what, count(*n, "time")))
+		}
+		if r.tooMany {
+			errs = append(errs, fmt.Errorf("%s was broken: %d at once at the gateway", what, gateway.MostAtOnce))
+		}
 	}
-	if gateway != nil && gateway.Breaches > 0 {
-		errs = append(errs, fmt.Errorf("the limit was broken: %s by the gateway's clock", count(gateway.Breaches, "time")))
+	if gateway != nil && gateway.Faults != nil && gateway.Faults.EarlyAfter429 > 0 {
+		errs = append(errs, fmt.Errorf("a Retry-After was not heeded: %s came before it had passed", count(gateway.Faults.EarlyAfter429, "message")))
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 func writeArrivalsFile(path string, log []Arrival) error {

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
+)
+
+func TestNotSent(t *testing.T) {
+	t.Parallel()
+	later := &RetryLaterError{Status: 429, After: 2 * time.Second}
+	onSuccess := smsPolicy(throttle.Sliding(1, time.Minute))
+	onSuccess.Pay = queue.PaySuccess
+	for _, tt := range []struct {
+		name                 string
+		policy               policy
+		err                  error
+		final, putOff, given bool // given back
+	}{
+		{"refused", policy{}, &RejectedError{Status: 400}, true, false, false},
+		{"later", policy{}, later, false, true, false},
+		{"no connection", policy{}, fmt.Errorf("gateway: %w", errNotConnected), false, false, true},
+		{"no answer", policy{}, errors.New("no answer"), false, false, false},
+		{"refused, and success pays", onSuccess, &RejectedError{Status: 400}, true, false, true},
+		{"later, and success pays", onSuccess, later, false, true, true},
+	} {
+		grants := &grantLog{}
+		s := &sender{policy: tt.policy, grants: grants}
+		g := Grant{ID: "1", Key: "k", Attempt: "a", GrantedUs: 1}
+		if err := grants.add(g); err != nil {
+			t.Fatal(err)
+		}
+		got := s.notSent(tt.err, g)
+		after, putOff := errors.AsType[*worker.RetryAfterError](got)
+		if !errors.Is(got, tt.err) || errors.Is(got, asynq.SkipRetry) != tt.final || putOff != tt.putOff {
+			t.Errorf("%s: notSent = %v", tt.name, got)
+		}
+		if putOff && after.After != 2*time.Second {
+			t.Errorf("%s: put off for %v, want 2 s", tt.name, after.After)
+		}
+		all, err := grants.all()
+		if err != nil || len(all) != 1 || all[0].Unused != tt.given {
+			t.Errorf("%s: grants = %+v, %v, want one, given back: %v", tt.name, all, err, tt.given)
+		}
+	}
+}
