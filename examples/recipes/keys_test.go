@@ -1,0 +1,89 @@
+package recipes
+
+import (
+	"context"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
+)
+
+// generalised names a key as docs/redis-keys.md does.
+var generalised = strings.NewReplacer("{+15550100}", "{<id>}", "{acme}", "{<id>}", "{default}", "{<queue>}",
+	":phone-minute", ":<rule>", ":phone-day", ":<rule>", ":provider", ":<rule>", ":slots", ":<rule>")
+
+var (
+	policyHash = regexp.MustCompile(`:turns:[0-9a-f]{16}$`)
+	keyRow     = regexp.MustCompile("(?m)^\\| `(hw:[^`]+)` \\| ([a-z ]+) \\|")
+	redisType  = map[string]string{"sorted set": "zset", "string": "string", "hash": "hash"}
+)
+
+// TestRedisKeys: docs/redis-keys.md lists the keys that a pool leaves in Redis, with
+// their types, and no others.
+func TestRedisKeys(t *testing.T) {
+	t.Parallel()
+	documented := map[string]string{}
+	for _, m := range keyRow.FindAllStringSubmatch(read(t, filepath.Join("..", "..", "docs", "redis-keys.md")), -1) {
+		documented[m[1]] = redisType[m[2]]
+	}
+	shut, err := throttle.ParseGate("09:00-10:00 UTC")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := SMS()
+	p.Rules = append(p.Rules, queue.Rule{Name: "slots", Limit: throttle.Concurrent(1, 30*time.Second), Key: queue.ConstantKey("acme")})
+	gated := queue.Policy{Type: "sms:ad", Rules: append(slices.Clone(p.Rules), queue.Rule{Name: "night", Gate: shut})}
+	inBubble(t, func(t *testing.T, b *bed) {
+		seen := map[string]string{}
+		look := func() {
+			keys, err := b.rdb.Keys(t.Context(), "hw:*").Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, key := range keys {
+				name := generalised.Replace(policyHash.ReplaceAllString(key, ":turns:<policy>"))
+				seen[name] = b.rdb.Type(t.Context(), key).Val()
+			}
+		}
+		b.work(func(ctx context.Context, task *asynq.Task) error {
+			look()
+			if id, _ := asynq.GetTaskID(ctx); id == "off" && len(b.grants(id)) == 1 {
+				return worker.RetryAfter(nil, time.Second)
+			}
+			return worker.Settle(ctx, 2, "phone-day")
+		}, p, gated)
+		b.enqueue("sms:send", "a", `{"to":"+15550100"}`)
+		b.enqueue("sms:send", "b", `{"to":"+15550100"}`)
+		b.enqueue("sms:ad", "ad", `{"to":"+15550100"}`)
+		b.enqueue("sms:send", "off", `{"to":"+15550101"}`)
+		provider := b.pool.Limiter("provider")
+		if _, err := provider.CloseRule(t.Context(), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if err := provider.SetLimit(t.Context(), throttle.GCRA(50, time.Second, 10)); err != nil {
+			t.Fatal(err)
+		}
+		for range 500 {
+			time.Sleep(10 * time.Millisecond) // of the bubble: some keys are there for moments
+			look()
+		}
+		for name := range maps.Clone(seen) {
+			if strings.Contains(name, "{+15550101}") { // the same as of the other phone
+				delete(seen, name)
+			}
+		}
+		if diff := cmp.Diff(documented, seen); diff != "" {
+			t.Errorf("keys of docs/redis-keys.md (-) and those in Redis (+):\n%s", diff)
+		}
+	})
+}

@@ -1,0 +1,51 @@
+package recipes
+
+import (
+	"io"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
+)
+
+// SMS is a policy of three rules on two keys.
+func SMS() queue.Policy {
+	to := queue.MustJSONKey("$.to")
+	return queue.Policy{Type: "sms:send", Rules: []queue.Rule{ // narrowest key first
+		{Name: "phone-minute", Limit: throttle.Sliding(1, time.Minute), Key: to},
+		{Name: "phone-day", Limit: throttle.Sliding(10, 24*time.Hour), Key: to},
+		{Name: "provider", Limit: throttle.GCRA(100, time.Second, 20), Key: queue.ConstantKey("acme")},
+	}}
+}
+
+// NewPool runs tasks by policies from files.
+func NewPool(rdb redis.UniversalClient, handler asynq.Handler, files ...string) (*worker.Pool, error) {
+	policies, err := queue.ReadPolicyFiles(files...)
+	if err != nil {
+		return nil, err // everything that is wrong, each with its line
+	}
+	return worker.New(rdb, handler, worker.Config{Policies: policies})
+}
+
+// Tenants reads a file whose key is found by a function.
+func Tenants(file io.Reader) ([]queue.Policy, error) {
+	fn := queue.Funcs{Keys: map[string]queue.KeyFunc{
+		"tenant": func(t *asynq.Task) (string, error) { return t.Headers()["tenant"], nil },
+	}}
+	return fn.ReadPolicies("tenants.yaml", file)
+}
+
+// Serve is asynq's own server, with limits around its handler.
+func Serve(rdb redis.UniversalClient, mux *asynq.ServeMux, policies ...queue.Policy) (*worker.Adapter, *asynq.Server, error) {
+	a, err := worker.NewAdapter(rdb, worker.Config{Policies: policies})
+	if err != nil {
+		return nil, nil, err
+	}
+	mux.Use(a.Handler) // or srv.Start(a.Handler(mux))
+	srv := asynq.NewServerFromRedisClient(a.Client(), a.Server(asynq.Config{Concurrency: 10}))
+	return a, srv, nil // a.Start(ctx), srv.Start(mux); then a.Stop(), srv.Shutdown(), a.Close()
+}
