@@ -30,7 +30,7 @@ for i, L in ipairs(P) do
     given, at = 1, max(held, now)
   end
   if held and back > 0 and given == 1 and job ~= "" then -- a copy of this call finds nothing given: it must not take the place away
-    if back > 1 then join_head(L, L.turns, back, now, false) else join_head(L, L.line, at, now, i > 1) end
+    if back > 1 then join_at(L, L.turns, first_ticket(L), back, now, false) else join_at(L, L.line, first_ticket(L), at, now, i > 1) end
   end
 end
 for _, L in ipairs(P) do next_turns(L, now, turns, true) end

@@ -9,6 +9,14 @@
 -- returns  {status, part, now_us, until_us, version, turns, then per turn: part, at_us, job}, integers, but for job, which is text
 --          status 1 done, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in version; part
 --          is the one that can't be read
+--
+-- Who is put off goes first once the key is open: behind those who were put off
+-- before it in the same closing, and before all others. Their tickets count up by 1.
+-- In `promised`, PARK higher than they are:
+--
+--   SINCE       from when on the key is closed
+--   LAST, IN    the ticket of the one who was put off last, and since when that closing was
+--   SQUEEZED    permits of those who stand between two whole ROOMs
 local count, job, span, rule = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local now = clock()
@@ -17,9 +25,25 @@ local failed, which, newer = open_parts(P, now)
 if failed then return { failed, which, now, 0, newer, 0 } end
 local shut, until_us, turns = P[rule], 0, {}
 
+-- put_off gives me the ticket behind the last who was put off since then; were they
+-- so many that there is no room left, that of the last
+local function put_off(L, since)
+  local ticket = first_ticket(L)
+  local v = redis.call("ZMSCORE", L.promised, LAST, IN)
+  local last = v[1] and v[1] - PARK
+  if last and tonumber(v[2]) == since and last >= ticket then
+    ticket = min(last + 1, (floor(last / ROOM) + 1) * ROOM - 1)
+    redis.call("ZADD", L.promised, int((tonumber(redis.call("ZSCORE", L.promised, SQUEEZED)) or PARK) + L.want), SQUEEZED)
+  end
+  redis.call("ZADD", L.promised, int(ticket + PARK), LAST, int(since), IN)
+  return ticket
+end
+
 if span > 0 then
-  until_us = max(told(shut, CLOSED) or 0, now + span)
-  redis.call("ZADD", shut.promised, int(until_us), CLOSED)
+  local before = told(shut, CLOSED) or 0
+  local since = before > now and told(shut, SINCE) or now + PARK
+  until_us = max(before, now + span)
+  redis.call("ZADD", shut.promised, int(until_us), CLOSED, int(since), SINCE)
   live(shut.promised, until_us - now + 1000000)
   for _, L in ipairs(P) do
     look(L, now)
@@ -27,11 +51,11 @@ if span > 0 then
   end
   if job ~= "" and not shut.ticket then
     for i, L in ipairs(P) do -- first in all of them: an order that differs between rules would never end
-      if not L.ticket then join_head(L, i == rule and L.line or L.turns, until_us, now, false) end
+      if not L.ticket then join_at(L, i == rule and L.line or L.turns, put_off(L, since), until_us, now, false) end
     end
   end
 else
-  redis.call("ZREM", shut.promised, CLOSED)
+  redis.call("ZREM", shut.promised, CLOSED, SINCE)
   shut.closed = closed(shut, now)
   next_turns(shut, now, turns, true)
 end

@@ -1,17 +1,20 @@
 -- line.lua: who waits on a key, in which order, and what they were promised.
 --
 -- line      sorted set, member "cost:job", score = ticket, which orders the line:
---           that of the one before plus its cost. Who comes too late is parked: the same ticket, PARK lower, so it
---           holds up nobody and finds its turn again
+--           that of the one before plus ROOM for each permit of its cost. Who comes too late is parked: the same
+--           ticket, PARK lower, so it holds up nobody and finds its turn again
 -- turns     sorted set, the same, of the jobs of one policy that another of its
 --           rules holds up: each keeps its turn among jobs of that policy, and does not exist for others
 -- promised  sorted set, the members of both, score = the instant told last;
---           the member MIXED while costs in the line differ; the member CLOSED until when the key is closed
+--           the member MIXED while costs in the line differ; the member CLOSED until when the key is closed,
+--           and those of close.lua with scores above all instants
 
 local MIXED, CLOSED = "mixed", "closed"
+local SINCE, LAST, IN, SQUEEZED = "closed since", "put off last", "put off in", "squeezed"
 local GRACE = 100000 -- how long after its last promise a head keeps its place
 local LATE = 3600000000 -- how long it stays parked
 local PARK = 4503599627370496
+local ROOM = 4096 -- tickets a permit: between two places there is room for those who are put off, see close.lua
 local PARKED, LIVE = "(-2251799813685248", "-2251799813685248" -- below and above
 
 local function cost_of(member)
@@ -112,19 +115,21 @@ local function below(set, ticket)
 end
 
 -- permits of so many who wait, and so many turns, from a ticket on. Equal costs are
--- counted exactly; with mixed costs tickets bound it from above.
+-- counted exactly; with mixed costs tickets bound it from above, with the costs of
+-- those who were squeezed in between.
 local function permits(L, waiting, turns, from)
   if not L.mixed then return (waiting + turns) * cost_of(L.waiting > 0 and L.front or L.turn_front) end
   local ends = -PARK
   if L.waiting > 0 then
     local m, ticket = at_rank(L.line, L.first + L.waiting - 1)
-    ends = ticket + cost_of(m)
+    ends = ticket + cost_of(m) * ROOM
   end
   if L.turns_ahead > 0 then
     local m, ticket = at_rank(L.turns, L.turn + L.turns_ahead - 1)
-    ends = max(ends, ticket + cost_of(m))
+    ends = max(ends, ticket + cost_of(m) * ROOM)
   end
-  return ends - from
+  local squeezed = redis.call("ZSCORE", L.promised, SQUEEZED)
+  return ceil((ends - from) / ROOM) + (squeezed and squeezed - PARK or 0)
 end
 
 -- rank finds how much is ahead of me, or of a newcomer: `ahead` permits; and
@@ -163,17 +168,15 @@ local function mix(L)
   if m and cost_of(m) ~= L.want then redis.call("ZADD", L.promised, "+inf", MIXED) end
 end
 
--- last_ticket is that of one behind all
+-- last_ticket is that of one behind all: a whole number of ROOMs, as first_ticket
 local function last_ticket(L)
   local ticket = 0
-  local m, t = at_rank(L.line, L.parked - 1) -- the last who is parked
-  if m then ticket = max(ticket, normal(t) + cost_of(m)) end
-  m, t = at_rank(L.line, -1)
-  if m then ticket = max(ticket, normal(t) + cost_of(m)) end
-  if L.turns then
-    m, t = at_rank(L.turns, -1)
-    if m then ticket = max(ticket, t + cost_of(m)) end
+  local function after(member, t)
+    if member then ticket = max(ticket, (ceil(normal(t) / ROOM) + cost_of(member)) * ROOM) end
   end
+  after(at_rank(L.line, L.parked - 1)) -- the last who is parked
+  after(at_rank(L.line, -1))
+  if L.turns then after(at_rank(L.turns, -1)) end
   return ticket
 end
 
@@ -188,7 +191,7 @@ local function first_ticket(L)
     local m, t = at_rank(L.turns, 0)
     if m then ticket = min(ticket or t, t) end
   end
-  return ticket and ticket - L.want or 0
+  return ticket and (floor(ticket / ROOM) - L.want) * ROOM or 0
 end
 
 -- both keys outlive the last promise by the time that somebody stays parked
@@ -246,10 +249,9 @@ local function step_aside(L, at, now)
   keep_line(L, at, now)
 end
 
--- join_head gives me the first place of a set, of those who are parked when
--- aside: a grant that came back
-local function join_head(L, set, at, now, aside)
-  local ticket = first_ticket(L)
+-- join_at gives me the place of a ticket in a set, among those who are parked when
+-- aside; first_ticket is that of a grant that came back
+local function join_at(L, set, ticket, at, now, aside)
   promise(L, at)
   if L.turns and set ~= L.turns then redis.call("ZREM", L.turns, L.me) end
   if not aside then mix(L) end
@@ -262,7 +264,7 @@ local function leave(L)
   redis.call("ZREM", L.promised, L.me)
   if L.turns then redis.call("ZREM", L.turns, L.me) end
   if redis.call("ZCARD", L.line) == 0 and not (L.turns and redis.call("ZCARD", L.turns) > 0) then
-    redis.call("ZREM", L.promised, MIXED)
+    redis.call("ZREM", L.promised, MIXED, SQUEEZED, LAST, IN)
   end
 end
 

@@ -34,9 +34,9 @@ func (c *call) cancel(a luascripts.CancelArgs) (given bool) {
 			p.leave()
 		case held <= 0 || !given: // a copy of this call finds nothing given: it must not take the place away
 		case i == 0:
-			p.enterFirst(waits, at)
+			p.enterAt(waits, p.front(), at)
 		default:
-			p.enterFirst(aside, at)
+			p.enterAt(aside, p.front(), at)
 		}
 	}
 	return given
@@ -66,9 +66,8 @@ func (p *part) refund(token uint64, held int64) {
 	}
 }
 
-// enterFirst gives the job the first place.
-func (p *part) enterFirst(to place, at int64) {
-	ticket := p.front()
+// enterAt gives the job the place of a ticket.
+func (p *part) enterAt(to place, ticket, at int64) {
 	p.line.promised.add(p.me, at)
 	p.put(to, ticket)
 	p.keep(at)

@@ -16,6 +16,7 @@ func (s *Store) Close(a luascripts.CloseArgs) luascripts.CloseReply {
 			return
 		}
 		shut.line.promised.drop(closed)
+		shut.line.promised.drop(closedSince)
 		shut.open()
 		r.Next = shut.hints(nil, true)
 	})
@@ -30,9 +31,14 @@ func (s *Store) Close(a luascripts.CloseArgs) luascripts.CloseReply {
 // it is open again, in all parts: an order that differs between rules would never end.
 func (c *call) close(shut *part, us int64) int64 {
 	promised := &shut.line.promised
-	until, _ := promised.score(closed)
-	until = max(until, c.now+us)
+	before, _ := promised.score(closed)
+	since, known := shut.line.marked(closedSince)
+	if before <= c.now || !known {
+		since = c.now
+	}
+	until := max(before, c.now+us)
 	promised.add(closed, until)
+	shut.line.mark(closedSince, since)
 	promised.live(c.now, until-c.now+1_000_000+c.extra)
 	for i := range c.parts {
 		c.parts[i].find()
@@ -43,10 +49,25 @@ func (c *call) close(shut *part, us int64) int64 {
 	for i := range c.parts {
 		switch p := &c.parts[i]; {
 		case p == shut:
-			p.enterFirst(waits, until)
+			p.enterAt(waits, p.putOff(since), until)
 		case p.place == nowhere:
-			p.enterFirst(turn, until)
+			p.enterAt(turn, p.putOff(since), until)
 		}
 	}
 	return until
+}
+
+// putOff is the ticket behind the last who was put off since the key was closed,
+// before all others. Were they so many that there is no room left, it is that of the
+// last.
+func (p *part) putOff(since int64) int64 {
+	ticket := p.front()
+	last, some := p.line.marked(lastPutOff)
+	if in, _ := p.line.marked(putOffIn); some && in == since && last >= ticket {
+		ticket = min(last+1, (rooms(last)+1)*room-1)
+		p.line.mark(squeezed, p.line.squeezedIn()+p.cost)
+	}
+	p.line.mark(lastPutOff, ticket)
+	p.line.mark(putOffIn, since)
+	return ticket
 }

@@ -14,16 +14,22 @@ const (
 	lateMost = 20            // how many are parked by one call
 	park     = 1 << 52       // how much lower the ticket of one who is parked is
 	live     = -park / 2     // the lowest ticket of one who is not
+	room     = 4096          // tickets a permit: those who are put off stand between
 )
 
-// What stands among the promises and is nobody's.
+// What stands among the promises and is nobody's. The last four have `park` added:
+// nothing among the promises is cleared away that lies so far ahead.
 const (
-	mixed  = "mixed"  // costs differ, or did
-	closed = "closed" // until when the key is closed
+	mixed       = "mixed"  // costs differ, or did
+	closed      = "closed" // until when the key is closed
+	closedSince = "closed since"
+	lastPutOff  = "put off last" // the ticket of the one who was put off last
+	putOffIn    = "put off in"   // since when the key was closed then
+	squeezed    = "squeezed"     // permits of those who stand between whole rooms
 )
 
-// line is who waits, by tickets: that of the one before plus its cost. Who
-// comes too late is parked, keeps its ticket and holds up nobody. A member is
+// line is who waits, by tickets: that of the one before plus room for each permit
+// of its cost. Who comes too late is parked, keeps its ticket and holds up nobody. A member is
 // the text "cost:job".
 type line struct {
 	set
@@ -62,6 +68,22 @@ func turnOf(ticket int64) int64 {
 func (q *line) isMixed() bool {
 	_, is := q.promised.score(mixed)
 	return is
+}
+
+// marked is the value of one of those with `park` added.
+func (q *line) marked(name string) (int64, bool) {
+	v, ok := q.promised.score(name)
+	return v - park, ok
+}
+
+func (q *line) mark(name string, v int64) { q.promised.add(name, v+park) }
+
+// squeezedIn are the permits that tickets do not show.
+func (q *line) squeezedIn() int64 {
+	if n, some := q.marked(squeezed); some {
+		return n
+	}
+	return 0
 }
 
 func (q *line) mix() { q.promised.add(mixed, math.MaxInt64) }

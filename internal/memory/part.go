@@ -36,7 +36,7 @@ func (p *part) look() {
 	p.late = p.lateTurns()
 	p.find()
 	p.ahead = ahead{
-		line: &p.line.set, turns: p.turns, mixed: p.line.isMixed(),
+		line: &p.line.set, turns: p.turns, mixed: p.line.isMixed(), squeezed: p.line.squeezedIn(),
 		first: p.view.first, last: p.view.last, firstTurn: len(p.late), lastTurn: p.turns.len(),
 	}
 	if p.place != nowhere {

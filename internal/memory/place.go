@@ -56,7 +56,9 @@ func (p *part) leave() {
 	p.turns.drop(p.me)
 	p.line.promised.drop(p.me)
 	if p.line.len() == 0 && p.turns.len() == 0 {
-		p.line.promised.drop(mixed)
+		for _, name := range []string{mixed, squeezed, lastPutOff, putOffIn} {
+			p.line.promised.drop(name)
+		}
 	}
 }
 
@@ -79,13 +81,13 @@ func (p *part) mix() {
 	}
 }
 
-// behind is the ticket behind all.
+// behind is the ticket behind all, a whole number of rooms, as front.
 func (p *part) behind() int64 {
 	ticket := int64(0)
 	after := func(s *set, rank int) {
 		if 0 <= rank && rank < s.len() {
 			last := s.order[rank]
-			ticket = max(ticket, turnOf(last.score)+costOf(last.member))
+			ticket = max(ticket, (rooms(turnOf(last.score)+room-1)+costOf(last.member))*room)
 		}
 	}
 	after(&p.line.set, p.line.below(live)-1)
@@ -99,7 +101,7 @@ func (p *part) front() int64 {
 	ticket, some := int64(0), false
 	before := func(s *set, rank int) {
 		if rank < s.len() {
-			if t := turnOf(s.order[rank].score) - costOf(p.me); !some || t < ticket {
+			if t := (rooms(turnOf(s.order[rank].score)) - costOf(p.me)) * room; !some || t < ticket {
 				ticket, some = t, true
 			}
 		}
@@ -108,6 +110,15 @@ func (p *part) front() int64 {
 	before(&p.line.set, p.line.below(live))
 	before(p.turns, 0)
 	return ticket
+}
+
+// rooms are the whole ones below a ticket.
+func rooms(ticket int64) int64 {
+	n := ticket / room
+	if ticket%room < 0 {
+		n--
+	}
+	return n
 }
 
 // clear drops some who were late for too long.

@@ -7,6 +7,7 @@ type ahead struct {
 	first, last         int
 	firstTurn, lastTurn int
 	mixed               bool
+	squeezed            int64 // permits that tickets do not show
 }
 
 // permits are all of theirs. Equal costs are counted exactly; with mixed costs
@@ -27,7 +28,7 @@ func (a ahead) permits() int64 {
 // permitsFrom are those of the one who has this ticket, and of who comes behind.
 func (a ahead) permitsFrom(ticket int64) int64 {
 	if a.mixed {
-		return a.end() - ticket
+		return rooms(a.end()-ticket+room-1) + a.squeezed
 	}
 	waiting := max(0, a.last-max(a.first, a.line.below(ticket)))
 	turns := max(0, a.lastTurn-max(a.firstTurn, a.turns.below(ticket)))
@@ -44,11 +45,11 @@ func (a ahead) end() int64 {
 	var line, turns int64
 	if a.first < a.last {
 		p := a.line.order[a.last-1]
-		line = p.score + costOf(p.member)
+		line = p.score + costOf(p.member)*room
 	}
 	if a.firstTurn < a.lastTurn {
 		p := a.turns.order[a.lastTurn-1]
-		turns = p.score + costOf(p.member)
+		turns = p.score + costOf(p.member)*room
 	}
 	switch {
 	case a.first >= a.last:

@@ -1,0 +1,154 @@
+package throttle_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/headwayq/headway/throttle"
+)
+
+// A job whose provider said that it comes too early goes first when the key is
+// open again; its grant stays spent.
+func TestPutOff(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	p := s.pair(throttle.Sliding(2, time.Minute))
+	d := s.redeem(p, wish(2, key, "a"))
+	s.want(d, true, 0)
+	s.want(s.redeem(p, wish(2, "B", "b")), true, 0)
+	s.by(s.redeem(p, wish(2, "C", "c")), "provider", time.Minute)
+	until, err := p.PutOff(t.Context(), "provider", d.Request, 5*time.Minute)
+	if err != nil || until.Sub(start) != 5*time.Minute {
+		t.Errorf("PutOff = %v, %v, want until 5m", until.Sub(start), err)
+	}
+	s.available(p, d.Request, 0, 0)
+	if got := s.ledgers(p, d.Request)[1]; got.Waiting != 2 || got.Booked[0].Job != "a" || got.Booked[1].Job != "c" || got.Closed != until {
+		t.Errorf("the provider's line is %+v, want a and c, closed until %v", got, until)
+	}
+	s.by(s.redeem(p, wish(2, "D", "d")), "provider", 5*time.Minute+time.Minute)
+	s.at(time.Minute)
+	s.by(s.redeem(p, wish(2, "C", "c")), "provider", 5*time.Minute)
+	s.by(s.redeem(p, wish(2, key, "a")), "provider", 5*time.Minute)
+	s.by(s.redeem(p, wish(2, key, "same phone")), "phone", 6*time.Minute) // its turn at the phone was kept
+	s.at(5 * time.Minute)
+	s.by(s.redeem(p, wish(2, "D", "d")), "provider", 6*time.Minute)
+	s.want(s.redeem(p, wish(2, key, "a")), true, 5*time.Minute)
+	s.want(s.redeem(p, wish(2, "C", "c")), true, 5*time.Minute)
+}
+
+// The key of the phone, too; nothing is left at the provider then.
+func TestPutOffAtThePhone(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	p := s.pair(throttle.Sliding(9, time.Minute))
+	d := s.redeem(p, wish(2, key, "a"))
+	s.by(s.redeem(p, wish(2, key, "b")), "phone", time.Minute)
+	if _, err := p.PutOff(t.Context(), "phone", d.Request, 5*time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	s.at(time.Minute)
+	s.by(s.redeem(p, wish(2, key, "b")), "phone", 6*time.Minute)
+	s.want(s.redeem(p, wish(2, "B", "c")), true, time.Minute)
+	s.at(5 * time.Minute)
+	s.by(s.redeem(p, wish(2, key, "b")), "phone", 6*time.Minute)
+	s.want(s.redeem(p, wish(2, key, "a")), true, 5*time.Minute)
+	s.at(6 * time.Minute)
+	s.want(s.redeem(p, wish(2, key, "b")), true, 6*time.Minute)
+}
+
+// It goes before those who keep their turn on the phone, too, also when they ask
+// first.
+func TestPutOffGoesBeforeTurns(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	p := newPolicy(t, s.limiter("phone", throttle.Sliding(1, time.Minute)), s.limiter("provider", throttle.Sliding(1, time.Second)))
+	d := s.redeem(p, wish(2, key, "z"))
+	s.want(d, true, 0)
+	s.at(time.Minute - 100*ms)
+	s.want(s.redeem(p, wish(2, "B", "b")), true, time.Minute-100*ms)
+	s.at(time.Minute)
+	s.by(s.redeem(p, wish(2, key, "a")), "provider", time.Minute+900*ms)
+	if _, err := p.PutOff(t.Context(), "phone", d.Request, 5*time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	s.at(time.Minute + 900*ms)
+	s.by(s.redeem(p, wish(2, key, "a")), "phone", 7*time.Minute)
+	s.at(6 * time.Minute)
+	s.by(s.redeem(p, wish(2, key, "a")), "phone", 7*time.Minute)
+	s.want(s.redeem(p, wish(2, key, "z")), true, 6*time.Minute)
+}
+
+// putOff puts jobs off one after the other, and checks who waits at the provider then.
+func (s *scene) putOff(p *throttle.Policy, d time.Duration, want []string, jobs ...throttle.Request) {
+	s.Helper()
+	for _, r := range jobs {
+		if _, err := p.PutOff(s.Context(), "provider", r, d); err != nil {
+			s.Fatal(err)
+		}
+	}
+	var got []string
+	for _, w := range s.ledgers(p, jobs[0])[1].Booked {
+		got = append(got, w.Job)
+	}
+	if !slices.Equal(got, want) {
+		s.Errorf("the provider's line is %q, want %q", got, want)
+	}
+}
+
+// Several jobs of one key that are all put off come back in the order in which they
+// were: one after another at the provider, and at the phone too.
+func TestPutOffOneAfterAnother(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	p := newPolicy(t, s.limiter("phone", throttle.Sliding(4, time.Minute)), s.limiter("provider", throttle.Sliding(6, time.Minute)))
+	job := func(phone, name string, cost int) throttle.Request {
+		r := wish(2, phone, name)
+		r.Cost, r.More[0].Cost = cost, cost
+		return r
+	}
+	a, b, c, d := job(key, "a", 1), job("B", "b", 1), job(key, "c", 2), job(key, "d", 1)
+	for _, r := range []throttle.Request{a, b, c, d} {
+		s.want(s.redeem(p, r), true, 0)
+	}
+	s.by(s.redeem(p, job("E", "e", 3)), "provider", time.Minute)
+	s.putOff(p, 5*time.Minute, []string{"a", "b", "c", "d", "e"}, a, b, c, d)
+	s.by(s.redeem(p, job("E", "f", 1)), "provider", 6*time.Minute) // tickets show all permits ahead, of those put off too
+
+	s.at(5 * time.Minute)
+	s.by(s.redeem(p, d), "phone", 6*time.Minute) // whoever comes first waits for its turn
+	s.want(s.redeem(p, a), true, 5*time.Minute)
+	s.putOff(p, time.Minute, []string{"a", "b", "c", "e", "f"}, a) // and goes first in a closing of its own
+	s.at(6 * time.Minute)
+	for _, r := range []throttle.Request{a, b, c, d} {
+		s.want(s.redeem(p, r), true, 6*time.Minute)
+	}
+}
+
+// Also when they are more than there is room for between two tickets of others: the
+// last of them share a place.
+func TestPutOffByThousands(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	const n, room = 4200, 4096
+	p := newPolicy(t, s.limiter("phone", throttle.Sliding(n, time.Minute)), s.limiter("provider", throttle.Sliding(n, time.Minute)))
+	for i := range n {
+		s.want(s.redeem(p, wish(2, key, fmt.Sprintf("%04d", i))), true, 0)
+	}
+	s.by(s.redeem(p, wish(2, "E", "e")), "provider", time.Minute)
+	for i := n - 1; i >= 0; i-- { // their names do not order them
+		if _, err := p.PutOff(t.Context(), "provider", wish(2, key, fmt.Sprintf("%04d", i)), 5*time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	line, err := s.raw.ZRange(t.Context(), p.Rules()[1].Ledger(wider[len(wider)-1])+":line", 0, -1).Result()
+	if err != nil || len(line) != n+1 || line[n] != "1:e" {
+		t.Fatalf("%d wait, the last is %q, %v, want %d and e", len(line), line[len(line)-1], err, n+1)
+	}
+	for i, m := range line[:room-1] {
+		if want := fmt.Sprintf("1:%04d", n-1-i); m != want {
+			t.Fatalf("%d. in the line is %q, want %q", i, m, want)
+		}
+	}
+}
