@@ -161,7 +161,26 @@ func (p Policy) listFaults(i int, isConcurrent func(Rule) bool) []fault {
 		}
 		seen[r.Name] = true
 	}
+	if n := p.shutAlways(time.Now()); n >= 0 {
+		faults = append(faults, fault{i, n, fmt.Errorf("the gate %v is never open together with those before it, looking a year ahead", p.Rules[n].Gate)})
+	}
 	return faults
+}
+
+// shutAlways returns the first gate that leaves no time in which all up to it are
+// open, or -1. Those of the recipient's zone are not looked at: each has another.
+func (p Policy) shutAlways(now time.Time) int {
+	var gates []throttle.GateAt
+	for n, r := range p.Rules {
+		if !r.gated() || r.Gate.Zone() == "" {
+			continue
+		}
+		gates = append(gates, throttle.GateAt{Rule: r.Name, Gate: r.Gate})
+		if len(gates) > 1 && len(throttle.Openings(gates, now, now.Add(throttle.OpeningReach))) == 0 {
+			return n
+		}
+	}
+	return -1
 }
 
 // traits are what a rule's other fields depend on.

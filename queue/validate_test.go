@@ -136,6 +136,44 @@ func TestConcurrentLimitsComeLast(t *testing.T) {
 	}
 }
 
+// A task that no gates ever let run would wait for good.
+func TestGatesThatAreNeverOpenTogether(t *testing.T) {
+	t.Parallel()
+	const shut = "is never open together with those before it, looking a year ahead"
+	tests := []struct {
+		name  string
+		gates []string
+		want  []string
+	}{
+		{"one", []string{"09:00-12:00 UTC"}, nil},
+		{"an hour in common", []string{"09:00-12:00 UTC", "11:00-14:00 UTC"}, nil},
+		{"in other zones", []string{"09:00-12:00 UTC", "13:00-14:00 Europe/Berlin"}, nil},
+		{"touching", []string{"09:00-12:00 UTC", "12:00-14:00 UTC"}, []string{`rule 1 ("g1"): the gate 12:00-14:00 UTC ` + shut}},
+		{"other days", []string{"00:00-24:00 Sat,Sun UTC", "09:00-18:00 Mon-Fri UTC"}, []string{`rule 1 ("g1"): the gate 09:00-18:00 Mon-Fri UTC ` + shut}},
+		{"only two of three", []string{"08:00-12:00 UTC", "10:00-16:00 UTC", "14:00-18:00 UTC"}, []string{`rule 2 ("g2"): the gate 14:00-18:00 UTC ` + shut}},
+		{"the recipient's may be anywhere", []string{"09:00-12:00 UTC", "20:00-21:00 recipient"}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p := Policy{Type: "t"}
+			for i, text := range tt.gates {
+				gate, err := throttle.ParseGate(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r := Rule{Name: fmt.Sprint("g", i), Gate: gate}
+				if gate.Zone() == "" {
+					r.Zone = utcZone
+				}
+				p.Rules = append(p.Rules, r)
+			}
+			p.Rules = append(p.Rules, limitRule("phone"))
+			wantFaults(t, p.Validate(), tt.want)
+		})
+	}
+}
+
 func TestZoneDatabaseIsMissing(t *testing.T) {
 	t.Parallel()
 	if err := zonesKnown(time.LoadLocation); err != nil {

@@ -17,11 +17,11 @@ type Host interface {
 	// wants to see of it. A call that was lost it takes back itself; the error
 	// is what the handler has to return.
 	Ask(ctx context.Context, p *Policy, r Request) (Decision, error)
-	// Settle waits the rest until a grant's instant and makes the grant part of
+	// Begin waits the rest until a grant's instant and makes the grant part of
 	// the attempt. Not fresh means that the process stood still meanwhile: the
 	// grant was given back, with its turn, and the caller asks anew. An error
 	// means that it was given back, and what to return.
-	Settle(ctx context.Context, p *Policy, d Decision) (fresh bool, err error)
+	Begin(ctx context.Context, p *Policy, d Decision) (fresh bool, err error)
 	// Defer gives earlier grants of the attempt back and answers the error that
 	// the handler has to return.
 	Defer(ctx context.Context, p *Policy, d Decision) error
@@ -55,7 +55,7 @@ func (p *Policy) acquireHosted(ctx context.Context, h Host, r Request) (Decision
 		case !d.Granted:
 			return d, h.Defer(ctx, p, d)
 		}
-		fresh, err := h.Settle(ctx, p, d)
+		fresh, err := h.Begin(ctx, p, d)
 		if fresh || err != nil {
 			return d, err
 		}

@@ -28,7 +28,7 @@ func (h *host) Ask(ctx context.Context, p *throttle.Policy, r throttle.Request) 
 	return p.Redeem(ctx, r)
 }
 
-func (h *host) Settle(ctx context.Context, p *throttle.Policy, d throttle.Decision) (bool, error) {
+func (h *host) Begin(ctx context.Context, p *throttle.Policy, d throttle.Decision) (bool, error) {
 	h.settled = append(h.settled, d)
 	if len(h.settled) <= h.late {
 		_, err := p.Return(ctx, d.Request)

@@ -150,7 +150,8 @@ func (p *Policy) Cancel(ctx context.Context, r Request) ([]Turn, error) {
 	return p.takeBack(ctx, r, false)
 }
 
-// Refund is [Limiter.Refund] for all rules.
+// Refund is [Limiter.Refund] for all rules: of what the grant was charged. One that
+// was corrected meanwhile is settled to nothing instead, see [Bill.Settle].
 func (p *Policy) Refund(ctx context.Context, r Request) ([]Turn, error) {
 	return p.takeBack(ctx, r, false)
 }

@@ -173,7 +173,7 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 		case !d.Granted:
 			return d, t.Defer(ctx, p.decide, d)
 		}
-		fresh, err := t.Settle(ctx, p.decide, d)
+		fresh, err := t.Begin(ctx, p.decide, d)
 		if err != nil {
 			return d, err
 		}

@@ -194,8 +194,8 @@ func (t *attempt) waitFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Settle implements [throttle.Host].
-func (t *attempt) Settle(ctx context.Context, p *throttle.Policy, d throttle.Decision) (fresh bool, err error) {
+// Begin implements [throttle.Host].
+func (t *attempt) Begin(ctx context.Context, p *throttle.Policy, d throttle.Decision) (fresh bool, err error) {
 	err = t.waitFor(ctx, d.Wait())
 	if err == nil && ctx.Err() != nil {
 		err = context.Cause(ctx) // asynq has given this attempt up
