@@ -204,8 +204,11 @@ func (p *Policy) turns(answered []luascripts.Turn, now time.Time) []Turn {
 		if t.Part < 1 || t.Part > len(p.rules) {
 			continue
 		}
-		p.rules[t.Part-1].waiters.ring(t.Job)
-		offered := p.rules[t.Part-1].limit.IsConcurrent() && !t.At.After(now)
+		leased := p.rules[t.Part-1].limit.IsConcurrent()
+		offered := leased && !t.At.After(now)
+		if offered || !leased { // who blocks looks often enough for a lease that will end
+			p.rules[t.Part-1].waiters.ring(t.Job)
+		}
 		out = append(out, Turn{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered})
 	}
 	return out

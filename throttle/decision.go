@@ -155,8 +155,8 @@ type Turn struct {
 	At   time.Time     // by Redis' clock
 	Wait time.Duration // from the answer to At
 
-	// Offered says that a lease was given back and is kept for the job for a second:
-	// it should come at once.
+	// Offered says that a lease is free and is kept for the job for a second, or that
+	// the job did not come for one in time: it should come at once.
 	Offered bool
 }
 

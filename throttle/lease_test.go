@@ -17,6 +17,7 @@ import (
 )
 
 // release ends the leases of a grant, and checks who is told to come now, in order.
+// Others may be told when they come if no lease is given back.
 func (s *scene) release(p *throttle.Policy, d throttle.Decision, next ...string) {
 	s.Helper()
 	turns, err := p.Release(s.Context(), d)
@@ -25,9 +26,11 @@ func (s *scene) release(p *throttle.Policy, d throttle.Decision, next ...string)
 	}
 	var jobs []string
 	for _, turn := range turns {
-		jobs = append(jobs, turn.Job)
-		if turn.Wait != 0 || !turn.At.Equal(s.now) {
-			s.Errorf("Release tells %+v, want it to come now", turn)
+		if turn.Offered {
+			jobs = append(jobs, turn.Job)
+		}
+		if turn.Offered != turn.At.Equal(s.now) || turn.Offered != (turn.Wait == 0) {
+			s.Errorf("Release tells %+v, want it to come now or later", turn)
 		}
 	}
 	if !slices.Equal(jobs, next) {

@@ -25,12 +25,13 @@ local P = read_parts(count, 9, job, G and #KEYS - 1)
 local from, promised, fence = 0, 0, 0
 
 local function answer(status, part, at, granted, turns)
-  local reply = { status, part, at, from, now, promised, fence, turns and #turns / 3 or 0 }
+  turns = missed(P, now, turns or {})
+  local reply = { status, part, at, from, now, promised, fence, #turns / 3 }
   for _, L in ipairs(P) do
     reply[#reply + 1] = granted and L.token == token and L.kind.worth(L) or 0
     reply[#reply + 1] = tell and L.last and L.closed == 0 and not anybody(L) and free(L, now) or 0
   end
-  for _, v in ipairs(turns or {}) do reply[#reply + 1] = v end
+  for _, v in ipairs(turns) do reply[#reply + 1] = v end
   return reply
 end
 
@@ -130,7 +131,7 @@ if not binding then
     if L.ticket then leave(L) end
     -- who came earlier than it was told leaves its followers behind
     local early = L.in_turns and (L.told_me or 0) > at + 1000
-    if L.last > 0 or early then next_turns(L, now, turns, early) end
+    if L.last > 0 or early or L.missed then next_turns(L, now, turns, early) end
     if L.kind.lease then fence = L.fence end
   end
   return answer(1, 0, at, true, turns)

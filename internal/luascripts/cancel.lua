@@ -34,6 +34,7 @@ for i, L in ipairs(P) do
   end
 end
 for _, L in ipairs(P) do next_turns(L, now, turns, true) end
+missed(P, now, turns)
 local reply = { given, 0, now, 0, #turns / 3 }
 for _, v in ipairs(turns) do reply[#reply + 1] = v end
 return reply

@@ -5,7 +5,7 @@
 -- ARGV[2]  job        who waits
 -- ARGV[3+] parts      9 of each, see parts.lua
 -- returns  {status, part, at_us, now_us, before, turns, then per turn: part, at_us, job}, integers, but for job, which is text;
---          before counts the permits ahead of it in the line of the part by which it waits; turns are of lines that it left
+--          before counts the permits ahead of it in the line of the part by which it waits; turns are of lines that it left, and of leases
 --          status 0 unknown, 2 booked, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is in at_us
 local count, job = tonumber(ARGV[1]), ARGV[2]
 
@@ -44,6 +44,7 @@ for _, L in ipairs(P) do
   outlive(L, now)
 end
 if moves then turns = left_behind(P, keeps, now) end
+missed(P, now, turns)
 local reply = { 2, at > now and by or place, at, now, P[place].ahead, #turns / 3 }
 for _, v in ipairs(turns) do reply[#reply + 1] = v end
 return reply

@@ -58,6 +58,7 @@ else
   redis.call("ZREM", shut.promised, CLOSED, SINCE)
   shut.closed = closed(shut, now)
   next_turns(shut, now, turns, true)
+  missed(P, now, turns)
 end
 local reply = { 1, 0, now, until_us, 0, #turns / 3 }
 for _, v in ipairs(turns) do reply[#reply + 1] = v end

@@ -9,9 +9,37 @@
 function kinds.k()
   local OFFERS = 16 -- how many a call tells at most that a lease is free
   local OFFERED = 900000 -- and how long, with GRACE, it is kept for them
+  local AHEAD = 32 -- how many behind them, of n at most, come by themselves when the leases end
 
   local function live_leases(L, now)
     return redis.call("ZCOUNT", L.tokens, "(" .. int(now), "+inf")
+  end
+
+  -- tell_ahead tells those behind the free leases when they come if nobody gives one
+  -- back: a hint dies with the process that reads it, and that may have held all leases.
+  -- So the first `many` must have heard it longer ago than from the last `many` calls:
+  -- twice as many know it, and when they do not, three times as many are told. It is
+  -- due again after so many more leases, not after each. From the second `many` on they
+  -- are told what the last of the first is
+  local function tell_ahead(L, from, free, reply)
+    local many = min(L.n, AHEAD)
+    local last = min(free + 2 * many, L.last - L.first) - 1
+    if last < free then return end
+    local edge = min(last, free + many - 1)
+    local at_edge = slot(L, from, edge, 1)
+    if (told(L, (at_rank(L.line, L.first + last))) or 0) <= at_edge + 1000 then return end
+    local members = redis.call("ZRANGE", L.line, L.first + free, L.first + free + 3 * many - 1)
+    local before, sooner = redis.call("ZMSCORE", L.promised, unpack(members)), {}
+    for i, m in ipairs(members) do
+      local rank = free + i - 1
+      local at = rank < edge and slot(L, from, rank, 1) or at_edge
+      if tonumber(before[i] or "0") > at + 1000 then
+        sooner[#sooner + 1] = int(at)
+        sooner[#sooner + 1] = m
+        tell(L, at, m, reply)
+      end
+    end
+    redis.call("ZADD", L.promised, unpack(sooner))
   end
 
   return {
@@ -73,20 +101,17 @@ function kinds.k()
       live(L.tokens, at + L.W - now)
     end,
 
-    -- offer tells the first who wait that a lease is free for them
+    -- offer tells the first who wait that a lease is free for them, and those behind when one ends
     offer = function(L, now, reply)
-      if L.closed > 0 then return end
-      local free = min(L.n - live_leases(L, now), OFFERS, L.last - L.first)
-      if free <= 0 then return end
-      for _, m in ipairs(redis.call("ZRANGE", L.line, L.first, L.first + free - 1)) do
-        local before = told(L, m) or 0
-        if before > now + 1000 then -- one that was offered before is not offered for longer
-          redis.call("ZADD", L.promised, int(min(before, now + OFFERED)), m)
-          reply[#reply + 1] = L.part
-          reply[#reply + 1] = now
-          reply[#reply + 1] = string.match(m, ":(.*)$")
+      local free = L.closed == 0 and max(0, L.n - live_leases(L, now)) or 0
+      local most = min(free, OFFERS, L.last - L.first)
+      if most > 0 then
+        for _, m in ipairs(redis.call("ZRANGE", L.line, L.first, L.first + most - 1)) do
+          if (told(L, m) or 0) > now + OFFERED then redis.call("ZADD", L.promised, int(now + OFFERED), m) end
+          tell(L, now, m, reply) -- also who was told before: it may not have heard
         end
       end
+      tell_ahead(L, max(now, L.closed), free, reply)
     end,
   }
 end

@@ -84,10 +84,14 @@ local function look(L, now)
   end
 end
 
--- park writes what look found late
+-- park writes what look found late. L.missed are those of them who wait for a lease
 local function park(L)
   if #L.late == 0 then return end
   redis.call("ZADD", L.line, unpack(L.late))
+  if L.kind.lease then
+    L.missed = L.missed or {}
+    for i = 2, #L.late, 2 do L.missed[#L.missed + 1] = L.late[i] end
+  end
   if #L.turns_late == 0 then return end
   redis.call("ZREM", L.turns, unpack(L.turns_late))
   live(L.line, LATE)
@@ -282,26 +286,39 @@ local function anybody(L)
   return redis.call("ZCARD", L.line) > redis.call("ZCOUNT", L.line, "-inf", PARKED)
 end
 
--- next_turns appends to a reply who may come earlier than promised: {part, at,
--- job}, the first who waits and, when asked for, the first turn. Whoever reads it
--- re-times that job.
+-- tell appends to a reply that a member may come at an instant: {part, at, job}.
+-- Whoever reads it re-times that job
+local function tell(L, at, member, reply)
+  reply[#reply + 1] = L.part
+  reply[#reply + 1] = at
+  reply[#reply + 1] = string.match(member, ":(.*)$")
+end
+
+-- missed tells those who were parked to come: their hint may have died with a process,
+-- and what they know otherwise may be an instant far ahead
+local function missed(P, now, reply)
+  for _, L in ipairs(P) do
+    for _, m in ipairs(L.missed or {}) do tell(L, now, m, reply) end
+  end
+  return reply
+end
+
+-- next_turns tells who may come earlier than promised: the first who waits and, when
+-- asked for, the first turn; of leases, see offer
 local function next_turns(L, now, reply, turn_too)
   local me = L.me
   L.me = ""
   look(L, now)
+  if L.kind.lease and #L.late > 0 then -- or the next call would tell them again
+    park(L)
+    look(L, now)
+  end
   L.me = me
-  if L.front and L.kind.offer then L.kind.offer(L, now, reply) end
-  -- where a lease is free it was offered; where none is, the first comes when one ends:
-  -- of a holder that died nobody else would tell
-  local first = L.front and (not L.kind.offer or free(L, now) == 0) and L.front or ""
-  for _, m in ipairs({ first, turn_too and L.turn_front or "" }) do
+  if L.front and L.kind.lease then L.kind.offer(L, now, reply) end
+  for _, m in ipairs({ not L.kind.lease and L.front or "", turn_too and L.turn_front or "" }) do
     if m ~= "" then
       local at = slot(L, max(now, L.closed), 0, cost_of(m))
-      if (told(L, m) or 0) - at > 1000 then
-        reply[#reply + 1] = L.part
-        reply[#reply + 1] = at
-        reply[#reply + 1] = string.match(m, ":(.*)$")
-      end
+      if (told(L, m) or 0) - at > 1000 then tell(L, at, m, reply) end
     end
   end
 end

@@ -22,6 +22,7 @@ if not ok then return { status, released, now, newer or 0, 0 } end
 L.closed = closed(L, now)
 local turns = {}
 next_turns(L, now, turns)
+missed({ L }, now, turns)
 local reply = { 1, released, now, 0, #turns / 3 }
 for _, v in ipairs(turns) do reply[#reply + 1] = v end
 return reply

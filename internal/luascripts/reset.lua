@@ -22,6 +22,7 @@ open(L.key, L, now)
 L.closed = closed(L, now)
 local turns = {}
 next_turns(L, now, turns)
+missed({ L }, now, turns)
 local reply = { 1, now, 0, #turns / 3 }
 for _, v in ipairs(turns) do reply[#reply + 1] = v end
 return reply

@@ -88,7 +88,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 			}
 		}
 	}
-	r.At = instantOf(v.at)
+	r.At, r.Next = instantOf(v.at), c.missed(r.Next)
 	if a.Tell {
 		for i := range c.parts {
 			p := &c.parts[i]

@@ -151,30 +151,44 @@ func joint(set []part, a, reach int64) (at int64, by *part) {
 }
 
 // hints adds who may come earlier than promised: of a rate the first who waits
-// and, when asked for, the first turn.
+// and, when asked for, the first turn; of leases, see offer.
 func (p *part) hints(turns []luascripts.Turn, turnToo bool) []luascripts.Turn {
+	me := p.me
+	p.me = ""
+	defer func() { p.me = me }()
 	var first []string
-	leased := p.kind == luascripts.Leases
-	if leased {
+	if p.kind == luascripts.Leases {
+		p.view, p.late = p.line.look("", p.now), p.lateTurns()
+		p.park() // or the next call would tell them again
 		turns = p.offer(turns)
-	}
-	// where a lease is free it was offered; where none is, the first comes when one
-	// ends: of a holder that died nobody else would tell
-	if v := p.line.look("", p.now); v.head != "" && (!leased || p.state.free(p.numbers, p.now) <= 0) {
+	} else if v := p.line.look("", p.now); v.head != "" {
 		first = append(first, v.head)
 	}
 	if turnToo {
-		me := p.me
-		p.me = ""
 		if rank := len(p.lateTurns()); rank < p.turns.len() {
 			first = append(first, p.turns.order[rank].member)
 		}
-		p.me = me
 	}
 	for _, m := range first {
 		at := p.slot(max(p.now, p.closed), 0, costOf(m))
 		if told, _ := p.line.promised.score(m); told-at > 1000 {
-			turns = append(turns, luascripts.Turn{Part: p.number, At: instantOf(at), Job: jobOf(m)})
+			turns = p.tell(turns, at, m)
+		}
+	}
+	return turns
+}
+
+// tell adds that a member may come at an instant.
+func (p *part) tell(turns []luascripts.Turn, at int64, member string) []luascripts.Turn {
+	return append(turns, luascripts.Turn{Part: p.number, At: instantOf(at), Job: jobOf(member)})
+}
+
+// missed adds those who were parked while they waited for a lease: a process that
+// died may have kept from them that they should come.
+func (c *call) missed(turns []luascripts.Turn) []luascripts.Turn {
+	for i := range c.parts {
+		for _, m := range c.parts[i].missed {
+			turns = c.parts[i].tell(turns, c.now, m)
 		}
 	}
 	return turns

@@ -9,7 +9,7 @@ func (s *Store) Cancel(a luascripts.CancelArgs) luascripts.CancelReply {
 		if c.cancel(a) {
 			r.Status = luascripts.Granted
 		}
-		r.Next = c.hints(func(*part) bool { return true })
+		r.Next = c.missed(c.hints(func(*part) bool { return true }))
 	})
 	if no.status != 0 {
 		r.Status, r.Part, r.Version = no.status, no.part, no.version

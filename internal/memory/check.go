@@ -60,6 +60,6 @@ func (c *call) check(stands *part) luascripts.CheckReply {
 		}
 	}
 	return luascripts.CheckReply{
-		Status: luascripts.Booked, Part: by.number, At: instantOf(at), Before: int(before), Next: next,
+		Status: luascripts.Booked, Part: by.number, At: instantOf(at), Before: int(before), Next: c.missed(next),
 	}
 }

@@ -18,7 +18,7 @@ func (s *Store) Close(a luascripts.CloseArgs) luascripts.CloseReply {
 		shut.line.promised.drop(closed)
 		shut.line.promised.drop(closedSince)
 		shut.open()
-		r.Next = shut.hints(nil, true)
+		r.Next = c.missed(shut.hints(nil, true))
 	})
 	if no.status != 0 {
 		r.Status, r.Part, r.Version = no.status, no.part, no.version

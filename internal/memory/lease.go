@@ -71,19 +71,50 @@ func (t *tokens) lend(token uint64, end, now, extra int64) {
 const (
 	offered   = 900_000 // how long a lease that came back is kept for the next in line, before it is late
 	offerMost = 16
+	aheadMost = 32 // how many behind them, of n at most, come by themselves when the leases end
 )
 
-// offer tells the next in line that there is a lease for them.
+// offer tells the next in line that there is a lease for them, and those behind
+// when one ends.
 func (p *part) offer(turns []luascripts.Turn) []luascripts.Turn {
-	if p.closed > 0 {
+	v := p.line.look("", p.now)
+	waiting := p.line.order[v.first:v.last]
+	free := 0
+	if p.closed == 0 {
+		free = int(max(0, p.state.free(p.numbers, p.now)))
+	}
+	for _, w := range waiting[:min(free, offerMost, len(waiting))] {
+		if told, _ := p.line.promised.score(w.member); told > p.now+offered {
+			p.line.promised.add(w.member, p.now+offered)
+		}
+		turns = p.tell(turns, p.now, w.member) // also who was told before: it may not have heard
+	}
+	return p.tellAhead(turns, waiting, free)
+}
+
+// tellAhead tells those behind the free leases when they come if nobody gives one
+// back: the holders may die, and hints with them. So that the first of them have
+// known it for a while, twice as many have to; when they do not, three times as many
+// are told: it is due again after so many more leases, and not after each.
+func (p *part) tellAhead(turns []luascripts.Turn, waiting []scored[string], free int) []luascripts.Turn {
+	many := int(min(p.n, aheadMost))
+	last := min(free+2*many, len(waiting)) - 1
+	if last < free {
 		return turns
 	}
-	v := p.line.look("", p.now)
-	free := min(p.state.free(p.numbers, p.now), offerMost, int64(v.last-v.first))
-	for _, w := range p.line.order[v.first : v.first+int(max(0, free))] {
-		if told, _ := p.line.promised.score(w.member); told > p.now+1000 {
-			p.line.promised.add(w.member, min(told, p.now+offered)) // one that was offered before is not offered for longer
-			turns = append(turns, luascripts.Turn{Part: p.number, At: instantOf(p.now), Job: jobOf(w.member)})
+	from := max(p.now, p.closed)
+	sooner := func(rank int) (at int64, is bool) {
+		at = p.slot(from, int64(min(rank, free+many-1)), 1)
+		told, _ := p.line.promised.score(waiting[rank].member)
+		return at, told > at+1000
+	}
+	if _, is := sooner(last); !is {
+		return turns
+	}
+	for rank := free; rank < min(free+3*many, len(waiting)); rank++ {
+		if at, is := sooner(rank); is {
+			p.line.promised.add(waiting[rank].member, at)
+			turns = p.tell(turns, at, waiting[rank].member)
 		}
 	}
 	return turns
@@ -101,7 +132,7 @@ func (s *Store) Release(p luascripts.Part, token uint64) luascripts.ReleaseReply
 		r.Released = end > now
 	}
 	p.Kind = luascripts.Leases
-	no := s.runLocked(now, []luascripts.Part{p}, "", "", func(c *call) { r.Next = c.parts[0].hints(nil, false) })
+	no := s.runLocked(now, []luascripts.Part{p}, "", "", func(c *call) { r.Next = c.missed(c.parts[0].hints(nil, false)) })
 	if no.status != 0 {
 		r.Status, r.Version = no.status, no.version
 	}

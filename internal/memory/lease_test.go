@@ -131,8 +131,8 @@ func TestLeaseOffered(t *testing.T) {
 		s.ask(part.Numbers, 1, job)
 	}
 	s.at(time.Second)
-	if r := s.Release(part, 1); !next(r.Next, "b", s.now) {
-		t.Fatalf("release = %+v, want b", r)
+	if r := s.Release(part, 1); !next(r.Next[:1], "b", s.now) || !next(r.Next[1:], "c", s.now.Add(time.Minute)) {
+		t.Fatalf("release = %+v, want b, and c when its lease ends", r)
 	}
 	s.at(1500 * ms)
 	if r := s.Release(part, 1); r.Released || !next(r.Next, "b", s.now) {

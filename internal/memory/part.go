@@ -21,6 +21,7 @@ type part struct {
 
 	view   view
 	late   []string // turns
+	missed []string // who were parked here while they waited for a lease
 	place  place
 	ticket int64 // as if not parked
 	told   int64
@@ -108,6 +109,9 @@ func (p *part) since() int64 {
 
 // park lets those who are late hold up nobody.
 func (p *part) park() {
+	if p.kind == luascripts.Leases {
+		p.missed = append(append(p.missed, p.view.late...), p.late...)
+	}
 	p.line.park(p.view)
 	for _, m := range p.late {
 		if ticket, ok := p.turns.score(m); ok {

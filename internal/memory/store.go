@@ -90,7 +90,7 @@ func (s *Store) Reset(k luascripts.Limit, n luascripts.Numbers) luascripts.Cance
 		p := &c.parts[0]
 		p.ledger, p.tokens = ledger{}, tokens{}
 		p.open()
-		r.Next = p.hints(nil, false)
+		r.Next = c.missed(p.hints(nil, false))
 	})
 	if no.status != 0 {
 		r.Status, r.Version = no.status, no.version
