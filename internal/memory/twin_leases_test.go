@@ -1,0 +1,83 @@
+package memory_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/memory"
+	"github.com/headwayq/headway/internal/redistest"
+)
+
+// TestTwinLongLineOfLeases: both tell the same jobs where lines are longer than what
+// one call tells or parks.
+func TestTwinLongLineOfLeases(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			m := miniredis.NewMiniRedis()
+			m.ClockTTL(true)
+			t.Cleanup(m.Close)
+			rdb := redis.NewClient(redistest.MiniOptions(m))
+			t.Cleanup(func() { _ = rdb.Close() })
+			now := start
+			store := memory.New(func() time.Time { return now })
+			random := rand.New(rand.NewPCG(seed, 1))
+			n := []int{1, 4, 33, 60}[seed%4]
+			part := luascripts.Part{
+				Limit:   luascripts.LimitKeys("hw", "slots", "id"),
+				Numbers: luascripts.Numbers{Kind: luascripts.Leases, Permits: n, Window: 2 * time.Second}, Cost: 1,
+			}
+			parts := []luascripts.Part{part}
+			same := func(what string, got, want any, err error) {
+				t.Helper()
+				if diff := cmp.Diff(want, got); err != nil || diff != "" {
+					t.Fatalf("%s at %v: %v; the script (+) and the store (-) differ:\n%s", what, now.Sub(start), err, diff)
+				}
+			}
+			var held []uint64
+			told := 0
+			for token := uint64(1); token < 900; token++ {
+				job := fmt.Sprint(random.IntN(250))
+				now = now.Add([]time.Duration{0, 0, 0, 5 * ms, 5 * ms, 40 * ms, 300 * ms, 3 * time.Second}[min(random.IntN(8), random.IntN(8))])
+				m.SetTime(now)
+				var next []luascripts.Turn
+				switch op := random.IntN(10); {
+				case op < 6:
+					a := luascripts.AcquireArgs{Parts: parts, Token: token, Job: job, Mode: luascripts.Grant, MaxWait: -1}
+					got, err := luascripts.Acquire(t.Context(), rdb, a)
+					same("acquire", got, store.Acquire(a), err)
+					if next = got.Next; got.Status == luascripts.Granted {
+						held = append(held, token)
+					}
+				case op < 8 && len(held) > 0:
+					got, err := luascripts.Release(t.Context(), rdb, part, held[0])
+					same("release", got, store.Release(part, held[0]), err)
+					next, held = got.Next, held[1:]
+				case op < 9:
+					a := luascripts.CheckArgs{Parts: parts, Job: job}
+					got := luascripts.Check(t.Context(), rdb, []luascripts.CheckArgs{a})[0]
+					same("check", got, store.Check(a), nil)
+					next = got.Next
+				default:
+					a := luascripts.CloseArgs{Parts: parts, Rule: 1, For: time.Duration(random.IntN(3)) * 100 * ms}
+					got, err := luascripts.Close(t.Context(), rdb, a)
+					same("close", got, store.Close(a), err)
+					next = got.Next
+				}
+				told = max(told, len(next))
+			}
+			if told < min(n, 20) {
+				t.Errorf("no call told more than %d jobs: the trace shows nothing", told)
+			}
+		})
+	}
+}

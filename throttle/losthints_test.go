@@ -1,0 +1,238 @@
+package throttle_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/headwayq/headway/throttle"
+)
+
+// hall is jobs that share the leases of one key. What a pool knows of who waits is
+// due: each comes by it alone.
+type hall struct {
+	*scene
+	l       *throttle.Limiter
+	due     map[string]time.Time
+	holders []throttle.Decision // the first has the oldest lease
+	over    throttle.Decision   // whose lease was given back last
+	granted []string
+	deaf    bool // the process that reads the hints is about to die
+}
+
+// newHall has n leases held, and so many jobs "j00", "j01", … waiting.
+func newHall(t *testing.T, n, waiting int, lease time.Duration) *hall {
+	t.Helper()
+	h := &hall{scene: newScene(t), due: make(map[string]time.Time)}
+	h.l = h.limiter("slots", throttle.Concurrent(n, lease))
+	for i := range n {
+		h.comes(fmt.Sprint("holder", i))
+	}
+	for i := range waiting {
+		h.comes(fmt.Sprintf("j%02d", i))
+	}
+	h.granted = nil
+	return h
+}
+
+func (h *hall) hear(turns []throttle.Turn) {
+	for _, turn := range turns {
+		if at, waits := h.due[turn.Job]; !h.deaf && waits && turn.At.Before(at) {
+			h.due[turn.Job] = turn.At
+		}
+	}
+}
+
+func (h *hall) comes(job string) throttle.Decision {
+	h.Helper()
+	d := h.job(h.l, job, 1)
+	if d.Granted {
+		delete(h.due, job)
+		h.holders, h.granted = append(h.holders, d), append(h.granted, job)
+	} else {
+		h.due[job] = d.At
+	}
+	h.hear(d.Next)
+	return d
+}
+
+// release gives the oldest lease back, and answers who is offered it.
+func (h *hall) release() string {
+	h.Helper()
+	turns, err := h.l.Policy().Release(h.Context(), h.holders[0])
+	if err != nil || len(turns) == 0 || !turns[0].Offered {
+		h.Fatalf("Release = %+v, %v, want somebody to come", turns, err)
+	}
+	h.over, h.holders = h.holders[0], h.holders[1:]
+	h.hear(turns)
+	return turns[0].Job
+}
+
+// next lets whoever is due first come at its instant, checked before as by a pool.
+func (h *hall) next() {
+	h.Helper()
+	var job string
+	for j, at := range h.due {
+		if job == "" || at.Before(h.due[job]) || at.Equal(h.due[job]) && j < job {
+			job = j
+		}
+	}
+	if at := h.due[job]; at.After(h.now) {
+		h.at(at.Sub(start))
+	}
+	place := throttle.Place{Policy: h.l.Policy(), IDs: []string{h.l.ID(key)}, Costs: []int{1}, Job: job}
+	in := throttle.Check(h.Context(), h.rdb, []throttle.Place{place})[0]
+	if in.Err != nil || !in.Known {
+		h.Fatalf("Check(%q) = %+v", job, in)
+	}
+	h.hear(in.Next)
+	if in.At.After(h.now) {
+		h.due[job] = in.At
+		return
+	}
+	h.comes(job)
+}
+
+// The hints of the last releases die with the process that read them, and with it
+// die all holders. Who is next comes all the same, when the leases end, in order.
+func TestHintsDieWithAllHolders(t *testing.T) {
+	t.Parallel()
+	const n, lease = 4, 10 * time.Second
+	for _, taken := range []bool{true, false} { // whether the last leases that came back were taken
+		for warm := range 3 * n { // the hints that are lost do not always say the same
+			t.Run(fmt.Sprint(taken, warm), func(t *testing.T) {
+				t.Parallel()
+				h := newHall(t, n, 40, lease)
+				for i := range 8 + warm + n {
+					h.at(time.Duration(i+1) * 5 * ms)
+					h.deaf = i >= 8+warm
+					if job := h.release(); !h.deaf || taken {
+						h.comes(job)
+					}
+				}
+				died := h.now
+				var ends []time.Time // of the leases of the dead, when they were granted last
+				for _, d := range h.holders {
+					ends = append(ends, d.At.Add(lease))
+				}
+				h.deaf, h.granted = false, nil
+				first := len(h.due)
+				for range 20 * n {
+					if h.next(); len(h.granted) == n {
+						break
+					}
+				}
+				var want []string
+				for i := range n {
+					want = append(want, fmt.Sprintf("j%02d", 40-first+i))
+				}
+				if !slices.Equal(h.granted, want) {
+					t.Fatalf("%q went first after all had died, want %q", h.granted, want)
+				}
+				for i, d := range h.holders[len(h.holders)-n:] {
+					if taken && !d.At.Equal(ends[i]) || d.At.After(died.Add(lease)) {
+						t.Errorf("%s went %v after all had died, want it when the leases end", h.granted[i], d.At.Sub(died))
+					}
+				}
+			})
+		}
+	}
+}
+
+// One that does not come for a lease in time is parked by whoever asks next, and told
+// once more, by any call: what told it before may be gone.
+func TestParkedForALeaseIsToldOnce(t *testing.T) {
+	t.Parallel()
+	told := func(turns []throttle.Turn) (n int) {
+		for _, turn := range turns {
+			if turn.Job == "j00" && turn.Offered {
+				n++
+			}
+		}
+		return n
+	}
+	for name, call := range map[string]func(h *hall) []throttle.Turn{
+		"granted": func(h *hall) []throttle.Turn { return h.comes("j01").Next },
+		"booked":  func(h *hall) []throttle.Turn { return h.comes("j02").Next },
+		"refused": func(h *hall) []throttle.Turn { return h.try(h.l, 1).Next },
+		"too late": func(h *hall) []throttle.Turn {
+			d, _ := h.l.Redeem(h.Context(), throttle.Request{Key: key, Cost: 1, Job: "j02", MaxWait: ms})
+			return d.Next
+		},
+		"checked": func(h *hall) []throttle.Turn {
+			place := throttle.Place{Policy: h.l.Policy(), IDs: []string{h.l.ID(key)}, Costs: []int{1}, Job: "j01"}
+			return throttle.Check(h.Context(), h.rdb, []throttle.Place{place})[0].Next
+		},
+		"released": func(h *hall) []throttle.Turn {
+			turns, _ := h.l.Policy().Release(h.Context(), h.over)
+			return turns
+		},
+		"left": func(h *hall) []throttle.Turn {
+			turns, _ := h.l.Cancel(h.Context(), throttle.Request{Key: key, Cost: 1, Job: "j02"})
+			return turns
+		},
+		"opened": func(h *hall) []throttle.Turn {
+			turns, _ := h.l.OpenKey(h.Context(), key)
+			return turns
+		},
+		"reset": func(h *hall) []throttle.Turn {
+			turns, _ := h.l.Reset(h.Context(), key)
+			return turns
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHall(t, 1, 3, 10*time.Second)
+			if job := h.release(); job != "j00" {
+				t.Fatalf("%s is offered the lease, want j00", job)
+			}
+			h.at(time.Second + ms) // nobody has heard of it
+			if n := told(call(h)); n != 1 {
+				t.Errorf("j00 was told %d times by who parked it, want 1", n)
+			}
+			if n := told(h.try(h.l, 1).Next); n != 0 {
+				t.Errorf("j00 was told %d times by the next call, want none", n)
+			}
+			if d := h.comes("j00"); d.Granted != (name != "granted") {
+				t.Errorf("j00, which was parked: %v, want it granted where the lease is still free", d)
+			}
+		})
+	}
+}
+
+// A release tells about one who is further behind, however long the line is, and its
+// commands are bounded.
+func TestToldAheadOnce(t *testing.T) {
+	t.Parallel()
+	const n, rounds = 40, 200
+	h := newHall(t, n, 500, 10*time.Second)
+	ahead, most := 0, 0
+	count := func(turns []throttle.Turn) {
+		for _, turn := range turns {
+			if !turn.Offered {
+				ahead++
+			}
+		}
+	}
+	for i := range rounds {
+		h.at(time.Duration(i+1) * ms)
+		var job string
+		most = max(most, commands(t, h.raw, func() {
+			turns, err := h.l.Policy().Release(t.Context(), h.holders[0])
+			if err != nil || len(turns) == 0 {
+				t.Fatalf("Release = %+v, %v, want somebody to come", turns, err)
+			}
+			h.holders, job = h.holders[1:], turns[0].Job
+			count(turns)
+		}))
+		count(h.comes(job).Next)
+	}
+	if least := rounds - 32; ahead < least || ahead > rounds+3*32 {
+		t.Errorf("%d were told ahead by %d releases, want about one by each", ahead, rounds)
+	}
+	if most > 100 {
+		t.Errorf("a release made %d commands, want 100 at most", most)
+	}
+	t.Logf("%d told ahead, %d commands at most", ahead, most)
+}
