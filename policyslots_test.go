@@ -2,6 +2,7 @@ package headway_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -252,5 +253,38 @@ func TestLastHolderDies(t *testing.T) {
 	s.eventually(lease+3*time.Second, "work goes on after the leases of the dead have ended", func() bool {
 		return s.gateway.since(killed.Add(lease/2)) > 4
 	})
+	s.crew.end()
+}
+
+// TestSoleHolderDiesAtWork: one process has all slots, at full speed, and dies with them
+// and with what it was just told about who is next. Work goes on when its leases end,
+// time and again.
+func TestSoleHolderDiesAtWork(t *testing.T) {
+	t.Parallel()
+	const rounds, waiting = 5, 400
+	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent %d lease %v, key: acme}", slots, slotLease)},
+		workerSpec{Concurrency: 2 * slots}) // some are left to hear that they have to wait
+	s.gateway.takes = slotJob
+	s.enqueue(4*waiting, 100)
+	alive := s.crew.launch()
+	s.eventually(20*time.Second, "all others wait", func() bool { q, ok := s.queueInfo(); return ok && q.Pending == 0 && q.Retry > waiting })
+	for round := range rounds {
+		enough := s.gateway.distinct() + slots + rand.IntN(10*slots) // a moment that nobody can foresee
+		s.eventually(10*time.Second, "it is at work", func() bool { return s.gateway.distinct() > enough })
+		alive.kill()
+		killed := time.Now()
+		if q, ok := s.queueInfo(); !ok || q.Retry < waiting {
+			t.Fatalf("%+v wait, want %d at least", q, waiting)
+		}
+		ends := killed.Add(slotLease)
+		alive = s.crew.launch()
+		if now := time.Now(); now.After(ends) {
+			ends = now // a machine that is slow to start a process
+		}
+		s.eventually(time.Until(ends)+1500*time.Millisecond, fmt.Sprintf("work goes on after kill %d", round+1), func() bool {
+			return s.gateway.since(killed.Add(slotLease/4)) > slots
+		})
+		t.Logf("work went on %v after kill %d", time.Since(killed), round+1)
+	}
 	s.crew.end()
 }
