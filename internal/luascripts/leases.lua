@@ -15,6 +15,11 @@ function kinds.k()
     return redis.call("ZCOUNT", L.tokens, "(" .. int(now), "+inf")
   end
 
+  -- ends_from is so many leases that have not ended, with their ends, from a rank on
+  local function ends_from(L, index, many)
+    return redis.call("ZRANGEBYSCORE", L.tokens, "(" .. int(L.now), "+inf", "WITHSCORES", "LIMIT", index, many)
+  end
+
   -- tell_ahead tells those behind the free leases when they come if nobody gives one
   -- back: a hint dies with the process that reads it, and that may have held all leases.
   -- So the first `many` must have heard it longer ago than from the last `many` calls:
@@ -30,6 +35,9 @@ function kinds.k()
     if (told(L, (at_rank(L.line, L.first + last))) or 0) <= at_edge + 1000 then return end
     local members = redis.call("ZRANGE", L.line, L.first + free, L.first + free + 3 * many - 1)
     local before, sooner = redis.call("ZMSCORE", L.promised, unpack(members)), {}
+    L.live = live_leases(L, L.now) -- slot needs them for each
+    L.ends_at = max(0, L.live - L.n + free)
+    L.ends = ends_from(L, L.ends_at, many)
     for i, m in ipairs(members) do
       local rank = free + i - 1
       local at = rank < edge and slot(L, from, rank, 1) or at_edge
@@ -39,6 +47,7 @@ function kinds.k()
         tell(L, at, m, reply)
       end
     end
+    L.live, L.ends = nil, nil
     redis.call("ZADD", L.promised, unpack(sooner))
   end
 
@@ -62,10 +71,10 @@ function kinds.k()
     -- told so
     slot = function(L, now, before)
       local rounds = floor(before / L.n)
-      local index = live_leases(L, L.now) - L.n + before - rounds * L.n
+      local index = (L.live or live_leases(L, L.now)) - L.n + before - rounds * L.n
       if index < 0 then return now + rounds * L.W end
-      local v = redis.call("ZRANGEBYSCORE", L.tokens, "(" .. int(L.now), "+inf", "WITHSCORES", "LIMIT", index, 1)
-      return max(now, tonumber(v[2])) + rounds * L.W
+      local known = L.ends and L.ends[2 * (index - L.ends_at) + 2]
+      return max(now, tonumber(known or ends_from(L, index, 1)[2])) + rounds * L.W
     end,
 
     charge = function(L, at)
