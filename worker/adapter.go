@@ -3,6 +3,7 @@ package worker
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -16,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
@@ -45,6 +47,7 @@ type Adapter struct {
 	cfg      Config
 	log      *zap.Logger
 	id       string // of this adapter, among all that defer tasks
+	mark     luascripts.PoolMark
 	policies map[string]taskPolicy
 	counters counters
 	lead     *lead
@@ -108,6 +111,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		wakers: make(map[string]*waker), bell: make(chan struct{}, ServersMax),
 		hints: make(chan throttle.Turn, hintsMax), refunds: make(chan refund, refundsMax), stop: make(chan struct{}),
 	}
+	binary.BigEndian.PutUint32(a.mark[:], rand.Uint32())
 	for _, p := range cfg.Policies {
 		decide, err := a.build(p)
 		if err != nil {

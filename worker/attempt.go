@@ -271,7 +271,7 @@ func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Deci
 
 // place is where the task waits, as it is stored beside it.
 func (t *attempt) place(p *throttle.Policy, d throttle.Decision) place {
-	at := place{pool: t.a.id, deadline: t.deadline}
+	at := place{deadline: t.deadline}
 	if !d.Parked {
 		at.stands = standsFor(p, d.Request)
 	}
@@ -292,7 +292,7 @@ func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle
 	t.a.logFew("unanswered", func() {
 		t.a.log.Error("a rule can't be asked: its tasks wait", zap.Stringer("rule", p), zap.Error(cause))
 	})
-	away := place{pool: t.a.id, deadline: t.deadline}
+	away := place{deadline: t.deadline}
 	return t.deferTo(deferral{wait: unbookedWait + rand.N(unbookedWait), place: away, cause: cause}, held{})
 }
 

@@ -26,5 +26,8 @@ func (a *Adapter) Remembers(queue, id string) bool {
 // Job is the id under which a task stands in a line.
 func Job(queue, id string) string { return jobID(queue, id) }
 
+// TaskOf reads it back.
+func TaskOf(job string) (queue, id string, ok bool) { return taskOf(job) }
+
 // RefundLater hands a refund to the background.
 func (a *Adapter) RefundLater(l *throttle.Limiter, r throttle.Request) { a.refundLater(l.Policy(), r) }

@@ -57,7 +57,7 @@ func newLostDeferral(t *testing.T, per, work time.Duration, retries int) *lostDe
 	r := newRig(t)
 	c := &lostDeferral{rig: r, proxy: redistest.NewProxy(t, r.srv.Addr()), per: per}
 	// Redis knows the script: otherwise the answer that is lost would be NOSCRIPT
-	_ = luascripts.Defer(t.Context(), r.rdb, luascripts.QueueKeys("hw", "default"), luascripts.DeferArgs{ID: "nobody", Token: "none"})
+	_ = luascripts.Defer(t.Context(), r.rdb, luascripts.QueueKeys("hw", "default"), luascripts.DeferArgs{ID: "nobody", Token: 1})
 	o := r.srv.ClientOptions()
 	o.Addr, o.MaxRetries = c.proxy.Addr(), retries
 	rdb := redis.NewClient(o)

@@ -2,23 +2,41 @@ package worker
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
+	"math"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle"
 )
 
-// jobPrefix marks the jobs in a line that are asynq tasks.
-const jobPrefix = "task:"
+// The jobs in a line that are asynq tasks begin with one of these: no id that people
+// choose does. Behind it come the queue, nothing for asynq's default, a colon and the
+// id: as text, or of a UUID its 16 bytes, for each waiting job takes memory.
+const (
+	jobText = "\x01"
+	jobUUID = "\x02"
+)
+
+// queueDefault is asynq's queue for those who name none.
+const queueDefault = "default"
 
 // jobID names a task in a line. It can be read back, but for ids that are too
 // long for a line: those are hashed, and never hear that their turn came early.
 func jobID(queue, id string) string {
-	job := jobPrefix + url.PathEscape(queue) + ":" + id
+	name := ""
+	if queue != queueDefault {
+		name = url.QueryEscape(queue)
+	}
+	if raw, ok := luascripts.UUIDBytes(id); ok {
+		return jobUUID + name + ":" + raw
+	}
+	job := jobText + name + ":" + id
 	if len(job) <= throttle.JobMax {
 		return job
 	}
@@ -28,22 +46,29 @@ func jobID(queue, id string) string {
 
 // taskOf reads a job id back.
 func taskOf(job string) (queue, id string, ok bool) {
-	rest, ok := strings.CutPrefix(job, jobPrefix)
+	name, id, ok := strings.Cut(job, ":")
 	if !ok {
 		return "", "", false
 	}
-	escaped, id, ok := strings.Cut(rest, ":")
-	if !ok {
+	escaped, uuid := strings.CutPrefix(name, jobUUID)
+	switch {
+	case uuid && len(id) == 16:
+		id = luascripts.UUIDText(id)
+	case uuid || !strings.HasPrefix(name, jobText):
 		return "", "", false
+	default:
+		escaped = name[len(jobText):]
 	}
-	queue, err := url.PathUnescape(escaped)
+	if escaped == "" {
+		return queueDefault, id, true
+	}
+	queue, err := url.QueryUnescape(escaped)
 	return queue, id, err == nil
 }
 
 // place is what a deferred task waits for, as it is stored beside it: enough
 // for any pool to check, to re-time and to give up its booking.
 type place struct {
-	pool     string    // who deferred it, and comes first to wake it
 	deadline time.Time // of the task, zero for none
 	stands   stands    // empty when there is no booking
 }
@@ -54,16 +79,24 @@ type place struct {
 type stands string
 
 func standsFor(p *throttle.Policy, r throttle.Request) stands {
-	var rules, costs, lengths []string
-	ids := p.IDs(r)
+	var rules []string
+	var costs []int
 	for i, l := range p.Rules() {
 		cost := r.Cost
 		if i > 0 {
 			cost = r.More[i-1].Cost
 		}
-		rules, costs, lengths = append(rules, l.Rule()), append(costs, strconv.Itoa(cost)), append(lengths, strconv.Itoa(len(ids[i])))
+		rules, costs = append(rules, l.Rule()), append(costs, cost)
 	}
-	return stands(strings.Join([]string{strings.Join(rules, "+"), strings.Join(costs, "+"), strings.Join(lengths, "+"), strings.Join(ids, "")}, " "))
+	return standsAt(rules, costs, p.IDs(r))
+}
+
+func standsAt(rules []string, costs []int, ids []string) stands {
+	var texts, lengths []string
+	for i, id := range ids {
+		texts, lengths = append(texts, strconv.Itoa(costs[i])), append(lengths, strconv.Itoa(len(id)))
+	}
+	return stands(strings.Join([]string{strings.Join(rules, "+"), strings.Join(texts, "+"), strings.Join(lengths, "+"), strings.Join(ids, "")}, " "))
 }
 
 // policy names the rules, as [throttle.Policy.String] does.
@@ -101,66 +134,128 @@ func (s stands) read() (ids []string, costs []int, ok bool) {
 	return ids, costs, rest == ""
 }
 
-// placeSchema of a place by one rule, which older versions read too, and of one
-// by several.
+// placeSchema is the first byte of what is stored. Older ones were 1 and 2.
+const placeSchema = "3"
+
+// What ends the rules' names: a deadline follows, or none.
 const (
-	placeSchema     = "1"
-	placeSchemaMany = "2"
+	placeForEver = 0
+	placeUntil   = 1
 )
 
+// text is what is stored: the schema, the rules' names joined with "+", what ends
+// them, the deadline in microseconds if there is one, the costs, and the ids as
+// [appendKey] writes them. Numbers are varints.
 func (p place) text() string {
-	var deadline int64
-	if !p.deadline.IsZero() {
-		deadline = p.deadline.UnixMicro()
-	}
-	end := strconv.FormatInt(deadline, 10)
 	ids, costs, ok := p.stands.read()
-	switch {
-	case !ok: // no rule is called so, and an empty column could not be read back
-		return strings.Join([]string{placeSchema, p.pool, "*", "0", end, ""}, " ")
-	case len(ids) == 1:
-		return strings.Join([]string{placeSchema, p.pool, p.stands.policy(), strconv.Itoa(costs[0]), end, ids[0]}, " ")
+	b := []byte(placeSchema)
+	if ok {
+		b = append(b, p.stands.policy()...)
 	}
-	return strings.Join([]string{placeSchemaMany, p.pool, end, string(p.stands)}, " ")
+	if p.deadline.IsZero() {
+		b = append(b, placeForEver)
+	} else {
+		b = binary.AppendUvarint(append(b, placeUntil), uint64(p.deadline.UnixMicro()))
+	}
+	for _, cost := range costs {
+		b = binary.AppendUvarint(b, uint64(cost))
+	}
+	for _, id := range ids {
+		b = appendKey(b, id)
+	}
+	return string(b)
 }
 
 // readPlace reads a place back; what another schema wrote is nobody's.
-func readPlace(text string) (place, bool) {
-	schema, rest, _ := strings.Cut(text, " ")
-	var p place
-	var end string
-	switch schema {
-	case placeSchema:
-		f := strings.SplitN(rest, " ", 5)
-		if len(f) != 5 {
-			return place{}, false
-		}
-		cost, err := strconv.Atoi(f[2])
-		if err != nil {
-			return place{}, false
-		}
-		p.pool, end = f[0], f[3]
-		if f[1] != "*" {
-			p.stands = stands(strings.Join([]string{f[1], strconv.Itoa(cost), strconv.Itoa(len(f[4])), f[4]}, " "))
-		}
-	case placeSchemaMany:
-		f := strings.SplitN(rest, " ", 3)
-		if len(f) != 3 {
-			return place{}, false
-		}
-		p.pool, end, p.stands = f[0], f[1], stands(f[2])
-	default:
+func readPlace(text string) (p place, ok bool) {
+	rest, ok := strings.CutPrefix(text, placeSchema)
+	end := strings.IndexAny(rest, "\x00\x01")
+	if !ok || end < 0 {
 		return place{}, false
 	}
-	us, err := strconv.ParseInt(end, 10, 64)
-	if err != nil {
-		return place{}, false
+	names, r := rest[:end], placeReader{rest: rest[end+1:]}
+	if rest[end] == placeUntil {
+		p.deadline = time.UnixMicro(r.number(math.MaxInt64))
 	}
-	if us > 0 {
-		p.deadline = time.UnixMicro(us)
+	if names != "" {
+		rules := strings.Split(names, "+")
+		if len(rules) > throttle.RulesMax {
+			return place{}, false
+		}
+		costs, ids := make([]int, len(rules)), make([]string, len(rules))
+		for i := range rules {
+			costs[i] = int(r.number(math.MaxInt))
+		}
+		for i := range rules {
+			ids[i] = r.key()
+		}
+		p.stands = standsAt(rules, costs, ids)
 	}
-	if _, _, ok := p.stands.read(); p.stands != "" && !ok {
+	if _, _, ok := p.stands.read(); r.bad || r.rest != "" || p.stands != "" && !ok {
 		return place{}, false
 	}
 	return p, true
+}
+
+// appendKey writes a key as Redis sees it behind its length. Phone numbers, which
+// most keys are, take half the bytes: two digits each.
+func appendKey(b []byte, id string) []byte {
+	digits, plus := strings.CutPrefix(id, "+")
+	if !plus || digits == "" || strings.Trim(digits, "0123456789") != "" {
+		return append(binary.AppendUvarint(b, uint64(len(id))<<1), id...)
+	}
+	b = binary.AppendUvarint(b, uint64(len(digits))<<1|1)
+	for i := 0; i < len(digits); i += 2 {
+		low := byte(0)
+		if i+1 < len(digits) {
+			low = digits[i+1] - '0'
+		}
+		b = append(b, (digits[i]-'0')<<4|low)
+	}
+	return b
+}
+
+// placeReader takes a text apart, and notes when that can't be done.
+type placeReader struct {
+	rest string
+	bad  bool
+}
+
+func (r *placeReader) number(most uint64) int64 {
+	n, used := binary.Uvarint([]byte(r.rest[:min(len(r.rest), binary.MaxVarintLen64)]))
+	if used <= 0 || n > most {
+		r.bad, r.rest = true, ""
+		return 0
+	}
+	r.rest = r.rest[used:]
+	return int64(n)
+}
+
+func (r *placeReader) take(n int64) string {
+	if n > int64(len(r.rest)) {
+		r.bad = true
+		return ""
+	}
+	taken := r.rest[:n]
+	r.rest = r.rest[n:]
+	return taken
+}
+
+func (r *placeReader) key() string {
+	head := r.number(math.MaxInt64)
+	n := head >> 1
+	if head&1 == 0 {
+		return r.take(n)
+	}
+	digits := []byte("+")
+	for _, b := range []byte(r.take(n/2 + n%2)) {
+		digits = append(digits, '0'+b>>4, '0'+b&15)
+	}
+	if r.bad || n == 0 {
+		r.bad = true
+		return ""
+	}
+	digits = digits[:n+1]
+	r.bad = strings.Trim(string(digits[1:]), "0123456789") != ""
+	return string(digits)
 }

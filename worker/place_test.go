@@ -9,9 +9,11 @@ func TestPlaceReadsBack(t *testing.T) {
 	t.Parallel()
 	for _, p := range []place{
 		{},
-		{pool: "a", stands: "sms 1 15 +49 170 1234567"},
-		{pool: "a", stands: "sms 7 7 #x y  z", deadline: time.UnixMicro(1763640000000001)},
-		{pool: "a", stands: "sms+day+all 1+1+300 3+3+4 a ba bacme", deadline: time.UnixMicro(1763640000000001)},
+		{deadline: time.UnixMicro(1763640000000001)},
+		{stands: "sms 1 14 +4917012345678"}, {stands: "sms 1 13 +491701234567"}, {stands: "sms 1 1 +"}, {stands: "sms 1 2 +a"}, {stands: "sms 1 4 +1 2"},
+		{stands: "sms 1 15 +49 170 1234567"},
+		{stands: "sms 7 7 #x y  z", deadline: time.UnixMicro(1763640000000001)},
+		{stands: "sms+day+all 1+1+300 3+3+4 a ba bacme", deadline: time.UnixMicro(1763640000000001)},
 	} {
 		if got, ok := readPlace(p.text()); !ok || got != p {
 			t.Errorf("readPlace(%q) = %+v, %v, want %+v", p.text(), got, ok, p)
@@ -23,9 +25,9 @@ func TestPlaceReadsBack(t *testing.T) {
 // nobody's.
 func FuzzPlace(f *testing.F) {
 	for _, s := range []string{
-		"", "1", "1 a sms 1 0 id", "1 a * 1 0 ", "2 a sms 1 0 id", "1 a sms x 0 id", "1 a sms 1 x id", "1  sms 1 -5 i d", "1 a sms 1 9223372036854775807 id",
-		"2 a 0 sms+all 1+2 3+4 a bacme", "2 a 0 sms+all 1+2 3+5 a bacme", "2 a 0 sms+all 1 3 a b", "2 a -7 sms 0 1 a",
-		"1   01 0 0", "1 a sms 01 0 id", "2 a 0 sms 01 1 x", "2 a 0 sms 1 01 x",
+		"", "3", "3\x00", "3\x01\x05", "3\x01\xff", "3sms\x00\x01\x04id", "3sms\x00\x01\x05\x12\x34", "3sms\x00\x01\x05\x1a", "3sms\x00\x01\x03\x15",
+		"3sms\x00\x00\x04id", "3sms\x00\x01\x06id", "3sms\x00\x01\x00", "3sms\x00\x01\x01", "3sms+all\x01\x07\x01\x02\x04ab\x08acme",
+		"3+\x00\x01\x01\x02a\x02b", "3a b\x00\x01\x02a", "1 a sms 1 0 id", "2 a 0 sms+all 1+2 3+4 a bacme", "3sms\x00\x81\x00\x02a",
 	} {
 		f.Add(s)
 	}
@@ -38,4 +40,28 @@ func FuzzPlace(f *testing.F) {
 			t.Errorf("readPlace(%q) = %+v, and of %q %+v, %v", text, p, p.text(), again, ok)
 		}
 	})
+}
+
+// A task's name in a line is read back, and is short for what asynq draws itself.
+func TestJobReadsBack(t *testing.T) {
+	t.Parallel()
+	const uuid = "0190c3a4-5b6c-7d8e-9f00-a1b2c3d4e5f6"
+	for _, tt := range []struct {
+		queue, id string
+		most      int // bytes
+	}{
+		{"default", "m1", 4}, {"default", uuid, 18}, {"mail", uuid, 22}, {"mail", "a:b", 9}, {"a:b/c d", "x", 18},
+		{"default", "0190C3A4-5b6c-7d8e-9f00-a1b2c3d4e5f6", 38}, {"default", "\x02:0123456789abcdef", 20},
+	} {
+		job := jobID(tt.queue, tt.id)
+		queue, id, ok := taskOf(job)
+		if !ok || queue != tt.queue || id != tt.id || len(job) > tt.most {
+			t.Errorf("jobID(%q, %q) = %q, of %d bytes, read back as %q, %q, %v", tt.queue, tt.id, job, len(job), queue, id, ok)
+		}
+	}
+	for _, job := range []string{"", "a", "wait:0123", "\x01", "\x02:short", "hashed:ab", "\x01%zz:a"} {
+		if queue, id, ok := taskOf(job); ok {
+			t.Errorf("taskOf(%q) = %q, %q, want none", job, queue, id)
+		}
+	}
 }

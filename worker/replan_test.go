@@ -14,6 +14,7 @@ import (
 
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
 )
 
 // backlog enqueues n tasks to the phone +1, and answers where each stands in the
@@ -30,7 +31,8 @@ func (r *rig) backlog(lim *throttle.Limiter, n int) (rank map[string]int) {
 	}
 	rank = make(map[string]int)
 	for i, b := range s.Booked {
-		rank[b.Job[len("task:default:"):]] = i
+		_, id, _ := worker.TaskOf(b.Job)
+		rank[id] = i
 	}
 	return rank
 }

@@ -260,7 +260,7 @@ func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) batch {
 			continue
 		}
 		_, ours := heard[d.ID]
-		if late := due.Now.Sub(d.At); !adopts && !ours && t.place.pool != w.a.id && late < sweepAfter {
+		if late := due.Now.Sub(d.At); !adopts && !ours && t.Pool != w.a.mark && late < sweepAfter {
 			*wait = min(*wait, sweepAfter-late)
 			continue
 		}

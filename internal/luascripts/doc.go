@@ -23,6 +23,8 @@
 //	line.lua      who waits, in which order, and what they were promised
 //	parts.lua     the rules that one call decides together, each on its key
 //	gate.lua      when work may run at all
+//	taskid.lua    how a task's id is written in our keys
+//	deferred.lua  what a deferral writes into asynq's hash of a task
 //
 //	script       what it does                                   slot
 //	acquire.lua  grant, book or refuse, by all rules            the limits' keys

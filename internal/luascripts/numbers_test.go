@@ -9,10 +9,9 @@ import (
 // textJoins are the only lines that join with "..": each joins text, and no
 // number gets into it but through string.format.
 var textJoins = map[string][]string{
-	"defer.lua":    {`second_net(at) .. " " .. what`, `token .. string.sub(before, 1, 112)`}, // text by format
-	"due.lua":      {`redis.call("HGET", prefix .. v[i], "state")`},
+	"deferred.lua": {`tonumber(retry_s)) .. pool .. token .. string.sub(before, 16, 71)`, `tonumber(retry_s)) .. string.sub(before, 12)`}, // text by format
+	"due.lua":      {`prefix .. long(v[i])`},
 	"setlimit.lua": {`int(version) .. " " .. limit`},
-	"retime.lua":   {`second_net(at) .. what`},
 	"sliding.lua": {
 		`redis.call("GETRANGE", L.key, turn, -1) .. redis.call("GETRANGE", L.key, HEADER, turn - 1)`,
 		`"s" .. token .. pack(L.version, WIDTH) .. pack(head, 3)`,

@@ -12,13 +12,17 @@ import (
 // DeferArgs are the arguments of defer.lua beside its keys.
 type DeferArgs struct {
 	ID     string
-	Token  string        // of the deferral: written once, however often it is sent
+	Token  uint64        // of the deferral: written once, however often it is sent
 	At     time.Time     // zero for Wait from now, by Redis' clock
 	Wait   time.Duration // from now to At
 	For    string        // what the task waits for
+	Pool   PoolMark      // comes first to wake it
 	Unique string        // asynq's lock of a unique task, or ""
 	PutOff bool          // counted, see PutOffs
 }
+
+// PoolMark tells pools apart: 4 bytes, for two of one mark only wake at the same time.
+type PoolMark [4]byte
 
 // Defer runs defer.lua and hands asynq its very answer.
 func Defer(ctx context.Context, c redis.Scripter, k Queue, a DeferArgs) *redis.Cmd {
@@ -32,7 +36,7 @@ func Defer(ctx context.Context, c redis.Scripter, k Queue, a DeferArgs) *redis.C
 		at = a.At.UnixMicro()
 	}
 	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.retry, k.due, k.places, unique},
-		a.ID, a.Token, at, micros(max(0, a.Wait)), a.For, flag(a.PutOff))
+		shortID(a.ID), tokenText(a.Token), at, micros(max(0, a.Wait)), a.For, flag(a.PutOff), a.Pool[:])
 }
 
 // PutOffs is how often a task was deferred because its provider put it off.
@@ -49,7 +53,8 @@ type DueTask struct {
 	ID    string
 	At    time.Time
 	State string // asynq's state, "" when the task is gone
-	For   string // as [DeferArgs] had it
+	For   string // as [DeferArgs] had it, and the pool
+	Pool  PoolMark
 }
 
 // DueReply is the answer of due.lua.
@@ -63,8 +68,10 @@ type DueReply struct {
 func Due(ctx context.Context, c redis.Scripter, k Queue, lead time.Duration, most int) (DueReply, error) {
 	r := run(ctx, c, dueScript, "due.lua", 3, []string{k.due, k.places}, k.task, micros(lead), most)
 	reply := DueReply{Now: r.time(), Next: r.time()}
-	for range r.count(4) {
-		reply.Tasks = append(reply.Tasks, DueTask{At: r.time(), ID: r.text(), State: r.text(), For: r.text()})
+	for range r.count(5) {
+		t := DueTask{At: r.time(), ID: longID(r.text()), State: r.text(), For: r.text()}
+		copy(t.Pool[:], r.text())
+		reply.Tasks = append(reply.Tasks, t)
 	}
 	return reply, r.err
 }
@@ -89,7 +96,7 @@ func Wake(ctx context.Context, c redis.Scripter, k Queue, ids []string, now time
 	args := append(make([]any, 0, 4+len(ids)), now.UnixNano(), k.task, flag, len(ids))
 	for _, id := range ids {
 		keys = append(keys, k.Task(id))
-		args = append(args, id)
+		args = append(args, shortID(id))
 	}
 	return codes(run(ctx, c, wakeScript, "wake.lua", len(ids), keys, args...), len(ids))
 }
@@ -111,7 +118,7 @@ func Retime(ctx context.Context, c redis.Scripter, k Queue, earlier bool, tasks 
 	args := append(make([]any, 0, 2+2*len(tasks)), len(tasks), flag)
 	for _, t := range tasks {
 		keys = append(keys, k.Task(t.ID))
-		args = append(args, t.ID, t.At.UnixMicro())
+		args = append(args, shortID(t.ID), t.At.UnixMicro())
 	}
 	return codes(run(ctx, c, retimeScript, "retime.lua", len(tasks), keys, args...), len(tasks))
 }
@@ -126,7 +133,7 @@ func codes(r *reply, n int) ([]int64, error) {
 
 // Forget runs forget.lua.
 func Forget(ctx context.Context, c redis.Scripter, k Queue, id string) error {
-	if err := forgetScript.Run(ctx, c, []string{k.due, k.places, k.Task(id)}, id).Err(); err != nil {
+	if err := forgetScript.Run(ctx, c, []string{k.due, k.places, k.Task(id)}, shortID(id)).Err(); err != nil {
 		return fmt.Errorf("forget.lua: %w", err)
 	}
 	return nil

@@ -28,6 +28,9 @@ func newQueue(t *testing.T) *asynqQueue {
 	return &asynqQueue{t, rdb, raw, QueueKeys("hw", "default")}
 }
 
+// pool is who defers.
+var pool = PoolMark{1, 0, 255, 7}
+
 // put makes a task in a state, where asynq has it.
 func (a *asynqQueue) put(state string, ids ...string) {
 	a.Helper()
@@ -45,7 +48,7 @@ func (a *asynqQueue) put(state string, ids ...string) {
 
 func (a *asynqQueue) deferTask(id string, in time.Duration, unique string) {
 	a.Helper()
-	d := DeferArgs{ID: id, Token: fmt.Sprint(rand.Uint64()), At: start.Add(in), For: "sms 1 key", Wait: in, Unique: unique}
+	d := DeferArgs{ID: id, Token: rand.Uint64(), At: start.Add(in), For: "sms 1 key", Wait: in, Unique: unique, Pool: pool}
 	if err := Defer(a.Context(), a.rdb, a.q, d).Err(); err != nil {
 		a.Fatalf("Defer(%q): %v", id, err)
 	}
@@ -95,7 +98,7 @@ func TestDefer(t *testing.T) {
 	// What is not running is not ours to move, and asynq's answer says so.
 	state := content(t, a.raw)
 	for _, id := range []string{"a", "unknown"} {
-		cmd := Defer(t.Context(), a.rdb, a.q, DeferArgs{ID: id, Token: "again", At: start, For: "x"})
+		cmd := Defer(t.Context(), a.rdb, a.q, DeferArgs{ID: id, Token: 7, At: start, For: "x"})
 		if err := cmd.Err(); err == nil || !strings.HasPrefix(err.Error(), "NOT FOUND") {
 			t.Errorf("Defer(%q) = %v, want NOT FOUND", id, err)
 		}
@@ -286,9 +289,9 @@ func TestDue(t *testing.T) {
 	}
 	a.raw.Del(t.Context(), a.q.Task("b"))
 	reply, err = Due(t.Context(), a.rdb, a.q, 1500*time.Millisecond, 10)
-	want := []DueTask{{"a", start, "retry", "sms 1 key"}, {"b", start.Add(time.Second), "", "sms 1 key"}}
+	want := []DueTask{{"a", start, "retry", "sms 1 key", pool}, {"b", start.Add(time.Second), "", "sms 1 key", PoolMark{}}}
 	same := func(x, y DueTask) bool {
-		return x.ID == y.ID && x.At.Equal(y.At) && x.State == y.State && x.For == y.For
+		return x.ID == y.ID && x.At.Equal(y.At) && x.State == y.State && x.For == y.For && x.Pool == y.Pool
 	}
 	if err != nil || !slices.EqualFunc(reply.Tasks, want, same) || !reply.Next.Equal(start.Add(2*time.Second)) {
 		t.Errorf("Due = %+v, %v, want %+v", reply, err, want)
@@ -323,7 +326,7 @@ func TestDeferTwice(t *testing.T) {
 	t.Parallel()
 	a := newQueue(t)
 	a.put("active", "a")
-	args := DeferArgs{ID: "a", Token: "0123456789abcdef", At: start.Add(minute), Wait: minute, For: "x"}
+	args := DeferArgs{ID: "a", Token: 0x0123456789abcdef, At: start.Add(minute), Wait: minute, For: "x"}
 	for range 2 {
 		if err := Defer(t.Context(), a.rdb, a.q, args).Err(); err != nil {
 			t.Fatal(err)

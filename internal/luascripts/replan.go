@@ -12,7 +12,7 @@ import (
 type WalkReply struct {
 	Now   time.Time
 	Last  time.Time // the last instant of all; zero when there is none
-	Tasks []DueTask // without their states
+	Tasks []DueTask // without their states and pools
 }
 
 // Walk runs walk.lua: at most `most` deferred tasks, 1 to 1000, from an instant
@@ -25,7 +25,7 @@ func Walk(ctx context.Context, c redis.Scripter, k Queue, from time.Time, skip, 
 	r := run(ctx, c, walkScript, "walk.lua", 3, []string{k.due, k.places}, first, skip, most)
 	reply := WalkReply{Now: r.time(), Last: r.time()}
 	for range r.count(3) {
-		reply.Tasks = append(reply.Tasks, DueTask{At: r.time(), ID: r.text(), For: r.text()})
+		reply.Tasks = append(reply.Tasks, DueTask{At: r.time(), ID: longID(r.text()), For: r.text()})
 	}
 	return reply, r.err
 }

@@ -1,12 +1,12 @@
 -- retime.lua: deferred tasks move to another instant without being run.
 --
--- KEYS[1]  due        sorted set, score = instant of a deferred task in microseconds; expires an hour after the last
+-- KEYS[1]  due        sorted set of tasks, see taskid.lua, score = instant in microseconds; expires an hour after the last
 -- KEYS[2]  retry      asynq's sorted set of tasks to try again, score in whole seconds
--- KEYS[3]  places     hash, task id -> "retry_s for"; lives as long as due
+-- KEYS[3]  places     hash, task -> what it waits for; lives as long as due
 -- KEYS[4+] tasks      asynq's hash of each task, ARGV[1] of them
 -- ARGV[1]  count      how many tasks, 1 to 1000
 -- ARGV[2]  earlier    1: only if it is earlier than what is there, and for a task that is still active too
--- ARGV[3+] per task   id, at_us
+-- ARGV[3+] per task   task, at_us
 -- returns  count integers: 1 moved, 0 left alone
 local due, retry, places = KEYS[1], KEYS[2], KEYS[3]
 local count, earlier = tonumber(ARGV[1]), ARGV[2] == "1"
@@ -14,27 +14,27 @@ local count, earlier = tonumber(ARGV[1]), ARGV[2] == "1"
 local now = clock()
 local reply = {}
 for i = 1, count do
-  local task, id, at = KEYS[3 + i], ARGV[2 * i + 1], tonumber(ARGV[2 * i + 2])
-  local h = redis.call("HMGET", task, "state", "unique_key")
-  local ours, what = string.match(redis.call("HGET", places, id) or "", "^(%d+)( .*)$")
-  local old = tonumber(redis.call("ZSCORE", due, id) or "")
+  local task, short, at = KEYS[3 + i], ARGV[2 * i + 1], tonumber(ARGV[2 * i + 2])
+  local h = redis.call("HMGET", task, "state", "unique_key", "hw")
+  local id, ours = long(short), scored(h[3])
+  local old = tonumber(redis.call("ZSCORE", due, short) or "")
   reply[i] = 0
   if earlier and old and old <= at then
     -- it knows already
-  elseif h[1] == "retry" and ours and redis.call("ZSCORE", retry, id) == ours then
-    redis.call("ZREM", due, id) -- first a write that needs no memory: a full Redis lets the others pass
+  elseif h[1] == "retry" and ours and redis.call("HEXISTS", places, short) == 1 and tonumber(redis.call("ZSCORE", retry, id) or "") == ours then
+    redis.call("ZREM", due, short) -- first a write that needs no memory: a full Redis lets the others pass
     redis.call("ZADD", retry, second_net(at), id)
-    redis.call("ZADD", due, int(at), id)
-    redis.call("HSET", places, id, second_net(at) .. what)
+    redis.call("ZADD", due, int(at), short)
+    redis.call("HSET", task, "hw", moved_to(second_net(at), h[3]))
     live(due, max(0, at - now) + 3600000000)
     live(places, max(0, at - now) + 3600000000)
-    local more = tonumber(second_net(at)) - tonumber(ours)
+    local more = tonumber(second_net(at)) - ours
     if more > 0 and h[2] and redis.call("GET", h[2]) == id then -- unique while it waits; the lock carries the queue's tag
       redis.call("PEXPIRE", h[2], int(max(0, redis.call("PTTL", h[2])) + more * 1000))
     end
     reply[i] = 1
   elseif earlier and h[1] == "active" then -- not deferred yet: defer.lua will find it
-    redis.call("ZADD", due, int(at), id)
+    redis.call("ZADD", due, int(at), short)
     live(due, max(0, at - now) + 3600000000)
     reply[i] = 1
   end

@@ -38,6 +38,7 @@ var ledgerParts = []string{
 var (
 	lookParts  = append(slices.Clone(ledgerParts), "line.lua", "leases.lua", "parts.lua")
 	grantParts = append(slices.Clone(lookParts), "tokens.lua")
+	queueParts = []string{"clock.lua", "taskid.lua", "deferred.lua"}
 )
 
 var (
@@ -50,10 +51,10 @@ var (
 	releaseScript = script("release.lua", grantParts...)
 	settleScript  = script("settle.lua", grantParts...)
 	renewScript   = script("renew.lua", "clock.lua")
-	deferScript   = script("defer.lua", "clock.lua")
-	dueScript     = script("due.lua", "clock.lua")
-	wakeScript    = script("wake.lua")
-	retimeScript  = script("retime.lua", "clock.lua")
+	deferScript   = script("defer.lua", queueParts...)
+	dueScript     = script("due.lua", queueParts...)
+	wakeScript    = script("wake.lua", queueParts[1:]...)
+	retimeScript  = script("retime.lua", queueParts...)
 	forgetScript  = script("forget.lua")
 	rulesScript   = script("rules.lua", "clock.lua")
 

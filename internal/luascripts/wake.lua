@@ -2,16 +2,16 @@
 -- behind those that were woken before and still wait there. While workers are
 -- scarce one other task goes between them, so that the rest does not starve.
 --
--- KEYS[1]  due        sorted set, score = instant of a deferred task in microseconds
+-- KEYS[1]  due        sorted set of tasks, see taskid.lua, score = instant in microseconds
 -- KEYS[2]  retry      asynq's sorted set of tasks to try again
 -- KEYS[3]  pending    asynq's list of tasks to run; asynq pops its right end
--- KEYS[4]  places     hash, task id -> "retry_s for"
+-- KEYS[4]  places     hash, task -> what it waits for
 -- KEYS[5+] tasks      asynq's hash of each task, ARGV[4] of them
 -- ARGV[1]  now_ns     pending since, as asynq writes it; also the mark of a woken task
 -- ARGV[2]  task       prefix of asynq's task hashes of this queue, which carry the same tag
 -- ARGV[3]  fair       1: one other task goes before these
 -- ARGV[4]  count      how many tasks, 1 to 1000
--- ARGV[5+] ids        the tasks' ids, the first to run first
+-- ARGV[5+] tasks      the first to run first, see taskid.lua
 -- returns  count integers: 1 woken, 2 still active (ask again), 3 gone, 4 not ours any more, 5 not yet: 100 wait in front
 local due, retry, pending, places = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local now_ns, prefix, fair, count = ARGV[1], ARGV[2], ARGV[3] == "1", tonumber(ARGV[4])
@@ -41,20 +41,20 @@ local ahead = #front - first + 1
 
 local reply, aside = {}, 0
 for i = count, 1, -1 do
-  local task, id = KEYS[4 + i], ARGV[4 + i]
-  local state = redis.call("HGET", task, "state")
+  local task, short = KEYS[4 + i], ARGV[4 + i]
+  local h = redis.call("HMGET", task, "state", "hw")
+  local state = h[1]
   if state == "active" then
     reply[i] = 2
   elseif full and state == "retry" then
     reply[i] = 5
   else
-    local place = redis.call("HGET", places, id)
-    local ours = place and string.match(place, "^%d+")
-    redis.call("ZREM", due, id)
-    redis.call("HDEL", places, id)
+    local id = long(short)
+    redis.call("ZREM", due, short)
+    local ours = redis.call("HDEL", places, short) == 1 and scored(h[2])
     reply[i] = state and 4 or 3
     -- another score than ours is a user's own back-off: it is not ours to end
-    if state == "retry" and ours and redis.call("ZSCORE", retry, id) == ours then
+    if state == "retry" and ours and tonumber(redis.call("ZSCORE", retry, id) or "") == ours then
       redis.call("ZREM", retry, id)
       while aside < ahead do
         redis.call("RPOP", pending)

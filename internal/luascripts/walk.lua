@@ -1,13 +1,13 @@
 -- walk.lua: one portion of what is deferred on a queue, in the order of the
 -- instants, and what each task waits for.
 --
--- KEYS[1]  due        sorted set, score = instant of a deferred task in microseconds
--- KEYS[2]  places     hash, task id -> "retry_s for"
+-- KEYS[1]  due        sorted set of tasks, see taskid.lua, score = instant in microseconds
+-- KEYS[2]  places     hash, task -> what it waits for
 -- ARGV[1]  from_us    first instant to list
 -- ARGV[2]  skip       how many of that very instant were seen and left there
 -- ARGV[3]  most       how many to list, 1 to 1000
--- returns  {now_us, last_us, listed, then per task: at_us, id, for}; last_us is the last instant of all, 0 when
---          there is none; integers, but for id and for, which are text
+-- returns  {now_us, last_us, listed, then per task: at_us, task, for}; last_us is the last instant of all, 0 when
+--          there is none; integers, but for task and for, which are text
 local due, places = KEYS[1], KEYS[2]
 local from, skip, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
@@ -17,9 +17,8 @@ local v = redis.call("ZRANGE", due, rank, rank + most - 1, "WITHSCORES")
 local last = redis.call("ZRANGE", due, -1, -1, "WITHSCORES")
 local reply = { now, tonumber(last[2] or "0"), #v / 2 }
 for i = 1, #v, 2 do
-  local place = redis.call("HGET", places, v[i])
   reply[#reply + 1] = tonumber(v[i + 1])
   reply[#reply + 1] = v[i]
-  reply[#reply + 1] = place and string.match(place, "^%d+ (.*)$") or ""
+  reply[#reply + 1] = redis.call("HGET", places, v[i]) or ""
 end
 return reply

@@ -1,0 +1,18 @@
+-- deferred.lua: what a deferral writes into asynq's hash of a task, the field `hw`:
+-- "\2", asynq's score as we wrote it in 10 digits, 4 bytes for the pool that comes
+-- first to wake it, and the tokens of the last eight deferrals, 8 bytes each.
+
+-- deferred_as is that field; before is the field as it was
+local function deferred_as(retry_s, pool, token, before)
+  return string.format("\2%010.0f", tonumber(retry_s)) .. pool .. token .. string.sub(before, 16, 71)
+end
+
+-- moved_to is that field with another score
+local function moved_to(retry_s, before)
+  return string.format("\2%010.0f", tonumber(retry_s)) .. string.sub(before, 12)
+end
+
+-- scored is the score in that field, nil when there is none
+local function scored(hw)
+  return hw and string.byte(hw, 1) == 2 and tonumber(string.sub(hw, 2, 11)) or nil
+end
