@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
+)
+
+// fleet is something that works tasks off. start returns what stops it, and
+// tells whether it did its work as it should.
+type fleet struct {
+	name  string
+	start func(addr string, h asynq.Handler) (stop func() error, err error)
+}
+
+// easyRules admit every task of this section at once.
+func easyRules() []queue.Rule {
+	rule := func(name string, limit throttle.Limit) queue.Rule {
+		return queue.Rule{Name: name, Limit: limit, Key: queue.MustJSONKey("$." + name)}
+	}
+	return []queue.Rule{
+		rule("to", throttle.Sliding(1_000, time.Second)),
+		rule("tenant", throttle.Bucket(100_000, time.Second, 100_000)),
+		rule("provider", throttle.GCRA(100_000, time.Second, 100_000)),
+		rule("country", throttle.Fixed(1_000_000, time.Minute)),
+		rule("all", throttle.Calendar(1_000_000, throttle.Day, "UTC")),
+	}
+}
+
+// headwayPool is a pool of ours; with rules, each task asks all of them.
+func headwayPool(name string, servers int, rules ...queue.Rule) fleet {
+	cfg := worker.Config{Servers: servers, Asynq: asynq.Config{Concurrency: poolConcurrency, LogLevel: asynq.FatalLevel}}
+	if len(rules) > 0 {
+		cfg.Policies = []queue.Policy{{Type: taskType, Rules: rules}}
+	}
+	return fleet{name, func(addr string, h asynq.Handler) (func() error, error) {
+		rdb := poolClient(addr)
+		p, err := worker.New(rdb, h, cfg)
+		if err == nil {
+			err = p.Start(context.Background())
+		}
+		if err != nil {
+			return nil, errors.Join(err, rdb.Close())
+		}
+		return func() error {
+			p.Shutdown()
+			s := p.Stats()
+			return errors.Join(unless(s.Booked+s.Refused == 0, "a rule bound that should not"),
+				unless(len(rules) == 0 || s.Granted > 0, "no rule was asked"), rdb.Close())
+		}, nil
+	}}
+}
+
+// bareAsynq is asynq as it comes, with the same concurrency in all.
+func bareAsynq(name string, servers int) fleet {
+	return fleet{name, func(addr string, h asynq.Handler) (func() error, error) {
+		var stops []func()
+		stop := func() error {
+			var wg sync.WaitGroup
+			for _, s := range stops {
+				wg.Go(s)
+			}
+			wg.Wait()
+			return nil
+		}
+		for range servers {
+			rdb := poolClient(addr)
+			srv := asynq.NewServerFromRedisClient(rdb, asynq.Config{
+				Concurrency: poolConcurrency / servers, LogLevel: asynq.FatalLevel,
+				TaskCheckInterval: 10 * time.Millisecond, // of an empty queue: it stops sooner
+			})
+			if err := srv.Start(h); err != nil {
+				return nil, errors.Join(err, rdb.Close(), stop())
+			}
+			stops = append(stops, func() { srv.Shutdown(); _ = rdb.Close() })
+		}
+		return stop, nil
+	}}
+}
+
+func poolClient(addr string) *redis.Client {
+	o := clientOptions(addr)
+	o.PoolSize = poolConnections
+	return redis.NewClient(o)
+}
+
+// poolServers is how many asynq servers a pool has by default, and says so. A
+// default of one is no fleet to compare: then there are four.
+func poolServers(ctx context.Context, rdb *redis.Client) (int, string, error) {
+	var log bytes.Buffer
+	core := zapcore.NewCore(zapcore.NewJSONEncoder(zapcore.EncoderConfig{}), zapcore.AddSync(&log), zap.InfoLevel)
+	p, err := worker.New(rdb, asynq.NotFoundHandler(), worker.Config{Logger: zap.New(core), Asynq: asynq.Config{Concurrency: poolConcurrency}})
+	if err != nil {
+		return 0, "", err
+	}
+	if err := p.Start(ctx); err != nil {
+		return 0, "", err
+	}
+	p.Shutdown()
+	for line := range bytes.Lines(log.Bytes()) {
+		var started struct{ Servers int }
+		if err := json.Unmarshal(line, &started); err != nil || started.Servers == 0 {
+			continue
+		}
+		if started.Servers == 1 {
+			return 4, "its default is 1", nil
+		}
+		return started.Servers, "its default here", nil
+	}
+	return 0, "", errors.New("the pool does not tell how many servers it has")
+}

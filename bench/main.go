@@ -1,0 +1,98 @@
+// Command bench measures Headway beside its rivals, both sides in one run on one
+// machine, and writes docs/benchmarks.md. It starts its own redis-servers.
+//
+//	cd bench && go run .          # everything: ours, theirs, ours, theirs ...
+//	cd bench && go run . -short   # everything once with small numbers, writes nothing
+//	cd bench && go run . -only 'acquire|memory'
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+)
+
+// sections in the order of the document.
+var sections = []section{
+	{"acquire", "Acquires a second", acquire},
+	{"server", "What a call costs Redis and the client", server},
+	{"pool", "Tasks a second through a pool", pool},
+	{"backlog", "A backlog on one key", backlogs},
+	{"bullmq", "BullMQ, in node", bullmq},
+	{"memory", "Memory", memory},
+	{"scripts", "The longest script", scripts},
+	{"scale", "Redis' work per job as more jobs wait", scale},
+}
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("bench: ")
+	short := flag.Bool("short", false, "each measurement once, with small numbers")
+	rounds := flag.Int("rounds", 5, "how often each contender is measured")
+	only := flag.String("only", "", "a regular expression: only the sections with such names")
+	docs := flag.String("docs", filepath.Join("..", "docs"), `where benchmarks.md goes, "" for nowhere; with -short or -only nowhere unless given`)
+	flag.Parse()
+	names, err := regexp.Compile(*only)
+	switch {
+	case err != nil:
+		log.Fatalf("-only: %v", err)
+	case *rounds < 1:
+		log.Fatalf("-rounds is %d, want at least 1", *rounds)
+	case flag.NArg() > 0:
+		log.Fatalf("unknown argument %q", flag.Arg(0))
+	}
+	if *short {
+		*rounds = 1
+	}
+	if (*short || *only != "") && !given("docs") { // the document is of one whole run
+		*docs = ""
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	b := &bench{short: *short, rounds: *rounds, out: os.Stdout}
+	if err := b.runAll(ctx, names, *docs); err != nil {
+		stop()
+		log.Fatal(err)
+	}
+}
+
+// given says whether a flag is on the command line.
+func given(name string) (is bool) {
+	flag.Visit(func(f *flag.Flag) { is = is || f.Name == name })
+	return is
+}
+
+// runAll runs the sections with such names. One that fails does not stop the
+// others, but then no document is written.
+func (b *bench) runAll(ctx context.Context, names *regexp.Regexp, docs string) error {
+	var errs []error
+	for _, s := range sections {
+		if !names.MatchString(s.name) {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		if err := b.runSection(ctx, s); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(b.parts) == 0 {
+		return errors.New("no section has such a name")
+	}
+	fmt.Fprintln(b.out)
+	b.printTable()
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	if docs == "" {
+		return nil
+	}
+	return b.writeDocs(docs)
+}
