@@ -16,9 +16,9 @@ func storeOn(rdb redis.UniversalClient) store {
 	if _, sharded := rdb.(interface {
 		ForEachShard(context.Context, func(context.Context, *redis.Client) error) error
 	}); sharded {
-		return clusterStore{redisStore{rdb}}
+		return clusterStore{redisStore{rdb, mergerOf(rdb, true)}}
 	}
-	return redisStore{rdb}
+	return redisStore{rdb, mergerOf(rdb, false)}
 }
 
 // clusterStore asks one script for each slot, the narrowest key first, because a

@@ -25,10 +25,13 @@ type store interface {
 }
 
 // redisStore asks the scripts.
-type redisStore struct{ rdb redis.UniversalClient }
+type redisStore struct {
+	rdb    redis.UniversalClient
+	merger *merger
+}
 
 func (s redisStore) acquire(ctx context.Context, a luascripts.AcquireArgs) (luascripts.AcquireReply, error) {
-	return luascripts.Acquire(ctx, s.rdb, a)
+	return s.merger.acquire(ctx, a)
 }
 
 func (s redisStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {

@@ -13,7 +13,7 @@
 local count, token, job, back = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 
 local now = clock()
-local P = read_parts(count, 5, job)
+local P = read_parts(ARGV, count, 5, job)
 local failed, which, newer = open_parts(P, now)
 if failed then return { failed, which, now, newer, 0 } end
 
@@ -23,7 +23,10 @@ for i, L in ipairs(P) do
   held = held and held > 0 and held
   -- the first write frees: a full Redis must not refuse to take anything back
   if token ~= "" then redis.call("ZREM", L.tokens, token) end
-  if L.me ~= "" and back == 0 then leave(L) end
+  if L.me ~= "" and back == 0 then
+    stands(L)
+    leave(L)
+  end
   if held and not L.kind.lease then unspend(L, now, held, L.want, token, L.told_worth) end
   if token ~= "" then withdraw(L.tokens, token, now) end
   if i == 1 and held then

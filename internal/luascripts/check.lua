@@ -10,7 +10,7 @@
 local count, job = tonumber(ARGV[1]), ARGV[2]
 
 local now = clock()
-local P = read_parts(count, 3, job)
+local P = read_parts(ARGV, count, 3, job)
 local failed, which, newer = open_parts(P, now)
 if failed then return { failed, which, newer, now, 0, 0 } end
 local place, waiting

@@ -2,6 +2,8 @@
 
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
+local COPY = 60000000 -- a copy of a call is not expected later than this
+
 -- read once per script: the clock moves while a script runs on some servers
 local function clock()
   local t = redis.call("TIME")

@@ -20,7 +20,7 @@
 local count, job, span, rule = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local now = clock()
-local P = read_parts(count, 5, job)
+local P = read_parts(ARGV, count, 5, job)
 local failed, which, newer = open_parts(P, now)
 if failed then return { failed, which, now, 0, newer, 0 } end
 local shut, until_us, turns = P[rule], 0, {}
@@ -33,7 +33,7 @@ local function put_off(L, since)
   local last = v[1] and v[1] - PARK
   if last and tonumber(v[2]) == since and last >= ticket then
     ticket = min(last + 1, (floor(last / ROOM) + 1) * ROOM - 1)
-    redis.call("ZADD", L.promised, int((tonumber(redis.call("ZSCORE", L.promised, SQUEEZED)) or PARK) + L.want), SQUEEZED)
+    if is_squeezed(ticket) then squeeze(L, L.want) end
   end
   redis.call("ZADD", L.promised, int(ticket + PARK), LAST, int(since), IN)
   return ticket

@@ -8,6 +8,9 @@
 //
 //	part          what it is
 //	clock.lua     the one reading of Redis' clock, numbers as text
+//	one.lua       the shortest way of acquire.lua: `sliding 1/W`, nobody waits
+//	run.lua       the short way of acquire.lua: one rule, nobody waits
+//	admit.lua     the long way of acquire.lua: all rules, with those who wait
 //	ledger.lua    what was spent on a key: open, slot, spend, unspend, free
 //	sliding.lua   the algorithm of `sliding n/W`, a log of grants
 //	tally.lua     what the ledgers of all other algorithms have in common
@@ -27,7 +30,7 @@
 //	deferred.lua  what a deferral writes into asynq's hash of a task
 //
 //	script       what it does                                   slot
-//	acquire.lua  grant, book or refuse, by all rules            the limits' keys
+//	acquire.lua  grant, book or refuse, for up to 64 calls      the limits' keys
 //	check.lua    the current instant of one booking             the limits' keys
 //	cancel.lua   give back a grant, leave the line              the limits' keys
 //	settle.lua   a grant turns out to have cost more, or less   the limits' keys

@@ -36,8 +36,17 @@ type Limit struct {
 
 // LimitKeys builds the keys of a rule for an id.
 func LimitKeys(prefix, rule, id string) Limit {
-	ledger := prefix + ":{" + id + "}:" + rule
-	return Limit{ID: id, ledger: ledger, tokens: ledger + ":tokens", line: ledger + ":line", promised: ledger + ":promised"}
+	const tokens, line, promised = ":tokens", ":line", ":promised"
+	n := len(prefix) + len(":{") + len(id) + len("}:") + len(rule)
+	b := make([]byte, 0, 3*n+len(tokens)+len(line)+len(promised)) // one for all four: they are made for each call
+	for _, kind := range [...]string{tokens, line, promised} {
+		b = append(append(append(append(append(append(b, prefix...), ":{"...), id...), "}:"...), rule...), kind...)
+	}
+	all := string(b)
+	return Limit{
+		ID: id, ledger: all[:n], tokens: all[:n+len(tokens)],
+		line: all[n+len(tokens) : 2*n+len(tokens)+len(line)], promised: all[2*n+len(tokens)+len(line):],
+	}
 }
 
 // Ledger is the key that alone decides.

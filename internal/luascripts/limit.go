@@ -132,7 +132,7 @@ type Gate struct {
 }
 
 func (g Gate) text() string {
-	if g.Until.IsZero() {
+	if g.isZero() {
 		return ""
 	}
 	b := strconv.AppendInt(nil, g.From.UnixMicro(), 10)
@@ -142,69 +142,14 @@ func (g Gate) text() string {
 	return string(b)
 }
 
+func (g Gate) isZero() bool { return g.Until.IsZero() }
+
 func (g Gate) instants() []time.Time {
 	out := []time.Time{g.Until}
 	for _, o := range g.Open {
 		out = append(out, o.Open, o.Close)
 	}
 	return out
-}
-
-// AcquireArgs are the arguments of acquire.lua. Token is not zero. MaxWait below
-// zero means any wait.
-type AcquireArgs struct {
-	Parts   []Part // narrowest first, 1 to PartsMax; those of kind Leases last
-	Policy  string // whose turns count; "" for a policy of one rule
-	Gate    Gate
-	Token   uint64
-	Job     string
-	Mode    Mode
-	Inline  time.Duration
-	MaxWait time.Duration
-	Tell    bool // the permits that are left, too
-}
-
-// AcquireReply is the answer of acquire.lua.
-type AcquireReply struct {
-	Status   Status
-	Part     int       // which refuses, counted from 1; 0 for the gate
-	At       time.Time // of the grant or the booking; when refused, the first instant possible
-	From     time.Time // since when the ledgers admit it, which may be past
-	Now      time.Time // Redis' clock
-	Promised time.Time // what the job was told before; zero when it was not in the line
-	Fence    int64     // of a grant with a lease: grows from lease to lease
-	Worth    []int64   // of a grant, by part: what cancel.lua needs to give all of it back; 0 is not known
-	Free     []int     // by part, when Tell
-	Next     []Turn
-	Version  int64 // of the part's ledger, when Outdated
-}
-
-// Acquire runs acquire.lua.
-func Acquire(ctx context.Context, c redis.Scripter, a AcquireArgs) (AcquireReply, error) {
-	longest := int64(-1)
-	if a.MaxWait >= 0 {
-		longest = int64(a.MaxWait / time.Microsecond)
-	}
-	gate := a.Gate.text()
-	keys := partKeys(a.Parts, a.Policy)
-	if gate != "" {
-		keys = append(keys, widest(a.Parts).opening())
-	}
-	args := []any{len(a.Parts), tokenText(a.Token), a.Job, int(a.Mode), micros(a.Inline), longest, gate, flag(a.Tell)}
-	r := run(ctx, c, acquireScript, "acquire.lua", 8, keys, partArgs(args, a.Parts)...)
-	reply := AcquireReply{
-		Status: Status(r.int()), Part: int(r.int()), At: r.time(), From: r.time(), Now: r.time(), Promised: r.time(), Fence: r.int(),
-	}
-	turns := r.int()
-	if reply.Status == Outdated {
-		outdated(&reply.At, &reply.Version)
-	}
-	for range r.groups(int64(len(a.Parts)), 2) {
-		reply.Worth = append(reply.Worth, r.int())
-		reply.Free = append(reply.Free, int(r.int()))
-	}
-	reply.Next = r.turns(turns)
-	return reply, r.err
 }
 
 // outdated takes the version out of where an instant stands otherwise.
@@ -224,7 +169,10 @@ func flag(on bool) int {
 // partKeys are the first keys of each part, and the turns of a policy of several
 // rules.
 func partKeys(parts []Part, policy string) []string {
-	keys := make([]string, 0, 5*len(parts)+1)
+	return appendPartKeys(make([]string, 0, 5*len(parts)+1), parts, policy)
+}
+
+func appendPartKeys(keys []string, parts []Part, policy string) []string {
 	for i := range parts {
 		p := &parts[i]
 		keys = append(keys, p.ledger, p.tokens, p.line, p.promised)
@@ -239,36 +187,40 @@ func partKeys(parts []Part, policy string) []string {
 
 // partArgs puts the parts behind the other arguments.
 func partArgs(args []any, parts []Part) []any {
-	group := 0
-	for i := range parts {
+	for i, group := range groups(parts) {
 		p := &parts[i]
-		if i == 0 || p.Kind == Leases || p.ID != parts[i-1].ID {
-			group++
-		}
-		args = append(args, p.Kind.text(), p.Permits, micros(p.Window), p.more(), p.Version, p.Cost, groupOf(parts, i, group), instant(p.Closed), p.Worth)
+		args = append(args, p.Kind.text(), p.Permits, micros(p.Window), p.more(), p.Version, p.Cost, group, instant(p.Closed), p.Worth)
 	}
 	return args
 }
 
-// groupOf is that of the key that part i shares: leases, which come last, count
-// to the group of their key. Others only share with those before them.
-func groupOf(parts []Part, i, group int) int {
-	if parts[i].Kind != Leases {
-		return group
+var firstGroup = []int{1}
+
+// groups counts up with each other key. Leases, which come last, count to the
+// group of their key; others only share with those before them.
+func groups(parts []Part) []int {
+	if len(parts) == 1 {
+		return firstGroup
 	}
-	at, n := 0, 0
-	for j := range parts[:i] {
-		if parts[j].Kind == Leases {
+	out, last := make([]int, len(parts)), 0
+	for i, p := range parts {
+		if i > 0 && p.Kind != Leases && p.ID == parts[i-1].ID {
+			out[i] = last
 			continue
 		}
-		if n == 0 || parts[j].ID != parts[at].ID {
-			n++
+		if p.Kind == Leases {
+			same := slices.IndexFunc(parts[:i], func(q Part) bool { return q.Kind != Leases && q.ID == p.ID })
+			if same >= 0 {
+				out[i] = out[same]
+				continue
+			}
+			out[i] = last + 1
+			continue
 		}
-		if at = j; parts[j].ID == parts[i].ID {
-			return n
-		}
+		last++
+		out[i] = last
 	}
-	return n + 1
+	return out
 }
 
 // widest is the last part that is no lease, or the last.

@@ -113,6 +113,11 @@ local function find(L)
   end
 end
 
+-- stands is find without look
+local function stands(L)
+  L.ticket = tonumber(redis.call("ZSCORE", L.line, L.me) or L.turns and redis.call("ZSCORE", L.turns, L.me) or "")
+end
+
 -- below counts the members of a set with a ticket under this one, who are not parked
 local function below(set, ticket)
   return redis.call("ZCOUNT", set, LIVE, "(" .. int(ticket))
@@ -163,6 +168,17 @@ local function rank(L)
       m, ticket = at_rank(L.turns, L.turn + L.turns_ahead - 1)
     end
   until not more
+end
+
+-- squeeze adds to the permits of those who stand between two whole ROOMs, or takes
+-- them off when one leaves who stood there by its ticket
+local function squeeze(L, permits)
+  local all = (tonumber(redis.call("ZSCORE", L.promised, SQUEEZED) or "") or PARK) + permits
+  if all > PARK then redis.call("ZADD", L.promised, int(all), SQUEEZED) else redis.call("ZREM", L.promised, SQUEEZED) end
+end
+
+local function is_squeezed(ticket)
+  return ticket and ticket % ROOM ~= 0
 end
 
 -- mix notes that costs differ, when mine is not that of the first who waits, or
@@ -216,6 +232,7 @@ local function clear(L, now)
   for _, m in ipairs(gone) do
     local t = redis.call("ZSCORE", L.line, m)
     if (not t or is_parked(tonumber(t))) and not (L.turns and redis.call("ZSCORE", L.turns, m)) then
+      if is_squeezed(tonumber(t or "")) then squeeze(L, -cost_of(m)) end
       redis.call("ZREM", L.line, m)
       redis.call("ZREM", L.promised, m)
     end
@@ -264,6 +281,7 @@ local function join_at(L, set, ticket, at, now, aside)
 end
 
 local function leave(L)
+  if is_squeezed(L.ticket) then squeeze(L, -L.want) end
   redis.call("ZREM", L.line, L.me)
   redis.call("ZREM", L.promised, L.me)
   if L.turns then redis.call("ZREM", L.turns, L.me) end

@@ -14,18 +14,19 @@ var textJoins = map[string][]string{
 	"setlimit.lua": {`int(version) .. " " .. limit`},
 	"sliding.lua": {
 		`redis.call("GETRANGE", L.key, turn, -1) .. redis.call("GETRANGE", L.key, HEADER, turn - 1)`,
-		`"s" .. token .. pack(L.version, WIDTH) .. pack(head, 3)`,
-		`header(L, L.token, cost - 1) .. pack(at, WIDTH)`,
+		`"s" .. token .. seven(L.version) .. three(head)`,
+		`header(L, L.token, cost - 1) .. seven(at)`,
 		`header(L, L.token, L.count - 1) .. records(L)`,
 	},
 	"instant.lua": {`int(L.t) .. " " .. int(L.r)`},
 	"step.lua":    {`int(L.x) .. " " .. int(L.z)`},
 	"tally.lua":   {`L.letter .. L.token .. string.format(`, `) .. own .. string.format(`, `text .. " " .. more`},
 	"line.lua":    {`"(" .. int(ticket)`},
+	"one.lua":     {`"s" .. token .. F.version .. "\0\0\0" .. seven(now)`},
 	"wake.lua":    {`prefix .. id`},
 	"walk.lua":    {`"(" .. int(from)`},
 	"tokens.lua":  {`"(" .. int(COPY - now)`},
-	"parts.lua":   {`ARGV[a + 5] .. ":" .. job`}, // both as they came
+	"parts.lua":   {`args[a + 5] .. ":" .. job`}, // both as they came
 	"leases.lua":  {`"(" .. int(now)`, `"(" .. int(L.now)`, `L.letter .. L.token .. text`},
 }
 

@@ -10,17 +10,20 @@
 --   closed_us  until when the rule is closed on all keys, 0 when it is not
 --   worth      of a grant, as acquire.lua answered it; 0 when that is not known
 
--- read_parts makes the parts of a call whose arguments stand from ARGV[from] on;
--- so many keys are those of parts
-local function read_parts(count, from, job, keys)
+-- read_parts makes the parts of a call whose arguments stand from args[from] on, and
+-- whose keys behind KEYS[before]: all of them where that is not told
+local function read_parts(args, count, from, job, before, turns)
   local P = {}
+  if not before then
+    before, turns = 0, #KEYS == 5 * count
+  end
   for i = 1, count do
-    local k, a = 4 * i - 4, from + 9 * i - 9
-    local L = limit(ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4])
+    local k, a = before + 4 * i - 4, from + 9 * i - 9
+    local L = limit(args[a], args[a + 1], args[a + 2], args[a + 3], args[a + 4])
     L.part, L.key, L.tokens, L.line, L.promised = i, KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4]
-    if (keys or #KEYS) == 5 * count then L.turns = KEYS[4 * count + i] end
-    L.want, L.group, L.rule_closed, L.told_worth = tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6]), tonumber(ARGV[a + 7]), tonumber(ARGV[a + 8])
-    L.me = job ~= "" and ARGV[a + 5] .. ":" .. job or ""
+    if turns then L.turns = KEYS[4 * count + before + i] end
+    L.want, L.group, L.rule_closed, L.told_worth = tonumber(args[a + 5]), tonumber(args[a + 6]), tonumber(args[a + 7]), tonumber(args[a + 8])
+    L.me = job ~= "" and args[a + 5] .. ":" .. job or ""
     P[i] = L
   end
   return P

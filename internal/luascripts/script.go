@@ -16,8 +16,12 @@ var sources embed.FS
 
 // script is the text of a script after the parts that it needs.
 func script(name string, parts ...string) *redis.Script {
+	return redis.NewScript(text(append(parts, name)...))
+}
+
+func text(files ...string) string {
 	var b strings.Builder
-	for _, file := range append(parts, name) {
+	for _, file := range files {
 		text, err := sources.ReadFile(file)
 		if err != nil {
 			panic("luascripts: " + err.Error()) // the file is embedded: a name is misspelt
@@ -25,24 +29,36 @@ func script(name string, parts ...string) *redis.Script {
 		b.Write(text)
 		b.WriteByte('\n')
 	}
-	return redis.NewScript(b.String())
+	return b.String()
+}
+
+// stage is a function that makes what is in a text when it is called: a function
+// costs a script time even when nobody calls it, and most calls need few of them.
+func stage(name, text, returns string) string {
+	return "local function " + name + "()\n" + text + "return " + returns + "\nend\n"
 }
 
 // ledgerParts are all algorithms: a ledger may be of another than the limit in
 // force. One that is not needed costs a call one closure.
 var ledgerParts = []string{
-	"clock.lua", "ledger.lua", "sliding.lua", "tally.lua", "fixed.lua", "calendar.lua", "step.lua",
+	"clock.lua", "one.lua", "ledger.lua", "sliding.lua", "tally.lua", "fixed.lua", "calendar.lua", "step.lua",
 	"instant.lua", "gcra.lua", "smooth.lua", "warmup.lua",
 }
 
 var (
+	// acquire.lua has its parts in three stages.
+	atOnceParts = ledgerParts[:2]
+	runParts    = append(slices.Clone(ledgerParts[2:]), "tokens.lua", "run.lua")
+	admitParts  = []string{"line.lua", "leases.lua", "parts.lua", "gate.lua", "admit.lua"}
+
 	lookParts  = append(slices.Clone(ledgerParts), "line.lua", "leases.lua", "parts.lua")
 	grantParts = append(slices.Clone(lookParts), "tokens.lua")
 	queueParts = []string{"clock.lua", "taskid.lua", "deferred.lua"}
 )
 
 var (
-	acquireScript = script("acquire.lua", append(slices.Clone(grantParts), "gate.lua")...)
+	acquireScript = redis.NewScript(text(atOnceParts...) +
+		stage("ledgers", text(runParts...)+stage("rules", text(admitParts...), "admit"), "run, rules") + text("acquire.lua"))
 	checkScript   = script("check.lua", lookParts...)
 	cancelScript  = script("cancel.lua", grantParts...)
 	peekScript    = script("peek.lua", lookParts...)
@@ -147,6 +163,36 @@ func (r *reply) int() int64 {
 	}
 	r.next++
 	return n
+}
+
+// list is the reply within a reply.
+func (r *reply) list() *reply {
+	inner := &reply{script: r.script, err: r.err}
+	if r.err != nil || r.next >= len(r.values) {
+		inner.fail("too few values")
+		return inner
+	}
+	var ok bool
+	if inner.values, ok = r.values[r.next].([]any); !ok {
+		inner.fail(fmt.Sprintf("value %d is a %T, want a list", r.next, r.values[r.next]))
+	}
+	r.next++
+	return inner
+}
+
+// orZero is an integer that may be left out.
+func (r *reply) orZero() int64 {
+	if r.next >= len(r.values) {
+		return 0
+	}
+	return r.int()
+}
+
+func (r *reply) timeOrZero() time.Time {
+	if r.next >= len(r.values) {
+		return time.Time{}
+	}
+	return r.time()
 }
 
 func (r *reply) text() string {

@@ -12,7 +12,7 @@
 local count, token, bill = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 
 local now = clock()
-local P = read_parts(count, 4, "")
+local P = read_parts(ARGV, count, 4, "")
 local failed, which, newer = open_parts(P, now)
 if failed then return { failed, which, now, newer, 0 } end
 if holds(P[1], bill) then return { 0, 0, now, 0, 0 } end
@@ -27,7 +27,7 @@ for _, L in ipairs(P) do
     next_turns(L, now, turns, true)
   end
 end
-remember(P[1].tokens, bill, now, P[1].W, now)
+remember(P[1].tokens, { int(now), bill }, now, P[1].W, now)
 local reply = { 1, 0, now, 0, #turns / 3 }
 for _, v in ipairs(turns) do reply[#reply + 1] = v end
 return reply

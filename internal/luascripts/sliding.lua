@@ -12,28 +12,18 @@ function kinds.s()
   local HEADER, WIDTH = 19, 7
   local CHUNK = 2000 -- records that are written or moved at a time
   local MOVED = 50000 -- records that one call moves at most
+  local FITTED = 150000 -- the most records that are moved to where they just fit
   local GROUPS = 32 -- what another algorithm is told of the past
 
-  local function pack(n, width)
-    local b = {}
-    for i = width, 1, -1 do
-      b[i] = n % 256
-      n = floor(n / 256)
-    end
-    return string.char(unpack(b))
-  end
-
-  local function unpack_at(s, from, width)
-    local n = 0
-    for i = from, from + width - 1 do n = n * 256 + string.byte(s, i) end
-    return n
+  local function three(n)
+    return string.char(floor(n / 65536) % 256, floor(n / 256) % 256, n % 256)
   end
 
   -- record is the one at an index of the ring
   local function record(L, index)
     local at = HEADER + index * WIDTH
-    if at + WIDTH <= #L.head_read then return unpack_at(L.head_read, at + 1, WIDTH) end
-    return unpack_at(redis.call("GETRANGE", L.key, at, at + WIDTH - 1), 1, WIDTH)
+    if at + WIDTH <= #L.head_read then return of_seven(L.head_read, at + 1) end
+    return of_seven(redis.call("GETRANGE", L.key, at, at + WIDTH - 1), 1)
   end
 
   -- nth is the k-th newest grant, nil when there are fewer
@@ -57,7 +47,7 @@ function kinds.s()
   -- fill writes one record many times from an index of the ring on; by chunks,
   -- because a long string is slow to make
   local function fill(L, size, index, at, many)
-    local chunk = string.rep(pack(at, WIDTH), min(many, CHUNK))
+    local chunk = string.rep(seven(at), min(many, CHUNK))
     while many > 0 do
       local run = min(many, CHUNK, size - index)
       local recs = run * WIDTH < #chunk and string.sub(chunk, 1, run * WIDTH) or chunk
@@ -79,8 +69,13 @@ function kinds.s()
     end
   end
 
+  -- fit gives back what Redis set aside for a ring to grow, half of it: it grows no more
+  local function fit(L)
+    redis.call("SET", L.key, redis.call("GETRANGE", L.key, 0, -1), "KEEPTTL")
+  end
+
   local function header(L, token, head)
-    return "s" .. token .. pack(L.version, WIDTH) .. pack(head, 3)
+    return "s" .. token .. seven(L.version) .. three(head)
   end
 
   -- later counts the grants after t
@@ -111,6 +106,8 @@ function kinds.s()
   end
 
   return {
+    many = true, -- permits of several calls at one instant may be spent at once
+
     -- a log that is made of another ledger has `runs` of permits: {at, count, at, count ...}
     fresh = function(L)
       L.count, L.head, L.head_read = 0, -1, ""
@@ -120,8 +117,9 @@ function kinds.s()
     read = function(L, s)
       if #s < HEADER + WIDTH then return false end
       L.head_read = s
-      L.wrote = unpack_at(s, 10, WIDTH)
-      L.head = unpack_at(s, 17, 3)
+      L.wrote = of_seven(s, 10)
+      local a, b, c = string.byte(s, 17, 19)
+      L.head = (a * 256 + b) * 256 + c
       local bytes = #s < HEAD and #s or redis.call("STRLEN", L.key)
       L.count = (bytes - HEADER) / WIDTH
       L.newest = record(L, L.head)
@@ -167,9 +165,9 @@ function kinds.s()
       local n, at = L.n, L.at
       local cost = min(L.cost, max(n, L.count)) -- a bill may be above the limit: the ring is full of it
       if L.count == 0 or (n == 1 and L.count == 1) then
-        local px = life(at + L.W - now)
-        if L.count == 1 then px = max(px, redis.call("PTTL", L.key)) end
-        redis.call("SET", L.key, header(L, L.token, cost - 1) .. pack(at, WIDTH), "PX", int(px))
+        -- not SET: what a script sets takes the room that an argument of its calls before had
+        redis.call("SETRANGE", L.key, 0, header(L, L.token, cost - 1) .. seven(at))
+        live(L.key, at + L.W - now)
         fill(L, cost, 1, at, cost - 1)
         L.count, L.head = cost, cost - 1
       else
@@ -177,11 +175,12 @@ function kinds.s()
           redis.call("SET", L.key, header(L, L.token, L.count - 1) .. records(L), "KEEPTTL")
           L.head = L.count - 1
         end
-        local size = max(n, L.count)
+        local size, before = max(n, L.count), L.count
         fill(L, size, (L.head + 1) % size, at, cost)
         L.head = (L.head + cost) % size
         L.count = min(size, L.count + cost)
         redis.call("SETRANGE", L.key, 0, header(L, L.token, L.head))
+        if before < n and L.count == n and n <= FITTED then fit(L) end
         live(L.key, at + L.W - now)
       end
       L.head_read = ""

@@ -7,8 +7,6 @@
 -- goes with its window. A token that was withdrawn has its time as a negative
 -- score.
 
-local COPY = 60000000 -- a copy of a call is not expected later than this
-
 -- holds is the instant of the token's grant, a negative number when the token
 -- was withdrawn, nil when it is new. A lease is held until it ends.
 local function holds(L, token)
@@ -18,27 +16,32 @@ local function holds(L, token)
   return at > L.now and L.now or nil
 end
 
-local function forget_old(tokens, lowest, highest)
-  local old = redis.call("ZRANGEBYSCORE", tokens, lowest, highest, "LIMIT", 0, 20)
+local function forget_old(tokens, lowest, highest, many)
+  local old = redis.call("ZRANGEBYSCORE", tokens, lowest, highest, "LIMIT", 0, many or 20)
   if #old > 0 then redis.call("ZREM", tokens, unpack(old)) end
 end
 
--- remember keeps the token that the newest grant takes out of the header
-local function remember(tokens, token, at, W, now)
+-- remember keeps tokens, {score, token ...}, of which the last is of an instant
+local function remember(tokens, list, at, W, now)
+  if #list == 0 or redis.call("ZADD", tokens, unpack(list)) == 0 then return end -- it was there
   local keep = max(W, COPY)
-  if token == NOBODY or at + keep <= now then return end
-  if redis.call("ZADD", tokens, int(at), token) == 0 then return end -- it was there
-  forget_old(tokens, "0", int(now - keep))
+  forget_old(tokens, "0", int(now - keep), 20 + #list) -- more than are new
   live(tokens, at + keep - now)
+end
+
+-- from_header is the list of the token that the newest grant takes out of the header
+local function from_header(L, now)
+  if L.token == NOBODY or L.newest + max(L.W, COPY) <= now then return {} end
+  return { int(L.newest), L.token }
 end
 
 -- grant spends permits for a token
 local function grant(L, now, at, token)
-  local before_token, before_at = L.token, L.newest
+  local before_at, list = L.newest, from_header(L, now)
   spend(L, now, at, L.want, token)
   if L.kind.lease then return L.kind.lease(L, at, now, token) end
-  remember(L.tokens, before_token, before_at, L.W, now)
-  if L.W < COPY then remember(L.tokens, token, at, L.W, now) end
+  remember(L.tokens, list, before_at, L.W, now)
+  if L.W < COPY then remember(L.tokens, { int(at), token }, at, L.W, now) end
 end
 
 -- withdraw makes the token refuse from now on

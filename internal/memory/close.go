@@ -65,7 +65,9 @@ func (p *part) putOff(since int64) int64 {
 	last, some := p.line.marked(lastPutOff)
 	if in, _ := p.line.marked(putOffIn); some && in == since && last >= ticket {
 		ticket = min(last+1, (rooms(last)+1)*room-1)
-		p.line.mark(squeezed, p.line.squeezedIn()+p.cost)
+		if ticket%room != 0 {
+			p.line.mark(squeezed, p.line.squeezedIn()+p.cost)
+		}
 	}
 	p.line.mark(lastPutOff, ticket)
 	p.line.mark(putOffIn, since)

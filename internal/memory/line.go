@@ -86,6 +86,18 @@ func (q *line) squeezedIn() int64 {
 	return 0
 }
 
+// squeezeOut takes the permits of one who leaves off them, if its ticket is no whole
+// room.
+func (q *line) squeezeOut(ticket, permits int64) {
+	switch left := q.squeezedIn() - permits; {
+	case ticket%room == 0:
+	case left > 0:
+		q.mark(squeezed, left)
+	default:
+		q.promised.drop(squeezed)
+	}
+}
+
 func (q *line) mix() { q.promised.add(mixed, math.MaxInt64) }
 
 // closedUntil is 0 when the key is open.

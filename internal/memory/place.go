@@ -52,6 +52,7 @@ func (p *part) setAside(at int64) {
 
 // leave gives up the job's place.
 func (p *part) leave() {
+	p.line.squeezeOut(p.ticketOf(p.me), p.cost)
 	p.line.drop(p.me)
 	p.turns.drop(p.me)
 	p.line.promised.drop(p.me)
@@ -60,6 +61,15 @@ func (p *part) leave() {
 			p.line.promised.drop(name)
 		}
 	}
+}
+
+// ticketOf is that of a member in the line or among the turns, 0 for none.
+func (p *part) ticketOf(m string) int64 {
+	if ticket, in := p.line.score(m); in {
+		return ticket
+	}
+	ticket, _ := p.turns.score(m)
+	return ticket
 }
 
 func (p *part) keep(at int64) {
@@ -130,6 +140,7 @@ func (p *part) clear() {
 			continue
 		}
 		if ticket, ok := p.line.score(g.member); !ok || parked(ticket) {
+			p.line.squeezeOut(ticket, costOf(g.member))
 			p.line.drop(g.member)
 			promised.drop(g.member)
 		}

@@ -131,10 +131,21 @@ func (w *twin) partsOf(h *held) []luascripts.Part {
 
 func (w *twin) drawPolicy() (policy int, name string) {
 	policy = rapid.IntRange(0, len(w.policies)-1).Draw(w.T, "policy")
-	return policy, fmt.Sprint("p", policy)
+	return policy, w.name(policy)
 }
 
-func (w *twin) job() string { return rapid.SampledFrom(w.jobs).Draw(w.T, "job") }
+// name is that of a policy's turns.
+func (w *twin) name(policy int) string {
+	if w.alone && len(w.policies[policy]) == 1 {
+		return ""
+	}
+	return fmt.Sprint("p", policy)
+}
+
+// job is one of a policy: none has two.
+func (w *twin) job(policy int) string {
+	return fmt.Sprint(rapid.SampledFrom(w.jobs).Draw(w.T, "job"), policy)
+}
 
 // gate opens a few times around now, and may not know now.
 func (w *twin) gate() luascripts.Gate {

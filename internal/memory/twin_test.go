@@ -1,6 +1,7 @@
 package memory_test
 
 import (
+	gocmp "cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,6 +77,7 @@ type twin struct {
 	changing bool // limits change, the clock goes backwards, and no key expires
 	rules    []*rule
 	policies [][]*rule
+	alone    bool // policies of one rule have no turns
 	held     []*held
 	bills    []bill
 	jobs     []string
@@ -113,6 +115,8 @@ func runTwin(rt *rapid.T, world world, rdb redis.UniversalClient, raw *redis.Cli
 		r.change(rt)
 	}
 	w.drawPolicies()
+	w.alone = rapid.Bool().Draw(rt, "alone")
+	// no steps and windows make a life to the millisecond: miniredis drops what has none left, Redis what is past it
 	steps := []time.Duration{0, 0, 1000, 333 * time.Microsecond, 200 * time.Millisecond, time.Second, 1000003 * time.Microsecond, 20 * time.Second, 3 * time.Minute}
 	if back {
 		steps = append(steps, -1000, -300*time.Millisecond, -30*time.Second)
@@ -173,15 +177,51 @@ func (w *twin) same(what string, got, want any) {
 	}
 }
 
+// acquire asks one or more at once, each as the one before it with another job, or
+// as it comes.
 func (w *twin) acquire() {
+	var calls []*luascripts.AcquireArgs
+	var of []int // the policy of each
+	for range rapid.SampledFrom([]int{1, 1, 1, 1, 2, 5, 9}).Draw(w.T, "at once") {
+		if len(calls) > 0 && rapid.IntRange(0, 3).Draw(w.T, "another form") > 0 {
+			a, policy := *calls[len(calls)-1], of[len(of)-1]
+			w.tokens++
+			a.Token = w.tokens
+			if a.Job != "" {
+				a.Job = w.job(policy)
+			}
+			calls, of = append(calls, &a), append(of, policy)
+			continue
+		}
+		a, policy := w.acquireArgs()
+		calls, of = append(calls, &a), append(of, policy)
+	}
+	answers, err := luascripts.AcquireMany(w.ctx, w.rdb, calls)
+	w.fail(err)
+	for i, got := range answers {
+		a := calls[i]
+		w.fail(got.Err)
+		w.same(fmt.Sprintf("acquire, %d of %d: %+v", i+1, len(calls), *a), got.AcquireReply, w.store.Acquire(*a))
+		if got.Status == luascripts.Granted {
+			h := &held{token: a.Token, job: a.Job, policy: of[i], worth: got.Worth}
+			for _, p := range a.Parts {
+				h.costs = append(h.costs, p.Cost)
+			}
+			h.paid = slices.Clone(h.costs)
+			w.held = append(w.held, h)
+		}
+	}
+}
+
+func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 	policy, name := w.drawPolicy()
 	a := luascripts.AcquireArgs{
-		Parts: w.parts(policy), Policy: name, Gate: w.gate(), MaxWait: -1, Tell: rapid.Bool().Draw(w.T, "tell"),
+		Parts: w.parts(policy), Policy: name, Gate: w.gate(), MaxWait: -1, Tell: rapid.IntRange(0, 2).Draw(w.T, "tell") == 0,
 		Mode:   rapid.SampledFrom([]luascripts.Mode{luascripts.Try, luascripts.Grant, luascripts.Grant, luascripts.Grant, luascripts.Book}).Draw(w.T, "mode"),
 		Inline: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond}).Draw(w.T, "inline"),
 	}
 	if a.Mode != luascripts.Try {
-		a.Job = w.job()
+		a.Job = w.job(policy)
 		if rapid.IntRange(0, 5).Draw(w.T, "max") == 0 {
 			a.MaxWait = rapid.SampledFrom([]time.Duration{0, time.Second, time.Minute}).Draw(w.T, "wait")
 		}
@@ -191,33 +231,23 @@ func (w *twin) acquire() {
 	if len(w.held) > 0 && rapid.IntRange(0, 5).Draw(w.T, "again") == 0 { // the same call delivered twice
 		h := rapid.SampledFrom(w.held).Draw(w.T, "held")
 		policy = h.policy
-		a.Token, a.Parts, a.Policy = h.token, w.partsOf(h), fmt.Sprint("p", policy)
-		if a.Mode != luascripts.Try && h.job != "" {
-			a.Job = h.job
+		a.Token, a.Parts, a.Policy = h.token, w.partsOf(h), w.name(policy)
+		if a.Mode != luascripts.Try {
+			a.Job = gocmp.Or(h.job, w.job(policy))
 		}
 	}
-	got, err := luascripts.Acquire(w.ctx, w.rdb, a)
-	w.fail(err)
-	w.same(fmt.Sprintf("acquire %+v", a), got, w.store.Acquire(a))
-	if got.Status == luascripts.Granted {
-		h := &held{token: a.Token, job: a.Job, policy: policy, worth: got.Worth}
-		for _, p := range a.Parts {
-			h.costs = append(h.costs, p.Cost)
-		}
-		h.paid = slices.Clone(h.costs)
-		w.held = append(w.held, h)
-	}
+	return a, policy
 }
 
 func (w *twin) cancel() {
 	var a luascripts.CancelArgs
 	if len(w.held) > 0 && rapid.IntRange(0, 2).Draw(w.T, "a grant") > 0 {
 		h := rapid.SampledFrom(w.held).Draw(w.T, "held")
-		a.Token, a.Parts, a.Policy, a.Job = h.token, w.partsOf(h), fmt.Sprint("p", h.policy), h.job
+		a.Token, a.Parts, a.Policy, a.Job = h.token, w.partsOf(h), w.name(h.policy), h.job
 		a.Back = h.job != "" && rapid.Bool().Draw(w.T, "back")
 	} else {
 		policy, name := w.drawPolicy()
-		a.Parts, a.Policy, a.Job = w.parts(policy), name, w.job()
+		a.Parts, a.Policy, a.Job = w.parts(policy), name, w.job(policy)
 	}
 	got, err := luascripts.Cancel(w.ctx, w.rdb, a)
 	w.fail(err)
@@ -240,7 +270,7 @@ func (w *twin) settle() {
 		}
 		w.bills = append(w.bills, b)
 	}
-	a := luascripts.SettleArgs{Parts: w.partsOf(b.of), Policy: fmt.Sprint("p", b.of.policy), Token: b.of.token, Bill: b.token}
+	a := luascripts.SettleArgs{Parts: w.partsOf(b.of), Policy: w.name(b.of.policy), Token: b.of.token, Bill: b.token}
 	if a.Parts[0].Kind == luascripts.Leases {
 		return // nothing of it is paid
 	}
@@ -259,7 +289,7 @@ func (w *twin) settle() {
 
 func (w *twin) check() {
 	policy, name := w.drawPolicy()
-	a := luascripts.CheckArgs{Parts: w.parts(policy), Policy: name, Job: w.job()}
+	a := luascripts.CheckArgs{Parts: w.parts(policy), Policy: name, Job: w.job(policy)}
 	w.same(fmt.Sprintf("check %+v", a), luascripts.Check(w.ctx, w.rdb, []luascripts.CheckArgs{a})[0], w.store.Check(a))
 }
 
@@ -272,7 +302,7 @@ func (w *twin) close() {
 		For: rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, time.Second, 10 * time.Second}).Draw(w.T, "for"),
 	}
 	if rapid.Bool().Draw(w.T, "goes first") {
-		a.Job = w.job()
+		a.Job = w.job(policy)
 	}
 	got, err := luascripts.Close(w.ctx, w.rdb, a)
 	w.fail(err)

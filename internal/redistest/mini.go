@@ -39,6 +39,9 @@ func MiniOptions(m *miniredis.Miniredis) *redis.Options {
 			}
 			return newBuffered(conn), nil
 		},
+		// Who waits for a connection does so with a timer that bubbles share, which
+		// crashes them.
+		PoolSize: 200,
 	}
 }
 

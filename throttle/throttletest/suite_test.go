@@ -97,9 +97,7 @@ func TestMiniredisInABubble(t *testing.T) {
 	t.Parallel()
 	throttletest.RunInBubble(t, func(t *testing.T, limit throttle.Limit) throttletest.Limiter {
 		_, m := redistest.Mini(t)
-		opts := redistest.MiniOptions(m)
-		opts.PoolSize = 100 // who waits for a connection does so with a timer that bubbles share
-		rdb := redis.NewClient(opts)
+		rdb := redis.NewClient(redistest.MiniOptions(m))
 		t.Cleanup(func() { _ = rdb.Close() })
 		l, err := throttle.New(rdb, "sms", limit, throttle.Config{})
 		if err != nil {

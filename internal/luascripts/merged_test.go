@@ -1,0 +1,96 @@
+package luascripts
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// The tokens of a key that is never idle do not grow: what is older than COPY and
+// the window goes as fast as new ones come, also when calls come merged.
+func TestMergedCallsForgetOldTokens(t *testing.T) {
+	t.Parallel()
+	rdb, raw := timed(t)
+	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 1_000_000, Window: time.Second}, LimitKeys("hw", "rule", "id")
+	token := uint64(0)
+	var sizes []int64
+	for minute := range 6 {
+		if err := rdb.SetTime(ctx, start.Add(time.Duration(minute)*2*time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			calls := make([]*AcquireArgs, CallsMax)
+			for i := range calls {
+				token++
+				calls[i] = &AcquireArgs{Parts: one(k, n, 1), Token: token, Mode: Try, MaxWait: -1}
+			}
+			answers, err := AcquireMany(ctx, rdb, calls)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range answers {
+				if a.Err != nil || a.Status != Granted {
+					t.Fatal(a.Status, a.Err)
+				}
+			}
+		}
+		sizes = append(sizes, raw.ZCard(ctx, k.tokens).Val())
+	}
+	if last := sizes[len(sizes)-1]; last > 2*20*CallsMax {
+		t.Errorf("tokens after each 2 minutes of 1,280 grants: %v, all are older than 1m but the last 1,280", sizes)
+	}
+}
+
+// What a newcomer is told does not grow with how often a key was closed and jobs
+// put off, while somebody waits all the time and costs differ.
+func TestPutOffsLeaveNothingBehind(t *testing.T) {
+	t.Parallel()
+	rdb, _ := timed(t)
+	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 10, Window: time.Second}, LimitKeys("hw", "rule", "id")
+	token, now := uint64(0), start
+	ask := func(job string, cost int, mode Mode) AcquireReply {
+		t.Helper()
+		token++
+		r, err := Acquire(ctx, rdb, AcquireArgs{Parts: one(k, n, cost), Token: token, Job: job, Mode: mode, MaxWait: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	at := func(d time.Duration) {
+		t.Helper()
+		now = now.Add(d)
+		if err := rdb.SetTime(ctx, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at(0)
+	ask("wait 0", 1, Book)
+	for i := range 100 {
+		jobs := []string{fmt.Sprint("x", i), fmt.Sprint("y", i), fmt.Sprint("z", i)}
+		for _, job := range jobs { // a provider answered 429 to three that were under way
+			if _, err := Close(ctx, rdb, CloseArgs{Parts: one(k, n, 2), Rule: 1, Job: job, For: time.Second}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ask(fmt.Sprint("wait ", i+1), 1, Book) // somebody waits all the time
+		at(2 * time.Second)
+		for _, job := range jobs {
+			if r := ask(job, 2, Grant); r.Status != Granted {
+				t.Fatalf("%s: %+v", job, r)
+			}
+		}
+		if r := ask(fmt.Sprint("wait ", i), 1, Grant); r.Status != Granted {
+			t.Fatalf("wait %d: %+v", i, r)
+		}
+	}
+	at(2 * time.Second)
+	ask("wait 100", 1, Book)
+	r := ask("newcomer", 2, Book)
+	if wait := r.At.Sub(now); wait > time.Second {
+		t.Errorf("with one permit ahead and ten free a newcomer of two is told to come in %v, want at once", wait)
+	}
+	if r := ask("impatient", 1, Grant); r.Status != Booked || r.At.Sub(now) > time.Second {
+		t.Errorf("the next is told %v", r.At.Sub(now))
+	}
+}

@@ -1,0 +1,55 @@
+-- run.lua: the short way for calls of one form, each by one rule on the same key,
+-- on which nobody waits. They are decided as one after another, with one look at the
+-- key and one write.
+
+-- token_of is that of the n-th call
+local function token_of(n)
+  return string.sub(ARGV[1 + n], 2, 9)
+end
+
+-- run answers what it can of the calls i..last, and where the long way begins
+local function run(F, k, i, last, now, replies)
+  if redis.call("EXISTS", KEYS[k + 3], KEYS[k + 4]) > 0 then return i end
+  local L = limit(unpack(F.fields, F.parts, F.parts + 4))
+  L.key, L.tokens = KEYS[k + 1], KEYS[k + 2]
+  if not open(L.key, L, now) or L.carried then return i end
+  local tokens, seen = {}, { [L.token] = true }
+  for n = i, last do
+    local token = token_of(n)
+    if seen[token] then return i end
+    seen[token] = true
+    tokens[#tokens + 1] = token
+  end
+  for _, held in ipairs(redis.call("ZMSCORE", L.tokens, unpack(tokens))) do
+    if held then return i end
+  end
+
+  local want, first, at = F.want, i, now
+  local reach = now + (F.mode == 0 and 0 or F.inline)
+  while i <= last do
+    local many = L.kind.many and not F.tell and last - i + 1 or 1
+    at = slot(L, now, 0, many * want)
+    while many > 1 and at > now do
+      many = floor(many / 2)
+      at = slot(L, now, 0, many * want)
+    end
+    if at > reach or (F.longest >= 0 and at > now + F.longest) then break end
+    local from = L.newest > 0 and slot(L, 0, 0, want) or 0
+    local before_at, list, token = L.newest, from_header(L, now), tokens[i - first + many]
+    spend(L, now, at, many * want, token)
+    local kept = L.W < COPY and many or many - 1
+    for n = i - first + 1, i - first + kept do
+      list[#list + 1] = int(at)
+      list[#list + 1] = tokens[n]
+    end
+    remember(L.tokens, list, kept > 0 and at or before_at, L.W, now)
+    replies[i] = { 1, 0, at, from, 0, 0, 0, L.kind.worth(L), F.tell and free(L, now) or 0 }
+    for n = i + 1, i + many - 1 do replies[n] = { 1, 0, at, at } end
+    i = i + many
+  end
+  if i > last or F.mode ~= 0 then return i end
+  local from = L.newest > 0 and slot(L, 0, 0, want) or 0
+  local left = F.tell and free(L, now) or 0
+  for n = i, last do replies[n] = { 0, 1, at, from, 0, 0, 0, 0, left } end
+  return last + 1
+end

@@ -1,0 +1,235 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"net"
+	"reflect"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+	"weak"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+const (
+	// flightsMax is how many calls are under way before others gather: one that
+	// Redis works on, and one on the way, so that neither waits for the other.
+	flightsMax = 2
+	// flightTime bounds a call for several: no caller's deadline does.
+	flightTime = 10 * time.Second
+)
+
+// merger makes one script call of acquires that come while others of the same
+// client are under way. A call that comes alone is sent at once, as it is. What
+// came meanwhile is sent together in the order of arrival, as much as is one
+// script's work. On Redis Cluster, where a script sees the keys of one slot, each
+// call goes by itself.
+//
+// Each call is answered alone: one that failed among others is sent again by itself.
+// When their answer was lost they are sent again together, once; the tokens are the
+// same, which the scripts charge once. While Redis can't be reached nobody waits for
+// others. A caller whose context ends does not wait either; if its call was sent, the
+// caller takes it back as it does any lost one.
+type merger struct {
+	rdb     redis.UniversalClient
+	sharded atomic.Bool
+
+	mu      sync.Mutex
+	flights int
+	waiting []*passenger
+}
+
+// passenger is a call that is sent with others.
+type passenger struct {
+	*luascripts.AcquireArgs
+	landed chan struct{} // closed when there is an answer
+	answer luascripts.Answer
+}
+
+func (p *passenger) land(answer luascripts.Answer) {
+	p.answer = answer
+	close(p.landed)
+}
+
+// weight is how much of one script's work a call is: 1 for a rule and a permit.
+func (p *passenger) weight() int {
+	w := len(p.Parts)
+	for i := range p.Parts {
+		w += p.Parts[i].Cost / 128
+	}
+	return w
+}
+
+func (m *merger) acquire(ctx context.Context, a luascripts.AcquireArgs) (luascripts.AcquireReply, error) {
+	if m.sharded.Load() {
+		return luascripts.Acquire(ctx, m.rdb, a)
+	}
+	m.mu.Lock()
+	if m.flights < flightsMax {
+		m.flights++
+		m.mu.Unlock()
+		return m.alone(ctx, a)
+	}
+	p := &passenger{AcquireArgs: &a, landed: make(chan struct{})}
+	m.waiting = append(m.waiting, p)
+	m.mu.Unlock()
+
+	select {
+	case <-p.landed:
+	case <-ctx.Done():
+		m.leave(p)
+		return luascripts.AcquireReply{}, ctx.Err()
+	}
+	if errors.Is(p.answer.Err, luascripts.ErrAskAlone) {
+		return luascripts.Acquire(ctx, m.rdb, a)
+	}
+	return p.answer.AcquireReply, p.answer.Err
+}
+
+// alone is a flight with one call, in the goroutine of its caller.
+func (m *merger) alone(ctx context.Context, a luascripts.AcquireArgs) (reply luascripts.AcquireReply, err error) {
+	defer func() {
+		if err != nil && ctx.Err() == nil && !answered(err) {
+			m.disperse()
+		}
+		if crowd := m.board(); crowd != nil {
+			go m.fly(crowd) // ends when nobody waits any more
+		}
+	}()
+	return luascripts.Acquire(ctx, m.rdb, a)
+}
+
+// board is who is sent next; when that is nobody, one flight less is under way.
+func (m *merger) board() []*passenger {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, weight := 0, 0
+	for n < len(m.waiting) {
+		weight += m.waiting[n].weight()
+		if n > 0 && weight > luascripts.CallsMax {
+			break
+		}
+		n++
+	}
+	if n == 0 {
+		m.flights--
+		return nil
+	}
+	crowd := slices.Clone(m.waiting[:n])
+	m.waiting = slices.Delete(m.waiting, 0, n)
+	return crowd
+}
+
+// leave takes a call back that was not sent yet.
+func (m *merger) leave(p *passenger) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i := slices.Index(m.waiting, p); i >= 0 {
+		m.waiting = slices.Delete(m.waiting, i, i+1)
+	}
+}
+
+// disperse lets all who wait go alone: who stands behind others would wait for the
+// time-out of each of them.
+func (m *merger) disperse() {
+	m.mu.Lock()
+	all := m.waiting
+	m.waiting = nil
+	m.mu.Unlock()
+	for _, p := range all {
+		p.land(luascripts.Answer{Err: luascripts.ErrAskAlone})
+	}
+}
+
+func (m *merger) fly(crowd []*passenger) {
+	for ; crowd != nil; crowd = m.board() {
+		if err := m.send(crowd); err != nil && !answered(err) {
+			m.disperse()
+		}
+	}
+}
+
+// send asks for all of a crowd, and returns what it all failed with.
+func (m *merger) send(crowd []*passenger) error {
+	ctx, cancel := context.WithTimeout(context.Background(), flightTime)
+	defer cancel()
+	calls := make([]*luascripts.AcquireArgs, len(crowd))
+	for i, p := range crowd {
+		calls[i] = p.AcquireArgs
+	}
+	answers, err := luascripts.AcquireMany(ctx, m.rdb, calls)
+	if err != nil && worthRepeating(err) {
+		answers, err = luascripts.AcquireMany(ctx, m.rdb, calls)
+	}
+	if redis.HasErrorPrefix(err, "CROSSSLOT") { // a Cluster that its client does not show
+		m.sharded.Store(true)
+	}
+	for i, p := range crowd {
+		switch {
+		case err == nil:
+			p.land(answers[i])
+		case m.sharded.Load():
+			p.land(luascripts.Answer{Err: luascripts.ErrAskAlone})
+		default:
+			p.land(luascripts.Answer{Err: err})
+		}
+	}
+	return err
+}
+
+// answered says that Redis itself answered an error.
+func answered(err error) bool {
+	_, ok := errors.AsType[redis.Error](err)
+	return ok
+}
+
+// worthRepeating says that an answer was lost on its way, and Redis seems to be there:
+// a time-out was waited for once.
+func worthRepeating(err error) bool {
+	if answered(err) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+		return false
+	}
+	op, ok := errors.AsType[*net.OpError](err)
+	return !ok || op.Op != "dial"
+}
+
+// mergers has one for each client that a limiter is on.
+var mergers = struct {
+	mu    sync.Mutex
+	alive map[redis.UniversalClient]weak.Pointer[merger]
+}{alive: make(map[redis.UniversalClient]weak.Pointer[merger])}
+
+// mergerOf is the merger of a client. What can't be compared shares none.
+func mergerOf(rdb redis.UniversalClient, sharded bool) *merger {
+	fresh := &merger{rdb: rdb}
+	fresh.sharded.Store(sharded)
+	if !reflect.ValueOf(rdb).Comparable() {
+		return fresh
+	}
+	mergers.mu.Lock()
+	defer mergers.mu.Unlock()
+	if earlier := mergers.alive[rdb].Value(); earlier != nil {
+		return earlier
+	}
+	mergers.alive[rdb] = weak.Make(fresh)
+	runtime.AddCleanup(fresh, forgetMerger, rdb)
+	return fresh
+}
+
+func forgetMerger(rdb redis.UniversalClient) {
+	mergers.mu.Lock()
+	defer mergers.mu.Unlock()
+	// the client may have a new one before this cleanup ran
+	if mergers.alive[rdb].Value() == nil {
+		delete(mergers.alive, rdb)
+	}
+}

@@ -1,0 +1,372 @@
+package throttle_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/throttle"
+)
+
+var statCalls = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+)`)
+
+// scriptCalls is how many scripts a server has run since it was asked to count.
+func scriptCalls(tb testing.TB, rdb *redis.Client) int {
+	tb.Helper()
+	m := statCalls.FindStringSubmatch(rdb.Info(tb.Context(), "commandstats").Val())
+	if m == nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(m[1])
+	return n
+}
+
+// crowded calls f from so many goroutines at once.
+func crowded(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { f(i) })
+	}
+	wg.Wait()
+}
+
+// heldBack lets a client's calls wait until it is told to go on, and then answers them
+// in their order: so what comes meanwhile stands together.
+type heldBack struct {
+	redis.UniversalClient
+	gate  chan struct{} // closed: calls go through
+	calls atomic.Int64
+}
+
+func (h *heldBack) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	h.calls.Add(1)
+	<-h.gate
+	return h.UniversalClient.EvalSha(ctx, sha, keys, args...)
+}
+
+// Acquires that come while others are under way are one script call, of at most 64;
+// each is decided as if it had come alone.
+func TestConcurrentAcquiresAreMerged(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	held := &heldBack{UniversalClient: rdb, gate: make(chan struct{})}
+	const n, phones = 300, 100
+	l := newLimiter(t, held, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
+	wide := newLimiter(t, held, "tenant", throttle.Sliding(7, time.Hour), throttle.Config{})
+	var granted [phones]atomic.Int64
+	var wideGranted atomic.Int64
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			d, err := l.TryAcquire(t.Context(), fmt.Sprint("+49170", i%phones), 1)
+			if err != nil {
+				t.Error(err)
+			} else if d.Granted {
+				granted[i%phones].Add(1)
+			}
+		})
+		wg.Go(func() {
+			d, err := wide.TryAcquire(t.Context(), "acme", 1)
+			if err != nil {
+				t.Error(err)
+			} else if d.Granted {
+				wideGranted.Add(1)
+			}
+		})
+	}
+	waitFor(t, "two calls under way and all others behind them", func() bool { return held.calls.Load() == 2 && throttle.Gathered(held) == 2*n-2 })
+	close(held.gate)
+	wg.Wait()
+	for i := range granted {
+		if got := granted[i].Load(); got != 1 {
+			t.Errorf("phone %d: %d granted, want 1", i, got)
+		}
+	}
+	if got := wideGranted.Load(); got != 7 {
+		t.Errorf("%d granted under 7/1h, want 7", got)
+	}
+	want := int64(2 + (2*n-2+luascripts.CallsMax-1)/luascripts.CallsMax)
+	if got := held.calls.Load(); got != want {
+		t.Errorf("%d script calls for %d acquires, want %d", got, 2*n, want)
+	}
+}
+
+// A lone call is one script call, and waits for nobody.
+func TestLoneAcquireIsSentAtOnce(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
+	if _, err := l.TryAcquire(t.Context(), "warm", 1); err != nil {
+		t.Fatal(err)
+	}
+	before := scriptCalls(t, rdb)
+	for i := range 10 {
+		if _, err := l.TryAcquire(t.Context(), fmt.Sprint(i), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := scriptCalls(t, rdb) - before; got != 10 {
+		t.Errorf("%d script calls for 10 acquires one after another, want 10", got)
+	}
+}
+
+// Each of a merged call fails alone: a key of another program is the fault of
+// one caller.
+func TestMergedCallsFailAlone(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	held := &heldBack{UniversalClient: rdb, gate: make(chan struct{})}
+	l := newLimiter(t, held, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
+	bad := map[int]bool{3: true, 20: true, 41: true}
+	for i := range bad {
+		if err := rdb.LPush(t.Context(), l.Ledger(fmt.Sprint(i)), "not ours").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	const n = 50
+	for i := range n {
+		wg.Go(func() {
+			d, err := l.TryAcquire(t.Context(), fmt.Sprint(i), 1)
+			switch {
+			case bad[i] && (!errors.Is(err, throttle.ErrUnavailable) || !throttle.Answered(err)):
+				t.Errorf("TryAcquire of a list = %v, %v, want what Redis answered", d, err)
+			case !bad[i] && (err != nil || !d.Granted):
+				t.Errorf("TryAcquire(%d) = %v, %v, want a grant", i, d, err)
+			}
+		})
+	}
+	waitFor(t, "all others behind two calls", func() bool { return throttle.Gathered(held) == n-2 })
+	close(held.gate)
+	wg.Wait()
+}
+
+// A full Redis refuses each of them, and nothing is half done.
+func TestMergedCallsOnAFullRedis(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	held := &heldBack{UniversalClient: rdb, gate: make(chan struct{})}
+	l := newLimiter(t, held, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
+	if err := rdb.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	const n = 40
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			if d, err := l.TryAcquire(t.Context(), fmt.Sprint(i), 1); !errors.Is(err, throttle.ErrUnavailable) || !throttle.Answered(err) {
+				t.Errorf("TryAcquire = %v, %v, want that Redis is full", d, err)
+			}
+		})
+	}
+	waitFor(t, "all others behind two calls", func() bool { return throttle.Gathered(held) == n-2 })
+	close(held.gate)
+	wg.Wait()
+	for i := range n { // what is left are tokens that were taken back
+		if rdb.Exists(t.Context(), l.Ledger(fmt.Sprint(i))).Val() != 0 {
+			t.Errorf("%q was written", l.Ledger(fmt.Sprint(i)))
+		}
+	}
+}
+
+// A caller whose context ends does not wait for the others, and pays nothing:
+// neither one whose call was sent, nor one whose call was not.
+func TestMergedCallerLeaves(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	held := &heldBack{UniversalClient: rdb, gate: make(chan struct{})}
+	l := newLimiter(t, held, "sms", throttle.Sliding(100, time.Minute), throttle.Config{})
+	calm := newLimiter(t, rdb, "sms", throttle.Sliding(100, time.Minute), throttle.Config{})
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			if _, err := l.TryAcquire(t.Context(), key, 1); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	waitFor(t, "two calls under way", func() bool { return held.calls.Load() == 2 })
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 10)
+	for range cap(left) {
+		go func() {
+			_, err := l.Redeem(ctx, throttle.Request{Key: key, Cost: 1, Job: "left", Token: throttle.NewToken()})
+			left <- err
+		}()
+	}
+	waitFor(t, "all others behind them", func() bool { return throttle.Gathered(held) == cap(left) })
+	cancel()
+	for range cap(left) {
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("Redeem = %v, want %v", err, context.Canceled)
+		}
+	}
+	if n := throttle.Gathered(held); n != 0 {
+		t.Errorf("%d calls still wait to be sent, want none", n)
+	}
+	close(held.gate)
+	wg.Wait()
+	if state, err := calm.Peek(t.Context(), key, 0); err != nil || state.Available != 98 {
+		t.Errorf("Peek = %+v, %v, want 98 available", state, err)
+	}
+}
+
+// The answer to a merged call is lost: each of its calls is charged once.
+func TestLostReplyOfMergedCalls(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	direct := server.Client(t)
+	for _, retries := range []int{-1, 3} {
+		t.Run(fmt.Sprint("retries ", retries), func(t *testing.T) {
+			t.Parallel()
+			proxy := redistest.NewProxy(t, server.Addr())
+			o := *server.ClientOptions()
+			o.Addr, o.MaxRetries = proxy.Addr(), retries
+			rdb := redis.NewClient(&o)
+			t.Cleanup(func() { _ = rdb.Close() })
+			rule := fmt.Sprint("lossy", retries)
+			const n, each = 16, 60
+			limit := throttle.Sliding(2*n*each, time.Hour)
+			l := newLimiter(t, rdb, rule, limit, throttle.Config{})
+			outside := newLimiter(t, direct, rule, limit, throttle.Config{})
+			var granted atomic.Int64
+			crowded(n, func(i int) {
+				for k := range each {
+					if i == 0 && k%20 == 10 {
+						proxy.CutNext(func(request []byte) bool { return len(request) > 1000 }) // only one of several is so long
+					}
+					if d, err := l.TryAcquire(t.Context(), key, 1); err == nil && d.Granted {
+						granted.Add(1)
+					}
+				}
+			})
+			if proxy.Cuts() == 0 {
+				t.Error("no answer was lost")
+			}
+			state, err := outside.Peek(t.Context(), key, 0)
+			if spent := int64(2*n*each - state.Available); err != nil || spent != granted.Load() {
+				t.Errorf("%d permits are spent for %d grants, %v", spent, granted.Load(), err)
+			}
+			if granted.Load() != n*each {
+				t.Errorf("%d of %d were granted: whose answer is lost is asked for again", granted.Load(), n*each)
+			}
+		})
+	}
+}
+
+// On Cluster, where a script sees the keys of one slot, each call goes by itself, also
+// when a client of another type stands before that of the Cluster. One node that is
+// silent holds up only its own keys.
+func TestAcquiresAtOnceOnCluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3)
+	for i, rdb := range []redis.UniversalClient{cluster, struct{ redis.UniversalClient }{cluster}} {
+		l := newLimiter(t, rdb, fmt.Sprint("sms", i), throttle.Sliding(3, time.Minute), throttle.Config{})
+		const phones, each = 40, 10
+		var granted [phones]atomic.Int64
+		crowded(phones*each, func(i int) {
+			d, err := l.TryAcquire(t.Context(), fmt.Sprint("+49170", i%phones), 1)
+			if err != nil {
+				t.Error(err)
+			} else if d.Granted {
+				granted[i%phones].Add(1)
+			}
+		})
+		for i := range granted {
+			if got := granted[i].Load(); got != 3 {
+				t.Errorf("phone %d: %d granted, want 3", i, got)
+			}
+		}
+	}
+}
+
+// Who came first is first on the wider keys, too, whatever the narrow one is called.
+func TestMergedCallsKeepTheOrderOnWiderKeys(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	held := &heldBack{UniversalClient: rdb, gate: make(chan struct{})}
+	p := newPolicy(t,
+		newLimiter(t, held, "phone", throttle.Sliding(5, time.Minute), throttle.Config{}),
+		newLimiter(t, held, "provider", throttle.Sliding(3, time.Minute), throttle.Config{}))
+	var wg sync.WaitGroup
+	var first, second throttle.Decision
+	ask := func(phone string, d *throttle.Decision) {
+		wg.Go(func() {
+			var err error
+			if *d, err = p.Redeem(t.Context(), wish(2, phone, phone)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	var other [2]throttle.Decision
+	ask("x", &other[0])
+	ask("y", &other[1])
+	waitFor(t, "two under way", func() bool { return held.calls.Load() == 2 })
+	ask("z", &first)
+	waitFor(t, "the first", func() bool { return throttle.Gathered(held) == 1 })
+	ask("a", &second)
+	waitFor(t, "the second", func() bool { return throttle.Gathered(held) == 2 })
+	close(held.gate)
+	wg.Wait()
+	if !first.Granted || second.Granted {
+		t.Errorf("the provider's last permit: who came first granted %v, who came second %v", first.Granted, second.Granted)
+	}
+}
+
+// When Redis is silent each caller hears of it within the client's own time-outs,
+// however many call: not after all those before it.
+func TestMergedCallersHearOfASilentRedisInTime(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	o := *server.ClientOptions()
+	o.Addr, o.MaxRetries, o.ReadTimeout, o.PoolTimeout, o.PoolSize = proxy.Addr(), -1, 200*time.Millisecond, 200*time.Millisecond, 20
+	rdb := redis.NewClient(&o)
+	t.Cleanup(func() { _ = rdb.Close() })
+	l := newLimiter(t, rdb, "sms", throttle.Sliding(1000, time.Minute), throttle.Config{})
+	if _, err := l.TryAcquire(t.Context(), key, 1); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Delay(time.Minute)
+	slowest := func(ask func(i int) error) time.Duration {
+		var most atomic.Int64
+		crowded(2000, func(i int) {
+			began := time.Now()
+			if ask(i) == nil {
+				t.Error("a silent Redis answered")
+			}
+			for took := time.Since(began); ; {
+				old := most.Load()
+				if int64(took) <= old || most.CompareAndSwap(old, int64(took)) {
+					return
+				}
+			}
+		})
+		return time.Duration(most.Load())
+	}
+	part := luascripts.Part{Limit: luascripts.LimitKeys("hw", "sms", key), Numbers: luascripts.Numbers{Kind: luascripts.Sliding, Permits: 1000, Window: time.Minute}, Cost: 1}
+	direct := slowest(func(i int) error {
+		_, err := luascripts.Acquire(t.Context(), rdb, luascripts.AcquireArgs{Parts: []luascripts.Part{part}, Token: uint64(i + 1), MaxWait: -1})
+		return err
+	})
+	merged := slowest(func(int) error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := l.TryAcquire(ctx, key, 1)
+		return err
+	})
+	t.Logf("slowest alone %v, merged %v", direct, merged)
+	if merged > 2*direct+3*time.Second {
+		t.Errorf("the slowest of 2,000 callers hears of it after %v, without merging after %v", merged, direct)
+	}
+}
