@@ -22,7 +22,7 @@ var ErrInvalidConfig = errors.New("worker: invalid configuration")
 
 // Bounds of a [Config].
 const (
-	ServersDefault = 1
+	ServersPerCore = 4 // by default: one fetches a task per round trip and waits for most of it
 	ServersMax     = 64
 )
 
@@ -37,8 +37,8 @@ type Config struct {
 	Asynq asynq.Config
 
 	// Servers is how many asynq servers run in this process, 1 to [ServersMax]
-	// and at most Concurrency. One fetches a task per round trip to Redis.
-	// Defaults to 1.
+	// and at most Concurrency. One fetches a task per round trip to Redis. Defaults
+	// to [ServersPerCore] for each core, within these bounds.
 	Servers int
 
 	// Policies say which task types need permits, and which. A type without a
@@ -58,9 +58,11 @@ type Config struct {
 
 // fill puts the defaults where c is zero.
 func (c Config) fill() Config {
-	c.Servers = cmp.Or(c.Servers, ServersDefault)
 	if c.Asynq.Concurrency == 0 {
-		c.Asynq.Concurrency = max(runtime.NumCPU(), c.Servers)
+		c.Asynq.Concurrency = max(runtime.GOMAXPROCS(0), c.Servers)
+	}
+	if c.Servers == 0 {
+		c.Servers = max(1, min(ServersPerCore*runtime.GOMAXPROCS(0), c.Asynq.Concurrency, ServersMax))
 	}
 	if len(c.Asynq.Queues) == 0 {
 		c.Asynq.Queues = map[string]int{"default": 1}
