@@ -10,10 +10,10 @@ FUZZTIME ?= 10m
 LINT := go tool -modfile=tools/golangci/go.mod golangci-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test accept docs fuzz
+.PHONY: help run check test accept docs fuzz bench bench-short
 
 help: ## print this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## run the SMS example, with an embedded Redis
 	go run ./examples/sms-sender
@@ -25,11 +25,14 @@ check: ## look at the code without running it: gofmt, go vet, golangci-lint
 	go vet ./...
 	go vet -tags accept .
 	$(LINT) run
+	cd bench && go vet ./... && $(subst tools/,../tools/,$(LINT)) run
 
-test: ## install redis-server if it is missing, check, run all tests with -race, and fuzz a little
+test: ## install redis-server if it is missing, check, run all tests with -race, each benchmark once, and fuzz a little
 	tools/install-redis
 	@$(MAKE) --no-print-directory check
 	go test -race -shuffle=on -count=1 -timeout 20m ./...
+	cd bench && go test -count=1 -timeout 10m ./...
+	@$(MAKE) --no-print-directory bench-short
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=20000x
 
 accept: ## run the acceptance tests: the whole thing in real time (three quarters of an hour)
@@ -46,3 +49,9 @@ fuzz: ## run every fuzz target for FUZZTIME (10m)
 			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null || exit 1; \
 		done; \
 	done
+
+bench: ## measure Headway beside its rivals, and write docs/benchmarks.md (half an hour on an idle machine)
+	cd bench && go run .
+
+bench-short: ## run each benchmark once, so that none rots; the figures mean nothing
+	cd bench && go run . -short
