@@ -35,7 +35,7 @@ test: ## install redis-server if it is missing, check, run all tests with -race,
 	@$(MAKE) --no-print-directory bench-short
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=20000x
 
-accept: ## run the acceptance tests: the whole thing in real time (three quarters of an hour)
+accept: ## run the acceptance tests: the whole thing in real time (a quarter of an hour)
 	go test -count=1 -tags accept -run Accept -v -p 1 -timeout 60m .
 
 docs: ## draw docs/algorithms from real runs, and print what keys cost (a minute)
