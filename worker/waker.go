@@ -379,8 +379,9 @@ func (w *waker) wakeAll(ctx context.Context, tasks []dueTask, began time.Time) [
 		return nil
 	}
 	ids := make([]string, len(tasks))
-	scarce := int(w.a.workers.Load()-w.a.running.Load()) < len(tasks)
+	free := int(w.a.workers.Load() - w.a.running.Load())
 	w.mu.Lock()
+	scarce := free < len(tasks) || w.blocked // or more are due than there is room for
 	for i, t := range tasks {
 		ids[i] = t.ID
 		w.onWay[t.ID] = began // before they can arrive; the look is part of the way
