@@ -318,8 +318,15 @@ func TestMergedCallsKeepTheOrderOnWiderKeys(t *testing.T) {
 	waitFor(t, "the second", func() bool { return throttle.Gathered(held) == 2 })
 	close(held.gate)
 	wg.Wait()
-	if !first.Granted || second.Granted {
-		t.Errorf("the provider's last permit: who came first granted %v, who came second %v", first.Granted, second.Granted)
+	granted := 0
+	for _, d := range []throttle.Decision{other[0], other[1], first, second} {
+		if d.Granted {
+			granted++
+		}
+	}
+	// one of the two under way may come behind them
+	if granted != 3 || !first.Granted {
+		t.Errorf("of the provider's 3 permits %d were granted; who came first granted %v, who came second %v", granted, first.Granted, second.Granted)
 	}
 }
 
