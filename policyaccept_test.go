@@ -111,7 +111,7 @@ func acceptSlots(t *testing.T, tab *table) {
 	tab.least(t, "slots busy, % (handlers)", 100*r.busy, 95)
 	tab.note("slots busy, % (the gateway's work)", "%.1f", 100*r.atGateway)
 	for i, d := range r.back {
-		tab.within(t, fmt.Sprintf("all slots used again after kill %d", i+1), d, slotLease)
+		tab.within(t, fmt.Sprintf("the dead one's slots used again after kill %d", i+1), d, slotLease)
 	}
 	tab.least(t, "messages sent", float64(r.sent), float64(r.wanted))
 }
