@@ -433,7 +433,7 @@ func TestWorkersShare(t *testing.T) {
 // TestBreachFails hands the run a grants file in which the limit is broken.
 func TestBreachFails(t *testing.T) {
 	t.Parallel()
-	p := newProgram(t, "-redis", urlOf(redistest.Start(t)), "-limit", "1/1s")
+	p := newProgram(t, "-limit", "1/1s")
 	path := p.path("grants")
 	w, err := OpenGrants(path)
 	if err != nil {

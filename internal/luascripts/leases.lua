@@ -104,10 +104,12 @@ function kinds.k()
 
     -- lease begins one, and clears away some that have ended
     lease = function(L, at, now, token)
-      redis.call("ZADD", L.tokens, int(at + L.W), token)
-      local old = redis.call("ZRANGEBYSCORE", L.tokens, "(0", int(now), "LIMIT", 0, 20)
-      if #old > 0 then redis.call("ZREM", L.tokens, unpack(old)) end
-      live(L.tokens, at + L.W - now)
+      local old
+      repeat
+        redis.call("ZADD", L.tokens, int(at + L.W), token)
+        old = old or redis.call("ZRANGEBYSCORE", L.tokens, "(0", int(now), "LIMIT", 0, 20)
+        if #old > 0 then redis.call("ZREM", L.tokens, unpack(old)) end
+      until live(L.tokens, at + L.W - now)
     end,
 
     -- offer tells the first who wait that a lease is free for them, and those behind when one ends

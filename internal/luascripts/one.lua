@@ -30,7 +30,11 @@ local function one(F, k, token, now)
   if redis.call("EXISTS", KEYS[k + 2], KEYS[k + 3], KEYS[k + 4]) > 0 then return nil end
   if at > now then return { 0, 1, at, from } end
   -- not SET: what a script sets takes the room that an argument of its calls before had
-  redis.call("SETRANGE", key, 0, "s" .. token .. F.version .. "\0\0\0" .. seven(now))
-  if s ~= "" then live(key, F.W) else redis.call("PEXPIRE", key, int(life(F.W))) end
+  local value = "s" .. token .. F.version .. "\0\0\0" .. seven(now)
+  redis.call("SETRANGE", key, 0, value)
+  if s == "" or not live(key, F.W) then
+    if s ~= "" then redis.call("SETRANGE", key, 0, value) end
+    redis.call("PEXPIRE", key, int(life(F.W)))
+  end
   return { 1, 0, now, from }
 end

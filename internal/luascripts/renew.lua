@@ -13,7 +13,8 @@ local value = redis.call("GET", ledger) or ""
 local newest = string.sub(value, 1, 1) == "k" and tonumber(string.match(value, "^%d+", 10)) or 0
 -- somebody may have been granted ahead what comes back when this one ends
 if not ends or ends <= now or (newest > now and ends <= newest) then return { 0, now } end
-redis.call("ZADD", tokens, int(max(ends, now + length)), token)
-live(tokens, length)
+repeat
+  redis.call("ZADD", tokens, int(max(ends, now + length)), token)
+until live(tokens, length)
 live(ledger, length)
 return { 1, now }

@@ -167,7 +167,6 @@ function kinds.s()
       if L.count == 0 or (n == 1 and L.count == 1) then
         -- not SET: what a script sets takes the room that an argument of its calls before had
         redis.call("SETRANGE", L.key, 0, header(L, L.token, cost - 1) .. seven(at))
-        live(L.key, at + L.W - now)
         fill(L, cost, 1, at, cost - 1)
         L.count, L.head = cost, cost - 1
       else
@@ -181,9 +180,11 @@ function kinds.s()
         L.count = min(size, L.count + cost)
         redis.call("SETRANGE", L.key, 0, header(L, L.token, L.head))
         if before < n and L.count == n and n <= FITTED then fit(L) end
-        live(L.key, at + L.W - now)
       end
       L.head_read = ""
+      if live(L.key, at + L.W - now) then return end
+      L.count, L.head = 0, -1 -- nothing else counts any more: the key's life was over
+      L.kind.save(L, now)
     end,
 
     -- back takes up to cost permits of the instant `at` out again: they count

@@ -150,5 +150,5 @@ func (g *ledger) keep(l *numbers, s state, now, extra int64) {
 }
 
 // expiry is when a key is forgotten that must live so many microseconds: whole
-// milliseconds, rounded up, so that it does not die early.
-func expiry(now, us int64) int64 { return now/1000 - floorDiv(-us, 1000) + 1 }
+// milliseconds, with as many to spare as the scripts give.
+func expiry(now, us int64) int64 { return now/1000 - floorDiv(-us, 1000) + 250 }
