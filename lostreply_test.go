@@ -132,7 +132,7 @@ func TestLostReplies(t *testing.T) {
 // acquire, the first included.
 func (s *stage) lossy(retries int) (*redistest.Proxy, redis.UniversalClient) {
 	s.Helper()
-	proxy := redistest.NewProxy(s, s.server.Addr())
+	rdb, proxy := redistest.Behind(s, s.server, func(o *redis.Options) { o.MaxRetries = retries })
 	n := 0
 	proxy.CutReplies(func(request []byte) bool {
 		if !isAcquire(request) {
@@ -141,10 +141,6 @@ func (s *stage) lossy(retries int) (*redistest.Proxy, redis.UniversalClient) {
 		n++
 		return n%2 == 1
 	})
-	o := s.server.ClientOptions()
-	o.Addr, o.MaxRetries = proxy.Addr(), retries
-	rdb := redis.NewClient(o)
-	s.Cleanup(func() { _ = rdb.Close() })
 	return proxy, rdb
 }
 

@@ -453,11 +453,7 @@ func TestRedisDiesAndComesBack(t *testing.T) {
 func TestLostReplyIsTakenBackBehind(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	proxy := redistest.NewProxy(t, server.Addr())
-	o := server.ClientOptions()
-	o.Addr, o.MaxRetries = proxy.Addr(), -1
-	rdb := redis.NewClient(o)
-	defer rdb.Close()
+	rdb, proxy := redistest.Behind(t, server, func(o *redis.Options) { o.MaxRetries = -1 })
 	s := lossy{proxy: proxy, outside: newLimiter(t, server.Client(t), "sms", throttle.Sliding(1, time.Hour), throttle.Config{})}
 	s.l = newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Hour), throttle.Config{WhenAway: throttle.FailOpen})
 	if _, err := s.outside.TryAcquire(t.Context(), "other", 1); err != nil {

@@ -162,12 +162,7 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 // can be told apart; no type of the client's gets through.
 func TestRedisAway(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
-	proxy := redistest.NewProxy(t, server.Addr())
-	o := server.ClientOptions()
-	o.Addr, o.MaxRetries, o.DialerRetries = proxy.Addr(), -1, 1
-	rdb := redis.NewClient(o)
-	defer rdb.Close()
+	rdb, proxy := redistest.Behind(t, redistest.Start(t), func(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 })
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 	proxy.Refuse(true)
 	_, err := l.TryAcquire(t.Context(), key, 1)

@@ -386,12 +386,7 @@ func TestLoweredLimitHoldsEverywhere(t *testing.T) {
 // its answer to more than that is the error.
 func TestLimitInForceWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
-	proxy := redistest.NewProxy(t, server.Addr())
-	o := server.ClientOptions()
-	o.Addr, o.MaxRetries, o.DialerRetries = proxy.Addr(), -1, 1
-	rdb := redis.NewClient(o)
-	defer rdb.Close()
+	rdb, proxy := redistest.Behind(t, redistest.Start(t), func(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 })
 	limit := throttle.Sliding(5, time.Minute)
 	l := newLimiter(t, rdb, "sms", limit, throttle.Config{})
 	if err := l.SetLimit(t.Context(), limit); err != nil {

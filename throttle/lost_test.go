@@ -24,11 +24,7 @@ type lossy struct {
 func newLossy(t *testing.T, limit throttle.Limit, retries int) lossy {
 	t.Helper()
 	server := redistest.Start(t)
-	proxy := redistest.NewProxy(t, server.Addr())
-	o := server.ClientOptions()
-	o.Addr, o.MaxRetries = proxy.Addr(), retries
-	rdb := redis.NewClient(o)
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb, proxy := redistest.Behind(t, server, func(o *redis.Options) { o.MaxRetries = retries })
 	s := lossy{proxy: proxy, rdb: server.Client(t), l: newLimiter(t, rdb, "sms", limit, throttle.Config{})}
 	s.outside = newLimiter(t, s.rdb, "sms", limit, throttle.Config{})
 	// So that the server knows the scripts: what follows is one EVALSHA each.

@@ -229,11 +229,7 @@ func TestLostReplyOfMergedCalls(t *testing.T) {
 	for _, retries := range []int{-1, 3} {
 		t.Run(fmt.Sprint("retries ", retries), func(t *testing.T) {
 			t.Parallel()
-			proxy := redistest.NewProxy(t, server.Addr())
-			o := *server.ClientOptions()
-			o.Addr, o.MaxRetries = proxy.Addr(), retries
-			rdb := redis.NewClient(&o)
-			t.Cleanup(func() { _ = rdb.Close() })
+			rdb, proxy := redistest.Behind(t, server, func(o *redis.Options) { o.MaxRetries = retries })
 			rule := fmt.Sprint("lossy", retries)
 			const n, each = 16, 60
 			limit := throttle.Sliding(2*n*each, time.Hour)
@@ -334,12 +330,9 @@ func TestMergedCallsKeepTheOrderOnWiderKeys(t *testing.T) {
 // however many call: not after all those before it.
 func TestMergedCallersHearOfASilentRedisInTime(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
-	proxy := redistest.NewProxy(t, server.Addr())
-	o := *server.ClientOptions()
-	o.Addr, o.MaxRetries, o.ReadTimeout, o.PoolTimeout, o.PoolSize = proxy.Addr(), -1, 200*time.Millisecond, 200*time.Millisecond, 20
-	rdb := redis.NewClient(&o)
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb, proxy := redistest.Behind(t, redistest.Start(t), func(o *redis.Options) {
+		o.MaxRetries, o.ReadTimeout, o.PoolTimeout, o.PoolSize = -1, 200*time.Millisecond, 200*time.Millisecond, 20
+	})
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(1000, time.Minute), throttle.Config{})
 	if _, err := l.TryAcquire(t.Context(), key, 1); err != nil {
 		t.Fatal(err)

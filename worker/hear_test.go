@@ -10,7 +10,6 @@ import (
 
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
-	"github.com/headwayq/headway/worker"
 )
 
 // A slot that one pool gives back goes at once to a task that another pool has
@@ -30,22 +29,9 @@ func TestSlotGoesAtOnceToATaskOfAnotherPool(t *testing.T) {
 			Name: "slots", Limit: throttle.Concurrent(1, time.Minute), Key: queue.ConstantKey("acme"),
 		}}})
 		cfg.Asynq.Concurrency = 1 // so that the second task goes to the second pool
-		client, err := queue.NewClient(clients[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range clients {
-			p, err := worker.New(clients[i], handler, cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := p.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(p.Shutdown)
-			if _, err := client.Enqueue(t.Context(), queue.NewTask("sms", nil)); err != nil {
-				t.Fatal(err)
-			}
+		for i, rdb := range clients {
+			p := started(t, rdb, handler, cfg)
+			enqueue(t, clients[0], queue.NewTask("sms", nil))
 			time.Sleep(200 * ms)
 			if i == 1 && p.Stats().Deferred != 1 {
 				t.Fatalf("the second pool: %+v, want one deferred", p.Stats())

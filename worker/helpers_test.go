@@ -67,15 +67,22 @@ func (r *rig) startOn(rdb redis.UniversalClient, h asynq.Handler, cfg worker.Con
 	if cfg.Asynq.DelayedTaskCheckInterval == 0 {
 		cfg.Asynq.DelayedTaskCheckInterval = 100 * ms
 	}
+	p = started(r.T, rdb, h, cfg)
+	return p, p.Shutdown
+}
+
+// started is a pool just as it was configured, until the test ends.
+func started(t *testing.T, rdb redis.UniversalClient, h asynq.Handler, cfg worker.Config) *worker.Pool {
+	t.Helper()
 	p, err := worker.New(rdb, h, cfg)
 	if err != nil {
-		r.Fatal(err)
+		t.Fatal(err)
 	}
-	if err := p.Start(r.Context()); err != nil {
-		r.Fatal(err)
+	if err := p.Start(t.Context()); err != nil {
+		t.Fatal(err)
 	}
-	r.Cleanup(p.Shutdown)
-	return p, p.Shutdown
+	t.Cleanup(p.Shutdown)
+	return p
 }
 
 // enqueue enqueues through our client, which knows no policy here.
@@ -88,12 +95,24 @@ func (r *rig) enqueue(typ, id, payload string, opts ...asynq.Option) {
 
 func (r *rig) tryEnqueue(typ, id, payload string, opts ...asynq.Option) error {
 	r.Helper()
-	c, err := queue.NewClient(r.rdb)
+	return tryEnqueue(r.T, r.rdb, queue.NewTask(typ, []byte(payload), append(opts, asynq.TaskID(id))...))
+}
+
+func tryEnqueue(t *testing.T, rdb redis.UniversalClient, task *queue.Task) error {
+	t.Helper()
+	c, err := queue.NewClient(rdb)
 	if err != nil {
-		r.Fatal(err)
+		t.Fatal(err)
 	}
-	_, err = c.Enqueue(r.Context(), queue.NewTask(typ, []byte(payload), append(opts, asynq.TaskID(id))...))
+	_, err = c.Enqueue(t.Context(), task)
 	return err
+}
+
+func enqueue(t *testing.T, rdb redis.UniversalClient, task *queue.Task) {
+	t.Helper()
+	if err := tryEnqueue(t, rdb, task); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // enqueuePlain enqueues as somebody does who has never heard of us.

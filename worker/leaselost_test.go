@@ -27,25 +27,19 @@ func TestDeferralOutlivesItsLease(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := queue.NewClient(rdb)
-		if err != nil {
-			t.Fatal(err)
-		}
 		retries := map[string]int{"archived": 0, "retried": 3} // what asynq would do
 		for id, n := range retries {
 			if d, err := lim.TryAcquire(t.Context(), id, 1); err != nil || !d.Granted {
 				t.Fatalf("TryAcquire = %v, %v, want a grant", d, err)
 			}
-			if _, err := c.Enqueue(t.Context(), queue.NewTask("any", nil, asynq.TaskID(id), asynq.MaxRetry(n))); err != nil {
-				t.Fatal(err)
-			}
+			enqueue(t, rdb, queue.NewTask("any", nil, asynq.TaskID(id), asynq.MaxRetry(n)))
 		}
 		spent := time.Now()
 		var booked sync.WaitGroup
 		booked.Add(len(retries))
 		cfg := worker.Config{}
 		cfg.Asynq.Concurrency = 2
-		p, err := worker.New(rdb, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		started(t, rdb, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 			id, _ := asynq.GetTaskID(ctx)
 			if err := lim.Acquire(ctx, id, 1); err != nil {
 				booked.Done()
@@ -56,13 +50,6 @@ func TestDeferralOutlivesItsLease(t *testing.T) {
 			seen.note(ctx, task)
 			return nil
 		}), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		defer p.Shutdown()
 		time.Sleep(45 * time.Second) // of the bubble
 		m.SetError("")
 		time.Sleep(per)

@@ -227,14 +227,7 @@ func TestOtherNumbersAreLoggedOnce(t *testing.T) {
 			logs = append(logs, seen)
 			cfg := policies(phone("sms", time.Duration(i+1)*time.Minute), phone("mail", time.Minute))
 			cfg.Logger = zap.New(core)
-			p, err := worker.New(rdb, new(runs).handler(), cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := p.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(p.Shutdown)
+			started(t, rdb, new(runs).handler(), cfg)
 		}
 		time.Sleep(125 * time.Second) // of the bubble: two comparisons after the first
 		for i, l := range logs {

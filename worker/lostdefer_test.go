@@ -55,13 +55,11 @@ func (c *crowd) enter(ctx context.Context, task *asynq.Task) (leave func()) {
 func newLostDeferral(t *testing.T, per, work time.Duration, retries int) *lostDeferral {
 	t.Helper()
 	r := newRig(t)
-	c := &lostDeferral{rig: r, proxy: redistest.NewProxy(t, r.srv.Addr()), per: per}
+	c := &lostDeferral{rig: r, per: per}
 	// Redis knows the script: otherwise the answer that is lost would be NOSCRIPT
 	_ = luascripts.Defer(t.Context(), r.rdb, luascripts.QueueKeys("hw", "default"), luascripts.DeferArgs{ID: "nobody", Token: 1})
-	o := r.srv.ClientOptions()
-	o.Addr, o.MaxRetries = c.proxy.Addr(), retries
-	rdb := redis.NewClient(o)
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb, proxy := redistest.Behind(t, r.srv, func(o *redis.Options) { o.MaxRetries = retries })
+	c.proxy = proxy
 	c.pool, _ = r.startOn(rdb, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		defer c.seen.enter(ctx, task)()
 		time.Sleep(work)
@@ -107,11 +105,7 @@ func TestLostAnswerToADeferral(t *testing.T) {
 func TestLostAnswerToAFailure(t *testing.T) {
 	t.Parallel()
 	r, seen := newRig(t), &crowd{}
-	proxy := redistest.NewProxy(t, r.srv.Addr())
-	o := r.srv.ClientOptions()
-	o.Addr = proxy.Addr()
-	rdb := redis.NewClient(o)
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb, proxy := redistest.Behind(t, r.srv, nil)
 	cfg := worker.Config{Asynq: asynq.Config{RetryDelayFunc: func(_ int, _ error, task *asynq.Task) time.Duration {
 		if task.Type() == "first" {
 			return time.Hour

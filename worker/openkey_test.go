@@ -10,7 +10,6 @@ import (
 
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
-	"github.com/headwayq/headway/worker"
 )
 
 // A task that waits for a closed key comes soon after an operator, in another
@@ -32,23 +31,10 @@ func TestOpenedKeyWakesWhatWaits(t *testing.T) {
 			ran <- time.Now()
 			return nil
 		})
-		pool, err := worker.New(clients[0], handler, policies(queue.Policy{Type: "sms", Rules: []queue.Rule{{
+		pool := started(t, clients[0], handler, policies(queue.Policy{Type: "sms", Rules: []queue.Rule{{
 			Name: "sms", Limit: limit, Key: queue.ConstantKey("acme"),
 		}}}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := pool.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(pool.Shutdown)
-		client, err := queue.NewClient(clients[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := client.Enqueue(t.Context(), queue.NewTask("sms", nil)); err != nil {
-			t.Fatal(err)
-		}
+		enqueue(t, clients[0], queue.NewTask("sms", nil))
 		time.Sleep(time.Minute)
 		if len(ran) != 0 || pool.Stats().Deferred != 1 {
 			t.Fatalf("on a closed key: %d ran, %+v", len(ran), pool.Stats())

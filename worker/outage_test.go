@@ -15,7 +15,6 @@ import (
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
-	"github.com/headwayq/headway/worker"
 )
 
 // Redis is gone for 6 s from the moment at which the handler is through.
@@ -65,26 +64,13 @@ func TestOutageBeyondTheLease(t *testing.T) {
 				cfg := policies(phone("sms", time.Second))
 				cfg.Asynq.Concurrency = 2
 				cfg.Asynq.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return 0 }
-				p, err := worker.New(clients[0], asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+				enqueue(t, clients[0], queue.NewTask("sms", []byte(to("+1")), asynq.TaskID("a"), asynq.MaxRetry(3)))
+				p := started(t, clients[0], asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 					if seen.note(ctx, task); len(seen.all()) == 1 {
 						m.SetError("LOADING an outage")
 					}
 					return nil
 				}), cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
-				c, err := queue.NewClient(clients[0])
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := c.Enqueue(t.Context(), queue.NewTask("sms", []byte(to("+1")), asynq.TaskID("a"), asynq.MaxRetry(3))); err != nil {
-					t.Fatal(err)
-				}
-				if err := p.Start(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				defer p.Shutdown()
 				time.Sleep(45 * time.Second) // of the bubble
 				m.SetError("")
 				if forgets {
@@ -116,11 +102,7 @@ func TestLostReplyChargesOnce(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			r, seen := newRig(t), &runs{}
-			proxy := redistest.NewProxy(t, r.srv.Addr())
-			o := r.srv.ClientOptions()
-			o.Addr, o.MaxRetries = proxy.Addr(), tc.retries
-			rdb := redis.NewClient(o)
-			t.Cleanup(func() { _ = rdb.Close() })
+			rdb, proxy := redistest.Behind(t, r.srv, func(o *redis.Options) { o.MaxRetries = tc.retries })
 			p, _ := r.startOn(rdb, seen.handler(), policies(queue.Policy{
 				Type:  "sms",
 				Rules: []queue.Rule{{Name: "sms", Limit: throttle.Sliding(3, time.Hour), Key: queue.MustJSONKey("$.to")}},
@@ -160,11 +142,7 @@ func TestLostReplyChargesOnce(t *testing.T) {
 func TestLostRepliesOfTheWay(t *testing.T) {
 	t.Parallel()
 	r, w, seen := newRig(t), &witness{}, &runs{}
-	proxy := redistest.NewProxy(t, r.srv.Addr())
-	o := r.srv.ClientOptions()
-	o.Addr = proxy.Addr()
-	rdb := redis.NewClient(o)
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb, proxy := redistest.Behind(t, r.srv, nil)
 	cfg := policies(phone("sms", 300*ms))
 	cfg.Asynq = w.config()
 	r.startOn(rdb, seen.handler(), cfg)

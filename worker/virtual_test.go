@@ -66,10 +66,6 @@ func (c *campaign) Observe(e worker.Event) {
 // with several workers the line's order is that of arrival.
 func (c *campaign) enqueue(t *testing.T, rdb redis.UniversalClient, settle func()) {
 	t.Helper()
-	client, err := queue.NewClient(rdb)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for round := 0; ; round++ {
 		order := rand.Perm(len(c.phones))
 		some := false
@@ -78,10 +74,7 @@ func (c *campaign) enqueue(t *testing.T, rdb redis.UniversalClient, settle func(
 				continue
 			}
 			some = true
-			task := queue.NewTask("sms", []byte(to(fmt.Sprintf("+%d", p))), asynq.TaskID(c.phones[p][round]), asynq.MaxRetry(0))
-			if _, err := client.Enqueue(t.Context(), task); err != nil {
-				t.Fatal(err)
-			}
+			enqueue(t, rdb, queue.NewTask("sms", []byte(to(fmt.Sprintf("+%d", p))), asynq.TaskID(c.phones[p][round]), asynq.MaxRetry(0)))
 		}
 		if !some {
 			return
@@ -94,15 +87,7 @@ func (c *campaign) pool(t *testing.T, rdb redis.UniversalClient) *worker.Pool {
 	t.Helper()
 	cfg := policies(phone("sms", c.per))
 	cfg.Asynq.Concurrency, cfg.Observer = 5, c
-	p, err := worker.New(rdb, c.runs.handler(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Shutdown)
-	return p
+	return started(t, rdb, c.runs.handler(), cfg)
 }
 
 // check compares what ran with what was to be. A gap may be longer than the

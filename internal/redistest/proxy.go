@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 const dialWithin = 5 * time.Second
@@ -41,6 +43,21 @@ func NewProxy(tb testing.TB, target string) *Proxy {
 	p.failf = tb.Fatalf
 	tb.Cleanup(p.Close)
 	return p
+}
+
+// Behind starts a proxy in front of s, and returns a client that goes through it.
+// Both end with tb. A change to the client's options may be nil.
+func Behind(tb testing.TB, s *Server, change func(o *redis.Options)) (*redis.Client, *Proxy) {
+	tb.Helper()
+	p := NewProxy(tb, s.Addr())
+	o := s.ClientOptions()
+	o.Addr = p.Addr()
+	if change != nil {
+		change(o)
+	}
+	rdb := redis.NewClient(o)
+	tb.Cleanup(func() { _ = rdb.Close() }) // it may have been cut off
+	return rdb, p
 }
 
 // ListenProxy is [NewProxy] without a testing.TB. The caller closes it.
