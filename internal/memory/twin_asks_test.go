@@ -1,0 +1,161 @@
+package memory_test
+
+import (
+	gocmp "cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// acquire asks one or more at once, each as the one before it with another job, or
+// as it comes.
+func (w *twin) acquire() {
+	var calls []*luascripts.AcquireArgs
+	var of []int // the policy of each
+	for range rapid.SampledFrom([]int{1, 1, 1, 1, 2, 5, 9}).Draw(w.T, "at once") {
+		if len(calls) > 0 && rapid.IntRange(0, 3).Draw(w.T, "another form") > 0 {
+			a, policy := *calls[len(calls)-1], of[len(of)-1]
+			w.tokens++
+			a.Token = w.tokens
+			if a.Job != "" {
+				a.Job = w.job(policy)
+			}
+			calls, of = append(calls, &a), append(of, policy)
+			continue
+		}
+		a, policy := w.acquireArgs()
+		calls, of = append(calls, &a), append(of, policy)
+	}
+	answers, err := luascripts.AcquireMany(w.ctx, w.rdb, calls)
+	w.fail(err)
+	for i, got := range answers {
+		a := calls[i]
+		w.fail(got.Err)
+		w.same(fmt.Sprintf("acquire, %d of %d: %+v", i+1, len(calls), *a), got.AcquireReply, w.store.Acquire(*a))
+		if got.Status == luascripts.Granted {
+			h := &held{token: a.Token, job: a.Job, policy: of[i], worth: got.Worth}
+			for _, p := range a.Parts {
+				h.costs = append(h.costs, p.Cost)
+			}
+			h.paid = slices.Clone(h.costs)
+			w.held = append(w.held, h)
+		}
+	}
+}
+
+func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
+	policy, name := w.drawPolicy()
+	a := luascripts.AcquireArgs{
+		Parts: w.parts(policy), Policy: name, Gate: w.gate(), MaxWait: -1, Tell: rapid.IntRange(0, 2).Draw(w.T, "tell") == 0,
+		Mode:   rapid.SampledFrom([]luascripts.Mode{luascripts.Try, luascripts.Grant, luascripts.Grant, luascripts.Grant, luascripts.Book}).Draw(w.T, "mode"),
+		Inline: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond}).Draw(w.T, "inline"),
+	}
+	if a.Mode != luascripts.Try {
+		a.Job = w.job(policy)
+		if rapid.IntRange(0, 5).Draw(w.T, "max") == 0 {
+			a.MaxWait = rapid.SampledFrom([]time.Duration{0, time.Second, time.Minute}).Draw(w.T, "wait")
+		}
+	}
+	w.tokens++
+	a.Token = w.tokens
+	if len(w.held) > 0 && rapid.IntRange(0, 5).Draw(w.T, "again") == 0 { // the same call delivered twice
+		h := rapid.SampledFrom(w.held).Draw(w.T, "held")
+		policy = h.policy
+		a.Token, a.Parts, a.Policy = h.token, w.partsOf(h), w.name(policy)
+		if a.Mode != luascripts.Try {
+			a.Job = gocmp.Or(h.job, w.job(policy))
+		}
+	}
+	return a, policy
+}
+
+func (w *twin) cancel() {
+	var a luascripts.CancelArgs
+	if len(w.held) > 0 && rapid.IntRange(0, 2).Draw(w.T, "a grant") > 0 {
+		h := rapid.SampledFrom(w.held).Draw(w.T, "held")
+		a.Token, a.Parts, a.Policy, a.Job = h.token, w.partsOf(h), w.name(h.policy), h.job
+		a.Back = h.job != "" && rapid.Bool().Draw(w.T, "back")
+	} else {
+		policy, name := w.drawPolicy()
+		a.Parts, a.Policy, a.Job = w.parts(policy), name, w.job(policy)
+	}
+	got, err := luascripts.Cancel(w.ctx, w.rdb, a)
+	w.fail(err)
+	w.same(fmt.Sprintf("cancel %+v", a), got, w.store.Cancel(a))
+}
+
+// settle corrects what a grant has paid, also above the limit, or does so again.
+func (w *twin) settle() {
+	if len(w.held) == 0 {
+		return
+	}
+	var b bill
+	if len(w.bills) > 0 && rapid.IntRange(0, 3).Draw(w.T, "the same bill") == 0 {
+		b = rapid.SampledFrom(w.bills).Draw(w.T, "bill")
+	} else {
+		w.tokens++
+		b = bill{of: rapid.SampledFrom(w.held).Draw(w.T, "held"), token: w.tokens}
+		for _, paid := range b.of.paid {
+			b.costs = append(b.costs, rapid.IntRange(-paid, 9).Draw(w.T, "difference"))
+		}
+		w.bills = append(w.bills, b)
+	}
+	a := luascripts.SettleArgs{Parts: w.partsOf(b.of), Policy: w.name(b.of.policy), Token: b.of.token, Bill: b.token}
+	if a.Parts[0].Kind == luascripts.Leases {
+		return // nothing of it is paid
+	}
+	for i := range a.Parts {
+		a.Parts[i].Cost = b.costs[i]
+	}
+	got, err := luascripts.Settle(w.ctx, w.rdb, a)
+	w.fail(err)
+	w.same(fmt.Sprintf("settle %+v", a), got, w.store.Settle(a))
+	if got.Status == luascripts.Granted {
+		for i, cost := range b.costs {
+			b.of.paid[i] = max(0, b.of.paid[i]+cost)
+		}
+	}
+}
+
+func (w *twin) check() {
+	policy, name := w.drawPolicy()
+	a := luascripts.CheckArgs{Parts: w.parts(policy), Policy: name, Job: w.job(policy)}
+	w.same(fmt.Sprintf("check %+v", a), luascripts.Check(w.ctx, w.rdb, []luascripts.CheckArgs{a})[0], w.store.Check(a))
+}
+
+func (w *twin) close() {
+	policy, name := w.drawPolicy()
+	parts := w.parts(policy)
+	parts = parts[:rapid.IntRange(1, len(parts)).Draw(w.T, "as far as")]
+	a := luascripts.CloseArgs{
+		Parts: parts, Rule: rapid.IntRange(1, len(parts)).Draw(w.T, "rule"), Policy: name,
+		For: rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, time.Second, 10 * time.Second}).Draw(w.T, "for"),
+	}
+	if rapid.Bool().Draw(w.T, "goes first") {
+		a.Job = w.job(policy)
+	}
+	got, err := luascripts.Close(w.ctx, w.rdb, a)
+	w.fail(err)
+	w.same(fmt.Sprintf("close %+v", a), got, w.store.Close(a))
+}
+
+// useLease releases or renews one, most often one that was given.
+func (w *twin) useLease(r *rule) {
+	token := uint64(999_999)
+	if len(w.held) > 0 {
+		token = rapid.SampledFrom(w.held).Draw(w.T, "held").token
+	}
+	p := w.part(r, 1)
+	if rapid.Bool().Draw(w.T, "renew") {
+		got := luascripts.Renew(w.ctx, w.rdb, []luascripts.RenewArgs{{Part: p, Token: token}})[0]
+		w.same("renew", got, w.store.Renew(p, token))
+		return
+	}
+	got, err := luascripts.Release(w.ctx, w.rdb, p, token)
+	w.fail(err)
+	w.same("release", got, w.store.Release(p, token))
+}

@@ -1,0 +1,98 @@
+package memory_test
+
+import (
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+func (w *twin) peek(r *rule) {
+	p := w.part(r, rapid.IntRange(1, most(r.n)).Draw(w.T, "newcomer"))
+	a := luascripts.PeekArgs{Numbers: p.Numbers, Cost: p.Cost, Most: 250, Closed: p.Closed}
+	got, err := luascripts.Peek(w.ctx, w.rdb, r.key, a)
+	w.fail(err)
+	want := w.store.Peek(r.key, a)
+	got.Life, want.Life = 0, 0 // by another clock
+	w.same("peek", got, want)
+}
+
+// places compares the tickets and promises, which decide later on.
+func (w *twin) places(r *rule) {
+	got, want := map[string]map[string]int64{}, w.store.Places(r.key)
+	for _, kind := range []string{":line", ":promised", ":turns:p0", ":turns:p1", ":turns:p2"} {
+		name := r.key.Ledger() + kind
+		for _, z := range w.raw.ZRangeWithScores(w.ctx, name, 0, -1).Val() {
+			if got[name] == nil {
+				got[name] = map[string]int64{}
+			}
+			got[name][z.Member.(string)] = int64(min(z.Score, 1<<62))
+		}
+	}
+	for _, sets := range []map[string]map[string]int64{got, want} {
+		set := sets[r.key.Ledger()+":promised"]
+		if set["mixed"] > 0 {
+			set["mixed"] = 1 // it is there or not
+		}
+		if set["closed"] <= w.now.UnixMicro() {
+			delete(set, "closed") // it counts no more
+		}
+		if len(set) == 0 {
+			delete(sets, r.key.Ledger()+":promised")
+		}
+	}
+	w.same("places", got, want)
+}
+
+// toTheInstant goes to when a newcomer would go, and 1 us before: a wait is
+// tight.
+func (w *twin) toTheInstant(r *rule) {
+	n := w.numbers(r)
+	cost := rapid.IntRange(1, min(4, most(r.n))).Draw(w.T, "cost")
+	look, err := luascripts.Peek(w.ctx, w.rdb, r.key, luascripts.PeekArgs{Numbers: n, Cost: cost})
+	w.fail(err)
+	at := look.Next
+	if look.Status != 1 || look.Waiting > 0 || !at.After(w.now) || at.Sub(w.now) > time.Hour || n.Bounds != nil && !at.Before(n.Bounds[len(n.Bounds)-1]) {
+		return
+	}
+	try := func(want luascripts.Status) {
+		w.tokens++
+		a := luascripts.AcquireArgs{
+			Parts: []luascripts.Part{{Limit: r.key, Numbers: n, Cost: cost}}, Token: w.tokens, Mode: luascripts.Try, MaxWait: -1,
+		}
+		got, err := luascripts.Acquire(w.ctx, w.rdb, a)
+		w.fail(err)
+		w.same("try at the instant", got, w.store.Acquire(a))
+		if got.Status != want {
+			w.Fatalf("at %d us under %+v, %d us after the instant %d: status %d, want %d",
+				w.now.UnixMicro(), n, w.now.Sub(at).Microseconds(), at.UnixMicro(), got.Status, want)
+		}
+	}
+	w.now = at.Add(-time.Microsecond)
+	w.setTime(w.now)
+	before, err := w.raw.Get(w.ctx, r.key.Ledger()).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		w.Fatal(err)
+	}
+	try(luascripts.Refused)
+	if after := w.raw.Get(w.ctx, r.key.Ledger()).Val(); after != before {
+		w.Fatalf("a refusal wrote %q over %q", after, before)
+	}
+	w.now = at
+	w.setTime(w.now)
+	try(luascripts.Granted)
+}
+
+// lives checks that every key has a TTL.
+func (w *twin) lives() {
+	keys, err := w.raw.Keys(w.ctx, "hw:*").Result()
+	w.fail(err)
+	for _, k := range keys {
+		if ttl := w.raw.PTTL(w.ctx, k).Val(); ttl == -1 {
+			w.Fatalf("%s has no TTL", k)
+		}
+	}
+}
