@@ -393,6 +393,8 @@ type golden struct {
 	logs *observer.ObservedLogs
 	log  asynq.Logger
 
+	notUTF8 chan struct{} // closed when asynq has logged that it can't store an error
+
 	mu        sync.Mutex
 	exhausted map[string]bool // ids of asynq's warning
 }
@@ -407,10 +409,17 @@ func newGolden(t *testing.T) *golden {
 	c := newGoldenClient(t)
 	core, logs := observer.New(zapcore.DebugLevel)
 	g := &golden{
-		T: t, ctx: t.Context(), c: c, logs: logs, exhausted: map[string]bool{},
+		T: t, ctx: t.Context(), c: c, logs: logs, notUTF8: make(chan struct{}), exhausted: map[string]bool{},
 		cl: asynq.NewClientFromRedisClient(c), insp: asynq.NewInspectorFromRedisClient(c),
 	}
-	g.log = newAsynqLogger(zap.New(core), func(msg string) bool {
+	refused := sync.OnceFunc(func() { close(g.notUTF8) })
+	hook := zap.Hooks(func(e zapcore.Entry) error {
+		if strings.Contains(e.Message, "Could not move task id=utf8 from") {
+			refused()
+		}
+		return nil
+	})
+	g.log = newAsynqLogger(zap.New(core, hook), func(msg string) bool {
 		if id, ok := retryExhaustedID(msg); ok {
 			g.mu.Lock()
 			defer g.mu.Unlock()
@@ -749,12 +758,10 @@ func (g *golden) failed(call goldenCall, id, errorMsg string, isFailure bool) {
 func (g *golden) invalidUTF8() {
 	g.Helper()
 	g.enqueue("utf8", "utf8")
-	deadline := time.Now().Add(10 * time.Second)
-	for g.logs.FilterMessageSnippet("Could not move task id=utf8 from").Len() == 0 {
-		if time.Now().After(deadline) {
-			g.Fatal("asynq stores errors that are not UTF-8 now, or says otherwise that it can't")
-		}
-		time.Sleep(5 * time.Millisecond) // the observer has no signal
+	select {
+	case <-g.notUTF8:
+	case <-time.After(10 * time.Second):
+		g.Fatal("asynq stores errors that are not UTF-8 now, or says otherwise that it can't")
 	}
 	g.wantHash("utf8", "active", hashMsg, hashState)
 	g.wantIn("active", "utf8")
