@@ -52,7 +52,7 @@ func Acquire(ctx context.Context, c redis.Scripter, a AcquireArgs) (AcquireReply
 	keys, args := acquireCall([]*AcquireArgs{&a})
 	r := run(ctx, c, acquireScript, "acquire.lua", 2, keys, args...)
 	now := r.time()
-	return readAcquire(r.list(), now, len(a.Parts))
+	return readAcquire(r, now, len(a.Parts))
 }
 
 // Answer is what one call among others came back with.
@@ -71,27 +71,34 @@ func AcquireMany(ctx context.Context, c redis.Scripter, calls []*AcquireArgs) ([
 		return nil, r.err
 	}
 	for i, a := range calls {
-		out[i].AcquireReply, out[i].Err = readAcquire(r.list(), now, len(a.Parts))
-		if out[i].Err == nil && out[i].Status == askAlone {
-			out[i].Err = ErrAskAlone
-		}
+		out[i].AcquireReply, out[i].Err = readAcquire(r, now, len(a.Parts))
 	}
 	return out, nil
 }
 
-// askAlone is the status of a call that failed among others.
-const askAlone Status = -1
+// askAlone is the answer to a call that failed among others.
+const askAlone = -2
 
-func readAcquire(r *reply, now time.Time, parts int) (AcquireReply, error) {
-	out := AcquireReply{
-		Status: Status(r.int()), Part: int(r.orZero()), At: r.timeOrZero(), From: r.timeOrZero(), Now: now,
-		Promised: r.timeOrZero(), Fence: r.orZero(),
+// readAcquire reads the answer to a call, in short or in full.
+func readAcquire(all *reply, now time.Time, parts int) (AcquireReply, error) {
+	out := AcquireReply{Now: now, Worth: make([]int64, parts), Free: make([]int, parts)}
+	if short, ok := all.isInt(); ok {
+		if short == askAlone {
+			return AcquireReply{}, ErrAskAlone
+		}
+		out.Status, out.At = Granted, now
+		if short >= 0 {
+			out.From = now.Add(-time.Duration(short) * time.Microsecond)
+		}
+		return out, all.err
 	}
+	r := all.list()
+	out.Status, out.Part, out.At, out.From = Status(r.int()), int(r.orZero()), r.timeOrZero(), r.timeOrZero()
+	out.Promised, out.Fence = r.timeOrZero(), r.orZero()
 	turns := r.orZero()
 	if out.Status == Outdated {
 		outdated(&out.At, &out.Version)
 	}
-	out.Worth, out.Free = make([]int64, parts), make([]int, parts)
 	for i := range parts {
 		out.Worth[i], out.Free[i] = r.orZero(), int(r.orZero())
 	}
@@ -142,8 +149,11 @@ func (a *AcquireArgs) form() string {
 	}
 	first := &a.Parts[0]
 	b := append(make([]byte, 0, 192), '-', '0'+byte(a.Mode))
-	if a.alone() && first.isOne() && a.Mode != Book && !a.Tell {
-		b[0] = 'o'
+	if a.alone() && first.isRing() && a.Mode != Book && !a.Tell {
+		b[0] = 'r'
+		if first.isOne() {
+			b[0] = 'o'
+		}
 	}
 	b = append(b, binary.BigEndian.AppendUint64(nil, uint64(first.Version))[1:]...)
 	b = append(strconv.AppendInt(b, micros(first.Window), 10), '|')
@@ -167,10 +177,11 @@ func (a *AcquireArgs) form() string {
 // alone says that a call is decided by one rule and nothing else.
 func (a *AcquireArgs) alone() bool { return len(a.Parts) == 1 && a.Policy == "" && a.Gate.isZero() }
 
-// isOne says that the part may go the way of one.lua.
-func (p *Part) isOne() bool {
-	return p.Kind == Sliding && p.Permits == 1 && p.Cost == 1 && p.Window >= copyLife && p.Closed.IsZero()
-}
+// isRing says that the part may go the way of ring.lua.
+func (p *Part) isRing() bool { return p.Kind == Sliding && p.Closed.IsZero() && p.Cost <= p.Permits }
+
+// isOne says that it may go that of one.lua, too.
+func (p *Part) isOne() bool { return p.Permits == 1 && p.Window >= copyLife }
 
 // copyLife is COPY of clock.lua.
 const copyLife = time.Minute

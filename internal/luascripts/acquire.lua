@@ -7,8 +7,8 @@
 -- ARGV[1]  calls      how many, 1 to 64
 -- ARGV[2+] call       a byte: its form, from 1; 8 bytes: the token of the attempt, and the same token gets the same grant; then the
 --                     job: who waits, or nothing for one who never does. Behind all calls come the forms: what calls have in common:
---                     "o" when the way of one.lua may be taken, else "-"; a digit, the mode; 7 bytes, the version, and text up to "|", the
---                     window, both of the first part; then, each with "|" behind it
+--                     "o" when the way of one.lua may be taken, "r" when that of ring.lua, else "-"; a digit, the mode; 7 bytes, the
+--                     version, and text up to "|", the window, both of the first part; then, each with "|" behind it
 --                     count      how many parts, 1 to 16
 --                     mode       0 try: now or not at all; 1 acquire: grant or book; 2 book: never grant
 --                     inline_us  how far in the future a grant may lie
@@ -17,15 +17,17 @@
 --                     tell       1: how many permits are left, too
 --                     turns      1: the policy has several rules
 --                     parts      9 of each, see parts.lua
--- returns  {now_us, then per call: {status, part, at_us, from_us, promised_us, fence, turns, then per part: worth, free, then per
+-- returns  {now_us, then per call: a number: granted at now, and for so many microseconds the ledger would have admitted it, -1 since ever;
+--          -2 failed: ask alone; or {status, part, at_us, from_us, promised_us, fence, turns, then per part: worth, free, then per
 --          turn: part, at_us, job}}, integers, but for job, which is text; zeros at the end of a call's may be left out
---          status -1 failed: ask alone, 0 refused, 1 granted, 2 booked, 3 too late, 4 withdrawn, 5 newer schema, 6 now is not
+--          status 0 refused, 1 granted, 2 booked, 3 too late, 4 withdrawn, 5 newer schema, 6 now is not
 --          covered, 7 an older limit than the ledger's, which is then in at_us; part is the one that refuses, 0 for the gate
 local calls, now = tonumber(ARGV[1]), clock()
 
 -- form is what the calls of a form have in common; most of it is read when it is needed
 local function form(text)
-  return { text = text, one = string.byte(text) == 111, mode = string.byte(text, 2) - 48 }
+  local way = string.byte(text)
+  return { text = text, one = way == 111, ring = way ~= 45, mode = string.byte(text, 2) - 48 }
 end
 
 local function read(F)
@@ -49,6 +51,7 @@ local function long(F, k, i)
 end
 
 local function short(F, k, i, last)
+  if F.ring then return ring(F, k, i, last, now, replies) end
   if not run then run, rules = ledgers() end
   return run(F, k, i, last, now, replies)
 end
@@ -67,20 +70,21 @@ while i <= calls do
   local ok, answer, only = true, nil, F.one and (i == calls or KEYS[k + 5] ~= KEYS[k + 1])
   if only then ok, answer = safely(one, F, k, string.sub(ARGV[1 + i], 2, 9), now) end
   if answer or not ok then
-    replies[i] = ok and answer or { -1 }
+    replies[i] = ok and answer or -2
     i, k = i + 1, k + 4
   else
-    if not F.fields then read(F) end
-    if F.short and not only then -- what one left is for the long way
+    if not F.ring and not F.fields then read(F) end
+    if (F.ring or F.short) and not only then -- what one left is for the long way
       while last < calls and string.byte(ARGV[2 + last]) == byte and KEYS[4 * (last - i + 1) + k + 1] == KEYS[k + 1] do last = last + 1 end
       ok, answer = safely(short, F, k, i, last)
-      for n = i, ok and 0 or last do replies[n] = { -1 } end
+      for n = i, ok and 0 or last do replies[n] = -2 end
       if not ok then answer = last + 1 end
-      k = k + F.keys * (answer - i)
+      k = k + (F.ring and 4 or F.keys) * (answer - i)
       i = answer
     end
+    if i <= last and not F.fields then read(F) end
     while i <= last do
-      if not safely(long, F, k, i) then replies[i] = { -1 } end
+      if not safely(long, F, k, i) then replies[i] = -2 end
       i, k = i + 1, k + F.keys
     end
   end

@@ -9,7 +9,8 @@
 //	part          what it is
 //	clock.lua     the one reading of Redis' clock, numbers as text
 //	one.lua       the shortest way of acquire.lua: `sliding 1/W`, nobody waits
-//	run.lua       the short way of acquire.lua: one rule, nobody waits
+//	ring.lua      a short way of acquire.lua: `sliding n/W`, nobody waits
+//	run.lua       a short way of acquire.lua: one rule, nobody waits
 //	admit.lua     the long way of acquire.lua: all rules, with those who wait
 //	ledger.lua    what was spent on a key: open, slot, spend, unspend, free
 //	sliding.lua   the algorithm of `sliding n/W`, a log of grants
@@ -22,6 +23,7 @@
 //	smooth.lua    the algorithm of `smooth n/W burst s` and `leaky n/W`
 //	warmup.lua    the algorithm of `warmup n/W over D cold c`
 //	leases.lua    the algorithm of `concurrent n lease d`
+//	remember.lua  tokens that are not the newest any more
 //	tokens.lua    which attempt holds which grant
 //	line.lua      who waits, in which order, and what they were promised
 //	parts.lua     the rules that one call decides together, each on its key

@@ -22,7 +22,6 @@
 --   covered(L, now)            whether it can decide about now
 --   lease, offer               see leases.lua
 
-local NOBODY = string.rep("\0", 8)
 local NEVER = 9007199254740991 -- the year 2255: what is further away is told so, a reply holds no more
 local HEAD = 400 -- bytes of a value that are read at first: all of it, but for long logs
 

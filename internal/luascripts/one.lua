@@ -18,23 +18,25 @@ end
 -- but the newest matters.
 local function one(F, k, token, now)
   local key = KEYS[k + 1]
-  if not F.W then F.W, F.version = tonumber(string.match(F.text, "^%d+", 10)), string.sub(F.text, 3, 9) end
-  local s = redis.call("GETRANGE", key, 0, 26)
-  local at, from = now, 0
-  if s ~= "" then
-    if #s ~= 26 or string.sub(s, 10, 16) ~= F.version or string.sub(s, 1, 1) ~= "s" or string.sub(s, 2, 9) == token then return nil end
+  if not F.W then
+    F.W, F.version, F.now = tonumber(string.match(F.text, "^%d+", 10)), string.sub(F.text, 3, 9), seven(now)
+    F.px = int(life(F.W))
+  end
+  local there, s, at, from = redis.call("EXISTS", key, KEYS[k + 2], KEYS[k + 3], KEYS[k + 4]), "", now, 0
+  if there > 1 then return nil end
+  if there > 0 then
+    s = redis.call("GETRANGE", key, 0, 26)
+    if #s ~= 26 or string.sub(s, 10, 16) ~= F.version or string.byte(s) ~= 115 or string.sub(s, 2, 9) == token then return nil end
     from = of_seven(s, 20) + F.W
     at = max(now, from)
+    if at > now then return F.mode == 0 and { 0, 1, at, from } or nil end
   end
-  if at > now and F.mode ~= 0 then return nil end
-  if redis.call("EXISTS", KEYS[k + 2], KEYS[k + 3], KEYS[k + 4]) > 0 then return nil end
-  if at > now then return { 0, 1, at, from } end
   -- not SET: what a script sets takes the room that an argument of its calls before had
-  local value = "s" .. token .. F.version .. "\0\0\0" .. seven(now)
+  local value = "s" .. token .. F.version .. "\0\0\0" .. F.now
   redis.call("SETRANGE", key, 0, value)
-  if s == "" or not live(key, F.W) then
-    if s ~= "" then redis.call("SETRANGE", key, 0, value) end
-    redis.call("PEXPIRE", key, int(life(F.W)))
+  if there == 0 or not live(key, F.W) then
+    if there > 0 then redis.call("SETRANGE", key, 0, value) end
+    redis.call("PEXPIRE", key, F.px)
   end
-  return { 1, 0, now, from }
+  return there > 0 and now - from or -1
 end

@@ -41,14 +41,14 @@ func stage(name, text, returns string) string {
 // ledgerParts are all algorithms: a ledger may be of another than the limit in
 // force. One that is not needed costs a call one closure.
 var ledgerParts = []string{
-	"clock.lua", "one.lua", "ledger.lua", "sliding.lua", "tally.lua", "fixed.lua", "calendar.lua", "step.lua",
+	"clock.lua", "one.lua", "remember.lua", "ledger.lua", "sliding.lua", "tally.lua", "fixed.lua", "calendar.lua", "step.lua",
 	"instant.lua", "gcra.lua", "smooth.lua", "warmup.lua",
 }
 
 var (
 	// acquire.lua has its parts in three stages.
-	atOnceParts = ledgerParts[:2]
-	runParts    = append(slices.Clone(ledgerParts[2:]), "tokens.lua", "run.lua")
+	atOnceParts = append(slices.Clone(ledgerParts[:3]), "ring.lua")
+	runParts    = append(slices.Clone(ledgerParts[3:]), "tokens.lua", "run.lua")
 	admitParts  = []string{"line.lua", "leases.lua", "parts.lua", "gate.lua", "admit.lua"}
 
 	lookParts  = append(slices.Clone(ledgerParts), "line.lua", "leases.lua", "parts.lua")
@@ -163,6 +163,18 @@ func (r *reply) int() int64 {
 	}
 	r.next++
 	return n
+}
+
+// isInt is the next value when that is an integer, and reads it.
+func (r *reply) isInt() (int64, bool) {
+	if r.err != nil || r.next >= len(r.values) {
+		return 0, false
+	}
+	n, ok := r.values[r.next].(int64)
+	if ok {
+		r.next++
+	}
+	return n, ok
 }
 
 // list is the reply within a reply.
