@@ -89,7 +89,9 @@ func (p path) key(payload []byte) (string, error) {
 		return digits, nil
 	}
 	var key string
-	if err := json.Unmarshal(value, &key); err != nil {
+	if text, ok := plain(value); ok {
+		key = string(text)
+	} else if err := json.Unmarshal(value, &key); err != nil {
 		return "", p.fault(len(p.steps), "is not a string that Go can read")
 	}
 	switch {

@@ -174,28 +174,31 @@ func FuzzJSONKey(f *testing.F) {
 		`{"to":"13612345678"}`, `{"to":13612345678}`, `{"to":9007199254740993}`, `{"to":-0}`, `{"to":1.5}`, `{"to":1e9}`,
 		`{"to":null}`, `{"to":""}`, `{"to":["x"]}`, `{"TO":"x"}`, `{"to":1,"to":"2"}`, `{"to":"\ud800"}`, "{\"to\":\"\xff\"}",
 		`{"to":"a"} x`, `{`, ``, `null`, `"x"`, `[]`, ` {"to" : 7 } `, `{"\u0074o":1}`,
+		`{"a":[{"b":0},{"b":"x"}]}`, `{"a" : [ 1.5e3 , { "b":"\"}]" , "b" : -7 } ], "to":[{}] }`, `{"a":[[],{"\u0062":"\\"}]}`, `{"a":[true]}`,
 	} {
 		f.Add([]byte(seed))
 	}
-	key := MustJSONKey("$.to")
+	keys := map[string]KeyFunc{"$.to": MustJSONKey("$.to"), "$.a[1].b": MustJSONKey("$.a[1].b")}
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		before := bytes.Clone(payload)
-		got, err := key(asynq.NewTask("t", payload))
-		if !bytes.Equal(before, payload) {
-			t.Fatal("the payload was changed")
-		}
-		want, ok := referenceKey(payload)
-		if ok != (err == nil) || got != want {
-			t.Fatalf("JSONKey of %q = %q, %v, want %q, %v", payload, got, err, want, ok)
-		}
-		if err != nil && !errors.Is(err, ErrInvalidPayload) {
-			t.Errorf("JSONKey of %q = %v, want ErrInvalidPayload", payload, err)
+		for path, key := range keys {
+			before := bytes.Clone(payload)
+			got, err := key(asynq.NewTask("t", payload))
+			if !bytes.Equal(before, payload) {
+				t.Fatal("the payload was changed")
+			}
+			want, ok := referenceKey(payload, path)
+			if ok != (err == nil) || got != want {
+				t.Fatalf("JSONKey of %q = %q, %v, want %q, %v", payload, got, err, want, ok)
+			}
+			if err != nil && !errors.Is(err, ErrInvalidPayload) {
+				t.Errorf("JSONKey of %q = %v, want ErrInvalidPayload", payload, err)
+			}
 		}
 	})
 }
 
-// referenceKey finds $.to the plain way, through a decoded tree.
-func referenceKey(payload []byte) (string, bool) {
+// referenceKey finds the key of one of two paths the plain way, through a decoded tree.
+func referenceKey(payload []byte, path string) (string, bool) {
 	dec := json.NewDecoder(bytes.NewReader(payload))
 	dec.UseNumber()
 	var tree any
@@ -203,7 +206,15 @@ func referenceKey(payload []byte) (string, bool) {
 		return "", false
 	}
 	object, _ := tree.(map[string]any)
-	switch v := object["to"].(type) {
+	value := object["to"]
+	if path != "$.to" {
+		value = nil
+		if elements, _ := object["a"].([]any); len(elements) > 1 {
+			inner, _ := elements[1].(map[string]any)
+			value = inner["b"]
+		}
+	}
+	switch v := value.(type) {
 	case string:
 		return ok(v, v != "" && !strings.ContainsRune(v, utf8.RuneError))
 	case json.Number:

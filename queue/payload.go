@@ -11,10 +11,12 @@ import (
 // Values stay raw on the way, so that a number is never rounded and the objects
 // beside the path are never built.
 func (p path) find(payload []byte) (json.RawMessage, error) {
-	var value json.RawMessage
-	if err := json.Unmarshal(payload, &value); err != nil {
-		return nil, p.fault(0, malformed(err))
+	if !json.Valid(payload) {
+		var value json.RawMessage
+		return nil, p.fault(0, malformed(json.Unmarshal(payload, &value)))
 	}
+	begin := skipSpace(payload, 0)
+	value := json.RawMessage(payload[begin:skipValue(payload, begin)])
 	for i, s := range p.steps {
 		next, reason := s.into(value)
 		if reason != "" {
@@ -35,24 +37,12 @@ func (s step) into(value json.RawMessage) (next json.RawMessage, reason string) 
 		if value[0] != '{' {
 			return nil, "is " + kind(value) + ", want an object"
 		}
-		// a map and not a struct: struct fields match without regard to case
-		var fields map[string]json.RawMessage
-		if err := json.Unmarshal(value, &fields); err != nil {
-			return nil, malformed(err)
-		}
-		return fields[s.name], ""
+		return fieldOf(value, s.name), ""
 	}
 	if value[0] != '[' {
 		return nil, "is " + kind(value) + ", want an array"
 	}
-	var elements []json.RawMessage
-	if err := json.Unmarshal(value, &elements); err != nil {
-		return nil, malformed(err)
-	}
-	if s.index < len(elements) {
-		next = elements[s.index]
-	}
-	return next, ""
+	return elementOf(value, s.index), ""
 }
 
 // fault builds the error about the value after the first n steps.
