@@ -13,7 +13,7 @@ local function ring(F, k, i, last, now, replies)
   end
   if redis.call("EXISTS", KEYS[k + 3], KEYS[k + 4]) > 0 then return i end
   local n, W, want, first = F.n, F.W, F.want, i
-  local s = redis.call("GETRANGE", key, 0, n > 50 and 18 or 399) -- all of a ring that is small
+  local s = redis.call("GETRANGE", key, 0, 399) -- all of a ring that is small
   local count, head, newest, holder = 0, -1, 0, nil
 
   -- nth is the k-th newest grant
@@ -27,13 +27,13 @@ local function ring(F, k, i, last, now, replies)
     if #s < 19 or string.byte(s) ~= 115 or string.sub(s, 10, 16) ~= F.version then return i end
     local a, b, c = string.byte(s, 17, 19)
     head, holder = (a * 256 + b) * 256 + c, string.sub(s, 2, 9)
-    if n > 50 then
+    if #s < 400 then
+      count = (#s - 19) / 7
+      newest = count >= 1 and nth(1) or 0
+    else
       local two = redis.call("GETRANGE", key, 19 + head * 7, 32 + head * 7) -- the newest is the last, or the ring has turned
       if #two < 7 then return i end
       count, newest = #two < 14 and head + 1 or (redis.call("STRLEN", key) - 19) / 7, of_seven(two, 1)
-    else
-      count = ((#s < 400 and #s or redis.call("STRLEN", key)) - 19) / 7
-      newest = count >= 1 and nth(1) or 0
     end
     if count < 1 or (count < n and head ~= count - 1) then return i end -- n was raised after the ring had turned
   end
@@ -82,6 +82,8 @@ local function ring(F, k, i, last, now, replies)
       -- not SET: what a script sets takes the room that an argument of its calls before had
       if from == 0 then
         redis.call("SETRANGE", key, 0, header .. records)
+      elseif run == permits and #s == 19 + from * 7 then
+        redis.call("SETRANGE", key, 0, header .. string.sub(s, 20) .. records)
       else
         redis.call("SETRANGE", key, 19 + from * 7, string.sub(records, 1, run * 7))
         redis.call("SETRANGE", key, 0, header .. string.sub(records, run * 7 + 1))
