@@ -13,11 +13,10 @@ local function forget_old(tokens, lowest, highest, many)
   if #old > 0 then redis.call("ZREM", tokens, unpack(old)) end
 end
 
--- remember keeps tokens, {score, token ...}, of which the last is of an instant.
--- What is older goes as fast as new ones come, but for `later` at the next call.
-local function remember(tokens, list, at, W, now, later)
+-- remember keeps tokens, {score, token ...}, of which the last is of an instant
+local function remember(tokens, list, at, W, now)
   if #list == 0 or redis.call("ZADD", tokens, unpack(list)) == 0 then return end -- it was there
   local keep = max(W, COPY)
-  if not later then forget_old(tokens, "0", int(now - keep), 20 + #list) end -- more than are new
+  forget_old(tokens, "0", int(now - keep), 20 + #list) -- more than are new
   live(tokens, at + keep - now)
 end

@@ -100,7 +100,7 @@ local function ring(F, k, i, last, now, replies)
       list[#list + 1] = text
       list[#list + 1] = mine[m]
     end
-    if #list > 0 then remember(tokens, list, tonumber(list[#list - 1]), W, now, head % 16 >= permits) end
+    if #list > 0 then remember(tokens, list, tonumber(list[#list - 1]), W, now) end
     if at > now then
       replies[i] = { 1, 0, at, since }
       for m = i + 1, i + many - 1 do replies[m] = { 1, 0, at, at } end

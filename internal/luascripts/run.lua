@@ -26,26 +26,24 @@ local function run(F, k, i, last, now, replies)
 
   local want, first, at = F.want, i, now
   local reach = now + (F.mode == 0 and 0 or F.inline)
+  local list = from_header(L, now)
   while i <= last do
-    local many = L.kind.many and not F.tell and last - i + 1 or 1
-    at = slot(L, now, 0, many * want)
-    while many > 1 and at > now do
-      many = floor(many / 2)
-      at = slot(L, now, 0, many * want)
-    end
+    at = slot(L, now, 0, want)
     if at > reach or (F.longest >= 0 and at > now + F.longest) then break end
     local from = L.newest > 0 and slot(L, 0, 0, want) or 0
-    local before_at, list, token = L.newest, from_header(L, now), tokens[i - first + many]
-    spend(L, now, at, many * want, token)
-    local kept = L.W < COPY and many or many - 1
-    for n = i - first + 1, i - first + kept do
-      list[#list + 1] = int(at)
-      list[#list + 1] = tokens[n]
-    end
-    remember(L.tokens, list, kept > 0 and at or before_at, L.W, now)
+    L.kind.charge(L, at, want) -- and is saved once, behind the last
+    L.newest, L.token = at, tokens[i - first + 1]
+    if L.kind.log then L.kind.save(L, now) end
+    list[#list + 1] = int(at)
+    list[#list + 1] = L.token
     replies[i] = { 1, 0, at, from, 0, 0, 0, L.kind.worth(L), F.tell and free(L, now) or 0 }
-    for n = i + 1, i + many - 1 do replies[n] = { 1, 0, at, at } end
-    i = i + many
+    i = i + 1
+  end
+  if i > first then
+    if not L.kind.log then L.kind.save(L, now) end
+    L.known = true
+    if L.W >= COPY then list[#list], list[#list - 1] = nil, nil end -- the newest is in the header
+    if #list > 0 then remember(L.tokens, list, tonumber(list[#list - 1]), L.W, now) end
   end
   if i > last or F.mode ~= 0 then return i end
   local from = L.newest > 0 and slot(L, 0, 0, want) or 0

@@ -106,7 +106,7 @@ function kinds.s()
   end
 
   return {
-    many = true, -- permits of several calls at one instant may be spent at once
+    log = true, -- what was charged is saved before more is
 
     -- a log that is made of another ledger has `runs` of permits: {at, count, at, count ...}
     fresh = function(L)
