@@ -1,6 +1,7 @@
--- deferred.lua: what a deferral writes into asynq's hash of a task, the field `hw`:
--- "\2", asynq's score as we wrote it in 10 digits, 4 bytes for the pool that comes
--- first to wake it, and the tokens of the last eight deferrals, 8 bytes each.
+-- deferred.lua: what a deferral, or the enqueueing, writes into asynq's hash of a
+-- task, the field `hw`: "\2", asynq's score as we wrote it in 10 digits, zero when it
+-- is not ours, 4 bytes for the pool that comes first to wake it, zeros for any, and
+-- the tokens of the last eight of these calls, 8 bytes each.
 
 -- deferred_as is that field; before is the field as it was
 local function deferred_as(retry_s, pool, token, before)

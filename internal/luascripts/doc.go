@@ -29,7 +29,7 @@
 //	parts.lua     the rules that one call decides together, each on its key
 //	gate.lua      when work may run at all
 //	taskid.lua    how a task's id is written in our keys
-//	deferred.lua  what a deferral writes into asynq's hash of a task
+//	deferred.lua  what a deferral or an enqueueing writes into asynq's hash of a task
 //
 //	script       what it does                                   slot
 //	acquire.lua  grant, book or refuse, for up to 64 calls      the limits' keys
@@ -41,6 +41,7 @@
 //	renew.lua    a lease goes on                                the limit's key
 //	peek.lua     look, and change nothing                       the limit's key
 //	reset.lua    forget what was spent                          the limit's key
+//	enqueue.lua  new tasks -> pending, scheduled, or booked      the queue
 //	defer.lua    active task -> asynq's retry set + due index   the queue
 //	due.lua      what is due on a queue                         the queue
 //	wake.lua     due tasks -> head of pending                   the queue

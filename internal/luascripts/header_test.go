@@ -115,6 +115,7 @@ var scripts = map[string][]string{
 	"check.lua":   lookParts,
 	"peek.lua":    lookParts,
 	"reset.lua":   lookParts,
+	"enqueue.lua": queueParts,
 	"defer.lua":   queueParts,
 	"due.lua":     queueParts,
 	"wake.lua":    queueParts[1:],
@@ -144,6 +145,8 @@ func calls(r *recorder) {
 	_, _ = Release(ctx, r, several[0], 1)
 	_, _ = Peek(ctx, r, k, PeekArgs{Numbers: n, Cost: 1, Most: 10})
 	_, _ = Reset(ctx, r, k, n)
+	_, _ = Enqueue(ctx, r, q, 1, make([]EnqueueTask, 1))
+	_, _ = Enqueue(ctx, r, q, 1, make([]EnqueueTask, 3))
 	Defer(ctx, r, q, DeferArgs{})
 	_, _ = Due(ctx, r, q, time.Second, 10)
 	_, _ = Wake(ctx, r, q, []string{"a"}, time.Now(), false)

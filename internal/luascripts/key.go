@@ -64,9 +64,12 @@ func (k Limit) all() []string { return []string{k.ledger, k.tokens, k.line, k.pr
 // Queue names the keys of one asynq queue, asynq's own and our due index. They
 // share asynq's hash tag.
 type Queue struct {
-	due, places, claim, planned   string
-	active, lease, retry, pending string
-	task                          string // prefix of the task hashes
+	due, places, claim, planned string
+	sent                        string // prefix of the answers of enqueueing calls
+
+	active, lease, retry, pending, scheduled string
+
+	task string // prefix of the task hashes
 }
 
 // QueueKeys builds the keys of a queue.
@@ -74,8 +77,9 @@ func QueueKeys(prefix, queue string) Queue {
 	own := "asynq:{" + queue + "}:"
 	return Queue{
 		due: prefix + ":{" + queue + "}:due", places: prefix + ":{" + queue + "}:places",
+		sent:  prefix + ":{" + queue + "}:sent:",
 		claim: prefix + ":{" + queue + "}:replan", planned: prefix + ":{" + queue + "}:planned",
-		active: own + "active", lease: own + "lease", retry: own + "retry", pending: own + "pending",
+		active: own + "active", lease: own + "lease", retry: own + "retry", pending: own + "pending", scheduled: own + "scheduled",
 		task: own + "t:",
 	}
 }

@@ -92,7 +92,7 @@ func Wake(ctx context.Context, c redis.Scripter, k Queue, ids []string, now time
 	if fair {
 		flag = 1
 	}
-	keys := append(make([]string, 0, 4+len(ids)), k.due, k.retry, k.pending, k.places)
+	keys := append(make([]string, 0, 5+len(ids)), k.due, k.retry, k.pending, k.places, k.scheduled)
 	args := append(make([]any, 0, 4+len(ids)), now.UnixNano(), k.task, flag, len(ids))
 	for _, id := range ids {
 		keys = append(keys, k.Task(id))
@@ -114,7 +114,7 @@ func Retime(ctx context.Context, c redis.Scripter, k Queue, earlier bool, tasks 
 	if earlier {
 		flag = 1
 	}
-	keys := append(make([]string, 0, 3+len(tasks)), k.due, k.retry, k.places)
+	keys := append(make([]string, 0, 4+len(tasks)), k.due, k.retry, k.places, k.scheduled)
 	args := append(make([]any, 0, 2+2*len(tasks)), len(tasks), flag)
 	for _, t := range tasks {
 		keys = append(keys, k.Task(t.ID))

@@ -3,27 +3,29 @@
 -- KEYS[1]  due        sorted set of tasks, see taskid.lua, score = instant in microseconds; expires an hour after the last
 -- KEYS[2]  retry      asynq's sorted set of tasks to try again, score in whole seconds
 -- KEYS[3]  places     hash, task -> what it waits for; lives as long as due
--- KEYS[4+] tasks      asynq's hash of each task, ARGV[1] of them
+-- KEYS[4]  scheduled  asynq's sorted set of tasks that start later, score in whole seconds
+-- KEYS[5+] tasks      asynq's hash of each task, ARGV[1] of them
 -- ARGV[1]  count      how many tasks, 1 to 1000
 -- ARGV[2]  earlier    1: only if it is earlier than what is there, and for a task that is still active too
 -- ARGV[3+] per task   task, at_us
 -- returns  count integers: 1 moved, 0 left alone
-local due, retry, places = KEYS[1], KEYS[2], KEYS[3]
+local due, places = KEYS[1], KEYS[3]
+local waits = { retry = KEYS[2], scheduled = KEYS[4] } -- by state
 local count, earlier = tonumber(ARGV[1]), ARGV[2] == "1"
 
 local now = clock()
 local reply = {}
 for i = 1, count do
-  local task, short, at = KEYS[3 + i], ARGV[2 * i + 1], tonumber(ARGV[2 * i + 2])
+  local task, short, at = KEYS[4 + i], ARGV[2 * i + 1], tonumber(ARGV[2 * i + 2])
   local h = redis.call("HMGET", task, "state", "unique_key", "hw")
   local id, ours = long(short), scored(h[3])
   local old = tonumber(redis.call("ZSCORE", due, short) or "")
   reply[i] = 0
   if earlier and old and old <= at then
     -- it knows already
-  elseif h[1] == "retry" and ours and redis.call("HEXISTS", places, short) == 1 and tonumber(redis.call("ZSCORE", retry, id) or "") == ours then
+  elseif waits[h[1]] and ours and redis.call("HEXISTS", places, short) == 1 and tonumber(redis.call("ZSCORE", waits[h[1]], id) or "") == ours then
     redis.call("ZREM", due, short) -- first a write that needs no memory: a full Redis lets the others pass
-    redis.call("ZADD", retry, second_net(at), id)
+    redis.call("ZADD", waits[h[1]], second_net(at), id)
     redis.call("ZADD", due, int(at), short)
     redis.call("HSET", task, "hw", moved_to(second_net(at), h[3]))
     live(due, max(0, at - now) + 3600000000)

@@ -67,6 +67,7 @@ var (
 	releaseScript = script("release.lua", grantParts...)
 	settleScript  = script("settle.lua", grantParts...)
 	renewScript   = script("renew.lua", "clock.lua")
+	enqueueScript = script("enqueue.lua", queueParts...)
 	deferScript   = script("defer.lua", queueParts...)
 	dueScript     = script("due.lua", queueParts...)
 	wakeScript    = script("wake.lua", queueParts[1:]...)

@@ -1,0 +1,91 @@
+package luascripts
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// EnqueueMax bounds how many tasks one call of enqueue.lua takes.
+const EnqueueMax = 100
+
+// EnqueueTask is a new task. With At it is booked: it stands in a line, and is woken
+// at that instant as a deferred task is. Otherwise it is pending, or scheduled when it
+// has a Score.
+type EnqueueTask struct {
+	ID      string
+	Token   uint64 // of this enqueueing, not zero: it is done once, however often it is sent
+	Message []byte // as asynq encodes it
+
+	Since int64     // nanoseconds since 1970, since when it is pending
+	Score int64     // seconds since 1970, as asynq writes a later start
+	At    time.Time // by Redis' clock
+	For   string    // what a booked task waits for
+
+	Unique string        // asynq's lock of a unique task, or ""
+	Lock   time.Duration // its life, whole seconds; of a booked task from its instant on
+}
+
+// What enqueue.lua did with a task.
+const (
+	Enqueued  = 1
+	Conflict  = 0
+	Duplicate = -1
+)
+
+// Enqueue runs enqueue.lua for 1 to [EnqueueMax] tasks of one queue and answers what
+// became of each. call is drawn for this call; with the same one, and with the same
+// tokens while the tasks exist, it can be sent again.
+func Enqueue(ctx context.Context, c redis.Scripter, k Queue, call uint64, tasks []EnqueueTask) ([]int64, error) {
+	keys := append(make([]string, 0, 5+2*len(tasks)), k.pending, k.scheduled, k.due, k.places, k.sent+hex.EncodeToString([]byte(tokenText(call))))
+	args := append(make([]any, 0, 1+7*len(tasks)), len(tasks))
+	for i := range tasks {
+		t := &tasks[i]
+		task := k.Task(t.ID)
+		lock := task
+		if t.Unique != "" {
+			lock = t.Unique
+		}
+		state, when := t.put()
+		keys = append(keys, task, lock)
+		args = append(args, shortID(t.ID), tokenText(t.Token), t.Message, state, when, t.For, int64(t.Lock/time.Second))
+	}
+	return codes(run(ctx, c, enqueueScript, "enqueue.lua", len(tasks), keys, args...), len(tasks))
+}
+
+// put is how enqueue.lua puts the task, and when.
+func (t *EnqueueTask) put() (state string, when int64) {
+	switch {
+	case !t.At.IsZero():
+		return "booked", t.At.UnixMicro()
+	case t.Score != 0:
+		return "scheduled", t.Score
+	}
+	return "pending", t.Since
+}
+
+// Told reads what enqueue.lua tells on the channel: how long it is until the first
+// instant of the due index.
+func Told(payload string) (time.Duration, error) {
+	us, err := strconv.ParseInt(payload, 10, 64)
+	if err != nil || us < 0 {
+		return 0, errors.New("luascripts: what is told is no time")
+	}
+	return time.Duration(us) * time.Microsecond, nil
+}
+
+// Tell tells pools how long it is until the first instant of a queue's due index.
+func Tell(ctx context.Context, c redis.UniversalClient, k Queue, wait time.Duration) error {
+	if err := c.Publish(ctx, k.due, micros(max(0, wait))).Err(); err != nil {
+		return fmt.Errorf("PUBLISH: %w", err)
+	}
+	return nil
+}
+
+// Channel is where is told that the first instant of the due index is a new one.
+func (k Queue) Channel() string { return k.due }

@@ -1,0 +1,129 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// recorder is a Redis client for an asynq.Client whose enqueueing calls are caught
+// when their context says so: asynq makes the message of a task and believes that
+// it was enqueued, and Headway puts the task where it belongs. asynq offers no
+// other way to have a message made as it makes them. All else goes to Redis, and
+// so does a script call that is not as pinned here.
+type recorder struct{ redis.UniversalClient }
+
+// recording is what was caught of one call.
+type recording struct {
+	queue  string // "" until something was caught
+	task   luascripts.EnqueueTask
+	strict bool // what can't be caught must not go to Redis
+}
+
+// errUncaught is what a strict recording comes back with for a call that is not as
+// pinned: nothing was enqueued.
+var errUncaught = errors.New("queue: asynq enqueues this task in a way that can't be booked")
+
+type recordKey struct{}
+
+// record returns a context whose enqueueing call is caught in r.
+func record(ctx context.Context, r *recording) context.Context {
+	return context.WithValue(ctx, recordKey{}, r)
+}
+
+// EvalSha catches the call when it is one of asynq's enqueueing scripts.
+func (c recorder) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	r, _ := ctx.Value(recordKey{}).(*recording)
+	if r == nil {
+		return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
+	}
+	if shape := enqueueShapes[sha]; shape != nil && shape.catch(r, keys, args) {
+		return redis.NewCmdResult(int64(luascripts.Enqueued), nil)
+	}
+	if r.strict {
+		return redis.NewCmdResult(nil, errUncaught)
+	}
+	return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
+}
+
+// enqueueShape says where an enqueueing script of asynq has what. Arguments that a
+// script does not have are -1.
+type enqueueShape struct {
+	keys                            []string // what follows asynq:{<queue>}:, in order
+	args                            int
+	message, id, since, score, lock int
+}
+
+// What follows the queue in a key that is not a constant.
+const (
+	keyTask   = "t:<id>"
+	keyUnique = "unique:<type and hash of the payload>"
+)
+
+// enqueueShapes are the scripts of asynq v0.26.0 that enqueue one task, by the SHA-1
+// of their text. Those that add to a group are left to asynq: such a task is never
+// run by itself. TestRecorderGolden says what another version changed.
+var enqueueShapes = map[string]*enqueueShape{
+	"98d28b42650870a743450ffda9791e9e19c6991b": {keys: []string{keyTask, "pending"}, args: 3, message: 0, id: 1, since: 2, score: -1, lock: -1},
+	"297b3f9abfd963a3316434ef9d88fc5bf8a7ddc3": {keys: []string{keyUnique, keyTask, "pending"}, args: 4, id: 0, lock: 1, message: 2, since: 3, score: -1},
+	"8ce6b38a99b73194585c251eb3c2a89559f37a87": {keys: []string{keyTask, "scheduled"}, args: 3, message: 0, score: 1, id: 2, since: -1, lock: -1},
+	"e9b8aa859a976a1fce09eaf723b4fccd02ba799e": {keys: []string{keyUnique, keyTask, "scheduled"}, args: 4, id: 0, lock: 1, score: 2, message: 3, since: -1},
+}
+
+// catch reads a call into r, and answers false for one that is not as pinned.
+func (s *enqueueShape) catch(r *recording, keys []string, args []any) bool {
+	if len(keys) != len(s.keys) || len(args) != s.args {
+		return false
+	}
+	last := s.keys[len(s.keys)-1]
+	prefix, ok := strings.CutSuffix(keys[len(keys)-1], last)
+	queue, tagged := strings.CutPrefix(prefix, "asynq:{")
+	queue, closed := strings.CutSuffix(queue, "}:")
+	id, isText := args[s.id].(string)
+	message, isBytes := args[s.message].([]byte)
+	if !ok || !tagged || !closed || !isText || !isBytes {
+		return false
+	}
+	t := luascripts.EnqueueTask{ID: id, Message: message}
+	for i, want := range s.keys[:len(s.keys)-1] {
+		rest, ok := strings.CutPrefix(keys[i], prefix)
+		if !ok || want == keyTask && rest != "t:"+id || want == keyUnique && !strings.HasPrefix(rest, "unique:") {
+			return false
+		}
+		if want == keyUnique {
+			t.Unique = keys[i]
+		}
+	}
+	seconds := 0
+	for _, number := range []struct {
+		at   int
+		into any
+	}{{s.since, &t.Since}, {s.score, &t.Score}, {s.lock, &seconds}} {
+		if number.at >= 0 && !assign(number.into, args[number.at]) {
+			return false
+		}
+	}
+	t.Lock = time.Duration(seconds) * time.Second
+	r.queue, r.task = queue, t
+	return true
+}
+
+// assign puts an argument where it belongs if its type is the pinned one.
+func assign(into, arg any) bool {
+	switch into := into.(type) {
+	case *int64:
+		n, ok := arg.(int64)
+		*into = n
+		return ok
+	case *int:
+		n, ok := arg.(int)
+		*into = n
+		return ok
+	}
+	return false
+}
