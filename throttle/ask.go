@@ -62,6 +62,14 @@ func (p *Policy) askDesk(ctx context.Context, at *desk, in []ruling, mode luascr
 		d.Rule = rule
 		return d, err
 	}
+	began := time.Now()
+	reply, err := at.acquireBy(ctx, in, r.Gates, p.call(in, mode, r))
+	return p.decided(in, r, reply, began, err)
+}
+
+// call is how a store is asked for r. The numbers and the gate are put in later, when
+// the store's clock is known.
+func (p *Policy) call(in []ruling, mode luascripts.Mode, r Request) luascripts.AcquireArgs {
 	longest, inline := time.Duration(-1), p.cfg.InlineWait
 	if r.MaxWait != 0 {
 		longest = max(0, r.MaxWait)
@@ -69,12 +77,15 @@ func (p *Policy) askDesk(ctx context.Context, at *desk, in []ruling, mode luascr
 	if r.prompt {
 		inline = 0
 	}
-	a := luascripts.AcquireArgs{
+	return luascripts.AcquireArgs{
 		Parts: p.parts(in, p.ids(r), r), Policy: p.name,
 		Token: uint64(r.Token), Job: r.Job, Mode: mode, Inline: inline, MaxWait: longest, Tell: r.tell,
 	}
-	began := time.Now()
-	reply, err := at.acquireBy(ctx, in, r.Gates, a)
+}
+
+// decided reads a store's answer to a call that began then.
+func (p *Policy) decided(in []ruling, r Request, reply luascripts.AcquireReply, began time.Time, err error) (Decision, error) {
+	d := Decision{Request: r, Rule: p.rules[0].rule}
 	if err := p.fault("acquire", reply.Part, reply.Status, err); err != nil {
 		return d, err
 	}

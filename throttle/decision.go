@@ -58,6 +58,15 @@ func (r Request) want(i int) Want {
 	return r.More[i-1]
 }
 
+// Costs are the permits that r asks for, by rule.
+func (r Request) Costs() []int {
+	costs := make([]int, 1+len(r.More))
+	for i := range costs {
+		costs[i] = r.want(i).Cost
+	}
+	return costs
+}
+
 // String prints the request without its key.
 func (r Request) String() string {
 	return fmt.Sprintf("%d permits for job %q, attempt %v", r.Cost, r.Job, r.Token)

@@ -1,0 +1,134 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// Wish is what one job of [BookMany] asks of its policy.
+type Wish struct {
+	Policy *Policy
+	Request
+}
+
+// Booking is the answer about one wish, as [Policy.Book] gives it.
+type Booking struct {
+	Decision
+	Err error
+}
+
+// BookMany books for many jobs as [Policy.Book] does for one, in their order, and
+// answers in that order; each fails alone. All that are in Redis, which must be rdb,
+// go up to 64 to a script call; on Redis Cluster, in shadow mode, and where
+// [Config.WhenAway] decides without Redis, one by one.
+func BookMany(ctx context.Context, rdb redis.UniversalClient, wishes []Wish) []Booking {
+	out := make([]Booking, len(wishes))
+	var crowd []*companion
+	weight := 0
+	send := func() {
+		bookTogether(ctx, rdb, crowd)
+		for _, c := range crowd {
+			*c.out = c.answer(ctx)
+		}
+		crowd, weight = nil, 0
+	}
+	for i := range wishes {
+		c := newCompanion(ctx, wishes[i], &out[i])
+		if !c.joins {
+			send() // its turn is behind those before it
+			*c.out = c.answer(ctx)
+			continue
+		}
+		w := (&passenger{AcquireArgs: &c.call}).weight()
+		if len(crowd) > 0 && weight+w > luascripts.CallsMax {
+			send()
+		}
+		crowd, weight = append(crowd, c), weight+w
+	}
+	send()
+	return out
+}
+
+// companion is a wish among those of one script call.
+type companion struct {
+	Wish
+	out   *Booking
+	joins bool // it may be asked together with others
+
+	in    []ruling
+	call  luascripts.AcquireArgs
+	began time.Time
+	reply luascripts.AcquireReply
+	err   error
+}
+
+// newCompanion looks at a wish as far as that can be done without Redis.
+func newCompanion(ctx context.Context, w Wish, out *Booking) *companion {
+	c := &companion{Wish: w, out: out}
+	p := w.Policy
+	c.Token, c.worth, c.made = NewToken(), nil, fromStore
+	there, ok := p.store.store.(redisStore)
+	if !ok || there.merger.sharded.Load() || p.cfg.Shadow || p.away.policy != FailClosed {
+		return c
+	}
+	if checkJob(w.Job) != nil || p.check(w.Request) != nil {
+		return c // its fault is told when it is asked alone
+	}
+	in, err := p.rulings(ctx)
+	if err != nil {
+		return c
+	}
+	if _, err := p.fits(in, w.Request); err != nil {
+		return c
+	}
+	c.joins, c.in, c.call = true, in, p.call(in, luascripts.Book, c.Request)
+	return c
+}
+
+// bookTogether asks for a crowd in one script call. When only the answer was lost it
+// asks once more: who is in the line by then keeps the place.
+func bookTogether(ctx context.Context, rdb redis.UniversalClient, crowd []*companion) {
+	if len(crowd) == 0 {
+		return
+	}
+	calls := make([]*luascripts.AcquireArgs, len(crowd))
+	for i, c := range crowd {
+		around := c.Policy.store.clock()
+		number(c.call.Parts, c.in, around)
+		c.call.Gate = gateAround(c.Gates, around)
+		c.began = time.Now()
+		calls[i] = &c.call
+	}
+	answers, err := luascripts.AcquireMany(ctx, rdb, calls)
+	if err != nil && ctx.Err() == nil && worthRepeating(err) {
+		answers, err = luascripts.AcquireMany(ctx, rdb, calls)
+	}
+	if redis.HasErrorPrefix(err, "CROSSSLOT") { // a Cluster that its client does not show
+		err = luascripts.ErrAskAlone
+	}
+	for i, c := range crowd {
+		if c.err = err; err == nil {
+			c.reply, c.err = answers[i].AcquireReply, answers[i].Err
+		}
+	}
+}
+
+// answer is the booking, by itself where it was not or could not be decided among
+// others: its limit has changed, or the clock went into another window.
+func (c *companion) answer(ctx context.Context) Booking {
+	p := c.Policy
+	p.store.heard(c.reply.Now)
+	again := c.err == nil && (c.reply.Status == luascripts.NotCovered || c.reply.Status == luascripts.Outdated)
+	if !c.joins || again || errors.Is(c.err, luascripts.ErrAskAlone) {
+		d, err := p.askForJob(ctx, luascripts.Book, c.Request)
+		return Booking{d, err}
+	}
+	d, err := p.decided(c.in, c.Request, c.reply, c.began, c.err)
+	p.tell(ctx, luascripts.Book, d, err)
+	return Booking{d, err}
+}

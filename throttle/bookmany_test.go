@@ -1,0 +1,150 @@
+package throttle_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/throttle"
+)
+
+// counted counts the script calls that a client makes.
+type counted struct {
+	redis.UniversalClient
+	calls int
+}
+
+func (c *counted) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	c.calls++
+	return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
+}
+
+func (c *counted) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
+	return c.UniversalClient.Eval(ctx, text, keys, args...)
+}
+
+// Many are booked as one after another would be: the same instants, the same rules.
+func TestBookManyBooksAsBookDoes(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	rdb := &counted{UniversalClient: s.rdb}
+	policy := func(prefix string) *throttle.Policy {
+		cfg := throttle.Config{Prefix: prefix}
+		p, err := throttle.NewPolicy(newLimiter(t, rdb, "phone", throttle.Sliding(1, time.Minute), cfg), newLimiter(t, rdb, "provider", throttle.Sliding(10, time.Second), cfg))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	many, single := policy("many"), policy("single")
+	var wishes []throttle.Wish
+	for i := range 150 {
+		wishes = append(wishes, throttle.Wish{Policy: many, Request: throttle.Request{
+			Key: fmt.Sprint("phone", i%40), Cost: 1, More: []throttle.Want{{Key: "acme", Cost: 1}}, Job: fmt.Sprint("job", i),
+		}})
+	}
+	wishes[7].Cost, wishes[70].Job, wishes[90].MaxWait = 2, "", time.Millisecond
+	want := make([]throttle.Booking, len(wishes))
+	for i, w := range wishes {
+		want[i].Decision, want[i].Err = single.Book(t.Context(), w.Request)
+	}
+	rdb.calls = 0
+	got := throttle.BookMany(t.Context(), rdb, wishes)
+	if most := 9; rdb.calls > most { // two parts each: 32 a call; two that fail by themselves
+		t.Errorf("%d script calls for %d bookings, want at most %d", rdb.calls, len(wishes), most)
+	}
+	for i, w := range want {
+		g := got[i]
+		if fmt.Sprint(g.Err) != fmt.Sprint(w.Err) || !g.At.Equal(w.At) || g.Rule != w.Rule || g.Granted || g.Job != wishes[i].Job {
+			t.Errorf("booking %d = %v until %v, %v, want %v until %v, %v", i, g.Rule, g.At, g.Err, w.Rule, w.At, w.Err)
+		}
+	}
+	for i, err := range map[int]error{7: throttle.ErrExceedsLimit, 70: throttle.ErrInvalidJob, 90: throttle.ErrTooLate} {
+		if !errors.Is(got[i].Err, err) {
+			t.Errorf("booking %d: %v, want %v", i, got[i].Err, err)
+		}
+	}
+	// Again: everybody keeps the place.
+	for i, g := range throttle.BookMany(t.Context(), rdb, wishes[:20]) {
+		if g.Err == nil && (!g.At.Equal(got[i].At) || g.Promised.IsZero()) {
+			t.Errorf("booking %d again = %v, want %v", i, g.At, got[i].At)
+		}
+	}
+	if got := throttle.BookMany(t.Context(), rdb, nil); len(got) != 0 {
+		t.Errorf("BookMany of nothing = %v", got)
+	}
+}
+
+// A limit that was changed by another process is decided by when it is found out.
+func TestBookManyUnderANewLimit(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
+	wish := func(job string) throttle.Wish {
+		return throttle.Wish{Policy: l.Policy(), Request: throttle.Request{Key: key, Cost: 1, Job: job}}
+	}
+	s.job(l, "first", 1)
+	other := s.limiter("sms", throttle.Sliding(1, time.Minute))
+	if err := other.SetLimit(t.Context(), throttle.Sliding(1, time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	s.at(2 * time.Hour)
+	s.want(s.try(other, 1), true, 2*time.Hour) // the ledger hears of it
+	for i, b := range throttle.BookMany(t.Context(), s.rdb, []throttle.Wish{wish("b"), wish("c")}) {
+		if want := time.Duration(3+i) * time.Hour; b.Err != nil || b.At.Sub(start) != want {
+			t.Errorf("BookMany %d = %v after the start, %v, want %v", i, b.At.Sub(start), b.Err, want)
+		}
+	}
+}
+
+// Who only watches takes no place.
+func TestBookManyInShadow(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := newLimiter(t, s.rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{Shadow: true})
+	wishes := make([]throttle.Wish, 3)
+	for i := range wishes {
+		wishes[i] = throttle.Wish{Policy: l.Policy(), Request: throttle.Request{Key: key, Cost: 1, Job: fmt.Sprint("job", i)}}
+	}
+	for i, b := range throttle.BookMany(t.Context(), s.rdb, wishes) {
+		if b.Err != nil || b.At.After(b.Now) {
+			t.Errorf("BookMany %d = %+v, want now", i, b)
+		}
+	}
+	if keys := s.raw.Keys(t.Context(), "hw:*").Val(); len(keys) != 0 {
+		t.Errorf("Redis holds %v, want nothing", keys)
+	}
+}
+
+// mute is a Redis whose scripts never answer.
+type mute struct {
+	redis.UniversalClient
+	calls int
+}
+
+func (m *mute) EvalSha(context.Context, string, []string, ...any) *redis.Cmd {
+	m.calls++
+	return redis.NewCmdResult(nil, io.ErrUnexpectedEOF)
+}
+
+// Without an answer each fails as unavailable.
+func TestBookManyWithoutRedis(t *testing.T) {
+	t.Parallel()
+	rdb := &mute{UniversalClient: redistest.Start(t).Client(t)}
+	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
+	wish := throttle.Wish{Policy: l.Policy(), Request: throttle.Request{Key: key, Cost: 1, Job: "a"}}
+	for i, b := range throttle.BookMany(t.Context(), rdb, []throttle.Wish{wish, wish}) {
+		if !errors.Is(b.Err, throttle.ErrUnavailable) || throttle.Answered(b.Err) {
+			t.Errorf("BookMany %d = %v, want ErrUnavailable", i, b.Err)
+		}
+	}
+	if rdb.calls != 2 { // the answer alone may have been lost
+		t.Errorf("asked %d times, want twice", rdb.calls)
+	}
+}
