@@ -16,6 +16,11 @@ type Demand struct {
 	Gates []throttle.GateAt // of the rules with gates, in their order
 }
 
+// Request is how the task asks its policy under the name of a job.
+func (d Demand) Request(job string) throttle.Request {
+	return throttle.Request{Key: d.Wants[0].Key, Cost: d.Wants[0].Cost, More: d.Wants[1:], Gates: d.Gates, Job: job}
+}
+
 // Demand returns what the task needs under p: for each limit the key that it is
 // counted for and the number of permits, and for each gate the recipient's zone
 // if it opens by that. p must be valid, and of the task's type: Demand does not

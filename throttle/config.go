@@ -16,9 +16,9 @@ import (
 
 // Bounds of what a limiter is asked for.
 const (
-	KeyMax  = 1024 // bytes of a key
-	JobMax  = 512  // bytes of a job id
-	RuleMax = 64   // bytes of a rule's name, and of a client's
+	KeyMax  = 1024              // bytes of a key
+	JobMax  = luascripts.JobMax // bytes of a job id
+	RuleMax = 64                // bytes of a rule's name, and of a client's
 )
 
 // Defaults and bounds of a [Config].

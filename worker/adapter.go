@@ -142,6 +142,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 		a.wg.Go(func() { w.planLoop(ctx) })
 	}
 	a.wg.Go(func() { a.watchLimits(ctx) })
+	a.wg.Go(func() { a.hearBookings(ctx) })
 	a.wg.Go(func() { a.passHints(ctx) })
 	a.wg.Go(func() { a.passRefunds(ctx) })
 	a.wg.Go(func() { a.everyMinute(ctx) })
@@ -229,11 +230,11 @@ func (a *Adapter) learn(p *throttle.Policy) {
 
 // policyOf is what decides about a place that any pool wrote, nil when one of its
 // rules is not known here.
-func (a *Adapter) policyOf(s stands) *throttle.Policy {
+func (a *Adapter) policyOf(s luascripts.Stands) *throttle.Policy {
 	if s == "" {
 		return nil
 	}
-	names := strings.Split(s.policy(), "+")
+	names := strings.Split(s.Policy(), "+")
 	if len(names) == 1 {
 		if l := a.Limiter(names[0]); l != nil {
 			return l.Policy()
@@ -242,7 +243,7 @@ func (a *Adapter) policyOf(s stands) *throttle.Policy {
 	}
 	a.limitersMu.Lock()
 	defer a.limitersMu.Unlock()
-	if p := a.decides[s.policy()]; p != nil {
+	if p := a.decides[s.Policy()]; p != nil {
 		return p
 	}
 	var rules []*throttle.Limiter

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
@@ -50,7 +51,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		name, _ := asynq.GetQueueName(ctx)
 		key := a.keys(name).Task(taskID)
 		m := a.delivered.take(key)
-		t := &attempt{a: a, queue: name, taskID: taskID, job: jobID(name, taskID)}
+		t := &attempt{a: a, queue: name, taskID: taskID, job: luascripts.JobID(name, taskID)}
 		if w := a.wakers[name]; w != nil {
 			t.woken = w.arrived(taskID) // before it is counted as running: twice would look like a full pool
 		}
@@ -140,13 +141,6 @@ func (t *attempt) cancellable(ctx context.Context) (context.Context, context.Can
 	return ctx, cancel
 }
 
-// request is what a task asks of its policy.
-func (t *attempt) request(d queue.Demand) throttle.Request {
-	return throttle.Request{
-		Key: d.Wants[0].Key, Cost: d.Wants[0].Cost, More: d.Wants[1:], Gates: d.Gates, Job: t.job, Token: throttle.NewToken(),
-	}
-}
-
 // admit gets a task the permits of its policy, or returns why it does not run:
 // a deferral, or a failure for good.
 func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (throttle.Decision, error) {
@@ -155,7 +149,8 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 		t.a.counters.refused.Add(1)
 		return throttle.Decision{}, forGood(err)
 	}
-	r := t.request(demand)
+	r := demand.Request(t.job)
+	r.Token = throttle.NewToken()
 	for {
 		r.MaxWait = t.MaxWait()
 		d, err := t.Ask(ctx, p.decide, r)

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -270,10 +271,10 @@ func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Deci
 }
 
 // place is where the task waits, as it is stored beside it.
-func (t *attempt) place(p *throttle.Policy, d throttle.Decision) place {
-	at := place{deadline: t.deadline}
+func (t *attempt) place(p *throttle.Policy, d throttle.Decision) luascripts.Place {
+	at := luascripts.Place{Deadline: t.deadline}
 	if !d.Parked {
-		at.stands = standsFor(p, d.Request)
+		at.Stands = luascripts.StandsAt(p.String(), d.Costs(), p.IDs(d.Request))
 	}
 	return at
 }
@@ -292,7 +293,7 @@ func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle
 	t.a.logFew("unanswered", func() {
 		t.a.log.Error("a rule can't be asked: its tasks wait", zap.Stringer("rule", p), zap.Error(cause))
 	})
-	away := place{deadline: t.deadline}
+	away := luascripts.Place{Deadline: t.deadline}
 	return t.deferTo(deferral{wait: unbookedWait + rand.N(unbookedWait), place: away, cause: cause}, held{})
 }
 
@@ -371,7 +372,7 @@ func (t *attempt) end(ctx context.Context, err error) {
 			continue
 		}
 		t.a.deferrals.remove(b.deferral)
-		if b.policy == nil || returned != nil && returned.place.stands == b.place.stands {
+		if b.policy == nil || returned != nil && returned.place.Stands == b.place.Stands {
 			continue // the same place in the same line
 		}
 		after, cancel := t.after(ctx)

@@ -139,7 +139,7 @@ func (a *Adapter) passHints(ctx context.Context) {
 func (a *Adapter) gather(t throttle.Turn) map[string]map[string]throttle.Turn {
 	all := make(map[string]map[string]throttle.Turn)
 	for n := 1; ; n++ {
-		if queue, id, ok := taskOf(t.Job); ok { // or somebody who blocks in an Acquire: it looks for itself
+		if queue, id, ok := luascripts.TaskOf(t.Job); ok { // or somebody who blocks in an Acquire: it looks for itself
 			if all[queue] == nil {
 				all[queue] = make(map[string]throttle.Turn)
 			}

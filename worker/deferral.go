@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -21,7 +22,7 @@ type deferral struct {
 	at     time.Time // by Redis' clock; zero without a booking: wait from made
 	wait   time.Duration
 	made   time.Time
-	place  place
+	place  luascripts.Place
 	cause  error // a throttle.ThrottledError, or what kept Redis from answering
 }
 

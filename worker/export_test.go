@@ -3,6 +3,7 @@ package worker
 import (
 	"time"
 
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -24,10 +25,10 @@ func (a *Adapter) Remembers(queue, id string) bool {
 }
 
 // Job is the id under which a task stands in a line.
-func Job(queue, id string) string { return jobID(queue, id) }
+func Job(queue, id string) string { return luascripts.JobID(queue, id) }
 
 // TaskOf reads it back.
-func TaskOf(job string) (queue, id string, ok bool) { return taskOf(job) }
+func TaskOf(job string) (queue, id string, ok bool) { return luascripts.TaskOf(job) }
 
 // RefundLater hands a refund to the background.
 func (a *Adapter) RefundLater(l *throttle.Limiter, r throttle.Request) { a.refundLater(l.Policy(), r) }

@@ -242,9 +242,9 @@ func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luas
 	var tasks []dueTask
 	for _, d := range r.Tasks {
 		t := dueTask{DueTask: d}
-		t.place, t.known = readPlace(d.For)
+		t.place, t.known = luascripts.ReadPlace(d.For)
 		p, ok := w.placeOf(t)
-		if ok && slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool { return t.place.stands.has(r.Rule) }) {
+		if ok && slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool { return t.place.Stands.Has(r.Rule) }) {
 			tasks = append(tasks, t)
 			places = append(places, p)
 		}
@@ -256,7 +256,7 @@ func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luas
 		t := tasks[n]
 		w.a.hint(now.Next...)
 		at := now.At
-		late := now.Known && !t.place.deadline.IsZero() && now.At.Sub(now.Now) > time.Until(t.place.deadline)
+		late := now.Known && !t.place.Deadline.IsZero() && now.At.Sub(now.Now) > time.Until(t.place.Deadline)
 		switch {
 		case errors.Is(now.Err, throttle.ErrExceedsLimit), late:
 			at = r.Now // it has to hear it

@@ -119,7 +119,7 @@ func (t *attempt) putOff(ctx context.Context, p taskPolicy, later *RetryAfterErr
 	}
 	t.a.counters.putOff.Add(1)
 	cause := &throttle.ThrottledError{Rule: rule, At: time.Now().Add(d), RetryAfter: d}
-	from := place{deadline: t.deadline, stands: standsFor(g.policy, g.Request)}
+	from := luascripts.Place{Deadline: t.deadline, Stands: luascripts.StandsAt(g.policy.String(), g.Costs(), g.policy.IDs(g.Request))}
 	return t.deferTo(deferral{rule: rule, wait: d, place: from, cause: fmt.Errorf("%w: %w", cause, err), putOff: true}, g)
 }
 

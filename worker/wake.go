@@ -36,7 +36,7 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration) 
 			order[index[n]] = instant{index[n], now.At, now.Before}
 		}
 		wait := now.At.Sub(now.Now)
-		late := !t.place.deadline.IsZero() && wait > time.Until(t.place.deadline)
+		late := !t.place.Deadline.IsZero() && wait > time.Until(t.place.Deadline)
 		// a booking that is gone, or that comes too late: the task has to hear it
 		if now.Err != nil || !now.Known || late || wait <= lead+moveLeast {
 			continue
@@ -143,7 +143,7 @@ func (w *waker) wakeAll(ctx context.Context, tasks []dueTask, began time.Time) [
 	if w.a.cfg.Observer != nil {
 		for i, code := range codes {
 			if code == luascripts.Woken {
-				w.a.observe(Event{Kind: EventWoken, Queue: w.queue, Task: ids[i], Rule: tasks[i].place.stands.policy(), At: tasks[i].At})
+				w.a.observe(Event{Kind: EventWoken, Queue: w.queue, Task: ids[i], Rule: tasks[i].place.Stands.Policy(), At: tasks[i].At})
 			}
 		}
 	}
@@ -176,12 +176,12 @@ func (w *waker) wakeOffered(ctx context.Context, turns map[string]throttle.Turn)
 
 // placeOf is the booking of a deferred task, when it has one and its rules are known.
 func (w *waker) placeOf(t dueTask) (throttle.Place, bool) {
-	p := w.a.policyOf(t.place.stands)
+	p := w.a.policyOf(t.place.Stands)
 	if !t.known || p == nil {
 		return throttle.Place{}, false
 	}
-	ids, costs, ok := t.place.stands.read()
-	return throttle.Place{Policy: p, IDs: ids, Costs: costs, Job: jobID(w.queue, t.ID)}, ok
+	ids, costs, ok := t.place.Stands.Read()
+	return throttle.Place{Policy: p, IDs: ids, Costs: costs, Job: luascripts.JobID(w.queue, t.ID)}, ok
 }
 
 // giveUp frees the places of tasks that somebody ended while they waited.

@@ -219,7 +219,7 @@ func (w *waker) found(some bool) {
 // dueTask is a due entry with what was stored beside it.
 type dueTask struct {
 	luascripts.DueTask
-	place place
+	place luascripts.Place
 	known bool // place was read
 }
 
@@ -243,7 +243,7 @@ func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) batch {
 	w.mu.Unlock()
 	for _, d := range due.Tasks {
 		t := dueTask{DueTask: d}
-		t.place, t.known = readPlace(d.For)
+		t.place, t.known = luascripts.ReadPlace(d.For)
 		switch d.State {
 		case "", "archived", "completed":
 			b.over = append(b.over, t)
@@ -257,7 +257,8 @@ func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) batch {
 			continue
 		}
 		_, ours := heard[d.ID]
-		if late := due.Now.Sub(d.At); !adopts && !ours && t.Pool != w.a.mark && late < sweepAfter {
+		ours = ours || adopts || t.Pool == w.a.mark || t.Pool == luascripts.PoolMark{} // booked by a client: every pool's
+		if late := due.Now.Sub(d.At); !ours && late < sweepAfter {
 			*wait = min(*wait, sweepAfter-late)
 			continue
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/headwayq/headway/internal/redistest"
 )
 
-const uuid = "0192f0c1-2f3e-4a5b-8c7d-9e0f1a2b3c4d"
+const uuid = "0190c3a4-5b6c-7d8e-9f00-a1b2c3d4e5f6"
 
 // enqueue runs enqueue.lua as a call of its own.
 func (a *asynqQueue) enqueue(call uint64, want []int64, tasks ...EnqueueTask) {

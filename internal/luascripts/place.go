@@ -1,4 +1,4 @@
-package worker
+package luascripts
 
 import (
 	"crypto/sha256"
@@ -10,9 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/headwayq/headway/internal/luascripts"
-	"github.com/headwayq/headway/throttle"
 )
 
 // The jobs in a line that are asynq tasks begin with one of these: no id that people
@@ -23,29 +20,32 @@ const (
 	jobUUID = "\x02"
 )
 
+// JobMax is how many bytes a job id has at most.
+const JobMax = 512
+
 // queueDefault is asynq's queue for those who name none.
 const queueDefault = "default"
 
-// jobID names a task in a line. It can be read back, but for ids that are too
+// JobID names a task in a line. It can be read back, but for ids that are too
 // long for a line: those are hashed, and never hear that their turn came early.
-func jobID(queue, id string) string {
+func JobID(queue, id string) string {
 	name := ""
 	if queue != queueDefault {
 		name = url.QueryEscape(queue)
 	}
-	if raw, ok := luascripts.UUIDBytes(id); ok {
+	if raw, ok := UUIDBytes(id); ok {
 		return jobUUID + name + ":" + raw
 	}
 	job := jobText + name + ":" + id
-	if len(job) <= throttle.JobMax {
+	if len(job) <= JobMax {
 		return job
 	}
 	sum := sha256.Sum256([]byte(job))
 	return "hashed:" + hex.EncodeToString(sum[:])
 }
 
-// taskOf reads a job id back.
-func taskOf(job string) (queue, id string, ok bool) {
+// TaskOf reads a job id back.
+func TaskOf(job string) (queue, id string, ok bool) {
 	name, id, ok := strings.Cut(job, ":")
 	if !ok {
 		return "", "", false
@@ -53,7 +53,7 @@ func taskOf(job string) (queue, id string, ok bool) {
 	escaped, uuid := strings.CutPrefix(name, jobUUID)
 	switch {
 	case uuid && len(id) == 16:
-		id = luascripts.UUIDText(id)
+		id = UUIDText(id)
 	case uuid || !strings.HasPrefix(name, jobText):
 		return "", "", false
 	default:
@@ -66,58 +66,46 @@ func taskOf(job string) (queue, id string, ok bool) {
 	return queue, id, err == nil
 }
 
-// place is what a deferred task waits for, as it is stored beside it: enough
+// Place is what a deferred or a booked task waits for, as it is stored beside it: enough
 // for any pool to check, to re-time and to give up its booking.
-type place struct {
-	deadline time.Time // of the task, zero for none
-	stands   stands    // empty when there is no booking
+type Place struct {
+	Deadline time.Time // of the task, zero for none
+	Stands   Stands    // empty when there is no booking
 }
 
-// stands is in whose lines a task stands, as text: "rules costs lengths ids", by
+// Stands is in whose lines a task stands, as text: "rules costs lengths ids", by
 // rule joined with "+", but for the ids: they are the keys as Redis sees them (see
-// [throttle.Limiter.ID]), any bytes, one after the other.
-type stands string
+// throttle.Limiter.ID), any bytes, one after the other.
+type Stands string
 
-func standsFor(p *throttle.Policy, r throttle.Request) stands {
-	var rules []string
-	var costs []int
-	for i, l := range p.Rules() {
-		cost := r.Cost
-		if i > 0 {
-			cost = r.More[i-1].Cost
-		}
-		rules, costs = append(rules, l.Rule()), append(costs, cost)
-	}
-	return standsAt(rules, costs, p.IDs(r))
-}
-
-func standsAt(rules []string, costs []int, ids []string) stands {
+// StandsAt is for rules joined with "+", with the cost and the id of each.
+func StandsAt(rules string, costs []int, ids []string) Stands {
 	var texts, lengths []string
 	for i, id := range ids {
 		texts, lengths = append(texts, strconv.Itoa(costs[i])), append(lengths, strconv.Itoa(len(id)))
 	}
-	return stands(strings.Join([]string{strings.Join(rules, "+"), strings.Join(texts, "+"), strings.Join(lengths, "+"), strings.Join(ids, "")}, " "))
+	return Stands(strings.Join([]string{rules, strings.Join(texts, "+"), strings.Join(lengths, "+"), strings.Join(ids, "")}, " "))
 }
 
-// policy names the rules, as [throttle.Policy.String] does.
-func (s stands) policy() string {
+// Policy names the rules, as throttle.Policy.String does.
+func (s Stands) Policy() string {
 	rules, _, _ := strings.Cut(string(s), " ")
 	return rules
 }
 
-// has says whether a rule is among them.
-func (s stands) has(rule string) bool {
-	return s != "" && slices.Contains(strings.Split(s.policy(), "+"), rule)
+// Has says whether a rule is among them.
+func (s Stands) Has(rule string) bool {
+	return s != "" && slices.Contains(strings.Split(s.Policy(), "+"), rule)
 }
 
-// read takes it apart; ok is false for what nobody here wrote.
-func (s stands) read() (ids []string, costs []int, ok bool) {
+// Read takes it apart; ok is false for what nobody here wrote.
+func (s Stands) Read() (ids []string, costs []int, ok bool) {
 	f := strings.SplitN(string(s), " ", 4)
 	if len(f) != 4 {
 		return nil, nil, false
 	}
 	rules, texts, lengths, rest := strings.Split(f[0], "+"), strings.Split(f[1], "+"), strings.Split(f[2], "+"), f[3]
-	if len(texts) != len(rules) || len(lengths) != len(rules) || len(rules) > throttle.RulesMax {
+	if len(texts) != len(rules) || len(lengths) != len(rules) || len(rules) > PartsMax {
 		return nil, nil, false
 	}
 	for i := range rules {
@@ -143,19 +131,19 @@ const (
 	placeUntil   = 1
 )
 
-// text is what is stored: the schema, the rules' names joined with "+", what ends
+// Text is what is stored: the schema, the rules' names joined with "+", what ends
 // them, the deadline in microseconds if there is one, the costs, and the ids as
 // [appendKey] writes them. Numbers are varints.
-func (p place) text() string {
-	ids, costs, ok := p.stands.read()
+func (p Place) Text() string {
+	ids, costs, ok := p.Stands.Read()
 	b := []byte(placeSchema)
 	if ok {
-		b = append(b, p.stands.policy()...)
+		b = append(b, p.Stands.Policy()...)
 	}
-	if p.deadline.IsZero() {
+	if p.Deadline.IsZero() {
 		b = append(b, placeForEver)
 	} else {
-		b = binary.AppendUvarint(append(b, placeUntil), uint64(p.deadline.UnixMicro()))
+		b = binary.AppendUvarint(append(b, placeUntil), uint64(p.Deadline.UnixMicro()))
 	}
 	for _, cost := range costs {
 		b = binary.AppendUvarint(b, uint64(cost))
@@ -166,33 +154,33 @@ func (p place) text() string {
 	return string(b)
 }
 
-// readPlace reads a place back; what another schema wrote is nobody's.
-func readPlace(text string) (p place, ok bool) {
+// ReadPlace reads a place back; what another schema wrote is nobody's.
+func ReadPlace(text string) (p Place, ok bool) {
 	rest, ok := strings.CutPrefix(text, placeSchema)
 	end := strings.IndexAny(rest, "\x00\x01")
 	if !ok || end < 0 {
-		return place{}, false
+		return Place{}, false
 	}
 	names, r := rest[:end], placeReader{rest: rest[end+1:]}
 	if rest[end] == placeUntil {
-		p.deadline = time.UnixMicro(r.number(math.MaxInt64))
+		p.Deadline = time.UnixMicro(r.number(math.MaxInt64))
 	}
 	if names != "" {
-		rules := strings.Split(names, "+")
-		if len(rules) > throttle.RulesMax {
-			return place{}, false
+		n := 1 + strings.Count(names, "+")
+		if n > PartsMax {
+			return Place{}, false
 		}
-		costs, ids := make([]int, len(rules)), make([]string, len(rules))
-		for i := range rules {
+		costs, ids := make([]int, n), make([]string, n)
+		for i := range n {
 			costs[i] = int(r.number(math.MaxInt))
 		}
-		for i := range rules {
+		for i := range n {
 			ids[i] = r.key()
 		}
-		p.stands = standsAt(rules, costs, ids)
+		p.Stands = StandsAt(names, costs, ids)
 	}
-	if _, _, ok := p.stands.read(); r.bad || r.rest != "" || p.stands != "" && !ok {
-		return place{}, false
+	if _, _, ok := p.Stands.Read(); r.bad || r.rest != "" || p.Stands != "" && !ok {
+		return Place{}, false
 	}
 	return p, true
 }

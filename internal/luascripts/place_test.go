@@ -1,4 +1,4 @@
-package worker
+package luascripts
 
 import (
 	"testing"
@@ -7,16 +7,16 @@ import (
 
 func TestPlaceReadsBack(t *testing.T) {
 	t.Parallel()
-	for _, p := range []place{
+	for _, p := range []Place{
 		{},
-		{deadline: time.UnixMicro(1763640000000001)},
-		{stands: "sms 1 14 +4917012345678"}, {stands: "sms 1 13 +491701234567"}, {stands: "sms 1 1 +"}, {stands: "sms 1 2 +a"}, {stands: "sms 1 4 +1 2"},
-		{stands: "sms 1 15 +49 170 1234567"},
-		{stands: "sms 7 7 #x y  z", deadline: time.UnixMicro(1763640000000001)},
-		{stands: "sms+day+all 1+1+300 3+3+4 a ba bacme", deadline: time.UnixMicro(1763640000000001)},
+		{Deadline: time.UnixMicro(1763640000000001)},
+		{Stands: "sms 1 14 +4917012345678"}, {Stands: "sms 1 13 +491701234567"}, {Stands: "sms 1 1 +"}, {Stands: "sms 1 2 +a"}, {Stands: "sms 1 4 +1 2"},
+		{Stands: "sms 1 15 +49 170 1234567"},
+		{Stands: "sms 7 7 #x y  z", Deadline: time.UnixMicro(1763640000000001)},
+		{Stands: "sms+day+all 1+1+300 3+3+4 a ba bacme", Deadline: time.UnixMicro(1763640000000001)},
 	} {
-		if got, ok := readPlace(p.text()); !ok || got != p {
-			t.Errorf("readPlace(%q) = %+v, %v, want %+v", p.text(), got, ok, p)
+		if got, ok := ReadPlace(p.Text()); !ok || got != p {
+			t.Errorf("ReadPlace(%q) = %+v, %v, want %+v", p.Text(), got, ok, p)
 		}
 	}
 }
@@ -32,12 +32,12 @@ func FuzzPlace(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		p, ok := readPlace(text)
+		p, ok := ReadPlace(text)
 		if !ok {
 			return
 		}
-		if again, ok := readPlace(p.text()); !ok || again != p {
-			t.Errorf("readPlace(%q) = %+v, and of %q %+v, %v", text, p, p.text(), again, ok)
+		if again, ok := ReadPlace(p.Text()); !ok || again != p {
+			t.Errorf("ReadPlace(%q) = %+v, and of %q %+v, %v", text, p, p.Text(), again, ok)
 		}
 	})
 }
@@ -45,7 +45,6 @@ func FuzzPlace(f *testing.F) {
 // A task's name in a line is read back, and is short for what asynq draws itself.
 func TestJobReadsBack(t *testing.T) {
 	t.Parallel()
-	const uuid = "0190c3a4-5b6c-7d8e-9f00-a1b2c3d4e5f6"
 	for _, tt := range []struct {
 		queue, id string
 		most      int // bytes
@@ -53,15 +52,15 @@ func TestJobReadsBack(t *testing.T) {
 		{"default", "m1", 4}, {"default", uuid, 18}, {"mail", uuid, 22}, {"mail", "a:b", 9}, {"a:b/c d", "x", 18},
 		{"default", "0190C3A4-5b6c-7d8e-9f00-a1b2c3d4e5f6", 38}, {"default", "\x02:0123456789abcdef", 20},
 	} {
-		job := jobID(tt.queue, tt.id)
-		queue, id, ok := taskOf(job)
+		job := JobID(tt.queue, tt.id)
+		queue, id, ok := TaskOf(job)
 		if !ok || queue != tt.queue || id != tt.id || len(job) > tt.most {
-			t.Errorf("jobID(%q, %q) = %q, of %d bytes, read back as %q, %q, %v", tt.queue, tt.id, job, len(job), queue, id, ok)
+			t.Errorf("JobID(%q, %q) = %q, of %d bytes, read back as %q, %q, %v", tt.queue, tt.id, job, len(job), queue, id, ok)
 		}
 	}
 	for _, job := range []string{"", "a", "wait:0123", "\x01", "\x02:short", "hashed:ab", "\x01%zz:a"} {
-		if queue, id, ok := taskOf(job); ok {
-			t.Errorf("taskOf(%q) = %q, %q, want none", job, queue, id)
+		if queue, id, ok := TaskOf(job); ok {
+			t.Errorf("TaskOf(%q) = %q, %q, want none", job, queue, id)
 		}
 	}
 }
