@@ -1,10 +1,12 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
@@ -13,19 +15,33 @@ import (
 )
 
 // Client enqueues tasks on asynq. It refuses what could never run, so that the
-// producer learns of it and not an archive a day later; everything else is
-// asynq's. It does not wait or spend permits. For a limit in Redis it looks only
-// when a cost is above the one in code: then a limit that is stored for the rule
-// (throttle.Limiter.SetLimit) may allow more.
+// producer learns of it and not an archive a day later. It does not wait or spend
+// permits. There are two ways to enqueue:
+//
+//   - [Client.Enqueue] and [Client.EnqueueMany] leave it to the pool when a task
+//     runs. One that has to wait is taken by a worker twice: once to learn of its
+//     instant, and once at that instant. For a limit in Redis they look only when a
+//     cost is above the one in code: then a limit that is stored for the rule
+//     (throttle.Limiter.SetLimit) may allow more.
+//   - [Client.Book] and [Client.BookMany] take a place in the line of the task's key
+//     first, and put the task where it is woken at its instant: a worker takes it
+//     once. The caller learns the instant, and can refuse one that is too late.
 //
 // A task type without a policy is enqueued as it is. When Redis is away every
 // call returns its error. Such an error does not prove that nothing was
 // enqueued, for the answer may have been lost: a task with asynq.TaskID or
-// asynq.Unique can be enqueued again without being doubled.
+// asynq.Unique can be enqueued again without being doubled. Of all but Enqueue and
+// EnqueueAsynq a call that the Redis client sends again within a minute, because only
+// the answer was lost, is answered as it was: it enqueues nothing twice and is no
+// conflict with itself.
 //
 // A Client is safe for concurrent use. The zero Client is not usable.
 type Client struct {
+	rdb      redis.UniversalClient
+	cfg      throttle.Config
 	asynq    *asynq.Client
+	composer *asynq.Client         // over a [recorder]: it makes messages
+	named    sync.Map              // queues that are in asynq's list of them
 	policies map[string]rulePolicy // by task type, never changed
 }
 
@@ -33,6 +49,7 @@ type Client struct {
 type rulePolicy struct {
 	Policy
 	limits []ruleLimit
+	decide *throttle.Policy
 }
 
 // ruleLimit is a rule with its limiter, which knows the limit in force.
@@ -52,15 +69,24 @@ func NewClient(rdb redis.UniversalClient, policies ...Policy) (*Client, error) {
 // NewClientIn is [NewClient] for pools whose throttle.Config has another Prefix:
 // that is where limits are stored.
 func NewClientIn(rdb redis.UniversalClient, prefix string, policies ...Policy) (*Client, error) {
+	return NewClientWith(rdb, throttle.Config{Prefix: prefix}, policies...)
+}
+
+// NewClientWith is [NewClient] for pools that have this throttle.Config. To book,
+// Prefix, Secret and Shadow must be the pools': they say in which line a task stands.
+// With PerClient nothing can be booked, for each pool has lines of its own. WhenAway
+// does not matter, for nothing can be enqueued while Redis is away.
+func NewClientWith(rdb redis.UniversalClient, cfg throttle.Config, policies ...Policy) (*Client, error) {
 	if rdb == nil {
 		panic("queue: nil Redis client")
 	}
 	if err := ValidatePolicies(policies); err != nil {
 		return nil, err
 	}
-	if err := (throttle.Config{Prefix: prefix}).Validate(); err != nil {
+	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	cfg.Prefix, cfg.WhenAway = cmp.Or(cfg.Prefix, throttle.PrefixDefault), throttle.FailClosed
 	byType := make(map[string]rulePolicy, len(policies))
 	limiters := make(map[string]*throttle.Limiter) // by rule
 	for _, p := range policies {
@@ -71,7 +97,7 @@ func NewClientIn(rdb redis.UniversalClient, prefix string, policies ...Policy) (
 				continue
 			}
 			if limiters[r.Name] == nil {
-				l, err := throttle.New(rdb, r.Name, r.Limit, throttle.Config{Prefix: prefix})
+				l, err := throttle.New(rdb, r.Name, r.Limit, cfg)
 				if err != nil {
 					return nil, err
 				}
@@ -79,9 +105,29 @@ func NewClientIn(rdb redis.UniversalClient, prefix string, policies ...Policy) (
 			}
 			rp.limits = append(rp.limits, ruleLimit{r, limiters[r.Name]})
 		}
+		decide, err := together(rp.limits)
+		if err != nil {
+			return nil, err
+		}
+		rp.decide = decide
 		byType[p.Type] = rp
 	}
-	return &Client{asynq: asynq.NewClientFromRedisClient(rdb), policies: byType}, nil
+	return &Client{
+		rdb: rdb, cfg: cfg, policies: byType,
+		asynq: asynq.NewClientFromRedisClient(rdb), composer: asynq.NewClientFromRedisClient(recorder{rdb}),
+	}, nil
+}
+
+// together is what decides by some rules.
+func together(limits []ruleLimit) (*throttle.Policy, error) {
+	if len(limits) == 1 {
+		return limits[0].limiter.Policy(), nil
+	}
+	rules := make([]*throttle.Limiter, len(limits))
+	for i, l := range limits {
+		rules[i] = l.limiter
+	}
+	return throttle.NewPolicy(rules...)
 }
 
 // Enqueue enqueues a task. Options of the call come after those of the task: of
@@ -98,7 +144,7 @@ func (c *Client) Enqueue(ctx context.Context, task *Task, opts ...asynq.Option) 
 	if task == nil {
 		return nil, errors.New("queue: enqueue: no task")
 	}
-	if err := checkOptions(slices.Concat(task.opts, opts)); err != nil {
+	if err := checkOptions(task.with(opts)); err != nil {
 		return nil, err
 	}
 	return c.enqueue(ctx, task.asynqTask(), opts)
@@ -124,14 +170,8 @@ func (c *Client) EnqueueAsynq(ctx context.Context, task *asynq.Task, opts ...asy
 // enqueue holds the task against its policy and hands it to asynq.
 func (c *Client) enqueue(ctx context.Context, task *asynq.Task, opts []asynq.Option) (*asynq.TaskInfo, error) {
 	if p, ok := c.policies[task.Type()]; ok {
-		d, err := p.Demand(task)
-		if err != nil {
+		if _, err := p.demand(ctx, task); err != nil {
 			return nil, err
-		}
-		for i, w := range d.Wants {
-			if err := p.fits(ctx, p.limits[i], w.Cost); err != nil {
-				return nil, err
-			}
 		}
 	}
 	info, err := c.asynq.EnqueueContext(ctx, task, opts...)
@@ -139,6 +179,20 @@ func (c *Client) enqueue(ctx context.Context, task *asynq.Task, opts []asynq.Opt
 		return nil, fmt.Errorf("queue: enqueue %q: %w", task.Type(), err)
 	}
 	return info, nil
+}
+
+// demand is what the task needs, if that can ever be met.
+func (p rulePolicy) demand(ctx context.Context, task *asynq.Task) (Demand, error) {
+	d, err := p.Demand(task)
+	if err != nil {
+		return Demand{}, err
+	}
+	for i, w := range d.Wants {
+		if err := p.fits(ctx, p.limits[i], w.Cost); err != nil {
+			return Demand{}, err
+		}
+	}
+	return d, nil
 }
 
 // fits refuses a cost that the limit in force can't meet.

@@ -31,6 +31,10 @@ var optionTypes = map[reflect.Type]bool{
 func checkOptions(opts []asynq.Option) error {
 	var errs []error
 	for _, opt := range opts {
+		if _, ok := opt.(maxWaitOption); ok {
+			errs = append(errs, &OptionError{Option: opt.String(), Reason: "it is for Book and BookMany"})
+			continue
+		}
 		if !optionTypes[reflect.TypeOf(opt)] {
 			errs = append(errs, &OptionError{Option: fmt.Sprintf("%T", opt), Reason: "not made by asynq, which would ignore it"})
 			continue
@@ -40,6 +44,54 @@ func checkOptions(opts []asynq.Option) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// MaxWait is an option for [Client.Book] and [Client.BookMany], on the task or at the
+// call: a task that may not start within d from now is refused with a
+// throttle.TooLateError. With a d of zero or less it must be able to start at once.
+func MaxWait(d time.Duration) asynq.Option { return maxWaitOption(d) }
+
+type maxWaitOption time.Duration
+
+// maxWaitOpt is none of asynq's own types.
+const maxWaitOpt asynq.OptionType = -1
+
+func (o maxWaitOption) String() string         { return fmt.Sprintf("MaxWait(%v)", time.Duration(o)) }
+func (o maxWaitOption) Type() asynq.OptionType { return maxWaitOpt }
+func (o maxWaitOption) Value() any             { return time.Duration(o) }
+
+// bookingOptions are those of a task to be booked.
+type bookingOptions struct {
+	maxWait time.Duration // as in throttle.Request
+	named   bool          // there may be another like it: it has an id of its own, or is unique
+}
+
+// checkBooking is [checkOptions] for a task to be booked.
+func checkBooking(opts []asynq.Option) (bookingOptions, error) {
+	var b bookingOptions
+	var errs []error
+	rest := make([]asynq.Option, 0, len(opts))
+	for _, opt := range opts {
+		if d, ok := opt.(maxWaitOption); ok {
+			b.maxWait = max(time.Duration(d), 0)
+			if d <= 0 {
+				b.maxWait = -1
+			}
+			continue
+		}
+		if rest = append(rest, opt); !optionTypes[reflect.TypeOf(opt)] {
+			continue
+		}
+		switch opt.Type() {
+		case asynq.TaskIDOpt, asynq.UniqueOpt:
+			b.named = true
+		case asynq.ProcessAtOpt, asynq.ProcessInOpt:
+			errs = append(errs, &OptionError{Option: opt.String(), Reason: "a task that is booked starts when its limits let it"})
+		case asynq.GroupOpt:
+			errs = append(errs, &OptionError{Option: "Group", Reason: "a task of a group does not run by itself, and can't be booked"})
+		}
+	}
+	return b, errors.Join(append(errs, checkOptions(rest))...)
 }
 
 // checkOption returns what is wrong with one of asynq's options, or "".

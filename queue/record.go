@@ -11,23 +11,22 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// recorder is a Redis client for an asynq.Client whose enqueueing calls are caught
-// when their context says so: asynq makes the message of a task and believes that
-// it was enqueued, and Headway puts the task where it belongs. asynq offers no
-// other way to have a message made as it makes them. All else goes to Redis, and
-// so does a script call that is not as pinned here.
+// recorder is a Redis client for an asynq.Client that is to make messages and not to
+// enqueue: its script call is caught, and it believes that the task was enqueued.
+// asynq offers no other way to have a message made as it makes them. A call that is not
+// as pinned here is refused, and sent nowhere.
 type recorder struct{ redis.UniversalClient }
 
 // recording is what was caught of one call.
 type recording struct {
-	queue  string // "" until something was caught
-	task   luascripts.EnqueueTask
-	strict bool // what can't be caught must not go to Redis
+	queue    string
+	task     luascripts.EnqueueTask
+	uncaught bool
 }
 
-// errUncaught is what a strict recording comes back with for a call that is not as
-// pinned: nothing was enqueued.
-var errUncaught = errors.New("queue: asynq enqueues this task in a way that can't be booked")
+// errUncaught is what a task comes back with that asynq enqueues in a way that is not
+// pinned here.
+var errUncaught = errors.New("asynq enqueues it in a way that Headway does not know")
 
 type recordKey struct{}
 
@@ -38,17 +37,20 @@ func record(ctx context.Context, r *recording) context.Context {
 
 // EvalSha catches the call when it is one of asynq's enqueueing scripts.
 func (c recorder) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	r, _ := ctx.Value(recordKey{}).(*recording)
-	if r == nil {
-		return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
+	r, ok := ctx.Value(recordKey{}).(*recording)
+	if !ok {
+		return redis.NewCmdResult(nil, errUncaught)
 	}
 	if shape := enqueueShapes[sha]; shape != nil && shape.catch(r, keys, args) {
 		return redis.NewCmdResult(int64(luascripts.Enqueued), nil)
 	}
-	if r.strict {
-		return redis.NewCmdResult(nil, errUncaught)
-	}
-	return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
+	r.uncaught = true
+	return redis.NewCmdResult(nil, errUncaught)
+}
+
+// SAdd is how asynq names a queue before its first task; Headway does that itself.
+func (c recorder) SAdd(context.Context, string, ...any) *redis.IntCmd {
+	return redis.NewIntResult(1, nil)
 }
 
 // enqueueShape says where an enqueueing script of asynq has what. Arguments that a
@@ -66,8 +68,7 @@ const (
 )
 
 // enqueueShapes are the scripts of asynq v0.26.0 that enqueue one task, by the SHA-1
-// of their text. Those that add to a group are left to asynq: such a task is never
-// run by itself. TestRecorderGolden says what another version changed.
+// of their text. Those that add to a group are not: such a task does not run by itself. TestRecorderGolden says what another version changed.
 var enqueueShapes = map[string]*enqueueShape{
 	"98d28b42650870a743450ffda9791e9e19c6991b": {keys: []string{keyTask, "pending"}, args: 3, message: 0, id: 1, since: 2, score: -1, lock: -1},
 	"297b3f9abfd963a3316434ef9d88fc5bf8a7ddc3": {keys: []string{keyUnique, keyTask, "pending"}, args: 4, id: 0, lock: 1, message: 2, since: 3, score: -1},

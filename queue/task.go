@@ -52,6 +52,9 @@ func (t *Task) Headers() map[string]string { return maps.Clone(t.headers) }
 // order. Where two are of one kind, asynq takes the last.
 func (t *Task) Options() []asynq.Option { return slices.Clone(t.opts) }
 
+// with is the task's options and those of a call, which come after them.
+func (t *Task) with(opts []asynq.Option) []asynq.Option { return slices.Concat(t.opts, opts) }
+
 // asynqTask builds a task for one enqueueing call, sharing nothing with t: asynq
 // appends to the options, and hands the payload out again in its TaskInfo.
 func (t *Task) asynqTask() *asynq.Task {

@@ -89,3 +89,50 @@ func Tell(ctx context.Context, c redis.UniversalClient, k Queue, wait time.Durat
 
 // Channel is where is told that the first instant of the due index is a new one.
 func (k Queue) Channel() string { return k.due }
+
+// NameQueue puts a queue into asynq's list of all queues, as asynq's own client does
+// when it enqueues the first task.
+func NameQueue(ctx context.Context, c redis.Cmdable, queue string) error {
+	if err := c.SAdd(ctx, queuesKey, queue).Err(); err != nil {
+		return fmt.Errorf("SADD: %w", err)
+	}
+	return nil
+}
+
+// Look is a task that may exist.
+type Look struct {
+	Queue  Queue
+	ID     string
+	Unique string // as in [EnqueueTask]
+}
+
+// LookFor answers for each what enqueue.lua would refuse it for; Enqueued is for one
+// that nobody stands in the way of now. It asks once for all.
+func LookFor(ctx context.Context, c redis.Cmdable, looks []Look) ([]int64, error) {
+	if len(looks) == 0 {
+		return nil, nil
+	}
+	pipe := c.Pipeline()
+	tasks, locks := make([]*redis.IntCmd, len(looks)), make([]*redis.IntCmd, len(looks))
+	for i, l := range looks {
+		tasks[i] = pipe.Exists(ctx, l.Queue.Task(l.ID))
+		if l.Unique != "" {
+			locks[i] = pipe.Exists(ctx, l.Unique)
+		}
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, fmt.Errorf("EXISTS: %w", err)
+	}
+	out := make([]int64, len(looks))
+	for i := range looks {
+		switch {
+		case locks[i] != nil && locks[i].Val() == 1:
+			out[i] = Duplicate
+		case tasks[i].Val() == 1:
+			out[i] = Conflict
+		default:
+			out[i] = Enqueued
+		}
+	}
+	return out, nil
+}

@@ -99,3 +99,6 @@ func StoredLimitKey(prefix, rule string) string { return prefix + ":limit:" + ru
 func closingKey(prefix, rule string) string {
 	return prefix + ":closed:{" + StoredLimitKey(prefix, rule) + "}"
 }
+
+// queuesKey is asynq's set of all queues.
+const queuesKey = "asynq:queues"

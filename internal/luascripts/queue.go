@@ -101,6 +101,9 @@ func Wake(ctx context.Context, c redis.Scripter, k Queue, ids []string, now time
 	return codes(run(ctx, c, wakeScript, "wake.lua", len(ids), keys, args...), len(ids))
 }
 
+// RetimeMax bounds how many tasks one call of retime.lua takes.
+const RetimeMax = 1000
+
 // Retiming is a task and its new instant.
 type Retiming struct {
 	ID string

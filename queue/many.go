@@ -1,0 +1,216 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/throttle"
+)
+
+// newcomer is a task on its way into a queue.
+type newcomer struct {
+	*Result
+	recording
+	typ     string
+	info    *asynq.TaskInfo // as asynq would answer it
+	options bookingOptions
+	policy  *throttle.Policy // nil when the task's type has none
+	request throttle.Request
+	own     bool // it got a place that it did not have before
+}
+
+// manner is how many tasks are enqueued.
+type manner struct {
+	verb  string
+	most  int  // so many tasks are held before they are sent
+	alone bool // what can't be caught is enqueued by asynq itself
+	check func([]asynq.Option) (bookingOptions, error)
+	send  func(*Client, context.Context, []*newcomer) error // the error is that of a Redis that does not answer
+}
+
+var (
+	enqueueing = manner{"enqueue", 10 * luascripts.EnqueueMax, true, checkEnqueueing, (*Client).put}
+	// so many places does a process leave behind that dies before it enqueues
+	booking = manner{"book", luascripts.EnqueueMax, false, checkBooking, (*Client).book}
+)
+
+func checkEnqueueing(opts []asynq.Option) (bookingOptions, error) {
+	return bookingOptions{}, checkOptions(opts)
+}
+
+// many enqueues tasks in portions.
+func (c *Client) many(ctx context.Context, m manner, tasks []*Task, opts []asynq.Option) []Result {
+	results := make([]Result, len(tasks))
+	var portion []*newcomer
+	var away error
+	send := func() {
+		if away == nil {
+			away = context.Cause(ctx)
+		}
+		switch {
+		case away == nil && len(portion) > 0:
+			away = m.send(c, ctx, portion)
+		case away != nil:
+			failAll(portion, fmt.Errorf("not tried: %w", away))
+		}
+		for _, e := range portion {
+			if e.Err != nil {
+				e.Booked, e.Err = Booked{}, fmt.Errorf("queue: %s %q: %w", m.verb, e.typ, e.Err)
+			}
+		}
+		portion = portion[:0]
+	}
+	for i, task := range tasks {
+		e, err := c.prepare(ctx, m, task, opts)
+		switch {
+		case errors.Is(err, errUncaught) && m.alone && away == nil:
+			results[i].Info, results[i].Err = c.Enqueue(ctx, task, opts...)
+			continue
+		case err != nil:
+			results[i].Err = err
+			continue
+		}
+		if len(portion) == m.most || clashes(portion, e) {
+			send()
+		}
+		e.Result = &results[i]
+		portion = append(portion, e)
+	}
+	send()
+	return results
+}
+
+// failAll notes why tasks are not enqueued.
+func failAll(entries []*newcomer, err error) {
+	for _, e := range entries {
+		e.Err = err
+	}
+}
+
+// clashes says that a task to be booked may be one of the portion over again: it has to
+// be looked for when that is enqueued, or it would share the other's place.
+func clashes(portion []*newcomer, e *newcomer) bool {
+	if !e.options.named {
+		return false
+	}
+	for _, other := range portion {
+		if other.queue == e.queue && (other.task.ID == e.task.ID || e.task.Unique != "" && other.task.Unique == e.task.Unique) {
+			return true
+		}
+	}
+	return false
+}
+
+// prepare holds a task against its policy, and lets asynq make its message.
+func (c *Client) prepare(ctx context.Context, m manner, task *Task, opts []asynq.Option) (*newcomer, error) {
+	if task == nil {
+		return nil, fmt.Errorf("queue: %s: no task", m.verb)
+	}
+	options, err := m.check(task.with(opts))
+	if err != nil {
+		return nil, err
+	}
+	e := &newcomer{typ: task.typ, options: options}
+	asynqs := task.asynqTask()
+	p, limited := c.policies[task.typ]
+	var demand Demand
+	if limited {
+		if demand, err = p.demand(ctx, asynqs); err != nil {
+			return nil, err
+		}
+	}
+	e.info, err = c.composer.EnqueueContext(record(ctx, &e.recording), asynqs, opts...)
+	if e.uncaught {
+		err = errUncaught // asynq wraps an error of Redis as text
+	}
+	if err != nil {
+		return nil, fmt.Errorf("queue: %s %q: %w", m.verb, e.typ, err)
+	}
+	e.task.Token = uint64(throttle.NewToken())
+	if limited {
+		e.policy, e.request = p.decide, demand.Request(luascripts.JobID(e.queue, e.task.ID))
+	}
+	return e, nil
+}
+
+// put enqueues all that have not failed yet, in their order.
+func (c *Client) put(ctx context.Context, entries []*newcomer) (away error) {
+	var queues []string
+	byQueue := make(map[string][]*newcomer)
+	for _, e := range entries {
+		if e.Err != nil {
+			continue
+		}
+		if byQueue[e.queue] == nil {
+			queues = append(queues, e.queue)
+		}
+		byQueue[e.queue] = append(byQueue[e.queue], e)
+	}
+	for _, queue := range queues {
+		for rest := byQueue[queue]; len(rest) > 0; {
+			n := min(len(rest), luascripts.EnqueueMax)
+			if away == nil {
+				away = c.putInto(ctx, queue, rest[:n])
+			} else {
+				failAll(rest[:n], fmt.Errorf("not tried: %w", away))
+			}
+			rest = rest[n:]
+		}
+	}
+	return away
+}
+
+// putInto is one script call.
+func (c *Client) putInto(ctx context.Context, queue string, entries []*newcomer) (away error) {
+	if _, named := c.named.Load(queue); !named {
+		if err := luascripts.NameQueue(ctx, c.rdb, queue); err != nil {
+			failAll(entries, err)
+			return unanswered(err)
+		}
+		c.named.Store(queue, true)
+	}
+	tasks := make([]luascripts.EnqueueTask, len(entries))
+	for i, e := range entries {
+		tasks[i] = e.task
+	}
+	codes, err := luascripts.Enqueue(ctx, c.rdb, c.keys(queue), uint64(throttle.NewToken()), tasks)
+	if err != nil {
+		failAll(entries, err)
+		return unanswered(err)
+	}
+	for i, e := range entries {
+		if e.Err = refusal(codes[i]); e.Err == nil {
+			e.Info = e.info
+		}
+	}
+	return nil
+}
+
+// refusal is asynq's own error for what kept a task out of a queue.
+func refusal(code int64) error {
+	switch code {
+	case luascripts.Enqueued:
+		return nil
+	case luascripts.Duplicate:
+		return asynq.ErrDuplicateTask
+	}
+	return asynq.ErrTaskIDConflict
+}
+
+// unanswered is the error of a Redis that does not answer, nil for one that it
+// answered: then it makes sense to ask for the next tasks.
+func unanswered(err error) error {
+	if _, answered := errors.AsType[redis.Error](err); answered {
+		return nil
+	}
+	return err
+}
+
+func (c *Client) keys(queue string) luascripts.Queue {
+	return luascripts.QueueKeys(c.cfg.Prefix, queue)
+}

@@ -1,0 +1,174 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/throttle"
+)
+
+// givingBack bounds the calls that give back the places of a portion.
+const givingBack = time.Second
+
+// errPerClient is about a throttle.Config in which nothing can be booked.
+var errPerClient = fmt.Errorf("%w: with PerClient each pool has lines of its own, in which nobody else can book", throttle.ErrInvalidConfig)
+
+// book takes places, enqueues the tasks to be woken at their instants, and gives the
+// places back of those that can't be enqueued.
+func (c *Client) book(ctx context.Context, entries []*newcomer) (away error) {
+	if away = c.findOthers(ctx, entries); away == nil {
+		away = c.takePlaces(ctx, entries)
+	}
+	if away != nil { // some may have their places: they are given back
+		for _, e := range entries {
+			if e.Err == nil {
+				e.Err = fmt.Errorf("not tried: %w", away)
+			}
+		}
+	}
+	if err := c.put(ctx, entries); away == nil {
+		away = err
+	}
+	c.giveBack(ctx, entries)
+	return away
+}
+
+// findOthers fails the tasks that exist already: a job has one place, and to give it
+// back would take it from the other.
+func (c *Client) findOthers(ctx context.Context, entries []*newcomer) (away error) {
+	var named []*newcomer
+	var looks []luascripts.Look
+	for _, e := range entries {
+		if e.options.named {
+			named = append(named, e)
+			looks = append(looks, luascripts.Look{Queue: c.keys(e.queue), ID: e.task.ID, Unique: e.task.Unique})
+		}
+	}
+	codes, err := luascripts.LookFor(ctx, c.rdb, looks)
+	if err != nil {
+		failAll(named, err)
+		return unanswered(err)
+	}
+	for i, e := range named {
+		e.Err = refusal(codes[i])
+	}
+	return nil
+}
+
+// takePlaces books for all that have not failed and have a policy.
+func (c *Client) takePlaces(ctx context.Context, entries []*newcomer) (away error) {
+	var wishes []throttle.Wish
+	var who []*newcomer
+	for _, e := range entries {
+		switch {
+		case e.Err != nil || e.policy == nil:
+			continue
+		case c.cfg.PerClient:
+			e.Err = errPerClient
+			continue
+		}
+		e.request.MaxWait = e.longest()
+		wishes = append(wishes, throttle.Wish{Policy: e.policy, Request: e.request})
+		who = append(who, e)
+	}
+	var turns []throttle.Turn
+	for i, b := range throttle.BookMany(ctx, c.rdb, wishes) {
+		turns = append(turns, b.Next...)
+		e := who[i]
+		if e.Err = b.Err; b.Err != nil {
+			// whether it has a place is not known
+			e.own = errors.Is(b.Err, throttle.ErrUnavailable)
+			if e.own && !throttle.Answered(b.Err) {
+				away = b.Err
+			}
+			continue
+		}
+		e.own = b.Promised.IsZero()
+		e.placed(b.Decision)
+	}
+	c.hint(ctx, turns)
+	return away
+}
+
+// longest is how long the task may wait, as in [throttle.Request].
+func (e *newcomer) longest() time.Duration {
+	longest := e.options.maxWait
+	if deadline := e.info.Deadline; !deadline.IsZero() {
+		left := time.Until(deadline)
+		if left <= 0 {
+			return -1
+		}
+		if longest == 0 || left < longest {
+			longest = left
+		}
+	}
+	return longest
+}
+
+// placed notes where the task stands, and when it is to be woken.
+func (e *newcomer) placed(d throttle.Decision) {
+	e.At = d.At
+	if d.Granted || !d.Parked && !d.At.After(d.Now) {
+		return
+	}
+	e.Wait, e.Rule = d.At.Sub(d.Now), d.Rule
+	place := luascripts.Place{Deadline: e.info.Deadline}
+	if !d.Parked {
+		place.Stands = luascripts.StandsAt(e.policy.String(), d.Costs(), e.policy.IDs(d.Request))
+	}
+	e.task.At, e.task.For = d.At, place.Text()
+	e.info.State, e.info.NextProcessAt = asynq.TaskStateScheduled, d.At
+}
+
+// giveBack gives back the places of tasks that were not enqueued. What can't be given
+// back now falls out of its line by itself.
+func (c *Client) giveBack(ctx context.Context, entries []*newcomer) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), givingBack)
+	defer cancel()
+	var turns []throttle.Turn
+	for _, e := range entries {
+		if e.Err == nil || !e.own {
+			continue
+		}
+		next, err := e.policy.Cancel(ctx, e.request)
+		if err != nil {
+			break
+		}
+		turns = append(turns, next...)
+	}
+	c.hint(ctx, turns)
+}
+
+// hint re-times the tasks that may come earlier than they were told, and tells the
+// pools. Without it they come at the instants that they were told.
+func (c *Client) hint(ctx context.Context, turns []throttle.Turn) {
+	byQueue := make(map[string][]luascripts.Retiming)
+	first := make(map[string]time.Duration)
+	for _, t := range turns {
+		queue, id, ok := luascripts.TaskOf(t.Job)
+		if !ok {
+			continue // somebody who blocks in an Acquire: it looks for itself
+		}
+		if known, ok := first[queue]; !ok || t.Wait < known {
+			first[queue] = t.Wait
+		}
+		byQueue[queue] = append(byQueue[queue], luascripts.Retiming{ID: id, At: t.At})
+	}
+	for queue, tasks := range byQueue {
+		for rest := tasks; len(rest) > 0; {
+			n := min(len(rest), luascripts.RetimeMax)
+			if _, err := luascripts.Retime(ctx, c.rdb, c.keys(queue), true, rest[:n]); err != nil {
+				return
+			}
+			rest = rest[n:]
+		}
+		if luascripts.Tell(ctx, c.rdb, c.keys(queue), first[queue]) != nil {
+			return
+		}
+	}
+}
