@@ -99,6 +99,22 @@ var (
 		"our-call": func(ctx context.Context, c *Client, payload []byte, opt asynq.Option) (*asynq.TaskInfo, error) {
 			return c.Enqueue(ctx, NewTask("sms:send", payload), opt)
 		},
+		"many-task": func(ctx context.Context, c *Client, payload []byte, opt asynq.Option) (*asynq.TaskInfo, error) {
+			r := c.EnqueueMany(ctx, []*Task{NewTask("sms:send", payload, opt)})[0]
+			return r.Info, r.Err
+		},
+		"many-call": func(ctx context.Context, c *Client, payload []byte, opt asynq.Option) (*asynq.TaskInfo, error) {
+			r := c.EnqueueMany(ctx, []*Task{NewTask("sms:send", payload)}, opt)[0]
+			return r.Info, r.Err
+		},
+		"booked": func(ctx context.Context, c *Client, payload []byte, opt asynq.Option) (*asynq.TaskInfo, error) {
+			switch opt.Type() {
+			case asynq.ProcessAtOpt, asynq.ProcessInOpt, asynq.GroupOpt: // not for a booking
+				return c.Enqueue(ctx, NewTask("sms:send", payload), opt)
+			}
+			b, err := c.Book(ctx, NewTask("sms:send", payload), opt)
+			return b.Info, err
+		},
 	}
 )
 

@@ -232,11 +232,11 @@ func TestEnqueueTellsTheFirstInstant(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []time.Duration{2 * time.Second, 0, 5 * time.Second} {
-		m, err := sub.ReceiveMessage(t.Context())
+		m, err := sub.ReceiveTimeout(t.Context(), 10*time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := Told(m.Payload); got != want || err != nil {
+		if got, err := Told(m.(*redis.Message).Payload); got != want || err != nil {
 			t.Errorf("told %v, %v, want %v", got, err, want)
 		}
 	}

@@ -1,0 +1,320 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
+)
+
+// producer is a client that books, on a connection of its own.
+func (r *rig) producer(cfg throttle.Config, policies ...queue.Policy) *queue.Client {
+	r.Helper()
+	c, err := queue.NewClientWith(r.srv.Client(r.T), cfg, policies...)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return c
+}
+
+// tasks are n tasks to one phone, named by a prefix.
+func tasksTo(typ, phone, prefix string, n int) []*queue.Task {
+	tasks := make([]*queue.Task, n)
+	for i := range tasks {
+		tasks[i] = queue.NewTask(typ, []byte(to(phone)), asynq.TaskID(fmt.Sprintf("%s%03d", prefix, i)))
+	}
+	return tasks
+}
+
+// wantBooked fails for what was not booked.
+func wantBooked(t *testing.T, results []queue.Result) {
+	t.Helper()
+	for i, r := range results {
+		if r.Err != nil {
+			t.Fatalf("booking %d: %v", i, r.Err)
+		}
+	}
+}
+
+// A backlog of 100 jobs on one key from two clients at once: in the order of the line,
+// never too early, and each is taken by a worker once.
+func TestBookedBacklogIsAdmittedOnce(t *testing.T) {
+	t.Parallel()
+	const n, window = 100, 100 * ms
+	r, seen := newRig(t), &runs{}
+	policy := phone("sms", window)
+	pool, _ := r.start(seen.handler(), policies(policy))
+	var wg sync.WaitGroup
+	results := make([][]queue.Result, 2)
+	for i := range results {
+		c, tasks := r.producer(throttle.Config{}, policy), tasksTo("sms", "+1", fmt.Sprint("c", i, "-"), n/2)
+		wg.Go(func() { results[i] = c.BookMany(t.Context(), tasks) })
+	}
+	wg.Wait()
+	all := slices.Concat(results...)
+	wantBooked(t, all)
+	slices.SortFunc(all, func(a, b queue.Result) int { return a.At.Compare(b.At) })
+	for i, b := range all {
+		if want := all[0].At.Add(time.Duration(i) * window); b.At.Sub(want).Abs() > 50*ms {
+			t.Errorf("%s is booked %v after the first, want %v", b.Info.ID, b.At.Sub(all[0].At), want.Sub(all[0].At))
+		}
+	}
+	seen.ran(t, n)
+	var want []string
+	for _, b := range all {
+		want = append(want, b.Info.ID)
+	}
+	if got := seen.ids(); !slices.Equal(got, want) {
+		t.Errorf("they ran in the order %v, want %v", got, want)
+	}
+	r.wantGaps(seen, window)
+	r.eventually("all done", func() bool { return r.queueInfo().ProcessedTotal == n })
+	r.wantQueue(n, 0, 0)
+	if s := pool.Stats(); s.Admissions > n*105/100 {
+		t.Errorf("%d admissions for %d jobs, want at most 1.05 each; %+v", s.Admissions, n, s)
+	} else {
+		t.Logf("%d admissions, %d deferred, %d checks, %d moved, lateness p99 %v", s.Admissions, s.Deferred, s.WakeChecks, s.Moved, s.LatenessP99)
+	}
+	if total := seen.all()[n-1].at.Sub(seen.all()[0].at); total > (n-1)*window*105/100 {
+		t.Errorf("%d jobs took %v, want %v", n, total, (n-1)*window)
+	}
+}
+
+// A booking that comes before all others is not left to the next look.
+func TestPoolHearsOfABooking(t *testing.T) {
+	t.Parallel()
+	r, seen := newRig(t), &runs{}
+	policy := phone("sms", 300*ms)
+	r.start(seen.handler(), policies(policy))
+	r.eventually("the pool listens", func() bool {
+		return r.rdb.PubSubNumSub(t.Context(), "hw:{default}:due").Val()["hw:{default}:due"] == 1
+	})
+	c := r.producer(throttle.Config{}, policy)
+	for i := range 3 {
+		phone := fmt.Sprint("+", i)
+		wantBooked(t, c.BookMany(t.Context(), tasksTo("sms", phone, phone+"-", 2)))
+		seen.ran(t, 2*(i+1))
+	}
+	for _, n := range seen.all() {
+		if late := n.at.Sub(n.grant.At); late > 200*ms {
+			t.Errorf("%s ran %v late", n.id, late)
+		}
+		if n.grant.Promised.IsZero() {
+			t.Errorf("%s had no place in the line, want the one that was booked", n.id)
+		}
+	}
+}
+
+// Two pools, and the first instants spread over many keys with a provider on top.
+func TestBookedUnderSeveralRules(t *testing.T) {
+	t.Parallel()
+	r, seen := newRig(t), &runs{}
+	policy := queue.Policy{Type: "sms", Rules: []queue.Rule{
+		{Name: "phone", Limit: throttle.Sliding(1, time.Second), Key: queue.MustJSONKey("$.to")},
+		{Name: "provider", Limit: throttle.Sliding(5, 200*ms), Key: queue.ConstantKey("acme")},
+	}}
+	var pools []*worker.Pool
+	for range 2 {
+		p, _ := r.startOn(r.srv.Client(t), seen.handler(), policies(policy))
+		pools = append(pools, p)
+	}
+	var tasks []*queue.Task
+	for i := range 60 {
+		tasks = append(tasks, queue.NewTask("sms", []byte(to(fmt.Sprint("+", i%20)))))
+	}
+	results := r.producer(throttle.Config{}, policy).BookMany(t.Context(), tasks)
+	wantBooked(t, results)
+	rules := map[string]int{}
+	for _, b := range results {
+		rules[b.Rule]++
+	}
+	if rules["provider"] != 15 || rules["phone"] != 40 || rules[""] != 5 {
+		t.Errorf("they wait for %v, want 40 for their phones, 15 for the provider, and 5 that may run", rules)
+	}
+	seen.ran(t, len(tasks))
+	byPhone, all := map[string][]time.Time{}, []time.Time{}
+	for _, n := range seen.all() {
+		byPhone[n.payload] = append(byPhone[n.payload], n.grant.At)
+		all = append(all, n.grant.At)
+	}
+	for _, at := range byPhone {
+		wantAtMost(t, at, 1, time.Second)
+	}
+	wantAtMost(t, all, 5, 200*ms)
+	admissions := int64(0)
+	for _, p := range pools {
+		admissions += p.Stats().Admissions
+	}
+	t.Logf("%d admissions for %d jobs", admissions, len(tasks))
+	if admissions > 2*int64(len(tasks)) {
+		t.Errorf("%d admissions for %d jobs under two rules, want at most two each", admissions, len(tasks))
+	}
+}
+
+// wantAtMost holds grants against a sliding limit.
+func wantAtMost(t *testing.T, at []time.Time, n int, window time.Duration) {
+	t.Helper()
+	slices.SortFunc(at, time.Time.Compare)
+	for i := n; i < len(at); i++ {
+		if gap := at[i].Sub(at[i-n]); gap < window {
+			t.Errorf("%d grants within %v, want at most %d in %v", n+1, gap, n, window)
+		}
+	}
+}
+
+// An asynq server that knows nothing of limits runs what was booked.
+func TestPlainServerRunsWhatWasBooked(t *testing.T) {
+	t.Parallel()
+	r, seen := newRig(t), &runs{}
+	policy := phone("sms", 300*ms)
+	wantBooked(t, r.producer(throttle.Config{}, policy).BookMany(t.Context(), tasksTo("sms", "+1", "t", 3)))
+	srv := asynq.NewServerFromRedisClient(r.srv.Client(t), asynq.Config{Concurrency: 2, DelayedTaskCheckInterval: 100 * ms, TaskCheckInterval: 50 * ms, LogLevel: asynq.ErrorLevel})
+	if err := srv.Start(seen.handler()); err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Shutdown()
+	seen.ran(t, 3)
+	r.eventually("all done", func() bool { return r.queueInfo().ProcessedTotal == 3 })
+	r.wantQueue(3, 0, 0)
+}
+
+// dying is the connection of a process that dies when it is about to enqueue.
+type dying struct {
+	redis.UniversalClient
+	dead atomic.Bool
+}
+
+var errDead = errors.New("the process is dead")
+
+func (c *dying) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	if c.dead.Load() || slices.ContainsFunc(keys, func(k string) bool { return strings.Contains(k, ":sent:") }) {
+		c.dead.Store(true)
+		return redis.NewCmdResult(nil, errDead)
+	}
+	return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
+}
+
+// A process dies between its bookings and the enqueueing. Its places fall out of the
+// line: who stands behind them comes when it was told, and nothing breaks the limit.
+func TestProducerDiesBeforeItEnqueues(t *testing.T) {
+	t.Parallel()
+	const n, window = 10, 100 * ms
+	r, seen := newRig(t), &runs{}
+	policy := phone("sms", window)
+	dead, err := queue.NewClient(&dying{UniversalClient: r.rdb}, policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, b := range dead.BookMany(t.Context(), tasksTo("sms", "+1", "dead", n)) {
+		if !errors.Is(b.Err, errDead) {
+			t.Errorf("booking %d: %v, want the end", i, b.Err)
+		}
+	}
+	limiter := r.limiter("sms", throttle.Sliding(1, window))
+	if got := r.peek(limiter, "+1").Waiting; got != n {
+		t.Fatalf("%d wait in the line, want the %d that nobody enqueued", got, n)
+	}
+	results := r.producer(throttle.Config{}, policy).BookMany(t.Context(), tasksTo("sms", "+1", "t", n))
+	wantBooked(t, results)
+	pool, _ := r.start(seen.handler(), policies(policy))
+	seen.ran(t, n)
+	r.wantGaps(seen, window)
+	for i, b := range results {
+		run := seen.first(b.Info.ID)
+		if late := run.grant.At.Sub(b.At); late > 300*ms {
+			t.Errorf("%s was granted %v after what it was told", b.Info.ID, late)
+		}
+		if got := seen.ids()[i]; got != b.Info.ID {
+			t.Errorf("run %d is %s, want %s", i, got, b.Info.ID)
+		}
+	}
+	r.eventually("an empty line", func() bool { return r.peek(limiter, "+1").Waiting == 0 })
+	t.Logf("%d admissions for %d jobs", pool.Stats().Admissions, n)
+}
+
+// An operator deletes what was booked, or runs it now: the line goes on.
+func TestOperatorActsOnBookings(t *testing.T) {
+	t.Parallel()
+	const window = 300 * ms
+	r, seen := newRig(t), &runs{}
+	policy := phone("sms", window)
+	wantBooked(t, r.producer(throttle.Config{}, policy).BookMany(t.Context(), tasksTo("sms", "+1", "t", 6)))
+	if err := r.insp.DeleteTask("default", "t001"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.insp.ArchiveTask("default", "t002"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.insp.RunTask("default", "t004"); err != nil { // not before its turn
+		t.Fatal(err)
+	}
+	r.start(seen.handler(), policies(policy))
+	seen.ran(t, 4)
+	if got, want := seen.ids(), []string{"t000", "t003", "t004", "t005"}; !slices.Equal(got, want) {
+		t.Errorf("they ran in the order %v, want %v", got, want)
+	}
+	r.wantGaps(seen, window)
+	limiter := r.limiter("sms", throttle.Sliding(1, window))
+	r.eventually("an empty line", func() bool { return r.peek(limiter, "+1").Waiting == 0 })
+}
+
+// A limit that changes re-plans what was booked at enqueue, too.
+func TestChangedLimitMovesBookings(t *testing.T) {
+	t.Parallel()
+	r, seen := newRig(t), &runs{}
+	policy := phone("sms", time.Hour)
+	pool, _ := r.start(seen.handler(), policies(policy))
+	wantBooked(t, r.producer(throttle.Config{}, policy).BookMany(t.Context(), tasksTo("sms", "+1", "t", 5)))
+	seen.ran(t, 1)
+	if err := pool.Limiter("sms").SetLimit(t.Context(), throttle.Sliding(1, 200*ms)); err != nil {
+		t.Fatal(err)
+	}
+	seen.ran(t, 5)
+	if got := seen.ids(); !slices.IsSorted(got) {
+		t.Errorf("they ran in the order %v", got)
+	}
+	r.wantGaps(seen, 200*ms)
+}
+
+// A task of another queue, unique, with all of asynq's options, is booked, woken and
+// run once; its lock is free after that.
+func TestBookedUniqueTask(t *testing.T) {
+	t.Parallel()
+	r, seen := newRig(t), &runs{}
+	policy := phone("sms", 400*ms)
+	cfg := policies(policy)
+	cfg.Asynq.Queues = map[string]int{"mail": 1}
+	r.start(seen.handler(), cfg)
+	c := r.producer(throttle.Config{}, policy)
+	opts := []asynq.Option{asynq.Queue("mail"), asynq.MaxRetry(0), asynq.Timeout(time.Minute), asynq.Retention(time.Minute)}
+	wantBooked(t, c.BookMany(t.Context(), tasksTo("sms", "+1", "t", 2), opts...))
+	unique := queue.NewTask("sms", []byte(to("+1")), append(opts, asynq.Unique(time.Hour), asynq.TaskID("u"))...)
+	if _, err := c.Book(t.Context(), unique); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Book(t.Context(), unique, asynq.TaskID("v")); !errors.Is(err, asynq.ErrDuplicateTask) {
+		t.Errorf("Book of the same = %v, want ErrDuplicateTask", err)
+	}
+	seen.ran(t, 3)
+	r.wantGaps(seen, 400*ms)
+	r.eventually("kept as completed", func() bool {
+		info, err := r.insp.GetTaskInfo("mail", "u")
+		return err == nil && info.State == asynq.TaskStateCompleted && info.Retried == 0 && info.MaxRetry == 0
+	})
+	if _, err := c.Book(t.Context(), unique, asynq.TaskID("w")); err != nil {
+		t.Errorf("Book after it ran = %v, want the lock to be free", err)
+	}
+	seen.ran(t, 4)
+}
