@@ -28,6 +28,11 @@ type Booking struct {
 // [Config.WhenAway] decides without Redis, one by one.
 func BookMany(ctx context.Context, rdb redis.UniversalClient, wishes []Wish) []Booking {
 	out := make([]Booking, len(wishes))
+	if len(wishes) == 1 { // with those of other goroutines, if there are any
+		d, err := wishes[0].Policy.Book(ctx, wishes[0].Request)
+		out[0] = Booking{d, err}
+		return out
+	}
 	var crowd []*companion
 	weight := 0
 	send := func() {
@@ -44,7 +49,7 @@ func BookMany(ctx context.Context, rdb redis.UniversalClient, wishes []Wish) []B
 			*c.out = c.answer(ctx)
 			continue
 		}
-		w := (&passenger{AcquireArgs: &c.call}).weight()
+		w := weightOf(&c.call)
 		if len(crowd) > 0 && weight+w > luascripts.CallsMax {
 			send()
 		}

@@ -57,11 +57,11 @@ func (p *passenger) land(answer luascripts.Answer) {
 	close(p.landed)
 }
 
-// weight is how much of one script's work a call is: 1 for a rule and a permit.
-func (p *passenger) weight() int {
-	w := len(p.Parts)
-	for i := range p.Parts {
-		w += p.Parts[i].Cost / 128
+// weightOf is how much of one script's work a call is: 1 for a rule and a permit.
+func weightOf(a *luascripts.AcquireArgs) int {
+	w := len(a.Parts)
+	for i := range a.Parts {
+		w += a.Parts[i].Cost / 128
 	}
 	return w
 }
@@ -111,7 +111,7 @@ func (m *merger) board() []*passenger {
 	defer m.mu.Unlock()
 	n, weight := 0, 0
 	for n < len(m.waiting) {
-		weight += m.waiting[n].weight()
+		weight += weightOf(m.waiting[n].AcquireArgs)
 		if n > 0 && weight > luascripts.CallsMax {
 			break
 		}

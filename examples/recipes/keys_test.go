@@ -24,6 +24,7 @@ var generalised = strings.NewReplacer("{+15550100}", "{<id>}", "{acme}", "{<id>}
 
 var (
 	policyHash = regexp.MustCompile(`:turns:[0-9a-f]{16}$`)
+	callToken  = regexp.MustCompile(`:sent:[0-9a-f]{16}$`)
 	keyRow     = regexp.MustCompile("(?m)^\\| `(hw:[^`]+)` \\| ([a-z ]+) \\|")
 	redisType  = map[string]string{"sorted set": "zset", "string": "string", "hash": "hash"}
 )
@@ -51,7 +52,8 @@ func TestRedisKeys(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, key := range keys {
-				name := generalised.Replace(policyHash.ReplaceAllString(key, ":turns:<policy>"))
+				name := callToken.ReplaceAllString(policyHash.ReplaceAllString(key, ":turns:<policy>"), ":sent:<call>")
+				name = generalised.Replace(name)
 				seen[name] = b.rdb.Type(t.Context(), key).Val()
 			}
 		}
@@ -66,6 +68,9 @@ func TestRedisKeys(t *testing.T) {
 		b.enqueue("sms:send", "b", `{"to":"+15550100"}`)
 		b.enqueue("sms:ad", "ad", `{"to":"+15550100"}`)
 		b.enqueue("sms:send", "off", `{"to":"+15550101"}`)
+		if _, err := b.client.Book(t.Context(), queue.NewTask("sms:send", []byte(`{"to":"+15550100"}`))); err != nil {
+			t.Fatal(err)
+		}
 		provider := b.pool.Limiter("provider")
 		if _, err := provider.CloseRule(t.Context(), time.Minute); err != nil {
 			t.Fatal(err)
