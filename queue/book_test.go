@@ -584,3 +584,30 @@ func TestBookManyMovesUpBehindARefusal(t *testing.T) {
 		}
 	}
 }
+
+// On Redis Cluster each queue and each key has its slot.
+func TestManyOnCluster(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.StartCluster(t, 3)
+	c := newClient(t, rdb, perMinute())
+	var tasks []*Task
+	for i := range 30 {
+		tasks = append(tasks, smsTo(fmt.Sprint("+", i%10), asynq.Queue(fmt.Sprint("q", i%3)), asynq.TaskID(fmt.Sprint(i))))
+	}
+	for i, r := range c.BookMany(t.Context(), tasks) {
+		if wait := time.Duration(i/10) * time.Minute; r.Err != nil || (r.Wait-wait).Abs() > 5*time.Second {
+			t.Errorf("booking %d = %+v, %v, want it in %v", i, r.Booked, r.Err, wait)
+		}
+	}
+	for i, r := range c.EnqueueMany(t.Context(), tasks) {
+		if !errors.Is(r.Err, asynq.ErrTaskIDConflict) {
+			t.Errorf("task %d again = %v, want a conflict", i, r.Err)
+		}
+	}
+	insp := asynq.NewInspectorFromRedisClient(rdb)
+	for i := range tasks {
+		if _, err := insp.GetTaskInfo(fmt.Sprint("q", i%3), fmt.Sprint(i)); err != nil {
+			t.Errorf("task %d: %v", i, err)
+		}
+	}
+}

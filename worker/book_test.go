@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/worker"
@@ -317,4 +319,52 @@ func TestBookedUniqueTask(t *testing.T) {
 		t.Errorf("Book after it ran = %v, want the lock to be free", err)
 	}
 	seen.ran(t, 4)
+}
+
+// Every third answer to a producer is lost. Its Redis client asks again, and all is
+// booked, enqueued and run once.
+func TestBookedThroughLostReplies(t *testing.T) {
+	t.Parallel()
+	const n, window = 30, 50 * ms
+	r, seen := newRig(t), &runs{}
+	policy := phone("sms", window)
+	pool, _ := r.start(seen.handler(), policies(policy))
+	proxy := redistest.NewProxy(t, r.srv.Addr())
+	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	c, err := queue.NewClient(rdb, policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests := 0
+	proxy.CutReplies(func(request []byte) bool {
+		if !bytes.Contains(request, []byte("evalsha")) {
+			return false
+		}
+		requests++
+		return requests%3 != 0
+	})
+	tasks := tasksTo("sms", "+1", "t", n)
+	var results []queue.Result
+	for i := 0; i < n; i += 3 {
+		results = append(results, c.BookMany(t.Context(), tasks[i:i+3])...)
+	}
+	proxy.CutReplies(nil)
+	wantBooked(t, results)
+	if proxy.Cuts() < n/3 {
+		t.Errorf("%d answers were lost, want more", proxy.Cuts())
+	}
+	seen.ran(t, n)
+	r.eventually("all done", func() bool { return r.queueInfo().ProcessedTotal == n })
+	for _, task := range results {
+		if got := seen.count(task.Info.ID); got != 1 {
+			t.Errorf("%s ran %d times, want once", task.Info.ID, got)
+		}
+	}
+	if got := seen.ids(); !slices.IsSorted(got) {
+		t.Errorf("they ran in the order %v", got)
+	}
+	r.wantGaps(seen, window)
+	r.wantQueue(n, 0, 0)
+	t.Logf("%d answers lost, %d admissions for %d jobs", proxy.Cuts(), pool.Stats().Admissions, n)
 }
