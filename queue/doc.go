@@ -16,6 +16,13 @@
 //	task := queue.NewTask("sms:send", payload, asynq.MaxRetry(3))
 //	info, err := client.Enqueue(ctx, task)
 //
+// # Booking at enqueue
+//
+// [Client.Book] takes a place in the line of the task's key before it enqueues the task,
+// and tells its instant; a worker then takes the task once, and what would come too late
+// is refused. [Client.BookMany] and [Client.EnqueueMany] take many tasks with few calls
+// to Redis.
+//
 // # Policy files
 //
 // [ReadPolicies] and [ReadPolicyFiles] read the same policies from YAML, with
@@ -42,7 +49,7 @@
 // [CostFunc] or [ZoneFunc] is reachable with errors.As, and its text is not ours.
 //
 // This package does not decide whether a task may run now: package throttle
-// does, when a pool asks. It does not hold back what a plain asynq client
+// does, when a pool asks, and when a client books. It does not hold back what a plain asynq client
 // enqueues; the pool refuses that with the same [DemandError], and a cost above
 // the limit in force with a throttle.ExceedsLimitError.
 package queue

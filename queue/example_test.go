@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
@@ -106,4 +107,80 @@ policies:
 	// queue: policy file "policies.yaml", line 3, column 18: throttle: invalid limit: "1/60x": window "60x", want a duration such as 60s, 1h30m or 7d; right is for example "1/60s"
 	// queue: policy file "policies.yaml", line 4, column 3: rule "spare": no policy lists it
 	// queue: policy file "policies.yaml", line 6, column 29: no rule "provider" in this file
+}
+
+// Three messages to one phone: one goes now, one in a minute, and the third would come
+// later than its sender waits for.
+func ExampleClient_Book() {
+	server := miniredis.NewMiniRedis() // yours is a Redis that your pools are on
+	if err := server.Start(); err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer server.Close()
+	server.SetTime(time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC))
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+
+	client, err := queue.NewClient(rdb, queue.Policy{
+		Type:  "sms:send",
+		Rules: []queue.Rule{{Name: "sms-per-phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")}},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for range 3 {
+		task := queue.NewTask("sms:send", []byte(`{"to":"13612345678"}`))
+		b, err := client.Book(context.Background(), task, queue.MaxWait(90*time.Second))
+		if err != nil {
+			fmt.Println(err, errors.Is(err, throttle.ErrTooLate))
+			continue
+		}
+		fmt.Printf("%v, %v, waits %v for %q\n", b.Info.State, b.At.UTC().Format(time.TimeOnly), b.Wait, b.Rule)
+	}
+	// Output:
+	// pending, 08:00:00, waits 0s for ""
+	// scheduled, 08:01:00, waits 1m0s for "sms-per-phone"
+	// queue: book "sms:send": throttle: rule "sms-per-phone" admits in 2m0s at the earliest, only 1m30s are left true
+}
+
+// Each of many fails by itself, and all are answered in their order.
+func ExampleClient_BookMany() {
+	server := miniredis.NewMiniRedis()
+	if err := server.Start(); err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+
+	client, err := queue.NewClient(rdb, queue.Policy{
+		Type:  "sms:send",
+		Rules: []queue.Rule{{Name: "sms-per-phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")}},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	tasks := []*queue.Task{
+		queue.NewTask("sms:send", []byte(`{"to":"13612345678"}`), asynq.TaskID("order-1")),
+		queue.NewTask("sms:send", []byte(`{"phone":"13612345678"}`), asynq.TaskID("order-2")),
+		queue.NewTask("sms:send", []byte(`{"to":"13612345678"}`), asynq.TaskID("order-1")),
+	}
+	for i, r := range client.BookMany(context.Background(), tasks) {
+		switch {
+		case errors.Is(r.Err, asynq.ErrTaskIDConflict):
+			fmt.Println(i, "is enqueued already")
+		case r.Err != nil:
+			fmt.Println(i, r.Err)
+		default:
+			fmt.Println(i, r.Info.ID, r.Info.State)
+		}
+	}
+	// Output:
+	// 0 order-1 pending
+	// 1 queue: task type "sms:send", rule "sms-per-phone": the key function failed: $.to is missing
+	// 2 is enqueued already
 }

@@ -22,20 +22,20 @@ import (
 )
 
 // producer is a client that books, on a connection of its own.
-func (r *rig) producer(cfg throttle.Config, policies ...queue.Policy) *queue.Client {
+func (r *rig) producer(policies ...queue.Policy) *queue.Client {
 	r.Helper()
-	c, err := queue.NewClientWith(r.srv.Client(r.T), cfg, policies...)
+	c, err := queue.NewClient(r.srv.Client(r.T), policies...)
 	if err != nil {
 		r.Fatal(err)
 	}
 	return c
 }
 
-// tasks are n tasks to one phone, named by a prefix.
-func tasksTo(typ, phone, prefix string, n int) []*queue.Task {
+// smsTo are n tasks to one phone, named by a prefix.
+func smsTo(phone, prefix string, n int) []*queue.Task {
 	tasks := make([]*queue.Task, n)
 	for i := range tasks {
-		tasks[i] = queue.NewTask(typ, []byte(to(phone)), asynq.TaskID(fmt.Sprintf("%s%03d", prefix, i)))
+		tasks[i] = queue.NewTask("sms", []byte(to(phone)), asynq.TaskID(fmt.Sprintf("%s%03d", prefix, i)))
 	}
 	return tasks
 }
@@ -61,7 +61,7 @@ func TestBookedBacklogIsAdmittedOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	results := make([][]queue.Result, 2)
 	for i := range results {
-		c, tasks := r.producer(throttle.Config{}, policy), tasksTo("sms", "+1", fmt.Sprint("c", i, "-"), n/2)
+		c, tasks := r.producer(policy), smsTo("+1", fmt.Sprint("c", i, "-"), n/2)
 		wg.Go(func() { results[i] = c.BookMany(t.Context(), tasks) })
 	}
 	wg.Wait()
@@ -103,10 +103,10 @@ func TestPoolHearsOfABooking(t *testing.T) {
 	r.eventually("the pool listens", func() bool {
 		return r.rdb.PubSubNumSub(t.Context(), "hw:{default}:due").Val()["hw:{default}:due"] == 1
 	})
-	c := r.producer(throttle.Config{}, policy)
+	c := r.producer(policy)
 	for i := range 3 {
 		phone := fmt.Sprint("+", i)
-		wantBooked(t, c.BookMany(t.Context(), tasksTo("sms", phone, phone+"-", 2)))
+		wantBooked(t, c.BookMany(t.Context(), smsTo(phone, phone+"-", 2)))
 		seen.ran(t, 2*(i+1))
 	}
 	for _, n := range seen.all() {
@@ -136,7 +136,7 @@ func TestBookedUnderSeveralRules(t *testing.T) {
 	for i := range 60 {
 		tasks = append(tasks, queue.NewTask("sms", []byte(to(fmt.Sprint("+", i%20)))))
 	}
-	results := r.producer(throttle.Config{}, policy).BookMany(t.Context(), tasks)
+	results := r.producer(policy).BookMany(t.Context(), tasks)
 	wantBooked(t, results)
 	rules := map[string]int{}
 	for _, b := range results {
@@ -181,7 +181,7 @@ func TestPlainServerRunsWhatWasBooked(t *testing.T) {
 	t.Parallel()
 	r, seen := newRig(t), &runs{}
 	policy := phone("sms", 300*ms)
-	wantBooked(t, r.producer(throttle.Config{}, policy).BookMany(t.Context(), tasksTo("sms", "+1", "t", 3)))
+	wantBooked(t, r.producer(policy).BookMany(t.Context(), smsTo("+1", "t", 3)))
 	srv := asynq.NewServerFromRedisClient(r.srv.Client(t), asynq.Config{Concurrency: 2, DelayedTaskCheckInterval: 100 * ms, TaskCheckInterval: 50 * ms, LogLevel: asynq.ErrorLevel})
 	if err := srv.Start(seen.handler()); err != nil {
 		t.Fatal(err)
@@ -219,7 +219,7 @@ func TestProducerDiesBeforeItEnqueues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, b := range dead.BookMany(t.Context(), tasksTo("sms", "+1", "dead", n)) {
+	for i, b := range dead.BookMany(t.Context(), smsTo("+1", "dead", n)) {
 		if !errors.Is(b.Err, errDead) {
 			t.Errorf("booking %d: %v, want the end", i, b.Err)
 		}
@@ -228,7 +228,7 @@ func TestProducerDiesBeforeItEnqueues(t *testing.T) {
 	if got := r.peek(limiter, "+1").Waiting; got != n {
 		t.Fatalf("%d wait in the line, want the %d that nobody enqueued", got, n)
 	}
-	results := r.producer(throttle.Config{}, policy).BookMany(t.Context(), tasksTo("sms", "+1", "t", n))
+	results := r.producer(policy).BookMany(t.Context(), smsTo("+1", "t", n))
 	wantBooked(t, results)
 	pool, _ := r.start(seen.handler(), policies(policy))
 	seen.ran(t, n)
@@ -252,7 +252,7 @@ func TestOperatorActsOnBookings(t *testing.T) {
 	const window = 300 * ms
 	r, seen := newRig(t), &runs{}
 	policy := phone("sms", window)
-	wantBooked(t, r.producer(throttle.Config{}, policy).BookMany(t.Context(), tasksTo("sms", "+1", "t", 6)))
+	wantBooked(t, r.producer(policy).BookMany(t.Context(), smsTo("+1", "t", 6)))
 	if err := r.insp.DeleteTask("default", "t001"); err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestChangedLimitMovesBookings(t *testing.T) {
 	r, seen := newRig(t), &runs{}
 	policy := phone("sms", time.Hour)
 	pool, _ := r.start(seen.handler(), policies(policy))
-	wantBooked(t, r.producer(throttle.Config{}, policy).BookMany(t.Context(), tasksTo("sms", "+1", "t", 5)))
+	wantBooked(t, r.producer(policy).BookMany(t.Context(), smsTo("+1", "t", 5)))
 	seen.ran(t, 1)
 	if err := pool.Limiter("sms").SetLimit(t.Context(), throttle.Sliding(1, 200*ms)); err != nil {
 		t.Fatal(err)
@@ -299,9 +299,9 @@ func TestBookedUniqueTask(t *testing.T) {
 	cfg := policies(policy)
 	cfg.Asynq.Queues = map[string]int{"mail": 1}
 	r.start(seen.handler(), cfg)
-	c := r.producer(throttle.Config{}, policy)
+	c := r.producer(policy)
 	opts := []asynq.Option{asynq.Queue("mail"), asynq.MaxRetry(0), asynq.Timeout(time.Minute), asynq.Retention(time.Minute)}
-	wantBooked(t, c.BookMany(t.Context(), tasksTo("sms", "+1", "t", 2), opts...))
+	wantBooked(t, c.BookMany(t.Context(), smsTo("+1", "t", 2), opts...))
 	unique := queue.NewTask("sms", []byte(to("+1")), append(opts, asynq.Unique(time.Hour), asynq.TaskID("u"))...)
 	if _, err := c.Book(t.Context(), unique); err != nil {
 		t.Fatal(err)
@@ -344,7 +344,7 @@ func TestBookedThroughLostReplies(t *testing.T) {
 		requests++
 		return requests%3 != 0
 	})
-	tasks := tasksTo("sms", "+1", "t", n)
+	tasks := smsTo("+1", "t", n)
 	var results []queue.Result
 	for i := 0; i < n; i += 3 {
 		results = append(results, c.BookMany(t.Context(), tasks[i:i+3])...)

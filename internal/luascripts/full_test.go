@@ -62,12 +62,25 @@ func TestPitfall36FullRedis(t *testing.T) {
 	// The texts are known before memory runs out.
 	must(Cancel(ctx, rdb, CancelArgs{Parts: one(limit("other"), n, 1), Token: 9}))
 	must(Wake(ctx, rdb, q, []string{"nobody"}, start, false))
+	must(Enqueue(ctx, rdb, q, 9, []EnqueueTask{{ID: "late", Token: 9, Since: 1}}))
 	must(Peek(ctx, rdb, limit("used"), PeekArgs{Numbers: n, Cost: 1, Most: 10}))
 	must(Reset(ctx, rdb, limit("other"), n))
 	var full filler
 	full.fill(t, raw)
 
 	before := content(t, raw)
+	for name, task := range map[string]EnqueueTask{
+		"a task to run":         {ID: "new", Token: 1, Message: []byte("m"), Since: 1},
+		"a task with a lock":    {ID: "new", Token: 1, Message: []byte("m"), Since: 1, Unique: "asynq:{default}:unique:x", Lock: time.Minute},
+		"a task that is booked": {ID: "new", Token: 1, Message: []byte("m"), At: start, For: "x"},
+	} {
+		if codes, err := Enqueue(ctx, rdb, q, 1, []EnqueueTask{task}); !strings.Contains(fmt.Sprint(err), "OOM") {
+			t.Errorf("%s = %v, %v, want OOM", name, codes, err)
+		}
+		if after := content(t, raw); !maps.Equal(before, after) {
+			t.Fatalf("%s changed %q to %q, want nothing changed", name, before, after)
+		}
+	}
 	for name, call := range map[string]func() (AcquireReply, error){
 		"a grant on a new key":         func() (AcquireReply, error) { return ask("new", "x", 11, 1, Grant) },
 		"a try on a new key":           func() (AcquireReply, error) { return ask("new", "", 12, 1, Try) },
