@@ -68,7 +68,10 @@ func (c *Client) many(ctx context.Context, m manner, tasks []*Task, opts []asynq
 	for i, task := range tasks {
 		e, err := c.prepare(ctx, m, task, opts)
 		switch {
-		case errors.Is(err, errUncaught) && m.alone && away == nil:
+		case errors.Is(err, errUncaught) && m.alone && away != nil:
+			results[i].Err = fmt.Errorf("queue: %s %q: not tried: %w", m.verb, task.typ, away)
+			continue
+		case errors.Is(err, errUncaught) && m.alone:
 			results[i].Info, results[i].Err = c.Enqueue(ctx, task, opts...)
 			continue
 		case err != nil:

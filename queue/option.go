@@ -63,7 +63,8 @@ func (o maxWaitOption) Value() any             { return time.Duration(o) }
 // bookingOptions are those of a task to be booked.
 type bookingOptions struct {
 	maxWait time.Duration // as in throttle.Request
-	named   bool          // there may be another like it: it has an id of its own, or is unique
+	id      bool          // the user named it
+	named   bool          // there may be another like it: the user named it, or it is unique
 }
 
 // checkBooking is [checkOptions] for a task to be booked.
@@ -83,7 +84,9 @@ func checkBooking(opts []asynq.Option) (bookingOptions, error) {
 			continue
 		}
 		switch opt.Type() {
-		case asynq.TaskIDOpt, asynq.UniqueOpt:
+		case asynq.TaskIDOpt:
+			b.id, b.named = true, true
+		case asynq.UniqueOpt:
 			b.named = true
 		case asynq.ProcessAtOpt, asynq.ProcessInOpt:
 			errs = append(errs, &OptionError{Option: opt.String(), Reason: "a task that is booked starts when its limits let it"})

@@ -88,7 +88,7 @@ func (c *Client) takePlaces(ctx context.Context, entries []*newcomer) (away erro
 			}
 			continue
 		}
-		e.own = b.Promised.IsZero()
+		e.own = !e.options.id || b.Promised.IsZero()
 		e.placed(b.Decision)
 	}
 	c.hint(ctx, turns)
