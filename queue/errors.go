@@ -22,6 +22,8 @@ var (
 	ErrNoZone = errors.New("queue: no time zone")
 	// ErrInvalidOption: asynq would alter or drop an option. See [OptionError].
 	ErrInvalidOption = errors.New("queue: invalid option")
+	// ErrInvalidCron: a cron spec can't be read. See [CronError].
+	ErrInvalidCron = errors.New("queue: invalid cron spec")
 )
 
 // DemandError says why a task can never run under its policy. It unwraps to
@@ -88,6 +90,18 @@ func (e *OptionError) Error() string {
 }
 
 func (e *OptionError) Unwrap() error { return ErrInvalidOption }
+
+// CronError says what is wrong with a cron spec. It unwraps to [ErrInvalidCron].
+type CronError struct {
+	Spec   string
+	Reason string
+}
+
+func (e *CronError) Error() string {
+	return fmt.Sprintf("queue: cron spec %q: %s", clip(e.Spec), e.Reason)
+}
+
+func (e *CronError) Unwrap() error { return ErrInvalidCron }
 
 // clip keeps an error readable when somebody passes a whole file as a path.
 func clip(s string) string {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/robfig/cron/v3"
+
+	"github.com/headwayq/headway/internal/cronspec"
 )
 
 // cronHours are opening hours by two cron expressions. Only their reading is the
@@ -66,32 +68,16 @@ func (p *gateParser) readTicks(field string, t *cronTicks) bool {
 	return true
 }
 
-// readCronSpec reads an expression, or says what is right. The library reads more
-// than that: zones, of which there is one already, empty items that never tick,
-// signs, and "*-5" as "*".
+// readCronSpec reads an expression, or says what is right.
 func readCronSpec(text string) (*cron.SpecSchedule, string) {
 	const want = "minute, hour, day of month, month and weekday as in cron, @hourly, @daily, @weekly, @monthly or @yearly"
 	text = strings.TrimSpace(text)
 	if strings.Contains(text, "=") || strings.HasPrefix(text, "@every") {
 		return nil, want + "; no TZ= and no @every"
 	}
-	if !strings.HasPrefix(text, "@") {
-		for field := range strings.FieldsSeq(text) {
-			for item := range strings.SplitSeq(field, ",") {
-				star := strings.TrimLeft(item, "*?")
-				if item == "" || strings.Contains(item, "+") || star != item && (len(item)-len(star) > 1 || star != "" && star[0] != '/') {
-					return nil, want
-				}
-			}
-		}
-	}
-	s, err := cron.ParseStandard(text)
+	spec, err := cronspec.Parse(text, cronspec.Standard)
 	if err != nil {
 		return nil, want + " (" + clip(err.Error()) + ")"
-	}
-	spec, ok := s.(*cron.SpecSchedule)
-	if !ok {
-		return nil, want
 	}
 	return spec, ""
 }
