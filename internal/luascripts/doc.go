@@ -42,6 +42,7 @@
 //	peek.lua     look, and change nothing                       the limit's key
 //	reset.lua    forget what was spent                          the limit's key
 //	enqueue.lua  new tasks -> pending, scheduled, or booked      the queue
+//	tick.lua     a tick of a schedule, once for all replicas    the queue
 //	defer.lua    active task -> asynq's retry set + due index   the queue
 //	due.lua      what is due on a queue                         the queue
 //	wake.lua     due tasks -> head of pending                   the queue

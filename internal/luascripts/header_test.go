@@ -116,6 +116,7 @@ var scripts = map[string][]string{
 	"peek.lua":    lookParts,
 	"reset.lua":   lookParts,
 	"enqueue.lua": queueParts,
+	"tick.lua":    {"clock.lua"},
 	"defer.lua":   queueParts,
 	"due.lua":     queueParts,
 	"wake.lua":    queueParts[1:],
@@ -147,6 +148,7 @@ func calls(r *recorder) {
 	_, _ = Reset(ctx, r, k, n)
 	_, _ = Enqueue(ctx, r, q, 1, make([]EnqueueTask, 1))
 	_, _ = Enqueue(ctx, r, q, 1, make([]EnqueueTask, 3))
+	_, _ = Tick(ctx, r, q, "nightly", TickArgs{At: time.Now(), ID: "a"})
 	Defer(ctx, r, q, DeferArgs{})
 	_, _ = Due(ctx, r, q, time.Second, 10)
 	_, _ = Wake(ctx, r, q, []string{"a"}, time.Now(), false)

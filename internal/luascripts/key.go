@@ -66,6 +66,7 @@ func (k Limit) all() []string { return []string{k.ledger, k.tokens, k.line, k.pr
 type Queue struct {
 	due, places, claim, planned string
 	sent                        string // prefix of the answers of enqueueing calls
+	tick                        string // prefix of the records of a schedule's entries
 
 	active, lease, retry, pending, scheduled string
 
@@ -78,6 +79,7 @@ func QueueKeys(prefix, queue string) Queue {
 	return Queue{
 		due: prefix + ":{" + queue + "}:due", places: prefix + ":{" + queue + "}:places",
 		sent:  prefix + ":{" + queue + "}:sent:",
+		tick:  prefix + ":{" + queue + "}:tick:",
 		claim: prefix + ":{" + queue + "}:replan", planned: prefix + ":{" + queue + "}:planned",
 		active: own + "active", lease: own + "lease", retry: own + "retry", pending: own + "pending", scheduled: own + "scheduled",
 		task: own + "t:",

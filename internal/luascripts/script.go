@@ -68,6 +68,7 @@ var (
 	settleScript  = script("settle.lua", grantParts...)
 	renewScript   = script("renew.lua", "clock.lua")
 	enqueueScript = script("enqueue.lua", queueParts...)
+	tickScript    = script("tick.lua", "clock.lua")
 	deferScript   = script("defer.lua", queueParts...)
 	dueScript     = script("due.lua", queueParts...)
 	wakeScript    = script("wake.lua", queueParts[1:]...)
