@@ -169,16 +169,23 @@ func (c *Client) EnqueueAsynq(ctx context.Context, task *asynq.Task, opts ...asy
 
 // enqueue holds the task against its policy and hands it to asynq.
 func (c *Client) enqueue(ctx context.Context, task *asynq.Task, opts []asynq.Option) (*asynq.TaskInfo, error) {
-	if p, ok := c.policies[task.Type()]; ok {
-		if _, err := p.demand(ctx, task); err != nil {
-			return nil, err
-		}
+	if err := c.check(ctx, task); err != nil {
+		return nil, err
 	}
 	info, err := c.asynq.EnqueueContext(ctx, task, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("queue: enqueue %q: %w", task.Type(), err)
 	}
 	return info, nil
+}
+
+// check holds the task against its policy.
+func (c *Client) check(ctx context.Context, task *asynq.Task) error {
+	if p, ok := c.policies[task.Type()]; ok {
+		_, err := p.demand(ctx, task)
+		return err
+	}
+	return nil
 }
 
 // demand is what the task needs, if that can ever be met.

@@ -215,14 +215,20 @@ func (c Cron) latest(from, until time.Time, n int) []time.Time {
 		if !lo.After(from) {
 			lo = from
 		}
-		var ticks []time.Time
-		for at := c.Next(lo); !at.IsZero() && !at.After(until); at = c.Next(at) {
-			ticks = append(ticks, at)
-		}
+		ticks := c.between(lo, until)
 		if len(ticks) >= n || lo.Equal(from) {
 			return ticks[max(0, len(ticks)-n):]
 		}
 	}
+}
+
+// between are the ticks after from and up to until.
+func (c Cron) between(from, until time.Time) []time.Time {
+	var ticks []time.Time
+	for at := c.Next(from); !at.IsZero() && !at.After(until); at = c.Next(at) {
+		ticks = append(ticks, at)
+	}
+	return ticks
 }
 
 // mod is never negative.

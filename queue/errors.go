@@ -22,6 +22,8 @@ var (
 	ErrNoZone = errors.New("queue: no time zone")
 	// ErrInvalidOption: asynq would alter or drop an option. See [OptionError].
 	ErrInvalidOption = errors.New("queue: invalid option")
+	// ErrInvalidEntry: an entry of a schedule makes no sense. See [EntryError].
+	ErrInvalidEntry = errors.New("queue: invalid entry of a schedule")
 	// ErrInvalidCron: a cron spec can't be read. See [CronError].
 	ErrInvalidCron = errors.New("queue: invalid cron spec")
 )

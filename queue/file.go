@@ -1,11 +1,8 @@
 package queue
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 )
 
 // Bounds of a policy file. The parser behind it recurses, and takes longer than
@@ -61,8 +58,8 @@ func ReadPolicyFiles(paths ...string) ([]Policy, error) { return Funcs{}.ReadPol
 
 // ReadPolicies is the function [ReadPolicies] for files that name functions.
 func (fn Funcs) ReadPolicies(name string, r io.Reader) ([]Policy, error) {
-	f := &policyFile{name: name, funcs: fn}
-	f.read(r)
+	f := newPolicyFile(name, fn)
+	f.document(f.read(r))
 	return joinFiles([]*policyFile{f})
 }
 
@@ -74,69 +71,44 @@ func (fn Funcs) ReadPolicyFiles(paths ...string) ([]Policy, error) {
 	}
 	var files []*policyFile
 	for _, path := range paths {
-		f := &policyFile{name: path, funcs: fn}
-		f.open()
+		f := newPolicyFile(path, fn)
+		f.document(f.open())
 		files = append(files, f)
 	}
 	return joinFiles(files)
 }
 
-// FileError is one fault of a policy file. It unwraps to [ErrInvalidPolicy], and
-// to the error of the part that is wrong, if there is one.
+func newPolicyFile(name string, fn Funcs) *policyFile {
+	return &policyFile{yamlFile: yamlFile{name: name}, funcs: fn}
+}
+
+// FileError is one fault of a policy file, or of the file of a [Schedule]. It
+// unwraps to [ErrInvalidPolicy], or to [ErrInvalidEntry], and to the error of the
+// part that is wrong, if there is one.
 type FileError struct {
 	File   string // as it was named
 	Line   int    // from 1; 0 for the file as a whole
 	Column int    // in characters, from 1
 	Reason string
 	Err    error // or nil
+
+	kind fileKind
 }
 
 func (e *FileError) Error() string {
 	if e.Line == 0 {
-		return fmt.Sprintf("queue: policy file %q: %s", clip(e.File), e.Reason)
+		return fmt.Sprintf("queue: %v %q: %s", e.kind, clip(e.File), e.Reason)
 	}
-	return fmt.Sprintf("queue: policy file %q, line %d, column %d: %s", clip(e.File), e.Line, e.Column, e.Reason)
+	return fmt.Sprintf("queue: %v %q, line %d, column %d: %s", e.kind, clip(e.File), e.Line, e.Column, e.Reason)
 }
 
 func (e *FileError) Unwrap() []error {
+	invalid := ErrInvalidPolicy
+	if e.kind == ofEntries {
+		invalid = ErrInvalidEntry
+	}
 	if e.Err == nil {
-		return []error{ErrInvalidPolicy}
+		return []error{invalid}
 	}
-	return []error{ErrInvalidPolicy, e.Err}
-}
-
-// open reads the file of the name.
-func (f *policyFile) open() {
-	file, err := os.Open(f.name)
-	if err != nil {
-		f.unreadable(err)
-		return
-	}
-	defer file.Close()
-	f.read(file)
-}
-
-// read collects the rules and policies of a file, and its faults.
-func (f *policyFile) read(r io.Reader) {
-	src, err := io.ReadAll(io.LimitReader(r, fileMax+1))
-	switch {
-	case err != nil:
-		f.unreadable(err)
-		return
-	case len(src) > fileMax:
-		f.fault(pos{}, "over 1 MiB long")
-		return
-	}
-	if body := f.parse(src); body != nil {
-		f.document(body)
-	}
-}
-
-// unreadable adds the fault of a file that the system does not give us.
-func (f *policyFile) unreadable(err error) {
-	reason := err.Error()
-	if pe, ok := errors.AsType[*fs.PathError](err); ok {
-		reason = pe.Err.Error() // the path is in our text already
-	}
-	f.faults = append(f.faults, &FileError{File: f.name, Reason: "can't be read: " + reason, Err: err})
+	return []error{invalid, e.Err}
 }

@@ -1,11 +1,9 @@
 package queue
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -13,11 +11,10 @@ import (
 
 // policyFile is what a policy file says, as far as it can be read.
 type policyFile struct {
-	name     string
+	yamlFile
 	funcs    Funcs
 	rules    []*fileRule
 	policies []filePolicy
-	faults   []*FileError
 }
 
 // filePolicy is a policy as a file defines it.
@@ -27,19 +24,11 @@ type filePolicy struct {
 	rules []pos // where each of Rules is listed
 }
 
-// fault adds a fault of the file's own.
-func (f *policyFile) fault(at pos, reason string) {
-	f.faults = append(f.faults, &FileError{File: f.name, Line: at.line, Column: at.column, Reason: reason})
-}
-
-// faultOf adds a fault that is an error of its own.
-func (f *policyFile) faultOf(at pos, where string, err error) {
-	reason := where + strings.TrimPrefix(err.Error(), "queue: ")
-	f.faults = append(f.faults, &FileError{File: f.name, Line: at.line, Column: at.column, Reason: reason, Err: err})
-}
-
 // document reads the whole file.
 func (f *policyFile) document(n ast.Node) {
+	if n == nil {
+		return // that is a fault already
+	}
 	var rules, policies []entry
 	names := []string{"rules", "policies"}
 	given := f.fields(n, "rules and policies", names, func(e entry) {
@@ -158,12 +147,7 @@ func joinFiles(files []*policyFile) ([]Policy, error) {
 	}
 	var errs []error
 	for _, f := range files {
-		slices.SortStableFunc(f.faults, func(a, b *FileError) int {
-			return cmp.Or(a.Line-b.Line, a.Column-b.Column)
-		})
-		for _, fault := range f.faults {
-			errs = append(errs, fault)
-		}
+		errs = append(errs, f.sorted()...)
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
@@ -172,7 +156,7 @@ func joinFiles(files []*policyFile) ([]Policy, error) {
 }
 
 // line names a place for the text of a fault that is somewhere else.
-func (f *policyFile) line(at pos) string { return fmt.Sprintf("%s:%d", clip(f.name), at.line) }
+func (f *yamlFile) line(at pos) string { return fmt.Sprintf("%s:%d", clip(f.name), at.line) }
 
 // shareTypes adds the faults of task types that two files have.
 func shareTypes(files []*policyFile) {

@@ -208,7 +208,7 @@ func lookUp[F KeyFunc | CostFunc | ZoneFunc](f *policyFile, at pos, field string
 }
 
 // number reads a whole number in plain digits: YAML has 0x10, 1_0 and 010 too.
-func (f *policyFile) number(n ast.Node, least, most int) (int, bool) {
+func (f *yamlFile) number(n ast.Node, least, most int) (int, bool) {
 	text := n.GetToken().Value
 	value, err := strconv.Atoi(text)
 	_, whole := n.(*ast.IntegerNode)

@@ -2,8 +2,12 @@ package queue
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -14,6 +18,97 @@ import (
 	"github.com/goccy/go-yaml/scanner"
 	"github.com/goccy/go-yaml/token"
 )
+
+// yamlFile is a file that is read, and its faults so far.
+type yamlFile struct {
+	name   string
+	kind   fileKind
+	faults []*FileError
+}
+
+// fileKind is what a file is about.
+type fileKind int
+
+const (
+	ofPolicies fileKind = iota
+	ofEntries
+)
+
+func (k fileKind) String() string {
+	if k == ofEntries {
+		return "schedule file"
+	}
+	return "policy file"
+}
+
+// want is what stands in such a file.
+func (k fileKind) want() string {
+	if k == ofEntries {
+		return "entries"
+	}
+	return "rules and policies"
+}
+
+// fault adds a fault of the file's own.
+func (f *yamlFile) fault(at pos, reason string) {
+	f.faults = append(f.faults, &FileError{File: f.name, Line: at.line, Column: at.column, Reason: reason, kind: f.kind})
+}
+
+// faultOf adds a fault that is an error of its own.
+func (f *yamlFile) faultOf(at pos, where string, err error) {
+	f.fault(at, where+cutPrefix(err))
+	f.faults[len(f.faults)-1].Err = err
+}
+
+// cutPrefix is the text of an error of ours, to stand inside another's.
+func cutPrefix(err error) string { return strings.TrimPrefix(err.Error(), "queue: ") }
+
+// sorted are the faults in the order of lines.
+func (f *yamlFile) sorted() []error {
+	slices.SortStableFunc(f.faults, func(a, b *FileError) int {
+		return cmp.Or(a.Line-b.Line, a.Column-b.Column)
+	})
+	var errs []error
+	for _, fault := range f.faults {
+		errs = append(errs, fault)
+	}
+	return errs
+}
+
+// open reads the file of the name, as read does.
+func (f *yamlFile) open() ast.Node {
+	file, err := os.Open(f.name)
+	if err != nil {
+		f.unreadable(err)
+		return nil
+	}
+	defer file.Close()
+	return f.read(file)
+}
+
+// read returns the body of a file, or nil after it added a fault.
+func (f *yamlFile) read(r io.Reader) ast.Node {
+	src, err := io.ReadAll(io.LimitReader(r, fileMax+1))
+	switch {
+	case err != nil:
+		f.unreadable(err)
+		return nil
+	case len(src) > fileMax:
+		f.fault(pos{}, "over 1 MiB long")
+		return nil
+	}
+	return f.parse(src)
+}
+
+// unreadable adds the fault of a file that the system does not give us.
+func (f *yamlFile) unreadable(err error) {
+	reason := err.Error()
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		reason = pe.Err.Error() // the path is in our text already
+	}
+	f.fault(pos{}, "can't be read: "+reason)
+	f.faults[len(f.faults)-1].Err = err
+}
 
 // pos is a place in a file; the zero pos is the file as a whole.
 type pos struct{ line, column int }
@@ -34,7 +129,7 @@ func posOfNode(n ast.Node) pos {
 }
 
 // parse returns the body of the only document, or nil after it added a fault.
-func (f *policyFile) parse(src []byte) ast.Node {
+func (f *yamlFile) parse(src []byte) ast.Node {
 	src = bytes.TrimPrefix(src, []byte("\ufeff"))
 	if at := firstDamage(src); at != (pos{}) {
 		f.fault(at, "not valid UTF-8")
@@ -64,14 +159,14 @@ func (f *policyFile) parse(src []byte) ast.Node {
 		}
 	}
 	if body == nil && len(f.faults) == 0 {
-		f.fault(pos{}, "empty, want rules and policies")
+		f.fault(pos{}, "empty, want "+f.kind.want())
 	}
 	return body
 }
 
 // scan splits a text into words and stops where the parser would recurse too
 // deep.
-func (f *policyFile) scan(src string) (tokens token.Tokens, ok bool) {
+func (f *yamlFile) scan(src string) (tokens token.Tokens, ok bool) {
 	var (
 		s     scanner.Scanner
 		flow  int // brackets that are open
@@ -111,7 +206,7 @@ func (f *policyFile) scan(src string) (tokens token.Tokens, ok bool) {
 }
 
 // malformed adds the parser's fault. Its own text would repeat the file.
-func (f *policyFile) malformed(err error) {
+func (f *yamlFile) malformed(err error) {
 	at, reason := pos{}, "not valid YAML"
 	if ye, ok := errors.AsType[yaml.Error](err); ok {
 		at, reason = posOf(ye.GetToken()), "not valid YAML: "+clip(ye.GetMessage())
@@ -144,7 +239,7 @@ type entry struct {
 
 // entries returns those of a mapping whose names are text, each once, and adds
 // the faults of the others. what is what the mapping is, for errors.
-func (f *policyFile) entries(n ast.Node, what string) []entry {
+func (f *yamlFile) entries(n ast.Node, what string) []entry {
 	var values []*ast.MappingValueNode
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -176,7 +271,7 @@ func (f *policyFile) entries(n ast.Node, what string) []entry {
 
 // fields reads the entries of a mapping that has only these names, and returns
 // where their values stand; nil if n is no mapping.
-func (f *policyFile) fields(n ast.Node, what string, names []string, read func(entry)) map[string]pos {
+func (f *yamlFile) fields(n ast.Node, what string, names []string, read func(entry)) map[string]pos {
 	before := len(f.faults)
 	entries := f.entries(n, what)
 	if entries == nil && len(f.faults) > before {
@@ -196,7 +291,7 @@ func (f *policyFile) fields(n ast.Node, what string, names []string, read func(e
 
 // text returns a scalar that YAML reads as text and that stands on one line: a
 // wrong indentation makes two lines one.
-func (f *policyFile) text(n ast.Node, want string) (string, bool) {
+func (f *yamlFile) text(n ast.Node, want string) (string, bool) {
 	s, ok := n.(*ast.StringNode)
 	switch {
 	case !ok:

@@ -170,12 +170,9 @@ func (c *Client) put(ctx context.Context, entries []*newcomer) (away error) {
 
 // putInto is one script call.
 func (c *Client) putInto(ctx context.Context, queue string, entries []*newcomer) (away error) {
-	if _, named := c.named.Load(queue); !named {
-		if err := luascripts.NameQueue(ctx, c.rdb, queue); err != nil {
-			failAll(entries, err)
-			return unanswered(err)
-		}
-		c.named.Store(queue, true)
+	if err := c.name(ctx, queue); err != nil {
+		failAll(entries, err)
+		return unanswered(err)
 	}
 	tasks := make([]luascripts.EnqueueTask, len(entries))
 	for i, e := range entries {
@@ -191,6 +188,18 @@ func (c *Client) putInto(ctx context.Context, queue string, entries []*newcomer)
 			e.Info = e.info
 		}
 	}
+	return nil
+}
+
+// name has a queue in asynq's list of them.
+func (c *Client) name(ctx context.Context, queue string) error {
+	if _, named := c.named.Load(queue); named {
+		return nil
+	}
+	if err := luascripts.NameQueue(ctx, c.rdb, queue); err != nil {
+		return err
+	}
+	c.named.Store(queue, true)
 	return nil
 }
 

@@ -1,0 +1,288 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Schedule enqueues a task at each tick of its entries' cron specs, exactly once
+// over all processes that run the same entries: what a tick is, is (entry,
+// instant), and one script in Redis decides it and enqueues its task. There is no
+// leader. Whether a tick is due is decided by Redis' clock; a process waits for
+// it by its own, which may be wrong by any amount.
+//
+// Nothing older blocks a tick: its task has an id of its own, so it may be
+// enqueued while the task of an earlier tick runs, or is archived or kept as
+// completed. See [Overlap] for the other choices, and [Missed] for ticks at which
+// no process was there, or Redis was not. While Redis is away each entry tries
+// again after 1 s, 2 s, 4 s and at most 15 s.
+//
+// An entry is known by its name and its queue:
+//
+//   - A new one begins with its first tick after a process has first asked for it.
+//   - When its spec changes, the ticks of the new one count from then on. While
+//     processes with both run, each instant of either ticks once.
+//   - One that no process has any more stops. When it comes back it goes on as if
+//     all processes had been down: ticks in between were missed. A month after its
+//     last tick it is new again.
+//   - In another queue it is another entry: while processes with both run, a tick
+//     is done in each.
+//
+// A Schedule is safe for concurrent use. The zero Schedule is not usable.
+type Schedule struct {
+	client *Client
+	cfg    ScheduleConfig
+	log    *zap.Logger
+	now    func() time.Time
+	away   atomic.Bool // Redis is: it is logged once
+
+	changed chan struct{} // holds one when Run has not seen the entries in force
+	running atomic.Bool
+
+	mu   sync.Mutex
+	code []Entry
+	file scheduleFile
+	all  []*scheduled // in force, in the order of their names
+}
+
+// ScheduleConfig are the options of a [Schedule]; the zero value is ready to use.
+type ScheduleConfig struct {
+	// File is the path of a YAML file with more entries, see docs/schedules.md. It
+	// must be there and right when the Schedule is made. While that runs it looks
+	// every second whether the file has changed; one with faults changes nothing,
+	// and they are logged. Defaults to none.
+	File string
+
+	// TaskFuncs are the functions that the file names: "task: func campaign" is
+	// TaskFuncs["campaign"].
+	TaskFuncs map[string]TaskFunc
+
+	// Logger takes a line when Redis is away or back, when the file was read, and
+	// when a tick was given up. Defaults to none.
+	Logger *zap.Logger
+
+	// TickFunc hears each tick that this process decided, after Redis has it; it
+	// does not hear of one whose answer was lost. It must not block, and be safe
+	// for concurrent use. Defaults to none.
+	TickFunc func(Tick)
+}
+
+// Tick is what became of a tick.
+type Tick struct {
+	Entry   string
+	At      time.Time // in the zone of the spec
+	TaskID  string    // of the task, see [TaskTick]
+	Outcome Outcome
+}
+
+// Outcome says what became of a tick.
+type Outcome string
+
+// The outcomes.
+const (
+	OutcomeEnqueued Outcome = "enqueued"
+	OutcomeSkipped  Outcome = "skipped"  // the task of an earlier tick is unfinished
+	OutcomeHeld     Outcome = "held"     // until that is finished
+	OutcomeGivenUp  Outcome = "given up" // there is no task, or one that could never run
+)
+
+// filePoll is how often the file is looked at.
+const filePoll = time.Second
+
+// NewSchedule returns a schedule of entries, to which those of cfg.File are
+// added. It enqueues through client, whose policies its tasks are held against.
+// The error has all that is wrong with the entries, joined: each fault is an
+// [*EntryError], or a [*FileError] in the file. NewSchedule does not ask Redis. It
+// panics when client is nil.
+func NewSchedule(client *Client, cfg ScheduleConfig, entries ...Entry) (*Schedule, error) {
+	if client == nil {
+		panic("queue: nil client")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	s := &Schedule{
+		client: client, cfg: cfg, now: time.Now,
+		log:     cfg.Logger.With(zap.String("component", "schedule")),
+		changed: make(chan struct{}, 1),
+	}
+	if cfg.File != "" {
+		s.file = readScheduleFile(cfg.File, cfg.TaskFuncs)
+	}
+	return s, s.set(entries, s.file)
+}
+
+// Set replaces the entries that are in code; those of the file stay. An error has
+// all that is wrong, as from [NewSchedule], and nothing is changed then.
+func (s *Schedule) Set(entries ...Entry) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.set(entries, s.file)
+}
+
+// Reload reads the file again. An error has all that is wrong with it, and
+// nothing is changed then. Without a file it does nothing.
+func (s *Schedule) Reload() error {
+	if s.cfg.File == "" {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.set(s.code, readScheduleFile(s.cfg.File, s.cfg.TaskFuncs))
+}
+
+// set puts entries in force unless one has a fault.
+func (s *Schedule) set(code []Entry, file scheduleFile) error {
+	all, err := file.join(code, s.client)
+	if err != nil {
+		return err
+	}
+	s.code, s.file, s.all = slices.Clone(code), file, all
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// Entries returns the names of the entries in force and their next ticks after
+// now, which are also those of all other processes.
+func (s *Schedule) Entries() []Tick {
+	now := s.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Tick
+	for _, e := range s.all {
+		at := e.cron.Next(now)
+		out = append(out, Tick{Entry: e.Name, At: at, TaskID: e.taskID(at)})
+	}
+	return out
+}
+
+// Run does what the entries say until ctx ends, and returns nil then. It panics
+// when it is called while it runs.
+func (s *Schedule) Run(ctx context.Context) error {
+	if s.running.Swap(true) {
+		panic("queue: Schedule.Run is called while it runs")
+	}
+	defer s.running.Store(false)
+	var watcher sync.WaitGroup
+	defer watcher.Wait()
+	if s.cfg.File != "" {
+		watcher.Go(func() { s.watch(ctx) })
+	}
+	for ctx.Err() == nil {
+		s.follow(ctx)
+	}
+	return nil
+}
+
+// follow runs the entries in force until they change.
+func (s *Schedule) follow(ctx context.Context) {
+	ctx, stop := context.WithCancel(ctx)
+	var tickers sync.WaitGroup
+	defer tickers.Wait()
+	defer stop()
+	select {
+	case <-s.changed: // those that we are about to run
+	default:
+	}
+	s.mu.Lock()
+	for _, e := range s.all {
+		t := &ticker{schedule: s, scheduled: e}
+		tickers.Go(func() { t.run(ctx) })
+	}
+	s.mu.Unlock()
+	select {
+	case <-ctx.Done():
+	case <-s.changed:
+	}
+}
+
+// watch reads the file again when it has changed.
+func (s *Schedule) watch(ctx context.Context) {
+	look := time.NewTicker(filePoll)
+	defer look.Stop()
+	s.mu.Lock()
+	seen := s.file.stamp
+	s.mu.Unlock()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+		now := stampOf(s.cfg.File)
+		if now == seen {
+			continue
+		}
+		seen = now
+		if err := s.Reload(); err != nil {
+			s.log.Error("the schedule's file is wrong: its entries stay as they were", zap.Error(err))
+			continue
+		}
+		s.log.Info("the schedule's file was read")
+	}
+}
+
+// reached notes whether Redis answers, and logs when that changes.
+func (s *Schedule) reached(err error) {
+	switch away := err != nil; {
+	case away == s.away.Swap(away):
+	case away:
+		s.log.Warn("the schedule can't reach Redis", zap.Error(err))
+	default:
+		s.log.Info("the schedule reaches Redis again")
+	}
+}
+
+// EntryError says what is wrong with an entry. It unwraps to [ErrInvalidEntry],
+// and to the error of the part that is wrong, if there is one.
+type EntryError struct {
+	Entry string // its name
+	Field string // such as "Spec"
+	Err   error
+}
+
+func (e *EntryError) Error() string {
+	return fmt.Sprintf("queue: entry %q: %s: %s", clip(e.Entry), e.Field, e.reason())
+}
+
+func (e *EntryError) reason() string { return cutPrefix(e.Err) }
+
+func (e *EntryError) Unwrap() []error { return []error{ErrInvalidEntry, e.Err} }
+
+// joinEntries makes entries ready, in the order of their names, or returns what is
+// wrong with them.
+func joinEntries(entries []Entry, c *Client) ([]*scheduled, error) {
+	var (
+		all    []*scheduled
+		errs   []error
+		byName = make(map[string]bool)
+	)
+	for _, e := range entries {
+		ready, faults := e.ready(c)
+		if byName[e.Name] {
+			faults = append(faults, &EntryError{e.Name, "Name", errors.New("there is another entry of that name")})
+		}
+		byName[e.Name] = true
+		for _, f := range faults {
+			errs = append(errs, f)
+		}
+		all = append(all, ready)
+	}
+	sortEntries(all)
+	return all, errors.Join(errs...)
+}
+
+func sortEntries(all []*scheduled) {
+	slices.SortFunc(all, func(a, b *scheduled) int { return cmp.Compare(a.Name, b.Name) })
+}

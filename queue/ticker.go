@@ -1,0 +1,300 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+const (
+	// tickLook is after what time an entry is looked at though nothing is due: its
+	// record lives on, other processes know that its spec is in use, and a clock
+	// that stood still while the machine slept is set.
+	tickLook = 30 * time.Second
+	// heldLook is how often it is looked whether the task that a tick waits for has
+	// ended.
+	heldLook = time.Second
+	// tickRetryMax is the longest wait after a failure.
+	tickRetryMax = 15 * time.Second
+	// recordLife is how long the record of an entry is kept after a tick that
+	// nobody came to could have been made up.
+	recordLife = 31 * 24 * time.Hour
+)
+
+// ticker brings the ticks of one entry to Redis, in one process.
+type ticker struct {
+	*scheduled
+	schedule *Schedule
+
+	// As the last answer had it.
+	asked time.Time // by our clock; zero when there was none
+	reply luascripts.TickReply
+
+	made    time.Time // the tick whose task was made last, and
+	message []byte    // that, as asynq encodes it
+
+	failures int       // in a row
+	failing  time.Time // the tick that has no task, and
+	since    time.Time // since when that is so, by our clock
+}
+
+func (t *ticker) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		timer.Reset(t.pass(ctx))
+	}
+}
+
+// pass does what is due, and returns after what time to come again.
+func (t *ticker) pass(ctx context.Context) time.Duration {
+	wait, err := t.work(ctx)
+	var none *noTaskError
+	switch {
+	case ctx.Err() != nil:
+		return 0
+	case err == nil:
+		t.failures = 0
+		return wait
+	case errors.As(err, &none):
+		t.schedule.log.Warn("a tick has no task yet", zap.String("entry", t.Name), zap.String("error", safeText(none.cause)))
+	default:
+		t.schedule.reached(err)
+	}
+	t.failures++
+	return min(time.Second<<min(t.failures-1, 10), tickRetryMax)
+}
+
+// work is one pass until something fails.
+func (t *ticker) work(ctx context.Context) (time.Duration, error) {
+	if t.asked.IsZero() || t.schedule.now().Sub(t.asked) >= tickLook {
+		if _, err := t.call(ctx, luascripts.TickArgs{}); err != nil {
+			return 0, err
+		}
+	}
+	if held := t.reply.Held; !held.IsZero() {
+		if _, err := t.tick(ctx, dueTick{at: held, by: held}); err != nil {
+			return 0, err
+		}
+	}
+	now := t.redisNow()
+	for due := t.due(t.reply.From, now); len(due) > 0 && ctx.Err() == nil; {
+		next := due[0]
+		if !next.at.After(t.reply.From) {
+			due = due[1:] // decided by others
+			continue
+		}
+		from := t.reply.From
+		code, err := t.tick(ctx, next)
+		switch {
+		case err != nil:
+			return 0, err
+		case code == luascripts.TickPassed && !t.reply.From.Equal(from): // others came before us
+		case code == luascripts.TickPassed && t.reply.Now.Before(next.at):
+			return t.until(next.at), nil
+		default:
+			due = due[1:]
+		}
+	}
+	wait := tickLook
+	if next := t.cron.Next(later(now, t.reply.From)); !next.IsZero() {
+		wait = min(wait, t.until(next))
+	}
+	if !t.reply.Held.IsZero() {
+		wait = min(wait, heldLook)
+	}
+	return wait, nil
+}
+
+// redisNow is what Redis' clock shows, as far as we know.
+func (t *ticker) redisNow() time.Time {
+	return t.reply.Now.Add(t.schedule.now().Sub(t.asked))
+}
+
+func (t *ticker) until(at time.Time) time.Duration { return max(0, at.Sub(t.redisNow())) }
+
+// tick has one tick decided, and returns what the script did.
+func (t *ticker) tick(ctx context.Context, due dueTick) (int64, error) {
+	args := luascripts.TickArgs{At: due.at, By: due.by, ID: t.taskID(due.at)}
+	err := t.prepare(ctx, due.at, args.ID)
+	switch {
+	case neverRuns(err) || t.failedFor(due.at, err) >= t.LateMax:
+		t.schedule.log.Error("a tick is given up: it has no task that could run", zap.String("entry", t.Name),
+			zap.Time("tick", due.at), zap.String("error", reasonOf(err)))
+	case err != nil:
+		return 0, err
+	default:
+		args.Message = t.message
+	}
+	code, err := t.call(ctx, args)
+	if err != nil {
+		return 0, err
+	}
+	if f, outcome := t.schedule.cfg.TickFunc, outcomes[code]; f != nil && outcome != "" {
+		f(Tick{Entry: t.Name, At: due.at.In(t.location()), TaskID: args.ID, Outcome: outcome})
+	}
+	return code, nil
+}
+
+var outcomes = map[int64]Outcome{
+	luascripts.TickEnqueued: OutcomeEnqueued,
+	luascripts.TickSkipped:  OutcomeSkipped,
+	luascripts.TickHeld:     OutcomeHeld,
+	luascripts.TickGivenUp:  OutcomeGivenUp,
+}
+
+// call runs the script and keeps its answer.
+func (t *ticker) call(ctx context.Context, a luascripts.TickArgs) (int64, error) {
+	before := t.schedule.now()
+	life := recordLife + t.MissedWithin
+	if next := t.cron.Next(before); !next.IsZero() {
+		life += next.Sub(before)
+	}
+	a.Spec, a.Life, a.From, a.Overlap = t.spec, life, t.reply.From, t.Overlap.script()
+	reply, err := luascripts.Tick(ctx, t.schedule.client.rdb, t.keys, t.Name, a)
+	if err != nil {
+		return 0, fmt.Errorf("queue: entry %q: %w", t.Name, err)
+	}
+	t.reply, t.asked = reply, t.schedule.now()
+	t.schedule.reached(nil)
+	return reply.Code, nil
+}
+
+func (o Overlap) script() luascripts.TickOverlap {
+	switch o {
+	case OverlapSkip:
+		return luascripts.TickIsSkipped
+	case OverlapQueueOne:
+		return luascripts.TickIsHeld
+	}
+	return luascripts.TickRuns
+}
+
+// dueTick is a tick that is to be done, before by.
+type dueTick struct{ at, by time.Time }
+
+// due are the ticks after from that are to be done at now, in their order. What
+// is not among them and not later than now was missed, and is skipped.
+func (e *scheduled) due(from, now time.Time) []dueTick {
+	var (
+		late   = now.Add(-e.LateMax) // up to then ticks are missed
+		life   = e.LateMax
+		onTime = e.cron.between(later(from, late), now)
+		missed []time.Time
+	)
+	if e.Missed != MissedSkip {
+		life = e.MissedWithin
+	}
+	if oldest := later(from, now.Add(-e.MissedWithin)); oldest.Before(late) {
+		switch {
+		case e.Missed == MissedRunAll:
+			missed = e.cron.latest(oldest, late, e.MissedMax)
+		case e.Missed == MissedRunOnce && len(onTime) == 0:
+			missed = e.cron.latest(oldest, late, 1)
+		}
+	}
+	var due []dueTick
+	for _, at := range append(missed, onTime...) {
+		due = append(due, dueTick{at, at.Add(life)})
+	}
+	return due
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// location is the zone in which the entry's ticks are told.
+func (e *scheduled) location() *time.Location {
+	if e.cron.zone == nil {
+		return time.UTC
+	}
+	return e.cron.zone
+}
+
+// noTaskError is that a TaskFunc failed.
+type noTaskError struct{ cause error }
+
+func (e *noTaskError) Error() string { return "queue: the task function failed" }
+func (e *noTaskError) Unwrap() error { return e.cause }
+
+var errNoTask = errors.New("queue: the task function returned no task")
+
+// prepare makes the task of a tick, unless that is the one that was made last: it
+// may be asked for each second.
+func (t *ticker) prepare(ctx context.Context, tick time.Time, id string) error {
+	if t.made.Equal(tick) {
+		return nil
+	}
+	task := t.Task
+	if task == nil {
+		var err error
+		if task, err = t.TaskFunc(ctx, tick.In(t.location())); err != nil {
+			return &noTaskError{err}
+		}
+		if task == nil {
+			return &noTaskError{errNoTask}
+		}
+		if err := t.schedule.client.checkTick(task); err != nil {
+			return fmt.Errorf("%w: %w", ErrInvalidEntry, err)
+		}
+	}
+	at := task.asynqTask()
+	if err := t.schedule.client.check(ctx, at); err != nil {
+		return err
+	}
+	var r recording
+	_, err := t.schedule.client.composer.EnqueueContext(record(ctx, &r), at, asynq.Queue(t.Queue), asynq.TaskID(id))
+	if r.uncaught {
+		err = errUncaught // asynq wraps an error of Redis as text
+	}
+	if err == nil {
+		err = t.schedule.client.name(ctx, t.Queue)
+	}
+	if err != nil {
+		return fmt.Errorf("queue: entry %q: %w", t.Name, err)
+	}
+	t.made, t.message = tick, r.task.Message
+	return nil
+}
+
+// neverRuns says whether a task would fail in the same way if it was made again.
+func neverRuns(err error) bool {
+	if _, ok := errors.AsType[*DemandError](err); ok {
+		return true
+	}
+	return errors.Is(err, ErrInvalidEntry) || errors.Is(err, errUncaught)
+}
+
+// failedFor is for how long a tick has had no task.
+func (t *ticker) failedFor(tick time.Time, err error) time.Duration {
+	if _, ok := errors.AsType[*noTaskError](err); !ok {
+		return 0
+	}
+	if !t.failing.Equal(tick) {
+		t.failing, t.since = tick, t.schedule.now()
+	}
+	return t.schedule.now().Sub(t.since)
+}
+
+// reasonOf is the text of an error without what a TaskFunc put into its own.
+func reasonOf(err error) string {
+	if none, ok := errors.AsType[*noTaskError](err); ok {
+		return "the task function failed: " + safeText(none.cause)
+	}
+	return err.Error()
+}
