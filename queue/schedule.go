@@ -42,7 +42,8 @@ type Schedule struct {
 	cfg    ScheduleConfig
 	log    *zap.Logger
 	now    func() time.Time
-	away   atomic.Bool // Redis is: it is logged once
+	held   time.Duration // heldLook
+	away   atomic.Bool   // Redis is: it is logged once
 
 	changed chan struct{} // holds one when Run has not seen the entries in force
 	running atomic.Bool
@@ -110,7 +111,7 @@ func NewSchedule(client *Client, cfg ScheduleConfig, entries ...Entry) (*Schedul
 		cfg.Logger = zap.NewNop()
 	}
 	s := &Schedule{
-		client: client, cfg: cfg, now: time.Now,
+		client: client, cfg: cfg, now: time.Now, held: heldLook,
 		log:     cfg.Logger.With(zap.String("component", "schedule")),
 		changed: make(chan struct{}, 1),
 	}

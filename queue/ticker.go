@@ -112,7 +112,7 @@ func (t *ticker) work(ctx context.Context) (time.Duration, error) {
 		wait = min(wait, t.until(next))
 	}
 	if !t.reply.Held.IsZero() {
-		wait = min(wait, heldLook)
+		wait = min(wait, t.schedule.held)
 	}
 	return wait, nil
 }

@@ -1,0 +1,439 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+)
+
+// scheduleWorld is a Redis whose clock is moved by hand, replicas of a schedule
+// with clocks of their own, and the workers of its tasks.
+type scheduleWorld struct {
+	*testing.T
+	rng      *rand.Rand
+	raw      *redis.Client
+	timed    *redistest.Timed
+	entry    Entry
+	now      time.Time
+	replicas [3]*replica
+	tasks    []*worldTask // not ended
+	ids      map[string]bool
+	model    *scheduleModel
+	got      []decision
+	lives    []life
+}
+
+// life is when a replica was there.
+type life struct{ from, to time.Time }
+
+// replica is a process: its clock is off, and runs too fast or too slow.
+type replica struct {
+	world  *scheduleWorld
+	skew   time.Duration
+	drift  time.Duration // in a second of the world
+	ticker *ticker       // nil while it is down
+	since  time.Time     // it is up
+	wake   time.Time
+	change time.Time // when it is killed, or started
+
+	// Of the pass under way: calls that Redis gets before it is killed, whether
+	// the reply of the last one is lost, and the ticks that it decided or tried.
+	calls int
+	lost  bool
+	tried int
+}
+
+// worldTask is a task on its way: pending until begins, active until ends.
+type worldTask struct {
+	id           string
+	begins, ends time.Time
+	running      bool
+}
+
+var errKilled = errors.New("killed")
+
+func newScheduleWorld(t *testing.T, seed uint64, entry Entry) *scheduleWorld {
+	t.Helper()
+	w := &scheduleWorld{T: t, rng: rand.New(rand.NewPCG(seed, 6)), entry: entry, ids: make(map[string]bool)} // #nosec G404
+	w.raw = redistest.Start(t).Client(t)
+	timed, err := redistest.NewTimed(t.Context(), w.raw, time.Unix(0, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.timed = timed
+	ready, faults := entry.ready(newClient(t, w.raw))
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	w.model = &scheduleModel{entry: ready.Entry, took: func(tick time.Time) time.Duration {
+		pends, runs, _ := w.life(tick)
+		return pends + runs
+	}}
+	for i := range w.replicas {
+		w.replicas[i] = &replica{
+			world: w, skew: time.Duration(w.rng.IntN(16)-8) * time.Second,
+			drift: time.Duration(w.rng.IntN(100)-50) * time.Microsecond,
+		}
+	}
+	return w
+}
+
+// life is how long the task of a tick is pending and active, and its last state.
+func (w *scheduleWorld) life(tick time.Time) (pends, runs time.Duration, last string) {
+	h := fnv.New64a()
+	fmt.Fprint(h, tick.Unix())
+	rng := rand.New(rand.NewPCG(h.Sum64(), 7)) // #nosec G404
+	odd := time.Duration(rng.IntN(1e6)) * time.Microsecond
+	return time.Duration(rng.IntN(20)) * time.Second, time.Duration(rng.IntN(40))*time.Second + odd,
+		[]string{"archived", "completed", "gone", "gone"}[rng.IntN(4)]
+}
+
+// clock is the time that a replica shows.
+func (r *replica) clock() time.Time {
+	since := r.world.now.Sub(time.Unix(1_770_000_000, 0))
+	return r.world.now.Add(since/time.Second*r.drift + since%time.Second*r.drift/time.Second + r.skew)
+}
+
+// EvalSha is a script call, unless the replica is killed before that.
+func (r *replica) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	return r.call(args, func() *redis.Cmd { return r.world.timed.EvalSha(ctx, sha, keys, args...) })
+}
+
+// Eval follows an EvalSha of a script that was not known.
+func (r *replica) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
+	return r.call(args, func() *redis.Cmd { return r.world.timed.Eval(ctx, text, keys, args...) })
+}
+
+func (r *replica) call(args []any, do func() *redis.Cmd) *redis.Cmd {
+	if r.calls == 0 {
+		return redis.NewCmdResult(nil, errKilled)
+	}
+	cmd := do()
+	if cmd.Err() != nil {
+		return cmd
+	}
+	r.calls--
+	if at := args[2].(int64); at != 0 {
+		r.world.decided(time.UnixMicro(at).UTC(), cmd.Val().([]any)[0].(int64))
+		r.tried++
+	}
+	if r.calls == 0 && r.lost {
+		return redis.NewCmdResult(nil, errKilled)
+	}
+	return cmd
+}
+
+// replicaRedis gives a replica's calls to it, and all others to Redis.
+type replicaRedis struct {
+	redis.UniversalClient
+	*replica
+}
+
+func (r replicaRedis) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	return r.replica.EvalSha(ctx, sha, keys, args...)
+}
+
+func (r replicaRedis) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
+	return r.replica.Eval(ctx, text, keys, args...)
+}
+
+// decided notes what the script did, whoever hears of it.
+func (w *scheduleWorld) decided(tick time.Time, code int64) {
+	outcome := outcomes[code]
+	if outcome == "" || outcome == OutcomeHeld && len(w.got) > 0 && slices.ContainsFunc(w.got, func(d decision) bool {
+		return d.tick.Equal(tick) && d.outcome == OutcomeHeld
+	}) {
+		return // it is still held
+	}
+	w.got = append(w.got, decision{tick, outcome, w.now})
+	if outcome != OutcomeEnqueued {
+		return
+	}
+	id := tickID(w.entry.Name, tick)
+	if w.ids[id] {
+		w.Errorf("%v: %s is enqueued again", w.now, id)
+	}
+	w.ids[id] = true
+	pends, runs, _ := w.life(tick)
+	w.tasks = append(w.tasks, &worldTask{id: id, begins: w.now.Add(pends), ends: w.now.Add(pends + runs)})
+}
+
+// start starts a replica.
+func (w *scheduleWorld) start(r *replica) {
+	client := newClient(w.T, replicaRedis{w.raw, r})
+	s, err := NewSchedule(client, ScheduleConfig{}, w.entry)
+	if err != nil {
+		w.Fatal(err)
+	}
+	s.now, s.held = r.clock, 4*time.Second // or it would be most of what happens
+	r.ticker = &ticker{schedule: s, scheduled: s.all[0]}
+	r.wake, r.since = w.now, w.now
+}
+
+// kill ends a replica.
+func (w *scheduleWorld) kill(r *replica) {
+	r.ticker = nil
+	w.lives = append(w.lives, life{r.since, w.now})
+}
+
+// pass lets a replica do what is due; now and then it is killed on the way.
+func (w *scheduleWorld) pass(r *replica, killed bool) {
+	r.calls, r.lost, r.tried = 1<<30, false, 0
+	if killed {
+		r.calls, r.lost = w.rng.IntN(4), w.rng.IntN(2) == 0
+	}
+	budget := r.calls
+	before := len(w.got)
+	ctx, cancel := context.WithCancel(w.Context())
+	defer cancel()
+	wait := r.ticker.pass(ctx)
+	switch {
+	case killed && r.calls == 0:
+		if budget > 0 {
+			w.model.look(w.now, r.tried)
+		}
+		w.kill(r)
+	default:
+		n := 1 << 30
+		if r.tried == 0 && wait < 5*time.Millisecond {
+			n = 0 // by its clock it is a little early, and it comes back
+		}
+		w.model.look(w.now, n)
+		r.wake = w.now.Add(wait - wait*r.drift/(time.Second+r.drift) + 2*time.Microsecond)
+	}
+	w.compare(before)
+}
+
+// compare holds what the script did since some decision against the model.
+func (w *scheduleWorld) compare(before int) {
+	w.Helper()
+	want := w.model.decided
+	if len(w.got) < len(want) || len(w.got) > len(want) {
+		w.Fatalf("%v: decided %v, want %v", w.now, w.got[min(before, len(w.got)):], want[min(before, len(want)):])
+	}
+	for i := before; i < len(want); i++ {
+		if !w.got[i].tick.Equal(want[i].tick) || w.got[i].outcome != want[i].outcome {
+			w.Fatalf("%v: decided %v, want %v", w.now, w.got[i], want[i])
+		}
+	}
+}
+
+// work moves tasks to their next state.
+func (w *scheduleWorld) work() {
+	var rest []*worldTask
+	for _, task := range w.tasks {
+		key := "asynq:{" + w.entry.Queue + "}:t:" + task.id
+		if !task.running && !w.now.Before(task.begins) {
+			task.running = true
+			if n := w.raw.LRem(w.Context(), "asynq:{"+w.entry.Queue+"}:pending", 0, task.id).Val(); n != 1 {
+				w.Errorf("%v: %s is %d times pending, want once", w.now, task.id, n)
+			}
+			w.raw.HSet(w.Context(), key, "state", "active")
+		}
+		if w.now.Before(task.ends) {
+			rest = append(rest, task)
+			continue
+		}
+		_, tick, _ := TaskTick(task.id)
+		if _, _, last := w.life(tick); last == "gone" {
+			w.raw.Del(w.Context(), key)
+		} else {
+			w.raw.HSet(w.Context(), key, "state", last)
+		}
+	}
+	w.tasks = rest
+}
+
+// run lets time pass until an instant, from event to event.
+func (w *scheduleWorld) run(from, until time.Time) {
+	w.now = from
+	for _, r := range w.replicas {
+		r.ticker, r.change = nil, from.Add(w.span(time.Minute))
+	}
+	for {
+		next := until
+		consider := func(at time.Time) {
+			if at.Before(next) {
+				next = at
+			}
+		}
+		for _, task := range w.tasks {
+			if !task.running {
+				consider(task.begins)
+			}
+			consider(task.ends)
+		}
+		for _, r := range w.replicas {
+			consider(r.change)
+			if r.ticker != nil {
+				consider(r.wake)
+			}
+		}
+		if next.Before(w.now) {
+			next = w.now // what was to happen while all were away
+		}
+		w.now = next
+		if !next.Before(until) {
+			for _, r := range w.replicas {
+				if r.ticker != nil {
+					w.kill(r)
+				}
+			}
+			return
+		}
+		if err := w.timed.SetTime(w.Context(), next); err != nil {
+			w.Fatal(err)
+		}
+		w.work()
+		for _, i := range w.rng.Perm(len(w.replicas)) {
+			w.step(w.replicas[i])
+		}
+	}
+}
+
+// step does what is to happen to a replica now.
+func (w *scheduleWorld) step(r *replica) {
+	if !w.now.Before(r.change) {
+		if r.ticker == nil {
+			w.start(r)
+			r.change = w.now.Add(w.span(6 * time.Minute))
+		} else if w.rng.IntN(2) == 0 { // between two calls, or within its next pass
+			w.kill(r)
+			r.change = w.now.Add(w.span(4 * time.Minute))
+		} else {
+			r.change = w.now.Add(w.span(4 * time.Minute))
+			w.pass(r, true)
+		}
+	}
+	if r.ticker != nil && !w.now.Before(r.wake) {
+		w.pass(r, w.rng.IntN(40) == 0)
+		if r.ticker == nil {
+			r.change = w.now.Add(w.span(time.Minute))
+		}
+	}
+}
+
+func (w *scheduleWorld) span(most time.Duration) time.Duration {
+	return time.Duration(w.rng.Int64N(int64(most/time.Microsecond))) * time.Microsecond
+}
+
+// Three replicas whose clocks are seconds apart and drift are killed, also within
+// a call, and started at random, for hours around both changes of the clock. What
+// becomes of each tick is what the model says, for every choice; no task is there
+// twice.
+func TestScheduleEqualsTheModel(t *testing.T) {
+	t.Parallel()
+	zoneNames := []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe"}
+	for overlap := OverlapAllow; overlap <= OverlapQueueOne; overlap++ {
+		for missed := MissedSkip; missed <= MissedRunAll; missed++ {
+			n := int(overlap)*3 + int(missed)
+			zone := zoneOf(t, zoneNames[(n+n/3)%3])
+			spec := []string{"*/20 * 0-23 * * *", "*/20 * * * * *"}[n%2]
+			t.Run(fmt.Sprintf("overlap %d missed %d %s in %v", overlap, missed, spec, zone), func(t *testing.T) {
+				t.Parallel()
+				w := newScheduleWorld(t, uint64(n), Entry{ // #nosec G115
+					Name: "nightly", Spec: spec, Zone: zone, Queue: "low", Task: NewTask("t", nil, asynq.MaxRetry(1)),
+					Overlap: overlap, Missed: missed, LateMax: 15 * time.Second, MissedWithin: 4 * time.Minute, MissedMax: 7,
+				})
+				w.around(zone)
+			})
+		}
+	}
+}
+
+// around runs the world around both changes of the clock in 2026.
+func (w *scheduleWorld) around(zone *time.Location) {
+	w.Helper()
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, zone)
+	span := 3 * time.Hour
+	if !MustCron(w.entry.Spec, zone).elapsed {
+		span += 30 * time.Minute // half of the ticks that do not come twice
+	}
+	for range 2 {
+		_, change := at.ZoneBounds()
+		from, until := change.Add(-span/2), change.Add(span/2)
+		w.model.ticks = MustCron(w.entry.Spec, zone).between(from.Add(-time.Hour), until)
+		w.model.all = append(w.model.all, MustCron(w.entry.Spec, zone).between(from, until)...)
+		w.run(from, until)
+		at = change
+	}
+	count := make(map[Outcome]int)
+	for _, d := range w.got {
+		count[d.outcome]++
+	}
+	w.Logf("%d ticks decided: %v", len(w.got), count)
+	if len(w.got) < 500 || count[OutcomeEnqueued] < 100 {
+		w.Errorf("%d ticks were decided, want a world with more in it", len(w.got))
+	}
+	w.inTime()
+	w.noMore()
+}
+
+// inTime checks that a tick at which a replica was there is decided at once.
+func (w *scheduleWorld) inTime() {
+	w.Helper()
+	const atOnce = 5 * time.Millisecond
+	at := make(map[int64]time.Time)
+	for _, d := range w.got {
+		if at[d.tick.Unix()].IsZero() {
+			at[d.tick.Unix()] = d.at
+		}
+	}
+	n := 0
+	for _, tick := range w.model.all {
+		if !slices.ContainsFunc(w.lives, func(l life) bool { return l.from.Before(tick) && l.to.After(tick.Add(atOnce)) }) {
+			continue
+		}
+		n++
+		if d := at[tick.Unix()]; d.Before(tick) || d.After(tick.Add(atOnce)) {
+			w.Errorf("%v is decided at %v, and a replica was there", tick, d)
+		}
+	}
+	if n < 500 {
+		w.Errorf("a replica was there for %d ticks, want more", n)
+	}
+}
+
+// noMore checks that Redis has the tasks that the world knows, and no other.
+func (w *scheduleWorld) noMore() {
+	w.Helper()
+	const prefix = "asynq:{low}:t:"
+	var want, got []string
+	pending := 0
+	for _, task := range w.tasks {
+		want = append(want, task.id)
+		if !task.running {
+			pending++
+		}
+	}
+	for _, key := range w.raw.Keys(w.Context(), prefix+"*").Val() {
+		if s := w.raw.HGet(w.Context(), key, "state").Val(); s != "archived" && s != "completed" {
+			got = append(got, strings.TrimPrefix(key, prefix))
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		w.Errorf("tasks in Redis, - want + got:\n%s", diff)
+	}
+	if n := w.raw.LLen(w.Context(), "asynq:{low}:pending").Val(); n != int64(pending) {
+		w.Errorf("%d tasks are pending, want %d", n, pending)
+	}
+	for _, key := range w.raw.Keys(w.Context(), "hw:*").Val() {
+		if w.raw.PTTL(w.Context(), key).Val() <= 0 {
+			w.Errorf("%s has no TTL", key)
+		}
+	}
+}
