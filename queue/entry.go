@@ -47,8 +47,8 @@ type Entry struct {
 
 	// TaskFunc makes the task of a tick, which is in the zone of the spec. Several
 	// processes may call it for one tick, and one of them again; only one of these
-	// tasks is enqueued. When it fails it is called again for LateMax, and then the
-	// tick is given up; later ticks wait for that.
+	// tasks is enqueued. When it fails it is called again for half of LateMax, and
+	// then the tick is given up; later ticks wait for that.
 	TaskFunc TaskFunc
 
 	// Overlap says what becomes of a tick while the task of an earlier one is

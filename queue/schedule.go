@@ -208,24 +208,26 @@ func (s *Schedule) follow(ctx context.Context) {
 	}
 }
 
-// watch reads the file again when it has changed.
+// watch reads the file again when it has changed, and stayed so until the next
+// look: it may be half written.
 func (s *Schedule) watch(ctx context.Context) {
 	look := time.NewTicker(filePoll)
 	defer look.Stop()
 	s.mu.Lock()
-	seen := s.file.stamp
+	read := s.file.stamp
 	s.mu.Unlock()
+	seen := read
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-look.C:
 		}
-		now := stampOf(s.cfg.File)
-		if now == seen {
+		before := seen
+		if seen = stampOf(s.cfg.File); seen == read || seen != before {
 			continue
 		}
-		seen = now
+		read = seen
 		if err := s.Reload(); err != nil {
 			s.log.Error("the schedule's file is wrong: its entries stay as they were", zap.Error(err))
 			continue

@@ -129,7 +129,7 @@ func (t *ticker) tick(ctx context.Context, due dueTick) (int64, error) {
 	args := luascripts.TickArgs{At: due.at, By: due.by, ID: t.taskID(due.at)}
 	err := t.prepare(ctx, due.at, args.ID)
 	switch {
-	case neverRuns(err) || t.failedFor(due.at, err) >= t.LateMax:
+	case neverRuns(err) || t.failedFor(due.at, err) >= t.LateMax/2:
 		t.schedule.log.Error("a tick is given up: it has no task that could run", zap.String("entry", t.Name),
 			zap.Time("tick", due.at), zap.String("error", reasonOf(err)))
 	case err != nil:
