@@ -58,10 +58,10 @@ func ParseCron(spec string, zone *time.Location) (Cron, error) {
 		}
 		return parseEvery(spec, period)
 	}
-	switch {
-	case zone == nil:
+	switch zone {
+	case nil:
 		zone = time.UTC
-	case zone == time.Local:
+	case time.Local:
 		return fault("the zone is this machine's, want one by its name")
 	}
 	parsed, err := cronspec.Parse(text, cronspec.Standard|cron.SecondOptional)

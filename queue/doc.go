@@ -29,6 +29,11 @@
 // every fault and its line at once, so that limits can be changed without a
 // build.
 //
+// # Schedules
+//
+// A [Schedule] enqueues tasks at the ticks of cron specs, exactly once over all
+// processes that run it; see docs/schedules.md.
+//
 // # What happens to asynq's options
 //
 // They mean what they mean in asynq, on a [Task], on an *asynq.Task and at the

@@ -155,7 +155,7 @@ func (e Entry) ready(c *Client) (*scheduled, []*EntryError) {
 	case (e.Task == nil) == (e.TaskFunc == nil):
 		bad("Task", errors.New("want exactly one of Task and TaskFunc"))
 	case e.Task != nil:
-		bad("Task", c.checkTick(e.Task))
+		bad("Task", errors.Join(c.checkTick(e.Task), noDeadline(e.Task)))
 	}
 	bad("Overlap", inRange(e.Overlap, OverlapAllow, OverlapQueueOne))
 	bad("Missed", inRange(e.Missed, MissedSkip, MissedRunAll))
@@ -195,6 +195,16 @@ func (c *Client) checkTick(task *Task) error {
 	if p, ok := c.policies[task.Type()]; ok {
 		_, err := p.Demand(task.asynqTask())
 		return err
+	}
+	return nil
+}
+
+// noDeadline refuses one that all ticks would share.
+func noDeadline(task *Task) error {
+	for _, opt := range task.opts {
+		if opt.Type() == asynq.DeadlineOpt {
+			return &OptionError{Option: opt.String(), Reason: "one instant for all ticks: use a Timeout, or a TaskFunc"}
+		}
 	}
 	return nil
 }

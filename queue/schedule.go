@@ -118,7 +118,10 @@ func NewSchedule(client *Client, cfg ScheduleConfig, entries ...Entry) (*Schedul
 	if cfg.File != "" {
 		s.file = readScheduleFile(cfg.File, cfg.TaskFuncs)
 	}
-	return s, s.set(entries, s.file)
+	if err := s.set(entries, s.file); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // Set replaces the entries that are in code; those of the file stay. An error has
@@ -154,9 +157,10 @@ func (s *Schedule) set(code []Entry, file scheduleFile) error {
 	return nil
 }
 
-// Entries returns the names of the entries in force and their next ticks after
-// now, which are also those of all other processes.
-func (s *Schedule) Entries() []Tick {
+// Next returns the next tick of each entry in force, in the order of their names,
+// by this machine's clock; what becomes of it is not known yet. It does not ask
+// Redis.
+func (s *Schedule) Next() []Tick {
 	now := s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()

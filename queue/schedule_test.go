@@ -95,13 +95,13 @@ func TestScheduleIsExactOverReplicas(t *testing.T) {
 		start(0)
 		for range 120 {
 			time.Sleep(time.Duration(rng.IntN(20*60)) * time.Second)
-			switch i := rng.IntN(3); {
-			case replicas[i] == nil:
+			i := rng.IntN(3)
+			if replicas[i] == nil {
 				start(i)
-			default:
-				replicas[i].stop()
-				replicas[i] = nil
+				continue
 			}
+			replicas[i].stop()
+			replicas[i] = nil
 		}
 		for i := range replicas {
 			if replicas[i] == nil {
@@ -236,7 +236,7 @@ func TestScheduleKeepsOptions(t *testing.T) {
 			Task: NewTaskWithHeaders("report:daily", []byte("payload"), map[string]string{"a": "b"},
 				asynq.MaxRetry(3), asynq.Timeout(time.Minute), asynq.Retention(time.Hour)),
 		})
-		next := s.Entries()[0]
+		next := s.Next()[0]
 		got := <-heard
 		s.stop()
 		want(t, fmt.Sprint(got), "{report 2000-01-02 00:00:00 +0100 CET report@2000-01-01T23:00:00Z enqueued}")
@@ -332,7 +332,7 @@ func TestNewScheduleTellsAllFaults(t *testing.T) {
 		Entry{Name: "d", Spec: "@daily", Task: NewTask("sms:send", []byte(`{}`))},
 		Entry{Name: "e", Spec: "@daily", Task: NewTask(" ", nil), Overlap: 3, Missed: -1, LateMax: 1, MissedWithin: 1000 * time.Hour, MissedMax: 1001},
 		Entry{Name: "f", Spec: "@daily", Task: task, LateMax: time.Hour, MissedWithin: time.Minute},
-		Entry{Name: "f", Spec: "@daily", Task: NewTask("t", nil, asynq.Timeout(1))},
+		Entry{Name: "f", Spec: "@daily", Task: NewTask("t", nil, asynq.Timeout(1), asynq.Deadline(time.Unix(1, 0)))},
 	)
 	if !errors.Is(err, ErrInvalidEntry) || !errors.Is(err, ErrInvalidCron) || !errors.Is(err, ErrInvalidOption) || !errors.Is(err, ErrNoKey) {
 		t.Errorf("NewSchedule = %v", err)
@@ -343,14 +343,14 @@ func TestNewScheduleTellsAllFaults(t *testing.T) {
 		`entry "b": Task: want exactly one`, `option Queue("q")`, `option TaskID("x")`, `option Unique(1h0m0s)`, `option Group("g")`, "option ProcessIn(1h", "option ProcessAt(",
 		`entry "d": Task: task type "sms:send"`, `entry "e": Task: a task without a type`, `entry "e": Overlap: it is 3`, `entry "e": Missed: it is -1`,
 		`entry "e": LateMax: it is 1ns`, `entry "e": MissedWithin: it is 1000h`, `entry "e": MissedMax: it is 1001`, `entry "f": MissedWithin: it is 1m0s, want 1h0m0s`,
-		`entry "f": Name: there is another`, `option Timeout(1ns)`,
+		`entry "f": Name: there is another`, `option Timeout(1ns)`, `option Deadline(`,
 	} {
 		if !strings.Contains(text, part) {
 			t.Errorf("no %q in:\n%s", part, text)
 		}
 	}
-	if n := strings.Count(text, "\n") + 1; n != 21 {
-		t.Errorf("%d faults, want 21:\n%s", n, text)
+	if n := strings.Count(text, "\n") + 1; n != 22 {
+		t.Errorf("%d faults, want 22:\n%s", n, text)
 	}
 	want(t, fmt.Sprint(panicOf(func() { _, _ = NewSchedule(nil, ScheduleConfig{}) })), "queue: nil client")
 }
@@ -377,7 +377,7 @@ func TestScheduleSet(t *testing.T) {
 		if err := s.Set(); err != nil {
 			t.Fatal(err)
 		}
-		want(t, len(s.Entries()), 0)
+		want(t, len(s.Next()), 0)
 		time.Sleep(10 * time.Minute) // 47 was missed by all
 		if err := s.Set(Entry{Name: "a", Spec: "5,12,19,26,33,40,47 * * * *", Task: task, Missed: MissedRunAll}); err != nil {
 			t.Fatal(err)
@@ -439,7 +439,7 @@ func TestScheduleFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	var names []string
-	for _, e := range s.Entries() {
+	for _, e := range s.Next() {
 		names = append(names, e.Entry)
 	}
 	if diff := cmp.Diff([]string{"block", "campaign", "code", "nightly", "quick"}, names); diff != "" {
@@ -553,7 +553,7 @@ func TestScheduleFileIsReloaded(t *testing.T) {
 		defer s.stop()
 		names := func() string {
 			var names []string
-			for _, e := range s.Entries() {
+			for _, e := range s.Next() {
 				names = append(names, e.Entry)
 			}
 			return strings.Join(names, " ")

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"slices"
 	"time"
 )
 
@@ -62,12 +63,7 @@ func (m *scheduleModel) enqueue(tick, now time.Time) {
 }
 
 func (m *scheduleModel) busy(now time.Time) bool {
-	for _, end := range m.ends {
-		if now.Before(end) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.ends, now.Before)
 }
 
 // due are the ticks that are done at now.
