@@ -15,6 +15,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redistest"
 )
 
@@ -49,7 +50,8 @@ type replica struct {
 	change time.Time // when it is killed, or started
 
 	// Of the pass under way: calls that Redis gets before it is killed, whether
-	// the reply of the last one is lost, and the ticks that it decided or tried.
+	// the reply of the last one is lost, and how many ticks it decided, or
+	// found to be still held.
 	calls int
 	lost  bool
 	tried int
@@ -126,8 +128,11 @@ func (r *replica) call(args []any, do func() *redis.Cmd) *redis.Cmd {
 	}
 	r.calls--
 	if at := args[2].(int64); at != 0 {
-		r.world.decided(time.UnixMicro(at).UTC(), cmd.Val().([]any)[0].(int64))
-		r.tried++
+		code := cmd.Val().([]any)[0].(int64)
+		r.world.decided(time.UnixMicro(at).UTC(), code)
+		if code != luascripts.TickPassed {
+			r.tried++
+		}
 	}
 	if r.calls == 0 && r.lost {
 		return redis.NewCmdResult(nil, errKilled)
@@ -207,8 +212,8 @@ func (w *scheduleWorld) pass(r *replica, killed bool) {
 		w.kill(r)
 	default:
 		n := 1 << 30
-		if r.tried == 0 && wait < 5*time.Millisecond {
-			n = 0 // by its clock it is a little early, and it comes back
+		if wait < 5*time.Millisecond {
+			n = r.tried // by its clock it is a little early for the next, and it comes back
 		}
 		w.model.look(w.now, n)
 		r.wake = w.now.Add(wait - wait*r.drift/(time.Second+r.drift) + 2*time.Microsecond)
