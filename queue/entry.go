@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,8 +48,9 @@ type Entry struct {
 
 	// TaskFunc makes the task of a tick, which is in the zone of the spec. Several
 	// processes may call it for one tick, and one of them again; only one of these
-	// tasks is enqueued. When it fails it is called again for half of LateMax, and
-	// then the tick is given up; later ticks wait for that.
+	// tasks is enqueued. Its context ends after half of LateMax. When it fails it is
+	// called again for as long, and then the tick is given up; later ticks wait for
+	// that.
 	TaskFunc TaskFunc
 
 	// Overlap says what becomes of a tick while the task of an earlier one is
@@ -164,6 +166,33 @@ func (e Entry) ready(c *Client) (*scheduled, []*EntryError) {
 	bad("MissedMax", inRange(e.MissedMax, 1, MissedMaxMax))
 	sum := sha256.Sum256([]byte(cron.String()))
 	return &scheduled{e, cron, hex.EncodeToString(sum[:8]), c.keys(e.Queue)}, faults
+}
+
+// joinEntries makes entries ready, in the order of their names, or returns what is
+// wrong with them.
+func joinEntries(entries []Entry, c *Client) ([]*scheduled, error) {
+	var (
+		all    []*scheduled
+		errs   []error
+		byName = make(map[string]bool)
+	)
+	for _, e := range entries {
+		ready, faults := e.ready(c)
+		if byName[e.Name] {
+			faults = append(faults, &EntryError{e.Name, "Name", errors.New("there is another entry of that name")})
+		}
+		byName[e.Name] = true
+		for _, f := range faults {
+			errs = append(errs, f)
+		}
+		all = append(all, ready)
+	}
+	sortEntries(all)
+	return all, errors.Join(errs...)
+}
+
+func sortEntries(all []*scheduled) {
+	slices.SortFunc(all, func(a, b *scheduled) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 func inRange[T cmp.Ordered](v, lo, hi T) error {

@@ -105,6 +105,22 @@ func (e *CronError) Error() string {
 
 func (e *CronError) Unwrap() error { return ErrInvalidCron }
 
+// EntryError says what is wrong with an entry. It unwraps to [ErrInvalidEntry],
+// and to the error of the part that is wrong, if there is one.
+type EntryError struct {
+	Entry string // its name
+	Field string // such as "Spec"
+	Err   error
+}
+
+func (e *EntryError) Error() string {
+	return fmt.Sprintf("queue: entry %q: %s: %s", clip(e.Entry), e.Field, e.reason())
+}
+
+func (e *EntryError) reason() string { return cutPrefix(e.Err) }
+
+func (e *EntryError) Unwrap() []error { return []error{ErrInvalidEntry, e.Err} }
+
 // clip keeps an error readable when somebody passes a whole file as a path.
 func clip(s string) string {
 	const most = 80

@@ -1,10 +1,7 @@
 package queue
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -249,47 +246,4 @@ func (s *Schedule) reached(err error) {
 	default:
 		s.log.Info("the schedule reaches Redis again")
 	}
-}
-
-// EntryError says what is wrong with an entry. It unwraps to [ErrInvalidEntry],
-// and to the error of the part that is wrong, if there is one.
-type EntryError struct {
-	Entry string // its name
-	Field string // such as "Spec"
-	Err   error
-}
-
-func (e *EntryError) Error() string {
-	return fmt.Sprintf("queue: entry %q: %s: %s", clip(e.Entry), e.Field, e.reason())
-}
-
-func (e *EntryError) reason() string { return cutPrefix(e.Err) }
-
-func (e *EntryError) Unwrap() []error { return []error{ErrInvalidEntry, e.Err} }
-
-// joinEntries makes entries ready, in the order of their names, or returns what is
-// wrong with them.
-func joinEntries(entries []Entry, c *Client) ([]*scheduled, error) {
-	var (
-		all    []*scheduled
-		errs   []error
-		byName = make(map[string]bool)
-	)
-	for _, e := range entries {
-		ready, faults := e.ready(c)
-		if byName[e.Name] {
-			faults = append(faults, &EntryError{e.Name, "Name", errors.New("there is another entry of that name")})
-		}
-		byName[e.Name] = true
-		for _, f := range faults {
-			errs = append(errs, f)
-		}
-		all = append(all, ready)
-	}
-	sortEntries(all)
-	return all, errors.Join(errs...)
-}
-
-func sortEntries(all []*scheduled) {
-	slices.SortFunc(all, func(a, b *scheduled) int { return cmp.Compare(a.Name, b.Name) })
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/hibiken/asynq"
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/internal/luascripts"
@@ -47,13 +46,12 @@ type ticker struct {
 func (t *ticker) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-			return
 		case <-timer.C:
+			timer.Reset(t.pass(ctx))
 		}
-		timer.Reset(t.pass(ctx))
 	}
 }
 
@@ -67,6 +65,7 @@ func (t *ticker) pass(ctx context.Context) time.Duration {
 	case err == nil:
 		t.failures = 0
 		return wait
+	case errors.As(err, &none) && t.failures > 0: // that was said
 	case errors.As(err, &none):
 		t.schedule.log.Warn("a tick has no task yet", zap.String("entry", t.Name), zap.String("error", safeText(none.cause)))
 	default:
@@ -129,17 +128,18 @@ func (t *ticker) tick(ctx context.Context, due dueTick) (int64, error) {
 	args := luascripts.TickArgs{At: due.at, By: due.by, ID: t.taskID(due.at)}
 	err := t.prepare(ctx, due.at, args.ID)
 	switch {
-	case neverRuns(err) || t.failedFor(due.at, err) >= t.LateMax/2:
+	case err == nil:
+		args.Message = t.message
+	case !neverRuns(err) && t.failedFor(due.at, err) < t.LateMax/2:
+		return 0, err
+	}
+	code, failed := t.call(ctx, args)
+	if failed != nil {
+		return 0, failed
+	}
+	if code == luascripts.TickGivenUp {
 		t.schedule.log.Error("a tick is given up: it has no task that could run", zap.String("entry", t.Name),
 			zap.Time("tick", due.at), zap.String("error", reasonOf(err)))
-	case err != nil:
-		return 0, err
-	default:
-		args.Message = t.message
-	}
-	code, err := t.call(ctx, args)
-	if err != nil {
-		return 0, err
 	}
 	if f, outcome := t.schedule.cfg.TickFunc, outcomes[code]; f != nil && outcome != "" {
 		f(Tick{Entry: t.Name, At: due.at.In(t.location()), TaskID: args.ID, Outcome: outcome})
@@ -224,77 +224,4 @@ func (e *scheduled) location() *time.Location {
 		return time.UTC
 	}
 	return e.cron.zone
-}
-
-// noTaskError is that a TaskFunc failed.
-type noTaskError struct{ cause error }
-
-func (e *noTaskError) Error() string { return "queue: the task function failed" }
-func (e *noTaskError) Unwrap() error { return e.cause }
-
-var errNoTask = errors.New("queue: the task function returned no task")
-
-// prepare makes the task of a tick, unless that is the one that was made last: it
-// may be asked for each second.
-func (t *ticker) prepare(ctx context.Context, tick time.Time, id string) error {
-	if t.made.Equal(tick) {
-		return nil
-	}
-	task := t.Task
-	if task == nil {
-		var err error
-		if task, err = t.TaskFunc(ctx, tick.In(t.location())); err != nil {
-			return &noTaskError{err}
-		}
-		if task == nil {
-			return &noTaskError{errNoTask}
-		}
-		if err := t.schedule.client.checkTick(task); err != nil {
-			return fmt.Errorf("%w: %w", ErrInvalidEntry, err)
-		}
-	}
-	at := task.asynqTask()
-	if err := t.schedule.client.check(ctx, at); err != nil {
-		return err
-	}
-	var r recording
-	_, err := t.schedule.client.composer.EnqueueContext(record(ctx, &r), at, asynq.Queue(t.Queue), asynq.TaskID(id))
-	if r.uncaught {
-		err = errUncaught // asynq wraps an error of Redis as text
-	}
-	if err == nil {
-		err = t.schedule.client.name(ctx, t.Queue)
-	}
-	if err != nil {
-		return fmt.Errorf("queue: entry %q: %w", t.Name, err)
-	}
-	t.made, t.message = tick, r.task.Message
-	return nil
-}
-
-// neverRuns says whether a task would fail in the same way if it was made again.
-func neverRuns(err error) bool {
-	if _, ok := errors.AsType[*DemandError](err); ok {
-		return true
-	}
-	return errors.Is(err, ErrInvalidEntry) || errors.Is(err, errUncaught)
-}
-
-// failedFor is for how long a tick has had no task.
-func (t *ticker) failedFor(tick time.Time, err error) time.Duration {
-	if _, ok := errors.AsType[*noTaskError](err); !ok {
-		return 0
-	}
-	if !t.failing.Equal(tick) {
-		t.failing, t.since = tick, t.schedule.now()
-	}
-	return t.schedule.now().Sub(t.since)
-}
-
-// reasonOf is the text of an error without what a TaskFunc put into its own.
-func reasonOf(err error) string {
-	if none, ok := errors.AsType[*noTaskError](err); ok {
-		return "the task function failed: " + safeText(none.cause)
-	}
-	return err.Error()
 }

@@ -1,0 +1,85 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hibiken/asynq"
+)
+
+// noTaskError is that a TaskFunc failed.
+type noTaskError struct{ cause error }
+
+func (e *noTaskError) Error() string { return "queue: the task function failed" }
+func (e *noTaskError) Unwrap() error { return e.cause }
+
+var errNoTask = errors.New("queue: the task function returned no task")
+
+// prepare makes the task of a tick, unless that is the one that was made last: it
+// may be asked for each second.
+func (t *ticker) prepare(ctx context.Context, tick time.Time, id string) error {
+	if t.made.Equal(tick) {
+		return nil
+	}
+	task := t.Task
+	if task == nil {
+		var err error
+		ctx, cancel := context.WithTimeout(ctx, t.LateMax/2)
+		defer cancel()
+		if task, err = t.TaskFunc(ctx, tick.In(t.location())); err != nil {
+			return &noTaskError{err}
+		}
+		if task == nil {
+			return &noTaskError{errNoTask}
+		}
+		if err := t.schedule.client.checkTick(task); err != nil {
+			return fmt.Errorf("%w: %w", ErrInvalidEntry, err)
+		}
+	}
+	at := task.asynqTask()
+	if err := t.schedule.client.check(ctx, at); err != nil {
+		return err
+	}
+	var r recording
+	_, err := t.schedule.client.composer.EnqueueContext(record(ctx, &r), at, asynq.Queue(t.Queue), asynq.TaskID(id))
+	if r.uncaught {
+		err = errUncaught // asynq wraps an error of Redis as text
+	}
+	if err == nil {
+		err = t.schedule.client.name(ctx, t.Queue)
+	}
+	if err != nil {
+		return fmt.Errorf("queue: entry %q: %w", t.Name, err)
+	}
+	t.made, t.message = tick, r.task.Message
+	return nil
+}
+
+// neverRuns says whether a task would fail in the same way if it was made again.
+func neverRuns(err error) bool {
+	if _, ok := errors.AsType[*DemandError](err); ok {
+		return true
+	}
+	return errors.Is(err, ErrInvalidEntry) || errors.Is(err, errUncaught)
+}
+
+// failedFor is for how long a tick has had no task.
+func (t *ticker) failedFor(tick time.Time, err error) time.Duration {
+	if _, ok := errors.AsType[*noTaskError](err); !ok {
+		return 0
+	}
+	if !t.failing.Equal(tick) {
+		t.failing, t.since = tick, t.schedule.now()
+	}
+	return t.schedule.now().Sub(t.since)
+}
+
+// reasonOf is the text of an error without what a TaskFunc put into its own.
+func reasonOf(err error) string {
+	if none, ok := errors.AsType[*noTaskError](err); ok {
+		return "the task function failed: " + safeText(none.cause)
+	}
+	return err.Error()
+}
