@@ -19,57 +19,65 @@ const (
 )
 
 // ask decides about r, whatever the policy's mode, and tells who observes.
-func (p *Policy) ask(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+func (p *Policy) ask(ctx context.Context, mode luascripts.Mode, r Request) (d Decision, err error) {
 	r.worth, r.made = nil, fromStore
 	if r.Token == 0 {
 		r.Token = NewToken()
 	}
-	if err := p.check(r); err != nil {
-		p.tell(ctx, mode, Decision{}, err)
-		return Decision{}, err
+	if err = p.check(&r); err != nil {
+		p.tell(ctx, mode, &d, err)
+		return d, err
 	}
-	decide := p.decide
 	if p.cfg.Shadow {
-		decide = p.watch
+		d, err = p.watch(ctx, mode, r)
+	} else {
+		d, err = p.decide(ctx, mode, r)
 	}
-	d, err := decide(ctx, mode, r)
-	p.tell(ctx, mode, d, err)
+	p.tell(ctx, mode, &d, err)
 	return d, err
 }
 
-// askStore decides by the limits in force, where the policy counts.
-func (p *Policy) askStore(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
-	d, again := Decision{Request: r, Rule: p.rules[0].rule}, false
-	err := p.ruled(ctx, func(in []ruling) (err error) {
-		d, err = p.askDesk(ctx, p.store, in, mode, r)
+// askStore decides by the limits in force, where the policy counts. What was asked
+// and the answer are large, and so passed by pointers.
+func (p *Policy) askStore(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) error {
+	again := false
+	d.Request, d.Rule = *r, p.rules[0].rule
+	err := p.ruled(ctx, func(in []ruling) error {
+		err := p.askDesk(ctx, p.store, in, mode, r, d)
 		if _, outdated := errors.AsType[*outdatedError](err); outdated {
 			again = true
 		}
 		return err
 	})
 	if _, sharded := p.store.store.(clusterStore); sharded && err != nil && (again || Answered(err)) {
-		lost := r // a narrower slot may have granted, and nobody asks it again
+		lost := *r // a narrower slot may have granted, and nobody asks it again
 		lost.Job = ""
 		p.withdrawNow(context.WithoutCancel(ctx), lost)
 	}
-	return d, err
+	return err
 }
 
-// askDesk asks for r and reads the answer.
-func (p *Policy) askDesk(ctx context.Context, at *desk, in []ruling, mode luascripts.Mode, r Request) (Decision, error) {
-	d := Decision{Request: r, Rule: p.rules[0].rule}
+// askDesk asks for r and reads the answer into d.
+func (p *Policy) askDesk(ctx context.Context, at *desk, in []ruling, mode luascripts.Mode, r *Request, d *Decision) error {
+	*d = Decision{Request: *r, Rule: p.rules[0].rule}
 	if rule, err := p.fits(in, r); err != nil {
 		d.Rule = rule
-		return d, err
+		return err
 	}
-	began := time.Now()
-	reply, err := at.acquireBy(ctx, in, r.Gates, p.call(in, mode, r))
-	return p.decided(in, r, reply, began, err)
+	c := calls.Get().(*luascripts.Call)
+	p.call(c, in, mode, r)
+	when, err := at.acquireBy(ctx, in, r.Gates, c)
+	if err != nil {
+		return p.fault("acquire", 0, 0, err)
+	}
+	reply := c.AcquireReply
+	freeCall(c)
+	return p.decided(in, r, &reply, when, d)
 }
 
-// call is how a store is asked for r. The numbers and the gate are put in later, when
-// the store's clock is known.
-func (p *Policy) call(in []ruling, mode luascripts.Mode, r Request) luascripts.AcquireArgs {
+// call makes c how a store is asked for r. The numbers and the gate are put in later,
+// when the store's clock is known.
+func (p *Policy) call(c *luascripts.Call, in []ruling, mode luascripts.Mode, r *Request) {
 	longest, inline := time.Duration(-1), p.cfg.InlineWait
 	if r.MaxWait != 0 {
 		longest = max(0, r.MaxWait)
@@ -77,24 +85,24 @@ func (p *Policy) call(in []ruling, mode luascripts.Mode, r Request) luascripts.A
 	if r.prompt {
 		inline = 0
 	}
-	return luascripts.AcquireArgs{
-		Parts: p.parts(in, p.ids(r), r), Policy: p.name,
-		Token: uint64(r.Token), Job: r.Job, Mode: mode, Inline: inline, MaxWait: longest, Tell: r.tell,
+	c.AcquireArgs = luascripts.AcquireArgs{
+		Parts: p.wanted(c.Parts[:0], in, r), Policy: p.name, Token: uint64(r.Token), Job: r.Job,
+		Mode: mode, Inline: inline, MaxWait: longest, Tell: r.tell, Forms: &p.forms,
 	}
 }
 
-// decided reads a store's answer to a call that began then.
-func (p *Policy) decided(in []ruling, r Request, reply luascripts.AcquireReply, began time.Time, err error) (Decision, error) {
-	d := Decision{Request: r, Rule: p.rules[0].rule}
-	if err := p.fault("acquire", reply.Part, reply.Status, err); err != nil {
-		return d, err
+// decided reads a store's answer into d.
+func (p *Policy) decided(in []ruling, r *Request, reply *luascripts.AcquireReply, when asked, d *Decision) error {
+	*d = Decision{Request: *r, Rule: p.rules[0].rule}
+	if err := p.fault("acquire", reply.Part, reply.Status, nil); err != nil {
+		return err
 	}
 	d.Rule = p.bound(reply, r.Gates)
 	d.Granted = reply.Status == luascripts.Granted
 	d.Parked = reply.Status == luascripts.Booked && reply.Part == 0
 	d.At, d.From, d.Now, d.Promised, d.Fence = reply.At, reply.From, reply.Now, reply.Promised, reply.Fence
 	d.Next, d.limits = p.turns(reply.Next, reply.Now), in
-	d.start, d.surely = time.Now().Add(reply.At.Sub(reply.Now)), began.Add(reply.At.Sub(reply.Now))
+	d.start, d.surely = when.ended.Add(reply.At.Sub(reply.Now)), when.began.Add(reply.At.Sub(reply.Now))
 	if r.tell {
 		d.Left = reply.Free
 	}
@@ -102,15 +110,15 @@ func (p *Policy) decided(in []ruling, r Request, reply luascripts.AcquireReply, 
 	case luascripts.Granted:
 		d.worth = reply.Worth
 	case luascripts.TooLate:
-		return d, &TooLateError{Rule: d.Rule, At: d.At, Wait: d.At.Sub(d.Now), MaxWait: r.MaxWait}
+		return &TooLateError{Rule: d.Rule, At: d.At, Wait: d.At.Sub(d.Now), MaxWait: r.MaxWait}
 	case luascripts.Withdrawn:
-		return d, fmt.Errorf("%w: rule %q", ErrWithdrawn, d.Rule)
+		return fmt.Errorf("%w: rule %q", ErrWithdrawn, d.Rule)
 	}
-	return d, nil
+	return nil
 }
 
 // bound names the rule that decided.
-func (p *Policy) bound(r luascripts.AcquireReply, gates []GateAt) string {
+func (p *Policy) bound(r *luascripts.AcquireReply, gates []GateAt) string {
 	switch {
 	case r.Part > 0 && r.Part <= len(p.rules):
 		return p.rules[r.Part-1].rule
@@ -129,8 +137,17 @@ func (p *Policy) ids(r Request) []string {
 	return ids
 }
 
-// parts are what the scripts need to know of each rule. The numbers are put in
-// later, when the store's clock is known.
+// wanted appends the parts of a call that asks for r, see [Policy.parts].
+func (p *Policy) wanted(parts []luascripts.Part, in []ruling, r *Request) []luascripts.Part {
+	for i, l := range p.rules {
+		w := r.want(i)
+		parts = append(parts, luascripts.Part{Limit: l.keys(l.ID(w.Key)), Cost: w.Cost, Closed: in[i].closed})
+	}
+	return parts
+}
+
+// parts are what the scripts need to know of each rule, and what a grant is worth. The
+// numbers are put in later, when the store's clock is known.
 func (p *Policy) parts(in []ruling, ids []string, r Request) []luascripts.Part {
 	parts := make([]luascripts.Part, len(p.rules))
 	for i, l := range p.rules {
@@ -157,7 +174,7 @@ func (p *Policy) IDs(r Request) []string { return p.ids(r) }
 // takeBack gives back what r has, where it has it. The size of the limits does
 // not matter: they may have been larger ones when the grant was made.
 func (p *Policy) takeBack(ctx context.Context, r Request, back bool) ([]Turn, error) {
-	if err := p.check(r); err != nil {
+	if err := p.check(&r); err != nil {
 		return nil, err
 	}
 	if r.made == fromNowhere {
@@ -190,7 +207,7 @@ func (p *Policy) takeBackIDs(ctx context.Context, ids []string, r Request, back 
 }
 
 func (p *Policy) cancelAt(ctx context.Context, at *desk, in []ruling, ids []string, r Request, back bool) (_ []Turn, given bool, _ error) {
-	_, misfit := p.fits(in, r)
+	_, misfit := p.fits(in, &r)
 	reply, err := at.cancelBy(ctx, in, luascripts.CancelArgs{
 		Parts: p.parts(in, ids, r), Policy: p.name, Token: uint64(r.Token), Job: r.Job, Back: back && misfit == nil,
 	})
@@ -226,7 +243,7 @@ func (p *Policy) turns(answered []luascripts.Turn, now time.Time) []Turn {
 }
 
 // check refuses what no limit could admit before it costs a round trip.
-func (p *Policy) check(r Request) error {
+func (p *Policy) check(r *Request) error {
 	if len(r.More) != len(p.rules)-1 {
 		return fmt.Errorf("%w: %d keys for the %d rules of policy %v", ErrInvalidConfig, len(r.More)+1, len(p.rules), p)
 	}
@@ -246,7 +263,7 @@ func (p *Policy) check(r Request) error {
 }
 
 // fits says whether the limits can ever admit r, and otherwise which can't.
-func (p *Policy) fits(in []ruling, r Request) (rule string, err error) {
+func (p *Policy) fits(in []ruling, r *Request) (rule string, err error) {
 	for i, l := range p.rules {
 		if err := l.fits(in[i].Limit, r.want(i).Cost); err != nil {
 			return l.rule, err

@@ -128,14 +128,15 @@ func (a *away) desk() *desk {
 }
 
 // decide asks Redis, or what stands in for it.
-func (p *Policy) decide(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+func (p *Policy) decide(ctx context.Context, mode luascripts.Mode, r Request) (d Decision, err error) {
 	if p.away.policy == FailClosed {
-		return p.askStore(ctx, mode, r)
+		err = p.askStore(ctx, mode, &r, &d)
+		return d, err
 	}
 	if p.away.leftAlone() {
 		return p.decideAlone(ctx, mode, r)
 	}
-	d, err := p.askStore(ctx, mode, r)
+	err = p.askStore(ctx, mode, &r, &d)
 	switch {
 	case errors.Is(err, ErrExceedsLimit): // Redis was not asked
 		p.away.unknown()
@@ -170,7 +171,7 @@ func (p *Policy) decide(ctx context.Context, mode luascripts.Mode, r Request) (D
 // is known to be closed stays closed.
 func (p *Policy) decideAlone(ctx context.Context, mode luascripts.Mode, r Request) (d Decision, err error) {
 	if p.away.policy == FailLocal {
-		d, err = p.askDesk(ctx, p.away.desk(), p.lastKnown(), mode, r)
+		err = p.askDesk(ctx, p.away.desk(), p.lastKnown(), mode, &r, &d)
 		if d.Granted {
 			d.made = fromSpare
 		}
@@ -190,7 +191,7 @@ func (p *Policy) decideOpen(mode luascripts.Mode, r Request) (Decision, error) {
 	now := time.Now()
 	d := Decision{Request: r, Rule: p.rules[0].rule, Granted: mode != luascripts.Book, At: now, Now: now, start: now}
 	d.made = fromNowhere
-	if rule, err := p.fits(p.lastKnown(), r); err != nil {
+	if rule, err := p.fits(p.lastKnown(), &r); err != nil {
 		d.Rule = rule
 		return d, err
 	}

@@ -49,7 +49,7 @@ func BookMany(ctx context.Context, rdb redis.UniversalClient, wishes []Wish) []B
 			*c.out = c.answer(ctx)
 			continue
 		}
-		w := weightOf(&c.call)
+		w := weightOf(&c.call.AcquireArgs)
 		if len(crowd) > 0 && weight+w > luascripts.CallsMax {
 			send()
 		}
@@ -65,11 +65,9 @@ type companion struct {
 	out   *Booking
 	joins bool // it may be asked together with others
 
-	in    []ruling
-	call  luascripts.AcquireArgs
-	began time.Time
-	reply luascripts.AcquireReply
-	err   error
+	in   []ruling
+	call luascripts.Call
+	when asked
 }
 
 // newCompanion looks at a wish as far as that can be done without Redis.
@@ -81,17 +79,18 @@ func newCompanion(ctx context.Context, w Wish, out *Booking) *companion {
 	if !ok || there.merger.sharded.Load() || p.cfg.Shadow || p.away.policy != FailClosed {
 		return c
 	}
-	if checkJob(w.Job) != nil || p.check(w.Request) != nil {
+	if checkJob(w.Job) != nil || p.check(&c.Request) != nil {
 		return c // its fault is told when it is asked alone
 	}
 	in, err := p.rulings(ctx)
 	if err != nil {
 		return c
 	}
-	if _, err := p.fits(in, w.Request); err != nil {
+	if _, err := p.fits(in, &c.Request); err != nil {
 		return c
 	}
-	c.joins, c.in, c.call = true, in, p.call(in, luascripts.Book, c.Request)
+	c.joins, c.in = true, in
+	p.call(&c.call, in, luascripts.Book, &c.Request)
 	return c
 }
 
@@ -101,24 +100,26 @@ func bookTogether(ctx context.Context, rdb redis.UniversalClient, crowd []*compa
 	if len(crowd) == 0 {
 		return
 	}
-	calls := make([]*luascripts.AcquireArgs, len(crowd))
+	calls := make([]*luascripts.Call, len(crowd))
 	for i, c := range crowd {
 		around := c.Policy.store.clock()
 		number(c.call.Parts, c.in, around)
 		c.call.Gate = gateAround(c.Gates, around)
-		c.began = time.Now()
+		c.when.began = time.Now()
 		calls[i] = &c.call
 	}
-	answers, err := luascripts.AcquireMany(ctx, rdb, calls)
+	err := luascripts.AcquireMany(ctx, rdb, calls)
 	if err != nil && ctx.Err() == nil && worthRepeating(err) {
-		answers, err = luascripts.AcquireMany(ctx, rdb, calls)
+		err = luascripts.AcquireMany(ctx, rdb, calls)
 	}
 	if redis.HasErrorPrefix(err, "CROSSSLOT") { // a Cluster that its client does not show
 		err = luascripts.ErrAskAlone
 	}
-	for i, c := range crowd {
-		if c.err = err; err == nil {
-			c.reply, c.err = answers[i].AcquireReply, answers[i].Err
+	ended := time.Now()
+	for _, c := range crowd {
+		c.when.ended = ended
+		if err != nil {
+			c.call.Err = err
 		}
 	}
 }
@@ -126,14 +127,19 @@ func bookTogether(ctx context.Context, rdb redis.UniversalClient, crowd []*compa
 // answer is the booking, by itself where it was not or could not be decided among
 // others: its limit has changed, or the clock went into another window.
 func (c *companion) answer(ctx context.Context) Booking {
-	p := c.Policy
-	p.store.heard(c.reply.Now)
-	again := c.err == nil && (c.reply.Status == luascripts.NotCovered || c.reply.Status == luascripts.Outdated)
-	if !c.joins || again || errors.Is(c.err, luascripts.ErrAskAlone) {
+	p, reply, err := c.Policy, &c.call.AcquireReply, c.call.Err
+	p.store.heard(reply.Now)
+	again := err == nil && (reply.Status == luascripts.NotCovered || reply.Status == luascripts.Outdated)
+	if !c.joins || again || errors.Is(err, luascripts.ErrAskAlone) {
 		d, err := p.askForJob(ctx, luascripts.Book, c.Request)
 		return Booking{d, err}
 	}
-	d, err := p.decided(c.in, c.Request, c.reply, c.began, c.err)
-	p.tell(ctx, luascripts.Book, d, err)
+	d := Decision{Request: c.Request, Rule: p.rules[0].rule}
+	if err != nil {
+		err = p.fault("acquire", 0, 0, err)
+	} else {
+		err = p.decided(c.in, &c.Request, reply, c.when, &d)
+	}
+	p.tell(ctx, luascripts.Book, &d, err)
 	return Booking{d, err}
 }

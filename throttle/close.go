@@ -81,7 +81,7 @@ func (p *Policy) PutOff(ctx context.Context, rule string, r Request, d time.Dura
 // closeKey closes the key of a rule. The job goes first in the narrower rules too,
 // and in those that share the key.
 func (p *Policy) closeKey(ctx context.Context, rule int, r Request, d time.Duration) (reply luascripts.CloseReply, err error) {
-	if err := p.check(r); err != nil {
+	if err := p.check(&r); err != nil {
 		return reply, err
 	}
 	ids := p.ids(r)

@@ -46,17 +46,20 @@ func slots(parts []luascripts.Part) []slotParts {
 	return out
 }
 
-func (s clusterStore) acquire(ctx context.Context, a luascripts.AcquireArgs) (luascripts.AcquireReply, error) {
+func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
+	a := c.AcquireArgs
 	out := luascripts.AcquireReply{Worth: make([]int64, len(a.Parts)), Free: make([]int, len(a.Parts))}
 	all := slots(a.Parts)
 	var earliest time.Time // of the grants
+	var err error
 	for n, at := range all {
-		call := a
+		call := luascripts.Call{AcquireArgs: a}
 		call.Parts = a.Parts[at.from:at.to]
 		if n > 0 {
 			call.Inline = min(a.Inline, max(0, earliest.Add(slack(a.Parts[:at.from])).Sub(out.Now)))
 		}
-		r, err := s.redisStore.acquire(ctx, call)
+		err = s.redisStore.acquire(ctx, &call)
+		r := call.AcquireReply
 		for _, given := range all[:granted(n, r.Status, err)] {
 			back := a
 			if err != nil {
@@ -66,7 +69,7 @@ func (s clusterStore) acquire(ctx context.Context, a luascripts.AcquireArgs) (lu
 			out.Next = append(out.Next, turns...)
 		}
 		if err != nil {
-			return out, err
+			break
 		}
 		if n == 0 || r.At.Before(earliest) {
 			earliest = r.At
@@ -76,7 +79,8 @@ func (s clusterStore) acquire(ctx context.Context, a luascripts.AcquireArgs) (lu
 			break
 		}
 	}
-	return out, nil
+	c.AcquireReply = out
+	return err
 }
 
 // granted is how many of the slots have something to give back, when the slot n

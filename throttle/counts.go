@@ -49,16 +49,16 @@ func (p *Policy) Counts() Counts {
 }
 
 // tell counts a decision and passes it on.
-func (p *Policy) tell(ctx context.Context, mode luascripts.Mode, d Decision, err error) {
+func (p *Policy) tell(ctx context.Context, mode luascripts.Mode, d *Decision, err error) {
 	if !p.cfg.Shadow || mode != luascripts.Book { // that takes no place
 		p.counters.add(mode, d, err)
 	}
 	if p.cfg.Observer != nil {
-		p.cfg.Observer.Decided(ctx, d, err)
+		p.cfg.Observer.Decided(ctx, *d, err)
 	}
 }
 
-func (c *counters) add(mode luascripts.Mode, d Decision, err error) {
+func (c *counters) add(mode luascripts.Mode, d *Decision, err error) {
 	if d.Fallback != FailClosed {
 		c.fallback.Add(1)
 	}

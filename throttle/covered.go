@@ -26,14 +26,25 @@ type desk struct {
 // ask calls f around the store's clock, and again when that clock turns out to be
 // elsewhere. f answers the status and the clock.
 func (d *desk) ask(f func(around time.Time) (luascripts.Status, time.Time, error)) error {
+	_, err := d.askTimed(f)
+	return err
+}
+
+// asked is when a call was made and answered, by the local, monotonic clock.
+type asked struct{ began, ended time.Time }
+
+// askTimed is [desk.ask], and tells about the last call.
+func (d *desk) askTimed(f func(around time.Time) (luascripts.Status, time.Time, error)) (at asked, err error) {
 	for range asksMax {
-		status, now, err := f(d.clock())
-		d.heard(now)
+		at.began = time.Now()
+		status, now, err := f(at.began.Add(d.ahead()))
+		at.ended = time.Now()
+		d.heardAt(now, at.ended)
 		if err != nil || status != luascripts.NotCovered {
-			return err
+			return at, err
 		}
 	}
-	return errClock
+	return at, errClock
 }
 
 // number puts the numbers of the limits in force into parts.
@@ -45,22 +56,32 @@ func number(parts []luascripts.Part, in []ruling, around time.Time) {
 }
 
 // clock is what the store's clock should say now.
-func (d *desk) clock() time.Time { return time.Now().Add(time.Duration(d.offset.Load())) }
+func (d *desk) clock() time.Time { return time.Now().Add(d.ahead()) }
 
-func (d *desk) heard(now time.Time) {
+func (d *desk) ahead() time.Duration { return time.Duration(d.offset.Load()) }
+
+func (d *desk) heard(now time.Time) { d.heardAt(now, time.Now()) }
+
+func (d *desk) heardAt(now, local time.Time) {
 	if !now.IsZero() {
-		d.offset.Store(int64(time.Until(now)))
+		d.offset.Store(int64(now.Sub(local)))
 	}
 }
 
-func (d *desk) acquireBy(ctx context.Context, in []ruling, gates []GateAt, a luascripts.AcquireArgs) (reply luascripts.AcquireReply, err error) {
-	err = d.ask(func(around time.Time) (luascripts.Status, time.Time, error) {
-		number(a.Parts, in, around)
-		a.Gate = gateAround(gates, around)
-		reply, err = d.acquire(ctx, a)
-		return reply.Status, reply.Now, err
+// acquireBy looks at no call that failed: others may work on it still.
+func (d *desk) acquireBy(ctx context.Context, in []ruling, gates []GateAt, c *luascripts.Call) (asked, error) {
+	at, err := d.askTimed(func(around time.Time) (luascripts.Status, time.Time, error) {
+		number(c.Parts, in, around)
+		c.Gate = gateAround(gates, around)
+		if err := d.acquire(ctx, c); err != nil {
+			return 0, time.Time{}, err
+		}
+		return c.Status, c.Now, nil
 	})
-	return reply, orOutdated(err, reply.Status, reply.Part, reply.Version)
+	if err != nil {
+		return at, err
+	}
+	return at, orOutdated(nil, c.Status, c.Part, c.Version)
 }
 
 func (d *desk) cancelBy(ctx context.Context, in []ruling, a luascripts.CancelArgs) (reply luascripts.CancelReply, err error) {

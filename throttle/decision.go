@@ -51,7 +51,7 @@ type Request struct {
 }
 
 // want is what is asked of the rule i.
-func (r Request) want(i int) Want {
+func (r *Request) want(i int) Want {
 	if i == 0 {
 		return Want{r.Key, r.Cost}
 	}

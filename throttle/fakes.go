@@ -43,11 +43,11 @@ type faultyStore struct {
 	fault func() error
 }
 
-func (s *faultyStore) acquire(ctx context.Context, a luascripts.AcquireArgs) (luascripts.AcquireReply, error) {
+func (s *faultyStore) acquire(ctx context.Context, c *luascripts.Call) error {
 	if err := s.fault(); err != nil {
-		return luascripts.AcquireReply{}, err
+		return err
 	}
-	return s.memoryStore.acquire(ctx, a)
+	return s.memoryStore.acquire(ctx, c)
 }
 
 func (s *faultyStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {

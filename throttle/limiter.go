@@ -28,8 +28,9 @@ type Limiter struct {
 	rdb     redis.UniversalClient // nil for one that counts in this process
 	store   *desk
 	rule    string
-	named   string // the rule as it stands in keys, see Config.PerClient
-	limit   Limit  // in code
+	named   string          // the rule as it stands in keys, see Config.PerClient
+	names   luascripts.Rule // of its keys
+	limit   Limit           // in code
 	limits  limitStore
 	force   limitInForce
 	cfg     Config
@@ -70,6 +71,7 @@ func newRule(s store, rule string, limit Limit, cfg Config) (*Limiter, error) {
 	if cfg.PerClient {
 		l.named += "@" + cfg.Client
 	}
+	l.names = luascripts.RuleKeys(cfg.Prefix, l.named)
 	return l, nil
 }
 
@@ -93,9 +95,9 @@ func (l *Limiter) Limit() Limit { return l.limit }
 // TryAcquire takes n permits of key now, or none. It books nothing and does
 // not pass those who wait: a [Decision] that is not granted tells in At and
 // Wait when a newcomer would go. n above the limit is an [ExceedsLimitError].
-func (l *Limiter) TryAcquire(ctx context.Context, key string, n int) (Decision, error) {
+func (l *Limiter) TryAcquire(ctx context.Context, key string, n int) (d Decision, err error) {
 	r := Request{Key: key, Cost: n, Token: NewToken()}
-	d, err := l.alone.ask(ctx, luascripts.Try, r)
+	d, err = l.alone.ask(ctx, luascripts.Try, r)
 	if err != nil {
 		l.alone.withdrawLost(ctx, r, err)
 	}
@@ -173,7 +175,7 @@ func (l *Limiter) ID(key string) string { return luascripts.KeyID(l.cfg.Secret, 
 func (l *Limiter) Ledger(key string) string { return l.keys(l.ID(key)).Ledger() }
 
 func (l *Limiter) keys(id string) luascripts.Limit {
-	return luascripts.LimitKeys(l.cfg.Prefix, l.named, id)
+	return l.names.Of(id)
 }
 
 // Stale says that a grant is too old to be acted on: the process was stopped

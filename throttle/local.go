@@ -29,11 +29,12 @@ func newMemoryStore(now func() time.Time) memoryStore { return memoryStore{memor
 
 func newMemoryDesk(now func() time.Time) *desk { return &desk{store: newMemoryStore(now)} }
 
-func (s memoryStore) acquire(ctx context.Context, a luascripts.AcquireArgs) (luascripts.AcquireReply, error) {
+func (s memoryStore) acquire(ctx context.Context, c *luascripts.Call) error {
 	if err := ctx.Err(); err != nil {
-		return luascripts.AcquireReply{}, err
+		return err
 	}
-	return s.Acquire(a), nil
+	c.AcquireReply = s.Acquire(c.AcquireArgs)
+	return nil
 }
 
 func (s memoryStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {

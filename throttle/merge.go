@@ -42,19 +42,13 @@ type merger struct {
 
 	mu      sync.Mutex
 	flights int
-	waiting []*passenger
+	waiting []passenger
 }
 
 // passenger is a call that is sent with others.
 type passenger struct {
-	*luascripts.AcquireArgs
-	landed chan struct{} // closed when there is an answer
-	answer luascripts.Answer
-}
-
-func (p *passenger) land(answer luascripts.Answer) {
-	p.answer = answer
-	close(p.landed)
+	*luascripts.Call
+	landed chan struct{} // closed when there is an answer; then the caller may use the call for another
 }
 
 // weightOf is how much of one script's work a call is: 1 for a rule and a permit.
@@ -66,17 +60,19 @@ func weightOf(a *luascripts.AcquireArgs) int {
 	return w
 }
 
-func (m *merger) acquire(ctx context.Context, a luascripts.AcquireArgs) (luascripts.AcquireReply, error) {
+// acquire answers c. After an error the call may be under way still: c is not to be
+// used again.
+func (m *merger) acquire(ctx context.Context, c *luascripts.Call) error {
 	if m.sharded.Load() {
-		return luascripts.Acquire(ctx, m.rdb, a)
+		return m.ask(ctx, c)
 	}
 	m.mu.Lock()
 	if m.flights < flightsMax {
 		m.flights++
 		m.mu.Unlock()
-		return m.alone(ctx, a)
+		return m.alone(ctx, c)
 	}
-	p := &passenger{AcquireArgs: &a, landed: make(chan struct{})}
+	p := passenger{c, make(chan struct{})}
 	m.waiting = append(m.waiting, p)
 	m.mu.Unlock()
 
@@ -84,34 +80,50 @@ func (m *merger) acquire(ctx context.Context, a luascripts.AcquireArgs) (luascri
 	case <-p.landed:
 	case <-ctx.Done():
 		m.leave(p)
-		return luascripts.AcquireReply{}, ctx.Err()
+		return ctx.Err()
 	}
-	if errors.Is(p.answer.Err, luascripts.ErrAskAlone) {
-		return luascripts.Acquire(ctx, m.rdb, a)
+	if errors.Is(c.Err, luascripts.ErrAskAlone) {
+		return m.ask(ctx, c)
 	}
-	return p.answer.AcquireReply, p.answer.Err
+	return c.Err
+}
+
+// ask sends a call by itself.
+func (m *merger) ask(ctx context.Context, c *luascripts.Call) error {
+	c.AcquireReply, c.Err = luascripts.Acquire(ctx, m.rdb, c.AcquireArgs)
+	return c.Err
 }
 
 // alone is a flight with one call, in the goroutine of its caller.
-func (m *merger) alone(ctx context.Context, a luascripts.AcquireArgs) (reply luascripts.AcquireReply, err error) {
+func (m *merger) alone(ctx context.Context, c *luascripts.Call) (err error) {
 	defer func() {
 		if err != nil && ctx.Err() == nil && !answered(err) {
 			m.disperse()
 		}
-		if crowd := m.board(); crowd != nil {
-			go m.fly(crowd) // ends when nobody waits any more
+		if f := m.board(nil); f != nil {
+			go m.fly(f) // ends when nobody waits any more
 		}
 	}()
-	return luascripts.Acquire(ctx, m.rdb, a)
+	return m.ask(ctx, c)
 }
 
-// board is who is sent next; when that is nobody, one flight less is under way.
-func (m *merger) board() []*passenger {
+// flight is calls that are sent together, in memory that serves one after another.
+type flight struct {
+	crowd []passenger
+	calls []*luascripts.Call // of the crowd
+}
+
+// flights are those that nobody is on.
+var flights = sync.Pool{New: func() any { return &flight{} }}
+
+// board is who is sent next, after a flight or nil; when that is nobody, one flight
+// less is under way.
+func (m *merger) board(f *flight) *flight {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n, weight := 0, 0
 	for n < len(m.waiting) {
-		weight += weightOf(m.waiting[n].AcquireArgs)
+		weight += weightOf(&m.waiting[n].AcquireArgs)
 		if n > 0 && weight > luascripts.CallsMax {
 			break
 		}
@@ -119,15 +131,21 @@ func (m *merger) board() []*passenger {
 	}
 	if n == 0 {
 		m.flights--
+		if f != nil {
+			flights.Put(f)
+		}
 		return nil
 	}
-	crowd := slices.Clone(m.waiting[:n])
+	if f == nil {
+		f = flights.Get().(*flight)
+	}
+	f.crowd = append(f.crowd, m.waiting[:n]...)
 	m.waiting = slices.Delete(m.waiting, 0, n)
-	return crowd
+	return f
 }
 
 // leave takes a call back that was not sent yet.
-func (m *merger) leave(p *passenger) {
+func (m *merger) leave(p passenger) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if i := slices.Index(m.waiting, p); i >= 0 {
@@ -143,44 +161,52 @@ func (m *merger) disperse() {
 	m.waiting = nil
 	m.mu.Unlock()
 	for _, p := range all {
-		p.land(luascripts.Answer{Err: luascripts.ErrAskAlone})
+		p.Err = luascripts.ErrAskAlone
+		close(p.landed)
 	}
 }
 
-func (m *merger) fly(crowd []*passenger) {
-	for ; crowd != nil; crowd = m.board() {
-		if err := m.send(crowd); err != nil && !answered(err) {
+func (m *merger) fly(f *flight) {
+	for ; f != nil; f = m.board(f) {
+		if err := m.send(f); err != nil && !answered(err) {
 			m.disperse()
 		}
 	}
 }
 
 // send asks for all of a crowd, and returns what it all failed with.
-func (m *merger) send(crowd []*passenger) error {
+func (m *merger) send(f *flight) error {
 	ctx, cancel := context.WithTimeout(context.Background(), flightTime)
 	defer cancel()
-	calls := make([]*luascripts.AcquireArgs, len(crowd))
-	for i, p := range crowd {
-		calls[i] = p.AcquireArgs
+	for _, p := range f.crowd {
+		f.calls = append(f.calls, p.Call)
 	}
-	answers, err := luascripts.AcquireMany(ctx, m.rdb, calls)
+	err := luascripts.AcquireMany(ctx, m.rdb, f.calls)
 	if err != nil && worthRepeating(err) {
-		answers, err = luascripts.AcquireMany(ctx, m.rdb, calls)
+		err = luascripts.AcquireMany(ctx, m.rdb, f.calls)
 	}
 	if redis.HasErrorPrefix(err, "CROSSSLOT") { // a Cluster that its client does not show
 		m.sharded.Store(true)
 	}
-	for i, p := range crowd {
+	for _, p := range f.crowd {
 		switch {
 		case err == nil:
-			p.land(answers[i])
 		case m.sharded.Load():
-			p.land(luascripts.Answer{Err: luascripts.ErrAskAlone})
+			p.Err = luascripts.ErrAskAlone
 		default:
-			p.land(luascripts.Answer{Err: err})
+			p.Err = err
 		}
+		close(p.landed)
 	}
+	f.empty()
 	return err
+}
+
+// empty forgets who was there.
+func (f *flight) empty() {
+	clear(f.crowd)
+	clear(f.calls)
+	f.crowd, f.calls = f.crowd[:0], f.calls[:0]
 }
 
 // answered says that Redis itself answered an error.

@@ -67,7 +67,7 @@ func (l *Limiter) Available(ctx context.Context, key string) (int, error) {
 // [ErrUnavailable].
 func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Duration, error) {
 	r := Request{Key: key, Cost: n}
-	if err := l.alone.check(r); err != nil {
+	if err := l.alone.check(&r); err != nil {
 		return 0, err
 	}
 	reply, err := l.look(ctx, r, 0)

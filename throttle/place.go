@@ -49,7 +49,7 @@ func Check(ctx context.Context, rdb redis.UniversalClient, places []Place) []Ins
 	for i, p := range places {
 		var err error
 		if rulings[i], err = p.Policy.rulings(ctx); err == nil {
-			_, err = p.Policy.fits(rulings[i], p.request())
+			_, err = p.Policy.fits(rulings[i], new(p.request()))
 		}
 		switch {
 		case err != nil:
@@ -86,7 +86,7 @@ func checkOn(ctx context.Context, s store, places []Place, rulings [][]ruling, i
 				again, err = append(again, i), errClock
 			}
 			if err == nil && r.Status == luascripts.Outdated {
-				if err = p.catchUp(ctx, rulings[i], r.Part-1, r.Version); err == nil {
+				if rulings[i], err = p.catchUp(ctx, rulings[i], r.Part-1, r.Version); err == nil {
 					again, err = append(again, i), &outdatedError{r.Version, r.Part - 1}
 				}
 			}

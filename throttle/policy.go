@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -42,6 +43,9 @@ type Policy struct {
 	cfg      Config
 	away     away
 	counters counters
+
+	forms luascripts.Forms         // of its calls
+	last  atomic.Pointer[[]ruling] // by which it decided last; what is in it stays as it is
 }
 
 // NewPolicy puts rules together. They must be on one client and have one [Config];

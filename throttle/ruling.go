@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -59,32 +60,53 @@ func (p *Policy) ruled(ctx context.Context, f func(in []ruling) error) error {
 		if !ok {
 			return err
 		}
-		if failed := p.catchUp(ctx, in, o.part, o.version); failed != nil {
+		var failed error
+		if in, failed = p.catchUp(ctx, in, o.part, o.version); failed != nil {
 			return failed
 		}
 	}
 	return err // the limits change faster than they can be asked for: nothing was decided
 }
 
-// rulings are the limits by which the policy decides now.
+// rulings are the limits by which the policy decides now. Most are those of the call
+// before, and then in the same memory: nobody writes to it.
 func (p *Policy) rulings(ctx context.Context) ([]ruling, error) {
-	in := make([]ruling, len(p.rules))
+	var known, fresh []ruling
+	if last := p.last.Load(); last != nil {
+		known = *last
+	}
 	for i, l := range p.rules {
-		var err error
-		if in[i], err = l.ruling(ctx); err != nil {
+		r, err := l.ruling(ctx)
+		if err != nil {
 			return nil, err
 		}
+		if fresh == nil && i < len(known) && known[i] == r {
+			continue
+		}
+		if fresh == nil {
+			fresh = append(make([]ruling, 0, len(p.rules)), known[:i]...)
+		}
+		fresh = append(fresh, r)
 	}
-	return in, nil
+	if fresh == nil {
+		return known, nil
+	}
+	p.last.Store(new(fresh))
+	return fresh, nil
 }
 
-// catchUp puts into in what is in force of a rule whose ledger knows this version.
-func (p *Policy) catchUp(ctx context.Context, in []ruling, part int, version int64) (err error) {
+// catchUp is in with what is in force of a rule whose ledger knows this version.
+func (p *Policy) catchUp(ctx context.Context, in []ruling, part int, version int64) ([]ruling, error) {
 	if part < 0 || part >= len(p.rules) {
-		return &outdatedError{version, part} // a store that does not say which
+		return nil, &outdatedError{version, part} // a store that does not say which
 	}
-	in[part], err = p.rules[part].catchUp(ctx, version)
-	return err
+	r, err := p.rules[part].catchUp(ctx, version)
+	if err != nil {
+		return nil, err
+	}
+	in = slices.Clone(in)
+	in[part] = r
+	return in, nil
 }
 
 // catchUp looks at what is stored now, because a ledger knows this version. If

@@ -12,7 +12,8 @@ import (
 // this process. Each call is atomic; an error means that it is not known
 // whether the call took effect.
 type store interface {
-	acquire(ctx context.Context, a luascripts.AcquireArgs) (luascripts.AcquireReply, error)
+	// acquire puts the answer into the call, which is not used again after an error.
+	acquire(ctx context.Context, c *luascripts.Call) error
 	cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error)
 	close(ctx context.Context, a luascripts.CloseArgs) (luascripts.CloseReply, error)
 	settle(ctx context.Context, a luascripts.SettleArgs) (luascripts.CancelReply, error)
@@ -30,8 +31,8 @@ type redisStore struct {
 	merger *merger
 }
 
-func (s redisStore) acquire(ctx context.Context, a luascripts.AcquireArgs) (luascripts.AcquireReply, error) {
-	return s.merger.acquire(ctx, a)
+func (s redisStore) acquire(ctx context.Context, c *luascripts.Call) error {
+	return s.merger.acquire(ctx, c)
 }
 
 func (s redisStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {

@@ -26,10 +26,10 @@ func (s *fakeStore) answer() luascripts.Status {
 	return s.status()
 }
 
-func (s *fakeStore) acquire(context.Context, luascripts.AcquireArgs) (luascripts.AcquireReply, error) {
-	reply := s.acquired
-	reply.Status, reply.Part, reply.Now = s.answer(), 1, s.now
-	return reply, nil
+func (s *fakeStore) acquire(_ context.Context, c *luascripts.Call) error {
+	c.AcquireReply = s.acquired
+	c.Status, c.Part, c.Now = s.answer(), 1, s.now
+	return nil
 }
 
 func (s *fakeStore) cancel(_ context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"slices"
 	"strconv"
 	"time"
 
@@ -29,7 +28,8 @@ type AcquireArgs struct {
 	Mode    Mode
 	Inline  time.Duration
 	MaxWait time.Duration
-	Tell    bool // the permits that are left, too
+	Tell    bool   // the permits that are left, too
+	Forms   *Forms // of calls before, with which it may share its form; nil for none
 }
 
 // AcquireReply is the answer to one call of acquire.lua.
@@ -47,99 +47,48 @@ type AcquireReply struct {
 	Version  int64 // of the part's ledger, when Outdated
 }
 
-// Acquire runs acquire.lua for one call.
-func Acquire(ctx context.Context, c redis.Scripter, a AcquireArgs) (AcquireReply, error) {
-	keys, args := acquireCall([]*AcquireArgs{&a})
-	r := run(ctx, c, acquireScript, "acquire.lua", 2, keys, args...)
-	now := r.time()
-	return readAcquire(r, now, len(a.Parts))
-}
-
-// Answer is what one call among others came back with.
-type Answer struct {
+// Call is one call of acquire.lua and what it came back with.
+type Call struct {
+	AcquireArgs
 	AcquireReply
 	Err error // ErrAskAlone when it failed and others did not
 }
 
+// Acquire runs acquire.lua for one call.
+func Acquire(ctx context.Context, c redis.Scripter, a AcquireArgs) (AcquireReply, error) {
+	call := Call{AcquireArgs: a}
+	r := ask(ctx, c, []*Call{&call})
+	call.read(&r, r.time())
+	return call.AcquireReply, call.Err
+}
+
 // AcquireMany runs acquire.lua for 1 to [CallsMax] calls, in order: each as if it
-// were sent alone. On Cluster their keys share a slot.
-func AcquireMany(ctx context.Context, c redis.Scripter, calls []*AcquireArgs) ([]Answer, error) {
-	keys, args := acquireCall(calls)
-	r := run(ctx, c, acquireScript, "acquire.lua", 1+len(calls), keys, args...)
-	out, now := make([]Answer, len(calls)), r.time()
+// were sent alone. On Cluster their keys share a slot. After an error none has an
+// answer.
+func AcquireMany(ctx context.Context, c redis.Scripter, calls []*Call) error {
+	r := ask(ctx, c, calls)
+	now := r.time()
 	if r.err != nil {
-		return nil, r.err
+		return r.err
 	}
-	for i, a := range calls {
-		out[i].AcquireReply, out[i].Err = readAcquire(r, now, len(a.Parts))
+	for _, call := range calls {
+		call.read(&r, now)
+		if call.Err == nil && call.Status == askAlone {
+			call.Err = ErrAskAlone
+		}
 	}
-	return out, nil
+	return nil
+}
+
+// ask sends calls, and begins to read the answer.
+func ask(ctx context.Context, c redis.Scripter, calls []*Call) reply {
+	command := acquireCommand(calls)
+	v, err := command.run(ctx, c)
+	return replyOf("acquire.lua", 1+len(calls), v, err)
 }
 
 // askAlone is the answer to a call that failed among others.
-const askAlone = -2
-
-// readAcquire reads the answer to a call, in short or in full.
-func readAcquire(all *reply, now time.Time, parts int) (AcquireReply, error) {
-	out := AcquireReply{Now: now, Worth: make([]int64, parts), Free: make([]int, parts)}
-	if short, ok := all.isInt(); ok {
-		if short == askAlone {
-			return AcquireReply{}, ErrAskAlone
-		}
-		out.Status, out.At = Granted, now
-		if short >= 0 {
-			out.From = now.Add(-time.Duration(short) * time.Microsecond)
-		}
-		return out, all.err
-	}
-	r := all.list()
-	out.Status, out.Part, out.At, out.From = Status(r.int()), int(r.orZero()), r.timeOrZero(), r.timeOrZero()
-	out.Promised, out.Fence = r.timeOrZero(), r.orZero()
-	turns := r.orZero()
-	if out.Status == Outdated {
-		outdated(&out.At, &out.Version)
-	}
-	for i := range parts {
-		out.Worth[i], out.Free[i] = r.orZero(), int(r.orZero())
-	}
-	out.Next = r.turns(turns)
-	return out, r.err
-}
-
-// acquireCall are the keys and arguments of acquire.lua.
-func acquireCall(calls []*AcquireArgs) (keys []string, args []any) {
-	parts := 0
-	for _, a := range calls {
-		parts += len(a.Parts)
-	}
-	keys, args = make([]string, 0, 5*parts+1), make([]any, 1, 2+len(calls))
-	args[0] = len(calls)
-	forms := make([]string, 0, 1)
-	for _, a := range calls {
-		keys = appendPartKeys(keys, a.Parts, a.Policy)
-		if !a.Gate.isZero() {
-			keys = append(keys, widest(a.Parts).opening())
-		}
-		text := a.form()
-		form := slices.Index(forms, text)
-		if form < 0 {
-			form = len(forms)
-			forms = append(forms, text)
-		}
-		args = append(args, a.call(byte(form+1)))
-	}
-	for _, text := range forms {
-		args = append(args, text)
-	}
-	return keys, args
-}
-
-// call is what one call differs in from others of its form.
-func (a *AcquireArgs) call(form byte) string {
-	b := append(make([]byte, 0, 64), form)
-	b = binary.BigEndian.AppendUint64(b, a.Token)
-	return string(append(b, a.Job...))
-}
+const askAlone Status = -1
 
 // form is what a call has in common with others: all but its keys, token and job.
 func (a *AcquireArgs) form() string {

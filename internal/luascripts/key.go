@@ -36,16 +36,36 @@ type Limit struct {
 
 // LimitKeys builds the keys of a rule for an id.
 func LimitKeys(prefix, rule, id string) Limit {
-	const tokens, line, promised = ":tokens", ":line", ":promised"
-	n := len(prefix) + len(":{") + len(id) + len("}:") + len(rule)
-	b := make([]byte, 0, 3*n+len(tokens)+len(line)+len(promised)) // one for all four: they are made for each call
-	for _, kind := range [...]string{tokens, line, promised} {
-		b = append(append(append(append(append(append(b, prefix...), ":{"...), id...), "}:"...), rule...), kind...)
+	r := RuleKeys(prefix, rule)
+	return r.Of(id)
+}
+
+// Rule names the keys of one rule, whatever the user key.
+type Rule struct {
+	head, afterLedger, afterTokens, afterLine string // what stands around the id in all keys behind each other
+	ledger, promised                          int    // bytes besides the id
+}
+
+const tokensKey, lineKey, promisedKey = ":tokens", ":line", ":promised"
+
+// RuleKeys prepares the keys of a rule.
+func RuleKeys(prefix, rule string) Rule {
+	head, tail := prefix+":{", "}:"+rule
+	n := len(head) + len(tail)
+	return Rule{
+		head: head, afterLedger: tail + tokensKey + head, afterTokens: tail + lineKey + head, afterLine: tail + promisedKey,
+		ledger: n, promised: n + len(promisedKey),
 	}
-	all := string(b)
+}
+
+// Of builds the keys for an id, all in one piece of memory: each call needs them. The
+// ledger is the beginning of another.
+func (r *Rule) Of(id string) Limit {
+	all := r.head + id + r.afterLedger + id + r.afterTokens + id + r.afterLine
+	ledger, promised := r.ledger+len(id), len(all)-r.promised-len(id)
 	return Limit{
-		ID: id, ledger: all[:n], tokens: all[:n+len(tokens)],
-		line: all[n+len(tokens) : 2*n+len(tokens)+len(line)], promised: all[2*n+len(tokens)+len(line):],
+		ID: id, ledger: all[:ledger], tokens: all[:ledger+len(tokensKey)],
+		line: all[ledger+len(tokensKey) : promised], promised: all[promised:],
 	}
 }
 

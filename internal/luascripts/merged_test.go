@@ -19,16 +19,15 @@ func TestMergedCallsForgetOldTokens(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 20 {
-			calls := make([]*AcquireArgs, CallsMax)
+			calls := make([]*Call, CallsMax)
 			for i := range calls {
 				token++
-				calls[i] = &AcquireArgs{Parts: one(k, n, 1), Token: token, Mode: Try, MaxWait: -1}
+				calls[i] = &Call{AcquireArgs: AcquireArgs{Parts: one(k, n, 1), Token: token, Mode: Try, MaxWait: -1}}
 			}
-			answers, err := AcquireMany(ctx, rdb, calls)
-			if err != nil {
+			if err := AcquireMany(ctx, rdb, calls); err != nil {
 				t.Fatal(err)
 			}
-			for _, a := range answers {
+			for _, a := range calls {
 				if a.Err != nil || a.Status != Granted {
 					t.Fatal(a.Status, a.Err)
 				}

@@ -82,6 +82,53 @@ func TestReplies(t *testing.T) {
 	}
 }
 
+// A call's answer may be one integer.
+func TestShortReplies(t *testing.T) {
+	t.Parallel()
+	const now = 1_700_000_000_000_000
+	at := time.UnixMicro(now)
+	for _, c := range []struct {
+		short  any
+		status Status
+		at     time.Time
+		from   time.Time
+		fails  bool
+	}{
+		{short: int64(0), status: Granted, at: at, from: at},
+		{short: int64(1_500_000), status: Granted, at: at, from: at.Add(-1500 * time.Millisecond)},
+		{short: int64(now), status: Granted, at: at},
+		{short: int64(-1), status: Granted, at: at},
+		{short: int64(-2), status: askAlone},
+		{short: []any{int64(-1)}, status: askAlone},
+		{short: []any{int64(1), int64(0), int64(now), int64(now - 5)}, status: Granted, at: at, from: at.Add(-5 * time.Microsecond)},
+		{short: int64(-3), fails: true},
+		{short: int64(now + 1), fails: true},
+		{short: int64(math.MaxInt64), fails: true},
+		{short: int64(math.MinInt64), fails: true},
+		{short: "0", fails: true},
+	} {
+		// the last is answered whatever the first is
+		calls := []*Call{{AcquireArgs: sample()}, {AcquireArgs: sample()}}
+		calls[1].Tell = true
+		if err := AcquireMany(t.Context(), answering{value: []any{int64(now), c.short, int64(3)}}, calls); err != nil {
+			t.Fatalf("%v: %v", c.short, err)
+		}
+		got := calls[0]
+		switch _, broken := errors.AsType[*ReplyError](got.Err); {
+		case c.fails != broken:
+			t.Errorf("%v: the error is %v", c.short, got.Err)
+		case c.fails:
+		case errors.Is(got.Err, ErrAskAlone) != (c.status == askAlone):
+			t.Errorf("%v: the error is %v, the status %d", c.short, got.Err, got.Status)
+		case got.Status != c.status || !got.At.Equal(c.at) || !got.From.Equal(c.from) || !got.Now.Equal(at) || len(got.Worth) != 2 || len(got.Free) != 2:
+			t.Errorf("%v: read as %+v, want status %d at %v from %v", c.short, got.AcquireReply, c.status, c.at, c.from)
+		}
+		if last := calls[1]; last.Err != nil || last.Status != Granted || !last.From.Equal(at.Add(-3*time.Microsecond)) || len(last.Free) != 2 {
+			t.Errorf("%v: the next is read as %+v, %v", c.short, last.AcquireReply, last.Err)
+		}
+	}
+}
+
 // Whatever Redis answers, the readers return and do not panic.
 func FuzzReplies(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, int64(1), "job")
@@ -89,6 +136,9 @@ func FuzzReplies(f *testing.F) {
 	f.Add([]byte{0, 0, 0}, int64(-1), "")
 	f.Add([]byte{1, 1, 1, 1, 1, 1, 1, 1}, int64(0), "x")
 	f.Add([]byte{3, 2, 4, 0, 0, 1, 0, 5}, int64(5), "x")
+	f.Add([]byte{5, 5}, int64(0), "")
+	f.Add([]byte{0, 5, 3}, int64(-2), "")
+	f.Add([]byte{5, 3, 5}, int64(math.MaxInt64), "")
 	f.Fuzz(func(_ *testing.T, kinds []byte, n int64, text string) {
 		values := make([]any, 0, len(kinds))
 		for i, kind := range kinds {
@@ -108,6 +158,7 @@ func FuzzReplies(f *testing.F) {
 			}
 		}
 		readers(answering{value: values})
+		_ = AcquireMany(context.Background(), answering{value: values}, []*Call{{AcquireArgs: sample()}, {AcquireArgs: sample()}})
 		for _, v := range values {
 			readers(answering{value: v})
 		}

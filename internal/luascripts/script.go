@@ -140,7 +140,13 @@ func pipelined(ctx context.Context, c redis.UniversalClient, s *redis.Script, n 
 }
 
 func readReply(name string, n int, v any, err error) *reply {
-	r := &reply{script: name}
+	r := replyOf(name, n, v, err)
+	return &r
+}
+
+// replyOf is [readReply] for what is read where it is.
+func replyOf(name string, n int, v any, err error) reply {
+	r := reply{script: name}
 	if err != nil {
 		r.err = fmt.Errorf("%s: %w", name, err)
 		return r
@@ -167,21 +173,18 @@ func (r *reply) int() int64 {
 	return n
 }
 
-// isInt is the next value when that is an integer, and reads it.
-func (r *reply) isInt() (int64, bool) {
+// isInt says that an integer comes next.
+func (r *reply) isInt() bool {
 	if r.err != nil || r.next >= len(r.values) {
-		return 0, false
+		return false
 	}
-	n, ok := r.values[r.next].(int64)
-	if ok {
-		r.next++
-	}
-	return n, ok
+	_, ok := r.values[r.next].(int64)
+	return ok
 }
 
 // list is the reply within a reply.
-func (r *reply) list() *reply {
-	inner := &reply{script: r.script, err: r.err}
+func (r *reply) list() reply {
+	inner := reply{script: r.script, err: r.err}
 	if r.err != nil || r.next >= len(r.values) {
 		inner.fail("too few values")
 		return inner
@@ -249,7 +252,11 @@ func (r *reply) count(width int) int {
 
 // time reads microseconds since 1970; 0 is the zero time.
 func (r *reply) time() time.Time {
-	us := r.int()
+	return instantOf(r.int())
+}
+
+// instantOf is microseconds since 1970; 0 is the zero time.
+func instantOf(us int64) time.Time {
 	if us == 0 {
 		return time.Time{}
 	}

@@ -14,28 +14,27 @@ import (
 // acquire asks one or more at once, each as the one before it with another job, or
 // as it comes.
 func (w *twin) acquire() {
-	var calls []*luascripts.AcquireArgs
+	var calls []*luascripts.Call
 	var of []int // the policy of each
 	for range rapid.SampledFrom([]int{1, 1, 1, 1, 2, 5, 9}).Draw(w.T, "at once") {
 		if len(calls) > 0 && rapid.IntRange(0, 3).Draw(w.T, "another form") > 0 {
-			a, policy := *calls[len(calls)-1], of[len(of)-1]
+			a, policy := calls[len(calls)-1].AcquireArgs, of[len(of)-1]
 			w.tokens++
 			a.Token = w.tokens
 			if a.Job != "" {
 				a.Job = w.job(policy)
 			}
-			calls, of = append(calls, &a), append(of, policy)
+			calls, of = append(calls, &luascripts.Call{AcquireArgs: a}), append(of, policy)
 			continue
 		}
 		a, policy := w.acquireArgs()
-		calls, of = append(calls, &a), append(of, policy)
+		calls, of = append(calls, &luascripts.Call{AcquireArgs: a}), append(of, policy)
 	}
-	answers, err := luascripts.AcquireMany(w.ctx, w.rdb, calls)
-	w.fail(err)
-	for i, got := range answers {
-		a := calls[i]
+	w.fail(luascripts.AcquireMany(w.ctx, w.rdb, calls))
+	for i, got := range calls {
+		a := got.AcquireArgs
 		w.fail(got.Err)
-		w.same(fmt.Sprintf("acquire, %d of %d: %+v", i+1, len(calls), *a), got.AcquireReply, w.store.Acquire(*a))
+		w.same(fmt.Sprintf("acquire, %d of %d: %+v", i+1, len(calls), a), got.AcquireReply, w.store.Acquire(a))
 		if got.Status == luascripts.Granted {
 			h := &held{token: a.Token, job: a.Job, policy: of[i], worth: got.Worth}
 			for _, p := range a.Parts {
@@ -51,6 +50,7 @@ func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 	policy, name := w.drawPolicy()
 	a := luascripts.AcquireArgs{
 		Parts: w.parts(policy), Policy: name, Gate: w.gate(), MaxWait: -1, Tell: rapid.IntRange(0, 2).Draw(w.T, "tell") == 0,
+		Forms:  &w.forms,
 		Mode:   rapid.SampledFrom([]luascripts.Mode{luascripts.Try, luascripts.Grant, luascripts.Grant, luascripts.Grant, luascripts.Book}).Draw(w.T, "mode"),
 		Inline: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond}).Draw(w.T, "inline"),
 	}

@@ -65,6 +65,7 @@ func TestTwinOnMiniredis(t *testing.T) {
 // twin asks both.
 type twin struct {
 	*rapid.T
+	forms    luascripts.Forms
 	ctx      context.Context
 	rdb      redis.UniversalClient
 	raw      *redis.Client

@@ -1,0 +1,98 @@
+package luascripts
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+)
+
+// commands keeps what a client was asked, and answers that it granted all.
+type commands struct{ printed []string }
+
+func (c *commands) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *commands) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		c.printed = append(c.printed, cmd.String())
+		cmd.(*redis.Cmd).SetVal([]any{int64(7), int64(0), int64(0)})
+		return nil
+	}
+}
+
+func (c *commands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// behind is a client with something of a program's own in front of it.
+type behind struct{ redis.UniversalClient }
+
+// crowdOf is calls of a policy with a gate and of single rules.
+func crowdOf() []*Call {
+	several := sample()
+	several.Gate = Gate{From: time.UnixMicro(1), Until: time.UnixMicro(1 << 60)}
+	one := AcquireArgs{Parts: sample().Parts[:1], Token: 3, MaxWait: -1}
+	return []*Call{{AcquireArgs: one}, {AcquireArgs: several}}
+}
+
+// A client of go-redis and one that something stands in front of are asked the same,
+// and hooks see texts.
+func TestCommandIsTheSameForEveryClient(t *testing.T) {
+	t.Parallel()
+	var seen commands
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer rdb.Close()
+	rdb.AddHook(&seen)
+	for _, c := range []redis.Scripter{rdb, behind{rdb}} {
+		calls := crowdOf()
+		if err := AcquireMany(t.Context(), c, calls); err != nil || calls[1].Status != Granted {
+			t.Fatal(err, calls[1].Status)
+		}
+	}
+	if len(seen.printed) != 2 || seen.printed[0] != seen.printed[1] {
+		t.Fatalf("asked\n%q\nwant two that are the same", seen.printed)
+	}
+	words := strings.Fields(seen.printed[0])
+	if want := []string{"evalsha", acquireScript.Hash(), "15", "hw:{id}:a", "hw:{id}:a:tokens", "hw:{id}:a:line", "hw:{id}:a:promised"}; !slices.Equal(words[:7], want) {
+		t.Errorf("the command begins with %q, want %q", words[:7], want)
+	}
+}
+
+// A server that lost its scripts is given them again, whichever way it is asked.
+func TestCommandOnAServerWithoutScripts(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	for i, c := range []redis.Scripter{rdb, behind{rdb}} {
+		if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for again := range 2 {
+			a := AcquireArgs{Parts: sample().Parts[:1], Token: uint64(10*i + again + 1), MaxWait: -1}
+			a.Parts[0].Limit = LimitKeys("hw", "a", fmt.Sprint(i))
+			if r, err := Acquire(t.Context(), c, a); err != nil || r.Status != Granted {
+				t.Errorf("client %d: Acquire = %+v, %v, want a grant", i, r, err)
+			}
+		}
+		if known := acquireScript.Exists(t.Context(), rdb).Val(); !slices.Equal(known, []bool{true}) {
+			t.Errorf("client %d: the server knows the script: %v, want true", i, known)
+		}
+	}
+}
+
+// What many calls take is taken for all of them.
+func TestCommandTakesLittleMemory(t *testing.T) { // alone: it counts what all take
+	var forms Forms
+	calls := make([]*Call, 40)
+	for i := range calls {
+		calls[i] = &Call{AcquireArgs: AcquireArgs{Parts: sample().Parts[:1], Token: uint64(i + 1), MaxWait: -1, Forms: &forms}}
+	}
+	if n := testing.AllocsPerRun(100, func() { acquireCommand(calls) }); n > 8 {
+		t.Errorf("the command of %d calls takes memory %v times, want at most 8", len(calls), n)
+	}
+}

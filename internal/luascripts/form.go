@@ -1,0 +1,68 @@
+package luascripts
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+)
+
+// Forms remembers what calls had in common, see acquire.lua, because most calls have
+// it in common with the one before. The zero value is ready and safe for concurrent
+// use; nil remembers nothing.
+type Forms struct {
+	last [Book + 1]atomic.Pointer[form] // by mode
+}
+
+// form is the text of a form, and a call that has it.
+type form struct {
+	text arg
+	call AcquireArgs
+}
+
+// of is the form of a call.
+func (f *Forms) of(a *AcquireArgs) *form {
+	if f == nil || a.MaxWait > 0 || !a.Gate.isZero() { // those are seldom the same twice
+		return &form{text: arg(a.form())}
+	}
+	last := &f.last[a.Mode]
+	old := last.Load()
+	if old != nil && alike(&old.call, a) {
+		return old
+	}
+	fresh := &form{text: arg(a.form())}
+	if old == nil || rand.N(16) == 0 { // rarely: calls may take turns, or differ each time
+		fresh.call = *a
+		fresh.call.Job, fresh.call.Token, fresh.call.Parts = "", 0, slices.Clone(a.Parts)
+		last.Store(fresh)
+	}
+	return fresh
+}
+
+// alike says that calls without a gate differ in nothing but keys, token and job:
+// they have one form.
+func alike(a, b *AcquireArgs) bool {
+	if a.Mode != b.Mode || a.Inline != b.Inline || a.MaxWait != b.MaxWait || a.Tell != b.Tell || (a.Policy == "") != (b.Policy == "") {
+		return false
+	}
+	if len(a.Parts) != len(b.Parts) {
+		return false
+	}
+	for i := range a.Parts {
+		if !alikePart(&a.Parts[i], &b.Parts[i]) {
+			return false
+		}
+		for j := range i { // which of them count together
+			if (a.Parts[i].ID == a.Parts[j].ID) != (b.Parts[i].ID == b.Parts[j].ID) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func alikePart(a, b *Part) bool {
+	x, y := &a.Numbers, &b.Numbers
+	return x.Version == y.Version && x.Kind == y.Kind && x.Permits == y.Permits && x.Window == y.Window && x.Burst == y.Burst &&
+		x.Warm == y.Warm && x.ColdMilli == y.ColdMilli && x.Short == y.Short && slices.Equal(x.Bounds, y.Bounds) &&
+		a.Cost == b.Cost && a.Closed.Equal(b.Closed) && a.Worth == b.Worth
+}

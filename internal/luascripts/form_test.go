@@ -1,0 +1,98 @@
+package luascripts
+
+import (
+	"reflect"
+	"testing"
+	"time"
+)
+
+// sample is a call of two rules on one key.
+func sample() AcquireArgs {
+	n := Numbers{Kind: Sliding, Permits: 3, Window: time.Minute}
+	return AcquireArgs{
+		Parts:  []Part{{Limit: LimitKeys("hw", "a", "id"), Numbers: n, Cost: 1}, {Limit: LimitKeys("hw", "b", "id"), Numbers: n, Cost: 1}},
+		Policy: "p", Token: 1, Job: "a", MaxWait: -1,
+	}
+}
+
+// others are calls that differ from a sample in one field each, whatever fields there
+// are, but for what is not in a form.
+func others(t *testing.T) map[string]AcquireArgs {
+	t.Helper()
+	out := make(map[string]AcquireArgs)
+	each := func(of string, typ reflect.Type, at func(*AcquireArgs) reflect.Value) {
+		for i := range typ.NumField() {
+			switch name := typ.Field(i).Name; name {
+			case "Parts", "Token", "Job", "Forms", "Limit", "Numbers":
+			default:
+				a := sample()
+				change(t, at(&a).Field(i))
+				out[of+name] = a
+			}
+		}
+	}
+	each("", reflect.TypeFor[AcquireArgs](), func(a *AcquireArgs) reflect.Value { return reflect.ValueOf(a).Elem() })
+	each("Part.", reflect.TypeFor[Part](), func(a *AcquireArgs) reflect.Value { return reflect.ValueOf(&a.Parts[1]).Elem() })
+	each("Numbers.", reflect.TypeFor[Numbers](), func(a *AcquireArgs) reflect.Value { return reflect.ValueOf(&a.Parts[1].Numbers).Elem() })
+	apart := sample()
+	apart.Parts[1].Limit = LimitKeys("hw", "b", "other")
+	out["keys that do not count together"] = apart
+	single := sample()
+	single.Parts = single.Parts[:1]
+	out["one rule"] = single
+	return out
+}
+
+func change(t *testing.T, v reflect.Value) {
+	t.Helper()
+	switch at := v.Addr().Interface().(type) {
+	case *time.Time:
+		*at = time.UnixMicro(5)
+	case *[]time.Time:
+		*at = []time.Time{time.UnixMicro(5), time.UnixMicro(6)}
+	case *Gate:
+		*at = Gate{From: time.UnixMicro(1), Until: time.UnixMicro(9)}
+	case *Kind:
+		*at = Calendar
+	case *string:
+		*at = ""
+	case *bool:
+		*at = true
+	default:
+		v.SetInt(2)
+	}
+}
+
+// What is remembered of a call is the form of no other.
+func TestFormsTellCallsApart(t *testing.T) {
+	t.Parallel()
+	for field, other := range others(t) {
+		first := sample()
+		var f Forms
+		for _, a := range []*AcquireArgs{&first, &other, &first, &other} {
+			if got, want := string(f.of(a).text), a.form(); got != want {
+				t.Errorf("%s: the form is %q, want %q", field, got, want)
+			}
+		}
+	}
+}
+
+// Calls that differ in keys, token and job have one form, which is made once, also
+// when the parts of the call before are used for another.
+func TestFormsAreMadeOnce(t *testing.T) {
+	t.Parallel()
+	a, b := sample(), sample()
+	b.Token, b.Job = 2, "b"
+	for i := range b.Parts {
+		b.Parts[i].Limit = LimitKeys("hw", "c", "another id")
+	}
+	var f Forms
+	first := f.of(&a)
+	clear(a.Parts)
+	if f.of(&b) != first {
+		t.Error("a call of the same form has another")
+	}
+	if f.of(&b).text != arg(b.form()) {
+		t.Errorf("the form is %q, want %q", f.of(&b).text, b.form())
+	}
+}
