@@ -25,7 +25,12 @@ type fleet struct {
 	start func(addr string, h asynq.Handler) (stop func() error, err error)
 }
 
-// easyRules admit every task of this section at once.
+// neverBinds is one key for all tasks.
+func neverBinds() queue.Rule {
+	return queue.Rule{Name: "all", Limit: throttle.Sliding(never.permits, never.window), Key: queue.MustJSONKey("$.all")}
+}
+
+// easyRules admit every task of this section at once, the first for each phone.
 func easyRules() []queue.Rule {
 	rule := func(name string, limit throttle.Limit) queue.Rule {
 		return queue.Rule{Name: name, Limit: limit, Key: queue.MustJSONKey("$." + name)}

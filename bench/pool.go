@@ -53,8 +53,8 @@ func pool(ctx context.Context, b *bench) error {
 	}
 	b.say("Tasks are in the queue before the clock starts; it stops with the last handler, which does nothing. Concurrency %d in all, up to %d connections a client for everybody. "+
 		"The pool has %d asynq servers in its process (%s). %s tasks on loopback, %s behind a proxy that makes a round trip %v longer. "+
-		"The rule is 1000/1s for each of %d phones; the five are of five kinds, on keys from the phone to the whole.",
-		poolConcurrency, poolConnections, servers, told, number(float64(near)), number(float64(far)), roundTrip, poolPhones)
+		"The rule is %v on one key, or 1000/1s for each of %d phones; the five are of five kinds, on keys from the phone to the whole.",
+		poolConcurrency, poolConnections, servers, told, number(float64(near)), number(float64(far)), roundTrip, never, poolPhones)
 	for _, at := range []distance{
 		{"on loopback", "pool-near", proc.Addr(), near, 1.7},
 		{"behind 2.5 ms", "pool-far", away.addr(), far, 4},
@@ -69,7 +69,8 @@ func pool(ctx context.Context, b *bench) error {
 // comparePools measures all fleets in turns at one distance from Redis.
 func comparePools(ctx context.Context, b *bench, rdb *redis.Client, at distance, servers int) error {
 	ours := []fleet{
-		headwayPool("no policy", servers), headwayPool("a rule that never binds", servers, easyRules()[:1]...),
+		headwayPool("no policy", servers), headwayPool("a rule that never binds", servers, neverBinds()),
+		headwayPool("a rule for each phone that never binds", servers, easyRules()[:1]...),
 		headwayPool("five rules that never bind", servers, easyRules()...),
 	}
 	theirs := []fleet{bareAsynq("a bare asynq.Server", 1), bareAsynq(fmt.Sprintf("%d bare asynq servers", servers), servers)}
