@@ -77,7 +77,7 @@ func TestCallsAreBounded(t *testing.T) {
 		cost    int
 		most    int
 	}{
-		"idle":                {1, func(*scene, *throttle.Limiter) {}, 1, 12},
+		"idle":                {1, func(*scene, *throttle.Limiter) {}, 1, 13},
 		"10,000 in the line":  {1, func(s *scene, _ *throttle.Limiter) { crowd(s, s.raw, 10_000, start.Add(time.Hour)) }, 1, 25},
 		"100,000 in the line": {1, func(s *scene, _ *throttle.Limiter) { crowd(s, s.raw, big, start.Add(time.Hour)) }, 1, 25},
 		"10,000 late":         {1, func(s *scene, _ *throttle.Limiter) { crowd(s, s.raw, 10_000, start.Add(-time.Hour)) }, 1, 65},

@@ -214,15 +214,12 @@ local function first_ticket(L)
   return ticket and (floor(ticket / ROOM) - L.want) * ROOM or 0
 end
 
--- keep_line lets the keys outlive the last promise by the time that somebody stays
--- parked. What was promised lives as long as the line, or as the key is closed.
+-- both keys outlive the last promise by the time that somebody stays parked; what was
+-- promised may have to live longer than the line, for turns or a closing
 local function keep_line(L, at, now)
-  local us = at - now + LATE
-  if redis.call("PTTL", L.line) < life(us) then
-    redis.call("PEXPIRE", L.line, int(life(us)))
-    if L.closed == 0 then redis.call("PEXPIRE", L.promised, int(life(us))) else live(L.promised, us) end
-  end
-  if L.turns then live(L.turns, us) end
+  live(L.line, at - now + LATE)
+  live(L.promised, at - now + LATE)
+  if L.turns then live(L.turns, at - now + LATE) end
 end
 
 -- promise tells me an instant
