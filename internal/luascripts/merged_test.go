@@ -93,3 +93,23 @@ func TestPutOffsLeaveNothingBehind(t *testing.T) {
 		t.Errorf("the next is told %v", r.At.Sub(now))
 	}
 }
+
+// Merged calls of one form go the way of ring.lua where several are on one key, and
+// that of one.lua where one is: none of them has to be asked again.
+func TestMergedCallsOnOneKeyAndOnOthers(t *testing.T) {
+	t.Parallel()
+	rdb, _ := timed(t)
+	n := Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}
+	var calls []*Call
+	for i, id := range []string{"a", "a", "b", "c", "c", "d"} {
+		calls = append(calls, &Call{AcquireArgs: AcquireArgs{Parts: one(LimitKeys("hw", "rule", id), n, 1), Token: uint64(i + 1), Mode: Try, MaxWait: -1}})
+	}
+	if err := AcquireMany(t.Context(), rdb, calls); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []Status{Granted, Refused, Granted, Granted, Refused, Granted} {
+		if a := calls[i]; a.Err != nil || a.Status != want {
+			t.Errorf("call %d: status %d, %v, want %d", i+1, a.Status, a.Err, want)
+		}
+	}
+}

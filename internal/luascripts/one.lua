@@ -18,7 +18,7 @@ end
 -- but the newest matters.
 local function one(F, k, token, now)
   local key = KEYS[k + 1]
-  if not F.W then
+  if not F.px then
     F.W, F.version, F.now = tonumber(string.match(F.text, "^%d+", 10)), string.sub(F.text, 3, 9), seven(now)
     F.px = int(life(F.W))
   end

@@ -2,6 +2,8 @@
 -- which nobody waits: with one look at the key and one write. The ledger is that of
 -- sliding.lua, written under the same limit.
 
+local MOST = 2000 -- permits that are written at once: a long text is slow to make
+
 -- ring answers what it can of the calls i..last, whose form is F and whose keys stand
 -- behind KEYS[k], and where the long way begins
 local function ring(F, k, i, last, now, replies)
@@ -35,7 +37,7 @@ local function ring(F, k, i, last, now, replies)
       if #two < 7 then return i end
       count, newest = #two < 14 and head + 1 or (redis.call("STRLEN", key) - 19) / 7, of_seven(two, 1)
     end
-    if count < 1 or (count < n and head ~= count - 1) then return i end -- n was raised after the ring had turned
+    if count < 1 or head >= count or (count < n and head ~= count - 1) then return i end -- n was raised after the ring had turned
   end
 
   local mine, held = {}, nil
@@ -61,13 +63,13 @@ local function ring(F, k, i, last, now, replies)
   end
 
   while i <= last do
-    local many = min(last - i + 1, floor(n / want))
+    local many = min(last - i + 1, floor(n / want), max(1, floor(MOST / want)))
     local at = slot(many * want)
     while many > 1 and at > now do
       many = floor(many / 2)
       at = slot(many * want)
     end
-    if many * want > 2000 or (F.longest >= 0 and at > now + F.longest) then return i end
+    if want > MOST or (F.longest >= 0 and at > now + F.longest) then return i end
     if at > F.reach then break end
     local since = newest > 0 and max(newest, n - want < count and nth(n - want + 1) + W or 0) or nil
     local permits, size, token = many * want, max(n, count), mine[i - first + many]
@@ -80,15 +82,16 @@ local function ring(F, k, i, last, now, replies)
       count = min(size, count + permits)
       local header = "s" .. token .. F.version .. string.char(floor(head / 65536) % 256, floor(head / 256) % 256, head % 256)
       -- not SET: what a script sets takes the room that an argument of its calls before had
+      local second = from > 0 and not (run == permits and #s == 19 + from * 7)
       if from == 0 then
         redis.call("SETRANGE", key, 0, header .. records)
-      elseif run == permits and #s == 19 + from * 7 then
+      elseif not second then
         redis.call("SETRANGE", key, 0, header .. string.sub(s, 20) .. records)
       else
         redis.call("SETRANGE", key, 19 + from * 7, string.sub(records, 1, run * 7))
-        redis.call("SETRANGE", key, 0, header .. string.sub(records, run * 7 + 1))
       end
-      local lives = live(key, at + W - now)
+      local lives = live(key, at + W - now) -- before a second write: what had gone would begin with that
+      if lives and second then redis.call("SETRANGE", key, 0, header .. string.sub(records, run * 7 + 1)) end
       if not lives then count, head = 0, -1 end -- nothing else counts any more: the key's life was over
     until lives
     if grows and count == n and n <= 150000 then -- it grows no more: half of it is room to grow

@@ -163,11 +163,12 @@ function kinds.s()
     save = function(L, now)
       if L.runs then return write(L, now, max(L.n, L.count - L.cost)) end
       local n, at = L.n, L.at
-      local cost = min(L.cost, max(n, L.count)) -- a bill may be above the limit: the ring is full of it
+      local cost, lives = min(L.cost, max(n, L.count)), nil -- a bill may be above the limit: the ring is full of it
       if L.count == 0 or (n == 1 and L.count == 1) then
         -- not SET: what a script sets takes the room that an argument of its calls before had
         redis.call("SETRANGE", L.key, 0, header(L, L.token, cost - 1) .. seven(at))
         fill(L, cost, 1, at, cost - 1)
+        lives = live(L.key, at + L.W - now)
         L.count, L.head = cost, cost - 1
       else
         if L.count < n and L.head ~= L.count - 1 then -- n was raised after the ring had turned
@@ -176,13 +177,14 @@ function kinds.s()
         end
         local size, before = max(n, L.count), L.count
         fill(L, size, (L.head + 1) % size, at, cost)
+        lives = live(L.key, at + L.W - now) -- before another write: what had gone would begin with that
         L.head = (L.head + cost) % size
         L.count = min(size, L.count + cost)
-        redis.call("SETRANGE", L.key, 0, header(L, L.token, L.head))
-        if before < n and L.count == n and n <= FITTED then fit(L) end
+        if lives then redis.call("SETRANGE", L.key, 0, header(L, L.token, L.head)) end
+        if lives and before < n and L.count == n and n <= FITTED then fit(L) end
       end
       L.head_read = ""
-      if live(L.key, at + L.W - now) then return end
+      if lives then return end
       L.count, L.head = 0, -1 -- nothing else counts any more: the key's life was over
       L.kind.save(L, now)
     end,

@@ -36,11 +36,14 @@ func (w *twin) acquire() {
 		w.fail(got.Err)
 		w.same(fmt.Sprintf("acquire, %d of %d: %+v", i+1, len(calls), a), got.AcquireReply, w.store.Acquire(a))
 		if got.Status == luascripts.Granted {
-			h := &held{token: a.Token, job: a.Job, policy: of[i], worth: got.Worth}
+			h := &held{token: a.Token, job: a.Job, policy: of[i], worth: got.Worth, at: got.At}
 			for _, p := range a.Parts {
 				h.costs = append(h.costs, p.Cost)
 			}
 			h.paid = slices.Clone(h.costs)
+			if w.logs() {
+				w.held = slices.DeleteFunc(w.held, func(h *held) bool { return h.token == a.Token }) // one that was lost with the ledger
+			}
 			w.held = append(w.held, h)
 		}
 	}
@@ -56,7 +59,9 @@ func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 	}
 	if a.Mode != luascripts.Try {
 		a.Job = w.job(policy)
-		if rapid.IntRange(0, 5).Draw(w.T, "max") == 0 {
+		if w.calm {
+			a.Mode, a.MaxWait = luascripts.Grant, rapid.SampledFrom([]time.Duration{0, a.Inline}).Draw(w.T, "wait")
+		} else if rapid.IntRange(0, 5).Draw(w.T, "max") == 0 {
 			a.MaxWait = rapid.SampledFrom([]time.Duration{0, time.Second, time.Minute}).Draw(w.T, "wait")
 		}
 	}
@@ -78,7 +83,7 @@ func (w *twin) cancel() {
 	if len(w.held) > 0 && rapid.IntRange(0, 2).Draw(w.T, "a grant") > 0 {
 		h := rapid.SampledFrom(w.held).Draw(w.T, "held")
 		a.Token, a.Parts, a.Policy, a.Job = h.token, w.partsOf(h), w.name(h.policy), h.job
-		a.Back = h.job != "" && rapid.Bool().Draw(w.T, "back")
+		a.Back = !w.calm && h.job != "" && rapid.Bool().Draw(w.T, "back")
 	} else {
 		policy, name := w.drawPolicy()
 		a.Parts, a.Policy, a.Job = w.parts(policy), name, w.job(policy)
@@ -98,7 +103,7 @@ func (w *twin) settle() {
 		b = rapid.SampledFrom(w.bills).Draw(w.T, "bill")
 	} else {
 		w.tokens++
-		b = bill{of: rapid.SampledFrom(w.held).Draw(w.T, "held"), token: w.tokens}
+		b = bill{of: rapid.SampledFrom(w.held).Draw(w.T, "held"), token: w.tokens, at: w.now}
 		for _, paid := range b.of.paid {
 			b.costs = append(b.costs, rapid.IntRange(-paid, 9).Draw(w.T, "difference"))
 		}
@@ -117,6 +122,9 @@ func (w *twin) settle() {
 	if got.Status == luascripts.Granted {
 		for i, cost := range b.costs {
 			b.of.paid[i] = max(0, b.of.paid[i]+cost)
+			if cost < 0 {
+				b.of.at = time.Time{} // it counts as granted before, and its token may go with it
+			}
 		}
 	}
 }

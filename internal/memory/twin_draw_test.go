@@ -95,7 +95,7 @@ func (w *twin) numbers(r *rule) luascripts.Numbers {
 // part is a rule as a call asks about it.
 func (w *twin) part(r *rule, cost int) luascripts.Part {
 	p := luascripts.Part{Limit: r.key, Numbers: w.numbers(r), Cost: min(cost, most(r.n))}
-	if rapid.IntRange(0, 15).Draw(w.T, "closed") == 0 {
+	if !w.calm && rapid.IntRange(0, 15).Draw(w.T, "closed") == 0 {
 		p.Closed = w.now.Add(rapid.SampledFrom([]time.Duration{-time.Second, 0, 30 * time.Millisecond, 5 * time.Second}).Draw(w.T, "until"))
 	}
 	return p
@@ -108,7 +108,7 @@ func (w *twin) parts(policy int) []luascripts.Part {
 	for _, r := range w.policies[policy] {
 		cost := 1
 		if !equal {
-			cost = rapid.IntRange(1, min(4, most(r.n))).Draw(w.T, "cost")
+			cost = rapid.OneOf(rapid.IntRange(1, min(4, most(r.n))), rapid.IntRange(1, most(r.n))).Draw(w.T, "cost")
 		}
 		out = append(out, w.part(r, cost))
 	}
@@ -149,7 +149,7 @@ func (w *twin) job(policy int) string {
 
 // gate opens a few times around now, and may not know now.
 func (w *twin) gate() luascripts.Gate {
-	if rapid.IntRange(0, 5).Draw(w.T, "gate") > 0 {
+	if w.calm || rapid.IntRange(0, 5).Draw(w.T, "gate") > 0 {
 		return luascripts.Gate{}
 	}
 	lengths := []time.Duration{time.Millisecond, 40 * time.Millisecond, time.Second, 7 * time.Second, time.Minute}

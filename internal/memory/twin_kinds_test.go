@@ -37,6 +37,8 @@ func numbers(t *rapid.T, kind luascripts.Kind) luascripts.Numbers {
 		Window: rapid.SampledFrom([]time.Duration{1100 * time.Microsecond, 1000003 * time.Microsecond, time.Second, time.Minute}).Draw(t, "window"),
 	}
 	switch kind {
+	case luascripts.Sliding: // a long ring is not read at once
+		n.Permits = rapid.OneOf(rapid.Just(n.Permits), rapid.Just(n.Permits), rapid.IntRange(50, 90)).Draw(t, "ring")
 	case luascripts.GCRA:
 		n.Burst = rapid.IntRange(1, 9).Draw(t, "burst")
 	case luascripts.Step:

@@ -3,6 +3,7 @@ package memory_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -76,10 +77,12 @@ type twin struct {
 	rules    []*rule
 	policies [][]*rule
 	alone    bool // policies of one rule have no turns
+	calm     bool // nobody waits and nothing is closed: calls of one rule go the short ways
 	held     []*held
 	bills    []bill
 	jobs     []string
 	tokens   uint64
+	latest   time.Time // that the clock was
 }
 
 type held struct {
@@ -89,6 +92,7 @@ type held struct {
 	costs  []int
 	paid   []int // after all bills
 	worth  []int64
+	at     time.Time
 }
 
 // bill is a settling, which may be delivered again.
@@ -96,6 +100,7 @@ type bill struct {
 	of    *held
 	token uint64
 	costs []int
+	at    time.Time
 }
 
 func runTwin(rt *rapid.T, world world, rdb redis.UniversalClient, raw *redis.Client, back bool, setTime func(time.Time)) {
@@ -113,7 +118,8 @@ func runTwin(rt *rapid.T, world world, rdb redis.UniversalClient, raw *redis.Cli
 		r.change(rt)
 	}
 	w.drawPolicies()
-	w.alone = rapid.Bool().Draw(rt, "alone")
+	w.calm = rapid.Bool().Draw(rt, "calm")
+	w.alone = w.calm || rapid.Bool().Draw(rt, "alone")
 	// no steps and windows make a life to the millisecond: miniredis drops what has none left, Redis what is past it
 	steps := []time.Duration{0, 0, 1000, 333 * time.Microsecond, 200 * time.Millisecond, time.Second, 1000003 * time.Microsecond, 20 * time.Second, 3 * time.Minute}
 	if back {
@@ -129,7 +135,27 @@ func runTwin(rt *rapid.T, world world, rdb redis.UniversalClient, raw *redis.Cli
 	}
 }
 
+// forget leaves what no short way may have kept or forgotten for longer: that drops
+// old tokens when it is convenient, the store at once.
+func (w *twin) forget() {
+	if w.now.After(w.latest) {
+		w.latest = w.now
+	}
+	if !w.logs() {
+		return
+	}
+	old := w.latest.Add(-time.Minute)
+	w.held = slices.DeleteFunc(w.held, func(h *held) bool { return !h.at.After(old) })
+	w.bills = slices.DeleteFunc(w.bills, func(b bill) bool { return !b.at.After(old) })
+}
+
+// logs says that a rule may be one of ring.lua.
+func (w *twin) logs() bool {
+	return slices.ContainsFunc(w.rules, func(r *rule) bool { return r.kind.name == "sliding" || r.kind.name == "changing" })
+}
+
 func (w *twin) step(steps []time.Duration, back bool) {
+	w.forget()
 	r := rapid.SampledFrom(w.rules).Draw(w.T, "rule")
 	switch op := rapid.IntRange(0, 24).Draw(w.T, "op"); {
 	case op < 9:
@@ -147,7 +173,7 @@ func (w *twin) step(steps []time.Duration, back bool) {
 		r.change(w.T)
 	case op == 18 && rapid.IntRange(0, 4).Draw(w.T, "lose") == 0:
 		w.lose(r)
-	case op == 20 && rapid.IntRange(0, 2).Draw(w.T, "close") == 0:
+	case op == 20 && !w.calm && rapid.IntRange(0, 2).Draw(w.T, "close") == 0:
 		w.close()
 	case op > 22:
 		w.settle()

@@ -1,0 +1,235 @@
+package luascripts
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/headwayq/headway/internal/redistest"
+)
+
+// What the short ways of acquire.lua answer and leave behind is what the long ways
+// do: of two keys one is asked by merged calls, and the other by one call after
+// another that want to know what is left, which takes the long ways.
+func TestShortWaysAreAsTheLong(t *testing.T) {
+	t.Parallel()
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		raw := redistest.Start(t).Client(t)
+		rdb, err := redistest.NewTimed(t.Context(), redistest.LongLived{UniversalClient: raw}, start)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rapid.Check(t, func(rt *rapid.T) {
+			runWays(rt, rdb, raw, true, func(now time.Time) {
+				if err := rdb.SetTime(context.Background(), now); err != nil {
+					rt.Fatal(err)
+				}
+			})
+		})
+	})
+	t.Run("miniredis", func(t *testing.T) {
+		t.Parallel()
+		m := miniredis.NewMiniRedis()
+		m.ClockTTL(true)
+		t.Cleanup(m.Close)
+		rdb := redis.NewClient(redistest.MiniOptions(m))
+		t.Cleanup(func() { _ = rdb.Close() })
+		rapid.Check(t, func(rt *rapid.T) { runWays(rt, rdb, rdb, false, m.SetTime) })
+	})
+}
+
+// ways is a trace on the keys of both.
+type ways struct {
+	*rapid.T
+	ctx     context.Context
+	rdb     redis.UniversalClient
+	raw     *redis.Client
+	now     time.Time
+	setTime func(time.Time)
+	short   Limit
+	long    Limit
+	limits  []Numbers // of processes that are not all of one release
+	tokens  uint64
+	held    []grant
+	latest  int64 // that the clock was
+}
+
+type grant struct {
+	token uint64
+	cost  int
+	at    int64
+}
+
+func runWays(rt *rapid.T, rdb redis.UniversalClient, raw *redis.Client, back bool, setTime func(time.Time)) {
+	w := &ways{
+		T: rt, ctx: context.Background(), rdb: rdb, raw: raw, now: start, setTime: setTime,
+		short: LimitKeys("hw", "short", "id"), long: LimitKeys("hw", "long", "id"),
+	}
+	raw.FlushAll(w.ctx)
+	setTime(w.now)
+	window := rapid.SampledFrom([]time.Duration{1100 * time.Microsecond, time.Second, time.Minute, 100 * time.Second}).Draw(rt, "window")
+	for range rapid.SampledFrom([]int{1, 1, 2, 3}).Draw(rt, "limits") {
+		n := rapid.OneOf(rapid.IntRange(1, 9), rapid.IntRange(1, 3), rapid.IntRange(50, 130), rapid.IntRange(2100, 2500)).Draw(rt, "n")
+		w.limits = append(w.limits, Numbers{Kind: Sliding, Permits: n, Window: window})
+		if back && rapid.IntRange(0, 3).Draw(rt, "another window") == 0 { // a life is that of the limit that wrote
+			w.limits[len(w.limits)-1].Window *= 3
+		}
+	}
+	steps := []time.Duration{0, time.Microsecond, window / 3, window - time.Microsecond, window, window + time.Millisecond, 3 * window}
+	if back {
+		steps = append(steps, -window/3, -2*window)
+	}
+	for range rapid.IntRange(5, 40).Draw(rt, "length") {
+		switch op := rapid.IntRange(0, 15).Draw(rt, "op"); {
+		case op < 9:
+			w.acquire()
+		case op < 13:
+			w.now = w.now.Add(rapid.SampledFrom(steps).Draw(rt, "time"))
+			w.setTime(w.now)
+		default:
+			w.correct(op)
+		}
+		w.compare()
+	}
+}
+
+// forget leaves those grants whose tokens neither way may have forgotten: when older
+// ones go is not told.
+func (w *ways) forget() {
+	w.latest = max(w.latest, w.now.UnixMicro())
+	keep := time.Duration(math.MaxInt64)
+	for _, n := range w.limits {
+		keep = min(keep, max(n.Window, time.Minute))
+	}
+	w.held = slices.DeleteFunc(w.held, func(h grant) bool { return h.at <= w.latest-keep.Microseconds() })
+}
+
+func (w *ways) acquire() {
+	w.forget()
+	var merged []*Call
+	a := w.args()
+	for range rapid.SampledFrom([]int{1, 1, 1, 1, 1, 2, 5, 20}).Draw(w.T, "at once") {
+		if rapid.IntRange(0, 9).Draw(w.T, "another form") == 0 {
+			a = w.args()
+		}
+		w.tokens++
+		a.Token = w.tokens
+		if len(w.held) > 0 && rapid.IntRange(0, 9).Draw(w.T, "again") == 0 {
+			a.Token = rapid.SampledFrom(w.held).Draw(w.T, "held").token
+		}
+		b := a
+		b.Parts = one(w.short, a.Parts[0].Numbers, a.Parts[0].Cost)
+		merged = append(merged, &Call{AcquireArgs: b})
+	}
+	if err := AcquireMany(w.ctx, w.rdb, merged); err != nil {
+		w.Fatal(err)
+	}
+	for i, b := range merged {
+		c := b.AcquireArgs
+		c.Parts, c.Tell = one(w.long, b.Parts[0].Numbers, b.Parts[0].Cost), true
+		want, err := Acquire(w.ctx, w.rdb, c)
+		if err != nil || b.Err != nil {
+			w.Fatal(err, b.Err)
+		}
+		want.Free = []int{0}
+		if diff := gocmp.Diff(want, b.AcquireReply); diff != "" {
+			w.Fatalf("call %d of %d, %+v, at %d us: the short way (+) and the long (-) differ:\n%s", i+1, len(merged), c, w.now.UnixMicro(), diff)
+		}
+		if want.Status == Granted {
+			w.held = slices.DeleteFunc(w.held, func(h grant) bool { return h.token == b.Token }) // one that was lost with the ledger
+			w.held = append(w.held, grant{b.Token, b.Parts[0].Cost, want.At.UnixMicro()})
+		}
+	}
+}
+
+func (w *ways) args() AcquireArgs {
+	n := rapid.SampledFrom(w.limits).Draw(w.T, "limit")
+	cost := rapid.OneOf(rapid.Just(1), rapid.IntRange(1, min(4, n.Permits)), rapid.IntRange(1, n.Permits)).Draw(w.T, "cost")
+	a := AcquireArgs{
+		Parts: one(w.short, n, cost), MaxWait: -1, Mode: rapid.SampledFrom([]Mode{Try, Grant}).Draw(w.T, "mode"),
+		Inline: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond, time.Hour}).Draw(w.T, "inline"),
+	}
+	if a.Mode == Grant {
+		a.Job = "a"
+		if rapid.IntRange(0, 5).Draw(w.T, "may wait") > 0 {
+			a.MaxWait = rapid.SampledFrom([]time.Duration{0, 30 * time.Millisecond, time.Second}).Draw(w.T, "longest")
+		}
+	}
+	return a
+}
+
+// correct gives back, settles, leaves the line, closes or opens the key, or loses the ledger.
+func (w *ways) correct(op int) {
+	n := rapid.SampledFrom(w.limits).Draw(w.T, "limit")
+	w.tokens++
+	token, cost, bill := w.tokens, 1, w.tokens
+	if w.forget(); len(w.held) > 0 {
+		h := rapid.SampledFrom(w.held).Draw(w.T, "held")
+		token, cost = h.token, h.cost
+	}
+	differs := rapid.IntRange(-cost, 9).Draw(w.T, "difference")
+	if differs < 0 { // what is given back counts as spent before: its token may go with it
+		w.held = slices.DeleteFunc(w.held, func(h grant) bool { return h.token == token })
+	}
+	closed := rapid.SampledFrom([]time.Duration{0, n.Window / 3, n.Window}).Draw(w.T, "closed for")
+	lose := rapid.IntRange(0, 5).Draw(w.T, "lose") == 0
+	var answers []string
+	for _, k := range []Limit{w.short, w.long} {
+		var got any
+		var err error
+		switch {
+		case lose:
+			got, err = Reset(w.ctx, w.rdb, k, n)
+		case op == 13:
+			got, err = Settle(w.ctx, w.rdb, SettleArgs{Parts: one(k, n, differs), Token: token, Bill: bill})
+		case op == 15:
+			got, err = Close(w.ctx, w.rdb, CloseArgs{Parts: one(k, n, 1), Rule: 1, For: closed})
+		default:
+			a := CancelArgs{Parts: one(k, n, cost), Job: "a"}
+			if op == 14 {
+				a.Token = token
+			}
+			got, err = Cancel(w.ctx, w.rdb, a)
+		}
+		if err != nil {
+			w.Fatal(err)
+		}
+		answers = append(answers, fmt.Sprintf("%+v", got))
+	}
+	if answers[0] != answers[1] {
+		w.Fatalf("a correction answers %s on the key of the short ways, %s on that of the long", answers[0], answers[1])
+	}
+}
+
+// compare looks at the ledgers, at who holds grants that a copy may still ask for,
+// and at the lives of all keys.
+func (w *ways) compare() {
+	if short, long := w.raw.Get(w.ctx, w.short.ledger).Val(), w.raw.Get(w.ctx, w.long.ledger).Val(); short != long {
+		w.Fatalf("at %d us the ledgers are\n%q by the short ways,\n%q by the long", w.now.UnixMicro(), short, long)
+	}
+	w.forget()
+	if len(w.held) > 0 {
+		var tokens []string
+		for _, h := range w.held {
+			tokens = append(tokens, tokenText(h.token))
+		}
+		short, long := w.raw.ZMScore(w.ctx, w.short.tokens, tokens...).Val(), w.raw.ZMScore(w.ctx, w.long.tokens, tokens...).Val()
+		if diff := gocmp.Diff(long, short); diff != "" {
+			w.Fatalf("at %d us the scores of %+v by the short ways (+) and the long (-) differ:\n%s", w.now.UnixMicro(), w.held, diff)
+		}
+	}
+	for _, k := range w.raw.Keys(w.ctx, "hw:*").Val() {
+		if ttl := w.raw.PTTL(w.ctx, k).Val(); ttl == -1 {
+			w.Fatalf("%s has no TTL", k)
+		}
+	}
+}
