@@ -217,6 +217,28 @@ func TestBookGivesThePlaceBack(t *testing.T) {
 	}
 }
 
+// Two that book one id at the same time share its place: who is refused leaves it.
+func TestBookOfARacedIDKeepsTheOthersPlace(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, perMinute())
+	d.booked("+1", 0)
+	var other Booked
+	raced := false
+	racing := newClient(t, &racer{UniversalClient: d.timed, on: ":line", do: func() {
+		if !raced {
+			raced = true
+			other = d.booked("+1", time.Minute, asynq.TaskID("raced"))
+		}
+	}}, perMinute())
+	if _, err := racing.Book(t.Context(), smsTo("+1", asynq.TaskID("raced"))); !errors.Is(err, asynq.ErrTaskIDConflict) {
+		t.Fatalf("Book = %v, want a conflict", err)
+	}
+	if other.Info == nil {
+		t.Fatal("no race")
+	}
+	d.booked("+1", 2*time.Minute)
+}
+
 // racer does something after a script call with a key.
 type racer struct {
 	redis.UniversalClient

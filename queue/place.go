@@ -132,7 +132,7 @@ func (c *Client) giveBack(ctx context.Context, entries []*newcomer) {
 	defer cancel()
 	var turns []throttle.Turn
 	for _, e := range entries {
-		if e.Err == nil || !e.own {
+		if e.Err == nil || !e.own || c.shared(ctx, e) {
 			continue
 		}
 		next, err := e.policy.Cancel(ctx, e.request)
@@ -142,6 +142,16 @@ func (c *Client) giveBack(ctx context.Context, entries []*newcomer) {
 		turns = append(turns, next...)
 	}
 	c.hint(ctx, turns)
+}
+
+// shared says that another call enqueued a task of this id between our look for it
+// and our own try: it stands in the same place, if it was booked.
+func (c *Client) shared(ctx context.Context, e *newcomer) bool {
+	if !e.options.id || !errors.Is(e.Err, asynq.ErrTaskIDConflict) {
+		return false
+	}
+	ours, err := luascripts.Ours(ctx, c.rdb, c.keys(e.queue), e.task.ID)
+	return ours || err != nil // at worst the place falls out of its line
 }
 
 // hint re-times the tasks that may come earlier than they were told, and tells the

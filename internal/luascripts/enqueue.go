@@ -99,6 +99,15 @@ func NameQueue(ctx context.Context, c redis.Cmdable, queue string) error {
 	return nil
 }
 
+// Ours says whether enqueue.lua or defer.lua wrote an existing task.
+func Ours(ctx context.Context, c redis.Cmdable, k Queue, id string) (bool, error) {
+	ours, err := c.HExists(ctx, k.Task(id), "hw").Result()
+	if err != nil {
+		return false, fmt.Errorf("HEXISTS: %w", err)
+	}
+	return ours, nil
+}
+
 // Look is a task that may exist.
 type Look struct {
 	Queue  Queue
