@@ -258,7 +258,12 @@ func checkTickOptions(opts []asynq.Option) error {
 		default:
 			continue
 		}
-		errs = append(errs, &OptionError{Option: opt.String(), Reason: reason})
+		text := opt.String()
+		switch opt.Type() {
+		case asynq.QueueOpt, asynq.TaskIDOpt, asynq.GroupOpt: // what it names may be a person
+			text, _, _ = strings.Cut(text, "(")
+		}
+		errs = append(errs, &OptionError{Option: text, Reason: reason})
 	}
 	return errors.Join(errs...)
 }

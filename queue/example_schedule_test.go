@@ -49,7 +49,7 @@ func ExampleNewSchedule() {
 	fmt.Println(err)
 	// Output:
 	// queue: entry "nightly": Spec: cron spec "0 0 30 2 *": a date that never comes
-	// queue: entry "sync": Task: option TaskID("sync"): the id of a tick's task is made of its entry and its instant
+	// queue: entry "sync": Task: option TaskID: the id of a tick's task is made of its entry and its instant
 }
 
 // A handler reads its tick from the id of its task, which asynq.GetTaskID gives.

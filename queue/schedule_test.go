@@ -231,6 +231,46 @@ func TestScheduleWhileRedisIsAway(t *testing.T) {
 	})
 }
 
+// A record that was lost is written again by whoever still knows it.
+func TestScheduleWhoseRecordIsLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		start := time.Now()
+		s := runSchedule(t, rdb, ScheduleConfig{}, Entry{Name: "a", Spec: "* * * * *", Task: NewTask("t", nil)})
+		time.Sleep(59 * time.Second)
+		rdb.Del(t.Context(), "hw:{default}:tick:a")
+		time.Sleep(30 * time.Second)
+		s.stop()
+		want(t, strings.Join(pendingTicks(t, rdb, "default"), " "), strings.Join(ticksOf("a", "* * * * *", start, time.Now()), " "))
+	})
+}
+
+// A failover that loses the last writes loses ticks with their tasks: all are done again.
+func TestScheduleWhoseLastWritesAreLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		start := time.Now()
+		time.Sleep(500 * time.Millisecond)
+		s := runSchedule(t, rdb, ScheduleConfig{}, Entry{Name: "a", Spec: "@every 1s", Task: NewTask("t", nil)})
+		time.Sleep(5 * time.Second)
+		const record = "hw:{default}:tick:a"
+		before := rdb.HGetAll(t.Context(), record).Val()
+		pending := rdb.LRange(t.Context(), "asynq:{default}:pending", 0, -1).Val()
+		time.Sleep(2 * time.Second)
+		for _, id := range rdb.LRange(t.Context(), "asynq:{default}:pending", 0, -1).Val()[:2] {
+			rdb.Del(t.Context(), "asynq:{default}:t:"+id)
+		}
+		rdb.LTrim(t.Context(), "asynq:{default}:pending", 2, -1)
+		rdb.HSet(t.Context(), record, before)
+		want(t, int(rdb.LLen(t.Context(), "asynq:{default}:pending").Val()), len(pending))
+		time.Sleep(3 * time.Second)
+		s.stop()
+		want(t, strings.Join(pendingTicks(t, rdb, "default"), " "), strings.Join(ticksOf("a", "@every 1s", start, time.Now()), " "))
+	})
+}
+
 // On Redis Cluster a tick and its task are in one slot, that of the queue.
 func TestScheduleOnCluster(t *testing.T) {
 	t.Parallel()
@@ -351,6 +391,27 @@ func TestScheduleGivesUp(t *testing.T) {
 	})
 }
 
+// The options of a refused task may name a person.
+func TestScheduleNamesNoIDs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		core, logs := observer.New(zapcore.InfoLevel)
+		const secret = "13612345678"
+		s := runSchedule(t, rdb, ScheduleConfig{Logger: zap.New(core)}, Entry{Name: "a", Spec: "* * * * *",
+			TaskFunc: func(context.Context, time.Time) (*Task, error) {
+				return NewTask("t", nil, asynq.TaskID(secret), asynq.Group(secret), asynq.Queue(secret)), nil
+			}})
+		time.Sleep(90 * time.Second)
+		s.stop()
+		want(t, logs.Len(), 1)
+		for _, l := range logs.All() {
+			if line := l.Message + " " + l.ContextMap()["error"].(string); strings.Contains(line, secret) {
+				t.Errorf("a log line has personal data: %s", line)
+			}
+		}
+	})
+}
 func TestNewScheduleTellsAllFaults(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
@@ -371,7 +432,7 @@ func TestNewScheduleTellsAllFaults(t *testing.T) {
 	text := fmt.Sprint(err)
 	for _, part := range []string{
 		`entry "a b": Name: want 1 to 64`, `entry "a b": Spec: cron spec "x": want`, `entry "a b": Queue: want`, `entry "a b": Task: want exactly one`,
-		`entry "b": Task: want exactly one`, `option Queue("q")`, `option TaskID("x")`, `option Unique(1h0m0s)`, `option Group("g")`, "option ProcessIn(1h", "option ProcessAt(",
+		`entry "b": Task: want exactly one`, "option Queue:", "option TaskID:", `option Unique(1h0m0s)`, "option Group:", "option ProcessIn(1h", "option ProcessAt(",
 		`entry "d": Task: task type "sms:send"`, `entry "e": Task: a task without a type`, `entry "e": Overlap: it is 3`, `entry "e": Missed: it is -1`,
 		`entry "e": LateMax: it is 1ns`, `entry "e": MissedWithin: it is 1000h`, `entry "e": MissedMax: it is 1001`, `entry "f": MissedWithin: it is 1m0s, want 1h0m0s`,
 		`entry "f": Name: there is another`, `option Timeout(1ns)`, `option Deadline(`,

@@ -99,6 +99,8 @@ func (t *ticker) work(ctx context.Context) (time.Duration, error) {
 		switch {
 		case err != nil:
 			return 0, err
+		case code == luascripts.TickPassed && t.reply.From.Before(from): // Redis lost what was decided: that is due again
+			return 0, nil
 		case code == luascripts.TickPassed && !t.reply.From.Equal(from): // others came before us
 		case code == luascripts.TickPassed && t.reply.Now.Before(next.at):
 			return t.until(next.at), nil

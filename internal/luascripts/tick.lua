@@ -8,7 +8,7 @@
 -- ARGV[1]  spec     names the spec of whoever asks; never last, held or open
 -- ARGV[2]  life_us  how long the record lives at least
 -- ARGV[3]  at_us    the tick; 0 only looks
--- ARGV[4]  from_us  up to where all are decided, as the caller knows it
+-- ARGV[4]  from_us  up to where all are decided, as the caller knows it; 0 when it does not
 -- ARGV[5]  by_us    the tick is not done from then on
 -- ARGV[6]  overlap  0 the tasks of earlier ticks do not matter, 1 it is skipped while one is unfinished, 2 it is held then, one at most
 -- ARGV[7]  id       of the task
@@ -40,8 +40,13 @@ for i = 1, #fields, 2 do
     end
   end
 end
--- its ticks count from when it came into use
-if not since or seen < newest - AWAY then since = now end
+-- its ticks count from when it came into use; a record that was lost goes on from
+-- where the caller knew it to be
+if #fields == 0 and known > 0 then
+  since = min(known, now)
+elseif not since or seen < newest - AWAY then
+  since = now
+end
 
 local function busy()
   local still = {}

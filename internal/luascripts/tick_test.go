@@ -148,6 +148,23 @@ func TestTickWithoutItsRecord(t *testing.T) {
 	s.pending(60 * sec)
 }
 
+// A record that was lost goes on from where somebody knew it to be, never ahead of now.
+func TestTickOfALostRecord(t *testing.T) {
+	t.Parallel()
+	s := newScheduled(t)
+	s.at(100 * sec)
+	for _, tt := range []struct{ known, from time.Duration }{{40 * sec, 40 * sec}, {200 * sec, 100 * sec}} {
+		s.raw.Del(t.Context(), s.q.tick+"nightly")
+		got := s.call(TickPassed, TickArgs{From: start.Add(tt.known)})
+		if !got.From.Equal(start.Add(tt.from)) {
+			t.Errorf("known up to %v: counts from %v, want %v", tt.known, got.From.Sub(start), tt.from)
+		}
+	}
+	s.raw.Del(t.Context(), s.q.tick+"nightly")
+	s.call(TickEnqueued, TickArgs{From: start.Add(40 * sec), At: start.Add(60 * sec), By: start.Add(200 * sec), Message: []byte("m")})
+	s.pending(60 * sec)
+}
+
 func TestTickIsSkippedWhileAnEarlierOneIsUnfinished(t *testing.T) {
 	t.Parallel()
 	s := newScheduled(t)
