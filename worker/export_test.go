@@ -1,7 +1,10 @@
 package worker
 
 import (
+	"context"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle"
@@ -32,3 +35,9 @@ func TaskOf(job string) (queue, id string, ok bool) { return luascripts.TaskOf(j
 
 // RefundLater hands a refund to the background.
 func (a *Adapter) RefundLater(l *throttle.Limiter, r throttle.Request) { a.refundLater(l.Policy(), r) }
+
+// HearUntilSilent listens for nobody, until the connection is dead.
+func HearUntilSilent(ctx context.Context, sub *redis.PubSub) { hearUntilSilent(ctx, sub, nil) }
+
+// HearQuiet is after what silence it asks.
+const HearQuiet = hearQuiet

@@ -2,10 +2,19 @@ package worker
 
 import (
 	"context"
+	"errors"
+	"net"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
 )
+
+// hearQuiet is how long a subscription may be silent before it is asked whether it
+// still lives, and how long that answer may take: a connection that broke without a
+// word, as when a host dies, would be waited for until somebody restarts the pool.
+const hearQuiet = 15 * time.Second
 
 // hearBookings listens to clients that book tasks for our queues: one that is due
 // before all others must not wait for the next look. What is told while the
@@ -18,16 +27,32 @@ func (a *Adapter) hearBookings(ctx context.Context) {
 		wakers[channel] = w
 		channels = append(channels, channel)
 	}
-	sub := a.rdb.Subscribe(ctx, channels...)
-	stop := context.AfterFunc(ctx, func() { _ = sub.Close() }) // a read in progress would outlive ctx
-	defer func() {
+	for ctx.Err() == nil {
+		sub := a.rdb.Subscribe(ctx, channels...)
+		stop := context.AfterFunc(ctx, func() { _ = sub.Close() }) // a read in progress would outlive ctx
+		hearUntilSilent(ctx, sub, wakers)
 		stop()
 		_ = sub.Close()
-	}()
+	}
+}
+
+// hearUntilSilent passes on what is told until ctx ends or the connection is dead.
+func hearUntilSilent(ctx context.Context, sub *redis.PubSub, wakers map[string]*waker) {
+	asked := false
 	for {
-		m, err := sub.ReceiveMessage(ctx)
+		m, err := sub.ReceiveTimeout(ctx, hearQuiet)
 		if ctx.Err() != nil {
 			return
+		}
+		silent, isNet := errors.AsType[net.Error](err)
+		switch {
+		case isNet && silent.Timeout() && asked:
+			return
+		case isNet && silent.Timeout():
+			asked = true
+			err = sub.Ping(ctx)
+		default:
+			asked = false
 		}
 		if err != nil { // the next read connects anew; it must not spin
 			select {
@@ -36,8 +61,12 @@ func (a *Adapter) hearBookings(ctx context.Context) {
 			}
 			continue
 		}
-		if d, err := luascripts.Told(m.Payload); err == nil && wakers[m.Channel] != nil {
-			wakers[m.Channel].expect(d)
+		told, ok := m.(*redis.Message)
+		if !ok {
+			continue
+		}
+		if d, err := luascripts.Told(told.Payload); err == nil && wakers[told.Channel] != nil {
+			wakers[told.Channel].expect(d)
 		}
 	}
 }
