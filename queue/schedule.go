@@ -40,7 +40,10 @@ type Schedule struct {
 	log    *zap.Logger
 	now    func() time.Time
 	held   time.Duration // heldLook
-	away   atomic.Bool   // Redis is: it is logged once
+
+	reach sync.Mutex
+	away  bool      // Redis is: it is logged once
+	heard time.Time // when it answered last
 
 	changed chan struct{} // holds one when Run has not seen the entries in force
 	running atomic.Bool
@@ -237,13 +240,24 @@ func (s *Schedule) watch(ctx context.Context) {
 	}
 }
 
-// reached notes whether Redis answers, and logs when that changes.
-func (s *Schedule) reached(err error) {
-	switch away := err != nil; {
-	case away == s.away.Swap(away):
-	case away:
-		s.log.Warn("the schedule can't reach Redis", zap.Error(err))
-	default:
-		s.log.Info("the schedule reaches Redis again")
+// reached notes whether Redis answers one who began to ask then, and logs when that
+// changes. A failure from before the last answer, to another entry, is no news.
+func (s *Schedule) reached(began time.Time, err error) {
+	s.reach.Lock()
+	defer s.reach.Unlock()
+	away := err != nil
+	if away && !began.After(s.heard) {
+		return
 	}
+	if !away {
+		s.heard = later(s.heard, s.now())
+	}
+	if away == s.away {
+		return
+	}
+	if s.away = away; away {
+		s.log.Warn("the schedule can't reach Redis", zap.Error(err))
+		return
+	}
+	s.log.Info("the schedule reaches Redis again")
 }

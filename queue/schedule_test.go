@@ -391,6 +391,25 @@ func TestScheduleGivesUp(t *testing.T) {
 	})
 }
 
+// The failure of a call that began before another was answered is not logged: Redis is there.
+func TestScheduleHearsInOrder(t *testing.T) {
+	t.Parallel()
+	core, logs := observer.New(zapcore.InfoLevel)
+	now := time.Unix(1_770_000_000, 0)
+	s := &Schedule{log: zap.New(core), now: func() time.Time { return now }}
+	asked := now
+	now = now.Add(time.Second)
+	s.reached(asked, nil)
+	s.reached(asked, errors.New("away"))
+	want(t, logs.Len(), 0)
+	now = now.Add(time.Second)
+	s.reached(now, errors.New("away"))
+	s.reached(now, errors.New("away"))
+	want(t, logs.Len(), 1)
+	s.reached(now, nil)
+	want(t, logs.Len(), 2)
+}
+
 // The options of a refused task may name a person.
 func TestScheduleNamesNoIDs(t *testing.T) {
 	t.Parallel()

@@ -57,6 +57,7 @@ func (t *ticker) run(ctx context.Context) {
 
 // pass does what is due, and returns after what time to come again.
 func (t *ticker) pass(ctx context.Context) time.Duration {
+	began := t.schedule.now()
 	wait, err := t.work(ctx)
 	var none *noTaskError
 	switch {
@@ -69,7 +70,7 @@ func (t *ticker) pass(ctx context.Context) time.Duration {
 	case errors.As(err, &none):
 		t.schedule.log.Warn("a tick has no task yet", zap.String("entry", t.Name), zap.String("error", safeText(none.cause)))
 	default:
-		t.schedule.reached(err)
+		t.schedule.reached(began, err)
 	}
 	t.failures++
 	return min(time.Second<<min(t.failures-1, 10), tickRetryMax)
@@ -169,7 +170,7 @@ func (t *ticker) call(ctx context.Context, a luascripts.TickArgs) (int64, error)
 		return 0, fmt.Errorf("queue: entry %q: %w", t.Name, err)
 	}
 	t.reply, t.asked = reply, t.schedule.now()
-	t.schedule.reached(nil)
+	t.schedule.reached(before, nil)
 	return reply.Code, nil
 }
 
