@@ -26,6 +26,9 @@ var (
 	ErrInvalidEntry = errors.New("queue: invalid entry of a schedule")
 	// ErrInvalidCron: a cron spec can't be read. See [CronError].
 	ErrInvalidCron = errors.New("queue: invalid cron spec")
+	// ErrInvalidCursor: a cursor is none that a page ended with, or a page is to have
+	// no places or too many.
+	ErrInvalidCursor = errors.New("queue: invalid cursor")
 )
 
 // DemandError says why a task can never run under its policy. It unwraps to

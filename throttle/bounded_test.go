@@ -104,6 +104,8 @@ func TestCallsAreBounded(t *testing.T) {
 				"try":    func() { s.try(l, tt.cost) },
 				"redeem": func() { d = s.job(l, "w500", tt.cost) },
 				"check":  func() { throttle.Check(t.Context(), s.rdb, []throttle.Place{place}) },
+				"locate": func() { _, _ = throttle.Locate(t.Context(), place) },
+				"list":   func() { _, _ = l.List(t.Context(), key, throttle.ListBehind(5000, 1), 1) },
 				"peek":   func() { _, _ = l.Peek(t.Context(), key, 0) },
 				"cancel": func() { _, _ = l.Cancel(t.Context(), r) },
 				"refund": func() { r.Token = d.Token; _, _ = l.Refund(t.Context(), r) },

@@ -13,26 +13,8 @@ local now = clock()
 local P = read_parts(ARGV, count, 3, job)
 local failed, which, newer = open_parts(P, now)
 if failed then return { failed, which, newer, now, 0, 0 } end
-local place, waiting
-for i, L in ipairs(P) do
-  look(L, now)
-  find(L)
-  rank(L)
-  measure(L, now)
-  local waits = L.ticket and not L.in_turns and not is_parked(L.ticket)
-  if (L.ticket and not place) or (waits and not waiting) then place = i end
-  waiting = waiting or waits
-end
+local place, at, by = find_place(P, now)
 if not place then return { 0, 0, 0, now, 0, 0 } end
-
--- asked is as far as where it stands: what it stands in no line for is not asked, or it
--- would be told later and later by those who join that line
-local at, by, i = now, place, 1
-while i <= place and at == now do
-  local to = last_of_group(P, i)
-  at, by = joint(P, i, to, now, place, now)
-  i = to + 1
-end
 
 -- an instant that is past is no new promise: how late it gets must show. Who is held
 -- up by a narrower part than before stands there, and in nobody's way behind it.

@@ -27,6 +27,7 @@
 //	tokens.lua    which attempt holds which grant
 //	line.lua      who waits, in which order, and what they were promised
 //	parts.lua     the rules that one call decides together, each on its key
+//	whereabouts.lua  in which line a booking stands
 //	gate.lua      when work may run at all
 //	taskid.lua    how a task's id is written in our keys
 //	deferred.lua  what a deferral or an enqueueing writes into asynq's hash of a task
@@ -40,6 +41,8 @@
 //	release.lua  a lease ends before its time                   the limit's key
 //	renew.lua    a lease goes on                                the limit's key
 //	peek.lua     look, and change nothing                       the limit's key
+//	locate.lua   where one booking stands, and change nothing   the limits' keys
+//	list.lua     a portion of a line, and change nothing        the limit's key
 //	reset.lua    forget what was spent                          the limit's key
 //	enqueue.lua  new tasks -> pending, scheduled, or booked      the queue
 //	tick.lua     a tick of a schedule, once for all replicas    the queue
@@ -48,6 +51,7 @@
 //	wake.lua     due tasks -> head of pending                   the queue
 //	retime.lua   move due tasks to another instant              the queue
 //	forget.lua   drop what a deferral left of a running task       the queue
+//	find.lua     where a task is, and change nothing            the queue
 //	walk.lua     what is deferred on a queue, by portions       the queue
 //	claim.lua    one pool alone plans a queue anew              the queue
 //	planned.lua  it has done so                                 the queue

@@ -112,7 +112,9 @@ var scripts = map[string][]string{
 	"release.lua": grantParts,
 	"renew.lua":   {"clock.lua"},
 	"cancel.lua":  grantParts,
-	"check.lua":   lookParts,
+	"check.lua":   whereParts,
+	"locate.lua":  whereParts,
+	"list.lua":    lookParts,
 	"peek.lua":    lookParts,
 	"reset.lua":   lookParts,
 	"enqueue.lua": queueParts,
@@ -122,6 +124,7 @@ var scripts = map[string][]string{
 	"wake.lua":    queueParts[1:],
 	"retime.lua":  queueParts,
 	"forget.lua":  nil,
+	"find.lua":    queueParts,
 	"rules.lua":   {"clock.lua"},
 
 	"setlimit.lua":  {"clock.lua"},
@@ -145,6 +148,10 @@ func calls(r *recorder) {
 	_, _ = Settle(ctx, r, SettleArgs{Parts: several, Policy: "p"})
 	_, _ = Release(ctx, r, several[0], 1)
 	_, _ = Peek(ctx, r, k, PeekArgs{Numbers: n, Cost: 1, Most: 10})
+	_, _ = Locate(ctx, r, CheckArgs{Parts: one(k, n, 1), Job: "a"})
+	_, _ = Locate(ctx, r, CheckArgs{Parts: several, Policy: "p", Job: "a"})
+	_, _ = List(ctx, r, k, ListArgs{Numbers: n, Most: 10})
+	_, _ = Find(ctx, r, q, "a")
 	_, _ = Reset(ctx, r, k, n)
 	_, _ = Enqueue(ctx, r, q, 1, make([]EnqueueTask, 1))
 	_, _ = Enqueue(ctx, r, q, 1, make([]EnqueueTask, 3))

@@ -53,13 +53,16 @@ var (
 
 	lookParts  = append(slices.Clone(ledgerParts), "line.lua", "leases.lua", "parts.lua")
 	grantParts = append(slices.Clone(lookParts), "tokens.lua")
+	whereParts = append(slices.Clone(lookParts), "whereabouts.lua")
 	queueParts = []string{"clock.lua", "taskid.lua", "deferred.lua"}
 )
 
 var (
 	acquireScript = redis.NewScript(text(atOnceParts...) +
 		stage("ledgers", text(runParts...)+stage("rules", text(admitParts...), "admit"), "run, rules") + text("acquire.lua"))
-	checkScript   = script("check.lua", lookParts...)
+	checkScript   = script("check.lua", whereParts...)
+	locateScript  = script("locate.lua", whereParts...)
+	listScript    = script("list.lua", lookParts...)
 	cancelScript  = script("cancel.lua", grantParts...)
 	peekScript    = script("peek.lua", lookParts...)
 	resetScript   = script("reset.lua", lookParts...)
@@ -74,6 +77,7 @@ var (
 	wakeScript    = script("wake.lua", queueParts[1:]...)
 	retimeScript  = script("retime.lua", queueParts...)
 	forgetScript  = script("forget.lua")
+	findScript    = script("find.lua", queueParts...)
 	rulesScript   = script("rules.lua", "clock.lua")
 
 	setLimitScript  = script("setlimit.lua", "clock.lua")

@@ -12,7 +12,7 @@ local due, places = KEYS[1], KEYS[2]
 local from, skip, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local now = clock()
-local rank = redis.call("ZCOUNT", due, "-inf", "(" .. int(from)) + skip
+local rank = redis.call("ZCOUNT", due, "-inf", "(" .. int(from)) + min(skip, redis.call("ZCOUNT", due, int(from), int(from)))
 local v = redis.call("ZRANGE", due, rank, rank + most - 1, "WITHSCORES")
 local last = redis.call("ZRANGE", due, -1, -1, "WITHSCORES")
 local reply = { now, tonumber(last[2] or "0"), #v / 2 }

@@ -1,0 +1,99 @@
+package luascripts
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// LocateReply is the answer of locate.lua.
+type LocateReply struct {
+	Status  Status // Booked, or Refused when it is not known
+	Part    int    // by which it waits, counted from 1
+	At      time.Time
+	Now     time.Time
+	Permits int       // ahead of it in the line where it stands
+	Jobs    int       // the same, jobs
+	Parked  bool      // it came too late
+	Closed  time.Time // until when the key of the part is closed; zero for not
+	Version int64     // of the part's ledger, when Outdated
+}
+
+// Locate runs locate.lua.
+func Locate(ctx context.Context, c redis.Scripter, a CheckArgs) (LocateReply, error) {
+	r := run(ctx, c, locateScript, "locate.lua", 8, partKeys(a.Parts, a.Policy), partArgs([]any{len(a.Parts), a.Job}, a.Parts)...)
+	reply := LocateReply{Status: Status(r.int()), Part: int(r.int()), At: r.time(), Now: r.time(), Permits: int(r.int()), Jobs: int(r.int())}
+	reply.Parked = r.int() == 1
+	reply.Closed = r.time()
+	if reply.Status == Outdated {
+		outdated(&reply.At, &reply.Version)
+	}
+	return reply, r.err
+}
+
+// ListArgs are the arguments of list.lua beside its keys.
+type ListArgs struct {
+	Numbers
+	Closed time.Time // until when the rule is closed; zero for not
+	From   Ticket    // the first to list
+	Skip   int       // so many of that very ticket were seen
+	Most   int       // 1 to 250
+}
+
+// Ticket orders a line. The zero Ticket is before all.
+type Ticket struct {
+	Number int64
+	Some   bool
+}
+
+func (t Ticket) text() string {
+	if !t.Some {
+		return ""
+	}
+	return strconv.FormatInt(t.Number, 10)
+}
+
+// Listed is one place in a line.
+type Listed struct {
+	Waiting
+	Parked bool // it came too late, at its instant
+	Ticket int64
+}
+
+// ListReply is the answer of list.lua.
+type ListReply struct {
+	Status  Status
+	Now     time.Time
+	Version int64 // of the ledger's limit, when Outdated
+	All     int   // how many are in the line
+	Listed  []Listed
+}
+
+// List runs list.lua.
+func List(ctx context.Context, c redis.Scripter, k Limit, a ListArgs) (ListReply, error) {
+	r := run(ctx, c, listScript, "list.lua", 5, k.all(),
+		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, instant(a.Closed), a.From.text(), a.Skip, a.Most)
+	reply := ListReply{Status: Status(r.int()), Now: r.time(), Version: r.int(), All: int(r.int())}
+	for range r.count(5) {
+		w := Waiting{At: r.time(), Job: r.text(), Cost: int(r.int())}
+		reply.Listed = append(reply.Listed, Listed{Waiting: w, Parked: r.int() == 1, Ticket: r.int()})
+	}
+	return reply, r.err
+}
+
+// FindReply is the answer of find.lua.
+type FindReply struct {
+	Now   time.Time
+	State string    // asynq's, "" when the task is gone
+	Ours  bool      // pools wake it
+	At    time.Time // its instant, or asynq's; zero for a state that has none
+	For   string    // as [DeferArgs] had it
+}
+
+// Find runs find.lua.
+func Find(ctx context.Context, c redis.Scripter, k Queue, id string) (FindReply, error) {
+	r := run(ctx, c, findScript, "find.lua", 5, []string{k.Task(id), k.due, k.places, k.retry, k.scheduled}, shortID(id))
+	return FindReply{Now: r.time(), State: r.text(), Ours: r.int() == 1, At: r.time(), For: r.text()}, r.err
+}

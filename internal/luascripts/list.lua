@@ -1,0 +1,60 @@
+-- list.lua: one portion of a key's line in its order, those first who came too late, without changing it.
+--
+-- KEYS[1]  ledger     string, see ledger.lua
+-- KEYS[2]  tokens     sorted set, see tokens.lua
+-- KEYS[3]  line       sorted set, see line.lua
+-- KEYS[4]  promised   sorted set, see line.lua
+-- ARGV[1]  kind       the limit's algorithm, see ledger.lua
+-- ARGV[2]  n          permits per window, >= 1
+-- ARGV[3]  window_us  length of the window, >= 1000
+-- ARGV[4]  more       what only some algorithms have
+-- ARGV[5]  version    of the limit, 0 when it is the one in code
+-- ARGV[6]  closed_us  until when the rule is closed on all keys, 0 when it is not
+-- ARGV[7]  from       first ticket to list, empty for all
+-- ARGV[8]  skip       how many of that very ticket were seen, >= 0
+-- ARGV[9]  most       how many to list, 1 to 250
+-- returns  {status, now_us, newer, all, listed, then per booking: at_us, job, cost, parked 0|1, ticket}; at_us of one who is parked
+--          is the instant that it missed
+--          status 1 known, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in newer;
+--          integers, but for job, which is text
+local L = limit(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
+L.key, L.tokens, L.line, L.promised, L.me = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ""
+L.rule_closed, L.want = tonumber(ARGV[6]), 1
+local first, skip, most = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
+
+local now = clock()
+local ok, status, newer = open(L.key, L, now)
+if not ok then return { status, now, newer or 0, 0, 0 } end
+L.closed = closed(L, now)
+look(L, now)
+local from = max(now, L.closed)
+local index = 0
+if first ~= "" then -- of those who were seen some may have gone
+  index = redis.call("ZCOUNT", L.line, "-inf", "(" .. first) + min(skip, redis.call("ZCOUNT", L.line, first, first))
+end
+local v = redis.call("ZRANGE", L.line, index, index + most - 1, "WITHSCORES")
+local reply = { 1, now, 0, L.last, #v / 2 }
+
+local before
+for i = 1, #v, 2 do
+  local m, ticket, parked = v[i], tonumber(v[i + 1]), index < L.first
+  local at
+  if parked then
+    at = told(L, m) or 0
+  else
+    if not before then
+      L.me, L.ticket = m, ticket
+      rank(L)
+      before = L.ahead
+    end
+    at = slot(L, from, before, cost_of(m))
+    before = before + cost_of(m)
+  end
+  reply[#reply + 1] = at
+  reply[#reply + 1] = string.match(m, ":(.*)$")
+  reply[#reply + 1] = cost_of(m)
+  reply[#reply + 1] = parked and 1 or 0
+  reply[#reply + 1] = ticket
+  index = index + 1
+end
+return reply

@@ -1,0 +1,242 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/throttle"
+)
+
+// Inspector tells what waits, and why, from Redis alone: it needs no pool to run, and
+// changes nothing, neither places nor what was promised to those who have them.
+//
+//   - [Inspector.Why] is about one task: what it waits for, until when, and how much
+//     is ahead of it.
+//   - [Inspector.Line] and [Inspector.LinePage] list who waits on one key of a rule, in
+//     the order in which they are let in.
+//   - [Inspector.PutAway] and [Inspector.PutAwayPage] list what pools will wake on a
+//     queue, the first to come first.
+//
+// Each answer is as of one moment and costs O(log n) in what waits; a page costs that
+// and its length, [PageMax] at most. What moves while it is listed may be missed or
+// come twice.
+//
+// Keys are given in clear; an Inspector finds them also where a Secret hides them, and
+// gives none back: tasks are known by their ids. When Redis is away every call returns
+// an error that unwraps to throttle.ErrUnavailable. An Inspector owns nothing and is
+// safe for concurrent use. The zero Inspector is not usable.
+type Inspector struct {
+	c     *Client
+	asynq *asynq.Inspector
+	rules map[string]*throttle.Limiter
+}
+
+// NewInspector returns an inspector of pools that have this throttle.Config and these
+// policies; see [NewClientWith] for its errors. It does not ask Redis, and panics when
+// rdb is nil.
+func NewInspector(rdb redis.UniversalClient, cfg throttle.Config, policies ...Policy) (*Inspector, error) {
+	c, err := NewClientWith(rdb, cfg, policies...)
+	if err != nil {
+		return nil, err
+	}
+	rules := make(map[string]*throttle.Limiter)
+	for _, p := range c.policies {
+		for _, l := range p.limits {
+			rules[l.Name] = l.limiter
+		}
+	}
+	return &Inspector{c: c, asynq: asynq.NewInspectorFromRedisClient(rdb), rules: rules}, nil
+}
+
+// WaitState is where a task is, or what it waits for.
+type WaitState int
+
+// The states of a task.
+const (
+	StateMissing   WaitState = iota // it is not there: never enqueued, or done and deleted
+	StatePending                    // any free worker may take it; what it may have to wait for is found then
+	StateActive                     // a worker has it: it runs, or its limits are being asked
+	StateLimit                      // it waits for permits of Rule
+	StateSlot                       // it waits until one of those that run gives up its slot of Rule
+	StateClosed                     // Rule, or its key, is closed until Closed
+	StateGate                       // the gate Rule is shut
+	StateNoPlace                    // it has no place in a line: it asks at At, where it will get one or run
+	StateScheduled                  // its producer chose when it starts
+	StateRetry                      // it failed, and asynq tries again
+	StateGroup                      // asynq gathers it with others of its group
+	StateEnded                      // it was completed, or archived
+)
+
+var stateNames = [...]string{
+	"missing", "pending", "active", "limit", "slot", "closed", "gate", "no place", "scheduled", "retry", "group", "ended",
+}
+
+// String returns the state in a word or two.
+func (s WaitState) String() string {
+	if s < 0 || int(s) >= len(stateNames) {
+		return fmt.Sprintf("WaitState(%d)", int(s))
+	}
+	return stateNames[s]
+}
+
+// asynqStates are those that say all.
+var asynqStates = map[string]WaitState{
+	"": StateMissing, "pending": StatePending, "active": StateActive, "scheduled": StateScheduled, "retry": StateRetry,
+	"aggregating": StateGroup, "completed": StateEnded, "archived": StateEnded,
+}
+
+// Why is the answer about one task.
+type Why struct {
+	State WaitState
+	Rule  string // that it waits for; empty where the State needs none
+	// At is when it may run, as it follows from its place now; in StateScheduled and
+	// StateRetry what asynq goes by, in whole seconds. Zero when it waits for no instant.
+	At  time.Time
+	Now time.Time // Redis' clock, which all instants are by
+	// Permits and Jobs are ahead of it in the line in which it stands. Jobs that hold
+	// their turn there while another rule holds them up are among them. Where costs
+	// differ, permits that those left who gave up are still counted.
+	Permits, Jobs int
+	Closed        time.Time // until when Rule is closed for it; zero for not
+	// Booked says that it was booked when it was enqueued, and no worker had it yet.
+	Booked bool
+	// Parked says that it came too late for its instant: nobody behind it waits for it,
+	// and when it comes it stands before them.
+	Parked   bool
+	Deadline time.Time // beyond which it fails instead of waiting; zero for none, or not known
+}
+
+// Why tells why a task waits. One that is not there is StateMissing and no error. It
+// asks Redis twice at most; about one that has no place in a line once more, for its
+// payload, which says what gate it waits for. With a throttle.Config of PerClient, and for
+// rules that are in no policy here, the place is not known: then At is the instant at
+// which the task is woken, and Rule is empty if it may be one of several. A task that
+// costs more than a limit in force can ever give is a throttle.ExceedsLimitError.
+func (i *Inspector) Why(ctx context.Context, queue, id string) (Why, error) {
+	f, err := luascripts.Find(ctx, i.c.rdb, i.c.keys(queue), id)
+	if err != nil {
+		return Why{}, away("find a task", err)
+	}
+	state, ok := asynqStates[f.State]
+	if !ok {
+		return Why{}, fmt.Errorf("queue: find a task: asynq has it as %q, which is not known here", clip(f.State))
+	}
+	w := Why{State: state, At: f.At, Now: f.Now}
+	if !f.Ours {
+		return w, nil
+	}
+	w.State, w.Booked = StateNoPlace, f.State == "scheduled"
+	place, ok := luascripts.ReadPlace(f.For)
+	if !ok {
+		return w, nil
+	}
+	w.Deadline = place.Deadline
+	if place.Stands == "" {
+		err = i.atGate(&w, queue, id)
+	} else {
+		err = i.inLine(ctx, &w, place.Stands, luascripts.JobID(queue, id))
+	}
+	if err != nil {
+		return Why{}, err
+	}
+	return w, nil
+}
+
+// inLine tells of a task that took a place.
+func (i *Inspector) inLine(ctx context.Context, w *Why, stands luascripts.Stands, job string) error {
+	names := strings.Split(stands.Policy(), "+")
+	policy := i.policyOf(names)
+	ids, costs, ok := stands.Read()
+	if policy == nil || !ok {
+		w.State = StateLimit
+		if len(names) == 1 {
+			w.Rule = names[0]
+		}
+		return nil
+	}
+	s, err := throttle.Locate(ctx, throttle.Place{Policy: policy, IDs: ids, Costs: costs, Job: job})
+	if err != nil {
+		return fmt.Errorf("queue: find the place of a task: %w", err)
+	}
+	if !s.Known {
+		return nil
+	}
+	w.State, w.Rule, w.Now, w.Permits, w.Jobs, w.Closed, w.Parked = StateLimit, s.Rule, s.Now, s.Permits, s.Jobs, s.Closed, s.Parked
+	w.At = s.At
+	switch {
+	case !s.Closed.IsZero():
+		w.State = StateClosed
+	case i.rules[s.Rule].LimitLastKnown().IsConcurrent():
+		w.State = StateSlot
+	}
+	return nil
+}
+
+// policyOf is what decides about a place that any pool wrote, nil when it can't be
+// looked at from here.
+func (i *Inspector) policyOf(names []string) *throttle.Policy {
+	if i.c.cfg.PerClient {
+		return nil // in a line of the process that deferred it
+	}
+	limits := make([]ruleLimit, len(names))
+	for n, name := range names {
+		if limits[n].limiter = i.rules[name]; limits[n].limiter == nil {
+			return nil
+		}
+	}
+	p, err := together(limits)
+	if err != nil {
+		return nil // of rules that can't stand together any more
+	}
+	return p
+}
+
+// atGate tells which gate holds a task up that has no place, if one does.
+func (i *Inspector) atGate(w *Why, queue, id string) error {
+	info, err := i.asynq.GetTaskInfo(queue, id)
+	if errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) {
+		w.State = StateMissing // it has gone meanwhile
+		return nil
+	}
+	if err != nil {
+		return away("read a task", err)
+	}
+	p, ok := i.c.policies[info.Type]
+	if !ok || !slices.ContainsFunc(p.Rules, Rule.gated) {
+		return nil
+	}
+	d, err := p.Demand(asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers))
+	if err != nil {
+		return nil //nolint:nilerr // it is no fault of ours: the worker that takes the task fails it
+	}
+	if rule, shut := shutBetween(d.Gates, w.Now, w.At); shut {
+		w.State, w.Rule = StateGate, rule
+	}
+	return nil
+}
+
+// shutBetween is the gate that is shut now, or the first that shuts before an instant.
+func shutBetween(gates []throttle.GateAt, now, at time.Time) (rule string, shut bool) {
+	if rule, shut := throttle.FirstClosed(gates, now); shut {
+		return rule, true
+	}
+	for _, o := range throttle.Openings(gates, now, at) {
+		if o.Close.Before(at) {
+			return throttle.FirstClosed(gates, o.Close)
+		}
+	}
+	return "", false
+}
+
+// away is the error of a Redis that did not answer as it should.
+func away(what string, err error) error {
+	return fmt.Errorf("queue: %s: %w: %w", what, throttle.ErrUnavailable, err)
+}

@@ -1,0 +1,154 @@
+package throttle
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// Standing is where a booking stands, by a look that changes nothing.
+type Standing struct {
+	Known   bool      // the job has a booking
+	Rule    string    // by which it waits
+	At      time.Time // its instant now, by Redis' clock
+	Now     time.Time // Redis' clock
+	Permits int       // ahead of it in the line in which it stands
+	Jobs    int       // the same, jobs
+	Closed  time.Time // until when the key of the rule is closed; zero for not
+
+	// Parked says that it came too late: those behind it do not wait for it, and
+	// when it comes it stands before them.
+	Parked bool
+}
+
+// Locate tells where a booking stands. It is [Check] without a promise: a job to which
+// an instant is promised is late when it does not come then, and who only looks tells
+// the job nothing. It asks the master once, on Redis Cluster once for each key. A booking that
+// the limits in force never admit is an [ExceedsLimitError]; when Redis is away the
+// error unwraps to [ErrUnavailable].
+func Locate(ctx context.Context, place Place) (Standing, error) {
+	p := place.Policy
+	if p.rdb == nil {
+		return Standing{}, fmt.Errorf("%w: rule %q counts in its own process, where nobody can look", ErrInvalidConfig, p.rules[0].rule)
+	}
+	var out Standing
+	r := place.request()
+	err := p.ruled(ctx, func(in []ruling) error {
+		if _, err := p.fits(in, &r); err != nil {
+			return err
+		}
+		parts := p.parts(in, place.IDs, r)
+		slotted := []slotParts{{0, len(parts)}}
+		if _, sharded := p.store.store.(clusterStore); sharded {
+			slotted = slots(parts)
+		}
+		out = Standing{}
+		for _, at := range slotted {
+			s, err := p.locate(ctx, in, parts, at, place.Job)
+			if err != nil {
+				return err
+			}
+			if !out.Known || s.Known && s.At.After(out.At) {
+				out = s // of several slots the latest instant is that of the job
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// locate asks about the parts of one slot.
+func (p *Policy) locate(ctx context.Context, in []ruling, parts []luascripts.Part, at slotParts, job string) (Standing, error) {
+	var r luascripts.LocateReply
+	err := p.store.ask(func(around time.Time) (status luascripts.Status, now time.Time, err error) {
+		number(parts, in, around)
+		r, err = luascripts.Locate(ctx, p.rdb, luascripts.CheckArgs{Parts: parts[at.from:at.to], Policy: p.name, Job: job})
+		return r.Status, r.Now, err
+	})
+	part := r.Part + at.from
+	if err := p.fault("locate", part, r.Status, orOutdated(err, r.Status, part, r.Version)); err != nil {
+		return Standing{}, err
+	}
+	s := Standing{Known: r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Permits, Jobs: r.Jobs, Closed: r.Closed, Parked: r.Parked}
+	if s.Known && part > 0 && part <= len(p.rules) {
+		s.Rule = p.rules[part-1].rule
+	}
+	return s, nil
+}
+
+// ListFrom is where a portion of a line begins. The zero ListFrom is its front.
+type ListFrom struct {
+	ticket luascripts.Ticket
+	skip   int
+}
+
+// Ticket tells the place, for [ListBehind], or that it is the front.
+func (f ListFrom) Ticket() (number int64, skip int, front bool) {
+	return f.ticket.Number, f.skip, !f.ticket.Some
+}
+
+// ListBehind is the place that Ticket told.
+func ListBehind(number int64, skip int) ListFrom {
+	return ListFrom{luascripts.Ticket{Number: number, Some: true}, skip}
+}
+
+// Listing is a portion of a line.
+type Listing struct {
+	Now    time.Time // by Redis' clock
+	All    int       // who is in the line, also who came too late
+	Listed []Listed
+	Next   ListFrom // behind the last of these
+}
+
+// Listed is one place in a line.
+type Listed struct {
+	Waiting // At of one who is parked is the instant that it missed
+	Parked  bool
+}
+
+// List tells a portion of a key's line in its order, 1 to [PeekMax] places, without
+// changing it: first those who came too late, who are let in when they come. Jobs that
+// wait in the line of another rule, and only keep their turn here, are not in it. Where
+// costs differ, instants behind the first portion are those of [Check]: late rather than
+// early. It asks the master once.
+func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int) (Listing, error) {
+	if err := checkKey(key); err != nil {
+		return Listing{}, err
+	}
+	if most < 1 || most > PeekMax {
+		return Listing{}, fmt.Errorf("%w: a list of %d places, want 1 to %d", ErrInvalidConfig, most, PeekMax)
+	}
+	if l.rdb == nil {
+		return Listing{}, fmt.Errorf("%w: rule %q counts in its own process, where nobody can look", ErrInvalidConfig, l.rule)
+	}
+	var reply luascripts.ListReply
+	err := l.alone.ruled(ctx, func(in []ruling) error {
+		err := l.store.ask(func(around time.Time) (status luascripts.Status, now time.Time, err error) {
+			a := luascripts.ListArgs{Numbers: in[0].numbers(around), Closed: in[0].closed, From: from.ticket, Skip: from.skip, Most: most}
+			a.Version = in[0].version
+			reply, err = luascripts.List(ctx, l.rdb, l.keys(l.ID(key)), a)
+			return reply.Status, reply.Now, err
+		})
+		return l.fault("list", reply.Status, orOutdated(err, reply.Status, 1, reply.Version))
+	})
+	if err != nil {
+		return Listing{}, err
+	}
+	out := Listing{Now: reply.Now, All: reply.All, Next: from}
+	for _, w := range reply.Listed {
+		out.Listed = append(out.Listed, Listed{Waiting{Job: w.Job, Cost: w.Cost, At: w.At}, w.Parked})
+		out.Next = out.Next.after(w.Ticket)
+	}
+	return out, nil
+}
+
+// after is behind one more place.
+func (f ListFrom) after(ticket int64) ListFrom {
+	if f.ticket.Some && f.ticket.Number == ticket {
+		f.skip++
+		return f
+	}
+	return ListBehind(ticket, 1)
+}

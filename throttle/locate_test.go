@@ -1,0 +1,160 @@
+package throttle_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/throttle"
+)
+
+// A look answers what a check does, and leaves the promise as it was: else a job that
+// may come earlier, and was not told so, would be late.
+func TestLocateIsACheckWithoutAPromise(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]throttle.Limit{
+		"sliding": throttle.Sliding(2, time.Minute), "gcra": throttle.GCRA(1, time.Second, 2), "fixed": throttle.Fixed(3, time.Minute),
+		"smooth": throttle.Smooth(1, time.Second, 2), "concurrent": throttle.Concurrent(2, time.Minute),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			l := s.limiter("sms", limit)
+			for i := range 20 {
+				s.job(l, fmt.Sprint("w", i), 1)
+			}
+			_, err := l.Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "w9"}) // those behind it may come earlier
+			if err != nil {
+				t.Fatal(err)
+			}
+			place := throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Costs: []int{1}}
+			known := 0
+			for i := range 20 {
+				place.Job = fmt.Sprint("w", i)
+				before := dump(t, s)
+				got, err := throttle.Locate(t.Context(), place)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if after := dump(t, s); after != before {
+					t.Errorf("%s: a look changed what Redis holds", place.Job)
+				}
+				want := throttle.Check(t.Context(), s.rdb, []throttle.Place{place})[0]
+				if want.Err != nil || got.Known != want.Known || !got.At.Equal(want.At) || got.Rule != want.Rule || got.Permits != want.Before || !got.Now.Equal(want.Now) || got.Parked {
+					t.Errorf("%s: Locate = %+v, want as Check, %+v", place.Job, got, want)
+				}
+				if got.Known {
+					if got.Jobs != known {
+						t.Errorf("%s is behind %d, want %d", place.Job, got.Jobs, known)
+					}
+					known++
+				}
+			}
+			if known < 10 {
+				t.Errorf("%d wait, want more", known)
+			}
+		})
+	}
+}
+
+// On Redis Cluster the rules of one policy lie in several slots: the one is told that
+// holds the job up.
+func TestLocateOnCluster(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.StartCluster(t, 3)
+	phone := newLimiter(t, rdb, "phone", throttle.Sliding(1, time.Minute), throttle.Config{})
+	provider := newLimiter(t, rdb, "provider", throttle.Sliding(1, time.Hour), throttle.Config{})
+	p, err := throttle.NewPolicy(phone, provider)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 9 {
+		r := throttle.Request{Key: fmt.Sprint("+", max(i, 2)), Cost: 1, More: []throttle.Want{{Key: "acme", Cost: 1}}, Job: fmt.Sprint("w", i)}
+		d, err := p.Redeem(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := throttle.Locate(t.Context(), throttle.Place{Policy: p, IDs: p.IDs(r), Costs: []int{1, 1}, Job: r.Job})
+		if err != nil || got.Known != !d.Granted || got.Known && (got.Rule != d.Rule || got.At.Sub(d.At).Abs() > time.Second) {
+			t.Errorf("w%d: Locate = %+v, %v, want it as it was told, %v", i, got, err, d)
+		}
+		if i > 2 && got.Rule != "provider" {
+			t.Errorf("w%d waits for %q, want provider", i, got.Rule)
+		}
+	}
+}
+
+// dump is all that Redis holds of ours.
+func dump(t *testing.T, s *scene) (all string) {
+	t.Helper()
+	for _, k := range allKeys(t, s.raw) {
+		all += k + s.raw.Dump(t.Context(), k).Val()
+	}
+	return all
+}
+
+// Costs of one line differ: the list tells the instants that follow from them.
+func TestListMixedCosts(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("sms", throttle.GCRA(1, time.Second, 10))
+	s.want(s.try(l, 10), true, 0)
+	at, want := time.Duration(0), []time.Duration(nil)
+	for i := range 30 {
+		at += time.Duration(1+i%3) * time.Second
+		want = append(want, at)
+		s.want(s.job(l, fmt.Sprint("w", i), 1+i%3), false, at)
+	}
+	for most := 1; most <= 31; most += 6 {
+		n := 0
+		for from := (throttle.ListFrom{}); ; {
+			list, err := l.List(t.Context(), key, from, most)
+			if err != nil || list.All != 30 {
+				t.Fatal(list, err)
+			}
+			for _, w := range list.Listed {
+				if w.Job != fmt.Sprint("w", n) || w.Cost != 1+n%3 || w.At.Sub(start) != want[n] {
+					t.Errorf("lists of %d: place %d is %+v, want it at %v", most, n, w, want[n])
+				}
+				n++
+			}
+			if from = list.Next; len(list.Listed) == 0 {
+				break
+			}
+		}
+		if n != 30 {
+			t.Errorf("lists of %d have %d places, want 30", most, n)
+		}
+	}
+}
+
+func TestLooksRefuse(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
+	for _, most := range []int{0, throttle.PeekMax + 1} {
+		if _, err := l.List(t.Context(), key, throttle.ListFrom{}, most); !errors.Is(err, throttle.ErrInvalidConfig) {
+			t.Errorf("List of %d = %v, want %v", most, err, throttle.ErrInvalidConfig)
+		}
+	}
+	if _, err := l.List(t.Context(), "", throttle.ListFrom{}, 1); !errors.Is(err, throttle.ErrInvalidKey) {
+		t.Errorf("List without a key = %v, want %v", err, throttle.ErrInvalidKey)
+	}
+	local, err := throttle.NewLocal("sms", throttle.Sliding(1, time.Minute), throttle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := local.List(t.Context(), key, throttle.ListFrom{}, 1); !errors.Is(err, throttle.ErrInvalidConfig) {
+		t.Errorf("List of a local limiter = %v, want %v", err, throttle.ErrInvalidConfig)
+	}
+	place := throttle.Place{Policy: local.Policy(), IDs: []string{key}, Costs: []int{1}, Job: "a"}
+	if _, err := throttle.Locate(t.Context(), place); !errors.Is(err, throttle.ErrInvalidConfig) {
+		t.Errorf("Locate with a local limiter = %v, want %v", err, throttle.ErrInvalidConfig)
+	}
+	place = throttle.Place{Policy: l.Policy(), IDs: []string{key}, Costs: []int{2}, Job: "a"}
+	if _, err := throttle.Locate(t.Context(), place); !errors.Is(err, throttle.ErrExceedsLimit) {
+		t.Errorf("Locate above the limit = %v, want %v", err, throttle.ErrExceedsLimit)
+	}
+}
