@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,7 +21,7 @@ import (
 
 // generalised names a key as docs/redis-keys.md does.
 var generalised = strings.NewReplacer("{+15550100}", "{<id>}", "{acme}", "{<id>}", "{default}", "{<queue>}",
-	":phone-minute", ":<rule>", ":phone-day", ":<rule>", ":provider", ":<rule>", ":slots", ":<rule>")
+	":phone-minute", ":<rule>", ":phone-day", ":<rule>", ":provider", ":<rule>", ":slots", ":<rule>", ":beat", ":<entry>")
 
 var (
 	policyHash = regexp.MustCompile(`:turns:[0-9a-f]{16}$`)
@@ -46,7 +47,10 @@ func TestRedisKeys(t *testing.T) {
 	gated := queue.Policy{Type: "sms:ad", Rules: append(slices.Clone(p.Rules), queue.Rule{Name: "night", Gate: shut})}
 	inBubble(t, func(t *testing.T, b *bed) {
 		seen := map[string]string{}
+		var mu sync.Mutex
 		look := func() {
+			mu.Lock()
+			defer mu.Unlock()
 			keys, err := b.rdb.Keys(t.Context(), "hw:*").Result()
 			if err != nil {
 				t.Fatal(err)
@@ -58,6 +62,9 @@ func TestRedisKeys(t *testing.T) {
 			}
 		}
 		b.work(func(ctx context.Context, task *asynq.Task) error {
+			if task.Type() == "beat" {
+				return nil
+			}
 			look()
 			if id, _ := asynq.GetTaskID(ctx); id == "off" && len(b.grants(id)) == 1 {
 				return worker.RetryAfter(nil, time.Second)
@@ -71,6 +78,15 @@ func TestRedisKeys(t *testing.T) {
 		if _, err := b.client.Book(t.Context(), queue.NewTask("sms:send", []byte(`{"to":"+15550100"}`))); err != nil {
 			t.Fatal(err)
 		}
+		schedule, err := queue.NewSchedule(b.client, queue.ScheduleConfig{}, queue.Entry{Name: "beat", Spec: "@every 1s", Task: queue.NewTask("beat", nil)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = schedule.Run(ctx) })
+		defer running.Wait()
+		defer stop()
 		provider := b.pool.Limiter("provider")
 		if _, err := provider.CloseRule(t.Context(), time.Minute); err != nil {
 			t.Fatal(err)
