@@ -46,9 +46,16 @@ func playSlots(t *testing.T, peace time.Duration, kills int) slotsRun {
 	var killed []time.Time
 	var ends [][]int64
 	for i := range kills {
-		alive[i%3].kill()
+		work := atWork(s.gateway.all(), time.Now())
+		victim := 0 // who has the most slots
+		for n := range alive {
+			if work[alive[n].number] > work[alive[victim].number] {
+				victim = n
+			}
+		}
+		alive[victim].kill()
 		killed = append(killed, time.Now())
-		alive[i%3] = s.crew.launch()
+		alive[victim] = s.crew.launch()
 		time.Sleep(time.Until(killed[i].Add(slotLease * 3 / 4))) // who lives has new leases by then
 		ends = append(ends, s.leasesUntil(killed[i].Add(slotLease)))
 		time.Sleep(time.Until(killed[i].Add(between))) // its leases end
@@ -103,7 +110,7 @@ func share10(work []arrival, from, until time.Time) float64 {
 func atWork(arrivals []arrival, at time.Time) map[int]int {
 	n := make(map[int]int)
 	for _, a := range arrivals {
-		if a.At <= at.UnixMicro() && a.Left > at.UnixMicro() {
+		if a.At <= at.UnixMicro() && (a.Left == 0 || a.Left > at.UnixMicro()) {
 			n[a.Life]++
 		}
 	}
