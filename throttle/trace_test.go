@@ -23,7 +23,7 @@ import (
 // they get an hour more than the scripts ask for, and nothing expires: what is
 // compared is what the scripts decide, and that every key has a TTL at all.
 // That the TTL is right is tested by [TestModelOnMiniredis], where expiry and
-// TIME are one clock that only goes forward, and in ttl_test.go.
+// TIME are one clock that only goes forward, and in keys_test.go.
 func TestModelOnRedis(t *testing.T) {
 	t.Parallel()
 	raw := redistest.Start(t).Client(t)

@@ -1,6 +1,8 @@
 -- one.lua: instants as 7 bytes, and the shortest way: a permit of `sliding 1/W`
 -- on a key on which nobody waits, as cheap as a GET and a SET.
 
+local FITTED = 150000 -- the most records of a ring that are moved to where they just fit
+
 local function seven(n)
   return string.char(floor(n / 281474976710656) % 256, floor(n / 1099511627776) % 256, floor(n / 4294967296) % 256,
     floor(n / 16777216) % 256, floor(n / 65536) % 256, floor(n / 256) % 256, n % 256)

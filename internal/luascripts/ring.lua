@@ -94,7 +94,7 @@ local function ring(F, k, i, last, now, replies)
       if lives and second then redis.call("SETRANGE", key, 0, header .. string.sub(records, run * 7 + 1)) end
       if not lives then count, head = 0, -1 end -- nothing else counts any more: the key's life was over
     until lives
-    if grows and count == n and n <= 150000 then -- it grows no more: half of it is room to grow
+    if grows and count == n and n <= FITTED then -- it grows no more: half of it is room to grow
       redis.call("SET", key, redis.call("GETRANGE", key, 0, -1), "KEEPTTL")
     end
     if holder and holder ~= NOBODY and newest + max(W, COPY) > now then list = { int(newest), holder } end

@@ -12,7 +12,6 @@ function kinds.s()
   local HEADER, WIDTH = 19, 7
   local CHUNK = 2000 -- records that are written or moved at a time
   local MOVED = 50000 -- records that one call moves at most
-  local FITTED = 150000 -- the most records that are moved to where they just fit
   local GROUPS = 32 -- what another algorithm is told of the past
 
   local function three(n)
