@@ -82,7 +82,6 @@ type twin struct {
 	bills    []bill
 	jobs     []string
 	tokens   uint64
-	latest   time.Time // that the clock was
 }
 
 type held struct {
@@ -135,27 +134,12 @@ func runTwin(rt *rapid.T, world world, rdb redis.UniversalClient, raw *redis.Cli
 	}
 }
 
-// forget leaves what no short way may have kept or forgotten for longer: that drops
-// old tokens when it is convenient, the store at once.
-func (w *twin) forget() {
-	if w.now.After(w.latest) {
-		w.latest = w.now
-	}
-	if !w.logs() {
-		return
-	}
-	old := w.latest.Add(-time.Minute)
-	w.held = slices.DeleteFunc(w.held, func(h *held) bool { return !h.at.After(old) })
-	w.bills = slices.DeleteFunc(w.bills, func(b bill) bool { return !b.at.After(old) })
-}
-
 // logs says that a rule may be one of ring.lua.
 func (w *twin) logs() bool {
 	return slices.ContainsFunc(w.rules, func(r *rule) bool { return r.kind.name == "sliding" || r.kind.name == "changing" })
 }
 
 func (w *twin) step(steps []time.Duration, back bool) {
-	w.forget()
 	r := rapid.SampledFrom(w.rules).Draw(w.T, "rule")
 	switch op := rapid.IntRange(0, 24).Draw(w.T, "op"); {
 	case op < 9:
