@@ -100,18 +100,21 @@ func TestCallsAreBounded(t *testing.T) {
 			var d throttle.Decision
 			r := throttle.Request{Key: key, Cost: tt.cost, Job: "w500"}
 			place := throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "w500", Costs: []int{1}}
-			for op, f := range map[string]func(){
-				"try":    func() { s.try(l, tt.cost) },
-				"redeem": func() { d = s.job(l, "w500", tt.cost) },
-				"check":  func() { throttle.Check(t.Context(), s.rdb, []throttle.Place{place}) },
-				"locate": func() { _, _ = throttle.Locate(t.Context(), place) },
-				"list":   func() { _, _ = l.List(t.Context(), key, throttle.ListBehind(5000, 1), 1) },
-				"peek":   func() { _, _ = l.Peek(t.Context(), key, 0) },
-				"cancel": func() { _, _ = l.Cancel(t.Context(), r) },
-				"refund": func() { r.Token = d.Token; _, _ = l.Refund(t.Context(), r) },
-				"reset":  func() { _, _ = l.Reset(t.Context(), key) },
+			for _, c := range []struct { // in an order in which the redeem measured finds its place in the line
+				op string
+				f  func()
+			}{
+				{"try", func() { s.try(l, tt.cost) }},
+				{"redeem", func() { d = s.job(l, "w500", tt.cost) }},
+				{"check", func() { throttle.Check(t.Context(), s.rdb, []throttle.Place{place}) }},
+				{"locate", func() { _, _ = throttle.Locate(t.Context(), place) }},
+				{"list", func() { _, _ = l.List(t.Context(), key, throttle.ListBehind(5000, 1), 1) }},
+				{"peek", func() { _, _ = l.Peek(t.Context(), key, 0) }},
+				{"cancel", func() { _, _ = l.Cancel(t.Context(), r) }},
+				{"refund", func() { r.Token = d.Token; _, _ = l.Refund(t.Context(), r) }},
+				{"reset", func() { _, _ = l.Reset(t.Context(), key) }},
 			} {
-				most := tt.most
+				op, f, most := c.op, c.f, tt.most
 				if op == "refund" || op == "peek" {
 					most += 3 * 20 // binary searches
 				}
