@@ -48,9 +48,10 @@ type Entry struct {
 
 	// TaskFunc makes the task of a tick, which is in the zone of the spec. Several
 	// processes may call it for one tick, and one of them again; only one of these
-	// tasks is enqueued. Its context ends after half of LateMax. When it fails it is
-	// called again for as long, and then the tick is given up; later ticks wait for
-	// that.
+	// tasks is enqueued. Its context ends after half of LateMax; a call that does not
+	// return then is left alone, and there is no other until it does. When it fails, or
+	// panics, it is called again for as long, and then the tick is given up; later
+	// ticks wait for that.
 	TaskFunc TaskFunc
 
 	// Overlap says what becomes of a tick while the task of an earlier one is

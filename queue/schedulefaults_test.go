@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -258,4 +260,61 @@ func TestScheduleHearsInOrder(t *testing.T) {
 	want(t, logs.Len(), 1)
 	s.reached(now, nil)
 	want(t, logs.Len(), 2)
+}
+
+// A TaskFunc that panics, or does not return, costs its own ticks: the process lives,
+// other entries tick, and a change of the entries does not wait for it.
+func TestTaskFuncsThatPanicOrHang(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		hang := make(chan struct{})
+		var hangs atomic.Int32
+		var mu sync.Mutex
+		got := make(map[string]int)
+		count := func(what string) int {
+			mu.Lock()
+			defer mu.Unlock()
+			return got[what]
+		}
+		every := func(name string, f TaskFunc) Entry {
+			return Entry{Name: name, Spec: "*/5 * * * *", TaskFunc: f}
+		}
+		well := every("well", func(context.Context, time.Time) (*Task, error) { return NewTask("mail", nil), nil })
+		s, err := NewSchedule(newClient(t, rdb), ScheduleConfig{
+			Logger: zap.NewNop(),
+			TickFunc: func(tick Tick) {
+				mu.Lock()
+				defer mu.Unlock()
+				got[tick.Entry+" "+string(tick.Outcome)]++
+			},
+		}, well, every("panics", func(context.Context, time.Time) (*Task, error) {
+			panic("13612345678")
+		}), every("hangs", func(context.Context, time.Time) (*Task, error) {
+			hangs.Add(1)
+			<-hang
+			return nil, errors.New("too late")
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		time.Sleep(11 * time.Minute)
+		want(t, count("well enqueued"), 2)
+		want(t, count("panics given up"), 2)
+		want(t, count("hangs given up"), 2)
+		want(t, hangs.Load(), 1)
+		if err := s.Set(well); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Minute)
+		want(t, count("well enqueued"), 3)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		close(hang)
+	})
 }

@@ -38,9 +38,11 @@ type ticker struct {
 	made    time.Time // the tick whose task was made last, and
 	message []byte    // that, as asynq encodes it
 
+	calling chan struct{} // closed when the TaskFunc has returned; nil before the first call
+
 	failures int       // in a row
-	failing  time.Time // the tick that has no task, and
-	since    time.Time // since when that is so, by our clock
+	asking   time.Time // the tick for which the TaskFunc was called last, and
+	since    time.Time // since when, by our clock
 }
 
 func (t *ticker) run(ctx context.Context) {
@@ -133,7 +135,7 @@ func (t *ticker) tick(ctx context.Context, due dueTick) (int64, error) {
 	switch {
 	case err == nil:
 		args.Message = t.message
-	case !neverRuns(err) && t.failedFor(due.at, err) < t.LateMax/2:
+	case !neverRuns(err) && t.failedFor(err) < t.LateMax/2:
 		return 0, err
 	}
 	code, failed := t.call(ctx, args)
