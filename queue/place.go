@@ -167,7 +167,7 @@ func (c *Client) hint(ctx context.Context, turns []throttle.Turn) {
 		if known, ok := first[queue]; !ok || t.Wait < known {
 			first[queue] = t.Wait
 		}
-		byQueue[queue] = append(byQueue[queue], luascripts.Retiming{ID: id, At: t.At})
+		byQueue[queue] = append(byQueue[queue], luascripts.Retiming{ID: id, At: t.At, Any: true})
 	}
 	for queue, tasks := range byQueue {
 		for rest := tasks; len(rest) > 0; {

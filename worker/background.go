@@ -167,14 +167,14 @@ func (a *Adapter) passOn(ctx context.Context, queue string, turns map[string]thr
 	}
 	var earlier []luascripts.Retiming
 	for id, t := range turns {
-		earlier = append(earlier, luascripts.Retiming{ID: id, At: t.At})
+		earlier = append(earlier, luascripts.Retiming{ID: id, At: t.At, Any: true})
 	}
 	if _, err := luascripts.Retime(ctx, a.rdb, a.keys(queue), true, earlier); err != nil {
 		return // they come at the instants that they were promised
 	}
 	if w := a.wakers[queue]; w != nil {
-		for id, t := range turns {
-			w.hear(id, t.Wait)
+		for _, t := range turns {
+			w.expect(t.Wait)
 		}
 	}
 }

@@ -112,7 +112,7 @@ func (c *client) deferTask(ctx context.Context, call asynqCall) *redis.Cmd {
 	}
 	left := time.Until(d.made.Add(d.wait))
 	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(call.queue), luascripts.DeferArgs{
-		ID: d.taskID, Token: uint64(d.token), At: d.at, For: d.place.Text(), Wait: left, Unique: m.UniqueKey, PutOff: d.putOff, Pool: c.a.mark,
+		ID: d.taskID, Token: uint64(d.token), At: d.at, For: d.place.Text(), Wait: left, Unique: m.UniqueKey, PutOff: d.putOff, Pool: c.a.comesFirst(d.rule, d.wait),
 	})
 	if isNotFound(cmd.Err()) { // as in script: its lease was lost
 		c.a.deferrals.remove(d)

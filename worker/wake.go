@@ -41,7 +41,7 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration) 
 		if now.Err != nil || !now.Known || late || wait <= lead+moveLeast {
 			continue
 		}
-		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At})
+		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At, Any: w.a.forLease(now.Rule, wait)})
 		from = append(from, index[n])
 		rules = append(rules, now.Rule)
 	}
@@ -100,16 +100,11 @@ func (w *waker) moved(r luascripts.Retiming, rule string, from time.Time) {
 	w.a.observe(Event{Kind: EventMoved, Queue: w.queue, Task: r.ID, Rule: rule, At: r.At})
 }
 
-// wake moves tasks to the head of pending and lets servers fetch them. It
-// answers false when some have to wait, because too many woken ones do.
-func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) bool {
-	return !slices.Contains(w.wakeAll(ctx, tasks, began), luascripts.NotYet)
-}
-
-// wakeAll answers what became of each task, nothing when Redis did not answer.
-func (w *waker) wakeAll(ctx context.Context, tasks []dueTask, began time.Time) []int64 {
+// wake moves tasks to the head of pending and lets servers fetch them. It answers
+// what became of each, nothing when Redis did not answer, and how many were woken.
+func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (codes []int64, woken int) {
 	if len(tasks) == 0 {
-		return nil
+		return nil, 0
 	}
 	ids := make([]string, len(tasks))
 	free := int(w.a.workers.Load() - w.a.running.Load())
@@ -121,13 +116,9 @@ func (w *waker) wakeAll(ctx context.Context, tasks []dueTask, began time.Time) [
 	}
 	w.mu.Unlock()
 	codes, err := luascripts.Wake(ctx, w.a.rdb, w.keys, ids, time.Now(), scarce)
-	if err != nil {
-		codes = nil
-	}
-	woken := 0
 	w.mu.Lock()
 	for i, id := range ids {
-		if i < len(codes) && codes[i] == luascripts.Woken {
+		if err == nil && codes[i] == luascripts.Woken {
 			woken++
 			continue
 		}
@@ -136,7 +127,7 @@ func (w *waker) wakeAll(ctx context.Context, tasks []dueTask, began time.Time) [
 	w.mu.Unlock()
 	if err != nil {
 		w.a.failed(ctx, "due tasks can't be woken", err)
-		return nil
+		return nil, 0
 	}
 	w.a.counters.wakes.Add(int64(woken))
 	w.a.ring(woken)
@@ -147,7 +138,7 @@ func (w *waker) wakeAll(ctx context.Context, tasks []dueTask, began time.Time) [
 			}
 		}
 	}
-	return codes
+	return codes, woken
 }
 
 // wakeOffered wakes those to whom a lease was offered without another look at what is
@@ -167,7 +158,8 @@ func (w *waker) wakeOffered(ctx context.Context, turns map[string]throttle.Turn)
 	if room, _ := w.room(began, len(tasks)); room < len(tasks) {
 		tasks = tasks[:room]
 	}
-	for i, code := range w.wakeAll(ctx, tasks, began) {
+	codes, _ := w.wake(ctx, tasks, began)
+	for i, code := range codes {
 		if code == luascripts.Woken {
 			delete(turns, tasks[i].ID)
 		}

@@ -2,7 +2,7 @@ package worker
 
 import (
 	"context"
-	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,7 +15,8 @@ const (
 	// lookMost is the longest time between two looks at the due index: what
 	// another process deferred, and died, is found within it.
 	lookMost = time.Second
-	// sweepAfter is how overdue a task of another pool has to be.
+	// sweepAfter is how overdue a task of another pool has to be: all check what is
+	// every pool's, and that is a load.
 	sweepAfter = 25 * time.Millisecond
 	// moveLeast is what a booking must have moved to be re-timed.
 	moveLeast = time.Millisecond
@@ -31,8 +32,8 @@ const (
 	// notYetPause is the pause after Redis found a hundred woken tasks waiting.
 	notYetPause = 100 * time.Millisecond
 	// movedPause is the pause between two looks when the first found more than
-	// there was room for and some of that had moved: an entry that can't be
-	// re-timed must not make it spin.
+	// there was room for and some of that had moved, or was woken by another pool:
+	// an entry that can't be re-timed must not make it spin.
 	movedPause = 2 * time.Millisecond
 )
 
@@ -57,11 +58,10 @@ type waker struct {
 	adopts  time.Time            // local: until then it wakes what others deferred as its own
 	waiting bool                 // something is deferred, as far as is known
 	newcome bool                 // somebody was deferred since the last look began
-	heard   map[string]time.Time // tasks that may come earlier: their new instants, by the local clock
 }
 
 func newWaker(a *Adapter, queue string) *waker {
-	return &waker{a: a, queue: queue, keys: a.keys(queue), bell: make(chan struct{}, 1), limits: make(chan limitVersions, 1), onWay: make(map[string]time.Time), heard: make(map[string]time.Time)}
+	return &waker{a: a, queue: queue, keys: a.keys(queue), bell: make(chan struct{}, 1), limits: make(chan limitVersions, 1), onWay: make(map[string]time.Time)}
 }
 
 // expect says that a task is due in d.
@@ -78,18 +78,6 @@ func (w *waker) expect(d time.Duration) {
 	if early && !looking {
 		w.ring()
 	}
-}
-
-// hear is expect of a task that may come earlier than it was promised. Whoever
-// deferred it sleeps on, so we wake it as our own; but what is further away than
-// that sleep is left to it.
-func (w *waker) hear(id string, d time.Duration) {
-	if d <= lookMost {
-		w.mu.Lock()
-		w.heard[id] = time.Now().Add(d)
-		w.mu.Unlock()
-	}
-	w.expect(d)
 }
 
 // free says that a worker has become free.
@@ -198,12 +186,11 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 		wait = 0 // more may be due; unless none of these was ours to wake yet
 	}
 	if len(b.ready) > 0 {
-		wake := w.check(ctx, b.ready, lead)
-		if room < ready && len(wake) < len(b.ready) {
-			wait = min(wait, movedPause) // those that had moved took no room: the next of them are due now
-		}
-		if !w.wake(ctx, wake, began) {
+		codes, woken := w.wake(ctx, w.check(ctx, b.ready, lead), began)
+		if slices.Contains(codes, luascripts.NotYet) {
 			wait = min(wait, notYetPause)
+		} else if room < ready && woken < room {
+			wait = min(wait, movedPause) // who had moved, or was woken by another pool, took no room: the next are due now
 		}
 	}
 	return began, max(wait, 0)
@@ -236,10 +223,7 @@ func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) batch {
 	var b batch
 	active := false
 	w.mu.Lock()
-	now := time.Now()
-	adopts := now.Before(w.adopts)
-	maps.DeleteFunc(w.heard, func(_ string, at time.Time) bool { return now.Sub(at) > lookMost })
-	heard := maps.Clone(w.heard)
+	adopts := time.Now().Before(w.adopts)
 	w.mu.Unlock()
 	for _, d := range due.Tasks {
 		t := dueTask{DueTask: d}
@@ -256,8 +240,7 @@ func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) batch {
 			}
 			continue
 		}
-		_, ours := heard[d.ID]
-		ours = ours || adopts || t.Pool == w.a.mark || t.Pool == luascripts.PoolMark{} // booked by a client: every pool's
+		ours := adopts || t.Pool == w.a.mark || t.Pool == luascripts.PoolMark{} // every pool's
 		if late := due.Now.Sub(d.At); !ours && late < sweepAfter {
 			*wait = min(*wait, sweepAfter-late)
 			continue

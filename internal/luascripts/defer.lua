@@ -14,7 +14,7 @@
 -- ARGV[4]  wait_us    from now to the instant: so much longer its unique lock lives
 -- ARGV[5]  for        what it waits for, see worker
 -- ARGV[6]  put_off    1: its provider put it off, which is counted in the task's hash
--- ARGV[7]  pool       4 bytes, who comes first to wake it
+-- ARGV[7]  pool       4 bytes, who comes first to wake it; zeros for all at once
 -- returns  status OK, or the error NOT FOUND, as asynq's own scripts answer, when it is not active
 local task, active, lease, retry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local due, places, unique = KEYS[5], KEYS[6], KEYS[7]
@@ -29,9 +29,9 @@ if redis.call("LREM", active, 0, id) == 0 then return redis.error_reply("NOT FOU
 redis.call("ZREM", lease, id) -- one that is missing must not cost the task
 
 if at == 0 then at = clock() + wait end
--- a hint may have come before us: then it is due earlier than we know
+-- a hint may have come before us: then it is due earlier than our caller knows
 local hinted = tonumber(redis.call("ZSCORE", due, short) or "")
-if hinted and hinted < at then at = hinted end
+if hinted and hinted < at then at, pool = hinted, ANY end
 redis.call("ZADD", retry, second_net(at), id)
 redis.call("HSET", task, "state", "retry", "hw", deferred_as(second_net(at), pool, token, before))
 if put_off then redis.call("HINCRBY", task, "hw_putoff", 1) end

@@ -16,7 +16,6 @@
 -- returns  count integers, asynq's own: 1 enqueued, 0 the task exists, -1 the lock is another's
 local pending, scheduled, due, places, sent = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local count, FIELDS = tonumber(ARGV[1]), 7
-local NOBODY = "\0\0\0\0" -- every pool wakes what is booked
 
 local now = clock()
 local reply = {}
@@ -54,7 +53,7 @@ for i = 1, count do
     local unique = lock ~= task and lock
     if unique then redis.call("SET", lock, long(short), "EX", lock_s) end
     local net = state == "booked" and second_net(tonumber(at)) or "0"
-    redis.call("HSET", task, "msg", msg, "state", state == "booked" and "scheduled" or state, "hw", deferred_as(net, NOBODY, token, ""))
+    redis.call("HSET", task, "msg", msg, "state", state == "booked" and "scheduled" or state, "hw", deferred_as(net, ANY, token, ""))
     if unique then redis.call("HSET", task, "unique_key", lock) end
     if state == "pending" then
       redis.call("HSET", task, "pending_since", at)

@@ -9,7 +9,7 @@ import (
 // textJoins are the only lines that join with "..": each joins text, and no
 // number gets into it but through string.format.
 var textJoins = map[string][]string{
-	"deferred.lua": {`tonumber(retry_s)) .. pool .. token .. string.sub(before, 16, 71)`, `tonumber(retry_s)) .. string.sub(before, 12)`}, // text by format
+	"deferred.lua": {`tonumber(retry_s)) .. pool .. token .. string.sub(before, 16, 71)`, `tonumber(retry_s)) .. pool .. string.sub(before, 16)`}, // text by format
 	"due.lua":      {`prefix .. long(v[i])`},
 	"setlimit.lua": {`int(version) .. " " .. limit`},
 	"sliding.lua": {

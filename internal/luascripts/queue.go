@@ -16,7 +16,7 @@ type DeferArgs struct {
 	At     time.Time     // zero for Wait from now, by Redis' clock
 	Wait   time.Duration // from now to At
 	For    string        // what the task waits for
-	Pool   PoolMark      // comes first to wake it
+	Pool   PoolMark      // comes first to wake it; zero for all at once
 	Unique string        // asynq's lock of a unique task, or ""
 	PutOff bool          // counted, see PutOffs
 }
@@ -106,22 +106,19 @@ const RetimeMax = 1000
 
 // Retiming is a task and its new instant.
 type Retiming struct {
-	ID string
-	At time.Time
+	ID  string
+	At  time.Time
+	Any bool // every pool wakes it from now on; else who came first still does
 }
 
 // Retime runs retime.lua for at most 1000 tasks and answers which moved. With
 // earlier set only what comes earlier moves, also for a task that is active.
 func Retime(ctx context.Context, c redis.Scripter, k Queue, earlier bool, tasks []Retiming) ([]int64, error) {
-	flag := 0
-	if earlier {
-		flag = 1
-	}
 	keys := append(make([]string, 0, 4+len(tasks)), k.due, k.retry, k.places, k.scheduled)
-	args := append(make([]any, 0, 2+2*len(tasks)), len(tasks), flag)
+	args := append(make([]any, 0, 2+3*len(tasks)), len(tasks), flag(earlier))
 	for _, t := range tasks {
 		keys = append(keys, k.Task(t.ID))
-		args = append(args, shortID(t.ID), t.At.UnixMicro())
+		args = append(args, shortID(t.ID), t.At.UnixMicro(), flag(t.Any))
 	}
 	return codes(run(ctx, c, retimeScript, "retime.lua", len(tasks), keys, args...), len(tasks))
 }

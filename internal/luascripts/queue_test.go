@@ -198,7 +198,7 @@ func TestUniqueLockFollowsTheTask(t *testing.T) {
 	move := func(in time.Duration, ids ...string) {
 		t.Helper()
 		for _, id := range ids {
-			got, err := Retime(ctx, a.rdb, a.q, false, []Retiming{{id, start.Add(in)}})
+			got, err := Retime(ctx, a.rdb, a.q, false, []Retiming{{ID: id, At: start.Add(in)}})
 			wantCodes(t, "Retime", got, err, 1)
 		}
 	}
@@ -222,7 +222,7 @@ func TestHintBeforeDefer(t *testing.T) {
 	a := newQueue(t)
 	a.put("active", "a", "b")
 	for _, id := range []string{"a", "b"} {
-		got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{id, start.Add(30 * time.Second)}})
+		got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{ID: id, At: start.Add(30 * time.Second)}})
 		wantCodes(t, "Retime of an active task", got, err, 1)
 		a.place(id, "active", 0, 30*time.Second)
 	}
@@ -232,7 +232,7 @@ func TestHintBeforeDefer(t *testing.T) {
 	a.place("b", "retry", 10*time.Second+safetyNet, 10*time.Second)
 	// Without "earlier" a running task is left alone.
 	a.put("active", "c")
-	got, err := Retime(t.Context(), a.rdb, a.q, false, []Retiming{{"c", start.Add(minute)}})
+	got, err := Retime(t.Context(), a.rdb, a.q, false, []Retiming{{ID: "c", At: start.Add(minute)}})
 	wantCodes(t, "Retime", got, err, 0)
 	a.place("c", "active", 0, 0)
 }
@@ -250,7 +250,7 @@ func TestRetime(t *testing.T) {
 	all := func(in time.Duration) []Retiming {
 		var out []Retiming
 		for _, id := range []string{"a", "b", "failed", "done", "gone"} {
-			out = append(out, Retiming{id, start.Add(in)})
+			out = append(out, Retiming{ID: id, At: start.Add(in)})
 		}
 		return out
 	}
@@ -270,7 +270,7 @@ func TestRetime(t *testing.T) {
 	wantCodes(t, "Wake", got, err, Woken, NotOurs)
 	// Long past, also when its index is new: it stays, and has a life.
 	a.raw.Del(ctx, a.q.due)
-	got, err = Retime(ctx, a.rdb, a.q, false, []Retiming{{"old", start.Add(-2 * time.Hour)}})
+	got, err = Retime(ctx, a.rdb, a.q, false, []Retiming{{ID: "old", At: start.Add(-2 * time.Hour)}})
 	wantCodes(t, "Retime to long ago", got, err, 1)
 	a.place("old", "retry", -2*time.Hour+safetyNet, -2*time.Hour)
 }
@@ -302,6 +302,41 @@ func TestDue(t *testing.T) {
 	}
 }
 
+// Who comes first to wake a task is who deferred it, until a move says that all do;
+// so do all when a hint came before its deferral, whose pool does not know of it.
+func TestWhoComesFirst(t *testing.T) {
+	t.Parallel()
+	a := newQueue(t)
+	hint := func(id string, in time.Duration, any bool) {
+		t.Helper()
+		got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{id, start.Add(in), any}})
+		wantCodes(t, "Retime", got, err, 1)
+	}
+	a.put("active", "kept", "moved", "shared", "again", "hinted", "late")
+	hint("hinted", time.Second, false)
+	hint("late", time.Minute, false)
+	for _, id := range []string{"kept", "moved", "shared", "again", "hinted", "late"} {
+		a.deferTask(id, 10*time.Second, "")
+	}
+	hint("moved", 9*time.Second, false)
+	hint("shared", 9*time.Second, true)
+	hint("again", 9*time.Second, true)
+	hint("again", 8*time.Second, false)
+	r, err := Due(t.Context(), a.rdb, a.q, minute, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]PoolMark{}
+	for _, d := range r.Tasks {
+		got[d.ID] = d.Pool
+	}
+	all := PoolMark{}
+	want := map[string]PoolMark{"kept": pool, "moved": pool, "shared": all, "again": all, "hinted": all, "late": pool}
+	if !maps.Equal(got, want) {
+		t.Errorf("who comes first is %v, want %v", got, want)
+	}
+}
+
 // A task that runs may have a hint or an old entry: what its own error is told to
 // wait for must not be cut short by it. One that was deferred keeps its entry.
 func TestForget(t *testing.T) {
@@ -309,7 +344,7 @@ func TestForget(t *testing.T) {
 	a := newQueue(t)
 	a.put("active", "a", "b")
 	a.deferTask("b", minute, "")
-	got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{"a", start.Add(time.Second)}})
+	got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{ID: "a", At: start.Add(time.Second)}})
 	wantCodes(t, "Retime of an active task", got, err, 1)
 	for _, id := range []string{"a", "b", "unknown"} {
 		if err := Forget(t.Context(), a.rdb, a.q, id); err != nil {

@@ -7,7 +7,7 @@
 -- KEYS[5+] tasks      asynq's hash of each task, ARGV[1] of them
 -- ARGV[1]  count      how many tasks, 1 to 1000
 -- ARGV[2]  earlier    1: only if it is earlier than what is there, and for a task that is still active too
--- ARGV[3+] per task   task, at_us
+-- ARGV[3+] per task   task, at_us, any: 1 when every pool wakes it, 0 when the one that comes first stays so
 -- returns  count integers: 1 moved, 0 left alone
 local due, places = KEYS[1], KEYS[3]
 local waits = { retry = KEYS[2], scheduled = KEYS[4] } -- by state
@@ -16,7 +16,7 @@ local count, earlier = tonumber(ARGV[1]), ARGV[2] == "1"
 local now = clock()
 local reply = {}
 for i = 1, count do
-  local task, short, at = KEYS[4 + i], ARGV[2 * i + 1], tonumber(ARGV[2 * i + 2])
+  local task, short, at, any = KEYS[4 + i], ARGV[3 * i], tonumber(ARGV[3 * i + 1]), ARGV[3 * i + 2] == "1"
   local h = redis.call("HMGET", task, "state", "unique_key", "hw")
   local id, ours = long(short), scored(h[3])
   local old = tonumber(redis.call("ZSCORE", due, short) or "")
@@ -27,7 +27,7 @@ for i = 1, count do
     redis.call("ZREM", due, short) -- first a write that needs no memory: a full Redis lets the others pass
     redis.call("ZADD", waits[h[1]], second_net(at), id)
     redis.call("ZADD", due, int(at), short)
-    redis.call("HSET", task, "hw", moved_to(second_net(at), h[3]))
+    redis.call("HSET", task, "hw", moved_to(second_net(at), any and ANY or string.sub(h[3], 12, 15), h[3]))
     live(due, max(0, at - now) + 3600000000)
     live(places, max(0, at - now) + 3600000000)
     local more = tonumber(second_net(at)) - ours
