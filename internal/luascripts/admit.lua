@@ -113,8 +113,9 @@ local function admit(F, k, token, job, now)
     for _, L in ipairs(P) do
       park(L)
       if L.ticket then leave(L) end
-      -- who came earlier than it was told leaves its followers behind
-      local early = L.in_turns and (L.told_me or 0) > at + 1000
+      -- who came earlier than it was told leaves its followers behind; who waited for a
+      -- lease may have been told only now how much earlier, when it was checked
+      local early = L.in_turns and (P[count].kind.lease or (L.told_me or 0) > at + 1000)
       if L.last > 0 or early or L.missed then next_turns(L, now, turns, early) end
       if L.kind.lease then fence = L.fence end
     end

@@ -10,6 +10,7 @@ function kinds.k()
   local OFFERS = 16 -- how many a call tells at most that a lease is free
   local OFFERED = 900000 -- and how long, with GRACE, it is kept for them
   local AHEAD = 32 -- how many behind them, of n at most, come by themselves when the leases end
+  local SOON = 40000 -- a lease that ends so soon is as good as free: whoever is told now comes for its end
 
   local function live_leases(L, now)
     return redis.call("ZCOUNT", L.tokens, "(" .. int(now), "+inf")
@@ -35,8 +36,7 @@ function kinds.k()
     if (told(L, (at_rank(L.line, L.first + last))) or 0) <= at_edge + 1000 then return end
     local members = redis.call("ZRANGE", L.line, L.first + free, L.first + free + 3 * many - 1)
     local before, sooner = redis.call("ZMSCORE", L.promised, unpack(members)), {}
-    L.live = live_leases(L, L.now) -- slot needs them for each
-    L.ends_at = max(0, L.live - L.n + free)
+    L.ends_at = max(0, L.live - L.n + free) -- slot needs them for each
     L.ends = ends_from(L, L.ends_at, many)
     for i, m in ipairs(members) do
       local rank = free + i - 1
@@ -47,8 +47,21 @@ function kinds.k()
         tell(L, at, m, reply)
       end
     end
-    L.live, L.ends = nil, nil
+    L.ends = nil
     redis.call("ZADD", L.promised, unpack(sooner))
+  end
+
+  -- tell_next tells the first behind the free leases when one ends that was not renewed
+  -- in time. Its holder has died, so the end stays where it is; and those whom tell_ahead
+  -- told it may have gone before, for leases that were given back
+  local function tell_next(L, from, free, reply)
+    if free >= L.last - L.first then return end
+    local at = slot(L, from, free, 1)
+    if at > L.now + L.W / 2 then return end
+    local m = at_rank(L.line, L.first + free)
+    if (told(L, m) or 0) <= at + 1000 then return end
+    redis.call("ZADD", L.promised, int(at), m)
+    tell(L, at, m, reply)
   end
 
   return {
@@ -112,9 +125,10 @@ function kinds.k()
       until live(L.tokens, at + L.W - now)
     end,
 
-    -- offer tells the first who wait that a lease is free for them, and those behind when one ends
+    -- offer tells the first who wait that a lease is free for them, and those behind when one
+    -- ends. In the last tenth of its lease a holder has given it up
     offer = function(L, now, reply)
-      local free = L.closed == 0 and max(0, L.n - live_leases(L, now)) or 0
+      local free = L.closed == 0 and max(0, L.n - live_leases(L, now + min(SOON, floor(L.W / 10)))) or 0
       local most = min(free, OFFERS, L.last - L.first)
       if most > 0 then
         for _, m in ipairs(redis.call("ZRANGE", L.line, L.first, L.first + most - 1)) do
@@ -122,7 +136,10 @@ function kinds.k()
           tell(L, now, m, reply) -- also who was told before: it may not have heard
         end
       end
+      L.live = live_leases(L, now)
       tell_ahead(L, max(now, L.closed), free, reply)
+      tell_next(L, max(now, L.closed), free, reply)
+      L.live = nil
     end,
   }
 end

@@ -52,7 +52,9 @@ func (s *leases) back(*numbers, int64, int64, int64, int64) {} // the lease is g
 
 func (s *leases) worth(*numbers) int64 { return 0 }
 
-func (s *leases) free(l *numbers, _ int64) int64 { return l.n - int64(len(s.live())) }
+func (s *leases) free(l *numbers, now int64) int64 {
+	return l.n - int64(s.tokens.len()-s.tokens.below(now+1))
+}
 
 func (s *leases) life(l *numbers) int64 { return s.last + l.w }
 
@@ -71,17 +73,18 @@ func (t *tokens) lend(token uint64, end, now, extra int64) {
 const (
 	offered   = 900_000 // how long a lease that came back is kept for the next in line, before it is late
 	offerMost = 16
-	aheadMost = 32 // how many behind them, of n at most, come by themselves when the leases end
+	aheadMost = 32     // how many behind them, of n at most, come by themselves when the leases end
+	soonMost  = 40_000 // a lease that ends so soon is as good as free: whoever is told now comes for its end
 )
 
 // offer tells the next in line that there is a lease for them, and those behind
-// when one ends.
+// when one ends. In the last tenth of its lease a holder has given it up.
 func (p *part) offer(turns []luascripts.Turn) []luascripts.Turn {
 	v := p.line.look("", p.now)
 	waiting := p.line.order[v.first:v.last]
 	free := 0
 	if p.closed == 0 {
-		free = int(max(0, p.state.free(p.numbers, p.now)))
+		free = int(max(0, p.state.free(p.numbers, p.now+min(soonMost, p.w/10))))
 	}
 	for _, w := range waiting[:min(free, offerMost, len(waiting))] {
 		if told, _ := p.line.promised.score(w.member); told > p.now+offered {
@@ -89,7 +92,22 @@ func (p *part) offer(turns []luascripts.Turn) []luascripts.Turn {
 		}
 		turns = p.tell(turns, p.now, w.member) // also who was told before: it may not have heard
 	}
-	return p.tellAhead(turns, waiting, free)
+	return p.tellNext(p.tellAhead(turns, waiting, free), waiting, free)
+}
+
+// tellNext tells the first behind the free leases when one ends that was not renewed
+// in time. Its holder has died, so the end stays where it is; and those whom tellAhead
+// told it may have gone before, for leases that were given back.
+func (p *part) tellNext(turns []luascripts.Turn, waiting []scored[string], free int) []luascripts.Turn {
+	if free >= len(waiting) {
+		return turns
+	}
+	at, m := p.slot(max(p.now, p.closed), int64(free), 1), waiting[free].member
+	if told, _ := p.line.promised.score(m); 2*(at-p.now) > p.w || told <= at+1000 {
+		return turns
+	}
+	p.line.promised.add(m, at)
+	return p.tell(turns, at, m)
 }
 
 // tellAhead tells those behind the free leases when they come if nobody gives one
