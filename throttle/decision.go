@@ -164,8 +164,8 @@ type Turn struct {
 	At   time.Time     // by Redis' clock
 	Wait time.Duration // from the answer to At
 
-	// Offered says that a lease is free and is kept for the job for a second, or that
-	// the job did not come for one in time: it should come at once.
+	// Offered says that a lease is free, or will be in a moment, and is kept for the job
+	// for a second, or that the job did not come for one in time: it should come at once.
 	Offered bool
 }
 

@@ -15,8 +15,9 @@ const (
 	// lookMost is the longest time between two looks at the due index: what
 	// another process deferred, and died, is found within it.
 	lookMost = time.Second
-	// sweepAfter is how overdue a task of another pool has to be: all check what is
-	// every pool's, and that is a load.
+	// sweepAfter is how overdue a task has to be that another pool comes first to wake:
+	// were each checked by all pools at its instant, that would be their number times
+	// the load.
 	sweepAfter = 25 * time.Millisecond
 	// moveLeast is what a booking must have moved to be re-timed.
 	moveLeast = time.Millisecond
