@@ -47,3 +47,42 @@ func TestSlotGoesAtOnceToATaskOfAnotherPool(t *testing.T) {
 		}
 	})
 }
+
+// What is every pool's is more than one pool has workers for. One of them wakes its
+// share; another, which came a moment later for the same, wakes the rest in time.
+func TestPoolsShareWhatIsEveryOnes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n, windows, window = 4, 10, 10 * time.Second
+		clients, _ := mini(t, 3)
+		seen := &runs{}
+		handler := asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+			seen.note(ctx, task)
+			time.Sleep(time.Second)
+			return nil
+		})
+		policy := queue.Policy{Type: "sms", Rules: []queue.Rule{{
+			Name: "sms", Limit: throttle.Sliding(n, window), Key: queue.ConstantKey("acme"),
+		}}}
+		cfg := policies(policy)
+		cfg.Servers, cfg.Asynq.Concurrency = 1, n/2
+		for _, rdb := range clients[:2] {
+			started(t, rdb, handler, cfg)
+		}
+		c, err := queue.NewClient(clients[2], policy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantBooked(t, c.BookMany(t.Context(), smsTo("+1", "t", n*windows)))
+		time.Sleep(windows * window)
+		all := seen.all()
+		if len(all) != n*windows {
+			t.Fatalf("%d ran, want %d", len(all), n*windows)
+		}
+		for _, r := range all[n:] {
+			if late := r.grant.At.Sub(r.grant.From); late > ms {
+				t.Errorf("%s was let in %v after its instant, want next to nothing", r.id, late)
+			}
+		}
+	})
+}
