@@ -307,9 +307,9 @@ func TestDue(t *testing.T) {
 func TestWhoComesFirst(t *testing.T) {
 	t.Parallel()
 	a := newQueue(t)
-	hint := func(id string, in time.Duration, any bool) {
+	hint := func(id string, in time.Duration, shared bool) {
 		t.Helper()
-		got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{id, start.Add(in), any}})
+		got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{id, start.Add(in), shared}})
 		wantCodes(t, "Retime", got, err, 1)
 	}
 	a.put("active", "kept", "moved", "shared", "again", "hinted", "late")
