@@ -35,8 +35,7 @@ func acceptMemory(t *testing.T, tab *table) {
 			return float64(sum) / jobs
 		}
 		name := fmt.Sprintf("%d jobs on %d phones, bytes a job: ", jobs, phones)
-		tab.note(name+"ours", "%.0f (due %.0f, places %.0f, line %.0f, promised %.0f)",
-			per("due", "places", "line", "promised"), per("due"), per("places"), per("line"), per("promised"))
+		tab.note(name+"ours", "%.0f (due %.0f, line %.0f)", per("due", "line"), per("due"), per("line"))
 		tab.note(name+"asynq's", "%.0f", per("asynq"))
 		tab.note("a phone's ledger and tokens, deferred jobs or not, bytes", "%.0f, %.0f",
 			float64(bytes["ledger"])/float64(phones), float64(bytes["tokens"])/float64(phones))

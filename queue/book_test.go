@@ -86,6 +86,9 @@ func content(t *testing.T, rdb *redis.Client) map[string]string {
 	for _, k := range rdb.Keys(context.Background(), "*").Val() {
 		if k != "redistest:clock" && k != "asynq:queues" && !strings.Contains(k, ":sent:") {
 			out[k] = rdb.Dump(context.Background(), k).Val()
+			if rdb.Type(context.Background(), k).Val() == "zset" { // one that was large for a while is kept in another way
+				out[k] = fmt.Sprint(rdb.ZRangeWithScores(context.Background(), k, 0, -1).Val())
+			}
 		}
 	}
 	return out
@@ -212,9 +215,19 @@ func TestBookGivesThePlaceBack(t *testing.T) {
 	}
 	d.raw.Del(t.Context(), "asynq:{default}:t:raced")
 	d.booked("+1", 2*time.Minute) // its place is free
-	if due := d.raw.ZScore(t.Context(), "hw:{default}:due", "b").Val(); int64(due) != other.At.UnixMicro() {
-		t.Errorf("b is due at %.0f, want %d", due, other.At.UnixMicro())
+	if due := d.dueAt("b"); !due.Equal(other.At) {
+		t.Errorf("b is due at %v, want %v", due, other.At)
 	}
+}
+
+// dueAt is the instant at which a task is woken.
+func (d *desk) dueAt(id string) time.Time {
+	d.Helper()
+	f, err := luascripts.Find(d.Context(), d.timed, luascripts.QueueKeys("hw", "default"), id)
+	if err != nil || !f.Ours {
+		d.Errorf("Find(%s) = %+v, %v, want that pools wake it", id, f, err)
+	}
+	return f.At
 }
 
 // Two that book one id at the same time share its place: who is refused leaves it.

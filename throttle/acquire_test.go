@@ -83,7 +83,7 @@ func TestAcquireLeavesTheLineWhenItsContextEnds(t *testing.T) {
 		if err := <-result; !errors.Is(err, cause) {
 			t.Errorf("Acquire = %v, want its context's cause", err)
 		}
-		if n := rdb.Exists(t.Context(), "hw:{"+key+"}:sms:line", "hw:{"+key+"}:sms:promised").Val(); n != 0 {
+		if n := rdb.Exists(t.Context(), "hw:{"+key+"}:sms:line").Val(); n != 0 {
 			t.Errorf("%d keys of the line are left, want none", n)
 		}
 		if got := rdb.Get(t.Context(), "hw:{"+key+"}:sms").Val(); got != ledger {
@@ -164,7 +164,7 @@ func TestAcquireThatComesTooLateFailsAtOnce(t *testing.T) {
 		if d := time.Since(begin); d != 0 {
 			t.Errorf("they took %v, want no time at all", d)
 		}
-		if n := rdb.Exists(t.Context(), "hw:{"+key+"}:sms:line", "hw:{"+key+"}:sms:promised").Val(); n != 0 {
+		if n := rdb.Exists(t.Context(), "hw:{"+key+"}:sms:line").Val(); n != 0 {
 			t.Errorf("%d keys of the line, want nothing booked", n)
 		}
 		if err := l.AcquireWithin(t.Context(), key, 1, 61*time.Second); err != nil || time.Since(begin) != time.Minute {

@@ -19,17 +19,14 @@ func crowd(tb testing.TB, rdb redis.UniversalClient, waiting int, promised time.
 	ctx := context.Background()
 	name := "hw:{" + key + "}:sms"
 	for from := 0; from < waiting; from += 5000 {
-		var line, told []redis.Z
+		var line []redis.Z
 		for i := from; i < min(from+5000, waiting); i++ {
 			member := fmt.Sprint("1:w", i)
-			line = append(line, redis.Z{Score: float64(i), Member: member})
-			told = append(told, redis.Z{Score: float64(promised.UnixMicro()), Member: member})
+			line = append(line, redis.Z{Score: float64(i), Member: member}, redis.Z{Score: float64(promised.UnixMicro() + 1<<51), Member: "@" + member})
 		}
 		pipe := rdb.Pipeline()
 		pipe.ZAdd(ctx, name+":line", line...)
-		pipe.ZAdd(ctx, name+":promised", told...)
 		pipe.Expire(ctx, name+":line", time.Hour)
-		pipe.Expire(ctx, name+":promised", time.Hour)
 		if _, err := pipe.Exec(ctx); err != nil {
 			tb.Fatal(err)
 		}

@@ -124,7 +124,7 @@ func TestClosingSurvives(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.at(2 * time.Hour)
-	if got := s.life(l.Ledger(key) + ":promised"); got < 3*time.Hour-time.Minute {
+	if got := s.life(l.Ledger(key) + ":line"); got < 3*time.Hour-time.Minute {
 		t.Errorf("the closing of the key lives for %v, want 3h", got)
 	}
 	for _, name := range []string{"sms", "mail"} {

@@ -77,8 +77,8 @@ func TestSecretHidesTheKey(t *testing.T) {
 		}
 	}
 	keys := allKeys(t, rdb)
-	if len(keys) < 4 {
-		t.Fatalf("keys = %v, want all four kinds", keys)
+	if len(keys) < 3 {
+		t.Fatalf("keys = %v, want all three kinds", keys)
 	}
 	for _, k := range keys {
 		value := rdb.Dump(t.Context(), k).Val()
@@ -113,7 +113,6 @@ func TestLifeOfKeys(t *testing.T) {
 	s.job(l, "b", 1)
 	s.job(l, "c", 1)
 	life(":line", time.Hour+2*time.Second)
-	life(":promised", time.Hour+2*time.Second)
 	if _, err := l.Return(t.Context(), d.Request); err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +124,7 @@ func TestLifeOfKeys(t *testing.T) {
 		}
 	}
 	for _, k := range allKeys(t, s.raw) {
-		if strings.HasSuffix(k, ":line") || strings.HasSuffix(k, ":promised") {
+		if strings.HasSuffix(k, ":line") {
 			t.Errorf("%s is left, want no line when nobody waits", k)
 		}
 	}

@@ -119,7 +119,7 @@ func TestPitfall06LostKey(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(1, time.Second))
-	for _, lost := range []string{"", ":line", ":promised", ":tokens"} {
+	for _, lost := range []string{"", ":line", ":tokens"} {
 		s.raw.FlushDB(t.Context())
 		s.at(0)
 		d := s.job(l, "a", 1)

@@ -205,7 +205,7 @@ func TestPolicyLaws(t *testing.T) {
 		}
 		c.drain()
 		for _, k := range allKeys(t, s.raw) {
-			if strings.HasSuffix(k, ":line") || strings.HasSuffix(k, ":promised") || strings.Contains(k, ":turns:") {
+			if strings.HasSuffix(k, ":line") || strings.Contains(k, ":turns:") {
 				rt.Fatalf("%q is left when all are served: %v", k, s.raw.ZRangeWithScores(t.Context(), k, 0, -1).Val())
 			}
 		}

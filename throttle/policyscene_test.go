@@ -90,7 +90,7 @@ func (s *scene) available(p *throttle.Policy, r throttle.Request, want ...int) {
 func (s *scene) nobodyWaits() {
 	s.Helper()
 	for _, k := range allKeys(s, s.raw) {
-		if strings.HasSuffix(k, ":line") || strings.HasSuffix(k, ":promised") || strings.Contains(k, ":turns:") {
+		if strings.HasSuffix(k, ":line") || strings.Contains(k, ":turns:") {
 			s.Errorf("%q is left, want no line when nobody waits", k)
 		}
 	}

@@ -60,7 +60,7 @@ func TestSlowLookDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	const per, apart, slow = 700 * ms, 500 * ms, 250 * ms
 	for name, h := range map[string]*slowHook{
-		"check":           {suffix: ":promised", after: slow},
+		"check":           {suffix: ":line", after: slow},
 		"way to the due":  {suffix: ":due", before: slow},
 		"way back of due": {suffix: ":due", after: slow},
 	} {

@@ -17,7 +17,7 @@ import (
 
 // isDeferral recognises defer.lua on its way to Redis.
 func isDeferral(request []byte) bool {
-	return bytes.Contains(request, []byte("hw:{default}:places")) && bytes.Contains(request, []byte("asynq:{default}:lease"))
+	return bytes.Contains(request, []byte("hw:{default}:due")) && bytes.Contains(request, []byte("asynq:{default}:lease"))
 }
 
 // lostDeferral is a task whose deferral was written while the answer was lost.

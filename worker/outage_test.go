@@ -150,7 +150,7 @@ func TestLostRepliesOfTheWay(t *testing.T) {
 	for what, keys := range map[string][]string{
 		"defer": {"asynq:{default}:active", "hw:{default}:due"},
 		"wake":  {"asynq:{default}:pending", "hw:{default}:due"},
-		"check": {"hw:{+1}:sms:promised"},
+		"check": {"hw:{+1}:sms:line"},
 		"done":  {"asynq:{default}:lease", "asynq:{default}:processed"},
 	} {
 		for range 2 { // the second has to wait

@@ -19,7 +19,7 @@ func TestAnswerAfterTheAttemptWasGivenUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, seen := newRig(t), &runs{}
-			slow := &slowHook{suffix: "sms:promised", after: 2500 * ms}
+			slow := &slowHook{suffix: "sms:line", after: 2500 * ms}
 			rdb := redis.NewClient(r.srv.ClientOptions())
 			t.Cleanup(func() { _ = rdb.Close() })
 			rdb.AddHook(slow)

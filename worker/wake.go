@@ -106,23 +106,23 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 	if len(tasks) == 0 {
 		return nil, 0
 	}
-	ids := make([]string, len(tasks))
+	due := make([]luascripts.DueTask, len(tasks))
 	free := int(w.a.workers.Load() - w.a.running.Load())
 	w.mu.Lock()
 	scarce := free < len(tasks) || w.blocked // or more are due than there is room for
 	for i, t := range tasks {
-		ids[i] = t.ID
+		due[i] = t.DueTask
 		w.onWay[t.ID] = began // before they can arrive; the look is part of the way
 	}
 	w.mu.Unlock()
-	codes, err := luascripts.Wake(ctx, w.a.rdb, w.keys, ids, time.Now(), scarce)
+	codes, err := luascripts.Wake(ctx, w.a.rdb, w.keys, due, time.Now(), scarce)
 	w.mu.Lock()
-	for i, id := range ids {
+	for i := range due {
 		if err == nil && codes[i] == luascripts.Woken {
 			woken++
 			continue
 		}
-		delete(w.onWay, id)
+		delete(w.onWay, due[i].ID)
 	}
 	w.mu.Unlock()
 	if err != nil {
@@ -134,7 +134,7 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 	if w.a.cfg.Observer != nil {
 		for i, code := range codes {
 			if code == luascripts.Woken {
-				w.a.observe(Event{Kind: EventWoken, Queue: w.queue, Task: ids[i], Rule: tasks[i].place.Stands.Policy(), At: tasks[i].At})
+				w.a.observe(Event{Kind: EventWoken, Queue: w.queue, Task: due[i].ID, Rule: tasks[i].place.Stands.Policy(), At: tasks[i].At})
 			}
 		}
 	}

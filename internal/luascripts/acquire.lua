@@ -2,7 +2,7 @@
 -- place in the line of the one that refuses, or refuse. The calls are decided one
 -- after another, at one reading of the clock; an error of one is none of the others.
 --
--- KEYS[1+] calls      of each: 4 keys a part, then the turns of each part when the policy has several rules, see parts.lua; then, with
+-- KEYS[1+] calls      of each: 3 keys a part, then the turns of each part when the policy has several rules, see parts.lua; then, with
 --                     a gate, its opening, see gate.lua
 -- ARGV[1]  calls      how many, 1 to 64
 -- ARGV[2+] call       a byte: its form, from 1; 8 bytes: the token of the attempt, and the same token gets the same grant; then the
@@ -36,7 +36,7 @@ local function read(F)
   local count = tonumber(fields[1])
   F.fields, F.count, F.parts, F.inline, F.longest, F.gate = fields, count, 8, tonumber(fields[3]), tonumber(fields[4]), fields[5]
   F.tell, F.turns, F.want = fields[6] == "1", fields[7] == "1", tonumber(fields[13])
-  F.keys = 4 * count + (F.turns and count or 0) + (F.gate ~= "" and 1 or 0)
+  F.keys = 3 * count + (F.turns and count or 0) + (F.gate ~= "" and 1 or 0)
   F.short = count == 1 and F.mode ~= 2 and F.gate == "" and not F.turns and fields[8] ~= "k" and tonumber(fields[15]) <= now
 end
 
@@ -67,19 +67,19 @@ while i <= calls do
   local byte = string.byte(ARGV[1 + i])
   local F, last = forms[byte] or form(ARGV[1 + calls + byte]), i
   forms[byte] = F
-  local ok, answer, only = true, nil, F.one and (i == calls or KEYS[k + 5] ~= KEYS[k + 1])
+  local ok, answer, only = true, nil, F.one and (i == calls or KEYS[k + 4] ~= KEYS[k + 1])
   if only then ok, answer = safely(one, F, k, string.sub(ARGV[1 + i], 2, 9), now) end
   if answer or not ok then
     replies[i] = ok and answer or -2
-    i, k = i + 1, k + 4
+    i, k = i + 1, k + 3
   else
     if not F.ring and not F.fields then read(F) end
     if (F.ring or F.short) and not only then -- what one left is for the long way
-      while last < calls and string.byte(ARGV[2 + last]) == byte and KEYS[4 * (last - i + 1) + k + 1] == KEYS[k + 1] do last = last + 1 end
+      while last < calls and string.byte(ARGV[2 + last]) == byte and KEYS[3 * (last - i + 1) + k + 1] == KEYS[k + 1] do last = last + 1 end
       ok, answer = safely(short, F, k, i, last)
       for n = i, ok and 0 or last do replies[n] = -2 end
       if not ok then answer = last + 1 end
-      k = k + (F.ring and 4 or F.keys) * (answer - i)
+      k = k + (F.ring and 3 or F.keys) * (answer - i)
       i = answer
     end
     if i <= last and not F.fields then read(F) end

@@ -53,7 +53,7 @@ func acquireCommand(calls []*Call) command {
 
 // keys is how many keys a call has.
 func (a *AcquireArgs) keys() int {
-	n := 4 * len(a.Parts)
+	n := 3 * len(a.Parts)
 	if a.Policy != "" {
 		n += len(a.Parts)
 	}
@@ -66,7 +66,7 @@ func (a *AcquireArgs) keys() int {
 func (a *AcquireArgs) appendKeys(keys []arg) []arg {
 	for i := range a.Parts {
 		p := &a.Parts[i]
-		keys = append(keys, arg(p.ledger), arg(p.tokens), arg(p.line), arg(p.promised))
+		keys = append(keys, arg(p.ledger), arg(p.tokens), arg(p.line))
 	}
 	if a.Policy != "" {
 		for i := range a.Parts {

@@ -40,6 +40,7 @@ local function admit(F, k, token, job, now)
   for _, L in ipairs(P) do
     look(L, now)
     find(L)
+    L.told_me = L.ticket and told(L, L.me) or 0
     rank(L)
     measure(L, now)
     if L.newest > 0 or L.closed > 0 then from = max(from, slot(L, L.closed, L.ahead, L.want)) end
@@ -115,7 +116,7 @@ local function admit(F, k, token, job, now)
       if L.ticket then leave(L) end
       -- who came earlier than it was told leaves its followers behind; who waited for a
       -- lease may have been told only now how much earlier, when it was checked
-      local early = L.in_turns and (P[count].kind.lease or (L.told_me or 0) > at + 1000)
+      local early = L.in_turns and (P[count].kind.lease or L.told_me > at + 1000)
       if L.last > 0 or early or L.missed then next_turns(L, now, turns, early) end
       if L.kind.lease then fence = L.fence end
     end

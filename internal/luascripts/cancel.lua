@@ -1,6 +1,6 @@
 -- cancel.lua: give a grant back, or leave the line, or both.
 --
--- KEYS[1+] parts      4 of each, then the turns of each when the policy has several rules, see parts.lua
+-- KEYS[1+] parts      3 of each, then the turns of each when the policy has several rules, see parts.lua
 -- ARGV[1]  count      how many parts, 1 to 16
 -- ARGV[2]  token      8 bytes, or "" when there is only a booking; refuses from now on
 -- ARGV[3]  job        "" when there is no booking

@@ -1,6 +1,6 @@
 -- close.lua: nothing goes on a key until an instant, or again.
 --
--- KEYS[1+] parts      4 of each, then the turns of each when the policy has several, see parts.lua
+-- KEYS[1+] parts      3 of each, then the turns of each when the policy has several, see parts.lua
 -- ARGV[1]  count      how many parts, 1 to 16
 -- ARGV[2]  job        who goes first once it is open, or ""
 -- ARGV[3]  for_us     how long from now on; 0 opens it
@@ -12,7 +12,7 @@
 --
 -- Who is put off goes first once the key is open: behind those who were put off
 -- before it in the same closing, and before all others. Their tickets count up by 1.
--- In `promised`, PARK higher than they are:
+-- In `line`, TOLD and PARK higher than they are:
 --
 --   SINCE       from when on the key is closed
 --   LAST, IN    the ticket of the one who was put off last, and since when that closing was
@@ -29,22 +29,22 @@ local shut, until_us, turns = P[rule], 0, {}
 -- so many that there is no room left, that of the last
 local function put_off(L, since)
   local ticket = first_ticket(L)
-  local v = redis.call("ZMSCORE", L.promised, LAST, IN)
-  local last = v[1] and v[1] - PARK
-  if last and tonumber(v[2]) == since and last >= ticket then
+  local v = redis.call("ZMSCORE", L.line, LAST, IN)
+  local last = v[1] and v[1] - TOLD - PARK
+  if last and v[2] and v[2] - TOLD == since and last >= ticket then
     ticket = min(last + 1, (floor(last / ROOM) + 1) * ROOM - 1)
     if is_squeezed(ticket) then squeeze(L, L.want) end
   end
-  redis.call("ZADD", L.promised, int(ticket + PARK), LAST, int(since), IN)
+  redis.call("ZADD", L.line, int(ticket + PARK + TOLD), LAST, int(since + TOLD), IN)
   return ticket
 end
 
 if span > 0 then
-  local before = told(shut, CLOSED) or 0
-  local since = before > now and told(shut, SINCE) or now + PARK
+  local before = mark(shut, CLOSED) or 0
+  local since = before > now and mark(shut, SINCE) or now + PARK
   until_us = max(before, now + span)
-  redis.call("ZADD", shut.promised, int(until_us), CLOSED, int(since), SINCE)
-  live(shut.promised, until_us - now + 1000000)
+  redis.call("ZADD", shut.line, int(until_us + TOLD), CLOSED, int(since + TOLD), SINCE)
+  live(shut.line, until_us - now + 1000000)
   for _, L in ipairs(P) do
     look(L, now)
     find(L)
@@ -55,7 +55,7 @@ if span > 0 then
     end
   end
 else
-  redis.call("ZREM", shut.promised, CLOSED, SINCE)
+  redis.call("ZREM", shut.line, CLOSED, SINCE)
   shut.closed = closed(shut, now)
   next_turns(shut, now, turns, true)
   missed(P, now, turns)

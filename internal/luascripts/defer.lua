@@ -6,8 +6,7 @@
 -- KEYS[3]  lease      asynq's sorted set of leases
 -- KEYS[4]  retry      asynq's sorted set of tasks to try again, score in whole seconds
 -- KEYS[5]  due        sorted set of tasks, see taskid.lua, score = instant in microseconds; expires an hour after the last
--- KEYS[6]  places     hash, task -> what it waits for; lives as long as due
--- KEYS[7]  unique     asynq's lock of a unique task, or the task's hash again when it has none
+-- KEYS[6]  unique     asynq's lock of a unique task, or the task's hash again when it has none
 -- ARGV[1]  task       the task's id, see taskid.lua
 -- ARGV[2]  token      of the deferral, 8 bytes; the last 8 that were written are not written again
 -- ARGV[3]  at_us      instant at which to wake it; 0 for wait_us from now
@@ -17,28 +16,30 @@
 -- ARGV[7]  pool       4 bytes, who comes first to wake it; zeros for all at once
 -- returns  status OK, or the error NOT FOUND, as asynq's own scripts answer, when it is not active
 local task, active, lease, retry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local due, places, unique = KEYS[5], KEYS[6], KEYS[7]
+local due, unique = KEYS[5], KEYS[6]
 local short, token, at, wait, what = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local put_off, pool, id = ARGV[6] == "1", ARGV[7], long(ARGV[1])
 
 -- a copy of this call, whose first answer was lost, may come when the task
 -- runs again: that attempt is not its business
-local before = redis.call("HGET", task, "hw") or ""
-if string.find(string.sub(before, 16), token, 1, true) then return redis.status_reply("OK") end
+local before = deferred(redis.call("HGET", task, "hw"))
+if string.find(before.tokens, token, 1, true) then return redis.status_reply("OK") end
 if redis.call("LREM", active, 0, id) == 0 then return redis.error_reply("NOT FOUND") end
 redis.call("ZREM", lease, id) -- one that is missing must not cost the task
 
 if at == 0 then at = clock() + wait end
 -- a hint may have come before us: then it is due earlier than our caller knows
-local hinted = tonumber(redis.call("ZSCORE", due, short) or "")
-if hinted and hinted < at then at, pool = hinted, ANY end
+local known = entry(short, before.what)
+local hinted = tonumber(redis.call("ZSCORE", due, known) or "")
+if hinted then
+  if hinted < at then at, pool = hinted, ANY end
+  redis.call("ZREM", due, known)
+end
 redis.call("ZADD", retry, second_net(at), id)
-redis.call("HSET", task, "state", "retry", "hw", deferred_as(second_net(at), pool, token, before))
+redis.call("HSET", task, "state", "retry", "hw", deferred_as(second_net(at), pool, token, what, before))
 if put_off then redis.call("HINCRBY", task, "hw_putoff", 1) end
-redis.call("ZADD", due, int(at), short)
-redis.call("HSET", places, short, what)
+redis.call("ZADD", due, int(at), entry(short, what))
 live(due, wait + 3600000000)
-live(places, wait + 3600000000)
 if unique ~= task and redis.call("GET", unique) == id then
   redis.call("PEXPIRE", unique, int(max(0, redis.call("PTTL", unique)) + ceil(wait / 1000)))
 end

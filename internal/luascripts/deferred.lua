@@ -1,21 +1,56 @@
 -- deferred.lua: what a deferral, or the enqueueing, writes into asynq's hash of a
--- task, the field `hw`: "\2", asynq's score as we wrote it in 10 digits, zero when it
--- is not ours, 4 bytes for the pool that comes first to wake it, zeros for any, and
--- the tokens of the last eight of these calls, 8 bytes each.
+-- task, the field `hw`: a byte, 3 and 16 more for each token; asynq's score as we wrote
+-- it, its lowest 4 bytes, zeros when it is not ours; 4 bytes for the pool that comes
+-- first to wake it, zeros for all; the tokens of the last eight of these calls, 8 bytes
+-- each; and what the task waits for, which names its entry in due, see taskid.lua.
 
 local ANY = "\0\0\0\0" -- all pools
+local NOT_OURS = "\0\0\0\0"
 
--- deferred_as is that field; before is the field as it was
-local function deferred_as(retry_s, pool, token, before)
-  return string.format("\2%010.0f", tonumber(retry_s)) .. pool .. token .. string.sub(before, 16, 71)
+local function score_bytes(score)
+  local high = math.floor(score / 65536)
+  return string.char(math.floor(high / 256) % 256, high % 256, math.floor(score / 256) % 256, score % 256)
 end
 
--- moved_to is that field with another score and pool
-local function moved_to(retry_s, pool, before)
-  return string.format("\2%010.0f", tonumber(retry_s)) .. pool .. string.sub(before, 16)
+-- deferred takes the field apart, also one that an older version wrote
+local function deferred(hw)
+  local first = hw and string.byte(hw, 1) or 0
+  if first % 16 == 3 then
+    local ends = 9 + (first - 3) / 2
+    return { score = string.sub(hw, 2, 5), pool = string.sub(hw, 6, 9), tokens = string.sub(hw, 10, ends), what = string.sub(hw, ends + 1) }
+  end
+  if first == 2 then
+    return { score = score_bytes(tonumber(string.sub(hw, 2, 11))), pool = string.sub(hw, 12, 15), tokens = string.sub(hw, 16, 79), what = "" }
+  end
+  return { score = NOT_OURS, pool = ANY, tokens = "", what = "" }
 end
 
--- scored is the score in that field, nil when there is none
-local function scored(hw)
-  return hw and string.byte(hw, 1) == 2 and tonumber(string.sub(hw, 2, 11)) or nil
+local function field(score, pool, tokens, what)
+  return string.char(3 + 2 * #tokens) .. score .. pool .. tokens .. what
+end
+
+-- deferred_as is the field after a call; before is what it was, taken apart
+local function deferred_as(score, pool, token, what, before)
+  return field(score_bytes(tonumber(score)), pool, token .. string.sub(before.tokens, 1, 56), what)
+end
+
+-- moved_to is the field with another score and pool
+local function moved_to(score, pool, d)
+  return field(score_bytes(tonumber(score)), pool, d.tokens, d.what)
+end
+
+-- woken_as is the field of a task that waits for nothing any more
+local function woken_as(d)
+  return field(NOT_OURS, ANY, d.tokens, "")
+end
+
+-- pool_of is the pool in the field, of any task
+local function pool_of(hw)
+  local first = hw and string.byte(hw, 1) or 0
+  return first % 16 == 3 and string.sub(hw, 6, 9) or first == 2 and string.sub(hw, 12, 15) or ANY
+end
+
+-- ours says that a score of asynq is the one that we wrote
+local function ours(d, score)
+  return score and score % 1 == 0 and d.score ~= NOT_OURS and d.score == score_bytes(score)
 end

@@ -42,7 +42,7 @@ const (
 // became of each. call is drawn for this call; with the same one, and with the same
 // tokens while the tasks exist, it can be sent again.
 func Enqueue(ctx context.Context, c redis.Scripter, k Queue, call uint64, tasks []EnqueueTask) ([]int64, error) {
-	keys := append(make([]string, 0, 5+2*len(tasks)), k.pending, k.scheduled, k.due, k.places, k.sent+hex.EncodeToString([]byte(tokenText(call))))
+	keys := append(make([]string, 0, 4+2*len(tasks)), k.pending, k.scheduled, k.due, k.sent+hex.EncodeToString([]byte(tokenText(call))))
 	args := append(make([]any, 0, 1+7*len(tasks)), len(tasks))
 	for i := range tasks {
 		t := &tasks[i]

@@ -66,7 +66,7 @@ func TestEnqueueAsAsynqDoes(t *testing.T) {
 	if ttl := a.raw.PTTL(t.Context(), lock).Val(); ttl > time.Hour || ttl < time.Hour-minute {
 		t.Errorf("the lock lives %v, want an hour", ttl)
 	}
-	if n := a.raw.Exists(t.Context(), a.q.due, a.q.places).Val(); n != 0 {
+	if n := a.raw.Exists(t.Context(), a.q.due).Val(); n != 0 {
 		t.Errorf("%d keys of ours for tasks that nobody booked, want none", n)
 	}
 }
@@ -160,7 +160,7 @@ func TestBookedIsWokenAtItsInstant(t *testing.T) {
 	a.raw.ZAdd(ctx, a.q.scheduled, redis.Z{Score: 7, Member: "users"})
 	got, err = Retime(ctx, a.rdb, a.q, false, []Retiming{{ID: "users", At: start.Add(minute)}})
 	wantCodes(t, "Retime of a user's own", got, err, 0)
-	got, err = Wake(ctx, a.rdb, a.q, []string{"a", uuid, "users"}, start, false)
+	got, err = Wake(ctx, a.rdb, a.q, tasks("a", uuid, "users"), start, false)
 	wantCodes(t, "Wake", got, err, Woken, Woken, NotOurs)
 	if diff := cmp.Diff([]string{uuid, "a"}, a.raw.LRange(ctx, a.q.pending, 0, -1).Val()); diff != "" {
 		t.Errorf("pending (-want +got):\n%s", diff)
@@ -200,13 +200,11 @@ func TestScheduledByAUserStays(t *testing.T) {
 	a.raw.ZAdd(ctx, a.q.scheduled, redis.Z{Score: float64(later), Member: "plain"})
 	for _, id := range []string{"mine", "plain"} { // even if an index named them
 		a.raw.ZAdd(ctx, a.q.due, redis.Z{Score: 1, Member: id})
-		a.raw.HSet(ctx, a.q.places, id, "x")
 	}
 	a.raw.Expire(ctx, a.q.due, time.Hour)
-	a.raw.Expire(ctx, a.q.places, time.Hour)
 	got, err := Retime(ctx, a.rdb, a.q, false, []Retiming{{ID: "mine", At: start}, {ID: "plain", At: start}})
 	wantCodes(t, "Retime", got, err, 0, 0)
-	got, err = Wake(ctx, a.rdb, a.q, []string{"mine", "plain"}, start, false)
+	got, err = Wake(ctx, a.rdb, a.q, tasks("mine", "plain"), start, false)
 	wantCodes(t, "Wake", got, err, NotOurs, NotOurs)
 	for _, id := range []string{"mine", "plain"} {
 		if got := int64(a.raw.ZScore(ctx, a.q.scheduled, id).Val()); got != later || a.fields(id)["state"] != "scheduled" {
@@ -254,6 +252,6 @@ func TestEnqueueOnMini(t *testing.T) {
 	for range 2 {
 		a.enqueue(1, []int64{1, 1}, a.booked("a", 1, minute), EnqueueTask{ID: uuid, Token: 2, Message: []byte("m"), Since: 1})
 	}
-	got, err := Wake(t.Context(), rdb, a.q, []string{"a", uuid}, start, false)
+	got, err := Wake(t.Context(), rdb, a.q, tasks("a", uuid), start, false)
 	wantCodes(t, "Wake", got, err, Woken, NotOurs)
 }

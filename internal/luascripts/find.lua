@@ -2,21 +2,20 @@
 --
 -- KEYS[1]  task       asynq's hash of the task
 -- KEYS[2]  due        sorted set of tasks, see taskid.lua, score = instant in microseconds
--- KEYS[3]  places     hash, task -> what it waits for
--- KEYS[4]  retry      asynq's sorted set of tasks to try again, score in whole seconds
--- KEYS[5]  scheduled  asynq's sorted set of tasks that start later, score in whole seconds
+-- KEYS[3]  retry      asynq's sorted set of tasks to try again, score in whole seconds
+-- KEYS[4]  scheduled  asynq's sorted set of tasks that start later, score in whole seconds
 -- ARGV[1]  id         of the task, see taskid.lua
 -- returns  {now_us, state, ours, at_us, for}: asynq's state, empty when the task is gone; 1 when pools wake it, and then the instant
 --          and what it waits for; otherwise asynq's score, 0 when it has none; integers, but for state and for, which are text
-local task, due, places = KEYS[1], KEYS[2], KEYS[3]
-local waits = { retry = KEYS[4], scheduled = KEYS[5] } -- by state
+local task, due = KEYS[1], KEYS[2]
+local waits = { retry = KEYS[3], scheduled = KEYS[4] } -- by state
 local short = ARGV[1]
 
 local now = clock()
 local h = redis.call("HMGET", task, "state", "hw")
-local state = h[1] or ""
+local state, d = h[1] or "", deferred(h[2])
 local score = waits[state] and tonumber(redis.call("ZSCORE", waits[state], long(short)) or "")
 if not score then return { now, state, 0, 0, "" } end
-local at = score == scored(h[2]) and tonumber(redis.call("ZSCORE", due, short) or "")
+local at = ours(d, score) and tonumber(redis.call("ZSCORE", due, entry(short, d.what)) or "")
 if not at then return { now, state, 0, score * 1000000, "" } end
-return { now, state, 1, at, redis.call("HGET", places, short) or "" }
+return { now, state, 1, at, d.what }

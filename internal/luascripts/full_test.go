@@ -61,7 +61,7 @@ func TestPitfall36FullRedis(t *testing.T) {
 	must(Defer(ctx, rdb, q, DeferArgs{ID: "late", Token: 1, At: start, For: "x"}).Result())
 	// The texts are known before memory runs out.
 	must(Cancel(ctx, rdb, CancelArgs{Parts: one(limit("other"), n, 1), Token: 9}))
-	must(Wake(ctx, rdb, q, []string{"nobody"}, start, false))
+	must(Wake(ctx, rdb, q, tasks("nobody"), start, false))
 	must(Enqueue(ctx, rdb, q, 9, []EnqueueTask{{ID: "late", Token: 9, Since: 1}}))
 	must(Peek(ctx, rdb, limit("used"), PeekArgs{Numbers: n, Cost: 1, Most: 10}))
 	must(Reset(ctx, rdb, limit("other"), n))
@@ -120,7 +120,7 @@ func TestPitfall36FullRedis(t *testing.T) {
 		t.Errorf("Defer = %v, want nil", err)
 	}
 	full.fill(t, raw)
-	got, err := Wake(ctx, rdb, q, []string{"late", "run"}, start, false)
+	got, err := Wake(ctx, rdb, q, tasks("late", "run"), start, false)
 	wantCodes(t, "Wake", got, err, Woken, Woken)
 	full.fill(t, raw)
 	if r, err := Reset(ctx, rdb, limit("used"), n); err != nil {

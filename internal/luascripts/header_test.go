@@ -123,13 +123,13 @@ var scripts = map[string][]string{
 	"due.lua":     queueParts,
 	"wake.lua":    queueParts[1:],
 	"retime.lua":  queueParts,
-	"forget.lua":  nil,
+	"forget.lua":  queueParts[1:],
 	"find.lua":    queueParts,
 	"rules.lua":   {"clock.lua"},
 
 	"setlimit.lua":  {"clock.lua"},
 	"closerule.lua": {"clock.lua"},
-	"walk.lua":      {"clock.lua"},
+	"walk.lua":      {"clock.lua", "taskid.lua"},
 	"claim.lua":     {"clock.lua"},
 	"planned.lua":   {"clock.lua"},
 }
@@ -158,8 +158,8 @@ func calls(r *recorder) {
 	_, _ = Tick(ctx, r, q, "nightly", TickArgs{At: time.Now(), ID: "a"})
 	Defer(ctx, r, q, DeferArgs{})
 	_, _ = Due(ctx, r, q, time.Second, 10)
-	_, _ = Wake(ctx, r, q, []string{"a"}, time.Now(), false)
-	_, _ = Wake(ctx, r, q, []string{"a", "b", "c"}, time.Now(), false)
+	_, _ = Wake(ctx, r, q, tasks("a"), time.Now(), false)
+	_, _ = Wake(ctx, r, q, tasks("a", "b", "c"), time.Now(), false)
 	_, _ = Retime(ctx, r, q, true, make([]Retiming, 1))
 	_, _ = Retime(ctx, r, q, false, make([]Retiming, 3))
 	_ = Forget(ctx, r, q, "a")

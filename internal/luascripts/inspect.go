@@ -94,6 +94,6 @@ type FindReply struct {
 
 // Find runs find.lua.
 func Find(ctx context.Context, c redis.Scripter, k Queue, id string) (FindReply, error) {
-	r := run(ctx, c, findScript, "find.lua", 5, []string{k.Task(id), k.due, k.places, k.retry, k.scheduled}, shortID(id))
+	r := run(ctx, c, findScript, "find.lua", 5, []string{k.Task(id), k.due, k.retry, k.scheduled}, shortID(id))
 	return FindReply{Now: r.time(), State: r.text(), Ours: r.int() == 1, At: r.time(), For: r.text()}, r.err
 }

@@ -27,11 +27,10 @@ func KeyID(secret []byte, key string) string {
 
 // Limit names the keys of one rule on one user key. They share a hash tag.
 type Limit struct {
-	ID       string // as [KeyID] gave it
-	ledger   string
-	tokens   string
-	line     string
-	promised string
+	ID     string // as [KeyID] gave it
+	ledger string
+	tokens string
+	line   string
 }
 
 // LimitKeys builds the keys of a rule for an id.
@@ -42,31 +41,28 @@ func LimitKeys(prefix, rule, id string) Limit {
 
 // Rule names the keys of one rule, whatever the user key.
 type Rule struct {
-	head, afterLedger, afterTokens, afterLine string // what stands around the id in all keys behind each other
-	ledger, promised                          int    // bytes besides the id
+	head, afterLedger, afterTokens string // what stands around the id in all keys behind each other
+	ledger, line                   int    // bytes besides the id
 }
 
-const tokensKey, lineKey, promisedKey = ":tokens", ":line", ":promised"
+const tokensKey, lineKey = ":tokens", ":line"
 
 // RuleKeys prepares the keys of a rule.
 func RuleKeys(prefix, rule string) Rule {
 	head, tail := prefix+":{", "}:"+rule
 	n := len(head) + len(tail)
 	return Rule{
-		head: head, afterLedger: tail + tokensKey + head, afterTokens: tail + lineKey + head, afterLine: tail + promisedKey,
-		ledger: n, promised: n + len(promisedKey),
+		head: head, afterLedger: tail + tokensKey + head, afterTokens: tail + lineKey,
+		ledger: n, line: n + len(lineKey),
 	}
 }
 
 // Of builds the keys for an id, all in one piece of memory: each call needs them. The
 // ledger is the beginning of another.
 func (r *Rule) Of(id string) Limit {
-	all := r.head + id + r.afterLedger + id + r.afterTokens + id + r.afterLine
-	ledger, promised := r.ledger+len(id), len(all)-r.promised-len(id)
-	return Limit{
-		ID: id, ledger: all[:ledger], tokens: all[:ledger+len(tokensKey)],
-		line: all[ledger+len(tokensKey) : promised], promised: all[promised:],
-	}
+	all := r.head + id + r.afterLedger + id + r.afterTokens
+	ledger, line := r.ledger+len(id), len(all)-r.line-len(id)
+	return Limit{ID: id, ledger: all[:ledger], tokens: all[:line], line: all[line:]}
 }
 
 // Ledger is the key that alone decides.
@@ -79,14 +75,14 @@ func (k Limit) turns(policy string) string { return k.ledger + ":turns:" + polic
 // opening names the count of those who wait for a gate to open.
 func (k Limit) opening() string { return k.ledger + ":opening" }
 
-func (k Limit) all() []string { return []string{k.ledger, k.tokens, k.line, k.promised} }
+func (k Limit) all() []string { return []string{k.ledger, k.tokens, k.line} }
 
 // Queue names the keys of one asynq queue, asynq's own and our due index. They
 // share asynq's hash tag.
 type Queue struct {
-	due, places, claim, planned string
-	sent                        string // prefix of the answers of enqueueing calls
-	tick                        string // prefix of the records of a schedule's entries
+	due, claim, planned string
+	sent                string // prefix of the answers of enqueueing calls
+	tick                string // prefix of the records of a schedule's entries
 
 	active, lease, retry, pending, scheduled string
 
@@ -97,7 +93,7 @@ type Queue struct {
 func QueueKeys(prefix, queue string) Queue {
 	own := "asynq:{" + queue + "}:"
 	return Queue{
-		due: prefix + ":{" + queue + "}:due", places: prefix + ":{" + queue + "}:places",
+		due:   prefix + ":{" + queue + "}:due",
 		sent:  prefix + ":{" + queue + "}:sent:",
 		tick:  prefix + ":{" + queue + "}:tick:",
 		claim: prefix + ":{" + queue + "}:replan", planned: prefix + ":{" + queue + "}:planned",

@@ -34,21 +34,23 @@ function kinds.k()
     local edge = min(last, free + many - 1)
     local at_edge = slot(L, from, edge, 1)
     if (told(L, (at_rank(L.line, L.first + last))) or 0) <= at_edge + 1000 then return end
-    local members = redis.call("ZRANGE", L.line, L.first + free, L.first + free + 3 * many - 1)
-    local before, sooner = redis.call("ZMSCORE", L.promised, unpack(members)), {}
+    local members = redis.call("ZRANGE", L.line, L.first + free, min(L.last, L.first + free + 3 * many) - 1)
+    local names, sooner = {}, {}
+    for i, m in ipairs(members) do names[i] = "@" .. m end
+    local before = redis.call("ZMSCORE", L.line, unpack(names))
     L.ends_at = max(0, L.live - L.n + free) -- slot needs them for each
     L.ends = ends_from(L, L.ends_at, many)
     for i, m in ipairs(members) do
       local rank = free + i - 1
       local at = rank < edge and slot(L, from, rank, 1) or at_edge
-      if tonumber(before[i] or "0") > at + 1000 then
-        sooner[#sooner + 1] = int(at)
-        sooner[#sooner + 1] = m
+      if before[i] and before[i] - TOLD > at + 1000 then
+        sooner[#sooner + 1] = int(at + TOLD)
+        sooner[#sooner + 1] = names[i]
         tell(L, at, m, reply)
       end
     end
     L.ends = nil
-    redis.call("ZADD", L.promised, unpack(sooner))
+    redis.call("ZADD", L.line, unpack(sooner))
   end
 
   -- tell_next tells the first behind the free leases when one ends that was not renewed
@@ -60,7 +62,7 @@ function kinds.k()
     if at > L.now + L.W / 2 then return end
     local m = at_rank(L.line, L.first + free)
     if (told(L, m) or 0) <= at + 1000 then return end
-    redis.call("ZADD", L.promised, int(at), m)
+    redis.call("ZADD", L.line, int(at + TOLD), "@" .. m)
     tell(L, at, m, reply)
   end
 
@@ -132,7 +134,7 @@ function kinds.k()
       local most = min(free, OFFERS, L.last - L.first)
       if most > 0 then
         for _, m in ipairs(redis.call("ZRANGE", L.line, L.first, L.first + most - 1)) do
-          if (told(L, m) or 0) > now + OFFERED then redis.call("ZADD", L.promised, int(now + OFFERED), m) end
+          if (told(L, m) or 0) > now + OFFERED then redis.call("ZADD", L.line, int(now + OFFERED + TOLD), "@" .. m) end
           tell(L, now, m, reply) -- also who was told before: it may not have heard
         end
       end

@@ -175,7 +175,7 @@ func partKeys(parts []Part, policy string) []string {
 func appendPartKeys(keys []string, parts []Part, policy string) []string {
 	for i := range parts {
 		p := &parts[i]
-		keys = append(keys, p.ledger, p.tokens, p.line, p.promised)
+		keys = append(keys, p.ledger, p.tokens, p.line)
 	}
 	if policy != "" {
 		for i := range parts {

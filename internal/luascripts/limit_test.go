@@ -182,7 +182,7 @@ func TestKeysShareATag(t *testing.T) {
 	q := QueueKeys("hw", "default")
 	for tag, keys := range map[string][]string{
 		"{id}":      LimitKeys("hw", "rule", "id").all(),
-		"{default}": {q.due, q.places, q.active, q.lease, q.retry, q.pending, q.scheduled, q.sent + "1", q.Task("x")},
+		"{default}": {q.due, q.active, q.lease, q.retry, q.pending, q.scheduled, q.sent + "1", q.Task("x")},
 	} {
 		seen := map[string]bool{}
 		for _, k := range keys {

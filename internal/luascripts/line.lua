@@ -5,12 +5,15 @@
 --           ticket, PARK lower, so it holds up nobody and finds its turn again
 -- turns     sorted set, the same, of the jobs of one policy that another of its
 --           rules holds up: each keeps its turn among jobs of that policy, and does not exist for others
--- promised  sorted set, the members of both, score = the instant told last;
---           the member MIXED while costs in the line differ; the member CLOSED until when the key is closed,
---           and those of close.lua with scores above all instants
+--
+-- Behind the tickets stands in `line`, with scores TOLD higher than they are, what each
+-- of both was told last: member "@cost:job", score = the instant; the member MIXED
+-- while costs in the line differ; the member CLOSED until when the key is closed, and
+-- those of close.lua with scores above all instants
 
 local MIXED, CLOSED = "mixed", "closed"
 local SINCE, LAST, IN, SQUEEZED = "closed since", "put off last", "put off in", "squeezed"
+local TOLD, WAITING = 2251799813685248, "(2251799813685248" -- above all tickets; those below
 local GRACE = 100000 -- how long after its last promise a head keeps its place
 local LATE = 3600000000 -- how long it stays parked
 local PARK = 4503599627370496
@@ -30,14 +33,26 @@ local function normal(ticket)
   return is_parked(ticket) and ticket + PARK or ticket
 end
 
--- at_rank is the member at a rank and its ticket
+-- at_rank is the member at a rank and its ticket, nil where none waits
 local function at_rank(set, rank)
   local v = redis.call("ZRANGE", set, rank, rank, "WITHSCORES")
-  return v[1], tonumber(v[2])
+  local ticket = tonumber(v[2])
+  if ticket and ticket < TOLD then return v[1], ticket end
+end
+
+-- mark is a member that does not wait, without TOLD
+local function mark(L, name)
+  local v = redis.call("ZSCORE", L.line, name)
+  return v and v - TOLD or nil
 end
 
 local function told(L, member)
-  return tonumber(redis.call("ZSCORE", L.promised, member) or "")
+  return mark(L, "@" .. member)
+end
+
+-- all is how many have a ticket in the line
+local function all(L)
+  return redis.call("ZCOUNT", L.line, "-inf", WAITING)
 end
 
 -- in_time says that a member keeps its place although it did not come yet
@@ -53,20 +68,22 @@ end
 -- those whose last promise is more than GRACE past, 20 of each at most.
 local function look(L, now)
   L.parked, L.first, L.late, L.front = 0, 0, {}, nil
-  L.last = redis.call("ZCARD", L.line)
-  if L.last > 0 then
+  local m, ticket = at_rank(L.line, 0)
+  L.last = m and all(L) or 0
+  if m and is_parked(ticket) then
     L.parked = redis.call("ZCOUNT", L.line, "-inf", PARKED)
     L.first = L.parked
-    while L.first < L.last do
-      local m, ticket = at_rank(L.line, L.first)
-      if #L.late == 40 or in_time(L, m, now) then
-        L.front, L.front_ticket = m, ticket
-        break
-      end
-      L.late[#L.late + 1] = int(ticket - PARK)
-      L.late[#L.late + 1] = m
-      L.first = L.first + 1
+    m, ticket = at_rank(L.line, L.first)
+  end
+  while L.first < L.last do
+    if #L.late == 40 or in_time(L, m, now) then
+      L.front, L.front_ticket = m, ticket
+      break
     end
+    L.late[#L.late + 1] = int(ticket - PARK)
+    L.late[#L.late + 1] = m
+    L.first = L.first + 1
+    m, ticket = at_rank(L.line, L.first)
   end
   L.turn, L.turns_last, L.turns_late, L.turn_front = 0, 0, {}, nil
   if not L.turns then return end
@@ -95,7 +112,6 @@ local function park(L)
   if #L.turns_late == 0 then return end
   redis.call("ZREM", L.turns, unpack(L.turns_late))
   live(L.line, LATE)
-  live(L.promised, LATE)
 end
 
 -- find is my ticket, and whether it is one in the turns
@@ -137,8 +153,7 @@ local function permits(L, waiting, turns, from)
     local m, ticket = at_rank(L.turns, L.turn + L.turns_ahead - 1)
     ends = max(ends, ticket + cost_of(m) * ROOM)
   end
-  local squeezed = redis.call("ZSCORE", L.promised, SQUEEZED)
-  return ceil((ends - from) / ROOM) + (squeezed and squeezed - PARK or 0)
+  return ceil((ends - from) / ROOM) + (mark(L, SQUEEZED) or PARK) - PARK
 end
 
 -- rank finds how much is ahead of me, or of a newcomer: `ahead` permits; and
@@ -173,8 +188,8 @@ end
 -- squeeze adds to the permits of those who stand between two whole ROOMs, or takes
 -- them off when one leaves who stood there by its ticket
 local function squeeze(L, permits)
-  local all = (tonumber(redis.call("ZSCORE", L.promised, SQUEEZED) or "") or PARK) + permits
-  if all > PARK then redis.call("ZADD", L.promised, int(all), SQUEEZED) else redis.call("ZREM", L.promised, SQUEEZED) end
+  local sum = (mark(L, SQUEEZED) or PARK) + permits
+  if sum > PARK then redis.call("ZADD", L.line, int(sum + TOLD), SQUEEZED) else redis.call("ZREM", L.line, SQUEEZED) end
 end
 
 local function is_squeezed(ticket)
@@ -185,7 +200,7 @@ end
 -- where nobody does, of the first turn
 local function mix(L)
   local m = at_rank(L.line, redis.call("ZCOUNT", L.line, "-inf", PARKED)) or (L.turns and at_rank(L.turns, 0))
-  if m and cost_of(m) ~= L.want then redis.call("ZADD", L.promised, "+inf", MIXED) end
+  if m and cost_of(m) ~= L.want then redis.call("ZADD", L.line, int(PARK + TOLD), MIXED) end
 end
 
 -- last_ticket is that of one behind all: a whole number of ROOMs, as first_ticket
@@ -194,8 +209,8 @@ local function last_ticket(L)
   local function after(member, t)
     if member then ticket = max(ticket, (ceil(normal(t) / ROOM) + cost_of(member)) * ROOM) end
   end
-  after(at_rank(L.line, L.parked - 1)) -- the last who is parked
-  after(at_rank(L.line, -1))
+  if L.parked > 0 then after(at_rank(L.line, L.parked - 1)) end -- the last who is parked
+  if L.last > 0 then after(at_rank(L.line, L.last - 1)) end
   if L.turns then after(at_rank(L.turns, -1)) end
   return ticket
 end
@@ -214,28 +229,36 @@ local function first_ticket(L)
   return ticket and (floor(ticket / ROOM) - L.want) * ROOM or 0
 end
 
--- both keys outlive the last promise by the time that somebody stays parked; what was
--- promised may have to live longer than the line, for turns or a closing
+-- the line outlives the last promise by the time that somebody stays parked
 local function keep_line(L, at, now)
   live(L.line, at - now + LATE)
-  live(L.promised, at - now + LATE)
   if L.turns then live(L.turns, at - now + LATE) end
 end
 
 -- promise tells me an instant
 local function promise(L, at)
-  redis.call("ZADD", L.promised, int(at), L.me)
+  redis.call("ZADD", L.line, int(at + TOLD), "@" .. L.me)
+end
+
+-- enlist gives me a ticket in a set, and tells me an instant
+local function enlist(L, set, ticket, at)
+  if set == L.line then
+    redis.call("ZADD", set, int(ticket), L.me, int(at + TOLD), "@" .. L.me)
+  else
+    redis.call("ZADD", set, int(ticket), L.me)
+    promise(L, at)
+  end
 end
 
 -- clear takes out who was late for too long
 local function clear(L, now)
-  local gone = redis.call("ZRANGEBYSCORE", L.promised, "-inf", int(now - LATE), "LIMIT", 0, 20)
-  for _, m in ipairs(gone) do
+  local gone = redis.call("ZRANGEBYSCORE", L.line, int(TOLD), int(TOLD + now - LATE), "LIMIT", 0, 20)
+  for _, name in ipairs(gone) do
+    local m = string.match(name, "^@(.*)$") or ""
     local t = redis.call("ZSCORE", L.line, m)
     if (not t or is_parked(tonumber(t))) and not (L.turns and redis.call("ZSCORE", L.turns, m)) then
       if is_squeezed(tonumber(t or "")) then squeeze(L, -cost_of(m)) end
-      redis.call("ZREM", L.line, m)
-      redis.call("ZREM", L.promised, m)
+      redis.call("ZREM", L.line, m, name)
     end
   end
 end
@@ -246,8 +269,7 @@ local function join(L, set, at, now)
   if L.turns_last > 0 and set ~= L.turns then redis.call("ZREM", L.turns, L.me) end
   if L.ticket and not L.in_turns and set ~= L.line then redis.call("ZREM", L.line, L.me) end
   mix(L)
-  redis.call("ZADD", set, int(ticket), L.me)
-  promise(L, at)
+  enlist(L, set, ticket, at)
   if not L.ticket then clear(L, now) end
 end
 
@@ -274,35 +296,34 @@ end
 -- join_at gives me the place of a ticket in a set, among those who are parked when
 -- aside; first_ticket is that of a grant that came back
 local function join_at(L, set, ticket, at, now, aside)
-  promise(L, at)
   if L.turns and set ~= L.turns then redis.call("ZREM", L.turns, L.me) end
   if not aside then mix(L) end
-  redis.call("ZADD", set, int(aside and ticket - PARK or ticket), L.me)
+  enlist(L, set, aside and ticket - PARK or ticket, at)
   keep_line(L, at, now)
 end
 
 local function leave(L)
   if is_squeezed(L.ticket) then squeeze(L, -L.want) end
-  redis.call("ZREM", L.line, L.me)
-  redis.call("ZREM", L.promised, L.me)
+  redis.call("ZREM", L.line, L.me, "@" .. L.me)
   if L.turns then redis.call("ZREM", L.turns, L.me) end
-  if redis.call("ZCARD", L.line) == 0 and not (L.turns and redis.call("ZCARD", L.turns) > 0) then
-    redis.call("ZREM", L.promised, MIXED, SQUEEZED, LAST, IN)
-  end
+  if all(L) == 0 and not (L.turns and redis.call("ZCARD", L.turns) > 0) then redis.call("ZREM", L.line, MIXED, SQUEEZED, LAST, IN) end
 end
 
--- closed is until when nothing goes on a key: it is closed, or its rule is. With it
--- comes what I was told last, and whether costs differ
+-- closed is until when nothing goes on a key: it is closed, or its rule is. It notes
+-- whether costs differ, too
 local function closed(L, now)
-  local v = redis.call("ZMSCORE", L.promised, CLOSED, MIXED, L.me)
-  L.mixed, L.told_me = v[2], tonumber(v[3] or "0")
-  local at = max(tonumber(v[1] or "0"), L.rule_closed)
+  L.mixed = nil
+  local v, at = redis.call("ZRANGE", L.line, -1, -1, "WITHSCORES"), L.rule_closed
+  if v[1] and tonumber(v[2]) >= PARK + TOLD then -- beside CLOSED there is SINCE
+    local u = redis.call("ZMSCORE", L.line, CLOSED, MIXED)
+    at, L.mixed = max(at, u[1] and u[1] - TOLD or 0), u[2]
+  end
   return at > now and at or 0
 end
 
 -- anybody says that somebody waits, late or not
 local function anybody(L)
-  return redis.call("ZCARD", L.line) > redis.call("ZCOUNT", L.line, "-inf", PARKED)
+  return redis.call("ZCOUNT", L.line, LIVE, WAITING) > 0
 end
 
 -- tell appends to a reply that a member may come at an instant: {part, at, job}.

@@ -37,27 +37,60 @@ func TestPromisesLiveAsLongAsTurns(t *testing.T) {
 	if r := ask("near", "fast", short); r.Status != Booked || r.Part != 2 {
 		t.Fatalf("near = %+v, want it booked in the tenant's line", r)
 	}
-	if p, l := raw.PTTL(ctx, phone.promised).Val(), raw.PTTL(ctx, turns).Val(); p < l-time.Second || p < 24*time.Hour {
+	if p, l := raw.PTTL(ctx, phone.line).Val(), raw.PTTL(ctx, turns).Val(); p < l-time.Second || p < 24*time.Hour {
 		t.Errorf("what was promised lives for %v, the turns for %v, want no less and above 24h", p, l)
 	}
 }
 
-// A key whose promises are gone, which are one of two keys and may be evicted, gets
-// new ones that have a life.
-func TestPromisesHaveALifeWhenTheyWereLost(t *testing.T) {
+// What was told stands behind those who wait, in one set: where nobody waits, nobody
+// is listed, and who comes is first.
+func TestWhatWasToldDoesNotWait(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t)
-	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}, LimitKeys("hw", "rule", "id")
-	ask := func(job string, token uint64) {
+	ctx, n := t.Context(), Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}
+	phone, tenant := LimitKeys("hw", "phone", "1"), LimitKeys("hw", "tenant", "a")
+	nobody := func(what string) {
 		t.Helper()
-		if _, err := Acquire(ctx, rdb, AcquireArgs{Parts: one(k, n, 1), Token: token, Job: job, Mode: Grant, MaxWait: -1}); err != nil {
-			t.Fatal(err)
+		if raw.ZCard(ctx, phone.line).Val() == 0 {
+			t.Errorf("%s: nothing is kept of it", what)
+		}
+		if s, err := Peek(ctx, rdb, phone, PeekArgs{Numbers: n, Cost: 1, Most: 250}); err != nil || s.Waiting != 0 || len(s.Listed) != 0 {
+			t.Errorf("%s: Peek = %+v, %v, want nobody waiting", what, s, err)
+		}
+		for _, from := range []Ticket{{}, {Number: 0, Some: true}, {Number: 1 << 52, Some: true}} {
+			if l, err := List(ctx, rdb, phone, ListArgs{Numbers: n, From: from, Most: 250}); err != nil || l.All != 0 || len(l.Listed) != 0 {
+				t.Errorf("%s: List from %v = %+v, %v, want nobody", what, from, l, err)
+			}
 		}
 	}
-	for i, job := range []string{"spends", "a", "b", "c", "d"} {
-		ask(job, uint64(i+1))
+	if _, err := Close(ctx, rdb, CloseArgs{Parts: one(phone, n, 1), Rule: 1, For: time.Minute}); err != nil {
+		t.Fatal(err)
 	}
-	raw.Del(ctx, k.promised)
-	ask("b", 6)
-	keysHaveALife(t, raw)
+	nobody("a closed key")
+	if _, err := Close(ctx, rdb, CloseArgs{Parts: one(phone, n, 1), Rule: 1}); err != nil {
+		t.Fatal(err)
+	}
+	two := []Part{{Limit: phone, Numbers: n, Cost: 1}, {Limit: tenant, Numbers: n, Cost: 1}}
+	ask := func(parts []Part, policy string, token uint64, job string) AcquireReply {
+		t.Helper()
+		r, err := Acquire(ctx, rdb, AcquireArgs{Parts: parts, Policy: policy, Token: token, Job: job, Mode: Grant, MaxWait: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	ask(two[1:], "", 1, "")
+	if r := ask(two, "p", 2, "turns"); r.Status != Booked || r.Part != 2 {
+		t.Fatalf("%+v, want it booked by the tenant", r)
+	}
+	nobody("a turn")
+	if r := ask(two[:1], "", 3, "alone"); r.Status != Granted {
+		t.Errorf("%+v, want it granted: a turn does not exist for others", r)
+	}
+	if r := ask(two[:1], "", 4, "next"); r.Status != Booked {
+		t.Errorf("%+v, want it booked", r)
+	}
+	if l, err := List(ctx, rdb, phone, ListArgs{Numbers: n, Most: 250}); err != nil || l.All != 1 || len(l.Listed) != 1 || l.Listed[0].Job != "next" || l.Listed[0].Ticket != 0 {
+		t.Errorf("List = %+v, %v, want the one who waits, with the first ticket", l, err)
+	}
 }

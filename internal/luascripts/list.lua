@@ -3,7 +3,6 @@
 -- KEYS[1]  ledger     string, see ledger.lua
 -- KEYS[2]  tokens     sorted set, see tokens.lua
 -- KEYS[3]  line       sorted set, see line.lua
--- KEYS[4]  promised   sorted set, see line.lua
 -- ARGV[1]  kind       the limit's algorithm, see ledger.lua
 -- ARGV[2]  n          permits per window, >= 1
 -- ARGV[3]  window_us  length of the window, >= 1000
@@ -18,7 +17,7 @@
 --          status 1 known, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in newer;
 --          integers, but for job, which is text
 local L = limit(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
-L.key, L.tokens, L.line, L.promised, L.me = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ""
+L.key, L.tokens, L.line, L.me = KEYS[1], KEYS[2], KEYS[3], ""
 L.rule_closed, L.want = tonumber(ARGV[6]), 1
 local first, skip, most = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
 
@@ -32,7 +31,8 @@ local index = 0
 if first ~= "" then -- of those who were seen some may have gone
   index = redis.call("ZCOUNT", L.line, "-inf", "(" .. first) + min(skip, redis.call("ZCOUNT", L.line, first, first))
 end
-local v = redis.call("ZRANGE", L.line, index, index + most - 1, "WITHSCORES")
+local ends = min(index + most, L.last)
+local v = index < ends and redis.call("ZRANGE", L.line, index, ends - 1, "WITHSCORES") or {}
 local reply = { 1, now, 0, L.last, #v / 2 }
 
 local before

@@ -1,7 +1,7 @@
 -- locate.lua: where a booking stands, without changing it: check.lua makes what it answers the last promise, by which who
 -- does not come is late.
 --
--- KEYS[1+] parts      4 of each, then the turns of each when the policy has several rules, see parts.lua
+-- KEYS[1+] parts      3 of each, then the turns of each when the policy has several rules, see parts.lua
 -- ARGV[1]  count      how many parts, 1 to 16
 -- ARGV[2]  job        who waits
 -- ARGV[3+] parts      9 of each, see parts.lua

@@ -9,8 +9,9 @@ import (
 // textJoins are the only lines that join with "..": each joins text, and no
 // number gets into it but through string.format.
 var textJoins = map[string][]string{
-	"deferred.lua": {`tonumber(retry_s)) .. pool .. token .. string.sub(before, 16, 71)`, `tonumber(retry_s)) .. pool .. string.sub(before, 16)`}, // text by format
-	"due.lua":      {`prefix .. long(v[i])`},
+	"deferred.lua": {`string.char(3 + 2 * #tokens) .. score .. pool .. tokens .. what`, `token .. string.sub(before.tokens, 1, 56)`},
+	"due.lua":      {`prefix .. long(short)`},
+	"taskid.lua":   {`short .. what end`, `string.format("\3%d:", #short) .. short .. what`},
 	"setlimit.lua": {`int(version) .. " " .. limit`},
 	"sliding.lua": {
 		`redis.call("GETRANGE", L.key, turn, -1) .. redis.call("GETRANGE", L.key, HEADER, turn - 1)`,
@@ -21,7 +22,7 @@ var textJoins = map[string][]string{
 	"instant.lua": {`int(L.t) .. " " .. int(L.r)`},
 	"step.lua":    {`int(L.x) .. " " .. int(L.z)`},
 	"tally.lua":   {`L.letter .. L.token .. string.format(`, `) .. own .. string.format(`, `text .. " " .. more`},
-	"line.lua":    {`"(" .. int(ticket)`},
+	"line.lua":    {`"(" .. int(ticket)`, `"@" .. member`, `"@" .. L.me`},
 	"one.lua":     {`"s" .. token .. F.version .. "\0\0\0" .. F.now`},
 	"ring.lua":    {`"s" .. token .. F.version .. string.char(`, `header .. records`, `header .. string.sub(s, 20) .. records`, `header .. string.sub(records, run * 7 + 1)`},
 	"list.lua":    {`"(" .. first`},
@@ -30,7 +31,7 @@ var textJoins = map[string][]string{
 	"walk.lua":    {`"(" .. int(from)`},
 	"tokens.lua":  {`"(" .. int(COPY - now)`},
 	"parts.lua":   {`args[a + 5] .. ":" .. job`}, // both as they came
-	"leases.lua":  {`"(" .. int(now)`, `"(" .. int(L.now)`, `L.letter .. L.token .. text`},
+	"leases.lua":  {`"@" .. m`, `"(" .. int(now)`, `"(" .. int(L.now)`, `L.letter .. L.token .. text`},
 }
 
 // A number becomes text by string.format alone: tostring and ".." cut it to 14

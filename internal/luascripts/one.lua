@@ -24,7 +24,7 @@ local function one(F, k, token, now)
     F.W, F.version, F.now = tonumber(string.match(F.text, "^%d+", 10)), string.sub(F.text, 3, 9), seven(now)
     F.px = int(life(F.W))
   end
-  local there, s, at, from = redis.call("EXISTS", key, KEYS[k + 2], KEYS[k + 3], KEYS[k + 4]), "", now, 0
+  local there, s, at, from = redis.call("EXISTS", key, KEYS[k + 2], KEYS[k + 3]), "", now, 0
   if there > 1 then return nil end
   if there > 0 then
     s = redis.call("GETRANGE", key, 0, 26)

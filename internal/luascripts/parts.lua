@@ -1,7 +1,7 @@
 -- parts.lua: the rules that one call decides together, each on its key,
 -- narrowest first.
 --
--- Of each part a call has four keys (ledger, tokens, line, promised), the turns of
+-- Of each part a call has three keys (ledger, tokens, line), the turns of
 -- each behind them when the policy has several rules, and nine arguments:
 --
 --   kind n window_us more version  the limit, see ledger.lua
@@ -15,13 +15,13 @@
 local function read_parts(args, count, from, job, before, turns)
   local P = {}
   if not before then
-    before, turns = 0, #KEYS == 5 * count
+    before, turns = 0, #KEYS == 4 * count
   end
   for i = 1, count do
-    local k, a = before + 4 * i - 4, from + 9 * i - 9
+    local k, a = before + 3 * i - 3, from + 9 * i - 9
     local L = limit(args[a], args[a + 1], args[a + 2], args[a + 3], args[a + 4])
-    L.part, L.key, L.tokens, L.line, L.promised = i, KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4]
-    if turns then L.turns = KEYS[4 * count + before + i] end
+    L.part, L.key, L.tokens, L.line = i, KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
+    if turns then L.turns = KEYS[3 * count + before + i] end
     L.want, L.group, L.rule_closed, L.told_worth = tonumber(args[a + 5]), tonumber(args[a + 6]), tonumber(args[a + 7]), tonumber(args[a + 8])
     L.me = job ~= "" and args[a + 5] .. ":" .. job or ""
     P[i] = L

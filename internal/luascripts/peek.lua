@@ -3,7 +3,6 @@
 -- KEYS[1]  ledger     string, see ledger.lua
 -- KEYS[2]  tokens     sorted set, see tokens.lua
 -- KEYS[3]  line       sorted set, see line.lua
--- KEYS[4]  promised   sorted set, see line.lua
 -- ARGV[1]  kind       the limit's algorithm, see ledger.lua
 -- ARGV[2]  n          permits per window, >= 1
 -- ARGV[3]  window_us  length of the window, >= 1000
@@ -16,7 +15,7 @@
 --          status 1 known, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in next_us;
 --          integers, but for job, which is text
 local L = limit(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
-L.key, L.tokens, L.line, L.promised, L.me = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ""
+L.key, L.tokens, L.line, L.me = KEYS[1], KEYS[2], KEYS[3], ""
 L.want, L.rule_closed = tonumber(ARGV[6]), tonumber(ARGV[8])
 local most = tonumber(ARGV[7])
 
@@ -33,7 +32,8 @@ local none = waiting > 0 or L.closed > 0
 local from = max(now, L.closed)
 local reply = { 1, now, none and 0 or free(L, now), slot(L, from, L.ahead, L.want), known_ms, L.closed, waiting, 0 }
 
-local members = most > 0 and redis.call("ZRANGE", L.line, L.first, L.first + most - 1) or {}
+local many = min(most, waiting)
+local members = many > 0 and redis.call("ZRANGE", L.line, L.first, L.first + many - 1) or {}
 local before = 0
 for _, m in ipairs(members) do
   reply[#reply + 1] = slot(L, from, before, cost_of(m))

@@ -122,21 +122,18 @@ func (s Stands) Read() (ids []string, costs []int, ok bool) {
 	return ids, costs, rest == ""
 }
 
-// placeSchema is the first byte of what is stored. Older ones were 1 and 2.
-const placeSchema = "3"
-
-// What ends the rules' names: a deadline follows, or none.
+// What ends the rules' names: a deadline follows, or none. It also tells the schema:
+// what older ones wrote has none of these.
 const (
-	placeForEver = 0
-	placeUntil   = 1
+	placeForEver = 2
+	placeUntil   = 3
 )
 
-// Text is what is stored: the schema, the rules' names joined with "+", what ends
-// them, the deadline in microseconds if there is one, the costs, and the ids as
+// Text is what is stored: the rules' names joined with "+", what ends them, the deadline in microseconds if there is one, the costs, and the ids as
 // [appendKey] writes them. Numbers are varints.
 func (p Place) Text() string {
 	ids, costs, ok := p.Stands.Read()
-	b := []byte(placeSchema)
+	var b []byte
 	if ok {
 		b = append(b, p.Stands.Policy()...)
 	}
@@ -156,13 +153,12 @@ func (p Place) Text() string {
 
 // ReadPlace reads a place back; what another schema wrote is nobody's.
 func ReadPlace(text string) (p Place, ok bool) {
-	rest, ok := strings.CutPrefix(text, placeSchema)
-	end := strings.IndexAny(rest, "\x00\x01")
-	if !ok || end < 0 {
+	end := strings.IndexAny(text, "\x00\x01\x02\x03")
+	if end < 0 || text[end] < placeForEver {
 		return Place{}, false
 	}
-	names, r := rest[:end], placeReader{rest: rest[end+1:]}
-	if rest[end] == placeUntil {
+	names, r := text[:end], placeReader{rest: text[end+1:]}
+	if text[end] == placeUntil {
 		p.Deadline = time.UnixMicro(r.number(math.MaxInt64))
 	}
 	if names != "" {

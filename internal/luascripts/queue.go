@@ -35,7 +35,7 @@ func Defer(ctx context.Context, c redis.Scripter, k Queue, a DeferArgs) *redis.C
 	if !a.At.IsZero() {
 		at = a.At.UnixMicro()
 	}
-	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.retry, k.due, k.places, unique},
+	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.retry, k.due, unique},
 		shortID(a.ID), tokenText(a.Token), at, micros(max(0, a.Wait)), a.For, flag(a.PutOff), a.Pool[:])
 }
 
@@ -66,7 +66,7 @@ type DueReply struct {
 
 // Due runs due.lua. most is 1 to 1000.
 func Due(ctx context.Context, c redis.Scripter, k Queue, lead time.Duration, most int) (DueReply, error) {
-	r := run(ctx, c, dueScript, "due.lua", 3, []string{k.due, k.places}, k.task, micros(lead), most)
+	r := run(ctx, c, dueScript, "due.lua", 3, []string{k.due}, k.task, micros(lead), most)
 	reply := DueReply{Now: r.time(), Next: r.time()}
 	for range r.count(5) {
 		t := DueTask{At: r.time(), ID: longID(r.text()), State: r.text(), For: r.text()}
@@ -86,19 +86,21 @@ const (
 )
 
 // Wake runs wake.lua for at most 1000 tasks, the first to run first, and
-// answers what became of each. With fair set one other task goes before them.
-func Wake(ctx context.Context, c redis.Scripter, k Queue, ids []string, now time.Time, fair bool) ([]int64, error) {
+// answers what became of each. Of a task only ID and For matter; For may be empty,
+// but then nothing is cleared of a task that is gone. With fair set one other task
+// goes before them.
+func Wake(ctx context.Context, c redis.Scripter, k Queue, tasks []DueTask, now time.Time, fair bool) ([]int64, error) {
 	flag := 0
 	if fair {
 		flag = 1
 	}
-	keys := append(make([]string, 0, 5+len(ids)), k.due, k.retry, k.pending, k.places, k.scheduled)
-	args := append(make([]any, 0, 4+len(ids)), now.UnixNano(), k.task, flag, len(ids))
-	for _, id := range ids {
-		keys = append(keys, k.Task(id))
-		args = append(args, shortID(id))
+	keys := append(make([]string, 0, 4+len(tasks)), k.due, k.retry, k.pending, k.scheduled)
+	args := append(make([]any, 0, 4+2*len(tasks)), now.UnixNano(), k.task, flag, len(tasks))
+	for i := range tasks {
+		keys = append(keys, k.Task(tasks[i].ID))
+		args = append(args, shortID(tasks[i].ID), tasks[i].For)
 	}
-	return codes(run(ctx, c, wakeScript, "wake.lua", len(ids), keys, args...), len(ids))
+	return codes(run(ctx, c, wakeScript, "wake.lua", len(tasks), keys, args...), len(tasks))
 }
 
 // RetimeMax bounds how many tasks one call of retime.lua takes.
@@ -114,7 +116,7 @@ type Retiming struct {
 // Retime runs retime.lua for at most 1000 tasks and answers which moved. With
 // earlier set only what comes earlier moves, also for a task that is active.
 func Retime(ctx context.Context, c redis.Scripter, k Queue, earlier bool, tasks []Retiming) ([]int64, error) {
-	keys := append(make([]string, 0, 4+len(tasks)), k.due, k.retry, k.places, k.scheduled)
+	keys := append(make([]string, 0, 3+len(tasks)), k.due, k.retry, k.scheduled)
 	args := append(make([]any, 0, 2+3*len(tasks)), len(tasks), flag(earlier))
 	for _, t := range tasks {
 		keys = append(keys, k.Task(t.ID))
@@ -133,7 +135,7 @@ func codes(r *reply, n int) ([]int64, error) {
 
 // Forget runs forget.lua.
 func Forget(ctx context.Context, c redis.Scripter, k Queue, id string) error {
-	if err := forgetScript.Run(ctx, c, []string{k.due, k.places, k.Task(id)}, shortID(id)).Err(); err != nil {
+	if err := forgetScript.Run(ctx, c, []string{k.due, k.Task(id)}, shortID(id)).Err(); err != nil {
 		return fmt.Errorf("forget.lua: %w", err)
 	}
 	return nil

@@ -46,6 +46,25 @@ func (a *asynqQueue) put(state string, ids ...string) {
 	}
 }
 
+// tasks are named as those who have not seen their entries name them.
+func tasks(ids ...string) []DueTask {
+	out := make([]DueTask, len(ids))
+	for i, id := range ids {
+		out[i].ID = id
+	}
+	return out
+}
+
+// dueAt is the instant of a task in the index, 0 when it has none.
+func (a *asynqQueue) dueAt(id string) float64 {
+	for _, e := range []string{shortID(id), fmt.Sprintf("\x03%d:%ssms 1 key", len(id), id)} {
+		if at := a.raw.ZScore(a.Context(), a.q.due, e).Val(); at != 0 {
+			return at
+		}
+	}
+	return 0
+}
+
 func (a *asynqQueue) deferTask(id string, in time.Duration, unique string) {
 	a.Helper()
 	d := DeferArgs{ID: id, Token: rand.Uint64(), At: start.Add(in), For: "sms 1 key", Wait: in, Unique: unique, Pool: pool}
@@ -67,7 +86,7 @@ func (a *asynqQueue) place(id, state string, score, due time.Duration) {
 		a.Errorf("%s has the score %v in retry, want %v", id, got, want)
 	}
 	want = map[bool]float64{true: float64(start.Add(due).UnixMicro())}[due != 0]
-	if got := a.raw.ZScore(ctx, a.q.due, id).Val(); got != want {
+	if got := a.dueAt(id); got != want {
 		a.Errorf("%s is due at %.0f, want %.0f", id, got, want)
 	}
 	keysHaveALife(a.T, a.raw)
@@ -117,7 +136,7 @@ func TestWakeKeepsTheOrder(t *testing.T) {
 	for i, id := range ids {
 		a.deferTask(id, time.Duration(i+1)*time.Second, "")
 	}
-	got, err := Wake(t.Context(), a.rdb, a.q, ids, start, false)
+	got, err := Wake(t.Context(), a.rdb, a.q, tasks(ids...), start, false)
 	wantCodes(t, "Wake", got, err, Woken, Woken, Woken)
 	a.place("first", "pending", 0, 0)
 	if got := a.raw.HGet(t.Context(), a.q.Task("first"), "pending_since").Val(); got != fmt.Sprint(start.UnixNano()) {
@@ -128,7 +147,7 @@ func TestWakeKeepsTheOrder(t *testing.T) {
 			t.Errorf("asynq pops %q, want %q", got, want)
 		}
 	}
-	got, err = Wake(t.Context(), a.rdb, a.q, ids, start, false)
+	got, err = Wake(t.Context(), a.rdb, a.q, tasks(ids...), start, false)
 	wantCodes(t, "Wake again", got, err, NotOurs, NotOurs, NotOurs)
 }
 
@@ -154,7 +173,9 @@ func TestWakeLeavesOthersAlone(t *testing.T) {
 	for _, id := range []string{"running", "failed", "done", "dead"} {
 		untouched[id] = fmt.Sprint(a.raw.HGetAll(ctx, a.q.Task(id)).Val())
 	}
-	got, err := Wake(ctx, a.rdb, a.q, []string{"running", "failed", "done", "dead", "gone", "never", "ours"}, start, false)
+	woken := tasks("running", "failed", "done", "dead", "gone", "never", "ours")
+	woken[4].For = "sms 1 key" // its hash is not there to tell
+	got, err := Wake(ctx, a.rdb, a.q, woken, start, false)
 	wantCodes(t, "Wake", got, err, StillActive, NotOurs, NotOurs, NotOurs, Gone, Gone, Woken)
 	for id, want := range untouched {
 		if got := fmt.Sprint(a.raw.HGetAll(ctx, a.q.Task(id)).Val()); got != want {
@@ -266,7 +287,7 @@ func TestRetime(t *testing.T) {
 	if got := a.raw.ZScore(ctx, a.q.retry, "failed").Val(); got != 7 {
 		t.Errorf("the back-off of another is %v, want 7", got)
 	}
-	got, err = Wake(ctx, a.rdb, a.q, []string{"a", "failed"}, start, false) // hw's score moved along
+	got, err = Wake(ctx, a.rdb, a.q, tasks("a", "failed"), start, false) // hw's score moved along
 	wantCodes(t, "Wake", got, err, Woken, NotOurs)
 	// Long past, also when its index is new: it stays, and has a life.
 	a.raw.Del(ctx, a.q.due)
@@ -361,14 +382,14 @@ func TestDeferTwice(t *testing.T) {
 	t.Parallel()
 	a := newQueue(t)
 	a.put("active", "a")
-	args := DeferArgs{ID: "a", Token: 0x0123456789abcdef, At: start.Add(minute), Wait: minute, For: "x"}
+	args := DeferArgs{ID: "a", Token: 0x0123456789abcdef, At: start.Add(minute), Wait: minute, For: "sms 1 key"}
 	for range 2 {
 		if err := Defer(t.Context(), a.rdb, a.q, args).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	a.place("a", "retry", minute+safetyNet, minute)
-	got, err := Wake(t.Context(), a.rdb, a.q, []string{"a"}, start, false)
+	got, err := Wake(t.Context(), a.rdb, a.q, tasks("a"), start, false)
 	wantCodes(t, "Wake", got, err, Woken)
 	a.raw.LMove(t.Context(), a.q.pending, a.q.active, "RIGHT", "LEFT")
 	a.raw.HSet(t.Context(), a.q.Task("a"), "state", "active")
@@ -378,7 +399,7 @@ func TestDeferTwice(t *testing.T) {
 	a.place("a", "active", 0, 0)
 	// Nor is the copy taken for new when another deferral came in between.
 	a.deferTask("a", minute, "")
-	got, err = Wake(t.Context(), a.rdb, a.q, []string{"a"}, start, false)
+	got, err = Wake(t.Context(), a.rdb, a.q, tasks("a"), start, false)
 	wantCodes(t, "Wake", got, err, Woken)
 	a.raw.LMove(t.Context(), a.q.pending, a.q.active, "RIGHT", "LEFT")
 	a.raw.HSet(t.Context(), a.q.Task("a"), "state", "active")
@@ -409,12 +430,12 @@ func TestWakeKeepsOrder(t *testing.T) {
 		for i := range codes {
 			codes[i] = Woken
 		}
-		got, err := Wake(t.Context(), a.rdb, a.q, ids, start, fair)
+		got, err := Wake(t.Context(), a.rdb, a.q, tasks(ids...), start, fair)
 		wantCodes(t, "Wake", got, err, codes...)
 		pending := a.raw.LRange(t.Context(), a.q.pending, 0, -1).Val()
 		slices.Reverse(pending)
 		if !slices.Equal(pending, want) {
-			t.Errorf("to run after Wake(%v) = %v, want %v", ids, pending, want)
+			t.Errorf("to run after Wake(%v) = %v, want %v", tasks(ids...), pending, want)
 		}
 	}
 	wake(false, []string{"a"}, "a", "x", "y", "z")

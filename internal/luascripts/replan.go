@@ -22,7 +22,7 @@ func Walk(ctx context.Context, c redis.Scripter, k Queue, from time.Time, skip, 
 	if !from.IsZero() {
 		first = from.UnixMicro()
 	}
-	r := run(ctx, c, walkScript, "walk.lua", 3, []string{k.due, k.places}, first, skip, most)
+	r := run(ctx, c, walkScript, "walk.lua", 3, []string{k.due}, first, skip, most)
 	reply := WalkReply{Now: r.time(), Last: r.time()}
 	for range r.count(3) {
 		reply.Tasks = append(reply.Tasks, DueTask{At: r.time(), ID: longID(r.text()), For: r.text()})

@@ -33,7 +33,7 @@ func readers(c redis.Scripter) map[string]error {
 	_, release := Release(ctx, c, one(k, n, 1)[0], 1)
 	_, settle := Settle(ctx, c, SettleArgs{Parts: one(k, n, 1)})
 	_, due := Due(ctx, c, q, time.Second, 10)
-	_, wake := Wake(ctx, c, q, []string{"a", "b"}, time.Now(), false)
+	_, wake := Wake(ctx, c, q, tasks("a", "b"), time.Now(), false)
 	_, retime := Retime(ctx, c, q, true, make([]Retiming, 2))
 	_, rules := Rules(ctx, c, "hw", time.Second, []string{"a"})
 	return map[string]error{

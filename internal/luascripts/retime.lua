@@ -2,41 +2,40 @@
 --
 -- KEYS[1]  due        sorted set of tasks, see taskid.lua, score = instant in microseconds; expires an hour after the last
 -- KEYS[2]  retry      asynq's sorted set of tasks to try again, score in whole seconds
--- KEYS[3]  places     hash, task -> what it waits for; lives as long as due
--- KEYS[4]  scheduled  asynq's sorted set of tasks that start later, score in whole seconds
--- KEYS[5+] tasks      asynq's hash of each task, ARGV[1] of them
+-- KEYS[3]  scheduled  asynq's sorted set of tasks that start later, score in whole seconds
+-- KEYS[4+] tasks      asynq's hash of each task, ARGV[1] of them
 -- ARGV[1]  count      how many tasks, 1 to 1000
 -- ARGV[2]  earlier    1: only if it is earlier than what is there, and for a task that is still active too
 -- ARGV[3+] per task   task, at_us, any: 1 when every pool wakes it, 0 when the one that comes first stays so
 -- returns  count integers: 1 moved, 0 left alone
-local due, places = KEYS[1], KEYS[3]
-local waits = { retry = KEYS[2], scheduled = KEYS[4] } -- by state
+local due, waits = KEYS[1], { retry = KEYS[2], scheduled = KEYS[3] } -- by state
 local count, earlier = tonumber(ARGV[1]), ARGV[2] == "1"
 
 local now = clock()
 local reply = {}
 for i = 1, count do
-  local task, short, at, any = KEYS[4 + i], ARGV[3 * i], tonumber(ARGV[3 * i + 1]), ARGV[3 * i + 2] == "1"
+  local task, short, at, any = KEYS[3 + i], ARGV[3 * i], tonumber(ARGV[3 * i + 1]), ARGV[3 * i + 2] == "1"
   local h = redis.call("HMGET", task, "state", "unique_key", "hw")
-  local id, ours = long(short), scored(h[3])
-  local old = tonumber(redis.call("ZSCORE", due, short) or "")
+  local id, d = long(short), deferred(h[3])
+  local known = entry(short, d.what)
+  local old = tonumber(redis.call("ZSCORE", due, known) or "")
+  local score = waits[h[1]] and tonumber(redis.call("ZSCORE", waits[h[1]], id) or "")
   reply[i] = 0
   if earlier and old and old <= at then
     -- it knows already
-  elseif waits[h[1]] and ours and redis.call("HEXISTS", places, short) == 1 and tonumber(redis.call("ZSCORE", waits[h[1]], id) or "") == ours then
-    redis.call("ZREM", due, short) -- first a write that needs no memory: a full Redis lets the others pass
+  elseif ours(d, score) then
+    redis.call("ZREM", due, known) -- first a write that needs no memory: a full Redis lets the others pass
     redis.call("ZADD", waits[h[1]], second_net(at), id)
-    redis.call("ZADD", due, int(at), short)
-    redis.call("HSET", task, "hw", moved_to(second_net(at), any and ANY or string.sub(h[3], 12, 15), h[3]))
+    redis.call("ZADD", due, int(at), known)
+    redis.call("HSET", task, "hw", moved_to(second_net(at), any and ANY or d.pool, d))
     live(due, max(0, at - now) + 3600000000)
-    live(places, max(0, at - now) + 3600000000)
-    local more = tonumber(second_net(at)) - ours
+    local more = tonumber(second_net(at)) - score
     if more > 0 and h[2] and redis.call("GET", h[2]) == id then -- unique while it waits; the lock carries the queue's tag
       redis.call("PEXPIRE", h[2], int(max(0, redis.call("PTTL", h[2])) + more * 1000))
     end
     reply[i] = 1
   elseif earlier and h[1] == "active" then -- not deferred yet: defer.lua will find it
-    redis.call("ZADD", due, int(at), short)
+    redis.call("ZADD", due, int(at), known)
     live(due, max(0, at - now) + 3600000000)
     reply[i] = 1
   end

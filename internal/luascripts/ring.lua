@@ -13,7 +13,7 @@ local function ring(F, k, i, last, now, replies)
     F.W, F.n, F.want, F.longest, F.version = tonumber(W), tonumber(n), tonumber(want), tonumber(longest), string.sub(F.text, 3, 9)
     F.reach = now + (F.mode == 0 and 0 or tonumber(inline))
   end
-  if redis.call("EXISTS", KEYS[k + 3], KEYS[k + 4]) > 0 then return i end
+  if redis.call("EXISTS", KEYS[k + 3]) > 0 then return i end
   local n, W, want, first = F.n, F.W, F.want, i
   local s = redis.call("GETRANGE", key, 0, 399) -- all of a ring that is small
   local count, head, newest, holder = 0, -1, 0, nil

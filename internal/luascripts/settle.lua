@@ -1,6 +1,6 @@
 -- settle.lua: a grant turns out to have cost more, or less.
 --
--- KEYS[1+] parts      4 of each, then the turns of each when the policy has several rules, see parts.lua; the cost of each is the difference:
+-- KEYS[1+] parts      3 of each, then the turns of each when the policy has several rules, see parts.lua; the cost of each is the difference:
 --                     above 0 what is paid more, below 0 what comes back, 0 for nothing
 -- ARGV[1]  count      how many parts, 1 to 16
 -- ARGV[2]  token      8 bytes, the grant

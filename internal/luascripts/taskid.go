@@ -9,6 +9,7 @@ import (
 const (
 	idEscaped = "\x01" // its text follows
 	idUUID    = "\x02" // its 16 bytes follow
+	idEntry   = "\x03" // what begins so is no id, see taskid.lua
 )
 
 // shortID is a task's id as our keys hold it, see taskid.lua: asynq draws UUIDs,
@@ -17,7 +18,7 @@ func shortID(id string) string {
 	if raw, ok := UUIDBytes(id); ok {
 		return idUUID + raw
 	}
-	if strings.HasPrefix(id, idEscaped) || strings.HasPrefix(id, idUUID) {
+	if strings.HasPrefix(id, idEscaped) || strings.HasPrefix(id, idUUID) || strings.HasPrefix(id, idEntry) {
 		return idEscaped + id
 	}
 	return id

@@ -1,6 +1,9 @@
 -- taskid.lua: how a task's id is written in our keys: a UUID, as asynq draws them,
 -- as "\2" and its 16 bytes, any other as its text, after "\1" where it begins as one
--- of these two would. Go writes them, see taskid.go.
+-- of these would, or as an entry. Go writes them, see taskid.go.
+--
+-- An entry of due is an id with what the task waits for behind it, and when that is not
+-- a UUID "\3", its length and ":" before it; the id alone when that is not known.
 
 local UUID = "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x"
 
@@ -9,4 +12,22 @@ local function long(short)
   local first = string.byte(short, 1)
   if first == 2 and #short == 17 then return string.format(UUID, string.byte(short, 2, 17)) end
   return first == 1 and string.sub(short, 2) or short
+end
+
+-- entry names a task in due
+local function entry(short, what)
+  if what == "" or (string.byte(short, 1) == 2 and #short == 17) then return short .. what end
+  return string.format("\3%d:", #short) .. short .. what
+end
+
+-- parted is a task, and what it waits for, of an entry
+local function parted(e)
+  local first, from, ends = string.byte(e, 1), 1, #e
+  if first == 2 then
+    ends = 17
+  elseif first == 3 then
+    from = (string.find(e, ":", 1, true) or 0) + 1
+    ends = from - 1 + (tonumber(string.sub(e, 2, from - 2)) or #e)
+  end
+  return string.sub(e, from, ends), string.sub(e, ends + 1)
 end

@@ -51,9 +51,9 @@ func TestTaskIDs(t *testing.T) {
 	if got := a.raw.ZScore(t.Context(), a.q.retry, uuid).Val(); int64(got) != start.Add(minute+safetyNet).Unix() {
 		t.Errorf("asynq's score is %v, want a minute and %v", got, safetyNet)
 	}
-	codes, err := Wake(t.Context(), a.rdb, a.q, ids, start, false)
+	codes, err := Wake(t.Context(), a.rdb, a.q, tasks(ids...), start, false)
 	wantCodes(t, "Wake", codes, err, slices.Repeat([]int64{Woken}, len(ids))...)
-	if n := a.raw.Exists(t.Context(), a.q.due, a.q.places).Val(); n != 0 {
+	if n := a.raw.Exists(t.Context(), a.q.due).Val(); n != 0 {
 		t.Errorf("%d of our keys are left, want none", n)
 	}
 	pending := a.raw.LRange(t.Context(), a.q.pending, 0, -1).Val()

@@ -5,17 +5,16 @@
 -- KEYS[1]  due        sorted set of tasks, see taskid.lua, score = instant in microseconds
 -- KEYS[2]  retry      asynq's sorted set of tasks to try again
 -- KEYS[3]  pending    asynq's list of tasks to run; asynq pops its right end
--- KEYS[4]  places     hash, task -> what it waits for
--- KEYS[5]  scheduled  asynq's sorted set of tasks that start later: where those are that were booked when they were enqueued
--- KEYS[6+] tasks      asynq's hash of each task, ARGV[4] of them
+-- KEYS[4]  scheduled  asynq's sorted set of tasks that start later: where those are that were booked when they were enqueued
+-- KEYS[5+] tasks      asynq's hash of each task, ARGV[4] of them
 -- ARGV[1]  now_ns     pending since, as asynq writes it; also the mark of a woken task
 -- ARGV[2]  task       prefix of asynq's task hashes of this queue, which carry the same tag
 -- ARGV[3]  fair       1: one other task goes before these
 -- ARGV[4]  count      how many tasks, 1 to 1000
--- ARGV[5+] tasks      the first to run first, see taskid.lua
+-- ARGV[5+] per task   the first to run first: its id, see taskid.lua, and what it waits for, empty when that is not known
 -- returns  count integers: 1 woken, 2 still active (ask again), 3 gone, 4 not ours any more, 5 not yet: 100 wait in front
-local due, pending, places = KEYS[1], KEYS[3], KEYS[4]
-local waits = { retry = KEYS[2], scheduled = KEYS[5] } -- by state
+local due, pending = KEYS[1], KEYS[3]
+local waits = { retry = KEYS[2], scheduled = KEYS[4] } -- by state
 local now_ns, prefix, fair, count = ARGV[1], ARGV[2], ARGV[3] == "1", tonumber(ARGV[4])
 
 -- a task that was woken, and only that, has been pending since its mark
@@ -43,7 +42,7 @@ local ahead = #front - first + 1
 
 local reply, aside = {}, 0
 for i = count, 1, -1 do
-  local task, short = KEYS[5 + i], ARGV[4 + i]
+  local task, short, what = KEYS[4 + i], ARGV[3 + 2 * i], ARGV[4 + 2 * i]
   local h = redis.call("HMGET", task, "state", "hw")
   local state = h[1]
   if state == "active" then
@@ -51,19 +50,22 @@ for i = count, 1, -1 do
   elseif full and waits[state] then
     reply[i] = 5
   else
-    local id = long(short)
-    redis.call("ZREM", due, short)
-    local ours = redis.call("HDEL", places, short) == 1 and scored(h[2])
+    local id, d = long(short), deferred(h[2])
+    redis.call("ZREM", due, entry(short, what))
+    if what == "" and d.what ~= "" then
+      what = d.what
+      redis.call("ZREM", due, entry(short, what))
+    end
     reply[i] = state and 4 or 3
     -- another score than ours is a user's own back-off, or later start: it is not ours to end
-    if waits[state] and ours and tonumber(redis.call("ZSCORE", waits[state], id) or "") == ours then
+    if waits[state] and what == d.what and ours(d, tonumber(redis.call("ZSCORE", waits[state], id) or "")) then
       redis.call("ZREM", waits[state], id)
       while aside < ahead do
         redis.call("RPOP", pending)
         aside = aside + 1
       end
       redis.call("RPUSH", pending, id)
-      redis.call("HSET", task, "state", "pending", "pending_since", now_ns, "hw_woken", now_ns)
+      redis.call("HSET", task, "state", "pending", "pending_since", now_ns, "hw_woken", now_ns, "hw", woken_as(d))
       reply[i] = 1
     end
   end

@@ -2,13 +2,12 @@
 -- instants, and what each task waits for.
 --
 -- KEYS[1]  due        sorted set of tasks, see taskid.lua, score = instant in microseconds
--- KEYS[2]  places     hash, task -> what it waits for
 -- ARGV[1]  from_us    first instant to list
 -- ARGV[2]  skip       how many of that very instant were seen and left there
 -- ARGV[3]  most       how many to list, 1 to 1000
 -- returns  {now_us, last_us, listed, then per task: at_us, task, for}; last_us is the last instant of all, 0 when
 --          there is none; integers, but for task and for, which are text
-local due, places = KEYS[1], KEYS[2]
+local due = KEYS[1]
 local from, skip, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local now = clock()
@@ -18,7 +17,6 @@ local last = redis.call("ZRANGE", due, -1, -1, "WITHSCORES")
 local reply = { now, tonumber(last[2] or "0"), #v / 2 }
 for i = 1, #v, 2 do
   reply[#reply + 1] = tonumber(v[i + 1])
-  reply[#reply + 1] = v[i]
-  reply[#reply + 1] = redis.call("HGET", places, v[i]) or ""
+  reply[#reply + 1], reply[#reply + 2] = parted(v[i])
 end
 return reply

@@ -39,7 +39,7 @@ func (c *call) close(shut *part, us int64) int64 {
 	until := max(before, c.now+us)
 	promised.add(closed, until)
 	shut.line.mark(closedSince, since)
-	promised.live(c.now, until-c.now+1_000_000+c.extra)
+	shut.line.live(c.now, until-c.now+1_000_000+c.extra)
 	for i := range c.parts {
 		c.parts[i].find()
 	}

@@ -30,10 +30,26 @@ const (
 
 // line is who waits, by tickets: that of the one before plus room for each permit
 // of its cost. Who comes too late is parked, keeps its ticket and holds up nobody. A member is
-// the text "cost:job".
+// the text "cost:job". Tickets and promises are forgotten together.
 type line struct {
 	set
 	promised set // the instants told last, also to those who keep a turn
+}
+
+// live never shortens what the line has.
+func (q *line) live(now, us int64) {
+	until := max(q.expires, q.promised.expires, expiry(now, us))
+	for _, s := range []*set{&q.set, &q.promised} {
+		if s.len() > 0 {
+			s.expires = until
+		}
+	}
+}
+
+func (q *line) expire(ms int64) {
+	if ms > max(q.expires, q.promised.expires) {
+		*q = line{}
+	}
 }
 
 func member(m luascripts.Member) string {
@@ -150,5 +166,4 @@ func (q *line) park(v view) {
 // keep makes the line outlive a promise by the time that somebody stays parked.
 func (q *line) keep(at, now, extra int64) {
 	q.live(now, at-now+late+extra)
-	q.promised.live(now, at-now+late+extra)
 }

@@ -26,7 +26,6 @@ func (k *key) expire(now int64) {
 		k.tokens = tokens{}
 	}
 	k.line.expire(ms)
-	k.line.promised.expire(ms)
 	k.opening.expire(ms)
 	for _, turns := range k.policies {
 		turns.expire(ms)

@@ -1,0 +1,153 @@
+package luascripts
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// field is what we keep in asynq's hash of a task.
+func (a *asynqQueue) field(id string) string {
+	return a.raw.HGet(a.Context(), a.q.Task(id), "hw").Val()
+}
+
+// What a task waits for is replaced, and dropped when it is woken: only the tokens of
+// the last eight deferrals stay.
+func TestFieldDoesNotGrow(t *testing.T) {
+	t.Parallel()
+	a := newQueue(t)
+	a.put("active", uuid)
+	for n := 1; n <= 12; n++ {
+		a.deferTask(uuid, time.Duration(n)*time.Second, "")
+		if got, want := len(a.field(uuid)), 9+8*min(n, 8)+len("sms 1 key"); got != want {
+			t.Fatalf("after %d deferrals the field has %d bytes, want %d", n, got, want)
+		}
+		got, err := Wake(t.Context(), a.rdb, a.q, tasks(uuid), start, false)
+		wantCodes(t, "Wake", got, err, Woken)
+		if got, want := len(a.field(uuid)), 9+8*min(n, 8); got != want {
+			t.Fatalf("when it was woken it has %d bytes, want %d", got, want)
+		}
+		a.raw.LRem(t.Context(), a.q.pending, 0, uuid)
+		a.put("active", uuid)
+	}
+	if n := a.raw.Exists(t.Context(), a.q.due).Val(); n != 0 {
+		t.Error("the index is left, want none")
+	}
+}
+
+// A task whose handler is running has no score of ours any more: its own back-off may
+// end in the very second that was ours.
+func TestForgetDropsTheScore(t *testing.T) {
+	t.Parallel()
+	a := newQueue(t)
+	a.put("active", "a")
+	a.deferTask("a", minute, "")
+	a.raw.ZRem(t.Context(), a.q.retry, "a") // an operator runs it
+	a.put("active", "a")
+	if err := Forget(t.Context(), a.rdb, a.q, "a"); err != nil {
+		t.Fatal(err)
+	}
+	a.place("a", "active", 0, 0)
+	a.raw.HSet(t.Context(), a.q.Task("a"), "state", "retry")
+	a.raw.ZAdd(t.Context(), a.q.retry, redis.Z{Score: float64(start.Add(minute + safetyNet).Unix()), Member: "a"})
+	codes, err := Retime(t.Context(), a.rdb, a.q, false, []Retiming{{ID: "a", At: start}})
+	wantCodes(t, "Retime", codes, err, 0)
+	codes, err = Wake(t.Context(), a.rdb, a.q, tasks("a"), start, false)
+	wantCodes(t, "Wake", codes, err, NotOurs)
+}
+
+// A score that is no whole second, or that is ours but for what 4 bytes don't hold, is not ours.
+func TestScoresOfOthers(t *testing.T) {
+	t.Parallel()
+	a := newQueue(t)
+	ours := float64(start.Add(minute + safetyNet).Unix())
+	for name, score := range map[string]string{"half": fmt.Sprintf("%.1f", ours+0.5), "next": fmt.Sprintf("%.0f", ours+1), "far": "+inf", "past": "-inf", "zero": "0"} {
+		a.put("active", name)
+		a.deferTask(name, minute, "")
+		if err := a.raw.Do(t.Context(), "ZADD", a.q.retry, score, name).Err(); err != nil {
+			t.Fatal(err)
+		}
+		codes, err := Wake(t.Context(), a.rdb, a.q, tasks(name), start, false)
+		wantCodes(t, "Wake of "+name, codes, err, NotOurs)
+	}
+}
+
+// What a version before this deferred has its place elsewhere: it is woken without a
+// look at it, and what it was told before is not done again.
+func TestOlderField(t *testing.T) {
+	t.Parallel()
+	a := newQueue(t)
+	ctx := t.Context()
+	for _, id := range []string{uuid, "a"} {
+		score := start.Add(minute + safetyNet).Unix()
+		a.raw.HSet(ctx, a.q.Task(id), "msg", "m", "state", "retry", "hw", fmt.Sprintf("\x02%010d", score)+string(pool[:])+tokenText(77))
+		a.raw.ZAdd(ctx, a.q.retry, redis.Z{Score: float64(score), Member: id})
+		a.raw.ZAdd(ctx, a.q.due, redis.Z{Score: float64(start.Add(minute).UnixMicro()), Member: shortID(id)})
+	}
+	a.raw.Expire(ctx, a.q.due, time.Hour)
+	due, err := Due(ctx, a.rdb, a.q, 2*minute, 10)
+	if err != nil || len(due.Tasks) != 2 || due.Tasks[0].For != "" || due.Tasks[0].Pool != pool || due.Tasks[0].State != "retry" {
+		t.Fatalf("Due = %+v, %v, want both, for nothing that is known, of the pool", due, err)
+	}
+	if f, err := Find(ctx, a.rdb, a.q, uuid); err != nil || !f.Ours || !f.At.Equal(start.Add(minute)) {
+		t.Errorf("Find = %+v, %v, want it ours", f, err)
+	}
+	codes, err := Retime(ctx, a.rdb, a.q, true, []Retiming{{ID: uuid, At: start.Add(time.Second)}})
+	wantCodes(t, "Retime", codes, err, 1)
+	a.place(uuid, "retry", time.Second+safetyNet, time.Second)
+	codes, err = Wake(ctx, a.rdb, a.q, due.Tasks, start, false)
+	wantCodes(t, "Wake", codes, err, Woken, Woken)
+	a.put("active", uuid)
+	if err := Defer(ctx, a.rdb, a.q, DeferArgs{ID: uuid, Token: 77, At: start, For: "x"}).Err(); err != nil {
+		t.Errorf("a copy of an older deferral = %v, want OK", err)
+	}
+	a.place(uuid, "active", 0, 0)
+}
+
+// What a task waits for is told also when somebody deleted it, and its entry can be
+// cleared. One of the same id that came since is not woken by it.
+func TestEntriesOfDeletedTasks(t *testing.T) {
+	t.Parallel()
+	a := newQueue(t)
+	ctx := t.Context()
+	for _, id := range []string{uuid, "a", "\x03a", "2:a"} {
+		a.put("active", id)
+		a.deferTask(id, time.Second, "")
+		a.raw.Del(ctx, a.q.Task(id))
+		a.raw.ZRem(ctx, a.q.retry, id)
+		due, err := Due(ctx, a.rdb, a.q, 2*time.Second, 10)
+		if err != nil || len(due.Tasks) != 1 || due.Tasks[0].ID != id || due.Tasks[0].State != "" || due.Tasks[0].For != "sms 1 key" {
+			t.Fatalf("Due = %+v, %v, want %q, gone, with its place", due, err, id)
+		}
+		a.put("active", id)
+		again := DeferArgs{ID: id, Token: 1, At: start.Add(minute), Wait: minute, For: "sms 1 other", Pool: pool}
+		if err := Defer(ctx, a.rdb, a.q, again).Err(); err != nil {
+			t.Fatal(err)
+		}
+		codes, err := Wake(ctx, a.rdb, a.q, due.Tasks, start, false)
+		wantCodes(t, "Wake of one that is gone", codes, err, NotOurs)
+		due, err = Due(ctx, a.rdb, a.q, 2*minute, 10)
+		if err != nil || len(due.Tasks) != 1 || due.Tasks[0].For != "sms 1 other" || due.Tasks[0].State != "retry" {
+			t.Fatalf("Due = %+v, %v, want the other one of that id alone", due, err)
+		}
+		codes, err = Wake(ctx, a.rdb, a.q, due.Tasks, start, false)
+		wantCodes(t, "Wake", codes, err, Woken)
+	}
+}
+
+// A phone that waits for one rule is told in so few bytes that Redis keeps the entry in
+// the piece of memory that the id alone would need, and the field in that of a token.
+func TestAPlaceIsShort(t *testing.T) {
+	t.Parallel()
+	const most = 30 // and 2 of Redis make a piece of 32
+	text := Place{Stands: StandsAt("sms", []int{1}, []string{"+4917010000000"})}.Text()
+	if n := len(shortID(uuid) + text); n > most || strings.Contains(text, "491") {
+		t.Errorf("an entry takes %d bytes, want %d at most", n, most)
+	}
+	if n := 1 + 4 + 4 + 8 + len(text); n > most {
+		t.Errorf("the field takes %d bytes, want %d at most", n, most)
+	}
+}
