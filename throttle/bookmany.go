@@ -24,8 +24,9 @@ type Booking struct {
 
 // BookMany books for many jobs as [Policy.Book] does for one, in their order, and
 // answers in that order; each fails alone. All that are in Redis, which must be rdb,
-// go up to 64 to a script call; on Redis Cluster, in shadow mode, and where
-// [Config.WhenAway] decides without Redis, one by one.
+// go up to 64 to a script call, on Redis Cluster to a pipeline for each node; one by
+// one go those of a policy whose keys are in several slots of a Cluster, in shadow
+// mode, and where [Config.WhenAway] decides without Redis.
 func BookMany(ctx context.Context, rdb redis.UniversalClient, wishes []Wish) []Booking {
 	out := make([]Booking, len(wishes))
 	if len(wishes) == 1 { // with those of other goroutines, if there are any
@@ -75,8 +76,7 @@ func newCompanion(ctx context.Context, w Wish, out *Booking) *companion {
 	c := &companion{Wish: w, out: out}
 	p := w.Policy
 	c.Token, c.worth, c.made = NewToken(), nil, fromStore
-	there, ok := p.store.store.(redisStore)
-	if !ok || there.merger.sharded.Load() || p.cfg.Shadow || p.away.policy != FailClosed {
+	if !p.joins() {
 		return c
 	}
 	if checkJob(w.Job) != nil || p.check(&c.Request) != nil {
@@ -89,13 +89,29 @@ func newCompanion(ctx context.Context, w Wish, out *Booking) *companion {
 	if _, err := p.fits(in, &c.Request); err != nil {
 		return c
 	}
-	c.joins, c.in = true, in
+	c.in = in
 	p.call(&c.call, in, luascripts.Book, &c.Request)
+	_, sharded := p.store.store.(clusterStore)
+	c.joins = !sharded || len(slots(c.call.Parts)) == 1
 	return c
 }
 
-// bookTogether asks for a crowd in one script call. When only the answer was lost it
-// asks once more: who is in the line by then keeps the place.
+// joins says whether what the policy asks may be asked together with others.
+func (p *Policy) joins() bool {
+	if p.cfg.Shadow || p.away.policy != FailClosed {
+		return false
+	}
+	switch at := p.store.store.(type) {
+	case redisStore:
+		return !at.merger.scattered.Load()
+	case clusterStore:
+		return at.merger.cluster != nil
+	}
+	return false
+}
+
+// bookTogether asks for a crowd at once. When only the answer was lost that is done
+// once more: who is in the line by then keeps the place.
 func bookTogether(ctx context.Context, rdb redis.UniversalClient, crowd []*companion) {
 	if len(crowd) == 0 {
 		return
@@ -108,19 +124,10 @@ func bookTogether(ctx context.Context, rdb redis.UniversalClient, crowd []*compa
 		c.when.began = time.Now()
 		calls[i] = &c.call
 	}
-	err := luascripts.AcquireMany(ctx, rdb, calls)
-	if err != nil && ctx.Err() == nil && worthRepeating(err) {
-		err = luascripts.AcquireMany(ctx, rdb, calls)
-	}
-	if redis.HasErrorPrefix(err, "CROSSSLOT") { // a Cluster that its client does not show
-		err = luascripts.ErrAskAlone
-	}
+	_ = askMany(ctx, rdb, calls) // each has its own error
 	ended := time.Now()
 	for _, c := range crowd {
 		c.when.ended = ended
-		if err != nil {
-			c.call.Err = err
-		}
 	}
 }
 

@@ -48,18 +48,23 @@ func slots(parts []luascripts.Part) []slotParts {
 
 func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 	a := c.AcquireArgs
-	out := luascripts.AcquireReply{Worth: make([]int64, len(a.Parts)), Free: make([]int, len(a.Parts))}
 	all := slots(a.Parts)
+	if len(all) == 1 {
+		return s.redisStore.acquire(ctx, c)
+	}
+	out := luascripts.AcquireReply{Worth: make([]int64, len(a.Parts)), Free: make([]int, len(a.Parts))}
 	var earliest time.Time // of the grants
 	var err error
 	for n, at := range all {
 		call := luascripts.Call{AcquireArgs: a}
-		call.Parts = a.Parts[at.from:at.to]
+		call.Parts, call.Mode = a.Parts[at.from:at.to], modeAt(a.Mode, a.Parts[at.to:])
 		if n > 0 {
 			call.Inline = min(a.Inline, max(0, earliest.Add(slack(a.Parts[:at.from])).Sub(out.Now)))
 		}
-		err = s.redisStore.acquire(ctx, &call)
-		r := call.AcquireReply
+		var r luascripts.AcquireReply
+		if err = s.redisStore.acquire(ctx, &call); err == nil { // after an error others may write to it still
+			r = call.AcquireReply
+		}
 		for _, given := range all[:granted(n, r.Status, err)] {
 			back := a
 			if err != nil {
@@ -82,6 +87,18 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 	c.AcquireReply = out
 	return err
 }
+
+// modeAt is how a slot is asked. Who books is to stand in the line of the widest rate
+// when nothing holds it up: the slots before that one are asked as for a grant, which is
+// given back, and those behind it, of leases alone, when its turn comes.
+func modeAt(mode luascripts.Mode, wider []luascripts.Part) luascripts.Mode {
+	if mode == luascripts.Book && slices.ContainsFunc(wider, isRate) {
+		return luascripts.Grant
+	}
+	return mode
+}
+
+func isRate(p luascripts.Part) bool { return p.Kind != luascripts.Leases }
 
 // granted is how many of the slots have something to give back, when the slot n
 // answered so. One whose answer is lost may have. Who asks again in a moment, by the

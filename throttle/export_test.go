@@ -1,11 +1,28 @@
 package throttle
 
-import "github.com/redis/go-redis/v9"
+import (
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
 
 // Gathered is how many acquires of a client wait for others to come back.
 func Gathered(rdb redis.UniversalClient) int {
 	m := mergerOf(rdb, false)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.waiting)
+	n := m.sole.gathered()
+	m.nodes.Range(func(_, l any) bool {
+		n += l.(*lane).gathered()
+		return true
+	})
+	return n
 }
+
+func (l *lane) gathered() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting)
+}
+
+// Patient lets the acquires of a client wait for others as long as those take. A
+// limiter is on it already, and asks for nothing yet.
+func Patient(rdb redis.UniversalClient) { mergerOf(rdb, false).patience = time.Hour }

@@ -3,10 +3,10 @@ package throttle
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"reflect"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,19 +17,14 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-const (
-	// flightsMax is how many calls are under way before others gather: one that
-	// Redis works on, and one on the way, so that neither waits for the other.
-	flightsMax = 2
-	// flightTime bounds a call for several: no caller's deadline does.
-	flightTime = 10 * time.Second
-)
-
 // merger makes one script call of acquires that come while others of the same
-// client are under way. A call that comes alone is sent at once, as it is. What
-// came meanwhile is sent together in the order of arrival, as much as is one
-// script's work. On Redis Cluster, where a script sees the keys of one slot, each
-// call goes by itself.
+// client are under way to the same server. A call that comes alone is sent at once, as
+// it is. What came meanwhile is sent together in the order of arrival, as much as is
+// one script's work: when one of those under way comes back, and where that takes
+// longer than a millisecond, after that.
+// On Redis Cluster, where a script sees the keys of one slot, that is one script for
+// each slot in one pipeline for each node: a node that is silent holds up its own keys
+// only.
 //
 // Each call is answered alone: one that failed among others is sent again by itself.
 // When their answer was lost they are sent again together, once; the tokens are the
@@ -37,55 +32,53 @@ const (
 // others. A caller whose context ends does not wait either; if its call was sent, the
 // caller takes it back as it does any lost one.
 type merger struct {
-	rdb     redis.UniversalClient
-	sharded atomic.Bool
+	rdb       redis.UniversalClient
+	patience  time.Duration
+	scattered atomic.Bool // the keys are on servers that we don't know: each call goes by itself
 
-	mu      sync.Mutex
-	flights int
-	waiting []passenger
+	sole    lane                 // of the one server that has all keys
+	cluster *redis.ClusterClient // nil where there is such a server
+	nodes   sync.Map             // *lane of each node, by address
 }
 
-// passenger is a call that is sent with others.
-type passenger struct {
-	*luascripts.Call
-	landed chan struct{} // closed when there is an answer; then the caller may use the call for another
-}
-
-// weightOf is how much of one script's work a call is: 1 for a rule and a permit.
-func weightOf(a *luascripts.AcquireArgs) int {
-	w := len(a.Parts)
-	for i := range a.Parts {
-		w += a.Parts[i].Cost / 128
-	}
-	return w
+func newMerger(rdb redis.UniversalClient, scattered bool) *merger {
+	m := &merger{rdb: rdb, patience: patienceDefault}
+	m.sole.of = m
+	// one that a program has put something in front of is asked as it asks to be
+	m.cluster, _ = rdb.(*redis.ClusterClient)
+	m.scattered.Store(scattered && m.cluster == nil)
+	return m
 }
 
 // acquire answers c. After an error the call may be under way still: c is not to be
 // used again.
 func (m *merger) acquire(ctx context.Context, c *luascripts.Call) error {
-	if m.sharded.Load() {
+	if m.scattered.Load() {
 		return m.ask(ctx, c)
 	}
-	m.mu.Lock()
-	if m.flights < flightsMax {
-		m.flights++
-		m.mu.Unlock()
-		return m.alone(ctx, c)
+	l, err := m.lane(ctx, c)
+	if err != nil {
+		c.Err = fmt.Errorf("the node of a key: %w", err)
+		return c.Err
 	}
-	p := passenger{c, make(chan struct{})}
-	m.waiting = append(m.waiting, p)
-	m.mu.Unlock()
+	return l.acquire(ctx, c)
+}
 
-	select {
-	case <-p.landed:
-	case <-ctx.Done():
-		m.leave(p)
-		return ctx.Err()
+// lane is where the server of a call's keys is asked.
+func (m *merger) lane(ctx context.Context, c *luascripts.Call) (*lane, error) {
+	if m.cluster == nil {
+		return &m.sole, nil
 	}
-	if errors.Is(c.Err, luascripts.ErrAskAlone) {
-		return m.ask(ctx, c)
+	node, err := m.cluster.MasterForKey(ctx, c.Parts[0].Ledger())
+	if err != nil {
+		return nil, err
 	}
-	return c.Err
+	addr := node.Options().Addr
+	l, ok := m.nodes.Load(addr)
+	if !ok {
+		l, _ = m.nodes.LoadOrStore(addr, &lane{of: m})
+	}
+	return l.(*lane), nil
 }
 
 // ask sends a call by itself.
@@ -94,119 +87,53 @@ func (m *merger) ask(ctx context.Context, c *luascripts.Call) error {
 	return c.Err
 }
 
-// alone is a flight with one call, in the goroutine of its caller.
-func (m *merger) alone(ctx context.Context, c *luascripts.Call) (err error) {
-	defer func() {
-		if err != nil && ctx.Err() == nil && !answered(err) {
-			m.disperse()
+// askMany asks for some calls at once, as much as is one script's work. Those whose
+// answer was lost are asked for again, once. Each call has its own error then:
+// ErrAskAlone where what it comes back with alone is its answer. What is returned is the
+// error of all of them, or the first that was none of Redis' answers.
+func askMany(ctx context.Context, rdb redis.UniversalClient, calls []*luascripts.Call) error {
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		return askSlots(ctx, cluster, calls)
+	}
+	err := luascripts.AcquireMany(ctx, rdb, calls)
+	if err != nil && ctx.Err() == nil && worthRepeating(err) {
+		err = luascripts.AcquireMany(ctx, rdb, calls)
+	}
+	if err != nil {
+		each := err
+		if redis.HasErrorPrefix(err, "CROSSSLOT") { // a Cluster that its client does not show
+			each = luascripts.ErrAskAlone
 		}
-		if f := m.board(nil); f != nil {
-			go m.fly(f) // ends when nobody waits any more
-		}
-	}()
-	return m.ask(ctx, c)
-}
-
-// flight is calls that are sent together, in memory that serves one after another.
-type flight struct {
-	crowd []passenger
-	calls []*luascripts.Call // of the crowd
-}
-
-// flights are those that nobody is on.
-var flights = sync.Pool{New: func() any { return &flight{} }}
-
-// board is who is sent next, after a flight or nil; when that is nobody, one flight
-// less is under way.
-func (m *merger) board(f *flight) *flight {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n, weight := 0, 0
-	for n < len(m.waiting) {
-		weight += weightOf(&m.waiting[n].AcquireArgs)
-		if n > 0 && weight > luascripts.CallsMax {
-			break
-		}
-		n++
-	}
-	if n == 0 {
-		m.flights--
-		if f != nil {
-			flights.Put(f)
-		}
-		return nil
-	}
-	if f == nil {
-		f = flights.Get().(*flight)
-	}
-	f.crowd = append(f.crowd, m.waiting[:n]...)
-	m.waiting = slices.Delete(m.waiting, 0, n)
-	return f
-}
-
-// leave takes a call back that was not sent yet.
-func (m *merger) leave(p passenger) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if i := slices.Index(m.waiting, p); i >= 0 {
-		m.waiting = slices.Delete(m.waiting, i, i+1)
-	}
-}
-
-// disperse lets all who wait go alone: who stands behind others would wait for the
-// time-out of each of them.
-func (m *merger) disperse() {
-	m.mu.Lock()
-	all := m.waiting
-	m.waiting = nil
-	m.mu.Unlock()
-	for _, p := range all {
-		p.Err = luascripts.ErrAskAlone
-		close(p.landed)
-	}
-}
-
-func (m *merger) fly(f *flight) {
-	for ; f != nil; f = m.board(f) {
-		if err := m.send(f); err != nil && !answered(err) {
-			m.disperse()
+		for _, c := range calls {
+			c.Err = each
 		}
 	}
-}
-
-// send asks for all of a crowd, and returns what it all failed with.
-func (m *merger) send(f *flight) error {
-	ctx, cancel := context.WithTimeout(context.Background(), flightTime)
-	defer cancel()
-	for _, p := range f.crowd {
-		f.calls = append(f.calls, p.Call)
-	}
-	err := luascripts.AcquireMany(ctx, m.rdb, f.calls)
-	if err != nil && worthRepeating(err) {
-		err = luascripts.AcquireMany(ctx, m.rdb, f.calls)
-	}
-	if redis.HasErrorPrefix(err, "CROSSSLOT") { // a Cluster that its client does not show
-		m.sharded.Store(true)
-	}
-	for _, p := range f.crowd {
-		switch {
-		case err == nil:
-		case m.sharded.Load():
-			p.Err = luascripts.ErrAskAlone
-		default:
-			p.Err = err
-		}
-		close(p.landed)
-	}
-	f.empty()
 	return err
 }
 
-// empty forgets who was there.
-func (f *flight) empty() {
-	clear(f.crowd)
-	clear(f.calls)
-	f.crowd, f.calls = f.crowd[:0], f.calls[:0]
+// askSlots is [askMany] on Cluster. What a node answered an error to may be about where
+// the keys are by now, for which go-redis looks when a call comes alone.
+func askSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*luascripts.Call) (silent error) {
+	luascripts.AcquireSlots(ctx, cluster, calls)
+	var lost []*luascripts.Call
+	for _, c := range calls {
+		if c.Err != nil && ctx.Err() == nil && worthRepeating(c.Err) {
+			lost = append(lost, c)
+		}
+	}
+	if len(lost) > 0 {
+		luascripts.AcquireSlots(ctx, cluster, lost)
+	}
+	for _, c := range calls {
+		switch {
+		case c.Err == nil:
+		case answered(c.Err):
+			c.Err = luascripts.ErrAskAlone
+		case silent == nil && !errors.Is(c.Err, luascripts.ErrAskAlone):
+			silent = c.Err
+		}
+	}
+	return silent
 }
 
 // answered says that Redis itself answered an error.
@@ -235,9 +162,8 @@ var mergers = struct {
 }{alive: make(map[redis.UniversalClient]weak.Pointer[merger])}
 
 // mergerOf is the merger of a client. What can't be compared shares none.
-func mergerOf(rdb redis.UniversalClient, sharded bool) *merger {
-	fresh := &merger{rdb: rdb}
-	fresh.sharded.Store(sharded)
+func mergerOf(rdb redis.UniversalClient, scattered bool) *merger {
+	fresh := newMerger(rdb, scattered)
 	if !reflect.ValueOf(rdb).Comparable() {
 		return fresh
 	}

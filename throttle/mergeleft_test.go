@@ -36,6 +36,7 @@ func TestCallOfOneWhoLeftIsNobodyElses(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	slow := &oneByOne{UniversalClient: rdb, words: make(chan struct{})}
 	full := newLimiter(t, slow, "full", throttle.Sliding(1, time.Hour), throttle.Config{})
+	throttle.Patient(slow)
 	free := newLimiter(t, rdb, "free", throttle.Sliding(1, time.Hour), throttle.Config{})
 	var wg sync.WaitGroup
 	for range 2 {

@@ -67,12 +67,17 @@ func Acquire(ctx context.Context, c redis.Scripter, a AcquireArgs) (AcquireReply
 // answer.
 func AcquireMany(ctx context.Context, c redis.Scripter, calls []*Call) error {
 	r := ask(ctx, c, calls)
+	return readMany(calls, &r)
+}
+
+// readMany reads the answers to calls that were sent together.
+func readMany(calls []*Call, r *reply) error {
 	now := r.time()
 	if r.err != nil {
 		return r.err
 	}
 	for _, call := range calls {
-		call.read(&r, now)
+		call.read(r, now)
 		if call.Err == nil && call.Status == askAlone {
 			call.Err = ErrAskAlone
 		}
@@ -84,6 +89,10 @@ func AcquireMany(ctx context.Context, c redis.Scripter, calls []*Call) error {
 func ask(ctx context.Context, c redis.Scripter, calls []*Call) reply {
 	command := acquireCommand(calls)
 	v, err := command.run(ctx, c)
+	return acquireReply(calls, v, err)
+}
+
+func acquireReply(calls []*Call, v any, err error) reply {
 	return replyOf("acquire.lua", 1+len(calls), v, err)
 }
 

@@ -28,25 +28,43 @@ type command struct {
 }
 
 // run sends the command as it is by a client of go-redis itself. Whatever a program
-// has put in front of one, and a client that chooses a server by the key, is asked as
-// [redis.Script.Run] does.
+// has put in front of one is asked as [redis.Script.Run] does.
 func (c *command) run(ctx context.Context, rdb redis.Scripter) (any, error) {
-	client, ok := rdb.(*redis.Client)
-	if !ok {
+	var process func(context.Context, redis.Cmder) error
+	switch client := rdb.(type) {
+	case *redis.Client:
+		process = client.Process
+	case *redis.ClusterClient:
+		process = client.Process
+	default:
 		keys, args := c.split()
 		return c.script.Run(ctx, rdb, keys, args...).Result()
 	}
-	cmd := redis.NewCmd(ctx, c.args...)
-	cmd.SetFirstKeyPos(firstKey)
-	if err := client.Process(ctx, cmd); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		keys, args := c.split()
-		return c.script.Eval(ctx, rdb, keys, args...).Result()
+	cmd := c.cmd(ctx)
+	if err := process(ctx, cmd); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+		return c.withText(ctx, rdb).Result()
 	}
 	return cmd.Result()
 }
 
+// cmd is the command as go-redis has it.
+func (c *command) cmd(ctx context.Context) *redis.Cmd {
+	cmd := redis.NewCmd(ctx, c.args...)
+	cmd.SetFirstKeyPos(firstKey)
+	return cmd
+}
+
+// withText sends it to a server that does not know the script.
+func (c *command) withText(ctx context.Context, rdb redis.Scripter) *redis.Cmd {
+	keys, args := c.split()
+	return c.script.Eval(ctx, rdb, keys, args...)
+}
+
 // firstKey is where the keys of a command begin.
 const firstKey = 3
+
+// first is the first key.
+func (c *command) first() string { return c.args[firstKey].(string) }
 
 // split are the keys and the arguments as [redis.Scripter] takes them.
 func (c *command) split() (keys []string, args []any) {

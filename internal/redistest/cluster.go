@@ -21,12 +21,21 @@ const clusterSlots = 16384
 // is skipped where HEADWAY_TEST_REDIS names a server.
 func StartCluster(tb testing.TB, masters int) *redis.ClusterClient {
 	tb.Helper()
+	rdb, _ := StartNodes(tb, masters)
+	return rdb
+}
+
+// StartNodes is [StartCluster], and returns the masters in the order of their slots.
+func StartNodes(tb testing.TB, masters int) (*redis.ClusterClient, []*Server) {
+	tb.Helper()
 	if addr := os.Getenv(serverEnv); addr != "" {
 		tb.Skipf("redistest: this test starts a cluster, and %s names a server", serverEnv)
 	}
 	var addrs []string
+	var nodes []*Server
 	for range masters {
-		addrs = append(addrs, Start(tb, Arg("cluster-enabled", "yes"), Arg("cluster-node-timeout", "2000")).Addr())
+		node := Start(tb, Arg("cluster-enabled", "yes"), Arg("cluster-node-timeout", "2000"))
+		nodes, addrs = append(nodes, node), append(addrs, node.Addr())
 	}
 	for i, addr := range addrs {
 		first, last := i*clusterSlots/masters, (i+1)*clusterSlots/masters-1
@@ -46,7 +55,7 @@ func StartCluster(tb testing.TB, masters int) *redis.ClusterClient {
 			tb.Fatal(err)
 		}
 	}
-	return rdb
+	return rdb, nodes
 }
 
 func tell(tb testing.TB, addr string, args ...any) {
