@@ -98,7 +98,7 @@ func (p *Policy) decided(in []ruling, r *Request, reply *luascripts.AcquireReply
 		return err
 	}
 	d.Rule = p.bound(reply, r.Gates)
-	d.Granted = reply.Status == luascripts.Granted
+	d.Granted, d.Refused = reply.Status == luascripts.Granted, reply.Status == luascripts.Refused
 	d.Parked = reply.Status == luascripts.Booked && reply.Part == 0
 	d.At, d.From, d.Now, d.Promised, d.Fence = reply.At, reply.From, reply.Now, reply.Promised, reply.Fence
 	d.Next, d.limits = p.turns(reply.Next, reply.Now), in

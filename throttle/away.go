@@ -189,7 +189,7 @@ func (p *Policy) decideAlone(ctx context.Context, mode luascripts.Mode, r Reques
 // rules are open.
 func (p *Policy) decideOpen(mode luascripts.Mode, r Request) (Decision, error) {
 	now := time.Now()
-	d := Decision{Request: r, Rule: p.rules[0].rule, Granted: mode != luascripts.Book, At: now, Now: now, start: now}
+	d := Decision{Request: r, Rule: p.rules[0].rule, Granted: !mode.Books(), At: now, Now: now, start: now}
 	d.made = fromNowhere
 	if rule, err := p.fits(p.lastKnown(), &r); err != nil {
 		d.Rule = rule
@@ -201,6 +201,7 @@ func (p *Policy) decideOpen(mode luascripts.Mode, r Request) (Decision, error) {
 	}
 	if at.After(now) {
 		d.Granted, d.At, d.start, d.Rule = false, at, at, shut
+		d.Refused = mode == luascripts.Try || mode == luascripts.BookWidest
 		if r.MaxWait != 0 && at.Sub(now) > max(0, r.MaxWait) {
 			return d, &TooLateError{Rule: d.Rule, At: at, Wait: at.Sub(now), MaxWait: r.MaxWait}
 		}

@@ -14,6 +14,29 @@ import (
 type Wish struct {
 	Policy *Policy
 	Request
+
+	// Widest books in the line of the widest rate only, and only at an instant at which
+	// the narrower rules admit the job too: who feeds many jobs to a provider would
+	// otherwise fill the lines of their phones, each with jobs that hold up its others. A
+	// job that gets no place so is answered with Decision.Refused, and At, from when on
+	// a place can be had; a shut gate refuses it as well. One that has a place keeps it.
+	// What limits how many run at once refuses nobody while it is open: who has a slot now
+	// will not have it then. A policy of nothing else books as [Policy.Book] does.
+	//
+	// "one per phone per minute" sent to a phone at 09:00:10, "100/s" booked until
+	// 09:00:40: a job for that phone is refused with 09:01:10, others get 09:00:40.
+	//
+	// On Redis Cluster the narrower keys are looked at before the widest one is booked,
+	// not in one step with it: somebody else may come between.
+	Widest bool
+}
+
+// mode is what may be done for the wish.
+func (w *Wish) mode() luascripts.Mode {
+	if w.Widest {
+		return luascripts.BookWidest
+	}
+	return luascripts.Book
 }
 
 // Booking is the answer about one wish, as [Policy.Book] gives it.
@@ -30,7 +53,7 @@ type Booking struct {
 func BookMany(ctx context.Context, rdb redis.UniversalClient, wishes []Wish) []Booking {
 	out := make([]Booking, len(wishes))
 	if len(wishes) == 1 { // with those of other goroutines, if there are any
-		d, err := wishes[0].Policy.Book(ctx, wishes[0].Request)
+		d, err := wishes[0].Policy.book(ctx, wishes[0].mode(), wishes[0].Request)
 		out[0] = Booking{d, err}
 		return out
 	}
@@ -90,7 +113,7 @@ func newCompanion(ctx context.Context, w Wish, out *Booking) *companion {
 		return c
 	}
 	c.in = in
-	p.call(&c.call, in, luascripts.Book, &c.Request)
+	p.call(&c.call, in, c.mode(), &c.Request)
 	_, sharded := p.store.store.(clusterStore)
 	c.joins = !sharded || len(slots(c.call.Parts)) == 1
 	return c
@@ -138,7 +161,7 @@ func (c *companion) answer(ctx context.Context) Booking {
 	p.store.heard(reply.Now)
 	again := err == nil && (reply.Status == luascripts.NotCovered || reply.Status == luascripts.Outdated)
 	if !c.joins || again || errors.Is(err, luascripts.ErrAskAlone) {
-		d, err := p.askForJob(ctx, luascripts.Book, c.Request)
+		d, err := p.askForJob(ctx, c.mode(), c.Request)
 		return Booking{d, err}
 	}
 	d := Decision{Request: c.Request, Rule: p.rules[0].rule}
@@ -147,6 +170,6 @@ func (c *companion) answer(ctx context.Context) Booking {
 	} else {
 		err = p.decided(c.in, &c.Request, reply, c.when, &d)
 	}
-	p.tell(ctx, luascripts.Book, &d, err)
+	p.tell(ctx, c.mode(), &d, err)
 	return Booking{d, err}
 }

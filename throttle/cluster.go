@@ -52,6 +52,12 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 	if len(all) == 1 {
 		return s.redisStore.acquire(ctx, c)
 	}
+	if a.Mode == luascripts.BookWidest {
+		if wide := widestSlot(a.Parts); wide.to > 0 {
+			return s.bookWidest(ctx, c, wide)
+		}
+		a.Mode = luascripts.Book
+	}
 	out := luascripts.AcquireReply{Worth: make([]int64, len(a.Parts)), Free: make([]int, len(a.Parts))}
 	var earliest time.Time // of the grants
 	var err error

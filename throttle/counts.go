@@ -50,7 +50,7 @@ func (p *Policy) Counts() Counts {
 
 // tell counts a decision and passes it on.
 func (p *Policy) tell(ctx context.Context, mode luascripts.Mode, d *Decision, err error) {
-	if !p.cfg.Shadow || mode != luascripts.Book { // that takes no place
+	if !p.cfg.Shadow || !mode.Books() { // that takes no place
 		p.counters.add(mode, d, err)
 	}
 	if p.cfg.Observer != nil {
@@ -75,7 +75,7 @@ func (c *counters) add(mode luascripts.Mode, d *Decision, err error) {
 		c.failed.Add(1)
 	case d.Granted:
 		c.granted.Add(1)
-	case mode == luascripts.Try:
+	case mode == luascripts.Try || d.Refused:
 		c.refused.Add(1)
 	case d.Promised.IsZero():
 		c.booked.Add(1)

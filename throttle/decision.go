@@ -101,6 +101,10 @@ type Decision struct {
 	// such grant of the key to the next: whoever is written to can refuse a holder
 	// that was overtaken. 0 when there is no such rule.
 	Fence int64
+	// Refused says that nothing was granted, and that there is no place in any line
+	// either: from [Limiter.TryAcquire], and for [Wish.Widest]. It may be asked again
+	// from At on.
+	Refused bool
 	// Parked is a booking that holds no place in any line: a gate is shut until At.
 	Parked bool
 	// Left is how many permits each rule has left, in the order of the policy;

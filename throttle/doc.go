@@ -38,6 +38,7 @@
 //	[NewPolicy]              puts them together: phone, then tenant, then provider
 //	[Policy.TryAcquire]      takes from all of them or from none; Acquire, Book, Redeem, Cancel, Refund
 //	                         and Return are there, too
+//	[BookMany]               books for many jobs in few calls; with [Wish.Widest] only where no narrow key is busy
 //	[Policy.PutOff]          closes a key whose provider said "too early", and gives the job the first place
 //	[Policy.Renew]           keeps the leases of grants by a rule of [Concurrent]
 //	[Policy.Release]         ends them: the work is done, and whoever is next is told

@@ -139,8 +139,12 @@ func (p *Policy) Acquire(ctx context.Context, r Request) (Decision, error) { ret
 
 // Book is [Limiter.Book] for all rules.
 func (p *Policy) Book(ctx context.Context, r Request) (Decision, error) {
+	return p.book(ctx, luascripts.Book, r)
+}
+
+func (p *Policy) book(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
 	r.Token = NewToken()
-	return p.askForJob(ctx, luascripts.Book, r)
+	return p.askForJob(ctx, mode, r)
 }
 
 // Redeem is [Limiter.Redeem] for all rules.

@@ -21,7 +21,7 @@ const (
 
 // watch asks without waiting or booking, and lets run what was refused.
 func (p *Policy) watch(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
-	if mode == luascripts.Book { // it spends nothing, and is not to wait
+	if mode.Books() { // it spends nothing, and is not to wait
 		now := time.Now()
 		return Decision{Request: r, Rule: p.rules[0].rule, At: now, Now: now, start: now}, nil
 	}
@@ -47,6 +47,7 @@ func (p *Policy) watch(ctx context.Context, mode luascripts.Mode, r Request) (De
 	default:
 		d.instead = insteadOfFault
 	}
+	d.Refused = false
 	d.Granted, d.Shadowed, d.made, d.start = true, true, fromNowhere, time.Now()
 	return d, nil
 }

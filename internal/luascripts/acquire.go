@@ -107,7 +107,7 @@ func (a *AcquireArgs) form() string {
 	}
 	first := &a.Parts[0]
 	b := append(make([]byte, 0, 192), '-', '0'+byte(a.Mode))
-	if a.alone() && first.isRing() && a.Mode != Book && !a.Tell {
+	if a.alone() && first.isRing() && !a.Mode.Books() && !a.Tell {
 		b[0] = 'r'
 		if first.isOne() {
 			b[0] = 'o'

@@ -10,7 +10,8 @@
 --                     "o" when the way of one.lua may be taken, "r" when that of ring.lua, else "-"; a digit, the mode; 7 bytes, the
 --                     version, and text up to "|", the window, both of the first part; then, each with "|" behind it
 --                     count      how many parts, 1 to 16
---                     mode       0 try: now or not at all; 1 acquire: grant or book; 2 book: never grant
+--                     mode       0 try: now or not at all; 1 acquire: grant or book; 2 book: never grant; 3 book in the line of the
+--                                widest rates or not at all: not before the other rules admit it
 --                     inline_us  how far in the future a grant may lie
 --                     max_us     longest wait that makes sense, -1 for any
 --                     gate       when work may run, see gate.lua; "" for always
@@ -37,7 +38,7 @@ local function read(F)
   F.fields, F.count, F.parts, F.inline, F.longest, F.gate = fields, count, 8, tonumber(fields[3]), tonumber(fields[4]), fields[5]
   F.tell, F.turns, F.want = fields[6] == "1", fields[7] == "1", tonumber(fields[13])
   F.keys = 3 * count + (F.turns and count or 0) + (F.gate ~= "" and 1 or 0)
-  F.short = count == 1 and F.mode ~= 2 and F.gate == "" and not F.turns and fields[8] ~= "k" and tonumber(fields[15]) <= now
+  F.short = count == 1 and F.mode < 2 and F.gate == "" and not F.turns and fields[8] ~= "k" and tonumber(fields[15]) <= now
 end
 
 local forms, replies, run, rules, admit = {}, {}, nil, nil, nil

@@ -61,8 +61,14 @@ local function admit(F, k, token, job, now)
   end
 
   local at, by, binding = now, 1, nil
+  local refused = false -- mode 3: no place
+  local wide = mode == 3 and widest_from(P, widest)
   if gate_opened(now) > reach then
     at, binding = gate_opened(now), 0
+  elseif wide then
+    at, binding, refused = in_widest(P, wide, widest, now, reach)
+    if not refused then binding = binding or refuses(wide, widest) or widest end
+    if gate_opened(at) > at then at, binding = gate_opened(at), 0 end
   else
     local i = 1
     while i <= count and not binding do
@@ -75,7 +81,7 @@ local function admit(F, k, token, job, now)
       at = gate_opened(at)
       by, binding = 0, (binding or at > reach) and 0
     end
-    if not binding and mode == 2 then binding = widest end
+    if not binding and mode >= 2 then binding = widest end
   end
 
   local bound = binding and P[binding]
@@ -121,6 +127,13 @@ local function admit(F, k, token, job, now)
       if L.kind.lease then fence = L.fence end
     end
     return answer(1, 0, at, true, turns)
+  end
+  if refused or mode == 3 and binding == 0 then
+    for _, L in ipairs(P) do
+      if L.ticket then leave(L) end
+    end
+    done()
+    return answer(0, binding, at, false, left_behind(P, nil, now))
   end
   if binding == 0 then
     -- when no opening is known nobody waits for one yet: they are told to ask again

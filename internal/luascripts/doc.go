@@ -31,6 +31,8 @@
 //	gate.lua      when work may run at all
 //	taskid.lua    how a task's id is written in our keys
 //	deferred.lua  what a deferral or an enqueueing writes into asynq's hash of a task
+//	put.lua       a new task goes into a queue
+//	batch.lua     how a batch ends, and its rate
 //
 //	script       what it does                                   slot
 //	acquire.lua  grant, book or refuse, for up to 64 calls      the limits' keys
@@ -45,6 +47,12 @@
 //	list.lua     a portion of a line, and change nothing        the limit's key
 //	reset.lua    forget what was spent                          the limit's key
 //	enqueue.lua  new tasks -> pending, scheduled, or booked      the queue
+//	feed.lua     elements of a batch -> new tasks               the queue
+//	batchstart.lua  a batch begins                              the queue
+//	batchclaim.lua  one process alone feeds it                  the queue
+//	batchcount.lua  tasks of it have ended                      the queue
+//	batchset.lua    pause, resume, cancel, another pace         the queue
+//	batchdrop.lua   what waits of a cancelled one is deleted    the queue
 //	tick.lua     a tick of a schedule, once for all replicas    the queue
 //	defer.lua    active task -> asynq's retry set + due index   the queue
 //	due.lua      what is due on a queue                         the queue

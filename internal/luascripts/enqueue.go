@@ -1,6 +1,7 @@
 package luascripts
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -42,23 +43,28 @@ const (
 // became of each. call is drawn for this call; with the same one, and with the same
 // tokens while the tasks exist, it can be sent again.
 func Enqueue(ctx context.Context, c redis.Scripter, k Queue, call uint64, tasks []EnqueueTask) ([]int64, error) {
-	keys := append(make([]string, 0, 4+2*len(tasks)), k.pending, k.scheduled, k.due, k.sent+hex.EncodeToString([]byte(tokenText(call))))
+	keys := append(make([]string, 0, 4+2*len(tasks)), k.pending, k.scheduled, k.due, k.answer(call))
 	args := append(make([]any, 0, 1+7*len(tasks)), len(tasks))
 	for i := range tasks {
-		t := &tasks[i]
-		task := k.Task(t.ID)
-		lock := task
-		if t.Unique != "" {
-			lock = t.Unique
-		}
-		state, when := t.put()
-		keys = append(keys, task, lock)
-		args = append(args, shortID(t.ID), tokenText(t.Token), t.Message, state, when, t.For, int64(t.Lock/time.Second))
+		keys, args = tasks[i].append(k, keys, args)
 	}
 	return codes(run(ctx, c, enqueueScript, "enqueue.lua", len(tasks), keys, args...), len(tasks))
 }
 
-// put is how enqueue.lua puts the task, and when.
+// answer is the key of what an enqueueing call answered.
+func (k Queue) answer(call uint64) string {
+	return k.sent + hex.EncodeToString([]byte(tokenText(call)))
+}
+
+// append adds what put.lua needs of the task.
+func (t *EnqueueTask) append(k Queue, keys []string, args []any) ([]string, []any) {
+	task := k.Task(t.ID)
+	state, when := t.put()
+	keys = append(keys, task, cmp.Or(t.Unique, task))
+	return keys, append(args, shortID(t.ID), tokenText(t.Token), t.Message, state, when, t.For, int64(t.Lock/time.Second))
+}
+
+// put is how put.lua puts the task, and when.
 func (t *EnqueueTask) put() (state string, when int64) {
 	switch {
 	case !t.At.IsZero():

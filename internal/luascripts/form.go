@@ -10,7 +10,7 @@ import (
 // it in common with the one before. The zero value is ready and safe for concurrent
 // use; nil remembers nothing.
 type Forms struct {
-	last [Book + 1]atomic.Pointer[form] // by mode
+	last [BookWidest + 1]atomic.Pointer[form] // by mode
 }
 
 // form is the text of a form, and a call that has it.

@@ -117,7 +117,7 @@ var scripts = map[string][]string{
 	"list.lua":    lookParts,
 	"peek.lua":    lookParts,
 	"reset.lua":   lookParts,
-	"enqueue.lua": queueParts,
+	"enqueue.lua": putParts,
 	"tick.lua":    {"clock.lua"},
 	"defer.lua":   queueParts,
 	"due.lua":     queueParts,
@@ -132,6 +132,13 @@ var scripts = map[string][]string{
 	"walk.lua":      {"clock.lua", "taskid.lua"},
 	"claim.lua":     {"clock.lua"},
 	"planned.lua":   {"clock.lua"},
+
+	"batchstart.lua": batchParts,
+	"batchclaim.lua": batchParts,
+	"feed.lua":       slices.Concat(putParts, batchParts[1:]),
+	"batchcount.lua": batchParts,
+	"batchset.lua":   batchParts,
+	"batchdrop.lua":  slices.Concat(batchParts, queueParts[1:]),
 }
 
 // calls asks every Go function for one script call, some twice with other
@@ -171,6 +178,15 @@ func calls(r *recorder) {
 	_, _, _ = Claim(ctx, r, q, "me", time.Second, make([]RuleVersion, 1))
 	_, _, _ = Claim(ctx, r, q, "me", time.Second, make([]RuleVersion, 3))
 	_, _ = Planned(ctx, r, q, "me", make([]RuleVersion, 2))
+	_, _ = BatchStart(ctx, r, q, BatchStartArgs{})
+	_, _ = BatchClaim(ctx, r, q, BatchClaimArgs{ID: "b"})
+	_, _ = Feed(ctx, r, q, FeedArgs{Batch: "b", Tasks: make([]FeedTask, 1)})
+	_, _ = Feed(ctx, r, q, FeedArgs{Batch: "b", Tasks: make([]FeedTask, 3)})
+	_, _, _ = BatchCount(ctx, r, q, "b", OutcomeDone, "a")
+	_, _, _ = BatchCount(ctx, r, q, "b", OutcomeDone, "a", "b", "c")
+	_, _ = BatchSet(ctx, r, q, BatchSetArgs{ID: "b"})
+	_, _ = BatchDrop(ctx, r, q, "b", []string{"a"})
+	_, _ = BatchDrop(ctx, r, q, "b", []string{"a", "b", "c"})
 	// Check takes a client for its pipeline.
 	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer c.Close()

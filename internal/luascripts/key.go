@@ -83,6 +83,8 @@ type Queue struct {
 	due, claim, planned string
 	sent                string // prefix of the answers of enqueueing calls
 	tick                string // prefix of the records of a schedule's entries
+	batches, ended      string // batches by when they started, and until when records are kept
+	batch               string // prefix of the keys of each
 
 	active, lease, retry, pending, scheduled string
 
@@ -93,9 +95,11 @@ type Queue struct {
 func QueueKeys(prefix, queue string) Queue {
 	own := "asynq:{" + queue + "}:"
 	return Queue{
-		due:   prefix + ":{" + queue + "}:due",
-		sent:  prefix + ":{" + queue + "}:sent:",
-		tick:  prefix + ":{" + queue + "}:tick:",
+		due:     prefix + ":{" + queue + "}:due",
+		sent:    prefix + ":{" + queue + "}:sent:",
+		tick:    prefix + ":{" + queue + "}:tick:",
+		batches: prefix + ":{" + queue + "}:batches", ended: prefix + ":{" + queue + "}:batches:ended",
+		batch: prefix + ":{" + queue + "}:batch:",
 		claim: prefix + ":{" + queue + "}:replan", planned: prefix + ":{" + queue + "}:planned",
 		active: own + "active", lease: own + "lease", retry: own + "retry", pending: own + "pending", scheduled: own + "scheduled",
 		task: own + "t:",
@@ -104,6 +108,16 @@ func QueueKeys(prefix, queue string) Queue {
 
 // Task is asynq's hash of a task.
 func (k Queue) Task(id string) string { return k.task + id }
+
+// batchKeys are the keys of one batch.
+type batchKeys struct {
+	record, open, ahead string
+}
+
+func (k Queue) batchKeys(id string) batchKeys {
+	record := k.batch + id
+	return batchKeys{record: record, open: record + ":open", ahead: record + ":ahead"}
+}
 
 // rulesKey is the set in which pools say their numbers.
 func rulesKey(prefix string) string { return prefix + ":rules" }

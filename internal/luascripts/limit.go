@@ -30,10 +30,14 @@ type Mode int
 
 // The modes of acquire.lua.
 const (
-	Try   Mode = iota // now or not at all
-	Grant             // grant, or book
-	Book              // book, never grant
+	Try        Mode = iota // now or not at all
+	Grant                  // grant, or book
+	Book                   // book, never grant
+	BookWidest             // book in the line of the widest rates, at an instant at which all rules admit it, or not at all
 )
+
+// Books says that a mode never grants.
+func (m Mode) Books() bool { return m >= Book }
 
 // Kind is an algorithm: the first byte of a ledger, and with it the ledger's
 // schema. A new form of an old kind takes a new byte.

@@ -25,6 +25,7 @@ var textJoins = map[string][]string{
 	"line.lua":    {`"(" .. int(ticket)`, `"@" .. member`, `"@" .. L.me`},
 	"one.lua":     {`"s" .. token .. F.version .. "\0\0\0" .. F.now`},
 	"ring.lua":    {`"s" .. token .. F.version .. string.char(`, `header .. records`, `header .. string.sub(s, 20) .. records`, `header .. string.sub(records, run * 7 + 1)`},
+	"feed.lua":    {`"(" .. int(cursor)`},
 	"list.lua":    {`"(" .. first`},
 	"tick.lua":    {`prefix .. other`},
 	"wake.lua":    {`prefix .. id`},

@@ -93,6 +93,36 @@ local function joint(P, from, to, a, by, reach)
   return a, by
 end
 
+-- widest_from is where the widest rates begin, which share a key, for a job that may
+-- wait there only: nil for one that waits elsewhere, or where there are no rates.
+local function widest_from(P, widest)
+  if P[widest].kind.lease then return nil end
+  local from, elsewhere = widest, false
+  while from > 1 and P[from - 1].group == P[widest].group do from = from - 1 end
+  for i, L in ipairs(P) do
+    if L.ticket and i >= from and i <= widest then return from end
+    elsewhere = elsewhere or L.ticket
+  end
+  return not elsewhere and from or nil
+end
+
+-- in_widest is the instant at which the widest rates, the parts from..widest, admit
+-- me, and which of them puts me off beyond reach; or, for one who has no place there
+-- yet, a later instant, which of the other parts puts it off until then, and true. A
+-- lease does so only while it is closed: who has one now will not then.
+local function in_widest(P, from, widest, now, reach)
+  local at, by = joint(P, from, widest, now, nil, reach)
+  local later, which, placed = at, nil, false
+  for i, L in ipairs(P) do
+    local is_wide = i >= from and i <= widest
+    local other = i < from and L.by_turns or i > widest and L.closed or 0
+    placed = placed or is_wide and L.ticket
+    if other > later then later, which = other, i end
+  end
+  if which and not placed then return later, which, true end
+  return at, at > reach and by or nil, false
+end
+
 -- last_of_group is the last part that shares the key of part i; of leases each is by itself
 local function last_of_group(P, i)
   local to = i

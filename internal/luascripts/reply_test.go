@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -36,7 +37,14 @@ func readers(c redis.Scripter) map[string]error {
 	_, wake := Wake(ctx, c, q, tasks("a", "b"), time.Now(), false)
 	_, retime := Retime(ctx, c, q, true, make([]Retiming, 2))
 	_, rules := Rules(ctx, c, "hw", time.Second, []string{"a"})
+	_, batchstart := BatchStart(ctx, c, q, BatchStartArgs{})
+	_, batchclaim := BatchClaim(ctx, c, q, BatchClaimArgs{})
+	_, feed := Feed(ctx, c, q, FeedArgs{Tasks: make([]FeedTask, 2)})
+	_, _, batchcount := BatchCount(ctx, c, q, "b", OutcomeDone, "a")
+	_, batchset := BatchSet(ctx, c, q, BatchSetArgs{})
+	_, batchdrop := BatchDrop(ctx, c, q, "b", []string{"a"})
 	return map[string]error{
+		"batchstart": batchstart, "batchclaim": batchclaim, "feed": feed, "batchcount": batchcount, "batchset": batchset, "batchdrop": batchdrop,
 		"acquire": acquire, "cancel": cancel, "close": closing, "release": release, "settle": settle, "peek": peek, "reset": reset, "due": due, "wake": wake, "retime": retime, "rules": rules,
 	}
 }
@@ -163,6 +171,27 @@ func FuzzReplies(f *testing.F) {
 			readers(answering{value: v})
 		}
 	})
+}
+
+// A record is read as far as it is one of ours.
+func TestReadBatch(t *testing.T) {
+	t.Parallel()
+	fields := []any{"v", "1", "state", "paused", "total", "7", "until", "5", "t0", "9"}
+	reply := append([]any{int64(1), int64(2), int64(3)}, fields...)
+	got, err := BatchClaim(t.Context(), answering{value: reply}, QueueKeys("hw", "q"), BatchClaimArgs{ID: "b"})
+	if err != nil || got.State != BatchPaused || got.Total != 7 || !got.Until.Equal(time.UnixMicro(5)) || got.Open != 3 {
+		t.Errorf("BatchClaim = %+v, %v, want what was answered", got, err)
+	}
+	for at, wrong := range map[int]any{4: "2", 8: "x", 10: "-1", 12: "1.5", 3: int64(4)} {
+		broken := slices.Clone(reply)
+		broken[at] = wrong
+		if _, err := BatchClaim(t.Context(), answering{value: broken}, QueueKeys("hw", "q"), BatchClaimArgs{ID: "b"}); err == nil {
+			t.Errorf("%v is read as a record", broken)
+		}
+	}
+	if _, err := BatchClaim(t.Context(), answering{value: reply[:4]}, QueueKeys("hw", "q"), BatchClaimArgs{ID: "b"}); err == nil {
+		t.Error("a field without a value is read")
+	}
 }
 
 func TestMicrosRoundUp(t *testing.T) {

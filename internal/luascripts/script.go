@@ -55,6 +55,8 @@ var (
 	grantParts = append(slices.Clone(lookParts), "tokens.lua")
 	whereParts = append(slices.Clone(lookParts), "whereabouts.lua")
 	queueParts = []string{"clock.lua", "taskid.lua", "deferred.lua"}
+	putParts   = append(slices.Clone(queueParts), "put.lua")
+	batchParts = []string{"clock.lua", "batch.lua"}
 )
 
 var (
@@ -70,7 +72,7 @@ var (
 	releaseScript = script("release.lua", grantParts...)
 	settleScript  = script("settle.lua", grantParts...)
 	renewScript   = script("renew.lua", "clock.lua")
-	enqueueScript = script("enqueue.lua", queueParts...)
+	enqueueScript = script("enqueue.lua", putParts...)
 	tickScript    = script("tick.lua", "clock.lua")
 	deferScript   = script("defer.lua", queueParts...)
 	dueScript     = script("due.lua", queueParts...)
@@ -85,6 +87,13 @@ var (
 	walkScript      = script("walk.lua", "clock.lua", "taskid.lua")
 	claimScript     = script("claim.lua", "clock.lua")
 	plannedScript   = script("planned.lua", "clock.lua")
+
+	batchStartScript = script("batchstart.lua", batchParts...)
+	batchClaimScript = script("batchclaim.lua", batchParts...)
+	feedScript       = script("feed.lua", append(slices.Clone(putParts), "batch.lua")...)
+	batchCountScript = script("batchcount.lua", batchParts...)
+	batchSetScript   = script("batchset.lua", batchParts...)
+	batchDropScript  = script("batchdrop.lua", append(slices.Clone(batchParts), "taskid.lua", "deferred.lua")...)
 )
 
 // ReplyError says that a script answered what it never should: another program

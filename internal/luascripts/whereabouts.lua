@@ -3,7 +3,8 @@
 -- find_place is the part in whose line I wait, or in which I have any place, nil when
 -- in none; the instant, now when it has come; and the part that put that off last.
 -- Asked is as far as where I stand: what I stand in no line for is not asked, or I
--- would be told later and later by those who join that line
+-- would be told later and later by those who join that line. A narrower rule that
+-- admits me before my turn comes there puts nothing off: I keep my place
 local function find_place(P, now)
   local place, waiting
   for i, L in ipairs(P) do
@@ -18,9 +19,10 @@ local function find_place(P, now)
   if not place then return nil end
 
   local at, by, i = now, place, 1
-  while i <= place and at == now do
+  while i <= place do
     local to = last_of_group(P, i)
-    at, by = joint(P, i, to, now, place, now)
+    local due, last = joint(P, i, to, now, place, now)
+    if due > now and due >= at then at, by = due, last end
     i = to + 1
   end
   return place, at, by

@@ -61,7 +61,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 	if a.Mode != luascripts.Try {
 		inline = micros(a.Inline)
 	}
-	v := c.decide(g, c.now+inline, a.Mode == luascripts.Book)
+	v := c.decide(g, c.now+inline, a.Mode)
 	r := luascripts.AcquireReply{From: instantOf(c.since()), Promised: instantOf(c.promised(v))}
 	if v.by != nil {
 		r.Part = v.by.number
@@ -73,6 +73,10 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		c.leave()
 		c.refuse()
 		r.Status, r.Next = luascripts.TooLate, c.hints(func(p *part) bool { return p.place != nowhere })
+	case v.refused:
+		c.leave()
+		c.refuse()
+		r.Next = c.leftBehind()
 	case !v.bound:
 		c.grant(&r, v.at, a.Token)
 		// who came earlier than it was told leaves its followers behind; who waited for a
@@ -84,11 +88,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		r.Status = luascripts.Booked
 		v.at = c.book(v, g)
 		c.refuse()
-		for i := range c.parts {
-			if p := &c.parts[i]; p.leftLine() {
-				r.Next = p.hints(r.Next, false)
-			}
-		}
+		r.Next = c.leftBehind()
 	}
 	r.At, r.Next = instantOf(v.at), c.missed(r.Next)
 	if a.Tell {
@@ -98,6 +98,16 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		}
 	}
 	return r
+}
+
+// leftBehind tells who comes next in the lines in which the job does not wait any more.
+func (c *call) leftBehind() (next []luascripts.Turn) {
+	for i := range c.parts {
+		if p := &c.parts[i]; p.leftLine() {
+			next = p.hints(next, false)
+		}
+	}
+	return next
 }
 
 // since is from when on all ledgers admit the job.

@@ -34,15 +34,16 @@ func (c *call) standsAt() *part {
 }
 
 // check asks as far as where the job stands. What it stands in no line for is
-// not asked, or it would be told later and later by those who join that line.
+// not asked, or it would be told later and later by those who join that line. A
+// narrower rule that admits it before its turn comes there puts nothing off.
 func (c *call) check(stands *part) luascripts.CheckReply {
 	at, by, before := c.now, stands, stands.ahead.permits()
 	c.sets(func(set []part) bool {
 		due, last := joint(set, c.now, c.now)
-		if last != nil {
+		if last != nil && due >= at {
 			at, by = due, last
 		}
-		return last == nil && stands.number > set[len(set)-1].number
+		return stands.number > set[len(set)-1].number
 	})
 	// an instant that is past is no new promise: how late it gets must show. Who is
 	// held up by a narrower part than before stands there, and in nobody's way behind it

@@ -202,11 +202,15 @@ func (m *mesh) step(back bool) {
 	default:
 		a := luascripts.AcquireArgs{
 			Parts: parts, Policy: fmt.Sprint(policy), Job: job, MaxWait: -1, Gate: m.gate,
-			Mode:   luascripts.Mode(rapid.SampledFrom([]int{0, 1, 1, 1, 2}).Draw(m.T, "mode")),
+			Mode:   luascripts.Mode(rapid.SampledFrom([]int{0, 1, 1, 1, 2, 3}).Draw(m.T, "mode")),
 			Inline: rapid.SampledFrom([]time.Duration{0, 50 * ms}).Draw(m.T, "inline"),
 		}
+		_, placed := m.placeOf(a)
 		r := m.ask(a, of)
 		m.answered(a, r)
+		if a.Mode == luascripts.BookWidest {
+			m.onlyWidest(a, r, placed)
+		}
 	}
 	m.invariants()
 }
@@ -250,6 +254,48 @@ func (m *mesh) answered(a luascripts.AcquireArgs, r luascripts.AcquireReply) {
 	}
 	if (waits == 1) != (r.Part > 0) {
 		m.Fatalf("it waits at %d parts: %+v", waits, r)
+	}
+}
+
+// placeOf is the first part at which the job has a place.
+func (m *mesh) placeOf(a luascripts.AcquireArgs) (part int, some bool) {
+	for i, p := range a.Parts {
+		k := m.Store.keys.byName[p.Ledger()]
+		if k == nil {
+			continue
+		}
+		me := member(luascripts.Member{Job: a.Job, Cost: p.Cost})
+		_, waits := k.line.score(me)
+		if turns := k.policies[a.Policy]; turns != nil && !waits {
+			_, waits = turns.score(me)
+		}
+		if waits {
+			return i + 1, true
+		}
+	}
+	return 0, false
+}
+
+// onlyWidest looks at what is true of a job that is to wait for the widest rates.
+func (m *mesh) onlyWidest(a luascripts.AcquireArgs, r luascripts.AcquireReply, placed bool) {
+	m.Helper()
+	widest := -1
+	for i, p := range a.Parts {
+		if p.Kind != luascripts.Leases {
+			widest = i
+		}
+	}
+	switch r.Status {
+	case luascripts.Refused:
+		if at, some := m.placeOf(a); some {
+			m.Fatalf("it was refused and has a place at part %d: %+v", at, r)
+		}
+	case luascripts.Booked:
+		if r.Part == 0 || !placed && widest >= 0 && a.Parts[r.Part-1].ID != a.Parts[widest].ID {
+			m.Fatalf("it waits at part %d, want the widest, %d: %+v", r.Part, widest+1, r)
+		}
+	default:
+		m.Fatalf("mode %d answers %+v", a.Mode, r)
 	}
 }
 

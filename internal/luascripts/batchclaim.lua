@@ -1,0 +1,27 @@
+-- batchclaim.lua: one process alone feeds a batch: it takes the lease, renews it, or
+-- gives it up.
+--
+-- KEYS[1]  record     hash of the batch
+-- KEYS[2]  open       sorted set of its elements that were enqueued and have not ended, score = position
+-- ARGV[1]  owner      who asks, 8 bytes
+-- ARGV[2]  lease_us   how long the lease holds; 0 gives it up
+-- returns  {status, now_us, open, then field, value ... of the record}; fields and values are text; status: 0 there is none, or it has
+--          ended; 1 ours, or given up; 2 another's
+local record, open = KEYS[1], KEYS[2]
+local owner, lease = ARGV[1], tonumber(ARGV[2])
+
+local now = clock()
+local B = { record = record }
+local h = redis.call("HMGET", record, "state", "owner", "until")
+if not h[1] or h[1] == "ended" then return { 0, now, 0 } end
+local mine = h[2] == owner
+local free = not h[2] or tonumber(h[3]) <= now
+local status = (mine or lease == 0 or free) and 1 or 2
+
+if lease == 0 then
+  if mine then redis.call("HDEL", record, "owner", "until") end
+elseif status == 1 then
+  redis.call("HSET", record, "owner", owner, "until", int(now + lease))
+  sample(B, now)
+end
+return answer_batch(B, { status, now, redis.call("ZCARD", open) })

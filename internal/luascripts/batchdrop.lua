@@ -1,0 +1,58 @@
+-- batchdrop.lua: what waits of a cancelled batch is deleted, asynq's tasks and all; what
+-- runs is left to its end; what has ended unseen is counted.
+--
+-- KEYS[1]  pending    asynq's list of tasks to run
+-- KEYS[2]  scheduled  asynq's sorted set of tasks that start later
+-- KEYS[3]  retry      asynq's sorted set of tasks to try again
+-- KEYS[4]  due        sorted set of tasks, see taskid.lua, score = instant in microseconds
+-- KEYS[5]  record     hash of the batch
+-- KEYS[6]  open       sorted set of its elements that were enqueued and have not ended, score = position
+-- KEYS[7]  ahead      sorted set of its elements that are settled and not before the cursor
+-- KEYS[8]  batches    sorted set of the ids of batches that have not ended
+-- KEYS[9+] tasks      asynq's hash of each task
+-- ARGV[1]  id         of the batch
+-- ARGV[2]  count      how many elements, 1 to 100
+-- ARGV[3+] elements   of each: its id, and its task, see taskid.lua
+-- returns  {status, now_us, open, 1 when all of it is gone by this, done, failed, dropped, then per element: code, for}; status: 0 there
+--          is no such batch, or it is not cancelled; code: 0 it runs, 1 deleted, 2 was gone or done, 3 had failed, 4 not open; for:
+--          what it waited for, text
+local pending, due = KEYS[1], KEYS[4]
+local waits = { scheduled = KEYS[2], retry = KEYS[3] } -- by state
+local B = { record = KEYS[5], open = KEYS[6], ahead = KEYS[7], batches = KEYS[8], id = ARGV[1] }
+local count = tonumber(ARGV[2])
+local COUNTED = { "dropped", "done", "failed" } -- by code
+
+local now = clock()
+if redis.call("HGET", B.record, "state") ~= "cancelled" then return { 0, now, 0, 0, 0, 0, 0 } end
+
+-- drop takes a task out of wherever it waits
+local function drop(task, short)
+  local h, id = redis.call("HMGET", task, "state", "unique_key", "hw"), long(short)
+  if not h[1] or h[1] == "completed" then return 2, "" end
+  if h[1] == "archived" then return 3, "" end
+  local found = waits[h[1]] and redis.call("ZREM", waits[h[1]], id) or h[1] == "pending" and redis.call("LREM", pending, 1, id) or 0
+  if found == 0 then return 0, "" end
+  local what = deferred(h[3]).what
+  redis.call("ZREM", due, entry(short, what))
+  redis.call("DEL", task)
+  if h[2] and redis.call("GET", h[2]) == id then redis.call("DEL", h[2]) end -- the lock carries the queue's tag
+  return 1, what
+end
+
+local reply = { 1, now, 0, 0, 0, 0, 0 }
+for i = 1, count do
+  local element, short = ARGV[2 * i + 1], ARGV[2 * i + 2]
+  local code, what = 4, ""
+  if redis.call("ZSCORE", B.open, element) then code, what = drop(KEYS[8 + i], short) end
+  if COUNTED[code] then
+    redis.call("ZREM", B.open, element)
+    redis.call("HINCRBY", B.record, COUNTED[code], 1)
+  end
+  reply[#reply + 1] = code
+  reply[#reply + 1] = what
+end
+reply[3] = redis.call("ZCARD", B.open)
+local ended = redis.call("HMGET", B.record, "done", "failed", "dropped")
+for i = 1, 3 do reply[4 + i] = tonumber(ended[i]) end
+if finish(B, now) then reply[4] = 1 end
+return reply

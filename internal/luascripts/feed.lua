@@ -1,0 +1,91 @@
+-- feed.lua: elements of a batch become tasks of its queue, each put there as
+-- enqueue.lua does, and never more of them than its window; or are refused. Only who
+-- holds the batch's lease feeds it. A copy of a call changes nothing and gets the same answer.
+--
+-- KEYS[1]  pending    asynq's list of tasks to run
+-- KEYS[2]  scheduled  asynq's sorted set of tasks that start later, score in whole seconds
+-- KEYS[3]  due        as enqueue.lua has it
+-- KEYS[4]  sent       string, what this call answered, a letter for its end and one an element; lives for a minute
+-- KEYS[5]  record     hash of the batch
+-- KEYS[6]  open       sorted set of its elements that were enqueued and have not ended, score = position
+-- KEYS[7]  ahead      sorted set of its elements that are settled, enqueued or refused, and not before the cursor, score = position
+-- KEYS[8]  batches    sorted set of the ids of batches that have not ended
+-- KEYS[9]  ended      sorted set of the ids of those that have, score = until when their records are kept
+-- KEYS[10+] tasks     of each: asynq's hash of the task, and its lock, or the hash again when it is not unique
+-- ARGV[1]  id         of the batch
+-- ARGV[2]  owner      who feeds it, 8 bytes
+-- ARGV[3]  cursor     position before which all is settled once these elements are
+-- ARGV[4]  mark       of the source for that position
+-- ARGV[5]  end        1: the source has no more, and these are the last that were not settled
+-- ARGV[6]  pace_at    from when on its pace allows the next, in microseconds
+-- ARGV[7]  count      how many elements, 0 to 100
+-- ARGV[8+] elements   of each: its position; its id; then as enqueue.lua has them: task, token, message, how it is put, when, what it
+--                     waits for, life of the lock. An empty message: it is refused
+-- returns  {status, now_us, open, 1 when the batch ended by this, then count codes}, integers; status: 1 done; nothing was done: -1 the
+--          batch is another's, or gone; -2 it does not run. Codes: as enqueue.lua's, of which 0 and -1 count as refused; 2 no room,
+--          not settled: then the cursor stays; 3 was settled before; 4 refused
+local Q, sent = { pending = KEYS[1], scheduled = KEYS[2], due = KEYS[3] }, KEYS[4]
+local B = { record = KEYS[5], open = KEYS[6], ahead = KEYS[7], batches = KEYS[8], ended = KEYS[9], id = ARGV[1] }
+local owner, cursor, mark, over, pace_at = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] == "1", ARGV[6]
+local count, FIELDS = tonumber(ARGV[7]), 9
+
+local now = clock()
+local reply = { 1, now, 0, 0 }
+local answered = redis.call("GET", sent) or ""
+if #answered == count + 1 then
+  reply[3] = redis.call("ZCARD", B.open)
+  for i = 0, count do reply[4 + i] = string.byte(answered, i + 1) - 98 end
+  return reply
+end
+local h = redis.call("HMGET", B.record, "owner", "state", "window", "weight", "cursor")
+if h[1] ~= owner then return { -1, now, 0, 0 } end
+if h[2] ~= "running" then return { -2, now, redis.call("ZCARD", B.open), 0 } end
+local room = max(1, floor(h[3] * h[4] / 100)) - redis.call("ZCARD", B.open)
+local from = tonumber(h[5])
+
+-- settle is what becomes of an element, whose arguments stand from ARGV[a] on
+local function settle(task, lock, a)
+  local position, element = tonumber(ARGV[a]), ARGV[a + 1]
+  local there = tonumber(redis.call("ZSCORE", B.ahead, element) or "")
+  if position < from or there == position then return 3 end
+  if there then return 0 end -- an id that comes again
+  if ARGV[a + 4] == "" then return 4 end
+  if room < 1 then return 2 end
+  local code = put(Q, now, task, lock, a + 2)
+  if code == 1 then
+    room = room - 1
+    redis.call("HINCRBY", B.record, "enqueued", redis.call("ZADD", B.open, int(position), element))
+  end
+  return code
+end
+
+local letters, settled, refused, full = { "b" }, {}, 0, false
+for i = 1, count do
+  local a = FIELDS * (i - 1) + 8
+  local code = settle(KEYS[8 + 2 * i], KEYS[9 + 2 * i], a)
+  reply[4 + i], letters[1 + i] = code, string.char(code + 98)
+  if code == 2 then
+    full = true
+  elseif code ~= 3 then
+    settled[#settled + 1] = ARGV[a]
+    settled[#settled + 1] = ARGV[a + 1]
+    if code ~= 1 then refused = refused + 1 end
+  end
+end
+if #settled > 0 then redis.call("ZADD", B.ahead, "GT", unpack(settled)) end
+redis.call("HSET", B.record, "pace_at", pace_at)
+if refused > 0 then redis.call("HINCRBY", B.record, "refused", refused) end
+if cursor >= from and not full then
+  redis.call("HSET", B.record, "cursor", int(cursor), "mark", mark)
+  redis.call("ZREMRANGEBYSCORE", B.ahead, "-inf", "(" .. int(cursor))
+end
+reply[3] = redis.call("ZCARD", B.open)
+if over and not full then
+  redis.call("HSET", B.record, "end", "1")
+  if finish(B, now) then
+    reply[4], letters[1] = 1, "c"
+  end
+end
+redis.call("SET", sent, table.concat(letters), "PX", int(life(COPY)))
+put_told(Q, now)
+return reply
