@@ -24,6 +24,7 @@ const (
 	kindLost     = "lost"     // the handler gave up, since its context ended
 	kindOther    = "other"    // a task without a rule ran
 	kindStats    = "stats"    // the pool's counters at a graceful end
+	kindMemory   = "memory"   // of a process that feeds batches
 )
 
 // record is one line of what worker processes write. All of them append to one
@@ -39,6 +40,7 @@ type record struct {
 	Promised int64         `json:"promised_us,omitempty"`
 	Late     time.Duration `json:"late_ns,omitempty"`
 	Stats    *worker.Stats `json:"stats,omitempty"`
+	Bytes    int64         `json:"bytes,omitempty"`
 }
 
 // recorder appends records to a file. It is the observer of a worker process.

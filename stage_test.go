@@ -137,9 +137,11 @@ func (s *stage) write(n, phones int) []message {
 	return messages
 }
 
+func messageID(n int) string { return fmt.Sprintf("m%05d", n) }
+
 // message makes one more message. Ids count up.
 func (s *stage) message(to string) message {
-	m := message{ID: fmt.Sprintf("m%05d", s.sent), To: to}
+	m := message{ID: messageID(s.sent), To: to}
 	if s.tenants > 0 {
 		m.Tenant = fmt.Sprintf("tenant-%d", s.sent%s.tenants)
 	}

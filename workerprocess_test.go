@@ -41,6 +41,7 @@ type workerSpec struct {
 	Servers     int           `json:"servers"`
 	Takes       time.Duration `json:"takes"`   // how long a handler takes beside the POST
 	Records     string        `json:"records"` // the file to append to
+	Phones      int           `json:"phones"`  // of the batches that it feeds; 0 for a process that works, and feeds none
 	Life        int           `json:"life"`
 }
 
@@ -102,6 +103,9 @@ func work(text string) error {
 	}
 	rdb := p.spec.Redis.client()
 	defer rdb.Close()
+	if p.spec.Phones > 0 {
+		return p.feed(ctx, rdb, policies, log)
+	}
 	rdb.AddHook(ackHook{p.out})
 	mux := asynq.NewServeMux()
 	mux.HandleFunc(typeSMS, p.send)

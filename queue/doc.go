@@ -34,6 +34,12 @@
 // A [Schedule] enqueues tasks at the ticks of cron specs, exactly once over all
 // processes that run it; see docs/schedules.md.
 //
+// # Batches
+//
+// A [Feeder] feeds the elements of a [Source] to a queue at the pace of their limits,
+// never more than a window ahead and each once; [Batches] starts, watches, pauses and
+// cancels them. See docs/batches.md.
+//
 // # What happens to asynq's options
 //
 // They mean what they mean in asynq, on a [Task], on an *asynq.Task and at the

@@ -54,6 +54,7 @@ type Adapter struct {
 
 	deferrals *deferrals
 	finished  *finished
+	batches   *batches
 	delivered *delivered
 	wakers    map[string]*waker // by queue
 	bell      chan struct{}     // rung for each woken task: an idle server fetches at once
@@ -107,7 +108,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		id:       fmt.Sprintf("%016x", rand.Uint64()),
 		policies: make(map[string]taskPolicy), limiters: make(map[string]*throttle.Limiter), decides: make(map[string]*throttle.Policy),
 		lead:      newLead(cfg.Throttle.InlineWait),
-		deferrals: newDeferrals(), finished: newFinished(), delivered: newDelivered(),
+		deferrals: newDeferrals(), finished: newFinished(), delivered: newDelivered(), batches: newBatches(),
 		wakers: make(map[string]*waker), bell: make(chan struct{}, ServersMax),
 		hints: make(chan throttle.Turn, hintsMax), refunds: make(chan refund, refundsMax), stop: make(chan struct{}),
 	}

@@ -68,6 +68,10 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		most, _ := asynq.GetMaxRetry(ctx)
 		t.last = retried >= most
 
+		if back, err := t.heldBack(ctx, task); back {
+			t.end(ctx, err)
+			return err
+		}
 		p, limited := a.policies[task.Type()]
 		if limited && mux != nil {
 			_, pattern := mux.Handler(task)

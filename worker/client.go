@@ -82,6 +82,9 @@ func (c *client) script(ctx context.Context, sha string, keys []string, args []a
 		}
 	}
 	cmd := run(ctx)
+	if cmd.Err() == nil {
+		c.countBatch(ctx, op, call)
+	}
 	switch {
 	case isNotFound(cmd.Err()):
 		// The task is not active any more: this very call was done before and

@@ -14,7 +14,7 @@ import (
 
 // pages are those whose code is here. Of the README only YAML is: its program is
 // examples/quickstart.
-var pages = []string{"policies.md", "booking.md", "inspect.md", "httplimit.md", "schedules.md", readme}
+var pages = []string{"policies.md", "booking.md", "inspect.md", "httplimit.md", "schedules.md", "batches.md", readme}
 
 const readme = "../README.md"
 

@@ -1,0 +1,162 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/queue"
+)
+
+// winterFile is a file of n recipients.
+func winterFile(t *testing.T, n int) string {
+	t.Helper()
+	var text []byte
+	for i := range n {
+		text = fmt.Appendf(text, "%d,+4917%08d\n", 4711+i, i)
+	}
+	path := filepath.Join(t.TempDir(), "winter.csv")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// fed runs feeders until a batch has so much enqueued, and answers how far it is.
+func (b *bed) fed(id string, enqueued int64, feeders ...*queue.Feeder) queue.Progress {
+	b.Helper()
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	for _, f := range feeders {
+		go func() { _ = f.Run(ctx) }()
+	}
+	for range 600 {
+		time.Sleep(100 * time.Millisecond) // of the bubble
+		p, err := queue.NewBatches(b.client).Progress(ctx, "campaigns", id)
+		if err == nil && p.Read >= enqueued {
+			return p
+		}
+	}
+	b.Fatalf("%d elements of %s were never enqueued", enqueued, id)
+	return queue.Progress{}
+}
+
+// TestWinter: three replicas start it.
+func TestWinter(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, b *bed) {
+		b.enqueueing()
+		n := 0
+		for range 3 {
+			started, err := Winter(t.Context(), b.client, "winter.csv")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if started {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%d of three replicas started it, want one", n)
+		}
+		if _, err := Winter(t.Context(), b.client, "summer.csv"); !errors.Is(err, queue.ErrBatchExists) {
+			t.Errorf("another file under its id = %v, want ErrBatchExists", err)
+		}
+	})
+}
+
+// TestFeeder: two replicas feed it; a line that is no recipient is refused.
+func TestFeeder(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, b *bed) {
+		b.enqueueing()
+		path := winterFile(t, 50)
+		f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString("nobody\n"); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		if _, err := Winter(t.Context(), b.client, path); err != nil {
+			t.Fatal(err)
+		}
+		var feeders []*queue.Feeder
+		for range 2 {
+			f, err := Feeder(b.client, zap.NewNop())
+			if err != nil {
+				t.Fatal(err)
+			}
+			feeders = append(feeders, f)
+		}
+		if p := b.fed("winter-2026", 51, feeders...); p.Enqueued != 50 || p.Refused != 1 {
+			t.Errorf("it is %+v, want 50 enqueued and one refused", p)
+		}
+	})
+}
+
+// TestCustomers: three pages, the second of which fails once.
+func TestCustomers(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, b *bed) {
+		b.enqueueing()
+		failed := false
+		source := Customers(func(_ context.Context, after string) ([]string, error) {
+			switch after {
+			case "":
+				return []string{"c1", "c2"}, nil
+			case "c2":
+				if !failed {
+					failed = true
+					return nil, errors.New("the database is away")
+				}
+				return []string{"c3"}, nil
+			}
+			return nil, nil
+		})
+		if _, err := queue.NewBatches(b.client).Start(t.Context(), queue.BatchSpec{ID: "customers", Queue: "campaigns", Type: "letter", Source: "customers"}); err != nil {
+			t.Fatal(err)
+		}
+		f, err := queue.NewFeeder(b.client, queue.FeederConfig{Queues: []string{"campaigns"}, Sources: map[string]queue.Source{"customers": source}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := b.fed("customers", 3, f); p.Enqueued != 3 || !failed {
+			t.Errorf("it is %+v, want 3 enqueued", p)
+		}
+	})
+}
+
+// TestSlowDown: its pace is another.
+func TestSlowDown(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, b *bed) {
+		b.enqueueing()
+		batches := queue.NewBatches(b.client)
+		if err := SlowDown(t.Context(), batches); !errors.Is(err, queue.ErrNoBatch) {
+			t.Errorf("SlowDown of nothing = %v, want ErrNoBatch", err)
+		}
+		if _, err := Winter(t.Context(), b.client, winterFile(t, 100)); err != nil {
+			t.Fatal(err)
+		}
+		if err := SlowDown(t.Context(), batches); err != nil {
+			t.Fatal(err)
+		}
+		f, err := Feeder(b.client, zap.NewNop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		b.fed("winter-2026", 50, f)
+		if took := time.Since(began); took < 4*time.Second || took > 7*time.Second {
+			t.Errorf("50 elements took %v, want about 5 s", took)
+		}
+	})
+}

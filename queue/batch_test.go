@@ -1,0 +1,215 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/throttle"
+)
+
+func winter() BatchSpec {
+	return BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: 10}
+}
+
+func TestBatchSpecFaults(t *testing.T) {
+	t.Parallel()
+	b := NewBatches(newClient(t, redistest.Start(t).Client(t)))
+	for field, spec := range map[string]func(*BatchSpec){
+		"ID":     func(s *BatchSpec) { s.ID = "a b" },
+		"Name":   func(s *BatchSpec) { s.Name = strings.Repeat("n", 1025) },
+		"Queue":  func(s *BatchSpec) { s.Queue = "{q}" },
+		"Type":   func(s *BatchSpec) { s.Type = " " },
+		"Source": func(s *BatchSpec) { s.Source = "" },
+		"Args":   func(s *BatchSpec) { s.Args = strings.Repeat("n", 1025) },
+		"Total":  func(s *BatchSpec) { s.Total = -1 },
+		"Window": func(s *BatchSpec) { s.Window = WindowMax + 1 },
+		"Weight": func(s *BatchSpec) { s.Weight = 101 },
+		"Pace":   func(s *BatchSpec) { s.Pace.N = 1 },
+	} {
+		s := winter()
+		spec(&s)
+		started, err := b.Start(t.Context(), s)
+		be, ok := errors.AsType[*BatchError](err)
+		if started || !errors.Is(err, ErrInvalidBatch) || !ok || be.Field != field {
+			t.Errorf("a wrong %s: %v, %v, want ErrInvalidBatch about it", field, started, err)
+		}
+	}
+	_, err := b.Start(t.Context(), BatchSpec{Weight: -1})
+	for _, field := range []string{"ID", "Type", "Source", "Weight"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("Start of nothing = %v, want also %s in it", err, field)
+		}
+	}
+}
+
+// Of many that start a batch one does; another batch under its id is an error that
+// says what differs, and not what may be changed meanwhile.
+func TestBatchStartsOnce(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	var mu sync.Mutex
+	n := 0
+	var wg sync.WaitGroup
+	for range 5 {
+		b := NewBatches(newClient(t, srv.Client(t)))
+		wg.Go(func() {
+			started, err := b.Start(t.Context(), winter())
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if started {
+				n++
+			}
+		})
+	}
+	wg.Wait()
+	if n != 1 {
+		t.Errorf("%d started it, want 1", n)
+	}
+	b := NewBatches(newClient(t, srv.Client(t)))
+	if err := errors.Join(b.SetWindow(t.Context(), "default", "winter", 7), b.SetWeight(t.Context(), "default", "winter", 50), b.SetPace(t.Context(), "default", "winter", Pace{3, time.Second})); err != nil {
+		t.Fatal(err)
+	}
+	if started, err := b.Start(t.Context(), winter()); started || err != nil {
+		t.Errorf("Start again = %v, %v, want no start and no error", started, err)
+	}
+	other := winter()
+	other.Type, other.Total = "mail", 11
+	_, err := b.Start(t.Context(), other)
+	if be, ok := errors.AsType[*BatchError](err); !ok || !errors.Is(err, ErrBatchExists) || be.Field != "Type, Total" {
+		t.Errorf("Start of another = %v, want ErrBatchExists about Type, Total", err)
+	}
+	p, err := b.Progress(t.Context(), "default", "winter")
+	if err != nil || p.Window != 7 || p.Weight != 50 || p.Pace != (Pace{3, time.Second}) || p.State != BatchRunning || p.Fed || p.Total != 10 {
+		t.Errorf("Progress = %+v, %v", p, err)
+	}
+}
+
+// What is asked of a batch that is not there, or not in that state.
+func TestBatchErrors(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	b := NewBatches(newClient(t, srv.Client(t)))
+	calls := map[string]func(id string) error{
+		"Pause":     func(id string) error { return b.Pause(t.Context(), "default", id) },
+		"Resume":    func(id string) error { return b.Resume(t.Context(), "default", id) },
+		"Cancel":    func(id string) error { _, err := b.Cancel(t.Context(), "default", id); return err },
+		"SetPace":   func(id string) error { return b.SetPace(t.Context(), "default", id, Pace{}) },
+		"SetWeight": func(id string) error { return b.SetWeight(t.Context(), "default", id, 1) },
+		"SetWindow": func(id string) error { return b.SetWindow(t.Context(), "default", id, 1) },
+		"Progress":  func(id string) error { _, err := b.Progress(t.Context(), "default", id); return err },
+	}
+	for name, call := range calls {
+		for _, id := range []string{"none", "a b"} {
+			if err := call(id); !errors.Is(err, ErrNoBatch) {
+				t.Errorf("%s of %q = %v, want ErrNoBatch", name, id, err)
+			}
+		}
+	}
+	if _, err := b.Start(t.Context(), winter()); err != nil {
+		t.Fatal(err)
+	}
+	for name, err := range map[string]error{
+		"SetPace": b.SetPace(t.Context(), "default", "winter", Pace{1, 0}), "SetWeight": b.SetWeight(t.Context(), "default", "winter", 0),
+		"SetWindow": b.SetWindow(t.Context(), "default", "winter", WindowMax+1),
+	} {
+		if !errors.Is(err, ErrInvalidBatch) {
+			t.Errorf("%s = %v, want ErrInvalidBatch", name, err)
+		}
+	}
+	if p, err := b.Cancel(t.Context(), "default", "winter"); err != nil || p.State != BatchCancelled {
+		t.Errorf("Cancel = %+v, %v", p, err)
+	}
+	if keys := srv.Client(t).Keys(t.Context(), "hw:*").Val(); len(keys) != 0 {
+		t.Errorf("left behind: %v", keys)
+	}
+	gone := redis.NewClient(&redis.Options{Addr: srv.Addr()})
+	_ = gone.Close()
+	b = NewBatches(newClient(t, gone))
+	for name, call := range calls {
+		if err := call("winter"); !errors.Is(err, throttle.ErrUnavailable) {
+			t.Errorf("%s without Redis = %v, want ErrUnavailable", name, err)
+		}
+	}
+}
+
+// All are listed, those that ended too.
+func TestAllBatches(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, redistest.Start(t).Client(t))
+	b := NewBatches(client)
+	f, err := NewFeeder(client, FeederConfig{Queues: []string{"default"}, Sources: map[string]Source{
+		"empty": Seq(func(BatchSpec) iter.Seq[Element] { return slices.Values([]Element(nil)) }),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"c", "a", "b"} {
+		s := winter()
+		if s.ID = id; id == "a" {
+			s.Source = "empty"
+		}
+		if _, err := b.Start(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	go func() {
+		for ctx.Err() == nil {
+			if p, err := b.Progress(ctx, "default", "a"); err == nil && p.State == BatchEnded {
+				cancel()
+			}
+		}
+	}()
+	if err := f.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for p, err := range b.All(t.Context(), "default") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, p.ID+" "+string(p.State))
+	}
+	if want := []string{"c running", "b running", "a ended"}; !slices.Equal(got, want) {
+		t.Errorf("All = %v, want %v", got, want)
+	}
+}
+
+func TestNewFeederFaults(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, redistest.Start(t).Client(t))
+	_, err := NewFeeder(client, FeederConfig{Queues: []string{"{"}, Sources: map[string]Source{"a b": nil}, Ahead: time.Millisecond})
+	for _, want := range []string{"Queues", "Sources", "nil", "Ahead"} {
+		if !errors.Is(err, ErrInvalidBatch) || !strings.Contains(err.Error(), want) {
+			t.Errorf("NewFeeder = %v, want also %q in it", err, want)
+		}
+	}
+	if _, err := NewFeeder(client, FeederConfig{}); !errors.Is(err, ErrInvalidBatch) {
+		t.Errorf("NewFeeder of nothing = %v, want ErrInvalidBatch", err)
+	}
+}
+
+func TestBatchTask(t *testing.T) {
+	t.Parallel()
+	if batch, element, ok := BatchTask("batch:winter:7"); !ok || batch != "winter" || element != "7" {
+		t.Errorf("BatchTask = %q, %q, %v", batch, element, ok)
+	}
+	for _, id := range []string{"", "7", "batch:winter", "batch::7", "batch:winter:", "batch:a b:7", "batch:winter:a:b"} {
+		if _, _, ok := BatchTask(id); ok {
+			t.Errorf("%q is the task of a batch, want not", id)
+		}
+	}
+}

@@ -1,0 +1,245 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/throttle"
+)
+
+const (
+	// batchPage is how many batches are read at once.
+	batchPage = 100
+	// cancelPause is the pause between two rounds over what a cancelled batch has left,
+	// and cancelFor is how long pools may not have heard that it was cancelled.
+	cancelPause = 100 * time.Millisecond
+	cancelFor   = time.Second
+)
+
+// Batches starts batches, tells how far they are, and pauses, resumes, changes and
+// cancels them, from any process. What feeds them is a [Feeder]. All of it is in Redis:
+// nothing of it is lost with a process.
+//
+// Errors are [*BatchError]: ErrNoBatch for a batch that is not there, ErrBatchState for
+// one that has ended or was cancelled, throttle.ErrUnavailable when Redis does not
+// answer. A Batches owns nothing and is safe for concurrent use. The zero Batches is not
+// usable.
+type Batches struct{ c *Client }
+
+// NewBatches returns the batches on the queues that a client enqueues on. To cancel
+// one, the client needs the policy of its type: without it places are left to fall out
+// of their lines, each after its instant. It panics when client is nil.
+func NewBatches(client *Client) *Batches {
+	if client == nil {
+		panic("queue: nil client")
+	}
+	return &Batches{client}
+}
+
+// Start starts a batch, once by its id: of replicas that all start it at 09:00 one does,
+// and for the others started is false. The id is taken until a day after the batch
+// ended. When what it names is another batch, with another name, type, source, args or
+// total, the error unwraps to ErrBatchExists. A spec that makes no sense is
+// ErrInvalidBatch, all its faults joined.
+func (b *Batches) Start(ctx context.Context, spec BatchSpec) (started bool, err error) {
+	spec, err = spec.ready()
+	if err != nil {
+		return false, err
+	}
+	if err := b.c.name(ctx, spec.Queue); err != nil {
+		return false, batchFault(spec.ID, err)
+	}
+	a := luascripts.BatchStartArgs{Token: uint64(throttle.NewToken()), Batch: luascripts.Batch{
+		ID: spec.ID, Name: spec.Name, Type: spec.Type, Source: spec.Source, Args: spec.Args, Total: spec.Total,
+		Window: spec.Window, Weight: spec.Weight, PaceN: spec.Pace.N, PacePer: spec.Pace.Per,
+	}}
+	r, err := luascripts.BatchStart(ctx, b.c.rdb, b.c.keys(spec.Queue), a)
+	if err != nil {
+		return false, batchFault(spec.ID, err)
+	}
+	if fields := spec.differs(specOf(spec.Queue, r.Batch)); len(fields) > 0 {
+		return false, &BatchError{Batch: spec.ID, Field: strings.Join(fields, ", "), Err: ErrBatchExists}
+	}
+	return r.Status == 1, nil
+}
+
+// Progress tells how far a batch is, also for a day after it ended.
+func (b *Batches) Progress(ctx context.Context, queue, id string) (Progress, error) {
+	if err := checkEntryName(id); err != nil {
+		return Progress{}, &BatchError{Batch: id, Err: ErrNoBatch}
+	}
+	views, errs := luascripts.ReadBatches(ctx, b.c.rdb, b.c.keys(queue), []string{id})
+	if errs[0] != nil {
+		return Progress{}, batchFault(id, errs[0])
+	}
+	return progressOf(queue, views[0]), nil
+}
+
+// All are the batches of a queue: those that have not ended, the oldest first, and then
+// those that ended within a day. After an error nothing follows.
+func (b *Batches) All(ctx context.Context, queue string) iter.Seq2[Progress, error] {
+	return func(yield func(Progress, error) bool) {
+		seen := make(map[string]bool) // one may end meanwhile
+		for _, list := range []func(from int) ([]string, error){
+			func(from int) ([]string, error) {
+				return luascripts.Unfinished(ctx, b.c.rdb, b.c.keys(queue), from, batchPage)
+			},
+			func(from int) ([]string, error) {
+				return luascripts.Finished(ctx, b.c.rdb, b.c.keys(queue), from, batchPage)
+			},
+		} {
+			if !b.list(ctx, queue, list, seen, yield) {
+				return
+			}
+		}
+	}
+}
+
+func (b *Batches) list(ctx context.Context, queue string, list func(int) ([]string, error), seen map[string]bool, yield func(Progress, error) bool) bool {
+	for from := 0; ; from += batchPage {
+		ids, err := list(from)
+		if err != nil {
+			yield(Progress{}, away("list batches", err))
+			return false
+		}
+		views, errs := luascripts.ReadBatches(ctx, b.c.rdb, b.c.keys(queue), ids)
+		for i, v := range views {
+			switch {
+			case seen[ids[i]] || errors.Is(errs[i], luascripts.ErrNoBatch):
+				continue
+			case errs[i] != nil:
+				yield(Progress{}, batchFault(ids[i], errs[i]))
+				return false
+			}
+			seen[ids[i]] = true
+			if !yield(progressOf(queue, v), nil) {
+				return false
+			}
+		}
+		if len(ids) < batchPage {
+			return true
+		}
+	}
+}
+
+// Pause stops a batch within a second: nothing more of it is enqueued, and what waits is
+// put away when its turn comes, its place given to others. What runs, runs on. To pause
+// what is paused does nothing.
+func (b *Batches) Pause(ctx context.Context, queue, id string) error {
+	_, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: luascripts.BatchPause})
+	return err
+}
+
+// Resume lets a paused batch go on: what was put away comes first, in the order of the
+// source. To resume what runs does nothing.
+func (b *Batches) Resume(ctx context.Context, queue, id string) error {
+	if _, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: luascripts.BatchResume}); err != nil {
+		return err
+	}
+	// Its feeder does it too, for what a pool puts away that has not heard yet; here it
+	// is done at once, and also while nobody feeds it.
+	if err := b.c.recall(ctx, queue, id); err != nil {
+		return batchFault(id, err)
+	}
+	return nil
+}
+
+// SetPace changes how fast elements are enqueued, from now on; the zero Pace is no bound.
+func (b *Batches) SetPace(ctx context.Context, queue, id string, p Pace) error {
+	if err := p.check(); err != nil {
+		return &BatchError{Batch: id, Field: "Pace", Err: fmt.Errorf("%w: %w", ErrInvalidBatch, err)}
+	}
+	_, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: luascripts.BatchSetPace, N: p.N, Per: p.Per})
+	return err
+}
+
+// SetWeight changes the weight, 1 to 100. A smaller share comes about as what is open
+// ends.
+func (b *Batches) SetWeight(ctx context.Context, queue, id string, percent int) error {
+	return b.setNumber(ctx, queue, id, luascripts.BatchSetWeight, "Weight", percent, 100)
+}
+
+// SetWindow changes the window, 1 to WindowMax. A smaller one comes about as what is
+// open ends.
+func (b *Batches) SetWindow(ctx context.Context, queue, id string, window int) error {
+	return b.setNumber(ctx, queue, id, luascripts.BatchSetWindow, "Window", window, WindowMax)
+}
+
+func (b *Batches) setNumber(ctx context.Context, queue, id string, what luascripts.BatchChange, field string, n, most int) error {
+	if err := inRange(n, 1, most); err != nil {
+		return &BatchError{Batch: id, Field: field, Err: fmt.Errorf("%w: %w", ErrInvalidBatch, err)}
+	}
+	_, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: what, N: n})
+	return err
+}
+
+func (b *Batches) set(ctx context.Context, queue string, a luascripts.BatchSetArgs) (luascripts.BatchView, error) {
+	if err := checkEntryName(a.ID); err != nil {
+		return luascripts.BatchView{}, &BatchError{Batch: a.ID, Err: ErrNoBatch}
+	}
+	r, err := luascripts.BatchSet(ctx, b.c.rdb, b.c.keys(queue), a)
+	switch {
+	case err != nil:
+		return r.BatchView, batchFault(a.ID, err)
+	case r.Status == luascripts.SetGone:
+		return r.BatchView, &BatchError{Batch: a.ID, Err: ErrNoBatch}
+	case r.Status == luascripts.SetWrong:
+		return r.BatchView, &BatchError{Batch: a.ID, Err: ErrBatchState}
+	}
+	return r.BatchView, nil
+}
+
+// Cancel ends a batch for good: nothing more of it is enqueued, what waits is deleted,
+// and its places are given back. It returns when nothing is left but what runs, with the
+// last that is known; when the last of that has ended, no key is left either. Should ctx
+// end before, or this process die, its feeder goes on with it.
+func (b *Batches) Cancel(ctx context.Context, queue, id string) (Progress, error) {
+	v, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: luascripts.BatchCancel})
+	if err != nil {
+		return Progress{}, err
+	}
+	p := progressOf(queue, v)
+	p.State = BatchCancelled
+	began := time.Now()
+	for p.Open > 0 {
+		d, err := b.c.drain(ctx, queue, p.Type, id)
+		if err != nil {
+			return p, batchFault(id, err)
+		}
+		if d.counted {
+			p.Open, p.Done, p.Failed, p.Dropped = int64(d.Open), d.Done, d.Failed, d.Dropped
+		}
+		if d.gone || d.changed == 0 && time.Since(began) > cancelFor {
+			break
+		}
+		if err := pause(ctx, cancelPause); err != nil {
+			return p, batchFault(id, err)
+		}
+	}
+	return p, nil
+}
+
+// pause waits d, unless ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}
+
+// batchFault is what kept a batch from being asked about.
+func batchFault(id string, err error) error {
+	if errors.Is(err, luascripts.ErrNoBatch) {
+		return &BatchError{Batch: id, Err: ErrNoBatch}
+	}
+	return &BatchError{Batch: id, Err: fmt.Errorf("%w: %w", throttle.ErrUnavailable, err)}
+}

@@ -1,0 +1,156 @@
+package queue
+
+import (
+	"context"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/throttle"
+)
+
+// eachOpen goes through the open elements of a batch in portions, in order.
+func (c *Client) eachOpen(ctx context.Context, queue, id string, f func([]luascripts.BatchElement) error) error {
+	for from := int64(0); ; {
+		open, err := luascripts.OpenElements(ctx, c.rdb, c.keys(queue), id, from, luascripts.BatchMax)
+		if err != nil || len(open) == 0 {
+			return err
+		}
+		if err := f(open); err != nil {
+			return err
+		}
+		from = open[len(open)-1].Position + 1
+	}
+}
+
+// recall brings back what pools put away while a batch was paused, in its order. What
+// has a place in a line comes at the instant of that all the same: pools look before
+// they wake a task.
+func (c *Client) recall(ctx context.Context, queue, id string) error {
+	n := 0
+	now, err := c.rdb.Time(ctx).Result()
+	if err != nil {
+		return err
+	}
+	err = c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
+		tasks := make([]luascripts.Retiming, len(open))
+		for i, e := range open {
+			at := now.Add(time.Duration(n) * time.Microsecond)
+			tasks[i], n = luascripts.Retiming{ID: luascripts.BatchTaskID(id, e.ID), At: at}, n+1
+		}
+		_, err := luascripts.Retime(ctx, c.rdb, c.keys(queue), true, tasks)
+		return err
+	})
+	if err != nil || n == 0 {
+		return err
+	}
+	return luascripts.Tell(ctx, c.rdb, c.keys(queue), 0)
+}
+
+// sweep counts what has ended without a pool having said so, and answers whether the
+// batch ended by that.
+func (c *Client) sweep(ctx context.Context, queue, id string) (ended bool, err error) {
+	err = c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
+		tasks := make([]string, len(open))
+		for i, e := range open {
+			tasks[i] = luascripts.BatchTaskID(id, e.ID)
+		}
+		states, err := luascripts.TaskStates(ctx, c.rdb, c.keys(queue), tasks)
+		if err != nil {
+			return err
+		}
+		by := make(map[luascripts.Outcome][]string)
+		for i, state := range states {
+			switch state {
+			case "", "completed":
+				by[luascripts.OutcomeDone] = append(by[luascripts.OutcomeDone], open[i].ID)
+			case "archived":
+				by[luascripts.OutcomeFailed] = append(by[luascripts.OutcomeFailed], open[i].ID)
+			}
+		}
+		for outcome, elements := range by {
+			_, last, err := luascripts.BatchCount(ctx, c.rdb, c.keys(queue), id, outcome, elements...)
+			if err != nil {
+				return err
+			}
+			ended = ended || last
+		}
+		return nil
+	})
+	return ended, err
+}
+
+// drained is what became of a cancelled batch in one round.
+type drained struct {
+	luascripts.DropReply
+	counted bool // the reply is of a call
+	changed int  // elements that are open no more
+	gone    bool // the batch
+}
+
+// drain deletes what waits of a cancelled batch, and gives its places back: after the
+// tasks are gone, so that no pool redeems what was given to another. Should this process
+// die in between, a place falls out of its line by itself.
+func (c *Client) drain(ctx context.Context, queue, typ, id string) (drained, error) {
+	var d drained
+	err := c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
+		elements, tasks := make([]string, len(open)), make([]*asynq.Task, len(open))
+		for i, e := range open {
+			elements[i] = e.ID
+			tasks[i] = c.payloadOf(queue, typ, luascripts.BatchTaskID(id, e.ID))
+		}
+		r, err := luascripts.BatchDrop(ctx, c.rdb, c.keys(queue), id, elements)
+		if err != nil {
+			return err
+		}
+		if !r.Cancelled {
+			return luascripts.ErrNoBatch
+		}
+		d.DropReply, d.counted, d.gone = r, true, r.Gone
+		var turns []throttle.Turn
+		for i, code := range r.Codes {
+			if code != luascripts.DropRuns {
+				d.changed++
+			}
+			if code == luascripts.Dropped {
+				turns = append(turns, c.leave(ctx, tasks[i], luascripts.JobID(queue, luascripts.BatchTaskID(id, elements[i])))...)
+			}
+		}
+		c.hint(ctx, turns)
+		return nil
+	})
+	if err == luascripts.ErrNoBatch { //nolint:errorlint // it is our own, from above
+		d.gone, err = true, nil
+	}
+	return d, err
+}
+
+// payloadOf is a task that waits, for its keys; nil when that is not known.
+func (c *Client) payloadOf(queue, typ, id string) *asynq.Task {
+	if _, ok := c.policies[typ]; !ok {
+		return nil
+	}
+	info, err := asynq.NewInspectorFromRedisClient(c.rdb).GetTaskInfo(queue, id)
+	if err != nil || info.State == asynq.TaskStateActive {
+		return nil
+	}
+	return asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers)
+}
+
+// leave gives back the places of a task that is gone.
+func (c *Client) leave(ctx context.Context, task *asynq.Task, job string) []throttle.Turn {
+	if task == nil || c.cfg.PerClient {
+		return nil
+	}
+	p, ok := c.policies[task.Type()]
+	if !ok {
+		return nil
+	}
+	d, err := p.Demand(task)
+	if err != nil {
+		return nil
+	}
+	turns, _ := p.decide.Cancel(ctx, d.Request(job)) // at worst it falls out of its line
+	return turns
+}

@@ -1,0 +1,132 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/throttle"
+)
+
+const (
+	// tooLateAgain is the shortest wait before one is booked again whose line was too long.
+	tooLateAgain = 100 * time.Millisecond
+	// unreadableAgain is the wait while a limit in force can't be read.
+	unreadableAgain = time.Second
+)
+
+// book takes places for pieces, and answers those that have one and can be enqueued. The
+// others are back in their lanes, or refused. The error is that of a Redis that does not
+// answer.
+func (g *feeding) book(ctx context.Context, pieces []*piece) (placed []*piece, away error) {
+	var wishes []throttle.Wish
+	for _, p := range pieces {
+		if p.task.policy != nil {
+			wishes = append(wishes, throttle.Wish{Policy: p.task.policy, Request: g.request(p), Widest: true})
+		}
+	}
+	bookings := throttle.BookMany(ctx, g.f.c.rdb, wishes)
+	now := g.f.now()
+	shut := make(map[string]bool)
+	var leave []*piece
+	var turns []throttle.Turn
+	for _, p := range pieces {
+		if p.task.policy == nil {
+			placed = append(placed, p)
+			continue
+		}
+		b := bookings[0]
+		bookings = bookings[1:]
+		turns = append(turns, b.Next...)
+		took, err := g.answered(p, b, now, shut[p.lane])
+		switch {
+		case took && shut[p.lane]: // one before it has to wait
+			leave = append(leave, p)
+		case took:
+			placed = append(placed, p)
+			continue
+		}
+		shut[p.lane] = true
+		if err != nil {
+			away = err
+		}
+	}
+	g.leave(ctx, leave)
+	g.f.c.hint(ctx, turns)
+	return placed, away
+}
+
+// request is what a piece asks: of narrow rules also what others were promised.
+func (g *feeding) request(p *piece) throttle.Request {
+	r := p.task.request
+	r.More = slices.Clone(r.More)
+	for i, n := range p.before {
+		if i == 0 {
+			r.Cost += n
+		} else {
+			r.More[i-1].Cost += n
+		}
+	}
+	r.MaxWait = g.f.cfg.Ahead
+	if own := p.task.longest(); own != 0 {
+		r.MaxWait = min(r.MaxWait, own)
+	}
+	return r
+}
+
+// answered takes the answer about one piece: whether it has a place, and otherwise puts
+// it back or refuses it. behind says that one of its lane that comes before it waits.
+func (g *feeding) answered(p *piece, b throttle.Booking, now time.Time, behind bool) (took bool, away error) {
+	var late *throttle.TooLateError
+	switch {
+	case b.Err == nil && b.Refused:
+		// The wide line is so long that who joins it now comes at its end.
+		g.lanes.back(p, later(now.Add(inHand), g.local(b.At).Add(-g.lead)))
+		return false, nil
+	case b.Err == nil:
+		p.task.own = b.Promised.IsZero()
+		g.place(p, b.Decision, now)
+		if behind {
+			g.lanes.back(p, now)
+		}
+		return true, nil
+	case errors.As(b.Err, &late):
+		if own := p.task.longest(); own < 0 || own > 0 && late.Wait > own {
+			break
+		}
+		g.lanes.back(p, now.Add(max(late.Wait-g.f.cfg.Ahead, tooLateAgain)))
+		return false, nil
+	case errors.Is(b.Err, throttle.ErrExceedsLimit) && slices.ContainsFunc(p.before, func(n int) bool { return n > 0 }):
+		g.lanes.back(p, now.Add(inHand)) // alone it may fit
+		return false, nil
+	case errors.Is(b.Err, throttle.ErrStoredLimit), errors.Is(b.Err, throttle.ErrSchema):
+		g.lanes.back(p, now.Add(unreadableAgain))
+		return false, nil
+	case errors.Is(b.Err, throttle.ErrUnavailable):
+		g.lanes.back(p, now)
+		return false, b.Err
+	}
+	g.lanes.forget(p)
+	p.fault = b.Err
+	g.refused = append(g.refused, p)
+	return false, nil
+}
+
+// place notes where a piece stands, and when it is to be woken.
+func (g *feeding) place(p *piece, d throttle.Decision, now time.Time) {
+	t := p.task
+	t.task.At, t.task.For = time.Time{}, ""
+	t.info.State, t.info.NextProcessAt = asynq.TaskStatePending, time.Time{}
+	t.Booked = Booked{}
+	d.Request = t.request
+	t.placed(d)
+	g.lead = max(0, d.At.Sub(d.Now))
+	p.bookedAt = now.Add(g.lead)
+}
+
+// formatPosition writes a position in decimal.
+func formatPosition(n int64) string { return strconv.FormatInt(n, 10) }

@@ -1,0 +1,311 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+const (
+	// While the window is used up it is looked for room after feedPollMin to
+	// feedPollMax, as fast as elements end.
+	feedPollMin = 20 * time.Millisecond
+	feedPollMax = 250 * time.Millisecond
+	// paceSlack is how much of what a pace allowed may be made up.
+	paceSlack = 250 * time.Millisecond
+	// mindEvery is how often a batch is looked after beside feeding it, and sweepEvery
+	// how often it is swept for what ended unseen, before the source has ended.
+	mindEvery  = time.Second
+	sweepEvery = 5 * time.Second
+	// promisesEvery is how often promises that are over are dropped.
+	promisesEvery = time.Second
+)
+
+// errLost: the batch is another's now, or is gone.
+var errLost = errors.New("queue: the batch is another's")
+
+// feeding is one batch that this process feeds. Its loop has two goroutines beside it:
+// one reads the source, one looks after what is enqueued.
+type feeding struct {
+	f     *Feeder
+	log   *zap.Logger
+	queue string
+	id    string
+	keys  luascripts.Queue
+	owner uint64
+
+	// As the last answers had it.
+	batch   luascripts.Batch
+	spec    BatchSpec
+	open    int
+	claimed time.Time     // by our clock
+	offset  time.Duration // of Redis' clock to ours
+	paceAt  time.Time     // by Redis' clock
+
+	reader      *reader
+	reopen      time.Time // when to read again after a failure
+	sourceFails int       // in a row
+	over        bool      // the source has ended
+	ended       bool      // and Redis knows
+	ahead       map[string]bool
+	track       track
+	lanes       *lanes
+	refused     []*piece // to be counted
+	unprepared  *piece
+	unsure      *feedCall // sent, and not answered
+	lead        time.Duration
+	expired     time.Time // when promises were last dropped
+	poll        time.Duration
+	polled      bool // there was no room at the last look
+	failures    int  // in a row
+}
+
+func newFeeding(f *Feeder, queue, id string) *feeding {
+	g := &feeding{
+		f: f, queue: queue, id: id, keys: f.c.keys(queue), owner: newOwner(), poll: feedPollMin,
+		log: f.log.With(zap.String("queue", queue), zap.String("batch", id)),
+	}
+	g.lanes = newLanes(g.width, g.regain)
+	return g
+}
+
+// begin takes the batch, and learns what is settled; errLost when another has it.
+func (g *feeding) begin(ctx context.Context) error {
+	if err := g.claim(ctx); err != nil {
+		return err
+	}
+	g.track.cursor, g.track.mark = g.batch.Cursor, g.batch.Mark
+	g.over, g.ended = g.batch.End, g.batch.End
+	g.ahead = make(map[string]bool)
+	for from := g.track.cursor; ; {
+		settled, err := luascripts.AheadElements(ctx, g.f.c.rdb, g.keys, g.id, from, 1000)
+		if err != nil {
+			return err
+		}
+		for _, e := range settled {
+			g.ahead[e.ID] = true
+		}
+		if len(settled) < 1000 {
+			return nil
+		}
+		from = settled[len(settled)-1].Position + 1
+	}
+}
+
+// claim takes or renews the lease.
+func (g *feeding) claim(ctx context.Context) error {
+	began := g.f.now()
+	r, err := luascripts.BatchClaim(ctx, g.f.c.rdb, g.keys, luascripts.BatchClaimArgs{ID: g.id, Owner: g.owner, Lease: feedLease})
+	switch {
+	case err != nil:
+		return err
+	case r.Status != luascripts.ClaimOurs:
+		return errLost
+	}
+	g.batch, g.open, g.claimed = r.Batch, r.Open, began
+	g.spec = specOf(g.queue, r.Batch)
+	g.offset = r.Now.Sub(g.f.now())
+	if g.unsure == nil {
+		g.paceAt = r.PaceAt
+	}
+	return nil
+}
+
+// run feeds until ctx ends or the batch is lost, and gives it up.
+func (g *feeding) run(ctx context.Context) {
+	ctx, stop := context.WithCancel(ctx)
+	var minder sync.WaitGroup
+	minder.Go(func() { g.mind(ctx) })
+	g.log.Info("feeding a batch", zap.Int64("cursor", g.track.cursor))
+	g.loop(ctx)
+	stop()
+	g.reader.close()
+	minder.Wait()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), feedRelease)
+	defer cancel()
+	_, _ = luascripts.BatchClaim(ctx, g.f.c.rdb, g.keys, luascripts.BatchClaimArgs{ID: g.id, Owner: g.owner}) // or its lease runs out
+}
+
+func (g *feeding) loop(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		var more <-chan given
+		if g.reader != nil && g.reader.had == nil && g.hungry() {
+			more = g.reader.out
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case x := <-more:
+			g.reader.had = &x
+		case <-timer.C:
+		}
+		wait, err := g.pass(ctx)
+		if errors.Is(err, errLost) {
+			g.log.Info("the batch is another's, or gone")
+			return
+		}
+		g.f.reached(ctx, err)
+		if err != nil {
+			g.failures++
+			wait = min(feedPollMin<<min(g.failures, 10), time.Second)
+		} else {
+			g.failures = 0
+		}
+		timer.Reset(wait)
+	}
+}
+
+// hungry says that an element that comes now could go at once.
+func (g *feeding) hungry() bool {
+	return g.failures == 0 && g.batch.State == luascripts.BatchRunning && g.unsure == nil && g.unprepared == nil && g.mayRead() &&
+		g.room() > 0 && g.paced(1) > 0
+}
+
+func (g *feeding) room() int { return g.spec.effective() - g.open }
+
+func (g *feeding) redisNow() time.Time { return g.f.now().Add(g.offset) }
+
+// local is an instant of Redis' clock by ours.
+func (g *feeding) local(at time.Time) time.Time { return at.Add(-g.offset) }
+
+// paced is how many of n the pace allows now.
+func (g *feeding) paced(n int) int {
+	p := g.spec.Pace
+	if p.N == 0 {
+		return n
+	}
+	now := g.redisNow()
+	at := later(g.paceAt, now.Add(-paceSlack))
+	if at.After(now) {
+		return 0
+	}
+	return min(n, int(now.Sub(at)/p.each())+1)
+}
+
+// each is the time from one element to the next.
+func (p Pace) each() time.Duration { return p.Per / time.Duration(p.N) }
+
+// pacedBehind is from when on the pace allows the next, behind n more.
+func (g *feeding) pacedBehind(n int) time.Time {
+	p := g.spec.Pace
+	if p.N == 0 || n == 0 {
+		return g.paceAt
+	}
+	return later(g.paceAt, g.redisNow().Add(-paceSlack)).Add(time.Duration(n) * p.each())
+}
+
+// pass does what can be done now, and answers after what time to come again.
+func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
+	now := g.f.now()
+	if g.polled || g.failures > 0 || now.Sub(g.claimed) >= feedRenew {
+		if err := g.claim(ctx); err != nil {
+			return 0, err
+		}
+	}
+	renewal := max(0, g.claimed.Add(feedRenew).Sub(now))
+	if g.unsure != nil {
+		return 0, g.send(ctx, g.unsure)
+	}
+	if g.batch.State != luascripts.BatchRunning || g.ended {
+		g.polled = false
+		return min(renewal, feedLook), nil
+	}
+	g.openSource(ctx, now)
+	if now.Sub(g.expired) >= promisesEvery {
+		g.lanes.expire(now)
+		g.expired = now
+	}
+	g.adapt()
+	n := min(g.room(), luascripts.BatchMax)
+	g.polled = n <= 0
+	if g.polled {
+		return g.poll, nil
+	}
+	fed, err := g.feed(ctx, now, g.paced(n))
+	if err != nil || fed {
+		return 0, err
+	}
+	return min(renewal, g.idle(now)), nil
+}
+
+// openSource reads it, for the first time or again after a failure.
+func (g *feeding) openSource(ctx context.Context, now time.Time) {
+	if g.over || g.reader != nil || now.Before(g.reopen) {
+		return
+	}
+	g.reader = startReader(ctx, g.f.cfg.Sources[g.spec.Source], g.spec, g.track.at())
+}
+
+// adapt looks for room more often when there was much of it, and less often when there
+// was hardly any.
+func (g *feeding) adapt() {
+	if !g.polled {
+		return
+	}
+	all := g.spec.effective()
+	switch room := g.room(); {
+	case room >= min(luascripts.BatchMax, (all+1)/2):
+		g.poll = max(g.poll/2, feedPollMin)
+	case room < min(luascripts.BatchMax/4, (all+7)/8):
+		g.poll = min(g.poll*2, feedPollMax)
+	}
+}
+
+// idle is how long nothing can go.
+func (g *feeding) idle(now time.Time) time.Duration {
+	wait := feedRenew
+	if at, ok := g.lanes.opens(); ok {
+		wait = min(wait, max(0, at.Sub(now)))
+	}
+	if g.spec.Pace.N > 0 {
+		wait = max(min(wait, feedRenew), 0)
+		if pace := g.local(g.paceAt).Sub(now); pace > 0 {
+			wait = pace // nothing goes before, whatever else opens
+		}
+	}
+	if !g.over && g.reader == nil {
+		wait = min(wait, max(0, g.reopen.Sub(now)))
+	}
+	return max(wait, time.Millisecond)
+}
+
+// mind looks after what is enqueued: it counts what ended unseen, brings back what was
+// put away, and takes out what waits of a batch that was cancelled.
+func (g *feeding) mind(ctx context.Context) {
+	var resumed time.Time
+	recalls := 2 // also when this process took over: the one before may not have come to it
+	var swept time.Time
+	for pause(ctx, mindEvery) == nil {
+		views, errs := luascripts.ReadBatches(ctx, g.f.c.rdb, g.keys, []string{g.id})
+		if errs[0] != nil {
+			continue // the feeding itself says so, and ends when the batch is gone
+		}
+		v := views[0]
+		if !v.Resumed.Equal(resumed) {
+			resumed, recalls = v.Resumed, 2
+		}
+		var err error
+		now := g.f.now()
+		switch {
+		case v.State == luascripts.BatchCancelled:
+			_, err = g.f.c.drain(ctx, g.queue, v.Type, g.id)
+		case v.State == luascripts.BatchRunning && recalls > 0 && !v.Resumed.IsZero():
+			if err = g.f.c.recall(ctx, g.queue, g.id); err == nil {
+				recalls--
+			}
+		case v.End || now.Sub(swept) >= sweepEvery:
+			swept = now
+			_, err = g.f.c.sweep(ctx, g.queue, g.id)
+		}
+		if err != nil && ctx.Err() == nil {
+			g.log.Debug("a batch could not be looked after", zap.Error(err))
+		}
+	}
+}

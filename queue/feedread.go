@@ -1,0 +1,223 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/throttle"
+)
+
+const (
+	// readAhead is how many elements are read before they are asked for.
+	readAhead = 64
+	// markMax is the longest mark of an element.
+	markMax = 256
+	// heldBackMore is how many elements beyond four windows may lie between the first
+	// that is not settled and the last that was read.
+	heldBackMore = 1000
+)
+
+// given is what a source gave.
+type given struct {
+	Element
+	err  error
+	over bool // there is no more
+}
+
+// reader reads a source in its own goroutine.
+type reader struct {
+	out  chan given
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	had *given // taken out of the channel by who waited for it
+}
+
+func startReader(ctx context.Context, s Source, spec BatchSpec, from Position) *reader {
+	r := &reader{out: make(chan given, readAhead)}
+	ctx, r.stop = context.WithCancel(ctx)
+	send := func(x given) bool {
+		select {
+		case r.out <- x:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	r.wg.Go(func() {
+		var last error
+		for e, err := range s(ctx, spec, from) {
+			if last = err; !send(given{Element: e, err: err}) {
+				return
+			}
+		}
+		send(given{over: true, err: last})
+	})
+	return r
+}
+
+// close stops reading and waits for it.
+func (r *reader) close() {
+	if r == nil {
+		return
+	}
+	r.stop()
+	r.wg.Wait()
+}
+
+// poll is the next of the source, if it is there.
+func (r *reader) poll() (x given, ok bool) {
+	if r.had != nil {
+		x, r.had = *r.had, nil
+		return x, true
+	}
+	select {
+	case x = <-r.out:
+		return x, true
+	default:
+		return given{}, false
+	}
+}
+
+// mayRead says that more can be held.
+func (g *feeding) mayRead() bool {
+	return !g.over && g.reader != nil && g.lanes.held < g.spec.Window && len(g.track.open) < 4*g.spec.Window+heldBackMore
+}
+
+// read puts the next element into its lane, and answers false when there is none now.
+func (g *feeding) read(ctx context.Context) (bool, error) {
+	if p := g.unprepared; p != nil {
+		if err := g.prepare(ctx, p); err != nil {
+			return false, err
+		}
+		g.unprepared = nil
+		return true, nil
+	}
+	if !g.mayRead() {
+		return false, nil
+	}
+	x, ok := g.reader.poll()
+	switch {
+	case !ok:
+		return false, nil
+	case x.over:
+		g.reader.close()
+		g.reader = nil
+		if g.over = x.err == nil; !g.over {
+			g.reopen = g.f.now().Add(min(time.Second<<min(g.sourceFails-1, 10), feedRetryMax))
+		}
+		return false, nil
+	case x.err != nil:
+		g.sourceFails++
+		g.log.Warn("the source of a batch failed", zap.String("error", safeText(x.err)))
+		return true, nil
+	}
+	g.sourceFails = 0
+	if len(x.Mark) > markMax {
+		x.Element.fault, x.Mark = fmt.Errorf("%w: the mark of an element is over %d bytes long", ErrInvalidBatch, markMax), ""
+	}
+	position := g.track.read(x.Mark)
+	if x.ID == "" {
+		x.ID = strconv.FormatInt(position, 10)
+	}
+	if g.ahead[x.ID] { // it was settled before this feeder came
+		delete(g.ahead, x.ID)
+		g.track.settle([]int64{position})
+		return true, nil
+	}
+	p := &piece{Element: x.Element, position: position}
+	if err := g.prepare(ctx, p); err != nil {
+		g.unprepared = p
+		return false, err
+	}
+	return true, nil
+}
+
+// prepare makes a task of an element and puts it into its lane; or the element is
+// refused. The error is that of a Redis that does not answer.
+func (g *feeding) prepare(ctx context.Context, p *piece) error {
+	if p.fault == nil && !luascripts.IsElementID(p.ID) {
+		p.fault = fmt.Errorf("%w: the id of an element is none", ErrInvalidBatch)
+	}
+	if p.fault == nil {
+		p.fault = checkElementOptions(p.Options)
+	}
+	if p.fault == nil {
+		opts := append(slices.Clone(p.Options), asynq.Queue(g.queue), asynq.TaskID(luascripts.BatchTaskID(g.id, p.ID)))
+		task, err := g.f.c.prepare(ctx, booking, NewTask(g.spec.Type, p.Payload), opts)
+		if errors.Is(err, throttle.ErrUnavailable) {
+			return err
+		}
+		p.task, p.fault = task, err
+	}
+	if p.fault != nil {
+		g.refused = append(g.refused, p)
+		return nil
+	}
+	p.task.Result = &p.result
+	g.sort(p)
+	g.lanes.add(p)
+	return nil
+}
+
+// checkElementOptions returns the options that an element can't have, each an
+// [*OptionError].
+func checkElementOptions(opts []asynq.Option) error {
+	var errs []error
+	for _, opt := range opts {
+		switch opt.Type() {
+		case asynq.QueueOpt:
+			errs = append(errs, &OptionError{Option: "Queue", Reason: "the queue is the batch's"})
+		case asynq.TaskIDOpt:
+			errs = append(errs, &OptionError{Option: "TaskID", Reason: "the id of a task is made of its batch and its element"})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sort finds the lane of a piece: the narrowest key of its policy. The rules before the
+// widest that are on other keys are narrow ones.
+func (g *feeding) sort(p *piece) {
+	if p.task.policy == nil {
+		return
+	}
+	wants := append([]throttle.Want{{Key: p.task.request.Key, Cost: p.task.request.Cost}}, p.task.request.More...)
+	p.lane = wants[0].Key
+	widest := wants[g.widest()].Key
+	p.narrow = wants[:slices.IndexFunc(wants, func(w throttle.Want) bool { return w.Key == widest })]
+}
+
+// widest is the last rule of the policy that is a rate; the first, if none is.
+func (g *feeding) widest() int {
+	limits := g.f.c.policies[g.spec.Type].limits
+	for i, l := range slices.Backward(limits) {
+		if !l.limiter.LimitLastKnown().IsConcurrent() {
+			return i
+		}
+	}
+	return 0
+}
+
+// width is the most that one may ask of a rule at once.
+func (g *feeding) width(rule int) int {
+	return g.f.c.policies[g.spec.Type].limits[rule].limiter.LimitLastKnown().MaxCost()
+}
+
+// regain is how long after it was spent a cost can be asked for again.
+func (g *feeding) regain(rule, cost int) time.Duration {
+	limit := g.f.c.policies[g.spec.Type].limits[rule].limiter.LimitLastKnown()
+	switch limit.Kind() {
+	case "gcra", "leaky", "smooth": // bit by bit
+		return time.Duration(float64(limit.Window()) * min(1, float64(cost)/float64(max(limit.Permits(), 1))))
+	}
+	return limit.Window()
+}

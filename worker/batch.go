@@ -1,0 +1,160 @@
+package worker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+const (
+	// batchFresh is how old what is known of a batch may be: a pause holds within it.
+	batchFresh = 250 * time.Millisecond
+	// batchesMax bounds how many batches are known at once.
+	batchesMax = 1024
+	// pausedWait is how long a task of a paused batch stays away; resuming brings it
+	// back.
+	pausedWait = time.Hour
+)
+
+// batchID names a batch of a queue.
+type batchID struct{ queue, id string }
+
+// batches knows what the batches do whose tasks come here. Safe for concurrent use.
+type batches struct {
+	mu      sync.Mutex
+	known   map[batchID]batchLook
+	dropped map[string]bool // keys of the tasks that were dropped, until asynq has deleted them
+}
+
+type batchLook struct {
+	state luascripts.BatchState
+	at    time.Time
+}
+
+func newBatches() *batches {
+	return &batches{known: make(map[batchID]batchLook), dropped: make(map[string]bool)}
+}
+
+// stateOf is what a batch does, "" when there is none; while Redis is away what was known
+// last.
+func (a *Adapter) stateOf(ctx context.Context, b batchID) luascripts.BatchState {
+	s := a.batches
+	now := time.Now()
+	s.mu.Lock()
+	look := s.known[b]
+	s.mu.Unlock()
+	if now.Sub(look.at) < batchFresh {
+		return look.state
+	}
+	state, err := luascripts.StateOfBatch(ctx, a.rdb, a.keys(b.queue), b.id)
+	if err != nil {
+		return look.state
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.known) >= batchesMax {
+		clear(s.known)
+	}
+	s.known[b] = batchLook{state, now}
+	return state
+}
+
+// drop notes that a task was not run because its batch was cancelled.
+func (s *batches) drop(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropped[key] = true
+}
+
+// take says whether a task was dropped, and forgets it.
+func (s *batches) take(key string) (dropped bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dropped = s.dropped[key]
+	delete(s.dropped, key)
+	return dropped
+}
+
+// errPaused is why a task of a paused batch is put away.
+type errPaused struct{}
+
+func (errPaused) Error() string { return "worker: its batch is paused" }
+
+// heldBack says that a task does not run because of what its batch does: err puts it away
+// until the batch goes on, and none ends it, for the batch was cancelled. Its places are
+// given up.
+func (t *attempt) heldBack(ctx context.Context, task *asynq.Task) (back bool, err error) {
+	id, _, ok := luascripts.ParseBatchTaskID(t.taskID)
+	if !ok {
+		return false, nil
+	}
+	switch t.a.stateOf(ctx, batchID{t.queue, id}) {
+	case luascripts.BatchPaused:
+		if t.mustStay() {
+			return false, nil // an asynq that we do not know would archive it
+		}
+		t.leavePlaces(ctx, task)
+		away := luascripts.Place{Deadline: t.deadline}
+		return true, t.deferTo(deferral{wait: t.awayFor(), place: away, cause: errPaused{}}, held{})
+	case luascripts.BatchCancelled:
+		t.leavePlaces(ctx, task)
+		t.a.batches.drop(t.a.keys(t.queue).Task(t.taskID))
+		return true, nil
+	}
+	return false, nil
+}
+
+// awayFor is how long a task of a paused batch stays away: one with a deadline hears of
+// that.
+func (t *attempt) awayFor() time.Duration {
+	if t.deadline.IsZero() {
+		return pausedWait
+	}
+	return min(pausedWait, max(0, time.Until(t.deadline))+time.Second)
+}
+
+// leavePlaces gives up what a task has in the lines of its policy.
+func (t *attempt) leavePlaces(ctx context.Context, task *asynq.Task) {
+	p, ok := t.a.policies[task.Type()]
+	if !ok {
+		return
+	}
+	demand, err := p.Demand(task)
+	if err != nil {
+		return
+	}
+	after, cancel := t.after(ctx)
+	defer cancel()
+	if turns, err := p.decide.Cancel(after, demand.Request(t.job)); err == nil {
+		t.a.hint(turns...)
+	} // otherwise they fall out of their lines
+}
+
+// countBatch counts a task of a batch that has ended. What is not counted here is found
+// by who feeds the batch.
+func (c *client) countBatch(ctx context.Context, op asynqOp, call asynqCall) {
+	var outcome luascripts.Outcome
+	switch op {
+	case opDone, opComplete:
+		outcome = luascripts.OutcomeDone
+	case opArchive:
+		outcome = luascripts.OutcomeFailed
+	default:
+		return
+	}
+	id, element, ok := luascripts.ParseBatchTaskID(call.taskID)
+	if !ok {
+		return
+	}
+	if c.a.batches.take(call.taskKey) {
+		outcome = luascripts.OutcomeDropped
+	}
+	if _, _, err := luascripts.BatchCount(ctx, c.a.rdb, c.a.keys(call.queue), id, outcome, element); err != nil {
+		c.a.log.Debug("a task of a batch could not be counted", zap.String("batch", id), zap.Error(err))
+	}
+}

@@ -1,0 +1,306 @@
+package worker_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
+)
+
+// hall is where batches are fed and run, on a server of either kind.
+type hall struct {
+	*rig
+	connect  func() redis.UniversalClient // one a process
+	policies []queue.Policy
+	batches  *queue.Batches
+	seen     runs
+	takes    time.Duration // each handler
+}
+
+func newHall(t *testing.T, policies ...queue.Policy) *hall {
+	t.Helper()
+	r := newRig(t)
+	return hallOn(r, func() redis.UniversalClient { return r.srv.Client(t) }, policies)
+}
+
+// virtualHall is one in a bubble.
+func virtualHall(t *testing.T, policies ...queue.Policy) *hall {
+	t.Helper()
+	rdb, m := redistest.Mini(t)
+	connect := func() redis.UniversalClient {
+		c := redis.NewClient(redistest.MiniOptions(m))
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	return hallOn(rigOn(t, nil, rdb), connect, policies)
+}
+
+func hallOn(r *rig, connect func() redis.UniversalClient, policies []queue.Policy) *hall {
+	r.Helper()
+	c, err := queue.NewClient(connect(), policies...)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return &hall{rig: r, connect: connect, policies: policies, batches: queue.NewBatches(c)}
+}
+
+// pool runs a pool with so many workers.
+func (h *hall) pool(workers int) *worker.Pool {
+	h.Helper()
+	cfg := policies(h.policies...)
+	cfg.Asynq.Concurrency = workers
+	p, _ := h.startOn(h.connect(), h.handler(), cfg)
+	return p
+}
+
+func (h *hall) handler() asynq.Handler {
+	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		h.seen.note(ctx, task)
+		if h.takes > 0 {
+			time.Sleep(h.takes) // of the bubble
+		}
+		return nil
+	})
+}
+
+// phoneAndProvider is a policy with a narrow and a wide key.
+func phoneAndProvider(per time.Duration, provider throttle.Limit) queue.Policy {
+	return queue.Policy{Type: "sms", Rules: []queue.Rule{
+		{Name: "phone", Limit: throttle.Sliding(1, per), Key: queue.MustJSONKey("$.to")},
+		{Name: "provider", Limit: provider, Key: queue.ConstantKey("acme")},
+	}}
+}
+
+// messages is a source of n messages to so many phones in turn; the n-th is named n.
+func messages(n, phones int) queue.Source {
+	return queue.Seq(func(queue.BatchSpec) iter.Seq[queue.Element] {
+		return func(yield func(queue.Element) bool) {
+			for i := range n {
+				if !yield(queue.Element{Payload: []byte(to(fmt.Sprint("+", i%phones)))}) {
+					return
+				}
+			}
+		}
+	})
+}
+
+// feed runs a feeder of its own connection until the test ends or stop is called.
+func (h *hall) feed(sources map[string]queue.Source) (stop func()) {
+	h.Helper()
+	return h.feedOn(h.connect(), sources)
+}
+
+func (h *hall) feedOn(rdb redis.UniversalClient, sources map[string]queue.Source) (stop func()) {
+	h.Helper()
+	c, err := queue.NewClient(rdb, h.policies...)
+	if err != nil {
+		h.Fatal(err)
+	}
+	f, err := queue.NewFeeder(c, queue.FeederConfig{Queues: []string{"default"}, Sources: sources, Logger: h.log})
+	if err != nil {
+		h.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(h.Context()))
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = f.Run(ctx) })
+	stop = func() {
+		cancel()
+		wg.Wait()
+	}
+	h.Cleanup(stop)
+	return stop
+}
+
+func (h *hall) begin(spec queue.BatchSpec) {
+	h.Helper()
+	if started, err := h.batches.Start(h.Context(), spec); err != nil || !started {
+		h.Fatalf("Start = %v, %v, want it started", started, err)
+	}
+}
+
+func (h *hall) progress(id string) queue.Progress {
+	h.Helper()
+	p, err := h.batches.Progress(h.Context(), "default", id)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return p
+}
+
+// ends waits for the end of a batch, and checks on the way that the window holds.
+func (h *hall) ends(id string) queue.Progress {
+	h.Helper()
+	h.until("the batch ends", func() bool {
+		p := h.progress(id)
+		if p.Open > int64(p.Window) {
+			h.Errorf("%d elements are open, want %d at most", p.Open, p.Window)
+		}
+		return p.State == queue.BatchEnded
+	})
+	return h.progress(id)
+}
+
+// until polls until cond holds, in a bubble, where a look takes a machine longer than to
+// wait.
+func (h *hall) until(what string, cond func() bool) {
+	h.Helper()
+	for began := time.Now(); !cond(); time.Sleep(50 * ms) {
+		if time.Since(began) > 10*time.Minute {
+			h.Fatalf("not within ten minutes: %s", what)
+		}
+	}
+}
+
+// once checks that each of n messages ran once, and the messages of a phone in order.
+func (h *hall) once(batch string, n, phones int) {
+	h.Helper()
+	times := make(map[string]int)
+	last := make(map[int]int)
+	for _, r := range h.seen.all() {
+		name, element, ok := queue.BatchTask(r.id)
+		if !ok || name != batch {
+			continue
+		}
+		times[element]++
+		var i int
+		if _, err := fmt.Sscan(element, &i); err != nil {
+			h.Fatal(err)
+		}
+		if before, ok := last[i%phones]; ok && i < before {
+			h.Errorf("message %d ran after %d to the same phone", i, before)
+		}
+		last[i%phones] = i
+	}
+	for i := range n {
+		if times[fmt.Sprint(i)] != 1 {
+			h.Errorf("message %d ran %d times, want once", i, times[fmt.Sprint(i)])
+		}
+	}
+	if len(times) != n {
+		h.Errorf("%d messages ran, want %d", len(times), n)
+	}
+}
+
+// mortal is a Redis client of a process that dies at its n-th script call that names a
+// batch: before it, or when only its answer is missing.
+type mortal struct {
+	redis.UniversalClient
+	left   atomic.Int64
+	answer bool
+}
+
+func (m *mortal) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	left := m.left.Load()
+	if slices.ContainsFunc(keys, func(k string) bool { return strings.Contains(k, ":batch:") }) {
+		left = m.left.Add(-1)
+	}
+	if left > 0 || left == 0 && m.answer {
+		cmd := m.UniversalClient.EvalSha(ctx, sha, keys, args...)
+		if left > 0 || cmd.Err() != nil {
+			return cmd
+		}
+	}
+	return redis.NewCmdResult(nil, errDead)
+}
+
+func (m *mortal) Pipeline() redis.Pipeliner { return m.UniversalClient.Pipeline() }
+
+// Phones that are busy nine tenths of the time, and one provider: each message runs once,
+// in order by its phone, as fast as the provider allows, and is taken by a worker once.
+func TestBatchOnTwoRules(t *testing.T) {
+	t.Parallel()
+	const n, phones, rate = 2000, 45, 200
+	synctest.Test(t, func(t *testing.T) {
+		h := virtualHall(t, phoneAndProvider(200*ms, throttle.Sliding(rate/10, 100*ms)))
+		pool := h.pool(20)
+		h.feed(map[string]queue.Source{"messages": messages(n, phones)})
+		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 400})
+		h.allDone("winter", n, phones)
+		h.share(pool, n, rate, 98)
+		h.nothingLeft()
+	})
+}
+
+// The feeder dies, before a call and after one whose answer it never got; another goes
+// on.
+func TestBatchWhoseFeederDies(t *testing.T) {
+	t.Parallel()
+	const n, phones, rate = 300, 45, 200
+	for _, answer := range []bool{false, true} {
+		for _, calls := range []int64{2, 3, 8} {
+			t.Run(fmt.Sprintf("after %d calls, the last is done: %v", calls, answer), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					h := virtualHall(t, phoneAndProvider(200*ms, throttle.Sliding(rate/10, 100*ms)))
+					pool := h.pool(20)
+					sources := map[string]queue.Source{"messages": messages(n, phones)}
+					dying := &mortal{UniversalClient: h.connect(), answer: answer}
+					dying.left.Store(calls)
+					stop := h.feedOn(dying, sources)
+					h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 400})
+					h.until("the first feeder dies", func() bool { return dying.left.Load() <= 0 })
+					stop()
+					h.feed(sources)
+					h.allDone("winter", n, phones)
+					h.share(pool, n, rate, 25) // nobody feeds while the lease runs out
+					h.nothingLeft()
+				})
+			})
+		}
+	}
+}
+
+// allDone waits for the end of a batch and checks that each message ran once.
+func (h *hall) allDone(id string, n, phones int) {
+	h.Helper()
+	p := h.ends(id)
+	if p.Done != int64(n) || p.Enqueued != int64(n) || p.Refused+p.Failed+p.Dropped+p.Open != 0 {
+		h.Errorf("it ended as %+v", p)
+	}
+	h.once(id, n, phones)
+}
+
+// share checks how often workers took n messages, and how fast they were.
+func (h *hall) share(p *worker.Pool, n, rate int, percent float64) {
+	h.Helper()
+	admissions := p.Stats().Admissions
+	all := h.seen.all()
+	took := all[len(all)-1].at.Sub(all[0].at)
+	got := 100 * float64(n-rate/10) / float64(rate) / took.Seconds()
+	h.Logf("%d admissions for %d messages in %v, %.1f %% of the rate", admissions, n, took, got)
+	if most := int64(n) * 105 / 100; admissions > most {
+		h.Errorf("%d admissions for %d messages, want at most %d", admissions, n, most)
+	}
+	if got < percent {
+		h.Errorf("%.1f %% of the rate, want %.0f %%", got, percent)
+	}
+}
+
+// nothingLeft checks that what a batch needed is gone, but for its record.
+func (h *hall) nothingLeft() {
+	h.Helper()
+	var left []string
+	h.until("nothing of the batch is left", func() bool {
+		left = nil
+		for _, key := range h.rdb.Keys(h.Context(), "*").Val() {
+			if strings.Contains(key, ":batch:") && h.rdb.PTTL(h.Context(), key).Val() < 0 || strings.HasSuffix(key, ":batches") || strings.Contains(key, ":t:") {
+				left = append(left, key)
+			}
+		}
+		return len(left) == 0
+	})
+}

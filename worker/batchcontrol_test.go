@@ -1,0 +1,362 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+)
+
+// provider is a policy with one key, ten permits each tenth of a second.
+func provider() queue.Policy {
+	return queue.Policy{Type: "sms", Rules: []queue.Rule{
+		{Name: "provider", Limit: throttle.Sliding(10, 100*ms), Key: queue.ConstantKey("acme")},
+	}}
+}
+
+// A pause holds within a second, also with a thousand tasks that are pending, and what
+// is resumed goes on in its order, each message once.
+func TestBatchPause(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		policies []queue.Policy
+		takes    time.Duration
+		phones   int
+	}{
+		"booked":       {policies: []queue.Policy{provider()}, phones: 1},
+		"pending":      {takes: 10 * ms, phones: 1},
+		"on two rules": {policies: []queue.Policy{phoneAndProvider(200*ms, throttle.Sliding(10, 100*ms))}, phones: 60},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const n = 550
+				h := virtualHall(t, tt.policies...)
+				h.takes = tt.takes
+				h.pool(1)
+				h.feed(map[string]queue.Source{"messages": messages(n, tt.phones)})
+				h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n})
+				h.until("some ran", func() bool { return len(h.seen.all()) > 50 })
+				for range 2 {
+					if err := h.batches.Pause(t.Context(), "default", "winter"); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Second)
+					ran := len(h.seen.all())
+					time.Sleep(5 * time.Second)
+					if more := len(h.seen.all()) - ran; more != 0 || h.progress("winter").State != queue.BatchPaused {
+						t.Errorf("%d messages ran while it was paused, want none", more)
+					}
+					if err := h.batches.Resume(t.Context(), "default", "winter"); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(2 * time.Second)
+					if more := len(h.seen.all()) - ran; more < 150 {
+						t.Errorf("%d messages ran in 2 s after it was resumed, want about 200", more)
+					}
+				}
+				h.allDone("winter", n, tt.phones)
+				h.nothingLeft()
+			})
+		})
+	}
+}
+
+// What is cancelled leaves nothing behind: no task, no place, no key, whatever it was
+// doing, and whether its feeder is there or not.
+func TestBatchCancel(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ paused, alone bool }{"running": {}, "paused": {paused: true}, "without its feeder": {alone: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := virtualHall(t, phoneAndProvider(time.Second, throttle.Sliding(10, 100*ms)))
+				h.takes = 50 * ms
+				h.pool(4)
+				stop := h.feed(map[string]queue.Source{"messages": messages(5000, 300)})
+				h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: 5000})
+				h.until("some ran", func() bool { return len(h.seen.all()) > 100 })
+				if tt.paused {
+					if err := h.batches.Pause(t.Context(), "default", "winter"); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(2 * time.Second)
+				}
+				if tt.alone {
+					stop()
+				}
+				p, err := h.batches.Cancel(t.Context(), "default", "winter")
+				if err != nil || p.State != queue.BatchCancelled || p.Dropped < 50 || p.Open > 4 {
+					t.Errorf("Cancel = %+v, %v, want what waited to be dropped", p, err)
+				}
+				ran := len(h.seen.all())
+				time.Sleep(5 * time.Second)
+				if more := len(h.seen.all()) - ran; more > 4 {
+					t.Errorf("%d messages ran after it was cancelled", more)
+				}
+				if _, err := h.batches.Progress(t.Context(), "default", "winter"); !errors.Is(err, queue.ErrNoBatch) {
+					t.Errorf("Progress = %v, want ErrNoBatch", err)
+				}
+				h.gone()
+			})
+		})
+	}
+}
+
+// gone checks that no task is left, no place in any line, and no key of a batch.
+func (h *hall) gone() {
+	h.Helper()
+	for _, key := range h.rdb.Keys(h.Context(), "*").Val() {
+		for _, part := range []string{":batch", ":t:", ":line", ":due", ":places", ":turns", ":pending", ":scheduled", ":retry", ":active", ":archived"} {
+			if strings.Contains(key, part) {
+				h.Errorf("left behind: %s (%s)", key, h.rdb.Type(h.Context(), key).Val())
+			}
+		}
+	}
+}
+
+// Two batches share a provider as their weights are to each other.
+func TestBatchWeights(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := virtualHall(t, provider())
+		h.pool(10)
+		h.feed(map[string]queue.Source{"messages": messages(5000, 100)})
+		for id, weight := range map[string]int{"heavy": 75, "light": 25} {
+			h.begin(queue.BatchSpec{ID: id, Type: "sms", Source: "messages", Weight: weight, Window: 200})
+		}
+		time.Sleep(5 * time.Second)
+		heavy, light := h.progress("heavy").Done, h.progress("light").Done
+		time.Sleep(20 * time.Second)
+		heavy, light = h.progress("heavy").Done-heavy, h.progress("light").Done-light
+		if all := heavy + light; all < 1950 || heavy*100 < all*72 || heavy*100 > all*78 {
+			t.Errorf("%d and %d messages ran, want 2000 at 75 to 25", heavy, light)
+		}
+		if err := h.batches.SetWeight(t.Context(), "default", "light", 75); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		heavy, light = h.progress("heavy").Done, h.progress("light").Done
+		time.Sleep(12 * time.Second) // four times what is in the line
+		heavy, light = h.progress("heavy").Done-heavy, h.progress("light").Done-light
+		if all := heavy + light; heavy*100 < all*47 || heavy*100 > all*53 {
+			t.Errorf("%d and %d messages ran, want as many of each", heavy, light)
+		}
+	})
+}
+
+// The pace changes at run time.
+func TestBatchPace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := virtualHall(t, provider())
+		h.pool(10)
+		h.feed(map[string]queue.Source{"messages": messages(5000, 100)})
+		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: 5000, Pace: queue.Pace{N: 5, Per: time.Second}})
+		ran := func(d time.Duration, least, most int64) {
+			t.Helper()
+			before := h.progress("winter").Done
+			time.Sleep(d)
+			if n := h.progress("winter").Done - before; n < least || n > most {
+				t.Errorf("%d ran in %v, want %d to %d", n, d, least, most)
+			}
+		}
+		time.Sleep(time.Second)
+		ran(20*time.Second, 99, 101)
+		p := h.progress("winter")
+		if rest := p.ExpectedEnd.Sub(p.Now).Seconds() * 5; p.Rate < 4.9 || p.Rate > 5.1 || rest < 4500 || rest > 5100 {
+			t.Errorf("%.2f a second, %v left, want 5, and the rest at that", p.Rate, p.ExpectedEnd.Sub(p.Now))
+		}
+		for _, pace := range []queue.Pace{{N: 30, Per: time.Second}, {N: 60, Per: time.Minute}} {
+			if err := h.batches.SetPace(t.Context(), "default", "winter", pace); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			each := int64(pace.N) * 20 * int64(time.Second) / int64(pace.Per)
+			ran(20*time.Second, each-2, each+2)
+		}
+		if err := h.batches.SetPace(t.Context(), "default", "winter", queue.Pace{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		ran(10*time.Second, 980, 1020)
+	})
+}
+
+// A batch waits at a gate, and goes when that opens.
+func TestBatchAtAGate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gate, err := throttle.ParseGate("09:00-21:00 UTC")
+		if err != nil {
+			t.Fatal(err)
+		}
+		policy := phoneAndProvider(time.Second, throttle.Sliding(10, 100*ms))
+		policy.Rules = append(policy.Rules, queue.Rule{Name: "hours", Gate: gate})
+		time.Sleep(time.Until(time.Now().UTC().Truncate(24 * time.Hour).Add(24*time.Hour + 9*time.Hour - 30*time.Second)))
+		opens := time.Now().UTC().Truncate(time.Hour).Add(time.Hour)
+		h := virtualHall(t, policy)
+		pool := h.pool(10)
+		h.feed(map[string]queue.Source{"messages": messages(500, 150)})
+		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages"})
+		if wait := time.Until(opens) - ms; wait != 30*time.Second-ms {
+			t.Fatalf("the gate opens in %v", wait)
+		} else {
+			time.Sleep(wait)
+		}
+		if n := len(h.seen.all()); n != 0 {
+			t.Fatalf("%d messages ran before the gate opened", n)
+		}
+		time.Sleep(10 * time.Second)
+		h.allDone("winter", 500, 150)
+		if n := pool.Stats().Admissions; n > 525 {
+			t.Errorf("%d admissions for 500 messages, want at most 525", n)
+		}
+		for _, r := range h.seen.all() {
+			if r.at.Before(opens) || r.at.After(opens.Add(7*time.Second)) {
+				t.Errorf("%s ran at %v, want within 7 s after %v", r.id, r.at, opens)
+			}
+		}
+	})
+}
+
+// A source that fails goes on behind the last element that it gave, and the batch does
+// not end before it has really ended.
+func TestBatchOfASourceThatFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := virtualHall(t)
+		h.pool(1)
+		broken := errors.New("no more of +4917012345678 today")
+		var mu sync.Mutex
+		var began []queue.Position
+		source := func(_ context.Context, _ queue.BatchSpec, from queue.Position) iter.Seq2[queue.Element, error] {
+			mu.Lock()
+			began = append(began, from)
+			mu.Unlock()
+			return func(yield func(queue.Element, error) bool) {
+				for i := from.Read; i < 100; i++ {
+					if i%10 == 5 && !yield(queue.Element{}, broken) { // and it goes on
+						return
+					}
+					if !yield(queue.Element{Mark: fmt.Sprint("m", i)}, nil) {
+						return
+					}
+					if i == 30 || i == 31 || i == 99 && from.Read < 99 {
+						yield(queue.Element{}, broken)
+						return
+					}
+				}
+			}
+		}
+		h.feed(map[string]queue.Source{"messages": source})
+		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages"})
+		h.allDone("winter", 100, 1)
+		want := []queue.Position{{}, {Read: 31, Mark: "m30"}, {Read: 32, Mark: "m31"}, {Read: 100, Mark: "m99"}}
+		if !slices.Equal(began, want) {
+			t.Errorf("the source began at %v, want %v", began, want)
+		}
+		for _, line := range h.logs.All() {
+			if text := fmt.Sprint(line.Message, line.ContextMap()); strings.Contains(text, "4917012345678") {
+				t.Errorf("a log line quotes an element: %s", text)
+			}
+		}
+	})
+}
+
+// A channel feeds as elements come, and ends the batch when it is closed.
+func TestBatchOfAChannel(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := virtualHall(t)
+		h.pool(4)
+		ch := make(chan queue.Element)
+		h.feed(map[string]queue.Source{"orders": queue.Channel(ch)})
+		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "orders"})
+		for i := range 20 {
+			ch <- queue.Element{Payload: fmt.Append(nil, i)}
+			before := time.Now()
+			h.eventually("it runs", func() bool { return len(h.seen.all()) == i+1 })
+			if took := time.Since(before); took > 100*ms {
+				t.Errorf("element %d ran %v after it came", i, took)
+			}
+			time.Sleep(time.Duration(i) * 100 * ms)
+		}
+		if p := h.progress("winter"); p.State != queue.BatchRunning || p.Done != 20 {
+			t.Errorf("it is %+v, want it to run on", p)
+		}
+		close(ch)
+		h.ends("winter")
+	})
+}
+
+// What can never run is refused, told, and counted; the batch goes on.
+func TestBatchRefusesElements(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := virtualHall(t, phone("sms", ms))
+		h.pool(1)
+		elements := []queue.Element{
+			{Payload: []byte(to("+1"))},
+			{Payload: []byte(`{"to":""}`)},
+			{ID: "a b", Payload: []byte(to("+1"))},
+			{ID: "x", Payload: []byte(to("+1"))},
+			{ID: "x", Payload: []byte(to("+1"))},
+			{Payload: []byte(to("+1")), Options: []asynq.Option{asynq.Queue("other")}},
+			{Payload: []byte(to("+1")), Options: []asynq.Option{asynq.Deadline(time.Now().Add(-time.Minute))}},
+			{Payload: []byte(to("+1")), Mark: strings.Repeat("m", 300)},
+			{Payload: []byte(to("+1"))},
+		}
+		var mu sync.Mutex
+		told := make(map[string]error)
+		c, err := queue.NewClient(h.connect(), h.policies...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := queue.NewFeeder(c, queue.FeederConfig{
+			Queues:  []string{"default"},
+			Sources: map[string]queue.Source{"messages": queue.Seq(func(queue.BatchSpec) iter.Seq[queue.Element] { return slices.Values(elements) })},
+			Refused: func(batch string, e queue.Element, err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				told[batch+"/"+e.ID] = err
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() { _ = f.Run(ctx) }()
+		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages"})
+		p := h.ends("winter")
+		if p.Done != 3 || p.Refused != 6 || p.Read != 9 {
+			t.Errorf("it ended as %+v, want 3 done and 6 refused", p)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for id, want := range map[string]error{
+			"1": queue.ErrNoKey, "a b": queue.ErrInvalidBatch, "x": asynq.ErrTaskIDConflict, "5": queue.ErrInvalidOption, "6": throttle.ErrTooLate, "7": queue.ErrInvalidBatch,
+		} {
+			if got := told["winter/"+id]; !errors.Is(got, want) {
+				t.Errorf("element %q: %v, want %v", id, got, want)
+			}
+		}
+		if len(told) != 6 {
+			t.Errorf("%d elements are told as refused, want 6: %v", len(told), told)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
