@@ -139,7 +139,7 @@ func (p *Policy) waitTurn(ctx context.Context, d Decision, hint <-chan struct{})
 		if d.Fallback != FailClosed || p.away.isGone() {
 			continue // to look may take as long as Redis hangs
 		}
-		if in, err := p.rulings(ctx); err == nil && !sameLimits(in, d.limits) {
+		if in, err := p.rulings(ctx); err == nil && !sameLimits(in, d.grant.limits) {
 			return nil
 		}
 	}
@@ -165,8 +165,8 @@ func (p *Policy) shortest(d Decision) time.Duration {
 	least := WindowMax
 	for i, l := range p.rules {
 		limit := l.limit
-		if i < len(d.limits) {
-			limit = cmp.Or(d.limits[i].Limit, limit)
+		if i < len(d.grant.limits) {
+			limit = cmp.Or(d.grant.limits[i].Limit, limit)
 		}
 		least = min(least, limit.Window())
 	}

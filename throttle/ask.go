@@ -20,7 +20,7 @@ const (
 
 // ask decides about r, whatever the policy's mode, and tells who observes.
 func (p *Policy) ask(ctx context.Context, mode luascripts.Mode, r Request) (d Decision, err error) {
-	r.worth, r.made = nil, fromStore
+	r.grant, r.made = grant{}, fromStore
 	if r.Token == 0 {
 		r.Token = NewToken()
 	}
@@ -101,14 +101,14 @@ func (p *Policy) decided(in []ruling, r *Request, reply *luascripts.AcquireReply
 	d.Granted, d.Refused = reply.Status == luascripts.Granted, reply.Status == luascripts.Refused
 	d.Parked = reply.Status == luascripts.Booked && reply.Part == 0
 	d.At, d.From, d.Now, d.Promised, d.Fence = reply.At, reply.From, reply.Now, reply.Promised, reply.Fence
-	d.Next, d.limits = p.turns(reply.Next, reply.Now), in
+	d.Next, d.grant.limits = p.turns(reply.Next, reply.Now), in
 	d.start, d.surely = when.ended.Add(reply.At.Sub(reply.Now)), when.began.Add(reply.At.Sub(reply.Now))
 	if r.tell {
 		d.Left = reply.Free
 	}
 	switch reply.Status {
 	case luascripts.Granted:
-		d.worth = reply.Worth
+		d.grant.made(p, r.Key, reply)
 	case luascripts.TooLate:
 		return &TooLateError{Rule: d.Rule, At: d.At, Wait: d.At.Sub(d.Now), MaxWait: r.MaxWait}
 	case luascripts.Withdrawn:
@@ -146,16 +146,14 @@ func (p *Policy) wanted(parts []luascripts.Part, in []ruling, r *Request) []luas
 	return parts
 }
 
-// parts are what the scripts need to know of each rule, and what a grant is worth. The
-// numbers are put in later, when the store's clock is known.
+// parts are what the scripts need to know of each rule, and of a grant. The numbers
+// are put in later, when the store's clock is known.
 func (p *Policy) parts(in []ruling, ids []string, r Request) []luascripts.Part {
 	parts := make([]luascripts.Part, len(p.rules))
 	for i, l := range p.rules {
 		parts[i] = luascripts.Part{Limit: l.keys(ids[i]), Cost: r.want(i).Cost, Closed: in[i].closed}
-		if i < len(r.worth) {
-			parts[i].Worth = r.worth[i]
-		}
 	}
+	r.grant.tell(parts, p, r.Key)
 	return parts
 }
 
@@ -208,6 +206,9 @@ func (p *Policy) takeBackIDs(ctx context.Context, ids []string, r Request, back 
 
 func (p *Policy) cancelAt(ctx context.Context, at *desk, in []ruling, ids []string, r Request, back bool) (_ []Turn, given bool, _ error) {
 	_, misfit := p.fits(in, &r)
+	if (at == p.store) != (r.made == fromStore) {
+		r.grant = grant{} // it knows only the token: an instant would be that of another grant there
+	}
 	reply, err := at.cancelBy(ctx, in, luascripts.CancelArgs{
 		Parts: p.parts(in, ids, r), Policy: p.name, Token: uint64(r.Token), Job: r.Job, Back: back && misfit == nil,
 	})

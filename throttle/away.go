@@ -144,7 +144,7 @@ func (p *Policy) decide(ctx context.Context, mode luascripts.Mode, r Request) (d
 	case !errors.Is(err, ErrUnavailable):
 		p.away.back()
 		if spare := p.away.spare.Load(); spare != nil && r.Job != "" { // it has its place in Redis now, or needs none
-			r.Token, r.worth = 0, nil
+			r.Token, r.grant = 0, grant{}
 			_, _, _ = p.cancelAt(ctx, spare, p.lastKnown(), p.ids(r), r, false)
 		}
 		return d, err

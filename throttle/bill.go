@@ -86,7 +86,8 @@ func (b *Bill) Settled() bool {
 // no more than that, but for leaky, smooth and warmup. What is paid less comes
 // back as [Limiter.Refund] gives it back, from the newest payment first; a bucket, which
 // knows no single permits, gives back what is sure when a correction is corrected. To settle to the same again does
-// nothing. After [ErrUnavailable] it may have been done: settle again. Rules that
+// nothing. After [ErrUnavailable] it may have been done: settle again. It may be long
+// after the grant, as long as that counts. Rules that
 // limit how many run at once are left alone. Who may come earlier is told in the
 // Turns.
 func (b *Bill) Settle(ctx context.Context, costs map[string]int) ([]Turn, error) {
@@ -192,7 +193,7 @@ func (b *Bill) askLocked(ctx context.Context, s settling) ([]Turn, error) {
 	at := b.p.leaseStore(b.d)
 	r := b.d.Request
 	if s.of != b.d.Token {
-		r.worth = nil // it is that of the grant
+		r.grant = grant{} // it is not known of what was paid more, which Redis remembers as long as it counts
 	}
 	var reply luascripts.CancelReply
 	settle := func(in []ruling) (err error) {

@@ -98,7 +98,7 @@ type companion struct {
 func newCompanion(ctx context.Context, w Wish, out *Booking) *companion {
 	c := &companion{Wish: w, out: out}
 	p := w.Policy
-	c.Token, c.worth, c.made = NewToken(), nil, fromStore
+	c.Token, c.grant, c.made = NewToken(), grant{}, fromStore
 	if !p.joins() {
 		return c
 	}

@@ -58,7 +58,7 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 		}
 		a.Mode = luascripts.Book
 	}
-	out := luascripts.AcquireReply{Worth: make([]int64, len(a.Parts)), Free: make([]int, len(a.Parts))}
+	out := luascripts.AcquireReply{Worth: make([]int64, len(a.Parts)), Each: make([]time.Time, len(a.Parts)), Free: make([]int, len(a.Parts))}
 	var earliest time.Time // of the grants
 	var err error
 	for n, at := range all {
@@ -146,6 +146,9 @@ func joined(out, r luascripts.AcquireReply, at slotParts) luascripts.AcquireRepl
 	}
 	out.Fence = max(out.Fence, r.Fence)
 	copy(out.Worth[at.from:at.to], r.Worth)
+	for i := at.from; i < at.to; i++ {
+		out.Each[i] = r.At
+	}
 	copy(out.Free[at.from:at.to], r.Free)
 	out.Next = append(out.Next, moved(r.Next, at)...)
 	return out

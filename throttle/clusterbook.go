@@ -32,7 +32,7 @@ func (s clusterStore) bookWidest(ctx context.Context, c *luascripts.Call, wide s
 	if err := s.redisStore.acquire(ctx, &call); err != nil {
 		return err // others may write to the call still
 	}
-	none := luascripts.AcquireReply{Worth: make([]int64, len(a.Parts)), Free: make([]int, len(a.Parts))}
+	none := luascripts.AcquireReply{Worth: make([]int64, len(a.Parts)), Each: make([]time.Time, len(a.Parts)), Free: make([]int, len(a.Parts))}
 	out := joined(none, call.AcquireReply, wide)
 	if out.Status == luascripts.Booked && out.Promised.IsZero() && at.After(out.At) {
 		a.Token = 0 // there is a place alone

@@ -44,10 +44,10 @@ type Request struct {
 	// is no time left. Zero means any wait.
 	MaxWait time.Duration
 
-	worth  []int64 // of a grant, by rule: what a refund of it is worth, in the store's own words
-	made   origin  // of a grant
-	prompt bool    // no grant ahead of its instant
-	tell   bool    // what is left, too
+	grant  grant
+	made   origin // of a grant
+	prompt bool   // no grant ahead of its instant
+	tell   bool   // what is left, too
 }
 
 // want is what is asked of the rule i.
@@ -120,7 +120,6 @@ type Decision struct {
 
 	start   time.Time // At on the local, monotonic clock; never before it
 	surely  time.Time // the same, never after it: the answer may have been long on its way
-	limits  []ruling  // those that decided; none when none did
 	instead instead   // of what a shadowed grant was made
 }
 

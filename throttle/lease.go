@@ -105,8 +105,8 @@ func (p *Policy) eachLease(d Decision, f func(l *Limiter, in ruling, i int)) {
 		return
 	}
 	for i, l := range p.rules {
-		if i < len(d.limits) && d.limits[i].IsConcurrent() {
-			f(l, d.limits[i], i)
+		if i < len(d.grant.limits) && d.grant.limits[i].IsConcurrent() {
+			f(l, d.grant.limits[i], i)
 		}
 	}
 }

@@ -117,8 +117,8 @@ func (l *Limiter) Book(ctx context.Context, r Request) (Decision, error) {
 // anew. The same Token gets the same grant, however often it is sent; a zero
 // Token is drawn. With MaxWait exceeded the job leaves the line and the error
 // is a [TooLateError], with a cost above the limit an [ExceedsLimitError]. After
-// [ErrUnavailable] it may have been charged: repeat it with the same Token, or
-// take it back with [Limiter.Refund]. After a Decision by a Fallback go on with
+// [ErrUnavailable] it may have been charged: repeat it with the same Token within
+// a minute, after which it is another call, or take it back with [Limiter.Refund]. After a Decision by a Fallback go on with
 // the Request in it: the Token that was sent may be refused.
 func (l *Limiter) Redeem(ctx context.Context, r Request) (Decision, error) {
 	return l.alone.Redeem(ctx, r)
@@ -133,8 +133,10 @@ func (l *Limiter) Cancel(ctx context.Context, r Request) ([]Turn, error) {
 // Refund gives the grant of r.Token back, if it has one, and takes the booking
 // of r.Job out of the line, if there is one. The token is refused from then
 // on, for at least a minute, so a copy of its call that comes late is not
-// charged. It is idempotent. Hand back the Request of the [Decision]: it knows
-// where the grant was made, and what it is worth.
+// charged. It is idempotent, as long as the grant would have counted. Hand back the
+// Request of the [Decision]: it knows where the grant was made and when, and what it
+// is worth. A minute after the grant its Token alone is not known any more, and a
+// Request that only names it gives nothing back.
 func (l *Limiter) Refund(ctx context.Context, r Request) ([]Turn, error) {
 	return l.alone.Refund(ctx, r)
 }

@@ -83,11 +83,13 @@ func onFake(t *testing.T, s store) *Limiter {
 	return l
 }
 
-// What a grant is worth travels with its Request into every way of giving it
-// back, and not into the next attempt.
+// What a grant is worth, and its instant, travel with its Request into every way of
+// giving it back where it was made, and not into the next attempt, nor to another key
+// or rule.
 func TestWorthOfAGrantTravels(t *testing.T) {
 	t.Parallel()
-	s := &fakeStore{acquired: luascripts.AcquireReply{Status: luascripts.Granted, Worth: []int64{42}}, now: time.Now()}
+	at := time.Now()
+	s := &fakeStore{acquired: luascripts.AcquireReply{Status: luascripts.Granted, At: at, Worth: []int64{42}}, now: at}
 	l := onFake(t, s)
 	d, err := l.Redeem(t.Context(), Request{Key: "k", Cost: 1, Job: "a"})
 	if err != nil {
@@ -98,14 +100,28 @@ func TestWorthOfAGrantTravels(t *testing.T) {
 		"Return": func() ([]Turn, error) { return l.Return(t.Context(), d.Request) },
 	} {
 		s.cancels = nil
-		if _, err := back(); err != nil || len(s.cancels) != 1 || s.cancels[0].Parts[0].Worth != 42 {
-			t.Errorf("%s sent %+v, %v, want a worth of 42", name, s.cancels, err)
+		if _, err := back(); err != nil || len(s.cancels) != 1 || s.cancels[0].Parts[0].Worth != 42 ||
+			!s.cancels[0].Parts[0].At.Equal(at) || !s.cancels[0].Parts[0].Until.Equal(at.Add(time.Minute)) {
+			t.Errorf("%s sent %+v, %v, want a worth of 42, at %v for a minute", name, s.cancels, err, at)
+		}
+	}
+	other, elsewhere := d.Request, onFake(t, &fakeStore{now: at})
+	other.Key = "other"
+	for name, back := range map[string]func() ([]Turn, error){
+		"another key":   func() ([]Turn, error) { return l.Refund(t.Context(), other) },
+		"another store": func() ([]Turn, error) { return elsewhere.Refund(t.Context(), d.Request) },
+	} {
+		s.cancels, elsewhere.store.store.(*fakeStore).cancels = nil, nil
+		_, err := back()
+		sent := append(s.cancels, elsewhere.store.store.(*fakeStore).cancels...)
+		if err != nil || len(sent) != 1 || !sent[0].Parts[0].At.IsZero() {
+			t.Errorf("of %s Refund sent %+v, %v, want no instant", name, sent, err)
 		}
 	}
 	s.acquired = luascripts.AcquireReply{Status: luascripts.Booked}
 	booked, err := l.Redeem(t.Context(), d.Request)
-	if err != nil || booked.worth != nil {
-		t.Errorf("a booking asked for with an old Request has a worth of %d, %v, want none", booked.worth, err)
+	if err != nil || booked.grant.worth != nil {
+		t.Errorf("a booking asked for with an old Request has a worth of %d, %v, want none", booked.grant.worth, err)
 	}
 }
 

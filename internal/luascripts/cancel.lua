@@ -6,7 +6,8 @@
 -- ARGV[3]  job        "" when there is no booking
 -- ARGV[4]  back       1: a grant that is given back becomes the first place in the line again, and no place is left; above 1: the
 --                     first turn, which is promised this instant, because a rule in another slot refuses
--- ARGV[5+] parts      9 of each, see parts.lua
+-- ARGV[5+] parts      9 of each, see parts.lua; behind them all 2 of each: the instant of the grant, and until when it may be found by
+--                     that, see tokens.lua; zeros when that is not known
 -- returns  {status, part, now_us, version, turns, then per turn: part, at_us, job}, integers, but for job, which is text
 --          status 0 no such grant, 1 given back, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is
 --          then in version; part is the one that can't be read
@@ -16,10 +17,11 @@ local now = clock()
 local P = read_parts(ARGV, count, 5, job)
 local failed, which, newer = open_parts(P, now)
 if failed then return { failed, which, now, newer, 0 } end
+read_told(P, ARGV, 5 + 9 * count)
 
 local given, at, turns = 0, now, {}
 for i, L in ipairs(P) do
-  local held = token ~= "" and holds(L, token)
+  local held = token ~= "" and granted(L, token)
   held = held and held > 0 and held
   -- the first write frees: a full Redis must not refuse to take anything back
   if token ~= "" then redis.call("ZREM", L.tokens, token) end
@@ -28,7 +30,7 @@ for i, L in ipairs(P) do
     leave(L)
   end
   if held and not L.kind.lease then unspend(L, now, held, L.want, token, L.told_worth) end
-  if token ~= "" then withdraw(L.tokens, token, now) end
+  if token ~= "" then withdraw(L, token, now) end
   if i == 1 and held then
     given, at = 1, max(held, now)
   end

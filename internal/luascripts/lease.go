@@ -92,7 +92,7 @@ type SettleArgs struct {
 // Settle runs settle.lua.
 func Settle(ctx context.Context, c redis.Scripter, a SettleArgs) (CancelReply, error) {
 	r := run(ctx, c, settleScript, "settle.lua", 5, partKeys(a.Parts, a.Policy),
-		partArgs([]any{len(a.Parts), tokenText(a.Token), tokenText(a.Bill)}, a.Parts)...)
+		grantArgs([]any{len(a.Parts), tokenText(a.Token), tokenText(a.Bill)}, a.Parts)...)
 	reply := CancelReply{Status: Status(r.int()), Part: int(r.int()), Now: r.time(), Version: r.int()}
 	reply.Next = r.turns(r.int())
 	return reply, r.err

@@ -122,7 +122,9 @@ type Part struct {
 	Numbers
 	Cost   int
 	Closed time.Time // until when the rule is closed; zero for not
-	Worth  int64     // cancel.lua: of a grant, as its answer had it
+	Worth  int64     // cancel.lua, settle.lua: of a grant, as its answer had it
+	At     time.Time // cancel.lua, settle.lua: instant of the grant, by which it is found when its token is forgotten; zero when not known
+	Until  time.Time // cancel.lua, settle.lua: until when it may be: as long as it counts under the limit that granted it
 }
 
 // Opening is a time in which work may run, from Open until before Close.
@@ -194,6 +196,15 @@ func partArgs(args []any, parts []Part) []any {
 	for i, group := range groups(parts) {
 		p := &parts[i]
 		args = append(args, p.Kind.text(), p.Permits, micros(p.Window), p.more(), p.Version, p.Cost, group, instant(p.Closed), p.Worth)
+	}
+	return args
+}
+
+// grantArgs puts behind all arguments when each part was granted.
+func grantArgs(args []any, parts []Part) []any {
+	args = partArgs(args, parts)
+	for i := range parts {
+		args = append(args, instant(parts[i].At), instant(parts[i].Until))
 	}
 	return args
 }
@@ -313,7 +324,7 @@ func Cancel(ctx context.Context, c redis.Scripter, a CancelArgs) (CancelReply, e
 		back = instant(a.Away)
 	}
 	r := run(ctx, c, cancelScript, "cancel.lua", 5, partKeys(a.Parts, a.Policy),
-		partArgs([]any{len(a.Parts), tokenText(a.Token), a.Job, back}, a.Parts)...)
+		grantArgs([]any{len(a.Parts), tokenText(a.Token), a.Job, back}, a.Parts)...)
 	reply := CancelReply{Status: Status(r.int()), Part: int(r.int()), Now: r.time(), Version: r.int()}
 	reply.Next = r.turns(r.int())
 	return reply, r.err

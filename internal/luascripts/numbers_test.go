@@ -30,7 +30,7 @@ var textJoins = map[string][]string{
 	"tick.lua":    {`prefix .. other`},
 	"wake.lua":    {`prefix .. id`},
 	"walk.lua":    {`"(" .. int(from)`},
-	"tokens.lua":  {`"(" .. int(COPY - now)`},
+	"tokens.lua":  {`"(" .. int(COPY - now)`, `"(" .. int(-BILLS)`},
 	"parts.lua":   {`args[a + 5] .. ":" .. job`}, // both as they came
 	"leases.lua":  {`"@" .. m`, `"(" .. int(now)`, `"(" .. int(L.now)`, `L.letter .. L.token .. text`},
 }

@@ -97,13 +97,13 @@ local function ring(F, k, i, last, now, replies)
     if grows and count == n and n <= FITTED then -- it grows no more: half of it is room to grow
       redis.call("SET", key, redis.call("GETRANGE", key, 0, -1), "KEEPTTL")
     end
-    if holder and holder ~= NOBODY and newest + max(W, COPY) > now then list = { int(newest), holder } end
+    if holder and holder ~= NOBODY and newest + COPY > now then list = { int(newest), holder } end
     local text = int(at)
     for m = i - first + 1, i - first + many - (W < COPY and 0 or 1) do
       list[#list + 1] = text
       list[#list + 1] = mine[m]
     end
-    if #list > 0 then remember(tokens, list, tonumber(list[#list - 1]), W, now) end
+    if #list > 0 then remember(tokens, list, tonumber(list[#list - 1]), now) end
     if at > now then
       replies[i] = { 1, 0, at, since }
       for m = i + 1, i + many - 1 do replies[m] = { 1, 0, at, at } end

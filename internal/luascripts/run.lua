@@ -43,7 +43,7 @@ local function run(F, k, i, last, now, replies)
     if not L.kind.log then L.kind.save(L, now) end
     L.known = true
     if L.W >= COPY then list[#list], list[#list - 1] = nil, nil end -- the newest is in the header
-    if #list > 0 then remember(L.tokens, list, tonumber(list[#list - 1]), L.W, now) end
+    if #list > 0 then remember(L.tokens, list, tonumber(list[#list - 1]), now) end
   end
   if i > last or F.mode ~= 0 then return i end
   local from = L.newest > 0 and slot(L, 0, 0, want) or 0

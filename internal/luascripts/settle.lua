@@ -5,7 +5,8 @@
 -- ARGV[1]  count      how many parts, 1 to 16
 -- ARGV[2]  token      8 bytes, the grant
 -- ARGV[3]  bill       8 bytes, this settling; the same is done once
--- ARGV[4+] parts      9 of each, see parts.lua
+-- ARGV[4+] parts      9 of each, see parts.lua; behind them all 2 of each: the instant of the grant, and until when it may be found by
+--                     that, see tokens.lua; zeros when that is not known
 -- returns  {status, part, now_us, version, turns, then per turn: part, at_us, job}, integers, but for job, which is text
 --          status 0 was done before, 1 done, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is
 --          then in version; part is the one that can't be read
@@ -15,19 +16,21 @@ local now = clock()
 local P = read_parts(ARGV, count, 4, "")
 local failed, which, newer = open_parts(P, now)
 if failed then return { failed, which, now, newer, 0 } end
+read_told(P, ARGV, 4 + 9 * count)
 if holds(P[1], bill) then return { 0, 0, now, 0, 0 } end
 
 local turns = {}
-for _, L in ipairs(P) do
-  local held = holds(L, token)
+for i, L in ipairs(P) do
+  local held, at = granted(L, token), now
   if L.want > 0 and not L.kind.lease then -- what was used is spent, whatever the limit says
-    grant(L, now, max(now, L.newest), bill)
+    at = max(now, L.newest)
+    grant(L, now, at, bill)
   elseif L.want < 0 and held and held > 0 and not L.kind.lease then
-    give_back(L, now, held, -L.want, L.told_worth)
+    lessen(L, now, held, token)
     next_turns(L, now, turns, true)
   end
+  if not L.kind.lease and (i == 1 or L.want > 0) then bill_of(L, bill, at, now) end
 end
-remember(P[1].tokens, { int(now), bill }, now, P[1].W, now)
 local reply = { 1, 0, now, 0, #turns / 3 }
 for _, v in ipairs(turns) do reply[#reply + 1] = v end
 return reply

@@ -8,7 +8,7 @@
 -- before  permits of the tally before this one, whose last was `age` before newest
 -- taken   grows by each permit, from the first instant on: what it grew by since a
 --         grant was taken after it
--- changed  the newest grant when the limit was changed, 0 when it never was
+-- changed  the newest grant when the limit was changed, or else just before the first one: nothing up to then is given back
 -- version  of the limit that it was written under
 -- own     what the algorithm keeps beside that, see its part
 -- n W more  the numbers it was written under
@@ -27,7 +27,7 @@ local function tally(L, at, cost, from)
     if L.used > 0 then L.before, L.before_at = L.used, L.newest end
     L.start, L.used = from, 0
   end
-  if L.taken == 0 then L.taken = at end
+  if L.taken == 0 then L.taken, L.changed = at, max(L.changed, at - 1) end
   L.used, L.newest, L.taken = L.used + cost, at, L.taken + cost
 end
 

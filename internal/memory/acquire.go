@@ -173,8 +173,8 @@ func (p *part) spend(at int64, token uint64) {
 		p.tokens.lend(token, at+p.w, p.now, p.extra)
 		return
 	}
-	p.tokens.remember(was, wasAt, p.w, p.now, p.extra)
+	p.tokens.remember(was, wasAt, p.now, p.extra)
 	if p.w < copied {
-		p.tokens.remember(token, at, p.w, p.now, p.extra)
+		p.tokens.remember(token, at, p.now, p.extra)
 	}
 }

@@ -56,7 +56,7 @@ func (c *call) read(i int, a *luascripts.Part, from *keys) refusal {
 	p := &c.parts[i]
 	*p = part{
 		numbers: numbersOf(a.Numbers), now: c.now, extra: c.extra, number: i + 1,
-		id: a.ID, cost: int64(a.Cost), worth: a.Worth,
+		id: a.ID, cost: int64(a.Cost), worth: a.Worth, toldAt: microsOf(a.At), toldUntil: microsOf(a.Until),
 	}
 	if !p.covers(c.now) {
 		return refusal{status: luascripts.NotCovered, part: p.number}

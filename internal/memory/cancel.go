@@ -48,12 +48,12 @@ func (p *part) takeBack(token uint64) int64 {
 	if token == 0 {
 		return 0
 	}
-	held, _ := p.holds(token)
+	held := p.granted(token)
 	p.tokens.drop(token)
 	if held > 0 && p.kind != luascripts.Leases { // a lease is gone with its token
 		p.refund(token, held)
 	}
-	p.tokens.withdraw(token, p.now, p.extra)
+	p.tokens.withdraw(token, p.toldUntil, p.now, p.extra)
 	return held
 }
 

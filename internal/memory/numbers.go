@@ -59,3 +59,11 @@ func instantOf(us int64) time.Time {
 	}
 	return time.UnixMicro(us)
 }
+
+// microsOf is an instant in microseconds; 0 is the zero time.
+func microsOf(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}

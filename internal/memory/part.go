@@ -12,6 +12,8 @@ type part struct {
 	id         string
 	cost       int64
 	worth      int64 // of a grant to give back
+	toldAt     int64 // when it was, as its holder tells; 0 when that is not known
+	toldUntil  int64
 	ruleClosed int64
 	closed     int64 // until when the key or the rule is closed; 0 when open
 	state      state // as the numbers see it
@@ -154,7 +156,24 @@ func (p *part) holds(token uint64) (at int64, known bool) {
 	if token != 0 && p.ledger.token == token {
 		return p.state.newest(), true
 	}
-	return p.tokens.score(token)
+	if at, known = p.tokens.score(token); at < -bills {
+		return -at - bills, true
+	}
+	return at, known
+}
+
+// granted is the instant of the grant that a token's holder corrects: of one whose
+// token is forgotten what it tells, if there may have been one then. 0 or less is
+// none.
+func (p *part) granted(token uint64) int64 {
+	held, known := p.holds(token)
+	if known || p.kind == luascripts.Leases || p.ledger.state == nil || p.toldAt == 0 {
+		return held
+	}
+	if p.toldAt <= p.state.newest() && p.toldAt+copied <= p.now && p.now < p.toldUntil {
+		return p.toldAt
+	}
+	return 0
 }
 
 // free is how many permits are to be had right now.

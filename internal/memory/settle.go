@@ -14,8 +14,6 @@ func (s *Store) Settle(a luascripts.SettleArgs) luascripts.CancelReply {
 		for i := range c.parts {
 			r.Next = c.parts[i].settle(a.Token, a.Bill, r.Next)
 		}
-		first := &c.parts[0]
-		first.tokens.remember(a.Bill, c.now, first.w, c.now, c.extra)
 	})
 	if no.status != 0 {
 		r.Status, r.Part, r.Version = no.status, no.part, no.version
@@ -25,18 +23,32 @@ func (s *Store) Settle(a luascripts.SettleArgs) luascripts.CancelReply {
 }
 
 func (p *part) settle(token, bill uint64, turns []luascripts.Turn) []luascripts.Turn {
-	if p.kind == luascripts.Leases || p.cost == 0 {
+	if p.kind == luascripts.Leases {
 		return turns
 	}
+	at := p.now
 	if p.cost > 0 { // what was used is spent, whatever the limit says
-		p.spend(max(p.now, p.state.newest()), bill)
-		return turns
+		at = max(p.now, p.state.newest())
+		p.spend(at, bill)
+	} else if held := p.granted(token); p.cost < 0 && held > 0 {
+		p.lessen(token, held)
+		turns = p.hints(turns, true)
 	}
-	if held, _ := p.holds(token); held > 0 {
-		if refund(p.numbers, p.state, held, -p.cost, p.worth, max(p.now, p.state.newest())) {
-			p.store()
-		}
-		return p.hints(turns, true)
+	if p.number == 1 || p.cost > 0 {
+		p.tokens.bill(bill, at, p.w, p.now, p.extra)
 	}
 	return turns
+}
+
+// lessen gives back some of what a token was granted. When that was all of the newest
+// grant the ledger's newest instant is one before it: the token goes where it has its own.
+func (p *part) lessen(token uint64, held int64) {
+	newest := p.state.newest()
+	if refund(p.numbers, p.state, held, -p.cost, p.worth, max(p.now, newest)) {
+		p.store()
+	}
+	if p.ledger.token == token && p.state.newest() != newest {
+		p.ledger.token = 0
+		p.tokens.remember(token, newest, p.now, p.extra)
+	}
 }

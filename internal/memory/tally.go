@@ -8,7 +8,7 @@ type tally struct {
 	at       int64 // the newest grant, ever; it never goes back
 	before   int64 // how many the window before had
 	beforeAt int64 // its newest
-	changed  int64 // the newest grant when the limit was changed
+	changed  int64 // the newest grant when the limit was changed, or else just before the first: nothing up to then is given back
 	taken    int64 // permits ever, counted from the first grant's instant on, so that no older state's count comes near
 }
 
@@ -23,7 +23,7 @@ func (t *tally) add(w, at, c int64) {
 
 func (t *tally) spend(at, c int64) {
 	if t.taken == 0 {
-		t.taken = at
+		t.taken, t.changed = at, max(t.changed, at-1)
 	}
 	t.used += c
 	t.taken += c

@@ -3,29 +3,41 @@ package memory
 // copied is how long a copy of a call may take to arrive, in microseconds.
 const copied = 60_000_000
 
-// tokens are the attempts that hold a grant, by the grant's instant, and those
-// that were withdrawn, by the negative time of that.
+// bills is how much below minus its instant the score of a bill is.
+const bills = 1 << 52
+
+// tokens are the attempts that hold a grant, by the grant's instant; those that were
+// withdrawn, by the negative time of that, or of `copied` before their grant does not
+// count any more; and bills.
 type tokens struct {
 	sorted[uint64]
 	expires int64
 }
 
-// remember keeps a token as long as its grant counts or a copy of its call may
-// still arrive.
-func (t *tokens) remember(token uint64, at, w, now, extra int64) {
-	keep := max(w, copied)
-	if token == 0 || at+keep <= now || !t.add(token, at) {
+// remember keeps a token as long as a copy of its call may still arrive.
+func (t *tokens) remember(token uint64, at, now, extra int64) {
+	if _, known := t.score(token); known || token == 0 || at+copied <= now {
 		return
 	}
-	t.trim(0, now-keep+1)
-	t.live(now, at+keep-now+extra)
+	t.add(token, at)
+	t.trim(0, now-copied+1)
+	t.live(now, at+copied-now+extra)
 }
 
-// withdraw makes a token refuse from now on.
-func (t *tokens) withdraw(token uint64, now, extra int64) {
-	t.add(token, -now)
+// withdraw makes a token refuse from now on, at least until an instant.
+func (t *tokens) withdraw(token uint64, until, now, extra int64) {
+	since := max(now, until-copied)
+	t.add(token, -since)
 	t.trim(copied-now+1, 0)
-	t.live(now, copied+extra)
+	t.live(now, since+copied-now+extra)
+}
+
+// bill keeps a bill as long as what it paid at an instant counts.
+func (t *tokens) bill(token uint64, at, w, now, extra int64) {
+	keep := max(w, copied)
+	t.add(token, -bills-at)
+	t.trim(keep-now-bills, -bills)
+	t.live(now, at+keep-now+extra)
 }
 
 func (t *tokens) drop(token uint64) {

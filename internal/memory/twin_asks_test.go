@@ -122,9 +122,6 @@ func (w *twin) settle() {
 	if got.Status == luascripts.Granted {
 		for i, cost := range b.costs {
 			b.of.paid[i] = max(0, b.of.paid[i]+cost)
-			if cost < 0 {
-				b.of.at = time.Time{} // it counts as granted before, and its token may go with it
-			}
 		}
 	}
 }

@@ -120,9 +120,13 @@ func (w *twin) partsOf(h *held) []luascripts.Part {
 	var out []luascripts.Part
 	for i, r := range w.policies[h.policy] {
 		p := w.part(r, 1)
-		p.Cost, p.Worth = h.costs[i], h.worth[i]
+		p.Cost, p.Worth, p.At = h.costs[i], h.worth[i], h.at
+		p.Until = p.At.Add(rapid.SampledFrom([]time.Duration{p.Window, p.Window, time.Hour}).Draw(w.T, "granted for"))
 		if rapid.IntRange(0, 5).Draw(w.T, "not known") == 0 {
 			p.Worth = 0
+		}
+		if rapid.IntRange(0, 5).Draw(w.T, "not told") == 0 {
+			p.At, p.Until = time.Time{}, time.Time{}
 		}
 		out = append(out, p)
 	}

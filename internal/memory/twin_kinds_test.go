@@ -34,7 +34,7 @@ type limitKind struct {
 func numbers(t *rapid.T, kind luascripts.Kind) luascripts.Numbers {
 	n := luascripts.Numbers{
 		Kind: kind, Permits: rapid.IntRange(1, 7).Draw(t, "n"),
-		Window: rapid.SampledFrom([]time.Duration{1100 * time.Microsecond, 1000003 * time.Microsecond, time.Second, time.Minute}).Draw(t, "window"),
+		Window: rapid.SampledFrom([]time.Duration{1100 * time.Microsecond, 1000003 * time.Microsecond, time.Second, time.Minute, 5 * time.Minute}).Draw(t, "window"),
 	}
 	switch kind {
 	case luascripts.Sliding: // a long ring is not read at once

@@ -120,7 +120,7 @@ func runTwin(rt *rapid.T, world world, rdb redis.UniversalClient, raw *redis.Cli
 	w.calm = rapid.Bool().Draw(rt, "calm")
 	w.alone = w.calm || rapid.Bool().Draw(rt, "alone")
 	// no steps and windows make a life to the millisecond: miniredis drops what has none left, Redis what is past it
-	steps := []time.Duration{0, 0, 1000, 333 * time.Microsecond, 200 * time.Millisecond, time.Second, 1000003 * time.Microsecond, 20 * time.Second, 3 * time.Minute}
+	steps := []time.Duration{0, 0, 1000, 333 * time.Microsecond, 200 * time.Millisecond, time.Second, 1000003 * time.Microsecond, 20 * time.Second, 70 * time.Second, 3 * time.Minute}
 	if back {
 		steps = append(steps, -1000, -300*time.Millisecond, -30*time.Second)
 	}

@@ -1,0 +1,330 @@
+package throttle_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/headwayq/headway/throttle"
+)
+
+// hourly are limits of all kinds whose grants count for longer than their tokens are
+// remembered, of 6 permits at once where they know that.
+var hourly = []throttle.Limit{
+	throttle.Sliding(6, time.Hour), throttle.Fixed(6, time.Hour), throttle.Calendar(6, throttle.Hour, "UTC"), throttle.Bucket(6, time.Hour, 6),
+	throttle.SteppedBucket(6, time.Hour, 6), throttle.GCRA(6, time.Hour, 6), throttle.Smooth(6, time.Hour, 6), throttle.WarmUp(6, time.Hour, time.Hour, 3),
+}
+
+// permits asks for the permits that are to be had, and when the next one is.
+func (s *scene) permits(l *throttle.Limiter) (int, time.Duration) {
+	s.Helper()
+	got, err := l.Peek(s.Context(), key, 0)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return got.Available, got.Next.Sub(start)
+}
+
+func (s *scene) refund(l *throttle.Limiter, d throttle.Decision) {
+	s.Helper()
+	if _, err := l.Refund(s.Context(), d.Request); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// later moves the clock, and forgets what may be forgotten by then: scripts do it by
+// portions, and the keys of a scene live an hour longer.
+func (s *scene) later(l *throttle.Limiter, d time.Duration) {
+	s.Helper()
+	s.at(d)
+	over := s.now.Add(-time.Minute).UnixMicro()
+	tokens := l.Ledger(key) + ":tokens"
+	s.raw.ZRemRangeByScore(s.Context(), tokens, "0", fmt.Sprint(over))
+	s.raw.ZRemRangeByScore(s.Context(), tokens, fmt.Sprint("(", -over), "(0")
+}
+
+// wantAvailable checks how many permits are to be had.
+func (s *scene) wantAvailable(l *throttle.Limiter, want int) {
+	s.Helper()
+	if got, _ := s.permits(l); got != want {
+		s.Errorf("at %v %d permits are available, want %d", s.now.Sub(start), got, want)
+	}
+}
+
+// A grant is given back long after its token is forgotten: the ledger is as if it had
+// been given back at once.
+func TestRefundOfAnOldGrant(t *testing.T) {
+	t.Parallel()
+	for _, limit := range hourly {
+		for _, later := range []time.Duration{30 * time.Second, time.Minute, 20 * time.Minute} {
+			t.Run(limit.String()+" after "+later.String(), func(t *testing.T) {
+				t.Parallel()
+				s := newScene(t)
+				l := s.limiter("rule", limit)
+				d := s.job(l, "a", 2)
+				before, _ := s.permits(l)
+				s.later(l, later)
+				s.try(l, 1)
+				s.later(l, later)
+				idle, idleNext := s.permits(l)
+				s.refund(l, d)
+				got, next := s.permits(l)
+				if got < idle || got < before-1 || next > later && next >= idleNext {
+					t.Errorf("%d permits are available after the refund, the next at %v; without it %d, at %v; want more, or earlier", got, next, idle, idleNext)
+				}
+				if exact := limit.Kind() == "sliding" || limit.Kind() == "fixed" || limit.Kind() == "calendar"; exact && got != 5 {
+					t.Errorf("%d permits are available after the refund, want 5 of 6", got)
+				}
+			})
+		}
+	}
+}
+
+// Given back again, within a minute and long after it, a grant gives back nothing: not
+// the permits of its neighbour either, which was granted at the same instant.
+func TestRefundOfAnOldGrantTwice(t *testing.T) {
+	t.Parallel()
+	for _, limit := range hourly[:6] {
+		for _, first := range []time.Duration{10 * time.Second, 2 * time.Minute} {
+			t.Run(limit.String()+" after "+first.String(), func(t *testing.T) {
+				t.Parallel()
+				s := newScene(t)
+				l := s.limiter("rule", limit)
+				d := s.try(l, 2)
+				s.try(l, 2)
+				s.try(l, 2)
+				s.later(l, first)
+				s.refund(l, d)
+				want, next := s.permits(l)
+				for _, again := range []time.Duration{first, first + 30*time.Second, first + 2*time.Minute, 9 * time.Minute} {
+					s.later(l, again)
+					idle, _ := s.permits(l)
+					s.refund(l, d)
+					if got, _ := s.permits(l); got != idle || idle > want {
+						t.Errorf("given back again at %v: %d permits are available, %d without that, want %d (the next is at %v)", again, got, idle, want, next)
+					}
+				}
+			})
+		}
+	}
+}
+
+// What was lost can't be given back: the ledger that began anew is of others.
+func TestRefundOfAGrantThatIsNotInTheLedger(t *testing.T) {
+	t.Parallel()
+	for _, limit := range hourly {
+		t.Run(limit.String(), func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			l := s.limiter("rule", limit)
+			d := s.try(l, 3)
+			s.at(ms)
+			s.raw.Del(t.Context(), allKeys(t, s.raw)...)
+			s.job(l, "b", 3)
+			s.at(ms + us)
+			s.job(l, "c", 1)
+			s.at(2 * time.Minute)
+			want, wantNext := s.permits(l)
+			s.refund(l, d)
+			if got, next := s.permits(l); got != want || next != wantNext {
+				t.Errorf("%d permits are available, the next at %v, want %d and %v as before", got, next, want, wantNext)
+			}
+		})
+	}
+}
+
+// A refund of another limit's grant gives back nothing here, nor one of another key.
+func TestRefundAtAnotherRule(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l, other := s.limiter("rule", throttle.Fixed(6, time.Hour)), s.limiter("other", throttle.Fixed(6, time.Hour))
+	s.try(l, 2)
+	s.at(ms)
+	d := s.try(other, 2)
+	s.at(2 * time.Minute)
+	s.refund(l, d)
+	s.wantAvailable(l, 4)
+	elsewhere := d
+	elsewhere.Key = key + "0"
+	d, err := other.TryAcquire(t.Context(), elsewhere.Key, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.at(4 * time.Minute)
+	s.refund(other, elsewhere)
+	if got, err := other.Available(t.Context(), d.Key); err != nil || got != 4 {
+		t.Errorf("of another key %d permits are available, %v, want 4", got, err)
+	}
+	s.refund(s.limiter("other", throttle.Fixed(6, 2*time.Hour)), d) // another limiter of the rule finds it
+}
+
+// A bill is settled hours after the grant, up and down, and its copy does nothing.
+func TestSettleOfAnOldGrant(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []throttle.Limit{throttle.Sliding(20, time.Hour), throttle.Fixed(20, time.Hour)} {
+		t.Run(limit.String(), func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			l := s.limiter("rule", limit)
+			bill := l.Policy().Bill(s.try(l, 4))
+			s.try(l, 1)
+			for i, to := range []int{2, 5, 3, 3, 0, 1, 0} {
+				s.later(l, time.Duration(i+1)*7*time.Minute)
+				if _, err := bill.Settle(t.Context(), map[string]int{"rule": to}); err != nil {
+					t.Fatal(err)
+				}
+				s.try(l, 1) // which takes the place of what was paid more
+				s.wantAvailable(l, 18-i-to)
+			}
+		})
+	}
+}
+
+// The newest grant was settled to nothing: a late copy of its call is the same grant,
+// and its refund takes nothing from the one before.
+func TestCopyOfACallThatWasSettledToNothing(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("rule", throttle.Sliding(3, time.Hour))
+	s.try(l, 1)
+	s.at(time.Second)
+	d := s.try(l, 2)
+	if _, err := l.Policy().Bill(d).Settle(t.Context(), map[string]int{"rule": 0}); err != nil {
+		t.Fatal(err)
+	}
+	s.at(30 * time.Second)
+	again, err := l.Redeem(t.Context(), throttle.Request{Key: key, Cost: 2, Job: "a", Token: d.Token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.want(again, true, time.Second)
+	s.wantAvailable(l, 2)
+	s.refund(l, d)
+	s.wantAvailable(l, 2)
+}
+
+// The tokens of a busy hour are gone a minute after it, whether anybody comes or not.
+func TestTokensAreForgottenAfterAMinute(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []throttle.Limit{throttle.Sliding(100, time.Hour), throttle.Fixed(100, time.Hour)} {
+		s := newScene(t)
+		l := s.limiter("rule", limit)
+		for i := range 15 {
+			s.at(time.Duration(i) * time.Second)
+			s.try(l, 1)
+		}
+		tokens := l.Ledger(key) + ":tokens"
+		if got := s.raw.ZCard(t.Context(), tokens).Val(); got < 14 {
+			t.Errorf("%v: %d tokens are kept of 15 calls in a quarter of a minute, want those", limit, got)
+		}
+		if got := s.life(tokens); got > time.Minute+2*time.Second {
+			t.Errorf("%v: the tokens live for %v, want a minute", limit, got)
+		}
+		s.at(2 * time.Minute)
+		s.try(l, 1)
+		s.at(2*time.Minute + 20*time.Second)
+		s.try(l, 1)
+		if got := s.raw.ZCard(t.Context(), tokens).Val(); got > 2 {
+			t.Errorf("%v: %d tokens are kept a minute later, want one of the two calls since", limit, got)
+		}
+	}
+}
+
+// A grant of Redis is not one of what counts here while Redis is away.
+func TestOldGrantOfRedisIsNotGivenBackHere(t *testing.T) {
+	t.Parallel()
+	pulled(t, throttle.Fixed(2, time.Hour), throttle.Config{WhenAway: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
+		mustTry(t, l, true, throttle.FailLocal)
+		c.pulled.Store(false)
+		time.Sleep(time.Second)
+		d := mustTry(t, l, true, throttle.FailClosed)
+		time.Sleep(time.Second)
+		c.pulled.Store(true)
+		mustTry(t, l, true, throttle.FailLocal)
+		c.pulled.Store(false)
+		time.Sleep(2 * time.Minute)
+		if _, err := l.Refund(t.Context(), d.Request); err != nil {
+			t.Errorf("Refund = %v, want nil", err)
+		}
+		if got, err := l.Available(t.Context(), key); err != nil || got != 2 {
+			t.Errorf("%d permits are available in Redis, %v, want 2", got, err)
+		}
+		c.pulled.Store(true)
+		mustTry(t, l, false, throttle.FailLocal)
+	})
+}
+
+// Whatever is given back or settled, again or not, of a ledger that is lost or not,
+// and however late: the grants that were not given back keep the limit, in every kind.
+func TestPitfall07CorrectionsOfOldGrants(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		ctx := context.Background()
+		s.raw.FlushDB(ctx)
+		limit := drawLimit(rt, "limit", 10*time.Minute)
+		if limit.Validate() != nil {
+			rt.Skip("these numbers go together in no limit")
+		}
+		l := s.limiter("rule", limit)
+		type held struct {
+			throttle.Decision
+			bill *throttle.Bill
+			left int // that count
+		}
+		var all, gone []*held
+		now := int64(0)
+		for range rapid.IntRange(4, 25).Draw(rt, "calls") {
+			now += rapid.OneOf(rapid.Int64Range(0, limit.Window().Microseconds()/2), rapid.Int64Range(1, 90_000_000), rapid.Just(int64(1))).Draw(rt, "later")
+			s.later(l, time.Duration(now)*us)
+			switch op := rapid.IntRange(0, 9).Draw(rt, "op"); {
+			case op == 0:
+				s.raw.Del(ctx, l.Ledger(key), l.Ledger(key)+":tokens")
+				all, gone = nil, append(gone, all...)
+				now++ // a grant of the same instant would be another
+				s.at(time.Duration(now) * us)
+				continue
+			case op < 3 && len(gone) > 0:
+				if _, err := l.Refund(ctx, rapid.SampledFrom(gone).Draw(rt, "gone").Request); err != nil {
+					rt.Fatal(err)
+				}
+				continue
+			case op < 5 && len(all) > 0:
+				i := rapid.IntRange(0, len(all)-1).Draw(rt, "which")
+				if all[i].bill.Settled() {
+					continue
+				}
+				if _, err := l.Refund(ctx, all[i].Request); err != nil {
+					rt.Fatal(err)
+				}
+				gone = append(gone, all[i])
+				all = append(all[:i:i], all[i+1:]...)
+				continue
+			case op < 7 && len(all) > 0:
+				h := rapid.SampledFrom(all).Draw(rt, "settled")
+				h.left = rapid.IntRange(0, h.left).Draw(rt, "to")
+				if _, err := h.bill.Settle(ctx, map[string]int{"rule": h.left}); err != nil {
+					rt.Fatal(err)
+				}
+				continue
+			}
+			d := s.try(l, rapid.IntRange(1, min(2*limit.Permits(), limit.MaxCost())).Draw(rt, "cost"))
+			if !d.Granted {
+				continue
+			}
+			all = append(all, &held{d, l.Policy().Bill(d), d.Cost})
+			var h history
+			for _, k := range all {
+				if k.left > 0 {
+					h.new = append(h.new, grant{k.At.Sub(start).Microseconds(), k.left})
+				}
+			}
+			if breach := h.breach(limit); breach != "" {
+				rt.Fatalf("%v: the grant of %d at %d: %s\nall %v", limit, d.Cost, now, breach, h.new)
+			}
+		}
+	})
+}
