@@ -57,6 +57,7 @@ var foreign = []struct {
 		"an embedded server is a choice of programs, not of libraries"},
 	{"github.com/hibiken/asynq", []string{"queue", "worker", "metrics", "dashboard", "cmd/headway", "examples/*"},
 		"throttle and what is below it have never heard of tasks"},
+	{"github.com/emersion", []string{"examples/*"}, "what sends mails is a choice of programs"},
 	{"github.com/goccy/go-yaml", []string{"queue"}, "policy files are read in one place"},
 	{"github.com/nyaruka/phonenumbers", []string{"queue"}, "so many numbering plans are for policies alone"},
 	{"github.com/robfig/cron", []string{"throttle", "queue", "internal/cronspec"}, "whether a gate is open is asked of the gate"},

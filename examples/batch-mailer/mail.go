@@ -1,0 +1,191 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime"
+	"mime/quotedprintable"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/emersion/go-smtp"
+	"github.com/hibiken/asynq"
+	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
+)
+
+const (
+	typeSend  = "mail:send"
+	typeStart = "mail:start"
+
+	ruleRecipient = "recipient"
+	ruleProvider  = "provider"
+	ruleGate      = "daytime"
+
+	sender = "shop@example.com"
+
+	// sendFor bounds one mail, and busyFor is how long a server is left alone that
+	// says it is busy.
+	sendFor = 10 * time.Second
+	busyFor = 2 * time.Second
+
+	// headerGranted is when Redis let the mail through, in µs since 1970: for the
+	// server's judgement.
+	headerGranted = "X-Granted-Us"
+)
+
+// Mail is one mail, and the payload of its task.
+type Mail struct {
+	To      string `json:"to"`
+	Subject string `json:"subject"`
+	Text    string `json:"text"`
+}
+
+// String keeps a mail that ends up in a log line from giving anything away.
+func (m Mail) String() string { return "mail to " + mask(m.To) }
+
+// GoString keeps %#v as quiet as %v.
+func (m Mail) GoString() string { return m.String() }
+
+// recipient is the key of the narrow rule: upper case makes no other recipient.
+func (m Mail) recipient() string { return strings.ToLower(m.To) }
+
+// mask is what may be shown of an address: "jane@example.com" is "j…@e…".
+func mask(address string) string {
+	name, domain, ok := strings.Cut(address, "@")
+	if !ok || len(name) < 2 || len(domain) < 2 || !isAddress(address) {
+		return "…"
+	}
+	return name[:1] + "…@" + domain[:1] + "…"
+}
+
+// policyOf are the rules for mails: one per recipient in an hour of the clock, what the
+// provider takes from all of us, and the hours.
+func policyOf(cfg config, clock Clock) queue.Policy {
+	return queue.Policy{Type: typeSend, Rules: []queue.Rule{
+		{Name: ruleRecipient, Limit: throttle.Sliding(1, cfg.perRecipient()), Key: recipientKey},
+		{Name: ruleProvider, Limit: cfg.rate, Key: queue.ConstantKey("smtp")},
+		{Name: ruleGate, Gate: cfg.gate, Zone: func(*asynq.Task) (*time.Location, error) { return clock.Zone, nil }},
+	}}
+}
+
+func recipientKey(task *asynq.Task) (string, error) {
+	m, err := decodeMail(task.Payload())
+	return m.recipient(), err
+}
+
+// decodeMail never quotes the payload.
+func decodeMail(payload []byte) (Mail, error) {
+	var m Mail
+	if json.Unmarshal(payload, &m) != nil || len(m.faults()) > 0 {
+		return Mail{}, errors.New("the payload is no mail that can be sent")
+	}
+	return m, nil
+}
+
+// mailer is the handler of mail:send. It runs under a grant: that the mail may go now is
+// settled, and it only sends. It is safe for concurrent use.
+type mailer struct {
+	server string // host:port
+	log    *zap.Logger
+}
+
+// ProcessTask implements [asynq.Handler].
+func (s *mailer) ProcessTask(ctx context.Context, task *asynq.Task) error {
+	m, err := decodeMail(task.Payload())
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
+	}
+	d, ok := worker.GrantFrom(ctx)
+	if !ok {
+		return errors.New("no grant: the task type has no policy")
+	}
+	id, _ := asynq.GetTaskID(ctx)
+	if err := s.send(ctx, m, id, d.At); err != nil {
+		err = answer(err)
+		s.log.Warn("mail not sent", zap.Stringer("mail", m), zap.String("task", id), zap.Error(err))
+		return err
+	}
+	return nil
+}
+
+// errNotConnected: nothing has reached the server.
+var errNotConnected = errors.New("the SMTP server can't be reached")
+
+// send hands the mail to the server, on a connection of its own. A mail that is tried
+// again has the same Message-ID: a server that took it, and whose answer was lost, can
+// tell.
+func (s *mailer) send(ctx context.Context, m Mail, id string, granted time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, sendFor)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.server)
+	if err != nil {
+		return errNotConnected
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	c := smtp.NewClient(conn)
+	if err := c.SendMail(sender, []string{m.To}, bytes.NewReader(m.encode(id, granted))); err != nil {
+		return err
+	}
+	_ = c.Quit() // the mail is theirs already
+	return nil
+}
+
+// encode is the mail as of RFC 5322.
+func (m Mail) encode(id string, granted time.Time) []byte {
+	var b bytes.Buffer
+	for _, h := range [][2]string{
+		{"From", sender},
+		{"To", m.To},
+		{"Subject", mime.QEncoding.Encode("utf-8", m.Subject)},
+		{"Date", granted.UTC().Format(time.RFC1123Z)},
+		{"Message-ID", messageID(id)},
+		{headerGranted, strconv.FormatInt(granted.UnixMicro(), 10)},
+		{"MIME-Version", "1.0"},
+		{"Content-Type", "text/plain; charset=utf-8"},
+		{"Content-Transfer-Encoding", "quoted-printable"},
+	} {
+		b.WriteString(h[0] + ": " + h[1] + "\r\n")
+	}
+	b.WriteString("\r\n")
+	w := quotedprintable.NewWriter(&b)
+	_, _ = w.Write([]byte(m.Text)) // into memory
+	_ = w.Close()
+	return b.Bytes()
+}
+
+// messageID is made of a task's id, batch:<batch>:<element>.
+func messageID(task string) string {
+	return "<" + strings.ReplaceAll(task, ":", ".") + "@" + sender[strings.Index(sender, "@")+1:] + ">"
+}
+
+// answer is what becomes of an error of [mailer.send]. A server's own words are left
+// out, for they like to quote the address.
+func answer(err error) error {
+	said, ok := errors.AsType[*smtp.SMTPError](err)
+	switch {
+	case errors.Is(err, errNotConnected):
+		return worker.NotCharged(err)
+	case !ok: // it may have been sent
+		return errors.New("the connection to the SMTP server broke")
+	}
+	err = fmt.Errorf("the SMTP server said %d", said.Code)
+	switch {
+	case said.Code == 421: // it is busy as a whole, and all wait
+		return &worker.RetryAfterError{Err: err, After: busyFor, Rule: ruleProvider}
+	case said.Code == 450: // this mailbox is, and what goes there waits
+		return &worker.RetryAfterError{Err: err, After: busyFor, Rule: ruleRecipient}
+	case said.Temporary(): // asynq tries again
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headwayq/headway/queue"
+)
+
+func TestProgressText(t *testing.T) {
+	t.Parallel()
+	gate := gateOf(t, "09:00-21:00")
+	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	c := Clock{Zone: time.UTC}
+	for _, test := range []struct {
+		p    queue.Progress
+		want string
+	}{
+		{
+			queue.Progress{BatchSpec: queue.BatchSpec{Total: 240}, State: queue.BatchRunning, Now: noon.Add(-4 * time.Hour), Fed: true},
+			"[------------------------] sent 0 of 240, 0 open, 0.0/s, end not known yet, running, gate shut",
+		},
+		{
+			queue.Progress{BatchSpec: queue.BatchSpec{Total: 240}, State: queue.BatchRunning, Now: noon, Done: 100, Failed: 10, Refused: 10, Open: 60, Rate: 9.96, ExpectedEnd: noon.Add(time.Hour)},
+			"[############------------] sent 100 of 240, 60 open, 10.0/s, end about 13:00, running, nobody feeds it",
+		},
+		{
+			queue.Progress{BatchSpec: queue.BatchSpec{Total: 3}, State: queue.BatchPaused, Now: noon, Done: 1},
+			"[########----------------] sent 1 of 3, 0 open, 0.0/s, end not known yet, paused",
+		},
+		{
+			queue.Progress{BatchSpec: queue.BatchSpec{Total: 3}, State: queue.BatchEnded, Now: noon, Done: 3, Ended: noon.Add(-time.Hour)},
+			"[########################] sent 3 of 3, 0 open, 0.0/s, ended at 11:00, ended",
+		},
+	} {
+		if got := progressText(test.p, c, gate); got != test.want {
+			t.Errorf("progressText = %q, want %q", got, test.want)
+		}
+	}
+}
+
+// TestScreen: where no line can be redrawn there is one a second and the last; on a
+// terminal what happens stands above the live line, which is never wider than it.
+func TestScreen(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		s := newScreen(&out)
+		for _, text := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+			s.show("09:00", text)
+			time.Sleep(200 * time.Millisecond) // of the bubble
+		}
+		s.say("09:12", "word")
+		s.end()
+		if want := "09:00  a\n09:00  f\n09:12  word\n09:00  h\n"; out.String() != want {
+			t.Errorf("elsewhere %q, want %q", &out, want)
+		}
+	})
+	var out bytes.Buffer
+	s := newScreen(&out)
+	s.width = func() int { return 12 }
+	s.show("09:00", "abcdefghi")
+	s.say("09:12", "word")
+	s.end()
+	if want := eraseLine + "09:00  abcd" + eraseLine + "09:12  word\n" + "09:00  abcd" + "\n"; out.String() != want {
+		t.Errorf("on a terminal %q, want %q", &out, want)
+	}
+}
+
+// TestNoTick: a run whose schedule did not tick says so, and does not wait for ever.
+func TestNoTick(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	s := &session{screen: newScreen(&out), clock: Clock{Zone: time.UTC}, tick: time.Now().Add(-tickLate / 2)}
+	if _, err := s.look(t.Context()); err != nil {
+		t.Errorf("look = %v, want none yet", err)
+	}
+	s.tick = time.Now().Add(-tickLate - time.Second)
+	if _, err := s.look(t.Context()); err == nil || !strings.Contains(err.Error(), "no batch came of the tick") {
+		t.Errorf("look = %v, want that no batch came", err)
+	}
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
+)
+
+// sourceName is what BatchSpec.Source names.
+const sourceName = "csv"
+
+// replica is what one process of a deployment runs: a schedule, a feeder and a pool,
+// each like those of all other replicas. Here two of them are in one process, with
+// connections of their own.
+type replica struct {
+	name     string
+	s        *session
+	rdb      *redis.Client
+	feedRdb  *redis.Client // the feeder's, which can be cut
+	schedule *queue.Schedule
+	feeder   *queue.Feeder
+	pool     *worker.Pool
+	batches  *queue.Batches
+
+	stop func()
+	wg   sync.WaitGroup
+	end  sync.Once
+}
+
+// newReplica is how a program uses batches: one client for what enqueues, a schedule
+// whose tick starts the batch, a feeder that has its source, and a pool that sends.
+func newReplica(s *session, name string) (*replica, error) {
+	r := &replica{name: name, s: s, rdb: redis.NewClient(s.redis), feedRdb: redis.NewClient(s.redis)}
+	policy := policyOf(s.cfg, s.clock)
+	common := throttle.Config{Secret: s.secret} // keys are mail addresses
+	client, err := queue.NewClientWith(r.rdb, common, policy)
+	if err != nil {
+		return r, err
+	}
+	feedClient, err := queue.NewClientWith(r.feedRdb, common, policy)
+	if err != nil {
+		return r, err
+	}
+	r.batches = queue.NewBatches(client)
+	r.schedule, err = queue.NewSchedule(client, queue.ScheduleConfig{Logger: s.log, TickFunc: r.ticked}, s.nightly())
+	if err != nil {
+		return r, err
+	}
+	r.feeder, err = queue.NewFeeder(feedClient, queue.FeederConfig{
+		Queues: []string{s.queue}, Sources: map[string]queue.Source{sourceName: r.source}, Logger: s.log,
+	})
+	if err != nil {
+		return r, err
+	}
+	mux := asynq.NewServeMux()
+	mux.HandleFunc(typeStart, r.startBatch)
+	mux.Handle(typeSend, &mailer{server: s.server.addr, log: s.log})
+	r.pool, err = worker.New(r.rdb, mux, worker.Config{
+		Asynq:    asynq.Config{Concurrency: 10, Queues: map[string]int{s.queue: 1}, RetryDelayFunc: s.env.retryDelay},
+		Policies: []queue.Policy{policy}, Throttle: common, Logger: s.log,
+	})
+	return r, err
+}
+
+// start runs the replica until it is stopped or killed.
+func (r *replica) start(ctx context.Context) error {
+	ctx, r.stop = context.WithCancel(ctx)
+	// The schedule first: an entry that nobody has asked for has no ticks yet.
+	for _, run := range []func(context.Context) error{r.schedule.Run, r.feeder.Run} {
+		r.wg.Go(func() {
+			if err := run(ctx); err != nil {
+				r.s.say("%s: %v", r.name, err)
+			}
+		})
+	}
+	return r.pool.Start(ctx)
+}
+
+// kill stops the replica in the middle of its work: its feeder loses Redis before it
+// ends, and gives nothing up, as if its process had died. The pool ends in good order;
+// had it died as well, the mails under way might come twice.
+func (r *replica) kill() {
+	_ = r.feedRdb.Close()
+	r.wg.Go(r.finish)
+}
+
+// finish ends the replica gracefully, once.
+func (r *replica) finish() {
+	r.end.Do(func() {
+		if r.stop != nil {
+			r.stop()
+		}
+		if r.pool != nil {
+			r.pool.Shutdown()
+		}
+	})
+}
+
+// close waits for the end, and closes the connections.
+func (r *replica) close() error {
+	r.finish()
+	r.wg.Wait()
+	if err := r.feedRdb.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
+		return err
+	}
+	return r.rdb.Close()
+}
+
+// nightly is the entry of the schedule, by the clock of the demonstration.
+func (s *session) nightly() queue.Entry {
+	at := s.tick.In(s.clock.Zone)
+	return queue.Entry{
+		Name: "nightly", Queue: s.queue, Zone: s.clock.Zone,
+		Spec: fmt.Sprintf("%d %d %d * * *", at.Second(), at.Minute(), at.Hour()),
+		TaskFunc: func(_ context.Context, tick time.Time) (*queue.Task, error) {
+			payload, err := json.Marshal(tick)
+			return queue.NewTask(typeStart, payload), err
+		},
+	}
+}
+
+// ticked tells of a tick that this replica decided. No other hears of it.
+func (r *replica) ticked(t queue.Tick) {
+	r.s.say("%s: the tick of %s is %s", r.name, t.At.Format("15:04"), t.Outcome)
+}
+
+// startBatch is the handler of the tick's task. It may run twice, as any: the batch's
+// id is that of its day, and starts once.
+func (r *replica) startBatch(ctx context.Context, task *asynq.Task) error {
+	var tick time.Time
+	if err := json.Unmarshal(task.Payload(), &tick); err != nil {
+		return fmt.Errorf("the payload is no tick: %w", asynq.SkipRetry)
+	}
+	spec := r.s.spec(tick)
+	if id := r.s.batchID(); id != "" && id != spec.ID {
+		return nil // the clock has come to the next day, and this program shows one
+	}
+	started, err := r.batches.Start(ctx, spec)
+	if err != nil {
+		return err
+	}
+	r.s.say("%s: batch %s of %s, started: %t", r.name, spec.ID, count(len(r.s.mails), "mail"), started)
+	r.s.began(spec.ID)
+	return nil
+}
+
+// source gives the mails to this replica's feeder, from where another left off. An
+// element's id is its position: the mails are the same ones in the same order.
+func (r *replica) source(ctx context.Context, b queue.BatchSpec, from queue.Position) iter.Seq2[queue.Element, error] {
+	r.s.fedBy(r, from.Read)
+	all := queue.Seq(func(queue.BatchSpec) iter.Seq[queue.Element] {
+		return func(yield func(queue.Element) bool) {
+			for _, m := range r.s.mails {
+				payload, err := json.Marshal(m)
+				if err != nil || !yield(queue.Element{Payload: payload}) { // three strings can't fail
+					return
+				}
+			}
+		}
+	})
+	return all(ctx, b, from)
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/headwayq/headway/queue"
+)
+
+const (
+	lookEach = 200 * time.Millisecond
+	tickLate = 10 * time.Second // so late is no tick
+)
+
+// watch looks at the batch until it is over, and returns what it was then.
+func (s *session) watch(ctx context.Context) (last queue.Progress, err error) {
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	keys := keysOf(reading, s.env.keys)
+	look := time.NewTicker(lookEach)
+	defer look.Stop()
+	over := time.NewTimer(time.Until(s.clock.Until))
+	defer over.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return s.cancel(ctx)
+		case <-over.C:
+			_, err := s.cancel(ctx)
+			return last, errors.Join(fmt.Errorf("the clock has come to its end before the batch: %d of %d mails were sent", last.Done, len(s.mails)), err)
+		case key := <-keys:
+			if err := s.press(ctx, key); err != nil {
+				s.say("%v", err)
+			}
+		case <-look.C:
+			p, err := s.look(ctx)
+			if ctx.Err() != nil {
+				continue
+			}
+			if err != nil || p.State == queue.BatchEnded {
+				return p, err
+			}
+			last = p
+		}
+	}
+}
+
+// look shows how far the batch is, and stops who feeds it when the time has come.
+func (s *session) look(ctx context.Context) (queue.Progress, error) {
+	id := s.batchID()
+	if id == "" {
+		if time.Since(s.tick) > tickLate {
+			return queue.Progress{}, errors.New("no batch came of the tick: this machine was too slow for the clock")
+		}
+		s.screen.show(s.clock.Show(time.Now()), "waiting for the tick of "+s.clock.Show(s.tick))
+		return queue.Progress{}, nil
+	}
+	p, err := s.batches.Progress(ctx, s.queue, id)
+	if err != nil {
+		return p, err
+	}
+	s.screen.show(s.clock.Show(p.Now), progressText(p, s.clock, s.cfg.gate))
+	if s.cfg.killFeeder && p.State == queue.BatchRunning && p.Done > 0 && p.Done >= p.Total/3 {
+		s.killFeeder(p)
+	}
+	return p, nil
+}
+
+// killFeeder stops the replica that feeds, once.
+func (s *session) killFeeder(p queue.Progress) {
+	s.mu.Lock()
+	var r *replica
+	if n := len(s.feeders); n > 0 && !s.killed {
+		r, s.killed = s.feeders[n-1].r, true
+	}
+	s.mu.Unlock()
+	if r == nil {
+		return
+	}
+	s.say("%s: is stopped, with %d of %d mails sent and %d enqueued", r.name, p.Done, p.Total, p.Enqueued)
+	r.kill()
+}
+
+// press does what a key is for.
+func (s *session) press(ctx context.Context, key string) error {
+	id := s.batchID()
+	switch {
+	case id == "":
+		return errors.New("there is no batch yet")
+	case key == "p":
+		s.say("pause")
+		return s.batches.Pause(ctx, s.queue, id)
+	case key == "r":
+		s.say("resume")
+		return s.batches.Resume(ctx, s.queue, id)
+	}
+	return errors.New("p and Enter pause the batch, r and Enter resume it")
+}
+
+// cancel ends the batch before its time.
+func (s *session) cancel(ctx context.Context) (queue.Progress, error) {
+	id := s.batchID()
+	if id == "" {
+		return queue.Progress{}, nil
+	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelFor)
+	defer stop()
+	p, err := s.batches.Cancel(ctx, s.queue, id)
+	if errors.Is(err, queue.ErrBatchState) { // it has ended meanwhile
+		return s.batches.Progress(ctx, s.queue, id)
+	}
+	if err == nil {
+		s.say("interrupted: the batch is cancelled, %s taken back", count(p.Dropped, "mail"))
+	}
+	return p, err
+}
