@@ -135,14 +135,14 @@ func (b *Batches) Pause(ctx context.Context, queue, id string) error {
 	return err
 }
 
-// Resume lets a paused batch go on: what was put away comes first, in the order of the
-// source. To resume what runs does nothing.
+// Resume lets a paused batch go on within a second: what was enqueued comes first, in the
+// order of the source; its feeder gives it new places before it feeds more. Without a
+// feeder that order is only about what was put away. To resume what runs does nothing.
 func (b *Batches) Resume(ctx context.Context, queue, id string) error {
-	if _, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: luascripts.BatchResume}); err != nil {
-		return err
+	v, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: luascripts.BatchResume})
+	if err != nil || v.Until.After(v.Now) {
+		return err // its feeder brings back what was put away, before it feeds more
 	}
-	// Its feeder does it too, for what a pool puts away that has not heard yet; here it
-	// is done at once, and also while nobody feeds it.
 	if err := b.c.recall(ctx, queue, id); err != nil {
 		return batchFault(id, err)
 	}

@@ -10,6 +10,9 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
+// strayFrom is how far away a task is that was put away.
+const strayFrom = 10 * time.Minute
+
 // eachOpen goes through the open elements of a batch in portions, in order.
 func (c *Client) eachOpen(ctx context.Context, queue, id string, f func([]luascripts.BatchElement) error) error {
 	for from := int64(0); ; {
@@ -46,6 +49,31 @@ func (c *Client) recall(ctx context.Context, queue, id string) error {
 		return err
 	}
 	return luascripts.Tell(ctx, c.rdb, c.keys(queue), 0)
+}
+
+// strays brings back what a pool put away that had not heard yet that the batch goes on:
+// no other task of it waits for so long without a place, but at a gate.
+func (c *Client) strays(ctx context.Context, queue, id string) error {
+	return c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
+		var tasks []luascripts.Retiming
+		for _, e := range open {
+			task := luascripts.BatchTaskID(id, e.ID)
+			f, err := luascripts.Find(ctx, c.rdb, c.keys(queue), task)
+			if err != nil {
+				return err
+			}
+			if place, ok := luascripts.ReadPlace(f.For); f.Ours && ok && place.Stands == "" && f.At.Sub(f.Now) > strayFrom {
+				tasks = append(tasks, luascripts.Retiming{ID: task, At: f.Now})
+			}
+		}
+		if len(tasks) == 0 {
+			return nil
+		}
+		if _, err := luascripts.Retime(ctx, c.rdb, c.keys(queue), true, tasks); err != nil {
+			return err
+		}
+		return luascripts.Tell(ctx, c.rdb, c.keys(queue), 0)
+	})
 }
 
 // sweep counts what has ended without a pool having said so, and answers whether the

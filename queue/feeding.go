@@ -22,6 +22,10 @@ const (
 	// how often it is swept for what ended unseen, before the source has ended.
 	mindEvery  = time.Second
 	sweepEvery = 5 * time.Second
+	// resumeAfter is how long a pool may not have heard that a batch goes on, and resumeFor
+	// how long what was put away for a pause stays away by itself.
+	resumeAfter = 300 * time.Millisecond
+	resumeFor   = 65 * time.Minute
 	// promisesEvery is how often promises that are over are dropped.
 	promisesEvery = time.Second
 )
@@ -44,6 +48,7 @@ type feeding struct {
 	spec    BatchSpec
 	open    int
 	claimed time.Time     // by our clock
+	resumed time.Time     // as it was when what had been put away was brought back
 	offset  time.Duration // of Redis' clock to ours
 	paceAt  time.Time     // by Redis' clock
 
@@ -213,7 +218,11 @@ func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
 	if g.unsure != nil {
 		return 0, g.send(ctx, g.unsure)
 	}
-	if g.batch.State != luascripts.BatchRunning || g.ended {
+	running := g.batch.State == luascripts.BatchRunning
+	if running && !g.batch.Resumed.Equal(g.resumed) {
+		return g.resume(ctx)
+	}
+	if !running || g.ended {
 		g.polled = false
 		return min(renewal, feedLook), nil
 	}
@@ -233,6 +242,21 @@ func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	return min(renewal, g.idle(now)), nil
+}
+
+// resume brings back what was put away for a pause, before more is fed.
+func (g *feeding) resume(ctx context.Context) (time.Duration, error) {
+	since := g.redisNow().Sub(g.batch.Resumed)
+	if since < resumeAfter {
+		return resumeAfter - since, nil
+	}
+	if since < resumeFor {
+		if err := g.rebook(ctx); err != nil {
+			return 0, err
+		}
+	}
+	g.resumed = g.batch.Resumed
+	return 0, nil
 }
 
 // openSource reads it, for the first time or again after a failure.
@@ -280,7 +304,7 @@ func (g *feeding) idle(now time.Time) time.Duration {
 // put away, and takes out what waits of a batch that was cancelled.
 func (g *feeding) mind(ctx context.Context) {
 	var resumed time.Time
-	recalls := 2 // also when this process took over: the one before may not have come to it
+	recalled := false
 	var swept time.Time
 	for pause(ctx, mindEvery) == nil {
 		views, errs := luascripts.ReadBatches(ctx, g.f.c.rdb, g.keys, []string{g.id})
@@ -289,17 +313,16 @@ func (g *feeding) mind(ctx context.Context) {
 		}
 		v := views[0]
 		if !v.Resumed.Equal(resumed) {
-			resumed, recalls = v.Resumed, 2
+			resumed, recalled = v.Resumed, false
 		}
 		var err error
 		now := g.f.now()
 		switch {
 		case v.State == luascripts.BatchCancelled:
 			_, err = g.f.c.drain(ctx, g.queue, v.Type, g.id)
-		case v.State == luascripts.BatchRunning && recalls > 0 && !v.Resumed.IsZero():
-			if err = g.f.c.recall(ctx, g.queue, g.id); err == nil {
-				recalls--
-			}
+		case v.State == luascripts.BatchRunning && !recalled && !v.Resumed.IsZero() && v.Now.Sub(v.Resumed) > mindEvery:
+			err = g.f.c.strays(ctx, g.queue, g.id)
+			recalled = err == nil
 		case v.End || now.Sub(swept) >= sweepEvery:
 			swept = now
 			_, err = g.f.c.sweep(ctx, g.queue, g.id)

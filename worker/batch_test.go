@@ -2,8 +2,10 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -229,7 +231,7 @@ func TestBatchOnTwoRules(t *testing.T) {
 		pool := h.pool(20)
 		h.feed(map[string]queue.Source{"messages": messages(n, phones)})
 		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 400})
-		h.allDone("winter", n, phones)
+		h.allDone(n, phones)
 		h.share(pool, n, rate, 98)
 		h.nothingLeft()
 	})
@@ -255,7 +257,7 @@ func TestBatchWhoseFeederDies(t *testing.T) {
 					h.until("the first feeder dies", func() bool { return dying.left.Load() <= 0 })
 					stop()
 					h.feed(sources)
-					h.allDone("winter", n, phones)
+					h.allDone(n, phones)
 					h.share(pool, n, rate, 25) // nobody feeds while the lease runs out
 					h.nothingLeft()
 				})
@@ -264,9 +266,86 @@ func TestBatchWhoseFeederDies(t *testing.T) {
 	}
 }
 
+// Three feeders that die at any call, before it or after it, and are started again, while
+// the batch is paused now and then: each message runs once and in order, and the window
+// holds.
+func TestBatchWhoseFeedersDieAtRandom(t *testing.T) {
+	t.Parallel()
+	const n, phones = 250, 20
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				rng := rand.New(rand.NewPCG(seed, 9)) // #nosec G404
+				h := virtualHall(t, phoneAndProvider(300*ms, throttle.Sliding(5, 100*ms)))
+				h.pool(5)
+				sources := map[string]queue.Source{"messages": messages(n, phones)}
+				var dying [3]*mortal
+				var stops [3]func()
+				h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 15})
+				deaths, paused := 0, false
+				for began := time.Now(); h.progress("winter").State != queue.BatchEnded; time.Sleep(time.Duration(rng.IntN(400)) * ms) {
+					for i := range dying {
+						if dying[i] != nil && dying[i].left.Load() > 0 {
+							continue
+						}
+						if dying[i] != nil {
+							stops[i]()
+							deaths++
+						}
+						dying[i] = &mortal{UniversalClient: h.connect(), answer: rng.IntN(2) == 0}
+						dying[i].left.Store(2 + rng.Int64N(40))
+						stops[i] = h.feedOn(dying[i], sources)
+					}
+					if p := h.progress("winter"); p.Open > 15 {
+						t.Errorf("%d elements are open, want 15 at most", p.Open)
+					}
+					if paused != (rng.IntN(6) == 0) {
+						paused = !paused
+						set := h.batches.Resume
+						if paused {
+							set = h.batches.Pause
+						}
+						if err := set(t.Context(), "default", "winter"); err != nil && !errors.Is(err, queue.ErrBatchState) {
+							t.Fatal(err)
+						}
+					}
+					if time.Since(began) > 10*time.Minute {
+						t.Fatalf("after ten minutes it is %+v", h.progress("winter"))
+					}
+				}
+				t.Logf("%d feeders died", deaths)
+				if deaths < 5 {
+					t.Errorf("%d feeders died, want more", deaths)
+				}
+				h.allDone(n, phones)
+				h.nothingLeft()
+			})
+		})
+	}
+}
+
+// On a real server, in real time: two feeders, one of which dies.
+func TestBatchOnARealServer(t *testing.T) {
+	t.Parallel()
+	const n, phones = 400, 100
+	h := newHall(t, phoneAndProvider(200*ms, throttle.Sliding(20, 100*ms)))
+	h.pool(10)
+	sources := map[string]queue.Source{"messages": messages(n, phones)}
+	dying := &mortal{UniversalClient: h.connect()}
+	dying.left.Store(8)
+	h.feedOn(dying, sources)
+	h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100})
+	h.eventually("the first feeder dies", func() bool { return dying.left.Load() <= 0 })
+	h.feed(sources)
+	h.allDone(n, phones)
+	h.nothingLeft()
+}
+
 // allDone waits for the end of a batch and checks that each message ran once.
-func (h *hall) allDone(id string, n, phones int) {
+func (h *hall) allDone(n, phones int) {
 	h.Helper()
+	const id = "winter"
 	p := h.ends(id)
 	if p.Done != int64(n) || p.Enqueued != int64(n) || p.Refused+p.Failed+p.Dropped+p.Open != 0 {
 		h.Errorf("it ended as %+v", p)

@@ -66,7 +66,7 @@ func TestBatchPause(t *testing.T) {
 						t.Errorf("%d messages ran in 2 s after it was resumed, want about 200", more)
 					}
 				}
-				h.allDone("winter", n, tt.phones)
+				h.allDone(n, tt.phones)
 				h.nothingLeft()
 			})
 		})
@@ -219,7 +219,7 @@ func TestBatchAtAGate(t *testing.T) {
 			t.Fatalf("%d messages ran before the gate opened", n)
 		}
 		time.Sleep(10 * time.Second)
-		h.allDone("winter", 500, 150)
+		h.allDone(500, 150)
 		if n := pool.Stats().Admissions; n > 525 {
 			t.Errorf("%d admissions for 500 messages, want at most 525", n)
 		}
@@ -262,7 +262,7 @@ func TestBatchOfASourceThatFails(t *testing.T) {
 		}
 		h.feed(map[string]queue.Source{"messages": source})
 		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages"})
-		h.allDone("winter", 100, 1)
+		h.allDone(100, 1)
 		want := []queue.Position{{}, {Read: 31, Mark: "m30"}, {Read: 32, Mark: "m31"}, {Read: 100, Mark: "m99"}}
 		if !slices.Equal(began, want) {
 			t.Errorf("the source began at %v, want %v", began, want)

@@ -1,0 +1,78 @@
+package queue
+
+import (
+	"context"
+	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/throttle"
+)
+
+// rebook gives what is enqueued new places, in the order of the source: while the batch
+// was paused some gave theirs up, and some behind them did not. It comes before anything
+// else is fed.
+func (g *feeding) rebook(ctx context.Context) error {
+	c := g.f.c
+	limit, limited := c.policies[g.spec.Type]
+	if !limited {
+		return c.recall(ctx, g.queue, g.id)
+	}
+	for _, step := range []func([]luascripts.BatchElement) error{
+		func(open []luascripts.BatchElement) error { return g.unbook(ctx, open) },
+		func(open []luascripts.BatchElement) error { return g.bookAgain(ctx, limit, open) },
+	} {
+		err := c.eachOpen(ctx, g.queue, g.id, func(open []luascripts.BatchElement) error {
+			if g.f.now().Sub(g.claimed) >= feedRenew {
+				if err := g.claim(ctx); err != nil {
+					return err
+				}
+			}
+			return step(open)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return luascripts.Tell(ctx, c.rdb, g.keys, 0)
+}
+
+// unbook gives up the places of what waits.
+func (g *feeding) unbook(ctx context.Context, open []luascripts.BatchElement) error {
+	for _, e := range open {
+		id := luascripts.BatchTaskID(g.id, e.ID)
+		g.f.c.leave(ctx, g.f.c.payloadOf(g.queue, g.spec.Type, id), luascripts.JobID(g.queue, id))
+	}
+	return ctx.Err()
+}
+
+// bookAgain books what waits, and has it woken at its new instants.
+func (g *feeding) bookAgain(ctx context.Context, p rulePolicy, open []luascripts.BatchElement) error {
+	var wishes []throttle.Wish
+	var ids []string
+	for _, e := range open {
+		id := luascripts.BatchTaskID(g.id, e.ID)
+		task := g.f.c.payloadOf(g.queue, g.spec.Type, id)
+		if task == nil {
+			continue // it runs, or has ended
+		}
+		demand, err := p.Demand(task)
+		if err != nil {
+			continue // the pool says so
+		}
+		wishes = append(wishes, throttle.Wish{Policy: p.decide, Request: demand.Request(luascripts.JobID(g.queue, id))})
+		ids = append(ids, id)
+	}
+	var tasks []luascripts.Retiming
+	for i, b := range throttle.BookMany(ctx, g.f.c.rdb, wishes) {
+		at := b.At
+		if b.Err != nil {
+			at = g.redisNow().Add(time.Duration(i) * time.Microsecond) // it hears it from a pool
+		}
+		tasks = append(tasks, luascripts.Retiming{ID: ids[i], At: at})
+	}
+	if len(tasks) == 0 {
+		return nil
+	}
+	_, err := luascripts.Retime(ctx, g.f.c.rdb, g.keys, false, tasks)
+	return err
+}
