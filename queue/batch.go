@@ -85,7 +85,7 @@ func (p Pace) check() error {
 	case p.N < 1 || p.Per < 1:
 		return errors.New("want both N and Per, or none")
 	case p.Per > 31*24*time.Hour:
-		return errors.New("Per is over 31 days")
+		return errors.New("want a Per of 31 days at most")
 	case p.Per/time.Duration(p.N) < 100*time.Microsecond:
 		return errors.New("want 10000 a second at most")
 	}

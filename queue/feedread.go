@@ -119,11 +119,11 @@ func (g *feeding) read(ctx context.Context) (bool, error) {
 	case x.err != nil:
 		g.sourceFails++
 		g.log.Warn("the source of a batch failed", zap.String("error", safeText(x.err)))
-		return true, nil
+		return true, nil //nolint:nilerr // it is not Redis' fault, and there may be more
 	}
 	g.sourceFails = 0
 	if len(x.Mark) > markMax {
-		x.Element.fault, x.Mark = fmt.Errorf("%w: the mark of an element is over %d bytes long", ErrInvalidBatch, markMax), ""
+		x.fault, x.Mark = fmt.Errorf("%w: the mark of an element is over %d bytes long", ErrInvalidBatch, markMax), ""
 	}
 	position := g.track.read(x.Mark)
 	if x.ID == "" {
@@ -161,7 +161,7 @@ func (g *feeding) prepare(ctx context.Context, p *piece) error {
 	}
 	if p.fault != nil {
 		g.refused = append(g.refused, p)
-		return nil
+		return nil //nolint:nilerr // it is the element's own fault
 	}
 	p.task.Result = &p.result
 	g.sort(p)
