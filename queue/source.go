@@ -41,6 +41,10 @@ type Element struct {
 	fault error // why it can be no task, as its source knows
 }
 
+// String prints the element without its payload and its options, which may be personal
+// data.
+func (e Element) String() string { return fmt.Sprintf("element %q", clip(e.ID)) }
+
 // Position is where a source begins, or goes on.
 type Position struct {
 	Read int64  // so many elements come before
@@ -55,8 +59,8 @@ type Position struct {
 // An error that it yields is logged by its type, for its text may quote an element;
 // reading goes on if there is more, and otherwise begins again behind the last element
 // after 1 s, 2 s, 4 s and at most 15 s. A batch ends with a source that ended without an
-// error. ctx ends when the batch is paused no longer than the process lives: it is the
-// feeder's. A Source is called by one goroutine for each batch.
+// error. ctx ends when this process gives the batch up. A Source is called by one goroutine
+// for each batch.
 type Source func(ctx context.Context, b BatchSpec, from Position) iter.Seq2[Element, error]
 
 // Seq is a source that counts: all elements of a sequence, from the beginning, less
