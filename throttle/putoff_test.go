@@ -142,7 +142,7 @@ func TestPutOffByThousands(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	line, err := s.raw.ZRangeByScore(t.Context(), p.Rules()[1].Ledger(wider[len(wider)-1])+":line", tickets).Result()
+	line, err := waiting(t.Context(), s.raw, p.Rules()[1].Ledger(wider[len(wider)-1])+":line")
 	if err != nil || len(line) != n+1 || line[n] != "1:e" {
 		t.Fatalf("%d wait, the last is %q, %v, want %d and e", len(line), line[len(line)-1], err, n+1)
 	}

@@ -17,8 +17,10 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// tickets are the scores of those who wait, among all of a line.
-var tickets = &redis.ZRangeBy{Min: "-inf", Max: "(2251799813685248"}
+// waiting are those who wait, in the order of their tickets: a line has other members too.
+func waiting(ctx context.Context, rdb redis.Cmdable, line string) ([]string, error) {
+	return rdb.ZRangeArgs(ctx, redis.ZRangeArgs{Key: line, ByScore: true, Start: "-inf", Stop: "(2251799813685248"}).Result()
+}
 
 // Random traces on a real Redis, whose clock goes forward and backward.
 //
@@ -168,7 +170,7 @@ func (tr *trace) invariants() {
 			tr.Fatalf("PTTL(%s) = %v, %v, want a life", k, ttl, err)
 		}
 	}
-	line, err := tr.raw.ZRangeByScore(tr.ctx, "hw:{"+tr.l.ID(key)+"}:rule:line", tickets).Result()
+	line, err := waiting(tr.ctx, tr.raw, "hw:{"+tr.l.ID(key)+"}:rule:line")
 	if err != nil {
 		tr.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func wantClosed(t *testing.T, l *throttle.Limiter) {
 // wantNobody checks that a task has no place in the line of its key.
 func wantNobody(t *testing.T, r *rig, id string) {
 	t.Helper()
-	line, err := r.rdb.ZRangeByScore(t.Context(), "hw:{+1}:sms:line", &redis.ZRangeBy{Min: "-inf", Max: "(2251799813685248"}).Result()
+	line, err := r.rdb.ZRangeArgs(t.Context(), redis.ZRangeArgs{Key: "hw:{+1}:sms:line", ByScore: true, Start: "-inf", Stop: "(2251799813685248"}).Result()
 	if err != nil || len(line) > 0 {
 		t.Errorf("%q stand in line, %v, want nobody: %s has ended", line, err, id)
 	}

@@ -122,7 +122,7 @@ func feed(ctx context.Context, t *testing.T, b *bed, running *sync.WaitGroup) {
 	t.Helper()
 	source := queue.Seq(func(spec queue.BatchSpec) iter.Seq[queue.Element] {
 		return func(yield func(queue.Element) bool) {
-			for _, phone := range strings.Fields(spec.Args) {
+			for phone := range strings.FieldsSeq(spec.Args) {
 				if !yield(queue.Element{Payload: []byte(`{"to":"` + phone + `"}`)}) {
 					return
 				}
