@@ -264,7 +264,7 @@ func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luas
 			continue
 		}
 		if at.Sub(t.At).Abs() > moveLeast {
-			retimings = append(retimings, luascripts.Retiming{ID: t.ID, At: at, Any: w.a.forLease(now.Rule, at.Sub(now.Now))})
+			retimings = append(retimings, luascripts.Retiming{ID: t.ID, At: at, Any: w.a.forLease(now.Rule, at.Sub(now.Now)), For: t.For})
 			rule, was = append(rule, now.Rule), append(was, t.At)
 		}
 	}

@@ -41,7 +41,7 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration) 
 		if now.Err != nil || !now.Known || late || wait <= lead+moveLeast {
 			continue
 		}
-		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At, Any: w.a.forLease(now.Rule, wait)})
+		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At, Any: w.a.forLease(now.Rule, wait), For: t.For})
 		from = append(from, index[n])
 		rules = append(rules, now.Rule)
 	}

@@ -127,11 +127,14 @@ func TestEntriesOfDeletedTasks(t *testing.T) {
 		if err := Defer(ctx, a.rdb, a.q, again).Err(); err != nil {
 			t.Fatal(err)
 		}
-		codes, err := Wake(ctx, a.rdb, a.q, due.Tasks, start, false)
+		left := Retiming{ID: id, At: start.Add(30 * time.Second), For: due.Tasks[0].For}
+		codes, err := Retime(ctx, a.rdb, a.q, false, []Retiming{left})
+		wantCodes(t, "Retime of one that is gone", codes, err, 0)
+		codes, err = Wake(ctx, a.rdb, a.q, due.Tasks, start, false)
 		wantCodes(t, "Wake of one that is gone", codes, err, NotOurs)
 		due, err = Due(ctx, a.rdb, a.q, 2*minute, 10)
-		if err != nil || len(due.Tasks) != 1 || due.Tasks[0].For != "sms 1 other" || due.Tasks[0].State != "retry" {
-			t.Fatalf("Due = %+v, %v, want the other one of that id alone", due, err)
+		if err != nil || len(due.Tasks) != 1 || due.Tasks[0].For != "sms 1 other" || !due.Tasks[0].At.Equal(start.Add(minute)) {
+			t.Fatalf("Due = %+v, %v, want the other one of that id alone, at its instant", due, err)
 		}
 		codes, err = Wake(ctx, a.rdb, a.q, due.Tasks, start, false)
 		wantCodes(t, "Wake", codes, err, Woken)

@@ -111,16 +111,20 @@ type Retiming struct {
 	ID  string
 	At  time.Time
 	Any bool // every pool wakes it from now on; else who came first still does
+
+	// For is what the task waits for where At is of that: an entry that is left of
+	// another task of this id is not moved.
+	For string
 }
 
 // Retime runs retime.lua for at most 1000 tasks and answers which moved. With
 // earlier set only what comes earlier moves, also for a task that is active.
 func Retime(ctx context.Context, c redis.Scripter, k Queue, earlier bool, tasks []Retiming) ([]int64, error) {
 	keys := append(make([]string, 0, 3+len(tasks)), k.due, k.retry, k.scheduled)
-	args := append(make([]any, 0, 2+3*len(tasks)), len(tasks), flag(earlier))
+	args := append(make([]any, 0, 2+4*len(tasks)), len(tasks), flag(earlier))
 	for _, t := range tasks {
 		keys = append(keys, k.Task(t.ID))
-		args = append(args, shortID(t.ID), t.At.UnixMicro(), flag(t.Any))
+		args = append(args, shortID(t.ID), t.At.UnixMicro(), flag(t.Any), t.For)
 	}
 	return codes(run(ctx, c, retimeScript, "retime.lua", len(tasks), keys, args...), len(tasks))
 }

@@ -330,7 +330,7 @@ func TestWhoComesFirst(t *testing.T) {
 	a := newQueue(t)
 	hint := func(id string, in time.Duration, shared bool) {
 		t.Helper()
-		got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{id, start.Add(in), shared}})
+		got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{ID: id, At: start.Add(in), Any: shared}})
 		wantCodes(t, "Retime", got, err, 1)
 	}
 	a.put("active", "kept", "moved", "shared", "again", "hinted", "late")

@@ -6,7 +6,8 @@
 -- KEYS[4+] tasks      asynq's hash of each task, ARGV[1] of them
 -- ARGV[1]  count      how many tasks, 1 to 1000
 -- ARGV[2]  earlier    1: only if it is earlier than what is there, and for a task that is still active too
--- ARGV[3+] per task   task, at_us, any: 1 when every pool wakes it, 0 when the one that comes first stays so
+-- ARGV[3+] per task   task, at_us, any: 1 when every pool wakes it, 0 when the one that comes first stays so; and of which entry that
+--                     is the instant, by what the task waits for, empty for the one that it has
 -- returns  count integers: 1 moved, 0 left alone
 local due, waits = KEYS[1], { retry = KEYS[2], scheduled = KEYS[3] } -- by state
 local count, earlier = tonumber(ARGV[1]), ARGV[2] == "1"
@@ -14,14 +15,16 @@ local count, earlier = tonumber(ARGV[1]), ARGV[2] == "1"
 local now = clock()
 local reply = {}
 for i = 1, count do
-  local task, short, at, any = KEYS[3 + i], ARGV[3 * i], tonumber(ARGV[3 * i + 1]), ARGV[3 * i + 2] == "1"
+  local task, short, at, any, what = KEYS[3 + i], ARGV[4 * i - 1], tonumber(ARGV[4 * i]), ARGV[4 * i + 1] == "1", ARGV[4 * i + 2]
   local h = redis.call("HMGET", task, "state", "unique_key", "hw")
   local id, d = long(short), deferred(h[3])
   local known = entry(short, d.what)
   local old = tonumber(redis.call("ZSCORE", due, known) or "")
   local score = waits[h[1]] and tonumber(redis.call("ZSCORE", waits[h[1]], id) or "")
   reply[i] = 0
-  if earlier and old and old <= at then
+  if what ~= "" and what ~= d.what then
+    -- left of one that was deleted, which had this id: wake.lua clears it
+  elseif earlier and old and old <= at then
     -- it knows already
   elseif ours(d, score) then
     redis.call("ZREM", due, known) -- first a write that needs no memory: a full Redis lets the others pass
