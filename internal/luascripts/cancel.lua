@@ -21,8 +21,8 @@ read_told(P, ARGV, 5 + 9 * count)
 
 local given, at, turns = 0, now, {}
 for i, L in ipairs(P) do
-  local held = token ~= "" and granted(L, token)
-  held = held and held > 0 and held
+  local known = token ~= "" and granted(L, token)
+  local held = known and known > 0 and known
   -- the first write frees: a full Redis must not refuse to take anything back
   if token ~= "" then redis.call("ZREM", L.tokens, token) end
   if L.me ~= "" and back == 0 then
@@ -30,7 +30,7 @@ for i, L in ipairs(P) do
     leave(L)
   end
   if held and not L.kind.lease then unspend(L, now, held, L.want, token, L.told_worth) end
-  if token ~= "" then withdraw(L, token, now) end
+  if token ~= "" then withdraw(L, token, known, now) end
   if i == 1 and held then
     given, at = 1, max(held, now)
   end

@@ -17,10 +17,12 @@ local P = read_parts(ARGV, count, 4, "")
 local failed, which, newer = open_parts(P, now)
 if failed then return { failed, which, now, newer, 0 } end
 read_told(P, ARGV, 4 + 9 * count)
-if holds(P[1], bill) then return { 0, 0, now, 0, 0 } end
+for _, L in ipairs(P) do -- each remembers it as long as what it corrects counts there
+  if L.want ~= 0 and holds(L, bill) then return { 0, 0, now, 0, 0 } end
+end
 
 local turns = {}
-for i, L in ipairs(P) do
+for _, L in ipairs(P) do
   local held, at = granted(L, token), now
   if L.want > 0 and not L.kind.lease then -- what was used is spent, whatever the limit says
     at = max(now, L.newest)
@@ -29,7 +31,7 @@ for i, L in ipairs(P) do
     lessen(L, now, held, token)
     next_turns(L, now, turns, true)
   end
-  if not L.kind.lease and (i == 1 or L.want > 0) then bill_of(L, bill, at, now) end
+  if not L.kind.lease and L.want ~= 0 then bill_of(L, bill, at, now) end
 end
 local reply = { 1, 0, now, 0, #turns / 3 }
 for _, v in ipairs(turns) do reply[#reply + 1] = v end

@@ -51,9 +51,10 @@ local function grant(L, now, at, token)
   if L.W < COPY then remember(L.tokens, { int(at), token }, at, now) end
 end
 
--- withdraw makes the token refuse from now on, and find nothing by what is told
-local function withdraw(L, token, now)
-  local since = max(now, L.told_until - COPY)
+-- withdraw makes the token refuse from now on, and find nothing by what is told; held is
+-- what it held, below 0 when it refused already: it does not for less long than it would
+local function withdraw(L, token, held, now)
+  local since = max(now, L.told_until - COPY, -(held or 0))
   redis.call("ZADD", L.tokens, int(-since), token)
   forget_old(L.tokens, "(" .. int(COPY - now), "(0")
   live(L.tokens, since + COPY - now)

@@ -53,7 +53,7 @@ func (p *part) takeBack(token uint64) int64 {
 	if held > 0 && p.kind != luascripts.Leases { // a lease is gone with its token
 		p.refund(token, held)
 	}
-	p.tokens.withdraw(token, p.toldUntil, p.now, p.extra)
+	p.tokens.withdraw(token, held, p.toldUntil, p.now, p.extra)
 	return held
 }
 

@@ -7,8 +7,10 @@ import "github.com/headwayq/headway/internal/luascripts"
 func (s *Store) Settle(a luascripts.SettleArgs) luascripts.CancelReply {
 	var r luascripts.CancelReply
 	now, no := s.on(a.Parts, a.Policy, "", func(c *call) {
-		if _, done := c.parts[0].holds(a.Bill); done {
-			return
+		for i := range c.parts { // each remembers it as long as what it corrects counts there
+			if _, done := c.parts[i].holds(a.Bill); done && c.parts[i].cost != 0 {
+				return
+			}
 		}
 		r.Status = luascripts.Granted
 		for i := range c.parts {
@@ -23,20 +25,18 @@ func (s *Store) Settle(a luascripts.SettleArgs) luascripts.CancelReply {
 }
 
 func (p *part) settle(token, bill uint64, turns []luascripts.Turn) []luascripts.Turn {
-	if p.kind == luascripts.Leases {
+	if p.kind == luascripts.Leases || p.cost == 0 {
 		return turns
 	}
 	at := p.now
 	if p.cost > 0 { // what was used is spent, whatever the limit says
 		at = max(p.now, p.state.newest())
 		p.spend(at, bill)
-	} else if held := p.granted(token); p.cost < 0 && held > 0 {
+	} else if held := p.granted(token); held > 0 {
 		p.lessen(token, held)
 		turns = p.hints(turns, true)
 	}
-	if p.number == 1 || p.cost > 0 {
-		p.tokens.bill(bill, at, p.w, p.now, p.extra)
-	}
+	p.tokens.bill(bill, at, p.w, p.now, p.extra)
 	return turns
 }
 

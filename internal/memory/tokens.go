@@ -24,9 +24,10 @@ func (t *tokens) remember(token uint64, at, now, extra int64) {
 	t.live(now, at+copied-now+extra)
 }
 
-// withdraw makes a token refuse from now on, at least until an instant.
-func (t *tokens) withdraw(token uint64, until, now, extra int64) {
-	since := max(now, until-copied)
+// withdraw makes a token refuse from now on, at least until an instant. One that
+// refused already, of which held is the score, does not for less long.
+func (t *tokens) withdraw(token uint64, held, until, now, extra int64) {
+	since := max(now, until-copied, -held)
 	t.add(token, -since)
 	t.trim(copied-now+1, 0)
 	t.live(now, since+copied-now+extra)

@@ -1,0 +1,70 @@
+package throttle_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/headwayq/headway/throttle"
+)
+
+// A refund that knows less of the grant than the one before does not shorten how long
+// its token refuses.
+func TestRefundByTheTokenAloneForgetsNothing(t *testing.T) {
+	t.Parallel()
+	for _, limit := range hourly[:3] {
+		t.Run(limit.String(), func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			l := s.limiter("rule", limit)
+			d := s.try(l, 2)
+			s.try(l, 2)
+			s.try(l, 2)
+			for i, r := range []throttle.Request{d.Request, {Key: key, Cost: 2, Token: d.Token}, d.Request} {
+				s.later(l, time.Duration(i+1)*2*time.Minute)
+				if _, err := l.Refund(t.Context(), r); err != nil {
+					t.Fatal(err)
+				}
+				s.wantAvailable(l, 2)
+			}
+		})
+	}
+}
+
+// A settling whose answer was lost is done once as long as any of the grants counts, not
+// only that of the narrowest rule.
+func TestSettleAgainAfterTheNarrowestWindow(t *testing.T) {
+	t.Parallel()
+	for _, to := range []int{1, 6} {
+		s := newScene(t)
+		narrow, wide := s.limiter("narrow", throttle.Sliding(6, time.Second)), s.limiter("wide", throttle.Sliding(20, time.Hour))
+		p := newPolicy(s, narrow, wide)
+		more := []throttle.Want{{Key: key, Cost: 3}}
+		c := &cable{}
+		s.raw.AddHook(c)
+		d := s.redeem(p, throttle.Request{Key: key, Job: "a", Cost: 3, More: more})
+		other := s.redeem(p, throttle.Request{Key: key, Job: "b", Cost: 3, More: more}) // of the same instant
+		if !d.Granted || !other.Granted {
+			t.Fatalf("%v, %v, want both granted", d, other)
+		}
+		bill := p.Bill(d)
+		c.deaf.Store(true)
+		_, err := bill.Settle(t.Context(), map[string]int{"wide": to})
+		c.deaf.Store(false)
+		if !errors.Is(err, throttle.ErrUnavailable) {
+			t.Fatalf("Settle = %v, want %v", err, throttle.ErrUnavailable)
+		}
+		s.later(narrow, 5*time.Minute)
+		if _, err := narrow.TryAcquire(t.Context(), key, 1); err != nil {
+			t.Fatal(err)
+		}
+		_, err = p.Bill(s.redeem(p, throttle.Request{Key: key, Job: "c", Cost: 1, More: more})).Settle(t.Context(), map[string]int{"wide": 0}) // which clears away
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := bill.Settle(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		s.wantAvailable(wide, 20-3-to)
+	}
+}
