@@ -82,11 +82,13 @@ var clientDefault = sync.OnceValue(rand.Text)
 // rulePattern keeps rule names readable in keys, labels and log lines.
 var rulePattern = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 
-// ruleReserved are names whose keys would be those of a queue's own state.
-var ruleReserved = []string{"due", "places", "replan", "planned"}
+// ruleReserved are names whose keys would be those of a queue's own state, now or in an
+// earlier version.
+var ruleReserved = []string{"due", "places", "replan", "planned", "tick", "batch", "batches"}
 
 // ValidateRule says whether a name can name a rule: 1 to [RuleMax] letters,
-// digits, "_", "." and "-", but not "due", "places", "replan" or "planned".
+// digits, "_", "." and "-", but not "due", "places", "replan", "planned", "tick",
+// "batch" or "batches".
 func ValidateRule(name string) error {
 	if slices.Contains(ruleReserved, name) {
 		return fmt.Errorf("%w: rule name %q is reserved", ErrInvalidConfig, name)

@@ -63,8 +63,8 @@ func TestValidateRule(t *testing.T) {
 			t.Errorf("ValidateRule(%q) = %v, want nil", name, err)
 		}
 	}
-	// "due", "places", "replan" and "planned" are keys of a queue.
-	for _, name := range []string{"", "a b", "a:b", "a{", "ä", "a\n", "due", "places", "replan", "planned", strings.Repeat("a", throttle.RuleMax+1)} {
+	// Keys of a queue are "due" to "batches".
+	for _, name := range []string{"", "a b", "a:b", "a{", "ä", "a\n", "due", "places", "replan", "planned", "tick", "batch", "batches", strings.Repeat("a", throttle.RuleMax+1)} {
 		if err := throttle.ValidateRule(name); !errors.Is(err, throttle.ErrInvalidConfig) {
 			t.Errorf("ValidateRule(%q) = %v, want %v", name, err, throttle.ErrInvalidConfig)
 		}
