@@ -68,3 +68,26 @@ func TestSettleAgainAfterTheNarrowestWindow(t *testing.T) {
 		s.wantAvailable(wide, 20-3-to)
 	}
 }
+
+// Who holds a lease since before a deployment made its rule a rate gives back no permit
+// of others.
+func TestRefundOfALeaseUnderARate(t *testing.T) {
+	t.Parallel()
+	for _, limit := range hourly {
+		t.Run(limit.String(), func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			d := s.try(s.limiter("rule", throttle.Concurrent(2, time.Hour)), 1)
+			l := s.limiter("rule", limit)
+			s.at(time.Second)
+			if got := s.job(l, "b", 2); !got.Granted {
+				t.Fatalf("%v, want a grant", got)
+			}
+			want, wantNext := s.permits(l)
+			s.refund(l, d)
+			if got, next := s.permits(l); got != want || next != wantNext {
+				t.Errorf("%d permits are available, the next at %v, want %d and %v as before", got, next, want, wantNext)
+			}
+		})
+	}
+}

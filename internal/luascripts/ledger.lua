@@ -100,10 +100,10 @@ end
 
 -- give_back takes permits of a grant out again. What went before the limit was
 -- changed stays spent: how much of it still counts is not known. The same goes for
--- what was nothing under this limit, as a lease is, and for what another ledger knew
--- that is lost.
+-- what was nothing under this limit, as a lease is, which is known by its end, and for
+-- what another ledger knew that is lost.
 local function give_back(L, now, at, cost, worth)
-  if not L.known or L.taken == 0 or (L.changed and at <= L.changed) then return end
+  if not L.known or at > L.newest or L.taken == 0 or (L.changed and at <= L.changed) then return end
   if L.kind.back(L, at, cost, worth, max(now, L.newest)) then L.kind.save(L, now) end
 end
 

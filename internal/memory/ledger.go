@@ -109,9 +109,13 @@ type counted interface{ count() *tally }
 
 // refund gives a grant back at a. What went before the limit was changed stays
 // spent, and nothing changes: how much of it the new state counts is not known.
-// The same goes for what was nothing under this limit, as a lease is.
+// The same goes for what was nothing under this limit, as a lease is, which is known
+// by its end.
 // Nor does anything change where a log was written over since.
 func refund(l *numbers, s state, at, cost, worth, a int64) (changed bool) {
+	if at > s.newest() {
+		return false
+	}
 	if c, ok := s.(counted); ok && (c.count().taken == 0 || at <= c.count().changed) {
 		return false
 	}
