@@ -168,6 +168,7 @@ func (s clusterStore) giveBack(ctx context.Context, a luascripts.AcquireArgs, at
 	back := luascripts.CancelArgs{Parts: slices.Clone(a.Parts[at.from:at.to]), Policy: a.Policy, Token: a.Token, Job: a.Job}
 	for i := range back.Parts {
 		back.Parts[i].Worth = worth[at.from+i]
+		back.Parts[i].Until = time.UnixMicro(1) // nobody comes to know the instant
 	}
 	if refused.Status == luascripts.Booked && refused.Part > 0 && a.Job != "" {
 		back.Away = refused.At

@@ -112,6 +112,35 @@ func TestRefundOfAnOldGrantTwice(t *testing.T) {
 	}
 }
 
+// Also when it was given back by its token alone, while that was remembered.
+func TestRefundByTokenAndThenByInstant(t *testing.T) {
+	t.Parallel()
+	for _, limit := range hourly[:6] {
+		t.Run(limit.String(), func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			l := s.limiter("rule", limit)
+			var all []throttle.Decision
+			for range 3 { // at one instant
+				d, err := l.TryAcquire(t.Context(), key, 2)
+				if err != nil || !d.Granted {
+					t.Fatal(d, err)
+				}
+				all = append(all, d)
+			}
+			s.later(l, 30*time.Second)
+			if _, err := l.Refund(t.Context(), throttle.Request{Key: key, Cost: 2, Token: all[0].Token}); err != nil {
+				t.Fatal(err)
+			}
+			s.later(l, 3*time.Minute)
+			want, _ := s.permits(l)
+			s.refund(l, all[0])
+			s.wantAvailable(l, want)
+		})
+	}
+}
+
+
 // What was lost can't be given back: the ledger that began anew is of others.
 func TestRefundOfAGrantThatIsNotInTheLedger(t *testing.T) {
 	t.Parallel()

@@ -30,6 +30,8 @@ for i, L in ipairs(P) do
     leave(L)
   end
   if held and not L.kind.lease then unspend(L, now, held, L.want, token, L.told_worth) end
+  -- who knew the token alone may know the instant later: it must not come back twice
+  if held and L.told_until == 0 and not L.kind.lease then L.told_until = held + L.W end
   if token ~= "" then withdraw(L, token, known, now) end
   if i == 1 and held then
     given, at = 1, max(held, now)

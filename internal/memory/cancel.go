@@ -50,10 +50,14 @@ func (p *part) takeBack(token uint64) int64 {
 	}
 	held := p.granted(token)
 	p.tokens.drop(token)
+	until := p.toldUntil
 	if held > 0 && p.kind != luascripts.Leases { // a lease is gone with its token
 		p.refund(token, held)
+		if until == 0 { // who knew the token alone may know the instant later: it must not come back twice
+			until = held + p.w
+		}
 	}
-	p.tokens.withdraw(token, held, p.toldUntil, p.now, p.extra)
+	p.tokens.withdraw(token, held, until, p.now, p.extra)
 	return held
 }
 
