@@ -44,8 +44,9 @@ func NewBatches(client *Client) *Batches {
 // Start starts a batch, once by its id: of replicas that all start it at 09:00 one does,
 // and for the others started is false. The id is taken until a day after the batch
 // ended. When what it names is another batch, with another name, type, source, args or
-// total, the error unwraps to ErrBatchExists. A spec that makes no sense is
-// ErrInvalidBatch, all its faults joined.
+// total, the error unwraps to ErrBatchExists; while the last of a cancelled one runs, to
+// ErrBatchState. When that is over the id is free: a replica that comes late starts again
+// what was cancelled. A spec that makes no sense is ErrInvalidBatch, all its faults joined.
 func (b *Batches) Start(ctx context.Context, spec BatchSpec) (started bool, err error) {
 	spec, err = spec.ready()
 	if err != nil {
@@ -64,6 +65,9 @@ func (b *Batches) Start(ctx context.Context, spec BatchSpec) (started bool, err 
 	}
 	if fields := spec.differs(specOf(spec.Queue, r.Batch)); len(fields) > 0 {
 		return false, &BatchError{Batch: spec.ID, Field: strings.Join(fields, ", "), Err: ErrBatchExists}
+	}
+	if r.State == luascripts.BatchCancelled {
+		return false, &BatchError{Batch: spec.ID, Err: ErrBatchState}
 	}
 	return r.Status == 1, nil
 }

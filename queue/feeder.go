@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,7 +86,7 @@ type Feeder struct {
 
 	mu   sync.Mutex
 	held map[string]bool // batches, by queue and id
-	away bool            // Redis is: it is logged once
+	away map[string]bool // from whom Redis is, as in reached
 }
 
 // NewFeeder returns a feeder that enqueues through client, which must have the policy of
@@ -133,6 +134,7 @@ func NewFeeder(client *Client, cfg FeederConfig) (*Feeder, error) {
 	cfg.Queues = slices.Compact(slices.Sorted(slices.Values(cfg.Queues)))
 	return &Feeder{
 		c: client, cfg: cfg, log: cfg.Logger.With(zap.String("component", "feeder")), now: time.Now, held: make(map[string]bool),
+		away: make(map[string]bool),
 	}, nil
 }
 
@@ -154,7 +156,7 @@ func (f *Feeder) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		err := f.look(ctx, &feedings)
-		f.reached(ctx, err)
+		f.reached(ctx, "", err)
 		if err == nil {
 			failures = 0
 			timer.Reset(feedLook)
@@ -167,21 +169,20 @@ func (f *Feeder) Run(ctx context.Context) error {
 
 // look takes what nobody feeds.
 func (f *Feeder) look(ctx context.Context, feedings *sync.WaitGroup) error {
+	var failed error // one batch, of which the others are not to suffer
 	for _, queue := range f.cfg.Queues {
 		for from := 0; ; from += batchPage {
 			ids, err := luascripts.Unfinished(ctx, f.c.rdb, f.c.keys(queue), from, batchPage)
 			if err != nil {
 				return err
 			}
-			if err := f.takeFree(ctx, queue, ids, feedings); err != nil {
-				return err
-			}
+			failed = cmp.Or(failed, f.takeFree(ctx, queue, ids, feedings))
 			if len(ids) < batchPage {
 				break
 			}
 		}
 	}
-	return nil
+	return failed
 }
 
 // takeFree claims those of some batches that are free and have a source here.
@@ -191,12 +192,14 @@ func (f *Feeder) takeFree(ctx context.Context, queue string, ids []string, feedi
 		return nil
 	}
 	views, errs := luascripts.ReadBatches(ctx, f.c.rdb, f.c.keys(queue), ids)
+	var unread error // such as one that a newer version wrote
 	for i, v := range views {
 		switch {
 		case errors.Is(errs[i], luascripts.ErrNoBatch):
 			continue
 		case errs[i] != nil:
-			return errs[i]
+			unread = cmp.Or(unread, errs[i])
+			continue
 		case f.cfg.Sources[v.Source] == nil || v.Until.After(v.Now):
 			continue
 		}
@@ -209,10 +212,11 @@ func (f *Feeder) takeFree(ctx context.Context, queue string, ids []string, feedi
 		f.hold(queue, g.id, true)
 		feedings.Go(func() {
 			defer f.hold(queue, g.id, false)
+			defer f.reached(ctx, g.name(), nil)
 			g.run(ctx)
 		})
 	}
-	return nil
+	return unread
 }
 
 func (f *Feeder) holds(queue, id string) bool {
@@ -231,17 +235,22 @@ func (f *Feeder) hold(queue, id string, held bool) {
 	delete(f.held, queue+"/"+id)
 }
 
-// reached notes whether Redis answers, and logs when that changes.
-func (f *Feeder) reached(ctx context.Context, err error) {
-	away := err != nil
+// reached notes whether Redis answered the feeder's look for batches, whose name is "",
+// or the feeding of one, and logs when it stops to answer any, and when it answers all
+// again: one that is full refuses a feeding while it answers the look.
+func (f *Feeder) reached(ctx context.Context, who string, err error) {
+	ended := ctx.Err() != nil
 	f.mu.Lock()
-	changed := f.away != away && ctx.Err() == nil
-	if changed {
-		f.away = away
+	before := len(f.away) > 0
+	if err != nil && !ended {
+		f.away[who] = true
+	} else {
+		delete(f.away, who)
 	}
+	away := len(f.away) > 0
 	f.mu.Unlock()
 	switch {
-	case !changed:
+	case away == before || ended:
 	case away:
 		f.log.Warn("the feeder can't reach Redis", zap.Error(err))
 	default:

@@ -111,12 +111,14 @@ func (g *feeding) claim(ctx context.Context) error {
 		return err
 	case r.Status != luascripts.ClaimOurs:
 		return errLost
+	case !g.batch.Started.IsZero() && !r.Started.Equal(g.batch.Started):
+		return errLost // it was cancelled, and started again: none of what we know is about that one
 	}
 	g.batch, g.open, g.claimed = r.Batch, r.Open, began
 	g.spec = specOf(g.queue, r.Batch)
 	g.offset = r.Now.Sub(g.f.now())
 	if g.unsure == nil {
-		g.paceAt = r.PaceAt
+		g.paceAt = g.inPace(r.PaceAt, r.Now)
 	}
 	return nil
 }
@@ -156,7 +158,7 @@ func (g *feeding) loop(ctx context.Context) {
 			g.log.Info("the batch is another's, or gone")
 			return
 		}
-		g.f.reached(ctx, err)
+		g.f.reached(ctx, g.name(), err)
 		if err != nil {
 			g.failures++
 			wait = min(feedPollMin<<min(g.failures, 10), time.Second)
@@ -172,6 +174,9 @@ func (g *feeding) hungry() bool {
 	return g.failures == 0 && g.batch.State == luascripts.BatchRunning && g.unsure == nil && g.unprepared == nil && g.mayRead() &&
 		g.room() > 0 && g.paced(1) > 0
 }
+
+// name is the batch's among all queues.
+func (g *feeding) name() string { return g.queue + "/" + g.id }
 
 func (g *feeding) room() int { return g.spec.effective() - g.open }
 
@@ -196,6 +201,16 @@ func (g *feeding) paced(n int) int {
 
 // each is the time from one element to the next.
 func (p Pace) each() time.Duration { return p.Per / time.Duration(p.N) }
+
+// inPace is an instant of the pace as Redis has it. A call that came just behind a change
+// of pace has written it by the one before, of which none must wait out an hour.
+func (g *feeding) inPace(at, now time.Time) time.Time {
+	p := g.spec.Pace
+	if p.N == 0 || !at.After(now.Add(p.each())) {
+		return at
+	}
+	return now.Add(p.each())
+}
 
 // pacedBehind is from when on the pace allows the next, behind n more.
 func (g *feeding) pacedBehind(n int) time.Time {
@@ -294,8 +309,8 @@ func (g *feeding) idle(now time.Time) time.Duration {
 			wait = pace // nothing goes before, whatever else opens
 		}
 	}
-	if !g.over && g.reader == nil {
-		wait = min(wait, max(0, g.reopen.Sub(now)))
+	if !g.over && g.reopen.After(now) {
+		wait = min(wait, g.reopen.Sub(now))
 	}
 	return max(wait, time.Millisecond)
 }

@@ -60,7 +60,9 @@ func startReader(ctx context.Context, s Source, spec BatchSpec, from Position) *
 				return
 			}
 		}
-		send(given{over: true, err: last})
+		if ctx.Err() == nil { // otherwise that may be why it ended, and there is more
+			send(given{over: true, err: last})
+		}
 	})
 	return r
 }
@@ -90,7 +92,7 @@ func (r *reader) poll() (x given, ok bool) {
 
 // mayRead says that more can be held.
 func (g *feeding) mayRead() bool {
-	return !g.over && g.reader != nil && g.lanes.held < g.spec.Window && len(g.track.open) < 4*g.spec.Window+heldBackMore
+	return !g.over && g.reader != nil && !g.f.now().Before(g.reopen) && g.lanes.held < g.spec.Window && len(g.track.open) < 4*g.spec.Window+heldBackMore
 }
 
 // read puts the next element into its lane, and answers false when there is none now.
@@ -117,9 +119,8 @@ func (g *feeding) read(ctx context.Context) (bool, error) {
 		}
 		return false, nil
 	case x.err != nil:
-		g.sourceFails++
-		g.log.Warn("the source of a batch failed", zap.String("error", safeText(x.err)))
-		return true, nil //nolint:nilerr // it is not Redis' fault, and there may be more
+		g.sourceFailed(x.err)
+		return true, nil // there may be more
 	}
 	g.sourceFails = 0
 	if len(x.Mark) > markMax {
@@ -140,6 +141,16 @@ func (g *feeding) read(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	return true, nil
+}
+
+// sourceFailed notes an error of the source. One that yields many in a row is read ever
+// more slowly, and logged ever less often.
+func (g *feeding) sourceFailed(err error) {
+	if n := g.sourceFails; n&(n-1) == 0 {
+		g.log.Warn("the source of a batch failed", zap.String("error", safeText(err)), zap.Int("before", n))
+	}
+	g.reopen = g.f.now().Add(min(time.Millisecond<<min(g.sourceFails, 20)-time.Millisecond, feedRetryMax))
+	g.sourceFails++
 }
 
 // prepare makes a task of an element and puts it into its lane; or the element is

@@ -38,7 +38,10 @@ func progressOf(queue string, v luascripts.BatchView) Progress {
 		return p
 	}
 	p.Rate = v.Rate(v.Now)
-	left := max(p.Open, p.Total-p.Done-p.Failed-p.Dropped-p.Refused)
+	left := p.Open
+	if !v.End {
+		left = max(left, p.Total-p.Done-p.Failed-p.Dropped-p.Refused)
+	}
 	if p.State == BatchRunning && p.Total > 0 && p.Rate > 0 {
 		const most = 10 * 365 * 24 * 3600 // seconds: further than that nothing is expected
 		if seconds := float64(left) / p.Rate; seconds < most {

@@ -159,7 +159,9 @@ func readLines(ctx context.Context, r *bufio.Reader, at int64, parse func([]byte
 		line = bytes.TrimRight(line, "\r\n")
 		if len(line) > 0 || errors.Is(err, errLine) {
 			var e Element
-			if err == nil || over {
+			if errors.Is(err, errLine) {
+				err = errLine
+			} else {
 				e, err = parse(line)
 			}
 			if err != nil {
@@ -177,7 +179,7 @@ func readLines(ctx context.Context, r *bufio.Reader, at int64, parse func([]byte
 }
 
 // readLine reads a line with its end, and how many bytes that took; of one that is too
-// long errLine, behind it.
+// long errLine, behind it, which is joined with io.EOF at the end.
 func readLine(r *bufio.Reader) (line []byte, n int64, err error) {
 	long := false
 	for {
@@ -189,8 +191,8 @@ func readLine(r *bufio.Reader) (line []byte, n int64, err error) {
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue
 		}
-		if err == nil && long {
-			err = errLine
+		if long {
+			return nil, n, errors.Join(errLine, err)
 		}
 		return line, n, err
 	}

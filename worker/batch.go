@@ -48,7 +48,7 @@ func (a *Adapter) stateOf(ctx context.Context, b batchID) luascripts.BatchState 
 	s.mu.Lock()
 	look := s.known[b]
 	s.mu.Unlock()
-	if now.Sub(look.at) < batchFresh {
+	if now.Sub(look.at) < batchFresh && look.state != luascripts.BatchCancelled { // what was dropped is lost if it was started again
 		return look.state
 	}
 	state, err := luascripts.StateOfBatch(ctx, a.rdb, a.keys(b.queue), b.id)

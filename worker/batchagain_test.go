@@ -1,0 +1,101 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+)
+
+// A batch that is started again under the id of one that was just cancelled begins at the
+// beginning: neither its feeder nor a pool takes it for the one before.
+func TestBatchStartedAgainAfterACancel(t *testing.T) {
+	t.Parallel()
+	for name, after := range map[string]time.Duration{"at once": 0, "soon": 100 * ms, "later": 400 * ms} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := virtualHall(t, phoneAndProvider(time.Second, throttle.Sliding(10, 100*ms)))
+				h.pool(4)
+				h.feed(map[string]queue.Source{"messages": messages(1000, 300)})
+				spec := queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: 1000, Window: 100}
+				for round := range 5 {
+					h.begin(spec)
+					h.until("some ran", func() bool { return h.progress("winter").Done > int64(50+20*round) })
+					time.Sleep(time.Duration(round) * 70 * ms)
+					if _, err := h.batches.Cancel(t.Context(), "default", "winter"); err != nil {
+						t.Fatal(err)
+					}
+					h.until("it is gone", func() bool {
+						_, err := h.batches.Progress(t.Context(), "default", "winter")
+						return errors.Is(err, queue.ErrNoBatch)
+					})
+					time.Sleep(after)
+				}
+				h.begin(spec)
+				if p := h.ends("winter"); p.Done != 1000 || p.Dropped != 0 || p.Enqueued != 1000 {
+					t.Errorf("the last one ended as %+v, want 1000 done", p)
+				}
+			})
+		})
+	}
+}
+
+// While the last of a cancelled batch runs its id is taken, and who starts it hears that.
+func TestBatchStartedWhileACancelledOneRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := virtualHall(t)
+		h.takes = 5 * time.Second
+		h.pool(1)
+		h.feed(map[string]queue.Source{"messages": messages(10, 1)})
+		spec := queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages"}
+		h.begin(spec)
+		h.until("one runs", func() bool { return len(h.seen.all()) == 1 })
+		if p, err := h.batches.Cancel(t.Context(), "default", "winter"); err != nil || p.Open != 1 {
+			t.Fatalf("Cancel = %+v, %v, want one open", p, err)
+		}
+		if started, err := h.batches.Start(t.Context(), spec); started || !errors.Is(err, queue.ErrBatchState) {
+			t.Errorf("Start = %v, %v, want ErrBatchState", started, err)
+		}
+	})
+}
+
+// A source that yields nothing but errors, and never ends, costs neither the lease nor a
+// flood of lines; the feeder ends when it is told to.
+func TestBatchOfASourceOfErrors(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := virtualHall(t)
+		n := 0
+		stop := h.feed(map[string]queue.Source{"messages": func(context.Context, queue.BatchSpec, queue.Position) iter.Seq2[queue.Element, error] {
+			return func(yield func(queue.Element, error) bool) {
+				for n++; yield(queue.Element{}, errors.New("broken")); n++ {
+					if n > 100_000 {
+						return
+					}
+				}
+			}
+		}})
+		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages"})
+		for range 100 {
+			time.Sleep(100 * ms)
+			if p := h.progress("winter"); time.Duration(p.Now.Sub(p.Started)) > time.Second && !p.Fed {
+				t.Fatal("the lease was not renewed")
+			}
+		}
+		stop()
+		if lines := h.logs.FilterMessage("the source of a batch failed").Len(); lines == 0 || lines > 20 {
+			t.Errorf("%d lines say that it fails, want some", lines)
+		}
+		if n > 1000 {
+			t.Errorf("%s errors were read in 10 s, want far fewer", fmt.Sprint(n))
+		}
+	})
+}
