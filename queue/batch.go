@@ -173,7 +173,8 @@ func (s BatchSpec) differs(other BatchSpec) []string {
 func (s BatchSpec) effective() int { return max(1, s.Window*s.Weight/100) }
 
 // BatchTask returns the batch and the element that the task of an id is of, and whether
-// it is of one: for handlers, and for whoever reads logs.
+// it is of one: for handlers, and for whoever reads logs. Ids that begin with "batch:"
+// are for those alone: another task of such an id is paused and dropped with that batch.
 func BatchTask(id string) (batch, element string, ok bool) {
 	return luascripts.ParseBatchTaskID(id)
 }

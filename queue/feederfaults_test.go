@@ -23,7 +23,7 @@ import (
 func TestLinesWhoseLastIsTooLong(t *testing.T) {
 	t.Parallel()
 	var all []Element
-	for e, err := range lines("a\n" + strings.Repeat("x", lineMax+1))(t.Context(), BatchSpec{Args: "a.txt"}, Position{}) {
+	for e, err := range lines("a\n"+strings.Repeat("x", lineMax+1))(t.Context(), BatchSpec{Args: "a.txt"}, Position{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,5 +162,27 @@ func TestExpectedEndBehindTheSource(t *testing.T) {
 	p, err := b.Progress(t.Context(), "default", "winter")
 	if left := p.ExpectedEnd.Sub(now); err != nil || left < 5*time.Second || left > 15*time.Second {
 		t.Errorf("it is expected in %v (%v), want about 10 s", left, err)
+	}
+}
+
+// A sequence that is counted off, or never ends, does not keep a feeder that ends.
+func TestSeqThatIsStopped(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	n := 0
+	forever := Seq(func(BatchSpec) iter.Seq[Element] {
+		return func(yield func(Element) bool) {
+			for n++; n < 1_000_000 && yield(Element{}); n++ {
+				if n == 10 {
+					cancel()
+				}
+			}
+		}
+	})
+	for range forever(ctx, BatchSpec{}, Position{Read: 1 << 40}) {
+		t.Fatal("an element that was to be skipped")
+	}
+	if n > 20 {
+		t.Errorf("%d elements were counted, want it to stop", n)
 	}
 }

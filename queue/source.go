@@ -24,8 +24,9 @@ const lineMax = 1 << 20
 type Element struct {
 	// ID names the element in its batch: 1 to ElementIDMax printable ASCII characters
 	// without spaces, ":", "{" and "}". It is part of the task's id, which is logged and
-	// shown: it must not be personal data. Two elements of one id are one. Defaults to
-	// the element's position, which is right for a source that has the same elements in
+	// shown: it must not be personal data. One that comes again while the first waits or
+	// runs is refused; when that has long ended it is a task again. Defaults to the
+	// element's position, which is right for a source that has the same elements in
 	// the same order whenever it is read.
 	ID string
 
@@ -58,23 +59,26 @@ type Position struct {
 //
 // An error that it yields is logged by its type, for its text may quote an element;
 // reading goes on if there is more, and otherwise begins again behind the last element
-// after 1 s, 2 s, 4 s and at most 15 s. A batch ends with a source that ended without an
-// error. ctx ends when this process gives the batch up. A Source is called by one goroutine
-// for each batch.
+// after 1 s, 2 s, 4 s and at most 15 s. A source that yields many errors in a row is read
+// ever more slowly. A batch ends with a source that ended without an error.
+//
+// ctx ends when the feeder ends, or has lost the batch; a pause does not end it. A source
+// that does not heed it keeps [Feeder.Run] from returning, and one that panics ends the
+// process. A Source is called by one goroutine for each batch.
 type Source func(ctx context.Context, b BatchSpec, from Position) iter.Seq2[Element, error]
 
 // Seq is a source that counts: all elements of a sequence, from the beginning, less
 // those that come before the position.
 func Seq(elements func(BatchSpec) iter.Seq[Element]) Source {
-	return func(_ context.Context, b BatchSpec, from Position) iter.Seq2[Element, error] {
+	return func(ctx context.Context, b BatchSpec, from Position) iter.Seq2[Element, error] {
 		return func(yield func(Element, error) bool) {
 			skip := from.Read
 			for e := range elements(b) {
-				if skip > 0 {
+				if skip > 0 && ctx.Err() == nil {
 					skip--
 					continue
 				}
-				if !yield(e, nil) {
+				if skip > 0 || !yield(e, nil) {
 					return
 				}
 			}
@@ -84,8 +88,8 @@ func Seq(elements func(BatchSpec) iter.Seq[Element]) Source {
 
 // Channel is a source that goes on from where the channel is; the batch ends when it is
 // closed. It belongs to one process: another that feeds the same batch has a channel of
-// its own, and elements that a process has taken are lost when it dies before it
-// enqueued them. An element without an ID gets one that is drawn.
+// its own, and elements that a process has taken, as many as the window has and 64, are
+// lost when it dies, ends or loses the batch before it enqueued them. An element without an ID gets one that is drawn.
 func Channel(ch <-chan Element) Source {
 	return func(ctx context.Context, _ BatchSpec, _ Position) iter.Seq2[Element, error] {
 		return func(yield func(Element, error) bool) {

@@ -1,0 +1,153 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+)
+
+// sleepy is the Redis client of a process that is stopped now and then, before a call or
+// before it hears the answer, for longer than a lease, and goes on.
+type sleepy struct {
+	redis.UniversalClient
+	mu  sync.Mutex
+	rng *rand.Rand
+	n   int
+}
+
+func (s *sleepy) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	s.mu.Lock()
+	when, d := s.rng.IntN(60), time.Duration(s.rng.IntN(5000))*ms
+	if when < 2 {
+		s.n++
+	}
+	s.mu.Unlock()
+	if when == 0 {
+		time.Sleep(d)
+	}
+	cmd := s.UniversalClient.EvalSha(ctx, sha, keys, args...)
+	if when == 1 {
+		time.Sleep(d)
+	}
+	return cmd
+}
+
+func (s *sleepy) Pipeline() redis.Pipeliner { return s.UniversalClient.Pipeline() }
+
+// Feeders that are stopped for longer than their lease, and go on when another has it:
+// each message runs once, and the window holds.
+func TestBatchWhoseFeedersFreeze(t *testing.T) {
+	t.Parallel()
+	const n, phones = 400, 20
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := virtualHall(t, phoneAndProvider(300*ms, throttle.Sliding(5, 100*ms)))
+				h.pool(5)
+				frozen := 0
+				var all []*sleepy
+				for i := range uint64(2) {
+					c := &sleepy{UniversalClient: h.connect(), rng: rand.New(rand.NewPCG(seed, i))} // #nosec G404
+					all = append(all, c)
+					h.feedOn(c, map[string]queue.Source{"messages": messages(n, phones)})
+				}
+				h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 15})
+				h.ends("winter")
+				for _, c := range all {
+					frozen += c.n
+				}
+				t.Logf("frozen %d times", frozen)
+				if frozen < 5 {
+					t.Errorf("they were stopped %d times, want more", frozen)
+				}
+				h.allDone(n, phones)
+				h.nothingLeft()
+			})
+		})
+	}
+}
+
+// Neither a pause nor what follows it cuts the back-off of a task that failed short, and
+// the batch ends with the last of them.
+func TestBatchOfTasksThatFail(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n, backOff = 200, 30 * time.Second
+		h := virtualHall(t, provider())
+		var mu sync.Mutex
+		failed := make(map[string]time.Time)
+		cfg := policies(h.policies...)
+		cfg.Asynq.Concurrency = 4
+		cfg.Asynq.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return backOff }
+		h.startOn(h.connect(), asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+			id, _ := asynq.GetTaskID(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			var i int
+			_, element, _ := queue.BatchTask(id)
+			fmt.Sscan(element, &i)
+			if at, again := failed[id]; i%10 == 0 && !again {
+				failed[id] = time.Now()
+				return errors.New("busy")
+			} else if again && time.Since(at) < backOff-time.Second {
+				t.Errorf("%s is tried again after %v, want %v", id, time.Since(at), backOff)
+			}
+			h.seen.note(ctx, task)
+			return nil
+		}), cfg)
+		h.feed(map[string]queue.Source{"messages": messages(n, 1)})
+		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n})
+		h.until("all failed once", func() bool { mu.Lock(); defer mu.Unlock(); return len(failed) >= 10 })
+		for range 3 {
+			if err := h.batches.Pause(t.Context(), "default", "winter"); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Second)
+			if err := h.batches.Resume(t.Context(), "default", "winter"); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Second)
+		}
+		if p := h.progress("winter"); p.State != queue.BatchRunning || p.Open != n/10 {
+			t.Errorf("it is %+v, want it to wait for those that failed", p)
+		}
+		if p := h.ends("winter"); p.Done != n || p.Failed != 0 {
+			t.Errorf("it ended as %+v, want all done", p)
+		}
+	})
+}
+
+// Redis loses everything while a batch runs: its feeder gives it up in silence, and it
+// can be started again.
+func TestBatchThatIsFlushed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := virtualHall(t, phoneAndProvider(300*ms, throttle.Sliding(5, 100*ms)))
+		h.pool(5)
+		h.feed(map[string]queue.Source{"messages": messages(300, 60)})
+		spec := queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Window: 50}
+		h.begin(spec)
+		h.until("some ran", func() bool { return len(h.seen.all()) > 50 })
+		h.rdb.FlushAll(t.Context())
+		time.Sleep(20 * time.Second)
+		if n := h.logs.Len(); n > 20 {
+			t.Errorf("%d lines were logged, want few", n)
+		}
+		h.begin(spec)
+		if p := h.ends("winter"); p.Done != 300 {
+			t.Errorf("it ended as %+v, want all done", p)
+		}
+	})
+}
