@@ -2,6 +2,10 @@ package queue
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -55,15 +59,17 @@ func (c *Client) recall(ctx context.Context, queue, id string) error {
 // no other task of it waits for so long without a place, but at a gate.
 func (c *Client) strays(ctx context.Context, queue, id string) error {
 	return c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
+		found, errs := make([]luascripts.FindReply, len(open)), make([]error, len(open))
+		atOnce(len(open), func(i int) {
+			found[i], errs[i] = luascripts.Find(ctx, c.rdb, c.keys(queue), luascripts.BatchTaskID(id, open[i].ID))
+		})
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
 		var tasks []luascripts.Retiming
-		for _, e := range open {
-			task := luascripts.BatchTaskID(id, e.ID)
-			f, err := luascripts.Find(ctx, c.rdb, c.keys(queue), task)
-			if err != nil {
-				return err
-			}
+		for i, f := range found {
 			if place, ok := luascripts.ReadPlace(f.For); f.Ours && ok && place.Stands == "" && f.At.Sub(f.Now) > strayFrom {
-				tasks = append(tasks, luascripts.Retiming{ID: task, At: f.Now})
+				tasks = append(tasks, luascripts.Retiming{ID: luascripts.BatchTaskID(id, open[i].ID), At: f.Now})
 			}
 		}
 		if len(tasks) == 0 {
@@ -126,8 +132,8 @@ func (c *Client) drain(ctx context.Context, queue, typ, id string) (drained, err
 		elements, tasks := make([]string, len(open)), make([]*asynq.Task, len(open))
 		for i, e := range open {
 			elements[i] = e.ID
-			tasks[i] = c.payloadOf(queue, typ, luascripts.BatchTaskID(id, e.ID))
 		}
+		atOnce(len(open), func(i int) { tasks[i] = c.payloadOf(queue, typ, luascripts.BatchTaskID(id, elements[i])) })
 		r, err := luascripts.BatchDrop(ctx, c.rdb, c.keys(queue), id, elements)
 		if err != nil {
 			return err
@@ -136,16 +142,15 @@ func (c *Client) drain(ctx context.Context, queue, typ, id string) (drained, err
 			return luascripts.ErrNoBatch
 		}
 		d.DropReply, d.counted, d.gone = r, true, r.Gone
-		var turns []throttle.Turn
 		for i, code := range r.Codes {
 			if code != luascripts.DropRuns {
 				d.changed++
 			}
-			if code == luascripts.Dropped {
-				turns = append(turns, c.leave(ctx, tasks[i], luascripts.JobID(queue, luascripts.BatchTaskID(id, elements[i])))...)
+			if code != luascripts.Dropped {
+				tasks[i] = nil
 			}
 		}
-		c.hint(ctx, turns)
+		c.hint(ctx, c.leaveAll(ctx, queue, id, open, tasks))
 		return nil
 	})
 	if err == luascripts.ErrNoBatch { //nolint:errorlint // it is our own, from above
@@ -164,6 +169,33 @@ func (c *Client) payloadOf(queue, typ, id string) *asynq.Task {
 		return nil
 	}
 	return asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers)
+}
+
+// leaveAll gives back the places of tasks of some elements; nil is of none.
+func (c *Client) leaveAll(ctx context.Context, queue, id string, of []luascripts.BatchElement, tasks []*asynq.Task) []throttle.Turn {
+	turns := make([][]throttle.Turn, len(tasks))
+	atOnce(len(tasks), func(i int) {
+		turns[i] = c.leave(ctx, tasks[i], luascripts.JobID(queue, luascripts.BatchTaskID(id, of[i].ID)))
+	})
+	return slices.Concat(turns...)
+}
+
+// atOnceMax bounds how many calls of one portion are under way.
+const atOnceMax = 16
+
+// atOnce calls f for each of n, some at a time: one after another a window behind a slow
+// network takes minutes.
+func atOnce(n int, f func(i int)) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(n, atOnceMax) {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				f(i)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // leave gives back the places of a task that is gone.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/hibiken/asynq"
+
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle"
 )
@@ -38,20 +40,25 @@ func (g *feeding) rebook(ctx context.Context) error {
 
 // unbook gives up the places of what waits.
 func (g *feeding) unbook(ctx context.Context, open []luascripts.BatchElement) error {
-	for _, e := range open {
-		id := luascripts.BatchTaskID(g.id, e.ID)
-		g.f.c.leave(ctx, g.f.c.payloadOf(g.queue, g.spec.Type, id), luascripts.JobID(g.queue, id))
-	}
+	g.f.c.leaveAll(ctx, g.queue, g.id, open, g.payloads(open)) // others come when they were told, or earlier
 	return ctx.Err()
+}
+
+// payloads are the tasks of some elements that wait; nil for what does not.
+func (g *feeding) payloads(open []luascripts.BatchElement) []*asynq.Task {
+	tasks := make([]*asynq.Task, len(open))
+	atOnce(len(open), func(i int) {
+		tasks[i] = g.f.c.payloadOf(g.queue, g.spec.Type, luascripts.BatchTaskID(g.id, open[i].ID))
+	})
+	return tasks
 }
 
 // bookAgain books what waits, and has it woken at its new instants.
 func (g *feeding) bookAgain(ctx context.Context, p rulePolicy, open []luascripts.BatchElement) error {
 	var wishes []throttle.Wish
 	var ids []string
-	for _, e := range open {
-		id := luascripts.BatchTaskID(g.id, e.ID)
-		task := g.f.c.payloadOf(g.queue, g.spec.Type, id)
+	for i, task := range g.payloads(open) {
+		id := luascripts.BatchTaskID(g.id, open[i].ID)
 		if task == nil {
 			continue // it runs, or has ended
 		}

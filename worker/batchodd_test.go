@@ -151,3 +151,48 @@ func TestBatchThatIsFlushed(t *testing.T) {
 		}
 	})
 }
+
+// faraway is a Redis client behind a slow network.
+type faraway struct{ redis.UniversalClient }
+
+func (f faraway) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	time.Sleep(2 * ms)
+	return f.UniversalClient.EvalSha(ctx, sha, keys, args...)
+}
+
+// A window of a thousand goes on within a second behind a network that is slow, and is
+// cancelled within one.
+func TestBatchBehindASlowNetwork(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n = 1000
+		h := virtualHall(t, provider())
+		far := faraway{h.connect()}
+		h.feedOn(far, map[string]queue.Source{"messages": messages(2*n, 1)})
+		c, err := queue.NewClient(far, h.policies...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		batches := queue.NewBatches(c)
+		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Window: n})
+		h.until("the window is full", func() bool { return h.progress("winter").Open == n })
+		if err := errors.Join(batches.Pause(t.Context(), "default", "winter"), batches.SetWindow(t.Context(), "default", "winter", n+10)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		began := time.Now()
+		if err := batches.Resume(t.Context(), "default", "winter"); err != nil {
+			t.Fatal(err)
+		}
+		h.until("it goes on", func() bool { return h.progress("winter").Open > n })
+		if took := time.Since(began); took > 1500*ms {
+			t.Errorf("it went on after %v, want about a second", took)
+		}
+		began = time.Now()
+		if p, err := batches.Cancel(t.Context(), "default", "winter"); err != nil || p.Open != 0 || time.Since(began) > time.Second {
+			t.Errorf("Cancel = %+v, %v after %v, want all within a second", p, err, time.Since(began))
+		}
+		time.Sleep(5 * time.Second)
+		h.gone()
+	})
+}
