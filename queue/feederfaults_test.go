@@ -179,8 +179,8 @@ func TestSeqThatIsStopped(t *testing.T) {
 			}
 		}
 	})
-	for range forever(ctx, BatchSpec{}, Position{Read: 1 << 40}) {
-		t.Fatal("an element that was to be skipped")
+	for e, err := range forever(ctx, BatchSpec{}, Position{Read: 1 << 40}) {
+		t.Fatalf("it gives %+v, %v, which was to be skipped", e, err)
 	}
 	if n > 20 {
 		t.Errorf("%d elements were counted, want it to stop", n)

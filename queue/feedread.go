@@ -120,7 +120,7 @@ func (g *feeding) read(ctx context.Context) (bool, error) {
 		return false, nil
 	case x.err != nil:
 		g.sourceFailed(x.err)
-		return true, nil // there may be more
+		return true, nil //nolint:nilerr // it is not Redis' fault, and there may be more
 	}
 	g.sourceFails = 0
 	if len(x.Mark) > markMax {

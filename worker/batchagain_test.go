@@ -86,7 +86,7 @@ func TestBatchOfASourceOfErrors(t *testing.T) {
 		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages"})
 		for range 100 {
 			time.Sleep(100 * ms)
-			if p := h.progress("winter"); time.Duration(p.Now.Sub(p.Started)) > time.Second && !p.Fed {
+			if p := h.progress("winter"); p.Now.Sub(p.Started) > time.Second && !p.Fed {
 				t.Fatal("the lease was not renewed")
 			}
 		}

@@ -97,7 +97,9 @@ func TestBatchOfTasksThatFail(t *testing.T) {
 			defer mu.Unlock()
 			var i int
 			_, element, _ := queue.BatchTask(id)
-			fmt.Sscan(element, &i)
+			if _, err := fmt.Sscan(element, &i); err != nil {
+				t.Error(err)
+			}
 			if at, again := failed[id]; i%10 == 0 && !again {
 				failed[id] = time.Now()
 				return errors.New("busy")

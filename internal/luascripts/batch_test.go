@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -504,5 +505,32 @@ func (b *batchScene) deferTaskOf(id string) {
 	d := DeferArgs{ID: id, Token: 4711, At: start.Add(minute), For: "sms 1 key", Wait: minute}
 	if err := Defer(b.Context(), b.rdb, b.q, d).Err(); err != nil {
 		b.Fatalf("Defer(%q): %v", id, err)
+	}
+}
+
+// A task is looked for from where the list is popped: those that waited for longest are
+// dropped first, and a script that went through all of the others would hold Redis up.
+func TestBatchDropOfALongList(t *testing.T) {
+	t.Parallel()
+	const n = 20_000
+	b := newBatch(t, n)
+	for from := int64(0); from < n; from += BatchMax {
+		if r := b.feed(from+BatchMax, b.tasks(from, from+BatchMax)...); r.Open != int(from)+BatchMax {
+			t.Fatalf("Feed = %+v", r)
+		}
+	}
+	b.set(BatchCancel, SetDone)
+	var first []string
+	for i := range BatchMax {
+		first = append(first, fmt.Sprint("e", i))
+	}
+	if r, err := BatchDrop(t.Context(), b.rdb, b.q, "b", first); err != nil || r.Open != n-BatchMax {
+		t.Fatalf("BatchDrop = %+v, %v", r, err)
+	}
+	_, stats, _ := strings.Cut(b.rdb.Info(t.Context(), "commandstats").Val(), "cmdstat_lrem:calls=100,usec=")
+	stats, _, _ = strings.Cut(stats, ",")
+	usec, err := strconv.Atoi(stats)
+	if t.Logf("100 of %d: %d us", n, usec); err != nil || usec > 5000 {
+		t.Errorf("to find %d of %d took %d us, %v, want hardly any", BatchMax, n, usec, err)
 	}
 }

@@ -30,7 +30,7 @@ local function drop(task, short)
   local h, id = redis.call("HMGET", task, "state", "unique_key", "hw"), long(short)
   if not h[1] or h[1] == "completed" then return 2, "" end
   if h[1] == "archived" then return 3, "" end
-  local found = waits[h[1]] and redis.call("ZREM", waits[h[1]], id) or h[1] == "pending" and redis.call("LREM", pending, 1, id) or 0
+  local found = waits[h[1]] and redis.call("ZREM", waits[h[1]], id) or h[1] == "pending" and redis.call("LREM", pending, -1, id) or 0
   if found == 0 then return 0, "" end
   local what = deferred(h[3]).what
   redis.call("ZREM", due, entry(short, what))
