@@ -53,11 +53,27 @@ func (g *feeding) payloads(open []luascripts.BatchElement) []*asynq.Task {
 	return tasks
 }
 
+// leaveOut makes nil those that failed, and wait for asynq to try again: they would not
+// come when they are told, and hold up those behind them.
+func (g *feeding) leaveOut(ctx context.Context, open []luascripts.BatchElement, tasks []*asynq.Task) {
+	atOnce(len(open), func(i int) {
+		if tasks[i] == nil {
+			return
+		}
+		f, err := luascripts.Find(ctx, g.f.c.rdb, g.keys, luascripts.BatchTaskID(g.id, open[i].ID))
+		if err == nil && f.State == "retry" && !f.Ours {
+			tasks[i] = nil
+		}
+	})
+}
+
 // bookAgain books what waits, and has it woken at its new instants.
 func (g *feeding) bookAgain(ctx context.Context, p rulePolicy, open []luascripts.BatchElement) error {
 	var wishes []throttle.Wish
 	var ids []string
-	for i, task := range g.payloads(open) {
+	tasks := g.payloads(open)
+	g.leaveOut(ctx, open, tasks)
+	for i, task := range tasks {
 		id := luascripts.BatchTaskID(g.id, open[i].ID)
 		if task == nil {
 			continue // it runs, or has ended
@@ -69,17 +85,17 @@ func (g *feeding) bookAgain(ctx context.Context, p rulePolicy, open []luascripts
 		wishes = append(wishes, throttle.Wish{Policy: p.decide, Request: demand.Request(luascripts.JobID(g.queue, id))})
 		ids = append(ids, id)
 	}
-	var tasks []luascripts.Retiming
+	var moves []luascripts.Retiming
 	for i, b := range throttle.BookMany(ctx, g.f.c.rdb, wishes) {
 		at := b.At
 		if b.Err != nil {
 			at = g.redisNow().Add(time.Duration(i) * time.Microsecond) // it hears it from a pool
 		}
-		tasks = append(tasks, luascripts.Retiming{ID: ids[i], At: at})
+		moves = append(moves, luascripts.Retiming{ID: ids[i], At: at})
 	}
-	if len(tasks) == 0 {
+	if len(moves) == 0 {
 		return nil
 	}
-	_, err := luascripts.Retime(ctx, g.f.c.rdb, g.keys, false, tasks)
+	_, err := luascripts.Retime(ctx, g.f.c.rdb, g.keys, false, moves)
 	return err
 }
