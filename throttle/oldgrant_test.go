@@ -140,7 +140,6 @@ func TestRefundByTokenAndThenByInstant(t *testing.T) {
 	}
 }
 
-
 // What was lost can't be given back: the ledger that began anew is of others.
 func TestRefundOfAGrantThatIsNotInTheLedger(t *testing.T) {
 	t.Parallel()
