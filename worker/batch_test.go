@@ -143,17 +143,18 @@ func (h *hall) progress(id string) queue.Progress {
 	return p
 }
 
-// ends waits for the end of a batch, and checks on the way that the window holds.
-func (h *hall) ends(id string) queue.Progress {
+// ends waits for the end of the batch "winter", and checks on the way that the window
+// holds.
+func (h *hall) ends() queue.Progress {
 	h.Helper()
 	h.until("the batch ends", func() bool {
-		p := h.progress(id)
+		p := h.progress("winter")
 		if p.Open > int64(p.Window) {
 			h.Errorf("%d elements are open, want %d at most", p.Open, p.Window)
 		}
 		return p.State == queue.BatchEnded
 	})
-	return h.progress(id)
+	return h.progress("winter")
 }
 
 // until polls until cond holds, in a bubble, where a look takes a machine longer than to
@@ -346,7 +347,7 @@ func TestBatchOnARealServer(t *testing.T) {
 func (h *hall) allDone(n, phones int) {
 	h.Helper()
 	const id = "winter"
-	p := h.ends(id)
+	p := h.ends()
 	if p.Done != int64(n) || p.Enqueued != int64(n) || p.Refused+p.Failed+p.Dropped+p.Open != 0 {
 		h.Errorf("it ended as %+v", p)
 	}

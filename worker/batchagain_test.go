@@ -39,7 +39,7 @@ func TestBatchStartedAgainAfterACancel(t *testing.T) {
 					time.Sleep(after)
 				}
 				h.begin(spec)
-				if p := h.ends("winter"); p.Done != 1000 || p.Dropped != 0 || p.Enqueued != 1000 {
+				if p := h.ends(); p.Done != 1000 || p.Dropped != 0 || p.Enqueued != 1000 {
 					t.Errorf("the last one ended as %+v, want 1000 done", p)
 				}
 			})

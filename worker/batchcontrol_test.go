@@ -297,7 +297,7 @@ func TestBatchOfAChannel(t *testing.T) {
 			t.Errorf("it is %+v, want it to run on", p)
 		}
 		close(ch)
-		h.ends("winter")
+		h.ends()
 	})
 }
 
@@ -340,7 +340,7 @@ func TestBatchRefusesElements(t *testing.T) {
 		defer cancel()
 		go func() { _ = f.Run(ctx) }()
 		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages"})
-		p := h.ends("winter")
+		p := h.ends()
 		if p.Done != 3 || p.Refused != 6 || p.Read != 9 {
 			t.Errorf("it ended as %+v, want 3 done and 6 refused", p)
 		}

@@ -64,7 +64,7 @@ func TestBatchWhoseFeedersFreeze(t *testing.T) {
 					h.feedOn(c, map[string]queue.Source{"messages": messages(n, phones)})
 				}
 				h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 15})
-				h.ends("winter")
+				h.ends()
 				for _, c := range all {
 					frozen += c.n
 				}
@@ -130,7 +130,7 @@ func TestBatchOfTasksThatFail(t *testing.T) {
 		if p := h.progress("winter"); p.State != queue.BatchRunning || p.Open != n/10 {
 			t.Errorf("it is %+v, want it to wait for those that failed", p)
 		}
-		if p := h.ends("winter"); p.Done != n || p.Failed != 0 {
+		if p := h.ends(); p.Done != n || p.Failed != 0 {
 			t.Errorf("it ended as %+v, want all done", p)
 		}
 	})
@@ -153,7 +153,7 @@ func TestBatchThatIsFlushed(t *testing.T) {
 			t.Errorf("%d lines were logged, want few", n)
 		}
 		h.begin(spec)
-		if p := h.ends("winter"); p.Done != 300 {
+		if p := h.ends(); p.Done != 300 {
 			t.Errorf("it ended as %+v, want all done", p)
 		}
 	})
