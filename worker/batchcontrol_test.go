@@ -138,17 +138,17 @@ func TestBatchWeights(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		heavy, light := h.progress("heavy").Done, h.progress("light").Done
-		time.Sleep(20 * time.Second)
+		time.Sleep(10 * time.Second)
 		heavy, light = h.progress("heavy").Done-heavy, h.progress("light").Done-light
-		if all := heavy + light; all < 1950 || heavy*100 < all*72 || heavy*100 > all*78 {
-			t.Errorf("%d and %d messages ran, want 2000 at 75 to 25", heavy, light)
+		if all := heavy + light; all < 975 || heavy*100 < all*72 || heavy*100 > all*78 {
+			t.Errorf("%d and %d messages ran, want 1000 at 75 to 25", heavy, light)
 		}
 		if err := h.batches.SetWeight(t.Context(), "default", "light", 75); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
 		heavy, light = h.progress("heavy").Done, h.progress("light").Done
-		time.Sleep(12 * time.Second) // four times what is in the line
+		time.Sleep(9 * time.Second) // three times what is in the line
 		heavy, light = h.progress("heavy").Done-heavy, h.progress("light").Done-light
 		if all := heavy + light; heavy*100 < all*47 || heavy*100 > all*53 {
 			t.Errorf("%d and %d messages ran, want as many of each", heavy, light)
@@ -183,14 +183,14 @@ func TestBatchPace(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
-			each := int64(pace.N) * 20 * int64(time.Second) / int64(pace.Per)
-			ran(20*time.Second, each-2, each+2)
+			each := int64(pace.N) * 8 * int64(time.Second) / int64(pace.Per)
+			ran(8*time.Second, each-2, each+2)
 		}
 		if err := h.batches.SetPace(t.Context(), "default", "winter", queue.Pace{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)
-		ran(10*time.Second, 980, 1020)
+		ran(4*time.Second, 390, 410)
 	})
 }
 

@@ -172,7 +172,7 @@ func (f faraway) EvalSha(ctx context.Context, sha string, keys []string, args ..
 func TestBatchBehindASlowNetwork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const n = 1000
+		const n = 500
 		h := virtualHall(t, provider())
 		far := faraway{h.connect()}
 		h.feedOn(far, map[string]queue.Source{"messages": messages(2*n, 1)})
