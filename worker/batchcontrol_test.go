@@ -184,13 +184,13 @@ func TestBatchPace(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			each := int64(pace.N) * 8 * int64(time.Second) / int64(pace.Per)
-			ran(8*time.Second, each-2, each+2)
+			ran(8*time.Second, each-1, each+1)
 		}
 		if err := h.batches.SetPace(t.Context(), "default", "winter", queue.Pace{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)
-		ran(4*time.Second, 390, 410)
+		ran(4*time.Second, 392, 408)
 	})
 }
 

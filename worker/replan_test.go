@@ -136,14 +136,11 @@ func TestLoweredLimitDelaysTheBacklog(t *testing.T) {
 	if after == 0 {
 		t.Error("nothing was left a second after the change")
 	}
-	stats := p.Stats()
-	if stats.Stale == 0 && stats.LatenessMax <= 100*ms { // who comes later than Grace is passed by
-		wantOrder(t, seen, rank)
-	}
-	if per := float64(stats.Admissions-before) / n; per > 3 {
+	wantOrder(t, seen, rank)
+	if per := float64(p.Stats().Admissions-before) / n; per > 3 {
 		t.Errorf("%.2f admissions per task after the changes, want 3 at most", per)
 	}
-	t.Logf("%d granted from a second after the change on; %+v", after, stats)
+	t.Logf("%d granted from a second after the change on; %+v", after, p.Stats())
 }
 
 // The pool that plans the queue anew dies: another goes on.
