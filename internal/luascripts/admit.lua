@@ -13,7 +13,7 @@ local function admit(F, k, token, job, now)
     local reply = { status, part, at, from, promised, fence, #turns / 3 }
     for _, L in ipairs(P) do
       reply[#reply + 1] = granted and L.token == token and L.kind.worth(L) or 0
-      reply[#reply + 1] = tell and L.last and L.closed == 0 and not anybody(L) and free(L, now) or 0
+      reply[#reply + 1] = tell and L.late and L.closed == 0 and not anybody(L) and free(L, now) or 0
     end
     for _, v in ipairs(turns) do reply[#reply + 1] = v end
     return reply
@@ -40,7 +40,7 @@ local function admit(F, k, token, job, now)
   for _, L in ipairs(P) do
     look(L, now)
     find(L)
-    L.told_me = L.ticket and told(L, L.me) or 0
+    L.told_me = L.ticket and L.told_me or 0
     rank(L)
     measure(L, now)
     if L.newest > 0 or L.closed > 0 then from = max(from, slot(L, L.closed, L.ahead, L.want)) end
@@ -56,7 +56,7 @@ local function admit(F, k, token, job, now)
   -- refuses is the first part from..to who lets nobody pass those who wait
   local function refuses(from_part, to)
     for i = from_part, to do
-      if not P[i].ticket and P[i].first < P[i].last then return i end
+      if not P[i].ticket and P[i].front then return i end
     end
   end
 
@@ -123,7 +123,7 @@ local function admit(F, k, token, job, now)
       -- who came earlier than it was told leaves its followers behind; who waited for a
       -- lease may have been told only now how much earlier, when it was checked
       local early = L.in_turns and (P[count].kind.lease or L.told_me > at + 1000)
-      if L.last > 0 or early or L.missed then next_turns(L, now, turns, early) end
+      if L.leader or L.parked > 0 or early or L.missed then next_turns(L, now, turns, early) end
       if L.kind.lease then fence = L.fence end
     end
     return answer(1, 0, at, true, turns)

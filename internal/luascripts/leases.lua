@@ -29,7 +29,7 @@ function kinds.k()
   -- are told what the last of the first is
   local function tell_ahead(L, from, free, reply)
     local many = min(L.n, AHEAD)
-    local last = min(free + 2 * many, L.last - L.first) - 1
+    local last = min(free + 2 * many, line_ends(L) - L.first) - 1
     if last < free then return end
     local edge = min(last, free + many - 1)
     local at_edge = slot(L, from, edge, 1)
@@ -57,7 +57,7 @@ function kinds.k()
   -- in time. Its holder has died, so the end stays where it is; and those whom tell_ahead
   -- told it may have gone before, for leases that were given back
   local function tell_next(L, from, free, reply)
-    if free >= L.last - L.first then return end
+    if free >= line_ends(L) - L.first then return end
     local at = slot(L, from, free, 1)
     if at > L.now + L.W / 2 then return end
     local m = at_rank(L.line, L.first + free)
@@ -131,7 +131,7 @@ function kinds.k()
     -- ends. In the last tenth of its lease a holder has given it up
     offer = function(L, now, reply)
       local free = L.closed == 0 and max(0, L.n - live_leases(L, now + min(SOON, floor(L.W / 10)))) or 0
-      local most = min(free, OFFERS, L.last - L.first)
+      local most = min(free, OFFERS, line_ends(L) - L.first)
       if most > 0 then
         for _, m in ipairs(redis.call("ZRANGE", L.line, L.first, L.first + most - 1)) do
           if (told(L, m) or 0) > now + OFFERED then redis.call("ZADD", L.line, int(now + OFFERED + TOLD), "@" .. m) end

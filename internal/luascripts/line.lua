@@ -50,47 +50,61 @@ local function told(L, member)
   return mark(L, "@" .. member)
 end
 
--- all is how many have a ticket in the line
-local function all(L)
-  return redis.call("ZCOUNT", L.line, "-inf", WAITING)
+-- in_time says that a member who was told p keeps its place although it did not come yet
+local function in_time(L, member, p, now)
+  return member == L.me or (p and p + GRACE >= now)
 end
 
--- in_time says that a member keeps its place although it did not come yet
-local function in_time(L, member, now)
-  if member == L.me then return true end
-  local p = told(L, member)
-  return p and p + GRACE >= now
+-- line_ends is the rank behind the last who has a ticket in the line, counted once
+local function line_ends(L)
+  L.last = L.last or redis.call("ZCOUNT", L.line, "-inf", WAITING)
+  return L.last
 end
 
--- look finds who waits: the ranks first..last-1 of the line, of which `front` with
--- its ticket is the first, and the ranks turn..turns_last-1 of the turns. Before
+-- look finds who waits: the ranks from `first` to line_ends of the line, of which `front`
+-- with its ticket is the first, and the ranks turn..turns_last-1 of the turns. Before
 -- them are `parked` ones, and in `late`, as arguments of a ZADD that parks them,
--- those whose last promise is more than GRACE past, 20 of each at most.
+-- those whose last promise is more than GRACE past, 20 of each at most. `leader` is the
+-- first who is not parked yet, late or not; my place in the line and what I was told are
+-- read with what the leader was.
 local function look(L, now)
-  L.parked, L.first, L.late, L.front = 0, 0, {}, nil
+  L.parked, L.first, L.last, L.late, L.leader, L.front = 0, 0, 0, {}, nil, nil
+  L.turn, L.turns_last, L.turns_late, L.turn_front = 0, 0, {}, nil
+  L.in_line, L.told_me = nil, nil
+  if L.nobody then return end
   local m, ticket = at_rank(L.line, 0)
-  L.last = m and all(L) or 0
+  if m then L.last = nil end
   if m and is_parked(ticket) then
     L.parked = redis.call("ZCOUNT", L.line, "-inf", PARKED)
     L.first = L.parked
     m, ticket = at_rank(L.line, L.first)
   end
-  while L.first < L.last do
-    if #L.late == 40 or in_time(L, m, now) then
-      L.front, L.front_ticket = m, ticket
+  local p
+  if L.me == "" or L.me == m then
+    p = m and told(L, m)
+    if L.me == m then L.in_line, L.told_me = ticket, p end
+  else
+    local v = redis.call("ZMSCORE", L.line, L.me, "@" .. L.me, "@" .. (m or L.me))
+    L.in_line, L.told_me, p = tonumber(v[1] or ""), v[2] and v[2] - TOLD, v[3] and v[3] - TOLD
+  end
+  L.leader = m
+  while m do
+    if #L.late == 40 or in_time(L, m, p, now) then
+      L.front, L.front_ticket, L.front_told = m, ticket, p
       break
     end
     L.late[#L.late + 1] = int(ticket - PARK)
     L.late[#L.late + 1] = m
     L.first = L.first + 1
     m, ticket = at_rank(L.line, L.first)
+    p = m and told(L, m)
   end
-  L.turn, L.turns_last, L.turns_late, L.turn_front = 0, 0, {}, nil
-  if not L.turns then return end
+  if not L.turns or L.no_turns then return end
   L.turns_last = redis.call("ZCARD", L.turns)
+  L.no_turns = L.turns_last == 0
   while L.turn < L.turns_last do
     local m, ticket = at_rank(L.turns, L.turn)
-    if #L.turns_late == 20 or in_time(L, m, now) then
+    if #L.turns_late == 20 or in_time(L, m, m ~= L.me and told(L, m), now) then
       L.turn_front, L.turn_ticket = m, ticket
       break
     end
@@ -116,17 +130,10 @@ end
 
 -- find is my ticket, and whether it is one in the turns
 local function find(L)
-  L.ticket, L.in_turns = nil, false
-  if L.me == "" then return end
-  if L.front == L.me then
-    L.ticket = L.front_ticket
-  elseif L.last > 0 then
-    L.ticket = tonumber(redis.call("ZSCORE", L.line, L.me) or "")
-  end
-  if not L.ticket and L.turns_last > 0 then
-    L.ticket = tonumber(redis.call("ZSCORE", L.turns, L.me) or "")
-    L.in_turns = L.ticket ~= nil
-  end
+  L.ticket, L.in_turns = L.in_line, false
+  if L.ticket or L.me == "" or L.turns_last == 0 then return end
+  L.ticket = L.turn_front == L.me and L.turn_ticket or tonumber(redis.call("ZSCORE", L.turns, L.me) or "")
+  L.in_turns = L.ticket ~= nil
 end
 
 -- stands is find without look
@@ -160,11 +167,13 @@ end
 -- `behind`, {from when on, permits ...}: I come behind turns that have an instant of
 -- their own, so many permits after it
 local function rank(L)
-  L.waiting, L.turns_ahead, L.ahead, L.behind = L.last - L.first, L.turns_last - L.turn, 0, nil
+  L.waiting, L.turns_ahead, L.ahead, L.behind = 0, L.turns_last - L.turn, 0, nil
   if L.ticket then
     local ticket = normal(L.ticket)
-    L.waiting = L.front == L.me and 0 or max(0, L.parked + below(L.line, ticket) - L.first)
-    L.turns_ahead = L.turns_last > 0 and max(0, below(L.turns, ticket) - L.turn) or 0
+    if L.front and L.front ~= L.me then L.waiting = max(0, L.parked + below(L.line, ticket) - L.first) end
+    if L.turns_ahead > 0 then L.turns_ahead = L.turn_front == L.me and 0 or max(0, below(L.turns, ticket) - L.turn) end
+  elseif L.front then
+    L.waiting = line_ends(L) - L.first
   end
   if L.waiting + L.turns_ahead == 0 then return end
   local first = L.waiting > 0 and L.front_ticket or L.turn_ticket
@@ -199,7 +208,10 @@ end
 -- mix notes that costs differ, when mine is not that of the first who waits, or
 -- where nobody does, of the first turn
 local function mix(L)
-  local m = at_rank(L.line, redis.call("ZCOUNT", L.line, "-inf", PARKED)) or (L.turns and at_rank(L.turns, 0))
+  if L.nobody then return end
+  local m
+  if L.late then m = L.leader else m = at_rank(L.line, redis.call("ZCOUNT", L.line, "-inf", PARKED)) end
+  m = m or (L.turns and not L.no_turns and at_rank(L.turns, 0))
   if m and cost_of(m) ~= L.want then redis.call("ZADD", L.line, int(PARK + TOLD), MIXED) end
 end
 
@@ -210,8 +222,8 @@ local function last_ticket(L)
     if member then ticket = max(ticket, (ceil(normal(t) / ROOM) + cost_of(member)) * ROOM) end
   end
   if L.parked > 0 then after(at_rank(L.line, L.parked - 1)) end -- the last who is parked
-  if L.last > 0 then after(at_rank(L.line, L.last - 1)) end
-  if L.turns then after(at_rank(L.turns, -1)) end
+  if line_ends(L) > 0 then after(at_rank(L.line, L.last - 1)) end
+  if L.turns_last > 0 then after(at_rank(L.turns, -1)) end
   return ticket
 end
 
@@ -232,19 +244,22 @@ end
 -- the line outlives the last promise by the time that somebody stays parked
 local function keep_line(L, at, now)
   live(L.line, at - now + LATE)
-  if L.turns then live(L.turns, at - now + LATE) end
+  if L.turns and not L.no_turns then live(L.turns, at - now + LATE) end
 end
 
 -- promise tells me an instant
 local function promise(L, at)
+  L.nobody = false
   redis.call("ZADD", L.line, int(at + TOLD), "@" .. L.me)
 end
 
 -- enlist gives me a ticket in a set, and tells me an instant
 local function enlist(L, set, ticket, at)
+  L.nobody = false
   if set == L.line then
     redis.call("ZADD", set, int(ticket), L.me, int(at + TOLD), "@" .. L.me)
   else
+    L.no_turns = false
     redis.call("ZADD", set, int(ticket), L.me)
     promise(L, at)
   end
@@ -268,9 +283,10 @@ local function join(L, set, at, now)
   local ticket = L.ticket and normal(L.ticket) or last_ticket(L)
   if L.turns_last > 0 and set ~= L.turns then redis.call("ZREM", L.turns, L.me) end
   if L.ticket and not L.in_turns and set ~= L.line then redis.call("ZREM", L.line, L.me) end
+  local first = L.nobody
   mix(L)
   enlist(L, set, ticket, at)
-  if not L.ticket then clear(L, now) end
+  if not L.ticket and not first then clear(L, now) end
 end
 
 -- stand gives me a place that was promised an instant: in the line, or among the
@@ -305,16 +321,20 @@ end
 local function leave(L)
   if is_squeezed(L.ticket) then squeeze(L, -L.want) end
   redis.call("ZREM", L.line, L.me, "@" .. L.me)
-  if L.turns then redis.call("ZREM", L.turns, L.me) end
-  if all(L) == 0 and not (L.turns and redis.call("ZCARD", L.turns) > 0) then redis.call("ZREM", L.line, MIXED, SQUEEZED, LAST, IN) end
+  if L.turns and not L.no_turns then redis.call("ZREM", L.turns, L.me) end
+  if not L.marked then return end
+  L.last = nil
+  if line_ends(L) == 0 and not (L.turns and redis.call("ZCARD", L.turns) > 0) then redis.call("ZREM", L.line, MIXED, SQUEEZED, LAST, IN) end
 end
 
 -- closed is until when nothing goes on a key: it is closed, or its rule is. It notes
--- whether costs differ, too
+-- whether costs differ, too, whether anything is noted of the line, and that nobody has a place
 local function closed(L, now)
-  L.mixed = nil
+  L.mixed, L.marked = nil, false
   local v, at = redis.call("ZRANGE", L.line, -1, -1, "WITHSCORES"), L.rule_closed
+  L.nobody = not v[1] -- a turn has its promise there
   if v[1] and tonumber(v[2]) >= PARK + TOLD then -- beside CLOSED there is SINCE
+    L.marked = true
     local u = redis.call("ZMSCORE", L.line, CLOSED, MIXED)
     at, L.mixed = max(at, u[1] and u[1] - TOLD or 0), u[2]
   end
@@ -355,10 +375,10 @@ local function next_turns(L, now, reply, turn_too)
   end
   L.me = me
   if L.front and L.kind.lease then L.kind.offer(L, now, reply) end
-  for _, m in ipairs({ not L.kind.lease and L.front or "", turn_too and L.turn_front or "" }) do
-    if m ~= "" then
-      local at = slot(L, max(now, L.closed), 0, cost_of(m))
-      if (told(L, m) or 0) - at > 1000 then tell(L, at, m, reply) end
-    end
+  local function sooner(m, p)
+    local at = slot(L, max(now, L.closed), 0, cost_of(m))
+    if (p or 0) - at > 1000 then tell(L, at, m, reply) end
   end
+  if L.front and not L.kind.lease then sooner(L.front, L.front_told) end
+  if turn_too and L.turn_front then sooner(L.turn_front, told(L, L.turn_front)) end
 end

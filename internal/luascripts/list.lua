@@ -31,7 +31,7 @@ local index = 0
 if first ~= "" then -- of those who were seen some may have gone
   index = redis.call("ZCOUNT", L.line, "-inf", "(" .. first) + min(skip, redis.call("ZCOUNT", L.line, first, first))
 end
-local ends = min(index + most, L.last)
+local ends = min(index + most, line_ends(L))
 local v = index < ends and redis.call("ZRANGE", L.line, index, ends - 1, "WITHSCORES") or {}
 local reply = { 1, now, 0, L.last, #v / 2 }
 

@@ -22,7 +22,7 @@ var textJoins = map[string][]string{
 	"instant.lua": {`int(L.t) .. " " .. int(L.r)`},
 	"step.lua":    {`int(L.x) .. " " .. int(L.z)`},
 	"tally.lua":   {`L.letter .. L.token .. string.format(`, `) .. own .. string.format(`, `text .. " " .. more`},
-	"line.lua":    {`"(" .. int(ticket)`, `"@" .. member`, `"@" .. L.me`},
+	"line.lua":    {`"(" .. int(ticket)`, `"@" .. member`, `"@" .. L.me`, `"@" .. (m or L.me)`},
 	"one.lua":     {`"s" .. token .. F.version .. "\0\0\0" .. F.now`},
 	"ring.lua":    {`"s" .. token .. F.version .. string.char(`, `header .. records`, `header .. string.sub(s, 20) .. records`, `header .. string.sub(records, run * 7 + 1)`},
 	"feed.lua":    {`"(" .. int(cursor)`},

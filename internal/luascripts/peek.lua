@@ -26,7 +26,7 @@ L.closed = closed(L, now)
 look(L, now)
 find(L)
 rank(L)
-local waiting = L.last - L.first
+local waiting = line_ends(L) - L.first
 local known_ms = max(0, redis.call("PTTL", L.key))
 local none = waiting > 0 or L.closed > 0
 local from = max(now, L.closed)

@@ -18,11 +18,22 @@ function kinds.s()
     return string.char(floor(n / 65536) % 256, floor(n / 256) % 256, n % 256)
   end
 
-  -- record is the one at an index of the ring
+  -- reread forgets what was read of a ring, but for its head s
+  local function reread(L, s)
+    L.head_read, L.seen = s, {}
+  end
+
+  -- record is the one at an index of the ring. It is read with the next, for behind the
+  -- newest stands the oldest
   local function record(L, index)
     local at = HEADER + index * WIDTH
     if at + WIDTH <= #L.head_read then return of_seven(L.head_read, at + 1) end
-    return of_seven(redis.call("GETRANGE", L.key, at, at + WIDTH - 1), 1)
+    if not L.seen[index] then
+      local two = redis.call("GETRANGE", L.key, at, at + 2 * WIDTH - 1)
+      L.seen[index] = of_seven(two, 1)
+      if #two == 2 * WIDTH then L.seen[index + 1] = of_seven(two, WIDTH + 1) end
+    end
+    return L.seen[index]
   end
 
   -- nth is the k-th newest grant, nil when there are fewer
@@ -92,7 +103,8 @@ function kinds.s()
   local function write(L, now, size)
     local runs, skip = L.runs, max(0, L.count - min(size, 2 * L.n + CHUNK))
     local px = max(1, life(L.newest + L.W - now), redis.call("PTTL", L.key))
-    L.runs, L.head_read, L.count = nil, "", L.count - skip
+    L.runs, L.count = nil, L.count - skip
+    reread(L, "")
     L.head = L.count - 1
     redis.call("SET", L.key, header(L, L.token, L.head), "PX", int(px))
     local index = 0
@@ -109,13 +121,14 @@ function kinds.s()
 
     -- a log that is made of another ledger has `runs` of permits: {at, count, at, count ...}
     fresh = function(L)
-      L.count, L.head, L.head_read = 0, -1, ""
+      L.count, L.head = 0, -1
+      reread(L, "")
       L.runs = L.known and {} or nil
     end,
 
     read = function(L, s)
       if #s < HEADER + WIDTH then return false end
-      L.head_read = s
+      reread(L, s)
       L.wrote = of_seven(s, 10)
       local a, b, c = string.byte(s, 17, 19)
       L.head = (a * 256 + b) * 256 + c
@@ -182,7 +195,7 @@ function kinds.s()
         if lives then redis.call("SETRANGE", L.key, 0, header(L, L.token, L.head)) end
         if lives and before < n and L.count == n and n <= FITTED then fit(L) end
       end
-      L.head_read = ""
+      reread(L, "")
       if lives then return end
       L.count, L.head = 0, -1 -- nothing else counts any more: the key's life was over
       L.kind.save(L, now)
@@ -206,7 +219,7 @@ function kinds.s()
       shift(L, first, oldest - after - many, many)
       fill(L, L.count, first, ghost, many)
       redis.call("SETRANGE", L.key, 0, header(L, L.token, L.head))
-      L.head_read = ""
+      reread(L, "")
       L.newest = record(L, L.head)
       return false
     end,

@@ -44,11 +44,15 @@ end
 
 -- grant spends permits for a token
 local function grant(L, now, at, token)
-  local before_at, list = L.newest, from_header(L, now)
+  local last_at, list = L.newest, from_header(L, now)
   spend(L, now, at, L.want, token)
   if L.kind.lease then return L.kind.lease(L, at, now, token) end
-  remember(L.tokens, list, before_at, now)
-  if L.W < COPY then remember(L.tokens, { int(at), token }, at, now) end
+  if L.W < COPY then
+    list[#list + 1] = int(at)
+    list[#list + 1] = token
+    last_at = at
+  end
+  remember(L.tokens, list, last_at, now)
 end
 
 -- withdraw makes the token refuse from now on, and find nothing by what is told; held is
