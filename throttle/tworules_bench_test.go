@@ -116,8 +116,22 @@ func BenchmarkTwoRules(b *testing.B) {
 		step(func(_ string, _ int, f func()) { f() })
 	}
 	again.Store(0)
+	raw.Del(b.Context(), "prof")
 	for b.Loop() {
 		step(phase)
+	}
+	// PROF
+	prof := raw.HGetAll(b.Context(), "prof").Val()
+	for _, k := range slices.Sorted(maps.Keys(prof)) {
+		if n := prof[k+":n"]; n != "" {
+			us, _ := strconv.ParseFloat(prof[k], 64)
+			cnt, _ := strconv.ParseFloat(n, 64)
+			which := "redeem"
+			if strings.HasPrefix(k, "3") {
+				which = "book"
+			}
+			fmt.Printf("%-16s %8.2f us/job, %6.2f times a job, each %7.2f\n", k, us/jobs[which], cnt/jobs[which], us/cnt)
+		}
 	}
 	b.ReportMetric(float64(again.Load())/jobs["redeem"], "again/redeem")
 	for name, s := range spent {

@@ -5,7 +5,8 @@
 local function admit(F, k, token, job, now)
   local count, mode, inline, longest, tell = F.count, F.mode, F.inline, F.longest, F.tell
   local G, opening = read_gate(F.gate), KEYS[k + F.keys]
-  local P = read_parts(F.fields, count, F.parts, job, k, F.turns)
+  F.rules = F.rules or read_rules(F.fields, count, F.parts)
+  local P = parts_of(F.rules, job, k, F.turns)
   local from, promised, fence = 0, 0, 0
 
   local function answer(status, part, at, granted, turns)
@@ -120,9 +121,9 @@ local function admit(F, k, token, job, now)
     for _, L in ipairs(P) do
       park(L)
       if L.ticket then leave(L) end
-      -- who came earlier than it was told leaves its followers behind; who waited for a
-      -- lease may have been told only now how much earlier, when it was checked
-      local early = L.in_turns and (P[count].kind.lease or L.told_me > at + 1000)
+      -- who came earlier than it was told leaves its followers behind; and turns may have
+      -- been told the end of a lease, which comes nearer whenever one is given back
+      local early = P[count].kind.lease and L.turns_last > 0 or L.in_turns and L.told_me > at + 1000
       if L.leader or L.parked > 0 or early or L.missed then next_turns(L, now, turns, early) end
       if L.kind.lease then fence = L.fence end
     end

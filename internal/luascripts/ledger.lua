@@ -23,7 +23,7 @@
 --   lease, offer               see leases.lua
 
 local NEVER = 9007199254740991 -- the year 2255: what is further away is told so, a reply holds no more
-local HEAD = 400 -- bytes of a value that are read at first: all of it, but for long logs
+local HEAD, READ = 400, "399" -- bytes of a value that are read at first: all of it, but for long logs; their end as text, for numbers are slow to hand on
 
 local kinds = {}
 
@@ -51,7 +51,7 @@ end
 local function open(key, L, now)
   L.key, L.now, L.token, L.newest, L.known = key, now, NOBODY, 0, false
   if L.kind.covered and not L.kind.covered(L, now) then return nil, 6 end
-  local s = redis.call("GETRANGE", key, 0, HEAD - 1)
+  local s = redis.call("GETRANGE", key, "0", READ)
   if s == "" then
     L.kind.fresh(L)
     return L

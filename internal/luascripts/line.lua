@@ -72,7 +72,7 @@ local function look(L, now)
   L.turn, L.turns_last, L.turns_late, L.turn_front = 0, 0, {}, nil
   L.in_line, L.told_me = nil, nil
   if L.nobody then return end
-  local m, ticket = at_rank(L.line, 0)
+  local m, ticket = at_rank(L.line, "0")
   if m then L.last = nil end
   if m and is_parked(ticket) then
     L.parked = redis.call("ZCOUNT", L.line, "-inf", PARKED)
@@ -331,7 +331,7 @@ end
 -- whether costs differ, too, whether anything is noted of the line, and that nobody has a place
 local function closed(L, now)
   L.mixed, L.marked = nil, false
-  local v, at = redis.call("ZRANGE", L.line, -1, -1, "WITHSCORES"), L.rule_closed
+  local v, at = redis.call("ZRANGE", L.line, "-1", "-1", "WITHSCORES"), L.rule_closed
   L.nobody = not v[1] -- a turn has its promise there
   if v[1] and tonumber(v[2]) >= PARK + TOLD then -- beside CLOSED there is SINCE
     L.marked = true

@@ -31,7 +31,7 @@ var textJoins = map[string][]string{
 	"wake.lua":    {`prefix .. id`},
 	"walk.lua":    {`"(" .. int(from)`},
 	"tokens.lua":  {`"(" .. int(COPY - now)`, `"(" .. int(-BILLS)`},
-	"parts.lua":   {`args[a + 5] .. ":" .. job`}, // both as they came
+	"parts.lua":   {`args[a + 5] .. ":"`, `R.cost .. job`}, // both as they came
 	"leases.lua":  {`"@" .. m`, `"(" .. int(now)`, `"(" .. int(L.now)`, `L.letter .. L.token .. text`},
 }
 

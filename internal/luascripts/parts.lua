@@ -10,23 +10,47 @@
 --   closed_us  until when the rule is closed on all keys, 0 when it is not
 --   worth      of a grant, as acquire.lua answered it; 0 when that is not known
 
--- read_parts makes the parts of a call whose arguments stand from args[from] on, and
--- whose keys behind KEYS[before]: all of them where that is not told
-local function read_parts(args, count, from, job, before, turns)
-  local P = {}
-  if not before then
-    before, turns = 0, #KEYS == 4 * count
+-- read_rules reads the arguments of the parts, which stand from args[from] on
+local function read_rules(args, count, from)
+  local rules = {}
+  for a = from, from + 9 * count - 9, 9 do
+    local letter = args[a]
+    rules[#rules + 1] = {
+      letter = letter, n = tonumber(args[a + 1]), W = tonumber(args[a + 2]), more = args[a + 3], version = tonumber(args[a + 4]),
+      cost = args[a + 5] .. ":", want = tonumber(args[a + 5]), group = tonumber(args[a + 6]), rule_closed = tonumber(args[a + 7]),
+      told_worth = tonumber(args[a + 8]), kind = algorithm(letter),
+    }
   end
-  for i = 1, count do
-    local k, a = before + 3 * i - 3, from + 9 * i - 9
-    local L = limit(args[a], args[a + 1], args[a + 2], args[a + 3], args[a + 4])
-    L.part, L.key, L.tokens, L.line = i, KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
-    if turns then L.turns = KEYS[3 * count + before + i] end
-    L.want, L.group, L.rule_closed, L.told_worth = tonumber(args[a + 5]), tonumber(args[a + 6]), tonumber(args[a + 7]), tonumber(args[a + 8])
-    L.me = job ~= "" and args[a + 5] .. ":" .. job or ""
+  return rules
+end
+
+-- parts_of makes the parts of a call by rules that were read, whose keys stand behind
+-- KEYS[before]. All fields of a part are named, for a table that grows is slow.
+local function parts_of(rules, job, before, turns)
+  local P = {}
+  for i, R in ipairs(rules) do
+    local k = before + 3 * i - 3
+    local L = {
+      letter = R.letter, n = R.n, W = R.W, more = R.more, version = R.version, kind = R.kind, -- see ledger.lua
+      part = i, key = KEYS[k + 1], tokens = KEYS[k + 2], line = KEYS[k + 3], turns = turns and KEYS[3 * #rules + before + i],
+      want = R.want, group = R.group, rule_closed = R.rule_closed, told_worth = R.told_worth, me = job ~= "" and R.cost .. job or "",
+      now = 0, token = NOBODY, newest = 0, known = false, wrote = nil, carried = nil, closed = 0, -- open_parts
+      count = 0, head = 0, head_read = "", seen = nil, at = 0, cost = 0, -- sliding.lua
+      nobody = false, marked = false, mixed = nil, no_turns = nil, -- closed and look of line.lua
+      parked = 0, first = 0, last = nil, late = nil, leader = nil, front = nil, front_ticket = nil, front_told = nil,
+      turn = 0, turns_last = 0, turns_late = nil, turn_front = nil, turn_ticket = nil,
+      in_line = nil, told_me = nil, ticket = nil, in_turns = false, missed = nil, -- find and park
+      waiting = 0, turns_ahead = 0, ahead = 0, behind = nil, by_ledger = 0, by_turns = 0, -- rank and measure
+    }
+    if R.kind.numbers then R.kind.numbers(L) end
     P[i] = L
   end
   return P
+end
+
+-- read_parts makes the parts of a call that has all the keys
+local function read_parts(args, count, from, job)
+  return parts_of(read_rules(args, count, from), job, 0, #KEYS == 4 * count)
 end
 
 -- open_parts reads the ledgers. When one can't be decided about, it answers the

@@ -57,6 +57,7 @@ function kinds.s()
   -- fill writes one record many times from an index of the ring on; by chunks,
   -- because a long string is slow to make
   local function fill(L, size, index, at, many)
+    if many < 1 then return end
     local chunk = string.rep(seven(at), min(many, CHUNK))
     while many > 0 do
       local run = min(many, CHUNK, size - index)
@@ -178,7 +179,7 @@ function kinds.s()
       local cost, lives = min(L.cost, max(n, L.count)), nil -- a bill may be above the limit: the ring is full of it
       if L.count == 0 or (n == 1 and L.count == 1) then
         -- not SET: what a script sets takes the room that an argument of its calls before had
-        redis.call("SETRANGE", L.key, 0, header(L, L.token, cost - 1) .. seven(at))
+        redis.call("SETRANGE", L.key, "0", header(L, L.token, cost - 1) .. seven(at))
         fill(L, cost, 1, at, cost - 1)
         lives = live(L.key, at + L.W - now)
         L.count, L.head = cost, cost - 1
@@ -192,7 +193,7 @@ function kinds.s()
         lives = live(L.key, at + L.W - now) -- before another write: what had gone would begin with that
         L.head = (L.head + cost) % size
         L.count = min(size, L.count + cost)
-        if lives then redis.call("SETRANGE", L.key, 0, header(L, L.token, L.head)) end
+        if lives then redis.call("SETRANGE", L.key, "0", header(L, L.token, L.head)) end
         if lives and before < n and L.count == n and n <= FITTED then fit(L) end
       end
       reread(L, "")

@@ -79,10 +79,10 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		r.Next = c.leftBehind()
 	case !v.bound:
 		c.grant(&r, v.at, a.Token)
-		// who came earlier than it was told leaves its followers behind; who waited for a
-		// lease may have been told only now how much earlier, when it was checked
+		// who came earlier than it was told leaves its followers behind; and turns may have
+		// been told the end of a lease, which comes nearer whenever one is given back
 		leased := c.parts[len(c.parts)-1].kind == luascripts.Leases
-		early := func(p *part) bool { return p.place == turn && (leased || p.told > v.at+1000) }
+		early := func(p *part) bool { return leased || p.place == turn && p.told > v.at+1000 }
 		r.Status, r.Part, r.Next = luascripts.Granted, 0, c.hints(early)
 	default:
 		r.Status = luascripts.Booked

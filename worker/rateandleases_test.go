@@ -1,0 +1,49 @@
+package worker_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+)
+
+// Tasks of 20 ms by a rate and by leases of half a minute. Who waits for a lease keeps
+// its turn in the rate and was told the lease's end, which comes nearer as each is given
+// back: nobody may be left with what it was told first.
+func TestTurnsComeNearerWithTheLeases(t *testing.T) {
+	t.Parallel()
+	const tasks = 200
+	for name, tt := range map[string]struct {
+		rule queue.Rule
+		most time.Duration
+	}{
+		"provider": {queue.Rule{Name: "provider", Limit: throttle.Sliding(10, 100*ms), Key: queue.ConstantKey("acme")}, 4 * time.Second},
+		"phone":    {queue.Rule{Name: "phone", Limit: throttle.Sliding(1, 500*ms), Key: queue.MustJSONKey("$.to")}, 6 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				slots := queue.Rule{Name: "slots", Limit: throttle.Concurrent(3, 30*time.Second), Key: queue.ConstantKey("gateway")}
+				h := virtualHall(t, queue.Policy{Type: "sms", Rules: []queue.Rule{tt.rule, slots}})
+				h.takes = 20 * ms
+				h.pool(10)
+				client, err := queue.NewClient(h.connect(), h.policies...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range tasks {
+					if _, err := client.Enqueue(t.Context(), queue.NewTask("sms", []byte(to(fmt.Sprint("+", i%20))))); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(tt.most)
+				if ran := len(h.seen.all()); ran != tasks {
+					t.Errorf("%d of %d tasks ran in %v, want all", ran, tasks, tt.most)
+				}
+			})
+		})
+	}
+}
