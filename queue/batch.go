@@ -117,7 +117,7 @@ func (s BatchSpec) ready() (BatchSpec, error) {
 			errs = append(errs, &BatchError{Batch: s.ID, Field: field, Err: fmt.Errorf("%w: %w", ErrInvalidBatch, err)})
 		}
 	}
-	s.Queue = cmp.Or(s.Queue, "default")
+	s.Queue = named(s.Queue)
 	s.Window = cmp.Or(s.Window, WindowDefault)
 	s.Weight = cmp.Or(s.Weight, WeightDefault)
 	bad("ID", checkEntryName(s.ID))
@@ -168,9 +168,6 @@ func (s BatchSpec) differs(other BatchSpec) []string {
 	}
 	return fields
 }
-
-// effective is how many elements may be open by the window and the weight.
-func (s BatchSpec) effective() int { return max(1, s.Window*s.Weight/100) }
 
 // BatchTask returns the batch and the element that the task of an id is of, and whether
 // it is of one: for handlers, and for whoever reads logs. Ids that begin with "batch:"

@@ -144,6 +144,34 @@ func TestBatchErrors(t *testing.T) {
 	}
 }
 
+// A queue without a name is the default one, whatever is asked of it.
+func TestBatchesOfTheDefaultQueue(t *testing.T) {
+	t.Parallel()
+	b := NewBatches(newClient(t, redistest.Start(t).Client(t)))
+	if _, err := b.Start(t.Context(), winter()); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(
+		b.Pause(t.Context(), "", "winter"), b.Resume(t.Context(), "", "winter"), b.SetPace(t.Context(), "", "winter", Pace{3, time.Second}),
+		b.SetWeight(t.Context(), "", "winter", 50), b.SetWindow(t.Context(), "", "winter", 7),
+	); err != nil {
+		t.Error(err)
+	}
+	p, err := b.Progress(t.Context(), "", "winter")
+	if err != nil || p.Queue != "default" || p.Window != 7 || p.Weight != 50 || p.Pace.N != 3 {
+		t.Errorf("Progress = %+v, %v, want all of that set", p, err)
+	}
+	n := 0
+	for p, err := range b.All(t.Context(), "") {
+		if n++; err != nil || p.Queue != "default" || p.ID != "winter" {
+			t.Errorf("All = %+v, %v, want winter", p, err)
+		}
+	}
+	if p, err := b.Cancel(t.Context(), "", "winter"); n != 1 || err != nil || p.Queue != "default" {
+		t.Errorf("Cancel = %+v, %v, of %d batches", p, err, n)
+	}
+}
+
 // All are listed, those that ended too.
 func TestAllBatches(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,9 +26,9 @@ const (
 // cancels them, from any process. What feeds them is a [Feeder]. All of it is in Redis:
 // nothing of it is lost with a process.
 //
-// Errors are [*BatchError]: ErrNoBatch for a batch that is not there, ErrBatchState for
-// one that has ended or was cancelled, throttle.ErrUnavailable when Redis does not
-// answer. A Batches owns nothing and is safe for concurrent use. The zero Batches is not
+// A queue that is "" is "default". Errors are [*BatchError]: ErrNoBatch for a batch that
+// is not there, ErrBatchState for one that has ended or was cancelled,
+// throttle.ErrUnavailable when Redis does not answer. A Batches owns nothing and is safe for concurrent use. The zero Batches is not
 // usable.
 type Batches struct{ c *Client }
 
@@ -77,6 +78,7 @@ func (b *Batches) Progress(ctx context.Context, queue, id string) (Progress, err
 	if err := checkEntryName(id); err != nil {
 		return Progress{}, &BatchError{Batch: id, Err: ErrNoBatch}
 	}
+	queue = named(queue)
 	views, errs := luascripts.ReadBatches(ctx, b.c.rdb, b.c.keys(queue), []string{id})
 	if errs[0] != nil {
 		return Progress{}, batchFault(id, errs[0])
@@ -87,6 +89,7 @@ func (b *Batches) Progress(ctx context.Context, queue, id string) (Progress, err
 // All are the batches of a queue: those that have not ended, the oldest first, and then
 // those that ended within a day. After an error nothing follows.
 func (b *Batches) All(ctx context.Context, queue string) iter.Seq2[Progress, error] {
+	queue = named(queue)
 	return func(yield func(Progress, error) bool) {
 		seen := make(map[string]bool) // one may end meanwhile
 		for _, list := range []func(from int) ([]string, error){
@@ -135,7 +138,7 @@ func (b *Batches) list(ctx context.Context, queue string, list func(int) ([]stri
 // put away when its turn comes, its place given to others. What runs, runs on. To pause
 // what is paused does nothing.
 func (b *Batches) Pause(ctx context.Context, queue, id string) error {
-	_, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: luascripts.BatchPause})
+	_, err := b.set(ctx, named(queue), luascripts.BatchSetArgs{ID: id, What: luascripts.BatchPause})
 	return err
 }
 
@@ -143,6 +146,7 @@ func (b *Batches) Pause(ctx context.Context, queue, id string) error {
 // order of the source; its feeder gives it new places before it feeds more. Without a
 // feeder that order is only about what was put away. To resume what runs does nothing.
 func (b *Batches) Resume(ctx context.Context, queue, id string) error {
+	queue = named(queue)
 	v, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: luascripts.BatchResume})
 	if err != nil || v.Until.After(v.Now) {
 		return err // its feeder brings back what was put away, before it feeds more
@@ -158,7 +162,7 @@ func (b *Batches) SetPace(ctx context.Context, queue, id string, p Pace) error {
 	if err := p.check(); err != nil {
 		return &BatchError{Batch: id, Field: "Pace", Err: fmt.Errorf("%w: %w", ErrInvalidBatch, err)}
 	}
-	_, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: luascripts.BatchSetPace, N: p.N, Per: p.Per})
+	_, err := b.set(ctx, named(queue), luascripts.BatchSetArgs{ID: id, What: luascripts.BatchSetPace, N: p.N, Per: p.Per})
 	return err
 }
 
@@ -178,7 +182,7 @@ func (b *Batches) setNumber(ctx context.Context, queue, id string, what luascrip
 	if err := inRange(n, 1, most); err != nil {
 		return &BatchError{Batch: id, Field: field, Err: fmt.Errorf("%w: %w", ErrInvalidBatch, err)}
 	}
-	_, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: what, N: n})
+	_, err := b.set(ctx, named(queue), luascripts.BatchSetArgs{ID: id, What: what, N: n})
 	return err
 }
 
@@ -203,6 +207,7 @@ func (b *Batches) set(ctx context.Context, queue string, a luascripts.BatchSetAr
 // last that is known; when the last of that has ended, no key is left either. Should ctx
 // end before, or this process die, its feeder goes on with it.
 func (b *Batches) Cancel(ctx context.Context, queue, id string) (Progress, error) {
+	queue = named(queue)
 	v, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: luascripts.BatchCancel})
 	if err != nil {
 		return Progress{}, err
@@ -227,6 +232,9 @@ func (b *Batches) Cancel(ctx context.Context, queue, id string) (Progress, error
 	}
 	return p, nil
 }
+
+// named is the name of a queue.
+func named(queue string) string { return cmp.Or(queue, "default") }
 
 // pause waits d, unless ctx ends.
 func pause(ctx context.Context, d time.Duration) error {

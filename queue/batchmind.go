@@ -14,21 +14,39 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// strayFrom is how far away a task is that was put away.
-const strayFrom = 10 * time.Minute
+const (
+	// strayFrom is how far away a task is that was put away.
+	strayFrom = 10 * time.Minute
+	// strayEvery is the longest time between two looks for such tasks.
+	strayEvery = time.Minute
+)
+
+// strayLooks says when to look for what pools put away that had not heard that a batch
+// goes on: most do so within a second, and one that Redis was away from, or that stood
+// still, any time later. The looks come ever further apart.
+type strayLooks struct {
+	resumed time.Time
+	next    time.Duration // after that
+}
+
+func (s *strayLooks) due(resumed, now time.Time) bool {
+	if !resumed.Equal(s.resumed) {
+		*s = strayLooks{resumed: resumed, next: mindEvery}
+	}
+	since := now.Sub(resumed)
+	return !resumed.IsZero() && since > s.next && since < resumeFor
+}
+
+func (s *strayLooks) looked(now time.Time) {
+	since := now.Sub(s.resumed)
+	s.next = since + min(since, strayEvery)
+}
 
 // eachOpen goes through the open elements of a batch in portions, in order.
 func (c *Client) eachOpen(ctx context.Context, queue, id string, f func([]luascripts.BatchElement) error) error {
-	for from := int64(0); ; {
-		open, err := luascripts.OpenElements(ctx, c.rdb, c.keys(queue), id, from, luascripts.BatchMax)
-		if err != nil || len(open) == 0 {
-			return err
-		}
-		if err := f(open); err != nil {
-			return err
-		}
-		from = open[len(open)-1].Position + 1
-	}
+	return luascripts.EachElement(0, luascripts.BatchMax, func(from int64, most int) ([]luascripts.BatchElement, error) {
+		return luascripts.OpenElements(ctx, c.rdb, c.keys(queue), id, from, most)
+	}, f)
 }
 
 // recall brings back what pools put away while a batch was paused, in its order. What
@@ -36,14 +54,14 @@ func (c *Client) eachOpen(ctx context.Context, queue, id string, f func([]luascr
 // they wake a task.
 func (c *Client) recall(ctx context.Context, queue, id string) error {
 	n := 0
-	now, err := c.rdb.Time(ctx).Result()
-	if err != nil {
-		return err
+	views, errs := luascripts.ReadBatches(ctx, c.rdb, c.keys(queue), []string{id})
+	if errs[0] != nil {
+		return errs[0]
 	}
-	err = c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
+	err := c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
 		tasks := make([]luascripts.Retiming, len(open))
 		for i, e := range open {
-			at := now.Add(time.Duration(n) * time.Microsecond)
+			at := views[0].Now.Add(time.Duration(n) * time.Microsecond)
 			tasks[i], n = luascripts.Retiming{ID: luascripts.BatchTaskID(id, e.ID), At: at}, n+1
 		}
 		_, err := luascripts.Retime(ctx, c.rdb, c.keys(queue), true, tasks)
@@ -82,37 +100,16 @@ func (c *Client) strays(ctx context.Context, queue, id string) error {
 	})
 }
 
-// sweep counts what has ended without a pool having said so, and answers whether the
-// batch ended by that.
-func (c *Client) sweep(ctx context.Context, queue, id string) (ended bool, err error) {
-	err = c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
-		tasks := make([]string, len(open))
+// sweep counts what has ended without a pool having said so.
+func (c *Client) sweep(ctx context.Context, queue, id string) error {
+	return c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
+		elements := make([]string, len(open))
 		for i, e := range open {
-			tasks[i] = luascripts.BatchTaskID(id, e.ID)
+			elements[i] = e.ID
 		}
-		states, err := luascripts.TaskStates(ctx, c.rdb, c.keys(queue), tasks)
-		if err != nil {
-			return err
-		}
-		by := make(map[luascripts.Outcome][]string)
-		for i, state := range states {
-			switch state {
-			case "", "completed":
-				by[luascripts.OutcomeDone] = append(by[luascripts.OutcomeDone], open[i].ID)
-			case "archived":
-				by[luascripts.OutcomeFailed] = append(by[luascripts.OutcomeFailed], open[i].ID)
-			}
-		}
-		for outcome, elements := range by {
-			_, last, err := luascripts.BatchCount(ctx, c.rdb, c.keys(queue), id, outcome, elements...)
-			if err != nil {
-				return err
-			}
-			ended = ended || last
-		}
-		return nil
+		_, _, _, err := luascripts.BatchSweep(ctx, c.rdb, c.keys(queue), id, elements)
+		return err
 	})
-	return ended, err
 }
 
 // drained is what became of a cancelled batch in one round.
@@ -133,7 +130,7 @@ func (c *Client) drain(ctx context.Context, queue, typ, id string) (drained, err
 		for i, e := range open {
 			elements[i] = e.ID
 		}
-		atOnce(len(open), func(i int) { tasks[i] = c.payloadOf(queue, typ, luascripts.BatchTaskID(id, elements[i])) })
+		atOnce(len(open), func(i int) { tasks[i] = c.payloadOf(ctx, queue, typ, luascripts.BatchTaskID(id, elements[i])) })
 		r, err := luascripts.BatchDrop(ctx, c.rdb, c.keys(queue), id, elements)
 		if err != nil {
 			return err
@@ -160,8 +157,8 @@ func (c *Client) drain(ctx context.Context, queue, typ, id string) (drained, err
 }
 
 // payloadOf is a task that waits, for its keys; nil when that is not known.
-func (c *Client) payloadOf(queue, typ, id string) *asynq.Task {
-	if _, ok := c.policies[typ]; !ok {
+func (c *Client) payloadOf(ctx context.Context, queue, typ, id string) *asynq.Task {
+	if _, ok := c.policies[typ]; !ok || ctx.Err() != nil { // asynq's inspector takes no context
 		return nil
 	}
 	info, err := asynq.NewInspectorFromRedisClient(c.rdb).GetTaskInfo(queue, id)

@@ -24,10 +24,8 @@ func (g *feeding) rebook(ctx context.Context) error {
 		func(open []luascripts.BatchElement) error { return g.bookAgain(ctx, limit, open) },
 	} {
 		err := c.eachOpen(ctx, g.queue, g.id, func(open []luascripts.BatchElement) error {
-			if g.f.now().Sub(g.claimed) >= feedRenew {
-				if err := g.claim(ctx); err != nil {
-					return err
-				}
+			if err := g.renew(ctx); err != nil {
+				return err
 			}
 			return step(open)
 		})
@@ -40,15 +38,15 @@ func (g *feeding) rebook(ctx context.Context) error {
 
 // unbook gives up the places of what waits.
 func (g *feeding) unbook(ctx context.Context, open []luascripts.BatchElement) error {
-	g.f.c.leaveAll(ctx, g.queue, g.id, open, g.payloads(open)) // others come when they were told, or earlier
+	g.f.c.leaveAll(ctx, g.queue, g.id, open, g.payloads(ctx, open)) // others come when they were told, or earlier
 	return ctx.Err()
 }
 
 // payloads are the tasks of some elements that wait; nil for what does not.
-func (g *feeding) payloads(open []luascripts.BatchElement) []*asynq.Task {
+func (g *feeding) payloads(ctx context.Context, open []luascripts.BatchElement) []*asynq.Task {
 	tasks := make([]*asynq.Task, len(open))
 	atOnce(len(open), func(i int) {
-		tasks[i] = g.f.c.payloadOf(g.queue, g.spec.Type, luascripts.BatchTaskID(g.id, open[i].ID))
+		tasks[i] = g.f.c.payloadOf(ctx, g.queue, g.spec.Type, luascripts.BatchTaskID(g.id, open[i].ID))
 	})
 	return tasks
 }
@@ -71,7 +69,7 @@ func (g *feeding) leaveOut(ctx context.Context, open []luascripts.BatchElement, 
 func (g *feeding) bookAgain(ctx context.Context, p rulePolicy, open []luascripts.BatchElement) error {
 	var wishes []throttle.Wish
 	var ids []string
-	tasks := g.payloads(open)
+	tasks := g.payloads(ctx, open)
 	g.leaveOut(ctx, open, tasks)
 	for i, task := range tasks {
 		id := luascripts.BatchTaskID(g.id, open[i].ID)

@@ -12,9 +12,13 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// spentBy is how long after its instant a ledger may not know of a job that was booked:
-// for so long a place is kept.
-const spentBy = 100 * time.Millisecond
+const (
+	// spentBy is how long after its instant a ledger may not know of a job that was booked:
+	// for so long a place is kept.
+	spentBy = 100 * time.Millisecond
+	// feedBytes bounds the messages of one call, but for one that is longer by itself.
+	feedBytes = 1 << 20
+)
 
 // feedCall is a call that enqueues pieces, or counts them as refused.
 type feedCall struct {
@@ -25,8 +29,12 @@ type feedCall struct {
 // feed enqueues up to n elements, and answers whether it did anything.
 func (g *feeding) feed(ctx context.Context, now time.Time, n int) (bool, error) {
 	var pieces []*piece
-	for len(pieces) < n {
+	for bytes := 0; len(pieces) < n; {
 		if p := g.lanes.next(now); p != nil {
+			if bytes += len(p.task.task.Message); len(pieces) > 0 && bytes > feedBytes {
+				g.lanes.back(p, now) // the next call is at once
+				break
+			}
 			pieces = append(pieces, p)
 			continue
 		}
@@ -170,7 +178,7 @@ func (g *feeding) returned(ctx context.Context, c *feedCall, now time.Time) {
 // lost gives the places of a call up when the batch is gone. When it is another's, that
 // one may have booked the same job, and stand in the same place.
 func (g *feeding) lost(ctx context.Context, c *feedCall) {
-	if state, err := luascripts.StateOfBatch(ctx, g.f.c.rdb, g.keys, g.id); err == nil && state == "" {
+	if _, errs := luascripts.ReadBatches(ctx, g.f.c.rdb, g.keys, []string{g.id}); errors.Is(errs[0], luascripts.ErrNoBatch) {
 		g.leave(ctx, c.pieces)
 	}
 }

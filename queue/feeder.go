@@ -138,8 +138,9 @@ func NewFeeder(client *Client, cfg FeederConfig) (*Feeder, error) {
 	}, nil
 }
 
-// Run feeds until ctx ends, gives its batches up for others, and returns nil. It panics
-// when it is called while it runs.
+// Run feeds until ctx ends, gives its batches up for others, and returns nil, within some
+// seconds: a source that has not returned after one more is left alone, and nothing that
+// it yields is enqueued. It panics when it is called while it runs.
 func (f *Feeder) Run(ctx context.Context) error {
 	if f.running.Swap(true) {
 		panic("queue: Feeder.Run is called while it runs")
@@ -211,9 +212,16 @@ func (f *Feeder) takeFree(ctx context.Context, queue string, ids []string, feedi
 		}
 		f.hold(queue, g.id, true)
 		feedings.Go(func() {
-			defer f.hold(queue, g.id, false)
 			defer f.reached(ctx, g.name(), nil)
-			g.run(ctx)
+			left := g.run(ctx)
+			if left == nil {
+				f.hold(queue, g.id, false)
+				return
+			}
+			go func() { // one goroutine at a time reads the source of a batch; this one ends with it
+				<-left
+				f.hold(queue, g.id, false)
+			}()
 		})
 	}
 	return unread

@@ -48,7 +48,7 @@ type feeding struct {
 	spec    BatchSpec
 	open    int
 	claimed time.Time     // by our clock
-	resumed time.Time     // as it was when what had been put away was brought back
+	resumed time.Time     // as it was when what had been put away was brought back, by us or who had it before
 	offset  time.Duration // of Redis' clock to ours
 	paceAt  time.Time     // by Redis' clock
 
@@ -86,26 +86,22 @@ func (g *feeding) begin(ctx context.Context) error {
 	}
 	g.track.cursor, g.track.mark = g.batch.Cursor, g.batch.Mark
 	g.over, g.ended = g.batch.End, g.batch.End
+	g.resumed = g.batch.Rebooked
 	g.ahead = make(map[string]bool)
-	for from := g.track.cursor; ; {
-		settled, err := luascripts.AheadElements(ctx, g.f.c.rdb, g.keys, g.id, from, 1000)
-		if err != nil {
-			return err
-		}
+	return luascripts.EachElement(g.track.cursor, 500, func(from int64, most int) ([]luascripts.BatchElement, error) {
+		return luascripts.AheadElements(ctx, g.f.c.rdb, g.keys, g.id, from, most)
+	}, func(settled []luascripts.BatchElement) error {
 		for _, e := range settled {
 			g.ahead[e.ID] = true
 		}
-		if len(settled) < 1000 {
-			return nil
-		}
-		from = settled[len(settled)-1].Position + 1
-	}
+		return g.renew(ctx)
+	})
 }
 
 // claim takes or renews the lease.
 func (g *feeding) claim(ctx context.Context) error {
 	began := g.f.now()
-	r, err := luascripts.BatchClaim(ctx, g.f.c.rdb, g.keys, luascripts.BatchClaimArgs{ID: g.id, Owner: g.owner, Lease: feedLease})
+	r, err := luascripts.BatchClaim(ctx, g.f.c.rdb, g.keys, luascripts.BatchClaimArgs{ID: g.id, Owner: g.owner, Lease: feedLease, Rebooked: g.resumed})
 	switch {
 	case err != nil:
 		return err
@@ -123,19 +119,31 @@ func (g *feeding) claim(ctx context.Context) error {
 	return nil
 }
 
-// run feeds until ctx ends or the batch is lost, and gives it up.
-func (g *feeding) run(ctx context.Context) {
+// renew renews the lease in the middle of what takes long.
+func (g *feeding) renew(ctx context.Context) error {
+	if g.f.now().Sub(g.claimed) < feedRenew {
+		return nil
+	}
+	return g.claim(ctx)
+}
+
+// run feeds until ctx ends or the batch is lost, and gives it up. It answers when its
+// source has returned, and nil when it has.
+func (g *feeding) run(ctx context.Context) (left <-chan struct{}) {
 	ctx, stop := context.WithCancel(ctx)
 	var minder sync.WaitGroup
 	minder.Go(func() { g.mind(ctx) })
 	g.log.Info("feeding a batch", zap.Int64("cursor", g.track.cursor))
 	g.loop(ctx)
 	stop()
-	g.reader.close()
 	minder.Wait()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), feedRelease)
 	defer cancel()
 	_, _ = luascripts.BatchClaim(ctx, g.f.c.rdb, g.keys, luascripts.BatchClaimArgs{ID: g.id, Owner: g.owner}) // or its lease runs out
+	if left = g.reader.close(); left != nil {
+		g.log.Warn("the source of a batch does not heed the end of its context: it is left alone")
+	}
+	return left
 }
 
 func (g *feeding) loop(ctx context.Context) {
@@ -178,7 +186,7 @@ func (g *feeding) hungry() bool {
 // name is the batch's among all queues.
 func (g *feeding) name() string { return g.queue + "/" + g.id }
 
-func (g *feeding) room() int { return g.spec.effective() - g.open }
+func (g *feeding) room() int { return g.batch.Ceiling() - g.open }
 
 func (g *feeding) redisNow() time.Time { return g.f.now().Add(g.offset) }
 
@@ -271,7 +279,7 @@ func (g *feeding) resume(ctx context.Context) (time.Duration, error) {
 		}
 	}
 	g.resumed = g.batch.Resumed
-	return 0, nil
+	return 0, g.claim(ctx) // which notes it for who comes after us
 }
 
 // openSource reads it, for the first time or again after a failure.
@@ -288,7 +296,7 @@ func (g *feeding) adapt() {
 	if !g.polled {
 		return
 	}
-	all := g.spec.effective()
+	all := g.batch.Ceiling()
 	switch room := g.room(); {
 	case room >= min(luascripts.BatchMax, (all+1)/2):
 		g.poll = max(g.poll/2, feedPollMin)
@@ -318,8 +326,7 @@ func (g *feeding) idle(now time.Time) time.Duration {
 // mind looks after what is enqueued: it counts what ended unseen, brings back what was
 // put away, and takes out what waits of a batch that was cancelled.
 func (g *feeding) mind(ctx context.Context) {
-	var resumed time.Time
-	recalled := false
+	var looks strayLooks
 	var swept time.Time
 	for pause(ctx, mindEvery) == nil {
 		views, errs := luascripts.ReadBatches(ctx, g.f.c.rdb, g.keys, []string{g.id})
@@ -327,20 +334,18 @@ func (g *feeding) mind(ctx context.Context) {
 			continue // the feeding itself says so, and ends when the batch is gone
 		}
 		v := views[0]
-		if !v.Resumed.Equal(resumed) {
-			resumed, recalled = v.Resumed, false
-		}
 		var err error
 		now := g.f.now()
 		switch {
 		case v.State == luascripts.BatchCancelled:
 			_, err = g.f.c.drain(ctx, g.queue, v.Type, g.id)
-		case v.State == luascripts.BatchRunning && !recalled && !v.Resumed.IsZero() && v.Now.Sub(v.Resumed) > mindEvery:
-			err = g.f.c.strays(ctx, g.queue, g.id)
-			recalled = err == nil
+		case v.State == luascripts.BatchRunning && looks.due(v.Resumed, v.Now):
+			if err = g.f.c.strays(ctx, g.queue, g.id); err == nil {
+				looks.looked(v.Now)
+			}
 		case v.End || now.Sub(swept) >= sweepEvery:
 			swept = now
-			_, err = g.f.c.sweep(ctx, g.queue, g.id)
+			err = g.f.c.sweep(ctx, g.queue, g.id)
 		}
 		if err != nil && ctx.Err() == nil {
 			g.log.Debug("a batch could not be looked after", zap.Error(err))

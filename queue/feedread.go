@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -24,6 +23,8 @@ const (
 	// heldBackMore is how many elements beyond four windows may lie between the first
 	// that is not settled and the last that was read.
 	heldBackMore = 1000
+	// sourceGrace is how long it is waited for a source that was told to end.
+	sourceGrace = time.Second
 )
 
 // given is what a source gave.
@@ -37,15 +38,18 @@ type given struct {
 type reader struct {
 	out  chan given
 	stop context.CancelFunc
-	wg   sync.WaitGroup
+	gone chan struct{} // closed when the source has returned
 
 	had *given // taken out of the channel by who waited for it
 }
 
 func startReader(ctx context.Context, s Source, spec BatchSpec, from Position) *reader {
-	r := &reader{out: make(chan given, readAhead)}
+	r := &reader{out: make(chan given, readAhead), gone: make(chan struct{})}
 	ctx, r.stop = context.WithCancel(ctx)
 	send := func(x given) bool {
+		if ctx.Err() != nil {
+			return false // also where there is room: nobody reads any more
+		}
 		select {
 		case r.out <- x:
 			return true
@@ -53,7 +57,8 @@ func startReader(ctx context.Context, s Source, spec BatchSpec, from Position) *
 			return false
 		}
 	}
-	r.wg.Go(func() {
+	go func() {
+		defer close(r.gone)
 		var last error
 		for e, err := range s(ctx, spec, from) {
 			if last = err; !send(given{Element: e, err: err}) {
@@ -63,17 +68,26 @@ func startReader(ctx context.Context, s Source, spec BatchSpec, from Position) *
 		if ctx.Err() == nil { // otherwise that may be why it ended, and there is more
 			send(given{over: true, err: last})
 		}
-	})
+	}()
 	return r
 }
 
-// close stops reading and waits for it.
-func (r *reader) close() {
+// close stops reading, and waits a moment for it. A source that does not heed its context
+// is left alone: nobody hears what it yields. It answers when that has returned, and nil
+// when it did.
+func (r *reader) close() (left <-chan struct{}) {
 	if r == nil {
-		return
+		return nil
 	}
 	r.stop()
-	r.wg.Wait()
+	t := time.NewTimer(sourceGrace)
+	defer t.Stop()
+	select {
+	case <-r.gone:
+		return nil
+	case <-t.C:
+		return r.gone
+	}
 }
 
 // poll is the next of the source, if it is there.
@@ -112,7 +126,8 @@ func (g *feeding) read(ctx context.Context) (bool, error) {
 	case !ok:
 		return false, nil
 	case x.over:
-		g.reader.close()
+		<-g.reader.gone // that was the last it did
+		g.reader.stop()
 		g.reader = nil
 		if g.over = x.err == nil; !g.over {
 			g.reopen = g.f.now().Add(min(time.Second<<min(g.sourceFails-1, 10), feedRetryMax))

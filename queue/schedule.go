@@ -26,7 +26,8 @@ import (
 //
 //   - A new one begins with its first tick after a process has first asked for it.
 //   - When its spec changes, the ticks of the new one count from then on. While
-//     processes with both run, each instant of either ticks once.
+//     processes with both run, each instant of either ticks once; a late one is passed
+//     over when a later one of the other spec came before it.
 //   - One that no process has any more stops. When it comes back it goes on as if
 //     all processes had been down: ticks in between were missed. A month after its
 //     last tick it is new again.

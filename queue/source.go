@@ -63,8 +63,9 @@ type Position struct {
 // ever more slowly. A batch ends with a source that ended without an error.
 //
 // ctx ends when the feeder ends, or has lost the batch; a pause does not end it. A source
-// that does not heed it keeps [Feeder.Run] from returning, and one that panics ends the
-// process. A Source is called by one goroutine for each batch.
+// that does not heed it is left alone after a second: nothing that it yields is heard, and
+// until it returns its feeder does not take the batch again; others do. One that panics
+// ends the process. A Source is called by one goroutine of a feeder for each batch.
 type Source func(ctx context.Context, b BatchSpec, from Position) iter.Seq2[Element, error]
 
 // Seq is a source that counts: all elements of a sequence, from the beginning, less

@@ -197,6 +197,13 @@ func (l *lane) leave(p passenger) {
 	}
 }
 
+// idle says that nobody is on the lane.
+func (l *lane) idle() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.flights == 0 && len(l.waiting) == 0
+}
+
 // disperse lets all who wait go alone: who stands behind others would wait for the
 // time-out of each of them.
 func (l *lane) disperse() {

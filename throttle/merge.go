@@ -39,7 +39,12 @@ type merger struct {
 	sole    lane                 // of the one server that has all keys
 	cluster *redis.ClusterClient // nil where there is such a server
 	nodes   sync.Map             // *lane of each node, by address
+	known   atomic.Int64         // how many
 }
+
+// nodesMax is how many lanes are kept: nodes come and go, and where each that comes has
+// an address of its own those of nodes that are gone would grow for ever.
+const nodesMax = 1024
 
 func newMerger(rdb redis.UniversalClient, scattered bool) *merger {
 	m := &merger{rdb: rdb, patience: patienceDefault}
@@ -73,12 +78,31 @@ func (m *merger) lane(ctx context.Context, c *luascripts.Call) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	addr := node.Options().Addr
+	return m.laneTo(node.Options().Addr), nil
+}
+
+// laneTo is the lane to the node of an address.
+func (m *merger) laneTo(addr string) *lane {
 	l, ok := m.nodes.Load(addr)
-	if !ok {
-		l, _ = m.nodes.LoadOrStore(addr, &lane{of: m})
+	if ok {
+		return l.(*lane)
 	}
-	return l.(*lane), nil
+	l, ok = m.nodes.LoadOrStore(addr, &lane{of: m})
+	if !ok && m.known.Add(1) > nodesMax {
+		m.forgetIdle(addr)
+	}
+	return l.(*lane)
+}
+
+// forgetIdle drops the lanes on which nobody is, but for one. Who was just about to enter
+// one of them is served there, beside the one that comes in its place.
+func (m *merger) forgetIdle(but string) {
+	m.nodes.Range(func(addr, l any) bool {
+		if addr != but && l.(*lane).idle() && m.nodes.CompareAndDelete(addr, l) {
+			m.known.Add(-1)
+		}
+		return true
+	})
 }
 
 // ask sends a call by itself.

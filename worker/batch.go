@@ -28,7 +28,7 @@ type batchID struct{ queue, id string }
 type batches struct {
 	mu      sync.Mutex
 	known   map[batchID]batchLook
-	dropped map[string]bool // keys of the tasks that were dropped, until asynq has deleted them
+	dropped map[string]time.Time // keys of the tasks that were dropped, and when, until asynq has deleted them; for finishedTTL at most
 }
 
 type batchLook struct {
@@ -37,7 +37,7 @@ type batchLook struct {
 }
 
 func newBatches() *batches {
-	return &batches{known: make(map[batchID]batchLook), dropped: make(map[string]bool)}
+	return &batches{known: make(map[batchID]batchLook), dropped: make(map[string]time.Time)}
 }
 
 // stateOf is what a batch does, "" when there is none; while Redis is away what was known
@@ -65,19 +65,30 @@ func (a *Adapter) stateOf(ctx context.Context, b batchID) luascripts.BatchState 
 }
 
 // drop notes that a task was not run because its batch was cancelled.
-func (s *batches) drop(key string) {
+func (s *batches) drop(key string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.dropped[key] = true
+	s.dropped[key] = now
 }
 
 // take says whether a task was dropped, and forgets it.
 func (s *batches) take(key string) (dropped bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	dropped = s.dropped[key]
+	_, dropped = s.dropped[key]
 	delete(s.dropped, key)
 	return dropped
+}
+
+// purge forgets those whose end was never written, or by another process.
+func (s *batches) purge(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, at := range s.dropped {
+		if now.Sub(at) >= finishedTTL {
+			delete(s.dropped, key)
+		}
+	}
 }
 
 // errPaused is why a task of a paused batch is put away.
@@ -103,7 +114,7 @@ func (t *attempt) heldBack(ctx context.Context, task *asynq.Task) (back bool, er
 		return true, t.deferTo(deferral{wait: t.awayFor(), place: away, cause: errPaused{}}, held{})
 	case luascripts.BatchCancelled:
 		t.leavePlaces(ctx, task)
-		t.a.batches.drop(t.a.keys(t.queue).Task(t.taskID))
+		t.a.batches.drop(t.a.keys(t.queue).Task(t.taskID), time.Now())
 		return true, nil
 	}
 	return false, nil

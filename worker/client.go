@@ -87,6 +87,7 @@ func (c *client) script(ctx context.Context, sha string, keys []string, args []a
 	}
 	switch {
 	case isNotFound(cmd.Err()):
+		c.a.batches.take(call.taskKey)
 		// The task is not active any more: this very call was done before and
 		// its answer was lost, or the lease was. asynq would repeat it in some
 		// seconds, and might hit another delivery of the same task.
@@ -138,7 +139,7 @@ func (c *client) deferTask(ctx context.Context, call asynqCall) *redis.Cmd {
 // user's back-off is never cut short. A failure here is harmless: the score in
 // asynq's retry set tells them apart, but for two in the same second.
 func (c *client) forgetDue(ctx context.Context, call asynqCall) {
-	if err := luascripts.Forget(ctx, c.UniversalClient, c.a.keys(call.queue), call.taskID); err != nil {
+	if err := luascripts.Forget(ctx, c.UniversalClient, c.a.keys(call.queue), call.taskID, ""); err != nil {
 		c.a.log.Debug("could not clear the due index", zap.Error(err))
 	}
 }

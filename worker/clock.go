@@ -62,6 +62,7 @@ func (a *Adapter) everyMinute(ctx context.Context) {
 			a.shareRules(ctx)
 			a.deferrals.purge(now)
 			a.finished.purge(now)
+			a.batches.purge(now)
 			a.delivered.purge(now)
 		}
 	}

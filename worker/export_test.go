@@ -22,6 +22,13 @@ func (a *Adapter) ForgetFinished() {
 	clear(a.finished.at)
 }
 
+// Dropped is how many tasks of cancelled batches are remembered.
+func (a *Adapter) Dropped() int {
+	a.batches.mu.Lock()
+	defer a.batches.mu.Unlock()
+	return len(a.batches.dropped)
+}
+
 // Remembers says whether a task is remembered as finished and not yet written.
 func (a *Adapter) Remembers(queue, id string) bool {
 	return a.finished.has(a.keys(queue).Task(id), time.Now())

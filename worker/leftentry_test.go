@@ -1,11 +1,15 @@
 package worker_test
 
 import (
+	"context"
+	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -36,4 +40,50 @@ func TestEntryOfADeletedTaskIsCleared(t *testing.T) {
 	if !r.is("a", asynq.TaskStateRetry) || len(seen.all()) > 0 {
 		t.Errorf("%v ran on a closed key, want that it waits", seen.ids())
 	}
+}
+
+// A task was deleted while it waited, and another of its id runs for long: what the first
+// left is cleared meanwhile. A hundred of those were all that a look at the index lists,
+// and kept every other task from being woken.
+func TestEntryOfADeletedTaskWhileAnotherOfItsIDRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n = 100
+		rdb, _ := redistest.Mini(t)
+		r, seen := rigOn(t, nil, rdb), &runs{}
+		limit := throttle.Sliding(1, 20*time.Second)
+		lim := r.limiter("sms", limit)
+		long := make(chan struct{})
+		cfg := policies(smsLimit(limit))
+		cfg.Asynq.Concurrency = n + 10
+		pool, _ := r.start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+			if task.Type() == "long" {
+				<-long
+				return nil
+			}
+			return seen.handler().ProcessTask(ctx, task)
+		}), cfg)
+		for i := range n {
+			id, phone := fmt.Sprint("a", i), fmt.Sprint("+", i)
+			r.take(lim, phone)
+			r.enqueue("sms", id, to(phone), asynq.MaxRetry(0))
+			r.eventually(id+" deferred", func() bool { return r.is(id, asynq.TaskStateRetry) })
+			if err := r.insp.DeleteTask("default", id); err != nil {
+				t.Fatal(err)
+			}
+			r.enqueue("long", id, to(phone))
+		}
+		time.Sleep(time.Minute) // all of them were due long ago
+		if left := r.rdb.ZCard(t.Context(), "hw:{default}:due").Val(); left != 0 {
+			t.Errorf("%d entries of deleted tasks are left, want none", left)
+		}
+		r.take(lim, "b")
+		r.enqueue("sms", "b", to("b"), asynq.MaxRetry(0))
+		time.Sleep(21 * time.Second)
+		if len(seen.all()) != 1 {
+			t.Errorf("%v ran, want the one that was due", seen.ids())
+		}
+		close(long)
+		pool.Shutdown()
+	})
 }

@@ -174,7 +174,7 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 		w.giveUp(ctx, b.over)
 	}
 	for _, t := range b.stuck {
-		_ = luascripts.Forget(ctx, w.a.rdb, w.keys, t.ID)
+		_ = luascripts.Forget(ctx, w.a.rdb, w.keys, t.ID, t.For)
 	}
 	ready := len(b.ready)
 	room, again := w.room(time.Now(), ready)

@@ -42,6 +42,7 @@ type Batch struct {
 	PaceAt                                   time.Time // from when on its pace allows the next
 	Until                                    time.Time // of the lease of who feeds it
 	Started, Ended, Resumed                  time.Time
+	Rebooked                                 time.Time // the Resumed for which what was enqueued has new places
 
 	sampled [2]struct { // the later one last
 		at    time.Time
@@ -49,7 +50,7 @@ type Batch struct {
 	}
 }
 
-// Ceiling is how many elements may be enqueued and not have ended.
+// Ceiling is how many elements may be enqueued and not have ended, as feed.lua has it.
 func (b *Batch) Ceiling() int { return max(1, b.Window*b.Weight/100) }
 
 // Rate is how many tasks ended per second, in the last 10 to 20 s while anybody looks
@@ -86,6 +87,7 @@ func readBatch(id string, fields map[string]string) (Batch, error) {
 	b.Refused, b.Dropped = number("refused"), number("dropped")
 	b.PaceAt, b.Until = instantOf(number("pace_at")), instantOf(number("until"))
 	b.Started, b.Ended, b.Resumed = instantOf(number("started")), instantOf(number("ended")), instantOf(number("resumed"))
+	b.Rebooked = instantOf(number("rebooked"))
 	for i, of := range [...][2]string{{"t0", "n0"}, {"t1", "n1"}} {
 		b.sampled[i].at, b.sampled[i].ended = instantOf(number(of[0])), number(of[1])
 	}

@@ -310,6 +310,22 @@ func TestFeedIsFenced(t *testing.T) {
 		t.Errorf("BatchSet = %+v, want it to go on now", r)
 	}
 	wantCodes(t, "Feed", b.feed(2, b.tasks(1, 2)...).Codes, nil, Enqueued)
+	// What was booked anew is noted for that resume alone, by who has the batch.
+	resumed := start.Add(3 * time.Second)
+	for _, c := range []struct {
+		owner             uint64
+		rebooked, becomes time.Time
+	}{{feeder, start, time.Time{}}, {rival, resumed, time.Time{}}, {feeder, resumed, resumed}, {feeder, time.Time{}, resumed}} {
+		r, err := BatchClaim(t.Context(), b.rdb, b.q, BatchClaimArgs{ID: "b", Owner: c.owner, Lease: 2 * time.Second, Rebooked: c.rebooked})
+		if v := b.read(); err != nil || !v.Rebooked.Equal(c.becomes) || !r.Rebooked.Equal(c.becomes) {
+			t.Errorf("BatchClaim of %+v = %+v, %v, want %v noted", c, r, err, c.becomes)
+		}
+	}
+	b.set(BatchPause, SetDone)
+	if v := b.read(); !v.Rebooked.IsZero() {
+		t.Errorf("of a paused batch it is noted that it is booked anew: %+v", v)
+	}
+	b.set(BatchResume, SetDone)
 	if r, err := Feed(t.Context(), b.rdb, b.q, FeedArgs{Batch: "another", Owner: feeder, Call: 99}); err != nil || r.Status != NotOwner {
 		t.Errorf("Feed of no batch = %+v, %v, want nothing done", r, err)
 	}

@@ -42,12 +42,16 @@ type BatchClaimArgs struct {
 	ID    string
 	Owner uint64 // not zero
 	Lease time.Duration
+
+	// Rebooked is the Resumed for which Owner gave what was enqueued new places; zero for
+	// none. It is noted unless the batch was paused since.
+	Rebooked time.Time
 }
 
 // BatchClaim runs batchclaim.lua.
 func BatchClaim(ctx context.Context, c redis.Scripter, k Queue, a BatchClaimArgs) (BatchReply, error) {
 	of := k.batchKeys(a.ID)
-	r := run(ctx, c, batchClaimScript, "batchclaim.lua", 3, []string{of.record, of.open}, tokenText(a.Owner), micros(max(0, a.Lease)))
+	r := run(ctx, c, batchClaimScript, "batchclaim.lua", 3, []string{of.record, of.open}, tokenText(a.Owner), micros(max(0, a.Lease)), instant(a.Rebooked))
 	return r.batchReply(a.ID, ClaimGone)
 }
 
@@ -147,6 +151,20 @@ func BatchCount(ctx context.Context, c redis.Scripter, k Queue, id string, outco
 	r := run(ctx, c, batchCountScript, "batchcount.lua", 2, []string{of.record, of.open, of.ahead, k.batches, k.ended}, args...)
 	counted, ended = int(r.int()), r.int() == 1
 	return counted, ended, r.err
+}
+
+// BatchSweep runs batchsweep.lua for 1 to BatchMax elements: it counts those whose tasks
+// have ended, and answers how, and whether the batch ended by that.
+func BatchSweep(ctx context.Context, c redis.Scripter, k Queue, id string, elements []string) (done, failed int, ended bool, _ error) {
+	of := k.batchKeys(id)
+	keys := append(make([]string, 0, 5+len(elements)), of.record, of.open, of.ahead, k.batches, k.ended)
+	args := append(make([]any, 0, 2+len(elements)), id, len(elements))
+	for _, e := range elements {
+		keys, args = append(keys, k.Task(BatchTaskID(id, e))), append(args, e)
+	}
+	r := run(ctx, c, batchSweepScript, "batchsweep.lua", 3, keys, args...)
+	done, failed, ended = int(r.int()), int(r.int()), r.int() == 1
+	return done, failed, ended, r.err
 }
 
 // BatchChange is what batchset.lua does.

@@ -5,14 +5,15 @@
 -- KEYS[2]  open       sorted set of its elements that were enqueued and have not ended, score = position
 -- ARGV[1]  owner      who asks, 8 bytes
 -- ARGV[2]  lease_us   how long the lease holds; 0 gives it up
+-- ARGV[3]  rebooked   resumed of the record when who asks gave what was enqueued new places; 0 when it did not
 -- returns  {status, now_us, open, then field, value ... of the record}; fields and values are text; status: 0 there is none, or it has
 --          ended; 1 ours, or given up; 2 another's
 local record, open = KEYS[1], KEYS[2]
-local owner, lease = ARGV[1], tonumber(ARGV[2])
+local owner, lease, rebooked = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local now = clock()
 local B = { record = record }
-local h = redis.call("HMGET", record, "state", "owner", "until")
+local h = redis.call("HMGET", record, "state", "owner", "until", "resumed", "rebooked")
 if not h[1] or h[1] == "ended" then return { 0, now, 0 } end
 local mine = h[2] == owner
 local free = not h[2] or tonumber(h[3]) <= now
@@ -22,6 +23,7 @@ if lease == 0 then
   if mine then redis.call("HDEL", record, "owner", "until") end
 elseif status == 1 then
   redis.call("HSET", record, "owner", owner, "until", int(now + lease))
+  if rebooked == h[4] and rebooked ~= h[5] then redis.call("HSET", record, "rebooked", rebooked) end
   sample(B, now)
 end
 return answer_batch(B, { status, now, redis.call("ZCARD", open) })

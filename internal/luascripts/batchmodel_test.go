@@ -157,19 +157,12 @@ func (f *fed) sweep() {
 	if err != nil {
 		f.Fatal(err)
 	}
-	var ids []string
-	for _, e := range open {
-		ids = append(ids, BatchTaskID("b", e.ID))
-	}
-	states, err := TaskStates(f.ctx, f.raw, f.q, ids)
-	if err != nil {
-		f.Fatal(err)
-	}
-	for i, state := range states {
-		if state != "" {
-			continue
+	for some := range slices.Chunk(open, BatchMax) {
+		var ids []string
+		for _, e := range some {
+			ids = append(ids, e.ID)
 		}
-		if _, _, err := BatchCount(f.ctx, f.rdb, f.q, "b", OutcomeDone, open[i].ID); err != nil {
+		if _, _, _, err := BatchSweep(f.ctx, f.rdb, f.q, "b", ids); err != nil {
 			f.Fatal(err)
 		}
 	}

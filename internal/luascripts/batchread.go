@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -13,7 +14,7 @@ import (
 type BatchView struct {
 	Batch
 	Open int       // elements that were enqueued and have not ended
-	Now  time.Time // Redis' clock
+	Now  time.Time // by the clock of the server that has it
 }
 
 // ErrNoBatch says that there is no such batch.
@@ -23,26 +24,17 @@ var ErrNoBatch = errors.New("luascripts: no such batch")
 // alone, with ErrNoBatch when there is none.
 func ReadBatches(ctx context.Context, c redis.UniversalClient, k Queue, ids []string) ([]BatchView, []error) {
 	views, errs := make([]BatchView, len(ids)), make([]error, len(ids))
-	pipe := c.Pipeline()
-	records, open := make([]*redis.MapStringStringCmd, len(ids)), make([]*redis.IntCmd, len(ids))
-	for i, id := range ids {
-		of := k.batchKeys(id)
-		records[i], open[i] = pipe.HGetAll(ctx, of.record), pipe.ZCard(ctx, of.open)
+	send := func(i int, pipe redis.Pipeliner) *redis.Cmd {
+		of := k.batchKeys(ids[i])
+		return batchPeekScript.EvalSha(ctx, pipe, []string{of.record, of.open})
 	}
-	now := pipe.Time(ctx)
-	_, _ = pipe.Exec(ctx) // each command carries its own error
-	for i, id := range ids {
-		if err := errors.Join(records[i].Err(), open[i].Err(), now.Err()); err != nil {
-			errs[i] = fmt.Errorf("HGETALL: %w", err)
-			continue
+	pipelined(ctx, c, batchPeekScript, len(ids), send, func(i int, v any, err error) {
+		r, err := readReply("batchpeek.lua", 3, v, err).batchReply(ids[i], 0)
+		if err == nil && r.Status == 0 {
+			err = ErrNoBatch
 		}
-		if len(records[i].Val()) == 0 {
-			errs[i] = ErrNoBatch
-			continue
-		}
-		views[i].Open, views[i].Now = int(open[i].Val()), now.Val()
-		views[i].Batch, errs[i] = readBatch(id, records[i].Val())
-	}
+		views[i], errs[i] = r.BatchView, err
+	})
 	return views, errs
 }
 
@@ -82,50 +74,53 @@ type BatchElement struct {
 }
 
 // OpenElements are those of a batch that were enqueued and have not ended, from a
-// position on, in order; AheadElements those that are settled and not before the
-// cursor. An id comes once.
-func OpenElements(ctx context.Context, c redis.Cmdable, k Queue, id string, from int64, most int) ([]BatchElement, error) {
+// position on, in order, most of them 1 to 1000; AheadElements those that are settled and
+// not before the cursor. An id comes once, and a position as often as the source gave it to
+// another element. [EachElement] goes through all.
+func OpenElements(ctx context.Context, c redis.Scripter, k Queue, id string, from int64, most int) ([]BatchElement, error) {
 	return positioned(ctx, c, k.batchKeys(id).open, from, most)
 }
 
 // AheadElements is said at [OpenElements].
-func AheadElements(ctx context.Context, c redis.Cmdable, k Queue, id string, from int64, most int) ([]BatchElement, error) {
+func AheadElements(ctx context.Context, c redis.Scripter, k Queue, id string, from int64, most int) ([]BatchElement, error) {
 	return positioned(ctx, c, k.batchKeys(id).ahead, from, most)
 }
 
-func positioned(ctx context.Context, c redis.Cmdable, key string, from int64, most int) ([]BatchElement, error) {
-	found, err := c.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
-		Key: key, Start: from, Stop: "+inf", ByScore: true, Count: int64(most),
-	}).Result()
-	if err != nil {
-		return nil, fmt.Errorf("ZRANGE: %w", err)
+func positioned(ctx context.Context, c redis.Scripter, key string, from int64, most int) ([]BatchElement, error) {
+	r := run(ctx, c, batchListScript, "batchlist.lua", 1, []string{key}, from, most)
+	out := make([]BatchElement, r.count(2))
+	for i := range out {
+		out[i] = BatchElement{ID: r.text(), Position: r.int()}
 	}
-	out := make([]BatchElement, len(found))
-	for i, z := range found {
-		out[i] = BatchElement{ID: fmt.Sprint(z.Member), Position: int64(z.Score)}
-	}
-	return out, nil
+	return out, r.err
 }
 
-// TaskStates are asynq's states of tasks, "" for one that is gone, in one trip.
-func TaskStates(ctx context.Context, c redis.Cmdable, k Queue, ids []string) ([]string, error) {
-	if len(ids) == 0 {
-		return nil, nil
-	}
-	pipe := c.Pipeline()
-	cmds := make([]*redis.StringCmd, len(ids))
-	for i, id := range ids {
-		cmds[i] = pipe.HGet(ctx, k.Task(id), "state")
-	}
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return nil, fmt.Errorf("HGET: %w", err)
-	}
-	out := make([]string, len(ids))
-	for i, cmd := range cmds {
-		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
-			return nil, fmt.Errorf("HGET: %w", err)
+// EachElement goes through elements from a position on, at most `most` at a time, of which
+// list gives so many from a position on. Those that are there all the time come once, also
+// when others of one position are taken out meanwhile.
+func EachElement(from int64, most int, list func(from int64, most int) ([]BatchElement, error), f func([]BatchElement) error) error {
+	seen := make(map[string]bool) // at the position from, where the next page begins
+	for {
+		page, err := list(from, most+len(seen))
+		if err != nil {
+			return err
 		}
-		out[i] = cmd.Val()
+		page = slices.DeleteFunc(page, func(e BatchElement) bool { return e.Position == from && seen[e.ID] })
+		if len(page) == 0 {
+			return nil
+		}
+		page = page[:min(len(page), most)]
+		if last := page[len(page)-1].Position; last != from {
+			from = last
+			clear(seen)
+		}
+		for _, e := range page {
+			if e.Position == from {
+				seen[e.ID] = true
+			}
+		}
+		if err := f(page); err != nil {
+			return err
+		}
 	}
-	return out, nil
 }

@@ -21,7 +21,7 @@ local status = 1
 if state == "ended" or state == "cancelled" and what ~= "cancel" then status = 2 end
 
 if status == 1 and BECOMES[what] and state ~= BECOMES[what] then
-  redis.call("HDEL", B.record, "resumed") -- frees: a full Redis does not refuse what follows
+  redis.call("HDEL", B.record, "resumed", "rebooked") -- frees: a full Redis does not refuse what follows
   redis.call("HSET", B.record, "state", BECOMES[what])
   if what == "resume" then redis.call("HSET", B.record, "resumed", int(now)) end
 elseif status == 1 and what == "pace" then

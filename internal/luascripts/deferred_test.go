@@ -47,7 +47,7 @@ func TestForgetDropsTheScore(t *testing.T) {
 	a.deferTask("a", minute, "")
 	a.raw.ZRem(t.Context(), a.q.retry, "a") // an operator runs it
 	a.put("active", "a")
-	if err := Forget(t.Context(), a.rdb, a.q, "a"); err != nil {
+	if err := Forget(t.Context(), a.rdb, a.q, "a", ""); err != nil {
 		t.Fatal(err)
 	}
 	a.place("a", "active", 0, 0)

@@ -51,6 +51,9 @@
 //	batchstart.lua  a batch begins                              the queue
 //	batchclaim.lua  one process alone feeds it                  the queue
 //	batchcount.lua  tasks of it have ended                      the queue
+//	batchsweep.lua  which have ended unseen                     the queue
+//	batchpeek.lua   as it is                                    the queue
+//	batchlist.lua   its elements in order                       the queue
 //	batchset.lua    pause, resume, cancel, another pace         the queue
 //	batchdrop.lua   what waits of a cancelled one is deleted    the queue
 //	tick.lua     a tick of a schedule, once for all replicas    the queue

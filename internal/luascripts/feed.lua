@@ -8,7 +8,8 @@
 -- KEYS[4]  sent       string, what this call answered, a letter for its end and one an element; lives for a minute
 -- KEYS[5]  record     hash of the batch
 -- KEYS[6]  open       sorted set of its elements that were enqueued and have not ended, score = position
--- KEYS[7]  ahead      sorted set of its elements that are settled, enqueued or refused, and not before the cursor, score = position
+-- KEYS[7]  ahead      sorted set of its elements that are settled, enqueued or refused, and not before the cursor, score = position; some before
+--                     it too, until they are taken out
 -- KEYS[8]  batches    sorted set of the ids of batches that have not ended
 -- KEYS[9]  ended      sorted set of the ids of those that have, score = until when their records are kept
 -- KEYS[10+] tasks     of each: asynq's hash of the task, and its lock, or the hash again when it is not unique
@@ -28,6 +29,7 @@ local Q, sent = { pending = KEYS[1], scheduled = KEYS[2], due = KEYS[3] }, KEYS[
 local B = { record = KEYS[5], open = KEYS[6], ahead = KEYS[7], batches = KEYS[8], ended = KEYS[9], id = ARGV[1] }
 local owner, cursor, mark, over, pace_at = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] == "1", ARGV[6]
 local count, FIELDS = tonumber(ARGV[7]), 9
+local DROPS = 500 -- so many elements before the cursor a call takes out: all at once may be four of the largest windows
 
 local now = clock()
 local reply = { 1, now, 0, 0 }
@@ -48,7 +50,7 @@ local function settle(task, lock, a)
   local position, element = tonumber(ARGV[a]), ARGV[a + 1]
   local there = tonumber(redis.call("ZSCORE", B.ahead, element) or "")
   if position < from or there == position then return 3 end
-  if there then return 0 end -- an id that comes again
+  if there and there >= from then return 0 end -- an id that comes again
   if ARGV[a + 4] == "" then return 4 end
   if room < 1 then return 2 end
   local code = put(Q, now, task, lock, a + 2)
@@ -77,7 +79,8 @@ redis.call("HSET", B.record, "pace_at", pace_at)
 if refused > 0 then redis.call("HINCRBY", B.record, "refused", refused) end
 if cursor >= from and not full then
   redis.call("HSET", B.record, "cursor", int(cursor), "mark", mark)
-  redis.call("ZREMRANGEBYSCORE", B.ahead, "-inf", "(" .. int(cursor))
+  local before = min(DROPS, redis.call("ZCOUNT", B.ahead, "-inf", "(" .. int(cursor)))
+  if before > 0 then redis.call("ZREMRANGEBYRANK", B.ahead, 0, before - 1) end -- what is left goes by the next calls
 end
 reply[3] = redis.call("ZCARD", B.open)
 if over and not full then

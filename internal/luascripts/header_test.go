@@ -138,6 +138,9 @@ var scripts = map[string][]string{
 	"feed.lua":       slices.Concat(putParts, batchParts[1:]),
 	"batchcount.lua": batchParts,
 	"batchset.lua":   batchParts,
+	"batchsweep.lua": batchParts,
+	"batchpeek.lua":  batchParts,
+	"batchlist.lua":  {},
 	"batchdrop.lua":  slices.Concat(batchParts, queueParts[1:]),
 }
 
@@ -169,7 +172,7 @@ func calls(r *recorder) {
 	_, _ = Wake(ctx, r, q, tasks("a", "b", "c"), time.Now(), false)
 	_, _ = Retime(ctx, r, q, true, make([]Retiming, 1))
 	_, _ = Retime(ctx, r, q, false, make([]Retiming, 3))
-	_ = Forget(ctx, r, q, "a")
+	_ = Forget(ctx, r, q, "a", "")
 	_, _ = Rules(ctx, r, "hw", time.Second, nil)
 	_, _ = Rules(ctx, r, "hw", time.Second, []string{"a", "b"})
 	_, _, _ = SetLimit(ctx, r, "hw", "sms", SetLimitArgs{})
@@ -184,6 +187,9 @@ func calls(r *recorder) {
 	_, _ = Feed(ctx, r, q, FeedArgs{Batch: "b", Tasks: make([]FeedTask, 3)})
 	_, _, _ = BatchCount(ctx, r, q, "b", OutcomeDone, "a")
 	_, _, _ = BatchCount(ctx, r, q, "b", OutcomeDone, "a", "b", "c")
+	_, _, _, _ = BatchSweep(ctx, r, q, "b", []string{"a"})
+	_, _, _, _ = BatchSweep(ctx, r, q, "b", []string{"a", "b", "c"})
+	_, _ = OpenElements(ctx, r, q, "b", 0, 10)
 	_, _ = BatchSet(ctx, r, q, BatchSetArgs{ID: "b"})
 	_, _ = BatchDrop(ctx, r, q, "b", []string{"a"})
 	_, _ = BatchDrop(ctx, r, q, "b", []string{"a", "b", "c"})
@@ -193,6 +199,7 @@ func calls(r *recorder) {
 	c.AddHook(pipeRecorder{r})
 	Renew(ctx, c, []RenewArgs{{Part: several[0], Token: 1}})
 	Check(ctx, c, []CheckArgs{{Parts: one(k, n, 1), Job: "a"}})
+	_, _ = ReadBatches(ctx, c, q, []string{"b"})
 }
 
 // pipeRecorder notes the scripts of a pipeline.

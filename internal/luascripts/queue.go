@@ -137,9 +137,10 @@ func codes(r *reply, n int) ([]int64, error) {
 	return out, r.err
 }
 
-// Forget runs forget.lua.
-func Forget(ctx context.Context, c redis.Scripter, k Queue, id string) error {
-	if err := forgetScript.Run(ctx, c, []string{k.due, k.Task(id)}, shortID(id)).Err(); err != nil {
+// Forget runs forget.lua. what is what the task waited for by the entry that is dropped,
+// as [DueTask] has it; empty for the one that it has.
+func Forget(ctx context.Context, c redis.Scripter, k Queue, id, what string) error {
+	if err := forgetScript.Run(ctx, c, []string{k.due, k.Task(id)}, shortID(id), what).Err(); err != nil {
 		return fmt.Errorf("forget.lua: %w", err)
 	}
 	return nil

@@ -368,12 +368,42 @@ func TestForget(t *testing.T) {
 	got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{ID: "a", At: start.Add(time.Second)}})
 	wantCodes(t, "Retime of an active task", got, err, 1)
 	for _, id := range []string{"a", "b", "unknown"} {
-		if err := Forget(t.Context(), a.rdb, a.q, id); err != nil {
+		if err := Forget(t.Context(), a.rdb, a.q, id, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
 	a.place("a", "active", 0, 0)
 	a.place("b", "retry", minute+safetyNet, minute)
+}
+
+// What a deleted task left is dropped while another of its id runs, by what that one
+// waited for; the entry that the other has stays.
+func TestForgetOfADeletedTask(t *testing.T) {
+	t.Parallel()
+	a := newQueue(t)
+	a.put("active", "a")
+	a.deferTask("a", minute, "")
+	left := a.raw.ZRange(t.Context(), a.q.due, 0, -1).Val()
+	a.raw.ZRem(t.Context(), a.q.retry, "a")
+	a.raw.Del(t.Context(), a.q.Task("a"))
+	a.put("active", "a")
+	got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{ID: "a", At: start.Add(time.Second)}})
+	wantCodes(t, "Retime of an active task", got, err, 1)
+	due, err := Due(t.Context(), a.rdb, a.q, time.Hour, 10)
+	if err != nil || len(due.Tasks) != 2 || len(left) != 1 {
+		t.Fatalf("Due = %+v, %v, want the hint and what is left", due, err)
+	}
+	for _, d := range due.Tasks {
+		if d.For == "" {
+			continue
+		}
+		if err := Forget(t.Context(), a.rdb, a.q, "a", d.For); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if now := a.raw.ZRange(t.Context(), a.q.due, 0, -1).Val(); len(now) != 1 || now[0] == left[0] {
+		t.Errorf("the index has %q, want the hint alone", now)
+	}
 }
 
 // The answer of a deferral may be lost, and its copy may come when the task

@@ -41,10 +41,12 @@ func readers(c redis.Scripter) map[string]error {
 	_, batchclaim := BatchClaim(ctx, c, q, BatchClaimArgs{})
 	_, feed := Feed(ctx, c, q, FeedArgs{Tasks: make([]FeedTask, 2)})
 	_, _, batchcount := BatchCount(ctx, c, q, "b", OutcomeDone, "a")
+	_, _, _, batchsweep := BatchSweep(ctx, c, q, "b", []string{"a"})
+	_, batchlist := OpenElements(ctx, c, q, "b", 0, 1)
 	_, batchset := BatchSet(ctx, c, q, BatchSetArgs{})
 	_, batchdrop := BatchDrop(ctx, c, q, "b", []string{"a"})
 	return map[string]error{
-		"batchstart": batchstart, "batchclaim": batchclaim, "feed": feed, "batchcount": batchcount, "batchset": batchset, "batchdrop": batchdrop,
+		"batchstart": batchstart, "batchclaim": batchclaim, "feed": feed, "batchcount": batchcount, "batchsweep": batchsweep, "batchlist": batchlist, "batchset": batchset, "batchdrop": batchdrop,
 		"acquire": acquire, "cancel": cancel, "close": closing, "release": release, "settle": settle, "peek": peek, "reset": reset, "due": due, "wake": wake, "retime": retime, "rules": rules,
 	}
 }

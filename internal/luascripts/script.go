@@ -93,6 +93,9 @@ var (
 	feedScript       = script("feed.lua", append(slices.Clone(putParts), "batch.lua")...)
 	batchCountScript = script("batchcount.lua", batchParts...)
 	batchSetScript   = script("batchset.lua", batchParts...)
+	batchSweepScript = script("batchsweep.lua", batchParts...)
+	batchPeekScript  = script("batchpeek.lua", batchParts...)
+	batchListScript  = script("batchlist.lua")
 	batchDropScript  = script("batchdrop.lua", append(slices.Clone(batchParts), "taskid.lua", "deferred.lua")...)
 )
 

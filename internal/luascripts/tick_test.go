@@ -212,6 +212,28 @@ func TestOneTickIsHeld(t *testing.T) {
 	s.look(50*sec, 0)
 }
 
+// Two specs of one entry, as during a deployment, share how far it is: a late tick of one
+// is passed over behind a later one of the other. docs/schedules.md says so.
+func TestLateTickBesideAnotherSpec(t *testing.T) {
+	t.Parallel()
+	s := newScheduled(t)
+	for _, spec := range []string{"old", "new"} {
+		s.call(TickPassed, TickArgs{Spec: spec})
+	}
+	began := s.from
+	s.at(150 * sec)
+	s.call(TickEnqueued, TickArgs{Spec: "new", At: start.Add(100 * sec), Message: []byte("m")})
+	for range 2 { // as it knew the entry, and as it was answered
+		r := s.call(TickPassed, TickArgs{Spec: "old", At: start.Add(50 * sec), From: began, Message: []byte("m")})
+		if got := r.From.Sub(start); got != 100*sec {
+			t.Errorf("the entry is decided up to %v, want 100s", got)
+		}
+		began = s.from
+	}
+	s.call(TickEnqueued, TickArgs{Spec: "old", At: start.Add(120 * sec), Message: []byte("m")})
+	s.pending(100*sec, 120*sec)
+}
+
 // A spec's ticks count from when it came into use, also when it comes back.
 func TestTickOfAnotherSpec(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,17 @@
+-- batchlist.lua: elements of a batch in order. A script for the same reason as
+-- batchpeek.lua.
+--
+-- KEYS[1]  elements   sorted set of them, open or ahead, score = position
+-- ARGV[1]  from       position of the first
+-- ARGV[2]  most       how many, 1 to 1000
+-- returns  {how many, then per element: id, position}; ids are text
+local elements, from, most = KEYS[1], ARGV[1], tonumber(ARGV[2])
+
+local v = redis.call("ZRANGEBYSCORE", elements, from, "+inf", "WITHSCORES", "LIMIT", 0, most)
+
+local reply = { #v / 2 }
+for i = 1, #v, 2 do
+  reply[#reply + 1] = v[i]
+  reply[#reply + 1] = tonumber(v[i + 1])
+end
+return reply

@@ -1,0 +1,100 @@
+package luascripts
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// What is said to be the ceiling of a window is what a feeding call lets in.
+func TestCeilingIsThatOfTheScript(t *testing.T) {
+	t.Parallel()
+	b := newBatch(t, 1)
+	for _, w := range [][2]int{{1, 1}, {1, 100}, {3, 33}, {3, 34}, {7, 50}, {29, 100}, {58, 50}, {90, 70}, {99, 99}, {100, 29}, {1000, 7}, {333, 29}} {
+		for _, of := range []string{"hw:*", "asynq:*"} {
+			b.raw.Del(t.Context(), b.raw.Keys(t.Context(), of).Val()...)
+		}
+		spec := Batch{ID: "b", Window: w[0], Weight: w[1]}
+		if _, err := BatchStart(t.Context(), b.rdb, b.q, BatchStartArgs{Token: 1, Batch: spec}); err != nil {
+			t.Fatal(err)
+		}
+		b.claim(feeder, ClaimOurs)
+		if r := b.feed(0, b.tasks(0, BatchMax)...); r.Open != spec.Ceiling() {
+			t.Errorf("of a window of %d and a weight of %d%% %d are let in, want %d", w[0], w[1], r.Open, spec.Ceiling())
+		}
+	}
+}
+
+var usecPerCall = regexp.MustCompile(`cmdstat_(?:evalsha|eval):calls=\d+,usec=(\d+)`)
+
+// took is how long Redis was at the scripts since the last time.
+func (b *batchScene) took() time.Duration {
+	b.Helper()
+	var all int
+	for _, m := range usecPerCall.FindAllStringSubmatch(b.raw.Info(b.Context(), "commandstats").Val(), -1) {
+		usec, err := strconv.Atoi(m[1])
+		if err != nil {
+			b.Fatal(err)
+		}
+		all += usec
+	}
+	b.raw.ConfigResetStat(b.Context())
+	return time.Duration(all) * time.Microsecond
+}
+
+// What four of the largest windows hold before the first element is settled is taken out
+// in portions, and an id among it that comes again is no conflict; the end and a cancel
+// leave the freeing to another thread.
+func TestAheadOfTheLargestWindow(t *testing.T) {
+	t.Parallel()
+	const n, most = 400_000, 5 * time.Millisecond // all at once take fifty times as long
+	for name, last := range map[string]func(*batchScene){
+		"ended": func(b *batchScene) {
+			r, err := Feed(b.Context(), b.rdb, b.q, FeedArgs{Batch: "b", Owner: feeder, Call: 99, Cursor: n + 2, End: true})
+			if err != nil || !r.Ended {
+				b.Errorf("Feed = %+v, %v, want the batch ended", r, err)
+			}
+		},
+		"cancelled": func(b *batchScene) { b.set(BatchCancel, SetDone) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBatch(t, 100_000)
+			ahead := b.q.batchKeys("b").ahead
+			for from := 1; from < n; from += 1000 {
+				var some []redis.Z
+				for i := from; i < from+1000; i++ {
+					some = append(some, redis.Z{Score: float64(i), Member: fmt.Sprint("e", i)})
+				}
+				b.raw.ZAdd(t.Context(), ahead, some...)
+			}
+			b.feed(0) // loads it
+			b.took()
+			wantCodes(t, "Feed", b.feed(n+1, b.tasks(0, 1)...).Codes, nil, Enqueued)
+			if took := b.took(); took > most {
+				t.Errorf("the call that settled the first took %v, want less than %v", took, most)
+			}
+			again := b.tasks(n+1, n+2)
+			again[0].Element = fmt.Sprint("e", n-1)
+			wantCodes(t, "Feed of an id that comes again", b.feed(n+2, again...).Codes, nil, Enqueued)
+			before := b.raw.ZCard(t.Context(), ahead).Val()
+			b.feed(n + 2)
+			if left := b.raw.ZCard(t.Context(), ahead).Val(); left >= before || left < n/2 {
+				t.Errorf("%d are left of %d, want a portion taken out", left, before)
+			}
+			b.count(OutcomeDone, 2, false, "e0", fmt.Sprint("e", n-1))
+			b.took()
+			last(b)
+			if took := b.took(); took > most {
+				t.Errorf("the last call took %v, want less than %v", took, most)
+			}
+			if b.raw.Exists(t.Context(), ahead).Val() != 0 {
+				t.Error("elements ahead of the cursor are left")
+			}
+		})
+	}
+}

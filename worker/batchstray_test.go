@@ -1,0 +1,60 @@
+package worker_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/queue"
+)
+
+// outdated is the Redis client of a pool that hears, for as long as it is told to, that
+// all batches are paused.
+type outdated struct {
+	redis.UniversalClient
+	still atomic.Bool
+}
+
+func (o *outdated) HGet(ctx context.Context, key, field string) *redis.StringCmd {
+	if o.still.Load() && field == "state" && strings.Contains(key, ":batch:") {
+		return redis.NewStringResult("paused", nil)
+	}
+	return o.UniversalClient.HGet(ctx, key, field)
+}
+
+// A pool that puts tasks away long after their batch went on: they come back within a
+// minute of the last time, not after the hour for which it meant them to be away.
+func TestBatchWhoseTasksArePutAwayAfterItGoesOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := virtualHall(t)
+		late := &outdated{UniversalClient: h.connect()}
+		late.still.Store(true)
+		cfg := policies()
+		cfg.Asynq.Concurrency = 2
+		h.startOn(late, h.handler(), cfg)
+		h.feed(map[string]queue.Source{"messages": messages(5, 1)})
+		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages"})
+		h.until("all are enqueued", func() bool { return h.progress("winter").Open == 5 })
+		if err := h.batches.Pause(t.Context(), "default", "winter"); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.batches.Resume(t.Context(), "default", "winter"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Second)
+		if ran := len(h.seen.all()); ran != 0 {
+			t.Fatalf("%d ran, want all put away again and again", ran)
+		}
+		late.still.Store(false)
+		began := time.Now()
+		if p := h.ends(); p.Done != 5 || time.Since(began) > 65*time.Second {
+			t.Errorf("it ended as %+v after %v, want all done within a minute", p, time.Since(began))
+		}
+	})
+}
