@@ -9,5 +9,6 @@
 //	queue     tasks that are throttled: their keys, their costs, a client
 //	worker    the pool that runs them, and defers what may not run yet
 //
-// A whole program is in examples/sms-sender.
+// Whole programs are examples/sms-sender, which keeps to limits by phone number, and
+// examples/batch-mailer, which sends a nightly batch.
 package headway

@@ -186,88 +186,6 @@ func TestBookTooLate(t *testing.T) {
 	}
 }
 
-// What asynq refuses gives its place back, and leaves that of the other alone.
-func TestBookGivesThePlaceBack(t *testing.T) {
-	t.Parallel()
-	d := newDesk(t, perMinute())
-	d.booked("+1", 0)
-	other := d.booked("+1", time.Minute, asynq.TaskID("b"))
-	d.booked("+2", 0, asynq.Unique(time.Hour))
-	before := content(t, d.raw)
-	for _, tt := range []struct {
-		phone string
-		opt   asynq.Option
-		want  error
-	}{{"+1", asynq.TaskID("b"), asynq.ErrTaskIDConflict}, {"+2", asynq.Unique(time.Hour), asynq.ErrDuplicateTask}} {
-		if _, err := d.Book(t.Context(), smsTo(tt.phone, tt.opt)); !errors.Is(err, tt.want) {
-			t.Errorf("Book again = %v, want %v", err, tt.want)
-		}
-		if after := content(t, d.raw); !maps.Equal(before, after) {
-			t.Errorf("after %v Redis holds something else", tt.want)
-		}
-	}
-	// The other comes in between the look for it and the enqueueing.
-	racing := newClient(t, &racer{UniversalClient: d.timed, on: ":line", do: func() {
-		d.raw.HSet(t.Context(), "asynq:{default}:t:raced", "msg", "another's", "state", "pending")
-	}}, perMinute())
-	if _, err := racing.Book(t.Context(), smsTo("+1", asynq.TaskID("raced"))); !errors.Is(err, asynq.ErrTaskIDConflict) {
-		t.Errorf("Book of a raced id = %v, want a conflict", err)
-	}
-	d.raw.Del(t.Context(), "asynq:{default}:t:raced")
-	d.booked("+1", 2*time.Minute) // its place is free
-	if due := d.dueAt("b"); !due.Equal(other.At) {
-		t.Errorf("b is due at %v, want %v", due, other.At)
-	}
-}
-
-// dueAt is the instant at which a task is woken.
-func (d *desk) dueAt(id string) time.Time {
-	d.Helper()
-	f, err := luascripts.Find(d.Context(), d.timed, luascripts.QueueKeys("hw", "default"), id)
-	if err != nil || !f.Ours {
-		d.Errorf("Find(%s) = %+v, %v, want that pools wake it", id, f, err)
-	}
-	return f.At
-}
-
-// Two that book one id at the same time share its place: who is refused leaves it.
-func TestBookOfARacedIDKeepsTheOthersPlace(t *testing.T) {
-	t.Parallel()
-	d := newDesk(t, perMinute())
-	d.booked("+1", 0)
-	var other Booked
-	raced := false
-	racing := newClient(t, &racer{UniversalClient: d.timed, on: ":line", do: func() {
-		if !raced {
-			raced = true
-			other = d.booked("+1", time.Minute, asynq.TaskID("raced"))
-		}
-	}}, perMinute())
-	if _, err := racing.Book(t.Context(), smsTo("+1", asynq.TaskID("raced"))); !errors.Is(err, asynq.ErrTaskIDConflict) {
-		t.Fatalf("Book = %v, want a conflict", err)
-	}
-	if other.Info == nil {
-		t.Fatal("no race")
-	}
-	d.booked("+1", 2*time.Minute)
-}
-
-// racer does something after a script call with a key.
-type racer struct {
-	redis.UniversalClient
-	on string
-	do func()
-}
-
-func (r *racer) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	cmd := r.UniversalClient.EvalSha(ctx, sha, keys, args...)
-	if cmd.Err() == nil && slices.ContainsFunc(keys, func(k string) bool { return strings.Contains(k, r.on) }) {
-		r.do()
-	}
-	return cmd
-}
-
-// Two of one call that are the same task: the second hears of the first.
 // The options of asynq that say when a task starts are not for a booking.
 func TestBookRefusesOptions(t *testing.T) {
 	t.Parallel()
@@ -295,8 +213,6 @@ func TestBookRefusesOptions(t *testing.T) {
 	}
 }
 
-// Each of many fails by itself, and all are answered in order, with few calls.
-// tally counts script calls.
 // A gate that is shut: the task has no place, and comes when it opens. A type without
 // a policy is enqueued as it is.
 func TestBookWithGates(t *testing.T) {
@@ -364,45 +280,3 @@ func TestNewClientWith(t *testing.T) {
 		t.Errorf("NewClientWith = %v, want ErrInvalidConfig", err)
 	}
 }
-
-// Any answer may be lost: the Redis client asks again, nothing is enqueued twice, and
-// nothing is a conflict with itself.
-// When Redis stops answering, what was not sent is not tried, and what was booked and
-// not enqueued is given back.
-// deaf is a Redis that does not answer scripts with such a key: those never arrive.
-// A process that dies between a booking and the enqueueing leaves a place that falls
-// out of the line: those behind it are not held up.
-func TestPlaceOfADeadProcess(t *testing.T) {
-	t.Parallel()
-	d := newDesk(t, perMinute())
-	limiter := d.policies["sms"].limits[0].limiter
-	d.booked("+1", 0)
-	request := throttle.Request{Key: "+1", Cost: 1, Job: luascripts.JobID("default", "dead")}
-	if _, err := limiter.Book(t.Context(), request); err != nil { // and no more: it died
-		t.Fatal(err)
-	}
-	behind := d.booked("+1", 2*time.Minute, asynq.TaskID("behind"))
-	redeem := func(id string) throttle.Decision {
-		t.Helper()
-		got, err := limiter.Redeem(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: luascripts.JobID("default", id)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return got
-	}
-	first := d.raw.LIndex(t.Context(), "asynq:{default}:pending", 0).Val()
-	if got := redeem(first); !got.Granted {
-		t.Fatalf("the first = %v, want a grant", got)
-	}
-	d.at(time.Minute + 99*time.Millisecond)
-	if got := redeem("behind"); got.Granted {
-		t.Errorf("behind = %v while the dead one has its turn, want to wait", got)
-	}
-	d.at(time.Minute + 101*time.Millisecond)
-	if got := redeem("behind"); !got.Granted || got.At.After(behind.At) {
-		t.Errorf("behind = %v, want a grant before %v", got, behind.At)
-	}
-}
-
-// Who stands behind a place that is given back comes earlier.
-// On Redis Cluster each queue and each key has its slot.

@@ -18,6 +18,18 @@ var hourly = []throttle.Limit{
 	throttle.SteppedBucket(6, time.Hour, 6), throttle.GCRA(6, time.Hour, 6), throttle.Smooth(6, time.Hour, 6), throttle.WarmUp(6, time.Hour, time.Hour, 3),
 }
 
+// underEach runs a test under each of some limits, on a scene of its own.
+func underEach(t *testing.T, limits []throttle.Limit, test func(s *scene, l *throttle.Limiter)) {
+	t.Helper()
+	for _, limit := range limits {
+		t.Run(limit.String(), func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			test(s, s.limiter("rule", limit))
+		})
+	}
+}
+
 // permits asks for the permits that are to be had, and when the next one is.
 func (s *scene) permits(l *throttle.Limiter) (int, time.Duration) {
 	s.Helper()
@@ -115,53 +127,43 @@ func TestRefundOfAnOldGrantTwice(t *testing.T) {
 // Also when it was given back by its token alone, while that was remembered.
 func TestRefundByTokenAndThenByInstant(t *testing.T) {
 	t.Parallel()
-	for _, limit := range hourly[:6] {
-		t.Run(limit.String(), func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t)
-			l := s.limiter("rule", limit)
-			var all []throttle.Decision
-			for range 3 { // at one instant
-				d, err := l.TryAcquire(t.Context(), key, 2)
-				if err != nil || !d.Granted {
-					t.Fatal(d, err)
-				}
-				all = append(all, d)
+	underEach(t, hourly[:6], func(s *scene, l *throttle.Limiter) {
+		var all []throttle.Decision
+		for range 3 { // at one instant
+			d, err := l.TryAcquire(s.Context(), key, 2)
+			if err != nil || !d.Granted {
+				s.Fatal(d, err)
 			}
-			s.later(l, 30*time.Second)
-			if _, err := l.Refund(t.Context(), throttle.Request{Key: key, Cost: 2, Token: all[0].Token}); err != nil {
-				t.Fatal(err)
-			}
-			s.later(l, 3*time.Minute)
-			want, _ := s.permits(l)
-			s.refund(l, all[0])
-			s.wantAvailable(l, want)
-		})
-	}
+			all = append(all, d)
+		}
+		s.later(l, 30*time.Second)
+		if _, err := l.Refund(s.Context(), throttle.Request{Key: key, Cost: 2, Token: all[0].Token}); err != nil {
+			s.Fatal(err)
+		}
+		s.later(l, 3*time.Minute)
+		want, _ := s.permits(l)
+		s.refund(l, all[0])
+		s.wantAvailable(l, want)
+	})
 }
 
 // What was lost can't be given back: the ledger that began anew is of others.
 func TestRefundOfAGrantThatIsNotInTheLedger(t *testing.T) {
 	t.Parallel()
-	for _, limit := range hourly {
-		t.Run(limit.String(), func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t)
-			l := s.limiter("rule", limit)
-			d := s.try(l, 3)
-			s.at(ms)
-			s.raw.Del(t.Context(), allKeys(t, s.raw)...)
-			s.job(l, "b", 3)
-			s.at(ms + us)
-			s.job(l, "c", 1)
-			s.at(2 * time.Minute)
-			want, wantNext := s.permits(l)
-			s.refund(l, d)
-			if got, next := s.permits(l); got != want || next != wantNext {
-				t.Errorf("%d permits are available, the next at %v, want %d and %v as before", got, next, want, wantNext)
-			}
-		})
-	}
+	underEach(t, hourly, func(s *scene, l *throttle.Limiter) {
+		d := s.try(l, 3)
+		s.at(ms)
+		s.raw.Del(s.Context(), allKeys(s.T, s.raw)...)
+		s.job(l, "b", 3)
+		s.at(ms + us)
+		s.job(l, "c", 1)
+		s.at(2 * time.Minute)
+		want, wantNext := s.permits(l)
+		s.refund(l, d)
+		if got, next := s.permits(l); got != want || next != wantNext {
+			s.Errorf("%d permits are available, the next at %v, want %d and %v as before", got, next, want, wantNext)
+		}
+	})
 }
 
 // A refund of another limit's grant gives back nothing here, nor one of another key.

@@ -12,23 +12,18 @@ import (
 // its token refuses.
 func TestRefundByTheTokenAloneForgetsNothing(t *testing.T) {
 	t.Parallel()
-	for _, limit := range hourly[:3] {
-		t.Run(limit.String(), func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t)
-			l := s.limiter("rule", limit)
-			d := s.try(l, 2)
-			s.try(l, 2)
-			s.try(l, 2)
-			for i, r := range []throttle.Request{d.Request, {Key: key, Cost: 2, Token: d.Token}, d.Request} {
-				s.later(l, time.Duration(i+1)*2*time.Minute)
-				if _, err := l.Refund(t.Context(), r); err != nil {
-					t.Fatal(err)
-				}
-				s.wantAvailable(l, 2)
+	underEach(t, hourly[:3], func(s *scene, l *throttle.Limiter) {
+		d := s.try(l, 2)
+		s.try(l, 2)
+		s.try(l, 2)
+		for i, r := range []throttle.Request{d.Request, {Key: key, Cost: 2, Token: d.Token}, d.Request} {
+			s.later(l, time.Duration(i+1)*2*time.Minute)
+			if _, err := l.Refund(s.Context(), r); err != nil {
+				s.Fatal(err)
 			}
-		})
-	}
+			s.wantAvailable(l, 2)
+		}
+	})
 }
 
 // A settling whose answer was lost is done once as long as any of the grants counts, not

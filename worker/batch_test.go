@@ -65,6 +65,7 @@ func (h *hall) pool(workers int) *worker.Pool {
 	h.Helper()
 	cfg := policies(h.policies...)
 	cfg.Asynq.Concurrency = workers
+	cfg.Asynq.DelayedTaskCheckInterval = time.Second // what waits here does so in Headway's set, not in asynq's
 	p, _ := h.startOn(h.connect(), h.handler(), cfg)
 	return p
 }

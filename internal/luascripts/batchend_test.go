@@ -1,0 +1,211 @@
+package luascripts
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+)
+
+// A batch ends when its source has no more and nothing is open; its record is kept for
+// a day.
+func TestBatchEnds(t *testing.T) {
+	t.Parallel()
+	for name, last := range map[string]func(*batchScene){
+		"by the last task": func(b *batchScene) { b.count(OutcomeFailed, 1, true, "e1") },
+		"while it is paused": func(b *batchScene) {
+			b.set(BatchPause, SetDone)
+			b.count(OutcomeFailed, 1, true, "e1")
+		},
+		"by the end of the source": func(b *batchScene) {
+			b.raw.HDel(b.Context(), b.q.batchKeys("b").record, "end")
+			b.count(OutcomeFailed, 1, false, "e1")
+			for range 2 { // a copy has the same answer
+				r, err := Feed(b.Context(), b.rdb, b.q, FeedArgs{Batch: "b", Owner: feeder, Call: 77, Cursor: 2, End: true})
+				if err != nil || !r.Ended {
+					b.Errorf("Feed = %+v, %v, want the batch ended", r, err)
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBatch(t, 2)
+			ctx := t.Context()
+			b.raw.ZAdd(ctx, b.q.ended, redis.Z{Score: float64(start.Add(-1).UnixMicro()), Member: "old"}, redis.Z{Score: float64(start.Add(minute).UnixMicro()), Member: "older"})
+			wantCodes(t, "Feed", b.feed(2, b.tasks(0, 2)...).Codes, nil, 1, 1)
+			full, err := Feed(ctx, b.rdb, b.q, FeedArgs{Batch: "b", Owner: feeder, Call: 50, Cursor: 3, End: true, Tasks: b.tasks(2, 3)})
+			wantCodes(t, "Feed", full.Codes, err, FeedNoRoom)
+			if v := b.read(); v.End {
+				t.Error("the source is at its end, and its last element has no room")
+			}
+			b.count(OutcomeDone, 1, false, "e0")
+			if r, err := Feed(ctx, b.rdb, b.q, FeedArgs{Batch: "b", Owner: feeder, Call: 51, Cursor: 2, End: true}); err != nil || r.Ended {
+				t.Errorf("Feed = %+v, %v, want the batch unfinished", r, err)
+			}
+			last(b)
+			v := b.read()
+			if v.State != BatchEnded || !v.Ended.Equal(start) || v.Done != 1 || v.Failed != 1 || !v.Until.IsZero() {
+				t.Errorf("the batch is %+v, want it ended", v)
+			}
+			keysHaveALife(t, b.raw)
+			of := b.q.batchKeys("b")
+			if ttl := b.raw.PTTL(ctx, of.record).Val(); ttl < 24*time.Hour-minute || ttl > 24*time.Hour+minute {
+				t.Errorf("the record lives %v, want a day", ttl)
+			}
+			if ids, err := Finished(ctx, b.raw, b.q, 0, 10); err != nil || !slices.Equal(ids, []string{"older", "b"}) {
+				t.Errorf("Finished = %v, %v, want what is kept", ids, err)
+			}
+			b.none(of.record, b.q.ended, b.q.pending, b.q.Task(BatchTaskID("b", "e0")), b.q.Task(BatchTaskID("b", "e1")))
+			b.claim(feeder, ClaimGone)
+			for _, what := range []BatchChange{BatchPause, BatchResume, BatchCancel, BatchSetPace} {
+				b.set(what, SetWrong)
+			}
+			if r := b.feed(9); r.Status != NotOwner {
+				t.Errorf("Feed of a batch that has ended = %+v, want nothing done", r)
+			}
+		})
+	}
+}
+
+// Of a cancelled batch nothing is left, wherever its tasks are; what runs ends first.
+func TestBatchCancelLeavesNothing(t *testing.T) {
+	t.Parallel()
+	b := newBatch(t, 10)
+	ctx := t.Context()
+	lock := "asynq:{default}:unique:sms:x"
+	tasks := b.tasks(0, 8)
+	tasks[0].Unique, tasks[0].Lock = lock, time.Hour
+	tasks[1].Score = start.Add(time.Hour).Unix()
+	tasks[2].At, tasks[2].For = start.Add(minute), "a place"
+	id := func(i int) string { return BatchTaskID("b", tasks[i].Element) }
+	b.feed(8, tasks...)
+	if _, err := Enqueue(ctx, b.rdb, b.q, 900, []EnqueueTask{{ID: "another", Token: 900, Message: []byte("m"), Since: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	move := func(i int, state string) {
+		b.raw.LRem(ctx, b.q.pending, 1, id(i))
+		b.put(state, id(i))
+	}
+	for i, state := range map[int]string{3: "active", 4: "active", 6: "completed", 7: "archived"} {
+		move(i, state)
+	}
+	b.deferTaskOf(id(3))
+	b.raw.LRem(ctx, b.q.pending, 1, id(5))
+	b.raw.Del(ctx, b.q.Task(id(5)))
+
+	all := []string{"e0", "e1", "e2", "e3", "e4", "e5", "e6", "e7"}
+	if r, err := BatchDrop(ctx, b.rdb, b.q, "b", all); err != nil || r.Cancelled {
+		t.Errorf("BatchDrop of a batch that runs = %+v, %v, want nothing done", r, err)
+	}
+	b.set(BatchCancel, SetDone)
+	if r := b.feed(9); r.Status != NotRunning {
+		t.Errorf("Feed of a cancelled batch = %+v, want nothing done", r)
+	}
+	b.set(BatchResume, SetWrong)
+	b.claim(feeder, ClaimOurs) // to drop what waits
+	r, err := BatchDrop(ctx, b.rdb, b.q, "b", all)
+	wantCodes(t, "BatchDrop", r.Codes, err, Dropped, Dropped, Dropped, Dropped, DropRuns, DropDone, DropDone, DropFailed)
+	if r.Open != 1 || r.Gone || r.Dropped != 4 || r.Done != 2 || r.Failed != 1 || r.For[2] != "a place" || r.For[3] != "sms 1 key" {
+		t.Errorf("BatchDrop = %+v, want one left that runs", r)
+	}
+	// It is put away once more before it ends.
+	b.deferTaskOf(id(4))
+	r, err = BatchDrop(ctx, b.rdb, b.q, "b", all)
+	wantCodes(t, "BatchDrop", r.Codes, err, DropNotOpen, DropNotOpen, DropNotOpen, DropNotOpen, Dropped, DropNotOpen, DropNotOpen, DropNotOpen)
+	if !r.Gone || r.Open != 0 || r.Dropped != 5 {
+		t.Errorf("BatchDrop = %+v, want the batch gone", r)
+	}
+	b.none(b.q.pending, b.q.Task("another"), b.q.Task(id(6)), b.q.Task(id(7)))
+	if got := b.raw.LRange(ctx, b.q.pending, 0, -1).Val(); !slices.Equal(got, []string{"another"}) {
+		t.Errorf("pending are %v, want the task of nobody's batch", got)
+	}
+	b.set(BatchCancel, SetGone)
+	// One of which nothing is open is gone at once.
+	if _, err := BatchStart(ctx, b.rdb, b.q, BatchStartArgs{Token: 9, Batch: Batch{ID: "b", Window: 1, Weight: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.set(BatchCancel, SetDone); r.State != BatchCancelled || r.Window != 1 || r.Open != 0 {
+		t.Errorf("BatchSet = %+v, want the last of it", r)
+	}
+	b.none(b.q.pending, b.q.Task("another"), b.q.Task(id(6)), b.q.Task(id(7)))
+}
+
+// The rate is what ended in the last 10 to 20 seconds.
+func TestBatchRate(t *testing.T) {
+	t.Parallel()
+	b := newBatch(t, 1000)
+	for i := range int64(10) {
+		b.feed(100*i+100, b.tasks(100*i, 100*i+100)...)
+	}
+	next := 0
+	for s := range 60 { // 5/s, and 1/s from 40 s on
+		if err := b.setTime(start.Add(time.Duration(s) * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		n := 5
+		if s >= 40 {
+			n = 1
+		}
+		var elements []string
+		for range n {
+			elements = append(elements, fmt.Sprint("e", next))
+			next++
+		}
+		b.count(OutcomeDone, n, false, elements...)
+		v := b.read()
+		switch got := v.Rate(start.Add(time.Duration(s+1) * time.Second)); {
+		case s > 10 && s < 40 && (got < 4 || got > 6), s == 59 && (got < 0.9 || got > 1.2):
+			t.Errorf("at %d s the rate is %v", s, got)
+		}
+	}
+	if v := b.read(); v.Rate(start.Add(-time.Hour)) != 0 || v.Done != int64(next) {
+		t.Errorf("the batch is %+v, want %d done, and no rate before it began", v, next)
+	}
+}
+
+func (b *batchScene) setTime(at time.Time) error {
+	return b.rdb.(*redistest.Timed).SetTime(b.Context(), at)
+}
+
+// deferTaskOf puts an active task away for a minute.
+func (b *batchScene) deferTaskOf(id string) {
+	b.Helper()
+	d := DeferArgs{ID: id, Token: 4711, At: start.Add(minute), For: "sms 1 key", Wait: minute}
+	if err := Defer(b.Context(), b.rdb, b.q, d).Err(); err != nil {
+		b.Fatalf("Defer(%q): %v", id, err)
+	}
+}
+
+// A task is looked for from where the list is popped: those that waited for longest are
+// dropped first, and a script that went through all of the others would hold Redis up.
+func TestBatchDropOfALongList(t *testing.T) {
+	t.Parallel()
+	const n = 20_000
+	b := newBatch(t, n)
+	for from := int64(0); from < n; from += BatchMax {
+		if r := b.feed(from+BatchMax, b.tasks(from, from+BatchMax)...); r.Open != int(from)+BatchMax {
+			t.Fatalf("Feed = %+v", r)
+		}
+	}
+	b.set(BatchCancel, SetDone)
+	var first []string
+	for i := range BatchMax {
+		first = append(first, fmt.Sprint("e", i))
+	}
+	if r, err := BatchDrop(t.Context(), b.rdb, b.q, "b", first); err != nil || r.Open != n-BatchMax {
+		t.Fatalf("BatchDrop = %+v, %v", r, err)
+	}
+	_, stats, _ := strings.Cut(b.rdb.Info(t.Context(), "commandstats").Val(), "cmdstat_lrem:calls=100,usec=")
+	stats, _, _ = strings.Cut(stats, ",")
+	usec, err := strconv.Atoi(stats)
+	if t.Logf("100 of %d: %d us", n, usec); err != nil || usec > 5000 {
+		t.Errorf("to find %d of %d took %d us, %v, want hardly any", BatchMax, n, usec, err)
+	}
+}

@@ -1,0 +1,194 @@
+package queue
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/throttle"
+)
+
+// why asks about a task of the default queue, and sees that nothing has changed by that.
+func (d *desk) why(i *Inspector, id string, want Why) {
+	d.Helper()
+	before := content(d.T, d.raw)
+	got, err := i.Why(d.Context(), "default", id)
+	if err != nil {
+		d.Errorf("Why(%s): %v", id, err)
+	}
+	if after := content(d.T, d.raw); !maps.Equal(before, after) {
+		d.Errorf("Why(%s) changed what Redis holds", id)
+	}
+	clock, err := luascripts.Walk(d.Context(), d.timed, luascripts.QueueKeys("hw", "default"), time.Time{}, 0, 1)
+	if err != nil || !got.Now.Equal(clock.Now) {
+		d.Errorf("Why(%s) is as of %v, want %v, %v", id, got.Now, clock.Now, err)
+	}
+	got.Now = time.Time{}
+	if diff := cmp.Diff(want, got); diff != "" {
+		d.Errorf("Why(%s), want -, got +:\n%s", id, diff)
+	}
+}
+
+// Who waits for permits is told for which rule, until when, and behind how many; the
+// others where they are.
+func TestWhy(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, perMinute())
+	i := d.inspector(throttle.Config{}, perMinute())
+	deadline := d.start.Add(time.Hour)
+	for n := range 4 {
+		d.booked("+1", time.Duration(n)*time.Minute, asynq.TaskID(fmt.Sprint("t", n)), asynq.Deadline(deadline))
+	}
+	d.why(i, "t0", Why{State: StatePending})
+	d.why(i, "t1", Why{State: StateLimit, Rule: "phone", At: d.start.Add(time.Minute), Permits: 1, Jobs: 1, Booked: true, Deadline: deadline})
+	d.why(i, "t3", Why{State: StateLimit, Rule: "phone", At: d.start.Add(3 * time.Minute), Permits: 3, Jobs: 3, Booked: true, Deadline: deadline})
+	d.why(i, "nobody", Why{State: StateMissing})
+
+	later := d.start.Add(time.Hour)
+	plain := asynq.NewClientFromRedisClient(d.raw)
+	for id, opt := range map[string]asynq.Option{"own": asynq.ProcessAt(later), "grouped": asynq.Group("g")} {
+		if _, err := plain.Enqueue(asynq.NewTask("sms", nil), asynq.TaskID(id), opt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.why(i, "own", Why{State: StateScheduled, At: later})
+	d.why(i, "grouped", Why{State: StateGroup})
+	if err := d.insp.ArchiveTask("default", "own"); err != nil {
+		t.Fatal(err)
+	}
+	d.why(i, "own", Why{State: StateEnded})
+
+	// Who leaves makes the others move up, also those who were told nothing of it.
+	if _, err := d.policies["sms"].decide.Cancel(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: luascripts.JobID("default", "t2")}); err != nil {
+		t.Fatal(err)
+	}
+	d.why(i, "t3", Why{State: StateLimit, Rule: "phone", At: d.start.Add(2 * time.Minute), Permits: 2, Jobs: 2, Booked: true, Deadline: deadline})
+	d.why(i, "t2", Why{State: StateNoPlace, At: d.start.Add(2 * time.Minute), Booked: true, Deadline: deadline})
+}
+
+// A key that is closed, slots that are taken, and a gate that is shut are told from
+// permits that are spent.
+func TestWhyNotPermits(t *testing.T) {
+	t.Parallel()
+	start := time.Now().UTC()
+	opening := start.Truncate(time.Hour).Add(3 * time.Hour)
+	gate, err := throttle.ParseGate(fmt.Sprintf("%s-%s UTC", opening.Format("15:04"), opening.Add(time.Hour).Format("15:04")))
+	if opening.Hour() == 23 {
+		gate, err = throttle.ParseGate("23:00-24:00 UTC")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := MustJSONKey("$.to")
+	policies := []Policy{
+		perMinute(),
+		{Type: "call", Rules: []Rule{{Name: "lines", Limit: throttle.Concurrent(1, time.Minute), Key: key}}},
+		{Type: "ad", Rules: []Rule{{Name: "hours", Gate: gate}, {Name: "ads", Limit: throttle.Sliding(1, time.Minute), Key: key}}},
+	}
+	d := newDesk(t, policies...)
+	i := d.inspector(throttle.Config{}, policies...)
+	book := func(typ, id string) {
+		t.Helper()
+		if _, err := d.Book(t.Context(), NewTask(typ, []byte(`{"to":"+1"}`), asynq.TaskID(id))); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if _, err := d.policies["sms"].limits[0].limiter.CloseKey(t.Context(), "+1", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	book("sms", "closed")
+	open := d.start.Add(time.Hour)
+	d.why(i, "closed", Why{State: StateClosed, Rule: "phone", At: open, Closed: open, Booked: true})
+
+	if g, err := d.policies["call"].decide.TryAcquire(t.Context(), throttle.Request{Key: "+1", Cost: 1}); err != nil || !g.Granted {
+		t.Fatal(g, err)
+	}
+	book("call", "first")
+	book("call", "second")
+	d.why(i, "first", Why{State: StateSlot, Rule: "lines", At: d.start.Add(time.Minute), Booked: true})
+	d.why(i, "second", Why{State: StateSlot, Rule: "lines", At: d.start.Add(2 * time.Minute), Permits: 1, Jobs: 1, Booked: true})
+
+	book("ad", "early")
+	d.why(i, "early", Why{State: StateGate, Rule: "hours", At: opening.In(time.Local), Booked: true})
+}
+
+// Who is told an instant while the gate is open waits for it when it shuts before then.
+func TestShutBetween(t *testing.T) {
+	t.Parallel()
+	var gates []throttle.GateAt
+	for rule, text := range map[string]string{"days": "00:00-24:00 UTC", "hours": "09:00-21:00 UTC"} {
+		gate, err := throttle.ParseGate(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		gates = append(gates, throttle.GateAt{Rule: rule, Gate: gate})
+	}
+	day := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		now, at time.Duration
+		rule    string
+	}{
+		{20 * time.Hour, 20*time.Hour + time.Minute, ""},
+		{20 * time.Hour, 33 * time.Hour, "hours"},
+		{20 * time.Hour, 33*time.Hour + time.Minute, "hours"},
+		{22 * time.Hour, 33 * time.Hour, "hours"},
+		{22 * time.Hour, 22 * time.Hour, "hours"},
+		{9 * time.Hour, 8 * time.Hour, ""}, // overdue
+	} {
+		if rule, shut := shutBetween(gates, day.Add(tt.now), day.Add(tt.at)); rule != tt.rule || shut != (rule != "") {
+			t.Errorf("between %v and %v %q is shut, %v, want %q", tt.now, tt.at, rule, shut, tt.rule)
+		}
+	}
+}
+
+// Of several rules the one is told in whose line the task stands; another inspector,
+// which does not know them all, tells when it is woken.
+func TestWhySeveralRules(t *testing.T) {
+	t.Parallel()
+	policy := perMinute()
+	policy.Rules = append(policy.Rules, Rule{Name: "provider", Limit: throttle.Sliding(1, time.Second), Key: ConstantKey("acme")})
+	d := newDesk(t, policy)
+	i := d.inspector(throttle.Config{}, policy)
+	for n, want := range []Why{
+		{State: StatePending},
+		{State: StateLimit, Rule: "phone", At: d.start.Add(time.Minute), Permits: 1, Jobs: 1, Booked: true},
+		{State: StateLimit, Rule: "provider", At: d.start.Add(time.Second), Permits: 1, Jobs: 1, Booked: true},
+	} {
+		id := fmt.Sprint("t", n)
+		if _, err := d.Book(t.Context(), smsTo([]string{"+1", "+1", "+2"}[n], asynq.TaskID(id))); err != nil {
+			t.Fatal(err)
+		}
+		d.why(i, id, want)
+	}
+	d.why(d.inspector(throttle.Config{}, perMinute()), "t2", Why{State: StateLimit, At: d.start.Add(time.Second), Booked: true})
+	d.why(d.inspector(throttle.Config{PerClient: true}, policy), "t2", Why{State: StateLimit, At: d.start.Add(time.Second), Booked: true})
+}
+
+// Who does not come at its instant stands aside, and first.
+func TestWhyParked(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, perMinute())
+	i := d.inspector(throttle.Config{}, perMinute())
+	for n := range 3 {
+		d.booked("+1", time.Duration(n)*time.Minute, asynq.TaskID(fmt.Sprint("t", n)))
+	}
+	d.at(90 * time.Second)
+	now := d.start.Add(90 * time.Second)
+	d.why(i, "t1", Why{State: StateLimit, Rule: "phone", At: now, Booked: true, Parked: true})
+	d.why(i, "t2", Why{State: StateLimit, Rule: "phone", At: now, Booked: true})
+	p, err := i.LinePage(t.Context(), "phone", "+1", "", 10)
+	want := []Waiting{
+		{Queue: "default", ID: "t0", Cost: 1, At: d.start, Parked: true},
+		{Queue: "default", ID: "t1", Cost: 1, At: d.start.Add(time.Minute), Parked: true},
+		{Queue: "default", ID: "t2", Cost: 1, At: now},
+	}
+	if diff := cmp.Diff(want, p.Waiting); err != nil || diff != "" || p.All != 3 || !p.Now.Equal(now) || p.Next != "" {
+		t.Errorf("LinePage = %+v, %v; want -, got +:\n%s", p, err, diff)
+	}
+}
