@@ -29,9 +29,9 @@ func (p *Policy) ask(ctx context.Context, mode luascripts.Mode, r Request) (d De
 		return d, err
 	}
 	if p.cfg.Shadow {
-		d, err = p.watch(ctx, mode, r)
+		err = p.watched(ctx, mode, &r, &d)
 	} else {
-		d, err = p.decide(ctx, mode, r)
+		err = p.decide(ctx, mode, &r, &d)
 	}
 	p.tell(ctx, mode, &d, err)
 	return d, err

@@ -128,43 +128,62 @@ func (a *away) desk() *desk {
 }
 
 // decide asks Redis, or what stands in for it.
-func (p *Policy) decide(ctx context.Context, mode luascripts.Mode, r Request) (d Decision, err error) {
+func (p *Policy) decide(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) error {
 	if p.away.policy == FailClosed {
-		err = p.askStore(ctx, mode, &r, &d)
-		return d, err
+		return p.askStore(ctx, mode, r, d)
 	}
 	if p.away.leftAlone() {
-		return p.decideAlone(ctx, mode, r)
+		return p.alone(ctx, mode, r, d)
 	}
-	err = p.askStore(ctx, mode, &r, &d)
+	err := p.askStore(ctx, mode, r, d)
 	switch {
 	case errors.Is(err, ErrExceedsLimit): // Redis was not asked
 		p.away.unknown()
-		return d, err
+		return err
 	case !errors.Is(err, ErrUnavailable):
 		p.away.back()
 		if spare := p.away.spare.Load(); spare != nil && r.Job != "" { // it has its place in Redis now, or needs none
-			r.Token, r.grant = 0, grant{}
-			_, _, _ = p.cancelAt(ctx, spare, p.lastKnown(), p.ids(r), r, false)
+			p.leaveSpare(ctx, spare, r)
 		}
-		return d, err
+		return err
 	case ctx.Err() != nil:
 		p.away.unknown()
-		return d, err
+		return err
 	case Answered(err): // and charged nothing
 		p.away.back()
-		return p.decideAlone(ctx, mode, r)
+		return p.alone(ctx, mode, r, d)
 	}
+	return p.goAlone(ctx, mode, r, d)
+}
+
+// leaveSpare takes a job out of the lines of this process.
+func (p *Policy) leaveSpare(ctx context.Context, spare *desk, of *Request) {
+	r := *of
+	r.Token, r.grant = 0, grant{}
+	_, _, _ = p.cancelAt(ctx, spare, p.lastKnown(), p.ids(r), r, false)
+}
+
+// goAlone decides without a Redis whose answer did not come.
+func (p *Policy) goAlone(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) error {
 	p.away.gone()
-	d, err = p.decideAlone(ctx, mode, r)
-	lost := r
+	err := p.alone(ctx, mode, r, d)
+	lost := *r
 	if !d.Granted {
 		lost.Job = ""        // who will ask again keeps its place in Redis, if it got one
 		d.Token = NewToken() // and asks by another token: this one is refused from now on
 	}
 	// It ends with withdrawTimeout, or with the client's own time-outs.
 	go p.withdrawFromStore(context.WithoutCancel(ctx), lost)
-	return d, err
+	return err
+}
+
+// alone is [Policy.decideAlone] for who passes what is large by pointers: what that
+// takes of the stack is not to be taken by each call.
+//
+//go:noinline
+func (p *Policy) alone(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) (err error) {
+	*d, err = p.decideAlone(ctx, mode, *r)
+	return err
 }
 
 // decideAlone decides without Redis. A gate that is shut stays shut, and a rule that

@@ -19,6 +19,14 @@ const (
 	insteadOfFault                  // not said: its state can't be read
 )
 
+// watched is [Policy.watch] for who passes what is large by pointers.
+//
+//go:noinline
+func (p *Policy) watched(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) (err error) {
+	*d, err = p.watch(ctx, mode, *r)
+	return err
+}
+
 // watch asks without waiting or booking, and lets run what was refused.
 func (p *Policy) watch(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
 	if mode.Books() { // it spends nothing, and is not to wait
@@ -27,7 +35,8 @@ func (p *Policy) watch(ctx context.Context, mode luascripts.Mode, r Request) (De
 	}
 	unbounded := r
 	unbounded.MaxWait = 0 // the answer must not depend on it
-	d, err := p.decide(ctx, luascripts.Try, unbounded)
+	var d Decision
+	err := p.decide(ctx, luascripts.Try, &unbounded, &d)
 	d.MaxWait = r.MaxWait
 	switch {
 	case err == nil && d.Granted:

@@ -114,8 +114,14 @@ func (a *AcquireArgs) form() string {
 			b[0] = 'o'
 		}
 	}
-	b = append(b, binary.BigEndian.AppendUint64(nil, uint64(first.Version))[1:]...)
-	b = append(strconv.AppendInt(b, micros(first.Window), 10), '|')
+	if b[0] != '-' {
+		b = appendBytes(b, 7, first.Version)
+		b = appendBytes(b, 7, micros(first.Window))
+		b = appendBytes(b, 3, int64(first.Permits))
+		b = appendBytes(b, 3, int64(first.Cost))
+		b = appendBytes(b, 7, micros(a.Inline))
+		b = appendBytes(b, 7, 1+longest)
+	}
 	for _, n := range [...]int64{int64(len(a.Parts)), int64(a.Mode), micros(a.Inline), longest} {
 		b = append(strconv.AppendInt(b, n, 10), '|')
 	}
@@ -131,6 +137,13 @@ func (a *AcquireArgs) form() string {
 		}
 	}
 	return string(b)
+}
+
+// appendBytes appends the last bytes of a number, which is not negative.
+func appendBytes(b []byte, width int, n int64) []byte {
+	var all [8]byte
+	binary.BigEndian.PutUint64(all[:], uint64(n)) // #nosec G115
+	return append(b, all[len(all)-width:]...)
 }
 
 // alone says that a call is decided by one rule and nothing else.

@@ -8,8 +8,12 @@
 //
 //	part          what it is
 //	clock.lua     the one reading of Redis' clock, numbers as text
+//	seven.lua     instants as 7 bytes
+//	form.lua      what calls of acquire.lua have in common
 //	one.lua       the shortest way of acquire.lua: `sliding 1/W`, nobody waits
-//	ring.lua      a short way of acquire.lua: `sliding n/W`, nobody waits
+//	lone.lua      one for a call that comes alone: `sliding n/W`, nobody waits
+//	ring.lua      one for several at once: `sliding n/W`, nobody waits
+//	rest.lua      which way the other calls take
 //	run.lua       a short way of acquire.lua: one rule, nobody waits
 //	admit.lua     the long way of acquire.lua: all rules, with those who wait
 //	ledger.lua    what was spent on a key: open, slot, spend, unspend, free

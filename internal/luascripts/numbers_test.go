@@ -24,15 +24,19 @@ var textJoins = map[string][]string{
 	"tally.lua":   {`L.letter .. L.token .. string.format(`, `) .. own .. string.format(`, `text .. " " .. more`},
 	"line.lua":    {`"(" .. int(ticket)`, `"@" .. member`, `"@" .. L.me`, `"@" .. (m or L.me)`},
 	"one.lua":     {`"s" .. token .. F.version .. "\0\0\0" .. F.now`},
-	"ring.lua":    {`"s" .. token .. F.version .. string.char(`, `header .. records`, `header .. string.sub(s, 20) .. records`, `header .. string.sub(records, run * 7 + 1)`},
-	"feed.lua":    {`"(" .. int(cursor)`},
-	"list.lua":    {`"(" .. first`},
-	"tick.lua":    {`prefix .. other`},
-	"wake.lua":    {`prefix .. id`},
-	"walk.lua":    {`"(" .. int(from)`},
-	"tokens.lua":  {`"(" .. int(COPY - now)`, `"(" .. int(-BILLS)`},
-	"parts.lua":   {`args[a + 5] .. ":"`, `R.cost .. job`}, // both as they came
-	"leases.lua":  {`"@" .. m`, `"(" .. int(now)`, `"(" .. int(L.now)`, `L.letter .. L.token .. text`},
+	"lone.lua":    {`"s" .. token .. version .. string.char(`, `"s" .. token .. version .. "\0\0\0" .. record`},
+	"ring.lua": {
+		`"s" .. token .. F.version`, `header .. string.char(`, `head .. text`, `head .. string.sub(text, run * 7 + 1)`,
+		`head .. string.sub(R.s, 20, 19 + from * 7) .. text .. string.sub(R.s, 20 + (from + run) * 7)`,
+	},
+	"feed.lua":   {`"(" .. int(cursor)`},
+	"list.lua":   {`"(" .. first`},
+	"tick.lua":   {`prefix .. other`},
+	"wake.lua":   {`prefix .. id`},
+	"walk.lua":   {`"(" .. int(from)`},
+	"tokens.lua": {`"(" .. int(COPY - now)`, `"(" .. int(-BILLS)`},
+	"parts.lua":  {`args[a + 5] .. ":"`, `R.cost .. job`}, // both as they came
+	"leases.lua": {`"@" .. m`, `"(" .. int(now)`, `"(" .. int(L.now)`, `L.letter .. L.token .. text`},
 }
 
 // A number becomes text by string.format alone: tostring and ".." cut it to 14

@@ -3,107 +3,139 @@
 -- sliding.lua, written under the same limit.
 
 local MOST = 2000 -- permits that are written at once: a long text is slow to make
+local WHOLE = 54 -- permits of a ring that is read and written whole: one that is larger is slow to read
+
+-- place is where a record stands, as text: a number costs a call of Redis more
+local function place(index, more)
+  return string.format("%d", 19 + index * 7 + more)
+end
+
+-- look reads a ring; nil when that takes a longer way
+local function look(key, F)
+  local s = redis.call("GETRANGE", key, "0", F.n <= WHOLE and "397" or "18")
+  if s == "" then return { key = key, s = s, count = 0, head = -1, newest = 0 } end
+  if #s < 19 or string.byte(s) ~= 115 or string.sub(s, 10, 16) ~= F.version then return nil end
+  local a, b, c = string.byte(s, 17, 19)
+  local R = { key = key, s = s, count = 0, head = (a * 256 + b) * 256 + c, newest = 0, holder = string.sub(s, 2, 9) }
+  if F.n <= WHOLE and #s < 398 then
+    R.count = (#s - 19) / 7
+    if R.head < R.count then R.newest = of_seven(s, 20 + R.head * 7) end
+  else
+    local two = redis.call("GETRANGE", key, place(R.head, 0), place(R.head, 13)) -- the newest is the last, or the ring has turned
+    if #two < 7 then return nil end
+    R.s, R.newest = "", of_seven(two, 1)
+    if #two < 14 then
+      R.count = R.head + 1
+    else
+      R.count, R.oldest = (redis.call("STRLEN", key) - 19) / 7, of_seven(two, 8)
+    end
+  end
+  if R.count < 1 or R.head >= R.count or (R.count < F.n and R.head ~= R.count - 1) then return nil end -- n was raised after the ring had turned
+  return R
+end
+
+-- nth is the j-th newest grant
+local function nth(R, j)
+  if j == R.count and R.oldest then return R.oldest end
+  local index = (R.head - j + 1) % R.count
+  if 26 + index * 7 <= #R.s then return of_seven(R.s, 20 + index * 7) end
+  return of_seven(redis.call("GETRANGE", R.key, place(index, 0), place(index, 6)), 1)
+end
+
+-- slot is when so many permits go at once, or when all of the ring that they write over has gone
+local function slot(R, F, permits, now)
+  local at, j = max(now, R.newest), F.n - permits + 1
+  return j > R.count and at or max(at, nth(R, j) + F.W)
+end
+
+-- write spends permits for a token
+local function write(R, F, at, permits, token, now)
+  local size, header, records = max(F.n, R.count), "s" .. token .. F.version, seven(at)
+  repeat
+    local from = (R.head + 1) % size
+    local run, text = min(permits, size - from), permits > 1 and string.rep(records, permits) or records
+    R.head = (R.head + permits) % size
+    R.count = min(size, R.count + permits)
+    local head = header .. string.char(floor(R.head / 65536) % 256, floor(R.head / 256) % 256, R.head % 256)
+    -- not SET: what a script sets takes the room that an argument of its calls before had
+    local second = false
+    if from == 0 then
+      redis.call("SETRANGE", R.key, "0", head .. text)
+    elseif run == permits and R.s ~= "" then
+      redis.call("SETRANGE", R.key, "0", head .. string.sub(R.s, 20, 19 + from * 7) .. text .. string.sub(R.s, 20 + (from + run) * 7))
+    else
+      second = true
+      redis.call("SETRANGE", R.key, place(from, 0), run == permits and text or string.sub(text, 1, run * 7))
+    end
+    local lives = live(R.key, at + F.W - now) -- before a second write: what had gone would begin with that
+    if lives and second then redis.call("SETRANGE", R.key, "0", run == permits and head or head .. string.sub(text, run * 7 + 1)) end
+    if not lives then R.count, R.head, R.s = 0, -1, "" end -- nothing else counts any more: the key's life was over
+  until lives
+  R.s, R.oldest, R.newest, R.holder = "", nil, at, token
+end
 
 -- ring answers what it can of the calls i..last, whose form is F and whose keys stand
 -- behind KEYS[k], and where the long way begins
 local function ring(F, k, i, last, now, replies)
-  local key, tokens = KEYS[k + 1], KEYS[k + 2]
-  if not F.n then
-    local W, inline, longest, n, want = string.match(F.text, "^(%d+)|1|%d|(%d+)|(%-?%d+)||0|0|s|(%d+)|%d+||%d+|(%d+)|", 10)
-    F.W, F.n, F.want, F.longest, F.version = tonumber(W), tonumber(n), tonumber(want), tonumber(longest), string.sub(F.text, 3, 9)
-    F.reach = now + (F.mode == 0 and 0 or tonumber(inline))
-  end
   if redis.call("EXISTS", KEYS[k + 3]) > 0 then return i end
-  local n, W, want, first = F.n, F.W, F.want, i
-  local s = redis.call("GETRANGE", key, 0, 399) -- all of a ring that is small
-  local count, head, newest, holder = 0, -1, 0, nil
+  local key, tokens, n, W, want, first = KEYS[k + 1], KEYS[k + 2], F.n, F.W, F.want, i
+  local R = look(key, F)
+  if not R then return i end
 
-  -- nth is the k-th newest grant
-  local function nth(j)
-    local at = 19 + (head - j + 1) % count * 7
-    if at + 7 <= #s then return of_seven(s, at + 1) end
-    return of_seven(redis.call("GETRANGE", key, at, at + 6), 1)
-  end
-
-  if s ~= "" then
-    if #s < 19 or string.byte(s) ~= 115 or string.sub(s, 10, 16) ~= F.version then return i end
-    local a, b, c = string.byte(s, 17, 19)
-    head, holder = (a * 256 + b) * 256 + c, string.sub(s, 2, 9)
-    if #s < 400 then
-      count = (#s - 19) / 7
-      newest = count >= 1 and nth(1) or 0
-    else
-      local two = redis.call("GETRANGE", key, 19 + head * 7, 32 + head * 7) -- the newest is the last, or the ring has turned
-      if #two < 7 then return i end
-      count, newest = #two < 14 and head + 1 or (redis.call("STRLEN", key) - 19) / 7, of_seven(two, 1)
-    end
-    if count < 1 or head >= count or (count < n and head ~= count - 1) then return i end -- n was raised after the ring had turned
-  end
-
-  local mine, held = {}, nil
+  local mine, seen = {}, nil
   if i == last then
     mine[1] = string.sub(ARGV[1 + i], 2, 9)
-    held = mine[1] == holder or redis.call("ZSCORE", tokens, mine[1])
+    if mine[1] == R.holder then return i end
   else
-    local seen = { [holder or ""] = true }
+    seen = { [R.holder or ""] = true }
     for m = i, last do
       local token = string.sub(ARGV[1 + m], 2, 9)
-      held = held or seen[token]
+      if seen[token] then return i end
       seen[token], mine[m - i + 1] = true, token
     end
-    for _, at in ipairs(held and {} or redis.call("ZMSCORE", tokens, unpack(mine))) do held = held or at end
   end
-  if held then return i end
-
-  -- slot is when so many permits go at once
-  local function slot(permits)
-    local at, j = max(now, newest), n - permits + 1
-    if j > count then return at end
-    return max(at, nth(j) + W)
+  local known = #mine + 1
+  mine[known] = R.holder or mine[1]
+  local scores = redis.call("ZMSCORE", tokens, unpack(mine))
+  known = R.holder and tonumber(scores[known] or "") == R.newest
+  for m = 1, #mine - 1 do
+    if scores[m] then return i end
   end
 
   while i <= last do
     local many = min(last - i + 1, floor(n / want), max(1, floor(MOST / want)))
-    local at = slot(many * want)
+    local at = slot(R, F, many * want, now)
     while many > 1 and at > now do
       many = floor(many / 2)
-      at = slot(many * want)
+      at = slot(R, F, many * want, now)
     end
-    if want > MOST or (F.longest >= 0 and at > now + F.longest) then return i end
-    if at > F.reach then break end
-    local since = newest > 0 and max(newest, n - want < count and nth(n - want + 1) + W or 0) or nil
-    local permits, size, token = many * want, max(n, count), mine[i - first + many]
-    local grows, list = count > 0 and count < n, {}
-    repeat
-      local from = (head + 1) % size
-      local run = min(permits, size - from)
-      local records = string.rep(seven(at), permits)
-      head = (head + permits) % size
-      count = min(size, count + permits)
-      local header = "s" .. token .. F.version .. string.char(floor(head / 65536) % 256, floor(head / 256) % 256, head % 256)
-      -- not SET: what a script sets takes the room that an argument of its calls before had
-      local second = from > 0 and not (run == permits and #s == 19 + from * 7)
-      if from == 0 then
-        redis.call("SETRANGE", key, 0, header .. records)
-      elseif not second then
-        redis.call("SETRANGE", key, 0, header .. string.sub(s, 20) .. records)
-      else
-        redis.call("SETRANGE", key, 19 + from * 7, string.sub(records, 1, run * 7))
-      end
-      local lives = live(key, at + W - now) -- before a second write: what had gone would begin with that
-      if lives and second then redis.call("SETRANGE", key, 0, header .. string.sub(records, run * 7 + 1)) end
-      if not lives then count, head = 0, -1 end -- nothing else counts any more: the key's life was over
-    until lives
-    if grows and count == n and n <= FITTED then -- it grows no more: half of it is room to grow
-      redis.call("SET", key, redis.call("GETRANGE", key, 0, -1), "KEEPTTL")
+    if want > MOST then return i end
+    if at > now then
+      F.inline, F.most = F.inline or of_seven(F.text, 23), F.most or of_seven(F.text, 30) - 1
+      if F.most >= 0 and at > now + F.most then return i end
+      if F.mode == 0 or at > now + F.inline then break end
     end
+    local newest, holder, head, grows, list = R.newest, R.holder, R.head, R.count > 0 and R.count < n, {}
+    local since = newest > 0 and max(newest, n - want < R.count and nth(R, n - want + 1) + W or 0) or nil
+    write(R, F, at, many * want, mine[i - first + many], now)
+    if grows and R.count == n and n <= FITTED then -- it grows no more: half of it is room to grow
+      redis.call("SET", key, redis.call("GETRANGE", key, "0", "-1"), "KEEPTTL")
+    end
+
     if holder and holder ~= NOBODY and newest + COPY > now then list = { int(newest), holder } end
     local text = int(at)
     for m = i - first + 1, i - first + many - (W < COPY and 0 or 1) do
       list[#list + 1] = text
       list[#list + 1] = mine[m]
     end
-    if #list > 0 then remember(tokens, list, tonumber(list[#list - 1]), now) end
+    if W >= COPY then
+      if #list > 0 then remember(tokens, list, tonumber(list[#list - 1]), now) end
+    else -- old ones are forgotten now and then, and a life that is long enough is not looked at
+      redis.call("ZADD", tokens, "NX", unpack(list))
+      if R.head <= head or floor(R.head / TIDY) > floor(head / TIDY) then forget_old(tokens, "0", int(now - COPY), 2 * TIDY + #list) end
+      if not known or floor(newest / STRETCH) ~= floor(at / STRETCH) then live(tokens, at + COPY - now) end
+    end
+    known = W < COPY
     if at > now then
       replies[i] = { 1, 0, at, since }
       for m = i + 1, i + many - 1 do replies[m] = { 1, 0, at, at } end
@@ -111,11 +143,11 @@ local function ring(F, k, i, last, now, replies)
       replies[i] = since and now - since or -1
       for m = i + 1, i + many - 1 do replies[m] = 0 end
     end
-    s, newest, holder, i = "", at, token, i + many
+    i = i + many
   end
   if i > last or F.mode ~= 0 then return i end
-  local at = max(now, slot(want))
-  local refused = { 0, 1, at, newest > 0 and max(newest, n - want < count and nth(n - want + 1) + W or 0) or 0 }
+  local at = slot(R, F, want, now)
+  local refused = { 0, 1, at, R.newest > 0 and max(R.newest, n - want < R.count and nth(R, n - want + 1) + W or 0) or 0 }
   for m = i, last do replies[m] = refused end
   return last + 1
 end

@@ -41,13 +41,14 @@ func stage(name, text, returns string) string {
 // ledgerParts are all algorithms: a ledger may be of another than the limit in
 // force. One that is not needed costs a call one closure.
 var ledgerParts = []string{
-	"clock.lua", "one.lua", "remember.lua", "ledger.lua", "sliding.lua", "tally.lua", "fixed.lua", "calendar.lua", "step.lua",
+	"clock.lua", "seven.lua", "remember.lua", "ledger.lua", "sliding.lua", "tally.lua", "fixed.lua", "calendar.lua", "step.lua",
 	"instant.lua", "gcra.lua", "smooth.lua", "warmup.lua",
 }
 
 var (
-	// acquire.lua has its parts in three stages.
-	atOnceParts = append(slices.Clone(ledgerParts[:3]), "ring.lua")
+	// acquire.lua has its parts in stages: most calls that come alone need the first only.
+	loneParts   = []string{"clock.lua", "seven.lua", "one.lua", "lone.lua"}
+	othersParts = []string{"clock.lua", "seven.lua", "remember.lua", "one.lua", "ring.lua", "form.lua"} // their own: what a stage takes from another costs too
 	runParts    = append(slices.Clone(ledgerParts[3:]), "tokens.lua", "run.lua")
 	admitParts  = []string{"line.lua", "leases.lua", "parts.lua", "gate.lua", "admit.lua"}
 
@@ -60,8 +61,9 @@ var (
 )
 
 var (
-	acquireScript = redis.NewScript(text(atOnceParts...) +
-		stage("ledgers", text(runParts...)+stage("rules", text(admitParts...), "admit"), "run, rules") + text("acquire.lua"))
+	acquireScript = redis.NewScript(text(loneParts[:2]...) + stage("memory", text("remember.lua"), "forget_old, remember") + text(loneParts[2:]...) +
+		stage("others", text(othersParts...)+
+			stage("ledgers", text(runParts...)+stage("rules", text(admitParts...), "admit"), "run, rules")+text("rest.lua"), "rest") + text("acquire.lua"))
 	checkScript   = script("check.lua", whereParts...)
 	locateScript  = script("locate.lua", whereParts...)
 	listScript    = script("list.lua", lookParts...)

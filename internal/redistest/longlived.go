@@ -18,5 +18,5 @@ func (c LongLived) Eval(ctx context.Context, text string, keys []string, args ..
 	if !strings.Contains(text, life) {
 		panic("redistest: the scripts compute a key's life in another way: change this too")
 	}
-	return c.UniversalClient.Eval(ctx, strings.Replace(text, life, life+" + 3600000", 1), keys, args...)
+	return c.UniversalClient.Eval(ctx, strings.ReplaceAll(text, life, life+" + 3600000"), keys, args...)
 }

@@ -1,0 +1,66 @@
+-- rest.lua: calls that acquire.lua did not answer at once, decided one after another;
+-- an error of one is none of the others.
+
+local function rest(calls, now)
+  local forms, replies, run, rules, admit = {}, {}, nil, nil, nil
+
+  local function read(F)
+    local fields = {}
+    for v in string.gmatch(string.sub(F.text, F.ring and 37 or 3), "([^|]*)|") do fields[#fields + 1] = v end
+    local count = tonumber(fields[1])
+    F.fields, F.count, F.parts, F.inline, F.longest, F.gate = fields, count, 8, tonumber(fields[3]), tonumber(fields[4]), fields[5]
+    F.tell, F.turns, F.want = fields[6] == "1", fields[7] == "1", tonumber(fields[13])
+    F.keys = 3 * count + (F.turns and count or 0) + (F.gate ~= "" and 1 or 0)
+    F.short = count == 1 and F.mode < 2 and F.gate == "" and not F.turns and fields[8] ~= "k" and tonumber(fields[15]) <= now
+  end
+
+  -- long and short answer calls; short tells from which on it did not
+  local function long(F, k, i)
+    if not run then run, rules = ledgers() end
+    admit = admit or rules()
+    local call = ARGV[1 + i]
+    replies[i] = admit(F, k, string.sub(call, 2, 9), string.sub(call, 10), now)
+  end
+
+  local function short(F, k, i, last)
+    if F.ring then return ring(F, k, i, last, now, replies) end
+    if not run then run, rules = ledgers() end
+    return run(F, k, i, last, now, replies)
+  end
+
+  -- alone an error is the answer; of one among others it is that of no other
+  local function safely(f, F, k, i, last)
+    if calls == 1 then return true, f(F, k, i, last) end
+    return pcall(f, F, k, i, last)
+  end
+
+  local i, k = 1, 0
+  while i <= calls do
+    local byte = string.byte(ARGV[1 + i])
+    local F, last = forms[byte] or form(ARGV[1 + calls + byte]), i
+    forms[byte] = F
+    local ok, answer, only = true, nil, F.one and (i == calls or KEYS[k + 4] ~= KEYS[k + 1])
+    if only and calls > 1 then ok, answer = safely(one, F, k, string.sub(ARGV[1 + i], 2, 9), now) end
+    if answer or not ok then
+      replies[i] = ok and answer or -2
+      i, k = i + 1, k + 3
+    else
+      if not F.ring and not F.fields then read(F) end
+      if (F.ring or F.short) and not only then -- what one left is for the long way
+        while last < calls and string.byte(ARGV[2 + last]) == byte and KEYS[3 * (last - i + 1) + k + 1] == KEYS[k + 1] do last = last + 1 end
+        ok, answer = safely(short, F, k, i, last)
+        for n = i, ok and 0 or last do replies[n] = -2 end
+        if not ok then answer = last + 1 end
+        k = k + (F.ring and 3 or F.keys) * (answer - i)
+        i = answer
+      end
+      if i <= last and not F.fields then read(F) end
+      while i <= last do
+        if not safely(long, F, k, i) then replies[i] = -2 end
+        i, k = i + 1, k + F.keys
+      end
+    end
+  end
+  table.insert(replies, 1, now)
+  return replies
+end
