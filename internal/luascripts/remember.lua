@@ -9,7 +9,7 @@
 local NOBODY = string.rep("\0", 8)
 
 local function forget_old(tokens, lowest, highest, many)
-  local old = redis.call("ZRANGEBYSCORE", tokens, lowest, highest, "LIMIT", 0, many or 20)
+  local old = redis.call("ZRANGEBYSCORE", tokens, lowest, highest, "LIMIT", "0", many or 20)
   if #old > 0 then redis.call("ZREM", tokens, unpack(old)) end
 end
 
