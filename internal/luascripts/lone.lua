@@ -42,15 +42,15 @@ local function lone(form, token, now)
   end
 
   local short, known = W < COPY, holder and tonumber(scores[2] or "") == newest
+  local forget_old, remember = memory()
   if short then
     redis.call("ZADD", tokens, "NX", string.format("%d%06d", floor(now / 1000000), now % 1000000), token)
-    if known and head % TIDY > 0 and floor(newest / STRETCH) == floor(now / STRETCH) then return now - from end
+    forget_old(tokens, "0", string.format("%d%06d", floor((now - COPY) / 1000000), now % 1000000), 24) -- COPY is whole seconds
+    if known and floor(newest / STRETCH) == floor(now / STRETCH) then return now - from end
   end
-  local forget_old, remember = memory()
   if holder and not scores[2] and holder ~= "\0\0\0\0\0\0\0\0" and newest + COPY > now then
     remember(tokens, { int(newest), holder }, newest, now)
   end
-  if short and head % TIDY == 0 then forget_old(tokens, "0", int(now - COPY), 2 * TIDY) end
   if short then live(tokens, COPY) end
   return newest > 0 and now - from or -1
 end

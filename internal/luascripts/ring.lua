@@ -115,7 +115,7 @@ local function ring(F, k, i, last, now, replies)
       if F.most >= 0 and at > now + F.most then return i end
       if F.mode == 0 or at > now + F.inline then break end
     end
-    local newest, holder, head, grows, list = R.newest, R.holder, R.head, R.count > 0 and R.count < n, {}
+    local newest, holder, grows, list = R.newest, R.holder, R.count > 0 and R.count < n, {}
     local since = newest > 0 and max(newest, n - want < R.count and nth(R, n - want + 1) + W or 0) or nil
     write(R, F, at, many * want, mine[i - first + many], now)
     if grows and R.count == n and n <= FITTED then -- it grows no more: half of it is room to grow
@@ -130,9 +130,9 @@ local function ring(F, k, i, last, now, replies)
     end
     if W >= COPY then
       if #list > 0 then remember(tokens, list, tonumber(list[#list - 1]), now) end
-    else -- old ones are forgotten now and then, and a life that is long enough is not looked at
+    else -- as remember, but that a life that is long enough is not looked at
       redis.call("ZADD", tokens, "NX", unpack(list))
-      if R.head <= head or floor(R.head / TIDY) > floor(head / TIDY) then forget_old(tokens, "0", int(now - COPY), 2 * TIDY + #list) end
+      forget_old(tokens, "0", int(now - COPY), 20 + #list)
       if not known or floor(newest / STRETCH) ~= floor(at / STRETCH) then live(tokens, at + COPY - now) end
     end
     known = W < COPY

@@ -3,7 +3,6 @@
 
 local FITTED = 150000 -- the most records of a ring that are moved to where they just fit
 local STRETCH = 100000 -- in such a part of time the life of tokens is looked at once: within what a life has to spare
-local TIDY = 32 -- grants after which old tokens are forgotten
 
 local function seven(n)
   local g = n % 256
