@@ -85,7 +85,7 @@ func (g *feeding) answered(p *piece, b throttle.Booking, now time.Time, behind b
 	switch {
 	case b.Err == nil && b.Refused:
 		// The wide line is so long that who joins it now comes at its end.
-		g.lanes.back(p, later(now.Add(inHand), g.local(b.At).Add(-g.lead)))
+		g.shut(p, b.Rule, later(now.Add(inHand), g.local(b.At).Add(-g.lead)), now, behind)
 		return false, nil
 	case b.Err == nil:
 		p.task.own = b.Promised.IsZero()
@@ -98,7 +98,7 @@ func (g *feeding) answered(p *piece, b throttle.Booking, now time.Time, behind b
 		if own := p.task.longest(); own < 0 || own > 0 && late.Wait > own {
 			break
 		}
-		g.lanes.back(p, now.Add(max(late.Wait-g.f.cfg.Ahead, tooLateAgain)))
+		g.shut(p, late.Rule, now.Add(max(late.Wait-g.f.cfg.Ahead, tooLateAgain)), now, behind)
 		return false, nil
 	case errors.Is(b.Err, throttle.ErrExceedsLimit) && slices.ContainsFunc(p.before, func(n int) bool { return n > 0 }):
 		g.lanes.back(p, now.Add(inHand)) // alone it may fit
@@ -114,6 +114,16 @@ func (g *feeding) answered(p *piece, b throttle.Booking, now time.Time, behind b
 	p.fault = b.Err
 	g.refused = append(g.refused, p)
 	return false, nil
+}
+
+// shut puts a piece back until the instant that it was told, or as one of its lane that
+// waits was told: then that is the first to be asked.
+func (g *feeding) shut(p *piece, rule string, at, now time.Time, behind bool) {
+	if behind {
+		g.lanes.back(p, now)
+		return
+	}
+	g.lanes.shutUntil(p, rule, at, now)
 }
 
 // place notes where a piece stands, and when it is to be woken.

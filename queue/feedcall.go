@@ -28,9 +28,16 @@ type feedCall struct {
 
 // feed enqueues up to n elements, and answers whether it did anything.
 func (g *feeding) feed(ctx context.Context, now time.Time, n int) (bool, error) {
+	if aside, err := g.putAside(ctx, n); aside || err != nil {
+		return aside, err
+	}
 	var pieces []*piece
 	for bytes := 0; len(pieces) < n; {
-		if p := g.lanes.next(now); p != nil {
+		p := g.lanes.nextAgain(now)
+		if p == nil {
+			p = g.lanes.next(now)
+		}
+		if p != nil {
 			if bytes += len(p.task.task.Message); len(pieces) > 0 && bytes > feedBytes {
 				g.lanes.back(p, now) // the next call is at once
 				break

@@ -65,6 +65,7 @@ type feeding struct {
 	unsure      *feedCall // sent, and not answered
 	lead        time.Duration
 	expired     time.Time // when promises were last dropped
+	looked      int64     // position from which on what is open is to be read for that
 	poll        time.Duration
 	polled      bool // there was no room at the last look
 	failures    int  // in a row
@@ -83,6 +84,9 @@ func newFeeding(f *Feeder, queue, id string) *feeding {
 func (g *feeding) begin(ctx context.Context) error {
 	if err := g.claim(ctx); err != nil {
 		return err
+	}
+	if g.leased() {
+		g.lanes.least, g.lanes.longest = againLease, againLeaseMax
 	}
 	g.track.cursor, g.track.mark = g.batch.Cursor, g.batch.Mark
 	g.over, g.ended = g.batch.End, g.batch.End
@@ -253,6 +257,12 @@ func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
 	if now.Sub(g.expired) >= promisesEvery {
 		g.lanes.expire(now)
 		g.expired = now
+		if err := g.dropEnded(ctx, now); err != nil {
+			return 0, err
+		}
+	}
+	if g.open == 0 {
+		g.lanes.dropAll(now)
 	}
 	g.adapt()
 	n := min(g.room(), luascripts.BatchMax)
@@ -263,6 +273,10 @@ func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
 	fed, err := g.feed(ctx, now, g.paced(n))
 	if err != nil || fed {
 		return 0, err
+	}
+	if g.farRead() && !g.over {
+		g.polled = true // to put elements aside as soon as there is room
+		return min(feedPollMax, g.idle(now)), nil
 	}
 	return min(renewal, g.idle(now)), nil
 }

@@ -20,9 +20,6 @@ const (
 	readAhead = 64
 	// markMax is the longest mark of an element.
 	markMax = 256
-	// heldBackMore is how many elements beyond four windows may lie between the first
-	// that is not settled and the last that was read.
-	heldBackMore = 1000
 	// sourceGrace is how long it is waited for a source that was told to end.
 	sourceGrace = time.Second
 )
@@ -106,7 +103,7 @@ func (r *reader) poll() (x given, ok bool) {
 
 // mayRead says that more can be held.
 func (g *feeding) mayRead() bool {
-	return !g.over && g.reader != nil && !g.f.now().Before(g.reopen) && g.lanes.held < g.spec.Window && len(g.track.open) < 4*g.spec.Window+heldBackMore
+	return !g.over && g.reader != nil && !g.f.now().Before(g.reopen) && g.lanes.held < g.spec.Window && !g.farRead()
 }
 
 // read puts the next element into its lane, and answers false when there is none now.
@@ -246,4 +243,9 @@ func (g *feeding) regain(rule, cost int) time.Duration {
 		return time.Duration(float64(limit.Window()) * min(1, float64(cost)/float64(max(limit.Permits(), 1))))
 	}
 	return limit.Window()
+}
+
+// leased says that a rule of the policy limits how many run at once.
+func (g *feeding) leased() bool {
+	return slices.ContainsFunc(g.f.c.policies[g.spec.Type].limits, func(l ruleLimit) bool { return l.limiter.LimitLastKnown().IsConcurrent() })
 }

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"container/heap"
+	"container/list"
 	"slices"
 	"time"
 
@@ -19,6 +20,8 @@ type piece struct {
 	lane   string          // elements of one lane keep their order
 	narrow []throttle.Want // of the rules on narrower keys than the widest, in the policy's order
 	before []int           // permits of each that others were booked with and have not spent
+	told   time.Time       // when its lane was to open, of one that is asked again before
+	aside  bool            // it is booked in a narrow line, whose ledger knows of it
 }
 
 // lanes hold what was read and may not go yet, in order by its narrowest key. A lane is
@@ -30,12 +33,13 @@ type piece struct {
 type lanes struct {
 	width    func(rule int) int                 // the most that one may ask of a narrow rule at once
 	regain   func(rule, cost int) time.Duration // so long after it was spent a cost can be asked for again
-	last     time.Time                          // the latest instant that was booked: the next is not before it
+	last     time.Time                          // the instant that was booked last: the next is not before it
 	byKey    map[string]*lane
 	line     laneHeap
 	behind   []*lane // shut because of a piece in hand
 	held     int
 	promised map[narrowKey]*promises
+	shut
 }
 
 type narrowKey struct {
@@ -67,11 +71,19 @@ type lane struct {
 	key    string
 	at     time.Time // it is shut until then
 	stuck  bool      // or until none is in hand
+	busy   bool      // because of promises
+	most   int       // so many are taken before it is known how the first went; 0 for any
+	left   int       // of these
 	index  int       // in the heap
+	by     *shutBy   // what an answer shut it by, if that can be asked again
+	place  *list.Element
 }
 
 func newLanes(width func(rule int) int, regain func(rule, cost int) time.Duration) *lanes {
-	return &lanes{width: width, regain: regain, byKey: make(map[string]*lane), promised: make(map[narrowKey]*promises)}
+	return &lanes{
+		width: width, regain: regain, byKey: make(map[string]*lane), promised: make(map[narrowKey]*promises),
+		shut: shut{least: againRate, longest: againRate, rules: make(map[string]*shutBy)},
+	}
 }
 
 // add puts a piece behind those of its lane.
@@ -101,7 +113,18 @@ func (l *lanes) back(p *piece, at time.Time) {
 	if in.stuck {
 		in.at, in.stuck = at, false
 	}
-	in.pieces, in.at = slices.Insert(in.pieces, i, p), later(in.at, at)
+	busy := in.busy && in.at.After(at)
+	if p.told.IsZero() { // otherwise this is the newer answer
+		at = later(in.at, at)
+	}
+	in.pieces = slices.Insert(in.pieces, i, p)
+	l.opensAt(in, at)
+	in.busy = busy
+}
+
+// opensAt has a lane open at another instant.
+func (l *lanes) opensAt(in *lane, at time.Time) {
+	in.at, in.busy = at, false
 	heap.Fix(&l.line, in.index)
 }
 
@@ -111,34 +134,56 @@ func (l *lanes) back(p *piece, at time.Time) {
 func (l *lanes) next(now time.Time) *piece {
 	for len(l.line) > 0 && !l.line[0].at.After(now) {
 		in := l.line[0]
-		p := in.pieces[0]
-		if at, open := l.open(p, now); !open {
-			if in.at = at; at.IsZero() {
-				in.at, in.stuck, l.behind = now.Add(inHand), true, append(l.behind, in)
+		l.asked(in)
+		at, open := l.open(in.pieces[0], now)
+		if in.most > 0 && in.left == 0 {
+			at, open = time.Time{}, false
+		}
+		if !open {
+			l.opensAt(in, at)
+			if in.busy = true; at.IsZero() {
+				l.opensAt(in, now.Add(inHand))
+				in.stuck, l.behind = true, append(l.behind, in)
 			}
-			heap.Fix(&l.line, 0)
 			continue
 		}
+		in.left--
+		p := l.take(in)
+		p.told = time.Time{}
 		l.promise(p, now)
-		l.held--
-		if in.pieces[0] = nil; len(in.pieces) > 1 {
-			in.pieces = in.pieces[1:]
-			heap.Fix(&l.line, 0)
-		} else {
-			heap.Pop(&l.line)
-			delete(l.byKey, in.key)
-		}
 		return p
 	}
 	return nil
 }
 
-// opens is when the first lane opens; false when there is none.
+// take takes the first piece of a lane.
+func (l *lanes) take(in *lane) *piece {
+	p := in.pieces[0]
+	p.aside = false
+	l.held--
+	if in.pieces[0] = nil; len(in.pieces) > 1 {
+		in.pieces = in.pieces[1:]
+		heap.Fix(&l.line, in.index)
+		return p
+	}
+	l.asked(in)
+	heap.Remove(&l.line, in.index)
+	delete(l.byKey, in.key)
+	return p
+}
+
+// opens is when the first lane opens, or is asked again; false when there is none.
 func (l *lanes) opens() (time.Time, bool) {
 	if len(l.line) == 0 {
 		return time.Time{}, false
 	}
-	return l.line[0].at, true
+	at := l.line[0].at
+	for _, by := range l.rules {
+		if by.lanes.Len() > 0 && by.next.Before(at) {
+			at = by.next
+		}
+	}
+	return at, true
 }
 
 // settled says that no piece is in hand any more: lanes that waited for one are looked at
@@ -146,11 +191,14 @@ func (l *lanes) opens() (time.Time, bool) {
 func (l *lanes) settled(now time.Time) {
 	for _, in := range l.behind {
 		if l.byKey[in.key] == in && in.stuck {
-			in.at, in.stuck = now, false
-			heap.Fix(&l.line, in.index)
+			in.stuck = false
+			in.most *= 2
+			in.left = in.most
+			l.opensAt(in, now)
 		}
 	}
 	l.behind = l.behind[:0]
+	l.heard(now)
 }
 
 // inHand is how soon a lane is looked at again that waits for a piece in hand, unless it
@@ -227,7 +275,12 @@ func (l *lanes) promise(p *piece, now time.Time) {
 // fed notes that a piece was enqueued for an instant, and until when the ledgers may not
 // know of it.
 func (l *lanes) fed(p *piece, at, until time.Time) {
-	l.last = later(l.last, at)
+	if p.aside {
+		return
+	}
+	if !at.IsZero() {
+		l.last = at // earlier than the one before when the wide line was opened early
+	}
 	for i, w := range p.narrow {
 		pr := l.promised[narrowKey{i, w.Key}]
 		if pr == nil {

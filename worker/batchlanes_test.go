@@ -1,0 +1,161 @@
+package worker_test
+
+import (
+	"fmt"
+	"iter"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+)
+
+// doneWithin checks how many elements are done after a time.
+func (h *hall) doneWithin(d time.Duration, n int64) {
+	h.Helper()
+	time.Sleep(d)
+	if p := h.progress("winter"); p.Done != n {
+		h.Fatalf("after %v %d are done and %d open, want %d done", d, p.Done, p.Open, n)
+	}
+}
+
+// A lease is free as soon as its handler ends, and not only when it would end by itself.
+func TestBatchBehindLeases(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n = 100
+		h := virtualHall(t, queue.Policy{Type: "sms", Rules: []queue.Rule{
+			{Name: "slots", Limit: throttle.Concurrent(3, 30*time.Second), Key: queue.ConstantKey("x")},
+		}})
+		h.takes = 20 * ms
+		pool := h.pool(10)
+		h.feed(map[string]queue.Source{"messages": messages(n, 20)})
+		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 50})
+		h.doneWithin(2*time.Second, n)
+		h.allDone(n, 20)
+		h.share(pool, n, 150, 50) // three at a time, 20 ms each
+	})
+}
+
+// What was shut for an hour is opened after five seconds: the batch goes on at once.
+func TestBatchThatIsOpenedEarly(t *testing.T) {
+	t.Parallel()
+	const n, phones = 400, 30
+	must := func(t *testing.T, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	fast, slow := throttle.Sliding(10, 100*ms), throttle.Sliding(10, time.Hour)
+	for _, tc := range []struct {
+		name     string
+		per      time.Duration // of the phone
+		provider throttle.Limit
+		shut     func(t *testing.T, h *hall)
+		open     func(t *testing.T, h *hall)
+	}{
+		{"a key", 100 * ms, fast, func(t *testing.T, h *hall) {
+			t.Helper()
+			_, err := h.limiter("provider", fast).CloseKey(t.Context(), "acme", time.Hour)
+			must(t, err)
+		}, func(t *testing.T, h *hall) {
+			t.Helper()
+			_, err := h.limiter("provider", fast).OpenKey(t.Context(), "acme")
+			must(t, err)
+		}},
+		{"a rule", 100 * ms, fast, func(t *testing.T, h *hall) {
+			t.Helper()
+			_, err := h.limiter("provider", fast).CloseRule(t.Context(), time.Hour)
+			must(t, err)
+		}, func(t *testing.T, h *hall) {
+			t.Helper()
+			must(t, h.limiter("provider", fast).OpenRule(t.Context()))
+		}},
+		{"the provider's limit", 100 * ms, slow, nil, func(t *testing.T, h *hall) {
+			t.Helper()
+			must(t, h.limiter("provider", slow).SetLimit(t.Context(), fast))
+		}},
+		{"the phones' limit", time.Hour, fast, nil, func(t *testing.T, h *hall) {
+			t.Helper()
+			must(t, h.limiter("phone", throttle.Sliding(1, time.Hour)).SetLimit(t.Context(), throttle.Sliding(1, 100*ms)))
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := virtualHall(t, phoneAndProvider(tc.per, tc.provider))
+				h.pool(5)
+				h.feed(map[string]queue.Source{"messages": messages(n, phones)})
+				h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100})
+				time.Sleep(time.Second)
+				if tc.shut != nil {
+					tc.shut(t, h)
+				}
+				time.Sleep(5 * time.Second)
+				if ran := len(h.seen.all()); ran > n/2 {
+					t.Fatalf("%d ran, want it to be shut", ran)
+				}
+				tc.open(t, h)
+				h.doneWithin(15*time.Second, n)
+				h.allDone(n, phones)
+			})
+		})
+	}
+}
+
+// The provider's line was long, and gets short: the phones of what ran by then are free
+// although it was to run later.
+func TestBatchWhoseLineGetsShort(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n, phones = 300, 30
+		slow := throttle.Sliding(10, 5*time.Second)
+		h := virtualHall(t, phoneAndProvider(50*ms, slow))
+		h.pool(5)
+		h.feed(map[string]queue.Source{"messages": messages(n, phones)})
+		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100})
+		time.Sleep(3 * time.Second)
+		if err := h.limiter("provider", slow).SetLimit(t.Context(), throttle.Sliding(2, 100*ms)); err != nil {
+			t.Fatal(err)
+		}
+		h.doneWithin(20*time.Second, n)
+		h.allDone(n, phones)
+	})
+}
+
+// Two of the messages are to one phone, which may have one in three minutes: the others
+// do not wait for the second.
+func TestBatchWithABusyPhone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n, per = 1300, 3 * time.Minute
+		h := virtualHall(t, phoneAndProvider(per, throttle.Sliding(20, 100*ms)))
+		pool := h.pool(5)
+		source := queue.Seq(func(queue.BatchSpec) iter.Seq[queue.Element] {
+			return func(yield func(queue.Element) bool) {
+				for i := range n {
+					if !yield(queue.Element{Payload: []byte(to(fmt.Sprint("+", max(i, 1))))}) {
+						return
+					}
+				}
+			}
+		})
+		h.feed(map[string]queue.Source{"messages": source})
+		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 40})
+		began := time.Now()
+		h.doneWithin(15*time.Second, n-1)
+		if most := int64(1200); h.rdb.ZCard(t.Context(), "hw:{default}:batch:winter:ahead").Val() > most {
+			t.Errorf("over %d elements are ahead", most)
+		}
+		h.allDone(n, n)
+		if p := time.Since(began); p < per || p > per+time.Minute {
+			t.Errorf("it ended after %v, want %v", p, per)
+		}
+		if a := pool.Stats().Admissions; a > n*105/100 {
+			t.Errorf("%d admissions for %d messages, want hardly more", a, n)
+		}
+		h.nothingLeft()
+	})
+}
