@@ -67,7 +67,7 @@ type BatchSpec struct {
 // the feeder came too late is made up. The zero Pace is no bound.
 type Pace struct {
 	N   int
-	Per time.Duration // 1 ms or more for each element
+	Per time.Duration // 100 us or more for each element, and 31 days at most
 }
 
 // String returns such as "100/1m0s", or "as the limits allow".

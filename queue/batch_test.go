@@ -51,6 +51,19 @@ func TestBatchSpecFaults(t *testing.T) {
 	}
 }
 
+// A pace is at most 10000 a second, and at least one in 31 days.
+func TestPaceBounds(t *testing.T) {
+	t.Parallel()
+	for p, ok := range map[Pace]bool{
+		{}: true, {1, 100 * time.Microsecond}: true, {10_000, time.Second}: true, {1, 31 * 24 * time.Hour}: true,
+		{1, 100*time.Microsecond - 1}: false, {10_001, time.Second}: false, {1, 31*24*time.Hour + 1}: false, {0, time.Second}: false, {-1, time.Second}: false,
+	} {
+		if err := p.check(); (err == nil) != ok {
+			t.Errorf("%v: %v, want it allowed: %v", p, err, ok)
+		}
+	}
+}
+
 // Of many that start a batch one does; another batch under its id is an error that
 // says what differs, and not what may be changed meanwhile.
 func TestBatchStartsOnce(t *testing.T) {
@@ -133,6 +146,21 @@ func TestBatchErrors(t *testing.T) {
 	}
 	if keys := srv.Client(t).Keys(t.Context(), "hw:*").Val(); len(keys) != 0 {
 		t.Errorf("left behind: %v", keys)
+	}
+	rdb, record := srv.Client(t), "hw:{default}:batch:winter"
+	if _, err := b.Start(t.Context(), winter()); err != nil {
+		t.Fatal(err)
+	}
+	rdb.HSet(t.Context(), record, "done", "x")
+	if err := calls["Progress"]("winter"); err == nil || errors.Is(err, throttle.ErrUnavailable) {
+		t.Errorf("Progress of nobody's record = %v, want that Redis answered", err)
+	}
+	rdb.HSet(t.Context(), record, "v", "2")
+	calls["Start"] = func(string) error { _, err := b.Start(t.Context(), winter()); return err }
+	for name, call := range calls {
+		if err := call("winter"); !errors.Is(err, throttle.ErrSchema) || errors.Is(err, throttle.ErrUnavailable) {
+			t.Errorf("%s of a newer version's batch = %v, want ErrSchema", name, err)
+		}
 	}
 	gone := redis.NewClient(&redis.Options{Addr: srv.Addr()})
 	_ = gone.Close()

@@ -28,8 +28,9 @@ const (
 //
 // A queue that is "" is "default". Errors are [*BatchError]: ErrNoBatch for a batch that
 // is not there, ErrBatchState for one that has ended or was cancelled,
-// throttle.ErrUnavailable when Redis does not answer. A Batches owns nothing and is safe for concurrent use. The zero Batches is not
-// usable.
+// throttle.ErrSchema for one that a newer version wrote, of which nothing is changed, and
+// throttle.ErrUnavailable when Redis does not answer. A Batches owns nothing and is safe
+// for concurrent use. The zero Batches is not usable.
 type Batches struct{ c *Client }
 
 // NewBatches returns the batches on the queues that a client enqueues on. To cancel
@@ -91,47 +92,38 @@ func (b *Batches) Progress(ctx context.Context, queue, id string) (Progress, err
 func (b *Batches) All(ctx context.Context, queue string) iter.Seq2[Progress, error] {
 	queue = named(queue)
 	return func(yield func(Progress, error) bool) {
-		seen := make(map[string]bool) // one may end meanwhile
-		for _, list := range []func(from int) ([]string, error){
-			func(from int) ([]string, error) {
-				return luascripts.Unfinished(ctx, b.c.rdb, b.c.keys(queue), from, batchPage)
-			},
-			func(from int) ([]string, error) {
-				return luascripts.Finished(ctx, b.c.rdb, b.c.keys(queue), from, batchPage)
-			},
-		} {
-			if !b.list(ctx, queue, list, seen, yield) {
-				return
-			}
+		k, seen := b.c.keys(queue), make(map[string]bool) // one may end meanwhile
+		page := func(ids []string) error { return b.page(ctx, queue, ids, seen, yield) }
+		err := luascripts.EachUnfinished(ctx, b.c.rdb, k, batchPage, page)
+		if err == nil {
+			err = luascripts.EachFinished(ctx, b.c.rdb, k, batchPage, page)
+		}
+		if err != nil && err != errStop { //nolint:errorlint // it is our own, from below
+			yield(Progress{}, away("list batches", err))
 		}
 	}
 }
 
-func (b *Batches) list(ctx context.Context, queue string, list func(int) ([]string, error), seen map[string]bool, yield func(Progress, error) bool) bool {
-	for from := 0; ; from += batchPage {
-		ids, err := list(from)
-		if err != nil {
-			yield(Progress{}, away("list batches", err))
-			return false
+// errStop: who ranges over batches was told all, or has had enough.
+var errStop = errors.New("queue: stop")
+
+// page yields those of some batches that were not seen.
+func (b *Batches) page(ctx context.Context, queue string, ids []string, seen map[string]bool, yield func(Progress, error) bool) error {
+	views, errs := luascripts.ReadBatches(ctx, b.c.rdb, b.c.keys(queue), ids)
+	for i, v := range views {
+		switch {
+		case seen[ids[i]] || errors.Is(errs[i], luascripts.ErrNoBatch):
+			continue
+		case errs[i] != nil:
+			yield(Progress{}, batchFault(ids[i], errs[i]))
+			return errStop
 		}
-		views, errs := luascripts.ReadBatches(ctx, b.c.rdb, b.c.keys(queue), ids)
-		for i, v := range views {
-			switch {
-			case seen[ids[i]] || errors.Is(errs[i], luascripts.ErrNoBatch):
-				continue
-			case errs[i] != nil:
-				yield(Progress{}, batchFault(ids[i], errs[i]))
-				return false
-			}
-			seen[ids[i]] = true
-			if !yield(progressOf(queue, v), nil) {
-				return false
-			}
-		}
-		if len(ids) < batchPage {
-			return true
+		seen[ids[i]] = true
+		if !yield(progressOf(queue, v), nil) {
+			return errStop
 		}
 	}
+	return nil
 }
 
 // Pause stops a batch within a second: nothing more of it is enqueued, and what waits is
@@ -144,12 +136,19 @@ func (b *Batches) Pause(ctx context.Context, queue, id string) error {
 
 // Resume lets a paused batch go on within a second: what was enqueued comes first, in the
 // order of the source; its feeder gives it new places before it feeds more. Without a
-// feeder that order is only about what was put away. To resume what runs does nothing.
+// feeder that order is only about what was put away, and Resume takes 0.3 s; should ctx end
+// before, call it again. To resume what runs does nothing.
 func (b *Batches) Resume(ctx context.Context, queue, id string) error {
 	queue = named(queue)
 	v, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: luascripts.BatchResume})
-	if err != nil || v.Until.After(v.Now) {
+	if err != nil || fed(v) || v.Resumed.IsZero() {
 		return err // its feeder brings back what was put away, before it feeds more
+	}
+	if since := max(0, v.Now.Sub(v.Resumed)); since < resumeAfter {
+		// Pools that have not heard of it yet put away for an hour what comes to them.
+		if err := pause(ctx, resumeAfter-since); err != nil {
+			return &BatchError{Batch: id, Err: err}
+		}
 	}
 	if err := b.c.recall(ctx, queue, id); err != nil {
 		return batchFault(id, err)
@@ -203,9 +202,11 @@ func (b *Batches) set(ctx context.Context, queue string, a luascripts.BatchSetAr
 }
 
 // Cancel ends a batch for good: nothing more of it is enqueued, what waits is deleted,
-// and its places are given back. It returns when nothing is left but what runs, with the
-// last that is known; when the last of that has ended, no key is left either. Should ctx
-// end before, or this process die, its feeder goes on with it.
+// and its places are given back. It returns when nothing is left but what runs, or is
+// pending behind so many tasks that it is left to the pools, which drop it when its turn
+// comes; when the last of that has ended, no key is left either. The progress is the last
+// that is known: of what ended while its feeder dropped the rest beside it, some may count
+// as Dropped. Should ctx end before, or this process die, its feeder goes on with it.
 func (b *Batches) Cancel(ctx context.Context, queue, id string) (Progress, error) {
 	queue = named(queue)
 	v, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: luascripts.BatchCancel})
@@ -222,12 +223,21 @@ func (b *Batches) Cancel(ctx context.Context, queue, id string) (Progress, error
 		}
 		if d.counted {
 			p.Open, p.Done, p.Failed, p.Dropped = int64(d.Open), d.Done, d.Failed, d.Dropped
+		} else if !d.gone { // nothing was open any more
+			state, err := luascripts.StateOfBatch(ctx, b.c.rdb, b.c.keys(queue), id)
+			if err != nil {
+				return p, batchFault(id, err)
+			}
+			d.gone = state != luascripts.BatchCancelled
+		}
+		if d.gone { // its feeder or a pool saw the last of it
+			p.Open, p.Dropped = 0, p.Enqueued-p.Done-p.Failed
 		}
 		if d.gone || d.changed == 0 && time.Since(began) > cancelFor {
 			break
 		}
 		if err := pause(ctx, cancelPause); err != nil {
-			return p, batchFault(id, err)
+			return p, &BatchError{Batch: id, Err: err}
 		}
 	}
 	return p, nil
@@ -252,6 +262,12 @@ func pause(ctx context.Context, d time.Duration) error {
 func batchFault(id string, err error) error {
 	if errors.Is(err, luascripts.ErrNoBatch) {
 		return &BatchError{Batch: id, Err: ErrNoBatch}
+	}
+	if errors.Is(err, luascripts.ErrNewerBatch) {
+		return &BatchError{Batch: id, Err: throttle.ErrSchema}
+	}
+	if _, ok := errors.AsType[*luascripts.ReplyError](err); ok {
+		return &BatchError{Batch: id, Err: err} // Redis answered: the record is none of ours
 	}
 	return &BatchError{Batch: id, Err: fmt.Errorf("%w: %w", throttle.ErrUnavailable, err)}
 }

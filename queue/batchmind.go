@@ -26,19 +26,23 @@ const (
 // still, any time later. The looks come ever further apart.
 type strayLooks struct {
 	resumed time.Time
-	next    time.Duration // after that
+	from    time.Time     // that, or when it was heard of when Redis' clock went back behind it
+	next    time.Duration // after from
 }
 
 func (s *strayLooks) due(resumed, now time.Time) bool {
-	if !resumed.Equal(s.resumed) {
-		*s = strayLooks{resumed: resumed, next: mindEvery}
+	if !resumed.Equal(s.resumed) || now.Before(s.from) {
+		*s = strayLooks{resumed: resumed, from: resumed, next: mindEvery}
+		if now.Before(resumed) {
+			s.from = now
+		}
 	}
-	since := now.Sub(resumed)
+	since := now.Sub(s.from)
 	return !resumed.IsZero() && since > s.next && since < resumeFor
 }
 
 func (s *strayLooks) looked(now time.Time) {
-	since := now.Sub(s.resumed)
+	since := now.Sub(s.from)
 	s.next = since + min(since, strayEvery)
 }
 

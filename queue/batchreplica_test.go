@@ -59,7 +59,7 @@ func TestBatchOfAClientThatReadsFromReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := c.keys("default")
-	if _, err := luascripts.BatchClaim(t.Context(), rdb, k, luascripts.BatchClaimArgs{ID: "winter", Owner: 1, Lease: time.Minute}); err != nil {
+	if _, err := luascripts.BatchClaim(t.Context(), rdb, k, luascripts.BatchClaimArgs{ID: "winter", Owner: 1, Lease: 2 * feedLease}); err != nil {
 		t.Fatal(err)
 	}
 	a := luascripts.FeedArgs{Batch: "winter", Owner: 1, Call: 1, Cursor: 3}

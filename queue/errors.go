@@ -134,7 +134,8 @@ func (e *EntryError) reason() string { return cutPrefix(e.Err) }
 func (e *EntryError) Unwrap() []error { return []error{ErrInvalidEntry, e.Err} }
 
 // BatchError is about a batch. It unwraps to [ErrInvalidBatch], [ErrNoBatch],
-// [ErrBatchExists] or [ErrBatchState], or to throttle.ErrUnavailable.
+// [ErrBatchExists] or [ErrBatchState], to throttle.ErrSchema or
+// throttle.ErrUnavailable, or to the end of a context.
 type BatchError struct {
 	Batch string // its id
 	Field string // such as "Window", or several, if it is about them

@@ -172,15 +172,12 @@ func (f *Feeder) Run(ctx context.Context) error {
 func (f *Feeder) look(ctx context.Context, feedings *sync.WaitGroup) error {
 	var failed error // one batch, of which the others are not to suffer
 	for _, queue := range f.cfg.Queues {
-		for from := 0; ; from += batchPage {
-			ids, err := luascripts.Unfinished(ctx, f.c.rdb, f.c.keys(queue), from, batchPage)
-			if err != nil {
-				return err
-			}
+		err := luascripts.EachUnfinished(ctx, f.c.rdb, f.c.keys(queue), batchPage, func(ids []string) error {
 			failed = cmp.Or(failed, f.takeFree(ctx, queue, ids, feedings))
-			if len(ids) < batchPage {
-				break
-			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return failed
@@ -201,7 +198,7 @@ func (f *Feeder) takeFree(ctx context.Context, queue string, ids []string, feedi
 		case errs[i] != nil:
 			unread = cmp.Or(unread, errs[i])
 			continue
-		case f.cfg.Sources[v.Source] == nil || v.Until.After(v.Now):
+		case f.cfg.Sources[v.Source] == nil || fed(v):
 			continue
 		}
 		g := newFeeding(f, queue, ids[i])
@@ -225,6 +222,12 @@ func (f *Feeder) takeFree(ctx context.Context, queue string, ids []string, feedi
 		})
 	}
 	return unread
+}
+
+// fed says that a feeder has the lease of a batch, as batchclaim.lua has it: one that ends
+// far ahead was given before Redis' clock went back.
+func fed(v luascripts.BatchView) bool {
+	return v.Until.After(v.Now) && !v.Until.After(v.Now.Add(2*feedLease))
 }
 
 func (f *Feeder) holds(queue, id string) bool {

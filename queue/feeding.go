@@ -167,7 +167,7 @@ func (g *feeding) loop(ctx context.Context) {
 		}
 		wait, err := g.pass(ctx)
 		if errors.Is(err, errLost) {
-			g.log.Info("the batch is another's, or gone")
+			g.log.Info(g.why(ctx))
 			return
 		}
 		g.f.reached(ctx, g.name(), err)
@@ -179,6 +179,19 @@ func (g *feeding) loop(ctx context.Context) {
 		}
 		timer.Reset(wait)
 	}
+}
+
+// why is why a batch is not ours any more, for a log line.
+func (g *feeding) why(ctx context.Context) string {
+	switch v, errs := luascripts.ReadBatches(ctx, g.f.c.rdb, g.keys, []string{g.id}); {
+	case errors.Is(errs[0], luascripts.ErrNoBatch):
+		return "the batch is gone"
+	case errs[0] != nil:
+		return "the batch is another's, or gone"
+	case v[0].State == luascripts.BatchEnded:
+		return "the batch has ended"
+	}
+	return "the batch is another's"
 }
 
 // hungry says that an element that comes now could go at once.
@@ -284,7 +297,7 @@ func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
 // resume brings back what was put away for a pause, before more is fed.
 func (g *feeding) resume(ctx context.Context) (time.Duration, error) {
 	since := g.redisNow().Sub(g.batch.Resumed)
-	if since < resumeAfter {
+	if since >= 0 && since < resumeAfter { // otherwise long ago: also when the clock went back meanwhile
 		return resumeAfter - since, nil
 	}
 	if since < resumeFor {

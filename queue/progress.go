@@ -32,7 +32,7 @@ func progressOf(queue string, v luascripts.BatchView) Progress {
 	p := Progress{
 		BatchSpec: specOf(queue, v.Batch), State: BatchState(v.State),
 		Read: v.Enqueued + v.Refused, Enqueued: v.Enqueued, Open: int64(v.Open), Done: v.Done, Failed: v.Failed, Refused: v.Refused, Dropped: v.Dropped,
-		Fed: v.Until.After(v.Now), Started: v.Started, Ended: v.Ended, Now: v.Now,
+		Fed: fed(v), Started: v.Started, Ended: v.Ended, Now: v.Now,
 	}
 	if p.State == BatchEnded {
 		return p

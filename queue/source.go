@@ -25,9 +25,13 @@ type Element struct {
 	// ID names the element in its batch: 1 to ElementIDMax printable ASCII characters
 	// without spaces, ":", "{" and "}". It is part of the task's id, which is logged and
 	// shown: it must not be personal data. One that comes again while the first waits or
-	// runs is refused; when that has long ended it is a task again. Defaults to the
-	// element's position, which is right for a source that has the same elements in
-	// the same order whenever it is read.
+	// runs is refused; when that has long ended it is a task again. With asynq.Retention
+	// asynq keeps a task that is done, and one that failed for good in any case: for as
+	// long its id is taken, and a batch that is started again under its old id, such as
+	// after a cancel, has those elements refused. What was done is not done twice then; to
+	// do all again take another batch id, or delete those tasks with asynq's inspector.
+	// Defaults to the element's position, which is right for a source that has the same
+	// elements in the same order whenever it is read.
 	ID string
 
 	// Payload is the task's, and Options are asynq's: any but Queue, TaskID,
@@ -36,7 +40,9 @@ type Element struct {
 	Options []asynq.Option
 
 	// Mark is the source's own text for where it goes on behind this element, such as
-	// the offset of a file; 256 bytes at most. Defaults to none.
+	// the offset of a file; 256 bytes at most. It stands in Redis in clear, also for a
+	// day after the batch ended: it must not be personal data, such as the number of a
+	// phone by which a table is read. Defaults to none.
 	Mark string
 
 	fault error // why it can be no task, as its source knows

@@ -104,6 +104,14 @@ func zoneOf(at, offset, forward int64, steps int) *time.Location {
 // Show is what the clock shows at an instant.
 func (c Clock) Show(at time.Time) string { return at.In(c.Zone).Format("15:04") }
 
+// showFrom is what it shows at an instant, with the day when that is another than now's.
+func (c Clock) showFrom(now, at time.Time) string {
+	if now, at := now.In(c.Zone), at.In(c.Zone); now.YearDay() != at.YearDay() || now.Year() != at.Year() {
+		return at.Format("Jan 2 15:04")
+	}
+	return c.Show(at)
+}
+
 // OpenFor is how long a gate is open while the clock runs at its scale.
 func (c Clock) OpenFor(gate throttle.Gate) time.Duration {
 	var sum time.Duration

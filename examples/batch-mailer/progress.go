@@ -106,10 +106,10 @@ func progressText(p queue.Progress, c Clock, gate throttle.Gate) string {
 	}
 	end := "end not known yet"
 	if !p.ExpectedEnd.IsZero() {
-		end = "end about " + c.Show(p.ExpectedEnd)
+		end = "end about " + c.showFrom(p.Now, p.ExpectedEnd)
 	}
 	if p.State == queue.BatchEnded {
-		end = "ended at " + c.Show(p.Ended)
+		end = "ended at " + c.showFrom(p.Now, p.Ended)
 	}
 	state := string(p.State)
 	if len(gate.Openings(p.Now, p.Now.Add(time.Nanosecond), c.Zone)) == 0 && p.State == queue.BatchRunning {

@@ -28,6 +28,10 @@ func TestProgressText(t *testing.T) {
 			"[############------------] sent 100 of 240, 60 open, 10.0/s, end about 13:00, running, nobody feeds it",
 		},
 		{
+			queue.Progress{BatchSpec: queue.BatchSpec{Total: 24}, State: queue.BatchRunning, Now: noon, Fed: true, Rate: 1, ExpectedEnd: noon.Add(20 * time.Hour)},
+			"[------------------------] sent 0 of 24, 0 open, 1.0/s, end about Mar 2 08:00, running",
+		},
+		{
 			queue.Progress{BatchSpec: queue.BatchSpec{Total: 3}, State: queue.BatchPaused, Now: noon, Done: 1},
 			"[########----------------] sent 1 of 3, 0 open, 0.0/s, end not known yet, paused",
 		},

@@ -41,23 +41,24 @@ func Feeder(client *queue.Client, log *zap.Logger) (*queue.Feeder, error) {
 	})
 }
 
-// Customers is a source that pages through a table by its primary key, which is its mark.
-func Customers(page func(ctx context.Context, after string) (ids []string, err error)) queue.Source {
+// Outbox is a source that pages through a table of what is to be sent by the numbers of its
+// rows, which say nothing of anybody: they are its marks.
+func Outbox(page func(ctx context.Context, after string) (rows []string, err error)) queue.Source {
 	return func(ctx context.Context, _ queue.BatchSpec, from queue.Position) iter.Seq2[queue.Element, error] {
 		return func(yield func(queue.Element, error) bool) {
 			for after := from.Mark; ; {
-				ids, err := page(ctx, after)
+				rows, err := page(ctx, after)
 				if err != nil {
 					yield(queue.Element{}, err) // it is asked again, from the last mark
 					return
 				}
-				for _, id := range ids {
-					after = id
-					if !yield(queue.Element{ID: id, Payload: fmt.Appendf(nil, `{"customer":%q}`, id), Mark: id}, nil) {
+				for _, row := range rows {
+					after = row
+					if !yield(queue.Element{ID: row, Payload: fmt.Appendf(nil, `{"row":%q}`, row), Mark: row}, nil) {
 						return
 					}
 				}
-				if len(ids) == 0 {
+				if len(rows) == 0 {
 					return
 				}
 			}

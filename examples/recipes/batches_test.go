@@ -102,33 +102,33 @@ func TestFeeder(t *testing.T) {
 	})
 }
 
-// TestCustomers: three pages, the second of which fails once.
-func TestCustomers(t *testing.T) {
+// TestOutbox: three pages, the second of which fails once.
+func TestOutbox(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, b *bed) {
 		b.enqueueing()
 		failed := false
-		source := Customers(func(_ context.Context, after string) ([]string, error) {
+		source := Outbox(func(_ context.Context, after string) ([]string, error) {
 			switch after {
 			case "":
-				return []string{"c1", "c2"}, nil
-			case "c2":
+				return []string{"1", "2"}, nil
+			case "2":
 				if !failed {
 					failed = true
 					return nil, errors.New("the database is away")
 				}
-				return []string{"c3"}, nil
+				return []string{"3"}, nil
 			}
 			return nil, nil
 		})
-		if _, err := queue.NewBatches(b.client).Start(t.Context(), queue.BatchSpec{ID: "customers", Queue: "campaigns", Type: "letter", Source: "customers"}); err != nil {
+		if _, err := queue.NewBatches(b.client).Start(t.Context(), queue.BatchSpec{ID: "outbox", Queue: "campaigns", Type: "letter", Source: "outbox"}); err != nil {
 			t.Fatal(err)
 		}
-		f, err := queue.NewFeeder(b.client, queue.FeederConfig{Queues: []string{"campaigns"}, Sources: map[string]queue.Source{"customers": source}})
+		f, err := queue.NewFeeder(b.client, queue.FeederConfig{Queues: []string{"campaigns"}, Sources: map[string]queue.Source{"outbox": source}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p := b.fed("customers", 3, f); p.Enqueued != 3 || !failed {
+		if p := b.fed("outbox", 3, f); p.Enqueued != 3 || !failed {
 			t.Errorf("it is %+v, want 3 enqueued", p)
 		}
 	})

@@ -2,6 +2,7 @@ package luascripts
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -11,8 +12,11 @@ import (
 // BatchMax bounds how many elements of a batch one call takes.
 const BatchMax = 100
 
-// batchSchema is the field v of a record.
+// batchSchema is the field v of a record, as batch.lua has it.
 const batchSchema = "1"
+
+// ErrNewerBatch says that a newer version wrote the record of a batch: nothing was done.
+var ErrNewerBatch = errors.New("luascripts: a batch of a newer schema")
 
 // BatchState is what a batch does.
 type BatchState string
@@ -53,12 +57,19 @@ type Batch struct {
 // Ceiling is how many elements may be enqueued and not have ended, as feed.lua has it.
 func (b *Batch) Ceiling() int { return max(1, b.Window*b.Weight/100) }
 
+// rateEvery is from one sample of the rate to the next, as batch.lua has it; of less than
+// rateFrom there is none.
+const (
+	rateEvery = 10 * time.Second
+	rateFrom  = time.Second
+)
+
 // Rate is how many tasks ended per second, in the last 10 to 20 s while anybody looks
-// after the batch.
+// after the batch; 0 when nobody does.
 func (b *Batch) Rate(now time.Time) float64 {
 	from := b.sampled[0]
 	passed := now.Sub(from.at)
-	if passed <= 0 {
+	if passed < rateFrom || now.Sub(b.sampled[1].at) > 2*rateEvery { // nothing was counted for so long
 		return 0
 	}
 	return float64(b.Done+b.Failed+b.Dropped-from.ended) / passed.Seconds()
@@ -71,7 +82,7 @@ func readBatch(id string, fields map[string]string) (Batch, error) {
 		State: BatchState(fields["state"]), Mark: fields["mark"], End: fields["end"] == "1",
 	}
 	if fields["v"] != batchSchema {
-		return b, &ReplyError{Script: "batch", What: fmt.Sprintf("a record of schema %.10q, want %q", fields["v"], batchSchema)}
+		return b, fmt.Errorf("%w: %.10q, want %q", ErrNewerBatch, fields["v"], batchSchema)
 	}
 	var failed string
 	number := func(field string) int64 {

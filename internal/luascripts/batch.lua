@@ -3,13 +3,25 @@
 
 local KEEP = 86400000000 -- how long the record of a batch that ended is kept
 local EVERY = 10000000 -- from one sample of the rate to the next
+local SCHEMA, NEWER = "1", 5 -- the field v of a record, and the status when it is another
+
+-- newer says that a newer version wrote the record: nothing of it is ours to change
+local function newer(B)
+  local v = redis.call("HGET", B.record, "v")
+  return v and v ~= SCHEMA
+end
 
 -- sample keeps what has ended at two instants: the rate is what ended since the
--- earlier one, which is 10 to 20 s ago while anybody feeds or counts
+-- earlier one, which is 10 to 20 s ago while anybody feeds or counts. When nobody did for
+-- longer, or the clock went back, it begins anew
 local function sample(B, now)
   local h = redis.call("HMGET", B.record, "t1", "n1", "done", "failed", "dropped")
-  if not h[1] or now - tonumber(h[1]) < EVERY then return end
-  redis.call("HSET", B.record, "t0", h[1], "n0", h[2], "t1", int(now), "n1", int(h[3] + h[4] + h[5]))
+  if not h[1] then return end
+  local since, n = now - h[1], int(h[3] + h[4] + h[5])
+  if since >= 0 and since < EVERY then return end
+  local t0, n0 = h[1], h[2]
+  if since < 0 or since > 2 * EVERY then t0, n0 = int(now), n end
+  redis.call("HSET", B.record, "t0", t0, "n0", n0, "t1", int(now), "n1", n)
 end
 
 local function delete_batch(B)

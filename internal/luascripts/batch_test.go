@@ -1,6 +1,7 @@
 package luascripts
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 const feeder, rival = 11, 12
@@ -96,6 +99,15 @@ func (b *batchScene) read() BatchView {
 	return views[0]
 }
 
+// listed are the batches that each goes through.
+func listed(b *batchScene, each func(context.Context, redis.Scripter, Queue, int, func([]string) error) error) (all []string, _ error) {
+	err := each(b.Context(), b.raw, b.q, 10, func(ids []string) error {
+		all = append(all, ids...)
+		return nil
+	})
+	return all, err
+}
+
 func TestBatchStartsOnce(t *testing.T) {
 	t.Parallel()
 	b := newBatch(t, 3)
@@ -111,8 +123,8 @@ func TestBatchStartsOnce(t *testing.T) {
 	if after := content(t, b.raw); !maps.Equal(before, after) {
 		t.Errorf("what was there has changed: %v, want %v", after, before)
 	}
-	if ids, err := Unfinished(t.Context(), b.raw, b.q, 0, 10); err != nil || !slices.Equal(ids, []string{"b"}) {
-		t.Errorf("Unfinished = %v, %v, want b", ids, err)
+	if ids, err := listed(b, EachUnfinished); err != nil || !slices.Equal(ids, []string{"b"}) {
+		t.Errorf("EachUnfinished = %v, %v, want b", ids, err)
 	}
 	if _, errs := ReadBatches(t.Context(), b.raw, b.q, []string{"other"}); !errors.Is(errs[0], ErrNoBatch) {
 		t.Errorf("ReadBatches of another = %v, want %v", errs[0], ErrNoBatch)
@@ -182,6 +194,54 @@ func TestBatchCallsTwice(t *testing.T) {
 	b.count(OutcomeDone, 1, true, "e3")
 	b.count(OutcomeDone, 0, false, "e3")
 	b.none(b.q.Task(BatchTaskID("b", "e3")), b.q.pending)
+}
+
+// A time in which nobody counted is not averaged over: the rate begins anew behind it.
+func TestBatchRateBehindAGap(t *testing.T) {
+	t.Parallel()
+	for name, gap := range map[string]time.Duration{"a long one": 10 * minute, "the clock went back": -10 * minute} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBatch(t, 100)
+			b.feed(100, b.tasks(0, 100)...)
+			at, next := start, 0
+			count := func(seconds int) {
+				for range seconds {
+					at = at.Add(time.Second)
+					if err := b.setTime(at); err != nil {
+						t.Fatal(err)
+					}
+					b.count(OutcomeDone, 1, false, fmt.Sprint("e", next))
+					next++
+				}
+			}
+			count(30)
+			at = at.Add(gap)
+			if v := b.read(); v.Rate(at) != 0 {
+				t.Errorf("the rate is %v while nothing runs, want none", v.Rate(at))
+			}
+			count(6)
+			if v := b.read(); v.Rate(at) < 0.8 || v.Rate(at) > 1.3 {
+				t.Errorf("5 s behind the gap the rate is %v, want 1", v.Rate(at))
+			}
+		})
+	}
+}
+
+// A lease that ends further ahead than any is given was given before the clock went back:
+// it keeps nobody out.
+func TestBatchIsFreeWhenTheClockWentBack(t *testing.T) {
+	t.Parallel()
+	b := newBatch(t, 1)
+	if err := b.setTime(start.Add(-time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	b.claim(rival, ClaimAnother) // who has it is there, and the clock was set right
+	if err := b.setTime(start.Add(-time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	b.claim(rival, ClaimOurs)
+	b.claim(feeder, ClaimAnother)
 }
 
 func TestBatchIDs(t *testing.T) {

@@ -58,10 +58,18 @@ func BatchClaim(ctx context.Context, c redis.Scripter, k Queue, a BatchClaimArgs
 // batchReply reads {status, now, open, record}; there is no record with one status.
 func (r *reply) batchReply(id string, gone int64) (BatchReply, error) {
 	reply := BatchReply{Status: r.int(), BatchView: BatchView{Now: r.time(), Open: int(r.int())}}
+	r.newer(reply.Status)
 	if r.err == nil && reply.Status != gone {
 		reply.Batch = r.batch(id)
 	}
 	return reply, r.err
+}
+
+// newer makes the status of a newer schema an error.
+func (r *reply) newer(status int64) {
+	if r.err == nil && status == int64(NewerSchema) {
+		r.err = ErrNewerBatch
+	}
 }
 
 // FeedTask is an element of a batch. Its task is named by [BatchTaskID], whatever ID
@@ -121,6 +129,7 @@ func Feed(ctx context.Context, c redis.Scripter, k Queue, a FeedArgs) (FeedReply
 	}
 	r := run(ctx, c, feedScript, "feed.lua", 4, keys, args...)
 	reply := FeedReply{Status: r.int(), Now: r.time(), Open: int(r.int()), Ended: r.int() == 1}
+	r.newer(reply.Status)
 	if r.err != nil || reply.Status != Fed {
 		return reply, r.err
 	}
@@ -207,7 +216,7 @@ func BatchSet(ctx context.Context, c redis.Scripter, k Queue, a BatchSetArgs) (B
 
 // What batchdrop.lua did with an element.
 const (
-	DropRuns    = 0
+	DropRuns    = 0 // or it is pending behind many tasks, and left to the pools
 	Dropped     = 1
 	DropDone    = 2 // it had ended, and nobody had counted it
 	DropFailed  = 3
@@ -236,8 +245,10 @@ func BatchDrop(ctx context.Context, c redis.Scripter, k Queue, id string, elemen
 		args = append(args, e, shortID(task))
 	}
 	r := run(ctx, c, batchDropScript, "batchdrop.lua", 7, keys, args...)
-	reply := DropReply{Cancelled: r.int() == 1, Now: r.time(), Open: int(r.int()), Gone: r.int() == 1}
+	status := r.int()
+	reply := DropReply{Cancelled: status == 1, Now: r.time(), Open: int(r.int()), Gone: r.int() == 1}
 	reply.Done, reply.Failed, reply.Dropped = r.int(), r.int(), r.int()
+	r.newer(status)
 	if r.err != nil || !reply.Cancelled {
 		return reply, r.err
 	}

@@ -7,16 +7,18 @@
 -- ARGV[2]  lease_us   how long the lease holds; 0 gives it up
 -- ARGV[3]  rebooked   resumed of the record when who asks gave what was enqueued new places; 0 when it did not
 -- returns  {status, now_us, open, then field, value ... of the record}; fields and values are text; status: 0 there is none, or it has
---          ended; 1 ours, or given up; 2 another's
+--          ended; 1 ours, or given up; 2 another's; 5 of a newer schema, nothing was done and nothing follows
 local record, open = KEYS[1], KEYS[2]
 local owner, lease, rebooked = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local now = clock()
 local B = { record = record }
+if newer(B) then return { NEWER, now, 0 } end
 local h = redis.call("HMGET", record, "state", "owner", "until", "resumed", "rebooked")
 if not h[1] or h[1] == "ended" then return { 0, now, 0 } end
 local mine = h[2] == owner
-local free = not h[2] or tonumber(h[3]) <= now
+local until_us = tonumber(h[3] or "0")
+local free = not h[2] or until_us <= now or until_us > now + 2 * lease -- the clock went back: who had it may be dead
 local status = (mine or lease == 0 or free) and 1 or 2
 
 if lease == 0 then

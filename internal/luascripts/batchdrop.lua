@@ -1,5 +1,7 @@
 -- batchdrop.lua: what waits of a cancelled batch is deleted, asynq's tasks and all; what
--- runs is left to its end; what has ended unseen is counted.
+-- runs is left to its end; what has ended unseen is counted. What is pending behind many
+-- tasks is left to the pools, which drop it when its turn comes: a list is searched from
+-- its end, and a long one for as long as Redis may be held up.
 --
 -- KEYS[1]  pending    asynq's list of tasks to run
 -- KEYS[2]  scheduled  asynq's sorted set of tasks that start later
@@ -14,23 +16,40 @@
 -- ARGV[2]  count      how many elements, 1 to 100
 -- ARGV[3+] elements   of each: its id, and its task, see taskid.lua
 -- returns  {status, now_us, open, 1 when all of it is gone by this, done, failed, dropped, then per element: code, for}; status: 0 there
---          is no such batch, or it is not cancelled; code: 0 it runs, 1 deleted, 2 was gone or done, 3 had failed, 4 not open; for:
+--          is no such batch, or it is not cancelled; 5 it is of a newer schema; code: 0 it runs, or is pending far behind, 1 deleted, 2 was gone or done, 3 had failed, 4 not open; for:
 --          what it waited for, text
 local pending, due = KEYS[1], KEYS[4]
 local waits = { scheduled = KEYS[2], retry = KEYS[3] } -- by state
 local B = { record = KEYS[5], open = KEYS[6], ahead = KEYS[7], batches = KEYS[8], id = ARGV[1] }
 local count = tonumber(ARGV[2])
 local COUNTED = { "dropped", "done", "failed" } -- by code
+local LOOKS, SHORT = 20000, 2000 -- so many pending tasks a call looks at, a third of a millisecond's; a list that is short
 
 local now = clock()
+if newer(B) then return { NEWER, now, 0, 0, 0, 0, 0 } end
 if redis.call("HGET", B.record, "state") ~= "cancelled" then return { 0, now, 0, 0, 0, 0, 0 } end
 
+-- unlist takes a task off the list of those that are pending, from its end, where the
+-- oldest stand. Of a long list each task has its share of LOOKS, of a short one what is
+-- left of them
+local looks, listed = LOOKS, nil
+local function unlist(id, others)
+  listed = listed or redis.call("LLEN", pending)
+  local most = listed <= SHORT and looks or floor(looks / (others + 1))
+  if most < 1 then return 0 end
+  local at = redis.call("LPOS", pending, id, "RANK", -1, "MAXLEN", int(most))
+  looks = looks - (at and 2 * (listed - at) or min(most, listed))
+  if not at then return 0 end
+  listed = listed - 1
+  return redis.call("LREM", pending, -1, id)
+end
+
 -- drop takes a task out of wherever it waits
-local function drop(task, short)
+local function drop(task, short, others)
   local h, id = redis.call("HMGET", task, "state", "unique_key", "hw"), long(short)
   if not h[1] or h[1] == "completed" then return 2, "" end
   if h[1] == "archived" then return 3, "" end
-  local found = waits[h[1]] and redis.call("ZREM", waits[h[1]], id) or h[1] == "pending" and redis.call("LREM", pending, -1, id) or 0
+  local found = waits[h[1]] and redis.call("ZREM", waits[h[1]], id) or h[1] == "pending" and unlist(id, others) or 0
   if found == 0 then return 0, "" end
   local what = deferred(h[3]).what
   redis.call("ZREM", due, entry(short, what))
@@ -43,7 +62,7 @@ local reply = { 1, now, 0, 0, 0, 0, 0 }
 for i = 1, count do
   local element, short = ARGV[2 * i + 1], ARGV[2 * i + 2]
   local code, what = 4, ""
-  if redis.call("ZSCORE", B.open, element) then code, what = drop(KEYS[8 + i], short) end
+  if redis.call("ZSCORE", B.open, element) then code, what = drop(KEYS[8 + i], short, count - i) end
   if COUNTED[code] then
     redis.call("ZREM", B.open, element)
     redis.call("HINCRBY", B.record, COUNTED[code], 1)

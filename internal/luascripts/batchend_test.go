@@ -59,8 +59,8 @@ func TestBatchEnds(t *testing.T) {
 			if ttl := b.raw.PTTL(ctx, of.record).Val(); ttl < 24*time.Hour-minute || ttl > 24*time.Hour+minute {
 				t.Errorf("the record lives %v, want a day", ttl)
 			}
-			if ids, err := Finished(ctx, b.raw, b.q, 0, 10); err != nil || !slices.Equal(ids, []string{"older", "b"}) {
-				t.Errorf("Finished = %v, %v, want what is kept", ids, err)
+			if ids, err := listed(b, EachFinished); err != nil || !slices.Equal(ids, []string{"older", "b"}) {
+				t.Errorf("EachFinished = %v, %v, want what is kept", ids, err)
 			}
 			b.none(of.record, b.q.ended, b.q.pending, b.q.Task(BatchTaskID("b", "e0")), b.q.Task(BatchTaskID("b", "e1")))
 			b.claim(feeder, ClaimGone)

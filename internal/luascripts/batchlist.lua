@@ -1,8 +1,8 @@
--- batchlist.lua: elements of a batch in order. A script for the same reason as
+-- batchlist.lua: elements of a batch in order, or batches of a queue. A script for the same reason as
 -- batchpeek.lua.
 --
--- KEYS[1]  elements   sorted set of them, open or ahead, score = position
--- ARGV[1]  from       position of the first
+-- KEYS[1]  elements   sorted set of them, open or ahead, score = position; or batches or ended, with a score of theirs
+-- ARGV[1]  from       score of the first
 -- ARGV[2]  most       how many, 1 to 1000
 -- returns  {how many, then per element: id, position}; ids are text
 local elements, from, most = KEYS[1], ARGV[1], tonumber(ARGV[2])

@@ -47,24 +47,29 @@ func StateOfBatch(ctx context.Context, c redis.Cmdable, k Queue, id string) (Bat
 	return BatchState(state), nil
 }
 
-// Unfinished are the ids of the batches that have not ended, the oldest first; from is
-// a rank, and most how many.
-func Unfinished(ctx context.Context, c redis.Cmdable, k Queue, from, most int) ([]string, error) {
-	return ranked(ctx, c, k.batches, from, most)
+// EachUnfinished goes through the ids of the batches that have not ended, the oldest
+// first, at most `most` at a time. One that is there all the time comes once, also when
+// others end meanwhile.
+func EachUnfinished(ctx context.Context, c redis.Scripter, k Queue, most int, f func(ids []string) error) error {
+	return eachBatch(ctx, c, k.batches, most, f)
 }
 
-// Finished are the ids of those that have, as long as their records are kept; some of
-// them may be gone.
-func Finished(ctx context.Context, c redis.Cmdable, k Queue, from, most int) ([]string, error) {
-	return ranked(ctx, c, k.ended, from, most)
+// EachFinished goes through those that have ended, as long as their records are kept; some
+// of them may be gone.
+func EachFinished(ctx context.Context, c redis.Scripter, k Queue, most int, f func(ids []string) error) error {
+	return eachBatch(ctx, c, k.ended, most, f)
 }
 
-func ranked(ctx context.Context, c redis.Cmdable, key string, from, most int) ([]string, error) {
-	ids, err := c.ZRange(ctx, key, int64(from), int64(from+most-1)).Result()
-	if err != nil {
-		return nil, fmt.Errorf("ZRANGE: %w", err)
-	}
-	return ids, nil
+func eachBatch(ctx context.Context, c redis.Scripter, key string, most int, f func(ids []string) error) error {
+	return EachElement(0, most, func(from int64, most int) ([]BatchElement, error) {
+		return positioned(ctx, c, key, from, most)
+	}, func(page []BatchElement) error {
+		ids := make([]string, len(page))
+		for i, e := range page {
+			ids[i] = e.ID
+		}
+		return f(ids)
+	})
 }
 
 // BatchElement is an element and its position in the source.
@@ -101,14 +106,17 @@ func positioned(ctx context.Context, c redis.Scripter, key string, from int64, m
 func EachElement(from int64, most int, list func(from int64, most int) ([]BatchElement, error), f func([]BatchElement) error) error {
 	seen := make(map[string]bool) // at the position from, where the next page begins
 	for {
-		page, err := list(from, most+len(seen))
+		asked := most + len(seen)
+		page, err := list(from, asked)
 		if err != nil {
 			return err
 		}
+		whole := len(page) < asked
 		page = slices.DeleteFunc(page, func(e BatchElement) bool { return e.Position == from && seen[e.ID] })
 		if len(page) == 0 {
 			return nil
 		}
+		whole = whole && len(page) <= most
 		page = page[:min(len(page), most)]
 		if last := page[len(page)-1].Position; last != from {
 			from = last
@@ -119,7 +127,7 @@ func EachElement(from int64, most int, list func(from int64, most int) ([]BatchE
 				seen[e.ID] = true
 			}
 		}
-		if err := f(page); err != nil {
+		if err := f(page); err != nil || whole {
 			return err
 		}
 	}

@@ -9,7 +9,7 @@
 -- ARGV[3]  n          pace: so many elements; weight: percent; window: how many
 -- ARGV[4]  per_us     pace: in this time
 -- returns  {status, now_us, open, then field, value ... of the record}; fields and values are text; status: 0 there is none; 1 done, or
---          it was so already; 2 not in its state; of a cancelled batch that had nothing open the record is what it was: all is deleted
+--          it was so already; 2 not in its state; 5 of a newer schema, nothing was done and nothing follows; of a cancelled batch that had nothing open the record is what it was: all is deleted
 local B = { record = KEYS[1], open = KEYS[2], ahead = KEYS[3], batches = KEYS[4], id = ARGV[1] }
 local what, n, per = ARGV[2], ARGV[3], ARGV[4]
 local BECOMES = { pause = "paused", resume = "running", cancel = "cancelled" }
@@ -17,6 +17,7 @@ local BECOMES = { pause = "paused", resume = "running", cancel = "cancelled" }
 local now = clock()
 local state = redis.call("HGET", B.record, "state")
 if not state then return { 0, now, 0 } end
+if newer(B) then return { NEWER, now, 0 } end
 local status = 1
 if state == "ended" or state == "cancelled" and what ~= "cancel" then status = 2 end
 

@@ -16,6 +16,7 @@ local B = { record = KEYS[1], open = KEYS[2], ahead = KEYS[3], batches = KEYS[4]
 local count = tonumber(ARGV[2])
 
 local now = clock()
+if newer(B) then return { 0, 0, 0 } end
 local done, failed = {}, {}
 for i = 1, count do
   local state = redis.call("HGET", KEYS[5 + i], "state")

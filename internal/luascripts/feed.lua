@@ -23,7 +23,7 @@
 -- ARGV[8+] elements   of each: its position; its id; then as enqueue.lua has them: task, token, message, how it is put, when, what it
 --                     waits for, life of the lock. An empty message: it is refused
 -- returns  {status, now_us, open, 1 when the batch ended by this, then count codes}, integers; status: 1 done; nothing was done: -1 the
---          batch is another's, or gone; -2 it does not run. Codes: as enqueue.lua's, of which 0 and -1 count as refused; 2 no room,
+--          batch is another's, or gone; -2 it does not run; 5 it is of a newer schema. Codes: as enqueue.lua's, of which 0 and -1 count as refused; 2 no room,
 --          not settled: then the cursor stays; 3 was settled before; 4 refused
 local Q, sent = { pending = KEYS[1], scheduled = KEYS[2], due = KEYS[3] }, KEYS[4]
 local B = { record = KEYS[5], open = KEYS[6], ahead = KEYS[7], batches = KEYS[8], ended = KEYS[9], id = ARGV[1] }
@@ -39,6 +39,7 @@ if #answered == count + 1 then
   for i = 0, count do reply[4 + i] = string.byte(answered, i + 1) - 98 end
   return reply
 end
+if newer(B) then return { NEWER, now, 0, 0 } end
 local h = redis.call("HMGET", B.record, "owner", "state", "window", "weight", "cursor")
 if h[1] ~= owner then return { -1, now, 0, 0 } end
 if h[2] ~= "running" then return { -2, now, redis.call("ZCARD", B.open), 0 } end

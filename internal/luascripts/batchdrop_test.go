@@ -1,0 +1,56 @@
+package luascripts
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// Behind many tasks of others a cancel does not look for its own: they are left to the
+// pools, and are deleted as they come near.
+func TestBatchDropBehindManyOthers(t *testing.T) {
+	t.Parallel()
+	const others, most = 100_000, 5 * time.Millisecond // all of them take 150 ms
+	b := newBatch(t, 1000)
+	ctx := t.Context()
+	for from := 0; from < others; from += 1000 {
+		var some []any
+		for i := range 1000 {
+			some = append(some, fmt.Sprintf("0000aaaa-%028d", from+i))
+		}
+		b.raw.LPush(ctx, b.q.pending, some...)
+	}
+	b.feed(100, b.tasks(0, 100)...)
+	b.set(BatchCancel, SetDone)
+	var all []string
+	for i := range 100 {
+		all = append(all, fmt.Sprint("e", i))
+	}
+	drop := func() DropReply {
+		t.Helper()
+		r, err := BatchDrop(ctx, b.rdb, b.q, "b", all)
+		if err != nil || !r.Cancelled {
+			t.Fatalf("BatchDrop = %+v, %v", r, err)
+		}
+		return r
+	}
+	drop() // loads it
+	b.took()
+	if r := drop(); r.Open != 100 {
+		t.Errorf("%d are left, want all 100", r.Open)
+	}
+	if took := b.took(); took > most {
+		t.Errorf("the call took %v, want less than %v", took, most)
+	}
+	b.raw.LTrim(ctx, b.q.pending, 0, 1599) // the others ran, but for 1500
+	for rounds, open := 0, 100; open > 0; rounds++ {
+		r := drop()
+		if r.Open >= open || rounds > 20 {
+			t.Fatalf("%d are left of %d after %d calls, want fewer with each", r.Open, open, rounds)
+		}
+		open = r.Open
+	}
+	if n := b.raw.LLen(ctx, b.q.pending).Val(); n != 1500 {
+		t.Errorf("%d are pending, want the 1500 of others", n)
+	}
+}
