@@ -95,3 +95,34 @@ func TestTokensDoNotPileUp(t *testing.T) {
 		})
 	}
 }
+
+// The same where the way of a lone call and the long one take turns: one job waits for the
+// window to begin, and all others come alone.
+func TestTokensOfBothWaysDoNotPileUp(t *testing.T) {
+	t.Parallel()
+	const permits = 30
+	rdb, raw := timed(t)
+	k, n, now, token := LimitKeys("hw", "rule", "id"), Numbers{Kind: Sliding, Permits: permits, Window: time.Second}, start, uint64(0)
+	ask := func(mode Mode, job string, want Status) {
+		t.Helper()
+		token++
+		r, err := Acquire(t.Context(), rdb, AcquireArgs{Parts: one(k, n, 1), Token: token, Mode: mode, Job: job, MaxWait: -1})
+		if err != nil || r.Status != want {
+			t.Fatalf("Acquire = %+v, %v, want status %d", r, err, want)
+		}
+	}
+	for range 250 {
+		now = now.Add(time.Second)
+		if err := rdb.SetTime(t.Context(), now); err != nil {
+			t.Fatal(err)
+		}
+		ask(Grant, "waits", Granted)
+		for range permits - 1 {
+			ask(Try, "", Granted)
+		}
+		ask(Grant, "waits", Booked)
+	}
+	if got, most := int(raw.ZCard(t.Context(), k.tokens).Val()), 61*permits+24; got > most || got < 60*permits {
+		t.Errorf("%d tokens, want those of a minute, %d at most", got, most)
+	}
+}
