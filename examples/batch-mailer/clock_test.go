@@ -49,6 +49,10 @@ func TestClock(t *testing.T) {
 		if tick := cron.Next(begin).Sub(begin); tick != 2*time.Second {
 			t.Fatalf("begun at %v it is 07:00 after %v, want 2s", now, tick)
 		}
+		s := session{clock: c, tick: begin.Add(2 * time.Second)}
+		if _, err := s.nightly().TaskFunc(t.Context(), s.tick.In(c.Zone)); err != nil {
+			t.Fatalf("begun at %v the tick has no task: %v", now, err)
+		}
 		if open := c.OpenFor(gate); open < time.Minute || open > c.Until.Sub(begin) {
 			t.Fatalf("begun at %v the gate is open for %v of %v", now, open, c.Until.Sub(begin))
 		}

@@ -124,7 +124,7 @@ func (s *session) nightly() queue.Entry {
 		Name: "nightly", Queue: s.queue, Zone: s.clock.Zone,
 		Spec: fmt.Sprintf("%d %d %d * * *", at.Second(), at.Minute(), at.Hour()),
 		TaskFunc: func(_ context.Context, tick time.Time) (*queue.Task, error) {
-			payload, err := json.Marshal(tick)
+			payload, err := json.Marshal(tick.UTC()) // the demonstration's zone may be more than a day from it, which JSON can't say
 			return queue.NewTask(typeStart, payload), err
 		},
 	}
