@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,8 +128,8 @@ func TestPatience(t *testing.T) {
 	})
 }
 
-// Where Redis is near nobody sets a timer, also when a flight now and then takes longer:
-// who waits goes with the next that comes back.
+// Where Redis is near nobody loses patience when a flight now and then takes longer: who
+// waits goes with the next that comes back.
 func TestNobodyIsImpatientWithARedisThatIsNear(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -152,10 +153,52 @@ func TestNobodyIsImpatientWithARedisThatIsNear(t *testing.T) {
 		if near.calls != 1000 || near.atMost != flightsNear {
 			t.Errorf("%d calls of 1000, %d scripts at once, want %d", near.calls, near.atMost, flightsNear)
 		}
-		if m.sole.timer != nil {
-			t.Error("a timer was set")
-		}
 	})
+}
+
+// A flight that does not come back, as when its connection broke without a word, is
+// waited for by those on it alone, however many gather.
+func TestNobodyWaitsBehindAFlightThatIsLost(t *testing.T) {
+	t.Parallel()
+	for _, callers := range []int{2, 4, 10, 30, 50, 200} {
+		synctest.Test(t, func(t *testing.T) {
+			lost := time.Now().Add(time.Second)
+			near := &distant{}
+			near.trip = func() (time.Duration, error) {
+				if on := near.crowds[len(near.crowds)-1]; on <= callers/2 && lost.Before(time.Now()) {
+					lost = lost.Add(time.Hour)
+					return 3 * time.Second, nil
+				}
+				return 200 * time.Microsecond, nil
+			}
+			m := newMerger(near, false)
+			var answered [2]atomic.Int64 // calls in a second, before and beside the lost one
+			var wg sync.WaitGroup
+			began := time.Now()
+			for i := range callers {
+				wg.Go(func() {
+					for {
+						if err := m.acquire(t.Context(), one(i)); err != nil {
+							t.Error(err)
+						}
+						since := time.Since(began)
+						if since >= 2*time.Second {
+							return
+						}
+						answered[since/time.Second].Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			if before, beside := answered[0].Load(), answered[1].Load(); beside < before/4 {
+				t.Errorf("%d callers: %d calls in a second beside a lost flight, %d before", callers, beside, before)
+			}
+			synctest.Wait()
+			if l := &m.sole; !l.idle() || l.stray != 0 {
+				t.Errorf("%d callers: %d flights and %d strays are left", callers, l.flights, l.stray)
+			}
+		})
+	}
 }
 
 // However many call, and however long Redis takes: 8 scripts are under way at most,
@@ -327,4 +370,39 @@ func TestPanicLeavesNobodyBehind(t *testing.T) {
 			t.Error("flights are under way, and nobody is on them")
 		}
 	})
+}
+
+// Where Redis is near and many call, most of them go together; one or two who call are
+// sent at once.
+func TestManyGather(t *testing.T) {
+	t.Parallel()
+	for callers, least := range map[int]float64{1: 1, 2: 1, 8: 4, 16: 7, 31: 12, 128: 32} {
+		synctest.Test(t, func(t *testing.T) {
+			near := &distant{trip: after(300 * time.Microsecond)}
+			m := newMerger(near, false)
+			end := time.Now().Add(30 * time.Millisecond)
+			var wg sync.WaitGroup
+			for i := range callers {
+				wg.Go(func() {
+					for time.Now().Before(end) {
+						began := time.Now()
+						if err := m.acquire(t.Context(), one(i)); err != nil {
+							t.Error(err)
+						}
+						if took := time.Since(began); callers <= 2 && took != 300*time.Microsecond {
+							t.Errorf("one of %d waited %v for others", callers, took)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			if got := float64(near.calls) / float64(len(near.crowds)); got < least || near.atMost > flightsNear {
+				t.Errorf("%d callers: crowds of %.1f, %d scripts at once, want %v at least, and %d", callers, got, near.atMost, least, flightsNear)
+			}
+			synctest.Wait()
+			if !m.sole.atRest() {
+				t.Error("flights are under way, and nobody is on them")
+			}
+		})
+	}
 }
