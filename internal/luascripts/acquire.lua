@@ -24,14 +24,12 @@
 --          turn: part, at_us, job}}, integers, but for job, which is text; zeros at the end of a call's may be left out
 --          status 0 refused, 1 granted, 2 booked, 3 too late, 4 withdrawn, 5 newer schema, 6 now is not
 --          covered, 7 an older limit than the ledger's, which is then in at_us; part is the one that refuses, 0 for the gate
-local calls, now = tonumber(ARGV[1]), clock()
+local now, told = clock()
 
 -- a call that comes alone takes a short way before there is anything else
-if calls == 1 then
-  local form, token = ARGV[2 + calls], string.sub(ARGV[2], 2, 9)
-  local way, answer = string.byte(form), nil
-  if way == 114 then answer = lone(form, token, now) end
-  if way == 111 then answer = one({ W = of_seven(form, 10), version = string.sub(form, 3, 9), mode = string.byte(form, 2) - 48, now = false, px = false }, 0, token, now) end
+local form = ARGV[1] == "1" and ARGV[2 + 1]
+if form and string.byte(form) ~= 45 then
+  local answer = lone(form, string.sub(ARGV[2], 2, 9), now, told)
   if answer then return { now, answer } end
 end
-return others()(calls, now)
+return others()(tonumber(ARGV[1]), now)

@@ -24,7 +24,10 @@ var textJoins = map[string][]string{
 	"tally.lua":   {`L.letter .. L.token .. string.format(`, `) .. own .. string.format(`, `text .. " " .. more`},
 	"line.lua":    {`"(" .. int(ticket)`, `"@" .. member`, `"@" .. L.me`, `"@" .. (m or L.me)`},
 	"one.lua":     {`"s" .. token .. F.version .. "\0\0\0" .. F.now`},
-	"lone.lua":    {`"s" .. token .. version .. string.char(`, `"s" .. token .. version .. "\0\0\0" .. record`},
+	"lone.lua": {
+		`"s" .. token .. version .. string.char(`, `"s" .. token .. version .. "\0\0\0" .. record`,
+		`"s" .. token .. version .. "\0\0\0" .. seven(now)`, `told[1] .. us`, `) .. us`, // as Redis told them
+	},
 	"ring.lua": {
 		`"s" .. token .. F.version`, `header .. string.char(`, `head .. text`, `head .. string.sub(text, run * 7 + 1)`,
 		`head .. string.sub(R.s, 20, 19 + from * 7) .. text .. string.sub(R.s, 20 + (from + run) * 7)`,

@@ -35,8 +35,11 @@ func text(files ...string) string {
 // stage is a function that makes what is in a text when it is called: a function
 // costs a script time even when nobody calls it, and most calls need few of them.
 func stage(name, text, returns string) string {
-	return "local function " + name + "()\n" + text + "return " + returns + "\nend\n"
+	return body(name+"()", text+"return "+returns+"\n")
 }
+
+// body is a function of which a text is the body.
+func body(head, text string) string { return "local function " + head + "\n" + text + "end\n" }
 
 // ledgerParts are all algorithms: a ledger may be of another than the limit in
 // force. One that is not needed costs a call one closure.
@@ -47,7 +50,7 @@ var ledgerParts = []string{
 
 var (
 	// acquire.lua has its parts in stages: most calls that come alone need the first only.
-	loneParts   = []string{"clock.lua", "seven.lua", "one.lua", "lone.lua"}
+	loneParts   = []string{"clock.lua", "seven.lua", "lone.lua"}
 	othersParts = []string{"clock.lua", "seven.lua", "remember.lua", "one.lua", "ring.lua", "form.lua"} // their own: what a stage takes from another costs too
 	runParts    = append(slices.Clone(ledgerParts[3:]), "tokens.lua", "run.lua")
 	admitParts  = []string{"line.lua", "leases.lua", "parts.lua", "gate.lua", "admit.lua"}
@@ -61,7 +64,7 @@ var (
 )
 
 var (
-	acquireScript = redis.NewScript(text(loneParts[:2]...) + stage("memory", text("remember.lua"), "forget_old, remember") + text(loneParts[2:]...) +
+	acquireScript = redis.NewScript(text("clock.lua") + body("lone(form, token, now, told)", text(loneParts[1:]...)) +
 		stage("others", text(othersParts...)+
 			stage("ledgers", text(runParts...)+stage("rules", text(admitParts...), "admit"), "run, rules")+text("rest.lua"), "rest") + text("acquire.lua"))
 	checkScript   = script("check.lua", whereParts...)

@@ -15,7 +15,8 @@ local function seven(n)
   n = (n - d) / 256
   local c = n % 256
   n = (n - c) / 256
-  return string.char(floor(n / 256) % 256, n % 256, c, d, e, f, g)
+  local b = n % 256
+  return string.char((n - b) / 256 % 256, b, c, d, e, f, g)
 end
 
 -- of_seven is the number that stands from a byte of a text on
