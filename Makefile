@@ -33,7 +33,7 @@ test: ## install redis-server if it is missing, check, run all tests with -race,
 	go test -race -shuffle=on -count=1 -timeout 20m ./...
 	cd bench && go test -count=1 -timeout 10m ./...
 	@$(MAKE) --no-print-directory bench-short
-	@$(MAKE) --no-print-directory fuzz FUZZTIME=20000x
+	@$(MAKE) --no-print-directory fuzz FUZZTIME=5000x
 
 accept: ## run the acceptance tests: the whole thing in real time (a quarter of an hour)
 	go test -count=1 -tags accept -run Accept -v -p 1 -timeout 60m .

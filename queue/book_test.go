@@ -127,7 +127,7 @@ func TestBook(t *testing.T) {
 			t.Errorf("booked as %v for %v, in Redis for %v, want scheduled for %v, and there 5 s later", b.Info.State, b.Info.NextProcessAt, stored.NextProcessAt, b.At)
 		}
 	}
-	due, err := luascripts.Due(t.Context(), d.timed, luascripts.QueueKeys("hw", "default"), time.Hour, 10)
+	due, err := luascripts.Due(t.Context(), d.timed, luascripts.QueueKeys("hw", "default"), luascripts.DueArgs{Lead: time.Hour, Room: 10})
 	if err != nil || len(due.Tasks) != 2 {
 		t.Fatalf("Due = %+v, %v, want the two that wait", due, err)
 	}

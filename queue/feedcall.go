@@ -148,6 +148,7 @@ func (g *feeding) fed(ctx context.Context, c *feedCall, codes []int64, now time.
 		switch codes[i] {
 		case luascripts.Enqueued:
 			g.lanes.fed(p, p.bookedAt, p.bookedAt.Add(spentBy))
+			g.lag.booked(p.bookedAt)
 			continue
 		case luascripts.FeedSettled: // the place is that of the task
 			g.lanes.fed(p, p.bookedAt, p.bookedAt.Add(spentBy))

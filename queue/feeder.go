@@ -34,6 +34,9 @@ const (
 	feedRetryMax = 15 * time.Second
 	// feedRelease bounds the call that gives a batch up for others.
 	feedRelease = time.Second
+	// newerMax bounds of how many batches of newer versions it is remembered that they
+	// were logged.
+	newerMax = 1024
 )
 
 // FeederConfig are the options of a [Feeder].
@@ -84,9 +87,10 @@ type Feeder struct {
 
 	running atomic.Bool
 
-	mu   sync.Mutex
-	held map[string]bool // batches, by queue and id
-	away map[string]bool // from whom Redis is, as in reached
+	mu    sync.Mutex
+	held  map[string]bool // batches, by queue and id
+	newer map[string]bool // batches of newer versions that were logged
+	away  map[string]bool // from whom Redis is, as in reached
 }
 
 // NewFeeder returns a feeder that enqueues through client, which must have the policy of
@@ -134,7 +138,7 @@ func NewFeeder(client *Client, cfg FeederConfig) (*Feeder, error) {
 	cfg.Queues = slices.Compact(slices.Sorted(slices.Values(cfg.Queues)))
 	return &Feeder{
 		c: client, cfg: cfg, log: cfg.Logger.With(zap.String("component", "feeder")), now: time.Now, held: make(map[string]bool),
-		away: make(map[string]bool),
+		newer: make(map[string]bool), away: make(map[string]bool),
 	}, nil
 }
 
@@ -190,10 +194,13 @@ func (f *Feeder) takeFree(ctx context.Context, queue string, ids []string, feedi
 		return nil
 	}
 	views, errs := luascripts.ReadBatches(ctx, f.c.rdb, f.c.keys(queue), ids)
-	var unread error // such as one that a newer version wrote
+	var unread error
 	for i, v := range views {
 		switch {
 		case errors.Is(errs[i], luascripts.ErrNoBatch):
+			continue
+		case errors.Is(errs[i], luascripts.ErrNewerBatch):
+			f.leave(queue, ids[i])
 			continue
 		case errs[i] != nil:
 			unread = cmp.Or(unread, errs[i])
@@ -244,6 +251,20 @@ func (f *Feeder) hold(queue, id string, held bool) {
 		return
 	}
 	delete(f.held, queue+"/"+id)
+}
+
+// leave says once of a batch that it is for newer feeders.
+func (f *Feeder) leave(queue, id string) {
+	f.mu.Lock()
+	known := f.newer[queue+"/"+id]
+	if len(f.newer) >= newerMax {
+		clear(f.newer)
+	}
+	f.newer[queue+"/"+id] = true
+	f.mu.Unlock()
+	if !known {
+		f.log.Warn("a newer version wrote the record of a batch: it is left to feeders of that version", zap.String("queue", queue), zap.String("batch", id))
+	}
 }
 
 // reached notes whether Redis answered the feeder's look for batches, whose name is "",

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -106,7 +107,8 @@ func TestFeederBesideARecordItCantRead(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	done := make(chan error, 1)
-	f := testFeeder(t, c, nil)
+	core, logs := observer.New(zapcore.WarnLevel)
+	f := testFeeder(t, c, zap.New(core))
 	go func() { done <- f.Run(ctx) }()
 	for ctx.Err() == nil {
 		if p, err := b.Progress(ctx, "default", "winter"); err == nil && p.Enqueued == 1 {
@@ -116,9 +118,16 @@ func TestFeederBesideARecordItCantRead(t *testing.T) {
 	if ctx.Err() != nil {
 		t.Error("the other batch is not fed")
 	}
+	var unused sync.WaitGroup // nothing is left to be fed
+	if err := f.look(ctx, &unused); err != nil {
+		t.Error(err)
+	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+	if all := logs.All(); len(all) != 1 || !strings.Contains(all[0].Message, "newer version") {
+		t.Errorf("it warned of %v, want of the newer version, once", all)
 	}
 }
 

@@ -60,7 +60,10 @@ type feeding struct {
 	ahead       map[string]bool
 	track       track
 	lanes       *lanes
-	refused     []*piece // to be counted
+	lag         lag
+	reached     time.Time // instant of the last that was booked, by our clock
+	rests       time.Time // until then it does nothing, for it is far ahead
+	refused     []*piece  // to be counted
 	unprepared  *piece
 	unsure      *feedCall // sent, and not answered
 	lead        time.Duration
@@ -91,6 +94,7 @@ func (g *feeding) begin(ctx context.Context) error {
 	g.track.cursor, g.track.mark = g.batch.Cursor, g.batch.Mark
 	g.over, g.ended = g.batch.End, g.batch.End
 	g.resumed = g.batch.Rebooked
+	g.lag.before = g.open
 	g.ahead = make(map[string]bool)
 	return luascripts.EachElement(g.track.cursor, 500, func(from int64, most int) ([]luascripts.BatchElement, error) {
 		return luascripts.AheadElements(ctx, g.f.c.rdb, g.keys, g.id, from, most)
@@ -197,7 +201,7 @@ func (g *feeding) why(ctx context.Context) string {
 // hungry says that an element that comes now could go at once.
 func (g *feeding) hungry() bool {
 	return g.failures == 0 && g.batch.State == luascripts.BatchRunning && g.unsure == nil && g.unprepared == nil && g.mayRead() &&
-		g.room() > 0 && g.paced(1) > 0
+		g.room() > 0 && g.paced(1) > 0 && !g.f.now().Before(g.rests)
 }
 
 // name is the batch's among all queues.
@@ -283,7 +287,17 @@ func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
 	if g.polled {
 		return g.poll, nil
 	}
+	if n = min(n, g.behind(now)); n <= 0 {
+		g.polled = true
+		return lagPoll, nil
+	}
+	if rest := g.rests.Sub(now); rest > 0 {
+		return min(renewal, rest), nil
+	}
 	fed, err := g.feed(ctx, now, g.paced(n))
+	if err == nil && fed {
+		g.rest(now)
+	}
 	if err != nil || fed {
 		return 0, err
 	}
@@ -304,6 +318,7 @@ func (g *feeding) resume(ctx context.Context) (time.Duration, error) {
 		if err := g.rebook(ctx); err != nil {
 			return 0, err
 		}
+		g.lag = lag{before: g.open} // what it knew of instants is of before the pause
 	}
 	g.resumed = g.batch.Resumed
 	return 0, g.claim(ctx) // which notes it for who comes after us

@@ -51,10 +51,12 @@ type Adapter struct {
 	policies map[string]taskPolicy
 	counters counters
 	lead     *lead
+	trust    *trust
 
 	deferrals *deferrals
 	finished  *finished
 	batches   *batches
+	counts    *counts
 	delivered *delivered
 	wakers    map[string]*waker // by queue
 	bell      chan struct{}     // rung for each woken task: an idle server fetches at once
@@ -107,8 +109,8 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		rdb: rdb, cfg: cfg, log: cfg.Logger.With(zap.String("component", "worker")),
 		id:       fmt.Sprintf("%016x", rand.Uint64()),
 		policies: make(map[string]taskPolicy), limiters: make(map[string]*throttle.Limiter), decides: make(map[string]*throttle.Policy),
-		lead:      newLead(cfg.Throttle.InlineWait),
-		deferrals: newDeferrals(), finished: newFinished(), delivered: newDelivered(), batches: newBatches(),
+		lead: newLead(cfg.Throttle.InlineWait), trust: newTrust(),
+		deferrals: newDeferrals(), finished: newFinished(), delivered: newDelivered(), batches: newBatches(), counts: newCounts(),
 		wakers: make(map[string]*waker), bell: make(chan struct{}, ServersMax),
 		hints: make(chan throttle.Turn, hintsMax), refunds: make(chan refund, refundsMax), stop: make(chan struct{}),
 	}
@@ -147,6 +149,8 @@ func (a *Adapter) Start(ctx context.Context) error {
 	a.wg.Go(func() { a.passHints(ctx) })
 	a.wg.Go(func() { a.passRefunds(ctx) })
 	a.wg.Go(func() { a.everyMinute(ctx) })
+	a.counts.begin()
+	a.wg.Go(func() { a.countEnded(ctx) })
 	return nil
 }
 

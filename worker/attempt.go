@@ -265,6 +265,9 @@ func (t *attempt) release(ctx context.Context) {
 
 // Defer implements [throttle.Host].
 func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Decision) error {
+	if !d.Granted && !d.Promised.IsZero() {
+		t.a.trust.moves(p, p.IDs(d.Request), d.Rule)
+	}
 	t.giveAllBack(ctx)
 	cause := &throttle.ThrottledError{Rule: d.Rule, At: d.At, RetryAfter: d.At.Sub(d.Now)}
 	return t.deferTo(deferral{rule: d.Rule, at: d.At, wait: d.Wait(), place: t.place(p, d), cause: cause}, held{policy: p, Decision: d})

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
-	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/internal/luascripts"
 )
@@ -162,10 +161,13 @@ func (c *client) countBatch(ctx context.Context, op asynqOp, call asynqCall) {
 	if !ok {
 		return
 	}
+	e := ended{batchID{call.queue, id}, outcome, element}
 	if c.a.batches.take(call.taskKey) {
-		outcome = luascripts.OutcomeDropped
+		e.outcome = luascripts.OutcomeDropped // at once: the feeder's sweep takes who is gone for done
+		c.a.count(ctx, []ended{e})
+		return
 	}
-	if _, _, err := luascripts.BatchCount(ctx, c.a.rdb, c.a.keys(call.queue), id, outcome, element); err != nil {
-		c.a.log.Debug("a task of a batch could not be counted", zap.String("batch", id), zap.Error(err))
+	if !c.a.counts.add(e) {
+		c.a.count(ctx, []ended{e})
 	}
 }

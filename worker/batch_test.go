@@ -227,7 +227,7 @@ func (m *mortal) Pipeline() redis.Pipeliner { return m.UniversalClient.Pipeline(
 // in order by its phone, as fast as the provider allows, and is taken by a worker once.
 func TestBatchOnTwoRules(t *testing.T) {
 	t.Parallel()
-	const n, phones, rate = 2000, 45, 200
+	const n, phones, rate = 1200, 45, 200
 	synctest.Test(t, func(t *testing.T) {
 		h := virtualHall(t, phoneAndProvider(200*ms, throttle.Sliding(rate/10, 100*ms)))
 		pool := h.pool(20)

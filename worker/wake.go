@@ -10,21 +10,15 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// check asks for the current instants of what is due, re-times what has moved,
-// and returns what is to be woken.
-func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration) []dueTask {
-	places := make([]throttle.Place, 0, len(ready))
-	index := make([]int, 0, len(ready))
-	for i, t := range ready {
-		if p, ok := w.placeOf(t); ok {
-			places = append(places, p)
-			index = append(index, i)
-		}
-	}
+// check asks for the current instants of what is due and may have moved, re-times what
+// has, and returns what is to be woken.
+func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, now time.Time) []dueTask {
+	index, places := w.toCheck(ready, now)
 	w.a.counters.wakeChecks.Add(int64(len(places)))
 	var moved []luascripts.Retiming
 	var from []int // their indices in ready
 	var rules []string
+	var waits []time.Duration
 	order := make([]instant, len(ready))
 	for i, t := range ready {
 		order[i] = instant{i, t.At, 0}
@@ -39,13 +33,19 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration) 
 		late := !t.place.Deadline.IsZero() && wait > time.Until(t.place.Deadline)
 		// a booking that is gone, or that comes too late: the task has to hear it
 		if now.Err != nil || !now.Known || late || wait <= lead+moveLeast {
+			if now.Known {
+				w.a.trust.stays(places[n])
+			}
 			continue
 		}
-		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At, Any: w.a.forLease(now.Rule, wait), For: t.For})
+		w.a.trust.moves(places[n].Policy, places[n].IDs, now.Rule)
+		anys := t.Pool == luascripts.PoolMark{} // it is ours by this look alone
+		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At, Any: anys || w.a.forLease(now.Rule, wait), For: t.For})
 		from = append(from, index[n])
 		rules = append(rules, now.Rule)
+		waits = append(waits, wait)
 	}
-	moves := w.retime(ctx, ready, moved, from, rules)
+	moves := w.retime(ctx, ready, moved, from, rules, waits)
 	slices.SortStableFunc(order, func(a, b instant) int {
 		return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.before, b.before))
 	})
@@ -69,7 +69,7 @@ type instant struct {
 // retime moves bookings to their new instants, and answers which of the ready
 // tasks are not to be woken now. One that is not deferred any more stays for
 // wake.lua, which clears its entry.
-func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.Retiming, from []int, rules []string) map[int]bool {
+func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.Retiming, from []int, rules []string, waits []time.Duration) map[int]bool {
 	moves := make(map[int]bool)
 	if len(moved) == 0 {
 		return moves
@@ -85,10 +85,8 @@ func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.
 		moves[from[n]] = true
 		if err == nil {
 			w.moved(moved[n], rules[n], ready[from[n]].At)
+			w.expect(waits[n])
 		}
-	}
-	if err == nil && len(moves) > 0 {
-		w.ring() // the next look finds their instants in the index
 	}
 	return moves
 }

@@ -10,8 +10,14 @@ import (
 )
 
 const (
-	// wakeBatch bounds how many due tasks one look lists.
+	// wakeBatch bounds how many due tasks one look lists, beside those that can't be woken.
 	wakeBatch = 100
+	// lookLeast is the least time between two looks while tasks are due, or workers
+	// become free, thick and fast: a look looks that much further ahead, so that tasks are
+	// woken some at a time.
+	lookLeast = 3 * time.Millisecond
+	// lookWorker is that for each worker, where there are few.
+	lookWorker = 100 * time.Microsecond
 	// lookMost is the longest time between two looks at the due index: what
 	// another process deferred, and died, is found within it.
 	lookMost = time.Second
@@ -59,6 +65,7 @@ type waker struct {
 	adopts  time.Time            // local: until then it wakes what others deferred as its own
 	waiting bool                 // something is deferred, as far as is known
 	newcome bool                 // somebody was deferred since the last look began
+	thick   bool                 // tasks become due one close behind the other
 }
 
 func newWaker(a *Adapter, queue string) *waker {
@@ -146,9 +153,27 @@ func (w *waker) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-w.bell:
+			w.rests(ctx, began)
 		case <-t.C:
 		}
 		t.Stop()
+	}
+}
+
+// rests keeps looks apart while they come thick.
+func (w *waker) rests(ctx context.Context, began time.Time) {
+	w.mu.Lock()
+	thick := w.thick
+	w.mu.Unlock()
+	rest := time.Until(began.Add(w.lookRest()))
+	if !thick || rest <= 0 {
+		return
+	}
+	t := time.NewTimer(rest)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
 	}
 }
 
@@ -156,17 +181,19 @@ func (w *waker) run(ctx context.Context) {
 // began. However slow the way to Redis and back was, the next look comes rather
 // too early, and looks once more, than too late.
 func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) {
-	lead := w.a.lead.get()
+	lead := w.reach()
 	began = time.Now()
-	due, err := luascripts.Due(ctx, w.a.rdb, w.keys, lead, wakeBatch)
+	most, _ := w.room(began, 0)
+	free := max(0, most-int(w.a.servers.Load()))
+	due, err := luascripts.Due(ctx, w.a.rdb, w.keys, luascripts.DueArgs{Lead: lead, Room: most, Free: free, Pool: w.a.mark, Sweep: w.sweep()})
 	if err != nil {
 		w.a.failed(ctx, "the due index can't be read", err)
 		return time.Now(), lookMost
 	}
-	w.found(len(due.Tasks) > 0 || !due.Next.IsZero())
+	w.found(len(due.Tasks) > 0 || due.More || !due.Again.IsZero())
 	wait = lookMost
-	if !due.Next.IsZero() && len(due.Tasks) < wakeBatch {
-		wait = min(wait, due.Next.Sub(due.Now)-lead)
+	if !due.Again.IsZero() {
+		wait = min(wait, due.Again.Sub(due.Now))
 	}
 	b := w.sort(due, &wait)
 	if len(b.over) > 0 {
@@ -177,24 +204,68 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 		_ = luascripts.Forget(ctx, w.a.rdb, w.keys, t.ID, t.For)
 	}
 	ready := len(b.ready)
-	room, again := w.room(time.Now(), ready)
-	if room < ready {
+	want := ready
+	if due.More {
+		want++
+	}
+	want = min(want, wakeBatch)
+	room, again := w.room(time.Now(), want)
+	if room < want {
 		// the others when a worker is free (it rings), or when another pool
 		// sweeps them
-		b.ready = b.ready[:room]
+		b.ready = b.ready[:min(room, ready)]
 		wait = again
-	} else if len(due.Tasks) == wakeBatch && ready > 0 {
-		wait = 0 // more may be due; unless none of these was ours to wake yet
+	} else if due.More {
+		wait = 0
 	}
 	if len(b.ready) > 0 {
-		codes, woken := w.wake(ctx, w.check(ctx, b.ready, lead), began)
+		codes, woken := w.wake(ctx, w.check(ctx, b.ready, lead, due.Now), began)
 		if slices.Contains(codes, luascripts.NotYet) {
 			wait = min(wait, notYetPause)
-		} else if room < ready && woken < room {
+		} else if room < want && woken < room {
 			wait = min(wait, movedPause) // who had moved, or was woken by another pool, took no room: the next are due now
 		}
 	}
-	return began, max(wait, 0)
+	return began, w.spaced(max(wait, 0), ready)
+}
+
+// reach is how far ahead a look looks.
+func (w *waker) reach() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	lead := w.a.lead.get()
+	if w.thick {
+		lead = max(lead, min(lead+lookLeast, w.a.lead.most))
+	}
+	return lead
+}
+
+// lookRest is the least time between two looks that find something: few workers are done
+// sooner with what one look wakes.
+func (w *waker) lookRest() time.Duration {
+	return min(lookLeast, time.Duration(w.a.workers.Load())*lookWorker)
+}
+
+// spaced is when to look again, at the earliest after lookLeast when one look after the
+// other finds something.
+func (w *waker) spaced(wait time.Duration, ready int) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.thick = ready > 0 && (w.blocked || wait < lookLeast)
+	if w.thick {
+		return max(wait, w.lookRest())
+	}
+	return wait
+}
+
+// sweep is how long after its instant it wakes what another pool comes first to wake.
+func (w *waker) sweep() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if time.Now().Before(w.adopts) {
+		return -lookMost // as its own: when they are due
+	}
+	return sweepAfter
 }
 
 // found notes whether something is deferred.
@@ -223,9 +294,6 @@ type batch struct {
 func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) batch {
 	var b batch
 	active := false
-	w.mu.Lock()
-	adopts := time.Now().Before(w.adopts)
-	w.mu.Unlock()
 	for _, d := range due.Tasks {
 		t := dueTask{DueTask: d}
 		t.place, t.known = luascripts.ReadPlace(d.For)
@@ -239,11 +307,6 @@ func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) batch {
 			} else {
 				active = true
 			}
-			continue
-		}
-		ours := adopts || t.Pool == w.a.mark || t.Pool == luascripts.PoolMark{} // every pool's
-		if late := due.Now.Sub(d.At); !ours && late < sweepAfter {
-			*wait = min(*wait, sweepAfter-late)
 			continue
 		}
 		b.ready = append(b.ready, t)

@@ -136,7 +136,7 @@ func TestForgetOfADeletedTask(t *testing.T) {
 	a.put("active", "a")
 	got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{ID: "a", At: start.Add(time.Second)}})
 	wantCodes(t, "Retime of an active task", got, err, 1)
-	due, err := Due(t.Context(), a.rdb, a.q, time.Hour, 10)
+	due, err := Due(t.Context(), a.rdb, a.q, DueArgs{Lead: time.Hour, Room: 10})
 	if err != nil || len(due.Tasks) != 2 || len(left) != 1 {
 		t.Fatalf("Due = %+v, %v, want the hint and what is left", due, err)
 	}

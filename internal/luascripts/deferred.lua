@@ -50,6 +50,13 @@ local function pool_of(hw)
   return first % 16 == 3 and string.sub(hw, 6, 9) or first == 2 and string.sub(hw, 12, 15) or ANY
 end
 
+-- claimed_by is the field with another pool, nil where there is none
+local function claimed_by(pool, hw)
+  local first = hw and string.byte(hw, 1) or 0
+  local before = first % 16 == 3 and 5 or first == 2 and 11
+  return before and string.sub(hw, 1, before) .. pool .. string.sub(hw, before + 5)
+end
+
 -- ours says that a score of asynq is the one that we wrote
 local function ours(d, score)
   return score and score % 1 == 0 and d.score ~= NOT_OURS and d.score == score_bytes(score)

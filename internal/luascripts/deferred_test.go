@@ -88,7 +88,7 @@ func TestOlderField(t *testing.T) {
 		a.raw.ZAdd(ctx, a.q.due, redis.Z{Score: float64(start.Add(minute).UnixMicro()), Member: shortID(id)})
 	}
 	a.raw.Expire(ctx, a.q.due, time.Hour)
-	due, err := Due(ctx, a.rdb, a.q, 2*minute, 10)
+	due, err := Due(ctx, a.rdb, a.q, DueArgs{Lead: 2 * minute, Room: 10})
 	if err != nil || len(due.Tasks) != 2 || due.Tasks[0].For != "" || due.Tasks[0].Pool != pool || due.Tasks[0].State != "retry" {
 		t.Fatalf("Due = %+v, %v, want both, for nothing that is known, of the pool", due, err)
 	}
@@ -118,7 +118,7 @@ func TestEntriesOfDeletedTasks(t *testing.T) {
 		a.deferTask(id, time.Second, "")
 		a.raw.Del(ctx, a.q.Task(id))
 		a.raw.ZRem(ctx, a.q.retry, id)
-		due, err := Due(ctx, a.rdb, a.q, 2*time.Second, 10)
+		due, err := Due(ctx, a.rdb, a.q, DueArgs{Lead: 2 * time.Second, Room: 10})
 		if err != nil || len(due.Tasks) != 1 || due.Tasks[0].ID != id || due.Tasks[0].State != "" || due.Tasks[0].For != "sms 1 key" {
 			t.Fatalf("Due = %+v, %v, want %q, gone, with its place", due, err, id)
 		}
@@ -132,7 +132,7 @@ func TestEntriesOfDeletedTasks(t *testing.T) {
 		wantCodes(t, "Retime of one that is gone", codes, err, 0)
 		codes, err = Wake(ctx, a.rdb, a.q, due.Tasks, start, false)
 		wantCodes(t, "Wake of one that is gone", codes, err, NotOurs)
-		due, err = Due(ctx, a.rdb, a.q, 2*minute, 10)
+		due, err = Due(ctx, a.rdb, a.q, DueArgs{Lead: 2 * minute, Room: 10})
 		if err != nil || len(due.Tasks) != 1 || due.Tasks[0].For != "sms 1 other" || !due.Tasks[0].At.Equal(start.Add(minute)) {
 			t.Fatalf("Due = %+v, %v, want the other one of that id alone, at its instant", due, err)
 		}

@@ -40,7 +40,7 @@
 //
 //	script       what it does                                   slot
 //	acquire.lua  grant, book or refuse, for up to 64 calls      the limits' keys
-//	check.lua    the current instant of one booking             the limits' keys
+//	check.lua    the current instants of up to 8 bookings       the limits' keys
 //	cancel.lua   give back a grant, leave the line              the limits' keys
 //	settle.lua   a grant turns out to have cost more, or less   the limits' keys
 //	close.lua    nothing goes on a key until an instant         the limits' keys

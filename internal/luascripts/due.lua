@@ -1,25 +1,72 @@
--- due.lua: what is due on a queue, and when the next one is.
+-- due.lua: what is due on a queue for the pool that asks, and when to ask again. What
+-- is every pool's becomes its own by that: the others leave it to that one.
 --
 -- KEYS[1]  due        sorted set of tasks, see taskid.lua, score = instant in microseconds
 -- ARGV[1]  task       prefix of asynq's task hashes of this queue, which carry the same tag
 -- ARGV[2]  lead_us    how long before its instant a task is due
--- ARGV[3]  most       how many to list, 1 to 1000
--- returns  {now_us, next_us, listed, then per task: at_us, task, state, for, pool}; next_us is the first
---          instant that is not listed, 0 when there is none; integers, but for task, state, for and pool, which are text
-local due, prefix, lead, most = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+-- ARGV[3]  room       how many of those that can be woken to list, 0 to 1000; others beside, at most 100
+-- ARGV[4]  free       how many of the first of these to take: so many workers wait for one; the others stay every pool's
+-- ARGV[5]  pool       who asks, 4 bytes; zeros for nobody, to whom all are listed
+-- ARGV[6]  sweep_us   how long after its instant a task is due to a pool that does not come first to wake it
+-- returns  {now_us, again_us, more, listed, then per task: at_us, task, state, for, pool}; again_us is when the next is due to that
+--          pool, 0 when there is none; more is 1 when another is now, for which there was no room; pool is who came first to wake
+--          it before; integers, but for task, state, for and pool, which are text
+local due, prefix, lead, room = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local free, mark, sweep = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
+local BESIDE = 100 -- so many that are not to be woken are passed by
 
 local now = clock()
-local v = redis.call("ZRANGEBYSCORE", due, "-inf", int(now + lead), "WITHSCORES", "LIMIT", 0, most)
-local reply = { now, 0, #v / 2 }
-for i = 1, #v, 2 do
-  local short, what = parted(v[i])
-  local h = redis.call("HMGET", prefix .. long(short), "state", "hw")
-  reply[#reply + 1] = tonumber(v[i + 1])
-  reply[#reply + 1] = short
-  reply[#reply + 1] = h[1] or ""
-  reply[#reply + 1] = what
-  reply[#reply + 1] = pool_of(h[2])
+local reply, waits, passed, again, more = { now, 0, 0, 0 }, 0, 0, nil, 0
+
+-- waits_until notes when one is due that is not yet
+local function waits_until(at)
+  if not again or at < again then again = at end
 end
-local following = redis.call("ZRANGE", due, #v / 2, #v / 2, "WITHSCORES")
-reply[2] = tonumber(following[2] or "0")
+
+local function list(at, short, state, what, pool)
+  local n = #reply
+  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = at, short, state, what, pool
+end
+
+-- look takes one entry on, and answers whether to go on
+local function look(e, at)
+  if at > now + lead then
+    waits_until(at - lead)
+    return false
+  end
+  local short, what = parted(e)
+  local task = prefix .. long(short)
+  local h = redis.call("HMGET", task, "state", "hw")
+  local state, pool = h[1] or "", pool_of(h[2])
+  if state == "" or state == "active" or state == "archived" or state == "completed" then
+    list(at, short, state, what, pool)
+    passed = passed + 1
+  elseif mark ~= ANY and pool ~= ANY and pool ~= mark and now - at < sweep then
+    waits_until(at + sweep)
+    passed = passed + 1
+  elseif waits == room then
+    more = 1
+    return false
+  else
+    local hw = pool == ANY and mark ~= ANY and waits < free and claimed_by(mark, h[2])
+    if hw then redis.pcall("HSET", task, "hw", hw) end -- a Redis that is full may refuse it: then all pools have it
+    list(at, short, state, what, pool)
+    waits = waits + 1
+  end
+  return passed < BESIDE
+end
+
+local rank, going = 0, true
+while going do
+  local n = min(room - waits, BESIDE) + 4
+  local v = redis.call("ZRANGE", due, rank, rank + n - 1, "WITHSCORES")
+  for i = 1, #v, 2 do
+    going = look(v[i], tonumber(v[i + 1]))
+    if not going then break end
+  end
+  rank = rank + n
+  going = going and #v == 2 * n
+end
+if passed == BESIDE and waits > 0 then more = 1 end
+reply[2], reply[3], reply[4] = again or 0, more, (#reply - 4) / 5
 return reply

@@ -44,15 +44,20 @@ func alike(a, b *AcquireArgs) bool {
 	if a.Mode != b.Mode || a.Inline != b.Inline || a.MaxWait != b.MaxWait || a.Tell != b.Tell || (a.Policy == "") != (b.Policy == "") {
 		return false
 	}
-	if len(a.Parts) != len(b.Parts) {
+	return alikeParts(a.Parts, b.Parts)
+}
+
+// alikeParts says that the parts of calls differ in nothing but keys.
+func alikeParts(a, b []Part) bool {
+	if len(a) != len(b) {
 		return false
 	}
-	for i := range a.Parts {
-		if !alikePart(&a.Parts[i], &b.Parts[i]) {
+	for i := range a {
+		if !alikePart(&a[i], &b[i]) {
 			return false
 		}
 		for j := range i { // which of them count together
-			if (a.Parts[i].ID == a.Parts[j].ID) != (b.Parts[i].ID == b.Parts[j].ID) {
+			if (a[i].ID == a[j].ID) != (b[i].ID == b[j].ID) {
 				return false
 			}
 		}

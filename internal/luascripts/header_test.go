@@ -167,7 +167,7 @@ func calls(r *recorder) {
 	_, _ = Enqueue(ctx, r, q, 1, make([]EnqueueTask, 3))
 	_, _ = Tick(ctx, r, q, "nightly", TickArgs{At: time.Now(), ID: "a"})
 	Defer(ctx, r, q, DeferArgs{})
-	_, _ = Due(ctx, r, q, time.Second, 10)
+	_, _ = Due(ctx, r, q, DueArgs{Lead: time.Second, Room: 10})
 	_, _ = Wake(ctx, r, q, tasks("a"), time.Now(), false)
 	_, _ = Wake(ctx, r, q, tasks("a", "b", "c"), time.Now(), false)
 	_, _ = Retime(ctx, r, q, true, make([]Retiming, 1))
@@ -199,6 +199,7 @@ func calls(r *recorder) {
 	c.AddHook(pipeRecorder{r})
 	Renew(ctx, c, []RenewArgs{{Part: several[0], Token: 1}})
 	Check(ctx, c, []CheckArgs{{Parts: one(k, n, 1), Job: "a"}})
+	Check(ctx, c, []CheckArgs{{Parts: several, Policy: "p", Job: "a"}, {Parts: several, Policy: "p", Job: "b"}})
 	_, _ = ReadBatches(ctx, c, q, []string{"b"})
 }
 

@@ -256,46 +256,6 @@ func instant(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// CheckArgs are the arguments of check.lua.
-type CheckArgs struct {
-	Parts  []Part
-	Policy string
-	Job    string
-}
-
-// CheckReply is the answer of check.lua.
-type CheckReply struct {
-	Status Status // Booked, or Refused when it is not known
-	Part   int    // by which it waits, counted from 1
-	At     time.Time
-	Now    time.Time
-	Before int // permits ahead of it in the line
-	Next   []Turn
-	Err    error
-
-	Version int64 // of the part's ledger, when Outdated
-}
-
-// Check runs check.lua for many bookings in one pipeline, in order. Each
-// booking fails alone.
-func Check(ctx context.Context, c redis.UniversalClient, bookings []CheckArgs) []CheckReply {
-	out := make([]CheckReply, len(bookings))
-	send := func(i int, pipe redis.Pipeliner) *redis.Cmd {
-		b := &bookings[i]
-		return checkScript.EvalSha(ctx, pipe, partKeys(b.Parts, b.Policy), partArgs([]any{len(b.Parts), b.Job}, b.Parts)...)
-	}
-	pipelined(ctx, c, checkScript, len(bookings), send, func(i int, v any, err error) {
-		r := readReply("check.lua", 6, v, err)
-		out[i] = CheckReply{Status: Status(r.int()), Part: int(r.int()), At: r.time(), Now: r.time(), Before: int(r.int())}
-		out[i].Next = r.turns(r.int())
-		out[i].Err = r.err
-		if out[i].Status == Outdated {
-			outdated(&out[i].At, &out[i].Version)
-		}
-	})
-	return out
-}
-
 // CancelArgs are the arguments of cancel.lua. A zero Token means that there is
 // only a booking, an empty Job that there is none.
 type CancelArgs struct {

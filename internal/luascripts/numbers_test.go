@@ -9,7 +9,7 @@ import (
 // textJoins are the only lines that join with "..": each joins text, and no
 // number gets into it but through string.format.
 var textJoins = map[string][]string{
-	"deferred.lua": {`string.char(3 + 2 * #tokens) .. score .. pool .. tokens .. what`, `token .. string.sub(before.tokens, 1, 56)`},
+	"deferred.lua": {`string.char(3 + 2 * #tokens) .. score .. pool .. tokens .. what`, `token .. string.sub(before.tokens, 1, 56)`, `string.sub(hw, 1, before) .. pool .. string.sub(hw, before + 5)`},
 	"due.lua":      {`prefix .. long(short)`},
 	"taskid.lua":   {`short .. what end`, `string.format("\3%d:", #short) .. short .. what`},
 	"setlimit.lua": {`int(version) .. " " .. limit`},

@@ -52,22 +52,32 @@ func PutOffs(ctx context.Context, c redis.Cmdable, k Queue, id string) (int, err
 type DueTask struct {
 	ID    string
 	At    time.Time
-	State string // asynq's state, "" when the task is gone
-	For   string // as [DeferArgs] had it, and the pool
-	Pool  PoolMark
+	State string   // asynq's state, "" when the task is gone
+	For   string   // as [DeferArgs] had it
+	Pool  PoolMark // who came first to wake it, zero for every pool
+}
+
+// DueArgs are the arguments of due.lua.
+type DueArgs struct {
+	Lead  time.Duration // how long before its instant a task is due
+	Room  int           // how many that can be woken are listed, 0 to 1000
+	Free  int           // how many of the first of these are taken; the others stay every pool's
+	Pool  PoolMark      // who asks: what is every pool's becomes its own; zero for nobody, to whom all are listed
+	Sweep time.Duration // how long after its instant what another pool comes first to wake is due
 }
 
 // DueReply is the answer of due.lua.
 type DueReply struct {
 	Now   time.Time
-	Next  time.Time // of the first that is not listed; zero when there is none
+	Again time.Time // when the next is due to who asks; zero when there is none
+	More  bool      // another is now, for which there was no room
 	Tasks []DueTask
 }
 
-// Due runs due.lua. most is 1 to 1000.
-func Due(ctx context.Context, c redis.Scripter, k Queue, lead time.Duration, most int) (DueReply, error) {
-	r := run(ctx, c, dueScript, "due.lua", 3, []string{k.due}, k.task, micros(lead), most)
-	reply := DueReply{Now: r.time(), Next: r.time()}
+// Due runs due.lua.
+func Due(ctx context.Context, c redis.Scripter, k Queue, a DueArgs) (DueReply, error) {
+	r := run(ctx, c, dueScript, "due.lua", 4, []string{k.due}, k.task, micros(a.Lead), a.Room, a.Free, a.Pool[:], micros(a.Sweep))
+	reply := DueReply{Now: r.time(), Again: r.time(), More: r.int() == 1}
 	for range r.count(5) {
 		t := DueTask{At: r.time(), ID: longID(r.text()), State: r.text(), For: r.text()}
 		copy(t.Pool[:], r.text())

@@ -131,8 +131,8 @@ func TestRetime(t *testing.T) {
 func TestDue(t *testing.T) {
 	t.Parallel()
 	a := newQueue(t)
-	reply, err := Due(t.Context(), a.rdb, a.q, 0, 10)
-	if err != nil || !reply.Now.Equal(start) || !reply.Next.IsZero() || len(reply.Tasks) != 0 {
+	reply, err := Due(t.Context(), a.rdb, a.q, DueArgs{Room: 10})
+	if err != nil || !reply.Now.Equal(start) || !reply.Again.IsZero() || len(reply.Tasks) != 0 {
 		t.Errorf("Due of nothing = %+v, %v, want nothing", reply, err)
 	}
 	ids := []string{"a", "b", "c", "d"}
@@ -141,16 +141,16 @@ func TestDue(t *testing.T) {
 		a.deferTask(id, time.Duration(i)*time.Second, "")
 	}
 	a.raw.Del(t.Context(), a.q.Task("b"))
-	reply, err = Due(t.Context(), a.rdb, a.q, 1500*time.Millisecond, 10)
+	reply, err = Due(t.Context(), a.rdb, a.q, DueArgs{Lead: 1500 * time.Millisecond, Room: 10})
 	want := []DueTask{{"a", start, "retry", "sms 1 key", pool}, {"b", start.Add(time.Second), "", "sms 1 key", PoolMark{}}}
 	same := func(x, y DueTask) bool {
 		return x.ID == y.ID && x.At.Equal(y.At) && x.State == y.State && x.For == y.For && x.Pool == y.Pool
 	}
-	if err != nil || !slices.EqualFunc(reply.Tasks, want, same) || !reply.Next.Equal(start.Add(2*time.Second)) {
+	if err != nil || !slices.EqualFunc(reply.Tasks, want, same) || !reply.Again.Equal(start.Add(500*time.Millisecond)) {
 		t.Errorf("Due = %+v, %v, want %+v", reply, err, want)
 	}
-	reply, err = Due(t.Context(), a.rdb, a.q, minute, 1)
-	if err != nil || len(reply.Tasks) != 1 || !reply.Next.Equal(start.Add(time.Second)) {
-		t.Errorf("Due of one = %+v, %v, want a, and b next", reply, err)
+	reply, err = Due(t.Context(), a.rdb, a.q, DueArgs{Lead: minute, Room: 1})
+	if err != nil || len(reply.Tasks) != 2 || !reply.More {
+		t.Errorf("Due of one = %+v, %v, want a, b that is gone beside, and that there is more", reply, err)
 	}
 }

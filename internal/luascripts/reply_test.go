@@ -33,7 +33,7 @@ func readers(c redis.Scripter) map[string]error {
 	_, closing := Close(ctx, c, CloseArgs{Parts: one(k, n, 1), Rule: 1, For: time.Second})
 	_, release := Release(ctx, c, one(k, n, 1)[0], 1)
 	_, settle := Settle(ctx, c, SettleArgs{Parts: one(k, n, 1)})
-	_, due := Due(ctx, c, q, time.Second, 10)
+	_, due := Due(ctx, c, q, DueArgs{Lead: time.Second, Room: 10})
 	_, wake := Wake(ctx, c, q, tasks("a", "b"), time.Now(), false)
 	_, retime := Retime(ctx, c, q, true, make([]Retiming, 2))
 	_, rules := Rules(ctx, c, "hw", time.Second, []string{"a"})
@@ -85,8 +85,8 @@ func TestReplies(t *testing.T) {
 			LimitKeys("hw", "r", "k"), PeekArgs{Numbers: Numbers{Kind: Sliding, Permits: 1, Window: time.Second}, Cost: 1, Most: 10}); err == nil || len(r.Listed) > 1 {
 			t.Errorf("Peek of %d places = %+v, %v, want an error", listed, r, err)
 		}
-		if r, err := Due(t.Context(), answering{value: []any{int64(1), int64(2), listed, int64(4), "id", "retry", ""}},
-			QueueKeys("hw", "q"), 0, 10); err == nil || len(r.Tasks) > 1 {
+		if r, err := Due(t.Context(), answering{value: []any{int64(1), int64(2), int64(0), listed, int64(4), "id", "retry", "", ""}},
+			QueueKeys("hw", "q"), DueArgs{Room: 10}); err == nil || len(r.Tasks) > 1 {
 			t.Errorf("Due of %d tasks = %+v, %v, want an error", listed, r, err)
 		}
 	}

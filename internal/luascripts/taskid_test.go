@@ -31,7 +31,7 @@ func TestTaskIDs(t *testing.T) {
 	for i, id := range ids {
 		a.deferTask(id, time.Duration(i)*time.Second, "")
 	}
-	reply, err := Due(t.Context(), a.rdb, a.q, minute, len(ids))
+	reply, err := Due(t.Context(), a.rdb, a.q, DueArgs{Lead: minute, Room: len(ids)})
 	var got []string
 	for _, d := range reply.Tasks {
 		got = append(got, d.ID)

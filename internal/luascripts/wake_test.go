@@ -99,7 +99,7 @@ func TestWhoComesFirst(t *testing.T) {
 	hint("shared", 9*time.Second, true)
 	hint("again", 9*time.Second, true)
 	hint("again", 8*time.Second, false)
-	r, err := Due(t.Context(), a.rdb, a.q, minute, 10)
+	r, err := Due(t.Context(), a.rdb, a.q, DueArgs{Lead: minute, Room: 10})
 	if err != nil {
 		t.Fatal(err)
 	}

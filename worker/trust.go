@@ -1,0 +1,121 @@
+package worker
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/headwayq/headway/throttle"
+)
+
+const (
+	// trustAfter is how many bookings in a row have to stay where they were before the
+	// next ones of that policy, or on that key, are woken without a check.
+	trustAfter = 64
+	// doubtsMax bounds the keys that are remembered because a booking there moved; beyond
+	// it all are checked anew.
+	doubtsMax = 4096
+	// lateAfter is how late one is who is checked in any case: so far behind are no pools that
+	// can keep up.
+	lateAfter = 500 * time.Millisecond
+)
+
+// trust knows where bookings stay where they are: a check before each wake-up is for those
+// that move, and one woken in vain costs an admission. So a policy is trusted again only
+// after trustAfter that stayed, and so is the key on which one moved: of all wake-ups one
+// in so many is in vain, and those that were on their way with it. Safe for concurrent use.
+type trust struct {
+	mu     sync.Mutex
+	stayed map[string]int   // by policy, up to trustAfter
+	doubts map[doubtKey]int // how many are yet to stay there
+}
+
+type doubtKey struct{ rule, id string }
+
+func newTrust() *trust {
+	return &trust{stayed: make(map[string]int), doubts: make(map[doubtKey]int)}
+}
+
+// sure says that a booking has not moved, as far as can be said without asking. What
+// waits for a lease moves with each that is renewed.
+func (t *trust) sure(p throttle.Place) bool {
+	rules := p.Policy.Rules()
+	if slices.ContainsFunc(rules, func(l *throttle.Limiter) bool { return l.LimitLastKnown().IsConcurrent() }) {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stayed[p.Policy.String()] < trustAfter {
+		return false
+	}
+	if len(t.doubts) == 0 {
+		return true
+	}
+	for i, l := range rules {
+		if t.doubts[doubtKey{l.Rule(), p.IDs[i]}] > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// stays notes that a booking was where it was promised.
+func (t *trust) stays(p throttle.Place) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	name := p.Policy.String()
+	t.stayed[name] = min(t.stayed[name]+1, trustAfter)
+	if len(t.doubts) == 0 {
+		return
+	}
+	for i, l := range p.Policy.Rules() {
+		key := doubtKey{l.Rule(), p.IDs[i]}
+		if t.doubts[key]--; t.doubts[key] <= 0 {
+			delete(t.doubts, key)
+		}
+	}
+}
+
+// moves notes that a rule put a booking off. ids are its keys, by rule.
+func (t *trust) moves(p *throttle.Policy, ids []string, rule string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stayed[p.String()] = 0
+	if len(t.doubts) >= doubtsMax {
+		clear(t.doubts)
+		clear(t.stayed)
+	}
+	for i, l := range p.Rules() {
+		if l.Rule() == rule {
+			t.doubts[doubtKey{rule, ids[i]}] = trustAfter
+		}
+	}
+}
+
+// toCheck are the indices of what is to be checked, and the places of those. Where several
+// of one narrowest key have one instant, all of that key are: a check puts them in the
+// order of their line. So are those that are late.
+func (w *waker) toCheck(ready []dueTask, now time.Time) (index []int, places []throttle.Place) {
+	type at struct {
+		key doubtKey
+		at  time.Time
+	}
+	seen, tied := make(map[at]bool, len(ready)), make(map[doubtKey]bool)
+	all, keys := make([]throttle.Place, len(ready)), make([]doubtKey, len(ready))
+	for i, t := range ready {
+		var ok bool
+		if all[i], ok = w.placeOf(t); !ok {
+			continue
+		}
+		keys[i] = doubtKey{t.place.Stands.Policy(), all[i].IDs[0]}
+		when := at{keys[i], t.At}
+		tied[keys[i]] = tied[keys[i]] || seen[when]
+		seen[when] = true
+	}
+	for i, p := range all {
+		if p.Policy != nil && (tied[keys[i]] || now.Sub(ready[i].At) > lateAfter || !w.a.trust.sure(p)) {
+			index, places = append(index, i), append(places, p)
+		}
+	}
+	return index, places
+}
