@@ -9,20 +9,14 @@ import (
 // Gathered is how many acquires of a client wait for others to come back.
 func Gathered(rdb redis.UniversalClient) int {
 	m := mergerOf(rdb, false)
-	n := m.sole.gathered()
+	n := m.sole.Gathered()
 	m.nodes.Range(func(_, l any) bool {
-		n += l.(*lane).gathered()
+		n += l.(*lane).Gathered()
 		return true
 	})
 	return n
 }
 
-func (l *lane) gathered() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.waiting)
-}
-
 // Patient lets the acquires of a client wait for others as long as those take. A
 // limiter is on it already, and asks for nothing yet.
-func Patient(rdb redis.UniversalClient) { mergerOf(rdb, false).patience = time.Hour }
+func Patient(rdb redis.UniversalClient) { mergerOf(rdb, false).way.Patience = time.Hour }

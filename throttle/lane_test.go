@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/merge"
 )
 
 // distant is a Redis that grants all, each script after a round trip.
@@ -80,13 +81,6 @@ func found(t *testing.T, m *merger) {
 	}
 }
 
-// atRest says that nobody waits and nothing is under way.
-func (l *lane) atRest() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.flights == 0 && len(l.waiting) == 0
-}
-
 // Two are sent at once, those who come then wait for one of them: a millisecond and no
 // longer. What came by then goes together.
 func TestPatience(t *testing.T) {
@@ -122,7 +116,7 @@ func TestPatience(t *testing.T) {
 			t.Errorf("%s calls were sent together, want %s", got, want)
 		}
 		synctest.Wait()
-		if !m.sole.atRest() {
+		if !m.sole.Idle() {
 			t.Error("flights are under way, and nobody is on them")
 		}
 	})
@@ -150,8 +144,8 @@ func TestNobodyIsImpatientWithARedisThatIsNear(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if near.calls != 1000 || near.atMost != flightsNear {
-			t.Errorf("%d calls of 1000, %d scripts at once, want %d", near.calls, near.atMost, flightsNear)
+		if near.calls != 1000 || near.atMost != merge.FlightsNear {
+			t.Errorf("%d calls of 1000, %d scripts at once, want %d", near.calls, near.atMost, merge.FlightsNear)
 		}
 	})
 }
@@ -194,8 +188,8 @@ func TestNobodyWaitsBehindAFlightThatIsLost(t *testing.T) {
 				t.Errorf("%d callers: %d calls in a second beside a lost flight, %d before", callers, beside, before)
 			}
 			synctest.Wait()
-			if l := &m.sole; !l.idle() || l.stray != 0 {
-				t.Errorf("%d callers: %d flights and %d strays are left", callers, l.flights, l.stray)
+			if !m.sole.Idle() {
+				t.Errorf("%d callers: a flight is left", callers)
 			}
 		})
 	}
@@ -221,8 +215,8 @@ func TestFlightsAreBounded(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if far.calls != n || far.atMost != flightsMax {
-			t.Errorf("%d calls of %d, %d scripts at once, want %d", far.calls, n, far.atMost, flightsMax)
+		if far.calls != n || far.atMost != merge.FlightsMax {
+			t.Errorf("%d calls of %d, %d scripts at once, want %d", far.calls, n, far.atMost, merge.FlightsMax)
 		}
 		for i, crowd := range far.crowds {
 			if crowd > luascripts.CallsMax {
@@ -234,7 +228,7 @@ func TestFlightsAreBounded(t *testing.T) {
 			t.Errorf("all are answered after %v, want %v", took, want)
 		}
 		synctest.Wait()
-		if !m.sole.atRest() {
+		if !m.sole.Idle() {
 			t.Error("flights are under way, and nobody is on them")
 		}
 	})
@@ -271,8 +265,8 @@ func TestFlightsEndWhenRedisIsFastAgain(t *testing.T) {
 		far.atMost = 0
 		far.mu.Unlock()
 		wg.Wait()
-		if most <= flightsNear || far.atMost != flightsNear {
-			t.Errorf("%d scripts at once while Redis is slow, then %d; want more than %d, then %d", most, far.atMost, flightsNear, flightsNear)
+		if most <= merge.FlightsNear || far.atMost != merge.FlightsNear {
+			t.Errorf("%d scripts at once while Redis is slow, then %d; want more than %d, then %d", most, far.atMost, merge.FlightsNear, merge.FlightsNear)
 		}
 	})
 }
@@ -321,7 +315,7 @@ func TestNobodyIsLeftBehind(t *testing.T) {
 			wg.Wait()
 			time.Sleep(time.Second) // those whose callers left are answered, too
 			synctest.Wait()
-			if !m.sole.atRest() {
+			if !m.sole.Idle() {
 				t.Errorf("seed %d: flights are under way, and nobody is on them", seed)
 			}
 		})
@@ -341,7 +335,7 @@ func TestPanicLeavesNobodyBehind(t *testing.T) {
 			return 100 * time.Microsecond, nil
 		}}, false)
 		var wg sync.WaitGroup
-		for i := range flightsNear {
+		for i := range merge.FlightsNear {
 			wg.Go(func() {
 				defer func() {
 					if recover() == nil {
@@ -356,7 +350,7 @@ func TestPanicLeavesNobodyBehind(t *testing.T) {
 		began := time.Now()
 		for i := range 10 {
 			wg.Go(func() {
-				if err := m.acquire(t.Context(), one(flightsNear+i)); err != nil {
+				if err := m.acquire(t.Context(), one(merge.FlightsNear+i)); err != nil {
 					t.Error(err)
 				}
 				if took, want := time.Since(began), 200*time.Microsecond; took != want {
@@ -366,7 +360,7 @@ func TestPanicLeavesNobodyBehind(t *testing.T) {
 		}
 		wg.Wait()
 		synctest.Wait()
-		if !m.sole.atRest() {
+		if !m.sole.Idle() {
 			t.Error("flights are under way, and nobody is on them")
 		}
 	})
@@ -396,11 +390,11 @@ func TestManyGather(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if got := float64(near.calls) / float64(len(near.crowds)); got < least || near.atMost > flightsNear {
-				t.Errorf("%d callers: crowds of %.1f, %d scripts at once, want %v at least, and %d", callers, got, near.atMost, least, flightsNear)
+			if got := float64(near.calls) / float64(len(near.crowds)); got < least || near.atMost > merge.FlightsNear {
+				t.Errorf("%d callers: crowds of %.1f, %d scripts at once, want %v at least, and %d", callers, got, near.atMost, least, merge.FlightsNear)
 			}
 			synctest.Wait()
-			if !m.sole.atRest() {
+			if !m.sole.Idle() {
 				t.Error("flights are under way, and nobody is on them")
 			}
 		})

@@ -2,16 +2,26 @@ package throttle
 
 import (
 	"fmt"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // A Cluster whose nodes come and go, each with an address of its own, leaves no lane for
 // each behind; one on which somebody is stays.
 func TestLanesOfNodesThatAreGone(t *testing.T) {
 	t.Parallel()
-	m := newMerger(nil, false)
+	synctest.Test(t, testLanesOfNodes)
+}
+
+func testLanesOfNodes(t *testing.T) {
+	m := newMerger(&distant{trip: after(time.Hour)}, false)
 	busy := m.laneTo("busy:6379")
-	busy.flights = 1
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { _ = busy.Do(t.Context(), one(1)) }) // for an hour of the bubble
+	synctest.Wait()
 	for i := range 20 * nodesMax {
 		addr := fmt.Sprintf("10.0.%d.%d:6379", i/256, i%256)
 		if l := m.laneTo(addr); l != m.laneTo(addr) {

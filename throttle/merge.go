@@ -9,19 +9,17 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 	"weak"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/merge"
 )
 
 // merger makes one script call of acquires that come while others of the same
-// client are under way to the same server. A call that comes alone is sent at once, as
-// it is. What came meanwhile is sent together in the order of arrival, as much as is
-// one script's work: when one of those under way comes back, and where that takes
-// longer than a millisecond, after that.
+// client are under way to the same server, in the order of arrival, as much as is one
+// script's work; see [merge.Lane] for when.
 // On Redis Cluster, where a script sees the keys of one slot, that is one script for
 // each slot in one pipeline for each node: a node that is silent holds up its own keys
 // only.
@@ -33,22 +31,31 @@ import (
 // caller takes it back as it does any lost one.
 type merger struct {
 	rdb       redis.UniversalClient
-	patience  time.Duration
+	way       merge.Way[*luascripts.Call]
 	scattered atomic.Bool // the keys are on servers that we don't know: each call goes by itself
 
-	sole    lane                 // of the one server that has all keys
+	sole    *lane                // of the one server that has all keys
 	cluster *redis.ClusterClient // nil where there is such a server
 	nodes   sync.Map             // *lane of each node, by address
 	known   atomic.Int64         // how many
 }
+
+type lane = merge.Lane[*luascripts.Call]
+
+// crowdFew is how many gather at least before one flight is enough.
+const crowdFew = 2
 
 // nodesMax is how many lanes are kept: nodes come and go, and where each that comes has
 // an address of its own those of nodes that are gone would grow for ever.
 const nodesMax = 1024
 
 func newMerger(rdb redis.UniversalClient, scattered bool) *merger {
-	m := &merger{rdb: rdb, patience: patienceDefault}
-	m.sole.of = m
+	m := &merger{rdb: rdb}
+	m.way = merge.Way[*luascripts.Call]{
+		Alone: m.ask, Together: m.askMany, Patience: merge.PatienceDefault, Few: crowdFew,
+		Weight: func(c *luascripts.Call) int { return weightOf(&c.AcquireArgs) }, Most: luascripts.CallsMax,
+	}
+	m.sole = merge.NewLane(&m.way)
 	// one that a program has put something in front of is asked as it asks to be
 	m.cluster, _ = rdb.(*redis.ClusterClient)
 	m.scattered.Store(scattered && m.cluster == nil)
@@ -66,13 +73,28 @@ func (m *merger) acquire(ctx context.Context, c *luascripts.Call) error {
 		c.Err = fmt.Errorf("the node of a key: %w", err)
 		return c.Err
 	}
-	return l.acquire(ctx, c)
+	if err := l.Do(ctx, c); err != nil {
+		return err
+	}
+	if errors.Is(c.Err, luascripts.ErrAskAlone) {
+		return m.ask(ctx, c)
+	}
+	return c.Err
+}
+
+// weightOf is how much of one script's work a call is: 1 for a rule and a permit.
+func weightOf(a *luascripts.AcquireArgs) int {
+	w := len(a.Parts)
+	for i := range a.Parts {
+		w += a.Parts[i].Cost / 128
+	}
+	return w
 }
 
 // lane is where the server of a call's keys is asked.
 func (m *merger) lane(ctx context.Context, c *luascripts.Call) (*lane, error) {
 	if m.cluster == nil {
-		return &m.sole, nil
+		return m.sole, nil
 	}
 	node, err := m.cluster.MasterForKey(ctx, c.Parts[0].Ledger())
 	if err != nil {
@@ -87,7 +109,7 @@ func (m *merger) laneTo(addr string) *lane {
 	if ok {
 		return l.(*lane)
 	}
-	l, ok = m.nodes.LoadOrStore(addr, &lane{of: m})
+	l, ok = m.nodes.LoadOrStore(addr, merge.NewLane(&m.way))
 	if !ok && m.known.Add(1) > nodesMax {
 		m.forgetIdle(addr)
 	}
@@ -98,7 +120,7 @@ func (m *merger) laneTo(addr string) *lane {
 // one of them is served there, beside the one that comes in its place.
 func (m *merger) forgetIdle(but string) {
 	m.nodes.Range(func(addr, l any) bool {
-		if addr != but && l.(*lane).idle() && m.nodes.CompareAndDelete(addr, l) {
+		if addr != but && l.(*lane).Idle() && m.nodes.CompareAndDelete(addr, l) {
 			m.known.Add(-1)
 		}
 		return true
@@ -109,6 +131,15 @@ func (m *merger) forgetIdle(but string) {
 func (m *merger) ask(ctx context.Context, c *luascripts.Call) error {
 	c.AcquireReply, c.Err = luascripts.Acquire(ctx, m.rdb, c.AcquireArgs)
 	return c.Err
+}
+
+// askMany sends calls together.
+func (m *merger) askMany(ctx context.Context, calls []*luascripts.Call) error {
+	err := askMany(ctx, m.rdb, calls)
+	if redis.HasErrorPrefix(err, "CROSSSLOT") {
+		m.scattered.Store(true)
+	}
+	return err
 }
 
 // askMany asks for some calls at once, as much as is one script's work. Those whose
@@ -151,7 +182,7 @@ func askSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*luascr
 	for _, c := range calls {
 		switch {
 		case c.Err == nil:
-		case answered(c.Err):
+		case merge.Answered(c.Err):
 			c.Err = luascripts.ErrAskAlone
 		case silent == nil && !errors.Is(c.Err, luascripts.ErrAskAlone):
 			silent = c.Err
@@ -160,16 +191,10 @@ func askSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*luascr
 	return silent
 }
 
-// answered says that Redis itself answered an error.
-func answered(err error) bool {
-	_, ok := errors.AsType[redis.Error](err)
-	return ok
-}
-
 // worthRepeating says that an answer was lost on its way, and Redis seems to be there:
 // a time-out was waited for once.
 func worthRepeating(err error) bool {
-	if answered(err) || errors.Is(err, context.DeadlineExceeded) {
+	if merge.Answered(err) || errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}
 	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {

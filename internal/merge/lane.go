@@ -1,4 +1,10 @@
-package throttle
+// Package merge sends what several goroutines ask one server together: a script call, a
+// system call, a wake-up cost both sides about as much for many as for one.
+//
+// Who comes alone is sent at once, as it is. What comes while others are under way gathers,
+// and goes together when one of those comes back; where that takes longer than a
+// millisecond, as to a server far away, after that. Nobody waits for one that is lost.
+package merge
 
 import (
 	"context"
@@ -10,23 +16,18 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/headwayq/headway/internal/luascripts"
 )
 
 const (
-	// flightsNear is how many calls are under way before others gather: one that
+	// FlightsNear is how many calls are under way before others gather: one that
 	// Redis works on, and one on the way, so that neither waits for the other.
-	flightsNear = 2
-	// crowdFew is how many gather at least before one flight is enough: the next crowd
-	// is larger for it, and costs Redis and the client less. A crowd of crowdMany is
-	// large enough, and does not wait for another flight.
-	crowdFew  = 2
+	FlightsNear = 2
+	// crowdMany is a crowd that does not wait for another flight.
 	crowdMany = 32
-	// patienceDefault is how long the first of those who gather waits for one of them to
+	// PatienceDefault is how long the first of those who gather waits for one of them to
 	// come back: a round trip to a Redis that is near takes less. Behind a longer one
 	// more are under way at once.
-	patienceDefault = time.Millisecond
+	PatienceDefault = time.Millisecond
 	// strayAfter is how long a flight to a Redis that is near may be away before others
 	// go without it: its answer may be lost.
 	strayAfter = 10 * time.Millisecond
@@ -34,21 +35,44 @@ const (
 	// for any more, and that for yieldNot.
 	yieldMost = 3 * time.Millisecond
 	yieldNot  = time.Second
-	// flightsMax bounds that: each takes a connection of the client.
-	flightsMax = 8
+	// FlightsMax bounds the calls under way: each takes a connection of the client.
+	FlightsMax = 8
 	// flightTime bounds a call for several: no caller's deadline does.
 	flightTime = 10 * time.Second
 )
 
-// lane is the way to one server. While anybody waits there, a flight is under way, and
+// Way is how calls get to servers. Its functions are called from several goroutines.
+type Way[C any] struct {
+	// Alone sends one call, in the goroutine of its caller and with its context.
+	Alone func(ctx context.Context, c C) error
+	// Together sends several, and returns an error when their answers are lost: who waits
+	// then goes alone, or each would wait for the time-out of those before. What became of
+	// each call stands in the call.
+	Together func(ctx context.Context, calls []C) error
+	// Weight is how much of one script's work a call is, 1 or more, and Most how much goes
+	// together.
+	Weight func(c C) int
+	Most   int
+	// Few is how many gather at least before one flight is enough: the next crowd is larger
+	// for it, and costs Redis and the client less. 0 where those who wait hold more up than
+	// that saves.
+	Few int
+	// Patience is [PatienceDefault], but in tests.
+	Patience time.Duration
+}
+
+// Lane is the way to one server. While anybody waits there, a flight is under way, and
 // the last one to come back takes along who waits: so nobody is left behind. One that has
 // not come back for long is counted no more, and others go without it.
-type lane struct {
-	of *merger
+//
+// Its zero value is not usable, see [NewLane]; it is safe for concurrent use.
+type Lane[C any] struct {
+	way *Way[C]
 
 	mu      sync.Mutex
 	flights int
-	waiting []passenger
+	waiting []passenger[C]
+	spare   *flight[C]    // one that nobody is on
 	crowd   int           // how many had gathered for the last flight
 	trip    time.Duration // the shortest of late flights: what a busy machine adds is no distance
 	since   time.Time     // when the first who waits came, or was left behind
@@ -60,91 +84,87 @@ type lane struct {
 }
 
 // passenger is a call that is sent with others.
-type passenger struct {
-	*luascripts.Call
-	landed chan struct{} // closed when there is an answer; then the caller may use the call for another
+type passenger[C any] struct {
+	call   C
+	landed chan bool // told once: whether it was sent; else it is to go alone
 }
 
-// weightOf is how much of one script's work a call is: 1 for a rule and a permit.
-func weightOf(a *luascripts.AcquireArgs) int {
-	w := len(a.Parts)
-	for i := range a.Parts {
-		w += a.Parts[i].Cost / 128
-	}
-	return w
-}
+// NewLane is a lane of a way, on which nobody is.
+func NewLane[C any](way *Way[C]) *Lane[C] { return &Lane[C]{way: way} }
 
-func (l *lane) acquire(ctx context.Context, c *luascripts.Call) error {
+// Do sends a call, and returns when what became of it stands in the call. The error is
+// that of a call that went alone, or of a context that has ended: then the call may be
+// under way still, and is not to be read or used again.
+func (l *Lane[C]) Do(ctx context.Context, c C) error {
 	l.mu.Lock()
-	if flying := l.flights - l.stray; l.flights < flightsMax && (flying == 0 || flying < flightsNear && !l.gathers()) {
+	if flying := l.flights - l.stray; l.flights < FlightsMax && (flying == 0 || flying < FlightsNear && !l.gathers()) {
 		l.flights++
 		l.mu.Unlock()
 		return l.alone(ctx, c)
 	}
-	p := passenger{c, make(chan struct{})}
+	p := passenger[C]{c, make(chan bool, 1)}
 	if l.waiting = append(l.waiting, p); len(l.waiting) == 1 {
 		l.lead()
 	}
-	if l.flights-l.stray < flightsNear && l.flights < flightsMax && len(l.waiting) >= crowdMany {
+	if l.flights-l.stray < FlightsNear && l.flights < FlightsMax && len(l.waiting) >= crowdMany {
 		l.depart()
 	}
 	l.mu.Unlock()
 
 	select {
-	case <-p.landed:
+	case sent := <-p.landed:
+		if !sent {
+			return l.way.Alone(ctx, c)
+		}
+		return nil
 	case <-ctx.Done():
 		l.leave(p)
 		return ctx.Err()
 	}
-	if errors.Is(c.Err, luascripts.ErrAskAlone) {
-		return l.of.ask(ctx, c)
-	}
-	return c.Err
 }
 
 // gathers says that one flight is enough: many call, and it is not away for long. The
 // lock is held.
-func (l *lane) gathers() bool { return l.crowd >= crowdFew && l.trip <= l.of.patience }
+func (l *Lane[C]) gathers() bool {
+	return l.way.Few > 0 && l.crowd >= l.way.Few && l.trip <= l.way.Patience
+}
 
 // depart sends those who wait. The lock is held.
-func (l *lane) depart() {
+func (l *Lane[C]) depart() {
 	l.flights++
 	go l.fly(l.board(nil)) // ends when nobody waits any more
 }
 
 // alone is a flight with one call, in the goroutine of its caller.
-func (l *lane) alone(ctx context.Context, c *luascripts.Call) (err error) {
+func (l *Lane[C]) alone(ctx context.Context, c C) (err error) {
 	began := time.Now()
 	defer func() {
-		if err != nil && ctx.Err() == nil && !answered(err) {
+		if err != nil && ctx.Err() == nil && !Answered(err) {
 			l.disperse()
 		}
 		if f := l.next(nil, time.Since(began)); f != nil {
 			go l.fly(f) // as that of depart
 		}
 	}()
-	return l.of.ask(ctx, c)
+	return l.way.Alone(ctx, c)
 }
 
 // flight is calls that are sent together, in memory that serves one after another.
-type flight struct {
-	crowd []passenger
-	calls []*luascripts.Call // of the crowd
+type flight[C any] struct {
+	crowd []passenger[C]
+	calls []C // of the crowd
 }
-
-// flights are those that nobody is on.
-var flights = sync.Pool{New: func() any { return &flight{} }}
 
 // next is who is sent when a flight has come back, which is nil for a call that was
 // alone. When that is nobody, one flight less is under way; and so it is where there
 // are more than Redis needs, as after a moment in which it was slow: in many flights
 // there are few calls each.
-func (l *lane) next(f *flight, took time.Duration) *flight {
+func (l *Lane[C]) next(f *flight[C], took time.Duration) *flight[C] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.trip += max(0, took-l.trip) / 16
 	l.trip = min(l.trip, took)
-	enough := flightsNear
+	enough := FlightsNear
 	if l.gathers() && len(l.waiting) < crowdMany/2 {
 		enough = 1
 	}
@@ -158,20 +178,23 @@ func (l *lane) next(f *flight, took time.Duration) *flight {
 		l.crowd, l.stray = 0, 0
 	}
 	if f != nil {
-		flights.Put(f)
+		l.spare = f
 	}
 	return nil
 }
 
 // board puts those who came first on a flight. The lock is held.
-func (l *lane) board(f *flight) *flight {
+func (l *Lane[C]) board(f *flight[C]) *flight[C] {
 	if f == nil {
-		f = flights.Get().(*flight)
+		f, l.spare = l.spare, nil
+	}
+	if f == nil {
+		f = &flight[C]{}
 	}
 	n, weight := 0, 0
 	for n < len(l.waiting) {
-		weight += weightOf(&l.waiting[n].AcquireArgs)
-		if n > 0 && weight > luascripts.CallsMax {
+		weight += l.way.Weight(l.waiting[n].call)
+		if n > 0 && weight > l.way.Most {
 			break
 		}
 		n++
@@ -186,7 +209,7 @@ func (l *lane) board(f *flight) *flight {
 }
 
 // lead is for a new first of those who wait. The lock is held.
-func (l *lane) lead() {
+func (l *Lane[C]) lead() {
 	l.late = false
 	if l.since = time.Now(); !l.armed {
 		l.arm(l.bound())
@@ -195,15 +218,15 @@ func (l *lane) lead() {
 
 // bound is how long the first waits. Where Redis is near, one of those under way comes
 // back long before that, if any ever does.
-func (l *lane) bound() time.Duration {
-	if l.trip <= l.of.patience {
-		return max(strayAfter, l.of.patience)
+func (l *Lane[C]) bound() time.Duration {
+	if l.trip <= l.way.Patience {
+		return max(strayAfter, l.way.Patience)
 	}
-	return l.of.patience
+	return l.way.Patience
 }
 
 // arm has the timer ring. The lock is held.
-func (l *lane) arm(after time.Duration) {
+func (l *Lane[C]) arm(after time.Duration) {
 	if l.armed = true; l.timer == nil {
 		l.timer = time.AfterFunc(after, l.hurry)
 		return
@@ -214,7 +237,7 @@ func (l *lane) arm(after time.Duration) {
 // hurry sends all who wait when the first has lost patience, as far as that many
 // flights may be under way. The timer may have been armed for one before: that is
 // cheaper than to set it for each.
-func (l *lane) hurry() {
+func (l *Lane[C]) hurry() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.armed = false
@@ -225,50 +248,56 @@ func (l *lane) hurry() {
 		l.arm(left)
 		return
 	}
-	if l.trip <= l.of.patience {
+	if l.trip <= l.way.Patience {
 		l.stray = l.flights
 	}
-	for len(l.waiting) > 0 && l.flights < flightsMax {
+	for len(l.waiting) > 0 && l.flights < FlightsMax {
 		l.depart()
 	}
 	l.late = len(l.waiting) > 0
 }
 
 // leave takes a call back that was not sent yet.
-func (l *lane) leave(p passenger) {
+func (l *Lane[C]) leave(p passenger[C]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if i := slices.Index(l.waiting, p); i >= 0 {
+	if i := slices.IndexFunc(l.waiting, func(w passenger[C]) bool { return w.landed == p.landed }); i >= 0 {
 		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
 }
 
-// idle says that nobody is on the lane.
-func (l *lane) idle() bool {
+// Idle says that nobody is on the lane.
+func (l *Lane[C]) Idle() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.flights == 0 && len(l.waiting) == 0
 }
 
+// Gathered is how many wait for others to come back.
+func (l *Lane[C]) Gathered() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting)
+}
+
 // disperse lets all who wait go alone: who stands behind others would wait for the
 // time-out of each of them.
-func (l *lane) disperse() {
+func (l *Lane[C]) disperse() {
 	l.mu.Lock()
 	all := l.waiting
 	l.waiting = nil
 	l.mu.Unlock()
 	for _, p := range all {
-		p.Err = luascripts.ErrAskAlone
-		close(p.landed)
+		p.landed <- false
 	}
 }
 
 // fly sends those on a flight, and when that has come back who waits then. Who is about
 // to call comes along: goroutines that can run do so first.
-func (l *lane) fly(f *flight) {
+func (l *Lane[C]) fly(f *flight[C]) {
 	for f != nil {
 		began := time.Now()
-		if err := l.send(f); err != nil && !answered(err) {
+		if err := l.send(f); err != nil && !Answered(err) {
 			l.disperse()
 		}
 		took := time.Since(began)
@@ -279,7 +308,7 @@ func (l *lane) fly(f *flight) {
 
 // yield lets goroutines that can run do so, but where that took long: handlers that
 // compute would have all who wait for an answer wait for them.
-func (l *lane) yield() {
+func (l *Lane[C]) yield() {
 	began := time.Now()
 	if began.UnixNano() < l.busy.Load() {
 		return
@@ -289,27 +318,30 @@ func (l *lane) yield() {
 	}
 }
 
-// send asks for all of a crowd, and returns what [askMany] does.
-func (l *lane) send(f *flight) error {
+// send asks for all of a crowd, and returns what Together does.
+func (l *Lane[C]) send(f *flight[C]) error {
 	ctx, cancel := context.WithTimeout(context.Background(), flightTime)
 	defer cancel()
 	for _, p := range f.crowd {
-		f.calls = append(f.calls, p.Call)
+		f.calls = append(f.calls, p.call)
 	}
-	err := askMany(ctx, l.of.rdb, f.calls)
-	if redis.HasErrorPrefix(err, "CROSSSLOT") {
-		l.of.scattered.Store(true)
-	}
+	err := l.way.Together(ctx, f.calls)
 	for _, p := range f.crowd {
-		close(p.landed)
+		p.landed <- true
 	}
 	f.empty()
 	return err
 }
 
 // empty forgets who was there.
-func (f *flight) empty() {
+func (f *flight[C]) empty() {
 	clear(f.crowd)
 	clear(f.calls)
 	f.crowd, f.calls = f.crowd[:0], f.calls[:0]
+}
+
+// Answered says that Redis itself answered an error.
+func Answered(err error) bool {
+	_, ok := errors.AsType[redis.Error](err)
+	return ok
 }
