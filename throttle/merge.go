@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"reflect"
 	"runtime"
 	"sync"
@@ -151,7 +150,7 @@ func askMany(ctx context.Context, rdb redis.UniversalClient, calls []*luascripts
 		return askSlots(ctx, cluster, calls)
 	}
 	err := luascripts.AcquireMany(ctx, rdb, calls)
-	if err != nil && ctx.Err() == nil && worthRepeating(err) {
+	if err != nil && ctx.Err() == nil && merge.WorthRepeating(err) {
 		err = luascripts.AcquireMany(ctx, rdb, calls)
 	}
 	if err != nil {
@@ -172,7 +171,7 @@ func askSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*luascr
 	luascripts.AcquireSlots(ctx, cluster, calls)
 	var lost []*luascripts.Call
 	for _, c := range calls {
-		if c.Err != nil && ctx.Err() == nil && worthRepeating(c.Err) {
+		if c.Err != nil && ctx.Err() == nil && merge.WorthRepeating(c.Err) {
 			lost = append(lost, c)
 		}
 	}
@@ -189,19 +188,6 @@ func askSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*luascr
 		}
 	}
 	return silent
-}
-
-// worthRepeating says that an answer was lost on its way, and Redis seems to be there:
-// a time-out was waited for once.
-func worthRepeating(err error) bool {
-	if merge.Answered(err) || errors.Is(err, context.DeadlineExceeded) {
-		return false
-	}
-	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
-		return false
-	}
-	op, ok := errors.AsType[*net.OpError](err)
-	return !ok || op.Op != "dial"
 }
 
 // mergers has one for each client that a limiter is on.

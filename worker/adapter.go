@@ -52,6 +52,7 @@ type Adapter struct {
 	counters counters
 	lead     *lead
 	trust    *trust
+	scripts  *scripts
 
 	deferrals *deferrals
 	finished  *finished
@@ -109,7 +110,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		rdb: rdb, cfg: cfg, log: cfg.Logger.With(zap.String("component", "worker")),
 		id:       fmt.Sprintf("%016x", rand.Uint64()),
 		policies: make(map[string]taskPolicy), limiters: make(map[string]*throttle.Limiter), decides: make(map[string]*throttle.Policy),
-		lead: newLead(cfg.Throttle.InlineWait), trust: newTrust(),
+		lead: newLead(cfg.Throttle.InlineWait), trust: newTrust(), scripts: newScripts(rdb),
 		deferrals: newDeferrals(), finished: newFinished(), delivered: newDelivered(), batches: newBatches(), counts: newCounts(),
 		wakers: make(map[string]*waker), bell: make(chan struct{}, ServersMax),
 		hints: make(chan throttle.Turn, hintsMax), refunds: make(chan refund, refundsMax), stop: make(chan struct{}),

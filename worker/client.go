@@ -15,8 +15,10 @@ import (
 
 const (
 	// idlePoll bounds how long a server that found nothing waits before it
-	// looks again; a woken task rings it at once.
-	idlePoll = 50 * time.Millisecond
+	// looks again; a woken task rings it at once. Of more than idleServers each
+	// waits so much longer that together they look no more often.
+	idlePoll    = 50 * time.Millisecond
+	idleServers = 8
 	// healTimeout is what a finishing script gets whose context had ended.
 	healTimeout = 5 * time.Second
 	// A server whose fetches fail waits between them; asynq itself would not.
@@ -50,7 +52,10 @@ func (c *client) Eval(ctx context.Context, text string, keys []string, args ...a
 // EvalSha is how asynq runs its scripts.
 func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	return c.script(ctx, sha, keys, args, func(ctx context.Context) *redis.Cmd {
-		return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
+		if c.a.scripts.rdb == nil {
+			return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
+		}
+		return c.a.scripts.evalSha(ctx, sha, keys, args)
 	})
 }
 
@@ -152,7 +157,7 @@ func (c *client) fetch(ctx context.Context, call asynqCall, run func(context.Con
 		c.fails.Store(0)
 		if c.misses.Add(1) >= c.queues { // every queue was empty
 			c.misses.Store(0)
-			c.a.idle(idlePoll)
+			c.a.idle(max(idlePoll, idlePoll*time.Duration(c.a.cfg.Servers)/idleServers))
 		}
 	case cmd.Err() != nil:
 		if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {

@@ -22,7 +22,7 @@ var ErrInvalidConfig = errors.New("worker: invalid configuration")
 
 // Bounds of a [Config].
 const (
-	ServersPerCore = 4 // by default: one fetches a task per round trip and waits for most of it
+	ServersPerCore = 8 // by default: one fetches a task per round trip and waits for most of it
 	ServersMax     = 64
 )
 

@@ -9,6 +9,7 @@ package merge
 import (
 	"context"
 	"errors"
+	"net"
 	"runtime"
 	"slices"
 	"sync"
@@ -344,4 +345,17 @@ func (f *flight[C]) empty() {
 func Answered(err error) bool {
 	_, ok := errors.AsType[redis.Error](err)
 	return ok
+}
+
+// WorthRepeating says that an answer was lost on its way, and Redis seems to be there:
+// a time-out was waited for once.
+func WorthRepeating(err error) bool {
+	if Answered(err) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+		return false
+	}
+	op, ok := errors.AsType[*net.OpError](err)
+	return !ok || op.Op != "dial"
 }

@@ -1,0 +1,105 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/merge"
+)
+
+// scriptsMost is how many scripts of asynq's go in one pipeline.
+const scriptsMost = 64
+
+// scripts sends the scripts of all asynq servers of this process: those that come while
+// others are under way go in one pipeline, see [merge.Lane]. A fetch and the end of a task
+// are a script each, and what the system calls for them cost is more than the scripts do.
+//
+// Each is answered alone. One whose answer was lost goes again by itself, as go-redis
+// sends it: it would send those again that were answered, too. On Redis Cluster, and with a
+// client that a program has put something in front of, each goes by itself.
+type scripts struct {
+	rdb  *redis.Client // nil where each goes by itself
+	way  merge.Way[*script]
+	lane *merge.Lane[*script]
+}
+
+// script is a call of one, with its answer.
+type script struct {
+	*redis.Cmd
+	answered bool
+	again    bool // its answer was lost
+}
+
+// SetErr is how go-redis tells what became of a command, and marks all of a pipeline that
+// broke: those, too, that were answered before.
+func (s *script) SetErr(err error) {
+	if err == nil || merge.Answered(err) {
+		s.answered = true
+	} else if s.answered {
+		return
+	}
+	s.Cmd.SetErr(err)
+}
+
+// NoRetry has go-redis send a pipeline once.
+func (s *script) NoRetry() bool { return true }
+
+func newScripts(rdb redis.UniversalClient) *scripts {
+	x := &scripts{}
+	x.rdb, _ = rdb.(*redis.Client)
+	x.way = merge.Way[*script]{
+		Alone: x.alone, Together: x.pipeline, Patience: merge.PatienceDefault,
+		Weight: func(*script) int { return 1 }, Most: scriptsMost,
+	}
+	x.lane = merge.NewLane(&x.way)
+	return x
+}
+
+// evalSha answers as the client's own does.
+func (x *scripts) evalSha(ctx context.Context, sha string, keys []string, args []any) *redis.Cmd {
+	const first = 3
+	all := make([]any, first, first+len(keys)+len(args))
+	all[0], all[1], all[2] = "evalsha", sha, len(keys)
+	for _, k := range keys {
+		all = append(all, k)
+	}
+	all = append(all, args...)
+	s := &script{Cmd: redis.NewCmd(ctx, all...)}
+	s.SetFirstKeyPos(first)
+	if err := x.lane.Do(ctx, s); err != nil && ctx.Err() != nil { // it may be under way still
+		cmd := redis.NewCmd(ctx, all...)
+		cmd.SetErr(err)
+		return cmd
+	}
+	if s.again {
+		s.Cmd.SetErr(nil)
+		_ = x.alone(ctx, s)
+	}
+	return s.Cmd
+}
+
+func (x *scripts) alone(ctx context.Context, s *script) error { return x.rdb.Process(ctx, s.Cmd) }
+
+// pipeline returns the error of those whose answers are lost.
+func (x *scripts) pipeline(ctx context.Context, all []*script) (lost error) {
+	pipe := x.rdb.Pipeline()
+	for _, s := range all {
+		_ = pipe.Process(ctx, s)
+	}
+	_, err := pipe.Exec(ctx)
+	for _, s := range all {
+		if s.answered {
+			continue
+		}
+		lost = cmp.Or(s.Err(), err, errNoAnswer)
+		s.Cmd.SetErr(lost)
+		s.again = ctx.Err() == nil && merge.WorthRepeating(lost)
+	}
+	return lost
+}
+
+// errNoAnswer is what a hook makes of a script that swallows it.
+var errNoAnswer = errors.New("worker: a script was not answered")
