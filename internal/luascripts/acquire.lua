@@ -28,8 +28,14 @@ local now, told = clock()
 
 -- a call that comes alone takes a short way before there is anything else
 local form = ARGV[1] == "1" and ARGV[2 + 1]
-if form and string.byte(form) ~= 45 then
-  local answer = lone(form, string.sub(ARGV[2], 2, 9), now, told)
+if form then
+  local token, answer = string.sub(ARGV[2], 2, 9), nil
+  if string.byte(form) ~= 45 then
+    answer = lone(form, token, now, told)
+  else
+    local P = pair_of(form)
+    answer = P and pair(P, 0, token, string.sub(ARGV[2], 10), now)
+  end
   if answer then return { now, answer } end
 end
 return others()(tonumber(ARGV[1]), now)

@@ -11,6 +11,8 @@
 //	seven.lua     instants as 7 bytes
 //	form.lua      what calls of acquire.lua have in common
 //	one.lua       the shortest way of acquire.lua: `sliding 1/W`, nobody waits
+//	pair.lua      a short way of acquire.lua: two rules, `sliding 1/W` and `sliding n/W`
+//	pairof.lua    which calls may take it
 //	lone.lua      one for a call that comes alone: `sliding n/W`, nobody waits
 //	ring.lua      one for several at once: `sliding n/W`, nobody waits
 //	rest.lua      which way the other calls take

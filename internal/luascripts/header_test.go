@@ -106,7 +106,7 @@ func files(t *testing.T) []string {
 
 // scripts are all of them with the parts that they are put together from.
 var scripts = map[string][]string{
-	"acquire.lua": slices.Concat(loneParts, othersParts, runParts, admitParts, []string{"rest.lua"}),
+	"acquire.lua": slices.Concat(loneParts, pairParts, othersParts, runParts, admitParts, []string{"rest.lua"}),
 	"close.lua":   lookParts,
 	"settle.lua":  grantParts,
 	"release.lua": grantParts,

@@ -28,6 +28,11 @@ var textJoins = map[string][]string{
 		`"s" .. token .. version .. string.char(`, `"s" .. token .. version .. "\0\0\0" .. record`,
 		`"s" .. token .. version .. "\0\0\0" .. seven(now)`, `told[1] .. us`, `) .. us`, // as Redis told them
 	},
+	"pair.lua": {
+		`"1:" .. job`, `"@" .. me`, `"@" .. (next or me)`, `"@" .. next`, `"(" .. told[3]`, // as Redis told it
+		`"s" .. token .. seven(P.version) .. "\0\0\0" .. record`, `"s" .. token .. seven(P.wide_version)`,
+		`header .. string.char(`, `header .. "\0\0\0" .. record`,
+	},
 	"ring.lua": {
 		`"s" .. token .. F.version`, `header .. string.char(`, `head .. text`, `head .. string.sub(text, run * 7 + 1)`,
 		`head .. string.sub(R.s, 20, 19 + from * 7) .. text .. string.sub(R.s, 20 + (from + run) * 7)`,

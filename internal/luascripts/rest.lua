@@ -40,10 +40,14 @@ local function rest(calls, now)
     local F, last = forms[byte] or form(ARGV[1 + calls + byte]), i
     forms[byte] = F
     local ok, answer, only = true, nil, F.one and (i == calls or KEYS[k + 4] ~= KEYS[k + 1])
-    if only and calls > 1 then ok, answer = safely(one, F, k, string.sub(ARGV[1 + i], 2, 9), now) end
+    if calls > 1 then
+      if F.pair == nil then F.pair = not F.ring and pair_of(F.text) or false end
+      if only then ok, answer = safely(one, F, k, string.sub(ARGV[1 + i], 2, 9), now) end
+      if F.pair then ok, answer = pcall(pair, F.pair, k, string.sub(ARGV[1 + i], 2, 9), string.sub(ARGV[1 + i], 10), now) end
+    end
     if answer or not ok then
       replies[i] = ok and answer or -2
-      i, k = i + 1, k + 3
+      i, k = i + 1, k + (F.pair and 8 or 3)
     else
       if not F.ring and not F.fields then read(F) end
       if (F.ring or F.short) and not only then -- what one left is for the long way

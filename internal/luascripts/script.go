@@ -51,6 +51,7 @@ var ledgerParts = []string{
 var (
 	// acquire.lua has its parts in stages: most calls that come alone need the first only.
 	loneParts   = []string{"clock.lua", "seven.lua", "lone.lua"}
+	pairParts   = []string{"pairof.lua", "seven.lua", "pair.lua"}
 	othersParts = []string{"clock.lua", "seven.lua", "remember.lua", "one.lua", "ring.lua", "form.lua"} // their own: what a stage takes from another costs too
 	runParts    = append(slices.Clone(ledgerParts[3:]), "tokens.lua", "run.lua")
 	admitParts  = []string{"line.lua", "leases.lua", "parts.lua", "gate.lua", "admit.lua"}
@@ -65,6 +66,7 @@ var (
 
 var (
 	acquireScript = redis.NewScript(text("clock.lua") + body("lone(form, token, now, told)", text(loneParts[1:]...)) +
+		text(pairParts[0]) + body("pair(P, k, token, job, now)", text(pairParts[1:]...)) +
 		stage("others", text(othersParts...)+
 			stage("ledgers", text(runParts...)+stage("rules", text(admitParts...), "admit"), "run, rules")+text("rest.lua"), "rest") + text("acquire.lua"))
 	checkScript   = script("check.lua", whereParts...)
