@@ -33,7 +33,7 @@ func TestIdle(t *testing.T) {
 	for _, servers := range []int{1, 4, 32} {
 		t.Run(strconv.Itoa(servers)+" servers", func(t *testing.T) {
 			t.Parallel()
-			most := float64(5 + 25*min(servers, 8) + 3*max(0, servers-8)) // each fetches 20 times a second, more than 8 together no more often; beside it beats and looks
+			most := float64(5 + 25*min(servers, 8) + 4*max(0, servers-8)) // each fetches 20 times a second, more than 8 together no more often; beside it beats and looks
 			rdb := redistest.Start(t).Client(t)
 			var sent sentCount
 			rdb.AddHook(&sent)

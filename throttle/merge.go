@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"reflect"
 	"runtime"
 	"sync"
@@ -150,7 +151,7 @@ func askMany(ctx context.Context, rdb redis.UniversalClient, calls []*luascripts
 		return askSlots(ctx, cluster, calls)
 	}
 	err := luascripts.AcquireMany(ctx, rdb, calls)
-	if err != nil && ctx.Err() == nil && merge.WorthRepeating(err) {
+	if err != nil && ctx.Err() == nil && worthRepeating(err) {
 		err = luascripts.AcquireMany(ctx, rdb, calls)
 	}
 	if err != nil {
@@ -171,7 +172,7 @@ func askSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*luascr
 	luascripts.AcquireSlots(ctx, cluster, calls)
 	var lost []*luascripts.Call
 	for _, c := range calls {
-		if c.Err != nil && ctx.Err() == nil && merge.WorthRepeating(c.Err) {
+		if c.Err != nil && ctx.Err() == nil && worthRepeating(c.Err) {
 			lost = append(lost, c)
 		}
 	}
@@ -188,6 +189,16 @@ func askSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*luascr
 		}
 	}
 	return silent
+}
+
+// worthRepeating says that an answer was lost on its way, and Redis seems to be there:
+// a time-out was waited for once.
+func worthRepeating(err error) bool {
+	if merge.Answered(err) || merge.TimedOut(err) {
+		return false
+	}
+	op, ok := errors.AsType[*net.OpError](err)
+	return !ok || op.Op != "dial"
 }
 
 // mergers has one for each client that a limiter is on.

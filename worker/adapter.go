@@ -63,6 +63,7 @@ type Adapter struct {
 	bell      chan struct{}     // rung for each woken task: an idle server fetches at once
 	workers   atomic.Int64      // of all servers that were configured
 	servers   atomic.Int64
+	idling    atomic.Int64 // servers that found nothing
 	running   atomic.Int64 // deliveries that are with the handler or before it
 	unknown   atomic.Bool  // asynq is not as we know it
 	reported  sync.Map     // what was logged once

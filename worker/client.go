@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -14,11 +15,11 @@ import (
 )
 
 const (
-	// idlePoll bounds how long a server that found nothing waits before it
-	// looks again; a woken task rings it at once. Of more than idleServers each
-	// waits so much longer that together they look no more often.
-	idlePoll    = 50 * time.Millisecond
-	idleServers = 8
+	// idlePoll is about how long a server that found nothing waits before it
+	// looks again; a woken task rings it at once. Of more than idleMany that wait
+	// each does so much longer that together they look no more often.
+	idlePoll = 50 * time.Millisecond
+	idleMany = 8
 	// healTimeout is what a finishing script gets whose context had ended.
 	healTimeout = 5 * time.Second
 	// A server whose fetches fail waits between them; asynq itself would not.
@@ -44,23 +45,24 @@ func (a *Adapter) Client() redis.UniversalClient {
 
 // Eval is what a script falls back to that Redis does not have yet.
 func (c *client) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
-	return c.script(ctx, shaOf(text), keys, args, func(ctx context.Context) *redis.Cmd {
+	op, call := recognise(shaOf(text), keys, args)
+	return c.script(ctx, op, call, func(ctx context.Context) *redis.Cmd {
 		return c.UniversalClient.Eval(ctx, text, keys, args...)
 	})
 }
 
 // EvalSha is how asynq runs its scripts.
 func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	return c.script(ctx, sha, keys, args, func(ctx context.Context) *redis.Cmd {
-		if c.a.scripts.rdb == nil {
+	op, call := recognise(sha, keys, args)
+	return c.script(ctx, op, call, func(ctx context.Context) *redis.Cmd {
+		if c.a.scripts.rdb == nil || op == opOther || op == opUnknown {
 			return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
 		}
 		return c.a.scripts.evalSha(ctx, sha, keys, args)
 	})
 }
 
-func (c *client) script(ctx context.Context, sha string, keys []string, args []any, run func(context.Context) *redis.Cmd) *redis.Cmd {
-	op, call := recognise(sha, keys, args)
+func (c *client) script(ctx context.Context, op asynqOp, call asynqCall, run func(context.Context) *redis.Cmd) *redis.Cmd {
 	switch op {
 	case opOther:
 		return run(ctx)
@@ -157,7 +159,7 @@ func (c *client) fetch(ctx context.Context, call asynqCall, run func(context.Con
 		c.fails.Store(0)
 		if c.misses.Add(1) >= c.queues { // every queue was empty
 			c.misses.Store(0)
-			c.a.idle(max(idlePoll, idlePoll*time.Duration(c.a.cfg.Servers)/idleServers))
+			c.a.idle()
 		}
 	case cmd.Err() != nil:
 		if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
@@ -188,9 +190,12 @@ func (a *Adapter) noteDelivery(queue string, cmd *redis.Cmd) {
 	a.delivered.put(a.keys(queue).Task(m.ID), m)
 }
 
-// idle waits until a task was woken, the adapter stops, or d is over.
-func (a *Adapter) idle(d time.Duration) {
-	t := time.NewTimer(d)
+// idle waits until a task was woken, the adapter stops, or it is time to look again. Those
+// who wait look one after the other: in step they would find what is new as late as one.
+func (a *Adapter) idle() {
+	d := idlePoll * time.Duration(max(idleMany, a.idling.Add(1))) / idleMany
+	defer a.idling.Add(-1)
+	t := time.NewTimer(d*3/4 + rand.N(d/2))
 	defer t.Stop()
 	select {
 	case <-a.bell:

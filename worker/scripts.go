@@ -13,30 +13,33 @@ import (
 // scriptsMost is how many scripts of asynq's go in one pipeline.
 const scriptsMost = 64
 
-// scripts sends the scripts of all asynq servers of this process: those that come while
-// others are under way go in one pipeline, see [merge.Lane]. A fetch and the end of a task
-// are a script each, and what the system calls for them cost is more than the scripts do.
+// scripts sends what asynq's servers of this process fetch and finish: the scripts that
+// come while others are under way go in one pipeline, see [merge.Lane]. A fetch and the end
+// of a task are a script each, and what the system calls for them cost is more than the
+// scripts do.
 //
-// Each is answered alone. One whose answer was lost goes again by itself, as go-redis
-// sends it: it would send those again that were answered, too. On Redis Cluster, and with a
-// client that a program has put something in front of, each goes by itself.
+// Each is answered alone. One whose answer was lost goes again by itself, where the client
+// repeats anything at all: go-redis would send those again that were answered, too. On
+// Redis Cluster, and with a client of a type of the program's own, each goes by itself.
 type scripts struct {
-	rdb  *redis.Client // nil where each goes by itself
-	way  merge.Way[*script]
-	lane *merge.Lane[*script]
+	rdb     *redis.Client // nil where each goes by itself
+	repeats bool
+	way     merge.Way[*script]
+	lane    *merge.Lane[*script]
 }
 
 // script is a call of one, with its answer.
 type script struct {
 	*redis.Cmd
 	answered bool
-	again    bool // its answer was lost
+	again    bool // nothing came of it
 }
 
 // SetErr is how go-redis tells what became of a command, and marks all of a pipeline that
-// broke: those, too, that were answered before.
+// broke: those, too, that were answered before. A hook that sends a pipeline anew takes the
+// marks away.
 func (s *script) SetErr(err error) {
-	if err == nil || merge.Answered(err) {
+	if err == nil && s.Val() != nil || merge.Answered(err) {
 		s.answered = true
 	} else if s.answered {
 		return
@@ -49,7 +52,9 @@ func (s *script) NoRetry() bool { return true }
 
 func newScripts(rdb redis.UniversalClient) *scripts {
 	x := &scripts{}
-	x.rdb, _ = rdb.(*redis.Client)
+	if x.rdb, _ = rdb.(*redis.Client); x.rdb != nil {
+		x.repeats = x.rdb.Options().MaxRetries > 0
+	}
 	x.way = merge.Way[*script]{
 		Alone: x.alone, Together: x.pipeline, Patience: merge.PatienceDefault,
 		Weight: func(*script) int { return 1 }, Most: scriptsMost,
@@ -92,13 +97,24 @@ func (x *scripts) pipeline(ctx context.Context, all []*script) (lost error) {
 	_, err := pipe.Exec(ctx)
 	for _, s := range all {
 		if s.answered {
+			s.again = x.repeats && refused(s.Err())
 			continue
 		}
 		lost = cmp.Or(s.Err(), err, errNoAnswer)
 		s.Cmd.SetErr(lost)
-		s.again = ctx.Err() == nil && merge.WorthRepeating(lost)
+		s.again = x.repeats && ctx.Err() == nil && !merge.TimedOut(lost)
 	}
 	return lost
+}
+
+// refused says that a server does nothing for a while, and go-redis asks again.
+func refused(err error) bool {
+	for _, prefix := range []string{"LOADING", "READONLY", "MASTERDOWN", "TRYAGAIN", "ERR max number of clients reached"} {
+		if redis.HasErrorPrefix(err, prefix) {
+			return true
+		}
+	}
+	return false
 }
 
 // errNoAnswer is what a hook makes of a script that swallows it.

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,18 +21,36 @@ import (
 
 // answers is a Redis that answers each script with its first key, as it is told to.
 type answers struct {
-	trip time.Duration
+	trip    time.Duration
+	retries int
+	// of the n-th time that a script with a key comes, where it is not the key; "" for that
+	instead func(key string, n int) string
 	// of the n-th request: how many of its scripts are answered before the connection breaks
 	breaks func(n int, keys []string) (after int, breaks bool)
 
 	mu       sync.Mutex
 	requests [][]string // the keys of each
+	times    map[string]int
+}
+
+// text is what is answered to a script with a key.
+func (s *answers) text(key string) string {
+	if s.times == nil {
+		s.times = make(map[string]int)
+	}
+	s.times[key]++
+	if s.instead != nil {
+		if text := s.instead(key, s.times[key]); text != "" {
+			return text + "\r\n"
+		}
+	}
+	return fmt.Sprintf("$%d\r\n%s\r\n", len(key), key)
 }
 
 func (s *answers) client(t *testing.T) *redis.Client {
 	t.Helper()
 	rdb := redis.NewClient(&redis.Options{
-		Addr: "127.0.0.1:1", Protocol: 2, DisableIdentity: true, PoolSize: 100, MaxRetries: -1, ReadTimeout: time.Second,
+		Addr: "127.0.0.1:1", Protocol: 2, DisableIdentity: true, PoolSize: 100, MaxRetries: cmp.Or(s.retries, 3), ReadTimeout: time.Second,
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
 			ours, theirs := net.Pipe()
 			go s.serve(theirs)
@@ -66,12 +86,12 @@ func (s *answers) serve(c net.Conn) {
 		if s.breaks != nil {
 			n, breaks = s.breaks(len(s.requests), keys)
 		}
-		s.mu.Unlock()
-		time.Sleep(s.trip)
 		var out strings.Builder
 		for _, k := range keys[:n] {
-			fmt.Fprintf(&out, "$%d\r\n%s\r\n", len(k), k)
+			out.WriteString(s.text(k))
 		}
+		s.mu.Unlock()
+		time.Sleep(s.trip)
 		if _, err := io.WriteString(c, out.String()); err != nil || breaks {
 			return
 		}
@@ -125,8 +145,8 @@ func (s *answers) sent(key string) (n int) {
 func TestScriptsGoTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		redis := &answers{trip: 300 * time.Microsecond}
-		x := newScripts(redis.client(t))
+		server := &answers{trip: 300 * time.Microsecond}
+		x := newScripts(server.client(t))
 		var wg sync.WaitGroup
 		for i := range 40 {
 			wg.Go(func() {
@@ -140,9 +160,9 @@ func TestScriptsGoTogether(t *testing.T) {
 		}
 		wg.Wait()
 		synctest.Wait()
-		redis.mu.Lock()
-		defer redis.mu.Unlock()
-		if n := len(redis.requests); n > 800/10 {
+		server.mu.Lock()
+		defer server.mu.Unlock()
+		if n := len(server.requests); n > 800/10 {
 			t.Errorf("%d requests for 800 scripts of 40 callers, want them together", n)
 		}
 		if !x.lane.Idle() {
@@ -157,14 +177,14 @@ func TestAnswersLostInTheMiddle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		broken := 0
-		redis := &answers{trip: time.Millisecond, breaks: func(_ int, keys []string) (int, bool) {
+		server := &answers{trip: time.Millisecond, breaks: func(_ int, keys []string) (int, bool) {
 			if len(keys) < 5 || broken > 0 {
 				return len(keys), false
 			}
 			broken = len(keys)
 			return 2, true
 		}}
-		x := newScripts(redis.client(t))
+		x := newScripts(server.client(t))
 		var wg sync.WaitGroup
 		for i := range 12 {
 			wg.Go(func() {
@@ -177,7 +197,7 @@ func TestAnswersLostInTheMiddle(t *testing.T) {
 		wg.Wait()
 		again := 0
 		for i := range 12 {
-			again += redis.sent(fmt.Sprint("k", i)) - 1
+			again += server.sent(fmt.Sprint("k", i)) - 1
 		}
 		if broken == 0 || again != broken-2 {
 			t.Errorf("%d scripts were sent again, of a request of %d of which 2 were answered", again, broken)
@@ -190,8 +210,8 @@ func TestAnswersLostInTheMiddle(t *testing.T) {
 func TestScriptIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		redis := &answers{trip: 5 * time.Millisecond}
-		x := newScripts(redis.client(t))
+		server := &answers{trip: 5 * time.Millisecond}
+		x := newScripts(server.client(t))
 		var wg sync.WaitGroup
 		for i := range 2 {
 			wg.Go(func() { x.evalSha(t.Context(), "sha", []string{fmt.Sprint("under way ", i)}, nil) })
@@ -202,13 +222,13 @@ func TestScriptIsNotWaitedFor(t *testing.T) {
 			defer cancel()
 			wg.Go(func() {
 				key := fmt.Sprint("left ", i)
-				if err := x.evalSha(ctx, "sha", []string{key}, nil).Err(); !errors.Is(err, context.DeadlineExceeded) || redis.sent(key) > 0 {
-					t.Errorf("%v, sent %d times; want the end of the context", err, redis.sent(key))
+				if err := x.evalSha(ctx, "sha", []string{key}, nil).Err(); !errors.Is(err, context.DeadlineExceeded) || server.sent(key) > 0 {
+					t.Errorf("%v, sent %d times; want the end of the context", err, server.sent(key))
 				}
 			})
 		}
 		wg.Wait()
-		if n := redis.sent("left 0"); n > 0 {
+		if n := server.sent("left 0"); n > 0 {
 			t.Errorf("what nobody waits for was sent %d times", n)
 		}
 	})
@@ -219,8 +239,8 @@ func TestScriptIsNotWaitedFor(t *testing.T) {
 func TestScriptsWhileRedisHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		redis := &answers{trip: time.Minute}
-		x := newScripts(redis.client(t))
+		server := &answers{trip: time.Minute, retries: -1}
+		x := newScripts(server.client(t))
 		began := time.Now()
 		var wg sync.WaitGroup
 		for i := range 100 {
@@ -231,9 +251,132 @@ func TestScriptsWhileRedisHangs(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if took := time.Since(began); took > 3*time.Second {
+		if took := time.Since(began); took > 1500*time.Millisecond {
 			t.Errorf("the last of 100 heard after %v, at a time-out of a second", took)
 		}
 		time.Sleep(time.Minute)
 	})
+}
+
+// among asks for several scripts while two others are under way, so that they go together.
+func among(t *testing.T, x *scripts, n int) []*redis.Cmd {
+	t.Helper()
+	var wg sync.WaitGroup
+	answered := make([]*redis.Cmd, n)
+	for i := range 2 {
+		wg.Go(func() { x.evalSha(t.Context(), "sha", []string{fmt.Sprint("alone ", i)}, nil) })
+	}
+	synctest.Wait()
+	for i := range n {
+		wg.Go(func() { answered[i] = x.evalSha(t.Context(), "sha", []string{fmt.Sprint("k", i)}, nil) })
+		synctest.Wait() // one behind the other
+	}
+	wg.Wait()
+	return answered
+}
+
+// An error, or nothing, is the answer of the one that it is for. What a server refuses for
+// a while is asked for again, as go-redis does it.
+func TestScriptsAreAnsweredAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := &answers{trip: time.Millisecond, instead: func(key string, n int) string {
+			switch {
+			case key == "k0":
+				return "$-1"
+			case key == "k1":
+				return "-NOT FOUND"
+			case key == "k2" && n == 1:
+				return "-LOADING Redis is loading the dataset in memory"
+			}
+			return ""
+		}}
+		got := among(t, newScripts(server.client(t)), 5)
+		if err := got[0].Err(); !errors.Is(err, redis.Nil) {
+			t.Errorf("nothing is answered as %v", err)
+		}
+		if err := got[1].Err(); !isNotFound(err) {
+			t.Errorf("NOT FOUND is answered as %v", err)
+		}
+		for i, cmd := range got[2:] {
+			if key, err := cmd.Text(); key != fmt.Sprint("k", 2+i) || err != nil {
+				t.Errorf("k%d is answered as %q, %v", 2+i, key, err)
+			}
+		}
+		for i, want := range []int{1, 1, 2, 1, 1} {
+			if n := server.sent(fmt.Sprint("k", i)); n != want {
+				t.Errorf("k%d was sent %d times, want %d", i, n, want)
+			}
+		}
+	})
+}
+
+// A client that repeats nothing repeats no script.
+func TestScriptsOfAClientThatRepeatsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := &answers{trip: time.Millisecond, retries: -1, breaks: func(_ int, keys []string) (int, bool) {
+			return min(len(keys), 1), len(keys) > 1
+		}}
+		for i, cmd := range among(t, newScripts(server.client(t)), 3) {
+			if n := server.sent(fmt.Sprint("k", i)); n != 1 || (cmd.Err() == nil) != (i == 0) {
+				t.Errorf("k%d was sent %d times: %v", i, n, cmd.Err())
+			}
+		}
+	})
+}
+
+// hook is one of a pipeline.
+type hook struct {
+	redis.Hook
+	pipeline func(ctx context.Context, cmds []redis.Cmder, next redis.ProcessPipelineHook) error
+}
+
+func (h hook) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error { return h.pipeline(ctx, cmds, next) }
+}
+
+// Whatever a hook makes of a pipeline: a script that was not answered is not taken for one
+// that went well.
+func TestScriptsBehindHooks(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	for name, pipeline := range map[string]func(context.Context, []redis.Cmder, redis.ProcessPipelineHook) error{
+		"refuses":  func(context.Context, []redis.Cmder, redis.ProcessPipelineHook) error { return broken },
+		"swallows": func(context.Context, []redis.Cmder, redis.ProcessPipelineHook) error { return nil },
+		"repeats": func(ctx context.Context, cmds []redis.Cmder, next redis.ProcessPipelineHook) error {
+			if err := next(ctx, cmds); err == nil {
+				return nil
+			}
+			for _, cmd := range cmds {
+				cmd.SetErr(nil)
+			}
+			return next(ctx, cmds)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				server := &answers{trip: time.Millisecond, retries: -1, breaks: func(_ int, keys []string) (int, bool) {
+					return min(len(keys), 1), len(keys) > 1
+				}}
+				rdb := server.client(t)
+				var seen atomic.Int64
+				rdb.AddHook(hook{pipeline: func(ctx context.Context, cmds []redis.Cmder, next redis.ProcessPipelineHook) error {
+					seen.Add(1)
+					return pipeline(ctx, cmds, next)
+				}})
+				for i, cmd := range among(t, newScripts(rdb), 3) {
+					if cmd.Err() == nil && cmd.Val() == nil {
+						t.Errorf("k%d has neither an answer nor an error", i)
+					}
+				}
+				if seen.Load() == 0 {
+					t.Error("no pipeline was sent")
+				}
+			})
+		})
+	}
 }

@@ -347,15 +347,8 @@ func Answered(err error) bool {
 	return ok
 }
 
-// WorthRepeating says that an answer was lost on its way, and Redis seems to be there:
-// a time-out was waited for once.
-func WorthRepeating(err error) bool {
-	if Answered(err) || errors.Is(err, context.DeadlineExceeded) {
-		return false
-	}
-	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
-		return false
-	}
-	op, ok := errors.AsType[*net.OpError](err)
-	return !ok || op.Op != "dial"
+// TimedOut says that an answer was waited for, and did not come.
+func TimedOut(err error) bool {
+	e, ok := errors.AsType[net.Error](err)
+	return ok && e.Timeout() || errors.Is(err, context.DeadlineExceeded)
 }
