@@ -195,7 +195,7 @@ func (a *Adapter) noteDelivery(queue string, cmd *redis.Cmd) {
 func (a *Adapter) idle() {
 	d := idlePoll * time.Duration(max(idleMany, a.idling.Add(1))) / idleMany
 	defer a.idling.Add(-1)
-	t := time.NewTimer(d*3/4 + rand.N(d/2))
+	t := time.NewTimer((d*3/4 + rand.N(d/2)).Truncate(time.Microsecond)) // in tests time stands still but for timers, and Redis counts microseconds
 	defer t.Stop()
 	select {
 	case <-a.bell:

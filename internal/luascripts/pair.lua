@@ -29,7 +29,7 @@ if waits then
   if tonumber(last[2]) >= PARK + TOLD or job == "" then return nil end -- something is noted of it, or I am nobody
   local two = call("ZRANGE", line, "0", "1", "WITHSCORES")
   local ticket, told = tonumber(two[2]), nil
-  if ticket < -PARK / 2 then return nil end -- somebody is parked
+  if not ticket or ticket < -PARK / 2 then return nil end -- the line has gone meanwhile, or somebody is parked
   if two[1] == me then
     next = tonumber(two[4] or TOLD) < TOLD and two[3]
     told = call("ZMSCORE", line, "@" .. me, "@" .. (next or me))
