@@ -109,7 +109,7 @@ func (x *scripts) pipeline(ctx context.Context, all []*script) (lost error) {
 
 // refused says that a server does nothing for a while, and go-redis asks again.
 func refused(err error) bool {
-	for _, prefix := range []string{"LOADING", "READONLY", "MASTERDOWN", "TRYAGAIN", "ERR max number of clients reached"} {
+	for _, prefix := range []string{"LOADING", "READONLY", "MASTERDOWN", "TRYAGAIN", "max number of clients reached"} {
 		if redis.HasErrorPrefix(err, prefix) {
 			return true
 		}

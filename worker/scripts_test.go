@@ -288,6 +288,8 @@ func TestScriptsAreAnsweredAlone(t *testing.T) {
 				return "-NOT FOUND"
 			case key == "k2" && n == 1:
 				return "-LOADING Redis is loading the dataset in memory"
+			case key == "k3" && n == 1:
+				return "-ERR max number of clients reached"
 			}
 			return ""
 		}}
@@ -303,7 +305,7 @@ func TestScriptsAreAnsweredAlone(t *testing.T) {
 				t.Errorf("k%d is answered as %q, %v", 2+i, key, err)
 			}
 		}
-		for i, want := range []int{1, 1, 2, 1, 1} {
+		for i, want := range []int{1, 1, 2, 2, 1} {
 			if n := server.sent(fmt.Sprint("k", i)); n != want {
 				t.Errorf("k%d was sent %d times, want %d", i, n, want)
 			}
