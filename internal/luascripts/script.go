@@ -65,10 +65,7 @@ var (
 )
 
 var (
-	acquireScript = redis.NewScript(text("clock.lua") + body("lone(form, token, now, told)", text(loneParts[1:]...)) +
-		text(pairParts[0]) + body("pair(P, k, token, job, now)", text(pairParts[1:]...)) +
-		stage("others", text(othersParts...)+
-			stage("ledgers", text(runParts...)+stage("rules", text(admitParts...), "admit"), "run, rules")+text("rest.lua"), "rest") + text("acquire.lua"))
+	acquireScript = redis.NewScript(acquireText())
 	checkScript   = script("check.lua", whereParts...)
 	locateScript  = script("locate.lua", whereParts...)
 	listScript    = script("list.lua", lookParts...)
@@ -105,6 +102,13 @@ var (
 	batchListScript  = script("batchlist.lua")
 	batchDropScript  = script("batchdrop.lua", append(slices.Clone(batchParts), "taskid.lua", "deferred.lua")...)
 )
+
+func acquireText() string {
+	return text("clock.lua") + body("lone(form, token, now, told)", text(loneParts[1:]...)) +
+		text(pairParts[0]) + body("pair(P, k, token, job, now)", text(pairParts[1:]...)) +
+		stage("others", text(othersParts...)+
+			stage("ledgers", text(runParts...)+stage("rules", text(admitParts...), "admit"), "run, rules")+text("rest.lua"), "rest") + text("acquire.lua")
+}
 
 // ReplyError says that a script answered what it never should: another program
 // writes our keys, or the server is none that we know.
