@@ -21,6 +21,9 @@ const (
 	narrowCap = "50/1h"     // holds everybody up
 )
 
+// perPhone is of a window in which nobody's turn comes while it is measured.
+var perPhone = throttle.Sliding(1, time.Hour)
+
 // crowd is jobs that wait, each for its phone and all for one cap.
 type crowd struct {
 	rdb    *redis.Client
@@ -39,7 +42,7 @@ func newCrowd(rdb *redis.Client, phones int, limit string) (*crowd, error) {
 	if err != nil {
 		return nil, err
 	}
-	phone, err := throttle.New(rdb, "phone", throttle.Sliding(1, time.Minute), throttle.Config{})
+	phone, err := throttle.New(rdb, "phone", perPhone, throttle.Config{})
 	if err != nil {
 		return nil, err
 	}
@@ -71,8 +74,7 @@ func (c *crowd) place(phone int) throttle.Place {
 	}
 }
 
-// assemble lets all jobs come, those of a phone one after the other, so that its
-// first has not run out of time when the last comes.
+// assemble lets all jobs come.
 func (c *crowd) assemble(ctx context.Context) error {
 	for phone := range c.first {
 		if !c.narrow {

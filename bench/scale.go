@@ -9,107 +9,139 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// crowdSize is a population, how often it is put in place, and how many samples
-// are measured in it: no two of them on the same key.
-type crowdSize struct{ jobs, times, samples int }
+// crowdSizes are how many jobs wait, the smallest first.
+var crowdSizes = []int{10_000, 100_000, 1_000_000}
 
 // scale measures what one job costs Redis while others wait.
 func scale(ctx context.Context, b *bench) error {
-	crowds, sample := []crowdSize{{10_000, 5, 1}, {100_000, 1, 5}, {1_000_000, 1, 5}}, 900
+	r := scaleRun{b: b, sizes: crowdSizes, rounds: 2 * b.rounds, sample: 900}
 	if b.short {
-		crowds, sample = []crowdSize{{1_000, 1, 1}, {10_000, 1, 1}}, 50
+		r.sizes, r.rounds, r.sample = []int{1_000, 10_000}, 1, 50
 	}
-	b.say("Every crowd waits on a tenth as many keys at 1/60s each, and all under one cap: %s lets everybody through here, %s holds up whom his phone lets through. "+
-		"Samples of %d jobs are measured while the crowd stays as large as it is, none of them on the key of another, one caller: a job comes and is booked, is looked at once when it is due, "+
-		"and is granted; under the cap that holds up it is also booked once more, at the cap. Not measured is what makes room for them: a refund of the grant before, instead of a wait. "+
-		"The median of %d samples, each in a crowd of its own where it is small. Time in scripts is by the clock, so it holds what others took of the processor.",
-		roomyCap, narrowCap, sample, crowds[0].times)
-	for _, limit := range []string{roomyCap, narrowCap} {
-		var costs []jobCost
-		for _, size := range crowds {
-			cost, err := measureCrowds(ctx, b, size, sample, limit)
+	for i := range r.sizes {
+		for range r.crowds(i) {
+			_, rdb, err := b.server()
 			if err != nil {
-				return fmt.Errorf("%d jobs under a cap of %s: %w", size.jobs, limit, err)
+				return err
 			}
-			costs = append(costs, cost)
-			with := fmt.Sprintf("%s jobs wait, cap %s", number(float64(size.jobs)), limit)
-			b.row(alone(with+": time in scripts per job", "µs", lower, []float64{cost.scripts}))
-			b.row(alone(with+": to book all, per job ("+strconv.Itoa(assemblers)+" callers)", "µs", lower, []float64{cost.booking}))
+			r.servers = append(r.servers, rdb)
 		}
-		for i, size := range crowds[1:] {
-			b.row(growth(limit, crowds[0], size, costs[0].totals, costs[i+1].totals))
+	}
+	b.say("Every crowd waits on a tenth as many keys at %v each, and all under one cap: %s lets everybody through here, %s holds up whom his phone lets through. "+
+		"All crowds are there at once, each in a Redis of its own, the smallest once for each of %d rounds. In a round %d jobs of each size are measured, %d of one, then as many of the next; a crowd stays as large as it is, and no two jobs of one of %s are on the same key. "+
+		"One caller: a job comes and is booked, is looked at once when it is due, "+
+		"and is granted; under the cap that holds up it is also booked once more, at the cap. Not measured is what makes room for them: a refund of the grant before, instead of a wait. "+
+		"Time in scripts is by the clock, so it holds what others took of the processor.",
+		perPhone, roomyCap, narrowCap, r.rounds, r.sample, passSize, number(float64(r.sizes[0])))
+	for _, limit := range []string{roomyCap, narrowCap} {
+		costs, err := r.measure(ctx, limit)
+		if err != nil {
+			return fmt.Errorf("a cap of %s: %w", limit, err)
+		}
+		for i, size := range r.sizes {
+			with := fmt.Sprintf("%s jobs wait, cap %s", number(float64(size)), limit)
+			b.row(alone(with+": time in scripts per job", "µs", lower, costs[i].scripts))
+			b.row(alone(with+": to book all, per job ("+strconv.Itoa(assemblers)+" callers)", "µs", lower, costs[i].booking))
+		}
+		for i, size := range r.sizes[1:] {
+			b.row(growth(limit, r.sizes[0], size, costs[0].total, costs[i+1].total))
 		}
 	}
 	return nil
 }
 
-// measureCrowds is the median of all samples of a size.
-func measureCrowds(ctx context.Context, b *bench, size crowdSize, sample int, limit string) (jobCost, error) {
-	var totals, scripts, bookings []float64
-	for range size.times {
-		_, rdb, err := b.server()
-		if err != nil {
-			return jobCost{}, err
-		}
-		c, err := newCrowd(rdb, size.jobs/jobsPerKey, limit)
-		if err != nil {
-			return jobCost{}, err
-		}
-		all, err := workOf(ctx, rdb, func() error { return c.assemble(ctx) })
-		if err != nil {
-			return jobCost{}, err
-		}
-		bookings = append(bookings, all.cpu/float64(size.jobs))
-		for range size.samples {
-			w, err := c.measure(ctx, sample)
+// scaleRun is the section while it runs.
+type scaleRun struct {
+	b       *bench
+	sizes   []int
+	rounds  int
+	sample  int             // jobs of each size in a round
+	servers []*redis.Client // of all crowds, by size
+}
+
+// crowds is how many there are of a size: a round takes all keys of the smallest.
+func (r *scaleRun) crowds(size int) int {
+	if size == 0 {
+		return r.rounds
+	}
+	return 1
+}
+
+// jobCost is in microseconds per job, by round or, of booking, by crowd.
+type jobCost struct{ total, scripts, booking []float64 }
+
+// measure takes the sizes in turn, some jobs of each: what slows the machine down for a
+// moment slows all of them.
+func (r *scaleRun) measure(ctx context.Context, limit string) ([]jobCost, error) {
+	costs, crowds := make([]jobCost, len(r.sizes)), make([][]*crowd, len(r.sizes))
+	servers := r.servers
+	for i := len(r.sizes) - 1; i >= 0; i-- { // the smallest last: it takes the least time to grow as old as the others
+		for range r.crowds(i) {
+			c, all, err := assembled(ctx, servers[len(servers)-1], r.sizes[i], limit)
 			if err != nil {
-				return jobCost{}, err
+				return nil, err
 			}
-			totals, scripts = append(totals, w.cpu/float64(sample)), append(scripts, w.scripts/float64(sample))
-		}
-		if err := rdb.FlushAll(ctx).Err(); err != nil {
-			return jobCost{}, err
+			servers = servers[:len(servers)-1]
+			crowds[i] = append(crowds[i], c)
+			costs[i].booking = append(costs[i].booking, all.cpu/float64(r.sizes[i]))
 		}
 	}
-	return jobCost{totals, median(scripts), median(bookings)}, nil
+	for round := range r.rounds {
+		sums := make([]work, len(r.sizes))
+		for range r.sample / passSize {
+			for i, size := range r.sizes {
+				w, err := crowds[i][round%len(crowds[i])].measure(ctx)
+				if err != nil {
+					return nil, fmt.Errorf("%d jobs: %w", size, err)
+				}
+				sums[i].cpu += w.cpu
+				sums[i].scripts += w.scripts
+			}
+		}
+		for i, sum := range sums {
+			costs[i].total = append(costs[i].total, sum.cpu/float64(r.sample))
+			costs[i].scripts = append(costs[i].scripts, sum.scripts/float64(r.sample))
+		}
+	}
+	return costs, nil
+}
+
+// assembled is a crowd that is in place, and what Redis did for that.
+func assembled(ctx context.Context, rdb *redis.Client, jobs int, limit string) (*crowd, work, error) {
+	if err := rdb.FlushAll(ctx).Err(); err != nil {
+		return nil, work{}, err
+	}
+	c, err := newCrowd(rdb, jobs/jobsPerKey, limit)
+	if err != nil {
+		return nil, work{}, err
+	}
+	all, err := workOf(ctx, rdb, func() error { return c.assemble(ctx) })
+	return c, all, err
 }
 
 // growth compares a crowd with the smallest.
-func growth(limit string, small, large crowdSize, before, after []float64) row {
-	r := against(fmt.Sprintf("%s jobs wait, cap %s: Redis' processor time per job", number(float64(large.jobs)), limit), "µs", lower,
-		number(float64(small.jobs))+" jobs wait", after, before)
-	if large.jobs < 1_000_000 {
+func growth(limit string, small, large int, before, after []float64) row {
+	r := against(fmt.Sprintf("%s jobs wait, cap %s: Redis' processor time per job", number(float64(large)), limit), "µs", lower,
+		number(float64(small))+" jobs wait", after, before)
+	if large < 1_000_000 {
 		return r
 	}
 	return r.holding("≤ 1.10", r.Ratio <= 1.1)
 }
 
-// jobCost is in microseconds per job.
-type jobCost struct {
-	totals           []float64 // by sample
-	scripts, booking float64
-}
-
-// measure tells what Redis does for a sample of jobs.
-func (c *crowd) measure(ctx context.Context, sample int) (work, error) {
+// measure tells what Redis does for one pass.
+func (c *crowd) measure(ctx context.Context) (work, error) {
 	reading, err := workOf(ctx, c.rdb, func() error { return nil })
 	if err != nil {
 		return work{}, err
 	}
-	var sum work
-	for done := 0; done < sample; done += passSize {
-		turn, before := c.next()
-		if err := c.makeRoom(ctx, before); err != nil {
-			return work{}, err
-		}
-		w, err := workOf(ctx, c.rdb, func() error { return c.pass(ctx, turn, before) })
-		if err != nil {
-			return work{}, err
-		}
-		sum.cpu += w.cpu - reading.cpu
-		sum.scripts += w.scripts
+	turn, before := c.next()
+	if err := c.makeRoom(ctx, before); err != nil {
+		return work{}, err
 	}
-	return sum, nil
+	w, err := workOf(ctx, c.rdb, func() error { return c.pass(ctx, turn, before) })
+	w.cpu -= reading.cpu
+	return w, err
 }
 
 // work is what a Redis has done, in microseconds.
