@@ -66,11 +66,11 @@ end
 -- them are `parked` ones, and in `late`, as arguments of a ZADD that parks them,
 -- those whose last promise is more than GRACE past, 20 of each at most. `leader` is the
 -- first who is not parked yet, late or not; my place in the line and what I was told are
--- read with what the leader was.
-local function look(L, now)
+-- read with what the leader was. What only the line is looked at for says nothing of turns.
+local function look(L, now, only_line)
   L.parked, L.first, L.last, L.late, L.leader, L.front = 0, 0, 0, {}, nil, nil
   L.turn, L.turns_last, L.turns_late, L.turn_front = 0, 0, {}, nil
-  L.in_line, L.told_me = nil, nil
+  L.turn_told, L.in_line, L.told_me = nil, nil, nil
   if L.nobody then return end
   local m, ticket = at_rank(L.line, "0")
   if m then L.last = nil end
@@ -99,19 +99,22 @@ local function look(L, now)
     m, ticket = at_rank(L.line, L.first)
     p = m and told(L, m)
   end
-  if not L.turns or L.no_turns then return end
-  L.turns_last = redis.call("ZCARD", L.turns)
+  if only_line or not L.turns or L.no_turns then return end
+  local v = redis.call("ZRANGE", L.turns, "0", "1", "WITHSCORES") -- more than one is rare
+  L.turns_last = #v < 4 and #v / 2 or redis.call("ZCARD", L.turns)
   L.no_turns = L.turns_last == 0
-  while L.turn < L.turns_last do
-    local m, ticket = at_rank(L.turns, L.turn)
-    if #L.turns_late == 20 or in_time(L, m, m ~= L.me and told(L, m), now) then
-      L.turn_front, L.turn_ticket = m, ticket
+  m, ticket = v[1], tonumber(v[2])
+  while m do
+    p = m ~= L.me and told(L, m) or nil
+    if #L.turns_late == 20 or in_time(L, m, p, now) then
+      L.turn_front, L.turn_ticket, L.turn_told = m, ticket, p
       break
     end
     L.late[#L.late + 1] = int(ticket - PARK)
     L.late[#L.late + 1] = m
     L.turns_late[#L.turns_late + 1] = m
     L.turn = L.turn + 1
+    m, ticket = at_rank(L.turns, L.turn)
   end
 end
 
@@ -181,15 +184,16 @@ local function rank(L)
   L.ahead = permits(L, L.waiting, L.turns_ahead, first)
   if L.turns_ahead == 0 then return end
   L.behind = {}
-  local m, ticket, left = L.turn_front, L.turn_ticket, L.turns_ahead
+  local m, ticket, p, left = L.turn_front, L.turn_ticket, L.turn_told, L.turns_ahead
   repeat
     local waiting = L.waiting > 0 and max(0, L.waiting - max(0, L.parked + below(L.line, ticket) - L.first)) or 0
-    L.behind[#L.behind + 1] = told(L, m) or 0
+    L.behind[#L.behind + 1] = p or 0
     L.behind[#L.behind + 1] = permits(L, waiting, left, ticket)
     local more = left > 1
     if more then
       left = 1
       m, ticket = at_rank(L.turns, L.turn + L.turns_ahead - 1)
+      p = told(L, m)
     end
   until not more
 end
@@ -368,7 +372,7 @@ end
 local function next_turns(L, now, reply, turn_too)
   local me = L.me
   L.me = ""
-  look(L, now)
+  look(L, now, not (turn_too or L.kind.lease))
   if L.kind.lease and #L.late > 0 then -- or the next call would tell them again
     park(L)
     look(L, now)
@@ -380,5 +384,5 @@ local function next_turns(L, now, reply, turn_too)
     if (p or 0) - at > 1000 then tell(L, at, m, reply) end
   end
   if L.front and not L.kind.lease then sooner(L.front, L.front_told) end
-  if turn_too and L.turn_front then sooner(L.turn_front, told(L, L.turn_front)) end
+  if turn_too and L.turn_front then sooner(L.turn_front, L.turn_told) end
 end

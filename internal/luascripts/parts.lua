@@ -38,7 +38,7 @@ local function parts_of(rules, job, before, turns)
       count = 0, head = 0, head_read = "", seen = nil, at = 0, cost = 0, -- sliding.lua
       nobody = false, marked = false, mixed = nil, no_turns = nil, -- closed and look of line.lua
       parked = 0, first = 0, last = nil, late = nil, leader = nil, front = nil, front_ticket = nil, front_told = nil,
-      turn = 0, turns_last = 0, turns_late = nil, turn_front = nil, turn_ticket = nil,
+      turn = 0, turns_last = 0, turns_late = nil, turn_front = nil, turn_ticket = nil, turn_told = nil,
       in_line = nil, told_me = nil, ticket = nil, in_turns = false, missed = nil, -- find and park
       waiting = 0, turns_ahead = 0, ahead = 0, behind = nil, by_ledger = 0, by_turns = 0, -- rank and measure
     }
