@@ -87,3 +87,35 @@ func TestEntryOfADeletedTaskWhileAnotherOfItsIDRuns(t *testing.T) {
 		pool.Shutdown()
 	})
 }
+
+// Many tasks were deleted while they waited, more than one look lists: who is due behind
+// them is woken at its instant all the same.
+func TestManyDeletedTasksDelayNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		r, seen := rigOn(t, nil, rdb), &runs{}
+		limit := throttle.Sliding(1, 20*time.Second)
+		lim := r.limiter("sms", limit)
+		r.start(seen.handler(), policies(smsLimit(limit)))
+		const n = 350
+		for i := range n {
+			r.take(lim, fmt.Sprint("+", i))
+		}
+		time.Sleep(time.Millisecond)
+		due := r.take(lim, "b").At.Add(20 * time.Second) // behind all others
+		for i := range n {
+			id, phone := fmt.Sprint("a", i), fmt.Sprint("+", i)
+			r.enqueue("sms", id, to(phone), asynq.MaxRetry(0))
+			r.eventually(id+" deferred", func() bool { return r.is(id, asynq.TaskStateRetry) })
+			if err := r.insp.DeleteTask("default", id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.enqueue("sms", "b", to("b"), asynq.MaxRetry(0))
+		time.Sleep(time.Until(due) + 2*time.Second)
+		if all := seen.all(); len(all) != 1 || all[0].at.Sub(due) > 100*ms {
+			t.Errorf("%v ran, want b at %v", all, due)
+		}
+	})
+}

@@ -197,8 +197,11 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 	}
 	b := w.sort(due, &wait)
 	if len(b.over) > 0 {
-		w.wake(ctx, b.over, began) // clears their entries
+		codes, _ := w.wake(ctx, b.over, began) // clears their entries
 		w.giveUp(ctx, b.over)
+		if len(codes) > 0 && len(due.Tasks) >= wakeBatch {
+			wait = min(wait, movedPause) // the look went no further: behind them others may be due
+		}
 	}
 	for _, t := range b.stuck {
 		_ = luascripts.Forget(ctx, w.a.rdb, w.keys, t.ID, t.For)
