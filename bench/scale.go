@@ -28,11 +28,11 @@ func scale(ctx context.Context, b *bench) error {
 		}
 	}
 	b.say("Every crowd waits on a tenth as many keys at %v each, and all under one cap: %s lets everybody through here, %s holds up whom his phone lets through. "+
-		"All crowds are there at once, each in a Redis of its own, the smallest once for each of %d rounds. In a round %d jobs of each size are measured, %d of one, then as many of the next; a crowd stays as large as it is, and no two jobs of one of %s are on the same key. "+
+		"All crowds are there at once, each in a Redis of its own, the smallest once for each of %d rounds. In a round %d jobs of each size are measured, one size after the other; a crowd stays as large as it is, and in one of %s no key has two jobs that are granted. "+
 		"One caller: a job comes and is booked, is looked at once when it is due, "+
 		"and is granted; under the cap that holds up it is also booked once more, at the cap. Not measured is what makes room for them: a refund of the grant before, instead of a wait. "+
-		"Time in scripts is by the clock, so it holds what others took of the processor.",
-		perPhone, roomyCap, narrowCap, r.rounds, r.sample, passSize, number(float64(r.sizes[0])))
+		"To book all was measured once for each crowd. Time in scripts is by the clock, so it holds what others took of the processor.",
+		perPhone, roomyCap, narrowCap, r.rounds, r.sample, number(float64(r.sizes[0])))
 	for _, limit := range []string{roomyCap, narrowCap} {
 		costs, err := r.measure(ctx, limit)
 		if err != nil {
@@ -59,7 +59,7 @@ type scaleRun struct {
 	servers []*redis.Client // of all crowds, by size
 }
 
-// crowds is how many there are of a size: a round takes all keys of the smallest.
+// crowds is how many there are of a size: a round takes nearly all keys of the smallest.
 func (r *scaleRun) crowds(size int) int {
 	if size == 0 {
 		return r.rounds
@@ -70,8 +70,9 @@ func (r *scaleRun) crowds(size int) int {
 // jobCost is in microseconds per job, by round or, of booking, by crowd.
 type jobCost struct{ total, scripts, booking []float64 }
 
-// measure takes the sizes in turn, some jobs of each: what slows the machine down for a
-// moment slows all of them.
+// measure takes the sizes in turn, a sample of each in a round: what slows the machine down
+// for a while slows all of them. Shorter turns would have each Redis begin with caches that
+// are another's.
 func (r *scaleRun) measure(ctx context.Context, limit string) ([]jobCost, error) {
 	costs, crowds := make([]jobCost, len(r.sizes)), make([][]*crowd, len(r.sizes))
 	servers := r.servers
@@ -88,8 +89,8 @@ func (r *scaleRun) measure(ctx context.Context, limit string) ([]jobCost, error)
 	}
 	for round := range r.rounds {
 		sums := make([]work, len(r.sizes))
-		for range r.sample / passSize {
-			for i, size := range r.sizes {
+		for i, size := range r.sizes {
+			for range r.sample / passSize {
 				w, err := crowds[i][round%len(crowds[i])].measure(ctx)
 				if err != nil {
 					return nil, fmt.Errorf("%d jobs: %w", size, err)

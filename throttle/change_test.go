@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -133,6 +134,41 @@ func TestRefundOfAGrantBeforeTheChange(t *testing.T) {
 		s.want(s.try(after, 1), false, time.Minute)
 		s.at(time.Minute)
 		s.want(s.try(after, 1), true, time.Minute)
+	}
+}
+
+// What was granted before the limit became longer counts as long as the new one says, also
+// when the next call of the key is no acquire.
+func TestGivingBackUnderALongerLimit(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	for name, correct := range map[string]func(*throttle.Limiter, throttle.Decision) error{
+		"refund": func(l *throttle.Limiter, d throttle.Decision) error {
+			_, err := l.Refund(t.Context(), d.Request)
+			return err
+		},
+		"bill": func(l *throttle.Limiter, d throttle.Decision) error {
+			_, err := l.Policy().Bill(d).Settle(t.Context(), map[string]int{l.Rule(): 1})
+			return err
+		},
+	} {
+		l := newLimiter(t, rdb, name, throttle.Sliding(4, time.Second), throttle.Config{})
+		var d throttle.Decision // the second, for the first is what has to count on
+		for range 2 {
+			var err error
+			if d, err = l.TryAcquire(t.Context(), "+1", 2); err != nil || !d.Granted {
+				t.Fatal(d, err)
+			}
+		}
+		if err := l.SetLimit(t.Context(), throttle.Sliding(4, time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		if err := correct(l, d); err != nil {
+			t.Fatal(err)
+		}
+		if life := rdb.PTTL(t.Context(), "hw:{+1}:"+name).Val(); life < 59*time.Minute {
+			t.Errorf("%s: the ledger lives for %v, want an hour", name, life)
+		}
 	}
 }
 

@@ -196,15 +196,17 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 		wait = min(wait, due.Again.Sub(due.Now))
 	}
 	b := w.sort(due, &wait)
+	cleared := len(b.stuck) > 0
 	if len(b.over) > 0 {
 		codes, _ := w.wake(ctx, b.over, began) // clears their entries
 		w.giveUp(ctx, b.over)
-		if len(codes) > 0 && len(due.Tasks) >= wakeBatch {
-			wait = min(wait, movedPause) // the look went no further: behind them others may be due
-		}
+		cleared = cleared || len(codes) > 0
 	}
 	for _, t := range b.stuck {
 		_ = luascripts.Forget(ctx, w.a.rdb, w.keys, t.ID, t.For)
+	}
+	if cleared && len(due.Tasks) >= wakeBatch {
+		wait = min(wait, movedPause) // they may be all that the look listed, and others are due behind them
 	}
 	ready := len(b.ready)
 	want := ready

@@ -40,7 +40,10 @@ for i, L in ipairs(P) do
     if back > 1 then join_at(L, L.turns, first_ticket(L), back, now, false) else join_at(L, L.line, first_ticket(L), at, now, i > 1) end
   end
 end
-for _, L in ipairs(P) do next_turns(L, now, turns, true) end
+for _, L in ipairs(P) do
+  outlive(L, now)
+  next_turns(L, now, turns, true)
+end
 missed(P, now, turns)
 local reply = { given, 0, now, 0, #turns / 3 }
 for _, v in ipairs(turns) do reply[#reply + 1] = v end

@@ -53,8 +53,6 @@ end
 if not sole and call("ZSCORE", tokens, token) then return nil end
 if from > now then return { 0, 1, from, from } end
 
--- what was looked at since this part of time began, by the grant before, is well still
-local thick = math.floor(newest / STRETCH) == math.floor(now / STRETCH)
 local record, lives = seven(now), false
 head = (head + 1) % n
 if head > 0 then
@@ -63,7 +61,7 @@ if head > 0 then
   else
     lives = call("SETRANGE", key, string.format("%d", 19 + head * 7), record)
   end
-  lives = lives and (thick or live(key, W))
+  lives = lives and live(key, W)
   local low = head % 256
   if lives then call("SETRANGE", key, "0", "s" .. token .. version .. string.char(math.floor(head / 65536), (head - low) / 256 % 256, low)) end
 end
@@ -87,6 +85,7 @@ elseif old_holder then
   new = call("ZADD", tokens, "NX", string.format("%d%06d", math.floor(newest / 1000000), newest % 1000000), holder)
 end
 if W < COPY or new > 0 then
+  local thick = math.floor(newest / STRETCH) == math.floor(now / STRETCH) -- the grant before is of this part of time
   if not thick or now % 8 == 0 then -- else one in eight clears for all of them
     local old = call("ZRANGEBYSCORE", tokens, "0", string.format("%d", told[1] - COPY / 1000000) .. us, "LIMIT", "0", "64")
     if #old > 0 then call("ZREM", tokens, unpack(old)) end

@@ -31,6 +31,7 @@ for _, L in ipairs(P) do
     lessen(L, now, held, token)
     next_turns(L, now, turns, true)
   end
+  outlive(L, now)
   if not L.kind.lease and L.want ~= 0 then bill_of(L, bill, at, now) end
 end
 local reply = { 1, 0, now, 0, #turns / 3 }

@@ -2,7 +2,7 @@
 -- agree on.
 
 local FITTED = 150000 -- the most records of a ring that are moved to where they just fit
-local STRETCH = 100000 -- in such a part of time a life is looked at once: within what it has to spare
+local STRETCH = 100000 -- in such a part of time the life of tokens is looked at once: within what a life has to spare
 
 local function seven(n)
   local g = n % 256
