@@ -3,7 +3,6 @@ package luascripts
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"testing"
 	"time"
@@ -106,11 +105,7 @@ func runWays(rt *rapid.T, rdb redis.UniversalClient, raw *redis.Client, back boo
 // ones go is not told.
 func (w *ways) forget() {
 	w.latest = max(w.latest, w.now.UnixMicro())
-	keep := time.Duration(math.MaxInt64)
-	for _, n := range w.limits {
-		keep = min(keep, max(n.Window, time.Minute))
-	}
-	w.held = slices.DeleteFunc(w.held, func(h grant) bool { return h.at <= w.latest-keep.Microseconds() })
+	w.held = slices.DeleteFunc(w.held, func(h grant) bool { return h.at <= w.latest-copyLife.Microseconds() })
 }
 
 func (w *ways) acquire() {
