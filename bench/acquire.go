@@ -55,7 +55,8 @@ func acquire(ctx context.Context, b *bench) error {
 	if b.short {
 		keys, lasts = 5_000, 50*time.Millisecond
 	}
-	r := &acquireRun{b, rdb, lasts}
+	r := &acquireRun{b, rdb, b.rounds, lasts}
+	lone := &acquireRun{b, rdb, 5 * b.rounds, lasts / 5} // near its target: many short turns, close together
 	counts := []int{1, 16, 128}
 	for _, goroutines := range counts {
 		hot, many := acquireCase{goroutines, 1, true}, acquireCase{goroutines, keys, true}
@@ -66,7 +67,11 @@ func acquire(ctx context.Context, b *bench) error {
 		if goroutines != 16 {
 			ofMany = append(append(ofMany, libraries[1:]...), floors...)
 		}
-		if err := errors.Join(r.compare(ctx, ofHot, hot), r.compare(ctx, ofMany, many)); err != nil {
+		run := r
+		if goroutines == 1 {
+			run = lone
+		}
+		if err := errors.Join(run.compare(ctx, ofHot, hot), run.compare(ctx, ofMany, many)); err != nil {
 			return err
 		}
 	}
@@ -80,16 +85,17 @@ func acquire(ctx context.Context, b *bench) error {
 		}
 	}
 	b.say("Granted on one hot key: a limit of %v, which never binds. Granted on %s keys: %v, each key asked once, for %v or until all are used up. Refused: %v, all spent before. "+
-		"GCRA limiters have a burst of as many.", never, number(float64(keys)), sms, lasts, sms)
+		"GCRA limiters have a burst of as many. One goroutine that is granted takes %d turns of %v.", never, number(float64(keys)), sms, lasts, sms, lone.rounds, lone.lasts)
 	b.say("Headway counts by an exact sliding window; “Headway, gcra” beside it is ours by the algorithm of redis_rate and throttled.")
 	return nil
 }
 
 // acquireRun is the section while it runs.
 type acquireRun struct {
-	b     *bench
-	rdb   *redis.Client
-	lasts time.Duration
+	b      *bench
+	rdb    *redis.Client
+	rounds int
+	lasts  time.Duration
 }
 
 // compare adds a row for each case and rival of the first. The cases differ in
@@ -118,7 +124,7 @@ func (r *acquireRun) compare(ctx context.Context, makers []maker, cases ...acqui
 			return 0, err
 		})
 	}
-	if _, err := r.b.interleave(measures...); err != nil {
+	if _, err := takeTurns(r.rounds, measures...); err != nil {
 		return err
 	}
 	for k, c := range cases {

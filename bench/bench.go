@@ -110,8 +110,13 @@ func (b *bench) part() *part { return b.parts[len(b.parts)-1] }
 // interleave measures each contender in turn, so many times as there are
 // rounds: result[i] are the figures of contenders[i].
 func (b *bench) interleave(contenders ...func() (float64, error)) ([][]float64, error) {
+	return takeTurns(b.rounds, contenders...)
+}
+
+// takeTurns is interleave, so many times.
+func takeTurns(times int, contenders ...func() (float64, error)) ([][]float64, error) {
 	figures := make([][]float64, len(contenders))
-	for range b.rounds {
+	for range times {
 		for i, measure := range contenders {
 			v, err := measure()
 			if err != nil {
