@@ -100,7 +100,7 @@ local function look(L, now, only_line)
     p = m and told(L, m)
   end
   if only_line or not L.turns or L.no_turns then return end
-  local v = redis.call("ZRANGE", L.turns, "0", "1", "WITHSCORES") -- more than one is rare
+  local v = redis.call("ZRANGE", L.turns, "0", "1", "WITHSCORES") -- where there is one at most, that is all
   L.turns_last = #v < 4 and #v / 2 or max(2, redis.call("ZCARD", L.turns)) -- miniredis may let them go meanwhile
   L.no_turns = L.turns_last == 0
   m, ticket = v[1], tonumber(v[2])
