@@ -89,33 +89,59 @@ func TestEntryOfADeletedTaskWhileAnotherOfItsIDRuns(t *testing.T) {
 }
 
 // Many tasks were deleted while they waited, more than one look lists: who is due behind
-// them is woken at its instant all the same.
+// them is woken at its instant all the same, and where others of their ids run, as soon as
+// those are no more taken for them.
 func TestManyDeletedTasksDelayNoOther(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		r, seen := rigOn(t, nil, rdb), &runs{}
-		limit := throttle.Sliding(1, 20*time.Second)
-		lim := r.limiter("sms", limit)
-		r.start(seen.handler(), policies(smsLimit(limit)))
-		const n = 350
-		for i := range n {
-			r.take(lim, fmt.Sprint("+", i))
-		}
-		time.Sleep(time.Millisecond)
-		due := r.take(lim, "b").At.Add(20 * time.Second) // behind all others
-		for i := range n {
-			id, phone := fmt.Sprint("a", i), fmt.Sprint("+", i)
-			r.enqueue("sms", id, to(phone), asynq.MaxRetry(0))
-			r.eventually(id+" deferred", func() bool { return r.is(id, asynq.TaskStateRetry) })
-			if err := r.insp.DeleteTask("default", id); err != nil {
-				t.Fatal(err)
-			}
-		}
-		r.enqueue("sms", "b", to("b"), asynq.MaxRetry(0))
-		time.Sleep(time.Until(due) + 2*time.Second)
-		if all := seen.all(); len(all) != 1 || all[0].at.Sub(due) > 100*ms {
-			t.Errorf("%v ran, want b at %v", all, due)
-		}
-	})
+	for _, tc := range []struct {
+		name  string
+		again bool
+		late  time.Duration // at most
+	}{
+		{"they are gone", false, 100 * ms},
+		{"others of their ids run", true, 2*time.Second + 100*ms},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const n = 350
+				rdb, _ := redistest.Mini(t)
+				r, seen := rigOn(t, nil, rdb), &runs{}
+				limit := throttle.Sliding(1, 20*time.Second)
+				lim := r.limiter("sms", limit)
+				long := make(chan struct{})
+				cfg := policies(smsLimit(limit))
+				cfg.Asynq.Concurrency = n + 10
+				r.start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+					if task.Type() == "long" {
+						<-long
+						return nil
+					}
+					return seen.handler().ProcessTask(ctx, task)
+				}), cfg)
+				defer close(long)
+				for i := range n {
+					r.take(lim, fmt.Sprint("+", i))
+				}
+				time.Sleep(time.Millisecond)
+				due := r.take(lim, "b").At.Add(20 * time.Second) // behind all others
+				for i := range n {
+					id, phone := fmt.Sprint("a", i), fmt.Sprint("+", i)
+					r.enqueue("sms", id, to(phone), asynq.MaxRetry(0))
+					r.eventually(id+" deferred", func() bool { return r.is(id, asynq.TaskStateRetry) })
+					if err := r.insp.DeleteTask("default", id); err != nil {
+						t.Fatal(err)
+					}
+					if tc.again {
+						r.enqueue("long", id, to(phone))
+					}
+				}
+				r.enqueue("sms", "b", to("b"), asynq.MaxRetry(0))
+				time.Sleep(time.Until(due) + tc.late + time.Second)
+				if all := seen.all(); len(all) != 1 || all[0].at.Before(due) || all[0].at.Sub(due) > tc.late {
+					t.Errorf("%v ran, want b at %v, at most %v late", all, due, tc.late)
+				}
+			})
+		})
+	}
 }
