@@ -33,6 +33,7 @@ if form then
   if string.byte(form) ~= 45 then
     answer = lone(form, token, now, told)
   else
+    local pair_of, pair = by_two()
     local P = pair_of(form)
     answer = P and pair(P, 0, token, string.sub(ARGV[2], 10), now)
   end

@@ -1,12 +1,22 @@
 -- admit.lua: the long way of acquire.lua: one call, by all rules of its policy,
 -- with those who wait.
 
+-- parts_in makes the parts of a call
+local function parts_in(F, k, job)
+  local P, at, text = {}, F.parts, F.text
+  for i = 1, F.count do
+    local letter, n, W, more, version, cost, group, closed_us, worth, next_at = string.match(text, PART, at)
+    P[i] = part_of(i, k + 3 * (i - 1), F.turns and KEYS[k + 3 * F.count + i] or nil, job, letter, n, W, more, version, cost, group, closed_us, worth)
+    at = next_at
+  end
+  return P
+end
+
 -- admit answers a call of the form F, whose keys stand behind KEYS[k]
 local function admit(F, k, token, job, now)
   local count, mode, inline, longest, tell = F.count, F.mode, F.inline, F.longest, F.tell
-  local G, opening = read_gate(F.gate), KEYS[k + F.keys]
-  F.rules = F.rules or read_rules(F.fields, count, F.parts)
-  local P = parts_of(F.rules, job, k, F.turns)
+  local G, opening = gate(F.gate), KEYS[k + F.keys]
+  local P = parts_in(F, k, job)
   local from, promised, fence = 0, 0, 0
 
   local function answer(status, part, at, granted, turns)
@@ -22,7 +32,7 @@ local function admit(F, k, token, job, now)
 
   local failed, which, newer = open_parts(P, now)
   if failed then return answer(failed, which, newer) end
-  if G and not gate_covers(G, now) then return answer(6, 0, 0) end
+  if G and not G.covers(now) then return answer(6, 0, 0) end
   local held = holds(P[1], token)
   if held and held < 0 then return answer(4, 0, 0) end
   if held then
@@ -39,7 +49,7 @@ local function admit(F, k, token, job, now)
 
   -- read
   for _, L in ipairs(P) do
-    look(L, now)
+    look(L, now, false, L.top)
     find(L)
     L.told_me = L.ticket and L.told_me or 0
     rank(L)
@@ -52,7 +62,7 @@ local function admit(F, k, token, job, now)
 
   -- decide
   local reach = now + (mode == 0 and 0 or inline)
-  local function gate_opened(a) return G and opened(G, a) or a end
+  local function gate_opened(a) return G and G.opened(a) or a end
 
   -- refuses is the first part from..to who lets nobody pass those who wait
   local function refuses(from_part, to)
@@ -63,11 +73,12 @@ local function admit(F, k, token, job, now)
 
   local at, by, binding = now, 1, nil
   local refused = false -- mode 3: no place
-  local wide = mode == 3 and widest_from(P, widest)
+  local wide, wide_at, wide_by, no_place
+  if mode == 3 then wide, wide_at, wide_by, no_place = in_widest(P, widest, now, reach) end
   if gate_opened(now) > reach then
     at, binding = gate_opened(now), 0
   elseif wide then
-    at, binding, refused = in_widest(P, wide, widest, now, reach)
+    at, binding, refused = wide_at, wide_by, no_place
     if not refused then binding = binding or refuses(wide, widest) or widest end
     if gate_opened(at) > at then at, binding = gate_opened(at), 0 end
   else
@@ -138,7 +149,7 @@ local function admit(F, k, token, job, now)
   end
   if binding == 0 then
     -- when no opening is known nobody waits for one yet: they are told to ask again
-    if not P[widest].kind.lease and at < G[2] then at = spread(G, opening, P[widest], at, now) end
+    if not P[widest].kind.lease and at < G[2] then at = G.spread(opening, P[widest], at, now) end
     for _, L in ipairs(P) do
       if L.ticket then leave(L) end
     end

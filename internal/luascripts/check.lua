@@ -15,13 +15,12 @@
 local bookings, count = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 local now = clock()
-local rules = read_rules(ARGV, count, 3 + bookings)
 local width = #KEYS / bookings
 
 -- an instant that is past is no new promise: how late it gets must show. Who is held
 -- up by a narrower part than before stands there, and in nobody's way behind it.
 local function check(i)
-  local P = parts_of(rules, ARGV[2 + i], width * (i - 1), width == 4 * count)
+  local P = parts_of(ARGV, count, 3 + bookings, ARGV[2 + i], width * (i - 1), width == 4 * count)
   local failed, which, newer = open_parts(P, now)
   if failed then return { failed, which, newer, 0, 0 } end
   local place, at, by = find_place(P, now)

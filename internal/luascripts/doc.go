@@ -7,7 +7,8 @@
 // that a decision is written once.
 //
 //	part          what it is
-//	clock.lua     the one reading of Redis' clock, numbers as text
+//	clock.lua     the one reading of Redis' clock
+//	numbers.lua   numbers as text, lives of keys
 //	seven.lua     instants as 7 bytes
 //	form.lua      what calls of acquire.lua have in common
 //	one.lua       the shortest way of acquire.lua: `sliding 1/W`, nobody waits
@@ -17,8 +18,9 @@
 //	ring.lua      one for several at once: `sliding n/W`, nobody waits
 //	rest.lua      which way the other calls take
 //	run.lua       a short way of acquire.lua: one rule, nobody waits
+//	widest.lua    a place in the line of the widest rates, or none
 //	admit.lua     the long way of acquire.lua: all rules, with those who wait
-//	ledger.lua    what was spent on a key: open, slot, spend, unspend, free
+//	ledger.lua    what was spent on a key: open, slot, spend, free
 //	sliding.lua   the algorithm of `sliding n/W`, a log of grants
 //	tally.lua     what the ledgers of all other algorithms have in common
 //	fixed.lua     the algorithm of `fixed n/W`
@@ -31,8 +33,12 @@
 //	leases.lua    the algorithm of `concurrent n lease d`
 //	remember.lua  tokens that are not the newest any more
 //	tokens.lua    which attempt holds which grant
+//	correct.lua   what a grant's holder gives back, or pays more
+//	tickets.lua   the numbers of line.lua, and one look at one of its members
 //	line.lua      who waits, in which order, and what they were promised
+//	comeback.lua  who comes back into a line, before others
 //	parts.lua     the rules that one call decides together, each on its key
+//	arguments.lua  the parts of a call that has them as arguments
 //	whereabouts.lua  in which line a booking stands
 //	gate.lua      when work may run at all
 //	taskid.lua    how a task's id is written in our keys

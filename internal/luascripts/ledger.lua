@@ -27,7 +27,12 @@ local HEAD, READ = 400, "399" -- bytes of a value that are read at first: all of
 
 local kinds = {}
 
+-- algorithm is that of a letter, nil of an unknown one
 local function algorithm(letter)
+  if not kinds[letter] and kinds.tallied then
+    kinds.tallied()
+    kinds.tallied = nil
+  end
   if type(kinds[letter]) == "function" then kinds[letter] = kinds[letter]() end
   return kinds[letter]
 end
@@ -96,24 +101,6 @@ local function spend(L, now, at, cost, token)
   L.newest, L.token = at, token
   L.kind.save(L, now)
   L.known = true
-end
-
--- give_back takes permits of a grant out again. What went before the limit was
--- changed stays spent: how much of it still counts is not known. The same goes for
--- what was nothing under this limit, as a lease is, which is known by its end, and for
--- what another ledger knew that is lost.
-local function give_back(L, now, at, cost, worth)
-  if not L.known or at > L.newest or L.taken == 0 or (L.changed and at <= L.changed) then return end
-  if L.kind.back(L, at, cost, worth, max(now, L.newest)) then L.kind.save(L, now) end
-end
-
--- unspend takes a grant out again, and its token: a neighbour of the same instant keeps its own
-local function unspend(L, now, at, cost, token, worth)
-  if L.known and L.token == token then
-    L.token = NOBODY
-    redis.call("SETRANGE", L.key, 1, NOBODY)
-  end
-  give_back(L, now, at, cost, worth)
 end
 
 -- free is how many permits are to be had right now

@@ -11,54 +11,18 @@
 -- while costs in the line differ; the member CLOSED until when the key is closed, and
 -- those of close.lua with scores above all instants
 
-local MIXED, CLOSED = "mixed", "closed"
-local SINCE, LAST, IN, SQUEEZED = "closed since", "put off last", "put off in", "squeezed"
-local TOLD, WAITING = 2251799813685248, "(2251799813685248" -- above all tickets; those below
-local GRACE = 100000 -- how long after its last promise a head keeps its place
-local LATE = 3600000000 -- how long it stays parked
-local PARK = 4503599627370496
-local ROOM = 4096 -- tickets a permit: between two places there is room for those who are put off, see close.lua
-local PARKED, LIVE = "(-2251799813685248", "-2251799813685248" -- below and above
-
-local function cost_of(member)
-  return tonumber(string.match(member, "^%d+"))
-end
-
-local function is_parked(ticket)
-  return ticket < -PARK / 2
-end
-
--- normal is the ticket without the mark of one who is parked
-local function normal(ticket)
-  return is_parked(ticket) and ticket + PARK or ticket
-end
-
--- at_rank is the member at a rank and its ticket, nil where none waits
-local function at_rank(set, rank)
-  local v = redis.call("ZRANGE", set, rank, rank, "WITHSCORES")
-  local ticket = tonumber(v[2])
-  if ticket and ticket < TOLD then return v[1], ticket end
-end
-
--- mark is a member that does not wait, without TOLD
-local function mark(L, name)
-  local v = redis.call("ZSCORE", L.line, name)
-  return v and v - TOLD or nil
-end
-
-local function told(L, member)
-  return mark(L, "@" .. member)
-end
-
--- in_time says that a member who was told p keeps its place although it did not come yet
-local function in_time(L, member, p, now)
-  return member == L.me or (p and p + GRACE >= now)
-end
-
 -- line_ends is the rank behind the last who has a ticket in the line, counted once
 local function line_ends(L)
   L.last = L.last or redis.call("ZCOUNT", L.line, "-inf", WAITING)
   return L.last
+end
+
+local NONE = {} -- of most calls nobody is late: a table for that is not made
+
+local function found_late(L, member, ticket)
+  if L.late == NONE then L.late = {} end
+  L.late[#L.late + 1] = int(ticket - PARK)
+  L.late[#L.late + 1] = member
 end
 
 -- look finds who waits: the ranks from `first` to line_ends of the line, of which `front`
@@ -67,12 +31,14 @@ end
 -- those whose last promise is more than GRACE past, 20 of each at most. `leader` is the
 -- first who is not parked yet, late or not; my place in the line and what I was told are
 -- read with what the leader was. With only_line the turns are not read, and count as none.
-local function look(L, now, only_line)
-  L.parked, L.first, L.last, L.late, L.leader, L.front = 0, 0, 0, {}, nil, nil
-  L.turn, L.turns_last, L.turns_late, L.turn_front = 0, 0, {}, nil
+-- The first of the line is v where that was read, and nothing written since.
+local function look(L, now, only_line, v)
+  L.parked, L.first, L.last, L.late, L.leader, L.front = 0, 0, 0, NONE, nil, nil
+  L.turn, L.turns_last, L.turns_late, L.turn_front = 0, 0, NONE, nil
   L.turn_told, L.in_line, L.told_me = nil, nil, nil
   if L.nobody then return end
-  local m, ticket = at_rank(L.line, "0")
+  v = v or redis.call("ZRANGE", L.line, "0", "0", "WITHSCORES")
+  local m, ticket = waits(v)
   if m then L.last = nil end
   if m and is_parked(ticket) then
     L.parked = redis.call("ZCOUNT", L.line, "-inf", PARKED)
@@ -84,8 +50,8 @@ local function look(L, now, only_line)
     p = m and told(L, m)
     if L.me == m then L.in_line, L.told_me = ticket, p end
   else
-    local v = redis.call("ZMSCORE", L.line, L.me, "@" .. L.me, "@" .. (m or L.me))
-    L.in_line, L.told_me, p = tonumber(v[1] or ""), v[2] and v[2] - TOLD, v[3] and v[3] - TOLD
+    local u = redis.call("ZMSCORE", L.line, L.me, "@" .. L.me, "@" .. (m or L.me))
+    L.in_line, L.told_me, p = tonumber(u[1] or ""), u[2] and u[2] - TOLD, u[3] and u[3] - TOLD
   end
   L.leader = m
   while m do
@@ -93,14 +59,13 @@ local function look(L, now, only_line)
       L.front, L.front_ticket, L.front_told = m, ticket, p
       break
     end
-    L.late[#L.late + 1] = int(ticket - PARK)
-    L.late[#L.late + 1] = m
+    found_late(L, m, ticket)
     L.first = L.first + 1
     m, ticket = at_rank(L.line, L.first)
     p = m and told(L, m)
   end
   if only_line or not L.turns or L.no_turns then return end
-  local v = redis.call("ZRANGE", L.turns, "0", "1", "WITHSCORES") -- where there is one at most, that is all
+  v = redis.call("ZRANGE", L.turns, "0", "1", "WITHSCORES") -- where there is one at most, that is all
   L.turns_last = #v < 4 and #v / 2 or max(2, redis.call("ZCARD", L.turns)) -- miniredis may let them go meanwhile
   L.no_turns = L.turns_last == 0
   m, ticket = v[1], tonumber(v[2])
@@ -110,8 +75,8 @@ local function look(L, now, only_line)
       L.turn_front, L.turn_ticket, L.turn_told = m, ticket, p
       break
     end
-    L.late[#L.late + 1] = int(ticket - PARK)
-    L.late[#L.late + 1] = m
+    found_late(L, m, ticket)
+    if L.turns_late == NONE then L.turns_late = {} end
     L.turns_late[#L.turns_late + 1] = m
     L.turn = L.turn + 1
     m, ticket = at_rank(L.turns, L.turn)
@@ -137,11 +102,6 @@ local function find(L)
   if L.ticket or L.me == "" or L.turns_last == 0 then return end
   L.ticket = L.turn_front == L.me and L.turn_ticket or tonumber(redis.call("ZSCORE", L.turns, L.me) or "")
   L.in_turns = L.ticket ~= nil
-end
-
--- stands is find without look
-local function stands(L)
-  L.ticket = tonumber(redis.call("ZSCORE", L.line, L.me) or L.turns and redis.call("ZSCORE", L.turns, L.me) or "")
 end
 
 -- below counts the members of a set with a ticket under this one, who are not parked
@@ -231,20 +191,6 @@ local function last_ticket(L)
   return ticket
 end
 
--- first_ticket is that of one before all
-local function first_ticket(L)
-  local ticket
-  for _, at in ipairs({ 0, redis.call("ZCOUNT", L.line, "-inf", PARKED) }) do -- the first who is parked, and the first who is not
-    local m, t = at_rank(L.line, at)
-    if m then ticket = min(ticket or normal(t), normal(t)) end
-  end
-  if L.turns then
-    local m, t = at_rank(L.turns, 0)
-    if m then ticket = min(ticket or t, t) end
-  end
-  return ticket and (floor(ticket / ROOM) - L.want) * ROOM or 0
-end
-
 -- the line outlives the last promise by the time that somebody stays parked
 local function keep_line(L, at, now)
   live(L.line, at - now + LATE)
@@ -313,15 +259,6 @@ local function step_aside(L, at, now)
   keep_line(L, at, now)
 end
 
--- join_at gives me the place of a ticket in a set, among those who are parked when
--- aside; first_ticket is that of a grant that came back
-local function join_at(L, set, ticket, at, now, aside)
-  if L.turns and set ~= L.turns then redis.call("ZREM", L.turns, L.me) end
-  if not aside then mix(L) end
-  enlist(L, set, aside and ticket - PARK or ticket, at)
-  keep_line(L, at, now)
-end
-
 local function leave(L)
   if is_squeezed(L.ticket) then squeeze(L, -L.want) end
   redis.call("ZREM", L.line, L.me, "@" .. L.me)
@@ -332,17 +269,18 @@ local function leave(L)
 end
 
 -- closed is until when nothing goes on a key: it is closed, or its rule is. It notes
--- whether costs differ, too, whether anything is noted of the line, and that nobody has a place
+-- whether costs differ, too, whether anything is noted of the line, and that nobody has
+-- a place. The second answer is for look
 local function closed(L, now)
   L.mixed, L.marked = nil, false
-  local v, at = redis.call("ZRANGE", L.line, "-1", "-1", "WITHSCORES"), L.rule_closed
+  local v, at = redis.call("ZRANGE", L.line, "0", "0", "WITHSCORES"), L.rule_closed
   L.nobody = not v[1] -- a turn has its promise there
-  if v[1] and tonumber(v[2]) >= PARK + TOLD then -- beside CLOSED there is SINCE
+  if not L.nobody and redis.call("ZCOUNT", L.line, NOTED, "+inf") > 0 then -- beside CLOSED there is SINCE
     L.marked = true
     local u = redis.call("ZMSCORE", L.line, CLOSED, MIXED)
     at, L.mixed = max(at, u[1] and u[1] - TOLD or 0), u[2]
   end
-  return at > now and at or 0
+  return at > now and at or 0, v
 end
 
 -- anybody says that somebody waits, late or not
@@ -358,11 +296,17 @@ local function tell(L, at, member, reply)
   reply[#reply + 1] = string.match(member, ":(.*)$")
 end
 
+-- sooner tells a member who was told p, when it may come earlier than that
+local function sooner(L, now, member, p, reply)
+  local at = slot(L, max(now, L.closed), 0, cost_of(member))
+  if (p or 0) - at > 1000 then tell(L, at, member, reply) end
+end
+
 -- missed tells those who were parked to come: their hint may have died with a process,
 -- and what they know otherwise may be an instant far ahead
 local function missed(P, now, reply)
   for _, L in ipairs(P) do
-    for _, m in ipairs(L.missed or {}) do tell(L, now, m, reply) end
+    for _, m in ipairs(L.missed or NONE) do tell(L, now, m, reply) end
   end
   return reply
 end
@@ -379,10 +323,6 @@ local function next_turns(L, now, reply, turn_too)
   end
   L.me = me
   if L.front and L.kind.lease then L.kind.offer(L, now, reply) end
-  local function sooner(m, p)
-    local at = slot(L, max(now, L.closed), 0, cost_of(m))
-    if (p or 0) - at > 1000 then tell(L, at, m, reply) end
-  end
-  if L.front and not L.kind.lease then sooner(L.front, L.front_told) end
-  if turn_too and L.turn_front then sooner(L.turn_front, L.turn_told) end
+  if L.front and not L.kind.lease then sooner(L, now, L.front, L.front_told, reply) end
+  if turn_too and L.turn_front then sooner(L, now, L.turn_front, L.turn_told, reply) end
 end

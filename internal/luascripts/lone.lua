@@ -46,7 +46,7 @@ if s ~= "" then
   end
   if count > n then return nil end
   from = newest
-  if count == n then from = math.max(newest, of_seven(oldest, oldest == s and 20 or 8) + W) end
+  if count == n then from = max(newest, of_seven(oldest, oldest == s and 20 or 8) + W) end
   if token == holder or from > now and (string.byte(form, 2) ~= 48 or string.sub(form, 30, 36) ~= "\0\0\0\0\0\0\0") then return nil end
   if count == n - 1 and n <= FITTED then return nil end -- it grows no more
 end
@@ -63,7 +63,7 @@ if head > 0 then
   end
   lives = lives and live(key, W)
   local low = head % 256
-  if lives then call("SETRANGE", key, "0", "s" .. token .. version .. string.char(math.floor(head / 65536), (head - low) / 256 % 256, low)) end
+  if lives then call("SETRANGE", key, "0", "s" .. token .. version .. string.char(floor(head / 65536), (head - low) / 256 % 256, low)) end
 end
 while not lives do -- it begins, or what was there has gone meanwhile
   call("SETRANGE", key, "0", "s" .. token .. version .. "\0\0\0" .. record)
@@ -80,12 +80,12 @@ if W < COPY then
   else
     call("ZADD", tokens, "NX", score, token)
   end
-  if new > 0 then call("ZADD", tokens, "XX", string.format("%d%06d", math.floor(newest / 1000000), newest % 1000000), holder) end
+  if new > 0 then call("ZADD", tokens, "XX", string.format("%d%06d", floor(newest / 1000000), newest % 1000000), holder) end
 elseif old_holder then
-  new = call("ZADD", tokens, "NX", string.format("%d%06d", math.floor(newest / 1000000), newest % 1000000), holder)
+  new = call("ZADD", tokens, "NX", string.format("%d%06d", floor(newest / 1000000), newest % 1000000), holder)
 end
 if W < COPY or new > 0 then
-  local thick = math.floor(newest / STRETCH) == math.floor(now / STRETCH) -- the grant before is of this part of time
+  local thick = floor(newest / STRETCH) == floor(now / STRETCH) -- the grant before is of this part of time
   if not thick or now % 8 == 0 then -- else one in eight clears for all of them
     local old = call("ZRANGEBYSCORE", tokens, "0", string.format("%d", told[1] - COPY / 1000000) .. us, "LIMIT", "0", "64")
     if #old > 0 then call("ZREM", tokens, unpack(old)) end

@@ -22,7 +22,7 @@ var textJoins = map[string][]string{
 	"instant.lua": {`int(L.t) .. " " .. int(L.r)`},
 	"step.lua":    {`int(L.x) .. " " .. int(L.z)`},
 	"tally.lua":   {`L.letter .. L.token .. string.format(`, `) .. own .. string.format(`, `text .. " " .. more`},
-	"line.lua":    {`"(" .. int(ticket)`, `"@" .. member`, `"@" .. L.me`, `"@" .. (m or L.me)`},
+	"line.lua":    {`"(" .. int(ticket)`, `"@" .. L.me`, `"@" .. (m or L.me)`},
 	"one.lua":     {`"s" .. token .. F.version .. "\0\0\0" .. F.now`},
 	"lone.lua": {
 		`"s" .. token .. version .. string.char(`, `"s" .. token .. version .. "\0\0\0" .. record`,
@@ -37,14 +37,15 @@ var textJoins = map[string][]string{
 		`"s" .. token .. F.version`, `header .. string.char(`, `head .. text`, `head .. string.sub(text, run * 7 + 1)`,
 		`head .. string.sub(R.s, 20, 19 + from * 7) .. text .. string.sub(R.s, 20 + (from + run) * 7)`,
 	},
-	"feed.lua":   {`"(" .. int(cursor)`},
-	"list.lua":   {`"(" .. first`},
-	"tick.lua":   {`prefix .. other`},
-	"wake.lua":   {`prefix .. id`},
-	"walk.lua":   {`"(" .. int(from)`},
-	"tokens.lua": {`"(" .. int(COPY - now)`, `"(" .. int(-BILLS)`},
-	"parts.lua":  {`args[a + 5] .. ":"`, `R.cost .. job`}, // both as they came
-	"leases.lua": {`"@" .. m`, `"(" .. int(now)`, `"(" .. int(L.now)`, `L.letter .. L.token .. text`},
+	"feed.lua":    {`"(" .. int(cursor)`},
+	"list.lua":    {`"(" .. first`},
+	"tick.lua":    {`prefix .. other`},
+	"tickets.lua": {`"@" .. member`},
+	"wake.lua":    {`prefix .. id`},
+	"walk.lua":    {`"(" .. int(from)`},
+	"correct.lua": {`"(" .. int(COPY - now)`, `"(" .. int(-BILLS)`},
+	"parts.lua":   {`cost .. ":" .. job`}, // both as they came
+	"leases.lua":  {`"@" .. m`, `"(" .. int(now)`, `"(" .. int(L.now)`, `L.letter .. L.token .. text`},
 }
 
 // A number becomes text by string.format alone: tostring and ".." cut it to 14

@@ -8,14 +8,15 @@
 -- when that takes the long way.
 
 local call, key, tokens, wide, wide_tokens, line = redis.call, KEYS[k + 1], KEYS[k + 2], KEYS[k + 4], KEYS[k + 5], KEYS[k + 6]
-local TOLD, PARK, GRACE, ROOM = 2251799813685248, 4503599627370496, 100000, 4096 -- as in line.lua
+local TOLD, PARK, GRACE, ROOM, NOTED = 2251799813685248, 4503599627370496, 100000, 4096, "6755399441055744" -- as in tickets.lua
 local NOBODY = "\0\0\0\0\0\0\0\0"
 
 -- the narrow key, and the turns of both: mine, while the wider key holds me up
 local me, there, turn = "1:" .. job, call("EXISTS", KEYS[k + 3], KEYS[k + 7], KEYS[k + 8]), nil
 if there > 0 then
   if there ~= 2 or job == "" then return nil end
-  local mine, told = call("ZRANGE", KEYS[k + 7], "0", "1", "WITHSCORES"), call("ZRANGE", KEYS[k + 3], "0", "1", "WITHSCORES")
+  if call("ZCARD", KEYS[k + 3]) ~= 1 then return nil end -- others wait
+  local mine, told = call("ZRANGE", KEYS[k + 7], "0", "1", "WITHSCORES"), call("ZRANGE", KEYS[k + 3], "0", "0", "WITHSCORES")
   if #mine ~= 2 or mine[1] ~= me or mine[2] % ROOM ~= 0 or #told ~= 2 or told[1] ~= "@" .. me then return nil end
   turn = told[2] - TOLD
   if turn >= PARK then return nil end
@@ -23,13 +24,12 @@ end
 
 -- the line of the wider key: my place, and who comes next to go
 local ahead, promised, next, next_told = 0, turn or 0, nil, nil
-local last = call("ZRANGE", line, "-1", "-1", "WITHSCORES")
-local waits = last[1] ~= nil
+local two = call("ZRANGE", line, "0", "1", "WITHSCORES")
+local waits = two[1] ~= nil
 if waits then
-  if tonumber(last[2]) >= PARK + TOLD or job == "" then return nil end -- something is noted of it, or I am nobody
-  local two = call("ZRANGE", line, "0", "1", "WITHSCORES")
+  if job == "" or call("ZCOUNT", line, NOTED, "+inf") > 0 then return nil end -- I am nobody, or something is noted of it
   local ticket, told = tonumber(two[2]), nil
-  if not ticket or ticket < -PARK / 2 then return nil end -- the line has gone meanwhile, or somebody is parked
+  if ticket < -PARK / 2 then return nil end -- somebody is parked
   if two[1] == me then
     next = tonumber(two[4] or TOLD) < TOLD and two[3]
     told = call("ZMSCORE", line, "@" .. me, "@" .. (next or me))

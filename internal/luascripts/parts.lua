@@ -10,47 +10,21 @@
 --   closed_us  until when the rule is closed on all keys, 0 when it is not
 --   worth      of a grant, as acquire.lua answered it; 0 when that is not known
 
--- read_rules reads the arguments of the parts, which stand from args[from] on
-local function read_rules(args, count, from)
-  local rules = {}
-  for a = from, from + 9 * count - 9, 9 do
-    local letter = args[a]
-    rules[#rules + 1] = {
-      letter = letter, n = tonumber(args[a + 1]), W = tonumber(args[a + 2]), more = args[a + 3], version = tonumber(args[a + 4]),
-      cost = args[a + 5] .. ":", want = tonumber(args[a + 5]), group = tonumber(args[a + 6]), rule_closed = tonumber(args[a + 7]),
-      told_worth = tonumber(args[a + 8]), kind = algorithm(letter),
-    }
-  end
-  return rules
-end
-
--- parts_of makes the parts of a call by rules that were read, whose keys stand behind
--- KEYS[before]. All fields of a part are named, for a table that grows is slow.
-local function parts_of(rules, job, before, turns)
-  local P = {}
-  for i, R in ipairs(rules) do
-    local k = before + 3 * i - 3
-    local L = {
-      letter = R.letter, n = R.n, W = R.W, more = R.more, version = R.version, kind = R.kind, -- see ledger.lua
-      part = i, key = KEYS[k + 1], tokens = KEYS[k + 2], line = KEYS[k + 3], turns = turns and KEYS[3 * #rules + before + i],
-      want = R.want, group = R.group, rule_closed = R.rule_closed, told_worth = R.told_worth, me = job ~= "" and R.cost .. job or "",
-      now = 0, token = NOBODY, newest = 0, known = false, wrote = nil, carried = nil, closed = 0, -- open_parts
-      count = 0, head = 0, head_read = "", seen = nil, at = 0, cost = 0, -- sliding.lua
-      nobody = false, marked = false, mixed = nil, no_turns = nil, -- closed and look of line.lua
-      parked = 0, first = 0, last = nil, late = nil, leader = nil, front = nil, front_ticket = nil, front_told = nil,
-      turn = 0, turns_last = 0, turns_late = nil, turn_front = nil, turn_ticket = nil, turn_told = nil,
-      in_line = nil, told_me = nil, ticket = nil, in_turns = false, missed = nil, -- find and park
-      waiting = 0, turns_ahead = 0, ahead = 0, behind = nil, by_ledger = 0, by_turns = 0, -- rank and measure
-    }
-    if R.kind.numbers then R.kind.numbers(L) end
-    P[i] = L
-  end
-  return P
-end
-
--- read_parts makes the parts of a call that has all the keys
-local function read_parts(args, count, from, job)
-  return parts_of(read_rules(args, count, from), job, 0, #KEYS == 4 * count)
+-- part_of makes part i of a call by its arguments; its keys stand behind KEYS[k]. So many
+-- fields are named that the table never grows, which is slow.
+local function part_of(i, k, turns, job, letter, n, W, more, version, cost, group, closed_us, worth)
+  local kind = algorithm(letter)
+  local L = {
+    letter = letter, n = tonumber(n), W = tonumber(W), more = more, version = tonumber(version), kind = kind, -- see ledger.lua
+    part = i, key = KEYS[k + 1], tokens = KEYS[k + 2], line = KEYS[k + 3], turns = turns,
+    want = tonumber(cost), group = tonumber(group), rule_closed = tonumber(closed_us), told_worth = tonumber(worth),
+    me = job ~= "" and cost .. ":" .. job or "",
+    now = 0, token = NOBODY, newest = 0, known = false, closed = 0, -- open_parts
+    count = 0, head = 0, head_read = "", at = 0, cost = 0, -- sliding.lua
+    marked = false, parked = 0, first = 0, turn = 0, turns_last = 0, in_turns = false, waiting = 0, ahead = 0, -- line.lua
+  }
+  if kind.numbers then kind.numbers(L) end
+  return L
 end
 
 -- open_parts reads the ledgers. When one can't be decided about, it answers the
@@ -59,7 +33,7 @@ local function open_parts(P, now)
   for i, L in ipairs(P) do
     local ok, status, version = open(L.key, L, now)
     if not ok then return status, i, version or 0 end
-    L.closed = closed(L, now)
+    L.closed, L.top = closed(L, now)
   end
 end
 
@@ -115,36 +89,6 @@ local function joint(P, from, to, a, by, reach)
     if P[i].by_ledger > reach and P[i].by_turns > a then a, by = P[i].by_turns, i end
   end
   return a, by
-end
-
--- widest_from is where the widest rates begin, which share a key, for a job that may
--- wait there only: nil for one that waits elsewhere, or where there are no rates.
-local function widest_from(P, widest)
-  if P[widest].kind.lease then return nil end
-  local from, elsewhere = widest, false
-  while from > 1 and P[from - 1].group == P[widest].group do from = from - 1 end
-  for i, L in ipairs(P) do
-    if L.ticket and i >= from and i <= widest then return from end
-    elsewhere = elsewhere or L.ticket
-  end
-  return not elsewhere and from or nil
-end
-
--- in_widest is the instant at which the widest rates, the parts from..widest, admit
--- me, and which of them puts me off beyond reach; or, for one who has no place there
--- yet, a later instant, which of the other parts puts it off until then, and true. A
--- lease does so only while it is closed: who has one now will not then.
-local function in_widest(P, from, widest, now, reach)
-  local at, by = joint(P, from, widest, now, nil, reach)
-  local later, which, placed = at, nil, false
-  for i, L in ipairs(P) do
-    local is_wide = i >= from and i <= widest
-    local other = i < from and L.by_turns or i > widest and L.closed or 0
-    placed = placed or is_wide and L.ticket
-    if other > later then later, which = other, i end
-  end
-  if which and not placed then return later, which, true end
-  return at, at > reach and by or nil, false
 end
 
 -- last_of_group is the last part that shares the key of part i; of leases each is by itself

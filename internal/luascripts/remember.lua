@@ -6,7 +6,7 @@
 -- corrects it later tells its instant, see tokens.lua. Where the window is shorter
 -- than that it is written there at once, because the ledger goes with its window.
 
-local NOBODY = string.rep("\0", 8)
+local NOBODY = "\0\0\0\0\0\0\0\0"
 
 local function forget_old(tokens, lowest, highest, many)
   local old = redis.call("ZRANGEBYSCORE", tokens, lowest, highest, "LIMIT", "0", many or 20)

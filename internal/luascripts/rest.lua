@@ -2,29 +2,28 @@
 -- an error of one is none of the others.
 
 local function rest(calls, now)
-  local forms, replies, run, rules, admit = {}, {}, nil, nil, nil
-
-  local function read(F)
-    local fields = {}
-    for v in string.gmatch(string.sub(F.text, F.ring and 37 or 3), "([^|]*)|") do fields[#fields + 1] = v end
-    local count = tonumber(fields[1])
-    F.fields, F.count, F.parts, F.inline, F.longest, F.gate = fields, count, 8, tonumber(fields[3]), tonumber(fields[4]), fields[5]
-    F.tell, F.turns, F.want = fields[6] == "1", fields[7] == "1", tonumber(fields[13])
-    F.keys = 3 * count + (F.turns and count or 0) + (F.gate ~= "" and 1 or 0)
-    F.short = count == 1 and F.mode < 2 and F.gate == "" and not F.turns and fields[8] ~= "k" and tonumber(fields[15]) <= now
-  end
+  local forms, replies = {}, {}
+  local pair_of, pair, one, ring, run, admit, runs, rules -- made when they are needed
 
   -- long and short answer calls; short tells from which on it did not
   local function long(F, k, i)
-    if not run then run, rules = ledgers() end
-    admit = admit or rules()
+    if not admit then
+      if not rules then runs, rules = ledgers() end
+      admit = rules()
+    end
     local call = ARGV[1 + i]
     replies[i] = admit(F, k, string.sub(call, 2, 9), string.sub(call, 10), now)
   end
 
   local function short(F, k, i, last)
-    if F.ring then return ring(F, k, i, last, now, replies) end
-    if not run then run, rules = ledgers() end
+    if F.ring then
+      if not ring then one, ring = rings() end
+      return ring(F, k, i, last, now, replies)
+    end
+    if not run then
+      if not runs then runs, rules = ledgers() end
+      run = runs()
+    end
     return run(F, k, i, last, now, replies)
   end
 
@@ -41,7 +40,9 @@ local function rest(calls, now)
     forms[byte] = F
     local ok, answer, only = true, nil, F.one and (i == calls or KEYS[k + 4] ~= KEYS[k + 1])
     if calls > 1 then
+      if not pair then pair_of, pair = by_two() end
       if F.pair == nil then F.pair = not F.ring and pair_of(F.text) or false end
+      if only and not one then one, ring = rings() end
       if only then ok, answer = safely(one, F, k, string.sub(ARGV[1 + i], 2, 9), now) end
       if F.pair then ok, answer = pcall(pair, F.pair, k, string.sub(ARGV[1 + i], 2, 9), string.sub(ARGV[1 + i], 10), now) end
     end
@@ -49,7 +50,7 @@ local function rest(calls, now)
       replies[i] = ok and answer or -2
       i, k = i + 1, k + (F.pair and 8 or 3)
     else
-      if not F.ring and not F.fields then read(F) end
+      if not F.ring and F.parts == 0 then read(F, now) end
       if (F.ring or F.short) and not only then -- what one left is for the long way
         while last < calls and string.byte(ARGV[2 + last]) == byte and KEYS[3 * (last - i + 1) + k + 1] == KEYS[k + 1] do last = last + 1 end
         ok, answer = safely(short, F, k, i, last)
@@ -58,7 +59,7 @@ local function rest(calls, now)
         k = k + (F.ring and 3 or F.keys) * (answer - i)
         i = answer
       end
-      if i <= last and not F.fields then read(F) end
+      if i <= last and (F.parts or 0) == 0 then read(F, now) end
       while i <= last do
         if not safely(long, F, k, i) then replies[i] = -2 end
         i, k = i + 1, k + F.keys

@@ -10,7 +10,7 @@ end
 -- run answers what it can of the calls i..last, and where the long way begins
 local function run(F, k, i, last, now, replies)
   if redis.call("EXISTS", KEYS[k + 3]) > 0 then return i end
-  local L = limit(unpack(F.fields, F.parts, F.parts + 4))
+  local L = limit(string.match(F.text, PART, F.parts))
   L.key, L.tokens = KEYS[k + 1], KEYS[k + 2]
   if not open(L.key, L, now) or L.carried then return i end
   local tokens, seen = {}, { [L.token] = true }

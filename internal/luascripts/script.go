@@ -22,6 +22,10 @@ func script(name string, parts ...string) *redis.Script {
 func text(files ...string) string {
 	var b strings.Builder
 	for _, file := range files {
+		if file == tallied {
+			b.WriteString("function " + tallied + "()\n" + text(tallyParts...) + "end\n")
+			continue
+		}
 		text, err := sources.ReadFile(file)
 		if err != nil {
 			panic("luascripts: " + err.Error()) // the file is embedded: a name is misspelt
@@ -33,7 +37,8 @@ func text(files ...string) string {
 }
 
 // stage is a function that makes what is in a text when it is called: a function
-// costs a script time even when nobody calls it, and most calls need few of them.
+// costs a script time even when nobody calls it, and memory that Lua has to clear
+// away, and most calls need few of them.
 func stage(name, text, returns string) string {
 	return body(name+"()", text+"return "+returns+"\n")
 }
@@ -41,27 +46,29 @@ func stage(name, text, returns string) string {
 // body is a function of which a text is the body.
 func body(head, text string) string { return "local function " + head + "\n" + text + "end\n" }
 
-// ledgerParts are all algorithms: a ledger may be of another than the limit in
-// force. One that is not needed costs a call one closure.
-var ledgerParts = []string{
-	"clock.lua", "seven.lua", "remember.lua", "ledger.lua", "sliding.lua", "tally.lua", "fixed.lua", "calendar.lua", "step.lua",
-	"instant.lua", "gcra.lua", "smooth.lua", "warmup.lua",
-}
+// tallied stands for the algorithms of tallyParts, which ledger.lua makes when it meets one.
+const tallied = "kinds.tallied"
+
+var tallyParts = []string{"tally.lua", "fixed.lua", "calendar.lua", "step.lua", "instant.lua", "gcra.lua", "smooth.lua", "warmup.lua"}
 
 var (
 	// acquire.lua has its parts in stages: most calls that come alone need the first only.
-	loneParts   = []string{"clock.lua", "seven.lua", "lone.lua"}
-	pairParts   = []string{"pairof.lua", "seven.lua", "pair.lua"}
-	othersParts = []string{"clock.lua", "seven.lua", "remember.lua", "one.lua", "ring.lua", "form.lua"} // their own: what a stage takes from another costs too
-	runParts    = append(slices.Clone(ledgerParts[3:]), "tokens.lua", "run.lua")
-	admitParts  = []string{"line.lua", "leases.lua", "parts.lua", "gate.lua", "admit.lua"}
+	// Each has its own numbers: what a stage takes from another costs too.
+	loneParts   = []string{"numbers.lua", "seven.lua", "lone.lua"}
+	pairParts   = []string{"numbers.lua", "seven.lua", "pair.lua"}
+	othersParts = []string{"numbers.lua", "seven.lua", "remember.lua", "form.lua"}
+	ringParts   = []string{"one.lua", "ring.lua"}
+	ledgerParts = []string{"ledger.lua", "sliding.lua", tallied}  // all algorithms: a ledger may be of another than the limit in force
+	lineParts   = []string{"line.lua", "leases.lua", "parts.lua"} // behind tickets.lua
 
-	lookParts  = append(slices.Clone(ledgerParts), "line.lua", "leases.lua", "parts.lua")
-	grantParts = append(slices.Clone(lookParts), "tokens.lua")
+	clockParts = []string{"clock.lua", "numbers.lua"}
+	lookParts  = slices.Concat(clockParts, []string{"seven.lua", "remember.lua"}, ledgerParts, []string{"tickets.lua"}, lineParts, []string{"arguments.lua"})
 	whereParts = append(slices.Clone(lookParts), "whereabouts.lua")
-	queueParts = []string{"clock.lua", "taskid.lua", "deferred.lua"}
+	grantParts = append(slices.Clone(lookParts), "tokens.lua", "correct.lua")
+	taskParts  = []string{"taskid.lua", "deferred.lua"}
+	queueParts = slices.Concat(clockParts, taskParts)
 	putParts   = append(slices.Clone(queueParts), "put.lua")
-	batchParts = []string{"clock.lua", "batch.lua"}
+	batchParts = append(slices.Clone(clockParts), "batch.lua")
 )
 
 var (
@@ -69,28 +76,28 @@ var (
 	checkScript   = script("check.lua", whereParts...)
 	locateScript  = script("locate.lua", whereParts...)
 	listScript    = script("list.lua", lookParts...)
-	cancelScript  = script("cancel.lua", grantParts...)
+	cancelScript  = script("cancel.lua", append(slices.Clone(grantParts), "comeback.lua")...)
 	peekScript    = script("peek.lua", lookParts...)
 	resetScript   = script("reset.lua", lookParts...)
-	closeScript   = script("close.lua", lookParts...)
-	releaseScript = script("release.lua", grantParts...)
+	closeScript   = script("close.lua", append(slices.Clone(lookParts), "comeback.lua")...)
+	releaseScript = script("release.lua", lookParts...)
 	settleScript  = script("settle.lua", grantParts...)
-	renewScript   = script("renew.lua", "clock.lua")
+	renewScript   = script("renew.lua", clockParts...)
 	enqueueScript = script("enqueue.lua", putParts...)
-	tickScript    = script("tick.lua", "clock.lua")
+	tickScript    = script("tick.lua", clockParts...)
 	deferScript   = script("defer.lua", queueParts...)
 	dueScript     = script("due.lua", queueParts...)
-	wakeScript    = script("wake.lua", queueParts[1:]...)
+	wakeScript    = script("wake.lua", taskParts...)
 	retimeScript  = script("retime.lua", queueParts...)
-	forgetScript  = script("forget.lua", queueParts[1:]...)
+	forgetScript  = script("forget.lua", taskParts...)
 	findScript    = script("find.lua", queueParts...)
-	rulesScript   = script("rules.lua", "clock.lua")
+	rulesScript   = script("rules.lua", clockParts...)
 
-	setLimitScript  = script("setlimit.lua", "clock.lua")
-	closeRuleScript = script("closerule.lua", "clock.lua")
-	walkScript      = script("walk.lua", "clock.lua", "taskid.lua")
-	claimScript     = script("claim.lua", "clock.lua")
-	plannedScript   = script("planned.lua", "clock.lua")
+	setLimitScript  = script("setlimit.lua", clockParts...)
+	closeRuleScript = script("closerule.lua", clockParts...)
+	walkScript      = script("walk.lua", append(slices.Clone(clockParts), "taskid.lua")...)
+	claimScript     = script("claim.lua", clockParts...)
+	plannedScript   = script("planned.lua", clockParts...)
 
 	batchStartScript = script("batchstart.lua", batchParts...)
 	batchClaimScript = script("batchclaim.lua", batchParts...)
@@ -100,14 +107,18 @@ var (
 	batchSweepScript = script("batchsweep.lua", batchParts...)
 	batchPeekScript  = script("batchpeek.lua", batchParts...)
 	batchListScript  = script("batchlist.lua")
-	batchDropScript  = script("batchdrop.lua", append(slices.Clone(batchParts), "taskid.lua", "deferred.lua")...)
+	batchDropScript  = script("batchdrop.lua", slices.Concat(batchParts, taskParts)...)
 )
 
+// acquireText puts acquire.lua together. What a stage makes sees what stands around it, and
+// nobody else does: so what few calls need lies deeper.
 func acquireText() string {
-	return text("clock.lua") + body("lone(form, token, now, told)", text(loneParts[1:]...)) +
-		text(pairParts[0]) + body("pair(P, k, token, job, now)", text(pairParts[1:]...)) +
-		stage("others", text(othersParts...)+
-			stage("ledgers", text(runParts...)+stage("rules", text(admitParts...), "admit"), "run, rules")+text("rest.lua"), "rest") + text("acquire.lua")
+	rules := text(lineParts...) + body("gate(text)", text("gate.lua")) + body("in_widest(P, widest, now, reach)", text("widest.lua")) + text("admit.lua")
+	ledgers := text(ledgerParts...) + text("tickets.lua", "tokens.lua") + stage("runs", text("run.lua"), "run") + stage("rules", rules, "admit")
+	others := text(othersParts...) + stage("rings", text(ringParts...), "one, ring") + stage("ledgers", ledgers, "runs, rules") + text("rest.lua")
+	two := text("pairof.lua") + body("pair(P, k, token, job, now)", text(pairParts...))
+	return text("clock.lua") + body("lone(form, token, now, told)", text(loneParts...)) + stage("by_two", two, "pair_of, pair") +
+		stage("others", others, "rest") + text("acquire.lua")
 }
 
 // ReplyError says that a script answered what it never should: another program

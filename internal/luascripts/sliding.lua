@@ -20,7 +20,7 @@ function kinds.s()
 
   -- reread forgets what was read of a ring, but for its head s
   local function reread(L, s)
-    L.head_read, L.seen = s, {}
+    L.head_read, L.seen = s, nil
   end
 
   -- record is the one at an index of the ring. It is read with the next, for behind the
@@ -28,12 +28,13 @@ function kinds.s()
   local function record(L, index)
     local at = HEADER + index * WIDTH
     if at + WIDTH <= #L.head_read then return of_seven(L.head_read, at + 1) end
-    if not L.seen[index] then
+    local seen = L.seen or {}
+    if not seen[index] then
       local two = redis.call("GETRANGE", L.key, at, at + 2 * WIDTH - 1)
-      L.seen[index] = of_seven(two, 1)
-      if #two == 2 * WIDTH then L.seen[index + 1] = of_seven(two, WIDTH + 1) end
+      seen[index], L.seen = of_seven(two, 1), seen
+      if #two == 2 * WIDTH then seen[index + 1] = of_seven(two, WIDTH + 1) end
     end
-    return L.seen[index]
+    return seen[index]
   end
 
   -- nth is the k-th newest grant, nil when there are fewer

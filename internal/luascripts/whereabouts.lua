@@ -8,7 +8,7 @@
 local function find_place(P, now)
   local place, waiting
   for i, L in ipairs(P) do
-    look(L, now)
+    look(L, now, false, L.top)
     find(L)
     rank(L)
     measure(L, now)

@@ -1,0 +1,49 @@
+-- tickets.lua: the numbers of line.lua, and one look at one of its members.
+
+local MIXED, CLOSED = "mixed", "closed"
+local SINCE, LAST, IN, SQUEEZED = "closed since", "put off last", "put off in", "squeezed"
+local TOLD, WAITING = 2251799813685248, "(2251799813685248" -- above all tickets; those below
+local GRACE = 100000 -- how long after its last promise a head keeps its place
+local LATE = 3600000000 -- how long it stays parked
+local PARK = 4503599627370496
+local ROOM = 4096 -- tickets a permit: between two places there is room for those who are put off, see close.lua
+local PARKED, LIVE = "(-2251799813685248", "-2251799813685248" -- below and above
+local NOTED = "6755399441055744" -- PARK + TOLD: from here on nobody stands
+
+local function cost_of(member)
+  return tonumber(string.match(member, "^%d+"))
+end
+
+local function is_parked(ticket)
+  return ticket < -PARK / 2
+end
+
+-- normal is the ticket without the mark of one who is parked
+local function normal(ticket)
+  return is_parked(ticket) and ticket + PARK or ticket
+end
+
+-- waits is the member that was read first and its ticket, nil where none waits
+local function waits(v)
+  local ticket = tonumber(v[2])
+  if ticket and ticket < TOLD then return v[1], ticket end
+end
+
+local function at_rank(set, rank)
+  return waits(redis.call("ZRANGE", set, rank, rank, "WITHSCORES"))
+end
+
+-- mark is a member that does not wait, without TOLD
+local function mark(L, name)
+  local v = redis.call("ZSCORE", L.line, name)
+  return v and v - TOLD or nil
+end
+
+local function told(L, member)
+  return mark(L, "@" .. member)
+end
+
+-- in_time says that a member who was told p keeps its place although it did not come yet
+local function in_time(L, member, p, now)
+  return member == L.me or (p and p + GRACE >= now)
+end
