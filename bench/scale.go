@@ -14,7 +14,7 @@ var crowdSizes = []int{10_000, 100_000, 1_000_000}
 
 // scale measures what one job costs Redis while others wait.
 func scale(ctx context.Context, b *bench) error {
-	r := scaleRun{b: b, sizes: crowdSizes, rounds: 2 * b.rounds, sample: 900}
+	r := scaleRun{b: b, sizes: crowdSizes, rounds: 5 * b.rounds, sample: 900}
 	if b.short {
 		r.sizes, r.rounds, r.sample = []int{1_000, 10_000}, 1, 50
 	}

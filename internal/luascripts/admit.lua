@@ -156,7 +156,7 @@ local function admit(F, k, token, job, now)
     done()
     return answer(2, 0, at, false, left_behind(P, nil, now))
   end
-  local keeps = stand_for(P, binding, at, now)
+  local keeps = places()(P, binding, at, now)
   done()
   return answer(2, binding, at, false, left_behind(P, keeps, now))
 end

@@ -4,7 +4,8 @@
 // One script is one .lua file, one Go function and one header; a test compares
 // the three. What several scripts share (the clock, the ledger of an algorithm,
 // the line) is a part: a .lua file that is put before the script's own body, so
-// that a decision is written once.
+// that a decision is written once. A constant may be named in any file: its value
+// stands there before Redis gets a script.
 //
 //	part          what it is
 //	clock.lua     the one reading of Redis' clock
@@ -14,6 +15,7 @@
 //	one.lua       the shortest way of acquire.lua: `sliding 1/W`, nobody waits
 //	pair.lua      a short way of acquire.lua: two rules, `sliding 1/W` and `sliding n/W`
 //	pairof.lua    which calls may take it
+//	pairline.lua  how it begins: who waits
 //	lone.lua      one for a call that comes alone: `sliding n/W`, nobody waits
 //	ring.lua      one for several at once: `sliding n/W`, nobody waits
 //	rest.lua      which way the other calls take
@@ -36,6 +38,7 @@
 //	correct.lua   what a grant's holder gives back, or pays more
 //	tickets.lua   the numbers of line.lua, and one look at one of its members
 //	line.lua      who waits, in which order, and what they were promised
+//	places.lua    how a job gets its places in the lines
 //	comeback.lua  who comes back into a line, before others
 //	parts.lua     the rules that one call decides together, each on its key
 //	arguments.lua  the parts of a call that has them as arguments

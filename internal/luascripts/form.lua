@@ -1,7 +1,7 @@
 -- form.lua: what calls have in common, see acquire.lua. Most of it is read when it is
 -- needed.
 
-local HEAD = "^([^|]*)|[^|]*|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()" -- and where the parts begin
+local START = "^([^|]*)|[^|]*|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()" -- and where the parts begin
 local PART = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()" -- and where the next begins
 
 -- form is the head of a text, of fixed width; the numbers of ring.lua and one.lua only where they are a way
@@ -17,7 +17,7 @@ end
 
 -- read reads the rest, but for the parts
 local function read(F, now)
-  local count, inline, longest, gate, tell, turns, parts = string.match(F.text, HEAD, F.ring and 37 or 3)
+  local count, inline, longest, gate, tell, turns, parts = string.match(F.text, START, F.ring and 37 or 3)
   F.count, F.inline, F.longest, F.gate, F.tell, F.turns, F.parts = tonumber(count), tonumber(inline), tonumber(longest), gate, tell == "1", turns == "1", parts
   F.keys = 3 * F.count + (F.turns and F.count or 0) + (gate ~= "" and 1 or 0)
   if F.count > 1 or F.mode > 1 or gate ~= "" or F.turns then return end

@@ -22,16 +22,17 @@ var textJoins = map[string][]string{
 	"instant.lua": {`int(L.t) .. " " .. int(L.r)`},
 	"step.lua":    {`int(L.x) .. " " .. int(L.z)`},
 	"tally.lua":   {`L.letter .. L.token .. string.format(`, `) .. own .. string.format(`, `text .. " " .. more`},
+	"places.lua":  {`"@" .. L.me`},
 	"line.lua":    {`"(" .. int(ticket)`, `"@" .. L.me`, `"@" .. (m or L.me)`},
 	"one.lua":     {`"s" .. token .. F.version .. "\0\0\0" .. F.now`},
 	"lone.lua": {
 		`"s" .. token .. version .. string.char(`, `"s" .. token .. version .. "\0\0\0" .. record`,
 		`"s" .. token .. version .. "\0\0\0" .. seven(now)`, `told[1] .. us`, `) .. us`, // as Redis told them
 	},
+	"pairline.lua": {`"1:" .. job`, `"@" .. me`, `"@" .. (next or me)`, `"@" .. next`, `"(" .. told[3]`}, // as Redis told it
 	"pair.lua": {
-		`"1:" .. job`, `"@" .. me`, `"@" .. (next or me)`, `"@" .. next`, `"(" .. told[3]`, // as Redis told it
 		`"s" .. token .. seven(P.version) .. "\0\0\0" .. record`, `"s" .. token .. seven(P.wide_version)`,
-		`header .. string.char(`, `header .. "\0\0\0" .. record`,
+		`header .. string.char(`, `header .. "\0\0\0" .. record`, `"@" .. me`,
 	},
 	"ring.lua": {
 		`"s" .. token .. F.version`, `header .. string.char(`, `head .. text`, `head .. string.sub(text, run * 7 + 1)`,
@@ -53,7 +54,7 @@ var textJoins = map[string][]string{
 func TestNumbersBecomeTextByFormat(t *testing.T) {
 	t.Parallel()
 	comment := regexp.MustCompile(`--.*`)
-	for _, name := range files(t) {
+	for _, name := range fileNames(t) {
 		body := comment.ReplaceAllString(source(t, name), "")
 		for _, join := range textJoins[name] {
 			if !strings.Contains(body, join) {

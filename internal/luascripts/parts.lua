@@ -49,26 +49,6 @@ local function measure(L, now)
   end
 end
 
--- follows says that only turns ahead of me put me off until an instant: then I do
--- not exist for jobs of other policies, as they do not
-local function follows(L, at)
-  return L.by_turns == at and L.by_ledger < at
-end
-
--- stand_for gives me my places while a part puts me off until an instant, and
--- answers in whose line I wait, nil when I only follow turns. The groups before that
--- part admitted me: there I keep my turn. Who waits for a lease keeps none in the
--- rates of its key, nor of wider ones.
-local function stand_for(P, binding, at, now)
-  local bound, keeps = P[binding], nil
-  for i, L in ipairs(P) do
-    local admitted = L.group < bound.group or (L.group == bound.group and not bound.kind.lease)
-    if i == binding and not follows(L, at) then keeps = i end
-    if i == binding or (admitted and not L.kind.lease) then stand(L, i ~= keeps, at, now) else step_aside(L, at, now) end
-  end
-  return keeps
-end
-
 -- left_behind tells who comes next in the lines in which I do not wait any more
 local function left_behind(P, keeps, now)
   local turns = {}

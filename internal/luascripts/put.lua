@@ -1,7 +1,7 @@
 -- put.lua: a new task goes into a queue as asynq's own scripts put it there, or is
 -- booked. Q are the keys pending, scheduled and due, as enqueue.lua has them.
 
-local NEVER = deferred(nil) -- nothing was written of a new task
+local UNTOUCHED = deferred(nil) -- nothing was written of a new task
 
 -- put_refused is why a task can't be put there, nil when it can; enqueued, by a call
 -- that was cut short, is no reason
@@ -29,7 +29,7 @@ local function put(Q, now, task, lock, a)
   local unique = lock ~= task and lock
   if unique then redis.call("SET", lock, long(short), "EX", lock_s) end
   local net = state == "booked" and second_net(tonumber(at)) or "0"
-  local hw = deferred_as(net, ANY, token, state == "booked" and what or "", NEVER)
+  local hw = deferred_as(net, ANY, token, state == "booked" and what or "", UNTOUCHED)
   redis.call("HSET", task, "msg", msg, "state", state == "booked" and "scheduled" or state, "hw", hw)
   if unique then redis.call("HSET", task, "unique_key", lock) end
   if state == "pending" then

@@ -19,18 +19,19 @@ func script(name string, parts ...string) *redis.Script {
 	return redis.NewScript(text(append(parts, name)...))
 }
 
-func text(files ...string) string {
+// text is that of some files, with the constants in their places.
+func text(names ...string) string {
 	var b strings.Builder
-	for _, file := range files {
-		if file == tallied {
+	for _, name := range names {
+		if name == tallied {
 			b.WriteString("function " + tallied + "()\n" + text(tallyParts...) + "end\n")
 			continue
 		}
-		text, err := sources.ReadFile(file)
-		if err != nil {
-			panic("luascripts: " + err.Error()) // the file is embedded: a name is misspelt
+		text, ok := files[name]
+		if !ok {
+			panic("luascripts: there is no " + name)
 		}
-		b.Write(text)
+		b.WriteString(text)
 		b.WriteByte('\n')
 	}
 	return b.String()
@@ -55,14 +56,14 @@ var (
 	// acquire.lua has its parts in stages: most calls that come alone need the first only.
 	// Each has its own numbers: what a stage takes from another costs too.
 	loneParts   = []string{"numbers.lua", "seven.lua", "lone.lua"}
-	pairParts   = []string{"numbers.lua", "seven.lua", "pair.lua"}
+	pairParts   = []string{"pairline.lua", "numbers.lua", "seven.lua", "pair.lua"}
 	othersParts = []string{"numbers.lua", "seven.lua", "remember.lua", "form.lua"}
 	ringParts   = []string{"one.lua", "ring.lua"}
 	ledgerParts = []string{"ledger.lua", "sliding.lua", tallied}  // all algorithms: a ledger may be of another than the limit in force
 	lineParts   = []string{"line.lua", "leases.lua", "parts.lua"} // behind tickets.lua
 
 	clockParts = []string{"clock.lua", "numbers.lua"}
-	lookParts  = slices.Concat(clockParts, []string{"seven.lua", "remember.lua"}, ledgerParts, []string{"tickets.lua"}, lineParts, []string{"arguments.lua"})
+	lookParts  = slices.Concat(clockParts, []string{"seven.lua", "remember.lua"}, ledgerParts, []string{"tickets.lua"}, lineParts, []string{"places.lua", "arguments.lua"})
 	whereParts = append(slices.Clone(lookParts), "whereabouts.lua")
 	grantParts = append(slices.Clone(lookParts), "tokens.lua", "correct.lua")
 	taskParts  = []string{"taskid.lua", "deferred.lua"}
@@ -113,7 +114,7 @@ var (
 // acquireText puts acquire.lua together. What a stage makes sees what stands around it, and
 // nobody else does: so what few calls need lies deeper.
 func acquireText() string {
-	rules := text(lineParts...) + body("gate(text)", text("gate.lua")) + body("in_widest(P, widest, now, reach)", text("widest.lua")) + text("admit.lua")
+	rules := text(lineParts...) + stage("places", text("places.lua"), "stand_for") + body("gate(text)", text("gate.lua")) + body("in_widest(P, widest, now, reach)", text("widest.lua")) + text("admit.lua")
 	ledgers := text(ledgerParts...) + text("tickets.lua", "tokens.lua") + stage("runs", text("run.lua"), "run") + stage("rules", rules, "admit")
 	others := text(othersParts...) + stage("rings", text(ringParts...), "one, ring") + stage("ledgers", ledgers, "runs, rules") + text("rest.lua")
 	two := text("pairof.lua") + body("pair(P, k, token, job, now)", text(pairParts...))

@@ -6,7 +6,7 @@
 -- own   the instant at which the next one goes, see instant.lua; before now by what is stored
 
 function kinds.m()
-  local KEEP = 3600000000 -- what is stored is kept so long
+  local STORED = 3600000000 -- what is stored is kept so long
 
   -- following is when the next goes, with what is stored at a
   local function following(L, a)
@@ -43,7 +43,7 @@ function kinds.m()
     save = instant_save,
     ends = function(L)
       local ends = L.t and up(plus(L, L.t, L.r, L.burst)) or 0
-      return max(L.burst > 0 and ends + KEEP or ends, L.newest + L.W)
+      return max(L.burst > 0 and ends + STORED or ends, L.newest + L.W)
     end,
     back = function(L, at, cost, worth, a) return instant_back(L, at, cost, worth, a, L.burst) end,
     free = function(L, a)

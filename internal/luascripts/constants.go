@@ -1,0 +1,120 @@
+package luascripts
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Lua makes a variable of a constant, and each function that names it takes it along,
+// which costs every call that makes the function time and memory. So constants stand in
+// their places before Redis gets a script: names in capitals that a line of their own
+// gives a number or a text. They are the same in all files, whichever they stand in.
+var (
+	constants = readConstants()
+	files     = readFiles() // with the constants in their places
+)
+
+var (
+	constantLine = regexp.MustCompile(`^\s*local ([A-Z][A-Z_]+(?:, [A-Z][A-Z_]+)*) = (` + literal + `(?:, ` + literal + `)*)\s*(--.*)?\n?$`)
+	literalText  = regexp.MustCompile(literal)
+)
+
+const literal = `(?:"(?:[^"\\]|\\.)*"|[0-9][0-9.e-]*)`
+
+func readConstants() map[string]string {
+	values := map[string]string{}
+	eachFile(func(file, text string) {
+		for line := range strings.Lines(text) {
+			names, literals := constantsOf(line)
+			for i, name := range names {
+				if i >= len(literals) || values[name] != "" && values[name] != literals[i] {
+					panic(fmt.Sprintf("luascripts: %s: %q: %s has no value, or another one elsewhere", file, line, name))
+				}
+				values[name] = literals[i]
+			}
+		}
+	})
+	return values
+}
+
+func readFiles() map[string]string {
+	texts := map[string]string{}
+	eachFile(func(file, text string) { texts[file] = inPlace(text) })
+	return texts
+}
+
+func eachFile(f func(file, text string)) {
+	entries, err := sources.ReadDir(".")
+	for _, e := range entries {
+		var text []byte
+		if text, err = sources.ReadFile(e.Name()); err != nil {
+			break
+		}
+		f(e.Name(), string(text))
+	}
+	if err != nil {
+		panic("luascripts: " + err.Error()) // they are embedded
+	}
+}
+
+// constantsOf are the names and values of a line of constants, none of any other.
+func constantsOf(line string) (names, literals []string) {
+	if word, ok := strings.CutPrefix(strings.TrimLeft(line, " "), "local "); !ok || word == "" || word[0] < 'A' || word[0] > 'Z' {
+		return nil, nil // as nearly all: a regular expression takes its time, and each process reads all lines
+	}
+	m := constantLine.FindStringSubmatch(line)
+	if m == nil {
+		return nil, nil
+	}
+	return strings.Split(m[1], ", "), literalText.FindAllString(m[2], -1)
+}
+
+// inPlace is the text of a file with the constants in their places.
+func inPlace(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if names, _ := constantsOf(line); names != nil {
+			b.WriteByte('\n') // the numbers of lines in Redis' errors stay
+			continue
+		}
+		for line != "" {
+			n := wordOrRest(line)
+			word := line[:n]
+			if value, ok := constants[word]; ok {
+				word = value
+			}
+			b.WriteString(word)
+			line = line[n:]
+		}
+	}
+	return b.String()
+}
+
+// wordOrRest is the length of what a line of Lua begins with: a name, with the point of a
+// field; a text; a comment; or one character of another kind.
+func wordOrRest(line string) int {
+	isWord := func(c byte) bool {
+		return c == '_' || c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
+	}
+	n := 1
+	switch c := line[0]; {
+	case c == '"':
+		for n < len(line) && line[n] != '"' {
+			if line[n] == '\\' {
+				n++
+			}
+			n++
+		}
+		return min(n+1, len(line))
+	case strings.HasPrefix(line, "--"):
+		return len(line)
+	case strings.HasPrefix(line, ".."):
+		return 2
+	case c == '.' || isWord(c):
+		for n < len(line) && isWord(line[n]) {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,45 @@
+package luascripts
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// A constant stands in its place, and what only looks like one stays.
+func TestConstantsStandInTheirPlaces(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ text, want string }{
+		{"local at = TOLD + now\n", "local at = 2251799813685248 + now\n"},
+		{"return -PARK / 2, (PARK)\n", "return -4503599627370496 / 2, (4503599627370496)\n"},
+		{`x = NOBODY .. "PARK \" PARK"..NOBODY -- PARK`, `x = "\0\0\0\0\0\0\0\0" .. "PARK \" PARK".."\0\0\0\0\0\0\0\0" -- PARK`},
+		{"L.PARK, PARKING, _PARK, KEYS[1]", "L.PARK, PARKING, _PARK, KEYS[1]"},
+		{"  local ROOM = 4096 -- tickets a permit\nlocal ROOM_OF = {}\n", "\nlocal ROOM_OF = {}\n"},
+		{`local TOLD, WAITING = 2251799813685248, "(2251799813685248" -- above`, "\n"},
+	} {
+		if got := inPlace(c.text); got != c.want {
+			t.Errorf("%q becomes %q, want %q", c.text, got, c.want)
+		}
+	}
+}
+
+// No file has a constant left that Lua would make a variable of, and its lines stay where they are.
+func TestScriptsHoldNoConstants(t *testing.T) {
+	t.Parallel()
+	if len(constants) < 40 {
+		t.Errorf("%d constants were found: %v", len(constants), constants)
+	}
+	for _, name := range fileNames(t) {
+		if want, got := strings.Count(source(t, name), "\n"), strings.Count(files[name], "\n"); got != want {
+			t.Errorf("%s has %d lines, with the constants in their places %d", name, want, got)
+		}
+		for line := range strings.Lines(files[name]) {
+			code, _, _ := strings.Cut(line, "--")
+			for _, word := range regexp.MustCompile(`"[^"]*"|\.?\w+`).FindAllString(code, -1) {
+				if _, is := constants[word]; is {
+					t.Errorf("%s: %s is left in %q", name, word, line)
+				}
+			}
+		}
+	}
+}
