@@ -155,5 +155,5 @@ func (p *Part) isRing() bool { return p.Kind == Sliding && p.Closed.IsZero() && 
 // isOne says that it may go that of one.lua, too.
 func (p *Part) isOne() bool { return p.Permits == 1 && p.Window >= copyLife }
 
-// copyLife is COPY of clock.lua.
+// copyLife is COPY of numbers.lua.
 const copyLife = time.Minute

@@ -7,7 +7,7 @@
 -- ARGV[4]  back       1: a grant that is given back becomes the first place in the line again, and no place is left; above 1: the
 --                     first turn, which is promised this instant, because a rule in another slot refuses
 -- ARGV[5+] parts      9 of each, see parts.lua; behind them all 2 of each: the instant of the grant, and until when it may be found by
---                     that, see tokens.lua; zeros when that is not known
+--                     that, see correct.lua; zeros when that is not known
 -- returns  {status, part, now_us, version, turns, then per turn: part, at_us, job}, integers, but for job, which is text
 --          status 0 no such grant, 1 given back, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is
 --          then in version; part is the one that can't be read

@@ -20,7 +20,7 @@ var (
 	literalText  = regexp.MustCompile(literal)
 )
 
-const literal = `(?:"(?:[^"\\]|\\.)*"|[0-9][0-9.e-]*)`
+const literal = `(?:"(?:[^"\\]|\\.)*"|[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)`
 
 func readConstants() map[string]string {
 	values := map[string]string{}
@@ -28,8 +28,8 @@ func readConstants() map[string]string {
 		for line := range strings.Lines(text) {
 			names, literals := constantsOf(line)
 			for i, name := range names {
-				if i >= len(literals) || values[name] != "" && values[name] != literals[i] {
-					panic(fmt.Sprintf("luascripts: %s: %q: %s has no value, or another one elsewhere", file, line, name))
+				if len(names) != len(literals) || values[name] != "" && values[name] != literals[i] {
+					panic(fmt.Sprintf("luascripts: %s: %q: %s needs one value, everywhere", file, line, name))
 				}
 				values[name] = literals[i]
 			}
@@ -92,7 +92,8 @@ func inPlace(text string) string {
 }
 
 // wordOrRest is the length of what a line of Lua begins with: a name, with the point of a
-// field; a text; a comment; or one character of another kind.
+// field; a text between double quotes, which are the only ones here; a comment; or one
+// character of another kind.
 func wordOrRest(line string) int {
 	isWord := func(c byte) bool {
 		return c == '_' || c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'

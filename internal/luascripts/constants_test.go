@@ -23,13 +23,29 @@ func TestConstantsStandInTheirPlaces(t *testing.T) {
 	}
 }
 
-// No file has a constant left that Lua would make a variable of, and its lines stay where they are.
+// No file has a constant left that Lua would make a variable of, or gives its name to
+// anything else, and its lines stay where they are. Texts stand between double quotes.
 func TestScriptsHoldNoConstants(t *testing.T) {
 	t.Parallel()
 	if len(constants) < 40 {
 		t.Errorf("%d constants were found: %v", len(constants), constants)
 	}
+	local := regexp.MustCompile(`^\s*local (?:function )?([\w, ]+)`)
 	for _, name := range fileNames(t) {
+		for line := range strings.Lines(source(t, name)) {
+			if m := local.FindStringSubmatch(line); m != nil {
+				names, _ := constantsOf(line)
+				for word := range strings.SplitSeq(m[1], ", ") {
+					if _, is := constants[strings.TrimSpace(word)]; is && names == nil {
+						t.Errorf("%s: %q gives the name of a constant to something else", name, line)
+					}
+				}
+			}
+			code, _, _ := strings.Cut(line, "--")
+			if code = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`).ReplaceAllString(code, ""); strings.ContainsAny(code, "'\"") || strings.Contains(code, "[[") {
+				t.Errorf("%s: %q has a text that is not between double quotes", name, line)
+			}
+		}
 		if want, got := strings.Count(source(t, name), "\n"), strings.Count(files[name], "\n"); got != want {
 			t.Errorf("%s has %d lines, with the constants in their places %d", name, want, got)
 		}

@@ -1,4 +1,7 @@
 -- correct.lua: what a grant's holder gives back, or pays more.
+--
+-- A grant whose token is forgotten is found by its instant, which its holder tells: once,
+-- for then its token is withdrawn for as long as the holder may tell it.
 
 -- give_back takes permits of a grant out again. What went before the limit was
 -- changed stays spent: how much of it still counts is not known. The same goes for

@@ -7,15 +7,15 @@ local PART = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|(
 -- form is the head of a text, of fixed width; the numbers of ring.lua and one.lua only where they are a way
 local function form(text)
   local way, mode = string.byte(text, 1, 2)
-  if way == 45 then
-    return { text = text, mode = mode - 48, count = 0, inline = 0, longest = 0, gate = "", tell = false, turns = false, parts = 0, keys = 0, pair = nil, short = nil }
+  if way == 45 then -- all fields of read are named: a table that grows is slow
+    return { text = text, mode = mode - 48, count = 0, inline = 0, longest = 0, gate = "", tell = false, turns = false, parts = 0, keys = nil, pair = nil, short = nil }
   end
   local a, b, c, d, e, f, g, h, i, j, k, l, m = string.byte(text, 10, 22)
   return { text = text, mode = mode - 48, ring = true, one = way == 111, version = string.sub(text, 3, 9),
     W = (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g, n = (h * 256 + i) * 256 + j, want = (k * 256 + l) * 256 + m }
 end
 
--- read reads the rest, but for the parts
+-- read reads the rest, but for the parts; F.keys says that it did
 local function read(F, now)
   local count, inline, longest, gate, tell, turns, parts = string.match(F.text, START, F.ring and 37 or 3)
   F.count, F.inline, F.longest, F.gate, F.tell, F.turns, F.parts = tonumber(count), tonumber(inline), tonumber(longest), gate, tell == "1", turns == "1", parts

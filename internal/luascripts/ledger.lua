@@ -3,7 +3,8 @@
 -- A ledger is a string: 1 byte names the algorithm that wrote it, and with it
 -- the schema; 8 bytes are the token of the newest grant; the rest is the
 -- algorithm's own. Each algorithm is a part of its own that puts a function
--- into `kinds`, which makes its functions when a script needs them:
+-- into `kinds`, which makes its functions when a script needs them; those that keep a
+-- tally do so in kinds.tallied, which script.go puts around them:
 --
 --   fresh(L)                   a key on which nothing was spent
 --   read(L, s)                 what s, the head of the value, holds; false for a form that it does not know

@@ -6,7 +6,7 @@
 -- turns     sorted set, the same, of the jobs of one policy that another of its
 --           rules holds up: each keeps its turn among jobs of that policy, and does not exist for others
 --
--- Behind the tickets stands in `line`, with scores TOLD higher than they are, what each
+-- Behind the tickets (for the numbers see tickets.lua) stands in `line`, with scores TOLD higher than they are, what each
 -- of both was told last: member "@cost:job", score = the instant; the member MIXED
 -- while costs in the line differ; the member CLOSED until when the key is closed, and
 -- those of close.lua with scores above all instants
@@ -17,7 +17,7 @@ local function line_ends(L)
   return L.last
 end
 
-local NONE = {} -- of most calls nobody is late: a table for that is not made
+local NONE = {} -- stands for the late ones where nobody is, as of most calls; never written to
 
 local function found_late(L, member, ticket)
   if L.late == NONE then L.late = {} end
@@ -38,7 +38,7 @@ local function look(L, now, only_line, v)
   L.turn_told, L.in_line, L.told_me = nil, nil, nil
   if L.nobody then return end
   v = v or redis.call("ZRANGE", L.line, "0", "0", "WITHSCORES")
-  local m, ticket = waits(v)
+  local m, ticket = first_of(v)
   if m then L.last = nil end
   if m and is_parked(ticket) then
     L.parked = redis.call("ZCOUNT", L.line, "-inf", PARKED)
@@ -91,9 +91,8 @@ local function park(L)
     L.missed = L.missed or {}
     for i = 2, #L.late, 2 do L.missed[#L.missed + 1] = L.late[i] end
   end
-  if #L.turns_late == 0 then return end
-  redis.call("ZREM", L.turns, unpack(L.turns_late))
-  live(L.line, LATE)
+  if #L.turns_late > 0 then redis.call("ZREM", L.turns, unpack(L.turns_late)) end
+  live(L.line, LATE) -- miniredis may have let it go since it was read
 end
 
 -- find is my ticket, and whether it is one in the turns

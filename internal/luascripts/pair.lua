@@ -40,14 +40,14 @@ end
 
 if ahead >= n then return nil end
 local oldest = nth(n - ahead)
-local wide_free_at = math.max(wide_newest, oldest and oldest + P.wide_W or 0)
-local at = math.max(now, free_at, wide_free_at)
+local wide_free_at = max(wide_newest, oldest and oldest + P.wide_W or 0)
+local at = max(now, free_at, wide_free_at)
 if at > now + P.inline or P.longest >= 0 and at > now + P.longest then return nil end
 
 local sooner
 if next then
   oldest = nth(n - 1) -- the n-th behind this grant
-  sooner = math.max(at, oldest and oldest + P.wide_W or 0)
+  sooner = max(at, oldest and oldest + P.wide_W or 0)
   if next_told - sooner <= 1000 then sooner = nil end
 end
 
@@ -77,7 +77,7 @@ if count > 0 then
   head = (head + 1) % n
   call("SETRANGE", wide, string.format("%d", 19 + head * 7), record)
   lives = live(wide, at + P.wide_W - now)
-  if lives then call("SETRANGE", wide, "0", header .. string.char(math.floor(head / 65536), math.floor(head / 256) % 256, head % 256)) end
+  if lives then call("SETRANGE", wide, "0", header .. string.char(floor(head / 65536), floor(head / 256) % 256, head % 256)) end
 end
 while not lives do
   call("SETRANGE", wide, "0", header .. "\0\0\0" .. record)
@@ -87,6 +87,6 @@ keep(wide_tokens, P.wide_W, wide_newest, wide_holder)
 
 if turn then call("DEL", KEYS[k + 3], KEYS[k + 7]) end -- nothing else was there
 if waits then call("ZREM", line, me, "@" .. me) end
-local from = math.max(free_at, wide_free_at)
+local from = max(free_at, wide_free_at)
 if sooner then return { 1, 0, at, from, promised, 0, 1, 0, 0, 0, 0, 2, sooner, string.sub(next, 3) } end
 return { 1, 0, at, from, promised }

@@ -11,7 +11,7 @@
 --   worth      of a grant, as acquire.lua answered it; 0 when that is not known
 
 -- part_of makes part i of a call by its arguments; its keys stand behind KEYS[k]. So many
--- fields are named that the table never grows, which is slow.
+-- fields are named that the table hardly ever grows, which is slow.
 local function part_of(i, k, turns, job, letter, n, W, more, version, cost, group, closed_us, worth)
   local kind = algorithm(letter)
   local L = {

@@ -3,7 +3,7 @@
 -- The ledger's header names the newest grant's token. When the next grant takes
 -- its place it moves to a sorted set of its own (score = instant of the grant), for
 -- as long as a copy of its call may still arrive, however long the grant counts: who
--- corrects it later tells its instant, see tokens.lua. Where the window is shorter
+-- corrects it later tells its instant, see correct.lua. Where the window is shorter
 -- than that it is written there at once, because the ledger goes with its window.
 
 local NOBODY = "\0\0\0\0\0\0\0\0"

@@ -40,8 +40,10 @@ local function rest(calls, now)
     forms[byte] = F
     local ok, answer, only = true, nil, F.one and (i == calls or KEYS[k + 4] ~= KEYS[k + 1])
     if calls > 1 then
-      if not pair then pair_of, pair = by_two() end
-      if F.pair == nil then F.pair = not F.ring and pair_of(F.text) or false end
+      if F.pair == nil and not F.ring then
+        if not pair then pair_of, pair = by_two() end
+        F.pair = pair_of(F.text) or false
+      end
       if only and not one then one, ring = rings() end
       if only then ok, answer = safely(one, F, k, string.sub(ARGV[1 + i], 2, 9), now) end
       if F.pair then ok, answer = pcall(pair, F.pair, k, string.sub(ARGV[1 + i], 2, 9), string.sub(ARGV[1 + i], 10), now) end
@@ -50,7 +52,7 @@ local function rest(calls, now)
       replies[i] = ok and answer or -2
       i, k = i + 1, k + (F.pair and 8 or 3)
     else
-      if not F.ring and F.parts == 0 then read(F, now) end
+      if not F.ring and not F.keys then read(F, now) end
       if (F.ring or F.short) and not only then -- what one left is for the long way
         while last < calls and string.byte(ARGV[2 + last]) == byte and KEYS[3 * (last - i + 1) + k + 1] == KEYS[k + 1] do last = last + 1 end
         ok, answer = safely(short, F, k, i, last)
@@ -59,7 +61,7 @@ local function rest(calls, now)
         k = k + (F.ring and 3 or F.keys) * (answer - i)
         i = answer
       end
-      if i <= last and (F.parts or 0) == 0 then read(F, now) end
+      if i <= last and not F.keys then read(F, now) end
       while i <= last do
         if not safely(long, F, k, i) then replies[i] = -2 end
         i, k = i + 1, k + F.keys

@@ -114,10 +114,12 @@ var (
 // acquireText puts acquire.lua together. What a stage makes sees what stands around it, and
 // nobody else does: so what few calls need lies deeper.
 func acquireText() string {
-	rules := text(lineParts...) + stage("places", text("places.lua"), "stand_for") + body("gate(text)", text("gate.lua")) + body("in_widest(P, widest, now, reach)", text("widest.lua")) + text("admit.lua")
+	two := text("pairof.lua") + body("pair(P, k, token, job, now)", text(pairParts...))
+	gate := body("gate(text)", text("gate.lua"))
+	widest := body("in_widest(P, widest, now, reach)", text("widest.lua"))
+	rules := text(lineParts...) + stage("places", text("places.lua"), "stand_for") + gate + widest + text("admit.lua")
 	ledgers := text(ledgerParts...) + text("tickets.lua", "tokens.lua") + stage("runs", text("run.lua"), "run") + stage("rules", rules, "admit")
 	others := text(othersParts...) + stage("rings", text(ringParts...), "one, ring") + stage("ledgers", ledgers, "runs, rules") + text("rest.lua")
-	two := text("pairof.lua") + body("pair(P, k, token, job, now)", text(pairParts...))
 	return text("clock.lua") + body("lone(form, token, now, told)", text(loneParts...)) + stage("by_two", two, "pair_of, pair") +
 		stage("others", others, "rest") + text("acquire.lua")
 }

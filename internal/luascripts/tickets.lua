@@ -1,4 +1,4 @@
--- tickets.lua: the numbers of line.lua, and one look at one of its members.
+-- tickets.lua: the scores of a line and of turns, see line.lua, and one look at one of the members.
 
 local MIXED, CLOSED = "mixed", "closed"
 local SINCE, LAST, IN, SQUEEZED = "closed since", "put off last", "put off in", "squeezed"
@@ -8,7 +8,7 @@ local LATE = 3600000000 -- how long it stays parked
 local PARK = 4503599627370496
 local ROOM = 4096 -- tickets a permit: between two places there is room for those who are put off, see close.lua
 local PARKED, LIVE = "(-2251799813685248", "-2251799813685248" -- below and above
-local NOTED = "6755399441055744" -- PARK + TOLD: from here on nobody stands
+local NOTED = "6755399441055744" -- PARK + TOLD: from here on stands what is noted of a key, but for when it opens
 
 local function cost_of(member)
   return tonumber(string.match(member, "^%d+"))
@@ -23,14 +23,15 @@ local function normal(ticket)
   return is_parked(ticket) and ticket + PARK or ticket
 end
 
--- waits is the member that was read first and its ticket, nil where none waits
-local function waits(v)
+-- first_of is the member that was read first and its ticket, nil when it does not wait
+local function first_of(v)
   local ticket = tonumber(v[2])
   if ticket and ticket < TOLD then return v[1], ticket end
 end
 
+-- at_rank is the member at a rank and its ticket, nil where none waits
 local function at_rank(set, rank)
-  return waits(redis.call("ZRANGE", set, rank, rank, "WITHSCORES"))
+  return first_of(redis.call("ZRANGE", set, rank, rank, "WITHSCORES"))
 end
 
 -- mark is a member that does not wait, without TOLD

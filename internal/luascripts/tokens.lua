@@ -2,10 +2,7 @@
 --
 -- tokens  sorted set, see remember.lua; of leases, their ends, see leases.lua. A token that was withdrawn has a
 --         negative score: the time of that or, when its grant counts for longer, COPY before its end. A bill has
---         the instant of what was paid more, BILLS lower and negative, as long as that counts
---
--- A grant whose token is forgotten is found by its instant, which its holder tells: once,
--- for then its token is withdrawn for as long as the holder may tell it.
+--         the instant of what was paid more, BILLS lower and negative, as long as that counts; see correct.lua
 
 local BILLS = 4503599627370496
 

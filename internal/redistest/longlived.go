@@ -15,7 +15,7 @@ type LongLived struct{ redis.UniversalClient }
 // Eval runs a script with longer lives.
 func (c LongLived) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
 	const life = "math.ceil(us / 1000) + 250"
-	if !strings.Contains(text, life) {
+	if strings.Count(text, life) < 2 { // in life and in live
 		panic("redistest: the scripts compute a key's life in another way: change this too")
 	}
 	return c.UniversalClient.Eval(ctx, strings.ReplaceAll(text, life, life+" + 3600000"), keys, args...)
