@@ -19,6 +19,7 @@ const feeder, rival = 11, 12
 type batchScene struct {
 	*asynqQueue
 	calls uint64
+	spent time.Duration // of processor time, see took
 }
 
 func newBatch(t *testing.T, window int) *batchScene {
