@@ -184,7 +184,7 @@ func sum(all []record) worker.Stats {
 		s.Moved += r.Stats.Moved
 		s.Wakes += r.Stats.Wakes
 		s.Finished += r.Stats.Finished
-		s.PutOff += r.Stats.PutOff
+		s.Postponed += r.Stats.Postponed
 		s.LeasesLost += r.Stats.LeasesLost
 		s.Lead = max(s.Lead, r.Stats.Lead)
 	}

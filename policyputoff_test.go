@@ -38,7 +38,7 @@ func playPutOff(t *testing.T, phones, messages int, window, after time.Duration,
 		}
 	}
 	refused := s.gateway.rejected()
-	if len(refused) != 1 || sum(all).PutOff != 1 {
+	if len(refused) != 1 || sum(all).Postponed != 1 {
 		t.Fatalf("%d messages were answered with 429, want 1", len(refused))
 	}
 	stats := sum(all)

@@ -61,15 +61,15 @@ func newCrowd(rdb *redis.Client, phones int, limit string) (*crowd, error) {
 // ask is for the n-th job of a phone.
 func (c *crowd) ask(phone, n int) throttle.Request {
 	return throttle.Request{
-		Key: phoneNumber(phone), Cost: 1, More: []throttle.Want{{Key: "all", Cost: 1}},
+		Key: phoneNumber(phone), Cost: 1, More: []throttle.KeyCost{{Key: "all", Cost: 1}},
 		Job: fmt.Sprintf("job-%d-%d", phone, n),
 	}
 }
 
 // place is that of the first job of a phone.
-func (c *crowd) place(phone int) throttle.Place {
+func (c *crowd) place(phone int) throttle.BookingRef {
 	r, rules := c.ask(phone, c.first[phone]), c.policy.Rules()
-	return throttle.Place{
+	return throttle.BookingRef{
 		Policy: c.policy, IDs: []string{rules[0].ID(r.Key), rules[1].ID("all")}, Costs: []int{1, 1}, Job: r.Job,
 	}
 }
@@ -150,11 +150,11 @@ func (c *crowd) makeRoom(ctx context.Context, before []int) error {
 // pass lets one job of each phone of the turn go, and another come for each that
 // went before.
 func (c *crowd) pass(ctx context.Context, turn, before []int) error {
-	places := make([]throttle.Place, len(turn))
+	places := make([]throttle.BookingRef, len(turn))
 	for i, phone := range turn {
 		places[i] = c.place(phone)
 	}
-	for _, at := range throttle.Check(ctx, c.rdb, places) {
+	for _, at := range throttle.Refresh(ctx, c.rdb, places) {
 		if err := errors.Join(at.Err, unless(at.Known && !at.At.After(at.Now), "a job is not due that was next")); err != nil {
 			return err
 		}

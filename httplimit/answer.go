@@ -39,7 +39,7 @@ func StatusOf(err error) int {
 }
 
 // refuse answers a request that comes too early.
-func (l *Limit) refuse(w http.ResponseWriter, r *http.Request, d throttle.Decision) {
+func (l *Middleware) refuse(w http.ResponseWriter, r *http.Request, d throttle.Decision) {
 	after := strconv.FormatInt(retryAfter(d), 10)
 	w.Header().Set("Retry-After", after)
 	if l.cfg.OnRefuse != nil {
@@ -54,7 +54,7 @@ func (l *Limit) refuse(w http.ResponseWriter, r *http.Request, d throttle.Decisi
 }
 
 // fail answers a request about which nothing could be decided.
-func (l *Limit) fail(w http.ResponseWriter, r *http.Request, err error) {
+func (l *Middleware) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if l.cfg.OnError != nil {
 		l.cfg.OnError(w, r, err)
 		return

@@ -38,7 +38,7 @@
 //
 // # Redis is away
 //
-// [throttle.Config].WhenAway of the limiters decides: with FailOpen requests go on,
+// [throttle.Config].OnUnavailable of the limiters decides: with FailOpen requests go on,
 // with FailLocal this process counts for itself. With FailClosed, the default, they
 // get 503. A request waits for a Redis that hangs as long as the client's time-outs
 // say: go-redis waits for seconds and tries again, so give it shorter ones.

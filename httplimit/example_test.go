@@ -122,7 +122,7 @@ func ExampleJoin() {
 func ExampleConfig() {
 	rdb, end := redisAtEight()
 	defer end()
-	ip, err := throttle.New(rdb, "rows", throttle.Bucket(10, time.Second, 20), throttle.Config{WhenAway: throttle.FailOpen})
+	ip, err := throttle.New(rdb, "rows", throttle.Bucket(10, time.Second, 20), throttle.Config{OnUnavailable: throttle.FailOpen})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -20,7 +20,7 @@ const (
 
 // tellPolicy adds each rule as a quota policy. Fields are added and not set, so
 // that those of other middleware stay: both are lists.
-func (l *Limit) tellPolicy(h http.Header) {
+func (l *Middleware) tellPolicy(h http.Header) {
 	if l.cfg.Headers == HeadersOff {
 		return
 	}
@@ -43,7 +43,7 @@ func (l *Limit) tellPolicy(h http.Header) {
 }
 
 // tellLeft adds what each rule has left.
-func (l *Limit) tellLeft(ctx context.Context, h http.Header, d throttle.Decision) {
+func (l *Middleware) tellLeft(ctx context.Context, h http.Header, d throttle.Decision) {
 	if l.cfg.Headers == HeadersOff || d.Shadowed || len(d.Left) != len(l.rules) {
 		return
 	}
@@ -59,7 +59,7 @@ func (l *Limit) tellLeft(ctx context.Context, h http.Header, d throttle.Decision
 }
 
 // untilMore is the seconds until a rule has more than now, 0 when that is not known.
-func (l *Limit) untilMore(ctx context.Context, d throttle.Decision, i int) int64 {
+func (l *Middleware) untilMore(ctx context.Context, d throttle.Decision, i int) int64 {
 	rule := l.rules[i].Limiter
 	switch {
 	case !d.Granted && d.Rule == rule.Rule():

@@ -83,7 +83,7 @@ type Config struct {
 // Limit is middleware that lets requests through at the pace of its rules. It
 // holds nothing that must be closed, and is safe for concurrent use. Its Config
 // is not read after New.
-type Limit struct {
+type Middleware struct {
 	policy *throttle.Policy
 	rules  []Rule
 	cfg    Config
@@ -93,13 +93,13 @@ type Limit struct {
 // New puts rules together, narrowest key first: an address before a route, a route
 // before all. All faults are reported at once; each unwraps to
 // [throttle.ErrInvalidConfig].
-func New(rules []Rule, cfg Config) (*Limit, error) {
+func New(rules []Rule, cfg Config) (*Middleware, error) {
 	cfg.Status = cmp.Or(cfg.Status, StatusDefault)
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
 	cfg.Logger = cfg.Logger.With(zap.String("component", "httplimit"))
-	l := &Limit{rules: append([]Rule(nil), rules...), cfg: cfg}
+	l := &Middleware{rules: append([]Rule(nil), rules...), cfg: cfg}
 	errs := []error{cfg.validate()}
 	limiters := make([]*throttle.Limiter, len(rules))
 	whole := true
@@ -139,13 +139,13 @@ func (c Config) validate() error {
 }
 
 // Policy is what decides: for its rules and its counts.
-func (l *Limit) Policy() *throttle.Policy { return l.policy }
+func (l *Middleware) Policy() *throttle.Policy { return l.policy }
 
 // Handler limits next. A request is charged once, before next is called. With a
 // rule of [throttle.Concurrent] it holds its leases until next returns, also when
 // next panics; the request's context ends with [throttle.ErrLeaseLost] as its
 // cause when a lease is lost meanwhile. A nil next panics.
-func (l *Limit) Handler(next http.Handler) http.Handler {
+func (l *Middleware) Handler(next http.Handler) http.Handler {
 	if next == nil {
 		panic("httplimit: nil handler")
 	}
@@ -179,8 +179,8 @@ func (l *Limit) Handler(next http.Handler) http.Handler {
 }
 
 // request is what r asks of the rules.
-func (l *Limit) request(r *http.Request) (throttle.Request, error) {
-	wants := make([]throttle.Want, len(l.rules))
+func (l *Middleware) request(r *http.Request) (throttle.Request, error) {
+	wants := make([]throttle.KeyCost, len(l.rules))
 	for i, rule := range l.rules {
 		key, err := rule.Key(r)
 		if err != nil {
@@ -192,14 +192,14 @@ func (l *Limit) request(r *http.Request) (throttle.Request, error) {
 				return throttle.Request{}, &RequestError{Rule: rule.Limiter.Rule(), What: "cost", Err: err}
 			}
 		}
-		wants[i] = throttle.Want{Key: key, Cost: cost}
+		wants[i] = throttle.KeyCost{Key: key, Cost: cost}
 	}
 	return throttle.Request{Key: wants[0].Key, Cost: wants[0].Cost, More: wants[1:]}, nil
 }
 
 // decide asks without waiting first: that answer tells what is left, and who has
 // nothing to wait for leaves no place in a line.
-func (l *Limit) decide(ctx context.Context, want throttle.Request) (d throttle.Decision, err error) {
+func (l *Middleware) decide(ctx context.Context, want throttle.Request) (d throttle.Decision, err error) {
 	d, err = l.policy.TryAcquire(ctx, want)
 	if err != nil || d.Granted || l.cfg.MaxWait == 0 || wait(d) > l.cfg.MaxWait {
 		return d, err
@@ -218,7 +218,7 @@ func (l *Limit) decide(ctx context.Context, want throttle.Request) (d throttle.D
 func wait(d throttle.Decision) time.Duration { return d.At.Sub(d.Now) }
 
 // note logs that the limits stopped to decide, or decide again.
-func (l *Limit) note(ctx context.Context, d throttle.Decision, err error) {
+func (l *Middleware) note(ctx context.Context, d throttle.Decision, err error) {
 	fallback := d.Fallback != throttle.FailClosed
 	switch {
 	case err != nil && (ctx.Err() != nil || StatusOf(err) != http.StatusServiceUnavailable): // the client's doing

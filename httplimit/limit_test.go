@@ -143,7 +143,7 @@ func TestNeverOver(t *testing.T) {
 func TestRedisAway(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		away throttle.Away
+		away throttle.FailureMode
 		want []int // while Redis is away: of three requests, with one spent before
 	}{
 		{throttle.FailClosed, []int{503, 503, 503}},
@@ -153,7 +153,7 @@ func TestRedisAway(t *testing.T) {
 			t.Parallel()
 			s := redistest.Start(t, redistest.AOF())
 			core, logs := observer.New(zap.DebugLevel)
-			rule := httplimit.Rule{Limiter: limiter(t, impatient(t, s), "ip", "2/1h", throttle.Config{WhenAway: tc.away}), Key: httplimit.ByIP()}
+			rule := httplimit.Rule{Limiter: limiter(t, impatient(t, s), "ip", "2/1h", throttle.Config{OnUnavailable: tc.away}), Key: httplimit.ByIP()}
 			h := newLimit(t, httplimit.Config{Logger: zap.New(core)}, rule).Handler(ok)
 			if got := get(t.Context(), h, "/").Code; got != 200 {
 				t.Errorf("before = %d, want 200", got)
@@ -194,7 +194,7 @@ func TestRedisAwayCountedLocally(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	h := newLimit(t, httplimit.Config{}, httplimit.Rule{
-		Limiter: limiter(t, impatient(t, s), "ip", "2/1h", throttle.Config{WhenAway: throttle.FailLocal}), Key: httplimit.ByIP(),
+		Limiter: limiter(t, impatient(t, s), "ip", "2/1h", throttle.Config{OnUnavailable: throttle.FailLocal}), Key: httplimit.ByIP(),
 	}).Handler(ok)
 	get(t.Context(), h, "/")
 	s.Stop()

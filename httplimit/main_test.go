@@ -73,7 +73,7 @@ func local(t testing.TB, rule, limit string) *throttle.Limiter {
 	return l
 }
 
-func newLimit(t testing.TB, cfg httplimit.Config, rules ...httplimit.Rule) *httplimit.Limit {
+func newLimit(t testing.TB, cfg httplimit.Config, rules ...httplimit.Rule) *httplimit.Middleware {
 	t.Helper()
 	l, err := httplimit.New(rules, cfg)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 const settleWithin = time.Second
 
 // run calls the handler of a request that was granted, and settles afterwards.
-func (l *Limit) run(w http.ResponseWriter, r *http.Request, next http.Handler, d throttle.Decision) {
+func (l *Middleware) run(w http.ResponseWriter, r *http.Request, next http.Handler, d throttle.Decision) {
 	leased := l.policy.LeaseFor(d) > 0
 	if l.cfg.Refund == nil && !leased {
 		next.ServeHTTP(w, r)
@@ -42,7 +42,7 @@ func (l *Limit) run(w http.ResponseWriter, r *http.Request, next http.Handler, d
 
 // settle ends the leases of what was granted, and gives it back. It is done before
 // the answer is complete, so that a client that has it finds the permits there.
-func (l *Limit) settle(ctx context.Context, d throttle.Decision, release func(context.Context) ([]throttle.Turn, error), refund bool) {
+func (l *Middleware) settle(ctx context.Context, d throttle.Decision, release func(context.Context) ([]throttle.Promotion, error), refund bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
 	defer cancel()
 	_, err := release(ctx)

@@ -187,7 +187,7 @@ func TestNoLeaseWithoutRedis(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := impatient(t, s)
-	slots := limiter(t, rdb, "slots", "concurrent 1 lease 100ms", throttle.Config{WhenAway: throttle.FailOpen})
+	slots := limiter(t, rdb, "slots", "concurrent 1 lease 100ms", throttle.Config{OnUnavailable: throttle.FailOpen})
 	h := newLimit(t, httplimit.Config{}, httplimit.Rule{Limiter: slots, Key: httplimit.ByIP()}).
 		Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			if r.Context() != t.Context() {

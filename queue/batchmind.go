@@ -74,7 +74,7 @@ func (c *Client) recall(ctx context.Context, queue, id string) error {
 	if err != nil || n == 0 {
 		return err
 	}
-	return luascripts.Tell(ctx, c.rdb, c.keys(queue), 0)
+	return luascripts.Notify(ctx, c.rdb, c.keys(queue), 0)
 }
 
 // strays brings back what a pool put away that had not heard yet that the batch goes on:
@@ -90,7 +90,7 @@ func (c *Client) strays(ctx context.Context, queue, id string) error {
 		}
 		var tasks []luascripts.Retiming
 		for i, f := range found {
-			if place, ok := luascripts.ReadPlace(f.For); f.Ours && ok && place.Stands == "" && f.At.Sub(f.Now) > strayFrom {
+			if place, ok := luascripts.ParseBookingRef(f.For); f.Ours && ok && place.Rules == "" && f.At.Sub(f.Now) > strayFrom {
 				tasks = append(tasks, luascripts.Retiming{ID: luascripts.BatchTaskID(id, open[i].ID), At: f.Now})
 			}
 		}
@@ -100,7 +100,7 @@ func (c *Client) strays(ctx context.Context, queue, id string) error {
 		if _, err := luascripts.Retime(ctx, c.rdb, c.keys(queue), true, tasks); err != nil {
 			return err
 		}
-		return luascripts.Tell(ctx, c.rdb, c.keys(queue), 0)
+		return luascripts.Notify(ctx, c.rdb, c.keys(queue), 0)
 	})
 }
 
@@ -173,8 +173,8 @@ func (c *Client) payloadOf(ctx context.Context, queue, typ, id string) *asynq.Ta
 }
 
 // leaveAll gives back the places of tasks of some elements; nil is of none.
-func (c *Client) leaveAll(ctx context.Context, queue, id string, of []luascripts.BatchElement, tasks []*asynq.Task) []throttle.Turn {
-	turns := make([][]throttle.Turn, len(tasks))
+func (c *Client) leaveAll(ctx context.Context, queue, id string, of []luascripts.BatchElement, tasks []*asynq.Task) []throttle.Promotion {
+	turns := make([][]throttle.Promotion, len(tasks))
 	atOnce(len(tasks), func(i int) {
 		turns[i] = c.leave(ctx, tasks[i], luascripts.JobID(queue, luascripts.BatchTaskID(id, of[i].ID)))
 	})
@@ -200,7 +200,7 @@ func atOnce(n int, f func(i int)) {
 }
 
 // leave gives back the places of a task that is gone.
-func (c *Client) leave(ctx context.Context, task *asynq.Task, job string) []throttle.Turn {
+func (c *Client) leave(ctx context.Context, task *asynq.Task, job string) []throttle.Promotion {
 	if task == nil || c.cfg.PerClient {
 		return nil
 	}

@@ -60,7 +60,7 @@ func (c *Client) Book(ctx context.Context, task *Task, opts ...asynq.Option) (Bo
 // booked in their order, and answered in that order; each fails by itself. When Redis
 // does not answer, or ctx ends, the tasks that were not yet sent fail with that error.
 func (c *Client) BookMany(ctx context.Context, tasks []*Task, opts ...asynq.Option) []Result {
-	return c.many(ctx, booking, tasks, opts)
+	return c.enqueueAll(ctx, booking, tasks, opts)
 }
 
 // EnqueueMany is [Client.Enqueue] for many tasks with few calls to Redis: one for a
@@ -68,5 +68,5 @@ func (c *Client) BookMany(ctx context.Context, tasks []*Task, opts ...asynq.Opti
 // order; each fails by itself. When Redis does not answer, or ctx ends, the tasks that
 // were not yet sent fail with that error. Tasks with asynq.Group go one by one.
 func (c *Client) EnqueueMany(ctx context.Context, tasks []*Task, opts ...asynq.Option) []Result {
-	return c.many(ctx, enqueueing, tasks, opts)
+	return c.enqueueAll(ctx, enqueueing, tasks, opts)
 }

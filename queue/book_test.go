@@ -127,12 +127,12 @@ func TestBook(t *testing.T) {
 			t.Errorf("booked as %v for %v, in Redis for %v, want scheduled for %v, and there 5 s later", b.Info.State, b.Info.NextProcessAt, stored.NextProcessAt, b.At)
 		}
 	}
-	due, err := luascripts.Due(t.Context(), d.timed, luascripts.QueueKeys("hw", "default"), luascripts.DueArgs{Lead: time.Hour, Room: 10})
+	due, err := luascripts.Due(t.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), luascripts.DueArgs{Lead: time.Hour, Room: 10})
 	if err != nil || len(due.Tasks) != 2 {
 		t.Fatalf("Due = %+v, %v, want the two that wait", due, err)
 	}
-	p, ok := luascripts.ReadPlace(due.Tasks[0].For)
-	if want := (luascripts.Place{Deadline: deadline, Stands: "phone 1 2 +1"}); !ok || !p.Deadline.Equal(want.Deadline) || p.Stands != want.Stands {
+	p, ok := luascripts.ParseBookingRef(due.Tasks[0].For)
+	if want := (luascripts.BookingRef{Deadline: deadline, Rules: "phone 1 2 +1"}); !ok || !p.Deadline.Equal(want.Deadline) || p.Rules != want.Rules {
 		t.Errorf("the place is %+v, %v, want %+v", p, ok, want)
 	}
 	state, err := d.policies["sms"].limits[0].limiter.Peek(t.Context(), "+1", 10)
@@ -255,7 +255,7 @@ func TestNewClientWith(t *testing.T) {
 		_, _ = c.Book(t.Context(), smsTo("+4917012345678"))
 		return c.Book(t.Context(), smsTo("+4917012345678"))
 	}
-	if b, err := book(throttle.Config{Prefix: "mine", Secret: bytes.Repeat([]byte("s"), 16), WhenAway: throttle.FailOpen}); err != nil || b.Wait == 0 {
+	if b, err := book(throttle.Config{Prefix: "mine", Secret: bytes.Repeat([]byte("s"), 16), OnUnavailable: throttle.FailOpen}); err != nil || b.Wait == 0 {
 		t.Errorf("Book = %+v, %v, want it behind the first", b, err)
 	}
 	for _, k := range rdb.Keys(t.Context(), "mine:*").Val() {

@@ -74,7 +74,7 @@ func NewClientIn(rdb redis.UniversalClient, prefix string, policies ...Policy) (
 
 // NewClientWith is [NewClient] for pools that have this throttle.Config. To book,
 // Prefix, Secret and Shadow must be the pools': they say in which line a task stands.
-// With PerClient nothing can be booked, for each pool has lines of its own. WhenAway
+// With PerClient nothing can be booked, for each pool has lines of its own. OnUnavailable
 // does not matter, for nothing can be enqueued while Redis is away.
 func NewClientWith(rdb redis.UniversalClient, cfg throttle.Config, policies ...Policy) (*Client, error) {
 	if rdb == nil {
@@ -86,7 +86,7 @@ func NewClientWith(rdb redis.UniversalClient, cfg throttle.Config, policies ...P
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg.Prefix, cfg.WhenAway = cmp.Or(cfg.Prefix, throttle.PrefixDefault), throttle.FailClosed
+	cfg.Prefix, cfg.OnUnavailable = cmp.Or(cfg.Prefix, throttle.PrefixDefault), throttle.FailClosed
 	byType := make(map[string]rulePolicy, len(policies))
 	limiters := make(map[string]*throttle.Limiter) // by rule
 	for _, p := range policies {
@@ -194,7 +194,7 @@ func (p rulePolicy) demand(ctx context.Context, task *asynq.Task) (Demand, error
 	if err != nil {
 		return Demand{}, err
 	}
-	for i, w := range d.Wants {
+	for i, w := range d.Costs {
 		if err := p.fits(ctx, p.limits[i], w.Cost); err != nil {
 			return Demand{}, err
 		}

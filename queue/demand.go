@@ -12,13 +12,13 @@ import (
 
 // Demand is what one task needs under its policy.
 type Demand struct {
-	Wants []throttle.Want   // of the rules with limits, in their order
-	Gates []throttle.GateAt // of the rules with gates, in their order
+	Costs []throttle.KeyCost // of the rules with limits, in their order
+	Gates []throttle.GateAt  // of the rules with gates, in their order
 }
 
 // Request is how the task asks its policy under the name of a job.
 func (d Demand) Request(job string) throttle.Request {
-	return throttle.Request{Key: d.Wants[0].Key, Cost: d.Wants[0].Cost, More: d.Wants[1:], Gates: d.Gates, Job: job}
+	return throttle.Request{Key: d.Costs[0].Key, Cost: d.Costs[0].Cost, More: d.Costs[1:], Gates: d.Gates, Job: job}
 }
 
 // Demand returns what the task needs under p: for each limit the key that it is
@@ -51,7 +51,7 @@ func (p Policy) Demand(task *asynq.Task) (Demand, error) {
 		if err != nil {
 			return Demand{}, err
 		}
-		d.Wants = append(d.Wants, throttle.Want{Key: key, Cost: cost})
+		d.Costs = append(d.Costs, throttle.KeyCost{Key: key, Cost: cost})
 	}
 	return d, nil
 }

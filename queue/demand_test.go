@@ -40,7 +40,7 @@ func TestDemand(t *testing.T) {
 			if err != nil {
 				t.Fatalf("Demand(%s): %v", tt.payload, err)
 			}
-			want := Demand{Wants: []throttle.Want{{Key: tt.key, Cost: tt.cost}}}
+			want := Demand{Costs: []throttle.KeyCost{{Key: tt.key, Cost: tt.cost}}}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("Demand(%s) (-want +got):\n%s", tt.payload, diff)
 			}
@@ -66,7 +66,7 @@ func TestDemandOfSeveralRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Demand{
-		Wants: []throttle.Want{{Key: "a", Cost: 1}, {Key: "acme", Cost: 7}},
+		Costs: []throttle.KeyCost{{Key: "a", Cost: 1}, {Key: "acme", Cost: 7}},
 		Gates: []throttle.GateAt{{Rule: "abroad", Gate: abroad.Gate, In: berlin}, {Rule: "home", Gate: home.Gate}},
 	}
 	byName := cmp.Comparer(func(a, b *time.Location) bool { return a == b || a != nil && b != nil && a.String() == b.String() })
@@ -129,7 +129,7 @@ func TestDemandRefuses(t *testing.T) {
 			t.Parallel()
 			got, err := tt.policy.Demand(asynq.NewTask(p.Type, []byte(tt.payload)))
 			de, ok := errors.AsType[*DemandError](err)
-			if !ok || !errors.Is(err, tt.sentinel) || got.Wants != nil || got.Gates != nil {
+			if !ok || !errors.Is(err, tt.sentinel) || got.Costs != nil || got.Gates != nil {
 				t.Fatalf("Demand = %v, %v, want a DemandError of %v", got, err, tt.sentinel)
 			}
 			bare := DemandError{Type: de.Type, Rule: de.Rule, Reason: de.Reason}

@@ -131,7 +131,7 @@ type scheduled struct {
 	Entry
 	cron Cron
 	spec string // names cron in Redis
-	keys luascripts.Queue
+	keys luascripts.QueueKeys
 }
 
 func (e *scheduled) taskID(tick time.Time) string { return tickID(e.Name, tick) }

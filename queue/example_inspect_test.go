@@ -48,7 +48,7 @@ func ExampleInspector() {
 		fmt.Println(err)
 		return
 	}
-	w, err := inspector.Why(ctx, "default", "c")
+	w, err := inspector.Explain(ctx, "default", "c")
 	fmt.Println(w.State, w.Rule, w.At.Sub(w.Now), w.Jobs, err)
 	for w, err := range inspector.Line(ctx, "sms-per-phone", "13612345678") {
 		fmt.Println(w.ID, w.At.UTC().Format(time.TimeOnly), err)

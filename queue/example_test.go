@@ -60,7 +60,7 @@ func ExamplePolicy_Demand() {
 		`{"customer":{"id":9007199254740993},"recipients":0}`,
 	} {
 		demand, err := bulk.Demand(asynq.NewTask("sms:bulk", []byte(payload)))
-		fmt.Println(demand.Wants, err)
+		fmt.Println(demand.Costs, err)
 	}
 	// Output:
 	// [250 permits 1 permits] <nil>
@@ -76,7 +76,7 @@ rules:
   provider:     {limit: gcra 100/1s burst 100, key: acme}
 policies:
   sms:send: {rules: [phone-minute, phone-day, provider]}
-  sms:code: {rules: [phone-minute, provider], pay: success}
+  sms:code: {rules: [phone-minute, provider], charge: success}
 `
 	policies, err := queue.ReadPolicies("policies.yaml", strings.NewReader(file))
 	if err != nil {
@@ -85,7 +85,7 @@ policies:
 	}
 	for _, p := range policies {
 		demand, err := p.Demand(asynq.NewTask(p.Type, []byte(`{"to":"+15550100"}`)))
-		fmt.Println(p.Type, "pays for", p.Pay, demand.Wants, err)
+		fmt.Println(p.Type, "pays for", p.Charge, demand.Costs, err)
 	}
 	// Output:
 	// sms:send pays for every attempt [1 permits 1 permits 1 permits] <nil>

@@ -33,7 +33,7 @@ func (g *feeding) rebook(ctx context.Context) error {
 			return err
 		}
 	}
-	return luascripts.Tell(ctx, c.rdb, g.keys, 0)
+	return luascripts.Notify(ctx, c.rdb, g.keys, 0)
 }
 
 // unbook gives up the places of what waits.
@@ -67,7 +67,7 @@ func (g *feeding) leaveOut(ctx context.Context, open []luascripts.BatchElement, 
 
 // bookAgain books what waits, and has it woken at its new instants.
 func (g *feeding) bookAgain(ctx context.Context, p rulePolicy, open []luascripts.BatchElement) error {
-	var wishes []throttle.Wish
+	var wishes []throttle.BookRequest
 	var ids []string
 	tasks := g.payloads(ctx, open)
 	g.leaveOut(ctx, open, tasks)
@@ -80,7 +80,7 @@ func (g *feeding) bookAgain(ctx context.Context, p rulePolicy, open []luascripts
 		if err != nil {
 			continue // the pool says so
 		}
-		wishes = append(wishes, throttle.Wish{Policy: p.decide, Request: demand.Request(luascripts.JobID(g.queue, id))})
+		wishes = append(wishes, throttle.BookRequest{Policy: p.decide, Request: demand.Request(luascripts.JobID(g.queue, id))})
 		ids = append(ids, id)
 	}
 	var moves []luascripts.Retiming

@@ -41,23 +41,23 @@ func (g *feeding) putAside(ctx context.Context, n int) (bool, error) {
 
 // bookAside books pieces in their narrow lines. The others are back in their lanes, or
 // refused.
-func (g *feeding) bookAside(ctx context.Context, pieces []*piece) (placed []*piece, away error) {
-	wishes := make([]throttle.Wish, len(pieces))
+func (g *feeding) bookAside(ctx context.Context, pieces []*item) (placed []*item, away error) {
+	wishes := make([]throttle.BookRequest, len(pieces))
 	for i, p := range pieces {
 		r := p.task.request
 		r.MaxWait = p.task.longest()
-		wishes[i] = throttle.Wish{Policy: p.task.policy, Request: r}
+		wishes[i] = throttle.BookRequest{Policy: p.task.policy, Request: r}
 	}
 	lead := g.lead // is of the wide line
 	defer func() { g.lead = lead }()
 	bookings := throttle.BookMany(ctx, g.f.c.rdb, wishes)
 	now := g.f.now()
-	var turns []throttle.Turn
+	var turns []throttle.Promotion
 	for i, b := range bookings {
 		p := pieces[i]
-		turns = append(turns, b.Next...)
+		turns = append(turns, b.Promoted...)
 		if b.Err == nil && b.Parked { // at a gate it has no place
-			g.shut(p, b.Rule, later(now.Add(inHand), g.local(b.At)), now, false)
+			g.block(p, b.Rule, later(now.Add(inHand), g.local(b.At)), now, false)
 			continue
 		}
 		took, err := g.answered(p, b, now, false)
@@ -75,9 +75,9 @@ func (g *feeding) bookAside(ctx context.Context, pieces []*piece) (placed []*pie
 
 // oldest takes up to so many first pieces of lanes that are shut, read before a position,
 // the oldest first.
-func (l *lanes) oldest(most int, before int64) (pieces []*piece) {
+func (l *keyQueues) oldest(most int, before int64) (pieces []*item) {
 	for len(pieces) < most {
-		var in *lane
+		var in *keyQueue
 		for _, other := range l.line {
 			if p := other.pieces[0]; p.task.policy != nil && p.position < before && (in == nil || p.position < in.pieces[0].position) {
 				in = other

@@ -22,18 +22,18 @@ const (
 // book takes places for pieces, and answers those that have one and can be enqueued. The
 // others are back in their lanes, or refused. The error is that of a Redis that does not
 // answer.
-func (g *feeding) book(ctx context.Context, pieces []*piece) (placed []*piece, away error) {
-	var wishes []throttle.Wish
+func (g *feeding) book(ctx context.Context, pieces []*item) (placed []*item, away error) {
+	var wishes []throttle.BookRequest
 	for _, p := range pieces {
 		if p.task.policy != nil {
-			wishes = append(wishes, throttle.Wish{Policy: p.task.policy, Request: g.request(p), Widest: true})
+			wishes = append(wishes, throttle.BookRequest{Policy: p.task.policy, Request: g.request(p), LastRuleOnly: true})
 		}
 	}
 	bookings := throttle.BookMany(ctx, g.f.c.rdb, wishes)
 	now := g.f.now()
 	shut := make(map[string]bool)
-	var leave []*piece
-	var turns []throttle.Turn
+	var leave []*item
+	var turns []throttle.Promotion
 	for _, p := range pieces {
 		if p.task.policy == nil {
 			placed = append(placed, p)
@@ -41,7 +41,7 @@ func (g *feeding) book(ctx context.Context, pieces []*piece) (placed []*piece, a
 		}
 		b := bookings[0]
 		bookings = bookings[1:]
-		turns = append(turns, b.Next...)
+		turns = append(turns, b.Promoted...)
 		took, err := g.answered(p, b, now, shut[p.lane])
 		switch {
 		case took && shut[p.lane]: // one before it has to wait
@@ -61,7 +61,7 @@ func (g *feeding) book(ctx context.Context, pieces []*piece) (placed []*piece, a
 }
 
 // request is what a piece asks: of narrow rules also what others were promised.
-func (g *feeding) request(p *piece) throttle.Request {
+func (g *feeding) request(p *item) throttle.Request {
 	r := p.task.request
 	r.More = slices.Clone(r.More)
 	for i, n := range p.before {
@@ -80,12 +80,12 @@ func (g *feeding) request(p *piece) throttle.Request {
 
 // answered takes the answer about one piece: whether it has a place, and otherwise puts
 // it back or refuses it. behind says that one of its lane that comes before it waits.
-func (g *feeding) answered(p *piece, b throttle.Booking, now time.Time, behind bool) (took bool, away error) {
+func (g *feeding) answered(p *item, b throttle.Booking, now time.Time, behind bool) (took bool, away error) {
 	var late *throttle.TooLateError
 	switch {
 	case b.Err == nil && b.Refused:
 		// The wide line is so long that who joins it now comes at its end.
-		g.shut(p, b.Rule, later(now.Add(inHand), g.local(b.At).Add(-g.lead)), now, behind)
+		g.block(p, b.Rule, later(now.Add(inHand), g.local(b.At).Add(-g.lead)), now, behind)
 		return false, nil
 	case b.Err == nil:
 		p.task.own = b.Promised.IsZero()
@@ -98,7 +98,7 @@ func (g *feeding) answered(p *piece, b throttle.Booking, now time.Time, behind b
 		if own := p.task.longest(); own < 0 || own > 0 && late.Wait > own {
 			break
 		}
-		g.shut(p, late.Rule, now.Add(max(late.Wait-g.f.cfg.Ahead, tooLateAgain)), now, behind)
+		g.block(p, late.Rule, now.Add(max(late.Wait-g.f.cfg.Ahead, tooLateAgain)), now, behind)
 		return false, nil
 	case errors.Is(b.Err, throttle.ErrExceedsLimit) && slices.ContainsFunc(p.before, func(n int) bool { return n > 0 }):
 		g.lanes.back(p, now.Add(inHand)) // alone it may fit
@@ -118,16 +118,16 @@ func (g *feeding) answered(p *piece, b throttle.Booking, now time.Time, behind b
 
 // shut puts a piece back until the instant that it was told, or as one of its lane that
 // waits was told: then that is the first to be asked.
-func (g *feeding) shut(p *piece, rule string, at, now time.Time, behind bool) {
+func (g *feeding) block(p *item, rule string, at, now time.Time, behind bool) {
 	if behind {
 		g.lanes.back(p, now)
 		return
 	}
-	g.lanes.shutUntil(p, rule, at, now)
+	g.lanes.blockUntil(p, rule, at, now)
 }
 
 // place notes where a piece stands, and when it is to be woken.
-func (g *feeding) place(p *piece, d throttle.Decision, now time.Time) {
+func (g *feeding) place(p *item, d throttle.Decision, now time.Time) {
 	t := p.task
 	t.task.At, t.task.For = time.Time{}, ""
 	t.info.State, t.info.NextProcessAt = asynq.TaskStatePending, time.Time{}

@@ -23,7 +23,7 @@ const (
 // feedCall is a call that enqueues pieces, or counts them as refused.
 type feedCall struct {
 	args   luascripts.FeedArgs
-	pieces []*piece
+	pieces []*item
 }
 
 // feed enqueues up to n elements, and answers whether it did anything.
@@ -31,9 +31,9 @@ func (g *feeding) feed(ctx context.Context, now time.Time, n int) (bool, error) 
 	if aside, err := g.putAside(ctx, n); aside || err != nil {
 		return aside, err
 	}
-	var pieces []*piece
+	var pieces []*item
 	for bytes := 0; len(pieces) < n; {
-		p := g.lanes.nextAgain(now)
+		p := g.lanes.nextRetry(now)
 		if p == nil {
 			p = g.lanes.next(now)
 		}
@@ -74,7 +74,7 @@ func (g *feeding) soon(now time.Time) bool {
 }
 
 // call is the call for some pieces.
-func (g *feeding) call(pieces, refused []*piece) *feedCall {
+func (g *feeding) call(pieces, refused []*item) *feedCall {
 	c := &feedCall{pieces: slices.Concat(pieces, refused)}
 	c.args = luascripts.FeedArgs{
 		Batch: g.id, Owner: g.owner, Call: newOwner(), PaceAt: g.pacedBehind(len(pieces)), Tasks: make([]luascripts.FeedTask, len(c.pieces)),
@@ -96,7 +96,7 @@ func (g *feeding) call(pieces, refused []*piece) *feedCall {
 }
 
 // settledAs names the element among those that are settled. An id that is none can't.
-func (p *piece) settledAs() string {
+func (p *item) settledAs() string {
 	if luascripts.IsElementID(p.ID) {
 		return p.ID
 	}
@@ -138,7 +138,7 @@ func (g *feeding) send(ctx context.Context, c *feedCall) error {
 // fed notes what became of the pieces of a call.
 func (g *feeding) fed(ctx context.Context, c *feedCall, codes []int64, now time.Time) {
 	var settled []int64
-	var leave []*piece
+	var leave []*item
 	for i, p := range c.pieces {
 		if codes[i] == luascripts.FeedNoRoom {
 			g.putBack(p, now)
@@ -166,7 +166,7 @@ func (g *feeding) fed(ctx context.Context, c *feedCall, codes []int64, now time.
 }
 
 // putBack puts a piece of a call where it came from.
-func (g *feeding) putBack(p *piece, at time.Time) {
+func (g *feeding) putBack(p *item, at time.Time) {
 	if p.fault != nil {
 		g.refused = append(g.refused, p)
 		return
@@ -192,10 +192,10 @@ func (g *feeding) lost(ctx context.Context, c *feedCall) {
 }
 
 // leave gives up the places that were taken for pieces.
-func (g *feeding) leave(ctx context.Context, pieces []*piece) {
+func (g *feeding) leave(ctx context.Context, pieces []*item) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), givingBack)
 	defer cancel()
-	var turns []throttle.Turn
+	var turns []throttle.Promotion
 	for _, p := range pieces {
 		if p.task == nil || !p.task.own || p.task.policy == nil {
 			continue
@@ -211,7 +211,7 @@ func (g *feeding) leave(ctx context.Context, pieces []*piece) {
 }
 
 // refuse tells of an element that is no task.
-func (g *feeding) refuse(p *piece, err error) {
+func (g *feeding) refuse(p *item, err error) {
 	reason := safeText(err)
 	for _, own := range []error{ErrInvalidBatch, ErrInvalidOption, throttle.ErrExceedsLimit, throttle.ErrTooLate} {
 		if errors.Is(err, own) {

@@ -40,7 +40,7 @@ type feeding struct {
 	log   *zap.Logger
 	queue string
 	id    string
-	keys  luascripts.Queue
+	keys  luascripts.QueueKeys
 	owner uint64
 
 	// As the last answers had it.
@@ -59,12 +59,12 @@ type feeding struct {
 	ended       bool      // and Redis knows
 	ahead       map[string]bool
 	track       track
-	lanes       *lanes
-	lag         lag
+	lanes       *keyQueues
+	lag         backpressure
 	reached     time.Time // instant of the last that was booked, by our clock
 	rests       time.Time // until then it does nothing, for it is far ahead
-	refused     []*piece  // to be counted
-	unprepared  *piece
+	refused     []*item   // to be counted
+	unprepared  *item
 	unsure      *feedCall // sent, and not answered
 	lead        time.Duration
 	expired     time.Time // when promises were last dropped
@@ -140,7 +140,7 @@ func (g *feeding) renew(ctx context.Context) error {
 func (g *feeding) run(ctx context.Context) (left <-chan struct{}) {
 	ctx, stop := context.WithCancel(ctx)
 	var minder sync.WaitGroup
-	minder.Go(func() { g.mind(ctx) })
+	minder.Go(func() { g.maintain(ctx) })
 	g.log.Info("feeding a batch", zap.Int64("cursor", g.track.cursor))
 	g.loop(ctx)
 	stop()
@@ -159,7 +159,7 @@ func (g *feeding) loop(ctx context.Context) {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		var more <-chan given
-		if g.reader != nil && g.reader.had == nil && g.hungry() {
+		if g.reader != nil && g.reader.had == nil && g.canAccept() {
 			more = g.reader.out
 		}
 		select {
@@ -199,7 +199,7 @@ func (g *feeding) why(ctx context.Context) string {
 }
 
 // hungry says that an element that comes now could go at once.
-func (g *feeding) hungry() bool {
+func (g *feeding) canAccept() bool {
 	return g.failures == 0 && g.batch.State == luascripts.BatchRunning && g.unsure == nil && g.unprepared == nil && g.mayRead() &&
 		g.room() > 0 && g.paced(1) > 0 && !g.f.now().Before(g.rests)
 }
@@ -318,7 +318,7 @@ func (g *feeding) resume(ctx context.Context) (time.Duration, error) {
 		if err := g.rebook(ctx); err != nil {
 			return 0, err
 		}
-		g.lag = lag{before: g.open} // what it knew of instants is of before the pause
+		g.lag = backpressure{before: g.open} // what it knew of instants is of before the pause
 	}
 	g.resumed = g.batch.Resumed
 	return 0, g.claim(ctx) // which notes it for who comes after us
@@ -367,7 +367,7 @@ func (g *feeding) idle(now time.Time) time.Duration {
 
 // mind looks after what is enqueued: it counts what ended unseen, brings back what was
 // put away, and takes out what waits of a batch that was cancelled.
-func (g *feeding) mind(ctx context.Context) {
+func (g *feeding) maintain(ctx context.Context) {
 	var looks strayLooks
 	var swept time.Time
 	for pause(ctx, mindEvery) == nil {

@@ -37,7 +37,7 @@ const (
 // before them. What does not end for another reason, such as a back-off, holds nothing up:
 // where there is no progress twice as many may be late, and where nothing has ended yet
 // there are no pools that could be behind.
-type lag struct {
+type backpressure struct {
 	times  []time.Time // instants of what was booked, those to come, in order
 	before int         // how many were open when this feeder took the batch
 	fed    int         // how many it booked since
@@ -50,7 +50,7 @@ type lag struct {
 }
 
 // booked notes when a piece is to run.
-func (l *lag) booked(at time.Time) {
+func (l *backpressure) booked(at time.Time) {
 	if l.fed++; l.first.IsZero() {
 		l.first = at
 	}
@@ -62,7 +62,7 @@ func (l *lag) booked(at time.Time) {
 }
 
 // room is how many more may be booked while so many are open.
-func (l *lag) room(open, window int, now time.Time) int {
+func (l *backpressure) room(open, window int, now time.Time) int {
 	passed, _ := slices.BinarySearchFunc(l.times, now, func(at, now time.Time) int {
 		if at.After(now) {
 			return 1
@@ -100,12 +100,12 @@ func (l *lag) room(open, window int, now time.Time) int {
 }
 
 // reaches says that something is booked for then, or later.
-func (l *lag) reaches(at time.Time) bool {
+func (l *backpressure) reaches(at time.Time) bool {
 	return len(l.times) > 0 && !l.times[len(l.times)-1].Before(at)
 }
 
 // calms halves how many may be late when far fewer have been for a while.
-func (l *lag) calms(late, least int, now time.Time) {
+func (l *backpressure) calms(late, least int, now time.Time) {
 	switch {
 	case l.most == least || late >= l.most/4:
 		l.calm = time.Time{}

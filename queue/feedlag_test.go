@@ -13,7 +13,7 @@ func TestLag(t *testing.T) {
 	t.Parallel()
 	const window = 1600
 	now := time.Now()
-	l := lag{}
+	l := backpressure{}
 	book := func(n int, at time.Time) {
 		for range n {
 			l.booked(at)
@@ -48,7 +48,7 @@ func TestLag(t *testing.T) {
 func TestLagOfWhoTakesOver(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	l := lag{before: 500}
+	l := backpressure{before: 500}
 	if got := l.room(400, 1600, now); got != 100 {
 		t.Errorf("room for %d, want 100: none of those is known to be late", got)
 	}
@@ -79,7 +79,7 @@ func TestLagOfTasksThatFail(t *testing.T) {
 			at    time.Time
 			fails bool
 		}
-		var l lag
+		var l backpressure
 		var ahead []job
 		var failed []time.Time // until when each backs off
 		booked, open, ran := 0, 0, 0

@@ -147,7 +147,7 @@ func (g *feeding) read(ctx context.Context) (bool, error) {
 		g.track.settle([]int64{position})
 		return true, nil
 	}
-	p := &piece{Element: x.Element, position: position}
+	p := &item{Element: x.Element, position: position}
 	if err := g.prepare(ctx, p); err != nil {
 		g.unprepared = p
 		return false, err
@@ -167,7 +167,7 @@ func (g *feeding) sourceFailed(err error) {
 
 // prepare makes a task of an element and puts it into its lane; or the element is
 // refused. The error is that of a Redis that does not answer.
-func (g *feeding) prepare(ctx context.Context, p *piece) error {
+func (g *feeding) prepare(ctx context.Context, p *item) error {
 	if p.fault == nil && !luascripts.IsElementID(p.ID) {
 		p.fault = fmt.Errorf("%w: the id of an element is none", ErrInvalidBatch)
 	}
@@ -209,14 +209,14 @@ func checkElementOptions(opts []asynq.Option) error {
 
 // sort finds the lane of a piece: the narrowest key of its policy. The rules before the
 // widest that are on other keys are narrow ones.
-func (g *feeding) sort(p *piece) {
+func (g *feeding) sort(p *item) {
 	if p.task.policy == nil {
 		return
 	}
-	wants := append([]throttle.Want{{Key: p.task.request.Key, Cost: p.task.request.Cost}}, p.task.request.More...)
+	wants := append([]throttle.KeyCost{{Key: p.task.request.Key, Cost: p.task.request.Cost}}, p.task.request.More...)
 	p.lane = wants[0].Key
 	widest := wants[g.widest()].Key
-	p.narrow = wants[:slices.IndexFunc(wants, func(w throttle.Want) bool { return w.Key == widest })]
+	p.narrow = wants[:slices.IndexFunc(wants, func(w throttle.KeyCost) bool { return w.Key == widest })]
 }
 
 // widest is the last rule of the policy that is a rate; the first, if none is.

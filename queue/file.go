@@ -34,15 +34,15 @@ type Funcs struct {
 //	policies:
 //	  sms:send:
 //	    rules: [daytime, phone-minute, provider]
-//	    pay: every attempt
-//	    put_off_max: 100
+//	    charge: every attempt
+//	    max_postpones: 100
 //
 // A limit is a text of throttle.ParseLimit, a gate one of throttle.ParseGate. A
 // key is a path as in [JSONKey], or a constant if it does not begin with $. A
 // cost is a path as in [JSONCost], or a number. A zone is a path as in
 // [JSONZone], or "phone" and a path, as in [PhoneZone], or "phone $.to or
 // Europe/Lisbon", as in [PhoneZoneOr]. Paths with brackets need quotes inside
-// {}. The word "func" and a name is one of [Funcs]. pay is "every attempt" or
+// {}. The word "func" and a name is one of [Funcs]. charge is "every attempt" or
 // "success". All types that list a rule have its one definition; types whose
 // payloads differ can share a rule from two files.
 //

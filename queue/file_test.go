@@ -34,11 +34,11 @@ policies:
     rules:
     - phone-minute
     - "provider"
-    pay: success
-    put_off_max: 7
+    charge: success
+    max_postpones: 7
   'ai chat':
     rules: [ tokens ]
-    pay: every attempt
+    charge: every attempt
 `
 
 func read(text string) ([]Policy, error) { return ReadPolicies("p.yaml", strings.NewReader(text)) }
@@ -54,7 +54,7 @@ func TestReadPolicies(t *testing.T) {
 	}
 	var got []string
 	for _, p := range policies {
-		got = append(got, fmt.Sprintf("%s, pay %v, put off %d", p.Type, p.Pay, p.PutOffMax))
+		got = append(got, fmt.Sprintf("%s, pay %v, put off %d", p.Type, p.Charge, p.MaxPostpones))
 		for _, r := range p.Rules {
 			got = append(got, fmt.Sprintf("  %s %s", r.Name, r.what()))
 		}
@@ -76,14 +76,14 @@ func TestReadPolicies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]throttle.Want{{Key: "+4915112345678", Cost: 1}, {Key: "+4915112345678", Cost: 1}, {Key: "acme", Cost: 1}}, d.Wants); diff != "" {
+	if diff := cmp.Diff([]throttle.KeyCost{{Key: "+4915112345678", Cost: 1}, {Key: "+4915112345678", Cost: 1}, {Key: "acme", Cost: 1}}, d.Costs); diff != "" {
 		t.Errorf("sms:send wants (-want +got):\n%s", diff)
 	}
 	if len(d.Gates) != 1 || d.Gates[0].Rule != "daytime" || d.Gates[0].In.String() != "Europe/Berlin" {
 		t.Errorf("sms:send has the gates %v", d.Gates)
 	}
 	d, err = policies[2].Demand(asynq.NewTask("ai chat", []byte(`{"tokens used":[512]}`)))
-	if diff := cmp.Diff(Demand{Wants: []throttle.Want{{Key: "acme", Cost: 512}}}, d); diff != "" || err != nil {
+	if diff := cmp.Diff(Demand{Costs: []throttle.KeyCost{{Key: "acme", Cost: 512}}}, d); diff != "" || err != nil {
 		t.Errorf("ai chat: %v (-want +got):\n%s", err, diff)
 	}
 }
@@ -103,7 +103,7 @@ func TestReadPoliciesInOtherSpellings(t *testing.T) {
 			continue
 		}
 		d, err := policies[0].Demand(asynq.NewTask("t", []byte(`{"to":"x"}`)))
-		if diff := cmp.Diff(Demand{Wants: []throttle.Want{{Key: "x", Cost: 3}}}, d); diff != "" || err != nil {
+		if diff := cmp.Diff(Demand{Costs: []throttle.KeyCost{{Key: "x", Cost: 3}}}, d); diff != "" || err != nil {
 			t.Errorf("%q: %v (-want +got):\n%s", text, err, diff)
 		}
 	}
@@ -128,7 +128,7 @@ policies:
 		t.Fatal(err)
 	}
 	d, err := policies[0].Demand(asynq.NewTask("t", nil))
-	if diff := cmp.Diff([]throttle.Want{{Key: "from Go", Cost: 4}}, d.Wants); diff != "" || err != nil || d.Gates[0].In != time.UTC {
+	if diff := cmp.Diff([]throttle.KeyCost{{Key: "from Go", Cost: 4}}, d.Costs); diff != "" || err != nil || d.Gates[0].In != time.UTC {
 		t.Errorf("Demand = %v, %v (-want +got):\n%s", d, err, diff)
 	}
 	wantFileFaults(t, second(read(text)), []string{
@@ -204,7 +204,7 @@ func TestReadPolicyFiles(t *testing.T) {
 		t.Fatalf("ReadPolicyFiles = %v, %v, want sms and call", policies, err)
 	}
 	d, err := policies[1].Demand(asynq.NewTask("call", []byte(`{"phone":"x"}`)))
-	if err != nil || d.Wants[0].Key != "x" {
+	if err != nil || d.Costs[0].Key != "x" {
 		t.Errorf("the rule of the second file has the key of the first: %v, %v", d, err)
 	}
 

@@ -102,7 +102,7 @@ func TestPolicyFileFaults(t *testing.T) {
 		{"a bad zone to fall back on", in("  a: {gate: 08:00-21:00 recipient, zone: phone $.to or Europe/Berlln}\n", "a"), []string{`2:42: no time zone "Europe/Berlln" is known here`}},
 
 		// a policy
-		{"no policy", in(ruleA, "a") + "  u: [a]\n", []string{"5:6: a list, want a policy: rules, pay, put_off_max"}},
+		{"no policy", in(ruleA, "a") + "  u: [a]\n", []string{"5:6: a list, want a policy: rules, charge, max_postpones"}},
 		{"an empty policy", in(ruleA, "a") + "  u: {}\n", []string{`5:3: policy "u" lists no rules`}},
 		{"an empty list", in(ruleA, "a") + "  u: {rules: []}\n", []string{"5:14: no rules, want at least one"}},
 		{"one name and no list", in(ruleA, "a") + "  u: {rules: a}\n", []string{"5:14: text, want a list of rules"}},
@@ -111,11 +111,11 @@ func TestPolicyFileFaults(t *testing.T) {
 		{"a rule that nobody uses", in(ruleA+"  b: {limit: 1/60s, key: k}\n", "a"), []string{`3:3: rule "b": no policy lists it`}},
 		{"a rule listed twice", in(ruleA, "a, a"), []string{`4:18: rule "a": the policy names it twice`}},
 		{"17 rules", in(ruleA, "a"+strings.Repeat(", a", 16)), append([]string{"4:14: 17 rules, want at most 16"}, twice(15)...)},
-		{"pay out of place", in(ruleA, "a") + "    pay: never\n", []string{"5:5: not valid YAML: value is not allowed in this context"}},
-		{"pay misspelt", in(ruleA, "a") + "  u:\n    rules: [a]\n    pay: Success\n", []string{`7:10: pay is "Success", want "every attempt" or "success"`}},
-		{"pay a boolean", in(ruleA, "a") + "  u:\n    rules: [a]\n    pay: true\n", []string{`7:10: true or false (text needs quotes then), want "every attempt" or "success"`}},
-		{"put off never", in(ruleA, "a") + "  u: {rules: [a], put_off_max: 0}\n", []string{"5:32: want a whole number, 1 to 2147483647"}},
-		{"put off as text", in(ruleA, "a") + "  u: {rules: [a], put_off_max: many}\n", []string{"5:32: want a whole number, 1 to 2147483647"}},
+		{"pay out of place", in(ruleA, "a") + "    charge: never\n", []string{"5:5: not valid YAML: value is not allowed in this context"}},
+		{"pay misspelt", in(ruleA, "a") + "  u:\n    rules: [a]\n    charge: Success\n", []string{`7:13: charge is "Success", want "every attempt" or "success"`}},
+		{"pay a boolean", in(ruleA, "a") + "  u:\n    rules: [a]\n    charge: true\n", []string{`7:13: true or false (text needs quotes then), want "every attempt" or "success"`}},
+		{"put off never", in(ruleA, "a") + "  u: {rules: [a], max_postpones: 0}\n", []string{"5:34: want a whole number, 1 to 2147483647"}},
+		{"put off as text", in(ruleA, "a") + "  u: {rules: [a], max_postpones: many}\n", []string{"5:34: want a whole number, 1 to 2147483647"}},
 		{"other order", in(ruleA+"  b: {limit: 1/60s, key: k}\n", "a, b") + "  u: {rules: [b, a]}\n", []string{`6:18: rule "a": comes after "b" here, but before "b" in policy "t" (p.yaml:5)`}},
 	}
 	for _, tt := range tests {
@@ -190,7 +190,7 @@ rules:
   spare: {limit: 1/60s, key: k}
   all: {limit: 9/1s}
 policies:
-  sms: {rules: [phone, all], pay: sometimes}
+  sms: {rules: [phone, all], charge: sometimes}
   sms: {rules: [phone]}
   call: {rules: [all, phone, ghost]}
 version: 2
@@ -198,7 +198,7 @@ version: 2
 		`3:18: throttle: invalid limit: "1/60x"...`,
 		`4:3: rule "spare": no policy lists it`,
 		`5:3: rule "all": no key`,
-		`7:35: pay is "sometimes", want "every attempt" or "success"`,
+		`7:38: charge is "sometimes", want "every attempt" or "success"`,
 		`8:3: "sms" is there already, on line 7`,
 		`9:23: rule "phone": comes after "all" here, but before "all" in policy "sms" (p.yaml:7)`,
 		`9:30: no rule "ghost" in this file`,

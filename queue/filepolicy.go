@@ -70,19 +70,19 @@ func (f *policyFile) policy(e entry, byName map[string]*fileRule) {
 	if strings.TrimSpace(e.name) == "" {
 		f.fault(e.at, "a policy without a task type")
 	}
-	names := []string{"rules", "pay", "put_off_max"}
+	names := []string{"rules", "charge", "max_postpones"}
 	given := f.fields(e.value, "a policy: "+strings.Join(names, ", "), names, func(field entry) {
 		switch n := field.value; field.name {
 		case "rules":
 			f.list(&p, n, byName)
-		case "pay":
-			if text, ok := f.text(n, payTexts); ok {
-				if p.Pay, ok = payOf(text); !ok {
-					f.fault(posOfNode(n), fmt.Sprintf("pay is %q, want %s", clip(text), payTexts))
+		case "charge":
+			if text, ok := f.text(n, chargePolicyTexts); ok {
+				if p.Charge, ok = chargePolicyOf(text); !ok {
+					f.fault(posOfNode(n), fmt.Sprintf("charge is %q, want %s", clip(text), chargePolicyTexts))
 				}
 			}
-		case "put_off_max":
-			p.PutOffMax, _ = f.number(n, 1, math.MaxInt32)
+		case "max_postpones":
+			p.MaxPostpones, _ = f.number(n, 1, math.MaxInt32)
 		}
 	})
 	if _, ok := given["rules"]; !ok && given != nil {

@@ -18,11 +18,11 @@ import (
 // Inspector tells what waits, and why, from Redis alone: it needs no pool to run, and
 // changes nothing, neither places nor what was promised to those who have them.
 //
-//   - [Inspector.Why] is about one task: what it waits for, until when, and how much
+//   - [Inspector.Explain] is about one task: what it waits for, until when, and how much
 //     is ahead of it.
 //   - [Inspector.Line] and [Inspector.LinePage] list who waits on one key of a rule, in
 //     the order in which they are let in.
-//   - [Inspector.PutAway] and [Inspector.PutAwayPage] list what pools will wake on a
+//   - [Inspector.Deferred] and [Inspector.DeferredPage] list what pools will wake on a
 //     queue, the first to come first.
 //
 // Each answer is as of one moment and costs O(log n) in what waits; a page costs that
@@ -94,7 +94,7 @@ var asynqStates = map[string]WaitState{
 }
 
 // Why is the answer about one task.
-type Why struct {
+type Explanation struct {
 	State WaitState
 	Rule  string // that it waits for; empty where the State needs none
 	// At is when it may run, as it follows from its place now; in StateScheduled and
@@ -120,38 +120,38 @@ type Why struct {
 // rules that are in no policy here, the place is not known: then At is the instant at
 // which the task is woken, and Rule is empty if it may be one of several. A task that
 // costs more than a limit in force can ever give is a throttle.ExceedsLimitError.
-func (i *Inspector) Why(ctx context.Context, queue, id string) (Why, error) {
+func (i *Inspector) Explain(ctx context.Context, queue, id string) (Explanation, error) {
 	f, err := luascripts.Find(ctx, i.c.rdb, i.c.keys(queue), id)
 	if err != nil {
-		return Why{}, away("find a task", err)
+		return Explanation{}, away("find a task", err)
 	}
 	state, ok := asynqStates[f.State]
 	if !ok {
-		return Why{}, fmt.Errorf("queue: find a task: asynq has it as %q, which is not known here", clip(f.State))
+		return Explanation{}, fmt.Errorf("queue: find a task: asynq has it as %q, which is not known here", clip(f.State))
 	}
-	w := Why{State: state, At: f.At, Now: f.Now}
+	w := Explanation{State: state, At: f.At, Now: f.Now}
 	if !f.Ours {
 		return w, nil
 	}
 	w.State, w.Booked = StateNoPlace, f.State == "scheduled"
-	place, ok := luascripts.ReadPlace(f.For)
+	place, ok := luascripts.ParseBookingRef(f.For)
 	if !ok {
 		return w, nil
 	}
 	w.Deadline = place.Deadline
-	if place.Stands == "" {
+	if place.Rules == "" {
 		err = i.atGate(&w, queue, id)
 	} else {
-		err = i.inLine(ctx, &w, place.Stands, luascripts.JobID(queue, id))
+		err = i.inLine(ctx, &w, place.Rules, luascripts.JobID(queue, id))
 	}
 	if err != nil {
-		return Why{}, err
+		return Explanation{}, err
 	}
 	return w, nil
 }
 
 // inLine tells of a task that took a place.
-func (i *Inspector) inLine(ctx context.Context, w *Why, stands luascripts.Stands, job string) error {
+func (i *Inspector) inLine(ctx context.Context, w *Explanation, stands luascripts.BookedRules, job string) error {
 	names := strings.Split(stands.Policy(), "+")
 	policy := i.policyOf(names)
 	ids, costs, ok := stands.Read()
@@ -162,7 +162,7 @@ func (i *Inspector) inLine(ctx context.Context, w *Why, stands luascripts.Stands
 		}
 		return nil
 	}
-	s, err := throttle.Locate(ctx, throttle.Place{Policy: policy, IDs: ids, Costs: costs, Job: job})
+	s, err := throttle.Lookup(ctx, throttle.BookingRef{Policy: policy, IDs: ids, Costs: costs, Job: job})
 	if err != nil {
 		return fmt.Errorf("queue: find the place of a task: %w", err)
 	}
@@ -200,7 +200,7 @@ func (i *Inspector) policyOf(names []string) *throttle.Policy {
 }
 
 // atGate tells which gate holds a task up that has no place, if one does.
-func (i *Inspector) atGate(w *Why, queue, id string) error {
+func (i *Inspector) atGate(w *Explanation, queue, id string) error {
 	info, err := i.asynq.GetTaskInfo(queue, id)
 	if errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) {
 		w.State = StateMissing // it has gone meanwhile

@@ -97,7 +97,7 @@ func TestLine(t *testing.T) {
 	if at := d.start.Add(98 * time.Second); !second.Waiting[0].At.Equal(at) {
 		t.Errorf("t100 comes at %v, want %v: two before it left", second.Waiting[0].At, at)
 	}
-	if w, err := i.Why(t.Context(), "default", "t151"); err != nil || !w.At.Equal(second.Waiting[50].At) || w.Jobs != 148 {
+	if w, err := i.Explain(t.Context(), "default", "t151"); err != nil || !w.At.Equal(second.Waiting[50].At) || w.Jobs != 148 {
 		t.Errorf("Why(t151) = %+v, %v, want as listed, %v, behind 148", w, err, second.Waiting[50].At)
 	}
 }
@@ -121,7 +121,7 @@ func TestPutAway(t *testing.T) {
 	d.BookMany(t.Context(), tasks)
 	for _, most := range []int{1, 100, PageMax} {
 		got, last := map[string]time.Time{}, time.Time{}
-		list := pages(func(from Cursor) (Page, error) { return i.PutAwayPage(t.Context(), "default", from, most) })
+		list := pages(func(from Cursor) (Page, error) { return i.DeferredPage(t.Context(), "default", from, most) })
 		for w, err := range list {
 			if err != nil {
 				t.Fatal(err)
@@ -135,10 +135,10 @@ func TestPutAway(t *testing.T) {
 			t.Errorf("pages of %d, want -, got +:\n%s", most, diff)
 		}
 	}
-	if got := ids(t, i.PutAway(t.Context(), "default")); len(got) != len(want) {
-		t.Errorf("PutAway lists %d, want %d", len(got), len(want))
+	if got := ids(t, i.Deferred(t.Context(), "default")); len(got) != len(want) {
+		t.Errorf("Deferred lists %d, want %d", len(got), len(want))
 	}
-	if got := ids(t, i.PutAway(t.Context(), "other")); len(got) != 0 {
+	if got := ids(t, i.Deferred(t.Context(), "other")); len(got) != 0 {
 		t.Errorf("another queue has %q", got)
 	}
 }
@@ -160,7 +160,7 @@ func TestInspectorWithSecret(t *testing.T) {
 		}
 	}
 	i := d.inspector(cfg, perMinute())
-	w, err := i.Why(t.Context(), "default", "t1")
+	w, err := i.Explain(t.Context(), "default", "t1")
 	if err != nil || w.Jobs != 1 || w.Rule != "phone" {
 		t.Errorf("Why = %+v, %v, want one behind another", w, err)
 	}
@@ -168,9 +168,9 @@ func TestInspectorWithSecret(t *testing.T) {
 	if err != nil || len(p.Waiting) != 2 {
 		t.Errorf("LinePage = %+v, %v, want two", p, err)
 	}
-	away, err := i.PutAwayPage(t.Context(), "default", "", 10)
+	away, err := i.DeferredPage(t.Context(), "default", "", 10)
 	if err != nil || len(away.Waiting) != 1 {
-		t.Errorf("PutAwayPage = %+v, %v, want one", away, err)
+		t.Errorf("DeferredPage = %+v, %v, want one", away, err)
 	}
 	if shown := fmt.Sprintf("%+v %+v %+v", w, p, away); strings.Contains(shown, phone[1:]) {
 		t.Errorf("an answer shows the phone: %s", shown)
@@ -198,7 +198,7 @@ func TestInspectorOnCluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w, err := i.Why(t.Context(), queue, id)
+		w, err := i.Explain(t.Context(), queue, id)
 		if err != nil || w.State != StateLimit || w.Rule != b.Rule || !w.At.Equal(b.At) || w.Jobs != k/3 {
 			t.Errorf("Why(%s) = %+v, %v, want it as it was booked, %+v, behind %d", id, w, err, b, k/3)
 		}
@@ -209,7 +209,7 @@ func TestInspectorOnCluster(t *testing.T) {
 			t.Errorf("the line of %s is %q, want %q", phone, got, want)
 		}
 	}
-	if got := ids(t, i.PutAway(t.Context(), "q0")); len(got) != 6 {
+	if got := ids(t, i.Deferred(t.Context(), "q0")); len(got) != 6 {
 		t.Errorf("on one queue %q are put away, want 6", got)
 	}
 }

@@ -21,7 +21,7 @@ func TestInspectorRefuses(t *testing.T) {
 		return err
 	}
 	queue := func(from Cursor, most int) error {
-		_, err := i.PutAwayPage(t.Context(), "default", from, most)
+		_, err := i.DeferredPage(t.Context(), "default", from, most)
 		return err
 	}
 	const phone = "+15550100"
@@ -74,11 +74,11 @@ func TestInspectorWithoutRedis(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := i.Why(t.Context(), "default", "a"); !errors.Is(err, throttle.ErrUnavailable) {
+	if _, err := i.Explain(t.Context(), "default", "a"); !errors.Is(err, throttle.ErrUnavailable) {
 		t.Errorf("Why = %v, want %v", err, throttle.ErrUnavailable)
 	}
 	for name, list := range map[string]func(func(Waiting, error) bool){
-		"Line": i.Line(t.Context(), "phone", "+1"), "PutAway": i.PutAway(t.Context(), "default"),
+		"Line": i.Line(t.Context(), "phone", "+1"), "Deferred": i.Deferred(t.Context(), "default"),
 	} {
 		n := 0
 		for _, err := range list {

@@ -28,7 +28,7 @@ type Waiting struct {
 	// At is the instant as it follows from its place now; of one who is parked, that
 	// which it missed. In a list of a queue: when it is woken, as it was told last.
 	At     time.Time
-	Parked bool // it came too late, see [Why]
+	Parked bool // it came too late, see [Explanation]
 	// Rules are those of its policy that it waits for, in a list of a queue; none for a
 	// task without a place, as at a gate.
 	Rules []string
@@ -81,10 +81,10 @@ func (i *Inspector) Line(ctx context.Context, rule, key string) iter.Seq2[Waitin
 	return pages(func(from Cursor) (Page, error) { return i.LinePage(ctx, rule, key, from, PageMax) })
 }
 
-// PutAwayPage is the page that begins at a cursor, with most places, 1 to [PageMax], of
+// DeferredPage is the page that begins at a cursor, with most places, 1 to [PageMax], of
 // what was deferred on a queue or booked for it: all tasks that pools will wake, the first
 // to come first. Those that failed, or that a producer scheduled, are asynq's to tell.
-func (i *Inspector) PutAwayPage(ctx context.Context, queue string, from Cursor, most int) (Page, error) {
+func (i *Inspector) DeferredPage(ctx context.Context, queue string, from Cursor, most int) (Page, error) {
 	number, skip, err := from.read(most)
 	if err != nil {
 		return Page{}, err
@@ -100,8 +100,8 @@ func (i *Inspector) PutAwayPage(ctx context.Context, queue string, from Cursor, 
 	p := Page{Now: r.Now}
 	for _, t := range r.Tasks {
 		w := Waiting{Queue: queue, ID: t.ID, At: t.At}
-		if place, ok := luascripts.ReadPlace(t.For); ok && place.Stands != "" {
-			w.Rules = strings.Split(place.Stands.Policy(), "+")
+		if place, ok := luascripts.ParseBookingRef(t.For); ok && place.Rules != "" {
+			w.Rules = strings.Split(place.Rules.Policy(), "+")
 		}
 		p.Waiting = append(p.Waiting, w)
 		if at := t.At.UnixMicro(); at != number {
@@ -115,10 +115,10 @@ func (i *Inspector) PutAwayPage(ctx context.Context, queue string, from Cursor, 
 	return p, nil
 }
 
-// PutAway is all pages of what waits on a queue, one after the other. After an error
+// Deferred is all pages of what waits on a queue, one after the other. After an error
 // nothing follows.
-func (i *Inspector) PutAway(ctx context.Context, queue string) iter.Seq2[Waiting, error] {
-	return pages(func(from Cursor) (Page, error) { return i.PutAwayPage(ctx, queue, from, PageMax) })
+func (i *Inspector) Deferred(ctx context.Context, queue string) iter.Seq2[Waiting, error] {
+	return pages(func(from Cursor) (Page, error) { return i.DeferredPage(ctx, queue, from, PageMax) })
 }
 
 func pages(page func(Cursor) (Page, error)) iter.Seq2[Waiting, error] {

@@ -10,18 +10,18 @@ import (
 )
 
 // piece is an element on its way into a queue: it was read, and is not settled.
-type piece struct {
+type item struct {
 	Element
 	position int64
-	task     *newcomer // nil when it can be no task, for fault
+	task     *pendingTask // nil when it can be no task, for fault
 	result   Result
 	bookedAt time.Time // once it is booked
 
-	lane   string          // elements of one lane keep their order
-	narrow []throttle.Want // of the rules on narrower keys than the widest, in the policy's order
-	before []int           // permits of each that others were booked with and have not spent
-	told   time.Time       // when its lane was to open, of one that is asked again before
-	aside  bool            // it is booked in a narrow line, whose ledger knows of it
+	lane   string             // elements of one lane keep their order
+	narrow []throttle.KeyCost // of the rules on narrower keys than the widest, in the policy's order
+	before []int              // permits of each that others were booked with and have not spent
+	told   time.Time          // when its lane was to open, of one that is asked again before
+	aside  bool               // it is booked in a narrow line, whose ledger knows of it
 }
 
 // lanes hold what was read and may not go yet, in order by its narrowest key. A lane is
@@ -30,16 +30,16 @@ type piece struct {
 // a narrow rule knows only what was spent. Permits that will have been regained when the
 // next is booked are promised no more. All times are those of one local clock; lanes are
 // not safe for concurrent use.
-type lanes struct {
+type keyQueues struct {
 	width    func(rule int) int                 // the most that one may ask of a narrow rule at once
 	regain   func(rule, cost int) time.Duration // so long after it was spent a cost can be asked for again
 	last     time.Time                          // the instant that was booked last: the next is not before it
-	byKey    map[string]*lane
-	line     laneHeap
-	behind   []*lane // shut because of a piece in hand
+	byKey    map[string]*keyQueue
+	line     keyQueueHeap
+	behind   []*keyQueue // shut because of a piece in hand
 	held     int
 	promised map[narrowKey]*promises
-	shut
+	blockedKeys
 }
 
 type narrowKey struct {
@@ -66,50 +66,50 @@ func (e promise) over() (time.Time, bool) {
 	return e.until, !e.until.IsZero()
 }
 
-type lane struct {
-	pieces []*piece // not empty
+type keyQueue struct {
+	pieces []*item // not empty
 	key    string
-	at     time.Time // it is shut until then
-	stuck  bool      // or until none is in hand
-	busy   bool      // because of promises
-	most   int       // so many are taken before it is known how the first went; 0 for any
-	left   int       // of these
-	index  int       // in the heap
-	by     *shutBy   // what an answer shut it by, if that can be asked again
+	at     time.Time      // it is shut until then
+	stuck  bool           // or until none is in hand
+	busy   bool           // because of promises
+	most   int            // so many are taken before it is known how the first went; 0 for any
+	left   int            // of these
+	index  int            // in the heap
+	by     *blockedByRule // what an answer shut it by, if that can be asked again
 	place  *list.Element
 }
 
-func newLanes(width func(rule int) int, regain func(rule, cost int) time.Duration) *lanes {
-	return &lanes{
-		width: width, regain: regain, byKey: make(map[string]*lane), promised: make(map[narrowKey]*promises),
-		shut: shut{least: againRate, longest: againRate, rules: make(map[string]*shutBy)},
+func newLanes(width func(rule int) int, regain func(rule, cost int) time.Duration) *keyQueues {
+	return &keyQueues{
+		width: width, regain: regain, byKey: make(map[string]*keyQueue), promised: make(map[narrowKey]*promises),
+		blockedKeys: blockedKeys{least: againRate, longest: againRate, rules: make(map[string]*blockedByRule)},
 	}
 }
 
 // add puts a piece behind those of its lane.
-func (l *lanes) add(p *piece) {
+func (l *keyQueues) add(p *item) {
 	l.held++
 	if in := l.byKey[p.lane]; in != nil {
 		in.pieces = append(in.pieces, p)
 		return
 	}
-	in := &lane{key: p.lane, pieces: []*piece{p}}
+	in := &keyQueue{key: p.lane, pieces: []*item{p}}
 	l.byKey[p.lane] = in
 	heap.Push(&l.line, in)
 }
 
 // back puts a piece that was taken before those of its lane, which is shut until at.
-func (l *lanes) back(p *piece, at time.Time) {
+func (l *keyQueues) back(p *item, at time.Time) {
 	l.forget(p)
 	l.held++
 	in := l.byKey[p.lane]
 	if in == nil {
-		in = &lane{key: p.lane, pieces: []*piece{p}, at: at}
+		in = &keyQueue{key: p.lane, pieces: []*item{p}, at: at}
 		l.byKey[p.lane] = in
 		heap.Push(&l.line, in)
 		return
 	}
-	i, _ := slices.BinarySearchFunc(in.pieces, p, func(a, b *piece) int { return int(a.position - b.position) })
+	i, _ := slices.BinarySearchFunc(in.pieces, p, func(a, b *item) int { return int(a.position - b.position) })
 	if in.stuck {
 		in.at, in.stuck = at, false
 	}
@@ -123,7 +123,7 @@ func (l *lanes) back(p *piece, at time.Time) {
 }
 
 // opensAt has a lane open at another instant.
-func (l *lanes) opensAt(in *lane, at time.Time) {
+func (l *keyQueues) opensAt(in *keyQueue, at time.Time) {
 	in.at, in.busy = at, false
 	heap.Fix(&l.line, in.index)
 }
@@ -131,7 +131,7 @@ func (l *lanes) opensAt(in *lane, at time.Time) {
 // next takes the first piece that may go: the one whose lane has been open for longest.
 // Until it is said how it went ([lanes.fed], [lanes.forget], [lanes.back]) its permits
 // are promised. nil when none may go.
-func (l *lanes) next(now time.Time) *piece {
+func (l *keyQueues) next(now time.Time) *item {
 	for len(l.line) > 0 && !l.line[0].at.After(now) {
 		in := l.line[0]
 		l.asked(in)
@@ -157,7 +157,7 @@ func (l *lanes) next(now time.Time) *piece {
 }
 
 // take takes the first piece of a lane.
-func (l *lanes) take(in *lane) *piece {
+func (l *keyQueues) take(in *keyQueue) *item {
 	p := in.pieces[0]
 	p.aside = false
 	l.held--
@@ -173,7 +173,7 @@ func (l *lanes) take(in *lane) *piece {
 }
 
 // opens is when the first lane opens, or is asked again; false when there is none.
-func (l *lanes) opens() (time.Time, bool) {
+func (l *keyQueues) opens() (time.Time, bool) {
 	if len(l.line) == 0 {
 		return time.Time{}, false
 	}
@@ -188,7 +188,7 @@ func (l *lanes) opens() (time.Time, bool) {
 
 // settled says that no piece is in hand any more: lanes that waited for one are looked at
 // again.
-func (l *lanes) settled(now time.Time) {
+func (l *keyQueues) settled(now time.Time) {
 	for _, in := range l.behind {
 		if l.byKey[in.key] == in && in.stuck {
 			in.stuck = false
@@ -207,7 +207,7 @@ const inHand = 20 * time.Millisecond
 
 // open says whether the narrow keys of a piece have permits left, and otherwise when to
 // look again: zero for when those in hand are settled.
-func (l *lanes) open(p *piece, now time.Time) (again time.Time, open bool) {
+func (l *keyQueues) open(p *item, now time.Time) (again time.Time, open bool) {
 	open = true
 	for i, w := range p.narrow {
 		pr := l.promised[narrowKey{i, w.Key}]
@@ -258,7 +258,7 @@ func (pr *promises) free(need int, now time.Time) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-func (l *lanes) promise(p *piece, now time.Time) {
+func (l *keyQueues) promise(p *item, now time.Time) {
 	p.before = p.before[:0]
 	for i, w := range p.narrow {
 		k := narrowKey{i, w.Key}
@@ -274,7 +274,7 @@ func (l *lanes) promise(p *piece, now time.Time) {
 
 // fed notes that a piece was enqueued for an instant, and until when the ledgers may not
 // know of it.
-func (l *lanes) fed(p *piece, at, until time.Time) {
+func (l *keyQueues) fed(p *item, at, until time.Time) {
 	if p.aside {
 		return
 	}
@@ -295,7 +295,7 @@ func (l *lanes) fed(p *piece, at, until time.Time) {
 }
 
 // forget drops the promises of a piece that was not enqueued.
-func (l *lanes) forget(p *piece) {
+func (l *keyQueues) forget(p *item) {
 	for i, w := range p.narrow {
 		k := narrowKey{i, w.Key}
 		pr := l.promised[k]
@@ -311,7 +311,7 @@ func (l *lanes) forget(p *piece) {
 
 // expire drops the promises that are over; without it keys that do not come again would
 // stay in memory.
-func (l *lanes) expire(now time.Time) {
+func (l *keyQueues) expire(now time.Time) {
 	for k, pr := range l.promised {
 		if pr.expire(now); len(pr.each) == 0 {
 			delete(l.promised, k)
@@ -321,29 +321,29 @@ func (l *lanes) expire(now time.Time) {
 
 // laneHeap has the lane that opens first in front; of two, the one whose first piece
 // was read earlier.
-type laneHeap []*lane
+type keyQueueHeap []*keyQueue
 
-func (h laneHeap) Len() int { return len(h) }
-func (h laneHeap) Less(i, j int) bool {
+func (h keyQueueHeap) Len() int { return len(h) }
+func (h keyQueueHeap) Less(i, j int) bool {
 	if !h[i].at.Equal(h[j].at) {
 		return h[i].at.Before(h[j].at)
 	}
 	return h[i].pieces[0].position < h[j].pieces[0].position
 }
-func (h laneHeap) Swap(i, j int) {
+func (h keyQueueHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].index, h[j].index = i, j
 }
 
 // Push and Pop are for container/heap.
-func (h *laneHeap) Push(x any) {
-	in := x.(*lane)
+func (h *keyQueueHeap) Push(x any) {
+	in := x.(*keyQueue)
 	in.index = len(*h)
 	*h = append(*h, in)
 }
 
 // Pop is said at [laneHeap.Push].
-func (h *laneHeap) Pop() any {
+func (h *keyQueueHeap) Pop() any {
 	old := *h
 	in := old[len(old)-1]
 	old[len(old)-1] = nil

@@ -13,14 +13,14 @@ import (
 // second to a tenant.
 type laneRig struct {
 	*testing.T
-	*lanes
+	*keyQueues
 	start time.Time
 	n     int64
 }
 
 func newLaneRig(t *testing.T) *laneRig {
 	t.Helper()
-	return &laneRig{T: t, start: time.Unix(1_800_000_000, 0), lanes: newLanes(
+	return &laneRig{T: t, start: time.Unix(1_800_000_000, 0), keyQueues: newLanes(
 		func(rule int) int { return []int{1, 3}[rule] }, func(int, int) time.Duration { return time.Second },
 	)}
 }
@@ -29,16 +29,16 @@ func (r *laneRig) at(in time.Duration) time.Time { return r.start.Add(in) }
 
 // put adds a piece to a phone of a tenant.
 func (r *laneRig) put(phone, tenant string) {
-	p := &piece{Element: Element{ID: fmt.Sprint(r.n)}, position: r.n, lane: phone, narrow: []throttle.Want{{Key: phone, Cost: 1}}}
+	p := &item{Element: Element{ID: fmt.Sprint(r.n)}, position: r.n, lane: phone, narrow: []throttle.KeyCost{{Key: phone, Cost: 1}}}
 	if tenant != "" {
-		p.narrow = append(p.narrow, throttle.Want{Key: tenant, Cost: 1})
+		p.narrow = append(p.narrow, throttle.KeyCost{Key: tenant, Cost: 1})
 	}
 	r.n++
 	r.add(p)
 }
 
 // want takes the next piece at an instant, "" for none.
-func (r *laneRig) want(in time.Duration, id string) *piece {
+func (r *laneRig) want(in time.Duration, id string) *item {
 	r.Helper()
 	p := r.next(r.at(in))
 	got := ""
@@ -107,7 +107,7 @@ func TestLanesOfAWiderKey(t *testing.T) {
 	for i := range 5 {
 		r.put(fmt.Sprint("phone", i), "acme")
 	}
-	var pieces []*piece
+	var pieces []*item
 	for i := range 3 {
 		p := r.want(0, fmt.Sprint(i))
 		if p.before[0] != 0 || p.before[1] != i {
@@ -120,7 +120,7 @@ func TestLanesOfAWiderKey(t *testing.T) {
 	r.settled(r.at(0))
 	r.want(0, "3")
 	r.want(0, "")
-	for i, p := range []*piece{pieces[0], pieces[2]} {
+	for i, p := range []*item{pieces[0], pieces[2]} {
 		r.fed(p, r.at(0), r.at(time.Duration(i+1)*100*time.Millisecond))
 	}
 	r.settled(r.at(0))
@@ -138,7 +138,7 @@ func TestLanesAtRandom(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 3)) // #nosec G404
 		r := newLaneRig(t)
-		inHand := map[string]*piece{}
+		inHand := map[string]*item{}
 		last := map[string]int64{}
 		now, out := time.Duration(0), 0
 		for r.n < 300 || r.held > 0 || len(inHand) > 0 {

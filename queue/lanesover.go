@@ -42,7 +42,7 @@ func (g *feeding) dropEnded(ctx context.Context, now time.Time) error {
 }
 
 // far are the positions of what was fed and is not known to the ledgers before an instant.
-func (l *lanes) far(at time.Time) (positions []int64) {
+func (l *keyQueues) far(at time.Time) (positions []int64) {
 	for _, pr := range l.promised {
 		for _, e := range pr.each {
 			if e.until.After(at) {
@@ -55,7 +55,7 @@ func (l *lanes) far(at time.Time) (positions []int64) {
 }
 
 // dropAll is drop for all that was fed: nothing is open. Who is booked next may come at once.
-func (l *lanes) dropAll(now time.Time) {
+func (l *keyQueues) dropAll(now time.Time) {
 	if len(l.promised) > 0 {
 		l.drop(now, func(promise) bool { return true })
 	}
@@ -63,7 +63,7 @@ func (l *lanes) dropAll(now time.Time) {
 }
 
 // drop drops promises of what was fed, and has lanes looked at again that wait for them.
-func (l *lanes) drop(now time.Time, over func(promise) bool) {
+func (l *keyQueues) drop(now time.Time, over func(promise) bool) {
 	some := false
 	for k, pr := range l.promised {
 		n := len(pr.each)

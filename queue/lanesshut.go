@@ -29,14 +29,14 @@ const (
 // policy with leases in 20 ms to 250 ms), and againMost times for each that gained: with
 // 1000 phones shut by 1/1h and one of them opened, 4 times a second, and that one goes
 // within 250 s.
-type shut struct {
+type blockedKeys struct {
 	least, longest time.Duration // between two times
-	rules          map[string]*shutBy
+	rules          map[string]*blockedByRule
 	again          []asked // not heard of yet
 }
 
 // shutBy are the lanes that one rule shut.
-type shutBy struct {
+type blockedByRule struct {
 	lanes list.List // of *lane; the one in front was asked before the others
 	next  time.Time // when to ask again
 	wait  time.Duration
@@ -46,12 +46,12 @@ type shutBy struct {
 
 // asked is a piece that was asked for before its instant.
 type asked struct {
-	piece *piece
-	by    *shutBy
+	piece *item
+	by    *blockedByRule
 }
 
 // shutUntil puts a piece back whose lane a rule shut.
-func (l *lanes) shutUntil(p *piece, rule string, at, now time.Time) {
+func (l *keyQueues) blockUntil(p *item, rule string, at, now time.Time) {
 	l.back(p, at)
 	in := l.byKey[p.lane]
 	in.most = 0
@@ -60,7 +60,7 @@ func (l *lanes) shutUntil(p *piece, rule string, at, now time.Time) {
 	}
 	by := l.rules[rule]
 	if by == nil {
-		by = &shutBy{most: againMost, wait: l.least}
+		by = &blockedByRule{most: againMost, wait: l.least}
 		l.rules[rule] = by
 	}
 	if by.lanes.Len() == 0 {
@@ -70,7 +70,7 @@ func (l *lanes) shutUntil(p *piece, rule string, at, now time.Time) {
 }
 
 // asked says that a lane is not asked again.
-func (l *lanes) asked(in *lane) {
+func (l *keyQueues) asked(in *keyQueue) {
 	if in.by != nil {
 		in.by.lanes.Remove(in.place)
 		in.by, in.place = nil, nil
@@ -79,7 +79,7 @@ func (l *lanes) asked(in *lane) {
 
 // nextAgain takes a piece of a lane that is shut and is to be asked again, as
 // [lanes.next] does; nil when there is none.
-func (l *lanes) nextAgain(now time.Time) *piece {
+func (l *keyQueues) nextRetry(now time.Time) *item {
 	for _, by := range l.rules {
 		if by.next.After(now) {
 			continue
@@ -88,7 +88,7 @@ func (l *lanes) nextAgain(now time.Time) *piece {
 			by.left = by.most
 		}
 		for by.left > 0 && by.lanes.Len() > 0 {
-			in := by.lanes.Front().Value.(*lane)
+			in := by.lanes.Front().Value.(*keyQueue)
 			if by.left--; by.left == 0 {
 				by.rest(now)
 			}
@@ -108,11 +108,11 @@ func (l *lanes) nextAgain(now time.Time) *piece {
 }
 
 // rest is until it is asked again.
-func (by *shutBy) rest(now time.Time) { by.left, by.next = 0, now.Add(by.wait) }
+func (by *blockedByRule) rest(now time.Time) { by.left, by.next = 0, now.Add(by.wait) }
 
 // heard notes what became of the pieces that were asked for again.
-func (l *lanes) heard(now time.Time) {
-	gained := make(map[*shutBy]int)
+func (l *keyQueues) heard(now time.Time) {
+	gained := make(map[*blockedByRule]int)
 	for _, a := range l.again {
 		in, before := l.byKey[a.piece.lane], a.piece.told.Sub(now)
 		still := in != nil && in.pieces[0] == a.piece

@@ -7,15 +7,15 @@ import (
 )
 
 // askAgain takes what is to be asked again at an instant, and has each shut until then.
-func (r *laneRig) askAgain(in time.Duration, until func(p *piece) time.Duration) (ids []string) {
+func (r *laneRig) askAgain(in time.Duration, until func(p *item) time.Duration) (ids []string) {
 	r.Helper()
 	for {
-		p := r.nextAgain(r.at(in))
+		p := r.nextRetry(r.at(in))
 		if p == nil {
 			break
 		}
 		ids = append(ids, p.ID)
-		r.shutUntil(p, "phone", r.at(until(p)), r.at(in))
+		r.blockUntil(p, "phone", r.at(until(p)), r.at(in))
 	}
 	r.settled(r.at(in))
 	return ids
@@ -30,7 +30,7 @@ func rigOfBusyPhones(t *testing.T, n int) *laneRig {
 		r.put(fmt.Sprint("phone", i), "")
 	}
 	for i := range n {
-		r.shutUntil(r.want(0, fmt.Sprint(2*i)), "phone", r.at(time.Hour), r.at(0))
+		r.blockUntil(r.want(0, fmt.Sprint(2*i)), "phone", r.at(time.Hour), r.at(0))
 	}
 	r.settled(r.at(0))
 	return r
@@ -45,7 +45,7 @@ func TestLanesAskFewAgain(t *testing.T) {
 	times := make(map[string]int)
 	asked := 0
 	for ms := range time.Duration(seconds * 10) {
-		ids := r.askAgain(100*ms*time.Millisecond, func(*piece) time.Duration { return time.Hour })
+		ids := r.askAgain(100*ms*time.Millisecond, func(*item) time.Duration { return time.Hour })
 		asked += len(ids)
 		for _, id := range ids {
 			times[id]++
@@ -74,7 +74,7 @@ func TestLanesFollowThoseThatGained(t *testing.T) {
 	}{{1, []int{4, 8, 16, 32, 64, 100, 100}}, {4, []int{4, 4, 4, 4}}, {1000, []int{4, 4, 0}}} {
 		r := rigOfBusyPhones(t, 1000)
 		for round, want := range tc.want {
-			ids := r.askAgain(at, func(p *piece) time.Duration {
+			ids := r.askAgain(at, func(p *item) time.Duration {
 				if p.position/2%int64(tc.gains) == 0 {
 					return 20 * time.Minute
 				}
@@ -93,7 +93,7 @@ func TestLanesGoOnBehindOneAskedAgain(t *testing.T) {
 	const at = 2 * time.Second
 	r := rigOfBusyPhones(t, 10)
 	before := r.held
-	p := r.nextAgain(r.at(at))
+	p := r.nextRetry(r.at(at))
 	if p == nil || r.held != before-1 {
 		t.Fatal("none is asked again")
 	}
@@ -110,11 +110,11 @@ func TestLanesAskAgainForLeases(t *testing.T) {
 	r := newLaneRig(t)
 	r.least, r.longest = againLease, againLeaseMax
 	r.put("a", "")
-	r.shutUntil(r.want(0, "0"), "phone", r.at(time.Minute), r.at(0))
+	r.blockUntil(r.want(0, "0"), "phone", r.at(time.Minute), r.at(0))
 	r.settled(r.at(0))
 	var got []time.Duration
 	for ms := range time.Duration(1000) {
-		if len(r.askAgain(ms*time.Millisecond, func(*piece) time.Duration { return time.Minute })) > 0 {
+		if len(r.askAgain(ms*time.Millisecond, func(*item) time.Duration { return time.Minute })) > 0 {
 			got = append(got, ms)
 		}
 	}
@@ -132,9 +132,9 @@ func TestLanesOpenALittle(t *testing.T) {
 		in := r.byKey["a"]
 		in.pieces[len(in.pieces)-1].narrow = nil
 	}
-	r.shutUntil(r.want(0, "0"), "phone", r.at(time.Hour), r.at(0))
+	r.blockUntil(r.want(0, "0"), "phone", r.at(time.Hour), r.at(0))
 	r.settled(r.at(0))
-	if p := r.nextAgain(r.at(time.Second)); p == nil {
+	if p := r.nextRetry(r.at(time.Second)); p == nil {
 		t.Fatal("it is not asked again")
 	}
 	r.settled(r.at(time.Second))

@@ -13,7 +13,7 @@ import (
 )
 
 // newcomer is a task on its way into a queue.
-type newcomer struct {
+type pendingTask struct {
 	*Result
 	recording
 	typ     string
@@ -25,18 +25,18 @@ type newcomer struct {
 }
 
 // manner is how many tasks are enqueued.
-type manner struct {
+type enqueueMode struct {
 	verb  string
 	most  int  // so many tasks are held before they are sent
 	alone bool // what can't be caught is enqueued by asynq itself
 	check func([]asynq.Option) (bookingOptions, error)
-	send  func(*Client, context.Context, []*newcomer) error // the error is that of a Redis that does not answer
+	send  func(*Client, context.Context, []*pendingTask) error // the error is that of a Redis that does not answer
 }
 
 var (
-	enqueueing = manner{"enqueue", 10 * luascripts.EnqueueMax, true, checkEnqueueing, (*Client).put}
+	enqueueing = enqueueMode{"enqueue", 10 * luascripts.EnqueueMax, true, checkEnqueueing, (*Client).put}
 	// so many places does a process leave behind that dies before it enqueues
-	booking = manner{"book", luascripts.EnqueueMax, false, checkBooking, (*Client).book}
+	booking = enqueueMode{"book", luascripts.EnqueueMax, false, checkBooking, (*Client).book}
 )
 
 func checkEnqueueing(opts []asynq.Option) (bookingOptions, error) {
@@ -44,9 +44,9 @@ func checkEnqueueing(opts []asynq.Option) (bookingOptions, error) {
 }
 
 // many enqueues tasks in portions.
-func (c *Client) many(ctx context.Context, m manner, tasks []*Task, opts []asynq.Option) []Result {
+func (c *Client) enqueueAll(ctx context.Context, m enqueueMode, tasks []*Task, opts []asynq.Option) []Result {
 	results := make([]Result, len(tasks))
-	var portion []*newcomer
+	var portion []*pendingTask
 	var away error
 	send := func() {
 		if away == nil {
@@ -89,7 +89,7 @@ func (c *Client) many(ctx context.Context, m manner, tasks []*Task, opts []asynq
 }
 
 // failAll notes why tasks are not enqueued.
-func failAll(entries []*newcomer, err error) {
+func failAll(entries []*pendingTask, err error) {
 	for _, e := range entries {
 		e.Err = err
 	}
@@ -97,7 +97,7 @@ func failAll(entries []*newcomer, err error) {
 
 // clashes says that a task to be booked may be one of the portion over again: it has to
 // be looked for when that is enqueued, or it would share the other's place.
-func clashes(portion []*newcomer, e *newcomer) bool {
+func clashes(portion []*pendingTask, e *pendingTask) bool {
 	if !e.options.named {
 		return false
 	}
@@ -110,7 +110,7 @@ func clashes(portion []*newcomer, e *newcomer) bool {
 }
 
 // prepare holds a task against its policy, and lets asynq make its message.
-func (c *Client) prepare(ctx context.Context, m manner, task *Task, opts []asynq.Option) (*newcomer, error) {
+func (c *Client) prepare(ctx context.Context, m enqueueMode, task *Task, opts []asynq.Option) (*pendingTask, error) {
 	if task == nil {
 		return nil, fmt.Errorf("queue: %s: no task", m.verb)
 	}
@@ -118,7 +118,7 @@ func (c *Client) prepare(ctx context.Context, m manner, task *Task, opts []asynq
 	if err != nil {
 		return nil, err
 	}
-	e := &newcomer{typ: task.typ, options: options}
+	e := &pendingTask{typ: task.typ, options: options}
 	asynqs := task.asynqTask()
 	p, limited := c.policies[task.typ]
 	var demand Demand
@@ -142,9 +142,9 @@ func (c *Client) prepare(ctx context.Context, m manner, task *Task, opts []asynq
 }
 
 // put enqueues all that have not failed yet, in their order.
-func (c *Client) put(ctx context.Context, entries []*newcomer) (away error) {
+func (c *Client) put(ctx context.Context, entries []*pendingTask) (away error) {
 	var queues []string
-	byQueue := make(map[string][]*newcomer)
+	byQueue := make(map[string][]*pendingTask)
 	for _, e := range entries {
 		if e.Err != nil {
 			continue
@@ -169,7 +169,7 @@ func (c *Client) put(ctx context.Context, entries []*newcomer) (away error) {
 }
 
 // putInto is one script call.
-func (c *Client) putInto(ctx context.Context, queue string, entries []*newcomer) (away error) {
+func (c *Client) putInto(ctx context.Context, queue string, entries []*pendingTask) (away error) {
 	if err := c.name(ctx, queue); err != nil {
 		failAll(entries, err)
 		return unanswered(err)
@@ -223,6 +223,6 @@ func unanswered(err error) error {
 	return err
 }
 
-func (c *Client) keys(queue string) luascripts.Queue {
-	return luascripts.QueueKeys(c.cfg.Prefix, queue)
+func (c *Client) keys(queue string) luascripts.QueueKeys {
+	return luascripts.NewQueueKeys(c.cfg.Prefix, queue)
 }

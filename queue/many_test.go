@@ -228,7 +228,7 @@ func TestBookManyMovesUpBehindARefusal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := luascripts.Told(m.(*redis.Message).Payload); got != want || err != nil {
+		if got, err := luascripts.ParseNotice(m.(*redis.Message).Payload); got != want || err != nil {
 			t.Errorf("pools are told %v, %v, want %v", got, err, want)
 		}
 	}

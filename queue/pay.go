@@ -6,36 +6,36 @@ import (
 )
 
 // Pay says which attempts of a task pay for their permits.
-type Pay uint8
+type ChargePolicy uint8
 
 const (
-	// PayEveryAttempt charges each attempt, also the retry of one that failed:
+	// ChargeEveryAttempt charges each attempt, also the retry of one that failed:
 	// a handler that failed may have sent its message all the same.
-	PayEveryAttempt Pay = iota
-	// PaySuccess gives the permits of an attempt back whose handler returned an
+	ChargeEveryAttempt ChargePolicy = iota
+	// ChargeSuccess gives the permits of an attempt back whose handler returned an
 	// error, or panicked. It is right where a failure proves that the provider
 	// counted nothing.
-	PaySuccess
+	ChargeSuccess
 )
 
 // pays are the texts of policy files.
-var pays = [...]string{PayEveryAttempt: "every attempt", PaySuccess: "success"}
+var chargePolicies = [...]string{ChargeEveryAttempt: "every attempt", ChargeSuccess: "success"}
 
 // String returns the text that a policy file has: "every attempt", "success".
-func (p Pay) String() string {
+func (p ChargePolicy) String() string {
 	if !p.known() {
 		return fmt.Sprintf("Pay(%d)", uint8(p))
 	}
-	return pays[p]
+	return chargePolicies[p]
 }
 
-func (p Pay) known() bool { return int(p) < len(pays) }
+func (p ChargePolicy) known() bool { return int(p) < len(chargePolicies) }
 
 // payTexts is what a policy file may say, for errors.
-const payTexts = `"every attempt" or "success"`
+const chargePolicyTexts = `"every attempt" or "success"`
 
 // payOf reads the text of a policy file.
-func payOf(text string) (Pay, bool) {
-	i := slices.Index(pays[:], text)
-	return Pay(max(i, 0)), i >= 0
+func chargePolicyOf(text string) (ChargePolicy, bool) {
+	i := slices.Index(chargePolicies[:], text)
+	return ChargePolicy(max(i, 0)), i >= 0
 }

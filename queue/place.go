@@ -20,7 +20,7 @@ var errPerClient = fmt.Errorf("%w: with PerClient each pool has lines of its own
 
 // book takes places, enqueues the tasks to be woken at their instants, and gives the
 // places back of those that can't be enqueued.
-func (c *Client) book(ctx context.Context, entries []*newcomer) (away error) {
+func (c *Client) book(ctx context.Context, entries []*pendingTask) (away error) {
 	if away = c.findOthers(ctx, entries); away == nil {
 		away = c.takePlaces(ctx, entries)
 	}
@@ -40,8 +40,8 @@ func (c *Client) book(ctx context.Context, entries []*newcomer) (away error) {
 
 // findOthers fails the tasks that exist already: a job has one place, and to give it
 // back would take it from the other.
-func (c *Client) findOthers(ctx context.Context, entries []*newcomer) (away error) {
-	var named []*newcomer
+func (c *Client) findOthers(ctx context.Context, entries []*pendingTask) (away error) {
+	var named []*pendingTask
 	var looks []luascripts.Look
 	for _, e := range entries {
 		if e.options.named {
@@ -61,9 +61,9 @@ func (c *Client) findOthers(ctx context.Context, entries []*newcomer) (away erro
 }
 
 // takePlaces books for all that have not failed and have a policy.
-func (c *Client) takePlaces(ctx context.Context, entries []*newcomer) (away error) {
-	var wishes []throttle.Wish
-	var who []*newcomer
+func (c *Client) takePlaces(ctx context.Context, entries []*pendingTask) (away error) {
+	var wishes []throttle.BookRequest
+	var who []*pendingTask
 	for _, e := range entries {
 		switch {
 		case e.Err != nil || e.policy == nil:
@@ -73,12 +73,12 @@ func (c *Client) takePlaces(ctx context.Context, entries []*newcomer) (away erro
 			continue
 		}
 		e.request.MaxWait = e.longest()
-		wishes = append(wishes, throttle.Wish{Policy: e.policy, Request: e.request})
+		wishes = append(wishes, throttle.BookRequest{Policy: e.policy, Request: e.request})
 		who = append(who, e)
 	}
-	var turns []throttle.Turn
+	var turns []throttle.Promotion
 	for i, b := range throttle.BookMany(ctx, c.rdb, wishes) {
-		turns = append(turns, b.Next...)
+		turns = append(turns, b.Promoted...)
 		e := who[i]
 		if e.Err = b.Err; b.Err != nil {
 			// whether it has a place is not known
@@ -96,7 +96,7 @@ func (c *Client) takePlaces(ctx context.Context, entries []*newcomer) (away erro
 }
 
 // longest is how long the task may wait, as in [throttle.Request].
-func (e *newcomer) longest() time.Duration {
+func (e *pendingTask) longest() time.Duration {
 	longest := e.options.maxWait
 	if deadline := e.info.Deadline; !deadline.IsZero() {
 		left := time.Until(deadline)
@@ -111,15 +111,15 @@ func (e *newcomer) longest() time.Duration {
 }
 
 // placed notes where the task stands, and when it is to be woken.
-func (e *newcomer) placed(d throttle.Decision) {
+func (e *pendingTask) placed(d throttle.Decision) {
 	e.At = d.At
 	if d.Granted || !d.Parked && !d.At.After(d.Now) {
 		return
 	}
 	e.Wait, e.Rule = d.At.Sub(d.Now), d.Rule
-	place := luascripts.Place{Deadline: e.info.Deadline}
+	place := luascripts.BookingRef{Deadline: e.info.Deadline}
 	if !d.Parked {
-		place.Stands = luascripts.StandsAt(e.policy.String(), d.Costs(), e.policy.IDs(d.Request))
+		place.Rules = luascripts.NewBookedRules(e.policy.String(), d.Costs(), e.policy.IDs(d.Request))
 	}
 	e.task.At, e.task.For = d.At, place.Text()
 	e.info.State, e.info.NextProcessAt = asynq.TaskStateScheduled, d.At
@@ -127,10 +127,10 @@ func (e *newcomer) placed(d throttle.Decision) {
 
 // giveBack gives back the places of tasks that were not enqueued. What can't be given
 // back now falls out of its line by itself.
-func (c *Client) giveBack(ctx context.Context, entries []*newcomer) {
+func (c *Client) giveBack(ctx context.Context, entries []*pendingTask) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), givingBack)
 	defer cancel()
-	var turns []throttle.Turn
+	var turns []throttle.Promotion
 	for _, e := range entries {
 		if e.Err == nil || !e.own || c.shared(ctx, e) {
 			continue
@@ -146,7 +146,7 @@ func (c *Client) giveBack(ctx context.Context, entries []*newcomer) {
 
 // shared says that another call enqueued a task of this id between our look for it
 // and our own try: it stands in the same place, if it was booked.
-func (c *Client) shared(ctx context.Context, e *newcomer) bool {
+func (c *Client) shared(ctx context.Context, e *pendingTask) bool {
 	if !e.options.id || !errors.Is(e.Err, asynq.ErrTaskIDConflict) {
 		return false
 	}
@@ -156,7 +156,7 @@ func (c *Client) shared(ctx context.Context, e *newcomer) bool {
 
 // hint re-times the tasks that may come earlier than they were told, and tells the
 // pools. Without it they come at the instants that they were told.
-func (c *Client) hint(ctx context.Context, turns []throttle.Turn) {
+func (c *Client) hint(ctx context.Context, turns []throttle.Promotion) {
 	byQueue := make(map[string][]luascripts.Retiming)
 	first := make(map[string]time.Duration)
 	for _, t := range turns {
@@ -177,7 +177,7 @@ func (c *Client) hint(ctx context.Context, turns []throttle.Turn) {
 			}
 			rest = rest[n:]
 		}
-		if luascripts.Tell(ctx, c.rdb, c.keys(queue), first[queue]) != nil {
+		if luascripts.Notify(ctx, c.rdb, c.keys(queue), first[queue]) != nil {
 			return
 		}
 	}

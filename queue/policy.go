@@ -10,8 +10,8 @@ import (
 
 // Bounds of a policy.
 const (
-	RulesMax         = 16
-	PutOffMaxDefault = 100
+	RulesMax            = 16
+	MaxPostponesDefault = 100
 )
 
 // KeyFunc finds the key that a task is counted for, such as the phone number
@@ -45,13 +45,13 @@ type Policy struct {
 	// policies list the rules that they share in one order.
 	Rules []Rule
 
-	// Pay says which attempts of a task pay. Defaults to PayEveryAttempt.
-	Pay Pay
+	// Pay says which attempts of a task pay. Defaults to ChargeEveryAttempt.
+	Charge ChargePolicy
 
-	// PutOffMax is how often a task may be put off by its provider, with a
+	// MaxPostpones is how often a task may be put off by its provider, with a
 	// Retry-After, before that counts as a failure; at least 1.
-	// Defaults to PutOffMaxDefault.
-	PutOffMax int
+	// Defaults to MaxPostponesDefault.
+	MaxPostpones int
 }
 
 // Rule is a named limit, and how the key and the cost of a task are found; or a

@@ -182,7 +182,7 @@ func TestRecordedTaskIsAsAsynqWritesIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.task.Token = 1
-			codes, err := luascripts.Enqueue(t.Context(), ours, luascripts.QueueKeys("hw", r.queue), 1, []luascripts.EnqueueTask{r.task})
+			codes, err := luascripts.Enqueue(t.Context(), ours, luascripts.NewQueueKeys("hw", r.queue), 1, []luascripts.EnqueueTask{r.task})
 			if err != nil || codes[0] != luascripts.Enqueued {
 				t.Fatalf("Enqueue = %v, %v", codes, err)
 			}

@@ -121,11 +121,11 @@ func (p Policy) faults(i int) []fault {
 	case n > RulesMax:
 		add(-1, fmt.Errorf("%d Rules, want at most %d", n, RulesMax))
 	}
-	if !p.Pay.known() {
-		add(-1, fmt.Errorf("Pay is %d, want PayEveryAttempt or PaySuccess", uint8(p.Pay)))
+	if !p.Charge.known() {
+		add(-1, fmt.Errorf("Pay is %d, want ChargeEveryAttempt or ChargeSuccess", uint8(p.Charge)))
 	}
-	if p.PutOffMax < 0 {
-		add(-1, fmt.Errorf("PutOffMax is %d, want at least 1, or 0 for %d", p.PutOffMax, PutOffMaxDefault))
+	if p.MaxPostpones < 0 {
+		add(-1, fmt.Errorf("MaxPostpones is %d, want at least 1, or 0 for %d", p.MaxPostpones, MaxPostponesDefault))
 	}
 	for n, r := range p.Rules {
 		for _, f := range r.faults(r.traits()) {

@@ -39,10 +39,10 @@ func TestPolicyValidate(t *testing.T) {
 		{"16 rules", func(p *Policy) { *p = manyRules(16) }, nil},
 		{"17 rules", func(p *Policy) { *p = manyRules(17) }, []string{"17 Rules, want at most 16"}},
 		{"a rule twice", func(p *Policy) { p.Rules = append(p.Rules, limitRule("other"), p.Rules[0]) }, []string{`rule 2 ("sms-per-phone"): the policy names it twice`}},
-		{"pay for success", func(p *Policy) { p.Pay = PaySuccess }, nil},
-		{"pay unknown", func(p *Policy) { p.Pay = 2 }, []string{"Pay is 2"}},
-		{"put off once", func(p *Policy) { p.PutOffMax = 1 }, nil},
-		{"put off less than never", func(p *Policy) { p.PutOffMax = -1 }, []string{"PutOffMax is -1, want at least 1, or 0 for 100"}},
+		{"pay for success", func(p *Policy) { p.Charge = ChargeSuccess }, nil},
+		{"pay unknown", func(p *Policy) { p.Charge = 2 }, []string{"Pay is 2"}},
+		{"put off once", func(p *Policy) { p.MaxPostpones = 1 }, nil},
+		{"put off less than never", func(p *Policy) { p.MaxPostpones = -1 }, []string{"MaxPostpones is -1, want at least 1, or 0 for 100"}},
 		{"a gate alone", func(p *Policy) { p.Rules = []Rule{gateRule(t, "daytime")} }, []string{"no limit, want at least one"}},
 		{"a gate at the end", func(p *Policy) { p.Rules = append(p.Rules, gateRule(t, "daytime")) }, nil},
 		{"a gate between limits", func(p *Policy) { p.Rules = append(p.Rules, gateRule(t, "daytime"), limitRule("other")) }, nil},
@@ -219,10 +219,10 @@ func TestValidatePolicies(t *testing.T) {
 		},
 		{
 			"all faults at once, in their order",
-			[]Policy{of("sms:send", keyless), smsPolicy(), {Type: "b", Rules: []Rule{{}}, PutOffMax: -1}},
+			[]Policy{of("sms:send", keyless), smsPolicy(), {Type: "b", Rules: []Rule{{}}, MaxPostpones: -1}},
 			[]string{
 				`policy 0 ("sms:send"), rule 0 ("sms-per-phone"): no key`, `policy 1 ("sms:send"): policy 0 has`,
-				`policy 2 ("b"): PutOffMax`, `policy 2 ("b"), rule 0 (""): no name`, `rule 0 (""): neither`,
+				`policy 2 ("b"): MaxPostpones`, `policy 2 ("b"), rule 0 (""): no name`, `rule 0 (""): neither`,
 			},
 		},
 		// an empty name is one fault each, not a name that two policies share

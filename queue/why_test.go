@@ -14,17 +14,17 @@ import (
 )
 
 // why asks about a task of the default queue, and sees that nothing has changed by that.
-func (d *desk) why(i *Inspector, id string, want Why) {
+func (d *desk) why(i *Inspector, id string, want Explanation) {
 	d.Helper()
 	before := content(d.T, d.raw)
-	got, err := i.Why(d.Context(), "default", id)
+	got, err := i.Explain(d.Context(), "default", id)
 	if err != nil {
 		d.Errorf("Why(%s): %v", id, err)
 	}
 	if after := content(d.T, d.raw); !maps.Equal(before, after) {
 		d.Errorf("Why(%s) changed what Redis holds", id)
 	}
-	clock, err := luascripts.Walk(d.Context(), d.timed, luascripts.QueueKeys("hw", "default"), time.Time{}, 0, 1)
+	clock, err := luascripts.Walk(d.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), time.Time{}, 0, 1)
 	if err != nil || !got.Now.Equal(clock.Now) {
 		d.Errorf("Why(%s) is as of %v, want %v, %v", id, got.Now, clock.Now, err)
 	}
@@ -44,10 +44,10 @@ func TestWhy(t *testing.T) {
 	for n := range 4 {
 		d.booked("+1", time.Duration(n)*time.Minute, asynq.TaskID(fmt.Sprint("t", n)), asynq.Deadline(deadline))
 	}
-	d.why(i, "t0", Why{State: StatePending})
-	d.why(i, "t1", Why{State: StateLimit, Rule: "phone", At: d.start.Add(time.Minute), Permits: 1, Jobs: 1, Booked: true, Deadline: deadline})
-	d.why(i, "t3", Why{State: StateLimit, Rule: "phone", At: d.start.Add(3 * time.Minute), Permits: 3, Jobs: 3, Booked: true, Deadline: deadline})
-	d.why(i, "nobody", Why{State: StateMissing})
+	d.why(i, "t0", Explanation{State: StatePending})
+	d.why(i, "t1", Explanation{State: StateLimit, Rule: "phone", At: d.start.Add(time.Minute), Permits: 1, Jobs: 1, Booked: true, Deadline: deadline})
+	d.why(i, "t3", Explanation{State: StateLimit, Rule: "phone", At: d.start.Add(3 * time.Minute), Permits: 3, Jobs: 3, Booked: true, Deadline: deadline})
+	d.why(i, "nobody", Explanation{State: StateMissing})
 
 	later := d.start.Add(time.Hour)
 	plain := asynq.NewClientFromRedisClient(d.raw)
@@ -56,19 +56,19 @@ func TestWhy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d.why(i, "own", Why{State: StateScheduled, At: later})
-	d.why(i, "grouped", Why{State: StateGroup})
+	d.why(i, "own", Explanation{State: StateScheduled, At: later})
+	d.why(i, "grouped", Explanation{State: StateGroup})
 	if err := d.insp.ArchiveTask("default", "own"); err != nil {
 		t.Fatal(err)
 	}
-	d.why(i, "own", Why{State: StateEnded})
+	d.why(i, "own", Explanation{State: StateEnded})
 
 	// Who leaves makes the others move up, also those who were told nothing of it.
 	if _, err := d.policies["sms"].decide.Cancel(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: luascripts.JobID("default", "t2")}); err != nil {
 		t.Fatal(err)
 	}
-	d.why(i, "t3", Why{State: StateLimit, Rule: "phone", At: d.start.Add(2 * time.Minute), Permits: 2, Jobs: 2, Booked: true, Deadline: deadline})
-	d.why(i, "t2", Why{State: StateNoPlace, At: d.start.Add(2 * time.Minute), Booked: true, Deadline: deadline})
+	d.why(i, "t3", Explanation{State: StateLimit, Rule: "phone", At: d.start.Add(2 * time.Minute), Permits: 2, Jobs: 2, Booked: true, Deadline: deadline})
+	d.why(i, "t2", Explanation{State: StateNoPlace, At: d.start.Add(2 * time.Minute), Booked: true, Deadline: deadline})
 }
 
 // A key that is closed, slots that are taken, and a gate that is shut are told from
@@ -104,18 +104,18 @@ func TestWhyNotPermits(t *testing.T) {
 	}
 	book("sms", "closed")
 	open := d.start.Add(time.Hour)
-	d.why(i, "closed", Why{State: StateClosed, Rule: "phone", At: open, Closed: open, Booked: true})
+	d.why(i, "closed", Explanation{State: StateClosed, Rule: "phone", At: open, Closed: open, Booked: true})
 
 	if g, err := d.policies["call"].decide.TryAcquire(t.Context(), throttle.Request{Key: "+1", Cost: 1}); err != nil || !g.Granted {
 		t.Fatal(g, err)
 	}
 	book("call", "first")
 	book("call", "second")
-	d.why(i, "first", Why{State: StateSlot, Rule: "lines", At: d.start.Add(time.Minute), Booked: true})
-	d.why(i, "second", Why{State: StateSlot, Rule: "lines", At: d.start.Add(2 * time.Minute), Permits: 1, Jobs: 1, Booked: true})
+	d.why(i, "first", Explanation{State: StateSlot, Rule: "lines", At: d.start.Add(time.Minute), Booked: true})
+	d.why(i, "second", Explanation{State: StateSlot, Rule: "lines", At: d.start.Add(2 * time.Minute), Permits: 1, Jobs: 1, Booked: true})
 
 	book("ad", "early")
-	d.why(i, "early", Why{State: StateGate, Rule: "hours", At: opening.In(time.Local), Booked: true})
+	d.why(i, "early", Explanation{State: StateGate, Rule: "hours", At: opening.In(time.Local), Booked: true})
 }
 
 // Who is told an instant while the gate is open waits for it when it shuts before then.
@@ -155,7 +155,7 @@ func TestWhySeveralRules(t *testing.T) {
 	policy.Rules = append(policy.Rules, Rule{Name: "provider", Limit: throttle.Sliding(1, time.Second), Key: ConstantKey("acme")})
 	d := newDesk(t, policy)
 	i := d.inspector(throttle.Config{}, policy)
-	for n, want := range []Why{
+	for n, want := range []Explanation{
 		{State: StatePending},
 		{State: StateLimit, Rule: "phone", At: d.start.Add(time.Minute), Permits: 1, Jobs: 1, Booked: true},
 		{State: StateLimit, Rule: "provider", At: d.start.Add(time.Second), Permits: 1, Jobs: 1, Booked: true},
@@ -166,8 +166,8 @@ func TestWhySeveralRules(t *testing.T) {
 		}
 		d.why(i, id, want)
 	}
-	d.why(d.inspector(throttle.Config{}, perMinute()), "t2", Why{State: StateLimit, At: d.start.Add(time.Second), Booked: true})
-	d.why(d.inspector(throttle.Config{PerClient: true}, policy), "t2", Why{State: StateLimit, At: d.start.Add(time.Second), Booked: true})
+	d.why(d.inspector(throttle.Config{}, perMinute()), "t2", Explanation{State: StateLimit, At: d.start.Add(time.Second), Booked: true})
+	d.why(d.inspector(throttle.Config{PerClient: true}, policy), "t2", Explanation{State: StateLimit, At: d.start.Add(time.Second), Booked: true})
 }
 
 // Who does not come at its instant stands aside, and first.
@@ -180,8 +180,8 @@ func TestWhyParked(t *testing.T) {
 	}
 	d.at(90 * time.Second)
 	now := d.start.Add(90 * time.Second)
-	d.why(i, "t1", Why{State: StateLimit, Rule: "phone", At: now, Booked: true, Parked: true})
-	d.why(i, "t2", Why{State: StateLimit, Rule: "phone", At: now, Booked: true})
+	d.why(i, "t1", Explanation{State: StateLimit, Rule: "phone", At: now, Booked: true, Parked: true})
+	d.why(i, "t2", Explanation{State: StateLimit, Rule: "phone", At: now, Booked: true})
 	p, err := i.LinePage(t.Context(), "phone", "+1", "", 10)
 	want := []Waiting{
 		{Queue: "default", ID: "t0", Cost: 1, At: d.start, Parked: true},

@@ -41,7 +41,7 @@ const (
 // beside the task's own policy, is refused for good, because deferring it would
 // give the first permits back. Ask for all of them at once.
 func (l *Limiter) Acquire(ctx context.Context, key string, n int) error {
-	_, err := l.alone.acquire(ctx, Request{Key: key, Cost: n})
+	_, err := l.policy.acquire(ctx, Request{Key: key, Cost: n})
 	return err
 }
 
@@ -56,7 +56,7 @@ func (l *Limiter) AcquireWithin(ctx context.Context, key string, n int, d time.D
 	if d <= 0 {
 		d = -1
 	}
-	_, err := l.alone.acquire(ctx, Request{Key: key, Cost: n, MaxWait: d})
+	_, err := l.policy.acquire(ctx, Request{Key: key, Cost: n, MaxWait: d})
 	return err
 }
 
@@ -77,10 +77,10 @@ func (p *Policy) acquire(ctx context.Context, r Request) (Decision, error) {
 
 	for booked := false; ; {
 		if bounded {
-			r.MaxWait = least(time.Until(end))
+			r.MaxWait = leastWait(time.Until(end))
 		}
 		r.Token = NewToken()
-		d, err := p.ask(ctx, luascripts.Grant, r)
+		d, err := p.decide(ctx, luascripts.GrantOrBook, r)
 		if err != nil {
 			lost := p.withdrawLost(ctx, r, err)
 			if booked && !lost && !errors.Is(err, ErrTooLate) { // those have left
@@ -136,10 +136,10 @@ func (p *Policy) waitTurn(ctx context.Context, d Decision, hint <-chan struct{})
 		if rung || err != nil {
 			return err
 		}
-		if d.Fallback != FailClosed || p.away.isGone() {
+		if d.Fallback != FailClosed || p.availability.isUnavailable() {
 			continue // to look may take as long as Redis hangs
 		}
-		if in, err := p.rulings(ctx); err == nil && !sameLimits(in, d.grant.limits) {
+		if in, err := p.activeLimits(ctx); err == nil && !sameLimits(in, d.grant.limits) {
 			return nil
 		}
 	}
@@ -154,8 +154,8 @@ func (p *Policy) ring(job string) {
 }
 
 // sameLimits says whether what is in force is what decided.
-func sameLimits(in, decided []ruling) bool {
-	return slices.EqualFunc(in, decided, func(a, b ruling) bool {
+func sameLimits(in, decided []activeLimit) bool {
+	return slices.EqualFunc(in, decided, func(a, b activeLimit) bool {
 		return a.Limit == b.Limit && a.closed.Equal(b.closed)
 	})
 }
@@ -188,7 +188,7 @@ func (p *Policy) withdrawLost(ctx context.Context, r Request, err error) (lost b
 // its instant. Nobody waits for a Redis that is known to be away.
 func (p *Policy) withdraw(ctx context.Context, r Request) {
 	ctx = context.WithoutCancel(ctx)
-	if p.away.isGone() {
+	if p.availability.isUnavailable() {
 		go p.withdrawNow(ctx, r) // ends like that of decide
 		return
 	}
@@ -211,7 +211,7 @@ func (p *Policy) comeBack(ctx context.Context, r Request) error {
 }
 
 // least keeps a wait that is used up apart from "any wait", which is zero.
-func least(d time.Duration) time.Duration {
+func leastWait(d time.Duration) time.Duration {
 	if d <= 0 {
 		return -1
 	}

@@ -13,37 +13,37 @@ import (
 type origin uint8
 
 const (
-	fromStore   origin = iota // or not known
-	fromSpare                 // counted in this process while Redis was away
-	fromNowhere               // counted nowhere
+	fromStore    origin = iota // or not known
+	fromFallback               // counted in this process while Redis was away
+	fromNowhere                // counted nowhere
 )
 
 // ask decides about r, whatever the policy's mode, and tells who observes.
-func (p *Policy) ask(ctx context.Context, mode luascripts.Mode, r Request) (d Decision, err error) {
+func (p *Policy) decide(ctx context.Context, mode luascripts.Mode, r Request) (d Decision, err error) {
 	r.grant, r.made = grant{}, fromStore
 	if r.Token == 0 {
 		r.Token = NewToken()
 	}
 	if err = p.check(&r); err != nil {
-		p.tell(ctx, mode, &d, err)
+		p.observe(ctx, mode, &d, err)
 		return d, err
 	}
 	if p.cfg.Shadow {
-		err = p.watched(ctx, mode, &r, &d)
+		err = p.decideInShadowInto(ctx, mode, &r, &d)
 	} else {
-		err = p.decide(ctx, mode, &r, &d)
+		err = p.decideOrFallback(ctx, mode, &r, &d)
 	}
-	p.tell(ctx, mode, &d, err)
+	p.observe(ctx, mode, &d, err)
 	return d, err
 }
 
 // askStore decides by the limits in force, where the policy counts. What was asked
 // and the answer are large, and so passed by pointers.
-func (p *Policy) askStore(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) error {
+func (p *Policy) decideInRedis(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) error {
 	again := false
 	d.Request, d.Rule = *r, p.rules[0].rule
-	err := p.ruled(ctx, func(in []ruling) error {
-		err := p.askDesk(ctx, p.store, in, mode, r, d)
+	err := p.withActiveLimits(ctx, func(in []activeLimit) error {
+		err := p.roundTrip(ctx, p.store, in, mode, r, d)
 		if _, outdated := errors.AsType[*outdatedError](err); outdated {
 			again = true
 		}
@@ -58,7 +58,7 @@ func (p *Policy) askStore(ctx context.Context, mode luascripts.Mode, r *Request,
 }
 
 // askDesk asks for r and reads the answer into d.
-func (p *Policy) askDesk(ctx context.Context, at *desk, in []ruling, mode luascripts.Mode, r *Request, d *Decision) error {
+func (p *Policy) roundTrip(ctx context.Context, at *clockedStore, in []activeLimit, mode luascripts.Mode, r *Request, d *Decision) error {
 	*d = Decision{Request: *r, Rule: p.rules[0].rule}
 	if rule, err := p.fits(in, r); err != nil {
 		d.Rule = rule
@@ -77,33 +77,33 @@ func (p *Policy) askDesk(ctx context.Context, at *desk, in []ruling, mode luascr
 
 // call makes c how a store is asked for r. The numbers and the gate are put in later,
 // when the store's clock is known.
-func (p *Policy) call(c *luascripts.Call, in []ruling, mode luascripts.Mode, r *Request) {
+func (p *Policy) call(c *luascripts.Call, in []activeLimit, mode luascripts.Mode, r *Request) {
 	longest, inline := time.Duration(-1), p.cfg.InlineWait
 	if r.MaxWait != 0 {
 		longest = max(0, r.MaxWait)
 	}
-	if r.prompt {
+	if r.notAhead {
 		inline = 0
 	}
 	c.AcquireArgs = luascripts.AcquireArgs{
-		Parts: p.wanted(c.Parts[:0], in, r), Policy: p.name, Token: uint64(r.Token), Job: r.Job,
-		Mode: mode, Inline: inline, MaxWait: longest, Tell: r.tell, Forms: &p.forms,
+		Rules: p.appendRuleCalls(c.Rules[:0], in, r), Policy: p.name, Token: uint64(r.Token), Job: r.Job,
+		Mode: mode, Inline: inline, MaxWait: longest, Tell: r.wantLeft, Templates: &p.templates,
 	}
 }
 
 // decided reads a store's answer into d.
-func (p *Policy) decided(in []ruling, r *Request, reply *luascripts.AcquireReply, when asked, d *Decision) error {
+func (p *Policy) decided(in []activeLimit, r *Request, reply *luascripts.AcquireReply, when roundTripTimes, d *Decision) error {
 	*d = Decision{Request: *r, Rule: p.rules[0].rule}
-	if err := p.fault("acquire", reply.Part, reply.Status, nil); err != nil {
+	if err := p.fault("acquire", reply.Rule, reply.Status, nil); err != nil {
 		return err
 	}
 	d.Rule = p.bound(reply, r.Gates)
 	d.Granted, d.Refused = reply.Status == luascripts.Granted, reply.Status == luascripts.Refused
-	d.Parked = reply.Status == luascripts.Booked && reply.Part == 0
+	d.Parked = reply.Status == luascripts.Booked && reply.Rule == 0
 	d.At, d.From, d.Now, d.Promised, d.Fence = reply.At, reply.From, reply.Now, reply.Promised, reply.Fence
-	d.Next, d.grant.limits = p.turns(reply.Next, reply.Now), in
+	d.Promoted, d.grant.limits = p.promotions(reply.Promoted, reply.Now), in
 	d.start, d.surely = when.ended.Add(reply.At.Sub(reply.Now)), when.began.Add(reply.At.Sub(reply.Now))
-	if r.tell {
+	if r.wantLeft {
 		d.Left = reply.Free
 	}
 	switch reply.Status {
@@ -120,8 +120,8 @@ func (p *Policy) decided(in []ruling, r *Request, reply *luascripts.AcquireReply
 // bound names the rule that decided.
 func (p *Policy) bound(r *luascripts.AcquireReply, gates []GateAt) string {
 	switch {
-	case r.Part > 0 && r.Part <= len(p.rules):
-		return p.rules[r.Part-1].rule
+	case r.Rule > 0 && r.Rule <= len(p.rules):
+		return p.rules[r.Rule-1].rule
 	case r.Status == luascripts.Granted || len(gates) == 0:
 		return p.rules[0].rule
 	}
@@ -132,28 +132,28 @@ func (p *Policy) bound(r *luascripts.AcquireReply, gates []GateAt) string {
 func (p *Policy) ids(r Request) []string {
 	ids := make([]string, len(p.rules))
 	for i, l := range p.rules {
-		ids[i] = l.ID(r.want(i).Key)
+		ids[i] = l.ID(r.keyCost(i).Key)
 	}
 	return ids
 }
 
 // wanted appends the parts of a call that asks for r, see [Policy.parts].
-func (p *Policy) wanted(parts []luascripts.Part, in []ruling, r *Request) []luascripts.Part {
+func (p *Policy) appendRuleCalls(parts []luascripts.RuleCall, in []activeLimit, r *Request) []luascripts.RuleCall {
 	for i, l := range p.rules {
-		w := r.want(i)
-		parts = append(parts, luascripts.Part{Limit: l.keys(l.ID(w.Key)), Cost: w.Cost, Closed: in[i].closed})
+		w := r.keyCost(i)
+		parts = append(parts, luascripts.RuleCall{LimitKeys: l.keys(l.ID(w.Key)), Cost: w.Cost, Closed: in[i].closed})
 	}
 	return parts
 }
 
 // parts are what the scripts need to know of each rule, and of a grant. The numbers
 // are put in later, when the store's clock is known.
-func (p *Policy) parts(in []ruling, ids []string, r Request) []luascripts.Part {
-	parts := make([]luascripts.Part, len(p.rules))
+func (p *Policy) ruleCalls(in []activeLimit, ids []string, r Request) []luascripts.RuleCall {
+	parts := make([]luascripts.RuleCall, len(p.rules))
 	for i, l := range p.rules {
-		parts[i] = luascripts.Part{Limit: l.keys(ids[i]), Cost: r.want(i).Cost, Closed: in[i].closed}
+		parts[i] = luascripts.RuleCall{LimitKeys: l.keys(ids[i]), Cost: r.keyCost(i).Cost, Closed: in[i].closed}
 	}
-	r.grant.tell(parts, p, r.Key)
+	r.grant.addTo(parts, p, r.Key)
 	return parts
 }
 
@@ -161,7 +161,7 @@ func (p *Policy) parts(in []ruling, ids []string, r Request) []luascripts.Part {
 func (p *Policy) Ledgers(r Request) []string {
 	names := make([]string, len(p.rules))
 	for i, l := range p.rules {
-		names[i] = l.Ledger(r.want(i).Key)
+		names[i] = l.Ledger(r.keyCost(i).Key)
 	}
 	return names
 }
@@ -171,7 +171,7 @@ func (p *Policy) IDs(r Request) []string { return p.ids(r) }
 
 // takeBack gives back what r has, where it has it. The size of the limits does
 // not matter: they may have been larger ones when the grant was made.
-func (p *Policy) takeBack(ctx context.Context, r Request, back bool) ([]Turn, error) {
+func (p *Policy) takeBack(ctx context.Context, r Request, back bool) ([]Promotion, error) {
 	if err := p.check(&r); err != nil {
 		return nil, err
 	}
@@ -181,41 +181,41 @@ func (p *Policy) takeBack(ctx context.Context, r Request, back bool) ([]Turn, er
 	return p.takeBackIDs(ctx, p.ids(r), r, back)
 }
 
-func (p *Policy) takeBackIDs(ctx context.Context, ids []string, r Request, back bool) ([]Turn, error) {
-	if spare := p.away.spare.Load(); spare != nil {
+func (p *Policy) takeBackIDs(ctx context.Context, ids []string, r Request, back bool) ([]Promotion, error) {
+	if spare := p.availability.fallback.Load(); spare != nil {
 		turns, given, err := p.cancelAt(ctx, spare, p.lastKnown(), ids, r, back)
-		if err != nil || given || r.made == fromSpare {
+		if err != nil || given || r.made == fromFallback {
 			return turns, err
 		}
 	}
-	var turns []Turn
-	give := func(in []ruling) (err error) {
+	var turns []Promotion
+	give := func(in []activeLimit) (err error) {
 		turns, _, err = p.cancelAt(ctx, p.store, in, ids, r, back)
 		return err
 	}
-	err := p.ruled(ctx, give)
+	err := p.withActiveLimits(ctx, give)
 	if errors.Is(err, ErrStoredLimit) { // who has something to give back is not to blame
-		in := make([]ruling, len(p.rules))
+		in := make([]activeLimit, len(p.rules))
 		for i, l := range p.rules {
-			in[i] = l.lastRuling()
+			in[i] = l.lastActiveLimit()
 		}
 		err = give(in)
 	}
 	return turns, err
 }
 
-func (p *Policy) cancelAt(ctx context.Context, at *desk, in []ruling, ids []string, r Request, back bool) (_ []Turn, given bool, _ error) {
+func (p *Policy) cancelAt(ctx context.Context, at *clockedStore, in []activeLimit, ids []string, r Request, back bool) (_ []Promotion, given bool, _ error) {
 	_, misfit := p.fits(in, &r)
 	if (at == p.store) != (r.made == fromStore) {
 		r.grant = grant{} // it knows only the token: an instant would be that of another grant there
 	}
 	reply, err := at.cancelBy(ctx, in, luascripts.CancelArgs{
-		Parts: p.parts(in, ids, r), Policy: p.name, Token: uint64(r.Token), Job: r.Job, Back: back && misfit == nil,
+		Rules: p.ruleCalls(in, ids, r), Policy: p.name, Token: uint64(r.Token), Job: r.Job, Back: back && misfit == nil,
 	})
-	if err := p.fault("cancel", reply.Part, reply.Status, err); err != nil {
+	if err := p.fault("cancel", reply.Rule, reply.Status, err); err != nil {
 		return nil, false, err
 	}
-	return p.turns(reply.Next, reply.Now), reply.Status == luascripts.Granted, nil
+	return p.promotions(reply.Promoted, reply.Now), reply.Status == luascripts.Granted, nil
 }
 
 // leave takes r.Job out of the lines, as well as it can: a place that nobody
@@ -227,8 +227,8 @@ func (p *Policy) leave(ctx context.Context, r Request) {
 
 // turns makes Turns of a store's answer, and rings the jobs that wait in this
 // very process.
-func (p *Policy) turns(answered []luascripts.Turn, now time.Time) []Turn {
-	var out []Turn
+func (p *Policy) promotions(answered []luascripts.Promotion, now time.Time) []Promotion {
+	var out []Promotion
 	for _, t := range answered {
 		if t.Part < 1 || t.Part > len(p.rules) {
 			continue
@@ -238,7 +238,7 @@ func (p *Policy) turns(answered []luascripts.Turn, now time.Time) []Turn {
 		if offered || !leased { // who blocks looks often enough for a lease that will end
 			p.rules[t.Part-1].waiters.ring(t.Job)
 		}
-		out = append(out, Turn{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered})
+		out = append(out, Promotion{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered})
 	}
 	return out
 }
@@ -249,7 +249,7 @@ func (p *Policy) check(r *Request) error {
 		return fmt.Errorf("%w: %d keys for the %d rules of policy %v", ErrInvalidConfig, len(r.More)+1, len(p.rules), p)
 	}
 	for i, l := range p.rules {
-		w := r.want(i)
+		w := r.keyCost(i)
 		if err := checkKey(w.Key); err != nil {
 			return err
 		}
@@ -264,9 +264,9 @@ func (p *Policy) check(r *Request) error {
 }
 
 // fits says whether the limits can ever admit r, and otherwise which can't.
-func (p *Policy) fits(in []ruling, r *Request) (rule string, err error) {
+func (p *Policy) fits(in []activeLimit, r *Request) (rule string, err error) {
 	for i, l := range p.rules {
-		if err := l.fits(in[i].Limit, r.want(i).Cost); err != nil {
+		if err := l.fits(in[i].Limit, r.keyCost(i).Cost); err != nil {
 			return l.rule, err
 		}
 	}

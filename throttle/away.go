@@ -12,7 +12,7 @@ import (
 )
 
 // awayPause is how long a Redis that did not answer is left alone.
-const awayPause = 250 * time.Millisecond
+const unavailablePause = 250 * time.Millisecond
 
 // Away says what a limiter does while Redis is away: while a call ends with
 // [ErrUnavailable], and not because its caller's context ended. So a client's
@@ -32,12 +32,12 @@ const awayPause = 250 * time.Millisecond
 //
 // Only asking has a fallback. [Limiter.Peek] and its like, and giving back what
 // Redis granted, fail with [ErrUnavailable] as ever.
-type Away int
+type FailureMode int
 
 // What may decide while Redis is away.
 const (
 	// FailClosed grants nothing: the error is the caller's. The default.
-	FailClosed Away = iota
+	FailClosed FailureMode = iota
 	// FailOpen grants everything at once that the limit could ever admit, and
 	// counts it nowhere.
 	FailOpen
@@ -49,23 +49,23 @@ const (
 	FailLocal
 )
 
-var awayNames = []string{"fail closed", "fail open", "fail local"}
+var failureModeNames = []string{"fail closed", "fail open", "fail local"}
 
-func (a Away) valid() bool { return a >= 0 && int(a) < len(awayNames) }
+func (a FailureMode) valid() bool { return a >= 0 && int(a) < len(failureModeNames) }
 
 // String names the constant: "fail open".
-func (a Away) String() string {
+func (a FailureMode) String() string {
 	if !a.valid() {
 		return "Away(" + strconv.Itoa(int(a)) + ")"
 	}
-	return awayNames[a]
+	return failureModeNames[a]
 }
 
 // away is what a limiter knows of Redis' absence. spare counts in its place.
-type away struct {
-	policy Away
-	spare  atomic.Pointer[desk]
-	now    func() time.Time // spare's clock; nil for that of this process
+type availability struct {
+	mode     FailureMode
+	fallback atomic.Pointer[clockedStore]
+	now      func() time.Time // spare's clock; nil for that of this process
 
 	mu     sync.Mutex
 	until  time.Time // Redis is left alone; zero while it answers
@@ -74,7 +74,7 @@ type away struct {
 
 // leftAlone says that Redis is not to be asked now. Otherwise one of the three
 // below must follow.
-func (a *away) leftAlone() bool {
+func (a *availability) skipRedis() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.until.IsZero() {
@@ -88,85 +88,85 @@ func (a *away) leftAlone() bool {
 }
 
 // isGone says that Redis did not answer when it was asked last.
-func (a *away) isGone() bool {
+func (a *availability) isUnavailable() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return !a.until.IsZero()
 }
 
 // back says that Redis answered.
-func (a *away) back() {
+func (a *availability) available() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.until, a.trying = time.Time{}, false
 }
 
 // gone says that Redis did not answer.
-func (a *away) gone() {
+func (a *availability) unavailable() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.until, a.trying = time.Now().Add(awayPause), false
+	a.until, a.trying = time.Now().Add(unavailablePause), false
 }
 
 // unknown says that a caller did not wait for the answer: that proves nothing,
 // but who was away is not back either.
-func (a *away) unknown() {
+func (a *availability) unknown() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.until.IsZero() {
-		a.until, a.trying = time.Now().Add(awayPause), false
+		a.until, a.trying = time.Now().Add(unavailablePause), false
 	}
 }
 
 // desk is the one that counts while Redis is away.
-func (a *away) desk() *desk {
-	if d := a.spare.Load(); d != nil {
+func (a *availability) fallbackStore() *clockedStore {
+	if d := a.fallback.Load(); d != nil {
 		return d
 	}
-	a.spare.CompareAndSwap(nil, newMemoryDesk(a.now))
-	return a.spare.Load()
+	a.fallback.CompareAndSwap(nil, newMemoryDesk(a.now))
+	return a.fallback.Load()
 }
 
 // decide asks Redis, or what stands in for it.
-func (p *Policy) decide(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) error {
-	if p.away.policy == FailClosed {
-		return p.askStore(ctx, mode, r, d)
+func (p *Policy) decideOrFallback(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) error {
+	if p.availability.mode == FailClosed {
+		return p.decideInRedis(ctx, mode, r, d)
 	}
-	if p.away.leftAlone() {
-		return p.alone(ctx, mode, r, d)
+	if p.availability.skipRedis() {
+		return p.decideWithoutRedis(ctx, mode, r, d)
 	}
-	err := p.askStore(ctx, mode, r, d)
+	err := p.decideInRedis(ctx, mode, r, d)
 	switch {
 	case errors.Is(err, ErrExceedsLimit): // Redis was not asked
-		p.away.unknown()
+		p.availability.unknown()
 		return err
 	case !errors.Is(err, ErrUnavailable):
-		p.away.back()
-		if spare := p.away.spare.Load(); spare != nil && r.Job != "" { // it has its place in Redis now, or needs none
-			p.leaveSpare(ctx, spare, r)
+		p.availability.available()
+		if spare := p.availability.fallback.Load(); spare != nil && r.Job != "" { // it has its place in Redis now, or needs none
+			p.leaveFallback(ctx, spare, r)
 		}
 		return err
 	case ctx.Err() != nil:
-		p.away.unknown()
+		p.availability.unknown()
 		return err
 	case Answered(err): // and charged nothing
-		p.away.back()
-		return p.alone(ctx, mode, r, d)
+		p.availability.available()
+		return p.decideWithoutRedis(ctx, mode, r, d)
 	}
-	return p.goAlone(ctx, mode, r, d)
+	return p.fallBack(ctx, mode, r, d)
 }
 
 // leaveSpare takes a job out of the lines of this process.
-func (p *Policy) leaveSpare(ctx context.Context, spare *desk, of *Request) {
+func (p *Policy) leaveFallback(ctx context.Context, spare *clockedStore, of *Request) {
 	r := *of
 	r.Token, r.grant = 0, grant{}
 	_, _, _ = p.cancelAt(ctx, spare, p.lastKnown(), p.ids(r), r, false)
 }
 
 // goAlone decides without a Redis whose answer did not come.
-func (p *Policy) goAlone(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) error {
-	p.away.gone()
-	err := p.alone(ctx, mode, r, d)
+func (p *Policy) fallBack(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) error {
+	p.availability.unavailable()
+	err := p.decideWithoutRedis(ctx, mode, r, d)
 	lost := *r
 	if !d.Granted {
 		lost.Job = ""        // who will ask again keeps its place in Redis, if it got one
@@ -181,23 +181,23 @@ func (p *Policy) goAlone(ctx context.Context, mode luascripts.Mode, r *Request, 
 // takes of the stack is not to be taken by each call.
 //
 //go:noinline
-func (p *Policy) alone(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) (err error) {
-	*d, err = p.decideAlone(ctx, mode, *r)
+func (p *Policy) decideWithoutRedis(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) (err error) {
+	*d, err = p.decideByFallback(ctx, mode, *r)
 	return err
 }
 
 // decideAlone decides without Redis. A gate that is shut stays shut, and a rule that
 // is known to be closed stays closed.
-func (p *Policy) decideAlone(ctx context.Context, mode luascripts.Mode, r Request) (d Decision, err error) {
-	if p.away.policy == FailLocal {
-		err = p.askDesk(ctx, p.away.desk(), p.lastKnown(), mode, &r, &d)
+func (p *Policy) decideByFallback(ctx context.Context, mode luascripts.Mode, r Request) (d Decision, err error) {
+	if p.availability.mode == FailLocal {
+		err = p.roundTrip(ctx, p.availability.fallbackStore(), p.lastKnown(), mode, &r, &d)
 		if d.Granted {
-			d.made = fromSpare
+			d.made = fromFallback
 		}
 	} else {
 		d, err = p.decideOpen(mode, r)
 	}
-	d.Fallback = p.away.policy
+	d.Fallback = p.availability.mode
 	if err != nil {
 		d.Granted = false
 	}
@@ -220,7 +220,7 @@ func (p *Policy) decideOpen(mode luascripts.Mode, r Request) (Decision, error) {
 	}
 	if at.After(now) {
 		d.Granted, d.At, d.start, d.Rule = false, at, at, shut
-		d.Refused = mode == luascripts.Try || mode == luascripts.BookWidest
+		d.Refused = mode == luascripts.Try || mode == luascripts.BookLastRule
 		if r.MaxWait != 0 && at.Sub(now) > max(0, r.MaxWait) {
 			return d, &TooLateError{Rule: d.Rule, At: at, Wait: at.Sub(now), MaxWait: r.MaxWait}
 		}
@@ -240,10 +240,10 @@ func (p *Policy) closedUntil(now time.Time) (until time.Time, rule string) {
 }
 
 // lastKnown are the limits in force as they were heard last.
-func (p *Policy) lastKnown() []ruling {
-	in := make([]ruling, len(p.rules))
+func (p *Policy) lastKnown() []activeLimit {
+	in := make([]activeLimit, len(p.rules))
 	for i, l := range p.rules {
-		in[i] = ruling{Limit: l.LimitLastKnown(), closed: l.closedLastKnown()}
+		in[i] = activeLimit{Limit: l.LimitLastKnown(), closed: l.closedLastKnown()}
 	}
 	return in
 }
@@ -251,7 +251,7 @@ func (p *Policy) lastKnown() []ruling {
 func (p *Policy) withdrawFromStore(ctx context.Context, r Request) {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
-	_ = p.ruled(ctx, func(in []ruling) error {
+	_ = p.withActiveLimits(ctx, func(in []activeLimit) error {
 		_, _, err := p.cancelAt(ctx, p.store, in, p.ids(r), r, false)
 		return err
 	})

@@ -17,7 +17,7 @@ import (
 
 func TestFailOpen(t *testing.T) {
 	t.Parallel()
-	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{WhenAway: throttle.FailOpen}, func(t *testing.T, l *throttle.Limiter, c *cable) {
+	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{OnUnavailable: throttle.FailOpen}, func(t *testing.T, l *throttle.Limiter, c *cable) {
 		for range 3 {
 			d := mustTry(t, l, true, throttle.FailOpen)
 			noKey(t, d)
@@ -61,7 +61,7 @@ func TestFailOpen(t *testing.T) {
 // Redis that does not answer is left alone for a while, then asked by one.
 func TestAwayDoesNotHammer(t *testing.T) {
 	t.Parallel()
-	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{WhenAway: throttle.FailOpen}, func(t *testing.T, l *throttle.Limiter, c *cable) {
+	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{OnUnavailable: throttle.FailOpen}, func(t *testing.T, l *throttle.Limiter, c *cable) {
 		c.hang.Store(int64(100 * ms))
 		round := func(slow, tries int64) {
 			t.Helper()
@@ -102,8 +102,8 @@ func TestAwayDoesNotHammer(t *testing.T) {
 // The end of a caller's context proves nothing about Redis, and is its own.
 func TestAwayIsNotACallersContext(t *testing.T) {
 	t.Parallel()
-	for _, away := range []throttle.Away{throttle.FailOpen, throttle.FailLocal} {
-		pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{WhenAway: away}, func(t *testing.T, l *throttle.Limiter, c *cable) {
+	for _, away := range []throttle.FailureMode{throttle.FailOpen, throttle.FailLocal} {
+		pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{OnUnavailable: away}, func(t *testing.T, l *throttle.Limiter, c *cable) {
 			c.hang.Store(int64(time.Minute))
 			ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
 			defer cancel()
@@ -126,7 +126,7 @@ func TestAwayIsNotACallersContext(t *testing.T) {
 func TestAwayWhenRedisRefuses(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	l := newLimiter(t, s.rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{WhenAway: throttle.FailOpen})
+	l := newLimiter(t, s.rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{OnUnavailable: throttle.FailOpen})
 	if err := s.raw.LPush(t.Context(), "hw:{"+key+"}:sms", "x").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestAwayWhenRedisRefuses(t *testing.T) {
 // A call that Redis refused charged nothing: it is asked once, and no more.
 func TestRefusedCallIsNotTakenBack(t *testing.T) {
 	t.Parallel()
-	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{WhenAway: throttle.FailOpen}, func(t *testing.T, l *throttle.Limiter, c *cable) {
+	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{OnUnavailable: throttle.FailOpen}, func(t *testing.T, l *throttle.Limiter, c *cable) {
 		c.fault = fullError{}
 		for range 3 {
 			before := c.tries.Load()
@@ -161,7 +161,7 @@ func (fullError) RedisError()   {}
 // A real server that dies, and comes back with what it had.
 func TestRedisDiesAndComesBack(t *testing.T) {
 	t.Parallel()
-	for _, away := range []throttle.Away{throttle.FailOpen, throttle.FailLocal} {
+	for _, away := range []throttle.FailureMode{throttle.FailOpen, throttle.FailLocal} {
 		t.Run(away.String(), func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t, redistest.AOF())
@@ -169,7 +169,7 @@ func TestRedisDiesAndComesBack(t *testing.T) {
 			o.MaxRetries, o.DialerRetries, o.PoolSize = -1, 1, 1000
 			rdb := redis.NewClient(o)
 			defer rdb.Close()
-			l := newLimiter(t, rdb, "sms", throttle.Sliding(2, time.Hour), throttle.Config{WhenAway: away})
+			l := newLimiter(t, rdb, "sms", throttle.Sliding(2, time.Hour), throttle.Config{OnUnavailable: away})
 			first := mustTry(t, l, true, throttle.FailClosed)
 			server.Kill()
 			for i := range 4 {
@@ -196,7 +196,7 @@ func TestLostReplyIsTakenBackBehind(t *testing.T) {
 	server := redistest.Start(t)
 	rdb, proxy := redistest.Behind(t, server, func(o *redis.Options) { o.MaxRetries = -1 })
 	s := lossy{proxy: proxy, outside: newLimiter(t, server.Client(t), "sms", throttle.Sliding(1, time.Hour), throttle.Config{})}
-	s.l = newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Hour), throttle.Config{WhenAway: throttle.FailOpen})
+	s.l = newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Hour), throttle.Config{OnUnavailable: throttle.FailOpen})
 	if _, err := s.outside.TryAcquire(t.Context(), "other", 1); err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func back(t *testing.T, l *throttle.Limiter) {
 
 func TestAwayPrints(t *testing.T) {
 	t.Parallel()
-	for a, want := range map[throttle.Away]string{
+	for a, want := range map[throttle.FailureMode]string{
 		throttle.FailClosed: "fail closed", throttle.FailOpen: "fail open", throttle.FailLocal: "fail local", 7: "Away(7)", -1: "Away(-1)",
 	} {
 		if got := a.String(); got != want {

@@ -12,43 +12,43 @@ import (
 
 // Bill is what one grant has paid, by rule, and corrects it after the work: a
 // job that turned out to cost more or less than it asked for. It is made by
-// [Policy.Bill], and safe for concurrent use.
-type Bill struct {
+// [Policy.Charge], and safe for concurrent use.
+type Charge struct {
 	p *Policy
 	d Decision
 
 	mu       sync.Mutex
-	payments []payment  // the grant's own, and what was paid more, oldest first
-	left     []settling // corrections that are to be made; the first may have been
+	payments []payment    // the grant's own, and what was paid more, oldest first
+	left     []adjustment // corrections that are to be made; the first may have been
 }
 
 // payment is what was paid by rule at one time.
 type payment struct {
-	token Token
-	paid  []int
+	token   Token
+	charged []int
 }
 
 // settling is one correction, known by a token: Redis makes it once.
-type settling struct {
+type adjustment struct {
 	token Token
 	of    Token // the payment that comes back; of the grant when more is paid
 	by    []int // by rule, below 0 for what comes back
 }
 
 // Bill begins with what the grant was charged.
-func (p *Policy) Bill(d Decision) *Bill {
+func (p *Policy) Charge(d Decision) *Charge {
 	first := payment{d.Token, make([]int, len(p.rules))}
 	for i := range p.rules {
-		first.paid[i] = d.want(i).Cost
+		first.charged[i] = d.keyCost(i).Cost
 	}
-	return &Bill{p: p, d: d, payments: []payment{first}}
+	return &Charge{p: p, d: d, payments: []payment{first}}
 }
 
 // paidLocked is what a rule was paid, when all corrections are made.
-func (b *Bill) paidLocked(rule int) int {
+func (b *Charge) chargedLocked(rule int) int {
 	sum := 0
 	for _, p := range b.payments {
-		sum += p.paid[rule]
+		sum += p.charged[rule]
 	}
 	for _, s := range b.left {
 		sum += s.by[rule]
@@ -57,23 +57,23 @@ func (b *Bill) paidLocked(rule int) int {
 }
 
 // Paid tells what a rule was paid, 0 for a rule that is not in the policy.
-func (b *Bill) Paid(rule string) int {
+func (b *Charge) Charged(rule string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, l := range b.p.rules {
 		if l.rule == rule {
-			return b.paidLocked(i)
+			return b.chargedLocked(i)
 		}
 	}
 	return 0
 }
 
 // Settled says whether some payment was corrected, or may have been.
-func (b *Bill) Settled() bool {
+func (b *Charge) Adjusted() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := range b.p.rules {
-		if b.paidLocked(i) != b.d.want(i).Cost {
+		if b.chargedLocked(i) != b.d.keyCost(i).Cost {
 			return true
 		}
 	}
@@ -90,35 +90,35 @@ func (b *Bill) Settled() bool {
 // after the grant, as long as that counts. Rules that
 // limit how many run at once are left alone. Who may come earlier is told in the
 // Turns.
-func (b *Bill) Settle(ctx context.Context, costs map[string]int) ([]Turn, error) {
+func (b *Charge) Adjust(ctx context.Context, costs map[string]int) ([]Promotion, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	to, err := b.target(costs)
 	if err != nil || b.d.made == fromNowhere || !b.d.Granted {
 		return nil, err
 	}
-	turns, err := b.settleLocked(ctx)
+	turns, err := b.adjustLocked(ctx)
 	if err != nil {
 		return nil, err
 	}
 	b.planLocked(to)
-	more, err := b.settleLocked(ctx)
+	more, err := b.adjustLocked(ctx)
 	return append(turns, more...), err
 }
 
 // planLocked plans what makes the payments what they are to be: what comes back is
 // taken from the newest payment first, for each is given back where it was made.
-func (b *Bill) planLocked(to []int) {
+func (b *Charge) planLocked(to []int) {
 	more := make([]int, len(to))
 	back := make([]int, len(to)) // that is still to come back
 	for i := range to {
-		by := to[i] - b.paidLocked(i)
+		by := to[i] - b.chargedLocked(i)
 		more[i], back[i] = max(0, by), max(0, -by)
 	}
 	for _, p := range slices.Backward(b.payments) {
 		by := make([]int, len(to))
 		for i := range to {
-			n := min(back[i], p.paid[i])
+			n := min(back[i], p.charged[i])
 			by[i], back[i] = -n, back[i]-n
 		}
 		b.addLocked(p.token, by)
@@ -126,17 +126,17 @@ func (b *Bill) planLocked(to []int) {
 	b.addLocked(b.d.Token, more)
 }
 
-func (b *Bill) addLocked(of Token, by []int) {
+func (b *Charge) addLocked(of Token, by []int) {
 	if slices.ContainsFunc(by, func(n int) bool { return n != 0 }) {
-		b.left = append(b.left, settling{NewToken(), of, by})
+		b.left = append(b.left, adjustment{NewToken(), of, by})
 	}
 }
 
 // target is what each rule is to be paid.
-func (b *Bill) target(costs map[string]int) ([]int, error) {
+func (b *Charge) target(costs map[string]int) ([]int, error) {
 	to := make([]int, len(b.p.rules))
 	for i := range to {
-		to[i] = b.paidLocked(i)
+		to[i] = b.chargedLocked(i)
 	}
 	var errs []error
 	known := 0
@@ -160,8 +160,8 @@ func (b *Bill) target(costs map[string]int) ([]int, error) {
 }
 
 // settleLocked makes the corrections that are left, in order.
-func (b *Bill) settleLocked(ctx context.Context) ([]Turn, error) {
-	var turns []Turn
+func (b *Charge) adjustLocked(ctx context.Context) ([]Promotion, error) {
+	var turns []Promotion
 	for len(b.left) > 0 {
 		next, err := b.askLocked(ctx, b.left[0])
 		if err != nil {
@@ -175,7 +175,7 @@ func (b *Bill) settleLocked(ctx context.Context) ([]Turn, error) {
 }
 
 // noteLocked takes in a correction that was made.
-func (b *Bill) noteLocked(s settling) {
+func (b *Charge) noteLocked(s adjustment) {
 	if slices.ContainsFunc(s.by, func(n int) bool { return n > 0 }) {
 		b.payments = append(b.payments, payment{s.token, s.by})
 		return
@@ -183,35 +183,35 @@ func (b *Bill) noteLocked(s settling) {
 	for n := range b.payments {
 		if b.payments[n].token == s.of {
 			for i := range s.by {
-				b.payments[n].paid[i] += s.by[i]
+				b.payments[n].charged[i] += s.by[i]
 			}
 		}
 	}
 }
 
-func (b *Bill) askLocked(ctx context.Context, s settling) ([]Turn, error) {
+func (b *Charge) askLocked(ctx context.Context, s adjustment) ([]Promotion, error) {
 	at := b.p.leaseStore(b.d)
 	r := b.d.Request
 	if s.of != b.d.Token {
 		r.grant = grant{} // it is not known of what was paid more, which Redis remembers as long as it counts
 	}
 	var reply luascripts.CancelReply
-	settle := func(in []ruling) (err error) {
-		parts := b.p.parts(in, b.p.ids(r), r)
+	settle := func(in []activeLimit) (err error) {
+		parts := b.p.ruleCalls(in, b.p.ids(r), r)
 		for i := range parts {
 			parts[i].Cost = s.by[i]
 		}
-		reply, err = at.settleBy(ctx, in, luascripts.SettleArgs{Parts: parts, Policy: b.p.name, Token: uint64(s.of), Bill: uint64(s.token)})
-		return b.p.fault("settle", reply.Part, reply.Status, err)
+		reply, err = at.adjustBy(ctx, in, luascripts.AdjustArgs{Rules: parts, Policy: b.p.name, Token: uint64(s.of), Bill: uint64(s.token)})
+		return b.p.fault("settle", reply.Rule, reply.Status, err)
 	}
 	var err error
-	if b.d.made == fromSpare { // Redis may be away still, and has no part in it
+	if b.d.made == fromFallback { // Redis may be away still, and has no part in it
 		err = settle(b.p.lastKnown())
 	} else {
-		err = b.p.ruled(ctx, settle)
+		err = b.p.withActiveLimits(ctx, settle)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return b.p.turns(reply.Next, reply.Now), nil
+	return b.p.promotions(reply.Promoted, reply.Now), nil
 }

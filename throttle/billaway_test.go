@@ -19,7 +19,7 @@ func TestBillOfALocalGrant(t *testing.T) {
 	opts.MaxRetries, opts.DialerRetries = -1, 1
 	rdb := redis.NewClient(opts)
 	t.Cleanup(func() { _ = rdb.Close() })
-	p := newLimiter(t, rdb, "r", throttle.Sliding(6, time.Minute), throttle.Config{WhenAway: throttle.FailLocal}).Policy()
+	p := newLimiter(t, rdb, "r", throttle.Sliding(6, time.Minute), throttle.Config{OnUnavailable: throttle.FailLocal}).Policy()
 	srv.Kill()
 	d, err := p.TryAcquire(t.Context(), throttle.Request{Key: key, Cost: 5})
 	if err != nil || !d.Granted || d.Fallback != throttle.FailLocal {
@@ -29,7 +29,7 @@ func TestBillOfALocalGrant(t *testing.T) {
 	if _, err := p.Rules()[0].LimitInForce(t.Context()); !errors.Is(err, throttle.ErrUnavailable) {
 		t.Fatalf("LimitInForce = %v, want %v", err, throttle.ErrUnavailable)
 	}
-	if _, err := p.Bill(d).Settle(t.Context(), map[string]int{"r": 2}); err != nil {
+	if _, err := p.Charge(d).Adjust(t.Context(), map[string]int{"r": 2}); err != nil {
 		t.Fatalf("Settle: %v", err)
 	}
 	for _, want := range []bool{true, false} {

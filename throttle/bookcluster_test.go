@@ -22,12 +22,12 @@ func TestBookManyOnCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var wishes []throttle.Wish
+	var wishes []throttle.BookRequest
 	for i := range 30 {
-		wishes = append(wishes, throttle.Wish{Policy: l.Policy(), Request: throttle.Request{Key: fmt.Sprint("+", i%10), Cost: 1, Job: fmt.Sprint("job", i)}})
+		wishes = append(wishes, throttle.BookRequest{Policy: l.Policy(), Request: throttle.Request{Key: fmt.Sprint("+", i%10), Cost: 1, Job: fmt.Sprint("job", i)}})
 	}
 	wishes[12].Job = ""
-	several := throttle.Wish{Policy: both, Request: clusterRequest(1)}
+	several := throttle.BookRequest{Policy: both, Request: clusterRequest(1)}
 	several.Job = "several"
 	wishes = append(wishes, several)
 	gate := holdNodes(rdb)

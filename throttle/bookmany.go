@@ -11,7 +11,7 @@ import (
 )
 
 // Wish is what one job of [BookMany] asks of its policy.
-type Wish struct {
+type BookRequest struct {
 	Policy *Policy
 	Request
 
@@ -28,13 +28,13 @@ type Wish struct {
 	//
 	// On Redis Cluster the narrower keys are looked at before the widest one is booked,
 	// not in one step with it: somebody else may come between.
-	Widest bool
+	LastRuleOnly bool
 }
 
 // mode is what may be done for the wish.
-func (w *Wish) mode() luascripts.Mode {
-	if w.Widest {
-		return luascripts.BookWidest
+func (w *BookRequest) mode() luascripts.Mode {
+	if w.LastRuleOnly {
+		return luascripts.BookLastRule
 	}
 	return luascripts.Book
 }
@@ -49,26 +49,26 @@ type Booking struct {
 // answers in that order; each fails alone. All that are in Redis, which must be rdb,
 // go up to 64 to a script call, on Redis Cluster to a pipeline for each node; one by
 // one go those of a policy whose keys are in several slots of a Cluster, in shadow
-// mode, and where [Config.WhenAway] decides without Redis.
-func BookMany(ctx context.Context, rdb redis.UniversalClient, wishes []Wish) []Booking {
+// mode, and where [Config.OnUnavailable] decides without Redis.
+func BookMany(ctx context.Context, rdb redis.UniversalClient, wishes []BookRequest) []Booking {
 	out := make([]Booking, len(wishes))
 	if len(wishes) == 1 { // with those of other goroutines, if there are any
 		d, err := wishes[0].Policy.book(ctx, wishes[0].mode(), wishes[0].Request)
 		out[0] = Booking{d, err}
 		return out
 	}
-	var crowd []*companion
+	var crowd []*bookCall
 	weight := 0
 	send := func() {
-		bookTogether(ctx, rdb, crowd)
+		bookBatch(ctx, rdb, crowd)
 		for _, c := range crowd {
 			*c.out = c.answer(ctx)
 		}
 		crowd, weight = nil, 0
 	}
 	for i := range wishes {
-		c := newCompanion(ctx, wishes[i], &out[i])
-		if !c.joins {
+		c := newBookCall(ctx, wishes[i], &out[i])
+		if !c.batchable {
 			send() // its turn is behind those before it
 			*c.out = c.answer(ctx)
 			continue
@@ -84,28 +84,28 @@ func BookMany(ctx context.Context, rdb redis.UniversalClient, wishes []Wish) []B
 }
 
 // companion is a wish among those of one script call.
-type companion struct {
-	Wish
-	out   *Booking
-	joins bool // it may be asked together with others
+type bookCall struct {
+	BookRequest
+	out       *Booking
+	batchable bool // it may be asked together with others
 
-	in   []ruling
+	in   []activeLimit
 	call luascripts.Call
-	when asked
+	when roundTripTimes
 }
 
 // newCompanion looks at a wish as far as that can be done without Redis.
-func newCompanion(ctx context.Context, w Wish, out *Booking) *companion {
-	c := &companion{Wish: w, out: out}
+func newBookCall(ctx context.Context, w BookRequest, out *Booking) *bookCall {
+	c := &bookCall{BookRequest: w, out: out}
 	p := w.Policy
 	c.Token, c.grant, c.made = NewToken(), grant{}, fromStore
-	if !p.joins() {
+	if !p.batchable() {
 		return c
 	}
 	if checkJob(w.Job) != nil || p.check(&c.Request) != nil {
 		return c // its fault is told when it is asked alone
 	}
-	in, err := p.rulings(ctx)
+	in, err := p.activeLimits(ctx)
 	if err != nil {
 		return c
 	}
@@ -115,39 +115,39 @@ func newCompanion(ctx context.Context, w Wish, out *Booking) *companion {
 	c.in = in
 	p.call(&c.call, in, c.mode(), &c.Request)
 	_, sharded := p.store.store.(clusterStore)
-	c.joins = !sharded || len(slots(c.call.Parts)) == 1
+	c.batchable = !sharded || len(slots(c.call.Rules)) == 1
 	return c
 }
 
 // joins says whether what the policy asks may be asked together with others.
-func (p *Policy) joins() bool {
-	if p.cfg.Shadow || p.away.policy != FailClosed {
+func (p *Policy) batchable() bool {
+	if p.cfg.Shadow || p.availability.mode != FailClosed {
 		return false
 	}
 	switch at := p.store.store.(type) {
 	case redisStore:
-		return !at.merger.scattered.Load()
+		return !at.coalescer.scattered.Load()
 	case clusterStore:
-		return at.merger.cluster != nil
+		return at.coalescer.cluster != nil
 	}
 	return false
 }
 
 // bookTogether asks for a crowd at once. When only the answer was lost that is done
 // once more: who is in the line by then keeps the place.
-func bookTogether(ctx context.Context, rdb redis.UniversalClient, crowd []*companion) {
+func bookBatch(ctx context.Context, rdb redis.UniversalClient, crowd []*bookCall) {
 	if len(crowd) == 0 {
 		return
 	}
 	calls := make([]*luascripts.Call, len(crowd))
 	for i, c := range crowd {
 		around := c.Policy.store.clock()
-		number(c.call.Parts, c.in, around)
+		number(c.call.Rules, c.in, around)
 		c.call.Gate = gateAround(c.Gates, around)
 		c.when.began = time.Now()
 		calls[i] = &c.call
 	}
-	_ = askMany(ctx, rdb, calls) // each has its own error
+	_ = sendMany(ctx, rdb, calls) // each has its own error
 	ended := time.Now()
 	for _, c := range crowd {
 		c.when.ended = ended
@@ -156,12 +156,12 @@ func bookTogether(ctx context.Context, rdb redis.UniversalClient, crowd []*compa
 
 // answer is the booking, by itself where it was not or could not be decided among
 // others: its limit has changed, or the clock went into another window.
-func (c *companion) answer(ctx context.Context) Booking {
+func (c *bookCall) answer(ctx context.Context) Booking {
 	p, reply, err := c.Policy, &c.call.AcquireReply, c.call.Err
-	p.store.heard(reply.Now)
+	p.store.observeClock(reply.Now)
 	again := err == nil && (reply.Status == luascripts.NotCovered || reply.Status == luascripts.Outdated)
-	if !c.joins || again || errors.Is(err, luascripts.ErrAskAlone) {
-		d, err := p.askForJob(ctx, c.mode(), c.Request)
+	if !c.batchable || again || errors.Is(err, luascripts.ErrRetrySingly) {
+		d, err := p.decideForJob(ctx, c.mode(), c.Request)
 		return Booking{d, err}
 	}
 	d := Decision{Request: c.Request, Rule: p.rules[0].rule}
@@ -170,6 +170,6 @@ func (c *companion) answer(ctx context.Context) Booking {
 	} else {
 		err = p.decided(c.in, &c.Request, reply, c.when, &d)
 	}
-	p.tell(ctx, c.mode(), &d, err)
+	p.observe(ctx, c.mode(), &d, err)
 	return Booking{d, err}
 }

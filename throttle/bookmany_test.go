@@ -43,10 +43,10 @@ func TestBookManyBooksAsBookDoes(t *testing.T) {
 		return p
 	}
 	many, single := policy("many"), policy("single")
-	var wishes []throttle.Wish
+	var wishes []throttle.BookRequest
 	for i := range 150 {
-		wishes = append(wishes, throttle.Wish{Policy: many, Request: throttle.Request{
-			Key: fmt.Sprint("phone", i%40), Cost: 1, More: []throttle.Want{{Key: "acme", Cost: 1}}, Job: fmt.Sprint("job", i),
+		wishes = append(wishes, throttle.BookRequest{Policy: many, Request: throttle.Request{
+			Key: fmt.Sprint("phone", i%40), Cost: 1, More: []throttle.KeyCost{{Key: "acme", Cost: 1}}, Job: fmt.Sprint("job", i),
 		}})
 	}
 	wishes[7].Cost, wishes[70].Job, wishes[90].MaxWait = 2, "", time.Millisecond
@@ -86,8 +86,8 @@ func TestBookManyUnderANewLimit(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
-	wish := func(job string) throttle.Wish {
-		return throttle.Wish{Policy: l.Policy(), Request: throttle.Request{Key: key, Cost: 1, Job: job}}
+	wish := func(job string) throttle.BookRequest {
+		return throttle.BookRequest{Policy: l.Policy(), Request: throttle.Request{Key: key, Cost: 1, Job: job}}
 	}
 	s.job(l, "first", 1)
 	other := s.limiter("sms", throttle.Sliding(1, time.Minute))
@@ -96,7 +96,7 @@ func TestBookManyUnderANewLimit(t *testing.T) {
 	}
 	s.at(2 * time.Hour)
 	s.want(s.try(other, 1), true, 2*time.Hour) // the ledger hears of it
-	for i, b := range throttle.BookMany(t.Context(), s.rdb, []throttle.Wish{wish("b"), wish("c")}) {
+	for i, b := range throttle.BookMany(t.Context(), s.rdb, []throttle.BookRequest{wish("b"), wish("c")}) {
 		if want := time.Duration(3+i) * time.Hour; b.Err != nil || b.At.Sub(start) != want {
 			t.Errorf("BookMany %d = %v after the start, %v, want %v", i, b.At.Sub(start), b.Err, want)
 		}
@@ -108,9 +108,9 @@ func TestBookManyInShadow(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	l := newLimiter(t, s.rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{Shadow: true})
-	wishes := make([]throttle.Wish, 3)
+	wishes := make([]throttle.BookRequest, 3)
 	for i := range wishes {
-		wishes[i] = throttle.Wish{Policy: l.Policy(), Request: throttle.Request{Key: key, Cost: 1, Job: fmt.Sprint("job", i)}}
+		wishes[i] = throttle.BookRequest{Policy: l.Policy(), Request: throttle.Request{Key: key, Cost: 1, Job: fmt.Sprint("job", i)}}
 	}
 	for i, b := range throttle.BookMany(t.Context(), s.rdb, wishes) {
 		if b.Err != nil || b.At.After(b.Now) {
@@ -138,8 +138,8 @@ func TestBookManyWithoutRedis(t *testing.T) {
 	t.Parallel()
 	rdb := &mute{UniversalClient: redistest.Start(t).Client(t)}
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
-	wish := throttle.Wish{Policy: l.Policy(), Request: throttle.Request{Key: key, Cost: 1, Job: "a"}}
-	for i, b := range throttle.BookMany(t.Context(), rdb, []throttle.Wish{wish, wish}) {
+	wish := throttle.BookRequest{Policy: l.Policy(), Request: throttle.Request{Key: key, Cost: 1, Job: "a"}}
+	for i, b := range throttle.BookMany(t.Context(), rdb, []throttle.BookRequest{wish, wish}) {
 		if !errors.Is(b.Err, throttle.ErrUnavailable) || throttle.Answered(b.Err) {
 			t.Errorf("BookMany %d = %v, want ErrUnavailable", i, b.Err)
 		}

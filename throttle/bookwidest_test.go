@@ -23,8 +23,8 @@ func sms(t *testing.T, rdb redis.UniversalClient, cfg throttle.Config) *throttle
 }
 
 // wideWish is a job for a phone that is to wait for the provider alone.
-func wideWish(p *throttle.Policy, phone, job string) throttle.Wish {
-	return throttle.Wish{Policy: p, Widest: true, Request: throttle.Request{Key: phone, Cost: 1, More: []throttle.Want{{Key: "acme", Cost: 1}}, Job: job}}
+func wideWish(p *throttle.Policy, phone, job string) throttle.BookRequest {
+	return throttle.BookRequest{Policy: p, LastRuleOnly: true, Request: throttle.Request{Key: phone, Cost: 1, More: []throttle.KeyCost{{Key: "acme", Cost: 1}}, Job: job}}
 }
 
 // inLine is how long the lines of our rules are.
@@ -49,7 +49,7 @@ func TestBookWidestAtAJointInstant(t *testing.T) {
 	p := sms(t, s.rdb, throttle.Config{})
 	ask := func(phone, job string) throttle.Booking {
 		t.Helper()
-		both := throttle.BookMany(t.Context(), s.rdb, []throttle.Wish{wideWish(p, phone, job), {Policy: p}})
+		both := throttle.BookMany(t.Context(), s.rdb, []throttle.BookRequest{wideWish(p, phone, job), {Policy: p}})
 		if both[0].Err != nil || both[0].Granted {
 			t.Fatalf("BookMany(%s) = %+v, %v, want no grant", job, both[0].Decision, both[0].Err)
 		}
@@ -112,7 +112,7 @@ func TestBookWidestWithinAWait(t *testing.T) {
 	before := dump(t, s)
 	phone, provider, soon := wideWish(p, "busy", "a"), wideWish(p, "free", "b"), wideWish(p, "free", "c")
 	phone.MaxWait, provider.MaxWait, soon.MaxWait = 59*time.Second, 999*ms, time.Second
-	got := throttle.BookMany(t.Context(), s.rdb, []throttle.Wish{phone, provider})
+	got := throttle.BookMany(t.Context(), s.rdb, []throttle.BookRequest{phone, provider})
 	for i, at := range []time.Duration{time.Minute, time.Second} {
 		late, ok := errors.AsType[*throttle.TooLateError](got[i].Err)
 		if !ok || !late.At.Equal(start.Add(at)) {
@@ -122,7 +122,7 @@ func TestBookWidestWithinAWait(t *testing.T) {
 	if after := dump(t, s); before != after {
 		t.Errorf("who comes too late left something: %q, want %q", after, before)
 	}
-	if got := throttle.BookMany(t.Context(), s.rdb, []throttle.Wish{soon})[0]; got.Err != nil || got.Refused || got.At.Sub(start) != time.Second {
+	if got := throttle.BookMany(t.Context(), s.rdb, []throttle.BookRequest{soon})[0]; got.Err != nil || got.Refused || got.At.Sub(start) != time.Second {
 		t.Errorf("BookMany = %+v, %v, want a place in a second", got.Decision, got.Err)
 	}
 }
@@ -139,7 +139,7 @@ func TestBookWidestAtAGate(t *testing.T) {
 	ask := func(job string) throttle.Booking {
 		w := wideWish(p, job, job)
 		w.Gates = []throttle.GateAt{{Rule: "hours", Gate: gate}}
-		return throttle.BookMany(t.Context(), s.rdb, []throttle.Wish{w})[0]
+		return throttle.BookMany(t.Context(), s.rdb, []throttle.BookRequest{w})[0]
 	}
 	want := func(b throttle.Booking, refused bool, at time.Duration) {
 		t.Helper()
@@ -174,11 +174,11 @@ func TestBookWidestBehindALease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wish := func(p *throttle.Policy, job string, more ...throttle.Want) throttle.Booking {
-		w := throttle.Wish{Policy: p, Widest: true, Request: throttle.Request{Key: "acme", Cost: 1, More: more, Job: job}}
-		return throttle.BookMany(t.Context(), s.rdb, []throttle.Wish{w})[0]
+	wish := func(p *throttle.Policy, job string, more ...throttle.KeyCost) throttle.Booking {
+		w := throttle.BookRequest{Policy: p, LastRuleOnly: true, Request: throttle.Request{Key: "acme", Cost: 1, More: more, Job: job}}
+		return throttle.BookMany(t.Context(), s.rdb, []throttle.BookRequest{w})[0]
 	}
-	both := throttle.Want{Key: "acme", Cost: 1}
+	both := throttle.KeyCost{Key: "acme", Cost: 1}
 	s.want(func() throttle.Decision { d, _ := slots.TryAcquire(t.Context(), "acme", 1); return d }(), true, 0)
 	if b := wish(p, "a", both); b.Err != nil || b.Refused || b.Rule != "provider" || !b.At.Equal(start) {
 		t.Errorf("BookMany = %+v, %v, want a place at the provider now", b.Decision, b.Err)
@@ -201,7 +201,7 @@ func TestBookWidestElsewhere(t *testing.T) {
 	away := &mute{UniversalClient: redistest.Start(t).Client(t)}
 	for name, p := range map[string]*throttle.Policy{
 		"cluster": sms(t, cluster, throttle.Config{}),
-		"local":   sms(t, away, throttle.Config{WhenAway: throttle.FailLocal}),
+		"local":   sms(t, away, throttle.Config{OnUnavailable: throttle.FailLocal}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			rdb := map[string]redis.UniversalClient{"cluster": cluster, "local": away}[name]
@@ -210,7 +210,7 @@ func TestBookWidestElsewhere(t *testing.T) {
 			}
 			late := wideWish(p, "busy", "c")
 			late.MaxWait = 10 * time.Second
-			got := throttle.BookMany(t.Context(), rdb, []throttle.Wish{wideWish(p, "busy", "a"), wideWish(p, "free", "b"), late, wideWish(p, "free", "b")})
+			got := throttle.BookMany(t.Context(), rdb, []throttle.BookRequest{wideWish(p, "busy", "a"), wideWish(p, "free", "b"), late, wideWish(p, "free", "b")})
 			if b := got[0]; b.Err != nil || !b.Refused || b.Rule != "phone" || b.At.Sub(b.Now) < 50*time.Second {
 				t.Errorf("a busy phone = %+v, %v, want it refused for a minute", b.Decision, b.Err)
 			}
@@ -236,9 +236,9 @@ func TestBookWidestElsewhere(t *testing.T) {
 func TestBookWidestWithoutALine(t *testing.T) {
 	t.Parallel()
 	away := &mute{UniversalClient: redistest.Start(t).Client(t)}
-	for name, cfg := range map[string]throttle.Config{"shadow": {Shadow: true}, "away": {WhenAway: throttle.FailOpen}} {
+	for name, cfg := range map[string]throttle.Config{"shadow": {Shadow: true}, "away": {OnUnavailable: throttle.FailOpen}} {
 		p := sms(t, away, cfg)
-		for i, b := range throttle.BookMany(t.Context(), away, []throttle.Wish{wideWish(p, "x", "a"), wideWish(p, "x", "b")}) {
+		for i, b := range throttle.BookMany(t.Context(), away, []throttle.BookRequest{wideWish(p, "x", "a"), wideWish(p, "x", "b")}) {
 			if b.Err != nil || b.Refused || b.Granted || b.At.After(time.Now()) {
 				t.Errorf("%s: booking %d = %+v, %v, want it now", name, i, b.Decision, b.Err)
 			}

@@ -96,15 +96,15 @@ func TestCallsAreBounded(t *testing.T) {
 			_ = s.job(l, "warm up", tt.cost)
 			var d throttle.Decision
 			r := throttle.Request{Key: key, Cost: tt.cost, Job: "w500"}
-			place := throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "w500", Costs: []int{1}}
+			place := throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "w500", Costs: []int{1}}
 			for _, c := range []struct { // in an order in which the redeem measured finds its place in the line
 				op string
 				f  func()
 			}{
 				{"try", func() { s.try(l, tt.cost) }},
 				{"redeem", func() { d = s.job(l, "w500", tt.cost) }},
-				{"check", func() { throttle.Check(t.Context(), s.rdb, []throttle.Place{place}) }},
-				{"locate", func() { _, _ = throttle.Locate(t.Context(), place) }},
+				{"check", func() { throttle.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place}) }},
+				{"locate", func() { _, _ = throttle.Lookup(t.Context(), place) }},
 				{"list", func() { _, _ = l.List(t.Context(), key, throttle.ListBehind(5000, 1), 1) }},
 				{"peek", func() { _, _ = l.Peek(t.Context(), key, 0) }},
 				{"cancel", func() { _, _ = l.Cancel(t.Context(), r) }},

@@ -85,7 +85,7 @@ func pulled(t *testing.T, limit throttle.Limit, cfg throttle.Config, f func(t *t
 	})
 }
 
-func mustTry(t *testing.T, l *throttle.Limiter, granted bool, by throttle.Away) throttle.Decision {
+func mustTry(t *testing.T, l *throttle.Limiter, granted bool, by throttle.FailureMode) throttle.Decision {
 	t.Helper()
 	d, err := l.TryAcquire(t.Context(), key, 1)
 	if err != nil || d.Granted != granted || d.Fallback != by {

@@ -11,9 +11,9 @@ var calls = sync.Pool{New: func() any { return &luascripts.Call{} }}
 
 // freeCall lets a call be used for another, and its parts. It keeps nobody's keys.
 func freeCall(c *luascripts.Call) {
-	parts := c.Parts
+	parts := c.Rules
 	clear(parts)
 	*c = luascripts.Call{}
-	c.Parts = parts[:0]
+	c.Rules = parts[:0]
 	calls.Put(c)
 }

@@ -148,7 +148,7 @@ func TestGivingBackUnderALongerLimit(t *testing.T) {
 			return err
 		},
 		"bill": func(l *throttle.Limiter, d throttle.Decision) error {
-			_, err := l.Policy().Bill(d).Settle(t.Context(), map[string]int{l.Rule(): 1})
+			_, err := l.Policy().Charge(d).Adjust(t.Context(), map[string]int{l.Rule(): 1})
 			return err
 		},
 	} {
@@ -194,11 +194,11 @@ func TestChangedLimitKeepsTheLine(t *testing.T) {
 			s.want(s.job(old, job, 1), false, []time.Duration{50, 50, 100}[j]*time.Second)
 		}
 		changed := s.limiter(rule, c.limit)
-		var places []throttle.Place
+		var places []throttle.BookingRef
 		for _, job := range jobs {
-			places = append(places, throttle.Place{Policy: changed.Policy(), IDs: []string{changed.ID(key)}, Job: job, Costs: []int{1}})
+			places = append(places, throttle.BookingRef{Policy: changed.Policy(), IDs: []string{changed.ID(key)}, Job: job, Costs: []int{1}})
 		}
-		for j, in := range throttle.Check(t.Context(), s.rdb, places) {
+		for j, in := range throttle.Refresh(t.Context(), s.rdb, places) {
 			if at := in.At.Sub(start); in.Err != nil || !in.Known || at != c.instant[j]*time.Second {
 				t.Errorf("%v: %s may go at %v (%v), want %v s", c.limit, jobs[j], at, in.Err, c.instant[j])
 			}

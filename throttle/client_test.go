@@ -53,7 +53,7 @@ func TestClientNameIsValidated(t *testing.T) {
 	for _, cfg := range []throttle.Config{
 		{PerClient: true, Client: "a b"}, {PerClient: true, Client: "a@b"}, {PerClient: true, Client: "a{b"},
 		{PerClient: true, Client: strings.Repeat("a", throttle.RuleMax+1)}, {Client: "a"},
-		{WhenAway: -1}, {WhenAway: throttle.FailLocal + 1},
+		{OnUnavailable: -1}, {OnUnavailable: throttle.FailLocal + 1},
 	} {
 		if err := cfg.Validate(); !errors.Is(err, throttle.ErrInvalidConfig) {
 			t.Errorf("Validate of %+v = %v, want %v", cfg, err, throttle.ErrInvalidConfig)

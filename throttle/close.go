@@ -19,19 +19,19 @@ func (l *Limiter) CloseKey(ctx context.Context, key string, d time.Duration) (un
 	if err := checkClosing(d); err != nil {
 		return time.Time{}, err
 	}
-	reply, err := l.alone.closeKey(ctx, 0, Request{Key: key, Cost: 1}, d)
+	reply, err := l.policy.closeKey(ctx, 0, Request{Key: key, Cost: 1}, d)
 	return reply.Until, err
 }
 
 // OpenKey ends a closing of a key before its time. Who comes next is told in the
 // Turns; pools plan the rule's deferred tasks anew, which takes about a second. On a
 // key that is open it changes nothing.
-func (l *Limiter) OpenKey(ctx context.Context, key string) ([]Turn, error) {
-	reply, err := l.alone.closeKey(ctx, 0, Request{Key: key, Cost: 1}, 0)
+func (l *Limiter) OpenKey(ctx context.Context, key string) ([]Promotion, error) {
+	reply, err := l.policy.closeKey(ctx, 0, Request{Key: key, Cost: 1}, 0)
 	if err != nil {
 		return nil, err
 	}
-	turns := l.alone.turns(reply.Next, reply.Now)
+	turns := l.policy.promotions(reply.Promoted, reply.Now)
 	_, err = l.closeRule(ctx, -time.Microsecond) // changes nothing, and everybody looks
 	return turns, err
 }
@@ -62,7 +62,7 @@ func checkClosing(d time.Duration) error {
 // PutOff closes the key of a rule of the policy for d from now on, and gives r.Job the
 // first place in its line: a job whose provider said that it comes too early. The
 // grant stays spent. It returns the instant from which the key is open.
-func (p *Policy) PutOff(ctx context.Context, rule string, r Request, d time.Duration) (until time.Time, err error) {
+func (p *Policy) Postpone(ctx context.Context, rule string, r Request, d time.Duration) (until time.Time, err error) {
 	if err := checkJob(r.Job); err != nil {
 		return time.Time{}, err
 	}
@@ -89,10 +89,10 @@ func (p *Policy) closeKey(ctx context.Context, rule int, r Request, d time.Durat
 	for end < len(ids) && ids[end] == ids[rule] && !p.rules[end].limit.IsConcurrent() {
 		end++
 	}
-	err = p.ruled(ctx, func(in []ruling) (err error) {
-		parts := p.parts(in, ids, r)[:end]
-		reply, err = p.store.closeBy(ctx, in, luascripts.CloseArgs{Parts: parts, Rule: rule + 1, Policy: p.name, Job: r.Job, For: d})
-		return p.fault("close", reply.Part, reply.Status, err)
+	err = p.withActiveLimits(ctx, func(in []activeLimit) (err error) {
+		parts := p.ruleCalls(in, ids, r)[:end]
+		reply, err = p.store.closeBy(ctx, in, luascripts.CloseArgs{Rules: parts, Rule: rule + 1, Policy: p.name, Job: r.Job, For: d})
+		return p.fault("close", reply.Rule, reply.Status, err)
 	})
 	return reply, err
 }

@@ -16,9 +16,9 @@ func storeOn(rdb redis.UniversalClient) store {
 	if _, sharded := rdb.(interface {
 		ForEachShard(context.Context, func(context.Context, *redis.Client) error) error
 	}); sharded {
-		return clusterStore{redisStore{rdb, mergerOf(rdb, true)}}
+		return clusterStore{redisStore{rdb, coalescerOf(rdb, true)}}
 	}
-	return redisStore{rdb, mergerOf(rdb, false)}
+	return redisStore{rdb, coalescerOf(rdb, false)}
 }
 
 // clusterStore asks one script for each slot, the narrowest key first, because a
@@ -31,41 +31,41 @@ func storeOn(rdb redis.UniversalClient) store {
 type clusterStore struct{ redisStore }
 
 // slotParts are the parts from..to of a call, which share a key.
-type slotParts struct{ from, to int }
+type slotCalls struct{ from, to int }
 
 // slots splits parts where the key changes.
-func slots(parts []luascripts.Part) []slotParts {
-	var out []slotParts
+func slots(parts []luascripts.RuleCall) []slotCalls {
+	var out []slotCalls
 	for i := range parts {
 		if i > 0 && parts[i].ID == parts[i-1].ID {
 			out[len(out)-1].to = i + 1
 			continue
 		}
-		out = append(out, slotParts{i, i + 1})
+		out = append(out, slotCalls{i, i + 1})
 	}
 	return out
 }
 
 func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 	a := c.AcquireArgs
-	all := slots(a.Parts)
+	all := slots(a.Rules)
 	if len(all) == 1 {
 		return s.redisStore.acquire(ctx, c)
 	}
-	if a.Mode == luascripts.BookWidest {
-		if wide := widestSlot(a.Parts); wide.to > 0 {
-			return s.bookWidest(ctx, c, wide)
+	if a.Mode == luascripts.BookLastRule {
+		if wide := lastRateSlot(a.Rules); wide.to > 0 {
+			return s.bookLastRule(ctx, c, wide)
 		}
 		a.Mode = luascripts.Book
 	}
-	out := luascripts.AcquireReply{Worth: make([]int64, len(a.Parts)), Each: make([]time.Time, len(a.Parts)), Free: make([]int, len(a.Parts))}
+	out := luascripts.AcquireReply{Worth: make([]int64, len(a.Rules)), Each: make([]time.Time, len(a.Rules)), Free: make([]int, len(a.Rules))}
 	var earliest time.Time // of the grants
 	var err error
 	for n, at := range all {
 		call := luascripts.Call{AcquireArgs: a}
-		call.Parts, call.Mode = a.Parts[at.from:at.to], modeAt(a.Mode, a.Parts[at.to:])
+		call.Rules, call.Mode = a.Rules[at.from:at.to], modeAt(a.Mode, a.Rules[at.to:])
 		if n > 0 {
-			call.Inline = min(a.Inline, max(0, earliest.Add(slack(a.Parts[:at.from])).Sub(out.Now)))
+			call.Inline = min(a.Inline, max(0, earliest.Add(slack(a.Rules[:at.from])).Sub(out.Now)))
 		}
 		var r luascripts.AcquireReply
 		if err = s.redisStore.acquire(ctx, &call); err == nil { // after an error others may write to it still
@@ -77,7 +77,7 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 				back.Job = "" // a place in a line stays
 			}
 			turns := s.giveBack(ctx, back, given, out.Worth, r)
-			out.Next = append(out.Next, turns...)
+			out.Promoted = append(out.Promoted, turns...)
 		}
 		if err != nil {
 			break
@@ -97,14 +97,14 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 // modeAt is how a slot is asked. Who books is to stand in the line of the widest rate
 // when nothing holds it up: the slots before that one are asked as for a grant, which is
 // given back, and those behind it, of leases alone, when its turn comes.
-func modeAt(mode luascripts.Mode, wider []luascripts.Part) luascripts.Mode {
+func modeAt(mode luascripts.Mode, wider []luascripts.RuleCall) luascripts.Mode {
 	if mode == luascripts.Book && slices.ContainsFunc(wider, isRate) {
-		return luascripts.Grant
+		return luascripts.GrantOrBook
 	}
 	return mode
 }
 
-func isRate(p luascripts.Part) bool { return p.Kind != luascripts.Leases }
+func isRate(p luascripts.RuleCall) bool { return p.Kind != luascripts.Leases }
 
 // granted is how many of the slots have something to give back, when the slot n
 // answered so. One whose answer is lost may have. Who asks again in a moment, by the
@@ -121,7 +121,7 @@ func granted(n int, status luascripts.Status, err error) int {
 
 // slack is how much later than a grant its job may start: each slot grants at an
 // instant of its own, and the job starts at the last of them.
-func slack(parts []luascripts.Part) time.Duration {
+func slack(parts []luascripts.RuleCall) time.Duration {
 	least := staleMax
 	for _, p := range parts {
 		least = min(least, staleAfter(p.Window))
@@ -130,10 +130,10 @@ func slack(parts []luascripts.Part) time.Duration {
 }
 
 // joined puts the answer of one slot to those before.
-func joined(out, r luascripts.AcquireReply, at slotParts) luascripts.AcquireReply {
-	out.Status, out.Part, out.Now, out.Version = r.Status, 0, r.Now, r.Version
-	if r.Part > 0 {
-		out.Part = at.from + r.Part
+func joined(out, r luascripts.AcquireReply, at slotCalls) luascripts.AcquireReply {
+	out.Status, out.Rule, out.Now, out.Version = r.Status, 0, r.Now, r.Version
+	if r.Rule > 0 {
+		out.Rule = at.from + r.Rule
 	}
 	if r.At.After(out.At) || r.Status != luascripts.Granted {
 		out.At = r.At
@@ -150,12 +150,12 @@ func joined(out, r luascripts.AcquireReply, at slotParts) luascripts.AcquireRepl
 		out.Each[i] = r.At
 	}
 	copy(out.Free[at.from:at.to], r.Free)
-	out.Next = append(out.Next, moved(r.Next, at)...)
+	out.Promoted = append(out.Promoted, moved(r.Promoted, at)...)
 	return out
 }
 
 // moved counts the parts of turns as the whole call does.
-func moved(turns []luascripts.Turn, at slotParts) []luascripts.Turn {
+func moved(turns []luascripts.Promotion, at slotCalls) []luascripts.Promotion {
 	for i := range turns {
 		turns[i].Part += at.from
 	}
@@ -164,51 +164,51 @@ func moved(turns []luascripts.Turn, at slotParts) []luascripts.Turn {
 
 // giveBack takes a grant back that another slot made useless. A job that waits
 // there keeps its turn here; one that waits for a gate has no place anywhere.
-func (s clusterStore) giveBack(ctx context.Context, a luascripts.AcquireArgs, at slotParts, worth []int64, refused luascripts.AcquireReply) []luascripts.Turn {
-	back := luascripts.CancelArgs{Parts: slices.Clone(a.Parts[at.from:at.to]), Policy: a.Policy, Token: a.Token, Job: a.Job}
-	for i := range back.Parts {
-		back.Parts[i].Worth = worth[at.from+i]
-		back.Parts[i].Until = time.UnixMicro(1) // nobody comes to know the instant
+func (s clusterStore) giveBack(ctx context.Context, a luascripts.AcquireArgs, at slotCalls, worth []int64, refused luascripts.AcquireReply) []luascripts.Promotion {
+	back := luascripts.CancelArgs{Rules: slices.Clone(a.Rules[at.from:at.to]), Policy: a.Policy, Token: a.Token, Job: a.Job}
+	for i := range back.Rules {
+		back.Rules[i].Worth = worth[at.from+i]
+		back.Rules[i].Until = time.UnixMicro(1) // nobody comes to know the instant
 	}
-	if refused.Status == luascripts.Booked && refused.Part > 0 && a.Job != "" {
+	if refused.Status == luascripts.Booked && refused.Rule > 0 && a.Job != "" {
 		back.Away = refused.At
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
 	r, _ := s.redisStore.cancel(ctx, back) // else it stays charged: one too many, never one too few
-	return moved(r.Next, at)
+	return moved(r.Promoted, at)
 }
 
 func (s clusterStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
 	var out luascripts.CancelReply
-	for n, at := range slots(a.Parts) {
+	for n, at := range slots(a.Rules) {
 		call := a
-		call.Parts = a.Parts[at.from:at.to]
+		call.Rules = a.Rules[at.from:at.to]
 		call.Back = a.Back && n == 0 // it comes back by the narrowest key
 		r, err := s.redisStore.cancel(ctx, call)
 		if err != nil || r.Status > luascripts.Withdrawn {
-			r.Part += at.from
+			r.Rule += at.from
 			return r, err // the rest of it is given back when this is repeated
 		}
 		if n == 0 {
 			out.Status = r.Status
 		}
-		out.Now, out.Next = r.Now, append(out.Next, moved(r.Next, at)...)
+		out.Now, out.Promoted = r.Now, append(out.Promoted, moved(r.Promoted, at)...)
 	}
 	return out, nil
 }
 
-func (s clusterStore) settle(ctx context.Context, a luascripts.SettleArgs) (luascripts.CancelReply, error) {
+func (s clusterStore) adjust(ctx context.Context, a luascripts.AdjustArgs) (luascripts.CancelReply, error) {
 	var out luascripts.CancelReply
-	for _, at := range slots(a.Parts) {
+	for _, at := range slots(a.Rules) {
 		call := a
-		call.Parts = a.Parts[at.from:at.to]
-		r, err := s.redisStore.settle(ctx, call)
+		call.Rules = a.Rules[at.from:at.to]
+		r, err := s.redisStore.adjust(ctx, call)
 		if err != nil || r.Status > luascripts.Withdrawn {
-			r.Part += at.from
+			r.Rule += at.from
 			return r, err
 		}
-		out.Status, out.Now, out.Next = r.Status, r.Now, append(out.Next, moved(r.Next, at)...)
+		out.Status, out.Now, out.Promoted = r.Status, r.Now, append(out.Promoted, moved(r.Promoted, at)...)
 	}
 	return out, nil
 }
@@ -216,46 +216,46 @@ func (s clusterStore) settle(ctx context.Context, a luascripts.SettleArgs) (luas
 // close closes the key of one part. In the slots before, the job has no turn
 // until it comes again.
 func (s clusterStore) close(ctx context.Context, a luascripts.CloseArgs) (luascripts.CloseReply, error) {
-	var at slotParts
-	for _, at = range slots(a.Parts) {
+	var at slotCalls
+	for _, at = range slots(a.Rules) {
 		if a.Rule <= at.to {
 			break
 		}
 	}
-	a.Parts, a.Rule = a.Parts[at.from:at.to], a.Rule-at.from
+	a.Rules, a.Rule = a.Rules[at.from:at.to], a.Rule-at.from
 	r, err := s.redisStore.close(ctx, a)
-	if r.Part > 0 {
-		r.Part += at.from
+	if r.Rule > 0 {
+		r.Rule += at.from
 	}
-	r.Next = moved(r.Next, at)
+	r.Promoted = moved(r.Promoted, at)
 	return r, err
 }
 
 // check asks about each slot of each booking, all in one pipeline a node: the
 // latest instant is that of the job.
-func (s clusterStore) check(ctx context.Context, bookings []luascripts.CheckArgs) []luascripts.CheckReply {
-	var calls []luascripts.CheckArgs
+func (s clusterStore) refresh(ctx context.Context, bookings []luascripts.RefreshArgs) []luascripts.RefreshReply {
+	var calls []luascripts.RefreshArgs
 	var of []int // the booking of each call
-	var where []slotParts
+	var where []slotCalls
 	for i, b := range bookings {
-		for _, at := range slots(b.Parts) {
-			calls = append(calls, luascripts.CheckArgs{Parts: b.Parts[at.from:at.to], Policy: b.Policy, Job: b.Job})
+		for _, at := range slots(b.Rules) {
+			calls = append(calls, luascripts.RefreshArgs{Rules: b.Rules[at.from:at.to], Policy: b.Policy, Job: b.Job})
 			of, where = append(of, i), append(where, at)
 		}
 	}
-	out := make([]luascripts.CheckReply, len(bookings))
-	for n, r := range s.redisStore.check(ctx, calls) {
+	out := make([]luascripts.RefreshReply, len(bookings))
+	for n, r := range s.redisStore.refresh(ctx, calls) {
 		o := &out[of[n]]
-		r.Next = append(o.Next, moved(r.Next, where[n])...)
-		if r.Part > 0 {
-			r.Part += where[n].from
+		r.Promoted = append(o.Promoted, moved(r.Promoted, where[n])...)
+		if r.Rule > 0 {
+			r.Rule += where[n].from
 		}
 		switch failed := o.Err != nil || o.Status > luascripts.Withdrawn; {
 		case failed:
 		case r.Err != nil || r.Status > luascripts.Withdrawn, r.Status == luascripts.Booked && !r.At.Before(o.At):
 			*o = r
 		default:
-			o.Now, o.Next = r.Now, r.Next
+			o.Now, o.Promoted = r.Now, r.Promoted
 		}
 	}
 	return out

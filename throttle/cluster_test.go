@@ -27,7 +27,7 @@ func clusterPolicy(t *testing.T, rdb redis.UniversalClient, phone, provider thro
 }
 
 func clusterRequest(phone int) throttle.Request {
-	return throttle.Request{Key: fmt.Sprint("phone", phone), Cost: 1, More: []throttle.Want{{Key: "acme", Cost: 1}}}
+	return throttle.Request{Key: fmt.Sprint("phone", phone), Cost: 1, More: []throttle.KeyCost{{Key: "acme", Cost: 1}}}
 }
 
 // On Redis Cluster each slot is a script of its own: what the narrow rule spent is
@@ -62,8 +62,8 @@ func TestClusterAllOrNothing(t *testing.T) {
 		t.Fatalf("Redeem = %v, %v, want a place at the provider", d, err)
 	}
 	available("phone2", phone, 1) // a turn holds up nobody of another policy
-	place := throttle.Place{Policy: p, IDs: p.IDs(r), Costs: []int{1, 1}, Job: "job"}
-	if now := throttle.Check(t.Context(), rdb, []throttle.Place{place})[0]; now.Err != nil || !now.Known || now.Rule != "provider" || !now.At.Equal(d.At) {
+	place := throttle.BookingRef{Policy: p, IDs: p.IDs(r), Costs: []int{1, 1}, Job: "job"}
+	if now := throttle.Refresh(t.Context(), rdb, []throttle.BookingRef{place})[0]; now.Err != nil || !now.Known || now.Rule != "provider" || !now.At.Equal(d.At) {
 		t.Errorf("Check = %+v, want %v by the provider", now, d.At)
 	}
 	second := clusterRequest(2)
@@ -74,7 +74,7 @@ func TestClusterAllOrNothing(t *testing.T) {
 	if _, err := place.Leave(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if now := throttle.Check(t.Context(), rdb, []throttle.Place{place})[0]; now.Err != nil || now.Known {
+	if now := throttle.Refresh(t.Context(), rdb, []throttle.BookingRef{place})[0]; now.Err != nil || now.Known {
 		t.Errorf("Check = %+v, want nothing known of it", now)
 	}
 	late := clusterRequest(3)

@@ -89,12 +89,12 @@ func (tr *trace) asked(d throttle.Decision, err error, job string, cost int, max
 	}
 	m.drop(late)
 	if tooLate || grant {
-		tr.next(d.Next)
+		tr.next(d.Promoted)
 	}
 }
 
 // next checks who was told to come earlier.
-func (tr *trace) next(turns []throttle.Turn) {
+func (tr *trace) next(turns []throttle.Promotion) {
 	got := soleTurn(tr, turns)
 	late := len(tr.m.lateHeads(tr.now, ""))
 	if len(tr.m.line) == late {
@@ -162,8 +162,8 @@ func (tr *trace) refund(back bool) {
 
 func (tr *trace) check(job string) {
 	m := tr.m
-	p := throttle.Place{Policy: tr.l.Policy(), IDs: []string{tr.l.ID(key)}, Job: job, Costs: []int{tr.costs[job]}}
-	got := throttle.Check(tr.ctx, tr.rdb, []throttle.Place{p})[0]
+	p := throttle.BookingRef{Policy: tr.l.Policy(), IDs: []string{tr.l.ID(key)}, Job: job, Costs: []int{tr.costs[job]}}
+	got := throttle.Refresh(tr.ctx, tr.rdb, []throttle.BookingRef{p})[0]
 	if got.Err != nil {
 		tr.Fatal(got.Err)
 	}

@@ -61,9 +61,9 @@ type Config struct {
 	// drawn at random once per process.
 	Client string
 
-	// WhenAway is what happens to who asks while Redis does not answer.
+	// OnUnavailable is what happens to who asks while Redis does not answer.
 	// Defaults to [FailClosed].
-	WhenAway Away
+	OnUnavailable FailureMode
 
 	// Shadow decides and counts, and lets run: nothing is refused, waits, takes
 	// a place or fails because of the limit. What the limit would not have
@@ -132,8 +132,8 @@ func (c Config) Validate() error {
 	if c.PerClient && (len(c.Client) > RuleMax || !rulePattern.MatchString(c.Client)) {
 		errs = append(errs, fmt.Errorf("%w: Client %q, want 1 to %d of A-Z a-z 0-9 _ . -", ErrInvalidConfig, clip(c.Client), RuleMax))
 	}
-	if !c.WhenAway.valid() {
-		errs = append(errs, fmt.Errorf("%w: WhenAway %d, want FailClosed, FailOpen or FailLocal", ErrInvalidConfig, c.WhenAway))
+	if !c.OnUnavailable.valid() {
+		errs = append(errs, fmt.Errorf("%w: OnUnavailable %d, want FailClosed, FailOpen or FailLocal", ErrInvalidConfig, c.OnUnavailable))
 	}
 	return errors.Join(errs...)
 }

@@ -36,7 +36,7 @@ type counters struct {
 
 // Counts returns what was counted until now; the numbers are read one after the
 // other.
-func (l *Limiter) Counts() Counts { return l.alone.Counts() }
+func (l *Limiter) Counts() Counts { return l.policy.Counts() }
 
 // Counts returns what was counted until now, all rules together; what its rules
 // decide alone is not among it.
@@ -49,7 +49,7 @@ func (p *Policy) Counts() Counts {
 }
 
 // tell counts a decision and passes it on.
-func (p *Policy) tell(ctx context.Context, mode luascripts.Mode, d *Decision, err error) {
+func (p *Policy) observe(ctx context.Context, mode luascripts.Mode, d *Decision, err error) {
 	if !p.cfg.Shadow || !mode.Books() { // that takes no place
 		p.counters.add(mode, d, err)
 	}

@@ -66,12 +66,12 @@ func TestCountsWhenRedisIsAway(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	defer rdb.Close()
-	for away, want := range map[throttle.Away]throttle.Counts{
+	for away, want := range map[throttle.FailureMode]throttle.Counts{
 		throttle.FailClosed: {Failed: 2},
 		throttle.FailOpen:   {Granted: 2, Fallback: 2},
 		throttle.FailLocal:  {Granted: 1, Refused: 1, Fallback: 2},
 	} {
-		l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{WhenAway: away})
+		l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{OnUnavailable: away})
 		for range 2 {
 			_, err := l.TryAcquire(t.Context(), key, 1)
 			if errors.Is(err, throttle.ErrUnavailable) != (away == throttle.FailClosed) {

@@ -11,35 +11,35 @@ import (
 
 // asksMax bounds how often a store is asked with other numbers: once around
 // what its clock was last, and then around what it answered.
-const asksMax = 3
+const roundTripsMax = 3
 
 // errClock says that a store's clock moved away from each answer it gave.
 var errClock = errors.New("its clock is in no window that it was asked about")
 
 // desk is a store, and what is known of its clock: the windows of a calendar
 // are computed around it before each call.
-type desk struct {
+type clockedStore struct {
 	store
 	offset atomic.Int64 // nanoseconds that its clock was ahead of ours, when last heard
 }
 
 // ask calls f around the store's clock, and again when that clock turns out to be
 // elsewhere. f answers the status and the clock.
-func (d *desk) ask(f func(around time.Time) (luascripts.Status, time.Time, error)) error {
-	_, err := d.askTimed(f)
+func (d *clockedStore) retryCovered(f func(around time.Time) (luascripts.Status, time.Time, error)) error {
+	_, err := d.retryCoveredTimed(f)
 	return err
 }
 
 // asked is when a call was made and answered, by the local, monotonic clock.
-type asked struct{ began, ended time.Time }
+type roundTripTimes struct{ began, ended time.Time }
 
 // askTimed is [desk.ask], and tells about the last call.
-func (d *desk) askTimed(f func(around time.Time) (luascripts.Status, time.Time, error)) (at asked, err error) {
-	for range asksMax {
+func (d *clockedStore) retryCoveredTimed(f func(around time.Time) (luascripts.Status, time.Time, error)) (at roundTripTimes, err error) {
+	for range roundTripsMax {
 		at.began = time.Now()
-		status, now, err := f(at.began.Add(d.ahead()))
+		status, now, err := f(at.began.Add(d.offsetToStore()))
 		at.ended = time.Now()
-		d.heardAt(now, at.ended)
+		d.observeClockAt(now, at.ended)
 		if err != nil || status != luascripts.NotCovered {
 			return at, err
 		}
@@ -48,7 +48,7 @@ func (d *desk) askTimed(f func(around time.Time) (luascripts.Status, time.Time, 
 }
 
 // number puts the numbers of the limits in force into parts.
-func number(parts []luascripts.Part, in []ruling, around time.Time) {
+func number(parts []luascripts.RuleCall, in []activeLimit, around time.Time) {
 	for i := range parts {
 		parts[i].Numbers = in[i].numbers(around)
 		parts[i].Version = in[i].version
@@ -56,22 +56,22 @@ func number(parts []luascripts.Part, in []ruling, around time.Time) {
 }
 
 // clock is what the store's clock should say now.
-func (d *desk) clock() time.Time { return time.Now().Add(d.ahead()) }
+func (d *clockedStore) clock() time.Time { return time.Now().Add(d.offsetToStore()) }
 
-func (d *desk) ahead() time.Duration { return time.Duration(d.offset.Load()) }
+func (d *clockedStore) offsetToStore() time.Duration { return time.Duration(d.offset.Load()) }
 
-func (d *desk) heard(now time.Time) { d.heardAt(now, time.Now()) }
+func (d *clockedStore) observeClock(now time.Time) { d.observeClockAt(now, time.Now()) }
 
-func (d *desk) heardAt(now, local time.Time) {
+func (d *clockedStore) observeClockAt(now, local time.Time) {
 	if !now.IsZero() {
 		d.offset.Store(int64(now.Sub(local)))
 	}
 }
 
 // acquireBy looks at no call that failed: others may work on it still.
-func (d *desk) acquireBy(ctx context.Context, in []ruling, gates []GateAt, c *luascripts.Call) (asked, error) {
-	at, err := d.askTimed(func(around time.Time) (luascripts.Status, time.Time, error) {
-		number(c.Parts, in, around)
+func (d *clockedStore) acquireBy(ctx context.Context, in []activeLimit, gates []GateAt, c *luascripts.Call) (roundTripTimes, error) {
+	at, err := d.retryCoveredTimed(func(around time.Time) (luascripts.Status, time.Time, error) {
+		number(c.Rules, in, around)
 		c.Gate = gateAround(gates, around)
 		if err := d.acquire(ctx, c); err != nil {
 			return 0, time.Time{}, err
@@ -81,39 +81,39 @@ func (d *desk) acquireBy(ctx context.Context, in []ruling, gates []GateAt, c *lu
 	if err != nil {
 		return at, err
 	}
-	return at, orOutdated(nil, c.Status, c.Part, c.Version)
+	return at, orOutdated(nil, c.Status, c.Rule, c.Version)
 }
 
-func (d *desk) cancelBy(ctx context.Context, in []ruling, a luascripts.CancelArgs) (reply luascripts.CancelReply, err error) {
-	err = d.ask(func(around time.Time) (luascripts.Status, time.Time, error) {
-		number(a.Parts, in, around)
+func (d *clockedStore) cancelBy(ctx context.Context, in []activeLimit, a luascripts.CancelArgs) (reply luascripts.CancelReply, err error) {
+	err = d.retryCovered(func(around time.Time) (luascripts.Status, time.Time, error) {
+		number(a.Rules, in, around)
 		reply, err = d.cancel(ctx, a)
 		return reply.Status, reply.Now, err
 	})
-	return reply, orOutdated(err, reply.Status, reply.Part, reply.Version)
+	return reply, orOutdated(err, reply.Status, reply.Rule, reply.Version)
 }
 
-func (d *desk) closeBy(ctx context.Context, in []ruling, a luascripts.CloseArgs) (reply luascripts.CloseReply, err error) {
-	err = d.ask(func(around time.Time) (luascripts.Status, time.Time, error) {
-		number(a.Parts, in, around)
+func (d *clockedStore) closeBy(ctx context.Context, in []activeLimit, a luascripts.CloseArgs) (reply luascripts.CloseReply, err error) {
+	err = d.retryCovered(func(around time.Time) (luascripts.Status, time.Time, error) {
+		number(a.Rules, in, around)
 		reply, err = d.close(ctx, a)
 		return reply.Status, reply.Now, err
 	})
-	return reply, orOutdated(err, reply.Status, reply.Part, reply.Version)
+	return reply, orOutdated(err, reply.Status, reply.Rule, reply.Version)
 }
 
-func (d *desk) settleBy(ctx context.Context, in []ruling, a luascripts.SettleArgs) (reply luascripts.CancelReply, err error) {
-	err = d.ask(func(around time.Time) (luascripts.Status, time.Time, error) {
-		number(a.Parts, in, around)
-		reply, err = d.settle(ctx, a)
+func (d *clockedStore) adjustBy(ctx context.Context, in []activeLimit, a luascripts.AdjustArgs) (reply luascripts.CancelReply, err error) {
+	err = d.retryCovered(func(around time.Time) (luascripts.Status, time.Time, error) {
+		number(a.Rules, in, around)
+		reply, err = d.adjust(ctx, a)
 		return reply.Status, reply.Now, err
 	})
-	return reply, orOutdated(err, reply.Status, reply.Part, reply.Version)
+	return reply, orOutdated(err, reply.Status, reply.Rule, reply.Version)
 }
 
-func (d *desk) peekBy(ctx context.Context, in ruling, k luascripts.Limit, a luascripts.PeekArgs) (reply luascripts.PeekReply, err error) {
+func (d *clockedStore) peekBy(ctx context.Context, in activeLimit, k luascripts.LimitKeys, a luascripts.PeekArgs) (reply luascripts.PeekReply, err error) {
 	a.Closed = in.closed
-	err = d.ask(func(around time.Time) (luascripts.Status, time.Time, error) {
+	err = d.retryCovered(func(around time.Time) (luascripts.Status, time.Time, error) {
 		a.Numbers = in.numbers(around)
 		a.Version = in.version
 		reply, err = d.peek(ctx, k, a)
@@ -122,8 +122,8 @@ func (d *desk) peekBy(ctx context.Context, in ruling, k luascripts.Limit, a luas
 	return reply, orOutdated(err, reply.Status, 1, reply.Version)
 }
 
-func (d *desk) resetBy(ctx context.Context, in ruling, k luascripts.Limit) (reply luascripts.CancelReply, err error) {
-	err = d.ask(func(around time.Time) (luascripts.Status, time.Time, error) {
+func (d *clockedStore) resetBy(ctx context.Context, in activeLimit, k luascripts.LimitKeys) (reply luascripts.CancelReply, err error) {
+	err = d.retryCovered(func(around time.Time) (luascripts.Status, time.Time, error) {
 		n := in.numbers(around)
 		n.Version = in.version
 		reply, err = d.reset(ctx, k, n)

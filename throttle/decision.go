@@ -32,7 +32,7 @@ type Request struct {
 	Cost int
 	// More is what is asked of the wider rules of a [Policy], in its order; Key
 	// and Cost are of the narrowest. None for a [Limiter].
-	More []Want
+	More []KeyCost
 	// Gates are the opening hours that hold for this request, besides the limits.
 	Gates []GateAt
 	// Job identifies who waits, 1 to [JobMax] bytes: one job has one place in a
@@ -44,16 +44,16 @@ type Request struct {
 	// is no time left. Zero means any wait.
 	MaxWait time.Duration
 
-	grant  grant
-	made   origin // of a grant
-	prompt bool   // no grant ahead of its instant
-	tell   bool   // what is left, too
+	grant    grant
+	made     origin // of a grant
+	notAhead bool   // no grant ahead of its instant
+	wantLeft bool   // what is left, too
 }
 
 // want is what is asked of the rule i.
-func (r *Request) want(i int) Want {
+func (r *Request) keyCost(i int) KeyCost {
 	if i == 0 {
-		return Want{r.Key, r.Cost}
+		return KeyCost{r.Key, r.Cost}
 	}
 	return r.More[i-1]
 }
@@ -62,7 +62,7 @@ func (r *Request) want(i int) Want {
 func (r Request) Costs() []int {
 	costs := make([]int, 1+len(r.More))
 	for i := range costs {
-		costs[i] = r.want(i).Cost
+		costs[i] = r.keyCost(i).Cost
 	}
 	return costs
 }
@@ -96,13 +96,13 @@ type Decision struct {
 	// Promised is what the job was told before; zero when it was not in line.
 	Promised time.Time
 	// Next are those who may come earlier than they were promised, because of this call.
-	Next []Turn
+	Promoted []Promotion
 	// Fence, of a grant by a rule that limits how many run at once, grows from one
 	// such grant of the key to the next: whoever is written to can refuse a holder
 	// that was overtaken. 0 when there is no such rule.
 	Fence int64
 	// Refused says that nothing was granted, and that there is no place in any line
-	// either: from [Limiter.TryAcquire], and for [Wish.Widest]. It may be asked again
+	// either: from [Limiter.TryAcquire], and for [BookRequest.LastRuleOnly]. It may be asked again
 	// from At on.
 	Refused bool
 	// Parked is a booking that holds no place in any line: a gate is shut until At.
@@ -112,8 +112,8 @@ type Decision struct {
 	Left []int
 
 	// Fallback says who decided: FailClosed, the zero value, for Redis, and
-	// otherwise what [Config.WhenAway] put in its place.
-	Fallback Away
+	// otherwise what [Config.OnUnavailable] put in its place.
+	Fallback FailureMode
 	// Shadowed is a grant that the limit would not have made, see
 	// [Config.Shadow]; At is then when it would have, zero for never.
 	Shadowed bool
@@ -162,7 +162,7 @@ func (d Decision) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(d.String()
 func (d Decision) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
 
 // Turn is a job that may come earlier than it was promised.
-type Turn struct {
+type Promotion struct {
 	Job  string
 	At   time.Time     // by Redis' clock
 	Wait time.Duration // from the answer to At
@@ -173,16 +173,16 @@ type Turn struct {
 }
 
 // Want is what is asked of one rule.
-type Want struct {
+type KeyCost struct {
 	Key  string
 	Cost int
 }
 
 // String prints the wish without its key.
-func (w Want) String() string { return fmt.Sprintf("%d permits", w.Cost) }
+func (w KeyCost) String() string { return fmt.Sprintf("%d permits", w.Cost) }
 
 // Format keeps the key out of every verb.
-func (w Want) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(w.String())) }
+func (w KeyCost) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(w.String())) }
 
 // MarshalJSON writes the wish without its key: loggers use it.
-func (w Want) MarshalJSON() ([]byte, error) { return json.Marshal(w.String()) }
+func (w KeyCost) MarshalJSON() ([]byte, error) { return json.Marshal(w.String()) }

@@ -38,8 +38,8 @@
 //	[NewPolicy]              puts them together: phone, then tenant, then provider
 //	[Policy.TryAcquire]      takes from all of them or from none; Acquire, Book, Redeem, Cancel, Refund
 //	                         and Return are there, too
-//	[BookMany]               books for many jobs in few calls; with [Wish.Widest] only where no narrow key is busy
-//	[Policy.PutOff]          closes a key whose provider said "too early", and gives the job the first place
+//	[BookMany]               books for many jobs in few calls; with [BookRequest.LastRuleOnly] only where no narrow key is busy
+//	[Policy.Postpone]          closes a key whose provider said "too early", and gives the job the first place
 //	[Policy.Renew]           keeps the leases of grants by a rule of [Concurrent]
 //	[Policy.Release]         ends them: the work is done, and whoever is next is told
 //
@@ -115,7 +115,7 @@
 // The clock of the Redis server decides about grants and instants; the clock of
 // the client decides about nothing, but for [NewLocal] and [FailLocal]. When
 // Redis is away every call returns its error and nothing is granted, unless
-// [Config.WhenAway] or [Config.Shadow] say otherwise. A call of TryAcquire,
+// [Config.OnUnavailable] or [Config.Shadow] say otherwise. A call of TryAcquire,
 // Acquire or Reserve whose answer was lost is taken back with its token, so that
 // it is charged once or not at all; one of Redeem is repeated, or refunded, by
 // whoever holds the token. All methods are safe for concurrent use. This package

@@ -138,12 +138,12 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	_, back := l.Return(t.Context(), r)
 	_, reset := l.Reset(t.Context(), key)
 	_, peek := l.Peek(t.Context(), key, 1)
-	place := throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}
+	place := throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}
 	_, leave := place.Leave(t.Context())
 	for op, err := range map[string]error{
 		"TryAcquire": try, "Redeem": redeem, "Book": book, "Cancel": cancel, "Refund": refund, "Return": back, "Reset": reset,
 		"Peek": peek, "Leave": leave, "Acquire": l.Acquire(t.Context(), key, 1),
-		"Check": throttle.Check(t.Context(), s.rdb, []throttle.Place{place})[0].Err,
+		"Check": throttle.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0].Err,
 	} {
 		if !errors.Is(err, throttle.ErrSchema) {
 			t.Errorf("%s = %v, want %v", op, err, throttle.ErrSchema)

@@ -67,8 +67,8 @@ func ExampleConfig_whenAway() {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1}) // nobody listens
 	defer rdb.Close()
 
-	for _, away := range []throttle.Away{throttle.FailClosed, throttle.FailOpen, throttle.FailLocal} {
-		sms, err := throttle.New(rdb, "sms", throttle.Sliding(1, time.Hour), throttle.Config{WhenAway: away})
+	for _, away := range []throttle.FailureMode{throttle.FailClosed, throttle.FailOpen, throttle.FailLocal} {
+		sms, err := throttle.New(rdb, "sms", throttle.Sliding(1, time.Hour), throttle.Config{OnUnavailable: away})
 		if err != nil {
 			fmt.Println(err)
 			return

@@ -8,10 +8,10 @@ import (
 
 // Gathered is how many acquires of a client wait for others to come back.
 func Gathered(rdb redis.UniversalClient) int {
-	m := mergerOf(rdb, false)
+	m := coalescerOf(rdb, false)
 	n := m.sole.Gathered()
 	m.nodes.Range(func(_, l any) bool {
-		n += l.(*lane).Gathered()
+		n += l.(*batcher).Gathered()
 		return true
 	})
 	return n
@@ -19,4 +19,4 @@ func Gathered(rdb redis.UniversalClient) int {
 
 // Patient lets the acquires of a client wait for others as long as those take. A
 // limiter is on it already, and asks for nothing yet.
-func Patient(rdb redis.UniversalClient) { mergerOf(rdb, false).way.Patience = time.Hour }
+func Patient(rdb redis.UniversalClient) { coalescerOf(rdb, false).way.Patience = time.Hour }

@@ -16,7 +16,7 @@ import (
 // given back here, and Redis knows nothing of them.
 func TestFailLocal(t *testing.T) {
 	t.Parallel()
-	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{WhenAway: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
+	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{OnUnavailable: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
 		first := mustTry(t, l, true, throttle.FailLocal)
 		d := mustTry(t, l, false, throttle.FailLocal)
 		if d.Wait() != time.Minute {
@@ -56,7 +56,7 @@ func TestFailLocal(t *testing.T) {
 // Who waits when Redis goes away goes on here, and when it is back goes on there.
 func TestWaitersCrossOver(t *testing.T) {
 	t.Parallel()
-	pulled(t, throttle.Sliding(1, 10*time.Second), throttle.Config{WhenAway: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
+	pulled(t, throttle.Sliding(1, 10*time.Second), throttle.Config{OnUnavailable: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
 		mustTry(t, l, true, throttle.FailLocal)
 		done := make(chan error)
 		go func() { done <- l.Acquire(t.Context(), key, 1) }()
@@ -83,8 +83,8 @@ func TestWaitersCrossOver(t *testing.T) {
 // A job that Redis answered has no place here any more, should Redis go again.
 func TestPlacesHereEndWhenRedisIsBack(t *testing.T) {
 	t.Parallel()
-	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{WhenAway: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
-		redeem := func(job string, granted bool, by throttle.Away) {
+	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{OnUnavailable: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
+		redeem := func(job string, granted bool, by throttle.FailureMode) {
 			t.Helper()
 			d, err := l.Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: job})
 			if err != nil || d.Granted != granted || d.Fallback != by {
@@ -107,7 +107,7 @@ func TestPlacesHereEndWhenRedisIsBack(t *testing.T) {
 // Whoever leaves while Redis hangs does not wait for it.
 func TestLeavingDoesNotWaitForRedis(t *testing.T) {
 	t.Parallel()
-	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{WhenAway: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
+	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{OnUnavailable: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
 		mustTry(t, l, true, throttle.FailLocal)
 		c.hang.Store(int64(500 * ms))
 		ctx, leave := context.WithCancel(t.Context())
@@ -133,7 +133,7 @@ func TestLeavingDoesNotWaitForRedis(t *testing.T) {
 // Redis again waits for it.
 func TestWaitersHereDoNotWaitForRedis(t *testing.T) {
 	t.Parallel()
-	pulled(t, throttle.Sliding(5, 600*ms), throttle.Config{WhenAway: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
+	pulled(t, throttle.Sliding(5, 600*ms), throttle.Config{OnUnavailable: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
 		c.looks.Store(true)
 		c.hang.Store(int64(3 * time.Second))
 		if err := l.Acquire(t.Context(), key, 5); err != nil { // finds out
@@ -164,7 +164,7 @@ func TestWaitersHereDoNotWaitForRedis(t *testing.T) {
 // of what stood in for it names another.
 func TestFallbackNamesATokenThatIsGood(t *testing.T) {
 	t.Parallel()
-	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{WhenAway: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
+	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{OnUnavailable: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
 		c.pulled.Store(false)
 		if _, err := l.Cancel(t.Context(), throttle.Request{Key: "other", Cost: 1, Job: "a"}); err != nil { // that script is known too
 			t.Fatal(err)

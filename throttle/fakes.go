@@ -23,16 +23,16 @@ func Fakes(src fake.Source) func(rule string, limit Limit, cfg Config) (*Limiter
 		}
 		l.limits = faultyLimits{limits, l.cfg.Prefix, src.Fault}
 		l.force.always = true // what is known ages by the local clock, not by that of src
-		l.awayNow = src.Now
+		l.fallbackNow = src.Now
 		l.joined = func(p *Policy) {
 			src.Join(func() {
-				p.away.back() // or it would be left alone for a while of real time
+				p.availability.available() // or it would be left alone for a while of real time
 				for _, l := range p.rules {
 					l.waiters.ringAll()
 				}
 			})
 		}
-		l.alone = newPolicy([]*Limiter{l})
+		l.policy = newPolicy([]*Limiter{l})
 		return l, nil
 	}
 }
@@ -64,40 +64,40 @@ func (s *faultyStore) close(ctx context.Context, a luascripts.CloseArgs) (luascr
 	return s.memoryStore.close(ctx, a)
 }
 
-func (s *faultyStore) settle(ctx context.Context, a luascripts.SettleArgs) (luascripts.CancelReply, error) {
+func (s *faultyStore) adjust(ctx context.Context, a luascripts.AdjustArgs) (luascripts.CancelReply, error) {
 	if err := s.fault(); err != nil {
 		return luascripts.CancelReply{}, err
 	}
-	return s.memoryStore.settle(ctx, a)
+	return s.memoryStore.adjust(ctx, a)
 }
 
-func (s *faultyStore) release(ctx context.Context, p luascripts.Part, token uint64) (luascripts.ReleaseReply, error) {
+func (s *faultyStore) release(ctx context.Context, p luascripts.RuleCall, token uint64) (luascripts.ReleaseReply, error) {
 	if err := s.fault(); err != nil {
 		return luascripts.ReleaseReply{}, err
 	}
 	return s.memoryStore.release(ctx, p, token)
 }
 
-func (s *faultyStore) peek(ctx context.Context, k luascripts.Limit, a luascripts.PeekArgs) (luascripts.PeekReply, error) {
+func (s *faultyStore) peek(ctx context.Context, k luascripts.LimitKeys, a luascripts.PeekArgs) (luascripts.PeekReply, error) {
 	if err := s.fault(); err != nil {
 		return luascripts.PeekReply{}, err
 	}
 	return s.memoryStore.peek(ctx, k, a)
 }
 
-func (s *faultyStore) reset(ctx context.Context, k luascripts.Limit, n luascripts.Numbers) (luascripts.CancelReply, error) {
+func (s *faultyStore) reset(ctx context.Context, k luascripts.LimitKeys, n luascripts.Numbers) (luascripts.CancelReply, error) {
 	if err := s.fault(); err != nil {
 		return luascripts.CancelReply{}, err
 	}
 	return s.memoryStore.reset(ctx, k, n)
 }
 
-func (s *faultyStore) check(ctx context.Context, bookings []luascripts.CheckArgs) []luascripts.CheckReply {
+func (s *faultyStore) refresh(ctx context.Context, bookings []luascripts.RefreshArgs) []luascripts.RefreshReply {
 	err := s.fault()
 	if err == nil {
-		return s.memoryStore.check(ctx, bookings)
+		return s.memoryStore.refresh(ctx, bookings)
 	}
-	out := make([]luascripts.CheckReply, len(bookings))
+	out := make([]luascripts.RefreshReply, len(bookings))
 	for i := range out {
 		out[i].Err = err
 	}

@@ -14,7 +14,7 @@ func TestFenceOfACopy(t *testing.T) {
 	s := newScene(t)
 	p := newPolicy(t, s.limiter("phone", throttle.Sliding(5, time.Minute)), s.limiter("slots", throttle.Concurrent(3, time.Minute)))
 	request := func(phone string) throttle.Request {
-		return throttle.Request{Key: phone, Cost: 1, More: []throttle.Want{{Key: "acme", Cost: 1}}, Job: phone, Token: throttle.NewToken()}
+		return throttle.Request{Key: phone, Cost: 1, More: []throttle.KeyCost{{Key: "acme", Cost: 1}}, Job: phone, Token: throttle.NewToken()}
 	}
 	first := request("a")
 	lost := s.redeem(p, first)

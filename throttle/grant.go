@@ -11,8 +11,8 @@ import (
 // grant is what the holder of a grant has to tell to correct it. The store remembers
 // its token for a minute only; later it finds the grant by its instant.
 type grant struct {
-	limits []ruling // those that decided; none when none did
-	worth  []int64  // by rule: what a refund of it is worth, in the store's own words
+	limits []activeLimit // those that decided; none when none did
+	worth  []int64       // by rule: what a refund of it is worth, in the store's own words
 
 	// An instant means something only where it is of.
 	by   *Policy
@@ -28,7 +28,7 @@ func (g *grant) made(p *Policy, key string, r *luascripts.AcquireReply) {
 
 // tell puts what is known of the grant into the parts of a call. A token is kept
 // where leases are: they are found by it alone.
-func (g *grant) tell(parts []luascripts.Part, p *Policy, key string) {
+func (g *grant) addTo(parts []luascripts.RuleCall, p *Policy, key string) {
 	for i := range parts {
 		if i < len(g.worth) {
 			parts[i].Worth = g.worth[i]

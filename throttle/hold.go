@@ -14,10 +14,10 @@ import (
 // the place, unless it was lost. release ends the leases at once and tells who
 // comes next; it is idempotent, and works after ctx has ended. Of a grant without
 // leases it does nothing.
-func (p *Policy) Hold(ctx context.Context, d Decision) (held context.Context, release func(context.Context) ([]Turn, error)) {
+func (p *Policy) Hold(ctx context.Context, d Decision) (held context.Context, release func(context.Context) ([]Promotion, error)) {
 	lease := p.LeaseFor(d)
 	if lease == 0 {
-		return ctx, func(context.Context) ([]Turn, error) { return nil, nil }
+		return ctx, func(context.Context) ([]Promotion, error) { return nil, nil }
 	}
 	held, lose := context.WithCancelCause(ctx)
 	// whoever gave the work up ends its context, and not the leases of a handler
@@ -28,7 +28,7 @@ func (p *Policy) Hold(ctx context.Context, d Decision) (held context.Context, re
 	var wg sync.WaitGroup
 	wg.Go(func() { k.renew(renewing, lease/3) })
 	var once sync.Once
-	return held, func(ctx context.Context) (turns []Turn, err error) {
+	return held, func(ctx context.Context) (turns []Promotion, err error) {
 		once.Do(func() {
 			k.expiry.Stop()
 			stop()

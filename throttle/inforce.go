@@ -146,18 +146,18 @@ func (f *limitInForce) learn(k *knownLimit) (changed bool) {
 // most limitTrust old. Older, and Redis must answer: nothing is granted by a
 // limit that may have been lowered.
 func (l *Limiter) inForce(ctx context.Context) (Limit, error) {
-	in, err := l.ruling(ctx)
+	in, err := l.activeLimit(ctx)
 	return in.Limit, err
 }
 
-func (l *Limiter) ruling(ctx context.Context) (ruling, error) {
+func (l *Limiter) activeLimit(ctx context.Context) (activeLimit, error) {
 	if k := l.force.last.Load(); l.force.fresh(k) {
-		return l.force.ruling(k), k.err
+		return l.force.active(k), k.err
 	}
 	return l.lookAgain(ctx)
 }
 
-func (l *Limiter) lookAgain(ctx context.Context) (ruling, error) {
+func (l *Limiter) lookAgain(ctx context.Context) (activeLimit, error) {
 	f := &l.force
 	for {
 		f.mu.Lock()
@@ -171,7 +171,7 @@ func (l *Limiter) lookAgain(ctx context.Context) (ruling, error) {
 		}
 		f.mu.Unlock()
 		if k != nil && k.age() < limitTrust {
-			return f.ruling(k), k.err
+			return f.active(k), k.err
 		}
 		if other == nil {
 			continue // this process stood still, and what was fresh is too old
@@ -179,16 +179,16 @@ func (l *Limiter) lookAgain(ctx context.Context) (ruling, error) {
 		select {
 		case <-other.over:
 			if other.err != nil && !other.abandoned {
-				return ruling{}, other.err
+				return activeLimit{}, other.err
 			}
 		case <-ctx.Done():
-			return ruling{}, l.fault("limit", 0, ctx.Err())
+			return activeLimit{}, l.fault("limit", 0, ctx.Err())
 		}
 	}
 }
 
 // lookFor reads the limit on behalf of all who wait for this look.
-func (l *Limiter) lookFor(ctx context.Context, mine *look) (ruling, error) {
+func (l *Limiter) lookFor(ctx context.Context, mine *look) (activeLimit, error) {
 	f := &l.force
 	k := l.readLimit(ctx)
 	f.mu.Lock()
@@ -199,9 +199,9 @@ func (l *Limiter) lookFor(ctx context.Context, mine *look) (ruling, error) {
 	close(mine.over)
 	f.mu.Unlock()
 	if known := f.last.Load(); known != nil && known.age() < limitTrust {
-		return f.ruling(known), known.err // the look's own answer, or one that is good enough without it
+		return f.active(known), known.err // the look's own answer, or one that is good enough without it
 	}
-	return f.ruling(&k), k.err
+	return f.active(&k), k.err
 }
 
 // readLimit asks for the limit in force and remembers what it hears.

@@ -135,9 +135,9 @@ func TestLimitsInForceOfAnyClient(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	limit := throttle.Sliding(1, time.Minute)
 	l := newLimiter(t, bare{UniversalClient: rdb}, "sms", limit, throttle.Config{})
-	for _, got := range throttle.LimitsInForce(t.Context(), []*throttle.Limiter{l, newLimiter(t, rdb, "sms", limit, throttle.Config{})}) {
+	for _, got := range throttle.LimitStatuses(t.Context(), []*throttle.Limiter{l, newLimiter(t, rdb, "sms", limit, throttle.Config{})}) {
 		if got.Limit != limit || got.Err != nil {
-			t.Errorf("LimitsInForce = %+v, want %v", got, limit)
+			t.Errorf("LimitStatuses = %+v, want %v", got, limit)
 		}
 	}
 }
@@ -185,8 +185,8 @@ func TestJobAboveALoweredLimitLeavesTheLine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	place := throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "large", Costs: []int{3}}
-	if got := throttle.Check(t.Context(), s.rdb, []throttle.Place{place})[0]; !errors.Is(got.Err, throttle.ErrExceedsLimit) {
+	place := throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "large", Costs: []int{3}}
+	if got := throttle.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0]; !errors.Is(got.Err, throttle.ErrExceedsLimit) {
 		t.Errorf("Check = %+v, want %v", got, throttle.ErrExceedsLimit)
 	}
 	_, err := l.Redeem(t.Context(), throttle.Request{Key: key, Cost: 3, Job: "large"})

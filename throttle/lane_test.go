@@ -14,8 +14,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/coalesce"
 	"github.com/headwayq/headway/internal/luascripts"
-	"github.com/headwayq/headway/internal/merge"
 )
 
 // distant is a Redis that grants all, each script after a round trip.
@@ -64,15 +64,15 @@ func after(d time.Duration) func() (time.Duration, error) {
 
 // one is a call of the i-th of many.
 func one(i int) *luascripts.Call {
-	part := luascripts.Part{
-		Limit:   luascripts.LimitKeys("hw", "sms", fmt.Sprint(i)),
-		Numbers: luascripts.Numbers{Kind: luascripts.Sliding, Permits: 1, Window: time.Minute}, Cost: 1,
+	part := luascripts.RuleCall{
+		LimitKeys: luascripts.NewLimitKeys("hw", "sms", fmt.Sprint(i)),
+		Numbers:   luascripts.Numbers{Kind: luascripts.Sliding, Permits: 1, Window: time.Minute}, Cost: 1,
 	}
-	return &luascripts.Call{AcquireArgs: luascripts.AcquireArgs{Parts: []luascripts.Part{part}, Token: uint64(i + 1), MaxWait: -1}}
+	return &luascripts.Call{AcquireArgs: luascripts.AcquireArgs{Rules: []luascripts.RuleCall{part}, Token: uint64(i + 1), MaxWait: -1}}
 }
 
 // found lets a merger find out how far Redis is.
-func found(t *testing.T, m *merger) {
+func found(t *testing.T, m *coalescer) {
 	t.Helper()
 	for i := range 100 {
 		if err := m.acquire(t.Context(), one(i)); err != nil {
@@ -87,7 +87,7 @@ func TestPatience(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		far := &distant{trip: after(10 * time.Millisecond)}
-		m := newMerger(far, false)
+		m := newCoalescer(far, false)
 		found(t, m)
 		far.crowds = nil
 		began := time.Now()
@@ -134,7 +134,7 @@ func TestNobodyIsImpatientWithARedisThatIsNear(t *testing.T) {
 			}
 			return 300 * time.Microsecond, nil
 		}}
-		m := newMerger(near, false)
+		m := newCoalescer(near, false)
 		var wg sync.WaitGroup
 		for i := range 1000 {
 			wg.Go(func() {
@@ -144,8 +144,8 @@ func TestNobodyIsImpatientWithARedisThatIsNear(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if near.calls != 1000 || near.atMost != merge.FlightsNear {
-			t.Errorf("%d calls of 1000, %d scripts at once, want %d", near.calls, near.atMost, merge.FlightsNear)
+		if near.calls != 1000 || near.atMost != coalesce.FlightsNear {
+			t.Errorf("%d calls of 1000, %d scripts at once, want %d", near.calls, near.atMost, coalesce.FlightsNear)
 		}
 	})
 }
@@ -165,7 +165,7 @@ func TestNobodyWaitsBehindAFlightThatIsLost(t *testing.T) {
 				}
 				return 200 * time.Microsecond, nil
 			}
-			m := newMerger(near, false)
+			m := newCoalescer(near, false)
 			var answered [2]atomic.Int64 // calls in a second, before and beside the lost one
 			var wg sync.WaitGroup
 			began := time.Now()
@@ -201,7 +201,7 @@ func TestFlightsAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		far := &distant{trip: after(50 * time.Millisecond)}
-		m := newMerger(far, false)
+		m := newCoalescer(far, false)
 		found(t, m)
 		far.calls = 0
 		var wg sync.WaitGroup
@@ -215,8 +215,8 @@ func TestFlightsAreBounded(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if far.calls != n || far.atMost != merge.FlightsMax {
-			t.Errorf("%d calls of %d, %d scripts at once, want %d", far.calls, n, far.atMost, merge.FlightsMax)
+		if far.calls != n || far.atMost != coalesce.FlightsMax {
+			t.Errorf("%d calls of %d, %d scripts at once, want %d", far.calls, n, far.atMost, coalesce.FlightsMax)
 		}
 		for i, crowd := range far.crowds {
 			if crowd > luascripts.CallsMax {
@@ -245,7 +245,7 @@ func TestFlightsEndWhenRedisIsFastAgain(t *testing.T) {
 			}
 			return 300 * time.Microsecond, nil
 		}}
-		m := newMerger(far, false)
+		m := newCoalescer(far, false)
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		var wg sync.WaitGroup
@@ -265,8 +265,8 @@ func TestFlightsEndWhenRedisIsFastAgain(t *testing.T) {
 		far.atMost = 0
 		far.mu.Unlock()
 		wg.Wait()
-		if most <= merge.FlightsNear || far.atMost != merge.FlightsNear {
-			t.Errorf("%d scripts at once while Redis is slow, then %d; want more than %d, then %d", most, far.atMost, merge.FlightsNear, merge.FlightsNear)
+		if most <= coalesce.FlightsNear || far.atMost != coalesce.FlightsNear {
+			t.Errorf("%d scripts at once while Redis is slow, then %d; want more than %d, then %d", most, far.atMost, coalesce.FlightsNear, coalesce.FlightsNear)
 		}
 	})
 }
@@ -278,7 +278,7 @@ func TestNobodyIsLeftBehind(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 0))
-			m := newMerger(&distant{trip: func() (time.Duration, error) {
+			m := newCoalescer(&distant{trip: func() (time.Duration, error) {
 				took := time.Duration(r.IntN(3000)) * time.Microsecond
 				switch r.IntN(20) {
 				case 0:
@@ -328,14 +328,14 @@ func TestPanicLeavesNobodyBehind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		broken := true
-		m := newMerger(&distant{trip: func() (time.Duration, error) {
+		m := newCoalescer(&distant{trip: func() (time.Duration, error) {
 			if broken {
 				return 100 * time.Microsecond, errPanic
 			}
 			return 100 * time.Microsecond, nil
 		}}, false)
 		var wg sync.WaitGroup
-		for i := range merge.FlightsNear {
+		for i := range coalesce.FlightsNear {
 			wg.Go(func() {
 				defer func() {
 					if recover() == nil {
@@ -350,7 +350,7 @@ func TestPanicLeavesNobodyBehind(t *testing.T) {
 		began := time.Now()
 		for i := range 10 {
 			wg.Go(func() {
-				if err := m.acquire(t.Context(), one(merge.FlightsNear+i)); err != nil {
+				if err := m.acquire(t.Context(), one(coalesce.FlightsNear+i)); err != nil {
 					t.Error(err)
 				}
 				if took, want := time.Since(began), 200*time.Microsecond; took != want {
@@ -373,7 +373,7 @@ func TestManyGather(t *testing.T) {
 	for callers, least := range map[int]float64{1: 1, 2: 1, 8: 4, 16: 7, 31: 12, 128: 32} {
 		synctest.Test(t, func(t *testing.T) {
 			near := &distant{trip: after(300 * time.Microsecond)}
-			m := newMerger(near, false)
+			m := newCoalescer(near, false)
 			end := time.Now().Add(30 * time.Millisecond)
 			var wg sync.WaitGroup
 			for i := range callers {
@@ -390,8 +390,8 @@ func TestManyGather(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if got := float64(near.calls) / float64(len(near.crowds)); got < least || near.atMost > merge.FlightsNear {
-				t.Errorf("%d callers: crowds of %.1f, %d scripts at once, want %v at least, and %d", callers, got, near.atMost, least, merge.FlightsNear)
+			if got := float64(near.calls) / float64(len(near.crowds)); got < least || near.atMost > coalesce.FlightsNear {
+				t.Errorf("%d callers: crowds of %.1f, %d scripts at once, want %v at least, and %d", callers, got, near.atMost, least, coalesce.FlightsNear)
 			}
 			synctest.Wait()
 			if !m.sole.Idle() {

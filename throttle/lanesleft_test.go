@@ -16,15 +16,15 @@ func TestLanesOfNodesThatAreGone(t *testing.T) {
 }
 
 func testLanesOfNodes(t *testing.T) {
-	m := newMerger(&distant{trip: after(time.Hour)}, false)
-	busy := m.laneTo("busy:6379")
+	m := newCoalescer(&distant{trip: after(time.Hour)}, false)
+	busy := m.batcherTo("busy:6379")
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { _ = busy.Do(t.Context(), one(1)) }) // for an hour of the bubble
 	synctest.Wait()
 	for i := range 20 * nodesMax {
 		addr := fmt.Sprintf("10.0.%d.%d:6379", i/256, i%256)
-		if l := m.laneTo(addr); l != m.laneTo(addr) {
+		if l := m.batcherTo(addr); l != m.batcherTo(addr) {
 			t.Fatalf("two lanes to %s", addr)
 		}
 	}
@@ -36,7 +36,7 @@ func testLanesOfNodes(t *testing.T) {
 	if n > nodesMax || int64(n) != m.known.Load() {
 		t.Errorf("%d lanes are kept, of which %d are counted, want at most %d", n, m.known.Load(), nodesMax)
 	}
-	if m.laneTo("busy:6379") != busy {
+	if m.batcherTo("busy:6379") != busy {
 		t.Error("the lane on which somebody is was dropped")
 	}
 }

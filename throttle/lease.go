@@ -16,7 +16,7 @@ func (p *Policy) Leases() bool { return p.rules[len(p.rules)-1].limit.IsConcurre
 // when there is none.
 func (p *Policy) LeaseFor(d Decision) time.Duration {
 	least := time.Duration(0)
-	p.eachLease(d, func(_ *Limiter, in ruling, _ int) {
+	p.eachLease(d, func(_ *Limiter, in activeLimit, _ int) {
 		if least == 0 || in.Window() < least {
 			least = in.Window()
 		}
@@ -25,15 +25,15 @@ func (p *Policy) LeaseFor(d Decision) time.Duration {
 }
 
 // Release ends the leases of a grant: the handler has returned. The permits of
-// the other rules stay spent. Who comes next is told in the Turns. It is
+// the other rules stay spent. Who comes next is told in the Promotions. It is
 // idempotent.
-func (p *Policy) Release(ctx context.Context, d Decision) ([]Turn, error) {
-	var turns []Turn
+func (p *Policy) Release(ctx context.Context, d Decision) ([]Promotion, error) {
+	var turns []Promotion
 	var errs []error
-	p.eachLease(d, func(l *Limiter, _ ruling, i int) {
-		in := l.lastRuling() // for how many there is a place now
-		for range asksMax {
-			part := luascripts.Part{Limit: l.keys(l.ID(d.want(i).Key)), Numbers: in.numbers(time.Time{}), Cost: 1, Closed: in.closed}
+	p.eachLease(d, func(l *Limiter, _ activeLimit, i int) {
+		in := l.lastActiveLimit() // for how many there is a place now
+		for range roundTripsMax {
+			part := luascripts.RuleCall{LimitKeys: l.keys(l.ID(d.keyCost(i).Key)), Numbers: in.numbers(time.Time{}), Cost: 1, Closed: in.closed}
 			part.Version = in.version
 			reply, err := p.leaseStore(d).release(ctx, part, uint64(d.Token))
 			if err = l.fault("release", reply.Status, err); err != nil {
@@ -41,10 +41,10 @@ func (p *Policy) Release(ctx context.Context, d Decision) ([]Turn, error) {
 				return
 			}
 			if reply.Status != luascripts.Outdated {
-				for j := range reply.Next {
-					reply.Next[j].Part = i + 1
+				for j := range reply.Promoted {
+					reply.Promoted[j].Part = i + 1
 				}
-				turns = append(turns, p.turns(reply.Next, reply.Now)...)
+				turns = append(turns, p.promotions(reply.Promoted, reply.Now)...)
 				return
 			}
 			if in, err = l.catchUp(ctx, reply.Version); err != nil {
@@ -65,12 +65,12 @@ func (p *Policy) Renew(ctx context.Context, grants []Decision) []error {
 		grant int
 		args  luascripts.RenewArgs
 	}
-	byStore := make(map[*desk][]asked)
+	byStore := make(map[*clockedStore][]asked)
 	for n, d := range grants {
-		p.eachLease(d, func(l *Limiter, in ruling, i int) {
-			part := luascripts.Part{Limit: l.keys(l.ID(d.want(i).Key)), Numbers: in.numbers(time.Time{})}
+		p.eachLease(d, func(l *Limiter, in activeLimit, i int) {
+			part := luascripts.RuleCall{LimitKeys: l.keys(l.ID(d.keyCost(i).Key)), Numbers: in.numbers(time.Time{})}
 			at := p.leaseStore(d)
-			byStore[at] = append(byStore[at], asked{n, luascripts.RenewArgs{Part: part, Token: uint64(d.Token)}})
+			byStore[at] = append(byStore[at], asked{n, luascripts.RenewArgs{RuleCall: part, Token: uint64(d.Token)}})
 		})
 	}
 	for at, all := range byStore {
@@ -92,15 +92,15 @@ func (p *Policy) Renew(ctx context.Context, grants []Decision) []error {
 }
 
 // leaseStore is where a grant was made.
-func (p *Policy) leaseStore(d Decision) *desk {
-	if d.made == fromSpare {
-		return p.away.desk()
+func (p *Policy) leaseStore(d Decision) *clockedStore {
+	if d.made == fromFallback {
+		return p.availability.fallbackStore()
 	}
 	return p.store
 }
 
 // eachLease calls f for each rule by which a grant holds a lease.
-func (p *Policy) eachLease(d Decision, f func(l *Limiter, in ruling, i int)) {
+func (p *Policy) eachLease(d Decision, f func(l *Limiter, in activeLimit, i int)) {
 	if !d.Granted || d.made == fromNowhere {
 		return
 	}

@@ -264,7 +264,7 @@ func TestPolicyWithLeases(t *testing.T) {
 		s.limiter("slots", throttle.Concurrent(1, 30*time.Second)))
 	ask := func(phone, job string) throttle.Decision {
 		r := wish(2, phone, job)
-		r.More = append(r.More, throttle.Want{Key: "slots of the provider", Cost: 1})
+		r.More = append(r.More, throttle.KeyCost{Key: "slots of the provider", Cost: 1})
 		return s.redeem(p, r)
 	}
 	a := ask("A", "a")

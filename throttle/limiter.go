@@ -23,22 +23,22 @@ import (
 // A Limiter holds no state that matters and needs no closing; it does not own
 // the client. It is safe for concurrent use. When Redis does not answer, every
 // method returns an error that unwraps to [ErrUnavailable] and nothing is
-// granted, unless [Config.WhenAway] or [Config.Shadow] say otherwise.
+// granted, unless [Config.OnUnavailable] or [Config.Shadow] say otherwise.
 type Limiter struct {
 	rdb     redis.UniversalClient // nil for one that counts in this process
-	store   *desk
+	store   *clockedStore
 	rule    string
-	named   string          // the rule as it stands in keys, see Config.PerClient
-	names   luascripts.Rule // of its keys
-	limit   Limit           // in code
+	named   string              // the rule as it stands in keys, see Config.PerClient
+	names   luascripts.RuleKeys // of its keys
+	limit   Limit               // in code
 	limits  limitStore
 	force   limitInForce
 	cfg     Config
 	waiters waiters
-	alone   *Policy // of this rule alone
+	policy  *Policy // of this rule alone
 
-	awayNow func() time.Time // of what counts while Redis is away; nil for the local clock
-	joined  func(*Policy)    // told of each policy that this rule is the first of; nil for nobody
+	fallbackNow func() time.Time // of what counts while Redis is away; nil for the local clock
+	joined      func(*Policy)    // told of each policy that this rule is the first of; nil for nobody
 }
 
 // New returns the limiter of a rule. It does not talk to Redis. All faults of
@@ -53,7 +53,7 @@ func New(rdb redis.UniversalClient, rule string, limit Limit, cfg Config) (*Limi
 		return nil, err
 	}
 	l.rdb, l.limits = rdb, redisLimits{rdb, l.cfg.Prefix}
-	l.alone = newPolicy([]*Limiter{l})
+	l.policy = newPolicy([]*Limiter{l})
 	return l, nil
 }
 
@@ -67,23 +67,23 @@ func newRule(s store, rule string, limit Limit, cfg Config) (*Limiter, error) {
 	if cfg.InlineWait == InlineWaitNone {
 		cfg.InlineWait = 0
 	}
-	l := &Limiter{store: &desk{store: s}, rule: rule, named: rule, limit: limit, limits: &memoryLimits{}, cfg: cfg}
+	l := &Limiter{store: &clockedStore{store: s}, rule: rule, named: rule, limit: limit, limits: &memoryLimits{}, cfg: cfg}
 	if cfg.PerClient {
 		l.named += "@" + cfg.Client
 	}
-	l.names = luascripts.RuleKeys(cfg.Prefix, l.named)
+	l.names = luascripts.NewRuleKeys(cfg.Prefix, l.named)
 	return l, nil
 }
 
 // Policy is the policy of this rule alone.
-func (l *Limiter) Policy() *Policy { return l.alone }
+func (l *Limiter) Policy() *Policy { return l.policy }
 
 // sharesWith says whether two rules can be decided together.
 func (l *Limiter) sharesWith(other *Limiter) bool {
 	a, b := l.cfg, other.cfg
 	sameStore := l.store.store == other.store.store
 	return sameStore && a.Prefix == b.Prefix && bytes.Equal(a.Secret, b.Secret) && a.InlineWait == b.InlineWait &&
-		a.PerClient == b.PerClient && a.Client == b.Client && a.WhenAway == b.WhenAway && a.Shadow == b.Shadow
+		a.PerClient == b.PerClient && a.Client == b.Client && a.OnUnavailable == b.OnUnavailable && a.Shadow == b.Shadow
 }
 
 // Rule returns the limiter's name.
@@ -97,9 +97,9 @@ func (l *Limiter) Limit() Limit { return l.limit }
 // Wait when a newcomer would go. n above the limit is an [ExceedsLimitError].
 func (l *Limiter) TryAcquire(ctx context.Context, key string, n int) (d Decision, err error) {
 	r := Request{Key: key, Cost: n, Token: NewToken()}
-	d, err = l.alone.ask(ctx, luascripts.Try, r)
+	d, err = l.policy.decide(ctx, luascripts.Try, r)
 	if err != nil {
-		l.alone.withdrawLost(ctx, r, err)
+		l.policy.withdrawLost(ctx, r, err)
 	}
 	return d, err
 }
@@ -109,7 +109,7 @@ func (l *Limiter) TryAcquire(ctx context.Context, key string, n int) (d Decision
 // With MaxWait exceeded it leaves the line and the error is a [TooLateError],
 // and with a cost above the limit too, with an [ExceedsLimitError].
 func (l *Limiter) Book(ctx context.Context, r Request) (Decision, error) {
-	return l.alone.Book(ctx, r)
+	return l.policy.Book(ctx, r)
 }
 
 // Redeem grants a job its permits when its turn has come, up to InlineWait
@@ -121,13 +121,13 @@ func (l *Limiter) Book(ctx context.Context, r Request) (Decision, error) {
 // a minute, after which it is another call, or take it back with [Limiter.Refund]. After a Decision by a Fallback go on with
 // the Request in it: the Token that was sent may be refused.
 func (l *Limiter) Redeem(ctx context.Context, r Request) (Decision, error) {
-	return l.alone.Redeem(ctx, r)
+	return l.policy.Redeem(ctx, r)
 }
 
 // Cancel takes the booking of r.Job out of the line; without one it does
-// nothing. Who comes next is told in the Turns.
-func (l *Limiter) Cancel(ctx context.Context, r Request) ([]Turn, error) {
-	return l.alone.Cancel(ctx, r)
+// nothing. Who comes next is told in the Promotions.
+func (l *Limiter) Cancel(ctx context.Context, r Request) ([]Promotion, error) {
+	return l.policy.Cancel(ctx, r)
 }
 
 // Refund gives the grant of r.Token back, if it has one, and takes the booking
@@ -137,35 +137,35 @@ func (l *Limiter) Cancel(ctx context.Context, r Request) ([]Turn, error) {
 // Request of the [Decision]: it knows where the grant was made and when, and what it
 // is worth. A minute after the grant its Token alone is not known any more, and a
 // Request that only names it gives nothing back.
-func (l *Limiter) Refund(ctx context.Context, r Request) ([]Turn, error) {
-	return l.alone.Refund(ctx, r)
+func (l *Limiter) Refund(ctx context.Context, r Request) ([]Promotion, error) {
+	return l.policy.Refund(ctx, r)
 }
 
 // Return gives the grant of r.Token back like [Limiter.Refund], and r.Job the
 // first place in the line for it: a job that was let in and could not start. A
 // job that the limit can't admit any more gets no place.
-func (l *Limiter) Return(ctx context.Context, r Request) ([]Turn, error) {
-	return l.alone.Return(ctx, r)
+func (l *Limiter) Return(ctx context.Context, r Request) ([]Promotion, error) {
+	return l.policy.Return(ctx, r)
 }
 
 // Reset forgets what was spent on a key. Who waits keeps its place.
-func (l *Limiter) Reset(ctx context.Context, key string) ([]Turn, error) {
+func (l *Limiter) Reset(ctx context.Context, key string) ([]Promotion, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
 	}
 	k := l.keys(l.ID(key))
-	if spare := l.alone.away.spare.Load(); spare != nil {
-		_, _ = spare.resetBy(ctx, ruling{Limit: l.LimitLastKnown()}, k) // fails only with ctx, as the next call does
+	if spare := l.policy.availability.fallback.Load(); spare != nil {
+		_, _ = spare.resetBy(ctx, activeLimit{Limit: l.LimitLastKnown()}, k) // fails only with ctx, as the next call does
 	}
 	var reply luascripts.CancelReply
-	err := l.alone.ruled(ctx, func(in []ruling) (err error) {
+	err := l.policy.withActiveLimits(ctx, func(in []activeLimit) (err error) {
 		reply, err = l.store.resetBy(ctx, in[0], k)
 		return l.fault("reset", reply.Status, err)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return l.alone.turns(reply.Next, reply.Now), nil
+	return l.policy.promotions(reply.Promoted, reply.Now), nil
 }
 
 // ID is the form in which a key appears in Redis: as it is, or hashed, see
@@ -176,7 +176,7 @@ func (l *Limiter) ID(key string) string { return luascripts.KeyID(l.cfg.Secret, 
 // is the same count together.
 func (l *Limiter) Ledger(key string) string { return l.keys(l.ID(key)).Ledger() }
 
-func (l *Limiter) keys(id string) luascripts.Limit {
+func (l *Limiter) keys(id string) luascripts.LimitKeys {
 	return l.names.Of(id)
 }
 
@@ -184,7 +184,7 @@ func (l *Limiter) keys(id string) luascripts.Limit {
 // between the answer and now, and acting late would come too close to the next
 // grant. Then acquire again. The bound is a tenth of the window, at least
 // [staleMin] and at most [staleMax].
-func (l *Limiter) Stale(d Decision) bool { return l.alone.Stale(d) }
+func (l *Limiter) Stale(d Decision) bool { return l.policy.Stale(d) }
 
 // LimitLastKnown is the limit in force when this limiter heard of it last, and
 // the one in code before; [Limiter.LimitInForce] asks when that is long ago.

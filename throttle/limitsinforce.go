@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// InForce is the limit by which a rule goes at a moment.
-type InForce struct {
+// LimitStatus is the limit by which a rule goes at a moment.
+type LimitStatus struct {
 	Limit   Limit
 	Stored  bool      // it goes before the one in code
 	Version int64     // grows with each change of what is stored, and of the closing; 0 when nothing is
@@ -15,18 +15,18 @@ type InForce struct {
 	Err     error     // why it is not known; nothing is granted then
 }
 
-// LimitsInForce asks for the limits in force of many limiters, in order, with
+// LimitStatuses asks for the limits in force of many limiters, in order, with
 // one round trip for those that share a client and a prefix. Each limiter goes
 // by the answer from then on.
-func LimitsInForce(ctx context.Context, limiters []*Limiter) []InForce {
-	out := make([]InForce, len(limiters))
+func LimitStatuses(ctx context.Context, limiters []*Limiter) []LimitStatus {
+	out := make([]LimitStatus, len(limiters))
 	together := make(map[redisLimits][]int)
 	for i, l := range limiters {
 		if s, ok := l.limits.(redisLimits); ok && reflect.ValueOf(s.rdb).Comparable() { // else it is no key of a map
 			together[s] = append(together[s], i)
 			continue
 		}
-		out[i] = l.readLimit(ctx).inForce()
+		out[i] = l.readLimit(ctx).status()
 	}
 	for s, indices := range together {
 		rules := make([]string, len(indices))
@@ -36,12 +36,12 @@ func LimitsInForce(ctx context.Context, limiters []*Limiter) []InForce {
 		began := time.Now()
 		for n, stored := range s.storedOf(ctx, rules) {
 			i := indices[n]
-			out[i] = limiters[i].heard(began, stored).inForce()
+			out[i] = limiters[i].heard(began, stored).status()
 		}
 	}
 	return out
 }
 
-func (k knownLimit) inForce() InForce {
-	return InForce{Limit: k.limit, Stored: k.stored, Version: k.changed, Closed: k.closed, Err: k.err}
+func (k knownLimit) status() LimitStatus {
+	return LimitStatus{Limit: k.limit, Stored: k.stored, Version: k.changed, Closed: k.closed, Err: k.err}
 }

@@ -23,9 +23,9 @@ func TestStoredLimitThatCannotBeReadRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := newLimiter(t, rdb, "sms", code, throttle.Config{})
-		place := throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}
+		place := throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}
 		all := asks(t.Context(), l, key, 1)
-		all["Check"] = throttle.Check(t.Context(), rdb, []throttle.Place{place})[0].Err
+		all["Check"] = throttle.Refresh(t.Context(), rdb, []throttle.BookingRef{place})[0].Err
 		_, all["Peek"] = l.Peek(t.Context(), key, 1)
 		_, all["Reset"] = l.Reset(t.Context(), key)
 		_, _, all["StoredLimit"] = l.StoredLimit(t.Context())

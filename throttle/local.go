@@ -18,7 +18,7 @@ func NewLocal(rule string, limit Limit, cfg Config) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.alone = newPolicy([]*Limiter{l})
+	l.policy = newPolicy([]*Limiter{l})
 	return l, nil
 }
 
@@ -27,7 +27,9 @@ type memoryStore struct{ *memory.Store }
 
 func newMemoryStore(now func() time.Time) memoryStore { return memoryStore{memory.New(now)} }
 
-func newMemoryDesk(now func() time.Time) *desk { return &desk{store: newMemoryStore(now)} }
+func newMemoryDesk(now func() time.Time) *clockedStore {
+	return &clockedStore{store: newMemoryStore(now)}
+}
 
 func (s memoryStore) acquire(ctx context.Context, c *luascripts.Call) error {
 	if err := ctx.Err(); err != nil {
@@ -51,36 +53,36 @@ func (s memoryStore) close(ctx context.Context, a luascripts.CloseArgs) (luascri
 	return s.Close(a), nil
 }
 
-func (s memoryStore) settle(ctx context.Context, a luascripts.SettleArgs) (luascripts.CancelReply, error) {
+func (s memoryStore) adjust(ctx context.Context, a luascripts.AdjustArgs) (luascripts.CancelReply, error) {
 	if err := ctx.Err(); err != nil {
 		return luascripts.CancelReply{}, err
 	}
 	return s.Settle(a), nil
 }
 
-func (s memoryStore) release(ctx context.Context, p luascripts.Part, token uint64) (luascripts.ReleaseReply, error) {
+func (s memoryStore) release(ctx context.Context, p luascripts.RuleCall, token uint64) (luascripts.ReleaseReply, error) {
 	if err := ctx.Err(); err != nil {
 		return luascripts.ReleaseReply{}, err
 	}
 	return s.Release(p, token), nil
 }
 
-func (s memoryStore) peek(ctx context.Context, k luascripts.Limit, a luascripts.PeekArgs) (luascripts.PeekReply, error) {
+func (s memoryStore) peek(ctx context.Context, k luascripts.LimitKeys, a luascripts.PeekArgs) (luascripts.PeekReply, error) {
 	if err := ctx.Err(); err != nil {
 		return luascripts.PeekReply{}, err
 	}
 	return s.Peek(k, a), nil
 }
 
-func (s memoryStore) reset(ctx context.Context, k luascripts.Limit, n luascripts.Numbers) (luascripts.CancelReply, error) {
+func (s memoryStore) reset(ctx context.Context, k luascripts.LimitKeys, n luascripts.Numbers) (luascripts.CancelReply, error) {
 	if err := ctx.Err(); err != nil {
 		return luascripts.CancelReply{}, err
 	}
 	return s.Reset(k, n), nil
 }
 
-func (s memoryStore) check(ctx context.Context, bookings []luascripts.CheckArgs) []luascripts.CheckReply {
-	out := make([]luascripts.CheckReply, len(bookings))
+func (s memoryStore) refresh(ctx context.Context, bookings []luascripts.RefreshArgs) []luascripts.RefreshReply {
+	out := make([]luascripts.RefreshReply, len(bookings))
 	for i, b := range bookings {
 		if out[i].Err = ctx.Err(); out[i].Err == nil {
 			out[i] = s.Check(b)
@@ -93,7 +95,7 @@ func (s memoryStore) renew(ctx context.Context, leases []luascripts.RenewArgs) [
 	out := make([]luascripts.RenewReply, len(leases))
 	for i, l := range leases {
 		if out[i].Err = ctx.Err(); out[i].Err == nil {
-			out[i] = s.Renew(l.Part, l.Token)
+			out[i] = s.Renew(l.RuleCall, l.Token)
 		}
 	}
 	return out

@@ -86,14 +86,14 @@ func TestLocalRefusals(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	place := throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}
+	place := throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}
 	_, try := l.TryAcquire(ended, key, 1)
 	_, peek := l.Peek(ended, key, 1)
 	_, reset := l.Reset(ended, key)
 	_, leave := place.Leave(ended)
 	for op, err := range map[string]error{
 		"TryAcquire": try, "Peek": peek, "Reset": reset, "Leave": leave,
-		"Check": throttle.Check(ended, nil, []throttle.Place{place})[0].Err,
+		"Check": throttle.Refresh(ended, nil, []throttle.BookingRef{place})[0].Err,
 	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s with an ended context = %v, want %v", op, err, context.Canceled)
@@ -107,19 +107,19 @@ func TestCheckOfBothKinds(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	there, here := s.limiter("sms", throttle.Sliding(1, time.Minute)), newLocal(t, throttle.Sliding(1, time.Hour))
-	var places []throttle.Place
+	var places []throttle.BookingRef
 	for _, l := range []*throttle.Limiter{here, there, here, there} {
 		if len(places) < 2 {
 			s.try(l, 1)
 			s.job(l, "a", 1)
 		}
-		places = append(places, throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: map[bool]string{true: "a", false: "b"}[len(places) < 2], Costs: []int{1}})
+		places = append(places, throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: map[bool]string{true: "a", false: "b"}[len(places) < 2], Costs: []int{1}})
 	}
 	pipes := &pipelines{}
 	s.raw.AddHook(pipes)
-	throttle.Check(t.Context(), s.rdb, places) // the script gets known
+	throttle.Refresh(t.Context(), s.rdb, places) // the script gets known
 	pipes.n = 0
-	got := throttle.Check(t.Context(), s.rdb, places)
+	got := throttle.Refresh(t.Context(), s.rdb, places)
 	for i, known := range []bool{true, true, false, false} {
 		if got[i].Err != nil || got[i].Known != known {
 			t.Errorf("Check of place %d = %+v, want known = %v", i, got[i], known)
@@ -134,7 +134,7 @@ func TestCheckOfBothKinds(t *testing.T) {
 	if _, err := places[0].Leave(t.Context()); err != nil {
 		t.Errorf("Leave = %v, want nil", err)
 	}
-	if got := throttle.Check(t.Context(), nil, places[:1]); got[0].Known {
+	if got := throttle.Refresh(t.Context(), nil, places[:1]); got[0].Known {
 		t.Errorf("Check after Leave = %+v, want it unknown", got[0])
 	}
 }

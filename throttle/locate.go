@@ -9,7 +9,7 @@ import (
 )
 
 // Standing is where a booking stands, by a look that changes nothing.
-type Standing struct {
+type BookingStatus struct {
 	Known   bool      // the job has a booking
 	Rule    string    // by which it waits
 	At      time.Time // its instant now, by Redis' clock
@@ -23,30 +23,30 @@ type Standing struct {
 	Parked bool
 }
 
-// Locate tells where a booking stands. It is [Check] without a promise: a job to which
+// Locate tells where a booking stands. It is [Refresh] without a promise: a job to which
 // an instant is promised is late when it does not come then, and who only looks tells
 // the job nothing. It asks the master once, on Redis Cluster once for each key. A booking that
 // the limits in force never admit is an [ExceedsLimitError]; when Redis is away the
 // error unwraps to [ErrUnavailable].
-func Locate(ctx context.Context, place Place) (Standing, error) {
+func Lookup(ctx context.Context, place BookingRef) (BookingStatus, error) {
 	p := place.Policy
 	if p.rdb == nil {
-		return Standing{}, fmt.Errorf("%w: rule %q counts in its own process, where nobody can look", ErrInvalidConfig, p.rules[0].rule)
+		return BookingStatus{}, fmt.Errorf("%w: rule %q counts in its own process, where nobody can look", ErrInvalidConfig, p.rules[0].rule)
 	}
-	var out Standing
+	var out BookingStatus
 	r := place.request()
-	err := p.ruled(ctx, func(in []ruling) error {
+	err := p.withActiveLimits(ctx, func(in []activeLimit) error {
 		if _, err := p.fits(in, &r); err != nil {
 			return err
 		}
-		parts := p.parts(in, place.IDs, r)
-		slotted := []slotParts{{0, len(parts)}}
+		parts := p.ruleCalls(in, place.IDs, r)
+		slotted := []slotCalls{{0, len(parts)}}
 		if _, sharded := p.store.store.(clusterStore); sharded {
 			slotted = slots(parts)
 		}
-		out = Standing{}
+		out = BookingStatus{}
 		for _, at := range slotted {
-			s, err := p.locate(ctx, in, parts, at, place.Job)
+			s, err := p.lookup(ctx, in, parts, at, place.Job)
 			if err != nil {
 				return err
 			}
@@ -60,18 +60,18 @@ func Locate(ctx context.Context, place Place) (Standing, error) {
 }
 
 // locate asks about the parts of one slot.
-func (p *Policy) locate(ctx context.Context, in []ruling, parts []luascripts.Part, at slotParts, job string) (Standing, error) {
-	var r luascripts.LocateReply
-	err := p.store.ask(func(around time.Time) (status luascripts.Status, now time.Time, err error) {
+func (p *Policy) lookup(ctx context.Context, in []activeLimit, parts []luascripts.RuleCall, at slotCalls, job string) (BookingStatus, error) {
+	var r luascripts.LookupReply
+	err := p.store.retryCovered(func(around time.Time) (status luascripts.Status, now time.Time, err error) {
 		number(parts, in, around)
-		r, err = luascripts.Locate(ctx, p.rdb, luascripts.CheckArgs{Parts: parts[at.from:at.to], Policy: p.name, Job: job})
+		r, err = luascripts.Lookup(ctx, p.rdb, luascripts.RefreshArgs{Rules: parts[at.from:at.to], Policy: p.name, Job: job})
 		return r.Status, r.Now, err
 	})
-	part := r.Part + at.from
+	part := r.Rule + at.from
 	if err := p.fault("locate", part, r.Status, orOutdated(err, r.Status, part, r.Version)); err != nil {
-		return Standing{}, err
+		return BookingStatus{}, err
 	}
-	s := Standing{Known: r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Permits, Jobs: r.Jobs, Closed: r.Closed, Parked: r.Parked}
+	s := BookingStatus{Known: r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Permits, Jobs: r.Jobs, Closed: r.Closed, Parked: r.Parked}
 	if s.Known && part > 0 && part <= len(p.rules) {
 		s.Rule = p.rules[part-1].rule
 	}
@@ -111,7 +111,7 @@ type Listed struct {
 // List tells a portion of a key's line in its order, 1 to [PeekMax] places, without
 // changing it: first those who came too late, who are let in when they come. Jobs that
 // wait in the line of another rule, and only keep their turn here, are not in it. Where
-// costs differ, instants behind the first portion are those of [Check]: late rather than
+// costs differ, instants behind the first portion are those of [Refresh]: late rather than
 // early. It asks the master once.
 func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int) (Listing, error) {
 	if err := checkKey(key); err != nil {
@@ -124,8 +124,8 @@ func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int)
 		return Listing{}, fmt.Errorf("%w: rule %q counts in its own process, where nobody can look", ErrInvalidConfig, l.rule)
 	}
 	var reply luascripts.ListReply
-	err := l.alone.ruled(ctx, func(in []ruling) error {
-		err := l.store.ask(func(around time.Time) (status luascripts.Status, now time.Time, err error) {
+	err := l.policy.withActiveLimits(ctx, func(in []activeLimit) error {
+		err := l.store.retryCovered(func(around time.Time) (status luascripts.Status, now time.Time, err error) {
 			a := luascripts.ListArgs{Numbers: in[0].numbers(around), Closed: in[0].closed, From: from.ticket, Skip: from.skip, Most: most}
 			a.Version = in[0].version
 			reply, err = luascripts.List(ctx, l.rdb, l.keys(l.ID(key)), a)

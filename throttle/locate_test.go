@@ -29,19 +29,19 @@ func TestLocateIsACheckWithoutAPromise(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			place := throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Costs: []int{1}}
+			place := throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Costs: []int{1}}
 			known := 0
 			for i := range 20 {
 				place.Job = fmt.Sprint("w", i)
 				before := dump(t, s)
-				got, err := throttle.Locate(t.Context(), place)
+				got, err := throttle.Lookup(t.Context(), place)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if after := dump(t, s); after != before {
 					t.Errorf("%s: a look changed what Redis holds", place.Job)
 				}
-				want := throttle.Check(t.Context(), s.rdb, []throttle.Place{place})[0]
+				want := throttle.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0]
 				if want.Err != nil || got.Known != want.Known || !got.At.Equal(want.At) || got.Rule != want.Rule || got.Permits != want.Before || !got.Now.Equal(want.Now) || got.Parked {
 					t.Errorf("%s: Locate = %+v, want as Check, %+v", place.Job, got, want)
 				}
@@ -71,12 +71,12 @@ func TestLocateOnCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 9 {
-		r := throttle.Request{Key: fmt.Sprint("+", max(i, 2)), Cost: 1, More: []throttle.Want{{Key: "acme", Cost: 1}}, Job: fmt.Sprint("w", i)}
+		r := throttle.Request{Key: fmt.Sprint("+", max(i, 2)), Cost: 1, More: []throttle.KeyCost{{Key: "acme", Cost: 1}}, Job: fmt.Sprint("w", i)}
 		d, err := p.Redeem(t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := throttle.Locate(t.Context(), throttle.Place{Policy: p, IDs: p.IDs(r), Costs: []int{1, 1}, Job: r.Job})
+		got, err := throttle.Lookup(t.Context(), throttle.BookingRef{Policy: p, IDs: p.IDs(r), Costs: []int{1, 1}, Job: r.Job})
 		if err != nil || got.Known != !d.Granted || got.Known && (got.Rule != d.Rule || got.At.Sub(d.At).Abs() > time.Second) {
 			t.Errorf("w%d: Locate = %+v, %v, want it as it was told, %v", i, got, err, d)
 		}
@@ -149,12 +149,12 @@ func TestLooksRefuse(t *testing.T) {
 	if _, err := local.List(t.Context(), key, throttle.ListFrom{}, 1); !errors.Is(err, throttle.ErrInvalidConfig) {
 		t.Errorf("List of a local limiter = %v, want %v", err, throttle.ErrInvalidConfig)
 	}
-	place := throttle.Place{Policy: local.Policy(), IDs: []string{key}, Costs: []int{1}, Job: "a"}
-	if _, err := throttle.Locate(t.Context(), place); !errors.Is(err, throttle.ErrInvalidConfig) {
+	place := throttle.BookingRef{Policy: local.Policy(), IDs: []string{key}, Costs: []int{1}, Job: "a"}
+	if _, err := throttle.Lookup(t.Context(), place); !errors.Is(err, throttle.ErrInvalidConfig) {
 		t.Errorf("Locate with a local limiter = %v, want %v", err, throttle.ErrInvalidConfig)
 	}
-	place = throttle.Place{Policy: l.Policy(), IDs: []string{key}, Costs: []int{2}, Job: "a"}
-	if _, err := throttle.Locate(t.Context(), place); !errors.Is(err, throttle.ErrExceedsLimit) {
+	place = throttle.BookingRef{Policy: l.Policy(), IDs: []string{key}, Costs: []int{2}, Job: "a"}
+	if _, err := throttle.Lookup(t.Context(), place); !errors.Is(err, throttle.ErrExceedsLimit) {
 		t.Errorf("Locate above the limit = %v, want %v", err, throttle.ErrExceedsLimit)
 	}
 }

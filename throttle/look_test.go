@@ -67,8 +67,8 @@ func TestLooksWhenRedisIsAway(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	defer rdb.Close()
-	for _, away := range []throttle.Away{throttle.FailClosed, throttle.FailOpen, throttle.FailLocal} {
-		l := newLimiter(t, rdb, "sms", throttle.Sliding(3, time.Minute), throttle.Config{WhenAway: away})
+	for _, away := range []throttle.FailureMode{throttle.FailClosed, throttle.FailOpen, throttle.FailLocal} {
+		l := newLimiter(t, rdb, "sms", throttle.Sliding(3, time.Minute), throttle.Config{OnUnavailable: away})
 		if _, err := l.Available(t.Context(), key); !errors.Is(err, throttle.ErrUnavailable) {
 			t.Errorf("%v: Available = %v, want %v", away, err, throttle.ErrUnavailable)
 		}

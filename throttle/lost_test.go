@@ -106,8 +106,8 @@ func TestLostReplyOfARefund(t *testing.T) {
 		t.Fatal(err)
 	}
 	// it has a place, also when this test is too slow to see it before it is late
-	place := throttle.Place{Policy: s.outside.Policy(), IDs: []string{s.outside.ID(key)}, Job: "a", Costs: []int{1}}
-	if got := throttle.Check(t.Context(), s.rdb, []throttle.Place{place})[0]; !got.Known || got.Before != 0 {
+	place := throttle.BookingRef{Policy: s.outside.Policy(), IDs: []string{s.outside.ID(key)}, Job: "a", Costs: []int{1}}
+	if got := throttle.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0]; !got.Known || got.Before != 0 {
 		t.Errorf("Check after Return = %+v, want the first place", got)
 	}
 }

@@ -36,7 +36,7 @@ func newHall(t *testing.T, n, waiting int, lease time.Duration) *hall {
 	return h
 }
 
-func (h *hall) hear(turns []throttle.Turn) {
+func (h *hall) hear(turns []throttle.Promotion) {
 	for _, turn := range turns {
 		if at, waits := h.due[turn.Job]; !h.deaf && waits && turn.At.Before(at) {
 			h.due[turn.Job] = turn.At
@@ -53,7 +53,7 @@ func (h *hall) comes(job string) throttle.Decision {
 	} else {
 		h.due[job] = d.At
 	}
-	h.hear(d.Next)
+	h.hear(d.Promoted)
 	return d
 }
 
@@ -81,12 +81,12 @@ func (h *hall) next() {
 	if at := h.due[job]; at.After(h.now) {
 		h.at(at.Sub(start))
 	}
-	place := throttle.Place{Policy: h.l.Policy(), IDs: []string{h.l.ID(key)}, Costs: []int{1}, Job: job}
-	in := throttle.Check(h.Context(), h.rdb, []throttle.Place{place})[0]
+	place := throttle.BookingRef{Policy: h.l.Policy(), IDs: []string{h.l.ID(key)}, Costs: []int{1}, Job: job}
+	in := throttle.Refresh(h.Context(), h.rdb, []throttle.BookingRef{place})[0]
 	if in.Err != nil || !in.Known {
 		h.Fatalf("Check(%q) = %+v", job, in)
 	}
-	h.hear(in.Next)
+	h.hear(in.Promoted)
 	if in.At.After(h.now) {
 		h.due[job] = in.At
 		return
@@ -144,7 +144,7 @@ func TestHintsDieWithAllHolders(t *testing.T) {
 // once more, by any call: what told it before may be gone.
 func TestParkedForALeaseIsToldOnce(t *testing.T) {
 	t.Parallel()
-	told := func(turns []throttle.Turn) (n int) {
+	told := func(turns []throttle.Promotion) (n int) {
 		for _, turn := range turns {
 			if turn.Job == "j00" && turn.Offered {
 				n++
@@ -152,31 +152,31 @@ func TestParkedForALeaseIsToldOnce(t *testing.T) {
 		}
 		return n
 	}
-	for name, call := range map[string]func(h *hall) []throttle.Turn{
-		"granted": func(h *hall) []throttle.Turn { return h.comes("j01").Next },
-		"booked":  func(h *hall) []throttle.Turn { return h.comes("j02").Next },
-		"refused": func(h *hall) []throttle.Turn { return h.try(h.l, 1).Next },
-		"too late": func(h *hall) []throttle.Turn {
+	for name, call := range map[string]func(h *hall) []throttle.Promotion{
+		"granted": func(h *hall) []throttle.Promotion { return h.comes("j01").Promoted },
+		"booked":  func(h *hall) []throttle.Promotion { return h.comes("j02").Promoted },
+		"refused": func(h *hall) []throttle.Promotion { return h.try(h.l, 1).Promoted },
+		"too late": func(h *hall) []throttle.Promotion {
 			d, _ := h.l.Redeem(h.Context(), throttle.Request{Key: key, Cost: 1, Job: "j02", MaxWait: ms})
-			return d.Next
+			return d.Promoted
 		},
-		"checked": func(h *hall) []throttle.Turn {
-			place := throttle.Place{Policy: h.l.Policy(), IDs: []string{h.l.ID(key)}, Costs: []int{1}, Job: "j01"}
-			return throttle.Check(h.Context(), h.rdb, []throttle.Place{place})[0].Next
+		"checked": func(h *hall) []throttle.Promotion {
+			place := throttle.BookingRef{Policy: h.l.Policy(), IDs: []string{h.l.ID(key)}, Costs: []int{1}, Job: "j01"}
+			return throttle.Refresh(h.Context(), h.rdb, []throttle.BookingRef{place})[0].Promoted
 		},
-		"released": func(h *hall) []throttle.Turn {
+		"released": func(h *hall) []throttle.Promotion {
 			turns, _ := h.l.Policy().Release(h.Context(), h.over)
 			return turns
 		},
-		"left": func(h *hall) []throttle.Turn {
+		"left": func(h *hall) []throttle.Promotion {
 			turns, _ := h.l.Cancel(h.Context(), throttle.Request{Key: key, Cost: 1, Job: "j02"})
 			return turns
 		},
-		"opened": func(h *hall) []throttle.Turn {
+		"opened": func(h *hall) []throttle.Promotion {
 			turns, _ := h.l.OpenKey(h.Context(), key)
 			return turns
 		},
-		"reset": func(h *hall) []throttle.Turn {
+		"reset": func(h *hall) []throttle.Promotion {
 			turns, _ := h.l.Reset(h.Context(), key)
 			return turns
 		},
@@ -191,7 +191,7 @@ func TestParkedForALeaseIsToldOnce(t *testing.T) {
 			if n := told(call(h)); n != 1 {
 				t.Errorf("j00 was told %d times by who parked it, want 1", n)
 			}
-			if n := told(h.try(h.l, 1).Next); n != 0 {
+			if n := told(h.try(h.l, 1).Promoted); n != 0 {
 				t.Errorf("j00 was told %d times by the next call, want none", n)
 			}
 			if d := h.comes("j00"); d.Granted != (name != "granted") {
@@ -208,7 +208,7 @@ func TestToldAheadOnce(t *testing.T) {
 	const n, rounds = 40, 200
 	h := newHall(t, n, 500, 10*time.Second)
 	ahead, most := 0, 0
-	count := func(turns []throttle.Turn) {
+	count := func(turns []throttle.Promotion) {
 		for _, turn := range turns {
 			if !turn.Offered {
 				ahead++
@@ -226,7 +226,7 @@ func TestToldAheadOnce(t *testing.T) {
 			h.holders, job = h.holders[1:], turns[0].Job
 			count(turns)
 		}))
-		count(h.comes(job).Next)
+		count(h.comes(job).Promoted)
 	}
 	if least := rounds - 32; ahead < least || ahead > rounds+3*32 {
 		t.Errorf("%d were told ahead by %d releases, want about one by each", ahead, rounds)

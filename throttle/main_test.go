@@ -108,16 +108,16 @@ func (s *scene) want(d throttle.Decision, granted bool, at time.Duration) {
 }
 
 // soleTurn is the one who was told to come earlier, the zero Turn for nobody.
-func soleTurn(tb rapid.TB, turns []throttle.Turn) throttle.Turn {
+func soleTurn(tb rapid.TB, turns []throttle.Promotion) throttle.Promotion {
 	tb.Helper()
 	switch len(turns) {
 	case 0:
-		return throttle.Turn{}
+		return throttle.Promotion{}
 	case 1:
 		return turns[0]
 	}
 	tb.Fatalf("%d were told to come earlier, want one at most: %+v", len(turns), turns)
-	return throttle.Turn{}
+	return throttle.Promotion{}
 }
 
 // calls counts the scripts that a client runs, and calls after when one came

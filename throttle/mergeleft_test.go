@@ -86,7 +86,7 @@ func TestCallsOfSeveralKindsByTurns(t *testing.T) {
 	crowded(16, func(g int) {
 		for i := range 40 {
 			id := fmt.Sprint(g, "-", i)
-			r := throttle.Request{Key: id, Cost: 1, More: []throttle.Want{{Key: "all", Cost: 1 + i%3}}}
+			r := throttle.Request{Key: id, Cost: 1, More: []throttle.KeyCost{{Key: "all", Cost: 1 + i%3}}}
 			if d, err := both.TryAcquire(t.Context(), r); err != nil || !d.Granted || len(d.Left) != 2 || d.Left[0] != 0 || d.Left[1] == 0 {
 				t.Errorf("TryAcquire of two rules = %v, left %v, %v, want a grant and what is left", d, d.Left, err)
 			}

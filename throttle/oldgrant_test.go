@@ -199,11 +199,11 @@ func TestSettleOfAnOldGrant(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
 			l := s.limiter("rule", limit)
-			bill := l.Policy().Bill(s.try(l, 4))
+			bill := l.Policy().Charge(s.try(l, 4))
 			s.try(l, 1)
 			for i, to := range []int{2, 5, 3, 3, 0, 1, 0} {
 				s.later(l, time.Duration(i+1)*7*time.Minute)
-				if _, err := bill.Settle(t.Context(), map[string]int{"rule": to}); err != nil {
+				if _, err := bill.Adjust(t.Context(), map[string]int{"rule": to}); err != nil {
 					t.Fatal(err)
 				}
 				s.try(l, 1) // which takes the place of what was paid more
@@ -222,7 +222,7 @@ func TestCopyOfACallThatWasSettledToNothing(t *testing.T) {
 	s.try(l, 1)
 	s.at(time.Second)
 	d := s.try(l, 2)
-	if _, err := l.Policy().Bill(d).Settle(t.Context(), map[string]int{"rule": 0}); err != nil {
+	if _, err := l.Policy().Charge(d).Adjust(t.Context(), map[string]int{"rule": 0}); err != nil {
 		t.Fatal(err)
 	}
 	s.at(30 * time.Second)
@@ -266,7 +266,7 @@ func TestTokensAreForgottenAfterAMinute(t *testing.T) {
 // A grant of Redis is not one of what counts here while Redis is away.
 func TestOldGrantOfRedisIsNotGivenBackHere(t *testing.T) {
 	t.Parallel()
-	pulled(t, throttle.Fixed(2, time.Hour), throttle.Config{WhenAway: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
+	pulled(t, throttle.Fixed(2, time.Hour), throttle.Config{OnUnavailable: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
 		mustTry(t, l, true, throttle.FailLocal)
 		c.pulled.Store(false)
 		time.Sleep(time.Second)
@@ -302,7 +302,7 @@ func TestPitfall07CorrectionsOfOldGrants(t *testing.T) {
 		l := s.limiter("rule", limit)
 		type held struct {
 			throttle.Decision
-			bill *throttle.Bill
+			bill *throttle.Charge
 			left int // that count
 		}
 		var all, gone []*held
@@ -324,7 +324,7 @@ func TestPitfall07CorrectionsOfOldGrants(t *testing.T) {
 				continue
 			case op < 5 && len(all) > 0:
 				i := rapid.IntRange(0, len(all)-1).Draw(rt, "which")
-				if all[i].bill.Settled() {
+				if all[i].bill.Adjusted() {
 					continue
 				}
 				if _, err := l.Refund(ctx, all[i].Request); err != nil {
@@ -336,7 +336,7 @@ func TestPitfall07CorrectionsOfOldGrants(t *testing.T) {
 			case op < 7 && len(all) > 0:
 				h := rapid.SampledFrom(all).Draw(rt, "settled")
 				h.left = rapid.IntRange(0, h.left).Draw(rt, "to")
-				if _, err := h.bill.Settle(ctx, map[string]int{"rule": h.left}); err != nil {
+				if _, err := h.bill.Adjust(ctx, map[string]int{"rule": h.left}); err != nil {
 					rt.Fatal(err)
 				}
 				continue
@@ -345,7 +345,7 @@ func TestPitfall07CorrectionsOfOldGrants(t *testing.T) {
 			if !d.Granted {
 				continue
 			}
-			all = append(all, &held{d, l.Policy().Bill(d), d.Cost})
+			all = append(all, &held{d, l.Policy().Charge(d), d.Cost})
 			var h history
 			for _, k := range all {
 				if k.left > 0 {

@@ -34,7 +34,7 @@ func TestSettleAgainAfterTheNarrowestWindow(t *testing.T) {
 		s := newScene(t)
 		narrow, wide := s.limiter("narrow", throttle.Sliding(6, time.Second)), s.limiter("wide", throttle.Sliding(20, time.Hour))
 		p := newPolicy(s, narrow, wide)
-		more := []throttle.Want{{Key: key, Cost: 3}}
+		more := []throttle.KeyCost{{Key: key, Cost: 3}}
 		c := &cable{}
 		s.raw.AddHook(c)
 		d := s.redeem(p, throttle.Request{Key: key, Job: "a", Cost: 3, More: more})
@@ -42,9 +42,9 @@ func TestSettleAgainAfterTheNarrowestWindow(t *testing.T) {
 		if !d.Granted || !other.Granted {
 			t.Fatalf("%v, %v, want both granted", d, other)
 		}
-		bill := p.Bill(d)
+		bill := p.Charge(d)
 		c.deaf.Store(true)
-		_, err := bill.Settle(t.Context(), map[string]int{"wide": to})
+		_, err := bill.Adjust(t.Context(), map[string]int{"wide": to})
 		c.deaf.Store(false)
 		if !errors.Is(err, throttle.ErrUnavailable) {
 			t.Fatalf("Settle = %v, want %v", err, throttle.ErrUnavailable)
@@ -53,11 +53,11 @@ func TestSettleAgainAfterTheNarrowestWindow(t *testing.T) {
 		if _, err := narrow.TryAcquire(t.Context(), key, 1); err != nil {
 			t.Fatal(err)
 		}
-		_, err = p.Bill(s.redeem(p, throttle.Request{Key: key, Job: "c", Cost: 1, More: more})).Settle(t.Context(), map[string]int{"wide": 0}) // which clears away
+		_, err = p.Charge(s.redeem(p, throttle.Request{Key: key, Job: "c", Cost: 1, More: more})).Adjust(t.Context(), map[string]int{"wide": 0}) // which clears away
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := bill.Settle(t.Context(), nil); err != nil {
+		if _, err := bill.Adjust(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 		s.wantAvailable(wide, 20-3-to)

@@ -67,7 +67,7 @@ func (l *Limiter) Available(ctx context.Context, key string) (int, error) {
 // [ErrUnavailable].
 func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Duration, error) {
 	r := Request{Key: key, Cost: n}
-	if err := l.alone.check(&r); err != nil {
+	if err := l.policy.check(&r); err != nil {
 		return 0, err
 	}
 	reply, err := l.look(ctx, r, 0)
@@ -76,7 +76,7 @@ func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Durati
 
 // look peeks with a newcomer of r's cost.
 func (l *Limiter) look(ctx context.Context, r Request, most int) (reply luascripts.PeekReply, err error) {
-	err = l.alone.ruled(ctx, func(in []ruling) (err error) {
+	err = l.policy.withActiveLimits(ctx, func(in []activeLimit) (err error) {
 		if err := l.fits(in[0].Limit, r.Cost); err != nil {
 			return err
 		}

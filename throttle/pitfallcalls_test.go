@@ -150,7 +150,7 @@ func TestPitfall48ReplicaReads(t *testing.T) {
 	s.try(l, 1)
 	_, book := l.Book(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "c"})
 	_, peek := l.Peek(t.Context(), key, 10)
-	check := throttle.Check(t.Context(), s.raw, []throttle.Place{{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "b", Costs: []int{1}}})[0].Err
+	check := throttle.Refresh(t.Context(), s.raw, []throttle.BookingRef{{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "b", Costs: []int{1}}})[0].Err
 	_, cancel := l.Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "b"})
 	_, refund := l.Refund(t.Context(), d.Request)
 	_, reset := l.Reset(t.Context(), key)

@@ -109,7 +109,7 @@ func TestPitfall42PartialCharge(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := newPolicy(t, s.limiter("phone", throttle.Sliding(5, time.Hour)), s.limiter("provider", throttle.Sliding(1, time.Hour)))
-	r := throttle.Request{Key: key, Cost: 1, More: []throttle.Want{{Key: "acme", Cost: 1}}}
+	r := throttle.Request{Key: key, Cost: 1, More: []throttle.KeyCost{{Key: "acme", Cost: 1}}}
 	for i := range 10 {
 		d, err := p.TryAcquire(t.Context(), r)
 		if err != nil || d.Granted != (i == 0) {

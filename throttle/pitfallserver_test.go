@@ -72,7 +72,7 @@ func TestPitfall34ForgottenScripts(t *testing.T) {
 				t.Errorf("Redeem = %v, %v, want granted", d, err)
 			}
 		}
-		if got := throttle.Check(t.Context(), rdb, []throttle.Place{{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}})[0]; got.Err != nil {
+		if got := throttle.Refresh(t.Context(), rdb, []throttle.BookingRef{{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}})[0]; got.Err != nil {
 			t.Error(got.Err)
 		}
 		s, err := l.Peek(t.Context(), key, 0)

@@ -15,7 +15,7 @@ import (
 )
 
 // RulesMax bounds how many rules are decided together.
-const RulesMax = luascripts.PartsMax
+const RulesMax = luascripts.RulesMax
 
 // Policy is rules that are decided together: what asks is granted by all of them
 // in one step, or by none. A [Limiter] is a policy of one rule.
@@ -33,19 +33,19 @@ const RulesMax = luascripts.PartsMax
 //
 // A Policy holds no state that matters and needs no closing. It is safe for
 // concurrent use. When Redis does not answer, every method returns an error that
-// unwraps to [ErrUnavailable] and nothing is granted, unless [Config.WhenAway] or
+// unwraps to [ErrUnavailable] and nothing is granted, unless [Config.OnUnavailable] or
 // [Config.Shadow] say otherwise; with [FailLocal] each Policy counts for itself then.
 type Policy struct {
-	rules    []*Limiter
-	name     string                // of its turns, where it has several rules
-	rdb      redis.UniversalClient // nil when it counts in this process
-	store    *desk
-	cfg      Config
-	away     away
-	counters counters
+	rules        []*Limiter
+	name         string                // of its turns, where it has several rules
+	rdb          redis.UniversalClient // nil when it counts in this process
+	store        *clockedStore
+	cfg          Config
+	availability availability
+	counters     counters
 
-	forms luascripts.Forms         // of its calls
-	last  atomic.Pointer[[]ruling] // by which it decided last; what is in it stays as it is
+	templates luascripts.CallTemplates      // of its calls
+	last      atomic.Pointer[[]activeLimit] // by which it decided last; what is in it stays as it is
 }
 
 // NewPolicy puts rules together. They must be on one client and have one [Config];
@@ -82,9 +82,9 @@ func NewPolicy(rules ...*Limiter) (*Policy, error) {
 func newPolicy(rules []*Limiter) *Policy {
 	first := rules[0]
 	p := &Policy{rules: rules, name: turnsName(rules), rdb: first.rdb, store: first.store, cfg: first.cfg}
-	p.away.policy, p.away.now = first.cfg.WhenAway, first.awayNow
-	if p.cfg.Shadow && p.cfg.WhenAway == FailClosed {
-		p.away.policy = FailOpen // nothing fails because of a limit that is only watched
+	p.availability.mode, p.availability.now = first.cfg.OnUnavailable, first.fallbackNow
+	if p.cfg.Shadow && p.cfg.OnUnavailable == FailClosed {
+		p.availability.mode = FailOpen // nothing fails because of a limit that is only watched
 	}
 	if first.joined != nil {
 		first.joined(p)
@@ -121,11 +121,11 @@ func (p *Policy) String() string {
 // TryAcquire takes what r asks of all rules now, or nothing; see
 // [Limiter.TryAcquire]. Decision.Left tells what each rule has left.
 func (p *Policy) TryAcquire(ctx context.Context, r Request) (Decision, error) {
-	r.Job, r.MaxWait, r.tell = "", 0, true
+	r.Job, r.MaxWait, r.wantLeft = "", 0, true
 	if r.Token == 0 {
 		r.Token = NewToken()
 	}
-	d, err := p.ask(ctx, luascripts.Try, r)
+	d, err := p.decide(ctx, luascripts.Try, r)
 	if err != nil {
 		p.withdrawLost(ctx, r, err)
 	}
@@ -144,28 +144,28 @@ func (p *Policy) Book(ctx context.Context, r Request) (Decision, error) {
 
 func (p *Policy) book(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
 	r.Token = NewToken()
-	return p.askForJob(ctx, mode, r)
+	return p.decideForJob(ctx, mode, r)
 }
 
 // Redeem is [Limiter.Redeem] for all rules.
 func (p *Policy) Redeem(ctx context.Context, r Request) (Decision, error) {
-	return p.askForJob(ctx, luascripts.Grant, r)
+	return p.decideForJob(ctx, luascripts.GrantOrBook, r)
 }
 
-// Cancel is [Limiter.Cancel] for all rules. Who comes next is told in the Turns.
-func (p *Policy) Cancel(ctx context.Context, r Request) ([]Turn, error) {
+// Cancel is [Limiter.Cancel] for all rules. Who comes next is told in the Promotions.
+func (p *Policy) Cancel(ctx context.Context, r Request) ([]Promotion, error) {
 	r.Token = 0
 	return p.takeBack(ctx, r, false)
 }
 
 // Refund is [Limiter.Refund] for all rules: of what the grant was charged. One that
-// was corrected meanwhile is settled to nothing instead, see [Bill.Settle].
-func (p *Policy) Refund(ctx context.Context, r Request) ([]Turn, error) {
+// was corrected meanwhile is settled to nothing instead, see [Charge.Adjust].
+func (p *Policy) Refund(ctx context.Context, r Request) ([]Promotion, error) {
 	return p.takeBack(ctx, r, false)
 }
 
 // Return is [Limiter.Return] for all rules.
-func (p *Policy) Return(ctx context.Context, r Request) ([]Turn, error) {
+func (p *Policy) Return(ctx context.Context, r Request) ([]Promotion, error) {
 	if err := checkJob(r.Job); err != nil {
 		return nil, err
 	}
@@ -184,11 +184,11 @@ func staleAfter(window time.Duration) time.Duration {
 
 // askForJob leaves no place behind for a cost that is never met: the limit may
 // have been a larger one when the job took it.
-func (p *Policy) askForJob(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+func (p *Policy) decideForJob(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
 	if err := checkJob(r.Job); err != nil {
 		return Decision{}, err
 	}
-	d, err := p.ask(ctx, mode, r)
+	d, err := p.decide(ctx, mode, r)
 	if errors.Is(err, ErrExceedsLimit) || d.instead == insteadOfNever {
 		p.leave(ctx, r)
 	}

@@ -71,7 +71,7 @@ func TestPolicyOfRulesOnOneKey(t *testing.T) {
 	minute, hour := s.limiter("minute", throttle.Sliding(1, time.Minute)), s.limiter("hour", throttle.Sliding(2, time.Hour))
 	p := newPolicy(t, minute, hour, s.limiter("provider", throttle.Sliding(9, time.Hour)))
 	ask := func(job string) throttle.Decision {
-		return s.redeem(p, throttle.Request{Key: key, Cost: 1, Job: job, More: []throttle.Want{{Key: key, Cost: 1}, {Key: "provider", Cost: 1}}})
+		return s.redeem(p, throttle.Request{Key: key, Cost: 1, Job: job, More: []throttle.KeyCost{{Key: key, Cost: 1}, {Key: "provider", Cost: 1}}})
 	}
 	s.want(ask("a"), true, 0)
 	s.by(ask("b"), "minute", time.Minute)
@@ -168,15 +168,15 @@ func TestPolicyPlace(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := s.pair(throttle.Sliding(1, time.Minute))
-	place := func(phone, job string) throttle.Place {
-		return throttle.Place{Policy: p, IDs: []string{p.Rules()[0].ID(phone), p.Rules()[1].ID("provider")}, Costs: []int{1, 1}, Job: job}
+	place := func(phone, job string) throttle.BookingRef {
+		return throttle.BookingRef{Policy: p, IDs: []string{p.Rules()[0].ID(phone), p.Rules()[1].ID("provider")}, Costs: []int{1, 1}, Job: job}
 	}
 	s.want(s.redeem(p, wish(2, key, "a")), true, 0)
 	s.by(s.redeem(p, wish(2, key, "b")), "phone", time.Minute)
 	s.by(s.redeem(p, wish(2, "C", "c")), "provider", time.Minute)
 	s.by(s.redeem(p, wish(2, "D", "d")), "provider", 2*time.Minute)
-	got := throttle.Check(t.Context(), s.rdb, []throttle.Place{place(key, "b"), place("C", "c"), place("D", "d"), place("D", "nobody")})
-	for i, want := range []throttle.Instant{
+	got := throttle.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place(key, "b"), place("C", "c"), place("D", "d"), place("D", "nobody")})
+	for i, want := range []throttle.RefreshedBooking{
 		{Known: true, Rule: "phone", At: start.Add(time.Minute)},
 		{Known: true, Rule: "provider", At: start.Add(time.Minute)},
 		{Known: true, Rule: "provider", At: start.Add(2 * time.Minute), Before: 1},
@@ -191,7 +191,7 @@ func TestPolicyPlace(t *testing.T) {
 	if turn := soleTurn(t, turns); err != nil || turn.Job != "d" || turn.Wait != time.Minute {
 		t.Errorf("Leave = %+v, %v, want d to come in a minute", turns, err)
 	}
-	for _, pl := range []throttle.Place{place(key, "b"), place("D", "d")} {
+	for _, pl := range []throttle.BookingRef{place(key, "b"), place("D", "d")} {
 		if _, err := pl.Leave(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -234,7 +234,7 @@ func TestPolicyFaults(t *testing.T) {
 		t.Errorf("String() = %q, want the names of the rules", p)
 	}
 	two := wish(2, key, "a")
-	two.More[0] = throttle.Want{Key: "", Cost: 1}
+	two.More[0] = throttle.KeyCost{Key: "", Cost: 1}
 	free := wish(2, key, "a")
 	free.More[0].Cost = 0
 	for _, tt := range []struct {

@@ -52,7 +52,7 @@ func (c *crew) hire(i int, policies []*throttle.Policy) {
 		if !l.Limit().IsConcurrent() {
 			cost = rapid.IntRange(1, l.Limit().Permits()).Draw(c.T, "cost")
 		}
-		w := throttle.Want{Key: keys[l.Rule()], Cost: cost}
+		w := throttle.KeyCost{Key: keys[l.Rule()], Cost: cost}
 		if j == 0 {
 			m.r.Key, m.r.Cost = w.Key, w.Cost
 		} else {
@@ -62,9 +62,9 @@ func (c *crew) hire(i int, policies []*throttle.Policy) {
 	c.members[m.r.Job] = m
 }
 
-func (m *member) want(i int) throttle.Want {
+func (m *member) want(i int) throttle.KeyCost {
 	if i == 0 {
-		return throttle.Want{Key: m.r.Key, Cost: m.r.Cost}
+		return throttle.KeyCost{Key: m.r.Key, Cost: m.r.Cost}
 	}
 	return m.r.More[i-1]
 }

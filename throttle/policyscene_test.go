@@ -16,7 +16,7 @@ var wider = []string{"tenant", "provider"}
 func wish(n int, phone, job string) throttle.Request {
 	r := throttle.Request{Key: phone, Cost: 1, Job: job}
 	for _, k := range wider[len(wider)-n+1:] {
-		r.More = append(r.More, throttle.Want{Key: k, Cost: 1})
+		r.More = append(r.More, throttle.KeyCost{Key: k, Cost: 1})
 	}
 	return r
 }

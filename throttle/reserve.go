@@ -41,7 +41,7 @@ type Reservation struct {
 // [ErrUnavailable], and nothing stays reserved. Inside a worker it does the same
 // as outside: the place belongs to the caller, not to the task.
 func (l *Limiter) Reserve(ctx context.Context, key string, n int) (*Reservation, error) {
-	return l.alone.reserve(ctx, Request{Key: key, Cost: n})
+	return l.policy.reserve(ctx, Request{Key: key, Cost: n})
 }
 
 // ReserveWithin is [Limiter.Reserve] with a bound on the wait: when the permits
@@ -51,13 +51,13 @@ func (l *Limiter) ReserveWithin(ctx context.Context, key string, n int, d time.D
 	if d <= 0 {
 		d = -1
 	}
-	return l.alone.reserve(ctx, Request{Key: key, Cost: n, MaxWait: d})
+	return l.policy.reserve(ctx, Request{Key: key, Cost: n, MaxWait: d})
 }
 
 func (p *Policy) reserve(ctx context.Context, r Request) (*Reservation, error) {
-	r.Token, r.prompt = NewToken(), true
+	r.Token, r.notAhead = NewToken(), true
 	r.Job = "reserve:" + r.Token.String()
-	d, err := p.ask(ctx, luascripts.Grant, r)
+	d, err := p.decide(ctx, luascripts.GrantOrBook, r)
 	if err != nil {
 		p.withdrawLost(ctx, r, err)
 		return nil, err
@@ -202,8 +202,8 @@ func (v *Reservation) ask(ctx context.Context, prompt bool) (Decision, error) {
 	if err != nil || d.Granted {
 		return d, err
 	}
-	r.prompt = prompt
-	d, err = v.p.askForJob(ctx, luascripts.Grant, r)
+	r.notAhead = prompt
+	d, err = v.p.decideForJob(ctx, luascripts.GrantOrBook, r)
 	if err == nil {
 		v.keep(d, !prompt)
 	}

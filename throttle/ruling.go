@@ -12,7 +12,7 @@ import (
 // the one in code. A ledger knows the version that it was written under, and
 // refuses who comes with an older one: a process that has not heard of a change,
 // or a call that was long on its way, would grant by the old limit.
-type ruling struct {
+type activeLimit struct {
 	Limit
 	version int64
 	closed  time.Time // until when the rule is closed on all keys; zero for not
@@ -20,17 +20,17 @@ type ruling struct {
 
 // ruling is what a look found. When a ledger knows a version that is stored
 // nowhere any more, what is in force counts as that version.
-func (f *limitInForce) ruling(k *knownLimit) ruling {
-	return ruling{k.limit, max(k.version, f.floor.Load()), k.closed}
+func (f *limitInForce) active(k *knownLimit) activeLimit {
+	return activeLimit{k.limit, max(k.version, f.floor.Load()), k.closed}
 }
 
 // lastRuling is the ruling that was heard last.
-func (l *Limiter) lastRuling() ruling {
+func (l *Limiter) lastActiveLimit() activeLimit {
 	k := l.force.last.Load()
 	if k == nil {
 		k = &knownLimit{}
 	}
-	r := l.force.ruling(k)
+	r := l.force.active(k)
 	r.Limit = l.LimitLastKnown()
 	return r
 }
@@ -49,12 +49,12 @@ func (e *outdatedError) Unwrap() error { return ErrUnavailable }
 
 // ruled calls f under the limits in force, and again after another look when a
 // ledger was written under a newer one.
-func (p *Policy) ruled(ctx context.Context, f func(in []ruling) error) error {
-	in, err := p.rulings(ctx)
+func (p *Policy) withActiveLimits(ctx context.Context, f func(in []activeLimit) error) error {
+	in, err := p.activeLimits(ctx)
 	if err != nil {
 		return err
 	}
-	for range asksMax + len(p.rules) - 1 {
+	for range roundTripsMax + len(p.rules) - 1 {
 		err = f(in)
 		o, ok := errors.AsType[*outdatedError](err)
 		if !ok {
@@ -70,13 +70,13 @@ func (p *Policy) ruled(ctx context.Context, f func(in []ruling) error) error {
 
 // rulings are the limits by which the policy decides now. Most are those of the call
 // before, and then in the same memory: nobody writes to it.
-func (p *Policy) rulings(ctx context.Context) ([]ruling, error) {
-	var known, fresh []ruling
+func (p *Policy) activeLimits(ctx context.Context) ([]activeLimit, error) {
+	var known, fresh []activeLimit
 	if last := p.last.Load(); last != nil {
 		known = *last
 	}
 	for i, l := range p.rules {
-		r, err := l.ruling(ctx)
+		r, err := l.activeLimit(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -84,7 +84,7 @@ func (p *Policy) rulings(ctx context.Context) ([]ruling, error) {
 			continue
 		}
 		if fresh == nil {
-			fresh = append(make([]ruling, 0, len(p.rules)), known[:i]...)
+			fresh = append(make([]activeLimit, 0, len(p.rules)), known[:i]...)
 		}
 		fresh = append(fresh, r)
 	}
@@ -96,7 +96,7 @@ func (p *Policy) rulings(ctx context.Context) ([]ruling, error) {
 }
 
 // catchUp is in with what is in force of a rule whose ledger knows this version.
-func (p *Policy) catchUp(ctx context.Context, in []ruling, part int, version int64) ([]ruling, error) {
+func (p *Policy) catchUp(ctx context.Context, in []activeLimit, part int, version int64) ([]activeLimit, error) {
 	if part < 0 || part >= len(p.rules) {
 		return nil, &outdatedError{version, part} // a store that does not say which
 	}
@@ -111,15 +111,15 @@ func (p *Policy) catchUp(ctx context.Context, in []ruling, part int, version int
 
 // catchUp looks at what is stored now, because a ledger knows this version. If
 // that is stored no more, nothing newer is to be found.
-func (l *Limiter) catchUp(ctx context.Context, version int64) (ruling, error) {
+func (l *Limiter) catchUp(ctx context.Context, version int64) (activeLimit, error) {
 	k := l.readLimit(ctx)
 	if k.err != nil {
-		return ruling{}, k.err
+		return activeLimit{}, k.err
 	}
 	for floor := l.force.floor.Load(); floor < version && k.version < version; floor = l.force.floor.Load() {
 		if l.force.floor.CompareAndSwap(floor, version) {
 			break
 		}
 	}
-	return l.force.ruling(&k), nil
+	return l.force.active(&k), nil
 }

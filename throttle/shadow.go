@@ -22,13 +22,13 @@ const (
 // watched is [Policy.watch] for who passes what is large by pointers.
 //
 //go:noinline
-func (p *Policy) watched(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) (err error) {
-	*d, err = p.watch(ctx, mode, *r)
+func (p *Policy) decideInShadowInto(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) (err error) {
+	*d, err = p.decideInShadow(ctx, mode, *r)
 	return err
 }
 
 // watch asks without waiting or booking, and lets run what was refused.
-func (p *Policy) watch(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+func (p *Policy) decideInShadow(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
 	if mode.Books() { // it spends nothing, and is not to wait
 		now := time.Now()
 		return Decision{Request: r, Rule: p.rules[0].rule, At: now, Now: now, start: now}, nil
@@ -36,7 +36,7 @@ func (p *Policy) watch(ctx context.Context, mode luascripts.Mode, r Request) (De
 	unbounded := r
 	unbounded.MaxWait = 0 // the answer must not depend on it
 	var d Decision
-	err := p.decide(ctx, luascripts.Try, &unbounded, &d)
+	err := p.decideOrFallback(ctx, luascripts.Try, &unbounded, &d)
 	d.MaxWait = r.MaxWait
 	switch {
 	case err == nil && d.Granted:

@@ -124,7 +124,7 @@ func TestShadowNeverFails(t *testing.T) {
 // In shadow and with a stand-in both: the stand-in is only watched.
 func TestShadowOfALocalLimit(t *testing.T) {
 	t.Parallel()
-	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{Shadow: true, WhenAway: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
+	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{Shadow: true, OnUnavailable: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
 		mustTry(t, l, true, throttle.FailLocal)
 		if d := mustTry(t, l, true, throttle.FailLocal); !d.Shadowed {
 			t.Errorf("%v, want it shadowed", d)

@@ -16,23 +16,23 @@ type store interface {
 	acquire(ctx context.Context, c *luascripts.Call) error
 	cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error)
 	close(ctx context.Context, a luascripts.CloseArgs) (luascripts.CloseReply, error)
-	settle(ctx context.Context, a luascripts.SettleArgs) (luascripts.CancelReply, error)
+	adjust(ctx context.Context, a luascripts.AdjustArgs) (luascripts.CancelReply, error)
 	// check answers in order; each fails alone, and so does renew.
-	check(ctx context.Context, bookings []luascripts.CheckArgs) []luascripts.CheckReply
+	refresh(ctx context.Context, bookings []luascripts.RefreshArgs) []luascripts.RefreshReply
 	renew(ctx context.Context, leases []luascripts.RenewArgs) []luascripts.RenewReply
-	release(ctx context.Context, p luascripts.Part, token uint64) (luascripts.ReleaseReply, error)
-	peek(ctx context.Context, k luascripts.Limit, a luascripts.PeekArgs) (luascripts.PeekReply, error)
-	reset(ctx context.Context, k luascripts.Limit, n luascripts.Numbers) (luascripts.CancelReply, error)
+	release(ctx context.Context, p luascripts.RuleCall, token uint64) (luascripts.ReleaseReply, error)
+	peek(ctx context.Context, k luascripts.LimitKeys, a luascripts.PeekArgs) (luascripts.PeekReply, error)
+	reset(ctx context.Context, k luascripts.LimitKeys, n luascripts.Numbers) (luascripts.CancelReply, error)
 }
 
 // redisStore asks the scripts.
 type redisStore struct {
-	rdb    redis.UniversalClient
-	merger *merger
+	rdb       redis.UniversalClient
+	coalescer *coalescer
 }
 
 func (s redisStore) acquire(ctx context.Context, c *luascripts.Call) error {
-	return s.merger.acquire(ctx, c)
+	return s.coalescer.acquire(ctx, c)
 }
 
 func (s redisStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
@@ -43,26 +43,26 @@ func (s redisStore) close(ctx context.Context, a luascripts.CloseArgs) (luascrip
 	return luascripts.Close(ctx, s.rdb, a)
 }
 
-func (s redisStore) settle(ctx context.Context, a luascripts.SettleArgs) (luascripts.CancelReply, error) {
-	return luascripts.Settle(ctx, s.rdb, a)
+func (s redisStore) adjust(ctx context.Context, a luascripts.AdjustArgs) (luascripts.CancelReply, error) {
+	return luascripts.Adjust(ctx, s.rdb, a)
 }
 
-func (s redisStore) check(ctx context.Context, bookings []luascripts.CheckArgs) []luascripts.CheckReply {
-	return luascripts.Check(ctx, s.rdb, bookings)
+func (s redisStore) refresh(ctx context.Context, bookings []luascripts.RefreshArgs) []luascripts.RefreshReply {
+	return luascripts.Refresh(ctx, s.rdb, bookings)
 }
 
 func (s redisStore) renew(ctx context.Context, leases []luascripts.RenewArgs) []luascripts.RenewReply {
 	return luascripts.Renew(ctx, s.rdb, leases)
 }
 
-func (s redisStore) release(ctx context.Context, p luascripts.Part, token uint64) (luascripts.ReleaseReply, error) {
+func (s redisStore) release(ctx context.Context, p luascripts.RuleCall, token uint64) (luascripts.ReleaseReply, error) {
 	return luascripts.Release(ctx, s.rdb, p, token)
 }
 
-func (s redisStore) peek(ctx context.Context, k luascripts.Limit, a luascripts.PeekArgs) (luascripts.PeekReply, error) {
+func (s redisStore) peek(ctx context.Context, k luascripts.LimitKeys, a luascripts.PeekArgs) (luascripts.PeekReply, error) {
 	return luascripts.Peek(ctx, s.rdb, k, a)
 }
 
-func (s redisStore) reset(ctx context.Context, k luascripts.Limit, n luascripts.Numbers) (luascripts.CancelReply, error) {
+func (s redisStore) reset(ctx context.Context, k luascripts.LimitKeys, n luascripts.Numbers) (luascripts.CancelReply, error) {
 	return luascripts.Reset(ctx, s.rdb, k, n)
 }

@@ -28,25 +28,25 @@ func (s *fakeStore) answer() luascripts.Status {
 
 func (s *fakeStore) acquire(_ context.Context, c *luascripts.Call) error {
 	c.AcquireReply = s.acquired
-	c.Status, c.Part, c.Now = s.answer(), 1, s.now
+	c.Status, c.Rule, c.Now = s.answer(), 1, s.now
 	return nil
 }
 
 func (s *fakeStore) cancel(_ context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
 	s.cancels = append(s.cancels, a)
-	return luascripts.CancelReply{Status: s.answer(), Part: 1, Now: s.now}, nil
+	return luascripts.CancelReply{Status: s.answer(), Rule: 1, Now: s.now}, nil
 }
 
-func (s *fakeStore) check(_ context.Context, bookings []luascripts.CheckArgs) []luascripts.CheckReply {
-	out := make([]luascripts.CheckReply, len(bookings))
+func (s *fakeStore) refresh(_ context.Context, bookings []luascripts.RefreshArgs) []luascripts.RefreshReply {
+	out := make([]luascripts.RefreshReply, len(bookings))
 	for i := range out {
-		out[i] = luascripts.CheckReply{Status: s.answer(), Part: 1, Now: s.now}
+		out[i] = luascripts.RefreshReply{Status: s.answer(), Rule: 1, Now: s.now}
 	}
 	return out
 }
 
 func (s *fakeStore) close(context.Context, luascripts.CloseArgs) (luascripts.CloseReply, error) {
-	return luascripts.CloseReply{Status: s.answer(), Part: 1, Now: s.now}, nil
+	return luascripts.CloseReply{Status: s.answer(), Rule: 1, Now: s.now}, nil
 }
 
 func (s *fakeStore) renew(_ context.Context, leases []luascripts.RenewArgs) []luascripts.RenewReply {
@@ -57,20 +57,20 @@ func (s *fakeStore) renew(_ context.Context, leases []luascripts.RenewArgs) []lu
 	return out
 }
 
-func (s *fakeStore) release(context.Context, luascripts.Part, uint64) (luascripts.ReleaseReply, error) {
+func (s *fakeStore) release(context.Context, luascripts.RuleCall, uint64) (luascripts.ReleaseReply, error) {
 	return luascripts.ReleaseReply{Status: s.answer(), Now: s.now}, nil
 }
 
-func (s *fakeStore) settle(context.Context, luascripts.SettleArgs) (luascripts.CancelReply, error) {
+func (s *fakeStore) adjust(context.Context, luascripts.AdjustArgs) (luascripts.CancelReply, error) {
 	return luascripts.CancelReply{}, nil
 }
 
-func (s *fakeStore) peek(context.Context, luascripts.Limit, luascripts.PeekArgs) (luascripts.PeekReply, error) {
+func (s *fakeStore) peek(context.Context, luascripts.LimitKeys, luascripts.PeekArgs) (luascripts.PeekReply, error) {
 	return luascripts.PeekReply{Status: s.answer(), Now: s.now}, nil
 }
 
-func (s *fakeStore) reset(context.Context, luascripts.Limit, luascripts.Numbers) (luascripts.CancelReply, error) {
-	return luascripts.CancelReply{Status: s.answer(), Part: 1, Now: s.now}, nil
+func (s *fakeStore) reset(context.Context, luascripts.LimitKeys, luascripts.Numbers) (luascripts.CancelReply, error) {
+	return luascripts.CancelReply{Status: s.answer(), Rule: 1, Now: s.now}, nil
 }
 
 func onFake(t *testing.T, s store) *Limiter {
@@ -79,7 +79,7 @@ func onFake(t *testing.T, s store) *Limiter {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.alone = newPolicy([]*Limiter{l})
+	l.policy = newPolicy([]*Limiter{l})
 	return l
 }
 
@@ -95,26 +95,26 @@ func TestWorthOfAGrantTravels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, back := range map[string]func() ([]Turn, error){
-		"Refund": func() ([]Turn, error) { return l.Refund(t.Context(), d.Request) },
-		"Return": func() ([]Turn, error) { return l.Return(t.Context(), d.Request) },
+	for name, back := range map[string]func() ([]Promotion, error){
+		"Refund": func() ([]Promotion, error) { return l.Refund(t.Context(), d.Request) },
+		"Return": func() ([]Promotion, error) { return l.Return(t.Context(), d.Request) },
 	} {
 		s.cancels = nil
-		if _, err := back(); err != nil || len(s.cancels) != 1 || s.cancels[0].Parts[0].Worth != 42 ||
-			!s.cancels[0].Parts[0].At.Equal(at) || !s.cancels[0].Parts[0].Until.Equal(at.Add(time.Minute)) {
+		if _, err := back(); err != nil || len(s.cancels) != 1 || s.cancels[0].Rules[0].Worth != 42 ||
+			!s.cancels[0].Rules[0].At.Equal(at) || !s.cancels[0].Rules[0].Until.Equal(at.Add(time.Minute)) {
 			t.Errorf("%s sent %+v, %v, want a worth of 42, at %v for a minute", name, s.cancels, err, at)
 		}
 	}
 	other, elsewhere := d.Request, onFake(t, &fakeStore{now: at})
 	other.Key = "other"
-	for name, back := range map[string]func() ([]Turn, error){
-		"another key":   func() ([]Turn, error) { return l.Refund(t.Context(), other) },
-		"another store": func() ([]Turn, error) { return elsewhere.Refund(t.Context(), d.Request) },
+	for name, back := range map[string]func() ([]Promotion, error){
+		"another key":   func() ([]Promotion, error) { return l.Refund(t.Context(), other) },
+		"another store": func() ([]Promotion, error) { return elsewhere.Refund(t.Context(), d.Request) },
 	} {
 		s.cancels, elsewhere.store.store.(*fakeStore).cancels = nil, nil
 		_, err := back()
 		sent := append(s.cancels, elsewhere.store.store.(*fakeStore).cancels...)
-		if err != nil || len(sent) != 1 || !sent[0].Parts[0].At.IsZero() {
+		if err != nil || len(sent) != 1 || !sent[0].Rules[0].At.IsZero() {
 			t.Errorf("of %s Refund sent %+v, %v, want no instant", name, sent, err)
 		}
 	}
@@ -144,7 +144,7 @@ func TestWindowsAroundTheStoresClock(t *testing.T) {
 		"Peek":   func() error { _, err := l.Peek(t.Context(), "k", 1); return err },
 		"Reset":  func() error { _, err := l.Reset(t.Context(), "k"); return err },
 		"Check": func() error {
-			return Check(t.Context(), nil, []Place{{Policy: l.alone, IDs: []string{"k"}, Job: "a", Costs: []int{1}}})[0].Err
+			return Refresh(t.Context(), nil, []BookingRef{{Policy: l.policy, IDs: []string{"k"}, Job: "a", Costs: []int{1}}})[0].Err
 		},
 	} {
 		for misses, want := range []error{nil, nil, nil, ErrUnavailable} {
@@ -174,7 +174,7 @@ func TestLimitThatChangesAllTheTime(t *testing.T) {
 	_, peek := l.Peek(t.Context(), "key", 0)
 	_, reset := l.Reset(t.Context(), "key")
 	_, refund := l.Refund(t.Context(), Request{Key: "key", Cost: 1, Token: 7})
-	check := Check(t.Context(), nil, []Place{{Policy: l.alone, IDs: []string{"key"}, Job: "a", Costs: []int{1}}})[0].Err
+	check := Refresh(t.Context(), nil, []BookingRef{{Policy: l.policy, IDs: []string{"key"}, Job: "a", Costs: []int{1}}})[0].Err
 	for op, err := range map[string]error{"TryAcquire": try, "Redeem": redeem, "Peek": peek, "Reset": reset, "Refund": refund, "Check": check} {
 		if !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s = %v, want %v", op, err, ErrUnavailable)

@@ -31,7 +31,7 @@ func BenchmarkTwoRules(b *testing.B) {
 	var ahead []*booked
 	job := 0
 	book := func(many int) {
-		wishes := make([]throttle.Wish, many)
+		wishes := make([]throttle.BookRequest, many)
 		for i := range wishes {
 			job++
 			wishes[i] = wideWish(p, strconv.Itoa(49170_1000000+job%10_000), fmt.Sprintf("batch:winter:%08d", job))

@@ -51,14 +51,14 @@ type Adapter struct {
 	policies map[string]taskPolicy
 	counters counters
 	lead     *lead
-	trust    *trust
+	trust    *recheckFilter
 	scripts  *scripts
 
 	deferrals *deferrals
-	finished  *finished
+	finished  *recentlyDone
 	batches   *batches
 	counts    *counts
-	delivered *delivered
+	delivered *inFlight
 	wakers    map[string]*waker // by queue
 	bell      chan struct{}     // rung for each woken task: an idle server fetches at once
 	workers   atomic.Int64      // of all servers that were configured
@@ -72,7 +72,7 @@ type Adapter struct {
 	limiters   map[string]*throttle.Limiter // by rule, policies' and those that handlers used
 	decides    map[string]*throttle.Policy  // by the names of its rules
 
-	hints   chan throttle.Turn
+	hints   chan throttle.Promotion
 	refunds chan refund
 	stop    chan struct{} // closed by Stop
 	once    sync.Once
@@ -86,7 +86,7 @@ type taskPolicy struct {
 	decide *throttle.Policy
 }
 
-func (p taskPolicy) putOffMax() int { return cmp.Or(p.PutOffMax, queue.PutOffMaxDefault) }
+func (p taskPolicy) maxPostpones() int { return cmp.Or(p.MaxPostpones, queue.MaxPostponesDefault) }
 
 // hintsMax bounds the hints on their way: a hint that is lost costs time, and
 // nothing else.
@@ -111,10 +111,10 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		rdb: rdb, cfg: cfg, log: cfg.Logger.With(zap.String("component", "worker")),
 		id:       fmt.Sprintf("%016x", rand.Uint64()),
 		policies: make(map[string]taskPolicy), limiters: make(map[string]*throttle.Limiter), decides: make(map[string]*throttle.Policy),
-		lead: newLead(cfg.Throttle.InlineWait), trust: newTrust(), scripts: newScripts(rdb),
-		deferrals: newDeferrals(), finished: newFinished(), delivered: newDelivered(), batches: newBatches(), counts: newCounts(),
+		lead: newLead(cfg.Throttle.InlineWait), trust: newRecheckFilter(), scripts: newScripts(rdb),
+		deferrals: newDeferrals(), finished: newRecentlyDone(), delivered: newInFlight(), batches: newBatches(), counts: newCounts(),
 		wakers: make(map[string]*waker), bell: make(chan struct{}, ServersMax),
-		hints: make(chan throttle.Turn, hintsMax), refunds: make(chan refund, refundsMax), stop: make(chan struct{}),
+		hints: make(chan throttle.Promotion, hintsMax), refunds: make(chan refund, refundsMax), stop: make(chan struct{}),
 	}
 	binary.BigEndian.PutUint32(a.mark[:], rand.Uint32())
 	for _, p := range cfg.Policies {
@@ -147,7 +147,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 		a.wg.Go(func() { w.planLoop(ctx) })
 	}
 	a.wg.Go(func() { a.watchLimits(ctx) })
-	a.wg.Go(func() { a.hearBookings(ctx) })
+	a.wg.Go(func() { a.subscribe(ctx) })
 	a.wg.Go(func() { a.passHints(ctx) })
 	a.wg.Go(func() { a.passRefunds(ctx) })
 	a.wg.Go(func() { a.everyMinute(ctx) })
@@ -237,7 +237,7 @@ func (a *Adapter) learn(p *throttle.Policy) {
 
 // policyOf is what decides about a place that any pool wrote, nil when one of its
 // rules is not known here.
-func (a *Adapter) policyOf(s luascripts.Stands) *throttle.Policy {
+func (a *Adapter) policyOf(s luascripts.BookedRules) *throttle.Policy {
 	if s == "" {
 		return nil
 	}

@@ -118,7 +118,7 @@ func (t *attempt) run(ctx context.Context, next asynq.Handler, task *asynq.Task)
 	returned := false
 	defer func() {
 		if !returned {
-			if t.policy.Pay == queue.PaySuccess { // a panic is a failure too
+			if t.policy.Charge == queue.ChargeSuccess { // a panic is a failure too
 				t.unpay(ctx)
 			}
 			t.release(ctx)

@@ -56,8 +56,8 @@ type attempt struct {
 type held struct {
 	policy *throttle.Policy
 	throttle.Decision
-	release func(context.Context) ([]throttle.Turn, error)
-	bill    *throttle.Bill
+	release func(context.Context) ([]throttle.Promotion, error)
+	bill    *throttle.Charge
 }
 
 // booked is a deferral of the attempt, with the booking behind it.
@@ -104,7 +104,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 			continue
 		}
 		t.a.counters.admissions.Add(1)
-		t.a.hint(d.Next...)
+		t.a.hint(d.Promoted...)
 		if lost && errors.Is(err, throttle.ErrWithdrawn) { // in one slot of a cluster; in another it may be charged
 			t.a.refundLater(p, r)
 		}
@@ -229,14 +229,14 @@ func (t *attempt) hold(ctx context.Context, p *throttle.Policy, d throttle.Decis
 			}
 		})
 		inner := release
-		release = func(ctx context.Context) ([]throttle.Turn, error) {
+		release = func(ctx context.Context) ([]throttle.Promotion, error) {
 			stop()
 			return inner(ctx)
 		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.grants = append(t.grants, held{policy: p, Decision: d, release: release, bill: p.Bill(d)})
+	t.grants = append(t.grants, held{policy: p, Decision: d, release: release, bill: p.Charge(d)})
 }
 
 // endLost ends the handler's context, or the one that it is about to get.
@@ -266,7 +266,7 @@ func (t *attempt) release(ctx context.Context) {
 // Defer implements [throttle.Host].
 func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Decision) error {
 	if !d.Granted && !d.Promised.IsZero() {
-		t.a.trust.moves(p, p.IDs(d.Request), d.Rule)
+		t.a.trust.invalidate(p, p.IDs(d.Request), d.Rule)
 	}
 	t.giveAllBack(ctx)
 	cause := &throttle.ThrottledError{Rule: d.Rule, At: d.At, RetryAfter: d.At.Sub(d.Now)}
@@ -274,10 +274,10 @@ func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Deci
 }
 
 // place is where the task waits, as it is stored beside it.
-func (t *attempt) place(p *throttle.Policy, d throttle.Decision) luascripts.Place {
-	at := luascripts.Place{Deadline: t.deadline}
+func (t *attempt) place(p *throttle.Policy, d throttle.Decision) luascripts.BookingRef {
+	at := luascripts.BookingRef{Deadline: t.deadline}
 	if !d.Parked {
-		at.Stands = luascripts.StandsAt(p.String(), d.Costs(), p.IDs(d.Request))
+		at.Rules = luascripts.NewBookedRules(p.String(), d.Costs(), p.IDs(d.Request))
 	}
 	return at
 }
@@ -296,7 +296,7 @@ func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle
 	t.a.logFew("unanswered", func() {
 		t.a.log.Error("a rule can't be asked: its tasks wait", zap.Stringer("rule", p), zap.Error(cause))
 	})
-	away := luascripts.Place{Deadline: t.deadline}
+	away := luascripts.BookingRef{Deadline: t.deadline}
 	return t.deferTo(deferral{wait: unbookedWait + rand.N(unbookedWait), place: away, cause: cause}, held{})
 }
 
@@ -343,7 +343,7 @@ func (t *attempt) giveBack(ctx context.Context, g held) {
 		turns, _ := g.release(ctx)
 		t.a.hint(turns...)
 	}
-	if g.bill != nil && g.bill.Settled() { // a refund knows only what was paid at first
+	if g.bill != nil && g.bill.Adjusted() { // a refund knows only what was paid at first
 		t.unbill(ctx, g)
 		return
 	}
@@ -375,7 +375,7 @@ func (t *attempt) end(ctx context.Context, err error) {
 			continue
 		}
 		t.a.deferrals.remove(b.deferral)
-		if b.policy == nil || returned != nil && returned.place.Stands == b.place.Stands {
+		if b.policy == nil || returned != nil && returned.place.Rules == b.place.Rules {
 			continue // the same place in the same line
 		}
 		after, cancel := t.after(ctx)

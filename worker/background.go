@@ -110,7 +110,7 @@ func (a *Adapter) lastRefunds(left []refund) {
 }
 
 // hint passes on that jobs may come earlier. It never blocks.
-func (a *Adapter) hint(turns ...throttle.Turn) {
+func (a *Adapter) hint(turns ...throttle.Promotion) {
 	for _, t := range turns {
 		select {
 		case a.hints <- t:
@@ -136,12 +136,12 @@ func (a *Adapter) passHints(ctx context.Context) {
 }
 
 // gather adds to a hint those that wait behind it: by queue, the earliest of each task.
-func (a *Adapter) gather(t throttle.Turn) map[string]map[string]throttle.Turn {
-	all := make(map[string]map[string]throttle.Turn)
+func (a *Adapter) gather(t throttle.Promotion) map[string]map[string]throttle.Promotion {
+	all := make(map[string]map[string]throttle.Promotion)
 	for n := 1; ; n++ {
 		if queue, id, ok := luascripts.TaskOf(t.Job); ok { // or somebody who blocks in an Acquire: it looks for itself
 			if all[queue] == nil {
-				all[queue] = make(map[string]throttle.Turn)
+				all[queue] = make(map[string]throttle.Promotion)
 			}
 			if known, ok := all[queue][id]; !ok || t.At.Before(known.At) {
 				all[queue][id] = t
@@ -158,7 +158,7 @@ func (a *Adapter) gather(t throttle.Turn) map[string]map[string]throttle.Turn {
 	}
 }
 
-func (a *Adapter) passOn(ctx context.Context, queue string, turns map[string]throttle.Turn) {
+func (a *Adapter) passOn(ctx context.Context, queue string, turns map[string]throttle.Promotion) {
 	if w := a.wakers[queue]; w != nil {
 		w.wakeOffered(ctx, turns)
 	}

@@ -109,7 +109,7 @@ func (t *attempt) heldBack(ctx context.Context, task *asynq.Task) (back bool, er
 			return false, nil // an asynq that we do not know would archive it
 		}
 		t.leavePlaces(ctx, task)
-		away := luascripts.Place{Deadline: t.deadline}
+		away := luascripts.BookingRef{Deadline: t.deadline}
 		return true, t.deferTo(deferral{wait: t.awayFor(), place: away, cause: errPaused{}}, held{})
 	case luascripts.BatchCancelled:
 		t.leavePlaces(ctx, task)

@@ -231,11 +231,11 @@ func (a *Adapter) ring(n int) {
 }
 
 // keys are those of a queue; of one that is served here they are made once.
-func (a *Adapter) keys(queue string) luascripts.Queue {
+func (a *Adapter) keys(queue string) luascripts.QueueKeys {
 	if w := a.wakers[queue]; w != nil {
 		return w.keys
 	}
-	return luascripts.QueueKeys(a.cfg.Throttle.Prefix, queue)
+	return luascripts.NewQueueKeys(a.cfg.Throttle.Prefix, queue)
 }
 
 // done is the answer of a script of asynq that went well.

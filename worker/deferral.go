@@ -22,7 +22,7 @@ type deferral struct {
 	at     time.Time // by Redis' clock; zero without a booking: wait from made
 	wait   time.Duration
 	made   time.Time
-	place  luascripts.Place
+	place  luascripts.BookingRef
 	cause  error // a throttle.ThrottledError, or what kept Redis from answering
 }
 

@@ -11,7 +11,7 @@ const deliveredTTL = 10 * time.Minute
 
 // delivered holds what asynq's messages say of tasks on their way from the
 // fetch to the handler. Safe for concurrent use.
-type delivered struct {
+type inFlight struct {
 	mu sync.Mutex
 	m  map[string]delivery // by task key
 }
@@ -21,15 +21,15 @@ type delivery struct {
 	at time.Time
 }
 
-func newDelivered() *delivered { return &delivered{m: make(map[string]delivery)} }
+func newInFlight() *inFlight { return &inFlight{m: make(map[string]delivery)} }
 
-func (s *delivered) put(taskKey string, m message) {
+func (s *inFlight) put(taskKey string, m message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.m[taskKey] = delivery{m, time.Now()}
 }
 
-func (s *delivered) take(taskKey string) message {
+func (s *inFlight) take(taskKey string) message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.m[taskKey]
@@ -37,7 +37,7 @@ func (s *delivered) take(taskKey string) message {
 	return d.message
 }
 
-func (s *delivered) purge(now time.Time) {
+func (s *inFlight) purge(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, d := range s.m {

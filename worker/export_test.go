@@ -44,7 +44,7 @@ func TaskOf(job string) (queue, id string, ok bool) { return luascripts.TaskOf(j
 func (a *Adapter) RefundLater(l *throttle.Limiter, r throttle.Request) { a.refundLater(l.Policy(), r) }
 
 // HearUntilSilent listens for nobody, until the connection is dead.
-func HearUntilSilent(ctx context.Context, sub *redis.PubSub) { hearUntilSilent(ctx, sub, nil) }
+func HearUntilSilent(ctx context.Context, sub *redis.PubSub) { receiveUntilSilent(ctx, sub, nil) }
 
 // HearQuiet is after what silence it asks.
 const HearQuiet = hearQuiet

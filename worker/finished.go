@@ -12,33 +12,33 @@ const finishedTTL = 5 * time.Minute
 // finished remembers tasks whose handler returned nil until Redis has heard of
 // it: delivered again in the meantime, they must not run again. Safe for
 // concurrent use.
-type finished struct {
+type recentlyDone struct {
 	mu sync.Mutex
 	at map[string]time.Time // task key -> when
 }
 
-func newFinished() *finished { return &finished{at: make(map[string]time.Time)} }
+func newRecentlyDone() *recentlyDone { return &recentlyDone{at: make(map[string]time.Time)} }
 
-func (f *finished) add(taskKey string, now time.Time) {
+func (f *recentlyDone) add(taskKey string, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.at[taskKey] = now
 }
 
-func (f *finished) remove(taskKey string) {
+func (f *recentlyDone) remove(taskKey string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.at, taskKey)
 }
 
-func (f *finished) has(taskKey string, now time.Time) bool {
+func (f *recentlyDone) has(taskKey string, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	at, ok := f.at[taskKey]
 	return ok && now.Sub(at) < finishedTTL
 }
 
-func (f *finished) purge(now time.Time) {
+func (f *recentlyDone) purge(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for key, at := range f.at {

@@ -32,9 +32,9 @@ func TestInspectorSeesAPool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	is := func(id string, state queue.WaitState) queue.Why {
+	is := func(id string, state queue.WaitState) queue.Explanation {
 		t.Helper()
-		w, err := i.Why(t.Context(), "default", id)
+		w, err := i.Explain(t.Context(), "default", id)
 		if err != nil || w.State != state {
 			t.Errorf("Why(%s) = %+v, %v, want it to be %v", id, w, err, state)
 		}
@@ -71,7 +71,7 @@ func TestInspectorSeesAPool(t *testing.T) {
 		}
 		line = append(line, w.ID)
 	}
-	for w, err := range i.PutAway(t.Context(), "default") {
+	for w, err := range i.Deferred(t.Context(), "default") {
 		if err != nil {
 			t.Fatal(err)
 		}

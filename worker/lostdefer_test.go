@@ -57,7 +57,7 @@ func newLostDeferral(t *testing.T, per, work time.Duration, retries int) *lostDe
 	r := newRig(t)
 	c := &lostDeferral{rig: r, per: per}
 	// Redis knows the script: otherwise the answer that is lost would be NOSCRIPT
-	_ = luascripts.Defer(t.Context(), r.rdb, luascripts.QueueKeys("hw", "default"), luascripts.DeferArgs{ID: "nobody", Token: 1})
+	_ = luascripts.Defer(t.Context(), r.rdb, luascripts.NewQueueKeys("hw", "default"), luascripts.DeferArgs{ID: "nobody", Token: 1})
 	rdb, proxy := redistest.Behind(t, r.srv, func(o *redis.Options) { o.MaxRetries = retries })
 	c.proxy = proxy
 	c.pool, _ = r.startOn(rdb, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {

@@ -68,7 +68,7 @@ func (a *Adapter) lookAtLimits(ctx context.Context) limitVersions {
 	}
 	a.limitersMu.RUnlock()
 	seen := make(limitVersions, len(limiters))
-	for i, f := range throttle.LimitsInForce(ctx, limiters) {
+	for i, f := range throttle.LimitStatuses(ctx, limiters) {
 		rule := limiters[i].Rule()
 		switch {
 		case f.Err == nil:
@@ -238,13 +238,13 @@ func (w *waker) rest(ctx context.Context, d time.Duration, rules []luascripts.Ru
 // replan moves the tasks of one portion that wait under a changed rule to
 // their new instants, and answers who moved.
 func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luascripts.RuleVersion) (moved map[string]bool, ok bool) {
-	var places []throttle.Place
+	var places []throttle.BookingRef
 	var tasks []dueTask
 	for _, d := range r.Tasks {
 		t := dueTask{DueTask: d}
-		t.place, t.known = luascripts.ReadPlace(d.For)
+		t.place, t.known = luascripts.ParseBookingRef(d.For)
 		p, ok := w.placeOf(t)
-		if ok && slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool { return t.place.Stands.Has(r.Rule) }) {
+		if ok && slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool { return t.place.Rules.Has(r.Rule) }) {
 			tasks = append(tasks, t)
 			places = append(places, p)
 		}
@@ -252,9 +252,9 @@ func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luas
 	var retimings []luascripts.Retiming
 	var rule []string
 	var was []time.Time
-	for n, now := range throttle.Check(ctx, w.a.rdb, places) {
+	for n, now := range throttle.Refresh(ctx, w.a.rdb, places) {
 		t := tasks[n]
-		w.a.hint(now.Next...)
+		w.a.hint(now.Promoted...)
 		at := now.At
 		late := now.Known && !t.place.Deadline.IsZero() && now.At.Sub(now.Now) > time.Until(t.place.Deadline)
 		switch {

@@ -24,7 +24,7 @@ const (
 // RetryAfterError is a handler's answer that its provider wants to be asked later.
 // The key of a rule is closed for so long, everything booked on it moves behind,
 // other keys go on, and the task goes first when it is open again. That is no
-// failure and costs no retry, as long as the policy's PutOffMax allows it; what
+// failure and costs no retry, as long as the policy's MaxPostpones allows it; what
 // comes above that is Err, and a failure like any other. The attempt has paid,
 // unless the error is also marked as [NotCharged].
 type RetryAfterError struct {
@@ -81,7 +81,7 @@ func RetryAfterFrom(resp *http.Response, most time.Duration) (d time.Duration, o
 
 // putOff closes the key and defers the task until it opens. When it was put off too
 // often, or has no policy, or Redis does not answer, what the handler said stands.
-func (t *attempt) putOff(ctx context.Context, p taskPolicy, later *RetryAfterError, err error) error {
+func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterError, err error) error {
 	g, ok := t.grantOf(p, later.Rule)
 	if !ok {
 		return err
@@ -92,8 +92,8 @@ func (t *attempt) putOff(ctx context.Context, p taskPolicy, later *RetryAfterErr
 	}
 	after, cancel := t.after(ctx)
 	defer cancel()
-	times, failed := luascripts.PutOffs(after, t.a.rdb, t.a.keys(t.queue), t.taskID)
-	tooOften := times >= p.putOffMax()
+	times, failed := luascripts.Postpones(after, t.a.rdb, t.a.keys(t.queue), t.taskID)
+	tooOften := times >= p.maxPostpones()
 	d := min(max(later.After, RetryAfterMin), RetryAfterMax)
 	tooLate := t.MaxWait() != 0 && t.MaxWait() < d
 	switch {
@@ -101,7 +101,7 @@ func (t *attempt) putOff(ctx context.Context, p taskPolicy, later *RetryAfterErr
 	case tooOften, tooLate, gaveUp(ctx): // it does not come back for a place
 		failed = closeKey(after, g, rule, d)
 	default:
-		_, failed = g.policy.PutOff(after, rule, g.Request, d)
+		_, failed = g.policy.Postpone(after, rule, g.Request, d)
 	}
 	if failed != nil {
 		t.a.logFew("put off", func() {
@@ -117,9 +117,9 @@ func (t *attempt) putOff(ctx context.Context, p taskPolicy, later *RetryAfterErr
 		late := &throttle.TooLateError{Rule: rule, At: time.Now().Add(d), Wait: d, MaxWait: t.MaxWait()}
 		return forGood(fmt.Errorf("%w: %w", late, err))
 	}
-	t.a.counters.putOff.Add(1)
+	t.a.counters.postponed.Add(1)
 	cause := &throttle.ThrottledError{Rule: rule, At: time.Now().Add(d), RetryAfter: d}
-	from := luascripts.Place{Deadline: t.deadline, Stands: luascripts.StandsAt(g.policy.String(), g.Costs(), g.policy.IDs(g.Request))}
+	from := luascripts.BookingRef{Deadline: t.deadline, Rules: luascripts.NewBookedRules(g.policy.String(), g.Costs(), g.policy.IDs(g.Request))}
 	return t.deferTo(deferral{rule: rule, wait: d, place: from, cause: fmt.Errorf("%w: %w", cause, err), putOff: true}, g)
 }
 

@@ -27,7 +27,7 @@ func TestPutOffBeyondTheDeadline(t *testing.T) {
 	r.enqueue("sms", "a", to("+1"), asynq.MaxRetry(5), asynq.Deadline(time.Now().Add(time.Minute)))
 	r.eventually("archived", func() bool { return r.is("a", asynq.TaskStateArchived) })
 	wantClosed(t, p.Limiter("sms"))
-	if n := p.Stats().PutOff; n != 0 {
+	if n := p.Stats().Postponed; n != 0 {
 		t.Errorf("PutOff = %d, want 0", n)
 	}
 	wantNobody(t, r, "a")
@@ -73,7 +73,7 @@ func TestPaySuccessAndAPanic(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	policy := phone("sms", time.Hour)
-	policy.Pay = queue.PaySuccess
+	policy.Charge = queue.ChargeSuccess
 	p, _ := r.start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { panic("a fault") }), policies(policy))
 	r.enqueue("sms", "a", to("+1"), asynq.MaxRetry(1))
 	r.eventually("back in line", func() bool { return r.is("a", asynq.TaskStateRetry) })

@@ -7,14 +7,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/merge"
+	"github.com/headwayq/headway/internal/coalesce"
 )
 
 // scriptsMost is how many scripts of asynq's go in one pipeline.
 const scriptsMost = 64
 
 // scripts sends what asynq's servers of this process fetch and finish: the scripts that
-// come while others are under way go in one pipeline, see [merge.Lane]. A fetch and the end
+// come while others are under way go in one pipeline, see [coalesce.Lane]. A fetch and the end
 // of a task are a script each, and what the system calls for them cost is more than the
 // scripts do.
 //
@@ -24,8 +24,8 @@ const scriptsMost = 64
 type scripts struct {
 	rdb     *redis.Client // nil where each goes by itself
 	repeats bool
-	way     merge.Way[*script]
-	lane    *merge.Lane[*script]
+	way     coalesce.Transport[*script]
+	lane    *coalesce.Batcher[*script]
 }
 
 // script is a call of one, with its answer.
@@ -39,7 +39,7 @@ type script struct {
 // broke: those, too, that were answered before. A hook that sends a pipeline anew takes the
 // marks away.
 func (s *script) SetErr(err error) {
-	if err == nil && s.Val() != nil || merge.Answered(err) {
+	if err == nil && s.Val() != nil || coalesce.Answered(err) {
 		s.answered = true
 	} else if s.answered {
 		return
@@ -55,11 +55,11 @@ func newScripts(rdb redis.UniversalClient) *scripts {
 	if x.rdb, _ = rdb.(*redis.Client); x.rdb != nil {
 		x.repeats = x.rdb.Options().MaxRetries > 0
 	}
-	x.way = merge.Way[*script]{
-		Alone: x.alone, Together: x.pipeline, Patience: merge.PatienceDefault,
+	x.way = coalesce.Transport[*script]{
+		Alone: x.alone, Together: x.pipeline, Patience: coalesce.PatienceDefault,
 		Weight: func(*script) int { return 1 }, Most: scriptsMost,
 	}
-	x.lane = merge.NewLane(&x.way)
+	x.lane = coalesce.NewBatcher(&x.way)
 	return x
 }
 
@@ -102,7 +102,7 @@ func (x *scripts) pipeline(ctx context.Context, all []*script) (lost error) {
 		}
 		lost = cmp.Or(s.Err(), err, errNoAnswer)
 		s.Cmd.SetErr(lost)
-		s.again = x.repeats && ctx.Err() == nil && !merge.TimedOut(lost)
+		s.again = x.repeats && ctx.Err() == nil && !coalesce.TimedOut(lost)
 	}
 	return lost
 }

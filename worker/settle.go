@@ -27,7 +27,7 @@ func withAttempt(ctx context.Context, t *attempt) context.Context {
 // same again does nothing.
 // After throttle.ErrUnavailable it may have been done: settle again. Outside of a
 // handler with a policy it is [ErrNoGrant].
-func Settle(ctx context.Context, actual int, rules ...string) error {
+func Adjust(ctx context.Context, actual int, rules ...string) error {
 	t, _ := ctx.Value(attemptKey{}).(*attempt)
 	if t == nil {
 		return ErrNoGrant
@@ -43,13 +43,13 @@ func Settle(ctx context.Context, actual int, rules ...string) error {
 			}
 		}
 	}
-	return t.settle(ctx, costs)
+	return t.adjust(ctx, costs)
 }
 
 // settle corrects the payments of the policy's own grant.
-func (t *attempt) settle(ctx context.Context, costs map[string]int) error {
+func (t *attempt) adjust(ctx context.Context, costs map[string]int) error {
 	t.mu.Lock()
-	var bill *throttle.Bill
+	var bill *throttle.Charge
 	if len(t.grants) > 0 && t.policy.decide != nil {
 		bill = t.grants[0].bill // what the task was admitted by
 	}
@@ -57,7 +57,7 @@ func (t *attempt) settle(ctx context.Context, costs map[string]int) error {
 	if bill == nil {
 		return ErrNoGrant
 	}
-	turns, err := bill.Settle(ctx, costs)
+	turns, err := bill.Adjust(ctx, costs)
 	t.a.hint(turns...)
 	return err
 }
@@ -85,11 +85,11 @@ func (t *attempt) settleUp(ctx context.Context, p taskPolicy, err error) error {
 		return err
 	}
 	_, free := errors.AsType[notCharged](err)
-	if free || p.Pay == queue.PaySuccess {
+	if free || p.Charge == queue.ChargeSuccess {
 		t.unpay(ctx)
 	}
 	if later, ok := errors.AsType[*RetryAfterError](err); ok {
-		return t.putOff(ctx, p, later, err)
+		return t.postpone(ctx, p, later, err)
 	}
 	return err
 }
@@ -110,7 +110,7 @@ func (t *attempt) unbill(ctx context.Context, g held) {
 	for _, l := range g.policy.Rules() {
 		nothing[l.Rule()] = 0
 	}
-	turns, err := g.bill.Settle(ctx, nothing)
+	turns, err := g.bill.Adjust(ctx, nothing)
 	t.a.hint(turns...)
 	if err != nil {
 		t.a.logFew("unpaid", func() {

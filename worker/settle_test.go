@@ -35,7 +35,7 @@ func TestWhatWasSettledIsGivenBackOnce(t *testing.T) {
 			p.Rules[0].Limit, p.Rules[0].Cost = limit, queue.ConstantCost(2)
 			failed := make(chan error, 1)
 			r.start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
-				err := worker.Settle(ctx, tc.actual)
+				err := worker.Adjust(ctx, tc.actual)
 				switch {
 				case err != nil:
 				case tc.free:

@@ -20,7 +20,7 @@ type Stats struct {
 	WakeChecks int64 // looks at a booking just before its instant
 	Moved      int64 // bookings that had moved: re-timed, not woken
 	Wakes      int64 // tasks put back to pending
-	PutOff     int64 // tasks that their providers put off, see RetryAfterError
+	Postponed  int64 // tasks that their providers put off, see RetryAfterError
 	LeasesLost int64 // leases that ended while their handler ran
 	Finished   int64 // redeliveries of tasks that had finished here while Redis was away
 
@@ -46,7 +46,7 @@ type RuleStats struct {
 // counters are the live form of [Stats].
 type counters struct {
 	admissions, granted, redeemed, booked, deferred, refused, stale atomic.Int64
-	wakeChecks, moved, wakes, finished, putOff, leasesLost          atomic.Int64
+	wakeChecks, moved, wakes, finished, postponed, leasesLost       atomic.Int64
 	rules                                                           ruleCounters
 	lateness                                                        samples
 }
@@ -55,7 +55,7 @@ func (c *counters) snapshot() Stats {
 	s := Stats{
 		Admissions: c.admissions.Load(), Granted: c.granted.Load(), Redeemed: c.redeemed.Load(),
 		Booked: c.booked.Load(), Deferred: c.deferred.Load(), Refused: c.refused.Load(), Stale: c.stale.Load(),
-		WakeChecks: c.wakeChecks.Load(), Moved: c.moved.Load(), Wakes: c.wakes.Load(), Finished: c.finished.Load(), PutOff: c.putOff.Load(), LeasesLost: c.leasesLost.Load(), Rules: c.rules.snapshot(),
+		WakeChecks: c.wakeChecks.Load(), Moved: c.moved.Load(), Wakes: c.wakes.Load(), Finished: c.finished.Load(), Postponed: c.postponed.Load(), LeasesLost: c.leasesLost.Load(), Rules: c.rules.snapshot(),
 	}
 	sorted := c.lateness.sorted()
 	s.LatenessP50, s.LatenessP99, s.LatenessMax = quantile(sorted, 0.5), quantile(sorted, 0.99), quantile(sorted, 1)

@@ -19,7 +19,7 @@ const hearQuiet = 15 * time.Second
 // hearBookings listens to clients that book tasks for our queues: one that is due
 // before all others must not wait for the next look. What is told while the
 // connection is broken is found by that look.
-func (a *Adapter) hearBookings(ctx context.Context) {
+func (a *Adapter) subscribe(ctx context.Context) {
 	wakers := make(map[string]*waker, len(a.wakers))
 	var channels []string
 	for name, w := range a.wakers {
@@ -30,14 +30,14 @@ func (a *Adapter) hearBookings(ctx context.Context) {
 	for ctx.Err() == nil {
 		sub := a.rdb.Subscribe(ctx, channels...)
 		stop := context.AfterFunc(ctx, func() { _ = sub.Close() }) // a read in progress would outlive ctx
-		hearUntilSilent(ctx, sub, wakers)
+		receiveUntilSilent(ctx, sub, wakers)
 		stop()
 		_ = sub.Close()
 	}
 }
 
 // hearUntilSilent passes on what is told until ctx ends or the connection is dead.
-func hearUntilSilent(ctx context.Context, sub *redis.PubSub, wakers map[string]*waker) {
+func receiveUntilSilent(ctx context.Context, sub *redis.PubSub, wakers map[string]*waker) {
 	asked := false
 	for {
 		m, err := sub.ReceiveTimeout(ctx, hearQuiet)
@@ -65,7 +65,7 @@ func hearUntilSilent(ctx context.Context, sub *redis.PubSub, wakers map[string]*
 		if !ok {
 			continue
 		}
-		if d, err := luascripts.Told(told.Payload); err == nil && wakers[told.Channel] != nil {
+		if d, err := luascripts.ParseNotice(told.Payload); err == nil && wakers[told.Channel] != nil {
 			wakers[told.Channel].expect(d)
 		}
 	}

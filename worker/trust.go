@@ -24,7 +24,7 @@ const (
 // that move, and one woken in vain costs an admission. So a policy is trusted again only
 // after trustAfter that stayed, and so is the key on which one moved: of all wake-ups one
 // in so many is in vain, and those that were on their way with it. Safe for concurrent use.
-type trust struct {
+type recheckFilter struct {
 	mu     sync.Mutex
 	stayed map[string]int   // by policy, up to trustAfter
 	doubts map[doubtKey]int // how many are yet to stay there
@@ -32,13 +32,13 @@ type trust struct {
 
 type doubtKey struct{ rule, id string }
 
-func newTrust() *trust {
-	return &trust{stayed: make(map[string]int), doubts: make(map[doubtKey]int)}
+func newRecheckFilter() *recheckFilter {
+	return &recheckFilter{stayed: make(map[string]int), doubts: make(map[doubtKey]int)}
 }
 
 // sure says that a booking has not moved, as far as can be said without asking. What
 // waits for a lease moves with each that is renewed.
-func (t *trust) sure(p throttle.Place) bool {
+func (t *recheckFilter) isConfirmed(p throttle.BookingRef) bool {
 	rules := p.Policy.Rules()
 	if slices.ContainsFunc(rules, func(l *throttle.Limiter) bool { return l.LimitLastKnown().IsConcurrent() }) {
 		return false
@@ -60,7 +60,7 @@ func (t *trust) sure(p throttle.Place) bool {
 }
 
 // stays notes that a booking was where it was promised.
-func (t *trust) stays(p throttle.Place) {
+func (t *recheckFilter) confirm(p throttle.BookingRef) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	name := p.Policy.String()
@@ -77,7 +77,7 @@ func (t *trust) stays(p throttle.Place) {
 }
 
 // moves notes that a rule put a booking off. ids are its keys, by rule.
-func (t *trust) moves(p *throttle.Policy, ids []string, rule string) {
+func (t *recheckFilter) invalidate(p *throttle.Policy, ids []string, rule string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stayed[p.String()] = 0
@@ -95,25 +95,25 @@ func (t *trust) moves(p *throttle.Policy, ids []string, rule string) {
 // toCheck are the indices of what is to be checked, and the places of those. Where several
 // of one narrowest key have one instant, all of that key are: a check puts them in the
 // order of their line. So are those that are late.
-func (w *waker) toCheck(ready []dueTask, now time.Time) (index []int, places []throttle.Place) {
+func (w *waker) toRecheck(ready []dueTask, now time.Time) (index []int, places []throttle.BookingRef) {
 	type at struct {
 		key doubtKey
 		at  time.Time
 	}
 	seen, tied := make(map[at]bool, len(ready)), make(map[doubtKey]bool)
-	all, keys := make([]throttle.Place, len(ready)), make([]doubtKey, len(ready))
+	all, keys := make([]throttle.BookingRef, len(ready)), make([]doubtKey, len(ready))
 	for i, t := range ready {
 		var ok bool
 		if all[i], ok = w.placeOf(t); !ok {
 			continue
 		}
-		keys[i] = doubtKey{t.place.Stands.Policy(), all[i].IDs[0]}
+		keys[i] = doubtKey{t.place.Rules.Policy(), all[i].IDs[0]}
 		when := at{keys[i], t.At}
 		tied[keys[i]] = tied[keys[i]] || seen[when]
 		seen[when] = true
 	}
 	for i, p := range all {
-		if p.Policy != nil && (tied[keys[i]] || now.Sub(ready[i].At) > lateAfter || !w.a.trust.sure(p)) {
+		if p.Policy != nil && (tied[keys[i]] || now.Sub(ready[i].At) > lateAfter || !w.a.trust.isConfirmed(p)) {
 			index, places = append(index, i), append(places, p)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // placesOf makes bookings of one policy, each on keys of its own.
-func placesOf(t *testing.T, limits ...throttle.Limit) func(ids ...string) throttle.Place {
+func placesOf(t *testing.T, limits ...throttle.Limit) func(ids ...string) throttle.BookingRef {
 	t.Helper()
 	rdb := redis.NewClient(&redis.Options{})
 	t.Cleanup(func() { _ = rdb.Close() })
@@ -27,7 +27,7 @@ func placesOf(t *testing.T, limits ...throttle.Limit) func(ids ...string) thrott
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func(ids ...string) throttle.Place { return throttle.Place{Policy: p, IDs: ids} }
+	return func(ids ...string) throttle.BookingRef { return throttle.BookingRef{Policy: p, IDs: ids} }
 }
 
 // A policy is trusted after 64 bookings in a row that stayed. When one moves that begins
@@ -35,35 +35,35 @@ func placesOf(t *testing.T, limits ...throttle.Limit) func(ids ...string) thrott
 func TestTrust(t *testing.T) {
 	t.Parallel()
 	at := placesOf(t, throttle.Sliding(1, time.Minute), throttle.Sliding(100, time.Second))
-	tr := newTrust()
-	stay := func(n int, p throttle.Place) {
+	tr := newRecheckFilter()
+	stay := func(n int, p throttle.BookingRef) {
 		for range n {
-			tr.stays(p)
+			tr.confirm(p)
 		}
 	}
 	a, b := at("a", "acme"), at("b", "acme")
 	stay(trustAfter-1, a)
-	if tr.sure(a) {
+	if tr.isConfirmed(a) {
 		t.Error("trusted too early")
 	}
 	stay(1, a)
-	if !tr.sure(a) || !tr.sure(b) {
+	if !tr.isConfirmed(a) || !tr.isConfirmed(b) {
 		t.Error("not trusted after 64 that stayed")
 	}
-	tr.moves(a.Policy, a.IDs, "rule0")
-	if tr.sure(a) || tr.sure(b) {
+	tr.invalidate(a.Policy, a.IDs, "rule0")
+	if tr.isConfirmed(a) || tr.isConfirmed(b) {
 		t.Error("trusted although one moved")
 	}
 	stay(trustAfter, b)
-	if tr.sure(a) || !tr.sure(b) {
-		t.Errorf("sure of the key that moved: %v, of another: %v, want of the other alone", tr.sure(a), tr.sure(b))
+	if tr.isConfirmed(a) || !tr.isConfirmed(b) {
+		t.Errorf("sure of the key that moved: %v, of another: %v, want of the other alone", tr.isConfirmed(a), tr.isConfirmed(b))
 	}
 	stay(trustAfter, a)
-	if !tr.sure(a) || len(tr.doubts) != 0 {
-		t.Errorf("sure of the key that stayed: %v, with %d doubts, want sure and none", tr.sure(a), len(tr.doubts))
+	if !tr.isConfirmed(a) || len(tr.doubts) != 0 {
+		t.Errorf("sure of the key that stayed: %v, with %d doubts, want sure and none", tr.isConfirmed(a), len(tr.doubts))
 	}
 	for i := range 2 * doubtsMax {
-		tr.moves(a.Policy, at(fmt.Sprint(i), "acme").IDs, "rule0")
+		tr.invalidate(a.Policy, at(fmt.Sprint(i), "acme").IDs, "rule0")
 	}
 	if len(tr.doubts) > doubtsMax {
 		t.Errorf("%d doubts are kept, want %d at most", len(tr.doubts), doubtsMax)
@@ -74,11 +74,11 @@ func TestTrust(t *testing.T) {
 func TestTrustOfLeases(t *testing.T) {
 	t.Parallel()
 	at := placesOf(t, throttle.Sliding(1, time.Minute), throttle.Concurrent(2, time.Minute))
-	tr := newTrust()
+	tr := newRecheckFilter()
 	for range 2 * trustAfter {
-		tr.stays(at("a", "acme"))
+		tr.confirm(at("a", "acme"))
 	}
-	if tr.sure(at("a", "acme")) {
+	if tr.isConfirmed(at("a", "acme")) {
 		t.Error("a lease is trusted to end when it was told")
 	}
 }
@@ -95,18 +95,18 @@ func TestTrustLearnsOfHandlers(t *testing.T) {
 	}
 	p := placesOf(t, throttle.Sliding(1, time.Minute))("").Policy
 	d := throttle.Decision{Request: throttle.Request{Key: "+1", Job: "j"}, Rule: "rule0", At: time.Now().Add(time.Minute), Promised: time.Now()}
-	place := throttle.Place{Policy: p, IDs: p.IDs(d.Request)}
+	place := throttle.BookingRef{Policy: p, IDs: p.IDs(d.Request)}
 	for range trustAfter {
-		a.trust.stays(place)
+		a.trust.confirm(place)
 	}
-	if !a.trust.sure(place) {
+	if !a.trust.isConfirmed(place) {
 		t.Fatal("not trusted at first")
 	}
 	task := &attempt{a: a, queue: "default", taskID: "x", job: "j"}
 	if err := task.Defer(t.Context(), p, d); err == nil {
 		t.Error("it is not put away")
 	}
-	if a.trust.sure(place) {
+	if a.trust.isConfirmed(place) {
 		t.Error("trusted although a booking moved")
 	}
 }

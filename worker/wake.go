@@ -13,7 +13,7 @@ import (
 // check asks for the current instants of what is due and may have moved, re-times what
 // has, and returns what is to be woken.
 func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, now time.Time) []dueTask {
-	index, places := w.toCheck(ready, now)
+	index, places := w.toRecheck(ready, now)
 	w.a.counters.wakeChecks.Add(int64(len(places)))
 	var moved []luascripts.Retiming
 	var from []int // their indices in ready
@@ -23,9 +23,9 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 	for i, t := range ready {
 		order[i] = instant{i, t.At, 0}
 	}
-	for n, now := range throttle.Check(ctx, w.a.rdb, places) {
+	for n, now := range throttle.Refresh(ctx, w.a.rdb, places) {
 		t := ready[index[n]]
-		w.a.hint(now.Next...)
+		w.a.hint(now.Promoted...)
 		if now.Known {
 			order[index[n]] = instant{index[n], now.At, now.Before}
 		}
@@ -34,11 +34,11 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 		// a booking that is gone, or that comes too late: the task has to hear it
 		if now.Err != nil || !now.Known || late || wait <= lead+moveLeast {
 			if now.Known {
-				w.a.trust.stays(places[n])
+				w.a.trust.confirm(places[n])
 			}
 			continue
 		}
-		w.a.trust.moves(places[n].Policy, places[n].IDs, now.Rule)
+		w.a.trust.invalidate(places[n].Policy, places[n].IDs, now.Rule)
 		anys := t.Pool == luascripts.PoolMark{} // it is ours by this look alone
 		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At, Any: anys || w.a.forLease(now.Rule, wait), For: t.For})
 		from = append(from, index[n])
@@ -132,7 +132,7 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 	if w.a.cfg.Observer != nil {
 		for i, code := range codes {
 			if code == luascripts.Woken {
-				w.a.observe(Event{Kind: EventWoken, Queue: w.queue, Task: due[i].ID, Rule: tasks[i].place.Stands.Policy(), At: tasks[i].At})
+				w.a.observe(Event{Kind: EventWoken, Queue: w.queue, Task: due[i].ID, Rule: tasks[i].place.Rules.Policy(), At: tasks[i].At})
 			}
 		}
 	}
@@ -142,7 +142,7 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 // wakeOffered wakes those to whom a lease was offered without another look at what is
 // due: until they have it nobody does. Who could be woken is taken out of turns; the
 // others are re-timed like everybody.
-func (w *waker) wakeOffered(ctx context.Context, turns map[string]throttle.Turn) {
+func (w *waker) wakeOffered(ctx context.Context, turns map[string]throttle.Promotion) {
 	var tasks []dueTask
 	for id, t := range turns {
 		if t.Offered {
@@ -165,13 +165,13 @@ func (w *waker) wakeOffered(ctx context.Context, turns map[string]throttle.Turn)
 }
 
 // placeOf is the booking of a deferred task, when it has one and its rules are known.
-func (w *waker) placeOf(t dueTask) (throttle.Place, bool) {
-	p := w.a.policyOf(t.place.Stands)
+func (w *waker) placeOf(t dueTask) (throttle.BookingRef, bool) {
+	p := w.a.policyOf(t.place.Rules)
 	if !t.known || p == nil {
-		return throttle.Place{}, false
+		return throttle.BookingRef{}, false
 	}
-	ids, costs, ok := t.place.Stands.Read()
-	return throttle.Place{Policy: p, IDs: ids, Costs: costs, Job: luascripts.JobID(w.queue, t.ID)}, ok
+	ids, costs, ok := t.place.Rules.Read()
+	return throttle.BookingRef{Policy: p, IDs: ids, Costs: costs, Job: luascripts.JobID(w.queue, t.ID)}, ok
 }
 
 // giveUp frees the places of tasks that somebody ended while they waited.

@@ -51,7 +51,7 @@ const (
 type waker struct {
 	a     *Adapter
 	queue string
-	keys  luascripts.Queue
+	keys  luascripts.QueueKeys
 	bell  chan struct{}
 
 	limits chan limitVersions // the newest look at the limits in force
@@ -283,12 +283,12 @@ func (w *waker) found(some bool) {
 // dueTask is a due entry with what was stored beside it.
 type dueTask struct {
 	luascripts.DueTask
-	place luascripts.Place
+	place luascripts.BookingRef
 	known bool // place was read
 }
 
 // batch is what one look found.
-type batch struct {
+type dueSet struct {
 	ready []dueTask // to check and to wake
 	over  []dueTask // gone, archived or completed by somebody else
 	stuck []dueTask // running, long after their instant
@@ -296,12 +296,12 @@ type batch struct {
 
 // sort tells the due tasks apart, and shortens wait for those that are to be
 // looked at again.
-func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) batch {
-	var b batch
+func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) dueSet {
+	var b dueSet
 	active := false
 	for _, d := range due.Tasks {
 		t := dueTask{DueTask: d}
-		t.place, t.known = luascripts.ReadPlace(d.For)
+		t.place, t.known = luascripts.ParseBookingRef(d.For)
 		switch d.State {
 		case "", "archived", "completed":
 			b.over = append(b.over, t)

@@ -197,7 +197,7 @@ func TestAnswers(t *testing.T) {
 	if n := len(s.server.Arrivals()); n != 7 {
 		t.Errorf("%d mails came, want 7", n)
 	}
-	if n := s.stats().PutOff; n != 1 {
+	if n := s.stats().Postponed; n != 1 {
 		t.Errorf("%d mails were put off, want that which got 450", n)
 	}
 }

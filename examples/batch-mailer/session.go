@@ -244,7 +244,7 @@ func (s *session) stats() (sum worker.Stats) {
 		sum.Admissions += one.Admissions
 		sum.Granted += one.Granted
 		sum.Deferred += one.Deferred
-		sum.PutOff += one.PutOff
+		sum.Postponed += one.Postponed
 	}
 	return sum
 }

@@ -113,7 +113,7 @@ func TestCron(t *testing.T) {
 			t.Errorf("at %s it is open: %v, want %v", at, got, want)
 		}
 	}
-	if d, err := p.Demand(asynq.NewTask(p.Type, nil)); err != nil || len(d.Wants) != 1 || !p.Rules[1].Limit.IsConcurrent() {
+	if d, err := p.Demand(asynq.NewTask(p.Type, nil)); err != nil || len(d.Costs) != 1 || !p.Rules[1].Limit.IsConcurrent() {
 		t.Errorf("Demand = %v, %v, want one slot", d, err)
 	}
 }
@@ -135,7 +135,7 @@ func TestReadmePolicy(t *testing.T) {
 	t.Parallel()
 	p := policiesOf(t, "Several rules at once")[0]
 	d, err := p.Demand(asynq.NewTask(p.Type, []byte(`{"to":"+4915112345678"}`)))
-	if err != nil || len(d.Gates) != 1 || d.Gates[0].In.String() != "Europe/Berlin" || len(d.Wants) != 3 {
+	if err != nil || len(d.Gates) != 1 || d.Gates[0].In.String() != "Europe/Berlin" || len(d.Costs) != 3 {
 		t.Errorf("Demand = %+v, %v, want three limits and a gate in Berlin", d, err)
 	}
 }

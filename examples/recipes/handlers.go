@@ -22,7 +22,7 @@ func Ask(model func(context.Context, []byte) (used int, err error)) asynq.Handle
 		if err != nil {
 			return err // what was asked for stays charged
 		}
-		if err := worker.Settle(ctx, used); err != nil { // of the rules with a cost: tokens
+		if err := worker.Adjust(ctx, used); err != nil { // of the rules with a cost: tokens
 			log.Println(err) // the answer counts all the same
 		}
 		return nil

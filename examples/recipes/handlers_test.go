@@ -72,7 +72,7 @@ func TestOverspent(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := l.Policy().Bill(d).Settle(t.Context(), map[string]int{l.Rule(): 30}); err != nil {
+			if _, err := l.Policy().Charge(d).Adjust(t.Context(), map[string]int{l.Rule(): 30}); err != nil {
 				t.Fatal(err)
 			}
 			if next, err := l.TryAcquire(t.Context(), "k", 1); err != nil || next.Granted || next.At.Sub(d.At) != want {
@@ -83,8 +83,8 @@ func TestOverspent(t *testing.T) {
 }
 
 // perDay is a policy of 3 a day for all; what is put off waits for a narrower key.
-func perDay(pay queue.Pay) queue.Policy {
-	return queue.Policy{Type: "job", Pay: pay, Rules: []queue.Rule{
+func perDay(pay queue.ChargePolicy) queue.Policy {
+	return queue.Policy{Type: "job", Charge: pay, Rules: []queue.Rule{
 		{Name: "narrow", Limit: throttle.Sliding(100, 24*time.Hour), Key: queue.ConstantKey("one")},
 		{Name: "day", Limit: throttle.Sliding(3, 24*time.Hour), Key: queue.ConstantKey("all")},
 	}}
@@ -98,7 +98,7 @@ func TestSend(t *testing.T) {
 			err := answers[0]
 			answers = answers[1:]
 			return err
-		}), perDay(queue.PayEveryAttempt))
+		}), perDay(queue.ChargeEveryAttempt))
 		b.enqueue("job", "a", "")
 		if left := b.left("day", "all"); left != 3 {
 			t.Errorf("%d are left when nobody was reached, want 3", left)
@@ -146,7 +146,7 @@ func TestWhichAttemptsPay(t *testing.T) {
 		}, 0, 0},
 		"panic": {func(context.Context, *asynq.Task) error { panic("it failed") }, 1, 0},
 	} {
-		for pay, want := range map[queue.Pay]int{queue.PayEveryAttempt: tc.every, queue.PaySuccess: tc.success} {
+		for pay, want := range map[queue.ChargePolicy]int{queue.ChargeEveryAttempt: tc.every, queue.ChargeSuccess: tc.success} {
 			t.Run(name+", pays for "+pay.String(), func(t *testing.T) {
 				t.Parallel()
 				inBubble(t, func(t *testing.T, b *bed) {
@@ -219,8 +219,8 @@ func TestPost(t *testing.T) {
 				if other := b.grants("other"); len(other) != 1 || other[0] < first[0]+tc.other || other[0] > first[0]+tc.other+time.Second {
 					t.Errorf("the other phone was granted at %v, want once, %v after %v", other, tc.other, first[0])
 				}
-				if s := b.pool.Stats(); s.PutOff != 1 {
-					t.Errorf("%d were put off, want 1", s.PutOff)
+				if s := b.pool.Stats(); s.Postponed != 1 {
+					t.Errorf("%d were put off, want 1", s.Postponed)
 				}
 			})
 		})

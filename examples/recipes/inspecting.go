@@ -10,7 +10,7 @@ import (
 
 // Explain says in words why a task does not run.
 func Explain(ctx context.Context, inspector *queue.Inspector, id string) (string, error) {
-	w, err := inspector.Why(ctx, "default", id)
+	w, err := inspector.Explain(ctx, "default", id)
 	if err != nil {
 		return "", err
 	}

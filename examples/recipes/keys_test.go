@@ -73,7 +73,7 @@ func TestRedisKeys(t *testing.T) {
 			if id, _ := asynq.GetTaskID(ctx); id == "off" && len(b.grants(id)) == 1 {
 				return worker.RetryAfter(nil, time.Second)
 			}
-			return worker.Settle(ctx, 2, "phone-day")
+			return worker.Adjust(ctx, 2, "phone-day")
 		}, p, gated)
 		b.enqueue("sms:send", "a", `{"to":"+15550100"}`)
 		b.enqueue("sms:send", "b", `{"to":"+15550100"}`)

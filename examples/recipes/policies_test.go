@@ -26,7 +26,7 @@ func TestSMS(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := read[0].Demand(task)
-	if err != nil || !cmp.Equal(got.Wants, want.Wants) || len(read) != 1 {
+	if err != nil || !cmp.Equal(got.Costs, want.Costs) || len(read) != 1 {
 		t.Errorf("the file asks for %v, %v, want what the code asks for, %v", got, err, want)
 	}
 	for i, r := range SMS().Rules {
@@ -116,8 +116,8 @@ func TestTenants(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, err := policies[0].Demand(asynq.NewTaskWithHeaders("report:make", nil, map[string]string{"tenant": "t1"}))
-	if err != nil || !cmp.Equal(d.Wants, []throttle.Want{{Key: "t1", Cost: 1}}) {
-		t.Errorf("Demand = %+v, %v, want 1 of t1", d.Wants, err)
+	if err != nil || !cmp.Equal(d.Costs, []throttle.KeyCost{{Key: "t1", Cost: 1}}) {
+		t.Errorf("Demand = %+v, %v, want 1 of t1", d.Costs, err)
 	}
 	if _, err := policies[0].Demand(asynq.NewTask("report:make", nil)); err == nil {
 		t.Error("a task without a tenant: no error")

@@ -24,7 +24,7 @@ func Together(rdb redis.UniversalClient) (*throttle.Policy, error) {
 
 // Run does its work under all rules of a policy.
 func Run(ctx context.Context, p *throttle.Policy, phone string, work func(context.Context) error) error {
-	d, err := p.Acquire(ctx, throttle.Request{Key: phone, Cost: 1, More: []throttle.Want{{Key: "acme", Cost: 1}}})
+	d, err := p.Acquire(ctx, throttle.Request{Key: phone, Cost: 1, More: []throttle.KeyCost{{Key: "acme", Cost: 1}}})
 	if err != nil {
 		return err
 	}

@@ -77,7 +77,7 @@ func (p policy) atLeast(msgs []Message) time.Duration {
 		if err != nil {
 			continue // said elsewhere
 		}
-		wants := d.Wants
+		wants := d.Costs
 		for _, r := range p.Rules {
 			if isGate(r) {
 				continue
@@ -128,8 +128,8 @@ func (p policy) charges(payload, secret []byte) ([]Charge, error) {
 			}
 			d.Gates = d.Gates[1:]
 		} else {
-			c.Key, c.Cost = phoneKey(secret, d.Wants[0].Key), d.Wants[0].Cost
-			d.Wants = d.Wants[1:]
+			c.Key, c.Cost = phoneKey(secret, d.Costs[0].Key), d.Costs[0].Cost
+			d.Costs = d.Costs[1:]
 		}
 		charges = append(charges, c)
 	}

@@ -72,7 +72,7 @@ func (s *sender) notSent(err error, g Grant) error {
 	case !connected: // all else may have been sent
 		err = worker.NotCharged(err)
 	}
-	if !connected || s.policy.Pay == queue.PaySuccess {
+	if !connected || s.policy.Charge == queue.ChargeSuccess {
 		g.Unused = true
 		return errors.Join(err, s.grants.add(g))
 	}

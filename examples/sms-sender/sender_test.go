@@ -17,7 +17,7 @@ func TestNotSent(t *testing.T) {
 	t.Parallel()
 	later := &RetryLaterError{Status: 429, After: 2 * time.Second}
 	onSuccess := smsPolicy(throttle.Sliding(1, time.Minute))
-	onSuccess.Pay = queue.PaySuccess
+	onSuccess.Charge = queue.ChargeSuccess
 	for _, tt := range []struct {
 		name                 string
 		policy               policy

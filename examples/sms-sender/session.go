@@ -275,7 +275,7 @@ func (s *session) sumUp(stats worker.Stats, out outlet, elapsed time.Duration) e
 		WakeChecks: stats.WakeChecks,
 		Late:       s.watch.lateness(),
 		Breaches:   breaches,
-		PutOff:     stats.PutOff,
+		PutOff:     stats.Postponed,
 		LeasesLost: stats.LeasesLost,
 		Gateway:    gateway,
 		Faults:     s.cfg.gwFaults,

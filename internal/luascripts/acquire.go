@@ -13,29 +13,29 @@ import (
 // CallsMax bounds how many calls of acquire.lua are one.
 const CallsMax = 64
 
-// ErrAskAlone says that a call among others failed: what it comes back with when
+// ErrRetrySingly says that a call among others failed: what it comes back with when
 // it is sent alone is its answer.
-var ErrAskAlone = errors.New("luascripts: the call failed among others")
+var ErrRetrySingly = errors.New("luascripts: the call failed among others")
 
 // AcquireArgs are the arguments of one call of acquire.lua. Token is not zero.
 // MaxWait below zero means any wait.
 type AcquireArgs struct {
-	Parts   []Part // narrowest first, 1 to PartsMax; those of kind Leases last
-	Policy  string // whose turns count; "" for a policy of one rule
-	Gate    Gate
-	Token   uint64
-	Job     string
-	Mode    Mode
-	Inline  time.Duration
-	MaxWait time.Duration
-	Tell    bool   // the permits that are left, too
-	Forms   *Forms // of calls before, with which it may share its form; nil for none
+	Rules     []RuleCall // narrowest first, 1 to RulesMax; those of kind Leases last
+	Policy    string     // whose turns count; "" for a policy of one rule
+	Gate      Gate
+	Token     uint64
+	Job       string
+	Mode      Mode
+	Inline    time.Duration
+	MaxWait   time.Duration
+	Tell      bool           // the permits that are left, too
+	Templates *CallTemplates // of calls before, with which it may share its form; nil for none
 }
 
 // AcquireReply is the answer to one call of acquire.lua.
 type AcquireReply struct {
 	Status   Status
-	Part     int         // which refuses, counted from 1; 0 for the gate
+	Rule     int         // which refuses, counted from 1; 0 for the gate
 	At       time.Time   // of the grant or the booking; when refused, the first instant possible
 	From     time.Time   // since when the ledgers admit it, which may be past
 	Now      time.Time   // Redis' clock
@@ -44,7 +44,7 @@ type AcquireReply struct {
 	Each     []time.Time // of a grant, by part: its instant, where they differ; else none, and all are At
 	Worth    []int64     // of a grant, by part: what cancel.lua needs to give all of it back; 0 is not known
 	Free     []int       // by part, when Tell
-	Next     []Turn
+	Promoted []Promotion
 	Version  int64 // of the part's ledger, when Outdated
 }
 
@@ -52,13 +52,13 @@ type AcquireReply struct {
 type Call struct {
 	AcquireArgs
 	AcquireReply
-	Err error // ErrAskAlone when it failed and others did not
+	Err error // ErrRetrySingly when it failed and others did not
 }
 
 // Acquire runs acquire.lua for one call.
 func Acquire(ctx context.Context, c redis.Scripter, a AcquireArgs) (AcquireReply, error) {
 	call := Call{AcquireArgs: a}
-	r := ask(ctx, c, []*Call{&call})
+	r := sendAcquire(ctx, c, []*Call{&call})
 	call.read(&r, r.time())
 	return call.AcquireReply, call.Err
 }
@@ -67,7 +67,7 @@ func Acquire(ctx context.Context, c redis.Scripter, a AcquireArgs) (AcquireReply
 // were sent alone. On Cluster their keys share a slot. After an error none has an
 // answer.
 func AcquireMany(ctx context.Context, c redis.Scripter, calls []*Call) error {
-	r := ask(ctx, c, calls)
+	r := sendAcquire(ctx, c, calls)
 	return readMany(calls, &r)
 }
 
@@ -80,14 +80,14 @@ func readMany(calls []*Call, r *reply) error {
 	for _, call := range calls {
 		call.read(r, now)
 		if call.Err == nil && call.Status == askAlone {
-			call.Err = ErrAskAlone
+			call.Err = ErrRetrySingly
 		}
 	}
 	return nil
 }
 
 // ask sends calls, and begins to read the answer.
-func ask(ctx context.Context, c redis.Scripter, calls []*Call) reply {
+func sendAcquire(ctx context.Context, c redis.Scripter, calls []*Call) reply {
 	command := acquireCommand(calls)
 	v, err := command.run(ctx, c)
 	return acquireReply(calls, v, err)
@@ -106,7 +106,7 @@ func (a *AcquireArgs) form() string {
 	if a.MaxWait >= 0 {
 		longest = int64(a.MaxWait / time.Microsecond)
 	}
-	first := &a.Parts[0]
+	first := &a.Rules[0]
 	b := append(make([]byte, 0, 192), '-', '0'+byte(a.Mode))
 	if a.alone() && first.isRing() && !a.Mode.Books() && !a.Tell {
 		b[0] = 'r'
@@ -122,12 +122,12 @@ func (a *AcquireArgs) form() string {
 		b = appendBytes(b, 7, micros(a.Inline))
 		b = appendBytes(b, 7, 1+longest)
 	}
-	for _, n := range [...]int64{int64(len(a.Parts)), int64(a.Mode), micros(a.Inline), longest} {
+	for _, n := range [...]int64{int64(len(a.Rules)), int64(a.Mode), micros(a.Inline), longest} {
 		b = append(strconv.AppendInt(b, n, 10), '|')
 	}
 	b = append(append(b, a.Gate.text()...), '|', '0'+byte(flag(a.Tell)), '|', '0'+byte(flag(a.Policy != "")), '|')
-	for i, group := range groups(a.Parts) {
-		p := &a.Parts[i]
+	for i, group := range groups(a.Rules) {
+		p := &a.Rules[i]
 		b = append(b, byte(p.Kind), '|')
 		b = append(strconv.AppendInt(b, int64(p.Permits), 10), '|')
 		b = append(strconv.AppendInt(b, micros(p.Window), 10), '|')
@@ -147,13 +147,15 @@ func appendBytes(b []byte, width int, n int64) []byte {
 }
 
 // alone says that a call is decided by one rule and nothing else.
-func (a *AcquireArgs) alone() bool { return len(a.Parts) == 1 && a.Policy == "" && a.Gate.isZero() }
+func (a *AcquireArgs) alone() bool { return len(a.Rules) == 1 && a.Policy == "" && a.Gate.isZero() }
 
 // isRing says that the part may go the way of ring.lua.
-func (p *Part) isRing() bool { return p.Kind == Sliding && p.Closed.IsZero() && p.Cost <= p.Permits }
+func (p *RuleCall) isRing() bool {
+	return p.Kind == Sliding && p.Closed.IsZero() && p.Cost <= p.Permits
+}
 
 // isOne says that it may go that of one.lua, too.
-func (p *Part) isOne() bool { return p.Permits == 1 && p.Window >= copyLife }
+func (p *RuleCall) isOne() bool { return p.Permits == 1 && p.Window >= copyLife }
 
 // copyLife is COPY of numbers.lua.
 const copyLife = time.Minute

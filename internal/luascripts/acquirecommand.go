@@ -23,10 +23,10 @@ func acquireCommand(calls []*Call) command {
 	}
 	var text strings.Builder // of all calls
 	text.Grow(size)
-	forms := make([]*form, 0, 4)
+	forms := make([]*callTemplate, 0, 4)
 	for _, c := range calls {
-		of := c.Forms.of(&c.AcquireArgs)
-		n := slices.IndexFunc(forms, func(f *form) bool { return f == of || f.text == of.text })
+		of := c.Templates.of(&c.AcquireArgs)
+		n := slices.IndexFunc(forms, func(f *callTemplate) bool { return f == of || f.text == of.text })
 		if n < 0 {
 			n = len(forms)
 			forms = append(forms, of)
@@ -53,9 +53,9 @@ func acquireCommand(calls []*Call) command {
 
 // keys is how many keys a call has.
 func (a *AcquireArgs) keys() int {
-	n := 3 * len(a.Parts)
+	n := 3 * len(a.Rules)
 	if a.Policy != "" {
-		n += len(a.Parts)
+		n += len(a.Rules)
 	}
 	if !a.Gate.isZero() {
 		n++
@@ -64,17 +64,17 @@ func (a *AcquireArgs) keys() int {
 }
 
 func (a *AcquireArgs) appendKeys(keys []arg) []arg {
-	for i := range a.Parts {
-		p := &a.Parts[i]
+	for i := range a.Rules {
+		p := &a.Rules[i]
 		keys = append(keys, arg(p.ledger), arg(p.tokens), arg(p.line))
 	}
 	if a.Policy != "" {
-		for i := range a.Parts {
-			keys = append(keys, arg(a.Parts[i].turns(a.Policy)))
+		for i := range a.Rules {
+			keys = append(keys, arg(a.Rules[i].turns(a.Policy)))
 		}
 	}
 	if !a.Gate.isZero() {
-		keys = append(keys, arg(widest(a.Parts).opening()))
+		keys = append(keys, arg(widest(a.Rules).opening()))
 	}
 	return keys
 }

@@ -15,13 +15,13 @@ const (
 // zeros are what is not known of a grant; shared, so that to read most answers takes
 // no memory.
 var (
-	zeroWorth [PartsMax]int64
-	zeroFree  [PartsMax]int
+	zeroWorth [RulesMax]int64
+	zeroFree  [RulesMax]int
 )
 
 // read reads the answer to the call, the next value of r.
 func (c *Call) read(r *reply, now time.Time) {
-	parts := len(c.Parts)
+	parts := len(c.Rules)
 	c.AcquireReply = AcquireReply{Now: now, Worth: zeroWorth[:parts:parts], Free: zeroFree[:parts:parts]}
 	if c.Tell {
 		c.Free = make([]int, parts)
@@ -31,7 +31,7 @@ func (c *Call) read(r *reply, now time.Time) {
 		return
 	}
 	in := r.list()
-	c.Status, c.Part, c.At, c.From = Status(in.int()), int(in.orZero()), in.timeOrZero(), in.timeOrZero()
+	c.Status, c.Rule, c.At, c.From = Status(in.int()), int(in.orZero()), in.timeOrZero(), in.timeOrZero()
 	c.Promised, c.Fence = in.timeOrZero(), in.orZero()
 	turns := in.orZero()
 	if c.Status == Outdated {
@@ -50,7 +50,7 @@ func (c *Call) read(r *reply, now time.Time) {
 			c.Free[i] = free
 		}
 	}
-	c.Next, c.Err = in.turns(turns), in.err
+	c.Promoted, c.Err = in.promotions(turns), in.err
 }
 
 // readShort reads an answer that is one integer.

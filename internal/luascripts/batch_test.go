@@ -101,7 +101,7 @@ func (b *batchScene) read() BatchView {
 }
 
 // listed are the batches that each goes through.
-func listed(b *batchScene, each func(context.Context, redis.Scripter, Queue, int, func([]string) error) error) (all []string, _ error) {
+func listed(b *batchScene, each func(context.Context, redis.Scripter, QueueKeys, int, func([]string) error) error) (all []string, _ error) {
 	err := each(b.Context(), b.raw, b.q, 10, func(ids []string) error {
 		all = append(all, ids...)
 		return nil

@@ -21,7 +21,7 @@ type BatchReply struct {
 
 // BatchStart runs batchstart.lua. A Status of 1 says that the batch began by this call,
 // 0 that there was one of its id, which is answered.
-func BatchStart(ctx context.Context, c redis.Scripter, k Queue, a BatchStartArgs) (BatchReply, error) {
+func BatchStart(ctx context.Context, c redis.Scripter, k QueueKeys, a BatchStartArgs) (BatchReply, error) {
 	of := k.batchKeys(a.ID)
 	r := run(ctx, c, batchStartScript, "batchstart.lua", 2, []string{of.record, k.batches, k.ended},
 		a.ID, tokenText(a.Token), a.Name, a.Type, a.Source, a.Args, a.Total, a.Window, a.Weight, a.PaceN, micros(a.PacePer))
@@ -49,7 +49,7 @@ type BatchClaimArgs struct {
 }
 
 // BatchClaim runs batchclaim.lua.
-func BatchClaim(ctx context.Context, c redis.Scripter, k Queue, a BatchClaimArgs) (BatchReply, error) {
+func BatchClaim(ctx context.Context, c redis.Scripter, k QueueKeys, a BatchClaimArgs) (BatchReply, error) {
 	of := k.batchKeys(a.ID)
 	r := run(ctx, c, batchClaimScript, "batchclaim.lua", 3, []string{of.record, of.open}, tokenText(a.Owner), micros(max(0, a.Lease)), instant(a.Rebooked))
 	return r.batchReply(a.ID, ClaimGone)
@@ -116,7 +116,7 @@ type FeedReply struct {
 }
 
 // Feed runs feed.lua.
-func Feed(ctx context.Context, c redis.Scripter, k Queue, a FeedArgs) (FeedReply, error) {
+func Feed(ctx context.Context, c redis.Scripter, k QueueKeys, a FeedArgs) (FeedReply, error) {
 	of := k.batchKeys(a.Batch)
 	keys := append(make([]string, 0, 9+2*len(a.Tasks)), k.pending, k.scheduled, k.due, k.answer(a.Call),
 		of.record, of.open, of.ahead, k.batches, k.ended)
@@ -151,7 +151,7 @@ const (
 // BatchCount runs batchcount.lua for 1 to BatchMax elements. It answers how many of
 // them it counted, each once whoever says so, and whether the batch ended by that: a
 // cancelled one is gone then.
-func BatchCount(ctx context.Context, c redis.Scripter, k Queue, id string, outcome Outcome, elements ...string) (counted int, ended bool, _ error) {
+func BatchCount(ctx context.Context, c redis.Scripter, k QueueKeys, id string, outcome Outcome, elements ...string) (counted int, ended bool, _ error) {
 	of := k.batchKeys(id)
 	args := append(make([]any, 0, 3+len(elements)), id, string(outcome), len(elements))
 	for _, e := range elements {
@@ -164,7 +164,7 @@ func BatchCount(ctx context.Context, c redis.Scripter, k Queue, id string, outco
 
 // BatchSweep runs batchsweep.lua for 1 to BatchMax elements: it counts those whose tasks
 // have ended, and answers how, and whether the batch ended by that.
-func BatchSweep(ctx context.Context, c redis.Scripter, k Queue, id string, elements []string) (done, failed int, ended bool, _ error) {
+func BatchSweep(ctx context.Context, c redis.Scripter, k QueueKeys, id string, elements []string) (done, failed int, ended bool, _ error) {
 	of := k.batchKeys(id)
 	keys := append(make([]string, 0, 5+len(elements)), of.record, of.open, of.ahead, k.batches, k.ended)
 	args := append(make([]any, 0, 2+len(elements)), id, len(elements))
@@ -207,7 +207,7 @@ type BatchSetArgs struct {
 
 // BatchSet runs batchset.lua. A cancelled batch of which nothing is open is gone at
 // once: what is answered was the last of it.
-func BatchSet(ctx context.Context, c redis.Scripter, k Queue, a BatchSetArgs) (BatchReply, error) {
+func BatchSet(ctx context.Context, c redis.Scripter, k QueueKeys, a BatchSetArgs) (BatchReply, error) {
 	of := k.batchKeys(a.ID)
 	r := run(ctx, c, batchSetScript, "batchset.lua", 3, []string{of.record, of.open, of.ahead, k.batches},
 		a.ID, string(a.What), a.N, micros(a.Per))
@@ -235,7 +235,7 @@ type DropReply struct {
 }
 
 // BatchDrop runs batchdrop.lua for 1 to BatchMax elements of a cancelled batch.
-func BatchDrop(ctx context.Context, c redis.Scripter, k Queue, id string, elements []string) (DropReply, error) {
+func BatchDrop(ctx context.Context, c redis.Scripter, k QueueKeys, id string, elements []string) (DropReply, error) {
 	of := k.batchKeys(id)
 	keys := append(make([]string, 0, 8+len(elements)), k.pending, k.scheduled, k.retry, k.due, of.record, of.open, of.ahead, k.batches)
 	args := append(make([]any, 0, 2+2*len(elements)), id, len(elements))

@@ -20,7 +20,7 @@ type fed struct {
 	ctx   context.Context
 	rdb   *redistest.Timed
 	raw   *redis.Client
-	q     Queue
+	q     QueueKeys
 	now   time.Time
 	size  int64
 	bad   map[int64]bool // positions of elements that are to be refused
@@ -207,7 +207,7 @@ func TestBatchModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ctx := context.Background()
 		raw.FlushAll(ctx)
-		f := &fed{T: rt, ctx: ctx, rdb: rdb, raw: raw, q: QueueKeys("hw", "default"), now: start, bad: map[int64]bool{}, ran: map[string]int{}}
+		f := &fed{T: rt, ctx: ctx, rdb: rdb, raw: raw, q: NewQueueKeys("hw", "default"), now: start, bad: map[int64]bool{}, ran: map[string]int{}}
 		if err := rdb.SetTime(ctx, start); err != nil {
 			rt.Fatal(err)
 		}

@@ -22,7 +22,7 @@ var ErrNoBatch = errors.New("luascripts: no such batch")
 
 // ReadBatches reads records, and what else is known of them, in one trip; each fails
 // alone, with ErrNoBatch when there is none.
-func ReadBatches(ctx context.Context, c redis.UniversalClient, k Queue, ids []string) ([]BatchView, []error) {
+func ReadBatches(ctx context.Context, c redis.UniversalClient, k QueueKeys, ids []string) ([]BatchView, []error) {
 	views, errs := make([]BatchView, len(ids)), make([]error, len(ids))
 	send := func(i int, pipe redis.Pipeliner) *redis.Cmd {
 		of := k.batchKeys(ids[i])
@@ -39,7 +39,7 @@ func ReadBatches(ctx context.Context, c redis.UniversalClient, k Queue, ids []st
 }
 
 // StateOfBatch is what a batch does, "" when there is none.
-func StateOfBatch(ctx context.Context, c redis.Cmdable, k Queue, id string) (BatchState, error) {
+func StateOfBatch(ctx context.Context, c redis.Cmdable, k QueueKeys, id string) (BatchState, error) {
 	state, err := c.HGet(ctx, k.batchKeys(id).record, "state").Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return "", fmt.Errorf("HGET: %w", err)
@@ -50,13 +50,13 @@ func StateOfBatch(ctx context.Context, c redis.Cmdable, k Queue, id string) (Bat
 // EachUnfinished goes through the ids of the batches that have not ended, the oldest
 // first, at most `most` at a time. One that is there all the time comes once, also when
 // others end meanwhile.
-func EachUnfinished(ctx context.Context, c redis.Scripter, k Queue, most int, f func(ids []string) error) error {
+func EachUnfinished(ctx context.Context, c redis.Scripter, k QueueKeys, most int, f func(ids []string) error) error {
 	return eachBatch(ctx, c, k.batches, most, f)
 }
 
 // EachFinished goes through those that have ended, as long as their records are kept; some
 // of them may be gone.
-func EachFinished(ctx context.Context, c redis.Scripter, k Queue, most int, f func(ids []string) error) error {
+func EachFinished(ctx context.Context, c redis.Scripter, k QueueKeys, most int, f func(ids []string) error) error {
 	return eachBatch(ctx, c, k.ended, most, f)
 }
 
@@ -82,12 +82,12 @@ type BatchElement struct {
 // position on, in order, most of them 1 to 1000; AheadElements those that are settled and
 // not before the cursor. An id comes once, and a position as often as the source gave it to
 // another element. [EachElement] goes through all.
-func OpenElements(ctx context.Context, c redis.Scripter, k Queue, id string, from int64, most int) ([]BatchElement, error) {
+func OpenElements(ctx context.Context, c redis.Scripter, k QueueKeys, id string, from int64, most int) ([]BatchElement, error) {
 	return positioned(ctx, c, k.batchKeys(id).open, from, most)
 }
 
 // AheadElements is said at [OpenElements].
-func AheadElements(ctx context.Context, c redis.Scripter, k Queue, id string, from int64, most int) ([]BatchElement, error) {
+func AheadElements(ctx context.Context, c redis.Scripter, k QueueKeys, id string, from int64, most int) ([]BatchElement, error) {
 	return positioned(ctx, c, k.batchKeys(id).ahead, from, most)
 }
 

@@ -14,25 +14,25 @@ func TestCheckOfMany(t *testing.T) {
 	ctx := t.Context()
 	n := Numbers{Kind: Sliding, Permits: 1, Window: time.Second}
 	wide := Numbers{Kind: Sliding, Permits: 10, Window: time.Second}
-	var all []CheckArgs
-	for i := range 3 * CheckMost {
-		parts := []Part{
-			{Limit: LimitKeys("hw", "phone", fmt.Sprint(i%5)), Numbers: n, Cost: 1},
-			{Limit: LimitKeys("hw", "provider", "acme"), Numbers: wide, Cost: 1},
+	var all []RefreshArgs
+	for i := range 3 * RefreshMax {
+		parts := []RuleCall{
+			{LimitKeys: NewLimitKeys("hw", "phone", fmt.Sprint(i%5)), Numbers: n, Cost: 1},
+			{LimitKeys: NewLimitKeys("hw", "provider", "acme"), Numbers: wide, Cost: 1},
 		}
-		b := CheckArgs{Parts: parts, Policy: "p", Job: fmt.Sprint("job", i)}
+		b := RefreshArgs{Rules: parts, Policy: "p", Job: fmt.Sprint("job", i)}
 		if i%7 == 3 {
-			b.Parts, b.Policy = parts[:1], ""
+			b.Rules, b.Policy = parts[:1], ""
 		}
 		all = append(all, b)
-		if r, err := Acquire(ctx, rdb, AcquireArgs{Parts: b.Parts, Policy: b.Policy, Mode: Book, Token: uint64(i + 1), Job: b.Job, MaxWait: -1}); err != nil || r.Status != Booked {
+		if r, err := Acquire(ctx, rdb, AcquireArgs{Rules: b.Rules, Policy: b.Policy, Mode: Book, Token: uint64(i + 1), Job: b.Job, MaxWait: -1}); err != nil || r.Status != Booked {
 			t.Fatalf("Acquire = %+v, %v, want a booking", r, err)
 		}
 	}
-	all = append(all, CheckArgs{Parts: all[0].Parts, Policy: "p", Job: "nobody"})
-	for i, together := range Check(ctx, rdb, all) {
-		alone := Check(ctx, rdb, all[i:i+1])[0]
-		if together.Err != nil || together.Status != alone.Status || !together.At.Equal(alone.At) || together.Part != alone.Part || together.Before != alone.Before {
+	all = append(all, RefreshArgs{Rules: all[0].Rules, Policy: "p", Job: "nobody"})
+	for i, together := range Refresh(ctx, rdb, all) {
+		alone := Refresh(ctx, rdb, all[i:i+1])[0]
+		if together.Err != nil || together.Status != alone.Status || !together.At.Equal(alone.At) || together.Rule != alone.Rule || together.Before != alone.Before {
 			t.Errorf("%s among others = %+v, alone = %+v, want the same", all[i].Job, together, alone)
 		}
 		if want := map[bool]Status{true: Booked, false: Refused}[all[i].Job != "nobody"]; together.Status != want || !together.Now.Equal(start) {
@@ -40,15 +40,15 @@ func TestCheckOfMany(t *testing.T) {
 		}
 	}
 
-	broken := all[2].Parts[0].line
+	broken := all[2].Rules[0].line
 	raw.Del(ctx, broken)
 	raw.Set(ctx, broken, "text", time.Minute)
-	for i, r := range Check(ctx, rdb, all) {
-		if bad := all[i].Parts[0].line == broken; bad != (r.Err != nil) {
+	for i, r := range Refresh(ctx, rdb, all) {
+		if bad := all[i].Rules[0].line == broken; bad != (r.Err != nil) {
 			t.Errorf("%s = %+v, want an error: %v", all[i].Job, r, bad)
 		}
 	}
-	if crowds := checkCrowds(raw, all); len(crowds) > 5 {
+	if crowds := refreshBatches(raw, all); len(crowds) > 5 {
 		t.Errorf("%d bookings take %d calls, want 5 at most", len(all), len(crowds))
 	}
 }

@@ -37,7 +37,7 @@ type behind struct{ redis.UniversalClient }
 func crowdOf() []*Call {
 	several := sample()
 	several.Gate = Gate{From: time.UnixMicro(1), Until: time.UnixMicro(1 << 60)}
-	one := AcquireArgs{Parts: sample().Parts[:1], Token: 3, MaxWait: -1}
+	one := AcquireArgs{Rules: sample().Rules[:1], Token: 3, MaxWait: -1}
 	return []*Call{{AcquireArgs: one}, {AcquireArgs: several}}
 }
 
@@ -73,8 +73,8 @@ func TestCommandOnAServerWithoutScripts(t *testing.T) {
 			t.Fatal(err)
 		}
 		for again := range 2 {
-			a := AcquireArgs{Parts: sample().Parts[:1], Token: uint64(10*i + again + 1), MaxWait: -1}
-			a.Parts[0].Limit = LimitKeys("hw", "a", fmt.Sprint(i))
+			a := AcquireArgs{Rules: sample().Rules[:1], Token: uint64(10*i + again + 1), MaxWait: -1}
+			a.Rules[0].LimitKeys = NewLimitKeys("hw", "a", fmt.Sprint(i))
 			if r, err := Acquire(t.Context(), c, a); err != nil || r.Status != Granted {
 				t.Errorf("client %d: Acquire = %+v, %v, want a grant", i, r, err)
 			}
@@ -87,10 +87,10 @@ func TestCommandOnAServerWithoutScripts(t *testing.T) {
 
 // What many calls take is taken for all of them.
 func TestCommandTakesLittleMemory(t *testing.T) { // alone: it counts what all take
-	var forms Forms
+	var forms CallTemplates
 	calls := make([]*Call, 40)
 	for i := range calls {
-		calls[i] = &Call{AcquireArgs: AcquireArgs{Parts: sample().Parts[:1], Token: uint64(i + 1), MaxWait: -1, Forms: &forms}}
+		calls[i] = &Call{AcquireArgs: AcquireArgs{Rules: sample().Rules[:1], Token: uint64(i + 1), MaxWait: -1, Templates: &forms}}
 	}
 	if n := testing.AllocsPerRun(100, func() { acquireCommand(calls) }); n > 8 {
 		t.Errorf("the command of %d calls takes memory %v times, want at most 8", len(calls), n)

@@ -119,7 +119,7 @@ func TestALookReadsWhatItHasRoomFor(t *testing.T) {
 func TestFullRedisAndWhatIsDue(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t, redistest.Arg("maxmemory", "8mb"), redistest.Arg("maxmemory-policy", "noeviction"))
-	a := &asynqQueue{t, rdb, raw, QueueKeys("hw", "default")}
+	a := &asynqQueue{t, rdb, raw, NewQueueKeys("hw", "default")}
 	a.every(0, "a")
 	_, _ = Due(t.Context(), rdb, a.q, DueArgs{}) // the text is known before memory runs out
 	_, _ = Wake(t.Context(), rdb, a.q, tasks("none"), start, false)

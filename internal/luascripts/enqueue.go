@@ -42,7 +42,7 @@ const (
 // Enqueue runs enqueue.lua for 1 to [EnqueueMax] tasks of one queue and answers what
 // became of each. call is drawn for this call; with the same one, and with the same
 // tokens while the tasks exist, it can be sent again.
-func Enqueue(ctx context.Context, c redis.Scripter, k Queue, call uint64, tasks []EnqueueTask) ([]int64, error) {
+func Enqueue(ctx context.Context, c redis.Scripter, k QueueKeys, call uint64, tasks []EnqueueTask) ([]int64, error) {
 	keys := append(make([]string, 0, 4+2*len(tasks)), k.pending, k.scheduled, k.due, k.answer(call))
 	args := append(make([]any, 0, 1+7*len(tasks)), len(tasks))
 	for i := range tasks {
@@ -52,12 +52,12 @@ func Enqueue(ctx context.Context, c redis.Scripter, k Queue, call uint64, tasks 
 }
 
 // answer is the key of what an enqueueing call answered.
-func (k Queue) answer(call uint64) string {
+func (k QueueKeys) answer(call uint64) string {
 	return k.sent + hex.EncodeToString([]byte(tokenText(call)))
 }
 
 // append adds what put.lua needs of the task.
-func (t *EnqueueTask) append(k Queue, keys []string, args []any) ([]string, []any) {
+func (t *EnqueueTask) append(k QueueKeys, keys []string, args []any) ([]string, []any) {
 	task := k.Task(t.ID)
 	state, when := t.put()
 	keys = append(keys, task, cmp.Or(t.Unique, task))
@@ -77,7 +77,7 @@ func (t *EnqueueTask) put() (state string, when int64) {
 
 // Told reads what enqueue.lua tells on the channel: how long it is until the first
 // instant of the due index.
-func Told(payload string) (time.Duration, error) {
+func ParseNotice(payload string) (time.Duration, error) {
 	us, err := strconv.ParseInt(payload, 10, 64)
 	if err != nil || us < 0 {
 		return 0, errors.New("luascripts: what is told is no time")
@@ -86,7 +86,7 @@ func Told(payload string) (time.Duration, error) {
 }
 
 // Tell tells pools how long it is until the first instant of a queue's due index.
-func Tell(ctx context.Context, c redis.UniversalClient, k Queue, wait time.Duration) error {
+func Notify(ctx context.Context, c redis.UniversalClient, k QueueKeys, wait time.Duration) error {
 	if err := c.Publish(ctx, k.due, micros(max(0, wait))).Err(); err != nil {
 		return fmt.Errorf("PUBLISH: %w", err)
 	}
@@ -94,7 +94,7 @@ func Tell(ctx context.Context, c redis.UniversalClient, k Queue, wait time.Durat
 }
 
 // Channel is where is told that the first instant of the due index is a new one.
-func (k Queue) Channel() string { return k.due }
+func (k QueueKeys) Channel() string { return k.due }
 
 // NameQueue puts a queue into asynq's list of all queues, as asynq's own client does
 // when it enqueues the first task.
@@ -106,7 +106,7 @@ func NameQueue(ctx context.Context, c redis.Cmdable, queue string) error {
 }
 
 // Ours says whether enqueue.lua or defer.lua wrote an existing task.
-func Ours(ctx context.Context, c redis.Cmdable, k Queue, id string) (bool, error) {
+func Ours(ctx context.Context, c redis.Cmdable, k QueueKeys, id string) (bool, error) {
 	ours, err := c.HExists(ctx, k.Task(id), "hw").Result()
 	if err != nil {
 		return false, fmt.Errorf("HEXISTS: %w", err)
@@ -116,7 +116,7 @@ func Ours(ctx context.Context, c redis.Cmdable, k Queue, id string) (bool, error
 
 // Look is a task that may exist.
 type Look struct {
-	Queue  Queue
+	Queue  QueueKeys
 	ID     string
 	Unique string // as in [EnqueueTask]
 }

@@ -226,7 +226,7 @@ func TestEnqueueTellsTheFirstInstant(t *testing.T) {
 	a.enqueue(2, []int64{1}, a.booked("c", 3, 4*time.Second))
 	a.enqueue(3, []int64{1}, EnqueueTask{ID: "p", Token: 4, Message: []byte("m"), Since: 1})
 	a.enqueue(4, []int64{1}, a.booked("past", 5, -time.Second))
-	if err := Tell(t.Context(), a.rdb, a.q, 5*time.Second); err != nil {
+	if err := Notify(t.Context(), a.rdb, a.q, 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []time.Duration{2 * time.Second, 0, 5 * time.Second} {
@@ -234,12 +234,12 @@ func TestEnqueueTellsTheFirstInstant(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := Told(m.(*redis.Message).Payload); got != want || err != nil {
+		if got, err := ParseNotice(m.(*redis.Message).Payload); got != want || err != nil {
 			t.Errorf("told %v, %v, want %v", got, err, want)
 		}
 	}
 	for _, payload := range []string{"", "x", "-1"} {
-		if d, err := Told(payload); err == nil {
+		if d, err := ParseNotice(payload); err == nil {
 			t.Errorf("Told(%q) = %v, want an error", payload, d)
 		}
 	}
@@ -248,7 +248,7 @@ func TestEnqueueTellsTheFirstInstant(t *testing.T) {
 func TestEnqueueOnMini(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
-	a := &asynqQueue{t, rdb, rdb, QueueKeys("hw", "default")}
+	a := &asynqQueue{t, rdb, rdb, NewQueueKeys("hw", "default")}
 	for range 2 {
 		a.enqueue(1, []int64{1, 1}, a.booked("a", 1, minute), EnqueueTask{ID: uuid, Token: 2, Message: []byte("m"), Since: 1})
 	}

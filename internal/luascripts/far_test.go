@@ -19,10 +19,10 @@ func TestInstantFarAway(t *testing.T) {
 		{Kind: Smooth, Permits: 1, Window: 10 * year},
 		{Kind: WarmUp, Permits: 1, Window: 10 * year, Warm: time.Second, ColdMilli: 3000},
 	} {
-		k := LimitKeys("hw", string(rune(n.Kind)), "id")
+		k := NewLimitKeys("hw", string(rune(n.Kind)), "id")
 		last := time.Time{}
 		for i := range 100 {
-			r, err := Acquire(t.Context(), rdb, AcquireArgs{Parts: one(k, n, 1_000_000), Token: uint64(i + 1), Job: string(rune('A' + i)), Mode: Book, MaxWait: -1})
+			r, err := Acquire(t.Context(), rdb, AcquireArgs{Rules: one(k, n, 1_000_000), Token: uint64(i + 1), Job: string(rune('A' + i)), Mode: Book, MaxWait: -1})
 			if err != nil {
 				t.Fatal(err)
 			}

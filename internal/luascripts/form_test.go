@@ -10,7 +10,7 @@ import (
 func sample() AcquireArgs {
 	n := Numbers{Kind: Sliding, Permits: 3, Window: time.Minute}
 	return AcquireArgs{
-		Parts:  []Part{{Limit: LimitKeys("hw", "a", "id"), Numbers: n, Cost: 1}, {Limit: LimitKeys("hw", "b", "id"), Numbers: n, Cost: 1}},
+		Rules:  []RuleCall{{LimitKeys: NewLimitKeys("hw", "a", "id"), Numbers: n, Cost: 1}, {LimitKeys: NewLimitKeys("hw", "b", "id"), Numbers: n, Cost: 1}},
 		Policy: "p", Token: 1, Job: "a", MaxWait: -1,
 	}
 }
@@ -23,7 +23,7 @@ func others(t *testing.T) map[string]AcquireArgs {
 	each := func(of string, typ reflect.Type, at func(*AcquireArgs) reflect.Value) {
 		for i := range typ.NumField() {
 			switch name := typ.Field(i).Name; name {
-			case "Parts", "Token", "Job", "Forms", "Limit", "Numbers":
+			case "Rules", "Token", "Job", "Templates", "LimitKeys", "Numbers":
 			default:
 				a := sample()
 				change(t, at(&a).Field(i))
@@ -32,13 +32,13 @@ func others(t *testing.T) map[string]AcquireArgs {
 		}
 	}
 	each("", reflect.TypeFor[AcquireArgs](), func(a *AcquireArgs) reflect.Value { return reflect.ValueOf(a).Elem() })
-	each("Part.", reflect.TypeFor[Part](), func(a *AcquireArgs) reflect.Value { return reflect.ValueOf(&a.Parts[1]).Elem() })
-	each("Numbers.", reflect.TypeFor[Numbers](), func(a *AcquireArgs) reflect.Value { return reflect.ValueOf(&a.Parts[1].Numbers).Elem() })
+	each("RuleCall.", reflect.TypeFor[RuleCall](), func(a *AcquireArgs) reflect.Value { return reflect.ValueOf(&a.Rules[1]).Elem() })
+	each("Numbers.", reflect.TypeFor[Numbers](), func(a *AcquireArgs) reflect.Value { return reflect.ValueOf(&a.Rules[1].Numbers).Elem() })
 	apart := sample()
-	apart.Parts[1].Limit = LimitKeys("hw", "b", "other")
+	apart.Rules[1].LimitKeys = NewLimitKeys("hw", "b", "other")
 	out["keys that do not count together"] = apart
 	single := sample()
-	single.Parts = single.Parts[:1]
+	single.Rules = single.Rules[:1]
 	out["one rule"] = single
 	return out
 }
@@ -64,11 +64,11 @@ func change(t *testing.T, v reflect.Value) {
 }
 
 // What is remembered of a call is the form of no other.
-func TestFormsTellCallsApart(t *testing.T) {
+func TestTemplatesTellCallsApart(t *testing.T) {
 	t.Parallel()
 	for field, other := range others(t) {
 		first := sample()
-		var f Forms
+		var f CallTemplates
 		for _, a := range []*AcquireArgs{&first, &other, &first, &other} {
 			if got, want := string(f.of(a).text), a.form(); got != want {
 				t.Errorf("%s: the form is %q, want %q", field, got, want)
@@ -83,12 +83,12 @@ func TestFormsAreMadeOnce(t *testing.T) {
 	t.Parallel()
 	a, b := sample(), sample()
 	b.Token, b.Job = 2, "b"
-	for i := range b.Parts {
-		b.Parts[i].Limit = LimitKeys("hw", "c", "another id")
+	for i := range b.Rules {
+		b.Rules[i].LimitKeys = NewLimitKeys("hw", "c", "another id")
 	}
-	var f Forms
+	var f CallTemplates
 	first := f.of(&a)
-	clear(a.Parts)
+	clear(a.Rules)
 	if f.of(&b) != first {
 		t.Error("a call of the same form has another")
 	}

@@ -35,7 +35,7 @@ func (f *filler) fill(t *testing.T, rdb redis.UniversalClient) {
 func TestFullRedisAndABatch(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t, redistest.Arg("maxmemory", "8mb"), redistest.Arg("maxmemory-policy", "noeviction"))
-	ctx, q := t.Context(), QueueKeys("hw", "default")
+	ctx, q := t.Context(), NewQueueKeys("hw", "default")
 	b := &batchScene{asynqQueue: &asynqQueue{t, rdb, raw, q}}
 	begin := func(id string) (BatchReply, error) {
 		return BatchStart(ctx, rdb, q, BatchStartArgs{Token: 1, Batch: Batch{ID: id, Window: 10, Weight: 100}})
@@ -99,9 +99,9 @@ func TestPitfall36FullRedis(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t, redistest.Arg("maxmemory", "8mb"), redistest.Arg("maxmemory-policy", "noeviction"))
 	ctx, n := t.Context(), Numbers{Kind: Sliding, Permits: 3, Window: time.Minute}
-	limit := func(id string) Limit { return LimitKeys("hw", "rule", id) }
+	limit := func(id string) LimitKeys { return NewLimitKeys("hw", "rule", id) }
 	ask := func(id, job string, token uint64, cost int, mode Mode) (AcquireReply, error) {
-		return Acquire(ctx, rdb, AcquireArgs{Parts: one(limit(id), n, cost), Token: token, Job: job, Mode: mode, Inline: 50 * time.Millisecond, MaxWait: -1})
+		return Acquire(ctx, rdb, AcquireArgs{Rules: one(limit(id), n, cost), Token: token, Job: job, Mode: mode, Inline: 50 * time.Millisecond, MaxWait: -1})
 	}
 	must := func(_ any, err error) {
 		t.Helper()
@@ -109,12 +109,12 @@ func TestPitfall36FullRedis(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	must(ask("used", "a", 1, 2, Grant))
-	must(ask("used", "b", 2, 1, Grant))
-	must(ask("used", "c", 3, 1, Grant))
-	must(ask("used", "d", 4, 1, Grant))
-	must(ask("half", "a", 5, 1, Grant))
-	q := QueueKeys("hw", "default")
+	must(ask("used", "a", 1, 2, GrantOrBook))
+	must(ask("used", "b", 2, 1, GrantOrBook))
+	must(ask("used", "c", 3, 1, GrantOrBook))
+	must(ask("used", "d", 4, 1, GrantOrBook))
+	must(ask("half", "a", 5, 1, GrantOrBook))
+	q := NewQueueKeys("hw", "default")
 	for _, id := range []string{"run", "late"} {
 		raw.HSet(ctx, q.Task(id), "state", "active")
 		raw.LPush(ctx, q.active, id)
@@ -122,7 +122,7 @@ func TestPitfall36FullRedis(t *testing.T) {
 	}
 	must(Defer(ctx, rdb, q, DeferArgs{ID: "late", Token: 1, At: start, For: "x"}).Result())
 	// The texts are known before memory runs out.
-	must(Cancel(ctx, rdb, CancelArgs{Parts: one(limit("other"), n, 1), Token: 9}))
+	must(Cancel(ctx, rdb, CancelArgs{Rules: one(limit("other"), n, 1), Token: 9}))
 	must(Wake(ctx, rdb, q, tasks("nobody"), start, false))
 	must(Enqueue(ctx, rdb, q, 9, []EnqueueTask{{ID: "late", Token: 9, Since: 1}}))
 	must(Peek(ctx, rdb, limit("used"), PeekArgs{Numbers: n, Cost: 1, Most: 10}))
@@ -144,10 +144,10 @@ func TestPitfall36FullRedis(t *testing.T) {
 		}
 	}
 	for name, call := range map[string]func() (AcquireReply, error){
-		"a grant on a new key":         func() (AcquireReply, error) { return ask("new", "x", 11, 1, Grant) },
+		"a grant on a new key":         func() (AcquireReply, error) { return ask("new", "x", 11, 1, GrantOrBook) },
 		"a try on a new key":           func() (AcquireReply, error) { return ask("new", "", 12, 1, Try) },
-		"a grant in a ring that grows": func() (AcquireReply, error) { return ask("half", "x", 13, 2, Grant) },
-		"a booking on a full key":      func() (AcquireReply, error) { return ask("used", "x", 14, 1, Grant) },
+		"a grant in a ring that grows": func() (AcquireReply, error) { return ask("half", "x", 13, 2, GrantOrBook) },
+		"a booking on a full key":      func() (AcquireReply, error) { return ask("used", "x", 14, 1, GrantOrBook) },
 		"a booking on a new key":       func() (AcquireReply, error) { return ask("new", "x", 15, 1, Book) },
 	} {
 		if r, err := call(); !strings.Contains(fmt.Sprint(err), "OOM") {
@@ -162,19 +162,19 @@ func TestPitfall36FullRedis(t *testing.T) {
 		t.Errorf("Peek = %+v, %v, want two waiting", r, err)
 	}
 	full.fill(t, raw)
-	if r, err := Cancel(ctx, rdb, CancelArgs{Parts: one(limit("used"), n, 1), Job: "c"}); err != nil {
+	if r, err := Cancel(ctx, rdb, CancelArgs{Rules: one(limit("used"), n, 1), Job: "c"}); err != nil {
 		t.Errorf("Cancel of a booking = %+v, %v, want nil", r, err)
 	}
 	full.fill(t, raw)
-	if r, err := Cancel(ctx, rdb, CancelArgs{Parts: one(limit("used"), n, 2), Token: 1, Job: "a"}); err != nil || r.Status != Granted || len(r.Next) != 1 || r.Next[0].Job != "d" {
+	if r, err := Cancel(ctx, rdb, CancelArgs{Rules: one(limit("used"), n, 2), Token: 1, Job: "a"}); err != nil || r.Status != Granted || len(r.Promoted) != 1 || r.Promoted[0].Job != "d" {
 		t.Errorf("Cancel of a grant = %+v, %v, want it given back, and d next", r, err)
 	}
 	full.fill(t, raw)
-	if r, err := Cancel(ctx, rdb, CancelArgs{Parts: one(limit("used"), n, 1), Token: 2, Job: "b", Back: true}); err != nil || r.Status != Granted {
+	if r, err := Cancel(ctx, rdb, CancelArgs{Rules: one(limit("used"), n, 1), Token: 2, Job: "b", Back: true}); err != nil || r.Status != Granted {
 		t.Errorf("Cancel of a grant that comes back = %+v, %v, want it given back", r, err)
 	}
 	full.fill(t, raw)
-	if r, err := Cancel(ctx, rdb, CancelArgs{Parts: one(limit("new"), n, 1), Token: 77}); err != nil {
+	if r, err := Cancel(ctx, rdb, CancelArgs{Rules: one(limit("new"), n, 1), Token: 77}); err != nil {
 		t.Errorf("Cancel of an unknown token = %+v, %v, want nil", r, err)
 	}
 	full.fill(t, raw)

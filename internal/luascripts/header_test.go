@@ -148,19 +148,19 @@ var scripts = map[string][]string{
 // calls asks every Go function for one script call, some twice with other
 // numbers of things.
 func calls(r *recorder) {
-	ctx, k, q := context.Background(), LimitKeys("hw", "rule", "id"), QueueKeys("hw", "default")
+	ctx, k, q := context.Background(), NewLimitKeys("hw", "rule", "id"), NewQueueKeys("hw", "default")
 	n := Numbers{Kind: Sliding, Permits: 1, Window: time.Second}
-	_, _ = Acquire(ctx, r, AcquireArgs{Parts: one(k, n, 1)})
-	_, _ = Cancel(ctx, r, CancelArgs{Parts: one(k, n, 1), Back: true})
-	several := append(one(k, n, 1), Part{Limit: LimitKeys("hw", "wide", "all"), Numbers: n, Cost: 1})
-	_, _ = Acquire(ctx, r, AcquireArgs{Parts: several, Policy: "p", Gate: Gate{Until: time.Now()}})
-	_, _ = Cancel(ctx, r, CancelArgs{Parts: several, Policy: "p"})
-	_, _ = Close(ctx, r, CloseArgs{Parts: several, Rule: 2, Policy: "p", For: time.Second})
-	_, _ = Settle(ctx, r, SettleArgs{Parts: several, Policy: "p"})
+	_, _ = Acquire(ctx, r, AcquireArgs{Rules: one(k, n, 1)})
+	_, _ = Cancel(ctx, r, CancelArgs{Rules: one(k, n, 1), Back: true})
+	several := append(one(k, n, 1), RuleCall{LimitKeys: NewLimitKeys("hw", "wide", "all"), Numbers: n, Cost: 1})
+	_, _ = Acquire(ctx, r, AcquireArgs{Rules: several, Policy: "p", Gate: Gate{Until: time.Now()}})
+	_, _ = Cancel(ctx, r, CancelArgs{Rules: several, Policy: "p"})
+	_, _ = Close(ctx, r, CloseArgs{Rules: several, Rule: 2, Policy: "p", For: time.Second})
+	_, _ = Adjust(ctx, r, AdjustArgs{Rules: several, Policy: "p"})
 	_, _ = Release(ctx, r, several[0], 1)
 	_, _ = Peek(ctx, r, k, PeekArgs{Numbers: n, Cost: 1, Most: 10})
-	_, _ = Locate(ctx, r, CheckArgs{Parts: one(k, n, 1), Job: "a"})
-	_, _ = Locate(ctx, r, CheckArgs{Parts: several, Policy: "p", Job: "a"})
+	_, _ = Lookup(ctx, r, RefreshArgs{Rules: one(k, n, 1), Job: "a"})
+	_, _ = Lookup(ctx, r, RefreshArgs{Rules: several, Policy: "p", Job: "a"})
 	_, _ = List(ctx, r, k, ListArgs{Numbers: n, Most: 10})
 	_, _ = Find(ctx, r, q, "a")
 	_, _ = Reset(ctx, r, k, n)
@@ -198,9 +198,9 @@ func calls(r *recorder) {
 	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer c.Close()
 	c.AddHook(pipeRecorder{r})
-	Renew(ctx, c, []RenewArgs{{Part: several[0], Token: 1}})
-	Check(ctx, c, []CheckArgs{{Parts: one(k, n, 1), Job: "a"}})
-	Check(ctx, c, []CheckArgs{{Parts: several, Policy: "p", Job: "a"}, {Parts: several, Policy: "p", Job: "b"}})
+	Renew(ctx, c, []RenewArgs{{RuleCall: several[0], Token: 1}})
+	Refresh(ctx, c, []RefreshArgs{{Rules: one(k, n, 1), Job: "a"}})
+	Refresh(ctx, c, []RefreshArgs{{Rules: several, Policy: "p", Job: "a"}, {Rules: several, Policy: "p", Job: "b"}})
 	_, _ = ReadBatches(ctx, c, q, []string{"b"})
 }
 

@@ -9,9 +9,9 @@ import (
 )
 
 // LocateReply is the answer of locate.lua.
-type LocateReply struct {
+type LookupReply struct {
 	Status  Status // Booked, or Refused when it is not known
-	Part    int    // by which it waits, counted from 1
+	Rule    int    // by which it waits, counted from 1
 	At      time.Time
 	Now     time.Time
 	Permits int       // ahead of it in the line where it stands
@@ -22,9 +22,9 @@ type LocateReply struct {
 }
 
 // Locate runs locate.lua.
-func Locate(ctx context.Context, c redis.Scripter, a CheckArgs) (LocateReply, error) {
-	r := run(ctx, c, locateScript, "locate.lua", 8, partKeys(a.Parts, a.Policy), partArgs([]any{len(a.Parts), a.Job}, a.Parts)...)
-	reply := LocateReply{Status: Status(r.int()), Part: int(r.int()), At: r.time(), Now: r.time(), Permits: int(r.int()), Jobs: int(r.int())}
+func Lookup(ctx context.Context, c redis.Scripter, a RefreshArgs) (LookupReply, error) {
+	r := run(ctx, c, locateScript, "locate.lua", 8, partKeys(a.Rules, a.Policy), partArgs([]any{len(a.Rules), a.Job}, a.Rules)...)
+	reply := LookupReply{Status: Status(r.int()), Rule: int(r.int()), At: r.time(), Now: r.time(), Permits: int(r.int()), Jobs: int(r.int())}
 	reply.Parked = r.int() == 1
 	reply.Closed = r.time()
 	if reply.Status == Outdated {
@@ -72,7 +72,7 @@ type ListReply struct {
 }
 
 // List runs list.lua.
-func List(ctx context.Context, c redis.Scripter, k Limit, a ListArgs) (ListReply, error) {
+func List(ctx context.Context, c redis.Scripter, k LimitKeys, a ListArgs) (ListReply, error) {
 	r := run(ctx, c, listScript, "list.lua", 5, k.all(),
 		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, instant(a.Closed), a.From.text(), a.Skip, a.Most)
 	reply := ListReply{Status: Status(r.int()), Now: r.time(), Version: r.int(), All: int(r.int())}
@@ -93,7 +93,7 @@ type FindReply struct {
 }
 
 // Find runs find.lua.
-func Find(ctx context.Context, c redis.Scripter, k Queue, id string) (FindReply, error) {
+func Find(ctx context.Context, c redis.Scripter, k QueueKeys, id string) (FindReply, error) {
 	r := run(ctx, c, findScript, "find.lua", 5, []string{k.Task(id), k.due, k.retry, k.scheduled}, shortID(id))
 	return FindReply{Now: r.time(), State: r.text(), Ours: r.int() == 1, At: r.time(), For: r.text()}, r.err
 }

@@ -26,7 +26,7 @@ func KeyID(secret []byte, key string) string {
 }
 
 // Limit names the keys of one rule on one user key. They share a hash tag.
-type Limit struct {
+type LimitKeys struct {
 	ID     string // as [KeyID] gave it
 	ledger string
 	tokens string
@@ -34,13 +34,13 @@ type Limit struct {
 }
 
 // LimitKeys builds the keys of a rule for an id.
-func LimitKeys(prefix, rule, id string) Limit {
-	r := RuleKeys(prefix, rule)
+func NewLimitKeys(prefix, rule, id string) LimitKeys {
+	r := NewRuleKeys(prefix, rule)
 	return r.Of(id)
 }
 
 // Rule names the keys of one rule, whatever the user key.
-type Rule struct {
+type RuleKeys struct {
 	head, afterLedger, afterTokens string // what stands around the id in all keys behind each other
 	ledger, line                   int    // bytes besides the id
 }
@@ -48,10 +48,10 @@ type Rule struct {
 const tokensKey, lineKey = ":tokens", ":line"
 
 // RuleKeys prepares the keys of a rule.
-func RuleKeys(prefix, rule string) Rule {
+func NewRuleKeys(prefix, rule string) RuleKeys {
 	head, tail := prefix+":{", "}:"+rule
 	n := len(head) + len(tail)
-	return Rule{
+	return RuleKeys{
 		head: head, afterLedger: tail + tokensKey + head, afterTokens: tail + lineKey,
 		ledger: n, line: n + len(lineKey),
 	}
@@ -59,27 +59,27 @@ func RuleKeys(prefix, rule string) Rule {
 
 // Of builds the keys for an id, all in one piece of memory: each call needs them. The
 // ledger is the beginning of another.
-func (r *Rule) Of(id string) Limit {
+func (r *RuleKeys) Of(id string) LimitKeys {
 	all := r.head + id + r.afterLedger + id + r.afterTokens
 	ledger, line := r.ledger+len(id), len(all)-r.line-len(id)
-	return Limit{ID: id, ledger: all[:ledger], tokens: all[:line], line: all[line:]}
+	return LimitKeys{ID: id, ledger: all[:ledger], tokens: all[:line], line: all[line:]}
 }
 
 // Ledger is the key that alone decides.
-func (k Limit) Ledger() string { return k.ledger }
+func (k LimitKeys) Ledger() string { return k.ledger }
 
 // turns names the turns that jobs of a policy keep on the key while another
 // rule holds them up.
-func (k Limit) turns(policy string) string { return k.ledger + ":turns:" + policy }
+func (k LimitKeys) turns(policy string) string { return k.ledger + ":turns:" + policy }
 
 // opening names the count of those who wait for a gate to open.
-func (k Limit) opening() string { return k.ledger + ":opening" }
+func (k LimitKeys) opening() string { return k.ledger + ":opening" }
 
-func (k Limit) all() []string { return []string{k.ledger, k.tokens, k.line} }
+func (k LimitKeys) all() []string { return []string{k.ledger, k.tokens, k.line} }
 
 // Queue names the keys of one asynq queue, asynq's own and our due index. They
 // share asynq's hash tag.
-type Queue struct {
+type QueueKeys struct {
 	due, claim, planned string
 	sent                string // prefix of the answers of enqueueing calls
 	tick                string // prefix of the records of a schedule's entries
@@ -92,9 +92,9 @@ type Queue struct {
 }
 
 // QueueKeys builds the keys of a queue.
-func QueueKeys(prefix, queue string) Queue {
+func NewQueueKeys(prefix, queue string) QueueKeys {
 	own := "asynq:{" + queue + "}:"
-	return Queue{
+	return QueueKeys{
 		due:     prefix + ":{" + queue + "}:due",
 		sent:    prefix + ":{" + queue + "}:sent:",
 		tick:    prefix + ":{" + queue + "}:tick:",
@@ -107,14 +107,14 @@ func QueueKeys(prefix, queue string) Queue {
 }
 
 // Task is asynq's hash of a task.
-func (k Queue) Task(id string) string { return k.task + id }
+func (k QueueKeys) Task(id string) string { return k.task + id }
 
 // batchKeys are the keys of one batch.
 type batchKeys struct {
 	record, open, ahead string
 }
 
-func (k Queue) batchKeys(id string) batchKeys {
+func (k QueueKeys) batchKeys(id string) batchKeys {
 	record := k.batch + id
 	return batchKeys{record: record, open: record + ":open", ahead: record + ":ahead"}
 }

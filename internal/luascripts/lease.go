@@ -12,21 +12,21 @@ type ReleaseReply struct {
 	Status   Status // Granted when it could be read
 	Released bool   // the lease was still there
 	Now      time.Time
-	Next     []Turn
+	Promoted []Promotion
 	Version  int64 // of the ledger, when Outdated
 }
 
 // Release runs release.lua: a lease ends before its time.
-func Release(ctx context.Context, c redis.Scripter, p Part, token uint64) (ReleaseReply, error) {
+func Release(ctx context.Context, c redis.Scripter, p RuleCall, token uint64) (ReleaseReply, error) {
 	r := run(ctx, c, releaseScript, "release.lua", 5, p.all(), p.Permits, micros(p.Window), p.Version, tokenText(token), instant(p.Closed))
 	reply := ReleaseReply{Status: Status(r.int()), Released: r.int() == 1, Now: r.time(), Version: r.int()}
-	reply.Next = r.turns(r.int())
+	reply.Promoted = r.promotions(r.int())
 	return reply, r.err
 }
 
 // RenewArgs name a lease.
 type RenewArgs struct {
-	Part
+	RuleCall
 	Token uint64
 }
 
@@ -54,7 +54,7 @@ func Renew(ctx context.Context, c redis.UniversalClient, leases []RenewArgs) []R
 
 // CloseArgs are the arguments of close.lua.
 type CloseArgs struct {
-	Parts  []Part
+	Rules  []RuleCall
 	Rule   int // which part is closed, from 1: those before are narrower or share its key, those behind share it
 	Policy string
 	Job    string        // who goes first when it is open again; "" for nobody
@@ -63,37 +63,37 @@ type CloseArgs struct {
 
 // CloseReply is the answer of close.lua.
 type CloseReply struct {
-	Status  Status // Granted when it was done
-	Part    int    // that could not be read, counted from 1
-	Now     time.Time
-	Until   time.Time
-	Next    []Turn
-	Version int64 // of the part's ledger, when Outdated
+	Status   Status // Granted when it was done
+	Rule     int    // that could not be read, counted from 1
+	Now      time.Time
+	Until    time.Time
+	Promoted []Promotion
+	Version  int64 // of the part's ledger, when Outdated
 }
 
 // Close runs close.lua.
 func Close(ctx context.Context, c redis.Scripter, a CloseArgs) (CloseReply, error) {
-	r := run(ctx, c, closeScript, "close.lua", 6, partKeys(a.Parts, a.Policy),
-		partArgs([]any{len(a.Parts), a.Job, micros(a.For), a.Rule}, a.Parts)...)
-	reply := CloseReply{Status: Status(r.int()), Part: int(r.int()), Now: r.time(), Until: r.time(), Version: r.int()}
-	reply.Next = r.turns(r.int())
+	r := run(ctx, c, closeScript, "close.lua", 6, partKeys(a.Rules, a.Policy),
+		partArgs([]any{len(a.Rules), a.Job, micros(a.For), a.Rule}, a.Rules)...)
+	reply := CloseReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Until: r.time(), Version: r.int()}
+	reply.Promoted = r.promotions(r.int())
 	return reply, r.err
 }
 
 // SettleArgs are the arguments of settle.lua. The cost of a part is what it pays
 // more, or less when it is below 0.
-type SettleArgs struct {
-	Parts  []Part
+type AdjustArgs struct {
+	Rules  []RuleCall
 	Policy string
 	Token  uint64
 	Bill   uint64 // names this settling: it is done once
 }
 
 // Settle runs settle.lua.
-func Settle(ctx context.Context, c redis.Scripter, a SettleArgs) (CancelReply, error) {
-	r := run(ctx, c, settleScript, "settle.lua", 5, partKeys(a.Parts, a.Policy),
-		grantArgs([]any{len(a.Parts), tokenText(a.Token), tokenText(a.Bill)}, a.Parts)...)
-	reply := CancelReply{Status: Status(r.int()), Part: int(r.int()), Now: r.time(), Version: r.int()}
-	reply.Next = r.turns(r.int())
+func Adjust(ctx context.Context, c redis.Scripter, a AdjustArgs) (CancelReply, error) {
+	r := run(ctx, c, settleScript, "settle.lua", 5, partKeys(a.Rules, a.Policy),
+		grantArgs([]any{len(a.Rules), tokenText(a.Token), tokenText(a.Bill)}, a.Rules)...)
+	reply := CancelReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Version: r.int()}
+	reply.Promoted = r.promotions(r.int())
 	return reply, r.err
 }

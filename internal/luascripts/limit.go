@@ -30,10 +30,10 @@ type Mode int
 
 // The modes of acquire.lua.
 const (
-	Try        Mode = iota // now or not at all
-	Grant                  // grant, or book
-	Book                   // book, never grant
-	BookWidest             // book in the line of the widest rates, at an instant at which all rules admit it, or not at all
+	Try          Mode = iota // now or not at all
+	GrantOrBook              // grant, or book
+	Book                     // book, never grant
+	BookLastRule             // book in the line of the widest rates, at an instant at which all rules admit it, or not at all
 )
 
 // Books says that a mode never grants.
@@ -107,18 +107,18 @@ func tokenText(token uint64) string {
 }
 
 // Turn is a job that may come earlier than it was promised. No Job means none.
-type Turn struct {
+type Promotion struct {
 	Part int // in whose line it stands, counted from 1
 	At   time.Time
 	Job  string
 }
 
-// PartsMax bounds how many rules are decided together.
-const PartsMax = 16
+// RulesMax bounds how many rules are decided together.
+const RulesMax = 16
 
 // Part is one rule on one key, as a call asks about it.
-type Part struct {
-	Limit
+type RuleCall struct {
+	LimitKeys
 	Numbers
 	Cost   int
 	Closed time.Time // until when the rule is closed; zero for not
@@ -174,11 +174,11 @@ func flag(on bool) int {
 
 // partKeys are the first keys of each part, and the turns of a policy of several
 // rules.
-func partKeys(parts []Part, policy string) []string {
+func partKeys(parts []RuleCall, policy string) []string {
 	return appendPartKeys(make([]string, 0, 5*len(parts)+1), parts, policy)
 }
 
-func appendPartKeys(keys []string, parts []Part, policy string) []string {
+func appendPartKeys(keys []string, parts []RuleCall, policy string) []string {
 	for i := range parts {
 		p := &parts[i]
 		keys = append(keys, p.ledger, p.tokens, p.line)
@@ -192,7 +192,7 @@ func appendPartKeys(keys []string, parts []Part, policy string) []string {
 }
 
 // partArgs puts the parts behind the other arguments.
-func partArgs(args []any, parts []Part) []any {
+func partArgs(args []any, parts []RuleCall) []any {
 	for i, group := range groups(parts) {
 		p := &parts[i]
 		args = append(args, p.Kind.text(), p.Permits, micros(p.Window), p.more(), p.Version, p.Cost, group, instant(p.Closed), p.Worth)
@@ -201,7 +201,7 @@ func partArgs(args []any, parts []Part) []any {
 }
 
 // grantArgs puts behind all arguments when each part was granted.
-func grantArgs(args []any, parts []Part) []any {
+func grantArgs(args []any, parts []RuleCall) []any {
 	args = partArgs(args, parts)
 	for i := range parts {
 		args = append(args, instant(parts[i].At), instant(parts[i].Until))
@@ -213,7 +213,7 @@ var firstGroup = []int{1}
 
 // groups counts up with each other key. Leases, which come last, count to the
 // group of their key; others only share with those before them.
-func groups(parts []Part) []int {
+func groups(parts []RuleCall) []int {
 	if len(parts) == 1 {
 		return firstGroup
 	}
@@ -224,7 +224,7 @@ func groups(parts []Part) []int {
 			continue
 		}
 		if p.Kind == Leases {
-			same := slices.IndexFunc(parts[:i], func(q Part) bool { return q.Kind != Leases && q.ID == p.ID })
+			same := slices.IndexFunc(parts[:i], func(q RuleCall) bool { return q.Kind != Leases && q.ID == p.ID })
 			if same >= 0 {
 				out[i] = out[same]
 				continue
@@ -239,13 +239,13 @@ func groups(parts []Part) []int {
 }
 
 // widest is the last part that is no lease, or the last.
-func widest(parts []Part) Limit {
+func widest(parts []RuleCall) LimitKeys {
 	for _, p := range slices.Backward(parts) {
 		if p.Kind != Leases {
-			return p.Limit
+			return p.LimitKeys
 		}
 	}
-	return parts[len(parts)-1].Limit
+	return parts[len(parts)-1].LimitKeys
 }
 
 // instant is microseconds since 1970, 0 for the zero time.
@@ -259,7 +259,7 @@ func instant(t time.Time) int64 {
 // CancelArgs are the arguments of cancel.lua. A zero Token means that there is
 // only a booking, an empty Job that there is none.
 type CancelArgs struct {
-	Parts  []Part
+	Rules  []RuleCall
 	Policy string
 	Token  uint64
 	Job    string
@@ -270,11 +270,11 @@ type CancelArgs struct {
 
 // CancelReply is the answer of cancel.lua.
 type CancelReply struct {
-	Status  Status // Granted when a grant was given back, or Refused
-	Part    int    // that could not be read, counted from 1
-	Now     time.Time
-	Next    []Turn
-	Version int64 // of the part's ledger, when Outdated
+	Status   Status // Granted when a grant was given back, or Refused
+	Rule     int    // that could not be read, counted from 1
+	Now      time.Time
+	Promoted []Promotion
+	Version  int64 // of the part's ledger, when Outdated
 }
 
 // Cancel runs cancel.lua.
@@ -283,10 +283,10 @@ func Cancel(ctx context.Context, c redis.Scripter, a CancelArgs) (CancelReply, e
 	if !a.Away.IsZero() {
 		back = instant(a.Away)
 	}
-	r := run(ctx, c, cancelScript, "cancel.lua", 5, partKeys(a.Parts, a.Policy),
-		grantArgs([]any{len(a.Parts), tokenText(a.Token), a.Job, back}, a.Parts)...)
-	reply := CancelReply{Status: Status(r.int()), Part: int(r.int()), Now: r.time(), Version: r.int()}
-	reply.Next = r.turns(r.int())
+	r := run(ctx, c, cancelScript, "cancel.lua", 5, partKeys(a.Rules, a.Policy),
+		grantArgs([]any{len(a.Rules), tokenText(a.Token), a.Job, back}, a.Rules)...)
+	reply := CancelReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Version: r.int()}
+	reply.Promoted = r.promotions(r.int())
 	return reply, r.err
 }
 
@@ -319,7 +319,7 @@ type PeekReply struct {
 }
 
 // Peek runs peek.lua.
-func Peek(ctx context.Context, c redis.Scripter, k Limit, a PeekArgs) (PeekReply, error) {
+func Peek(ctx context.Context, c redis.Scripter, k LimitKeys, a PeekArgs) (PeekReply, error) {
 	r := run(ctx, c, peekScript, "peek.lua", 8, k.all(),
 		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, a.Cost, a.Most, instant(a.Closed))
 	reply := PeekReply{Status: Status(r.int()), Now: r.time(), Free: int(r.int()), Next: r.time()}
@@ -336,9 +336,9 @@ func Peek(ctx context.Context, c redis.Scripter, k Limit, a PeekArgs) (PeekReply
 }
 
 // Reset runs reset.lua.
-func Reset(ctx context.Context, c redis.Scripter, k Limit, n Numbers) (CancelReply, error) {
+func Reset(ctx context.Context, c redis.Scripter, k LimitKeys, n Numbers) (CancelReply, error) {
 	r := run(ctx, c, resetScript, "reset.lua", 4, k.all(), n.Kind.text(), n.Permits, micros(n.Window), n.more(), n.Version)
 	reply := CancelReply{Status: Status(r.int()), Now: r.time(), Version: r.int()}
-	reply.Next = r.turns(r.int())
+	reply.Promoted = r.promotions(r.int())
 	return reply, r.err
 }

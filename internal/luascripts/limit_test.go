@@ -13,12 +13,12 @@ import (
 func TestNewerSchemaIsRefusedAndKept(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t)
-	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 2, Window: time.Minute}, LimitKeys("hw", "rule", "id")
+	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 2, Window: time.Minute}, NewLimitKeys("hw", "rule", "id")
 	acquire := func(token uint64, job string, mode Mode) (AcquireReply, error) {
-		return Acquire(ctx, rdb, AcquireArgs{Parts: one(k, n, 1), Token: token, Job: job, Mode: mode, MaxWait: -1})
+		return Acquire(ctx, rdb, AcquireArgs{Rules: one(k, n, 1), Token: token, Job: job, Mode: mode, MaxWait: -1})
 	}
 	for i, job := range []string{"a", "b", "c"} {
-		if _, err := acquire(uint64(i+1), job, Grant); err != nil {
+		if _, err := acquire(uint64(i+1), job, GrantOrBook); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -32,19 +32,19 @@ func TestNewerSchemaIsRefusedAndKept(t *testing.T) {
 		}
 		status[name] = s
 	}
-	for name, mode := range map[string]Mode{"try": Try, "grant": Grant, "book": Book} {
+	for name, mode := range map[string]Mode{"try": Try, "grant": GrantOrBook, "book": Book} {
 		r, err := acquire(9, "x", mode)
 		note(name, r.Status, err)
 	}
-	r, err := acquire(1, "a", Grant)
+	r, err := acquire(1, "a", GrantOrBook)
 	note("the same token", r.Status, err)
-	c, err := Cancel(ctx, rdb, CancelArgs{Parts: one(k, n, 1), Token: 1, Job: "c", Back: true})
+	c, err := Cancel(ctx, rdb, CancelArgs{Rules: one(k, n, 1), Token: 1, Job: "c", Back: true})
 	note("cancel", c.Status, err)
 	p, err := Peek(ctx, rdb, k, PeekArgs{Numbers: n, Cost: 1, Most: 10})
 	note("peek", p.Status, err)
 	d, err := Reset(ctx, rdb, k, n)
 	note("reset", d.Status, err)
-	check := Check(ctx, rdb, []CheckArgs{{Parts: one(k, n, 1), Job: "c"}})[0]
+	check := Refresh(ctx, rdb, []RefreshArgs{{Rules: one(k, n, 1), Job: "c"}})[0]
 	note("check", check.Status, check.Err)
 	for name, s := range status {
 		if s != NewerSchema {
@@ -60,13 +60,13 @@ func TestNewerSchemaIsRefusedAndKept(t *testing.T) {
 func TestEveryKeyHasALife(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t)
-	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 2, Window: time.Minute}, LimitKeys("hw", "rule", "id")
+	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 2, Window: time.Minute}, NewLimitKeys("hw", "rule", "id")
 	ask := func(token uint64, job string, cost int, mode Mode, at time.Duration) {
 		t.Helper()
 		if err := rdb.SetTime(ctx, start.Add(at)); err != nil {
 			t.Fatal(err)
 		}
-		a := AcquireArgs{Parts: one(k, n, cost), Token: token, Job: job, Mode: mode, Inline: 50 * time.Millisecond, MaxWait: -1}
+		a := AcquireArgs{Rules: one(k, n, cost), Token: token, Job: job, Mode: mode, Inline: 50 * time.Millisecond, MaxWait: -1}
 		if _, err := Acquire(ctx, rdb, a); err != nil {
 			t.Fatal(err)
 		}
@@ -74,24 +74,24 @@ func TestEveryKeyHasALife(t *testing.T) {
 	}
 	cancel := func(token uint64, job string, cost int, back bool) {
 		t.Helper()
-		if _, err := Cancel(ctx, rdb, CancelArgs{Parts: one(k, n, cost), Token: token, Job: job, Back: back}); err != nil {
+		if _, err := Cancel(ctx, rdb, CancelArgs{Rules: one(k, n, cost), Token: token, Job: job, Back: back}); err != nil {
 			t.Fatal(err)
 		}
 		keysHaveALife(t, raw)
 	}
 	ask(1, "a", 1, Book, 0)
-	ask(2, "a", 1, Grant, 0)
-	ask(3, "b", 2, Grant, time.Second)
-	ask(4, "c", 1, Grant, time.Second)
+	ask(2, "a", 1, GrantOrBook, 0)
+	ask(3, "b", 2, GrantOrBook, time.Second)
+	ask(4, "c", 1, GrantOrBook, time.Second)
 	cancel(2, "a", 1, true)
 	cancel(5, "", 1, false)
 	cancel(0, "c", 1, false)
-	ask(6, "a", 1, Grant, 5*time.Second)
-	ask(7, "c", 1, Grant, 2*time.Minute)
-	ask(8, "b", 2, Grant, 2*time.Minute)
-	Check(ctx, rdb, []CheckArgs{{Parts: one(k, n, 2), Job: "b"}})
+	ask(6, "a", 1, GrantOrBook, 5*time.Second)
+	ask(7, "c", 1, GrantOrBook, 2*time.Minute)
+	ask(8, "b", 2, GrantOrBook, 2*time.Minute)
+	Refresh(ctx, rdb, []RefreshArgs{{Rules: one(k, n, 2), Job: "b"}})
 	keysHaveALife(t, raw)
-	ask(9, "b", 2, Grant, 4*time.Minute)
+	ask(9, "b", 2, GrantOrBook, 4*time.Minute)
 	cancel(9, "b", 2, true)
 	ask(10, "", 1, Try, 4*time.Minute)
 	if _, err := Reset(ctx, rdb, k, n); err != nil {
@@ -109,16 +109,16 @@ func TestEveryKeyHasALife(t *testing.T) {
 func TestTokensAreForgotten(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t)
-	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 1, Window: time.Second}, LimitKeys("hw", "rule", "id")
+	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 1, Window: time.Second}, NewLimitKeys("hw", "rule", "id")
 	for i := range 300 {
 		if err := rdb.SetTime(ctx, start.Add(time.Duration(i)*time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		a := AcquireArgs{Parts: one(k, n, 1), Token: uint64(2*i + 1), Mode: Try, MaxWait: -1}
+		a := AcquireArgs{Rules: one(k, n, 1), Token: uint64(2*i + 1), Mode: Try, MaxWait: -1}
 		if r, err := Acquire(ctx, rdb, a); err != nil || r.Status != Granted {
 			t.Fatalf("Acquire %d = %+v, %v, want a grant", i, r, err)
 		}
-		if _, err := Cancel(ctx, rdb, CancelArgs{Parts: one(k, n, 1), Token: uint64(2*i + 2)}); err != nil {
+		if _, err := Cancel(ctx, rdb, CancelArgs{Rules: one(k, n, 1), Token: uint64(2*i + 2)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -179,9 +179,9 @@ func TestKeyID(t *testing.T) {
 // All keys that one script gets share a hash tag: Redis Cluster's own rule.
 func TestKeysShareATag(t *testing.T) {
 	t.Parallel()
-	q := QueueKeys("hw", "default")
+	q := NewQueueKeys("hw", "default")
 	for tag, keys := range map[string][]string{
-		"{id}":      LimitKeys("hw", "rule", "id").all(),
+		"{id}":      NewLimitKeys("hw", "rule", "id").all(),
 		"{default}": {q.due, q.active, q.lease, q.retry, q.pending, q.scheduled, q.sent + "1", q.Task("x")},
 	} {
 		seen := map[string]bool{}

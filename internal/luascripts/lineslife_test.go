@@ -11,15 +11,15 @@ func TestPromisesLiveAsLongAsTurns(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t)
 	ctx := t.Context()
-	phone := LimitKeys("hw", "phone", "1")
+	phone := NewLimitKeys("hw", "phone", "1")
 	loose, tight := Numbers{Kind: Sliding, Permits: 100, Window: time.Second}, Numbers{Kind: Sliding, Permits: 1, Window: 24 * time.Hour}
 	token := uint64(0)
 	ask := func(job, tenant string, n Numbers) AcquireReply {
 		t.Helper()
 		token++
 		r, err := Acquire(ctx, rdb, AcquireArgs{
-			Parts:  []Part{{Limit: phone, Numbers: loose, Cost: 1}, {Limit: LimitKeys("hw", "tenant", tenant), Numbers: n, Cost: 1}},
-			Policy: "p", Token: token, Job: job, Mode: Grant, MaxWait: -1,
+			Rules:  []RuleCall{{LimitKeys: phone, Numbers: loose, Cost: 1}, {LimitKeys: NewLimitKeys("hw", "tenant", tenant), Numbers: n, Cost: 1}},
+			Policy: "p", Token: token, Job: job, Mode: GrantOrBook, MaxWait: -1,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -30,11 +30,11 @@ func TestPromisesLiveAsLongAsTurns(t *testing.T) {
 	short.Window = time.Minute
 	ask("spends", "slow", tight)
 	ask("spends", "fast", short)
-	if r := ask("far", "slow", tight); r.Status != Booked || r.Part != 2 {
+	if r := ask("far", "slow", tight); r.Status != Booked || r.Rule != 2 {
 		t.Fatalf("far = %+v, want it booked in the tenant's line", r)
 	}
 	turns := phone.turns("p")
-	if r := ask("near", "fast", short); r.Status != Booked || r.Part != 2 {
+	if r := ask("near", "fast", short); r.Status != Booked || r.Rule != 2 {
 		t.Fatalf("near = %+v, want it booked in the tenant's line", r)
 	}
 	if p, l := raw.PTTL(ctx, phone.line).Val(), raw.PTTL(ctx, turns).Val(); p < l-time.Second || p < 24*time.Hour {
@@ -48,7 +48,7 @@ func TestWhatWasToldDoesNotWait(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t)
 	ctx, n := t.Context(), Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}
-	phone, tenant := LimitKeys("hw", "phone", "1"), LimitKeys("hw", "tenant", "a")
+	phone, tenant := NewLimitKeys("hw", "phone", "1"), NewLimitKeys("hw", "tenant", "a")
 	nobody := func(what string) {
 		t.Helper()
 		if raw.ZCard(ctx, phone.line).Val() == 0 {
@@ -63,24 +63,24 @@ func TestWhatWasToldDoesNotWait(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Close(ctx, rdb, CloseArgs{Parts: one(phone, n, 1), Rule: 1, For: time.Minute}); err != nil {
+	if _, err := Close(ctx, rdb, CloseArgs{Rules: one(phone, n, 1), Rule: 1, For: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	nobody("a closed key")
-	if _, err := Close(ctx, rdb, CloseArgs{Parts: one(phone, n, 1), Rule: 1}); err != nil {
+	if _, err := Close(ctx, rdb, CloseArgs{Rules: one(phone, n, 1), Rule: 1}); err != nil {
 		t.Fatal(err)
 	}
-	two := []Part{{Limit: phone, Numbers: n, Cost: 1}, {Limit: tenant, Numbers: n, Cost: 1}}
-	ask := func(parts []Part, policy string, token uint64, job string) AcquireReply {
+	two := []RuleCall{{LimitKeys: phone, Numbers: n, Cost: 1}, {LimitKeys: tenant, Numbers: n, Cost: 1}}
+	ask := func(parts []RuleCall, policy string, token uint64, job string) AcquireReply {
 		t.Helper()
-		r, err := Acquire(ctx, rdb, AcquireArgs{Parts: parts, Policy: policy, Token: token, Job: job, Mode: Grant, MaxWait: -1})
+		r, err := Acquire(ctx, rdb, AcquireArgs{Rules: parts, Policy: policy, Token: token, Job: job, Mode: GrantOrBook, MaxWait: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return r
 	}
 	ask(two[1:], "", 1, "")
-	if r := ask(two, "p", 2, "turns"); r.Status != Booked || r.Part != 2 {
+	if r := ask(two, "p", 2, "turns"); r.Status != Booked || r.Rule != 2 {
 		t.Fatalf("%+v, want it booked by the tenant", r)
 	}
 	nobody("a turn")

@@ -49,12 +49,12 @@ func TestALoneCallAsksLittle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rdb, raw := timed(t)
-			k := LimitKeys("hw", "rule", "id")
+			k := NewLimitKeys("hw", "rule", "id")
 			for i := range tt.before + 1 {
 				if i == tt.before {
 					commandsOf(t, raw)
 				}
-				r, err := Acquire(t.Context(), rdb, AcquireArgs{Parts: one(k, tt.n, 1), Token: uint64(i + 1), Mode: Try, MaxWait: -1})
+				r, err := Acquire(t.Context(), rdb, AcquireArgs{Rules: one(k, tt.n, 1), Token: uint64(i + 1), Mode: Try, MaxWait: -1})
 				if err != nil || i == tt.before && r.Status != tt.want {
 					t.Fatalf("call %d: %+v, %v, want status %d", i+1, r, err, tt.want)
 				}
@@ -74,7 +74,7 @@ func TestTokensDoNotPileUp(t *testing.T) {
 		t.Run(strconv.Itoa(together), func(t *testing.T) {
 			t.Parallel()
 			rdb, raw := timed(t)
-			k, n, now, token := LimitKeys("hw", "rule", "id"), Numbers{Kind: Sliding, Permits: 1000, Window: time.Second}, start, uint64(0)
+			k, n, now, token := NewLimitKeys("hw", "rule", "id"), Numbers{Kind: Sliding, Permits: 1000, Window: time.Second}, start, uint64(0)
 			for range 1500 {
 				now = now.Add(time.Second)
 				if err := rdb.SetTime(t.Context(), now); err != nil {
@@ -83,7 +83,7 @@ func TestTokensDoNotPileUp(t *testing.T) {
 				var calls []*Call
 				for range together {
 					token++
-					calls = append(calls, &Call{AcquireArgs: AcquireArgs{Parts: one(k, n, 1), Token: token, Mode: Try, MaxWait: -1}})
+					calls = append(calls, &Call{AcquireArgs: AcquireArgs{Rules: one(k, n, 1), Token: token, Mode: Try, MaxWait: -1}})
 				}
 				if err := AcquireMany(t.Context(), rdb, calls); err != nil {
 					t.Fatal(err)
@@ -102,11 +102,11 @@ func TestTokensOfBothWaysDoNotPileUp(t *testing.T) {
 	t.Parallel()
 	const permits = 30
 	rdb, raw := timed(t)
-	k, n, now, token := LimitKeys("hw", "rule", "id"), Numbers{Kind: Sliding, Permits: permits, Window: time.Second}, start, uint64(0)
+	k, n, now, token := NewLimitKeys("hw", "rule", "id"), Numbers{Kind: Sliding, Permits: permits, Window: time.Second}, start, uint64(0)
 	ask := func(mode Mode, job string, want Status) {
 		t.Helper()
 		token++
-		r, err := Acquire(t.Context(), rdb, AcquireArgs{Parts: one(k, n, 1), Token: token, Mode: mode, Job: job, MaxWait: -1})
+		r, err := Acquire(t.Context(), rdb, AcquireArgs{Rules: one(k, n, 1), Token: token, Mode: mode, Job: job, MaxWait: -1})
 		if err != nil || r.Status != want {
 			t.Fatalf("Acquire = %+v, %v, want status %d", r, err, want)
 		}
@@ -116,11 +116,11 @@ func TestTokensOfBothWaysDoNotPileUp(t *testing.T) {
 		if err := rdb.SetTime(t.Context(), now); err != nil {
 			t.Fatal(err)
 		}
-		ask(Grant, "waits", Granted)
+		ask(GrantOrBook, "waits", Granted)
 		for range permits - 1 {
 			ask(Try, "", Granted)
 		}
-		ask(Grant, "waits", Booked)
+		ask(GrantOrBook, "waits", Booked)
 	}
 	if got, most := int(raw.ZCard(t.Context(), k.tokens).Val()), 61*permits+24; got > most || got < 60*permits {
 		t.Errorf("%d tokens, want those of a minute, %d at most", got, most)

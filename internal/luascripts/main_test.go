@@ -61,6 +61,6 @@ func wantCodes(t *testing.T, what string, got []int64, err error, want ...int64)
 }
 
 // one is a call about a single rule on a single key.
-func one(k Limit, n Numbers, cost int) []Part {
-	return []Part{{Limit: k, Numbers: n, Cost: cost}}
+func one(k LimitKeys, n Numbers, cost int) []RuleCall {
+	return []RuleCall{{LimitKeys: k, Numbers: n, Cost: cost}}
 }

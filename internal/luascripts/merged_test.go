@@ -11,7 +11,7 @@ import (
 func TestMergedCallsForgetOldTokens(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t)
-	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 1_000_000, Window: time.Second}, LimitKeys("hw", "rule", "id")
+	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 1_000_000, Window: time.Second}, NewLimitKeys("hw", "rule", "id")
 	token := uint64(0)
 	var sizes []int64
 	for minute := range 6 {
@@ -22,7 +22,7 @@ func TestMergedCallsForgetOldTokens(t *testing.T) {
 			calls := make([]*Call, CallsMax)
 			for i := range calls {
 				token++
-				calls[i] = &Call{AcquireArgs: AcquireArgs{Parts: one(k, n, 1), Token: token, Mode: Try, MaxWait: -1}}
+				calls[i] = &Call{AcquireArgs: AcquireArgs{Rules: one(k, n, 1), Token: token, Mode: Try, MaxWait: -1}}
 			}
 			if err := AcquireMany(ctx, rdb, calls); err != nil {
 				t.Fatal(err)
@@ -45,12 +45,12 @@ func TestMergedCallsForgetOldTokens(t *testing.T) {
 func TestPutOffsLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
 	rdb, _ := timed(t)
-	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 10, Window: time.Second}, LimitKeys("hw", "rule", "id")
+	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 10, Window: time.Second}, NewLimitKeys("hw", "rule", "id")
 	token, now := uint64(0), start
 	ask := func(job string, cost int, mode Mode) AcquireReply {
 		t.Helper()
 		token++
-		r, err := Acquire(ctx, rdb, AcquireArgs{Parts: one(k, n, cost), Token: token, Job: job, Mode: mode, MaxWait: -1})
+		r, err := Acquire(ctx, rdb, AcquireArgs{Rules: one(k, n, cost), Token: token, Job: job, Mode: mode, MaxWait: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,18 +68,18 @@ func TestPutOffsLeaveNothingBehind(t *testing.T) {
 	for i := range 100 {
 		jobs := []string{fmt.Sprint("x", i), fmt.Sprint("y", i), fmt.Sprint("z", i)}
 		for _, job := range jobs { // a provider answered 429 to three that were under way
-			if _, err := Close(ctx, rdb, CloseArgs{Parts: one(k, n, 2), Rule: 1, Job: job, For: time.Second}); err != nil {
+			if _, err := Close(ctx, rdb, CloseArgs{Rules: one(k, n, 2), Rule: 1, Job: job, For: time.Second}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		ask(fmt.Sprint("wait ", i+1), 1, Book) // somebody waits all the time
 		at(2 * time.Second)
 		for _, job := range jobs {
-			if r := ask(job, 2, Grant); r.Status != Granted {
+			if r := ask(job, 2, GrantOrBook); r.Status != Granted {
 				t.Fatalf("%s: %+v", job, r)
 			}
 		}
-		if r := ask(fmt.Sprint("wait ", i), 1, Grant); r.Status != Granted {
+		if r := ask(fmt.Sprint("wait ", i), 1, GrantOrBook); r.Status != Granted {
 			t.Fatalf("wait %d: %+v", i, r)
 		}
 	}
@@ -89,7 +89,7 @@ func TestPutOffsLeaveNothingBehind(t *testing.T) {
 	if wait := r.At.Sub(now); wait > time.Second {
 		t.Errorf("with one permit ahead and ten free a newcomer of two is told to come in %v, want at once", wait)
 	}
-	if r := ask("impatient", 1, Grant); r.Status != Booked || r.At.Sub(now) > time.Second {
+	if r := ask("impatient", 1, GrantOrBook); r.Status != Booked || r.At.Sub(now) > time.Second {
 		t.Errorf("the next is told %v", r.At.Sub(now))
 	}
 }
@@ -102,7 +102,7 @@ func TestMergedCallsOnOneKeyAndOnOthers(t *testing.T) {
 	n := Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}
 	var calls []*Call
 	for i, id := range []string{"a", "a", "b", "c", "c", "d"} {
-		calls = append(calls, &Call{AcquireArgs: AcquireArgs{Parts: one(LimitKeys("hw", "rule", id), n, 1), Token: uint64(i + 1), Mode: Try, MaxWait: -1}})
+		calls = append(calls, &Call{AcquireArgs: AcquireArgs{Rules: one(NewLimitKeys("hw", "rule", id), n, 1), Token: uint64(i + 1), Mode: Try, MaxWait: -1}})
 	}
 	if err := AcquireMany(t.Context(), rdb, calls); err != nil {
 		t.Fatal(err)

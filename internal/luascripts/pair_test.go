@@ -70,9 +70,9 @@ func TestPairIsAdmit(t *testing.T) {
 		var waiting []*Call // booked
 		call := func(mode Mode, id string, phone1 int) *Call {
 			return &Call{AcquireArgs: AcquireArgs{
-				Parts: []Part{
-					{Limit: LimitKeys("hw", "phone", fmt.Sprint(seed, "/", phone1)), Numbers: phone, Cost: 1},
-					{Limit: LimitKeys("hw", "provider", fmt.Sprint(seed)), Numbers: wide, Cost: 1},
+				Rules: []RuleCall{
+					{LimitKeys: NewLimitKeys("hw", "phone", fmt.Sprint(seed, "/", phone1)), Numbers: phone, Cost: 1},
+					{LimitKeys: NewLimitKeys("hw", "provider", fmt.Sprint(seed)), Numbers: wide, Cost: 1},
 				},
 				Policy: []string{"p", "q"}[pick(0, 0, 0, 0, 1)], Job: id, Token: r.Uint64() | 1, Mode: mode, Inline: inline, MaxWait: -1,
 			}}
@@ -82,7 +82,7 @@ func TestPairIsAdmit(t *testing.T) {
 			var calls []*Call
 			switch what := r.IntN(10); {
 			case step < min(wide.Permits, 7): // grants at instants of their own
-				calls = append(calls, call(Grant, "", 100+step))
+				calls = append(calls, call(GrantOrBook, "", 100+step))
 				now = now.Add(time.Duration(r.IntN(40)) * time.Millisecond)
 			case what < 4:
 				for range pick(1, 3, 10) {
@@ -96,7 +96,7 @@ func TestPairIsAdmit(t *testing.T) {
 					if r.IntN(8) > 0 {
 						again.Token = r.Uint64() | 1
 					}
-					again.Mode = Grant
+					again.Mode = GrantOrBook
 					calls = append(calls, &Call{AcquireArgs: again.AcquireArgs})
 				}
 				if at := waiting[0].At.Add(time.Duration(pick(0, 0, -10, 5, 150)) * time.Millisecond); at.After(now) {
@@ -125,7 +125,7 @@ func TestPairIsAdmit(t *testing.T) {
 			for _, c := range calls {
 				switch c.Status {
 				case Booked:
-					if c.Mode != Grant {
+					if c.Mode != GrantOrBook {
 						waiting = append(waiting, c)
 					}
 				case Granted:

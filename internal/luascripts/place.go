@@ -68,44 +68,44 @@ func TaskOf(job string) (queue, id string, ok bool) {
 
 // Place is what a deferred or a booked task waits for, as it is stored beside it: enough
 // for any pool to check, to re-time and to give up its booking.
-type Place struct {
-	Deadline time.Time // of the task, zero for none
-	Stands   Stands    // empty when there is no booking
+type BookingRef struct {
+	Deadline time.Time   // of the task, zero for none
+	Rules    BookedRules // empty when there is no booking
 }
 
 // Stands is in whose lines a task stands, as text: "rules costs lengths ids", by
 // rule joined with "+", but for the ids: they are the keys as Redis sees them (see
 // throttle.Limiter.ID), any bytes, one after the other.
-type Stands string
+type BookedRules string
 
-// StandsAt is for rules joined with "+", with the cost and the id of each.
-func StandsAt(rules string, costs []int, ids []string) Stands {
+// NewBookedRules is for rules joined with "+", with the cost and the id of each.
+func NewBookedRules(rules string, costs []int, ids []string) BookedRules {
 	var texts, lengths []string
 	for i, id := range ids {
 		texts, lengths = append(texts, strconv.Itoa(costs[i])), append(lengths, strconv.Itoa(len(id)))
 	}
-	return Stands(strings.Join([]string{rules, strings.Join(texts, "+"), strings.Join(lengths, "+"), strings.Join(ids, "")}, " "))
+	return BookedRules(strings.Join([]string{rules, strings.Join(texts, "+"), strings.Join(lengths, "+"), strings.Join(ids, "")}, " "))
 }
 
 // Policy names the rules, as throttle.Policy.String does.
-func (s Stands) Policy() string {
+func (s BookedRules) Policy() string {
 	rules, _, _ := strings.Cut(string(s), " ")
 	return rules
 }
 
 // Has says whether a rule is among them.
-func (s Stands) Has(rule string) bool {
+func (s BookedRules) Has(rule string) bool {
 	return s != "" && slices.Contains(strings.Split(s.Policy(), "+"), rule)
 }
 
 // Read takes it apart; ok is false for what nobody here wrote.
-func (s Stands) Read() (ids []string, costs []int, ok bool) {
+func (s BookedRules) Read() (ids []string, costs []int, ok bool) {
 	f := strings.SplitN(string(s), " ", 4)
 	if len(f) != 4 {
 		return nil, nil, false
 	}
 	rules, texts, lengths, rest := strings.Split(f[0], "+"), strings.Split(f[1], "+"), strings.Split(f[2], "+"), f[3]
-	if len(texts) != len(rules) || len(lengths) != len(rules) || len(rules) > PartsMax {
+	if len(texts) != len(rules) || len(lengths) != len(rules) || len(rules) > RulesMax {
 		return nil, nil, false
 	}
 	for i := range rules {
@@ -131,11 +131,11 @@ const (
 
 // Text is what is stored: the rules' names joined with "+", what ends them, the deadline in microseconds if there is one, the costs, and the ids as
 // [appendKey] writes them. Numbers are varints.
-func (p Place) Text() string {
-	ids, costs, ok := p.Stands.Read()
+func (p BookingRef) Text() string {
+	ids, costs, ok := p.Rules.Read()
 	var b []byte
 	if ok {
-		b = append(b, p.Stands.Policy()...)
+		b = append(b, p.Rules.Policy()...)
 	}
 	if p.Deadline.IsZero() {
 		b = append(b, placeForEver)
@@ -151,20 +151,20 @@ func (p Place) Text() string {
 	return string(b)
 }
 
-// ReadPlace reads a place back; what another schema wrote is nobody's.
-func ReadPlace(text string) (p Place, ok bool) {
+// ParseBookingRef reads a place back; what another schema wrote is nobody's.
+func ParseBookingRef(text string) (p BookingRef, ok bool) {
 	end := strings.IndexAny(text, "\x00\x01\x02\x03")
 	if end < 0 || text[end] < placeForEver {
-		return Place{}, false
+		return BookingRef{}, false
 	}
-	names, r := text[:end], placeReader{rest: text[end+1:]}
+	names, r := text[:end], bookingReader{rest: text[end+1:]}
 	if text[end] == placeUntil {
 		p.Deadline = time.UnixMicro(r.number(math.MaxInt64))
 	}
 	if names != "" {
 		n := 1 + strings.Count(names, "+")
-		if n > PartsMax {
-			return Place{}, false
+		if n > RulesMax {
+			return BookingRef{}, false
 		}
 		costs, ids := make([]int, n), make([]string, n)
 		for i := range n {
@@ -173,10 +173,10 @@ func ReadPlace(text string) (p Place, ok bool) {
 		for i := range n {
 			ids[i] = r.key()
 		}
-		p.Stands = StandsAt(names, costs, ids)
+		p.Rules = NewBookedRules(names, costs, ids)
 	}
-	if _, _, ok := p.Stands.Read(); r.bad || r.rest != "" || p.Stands != "" && !ok {
-		return Place{}, false
+	if _, _, ok := p.Rules.Read(); r.bad || r.rest != "" || p.Rules != "" && !ok {
+		return BookingRef{}, false
 	}
 	return p, true
 }
@@ -200,12 +200,12 @@ func appendKey(b []byte, id string) []byte {
 }
 
 // placeReader takes a text apart, and notes when that can't be done.
-type placeReader struct {
+type bookingReader struct {
 	rest string
 	bad  bool
 }
 
-func (r *placeReader) number(most uint64) int64 {
+func (r *bookingReader) number(most uint64) int64 {
 	n, used := binary.Uvarint([]byte(r.rest[:min(len(r.rest), binary.MaxVarintLen64)]))
 	if used <= 0 || n > most {
 		r.bad, r.rest = true, ""
@@ -215,7 +215,7 @@ func (r *placeReader) number(most uint64) int64 {
 	return int64(n)
 }
 
-func (r *placeReader) take(n int64) string {
+func (r *bookingReader) take(n int64) string {
 	if n > int64(len(r.rest)) {
 		r.bad = true
 		return ""
@@ -225,7 +225,7 @@ func (r *placeReader) take(n int64) string {
 	return taken
 }
 
-func (r *placeReader) key() string {
+func (r *bookingReader) key() string {
 	head := r.number(math.MaxInt64)
 	n := head >> 1
 	if head&1 == 0 {

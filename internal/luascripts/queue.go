@@ -18,14 +18,14 @@ type DeferArgs struct {
 	For    string        // what the task waits for
 	Pool   PoolMark      // comes first to wake it; zero for all at once
 	Unique string        // asynq's lock of a unique task, or ""
-	PutOff bool          // counted, see PutOffs
+	PutOff bool          // counted, see Postpones
 }
 
 // PoolMark tells pools apart: 4 bytes, for two of one mark only wake at the same time.
 type PoolMark [4]byte
 
 // Defer runs defer.lua and hands asynq its very answer.
-func Defer(ctx context.Context, c redis.Scripter, k Queue, a DeferArgs) *redis.Cmd {
+func Defer(ctx context.Context, c redis.Scripter, k QueueKeys, a DeferArgs) *redis.Cmd {
 	task := k.Task(a.ID)
 	unique := a.Unique
 	if unique == "" {
@@ -39,8 +39,8 @@ func Defer(ctx context.Context, c redis.Scripter, k Queue, a DeferArgs) *redis.C
 		shortID(a.ID), tokenText(a.Token), at, micros(max(0, a.Wait)), a.For, flag(a.PutOff), a.Pool[:])
 }
 
-// PutOffs is how often a task was deferred because its provider put it off.
-func PutOffs(ctx context.Context, c redis.Cmdable, k Queue, id string) (int, error) {
+// Postpones is how often a task was deferred because its provider put it off.
+func Postpones(ctx context.Context, c redis.Cmdable, k QueueKeys, id string) (int, error) {
 	n, err := c.HGet(ctx, k.Task(id), "hw_putoff").Int()
 	if errors.Is(err, redis.Nil) {
 		return 0, nil
@@ -75,7 +75,7 @@ type DueReply struct {
 }
 
 // Due runs due.lua.
-func Due(ctx context.Context, c redis.Scripter, k Queue, a DueArgs) (DueReply, error) {
+func Due(ctx context.Context, c redis.Scripter, k QueueKeys, a DueArgs) (DueReply, error) {
 	r := run(ctx, c, dueScript, "due.lua", 4, []string{k.due}, k.task, micros(a.Lead), a.Room, a.Free, a.Pool[:], micros(a.Sweep))
 	reply := DueReply{Now: r.time(), Again: r.time(), More: r.int() == 1}
 	for range r.count(5) {
@@ -99,7 +99,7 @@ const (
 // answers what became of each. Of a task only ID and For matter; For may be empty,
 // but then nothing is cleared of a task that is gone. With fair set one other task
 // goes before them.
-func Wake(ctx context.Context, c redis.Scripter, k Queue, tasks []DueTask, now time.Time, fair bool) ([]int64, error) {
+func Wake(ctx context.Context, c redis.Scripter, k QueueKeys, tasks []DueTask, now time.Time, fair bool) ([]int64, error) {
 	flag := 0
 	if fair {
 		flag = 1
@@ -129,7 +129,7 @@ type Retiming struct {
 
 // Retime runs retime.lua for at most 1000 tasks and answers which moved. With
 // earlier set only what comes earlier moves, also for a task that is active.
-func Retime(ctx context.Context, c redis.Scripter, k Queue, earlier bool, tasks []Retiming) ([]int64, error) {
+func Retime(ctx context.Context, c redis.Scripter, k QueueKeys, earlier bool, tasks []Retiming) ([]int64, error) {
 	keys := append(make([]string, 0, 3+len(tasks)), k.due, k.retry, k.scheduled)
 	args := append(make([]any, 0, 2+4*len(tasks)), len(tasks), flag(earlier))
 	for _, t := range tasks {
@@ -149,7 +149,7 @@ func codes(r *reply, n int) ([]int64, error) {
 
 // Forget runs forget.lua. what is what the task waited for by the entry that is dropped,
 // as [DueTask] has it; empty for the one that it has.
-func Forget(ctx context.Context, c redis.Scripter, k Queue, id, what string) error {
+func Forget(ctx context.Context, c redis.Scripter, k QueueKeys, id, what string) error {
 	if err := forgetScript.Run(ctx, c, []string{k.due, k.Task(id)}, shortID(id), what).Err(); err != nil {
 		return fmt.Errorf("forget.lua: %w", err)
 	}

@@ -17,13 +17,13 @@ type asynqQueue struct {
 	*testing.T
 	rdb redis.UniversalClient
 	raw *redis.Client
-	q   Queue
+	q   QueueKeys
 }
 
 func newQueue(t *testing.T) *asynqQueue {
 	t.Helper()
 	rdb, raw := timed(t)
-	return &asynqQueue{t, rdb, raw, QueueKeys("hw", "default")}
+	return &asynqQueue{t, rdb, raw, NewQueueKeys("hw", "default")}
 }
 
 // pool is who defers.

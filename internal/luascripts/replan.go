@@ -17,7 +17,7 @@ type WalkReply struct {
 
 // Walk runs walk.lua: at most `most` deferred tasks, 1 to 1000, from an instant
 // on, but for the first skip of that very instant.
-func Walk(ctx context.Context, c redis.Scripter, k Queue, from time.Time, skip, most int) (WalkReply, error) {
+func Walk(ctx context.Context, c redis.Scripter, k QueueKeys, from time.Time, skip, most int) (WalkReply, error) {
 	first := int64(0)
 	if !from.IsZero() {
 		first = from.UnixMicro()
@@ -39,7 +39,7 @@ type RuleVersion struct {
 // Claim runs claim.lua for 1 to 1000 rules: open says which of them have
 // changed since the queue was planned, claimed that this owner alone may plan
 // it anew for so long.
-func Claim(ctx context.Context, c redis.Scripter, k Queue, owner string, ttl time.Duration, rules []RuleVersion) (claimed bool, open []int64, err error) {
+func Claim(ctx context.Context, c redis.Scripter, k QueueKeys, owner string, ttl time.Duration, rules []RuleVersion) (claimed bool, open []int64, err error) {
 	args := pairs(rules, owner, micros(ttl), len(rules))
 	r := run(ctx, c, claimScript, "claim.lua", 1+len(rules), []string{k.claim, k.planned}, args...)
 	claimed = r.int() == 1
@@ -49,7 +49,7 @@ func Claim(ctx context.Context, c redis.Scripter, k Queue, owner string, ttl tim
 
 // Planned runs planned.lua for at most 1000 rules, and answers false when the
 // claim was lost. Without rules it only gives the claim back.
-func Planned(ctx context.Context, c redis.Scripter, k Queue, owner string, rules []RuleVersion) (bool, error) {
+func Planned(ctx context.Context, c redis.Scripter, k QueueKeys, owner string, rules []RuleVersion) (bool, error) {
 	n, err := plannedScript.Run(ctx, c, []string{k.claim, k.planned}, pairs(rules, owner, len(rules))...).Int()
 	if err != nil {
 		return false, fmt.Errorf("planned.lua: %w", err)

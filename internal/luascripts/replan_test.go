@@ -51,7 +51,7 @@ func TestWalk(t *testing.T) {
 	if again := append(want, "t12"); !slices.Equal(seen, again) && !slices.Equal(seen, want) {
 		t.Errorf("seen %v, want %v, and t12 once more", seen, want)
 	}
-	r, err := Walk(t.Context(), a.rdb, QueueKeys("hw", "empty"), time.Time{}, 0, 4)
+	r, err := Walk(t.Context(), a.rdb, NewQueueKeys("hw", "empty"), time.Time{}, 0, 4)
 	if err != nil || !r.Last.IsZero() || len(r.Tasks) > 0 {
 		t.Errorf("Walk of an empty queue = %+v, %v", r, err)
 	}

@@ -24,15 +24,15 @@ func (a answering) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) 
 
 // readers are all functions that read a reply.
 func readers(c redis.Scripter) map[string]error {
-	ctx, k, q := context.Background(), LimitKeys("hw", "rule", "id"), QueueKeys("hw", "default")
+	ctx, k, q := context.Background(), NewLimitKeys("hw", "rule", "id"), NewQueueKeys("hw", "default")
 	n := Numbers{Kind: Sliding, Permits: 1, Window: time.Second}
-	_, acquire := Acquire(ctx, c, AcquireArgs{Parts: one(k, n, 1)})
-	_, cancel := Cancel(ctx, c, CancelArgs{Parts: one(k, n, 1)})
+	_, acquire := Acquire(ctx, c, AcquireArgs{Rules: one(k, n, 1)})
+	_, cancel := Cancel(ctx, c, CancelArgs{Rules: one(k, n, 1)})
 	_, peek := Peek(ctx, c, k, PeekArgs{Numbers: n, Cost: 1, Most: 10})
 	_, reset := Reset(ctx, c, k, n)
-	_, closing := Close(ctx, c, CloseArgs{Parts: one(k, n, 1), Rule: 1, For: time.Second})
+	_, closing := Close(ctx, c, CloseArgs{Rules: one(k, n, 1), Rule: 1, For: time.Second})
 	_, release := Release(ctx, c, one(k, n, 1)[0], 1)
-	_, settle := Settle(ctx, c, SettleArgs{Parts: one(k, n, 1)})
+	_, settle := Adjust(ctx, c, AdjustArgs{Rules: one(k, n, 1)})
 	_, due := Due(ctx, c, q, DueArgs{Lead: time.Second, Room: 10})
 	_, wake := Wake(ctx, c, q, tasks("a", "b"), time.Now(), false)
 	_, retime := Retime(ctx, c, q, true, make([]Retiming, 2))
@@ -82,11 +82,11 @@ func TestReplies(t *testing.T) {
 	// A count that the reply does not hold must not be believed.
 	for _, listed := range []int64{-1, 2, math.MaxInt64, math.MinInt64} {
 		if r, err := Peek(t.Context(), answering{value: []any{int64(1), int64(2), int64(3), int64(4), int64(5), int64(6), int64(0), listed, int64(7), "j", int64(1)}},
-			LimitKeys("hw", "r", "k"), PeekArgs{Numbers: Numbers{Kind: Sliding, Permits: 1, Window: time.Second}, Cost: 1, Most: 10}); err == nil || len(r.Listed) > 1 {
+			NewLimitKeys("hw", "r", "k"), PeekArgs{Numbers: Numbers{Kind: Sliding, Permits: 1, Window: time.Second}, Cost: 1, Most: 10}); err == nil || len(r.Listed) > 1 {
 			t.Errorf("Peek of %d places = %+v, %v, want an error", listed, r, err)
 		}
 		if r, err := Due(t.Context(), answering{value: []any{int64(1), int64(2), int64(0), listed, int64(4), "id", "retry", "", ""}},
-			QueueKeys("hw", "q"), DueArgs{Room: 10}); err == nil || len(r.Tasks) > 1 {
+			NewQueueKeys("hw", "q"), DueArgs{Room: 10}); err == nil || len(r.Tasks) > 1 {
 			t.Errorf("Due of %d tasks = %+v, %v, want an error", listed, r, err)
 		}
 	}
@@ -128,7 +128,7 @@ func TestShortReplies(t *testing.T) {
 		case c.fails != broken:
 			t.Errorf("%v: the error is %v", c.short, got.Err)
 		case c.fails:
-		case errors.Is(got.Err, ErrAskAlone) != (c.status == askAlone):
+		case errors.Is(got.Err, ErrRetrySingly) != (c.status == askAlone):
 			t.Errorf("%v: the error is %v, the status %d", c.short, got.Err, got.Status)
 		case got.Status != c.status || !got.At.Equal(c.at) || !got.From.Equal(c.from) || !got.Now.Equal(at) || len(got.Worth) != 2 || len(got.Free) != 2:
 			t.Errorf("%v: read as %+v, want status %d at %v from %v", c.short, got.AcquireReply, c.status, c.at, c.from)
@@ -180,18 +180,18 @@ func TestReadBatch(t *testing.T) {
 	t.Parallel()
 	fields := []any{"v", "1", "state", "paused", "total", "7", "until", "5", "t0", "9"}
 	reply := append([]any{int64(1), int64(2), int64(3)}, fields...)
-	got, err := BatchClaim(t.Context(), answering{value: reply}, QueueKeys("hw", "q"), BatchClaimArgs{ID: "b"})
+	got, err := BatchClaim(t.Context(), answering{value: reply}, NewQueueKeys("hw", "q"), BatchClaimArgs{ID: "b"})
 	if err != nil || got.State != BatchPaused || got.Total != 7 || !got.Until.Equal(time.UnixMicro(5)) || got.Open != 3 {
 		t.Errorf("BatchClaim = %+v, %v, want what was answered", got, err)
 	}
 	for at, wrong := range map[int]any{4: "2", 8: "x", 10: "-1", 12: "1.5", 3: int64(4)} {
 		broken := slices.Clone(reply)
 		broken[at] = wrong
-		if _, err := BatchClaim(t.Context(), answering{value: broken}, QueueKeys("hw", "q"), BatchClaimArgs{ID: "b"}); err == nil {
+		if _, err := BatchClaim(t.Context(), answering{value: broken}, NewQueueKeys("hw", "q"), BatchClaimArgs{ID: "b"}); err == nil {
 			t.Errorf("%v is read as a record", broken)
 		}
 	}
-	if _, err := BatchClaim(t.Context(), answering{value: reply[:4]}, QueueKeys("hw", "q"), BatchClaimArgs{ID: "b"}); err == nil {
+	if _, err := BatchClaim(t.Context(), answering{value: reply[:4]}, NewQueueKeys("hw", "q"), BatchClaimArgs{ID: "b"}); err == nil {
 		t.Error("a field without a value is read")
 	}
 }

@@ -54,8 +54,8 @@ type ways struct {
 	raw     *redis.Client
 	now     time.Time
 	setTime func(time.Time)
-	short   Limit
-	long    Limit
+	short   LimitKeys
+	long    LimitKeys
 	limits  []Numbers // of processes that are not all of one release
 	tokens  uint64
 	held    []grant
@@ -71,7 +71,7 @@ type grant struct {
 func runWays(rt *rapid.T, rdb redis.UniversalClient, raw *redis.Client, back bool, setTime func(time.Time)) {
 	w := &ways{
 		T: rt, ctx: context.Background(), rdb: rdb, raw: raw, now: start, setTime: setTime,
-		short: LimitKeys("hw", "short", "id"), long: LimitKeys("hw", "long", "id"),
+		short: NewLimitKeys("hw", "short", "id"), long: NewLimitKeys("hw", "long", "id"),
 	}
 	raw.FlushAll(w.ctx)
 	setTime(w.now)
@@ -122,7 +122,7 @@ func (w *ways) acquire() {
 			a.Token = rapid.SampledFrom(w.held).Draw(w.T, "held").token
 		}
 		b := a
-		b.Parts = one(w.short, a.Parts[0].Numbers, a.Parts[0].Cost)
+		b.Rules = one(w.short, a.Rules[0].Numbers, a.Rules[0].Cost)
 		merged = append(merged, &Call{AcquireArgs: b})
 	}
 	if err := AcquireMany(w.ctx, w.rdb, merged); err != nil {
@@ -130,7 +130,7 @@ func (w *ways) acquire() {
 	}
 	for i, b := range merged {
 		c := b.AcquireArgs
-		c.Parts, c.Tell = one(w.long, b.Parts[0].Numbers, b.Parts[0].Cost), true
+		c.Rules, c.Tell = one(w.long, b.Rules[0].Numbers, b.Rules[0].Cost), true
 		want, err := Acquire(w.ctx, w.rdb, c)
 		if err != nil || b.Err != nil {
 			w.Fatal(err, b.Err)
@@ -141,7 +141,7 @@ func (w *ways) acquire() {
 		}
 		if want.Status == Granted {
 			w.held = slices.DeleteFunc(w.held, func(h grant) bool { return h.token == b.Token }) // one that was lost with the ledger
-			w.held = append(w.held, grant{b.Token, b.Parts[0].Cost, want.At.UnixMicro()})
+			w.held = append(w.held, grant{b.Token, b.Rules[0].Cost, want.At.UnixMicro()})
 		}
 	}
 }
@@ -150,10 +150,10 @@ func (w *ways) args() AcquireArgs {
 	n := rapid.SampledFrom(w.limits).Draw(w.T, "limit")
 	cost := rapid.OneOf(rapid.Just(1), rapid.IntRange(1, min(4, n.Permits)), rapid.IntRange(1, n.Permits)).Draw(w.T, "cost")
 	a := AcquireArgs{
-		Parts: one(w.short, n, cost), MaxWait: -1, Mode: rapid.SampledFrom([]Mode{Try, Grant}).Draw(w.T, "mode"),
+		Rules: one(w.short, n, cost), MaxWait: -1, Mode: rapid.SampledFrom([]Mode{Try, GrantOrBook}).Draw(w.T, "mode"),
 		Inline: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond, time.Hour}).Draw(w.T, "inline"),
 	}
-	if a.Mode == Grant {
+	if a.Mode == GrantOrBook {
 		a.Job = "a"
 		if rapid.IntRange(0, 5).Draw(w.T, "may wait") > 0 {
 			a.MaxWait = rapid.SampledFrom([]time.Duration{0, 30 * time.Millisecond, time.Second}).Draw(w.T, "longest")
@@ -178,18 +178,18 @@ func (w *ways) correct(op int) {
 	closed := rapid.SampledFrom([]time.Duration{0, n.Window / 3, n.Window}).Draw(w.T, "closed for")
 	lose := rapid.IntRange(0, 5).Draw(w.T, "lose") == 0
 	var answers []string
-	for _, k := range []Limit{w.short, w.long} {
+	for _, k := range []LimitKeys{w.short, w.long} {
 		var got any
 		var err error
 		switch {
 		case lose:
 			got, err = Reset(w.ctx, w.rdb, k, n)
 		case op == 13:
-			got, err = Settle(w.ctx, w.rdb, SettleArgs{Parts: one(k, n, differs), Token: token, Bill: bill})
+			got, err = Adjust(w.ctx, w.rdb, AdjustArgs{Rules: one(k, n, differs), Token: token, Bill: bill})
 		case op == 15:
-			got, err = Close(w.ctx, w.rdb, CloseArgs{Parts: one(k, n, 1), Rule: 1, For: closed})
+			got, err = Close(w.ctx, w.rdb, CloseArgs{Rules: one(k, n, 1), Rule: 1, For: closed})
 		default:
-			a := CancelArgs{Parts: one(k, n, cost), Job: "a"}
+			a := CancelArgs{Rules: one(k, n, cost), Job: "a"}
 			if op == 14 {
 				a.Token = token
 			}

@@ -278,10 +278,10 @@ func (r *reply) groups(n int64, width int) int {
 }
 
 // turns reads n jobs that may come earlier.
-func (r *reply) turns(n int64) []Turn {
-	var out []Turn
+func (r *reply) promotions(n int64) []Promotion {
+	var out []Promotion
 	for range r.groups(n, 3) {
-		out = append(out, Turn{Part: int(r.int()), At: r.time(), Job: r.text()})
+		out = append(out, Promotion{Part: int(r.int()), At: r.time(), Job: r.text()})
 	}
 	return out
 }

@@ -62,7 +62,7 @@ func bySlot(calls []*Call) [][]*Call {
 	var crowds [][]*Call
 	at := make([]uint16, 0, len(calls)) // of the crowds
 	for _, c := range calls {
-		slot := slotOf(c.Parts[0].ledger)
+		slot := slotOf(c.Rules[0].ledger)
 		i := slices.Index(at, slot)
 		if i < 0 {
 			i, at, crowds = len(at), append(at, slot), append(crowds, nil)

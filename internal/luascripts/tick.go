@@ -48,7 +48,7 @@ type TickReply struct {
 }
 
 // Tick runs tick.lua for an entry of a schedule that enqueues into a queue.
-func Tick(ctx context.Context, c redis.Scripter, k Queue, entry string, a TickArgs) (TickReply, error) {
+func Tick(ctx context.Context, c redis.Scripter, k QueueKeys, entry string, a TickArgs) (TickReply, error) {
 	record := k.tick + entry
 	task := record
 	if !a.At.IsZero() {

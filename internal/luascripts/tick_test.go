@@ -17,14 +17,14 @@ type scheduled struct {
 	*testing.T
 	rdb  *redistest.Timed
 	raw  *redis.Client
-	q    Queue
+	q    QueueKeys
 	from time.Time // as the last answer had it
 }
 
 func newScheduled(t *testing.T) *scheduled {
 	t.Helper()
 	rdb, raw := timed(t)
-	return &scheduled{T: t, rdb: rdb, raw: raw, q: QueueKeys("hw", "default")}
+	return &scheduled{T: t, rdb: rdb, raw: raw, q: NewQueueKeys("hw", "default")}
 }
 
 func (s *scheduled) at(d time.Duration) {

@@ -10,7 +10,7 @@ import (
 // parts are spent on, or none is.
 func (s *Store) Acquire(a luascripts.AcquireArgs) luascripts.AcquireReply {
 	var r luascripts.AcquireReply
-	now, no := s.on(a.Parts, a.Policy, a.Job, func(c *call) {
+	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
 		g := gateOf(a.Gate)
 		if !g.covers(c.now) {
 			r.Status = luascripts.NotCovered
@@ -23,10 +23,10 @@ func (s *Store) Acquire(a luascripts.AcquireArgs) luascripts.AcquireReply {
 		r = c.acquire(a, g)
 	})
 	if no.status != 0 {
-		r.Status, r.Part, r.Version = no.status, no.part, no.version
+		r.Status, r.Rule, r.Version = no.status, no.part, no.version
 	}
-	r.Worth = append(r.Worth, make([]int64, len(a.Parts)-len(r.Worth))...)
-	r.Free = append(r.Free, make([]int, len(a.Parts)-len(r.Free))...)
+	r.Worth = append(r.Worth, make([]int64, len(a.Rules)-len(r.Worth))...)
+	r.Free = append(r.Free, make([]int, len(a.Rules)-len(r.Free))...)
 	r.Now = instantOf(now)
 	return r
 }
@@ -64,7 +64,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 	v := c.decide(g, c.now+inline, a.Mode)
 	r := luascripts.AcquireReply{From: instantOf(c.since()), Promised: instantOf(c.promised(v))}
 	if v.by != nil {
-		r.Part = v.by.number
+		r.Rule = v.by.number
 	}
 	switch {
 	case a.Mode == luascripts.Try && v.bound:
@@ -72,25 +72,25 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 	case a.MaxWait >= 0 && v.at > c.now+int64(a.MaxWait/time.Microsecond):
 		c.leave()
 		c.refuse()
-		r.Status, r.Next = luascripts.TooLate, c.hints(func(p *part) bool { return p.place != nowhere })
+		r.Status, r.Promoted = luascripts.TooLate, c.hints(func(p *part) bool { return p.place != nowhere })
 	case v.refused:
 		c.leave()
 		c.refuse()
-		r.Next = c.leftBehind()
+		r.Promoted = c.leftBehind()
 	case !v.bound:
 		c.grant(&r, v.at, a.Token)
 		// who came earlier than it was told leaves its followers behind; and turns may have
 		// been told the end of a lease, which comes nearer whenever one is given back
 		leased := c.parts[len(c.parts)-1].kind == luascripts.Leases
 		early := func(p *part) bool { return leased || p.place == turn && p.told > v.at+1000 }
-		r.Status, r.Part, r.Next = luascripts.Granted, 0, c.hints(early)
+		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.hints(early)
 	default:
 		r.Status = luascripts.Booked
 		v.at = c.book(v, g)
 		c.refuse()
-		r.Next = c.leftBehind()
+		r.Promoted = c.leftBehind()
 	}
-	r.At, r.Next = instantOf(v.at), c.missed(r.Next)
+	r.At, r.Promoted = instantOf(v.at), c.missed(r.Promoted)
 	if a.Tell {
 		for i := range c.parts {
 			p := &c.parts[i]
@@ -101,7 +101,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 }
 
 // leftBehind tells who comes next in the lines in which the job does not wait any more.
-func (c *call) leftBehind() (next []luascripts.Turn) {
+func (c *call) leftBehind() (next []luascripts.Promotion) {
 	for i := range c.parts {
 		if p := &c.parts[i]; p.leftLine() {
 			next = p.hints(next, false)

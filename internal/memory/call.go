@@ -17,14 +17,14 @@ type refusal struct {
 
 // on runs one call on the keys of its parts, unless a calendar's bounds do not
 // cover now, or a ledger was written under a newer limit.
-func (s *Store) on(parts []luascripts.Part, policy, job string, run func(*call)) (now int64, no refusal) {
+func (s *Store) on(parts []luascripts.RuleCall, policy, job string, run func(*call)) (now int64, no refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now = s.now().UnixMicro()
 	return now, s.runLocked(now, parts, policy, job, run)
 }
 
-func (s *Store) runLocked(now int64, parts []luascripts.Part, policy, job string, run func(*call)) refusal {
+func (s *Store) runLocked(now int64, parts []luascripts.RuleCall, policy, job string, run func(*call)) refusal {
 	c := &call{now: now, extra: s.extra, parts: make([]part, len(parts))}
 	for i := range parts {
 		if no := c.read(i, &parts[i], &s.keys); no.status != 0 {
@@ -52,7 +52,7 @@ func (s *Store) runLocked(now int64, parts []luascripts.Part, policy, job string
 }
 
 // read finds the key of a part.
-func (c *call) read(i int, a *luascripts.Part, from *keys) refusal {
+func (c *call) read(i int, a *luascripts.RuleCall, from *keys) refusal {
 	p := &c.parts[i]
 	*p = part{
 		numbers: numbersOf(a.Numbers), now: c.now, extra: c.extra, number: i + 1,
@@ -152,7 +152,7 @@ func joint(set []part, a, reach int64) (at int64, by *part) {
 
 // hints adds who may come earlier than promised: of a rate the first who waits
 // and, when asked for, the first turn; of leases, see offer.
-func (p *part) hints(turns []luascripts.Turn, turnToo bool) []luascripts.Turn {
+func (p *part) hints(turns []luascripts.Promotion, turnToo bool) []luascripts.Promotion {
 	me := p.me
 	p.me = ""
 	defer func() { p.me = me }()
@@ -179,13 +179,13 @@ func (p *part) hints(turns []luascripts.Turn, turnToo bool) []luascripts.Turn {
 }
 
 // tell adds that a member may come at an instant.
-func (p *part) tell(turns []luascripts.Turn, at int64, member string) []luascripts.Turn {
-	return append(turns, luascripts.Turn{Part: p.number, At: instantOf(at), Job: jobOf(member)})
+func (p *part) tell(turns []luascripts.Promotion, at int64, member string) []luascripts.Promotion {
+	return append(turns, luascripts.Promotion{Part: p.number, At: instantOf(at), Job: jobOf(member)})
 }
 
 // missed adds those who were parked while they waited for a lease: a process that
 // died may have kept from them that they should come.
-func (c *call) missed(turns []luascripts.Turn) []luascripts.Turn {
+func (c *call) missed(turns []luascripts.Promotion) []luascripts.Promotion {
 	for i := range c.parts {
 		for _, m := range c.parts[i].missed {
 			turns = c.parts[i].tell(turns, c.now, m)
@@ -195,8 +195,8 @@ func (c *call) missed(turns []luascripts.Turn) []luascripts.Turn {
 }
 
 // hints are those of all parts; of the turns where turnToo says so.
-func (c *call) hints(turnToo func(*part) bool) []luascripts.Turn {
-	var turns []luascripts.Turn
+func (c *call) hints(turnToo func(*part) bool) []luascripts.Promotion {
+	var turns []luascripts.Promotion
 	for i := range c.parts {
 		turns = c.parts[i].hints(turns, turnToo(&c.parts[i]))
 	}

@@ -5,14 +5,14 @@ import "github.com/headwayq/headway/internal/luascripts"
 // Cancel gives a grant back, or leaves the lines, or both.
 func (s *Store) Cancel(a luascripts.CancelArgs) luascripts.CancelReply {
 	var r luascripts.CancelReply
-	now, no := s.on(a.Parts, a.Policy, a.Job, func(c *call) {
+	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
 		if c.cancel(a) {
 			r.Status = luascripts.Granted
 		}
-		r.Next = c.missed(c.hints(func(*part) bool { return true }))
+		r.Promoted = c.missed(c.hints(func(*part) bool { return true }))
 	})
 	if no.status != 0 {
-		r.Status, r.Part, r.Version = no.status, no.part, no.version
+		r.Status, r.Rule, r.Version = no.status, no.part, no.version
 	}
 	r.Now = instantOf(now)
 	return r

@@ -3,16 +3,16 @@ package memory
 import "github.com/headwayq/headway/internal/luascripts"
 
 // Check is the current instant of a booking, which becomes its last promise.
-func (s *Store) Check(a luascripts.CheckArgs) luascripts.CheckReply {
-	var r luascripts.CheckReply
-	now, no := s.on(a.Parts, a.Policy, a.Job, func(c *call) {
+func (s *Store) Check(a luascripts.RefreshArgs) luascripts.RefreshReply {
+	var r luascripts.RefreshReply
+	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
 		c.look()
 		if at := c.standsAt(); at != nil {
 			r = c.check(at)
 		}
 	})
 	if no.status != 0 {
-		r.Status, r.Part, r.Version = no.status, no.part, no.version
+		r.Status, r.Rule, r.Version = no.status, no.part, no.version
 	}
 	r.Now = instantOf(now)
 	return r
@@ -36,7 +36,7 @@ func (c *call) standsAt() *part {
 // check asks as far as where the job stands. What it stands in no line for is
 // not asked, or it would be told later and later by those who join that line. A
 // narrower rule that admits it before its turn comes there puts nothing off.
-func (c *call) check(stands *part) luascripts.CheckReply {
+func (c *call) check(stands *part) luascripts.RefreshReply {
 	at, by, before := c.now, stands, stands.ahead.permits()
 	c.sets(func(set []part) bool {
 		due, last := joint(set, c.now, c.now)
@@ -54,13 +54,13 @@ func (c *call) check(stands *part) luascripts.CheckReply {
 		c.parts[i].park()
 		c.parts[i].outlive()
 	}
-	var next []luascripts.Turn
+	var next []luascripts.Promotion
 	for i := range c.parts {
 		if p := &c.parts[i]; p.leftLine() {
 			next = p.hints(next, false)
 		}
 	}
-	return luascripts.CheckReply{
-		Status: luascripts.Booked, Part: by.number, At: instantOf(at), Before: int(before), Next: c.missed(next),
+	return luascripts.RefreshReply{
+		Status: luascripts.Booked, Rule: by.number, At: instantOf(at), Before: int(before), Promoted: c.missed(next),
 	}
 }

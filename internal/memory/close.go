@@ -5,7 +5,7 @@ import "github.com/headwayq/headway/internal/luascripts"
 // Close lets nobody go on a key for a time, or opens it.
 func (s *Store) Close(a luascripts.CloseArgs) luascripts.CloseReply {
 	var r luascripts.CloseReply
-	now, no := s.on(a.Parts, a.Policy, a.Job, func(c *call) {
+	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
 		r.Status = luascripts.Granted
 		if a.Policy != "" { // a single part may be the first of several
 			c.parts[0].turns = c.parts[0].key.turns(a.Policy)
@@ -18,10 +18,10 @@ func (s *Store) Close(a luascripts.CloseArgs) luascripts.CloseReply {
 		shut.line.promised.drop(closed)
 		shut.line.promised.drop(closedSince)
 		shut.open()
-		r.Next = c.missed(shut.hints(nil, true))
+		r.Promoted = c.missed(shut.hints(nil, true))
 	})
 	if no.status != 0 {
-		r.Status, r.Part, r.Version = no.status, no.part, no.version
+		r.Status, r.Rule, r.Version = no.status, no.part, no.version
 	}
 	r.Now = instantOf(now)
 	return r

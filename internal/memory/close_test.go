@@ -22,13 +22,13 @@ func TestClosed(t *testing.T) {
 	for _, r := range c.runners[1:] {
 		c.come(r)
 	}
-	back := luascripts.CancelArgs{Parts: first.parts, Policy: "p", Token: first.token}
+	back := luascripts.CancelArgs{Rules: first.parts, Policy: "p", Token: first.token}
 	if r := c.Cancel(back); r.Status != luascripts.Granted {
 		t.Fatalf("refund = %+v", r)
 	}
 	until := start.Add(10 * time.Minute)
-	closing := luascripts.CloseArgs{Parts: first.parts, Rule: len(first.parts), Policy: "p", Job: first.job, For: 10 * time.Minute}
-	if r := c.Close(closing); r.Status != luascripts.Granted || !r.Until.Equal(until) || r.Next != nil {
+	closing := luascripts.CloseArgs{Rules: first.parts, Rule: len(first.parts), Policy: "p", Job: first.job, For: 10 * time.Minute}
+	if r := c.Close(closing); r.Status != luascripts.Granted || !r.Until.Equal(until) || r.Promoted != nil {
 		t.Fatalf("Close = %+v, want it closed until %v", r, until)
 	}
 	closing.For = time.Minute
@@ -36,7 +36,7 @@ func TestClosed(t *testing.T) {
 		t.Fatalf("Close = %+v, want it closed as long as it was", r)
 	}
 	first.status, first.told, c.grants = luascripts.Booked, until, nil
-	p := c.Peek(provider.Limit, luascripts.PeekArgs{Numbers: provider.Numbers, Cost: 1, Most: 1})
+	p := c.Peek(provider.LimitKeys, luascripts.PeekArgs{Numbers: provider.Numbers, Cost: 1, Most: 1})
 	if p.Free != 0 || !p.Closed.Equal(until) || p.Listed[0].Job != "0" || !p.Listed[0].At.Equal(until) || p.Next.Before(until) {
 		t.Fatalf("Peek = %+v, want it closed with the first at its end", p)
 	}
@@ -57,13 +57,13 @@ func TestOpenedEarly(t *testing.T) {
 	t.Parallel()
 	s := newScene()
 	limit := slidingOf(1, time.Second)
-	s.Close(luascripts.CloseArgs{Parts: s.one(limit, 1), Rule: 1, For: time.Hour})
-	if r := s.ask(limit, 1, ""); r.Status != luascripts.Refused || r.Part != 1 || !r.At.Equal(start.Add(time.Hour)) || !r.From.Equal(r.At) {
+	s.Close(luascripts.CloseArgs{Rules: s.one(limit, 1), Rule: 1, For: time.Hour})
+	if r := s.ask(limit, 1, ""); r.Status != luascripts.Refused || r.Rule != 1 || !r.At.Equal(start.Add(time.Hour)) || !r.From.Equal(r.At) {
 		t.Fatalf("closed, and %+v", r)
 	}
 	s.ask(limit, 1, "a")
 	s.at(time.Minute)
-	if r := s.Close(luascripts.CloseArgs{Parts: s.one(limit, 1), Rule: 1}); !r.Until.IsZero() || !next(r.Next, "a", s.now) {
+	if r := s.Close(luascripts.CloseArgs{Rules: s.one(limit, 1), Rule: 1}); !r.Until.IsZero() || !next(r.Promoted, "a", s.now) {
 		t.Fatalf("opened = %+v, want a to come now", r)
 	}
 	if r := s.ask(limit, 1, "a"); r.Status != luascripts.Granted {
@@ -76,16 +76,16 @@ func TestOpenedEarly(t *testing.T) {
 func TestRuleClosed(t *testing.T) {
 	t.Parallel()
 	s := newScene()
-	parts := []luascripts.Part{partOf("phone", "x", slidingOf(1, time.Second)), partOf("provider", "all", leasesOf(1, time.Minute))}
+	parts := []luascripts.RuleCall{partOf("phone", "x", slidingOf(1, time.Second)), partOf("provider", "all", leasesOf(1, time.Minute))}
 	for i := range parts {
 		parts[i].Closed = start.Add(time.Hour)
-		a := luascripts.AcquireArgs{Parts: parts, Policy: "p", Token: 1, Job: "a", Mode: luascripts.Grant, MaxWait: -1}
-		if r := s.Acquire(a); r.Status != luascripts.Booked || r.Part != i+1 || !r.At.Equal(start.Add(time.Hour)) {
+		a := luascripts.AcquireArgs{Rules: parts, Policy: "p", Token: 1, Job: "a", Mode: luascripts.GrantOrBook, MaxWait: -1}
+		if r := s.Acquire(a); r.Status != luascripts.Booked || r.Rule != i+1 || !r.At.Equal(start.Add(time.Hour)) {
 			t.Errorf("part %d closed: %+v", i+1, r)
 		}
 		parts[i].Closed = start
 	}
-	if r := s.Acquire(luascripts.AcquireArgs{Parts: parts, Policy: "p", Token: 1, Job: "a", Mode: luascripts.Grant, MaxWait: -1}); r.Status != luascripts.Granted {
+	if r := s.Acquire(luascripts.AcquireArgs{Rules: parts, Policy: "p", Token: 1, Job: "a", Mode: luascripts.GrantOrBook, MaxWait: -1}); r.Status != luascripts.Granted {
 		t.Errorf("closed until now: %+v, want it granted", r)
 	}
 }

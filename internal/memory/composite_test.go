@@ -39,7 +39,7 @@ func TestCompositeWaitIsTight(t *testing.T) {
 			if gated {
 				m.gate = hours(m.now)
 			}
-			return m.ask(luascripts.AcquireArgs{Parts: parts, Policy: "p", Mode: luascripts.Try, MaxWait: -1, Gate: m.gate}, of)
+			return m.ask(luascripts.AcquireArgs{Rules: parts, Policy: "p", Mode: luascripts.Try, MaxWait: -1, Gate: m.gate}, of)
 		}
 		for range rapid.IntRange(3, 30).Draw(rt, "length") {
 			m.rates[rapid.IntRange(0, 2).Draw(rt, "pace of")].move(false)
@@ -53,21 +53,21 @@ func TestCompositeWaitIsTight(t *testing.T) {
 			if r.Status == luascripts.Granted {
 				continue
 			}
-			if !r.At.After(m.now) || !gated && r.Part == 0 {
+			if !r.At.After(m.now) || !gated && r.Rule == 0 {
 				rt.Fatalf("refused now: %+v", r)
 			}
 			now := m.now
 			for asked := 1; r.Status != luascripts.Granted; asked++ {
 				told := r
 				m.now = told.At.Add(-time.Microsecond)
-				if early := try(policy, costs); early.Status != luascripts.Refused || !early.At.Equal(told.At) || !gated && early.Part != told.Part {
+				if early := try(policy, costs); early.Status != luascripts.Refused || !early.At.Equal(told.At) || !gated && early.Rule != told.Rule {
 					rt.Fatalf("told %+v, and 1us before %+v", told, early)
 				}
 				if m.now = told.At; rapid.IntRange(0, 3).Draw(rt, "give up") == 0 {
 					m.now = now
 					break
 				}
-				if r = try(policy, costs); !gated && r.Status != luascripts.Granted && r.Part <= told.Part || asked > 2*len(costs)+2 {
+				if r = try(policy, costs); !gated && r.Status != luascripts.Granted && r.Rule <= told.Rule || asked > 2*len(costs)+2 {
 					rt.Fatalf("told %+v, and then %+v", told, r) // a rule binds once, and then a wider one
 				}
 			}

@@ -13,7 +13,7 @@ import (
 // runner is a job that comes whenever it was told to.
 type runner struct {
 	job, policy string
-	parts       []luascripts.Part
+	parts       []luascripts.RuleCall
 	from        time.Time
 	told        time.Time
 	came        int // admissions
@@ -44,7 +44,7 @@ func newCrowd(t *testing.T) *crowd {
 	return &crowd{T: t, scene: newScene(), random: rand.New(rand.NewPCG(1, 2)), inline: 50 * ms}
 }
 
-func (c *crowd) add(job, policy string, parts ...luascripts.Part) *runner {
+func (c *crowd) add(job, policy string, parts ...luascripts.RuleCall) *runner {
 	r := &runner{job: job, policy: policy, parts: parts, told: c.now.Add(time.Duration(len(c.runners)) * 10 * time.Microsecond)}
 	r.from = r.told
 	c.runners = append(c.runners, r)
@@ -52,8 +52,8 @@ func (c *crowd) add(job, policy string, parts ...luascripts.Part) *runner {
 }
 
 // partOf is a rule on a key.
-func partOf(rule, id string, n luascripts.Numbers) luascripts.Part {
-	return luascripts.Part{Limit: luascripts.LimitKeys("hw", rule, id), Numbers: n, Cost: 1}
+func partOf(rule, id string, n luascripts.Numbers) luascripts.RuleCall {
+	return luascripts.RuleCall{LimitKeys: luascripts.NewLimitKeys("hw", rule, id), Numbers: n, Cost: 1}
 }
 
 // run goes from one who comes to the next until all were granted.
@@ -66,7 +66,7 @@ func (c *crowd) run() {
 		}
 		if returns {
 			c.moveTo(r.ends)
-			c.retime(c.Release(r.parts[len(r.parts)-1], r.token).Next)
+			c.retime(c.Release(r.parts[len(r.parts)-1], r.token).Promoted)
 			r.ends = time.Time{}
 			continue
 		}
@@ -102,8 +102,8 @@ func (c *crowd) nextRunner() (first *runner, returns bool) {
 func (c *crowd) come(r *runner) {
 	c.Helper()
 	if r.came > 0 {
-		p := c.Check(luascripts.CheckArgs{Parts: r.parts, Policy: r.policy, Job: r.job})
-		c.retime(p.Next)
+		p := c.Check(luascripts.RefreshArgs{Rules: r.parts, Policy: r.policy, Job: r.job})
+		c.retime(p.Promoted)
 		if p.Status == luascripts.Booked && p.At.After(c.now) {
 			r.told = p.At
 			return
@@ -113,7 +113,7 @@ func (c *crowd) come(r *runner) {
 	r.came++
 	r.token = c.token
 	a := luascripts.AcquireArgs{
-		Parts: r.parts, Policy: r.policy, Token: c.token, Job: r.job, Mode: luascripts.Grant, Inline: c.inline, MaxWait: -1,
+		Rules: r.parts, Policy: r.policy, Token: c.token, Job: r.job, Mode: luascripts.GrantOrBook, Inline: c.inline, MaxWait: -1,
 	}
 	if c.gate != nil {
 		a.Gate = c.gate(c.now)
@@ -137,10 +137,10 @@ func (c *crowd) come(r *runner) {
 	default:
 		c.Fatalf("%s: %+v", r.job, p)
 	}
-	c.retime(p.Next)
+	c.retime(p.Promoted)
 }
 
-func (c *crowd) retime(turns []luascripts.Turn) {
+func (c *crowd) retime(turns []luascripts.Promotion) {
 	for _, turn := range turns {
 		for _, r := range c.runners {
 			if r.job == turn.Job && r.status == luascripts.Booked {

@@ -12,7 +12,7 @@ type verdict struct {
 	by    *part // which puts it off last; nil for the gate, or for nothing
 	bound bool  // it may not run yet
 
-	refused bool // nor is it to have a place: [luascripts.BookWidest]
+	refused bool // nor is it to have a place: [luascripts.BookLastRule]
 }
 
 // decide asks group by group, narrowest first: the first that does not admit the
@@ -20,9 +20,9 @@ type verdict struct {
 // alone. Who only books is held up by the widest rate.
 func (c *call) decide(g gate, reach int64, mode luascripts.Mode) verdict {
 	if opens := g.opened(c.now); opens > reach {
-		return verdict{at: opens, bound: true, refused: mode == luascripts.BookWidest}
+		return verdict{at: opens, bound: true, refused: mode == luascripts.BookLastRule}
 	}
-	if wide := c.onlyWidest(); mode == luascripts.BookWidest && wide != nil {
+	if wide := c.onlyWidest(); mode == luascripts.BookLastRule && wide != nil {
 		v := c.inWidest(wide, reach)
 		if opens := g.opened(v.at); opens > v.at {
 			return verdict{at: opens, bound: true, refused: true}
@@ -44,7 +44,7 @@ func (c *call) decide(g gate, reach int64, mode luascripts.Mode) verdict {
 		return false
 	})
 	if opens := g.opened(v.at); opens > v.at && (v.bound || opens > reach) {
-		return verdict{at: opens, bound: true, refused: mode == luascripts.BookWidest}
+		return verdict{at: opens, bound: true, refused: mode == luascripts.BookLastRule}
 	} else if opens > v.at {
 		v.at, v.by = opens, nil
 	}

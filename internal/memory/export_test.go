@@ -8,7 +8,7 @@ import (
 
 // Places are the tickets and promises on a key, by the name that the scripts have
 // for each set: to compare what no answer shows.
-func (s *Store) Places(k luascripts.Limit) map[string]map[string]int64 {
+func (s *Store) Places(k luascripts.LimitKeys) map[string]map[string]int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := map[string]map[string]int64{}

@@ -92,8 +92,8 @@ func TestGateNotCovered(t *testing.T) {
 	for _, g := range []luascripts.Gate{
 		{From: start.Add(-time.Hour), Until: start}, {From: start.Add(time.Microsecond), Until: start.Add(time.Hour)},
 	} {
-		a := luascripts.AcquireArgs{Parts: s.one(slidingOf(1, time.Second), 1), Token: 1, Job: "a", Mode: luascripts.Grant, MaxWait: -1, Gate: g}
-		if r := s.Acquire(a); r.Status != luascripts.NotCovered || r.Part != 0 || !r.At.IsZero() || s.Len() != 0 {
+		a := luascripts.AcquireArgs{Rules: s.one(slidingOf(1, time.Second), 1), Token: 1, Job: "a", Mode: luascripts.GrantOrBook, MaxWait: -1, Gate: g}
+		if r := s.Acquire(a); r.Status != luascripts.NotCovered || r.Rule != 0 || !r.At.IsZero() || s.Len() != 0 {
 			t.Errorf("%+v: %+v, want that it is not covered", g, r)
 		}
 	}
@@ -108,9 +108,9 @@ func TestGateIsNoMemoryLeak(t *testing.T) {
 		s.at(time.Duration(day)*24*time.Hour - time.Hour)
 		s.token++
 		a := luascripts.AcquireArgs{
-			Parts: s.one(slidingOf(1, time.Second), 1), Token: s.token, Job: "a", Mode: luascripts.Grant, MaxWait: -1, Gate: daily(s.now),
+			Rules: s.one(slidingOf(1, time.Second), 1), Token: s.token, Job: "a", Mode: luascripts.GrantOrBook, MaxWait: -1, Gate: daily(s.now),
 		}
-		if r := s.Acquire(a); r.Status != luascripts.Booked || r.Part != 0 {
+		if r := s.Acquire(a); r.Status != luascripts.Booked || r.Rule != 0 {
 			t.Fatalf("day %d: %+v", day, r)
 		}
 	}
@@ -119,7 +119,7 @@ func TestGateIsNoMemoryLeak(t *testing.T) {
 	}
 	s.at(60 * 24 * time.Hour)
 	for range 3 {
-		s.Peek(luascripts.LimitKeys("hw", "rule", "other"), luascripts.PeekArgs{Numbers: slidingOf(1, time.Second), Cost: 1})
+		s.Peek(luascripts.NewLimitKeys("hw", "rule", "other"), luascripts.PeekArgs{Numbers: slidingOf(1, time.Second), Cost: 1})
 	}
 	if s.Len() != 0 {
 		t.Errorf("%d keys are left, want none", s.Len())

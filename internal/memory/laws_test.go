@@ -93,7 +93,7 @@ func (h *history) move(back bool) {
 func (h *history) acquire(cost int, inline time.Duration) luascripts.AcquireReply {
 	h.token++
 	r := h.Acquire(luascripts.AcquireArgs{
-		Parts: h.one(h.civil(h.limit), cost), Token: h.token, Mode: luascripts.Grant, Inline: inline, MaxWait: inline,
+		Rules: h.one(h.civil(h.limit), cost), Token: h.token, Mode: luascripts.GrantOrBook, Inline: inline, MaxWait: inline,
 	})
 	if r.Status == luascripts.Granted {
 		h.grants = append(h.grants, given{at: r.At.UnixMicro(), cost: int64(cost), token: h.token, worth: r.Worth[0]})

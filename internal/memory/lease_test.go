@@ -35,11 +35,11 @@ func TestLeases(t *testing.T) {
 	if r := s.Renew(part, 2); !r.Held {
 		t.Fatalf("b's renewal = %+v", r)
 	}
-	if r := s.Check(luascripts.CheckArgs{Parts: []luascripts.Part{part}, Job: "d"}); !r.At.Equal(start.Add(50 * time.Second)) {
+	if r := s.Check(luascripts.RefreshArgs{Rules: []luascripts.RuleCall{part}, Job: "d"}); !r.At.Equal(start.Add(50 * time.Second)) {
 		t.Fatalf("d = %+v, want it when b's lease ends, at 50 s", r)
 	}
 	r := s.Release(part, 1)
-	if !r.Released || !next(r.Next, "c", s.now) {
+	if !r.Released || !next(r.Promoted, "c", s.now) {
 		t.Fatalf("release = %+v, want c to come now", r)
 	}
 	if again := s.Release(part, 1); again.Released {
@@ -48,7 +48,7 @@ func TestLeases(t *testing.T) {
 	if e := ask("e"); e.Status != luascripts.Booked {
 		t.Fatalf("e = %+v, want it behind c and d", e)
 	}
-	if c := ask("c"); c.Status != luascripts.Granted || c.Next != nil {
+	if c := ask("c"); c.Status != luascripts.Granted || c.Promoted != nil {
 		t.Fatalf("c = %+v, want it granted, and nobody else hinted", c)
 	}
 	s.at(50 * time.Second)
@@ -72,7 +72,7 @@ func TestLeaseGrantedAheadStays(t *testing.T) {
 	s.ask(part.Numbers, 1, "a")
 	s.at(970 * ms)
 	s.token++
-	r := s.Acquire(luascripts.AcquireArgs{Parts: []luascripts.Part{part}, Token: s.token, Job: "b", Mode: luascripts.Grant, Inline: 50 * ms, MaxWait: -1})
+	r := s.Acquire(luascripts.AcquireArgs{Rules: []luascripts.RuleCall{part}, Token: s.token, Job: "b", Mode: luascripts.GrantOrBook, Inline: 50 * ms, MaxWait: -1})
 	if r.Status != luascripts.Granted || !r.At.Equal(start.Add(time.Second)) {
 		t.Fatalf("b = %+v, want it granted at 1 s", r)
 	}
@@ -109,7 +109,7 @@ func TestWithdrawnLeaseRefusesOn(t *testing.T) {
 	s := newScene()
 	part := s.one(leasesOf(1, time.Minute), 1)[0]
 	s.ask(part.Numbers, 1, "a")
-	if r := s.Cancel(luascripts.CancelArgs{Parts: []luascripts.Part{part}, Token: 1}); r.Status != luascripts.Granted {
+	if r := s.Cancel(luascripts.CancelArgs{Rules: []luascripts.RuleCall{part}, Token: 1}); r.Status != luascripts.Granted {
 		t.Fatalf("a's lease back: %+v", r)
 	}
 	if r := s.Release(part, 1); r.Released {
@@ -131,11 +131,11 @@ func TestLeaseOffered(t *testing.T) {
 		s.ask(part.Numbers, 1, job)
 	}
 	s.at(time.Second)
-	if r := s.Release(part, 1); !next(r.Next[:1], "b", s.now) || !next(r.Next[1:], "c", s.now.Add(time.Minute)) {
+	if r := s.Release(part, 1); !next(r.Promoted[:1], "b", s.now) || !next(r.Promoted[1:], "c", s.now.Add(time.Minute)) {
 		t.Fatalf("release = %+v, want b, and c when its lease ends", r)
 	}
 	s.at(1500 * ms)
-	if r := s.Release(part, 1); r.Released || !next(r.Next, "b", s.now) {
+	if r := s.Release(part, 1); r.Released || !next(r.Promoted, "b", s.now) {
 		t.Fatalf("released again = %+v, want b told again", r)
 	}
 	s.at(2 * time.Second)

@@ -30,12 +30,12 @@ var start = time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
 type scene struct {
 	*Store
 	now   time.Time
-	key   luascripts.Limit
+	key   luascripts.LimitKeys
 	token uint64
 }
 
 func newScene() *scene {
-	s := &scene{now: start, key: luascripts.LimitKeys("hw", "rule", "tenant")}
+	s := &scene{now: start, key: luascripts.NewLimitKeys("hw", "rule", "tenant")}
 	s.Store = New(func() time.Time { return s.now })
 	return s
 }
@@ -46,7 +46,7 @@ func (s *scene) at(d time.Duration) { s.now = start.Add(d) }
 // ask acquires with a new token; a job that is "" only tries.
 func (s *scene) ask(n luascripts.Numbers, cost int, job string) luascripts.AcquireReply {
 	s.token++
-	a := luascripts.AcquireArgs{Parts: s.one(n, cost), Token: s.token, Job: job, Mode: luascripts.Grant, MaxWait: -1}
+	a := luascripts.AcquireArgs{Rules: s.one(n, cost), Token: s.token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1}
 	if job == "" {
 		a.Mode = luascripts.Try
 	}
@@ -54,15 +54,15 @@ func (s *scene) ask(n luascripts.Numbers, cost int, job string) luascripts.Acqui
 }
 
 // one is a call's only part, on the scene's key.
-func (s *scene) one(n luascripts.Numbers, cost int) []luascripts.Part {
-	return []luascripts.Part{{Limit: s.key, Numbers: n, Cost: cost}}
+func (s *scene) one(n luascripts.Numbers, cost int) []luascripts.RuleCall {
+	return []luascripts.RuleCall{{LimitKeys: s.key, Numbers: n, Cost: cost}}
 }
 
 // refund gives the last ask's grant back.
 func (s *scene) refund(n luascripts.Numbers, cost int, token uint64, worth int64) luascripts.CancelReply {
 	parts := s.one(n, cost)
 	parts[0].Worth = worth
-	return s.Cancel(luascripts.CancelArgs{Parts: parts, Token: token})
+	return s.Cancel(luascripts.CancelArgs{Rules: parts, Token: token})
 }
 
 func slidingOf(n int, w time.Duration) luascripts.Numbers {

@@ -16,9 +16,9 @@ type mesh struct {
 	*rapid.T
 	*scene
 	rates []*history // by rule, narrowest first
-	keys  []luascripts.Limit
+	keys  []luascripts.LimitKeys
 	slots luascripts.Numbers
-	lease luascripts.Limit
+	lease luascripts.LimitKeys
 	lent  []lent
 	gate  luascripts.Gate
 	spent []mark
@@ -35,7 +35,7 @@ type lent struct {
 type mark struct {
 	token uint64
 	job   string
-	parts []luascripts.Part
+	parts []luascripts.RuleCall
 	of    []int // index in rates; -1 is the lease
 	given bool  // back
 }
@@ -50,20 +50,20 @@ func newMesh(t *rapid.T) *mesh {
 	for i, id := range []string{"phone", "phone", "provider"} {
 		kind := rapid.SampledFrom(kinds).Draw(t, "kind")
 		m.rates = append(m.rates, &history{T: t, scene: m.scene, limit: anyLimit(t, kind)})
-		m.keys = append(m.keys, luascripts.LimitKeys("hw", fmt.Sprint("rule", i), id))
+		m.keys = append(m.keys, luascripts.NewLimitKeys("hw", fmt.Sprint("rule", i), id))
 	}
 	m.slots = luascripts.Numbers{
 		Kind: luascripts.Leases, Permits: rapid.IntRange(1, 3).Draw(t, "slots"),
 		Window: rapid.SampledFrom([]time.Duration{20 * ms, time.Second, time.Minute}).Draw(t, "lease"),
 	}
-	m.lease = luascripts.LimitKeys("hw", "slots", rapid.SampledFrom([]string{"phone", "provider", "pool"}).Draw(t, "slots of"))
+	m.lease = luascripts.NewLimitKeys("hw", "slots", rapid.SampledFrom([]string{"phone", "provider", "pool"}).Draw(t, "slots of"))
 	return m
 }
 
-func (m *mesh) parts(policy int, equal bool) (parts []luascripts.Part, of []int) {
+func (m *mesh) parts(policy int, equal bool) (parts []luascripts.RuleCall, of []int) {
 	for _, rule := range policies[policy] {
 		if rule == 3 {
-			parts = append(parts, luascripts.Part{Limit: m.lease, Numbers: m.slots, Cost: 1})
+			parts = append(parts, luascripts.RuleCall{LimitKeys: m.lease, Numbers: m.slots, Cost: 1})
 			of = append(of, -1)
 			continue
 		}
@@ -72,7 +72,7 @@ func (m *mesh) parts(policy int, equal bool) (parts []luascripts.Part, of []int)
 		if !equal {
 			cost = rapid.IntRange(1, costMost(h.limit)).Draw(m.T, "cost")
 		}
-		parts = append(parts, luascripts.Part{Limit: m.keys[rule], Numbers: h.civil(h.limit), Cost: cost})
+		parts = append(parts, luascripts.RuleCall{LimitKeys: m.keys[rule], Numbers: h.civil(h.limit), Cost: cost})
 		of = append(of, rule)
 	}
 	return parts, of
@@ -105,7 +105,7 @@ func (m *mesh) ask(a luascripts.AcquireArgs, of []int) luascripts.AcquireReply {
 		}
 		return r
 	}
-	m.spent = append(m.spent, mark{a.Token, a.Job, a.Parts, of, false})
+	m.spent = append(m.spent, mark{a.Token, a.Job, a.Rules, of, false})
 	for i, rule := range of {
 		if rule < 0 {
 			at := r.At.UnixMicro()
@@ -114,7 +114,7 @@ func (m *mesh) ask(a luascripts.AcquireArgs, of []int) luascripts.AcquireReply {
 			continue
 		}
 		h := m.rates[rule]
-		h.grants = append(h.grants, given{at: r.At.UnixMicro(), cost: int64(a.Parts[i].Cost), token: a.Token, worth: r.Worth[i]})
+		h.grants = append(h.grants, given{at: r.At.UnixMicro(), cost: int64(a.Rules[i].Cost), token: a.Token, worth: r.Worth[i]})
 	}
 	return r
 }
@@ -128,7 +128,7 @@ func (m *mesh) giveBack(back bool) {
 		return
 	}
 	g := &m.spent[rapid.IntRange(max(0, len(m.spent)-6), len(m.spent)-1).Draw(m.T, "which")]
-	parts := append([]luascripts.Part(nil), g.parts...)
+	parts := append([]luascripts.RuleCall(nil), g.parts...)
 	for i, rule := range g.of {
 		if rule < 0 {
 			m.end(g.token)
@@ -142,7 +142,7 @@ func (m *mesh) giveBack(back bool) {
 			}
 		}
 	}
-	r := m.Cancel(luascripts.CancelArgs{Parts: parts, Policy: "p", Token: g.token, Job: g.job, Back: back})
+	r := m.Cancel(luascripts.CancelArgs{Rules: parts, Policy: "p", Token: g.token, Job: g.job, Back: back})
 	if r.Status == luascripts.Granted && g.given {
 		m.Fatalf("given back twice: %+v", r)
 	}
@@ -154,7 +154,7 @@ func (m *mesh) useLease() {
 		return
 	}
 	l := &m.lent[rapid.IntRange(max(0, len(m.lent)-6), len(m.lent)-1).Draw(m.T, "lease")]
-	part := luascripts.Part{Limit: m.lease, Numbers: m.slots, Cost: 1}
+	part := luascripts.RuleCall{LimitKeys: m.lease, Numbers: m.slots, Cost: 1}
 	if rapid.Bool().Draw(m.T, "release") {
 		token := l.token
 		m.Release(part, token)
@@ -171,8 +171,8 @@ func (m *mesh) useLease() {
 	}
 }
 
-func (m *mesh) closeOrOpen(parts []luascripts.Part) {
-	a := luascripts.CloseArgs{Parts: parts, Rule: len(parts), Policy: "p", For: rapid.SampledFrom([]time.Duration{0, 30 * ms, time.Second}).Draw(m.T, "for")}
+func (m *mesh) closeOrOpen(parts []luascripts.RuleCall) {
+	a := luascripts.CloseArgs{Rules: parts, Rule: len(parts), Policy: "p", For: rapid.SampledFrom([]time.Duration{0, 30 * ms, time.Second}).Draw(m.T, "for")}
 	if rapid.Bool().Draw(m.T, "with a job") {
 		a.Job = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(m.T, "job")
 	}
@@ -192,23 +192,23 @@ func (m *mesh) step(back bool) {
 	case 0, 1:
 		m.giveBack(op == 0)
 	case 2:
-		m.Cancel(luascripts.CancelArgs{Parts: parts, Policy: fmt.Sprint(policy), Job: job})
+		m.Cancel(luascripts.CancelArgs{Rules: parts, Policy: fmt.Sprint(policy), Job: job})
 	case 3:
-		m.Check(luascripts.CheckArgs{Parts: parts, Policy: fmt.Sprint(policy), Job: job})
+		m.Check(luascripts.RefreshArgs{Rules: parts, Policy: fmt.Sprint(policy), Job: job})
 	case 4:
 		m.useLease()
 	case 5:
 		m.closeOrOpen(parts)
 	default:
 		a := luascripts.AcquireArgs{
-			Parts: parts, Policy: fmt.Sprint(policy), Job: job, MaxWait: -1, Gate: m.gate,
+			Rules: parts, Policy: fmt.Sprint(policy), Job: job, MaxWait: -1, Gate: m.gate,
 			Mode:   luascripts.Mode(rapid.SampledFrom([]int{0, 1, 1, 1, 2, 3}).Draw(m.T, "mode")),
 			Inline: rapid.SampledFrom([]time.Duration{0, 50 * ms}).Draw(m.T, "inline"),
 		}
 		_, placed := m.placeOf(a)
 		r := m.ask(a, of)
 		m.answered(a, r)
-		if a.Mode == luascripts.BookWidest {
+		if a.Mode == luascripts.BookLastRule {
 			m.onlyWidest(a, r, placed)
 		}
 	}
@@ -219,7 +219,7 @@ func (m *mesh) step(back bool) {
 func (m *mesh) answered(a luascripts.AcquireArgs, r luascripts.AcquireReply) {
 	m.Helper()
 	now := m.now
-	if r.At.Before(now) || r.Status == luascripts.Granted && (r.At.After(now.Add(a.Inline)) || r.Part != 0) {
+	if r.At.Before(now) || r.Status == luascripts.Granted && (r.At.After(now.Add(a.Inline)) || r.Rule != 0) {
 		m.Fatalf("%+v answers %+v", a, r)
 	}
 	if a.Mode == luascripts.Book && r.Status != luascripts.Booked || a.Mode == luascripts.Try && r.Status == luascripts.Booked {
@@ -229,22 +229,22 @@ func (m *mesh) answered(a luascripts.AcquireArgs, r luascripts.AcquireReply) {
 		return
 	}
 	waits := 0
-	for i := range a.Parts {
-		k := m.Store.keys.byName[a.Parts[i].Ledger()]
-		me := member(luascripts.Member{Job: a.Job, Cost: a.Parts[i].Cost})
+	for i := range a.Rules {
+		k := m.Store.keys.byName[a.Rules[i].Ledger()]
+		me := member(luascripts.Member{Job: a.Job, Cost: a.Rules[i].Cost})
 		if k == nil {
 			continue
 		}
 		ticket, inLine := k.line.score(me)
 		waiting := inLine && !parked(ticket)
-		if waiting && i+1 != r.Part {
+		if waiting && i+1 != r.Rule {
 			m.Fatalf("it waits at part %d: %+v", i+1, r)
 		}
 		follows := false
 		if turns := k.policies[a.Policy]; turns != nil {
 			_, follows = turns.score(me)
 		}
-		if i+1 != r.Part || !waiting && !follows {
+		if i+1 != r.Rule || !waiting && !follows {
 			continue
 		}
 		waits++
@@ -252,14 +252,14 @@ func (m *mesh) answered(a luascripts.AcquireArgs, r luascripts.AcquireReply) {
 			m.Fatalf("promised %d, told %+v", told, r)
 		}
 	}
-	if (waits == 1) != (r.Part > 0) {
+	if (waits == 1) != (r.Rule > 0) {
 		m.Fatalf("it waits at %d parts: %+v", waits, r)
 	}
 }
 
 // placeOf is the first part at which the job has a place.
 func (m *mesh) placeOf(a luascripts.AcquireArgs) (part int, some bool) {
-	for i, p := range a.Parts {
+	for i, p := range a.Rules {
 		k := m.Store.keys.byName[p.Ledger()]
 		if k == nil {
 			continue
@@ -280,7 +280,7 @@ func (m *mesh) placeOf(a luascripts.AcquireArgs) (part int, some bool) {
 func (m *mesh) onlyWidest(a luascripts.AcquireArgs, r luascripts.AcquireReply, placed bool) {
 	m.Helper()
 	widest := -1
-	for i, p := range a.Parts {
+	for i, p := range a.Rules {
 		if p.Kind != luascripts.Leases {
 			widest = i
 		}
@@ -291,8 +291,8 @@ func (m *mesh) onlyWidest(a luascripts.AcquireArgs, r luascripts.AcquireReply, p
 			m.Fatalf("it was refused and has a place at part %d: %+v", at, r)
 		}
 	case luascripts.Booked:
-		if r.Part == 0 || !placed && widest >= 0 && a.Parts[r.Part-1].ID != a.Parts[widest].ID {
-			m.Fatalf("it waits at part %d, want the widest, %d: %+v", r.Part, widest+1, r)
+		if r.Rule == 0 || !placed && widest >= 0 && a.Rules[r.Rule-1].ID != a.Rules[widest].ID {
+			m.Fatalf("it waits at part %d, want the widest, %d: %+v", r.Rule, widest+1, r)
 		}
 	default:
 		m.Fatalf("mode %d answers %+v", a.Mode, r)

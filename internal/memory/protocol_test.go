@@ -14,7 +14,7 @@ import (
 
 func (s *scene) mode(n luascripts.Numbers, job string, mode luascripts.Mode, maxWait time.Duration) luascripts.AcquireReply {
 	s.token++
-	return s.Acquire(luascripts.AcquireArgs{Parts: s.one(n, 1), Token: s.token, Job: job, Mode: mode, MaxWait: maxWait})
+	return s.Acquire(luascripts.AcquireArgs{Rules: s.one(n, 1), Token: s.token, Job: job, Mode: mode, MaxWait: maxWait})
 }
 
 func (s *scene) waiting(n luascripts.Numbers) []string {
@@ -31,7 +31,7 @@ func TestTokenAgain(t *testing.T) {
 	limit := gcraOf(1, 10*time.Second, 3)
 	s := newScene()
 	first, second := s.ask(limit, 1, "a"), s.ask(limit, 1, "b")
-	ask := luascripts.AcquireArgs{Parts: s.one(limit, 1), Token: 2, Job: "b", Mode: luascripts.Grant, MaxWait: -1}
+	ask := luascripts.AcquireArgs{Rules: s.one(limit, 1), Token: 2, Job: "b", Mode: luascripts.GrantOrBook, MaxWait: -1}
 	if r := s.Acquire(ask); r.Status != luascripts.Granted || !r.At.Equal(second.At) || !slices.Equal(r.Worth, second.Worth) {
 		t.Errorf("the newest again = %+v, want %+v", r, second)
 	}
@@ -57,7 +57,7 @@ func TestTokenAgain(t *testing.T) {
 }
 
 // next says that it is this one job that may come earlier.
-func next(turns []luascripts.Turn, job string, at time.Time) bool {
+func next(turns []luascripts.Promotion, job string, at time.Time) bool {
 	return len(turns) == 1 && turns[0].Part == 1 && turns[0].Job == job && turns[0].At.Equal(at)
 }
 
@@ -67,31 +67,31 @@ func TestLine(t *testing.T) {
 	t.Parallel()
 	limit := fixedOf(1, 10*time.Second)
 	s := newScene()
-	s.mode(limit, "a", luascripts.Grant, -1)
+	s.mode(limit, "a", luascripts.GrantOrBook, -1)
 	for i, job := range []string{"b", "c", "d"} {
 		want := start.Add(time.Duration(i+1) * 10 * time.Second)
-		if r := s.mode(limit, job, luascripts.Grant, -1); r.Status != luascripts.Booked || !r.At.Equal(want) || !r.Promised.IsZero() {
+		if r := s.mode(limit, job, luascripts.GrantOrBook, -1); r.Status != luascripts.Booked || !r.At.Equal(want) || !r.Promised.IsZero() {
 			t.Fatalf("%s = %+v, want it booked at %v", job, r, want)
 		}
 	}
-	if r := s.mode(limit, "e", luascripts.Grant, 39*time.Second); r.Status != luascripts.TooLate || !r.At.Equal(start.Add(40*time.Second)) {
+	if r := s.mode(limit, "e", luascripts.GrantOrBook, 39*time.Second); r.Status != luascripts.TooLate || !r.At.Equal(start.Add(40*time.Second)) {
 		t.Fatalf("e = %+v, want it too late at 40 s", r)
 	}
 	if r := s.mode(limit, "", luascripts.Try, -1); r.Status != luascripts.Refused {
 		t.Fatalf("a newcomer who tries = %+v, want it refused", r)
 	}
-	back := s.Cancel(luascripts.CancelArgs{Parts: s.one(limit, 1), Token: 1, Job: "a", Back: true})
+	back := s.Cancel(luascripts.CancelArgs{Rules: s.one(limit, 1), Token: 1, Job: "a", Back: true})
 	if want := (luascripts.CancelReply{Status: luascripts.Granted, Now: back.Now}); !cmp.Equal(want, back) {
 		t.Fatalf("a's grant back = %+v, want %+v: a knows", back, want)
 	}
 	if got := s.waiting(limit); !cmp.Equal(got, []string{"a", "b", "c", "d"}) {
 		t.Fatalf("the line is %v, want a first", got)
 	}
-	gone := s.Cancel(luascripts.CancelArgs{Parts: s.one(limit, 1), Job: "a"})
-	if !next(gone.Next, "b", start) {
+	gone := s.Cancel(luascripts.CancelArgs{Rules: s.one(limit, 1), Job: "a"})
+	if !next(gone.Promoted, "b", start) {
 		t.Fatalf("a left: %+v, want b to come now", gone)
 	}
-	place := luascripts.CheckArgs{Parts: s.one(limit, 1), Job: "c"}
+	place := luascripts.RefreshArgs{Rules: s.one(limit, 1), Job: "c"}
 	if r := s.Check(place); r.Status != luascripts.Booked || r.Before != 1 || !r.At.Equal(start.Add(10*time.Second)) {
 		t.Fatalf("c = %+v, want it at 10 s behind 1", r)
 	}
@@ -102,16 +102,16 @@ func TestLine(t *testing.T) {
 	if r := s.mode(limit, "d", luascripts.Book, -1); r.Status != luascripts.Booked || !r.At.Equal(s.now) || !r.Promised.Equal(start.Add(30*time.Second)) {
 		t.Fatalf("d books again = %+v, want it now, after a promise of 30 s", r)
 	}
-	if r := s.mode(limit, "c", luascripts.Grant, -1); r.Status != luascripts.Granted || r.Next != nil {
+	if r := s.mode(limit, "c", luascripts.GrantOrBook, -1); r.Status != luascripts.Granted || r.Promoted != nil {
 		t.Fatalf("c comes late = %+v, want it granted at once", r)
 	}
 	if r := s.Check(place); r.Status != luascripts.Refused {
 		t.Fatalf("c is gone, but %+v", r)
 	}
-	if r := s.mode(limit, "d", luascripts.Grant, -1); r.Status != luascripts.Booked {
+	if r := s.mode(limit, "d", luascripts.GrantOrBook, -1); r.Status != luascripts.Booked {
 		t.Fatalf("d = %+v, want it booked", r)
 	}
-	if r := s.Reset(s.key, limit); r.Status != luascripts.Granted || !next(r.Next, "d", s.now) {
+	if r := s.Reset(s.key, limit); r.Status != luascripts.Granted || !next(r.Promoted, "d", s.now) {
 		t.Fatalf("reset = %+v, want d to come now", r)
 	}
 }
@@ -130,7 +130,7 @@ func TestNotCovered(t *testing.T) {
 	} {
 		acquired := s.ask(other, 1, "c")
 		canceled := s.refund(other, 1, 1, 0)
-		checked := s.Check(luascripts.CheckArgs{Parts: s.one(other, 1), Job: "b"})
+		checked := s.Check(luascripts.RefreshArgs{Rules: s.one(other, 1), Job: "b"})
 		peeked := s.Peek(s.key, luascripts.PeekArgs{Numbers: other, Cost: 1})
 		reset := s.Reset(s.key, other)
 		for i, got := range []struct {
@@ -160,7 +160,7 @@ func TestDrop(t *testing.T) {
 	if p.Waiting != 1 || p.Life != 0 || !p.Listed[0].At.Equal(start) {
 		t.Errorf("Peek = %+v, want b waiting, who may go now", p)
 	}
-	if r := s.Cancel(luascripts.CancelArgs{Parts: s.one(limit, 1), Token: 1}); r.Status != luascripts.Granted {
+	if r := s.Cancel(luascripts.CancelArgs{Rules: s.one(limit, 1), Token: 1}); r.Status != luascripts.Granted {
 		t.Errorf("the older grant's token = %+v, want it known", r)
 	}
 }
@@ -170,7 +170,7 @@ func TestDrop(t *testing.T) {
 func TestConcurrently(t *testing.T) {
 	t.Parallel()
 	s := New(nil)
-	k := luascripts.LimitKeys("hw", "rule", "tenant")
+	k := luascripts.NewLimitKeys("hw", "rule", "tenant")
 	for _, limit := range []luascripts.Numbers{slidingOf(100, time.Hour), gcraOf(1, time.Hour, 100), stepOf(1, time.Hour, 100), fixedOf(100, time.Hour)} {
 		s.Reset(k, limit)
 		var wg sync.WaitGroup
@@ -178,7 +178,7 @@ func TestConcurrently(t *testing.T) {
 		for g := range granted {
 			wg.Go(func() {
 				for i := range 50 {
-					r := s.Acquire(luascripts.AcquireArgs{Parts: []luascripts.Part{{Limit: k, Numbers: limit, Cost: 1}}, Token: uint64(g*1000 + i + 1), Mode: luascripts.Try})
+					r := s.Acquire(luascripts.AcquireArgs{Rules: []luascripts.RuleCall{{LimitKeys: k, Numbers: limit, Cost: 1}}, Token: uint64(g*1000 + i + 1), Mode: luascripts.Try})
 					if r.Status == luascripts.Granted {
 						granted[g]++
 					}

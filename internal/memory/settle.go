@@ -4,9 +4,9 @@ import "github.com/headwayq/headway/internal/luascripts"
 
 // Settle corrects what a grant has paid, by part: more, or less when its cost is
 // below 0. The same bill is done once.
-func (s *Store) Settle(a luascripts.SettleArgs) luascripts.CancelReply {
+func (s *Store) Settle(a luascripts.AdjustArgs) luascripts.CancelReply {
 	var r luascripts.CancelReply
-	now, no := s.on(a.Parts, a.Policy, "", func(c *call) {
+	now, no := s.on(a.Rules, a.Policy, "", func(c *call) {
 		for i := range c.parts { // each remembers it as long as what it corrects counts there
 			if _, done := c.parts[i].holds(a.Bill); done && c.parts[i].cost != 0 {
 				return
@@ -14,17 +14,17 @@ func (s *Store) Settle(a luascripts.SettleArgs) luascripts.CancelReply {
 		}
 		r.Status = luascripts.Granted
 		for i := range c.parts {
-			r.Next = c.parts[i].settle(a.Token, a.Bill, r.Next)
+			r.Promoted = c.parts[i].settle(a.Token, a.Bill, r.Promoted)
 		}
 	})
 	if no.status != 0 {
-		r.Status, r.Part, r.Version = no.status, no.part, no.version
+		r.Status, r.Rule, r.Version = no.status, no.part, no.version
 	}
 	r.Now = instantOf(now)
 	return r
 }
 
-func (p *part) settle(token, bill uint64, turns []luascripts.Turn) []luascripts.Turn {
+func (p *part) settle(token, bill uint64, turns []luascripts.Promotion) []luascripts.Promotion {
 	if p.kind == luascripts.Leases || p.cost == 0 {
 		return turns
 	}

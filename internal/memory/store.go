@@ -38,7 +38,7 @@ func (s *Store) Keep(extra time.Duration) {
 }
 
 // Drop loses what was spent on a key, and nothing else of it. It is for tests.
-func (s *Store) Drop(k luascripts.Limit) {
+func (s *Store) Drop(k luascripts.LimitKeys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if key := s.keys.byName[k.Ledger()]; key != nil {
@@ -56,10 +56,10 @@ func (s *Store) Len() int {
 
 // Peek is what a key looks like; it changes nothing. Who is late is not in the
 // line.
-func (s *Store) Peek(k luascripts.Limit, a luascripts.PeekArgs) luascripts.PeekReply {
+func (s *Store) Peek(k luascripts.LimitKeys, a luascripts.PeekArgs) luascripts.PeekReply {
 	r := luascripts.PeekReply{Status: luascripts.Granted}
-	one := luascripts.Part{Limit: k, Numbers: a.Numbers, Cost: a.Cost, Closed: a.Closed}
-	now, no := s.on([]luascripts.Part{one}, "", "", func(c *call) {
+	one := luascripts.RuleCall{LimitKeys: k, Numbers: a.Numbers, Cost: a.Cost, Closed: a.Closed}
+	now, no := s.on([]luascripts.RuleCall{one}, "", "", func(c *call) {
 		p := &c.parts[0]
 		p.look()
 		v, from := p.view, max(c.now, p.closed)
@@ -84,13 +84,13 @@ func (s *Store) Peek(k luascripts.Limit, a luascripts.PeekArgs) luascripts.PeekR
 }
 
 // Reset forgets what was spent on a key; who waits keeps its place.
-func (s *Store) Reset(k luascripts.Limit, n luascripts.Numbers) luascripts.CancelReply {
+func (s *Store) Reset(k luascripts.LimitKeys, n luascripts.Numbers) luascripts.CancelReply {
 	r := luascripts.CancelReply{Status: luascripts.Granted}
-	now, no := s.on([]luascripts.Part{{Limit: k, Numbers: n}}, "", "", func(c *call) {
+	now, no := s.on([]luascripts.RuleCall{{LimitKeys: k, Numbers: n}}, "", "", func(c *call) {
 		p := &c.parts[0]
 		p.ledger, p.tokens = ledger{}, tokens{}
 		p.open()
-		r.Next = c.missed(p.hints(nil, false))
+		r.Promoted = c.missed(p.hints(nil, false))
 	})
 	if no.status != 0 {
 		r.Status, r.Version = no.status, no.version

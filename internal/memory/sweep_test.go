@@ -18,8 +18,8 @@ func TestManyKeysOnce(t *testing.T) {
 	for i := range 300_000 {
 		s.now = s.now.Add(100 * ms) // 600 in a window
 		s.token++
-		k := luascripts.LimitKeys("hw", "rule", strconv.Itoa(i))
-		r := s.Acquire(luascripts.AcquireArgs{Parts: []luascripts.Part{{Limit: k, Numbers: limit, Cost: 1}}, Token: s.token, Mode: luascripts.Try, MaxWait: -1})
+		k := luascripts.NewLimitKeys("hw", "rule", strconv.Itoa(i))
+		r := s.Acquire(luascripts.AcquireArgs{Rules: []luascripts.RuleCall{{LimitKeys: k, Numbers: limit, Cost: 1}}, Token: s.token, Mode: luascripts.Try, MaxWait: -1})
 		if r.Status != luascripts.Granted {
 			t.Fatalf("key %d: %+v", i, r)
 		}
@@ -42,23 +42,23 @@ func TestManyKeysOnce(t *testing.T) {
 func TestPlacesExpire(t *testing.T) {
 	t.Parallel()
 	s := newScene()
-	parts := []luascripts.Part{partOf("phone", "x", slidingOf(1, ms)), partOf("provider", "all", slidingOf(1, time.Minute)), partOf("slots", "x", leasesOf(1, time.Minute))}
+	parts := []luascripts.RuleCall{partOf("phone", "x", slidingOf(1, ms)), partOf("provider", "all", slidingOf(1, time.Minute)), partOf("slots", "x", leasesOf(1, time.Minute))}
 	ask := func(job string, g luascripts.Gate) {
 		s.token++
-		s.Acquire(luascripts.AcquireArgs{Parts: parts, Policy: "p", Token: s.token, Job: job, Mode: luascripts.Grant, MaxWait: -1, Gate: g})
+		s.Acquire(luascripts.AcquireArgs{Rules: parts, Policy: "p", Token: s.token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1, Gate: g})
 	}
 	ask("a", luascripts.Gate{})
 	s.at(ms)
 	ask("b", luascripts.Gate{})
 	ask("c", daily(s.now)) // booked until 9 o'clock, 1 h from now
-	s.Close(luascripts.CloseArgs{Parts: parts[:1], Rule: 1, For: 2 * time.Hour})
+	s.Close(luascripts.CloseArgs{Rules: parts[:1], Rule: 1, For: 2 * time.Hour})
 	phone := s.keys.byName[parts[0].Ledger()]
 	if phone.policies["p"].len() != 1 || s.keys.byName[parts[1].Ledger()].opening.len() != 1 || s.Len() != 3 {
 		t.Fatalf("%d keys, turns %v, want a turn and an opening", s.Len(), phone.policies["p"])
 	}
 	sweep := func() int {
 		for range 4 {
-			s.Peek(luascripts.LimitKeys("hw", "rule", "other"), luascripts.PeekArgs{Numbers: slidingOf(1, ms), Cost: 1})
+			s.Peek(luascripts.NewLimitKeys("hw", "rule", "other"), luascripts.PeekArgs{Numbers: slidingOf(1, ms), Cost: 1})
 		}
 		return s.Len()
 	}
@@ -104,7 +104,7 @@ func TestPartsExpireAlone(t *testing.T) {
 	if s.Len() != 0 {
 		t.Fatalf("%d keys, want none", s.Len())
 	}
-	if r := s.Acquire(luascripts.AcquireArgs{Parts: s.one(limit, 1), Token: 1, Mode: luascripts.Try}); !r.At.After(granted.At) {
+	if r := s.Acquire(luascripts.AcquireArgs{Rules: s.one(limit, 1), Token: 1, Mode: luascripts.Try}); !r.At.After(granted.At) {
 		t.Fatalf("the token of an hour ago = %+v, want a new grant", r)
 	}
 }

@@ -41,14 +41,14 @@ func TestOtherPolicyIsNotHeldUp(t *testing.T) {
 func TestTurnIsKept(t *testing.T) {
 	t.Parallel()
 	s := newScene()
-	parts := []luascripts.Part{partOf("phone", "x", slidingOf(1, time.Minute)), partOf("provider", "all", slidingOf(1, 5*time.Minute))}
-	ask := func(job, policy string, parts ...luascripts.Part) luascripts.AcquireReply {
+	parts := []luascripts.RuleCall{partOf("phone", "x", slidingOf(1, time.Minute)), partOf("provider", "all", slidingOf(1, 5*time.Minute))}
+	ask := func(job, policy string, parts ...luascripts.RuleCall) luascripts.AcquireReply {
 		s.token++
-		return s.Acquire(luascripts.AcquireArgs{Parts: parts, Policy: policy, Token: s.token, Job: job, Mode: luascripts.Grant, MaxWait: -1})
+		return s.Acquire(luascripts.AcquireArgs{Rules: parts, Policy: policy, Token: s.token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1})
 	}
 	want := func(r luascripts.AcquireReply, status luascripts.Status, part int, at time.Duration) {
 		t.Helper()
-		if r.Status != status || r.Part != part || !r.At.Equal(start.Add(at)) {
+		if r.Status != status || r.Rule != part || !r.At.Equal(start.Add(at)) {
 			t.Fatalf("got %+v, want status %d by part %d at %v", r, status, part, at)
 		}
 	}
@@ -65,7 +65,7 @@ func TestTurnIsKept(t *testing.T) {
 	}
 	want(ask("d", "alone", parts[0]), luascripts.Granted, 0, time.Minute) // c only follows b: the phone is free
 	s.at(5 * time.Minute)
-	if r := s.Check(luascripts.CheckArgs{Parts: parts, Policy: "both", Job: "b"}); r.Status != luascripts.Booked || !r.At.Equal(s.now) || r.Before != 0 {
+	if r := s.Check(luascripts.RefreshArgs{Rules: parts, Policy: "both", Job: "b"}); r.Status != luascripts.Booked || !r.At.Equal(s.now) || r.Before != 0 {
 		t.Fatalf("b is at %+v, want it now", r)
 	}
 	want(ask("b", "both", parts...), luascripts.Granted, 0, 5*time.Minute)
@@ -87,21 +87,21 @@ func TestTurnIsKept(t *testing.T) {
 func TestRefundTakesTheFirstPlace(t *testing.T) {
 	t.Parallel()
 	s := newScene()
-	parts := []luascripts.Part{partOf("phone", "x", slidingOf(1, time.Minute)), partOf("provider", "all", slidingOf(1, time.Second))}
+	parts := []luascripts.RuleCall{partOf("phone", "x", slidingOf(1, time.Minute)), partOf("provider", "all", slidingOf(1, time.Second))}
 	ask := func(job string) luascripts.AcquireReply {
 		s.token++
-		return s.Acquire(luascripts.AcquireArgs{Parts: parts, Policy: "p", Token: s.token, Job: job, Mode: luascripts.Grant, MaxWait: -1})
+		return s.Acquire(luascripts.AcquireArgs{Rules: parts, Policy: "p", Token: s.token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1})
 	}
 	ask("a")
 	ask("b")
-	back := luascripts.CancelArgs{Parts: parts, Policy: "p", Token: 1, Job: "a", Back: true}
+	back := luascripts.CancelArgs{Rules: parts, Policy: "p", Token: 1, Job: "a", Back: true}
 	if r := s.Cancel(back); r.Status != luascripts.Granted {
 		t.Fatalf("a's grant back: %+v", r)
 	}
 	if r := s.Cancel(back); r.Status != luascripts.Refused {
 		t.Fatalf("the same again: %+v", r)
 	}
-	if r := ask("b"); r.Status != luascripts.Booked || r.Part != 1 || !r.At.Equal(start.Add(time.Minute)) {
+	if r := ask("b"); r.Status != luascripts.Booked || r.Rule != 1 || !r.At.Equal(start.Add(time.Minute)) {
 		t.Fatalf("b = %+v, want it behind a", r)
 	}
 	if r := ask("a"); r.Status != luascripts.Granted || !r.Promised.Equal(start) {

@@ -37,7 +37,7 @@ func (w *twin) acquire() {
 		w.same(fmt.Sprintf("acquire, %d of %d: %+v", i+1, len(calls), a), got.AcquireReply, w.store.Acquire(a))
 		if got.Status == luascripts.Granted {
 			h := &held{token: a.Token, job: a.Job, policy: of[i], worth: got.Worth, at: got.At}
-			for _, p := range a.Parts {
+			for _, p := range a.Rules {
 				h.costs = append(h.costs, p.Cost)
 			}
 			h.paid = slices.Clone(h.costs)
@@ -52,15 +52,15 @@ func (w *twin) acquire() {
 func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 	policy, name := w.drawPolicy()
 	a := luascripts.AcquireArgs{
-		Parts: w.parts(policy), Policy: name, Gate: w.gate(), MaxWait: -1, Tell: rapid.IntRange(0, 2).Draw(w.T, "tell") == 0,
-		Forms:  &w.forms,
-		Mode:   rapid.SampledFrom([]luascripts.Mode{luascripts.Try, luascripts.Grant, luascripts.Grant, luascripts.Grant, luascripts.Book, luascripts.BookWidest}).Draw(w.T, "mode"),
-		Inline: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond}).Draw(w.T, "inline"),
+		Rules: w.parts(policy), Policy: name, Gate: w.gate(), MaxWait: -1, Tell: rapid.IntRange(0, 2).Draw(w.T, "tell") == 0,
+		Templates: &w.forms,
+		Mode:      rapid.SampledFrom([]luascripts.Mode{luascripts.Try, luascripts.GrantOrBook, luascripts.GrantOrBook, luascripts.GrantOrBook, luascripts.Book, luascripts.BookLastRule}).Draw(w.T, "mode"),
+		Inline:    rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond}).Draw(w.T, "inline"),
 	}
 	if a.Mode != luascripts.Try {
 		a.Job = w.job(policy)
 		if w.calm {
-			a.Mode, a.MaxWait = luascripts.Grant, rapid.SampledFrom([]time.Duration{0, a.Inline}).Draw(w.T, "wait")
+			a.Mode, a.MaxWait = luascripts.GrantOrBook, rapid.SampledFrom([]time.Duration{0, a.Inline}).Draw(w.T, "wait")
 		} else if rapid.IntRange(0, 5).Draw(w.T, "max") == 0 {
 			a.MaxWait = rapid.SampledFrom([]time.Duration{0, time.Second, time.Minute}).Draw(w.T, "wait")
 		}
@@ -70,7 +70,7 @@ func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 	if len(w.held) > 0 && rapid.IntRange(0, 5).Draw(w.T, "again") == 0 { // the same call delivered twice
 		h := rapid.SampledFrom(w.held).Draw(w.T, "held")
 		policy = h.policy
-		a.Token, a.Parts, a.Policy = h.token, w.partsOf(h), w.name(policy)
+		a.Token, a.Rules, a.Policy = h.token, w.partsOf(h), w.name(policy)
 		if a.Mode != luascripts.Try {
 			a.Job = gocmp.Or(h.job, w.job(policy))
 		}
@@ -82,11 +82,11 @@ func (w *twin) cancel() {
 	var a luascripts.CancelArgs
 	if len(w.held) > 0 && rapid.IntRange(0, 2).Draw(w.T, "a grant") > 0 {
 		h := rapid.SampledFrom(w.held).Draw(w.T, "held")
-		a.Token, a.Parts, a.Policy, a.Job = h.token, w.partsOf(h), w.name(h.policy), h.job
+		a.Token, a.Rules, a.Policy, a.Job = h.token, w.partsOf(h), w.name(h.policy), h.job
 		a.Back = !w.calm && h.job != "" && rapid.Bool().Draw(w.T, "back")
 	} else {
 		policy, name := w.drawPolicy()
-		a.Parts, a.Policy, a.Job = w.parts(policy), name, w.job(policy)
+		a.Rules, a.Policy, a.Job = w.parts(policy), name, w.job(policy)
 	}
 	got, err := luascripts.Cancel(w.ctx, w.rdb, a)
 	w.fail(err)
@@ -109,14 +109,14 @@ func (w *twin) settle() {
 		}
 		w.bills = append(w.bills, b)
 	}
-	a := luascripts.SettleArgs{Parts: w.partsOf(b.of), Policy: w.name(b.of.policy), Token: b.of.token, Bill: b.token}
-	if a.Parts[0].Kind == luascripts.Leases {
+	a := luascripts.AdjustArgs{Rules: w.partsOf(b.of), Policy: w.name(b.of.policy), Token: b.of.token, Bill: b.token}
+	if a.Rules[0].Kind == luascripts.Leases {
 		return // nothing of it is paid
 	}
-	for i := range a.Parts {
-		a.Parts[i].Cost = b.costs[i]
+	for i := range a.Rules {
+		a.Rules[i].Cost = b.costs[i]
 	}
-	got, err := luascripts.Settle(w.ctx, w.rdb, a)
+	got, err := luascripts.Adjust(w.ctx, w.rdb, a)
 	w.fail(err)
 	w.same(fmt.Sprintf("settle %+v", a), got, w.store.Settle(a))
 	if got.Status == luascripts.Granted {
@@ -128,8 +128,8 @@ func (w *twin) settle() {
 
 func (w *twin) check() {
 	policy, name := w.drawPolicy()
-	a := luascripts.CheckArgs{Parts: w.parts(policy), Policy: name, Job: w.job(policy)}
-	w.same(fmt.Sprintf("check %+v", a), luascripts.Check(w.ctx, w.rdb, []luascripts.CheckArgs{a})[0], w.store.Check(a))
+	a := luascripts.RefreshArgs{Rules: w.parts(policy), Policy: name, Job: w.job(policy)}
+	w.same(fmt.Sprintf("check %+v", a), luascripts.Refresh(w.ctx, w.rdb, []luascripts.RefreshArgs{a})[0], w.store.Check(a))
 }
 
 func (w *twin) close() {
@@ -137,7 +137,7 @@ func (w *twin) close() {
 	parts := w.parts(policy)
 	parts = parts[:rapid.IntRange(1, len(parts)).Draw(w.T, "as far as")]
 	a := luascripts.CloseArgs{
-		Parts: parts, Rule: rapid.IntRange(1, len(parts)).Draw(w.T, "rule"), Policy: name,
+		Rules: parts, Rule: rapid.IntRange(1, len(parts)).Draw(w.T, "rule"), Policy: name,
 		For: rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, time.Second, 10 * time.Second}).Draw(w.T, "for"),
 	}
 	if rapid.Bool().Draw(w.T, "goes first") {
@@ -156,7 +156,7 @@ func (w *twin) useLease(r *rule) {
 	}
 	p := w.part(r, 1)
 	if rapid.Bool().Draw(w.T, "renew") {
-		got := luascripts.Renew(w.ctx, w.rdb, []luascripts.RenewArgs{{Part: p, Token: token}})[0]
+		got := luascripts.Renew(w.ctx, w.rdb, []luascripts.RenewArgs{{RuleCall: p, Token: token}})[0]
 		w.same("renew", got, w.store.Renew(p, token))
 		return
 	}

@@ -18,7 +18,7 @@ type world struct {
 
 // rule is a limit on a key, narrowest first.
 type rule struct {
-	key     luascripts.Limit
+	key     luascripts.LimitKeys
 	kind    limitKind
 	n       luascripts.Numbers
 	version int64
@@ -30,7 +30,7 @@ func worlds(changing bool) []world {
 	for _, kind := range kinds {
 		if kind.name != "changing" || changing {
 			out = append(out, world{kind.name, func(*rapid.T) []*rule {
-				return []*rule{{key: luascripts.LimitKeys("hw", "rule", "id"), kind: kind}}
+				return []*rule{{key: luascripts.NewLimitKeys("hw", "rule", "id"), kind: kind}}
 			}})
 		}
 	}
@@ -44,11 +44,11 @@ func several(t *rapid.T) []*rule {
 	rates := kinds[:len(kinds)-2]
 	ids := rapid.SampledFrom([][]string{{"phone", "tenant", "all"}, {"phone", "phone", "all"}, {"phone", "all", "all"}, {"all", "all", "all"}}).Draw(t, "ids")
 	for i, id := range ids[:rapid.IntRange(1, 3).Draw(t, "rates")] {
-		out = append(out, &rule{key: luascripts.LimitKeys("hw", fmt.Sprint("rule", i), id), kind: rapid.SampledFrom(rates).Draw(t, "kind")})
+		out = append(out, &rule{key: luascripts.NewLimitKeys("hw", fmt.Sprint("rule", i), id), kind: rapid.SampledFrom(rates).Draw(t, "kind")})
 	}
 	for i := range rapid.IntRange(2-min(2, len(out)), 4-len(out)).Draw(t, "leases") {
 		id := rapid.SampledFrom([]string{"phone", "all", "pool"}).Draw(t, "leases of")
-		out = append(out, &rule{key: luascripts.LimitKeys("hw", fmt.Sprint("slots", i), id), kind: kinds[len(kinds)-2]})
+		out = append(out, &rule{key: luascripts.NewLimitKeys("hw", fmt.Sprint("slots", i), id), kind: kinds[len(kinds)-2]})
 	}
 	return out
 }
@@ -93,8 +93,8 @@ func (w *twin) numbers(r *rule) luascripts.Numbers {
 }
 
 // part is a rule as a call asks about it.
-func (w *twin) part(r *rule, cost int) luascripts.Part {
-	p := luascripts.Part{Limit: r.key, Numbers: w.numbers(r), Cost: min(cost, most(r.n))}
+func (w *twin) part(r *rule, cost int) luascripts.RuleCall {
+	p := luascripts.RuleCall{LimitKeys: r.key, Numbers: w.numbers(r), Cost: min(cost, most(r.n))}
 	if !w.calm && rapid.IntRange(0, 15).Draw(w.T, "closed") == 0 {
 		p.Closed = w.now.Add(rapid.SampledFrom([]time.Duration{-time.Second, 0, 30 * time.Millisecond, 5 * time.Second}).Draw(w.T, "until"))
 	}
@@ -102,9 +102,9 @@ func (w *twin) part(r *rule, cost int) luascripts.Part {
 }
 
 // parts are a policy's, mostly with equal costs.
-func (w *twin) parts(policy int) []luascripts.Part {
+func (w *twin) parts(policy int) []luascripts.RuleCall {
 	equal := rapid.Bool().Draw(w.T, "equal costs")
-	var out []luascripts.Part
+	var out []luascripts.RuleCall
 	for _, r := range w.policies[policy] {
 		cost := 1
 		if !equal {
@@ -116,8 +116,8 @@ func (w *twin) parts(policy int) []luascripts.Part {
 }
 
 // partsOf are those of a grant.
-func (w *twin) partsOf(h *held) []luascripts.Part {
-	var out []luascripts.Part
+func (w *twin) partsOf(h *held) []luascripts.RuleCall {
+	var out []luascripts.RuleCall
 	for i, r := range w.policies[h.policy] {
 		p := w.part(r, 1)
 		p.Cost, p.Worth, p.At = h.costs[i], h.worth[i], h.at

@@ -32,11 +32,11 @@ func TestTwinLongLineOfLeases(t *testing.T) {
 			store := memory.New(func() time.Time { return now })
 			random := rand.New(rand.NewPCG(seed, 1))
 			n := []int{1, 4, 33, 60}[seed%4]
-			part := luascripts.Part{
-				Limit:   luascripts.LimitKeys("hw", "slots", "id"),
-				Numbers: luascripts.Numbers{Kind: luascripts.Leases, Permits: n, Window: 2 * time.Second}, Cost: 1,
+			part := luascripts.RuleCall{
+				LimitKeys: luascripts.NewLimitKeys("hw", "slots", "id"),
+				Numbers:   luascripts.Numbers{Kind: luascripts.Leases, Permits: n, Window: 2 * time.Second}, Cost: 1,
 			}
-			parts := []luascripts.Part{part}
+			parts := []luascripts.RuleCall{part}
 			same := func(what string, got, want any, err error) {
 				t.Helper()
 				if diff := cmp.Diff(want, got); err != nil || diff != "" {
@@ -49,29 +49,29 @@ func TestTwinLongLineOfLeases(t *testing.T) {
 				job := fmt.Sprint(random.IntN(250))
 				now = now.Add([]time.Duration{0, 0, 0, 5 * ms, 5 * ms, 40 * ms, 300 * ms, 3 * time.Second}[min(random.IntN(8), random.IntN(8))])
 				m.SetTime(now)
-				var next []luascripts.Turn
+				var next []luascripts.Promotion
 				switch op := random.IntN(10); {
 				case op < 6:
-					a := luascripts.AcquireArgs{Parts: parts, Token: token, Job: job, Mode: luascripts.Grant, MaxWait: -1}
+					a := luascripts.AcquireArgs{Rules: parts, Token: token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1}
 					got, err := luascripts.Acquire(t.Context(), rdb, a)
 					same("acquire", got, store.Acquire(a), err)
-					if next = got.Next; got.Status == luascripts.Granted {
+					if next = got.Promoted; got.Status == luascripts.Granted {
 						held = append(held, token)
 					}
 				case op < 8 && len(held) > 0:
 					got, err := luascripts.Release(t.Context(), rdb, part, held[0])
 					same("release", got, store.Release(part, held[0]), err)
-					next, held = got.Next, held[1:]
+					next, held = got.Promoted, held[1:]
 				case op < 9:
-					a := luascripts.CheckArgs{Parts: parts, Job: job}
-					got := luascripts.Check(t.Context(), rdb, []luascripts.CheckArgs{a})[0]
+					a := luascripts.RefreshArgs{Rules: parts, Job: job}
+					got := luascripts.Refresh(t.Context(), rdb, []luascripts.RefreshArgs{a})[0]
 					same("check", got, store.Check(a), nil)
-					next = got.Next
+					next = got.Promoted
 				default:
-					a := luascripts.CloseArgs{Parts: parts, Rule: 1, For: time.Duration(random.IntN(3)) * 100 * ms}
+					a := luascripts.CloseArgs{Rules: parts, Rule: 1, For: time.Duration(random.IntN(3)) * 100 * ms}
 					got, err := luascripts.Close(t.Context(), rdb, a)
 					same("close", got, store.Close(a), err)
-					next = got.Next
+					next = got.Promoted
 				}
 				told = max(told, len(next))
 			}

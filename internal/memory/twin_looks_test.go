@@ -66,7 +66,7 @@ func (w *twin) toTheInstant(r *rule) {
 	try := func(want luascripts.Status) {
 		w.tokens++
 		a := luascripts.AcquireArgs{
-			Parts: []luascripts.Part{{Limit: r.key, Numbers: n, Cost: cost}}, Token: w.tokens, Mode: luascripts.Try, MaxWait: -1,
+			Rules: []luascripts.RuleCall{{LimitKeys: r.key, Numbers: n, Cost: cost}}, Token: w.tokens, Mode: luascripts.Try, MaxWait: -1,
 		}
 		got, err := luascripts.Acquire(w.ctx, w.rdb, a)
 		w.fail(err)

@@ -66,7 +66,7 @@ func TestTwinOnMiniredis(t *testing.T) {
 // twin asks both.
 type twin struct {
 	*rapid.T
-	forms    luascripts.Forms
+	forms    luascripts.CallTemplates
 	ctx      context.Context
 	rdb      redis.UniversalClient
 	raw      *redis.Client
@@ -203,14 +203,14 @@ func TestTwinRefundOfWhatWasWrittenOver(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	store := memory.New(nil)
-	one := func(n luascripts.Numbers) []luascripts.Part {
-		return []luascripts.Part{{Limit: luascripts.LimitKeys("hw", "rule", "id"), Numbers: n, Cost: 1}}
+	one := func(n luascripts.Numbers) []luascripts.RuleCall {
+		return []luascripts.RuleCall{{LimitKeys: luascripts.NewLimitKeys("hw", "rule", "id"), Numbers: n, Cost: 1}}
 	}
 	limit := luascripts.Numbers{Version: 1, Kind: luascripts.Sliding, Permits: 1, Window: time.Millisecond}
 	heard := limit
 	heard.Version = 2
 	for token := range uint64(2) {
-		a := luascripts.AcquireArgs{Parts: one(limit), Token: token + 1, Job: "a", Mode: luascripts.Grant, Inline: time.Minute, MaxWait: -1}
+		a := luascripts.AcquireArgs{Rules: one(limit), Token: token + 1, Job: "a", Mode: luascripts.GrantOrBook, Inline: time.Minute, MaxWait: -1}
 		got, err := luascripts.Acquire(t.Context(), rdb, a)
 		if err != nil {
 			t.Fatal(err)
@@ -219,12 +219,12 @@ func TestTwinRefundOfWhatWasWrittenOver(t *testing.T) {
 			t.Fatalf("acquire %d: status %d in Redis, %d in memory, want %d", token, got.Status, memo.Status, luascripts.Granted)
 		}
 	}
-	back := luascripts.CancelArgs{Parts: one(heard), Token: 1}
+	back := luascripts.CancelArgs{Rules: one(heard), Token: 1}
 	if _, err := luascripts.Cancel(t.Context(), rdb, back); err != nil {
 		t.Fatal(err)
 	}
 	store.Cancel(back)
-	ask := luascripts.AcquireArgs{Parts: one(limit), Token: 3, Mode: luascripts.Grant, Job: "b", Inline: time.Minute, MaxWait: -1}
+	ask := luascripts.AcquireArgs{Rules: one(limit), Token: 3, Mode: luascripts.GrantOrBook, Job: "b", Inline: time.Minute, MaxWait: -1}
 	got, err := luascripts.Acquire(t.Context(), rdb, ask)
 	if err != nil {
 		t.Fatal(err)

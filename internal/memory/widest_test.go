@@ -23,7 +23,7 @@ type feeding struct {
 func (f *feeding) args(job string, phone int, mode luascripts.Mode) luascripts.AcquireArgs {
 	f.token++
 	return luascripts.AcquireArgs{
-		Parts:  []luascripts.Part{partOf("phone", fmt.Sprint(phone), f.phone), partOf("provider", "all", f.provider)},
+		Rules:  []luascripts.RuleCall{partOf("phone", fmt.Sprint(phone), f.phone), partOf("provider", "all", f.provider)},
 		Policy: "sms", Token: f.token, Job: job, Mode: mode, MaxWait: -1,
 	}
 }
@@ -36,8 +36,8 @@ func (f *feeding) book(a luascripts.AcquireArgs) bool {
 	switch {
 	case again.Status != r.Status || !again.At.Equal(r.At):
 		f.Fatalf("a copy = %+v, want what was answered: %+v", again, r)
-	case r.Status == luascripts.Refused && (r.Part != 1 || r.At.Before(f.now)):
-		f.Fatalf("refused by %d until %v, want by the phone", r.Part, r.At)
+	case r.Status == luascripts.Refused && (r.Rule != 1 || r.At.Before(f.now)):
+		f.Fatalf("refused by %d until %v, want by the phone", r.Rule, r.At)
 	case r.Status != luascripts.Refused && r.Status != luascripts.Booked:
 		f.Fatalf("status %d, want a place or none", r.Status)
 	}
@@ -53,13 +53,13 @@ func (f *feeding) book(a luascripts.AcquireArgs) bool {
 
 // isBooked says that a job for the same phone is.
 func (f *feeding) isBooked(a luascripts.AcquireArgs) bool {
-	return slices.ContainsFunc(f.booked, func(b luascripts.AcquireArgs) bool { return a.Parts[0].ID == b.Parts[0].ID })
+	return slices.ContainsFunc(f.booked, func(b luascripts.AcquireArgs) bool { return a.Rules[0].ID == b.Rules[0].ID })
 }
 
 // lines are how many wait for each.
 func (f *feeding) lines(a luascripts.AcquireArgs) (n []int) {
-	for _, p := range a.Parts {
-		n = append(n, f.Peek(p.Limit, luascripts.PeekArgs{Numbers: p.Numbers, Cost: 1}).Waiting)
+	for _, p := range a.Rules {
+		n = append(n, f.Peek(p.LimitKeys, luascripts.PeekArgs{Numbers: p.Numbers, Cost: 1}).Waiting)
 	}
 	return n
 }
@@ -73,7 +73,7 @@ func (f *feeding) come() {
 		f.now = at
 	}
 	f.token++
-	a.Mode, a.Token = luascripts.Grant, f.token
+	a.Mode, a.Token = luascripts.GrantOrBook, f.token
 	if r := f.Acquire(a); r.Status != luascripts.Granted || r.At.After(f.now) {
 		f.Fatalf("%s at its instant: %+v, want it granted", a.Job, r)
 	}
@@ -98,7 +98,7 @@ func TestBookedByTheWidestGoAtTheirInstant(t *testing.T) {
 		for i := range rapid.IntRange(10, 150).Draw(rt, "length") {
 			switch op := rapid.IntRange(0, 9).Draw(rt, "op"); {
 			case op < 5:
-				a := f.args(fmt.Sprint("job", i), rapid.IntRange(0, 6).Draw(rt, "number"), luascripts.BookWidest)
+				a := f.args(fmt.Sprint("job", i), rapid.IntRange(0, 6).Draw(rt, "number"), luascripts.BookLastRule)
 				if alone && f.isBooked(a) {
 					continue
 				}

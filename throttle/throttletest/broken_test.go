@@ -72,14 +72,14 @@ func (l passesLine) Redeem(ctx context.Context, r throttle.Request) (throttle.De
 	return l.TryAcquire(ctx, r.Key, r.Cost)
 }
 
-func (l stays) Cancel(ctx context.Context, r throttle.Request) ([]throttle.Turn, error) {
+func (l stays) Cancel(ctx context.Context, r throttle.Request) ([]throttle.Promotion, error) {
 	if s, err := l.Peek(ctx, r.Key, 1); err == nil && len(s.Booked) > 0 && s.Booked[0].Job == r.Job {
 		return nil, nil
 	}
 	return l.Limiter.Cancel(ctx, r)
 }
 
-func (l refundsTwice) Refund(ctx context.Context, r throttle.Request) ([]throttle.Turn, error) {
+func (l refundsTwice) Refund(ctx context.Context, r throttle.Request) ([]throttle.Promotion, error) {
 	if l.count(r.Token) > 1 {
 		return l.Reset(ctx, r.Key)
 	}

@@ -103,7 +103,7 @@ func TestFakeFails(t *testing.T) {
 	t.Parallel()
 	f := throttletest.New(t)
 	l := f.Limiter("sms", perMinute, throttle.Config{})
-	place := throttle.Place{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}
+	place := throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}
 	for name, fail := range map[string]func(){"Away": f.Away, "FailWith": func() { f.FailWith(errors.New("cable cut")) }} {
 		fail()
 		_, try := l.TryAcquire(t.Context(), key, 1)
@@ -113,7 +113,7 @@ func TestFakeFails(t *testing.T) {
 		_, reset := l.Reset(t.Context(), key)
 		for call, err := range map[string]error{
 			"TryAcquire": try, "Redeem": redeem, "Cancel": cancel, "Peek": peek, "Reset": reset, "Acquire": l.Acquire(t.Context(), key, 1),
-			"SetLimit": l.SetLimit(t.Context(), perMinute), "Check": throttle.Check(t.Context(), nil, []throttle.Place{place})[0].Err,
+			"SetLimit": l.SetLimit(t.Context(), perMinute), "Check": throttle.Refresh(t.Context(), nil, []throttle.BookingRef{place})[0].Err,
 		} {
 			if !errors.Is(err, throttle.ErrUnavailable) || throttle.Answered(err) {
 				t.Errorf("%s: %s = %v, want %v", name, call, err, throttle.ErrUnavailable)
@@ -133,8 +133,8 @@ func TestFakeFails(t *testing.T) {
 func TestFakeIsReplacedWhileItIsAway(t *testing.T) {
 	t.Parallel()
 	f := throttletest.New(t)
-	open := f.Limiter("open", perMinute, throttle.Config{WhenAway: throttle.FailOpen})
-	local := f.Limiter("local", perMinute, throttle.Config{WhenAway: throttle.FailLocal})
+	open := f.Limiter("open", perMinute, throttle.Config{OnUnavailable: throttle.FailOpen})
+	local := f.Limiter("local", perMinute, throttle.Config{OnUnavailable: throttle.FailLocal})
 	f.Away()
 	for range 3 {
 		if d := granted(t, open, true); d.Fallback != throttle.FailOpen {

@@ -89,7 +89,7 @@ func grantCases() []scenario {
 
 func (s *stage) giveBack() {
 	l, ok := s.l.(interface {
-		Return(context.Context, throttle.Request) ([]throttle.Turn, error)
+		Return(context.Context, throttle.Request) ([]throttle.Promotion, error)
 	})
 	if !ok {
 		s.Skip("it needs Return")

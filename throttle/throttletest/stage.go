@@ -122,7 +122,7 @@ func (s *stage) notYet(r throttle.Request) {
 }
 
 // cancel tells who comes next, nobody for the zero Turn.
-func (s *stage) cancel(job string, cost int) throttle.Turn {
+func (s *stage) cancel(job string, cost int) throttle.Promotion {
 	s.Helper()
 	turns, err := s.l.Cancel(s.Context(), request(job, cost))
 	switch {
@@ -133,7 +133,7 @@ func (s *stage) cancel(job string, cost int) throttle.Turn {
 	case len(turns) == 1:
 		return turns[0]
 	}
-	return throttle.Turn{}
+	return throttle.Promotion{}
 }
 
 func (s *stage) refund(r throttle.Request) {

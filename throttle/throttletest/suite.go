@@ -21,12 +21,12 @@ type Limiter interface {
 	AcquireWithin(ctx context.Context, key string, n int, d time.Duration) error
 	Book(ctx context.Context, r throttle.Request) (throttle.Decision, error)
 	Redeem(ctx context.Context, r throttle.Request) (throttle.Decision, error)
-	Cancel(ctx context.Context, r throttle.Request) ([]throttle.Turn, error)
-	Refund(ctx context.Context, r throttle.Request) ([]throttle.Turn, error)
+	Cancel(ctx context.Context, r throttle.Request) ([]throttle.Promotion, error)
+	Refund(ctx context.Context, r throttle.Request) ([]throttle.Promotion, error)
 	Peek(ctx context.Context, key string, most int) (throttle.State, error)
 	Available(ctx context.Context, key string) (int, error)
 	TimeUntil(ctx context.Context, key string, n int) (time.Duration, error)
-	Reset(ctx context.Context, key string) ([]throttle.Turn, error)
+	Reset(ctx context.Context, key string) ([]throttle.Promotion, error)
 }
 
 // Subject is a limiter under test, and its clock.

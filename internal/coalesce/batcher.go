@@ -1,10 +1,10 @@
-// Package merge sends what several goroutines ask one server together: a script call, a
+// Package coalesce sends what several goroutines ask one server together: a script call, a
 // system call, a wake-up cost both sides about as much for many as for one.
 //
 // Who comes alone is sent at once, as it is. What comes while others are under way gathers,
 // and goes together when one of those comes back; where that takes longer than a
 // millisecond, as to a server far away, after that. Nobody waits for one that is lost.
-package merge
+package coalesce
 
 import (
 	"context"
@@ -43,7 +43,7 @@ const (
 )
 
 // Way is how calls get to servers. Its functions are called from several goroutines.
-type Way[C any] struct {
+type Transport[C any] struct {
 	// Alone sends one call, in the goroutine of its caller and with its context.
 	Alone func(ctx context.Context, c C) error
 	// Together sends several, and returns an error when their answers are lost: who waits
@@ -67,13 +67,13 @@ type Way[C any] struct {
 // not come back for long is counted no more, and others go without it.
 //
 // Its zero value is not usable, see [NewLane]; it is safe for concurrent use.
-type Lane[C any] struct {
-	way *Way[C]
+type Batcher[C any] struct {
+	way *Transport[C]
 
 	mu      sync.Mutex
 	flights int
-	waiting []passenger[C]
-	spare   *flight[C]    // one that nobody is on
+	waiting []request[C]
+	spare   *batch[C]     // one that nobody is on
 	crowd   int           // how many had gathered for the last flight
 	trip    time.Duration // the shortest of late flights: what a busy machine adds is no distance
 	since   time.Time     // when the first who waits came, or was left behind
@@ -85,30 +85,30 @@ type Lane[C any] struct {
 }
 
 // passenger is a call that is sent with others.
-type passenger[C any] struct {
+type request[C any] struct {
 	call   C
 	landed chan bool // told once: whether it was sent; else it is to go alone
 }
 
 // NewLane is a lane of a way, on which nobody is.
-func NewLane[C any](way *Way[C]) *Lane[C] { return &Lane[C]{way: way} }
+func NewBatcher[C any](way *Transport[C]) *Batcher[C] { return &Batcher[C]{way: way} }
 
 // Do sends a call, and returns when what became of it stands in the call. The error is
 // that of a call that went alone, or of a context that has ended: then the call may be
 // under way still, and is not to be read or used again.
-func (l *Lane[C]) Do(ctx context.Context, c C) error {
+func (l *Batcher[C]) Do(ctx context.Context, c C) error {
 	l.mu.Lock()
 	if flying := l.flights - l.stray; l.flights < FlightsMax && (flying == 0 || flying < FlightsNear && !l.gathers()) {
 		l.flights++
 		l.mu.Unlock()
-		return l.alone(ctx, c)
+		return l.sendAlone(ctx, c)
 	}
-	p := passenger[C]{c, make(chan bool, 1)}
+	p := request[C]{c, make(chan bool, 1)}
 	if l.waiting = append(l.waiting, p); len(l.waiting) == 1 {
 		l.lead()
 	}
 	if l.flights-l.stray < FlightsNear && l.flights < FlightsMax && len(l.waiting) >= crowdMany {
-		l.depart()
+		l.flush()
 	}
 	l.mu.Unlock()
 
@@ -126,33 +126,33 @@ func (l *Lane[C]) Do(ctx context.Context, c C) error {
 
 // gathers says that one flight is enough: many call, and it is not away for long. The
 // lock is held.
-func (l *Lane[C]) gathers() bool {
+func (l *Batcher[C]) gathers() bool {
 	return l.way.Few > 0 && l.crowd >= l.way.Few && l.trip <= l.way.Patience
 }
 
 // depart sends those who wait. The lock is held.
-func (l *Lane[C]) depart() {
+func (l *Batcher[C]) flush() {
 	l.flights++
-	go l.fly(l.board(nil)) // ends when nobody waits any more
+	go l.deliver(l.join(nil)) // ends when nobody waits any more
 }
 
 // alone is a flight with one call, in the goroutine of its caller.
-func (l *Lane[C]) alone(ctx context.Context, c C) (err error) {
+func (l *Batcher[C]) sendAlone(ctx context.Context, c C) (err error) {
 	began := time.Now()
 	defer func() {
 		if err != nil && ctx.Err() == nil && !Answered(err) {
-			l.disperse()
+			l.drain()
 		}
 		if f := l.next(nil, time.Since(began)); f != nil {
-			go l.fly(f) // as that of depart
+			go l.deliver(f) // as that of depart
 		}
 	}()
 	return l.way.Alone(ctx, c)
 }
 
 // flight is calls that are sent together, in memory that serves one after another.
-type flight[C any] struct {
-	crowd []passenger[C]
+type batch[C any] struct {
+	crowd []request[C]
 	calls []C // of the crowd
 }
 
@@ -160,7 +160,7 @@ type flight[C any] struct {
 // alone. When that is nobody, one flight less is under way; and so it is where there
 // are more than Redis needs, as after a moment in which it was slow: in many flights
 // there are few calls each.
-func (l *Lane[C]) next(f *flight[C], took time.Duration) *flight[C] {
+func (l *Batcher[C]) next(f *batch[C], took time.Duration) *batch[C] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.trip += max(0, took-l.trip) / 16
@@ -173,7 +173,7 @@ func (l *Lane[C]) next(f *flight[C], took time.Duration) *flight[C] {
 		l.stray--
 	}
 	if len(l.waiting) > 0 && (l.late || l.flights-l.stray <= enough) {
-		return l.board(f)
+		return l.join(f)
 	}
 	if l.flights--; l.flights == 0 {
 		l.crowd, l.stray = 0, 0
@@ -185,12 +185,12 @@ func (l *Lane[C]) next(f *flight[C], took time.Duration) *flight[C] {
 }
 
 // board puts those who came first on a flight. The lock is held.
-func (l *Lane[C]) board(f *flight[C]) *flight[C] {
+func (l *Batcher[C]) join(f *batch[C]) *batch[C] {
 	if f == nil {
 		f, l.spare = l.spare, nil
 	}
 	if f == nil {
-		f = &flight[C]{}
+		f = &batch[C]{}
 	}
 	n, weight := 0, 0
 	for n < len(l.waiting) {
@@ -210,7 +210,7 @@ func (l *Lane[C]) board(f *flight[C]) *flight[C] {
 }
 
 // lead is for a new first of those who wait. The lock is held.
-func (l *Lane[C]) lead() {
+func (l *Batcher[C]) lead() {
 	l.late = false
 	if l.since = time.Now(); !l.armed {
 		l.arm(l.bound())
@@ -219,7 +219,7 @@ func (l *Lane[C]) lead() {
 
 // bound is how long the first waits. Where Redis is near, one of those under way comes
 // back long before that, if any ever does.
-func (l *Lane[C]) bound() time.Duration {
+func (l *Batcher[C]) bound() time.Duration {
 	if l.trip <= l.way.Patience {
 		return max(strayAfter, l.way.Patience)
 	}
@@ -227,9 +227,9 @@ func (l *Lane[C]) bound() time.Duration {
 }
 
 // arm has the timer ring. The lock is held.
-func (l *Lane[C]) arm(after time.Duration) {
+func (l *Batcher[C]) arm(after time.Duration) {
 	if l.armed = true; l.timer == nil {
-		l.timer = time.AfterFunc(after, l.hurry)
+		l.timer = time.AfterFunc(after, l.flushSoon)
 		return
 	}
 	l.timer.Reset(after)
@@ -238,7 +238,7 @@ func (l *Lane[C]) arm(after time.Duration) {
 // hurry sends all who wait when the first has lost patience, as far as that many
 // flights may be under way. The timer may have been armed for one before: that is
 // cheaper than to set it for each.
-func (l *Lane[C]) hurry() {
+func (l *Batcher[C]) flushSoon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.armed = false
@@ -253,29 +253,29 @@ func (l *Lane[C]) hurry() {
 		l.stray = l.flights
 	}
 	for len(l.waiting) > 0 && l.flights < FlightsMax {
-		l.depart()
+		l.flush()
 	}
 	l.late = len(l.waiting) > 0
 }
 
 // leave takes a call back that was not sent yet.
-func (l *Lane[C]) leave(p passenger[C]) {
+func (l *Batcher[C]) leave(p request[C]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if i := slices.IndexFunc(l.waiting, func(w passenger[C]) bool { return w.landed == p.landed }); i >= 0 {
+	if i := slices.IndexFunc(l.waiting, func(w request[C]) bool { return w.landed == p.landed }); i >= 0 {
 		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
 }
 
 // Idle says that nobody is on the lane.
-func (l *Lane[C]) Idle() bool {
+func (l *Batcher[C]) Idle() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.flights == 0 && len(l.waiting) == 0
 }
 
 // Gathered is how many wait for others to come back.
-func (l *Lane[C]) Gathered() int {
+func (l *Batcher[C]) Gathered() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.waiting)
@@ -283,7 +283,7 @@ func (l *Lane[C]) Gathered() int {
 
 // disperse lets all who wait go alone: who stands behind others would wait for the
 // time-out of each of them.
-func (l *Lane[C]) disperse() {
+func (l *Batcher[C]) drain() {
 	l.mu.Lock()
 	all := l.waiting
 	l.waiting = nil
@@ -295,11 +295,11 @@ func (l *Lane[C]) disperse() {
 
 // fly sends those on a flight, and when that has come back who waits then. Who is about
 // to call comes along: goroutines that can run do so first.
-func (l *Lane[C]) fly(f *flight[C]) {
+func (l *Batcher[C]) deliver(f *batch[C]) {
 	for f != nil {
 		began := time.Now()
 		if err := l.send(f); err != nil && !Answered(err) {
-			l.disperse()
+			l.drain()
 		}
 		took := time.Since(began)
 		l.yield()
@@ -309,7 +309,7 @@ func (l *Lane[C]) fly(f *flight[C]) {
 
 // yield lets goroutines that can run do so, but where that took long: handlers that
 // compute would have all who wait for an answer wait for them.
-func (l *Lane[C]) yield() {
+func (l *Batcher[C]) yield() {
 	began := time.Now()
 	if began.UnixNano() < l.busy.Load() {
 		return
@@ -320,7 +320,7 @@ func (l *Lane[C]) yield() {
 }
 
 // send asks for all of a crowd, and returns what Together does.
-func (l *Lane[C]) send(f *flight[C]) error {
+func (l *Batcher[C]) send(f *batch[C]) error {
 	ctx, cancel := context.WithTimeout(context.Background(), flightTime)
 	defer cancel()
 	for _, p := range f.crowd {
@@ -335,7 +335,7 @@ func (l *Lane[C]) send(f *flight[C]) error {
 }
 
 // empty forgets who was there.
-func (f *flight[C]) empty() {
+func (f *batch[C]) empty() {
 	clear(f.crowd)
 	clear(f.calls)
 	f.crowd, f.calls = f.crowd[:0], f.calls[:0]
