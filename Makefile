@@ -10,7 +10,7 @@ FUZZTIME ?= 10m
 LINT := go tool -modfile=tools/golangci/go.mod golangci-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test accept docs fuzz bench bench-short
+.PHONY: help run check test accept docs measures fuzz bench bench-short
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ accept: ## run the acceptance tests: the whole thing in real time (a quarter of 
 
 docs: ## draw docs/algorithms from real runs, and print what keys cost (a minute)
 	go run ./tools/drawlimits
+
+measures: ## print how easy the repository is to read, in numbers: files, names, Lua
+	go run ./tools/measures
 
 fuzz: ## run every fuzz target for FUZZTIME (10m)
 	@go list ./... | while read -r package; do \

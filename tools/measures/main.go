@@ -1,0 +1,103 @@
+// Command measures prints how easy the repository is to read, in numbers: how
+// many files a package has, over how many files a type is spread, how many
+// names a user sees, how much Lua there is, and how many files one Acquire
+// passes through. It reads the tree that it is started in:
+//
+//	go run ./tools/measures
+//
+// It needs redis-server for the last figure, see tools/install-redis.
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"log"
+	"maps"
+	"os"
+	"slices"
+	"text/tabwriter"
+)
+
+// What a stranger can still find their way in.
+const (
+	filesGoal       = 25 // source files in a package, Lua included
+	filesOfTypeGoal = 3  // files over which the methods of a type are spread
+)
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("measures: ")
+	if err := run("."); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(root string) error {
+	packages, err := readTree(root)
+	if err != nil {
+		return err
+	}
+	printPackages(packages)
+	printSpread(packages)
+	if err := printLua(root); err != nil {
+		return err
+	}
+	return printAcquire(root)
+}
+
+// printPackages prints a line for each package, largest first.
+func printPackages(packages map[string]*sourcePackage) {
+	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(out, "package\tfiles\tlines\ttest files\ttest lines\texported names\t")
+	dirs := slices.SortedFunc(maps.Keys(packages), func(a, b string) int {
+		return cmp.Or(packages[b].files-packages[a].files, cmp.Compare(a, b))
+	})
+	over := 0
+	for _, dir := range dirs {
+		p := packages[dir]
+		fmt.Fprintf(out, "%s\t%d\t%d\t%d\t%d\t%d\t\n", dir, p.files, p.lines, p.testFiles, p.testLines, p.exported)
+		if p.files > filesGoal {
+			over++
+		}
+	}
+	out.Flush()
+	fmt.Printf("\npackages with more than %d source files: %d\n", filesGoal, over)
+}
+
+// printSpread names the types whose methods lie in too many files.
+func printSpread(packages map[string]*sourcePackage) {
+	var spread []string
+	for dir, p := range packages {
+		for name, files := range p.methodFiles {
+			if len(files) > filesOfTypeGoal {
+				spread = append(spread, fmt.Sprintf("  %s.%s: %d files", dir, name, len(files)))
+			}
+		}
+	}
+	slices.Sort(spread)
+	fmt.Printf("types whose methods lie in more than %d files: %d\n", filesOfTypeGoal, len(spread))
+	for _, line := range spread {
+		fmt.Println(line)
+	}
+}
+
+func printLua(root string) error {
+	files, lines, bytes, err := readLua(root)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("Lua: %d files, %d lines, %d bytes\n", files, lines, bytes)
+	return nil
+}
+
+func printAcquire(root string) error {
+	files, err := filesOfOneAcquire(root)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("files that one Limiter.Acquire passes through: %d\n", len(files))
+	for _, name := range files {
+		fmt.Println("  " + name)
+	}
+	return nil
+}
