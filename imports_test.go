@@ -24,7 +24,7 @@ const module = "github.com/headwayq/headway"
 // its non-test files may import. "dir/*" means each directory below dir. A new
 // package needs a line here, and a place in the order.
 //
-//	cmd, examples -> metrics, dashboard -> worker -> queue -> throttle -> internal/memory -> internal/luascripts
+//	cmd, examples -> metrics, dashboard -> worker -> queue -> throttle -> throttle/gate, internal/memory -> internal/luascripts
 //	                                    httplimit -------------^
 //	                          throttle/throttletest -----------^
 var edges = map[string][]string{
@@ -34,16 +34,19 @@ var edges = map[string][]string{
 	"internal/cronspec":         {},
 	"internal/coalesce":         {},
 	"internal/memory":           {"internal/luascripts"},
-	"throttle":                  {"internal/luascripts", "internal/memory", "internal/coalesce", "internal/cronspec", "throttle/internal/fake"},
+	"throttle/internal/civil":   {},
+	"throttle/internal/errtext": {},
+	"throttle/gate":             {"internal/cronspec", "throttle/internal/civil", "throttle/internal/errtext"},
+	"throttle":                  {"internal/luascripts", "internal/memory", "internal/coalesce", "throttle/gate", "throttle/internal/civil", "throttle/internal/errtext", "throttle/internal/fake"},
 	"throttle/internal/fake":    {},
 	"throttle/throttletest":     {"throttle", "throttle/internal/fake"},
-	"queue":                     {"throttle", "internal/luascripts", "internal/cronspec"},
-	"worker":                    {"queue", "throttle", "internal/luascripts", "internal/coalesce"},
+	"queue":                     {"throttle", "throttle/gate", "internal/luascripts", "internal/cronspec"},
+	"worker":                    {"queue", "throttle", "throttle/gate", "internal/luascripts", "internal/coalesce"},
 	"httplimit":                 {"throttle"},
 	"metrics":                   {"worker", "queue", "throttle"},
 	"dashboard":                 {"worker", "queue", "throttle"},
-	"cmd/headway":               {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle"},
-	"examples/*":                {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle"},
+	"cmd/headway":               {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle", "throttle/gate"},
+	"examples/*":                {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle", "throttle/gate"},
 	"tools/drawlimits":          {"throttle", "internal/redistest"},
 	"tools/measures":            {"internal/redistest"},
 	"tools/measures/oneacquire": {"throttle"},
@@ -63,7 +66,7 @@ var foreign = []struct {
 	{"github.com/emersion", []string{"examples/*"}, "what sends mails is a choice of programs"},
 	{"github.com/goccy/go-yaml", []string{"queue"}, "policy files are read in one place"},
 	{"github.com/nyaruka/phonenumbers", []string{"queue"}, "so many numbering plans are for policies alone"},
-	{"github.com/robfig/cron", []string{"throttle", "queue", "internal/cronspec"}, "whether a gate is open is asked of the gate"},
+	{"github.com/robfig/cron", []string{"throttle/gate", "queue", "internal/cronspec"}, "whether a gate is open is asked of the gate"},
 	{"github.com/prometheus", []string{"metrics"},
 		"whoever measures in another way does not link Prometheus"},
 	{"testing", []string{"internal/redistest", "throttle/throttletest"},
@@ -249,7 +252,7 @@ func TestImportRulesBite(t *testing.T) {
 		{"queue/a.go", other + `github.com/alicebob/miniredis/v2"`, "not of libraries"},
 		{"queue/a.go", other + `github.com/goccy/go-yaml/ast"`, ""},
 		{"queue/a.go", other + `github.com/nyaruka/phonenumbers"`, ""},
-		{"throttle/a.go", other + `github.com/robfig/cron/v3"`, ""},
+		{"throttle/gate/a.go", other + `github.com/robfig/cron/v3"`, ""},
 		{"throttle/a.go", other + `github.com/goccy/go-yaml"`, "read in one place"},
 		{"worker/a.go", other + `github.com/nyaruka/phonenumbers"`, "numbering plans"},
 		{"worker/a.go", other + `github.com/robfig/cron/v3"`, "asked of the gate"},

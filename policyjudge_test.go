@@ -10,6 +10,7 @@ import (
 
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // keyed are grants with the key of a rule in the place of the phone.
@@ -36,7 +37,7 @@ func (s *stage) breachesOf(grants []grant) map[string][]string {
 	faults := make(map[string][]string)
 	for _, r := range s.policy.Rules {
 		switch l := r.Limit; {
-		case r.Gate != (throttle.Gate{}) || l.IsConcurrent():
+		case r.Gate != (gate.Gate{}) || l.IsConcurrent():
 		case l.Kind() == "sliding":
 			faults[r.Name] = breaches(s.keyed(grants, r), l.Permits(), l.Window())
 		case l.Kind() == "gcra":

@@ -15,6 +15,7 @@ import (
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // defaultQueue is the only queue of these tests.
@@ -72,7 +73,7 @@ func newPolicyStage(tb testing.TB, rules []string, spec workerSpec, opts ...redi
 		tb.Fatal(err)
 	}
 	for _, r := range s.policy.Rules {
-		if r.Gate != (throttle.Gate{}) {
+		if r.Gate != (gate.Gate{}) {
 			continue
 		}
 		if s.rules[r.Name], err = throttle.New(s.rdb, r.Name, r.Limit, throttle.Config{}); err != nil {

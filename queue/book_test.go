@@ -17,6 +17,7 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // desk is a Redis whose scripts read a clock that the test sets, and a client that
@@ -219,11 +220,11 @@ func TestBookWithGates(t *testing.T) {
 	t.Parallel()
 	p := perMinute()
 	from := time.Now().UTC().Add(3 * time.Hour).Truncate(time.Hour)
-	gate, err := throttle.ParseGate(fmt.Sprintf("%s-%s UTC", from.Format("15:04"), from.Add(time.Hour).Format("15:04")))
+	hours, err := gate.Parse(fmt.Sprintf("%s-%s UTC", from.Format("15:04"), from.Add(time.Hour).Format("15:04")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Rules = append(p.Rules, Rule{Name: "hours", Gate: gate})
+	p.Rules = append(p.Rules, Rule{Name: "hours", Gate: hours})
 	d := newDesk(t, p)
 	b, err := d.Book(t.Context(), smsTo("+1"))
 	if err != nil || b.Rule != "hours" || b.At.Sub(from).Abs() > time.Second || b.Info.State != asynq.TaskStateScheduled {

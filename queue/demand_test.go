@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 func TestDemand(t *testing.T) {
@@ -67,10 +68,10 @@ func TestDemandOfSeveralRules(t *testing.T) {
 	}
 	want := Demand{
 		Costs: []throttle.KeyCost{{Key: "a", Cost: 1}, {Key: "acme", Cost: 7}},
-		Gates: []throttle.GateAt{{Rule: "abroad", Gate: abroad.Gate, In: berlin}, {Rule: "home", Gate: home.Gate}},
+		Gates: []gate.At{{Rule: "abroad", Gate: abroad.Gate, In: berlin}, {Rule: "home", Gate: home.Gate}},
 	}
 	byName := cmp.Comparer(func(a, b *time.Location) bool { return a == b || a != nil && b != nil && a.String() == b.String() })
-	if diff := cmp.Diff(want, got, byName, cmpopts.EquateComparable(throttle.Gate{})); diff != "" {
+	if diff := cmp.Diff(want, got, byName, cmpopts.EquateComparable(gate.Gate{})); diff != "" {
 		t.Errorf("Demand (-want +got):\n%s", diff)
 	}
 }

@@ -37,7 +37,7 @@ type Funcs struct {
 //	    charge: every attempt
 //	    max_postpones: 100
 //
-// A limit is a text of throttle.ParseLimit, a gate one of throttle.ParseGate. A
+// A limit is a text of throttle.ParseLimit, a gate one of gate.Parse. A
 // key is a path as in [JSONKey], or a constant if it does not begin with $. A
 // cost is a path as in [JSONCost], or a number. A zone is a path as in
 // [JSONZone], or "phone" and a path, as in [PhoneZone], or "phone $.to or

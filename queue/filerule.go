@@ -10,6 +10,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // fileRule is a rule as a file defines it.
@@ -78,16 +79,16 @@ func (f *policyFile) limit(n ast.Node) throttle.Limit {
 	return limit
 }
 
-func (f *policyFile) gate(n ast.Node) (gate throttle.Gate, ok bool) {
+func (f *policyFile) gate(n ast.Node) (g gate.Gate, ok bool) {
 	text, ok := f.text(n, "a gate, such as 08:00-21:00 recipient")
 	if !ok {
-		return throttle.Gate{}, false
+		return gate.Gate{}, false
 	}
-	gate, err := throttle.ParseGate(text)
+	g, err := gate.Parse(text)
 	if err != nil {
 		f.faultOf(posOfNode(n), "", err)
 	}
-	return gate, err == nil
+	return g, err == nil
 }
 
 // key reads what finds a key, or returns nil.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // Inspector tells what waits, and why, from Redis alone: it needs no pool to run, and
@@ -224,13 +225,13 @@ func (i *Inspector) atGate(w *Explanation, queue, id string) error {
 }
 
 // shutBetween is the gate that is shut now, or the first that shuts before an instant.
-func shutBetween(gates []throttle.GateAt, now, at time.Time) (rule string, shut bool) {
-	if rule, shut := throttle.FirstClosed(gates, now); shut {
+func shutBetween(gates []gate.At, now, at time.Time) (rule string, shut bool) {
+	if rule, shut := gate.FirstClosed(gates, now); shut {
 		return rule, true
 	}
-	for _, o := range throttle.Openings(gates, now, at) {
+	for _, o := range gate.Openings(gates, now, at) {
 		if o.Close.Before(at) {
-			return throttle.FirstClosed(gates, o.Close)
+			return gate.FirstClosed(gates, o.Close)
 		}
 	}
 	return "", false

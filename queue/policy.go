@@ -6,6 +6,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // Bounds of a policy.
@@ -67,7 +68,7 @@ type Rule struct {
 	Limit throttle.Limit
 
 	// Gate is when anything is let through.
-	Gate throttle.Gate
+	Gate gate.Gate
 
 	// Key finds the key, 1 to 1024 bytes. Required with a limit, refused with a
 	// gate.
@@ -88,4 +89,4 @@ type Rule struct {
 func (r Rule) limited() bool { return r.Limit != throttle.Limit{} }
 
 // gated says that the rule is a gate, in a valid policy.
-func (r Rule) gated() bool { return r.Gate != throttle.Gate{} }
+func (r Rule) gated() bool { return r.Gate != gate.Gate{} }

@@ -9,6 +9,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // smsPolicy is a valid policy of one rule, for tests to change.
@@ -26,13 +27,13 @@ func gateRule(t *testing.T, name string) Rule {
 	return Rule{Name: name, Gate: recipientGate(t), Zone: utcZone}
 }
 
-func recipientGate(t *testing.T) throttle.Gate {
+func recipientGate(t *testing.T) gate.Gate {
 	t.Helper()
-	gate, err := throttle.ParseGate("08:00-21:00 recipient")
+	hours, err := gate.Parse("08:00-21:00 recipient")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return gate
+	return hours
 }
 
 func utcZone(*asynq.Task) (*time.Location, error) { return time.UTC, nil }

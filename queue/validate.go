@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // fault is one thing that is wrong with policies, and where: the policy's place
@@ -170,13 +171,13 @@ func (p Policy) listFaults(i int, isConcurrent func(Rule) bool) []fault {
 // shutAlways returns the first gate that leaves no time in which all up to it are
 // open, or -1. Those of the recipient's zone are not looked at: each has another.
 func (p Policy) shutAlways(now time.Time) int {
-	var gates []throttle.GateAt
+	var gates []gate.At
 	for n, r := range p.Rules {
 		if !r.gated() || r.Gate.Zone() == "" {
 			continue
 		}
-		gates = append(gates, throttle.GateAt{Rule: r.Name, Gate: r.Gate})
-		if len(gates) > 1 && len(throttle.Openings(gates, now, now.Add(throttle.OpeningReach))) == 0 {
+		gates = append(gates, gate.At{Rule: r.Name, Gate: r.Gate})
+		if len(gates) > 1 && len(gate.Openings(gates, now, now.Add(gate.Reach))) == 0 {
 			return n
 		}
 	}

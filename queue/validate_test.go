@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 func TestPolicyValidate(t *testing.T) {
@@ -158,12 +159,12 @@ func TestGatesThatAreNeverOpenTogether(t *testing.T) {
 			t.Parallel()
 			p := Policy{Type: "t"}
 			for i, text := range tt.gates {
-				gate, err := throttle.ParseGate(text)
+				hours, err := gate.Parse(text)
 				if err != nil {
 					t.Fatal(err)
 				}
-				r := Rule{Name: fmt.Sprint("g", i), Gate: gate}
-				if gate.Zone() == "" {
+				r := Rule{Name: fmt.Sprint("g", i), Gate: hours}
+				if hours.Zone() == "" {
 					r.Zone = utcZone
 				}
 				p.Rules = append(p.Rules, r)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // why asks about a task of the default queue, and sees that nothing has changed by that.
@@ -77,9 +78,9 @@ func TestWhyNotPermits(t *testing.T) {
 	t.Parallel()
 	start := time.Now().UTC()
 	opening := start.Truncate(time.Hour).Add(3 * time.Hour)
-	gate, err := throttle.ParseGate(fmt.Sprintf("%s-%s UTC", opening.Format("15:04"), opening.Add(time.Hour).Format("15:04")))
+	hours, err := gate.Parse(fmt.Sprintf("%s-%s UTC", opening.Format("15:04"), opening.Add(time.Hour).Format("15:04")))
 	if opening.Hour() == 23 {
-		gate, err = throttle.ParseGate("23:00-24:00 UTC")
+		hours, err = gate.Parse("23:00-24:00 UTC")
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +89,7 @@ func TestWhyNotPermits(t *testing.T) {
 	policies := []Policy{
 		perMinute(),
 		{Type: "call", Rules: []Rule{{Name: "lines", Limit: throttle.Concurrent(1, time.Minute), Key: key}}},
-		{Type: "ad", Rules: []Rule{{Name: "hours", Gate: gate}, {Name: "ads", Limit: throttle.Sliding(1, time.Minute), Key: key}}},
+		{Type: "ad", Rules: []Rule{{Name: "hours", Gate: hours}, {Name: "ads", Limit: throttle.Sliding(1, time.Minute), Key: key}}},
 	}
 	d := newDesk(t, policies...)
 	i := d.inspector(throttle.Config{}, policies...)
@@ -121,13 +122,13 @@ func TestWhyNotPermits(t *testing.T) {
 // Who is told an instant while the gate is open waits for it when it shuts before then.
 func TestShutBetween(t *testing.T) {
 	t.Parallel()
-	var gates []throttle.GateAt
+	var gates []gate.At
 	for rule, text := range map[string]string{"days": "00:00-24:00 UTC", "hours": "09:00-21:00 UTC"} {
-		gate, err := throttle.ParseGate(text)
+		hours, err := gate.Parse(text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		gates = append(gates, throttle.GateAt{Rule: rule, Gate: gate})
+		gates = append(gates, gate.At{Rule: rule, Gate: hours})
 	}
 	day := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	for _, tt := range []struct {

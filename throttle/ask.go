@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // origin is where a grant was made, and so where it can be given back.
@@ -118,7 +119,7 @@ func (p *Policy) decided(in []activeLimit, r *Request, reply *luascripts.Acquire
 }
 
 // bound names the rule that decided.
-func (p *Policy) bound(r *luascripts.AcquireReply, gates []GateAt) string {
+func (p *Policy) bound(r *luascripts.AcquireReply, gates []gate.At) string {
 	switch {
 	case r.Rule > 0 && r.Rule <= len(p.rules):
 		return p.rules[r.Rule-1].rule

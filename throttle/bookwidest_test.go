@@ -10,6 +10,7 @@ import (
 
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // sms is a phone of 1/1m behind a provider of 1/1s.
@@ -132,13 +133,13 @@ func TestBookWidestAtAGate(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := sms(t, s.rdb, throttle.Config{})
-	gate, err := throttle.ParseGate("08:00-08:01,08:05-20:00 UTC")
+	hours, err := gate.Parse("08:00-08:01,08:05-20:00 UTC")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ask := func(job string) throttle.Booking {
 		w := wideWish(p, job, job)
-		w.Gates = []throttle.GateAt{{Rule: "hours", Gate: gate}}
+		w.Gates = []gate.At{{Rule: "hours", Gate: hours}}
 		return throttle.BookMany(t.Context(), s.rdb, []throttle.BookRequest{w})[0]
 	}
 	want := func(b throttle.Booking, refused bool, at time.Duration) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/throttle/internal/errtext"
 )
 
 // Bounds of what a limiter is asked for.
@@ -94,7 +95,7 @@ func ValidateRule(name string) error {
 		return fmt.Errorf("%w: rule name %q is reserved", ErrInvalidConfig, name)
 	}
 	if len(name) > RuleMax || !rulePattern.MatchString(name) {
-		return fmt.Errorf("%w: rule name %q, want 1 to %d of A-Z a-z 0-9 _ . -", ErrInvalidConfig, clip(name), RuleMax)
+		return fmt.Errorf("%w: rule name %q, want 1 to %d of A-Z a-z 0-9 _ . -", ErrInvalidConfig, errtext.Clip(name), RuleMax)
 	}
 	return nil
 }
@@ -115,7 +116,7 @@ func (c Config) Validate() error {
 	c = c.fill()
 	var errs []error
 	if len(c.Prefix) > 32 || strings.ContainsAny(c.Prefix, "{}: \t\r\n") {
-		errs = append(errs, fmt.Errorf("%w: Prefix %q, want 1 to 32 bytes without braces, colons and spaces", ErrInvalidConfig, clip(c.Prefix)))
+		errs = append(errs, fmt.Errorf("%w: Prefix %q, want 1 to 32 bytes without braces, colons and spaces", ErrInvalidConfig, errtext.Clip(c.Prefix)))
 	}
 	if c.Prefix == "asynq" {
 		errs = append(errs, fmt.Errorf("%w: Prefix %q is that of asynq's own keys", ErrInvalidConfig, c.Prefix))
@@ -127,10 +128,10 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("%w: InlineWait %v, want 0 to %v, or InlineWaitNone", ErrInvalidConfig, c.InlineWait, InlineWaitMax))
 	}
 	if c.Client != "" && !c.PerClient {
-		errs = append(errs, fmt.Errorf("%w: Client %q without PerClient", ErrInvalidConfig, clip(c.Client)))
+		errs = append(errs, fmt.Errorf("%w: Client %q without PerClient", ErrInvalidConfig, errtext.Clip(c.Client)))
 	}
 	if c.PerClient && (len(c.Client) > RuleMax || !rulePattern.MatchString(c.Client)) {
-		errs = append(errs, fmt.Errorf("%w: Client %q, want 1 to %d of A-Z a-z 0-9 _ . -", ErrInvalidConfig, clip(c.Client), RuleMax))
+		errs = append(errs, fmt.Errorf("%w: Client %q, want 1 to %d of A-Z a-z 0-9 _ . -", ErrInvalidConfig, errtext.Clip(c.Client), RuleMax))
 	}
 	if !c.OnUnavailable.valid() {
 		errs = append(errs, fmt.Errorf("%w: OnUnavailable %d, want FailClosed, FailOpen or FailLocal", ErrInvalidConfig, c.OnUnavailable))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // asksMax bounds how often a store is asked with other numbers: once around
@@ -69,7 +70,7 @@ func (d *clockedStore) observeClockAt(now, local time.Time) {
 }
 
 // acquireBy looks at no call that failed: others may work on it still.
-func (d *clockedStore) acquireBy(ctx context.Context, in []activeLimit, gates []GateAt, c *luascripts.Call) (roundTripTimes, error) {
+func (d *clockedStore) acquireBy(ctx context.Context, in []activeLimit, gates []gate.At, c *luascripts.Call) (roundTripTimes, error) {
 	at, err := d.retryCoveredTimed(func(around time.Time) (luascripts.Status, time.Time, error) {
 		number(c.Rules, in, around)
 		c.Gate = gateAround(gates, around)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // Token names one attempt to get permits. The ledger remembers it with the
@@ -34,7 +36,7 @@ type Request struct {
 	// and Cost are of the narrowest. None for a [Limiter].
 	More []KeyCost
 	// Gates are the opening hours that hold for this request, besides the limits.
-	Gates []GateAt
+	Gates []gate.At
 	// Job identifies who waits, 1 to [JobMax] bytes: one job has one place in a
 	// key's line, however often it asks.
 	Job string

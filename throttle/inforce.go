@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/headwayq/headway/throttle/internal/errtext"
 )
 
 const (
@@ -215,7 +217,7 @@ func (l *Limiter) heard(began time.Time, s storedLimit) knownLimit {
 	k := knownLimit{limit: l.limit, version: s.version, closed: s.closed, changed: max(s.version, s.closing), began: began, done: time.Now()}
 	switch {
 	case s.malformed:
-		k.err = &StoredLimitError{Rule: l.rule, Text: clip(s.text)}
+		k.err = &StoredLimitError{Rule: l.rule, Text: errtext.Clip(s.text)}
 	case s.err != nil:
 		k.limit, k.err = Limit{}, l.fault("limit", 0, s.err)
 		return k // nothing was heard
@@ -225,7 +227,7 @@ func (l *Limiter) heard(began time.Time, s storedLimit) knownLimit {
 			err = ErrInvalidLimit
 		}
 		if k.limit, k.stored = limit, err == nil; err != nil {
-			k.err = &StoredLimitError{Rule: l.rule, Text: clip(s.text)}
+			k.err = &StoredLimitError{Rule: l.rule, Text: errtext.Clip(s.text)}
 		}
 	}
 	if k.err != nil {

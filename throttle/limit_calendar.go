@@ -1,9 +1,10 @@
 package throttle
 
 import (
-	"path"
-	"strings"
 	"time"
+
+	"github.com/headwayq/headway/throttle/internal/civil"
+	"github.com/headwayq/headway/throttle/internal/errtext"
 )
 
 // Calendar holds n permits in each window of a civil calendar: "10 a day in
@@ -94,27 +95,7 @@ func (l Limit) calendarFaults(f *faultList) {
 	if l.unit == unitBad {
 		f.add("unit", l.unit.String(), unitNames)
 	}
-	if want := zoneFault(l.zone, time.LoadLocation); want != "" {
-		f.add("zone", quote(l.zone), want)
+	if want := civil.ZoneFault(l.zone, time.LoadLocation); want != "" {
+		f.add("zone", errtext.Quote(l.zone), want)
 	}
-}
-
-// zoneFault is what a zone should be instead, or empty.
-func zoneFault(zone string, load func(string) (*time.Location, error)) string {
-	const byName = "a name of the time zone database such as Europe/Berlin"
-	switch {
-	case zone == "Local", zone == "localtime", zone == "posixrules":
-		return byName + ": this one differs per machine"
-	case strings.HasPrefix(zone, "right/"):
-		return byName + ": this one counts leap seconds"
-	case path.Clean(zone) != zone:
-		return byName
-	}
-	if _, err := load(zone); err == nil {
-		return ""
-	}
-	if _, err := load("Europe/London"); err != nil {
-		return "a time zone database, which this program does not find: install one, or import time/tzdata"
-	}
-	return byName
 }

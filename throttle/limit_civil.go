@@ -1,63 +1,39 @@
 package throttle
 
 import (
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/headwayq/headway/throttle/internal/civil"
 )
 
-// civil computes where the windows of a unit begin in a zone. Seconds are those
+// windows computes where the windows of a unit begin in a zone. Seconds are those
 // since 1970; local seconds are what the clock of the zone shows, read as UTC.
 // Offsets are never assumed to be whole hours, nor dates to exist.
-type civil struct {
+type windows struct {
 	unit Unit
 	zone *time.Location
 }
 
-// segment is a time in which the offset of a zone does not change.
-type segment struct {
-	start, end int64 // start <= x < end
-	offset     int64
-}
-
-func (c civil) segment(x int64) segment {
-	t := time.Unix(x, 0).In(c.zone)
-	_, offset := t.Zone()
-	start, end := t.ZoneBounds()
-	s := segment{start: math.MinInt64, end: math.MaxInt64, offset: int64(offset)}
-	if !start.IsZero() {
-		s.start = start.Unix()
-	}
-	if !end.IsZero() {
-		s.end = end.Unix()
-	}
-	if s.end <= x {
-		// Where a zone follows a rule and not a table, Go (1.26) ends each year after
-		// 365 days: on December 31st of a leap year the segment has ended already.
-		s.end = x - mod(x, daySeconds) + daySeconds
-	}
-	return s
-}
-
 // begin is the start of the window in which x lies.
-func (c civil) begin(x int64) int64 {
+func (c windows) begin(x int64) int64 {
 	period, short := c.period()
 	if !short {
 		at, _ := c.dated(x)
 		return at
 	}
 	for {
-		s := c.segment(x)
-		if at := x - mod(x+s.offset, period); at >= s.start {
+		s := civil.SegmentAt(c.zone, x)
+		if at := x - civil.Mod(x+s.Offset, period); at >= s.Start {
 			return at
 		}
-		x = s.start - 1
+		x = s.Start - 1
 	}
 }
 
 // next is the start of the window after that in which x lies.
-func (c civil) next(x int64) int64 {
+func (c windows) next(x int64) int64 {
 	period, short := c.period()
 	if !short {
 		at, i := c.dated(x)
@@ -69,12 +45,12 @@ func (c civil) next(x int64) int64 {
 		return following
 	}
 	for {
-		s := c.segment(x)
-		if at := x + period - mod(x+s.offset, period); at < s.end {
+		s := civil.SegmentAt(c.zone, x)
+		if at := x + period - civil.Mod(x+s.Offset, period); at < s.End {
 			return at
 		}
-		x = s.end
-		if mod(x+c.segment(x).offset, period) == 0 {
+		x = s.End
+		if civil.Mod(x+civil.SegmentAt(c.zone, x).Offset, period) == 0 {
 			return x
 		}
 	}
@@ -82,7 +58,7 @@ func (c civil) next(x int64) int64 {
 
 // period is the length of units that begin whenever the clock shows a full one.
 // The others begin once, with their date.
-func (c civil) period() (int64, bool) {
+func (c windows) period() (int64, bool) {
 	switch c.unit {
 	case Minute:
 		return 60, true
@@ -95,8 +71,8 @@ func (c civil) period() (int64, bool) {
 // dated is the start and the number of the dated window in which x lies. A
 // clock that is set back over midnight shows the date before once more, which
 // is still the new window.
-func (c civil) dated(x int64) (at, i int64) {
-	i = c.index(x+c.segment(x).offset) + 1
+func (c windows) dated(x int64) (at, i int64) {
+	i = c.index(x+civil.SegmentAt(c.zone, x).Offset) + 1
 	for {
 		if at = c.first(c.local(i)); at <= x {
 			return at, i
@@ -106,51 +82,48 @@ func (c civil) dated(x int64) (at, i int64) {
 }
 
 // first is the first second at which the clock shows local or later.
-func (c civil) first(local int64) int64 {
+func (c windows) first(local int64) int64 {
 	const farthest = 16 * 3600 // no zone was ever so far from UTC
 	for x := local - farthest; ; {
-		s := c.segment(x)
-		if at := max(x, local-s.offset); at < s.end {
+		s := civil.SegmentAt(c.zone, x)
+		if at := max(x, local-s.Offset); at < s.End {
 			return at
 		}
-		x = s.end
+		x = s.End
 	}
 }
 
 const (
-	daySeconds  = 24 * 3600
-	weekSeconds = 7 * daySeconds
-	firstMonday = 4 * daySeconds // 1970-01-05
+	weekSeconds = 7 * civil.DaySeconds
+	firstMonday = 4 * civil.DaySeconds // 1970-01-05
 )
 
 // index numbers the dated windows, local tells where one begins.
-func (c civil) index(local int64) int64 {
+func (c windows) index(local int64) int64 {
 	switch c.unit {
 	case Day:
-		return (local - mod(local, daySeconds)) / daySeconds
+		return (local - civil.Mod(local, civil.DaySeconds)) / civil.DaySeconds
 	case Week:
 		local -= firstMonday
-		return (local - mod(local, weekSeconds)) / weekSeconds
+		return (local - civil.Mod(local, weekSeconds)) / weekSeconds
 	}
 	t := time.Unix(local, 0).UTC()
 	return int64(t.Year()-1970)*12 + int64(t.Month()-time.January)
 }
 
-func (c civil) local(i int64) int64 {
+func (c windows) local(i int64) int64 {
 	switch c.unit {
 	case Day:
-		return i * daySeconds
+		return i * civil.DaySeconds
 	case Week:
 		return firstMonday + i*weekSeconds
 	}
 	return time.Date(1970, time.January+time.Month(i), 1, 0, 0, 0, 0, time.UTC).Unix()
 }
 
-func mod(a, b int64) int64 { return ((a % b) + b) % b }
-
 // bounds are the starts of the windows around x: the one before, that of x, and
 // those after it.
-func (c civil) bounds(x int64) []time.Time {
+func (c windows) bounds(x int64) []time.Time {
 	at := c.begin(x)
 	out := make([]time.Time, 0, units[c.unit].ahead+2)
 	out = append(out, time.Unix(c.begin(at-1), 0).UTC(), time.Unix(at, 0).UTC())
@@ -174,7 +147,7 @@ type civilKey struct {
 }
 
 type civilKept struct {
-	civil
+	windows
 	latest atomic.Pointer[[]time.Time]
 }
 
@@ -190,7 +163,7 @@ func civilBounds(unit Unit, zone string, t time.Time) []time.Time {
 		if err != nil || unit == unitBad {
 			return nil
 		}
-		k = &civilKept{civil: civil{unit, loaded}}
+		k = &civilKept{windows: windows{unit, loaded}}
 		civilCache.mu.Lock()
 		civilCache.kept[key] = k
 		civilCache.mu.Unlock()

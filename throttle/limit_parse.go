@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/headwayq/headway/throttle/internal/errtext"
 )
 
 // ParseLimit reads a limit from its text form and validates it. The form is
@@ -32,7 +34,7 @@ func ParseLimit(s string) (Limit, error) {
 		p.validate()
 	}
 	if len(p.faults) > 0 {
-		return Limit{}, &textError{text: clip(s), faults: p.faults, example: kinds[max(p.limit.kind, kindSliding)].example}
+		return Limit{}, &textError{text: errtext.Clip(s), faults: p.faults, example: kinds[max(p.limit.kind, kindSliding)].example}
 	}
 	return p.limit, nil
 }
@@ -92,7 +94,7 @@ func (p *parser) readKind() {
 	for _, k := range kinds[kindSliding:] {
 		names = append(names, k.name)
 	}
-	p.faults.add("kind", quote(name), strings.Join(slices.Compact(names), ", ")+", or n/duration")
+	p.faults.add("kind", errtext.Quote(name), strings.Join(slices.Compact(names), ", ")+", or n/duration")
 }
 
 // readRate reads n/duration; what is missing needs no further fault.
@@ -112,7 +114,7 @@ func (p *parser) readRate() bool {
 	}
 	count, per, ok := strings.Cut(w, "/")
 	if !ok {
-		p.faults.add("rate", quote(w), form)
+		p.faults.add("rate", errtext.Quote(w), form)
 		return false
 	}
 	p.limit.permits = p.readInt("permits", count, 1)
@@ -121,7 +123,7 @@ func (p *parser) readRate() bool {
 		p.limit.unit = unitNamed(per)
 		p.limit.window = units[p.limit.unit].nominal
 		if p.limit.unit == 0 {
-			p.faults.add("unit", quote(per), unitNames)
+			p.faults.add("unit", errtext.Quote(per), unitNames)
 		}
 	default:
 		p.limit.window = p.readDuration("window", per)
@@ -137,7 +139,7 @@ func (p *parser) readCount() {
 	case !ok:
 		p.faults.add("permits", "missing", "how many at once")
 	case strings.Contains(w, "/"):
-		p.faults.add("permits", quote(w), "how many at once, without a duration")
+		p.faults.add("permits", errtext.Quote(w), "how many at once, without a duration")
 	default:
 		p.limit.permits = p.readInt("permits", w, 1)
 	}
@@ -211,7 +213,7 @@ func (p *parser) readWord(w string) {
 	case w == "cold":
 		cold, err := strconv.ParseFloat(value, 64)
 		if err != nil || strings.Trim(value, "0123456789.") != "" {
-			p.faults.add(w, quote(value), coldWant)
+			p.faults.add(w, errtext.Quote(value), coldWant)
 			return
 		}
 		warm := WarmUp(0, 0, 0, cold)
@@ -229,14 +231,14 @@ func (p *parser) unknown(w string, known, seen []string) {
 	case len(known) > 0:
 		want = strings.Join(known, " or ")
 	}
-	p.faults.add("word", quote(w), want)
+	p.faults.add("word", errtext.Quote(w), want)
 }
 
 // readInt refuses what does not print the same again, such as "+1" and "01".
 func (p *parser) readInt(field, s string, low int) int {
 	n, err := strconv.Atoi(s)
 	if err != nil || s != strconv.Itoa(n) {
-		p.faults.add(field, quote(s), fmt.Sprintf("a whole number, %d to %d", low, PermitsMax))
+		p.faults.add(field, errtext.Quote(s), fmt.Sprintf("a whole number, %d to %d", low, PermitsMax))
 		return 0
 	}
 	return n
@@ -251,7 +253,7 @@ func (p *parser) readDuration(field, s string) time.Duration {
 	if unitNamed(s) != 0 {
 		want += fmt.Sprintf("; civil units are those of calendar, such as %q", "calendar 10/"+s)
 	}
-	p.faults.add(field, quote(s), want)
+	p.faults.add(field, errtext.Quote(s), want)
 	return 0
 }
 

@@ -79,14 +79,3 @@ func formatWindow(d time.Duration) string {
 	}
 	return s
 }
-
-func quote(s string) string { return strconv.Quote(clip(s)) }
-
-// clip keeps an error readable when somebody passes a whole file as a limit.
-func clip(s string) string {
-	const most = 40
-	if len(s) <= most {
-		return s
-	}
-	return s[:most] + "..."
-}

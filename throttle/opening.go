@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // What the scripts are told of a gate: so much before and after the store's clock.
@@ -14,12 +15,12 @@ const (
 )
 
 // gateAround is when all gates are open around an instant.
-func gateAround(gates []GateAt, around time.Time) luascripts.Gate {
+func gateAround(gates []gate.At, around time.Time) luascripts.Gate {
 	if len(gates) == 0 {
 		return luascripts.Gate{}
 	}
 	g := luascripts.Gate{From: around.Add(-gateBehind), Until: around.Add(gateAhead)}
-	for _, o := range Openings(gates, g.From, g.Until) {
+	for _, o := range gate.Openings(gates, g.From, g.Until) {
 		if len(g.Open) < openingsMax {
 			g.Open = append(g.Open, luascripts.Opening{Open: o.Open, Close: o.Close})
 		}
@@ -35,11 +36,11 @@ const openingsMax = 64
 
 // openedAt is the first instant, not before at, at which all gates are open, as
 // far as is known.
-func openedAt(gates []GateAt, at time.Time) time.Time {
+func openedAt(gates []gate.At, at time.Time) time.Time {
 	if len(gates) == 0 {
 		return at
 	}
-	for _, o := range Openings(gates, at, at.Add(gateAhead)) {
+	for _, o := range gate.Openings(gates, at, at.Add(gateAhead)) {
 		if o.Close.After(at) {
 			if o.Open.After(at) {
 				return o.Open
@@ -52,13 +53,13 @@ func openedAt(gates []GateAt, at time.Time) time.Time {
 
 // shutGate names the gate that keeps a job until an instant: one that is shut
 // now, or right before.
-func shutGate(gates []GateAt, now, until time.Time) string {
-	if rule, shut := FirstClosed(gates, now); shut {
+func shutGate(gates []gate.At, now, until time.Time) string {
+	if rule, shut := gate.FirstClosed(gates, now); shut {
 		return rule
 	}
-	for _, o := range Openings(gates, now, until.Add(time.Microsecond)) {
+	for _, o := range gate.Openings(gates, now, until.Add(time.Microsecond)) {
 		if o.Open.After(now) && !until.Before(o.Open) && until.Before(o.Close) {
-			if rule, shut := FirstClosed(gates, o.Open.Add(-time.Microsecond)); shut {
+			if rule, shut := gate.FirstClosed(gates, o.Open.Add(-time.Microsecond)); shut {
 				return rule
 			}
 		}
@@ -66,7 +67,7 @@ func shutGate(gates []GateAt, now, until time.Time) string {
 	return gates[0].Rule
 }
 
-func checkGates(gates []GateAt) error {
+func checkGates(gates []gate.At) error {
 	var errs []error
 	for _, g := range gates {
 		errs = append(errs, g.Gate.Validate())

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // A gate that stays shut for longer than anybody looks ahead: the jobs ask again,
@@ -14,13 +15,13 @@ func TestGateThatOpensFarAway(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := s.limiter("all", throttle.Sliding(1000, time.Second)).Policy()
-	gate, err := throttle.ParseGate(`cron "0 9 1 7 *" to "0 10 1 7 *" UTC`)
+	hours, err := gate.Parse(`cron "0 9 1 7 *" to "0 10 1 7 *" UTC`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 50 {
 		s.at(time.Duration(i) * ms)
-		d := s.redeem(p, throttle.Request{Key: key, Cost: 1, Job: strconv.Itoa(i), Gates: []throttle.GateAt{{Rule: "summer", Gate: gate}}})
+		d := s.redeem(p, throttle.Request{Key: key, Cost: 1, Job: strconv.Itoa(i), Gates: []gate.At{{Rule: "summer", Gate: hours}}})
 		if d.Granted || !d.Parked || d.Rule != "summer" || d.At.Before(s.now.Add(24*time.Hour)) || d.At.After(s.now.Add(31*24*time.Hour)) {
 			t.Fatalf("job %d: %v, want it to ask again in some days", i, d)
 		}

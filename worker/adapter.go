@@ -20,6 +20,7 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // Adapter brings limits to asynq servers that somebody else runs; [Pool] is
@@ -187,7 +188,7 @@ func (a *Adapter) Limiter(rule string) *throttle.Limiter {
 func (a *Adapter) build(p queue.Policy) (*throttle.Policy, error) {
 	var rules []*throttle.Limiter
 	for _, r := range p.Rules {
-		if r.Gate != (throttle.Gate{}) {
+		if r.Gate != (gate.Gate{}) {
 			continue // comes with each request
 		}
 		if a.limiters[r.Name] == nil {

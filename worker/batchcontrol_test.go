@@ -16,6 +16,7 @@ import (
 
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // provider is a policy with one key, ten permits each tenth of a second.
@@ -206,12 +207,12 @@ func TestBatchPace(t *testing.T) {
 func TestBatchAtAGate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		gate, err := throttle.ParseGate("09:00-21:00 UTC")
+		hours, err := gate.Parse("09:00-21:00 UTC")
 		if err != nil {
 			t.Fatal(err)
 		}
 		policy := phoneAndProvider(time.Second, throttle.Sliding(10, 100*ms))
-		policy.Rules = append(policy.Rules, queue.Rule{Name: "hours", Gate: gate})
+		policy.Rules = append(policy.Rules, queue.Rule{Name: "hours", Gate: hours})
 		time.Sleep(time.Until(time.Now().UTC().Truncate(24 * time.Hour).Add(24*time.Hour + 9*time.Hour - 30*time.Second)))
 		opens := time.Now().UTC().Truncate(time.Hour).Add(time.Hour)
 		h := virtualHall(t, policy)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // Bounds of the clock of the demonstration.
@@ -35,14 +35,14 @@ type Clock struct {
 // errGateDaily is about a gate that the clock can't be set by.
 var errGateDaily = errors.New("want hours that open once a day, such as 09:00-21:00")
 
-// NewClock returns a clock that is set so that the gate, which opens by the
-// recipient's zone, opens lead seconds after now, and is shut until then.
-func NewClock(now time.Time, gate throttle.Gate, scale, lead int) (Clock, error) {
+// NewClock returns a clock that is set so that hours, which are by the
+// recipient's zone, begin lead seconds after now, and not before.
+func NewClock(now time.Time, hours gate.Gate, scale, lead int) (Clock, error) {
 	// Of yesterday by UTC, or the day before: then it is as far ahead of it in the end.
 	from, until := now.Add(-36*time.Hour), now.Add(-12*time.Hour)
 	before := time.Duration(lead*scale) * time.Second
 	var shut time.Time // since when it is
-	for _, o := range gate.Openings(from.Add(-before), until, time.UTC) {
+	for _, o := range hours.Openings(from.Add(-before), until, time.UTC) {
 		show := o.Open.Add(-before)
 		if !o.Open.Before(from) && !show.Before(shut) {
 			return newClock(now.Truncate(time.Second), show, scale, lead), nil
@@ -113,9 +113,9 @@ func (c Clock) showFrom(now, at time.Time) string {
 }
 
 // OpenFor is how long a gate is open while the clock runs at its scale.
-func (c Clock) OpenFor(gate throttle.Gate) time.Duration {
+func (c Clock) OpenFor(hours gate.Gate) time.Duration {
 	var sum time.Duration
-	for _, o := range gate.Openings(c.Begin, c.Until, c.Zone) {
+	for _, o := range hours.Openings(c.Begin, c.Until, c.Zone) {
 		if o.Close.After(c.Until) {
 			o.Close = c.Until
 		}

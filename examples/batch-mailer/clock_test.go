@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/queue"
-	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
-func gateOf(t *testing.T, hours string) throttle.Gate {
+func gateOf(t *testing.T, hours string) gate.Gate {
 	t.Helper()
-	g, err := throttle.ParseGate(hours + " recipient")
+	g, err := gate.Parse(hours + " recipient")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@
 //	-redis ADDR          host:port, or a redis:// URL with user, password and database; default: embedded
 //	-input FILE          CSV with the header "to,subject,text"; default: the sample
 //	-batch N             mails of the sample; default 240
-//	-gate HOURS          hours of the clock, as in throttle.ParseGate, without a zone; default 09:00-21:00
+//	-gate HOURS          hours of the clock, as in gate.Parse, without a zone; default 09:00-21:00
 //	-scale N             seconds of the clock that pass in one of ours, 1 to 1440; default 720
 //	-rate n/duration     mails in all, in any window of that length by our own seconds; default 10/1s
 //	-kill-feeder=false   let both replicas live

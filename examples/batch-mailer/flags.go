@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 const batchMax = 100_000
@@ -20,7 +21,7 @@ const batchMax = 100_000
 type config struct {
 	redis      *redis.Options // nil: embedded
 	input      string         // "" is the sample
-	gate       throttle.Gate
+	gate       gate.Gate
 	scale      int
 	rate       throttle.Limit
 	batch      int // mails of the sample
@@ -54,7 +55,7 @@ func parseFlags(args []string, stdout io.Writer) (config, error) {
 }
 
 // read takes what has a form of its own, and returns all faults.
-func (c *config) read(given map[string]bool, extra int, addr, gate, rate string) error {
+func (c *config) read(given map[string]bool, extra int, addr, hours, rate string) error {
 	var errs []error
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	if extra > 0 {
@@ -66,7 +67,7 @@ func (c *config) read(given map[string]bool, extra int, addr, gate, rate string)
 			bad("-redis: %w", err)
 		}
 	}
-	if c.gate, err = throttle.ParseGate(gate + " recipient"); err != nil {
+	if c.gate, err = gate.Parse(hours + " recipient"); err != nil {
 		bad("-gate: %w", err)
 	}
 	if c.rate, err = throttle.ParseLimit(rate); err != nil {

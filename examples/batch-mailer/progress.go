@@ -15,7 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/headwayq/headway/queue"
-	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // plainEach is how often progress is written where no line can be redrawn.
@@ -97,7 +97,7 @@ func (s *screen) end() {
 }
 
 // progressText is a batch in a line.
-func progressText(p queue.Progress, c Clock, gate throttle.Gate) string {
+func progressText(p queue.Progress, c Clock, hours gate.Gate) string {
 	const width = 24
 	bar := ""
 	if p.Total > 0 {
@@ -112,7 +112,7 @@ func progressText(p queue.Progress, c Clock, gate throttle.Gate) string {
 		end = "ended at " + c.showFrom(p.Now, p.Ended)
 	}
 	state := string(p.State)
-	if len(gate.Openings(p.Now, p.Now.Add(time.Nanosecond), c.Zone)) == 0 && p.State == queue.BatchRunning {
+	if len(hours.Openings(p.Now, p.Now.Add(time.Nanosecond), c.Zone)) == 0 && p.State == queue.BatchRunning {
 		state += ", gate shut"
 	}
 	if !p.Fed && p.State == queue.BatchRunning {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/queue"
-	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // Judgement is what the server's log says about a run.
@@ -35,7 +35,7 @@ func judge(log []Arrival, cfg config, zone *time.Location) Judgement {
 	j := Judgement{Accepted: len(log)}
 	provider, perRecipient := window{n: cfg.rate.Permits(), of: cfg.rate.Window()}, map[string]*window{}
 	seen := map[string]bool{}
-	gate := []throttle.GateAt{{Rule: ruleGate, Gate: cfg.gate, In: zone}}
+	gates := []gate.At{{Rule: ruleGate, Gate: cfg.gate, In: zone}}
 	for _, a := range log {
 		if seen[a.ID] {
 			j.Twice++
@@ -44,7 +44,7 @@ func judge(log []Arrival, cfg config, zone *time.Location) Judgement {
 		if a.At.Before(a.Granted) {
 			j.Early++
 		}
-		if _, shut := throttle.FirstClosed(gate, a.Granted); shut {
+		if _, shut := gate.FirstClosed(gates, a.Granted); shut {
 			j.WhileShut++
 		}
 		if provider.add(a) {
@@ -162,4 +162,4 @@ func (s *session) wrong(p queue.Progress, j Judgement) []error {
 }
 
 // gateText is the gate without the word for whose zone it opens by.
-func gateText(g throttle.Gate) string { return strings.TrimSuffix(g.String(), " recipient") }
+func gateText(g gate.Gate) string { return strings.TrimSuffix(g.String(), " recipient") }

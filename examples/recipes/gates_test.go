@@ -9,7 +9,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/queue"
-	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // open says whether all gates of a policy are open for a task, at an instant of the
@@ -28,7 +28,7 @@ func open(t *testing.T, p queue.Policy, payload, zone, at string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, closed := throttle.FirstClosed(d.Gates, instant)
+	_, closed := gate.FirstClosed(d.Gates, instant)
 	return !closed
 }
 

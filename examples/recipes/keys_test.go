@@ -17,6 +17,7 @@ import (
 
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 	"github.com/headwayq/headway/worker"
 )
 
@@ -40,7 +41,7 @@ func TestRedisKeys(t *testing.T) {
 	for _, m := range keyRow.FindAllStringSubmatch(read(t, filepath.Join("..", "..", "docs", "redis-keys.md")), -1) {
 		documented[m[1]] = redisType[m[2]]
 	}
-	shut, err := throttle.ParseGate("09:00-10:00 UTC")
+	shut, err := gate.Parse("09:00-10:00 UTC")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // holdUp is messages that wait for a gate, all of them until the same instant.
@@ -35,7 +35,7 @@ func (p policy) holdUps(msgs []Message, now time.Time) (free []Message, held []h
 	at := map[group]int{}
 	for _, m := range msgs {
 		d, err := p.demand(m)
-		rule, shut := throttle.FirstClosed(d.Gates, now)
+		rule, shut := gate.FirstClosed(d.Gates, now)
 		if err != nil || !shut {
 			free = append(free, m)
 			continue
@@ -56,10 +56,10 @@ func (p policy) holdUps(msgs []Message, now time.Time) (free []Message, held []h
 
 // opensAt returns when all gates are open next, by the clock of the one that is shut,
 // or the zero time.
-func opensAt(gates []throttle.GateAt, rule string, now time.Time) time.Time {
+func opensAt(gates []gate.At, rule string, now time.Time) time.Time {
 	const day = 24 * time.Hour
 	for _, reach := range []time.Duration{30 * day, 366 * day} { // results of the first are remembered
-		openings := throttle.Openings(gates, now, now.Add(reach))
+		openings := gate.Openings(gates, now, now.Add(reach))
 		if len(openings) == 0 {
 			continue
 		}
@@ -69,8 +69,8 @@ func opensAt(gates []throttle.GateAt, rule string, now time.Time) time.Time {
 }
 
 // zoneOf is the zone that a gate opens by.
-func zoneOf(gates []throttle.GateAt, rule string) *time.Location {
-	i := slices.IndexFunc(gates, func(g throttle.GateAt) bool { return g.Rule == rule })
+func zoneOf(gates []gate.At, rule string) *time.Location {
+	i := slices.IndexFunc(gates, func(g gate.At) bool { return g.Rule == rule })
 	if name := gates[i].Gate.Zone(); name != "" {
 		if zone, err := time.LoadLocation(name); err == nil {
 			return zone

@@ -8,6 +8,7 @@ import (
 
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // slack is how far a granted instant, which is rounded up to a microsecond, may seem
@@ -181,7 +182,7 @@ func whileShut(grants []Grant, r queue.Rule) int {
 			zone, _ = time.LoadLocation(c.Zone) // nil is shut: what can't be proved is a breach
 			zones[c.Zone] = zone
 		}
-		if _, closed := throttle.FirstClosed([]throttle.GateAt{{Rule: r.Name, Gate: r.Gate, In: zone}}, time.UnixMicro(g.GrantedUs)); closed {
+		if _, closed := gate.FirstClosed([]gate.At{{Rule: r.Name, Gate: r.Gate, In: zone}}, time.UnixMicro(g.GrantedUs)); closed {
 			shut++
 		}
 	}

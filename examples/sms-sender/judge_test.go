@@ -6,6 +6,7 @@ import (
 
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 func mustLimit(t *testing.T, text string) throttle.Limit {
@@ -86,7 +87,7 @@ func TestBreachesOfKinds(t *testing.T) {
 func TestBreachesOfGates(t *testing.T) {
 	t.Parallel()
 	gate := func(text string) queue.Rule {
-		g, err := throttle.ParseGate(text)
+		g, err := gate.Parse(text)
 		if err != nil {
 			t.Fatal(err)
 		}

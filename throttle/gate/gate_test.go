@@ -1,4 +1,4 @@
-package throttle
+package gate
 
 import (
 	"errors"
@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-func gate(t testing.TB, text string) Gate {
+func mustParse(t testing.TB, text string) Gate {
 	t.Helper()
-	g, err := ParseGate(text)
+	g, err := Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,9 +38,9 @@ func TestGateTexts(t *testing.T) {
 		{`cron "0  9 * 1 *"to"@midnight"  except 01-06 UTC`, `cron "0 9 * 1 *" to "@midnight" except 01-06 UTC`, "UTC"},
 		{`cron " 0 9 ?  JAN MON-fri" to "@daily" recipient`, `cron "0 9 ? jan mon-fri" to "@daily" recipient`, ""},
 	} {
-		g, err := ParseGate(tt.text)
+		g, err := Parse(tt.text)
 		if err != nil {
-			t.Errorf("ParseGate(%q) = %v", tt.text, err)
+			t.Errorf("Parse(%q) = %v", tt.text, err)
 			continue
 		}
 		want := tt.want
@@ -48,10 +48,10 @@ func TestGateTexts(t *testing.T) {
 			want = tt.text
 		}
 		if got := g.String(); got != want || g.Zone() != tt.zone {
-			t.Errorf("ParseGate(%q) = %q in zone %q, want %q in %q", tt.text, got, g.Zone(), want, tt.zone)
+			t.Errorf("Parse(%q) = %q in zone %q, want %q in %q", tt.text, got, g.Zone(), want, tt.zone)
 		}
-		if again := gate(t, g.String()); again != g || g.IsZero() || g.Validate() != nil {
-			t.Errorf("ParseGate(%q) = %v, want the gate that printed it", g, again)
+		if again := mustParse(t, g.String()); again != g || g.IsZero() || g.Validate() != nil {
+			t.Errorf("Parse(%q) = %v, want the gate that printed it", g, again)
 		}
 	}
 }
@@ -97,7 +97,7 @@ func TestGateFaults(t *testing.T) {
 		{"09:00-21:00 except UTC", "date zone"},
 		{"09:00-21:00 except", "date"},
 		{"09:00-21:00 except 2026-02-29,02-30,1-1,2026-1-1,12-25,12-25 UTC", "date date date date date"},
-		{"09:00-21:00 " + strings.Repeat(" ", GateTextMax) + "UTC", "text"},
+		{"09:00-21:00 " + strings.Repeat(" ", TextMax) + "UTC", "text"},
 		{`cron "0 9 * * *" UTC`, "word"},
 		{`cron "0 9 * * *" to UTC`, "closing"},
 		{"cron 0 9 * * * to 0 21 * * * UTC", "opening"},
@@ -116,22 +116,22 @@ func TestGateFaults(t *testing.T) {
 		{`cron "0 9 25 12 *" to "0 21 * * *" except 12-25 UTC`, "opening"},
 		{`cron "0 9 29 2 *" to "0 21 * * *" except 02-29 UTC`, "opening"},
 	} {
-		g, err := ParseGate(tt.text)
-		if !errors.Is(err, ErrInvalidGate) || !g.IsZero() {
-			t.Errorf("ParseGate(%q) = %v, %v, want %v", tt.text, g, err, ErrInvalidGate)
+		g, err := Parse(tt.text)
+		if !errors.Is(err, ErrInvalid) || !g.IsZero() {
+			t.Errorf("Parse(%q) = %v, %v, want %v", tt.text, g, err, ErrInvalid)
 			continue
 		}
 		var fields []string
 		for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
-			f, ok := errors.AsType[*GateError](e)
+			f, ok := errors.AsType[*Error](e)
 			if !ok || f.Value == "" || f.Want == "" {
-				t.Errorf("ParseGate(%q): fault %#v, want a full GateError", tt.text, e)
+				t.Errorf("Parse(%q): fault %#v, want a full Error", tt.text, e)
 				continue
 			}
 			fields = append(fields, f.Field)
 		}
 		if got := strings.Join(fields, " "); got != tt.want {
-			t.Errorf("ParseGate(%q): faults of %q, want %q: %v", tt.text, got, tt.want, err)
+			t.Errorf("Parse(%q): faults of %q, want %q: %v", tt.text, got, tt.want, err)
 		}
 	}
 }
@@ -140,47 +140,47 @@ func TestGateFaults(t *testing.T) {
 func TestGateTextMaxCountsAsPrinted(t *testing.T) {
 	t.Parallel()
 	text := "00:00-00:01 Mon" + strings.Repeat(";00:00-00:01 Mon", 62) + " UTC"
-	if len(text) >= GateTextMax {
+	if len(text) >= TextMax {
 		t.Fatalf("the text has %d bytes, want fewer", len(text))
 	}
-	_, err := ParseGate(text)
-	if f, ok := errors.AsType[*GateError](err); !ok || f.Field != "text" {
-		t.Errorf("ParseGate = %v, want a fault of the text", err)
+	_, err := Parse(text)
+	if f, ok := errors.AsType[*Error](err); !ok || f.Field != "text" {
+		t.Errorf("Parse = %v, want a fault of the text", err)
 	}
 }
 
-func TestGateErrorSaysWhatIsRight(t *testing.T) {
+func TestErrorSaysWhatIsRight(t *testing.T) {
 	t.Parallel()
-	_, err := ParseGate("09:00-21:00 Mon-Fry Local")
+	_, err := Parse("09:00-21:00 Mon-Fry Local")
 	want := `throttle: invalid gate: "09:00-21:00 Mon-Fry Local": weekday "Mon-Fry", want Mon, Tue, Wed, Thu, Fri, Sat, Sun, ` +
 		`or from one to another such as Sat-Mon; zone "Local", want a name of the time zone database such as Europe/Berlin: ` +
 		`this one differs per machine; or "recipient"; right is for example "09:00-21:00 Mon-Fri Europe/Berlin"`
 	if err == nil || err.Error() != want {
-		t.Errorf("ParseGate = %v, want %s", err, want)
+		t.Errorf("Parse = %v, want %s", err, want)
 	}
 }
 
 func TestZeroGate(t *testing.T) {
 	t.Parallel()
 	var g Gate
-	if !g.IsZero() || !errors.Is(g.Validate(), ErrInvalidGate) || g.String() != "invalid gate" || g.Zone() != "" {
+	if !g.IsZero() || !errors.Is(g.Validate(), ErrInvalid) || g.String() != "invalid gate" || g.Zone() != "" {
 		t.Errorf("the zero gate is %v, %v, zone %q", g, g.Validate(), g.Zone())
 	}
-	if _, err := g.MarshalText(); !errors.Is(err, ErrInvalidGate) {
-		t.Errorf("MarshalText = %v, want %v", err, ErrInvalidGate)
+	if _, err := g.MarshalText(); !errors.Is(err, ErrInvalid) {
+		t.Errorf("MarshalText = %v, want %v", err, ErrInvalid)
 	}
 	now := time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
 	if got := g.Openings(now, now.Add(day), time.UTC); got != nil {
 		t.Errorf("Openings = %v, want none", got)
 	}
-	if rule, closed := FirstClosed([]GateAt{{Rule: "hours"}}, now); rule != "hours" || !closed {
+	if rule, closed := FirstClosed([]At{{Rule: "hours"}}, now); rule != "hours" || !closed {
 		t.Errorf("FirstClosed = %q, %v, want the zero gate", rule, closed)
 	}
 }
 
 func TestGateMarshals(t *testing.T) {
 	t.Parallel()
-	g := gate(t, "09:00-21:00 Mon-Fri UTC")
+	g := mustParse(t, "09:00-21:00 Mon-Fri UTC")
 	text, err := g.MarshalText()
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +189,7 @@ func TestGateMarshals(t *testing.T) {
 	if err := back.UnmarshalText(text); err != nil || back != g {
 		t.Errorf("UnmarshalText(%s) = %v, %v, want %v", text, back, err, g)
 	}
-	if err := back.UnmarshalText([]byte("09:00")); !errors.Is(err, ErrInvalidGate) || back != g {
+	if err := back.UnmarshalText([]byte("09:00")); !errors.Is(err, ErrInvalid) || back != g {
 		t.Errorf("UnmarshalText of a wrong text = %v and %v, want an error and the gate as it was", err, back)
 	}
 }
@@ -198,14 +198,14 @@ func TestGateMarshals(t *testing.T) {
 func TestGatesAreForgotten(t *testing.T) {
 	const text = "03:14-15:09 Tue UTC"
 	alive := func() bool {
-		gatePlans.mu.Lock()
-		defer gatePlans.mu.Unlock()
-		_, ok := gatePlans.alive[text]
+		plans.mu.Lock()
+		defer plans.mu.Unlock()
+		_, ok := plans.alive[text]
 		return ok
 	}
-	g := gate(t, text)
+	g := mustParse(t, text)
 	runtime.GC()
-	if again := gate(t, text); again != g {
+	if again := mustParse(t, text); again != g {
 		t.Errorf("two gates of %q differ", text)
 	}
 	if !alive() {
@@ -219,24 +219,24 @@ func TestGatesAreForgotten(t *testing.T) {
 	}
 }
 
-func FuzzParseGate(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, text := range []string{
-		gateExample, "22:00-06:00,07:00-24:00 Sat-Mon; 10:00-11:00 Wed except 2026-12-25,01-01 recipient",
+		exampleText, "22:00-06:00,07:00-24:00 Sat-Mon; 10:00-11:00 Wed except 2026-12-25,01-01 recipient",
 		`cron "0 9 * * 1-5" to "*/7 21 1,15 jan-mar ?" except 02-29 America/New_York`, `cron "@daily" to "@hourly" UTC`, `cron "TZ=" to "`,
 	} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		g, err := ParseGate(text)
+		g, err := Parse(text)
 		if err != nil {
-			if !errors.Is(err, ErrInvalidGate) || len(err.Error()) > 64*1024 {
-				t.Fatalf("ParseGate(%q) = %v", text, err)
+			if !errors.Is(err, ErrInvalid) || len(err.Error()) > 64*1024 {
+				t.Fatalf("Parse(%q) = %v", text, err)
 			}
 			return
 		}
-		again, err := ParseGate(g.String())
+		again, err := Parse(g.String())
 		if err != nil || again != g {
-			t.Fatalf("ParseGate(%q) prints as %q, and that as %v, %v", text, g, again, err)
+			t.Fatalf("Parse(%q) prints as %q, and that as %v, %v", text, g, again, err)
 		}
 		from := time.Date(2026, 3, 20, 0, 0, 0, 0, time.UTC)
 		checkOpenings(t, g.Openings(from, from.Add(10*day), time.UTC), from, from.Add(10*day))

@@ -1,9 +1,12 @@
-package throttle
+package gate
 
 import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/headwayq/headway/throttle/internal/civil"
+	"github.com/headwayq/headway/throttle/internal/errtext"
 )
 
 // weekHours are opening hours by weekday.
@@ -22,14 +25,14 @@ type hoursGroup struct {
 const minutesOfDay = 24 * 60
 
 // readHours reads the groups; nil is an end.
-func (p *gateParser) readHours() schedule {
+func (p *parser) readHours() schedule {
 	h := &weekHours{except: p.except}
 	spans := 0
 	for {
 		g := hoursGroup{days: everyDay}
 		const want = "HH:MM-HH:MM, from 00:00 to 24:00, in a list without spaces"
 		if len(p.words) > 0 && strings.IndexAny(p.words[0].text, "0123456789") != 0 {
-			p.faults.add("hours", quote(p.words[0].text), want)
+			p.faults.add("hours", errtext.Quote(p.words[0].text), want)
 			return nil
 		}
 		if !p.list("hours", want, g.add) {
@@ -46,8 +49,8 @@ func (p *gateParser) readHours() schedule {
 			break
 		}
 	}
-	if spans > GateSpansMax {
-		p.faults.add("hours", fmt.Sprintf("of %d spans", spans), fmt.Sprintf("at most %d", GateSpansMax))
+	if spans > SpansMax {
+		p.faults.add("hours", fmt.Sprintf("of %d spans", spans), fmt.Sprintf("at most %d", SpansMax))
 	}
 	h.index()
 	return h
@@ -55,7 +58,7 @@ func (p *gateParser) readHours() schedule {
 
 // atWeekdays says that the next word stands where weekdays do: a last word is
 // the zone, unless weekdays are all that it can be.
-func (p *gateParser) atWeekdays() bool {
+func (p *parser) atWeekdays() bool {
 	if len(p.words) == 0 || p.words[0].is(";") || p.words[0].is("except") {
 		return false
 	}
@@ -90,13 +93,13 @@ func (g *hoursGroup) add(text string) bool {
 	return true
 }
 
-func (g *hoursGroup) faults(f *gateFaults) {
+func (g *hoursGroup) faults(f *faultList) {
 	for i, s := range g.spans {
 		if s.open == s.close {
-			f.add("hours", quote(s.clock()), "two different times; the whole day is 00:00-24:00")
+			f.add("hours", errtext.Quote(s.clock()), "two different times; the whole day is 00:00-24:00")
 		}
 		if i > 0 && s == g.spans[i-1] { // 22:00-00:00,22:00-24:00
-			f.add("hours", quote(s.clock()), "it once")
+			f.add("hours", errtext.Quote(s.clock()), "it once")
 		}
 	}
 }
@@ -163,13 +166,13 @@ func (h *weekHours) on(date int64) []stretch {
 	if h.except.has(date) {
 		return nil
 	}
-	return h.week[mod(date+3, 7)] // 1970-01-01 was a Thursday
+	return h.week[civil.Mod(date+3, 7)] // 1970-01-01 was a Thursday
 }
 
 func (h *weekHours) stretches(lo, hi int64) []stretch {
 	var out []stretch
 	for date := h.start(lo); ; date++ {
-		at := date * daySeconds
+		at := date * civil.DaySeconds
 		if at >= hi {
 			goesOn := len(out) > 0 && out[len(out)-1].close >= at
 			if !goesOn || at > hi+scanReach {
@@ -190,12 +193,65 @@ func (h *weekHours) stretches(lo, hi int64) []stretch {
 // start is the first date whose hours matter at lo or run on to it. Those of a
 // date end before the end of the next.
 func (h *weekHours) start(lo int64) int64 {
-	date := (lo - mod(lo, daySeconds)) / daySeconds
-	for earliest := date - scanReach/daySeconds; date > earliest; date-- {
-		runsOn := slices.ContainsFunc(h.on(date-1), func(s stretch) bool { return s.close >= daySeconds })
+	date := (lo - civil.Mod(lo, civil.DaySeconds)) / civil.DaySeconds
+	for earliest := date - scanReach/civil.DaySeconds; date > earliest; date-- {
+		runsOn := slices.ContainsFunc(h.on(date-1), func(s stretch) bool { return s.close >= civil.DaySeconds })
 		if !runsOn {
 			break
 		}
 	}
 	return date
+}
+
+// weekdays is a set of them, bit 0 for Monday.
+type weekdays uint8
+
+const everyDay weekdays = 1<<7 - 1
+
+var weekdayNames = []string{"Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"}
+
+// add reads a weekday, or from one to another.
+func (w *weekdays) add(text string) bool {
+	from, to, ranged := strings.Cut(text, "-")
+	if !ranged {
+		to = from
+	}
+	first, last := slices.Index(weekdayNames, from), slices.Index(weekdayNames, to)
+	if first < 0 || last < 0 || ranged && first == last {
+		return false
+	}
+	for d := first; ; d = (d + 1) % 7 {
+		*w |= 1 << d
+		if d == last {
+			return true
+		}
+	}
+}
+
+func (w weekdays) has(d int) bool { return w&(1<<((d+7)%7)) != 0 }
+
+// String returns the set as a list; three in a row are from one to another.
+func (w weekdays) String() string {
+	if w == everyDay {
+		return "Mon-Sun"
+	}
+	var items []string
+	for d := range 7 {
+		if !w.has(d) || w.has(d-1) {
+			continue
+		}
+		last := d
+		for w.has(last + 1) {
+			last++
+		}
+		switch name := weekdayNames[last%7]; last - d {
+		case 0:
+			items = append(items, name)
+		case 1:
+			items = append(items, weekdayNames[d], name)
+		default:
+			items = append(items, weekdayNames[d]+"-"+name)
+		}
+	}
+	return strings.Join(items, ",")
 }

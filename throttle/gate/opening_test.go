@@ -1,4 +1,4 @@
-package throttle
+package gate
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	_ "time/tzdata" // the zones of the tests do not depend on the machine
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -27,6 +28,15 @@ func checkOpenings(t interface {
 	}
 }
 
+func instant(t *testing.T, s string) time.Time {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
 // openingCase lists the openings that overlap two instants, as the clock of a
 // zone shows their ends.
 type openingCase struct {
@@ -41,7 +51,7 @@ func shown(at time.Time) string { return strings.TrimSuffix(at.Format("01-02T15:
 
 func (c openingCase) check(t *testing.T) {
 	t.Helper()
-	g := gate(t, c.gate)
+	g := mustParse(t, c.gate)
 	name := g.Zone()
 	var in *time.Location
 	if c.in != "" {
@@ -102,7 +112,7 @@ func TestOpenings(t *testing.T) {
 		{`cron "0 20 * * 5" to "0 6 * * 1" except 2026-03-06 UTC`, "", "2026-03-01T00:00:00Z", "2026-03-16T00:00:00Z", "02-27T20:00Z 03-02T06:00Z, 03-13T20:00Z 03-16T06:00Z"},
 		{`cron "0 9 1,15 * 1" to "@daily" UTC`, "", "2026-03-01T00:00:00Z", "2026-03-10T00:00:00Z", "03-01T09:00Z 03-02T00:00Z, 03-02T09:00Z 03-03T00:00Z, 03-09T09:00Z 03-10T00:00Z"},
 		{`cron "0 9 29 2 *" to "0 21 29 2 *" UTC`, "", "2025-01-01T00:00:00Z", "2033-01-01T00:00:00Z", "02-29T09:00Z 02-29T21:00Z, 02-29T09:00Z 02-29T21:00Z"},
-		{`cron "@yearly" to "0 0 29 2 *" UTC`, "", "2097-01-01T00:00:00Z", "2097-01-02T00:00:00Z", "01-01T00:00Z 01-03T00:00Z"}, // cut, see OpeningReach
+		{`cron "@yearly" to "0 0 29 2 *" UTC`, "", "2097-01-01T00:00:00Z", "2097-01-02T00:00:00Z", "01-01T00:00Z 01-03T00:00Z"}, // cut, see Reach
 	} {
 		c.check(t)
 	}
@@ -117,7 +127,7 @@ func TestWeekendOfAGate(t *testing.T) {
 		"2026-10-23T12:00:00+02:00": 61 * time.Hour,
 	} {
 		at := instant(t, from)
-		got := gate(t, gateExample).Openings(at, at.Add(4*day), nil)
+		got := mustParse(t, exampleText).Openings(at, at.Add(4*day), nil)
 		if d := got[1].Open.Sub(got[0].Close); d != want {
 			t.Errorf("after the Friday of %s: closed for %v, want %v", from, d, want)
 		}
@@ -185,8 +195,8 @@ func TestOpeningsWhereClocksAreChanged(t *testing.T) {
 func TestShutOnADateThatNeverWas(t *testing.T) {
 	t.Parallel()
 	from, until := instant(t, "2011-12-30T00:00:00Z"), instant(t, "2011-12-31T00:00:00Z")
-	got := gate(t, "00:00-24:00 except 2011-12-30 Pacific/Apia").Openings(from, until, nil)
-	if diff := cmp.Diff([]Opening{{from.Add(-OpeningReach), until.Add(OpeningReach)}}, got); diff != "" {
+	got := mustParse(t, "00:00-24:00 except 2011-12-30 Pacific/Apia").Openings(from, until, nil)
+	if diff := cmp.Diff([]Opening{{from.Add(-Reach), until.Add(Reach)}}, got); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -196,20 +206,20 @@ func TestLongOpeningsAreCut(t *testing.T) {
 	t.Parallel()
 	from := time.Date(2026, 3, 6, 12, 0, 0, 0, time.UTC)
 	for _, text := range []string{"00:00-24:00 UTC", "00:00-12:00,12:00-00:00 except 2020-01-01 recipient", `cron "0 0 1 1 *" to "0 0 29 2 *" UTC`} {
-		g := gate(t, text)
+		g := mustParse(t, text)
 		at := from
 		if strings.HasPrefix(text, "cron") {
 			at = at.AddDate(76, 0, 0) // 2102: from January 2097 to February 2104
 		}
 		for _, d := range []time.Duration{0, 20 * day, 3 * time.Hour, 33 * day, day} {
 			lo, hi := at.Add(d), at.Add(d+day)
-			want := []Opening{{lo.Add(-OpeningReach), hi.Add(OpeningReach)}}
+			want := []Opening{{lo.Add(-Reach), hi.Add(Reach)}}
 			if diff := cmp.Diff(want, g.Openings(lo, hi, time.UTC)); diff != "" {
 				t.Errorf("%s %v on (-want +got):\n%s", text, d, diff)
 			}
 		}
 	}
-	if diff := cmp.Diff([]Opening{{from.Add(-OpeningReach), from.Add(day + OpeningReach)}}, Openings(nil, from, from.Add(day))); diff != "" {
+	if diff := cmp.Diff([]Opening{{from.Add(-Reach), from.Add(day + Reach)}}, Openings(nil, from, from.Add(day))); diff != "" {
 		t.Errorf("Openings without a gate (-want +got):\n%s", diff)
 	}
 }
@@ -217,17 +227,17 @@ func TestLongOpeningsAreCut(t *testing.T) {
 func TestOpeningsAreBounded(t *testing.T) {
 	t.Parallel()
 	from := time.Date(2026, 3, 6, 12, 0, 0, 0, time.UTC)
-	g := gate(t, `cron "*/2 * * * *" to "1-59/2 * * * *" UTC`)
+	g := mustParse(t, `cron "*/2 * * * *" to "1-59/2 * * * *" UTC`)
 	got := g.Openings(from, from.Add(WindowMax), nil)
 	if len(got) != OpeningsMax || !got[0].Open.Equal(from) || !got[OpeningsMax-1].Open.Equal(from.Add((OpeningsMax-1)*2*time.Minute)) {
 		t.Errorf("%d openings from %v on, want %d from %v on", len(got), got[0], OpeningsMax, from)
 	}
-	hours := gate(t, "09:00-21:00 UTC")
+	hours := mustParse(t, "09:00-21:00 UTC")
 	if got := hours.Openings(from, from.Add(10*WindowMax), nil); len(got) != int(WindowMax/day)+1 {
 		t.Errorf("%d openings, want those of WindowMax, %d", len(got), WindowMax/day+1)
 	}
 	for _, at := range []time.Time{{}, time.Unix(math.MaxInt64-1, 0), time.Unix(math.MinInt64+1, 0), time.Unix(1<<40, 0), time.Unix(-1<<40, 0), time.Unix(1<<39, 0)} {
-		for _, g := range []Gate{hours, g, gate(t, "00:00-24:00 Europe/Berlin")} {
+		for _, g := range []Gate{hours, g, mustParse(t, "00:00-24:00 Europe/Berlin")} {
 			for _, d := range []time.Duration{0, 1, day, math.MaxInt64} {
 				if got := g.Openings(at, at.Add(d), nil); len(got) > OpeningsMax {
 					t.Errorf("%d openings at %v", len(got), at)
@@ -246,9 +256,9 @@ func TestOpeningsOfSeveralGates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gates := []GateAt{
-		{Rule: "tenant", Gate: gate(t, "07:00-21:00 Mon-Sat Europe/Berlin")}, // 06:00 to 20:00 UTC
-		{Rule: "phone", Gate: gate(t, "09:00-18:00 recipient"), In: tokyo},   // 00:00 to 09:00 UTC
+	gates := []At{
+		{Rule: "tenant", Gate: mustParse(t, "07:00-21:00 Mon-Sat Europe/Berlin")}, // 06:00 to 20:00 UTC
+		{Rule: "phone", Gate: mustParse(t, "09:00-18:00 recipient"), In: tokyo},   // 00:00 to 09:00 UTC
 	}
 	at := time.Date(2026, 3, 6, 8, 0, 0, 0, time.UTC) // a Friday
 	utc := func(d, h int) time.Time { return time.Date(2026, 3, d, h, 0, 0, 0, time.UTC) }
@@ -299,7 +309,7 @@ func TestStretchesAreWhole(t *testing.T) {
 		{`cron "0 22 * * 1" to "0 6 * * 3" UTC`, 54 * hour, 80 * hour, nil},
 	} {
 		var got []stretch
-		for _, s := range gate(t, tt.gate).plan.schedule.stretches(monday+tt.from, monday+tt.to) {
+		for _, s := range mustParse(t, tt.gate).plan.schedule.stretches(monday+tt.from, monday+tt.to) {
 			got = append(got, stretch{s.open - monday, s.close - monday})
 		}
 		if !slices.Equal(got, tt.want) {
@@ -311,7 +321,7 @@ func TestStretchesAreWhole(t *testing.T) {
 // What is answered is the caller's, and what is remembered does not grow.
 func TestKeptOpenings(t *testing.T) {
 	t.Parallel()
-	g := gate(t, "09:00-21:00 Tue-Sat recipient")
+	g := mustParse(t, "09:00-21:00 Tue-Sat recipient")
 	at := time.Date(2026, 3, 6, 8, 0, 0, 0, time.UTC)
 	first := g.Openings(at, at.Add(day), time.UTC)
 	want := slices.Clone(first)
@@ -351,7 +361,7 @@ func BenchmarkOpenings(b *testing.B) {
 	}
 	at := time.Date(2026, 3, 20, 8, 0, 0, 0, time.UTC)
 	for _, text := range []string{"09:00-21:00 Mon-Fri recipient", `cron "0 9 * * 1-5" to "0 21 * * *" recipient`, "00:00-24:00 except 12-25 recipient"} {
-		g := gate(b, text)
+		g := mustParse(b, text)
 		for _, days := range []int{10, 365} {
 			b.Run(fmt.Sprintf("%s/%d days", strings.Fields(text)[0], days), func(b *testing.B) {
 				b.ReportAllocs()
@@ -368,7 +378,7 @@ func BenchmarkOpenings(b *testing.B) {
 			}
 		})
 	}
-	gates := []GateAt{{Rule: "a", Gate: gate(b, gateExample)}, {Rule: "b", Gate: gate(b, "08:00-20:00 recipient"), In: zone}}
+	gates := []At{{Rule: "a", Gate: mustParse(b, exampleText)}, {Rule: "b", Gate: mustParse(b, "08:00-20:00 recipient"), In: zone}}
 	b.Run("FirstClosed", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {

@@ -1,16 +1,18 @@
-package throttle
+package gate
 
 import (
 	"slices"
 	"time"
+
+	"github.com/headwayq/headway/throttle/internal/civil"
 )
 
 // compute maps what the clock shows to instants. At first it looks at the days
 // around the window; at more, if an opening that is in it goes on beyond them.
 // What is within near of the ends of what it looks at may be wrong: no clock was
 // ever more than 16 h from UTC, or changed by more than a day.
-func (p *gatePlan) compute(w window, zone *time.Location) []stretch {
-	const near = 2 * daySeconds
+func (p *plan) compute(w window, zone *time.Location) []stretch {
+	const near = 2 * civil.DaySeconds
 	lo, hi := w.lo-2*near, w.hi+2*near
 	for {
 		all := overlapping(instants(p.schedule.stretches(lo, hi), zone), w.lo, w.hi)
@@ -32,17 +34,16 @@ func instants(local []stretch, zone *time.Location) []stretch {
 	if len(local) == 0 {
 		return nil
 	}
-	c := civil{zone: zone}
 	out := make([]stretch, 0, len(local))
-	end := local[len(local)-1].close + daySeconds
-	for x := local[0].open - daySeconds; x < end; {
-		s := c.segment(x)
-		s.end = min(s.end, end)
-		i, _ := slices.BinarySearchFunc(local, x+s.offset, byClosing)
-		for ; i < len(local) && local[i].open-s.offset < s.end; i++ {
-			out = join(out, stretch{max(local[i].open-s.offset, x), min(local[i].close-s.offset, s.end)})
+	end := local[len(local)-1].close + civil.DaySeconds
+	for x := local[0].open - civil.DaySeconds; x < end; {
+		s := civil.SegmentAt(zone, x)
+		s.End = min(s.End, end)
+		i, _ := slices.BinarySearchFunc(local, x+s.Offset, byClosing)
+		for ; i < len(local) && local[i].open-s.Offset < s.End; i++ {
+			out = join(out, stretch{max(local[i].open-s.Offset, x), min(local[i].close-s.Offset, s.End)})
 		}
-		x = s.end
+		x = s.End
 	}
 	return out
 }

@@ -1,9 +1,11 @@
-package throttle
+package gate
 
 import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/headwayq/headway/throttle/internal/civil"
 )
 
 // holidays are dates on which a gate does not open. Dates are numbered by the
@@ -27,7 +29,7 @@ func (h *holidays) add(text string) bool {
 	}
 	h.texts = insert(h.texts, text)
 	if full == text {
-		h.dates = insert(h.dates, at.Unix()/daySeconds)
+		h.dates = insert(h.dates, at.Unix()/civil.DaySeconds)
 	} else {
 		h.yearly[at.Month()] |= 1 << at.Day()
 		h.any = true
@@ -47,7 +49,7 @@ func (h *holidays) has(date int64) bool {
 	if !h.any {
 		return false
 	}
-	_, month, day := time.Unix(date*daySeconds, 0).UTC().Date()
+	_, month, day := time.Unix(date*civil.DaySeconds, 0).UTC().Date()
 	return h.yearly[month]&(1<<day) != 0
 }
 

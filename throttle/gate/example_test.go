@@ -1,27 +1,27 @@
-package throttle_test
+package gate_test
 
 import (
 	"errors"
 	"fmt"
 	"time"
 
-	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
-func ExampleParseGate() {
+func ExampleParse() {
 	for _, text := range []string{
 		"09:00-21:00 Mon,Tue,Wed,Thu,Fri Europe/Berlin",
 		"09:00-18:00 Mon-Fri; 10:00-14:00 Sat except 12-26,12-25 recipient",
 		`cron "0 9 * * MON-FRI" to "@midnight" Asia/Shanghai`,
 		"09:00-21:00 Mon-Fri",
 	} {
-		gate, err := throttle.ParseGate(text)
+		g, err := gate.Parse(text)
 		if err != nil {
-			fault, _ := errors.AsType[*throttle.GateError](err)
+			fault, _ := errors.AsType[*gate.Error](err)
 			fmt.Printf("%s is %s, want %s\n", fault.Field, fault.Value, fault.Want)
 			continue
 		}
-		fmt.Printf("%v (zone %q)\n", gate, gate.Zone())
+		fmt.Printf("%v (zone %q)\n", g, g.Zone())
 	}
 	// Output:
 	// 09:00-21:00 Mon-Fri Europe/Berlin (zone "Europe/Berlin")
@@ -33,18 +33,18 @@ func ExampleParseGate() {
 // From Friday's closing to Monday's opening it is 60 hours, one less where
 // clocks go forward.
 func ExampleGate_Openings() {
-	gate, err := throttle.ParseGate("09:00-21:00 Mon-Fri Europe/Berlin")
+	g, err := gate.Parse("09:00-21:00 Mon-Fri Europe/Berlin")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	berlin, err := time.LoadLocation(gate.Zone())
+	berlin, err := time.LoadLocation(g.Zone())
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	friday := time.Date(2026, 3, 27, 12, 0, 0, 0, berlin)
-	openings := gate.Openings(friday, friday.AddDate(0, 0, 3), nil)
+	openings := g.Openings(friday, friday.AddDate(0, 0, 3), nil)
 	for _, o := range openings {
 		fmt.Println(o.Open.In(berlin).Format(time.RFC1123), "-", o.Close.In(berlin).Format(time.RFC1123))
 	}
@@ -57,12 +57,12 @@ func ExampleGate_Openings() {
 
 // The sender's office and the hours of the recipient, who is in Tokyo.
 func ExampleOpenings() {
-	office, err := throttle.ParseGate("07:00-21:00 Mon-Fri Europe/Berlin")
+	office, err := gate.Parse("07:00-21:00 Mon-Fri Europe/Berlin")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	daytime, err := throttle.ParseGate("09:00-18:00 recipient")
+	daytime, err := gate.Parse("09:00-18:00 recipient")
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -72,14 +72,14 @@ func ExampleOpenings() {
 		fmt.Println(err)
 		return
 	}
-	gates := []throttle.GateAt{
+	gates := []gate.At{
 		{Rule: "office", Gate: office},
 		{Rule: "daytime", Gate: daytime, In: tokyo},
 	}
 	noon := time.Date(2026, 3, 6, 12, 0, 0, 0, time.UTC)
-	rule, closed := throttle.FirstClosed(gates, noon)
+	rule, closed := gate.FirstClosed(gates, noon)
 	fmt.Println(rule, closed)
-	for _, o := range throttle.Openings(gates, noon, noon.AddDate(0, 0, 4)) {
+	for _, o := range gate.Openings(gates, noon, noon.AddDate(0, 0, 4)) {
 		fmt.Println(o.Open, "-", o.Close)
 	}
 	// Output:

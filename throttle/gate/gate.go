@@ -1,4 +1,6 @@
-package throttle
+// Package gate holds opening hours: when work may run, by the clock of a time
+// zone. It is calendar code alone, and asks no server.
+package gate
 
 import (
 	"runtime"
@@ -9,12 +11,12 @@ import (
 
 // Bounds of a gate.
 const (
-	GateTextMax  = 1024 // bytes of a text
-	GateSpansMax = 64   // spans of opening hours
+	TextMax  = 1024 // bytes of a text
+	SpansMax = 64   // spans of opening hours
 )
 
 // Gate is when work may run: opening hours, or cron expressions for opening and
-// closing. It is read by [ParseGate] from
+// closing. It is read by [Parse] from
 //
 //	09:00-21:00 Mon-Fri Europe/Berlin
 //	09:00-12:00,13:00-18:00 Mon,Wed-Fri; 10:00-14:00 Sat Asia/Shanghai
@@ -55,14 +57,14 @@ const (
 //     second 02:30. So nothing runs while the clock shows a time outside the hours.
 //
 // Cron expressions that never open or never close are refused, as is a text of
-// more than [GateTextMax] bytes or [GateSpansMax] spans. A Gate is a value: two gates of the
+// more than [TextMax] bytes or [SpansMax] spans. A Gate is a value: two gates of the
 // same String are equal by ==, and it may be the key of a map. The zero Gate is
-// invalid and always shut. It talks to nobody, and is safe for concurrent use.
+// invalid and always shut. A Gate is safe for concurrent use.
 // Every process should have the same version of the time zone database.
-type Gate struct{ plan *gatePlan }
+type Gate struct{ plan *plan }
 
-// gatePlan is what a text means. There is one for each text that is in use.
-type gatePlan struct {
+// plan is what a text means. There is one for each text that is in use.
+type plan struct {
 	text     string
 	zone     *time.Location // nil for the recipient's
 	schedule schedule
@@ -70,7 +72,7 @@ type gatePlan struct {
 }
 
 // schedule is when a gate is open by a clock that is never changed. Seconds are
-// local ones, as in [civil].
+// local ones, as in package civil.
 type schedule interface {
 	// stretches are those that overlap [lo, hi), in order, adjacent ones merged: whole,
 	// if they end within scanReach of it, and at most stretchesMax.
@@ -81,34 +83,34 @@ type schedule interface {
 // stretch is a time from open to before close.
 type stretch struct{ open, close int64 }
 
-// gatePlans makes one of two equal texts. What no Gate refers to goes away.
-var gatePlans = struct {
+// plans makes one of two equal texts. What no Gate refers to goes away.
+var plans = struct {
 	mu    sync.Mutex
-	alive map[string]weak.Pointer[gatePlan]
-}{alive: make(map[string]weak.Pointer[gatePlan])}
+	alive map[string]weak.Pointer[plan]
+}{alive: make(map[string]weak.Pointer[plan])}
 
-// gateOf is the gate of a plan, or of an earlier one with the same text.
-func gateOf(p *gatePlan) Gate {
-	gatePlans.mu.Lock()
-	defer gatePlans.mu.Unlock()
-	if earlier := gatePlans.alive[p.text].Value(); earlier != nil {
+// canonical is the gate of a plan, or of an earlier one with the same text.
+func canonical(p *plan) Gate {
+	plans.mu.Lock()
+	defer plans.mu.Unlock()
+	if earlier := plans.alive[p.text].Value(); earlier != nil {
 		return Gate{earlier}
 	}
-	gatePlans.alive[p.text] = weak.Make(p)
+	plans.alive[p.text] = weak.Make(p)
 	runtime.AddCleanup(p, forgetPlan, p.text)
 	return Gate{p}
 }
 
 func forgetPlan(text string) {
-	gatePlans.mu.Lock()
-	defer gatePlans.mu.Unlock()
+	plans.mu.Lock()
+	defer plans.mu.Unlock()
 	// The text may have been read anew before this cleanup ran.
-	if gatePlans.alive[text].Value() == nil {
-		delete(gatePlans.alive, text)
+	if plans.alive[text].Value() == nil {
+		delete(plans.alive, text)
 	}
 }
 
-// String returns the text form in one spelling; [ParseGate] reads it back to the
+// String returns the text form in one spelling; [Parse] reads it back to the
 // same value.
 func (g Gate) String() string {
 	if g.plan == nil {
@@ -129,11 +131,11 @@ func (g Gate) Zone() string {
 	return g.plan.zone.String()
 }
 
-// Validate returns a [GateError] for the zero Gate; all others were read by
-// [ParseGate].
+// Validate returns an [Error] for the zero Gate; all others were read by
+// [Parse].
 func (g Gate) Validate() error {
 	if g.plan == nil {
-		return &GateError{Field: "gate", Value: "none", Want: "one from ParseGate"}
+		return &Error{Field: "gate", Value: "none", Want: "one from Parse"}
 	}
 	return nil
 }
@@ -146,9 +148,9 @@ func (g Gate) MarshalText() ([]byte, error) {
 	return []byte(g.String()), nil
 }
 
-// UnmarshalText implements [encoding.TextUnmarshaler] with [ParseGate].
+// UnmarshalText implements [encoding.TextUnmarshaler] with [Parse].
 func (g *Gate) UnmarshalText(text []byte) error {
-	parsed, err := ParseGate(string(text))
+	parsed, err := Parse(string(text))
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package throttle
+package gate
 
 import (
 	"math/bits"
@@ -8,6 +8,8 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/headwayq/headway/internal/cronspec"
+	"github.com/headwayq/headway/throttle/internal/civil"
+	"github.com/headwayq/headway/throttle/internal/errtext"
 )
 
 // cronHours are opening hours by two cron expressions. Only their reading is the
@@ -26,10 +28,10 @@ type cronTicks struct {
 
 // cronReach is longer than from any tick to the next: a February 29th comes
 // after 8 years at the latest, in 2104.
-const cronReach = 9 * 366 * daySeconds
+const cronReach = 9 * 366 * civil.DaySeconds
 
 // readCron reads: cron "expression" to "expression". Nil is an end.
-func (p *gateParser) readCron() schedule {
+func (p *parser) readCron() schedule {
 	p.skip("cron")
 	c := &cronHours{except: p.except}
 	if !p.readTicks("opening", &c.open) {
@@ -38,7 +40,7 @@ func (p *gateParser) readCron() schedule {
 	if !p.skip("to") {
 		value := "missing"
 		if len(p.words) > 0 {
-			value = quote(p.words[0].text)
+			value = errtext.Quote(p.words[0].text)
 		}
 		p.faults.add("word", value, `to, and "a cron expression" for the closing`)
 		return nil
@@ -49,20 +51,20 @@ func (p *gateParser) readCron() schedule {
 	return c
 }
 
-func (p *gateParser) readTicks(field string, t *cronTicks) bool {
+func (p *parser) readTicks(field string, t *cronTicks) bool {
 	const want = `a cron expression in quotes, such as "0 9 * * 1-5"`
 	w, ok := p.next()
 	if !ok || !w.quoted {
 		value := "missing"
 		if ok {
-			value = quote(w.text)
+			value = errtext.Quote(w.text)
 		}
 		p.faults.add(field, value, want)
 		return false
 	}
 	spec, wrong := readCronSpec(w.text)
 	if wrong != "" {
-		p.faults.add(field, quote(w.text), wrong)
+		p.faults.add(field, errtext.Quote(w.text), wrong)
 	}
 	t.text, t.spec = strings.ToLower(strings.Join(strings.Fields(w.text), " ")), spec
 	return true
@@ -77,7 +79,7 @@ func readCronSpec(text string) (*cron.SpecSchedule, string) {
 	}
 	spec, err := cronspec.Parse(text, cronspec.Standard)
 	if err != nil {
-		return nil, want + " (" + clip(err.Error()) + ")"
+		return nil, want + " (" + errtext.Clip(err.Error()) + ")"
 	}
 	return spec, ""
 }
@@ -88,7 +90,7 @@ func (c *cronHours) String() string {
 
 // faults adds what is wrong with expressions that were read: they must open and
 // close. After 28 years dates have been on each weekday, also February 29th.
-func (c *cronHours) faults(f *gateFaults) {
+func (c *cronHours) faults(f *faultList) {
 	lo := time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
 	hi := time.Date(2029, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
 	yearly := &cronHours{open: c.open, close: c.close, except: &holidays{yearly: c.except.yearly, any: c.except.any}}
@@ -96,13 +98,13 @@ func (c *cronHours) faults(f *gateFaults) {
 	_, closes := tickFrom(lo, hi, c.close.on)
 	const want = "a date that exists"
 	if !opens {
-		f.add("opening", quote(c.open.text), want)
+		f.add("opening", errtext.Quote(c.open.text), want)
 	}
 	if !closes {
-		f.add("closing", quote(c.close.text), want)
+		f.add("closing", errtext.Quote(c.close.text), want)
 	}
 	if _, ok := tickFrom(lo, hi, yearly.openings); !ok && opens && closes {
-		f.add("opening", quote(c.open.text), "one that is not always that of a closing or on an excepted date")
+		f.add("opening", errtext.Quote(c.open.text), "one that is not always that of a closing or on an excepted date")
 	}
 }
 
@@ -112,7 +114,7 @@ type ticks [24]uint64
 // on are the ticks on a date, and whether there are any.
 func (t cronTicks) on(date int64) (ticks, bool) {
 	const star = 1 << 63 // the field was "*"
-	at := time.Unix(date*daySeconds, 0).UTC()
+	at := time.Unix(date*civil.DaySeconds, 0).UTC()
 	_, month, dom := at.Date()
 	byMonth, byWeek := t.spec.Dom&(1<<dom) != 0, t.spec.Dow&(1<<at.Weekday()) != 0
 	if (t.spec.Dom|t.spec.Dow)&star != 0 {
@@ -146,19 +148,19 @@ func (c *cronHours) openings(date int64) (ticks, bool) {
 
 // tickFrom is the first tick at or after lo and before hi.
 func tickFrom(lo, hi int64, on func(date int64) (ticks, bool)) (int64, bool) {
-	for date := (lo - mod(lo, daySeconds)) / daySeconds; date*daySeconds < hi; date++ {
+	for date := (lo - civil.Mod(lo, civil.DaySeconds)) / civil.DaySeconds; date*civil.DaySeconds < hi; date++ {
 		of, ok := on(date)
 		if !ok {
 			continue
 		}
-		minute := max((lo-date*daySeconds+59)/60, 0)
+		minute := max((lo-date*civil.DaySeconds+59)/60, 0)
 		for h := minute / 60; h < 24; h++ {
 			mask := of[h]
 			if h == minute/60 {
 				mask &= ^uint64(0) << (minute % 60)
 			}
 			if mask != 0 {
-				at := date*daySeconds + h*3600 + int64(bits.TrailingZeros64(mask))*60
+				at := date*civil.DaySeconds + h*3600 + int64(bits.TrailingZeros64(mask))*60
 				return at, at < hi
 			}
 		}
@@ -168,19 +170,19 @@ func tickFrom(lo, hi int64, on func(date int64) (ticks, bool)) (int64, bool) {
 
 // tickUntil is the last tick at or before hi, or lo without one from there on.
 func tickUntil(lo, hi int64, on func(date int64) (ticks, bool)) int64 {
-	for date := (hi - mod(hi, daySeconds)) / daySeconds; (date+1)*daySeconds > lo; date-- {
+	for date := (hi - civil.Mod(hi, civil.DaySeconds)) / civil.DaySeconds; (date+1)*civil.DaySeconds > lo; date-- {
 		of, ok := on(date)
 		if !ok {
 			continue
 		}
-		minute := min((hi-date*daySeconds)/60, minutesOfDay-1)
+		minute := min((hi-date*civil.DaySeconds)/60, minutesOfDay-1)
 		for h := minute / 60; h >= 0; h-- {
 			mask := of[h]
 			if h == minute/60 {
 				mask &= 1<<(minute%60+1) - 1
 			}
 			if mask != 0 {
-				return max(lo, date*daySeconds+h*3600+int64(bits.Len64(mask)-1)*60)
+				return max(lo, date*civil.DaySeconds+h*3600+int64(bits.Len64(mask)-1)*60)
 			}
 		}
 	}

@@ -1,21 +1,31 @@
-package throttle
+package gate
 
-import "time"
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/headwayq/headway/throttle/internal/civil"
+)
+
+const day = 24 * time.Hour
 
 // Bounds of what is answered about openings.
 const (
-	// OpeningReach is how far before and after the window that was asked for an
+	// WindowMax is the longest time about which one call answers.
+	WindowMax = 10 * 365 * day
+	// Reach is how far before and after the window that was asked for an
 	// opening is followed. One that is longer is cut there.
-	OpeningReach = 366 * day
+	Reach = 366 * day
 	// OpeningsMax is how many openings one call answers. Later ones are left out.
 	OpeningsMax = 100_000
 )
 
 const (
-	// scanReach is how far schedules are followed. It is longer than OpeningReach by
+	// scanReach is how far schedules are followed. It is longer than Reach by
 	// what is computed around a window, so that where an opening is cut does not
 	// depend on what was asked before.
-	scanReach = int64(OpeningReach/time.Second) + 64*daySeconds
+	scanReach = int64(Reach/time.Second) + 64*civil.DaySeconds
 	// stretchesMax has room for those around a window, at most one every other minute.
 	stretchesMax = OpeningsMax + 10_000
 )
@@ -23,16 +33,16 @@ const (
 // Opening is a time in which a gate is open, from Open to before Close, in UTC.
 type Opening struct{ Open, Close time.Time }
 
-// GateAt is a gate as it stands for one request.
-type GateAt struct {
-	Rule string
+// At is a gate as one request meets it.
+type At struct {
+	Rule string // a name for it, of a policy's rule
 	Gate Gate
 	In   *time.Location // the recipient's zone; nil when the gate has its own
 }
 
 // Openings returns when g is open: each opening that overlaps [from, until),
 // whole, in order, disjoint; adjacent ones are one. One that began or ends more
-// than [OpeningReach] away is cut there. What lies more than [WindowMax] after
+// than [Reach] away is cut there. What lies more than [WindowMax] after
 // from or beyond [OpeningsMax] openings is left out.
 //
 // in is the recipient's zone, which g does not look at if it has its own. Where
@@ -40,12 +50,12 @@ type GateAt struct {
 // below 32 days are remembered per *time.Location: load each of them once.
 func (g Gate) Openings(from, until time.Time, in *time.Location) []Opening {
 	w := windowOf(from, until)
-	return w.openings(GateAt{Gate: g, In: in}.during(w))
+	return w.openings(At{Gate: g, In: in}.during(w))
 }
 
 // Openings returns when all gates are open at once, as [Gate.Openings] does for
 // one. Without a gate that is always.
-func Openings(gates []GateAt, from, until time.Time) []Opening {
+func Openings(gates []At, from, until time.Time) []Opening {
 	w := windowOf(from, until)
 	all := []stretch{{w.lo - scanReach, w.hi + scanReach}}
 	for _, g := range gates {
@@ -56,7 +66,7 @@ func Openings(gates []GateAt, from, until time.Time) []Opening {
 
 // FirstClosed returns the rule of the first gate that is shut at an instant, and
 // whether there is one.
-func FirstClosed(gates []GateAt, at time.Time) (rule string, closed bool) {
+func FirstClosed(gates []At, at time.Time) (rule string, closed bool) {
 	w := windowOf(at, at.Add(1))
 	for _, g := range gates {
 		if len(g.during(w)) == 0 {
@@ -88,7 +98,7 @@ func (w window) openings(all []stretch) []Opening {
 	if w.hi <= w.lo || len(all) == 0 {
 		return nil
 	}
-	const reach = int64(OpeningReach / time.Second)
+	const reach = int64(Reach / time.Second)
 	out := make([]Opening, 0, len(all))
 	for _, s := range all[:min(len(all), OpeningsMax)] {
 		out = append(out, Opening{
@@ -101,7 +111,7 @@ func (w window) openings(all []stretch) []Opening {
 
 // during are the stretches that overlap a window. They are shared and must not
 // be written to.
-func (g GateAt) during(w window) []stretch {
+func (g At) during(w window) []stretch {
 	p := g.Gate.plan
 	if p == nil || w.hi <= w.lo {
 		return nil
@@ -114,4 +124,52 @@ func (g GateAt) during(w window) []stretch {
 		return nil
 	}
 	return p.kept.during(w, zone, p.compute)
+}
+
+// keptOpenings remembers, for each zone, the openings around the last window
+// that was asked for.
+type keptOpenings struct {
+	mu    sync.RWMutex
+	zones map[*time.Location]keptWindow
+	size  int // stretches in zones, and one for each zone
+}
+
+type keptWindow struct {
+	window
+	all []stretch
+}
+
+// keptMax bounds what a gate remembers: 256 KiB. Then it starts anew.
+const keptMax = 16 * 1024
+
+func (k *keptOpenings) during(w window, zone *time.Location, compute func(window, *time.Location) []stretch) []stretch {
+	k.mu.RLock()
+	kept := k.zones[zone]
+	k.mu.RUnlock()
+	if kept.lo <= w.lo && w.hi <= kept.hi && kept.lo < kept.hi {
+		return overlapping(kept.all, w.lo, w.hi)
+	}
+	if w.hi-w.lo >= 32*civil.DaySeconds {
+		return compute(w, zone)
+	}
+	// Backwards a little, for callers whose clocks differ.
+	kept.window = window{w.lo - civil.DaySeconds, w.hi + 8*civil.DaySeconds}
+	kept.all = slices.Clip(slices.Clone(compute(kept.window, zone)))
+	if cost := len(kept.all) + 1; cost <= keptMax {
+		k.mu.Lock()
+		k.keep(zone, kept, cost)
+		k.mu.Unlock()
+	}
+	return overlapping(kept.all, w.lo, w.hi)
+}
+
+func (k *keptOpenings) keep(zone *time.Location, w keptWindow, cost int) {
+	if old, ok := k.zones[zone]; ok {
+		k.size -= len(old.all) + 1
+	}
+	if k.size+cost > keptMax || k.zones == nil {
+		k.zones, k.size = make(map[*time.Location]keptWindow), 0
+	}
+	k.zones[zone] = w
+	k.size += cost
 }

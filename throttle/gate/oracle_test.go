@@ -1,4 +1,4 @@
-package throttle
+package gate
 
 import (
 	"fmt"
@@ -9,6 +9,8 @@ import (
 
 	"github.com/robfig/cron/v3"
 	"pgregory.net/rapid"
+
+	"github.com/headwayq/headway/throttle/internal/civil"
 )
 
 // clockGate is a gate as somebody with a clock on the wall and a sheet of
@@ -39,6 +41,13 @@ func (c *clockGate) drawExcept(rt *rapid.T, around time.Time) string {
 		return ""
 	}
 	return " except " + strings.Join(dates, ",")
+}
+
+// oddZones have each moved their clocks in another way.
+var oddZones = []string{
+	"UTC", "Europe/Berlin", "America/Sao_Paulo", "Asia/Beirut", "Africa/Cairo", "America/Havana", "America/St_Johns",
+	"Asia/Kathmandu", "Pacific/Chatham", "Australia/Lord_Howe", "America/Caracas", "Africa/Monrovia", "Pacific/Apia",
+	"Pacific/Kiritimati", "Pacific/Kwajalein", "Asia/Pyongyang", "Africa/Casablanca", "Antarctica/Vostok", "Antarctica/Casey", "Antarctica/Troll",
 }
 
 // drawHours draws a gate of hours, with times near those at which clocks are
@@ -139,8 +148,8 @@ func testOracle(t *testing.T, draw func(*rapid.T, time.Time) *clockGate) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		around := time.Unix(rapid.Int64Range(2*365*daySeconds, 80*365*daySeconds).Draw(rt, "around"), 0).In(zone)
-		if at, _ := around.ZoneBounds(); !at.IsZero() && at.Unix() > 3*365*daySeconds && rapid.IntRange(0, 3).Draw(rt, "at a change") > 0 {
+		around := time.Unix(rapid.Int64Range(2*365*civil.DaySeconds, 80*365*civil.DaySeconds).Draw(rt, "around"), 0).In(zone)
+		if at, _ := around.ZoneBounds(); !at.IsZero() && at.Unix() > 3*365*civil.DaySeconds && rapid.IntRange(0, 3).Draw(rt, "at a change") > 0 {
 			around = at.Add(time.Duration(rapid.IntRange(-90000, 90000).Draw(rt, "off")) * time.Second)
 		}
 		shownAt := func(at time.Time) time.Time {
@@ -148,7 +157,7 @@ func testOracle(t *testing.T, draw func(*rapid.T, time.Time) *clockGate) {
 			return at.Add(time.Duration(offset) * time.Second).UTC()
 		}
 		c := draw(rt, shownAt(around))
-		g, err := ParseGate(c.text + " recipient")
+		g, err := Parse(c.text + " recipient")
 		if err != nil {
 			if strings.HasPrefix(c.text, "cron") { // such as "30 9" to "*"
 				rt.Skip(err)
@@ -171,7 +180,7 @@ func testOracle(t *testing.T, draw func(*rapid.T, time.Time) *clockGate) {
 			if want := c.opens(shownAt(at)); open != want {
 				rt.Fatalf("%v in %v at %v: open %v, want %v; openings %v", g, zone, at.In(zone), open, want, got)
 			}
-			_, closed := FirstClosed([]GateAt{{Gate: g, In: zone}}, at)
+			_, closed := FirstClosed([]At{{Gate: g, In: zone}}, at)
 			if closed == open {
 				rt.Fatalf("%v in %v at %v: FirstClosed %v, but open %v", g, zone, at.In(zone), closed, open)
 			}
@@ -202,29 +211,29 @@ func TestCronIsThatOfTheClockOnTheWall(t *testing.T) { testOracle(t, drawCron) }
 func TestOpeningsAgree(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		around := time.Unix(rapid.Int64Range(2*365*daySeconds, 80*365*daySeconds).Draw(rt, "around"), 0)
-		var gates []GateAt
+		around := time.Unix(rapid.Int64Range(2*365*civil.DaySeconds, 80*365*civil.DaySeconds).Draw(rt, "around"), 0)
+		var gates []At
 		for i := range rapid.IntRange(1, 3).Draw(rt, "gates") {
 			zone, err := time.LoadLocation(rapid.SampledFrom(oddZones).Draw(rt, "zone"))
 			if err != nil {
 				rt.Fatal(err)
 			}
-			g, err := ParseGate(drawHours(rt, around).text + " recipient")
+			g, err := Parse(drawHours(rt, around).text + " recipient")
 			if err != nil {
 				rt.Fatal(err)
 			}
-			gates = append(gates, GateAt{Rule: fmt.Sprint(i), Gate: g, In: zone})
+			gates = append(gates, At{Rule: fmt.Sprint(i), Gate: g, In: zone})
 		}
-		from, until := around, around.Add(time.Duration(rapid.Int64Range(1, 4*daySeconds).Draw(rt, "window"))*time.Second)
+		from, until := around, around.Add(time.Duration(rapid.Int64Range(1, 4*civil.DaySeconds).Draw(rt, "window"))*time.Second)
 		got := Openings(gates, from, until)
 		checkOpenings(rt, got, from, until)
 		larger := Openings(gates, from.AddDate(0, -2, 0), until.AddDate(2, 0, 0))
 		rest := got
 		for _, o := range larger {
-			if early := from.Add(-OpeningReach); o.Open.Before(early) {
+			if early := from.Add(-Reach); o.Open.Before(early) {
 				o.Open = early.UTC()
 			}
-			if late := until.Add(OpeningReach); o.Close.After(late) {
+			if late := until.Add(Reach); o.Close.After(late) {
 				o.Close = late.UTC()
 			}
 			if o.Open.Before(until) && o.Close.After(from) {
