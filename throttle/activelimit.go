@@ -5,12 +5,130 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/headwayq/headway/throttle/internal/errtext"
 )
+
+// ruling is a limit in force with the version under which it was stored; 0 for
+// the one in code. A ledger knows the version that it was written under, and
+// refuses who comes with an older one: a process that has not heard of a change,
+// or a call that was long on its way, would grant by the old limit.
+type activeLimit struct {
+	Limit
+	version int64
+	closed  time.Time // until when the rule is closed on all keys; zero for not
+}
+
+// ruling is what a look found. When a ledger knows a version that is stored
+// nowhere any more, what is in force counts as that version.
+func (f *limitInForce) active(k *knownLimit) activeLimit {
+	return activeLimit{k.limit, max(k.version, f.floor.Load()), k.closed}
+}
+
+// lastRuling is the ruling that was heard last.
+func (l *Limiter) lastActiveLimit() activeLimit {
+	k := l.force.last.Load()
+	if k == nil {
+		k = &knownLimit{}
+	}
+	r := l.force.active(k)
+	r.Limit = l.LimitLastKnown()
+	return r
+}
+
+// outdatedError says that the ledger of a rule was written under a newer limit.
+type outdatedError struct {
+	version int64
+	part    int // which rule of the policy, from 0
+}
+
+func (e *outdatedError) Error() string {
+	return fmt.Sprintf("throttle: the ledger was written under a limit of version %d", e.version)
+}
+
+func (e *outdatedError) Unwrap() error { return ErrUnavailable }
+
+// ruled calls f under the limits in force, and again after another look when a
+// ledger was written under a newer one.
+func (p *Policy) withActiveLimits(ctx context.Context, f func(in []activeLimit) error) error {
+	in, err := p.activeLimits(ctx)
+	if err != nil {
+		return err
+	}
+	for range roundTripsMax + len(p.rules) - 1 {
+		err = f(in)
+		o, ok := errors.AsType[*outdatedError](err)
+		if !ok {
+			return err
+		}
+		var failed error
+		if in, failed = p.catchUp(ctx, in, o.part, o.version); failed != nil {
+			return failed
+		}
+	}
+	return err // the limits change faster than they can be asked for: nothing was decided
+}
+
+// rulings are the limits by which the policy decides now. Most are those of the call
+// before, and then in the same memory: nobody writes to it.
+func (p *Policy) activeLimits(ctx context.Context) ([]activeLimit, error) {
+	var known, fresh []activeLimit
+	if last := p.last.Load(); last != nil {
+		known = *last
+	}
+	for i, l := range p.rules {
+		r, err := l.activeLimit(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if fresh == nil && i < len(known) && known[i] == r {
+			continue
+		}
+		if fresh == nil {
+			fresh = append(make([]activeLimit, 0, len(p.rules)), known[:i]...)
+		}
+		fresh = append(fresh, r)
+	}
+	if fresh == nil {
+		return known, nil
+	}
+	p.last.Store(new(fresh))
+	return fresh, nil
+}
+
+// catchUp is in with what is in force of a rule whose ledger knows this version.
+func (p *Policy) catchUp(ctx context.Context, in []activeLimit, part int, version int64) ([]activeLimit, error) {
+	if part < 0 || part >= len(p.rules) {
+		return nil, &outdatedError{version, part} // a store that does not say which
+	}
+	r, err := p.rules[part].catchUp(ctx, version)
+	if err != nil {
+		return nil, err
+	}
+	in = slices.Clone(in)
+	in[part] = r
+	return in, nil
+}
+
+// catchUp looks at what is stored now, because a ledger knows this version. If
+// that is stored no more, nothing newer is to be found.
+func (l *Limiter) catchUp(ctx context.Context, version int64) (activeLimit, error) {
+	k := l.readLimit(ctx)
+	if k.err != nil {
+		return activeLimit{}, k.err
+	}
+	for floor := l.force.floor.Load(); floor < version && k.version < version; floor = l.force.floor.Load() {
+		if l.force.floor.CompareAndSwap(floor, version) {
+			break
+		}
+	}
+	return l.force.active(&k), nil
+}
 
 const (
 	// limitFresh is how long a limiter decides by what it has read without
@@ -272,4 +390,44 @@ func (l *Limiter) change(ctx context.Context, c limitChange, then knownLimit) (b
 		l.readLimit(ctx) // what is known of the closing is as old as it was
 	}
 	return done, nil
+}
+
+// LimitStatus is the limit by which a rule goes at a moment.
+type LimitStatus struct {
+	Limit   Limit
+	Stored  bool      // it goes before the one in code
+	Version int64     // grows with each change of what is stored, and of the closing; 0 when nothing is
+	Closed  time.Time // until when the rule is closed on all keys; zero for not
+	Err     error     // why it is not known; nothing is granted then
+}
+
+// LimitStatuses asks for the limits in force of many limiters, in order, with
+// one round trip for those that share a client and a prefix. Each limiter goes
+// by the answer from then on.
+func LimitStatuses(ctx context.Context, limiters []*Limiter) []LimitStatus {
+	out := make([]LimitStatus, len(limiters))
+	together := make(map[redisLimits][]int)
+	for i, l := range limiters {
+		if s, ok := l.limits.(redisLimits); ok && reflect.ValueOf(s.rdb).Comparable() { // else it is no key of a map
+			together[s] = append(together[s], i)
+			continue
+		}
+		out[i] = l.readLimit(ctx).status()
+	}
+	for s, indices := range together {
+		rules := make([]string, len(indices))
+		for n, i := range indices {
+			rules[n] = limiters[i].rule
+		}
+		began := time.Now()
+		for n, stored := range s.storedOf(ctx, rules) {
+			i := indices[n]
+			out[i] = limiters[i].heard(began, stored).status()
+		}
+	}
+	return out
+}
+
+func (k knownLimit) status() LimitStatus {
+	return LimitStatus{Limit: k.limit, Stored: k.stored, Version: k.changed, Closed: k.closed, Err: k.err}
 }

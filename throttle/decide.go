@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
@@ -301,4 +302,136 @@ func checkJob(job string) error {
 		return fmt.Errorf("%w: %d bytes, want 1 to %d", ErrInvalidJob, len(job), JobMax)
 	}
 	return nil
+}
+
+// calls are those that came to their end: one that failed may be under way still.
+var calls = sync.Pool{New: func() any { return &luascripts.Call{} }}
+
+// freeCall lets a call be used for another, and its parts. It keeps nobody's keys.
+func freeCall(c *luascripts.Call) {
+	parts := c.Rules
+	clear(parts)
+	*c = luascripts.Call{}
+	c.Rules = parts[:0]
+	calls.Put(c)
+}
+
+// What the scripts are told of a gate: so much before and after the store's clock.
+const (
+	gateBehind = time.Hour
+	gateAhead  = 10 * day
+)
+
+// gateAround is when all gates are open around an instant.
+func gateAround(gates []gate.At, around time.Time) luascripts.Gate {
+	if len(gates) == 0 {
+		return luascripts.Gate{}
+	}
+	g := luascripts.Gate{From: around.Add(-gateBehind), Until: around.Add(gateAhead)}
+	for _, o := range gate.Openings(gates, g.From, g.Until) {
+		if len(g.Open) < openingsMax {
+			g.Open = append(g.Open, luascripts.Opening{Open: o.Open, Close: o.Close})
+		}
+	}
+	if len(g.Open) == openingsMax {
+		g.Until = g.Open[openingsMax-1].Close
+	}
+	return g
+}
+
+// openingsMax bounds the openings that a script is told.
+const openingsMax = 64
+
+// openedAt is the first instant, not before at, at which all gates are open, as
+// far as is known.
+func openedAt(gates []gate.At, at time.Time) time.Time {
+	if len(gates) == 0 {
+		return at
+	}
+	for _, o := range gate.Openings(gates, at, at.Add(gateAhead)) {
+		if o.Close.After(at) {
+			if o.Open.After(at) {
+				return o.Open
+			}
+			return at
+		}
+	}
+	return at.Add(gateAhead)
+}
+
+// shutGate names the gate that keeps a job until an instant: one that is shut
+// now, or right before.
+func shutGate(gates []gate.At, now, until time.Time) string {
+	if rule, shut := gate.FirstClosed(gates, now); shut {
+		return rule
+	}
+	for _, o := range gate.Openings(gates, now, until.Add(time.Microsecond)) {
+		if o.Open.After(now) && !until.Before(o.Open) && until.Before(o.Close) {
+			if rule, shut := gate.FirstClosed(gates, o.Open.Add(-time.Microsecond)); shut {
+				return rule
+			}
+		}
+	}
+	return gates[0].Rule
+}
+
+func checkGates(gates []gate.At) error {
+	var errs []error
+	for _, g := range gates {
+		errs = append(errs, g.Gate.Validate())
+	}
+	return errors.Join(errs...)
+}
+
+// instead is what a limit would have done with a shadowed grant.
+type instead uint8
+
+const (
+	insteadOfNothing instead = iota // it is none
+	insteadOfWait                   // refused it, or let it wait
+	insteadOfLate                   // let it wait too long
+	insteadOfNever                  // never admitted it
+	insteadOfFault                  // not said: its state can't be read
+)
+
+// watched is [Policy.watch] for who passes what is large by pointers.
+//
+//go:noinline
+func (p *Policy) decideInShadowInto(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) (err error) {
+	*d, err = p.decideInShadow(ctx, mode, *r)
+	return err
+}
+
+// watch asks without waiting or booking, and lets run what was refused.
+func (p *Policy) decideInShadow(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+	if mode.Books() { // it spends nothing, and is not to wait
+		now := time.Now()
+		return Decision{Request: r, Rule: p.rules[0].rule, At: now, Now: now, start: now}, nil
+	}
+	unbounded := r
+	unbounded.MaxWait = 0 // the answer must not depend on it
+	var d Decision
+	err := p.decideOrFallback(ctx, luascripts.Try, &unbounded, &d)
+	d.MaxWait = r.MaxWait
+	switch {
+	case err == nil && d.Granted:
+		return d, nil
+	case err == nil:
+		d.instead = insteadOfWait
+		if r.MaxWait != 0 && d.At.Sub(d.Now) > max(0, r.MaxWait) {
+			d.instead = insteadOfLate
+		}
+		if !d.Promised.IsZero() {
+			p.leave(ctx, r) // it stands in the line from before, and runs now
+		}
+	case ctx.Err() != nil || errors.Is(err, ErrWithdrawn): // the caller's own doing
+		return d, err
+	case errors.Is(err, ErrExceedsLimit):
+		d.instead = insteadOfNever
+	default:
+		d.instead = insteadOfFault
+	}
+	d.Refused = false
+	d.Granted, d.Shadowed, d.made, d.start = true, true, fromNowhere, time.Now()
+	return d, nil
 }

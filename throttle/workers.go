@@ -1,0 +1,312 @@
+package throttle
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// Host is what a worker puts into the context of a running task, so that
+// [Limiter.Acquire] gives the worker slot back instead of sleeping in it. Its
+// methods are called from the goroutines of the handler.
+type Host interface {
+	// Job is the id under which the task waits in lines.
+	Job() string
+	// MaxWait is how long from now the task may wait, as in [Request].
+	MaxWait() time.Duration
+	// Ask redeems on behalf of the task: [Policy.Redeem] with what the worker
+	// wants to see of it. A call that was lost it takes back itself; the error
+	// is what the handler has to return.
+	Ask(ctx context.Context, p *Policy, r Request) (Decision, error)
+	// Begin waits the rest until a grant's instant and makes the grant part of
+	// the attempt. Not fresh means that the process stood still meanwhile: the
+	// grant was given back, with its turn, and the caller asks anew. An error
+	// means that it was given back, and what to return.
+	Begin(ctx context.Context, p *Policy, d Decision) (fresh bool, err error)
+	// Defer gives earlier grants of the attempt back and answers the error that
+	// the handler has to return.
+	Defer(ctx context.Context, p *Policy, d Decision) error
+}
+
+type hostKey struct{}
+
+// WithHost returns a context in which [Limiter.Acquire] defers to h.
+func WithHost(ctx context.Context, h Host) context.Context {
+	return context.WithValue(ctx, hostKey{}, h)
+}
+
+func hostFrom(ctx context.Context) Host {
+	h, _ := ctx.Value(hostKey{}).(Host)
+	return h
+}
+
+// acquireHosted asks once. A caller's own bound and the task's deadline both
+// hold.
+func (p *Policy) acquireHosted(ctx context.Context, h Host, r Request) (Decision, error) {
+	r.Job = h.Job()
+	r.Token = NewToken()
+	if w := h.MaxWait(); w != 0 && (r.MaxWait == 0 || w < r.MaxWait) {
+		r.MaxWait = w
+	}
+	for {
+		d, err := h.Ask(ctx, p, r)
+		switch {
+		case err != nil:
+			return d, err
+		case !d.Granted:
+			return d, h.Defer(ctx, p, d)
+		}
+		fresh, err := h.Begin(ctx, p, d)
+		if fresh || err != nil {
+			return d, err
+		}
+		r.Token = NewToken()
+	}
+}
+
+// Place is a booking as others see it, without the keys in clear: what a worker
+// stores beside a deferred task.
+type BookingRef struct {
+	Policy *Policy
+	IDs    []string // the keys as [Limiter.ID] gives them, by rule
+	Costs  []int    // by rule
+	Job    string
+}
+
+// Instant is the answer about one place.
+type RefreshedBooking struct {
+	Known    bool        // the job has a booking
+	Rule     string      // by which it waits
+	At       time.Time   // its instant now, by Redis' clock
+	Now      time.Time   // Redis' clock
+	Before   int         // permits ahead of it in its line
+	Promoted []Promotion // who may come earlier: the job does not stand in their way any more
+	Err      error       // what kept this one from being answered
+}
+
+// request is what the place was booked for, without the keys.
+func (p BookingRef) request() Request {
+	r := Request{Job: p.Job, Cost: p.Costs[0]}
+	for _, cost := range p.Costs[1:] {
+		r.More = append(r.More, KeyCost{Cost: cost})
+	}
+	return r
+}
+
+// Check asks for the current instants of many bookings, in order, and makes
+// them the last promises: in one round trip for all that are in Redis, which
+// must be rdb, and one by one for those of a [NewLocal]. A booking that the
+// limits in force never admit is an [ExceedsLimitError].
+func Refresh(ctx context.Context, rdb redis.UniversalClient, places []BookingRef) []RefreshedBooking {
+	out := make([]RefreshedBooking, len(places))
+	var there, here []int
+	rulings := make([][]activeLimit, len(places))
+	for i, p := range places {
+		var err error
+		if rulings[i], err = p.Policy.activeLimits(ctx); err == nil {
+			_, err = p.Policy.fits(rulings[i], new(p.request()))
+		}
+		switch {
+		case err != nil:
+			out[i].Err = err
+		case p.Policy.rdb == nil:
+			here = append(here, i)
+		default:
+			there = append(there, i)
+		}
+	}
+	refreshOn(ctx, storeOn(rdb), places, rulings, there, out)
+	for _, i := range here {
+		refreshOn(ctx, places[i].Policy.store, places, rulings, []int{i}, out)
+	}
+	return out
+}
+
+// checkOn asks a store about the places of the given indices, and again about
+// those whose windows lay elsewhere.
+func refreshOn(ctx context.Context, s store, places []BookingRef, rulings [][]activeLimit, indices []int, out []RefreshedBooking) {
+	for n := 0; len(indices) > 0; n++ {
+		args := make([]luascripts.RefreshArgs, len(indices))
+		for j, i := range indices {
+			p := places[i].Policy
+			args[j] = luascripts.RefreshArgs{Rules: p.ruleCalls(rulings[i], places[i].IDs, places[i].request()), Policy: p.name, Job: places[i].Job}
+			number(args[j].Rules, rulings[i], p.store.clock())
+		}
+		var again []int
+		for j, r := range s.refresh(ctx, args) {
+			i, err := indices[j], r.Err
+			p := places[i].Policy
+			p.store.observeClock(r.Now)
+			if err == nil && r.Status == luascripts.NotCovered {
+				again, err = append(again, i), errClock
+			}
+			if err == nil && r.Status == luascripts.Outdated {
+				if rulings[i], err = p.catchUp(ctx, rulings[i], r.Rule-1, r.Version); err == nil {
+					again, err = append(again, i), &outdatedError{r.Version, r.Rule - 1}
+				}
+			}
+			err = p.fault("check", r.Rule, r.Status, err)
+			out[i] = RefreshedBooking{Known: err == nil && r.Status == luascripts.Booked, At: r.At, Now: r.Now, Before: r.Before, Promoted: p.promotions(r.Promoted, r.Now), Err: err}
+			if r.Rule > 0 && r.Rule <= len(p.rules) {
+				out[i].Rule = p.rules[r.Rule-1].rule
+			}
+		}
+		if indices = again; n+1 == roundTripsMax {
+			return
+		}
+	}
+}
+
+// Leave takes a booking out of its lines by its place; see [Limiter.Cancel].
+func (p BookingRef) Leave(ctx context.Context) ([]Promotion, error) {
+	return p.Policy.takeBackIDs(ctx, p.IDs, p.request(), false)
+}
+
+// Standing is where a booking stands, by a look that changes nothing.
+type BookingStatus struct {
+	Known   bool      // the job has a booking
+	Rule    string    // by which it waits
+	At      time.Time // its instant now, by Redis' clock
+	Now     time.Time // Redis' clock
+	Permits int       // ahead of it in the line in which it stands
+	Jobs    int       // the same, jobs
+	Closed  time.Time // until when the key of the rule is closed; zero for not
+
+	// Parked says that it came too late: those behind it do not wait for it, and
+	// when it comes it stands before them.
+	Parked bool
+}
+
+// Locate tells where a booking stands. It is [Refresh] without a promise: a job to which
+// an instant is promised is late when it does not come then, and who only looks tells
+// the job nothing. It asks the master once, on Redis Cluster once for each key. A booking that
+// the limits in force never admit is an [ExceedsLimitError]; when Redis is away the
+// error unwraps to [ErrUnavailable].
+func Lookup(ctx context.Context, place BookingRef) (BookingStatus, error) {
+	p := place.Policy
+	if p.rdb == nil {
+		return BookingStatus{}, fmt.Errorf("%w: rule %q counts in its own process, where nobody can look", ErrInvalidConfig, p.rules[0].rule)
+	}
+	var out BookingStatus
+	r := place.request()
+	err := p.withActiveLimits(ctx, func(in []activeLimit) error {
+		if _, err := p.fits(in, &r); err != nil {
+			return err
+		}
+		parts := p.ruleCalls(in, place.IDs, r)
+		slotted := []slotCalls{{0, len(parts)}}
+		if _, sharded := p.store.store.(clusterStore); sharded {
+			slotted = slots(parts)
+		}
+		out = BookingStatus{}
+		for _, at := range slotted {
+			s, err := p.lookup(ctx, in, parts, at, place.Job)
+			if err != nil {
+				return err
+			}
+			if !out.Known || s.Known && s.At.After(out.At) {
+				out = s // of several slots the latest instant is that of the job
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// locate asks about the parts of one slot.
+func (p *Policy) lookup(ctx context.Context, in []activeLimit, parts []luascripts.RuleCall, at slotCalls, job string) (BookingStatus, error) {
+	var r luascripts.LookupReply
+	err := p.store.retryCovered(func(around time.Time) (status luascripts.Status, now time.Time, err error) {
+		number(parts, in, around)
+		r, err = luascripts.Lookup(ctx, p.rdb, luascripts.RefreshArgs{Rules: parts[at.from:at.to], Policy: p.name, Job: job})
+		return r.Status, r.Now, err
+	})
+	part := r.Rule + at.from
+	if err := p.fault("locate", part, r.Status, orOutdated(err, r.Status, part, r.Version)); err != nil {
+		return BookingStatus{}, err
+	}
+	s := BookingStatus{Known: r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Permits, Jobs: r.Jobs, Closed: r.Closed, Parked: r.Parked}
+	if s.Known && part > 0 && part <= len(p.rules) {
+		s.Rule = p.rules[part-1].rule
+	}
+	return s, nil
+}
+
+// ListFrom is where a portion of a line begins. The zero ListFrom is its front.
+type ListFrom struct {
+	ticket luascripts.Ticket
+	skip   int
+}
+
+// Ticket tells the place, for [ListBehind], or that it is the front.
+func (f ListFrom) Ticket() (number int64, skip int, front bool) {
+	return f.ticket.Number, f.skip, !f.ticket.Some
+}
+
+// ListBehind is the place that Ticket told.
+func ListBehind(number int64, skip int) ListFrom {
+	return ListFrom{luascripts.Ticket{Number: number, Some: true}, skip}
+}
+
+// Listing is a portion of a line.
+type Listing struct {
+	Now    time.Time // by Redis' clock
+	All    int       // who is in the line, also who came too late
+	Listed []Listed
+	Next   ListFrom // behind the last of these
+}
+
+// Listed is one place in a line.
+type Listed struct {
+	Waiting // At of one who is parked is the instant that it missed
+	Parked  bool
+}
+
+// List tells a portion of a key's line in its order, 1 to [PeekMax] places, without
+// changing it: first those who came too late, who are let in when they come. Jobs that
+// wait in the line of another rule, and only keep their turn here, are not in it. Where
+// costs differ, instants behind the first portion are those of [Refresh]: late rather than
+// early. It asks the master once.
+func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int) (Listing, error) {
+	if err := checkKey(key); err != nil {
+		return Listing{}, err
+	}
+	if most < 1 || most > PeekMax {
+		return Listing{}, fmt.Errorf("%w: a list of %d places, want 1 to %d", ErrInvalidConfig, most, PeekMax)
+	}
+	if l.rdb == nil {
+		return Listing{}, fmt.Errorf("%w: rule %q counts in its own process, where nobody can look", ErrInvalidConfig, l.rule)
+	}
+	var reply luascripts.ListReply
+	err := l.policy.withActiveLimits(ctx, func(in []activeLimit) error {
+		err := l.store.retryCovered(func(around time.Time) (status luascripts.Status, now time.Time, err error) {
+			a := luascripts.ListArgs{Numbers: in[0].numbers(around), Closed: in[0].closed, From: from.ticket, Skip: from.skip, Most: most}
+			a.Version = in[0].version
+			reply, err = luascripts.List(ctx, l.rdb, l.keys(l.ID(key)), a)
+			return reply.Status, reply.Now, err
+		})
+		return l.fault("list", reply.Status, orOutdated(err, reply.Status, 1, reply.Version))
+	})
+	if err != nil {
+		return Listing{}, err
+	}
+	out := Listing{Now: reply.Now, All: reply.All, Next: from}
+	for _, w := range reply.Listed {
+		out.Listed = append(out.Listed, Listed{Waiting{Job: w.Job, Cost: w.Cost, At: w.At}, w.Parked})
+		out.Next = out.Next.after(w.Ticket)
+	}
+	return out, nil
+}
+
+// after is behind one more place.
+func (f ListFrom) after(ticket int64) ListFrom {
+	if f.ticket.Some && f.ticket.Number == ticket {
+		f.skip++
+		return f
+	}
+	return ListBehind(ticket, 1)
+}
