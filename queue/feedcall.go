@@ -53,6 +53,10 @@ func (g *feeding) feed(ctx context.Context, now time.Time, n int) (bool, error) 
 		}
 	}
 	tried := len(pieces) > 0
+	// Between the booking and the enqueueing the pieces have places, and no task that
+	// would ever come for them: a feeder that is stopped there finishes first.
+	ctx, cancel := outlive(ctx, feedRelease)
+	defer cancel()
 	pieces, err := g.book(ctx, pieces)
 	defer func() { g.lanes.settled(g.f.now()) }()
 	if err != nil && len(pieces) == 0 {
@@ -65,6 +69,24 @@ func (g *feeding) feed(ctx context.Context, now time.Time, n int) (bool, error) 
 		return tried && g.soon(now), nil
 	}
 	return true, g.send(ctx, c)
+}
+
+// outlive returns a context that ends d after ctx does.
+func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			cancel()
+		case <-longer.Done():
+		}
+	})
+	return longer, func() {
+		stop()
+		cancel()
+	}
 }
 
 // soon says that a lane is open again already.
