@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 )
 
 // TestAcceptBatches runs the figures of batches in real time, as [TestAccept] does
@@ -38,14 +38,14 @@ func acceptBatch(t *testing.T, tab *table) {
 	s.crew.start(2)
 	s.crew.spec.Phones = phones
 	feeder := s.crew.launch()
-	batches := queue.NewBatches(s.client)
-	if _, err := batches.Start(t.Context(), queue.BatchSpec{
+	batches := batch.NewControl(s.client)
+	if _, err := batches.Start(t.Context(), batch.Spec{
 		ID: "winter", Type: typeSMS, Source: sourceMessages, Args: strconv.Itoa(jobs), Total: jobs, Window: window,
 	}); err != nil {
 		t.Fatal(err)
 	}
 	most := int64(0)
-	progress := func() queue.Progress {
+	progress := func() batch.Progress {
 		p, err := batches.Progress(t.Context(), defaultQueue, "winter")
 		if err != nil && !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
@@ -57,7 +57,7 @@ func acceptBatch(t *testing.T, tab *table) {
 	s.crew.launch() // stands by
 	s.eventually(time.Minute, "a third is done", func() bool { return progress().Done > jobs/3 })
 	feeder.kill()
-	s.eventually(2*time.Minute, "the batch has ended", func() bool { return progress().State == queue.BatchEnded })
+	s.eventually(2*time.Minute, "the batch has ended", func() bool { return progress().State == batch.Ended })
 	p := progress()
 	s.crew.end()
 

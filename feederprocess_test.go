@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 )
 
 // sourceMessages is the source of numbered messages to phones in turns, as
@@ -27,8 +28,8 @@ func (p *workerProcess) feed(ctx context.Context, rdb redis.UniversalClient, pol
 	if err != nil {
 		return err
 	}
-	feeder, err := queue.NewFeeder(client, queue.FeederConfig{
-		Queues: []string{defaultQueue}, Sources: map[string]queue.Source{sourceMessages: queue.Seq(p.elements)}, Logger: log,
+	feeder, err := batch.NewFeeder(client, batch.FeederConfig{
+		Queues: []string{defaultQueue}, Sources: map[string]batch.Source{sourceMessages: batch.Seq(p.elements)}, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -52,8 +53,8 @@ func (p *workerProcess) feed(ctx context.Context, rdb redis.UniversalClient, pol
 	}
 }
 
-func (p *workerProcess) elements(b queue.BatchSpec) iter.Seq[queue.Element] {
-	return func(yield func(queue.Element) bool) {
+func (p *workerProcess) elements(b batch.Spec) iter.Seq[batch.Element] {
+	return func(yield func(batch.Element) bool) {
 		n, _ := strconv.Atoi(b.Args)
 		for i := range n {
 			m := numbered(i, p.spec.Phones)
@@ -61,7 +62,7 @@ func (p *workerProcess) elements(b queue.BatchSpec) iter.Seq[queue.Element] {
 			if err != nil {
 				panic(err)
 			}
-			if !yield(queue.Element{ID: m.ID, Payload: body}) {
+			if !yield(batch.Element{ID: m.ID, Payload: body}) {
 				return
 			}
 		}

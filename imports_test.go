@@ -40,16 +40,24 @@ var edges = map[string][]string{
 	"throttle":                  {"internal/luascripts", "internal/memory", "internal/coalesce", "throttle/gate", "throttle/internal/civil", "throttle/internal/errtext", "throttle/internal/fake"},
 	"throttle/internal/fake":    {},
 	"throttle/throttletest":     {"throttle", "throttle/internal/fake"},
-	"queue":                     {"throttle", "throttle/gate", "internal/luascripts", "internal/cronspec"},
+	"queue":                     {"throttle", "throttle/gate", "internal/luascripts", "internal/cronspec", "queue/internal/backend", "queue/internal/check"},
+	"queue/batch":               {"queue", "throttle", "internal/luascripts", "queue/internal/backend", "queue/internal/check"},
+	"queue/internal/backend":    {"throttle", "internal/luascripts"},
+	"queue/internal/check":      {},
 	"worker":                    {"queue", "throttle", "throttle/gate", "internal/luascripts", "internal/coalesce"},
 	"httplimit":                 {"throttle"},
 	"metrics":                   {"worker", "queue", "throttle"},
 	"dashboard":                 {"worker", "queue", "throttle"},
 	"cmd/headway":               {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle", "throttle/gate"},
-	"examples/*":                {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle", "throttle/gate"},
+	"examples/*":                {"dashboard", "metrics", "httplimit", "worker", "queue/batch", "queue", "throttle", "throttle/gate"},
 	"tools/drawlimits":          {"throttle", "internal/redistest"},
 	"tools/measures":            {"internal/redistest"},
 	"tools/measures/oneacquire": {"throttle"},
+}
+
+// testEdges are what the tests of a package may import besides.
+var testEdges = map[string][]string{
+	"worker": {"queue/batch"},
 }
 
 // foreign says where a dependency may be imported outside of tests. A path
@@ -61,7 +69,7 @@ var foreign = []struct {
 }{
 	{"github.com/alicebob/miniredis", []string{"internal/redistest", "cmd/headway", "examples/*"},
 		"an embedded server is a choice of programs, not of libraries"},
-	{"github.com/hibiken/asynq", []string{"queue", "worker", "metrics", "dashboard", "cmd/headway", "examples/*"},
+	{"github.com/hibiken/asynq", []string{"queue", "queue/batch", "queue/internal/backend", "worker", "metrics", "dashboard", "cmd/headway", "examples/*"},
 		"throttle and what is below it have never heard of tasks"},
 	{"github.com/emersion", []string{"examples/*"}, "what sends mails is a choice of programs"},
 	{"github.com/goccy/go-yaml", []string{"queue"}, "policy files are read in one place"},
@@ -170,7 +178,7 @@ func refuse(dir string, isTest bool, allowed []string, imported string) string {
 		own = cmp.Or(strings.TrimPrefix(own, "/"), ".")
 		switch {
 		case slices.Contains(allowed, own):
-		case isTest && (dir == "." || own == dir || own == "internal/redistest"):
+		case isTest && (slices.Contains(testEdges[dir], own) || dir == "." || own == dir || own == "internal/redistest"):
 		default:
 			return "it may import " + cmp.Or(strings.Join(allowed, ", "), "nothing of this module")
 		}
@@ -257,6 +265,9 @@ func TestImportRulesBite(t *testing.T) {
 		{"worker/a.go", other + `github.com/nyaruka/phonenumbers"`, "numbering plans"},
 		{"worker/a.go", other + `github.com/robfig/cron/v3"`, "asked of the gate"},
 		{"worker/a.go", own + `queue"`, ""},
+		{"worker/a.go", own + `queue/batch"`, "it may import queue"},
+		{"worker/a_test.go", own + `queue/batch"`, ""},
+		{"queue/a.go", own + `queue/batch"`, "it may import throttle"},
 		{"worker/a.go", other + `github.com/prometheus/client_golang/prometheus"`, "does not link Prometheus"},
 		{"worker/a.go", other + module + `"`, "it may import queue"},
 		{"examples/sms-sender/a.go", other + `github.com/alicebob/miniredis/v2"`, ""},

@@ -36,9 +36,8 @@
 //
 // # Batches
 //
-// A [Feeder] feeds the elements of a [Source] to a queue at the pace of their limits,
-// never more than a window ahead and each once; [Batches] starts, watches, pauses and
-// cancels them. See docs/batches.md.
+// Package queue/batch feeds the elements of a source to a queue at the pace of their
+// limits; see docs/batches.md.
 //
 // # What happens to asynq's options
 //

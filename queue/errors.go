@@ -26,15 +26,6 @@ var (
 	ErrInvalidEntry = errors.New("queue: invalid entry of a schedule")
 	// ErrInvalidCron: a cron spec can't be read. See [CronError].
 	ErrInvalidCron = errors.New("queue: invalid cron spec")
-	// ErrInvalidBatch: a batch, an element of one or a feeder makes no sense. See [BatchError].
-	ErrInvalidBatch = errors.New("queue: invalid batch")
-	// ErrNoBatch: there is no such batch: it never began, was cancelled, or ended more
-	// than a day ago.
-	ErrNoBatch = errors.New("queue: no such batch")
-	// ErrBatchExists: there is another batch of this id. See [BatchError].
-	ErrBatchExists = errors.New("queue: another batch has this id")
-	// ErrBatchState: the batch has ended, or was cancelled.
-	ErrBatchState = errors.New("queue: the batch has ended, or was cancelled")
 	// ErrInvalidCursor: a cursor is none that a page ended with, or a page is to have
 	// no places or too many.
 	ErrInvalidCursor = errors.New("queue: invalid cursor")
@@ -132,25 +123,6 @@ func (e *EntryError) Error() string {
 func (e *EntryError) reason() string { return cutPrefix(e.Err) }
 
 func (e *EntryError) Unwrap() []error { return []error{ErrInvalidEntry, e.Err} }
-
-// BatchError is about a batch. It unwraps to [ErrInvalidBatch], [ErrNoBatch],
-// [ErrBatchExists] or [ErrBatchState], to throttle.ErrSchema or
-// throttle.ErrUnavailable, or to the end of a context.
-type BatchError struct {
-	Batch string // its id
-	Field string // such as "Window", or several, if it is about them
-	Err   error
-}
-
-func (e *BatchError) Error() string {
-	where := ""
-	if e.Field != "" {
-		where = e.Field + ": "
-	}
-	return fmt.Sprintf("queue: batch %q: %s%s", clip(e.Batch), where, cutPrefix(e.Err))
-}
-
-func (e *BatchError) Unwrap() error { return e.Err }
 
 // clip keeps an error readable when somebody passes a whole file as a path.
 func clip(s string) string {

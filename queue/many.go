@@ -9,22 +9,19 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/queue/internal/backend"
 	"github.com/headwayq/headway/throttle"
 )
 
-// newcomer is a task on its way into a queue.
+// pendingTask is a task on its way into a queue.
 type pendingTask struct {
 	*Result
-	recording
+	backend.Task
 	typ     string
-	info    *asynq.TaskInfo // as asynq would answer it
 	options bookingOptions
-	policy  *throttle.Policy // nil when the task's type has none
-	request throttle.Request
-	own     bool // it got a place that it did not have before
 }
 
-// manner is how many tasks are enqueued.
+// enqueueMode is how many tasks are enqueued.
 type enqueueMode struct {
 	verb  string
 	most  int  // so many tasks are held before they are sent
@@ -60,7 +57,7 @@ func (c *Client) enqueueAll(ctx context.Context, m enqueueMode, tasks []*Task, o
 		}
 		for _, e := range portion {
 			if e.Err != nil {
-				e.Booked, e.Err = Booked{}, fmt.Errorf("queue: %s %q: %w", m.verb, e.typ, e.Err)
+				e.Result.Booked, e.Err = Booked{}, fmt.Errorf("queue: %s %q: %w", m.verb, e.typ, e.Err)
 			}
 		}
 		portion = portion[:0]
@@ -68,10 +65,10 @@ func (c *Client) enqueueAll(ctx context.Context, m enqueueMode, tasks []*Task, o
 	for i, task := range tasks {
 		e, err := c.prepare(ctx, m, task, opts)
 		switch {
-		case errors.Is(err, errUncaught) && m.alone && away != nil:
+		case errors.Is(err, backend.ErrUnknownScript) && m.alone && away != nil:
 			results[i].Err = fmt.Errorf("queue: %s %q: not tried: %w", m.verb, task.typ, away)
 			continue
-		case errors.Is(err, errUncaught) && m.alone:
+		case errors.Is(err, backend.ErrUnknownScript) && m.alone:
 			results[i].Info, results[i].Err = c.Enqueue(ctx, task, opts...)
 			continue
 		case err != nil:
@@ -102,7 +99,7 @@ func clashes(portion []*pendingTask, e *pendingTask) bool {
 		return false
 	}
 	for _, other := range portion {
-		if other.queue == e.queue && (other.task.ID == e.task.ID || e.task.Unique != "" && other.task.Unique == e.task.Unique) {
+		if other.Queue == e.Queue && (other.Message.ID == e.Message.ID || e.Message.Unique != "" && other.Message.Unique == e.Message.Unique) {
 			return true
 		}
 	}
@@ -118,7 +115,7 @@ func (c *Client) prepare(ctx context.Context, m enqueueMode, task *Task, opts []
 	if err != nil {
 		return nil, err
 	}
-	e := &pendingTask{typ: task.typ, options: options}
+	e := &pendingTask{Task: backend.Task{MaxWait: options.maxWait}, typ: task.typ, options: options}
 	asynqs := task.asynqTask()
 	p, limited := c.policies[task.typ]
 	var demand Demand
@@ -127,18 +124,26 @@ func (c *Client) prepare(ctx context.Context, m enqueueMode, task *Task, opts []
 			return nil, err
 		}
 	}
-	e.info, err = c.composer.EnqueueContext(record(ctx, &e.recording), asynqs, opts...)
-	if e.uncaught {
-		err = errUncaught // asynq wraps an error of Redis as text
-	}
+	r, info, err := c.compose(ctx, asynqs, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("queue: %s %q: %w", m.verb, e.typ, err)
 	}
-	e.task.Token = uint64(throttle.NewToken())
+	e.Queue, e.Message, e.Task.Info = r.queue, r.task, info
+	e.Message.Token = uint64(throttle.NewToken())
 	if limited {
-		e.policy, e.request = p.decide, demand.Request(luascripts.JobID(e.queue, e.task.ID))
+		e.Policy, e.Request = p.decide, demand.Request(luascripts.JobID(e.Queue, e.Message.ID))
 	}
 	return e, nil
+}
+
+// compose lets asynq make the message of a task, and enqueues nothing.
+func (c *Client) compose(ctx context.Context, task *asynq.Task, opts ...asynq.Option) (recording, *asynq.TaskInfo, error) {
+	var r recording
+	info, err := c.composer.EnqueueContext(record(ctx, &r), task, opts...)
+	if r.uncaught {
+		err = backend.ErrUnknownScript // asynq wraps an error of Redis as text
+	}
+	return r, info, err
 }
 
 // put enqueues all that have not failed yet, in their order.
@@ -149,10 +154,10 @@ func (c *Client) put(ctx context.Context, entries []*pendingTask) (away error) {
 		if e.Err != nil {
 			continue
 		}
-		if byQueue[e.queue] == nil {
-			queues = append(queues, e.queue)
+		if byQueue[e.Queue] == nil {
+			queues = append(queues, e.Queue)
 		}
-		byQueue[e.queue] = append(byQueue[e.queue], e)
+		byQueue[e.Queue] = append(byQueue[e.Queue], e)
 	}
 	for _, queue := range queues {
 		for rest := byQueue[queue]; len(rest) > 0; {
@@ -170,13 +175,13 @@ func (c *Client) put(ctx context.Context, entries []*pendingTask) (away error) {
 
 // putInto is one script call.
 func (c *Client) putInto(ctx context.Context, queue string, entries []*pendingTask) (away error) {
-	if err := c.name(ctx, queue); err != nil {
+	if err := c.registerQueue(ctx, queue); err != nil {
 		failAll(entries, err)
 		return unanswered(err)
 	}
 	tasks := make([]luascripts.EnqueueTask, len(entries))
 	for i, e := range entries {
-		tasks[i] = e.task
+		tasks[i] = e.Message
 	}
 	codes, err := luascripts.Enqueue(ctx, c.rdb, c.keys(queue), uint64(throttle.NewToken()), tasks)
 	if err != nil {
@@ -184,15 +189,15 @@ func (c *Client) putInto(ctx context.Context, queue string, entries []*pendingTa
 		return unanswered(err)
 	}
 	for i, e := range entries {
-		if e.Err = refusal(codes[i]); e.Err == nil {
-			e.Info = e.info
+		if e.Err = backend.Refusal(codes[i]); e.Err == nil {
+			e.Result.Booked = Booked{Info: e.Task.Info, At: e.At, Wait: e.Wait, Rule: e.Rule}
 		}
 	}
 	return nil
 }
 
-// name has a queue in asynq's list of them.
-func (c *Client) name(ctx context.Context, queue string) error {
+// registerQueue has a queue in asynq's list of them.
+func (c *Client) registerQueue(ctx context.Context, queue string) error {
 	if _, named := c.named.Load(queue); named {
 		return nil
 	}
@@ -201,17 +206,6 @@ func (c *Client) name(ctx context.Context, queue string) error {
 	}
 	c.named.Store(queue, true)
 	return nil
-}
-
-// refusal is asynq's own error for what kept a task out of a queue.
-func refusal(code int64) error {
-	switch code {
-	case luascripts.Enqueued:
-		return nil
-	case luascripts.Duplicate:
-		return asynq.ErrDuplicateTask
-	}
-	return asynq.ErrTaskIDConflict
 }
 
 // unanswered is the error of a Redis that does not answer, nil for one that it

@@ -9,6 +9,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/queue/internal/backend"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -46,7 +47,7 @@ func (c *Client) findOthers(ctx context.Context, entries []*pendingTask) (away e
 	for _, e := range entries {
 		if e.options.named {
 			named = append(named, e)
-			looks = append(looks, luascripts.Look{Queue: c.keys(e.queue), ID: e.task.ID, Unique: e.task.Unique})
+			looks = append(looks, luascripts.Look{Queue: c.keys(e.Queue), ID: e.Message.ID, Unique: e.Message.Unique})
 		}
 	}
 	codes, err := luascripts.LookFor(ctx, c.rdb, looks)
@@ -55,7 +56,7 @@ func (c *Client) findOthers(ctx context.Context, entries []*pendingTask) (away e
 		return unanswered(err)
 	}
 	for i, e := range named {
-		e.Err = refusal(codes[i])
+		e.Err = backend.Refusal(codes[i])
 	}
 	return nil
 }
@@ -66,14 +67,14 @@ func (c *Client) takePlaces(ctx context.Context, entries []*pendingTask) (away e
 	var who []*pendingTask
 	for _, e := range entries {
 		switch {
-		case e.Err != nil || e.policy == nil:
+		case e.Err != nil || e.Policy == nil:
 			continue
 		case c.cfg.PerClient:
 			e.Err = errPerClient
 			continue
 		}
-		e.request.MaxWait = e.longest()
-		wishes = append(wishes, throttle.BookRequest{Policy: e.policy, Request: e.request})
+		e.Request.MaxWait = e.Longest()
+		wishes = append(wishes, throttle.BookRequest{Policy: e.Policy, Request: e.Request})
 		who = append(who, e)
 	}
 	var turns []throttle.Promotion
@@ -82,47 +83,17 @@ func (c *Client) takePlaces(ctx context.Context, entries []*pendingTask) (away e
 		e := who[i]
 		if e.Err = b.Err; b.Err != nil {
 			// whether it has a place is not known
-			e.own = errors.Is(b.Err, throttle.ErrUnavailable)
-			if e.own && !throttle.Answered(b.Err) {
+			e.Own = errors.Is(b.Err, throttle.ErrUnavailable)
+			if e.Own && !throttle.Answered(b.Err) {
 				away = b.Err
 			}
 			continue
 		}
-		e.own = !e.options.id || b.Promised.IsZero()
-		e.placed(b.Decision)
+		e.Own = !e.options.id || b.Promised.IsZero()
+		e.Task.Booked(b.Decision)
 	}
-	c.hint(ctx, turns)
+	c.promote(ctx, turns)
 	return away
-}
-
-// longest is how long the task may wait, as in [throttle.Request].
-func (e *pendingTask) longest() time.Duration {
-	longest := e.options.maxWait
-	if deadline := e.info.Deadline; !deadline.IsZero() {
-		left := time.Until(deadline)
-		if left <= 0 {
-			return -1
-		}
-		if longest == 0 || left < longest {
-			longest = left
-		}
-	}
-	return longest
-}
-
-// placed notes where the task stands, and when it is to be woken.
-func (e *pendingTask) placed(d throttle.Decision) {
-	e.At = d.At
-	if d.Granted || !d.Parked && !d.At.After(d.Now) {
-		return
-	}
-	e.Wait, e.Rule = d.At.Sub(d.Now), d.Rule
-	place := luascripts.BookingRef{Deadline: e.info.Deadline}
-	if !d.Parked {
-		place.Rules = luascripts.NewBookedRules(e.policy.String(), d.Costs(), e.policy.IDs(d.Request))
-	}
-	e.task.At, e.task.For = d.At, place.Text()
-	e.info.State, e.info.NextProcessAt = asynq.TaskStateScheduled, d.At
 }
 
 // giveBack gives back the places of tasks that were not enqueued. What can't be given
@@ -132,16 +103,16 @@ func (c *Client) giveBack(ctx context.Context, entries []*pendingTask) {
 	defer cancel()
 	var turns []throttle.Promotion
 	for _, e := range entries {
-		if e.Err == nil || !e.own || c.shared(ctx, e) {
+		if e.Err == nil || !e.Own || c.shared(ctx, e) {
 			continue
 		}
-		next, err := e.policy.Cancel(ctx, e.request)
+		next, err := e.Policy.Cancel(ctx, e.Request)
 		if err != nil {
 			break
 		}
 		turns = append(turns, next...)
 	}
-	c.hint(ctx, turns)
+	c.promote(ctx, turns)
 }
 
 // shared says that another call enqueued a task of this id between our look for it
@@ -150,13 +121,13 @@ func (c *Client) shared(ctx context.Context, e *pendingTask) bool {
 	if !e.options.id || !errors.Is(e.Err, asynq.ErrTaskIDConflict) {
 		return false
 	}
-	ours, err := luascripts.Ours(ctx, c.rdb, c.keys(e.queue), e.task.ID)
+	ours, err := luascripts.Ours(ctx, c.rdb, c.keys(e.Queue), e.Message.ID)
 	return ours || err != nil // at worst the place falls out of its line
 }
 
-// hint re-times the tasks that may come earlier than they were told, and tells the
+// promote re-times the tasks that may come earlier than they were told, and tells the
 // pools. Without it they come at the instants that they were told.
-func (c *Client) hint(ctx context.Context, turns []throttle.Promotion) {
+func (c *Client) promote(ctx context.Context, turns []throttle.Promotion) {
 	byQueue := make(map[string][]luascripts.Retiming)
 	first := make(map[string]time.Duration)
 	for _, t := range turns {

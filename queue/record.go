@@ -2,13 +2,13 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/queue/internal/backend"
 )
 
 // recorder is a Redis client for an asynq.Client that is to make messages and not to
@@ -24,10 +24,6 @@ type recording struct {
 	uncaught bool
 }
 
-// errUncaught is what a task comes back with that asynq enqueues in a way that is not
-// pinned here.
-var errUncaught = errors.New("asynq enqueues it in a way that Headway does not know")
-
 type recordKey struct{}
 
 // record returns a context whose enqueueing call is caught in r.
@@ -39,13 +35,13 @@ func record(ctx context.Context, r *recording) context.Context {
 func (c recorder) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	r, ok := ctx.Value(recordKey{}).(*recording)
 	if !ok {
-		return redis.NewCmdResult(nil, errUncaught)
+		return redis.NewCmdResult(nil, backend.ErrUnknownScript)
 	}
 	if shape := enqueueShapes[sha]; shape != nil && shape.catch(r, keys, args) {
 		return redis.NewCmdResult(int64(luascripts.Enqueued), nil)
 	}
 	r.uncaught = true
-	return redis.NewCmdResult(nil, errUncaught)
+	return redis.NewCmdResult(nil, backend.ErrUnknownScript)
 }
 
 // SAdd is how asynq names a queue before its first task; Headway does that itself.

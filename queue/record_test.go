@@ -17,6 +17,7 @@ import (
 
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/queue/internal/backend"
 )
 
 // spy notes the script calls that reach it.
@@ -157,11 +158,11 @@ func TestRecorderRefusesTheUnknown(t *testing.T) {
 	} {
 		r := &recording{}
 		err := recorder{}.EvalSha(record(t.Context(), r), call.sha, call.keys, call.args...).Err()
-		if !errors.Is(err, errUncaught) || r.queue != "" || !r.uncaught {
+		if !errors.Is(err, backend.ErrUnknownScript) || r.queue != "" || !r.uncaught {
 			t.Errorf("%s: %v, caught %+v, want nothing", name, err, r)
 		}
 	}
-	if err := (recorder{}).EvalSha(t.Context(), sha, keys, message, id, since).Err(); !errors.Is(err, errUncaught) {
+	if err := (recorder{}).EvalSha(t.Context(), sha, keys, message, id, since).Err(); !errors.Is(err, backend.ErrUnknownScript) {
 		t.Errorf("a call that nobody records = %v, want an error", err)
 	}
 }

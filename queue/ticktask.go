@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/queue/internal/backend"
 )
 
 // noTaskError is that a TaskFunc failed.
@@ -49,10 +51,10 @@ func (t *ticker) prepare(ctx context.Context, tick time.Time, id string) error {
 	var r recording
 	_, err := t.schedule.client.composer.EnqueueContext(record(ctx, &r), at, asynq.Queue(t.Queue), asynq.TaskID(id))
 	if r.uncaught {
-		err = errUncaught // asynq wraps an error of Redis as text
+		err = backend.ErrUnknownScript // asynq wraps an error of Redis as text
 	}
 	if err == nil {
-		err = t.schedule.client.name(ctx, t.Queue)
+		err = t.schedule.client.registerQueue(ctx, t.Queue)
 	}
 	if err != nil {
 		return fmt.Errorf("queue: entry %q: %w", t.Name, err)
@@ -112,7 +114,7 @@ func neverRuns(err error) bool {
 	if _, ok := errors.AsType[*DemandError](err); ok {
 		return true
 	}
-	return errors.Is(err, ErrInvalidEntry) || errors.Is(err, errUncaught)
+	return errors.Is(err, ErrInvalidEntry) || errors.Is(err, backend.ErrUnknownScript)
 }
 
 // failedFor is for how long a tick has had no task.

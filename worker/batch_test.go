@@ -19,6 +19,7 @@ import (
 
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/worker"
 )
@@ -28,7 +29,7 @@ type hall struct {
 	*rig
 	connect  func() redis.UniversalClient // one a process
 	policies []queue.Policy
-	batches  *queue.Batches
+	batches  *batch.Control
 	seen     runs
 	takes    time.Duration // each handler
 }
@@ -57,7 +58,7 @@ func hallOn(r *rig, connect func() redis.UniversalClient, policies []queue.Polic
 	if err != nil {
 		r.Fatal(err)
 	}
-	return &hall{rig: r, connect: connect, policies: policies, batches: queue.NewBatches(c)}
+	return &hall{rig: r, connect: connect, policies: policies, batches: batch.NewControl(c)}
 }
 
 // pool runs a pool with so many workers.
@@ -89,11 +90,11 @@ func phoneAndProvider(per time.Duration, provider throttle.Limit) queue.Policy {
 }
 
 // messages is a source of n messages to so many phones in turn; the n-th is named n.
-func messages(n, phones int) queue.Source {
-	return queue.Seq(func(queue.BatchSpec) iter.Seq[queue.Element] {
-		return func(yield func(queue.Element) bool) {
+func messages(n, phones int) batch.Source {
+	return batch.Seq(func(batch.Spec) iter.Seq[batch.Element] {
+		return func(yield func(batch.Element) bool) {
 			for i := range n {
-				if !yield(queue.Element{Payload: []byte(to(fmt.Sprint("+", i%phones)))}) {
+				if !yield(batch.Element{Payload: []byte(to(fmt.Sprint("+", i%phones)))}) {
 					return
 				}
 			}
@@ -102,18 +103,18 @@ func messages(n, phones int) queue.Source {
 }
 
 // feed runs a feeder of its own connection until the test ends or stop is called.
-func (h *hall) feed(sources map[string]queue.Source) (stop func()) {
+func (h *hall) feed(sources map[string]batch.Source) (stop func()) {
 	h.Helper()
 	return h.feedOn(h.connect(), sources)
 }
 
-func (h *hall) feedOn(rdb redis.UniversalClient, sources map[string]queue.Source) (stop func()) {
+func (h *hall) feedOn(rdb redis.UniversalClient, sources map[string]batch.Source) (stop func()) {
 	h.Helper()
 	c, err := queue.NewClient(rdb, h.policies...)
 	if err != nil {
 		h.Fatal(err)
 	}
-	f, err := queue.NewFeeder(c, queue.FeederConfig{Queues: []string{"default"}, Sources: sources, Logger: h.log})
+	f, err := batch.NewFeeder(c, batch.FeederConfig{Queues: []string{"default"}, Sources: sources, Logger: h.log})
 	if err != nil {
 		h.Fatal(err)
 	}
@@ -128,14 +129,14 @@ func (h *hall) feedOn(rdb redis.UniversalClient, sources map[string]queue.Source
 	return stop
 }
 
-func (h *hall) begin(spec queue.BatchSpec) {
+func (h *hall) begin(spec batch.Spec) {
 	h.Helper()
 	if started, err := h.batches.Start(h.Context(), spec); err != nil || !started {
 		h.Fatalf("Start = %v, %v, want it started", started, err)
 	}
 }
 
-func (h *hall) progress(id string) queue.Progress {
+func (h *hall) progress(id string) batch.Progress {
 	h.Helper()
 	p, err := h.batches.Progress(h.Context(), "default", id)
 	if err != nil {
@@ -146,14 +147,14 @@ func (h *hall) progress(id string) queue.Progress {
 
 // ends waits for the end of the batch "winter", and checks on the way that the window
 // holds.
-func (h *hall) ends() queue.Progress {
+func (h *hall) ends() batch.Progress {
 	h.Helper()
 	h.until("the batch ends", func() bool {
 		p := h.progress("winter")
 		if p.Open > int64(p.Window) {
 			h.Errorf("%d elements are open, want %d at most", p.Open, p.Window)
 		}
-		return p.State == queue.BatchEnded
+		return p.State == batch.Ended
 	})
 	return h.progress("winter")
 }
@@ -170,13 +171,13 @@ func (h *hall) until(what string, cond func() bool) {
 }
 
 // once checks that each of n messages ran once, and the messages of a phone in order.
-func (h *hall) once(batch string, n, phones int) {
+func (h *hall) once(want string, n, phones int) {
 	h.Helper()
 	times := make(map[string]int)
 	last := make(map[int]int)
 	for _, r := range h.seen.all() {
-		name, element, ok := queue.BatchTask(r.id)
-		if !ok || name != batch {
+		name, element, ok := batch.ParseTaskID(r.id)
+		if !ok || name != want {
 			continue
 		}
 		times[element]++
@@ -231,8 +232,8 @@ func TestBatchOnTwoRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := virtualHall(t, phoneAndProvider(200*ms, throttle.Sliding(rate/10, 100*ms)))
 		pool := h.pool(20)
-		h.feed(map[string]queue.Source{"messages": messages(n, phones)})
-		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 400})
+		h.feed(map[string]batch.Source{"messages": messages(n, phones)})
+		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 400})
 		h.allDone(n, phones)
 		h.share(pool, n, rate, 98)
 		h.nothingLeft()
@@ -251,11 +252,11 @@ func TestBatchWhoseFeederDies(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					h := virtualHall(t, phoneAndProvider(200*ms, throttle.Sliding(rate/10, 100*ms)))
 					pool := h.pool(20)
-					sources := map[string]queue.Source{"messages": messages(n, phones)}
+					sources := map[string]batch.Source{"messages": messages(n, phones)}
 					dying := &mortal{UniversalClient: h.connect(), answer: answer}
 					dying.left.Store(calls)
 					stop := h.feedOn(dying, sources)
-					h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 400})
+					h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 400})
 					h.until("the first feeder dies", func() bool { return dying.left.Load() <= 0 })
 					stop()
 					h.feed(sources)
@@ -281,12 +282,12 @@ func TestBatchWhoseFeedersDieAtRandom(t *testing.T) {
 				rng := rand.New(rand.NewPCG(seed, 9)) // #nosec G404
 				h := virtualHall(t, phoneAndProvider(300*ms, throttle.Sliding(5, 100*ms)))
 				h.pool(5)
-				sources := map[string]queue.Source{"messages": messages(n, phones)}
+				sources := map[string]batch.Source{"messages": messages(n, phones)}
 				var dying [3]*mortal
 				var stops [3]func()
-				h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 15})
+				h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 15})
 				deaths, paused := 0, false
-				for began := time.Now(); h.progress("winter").State != queue.BatchEnded; time.Sleep(time.Duration(rng.IntN(400)) * ms) {
+				for began := time.Now(); h.progress("winter").State != batch.Ended; time.Sleep(time.Duration(rng.IntN(400)) * ms) {
 					for i := range dying {
 						if dying[i] != nil && dying[i].left.Load() > 0 {
 							continue
@@ -308,7 +309,7 @@ func TestBatchWhoseFeedersDieAtRandom(t *testing.T) {
 						if paused {
 							set = h.batches.Pause
 						}
-						if err := set(t.Context(), "default", "winter"); err != nil && !errors.Is(err, queue.ErrBatchState) {
+						if err := set(t.Context(), "default", "winter"); err != nil && !errors.Is(err, batch.ErrState) {
 							t.Fatal(err)
 						}
 					}
@@ -333,11 +334,11 @@ func TestBatchOnARealServer(t *testing.T) {
 	const n, phones = 400, 100
 	h := newHall(t, phoneAndProvider(200*ms, throttle.Sliding(20, 100*ms)))
 	h.pool(10)
-	sources := map[string]queue.Source{"messages": messages(n, phones)}
+	sources := map[string]batch.Source{"messages": messages(n, phones)}
 	dying := &mortal{UniversalClient: h.connect()}
 	dying.left.Store(8)
 	h.feedOn(dying, sources)
-	h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100})
+	h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100})
 	h.eventually("the first feeder dies", func() bool { return dying.left.Load() <= 0 })
 	h.feed(sources)
 	h.allDone(n, phones)

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -24,8 +24,8 @@ func TestBatchStartedAgainAfterACancel(t *testing.T) {
 				const n = 500 // no round comes that far
 				h := virtualHall(t, phoneAndProvider(time.Second, throttle.Sliding(10, 100*ms)))
 				h.pool(4)
-				h.feed(map[string]queue.Source{"messages": messages(n, 300)})
-				spec := queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100}
+				h.feed(map[string]batch.Source{"messages": messages(n, 300)})
+				spec := batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100}
 				for round := range 5 {
 					h.begin(spec)
 					h.until("some ran", func() bool { return h.progress("winter").Done > int64(50+20*round) })
@@ -35,7 +35,7 @@ func TestBatchStartedAgainAfterACancel(t *testing.T) {
 					}
 					h.until("it is gone", func() bool {
 						_, err := h.batches.Progress(t.Context(), "default", "winter")
-						return errors.Is(err, queue.ErrNoBatch)
+						return errors.Is(err, batch.ErrNotFound)
 					})
 					time.Sleep(after)
 				}
@@ -55,15 +55,15 @@ func TestBatchStartedWhileACancelledOneRuns(t *testing.T) {
 		h := virtualHall(t)
 		h.takes = 5 * time.Second
 		h.pool(1)
-		h.feed(map[string]queue.Source{"messages": messages(10, 1)})
-		spec := queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages"}
+		h.feed(map[string]batch.Source{"messages": messages(10, 1)})
+		spec := batch.Spec{ID: "winter", Type: "sms", Source: "messages"}
 		h.begin(spec)
 		h.until("one runs", func() bool { return len(h.seen.all()) == 1 })
 		if p, err := h.batches.Cancel(t.Context(), "default", "winter"); err != nil || p.Open != 1 {
 			t.Fatalf("Cancel = %+v, %v, want one open", p, err)
 		}
-		if started, err := h.batches.Start(t.Context(), spec); started || !errors.Is(err, queue.ErrBatchState) {
-			t.Errorf("Start = %v, %v, want ErrBatchState", started, err)
+		if started, err := h.batches.Start(t.Context(), spec); started || !errors.Is(err, batch.ErrState) {
+			t.Errorf("Start = %v, %v, want ErrState", started, err)
 		}
 	})
 }
@@ -75,16 +75,16 @@ func TestBatchOfASourceOfErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := virtualHall(t)
 		n := 0
-		stop := h.feed(map[string]queue.Source{"messages": func(context.Context, queue.BatchSpec, queue.Position) iter.Seq2[queue.Element, error] {
-			return func(yield func(queue.Element, error) bool) {
-				for n++; yield(queue.Element{}, errors.New("broken")); n++ {
+		stop := h.feed(map[string]batch.Source{"messages": func(context.Context, batch.Spec, batch.Position) iter.Seq2[batch.Element, error] {
+			return func(yield func(batch.Element, error) bool) {
+				for n++; yield(batch.Element{}, errors.New("broken")); n++ {
 					if n > 100_000 {
 						return
 					}
 				}
 			}
 		}})
-		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages"})
+		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages"})
 		for range 100 {
 			time.Sleep(100 * ms)
 			if p := h.progress("winter"); p.Now.Sub(p.Started) > time.Second && !p.Fed {

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 )
 
 // A batch that is paused for a moment goes on when it has no feeder too: pools that had
@@ -19,8 +19,8 @@ func TestBatchResumedWithoutAFeeder(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := virtualHall(t, provider())
 				h.pool(2)
-				stop := h.feed(map[string]queue.Source{"messages": messages(200, 1)})
-				h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages"})
+				stop := h.feed(map[string]batch.Source{"messages": messages(200, 1)})
+				h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages"})
 				h.until("some ran", func() bool { return len(h.seen.all()) > 50 })
 				stop()
 				if err := h.batches.Pause(t.Context(), "default", "winter"); err != nil {
@@ -49,13 +49,13 @@ func TestBatchWhoseClockWentBack(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := virtualHall(t, provider())
 				h.pool(2)
-				h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: 200, Window: 20})
+				h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: 200, Window: 20})
 				ahead := strconv.FormatInt(time.Now().Add(time.Hour).UnixMicro(), 10)
 				h.rdb.HSet(t.Context(), "hw:{default}:batch:winter", append(fields, ahead))
 				if h.progress("winter").Fed {
 					t.Error("it is said to be fed")
 				}
-				h.feed(map[string]queue.Source{"messages": messages(200, 1)})
+				h.feed(map[string]batch.Source{"messages": messages(200, 1)})
 				time.Sleep(20 * time.Second)
 				if n := len(h.seen.all()); n != 200 {
 					t.Errorf("%d ran, want all 200", n)

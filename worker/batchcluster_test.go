@@ -8,6 +8,7 @@ import (
 
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -20,11 +21,11 @@ func TestBatchOnCluster(t *testing.T) {
 	connect := func() redis.UniversalClient { return cluster }
 	h := hallOn(rigOn(t, nil, nil), connect, []queue.Policy{phoneAndProvider(200*ms, throttle.Sliding(20, 100*ms))})
 	h.pool(10)
-	sources := map[string]queue.Source{"messages": messages(n, phones), "more": messages(100_000, phones)}
+	sources := map[string]batch.Source{"messages": messages(n, phones), "more": messages(100_000, phones)}
 	dying := &mortal{UniversalClient: connect()}
 	dying.left.Store(6)
 	h.feedOn(dying, sources)
-	h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100})
+	h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100})
 	h.eventually("the first feeder dies", func() bool { return dying.left.Load() <= 0 })
 	h.feed(sources)
 	h.eventually("some ran", func() bool { return len(h.seen.all()) > 50 })
@@ -35,7 +36,7 @@ func TestBatchOnCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.allDone(n, phones)
-	h.begin(queue.BatchSpec{ID: "summer", Type: "sms", Source: "more", Window: 100})
+	h.begin(batch.Spec{ID: "summer", Type: "sms", Source: "more", Window: 100})
 	h.eventually("some of the other ran", func() bool { return h.progress("summer").Done > 20 })
 	began := time.Now()
 	if p, err := h.batches.Cancel(t.Context(), "default", "summer"); err != nil || time.Since(began) > 10*time.Second {

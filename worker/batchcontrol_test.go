@@ -15,6 +15,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
 )
@@ -47,8 +48,8 @@ func TestBatchPause(t *testing.T) {
 				h := virtualHall(t, tt.policies...)
 				h.takes = tt.takes
 				h.pool(1)
-				h.feed(map[string]queue.Source{"messages": messages(n, tt.phones)})
-				h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: tt.window})
+				h.feed(map[string]batch.Source{"messages": messages(n, tt.phones)})
+				h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: tt.window})
 				h.until("some ran", func() bool { return len(h.seen.all()) > 50 })
 				for range 2 {
 					if err := h.batches.Pause(t.Context(), "default", "winter"); err != nil {
@@ -57,7 +58,7 @@ func TestBatchPause(t *testing.T) {
 					time.Sleep(time.Second)
 					ran := len(h.seen.all())
 					time.Sleep(5 * time.Second)
-					if more := len(h.seen.all()) - ran; more != 0 || h.progress("winter").State != queue.BatchPaused {
+					if more := len(h.seen.all()) - ran; more != 0 || h.progress("winter").State != batch.Paused {
 						t.Errorf("%d messages ran while it was paused, want none", more)
 					}
 					if err := h.batches.Resume(t.Context(), "default", "winter"); err != nil {
@@ -91,8 +92,8 @@ func TestBatchCancel(t *testing.T) {
 				h := virtualHall(t, phoneAndProvider(time.Second, throttle.Sliding(10, 100*ms)))
 				h.takes = 50 * ms
 				h.pool(4)
-				stop := h.feed(map[string]queue.Source{"messages": messages(5000, 300)})
-				h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: 5000, Window: 300})
+				stop := h.feed(map[string]batch.Source{"messages": messages(5000, 300)})
+				h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: 5000, Window: 300})
 				h.until("some ran", func() bool { return len(h.seen.all()) > 100 })
 				if tt.paused {
 					if err := h.batches.Pause(t.Context(), "default", "winter"); err != nil {
@@ -104,7 +105,7 @@ func TestBatchCancel(t *testing.T) {
 					stop()
 				}
 				p, err := h.batches.Cancel(t.Context(), "default", "winter")
-				if err != nil || p.State != queue.BatchCancelled || p.Dropped < 50 || p.Open > 4 {
+				if err != nil || p.State != batch.Cancelled || p.Dropped < 50 || p.Open > 4 {
 					t.Errorf("Cancel = %+v, %v, want what waited to be dropped", p, err)
 				}
 				ran := len(h.seen.all())
@@ -112,8 +113,8 @@ func TestBatchCancel(t *testing.T) {
 				if more := len(h.seen.all()) - ran; more > 4 {
 					t.Errorf("%d messages ran after it was cancelled", more)
 				}
-				if _, err := h.batches.Progress(t.Context(), "default", "winter"); !errors.Is(err, queue.ErrNoBatch) {
-					t.Errorf("Progress = %v, want ErrNoBatch", err)
+				if _, err := h.batches.Progress(t.Context(), "default", "winter"); !errors.Is(err, batch.ErrNotFound) {
+					t.Errorf("Progress = %v, want ErrNotFound", err)
 				}
 				h.gone()
 			})
@@ -141,9 +142,9 @@ func TestBatchWeights(t *testing.T) {
 		policy.Rules[0].Limit = throttle.Sliding(5, 100*ms)
 		h := virtualHall(t, policy)
 		h.pool(10)
-		h.feed(map[string]queue.Source{"messages": messages(5000, 100)})
+		h.feed(map[string]batch.Source{"messages": messages(5000, 100)})
 		for id, weight := range map[string]int{"heavy": 75, "light": 25} {
-			h.begin(queue.BatchSpec{ID: id, Type: "sms", Source: "messages", Weight: weight, Window: 100})
+			h.begin(batch.Spec{ID: id, Type: "sms", Source: "messages", Weight: weight, Window: 100})
 		}
 		time.Sleep(5 * time.Second)
 		heavy, light := h.progress("heavy").Done, h.progress("light").Done
@@ -171,8 +172,8 @@ func TestBatchPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := virtualHall(t, provider())
 		h.pool(10)
-		h.feed(map[string]queue.Source{"messages": messages(5000, 100)})
-		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: 5000, Window: 400, Pace: queue.Pace{N: 5, Per: time.Second}})
+		h.feed(map[string]batch.Source{"messages": messages(5000, 100)})
+		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: 5000, Window: 400, Pace: batch.Pace{N: 5, Per: time.Second}})
 		ran := func(d time.Duration, least, most int64) {
 			t.Helper()
 			before := h.progress("winter").Done
@@ -187,7 +188,7 @@ func TestBatchPace(t *testing.T) {
 		if rest := p.ExpectedEnd.Sub(p.Now).Seconds() * 5; p.Rate < 4.9 || p.Rate > 5.1 || rest < 4500 || rest > 5100 {
 			t.Errorf("%.2f a second, %v left, want 5, and the rest at that", p.Rate, p.ExpectedEnd.Sub(p.Now))
 		}
-		for _, pace := range []queue.Pace{{N: 30, Per: time.Second}, {N: 60, Per: time.Minute}} {
+		for _, pace := range []batch.Pace{{N: 30, Per: time.Second}, {N: 60, Per: time.Minute}} {
 			if err := h.batches.SetPace(t.Context(), "default", "winter", pace); err != nil {
 				t.Fatal(err)
 			}
@@ -195,7 +196,7 @@ func TestBatchPace(t *testing.T) {
 			each := int64(pace.N) * 8 * int64(time.Second) / int64(pace.Per)
 			ran(8*time.Second, each-1, each+1)
 		}
-		if err := h.batches.SetPace(t.Context(), "default", "winter", queue.Pace{}); err != nil {
+		if err := h.batches.SetPace(t.Context(), "default", "winter", batch.Pace{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)
@@ -217,8 +218,8 @@ func TestBatchAtAGate(t *testing.T) {
 		opens := time.Now().UTC().Truncate(time.Hour).Add(time.Hour)
 		h := virtualHall(t, policy)
 		pool := h.pool(10)
-		h.feed(map[string]queue.Source{"messages": messages(500, 150)})
-		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages"})
+		h.feed(map[string]batch.Source{"messages": messages(500, 150)})
+		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages"})
 		if wait := time.Until(opens) - ms; wait != 30*time.Second-ms {
 			t.Fatalf("the gate opens in %v", wait)
 		} else {
@@ -249,30 +250,30 @@ func TestBatchOfASourceThatFails(t *testing.T) {
 		h.pool(1)
 		broken := errors.New("no more of +4917012345678 today")
 		var mu sync.Mutex
-		var began []queue.Position
-		source := func(_ context.Context, _ queue.BatchSpec, from queue.Position) iter.Seq2[queue.Element, error] {
+		var began []batch.Position
+		source := func(_ context.Context, _ batch.Spec, from batch.Position) iter.Seq2[batch.Element, error] {
 			mu.Lock()
 			began = append(began, from)
 			mu.Unlock()
-			return func(yield func(queue.Element, error) bool) {
+			return func(yield func(batch.Element, error) bool) {
 				for i := from.Read; i < 100; i++ {
-					if i%10 == 5 && !yield(queue.Element{}, broken) { // and it goes on
+					if i%10 == 5 && !yield(batch.Element{}, broken) { // and it goes on
 						return
 					}
-					if !yield(queue.Element{Mark: fmt.Sprint("m", i)}, nil) {
+					if !yield(batch.Element{Mark: fmt.Sprint("m", i)}, nil) {
 						return
 					}
 					if i == 30 || i == 31 || i == 99 && from.Read < 99 {
-						yield(queue.Element{}, broken)
+						yield(batch.Element{}, broken)
 						return
 					}
 				}
 			}
 		}
-		h.feed(map[string]queue.Source{"messages": source})
-		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages"})
+		h.feed(map[string]batch.Source{"messages": source})
+		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages"})
 		h.allDone(100, 1)
-		want := []queue.Position{{}, {Read: 31, Mark: "m30"}, {Read: 32, Mark: "m31"}, {Read: 100, Mark: "m99"}}
+		want := []batch.Position{{}, {Read: 31, Mark: "m30"}, {Read: 32, Mark: "m31"}, {Read: 100, Mark: "m99"}}
 		if !slices.Equal(began, want) {
 			t.Errorf("the source began at %v, want %v", began, want)
 		}
@@ -290,11 +291,11 @@ func TestBatchOfAChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := virtualHall(t)
 		h.pool(4)
-		ch := make(chan queue.Element)
-		h.feed(map[string]queue.Source{"orders": queue.Channel(ch)})
-		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "orders"})
+		ch := make(chan batch.Element)
+		h.feed(map[string]batch.Source{"orders": batch.Channel(ch)})
+		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "orders"})
 		for i := range 20 {
-			ch <- queue.Element{Payload: fmt.Append(nil, i)}
+			ch <- batch.Element{Payload: fmt.Append(nil, i)}
 			before := time.Now()
 			h.eventually("it runs", func() bool { return len(h.seen.all()) == i+1 })
 			if took := time.Since(before); took > 100*ms {
@@ -302,7 +303,7 @@ func TestBatchOfAChannel(t *testing.T) {
 			}
 			time.Sleep(time.Duration(i) * 100 * ms)
 		}
-		if p := h.progress("winter"); p.State != queue.BatchRunning || p.Done != 20 {
+		if p := h.progress("winter"); p.State != batch.Running || p.Done != 20 {
 			t.Errorf("it is %+v, want it to run on", p)
 		}
 		close(ch)
@@ -316,7 +317,7 @@ func TestBatchRefusesElements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := virtualHall(t, phone("sms", ms))
 		h.pool(1)
-		elements := []queue.Element{
+		elements := []batch.Element{
 			{Payload: []byte(to("+1"))},
 			{Payload: []byte(`{"to":""}`)},
 			{ID: "a b", Payload: []byte(to("+1"))},
@@ -333,10 +334,10 @@ func TestBatchRefusesElements(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, err := queue.NewFeeder(c, queue.FeederConfig{
+		f, err := batch.NewFeeder(c, batch.FeederConfig{
 			Queues:  []string{"default"},
-			Sources: map[string]queue.Source{"messages": queue.Seq(func(queue.BatchSpec) iter.Seq[queue.Element] { return slices.Values(elements) })},
-			Refused: func(batch string, e queue.Element, err error) {
+			Sources: map[string]batch.Source{"messages": batch.Seq(func(batch.Spec) iter.Seq[batch.Element] { return slices.Values(elements) })},
+			Refused: func(batch string, e batch.Element, err error) {
 				mu.Lock()
 				defer mu.Unlock()
 				told[batch+"/"+e.ID] = err
@@ -348,7 +349,7 @@ func TestBatchRefusesElements(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go func() { _ = f.Run(ctx) }()
-		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages"})
+		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages"})
 		p := h.ends()
 		if p.Done != 3 || p.Refused != 6 || p.Read != 9 {
 			t.Errorf("it ended as %+v, want 3 done and 6 refused", p)
@@ -356,7 +357,7 @@ func TestBatchRefusesElements(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		for id, want := range map[string]error{
-			"1": queue.ErrNoKey, "a b": queue.ErrInvalidBatch, "x": asynq.ErrTaskIDConflict, "5": queue.ErrInvalidOption, "6": throttle.ErrTooLate, "7": queue.ErrInvalidBatch,
+			"1": queue.ErrNoKey, "a b": batch.ErrInvalid, "x": asynq.ErrTaskIDConflict, "5": queue.ErrInvalidOption, "6": throttle.ErrTooLate, "7": batch.ErrInvalid,
 		} {
 			if got := told["winter/"+id]; !errors.Is(got, want) {
 				t.Errorf("element %q: %v, want %v", id, got, want)

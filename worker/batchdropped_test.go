@@ -12,7 +12,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 )
 
 // cancelled is the Redis client of a pool that hears that all batches are cancelled. What
@@ -59,8 +59,8 @@ func TestDroppedTasksAreForgotten(t *testing.T) {
 					t.Error("a task of a cancelled batch runs")
 					return nil
 				}), cfg)
-				stop := h.feed(map[string]queue.Source{"messages": messages(5, 1)})
-				h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages"})
+				stop := h.feed(map[string]batch.Source{"messages": messages(5, 1)})
+				h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages"})
 				h.until("all are dropped", func() bool { return c.written.Load() >= 5 })
 				stop()
 				if never {

@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 )
 
 // A feeder that has no batch any more says why.
@@ -28,8 +28,8 @@ func TestBatchThatIsFedNoMoreSaysWhy(t *testing.T) {
 				h := virtualHall(t)
 				h.pool(1)
 				h.takes = 100 * ms
-				h.feed(map[string]queue.Source{"messages": messages(50, 1)})
-				h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Window: 3})
+				h.feed(map[string]batch.Source{"messages": messages(50, 1)})
+				h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Window: 3})
 				h.until("some ran", func() bool { return len(h.seen.all()) > 5 })
 				end(h)
 				time.Sleep(time.Second)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -30,8 +31,8 @@ func TestBatchBehindLeases(t *testing.T) {
 		}})
 		h.takes = 20 * ms
 		pool := h.pool(10)
-		h.feed(map[string]queue.Source{"messages": messages(n, 20)})
-		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 50})
+		h.feed(map[string]batch.Source{"messages": messages(n, 20)})
+		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 50})
 		h.doneWithin(2*time.Second, n)
 		h.allDone(n, 20)
 		h.share(pool, n, 150, 50) // three at a time, 20 ms each
@@ -50,8 +51,8 @@ func TestBatchOfPhonesBehindLeases(t *testing.T) {
 		}})
 		h.takes = 20 * ms
 		h.pool(10)
-		h.feed(map[string]queue.Source{"messages": messages(n, phones)})
-		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 50})
+		h.feed(map[string]batch.Source{"messages": messages(n, phones)})
+		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 50})
 		h.doneWithin(8*time.Second, n) // ten messages a phone
 		h.allDone(n, phones)
 	})
@@ -106,8 +107,8 @@ func TestBatchThatIsOpenedEarly(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := virtualHall(t, phoneAndProvider(tc.per, tc.provider))
 				h.pool(5)
-				h.feed(map[string]queue.Source{"messages": messages(n, phones)})
-				h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100})
+				h.feed(map[string]batch.Source{"messages": messages(n, phones)})
+				h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100})
 				time.Sleep(time.Second)
 				if tc.shut != nil {
 					tc.shut(t, h)
@@ -133,8 +134,8 @@ func TestBatchWhoseLineGetsShort(t *testing.T) {
 		slow := throttle.Sliding(10, 5*time.Second)
 		h := virtualHall(t, phoneAndProvider(50*ms, slow))
 		h.pool(5)
-		h.feed(map[string]queue.Source{"messages": messages(n, phones)})
-		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100})
+		h.feed(map[string]batch.Source{"messages": messages(n, phones)})
+		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100})
 		time.Sleep(3 * time.Second)
 		if err := h.limiter("provider", slow).SetLimit(t.Context(), throttle.Sliding(2, 100*ms)); err != nil {
 			t.Fatal(err)
@@ -152,17 +153,17 @@ func TestBatchWithABusyPhone(t *testing.T) {
 		const n, per = 1300, time.Minute
 		h := virtualHall(t, phoneAndProvider(per, throttle.Sliding(20, 100*ms)))
 		pool := h.pool(5)
-		source := queue.Seq(func(queue.BatchSpec) iter.Seq[queue.Element] {
-			return func(yield func(queue.Element) bool) {
+		source := batch.Seq(func(batch.Spec) iter.Seq[batch.Element] {
+			return func(yield func(batch.Element) bool) {
 				for i := range n {
-					if !yield(queue.Element{Payload: []byte(to(fmt.Sprint("+", max(i, 1))))}) {
+					if !yield(batch.Element{Payload: []byte(to(fmt.Sprint("+", max(i, 1))))}) {
 						return
 					}
 				}
 			}
 		})
-		h.feed(map[string]queue.Source{"messages": source})
-		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 40})
+		h.feed(map[string]batch.Source{"messages": source})
+		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 40})
 		began := time.Now()
 		h.doneWithin(15*time.Second, n-1)
 		if most := int64(1200); h.rdb.ZCard(t.Context(), "hw:{default}:batch:winter:ahead").Val() > most {

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -61,9 +62,9 @@ func TestBatchWhoseFeedersFreeze(t *testing.T) {
 				for i := range uint64(2) {
 					c := &sleepy{UniversalClient: h.connect(), rng: rand.New(rand.NewPCG(seed, i))} // #nosec G404
 					all = append(all, c)
-					h.feedOn(c, map[string]queue.Source{"messages": messages(n, phones)})
+					h.feedOn(c, map[string]batch.Source{"messages": messages(n, phones)})
 				}
-				h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 15})
+				h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 15})
 				h.ends()
 				for _, c := range all {
 					frozen += c.n
@@ -96,7 +97,7 @@ func TestBatchOfTasksThatFail(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			var i int
-			_, element, _ := queue.BatchTask(id)
+			_, element, _ := batch.ParseTaskID(id)
 			if _, err := fmt.Sscan(element, &i); err != nil {
 				t.Error(err)
 			}
@@ -109,8 +110,8 @@ func TestBatchOfTasksThatFail(t *testing.T) {
 			h.seen.note(ctx, task)
 			return nil
 		}), cfg)
-		h.feed(map[string]queue.Source{"messages": messages(n, 1)})
-		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Total: n})
+		h.feed(map[string]batch.Source{"messages": messages(n, 1)})
+		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n})
 		h.until("all others are done", func() bool { return h.progress("winter").Done == n-n/10 })
 		for range 3 {
 			if err := h.batches.Pause(t.Context(), "default", "winter"); err != nil {
@@ -127,7 +128,7 @@ func TestBatchOfTasksThatFail(t *testing.T) {
 				}
 			}
 		}
-		if p := h.progress("winter"); p.State != queue.BatchRunning || p.Open != n/10 {
+		if p := h.progress("winter"); p.State != batch.Running || p.Open != n/10 {
 			t.Errorf("it is %+v, want it to wait for those that failed", p)
 		}
 		if p := h.ends(); p.Done != n || p.Failed != 0 {
@@ -143,8 +144,8 @@ func TestBatchThatIsFlushed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := virtualHall(t, phoneAndProvider(300*ms, throttle.Sliding(5, 100*ms)))
 		h.pool(5)
-		h.feed(map[string]queue.Source{"messages": messages(300, 60)})
-		spec := queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Window: 50}
+		h.feed(map[string]batch.Source{"messages": messages(300, 60)})
+		spec := batch.Spec{ID: "winter", Type: "sms", Source: "messages", Window: 50}
 		h.begin(spec)
 		h.until("some ran", func() bool { return len(h.seen.all()) > 50 })
 		h.rdb.FlushAll(t.Context())
@@ -175,13 +176,13 @@ func TestBatchBehindASlowNetwork(t *testing.T) {
 		const n = 500
 		h := virtualHall(t, provider())
 		far := faraway{h.connect()}
-		h.feedOn(far, map[string]queue.Source{"messages": messages(2*n, 1)})
+		h.feedOn(far, map[string]batch.Source{"messages": messages(2*n, 1)})
 		c, err := queue.NewClient(far, h.policies...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		batches := queue.NewBatches(c)
-		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages", Window: n})
+		batches := batch.NewControl(c)
+		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Window: n})
 		h.until("the window is full", func() bool { return h.progress("winter").Open == n })
 		if err := errors.Join(batches.Pause(t.Context(), "default", "winter"), batches.SetWindow(t.Context(), "default", "winter", n+10)); err != nil {
 			t.Fatal(err)

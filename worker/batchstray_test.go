@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 )
 
 // outdated is the Redis client of a pool that hears, for as long as it is told to, that
@@ -38,8 +38,8 @@ func TestBatchWhoseTasksArePutAwayAfterItGoesOn(t *testing.T) {
 		cfg := policies()
 		cfg.Asynq.Concurrency = 2
 		h.startOn(late, h.handler(), cfg)
-		h.feed(map[string]queue.Source{"messages": messages(5, 1)})
-		h.begin(queue.BatchSpec{ID: "winter", Type: "sms", Source: "messages"})
+		h.feed(map[string]batch.Source{"messages": messages(5, 1)})
+		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages"})
 		h.until("all are enqueued", func() bool { return h.progress("winter").Open == 5 })
 		if err := h.batches.Pause(t.Context(), "default", "winter"); err != nil {
 			t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/term"
 
-	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle/gate"
 )
 
@@ -97,7 +97,7 @@ func (s *screen) end() {
 }
 
 // progressText is a batch in a line.
-func progressText(p queue.Progress, c Clock, hours gate.Gate) string {
+func progressText(p batch.Progress, c Clock, hours gate.Gate) string {
 	const width = 24
 	bar := ""
 	if p.Total > 0 {
@@ -108,14 +108,14 @@ func progressText(p queue.Progress, c Clock, hours gate.Gate) string {
 	if !p.ExpectedEnd.IsZero() {
 		end = "end about " + c.showFrom(p.Now, p.ExpectedEnd)
 	}
-	if p.State == queue.BatchEnded {
+	if p.State == batch.Ended {
 		end = "ended at " + c.showFrom(p.Now, p.Ended)
 	}
 	state := string(p.State)
-	if len(hours.Openings(p.Now, p.Now.Add(time.Nanosecond), c.Zone)) == 0 && p.State == queue.BatchRunning {
+	if len(hours.Openings(p.Now, p.Now.Add(time.Nanosecond), c.Zone)) == 0 && p.State == batch.Running {
 		state += ", gate shut"
 	}
-	if !p.Fed && p.State == queue.BatchRunning {
+	if !p.Fed && p.State == batch.Running {
 		state += ", nobody feeds it"
 	}
 	return fmt.Sprintf("%ssent %d of %d, %d open, %.1f/s, %s, %s", bar, p.Done, p.Total, p.Open, p.Rate, end, state)

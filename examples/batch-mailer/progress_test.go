@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 )
 
 func TestProgressText(t *testing.T) {
@@ -16,27 +16,27 @@ func TestProgressText(t *testing.T) {
 	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	c := Clock{Zone: time.UTC}
 	for _, test := range []struct {
-		p    queue.Progress
+		p    batch.Progress
 		want string
 	}{
 		{
-			queue.Progress{BatchSpec: queue.BatchSpec{Total: 240}, State: queue.BatchRunning, Now: noon.Add(-4 * time.Hour), Fed: true},
+			batch.Progress{Spec: batch.Spec{Total: 240}, State: batch.Running, Now: noon.Add(-4 * time.Hour), Fed: true},
 			"[------------------------] sent 0 of 240, 0 open, 0.0/s, end not known yet, running, gate shut",
 		},
 		{
-			queue.Progress{BatchSpec: queue.BatchSpec{Total: 240}, State: queue.BatchRunning, Now: noon, Done: 100, Failed: 10, Refused: 10, Open: 60, Rate: 9.96, ExpectedEnd: noon.Add(time.Hour)},
+			batch.Progress{Spec: batch.Spec{Total: 240}, State: batch.Running, Now: noon, Done: 100, Failed: 10, Refused: 10, Open: 60, Rate: 9.96, ExpectedEnd: noon.Add(time.Hour)},
 			"[############------------] sent 100 of 240, 60 open, 10.0/s, end about 13:00, running, nobody feeds it",
 		},
 		{
-			queue.Progress{BatchSpec: queue.BatchSpec{Total: 24}, State: queue.BatchRunning, Now: noon, Fed: true, Rate: 1, ExpectedEnd: noon.Add(20 * time.Hour)},
+			batch.Progress{Spec: batch.Spec{Total: 24}, State: batch.Running, Now: noon, Fed: true, Rate: 1, ExpectedEnd: noon.Add(20 * time.Hour)},
 			"[------------------------] sent 0 of 24, 0 open, 1.0/s, end about Mar 2 08:00, running",
 		},
 		{
-			queue.Progress{BatchSpec: queue.BatchSpec{Total: 3}, State: queue.BatchPaused, Now: noon, Done: 1},
+			batch.Progress{Spec: batch.Spec{Total: 3}, State: batch.Paused, Now: noon, Done: 1},
 			"[########----------------] sent 1 of 3, 0 open, 0.0/s, end not known yet, paused",
 		},
 		{
-			queue.Progress{BatchSpec: queue.BatchSpec{Total: 3}, State: queue.BatchEnded, Now: noon, Done: 3, Ended: noon.Add(-time.Hour)},
+			batch.Progress{Spec: batch.Spec{Total: 3}, State: batch.Ended, Now: noon, Done: 3, Ended: noon.Add(-time.Hour)},
 			"[########################] sent 3 of 3, 0 open, 0.0/s, ended at 11:00, ended",
 		},
 	} {

@@ -13,11 +13,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/worker"
 )
 
-// sourceName is what BatchSpec.Source names.
+// sourceName is what batch.Spec.Source names.
 const sourceName = "csv"
 
 // replica is what one process of a deployment runs: a schedule, a feeder and a pool,
@@ -29,9 +30,9 @@ type replica struct {
 	rdb      *redis.Client
 	feedRdb  *redis.Client // the feeder's, which can be cut
 	schedule *queue.Schedule
-	feeder   *queue.Feeder
+	feeder   *batch.Feeder
 	pool     *worker.Pool
-	batches  *queue.Batches
+	batches  *batch.Control
 
 	stop func()
 	wg   sync.WaitGroup
@@ -52,13 +53,13 @@ func newReplica(s *session, name string) (*replica, error) {
 	if err != nil {
 		return r, err
 	}
-	r.batches = queue.NewBatches(client)
+	r.batches = batch.NewControl(client)
 	r.schedule, err = queue.NewSchedule(client, queue.ScheduleConfig{Logger: s.log, TickFunc: r.ticked}, s.nightly())
 	if err != nil {
 		return r, err
 	}
-	r.feeder, err = queue.NewFeeder(feedClient, queue.FeederConfig{
-		Queues: []string{s.queue}, Sources: map[string]queue.Source{sourceName: r.source}, Logger: s.log,
+	r.feeder, err = batch.NewFeeder(feedClient, batch.FeederConfig{
+		Queues: []string{s.queue}, Sources: map[string]batch.Source{sourceName: r.source}, Logger: s.log,
 	})
 	if err != nil {
 		return r, err
@@ -157,13 +158,13 @@ func (r *replica) startBatch(ctx context.Context, task *asynq.Task) error {
 
 // source gives the mails to this replica's feeder, from where another left off. An
 // element's id is its position: the mails are the same ones in the same order.
-func (r *replica) source(ctx context.Context, b queue.BatchSpec, from queue.Position) iter.Seq2[queue.Element, error] {
+func (r *replica) source(ctx context.Context, b batch.Spec, from batch.Position) iter.Seq2[batch.Element, error] {
 	r.s.fedBy(r, from.Read)
-	all := queue.Seq(func(queue.BatchSpec) iter.Seq[queue.Element] {
-		return func(yield func(queue.Element) bool) {
+	all := batch.Seq(func(batch.Spec) iter.Seq[batch.Element] {
+		return func(yield func(batch.Element) bool) {
 			for _, m := range r.s.mails {
 				payload, err := json.Marshal(m)
-				if err != nil || !yield(queue.Element{Payload: payload}) { // three strings can't fail
+				if err != nil || !yield(batch.Element{Payload: payload}) { // three strings can't fail
 					return
 				}
 			}

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/worker"
 )
@@ -46,7 +47,7 @@ type session struct {
 	clock    Clock
 	tick     time.Time
 	server   *MailServer
-	batches  *queue.Batches
+	batches  *batch.Control
 	replicas []*replica
 
 	mu      sync.Mutex
@@ -151,8 +152,8 @@ func (s *session) announce() {
 }
 
 // spec is the batch of a day.
-func (s *session) spec(tick time.Time) queue.BatchSpec {
-	return queue.BatchSpec{
+func (s *session) spec(tick time.Time) batch.Spec {
+	return batch.Spec{
 		ID: "nightly-" + tick.In(s.clock.Zone).Format(time.DateOnly), Queue: s.queue, Type: typeSend, Source: sourceName, Total: int64(len(s.mails)),
 		// Little, so that the feeder works as long as the batch does.
 		Window: min(max(len(s.mails)/4, 10), windowMost),
@@ -192,7 +193,7 @@ func (s *session) say(format string, a ...any) {
 }
 
 // runReplicas runs two of them until the batch is over, and returns what it was then.
-func (s *session) runReplicas(ctx context.Context) (last queue.Progress, err error) {
+func (s *session) runReplicas(ctx context.Context) (last batch.Progress, err error) {
 	defer func() {
 		for _, r := range s.replicas {
 			r.finish()
@@ -216,7 +217,7 @@ func (s *session) runReplicas(ctx context.Context) (last queue.Progress, err err
 	if err != nil {
 		return last, err
 	}
-	s.batches = queue.NewBatches(client)
+	s.batches = batch.NewControl(client)
 	return s.watch(ctx)
 }
 

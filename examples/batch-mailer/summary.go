@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle/gate"
 )
 
@@ -103,7 +103,7 @@ func (w *window) add(a Arrival) (over bool) {
 }
 
 // sumUp prints the summary, and returns what went wrong.
-func (s *session) sumUp(last queue.Progress) error {
+func (s *session) sumUp(last batch.Progress) error {
 	j := judge(s.server.Arrivals(), s.cfg, s.clock.Zone)
 	if err := s.print(s.env.stdout, last, j); err != nil {
 		return err
@@ -111,7 +111,7 @@ func (s *session) sumUp(last queue.Progress) error {
 	return errors.Join(s.wrong(last, j)...)
 }
 
-func (s *session) print(out io.Writer, p queue.Progress, j Judgement) error {
+func (s *session) print(out io.Writer, p batch.Progress, j Judgement) error {
 	stats := s.stats()
 	var fed []string
 	s.mu.Lock()
@@ -141,7 +141,7 @@ func (s *session) print(out io.Writer, p queue.Progress, j Judgement) error {
 }
 
 // wrong is what went wrong, by the batch and by the server.
-func (s *session) wrong(p queue.Progress, j Judgement) []error {
+func (s *session) wrong(p batch.Progress, j Judgement) []error {
 	var errs []error
 	bad := func(n int64, what string) {
 		if n != 0 {
@@ -150,7 +150,7 @@ func (s *session) wrong(p queue.Progress, j Judgement) []error {
 	}
 	bad(p.Failed, "failed for good")
 	bad(p.Refused, "could not be enqueued")
-	if p.State == queue.BatchEnded {
+	if p.State == batch.Ended {
 		bad(int64(len(s.mails)-(j.Accepted-j.Twice))-p.Failed-p.Refused, "did not reach the server")
 	}
 	bad(int64(j.Twice), "came twice")

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -61,7 +61,7 @@ func TestWrong(t *testing.T) {
 	s := &session{mails: make([]Mail, 3)}
 	for _, test := range []struct {
 		name string
-		last queue.Progress
+		last batch.Progress
 		j    Judgement
 		want string
 	}{
@@ -80,7 +80,7 @@ func TestWrong(t *testing.T) {
 }
 
 var (
-	ended     = queue.Progress{State: queue.BatchEnded}
-	failed    = queue.Progress{State: queue.BatchEnded, Failed: 1}
-	cancelled = queue.Progress{State: queue.BatchCancelled}
+	ended     = batch.Progress{State: batch.Ended}
+	failed    = batch.Progress{State: batch.Ended, Failed: 1}
+	cancelled = batch.Progress{State: batch.Cancelled}
 )

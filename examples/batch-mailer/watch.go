@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 )
 
 const (
@@ -15,7 +15,7 @@ const (
 )
 
 // watch looks at the batch until it is over, and returns what it was then.
-func (s *session) watch(ctx context.Context) (last queue.Progress, err error) {
+func (s *session) watch(ctx context.Context) (last batch.Progress, err error) {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
 	keys := keysOf(reading, s.env.keys)
@@ -39,7 +39,7 @@ func (s *session) watch(ctx context.Context) (last queue.Progress, err error) {
 			if ctx.Err() != nil {
 				continue
 			}
-			if err != nil || p.State == queue.BatchEnded {
+			if err != nil || p.State == batch.Ended {
 				return p, err
 			}
 			last = p
@@ -48,28 +48,28 @@ func (s *session) watch(ctx context.Context) (last queue.Progress, err error) {
 }
 
 // look shows how far the batch is, and stops who feeds it when the time has come.
-func (s *session) look(ctx context.Context) (queue.Progress, error) {
+func (s *session) look(ctx context.Context) (batch.Progress, error) {
 	id := s.batchID()
 	if id == "" {
 		if time.Since(s.tick) > tickLate {
-			return queue.Progress{}, errors.New("no batch came of the tick: this machine was too slow for the clock")
+			return batch.Progress{}, errors.New("no batch came of the tick: this machine was too slow for the clock")
 		}
 		s.screen.show(s.clock.Show(time.Now()), "waiting for the tick of "+s.clock.Show(s.tick))
-		return queue.Progress{}, nil
+		return batch.Progress{}, nil
 	}
 	p, err := s.batches.Progress(ctx, s.queue, id)
 	if err != nil {
 		return p, err
 	}
 	s.screen.show(s.clock.Show(p.Now), progressText(p, s.clock, s.cfg.gate))
-	if s.cfg.killFeeder && p.State == queue.BatchRunning && p.Done > 0 && p.Done >= p.Total/3 {
+	if s.cfg.killFeeder && p.State == batch.Running && p.Done > 0 && p.Done >= p.Total/3 {
 		s.killFeeder(p)
 	}
 	return p, nil
 }
 
 // killFeeder stops the replica that feeds, once.
-func (s *session) killFeeder(p queue.Progress) {
+func (s *session) killFeeder(p batch.Progress) {
 	s.mu.Lock()
 	var r *replica
 	if n := len(s.feeders); n > 0 && !s.killed {
@@ -100,15 +100,15 @@ func (s *session) press(ctx context.Context, key string) error {
 }
 
 // cancel ends the batch before its time.
-func (s *session) cancel(ctx context.Context) (queue.Progress, error) {
+func (s *session) cancel(ctx context.Context) (batch.Progress, error) {
 	id := s.batchID()
 	if id == "" {
-		return queue.Progress{}, nil
+		return batch.Progress{}, nil
 	}
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelFor)
 	defer stop()
 	p, err := s.batches.Cancel(ctx, s.queue, id)
-	if errors.Is(err, queue.ErrBatchState) { // it has ended meanwhile
+	if errors.Is(err, batch.ErrState) { // it has ended meanwhile
 		return s.batches.Progress(ctx, s.queue, id)
 	}
 	if err == nil {

@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 )
 
 // winterFile is a file of n recipients.
@@ -29,7 +29,7 @@ func winterFile(t *testing.T, n int) string {
 }
 
 // fed runs feeders until a batch has so much enqueued, and answers how far it is.
-func (b *bed) fed(id string, enqueued int64, feeders ...*queue.Feeder) queue.Progress {
+func (b *bed) fed(id string, enqueued int64, feeders ...*batch.Feeder) batch.Progress {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
@@ -38,13 +38,13 @@ func (b *bed) fed(id string, enqueued int64, feeders ...*queue.Feeder) queue.Pro
 	}
 	for range 600 {
 		time.Sleep(100 * time.Millisecond) // of the bubble
-		p, err := queue.NewBatches(b.client).Progress(ctx, "campaigns", id)
+		p, err := batch.NewControl(b.client).Progress(ctx, "campaigns", id)
 		if err == nil && p.Read >= enqueued {
 			return p
 		}
 	}
 	b.Fatalf("%d elements of %s were never enqueued", enqueued, id)
-	return queue.Progress{}
+	return batch.Progress{}
 }
 
 // TestWinter: three replicas start it.
@@ -65,8 +65,8 @@ func TestWinter(t *testing.T) {
 		if n != 1 {
 			t.Errorf("%d of three replicas started it, want one", n)
 		}
-		if _, err := Winter(t.Context(), b.client, "summer.csv"); !errors.Is(err, queue.ErrBatchExists) {
-			t.Errorf("another file under its id = %v, want ErrBatchExists", err)
+		if _, err := Winter(t.Context(), b.client, "summer.csv"); !errors.Is(err, batch.ErrExists) {
+			t.Errorf("another file under its id = %v, want ErrExists", err)
 		}
 	})
 }
@@ -88,7 +88,7 @@ func TestFeeder(t *testing.T) {
 		if _, err := Winter(t.Context(), b.client, path); err != nil {
 			t.Fatal(err)
 		}
-		var feeders []*queue.Feeder
+		var feeders []*batch.Feeder
 		for range 2 {
 			f, err := Feeder(b.client, zap.NewNop())
 			if err != nil {
@@ -121,10 +121,10 @@ func TestOutbox(t *testing.T) {
 			}
 			return nil, nil
 		})
-		if _, err := queue.NewBatches(b.client).Start(t.Context(), queue.BatchSpec{ID: "outbox", Queue: "campaigns", Type: "letter", Source: "outbox"}); err != nil {
+		if _, err := batch.NewControl(b.client).Start(t.Context(), batch.Spec{ID: "outbox", Queue: "campaigns", Type: "letter", Source: "outbox"}); err != nil {
 			t.Fatal(err)
 		}
-		f, err := queue.NewFeeder(b.client, queue.FeederConfig{Queues: []string{"campaigns"}, Sources: map[string]queue.Source{"outbox": source}})
+		f, err := batch.NewFeeder(b.client, batch.FeederConfig{Queues: []string{"campaigns"}, Sources: map[string]batch.Source{"outbox": source}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,9 +139,9 @@ func TestSlowDown(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, b *bed) {
 		b.enqueueing()
-		batches := queue.NewBatches(b.client)
-		if err := SlowDown(t.Context(), batches); !errors.Is(err, queue.ErrNoBatch) {
-			t.Errorf("SlowDown of nothing = %v, want ErrNoBatch", err)
+		batches := batch.NewControl(b.client)
+		if err := SlowDown(t.Context(), batches); !errors.Is(err, batch.ErrNotFound) {
+			t.Errorf("SlowDown of nothing = %v, want ErrNotFound", err)
 		}
 		if _, err := Winter(t.Context(), b.client, winterFile(t, 100)); err != nil {
 			t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
 	"github.com/headwayq/headway/worker"
@@ -123,24 +124,24 @@ func TestRedisKeys(t *testing.T) {
 // and one that ends at once.
 func feed(ctx context.Context, t *testing.T, b *bed, running *sync.WaitGroup) {
 	t.Helper()
-	source := queue.Seq(func(spec queue.BatchSpec) iter.Seq[queue.Element] {
-		return func(yield func(queue.Element) bool) {
+	source := batch.Seq(func(spec batch.Spec) iter.Seq[batch.Element] {
+		return func(yield func(batch.Element) bool) {
 			for phone := range strings.FieldsSeq(spec.Args) {
-				if !yield(queue.Element{Payload: []byte(`{"to":"` + phone + `"}`)}) {
+				if !yield(batch.Element{Payload: []byte(`{"to":"` + phone + `"}`)}) {
 					return
 				}
 			}
 		}
 	})
-	feeder, err := queue.NewFeeder(b.client, queue.FeederConfig{Queues: []string{"default"}, Sources: map[string]queue.Source{"phones": source}})
+	feeder, err := batch.NewFeeder(b.client, batch.FeederConfig{Queues: []string{"default"}, Sources: map[string]batch.Source{"phones": source}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, spec := range []queue.BatchSpec{
+	for _, spec := range []batch.Spec{
 		{ID: "promo", Type: "sms:send", Source: "phones", Args: "+15550102 +15550102 +15550103"},
 		{ID: "greeting", Type: "beat", Source: "phones", Args: "+15550104"},
 	} {
-		if _, err := queue.NewBatches(b.client).Start(t.Context(), spec); err != nil {
+		if _, err := batch.NewControl(b.client).Start(t.Context(), spec); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,0 +1,77 @@
+package queue
+
+import (
+	"context"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/queue/internal/backend"
+	"github.com/headwayq/headway/throttle"
+)
+
+func init() {
+	backend.Of = func(client any) backend.Client { return clientBackend{client.(*Client)} }
+}
+
+// clientBackend gives the packages below this one what a [Client] does not offer to users.
+type clientBackend struct{ c *Client }
+
+func (b clientBackend) Redis() redis.UniversalClient { return b.c.rdb }
+
+func (b clientBackend) Keys(queue string) luascripts.QueueKeys { return b.c.keys(queue) }
+
+func (b clientBackend) Bookable() error {
+	if b.c.cfg.PerClient {
+		return errPerClient
+	}
+	return nil
+}
+
+func (b clientBackend) Policy(typ string) (backend.Policy, bool) {
+	p, ok := b.c.policies[typ]
+	if !ok {
+		return backend.Policy{}, false
+	}
+	limiters := make([]*throttle.Limiter, len(p.limits))
+	for i, l := range p.limits {
+		limiters[i] = l.limiter
+	}
+	return backend.Policy{Limiters: limiters, Decide: p.decide, Request: func(task *asynq.Task, job string) (throttle.Request, error) {
+		d, err := p.Demand(task)
+		if err != nil {
+			return throttle.Request{}, err
+		}
+		return d.Request(job), nil
+	}}, true
+}
+
+func (b clientBackend) Check(ctx context.Context, task *asynq.Task) error {
+	return b.c.check(ctx, task)
+}
+
+func (b clientBackend) CheckOptions(opts []asynq.Option) error { return checkOptions(opts) }
+
+func (b clientBackend) Compose(ctx context.Context, task *asynq.Task, opts ...asynq.Option) (luascripts.EnqueueTask, error) {
+	r, _, err := b.c.compose(ctx, task, opts...)
+	return r.task, err
+}
+
+func (b clientBackend) Prepare(ctx context.Context, typ string, payload []byte, opts []asynq.Option) (*backend.Task, error) {
+	t, err := b.c.prepare(ctx, booking, NewTask(typ, payload), opts)
+	if err != nil {
+		return nil, err
+	}
+	return &t.Task, nil
+}
+
+func (b clientBackend) RegisterQueue(ctx context.Context, queue string) error {
+	return b.c.registerQueue(ctx, queue)
+}
+
+func (b clientBackend) Promote(ctx context.Context, promoted []throttle.Promotion) {
+	b.c.promote(ctx, promoted)
+}
+
+func (b clientBackend) SafeText(err error) string { return safeText(err) }

@@ -1,0 +1,136 @@
+package batch
+
+import (
+	"slices"
+	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+const (
+	// lagShare is how much of a window may have come due and not have ended before less is
+	// booked; lagLeast is so much of any.
+	lagShare = 64
+	lagLeast = luascripts.BatchMax
+	// lagPoll is how soon it is looked whether they still are.
+	lagPoll = 5 * time.Millisecond
+	// lagProgress is how soon pools that are behind must have ended some of it.
+	lagProgress = time.Second
+	// Whose last instant is further ahead than farAhead gets no more than gainIn parts
+	// further ahead in the time of gainFor, and rests for it restFor to restMost times as
+	// long as each step took: what is due now needs Redis more.
+	farAhead        = 500 * time.Millisecond
+	gainFor, gainIn = 2, 3
+	restFor         = 2
+	restMost        = 10
+	restLongest     = 100 * time.Millisecond
+	// Who has held back for lagProgress and has no more than lagLow ahead lets twice as
+	// many be late: what is late may wait for something else, such as a back-off.
+	lagLow = 500 * time.Millisecond
+	// lagCalm is how long little has to be late before less may be late again.
+	lagCalm = 5 * time.Second
+)
+
+// lag knows how far the pools are behind. Who has not come 100 ms after its instant has no
+// place in its line until it comes: while many are late, as the burst is with which a rate
+// begins, who is booked behind them would be told an instant that is theirs, and run
+// before them. What does not end for another reason, such as a back-off, holds nothing up:
+// where there is no progress twice as many may be late, and where nothing has ended yet
+// there are no pools that could be behind.
+type backpressure struct {
+	times  []time.Time // instants of what was booked, those to come, in order
+	before int         // how many were open when this feeder took the batch
+	fed    int         // how many it booked since
+	first  time.Time   // the first that it booked itself: those before it are due by then
+	most   int         // how many may be late; 0 for the share of the window
+	ended  int         // how many had ended when it began to hold back, or since then was looked for progress
+	since  time.Time   // when that was; zero while it does not hold back
+	held   time.Time   // since when it does without a break
+	calm   time.Time   // since when little is late, as far as that counts
+}
+
+// booked notes when a piece is to run.
+func (l *backpressure) booked(at time.Time) {
+	if l.fed++; l.first.IsZero() {
+		l.first = at
+	}
+	i := len(l.times)
+	for i > 0 && l.times[i-1].After(at) {
+		i--
+	}
+	l.times = slices.Insert(l.times, i, at)
+}
+
+// room is how many more may be booked while so many are open.
+func (l *backpressure) room(open, window int, now time.Time) int {
+	passed, _ := slices.BinarySearchFunc(l.times, now, func(at, now time.Time) int {
+		if at.After(now) {
+			return 1
+		}
+		return -1
+	})
+	l.times = slices.Delete(l.times, 0, passed)
+	late := open - len(l.times)
+	if now.Before(l.first) || l.first.IsZero() {
+		late = max(0, late-l.before)
+	}
+	if open >= l.before+l.fed {
+		return window
+	}
+	least := max(lagLeast, window/lagShare)
+	l.most = max(l.most, least)
+	ended := l.before + l.fed - open
+	switch {
+	case late < l.most:
+		l.since, l.held = time.Time{}, time.Time{}
+		l.calms(late, least, now)
+		return l.most - late
+	case l.held.IsZero():
+		l.since, l.held, l.ended = now, now, ended
+	case now.Sub(l.held) >= lagProgress && !l.reaches(now.Add(lagLow)):
+		l.most, l.since, l.held = 2*late, time.Time{}, time.Time{}
+		return l.most - late
+	case l.since.IsZero(), now.Sub(l.since) >= lagProgress && ended-l.ended > late/lagShare:
+		l.since, l.ended = now, ended
+	case now.Sub(l.since) >= lagProgress:
+		l.most, l.since, l.held = 2*late, time.Time{}, time.Time{}
+		return l.most - late
+	}
+	return 0
+}
+
+// reaches says that something is booked for then, or later.
+func (l *backpressure) reaches(at time.Time) bool {
+	return len(l.times) > 0 && !l.times[len(l.times)-1].Before(at)
+}
+
+// calms halves how many may be late when far fewer have been for a while.
+func (l *backpressure) calms(late, least int, now time.Time) {
+	switch {
+	case l.most == least || late >= l.most/4:
+		l.calm = time.Time{}
+	case l.calm.IsZero():
+		l.calm = now
+	case now.Sub(l.calm) >= lagCalm:
+		l.most, l.calm = max(least, l.most/2), now
+	}
+}
+
+// rest has the feeder rest after a step that began at a time, when it is far ahead.
+func (g *feeding) rest(began time.Time) {
+	took, reached := g.f.now().Sub(began), began.Add(g.lead)
+	if spare := g.lead - farAhead; spare > 0 {
+		gained := reached.Sub(g.reached) * gainFor / gainIn
+		rest := min(max(gained-took, restFor*took), restMost*took, restLongest, spare)
+		g.rests = began.Add(took + rest)
+	}
+	g.reached = reached
+}
+
+// behind is how many may be booked for pools that may be behind with what is due.
+func (g *feeding) behind(now time.Time) int {
+	if !g.limited {
+		return luascripts.BatchMax
+	}
+	return g.lag.room(g.open, g.batch.Ceiling(), now)
+}

@@ -1,0 +1,400 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/queue/internal/backend"
+)
+
+const (
+	// While the window is used up it is looked for room after feedPollMin to
+	// feedPollMax, as fast as elements end.
+	feedPollMin = 20 * time.Millisecond
+	feedPollMax = 250 * time.Millisecond
+	// paceSlack is how much of what a pace allowed may be made up.
+	paceSlack = 250 * time.Millisecond
+	// mindEvery is how often a batch is looked after beside feeding it, and sweepEvery
+	// how often it is swept for what ended unseen, before the source has ended.
+	mindEvery  = time.Second
+	sweepEvery = 5 * time.Second
+	// resumeAfter is how long a pool may not have heard that a batch goes on, and resumeFor
+	// how long what was put away for a pause stays away by itself.
+	resumeAfter = 300 * time.Millisecond
+	resumeFor   = 65 * time.Minute
+	// promisesEvery is how often promises that are over are dropped.
+	promisesEvery = time.Second
+)
+
+// errLost: the batch is another's now, or is gone.
+var errLost = errors.New("batch: the batch is another's")
+
+// feeding is one batch that this process feeds. Its loop has two goroutines beside it:
+// one reads the source, one looks after what is enqueued.
+type feeding struct {
+	f     *Feeder
+	log   *zap.Logger
+	queue string
+	id    string
+	keys  luascripts.QueueKeys
+	owner uint64
+
+	// As the last answers had it.
+	batch   luascripts.Batch
+	spec    Spec
+	policy  backend.Policy // of its type, if limited
+	limited bool
+	open    int
+	claimed time.Time     // by our clock
+	resumed time.Time     // as it was when what had been put away was brought back, by us or who had it before
+	offset  time.Duration // of Redis' clock to ours
+	paceAt  time.Time     // by Redis' clock
+
+	reader      *reader
+	reopen      time.Time // when to read again after a failure
+	sourceFails int       // in a row
+	over        bool      // the source has ended
+	ended       bool      // and Redis knows
+	ahead       map[string]bool
+	track       track
+	lanes       *keyQueues
+	lag         backpressure
+	reached     time.Time // instant of the last that was booked, by our clock
+	rests       time.Time // until then it does nothing, for it is far ahead
+	refused     []*item   // to be counted
+	unprepared  *item
+	unsure      *feedCall // sent, and not answered
+	lead        time.Duration
+	expired     time.Time // when promises were last dropped
+	looked      int64     // position from which on what is open is to be read for that
+	poll        time.Duration
+	polled      bool // there was no room at the last look
+	failures    int  // in a row
+}
+
+func newFeeding(f *Feeder, queue, id string) *feeding {
+	g := &feeding{
+		f: f, queue: queue, id: id, keys: f.c.Keys(queue), owner: newOwner(), poll: feedPollMin,
+		log: f.log.With(zap.String("queue", queue), zap.String("batch", id)),
+	}
+	g.lanes = newLanes(g.width, g.regain)
+	return g
+}
+
+// begin takes the batch, and learns what is settled; errLost when another has it.
+func (g *feeding) begin(ctx context.Context) error {
+	if err := g.claim(ctx); err != nil {
+		return err
+	}
+	if g.leased() {
+		g.lanes.least, g.lanes.longest = againLease, againLeaseMax
+	}
+	g.track.cursor, g.track.mark = g.batch.Cursor, g.batch.Mark
+	g.over, g.ended = g.batch.End, g.batch.End
+	g.resumed = g.batch.Rebooked
+	g.lag.before = g.open
+	g.ahead = make(map[string]bool)
+	return luascripts.EachElement(g.track.cursor, 500, func(from int64, most int) ([]luascripts.BatchElement, error) {
+		return luascripts.AheadElements(ctx, g.f.c.Redis(), g.keys, g.id, from, most)
+	}, func(settled []luascripts.BatchElement) error {
+		for _, e := range settled {
+			g.ahead[e.ID] = true
+		}
+		return g.renew(ctx)
+	})
+}
+
+// claim takes or renews the lease.
+func (g *feeding) claim(ctx context.Context) error {
+	began := g.f.now()
+	r, err := luascripts.BatchClaim(ctx, g.f.c.Redis(), g.keys, luascripts.BatchClaimArgs{ID: g.id, Owner: g.owner, Lease: feedLease, Rebooked: g.resumed})
+	switch {
+	case err != nil:
+		return err
+	case r.Status != luascripts.ClaimOurs:
+		return errLost
+	case !g.batch.Started.IsZero() && !r.Started.Equal(g.batch.Started):
+		return errLost // it was cancelled, and started again: none of what we know is about that one
+	}
+	g.batch, g.open, g.claimed = r.Batch, r.Open, began
+	g.spec = specOf(g.queue, r.Batch)
+	g.policy, g.limited = g.f.c.Policy(g.spec.Type)
+	g.offset = r.Now.Sub(g.f.now())
+	if g.unsure == nil {
+		g.paceAt = g.inPace(r.PaceAt, r.Now)
+	}
+	return nil
+}
+
+// renew renews the lease in the middle of what takes long.
+func (g *feeding) renew(ctx context.Context) error {
+	if g.f.now().Sub(g.claimed) < feedRenew {
+		return nil
+	}
+	return g.claim(ctx)
+}
+
+// run feeds until ctx ends or the batch is lost, and gives it up. It answers when its
+// source has returned, and nil when it has.
+func (g *feeding) run(ctx context.Context) (left <-chan struct{}) {
+	ctx, stop := context.WithCancel(ctx)
+	var minder sync.WaitGroup
+	minder.Go(func() { g.maintain(ctx) })
+	g.log.Info("feeding a batch", zap.Int64("cursor", g.track.cursor))
+	g.loop(ctx)
+	stop()
+	minder.Wait()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), feedRelease)
+	defer cancel()
+	_, _ = luascripts.BatchClaim(ctx, g.f.c.Redis(), g.keys, luascripts.BatchClaimArgs{ID: g.id, Owner: g.owner}) // or its lease runs out
+	if left = g.reader.close(); left != nil {
+		g.log.Warn("the source of a batch does not heed the end of its context: it is left alone")
+	}
+	return left
+}
+
+func (g *feeding) loop(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		var more <-chan given
+		if g.reader != nil && g.reader.had == nil && g.canAccept() {
+			more = g.reader.out
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case x := <-more:
+			g.reader.had = &x
+		case <-timer.C:
+		}
+		wait, err := g.pass(ctx)
+		if errors.Is(err, errLost) {
+			g.log.Info(g.why(ctx))
+			return
+		}
+		g.f.reached(ctx, g.name(), err)
+		if err != nil {
+			g.failures++
+			wait = min(feedPollMin<<min(g.failures, 10), time.Second)
+		} else {
+			g.failures = 0
+		}
+		timer.Reset(wait)
+	}
+}
+
+// why is why a batch is not ours any more, for a log line.
+func (g *feeding) why(ctx context.Context) string {
+	switch v, errs := luascripts.ReadBatches(ctx, g.f.c.Redis(), g.keys, []string{g.id}); {
+	case errors.Is(errs[0], luascripts.ErrNoBatch):
+		return "the batch is gone"
+	case errs[0] != nil:
+		return "the batch is another's, or gone"
+	case v[0].State == luascripts.BatchEnded:
+		return "the batch has ended"
+	}
+	return "the batch is another's"
+}
+
+// hungry says that an element that comes now could go at once.
+func (g *feeding) canAccept() bool {
+	return g.failures == 0 && g.batch.State == luascripts.BatchRunning && g.unsure == nil && g.unprepared == nil && g.mayRead() &&
+		g.room() > 0 && g.paced(1) > 0 && !g.f.now().Before(g.rests)
+}
+
+// name is the batch's among all queues.
+func (g *feeding) name() string { return g.queue + "/" + g.id }
+
+func (g *feeding) room() int { return g.batch.Ceiling() - g.open }
+
+func (g *feeding) redisNow() time.Time { return g.f.now().Add(g.offset) }
+
+// local is an instant of Redis' clock by ours.
+func (g *feeding) local(at time.Time) time.Time { return at.Add(-g.offset) }
+
+// paced is how many of n the pace allows now.
+func (g *feeding) paced(n int) int {
+	p := g.spec.Pace
+	if p.N == 0 {
+		return n
+	}
+	now := g.redisNow()
+	at := later(g.paceAt, now.Add(-paceSlack))
+	if at.After(now) {
+		return 0
+	}
+	return min(n, int(now.Sub(at)/p.each())+1)
+}
+
+// each is the time from one element to the next.
+func (p Pace) each() time.Duration { return p.Per / time.Duration(p.N) }
+
+// inPace is an instant of the pace as Redis has it. A call that came just behind a change
+// of pace has written it by the one before, of which none must wait out an hour.
+func (g *feeding) inPace(at, now time.Time) time.Time {
+	p := g.spec.Pace
+	if p.N == 0 || !at.After(now.Add(p.each())) {
+		return at
+	}
+	return now.Add(p.each())
+}
+
+// pacedBehind is from when on the pace allows the next, behind n more.
+func (g *feeding) pacedBehind(n int) time.Time {
+	p := g.spec.Pace
+	if p.N == 0 || n == 0 {
+		return g.paceAt
+	}
+	return later(g.paceAt, g.redisNow().Add(-paceSlack)).Add(time.Duration(n) * p.each())
+}
+
+// pass does what can be done now, and answers after what time to come again.
+func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
+	now := g.f.now()
+	if g.polled || g.failures > 0 || now.Sub(g.claimed) >= feedRenew {
+		if err := g.claim(ctx); err != nil {
+			return 0, err
+		}
+	}
+	renewal := max(0, g.claimed.Add(feedRenew).Sub(now))
+	if g.unsure != nil {
+		return 0, g.send(ctx, g.unsure)
+	}
+	running := g.batch.State == luascripts.BatchRunning
+	if running && !g.batch.Resumed.Equal(g.resumed) {
+		return g.resume(ctx)
+	}
+	if !running || g.ended {
+		g.polled = false
+		return min(renewal, feedLook), nil
+	}
+	g.openSource(ctx, now)
+	if now.Sub(g.expired) >= promisesEvery {
+		g.lanes.expire(now)
+		g.expired = now
+		if err := g.dropEnded(ctx, now); err != nil {
+			return 0, err
+		}
+	}
+	if g.open == 0 {
+		g.lanes.dropAll(now)
+	}
+	g.adapt()
+	n := min(g.room(), luascripts.BatchMax)
+	g.polled = n <= 0
+	if g.polled {
+		return g.poll, nil
+	}
+	if n = min(n, g.behind(now)); n <= 0 {
+		g.polled = true
+		return lagPoll, nil
+	}
+	if rest := g.rests.Sub(now); rest > 0 {
+		return min(renewal, rest), nil
+	}
+	fed, err := g.feed(ctx, now, g.paced(n))
+	if err == nil && fed {
+		g.rest(now)
+	}
+	if err != nil || fed {
+		return 0, err
+	}
+	if g.farRead() && !g.over {
+		g.polled = true // to put elements aside as soon as there is room
+		return min(feedPollMax, g.idle(now)), nil
+	}
+	return min(renewal, g.idle(now)), nil
+}
+
+// resume brings back what was put away for a pause, before more is fed.
+func (g *feeding) resume(ctx context.Context) (time.Duration, error) {
+	since := g.redisNow().Sub(g.batch.Resumed)
+	if since >= 0 && since < resumeAfter { // otherwise long ago: also when the clock went back meanwhile
+		return resumeAfter - since, nil
+	}
+	if since < resumeFor {
+		if err := g.rebook(ctx); err != nil {
+			return 0, err
+		}
+		g.lag = backpressure{before: g.open} // what it knew of instants is of before the pause
+	}
+	g.resumed = g.batch.Resumed
+	return 0, g.claim(ctx) // which notes it for who comes after us
+}
+
+// openSource reads it, for the first time or again after a failure.
+func (g *feeding) openSource(ctx context.Context, now time.Time) {
+	if g.over || g.reader != nil || now.Before(g.reopen) {
+		return
+	}
+	g.reader = startReader(ctx, g.f.cfg.Sources[g.spec.Source], g.spec, g.track.at())
+}
+
+// adapt looks for room more often when there was much of it, and less often when there
+// was hardly any.
+func (g *feeding) adapt() {
+	if !g.polled {
+		return
+	}
+	all := g.batch.Ceiling()
+	switch room := g.room(); {
+	case room >= min(luascripts.BatchMax, (all+1)/2):
+		g.poll = max(g.poll/2, feedPollMin)
+	case room < min(luascripts.BatchMax/4, (all+7)/8):
+		g.poll = min(g.poll*2, feedPollMax)
+	}
+}
+
+// idle is how long nothing can go.
+func (g *feeding) idle(now time.Time) time.Duration {
+	wait := feedRenew
+	if at, ok := g.lanes.opens(); ok {
+		wait = min(wait, max(0, at.Sub(now)))
+	}
+	if g.spec.Pace.N > 0 {
+		wait = max(min(wait, feedRenew), 0)
+		if pace := g.local(g.paceAt).Sub(now); pace > 0 {
+			wait = pace // nothing goes before, whatever else opens
+		}
+	}
+	if !g.over && g.reopen.After(now) {
+		wait = min(wait, g.reopen.Sub(now))
+	}
+	return max(wait, time.Millisecond)
+}
+
+// mind looks after what is enqueued: it counts what ended unseen, brings back what was
+// put away, and takes out what waits of a batch that was cancelled.
+func (g *feeding) maintain(ctx context.Context) {
+	var looks strayLooks
+	var swept time.Time
+	for pause(ctx, mindEvery) == nil {
+		views, errs := luascripts.ReadBatches(ctx, g.f.c.Redis(), g.keys, []string{g.id})
+		if errs[0] != nil {
+			continue // the feeding itself says so, and ends when the batch is gone
+		}
+		v := views[0]
+		var err error
+		now := g.f.now()
+		switch {
+		case v.State == luascripts.BatchCancelled:
+			_, err = g.f.c.drain(ctx, g.queue, v.Type, g.id)
+		case v.State == luascripts.BatchRunning && looks.due(v.Resumed, v.Now):
+			if err = g.f.c.strays(ctx, g.queue, g.id); err == nil {
+				looks.looked(v.Now)
+			}
+		case v.End || now.Sub(swept) >= sweepEvery:
+			swept = now
+			err = g.f.c.sweep(ctx, g.queue, g.id)
+		}
+		if err != nil && ctx.Err() == nil {
+			g.log.Debug("a batch could not be looked after", zap.Error(err))
+		}
+	}
+}

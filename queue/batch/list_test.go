@@ -1,0 +1,106 @@
+package batch
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/redistest"
+)
+
+// Of many batches some end while they are listed: the others are all told.
+func TestAllBatchesWhileSomeEnd(t *testing.T) {
+	t.Parallel()
+	b := NewControl(newClient(t, redistest.Start(t).Client(t)))
+	const n, gone = batchPage + 50, 60
+	name := func(i int) string { return fmt.Sprint("b", i) }
+	for i := range n {
+		spec := winter()
+		spec.ID = name(i)
+		if _, err := b.Start(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := make(map[string]bool)
+	for p, err := range b.All(t.Context(), "default") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range gone {
+			if len(seen) > 0 {
+				break
+			}
+			if _, err := b.Cancel(t.Context(), "default", name(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		seen[p.ID] = true
+	}
+	for i := gone; i < n; i++ {
+		if !seen[name(i)] {
+			t.Errorf("%s is not told", name(i))
+		}
+	}
+}
+
+// nth calls f before the n-th command.
+type nth struct {
+	redis.Hook
+	n int
+	f func(context.Context)
+}
+
+func (h *nth) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if h.n--; h.n == 0 {
+			h.f(ctx)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (*nth) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (*nth) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// A cancel answers what became of all, also when a feeder dropped the rest at any moment.
+func TestCancelBesideAFeeder(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	rdb := srv.Client(t)
+	other := newClient(t, rdb)
+	const n = luascripts.BatchMax + 50
+	for at := 1; at <= 8; at++ {
+		if _, err := NewControl(other).Start(t.Context(), winter()); err != nil {
+			t.Fatal(err)
+		}
+		owner := uint64(at)
+		if _, err := luascripts.BatchClaim(t.Context(), rdb, clientOf(other).Keys("default"), luascripts.BatchClaimArgs{ID: "winter", Owner: owner, Lease: feedLease}); err != nil {
+			t.Fatal(err)
+		}
+		for from := int64(0); from < n; from += 50 {
+			a := luascripts.FeedArgs{Batch: "winter", Owner: owner, Call: uint64(at)*1000 + uint64(from), Cursor: from + 50}
+			for i := from; i < from+50; i++ {
+				a.Tasks = append(a.Tasks, luascripts.FeedTask{Position: i, Element: fmt.Sprint(i), EnqueueTask: luascripts.EnqueueTask{Token: uint64(i + 1), Message: []byte("m"), Since: 1}})
+			}
+			if r, err := luascripts.Feed(t.Context(), rdb, clientOf(other).Keys("default"), a); err != nil || r.Status != luascripts.Fed {
+				t.Fatalf("Feed = %+v, %v", r, err)
+			}
+		}
+		mine := srv.Client(t)
+		mine.AddHook(&nth{n: at, f: func(ctx context.Context) {
+			if _, err := clientOf(other).drain(ctx, "default", "sms", "winter"); err != nil {
+				t.Error(err)
+			}
+		}})
+		p, err := NewControl(newClient(t, mine)).Cancel(t.Context(), "default", "winter")
+		if err != nil || p.Open != 0 || p.Dropped != n || p.State != Cancelled {
+			t.Errorf("with a feeder before command %d Cancel = %+v, %v, want all %d dropped", at, p, err, n)
+		}
+	}
+}

@@ -1,0 +1,230 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/internal/backend"
+	"github.com/headwayq/headway/throttle"
+)
+
+const (
+	// strayFrom is how far away a task is that was put away.
+	strayFrom = 10 * time.Minute
+	// strayEvery is the longest time between two looks for such tasks.
+	strayEvery = time.Minute
+)
+
+// strayLooks says when to look for what pools put away that had not heard that a batch
+// goes on: most do so within a second, and one that Redis was away from, or that stood
+// still, any time later. The looks come ever further apart.
+type strayLooks struct {
+	resumed time.Time
+	from    time.Time     // that, or when it was heard of when Redis' clock went back behind it
+	next    time.Duration // after from
+}
+
+func (s *strayLooks) due(resumed, now time.Time) bool {
+	if !resumed.Equal(s.resumed) || now.Before(s.from) {
+		*s = strayLooks{resumed: resumed, from: resumed, next: mindEvery}
+		if now.Before(resumed) {
+			s.from = now
+		}
+	}
+	since := now.Sub(s.from)
+	return !resumed.IsZero() && since > s.next && since < resumeFor
+}
+
+func (s *strayLooks) looked(now time.Time) {
+	since := now.Sub(s.from)
+	s.next = since + min(since, strayEvery)
+}
+
+// client is a queue.Client, with what all that is done to a batch needs of it.
+type client struct{ backend.Client }
+
+// clientOf panics when c is nil.
+func clientOf(c *queue.Client) client {
+	if c == nil {
+		panic("batch: nil client")
+	}
+	return client{backend.Of(c)}
+}
+
+// eachOpen goes through the open elements of a batch in portions, in order.
+func (c client) eachOpen(ctx context.Context, queue, id string, f func([]luascripts.BatchElement) error) error {
+	return luascripts.EachElement(0, luascripts.BatchMax, func(from int64, most int) ([]luascripts.BatchElement, error) {
+		return luascripts.OpenElements(ctx, c.Redis(), c.Keys(queue), id, from, most)
+	}, f)
+}
+
+// recall brings back what pools put away while a batch was paused, in its order. What
+// has a place in a line comes at the instant of that all the same: pools look before
+// they wake a task.
+func (c client) recall(ctx context.Context, queue, id string) error {
+	n := 0
+	views, errs := luascripts.ReadBatches(ctx, c.Redis(), c.Keys(queue), []string{id})
+	if errs[0] != nil {
+		return errs[0]
+	}
+	err := c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
+		tasks := make([]luascripts.Retiming, len(open))
+		for i, e := range open {
+			at := views[0].Now.Add(time.Duration(n) * time.Microsecond)
+			tasks[i], n = luascripts.Retiming{ID: luascripts.BatchTaskID(id, e.ID), At: at}, n+1
+		}
+		_, err := luascripts.Retime(ctx, c.Redis(), c.Keys(queue), true, tasks)
+		return err
+	})
+	if err != nil || n == 0 {
+		return err
+	}
+	return luascripts.Notify(ctx, c.Redis(), c.Keys(queue), 0)
+}
+
+// strays brings back what a pool put away that had not heard yet that the batch goes on:
+// no other task of it waits for so long without a place, but at a gate.
+func (c client) strays(ctx context.Context, queue, id string) error {
+	return c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
+		found, errs := make([]luascripts.FindReply, len(open)), make([]error, len(open))
+		atOnce(len(open), func(i int) {
+			found[i], errs[i] = luascripts.Find(ctx, c.Redis(), c.Keys(queue), luascripts.BatchTaskID(id, open[i].ID))
+		})
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		var tasks []luascripts.Retiming
+		for i, f := range found {
+			if place, ok := luascripts.ParseBookingRef(f.For); f.Ours && ok && place.Rules == "" && f.At.Sub(f.Now) > strayFrom {
+				tasks = append(tasks, luascripts.Retiming{ID: luascripts.BatchTaskID(id, open[i].ID), At: f.Now})
+			}
+		}
+		if len(tasks) == 0 {
+			return nil
+		}
+		if _, err := luascripts.Retime(ctx, c.Redis(), c.Keys(queue), true, tasks); err != nil {
+			return err
+		}
+		return luascripts.Notify(ctx, c.Redis(), c.Keys(queue), 0)
+	})
+}
+
+// sweep counts what has ended without a pool having said so.
+func (c client) sweep(ctx context.Context, queue, id string) error {
+	return c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
+		elements := make([]string, len(open))
+		for i, e := range open {
+			elements[i] = e.ID
+		}
+		_, _, _, err := luascripts.BatchSweep(ctx, c.Redis(), c.Keys(queue), id, elements)
+		return err
+	})
+}
+
+// drained is what became of a cancelled batch in one round.
+type drained struct {
+	luascripts.DropReply
+	counted bool // the reply is of a call
+	changed int  // elements that are open no more
+	gone    bool // the batch
+}
+
+// drain deletes what waits of a cancelled batch, and gives its places back: after the
+// tasks are gone, so that no pool redeems what was given to another. Should this process
+// die in between, a place falls out of its line by itself.
+func (c client) drain(ctx context.Context, queue, typ, id string) (drained, error) {
+	var d drained
+	err := c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
+		elements, tasks := make([]string, len(open)), make([]*asynq.Task, len(open))
+		for i, e := range open {
+			elements[i] = e.ID
+		}
+		atOnce(len(open), func(i int) { tasks[i] = c.payloadOf(ctx, queue, typ, luascripts.BatchTaskID(id, elements[i])) })
+		r, err := luascripts.BatchDrop(ctx, c.Redis(), c.Keys(queue), id, elements)
+		if err != nil {
+			return err
+		}
+		if !r.Cancelled {
+			return luascripts.ErrNoBatch
+		}
+		d.DropReply, d.counted, d.gone = r, true, r.Gone
+		for i, code := range r.Codes {
+			if code != luascripts.DropRuns {
+				d.changed++
+			}
+			if code != luascripts.Dropped {
+				tasks[i] = nil
+			}
+		}
+		c.Promote(ctx, c.leaveAll(ctx, queue, id, open, tasks))
+		return nil
+	})
+	if err == luascripts.ErrNoBatch { //nolint:errorlint // it is our own, from above
+		d.gone, err = true, nil
+	}
+	return d, err
+}
+
+// payloadOf is a task that waits, for its keys; nil when that is not known.
+func (c client) payloadOf(ctx context.Context, queue, typ, id string) *asynq.Task {
+	if _, ok := c.Policy(typ); !ok || ctx.Err() != nil { // asynq's inspector takes no context
+		return nil
+	}
+	info, err := asynq.NewInspectorFromRedisClient(c.Redis()).GetTaskInfo(queue, id)
+	if err != nil || info.State == asynq.TaskStateActive {
+		return nil
+	}
+	return asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers)
+}
+
+// leaveAll gives back the places of tasks of some elements; nil is of none.
+func (c client) leaveAll(ctx context.Context, queue, id string, of []luascripts.BatchElement, tasks []*asynq.Task) []throttle.Promotion {
+	turns := make([][]throttle.Promotion, len(tasks))
+	atOnce(len(tasks), func(i int) {
+		turns[i] = c.leave(ctx, tasks[i], luascripts.JobID(queue, luascripts.BatchTaskID(id, of[i].ID)))
+	})
+	return slices.Concat(turns...)
+}
+
+// atOnceMax bounds how many calls of one portion are under way.
+const atOnceMax = 16
+
+// atOnce calls f for each of n, some at a time: one after another a window behind a slow
+// network takes minutes.
+func atOnce(n int, f func(i int)) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(n, atOnceMax) {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				f(i)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// leave gives back the places of a task that is gone.
+func (c client) leave(ctx context.Context, task *asynq.Task, job string) []throttle.Promotion {
+	if task == nil || c.Bookable() != nil {
+		return nil
+	}
+	p, ok := c.Policy(task.Type())
+	if !ok {
+		return nil
+	}
+	r, err := p.Request(task, job)
+	if err != nil {
+		return nil
+	}
+	turns, _ := p.Decide.Cancel(ctx, r) // at worst it falls out of its line
+	return turns
+}

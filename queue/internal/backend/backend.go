@@ -1,0 +1,126 @@
+// Package backend is what a queue.Client does for the packages beside it, queue/batch
+// and queue/schedule, which enqueue in ways of their own. Users do not see it.
+package backend
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/throttle"
+)
+
+// Of returns the backend of a *queue.Client. Package queue sets it: as a method it would
+// be one of the users' too.
+var Of func(client any) Client
+
+// ErrUnknownScript is what a task comes back with that asynq enqueues in a way that is
+// not pinned here.
+var ErrUnknownScript = errors.New("asynq enqueues it in a way that Headway does not know")
+
+// Client is what package queue implements. It is safe for concurrent use.
+type Client interface {
+	Redis() redis.UniversalClient
+	Keys(queue string) luascripts.QueueKeys
+
+	// Bookable returns why nothing can be booked with the client's throttle.Config, or nil.
+	Bookable() error
+
+	// Policy returns the policy of a task type, if it has one.
+	Policy(typ string) (Policy, bool)
+
+	// Check returns why a task could never run under its policy. It may ask Redis.
+	Check(ctx context.Context, task *asynq.Task) error
+
+	// CheckOptions returns the options that asynq would alter or drop.
+	CheckOptions(opts []asynq.Option) error
+
+	// Compose lets asynq make the message of a task, and enqueues nothing.
+	Compose(ctx context.Context, task *asynq.Task, opts ...asynq.Option) (luascripts.EnqueueTask, error)
+
+	// Prepare checks a task that is to be booked, and composes it.
+	Prepare(ctx context.Context, typ string, payload []byte, opts []asynq.Option) (*Task, error)
+
+	// RegisterQueue has a queue in asynq's list of them.
+	RegisterQueue(ctx context.Context, queue string) error
+
+	// Promote re-times the tasks that may come earlier than they were told, and tells
+	// the pools. Without it they come at the instants that they were told.
+	Promote(ctx context.Context, promoted []throttle.Promotion)
+
+	// SafeText describes an error of a user's function without quoting it.
+	SafeText(err error) string
+}
+
+// Policy is the policy of a task type, ready to decide.
+type Policy struct {
+	Limiters []*throttle.Limiter // of the rules with limits, in their order
+	Decide   *throttle.Policy    // by all of them
+
+	// Request is what a task asks of them under the name of a job. It does not ask Redis.
+	Request func(task *asynq.Task, job string) (throttle.Request, error)
+}
+
+// Task is a task on its way into a queue.
+type Task struct {
+	Queue   string
+	Message luascripts.EnqueueTask
+	Info    *asynq.TaskInfo  // as asynq would answer it
+	Policy  *throttle.Policy // nil when the task's type has none
+	Request throttle.Request
+	MaxWait time.Duration // as in throttle.Request
+	Own     bool          // it got a booking that it did not have before
+
+	// Of its booking: the instant, how long that is from now, and the rule that it waits
+	// for. All are zero before it is booked; Wait and Rule are for a task that may run now.
+	At   time.Time
+	Wait time.Duration
+	Rule string
+}
+
+// Longest is how long the task may wait, as in [throttle.Request].
+func (t *Task) Longest() time.Duration {
+	longest := t.MaxWait
+	if deadline := t.Info.Deadline; !deadline.IsZero() {
+		left := time.Until(deadline)
+		if left <= 0 {
+			return -1
+		}
+		if longest == 0 || left < longest {
+			longest = left
+		}
+	}
+	return longest
+}
+
+// Booked notes when the task may run, and has it woken then. It may be booked again.
+func (t *Task) Booked(d throttle.Decision) {
+	t.At, t.Wait, t.Rule = d.At, 0, ""
+	t.Message.At, t.Message.For = time.Time{}, ""
+	t.Info.State, t.Info.NextProcessAt = asynq.TaskStatePending, time.Time{}
+	if d.Granted || !d.Parked && !d.At.After(d.Now) {
+		return
+	}
+	t.Wait, t.Rule = d.At.Sub(d.Now), d.Rule
+	ref := luascripts.BookingRef{Deadline: t.Info.Deadline}
+	if !d.Parked {
+		ref.Rules = luascripts.NewBookedRules(t.Policy.String(), d.Costs(), t.Policy.IDs(d.Request))
+	}
+	t.Message.At, t.Message.For = d.At, ref.Text()
+	t.Info.State, t.Info.NextProcessAt = asynq.TaskStateScheduled, d.At
+}
+
+// Refusal is asynq's own error for what kept a task out of a queue.
+func Refusal(code int64) error {
+	switch code {
+	case luascripts.Enqueued:
+		return nil
+	case luascripts.Duplicate:
+		return asynq.ErrDuplicateTask
+	}
+	return asynq.ErrTaskIDConflict
+}
