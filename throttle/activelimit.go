@@ -53,27 +53,6 @@ func (e *outdatedError) Error() string {
 
 func (e *outdatedError) Unwrap() error { return ErrUnavailable }
 
-// ruled calls f under the limits in force, and again after another look when a
-// ledger was written under a newer one.
-func (p *Policy) withActiveLimits(ctx context.Context, f func(in []activeLimit) error) error {
-	in, err := p.activeLimits(ctx)
-	if err != nil {
-		return err
-	}
-	for range roundTripsMax + len(p.rules) - 1 {
-		err = f(in)
-		o, ok := errors.AsType[*outdatedError](err)
-		if !ok {
-			return err
-		}
-		var failed error
-		if in, failed = p.catchUp(ctx, in, o.part, o.version); failed != nil {
-			return failed
-		}
-	}
-	return err // the limits change faster than they can be asked for: nothing was decided
-}
-
 // rulings are the limits by which the policy decides now. Most are those of the call
 // before, and then in the same memory: nobody writes to it.
 func (p *Policy) activeLimits(ctx context.Context) ([]activeLimit, error) {

@@ -113,7 +113,7 @@ func newBookCall(ctx context.Context, w BookRequest, out *Booking) *bookCall {
 		return c
 	}
 	c.in = in
-	p.call(&c.call, in, c.mode(), &c.Request)
+	p.call(&c.call, c.mode(), &c.Request)
 	_, sharded := p.store.store.(clusterStore)
 	c.batchable = !sharded || len(slots(c.call.Rules)) == 1
 	return c
@@ -158,7 +158,7 @@ func bookBatch(ctx context.Context, rdb redis.UniversalClient, crowd []*bookCall
 // others: its limit has changed, or the clock went into another window.
 func (c *bookCall) answer(ctx context.Context) Booking {
 	p, reply, err := c.Policy, &c.call.AcquireReply, c.call.Err
-	p.store.observeClock(reply.Now)
+	p.store.observeClock(reply.Now, time.Now())
 	again := err == nil && (reply.Status == luascripts.NotCovered || reply.Status == luascripts.Outdated)
 	if !c.batchable || again || errors.Is(err, luascripts.ErrRetrySingly) {
 		d, err := p.decideForJob(ctx, c.mode(), c.Request)

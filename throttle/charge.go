@@ -163,7 +163,7 @@ func (b *Charge) target(costs map[string]int) ([]int, error) {
 func (b *Charge) adjustLocked(ctx context.Context) ([]Promotion, error) {
 	var turns []Promotion
 	for len(b.left) > 0 {
-		next, err := b.askLocked(ctx, b.left[0])
+		next, err := b.sendLocked(ctx, b.left[0])
 		if err != nil {
 			return turns, err
 		}
@@ -189,29 +189,34 @@ func (b *Charge) noteLocked(s adjustment) {
 	}
 }
 
-func (b *Charge) askLocked(ctx context.Context, s adjustment) ([]Promotion, error) {
-	at := b.p.leaseStore(b.d)
+// sendLocked makes one correction, where the grant was made.
+func (b *Charge) sendLocked(ctx context.Context, s adjustment) ([]Promotion, error) {
 	r := b.d.Request
 	if s.of != b.d.Token {
-		r.grant = grant{} // it is not known of what was paid more, which Redis remembers as long as it counts
+		r.grant = grant{} // it says nothing of what was charged later, which Redis remembers as long as it counts
+	}
+	t := b.p.retryBy(b.p.leaseStore(b.d), nil)
+	if b.d.made == fromFallback { // Redis may still be away, and knows nothing of this grant
+		t.limits = b.p.lastKnown()
+	} else {
+		var err error
+		if t, err = b.p.retry(ctx); err != nil {
+			return nil, err
+		}
+	}
+	args := luascripts.AdjustArgs{Rules: b.p.ruleCalls(b.p.ids(r), r), Policy: b.p.name, Token: uint64(s.of), Bill: uint64(s.token)}
+	for i := range args.Rules {
+		args.Rules[i].Cost = s.by[i]
 	}
 	var reply luascripts.CancelReply
-	settle := func(in []activeLimit) (err error) {
-		parts := b.p.ruleCalls(in, b.p.ids(r), r)
-		for i := range parts {
-			parts[i].Cost = s.by[i]
+	for again := true; again; {
+		number(args.Rules, t.limits, t.begin())
+		var err error
+		reply, err = t.store.adjust(ctx, args)
+		again, err = t.again(ctx, "settle", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
+		if err != nil {
+			return nil, err
 		}
-		reply, err = at.adjustBy(ctx, in, luascripts.AdjustArgs{Rules: parts, Policy: b.p.name, Token: uint64(s.of), Bill: uint64(s.token)})
-		return b.p.fault("settle", reply.Rule, reply.Status, err)
-	}
-	var err error
-	if b.d.made == fromFallback { // Redis may be away still, and has no part in it
-		err = settle(b.p.lastKnown())
-	} else {
-		err = b.p.withActiveLimits(ctx, settle)
-	}
-	if err != nil {
-		return nil, err
 	}
 	return b.p.promotions(reply.Promoted, reply.Now), nil
 }

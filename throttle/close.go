@@ -89,11 +89,16 @@ func (p *Policy) closeKey(ctx context.Context, rule int, r Request, d time.Durat
 	for end < len(ids) && ids[end] == ids[rule] && !p.rules[end].limit.IsConcurrent() {
 		end++
 	}
-	err = p.withActiveLimits(ctx, func(in []activeLimit) (err error) {
-		parts := p.ruleCalls(in, ids, r)[:end]
-		reply, err = p.store.closeBy(ctx, in, luascripts.CloseArgs{Rules: parts, Rule: rule + 1, Policy: p.name, Job: r.Job, For: d})
-		return p.fault("close", reply.Rule, reply.Status, err)
-	})
+	t, err := p.retry(ctx)
+	if err != nil {
+		return reply, err
+	}
+	args := luascripts.CloseArgs{Rules: p.ruleCalls(ids, r)[:end], Rule: rule + 1, Policy: p.name, Job: r.Job, For: d}
+	for again := true; again; {
+		number(args.Rules, t.limits, t.begin())
+		reply, err = t.store.close(ctx, args)
+		again, err = t.again(ctx, "close", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
+	}
 	return reply, err
 }
 

@@ -39,47 +39,53 @@ func (p *Policy) decide(ctx context.Context, mode luascripts.Mode, r Request) (d
 	return d, err
 }
 
-// askStore decides by the limits in force, where the policy counts. What was asked
+// decideInRedis decides by the limits in force, where the policy counts. What was asked
 // and the answer are large, and so passed by pointers.
 func (p *Policy) decideInRedis(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) error {
-	again := false
-	d.Request, d.Rule = *r, p.rules[0].rule
-	err := p.withActiveLimits(ctx, func(in []activeLimit) error {
-		err := p.roundTrip(ctx, p.store, in, mode, r, d)
-		if _, outdated := errors.AsType[*outdatedError](err); outdated {
-			again = true
-		}
-		return err
-	})
-	if _, sharded := p.store.store.(clusterStore); sharded && err != nil && (again || Answered(err)) {
-		lost := *r // a narrower slot may have granted, and nobody asks it again
+	*d = Decision{Request: *r, Rule: p.rules[0].rule}
+	t, err := p.retry(ctx)
+	if err == nil {
+		err = p.acquireFrom(ctx, &t, mode, r, d)
+	}
+	if _, sharded := p.store.store.(clusterStore); sharded && err != nil && (t.outdated > 0 || Answered(err)) {
+		lost := *r // a slot that was asked before may have granted, and this token is not sent again
 		lost.Job = ""
 		p.withdrawNow(context.WithoutCancel(ctx), lost)
 	}
 	return err
 }
 
-// askDesk asks for r and reads the answer into d.
-func (p *Policy) roundTrip(ctx context.Context, at *clockedStore, in []activeLimit, mode luascripts.Mode, r *Request, d *Decision) error {
+// acquireFrom asks a store for r until it decides, and reads the reply into d.
+func (p *Policy) acquireFrom(ctx context.Context, t *retry, mode luascripts.Mode, r *Request, d *Decision) error {
 	*d = Decision{Request: *r, Rule: p.rules[0].rule}
-	if rule, err := p.fits(in, r); err != nil {
-		d.Rule = rule
-		return err
-	}
 	c := calls.Get().(*luascripts.Call)
-	p.call(c, in, mode, r)
-	when, err := at.acquireBy(ctx, in, r.Gates, c)
-	if err != nil {
-		return p.fault("acquire", 0, 0, err)
+	p.call(c, mode, r)
+	for again := true; again; {
+		if rule, err := p.fits(t.limits, r); err != nil {
+			d.Rule = rule
+			freeCall(c)
+			return err
+		}
+		around := t.begin()
+		number(c.Rules, t.limits, around)
+		c.Gate = gateAround(r.Gates, around)
+		var a answer
+		err := t.store.acquire(ctx, c)
+		if err == nil { // after an error others may work on the call still
+			a = answer{c.Status, c.Rule, c.Version, c.Now}
+		}
+		if again, err = t.again(ctx, "acquire", a, err); err != nil {
+			return err
+		}
 	}
 	reply := c.AcquireReply
 	freeCall(c)
-	return p.decided(in, r, &reply, when, d)
+	return p.decided(t.limits, r, &reply, t.roundTripTimes, d)
 }
 
 // call makes c how a store is asked for r. The numbers and the gate are put in later,
 // when the store's clock is known.
-func (p *Policy) call(c *luascripts.Call, in []activeLimit, mode luascripts.Mode, r *Request) {
+func (p *Policy) call(c *luascripts.Call, mode luascripts.Mode, r *Request) {
 	longest, inline := time.Duration(-1), p.cfg.InlineWait
 	if r.MaxWait != 0 {
 		longest = max(0, r.MaxWait)
@@ -88,7 +94,7 @@ func (p *Policy) call(c *luascripts.Call, in []activeLimit, mode luascripts.Mode
 		inline = 0
 	}
 	c.AcquireArgs = luascripts.AcquireArgs{
-		Rules: p.appendRuleCalls(c.Rules[:0], in, r), Policy: p.name, Token: uint64(r.Token), Job: r.Job,
+		Rules: p.appendRuleCalls(c.Rules[:0], r), Policy: p.name, Token: uint64(r.Token), Job: r.Job,
 		Mode: mode, Inline: inline, MaxWait: longest, Tell: r.wantLeft, Templates: &p.templates,
 	}
 }
@@ -139,24 +145,24 @@ func (p *Policy) ids(r Request) []string {
 	return ids
 }
 
-// wanted appends the parts of a call that asks for r, see [Policy.parts].
-func (p *Policy) appendRuleCalls(parts []luascripts.RuleCall, in []activeLimit, r *Request) []luascripts.RuleCall {
+// appendRuleCalls appends the calls of the rules of a request, see [Policy.ruleCalls].
+func (p *Policy) appendRuleCalls(calls []luascripts.RuleCall, r *Request) []luascripts.RuleCall {
 	for i, l := range p.rules {
 		w := r.keyCost(i)
-		parts = append(parts, luascripts.RuleCall{LimitKeys: l.keys(l.ID(w.Key)), Cost: w.Cost, Closed: in[i].closed})
+		calls = append(calls, luascripts.RuleCall{LimitKeys: l.keys(l.ID(w.Key)), Cost: w.Cost})
 	}
-	return parts
+	return calls
 }
 
-// parts are what the scripts need to know of each rule, and of a grant. The numbers
-// are put in later, when the store's clock is known.
-func (p *Policy) ruleCalls(in []activeLimit, ids []string, r Request) []luascripts.RuleCall {
-	parts := make([]luascripts.RuleCall, len(p.rules))
+// ruleCalls are what the scripts need to know of each rule, and of a grant. The
+// limits are put in later by [number], when the store's clock is known.
+func (p *Policy) ruleCalls(ids []string, r Request) []luascripts.RuleCall {
+	calls := make([]luascripts.RuleCall, len(p.rules))
 	for i, l := range p.rules {
-		parts[i] = luascripts.RuleCall{LimitKeys: l.keys(ids[i]), Cost: r.keyCost(i).Cost, Closed: in[i].closed}
+		calls[i] = luascripts.RuleCall{LimitKeys: l.keys(ids[i]), Cost: r.keyCost(i).Cost}
 	}
-	r.grant.addTo(parts, p, r.Key)
-	return parts
+	r.grant.addTo(calls, p, r.Key)
+	return calls
 }
 
 // Ledgers names the keys in Redis that hold what was spent, see [Limiter.Ledger].
@@ -184,38 +190,45 @@ func (p *Policy) takeBack(ctx context.Context, r Request, back bool) ([]Promotio
 }
 
 func (p *Policy) takeBackIDs(ctx context.Context, ids []string, r Request, back bool) ([]Promotion, error) {
-	if spare := p.availability.fallback.Load(); spare != nil {
-		turns, given, err := p.cancelAt(ctx, spare, p.lastKnown(), ids, r, back)
+	if fallback := p.availability.fallback.Load(); fallback != nil {
+		promoted, given, err := p.cancelAt(ctx, p.retryBy(fallback, p.lastKnown()), ids, r, back)
 		if err != nil || given || r.made == fromFallback {
-			return turns, err
+			return promoted, err
 		}
 	}
-	var turns []Promotion
-	give := func(in []activeLimit) (err error) {
-		turns, _, err = p.cancelAt(ctx, p.store, in, ids, r, back)
-		return err
+	t, err := p.retry(ctx)
+	var promoted []Promotion
+	if err == nil {
+		promoted, _, err = p.cancelAt(ctx, t, ids, r, back)
 	}
-	err := p.withActiveLimits(ctx, give)
-	if errors.Is(err, ErrStoredLimit) { // who has something to give back is not to blame
+	if errors.Is(err, ErrStoredLimit) { // whoever gives something back is not to blame
 		in := make([]activeLimit, len(p.rules))
 		for i, l := range p.rules {
 			in[i] = l.lastActiveLimit()
 		}
-		err = give(in)
+		promoted, _, err = p.cancelAt(ctx, p.retryBy(p.store, in), ids, r, back)
 	}
-	return turns, err
+	return promoted, err
 }
 
-func (p *Policy) cancelAt(ctx context.Context, at *clockedStore, in []activeLimit, ids []string, r Request, back bool) (_ []Promotion, given bool, _ error) {
-	_, misfit := p.fits(in, &r)
-	if (at == p.store) != (r.made == fromStore) {
-		r.grant = grant{} // it knows only the token: an instant would be that of another grant there
+// cancelAt gives back what r has in one store. A job gets its place back only where
+// the limits can still admit it.
+func (p *Policy) cancelAt(ctx context.Context, t retry, ids []string, r Request, back bool) (_ []Promotion, given bool, _ error) {
+	if (t.store == p.store) != (r.made == fromStore) {
+		r.grant = grant{} // this store knows only the token: its instants are those of other grants
 	}
-	reply, err := at.cancelBy(ctx, in, luascripts.CancelArgs{
-		Rules: p.ruleCalls(in, ids, r), Policy: p.name, Token: uint64(r.Token), Job: r.Job, Back: back && misfit == nil,
-	})
-	if err := p.fault("cancel", reply.Rule, reply.Status, err); err != nil {
-		return nil, false, err
+	args := luascripts.CancelArgs{Rules: p.ruleCalls(ids, r), Policy: p.name, Token: uint64(r.Token), Job: r.Job}
+	var reply luascripts.CancelReply
+	for again := true; again; {
+		_, misfit := p.fits(t.limits, &r)
+		args.Back = back && misfit == nil
+		number(args.Rules, t.limits, t.begin())
+		var err error
+		reply, err = t.store.cancel(ctx, args)
+		again, err = t.again(ctx, "cancel", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
+		if err != nil {
+			return nil, false, err
+		}
 	}
 	return p.promotions(reply.Promoted, reply.Now), reply.Status == luascripts.Granted, nil
 }

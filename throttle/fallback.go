@@ -142,8 +142,8 @@ func (p *Policy) decideOrFallback(ctx context.Context, mode luascripts.Mode, r *
 		return err
 	case !errors.Is(err, ErrUnavailable):
 		p.availability.available()
-		if spare := p.availability.fallback.Load(); spare != nil && r.Job != "" { // it has its place in Redis now, or needs none
-			p.leaveFallback(ctx, spare, r)
+		if fallback := p.availability.fallback.Load(); fallback != nil && r.Job != "" { // it has its place in Redis now, or needs none
+			p.leaveFallback(ctx, fallback, r)
 		}
 		return err
 	case ctx.Err() != nil:
@@ -157,10 +157,10 @@ func (p *Policy) decideOrFallback(ctx context.Context, mode luascripts.Mode, r *
 }
 
 // leaveSpare takes a job out of the lines of this process.
-func (p *Policy) leaveFallback(ctx context.Context, spare *clockedStore, of *Request) {
+func (p *Policy) leaveFallback(ctx context.Context, fallback *clockedStore, of *Request) {
 	r := *of
 	r.Token, r.grant = 0, grant{}
-	_, _, _ = p.cancelAt(ctx, spare, p.lastKnown(), p.ids(r), r, false)
+	_, _, _ = p.cancelAt(ctx, p.retryBy(fallback, p.lastKnown()), p.ids(r), r, false)
 }
 
 // goAlone decides without a Redis whose answer did not come.
@@ -190,7 +190,8 @@ func (p *Policy) decideWithoutRedis(ctx context.Context, mode luascripts.Mode, r
 // is known to be closed stays closed.
 func (p *Policy) decideByFallback(ctx context.Context, mode luascripts.Mode, r Request) (d Decision, err error) {
 	if p.availability.mode == FailLocal {
-		err = p.roundTrip(ctx, p.availability.fallbackStore(), p.lastKnown(), mode, &r, &d)
+		t := p.retryBy(p.availability.fallbackStore(), p.lastKnown())
+		err = p.acquireFrom(ctx, &t, mode, &r, &d)
 		if d.Granted {
 			d.made = fromFallback
 		}
@@ -251,8 +252,7 @@ func (p *Policy) lastKnown() []activeLimit {
 func (p *Policy) withdrawFromStore(ctx context.Context, r Request) {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
-	_ = p.withActiveLimits(ctx, func(in []activeLimit) error {
-		_, _, err := p.cancelAt(ctx, p.store, in, p.ids(r), r, false)
-		return err
-	})
+	if t, err := p.retry(ctx); err == nil {
+		_, _, _ = p.cancelAt(ctx, t, p.ids(r), r, false)
+	}
 }

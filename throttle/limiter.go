@@ -154,17 +154,28 @@ func (l *Limiter) Reset(ctx context.Context, key string) ([]Promotion, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
 	}
-	k := l.keys(l.ID(key))
-	if spare := l.policy.availability.fallback.Load(); spare != nil {
-		_, _ = spare.resetBy(ctx, activeLimit{Limit: l.LimitLastKnown()}, k) // fails only with ctx, as the next call does
+	if fallback := l.policy.availability.fallback.Load(); fallback != nil {
+		_, _ = l.reset(ctx, l.policy.retryBy(fallback, l.policy.lastKnown()), key) // fails only with ctx, as the next call does
 	}
-	var reply luascripts.CancelReply
-	err := l.policy.withActiveLimits(ctx, func(in []activeLimit) (err error) {
-		reply, err = l.store.resetBy(ctx, in[0], k)
-		return l.fault("reset", reply.Status, err)
-	})
+	t, err := l.policy.retry(ctx)
 	if err != nil {
 		return nil, err
+	}
+	return l.reset(ctx, t, key)
+}
+
+func (l *Limiter) reset(ctx context.Context, t retry, key string) ([]Promotion, error) {
+	k := l.keys(l.ID(key))
+	var reply luascripts.CancelReply
+	for again := true; again; {
+		n := t.limits[0].numbers(t.begin())
+		n.Version = t.limits[0].version
+		var err error
+		reply, err = t.store.reset(ctx, k, n)
+		again, err = t.again(ctx, "reset", answer{reply.Status, 1, reply.Version, reply.Now}, err)
+		if err != nil {
+			return nil, err
+		}
 	}
 	return l.policy.promotions(reply.Promoted, reply.Now), nil
 }
@@ -264,12 +275,20 @@ func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Durati
 
 // look peeks with a newcomer of r's cost.
 func (l *Limiter) look(ctx context.Context, r Request, most int) (reply luascripts.PeekReply, err error) {
-	err = l.policy.withActiveLimits(ctx, func(in []activeLimit) (err error) {
-		if err := l.fits(in[0].Limit, r.Cost); err != nil {
-			return err
+	t, err := l.policy.retry(ctx)
+	if err != nil {
+		return reply, err
+	}
+	k := l.keys(l.ID(r.Key))
+	for again := true; again; {
+		in := t.limits[0]
+		if err := l.fits(in.Limit, r.Cost); err != nil {
+			return reply, err
 		}
-		reply, err = l.store.peekBy(ctx, in[0], l.keys(l.ID(r.Key)), luascripts.PeekArgs{Cost: r.Cost, Most: most})
-		return l.fault("peek", reply.Status, err)
-	})
+		a := luascripts.PeekArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, Cost: r.Cost, Most: most}
+		a.Version = in.version
+		reply, err = t.store.peek(ctx, k, a)
+		again, err = t.again(ctx, "peek", answer{reply.Status, 1, reply.Version, reply.Now}, err)
+	}
 	return reply, err
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
-	"github.com/headwayq/headway/throttle/gate"
 )
 
 // store is where permits are counted and lines stand: Redis, or the memory of
@@ -71,133 +70,113 @@ func (s redisStore) reset(ctx context.Context, k luascripts.LimitKeys, n luascri
 	return luascripts.Reset(ctx, s.rdb, k, n)
 }
 
-// asksMax bounds how often a store is asked with other numbers: once around
-// what its clock was last, and then around what it answered.
+// clockedStore is a store and what is known of its clock: the windows of a calendar
+// are computed around that clock before each call.
+type clockedStore struct {
+	store
+	offset atomic.Int64 // nanoseconds that its clock was ahead of ours in the last reply
+}
+
+// clock is what the store's clock should say now.
+func (s *clockedStore) clock() time.Time { return time.Now().Add(time.Duration(s.offset.Load())) }
+
+// observeClock learns from a reply that arrived at the instant local.
+func (s *clockedStore) observeClock(now, local time.Time) {
+	if !now.IsZero() {
+		s.offset.Store(int64(now.Sub(local)))
+	}
+}
+
+// roundTripsMax bounds how often a store is called with other windows: once around
+// its clock as far as that is known, and then around the clock in each reply. It
+// also bounds how often it is called with newer limits, with one more for each
+// further rule.
 const roundTripsMax = 3
 
 // errClock says that a store's clock moved away from each answer it gave.
 var errClock = errors.New("its clock is in no window that it was asked about")
 
-// desk is a store, and what is known of its clock: the windows of a calendar
-// are computed around it before each call.
-type clockedStore struct {
-	store
-	offset atomic.Int64 // nanoseconds that its clock was ahead of ours, when last heard
+// retry is one call of a store, made anew until the store decides. It does not
+// decide when its clock is in none of the windows it was sent, or when one of the
+// limits it was sent was replaced. The loop is always
+//
+//	for again := true; again; {
+//		number(rules, t.limits, t.begin())
+//		reply, err = t.store.cancel(ctx, args)
+//		again, err = t.again(ctx, "cancel", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
+//	}
+type retry struct {
+	policy *Policy
+	store  *clockedStore
+	limits []activeLimit // by which the store is asked now
+	fixed  bool          // nobody looks for newer limits
+
+	roundTripTimes     // of the last call
+	clocks         int // replies in a row that its clock was in no window
+	outdated       int // replies that a limit was replaced
 }
 
-// ask calls f around the store's clock, and again when that clock turns out to be
-// elsewhere. f answers the status and the clock.
-func (d *clockedStore) retryCovered(f func(around time.Time) (luascripts.Status, time.Time, error)) error {
-	_, err := d.retryCoveredTimed(f)
-	return err
-}
-
-// asked is when a call was made and answered, by the local, monotonic clock.
+// roundTripTimes is when a call was made and answered, by the local, monotonic clock.
 type roundTripTimes struct{ began, ended time.Time }
 
-// askTimed is [desk.ask], and tells about the last call.
-func (d *clockedStore) retryCoveredTimed(f func(around time.Time) (luascripts.Status, time.Time, error)) (at roundTripTimes, err error) {
-	for range roundTripsMax {
-		at.began = time.Now()
-		status, now, err := f(at.began.Add(d.offsetToStore()))
-		at.ended = time.Now()
-		d.observeClockAt(now, at.ended)
-		if err != nil || status != luascripts.NotCovered {
-			return at, err
+// answer is what every reply says about itself.
+type answer struct {
+	status  luascripts.Status
+	rule    int // from 1; 0 for none
+	version int64
+	now     time.Time
+}
+
+// retry begins a call by the limits that are in force.
+func (p *Policy) retry(ctx context.Context) (retry, error) {
+	in, err := p.activeLimits(ctx)
+	return retry{policy: p, store: p.store, limits: in}, err
+}
+
+// retryBy begins a call by given limits, which stay what they are.
+func (p *Policy) retryBy(store *clockedStore, limits []activeLimit) retry {
+	return retry{policy: p, store: store, limits: limits, fixed: true}
+}
+
+// begin returns what the store's clock should say now.
+func (t *retry) begin() time.Time {
+	t.began = time.Now()
+	return t.began.Add(time.Duration(t.store.offset.Load()))
+}
+
+// again takes in an answer, and says whether to call once more. Otherwise the error
+// is how the call ended, as callers of this package see it.
+func (t *retry) again(ctx context.Context, op string, a answer, err error) (bool, error) {
+	t.ended = time.Now()
+	t.store.observeClock(a.now, t.ended)
+	switch {
+	case err != nil:
+	case a.status == luascripts.NotCovered:
+		if t.clocks++; t.clocks < roundTripsMax {
+			return true, nil
 		}
-	}
-	return at, errClock
-}
-
-// number puts the numbers of the limits in force into parts.
-func number(parts []luascripts.RuleCall, in []activeLimit, around time.Time) {
-	for i := range parts {
-		parts[i].Numbers = in[i].numbers(around)
-		parts[i].Version = in[i].version
-	}
-}
-
-// clock is what the store's clock should say now.
-func (d *clockedStore) clock() time.Time { return time.Now().Add(d.offsetToStore()) }
-
-func (d *clockedStore) offsetToStore() time.Duration { return time.Duration(d.offset.Load()) }
-
-func (d *clockedStore) observeClock(now time.Time) { d.observeClockAt(now, time.Now()) }
-
-func (d *clockedStore) observeClockAt(now, local time.Time) {
-	if !now.IsZero() {
-		d.offset.Store(int64(now.Sub(local)))
-	}
-}
-
-// acquireBy looks at no call that failed: others may work on it still.
-func (d *clockedStore) acquireBy(ctx context.Context, in []activeLimit, gates []gate.At, c *luascripts.Call) (roundTripTimes, error) {
-	at, err := d.retryCoveredTimed(func(around time.Time) (luascripts.Status, time.Time, error) {
-		number(c.Rules, in, around)
-		c.Gate = gateAround(gates, around)
-		if err := d.acquire(ctx, c); err != nil {
-			return 0, time.Time{}, err
+		err = errClock
+	case a.status == luascripts.Outdated:
+		t.clocks = 0
+		t.outdated++
+		if t.fixed || t.outdated >= roundTripsMax+len(t.policy.rules)-1 {
+			err = &outdatedError{a.version, a.rule - 1}
+			break
 		}
-		return c.Status, c.Now, nil
-	})
-	if err != nil {
-		return at, err
+		newer, err := t.policy.catchUp(ctx, t.limits, a.rule-1, a.version)
+		if err != nil {
+			return false, err
+		}
+		t.limits = newer
+		return true, nil
 	}
-	return at, orOutdated(nil, c.Status, c.Rule, c.Version)
+	return false, t.policy.fault(op, a.rule, a.status, err)
 }
 
-func (d *clockedStore) cancelBy(ctx context.Context, in []activeLimit, a luascripts.CancelArgs) (reply luascripts.CancelReply, err error) {
-	err = d.retryCovered(func(around time.Time) (luascripts.Status, time.Time, error) {
-		number(a.Rules, in, around)
-		reply, err = d.cancel(ctx, a)
-		return reply.Status, reply.Now, err
-	})
-	return reply, orOutdated(err, reply.Status, reply.Rule, reply.Version)
-}
-
-func (d *clockedStore) closeBy(ctx context.Context, in []activeLimit, a luascripts.CloseArgs) (reply luascripts.CloseReply, err error) {
-	err = d.retryCovered(func(around time.Time) (luascripts.Status, time.Time, error) {
-		number(a.Rules, in, around)
-		reply, err = d.close(ctx, a)
-		return reply.Status, reply.Now, err
-	})
-	return reply, orOutdated(err, reply.Status, reply.Rule, reply.Version)
-}
-
-func (d *clockedStore) adjustBy(ctx context.Context, in []activeLimit, a luascripts.AdjustArgs) (reply luascripts.CancelReply, err error) {
-	err = d.retryCovered(func(around time.Time) (luascripts.Status, time.Time, error) {
-		number(a.Rules, in, around)
-		reply, err = d.adjust(ctx, a)
-		return reply.Status, reply.Now, err
-	})
-	return reply, orOutdated(err, reply.Status, reply.Rule, reply.Version)
-}
-
-func (d *clockedStore) peekBy(ctx context.Context, in activeLimit, k luascripts.LimitKeys, a luascripts.PeekArgs) (reply luascripts.PeekReply, err error) {
-	a.Closed = in.closed
-	err = d.retryCovered(func(around time.Time) (luascripts.Status, time.Time, error) {
-		a.Numbers = in.numbers(around)
-		a.Version = in.version
-		reply, err = d.peek(ctx, k, a)
-		return reply.Status, reply.Now, err
-	})
-	return reply, orOutdated(err, reply.Status, 1, reply.Version)
-}
-
-func (d *clockedStore) resetBy(ctx context.Context, in activeLimit, k luascripts.LimitKeys) (reply luascripts.CancelReply, err error) {
-	err = d.retryCovered(func(around time.Time) (luascripts.Status, time.Time, error) {
-		n := in.numbers(around)
-		n.Version = in.version
-		reply, err = d.reset(ctx, k, n)
-		return reply.Status, reply.Now, err
-	})
-	return reply, orOutdated(err, reply.Status, 1, reply.Version)
-}
-
-// orOutdated is err, or what a part of another version means.
-func orOutdated(err error, status luascripts.Status, part int, version int64) error {
-	if err == nil && status == luascripts.Outdated {
-		return &outdatedError{version, part - 1}
+// number puts the limits into the calls of their rules, computed around an instant.
+func number(calls []luascripts.RuleCall, limits []activeLimit, around time.Time) {
+	for i := range calls {
+		calls[i].Numbers = limits[i].numbers(around)
+		calls[i].Version, calls[i].Closed = limits[i].version, limits[i].closed
 	}
-	return err
 }

@@ -133,14 +133,14 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, rulings [][]ac
 		args := make([]luascripts.RefreshArgs, len(indices))
 		for j, i := range indices {
 			p := places[i].Policy
-			args[j] = luascripts.RefreshArgs{Rules: p.ruleCalls(rulings[i], places[i].IDs, places[i].request()), Policy: p.name, Job: places[i].Job}
+			args[j] = luascripts.RefreshArgs{Rules: p.ruleCalls(places[i].IDs, places[i].request()), Policy: p.name, Job: places[i].Job}
 			number(args[j].Rules, rulings[i], p.store.clock())
 		}
 		var again []int
 		for j, r := range s.refresh(ctx, args) {
 			i, err := indices[j], r.Err
 			p := places[i].Policy
-			p.store.observeClock(r.Now)
+			p.store.observeClock(r.Now, time.Now())
 			if err == nil && r.Status == luascripts.NotCovered {
 				again, err = append(again, i), errClock
 			}
@@ -191,49 +191,51 @@ func Lookup(ctx context.Context, place BookingRef) (BookingStatus, error) {
 	if p.rdb == nil {
 		return BookingStatus{}, fmt.Errorf("%w: rule %q counts in its own process, where nobody can look", ErrInvalidConfig, p.rules[0].rule)
 	}
-	var out BookingStatus
-	r := place.request()
-	err := p.withActiveLimits(ctx, func(in []activeLimit) error {
-		if _, err := p.fits(in, &r); err != nil {
-			return err
-		}
-		parts := p.ruleCalls(in, place.IDs, r)
-		slotted := []slotCalls{{0, len(parts)}}
-		if _, sharded := p.store.store.(clusterStore); sharded {
-			slotted = slots(parts)
-		}
-		out = BookingStatus{}
-		for _, at := range slotted {
-			s, err := p.lookup(ctx, in, parts, at, place.Job)
-			if err != nil {
-				return err
-			}
-			if !out.Known || s.Known && s.At.After(out.At) {
-				out = s // of several slots the latest instant is that of the job
-			}
-		}
-		return nil
-	})
-	return out, err
-}
-
-// locate asks about the parts of one slot.
-func (p *Policy) lookup(ctx context.Context, in []activeLimit, parts []luascripts.RuleCall, at slotCalls, job string) (BookingStatus, error) {
-	var r luascripts.LookupReply
-	err := p.store.retryCovered(func(around time.Time) (status luascripts.Status, now time.Time, err error) {
-		number(parts, in, around)
-		r, err = luascripts.Lookup(ctx, p.rdb, luascripts.RefreshArgs{Rules: parts[at.from:at.to], Policy: p.name, Job: job})
-		return r.Status, r.Now, err
-	})
-	part := r.Rule + at.from
-	if err := p.fault("locate", part, r.Status, orOutdated(err, r.Status, part, r.Version)); err != nil {
+	t, err := p.retry(ctx)
+	if err != nil {
 		return BookingStatus{}, err
 	}
-	s := BookingStatus{Known: r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Permits, Jobs: r.Jobs, Closed: r.Closed, Parked: r.Parked}
-	if s.Known && part > 0 && part <= len(p.rules) {
-		s.Rule = p.rules[part-1].rule
+	r := place.request()
+	calls := p.ruleCalls(place.IDs, r)
+	slotted := []slotCalls{{0, len(calls)}}
+	if _, sharded := p.store.store.(clusterStore); sharded {
+		slotted = slots(calls)
 	}
-	return s, nil
+	var out BookingStatus
+	for n := 0; n < len(slotted); {
+		if _, err := p.fits(t.limits, &r); err != nil {
+			return BookingStatus{}, err
+		}
+		outdated := t.outdated
+		s, again, err := p.lookup(ctx, &t, calls, slotted[n], place.Job)
+		switch {
+		case err != nil:
+			return BookingStatus{}, err
+		case t.outdated > outdated: // what the slots before answered is outdated too
+			n, out = 0, BookingStatus{}
+			continue
+		case again:
+			continue
+		}
+		if !out.Known || s.Known && s.At.After(out.At) {
+			out = s // of several slots the latest instant is that of the job
+		}
+		n++
+	}
+	return out, nil
+}
+
+// lookup asks once about the calls of one slot.
+func (p *Policy) lookup(ctx context.Context, t *retry, calls []luascripts.RuleCall, at slotCalls, job string) (s BookingStatus, again bool, err error) {
+	number(calls, t.limits, t.begin())
+	r, err := luascripts.Lookup(ctx, p.rdb, luascripts.RefreshArgs{Rules: calls[at.from:at.to], Policy: p.name, Job: job})
+	rule := r.Rule + at.from
+	again, err = t.again(ctx, "locate", answer{r.Status, rule, r.Version, r.Now}, err)
+	s = BookingStatus{Known: r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Permits, Jobs: r.Jobs, Closed: r.Closed, Parked: r.Parked}
+	if s.Known && rule > 0 && rule <= len(p.rules) {
+		s.Rule = p.rules[rule-1].rule
+	}
+	return s, again, err
 }
 
 // ListFrom is where a portion of a line begins. The zero ListFrom is its front.
@@ -281,18 +283,20 @@ func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int)
 	if l.rdb == nil {
 		return Listing{}, fmt.Errorf("%w: rule %q counts in its own process, where nobody can look", ErrInvalidConfig, l.rule)
 	}
-	var reply luascripts.ListReply
-	err := l.policy.withActiveLimits(ctx, func(in []activeLimit) error {
-		err := l.store.retryCovered(func(around time.Time) (status luascripts.Status, now time.Time, err error) {
-			a := luascripts.ListArgs{Numbers: in[0].numbers(around), Closed: in[0].closed, From: from.ticket, Skip: from.skip, Most: most}
-			a.Version = in[0].version
-			reply, err = luascripts.List(ctx, l.rdb, l.keys(l.ID(key)), a)
-			return reply.Status, reply.Now, err
-		})
-		return l.fault("list", reply.Status, orOutdated(err, reply.Status, 1, reply.Version))
-	})
+	t, err := l.policy.retry(ctx)
 	if err != nil {
 		return Listing{}, err
+	}
+	var reply luascripts.ListReply
+	for again := true; again; {
+		in := t.limits[0]
+		a := luascripts.ListArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, From: from.ticket, Skip: from.skip, Most: most}
+		a.Version = in.version
+		reply, err = luascripts.List(ctx, l.rdb, l.keys(l.ID(key)), a)
+		again, err = t.again(ctx, "list", answer{reply.Status, 1, reply.Version, reply.Now}, err)
+		if err != nil {
+			return Listing{}, err
+		}
 	}
 	out := Listing{Now: reply.Now, All: reply.All, Next: from}
 	for _, w := range reply.Listed {
