@@ -27,40 +27,6 @@ const (
 	withdrawTimeout = time.Second
 )
 
-// Acquire takes n permits of key and blocks until they are granted: nil means
-// that the caller may go. It joins the line, so callers are served in order of
-// arrival. It returns at once when it can never succeed: [ErrExceedsLimit], or
-// [ErrTooLate] when ctx ends before the caller's instant. When ctx ends while
-// it waits, it leaves the line and returns ctx's cause. A call that Redis does not
-// answer ends with ctx only if the client's ContextTimeoutEnabled is set; without
-// it, with the client's own time-outs.
-//
-// Inside a worker (see [WithHost]) it does not sleep: it returns an error that
-// the worker recognises, and the task is deferred to its booking. Handlers
-// return it as it is and are right in both worlds. There a task may ask once for
-// the same permits: a second call with the same rule and key in one attempt, also
-// beside the task's own policy, is refused for good, because deferring it would
-// give the first permits back. Ask for all of them at once.
-func (l *Limiter) Acquire(ctx context.Context, key string, n int) error {
-	_, err := l.policy.acquire(ctx, Request{Key: key, Cost: n})
-	return err
-}
-
-// AcquireWithin is [Limiter.Acquire] with a bound on the wait: it fails at
-// once with a [TooLateError] when the permits come later than d from now, and
-// books nothing then. A d of zero or less admits no wait at all. To wait d out
-// and fail then, as Redisson's tryAcquire(timeout) does, is not offered: the
-// instant is known at the first answer, and only a refund or a larger limit could
-// bring it forward; who wants to wait for that gives ctx the time-out, and calls
-// again.
-func (l *Limiter) AcquireWithin(ctx context.Context, key string, n int, d time.Duration) error {
-	if d <= 0 {
-		d = -1
-	}
-	_, err := l.policy.acquire(ctx, Request{Key: key, Cost: n, MaxWait: d})
-	return err
-}
-
 func (p *Policy) acquire(ctx context.Context, r Request) (Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return Decision{}, context.Cause(ctx)
@@ -172,43 +138,6 @@ func (p *Policy) shortest(d Decision) time.Duration {
 		least = min(least, limit.Window())
 	}
 	return least
-}
-
-// withdrawLost takes a call back whose answer never came, and its place: it may
-// have been charged.
-func (p *Policy) withdrawLost(ctx context.Context, r Request, err error) (lost bool) {
-	lost = errors.Is(err, ErrUnavailable) || ctx.Err() != nil
-	if lost {
-		p.withdraw(ctx, r)
-	}
-	return lost
-}
-
-// withdraw outlives the caller's context: it is needed most when that ended.
-// When it fails too, a grant stays charged, and a booking leaves the line at
-// its instant. Nobody waits for a Redis that is known to be away.
-func (p *Policy) withdraw(ctx context.Context, r Request) {
-	ctx = context.WithoutCancel(ctx)
-	if p.availability.isUnavailable() {
-		go p.withdrawNow(ctx, r) // ends like that of decide
-		return
-	}
-	p.withdrawNow(ctx, r)
-}
-
-func (p *Policy) withdrawNow(ctx context.Context, r Request) {
-	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
-	defer cancel()
-	_, _ = p.Refund(ctx, r)
-}
-
-// comeBack gives a grant back that came too late to be used; the job stays
-// first in the line.
-func (p *Policy) comeBack(ctx context.Context, r Request) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
-	defer cancel()
-	_, err := p.Return(ctx, r)
-	return err
 }
 
 // least keeps a wait that is used up apart from "any wait", which is zero.

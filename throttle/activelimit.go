@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"reflect"
 	"slices"
 	"sync"
@@ -39,6 +38,14 @@ func (l *Limiter) lastActiveLimit() activeLimit {
 	r := l.force.active(k)
 	r.Limit = l.LimitLastKnown()
 	return r
+}
+
+// closedLastKnown is until when the rule is closed, as it was heard last.
+func (l *Limiter) closedLastKnown() time.Time {
+	if k := l.force.last.Load(); k != nil {
+		return k.closed
+	}
+	return time.Time{}
 }
 
 // outdatedError says that the ledger of a rule was written under a newer limit.
@@ -119,77 +126,6 @@ const (
 	// often a blocked caller looks.
 	limitPoll = 400 * time.Millisecond
 )
-
-// LimitTTLMin is the shortest time for which a limit can be stored.
-const LimitTTLMin = time.Second
-
-// SetLimit stores a limit for the rule in Redis: it goes before the one in code,
-// in every process, until it is set anew or taken away with
-// [Limiter.UnsetLimit]. It bites at once in this limiter and within a second in
-// all others. A limit that makes no sense is an [ErrInvalidLimit]. After
-// [ErrUnavailable] it may have been stored.
-func (l *Limiter) SetLimit(ctx context.Context, limit Limit) error {
-	_, err := l.setLimit(ctx, limit, limitChange{})
-	return err
-}
-
-// SetLimitFor is [Limiter.SetLimit] for a while: then the limit in code counts
-// again. ttl is at least [LimitTTLMin].
-func (l *Limiter) SetLimitFor(ctx context.Context, limit Limit, ttl time.Duration) error {
-	if ttl < LimitTTLMin {
-		return fmt.Errorf("%w: a limit stored for %v, want at least %v", ErrInvalidConfig, ttl, LimitTTLMin)
-	}
-	_, err := l.setLimit(ctx, limit, limitChange{ttl: ttl})
-	return err
-}
-
-// TrySetLimit is [Limiter.SetLimit] only if no limit is stored, and says whether
-// it did. When an answer is lost on the way the client asks again: then false
-// may mean this very call, and [Limiter.StoredLimit] tells.
-func (l *Limiter) TrySetLimit(ctx context.Context, limit Limit) (bool, error) {
-	return l.setLimit(ctx, limit, limitChange{absent: true})
-}
-
-// UnsetLimit takes the stored limit away: the one in code counts again. Without
-// one it does nothing.
-func (l *Limiter) UnsetLimit(ctx context.Context) error {
-	_, err := l.change(ctx, limitChange{}, knownLimit{limit: l.limit})
-	return err
-}
-
-// StoredLimit asks for the limit that is stored, if there is one. One that this
-// version can't read is a [StoredLimitError].
-func (l *Limiter) StoredLimit(ctx context.Context) (limit Limit, stored bool, err error) {
-	k := l.readLimit(ctx)
-	return k.limit, k.stored, k.err
-}
-
-// LimitInForce returns the limit by which this limiter decides now: the stored
-// one, or the one in code. It was in force at most a second ago.
-func (l *Limiter) LimitInForce(ctx context.Context) (Limit, error) { return l.inForce(ctx) }
-
-// WatchLimit yields the limit in force, at once and after each change, until
-// ctx ends or the loop does. Changes that follow each other closely may be seen
-// as one. While the limit can't be read it yields one error and goes on.
-func (l *Limiter) WatchLimit(ctx context.Context) iter.Seq2[Limit, error] {
-	return func(yield func(Limit, error) bool) {
-		bell, stop := l.limits.changes(ctx, l.rule)
-		defer stop()
-		var last knownLimit
-		for first := true; ctx.Err() == nil; first = false {
-			k := l.readLimit(ctx)
-			if ctx.Err() != nil {
-				return
-			}
-			same := !first && (k.err == nil) == (last.err == nil) && k.limit == last.limit
-			if !same && !yield(k.limit, k.err) {
-				return
-			}
-			last = k
-			bell(limitPoll)
-		}
-	}
-}
 
 // knownLimit is what one look found.
 type knownLimit struct {
@@ -369,6 +305,20 @@ func (l *Limiter) change(ctx context.Context, c limitChange, then knownLimit) (b
 		l.readLimit(ctx) // what is known of the closing is as old as it was
 	}
 	return done, nil
+}
+
+func (l *Limiter) closeRule(ctx context.Context, d time.Duration) (time.Time, error) {
+	until, version, err := l.limits.closeRule(ctx, l.rule, d)
+	if err != nil {
+		return time.Time{}, l.fault("closerule", 0, err)
+	}
+	if k := l.force.last.Load(); k != nil && k.err == nil {
+		then := *k
+		then.closed, then.changed, then.done = until, max(version, k.changed), time.Now()
+		l.learned(then)
+	}
+	l.readLimit(ctx) // what is known of the limit is as old as it was
+	return until, nil
 }
 
 // LimitStatus is the limit by which a rule goes at a moment.

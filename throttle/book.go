@@ -173,3 +173,8 @@ func (c *bookCall) answer(ctx context.Context) Booking {
 	p.observe(ctx, c.mode(), &d, err)
 	return Booking{d, err}
 }
+
+func (p *Policy) book(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+	r.Token = NewToken()
+	return p.decideForJob(ctx, mode, r)
+}

@@ -35,15 +35,6 @@ type adjustment struct {
 	by    []int // by rule, below 0 for what comes back
 }
 
-// Bill begins with what the grant was charged.
-func (p *Policy) Charge(d Decision) *Charge {
-	first := payment{d.Token, make([]int, len(p.rules))}
-	for i := range p.rules {
-		first.charged[i] = d.keyCost(i).Cost
-	}
-	return &Charge{p: p, d: d, payments: []payment{first}}
-}
-
 // paidLocked is what a rule was paid, when all corrections are made.
 func (b *Charge) chargedLocked(rule int) int {
 	sum := 0

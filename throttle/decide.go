@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle/gate"
@@ -39,223 +42,17 @@ func (p *Policy) decide(ctx context.Context, mode luascripts.Mode, r Request) (d
 	return d, err
 }
 
-// decideInRedis decides by the limits in force, where the policy counts. What was asked
-// and the answer are large, and so passed by pointers.
-func (p *Policy) decideInRedis(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) error {
-	*d = Decision{Request: *r, Rule: p.rules[0].rule}
-	t, err := p.retry(ctx)
-	if err == nil {
-		err = p.acquireFrom(ctx, &t, mode, r, d)
+// askForJob leaves no place behind for a cost that is never met: the limit may
+// have been a larger one when the job took it.
+func (p *Policy) decideForJob(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+	if err := checkJob(r.Job); err != nil {
+		return Decision{}, err
 	}
-	if _, sharded := p.store.store.(clusterStore); sharded && err != nil && (t.outdated > 0 || Answered(err)) {
-		lost := *r // a slot that was asked before may have granted, and this token is not sent again
-		lost.Job = ""
-		p.withdrawNow(context.WithoutCancel(ctx), lost)
+	d, err := p.decide(ctx, mode, r)
+	if errors.Is(err, ErrExceedsLimit) || d.instead == insteadOfNever {
+		p.leave(ctx, r)
 	}
-	return err
-}
-
-// acquireFrom asks a store for r until it decides, and reads the reply into d.
-func (p *Policy) acquireFrom(ctx context.Context, t *retry, mode luascripts.Mode, r *Request, d *Decision) error {
-	*d = Decision{Request: *r, Rule: p.rules[0].rule}
-	c := calls.Get().(*luascripts.Call)
-	p.call(c, mode, r)
-	for again := true; again; {
-		if rule, err := p.fits(t.limits, r); err != nil {
-			d.Rule = rule
-			freeCall(c)
-			return err
-		}
-		around := t.begin()
-		number(c.Rules, t.limits, around)
-		c.Gate = gateAround(r.Gates, around)
-		var a answer
-		err := t.store.acquire(ctx, c)
-		if err == nil { // after an error others may work on the call still
-			a = answer{c.Status, c.Rule, c.Version, c.Now}
-		}
-		if again, err = t.again(ctx, "acquire", a, err); err != nil {
-			return err
-		}
-	}
-	reply := c.AcquireReply
-	freeCall(c)
-	return p.decided(t.limits, r, &reply, t.roundTripTimes, d)
-}
-
-// call makes c how a store is asked for r. The numbers and the gate are put in later,
-// when the store's clock is known.
-func (p *Policy) call(c *luascripts.Call, mode luascripts.Mode, r *Request) {
-	longest, inline := time.Duration(-1), p.cfg.InlineWait
-	if r.MaxWait != 0 {
-		longest = max(0, r.MaxWait)
-	}
-	if r.notAhead {
-		inline = 0
-	}
-	c.AcquireArgs = luascripts.AcquireArgs{
-		Rules: p.appendRuleCalls(c.Rules[:0], r), Policy: p.name, Token: uint64(r.Token), Job: r.Job,
-		Mode: mode, Inline: inline, MaxWait: longest, Tell: r.wantLeft, Templates: &p.templates,
-	}
-}
-
-// decided reads a store's answer into d.
-func (p *Policy) decided(in []activeLimit, r *Request, reply *luascripts.AcquireReply, when roundTripTimes, d *Decision) error {
-	*d = Decision{Request: *r, Rule: p.rules[0].rule}
-	if err := p.fault("acquire", reply.Rule, reply.Status, nil); err != nil {
-		return err
-	}
-	d.Rule = p.bound(reply, r.Gates)
-	d.Granted, d.Refused = reply.Status == luascripts.Granted, reply.Status == luascripts.Refused
-	d.Parked = reply.Status == luascripts.Booked && reply.Rule == 0
-	d.At, d.From, d.Now, d.Promised, d.Fence = reply.At, reply.From, reply.Now, reply.Promised, reply.Fence
-	d.Promoted, d.grant.limits = p.promotions(reply.Promoted, reply.Now), in
-	d.start, d.surely = when.ended.Add(reply.At.Sub(reply.Now)), when.began.Add(reply.At.Sub(reply.Now))
-	if r.wantLeft {
-		d.Left = reply.Free
-	}
-	switch reply.Status {
-	case luascripts.Granted:
-		d.grant.made(p, r.Key, reply)
-	case luascripts.TooLate:
-		return &TooLateError{Rule: d.Rule, At: d.At, Wait: d.At.Sub(d.Now), MaxWait: r.MaxWait}
-	case luascripts.Withdrawn:
-		return fmt.Errorf("%w: rule %q", ErrWithdrawn, d.Rule)
-	}
-	return nil
-}
-
-// bound names the rule that decided.
-func (p *Policy) bound(r *luascripts.AcquireReply, gates []gate.At) string {
-	switch {
-	case r.Rule > 0 && r.Rule <= len(p.rules):
-		return p.rules[r.Rule-1].rule
-	case r.Status == luascripts.Granted || len(gates) == 0:
-		return p.rules[0].rule
-	}
-	return shutGate(gates, r.Now, r.At)
-}
-
-// ids are the keys of r as they stand in Redis, in the order of the rules.
-func (p *Policy) ids(r Request) []string {
-	ids := make([]string, len(p.rules))
-	for i, l := range p.rules {
-		ids[i] = l.ID(r.keyCost(i).Key)
-	}
-	return ids
-}
-
-// appendRuleCalls appends the calls of the rules of a request, see [Policy.ruleCalls].
-func (p *Policy) appendRuleCalls(calls []luascripts.RuleCall, r *Request) []luascripts.RuleCall {
-	for i, l := range p.rules {
-		w := r.keyCost(i)
-		calls = append(calls, luascripts.RuleCall{LimitKeys: l.keys(l.ID(w.Key)), Cost: w.Cost})
-	}
-	return calls
-}
-
-// ruleCalls are what the scripts need to know of each rule, and of a grant. The
-// limits are put in later by [number], when the store's clock is known.
-func (p *Policy) ruleCalls(ids []string, r Request) []luascripts.RuleCall {
-	calls := make([]luascripts.RuleCall, len(p.rules))
-	for i, l := range p.rules {
-		calls[i] = luascripts.RuleCall{LimitKeys: l.keys(ids[i]), Cost: r.keyCost(i).Cost}
-	}
-	r.grant.addTo(calls, p, r.Key)
-	return calls
-}
-
-// Ledgers names the keys in Redis that hold what was spent, see [Limiter.Ledger].
-func (p *Policy) Ledgers(r Request) []string {
-	names := make([]string, len(p.rules))
-	for i, l := range p.rules {
-		names[i] = l.Ledger(r.keyCost(i).Key)
-	}
-	return names
-}
-
-// IDs are the keys of r as they stand in Redis, see [Limiter.ID].
-func (p *Policy) IDs(r Request) []string { return p.ids(r) }
-
-// takeBack gives back what r has, where it has it. The size of the limits does
-// not matter: they may have been larger ones when the grant was made.
-func (p *Policy) takeBack(ctx context.Context, r Request, back bool) ([]Promotion, error) {
-	if err := p.check(&r); err != nil {
-		return nil, err
-	}
-	if r.made == fromNowhere {
-		return nil, nil
-	}
-	return p.takeBackIDs(ctx, p.ids(r), r, back)
-}
-
-func (p *Policy) takeBackIDs(ctx context.Context, ids []string, r Request, back bool) ([]Promotion, error) {
-	if fallback := p.availability.fallback.Load(); fallback != nil {
-		promoted, given, err := p.cancelAt(ctx, p.retryBy(fallback, p.lastKnown()), ids, r, back)
-		if err != nil || given || r.made == fromFallback {
-			return promoted, err
-		}
-	}
-	t, err := p.retry(ctx)
-	var promoted []Promotion
-	if err == nil {
-		promoted, _, err = p.cancelAt(ctx, t, ids, r, back)
-	}
-	if errors.Is(err, ErrStoredLimit) { // whoever gives something back is not to blame
-		in := make([]activeLimit, len(p.rules))
-		for i, l := range p.rules {
-			in[i] = l.lastActiveLimit()
-		}
-		promoted, _, err = p.cancelAt(ctx, p.retryBy(p.store, in), ids, r, back)
-	}
-	return promoted, err
-}
-
-// cancelAt gives back what r has in one store. A job gets its place back only where
-// the limits can still admit it.
-func (p *Policy) cancelAt(ctx context.Context, t retry, ids []string, r Request, back bool) (_ []Promotion, given bool, _ error) {
-	if (t.store == p.store) != (r.made == fromStore) {
-		r.grant = grant{} // this store knows only the token: its instants are those of other grants
-	}
-	args := luascripts.CancelArgs{Rules: p.ruleCalls(ids, r), Policy: p.name, Token: uint64(r.Token), Job: r.Job}
-	var reply luascripts.CancelReply
-	for again := true; again; {
-		_, misfit := p.fits(t.limits, &r)
-		args.Back = back && misfit == nil
-		number(args.Rules, t.limits, t.begin())
-		var err error
-		reply, err = t.store.cancel(ctx, args)
-		again, err = t.again(ctx, "cancel", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
-		if err != nil {
-			return nil, false, err
-		}
-	}
-	return p.promotions(reply.Promoted, reply.Now), reply.Status == luascripts.Granted, nil
-}
-
-// leave takes r.Job out of the lines, as well as it can: a place that nobody
-// takes is passed 100 ms after its instant.
-func (p *Policy) leave(ctx context.Context, r Request) {
-	r.Token = 0
-	p.withdraw(ctx, r)
-}
-
-// turns makes Turns of a store's answer, and rings the jobs that wait in this
-// very process.
-func (p *Policy) promotions(answered []luascripts.Promotion, now time.Time) []Promotion {
-	var out []Promotion
-	for _, t := range answered {
-		if t.Part < 1 || t.Part > len(p.rules) {
-			continue
-		}
-		leased := p.rules[t.Part-1].limit.IsConcurrent()
-		offered := leased && !t.At.After(now)
-		if offered || !leased { // who blocks looks often enough for a lease that will end
-			p.rules[t.Part-1].waiters.ring(t.Job)
-		}
-		out = append(out, Promotion{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered})
-	}
-	return out
+	return d, err
 }
 
 // check refuses what no limit could admit before it costs a round trip.
@@ -317,6 +114,58 @@ func checkJob(job string) error {
 	return nil
 }
 
+func checkGates(gates []gate.At) error {
+	var errs []error
+	for _, g := range gates {
+		errs = append(errs, g.Gate.Validate())
+	}
+	return errors.Join(errs...)
+}
+
+// decideInRedis decides by the limits in force, where the policy counts. What was asked
+// and the answer are large, and so passed by pointers.
+func (p *Policy) decideInRedis(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) error {
+	*d = Decision{Request: *r, Rule: p.rules[0].rule}
+	t, err := p.retry(ctx)
+	if err == nil {
+		err = p.acquireFrom(ctx, &t, mode, r, d)
+	}
+	if _, sharded := p.store.store.(clusterStore); sharded && err != nil && (t.outdated > 0 || Answered(err)) {
+		lost := *r // a slot that was asked before may have granted, and this token is not sent again
+		lost.Job = ""
+		p.withdrawNow(context.WithoutCancel(ctx), lost)
+	}
+	return err
+}
+
+// acquireFrom asks a store for r until it decides, and reads the reply into d.
+func (p *Policy) acquireFrom(ctx context.Context, t *retry, mode luascripts.Mode, r *Request, d *Decision) error {
+	*d = Decision{Request: *r, Rule: p.rules[0].rule}
+	c := calls.Get().(*luascripts.Call)
+	p.call(c, mode, r)
+	for again := true; again; {
+		if rule, err := p.fits(t.limits, r); err != nil {
+			d.Rule = rule
+			freeCall(c)
+			return err
+		}
+		around := t.begin()
+		number(c.Rules, t.limits, around)
+		c.Gate = gateAround(r.Gates, around)
+		var a answer
+		err := t.store.acquire(ctx, c)
+		if err == nil { // after an error others may work on the call still
+			a = answer{c.Status, c.Rule, c.Version, c.Now}
+		}
+		if again, err = t.again(ctx, "acquire", a, err); err != nil {
+			return err
+		}
+	}
+	reply := c.AcquireReply
+	freeCall(c)
+	return p.decided(t.limits, r, &reply, t.roundTripTimes, d)
+}
+
 // calls are those that came to their end: one that failed may be under way still.
 var calls = sync.Pool{New: func() any { return &luascripts.Call{} }}
 
@@ -327,6 +176,143 @@ func freeCall(c *luascripts.Call) {
 	*c = luascripts.Call{}
 	c.Rules = parts[:0]
 	calls.Put(c)
+}
+
+// call makes c how a store is asked for r. The numbers and the gate are put in later,
+// when the store's clock is known.
+func (p *Policy) call(c *luascripts.Call, mode luascripts.Mode, r *Request) {
+	longest, inline := time.Duration(-1), p.cfg.InlineWait
+	if r.MaxWait != 0 {
+		longest = max(0, r.MaxWait)
+	}
+	if r.notAhead {
+		inline = 0
+	}
+	c.AcquireArgs = luascripts.AcquireArgs{
+		Rules: p.appendRuleCalls(c.Rules[:0], r), Policy: p.name, Token: uint64(r.Token), Job: r.Job,
+		Mode: mode, Inline: inline, MaxWait: longest, Tell: r.wantLeft, Templates: &p.templates,
+	}
+}
+
+// appendRuleCalls appends the calls of the rules of a request, see [Policy.ruleCalls].
+func (p *Policy) appendRuleCalls(calls []luascripts.RuleCall, r *Request) []luascripts.RuleCall {
+	for i, l := range p.rules {
+		w := r.keyCost(i)
+		calls = append(calls, luascripts.RuleCall{LimitKeys: l.keys(l.ID(w.Key)), Cost: w.Cost})
+	}
+	return calls
+}
+
+// decided reads a store's answer into d.
+func (p *Policy) decided(in []activeLimit, r *Request, reply *luascripts.AcquireReply, when roundTripTimes, d *Decision) error {
+	*d = Decision{Request: *r, Rule: p.rules[0].rule}
+	if err := p.fault("acquire", reply.Rule, reply.Status, nil); err != nil {
+		return err
+	}
+	d.Rule = p.bound(reply, r.Gates)
+	d.Granted, d.Refused = reply.Status == luascripts.Granted, reply.Status == luascripts.Refused
+	d.Parked = reply.Status == luascripts.Booked && reply.Rule == 0
+	d.At, d.From, d.Now, d.Promised, d.Fence = reply.At, reply.From, reply.Now, reply.Promised, reply.Fence
+	d.Promoted, d.grant.limits = p.promotions(reply.Promoted, reply.Now), in
+	d.start, d.surely = when.ended.Add(reply.At.Sub(reply.Now)), when.began.Add(reply.At.Sub(reply.Now))
+	if r.wantLeft {
+		d.Left = reply.Free
+	}
+	switch reply.Status {
+	case luascripts.Granted:
+		d.grant.made(p, r.Key, reply)
+	case luascripts.TooLate:
+		return &TooLateError{Rule: d.Rule, At: d.At, Wait: d.At.Sub(d.Now), MaxWait: r.MaxWait}
+	case luascripts.Withdrawn:
+		return fmt.Errorf("%w: rule %q", ErrWithdrawn, d.Rule)
+	}
+	return nil
+}
+
+// bound names the rule that decided.
+func (p *Policy) bound(r *luascripts.AcquireReply, gates []gate.At) string {
+	switch {
+	case r.Rule > 0 && r.Rule <= len(p.rules):
+		return p.rules[r.Rule-1].rule
+	case r.Status == luascripts.Granted || len(gates) == 0:
+		return p.rules[0].rule
+	}
+	return shutGate(gates, r.Now, r.At)
+}
+
+// turns makes Turns of a store's answer, and rings the jobs that wait in this
+// very process.
+func (p *Policy) promotions(answered []luascripts.Promotion, now time.Time) []Promotion {
+	var out []Promotion
+	for _, t := range answered {
+		if t.Part < 1 || t.Part > len(p.rules) {
+			continue
+		}
+		leased := p.rules[t.Part-1].limit.IsConcurrent()
+		offered := leased && !t.At.After(now)
+		if offered || !leased { // who blocks looks often enough for a lease that will end
+			p.rules[t.Part-1].waiters.ring(t.Job)
+		}
+		out = append(out, Promotion{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered})
+	}
+	return out
+}
+
+// ids are the keys of r as they stand in Redis, in the order of the rules.
+func (p *Policy) ids(r Request) []string {
+	ids := make([]string, len(p.rules))
+	for i, l := range p.rules {
+		ids[i] = l.ID(r.keyCost(i).Key)
+	}
+	return ids
+}
+
+// ruleCalls are what the scripts need to know of each rule, and of a grant. The
+// limits are put in later by [number], when the store's clock is known.
+func (p *Policy) ruleCalls(ids []string, r Request) []luascripts.RuleCall {
+	calls := make([]luascripts.RuleCall, len(p.rules))
+	for i, l := range p.rules {
+		calls[i] = luascripts.RuleCall{LimitKeys: l.keys(ids[i]), Cost: r.keyCost(i).Cost}
+	}
+	r.grant.addTo(calls, p, r.Key)
+	return calls
+}
+
+// fault translates what a script call about several rules came back with; part is
+// the one that it stumbled over, from 1.
+func (p *Policy) fault(op string, part int, status luascripts.Status, err error) error {
+	if part < 1 || part > len(p.rules) {
+		part = 1
+	}
+	return p.rules[part-1].fault(op, status, err)
+}
+
+// passing are answers of a server that is starting, or whose part another takes:
+// the call is worth repeating, and says nothing about one before it.
+var passing = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY"}
+
+// fault translates what a script call came back with; no error type of the
+// Redis client leaves this package.
+func (l *Limiter) fault(op string, status luascripts.Status, err error) error {
+	if err == nil {
+		if status == luascripts.NewerSchema {
+			return fmt.Errorf("%w: rule %q", ErrSchema, l.rule)
+		}
+		return nil
+	}
+	if _, ok := errors.AsType[*outdatedError](err); ok {
+		return err
+	}
+	u := &UnavailableError{Op: op, Reason: err.Error(), answered: errors.Is(err, errClock)}
+	if answer, ok := errors.AsType[redis.Error](err); ok {
+		u.answered = !slices.ContainsFunc(passing, func(code string) bool { return redis.HasErrorPrefix(answer, code) })
+	}
+	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, end) {
+			u.cause = end
+		}
+	}
+	return u
 }
 
 // What the scripts are told of a gate: so much before and after the store's clock.
@@ -388,63 +374,102 @@ func shutGate(gates []gate.At, now, until time.Time) string {
 	return gates[0].Rule
 }
 
-func checkGates(gates []gate.At) error {
-	var errs []error
-	for _, g := range gates {
-		errs = append(errs, g.Gate.Validate())
+// takeBack gives back what r has, where it has it. The size of the limits does
+// not matter: they may have been larger ones when the grant was made.
+func (p *Policy) takeBack(ctx context.Context, r Request, back bool) ([]Promotion, error) {
+	if err := p.check(&r); err != nil {
+		return nil, err
 	}
-	return errors.Join(errs...)
+	if r.made == fromNowhere {
+		return nil, nil
+	}
+	return p.takeBackIDs(ctx, p.ids(r), r, back)
 }
 
-// instead is what a limit would have done with a shadowed grant.
-type instead uint8
+func (p *Policy) takeBackIDs(ctx context.Context, ids []string, r Request, back bool) ([]Promotion, error) {
+	if fallback := p.availability.fallback.Load(); fallback != nil {
+		promoted, given, err := p.cancelAt(ctx, p.retryBy(fallback, p.lastKnown()), ids, r, back)
+		if err != nil || given || r.made == fromFallback {
+			return promoted, err
+		}
+	}
+	t, err := p.retry(ctx)
+	var promoted []Promotion
+	if err == nil {
+		promoted, _, err = p.cancelAt(ctx, t, ids, r, back)
+	}
+	if errors.Is(err, ErrStoredLimit) { // whoever gives something back is not to blame
+		in := make([]activeLimit, len(p.rules))
+		for i, l := range p.rules {
+			in[i] = l.lastActiveLimit()
+		}
+		promoted, _, err = p.cancelAt(ctx, p.retryBy(p.store, in), ids, r, back)
+	}
+	return promoted, err
+}
 
-const (
-	insteadOfNothing instead = iota // it is none
-	insteadOfWait                   // refused it, or let it wait
-	insteadOfLate                   // let it wait too long
-	insteadOfNever                  // never admitted it
-	insteadOfFault                  // not said: its state can't be read
-)
+// cancelAt gives back what r has in one store. A job gets its place back only where
+// the limits can still admit it.
+func (p *Policy) cancelAt(ctx context.Context, t retry, ids []string, r Request, back bool) (_ []Promotion, given bool, _ error) {
+	if (t.store == p.store) != (r.made == fromStore) {
+		r.grant = grant{} // this store knows only the token: its instants are those of other grants
+	}
+	args := luascripts.CancelArgs{Rules: p.ruleCalls(ids, r), Policy: p.name, Token: uint64(r.Token), Job: r.Job}
+	var reply luascripts.CancelReply
+	for again := true; again; {
+		_, misfit := p.fits(t.limits, &r)
+		args.Back = back && misfit == nil
+		number(args.Rules, t.limits, t.begin())
+		var err error
+		reply, err = t.store.cancel(ctx, args)
+		again, err = t.again(ctx, "cancel", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
+		if err != nil {
+			return nil, false, err
+		}
+	}
+	return p.promotions(reply.Promoted, reply.Now), reply.Status == luascripts.Granted, nil
+}
 
-// watched is [Policy.watch] for who passes what is large by pointers.
-//
-//go:noinline
-func (p *Policy) decideInShadowInto(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) (err error) {
-	*d, err = p.decideInShadow(ctx, mode, *r)
+// withdrawLost takes a call back whose answer never came, and its place: it may
+// have been charged.
+func (p *Policy) withdrawLost(ctx context.Context, r Request, err error) (lost bool) {
+	lost = errors.Is(err, ErrUnavailable) || ctx.Err() != nil
+	if lost {
+		p.withdraw(ctx, r)
+	}
+	return lost
+}
+
+// withdraw outlives the caller's context: it is needed most when that ended.
+// When it fails too, a grant stays charged, and a booking leaves the line at
+// its instant. Nobody waits for a Redis that is known to be away.
+func (p *Policy) withdraw(ctx context.Context, r Request) {
+	ctx = context.WithoutCancel(ctx)
+	if p.availability.isUnavailable() {
+		go p.withdrawNow(ctx, r) // ends like that of decide
+		return
+	}
+	p.withdrawNow(ctx, r)
+}
+
+func (p *Policy) withdrawNow(ctx context.Context, r Request) {
+	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
+	defer cancel()
+	_, _ = p.Refund(ctx, r)
+}
+
+// comeBack gives a grant back that came too late to be used; the job stays
+// first in the line.
+func (p *Policy) comeBack(ctx context.Context, r Request) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
+	defer cancel()
+	_, err := p.Return(ctx, r)
 	return err
 }
 
-// watch asks without waiting or booking, and lets run what was refused.
-func (p *Policy) decideInShadow(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
-	if mode.Books() { // it spends nothing, and is not to wait
-		now := time.Now()
-		return Decision{Request: r, Rule: p.rules[0].rule, At: now, Now: now, start: now}, nil
-	}
-	unbounded := r
-	unbounded.MaxWait = 0 // the answer must not depend on it
-	var d Decision
-	err := p.decideOrFallback(ctx, luascripts.Try, &unbounded, &d)
-	d.MaxWait = r.MaxWait
-	switch {
-	case err == nil && d.Granted:
-		return d, nil
-	case err == nil:
-		d.instead = insteadOfWait
-		if r.MaxWait != 0 && d.At.Sub(d.Now) > max(0, r.MaxWait) {
-			d.instead = insteadOfLate
-		}
-		if !d.Promised.IsZero() {
-			p.leave(ctx, r) // it stands in the line from before, and runs now
-		}
-	case ctx.Err() != nil || errors.Is(err, ErrWithdrawn): // the caller's own doing
-		return d, err
-	case errors.Is(err, ErrExceedsLimit):
-		d.instead = insteadOfNever
-	default:
-		d.instead = insteadOfFault
-	}
-	d.Refused = false
-	d.Granted, d.Shadowed, d.made, d.start = true, true, fromNowhere, time.Now()
-	return d, nil
+// leave takes r.Job out of the lines, as well as it can: a place that nobody
+// takes is passed 100 ms after its instant.
+func (p *Policy) leave(ctx context.Context, r Request) {
+	r.Token = 0
+	p.withdraw(ctx, r)
 }

@@ -1,15 +1,9 @@
 package throttle
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
-
-	"github.com/redis/go-redis/v9"
-
-	"github.com/headwayq/headway/internal/luascripts"
 )
 
 // What a caller can act on. Each comes with a typed error that carries the data
@@ -126,41 +120,4 @@ func (e *UnavailableError) Unwrap() []error {
 		return []error{ErrUnavailable}
 	}
 	return []error{ErrUnavailable, e.cause}
-}
-
-// passing are answers of a server that is starting, or whose part another takes:
-// the call is worth repeating, and says nothing about one before it.
-var passing = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY"}
-
-// fault translates what a script call about several rules came back with; part is
-// the one that it stumbled over, from 1.
-func (p *Policy) fault(op string, part int, status luascripts.Status, err error) error {
-	if part < 1 || part > len(p.rules) {
-		part = 1
-	}
-	return p.rules[part-1].fault(op, status, err)
-}
-
-// fault translates what a script call came back with; no error type of the
-// Redis client leaves this package.
-func (l *Limiter) fault(op string, status luascripts.Status, err error) error {
-	if err == nil {
-		if status == luascripts.NewerSchema {
-			return fmt.Errorf("%w: rule %q", ErrSchema, l.rule)
-		}
-		return nil
-	}
-	if _, ok := errors.AsType[*outdatedError](err); ok {
-		return err
-	}
-	u := &UnavailableError{Op: op, Reason: err.Error(), answered: errors.Is(err, errClock)}
-	if answer, ok := errors.AsType[redis.Error](err); ok {
-		u.answered = !slices.ContainsFunc(passing, func(code string) bool { return redis.HasErrorPrefix(answer, code) })
-	}
-	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, end) {
-			u.cause = end
-		}
-	}
-	return u
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -105,6 +106,59 @@ func (l *Limiter) TryAcquire(ctx context.Context, key string, n int) (d Decision
 	return d, err
 }
 
+// Acquire takes n permits of key and blocks until they are granted: nil means
+// that the caller may go. It joins the line, so callers are served in order of
+// arrival. It returns at once when it can never succeed: [ErrExceedsLimit], or
+// [ErrTooLate] when ctx ends before the caller's instant. When ctx ends while
+// it waits, it leaves the line and returns ctx's cause. A call that Redis does not
+// answer ends with ctx only if the client's ContextTimeoutEnabled is set; without
+// it, with the client's own time-outs.
+//
+// Inside a worker (see [WithHost]) it does not sleep: it returns an error that
+// the worker recognises, and the task is deferred to its booking. Handlers
+// return it as it is and are right in both worlds. There a task may ask once for
+// the same permits: a second call with the same rule and key in one attempt, also
+// beside the task's own policy, is refused for good, because deferring it would
+// give the first permits back. Ask for all of them at once.
+func (l *Limiter) Acquire(ctx context.Context, key string, n int) error {
+	_, err := l.policy.acquire(ctx, Request{Key: key, Cost: n})
+	return err
+}
+
+// AcquireWithin is [Limiter.Acquire] with a bound on the wait: it fails at
+// once with a [TooLateError] when the permits come later than d from now, and
+// books nothing then. A d of zero or less admits no wait at all. To wait d out
+// and fail then, as Redisson's tryAcquire(timeout) does, is not offered: the
+// instant is known at the first answer, and only a refund or a larger limit could
+// bring it forward; who wants to wait for that gives ctx the time-out, and calls
+// again.
+func (l *Limiter) AcquireWithin(ctx context.Context, key string, n int, d time.Duration) error {
+	if d <= 0 {
+		d = -1
+	}
+	_, err := l.policy.acquire(ctx, Request{Key: key, Cost: n, MaxWait: d})
+	return err
+}
+
+// Reserve takes a place in the line of key for n permits, behind all who wait,
+// or the permits themselves when they are there. It does not wait. A cost above
+// the limit is an [ExceedsLimitError]; when Redis is away the error unwraps to
+// [ErrUnavailable], and nothing stays reserved. Inside a worker it does the same
+// as outside: the place belongs to the caller, not to the task.
+func (l *Limiter) Reserve(ctx context.Context, key string, n int) (*Reservation, error) {
+	return l.policy.reserve(ctx, Request{Key: key, Cost: n})
+}
+
+// ReserveWithin is [Limiter.Reserve] with a bound on the wait: when the permits
+// come later than d from now it fails with a [TooLateError], and books nothing.
+// A d of zero or less admits no wait at all.
+func (l *Limiter) ReserveWithin(ctx context.Context, key string, n int, d time.Duration) (*Reservation, error) {
+	if d <= 0 {
+		d = -1
+	}
+	return l.policy.reserve(ctx, Request{Key: key, Cost: n, MaxWait: d})
+}
+
 // Book puts a job into the line of its key, or finds it there, and tells its
 // instant; it never grants. A job that is already in the line keeps its place.
 // With MaxWait exceeded it leaves the line and the error is a [TooLateError],
@@ -180,6 +234,127 @@ func (l *Limiter) reset(ctx context.Context, t retry, key string) ([]Promotion, 
 	return l.policy.promotions(reply.Promoted, reply.Now), nil
 }
 
+// CloseKey lets nothing through on a key for d from now on, 1 ms to [CloseMax],
+// by Redis' clock: what is booked moves behind, keeps its order, and goes at the
+// limit's pace from the instant that is returned. Of several closings the last to
+// end counts. Other keys go on.
+func (l *Limiter) CloseKey(ctx context.Context, key string, d time.Duration) (until time.Time, err error) {
+	if err := checkClosing(d); err != nil {
+		return time.Time{}, err
+	}
+	reply, err := l.policy.closeKey(ctx, 0, Request{Key: key, Cost: 1}, d)
+	return reply.Until, err
+}
+
+// OpenKey ends a closing of a key before its time. Who comes next is told in the
+// Turns; pools plan the rule's deferred tasks anew, which takes about a second. On a
+// key that is open it changes nothing.
+func (l *Limiter) OpenKey(ctx context.Context, key string) ([]Promotion, error) {
+	reply, err := l.policy.closeKey(ctx, 0, Request{Key: key, Cost: 1}, 0)
+	if err != nil {
+		return nil, err
+	}
+	turns := l.policy.promotions(reply.Promoted, reply.Now)
+	_, err = l.closeRule(ctx, -time.Microsecond) // changes nothing, and everybody looks
+	return turns, err
+}
+
+// CloseRule is [Limiter.CloseKey] for all keys of the rule. It bites at once in
+// this limiter and within a second in all others.
+func (l *Limiter) CloseRule(ctx context.Context, d time.Duration) (until time.Time, err error) {
+	if err := checkClosing(d); err != nil {
+		return time.Time{}, err
+	}
+	return l.closeRule(ctx, d)
+}
+
+// OpenRule ends a closing of the rule before its time; keys that are closed stay
+// closed.
+func (l *Limiter) OpenRule(ctx context.Context) error {
+	_, err := l.closeRule(ctx, 0)
+	return err
+}
+
+// LimitTTLMin is the shortest time for which a limit can be stored.
+const LimitTTLMin = time.Second
+
+// SetLimit stores a limit for the rule in Redis: it goes before the one in code,
+// in every process, until it is set anew or taken away with
+// [Limiter.UnsetLimit]. It bites at once in this limiter and within a second in
+// all others. A limit that makes no sense is an [ErrInvalidLimit]. After
+// [ErrUnavailable] it may have been stored.
+func (l *Limiter) SetLimit(ctx context.Context, limit Limit) error {
+	_, err := l.setLimit(ctx, limit, limitChange{})
+	return err
+}
+
+// SetLimitFor is [Limiter.SetLimit] for a while: then the limit in code counts
+// again. ttl is at least [LimitTTLMin].
+func (l *Limiter) SetLimitFor(ctx context.Context, limit Limit, ttl time.Duration) error {
+	if ttl < LimitTTLMin {
+		return fmt.Errorf("%w: a limit stored for %v, want at least %v", ErrInvalidConfig, ttl, LimitTTLMin)
+	}
+	_, err := l.setLimit(ctx, limit, limitChange{ttl: ttl})
+	return err
+}
+
+// TrySetLimit is [Limiter.SetLimit] only if no limit is stored, and says whether
+// it did. When an answer is lost on the way the client asks again: then false
+// may mean this very call, and [Limiter.StoredLimit] tells.
+func (l *Limiter) TrySetLimit(ctx context.Context, limit Limit) (bool, error) {
+	return l.setLimit(ctx, limit, limitChange{absent: true})
+}
+
+// UnsetLimit takes the stored limit away: the one in code counts again. Without
+// one it does nothing.
+func (l *Limiter) UnsetLimit(ctx context.Context) error {
+	_, err := l.change(ctx, limitChange{}, knownLimit{limit: l.limit})
+	return err
+}
+
+// StoredLimit asks for the limit that is stored, if there is one. One that this
+// version can't read is a [StoredLimitError].
+func (l *Limiter) StoredLimit(ctx context.Context) (limit Limit, stored bool, err error) {
+	k := l.readLimit(ctx)
+	return k.limit, k.stored, k.err
+}
+
+// LimitInForce returns the limit by which this limiter decides now: the stored
+// one, or the one in code. It was in force at most a second ago.
+func (l *Limiter) LimitInForce(ctx context.Context) (Limit, error) { return l.inForce(ctx) }
+
+// LimitLastKnown is the limit in force when this limiter heard of it last, and
+// the one in code before; [Limiter.LimitInForce] asks when that is long ago.
+func (l *Limiter) LimitLastKnown() Limit {
+	if k := l.force.last.Load(); k != nil && k.err == nil {
+		return k.limit
+	}
+	return l.limit
+}
+
+// WatchLimit yields the limit in force, at once and after each change, until
+// ctx ends or the loop does. Changes that follow each other closely may be seen
+// as one. While the limit can't be read it yields one error and goes on.
+func (l *Limiter) WatchLimit(ctx context.Context) iter.Seq2[Limit, error] {
+	return func(yield func(Limit, error) bool) {
+		bell, stop := l.limits.changes(ctx, l.rule)
+		defer stop()
+		var last knownLimit
+		for first := true; ctx.Err() == nil; first = false {
+			k := l.readLimit(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			same := !first && (k.err == nil) == (last.err == nil) && k.limit == last.limit
+			if !same && !yield(k.limit, k.err) {
+				return
+			}
+			last = k
+			bell(limitPoll)
+		}
+	}
+}
+
 // ID is the form in which a key appears in Redis: as it is, or hashed, see
 // [Config] and docs/redis-keys.md.
 func (l *Limiter) ID(key string) string { return luascripts.KeyID(l.cfg.Secret, key) }
@@ -198,14 +373,9 @@ func (l *Limiter) keys(id string) luascripts.LimitKeys {
 // [staleMin] and at most [staleMax].
 func (l *Limiter) Stale(d Decision) bool { return l.policy.Stale(d) }
 
-// LimitLastKnown is the limit in force when this limiter heard of it last, and
-// the one in code before; [Limiter.LimitInForce] asks when that is long ago.
-func (l *Limiter) LimitLastKnown() Limit {
-	if k := l.force.last.Load(); k != nil && k.err == nil {
-		return k.limit
-	}
-	return l.limit
-}
+// Counts returns what was counted until now; the numbers are read one after the
+// other.
+func (l *Limiter) Counts() Counts { return l.policy.Counts() }
 
 // PeekMax bounds how many places in a line one look tells.
 const PeekMax = 250

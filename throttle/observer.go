@@ -34,20 +34,6 @@ type counters struct {
 	granted, booked, refused, tooLate, exceeded, shadowed, fallback, failed atomic.Uint64
 }
 
-// Counts returns what was counted until now; the numbers are read one after the
-// other.
-func (l *Limiter) Counts() Counts { return l.policy.Counts() }
-
-// Counts returns what was counted until now, all rules together; what its rules
-// decide alone is not among it.
-func (p *Policy) Counts() Counts {
-	c := &p.counters
-	return Counts{
-		Granted: c.granted.Load(), Booked: c.booked.Load(), Refused: c.refused.Load(), TooLate: c.tooLate.Load(),
-		Exceeded: c.exceeded.Load(), Shadowed: c.shadowed.Load(), Fallback: c.fallback.Load(), Failed: c.failed.Load(),
-	}
-}
-
 // tell counts a decision and passes it on.
 func (p *Policy) observe(ctx context.Context, mode luascripts.Mode, d *Decision, err error) {
 	if !p.cfg.Shadow || !mode.Books() { // that takes no place

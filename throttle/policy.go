@@ -142,11 +142,6 @@ func (p *Policy) Book(ctx context.Context, r Request) (Decision, error) {
 	return p.book(ctx, luascripts.Book, r)
 }
 
-func (p *Policy) book(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
-	r.Token = NewToken()
-	return p.decideForJob(ctx, mode, r)
-}
-
 // Redeem is [Limiter.Redeem] for all rules.
 func (p *Policy) Redeem(ctx context.Context, r Request) (Decision, error) {
 	return p.decideForJob(ctx, luascripts.GrantOrBook, r)
@@ -172,25 +167,62 @@ func (p *Policy) Return(ctx context.Context, r Request) ([]Promotion, error) {
 	return p.takeBack(ctx, r, true)
 }
 
+// PutOff closes the key of a rule of the policy for d from now on, and gives r.Job the
+// first place in its line: a job whose provider said that it comes too early. The
+// grant stays spent. It returns the instant from which the key is open.
+func (p *Policy) Postpone(ctx context.Context, rule string, r Request, d time.Duration) (until time.Time, err error) {
+	if err := checkJob(r.Job); err != nil {
+		return time.Time{}, err
+	}
+	if err := checkClosing(d); err != nil {
+		return time.Time{}, err
+	}
+	for i, l := range p.rules {
+		if l.rule == rule {
+			reply, err := p.closeKey(ctx, i, r, d)
+			return reply.Until, err
+		}
+	}
+	return time.Time{}, fmt.Errorf("%w: policy %v has no rule %q", ErrInvalidConfig, p, rule)
+}
+
+// Bill begins with what the grant was charged.
+func (p *Policy) Charge(d Decision) *Charge {
+	first := payment{d.Token, make([]int, len(p.rules))}
+	for i := range p.rules {
+		first.charged[i] = d.keyCost(i).Cost
+	}
+	return &Charge{p: p, d: d, payments: []payment{first}}
+}
+
 // Stale is [Limiter.Stale]: by the shortest window of the rules.
 func (p *Policy) Stale(d Decision) bool {
 	return d.Age() > staleAfter(p.shortest(d))
 }
 
+// Counts returns what was counted until now, all rules together; what its rules
+// decide alone is not among it.
+func (p *Policy) Counts() Counts {
+	c := &p.counters
+	return Counts{
+		Granted: c.granted.Load(), Booked: c.booked.Load(), Refused: c.refused.Load(), TooLate: c.tooLate.Load(),
+		Exceeded: c.exceeded.Load(), Shadowed: c.shadowed.Load(), Fallback: c.fallback.Load(), Failed: c.failed.Load(),
+	}
+}
+
+// Ledgers names the keys in Redis that hold what was spent, see [Limiter.Ledger].
+func (p *Policy) Ledgers(r Request) []string {
+	names := make([]string, len(p.rules))
+	for i, l := range p.rules {
+		names[i] = l.Ledger(r.keyCost(i).Key)
+	}
+	return names
+}
+
+// IDs are the keys of r as they stand in Redis, see [Limiter.ID].
+func (p *Policy) IDs(r Request) []string { return p.ids(r) }
+
 // staleAfter is how old a grant of a window may be when it is acted on.
 func staleAfter(window time.Duration) time.Duration {
 	return min(max(window/10, staleMin), staleMax)
-}
-
-// askForJob leaves no place behind for a cost that is never met: the limit may
-// have been a larger one when the job took it.
-func (p *Policy) decideForJob(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
-	if err := checkJob(r.Job); err != nil {
-		return Decision{}, err
-	}
-	d, err := p.decide(ctx, mode, r)
-	if errors.Is(err, ErrExceedsLimit) || d.instead == insteadOfNever {
-		p.leave(ctx, r)
-	}
-	return d, err
 }

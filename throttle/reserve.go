@@ -35,25 +35,6 @@ type Reservation struct {
 	over  bool     // given back
 }
 
-// Reserve takes a place in the line of key for n permits, behind all who wait,
-// or the permits themselves when they are there. It does not wait. A cost above
-// the limit is an [ExceedsLimitError]; when Redis is away the error unwraps to
-// [ErrUnavailable], and nothing stays reserved. Inside a worker it does the same
-// as outside: the place belongs to the caller, not to the task.
-func (l *Limiter) Reserve(ctx context.Context, key string, n int) (*Reservation, error) {
-	return l.policy.reserve(ctx, Request{Key: key, Cost: n})
-}
-
-// ReserveWithin is [Limiter.Reserve] with a bound on the wait: when the permits
-// come later than d from now it fails with a [TooLateError], and books nothing.
-// A d of zero or less admits no wait at all.
-func (l *Limiter) ReserveWithin(ctx context.Context, key string, n int, d time.Duration) (*Reservation, error) {
-	if d <= 0 {
-		d = -1
-	}
-	return l.policy.reserve(ctx, Request{Key: key, Cost: n, MaxWait: d})
-}
-
 func (p *Policy) reserve(ctx context.Context, r Request) (*Reservation, error) {
 	r.Token, r.notAhead = NewToken(), true
 	r.Job = "reserve:" + r.Token.String()
