@@ -29,15 +29,10 @@
 // every fault and its line at once, so that limits can be changed without a
 // build.
 //
-// # Schedules
-//
-// A [Schedule] enqueues tasks at the ticks of cron specs, exactly once over all
-// processes that run it; see docs/schedules.md.
-//
-// # Batches
+// # Batches and schedules
 //
 // Package queue/batch feeds the elements of a source to a queue at the pace of their
-// limits; see docs/batches.md.
+// limits. Package queue/schedule enqueues tasks at the ticks of cron specs.
 //
 // # What happens to asynq's options
 //

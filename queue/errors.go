@@ -22,10 +22,6 @@ var (
 	ErrNoZone = errors.New("queue: no time zone")
 	// ErrInvalidOption: asynq would alter or drop an option. See [OptionError].
 	ErrInvalidOption = errors.New("queue: invalid option")
-	// ErrInvalidEntry: an entry of a schedule makes no sense. See [EntryError].
-	ErrInvalidEntry = errors.New("queue: invalid entry of a schedule")
-	// ErrInvalidCron: a cron spec can't be read. See [CronError].
-	ErrInvalidCron = errors.New("queue: invalid cron spec")
 	// ErrInvalidCursor: a cursor is none that a page ended with, or a page is to have
 	// no places or too many.
 	ErrInvalidCursor = errors.New("queue: invalid cursor")
@@ -95,34 +91,6 @@ func (e *OptionError) Error() string {
 }
 
 func (e *OptionError) Unwrap() error { return ErrInvalidOption }
-
-// CronError says what is wrong with a cron spec. It unwraps to [ErrInvalidCron].
-type CronError struct {
-	Spec   string
-	Reason string
-}
-
-func (e *CronError) Error() string {
-	return fmt.Sprintf("queue: cron spec %q: %s", clip(e.Spec), e.Reason)
-}
-
-func (e *CronError) Unwrap() error { return ErrInvalidCron }
-
-// EntryError says what is wrong with an entry. It unwraps to [ErrInvalidEntry],
-// and to the error of the part that is wrong, if there is one.
-type EntryError struct {
-	Entry string // its name
-	Field string // such as "Spec"
-	Err   error
-}
-
-func (e *EntryError) Error() string {
-	return fmt.Sprintf("queue: entry %q: %s: %s", clip(e.Entry), e.Field, e.reason())
-}
-
-func (e *EntryError) reason() string { return cutPrefix(e.Err) }
-
-func (e *EntryError) Unwrap() []error { return []error{ErrInvalidEntry, e.Err} }
 
 // clip keeps an error readable when somebody passes a whole file as a path.
 func clip(s string) string {

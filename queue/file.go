@@ -3,14 +3,8 @@ package queue
 import (
 	"fmt"
 	"io"
-)
 
-// Bounds of a policy file. The parser behind it recurses, and takes longer than
-// a file is long.
-const (
-	fileMax      = 1 << 20 // bytes
-	fileWordsMax = 50_000  // words and signs of YAML
-	fileDepthMax = 16      // lists and mappings inside each other
+	"github.com/headwayq/headway/queue/internal/yamlfile"
 )
 
 // Funcs are Go functions that policy files name, where a path into a JSON
@@ -59,7 +53,7 @@ func ReadPolicyFiles(paths ...string) ([]Policy, error) { return Funcs{}.ReadPol
 // ReadPolicies is the function [ReadPolicies] for files that name functions.
 func (fn Funcs) ReadPolicies(name string, r io.Reader) ([]Policy, error) {
 	f := newPolicyFile(name, fn)
-	f.document(f.read(r))
+	f.document(f.Read(r))
 	return joinFiles([]*policyFile{f})
 }
 
@@ -72,43 +66,36 @@ func (fn Funcs) ReadPolicyFiles(paths ...string) ([]Policy, error) {
 	var files []*policyFile
 	for _, path := range paths {
 		f := newPolicyFile(path, fn)
-		f.document(f.open())
+		f.document(f.Open())
 		files = append(files, f)
 	}
 	return joinFiles(files)
 }
 
 func newPolicyFile(name string, fn Funcs) *policyFile {
-	return &policyFile{yamlFile: yamlFile{name: name}, funcs: fn}
+	return &policyFile{File: yamlfile.File{Name: name, Want: "rules and policies"}, funcs: fn}
 }
 
-// FileError is one fault of a policy file, or of the file of a [Schedule]. It
-// unwraps to [ErrInvalidPolicy], or to [ErrInvalidEntry], and to the error of the
-// part that is wrong, if there is one.
+// FileError is one fault of a policy file. It unwraps to [ErrInvalidPolicy], and to
+// the error of the part that is wrong, if there is one.
 type FileError struct {
 	File   string // as it was named
 	Line   int    // from 1; 0 for the file as a whole
 	Column int    // in characters, from 1
 	Reason string
 	Err    error // or nil
-
-	kind fileKind
 }
 
 func (e *FileError) Error() string {
 	if e.Line == 0 {
-		return fmt.Sprintf("queue: %v %q: %s", e.kind, clip(e.File), e.Reason)
+		return fmt.Sprintf("queue: policy file %q: %s", clip(e.File), e.Reason)
 	}
-	return fmt.Sprintf("queue: %v %q, line %d, column %d: %s", e.kind, clip(e.File), e.Line, e.Column, e.Reason)
+	return fmt.Sprintf("queue: policy file %q, line %d, column %d: %s", clip(e.File), e.Line, e.Column, e.Reason)
 }
 
 func (e *FileError) Unwrap() []error {
-	invalid := ErrInvalidPolicy
-	if e.kind == ofEntries {
-		invalid = ErrInvalidEntry
-	}
 	if e.Err == nil {
-		return []error{invalid}
+		return []error{ErrInvalidPolicy}
 	}
-	return []error{invalid, e.Err}
+	return []error{ErrInvalidPolicy, e.Err}
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/queue/internal/yamlfile"
 )
 
 // in puts rules, one per line, into a file whose policy t lists those of these
@@ -267,14 +269,14 @@ func FuzzReadPolicies(f *testing.F) {
 			return
 		}
 		lines := strings.Count(text, "\n") + 2 + strings.Count(text, "\r")
-		last := pos{}
+		last := yamlfile.Pos{}
 		for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
 			fe, ok := errors.AsType[*FileError](e)
 			if !ok || !errors.Is(e, ErrInvalidPolicy) || fe.Reason == "" || fe.Line > lines || fe.Line < 0 || (fe.Line > 0) != (fe.Column > 0) {
 				t.Fatalf("%q: fault %#v", text, e)
 			}
-			at := pos{fe.Line, fe.Column}
-			if at.line < last.line || at.line == last.line && at.column < last.column {
+			at := yamlfile.Pos{Line: fe.Line, Column: fe.Column}
+			if at.Line < last.Line || at.Line == last.Line && at.Column < last.Column {
 				t.Fatalf("%q: fault at %v comes after one at %v", text, at, last)
 			}
 			last = at

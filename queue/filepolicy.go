@@ -7,11 +7,13 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"github.com/headwayq/headway/queue/internal/yamlfile"
 )
 
 // policyFile is what a policy file says, as far as it can be read.
 type policyFile struct {
-	yamlFile
+	yamlfile.File
 	funcs    Funcs
 	rules    []*fileRule
 	policies []filePolicy
@@ -20,8 +22,8 @@ type policyFile struct {
 // filePolicy is a policy as a file defines it.
 type filePolicy struct {
 	Policy
-	at    pos
-	rules []pos // where each of Rules is listed
+	at    yamlfile.Pos
+	rules []yamlfile.Pos // where each of Rules is listed
 }
 
 // document reads the whole file.
@@ -29,15 +31,15 @@ func (f *policyFile) document(n ast.Node) {
 	if n == nil {
 		return // that is a fault already
 	}
-	var rules, policies []entry
+	var rules, policies []yamlfile.Entry
 	names := []string{"rules", "policies"}
-	given := f.fields(n, "rules and policies", names, func(e entry) {
-		before := len(f.faults)
-		found := f.entries(e.value, e.name+" by their names")
-		if len(found) == 0 && len(f.faults) == before {
-			f.fault(e.at, "no "+e.name)
+	given := f.Fields(n, "rules and policies", names, func(e yamlfile.Entry) {
+		before := len(f.Faults)
+		found := f.Entries(e.Value, e.Name+" by their names")
+		if len(found) == 0 && len(f.Faults) == before {
+			f.Fault(e.At, "no "+e.Name)
 		}
-		if e.name == "rules" {
+		if e.Name == "rules" {
 			rules = found
 		} else {
 			policies = found
@@ -45,48 +47,48 @@ func (f *policyFile) document(n ast.Node) {
 	})
 	for _, name := range names {
 		if _, ok := given[name]; !ok && given != nil {
-			f.fault(pos{}, "no "+name)
+			f.Fault(yamlfile.Pos{}, "no "+name)
 		}
 	}
 	byName := make(map[string]*fileRule)
 	for _, e := range rules {
 		r := f.rule(e)
 		f.rules = append(f.rules, r)
-		byName[e.name] = r
+		byName[e.Name] = r
 	}
 	for _, e := range policies {
 		f.policy(e, byName)
 	}
 	for _, r := range f.rules {
 		if !r.used {
-			f.fault(r.at, fmt.Sprintf("rule %q: no policy lists it", clip(r.Name)))
+			f.Fault(r.at, fmt.Sprintf("rule %q: no policy lists it", clip(r.Name)))
 		}
 	}
 }
 
 // policy reads what a task type needs.
-func (f *policyFile) policy(e entry, byName map[string]*fileRule) {
-	p := filePolicy{Policy: Policy{Type: e.name}, at: e.at}
-	if strings.TrimSpace(e.name) == "" {
-		f.fault(e.at, "a policy without a task type")
+func (f *policyFile) policy(e yamlfile.Entry, byName map[string]*fileRule) {
+	p := filePolicy{Policy: Policy{Type: e.Name}, at: e.At}
+	if strings.TrimSpace(e.Name) == "" {
+		f.Fault(e.At, "a policy without a task type")
 	}
 	names := []string{"rules", "charge", "max_postpones"}
-	given := f.fields(e.value, "a policy: "+strings.Join(names, ", "), names, func(field entry) {
-		switch n := field.value; field.name {
+	given := f.Fields(e.Value, "a policy: "+strings.Join(names, ", "), names, func(field yamlfile.Entry) {
+		switch n := field.Value; field.Name {
 		case "rules":
 			f.list(&p, n, byName)
 		case "charge":
-			if text, ok := f.text(n, chargePolicyTexts); ok {
+			if text, ok := f.Text(n, chargePolicyTexts); ok {
 				if p.Charge, ok = chargePolicyOf(text); !ok {
-					f.fault(posOfNode(n), fmt.Sprintf("charge is %q, want %s", clip(text), chargePolicyTexts))
+					f.Fault(yamlfile.PosOf(n), fmt.Sprintf("charge is %q, want %s", clip(text), chargePolicyTexts))
 				}
 			}
 		case "max_postpones":
-			p.MaxPostpones, _ = f.number(n, 1, math.MaxInt32)
+			p.MaxPostpones, _ = f.Number(n, 1, math.MaxInt32)
 		}
 	})
 	if _, ok := given["rules"]; !ok && given != nil {
-		f.fault(e.at, fmt.Sprintf("policy %q lists no rules", clip(e.name)))
+		f.Fault(e.At, fmt.Sprintf("policy %q lists no rules", clip(e.Name)))
 	}
 	f.policies = append(f.policies, p)
 }
@@ -96,26 +98,26 @@ func (f *policyFile) list(p *filePolicy, n ast.Node, byName map[string]*fileRule
 	list, ok := n.(*ast.SequenceNode)
 	switch {
 	case !ok:
-		f.fault(posOfNode(n), kindOf(n)+", want a list of rules")
+		f.Fault(yamlfile.PosOf(n), yamlfile.KindOf(n)+", want a list of rules")
 		return
 	case len(list.Values) == 0:
-		f.fault(posOfNode(n), "no rules, want at least one")
+		f.Fault(yamlfile.PosOf(n), "no rules, want at least one")
 	case len(list.Values) > RulesMax:
-		f.fault(posOfNode(n), fmt.Sprintf("%d rules, want at most %d", len(list.Values), RulesMax))
+		f.Fault(yamlfile.PosOf(n), fmt.Sprintf("%d rules, want at most %d", len(list.Values), RulesMax))
 	}
 	for i, value := range list.Values {
-		name, ok := f.text(value, "the name of a rule")
+		name, ok := f.Text(value, "the name of a rule")
 		r := byName[name]
 		switch {
 		case !ok:
 		case r == nil:
-			f.fault(posOfNode(value), fmt.Sprintf("no rule %q in this file", clip(name)))
+			f.Fault(yamlfile.PosOf(value), fmt.Sprintf("no rule %q in this file", clip(name)))
 		case i >= RulesMax: // that is a fault; not used would be a wrong one
 			r.used = true
 		default:
 			r.used = true
 			p.Rules = append(p.Rules, r.Rule)
-			p.rules = append(p.rules, posOfNode(value))
+			p.rules = append(p.rules, yamlfile.PosOf(value))
 		}
 	}
 }
@@ -136,18 +138,20 @@ func joinFiles(files []*policyFile) ([]Policy, error) {
 		}
 	}
 	faults := orderFaults(policies, func(i int) string {
-		return fmt.Sprintf("policy %q (%s)", clip(policies[i].Type), of[i].line(at[i].at))
+		return fmt.Sprintf("policy %q (%s)", clip(policies[i].Type), of[i].Where(at[i].at))
 	})
 	for i, p := range policies {
 		faults = append(faults, p.listFaults(i, concurrent)...)
 	}
 	for _, fault := range faults {
 		name := policies[fault.policy].Rules[fault.rule].Name
-		of[fault.policy].faultOf(at[fault.policy].rules[fault.rule], fmt.Sprintf("rule %q: ", clip(name)), fault.err)
+		of[fault.policy].FaultOf(at[fault.policy].rules[fault.rule], fmt.Sprintf("rule %q: ", clip(name)), fault.err)
 	}
 	var errs []error
 	for _, f := range files {
-		errs = append(errs, f.sorted()...)
+		for _, fault := range f.Sorted() {
+			errs = append(errs, &FileError{File: f.Name, Line: fault.Line, Column: fault.Column, Reason: fault.Reason, Err: fault.Err})
+		}
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
@@ -155,19 +159,16 @@ func joinFiles(files []*policyFile) ([]Policy, error) {
 	return policies, nil
 }
 
-// line names a place for the text of a fault that is somewhere else.
-func (f *yamlFile) line(at pos) string { return fmt.Sprintf("%s:%d", clip(f.name), at.line) }
-
 // shareTypes adds the faults of task types that two files have.
 func shareTypes(files []*policyFile) {
 	first := make(map[string]string)
 	for _, f := range files {
 		for _, p := range f.policies {
 			if where, ok := first[p.Type]; ok {
-				f.fault(p.at, fmt.Sprintf("type %q has a policy in %s already", clip(p.Type), where))
+				f.Fault(p.at, fmt.Sprintf("type %q has a policy in %s already", clip(p.Type), where))
 				continue
 			}
-			first[p.Type] = f.line(p.at)
+			first[p.Type] = f.Where(p.at)
 		}
 	}
 }
@@ -185,10 +186,10 @@ func shareRules(files []*policyFile) {
 			switch {
 			case !r.good:
 			case !ok:
-				first[r.Name] = definition{r, f.line(r.at)}
+				first[r.Name] = definition{r, f.Where(r.at)}
 			default:
 				if err := r.differs(d.Rule, d.where); err != nil {
-					f.faultOf(r.at, fmt.Sprintf("rule %q: ", clip(r.Name)), err)
+					f.FaultOf(r.at, fmt.Sprintf("rule %q: ", clip(r.Name)), err)
 				}
 			}
 		}

@@ -2,13 +2,14 @@ package queue
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/queue/internal/yamlfile"
+	"github.com/headwayq/headway/queue/internal/zones"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
 )
@@ -16,7 +17,7 @@ import (
 // fileRule is a rule as a file defines it.
 type fileRule struct {
 	Rule
-	at   pos
+	at   yamlfile.Pos
 	used bool
 	good bool // without a fault of its own
 }
@@ -25,14 +26,14 @@ var ruleFields = []string{"limit", "gate", "key", "cost", "zone"}
 
 // rule reads a rule. A field that can't be read counts as given: it is a fault
 // already, and that it is missing would be a wrong one.
-func (f *policyFile) rule(e entry) *fileRule {
+func (f *policyFile) rule(e yamlfile.Entry) *fileRule {
 	var (
-		r      = &fileRule{Rule: Rule{Name: e.name}, at: e.at}
-		before = len(f.faults)
+		r      = &fileRule{Rule: Rule{Name: e.Name}, at: e.At}
+		before = len(f.Faults)
 		gate   = true // as it stands can be held against the other fields
 	)
-	places := f.fields(e.value, "a rule: "+strings.Join(ruleFields, ", "), ruleFields, func(field entry) {
-		switch n := field.value; field.name {
+	places := f.Fields(e.Value, "a rule: "+strings.Join(ruleFields, ", "), ruleFields, func(field yamlfile.Entry) {
+		switch n := field.Value; field.Name {
 		case "limit":
 			if r.Limit = f.limit(n); !r.limited() {
 				r.Limit = throttle.Sliding(1, time.Second)
@@ -55,60 +56,60 @@ func (f *policyFile) rule(e entry) *fileRule {
 	})
 	if gate && places != nil {
 		for _, fault := range r.faults(r.traits()) {
-			at := e.at
+			at := e.At
 			if p, ok := places[fault.field]; ok {
 				at = p
 			}
-			f.faultOf(at, fmt.Sprintf("rule %q: ", clip(e.name)), fault.err)
+			f.FaultOf(at, fmt.Sprintf("rule %q: ", clip(e.Name)), fault.err)
 		}
 	}
-	r.good = len(f.faults) == before
+	r.good = len(f.Faults) == before
 	return r
 }
 
 // limit reads the text of a limit, or returns the zero Limit.
 func (f *policyFile) limit(n ast.Node) throttle.Limit {
-	text, ok := f.text(n, "a limit, such as 1/60s")
+	text, ok := f.Text(n, "a limit, such as 1/60s")
 	if !ok {
 		return throttle.Limit{}
 	}
 	limit, err := throttle.ParseLimit(text)
 	if err != nil {
-		f.faultOf(posOfNode(n), "", err)
+		f.FaultOf(yamlfile.PosOf(n), "", err)
 	}
 	return limit
 }
 
 func (f *policyFile) gate(n ast.Node) (g gate.Gate, ok bool) {
-	text, ok := f.text(n, "a gate, such as 08:00-21:00 recipient")
+	text, ok := f.Text(n, "a gate, such as 08:00-21:00 recipient")
 	if !ok {
 		return gate.Gate{}, false
 	}
 	g, err := gate.Parse(text)
 	if err != nil {
-		f.faultOf(posOfNode(n), "", err)
+		f.FaultOf(yamlfile.PosOf(n), "", err)
 	}
 	return g, err == nil
 }
 
 // key reads what finds a key, or returns nil.
 func (f *policyFile) key(n ast.Node) KeyFunc {
-	text, ok := f.text(n, "a path, such as $.to, or a constant")
+	text, ok := f.Text(n, "a path, such as $.to, or a constant")
 	if !ok {
 		return nil
 	}
-	if name, ok := funcName(text); ok {
-		return lookUp(f, posOfNode(n), "Keys", f.funcs.Keys, name)
+	if name, ok := yamlfile.FuncName(text); ok {
+		return lookUp(f, yamlfile.PosOf(n), "Keys", f.funcs.Keys, name)
 	}
 	if strings.HasPrefix(text, "$") {
 		key, err := JSONKey(text)
 		if err != nil {
-			f.faultOf(posOfNode(n), "", err)
+			f.FaultOf(yamlfile.PosOf(n), "", err)
 		}
 		return key
 	}
 	if text == "" || len(text) > throttle.KeyMax {
-		f.fault(posOfNode(n), fmt.Sprintf("a constant key of %d bytes, want 1 to %d", len(text), throttle.KeyMax))
+		f.Fault(yamlfile.PosOf(n), fmt.Sprintf("a constant key of %d bytes, want 1 to %d", len(text), throttle.KeyMax))
 		return nil
 	}
 	return ConstantKey(text)
@@ -118,29 +119,29 @@ func (f *policyFile) key(n ast.Node) KeyFunc {
 func (f *policyFile) cost(n ast.Node) CostFunc {
 	const want = "a whole number of permits, or a path, such as $.tokens"
 	if _, ok := n.(*ast.IntegerNode); ok {
-		if cost, ok := f.number(n, 1, throttle.PermitsMax); ok {
+		if cost, ok := f.Number(n, 1, throttle.PermitsMax); ok {
 			return ConstantCost(cost)
 		}
 		return nil
 	}
 	if _, ok := n.(*ast.FloatNode); ok {
-		f.fault(posOfNode(n), "a number with a fraction or an exponent, want "+want)
+		f.Fault(yamlfile.PosOf(n), "a number with a fraction or an exponent, want "+want)
 		return nil
 	}
-	text, ok := f.text(n, want)
+	text, ok := f.Text(n, want)
 	if !ok {
 		return nil
 	}
-	if name, ok := funcName(text); ok {
-		return lookUp(f, posOfNode(n), "Costs", f.funcs.Costs, name)
+	if name, ok := yamlfile.FuncName(text); ok {
+		return lookUp(f, yamlfile.PosOf(n), "Costs", f.funcs.Costs, name)
 	}
 	if !strings.HasPrefix(text, "$") {
-		f.fault(posOfNode(n), fmt.Sprintf("text %q, want %s", clip(text), want))
+		f.Fault(yamlfile.PosOf(n), fmt.Sprintf("text %q, want %s", clip(text), want))
 		return nil
 	}
 	cost, err := JSONCost(text)
 	if err != nil {
-		f.faultOf(posOfNode(n), "", err)
+		f.FaultOf(yamlfile.PosOf(n), "", err)
 	}
 	return cost
 }
@@ -148,12 +149,12 @@ func (f *policyFile) cost(n ast.Node) CostFunc {
 // zone reads what finds a recipient's zone, or returns nil.
 func (f *policyFile) zone(n ast.Node) ZoneFunc {
 	const want = "a path, such as $.zone, or phone and a path"
-	text, ok := f.text(n, want)
+	text, ok := f.Text(n, want)
 	if !ok {
 		return nil
 	}
-	if name, ok := funcName(text); ok {
-		return lookUp(f, posOfNode(n), "Zones", f.funcs.Zones, name)
+	if name, ok := yamlfile.FuncName(text); ok {
+		return lookUp(f, yamlfile.PosOf(n), "Zones", f.funcs.Zones, name)
 	}
 	var (
 		zone ZoneFunc
@@ -168,7 +169,7 @@ func (f *policyFile) zone(n ast.Node) ZoneFunc {
 		err = fmt.Errorf("text %q, want %s", clip(text), want)
 	}
 	if err != nil {
-		f.faultOf(posOfNode(n), "", err)
+		f.FaultOf(yamlfile.PosOf(n), "", err)
 		return nil
 	}
 	return zone
@@ -181,7 +182,7 @@ func phoneZoneOf(text string) (ZoneFunc, error) {
 	if i := strings.LastIndex(text, " or "); i >= 0 && !strings.ContainsAny(text[i:], `'"`) {
 		name := strings.TrimSpace(text[i+len(" or "):])
 		var err error
-		if otherwise, err = zones.load(name); err != nil {
+		if otherwise, err = zones.Load(name); err != nil {
 			return nil, fmt.Errorf("no time zone %q is known here", clip(name))
 		}
 		text = strings.TrimSpace(text[:i])
@@ -193,29 +194,11 @@ func phoneZoneOf(text string) (ZoneFunc, error) {
 	return PhoneZoneOr(number, otherwise), nil
 }
 
-// funcName is the name behind the word func.
-func funcName(text string) (string, bool) {
-	name, ok := strings.CutPrefix(text, "func ")
-	return strings.TrimSpace(name), ok
-}
-
 // lookUp finds a Go function by its name in a file, or returns nil.
-func lookUp[F KeyFunc | CostFunc | ZoneFunc](f *policyFile, at pos, field string, funcs map[string]F, name string) F {
+func lookUp[F KeyFunc | CostFunc | ZoneFunc](f *policyFile, at yamlfile.Pos, field string, funcs map[string]F, name string) F {
 	fn, ok := funcs[name]
 	if !ok {
-		f.fault(at, fmt.Sprintf("no function %q in Funcs.%s", clip(name), field))
+		f.Fault(at, fmt.Sprintf("no function %q in Funcs.%s", clip(name), field))
 	}
 	return fn
-}
-
-// number reads a whole number in plain digits: YAML has 0x10, 1_0 and 010 too.
-func (f *yamlFile) number(n ast.Node, least, most int) (int, bool) {
-	text := n.GetToken().Value
-	value, err := strconv.Atoi(text)
-	_, whole := n.(*ast.IntegerNode)
-	if !whole || err != nil || text != strconv.Itoa(value) || value < least || value > most {
-		f.fault(posOfNode(n), fmt.Sprintf("want a whole number, %d to %d", least, most))
-		return 0, false
-	}
-	return value, true
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/hibiken/asynq"
 	"github.com/nyaruka/phonenumbers"
+
+	"github.com/headwayq/headway/queue/internal/zones"
 )
 
 // PhoneZone returns a [ZoneFunc] that finds the time zone of a phone number,
@@ -150,7 +152,7 @@ func (c *phoneCache) place(names []string) phoneZone {
 	if ok {
 		return z
 	}
-	if z = oneZone(names, zones.load); z.err == errZoneAbsent {
+	if z = oneZone(names, zones.Load); z.err == errZoneAbsent {
 		return z
 	}
 	c.mu.Lock()

@@ -3,10 +3,11 @@ package queue
 import (
 	"encoding/json"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/queue/internal/zones"
 )
 
 // JSONZone returns a [ZoneFunc] that finds the recipient's time zone in a JSON
@@ -46,52 +47,9 @@ func (p path) zone(payload []byte) (*time.Location, error) {
 	if err := json.Unmarshal(value, &name); err != nil {
 		return nil, p.fault(len(p.steps), "is not a string that Go can read")
 	}
-	zone, err := zones.load(name)
+	zone, err := zones.Load(name)
 	if err != nil { // its text has the name, which is from the payload
 		return nil, p.fault(len(p.steps), "is no time zone that is known here")
-	}
-	return zone, nil
-}
-
-// zones are those that tasks have named so far.
-var zones zoneCache
-
-// zonesMax is above the number of names in the database. Where the file system
-// knows a name in any spelling, it bounds what a payload can make us keep.
-const zonesMax = 1024
-
-// zoneCache loads each zone once. Its zero value is empty.
-type zoneCache struct {
-	mu     sync.RWMutex
-	loaded map[string]*time.Location
-}
-
-var errZone = errors.New("no name of a time zone")
-
-func (c *zoneCache) load(name string) (*time.Location, error) {
-	if name == "" || name == "Local" {
-		return nil, errZone
-	}
-	c.mu.RLock()
-	zone, ok := c.loaded[name]
-	c.mu.RUnlock()
-	if ok {
-		return zone, nil
-	}
-	zone, err := time.LoadLocation(name)
-	if err != nil {
-		return nil, err // not kept: names that are none have no end
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if first, ok := c.loaded[name]; ok {
-		return first, nil
-	}
-	if c.loaded == nil {
-		c.loaded = make(map[string]*time.Location)
-	}
-	if len(c.loaded) < zonesMax {
-		c.loaded[name] = zone
 	}
 	return zone, nil
 }

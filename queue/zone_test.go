@@ -3,10 +3,7 @@ package queue
 import (
 	"errors"
 	"fmt"
-	"strings"
-	"sync"
 	"testing"
-	"time"
 	_ "time/tzdata" // the zones of the tests do not depend on the machine
 
 	"github.com/hibiken/asynq"
@@ -48,39 +45,4 @@ func TestJSONZoneRefuses(t *testing.T) {
 		t.Errorf("JSONZone(tz) error = %v, want ErrInvalidPath", err)
 	}
 	want(t, panicOf(func() { MustJSONZone("tz") }), any(`queue: JSON path "tz", byte 0: want $ at the start`))
-}
-
-func TestZonesAreLoadedOnce(t *testing.T) {
-	t.Parallel()
-	var (
-		c     zoneCache
-		wg    sync.WaitGroup
-		found [20]*time.Location
-	)
-	for i := range found {
-		wg.Go(func() { found[i], _ = c.load("Europe/Berlin") })
-	}
-	wg.Wait()
-	for _, zone := range found {
-		if zone == nil || zone != found[0] {
-			t.Fatalf("zones %p and %p, want one", zone, found[0])
-		}
-	}
-}
-
-func TestZonesAreBounded(t *testing.T) {
-	t.Parallel()
-	c := zoneCache{loaded: make(map[string]*time.Location)}
-	for i := range zonesMax {
-		c.loaded[fmt.Sprint(i)] = time.UTC
-	}
-	if zone, err := c.load("Europe/Berlin"); err != nil || zone.String() != "Europe/Berlin" || len(c.loaded) != zonesMax {
-		t.Errorf("load = %v, %v with %d zones kept, want it and %d", zone, err, len(c.loaded), zonesMax)
-	}
-	for range 10 {
-		_, _ = c.load(strings.Repeat("x", 10))
-	}
-	if len(c.loaded) != zonesMax {
-		t.Errorf("%d zones kept", len(c.loaded))
-	}
 }

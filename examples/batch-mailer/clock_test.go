@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/schedule"
 	"github.com/headwayq/headway/throttle/gate"
 )
 
@@ -45,7 +45,7 @@ func TestClock(t *testing.T) {
 				t.Fatalf("begun at %v the gate is open from %v to %v, want a minute from %v", now, from, until, want)
 			}
 		}
-		cron := queue.MustCron("0 0 7 * * *", c.Zone)
+		cron := schedule.MustCron("0 0 7 * * *", c.Zone)
 		if tick := cron.Next(begin).Sub(begin); tick != 2*time.Second {
 			t.Fatalf("begun at %v it is 07:00 after %v, want 2s", now, tick)
 		}

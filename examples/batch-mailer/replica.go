@@ -14,6 +14,7 @@ import (
 
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
+	"github.com/headwayq/headway/queue/schedule"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/worker"
 )
@@ -29,7 +30,7 @@ type replica struct {
 	s        *session
 	rdb      *redis.Client
 	feedRdb  *redis.Client // the feeder's, which can be cut
-	schedule *queue.Schedule
+	schedule *schedule.Schedule
 	feeder   *batch.Feeder
 	pool     *worker.Pool
 	batches  *batch.Control
@@ -54,7 +55,7 @@ func newReplica(s *session, name string) (*replica, error) {
 		return r, err
 	}
 	r.batches = batch.NewControl(client)
-	r.schedule, err = queue.NewSchedule(client, queue.ScheduleConfig{Logger: s.log, TickFunc: r.ticked}, s.nightly())
+	r.schedule, err = schedule.New(client, schedule.Config{Logger: s.log, TickFunc: r.ticked}, s.nightly())
 	if err != nil {
 		return r, err
 	}
@@ -119,9 +120,9 @@ func (r *replica) close() error {
 }
 
 // nightly is the entry of the schedule, by the clock of the demonstration.
-func (s *session) nightly() queue.Entry {
+func (s *session) nightly() schedule.Entry {
 	at := s.tick.In(s.clock.Zone)
-	return queue.Entry{
+	return schedule.Entry{
 		Name: "nightly", Queue: s.queue, Zone: s.clock.Zone,
 		Spec: fmt.Sprintf("%d %d %d * * *", at.Second(), at.Minute(), at.Hour()),
 		TaskFunc: func(_ context.Context, tick time.Time) (*queue.Task, error) {
@@ -132,7 +133,7 @@ func (s *session) nightly() queue.Entry {
 }
 
 // ticked tells of a tick that this replica decided. No other hears of it.
-func (r *replica) ticked(t queue.Tick) {
+func (r *replica) ticked(t schedule.Tick) {
 	r.s.say("%s: the tick of %s is %s", r.name, t.At.Format("15:04"), t.Outcome)
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
+	"github.com/headwayq/headway/queue/schedule"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
 	"github.com/headwayq/headway/worker"
@@ -84,7 +85,7 @@ func TestRedisKeys(t *testing.T) {
 		if _, err := b.client.Book(t.Context(), queue.NewTask("sms:send", []byte(`{"to":"+15550100"}`))); err != nil {
 			t.Fatal(err)
 		}
-		schedule, err := queue.NewSchedule(b.client, queue.ScheduleConfig{}, queue.Entry{Name: "beat", Spec: "@every 1s", Task: queue.NewTask("beat", nil)})
+		schedule, err := schedule.New(b.client, schedule.Config{}, schedule.Entry{Name: "beat", Spec: "@every 1s", Task: queue.NewTask("beat", nil)})
 		if err != nil {
 			t.Fatal(err)
 		}

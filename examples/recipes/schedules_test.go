@@ -14,11 +14,11 @@ import (
 	"github.com/hibiken/asynq"
 	"go.uber.org/zap"
 
-	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/schedule"
 )
 
 // schedule runs a schedule for a while and stops it.
-func (b *bed) schedule(s *queue.Schedule, d time.Duration) {
+func (b *bed) schedule(s *schedule.Schedule, d time.Duration) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), d)
 	defer cancel()
@@ -112,7 +112,7 @@ func TestTickOf(t *testing.T) {
 			ran <- fmt.Sprint(string(task.Payload()), tick.Format(time.RFC3339), ok)
 			return nil
 		})
-		s, err := queue.NewSchedule(b.client, queue.ScheduleConfig{}, Campaign())
+		s, err := schedule.New(b.client, schedule.Config{}, Campaign())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +140,7 @@ func TestSchedulesPageTellsTheTicks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cron, err := queue.ParseCron(r[1], zone)
+		cron, err := schedule.ParseCron(r[1], zone)
 		if err != nil {
 			t.Fatal(err)
 		}

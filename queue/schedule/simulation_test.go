@@ -1,4 +1,4 @@
-package queue
+package schedule
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/queue/internal/backend"
 )
 
 // scheduleWorld is a Redis whose clock is moved by hand, replicas of a schedule
@@ -47,7 +48,7 @@ func newScheduleWorld(t *testing.T, seed uint64, entry Entry) *scheduleWorld {
 		t.Fatal(err)
 	}
 	w.timed = timed
-	ready, faults := entry.ready(newClient(t, w.raw))
+	ready, faults := entry.ready(backend.Of(newClient(t, w.raw)))
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
@@ -98,7 +99,7 @@ func (w *scheduleWorld) decided(tick time.Time, code int64) {
 // start starts a replica.
 func (w *scheduleWorld) start(r *replica) {
 	client := newClient(w.T, replicaRedis{w.raw, r})
-	s, err := NewSchedule(client, ScheduleConfig{}, w.entry)
+	s, err := New(client, Config{}, w.entry)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -171,7 +172,7 @@ func (w *scheduleWorld) work() {
 			rest = append(rest, task)
 			continue
 		}
-		_, tick, _ := TaskTick(task.id)
+		_, tick, _ := ParseTaskID(task.id)
 		if _, _, last := w.life(tick); last == "gone" {
 			w.raw.Del(w.Context(), key)
 		} else {

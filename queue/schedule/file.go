@@ -1,4 +1,4 @@
-package queue
+package schedule
 
 import (
 	"errors"
@@ -12,12 +12,19 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/internal/backend"
+	"github.com/headwayq/headway/queue/internal/check"
+	"github.com/headwayq/headway/queue/internal/yamlfile"
+	"github.com/headwayq/headway/queue/internal/zones"
 )
 
 // scheduleFile are the entries of a file, as far as it can be read. The zero
 // scheduleFile has none.
 type scheduleFile struct {
-	yamlFile
+	yamlfile.File
+	client  backend.Client
 	funcs   map[string]TaskFunc
 	stamp   fileStamp
 	entries []fileEntry
@@ -26,11 +33,11 @@ type scheduleFile struct {
 // fileEntry is an entry as a file defines it.
 type fileEntry struct {
 	Entry
-	at     pos
-	places map[string]pos // where its fields stand
-	typ    string         // of its task
-	opts   []asynq.Option // of its task
-	data   []byte         // of its task
+	at     yamlfile.Pos
+	places map[string]yamlfile.Pos // where its fields stand
+	typ    string                  // of its task
+	opts   []asynq.Option          // of its task
+	data   []byte                  // of its task
 }
 
 // fileStamp tells whether a file has changed.
@@ -48,27 +55,27 @@ func stampOf(path string) fileStamp {
 }
 
 // readScheduleFile reads a file of entries, or its faults.
-func readScheduleFile(path string, funcs map[string]TaskFunc) scheduleFile {
-	f := scheduleFile{yamlFile: yamlFile{name: path, kind: ofEntries}, funcs: funcs, stamp: stampOf(path)}
-	if body := f.open(); body != nil {
+func readScheduleFile(path string, funcs map[string]TaskFunc, client backend.Client) scheduleFile {
+	f := scheduleFile{File: yamlfile.File{Name: path, Want: "entries"}, client: client, funcs: funcs, stamp: stampOf(path)}
+	if body := f.Open(); body != nil {
 		f.document(body)
 	}
 	return f
 }
 
 func (f *scheduleFile) document(n ast.Node) {
-	given := f.fields(n, "entries", []string{"entries"}, func(e entry) {
-		before := len(f.faults)
-		found := f.yamlFile.entries(e.value, "entries by their names")
-		if len(found) == 0 && len(f.faults) == before {
-			f.fault(e.at, "no entries")
+	given := f.Fields(n, "entries", []string{"entries"}, func(e yamlfile.Entry) {
+		before := len(f.Faults)
+		found := f.Entries(e.Value, "entries by their names")
+		if len(found) == 0 && len(f.Faults) == before {
+			f.Fault(e.At, "no entries")
 		}
 		for _, e := range found {
 			f.entry(e)
 		}
 	})
 	if _, ok := given["entries"]; !ok && given != nil {
-		f.fault(pos{}, "no entries")
+		f.Fault(yamlfile.Pos{}, "no entries")
 	}
 }
 
@@ -84,46 +91,46 @@ var (
 	missedTexts  = map[string]Missed{"skip": MissedSkip, "run once": MissedRunOnce, "run all": MissedRunAll}
 )
 
-func (f *scheduleFile) entry(e entry) {
+func (f *scheduleFile) entry(e yamlfile.Entry) {
 	var (
-		fe     = fileEntry{Entry: Entry{Name: e.name}, at: e.at}
-		before = len(f.faults)
+		fe     = fileEntry{Entry: Entry{Name: e.Name}, at: e.At}
+		before = len(f.Faults)
 		names  = slices.Sorted(maps.Keys(entryFields))
 	)
-	fe.places = f.fields(e.value, "an entry: "+strings.Join(names, ", "), names, func(field entry) { f.field(&fe, field) })
+	fe.places = f.Fields(e.Value, "an entry: "+strings.Join(names, ", "), names, func(field yamlfile.Entry) { f.field(&fe, field) })
 	if fe.places == nil {
 		return
 	}
 	_, task := fe.places["task"]
 	_, spec := fe.places["spec"]
 	if !task {
-		f.fault(e.at, fmt.Sprintf("entry %q: no task", clip(e.name)))
+		f.Fault(e.At, fmt.Sprintf("entry %q: no task", check.Clip(e.Name)))
 	}
 	if !spec {
-		f.fault(e.at, fmt.Sprintf("entry %q: no spec", clip(e.name)))
+		f.Fault(e.At, fmt.Sprintf("entry %q: no spec", check.Clip(e.Name)))
 	}
 	if fe.TaskFunc == nil {
-		fe.Task = NewTask(fe.typ, fe.data, fe.opts...)
+		fe.Task = queue.NewTask(fe.typ, fe.data, fe.opts...)
 	}
 	for _, name := range []string{"payload", "max_retry", "timeout", "retention"} {
 		if at, ok := fe.places[name]; ok && fe.TaskFunc != nil {
-			f.fault(at, name+" is for the function to say")
+			f.Fault(at, name+" is for the function to say")
 		}
 	}
-	if len(f.faults) == before { // or what is missing would be told twice
+	if len(f.Faults) == before { // or what is missing would be told twice
 		f.entries = append(f.entries, fe)
 	}
 }
 
-func (f *scheduleFile) field(fe *fileEntry, field entry) {
-	n := field.value
-	switch field.name {
+func (f *scheduleFile) field(fe *fileEntry, field yamlfile.Entry) {
+	n := field.Value
+	switch field.Name {
 	case "spec":
-		fe.Spec, _ = f.text(n, "a cron spec in quotes, such as '0 9 * * 1-5'")
+		fe.Spec, _ = f.Text(n, "a cron spec in quotes, such as '0 9 * * 1-5'")
 	case "zone":
 		fe.Zone = f.zone(n)
 	case "queue":
-		fe.Queue, _ = f.text(n, "the name of a queue")
+		fe.Queue, _ = f.Text(n, "the name of a queue")
 	case "task":
 		f.task(fe, n)
 	case "payload":
@@ -131,10 +138,10 @@ func (f *scheduleFile) field(fe *fileEntry, field entry) {
 			fe.data = []byte(block.Value.Value)
 			return
 		}
-		text, _ := f.text(n, "the payload as text")
+		text, _ := f.Text(n, "the payload as text")
 		fe.data = []byte(text)
 	case "max_retry":
-		if most, ok := f.number(n, 0, math.MaxInt32); ok {
+		if most, ok := f.Number(n, 0, math.MaxInt32); ok {
 			fe.opts = append(fe.opts, asynq.MaxRetry(most))
 		}
 	case "timeout":
@@ -150,45 +157,45 @@ func (f *scheduleFile) field(fe *fileEntry, field entry) {
 	case "missed_within":
 		fe.MissedWithin = f.duration(n)
 	case "missed_max":
-		fe.MissedMax, _ = f.number(n, 1, MissedMaxMax)
+		fe.MissedMax, _ = f.Number(n, 1, MissedMaxMax)
 	}
 }
 
 // task reads the type of the task, or the name of the function that makes it.
 func (f *scheduleFile) task(fe *fileEntry, n ast.Node) {
-	text, ok := f.text(n, "a task type, or func and a name")
+	text, ok := f.Text(n, "a task type, or func and a name")
 	if !ok {
 		return
 	}
 	fe.typ = text
-	if name, ok := funcName(text); ok {
+	if name, ok := yamlfile.FuncName(text); ok {
 		if fe.TaskFunc = f.funcs[name]; fe.TaskFunc == nil {
-			f.fault(posOfNode(n), fmt.Sprintf("no function %q among TaskFuncs", clip(name)))
+			f.Fault(yamlfile.PosOf(n), fmt.Sprintf("no function %q among TaskFuncs", check.Clip(name)))
 		}
 	}
 }
 
 func (f *scheduleFile) zone(n ast.Node) *time.Location {
-	name, ok := f.text(n, "a time zone, such as Europe/Berlin")
+	name, ok := f.Text(n, "a time zone, such as Europe/Berlin")
 	if !ok {
 		return nil
 	}
-	zone, err := zones.load(name)
+	zone, err := zones.Load(name)
 	if err != nil {
-		f.fault(posOfNode(n), fmt.Sprintf("%q is no time zone that is known here", clip(name)))
+		f.Fault(yamlfile.PosOf(n), fmt.Sprintf("%q is no time zone that is known here", check.Clip(name)))
 	}
 	return zone
 }
 
 func (f *scheduleFile) duration(n ast.Node) time.Duration {
 	const want = "a duration, such as 90s or 24h"
-	text, ok := f.text(n, want)
+	text, ok := f.Text(n, want)
 	if !ok {
 		return 0
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		f.fault(posOfNode(n), fmt.Sprintf("%q, want %s", clip(text), want))
+		f.Fault(yamlfile.PosOf(n), fmt.Sprintf("%q, want %s", check.Clip(text), want))
 		return 0
 	}
 	return d
@@ -197,8 +204,8 @@ func (f *scheduleFile) duration(n ast.Node) time.Duration {
 func (f *scheduleFile) option(fe *fileEntry, n ast.Node, option func(time.Duration) asynq.Option) {
 	if d := f.duration(n); d > 0 {
 		opt := option(d)
-		if err := checkOptions([]asynq.Option{opt}); err != nil {
-			f.faultOf(posOfNode(n), "", err)
+		if err := f.client.CheckOptions([]asynq.Option{opt}); err != nil {
+			f.FaultOf(yamlfile.PosOf(n), "", err)
 		}
 		fe.opts = append(fe.opts, opt)
 	}
@@ -207,23 +214,23 @@ func (f *scheduleFile) option(fe *fileEntry, n ast.Node, option func(time.Durati
 // oneOf reads one of some texts.
 func oneOf[T any](f *scheduleFile, n ast.Node, texts map[string]T) T {
 	want := strings.Join(slices.Sorted(maps.Keys(texts)), ", ")
-	text, ok := f.text(n, want)
+	text, ok := f.Text(n, want)
 	value, known := texts[text]
 	if ok && !known {
-		f.fault(posOfNode(n), fmt.Sprintf("%q, want %s", clip(text), want))
+		f.Fault(yamlfile.PosOf(n), fmt.Sprintf("%q, want %s", check.Clip(text), want))
 	}
 	return value
 }
 
 // join makes the entries of code and of the file ready, or returns all that is
 // wrong with them.
-func (f *scheduleFile) join(code []Entry, c *Client) ([]*scheduled, error) {
+func (f *scheduleFile) join(code []Entry, c backend.Client) ([]*scheduled, error) {
 	all, err := joinEntries(code, c)
 	inCode := make(map[string]bool)
 	for _, e := range code {
 		inCode[e.Name] = true
 	}
-	faults := yamlFile{name: f.name, kind: f.kind, faults: slices.Clone(f.faults)}
+	faults := yamlfile.File{Name: f.Name, Faults: slices.Clone(f.Faults)}
 	for _, fe := range f.entries {
 		ready, wrong := fe.ready(c)
 		for _, w := range wrong {
@@ -233,14 +240,18 @@ func (f *scheduleFile) join(code []Entry, c *Client) ([]*scheduled, error) {
 					at = place
 				}
 			}
-			faults.faultOf(at, fmt.Sprintf("entry %q: ", clip(fe.Name)), w.Err)
+			faults.FaultOf(at, fmt.Sprintf("entry %q: ", check.Clip(fe.Name)), w.Err)
 		}
 		if inCode[fe.Name] {
-			faults.fault(fe.at, fmt.Sprintf("entry %q: there is one of that name in code", clip(fe.Name)))
+			faults.Fault(fe.at, fmt.Sprintf("entry %q: there is one of that name in code", check.Clip(fe.Name)))
 		}
 		all = append(all, ready)
 	}
-	if err := errors.Join(append([]error{err}, faults.sorted()...)...); err != nil {
+	errs := []error{err}
+	for _, fault := range faults.Sorted() {
+		errs = append(errs, &FileError{File: f.Name, Line: fault.Line, Column: fault.Column, Reason: fault.Reason, Err: fault.Err})
+	}
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	sortEntries(all)

@@ -1,4 +1,4 @@
-package queue
+package schedule
 
 import (
 	"cmp"
@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +13,9 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/internal/backend"
+	"github.com/headwayq/headway/queue/internal/check"
 )
 
 // Bounds of an [Entry].
@@ -44,7 +46,7 @@ type Entry struct {
 
 	// Task is what is enqueued, with the options of the task. Exactly one of Task
 	// and TaskFunc is given.
-	Task *Task
+	Task *queue.Task
 
 	// TaskFunc makes the task of a tick, which is in the zone of the spec. Several
 	// processes may call it for one tick, and one of them again; only one of these
@@ -76,7 +78,7 @@ type Entry struct {
 }
 
 // TaskFunc makes the task of a tick.
-type TaskFunc func(ctx context.Context, tick time.Time) (*Task, error)
+type TaskFunc func(ctx context.Context, tick time.Time) (*queue.Task, error)
 
 // Overlap says what becomes of a tick while the task of an earlier tick of its
 // entry is unfinished: pending, active, scheduled or to be tried again, in asynq's
@@ -110,13 +112,13 @@ const (
 	MissedRunAll
 )
 
-// TaskTick returns the entry and the tick that the task of an id is of, and
+// ParseTaskID returns the entry and the tick that the task of an id is of, and
 // whether it is of one: the ids of a Schedule are such as
 // "nightly@2026-03-29T01:00:00Z".
-func TaskTick(id string) (entry string, tick time.Time, ok bool) {
+func ParseTaskID(id string) (entry string, tick time.Time, ok bool) {
 	entry, text, _ := strings.Cut(id, "@")
 	tick, err := time.Parse(time.RFC3339, text)
-	if err != nil || checkEntryName(entry) != nil || tickID(entry, tick) != id {
+	if err != nil || check.Name(entry) != nil || tickID(entry, tick) != id {
 		return "", time.Time{}, false
 	}
 	return entry, tick, true
@@ -137,7 +139,7 @@ type scheduled struct {
 func (e *scheduled) taskID(tick time.Time) string { return tickID(e.Name, tick) }
 
 // ready makes e ready to tick, or returns what is wrong with it.
-func (e Entry) ready(c *Client) (*scheduled, []*EntryError) {
+func (e Entry) ready(c backend.Client) (*scheduled, []*EntryError) {
 	var faults []*EntryError
 	bad := func(field string, err error) {
 		if err != nil {
@@ -148,30 +150,28 @@ func (e Entry) ready(c *Client) (*scheduled, []*EntryError) {
 	e.LateMax = cmp.Or(e.LateMax, LateMaxDefault)
 	e.MissedWithin = cmp.Or(e.MissedWithin, max(e.LateMax, MissedWithinDefault))
 	e.MissedMax = cmp.Or(e.MissedMax, MissedMaxDefault)
-	bad("Name", checkEntryName(e.Name))
+	bad("Name", check.Name(e.Name))
 	cron, err := ParseCron(e.Spec, e.Zone)
 	bad("Spec", err)
-	if strings.TrimSpace(e.Queue) == "" || strings.ContainsAny(e.Queue, "{}") {
-		bad("Queue", errors.New("want a name without braces"))
-	}
+	bad("Queue", check.Queue(e.Queue))
 	switch {
 	case (e.Task == nil) == (e.TaskFunc == nil):
 		bad("Task", errors.New("want exactly one of Task and TaskFunc"))
 	case e.Task != nil:
-		bad("Task", errors.Join(c.checkTick(e.Task), noDeadline(e.Task)))
+		bad("Task", errors.Join(checkTask(c, e.Task), noDeadline(e.Task)))
 	}
-	bad("Overlap", inRange(e.Overlap, OverlapAllow, OverlapQueueOne))
-	bad("Missed", inRange(e.Missed, MissedSkip, MissedRunAll))
-	bad("LateMax", inRange(e.LateMax, lateMin, lateMax))
-	bad("MissedWithin", inRange(e.MissedWithin, e.LateMax, MissedWithinMax))
-	bad("MissedMax", inRange(e.MissedMax, 1, MissedMaxMax))
+	bad("Overlap", check.Range(e.Overlap, OverlapAllow, OverlapQueueOne))
+	bad("Missed", check.Range(e.Missed, MissedSkip, MissedRunAll))
+	bad("LateMax", check.Range(e.LateMax, lateMin, lateMax))
+	bad("MissedWithin", check.Range(e.MissedWithin, e.LateMax, MissedWithinMax))
+	bad("MissedMax", check.Range(e.MissedMax, 1, MissedMaxMax))
 	sum := sha256.Sum256([]byte(cron.String()))
-	return &scheduled{e, cron, hex.EncodeToString(sum[:8]), c.keys(e.Queue)}, faults
+	return &scheduled{e, cron, hex.EncodeToString(sum[:8]), c.Keys(e.Queue)}, faults
 }
 
 // joinEntries makes entries ready, in the order of their names, or returns what is
 // wrong with them.
-func joinEntries(entries []Entry, c *Client) ([]*scheduled, error) {
+func joinEntries(entries []Entry, c backend.Client) ([]*scheduled, error) {
 	var (
 		all    []*scheduled
 		errs   []error
@@ -196,51 +196,34 @@ func sortEntries(all []*scheduled) {
 	slices.SortFunc(all, func(a, b *scheduled) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-func inRange[T cmp.Ordered](v, lo, hi T) error {
-	if v < lo || v > hi {
-		return fmt.Errorf("it is %v, want %v to %v", v, lo, hi)
-	}
-	return nil
-}
-
-// checkEntryName wants what a rule's name is: it is part of a key and of task ids.
-func checkEntryName(name string) error {
-	const most = 64
-	legal := strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-") == ""
-	if name == "" || len(name) > most || !legal {
-		return fmt.Errorf("want 1 to %d characters out of A-Z, a-z, 0-9, _, . and -", most)
-	}
-	return nil
-}
-
-// checkTick returns why a task could never be that of a tick, as far as that is
+// checkTask returns why a task could never be that of a tick, as far as that is
 // known without Redis.
-func (c *Client) checkTick(task *Task) error {
+func checkTask(c backend.Client, task *queue.Task) error {
 	if strings.TrimSpace(task.Type()) == "" {
 		return errors.New("a task without a type")
 	}
-	if err := errors.Join(checkOptions(task.opts), checkTickOptions(task.opts)); err != nil {
+	if err := errors.Join(c.CheckOptions(task.Options()), checkTickOptions(task.Options())); err != nil {
 		return err
 	}
-	if p, ok := c.policies[task.Type()]; ok {
-		_, err := p.Demand(task.asynqTask())
+	if p, ok := c.Policy(task.Type()); ok {
+		_, err := p.Request(asynqTask(task), "")
 		return err
 	}
 	return nil
 }
 
 // noDeadline refuses one that all ticks would share.
-func noDeadline(task *Task) error {
-	for _, opt := range task.opts {
+func noDeadline(task *queue.Task) error {
+	for _, opt := range task.Options() {
 		if opt.Type() == asynq.DeadlineOpt {
-			return &OptionError{Option: opt.String(), Reason: "one instant for all ticks: use a Timeout, or a TaskFunc"}
+			return &queue.OptionError{Option: opt.String(), Reason: "one instant for all ticks: use a Timeout, or a TaskFunc"}
 		}
 	}
 	return nil
 }
 
 // checkTickOptions returns the options that a tick's task can't have, each an
-// [*OptionError].
+// [*queue.OptionError].
 func checkTickOptions(opts []asynq.Option) error {
 	var errs []error
 	for _, opt := range opts {
@@ -264,7 +247,12 @@ func checkTickOptions(opts []asynq.Option) error {
 		case asynq.QueueOpt, asynq.TaskIDOpt, asynq.GroupOpt: // what it names may be a person
 			text, _, _ = strings.Cut(text, "(")
 		}
-		errs = append(errs, &OptionError{Option: text, Reason: reason})
+		errs = append(errs, &queue.OptionError{Option: text, Reason: reason})
 	}
 	return errors.Join(errs...)
+}
+
+// asynqTask builds a task for one enqueueing call, sharing nothing with t.
+func asynqTask(t *queue.Task) *asynq.Task {
+	return asynq.NewTaskWithHeaders(t.Type(), t.Payload(), t.Headers(), t.Options()...)
 }

@@ -1,4 +1,4 @@
-package queue
+package schedule
 
 import (
 	"strings"
@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/internal/backend"
 )
 
 // The example of docs/schedules.md: an hourly entry whose ticks are decided up to
@@ -36,7 +38,7 @@ func TestDueTicks(t *testing.T) {
 		{"09:00:00", MissedSkip, 0, 0, "09"},
 		{"08:59:59", MissedRunAll, 0, 0, ""},
 	} {
-		e, faults := Entry{Name: "a", Spec: "@hourly", Task: NewTask("t", nil), Missed: tt.missed, MissedWithin: tt.within, MissedMax: tt.most}.ready(client)
+		e, faults := Entry{Name: "a", Spec: "@hourly", Task: queue.NewTask("t", nil), Missed: tt.missed, MissedWithin: tt.within, MissedMax: tt.most}.ready(backend.Of(client))
 		if len(faults) > 0 {
 			t.Fatal(faults)
 		}

@@ -1,4 +1,4 @@
-package queue
+package schedule
 
 import (
 	"context"
@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/internal/backend"
 )
 
 // Schedule enqueues a task at each tick of its entries' cron specs, exactly once
@@ -36,8 +39,8 @@ import (
 //
 // A Schedule is safe for concurrent use. The zero Schedule is not usable.
 type Schedule struct {
-	client *Client
-	cfg    ScheduleConfig
+	client backend.Client
+	cfg    Config
 	log    *zap.Logger
 	now    func() time.Time
 	held   time.Duration // heldLook
@@ -55,8 +58,8 @@ type Schedule struct {
 	all  []*scheduled // in force, in the order of their names
 }
 
-// ScheduleConfig are the options of a [Schedule]; the zero value is ready to use.
-type ScheduleConfig struct {
+// Config are the options of a [Schedule]; the zero value is ready to use.
+type Config struct {
 	// File is the path of a YAML file with more entries, see docs/schedules.md. It
 	// must be there and right when the Schedule is made. While that runs it looks
 	// every second whether the file has changed; one with faults changes nothing,
@@ -81,7 +84,7 @@ type ScheduleConfig struct {
 type Tick struct {
 	Entry   string
 	At      time.Time // in the zone of the spec
-	TaskID  string    // of the task, see [TaskTick]
+	TaskID  string    // of the task, see [ParseTaskID]
 	Outcome Outcome
 }
 
@@ -99,25 +102,25 @@ const (
 // filePoll is how often the file is looked at.
 const filePoll = time.Second
 
-// NewSchedule returns a schedule of entries, to which those of cfg.File are
+// New returns a schedule of entries, to which those of cfg.File are
 // added. It enqueues through client, whose policies its tasks are held against.
 // The error has all that is wrong with the entries, joined: each fault is an
-// [*EntryError], or a [*FileError] in the file. NewSchedule does not ask Redis. It
+// [*EntryError], or a [*FileError] in the file. New does not ask Redis. It
 // panics when client is nil.
-func NewSchedule(client *Client, cfg ScheduleConfig, entries ...Entry) (*Schedule, error) {
+func New(client *queue.Client, cfg Config, entries ...Entry) (*Schedule, error) {
 	if client == nil {
-		panic("queue: nil client")
+		panic("schedule: nil client")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
 	s := &Schedule{
-		client: client, cfg: cfg, now: time.Now, held: heldLook,
+		client: backend.Of(client), cfg: cfg, now: time.Now, held: heldLook,
 		log:     cfg.Logger.With(zap.String("component", "schedule")),
 		changed: make(chan struct{}, 1),
 	}
 	if cfg.File != "" {
-		s.file = readScheduleFile(cfg.File, cfg.TaskFuncs)
+		s.file = readScheduleFile(cfg.File, cfg.TaskFuncs, s.client)
 	}
 	if err := s.set(entries, s.file); err != nil {
 		return nil, err
@@ -126,7 +129,7 @@ func NewSchedule(client *Client, cfg ScheduleConfig, entries ...Entry) (*Schedul
 }
 
 // Set replaces the entries that are in code; those of the file stay. An error has
-// all that is wrong, as from [NewSchedule], and nothing is changed then.
+// all that is wrong, as from [New], and nothing is changed then.
 func (s *Schedule) Set(entries ...Entry) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +144,7 @@ func (s *Schedule) Reload() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.set(s.code, readScheduleFile(s.cfg.File, s.cfg.TaskFuncs))
+	return s.set(s.code, readScheduleFile(s.cfg.File, s.cfg.TaskFuncs, s.client))
 }
 
 // set puts entries in force unless one has a fault.
@@ -177,7 +180,7 @@ func (s *Schedule) Next() []Tick {
 // when it is called while it runs.
 func (s *Schedule) Run(ctx context.Context) error {
 	if s.running.Swap(true) {
-		panic("queue: Schedule.Run is called while it runs")
+		panic("schedule: Schedule.Run is called while it runs")
 	}
 	defer s.running.Store(false)
 	var watcher sync.WaitGroup

@@ -1,4 +1,4 @@
-package queue
+package schedule
 
 import (
 	"context"
@@ -17,6 +17,9 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/internal/backend"
+	"github.com/headwayq/headway/queue/internal/yamlfile"
 )
 
 func writeFile(t *testing.T, path, text string) {
@@ -31,8 +34,8 @@ func TestScheduleFile(t *testing.T) {
 	rdb, _ := redistest.Mini(t)
 	path := filepath.Join(t.TempDir(), "s.yaml")
 	writeFile(t, path, goodSchedule)
-	funcs := map[string]TaskFunc{"campaign": func(context.Context, time.Time) (*Task, error) { return NewTask("made", nil), nil }}
-	s, err := NewSchedule(newClient(t, rdb), ScheduleConfig{File: path, TaskFuncs: funcs}, Entry{Name: "code", Spec: "@daily", Task: NewTask("t", nil)})
+	funcs := map[string]TaskFunc{"campaign": func(context.Context, time.Time) (*queue.Task, error) { return queue.NewTask("made", nil), nil }}
+	s, err := New(newClient(t, rdb), Config{File: path, TaskFuncs: funcs}, Entry{Name: "code", Spec: "@daily", Task: queue.NewTask("t", nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,10 +47,10 @@ func TestScheduleFile(t *testing.T) {
 		t.Errorf("- want + got:\n%s", diff)
 	}
 	block, campaign, nightly := s.all[0], s.all[1], s.all[3]
-	want(t, string(block.Task.payload), "two\nlines\n")
+	want(t, string(block.Task.Payload()), "two\nlines\n")
 	want(t, campaign.Task == nil && campaign.TaskFunc != nil && campaign.Overlap == OverlapSkip && campaign.Missed == MissedRunAll, true)
 	want(t, nightly.cron.String(), "CRON_TZ=Europe/Berlin 30 2 * * *")
-	want(t, fmt.Sprint(nightly.Task.typ, " ", string(nightly.Task.payload), " ", nightly.Task.opts), `report:nightly {"all":true} [MaxRetry(3) Timeout(10m0s) Retention(24h0m0s)]`)
+	want(t, fmt.Sprint(nightly.Task.Type(), " ", string(nightly.Task.Payload()), " ", nightly.Task.Options()), `report:nightly {"all":true} [MaxRetry(3) Timeout(10m0s) Retention(24h0m0s)]`)
 	want(t, fmt.Sprint(nightly.Queue, nightly.Overlap, nightly.Missed, nightly.LateMax, nightly.MissedWithin, nightly.MissedMax), "low2 1 5m0s 48h0m0s 9")
 }
 
@@ -97,15 +100,15 @@ func TestScheduleFileFaults(t *testing.T) {
 		}},
 	} {
 		writeFile(t, path, tt.text)
-		_, err := NewSchedule(client, ScheduleConfig{File: path}, Entry{Name: "code", Spec: "@daily", Task: NewTask("t", nil)})
-		if !errors.Is(err, ErrInvalidEntry) || errors.Is(err, ErrInvalidPolicy) {
-			t.Errorf("NewSchedule = %v, want ErrInvalidEntry", err)
+		_, err := New(client, Config{File: path}, Entry{Name: "code", Spec: "@daily", Task: queue.NewTask("t", nil)})
+		if !errors.Is(err, ErrInvalid) || errors.Is(err, queue.ErrInvalidPolicy) {
+			t.Errorf("New = %v, want ErrInvalid", err)
 			continue
 		}
 		var got []string
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			fe := &FileError{}
-			if strings.HasPrefix(line, `queue: schedule file "`) {
+			if strings.HasPrefix(line, `schedule: file "`) {
 				for _, e := range unjoined(err) {
 					if f, ok := errors.AsType[*FileError](e); ok && f.Error() == line {
 						fe = f
@@ -147,7 +150,7 @@ func TestScheduleFileIsReloaded(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		writeFile(t, path, "entries:\n  a: {spec: '@every 10s', task: t}\n")
 		core, logs := observer.New(zapcore.InfoLevel)
-		s := runSchedule(t, rdb, ScheduleConfig{File: path, Logger: zap.New(core)})
+		s := runSchedule(t, rdb, Config{File: path, Logger: zap.New(core)})
 		defer s.stop()
 		names := func() string {
 			var names []string
@@ -163,7 +166,7 @@ func TestScheduleFileIsReloaded(t *testing.T) {
 		writeFile(t, path, "entries:\n  a: {spec: '@every 10s', tusk: t}\n")
 		time.Sleep(60 * time.Second)
 		want(t, names(), "a b")
-		if err := s.Reload(); !errors.Is(err, ErrInvalidEntry) {
+		if err := s.Reload(); !errors.Is(err, ErrInvalid) {
 			t.Errorf("Reload = %v", err)
 		}
 		if err := os.Remove(path); err != nil {
@@ -186,12 +189,13 @@ func FuzzScheduleFile(f *testing.F) {
 	for _, seed := range []string{goodSchedule, "entries:\n  a: {spec: x, task: t}\n", "entries: {a: [", "{}", "- a", "entries: &a\nb: *a", "a: |\n  x\n"} {
 		f.Add(seed)
 	}
+	client := backend.Of(&queue.Client{})
 	f.Fuzz(func(t *testing.T, text string) {
-		file := scheduleFile{yamlFile: yamlFile{name: "s.yaml", kind: ofEntries}}
-		if body := file.read(strings.NewReader(text)); body != nil {
+		file := scheduleFile{File: yamlfile.File{Name: "s.yaml", Want: "entries"}, client: client}
+		if body := file.Read(strings.NewReader(text)); body != nil {
 			file.document(body)
 		}
-		all, err := file.join(nil, &Client{})
+		all, err := file.join(nil, client)
 		if (len(all) > 0) == (err != nil) {
 			t.Fatalf("%q gives %d entries and %v", text, len(all), err)
 		}

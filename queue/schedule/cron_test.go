@@ -1,4 +1,4 @@
-package queue
+package schedule
 
 import (
 	"errors"
@@ -136,7 +136,7 @@ func TestParseCron(t *testing.T) {
 			t.Errorf("ParseCron(%q) = %q, %v, want a fault with %q", tt.spec, c, err, tt.want)
 		}
 	}
-	if got := fmt.Sprint(panicOf(func() { MustCron("x", nil) })); !strings.HasPrefix(got, `queue: cron spec "x": `) {
+	if got := fmt.Sprint(panicOf(func() { MustCron("x", nil) })); !strings.HasPrefix(got, `schedule: cron spec "x": `) {
 		t.Errorf("MustCron panics with %q", got)
 	}
 }

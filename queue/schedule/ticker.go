@@ -1,4 +1,4 @@
-package queue
+package schedule
 
 import (
 	"context"
@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/internal/backend"
 )
 
 const (
@@ -70,7 +73,7 @@ func (t *ticker) pass(ctx context.Context) time.Duration {
 		return wait
 	case errors.As(err, &none) && t.failures > 0: // that was said
 	case errors.As(err, &none):
-		t.schedule.log.Warn("a tick has no task yet", zap.String("entry", t.Name), zap.String("error", safeText(none.cause)))
+		t.schedule.log.Warn("a tick has no task yet", zap.String("entry", t.Name), zap.String("error", t.schedule.client.SafeText(none.cause)))
 	default:
 		t.schedule.reached(began, err)
 	}
@@ -144,7 +147,7 @@ func (t *ticker) tick(ctx context.Context, due dueTick) (int64, error) {
 	}
 	if code == luascripts.TickGivenUp {
 		t.schedule.log.Error("a tick is given up: it has no task that could run", zap.String("entry", t.Name),
-			zap.Time("tick", due.at), zap.String("error", reasonOf(err)))
+			zap.Time("tick", due.at), zap.String("error", t.reasonOf(err)))
 	}
 	if f, outcome := t.schedule.cfg.TickFunc, outcomes[code]; f != nil && outcome != "" {
 		f(Tick{Entry: t.Name, At: due.at.In(t.location()), TaskID: args.ID, Outcome: outcome})
@@ -167,9 +170,9 @@ func (t *ticker) call(ctx context.Context, a luascripts.TickArgs) (int64, error)
 		life += next.Sub(before)
 	}
 	a.Spec, a.Life, a.From, a.Overlap = t.spec, life, t.reply.From, t.Overlap.script()
-	reply, err := luascripts.Tick(ctx, t.schedule.client.rdb, t.keys, t.Name, a)
+	reply, err := luascripts.Tick(ctx, t.schedule.client.Redis(), t.keys, t.Name, a)
 	if err != nil {
-		return 0, fmt.Errorf("queue: entry %q: %w", t.Name, err)
+		return 0, fmt.Errorf("schedule: entry %q: %w", t.Name, err)
 	}
 	t.reply, t.asked = reply, t.schedule.now()
 	t.schedule.reached(before, nil)
@@ -229,4 +232,122 @@ func (e *scheduled) location() *time.Location {
 		return time.UTC
 	}
 	return e.cron.zone
+}
+
+// noTaskError is that a TaskFunc failed.
+type noTaskError struct{ cause error }
+
+func (e *noTaskError) Error() string { return "schedule: the task function failed" }
+func (e *noTaskError) Unwrap() error { return e.cause }
+
+var (
+	errNoTask    = errors.New("schedule: the task function returned no task")
+	errStillBusy = errors.New("schedule: the task function has not returned from an earlier call")
+)
+
+// panicError is that a TaskFunc panicked. The value is not in its text: it may have
+// personal data.
+type panicError struct{ value any }
+
+func (e *panicError) Error() string { return "schedule: the task function panicked" }
+
+// prepare makes the task of a tick, unless that is the one that was made last: it
+// may be asked for each second.
+func (t *ticker) prepare(ctx context.Context, tick time.Time, id string) error {
+	if t.made.Equal(tick) {
+		return nil
+	}
+	task := t.Task
+	if task == nil {
+		var err error
+		if task, err = t.askForTask(ctx, tick); err != nil {
+			return &noTaskError{err}
+		}
+		if err := checkTask(t.schedule.client, task); err != nil {
+			return fmt.Errorf("%w: %w", ErrInvalid, err)
+		}
+	}
+	at := asynqTask(task)
+	if err := t.schedule.client.Check(ctx, at); err != nil {
+		return err
+	}
+	composed, err := t.schedule.client.Compose(ctx, at, asynq.Queue(t.Queue), asynq.TaskID(id))
+	if err == nil {
+		err = t.schedule.client.RegisterQueue(ctx, t.Queue)
+	}
+	if err != nil {
+		return fmt.Errorf("schedule: entry %q: %w", t.Name, err)
+	}
+	t.made, t.message = tick, composed.Message
+	return nil
+}
+
+// askForTask calls the TaskFunc, and leaves one alone that does not heed its context:
+// the other ticks of the schedule, a reload and the end of Run do not wait for it. While
+// it has not returned it is not called again.
+func (t *ticker) askForTask(ctx context.Context, tick time.Time) (*queue.Task, error) {
+	if !t.asking.Equal(tick) {
+		t.asking, t.since = tick, t.schedule.now()
+	}
+	select {
+	case <-t.calling:
+	default:
+		if t.calling != nil {
+			return nil, errStillBusy
+		}
+	}
+	type answer struct {
+		task *queue.Task
+		err  error
+	}
+	var (
+		answered = make(chan answer, 1)
+		returned = make(chan struct{})
+	)
+	t.calling = returned
+	ctx, cancel := context.WithTimeout(ctx, t.LateMax/2)
+	defer cancel()
+	go func() {
+		defer close(returned)
+		defer func() {
+			if v := recover(); v != nil {
+				answered <- answer{err: &panicError{v}}
+			}
+		}()
+		task, err := t.TaskFunc(ctx, tick.In(t.location()))
+		if err == nil && task == nil {
+			err = errNoTask
+		}
+		answered <- answer{task, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.task, a.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// neverRuns says whether a task would fail in the same way if it was made again.
+func neverRuns(err error) bool {
+	if _, ok := errors.AsType[*queue.DemandError](err); ok {
+		return true
+	}
+	return errors.Is(err, ErrInvalid) || errors.Is(err, backend.ErrUnknownScript)
+}
+
+// failedFor is for how long a tick has had no task.
+func (t *ticker) failedFor(err error) time.Duration {
+	if _, ok := errors.AsType[*noTaskError](err); !ok {
+		return 0
+	}
+	return t.schedule.now().Sub(t.since)
+}
+
+// reasonOf is the text of an error without what a TaskFunc put into its own.
+func (t *ticker) reasonOf(err error) string {
+	if none, ok := errors.AsType[*noTaskError](err); ok {
+		return "the task function failed: " + t.schedule.client.SafeText(none.cause)
+	}
+	return err.Error()
 }

@@ -1,4 +1,4 @@
-package queue
+package schedule
 
 import (
 	"fmt"
@@ -8,6 +8,8 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/headwayq/headway/internal/cronspec"
+	"github.com/headwayq/headway/queue/internal/check"
+	"github.com/headwayq/headway/queue/internal/zones"
 )
 
 // Cron is when something is to be done, by the clock of a time zone. The zero
@@ -46,7 +48,7 @@ func ParseCron(spec string, zone *time.Location) (Cron, error) {
 			return fault("two zones: one is in the spec")
 		}
 		_, name, _ := strings.Cut(first, "=")
-		loaded, err := zones.load(name)
+		loaded, err := zones.Load(name)
 		if err != nil {
 			return fault("no time zone that is known here, want one such as Europe/Berlin")
 		}
@@ -66,7 +68,7 @@ func ParseCron(spec string, zone *time.Location) (Cron, error) {
 	}
 	parsed, err := cronspec.Parse(text, cronspec.Standard|cron.SecondOptional)
 	if err != nil {
-		return fault("want " + cronWant + " (" + clip(err.Error()) + ")")
+		return fault("want " + cronWant + " (" + check.Clip(err.Error()) + ")")
 	}
 	c := Cron{text: text, zone: zone, spec: parsed, elapsed: followsTime(text)}
 	if c.nextLocal(time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {

@@ -1,4 +1,4 @@
-package queue_test
+package schedule_test
 
 import (
 	"fmt"
@@ -8,11 +8,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/schedule"
 )
 
 // The last Sunday of March has no 02:30 in Berlin, and that of October has two.
 func ExampleParseCron() {
-	cron, err := queue.ParseCron("CRON_TZ=Europe/Berlin 30 2 * * *", nil)
+	cron, err := schedule.ParseCron("CRON_TZ=Europe/Berlin 30 2 * * *", nil)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -34,7 +35,7 @@ func ExampleParseCron() {
 }
 
 // All that is wrong with the entries is told at once, and Redis is not asked.
-func ExampleNewSchedule() {
+func ExampleNew() {
 	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	defer rdb.Close()
 	client, err := queue.NewClient(rdb)
@@ -42,19 +43,19 @@ func ExampleNewSchedule() {
 		fmt.Println(err)
 		return
 	}
-	_, err = queue.NewSchedule(client, queue.ScheduleConfig{},
-		queue.Entry{Name: "nightly", Spec: "0 0 30 2 *", Task: queue.NewTask("report:nightly", nil)},
-		queue.Entry{Name: "sync", Spec: "@every 90s", Task: queue.NewTask("sync", nil, asynq.TaskID("sync"))},
+	_, err = schedule.New(client, schedule.Config{},
+		schedule.Entry{Name: "nightly", Spec: "0 0 30 2 *", Task: queue.NewTask("report:nightly", nil)},
+		schedule.Entry{Name: "sync", Spec: "@every 90s", Task: queue.NewTask("sync", nil, asynq.TaskID("sync"))},
 	)
 	fmt.Println(err)
 	// Output:
-	// queue: entry "nightly": Spec: cron spec "0 0 30 2 *": a date that never comes
-	// queue: entry "sync": Task: option TaskID: the id of a tick's task is made of its entry and its instant
+	// schedule: entry "nightly": Spec: cron spec "0 0 30 2 *": a date that never comes
+	// schedule: entry "sync": Task: option TaskID: the id of a tick's task is made of its entry and its instant
 }
 
 // A handler reads its tick from the id of its task, which asynq.GetTaskID gives.
-func ExampleTaskTick() {
-	entry, tick, ok := queue.TaskTick("nightly@2026-03-29T01:00:00Z")
+func ExampleParseTaskID() {
+	entry, tick, ok := schedule.ParseTaskID("nightly@2026-03-29T01:00:00Z")
 	fmt.Println(entry, tick, ok)
 	// Output: nightly 2026-03-29 01:00:00 +0000 UTC true
 }

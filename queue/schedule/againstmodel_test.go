@@ -1,4 +1,4 @@
-package queue
+package schedule
 
 import (
 	"fmt"
@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/queue"
 )
 
 // Three replicas whose clocks are seconds apart and drift are killed, also within
@@ -26,7 +28,7 @@ func TestScheduleEqualsTheModel(t *testing.T) {
 			t.Run(fmt.Sprintf("overlap %d missed %d %s in %v", overlap, missed, spec, zone), func(t *testing.T) {
 				t.Parallel()
 				w := newScheduleWorld(t, uint64(n), Entry{ // #nosec G115
-					Name: "nightly", Spec: spec, Zone: zone, Queue: "low", Task: NewTask("t", nil, asynq.MaxRetry(1)),
+					Name: "nightly", Spec: spec, Zone: zone, Queue: "low", Task: queue.NewTask("t", nil, asynq.MaxRetry(1)),
 					Overlap: overlap, Missed: missed, LateMax: 15 * time.Second, MissedWithin: 4 * time.Minute, MissedMax: 7,
 				})
 				w.around(zone)

@@ -1,4 +1,4 @@
-package queue
+package schedule
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/queue"
 )
 
 // pendingTicks are the ids of the tasks that wait, sorted.
@@ -46,15 +47,15 @@ type running struct {
 	stop func()
 }
 
-func runSchedule(t *testing.T, rdb redis.UniversalClient, cfg ScheduleConfig, entries ...Entry) *running {
+func runSchedule(t *testing.T, rdb redis.UniversalClient, cfg Config, entries ...Entry) *running {
 	t.Helper()
 	return runSkewed(t, rdb, 0, cfg, entries...)
 }
 
 // runSkewed is runSchedule in a process whose clock is off.
-func runSkewed(t *testing.T, rdb redis.UniversalClient, skew time.Duration, cfg ScheduleConfig, entries ...Entry) *running {
+func runSkewed(t *testing.T, rdb redis.UniversalClient, skew time.Duration, cfg Config, entries ...Entry) *running {
 	t.Helper()
-	s, err := NewSchedule(newClient(t, rdb), cfg, entries...)
+	s, err := New(newClient(t, rdb), cfg, entries...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +83,7 @@ func TestScheduleIsExactOverReplicas(t *testing.T) {
 		}
 		var entries []Entry
 		for name, spec := range specs {
-			entries = append(entries, Entry{Name: name, Spec: spec, Task: NewTask("t", nil), Missed: MissedRunAll, MissedMax: 1000})
+			entries = append(entries, Entry{Name: name, Spec: spec, Task: queue.NewTask("t", nil), Missed: MissedRunAll, MissedMax: 1000})
 		}
 		time.Sleep(time.Until(time.Date(2000, 3, 26, 0, 0, 30, 0, time.UTC))) // the bubble's; Berlin at 01:00 UTC
 		from := time.Now()
@@ -90,7 +91,7 @@ func TestScheduleIsExactOverReplicas(t *testing.T) {
 		var replicas [3]*running
 		start := func(i int) {
 			c := redis.NewClient(redistest.MiniOptions(m))
-			r := runSkewed(t, c, time.Duration(i-1)*3*time.Second, ScheduleConfig{}, entries...)
+			r := runSkewed(t, c, time.Duration(i-1)*3*time.Second, Config{}, entries...)
 			stop := r.stop
 			r.stop = func() { stop(); _ = c.Close() }
 			replicas[i] = r
@@ -134,9 +135,9 @@ func TestScheduleKeepsOptions(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		heard := make(chan Tick, 10)
 		time.Sleep(22*time.Hour + 59*time.Minute)
-		s := runSchedule(t, rdb, ScheduleConfig{TickFunc: func(tick Tick) { heard <- tick }}, Entry{
+		s := runSchedule(t, rdb, Config{TickFunc: func(tick Tick) { heard <- tick }}, Entry{
 			Name: "report", Spec: "TZ=Europe/Berlin @daily", Queue: "low",
-			Task: NewTaskWithHeaders("report:daily", []byte("payload"), map[string]string{"a": "b"},
+			Task: queue.NewTaskWithHeaders("report:daily", []byte("payload"), map[string]string{"a": "b"},
 				asynq.MaxRetry(3), asynq.Timeout(time.Minute), asynq.Retention(time.Hour)),
 		})
 		next := s.Next()[0]
@@ -144,7 +145,7 @@ func TestScheduleKeepsOptions(t *testing.T) {
 		s.stop()
 		want(t, fmt.Sprint(got), "{report 2000-01-02 00:00:00 +0100 CET report@2000-01-01T23:00:00Z enqueued}")
 		want(t, next.At.Equal(got.At) && next.TaskID == got.TaskID, true)
-		entry, tick, ok := TaskTick(got.TaskID)
+		entry, tick, ok := ParseTaskID(got.TaskID)
 		want(t, entry == "report" && tick.Equal(got.At) && ok, true)
 		inspector := asynq.NewInspectorFromRedisClient(rdb)
 		info, err := inspector.GetTaskInfo("low", got.TaskID)
@@ -174,9 +175,9 @@ func TestScheduleNamesNoIDs(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		core, logs := observer.New(zapcore.InfoLevel)
 		const secret = "13612345678"
-		s := runSchedule(t, rdb, ScheduleConfig{Logger: zap.New(core)}, Entry{Name: "a", Spec: "* * * * *",
-			TaskFunc: func(context.Context, time.Time) (*Task, error) {
-				return NewTask("t", nil, asynq.TaskID(secret), asynq.Group(secret), asynq.Queue(secret)), nil
+		s := runSchedule(t, rdb, Config{Logger: zap.New(core)}, Entry{Name: "a", Spec: "* * * * *",
+			TaskFunc: func(context.Context, time.Time) (*queue.Task, error) {
+				return queue.NewTask("t", nil, asynq.TaskID(secret), asynq.Group(secret), asynq.Queue(secret)), nil
 			}})
 		time.Sleep(90 * time.Second)
 		s.stop()
@@ -188,22 +189,22 @@ func TestScheduleNamesNoIDs(t *testing.T) {
 		}
 	})
 }
-func TestNewScheduleTellsAllFaults(t *testing.T) {
+func TestNewTellsAllFaults(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
-	task := NewTask("t", nil)
-	_, err := NewSchedule(newClient(t, rdb, smsPolicy()), ScheduleConfig{},
+	task := queue.NewTask("t", nil)
+	_, err := New(newClient(t, rdb, smsPolicy()), Config{},
 		Entry{Name: "a b", Spec: "x", Queue: "{q}"},
-		Entry{Name: "b", Spec: "@daily", Task: task, TaskFunc: func(context.Context, time.Time) (*Task, error) { return nil, nil }},
-		Entry{Name: "c", Spec: "@daily", Task: NewTask("t", nil, asynq.Queue("q"), asynq.TaskID("x"), asynq.Unique(time.Hour), asynq.Group("g"),
+		Entry{Name: "b", Spec: "@daily", Task: task, TaskFunc: func(context.Context, time.Time) (*queue.Task, error) { return nil, nil }},
+		Entry{Name: "c", Spec: "@daily", Task: queue.NewTask("t", nil, asynq.Queue("q"), asynq.TaskID("x"), asynq.Unique(time.Hour), asynq.Group("g"),
 			asynq.ProcessIn(time.Hour), asynq.ProcessAt(time.Time{}))},
-		Entry{Name: "d", Spec: "@daily", Task: NewTask("sms:send", []byte(`{}`))},
-		Entry{Name: "e", Spec: "@daily", Task: NewTask(" ", nil), Overlap: 3, Missed: -1, LateMax: 1, MissedWithin: 1000 * time.Hour, MissedMax: 1001},
+		Entry{Name: "d", Spec: "@daily", Task: queue.NewTask("sms:send", []byte(`{}`))},
+		Entry{Name: "e", Spec: "@daily", Task: queue.NewTask(" ", nil), Overlap: 3, Missed: -1, LateMax: 1, MissedWithin: 1000 * time.Hour, MissedMax: 1001},
 		Entry{Name: "f", Spec: "@daily", Task: task, LateMax: time.Hour, MissedWithin: time.Minute},
-		Entry{Name: "f", Spec: "@daily", Task: NewTask("t", nil, asynq.Timeout(1), asynq.Deadline(time.Unix(1, 0)))},
+		Entry{Name: "f", Spec: "@daily", Task: queue.NewTask("t", nil, asynq.Timeout(1), asynq.Deadline(time.Unix(1, 0)))},
 	)
-	if !errors.Is(err, ErrInvalidEntry) || !errors.Is(err, ErrInvalidCron) || !errors.Is(err, ErrInvalidOption) || !errors.Is(err, ErrNoKey) {
-		t.Errorf("NewSchedule = %v", err)
+	if !errors.Is(err, ErrInvalid) || !errors.Is(err, ErrInvalidCron) || !errors.Is(err, queue.ErrInvalidOption) || !errors.Is(err, queue.ErrNoKey) {
+		t.Errorf("New = %v", err)
 	}
 	text := fmt.Sprint(err)
 	for _, part := range []string{
@@ -220,7 +221,7 @@ func TestNewScheduleTellsAllFaults(t *testing.T) {
 	if n := strings.Count(text, "\n") + 1; n != 22 {
 		t.Errorf("%d faults, want 22:\n%s", n, text)
 	}
-	want(t, fmt.Sprint(panicOf(func() { _, _ = NewSchedule(nil, ScheduleConfig{}) })), "queue: nil client")
+	want(t, fmt.Sprint(panicOf(func() { _, _ = New(nil, Config{}) })), "schedule: nil client")
 }
 
 // Entries change while the schedule runs; a set with a fault changes nothing.
@@ -228,12 +229,12 @@ func TestScheduleSet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
-		task := NewTask("t", nil)
+		task := queue.NewTask("t", nil)
 		start := time.Now().Truncate(time.Hour)
 		time.Sleep(10 * time.Second)
-		s := runSchedule(t, rdb, ScheduleConfig{}, Entry{Name: "a", Spec: "*/10 * * * *", Task: task, Missed: MissedRunAll})
+		s := runSchedule(t, rdb, Config{}, Entry{Name: "a", Spec: "*/10 * * * *", Task: task, Missed: MissedRunAll})
 		time.Sleep(25 * time.Minute) // 10, 20
-		if err := s.Set(Entry{Name: "a", Spec: "x"}, Entry{Name: "b"}); !errors.Is(err, ErrInvalidEntry) {
+		if err := s.Set(Entry{Name: "a", Spec: "x"}, Entry{Name: "b"}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("Set = %v", err)
 		}
 		time.Sleep(10 * time.Minute) // 30
@@ -298,13 +299,13 @@ func TestScheduleRollingDeploy(t *testing.T) {
 		start := time.Now()
 		time.Sleep(30 * time.Second)
 		entry := func(spec string) Entry {
-			return Entry{Name: "a", Spec: spec, Task: NewTask("t", nil), Missed: MissedRunAll}
+			return Entry{Name: "a", Spec: spec, Task: queue.NewTask("t", nil), Missed: MissedRunAll}
 		}
 		other := redis.NewClient(redistest.MiniOptions(m))
 		defer other.Close()
-		before := runSchedule(t, rdb, ScheduleConfig{}, entry("*/10 * * * *")) // 10 20 30 40
+		before := runSchedule(t, rdb, Config{}, entry("*/10 * * * *")) // 10 20 30 40
 		time.Sleep(24 * time.Minute)
-		after := runSchedule(t, other, ScheduleConfig{}, entry("*/15 * * * *")) // 30 45 60
+		after := runSchedule(t, other, Config{}, entry("*/15 * * * *")) // 30 45 60
 		time.Sleep(20 * time.Minute)
 		before.stop()
 		time.Sleep(20 * time.Minute)
@@ -325,11 +326,11 @@ func TestScheduleHoldsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		made := make(map[string]int)
-		s := runSchedule(t, rdb, ScheduleConfig{}, Entry{
+		s := runSchedule(t, rdb, Config{}, Entry{
 			Name: "a", Spec: "* * * * *", Overlap: OverlapQueueOne,
-			TaskFunc: func(_ context.Context, tick time.Time) (*Task, error) {
+			TaskFunc: func(_ context.Context, tick time.Time) (*queue.Task, error) {
 				made[tick.Format("15:04")]++
-				return NewTask("t", nil), nil
+				return queue.NewTask("t", nil), nil
 			},
 		})
 		defer s.stop()
@@ -347,7 +348,7 @@ func TestScheduleHoldsOne(t *testing.T) {
 func TestTaskTick(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"", "a", "@2026-03-29T01:00:00Z", "a b@2026-03-29T01:00:00Z", "a@2026-03-29T01:00:00+01:00", "a@2026-03-29T01:00:00.5Z"} {
-		if entry, tick, ok := TaskTick(id); ok {
+		if entry, tick, ok := ParseTaskID(id); ok {
 			t.Errorf("TaskTick(%q) = %q, %v", id, entry, tick)
 		}
 	}
@@ -357,7 +358,7 @@ func TestTaskTick(t *testing.T) {
 func TestScheduleRecordsLife(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
-	s, err := NewSchedule(newClient(t, rdb), ScheduleConfig{}, Entry{Name: "leap", Spec: "0 0 29 2 *", Task: NewTask("t", nil)})
+	s, err := New(newClient(t, rdb), Config{}, Entry{Name: "leap", Spec: "0 0 29 2 *", Task: queue.NewTask("t", nil)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package queue
+package schedule
 
 import (
 	"bytes"
@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/queue"
 )
 
 // The answer to each call about a tick is lost; go-redis may send it again, or not.
@@ -40,8 +41,8 @@ func TestScheduleWhenRepliesAreLost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := NewSchedule(newClient(t, timed), ScheduleConfig{}, Entry{
-				Name: "minutely", Spec: "* * * * *", Task: NewTask("t", nil), Missed: MissedRunAll, Overlap: OverlapAllow,
+			s, err := New(newClient(t, timed), Config{}, Entry{
+				Name: "minutely", Spec: "* * * * *", Task: queue.NewTask("t", nil), Missed: MissedRunAll, Overlap: OverlapAllow,
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -77,13 +78,13 @@ func TestScheduleWhileRedisIsAway(t *testing.T) {
 		rdb, m := redistest.Mini(t)
 		core, logs := observer.New(zapcore.InfoLevel)
 		entries := []Entry{
-			{Name: "all", Spec: "* * * * *", Task: NewTask("t", nil), Missed: MissedRunAll, MissedMax: 5},
-			{Name: "once", Spec: "* * * * *", Task: NewTask("t", nil), Missed: MissedRunOnce, Queue: "once"},
-			{Name: "skip", Spec: "* * * * *", Task: NewTask("t", nil), Queue: "skip", LateMax: 20 * time.Second},
+			{Name: "all", Spec: "* * * * *", Task: queue.NewTask("t", nil), Missed: MissedRunAll, MissedMax: 5},
+			{Name: "once", Spec: "* * * * *", Task: queue.NewTask("t", nil), Missed: MissedRunOnce, Queue: "once"},
+			{Name: "skip", Spec: "* * * * *", Task: queue.NewTask("t", nil), Queue: "skip", LateMax: 20 * time.Second},
 		}
 		time.Sleep(30 * time.Second)
 		from := time.Now()
-		s := runSchedule(t, rdb, ScheduleConfig{Logger: zap.New(core)}, entries...)
+		s := runSchedule(t, rdb, Config{Logger: zap.New(core)}, entries...)
 		time.Sleep(2 * time.Minute)
 		m.SetError("LOADING")
 		time.Sleep(10 * time.Minute)
@@ -129,7 +130,7 @@ func TestScheduleWhoseRecordIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		start := time.Now()
-		s := runSchedule(t, rdb, ScheduleConfig{}, Entry{Name: "a", Spec: "* * * * *", Task: NewTask("t", nil)})
+		s := runSchedule(t, rdb, Config{}, Entry{Name: "a", Spec: "* * * * *", Task: queue.NewTask("t", nil)})
 		time.Sleep(59 * time.Second)
 		rdb.Del(t.Context(), "hw:{default}:tick:a")
 		time.Sleep(30 * time.Second)
@@ -145,7 +146,7 @@ func TestScheduleWhoseLastWritesAreLost(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		start := time.Now()
 		time.Sleep(500 * time.Millisecond)
-		s := runSchedule(t, rdb, ScheduleConfig{}, Entry{Name: "a", Spec: "@every 1s", Task: NewTask("t", nil)})
+		s := runSchedule(t, rdb, Config{}, Entry{Name: "a", Spec: "@every 1s", Task: queue.NewTask("t", nil)})
 		time.Sleep(5 * time.Second)
 		const record = "hw:{default}:tick:a"
 		before := rdb.HGetAll(t.Context(), record).Val()
@@ -169,11 +170,11 @@ func TestScheduleOnCluster(t *testing.T) {
 	rdb := redistest.StartCluster(t, 3)
 	heard := make(chan Tick, 100)
 	var entries []Entry
-	for _, queue := range []string{"a", "b", "c", "d"} {
-		entries = append(entries, Entry{Name: queue, Spec: "@every 1s", Queue: queue, Task: NewTask("t", nil), Overlap: OverlapQueueOne})
+	for _, name := range []string{"a", "b", "c", "d"} {
+		entries = append(entries, Entry{Name: name, Spec: "@every 1s", Queue: name, Task: queue.NewTask("t", nil), Overlap: OverlapQueueOne})
 	}
 	for range 2 {
-		defer runSchedule(t, rdb, ScheduleConfig{TickFunc: func(tick Tick) { heard <- tick }}, entries...).stop()
+		defer runSchedule(t, rdb, Config{TickFunc: func(tick Tick) { heard <- tick }}, entries...).stop()
 	}
 	seen := make(map[string]bool)
 	for len(seen) < len(entries) {
@@ -198,18 +199,18 @@ func TestScheduleGivesUp(t *testing.T) {
 		calls := 0
 		var got []string
 		client := newClient(t, rdb, smsPolicy())
-		s, err := NewSchedule(client, ScheduleConfig{
+		s, err := New(client, Config{
 			Logger:   zap.New(core),
 			TickFunc: func(tick Tick) { got = append(got, tick.At.Format("15:04 ")+string(tick.Outcome)) },
-		}, Entry{Name: "sms", Spec: "*/5 * * * *", TaskFunc: func(_ context.Context, tick time.Time) (*Task, error) {
+		}, Entry{Name: "sms", Spec: "*/5 * * * *", TaskFunc: func(_ context.Context, tick time.Time) (*queue.Task, error) {
 			calls++
 			switch tick.Minute() {
 			case 5:
 				return nil, errors.New(secret) // always
 			case 10:
-				return NewTask("sms:send", []byte(`{"phone":"`+secret+`"}`)), nil // no $.to
+				return queue.NewTask("sms:send", []byte(`{"phone":"`+secret+`"}`)), nil // no $.to
 			case 15:
-				return NewTask("mail", nil, asynq.Unique(time.Hour)), nil
+				return queue.NewTask("mail", nil, asynq.Unique(time.Hour)), nil
 			case 20:
 				return nil, nil
 			case 25:
@@ -217,7 +218,7 @@ func TestScheduleGivesUp(t *testing.T) {
 					return nil, errors.New(secret)
 				}
 			}
-			return NewTask("sms:send", []byte(`{"to":"`+secret+`"}`)), nil
+			return queue.NewTask("sms:send", []byte(`{"to":"`+secret+`"}`)), nil
 		}})
 		if err != nil {
 			t.Fatal(err)
@@ -280,17 +281,17 @@ func TestTaskFuncsThatPanicOrHang(t *testing.T) {
 		every := func(name string, f TaskFunc) Entry {
 			return Entry{Name: name, Spec: "*/5 * * * *", TaskFunc: f}
 		}
-		well := every("well", func(context.Context, time.Time) (*Task, error) { return NewTask("mail", nil), nil })
-		s, err := NewSchedule(newClient(t, rdb), ScheduleConfig{
+		well := every("well", func(context.Context, time.Time) (*queue.Task, error) { return queue.NewTask("mail", nil), nil })
+		s, err := New(newClient(t, rdb), Config{
 			Logger: zap.NewNop(),
 			TickFunc: func(tick Tick) {
 				mu.Lock()
 				defer mu.Unlock()
 				got[tick.Entry+" "+string(tick.Outcome)]++
 			},
-		}, well, every("panics", func(context.Context, time.Time) (*Task, error) {
+		}, well, every("panics", func(context.Context, time.Time) (*queue.Task, error) {
 			panic("13612345678")
-		}), every("hangs", func(context.Context, time.Time) (*Task, error) {
+		}), every("hangs", func(context.Context, time.Time) (*queue.Task, error) {
 			hangs.Add(1)
 			<-hang
 			return nil, errors.New("too late")
