@@ -14,10 +14,10 @@ import (
 const (
 	// lead is how long before its instant a blocked caller asks again: the
 	// grant is then spent at the instant itself. Never more than InlineWait:
-	// earlier it would only be told to wait.
+	// earlier it would only get a booking.
 	lead = 15 * time.Millisecond
-	// recheck bounds how long a blocked caller trusts its promise: somebody
-	// ahead, in another process, may have left.
+	// recheck bounds how long a blocked caller trusts its promise: a caller
+	// ahead of it, in another process, may have left.
 	recheck = time.Second
 	// A grant that is acted on later than this is acquired anew. Below the
 	// least, an ordinary pause of a scheduler or a collector would do it.
@@ -39,8 +39,8 @@ func (p *Policy) acquire(ctx context.Context, r Request) (Decision, error) {
 		end, bounded = t, true
 	}
 	r.Job = "wait:" + NewToken().String()
-	hint := p.listen(r.Job)
-	defer p.hush(r.Job)
+	promoted := p.listen(r.Job)
+	defer p.unlisten(r.Job)
 
 	for booked := false; ; {
 		if bounded {
@@ -61,7 +61,7 @@ func (p *Policy) acquire(ctx context.Context, r Request) (Decision, error) {
 		r = d.Request
 		if !d.Granted {
 			booked = true
-			if err := p.waitTurn(ctx, d, hint); err != nil {
+			if err := p.waitForPlace(ctx, d, promoted); err != nil {
 				p.withdraw(ctx, r)
 				return d, err
 			}
@@ -78,29 +78,30 @@ func (p *Policy) acquire(ctx context.Context, r Request) (Decision, error) {
 	}
 }
 
-// listen makes a bell that rings when a script says that the job's turn came
-// earlier, in the line of any rule.
+// listen returns a channel that is sent to when a script promotes the job, in the
+// line of any rule.
 func (p *Policy) listen(job string) <-chan struct{} {
-	bell := make(chan struct{}, 1)
+	promoted := make(chan struct{}, 1)
 	for _, l := range p.rules {
-		l.waiters.add(job, bell)
+		l.waiters.add(job, promoted)
 	}
-	return bell
+	return promoted
 }
 
-func (p *Policy) hush(job string) {
+// unlisten ends [Policy.listen].
+func (p *Policy) unlisten(job string) {
 	for _, l := range p.rules {
 		l.waiters.remove(job)
 	}
 }
 
-// waitTurn waits until the caller has to ask again. Meanwhile it looks after the
-// limit, with all others who wait here: a change rings them.
-func (p *Policy) waitTurn(ctx context.Context, d Decision, hint <-chan struct{}) error {
+// waitForPlace waits until the caller has to ask again. Meanwhile it looks for a change
+// of the limits, together with all others that wait in this process.
+func (p *Policy) waitForPlace(ctx context.Context, d Decision, promoted <-chan struct{}) error {
 	end := time.Now().Add(min(recheck, d.Wait()-min(lead, p.cfg.InlineWait)))
 	for time.Until(end) > limitPoll {
-		rung, err := waitRung(ctx, limitPoll, hint)
-		if rung || err != nil {
+		woken, err := waitPromoted(ctx, limitPoll, promoted)
+		if woken || err != nil {
 			return err
 		}
 		if d.Fallback != FailClosed || p.availability.isUnavailable() {
@@ -110,13 +111,13 @@ func (p *Policy) waitTurn(ctx context.Context, d Decision, hint <-chan struct{})
 			return nil
 		}
 	}
-	return wait(ctx, time.Until(end), hint)
+	return wait(ctx, time.Until(end), promoted)
 }
 
-// ring wakes a job that waits here.
-func (p *Policy) ring(job string) {
+// wake wakes a job that waits here.
+func (p *Policy) wake(job string) {
 	for _, l := range p.rules {
-		l.waiters.ring(job)
+		l.waiters.wake(job)
 	}
 }
 
@@ -140,7 +141,7 @@ func (p *Policy) shortest(d Decision) time.Duration {
 	return least
 }
 
-// least keeps a wait that is used up apart from "any wait", which is zero.
+// leastWait keeps a wait that is used up apart from zero, which means any wait.
 func leastWait(d time.Duration) time.Duration {
 	if d <= 0 {
 		return -1
@@ -148,15 +149,15 @@ func leastWait(d time.Duration) time.Duration {
 	return d
 }
 
-// wait returns nil after d, or when hint rings, and ctx's cause when that ends
-// first, or ended while Redis was asked: nobody wants the grant any more.
-func wait(ctx context.Context, d time.Duration, hint <-chan struct{}) error {
-	_, err := waitRung(ctx, d, hint)
+// wait returns nil after d, or when promoted is sent to. It returns the cause of ctx
+// when that ends first, or has ended already: then nobody wants the grant any more.
+func wait(ctx context.Context, d time.Duration, promoted <-chan struct{}) error {
+	_, err := waitPromoted(ctx, d, promoted)
 	return err
 }
 
-// waitRung is [wait], and says whether hint rang.
-func waitRung(ctx context.Context, d time.Duration, hint <-chan struct{}) (bool, error) {
+// waitPromoted is [wait], and says whether promoted was sent to.
+func waitPromoted(ctx context.Context, d time.Duration, promoted <-chan struct{}) (bool, error) {
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
 	}
@@ -168,55 +169,55 @@ func waitRung(ctx context.Context, d time.Duration, hint <-chan struct{}) (bool,
 	select {
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
-	case <-hint:
+	case <-promoted:
 		return true, nil
 	case <-t.C:
 		return false, nil
 	}
 }
 
-// waiters rings callers of this process that block in Acquire, when a script
-// says that their turn came earlier. The zero value is ready.
+// waiters are the callers of this process that block in Acquire. A caller is woken
+// when a script promotes its job. The zero value is ready.
 type waiters struct {
-	mu    sync.Mutex
-	bells map[string]chan struct{}
+	mu      sync.Mutex
+	waiting map[string]chan struct{}
 }
 
-func (w *waiters) add(job string, bell chan struct{}) {
+func (w *waiters) add(job string, promoted chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.bells == nil {
-		w.bells = make(map[string]chan struct{})
+	if w.waiting == nil {
+		w.waiting = make(map[string]chan struct{})
 	}
-	w.bells[job] = bell
+	w.waiting[job] = promoted
 }
 
 func (w *waiters) remove(job string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.bells, job)
+	delete(w.waiting, job)
 }
 
-func (w *waiters) ring(job string) {
+func (w *waiters) wake(job string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if bell, ok := w.bells[job]; ok {
-		pull(bell)
+	if promoted, ok := w.waiting[job]; ok {
+		notify(promoted)
 	}
 }
 
-// ringAll rings everybody: the limit has changed.
-func (w *waiters) ringAll() {
+// wakeAll wakes all of them: the limit has changed.
+func (w *waiters) wakeAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, bell := range w.bells {
-		pull(bell)
+	for _, promoted := range w.waiting {
+		notify(promoted)
 	}
 }
 
-func pull(bell chan struct{}) {
+func notify(promoted chan struct{}) {
 	select {
-	case bell <- struct{}{}:
+	case promoted <- struct{}{}:
 	default: // it is ringing already
 	}
 }

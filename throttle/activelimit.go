@@ -13,23 +13,24 @@ import (
 	"github.com/headwayq/headway/throttle/internal/errtext"
 )
 
-// ruling is a limit in force with the version under which it was stored; 0 for
-// the one in code. A ledger knows the version that it was written under, and
-// refuses who comes with an older one: a process that has not heard of a change,
-// or a call that was long on its way, would grant by the old limit.
+// activeLimit is the limit by which a rule decides now, with the version under which
+// it was stored; 0 for the limit in code. A ledger knows the version that it was
+// written under, and refuses a call with an older one. Otherwise a process that has
+// not heard of a change, or a call that was long on its way, would grant by the old
+// limit.
 type activeLimit struct {
 	Limit
 	version int64
 	closed  time.Time // until when the rule is closed on all keys; zero for not
 }
 
-// ruling is what a look found. When a ledger knows a version that is stored
-// nowhere any more, what is in force counts as that version.
+// active is the limit that a look found. When a ledger knows a version that is not
+// stored any more, the limit counts as that version.
 func (f *limitInForce) active(k *knownLimit) activeLimit {
 	return activeLimit{k.limit, max(k.version, f.floor.Load()), k.closed}
 }
 
-// lastRuling is the ruling that was heard last.
+// lastActiveLimit is the active limit as it was read last.
 func (l *Limiter) lastActiveLimit() activeLimit {
 	k := l.force.last.Load()
 	if k == nil {
@@ -60,8 +61,8 @@ func (e *outdatedError) Error() string {
 
 func (e *outdatedError) Unwrap() error { return ErrUnavailable }
 
-// rulings are the limits by which the policy decides now. Most are those of the call
-// before, and then in the same memory: nobody writes to it.
+// activeLimits are the limits by which the policy decides now. Most are those of the
+// call before, and then in the same memory: nobody writes to it.
 func (p *Policy) activeLimits(ctx context.Context) ([]activeLimit, error) {
 	var known, fresh []activeLimit
 	if last := p.last.Load(); last != nil {
@@ -87,10 +88,11 @@ func (p *Policy) activeLimits(ctx context.Context) ([]activeLimit, error) {
 	return fresh, nil
 }
 
-// catchUp is in with what is in force of a rule whose ledger knows this version.
+// catchUp returns the limits of `in`, with the limit of one rule read anew: its
+// ledger knows this version.
 func (p *Policy) catchUp(ctx context.Context, in []activeLimit, part int, version int64) ([]activeLimit, error) {
 	if part < 0 || part >= len(p.rules) {
-		return nil, &outdatedError{version, part} // a store that does not say which
+		return nil, &outdatedError{version, part} // a store that does not name the rule
 	}
 	r, err := p.rules[part].catchUp(ctx, version)
 	if err != nil {
@@ -101,8 +103,8 @@ func (p *Policy) catchUp(ctx context.Context, in []activeLimit, part int, versio
 	return in, nil
 }
 
-// catchUp looks at what is stored now, because a ledger knows this version. If
-// that is stored no more, nothing newer is to be found.
+// catchUp reads what is stored now, because a ledger knows this version. If that
+// version is not stored any more, there is nothing newer to find.
 func (l *Limiter) catchUp(ctx context.Context, version int64) (activeLimit, error) {
 	k := l.readLimit(ctx)
 	if k.err != nil {
@@ -239,7 +241,7 @@ func (l *Limiter) lookFor(ctx context.Context, mine *look) (activeLimit, error) 
 	return f.active(&k), k.err
 }
 
-// readLimit asks for the limit in force and remembers what it hears.
+// readLimit asks for the limit in force and remembers the answer.
 func (l *Limiter) readLimit(ctx context.Context) knownLimit {
 	began := time.Now()
 	return l.heard(began, l.limits.stored(ctx, l.rule))
@@ -274,7 +276,7 @@ func (l *Limiter) heard(began time.Time, s storedLimit) knownLimit {
 // something else.
 func (l *Limiter) learned(k knownLimit) {
 	if l.force.learn(&k) {
-		l.waiters.ringAll()
+		l.waiters.wakeAll()
 	}
 }
 

@@ -238,7 +238,7 @@ func back(t *testing.T, l *throttle.Limiter) {
 func TestAwayPrints(t *testing.T) {
 	t.Parallel()
 	for a, want := range map[throttle.FailureMode]string{
-		throttle.FailClosed: "fail closed", throttle.FailOpen: "fail open", throttle.FailLocal: "fail local", 7: "Away(7)", -1: "Away(-1)",
+		throttle.FailClosed: "fail closed", throttle.FailOpen: "fail open", throttle.FailLocal: "fail local", 7: "FailureMode(7)", -1: "FailureMode(-1)",
 	} {
 		if got := a.String(); got != want {
 			t.Errorf("String() = %q, want %q", got, want)

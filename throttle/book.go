@@ -10,28 +10,28 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// Wish is what one job of [BookMany] asks of its policy.
+// BookRequest is what one job of [BookMany] asks of its policy.
 type BookRequest struct {
 	Policy *Policy
 	Request
 
-	// Widest books in the line of the widest rate only, and only at an instant at which
-	// the narrower rules admit the job too: who feeds many jobs to a provider would
+	// LastRuleOnly books in the line of the widest rate only, and only at an instant at
+	// which the narrower rules admit the job too: a batch of jobs for one provider would
 	// otherwise fill the lines of their phones, each with jobs that hold up its others. A
 	// job that gets no place so is answered with Decision.Refused, and At, from when on
 	// a place can be had; a shut gate refuses it as well. One that has a place keeps it.
-	// What limits how many run at once refuses nobody while it is open: who has a slot now
-	// will not have it then. A policy of nothing else books as [Policy.Book] does.
+	// A rule that limits how many run at once refuses no job while it is open: a slot that
+	// is taken now will be free by then. A policy of nothing else books as [Policy.Book] does.
 	//
 	// "one per phone per minute" sent to a phone at 09:00:10, "100/s" booked until
 	// 09:00:40: a job for that phone is refused with 09:01:10, others get 09:00:40.
 	//
 	// On Redis Cluster the narrower keys are looked at before the widest one is booked,
-	// not in one step with it: somebody else may come between.
+	// not in one step with it: another job may come between.
 	LastRuleOnly bool
 }
 
-// mode is what may be done for the wish.
+// mode is what a script may do for the request.
 func (w *BookRequest) mode() luascripts.Mode {
 	if w.LastRuleOnly {
 		return luascripts.BookLastRule
@@ -39,62 +39,62 @@ func (w *BookRequest) mode() luascripts.Mode {
 	return luascripts.Book
 }
 
-// Booking is the answer about one wish, as [Policy.Book] gives it.
+// Booking is the answer to one request, as [Policy.Book] gives it.
 type Booking struct {
 	Decision
 	Err error
 }
 
 // BookMany books for many jobs as [Policy.Book] does for one, in their order, and
-// answers in that order; each fails alone. All that are in Redis, which must be rdb,
+// answers in that order; each may fail by itself. All that are in Redis, which must be rdb,
 // go up to 64 to a script call, on Redis Cluster to a pipeline for each node; one by
 // one go those of a policy whose keys are in several slots of a Cluster, in shadow
 // mode, and where [Config.OnUnavailable] decides without Redis.
-func BookMany(ctx context.Context, rdb redis.UniversalClient, wishes []BookRequest) []Booking {
-	out := make([]Booking, len(wishes))
-	if len(wishes) == 1 { // with those of other goroutines, if there are any
-		d, err := wishes[0].Policy.book(ctx, wishes[0].mode(), wishes[0].Request)
+func BookMany(ctx context.Context, rdb redis.UniversalClient, requests []BookRequest) []Booking {
+	out := make([]Booking, len(requests))
+	if len(requests) == 1 { // with those of other goroutines, if there are any
+		d, err := requests[0].Policy.book(ctx, requests[0].mode(), requests[0].Request)
 		out[0] = Booking{d, err}
 		return out
 	}
-	var crowd []*bookCall
+	var batch []*bookCall
 	weight := 0
 	send := func() {
-		bookBatch(ctx, rdb, crowd)
-		for _, c := range crowd {
+		bookBatch(ctx, rdb, batch)
+		for _, c := range batch {
 			*c.out = c.answer(ctx)
 		}
-		crowd, weight = nil, 0
+		batch, weight = nil, 0
 	}
-	for i := range wishes {
-		c := newBookCall(ctx, wishes[i], &out[i])
+	for i := range requests {
+		c := newBookCall(ctx, requests[i], &out[i])
 		if !c.batchable {
-			send() // its turn is behind those before it
+			send() // it is decided after those before it
 			*c.out = c.answer(ctx)
 			continue
 		}
 		w := weightOf(&c.call.AcquireArgs)
-		if len(crowd) > 0 && weight+w > luascripts.CallsMax {
+		if len(batch) > 0 && weight+w > luascripts.CallsMax {
 			send()
 		}
-		crowd, weight = append(crowd, c), weight+w
+		batch, weight = append(batch, c), weight+w
 	}
 	send()
 	return out
 }
 
-// companion is a wish among those of one script call.
+// bookCall is one request among those of one script call.
 type bookCall struct {
 	BookRequest
 	out       *Booking
-	batchable bool // it may be asked together with others
+	batchable bool // it may share a script call with others
 
 	in   []activeLimit
 	call luascripts.Call
 	when roundTripTimes
 }
 
-// newCompanion looks at a wish as far as that can be done without Redis.
+// newBookCall checks a request as far as that can be done without Redis.
 func newBookCall(ctx context.Context, w BookRequest, out *Booking) *bookCall {
 	c := &bookCall{BookRequest: w, out: out}
 	p := w.Policy
@@ -103,7 +103,7 @@ func newBookCall(ctx context.Context, w BookRequest, out *Booking) *bookCall {
 		return c
 	}
 	if checkJob(w.Job) != nil || p.check(&c.Request) != nil {
-		return c // its fault is told when it is asked alone
+		return c // the error follows when it is sent by itself
 	}
 	in, err := p.activeLimits(ctx)
 	if err != nil {
@@ -119,7 +119,7 @@ func newBookCall(ctx context.Context, w BookRequest, out *Booking) *bookCall {
 	return c
 }
 
-// joins says whether what the policy asks may be asked together with others.
+// batchable says whether calls of the policy may share a script call with others.
 func (p *Policy) batchable() bool {
 	if p.cfg.Shadow || p.availability.mode != FailClosed {
 		return false
@@ -133,14 +133,14 @@ func (p *Policy) batchable() bool {
 	return false
 }
 
-// bookTogether asks for a crowd at once. When only the answer was lost that is done
-// once more: who is in the line by then keeps the place.
-func bookBatch(ctx context.Context, rdb redis.UniversalClient, crowd []*bookCall) {
-	if len(crowd) == 0 {
+// bookBatch sends calls together. When only the reply was lost they are sent once
+// more: a job that is in the line by then keeps its place.
+func bookBatch(ctx context.Context, rdb redis.UniversalClient, batch []*bookCall) {
+	if len(batch) == 0 {
 		return
 	}
-	calls := make([]*luascripts.Call, len(crowd))
-	for i, c := range crowd {
+	calls := make([]*luascripts.Call, len(batch))
+	for i, c := range batch {
 		around := c.Policy.store.clock()
 		number(c.call.Rules, c.in, around)
 		c.call.Gate = gateAround(c.Gates, around)
@@ -149,13 +149,14 @@ func bookBatch(ctx context.Context, rdb redis.UniversalClient, crowd []*bookCall
 	}
 	_ = sendMany(ctx, rdb, calls) // each has its own error
 	ended := time.Now()
-	for _, c := range crowd {
+	for _, c := range batch {
 		c.when.ended = ended
 	}
 }
 
-// answer is the booking, by itself where it was not or could not be decided among
-// others: its limit has changed, or the clock went into another window.
+// answer is the booking. A call that was not sent with others, or could not be
+// decided there (its limit has changed, or the clock went into another window), is
+// sent by itself.
 func (c *bookCall) answer(ctx context.Context) Booking {
 	p, reply, err := c.Policy, &c.call.AcquireReply, c.call.Err
 	p.store.observeClock(reply.Now, time.Now())

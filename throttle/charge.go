@@ -10,32 +10,32 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// Bill is what one grant has paid, by rule, and corrects it after the work: a
-// job that turned out to cost more or less than it asked for. It is made by
+// Charge is what one grant was charged, by rule, and corrects it after the work: for
+// a job that turned out to cost more or less than it asked for. It is made by
 // [Policy.Charge], and safe for concurrent use.
 type Charge struct {
 	p *Policy
 	d Decision
 
 	mu       sync.Mutex
-	payments []payment    // the grant's own, and what was paid more, oldest first
+	payments []payment    // of the grant, and what was charged on top, oldest first
 	left     []adjustment // corrections that are to be made; the first may have been
 }
 
-// payment is what was paid by rule at one time.
+// payment is what was charged by rule at one time.
 type payment struct {
 	token   Token
 	charged []int
 }
 
-// settling is one correction, known by a token: Redis makes it once.
+// adjustment is one correction. Redis knows it by its token, and makes it once.
 type adjustment struct {
 	token Token
-	of    Token // the payment that comes back; of the grant when more is paid
+	of    Token // the payment that comes back; of the grant when more is charged
 	by    []int // by rule, below 0 for what comes back
 }
 
-// paidLocked is what a rule was paid, when all corrections are made.
+// chargedLocked is what a rule is charged when all corrections are made.
 func (b *Charge) chargedLocked(rule int) int {
 	sum := 0
 	for _, p := range b.payments {
@@ -47,7 +47,7 @@ func (b *Charge) chargedLocked(rule int) int {
 	return sum
 }
 
-// Paid tells what a rule was paid, 0 for a rule that is not in the policy.
+// Charged returns what a rule was charged, 0 for a rule that is not in the policy.
 func (b *Charge) Charged(rule string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -59,7 +59,7 @@ func (b *Charge) Charged(rule string) int {
 	return 0
 }
 
-// Settled says whether some payment was corrected, or may have been.
+// Adjusted says whether a correction was made, or may have been.
 func (b *Charge) Adjusted() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -71,16 +71,18 @@ func (b *Charge) Adjusted() bool {
 	return len(b.left) > 0
 }
 
-// Settle makes the named rules' payments what they are told to be, 0 to
-// [PermitsMax]. What is paid more counts as spent from now on, even above the
-// limit: a limit decides what is let in, and this was. A limit that is used up owes
-// no more than that, but for leaky, smooth and warmup. What is paid less comes
-// back as [Limiter.Refund] gives it back, from the newest payment first; a bucket, which
-// knows no single permits, gives back what is sure when a correction is corrected. To settle to the same again does
-// nothing. After [ErrUnavailable] it may have been done: settle again. It may be long
-// after the grant, as long as that counts. Rules that
-// limit how many run at once are left alone. Who may come earlier is told in the
-// Turns.
+// Adjust sets what the named rules are charged, 0 to [PermitsMax] permits each. A
+// higher charge counts as spent from now on, even above the limit: a limit decides
+// what is let in, and this job was. An over-charge can empty the limit but creates
+// no debt, except for leaky, smooth and warmup. A lower charge comes back as
+// [Limiter.Refund] gives it back, from the newest payment first; a bucket, which
+// knows no single permits, gives back what is certain when a correction is
+// corrected.
+//
+// Adjusting to the same charge again does nothing. After [ErrUnavailable] it may
+// have been done: adjust again. It may be long after the grant, as long as the grant
+// counts. Rules that limit how many run at once are left alone. The Promotions are
+// the jobs that may come earlier.
 func (b *Charge) Adjust(ctx context.Context, costs map[string]int) ([]Promotion, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -88,17 +90,18 @@ func (b *Charge) Adjust(ctx context.Context, costs map[string]int) ([]Promotion,
 	if err != nil || b.d.made == fromNowhere || !b.d.Granted {
 		return nil, err
 	}
-	turns, err := b.adjustLocked(ctx)
+	promoted, err := b.adjustLocked(ctx)
 	if err != nil {
 		return nil, err
 	}
 	b.planLocked(to)
 	more, err := b.adjustLocked(ctx)
-	return append(turns, more...), err
+	return append(promoted, more...), err
 }
 
-// planLocked plans what makes the payments what they are to be: what comes back is
-// taken from the newest payment first, for each is given back where it was made.
+// planLocked plans the corrections that make the payments what they are to be. What
+// comes back is taken from the newest payment first, because each is given back
+// where it was made.
 func (b *Charge) planLocked(to []int) {
 	more := make([]int, len(to))
 	back := make([]int, len(to)) // that is still to come back
@@ -123,7 +126,7 @@ func (b *Charge) addLocked(of Token, by []int) {
 	}
 }
 
-// target is what each rule is to be paid.
+// target is what each rule is to be charged.
 func (b *Charge) target(costs map[string]int) ([]int, error) {
 	to := make([]int, len(b.p.rules))
 	for i := range to {
@@ -138,31 +141,31 @@ func (b *Charge) target(costs map[string]int) ([]int, error) {
 		}
 		known++
 		if cost < 0 || cost > PermitsMax {
-			errs = append(errs, fmt.Errorf("%w: rule %q is settled to %d permits, want 0 to %d", ErrInvalidCost, l.rule, cost, PermitsMax))
+			errs = append(errs, fmt.Errorf("%w: rule %q is adjusted to %d permits, want 0 to %d", ErrInvalidCost, l.rule, cost, PermitsMax))
 		}
 		if !l.limit.IsConcurrent() {
 			to[i] = cost
 		}
 	}
 	if known < len(costs) {
-		errs = append(errs, fmt.Errorf("%w: a rule to settle is not in the policy %v", ErrInvalidConfig, b.p))
+		errs = append(errs, fmt.Errorf("%w: a rule to adjust is not in the policy %v", ErrInvalidConfig, b.p))
 	}
 	return to, errors.Join(errs...)
 }
 
-// settleLocked makes the corrections that are left, in order.
+// adjustLocked makes the corrections that are left, in order.
 func (b *Charge) adjustLocked(ctx context.Context) ([]Promotion, error) {
-	var turns []Promotion
+	var promoted []Promotion
 	for len(b.left) > 0 {
 		next, err := b.sendLocked(ctx, b.left[0])
 		if err != nil {
-			return turns, err
+			return promoted, err
 		}
-		turns = append(turns, next...)
+		promoted = append(promoted, next...)
 		b.noteLocked(b.left[0])
 		b.left = b.left[1:]
 	}
-	return turns, nil
+	return promoted, nil
 }
 
 // noteLocked takes in a correction that was made.
@@ -204,7 +207,7 @@ func (b *Charge) sendLocked(ctx context.Context, s adjustment) ([]Promotion, err
 		number(args.Rules, t.limits, t.begin())
 		var err error
 		reply, err = t.store.adjust(ctx, args)
-		again, err = t.again(ctx, "settle", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
+		again, err = t.again(ctx, "adjust", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
 		if err != nil {
 			return nil, err
 		}

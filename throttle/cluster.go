@@ -23,21 +23,21 @@ func storeOn(rdb redis.UniversalClient) store {
 
 // clusterStore asks one script for each slot, the narrowest key first, because a
 // script there sees the keys of one slot only. What was spent is given back when a
-// later rule refuses; in between others see it as spent, and are told a later
+// later rule refuses; in between others see it as spent, and get a later
 // instant than need be for a moment. A process that dies in between leaves a permit
 // charged that nobody used. Each slot grants by the clock of its own server, so a job
 // may start after the instant at which a rule counts it, by as much as a grant may
 // be old when it is acted on ([Limiter.Stale]).
 type clusterStore struct{ redisStore }
 
-// slotParts are the parts from..to of a call, which share a key.
+// slotCalls are the calls from..to of the rules that share a key.
 type slotCalls struct{ from, to int }
 
-// slots splits parts where the key changes.
-func slots(parts []luascripts.RuleCall) []slotCalls {
+// slots splits calls where the key changes.
+func slots(calls []luascripts.RuleCall) []slotCalls {
 	var out []slotCalls
-	for i := range parts {
-		if i > 0 && parts[i].ID == parts[i-1].ID {
+	for i := range calls {
+		if i > 0 && calls[i].ID == calls[i-1].ID {
 			out[len(out)-1].to = i + 1
 			continue
 		}
@@ -53,8 +53,8 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 		return s.redisStore.acquire(ctx, c)
 	}
 	if a.Mode == luascripts.BookLastRule {
-		if wide := lastRateSlot(a.Rules); wide.to > 0 {
-			return s.bookLastRule(ctx, c, wide)
+		if last := lastRateSlot(a.Rules); last.to > 0 {
+			return s.bookLastRule(ctx, c, last)
 		}
 		a.Mode = luascripts.Book
 	}
@@ -76,8 +76,8 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 			if err != nil {
 				back.Job = "" // a place in a line stays
 			}
-			turns := s.giveBack(ctx, back, given, out.Worth, r)
-			out.Promoted = append(out.Promoted, turns...)
+			promoted := s.giveBack(ctx, back, given, out.Worth, r)
+			out.Promoted = append(out.Promoted, promoted...)
 		}
 		if err != nil {
 			break
@@ -94,9 +94,10 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 	return err
 }
 
-// modeAt is how a slot is asked. Who books is to stand in the line of the widest rate
-// when nothing holds it up: the slots before that one are asked as for a grant, which is
-// given back, and those behind it, of leases alone, when its turn comes.
+// modeAt is the mode in which a slot is asked. A job that books is to wait in the
+// line of the widest rate when nothing holds it up. So the slots before that one are
+// asked for a grant, which is given back. The slots behind it hold leases alone, and
+// are asked when the job comes for its grant.
 func modeAt(mode luascripts.Mode, wider []luascripts.RuleCall) luascripts.Mode {
 	if mode == luascripts.Book && slices.ContainsFunc(wider, isRate) {
 		return luascripts.GrantOrBook
@@ -106,9 +107,9 @@ func modeAt(mode luascripts.Mode, wider []luascripts.RuleCall) luascripts.Mode {
 
 func isRate(p luascripts.RuleCall) bool { return p.Kind != luascripts.Leases }
 
-// granted is how many of the slots have something to give back, when the slot n
-// answered so. One whose answer is lost may have. Who asks again in a moment, by the
-// same token and other numbers, finds the grants where they are.
+// granted is how many of the slots have something to give back after the slot n gave
+// this answer. A slot whose answer is lost may have. A call that is repeated in a
+// moment, with the same token and other numbers, finds the grants where they are.
 func granted(n int, status luascripts.Status, err error) int {
 	switch {
 	case err != nil && n > 0:
@@ -121,15 +122,15 @@ func granted(n int, status luascripts.Status, err error) int {
 
 // slack is how much later than a grant its job may start: each slot grants at an
 // instant of its own, and the job starts at the last of them.
-func slack(parts []luascripts.RuleCall) time.Duration {
+func slack(calls []luascripts.RuleCall) time.Duration {
 	least := staleMax
-	for _, p := range parts {
+	for _, p := range calls {
 		least = min(least, staleAfter(p.Window))
 	}
 	return least
 }
 
-// joined puts the answer of one slot to those before.
+// joined adds the answer of one slot to those before.
 func joined(out, r luascripts.AcquireReply, at slotCalls) luascripts.AcquireReply {
 	out.Status, out.Rule, out.Now, out.Version = r.Status, 0, r.Now, r.Version
 	if r.Rule > 0 {
@@ -154,21 +155,21 @@ func joined(out, r luascripts.AcquireReply, at slotCalls) luascripts.AcquireRepl
 	return out
 }
 
-// moved counts the parts of turns as the whole call does.
-func moved(turns []luascripts.Promotion, at slotCalls) []luascripts.Promotion {
-	for i := range turns {
-		turns[i].Part += at.from
+// moved counts the rules of promotions as the whole call does.
+func moved(promoted []luascripts.Promotion, at slotCalls) []luascripts.Promotion {
+	for i := range promoted {
+		promoted[i].Part += at.from
 	}
-	return turns
+	return promoted
 }
 
 // giveBack takes a grant back that another slot made useless. A job that waits
-// there keeps its turn here; one that waits for a gate has no place anywhere.
+// there keeps its order here; one that waits for a gate has no place anywhere.
 func (s clusterStore) giveBack(ctx context.Context, a luascripts.AcquireArgs, at slotCalls, worth []int64, refused luascripts.AcquireReply) []luascripts.Promotion {
 	back := luascripts.CancelArgs{Rules: slices.Clone(a.Rules[at.from:at.to]), Policy: a.Policy, Token: a.Token, Job: a.Job}
 	for i := range back.Rules {
 		back.Rules[i].Worth = worth[at.from+i]
-		back.Rules[i].Until = time.UnixMicro(1) // nobody comes to know the instant
+		back.Rules[i].Until = time.UnixMicro(1) // nobody learns the instant
 	}
 	if refused.Status == luascripts.Booked && refused.Rule > 0 && a.Job != "" {
 		back.Away = refused.At
@@ -213,7 +214,7 @@ func (s clusterStore) adjust(ctx context.Context, a luascripts.AdjustArgs) (luas
 	return out, nil
 }
 
-// close closes the key of one part. In the slots before, the job has no turn
+// close closes the key of one rule. In the slots before, the job keeps no place
 // until it comes again.
 func (s clusterStore) close(ctx context.Context, a luascripts.CloseArgs) (luascripts.CloseReply, error) {
 	var at slotCalls
@@ -231,8 +232,8 @@ func (s clusterStore) close(ctx context.Context, a luascripts.CloseArgs) (luascr
 	return r, err
 }
 
-// check asks about each slot of each booking, all in one pipeline a node: the
-// latest instant is that of the job.
+// refresh asks about each slot of each booking, all in one pipeline for each node.
+// The latest instant is that of the job.
 func (s clusterStore) refresh(ctx context.Context, bookings []luascripts.RefreshArgs) []luascripts.RefreshReply {
 	var calls []luascripts.RefreshArgs
 	var of []int // the booking of each call
@@ -261,36 +262,36 @@ func (s clusterStore) refresh(ctx context.Context, bookings []luascripts.Refresh
 	return out
 }
 
-// widestSlot are the parts of the widest rates' key; none where there are no rates.
-func lastRateSlot(parts []luascripts.RuleCall) slotCalls {
-	var wide slotCalls
-	for _, at := range slots(parts) {
-		if parts[at.from].Kind != luascripts.Leases {
-			wide = at
+// lastRateSlot is the slot of the widest rate, empty when there is no rate.
+func lastRateSlot(calls []luascripts.RuleCall) slotCalls {
+	var last slotCalls
+	for _, at := range slots(calls) {
+		if calls[at.from].Kind != luascripts.Leases {
+			last = at
 		}
 	}
-	return wide
+	return last
 }
 
-// bookWidest books in one slot. The others are looked at before, so that most jobs that
-// are refused leave nothing behind.
-func (s clusterStore) bookLastRule(ctx context.Context, c *luascripts.Call, wide slotCalls) error {
+// bookLastRule books in one slot. The other slots are peeked at before, so that most
+// jobs that are refused leave nothing behind.
+func (s clusterStore) bookLastRule(ctx context.Context, c *luascripts.Call, last slotCalls) error {
 	a := c.AcquireArgs
-	at, by, fault, err := s.admittedBy(ctx, a.Rules, wide)
+	at, by, fault, err := s.admittedBy(ctx, a.Rules, last)
 	if err != nil || fault.Status != luascripts.Refused {
 		c.AcquireReply = fault
 		return err
 	}
 	call := luascripts.Call{AcquireArgs: a}
-	call.Rules = a.Rules[wide.from:wide.to]
+	call.Rules = a.Rules[last.from:last.to]
 	if err := s.redisStore.acquire(ctx, &call); err != nil {
 		return err // others may write to the call still
 	}
 	none := luascripts.AcquireReply{Worth: make([]int64, len(a.Rules)), Each: make([]time.Time, len(a.Rules)), Free: make([]int, len(a.Rules))}
-	out := joined(none, call.AcquireReply, wide)
+	out := joined(none, call.AcquireReply, last)
 	if out.Status == luascripts.Booked && out.Promised.IsZero() && at.After(out.At) {
-		a.Token = 0 // there is a place alone
-		out.Promoted = append(out.Promoted, s.giveBack(ctx, a, wide, none.Worth, luascripts.AcquireReply{})...)
+		a.Token = 0 // there is only a place, and no grant
+		out.Promoted = append(out.Promoted, s.giveBack(ctx, a, last, none.Worth, luascripts.AcquireReply{})...)
 		out.Status, out.Rule, out.At = luascripts.Refused, by, at
 	}
 	if out.Status == luascripts.Refused && a.MaxWait >= 0 && out.At.After(out.Now.Add(a.MaxWait)) {
@@ -300,11 +301,12 @@ func (s clusterStore) bookLastRule(ctx context.Context, c *luascripts.Call, wide
 	return nil
 }
 
-// admittedBy is when all parts but some would admit a newcomer, and which is the last
-// of them, counted from 1; or the status of one that can't be decided about.
-func (s clusterStore) admittedBy(ctx context.Context, parts []luascripts.RuleCall, but slotCalls) (at time.Time, by int, fault luascripts.AcquireReply, _ error) {
-	for i := range parts {
-		p := &parts[i]
+// admittedBy is when all rules outside of one slot would admit a new job, and which
+// rule is the last of them, counted from 1. Otherwise it is the status of a rule
+// that can't be decided about.
+func (s clusterStore) admittedBy(ctx context.Context, calls []luascripts.RuleCall, but slotCalls) (at time.Time, by int, fault luascripts.AcquireReply, _ error) {
+	for i := range calls {
+		p := &calls[i]
 		if i >= but.from && i < but.to {
 			continue
 		}

@@ -17,18 +17,17 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// merger makes one script call of acquires that come while others of the same
-// client are under way to the same server, in the order of arrival, as much as is one
-// script's work; see [coalesce.Lane] for when.
-// On Redis Cluster, where a script sees the keys of one slot, that is one script for
-// each slot in one pipeline for each node: a node that is silent holds up its own keys
-// only.
+// coalescer makes one script call of acquires that come while others of the same
+// client are on their way to the same server: in the order of arrival, as much as is
+// one script's work. See [coalesce.Batcher] for when. On Redis Cluster, where a
+// script sees the keys of one slot, that is one script for each slot in one pipeline
+// for each node. A node that is silent holds up its own keys only.
 //
-// Each call is answered alone: one that failed among others is sent again by itself.
-// When their answer was lost they are sent again together, once; the tokens are the
-// same, which the scripts charge once. While Redis can't be reached nobody waits for
-// others. A caller whose context ends does not wait either; if its call was sent, the
-// caller takes it back as it does any lost one.
+// Each call has its own answer. A call that failed inside a merged script is retried
+// by itself; calls whose reply was lost are retried together, once, with the same
+// tokens, which the scripts charge once. While Redis can't be reached no call waits
+// for others. A caller whose context ends does not wait either: if its call was
+// sent, the caller takes it back like any lost one.
 type coalescer struct {
 	rdb       redis.UniversalClient
 	way       coalesce.Transport[*luascripts.Call]
@@ -36,27 +35,27 @@ type coalescer struct {
 
 	sole    *batcher             // of the one server that has all keys
 	cluster *redis.ClusterClient // nil where there is such a server
-	nodes   sync.Map             // *lane of each node, by address
+	nodes   sync.Map             // *batcher of each node, by address
 	known   atomic.Int64         // how many
 }
 
 type batcher = coalesce.Batcher[*luascripts.Call]
 
-// crowdFew is how many gather at least before one flight is enough.
-const crowdFew = 2
+// batchLeast is how many calls gather at least while one batch is on its way.
+const batchLeast = 2
 
-// nodesMax is how many lanes are kept: nodes come and go, and where each that comes has
-// an address of its own those of nodes that are gone would grow for ever.
-const nodesMax = 1024
+// batchersMax is how many batchers are kept. Nodes come and go, and where each new one
+// has an address of its own, the batchers of nodes that are gone would grow for ever.
+const batchersMax = 1024
 
 func newCoalescer(rdb redis.UniversalClient, scattered bool) *coalescer {
 	m := &coalescer{rdb: rdb}
 	m.way = coalesce.Transport[*luascripts.Call]{
-		Alone: m.send, Together: m.sendMany, Patience: coalesce.PatienceDefault, Few: crowdFew,
+		Alone: m.send, Together: m.sendMany, Patience: coalesce.PatienceDefault, Few: batchLeast,
 		Weight: func(c *luascripts.Call) int { return weightOf(&c.AcquireArgs) }, Most: luascripts.CallsMax,
 	}
 	m.sole = coalesce.NewBatcher(&m.way)
-	// one that a program has put something in front of is asked as it asks to be
+	// a client that a program has wrapped is called through its wrapper
 	m.cluster, _ = rdb.(*redis.ClusterClient)
 	m.scattered.Store(scattered && m.cluster == nil)
 	return m
@@ -91,7 +90,7 @@ func weightOf(a *luascripts.AcquireArgs) int {
 	return w
 }
 
-// lane is where the server of a call's keys is asked.
+// batcher is the batcher to the server of a call's keys.
 func (m *coalescer) batcher(ctx context.Context, c *luascripts.Call) (*batcher, error) {
 	if m.cluster == nil {
 		return m.sole, nil
@@ -103,21 +102,22 @@ func (m *coalescer) batcher(ctx context.Context, c *luascripts.Call) (*batcher, 
 	return m.batcherTo(node.Options().Addr), nil
 }
 
-// laneTo is the lane to the node of an address.
+// batcherTo is the batcher to the node of an address.
 func (m *coalescer) batcherTo(addr string) *batcher {
 	l, ok := m.nodes.Load(addr)
 	if ok {
 		return l.(*batcher)
 	}
 	l, ok = m.nodes.LoadOrStore(addr, coalesce.NewBatcher(&m.way))
-	if !ok && m.known.Add(1) > nodesMax {
+	if !ok && m.known.Add(1) > batchersMax {
 		m.forgetIdle(addr)
 	}
 	return l.(*batcher)
 }
 
-// forgetIdle drops the lanes on which nobody is, but for one. Who was just about to enter
-// one of them is served there, beside the one that comes in its place.
+// forgetIdle drops the batchers without a call, but for one. A call that was just
+// about to enter a dropped one is served there, beside the batcher that takes its
+// place.
 func (m *coalescer) forgetIdle(but string) {
 	m.nodes.Range(func(addr, l any) bool {
 		if addr != but && l.(*batcher).Idle() && m.nodes.CompareAndDelete(addr, l) {
@@ -127,13 +127,14 @@ func (m *coalescer) forgetIdle(but string) {
 	})
 }
 
-// ask sends a call by itself.
+// send sends a call by itself.
 func (m *coalescer) send(ctx context.Context, c *luascripts.Call) error {
 	c.AcquireReply, c.Err = luascripts.Acquire(ctx, m.rdb, c.AcquireArgs)
 	return c.Err
 }
 
-// askMany sends calls together.
+// sendMany is [sendMany], and notes that keys are on servers that the client does
+// not show.
 func (m *coalescer) sendMany(ctx context.Context, calls []*luascripts.Call) error {
 	err := sendMany(ctx, m.rdb, calls)
 	if redis.HasErrorPrefix(err, "CROSSSLOT") {
@@ -142,10 +143,10 @@ func (m *coalescer) sendMany(ctx context.Context, calls []*luascripts.Call) erro
 	return err
 }
 
-// askMany asks for some calls at once, as much as is one script's work. Those whose
-// answer was lost are asked for again, once. Each call has its own error then:
-// ErrRetrySingly where what it comes back with alone is its answer. What is returned is the
-// error of all of them, or the first that was none of Redis' answers.
+// sendMany sends calls together, at most as much as is one script's work. Calls
+// whose reply was lost are sent again, once. Then each call has its own error:
+// ErrRetrySingly where it has to be sent by itself. The result is the error of all
+// of them, or the first that was not an answer of Redis.
 func sendMany(ctx context.Context, rdb redis.UniversalClient, calls []*luascripts.Call) error {
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		return sendSlots(ctx, cluster, calls)
@@ -166,8 +167,8 @@ func sendMany(ctx context.Context, rdb redis.UniversalClient, calls []*luascript
 	return err
 }
 
-// askSlots is [askMany] on Cluster. What a node answered an error to may be about where
-// the keys are by now, for which go-redis looks when a call comes alone.
+// sendSlots is [sendMany] on Redis Cluster. An error that a node answered may be
+// about keys that have moved: go-redis finds them when the call is sent by itself.
 func sendSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*luascripts.Call) (silent error) {
 	luascripts.AcquireSlots(ctx, cluster, calls)
 	var lost []*luascripts.Call
@@ -201,33 +202,34 @@ func worthRepeating(err error) bool {
 	return !ok || op.Op != "dial"
 }
 
-// mergers has one for each client that a limiter is on.
-var mergers = struct {
+// coalescers has one for each client that a limiter is on.
+var coalescers = struct {
 	mu    sync.Mutex
 	alive map[redis.UniversalClient]weak.Pointer[coalescer]
 }{alive: make(map[redis.UniversalClient]weak.Pointer[coalescer])}
 
-// mergerOf is the merger of a client. What can't be compared shares none.
+// coalescerOf is the one coalescer of a client. A client that can't be compared gets
+// a new one each time.
 func coalescerOf(rdb redis.UniversalClient, scattered bool) *coalescer {
 	fresh := newCoalescer(rdb, scattered)
 	if !reflect.ValueOf(rdb).Comparable() {
 		return fresh
 	}
-	mergers.mu.Lock()
-	defer mergers.mu.Unlock()
-	if earlier := mergers.alive[rdb].Value(); earlier != nil {
+	coalescers.mu.Lock()
+	defer coalescers.mu.Unlock()
+	if earlier := coalescers.alive[rdb].Value(); earlier != nil {
 		return earlier
 	}
-	mergers.alive[rdb] = weak.Make(fresh)
+	coalescers.alive[rdb] = weak.Make(fresh)
 	runtime.AddCleanup(fresh, forgetCoalescer, rdb)
 	return fresh
 }
 
 func forgetCoalescer(rdb redis.UniversalClient) {
-	mergers.mu.Lock()
-	defer mergers.mu.Unlock()
+	coalescers.mu.Lock()
+	defer coalescers.mu.Unlock()
 	// the client may have a new one before this cleanup ran
-	if mergers.alive[rdb].Value() == nil {
-		delete(mergers.alive, rdb)
+	if coalescers.alive[rdb].Value() == nil {
+		delete(coalescers.alive, rdb)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/headwayq/headway/throttle/internal/errtext"
 )
 
-// Bounds of what a limiter is asked for.
+// Bounds of a request.
 const (
 	KeyMax  = 1024              // bytes of a key
 	JobMax  = luascripts.JobMax // bytes of a job id
@@ -62,18 +62,18 @@ type Config struct {
 	// drawn at random once per process.
 	Client string
 
-	// OnUnavailable is what happens to who asks while Redis does not answer.
+	// OnUnavailable is what happens to calls while Redis does not answer.
 	// Defaults to [FailClosed].
 	OnUnavailable FailureMode
 
 	// Shadow decides and counts, and lets run: nothing is refused, waits, takes
 	// a place or fails because of the limit. What the limit would not have
 	// admitted is granted at once, with Decision.Shadowed, and spends nothing;
-	// so its instants are those of one who would be first in the line. For a
+	// so its instants are those of a job that is first in the line. For a
 	// limit that is to be tried on real traffic. Defaults to false.
 	Shadow bool
 
-	// Observer is told of every decision. Defaults to none.
+	// Observer hears of every decision. Defaults to none.
 	Observer Observer
 }
 

@@ -19,11 +19,12 @@ type origin uint8
 
 const (
 	fromStore    origin = iota // or not known
-	fromFallback               // counted in this process while Redis was away
+	fromFallback               // counted in this process while Redis was unavailable
 	fromNowhere                // counted nowhere
 )
 
-// ask decides about r, whatever the policy's mode, and tells who observes.
+// decide answers a request, whatever the policy's mode: it validates the request,
+// asks Redis or the fallback by the active limits, and counts the answer.
 func (p *Policy) decide(ctx context.Context, mode luascripts.Mode, r Request) (d Decision, err error) {
 	r.grant, r.made = grant{}, fromStore
 	if r.Token == 0 {
@@ -42,8 +43,8 @@ func (p *Policy) decide(ctx context.Context, mode luascripts.Mode, r Request) (d
 	return d, err
 }
 
-// askForJob leaves no place behind for a cost that is never met: the limit may
-// have been a larger one when the job took it.
+// decideForJob leaves no place behind for a cost that can never be met: the limit
+// may have been larger when the job took its place.
 func (p *Policy) decideForJob(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
 	if err := checkJob(r.Job); err != nil {
 		return Decision{}, err
@@ -122,8 +123,8 @@ func checkGates(gates []gate.At) error {
 	return errors.Join(errs...)
 }
 
-// decideInRedis decides by the limits in force, where the policy counts. What was asked
-// and the answer are large, and so passed by pointers.
+// decideInRedis decides by the active limits where the policy counts. Request and
+// Decision are large, and so passed by pointers.
 func (p *Policy) decideInRedis(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) error {
 	*d = Decision{Request: *r, Rule: p.rules[0].rule}
 	t, err := p.retry(ctx)
@@ -169,7 +170,7 @@ func (p *Policy) acquireFrom(ctx context.Context, t *retry, mode luascripts.Mode
 // calls are those that came to their end: one that failed may be under way still.
 var calls = sync.Pool{New: func() any { return &luascripts.Call{} }}
 
-// freeCall lets a call be used for another, and its parts. It keeps nobody's keys.
+// freeCall lets a call be used for another, with the memory of its rules. It keeps no keys.
 func freeCall(c *luascripts.Call) {
 	parts := c.Rules
 	clear(parts)
@@ -178,8 +179,8 @@ func freeCall(c *luascripts.Call) {
 	calls.Put(c)
 }
 
-// call makes c how a store is asked for r. The numbers and the gate are put in later,
-// when the store's clock is known.
+// call prepares c to ask for r. Numbers and gates are put in later, when the store's
+// clock is known.
 func (p *Policy) call(c *luascripts.Call, mode luascripts.Mode, r *Request) {
 	longest, inline := time.Duration(-1), p.cfg.InlineWait
 	if r.MaxWait != 0 {
@@ -203,7 +204,7 @@ func (p *Policy) appendRuleCalls(calls []luascripts.RuleCall, r *Request) []luas
 	return calls
 }
 
-// decided reads a store's answer into d.
+// decided reads a store's reply into d.
 func (p *Policy) decided(in []activeLimit, r *Request, reply *luascripts.AcquireReply, when roundTripTimes, d *Decision) error {
 	*d = Decision{Request: *r, Rule: p.rules[0].rule}
 	if err := p.fault("acquire", reply.Rule, reply.Status, nil); err != nil {
@@ -240,8 +241,8 @@ func (p *Policy) bound(r *luascripts.AcquireReply, gates []gate.At) string {
 	return shutGate(gates, r.Now, r.At)
 }
 
-// turns makes Turns of a store's answer, and rings the jobs that wait in this
-// very process.
+// promotions translates a store's reply, and wakes those of the jobs that wait in
+// this process.
 func (p *Policy) promotions(answered []luascripts.Promotion, now time.Time) []Promotion {
 	var out []Promotion
 	for _, t := range answered {
@@ -250,8 +251,8 @@ func (p *Policy) promotions(answered []luascripts.Promotion, now time.Time) []Pr
 		}
 		leased := p.rules[t.Part-1].limit.IsConcurrent()
 		offered := leased && !t.At.After(now)
-		if offered || !leased { // who blocks looks often enough for a lease that will end
-			p.rules[t.Part-1].waiters.ring(t.Job)
+		if offered || !leased { // a blocked caller asks often enough to see a lease end
+			p.rules[t.Part-1].waiters.wake(t.Job)
 		}
 		out = append(out, Promotion{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered})
 	}
@@ -278,7 +279,7 @@ func (p *Policy) ruleCalls(ids []string, r Request) []luascripts.RuleCall {
 	return calls
 }
 
-// fault translates what a script call about several rules came back with; part is
+// fault translates what a script call about several rules came back with; rule is
 // the one that it stumbled over, from 1.
 func (p *Policy) fault(op string, part int, status luascripts.Status, err error) error {
 	if part < 1 || part > len(p.rules) {
@@ -287,7 +288,7 @@ func (p *Policy) fault(op string, part int, status luascripts.Status, err error)
 	return p.rules[part-1].fault(op, status, err)
 }
 
-// passing are answers of a server that is starting, or whose part another takes:
+// passing are answers of a server that is starting, or that another server replaces:
 // the call is worth repeating, and says nothing about one before it.
 var passing = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY"}
 
@@ -315,7 +316,7 @@ func (l *Limiter) fault(op string, status luascripts.Status, err error) error {
 	return u
 }
 
-// What the scripts are told of a gate: so much before and after the store's clock.
+// How much of a gate the scripts get: so much before and after the store's clock.
 const (
 	gateBehind = time.Hour
 	gateAhead  = 10 * day
@@ -338,7 +339,7 @@ func gateAround(gates []gate.At, around time.Time) luascripts.Gate {
 	return g
 }
 
-// openingsMax bounds the openings that a script is told.
+// openingsMax bounds the openings that a script gets.
 const openingsMax = 64
 
 // openedAt is the first instant, not before at, at which all gates are open, as
@@ -358,8 +359,8 @@ func openedAt(gates []gate.At, at time.Time) time.Time {
 	return at.Add(gateAhead)
 }
 
-// shutGate names the gate that keeps a job until an instant: one that is shut
-// now, or right before.
+// shutGate names the gate that holds a job back until an instant: one that is shut
+// now, or right before that instant.
 func shutGate(gates []gate.At, now, until time.Time) string {
 	if rule, shut := gate.FirstClosed(gates, now); shut {
 		return rule
@@ -374,8 +375,8 @@ func shutGate(gates []gate.At, now, until time.Time) string {
 	return gates[0].Rule
 }
 
-// takeBack gives back what r has, where it has it. The size of the limits does
-// not matter: they may have been larger ones when the grant was made.
+// takeBack gives back what r has, where r has it. It does not ask whether the limits
+// admit r: they may have been larger when the grant was made.
 func (p *Policy) takeBack(ctx context.Context, r Request, back bool) ([]Promotion, error) {
 	if err := p.check(&r); err != nil {
 		return nil, err
@@ -398,7 +399,7 @@ func (p *Policy) takeBackIDs(ctx context.Context, ids []string, r Request, back 
 	if err == nil {
 		promoted, _, err = p.cancelAt(ctx, t, ids, r, back)
 	}
-	if errors.Is(err, ErrStoredLimit) { // whoever gives something back is not to blame
+	if errors.Is(err, ErrStoredLimit) { // a caller that gives something back is not to blame
 		in := make([]activeLimit, len(p.rules))
 		for i, l := range p.rules {
 			in[i] = l.lastActiveLimit()
@@ -430,8 +431,8 @@ func (p *Policy) cancelAt(ctx context.Context, t retry, ids []string, r Request,
 	return p.promotions(reply.Promoted, reply.Now), reply.Status == luascripts.Granted, nil
 }
 
-// withdrawLost takes a call back whose answer never came, and its place: it may
-// have been charged.
+// withdrawLost takes back a call whose reply never came, and its place in line: it
+// may have been charged.
 func (p *Policy) withdrawLost(ctx context.Context, r Request, err error) (lost bool) {
 	lost = errors.Is(err, ErrUnavailable) || ctx.Err() != nil
 	if lost {
@@ -442,7 +443,7 @@ func (p *Policy) withdrawLost(ctx context.Context, r Request, err error) (lost b
 
 // withdraw outlives the caller's context: it is needed most when that ended.
 // When it fails too, a grant stays charged, and a booking leaves the line at
-// its instant. Nobody waits for a Redis that is known to be away.
+// its instant. It does not wait for a Redis that is known to be unavailable.
 func (p *Policy) withdraw(ctx context.Context, r Request) {
 	ctx = context.WithoutCancel(ctx)
 	if p.availability.isUnavailable() {
@@ -467,8 +468,8 @@ func (p *Policy) comeBack(ctx context.Context, r Request) error {
 	return err
 }
 
-// leave takes r.Job out of the lines, as well as it can: a place that nobody
-// takes is passed 100 ms after its instant.
+// leave takes r.Job out of the lines, as well as it can. A place that stays behind
+// is passed 100 ms after its instant.
 func (p *Policy) leave(ctx context.Context, r Request) {
 	r.Token = 0
 	p.withdraw(ctx, r)

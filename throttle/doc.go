@@ -6,7 +6,7 @@
 // server; it counts permits per key (a phone number, a tenant). A [Policy] is
 // several of them that are decided together. What may not run yet gets a
 // booking, a place of its own in the key's line, and the instant that follows from
-// that place, so nobody has to ask twice:
+// that place, so no job has to ask twice:
 //
 //	sms, err := throttle.New(rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 //	...
@@ -16,18 +16,18 @@
 //
 // # Which call
 //
-//	[Limiter.TryAcquire]     answers now, books nothing, never passes those who wait
+//	[Limiter.TryAcquire]     answers now, books nothing, never passes jobs that wait
 //	[Limiter.Acquire]        blocks until granted; inside a worker it defers the task instead
 //	[Limiter.AcquireWithin]  the same, but fails at once when the wait would exceed a bound
 //	[Limiter.Reserve]        takes a place in line for the caller, to be asked about later
 //	[Limiter.ReserveWithin]  the same, but books nothing when the wait would exceed a bound
-//	[Limiter.Book]           joins the line on behalf of a job and tells its instant
-//	[Limiter.Redeem]         turns a booking into a grant, or tells its instant anew
+//	[Limiter.Book]           joins the line on behalf of a job and returns its instant
+//	[Limiter.Redeem]         turns a booking into a grant, or returns its new instant
 //	[Limiter.Cancel]         leaves the line
 //	[Limiter.Refund]         gives a grant back that was not used
-//	[Limiter.Peek]           looks, and changes nothing
+//	[Limiter.Peek]           reads the state of a key, and changes nothing
 //	[Limiter.Available]      how many permits there are now
-//	[Limiter.TimeUntil]      how long until a newcomer could have n
+//	[Limiter.TimeUntil]      how long until a new job could have n
 //	[Limiter.Reset]          forgets what was spent
 //	[Limiter.SetLimit]       changes the limit for every process, while they run
 //	[Limiter.CloseKey]       lets nothing through on a key for a while; [Limiter.CloseRule] on all of them
@@ -39,14 +39,14 @@
 //	[Policy.TryAcquire]      takes from all of them or from none; Acquire, Book, Redeem, Cancel, Refund
 //	                         and Return are there, too
 //	[BookMany]               books for many jobs in few calls; with [BookRequest.LastRuleOnly] only where no narrow key is busy
-//	[Policy.Postpone]          closes a key whose provider said "too early", and gives the job the first place
+//	[Policy.Postpone]        closes a key whose provider said "too early", and gives the job the first place
 //	[Policy.Renew]           keeps the leases of grants by a rule of [Concurrent]
-//	[Policy.Release]         ends them: the work is done, and whoever is next is told
+//	[Policy.Release]         ends them: the work is done; it returns the jobs that are next
 //
 // # The algorithm
 //
 // One ledger per key holds what was spent and alone decides. One line per key
-// holds who waits, as ticket numbers and not as instants: an instant is computed
+// holds the jobs that wait, as ticket numbers and not as instants: an instant is computed
 // from the ledger and the permits ahead whenever it is asked for, so a late
 // grant or a cancel re-plans the whole line for free. Each kind of limit has a
 // formula for it, see its constructor. For n permits in any window W,
@@ -62,50 +62,50 @@
 //
 // # Several rules
 //
-// A [Policy] asks its rules in one step, narrowest key first. Who is refused waits
-// in the line of the first key that refuses, and the wider ones know nothing of
-// it. In the narrower ones, which admitted it, it keeps its turn among the jobs of
-// the same policy. A rule that is written in another order, or with others, is
+// A [Policy] asks its rules in one step, narrowest key first. A job that is
+// refused waits in the line of the first key that refuses it, and the wider keys know
+// nothing of it. In the narrower keys, which admitted it, it keeps its order among the
+// jobs of the same policy. A rule that is written in another order, or with others, is
 // another policy.
 //
-// A rule of [Concurrent] counts what runs and not what went: who is granted holds a
+// A rule of [Concurrent] counts what runs and not what went: a grant holds a
 // lease, renews it in time, and releases it. The lease of one that died ends by
-// itself, and [Policy.Renew] tells one that stood still so long [ErrLeaseLost].
-// Whoever writes to something that must not see two holders passes on
+// itself, and [Policy.Renew] returns [ErrLeaseLost] to a holder that stood still for so
+// long. A holder that writes to a system which must not see two holders passes on
 // [Decision.Fence].
 //
 // # Closing
 //
 // A key or a rule that is closed grants nothing until an instant that Redis knows,
-// in every process, also in those that start later. Who waits keeps its place and
-// goes at the limit's pace from then on. Closing a rule is heard of as a change of
-// its limit is: at once in the limiter that did it, and within a second in others.
+// in every process, also in those that start later. Jobs that wait keep their places and
+// go at the limit's pace from then on. Closing a rule takes effect as a change of its
+// limit does: at once in the limiter that did it, and within a second in others.
 //
 // # Changing a limit at run time
 //
 // A limit that is stored in Redis ([Limiter.SetLimit], [Limiter.TrySetLimit],
 // [Limiter.SetLimitFor]) goes before the one in code until it is taken away
 // ([Limiter.UnsetLimit]); nothing has to be stored, and without it the one in
-// code counts. [Limiter.LimitInForce] and [Limiter.WatchLimit] tell which it is.
+// code counts. [Limiter.LimitInForce] and [Limiter.WatchLimit] return which it is.
 //
 // What is spent stays spent: the ledger is that of the key, not of the limit, so
-// nobody gets more than the new limit allows, counting what went under the old,
+// no key gets more than the new limit allows, counting what went under the old,
 // also when the new one is of another kind. It counts what the old limit still
 // knows, which is all of its last window: a limit with a longer window can't
 // count what the shorter one has forgotten. Where a kind keeps no single grants
 // (all but sliding), what went before the change can't be refunded any more.
-// What is booked keeps its place in the line, and with it a new instant: who
+// A booking keeps its place in the line, and gets a new instant: a caller that
 // blocks in Acquire hears of it within a second, and a worker plans the deferred
-// tasks anew, earlier or later. Who waits for more permits than the new limit
+// tasks anew, earlier or later. A job that waits for more permits than the new limit
 // holds gets an [ExceedsLimitError] and leaves the line.
 //
 // A limiter looks at what is stored at most half a second before it decides, or
 // up to a second while Redis is slow: for so long a process that has not heard
-// yet goes by the old limit, on keys that nobody asked about under the new one.
-// A ledger knows the version of the limit that it was written under, and sends
-// who comes with an older one to look again. (A call that is held up on its way
+// yet goes by the old limit, on keys that no call has used under the new one.
+// A ledger knows the version of the limit that it was written under, and makes a
+// call with an older one read the limit again. (A call that is held up on its way
 // is decided by the limit with which it was sent, on such keys, however late it
-// arrives.) When it can't look it refuses with
+// arrives.) When a limiter can't read it refuses with
 // [ErrUnavailable]; a stored limit that this version can't read is an
 // [ErrStoredLimit], and nothing is granted. A client that reads from replicas of
 // a Redis Cluster hears of a change when its replica has.
@@ -114,10 +114,10 @@
 //
 // The clock of the Redis server decides about grants and instants; the clock of
 // the client decides about nothing, but for [NewLocal] and [FailLocal]. When
-// Redis is away every call returns its error and nothing is granted, unless
+// Redis is unavailable every call returns its error and nothing is granted, unless
 // [Config.OnUnavailable] or [Config.Shadow] say otherwise. A call of TryAcquire,
 // Acquire or Reserve whose answer was lost is taken back with its token, so that
 // it is charged once or not at all; one of Redeem is repeated, or refunded, by
-// whoever holds the token. All methods are safe for concurrent use. This package
+// the holder of the token. All methods are safe for concurrent use. This package
 // does not know about tasks or queues.
 package throttle

@@ -79,8 +79,8 @@ func (e *TooLateError) Error() string {
 
 func (e *TooLateError) Unwrap() error { return ErrTooLate }
 
-// StoredLimitError says that the limit stored for a rule is none that this
-// version knows. Nothing is granted until it is set anew or taken away; what was
+// StoredLimitError says that this version can't read the limit that is stored
+// for a rule. Nothing is granted until it is set anew or taken away; what was
 // granted can be given back. It unwraps to [ErrStoredLimit].
 type StoredLimitError struct {
 	Rule string
@@ -97,7 +97,7 @@ func (e *StoredLimitError) Unwrap() error { return ErrStoredLimit }
 // effect is not known. It unwraps to [ErrUnavailable], and to the error of a
 // context that ended.
 type UnavailableError struct {
-	Op     string // the script that was asked
+	Op     string // the script that was called
 	Reason string // the client's or the server's own words; they hold no key
 
 	cause    error
@@ -105,7 +105,7 @@ type UnavailableError struct {
 }
 
 // Answered says that an error came from a Redis that answered, and refused: it
-// is full, or a key of ours is none. To repeat the call at once does not help,
+// is full, or one of our keys holds something else. To repeat the call at once does not help,
 // and this very call was not charged (one before it, whose answer was lost, may
 // have been).
 func Answered(err error) bool {

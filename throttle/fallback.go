@@ -11,30 +11,30 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// awayPause is how long a Redis that did not answer is left alone.
+// unavailablePause is how long Redis is not asked after it did not answer.
 const unavailablePause = 250 * time.Millisecond
 
-// Away says what a limiter does while Redis is away: while a call ends with
-// [ErrUnavailable], and not because its caller's context ended. So a client's
-// own time-outs must be shorter than the deadlines of the callers, or nobody
+// FailureMode says what a limiter does while Redis is unavailable: while a call ends
+// with [ErrUnavailable], and not because its caller's context ended. So the client's
+// time-outs must be shorter than the deadlines of the callers. Otherwise no call
 // finds out that Redis hangs.
 //
-// With FailOpen and FailLocal a call that finds Redis away is decided without
-// it, and taken back there behind its caller's back, in case it was lost on its
-// way back. Then Redis is left alone for 250 ms, in which all are decided
-// without it at once; after that one caller at a time tries it again, and waits
-// for it as long as the client's time-outs say. Once it answers it decides
-// again. A Redis that answers and refuses (it is full) is asked each time, and
-// nothing is taken back: it charged nothing.
+// With FailOpen and FailLocal a call that gets no answer is decided without Redis.
+// It is taken back in Redis in the background, in case only its reply was lost. Then
+// Redis is not asked for 250 ms, and all calls are decided without it at once. After
+// that one caller at a time tries Redis again, and waits for it as long as the
+// client's time-outs say. Once Redis answers it decides again. A Redis that answers
+// and refuses (it is full) is asked each time, and nothing is taken back: it charged
+// nothing.
 //
-// A place that somebody had in Redis and did not come back for, because it was
-// served without, holds up the others until 100 ms after its instant.
+// A job that had a place in Redis and was served without it holds up the others
+// until 100 ms after its instant.
 //
-// Only asking has a fallback. [Limiter.Peek] and its like, and giving back what
-// Redis granted, fail with [ErrUnavailable] as ever.
+// Only asking for permits has a fallback. [Limiter.Peek] and its like, and giving
+// back what Redis granted, fail with [ErrUnavailable].
 type FailureMode int
 
-// What may decide while Redis is away.
+// What may decide while Redis is unavailable.
 const (
 	// FailClosed grants nothing: the error is the caller's. The default.
 	FailClosed FailureMode = iota
@@ -42,9 +42,9 @@ const (
 	// counts it nowhere.
 	FailOpen
 	// FailLocal lets the same limit decide in the memory of this process, from
-	// nothing spent: together n processes may grant n times the limit. Who
-	// waits there has its place there as long as Redis is away, and starts at
-	// the end of the line in Redis when that is back. What was granted locally
+	// nothing spent: together n processes may grant n times the limit. A job
+	// that waits has its place there as long as Redis is unavailable, and starts
+	// at the end of the line in Redis when that answers again. What was granted locally
 	// is not known to Redis.
 	FailLocal
 )
@@ -56,24 +56,25 @@ func (a FailureMode) valid() bool { return a >= 0 && int(a) < len(failureModeNam
 // String names the constant: "fail open".
 func (a FailureMode) String() string {
 	if !a.valid() {
-		return "Away(" + strconv.Itoa(int(a)) + ")"
+		return "FailureMode(" + strconv.Itoa(int(a)) + ")"
 	}
 	return failureModeNames[a]
 }
 
-// away is what a limiter knows of Redis' absence. spare counts in its place.
+// availability is what a limiter knows about whether Redis answers. fallback counts
+// in its place.
 type availability struct {
 	mode     FailureMode
 	fallback atomic.Pointer[clockedStore]
-	now      func() time.Time // spare's clock; nil for that of this process
+	now      func() time.Time // fallback's clock; nil for that of this process
 
 	mu     sync.Mutex
-	until  time.Time // Redis is left alone; zero while it answers
-	trying bool      // somebody asks it again
+	until  time.Time // Redis is not asked before; zero while it answers
+	trying bool      // a caller is asking it again
 }
 
-// leftAlone says that Redis is not to be asked now. Otherwise one of the three
-// below must follow.
+// skipRedis says that Redis is not to be asked now. After false one of available,
+// unavailable and unknown must follow.
 func (a *availability) skipRedis() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -87,29 +88,29 @@ func (a *availability) skipRedis() bool {
 	return false
 }
 
-// isGone says that Redis did not answer when it was asked last.
+// isUnavailable says that Redis did not answer when it was asked last.
 func (a *availability) isUnavailable() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return !a.until.IsZero()
 }
 
-// back says that Redis answered.
+// available notes that Redis answered.
 func (a *availability) available() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.until, a.trying = time.Time{}, false
 }
 
-// gone says that Redis did not answer.
+// unavailable notes that Redis did not answer.
 func (a *availability) unavailable() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.until, a.trying = time.Now().Add(unavailablePause), false
 }
 
-// unknown says that a caller did not wait for the answer: that proves nothing,
-// but who was away is not back either.
+// unknown notes that a caller did not wait for the answer. That proves nothing, but
+// a Redis that was unavailable still is.
 func (a *availability) unknown() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -118,7 +119,7 @@ func (a *availability) unknown() {
 	}
 }
 
-// desk is the one that counts while Redis is away.
+// fallbackStore is the store that counts while Redis is unavailable.
 func (a *availability) fallbackStore() *clockedStore {
 	if d := a.fallback.Load(); d != nil {
 		return d
@@ -127,7 +128,7 @@ func (a *availability) fallbackStore() *clockedStore {
 	return a.fallback.Load()
 }
 
-// decide asks Redis, or what stands in for it.
+// decideOrFallback asks Redis, or decides without it.
 func (p *Policy) decideOrFallback(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) error {
 	if p.availability.mode == FailClosed {
 		return p.decideInRedis(ctx, mode, r, d)
@@ -156,22 +157,22 @@ func (p *Policy) decideOrFallback(ctx context.Context, mode luascripts.Mode, r *
 	return p.fallBack(ctx, mode, r, d)
 }
 
-// goAlone decides without a Redis whose answer did not come.
+// fallBack decides without a Redis whose answer did not come.
 func (p *Policy) fallBack(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) error {
 	p.availability.unavailable()
 	err := p.decideWithoutRedis(ctx, mode, r, d)
 	lost := *r
 	if !d.Granted {
-		lost.Job = ""        // who will ask again keeps its place in Redis, if it got one
-		d.Token = NewToken() // and asks by another token: this one is refused from now on
+		lost.Job = ""        // a job that will ask again keeps its place in Redis, if it got one
+		d.Token = NewToken() // and asks with another token: this one is refused from now on
 	}
 	// It ends with withdrawTimeout, or with the client's own time-outs.
 	go p.withdrawFromStore(context.WithoutCancel(ctx), lost)
 	return err
 }
 
-// alone is [Policy.decideAlone] for who passes what is large by pointers: what that
-// takes of the stack is not to be taken by each call.
+// decideWithoutRedis is [Policy.decideByFallback] with pointers: its callers are on
+// the way of every call, which must not pay for the stack that this one takes.
 //
 //go:noinline
 func (p *Policy) decideWithoutRedis(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) (err error) {
@@ -179,8 +180,8 @@ func (p *Policy) decideWithoutRedis(ctx context.Context, mode luascripts.Mode, r
 	return err
 }
 
-// decideAlone decides without Redis. A gate that is shut stays shut, and a rule that
-// is known to be closed stays closed.
+// decideByFallback decides without Redis. A gate that is shut stays shut, and a rule
+// that is known to be closed stays closed.
 func (p *Policy) decideByFallback(ctx context.Context, mode luascripts.Mode, r Request) (d Decision, err error) {
 	if p.availability.mode == FailLocal {
 		t := p.retryBy(p.availability.fallbackStore(), p.lastKnown())
@@ -233,7 +234,7 @@ func (p *Policy) closedUntil(now time.Time) (until time.Time, rule string) {
 	return until, rule
 }
 
-// lastKnown are the limits in force as they were heard last.
+// lastKnown are the active limits as they were read last.
 func (p *Policy) lastKnown() []activeLimit {
 	in := make([]activeLimit, len(p.rules))
 	for i, l := range p.rules {
@@ -242,7 +243,7 @@ func (p *Policy) lastKnown() []activeLimit {
 	return in
 }
 
-// leaveSpare takes a job out of the lines of this process.
+// leaveFallback takes a job out of the lines of this process.
 func (p *Policy) leaveFallback(ctx context.Context, fallback *clockedStore, of *Request) {
 	r := *of
 	r.Token, r.grant = 0, grant{}
@@ -257,18 +258,18 @@ func (p *Policy) withdrawFromStore(ctx context.Context, r Request) {
 	}
 }
 
-// instead is what a limit would have done with a shadowed grant.
+// instead is what a limit would have done instead of a shadowed grant.
 type instead uint8
 
 const (
-	insteadOfNothing instead = iota // it is none
+	insteadOfNothing instead = iota // it is not a shadowed grant
 	insteadOfWait                   // refused it, or let it wait
 	insteadOfLate                   // let it wait too long
 	insteadOfNever                  // never admitted it
 	insteadOfFault                  // not said: its state can't be read
 )
 
-// watched is [Policy.watch] for who passes what is large by pointers.
+// decideInShadowInto is [Policy.decideInShadow] with pointers.
 //
 //go:noinline
 func (p *Policy) decideInShadowInto(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) (err error) {
@@ -276,7 +277,7 @@ func (p *Policy) decideInShadowInto(ctx context.Context, mode luascripts.Mode, r
 	return err
 }
 
-// watch asks without waiting or booking, and lets run what was refused.
+// decideInShadow asks without waiting or booking, and grants what was refused.
 func (p *Policy) decideInShadow(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
 	if mode.Books() { // it spends nothing, and is not to wait
 		now := time.Now()

@@ -22,7 +22,7 @@ func testLanesOfNodes(t *testing.T) {
 	defer wg.Wait()
 	wg.Go(func() { _ = busy.Do(t.Context(), one(1)) }) // for an hour of the bubble
 	synctest.Wait()
-	for i := range 20 * nodesMax {
+	for i := range 20 * batchersMax {
 		addr := fmt.Sprintf("10.0.%d.%d:6379", i/256, i%256)
 		if l := m.batcherTo(addr); l != m.batcherTo(addr) {
 			t.Fatalf("two lanes to %s", addr)
@@ -33,8 +33,8 @@ func testLanesOfNodes(t *testing.T) {
 		n++
 		return true
 	})
-	if n > nodesMax || int64(n) != m.known.Load() {
-		t.Errorf("%d lanes are kept, of which %d are counted, want at most %d", n, m.known.Load(), nodesMax)
+	if n > batchersMax || int64(n) != m.known.Load() {
+		t.Errorf("%d lanes are kept, of which %d are counted, want at most %d", n, m.known.Load(), batchersMax)
 	}
 	if m.batcherTo("busy:6379") != busy {
 		t.Error("the lane on which somebody is was dropped")

@@ -10,7 +10,7 @@ import (
 )
 
 // Leases says whether a rule of the policy limits how many run at once: then
-// whoever was granted holds a lease, renews it in time, and releases it.
+// the holder of a grant has a lease, renews it in time, and releases it.
 func (p *Policy) Leases() bool { return p.rules[len(p.rules)-1].limit.IsConcurrent() }
 
 // LeaseFor is the shortest lease of a grant: renew it well before it is over. 0
@@ -26,10 +26,10 @@ func (p *Policy) LeaseFor(d Decision) time.Duration {
 }
 
 // Release ends the leases of a grant: the handler has returned. The permits of
-// the other rules stay spent. Who comes next is told in the Promotions. It is
+// the other rules stay spent. The Promotions are the jobs that come next. It is
 // idempotent.
 func (p *Policy) Release(ctx context.Context, d Decision) ([]Promotion, error) {
-	var turns []Promotion
+	var promoted []Promotion
 	var errs []error
 	p.eachLease(d, func(l *Limiter, _ activeLimit, i int) {
 		in := l.lastActiveLimit() // for how many there is a place now
@@ -45,7 +45,7 @@ func (p *Policy) Release(ctx context.Context, d Decision) ([]Promotion, error) {
 				for j := range reply.Promoted {
 					reply.Promoted[j].Part = i + 1
 				}
-				turns = append(turns, p.promotions(reply.Promoted, reply.Now)...)
+				promoted = append(promoted, p.promotions(reply.Promoted, reply.Now)...)
 				return
 			}
 			if in, err = l.catchUp(ctx, reply.Version); err != nil {
@@ -54,7 +54,7 @@ func (p *Policy) Release(ctx context.Context, d Decision) ([]Promotion, error) {
 			}
 		}
 	})
-	return turns, errors.Join(errs...)
+	return promoted, errors.Join(errs...)
 }
 
 // Renew makes the leases of many grants go on for their length from now, in one
@@ -115,9 +115,9 @@ func (p *Policy) eachLease(d Decision, f func(l *Limiter, in activeLimit, i int)
 // Hold keeps the leases of a grant until release is called: it renews them in the
 // background, and cancels the context that it returns, with the cause
 // [ErrLeaseLost], when one is lost: it ended before it was renewed, or Redis did
-// not answer for so long that it may have. Until release returns nobody else gets
-// the place, unless it was lost. release ends the leases at once and tells who
-// comes next; it is idempotent, and works after ctx has ended. Of a grant without
+// not answer for so long that it may have. Until release returns no other job gets
+// the place, unless it was lost. release ends the leases at once and returns
+// the jobs that come next; it is idempotent, and works after ctx has ended. Of a grant without
 // leases it does nothing.
 func (p *Policy) Hold(ctx context.Context, d Decision) (held context.Context, release func(context.Context) ([]Promotion, error)) {
 	lease := p.LeaseFor(d)
@@ -125,23 +125,23 @@ func (p *Policy) Hold(ctx context.Context, d Decision) (held context.Context, re
 		return ctx, func(context.Context) ([]Promotion, error) { return nil, nil }
 	}
 	held, lose := context.WithCancelCause(ctx)
-	// whoever gave the work up ends its context, and not the leases of a handler
-	// that is still at it
+	// a caller that gives the work up ends its context, but the handler may still run
+	// and needs its leases
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	k := &keeper{p: p, d: d, trust: lease - lease/10, lost: func() { lose(ErrLeaseLost) }}
 	k.expiry = time.AfterFunc(time.Until(d.surely.Add(k.trust)), k.lost)
 	var wg sync.WaitGroup
 	wg.Go(func() { k.renew(renewing, lease/3) })
 	var once sync.Once
-	return held, func(ctx context.Context) (turns []Promotion, err error) {
+	return held, func(ctx context.Context) (promoted []Promotion, err error) {
 		once.Do(func() {
 			k.expiry.Stop()
 			stop()
 			wg.Wait()
-			turns, err = p.Release(ctx, d)
+			promoted, err = p.Release(ctx, d)
 			lose(context.Canceled)
 		})
-		return turns, err
+		return promoted, err
 	}
 }
 

@@ -24,12 +24,12 @@ const day = 24 * time.Hour
 // is made by [Sliding], [Fixed], [Calendar], [Bucket], [SteppedBucket], [GCRA],
 // [Leaky], [Smooth], [WarmUp] or [Concurrent], or read by [ParseLimit]; the zero Limit is
 // invalid. It is a value: two limits of the same kind and numbers are equal by
-// ==, and a Limit may be the key of a map. It never changes and talks to nobody.
+// ==, and a Limit may be the key of a map. It never changes.
 //
-// How to choose: sliding when the limit is a promise to somebody ("never two
+// How to choose: sliding when the limit is a promise to a person ("never two
 // in 60 s"); fixed or calendar when it is counted like a bill; bucket when
 // bursts are welcome; gcra or leaky when they are not; smooth and warmup to
-// spare a server that a job burdens after it was let in; concurrent to limit how
+// fallback a server that a job burdens after it was let in; concurrent to limit how
 // many run at once.
 type Limit struct {
 	kind      kind

@@ -223,7 +223,7 @@ const unitNames = "minute, hour, day, week or month"
 const zoneDefault = "UTC"
 
 // units: no window since 1970 in any zone is below short, which a test looks up;
-// ahead is how many windows a script is told beyond the current one.
+// ahead is how many windows a script gets beyond the current one.
 var units = [...]struct {
 	name    string
 	nominal time.Duration
@@ -438,16 +438,16 @@ const (
 	LeaseMax = day
 )
 
-// Concurrent lets at most n run at once. Who is granted holds a lease; it ends
-// when it is released, at once, or when nobody renewed it for so long: a holder
+// Concurrent lets at most n run at once. A grant holds a lease; it ends
+// when it is released, at once, or when it was not renewed for so long: a holder
 // that died gives its place back within one lease. How many are free follows from
 // the leases that have not ended and from nothing else.
 //
 //	instant = now, when fewer than n leases are live; else when the next of them ends
 //
 // With Concurrent(2, 30*time.Second) and two leases that were taken at 0 s and
-// renewed at 10 s, who comes at 15 s is promised 40 s, and goes at 21 s when one of
-// the two is released then: whoever releases tells the next in line.
+// renewed at 10 s, a job that comes at 15 s is promised 40 s, and goes at 21 s when one of
+// the two is released then: the release returns the next in line.
 //
 // n is 1 to [PermitsMax], lease [LeaseMin] to [LeaseMax]; choose a lease longer than
 // any pause of a process that is still alive. Each grant costs one. A worker renews

@@ -156,7 +156,7 @@ func (p *parser) burstDefault() int {
 }
 
 // readWords reads what follows n/duration. The first word that has no meaning
-// there ends it: whether the next is its value nobody knows.
+// there ends it: whether the next word is its value is not known.
 func (p *parser) readWords() {
 	l := &p.limit
 	known := kinds[l.kind].words

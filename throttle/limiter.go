@@ -37,10 +37,10 @@ type Limiter struct {
 	force   limitInForce
 	cfg     Config
 	waiters waiters
-	policy  *Policy // of this rule alone
+	policy  *Policy // of only this rule
 
-	fallbackNow func() time.Time // of what counts while Redis is away; nil for the local clock
-	joined      func(*Policy)    // told of each policy that this rule is the first of; nil for nobody
+	fallbackNow func() time.Time // of what counts while Redis is unavailable; nil for the local clock
+	joined      func(*Policy)    // called with each policy whose first rule this is; may be nil
 }
 
 // New returns the limiter of a rule. It does not talk to Redis. All faults of
@@ -77,7 +77,7 @@ func newRule(s store, rule string, limit Limit, cfg Config) (*Limiter, error) {
 	return l, nil
 }
 
-// Policy is the policy of this rule alone.
+// Policy is the policy of only this rule.
 func (l *Limiter) Policy() *Policy { return l.policy }
 
 // sharesWith says whether two rules can be decided together.
@@ -95,8 +95,8 @@ func (l *Limiter) Rule() string { return l.rule }
 func (l *Limiter) Limit() Limit { return l.limit }
 
 // TryAcquire takes n permits of key now, or none. It books nothing and does
-// not pass those who wait: a [Decision] that is not granted tells in At and
-// Wait when a newcomer would go. n above the limit is an [ExceedsLimitError].
+// not pass jobs that wait: a [Decision] that is not granted says in At and
+// Wait when a new job would go. n above the limit is an [ExceedsLimitError].
 func (l *Limiter) TryAcquire(ctx context.Context, key string, n int) (d Decision, err error) {
 	r := Request{Key: key, Cost: n, Token: NewToken()}
 	d, err = l.policy.decide(ctx, luascripts.Try, r)
@@ -130,7 +130,7 @@ func (l *Limiter) Acquire(ctx context.Context, key string, n int) error {
 // books nothing then. A d of zero or less admits no wait at all. To wait d out
 // and fail then, as Redisson's tryAcquire(timeout) does, is not offered: the
 // instant is known at the first answer, and only a refund or a larger limit could
-// bring it forward; who wants to wait for that gives ctx the time-out, and calls
+// bring it forward; a caller that wants to wait for that gives ctx the time-out, and calls
 // again.
 func (l *Limiter) AcquireWithin(ctx context.Context, key string, n int, d time.Duration) error {
 	if d <= 0 {
@@ -140,9 +140,9 @@ func (l *Limiter) AcquireWithin(ctx context.Context, key string, n int, d time.D
 	return err
 }
 
-// Reserve takes a place in the line of key for n permits, behind all who wait,
+// Reserve takes a place in the line of key for n permits, behind all that wait,
 // or the permits themselves when they are there. It does not wait. A cost above
-// the limit is an [ExceedsLimitError]; when Redis is away the error unwraps to
+// the limit is an [ExceedsLimitError]; when Redis is unavailable the error unwraps to
 // [ErrUnavailable], and nothing stays reserved. Inside a worker it does the same
 // as outside: the place belongs to the caller, not to the task.
 func (l *Limiter) Reserve(ctx context.Context, key string, n int) (*Reservation, error) {
@@ -159,7 +159,7 @@ func (l *Limiter) ReserveWithin(ctx context.Context, key string, n int, d time.D
 	return l.policy.reserve(ctx, Request{Key: key, Cost: n, MaxWait: d})
 }
 
-// Book puts a job into the line of its key, or finds it there, and tells its
+// Book puts a job into the line of its key, or finds it there, and returns its
 // instant; it never grants. A job that is already in the line keeps its place.
 // With MaxWait exceeded it leaves the line and the error is a [TooLateError],
 // and with a cost above the limit too, with an [ExceedsLimitError].
@@ -167,8 +167,8 @@ func (l *Limiter) Book(ctx context.Context, r Request) (Decision, error) {
 	return l.policy.Book(ctx, r)
 }
 
-// Redeem grants a job its permits when its turn has come, up to InlineWait
-// ahead of its instant, and otherwise books, or tells the booking's instant
+// Redeem grants a job its permits when its instant has come, up to InlineWait
+// ahead of its instant, and otherwise books, or returns the booking's instant
 // anew. The same Token gets the same grant, however often it is sent; a zero
 // Token is drawn. With MaxWait exceeded the job leaves the line and the error
 // is a [TooLateError], with a cost above the limit an [ExceedsLimitError]. After
@@ -180,7 +180,7 @@ func (l *Limiter) Redeem(ctx context.Context, r Request) (Decision, error) {
 }
 
 // Cancel takes the booking of r.Job out of the line; without one it does
-// nothing. Who comes next is told in the Promotions.
+// nothing. The Promotions are the jobs that come next.
 func (l *Limiter) Cancel(ctx context.Context, r Request) ([]Promotion, error) {
 	return l.policy.Cancel(ctx, r)
 }
@@ -203,7 +203,7 @@ func (l *Limiter) Return(ctx context.Context, r Request) ([]Promotion, error) {
 	return l.policy.Return(ctx, r)
 }
 
-// Reset forgets what was spent on a key. Who waits keeps its place.
+// Reset forgets what was spent on a key. Jobs that wait keep their places.
 func (l *Limiter) Reset(ctx context.Context, key string) ([]Promotion, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
@@ -246,17 +246,17 @@ func (l *Limiter) CloseKey(ctx context.Context, key string, d time.Duration) (un
 	return reply.Until, err
 }
 
-// OpenKey ends a closing of a key before its time. Who comes next is told in the
-// Turns; pools plan the rule's deferred tasks anew, which takes about a second. On a
+// OpenKey ends a closing of a key before its time. The Promotions are the
+// jobs that come next; pools plan the rule's deferred tasks anew, which takes about a second. On a
 // key that is open it changes nothing.
 func (l *Limiter) OpenKey(ctx context.Context, key string) ([]Promotion, error) {
 	reply, err := l.policy.closeKey(ctx, 0, Request{Key: key, Cost: 1}, 0)
 	if err != nil {
 		return nil, err
 	}
-	turns := l.policy.promotions(reply.Promoted, reply.Now)
-	_, err = l.closeRule(ctx, -time.Microsecond) // changes nothing, and everybody looks
-	return turns, err
+	promoted := l.policy.promotions(reply.Promoted, reply.Now)
+	_, err = l.closeRule(ctx, -time.Microsecond) // changes nothing, and all limiters read the limit anew
+	return promoted, err
 }
 
 // CloseRule is [Limiter.CloseKey] for all keys of the rule. It bites at once in
@@ -300,7 +300,7 @@ func (l *Limiter) SetLimitFor(ctx context.Context, limit Limit, ttl time.Duratio
 
 // TrySetLimit is [Limiter.SetLimit] only if no limit is stored, and says whether
 // it did. When an answer is lost on the way the client asks again: then false
-// may mean this very call, and [Limiter.StoredLimit] tells.
+// may mean this very call, and [Limiter.StoredLimit] says which limit it is.
 func (l *Limiter) TrySetLimit(ctx context.Context, limit Limit) (bool, error) {
 	return l.setLimit(ctx, limit, limitChange{absent: true})
 }
@@ -324,7 +324,7 @@ func (l *Limiter) StoredLimit(ctx context.Context) (limit Limit, stored bool, er
 func (l *Limiter) LimitInForce(ctx context.Context) (Limit, error) { return l.inForce(ctx) }
 
 // LimitLastKnown is the limit in force when this limiter heard of it last, and
-// the one in code before; [Limiter.LimitInForce] asks when that is long ago.
+// the one in code before that; [Limiter.LimitInForce] reads it when that is long ago.
 func (l *Limiter) LimitLastKnown() Limit {
 	if k := l.force.last.Load(); k != nil && k.err == nil {
 		return k.limit
@@ -377,15 +377,15 @@ func (l *Limiter) Stale(d Decision) bool { return l.policy.Stale(d) }
 // other.
 func (l *Limiter) Counts() Counts { return l.policy.Counts() }
 
-// PeekMax bounds how many places in a line one look tells.
+// PeekMax bounds how many places of a line one call returns.
 const PeekMax = 250
 
 // State is what a key looks like at one moment.
 type State struct {
 	Now       time.Time // by Redis' clock
-	Available int       // permits that TryAcquire could take now; none while somebody waits
-	Next      time.Time // when a newcomer with one permit would go
-	Waiting   int       // length of the line, without those who are late
+	Available int       // permits that TryAcquire could take now; 0 while a job waits
+	Next      time.Time // when a new job with one permit would go
+	Waiting   int       // length of the line, without the jobs that are late
 	Booked    []Waiting // the first of the line, in order
 
 	Expires time.Duration // until what was spent is forgotten; 0 when nothing is known
@@ -399,15 +399,14 @@ type Waiting struct {
 	At   time.Time // its instant as it follows from its place now
 }
 
-// Peek looks at a key without changing it: available permits, and who is
-// booked until when, the first most of them (0 to [PeekMax]). It asks the
+// Peek reads a key without changing it: available permits, and the bookings, the first most of them (0 to [PeekMax]). It asks the
 // master; on an unknown key everything is available.
 func (l *Limiter) Peek(ctx context.Context, key string, most int) (State, error) {
 	if err := checkKey(key); err != nil {
 		return State{}, err
 	}
 	if most < 0 || most > PeekMax {
-		return State{}, fmt.Errorf("%w: a look at %d places, want 0 to %d", ErrInvalidConfig, most, PeekMax)
+		return State{}, fmt.Errorf("%w: a peek at %d places, want 0 to %d", ErrInvalidConfig, most, PeekMax)
 	}
 	reply, err := l.look(ctx, Request{Key: key, Cost: 1}, most)
 	if err != nil {
@@ -420,19 +419,19 @@ func (l *Limiter) Peek(ctx context.Context, key string, most int) (State, error)
 	return s, nil
 }
 
-// Available tells how many permits of key TryAcquire could take now: none while
-// somebody waits. It asks Redis once and does not wait; somebody else may take
-// them before the caller does. When Redis is away the error unwraps to
+// Available returns how many permits of key TryAcquire could take now: 0 while a job
+// waits. It asks Redis once and does not wait; another caller may take
+// them first. When Redis is unavailable the error unwraps to
 // [ErrUnavailable].
 func (l *Limiter) Available(ctx context.Context, key string) (int, error) {
 	s, err := l.Peek(ctx, key, 0)
 	return s.Available, err
 }
 
-// TimeUntil tells how long it would take a newcomer to get n permits of key,
-// behind all who wait; 0 is now. It asks Redis once and does not wait, and
+// TimeUntil returns how long a new job would take to get n permits of key,
+// behind all jobs that wait; 0 is now. It asks Redis once and does not wait, and
 // reserves nothing: see [Limiter.Reserve]. More than the limit can ever give is
-// an [ExceedsLimitError]; when Redis is away the error unwraps to
+// an [ExceedsLimitError]; when Redis is unavailable the error unwraps to
 // [ErrUnavailable].
 func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Duration, error) {
 	r := Request{Key: key, Cost: n}
@@ -443,7 +442,7 @@ func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Durati
 	return max(0, reply.Next.Sub(reply.Now)), err
 }
 
-// look peeks with a newcomer of r's cost.
+// look peeks for a new job of r's cost.
 func (l *Limiter) look(ctx context.Context, r Request, most int) (reply luascripts.PeekReply, err error) {
 	t, err := l.policy.retry(ctx)
 	if err != nil {

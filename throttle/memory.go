@@ -12,7 +12,7 @@ import (
 // NewLocal returns a limiter that counts in the memory of this process instead
 // of in Redis: the same type, the same limits and the same line, for tests, for
 // programs of one process, and for what a process may do by itself. It is never
-// away. What it counted ends with it. Limiters of the same name do not share
+// unavailable. What it counted ends with it. Limiters of the same name do not share
 // anything, so a [Policy] has none but one of them. Faults of the arguments are reported as by [New].
 func NewLocal(rule string, limit Limit, cfg Config) (*Limiter, error) {
 	l, err := newRule(newMemoryStore(nil), rule, limit, cfg)
@@ -119,9 +119,9 @@ func Fakes(src fake.Source) func(rule string, limit Limit, cfg Config) (*Limiter
 		l.fallbackNow = src.Now
 		l.joined = func(p *Policy) {
 			src.Join(func() {
-				p.availability.available() // or it would be left alone for a while of real time
+				p.availability.available() // or it would not be asked for a while of real time
 				for _, l := range p.rules {
-					l.waiters.ringAll()
+					l.waiters.wakeAll()
 				}
 			})
 		}
@@ -130,7 +130,7 @@ func Fakes(src fake.Source) func(rule string, limit Limit, cfg Config) (*Limiter
 	}
 }
 
-// faultyStore counts in memory unless it is to fail.
+// faultyStore counts in memory, and fails when it is told to.
 type faultyStore struct {
 	*memoryStore
 	fault func() error

@@ -8,9 +8,9 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// Observer is told of what limiters decide.
+// Observer hears what limiters decide.
 type Observer interface {
-	// Decided is called with what each call that asks for permits was answered,
+	// Decided is called with the answer to each call that asks for permits,
 	// in the goroutine of that call, many at a time. It must not block. A caller
 	// that waits in [Limiter.Acquire] asks several times. The Decision prints
 	// without its key; its field Key is there.
@@ -34,7 +34,7 @@ type counters struct {
 	granted, booked, refused, tooLate, exceeded, shadowed, fallback, failed atomic.Uint64
 }
 
-// tell counts a decision and passes it on.
+// observe counts a decision and passes it on to the observer.
 func (p *Policy) observe(ctx context.Context, mode luascripts.Mode, d *Decision, err error) {
 	if !p.cfg.Shadow || !mode.Books() { // that takes no place
 		p.counters.add(mode, d, err)

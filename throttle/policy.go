@@ -17,13 +17,13 @@ import (
 // RulesMax bounds how many rules are decided together.
 const RulesMax = luascripts.RulesMax
 
-// Policy is rules that are decided together: what asks is granted by all of them
+// Policy is rules that are decided together: a request is granted by all of them
 // in one step, or by none. A [Limiter] is a policy of one rule.
 //
 // Rules stand narrowest key first: phone, then tenant, then provider. The first
 // key that refuses is the only one in whose line a job waits; wider rules are not
 // touched, so a job that waits for its phone holds no place at the provider. What
-// the narrower rules admitted it keeps as its turn: jobs of the same policy on that
+// the narrower rules admitted it keeps its order: jobs of the same policy on that
 // key come behind it, jobs of other policies are not held up. Rules on the same key
 // count as one, the latest of their instants. Rules that limit how many run at once
 // ([Concurrent]) come last, and are decided in the same step.
@@ -37,7 +37,7 @@ const RulesMax = luascripts.RulesMax
 // [Config.Shadow] say otherwise; with [FailLocal] each Policy counts for itself then.
 type Policy struct {
 	rules        []*Limiter
-	name         string                // of its turns, where it has several rules
+	name         string                // in the lines of its keys, where it has several rules
 	rdb          redis.UniversalClient // nil when it counts in this process
 	store        *clockedStore
 	cfg          Config
@@ -81,10 +81,10 @@ func NewPolicy(rules ...*Limiter) (*Policy, error) {
 
 func newPolicy(rules []*Limiter) *Policy {
 	first := rules[0]
-	p := &Policy{rules: rules, name: turnsName(rules), rdb: first.rdb, store: first.store, cfg: first.cfg}
+	p := &Policy{rules: rules, name: lineName(rules), rdb: first.rdb, store: first.store, cfg: first.cfg}
 	p.availability.mode, p.availability.now = first.cfg.OnUnavailable, first.fallbackNow
 	if p.cfg.Shadow && p.cfg.OnUnavailable == FailClosed {
-		p.availability.mode = FailOpen // nothing fails because of a limit that is only watched
+		p.availability.mode = FailOpen // nothing fails because of a limit in shadow mode
 	}
 	if first.joined != nil {
 		first.joined(p)
@@ -92,8 +92,9 @@ func newPolicy(rules []*Limiter) *Policy {
 	return p
 }
 
-// turnsName is the same wherever the same rules stand in the same order.
-func turnsName(rules []*Limiter) string {
+// lineName names the policy in the lines of its keys. It is the same wherever the
+// same rules stand in the same order.
+func lineName(rules []*Limiter) string {
 	if len(rules) == 1 {
 		return ""
 	}
@@ -119,7 +120,7 @@ func (p *Policy) String() string {
 }
 
 // TryAcquire takes what r asks of all rules now, or nothing; see
-// [Limiter.TryAcquire]. Decision.Left tells what each rule has left.
+// [Limiter.TryAcquire]. Decision.Left is what each rule has left.
 func (p *Policy) TryAcquire(ctx context.Context, r Request) (Decision, error) {
 	r.Job, r.MaxWait, r.wantLeft = "", 0, true
 	if r.Token == 0 {
@@ -147,14 +148,14 @@ func (p *Policy) Redeem(ctx context.Context, r Request) (Decision, error) {
 	return p.decideForJob(ctx, luascripts.GrantOrBook, r)
 }
 
-// Cancel is [Limiter.Cancel] for all rules. Who comes next is told in the Promotions.
+// Cancel is [Limiter.Cancel] for all rules. The Promotions are the jobs that come next.
 func (p *Policy) Cancel(ctx context.Context, r Request) ([]Promotion, error) {
 	r.Token = 0
 	return p.takeBack(ctx, r, false)
 }
 
 // Refund is [Limiter.Refund] for all rules: of what the grant was charged. One that
-// was corrected meanwhile is settled to nothing instead, see [Charge.Adjust].
+// was corrected meanwhile is adjusted to 0 instead, see [Charge.Adjust].
 func (p *Policy) Refund(ctx context.Context, r Request) ([]Promotion, error) {
 	return p.takeBack(ctx, r, false)
 }
@@ -167,9 +168,9 @@ func (p *Policy) Return(ctx context.Context, r Request) ([]Promotion, error) {
 	return p.takeBack(ctx, r, true)
 }
 
-// PutOff closes the key of a rule of the policy for d from now on, and gives r.Job the
-// first place in its line: a job whose provider said that it comes too early. The
-// grant stays spent. It returns the instant from which the key is open.
+// Postpone closes the key of a rule of the policy for d from now on, and gives r.Job
+// the first place in its line. It is for a job whose provider said that it comes too
+// early. The grant stays spent. It returns the instant from which the key is open.
 func (p *Policy) Postpone(ctx context.Context, rule string, r Request, d time.Duration) (until time.Time, err error) {
 	if err := checkJob(r.Job); err != nil {
 		return time.Time{}, err
@@ -186,7 +187,7 @@ func (p *Policy) Postpone(ctx context.Context, rule string, r Request, d time.Du
 	return time.Time{}, fmt.Errorf("%w: policy %v has no rule %q", ErrInvalidConfig, p, rule)
 }
 
-// Bill begins with what the grant was charged.
+// Charge returns what the grant was charged, to be corrected later.
 func (p *Policy) Charge(d Decision) *Charge {
 	first := payment{d.Token, make([]int, len(p.rules))}
 	for i := range p.rules {
@@ -201,7 +202,7 @@ func (p *Policy) Stale(d Decision) bool {
 }
 
 // Counts returns what was counted until now, all rules together; what its rules
-// decide alone is not among it.
+// decide by themselves is not included.
 func (p *Policy) Counts() Counts {
 	c := &p.counters
 	return Counts{

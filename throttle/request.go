@@ -28,8 +28,7 @@ func NewToken() Token {
 // String prints the token as 16 hex digits.
 func (t Token) String() string { return fmt.Sprintf("%016x", uint64(t)) }
 
-// Request is one wish for permits. It may hold personal data in Key; it prints
-// without it.
+// Request asks for permits. It may hold personal data in Key; it prints without it.
 type Request struct {
 	// Key is what the permits are counted for: 1 to [KeyMax] bytes.
 	Key string
@@ -40,7 +39,7 @@ type Request struct {
 	More []KeyCost
 	// Gates are the opening hours that hold for this request, besides the limits.
 	Gates []gate.At
-	// Job identifies who waits, 1 to [JobMax] bytes: one job has one place in a
+	// Job identifies the job that waits, 1 to [JobMax] bytes: one job has one place in a
 	// key's line, however often it asks.
 	Job string
 	// Token identifies this attempt; a zero Token is drawn.
@@ -55,7 +54,7 @@ type Request struct {
 	wantLeft bool   // what is left, too
 }
 
-// want is what is asked of the rule i.
+// keyCost is what is asked of the rule i.
 func (r *Request) keyCost(i int) KeyCost {
 	if i == 0 {
 		return KeyCost{r.Key, r.Cost}
@@ -98,12 +97,12 @@ type Decision struct {
 	From time.Time
 	// Now is Redis' clock when it decided.
 	Now time.Time
-	// Promised is what the job was told before; zero when it was not in line.
+	// Promised is the instant that the job was promised before; zero when it was not in line.
 	Promised time.Time
-	// Next are those who may come earlier than they were promised, because of this call.
+	// Promoted are the jobs that may come earlier than promised, because of this call.
 	Promoted []Promotion
 	// Fence, of a grant by a rule that limits how many run at once, grows from one
-	// such grant of the key to the next: whoever is written to can refuse a holder
+	// such grant of the key to the next: the system that is written to can refuse a holder
 	// that was overtaken. 0 when there is no such rule.
 	Fence int64
 	// Refused says that nothing was granted, and that there is no place in any line
@@ -113,7 +112,7 @@ type Decision struct {
 	// Parked is a booking that holds no place in any line: a gate is shut until At.
 	Parked bool
 	// Left is how many permits each rule has left, in the order of the policy;
-	// only from TryAcquire, and none while somebody waits.
+	// only from TryAcquire, and 0 while a job waits.
 	Left []int
 
 	// Fallback says who decided: FailClosed, the zero value, for Redis, and
@@ -166,7 +165,7 @@ func (d Decision) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(d.String()
 // MarshalJSON writes the decision without its key: loggers use it.
 func (d Decision) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
 
-// Turn is a job that may come earlier than it was promised.
+// Promotion is a job that may come earlier than it was promised.
 type Promotion struct {
 	Job  string
 	At   time.Time     // by Redis' clock
@@ -177,22 +176,22 @@ type Promotion struct {
 	Offered bool
 }
 
-// Want is what is asked of one rule.
+// KeyCost is what is asked of one rule.
 type KeyCost struct {
 	Key  string
 	Cost int
 }
 
-// String prints the wish without its key.
+// String prints the cost without its key.
 func (w KeyCost) String() string { return fmt.Sprintf("%d permits", w.Cost) }
 
 // Format keeps the key out of every verb.
 func (w KeyCost) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(w.String())) }
 
-// MarshalJSON writes the wish without its key: loggers use it.
+// MarshalJSON writes the cost without its key: loggers use it.
 func (w KeyCost) MarshalJSON() ([]byte, error) { return json.Marshal(w.String()) }
 
-// grant is what the holder of a grant has to tell to correct it. The store remembers
+// grant is what the holder of a grant has to send to correct it. The store remembers
 // its token for a minute only; later it finds the grant by its instant.
 type grant struct {
 	limits []activeLimit // those that decided; none when none did
@@ -205,13 +204,13 @@ type grant struct {
 	each []time.Time // by rule, where they differ
 }
 
-// made takes in the answer that is the grant.
+// made takes in the reply that is the grant.
 func (g *grant) made(p *Policy, key string, r *luascripts.AcquireReply) {
 	g.worth, g.by, g.key, g.at, g.each = r.Worth, p, key, r.At, r.Each
 }
 
-// tell puts what is known of the grant into the parts of a call. A token is kept
-// where leases are: they are found by it alone.
+// addTo puts what is known of the grant into the calls of the rules. A token stays
+// as it is where there are leases: a lease is found by its token alone.
 func (g *grant) addTo(parts []luascripts.RuleCall, p *Policy, key string) {
 	for i := range parts {
 		if i < len(g.worth) {

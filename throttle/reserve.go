@@ -13,18 +13,18 @@ import (
 // Reservation is a place in the line of a key, or already the grant that it led
 // to. Unlike one of x/time/rate it is not a fixed instant at which its holder
 // may simply go: an instant is only what follows from the place now, moves
-// forward when somebody ahead leaves, and back when a permit is spent late. So
-// who comes is asked for with Take or Wait, and a place that is given up leaves
+// forward when a job ahead leaves, and back when a permit is spent late. So
+// its holder asks with Take or Wait, and a place that is given up leaves
 // no hole, whatever its position.
 //
-// It is not renewed in the background. Who does not come within 100 ms of the
-// instant that was told last lets the others pass; the turn itself is kept for
+// It is not renewed in the background. A holder that does not come within 100 ms of the
+// last instant it was given lets the others pass; the place itself is kept for
 // an hour more. All methods are safe for concurrent use.
 type Reservation struct {
 	p   *Policy
 	job string
 
-	waiting chan struct{} // holds a token while somebody is in Wait
+	waiting chan struct{} // holds a token while a caller is in Wait
 	asking  sync.Mutex    // one call at a time; held while Redis is asked
 
 	mu    sync.Mutex
@@ -56,7 +56,7 @@ func (v *Reservation) Granted() bool {
 	return v.d.Granted && !v.ahead && !v.over
 }
 
-// At is the instant that was told last, by the clock that decides: of the grant,
+// At is the instant of the last answer, by the clock that decides: of the grant,
 // or the one that followed from the place.
 func (v *Reservation) At() time.Time {
 	v.mu.Lock()
@@ -64,7 +64,7 @@ func (v *Reservation) At() time.Time {
 	return v.d.At
 }
 
-// Delay is how long it is until the instant that was told last, 0 when granted.
+// Delay is how long it is until the instant of the last answer, 0 when granted.
 // Take or Wait then: to have waited is not enough.
 func (v *Reservation) Delay() time.Duration {
 	v.mu.Lock()
@@ -73,7 +73,7 @@ func (v *Reservation) Delay() time.Duration {
 }
 
 // Take turns the place into the grant if its instant has come, and otherwise
-// tells the new instant. It does not wait. A reservation that was granted stays
+// returns the new instant. It does not wait. A reservation that was granted stays
 // it. After Cancel the error is [ErrWithdrawn]; after [ErrUnavailable] the place
 // is what it was: call again. A limit that fell below the cost is an
 // [ExceedsLimitError], and the place is given up.
@@ -83,7 +83,7 @@ func (v *Reservation) Take(ctx context.Context) (Decision, error) {
 	v.mu.Lock()
 	d, ahead := v.d, v.ahead && !v.owed
 	v.mu.Unlock()
-	if ahead { // somebody is in Wait
+	if ahead { // a caller is in Wait
 		d.Granted = false
 		return d, v.gone()
 	}
@@ -96,13 +96,13 @@ func (v *Reservation) Take(ctx context.Context) (Decision, error) {
 // errors are those of Take.
 func (v *Reservation) Wait(ctx context.Context) error {
 	select {
-	case v.waiting <- struct{}{}: // two would share a bell, and a grant that one of them hands back
+	case v.waiting <- struct{}{}: // two would share a channel, and a grant that one of them hands back
 		defer func() { <-v.waiting }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	bell := v.p.listen(v.job)
-	defer v.p.hush(v.job)
+	promoted := v.p.listen(v.job)
+	defer v.p.unlisten(v.job)
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -114,7 +114,7 @@ func (v *Reservation) Wait(ctx context.Context) error {
 		case err != nil:
 			return err
 		case !d.Granted:
-			if err := v.p.waitTurn(ctx, d, bell); err != nil {
+			if err := v.p.waitForPlace(ctx, d, promoted); err != nil {
 				return err
 			}
 		default:
@@ -126,7 +126,7 @@ func (v *Reservation) Wait(ctx context.Context) error {
 }
 
 // settle waits the rest until a grant's instant. When that fails, or comes too
-// late, nobody may act on the grant: it goes back, for the first place.
+// late, the grant must not be used: it goes back, for the first place.
 func (v *Reservation) settle(ctx context.Context, d Decision) (ok bool, err error) {
 	err = wait(ctx, d.Wait(), nil)
 	v.asking.Lock()
@@ -147,7 +147,7 @@ func (v *Reservation) settle(ctx context.Context, d Decision) (ok bool, err erro
 }
 
 // comeBack gives a grant back that is owed, with asking held. After an error it
-// stays owed: whether it went is not known, so nobody may act on it.
+// stays owed: whether it went is not known, so it must not be used.
 func (v *Reservation) comeBack(ctx context.Context) error {
 	v.mu.Lock()
 	owed, r := v.owed, v.d.Request
@@ -192,7 +192,7 @@ func (v *Reservation) ask(ctx context.Context, prompt bool) (Decision, error) {
 }
 
 // keep remembers an answer. The token stays the same, so that a call whose
-// answer was lost can be repeated, until somebody else than Redis answers: then
+// answer was lost can be repeated, until the fallback answers instead of Redis: then
 // that call is taken back, and its token with it.
 func (v *Reservation) keep(d Decision, ahead bool) {
 	v.mu.Lock()
@@ -220,7 +220,7 @@ func (v *Reservation) Cancel(ctx context.Context) error {
 	v.mu.Lock()
 	v.over = true
 	v.mu.Unlock()
-	v.p.ring(v.job)
+	v.p.wake(v.job)
 	v.asking.Lock()
 	defer v.asking.Unlock()
 	v.mu.Lock()

@@ -20,7 +20,7 @@ type store interface {
 	cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error)
 	close(ctx context.Context, a luascripts.CloseArgs) (luascripts.CloseReply, error)
 	adjust(ctx context.Context, a luascripts.AdjustArgs) (luascripts.CancelReply, error)
-	// check answers in order; each fails alone, and so does renew.
+	// refresh and renew answer in order; each entry has its own error.
 	refresh(ctx context.Context, bookings []luascripts.RefreshArgs) []luascripts.RefreshReply
 	renew(ctx context.Context, leases []luascripts.RenewArgs) []luascripts.RenewReply
 	release(ctx context.Context, p luascripts.RuleCall, token uint64) (luascripts.ReleaseReply, error)
@@ -28,7 +28,7 @@ type store interface {
 	reset(ctx context.Context, k luascripts.LimitKeys, n luascripts.Numbers) (luascripts.CancelReply, error)
 }
 
-// redisStore asks the scripts.
+// redisStore runs the scripts.
 type redisStore struct {
 	rdb       redis.UniversalClient
 	coalescer *coalescer
@@ -109,7 +109,7 @@ type retry struct {
 	policy *Policy
 	store  *clockedStore
 	limits []activeLimit // by which the store is asked now
-	fixed  bool          // nobody looks for newer limits
+	fixed  bool          // newer limits are not looked for
 
 	roundTripTimes     // of the last call
 	clocks         int // replies in a row that its clock was in no window

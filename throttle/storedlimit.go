@@ -18,7 +18,7 @@ type limitStore interface {
 	// change sets or takes away the limit of a rule.
 	change(ctx context.Context, rule string, c limitChange) (done bool, version int64, err error)
 	// closeRule closes a rule on all keys for d from now on; 0 opens it, and below 0
-	// it only tells everybody that something has changed.
+	// it only tells all limiters that something has changed.
 	closeRule(ctx context.Context, rule string, d time.Duration) (until time.Time, version int64, err error)
 	// changes lets a caller wait for a change: for d at most, and never longer
 	// than ctx. It may return early; stop ends it.
@@ -29,7 +29,7 @@ type limitStore interface {
 type storedLimit struct {
 	text      string
 	version   int64
-	malformed bool // it is none that we wrote
+	malformed bool // we did not write it
 	err       error
 
 	closed  time.Time // until when the rule is closed on all keys; zero for not
@@ -72,7 +72,7 @@ func (s redisLimits) closeRule(ctx context.Context, rule string, d time.Duration
 }
 
 // changes listens to the rule's channel. A connection that fails only means
-// that the caller looks for itself.
+// that the caller reads the limit itself.
 func (s redisLimits) changes(ctx context.Context, rule string) (wait func(time.Duration), stop func()) {
 	sub := s.rdb.Subscribe(ctx, luascripts.StoredLimitKey(s.prefix, rule))
 	ended := context.AfterFunc(ctx, func() { _ = sub.Close() }) // a read in progress would outlive ctx

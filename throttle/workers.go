@@ -24,7 +24,7 @@ type Host interface {
 	Ask(ctx context.Context, p *Policy, r Request) (Decision, error)
 	// Begin waits the rest until a grant's instant and makes the grant part of
 	// the attempt. Not fresh means that the process stood still meanwhile: the
-	// grant was given back, with its turn, and the caller asks anew. An error
+	// grant was given back, for the first place, and the caller asks anew. An error
 	// means that it was given back, and what to return.
 	Begin(ctx context.Context, p *Policy, d Decision) (fresh bool, err error)
 	// Defer gives earlier grants of the attempt back and answers the error that
@@ -68,8 +68,8 @@ func (p *Policy) acquireHosted(ctx context.Context, h Host, r Request) (Decision
 	}
 }
 
-// Place is a booking as others see it, without the keys in clear: what a worker
-// stores beside a deferred task.
+// BookingRef is a booking without the keys in clear: what a worker stores beside a
+// deferred task.
 type BookingRef struct {
 	Policy *Policy
 	IDs    []string // the keys as [Limiter.ID] gives them, by rule
@@ -77,18 +77,18 @@ type BookingRef struct {
 	Job    string
 }
 
-// Instant is the answer about one place.
+// RefreshedBooking is the answer about one booking.
 type RefreshedBooking struct {
 	Known    bool        // the job has a booking
 	Rule     string      // by which it waits
 	At       time.Time   // its instant now, by Redis' clock
 	Now      time.Time   // Redis' clock
 	Before   int         // permits ahead of it in its line
-	Promoted []Promotion // who may come earlier: the job does not stand in their way any more
+	Promoted []Promotion // jobs that may come earlier: this job is not in their way any more
 	Err      error       // what kept this one from being answered
 }
 
-// request is what the place was booked for, without the keys.
+// request is what the booking was made for, without the keys.
 func (p BookingRef) request() Request {
 	r := Request{Job: p.Job, Cost: p.Costs[0]}
 	for _, cost := range p.Costs[1:] {
@@ -97,18 +97,19 @@ func (p BookingRef) request() Request {
 	return r
 }
 
-// Check asks for the current instants of many bookings, in order, and makes
-// them the last promises: in one round trip for all that are in Redis, which
-// must be rdb, and one by one for those of a [NewLocal]. A booking that the
-// limits in force never admit is an [ExceedsLimitError].
+// Refresh asks for the current instants of many bookings, in order, and renews their
+// promises: those instants are what the jobs are promised from now on. It takes one
+// round trip for all bookings in Redis, which must be rdb, and one call each for
+// those of a [NewLocal]. A booking that the active limits never admit is an
+// [ExceedsLimitError].
 func Refresh(ctx context.Context, rdb redis.UniversalClient, places []BookingRef) []RefreshedBooking {
 	out := make([]RefreshedBooking, len(places))
 	var there, here []int
-	rulings := make([][]activeLimit, len(places))
+	limits := make([][]activeLimit, len(places))
 	for i, p := range places {
 		var err error
-		if rulings[i], err = p.Policy.activeLimits(ctx); err == nil {
-			_, err = p.Policy.fits(rulings[i], new(p.request()))
+		if limits[i], err = p.Policy.activeLimits(ctx); err == nil {
+			_, err = p.Policy.fits(limits[i], new(p.request()))
 		}
 		switch {
 		case err != nil:
@@ -119,22 +120,22 @@ func Refresh(ctx context.Context, rdb redis.UniversalClient, places []BookingRef
 			there = append(there, i)
 		}
 	}
-	refreshOn(ctx, storeOn(rdb), places, rulings, there, out)
+	refreshOn(ctx, storeOn(rdb), places, limits, there, out)
 	for _, i := range here {
-		refreshOn(ctx, places[i].Policy.store, places, rulings, []int{i}, out)
+		refreshOn(ctx, places[i].Policy.store, places, limits, []int{i}, out)
 	}
 	return out
 }
 
-// checkOn asks a store about the places of the given indices, and again about
-// those whose windows lay elsewhere.
-func refreshOn(ctx context.Context, s store, places []BookingRef, rulings [][]activeLimit, indices []int, out []RefreshedBooking) {
+// refreshOn asks a store about the bookings of the given indices, and again about
+// those that it did not decide about, see [retry].
+func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]activeLimit, indices []int, out []RefreshedBooking) {
 	for n := 0; len(indices) > 0; n++ {
 		args := make([]luascripts.RefreshArgs, len(indices))
 		for j, i := range indices {
 			p := places[i].Policy
 			args[j] = luascripts.RefreshArgs{Rules: p.ruleCalls(places[i].IDs, places[i].request()), Policy: p.name, Job: places[i].Job}
-			number(args[j].Rules, rulings[i], p.store.clock())
+			number(args[j].Rules, limits[i], p.store.clock())
 		}
 		var again []int
 		for j, r := range s.refresh(ctx, args) {
@@ -145,11 +146,11 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, rulings [][]ac
 				again, err = append(again, i), errClock
 			}
 			if err == nil && r.Status == luascripts.Outdated {
-				if rulings[i], err = p.catchUp(ctx, rulings[i], r.Rule-1, r.Version); err == nil {
+				if limits[i], err = p.catchUp(ctx, limits[i], r.Rule-1, r.Version); err == nil {
 					again, err = append(again, i), &outdatedError{r.Version, r.Rule - 1}
 				}
 			}
-			err = p.fault("check", r.Rule, r.Status, err)
+			err = p.fault("refresh", r.Rule, r.Status, err)
 			out[i] = RefreshedBooking{Known: err == nil && r.Status == luascripts.Booked, At: r.At, Now: r.Now, Before: r.Before, Promoted: p.promotions(r.Promoted, r.Now), Err: err}
 			if r.Rule > 0 && r.Rule <= len(p.rules) {
 				out[i].Rule = p.rules[r.Rule-1].rule
@@ -161,12 +162,12 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, rulings [][]ac
 	}
 }
 
-// Leave takes a booking out of its lines by its place; see [Limiter.Cancel].
+// Leave takes a booking out of its lines; see [Limiter.Cancel].
 func (p BookingRef) Leave(ctx context.Context) ([]Promotion, error) {
 	return p.Policy.takeBackIDs(ctx, p.IDs, p.request(), false)
 }
 
-// Standing is where a booking stands, by a look that changes nothing.
+// BookingStatus is where a booking stands. To read it changes nothing.
 type BookingStatus struct {
 	Known   bool      // the job has a booking
 	Rule    string    // by which it waits
@@ -181,15 +182,15 @@ type BookingStatus struct {
 	Parked bool
 }
 
-// Locate tells where a booking stands. It is [Refresh] without a promise: a job to which
-// an instant is promised is late when it does not come then, and who only looks tells
-// the job nothing. It asks the master once, on Redis Cluster once for each key. A booking that
-// the limits in force never admit is an [ExceedsLimitError]; when Redis is away the
-// error unwraps to [ErrUnavailable].
+// Lookup reads where a booking stands. It is [Refresh] without a promise: a job to
+// which an instant is promised is late when it does not come then, and a reader does
+// not tell the job. It asks the master once, on Redis Cluster once for each key. A
+// booking that the active limits never admit is an [ExceedsLimitError]; when Redis
+// is unavailable the error unwraps to [ErrUnavailable].
 func Lookup(ctx context.Context, place BookingRef) (BookingStatus, error) {
 	p := place.Policy
 	if p.rdb == nil {
-		return BookingStatus{}, fmt.Errorf("%w: rule %q counts in its own process, where nobody can look", ErrInvalidConfig, p.rules[0].rule)
+		return BookingStatus{}, fmt.Errorf("%w: rule %q counts in its own process, where its lines can't be read", ErrInvalidConfig, p.rules[0].rule)
 	}
 	t, err := p.retry(ctx)
 	if err != nil {
@@ -230,7 +231,7 @@ func (p *Policy) lookup(ctx context.Context, t *retry, calls []luascripts.RuleCa
 	number(calls, t.limits, t.begin())
 	r, err := luascripts.Lookup(ctx, p.rdb, luascripts.RefreshArgs{Rules: calls[at.from:at.to], Policy: p.name, Job: job})
 	rule := r.Rule + at.from
-	again, err = t.again(ctx, "locate", answer{r.Status, rule, r.Version, r.Now}, err)
+	again, err = t.again(ctx, "lookup", answer{r.Status, rule, r.Version, r.Now}, err)
 	s = BookingStatus{Known: r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Permits, Jobs: r.Jobs, Closed: r.Closed, Parked: r.Parked}
 	if s.Known && rule > 0 && rule <= len(p.rules) {
 		s.Rule = p.rules[rule-1].rule
@@ -238,41 +239,42 @@ func (p *Policy) lookup(ctx context.Context, t *retry, calls []luascripts.RuleCa
 	return s, again, err
 }
 
-// ListFrom is where a portion of a line begins. The zero ListFrom is its front.
+// ListFrom is where a page of a line begins. The zero ListFrom is its front.
 type ListFrom struct {
 	ticket luascripts.Ticket
 	skip   int
 }
 
-// Ticket tells the place, for [ListBehind], or that it is the front.
+// Ticket returns the place as numbers, for [ListBehind], or says that it is the
+// front.
 func (f ListFrom) Ticket() (number int64, skip int, front bool) {
 	return f.ticket.Number, f.skip, !f.ticket.Some
 }
 
-// ListBehind is the place that Ticket told.
+// ListBehind is the place that Ticket returned.
 func ListBehind(number int64, skip int) ListFrom {
 	return ListFrom{luascripts.Ticket{Number: number, Some: true}, skip}
 }
 
-// Listing is a portion of a line.
+// Listing is a page of a line.
 type Listing struct {
 	Now    time.Time // by Redis' clock
-	All    int       // who is in the line, also who came too late
+	All    int       // jobs in the line, also those that came too late
 	Listed []Listed
 	Next   ListFrom // behind the last of these
 }
 
 // Listed is one place in a line.
 type Listed struct {
-	Waiting // At of one who is parked is the instant that it missed
+	Waiting // At of a parked job is the instant that it missed
 	Parked  bool
 }
 
-// List tells a portion of a key's line in its order, 1 to [PeekMax] places, without
-// changing it: first those who came too late, who are let in when they come. Jobs that
-// wait in the line of another rule, and only keep their turn here, are not in it. Where
-// costs differ, instants behind the first portion are those of [Refresh]: late rather than
-// early. It asks the master once.
+// List reads a page of a key's line in its order, 1 to [PeekMax] places, without
+// changing it: first the jobs that came too late, which are let in when they come.
+// Jobs that wait in the line of another rule, and only keep their order here, are
+// not in it. Where costs differ, instants behind the first page are those of
+// [Refresh]: late rather than early. It asks the master once.
 func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int) (Listing, error) {
 	if err := checkKey(key); err != nil {
 		return Listing{}, err
@@ -281,7 +283,7 @@ func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int)
 		return Listing{}, fmt.Errorf("%w: a list of %d places, want 1 to %d", ErrInvalidConfig, most, PeekMax)
 	}
 	if l.rdb == nil {
-		return Listing{}, fmt.Errorf("%w: rule %q counts in its own process, where nobody can look", ErrInvalidConfig, l.rule)
+		return Listing{}, fmt.Errorf("%w: rule %q counts in its own process, where its lines can't be read", ErrInvalidConfig, l.rule)
 	}
 	t, err := l.policy.retry(ctx)
 	if err != nil {
