@@ -9,8 +9,99 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
+
+// us is a duration in microseconds, which is what the scripts count in.
+const us = time.Microsecond
+
+// step is one call, and what it answers: a try, or with back the refund of the
+// last grant.
+type step struct {
+	at      time.Duration // since the start of the scene
+	cost    int
+	granted bool
+	wait    time.Duration
+	back    bool
+}
+
+// follow plays steps on one key.
+func (s *scene) follow(l *throttle.Limiter, steps ...step) {
+	s.Helper()
+	var last throttle.Decision
+	for i, w := range steps {
+		s.at(w.at)
+		if w.back {
+			if _, err := l.Refund(s.Context(), last.Request); err != nil {
+				s.Fatalf("%v, step %d: %v", l.Limit(), i, err)
+			}
+			continue
+		}
+		d := s.try(l, w.cost)
+		if wait := d.At.Sub(s.now); d.Granted != w.granted || wait != w.wait {
+			s.Errorf("%v, step %d, %d permits at %v: granted %v, wait %v, want %v, %v", l.Limit(), i, w.cost, w.at, d.Granted, wait, w.granted, w.wait)
+		}
+		if d.Granted {
+			last = d
+		}
+	}
+}
+
+// kindsOf are three permits, or so, in a window, of every kind; in a minute of
+// the calendar.
+func kindsOf(window time.Duration) []throttle.Limit {
+	return []throttle.Limit{
+		throttle.Sliding(3, window),
+		throttle.Fixed(3, window),
+		throttle.Bucket(3, window, 4),
+		throttle.SteppedBucket(3, window, 4),
+		throttle.GCRA(3, window, 2),
+		throttle.Leaky(3, window),
+		throttle.Smooth(3, window, 2),
+		throttle.WarmUp(3, window, 2*window, 3),
+		throttle.Calendar(3, throttle.Minute, "Asia/Shanghai"),
+	}
+}
+
+// perKind runs f for each kind, on a rule of its own.
+func perKind(t *testing.T, window time.Duration, f func(s *scene, l *throttle.Limiter)) {
+	t.Helper()
+	s := newScene(t)
+	for i, limit := range kindsOf(window) {
+		s.at(0)
+		f(s, s.limiter(fmt.Sprint("rule", i), limit))
+	}
+}
+
+// drain takes single permits until one is refused, and answers that.
+func (s *scene) drain(l *throttle.Limiter) throttle.Decision {
+	s.Helper()
+	for range 20 {
+		if d := s.try(l, 1); !d.Granted {
+			return d
+		}
+	}
+	s.Fatalf("%v: 20 permits at one instant", l.Limit())
+	return throttle.Decision{}
+}
+
+// pay takes n permits as Guava's acquire does, and answers how long it waited:
+// the clock is moved to the instant that was told.
+func pay(ctx context.Context, rdb *redistest.Timed, l *throttle.Limiter, n int) (time.Duration, error) {
+	d, err := l.TryAcquire(ctx, key, n)
+	if err != nil || d.Granted {
+		return 0, err
+	}
+	if err := rdb.SetTime(ctx, d.At); err != nil {
+		return 0, err
+	}
+	again, err := l.TryAcquire(ctx, key, n)
+	if err == nil && !again.Granted {
+		err = fmt.Errorf("after the wait it was told another: %w", again.Err())
+	}
+	return d.At.Sub(d.Now), err
+}
 
 // The worked numbers of the constructors' comments, and each refusal to the
 // microsecond.
@@ -250,4 +341,102 @@ func TestBucketAndGCRAAdmitTheSame(t *testing.T) {
 			}
 		}
 	})
+}
+
+// on sets the clock to an instant, and answers how far it is from the start.
+func (s *scene) on(instant string) time.Duration {
+	s.Helper()
+	at, err := time.Parse(time.RFC3339, instant)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.at(at.Sub(start))
+	return s.now.Sub(start)
+}
+
+// The worked number of [throttle.Calendar]. The clock of this process is
+// months away from that of Redis, which alone decides.
+func TestCalendarWorkedNumber(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("rule", throttle.Calendar(10, throttle.Day, "Asia/Shanghai"))
+	midnight := s.on("2026-03-02T00:00:00+08:00")
+	morning := s.on("2026-03-01T00:00:00+08:00")
+	s.want(s.try(l, 4), true, morning)
+	evening := s.on("2026-03-01T23:59:00+08:00")
+	s.want(s.try(l, 6), true, evening)
+	s.want(s.try(l, 1), false, midnight)
+	if wait := midnight - evening; wait != time.Minute {
+		t.Errorf("from 23:59 to midnight are %v", wait)
+	}
+	s.at(midnight - us)
+	s.want(s.try(l, 1), false, midnight)
+	s.at(midnight)
+	s.want(s.try(l, 10), true, midnight) // sixteen within two minutes
+	s.want(s.try(l, 1), false, midnight+24*time.Hour)
+}
+
+// Those in the line get the days after, one after another.
+func TestCalendarLine(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("rule", throttle.Calendar(2, throttle.Day, "Europe/Berlin"))
+	today := s.on("2026-03-28T12:00:00+01:00")
+	for i, want := range []string{
+		"", "", "2026-03-29T00:00:00+01:00", "2026-03-29T00:00:00+01:00", "2026-03-30T00:00:00+02:00", "2026-03-30T00:00:00+02:00", "2026-03-31T00:00:00+02:00",
+	} {
+		at := today
+		if want != "" {
+			at = s.on(want)
+			s.at(today)
+		}
+		s.want(s.job(l, string(rune('a'+i)), 1), want == "", at)
+	}
+}
+
+// 44: the days on which clocks are set forward and back have 23 and 25 hours,
+// and hold what a day holds.
+func TestLongAndShortDay(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		begin, noon, end, after string
+		length                  time.Duration
+	}{
+		{"2026-03-29T00:00:00+01:00", "2026-03-29T12:00:00+02:00", "2026-03-30T00:00:00+02:00", "2026-03-31T00:00:00+02:00", 23 * time.Hour},
+		{"2026-10-25T00:00:00+02:00", "2026-10-25T12:00:00+01:00", "2026-10-26T00:00:00+01:00", "2026-10-27T00:00:00+01:00", 25 * time.Hour},
+	} {
+		s := newScene(t)
+		l := s.limiter("rule", throttle.Calendar(3, throttle.Day, "Europe/Berlin"))
+		after, end, begin := s.on(c.after), s.on(c.end), s.on(c.begin)
+		if end-begin != c.length {
+			t.Errorf("the day has %v, want %v", end-begin, c.length)
+		}
+		s.at(begin - us)
+		s.want(s.try(l, 3), true, begin-us)
+		s.want(s.try(l, 1), false, begin)
+		s.at(begin)
+		s.want(s.try(l, 1), true, begin)
+		noon := s.on(c.noon)
+		s.want(s.try(l, 2), true, noon)
+		for _, at := range []time.Duration{noon, begin + 22*time.Hour, end - us} {
+			s.at(at)
+			s.want(s.try(l, 1), false, end)
+		}
+		s.at(end)
+		s.want(s.try(l, 3), true, end)
+		s.want(s.try(l, 1), false, after)
+	}
+}
+
+// 14: the clock of the process is hours or years off; Redis says which day it is.
+func TestCalendarByRedisClock(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("rule", throttle.Calendar(1, throttle.Hour, "Asia/Kolkata"))
+	for _, now := range []string{"2031-07-01T08:10:00+05:30", "2026-03-01T08:10:00+05:30", "2000-01-01T08:10:00+05:30"} {
+		s.raw.FlushDB(t.Context())
+		at := s.on(now)
+		s.want(s.try(l, 1), true, at)
+		s.want(s.try(l, 1), false, at+50*time.Minute)
+	}
 }

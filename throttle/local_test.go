@@ -142,8 +142,10 @@ func TestCheckOfBothKinds(t *testing.T) {
 // pipelines counts them.
 type pipelines struct{ n int }
 
-func (p *pipelines) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (p *pipelines) DialHook(next redis.DialHook) redis.DialHook { return next }
+
 func (p *pipelines) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
 func (p *pipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		p.n++

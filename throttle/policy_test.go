@@ -1,17 +1,109 @@
 package throttle_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
+
+// wider are the keys behind that of the phone, in the order of the rules.
+var wider = []string{"tenant", "provider"}
+
+// wish is what a job asks of a policy of n rules on behalf of a phone.
+func wish(n int, phone, job string) throttle.Request {
+	r := throttle.Request{Key: phone, Cost: 1, Job: job}
+	for _, k := range wider[len(wider)-n+1:] {
+		r.More = append(r.More, throttle.KeyCost{Key: k, Cost: 1})
+	}
+	return r
+}
+
+func newPolicy(tb testing.TB, rules ...*throttle.Limiter) *throttle.Policy {
+	tb.Helper()
+	p, err := throttle.NewPolicy(rules...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return p
+}
+
+// pair is a policy of a phone, one in a minute, and a provider.
+func (s *scene) pair(provider throttle.Limit) *throttle.Policy {
+	s.Helper()
+	return newPolicy(s, s.limiter("phone", throttle.Sliding(1, time.Minute)), s.limiter("provider", provider))
+}
+
+// redeem asks a policy, each time as a new attempt.
+func (s *scene) redeem(p *throttle.Policy, r throttle.Request) throttle.Decision {
+	s.Helper()
+	d, err := p.Redeem(s.Context(), r)
+	if err != nil {
+		s.Fatalf("Redeem(%q): %v", r.Job, err)
+	}
+	return d
+}
+
+// by checks which rule decided a booking or a refusal, and for when.
+func (s *scene) by(d throttle.Decision, rule string, at time.Duration) {
+	s.Helper()
+	s.want(d, false, at)
+	if d.Rule != rule {
+		s.Errorf("%v: refused by %q, want %q", d, d.Rule, rule)
+	}
+}
+
+// ledgers are what each rule knows of its key in a request.
+func (s *scene) ledgers(p *throttle.Policy, r throttle.Request) []throttle.State {
+	s.Helper()
+	var all []throttle.State
+	for i, l := range p.Rules() {
+		k := r.Key
+		if i > 0 {
+			k = r.More[i-1].Key
+		}
+		state, err := l.Peek(s.Context(), k, throttle.PeekMax)
+		if err != nil {
+			s.Fatal(err)
+		}
+		state.Expires = 0 // by the server's clock
+		all = append(all, state)
+	}
+	return all
+}
+
+// available checks how many permits each rule has left.
+func (s *scene) available(p *throttle.Policy, r throttle.Request, want ...int) {
+	s.Helper()
+	var got []int
+	for _, state := range s.ledgers(p, r) {
+		got = append(got, state.Available)
+	}
+	if !slices.Equal(got, want) {
+		s.Errorf("at %v there are %v permits of %v, want %v", s.now.Sub(start), got, p, want)
+	}
+}
+
+// nobodyWaits checks that no line and no turn is left.
+func (s *scene) nobodyWaits() {
+	s.Helper()
+	for _, k := range allKeys(s, s.raw) {
+		if strings.HasSuffix(k, ":line") || strings.Contains(k, ":turns:") {
+			s.Errorf("%q is left, want no line when nobody waits", k)
+		}
+	}
+}
 
 // A grant takes from all rules; a refusal takes from none, and names the first
 // that refuses and its instant.
@@ -257,4 +349,175 @@ func TestPolicyFaults(t *testing.T) {
 	if keys := allKeys(t, s.raw); len(keys) != 0 {
 		t.Errorf("keys = %q, want none", keys)
 	}
+}
+
+// Who would come too late leaves all lines, wherever it waits.
+func TestPolicyTooLateLeavesAllLines(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	p := s.pair(throttle.Sliding(1, time.Minute))
+	s.want(s.redeem(p, wish(2, key, "a")), true, 0)
+	for phone, rule := range map[string]string{key: "phone", "B": "provider"} {
+		r := wish(2, phone, "b")
+		s.by(s.redeem(p, r), rule, time.Minute)
+		r.MaxWait = 59 * time.Second
+		_, err := p.Redeem(t.Context(), r)
+		e, ok := errors.AsType[*throttle.TooLateError](err)
+		if !ok || e.Rule != rule || e.Wait != time.Minute {
+			t.Errorf("Redeem = %v, want too late by rule %q for a minute", err, rule)
+		}
+		s.nobodyWaits()
+	}
+	s.available(p, wish(2, "B", ""), 1, 0)
+}
+
+func TestPolicyGivesBack(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	p := s.pair(throttle.Sliding(1, time.Minute))
+	r := wish(2, key, "a")
+	d := s.redeem(p, r)
+	s.want(d, true, 0)
+	s.by(s.redeem(p, wish(2, "B", "b")), "provider", time.Minute)
+	turns, err := p.Refund(t.Context(), d.Request)
+	if turn := soleTurn(t, turns); err != nil || turn.Job != "b" || turn.Wait != 0 {
+		t.Errorf("Refund = %+v, %v, want b to come now", turns, err)
+	}
+	if turns, err := p.Refund(t.Context(), d.Request); err != nil || len(turns) > 1 {
+		t.Errorf("Refund again = %+v, %v, want nothing new", turns, err)
+	}
+	if _, err := p.Redeem(t.Context(), d.Request); !errors.Is(err, throttle.ErrWithdrawn) {
+		t.Errorf("Redeem with the old token = %v, want %v", err, throttle.ErrWithdrawn)
+	}
+	s.want(s.redeem(p, wish(2, "B", "b")), true, 0)
+	s.available(p, r, 1, 0)
+
+	// Cancel: who waits behind comes for it
+	s.by(s.redeem(p, wish(2, "B", "c")), "phone", time.Minute)
+	s.by(s.redeem(p, wish(2, "B", "d")), "phone", 2*time.Minute)
+	turns, err = p.Cancel(t.Context(), wish(2, "B", "c"))
+	if turn := soleTurn(t, turns); err != nil || turn.Job != "d" || turn.Wait != time.Minute {
+		t.Errorf("Cancel = %+v, %v, want d to come in a minute", turns, err)
+	}
+	if _, err := p.Cancel(t.Context(), wish(2, "B", "d")); err != nil {
+		t.Error(err)
+	}
+	s.nobodyWaits()
+}
+
+// A grant that is returned gives the job the first place at its phone, and
+// nothing at the provider is held up by it.
+func TestPolicyReturn(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	p := s.pair(throttle.Sliding(1, time.Minute))
+	d := s.redeem(p, wish(2, key, "a"))
+	s.by(s.redeem(p, wish(2, key, "b")), "phone", time.Minute)
+	if _, err := p.Return(t.Context(), d.Request); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.ledgers(p, d.Request); got[0].Waiting != 2 || got[0].Booked[0].Job != "a" || got[1].Waiting != 0 || got[1].Available != 1 {
+		t.Errorf("after Return: %+v, want a first of 2 at the phone, the provider free", got)
+	}
+	if _, err := p.Return(t.Context(), d.Request); err != nil {
+		t.Fatal(err)
+	}
+	s.by(s.redeem(p, wish(2, key, "b")), "phone", time.Minute)
+	s.want(s.redeem(p, wish(2, key, "a")), true, 0)
+	s.at(time.Minute)
+	s.want(s.redeem(p, wish(2, key, "b")), true, time.Minute)
+	s.nobodyWaits()
+}
+
+// The same token gets the same grant, and is charged once by each rule.
+func TestPolicyChargesATokenOnce(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	p := newPolicy(t, s.limiter("phone", throttle.Sliding(3, time.Minute)), s.limiter("provider", throttle.Sliding(9, time.Minute)))
+	r := wish(2, key, "a")
+	r.Token = throttle.NewToken()
+	s.want(s.redeem(p, r), true, 0)
+	s.want(s.redeem(p, wish(2, key, "b")), true, 0)
+	s.at(time.Second)
+	again := s.redeem(p, r)
+	s.want(again, true, 0)
+	s.available(p, r, 1, 7)
+	if _, err := p.Refund(t.Context(), again.Request); err != nil {
+		t.Fatal(err)
+	}
+	s.available(p, r, 2, 8)
+}
+
+// policies runs f in a bubble; each call of policy is another process, with the
+// phone one in 3 s and the provider one a second.
+func policies(t *testing.T, f func(t *testing.T, policy func() *throttle.Policy, rdb *redis.Client)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, m := redistest.Mini(t)
+		f(t, func() *throttle.Policy {
+			client := miniClient(t, m)
+			return newPolicy(t, newLimiter(t, client, "phone", throttle.Sliding(1, 3*time.Second), throttle.Config{}),
+				newLimiter(t, client, "provider", throttle.Sliding(1, time.Second), throttle.Config{}))
+		}, rdb)
+	})
+}
+
+// Whoever blocks goes as soon as both rules admit it, in whatever process.
+func TestPolicyAcquireBlocks(t *testing.T) {
+	t.Parallel()
+	policies(t, func(t *testing.T, policy func() *throttle.Policy, _ *redis.Client) {
+		processes := []*throttle.Policy{policy(), policy()}
+		begin := time.Now()
+		var wg sync.WaitGroup
+		for i, call := range []struct {
+			phone string
+			at    time.Duration
+		}{{"A", 0}, {"A", 3 * time.Second}, {"B", time.Second}, {"B", 4 * time.Second}, {"C", 2 * time.Second}} {
+			wg.Go(func() {
+				d, err := processes[i%2].Acquire(t.Context(), wish(2, call.phone, ""))
+				if took := time.Since(begin); err != nil || !d.Granted || took < call.at || took > call.at+ms {
+					t.Errorf("Acquire of %s = %v, %v after %v, want a grant after %v", call.phone, d, err, took, call.at)
+				}
+			})
+			synctest.Wait() // it waits in its line
+		}
+		wg.Wait()
+	})
+}
+
+// Who gives up, or has not the time, leaves no place in any line.
+func TestPolicyAcquireGivesUp(t *testing.T) {
+	t.Parallel()
+	policies(t, func(t *testing.T, policy func() *throttle.Policy, rdb *redis.Client) {
+		p := policy()
+		if d, err := p.Acquire(t.Context(), wish(2, "A", "")); err != nil || !d.Granted {
+			t.Fatalf("Acquire = %v, %v", d, err)
+		}
+		for _, phone := range []string{"A", "B"} {
+			cause := errors.New("shut down")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			result := make(chan error)
+			go func() {
+				_, err := p.Acquire(ctx, wish(2, phone, ""))
+				result <- err
+			}()
+			synctest.Wait()
+			cancel(cause)
+			if err := <-result; !errors.Is(err, cause) {
+				t.Errorf("Acquire of %s = %v, want its context's cause", phone, err)
+			}
+			r := wish(2, phone, "")
+			r.MaxWait = 500 * ms
+			if _, err := p.Acquire(t.Context(), r); !errors.Is(err, throttle.ErrTooLate) {
+				t.Errorf("Acquire of %s = %v, want %v", phone, err, throttle.ErrTooLate)
+			}
+			for _, l := range p.Rules() {
+				for _, k := range []string{phone, "provider"} {
+					if n := rdb.Exists(t.Context(), l.Ledger(k)+":line").Val(); n != 0 {
+						t.Errorf("%d keys of the line of %s are left, want none", n, l.Rule())
+					}
+				}
+			}
+		}
+	})
 }

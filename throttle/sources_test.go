@@ -450,7 +450,7 @@ func guavaDistributed(s *scene) {
 		{call: "a: acquire(1) of another key", do: other.acquire(1), theirs: "waited 0s"},
 		{call: "which clock", do: serverTime, theirs: "08:00:04"},
 		{call: "a: setRate(2)", do: a.set(throttle.Smooth(2, time.Second, 2)), theirs: "set"},
-		{call: "b keeps in memory", do: func() string { // for how long: TestChangeReachesWhoBlocks
+		{call: "b keeps in memory", do: func() string { // for how long: TestChangeReachesBlockedCallers
 			waitFor(s.T, "the new limit in b", func() bool { return b.config() == "2 per 1s" })
 			return "the limit, for a second"
 		}, theirs: "a limiter per key, for 5 min", ours: "the limit, for a second", why: "a limiter serves any number of keys and holds none"},

@@ -11,7 +11,7 @@ import (
 
 // One round trip for many places, of which each can fail alone, whether the
 // server knows the script or not.
-func TestCheckManyPlaces(t *testing.T) {
+func TestRefreshManyBookings(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
@@ -44,7 +44,7 @@ func TestCheckManyPlaces(t *testing.T) {
 // Who is checked has a new promise when its instant is still to come, and is
 // late when that has passed and nothing came. To be told a past instant is no
 // promise.
-func TestCheckRenewsThePromise(t *testing.T) {
+func TestRefreshRenewsThePromise(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(1, time.Minute))

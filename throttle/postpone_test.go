@@ -11,7 +11,7 @@ import (
 
 // A job whose provider said that it comes too early goes first when the key is
 // open again; its grant stays spent.
-func TestPutOff(t *testing.T) {
+func TestPostpone(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := s.pair(throttle.Sliding(2, time.Minute))
@@ -39,7 +39,7 @@ func TestPutOff(t *testing.T) {
 }
 
 // The key of the phone, too; nothing is left at the provider then.
-func TestPutOffAtThePhone(t *testing.T) {
+func TestPostponeAtThePhone(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := s.pair(throttle.Sliding(9, time.Minute))
@@ -60,7 +60,7 @@ func TestPutOffAtThePhone(t *testing.T) {
 
 // It goes before those who keep their turn on the phone, too, also when they ask
 // first.
-func TestPutOffGoesBeforeTurns(t *testing.T) {
+func TestPostponeGoesBeforeTurns(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := newPolicy(t, s.limiter("phone", throttle.Sliding(1, time.Minute)), s.limiter("provider", throttle.Sliding(1, time.Second)))
@@ -99,7 +99,7 @@ func (s *scene) putOff(p *throttle.Policy, d time.Duration, want []string, jobs 
 
 // Several jobs of one key that are all put off come back in the order in which they
 // were: one after another at the provider, and at the phone too.
-func TestPutOffOneAfterAnother(t *testing.T) {
+func TestPostponeOneAfterAnother(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := newPolicy(t, s.limiter("phone", throttle.Sliding(4, time.Minute)), s.limiter("provider", throttle.Sliding(6, time.Minute)))
@@ -128,7 +128,7 @@ func TestPutOffOneAfterAnother(t *testing.T) {
 
 // Also when they are more than there is room for between two tickets of others: the
 // last of them share a place.
-func TestPutOffByThousands(t *testing.T) {
+func TestPostponeByThousands(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	const n, room = 4200, 4096

@@ -44,7 +44,7 @@ func inLine(t *testing.T, p *throttle.Policy, keys ...string) (lengths []int) {
 // A phone that is busy until 10 s behind a provider's line that is 3 s long: its job is
 // refused until then, and others are booked behind each other. Once the line is so long
 // that its end is behind 10 s, that job is booked at its end.
-func TestBookWidestAtAJointInstant(t *testing.T) {
+func TestBookLastRuleAtAJointInstant(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := sms(t, s.rdb, throttle.Config{})
@@ -103,7 +103,7 @@ func TestBookWidestAtAJointInstant(t *testing.T) {
 }
 
 // A wait that is too long leaves no place, whichever rule it is for.
-func TestBookWidestWithinAWait(t *testing.T) {
+func TestBookLastRuleWithinAWait(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := sms(t, s.rdb, throttle.Config{})
@@ -129,7 +129,7 @@ func TestBookWidestWithinAWait(t *testing.T) {
 }
 
 // Nobody waits in a line for a gate to open, or behind one that shuts before the turn.
-func TestBookWidestAtAGate(t *testing.T) {
+func TestBookLastRuleAtAGate(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := sms(t, s.rdb, throttle.Config{})
@@ -166,7 +166,7 @@ func TestBookWidestAtAGate(t *testing.T) {
 }
 
 // A slot that is taken now says nothing about later; a key that is closed does.
-func TestBookWidestBehindALease(t *testing.T) {
+func TestBookLastRuleBehindALease(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	cfg := throttle.Config{}
@@ -196,7 +196,7 @@ func TestBookWidestBehindALease(t *testing.T) {
 }
 
 // Whatever decides, it refuses and books alike.
-func TestBookWidestElsewhere(t *testing.T) {
+func TestBookLastRuleElsewhere(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3)
 	away := &mute{UniversalClient: redistest.Start(t).Client(t)}
@@ -234,7 +234,7 @@ func TestBookWidestElsewhere(t *testing.T) {
 }
 
 // Without Redis, and where limits are only watched, there is nothing to wait for.
-func TestBookWidestWithoutALine(t *testing.T) {
+func TestBookLastRuleWithoutALine(t *testing.T) {
 	t.Parallel()
 	away := &mute{UniversalClient: redistest.Start(t).Client(t)}
 	for name, cfg := range map[string]throttle.Config{"shadow": {Shadow: true}, "away": {OnUnavailable: throttle.FailOpen}} {

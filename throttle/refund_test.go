@@ -2,6 +2,7 @@ package throttle_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -192,7 +193,7 @@ func TestRefundAtAnotherRule(t *testing.T) {
 }
 
 // A bill is settled hours after the grant, up and down, and its copy does nothing.
-func TestSettleOfAnOldGrant(t *testing.T) {
+func TestAdjustOfAnOldGrant(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []throttle.Limit{throttle.Sliding(20, time.Hour), throttle.Fixed(20, time.Hour)} {
 		t.Run(limit.String(), func(t *testing.T) {
@@ -215,7 +216,7 @@ func TestSettleOfAnOldGrant(t *testing.T) {
 
 // The newest grant was settled to nothing: a late copy of its call is the same grant,
 // and its refund takes nothing from the one before.
-func TestCopyOfACallThatWasSettledToNothing(t *testing.T) {
+func TestCopyOfACallThatWasAdjustedToNothing(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	l := s.limiter("rule", throttle.Sliding(3, time.Hour))
@@ -289,7 +290,7 @@ func TestOldGrantOfRedisIsNotGivenBackHere(t *testing.T) {
 
 // Whatever is given back or settled, again or not, of a ledger that is lost or not,
 // and however late: the grants that were not given back keep the limit, in every kind.
-func TestPitfall07CorrectionsOfOldGrants(t *testing.T) {
+func TestCorrectionsOfOldGrants(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -351,6 +352,133 @@ func TestPitfall07CorrectionsOfOldGrants(t *testing.T) {
 				if k.left > 0 {
 					h.new = append(h.new, grant{k.At.Sub(start).Microseconds(), k.left})
 				}
+			}
+			if breach := h.breach(limit); breach != "" {
+				rt.Fatalf("%v: the grant of %d at %d: %s\nall %v", limit, d.Cost, now, breach, h.new)
+			}
+		}
+	})
+}
+
+// A refund that knows less of the grant than the one before does not shorten how long
+// its token refuses.
+func TestRefundByTheTokenAloneForgetsNothing(t *testing.T) {
+	t.Parallel()
+	underEach(t, hourly[:3], func(s *scene, l *throttle.Limiter) {
+		d := s.try(l, 2)
+		s.try(l, 2)
+		s.try(l, 2)
+		for i, r := range []throttle.Request{d.Request, {Key: key, Cost: 2, Token: d.Token}, d.Request} {
+			s.later(l, time.Duration(i+1)*2*time.Minute)
+			if _, err := l.Refund(s.Context(), r); err != nil {
+				s.Fatal(err)
+			}
+			s.wantAvailable(l, 2)
+		}
+	})
+}
+
+// A settling whose answer was lost is done once as long as any of the grants counts, not
+// only that of the narrowest rule.
+func TestAdjustAgainAfterTheNarrowestWindow(t *testing.T) {
+	t.Parallel()
+	for _, to := range []int{1, 6} {
+		s := newScene(t)
+		narrow, wide := s.limiter("narrow", throttle.Sliding(6, time.Second)), s.limiter("wide", throttle.Sliding(20, time.Hour))
+		p := newPolicy(s, narrow, wide)
+		more := []throttle.KeyCost{{Key: key, Cost: 3}}
+		c := &cable{}
+		s.raw.AddHook(c)
+		d := s.redeem(p, throttle.Request{Key: key, Job: "a", Cost: 3, More: more})
+		other := s.redeem(p, throttle.Request{Key: key, Job: "b", Cost: 3, More: more}) // of the same instant
+		if !d.Granted || !other.Granted {
+			t.Fatalf("%v, %v, want both granted", d, other)
+		}
+		bill := p.Charge(d)
+		c.deaf.Store(true)
+		_, err := bill.Adjust(t.Context(), map[string]int{"wide": to})
+		c.deaf.Store(false)
+		if !errors.Is(err, throttle.ErrUnavailable) {
+			t.Fatalf("Settle = %v, want %v", err, throttle.ErrUnavailable)
+		}
+		s.later(narrow, 5*time.Minute)
+		if _, err := narrow.TryAcquire(t.Context(), key, 1); err != nil {
+			t.Fatal(err)
+		}
+		_, err = p.Charge(s.redeem(p, throttle.Request{Key: key, Job: "c", Cost: 1, More: more})).Adjust(t.Context(), map[string]int{"wide": 0}) // which clears away
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := bill.Adjust(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		s.wantAvailable(wide, 20-3-to)
+	}
+}
+
+// Who holds a lease since before a deployment made its rule a rate gives back no permit
+// of others.
+func TestRefundOfALeaseUnderARate(t *testing.T) {
+	t.Parallel()
+	for _, limit := range hourly {
+		t.Run(limit.String(), func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			d := s.try(s.limiter("rule", throttle.Concurrent(2, time.Hour)), 1)
+			l := s.limiter("rule", limit)
+			s.at(time.Second)
+			if got := s.job(l, "b", 2); !got.Granted {
+				t.Fatalf("%v, want a grant", got)
+			}
+			want, wantNext := s.permits(l)
+			s.refund(l, d)
+			if got, next := s.permits(l); got != want || next != wantNext {
+				t.Errorf("%d permits are available, the next at %v, want %d and %v as before", got, next, want, wantNext)
+			}
+		})
+	}
+}
+
+// 7: whatever is given back, and when: the grants that were not keep the limit,
+// in every kind.
+func TestRefundsOfEachKind(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		ctx := context.Background()
+		s.raw.FlushDB(ctx)
+		limit := drawLimit(rt, "limit", 2*time.Minute)
+		if limit.Validate() != nil {
+			rt.Skip("these numbers go together in no limit")
+		}
+		l := s.limiter("rule", limit)
+		var kept []throttle.Decision
+		now := int64(0)
+		for range rapid.IntRange(4, 14).Draw(rt, "calls") {
+			now += rapid.Int64Range(0, limit.Window().Microseconds()/2).Draw(rt, "later")
+			s.at(time.Duration(now) * us)
+			if len(kept) > 0 && rapid.IntRange(0, 2).Draw(rt, "refund") == 0 {
+				i := rapid.IntRange(0, len(kept)-1).Draw(rt, "which")
+				for range rapid.IntRange(1, 2).Draw(rt, "times") {
+					if _, err := l.Refund(ctx, kept[i].Request); err != nil {
+						rt.Fatal(err)
+					}
+				}
+				kept = append(kept[:i:i], kept[i+1:]...)
+				continue
+			}
+			d := s.try(l, rapid.IntRange(1, min(2*limit.Permits(), limit.MaxCost())).Draw(rt, "cost"))
+			if !d.Granted {
+				now = d.At.Sub(start).Microseconds()
+				s.at(time.Duration(now) * us)
+				if d = s.try(l, d.Cost); !d.Granted {
+					rt.Fatalf("%v: refused at the instant it was told: %v", limit, d)
+				}
+			}
+			kept = append(kept, d)
+			var h history
+			for _, k := range kept {
+				h.new = append(h.new, grant{k.At.Sub(start).Microseconds(), k.Cost})
 			}
 			if breach := h.breach(limit); breach != "" {
 				rt.Fatalf("%v: the grant of %d at %d: %s\nall %v", limit, d.Cost, now, breach, h.new)

@@ -235,7 +235,8 @@ type forgets struct {
 	texts   atomic.Int64
 }
 
-func (f *forgets) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (f *forgets) DialHook(next redis.DialHook) redis.DialHook { return next }
+
 func (f *forgets) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
 
 func (f *forgets) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {

@@ -62,7 +62,7 @@ func TestCountsAndObserver(t *testing.T) {
 	}
 }
 
-func TestCountsWhenRedisIsAway(t *testing.T) {
+func TestCountsWhenRedisIsUnavailable(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	defer rdb.Close()

@@ -5,19 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
 
 // The rows of the table that each algorithm can get wrong in a way of its own:
-// see pitfalls_test.go.
+// see knowndefects_test.go.
 
 // 13: a key that ends by its TTL is one that would not be missed: then all can
 // be had, or what was taken is paid.
-func TestPitfall13LifeOfEachKind(t *testing.T) {
+func TestLifeOfEachKind(t *testing.T) {
 	t.Parallel()
 	for _, window := range []time.Duration{time.Second, 1234567 * us, ms + us} {
 		perKind(t, window, func(s *scene, l *throttle.Limiter) {
@@ -41,7 +44,7 @@ func TestPitfall13LifeOfEachKind(t *testing.T) {
 
 // 15: whatever the clock does, nothing goes before the newest grant, and
 // nothing is credited.
-func TestPitfall15TimeBackwardOfEachKind(t *testing.T) {
+func TestTimeBackwardOfEachKind(t *testing.T) {
 	t.Parallel()
 	perKind(t, time.Second, func(s *scene, l *throttle.Limiter) {
 		const at = 10 * time.Second
@@ -66,7 +69,7 @@ func TestPitfall15TimeBackwardOfEachKind(t *testing.T) {
 }
 
 // 16: who is refused pays nothing, however often.
-func TestPitfall16RefusedPaysInNoKind(t *testing.T) {
+func TestRefusedPaysInNoKind(t *testing.T) {
 	t.Parallel()
 	perKind(t, time.Second, func(s *scene, l *throttle.Limiter) {
 		next := s.drain(l).At.Sub(start)
@@ -80,11 +83,11 @@ func TestPitfall16RefusedPaysInNoKind(t *testing.T) {
 }
 
 // 17: what can never be granted is an error in every kind.
-func TestPitfall17MoreThanEachKindHolds(t *testing.T) { TestMostOfEachKind(t) }
+func TestMoreThanEachKindHolds(t *testing.T) { TestMostOfEachKind(t) }
 
 // 18: a fraction is told as a permit. What is told to be available is, and not
 // one more; but for the one that smooth lets go before it is paid.
-func TestPitfall18AvailableIsWhole(t *testing.T) {
+func TestAvailableIsWhole(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -123,7 +126,7 @@ func TestPitfall18AvailableIsWhole(t *testing.T) {
 // 19: after a change from an hour to a second somebody is blocked for the hour.
 // Leaky, smooth and warmup alone keep, among themselves, the time that is owed:
 // that is what they are, see Guava's setRate.
-func TestPitfall19RateChangeKeepsNoOldDebt(t *testing.T) {
+func TestRateChangeKeepsNoOldDebt(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	for i, before := range kindsOf(time.Hour) {
@@ -144,7 +147,7 @@ func TestPitfall19RateChangeKeepsNoOldDebt(t *testing.T) {
 }
 
 // 28: a limit of zero, in no kind.
-func TestPitfall28ZeroOfEachKind(t *testing.T) {
+func TestZeroOfEachKind(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []throttle.Limit{
 		{},
@@ -166,7 +169,7 @@ func TestPitfall28ZeroOfEachKind(t *testing.T) {
 }
 
 // 29: a cost of less than one gives permits, in no kind.
-func TestPitfall29NegativeCostOfEachKind(t *testing.T) {
+func TestNegativeCostOfEachKind(t *testing.T) {
 	t.Parallel()
 	perKind(t, time.Second, func(s *scene, l *throttle.Limiter) {
 		next := s.drain(l).At.Sub(start)
@@ -188,7 +191,7 @@ func TestPitfall29NegativeCostOfEachKind(t *testing.T) {
 
 // 30: the rest of a division is lost or gained, and the instants drift. In a
 // line each is that of exact arithmetic, rounded up once.
-func TestPitfall30RestOfADivision(t *testing.T) {
+func TestRestOfADivision(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -226,7 +229,7 @@ func TestPitfall30RestOfADivision(t *testing.T) {
 
 // 31: who waits as long as it was told is refused again, or could have come
 // earlier: in no kind, to the microsecond.
-func TestPitfall31WaitOfEachKind(t *testing.T) {
+func TestWaitOfEachKind(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -257,7 +260,7 @@ func TestPitfall31WaitOfEachKind(t *testing.T) {
 }
 
 // 43: a refund frees permits of another window than that of its grant.
-func TestPitfall43RefundOfAnotherWindow(t *testing.T) {
+func TestRefundOfAnotherWindow(t *testing.T) {
 	t.Parallel()
 	perKind(t, time.Second, func(s *scene, l *throttle.Limiter) {
 		old := s.try(l, min(7, l.Limit().MaxCost()))
@@ -275,7 +278,7 @@ func TestPitfall43RefundOfAnotherWindow(t *testing.T) {
 }
 
 // 43, where the window has just changed: the first instant of the new one.
-func TestPitfall43RefundAtTheEdge(t *testing.T) {
+func TestRefundAtTheEdge(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	for i, limit := range []throttle.Limit{
@@ -291,4 +294,110 @@ func TestPitfall43RefundAtTheEdge(t *testing.T) {
 		}
 		s.want(s.try(l, 1), false, next)
 	}
+}
+
+// 38: a wake-up that is lost leaves who waits hanging: it is a hint, and the end of
+// the nearest lease is looked at without it.
+func TestLostWakeUp(t *testing.T) {
+	t.Parallel()
+	bubble(t, throttle.Concurrent(1, 10*time.Second), func(t *testing.T, limiter func() *throttle.Limiter, _ *redis.Client) {
+		holder, waiter := limiter(), limiter() // another process: its bells can't be rung by a release
+		d, err := holder.TryAcquire(t.Context(), key, 1)
+		if err != nil || !d.Granted {
+			t.Fatalf("TryAcquire = %v, %v, want a grant", d, err)
+		}
+		time.AfterFunc(3*time.Second, func() { _, _ = holder.Policy().Release(context.Background(), d) })
+		began := time.Now()
+		if err := waiter.Acquire(t.Context(), key, 1); err != nil {
+			t.Fatal(err)
+		}
+		if waited := time.Since(began); waited < 3*time.Second || waited > 4*time.Second+100*ms {
+			t.Errorf("it waited %v, want little more than 3s", waited)
+		}
+	})
+}
+
+// 39: permits are made out of nothing by the release of what has ended, or never was.
+func TestReleaseInflates(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("slots", throttle.Concurrent(2, time.Second))
+	p := l.Policy()
+	a, b := s.try(l, 1), s.try(l, 1)
+	s.release(p, a)
+	s.release(p, a)
+	unknown := b
+	unknown.Token = throttle.NewToken()
+	s.release(p, unknown)
+	s.want(s.try(l, 1), true, 0)
+	s.want(s.try(l, 1), false, time.Second)
+	s.at(time.Minute) // all have ended
+	s.release(p, b)
+	s.want(s.try(l, 1), true, time.Minute)
+	s.want(s.try(l, 1), true, time.Minute)
+	s.want(s.try(l, 1), false, time.Minute+time.Second)
+}
+
+// 40: who waits polls, and a place stays empty until it does: a release names the next.
+func TestNoWakeUpOnRelease(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := s.limiter("slots", throttle.Concurrent(1, time.Hour))
+	d := s.try(l, 1)
+	s.want(s.job(l, "a", 1), false, time.Hour)
+	s.at(time.Second)
+	s.release(l.Policy(), d, "a")
+	s.want(s.job(l, "a", 1), true, time.Second)
+}
+
+// 41: a lease ends while its holder still runs: the holder's context ends with a
+// typed cause before anybody else gets the place, and the fence tells them apart.
+func TestLeaseEndsWhileHolderRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, m := redistest.Mini(t)
+		rdb := miniClient(t, m)
+		l := newLimiter(t, rdb, "slots", throttle.Concurrent(1, 3*time.Second), throttle.Config{})
+		p := l.Policy()
+		d, err := l.TryAcquire(t.Context(), key, 1)
+		if err != nil || !d.Granted {
+			t.Fatalf("TryAcquire = %v, %v, want a grant", d, err)
+		}
+		held, release := p.Hold(t.Context(), d)
+		time.Sleep(20 * time.Second) // virtual: it is renewed
+		if held.Err() != nil {
+			t.Fatalf("the context of a lease that is renewed ended: %v", context.Cause(held))
+		}
+		m.SetError("LOADING nobody can renew")
+		<-held.Done()
+		if !errors.Is(context.Cause(held), throttle.ErrLeaseLost) {
+			t.Errorf("cause = %v, want %v", context.Cause(held), throttle.ErrLeaseLost)
+		}
+		m.SetError("")
+		other, err := l.TryAcquire(t.Context(), key, 1)
+		if err != nil || other.Granted {
+			t.Fatalf("TryAcquire = %v, %v: the holder heard of it too late", other, err)
+		}
+		time.Sleep(other.Wait())
+		other, err = l.TryAcquire(t.Context(), key, 1)
+		if err != nil || !other.Granted || other.Fence <= d.Fence {
+			t.Errorf("TryAcquire = %v with fence %d, %v, want one above %d", other, other.Fence, err, d.Fence)
+		}
+		_, _ = release(t.Context())
+	})
+}
+
+// 42: of several rules the first are charged, though a later one refuses.
+func TestPartialCharge(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	p := newPolicy(t, s.limiter("phone", throttle.Sliding(5, time.Hour)), s.limiter("provider", throttle.Sliding(1, time.Hour)))
+	r := throttle.Request{Key: key, Cost: 1, More: []throttle.KeyCost{{Key: "acme", Cost: 1}}}
+	for i := range 10 {
+		d, err := p.TryAcquire(t.Context(), r)
+		if err != nil || d.Granted != (i == 0) {
+			t.Fatalf("TryAcquire %d = %v, %v", i, d, err)
+		}
+	}
+	s.available(p, r, 4, 0)
 }

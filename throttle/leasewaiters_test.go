@@ -1,13 +1,157 @@
 package throttle_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/headwayq/headway/throttle"
 )
+
+// Two of four holders die; what the others give back goes on through the line, at any
+// pace. The leases of the dead go to others at the very instants at which they end,
+// though all who wait are 3 ms away.
+func TestLeasesOfTheDeadAreUsedWhenTheyEnd(t *testing.T) {
+	t.Parallel()
+	const n, lease, away, ahead = 4, time.Second, 3 * ms, 4 * ms
+	for _, every := range []time.Duration{7 * ms, 20 * ms, 50 * ms, 110 * ms, 330 * ms} {
+		t.Run(fmt.Sprint(every), func(t *testing.T) {
+			t.Parallel()
+			h := newHall(t, n, 250, lease)
+			var ends []time.Time
+			for i, d := range h.holders[:2] {
+				h.at(time.Duration(i) * 3 * ms) // at different instants
+				if errs := h.l.Policy().Renew(t.Context(), []throttle.Decision{d}); errs[0] != nil {
+					t.Fatal(errs[0])
+				}
+				ends = append(ends, h.now.Add(lease))
+			}
+			h.holders = h.holders[2:]
+
+			var grants []throttle.Decision
+			comes := make(map[string]time.Time)
+			knows := make(map[string]time.Time) // the instant for which it comes
+			for at := 4 * ms; at < lease+10*ms; at += ms {
+				h.at(at)
+				if at%every == 0 {
+					h.release()
+				}
+				for i := range 250 {
+					job := fmt.Sprintf("j%02d", i)
+					if arrives, ok := comes[job]; ok && !arrives.After(h.now) {
+						if d := h.comes(job); d.Granted {
+							grants = append(grants, d)
+						}
+						delete(comes, job)
+						delete(knows, job)
+					}
+				}
+				for job, due := range h.due {
+					if due.Equal(knows[job]) {
+						continue
+					}
+					knows[job], comes[job] = due, due.Add(away-ahead)
+					if soonest := h.now.Add(away); comes[job].Before(soonest) {
+						comes[job] = soonest
+					}
+				}
+			}
+			for i, end := range ends {
+				if !slices.ContainsFunc(grants, func(d throttle.Decision) bool { return d.At.Equal(end) }) {
+					t.Errorf("nobody was granted the lease %d of the dead at its end", i+1)
+				}
+			}
+		})
+	}
+}
+
+// However late holders renew, also in the last moment of a lease that was granted ahead
+// to the next, at no instant more leases count than the limit says.
+func TestLateRenewalsBesideLeasesGrantedAhead(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	const lease = time.Second
+	type held struct {
+		throttle.Decision
+		from, to time.Duration // that it was told it holds
+	}
+	late := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		ctx := context.Background()
+		s.raw.FlushDB(ctx)
+		n := rapid.IntRange(1, 3).Draw(rt, "n")
+		l := s.limiter("slots", throttle.Concurrent(n, lease))
+		var all []*held
+		now := time.Duration(0)
+		renew := func(h *held) {
+			switch err := l.Policy().Renew(ctx, []throttle.Decision{h.Decision})[0]; {
+			case err == nil:
+				h.to = max(h.to, now+lease)
+			case !errors.Is(err, throttle.ErrLeaseLost):
+				rt.Fatal(err)
+			default:
+				late++
+			}
+		}
+		for i := range rapid.IntRange(5, 60).Draw(rt, "calls") {
+			step := rapid.OneOf(rapid.Int64Range(0, 30), rapid.Int64Range(0, 400)).Draw(rt, "step")
+			if ends := rapid.IntRange(0, 3).Draw(rt, "to an end"); ends == 0 && len(all) > 0 { // shortly before one ends
+				h := rapid.SampledFrom(all).Draw(rt, "ends")
+				if left := (h.to - now).Milliseconds(); left > 0 {
+					step = max(0, left-rapid.Int64Range(-1, 49).Draw(rt, "before"))
+				}
+			}
+			now += time.Duration(step) * ms
+			s.at(now)
+			op := rapid.IntRange(0, 9).Draw(rt, "op")
+			if op < 4 || len(all) == 0 {
+				d, err := l.Redeem(ctx, throttle.Request{Key: key, Cost: 1, Job: fmt.Sprint("j", rapid.IntRange(0, 4).Draw(rt, "job"), i/30)})
+				if err != nil {
+					rt.Fatal(err)
+				}
+				if d.Granted {
+					at := d.At.Sub(start)
+					for _, h := range all {
+						if h.to > now && h.to <= at && rapid.Bool().Draw(rt, "renewed late") {
+							renew(h)
+						}
+					}
+					all = append(all, &held{d, at, at + lease})
+				}
+			} else {
+				h := rapid.SampledFrom(all).Draw(rt, "which")
+				if h.to <= now {
+					continue
+				}
+				if op < 8 {
+					renew(h)
+				} else {
+					if _, err := l.Policy().Release(ctx, h.Decision); err != nil {
+						rt.Fatal(err)
+					}
+					h.to = max(h.from, now)
+				}
+			}
+			for _, a := range all {
+				count := 0
+				for _, b := range all {
+					if b.from <= a.from && a.from < b.to {
+						count++
+					}
+				}
+				if count > n && a.to > a.from {
+					rt.Fatalf("at %v %d hold one of %d", a.from, count, n)
+				}
+			}
+		}
+	})
+	t.Logf("%d renewals were refused", late)
+}
 
 // hall is jobs that share the leases of one key. What a pool knows of who waits is
 // due: each comes by it alone.
@@ -96,7 +240,7 @@ func (h *hall) next() {
 
 // The hints of the last releases die with the process that read them, and with it
 // die all holders. Who is next comes all the same, when the leases end, in order.
-func TestHintsDieWithAllHolders(t *testing.T) {
+func TestNoticesDieWithAllHolders(t *testing.T) {
 	t.Parallel()
 	const n, lease = 4, 10 * time.Second
 	for _, taken := range []bool{true, false} { // whether the last leases that came back were taken
@@ -142,7 +286,7 @@ func TestHintsDieWithAllHolders(t *testing.T) {
 
 // One that does not come for a lease in time is parked by whoever asks next, and told
 // once more, by any call: what told it before may be gone.
-func TestParkedForALeaseIsToldOnce(t *testing.T) {
+func TestParkedForALeaseIsNoticedOnce(t *testing.T) {
 	t.Parallel()
 	told := func(turns []throttle.Promotion) (n int) {
 		for _, turn := range turns {
@@ -203,7 +347,7 @@ func TestParkedForALeaseIsToldOnce(t *testing.T) {
 
 // A release tells about one who is further behind, however long the line is, and its
 // commands are bounded.
-func TestToldAheadOnce(t *testing.T) {
+func TestNoticeAheadOnce(t *testing.T) {
 	t.Parallel()
 	const n, rounds = 40, 200
 	h := newHall(t, n, 500, 10*time.Second)

@@ -7,22 +7,22 @@ import (
 
 // What a call was decided by stays what it was, in memory that calls share while
 // nothing changes.
-func TestRulingsAreSharedAndKept(t *testing.T) {
+func TestActiveLimitsAreSharedAndKept(t *testing.T) {
 	t.Parallel()
 	l, err := NewLocal("sms", Sliding(2, time.Minute), Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	rulings := func() []activeLimit {
+	limits := func() []activeLimit {
 		in, err := l.policy.activeLimits(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		return in
 	}
-	first := rulings()
-	if second := rulings(); &first[0] != &second[0] {
-		t.Error("nothing changed, and the next call has rulings of its own")
+	first := limits()
+	if second := limits(); &first[0] != &second[0] {
+		t.Error("nothing changed, and the next call has limits of its own")
 	}
 	caught, err := l.policy.catchUp(t.Context(), first, 0, 7)
 	if err != nil || caught[0].version != 7 || first[0].version != 0 {
@@ -31,7 +31,7 @@ func TestRulingsAreSharedAndKept(t *testing.T) {
 	if err := l.SetLimit(t.Context(), Sliding(5, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if last := rulings(); last[0].Limit != Sliding(5, time.Minute) || first[0].Limit != Sliding(2, time.Minute) {
+	if last := limits(); last[0].Limit != Sliding(5, time.Minute) || first[0].Limit != Sliding(2, time.Minute) {
 		t.Errorf("the limit in force is %v, that of the first call %v", last[0].Limit, first[0].Limit)
 	}
 }
