@@ -23,7 +23,7 @@ check: ## look at the code without running it: gofmt, go vet, golangci-lint
 	@unformatted=$$(gofmt -l .) && if [ -n "$$unformatted" ]; then \
 		echo "not formatted, gofmt -w them:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
-	go vet -tags accept .
+	go vet -tags accept ./e2e
 	$(LINT) run
 	cd bench && go vet ./... && $(subst tools/,../tools/,$(LINT)) run
 
@@ -36,7 +36,7 @@ test: ## install redis-server if it is missing, check, run all tests with -race,
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=5000x
 
 accept: ## run the acceptance tests: the whole thing in real time (a quarter of an hour)
-	go test -count=1 -tags accept -run Accept -v -p 1 -timeout 60m .
+	go test -count=1 -tags accept -run Accept -v -p 1 -timeout 60m ./e2e
 
 docs: ## draw docs/algorithms from real runs, and print what keys cost (a minute)
 	go run ./tools/drawlimits

@@ -1,216 +1,130 @@
 package headway_test
 
 import (
-	"iter"
+	"context"
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/hibiken/asynq"
+
 	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
 )
 
-// TestOnePhone: a hundred messages to one phone, two processes.
-func TestOnePhone(t *testing.T) {
+// TestOneMessagePerPhoneAndWindow is the whole of Headway in one place: a client
+// enqueues twelve messages to four phones, two pools run them, and no phone gets two
+// messages within a second. Package e2e has the same with processes that are killed.
+func TestOneMessagePerPhoneAndWindow(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, "1/100ms", workerSpec{})
-	s.crew.start(2)
-	s.enqueuePaced(100, 5*time.Millisecond)
-	order := s.watchLine(phone(0), 10*time.Second)
-	s.allSent(30 * time.Second)
+	const phones, messages, window = 4, 3, time.Second
+	server := redistest.Start(t)
 
-	s.judge()
-	all := s.crew.records()
-	grants := grantsOf(all, s.phones)
-	if len(grants) != s.sent || len(s.gateway.all()) != s.sent {
-		t.Errorf("%d grants and %d arrivals of %d messages, want one of each", len(grants), len(s.gateway.all()), s.sent)
-	}
-	excused, f := overtaken(all, order, grants)
-	if len(f) > 0 {
-		t.Errorf("overtaken: %s", few(f))
-	}
-	if most, id := displacement(grants); most > 8 {
-		t.Errorf("message %s was displaced by %d from the order of enqueueing, want 8 workers at most", id, most)
-	}
-	stats := sum(all)
-	if per := float64(stats.Admissions) / float64(s.sent); per > 2.05 {
-		t.Errorf("%.3f admissions per message, want 2.05 at most; %+v", per, stats)
-	}
-	late := lateness(all)
-	t.Logf("%d in the line, %d late heads, share %.4f, late p50 %v p99 %v, %+v",
-		len(order), excused, share(grants, s.limit.Window()), quantile(late, 0.5), quantile(late, 0.99), stats)
-}
+	// 1. A policy: one message per phone in any second. The phone is in the payload.
+	policy := queue.Policy{Type: "sms", Rules: []queue.Rule{
+		{Name: "phone", Limit: throttle.Sliding(1, window), Key: queue.MustJSONKey("$.to")},
+	}}
 
-// TestFiftyPhones: the exact scenario at 1/2s, on a real server: fifty phones
-// with one to five messages each, two pools. At 1/60s it runs in virtual time,
-// in package worker.
-func TestFiftyPhones(t *testing.T) {
-	t.Parallel()
-	const phones, rounds = 50, 5
-	s := newStage(t, "1/2s", workerSpec{})
-	s.crew.start(2)
-	for round := range rounds {
-		var messages []message
-		for i := range phones {
-			if i%rounds >= round {
-				messages = append(messages, s.message(phone(i)))
-			}
-		}
-		if err := s.send(messages); err != nil {
+	// 2. Two pools, each with a connection of its own, as two processes have them.
+	var sent outbox
+	var pools []*worker.Pool
+	for range 2 {
+		pool, err := worker.New(server.Client(t), asynq.HandlerFunc(sent.send), worker.Config{Policies: []queue.Policy{policy}})
+		if err != nil {
 			t.Fatal(err)
 		}
-		s.eventually(10*time.Second, "all have been granted or have a place", func() bool {
-			q, ok := s.queueInfo()
-			return ok && q.Pending+q.Active == 0
-		})
-	}
-	s.allSent(30 * time.Second)
-
-	s.judge()
-	all := s.crew.records()
-	last := make(map[string]grant)
-	var most time.Duration
-	for _, g := range grantsOf(all, s.phones) {
-		if before, ok := last[g.to]; ok {
-			if g.id < before.id {
-				t.Errorf("%s was granted before %s, want the order of enqueueing", before.id, g.id)
-			}
-			most = max(most, time.Duration(g.at-before.at)*time.Microsecond)
+		if err := pool.Start(t.Context()); err != nil {
+			t.Fatal(err)
 		}
-		last[g.to] = g
+		t.Cleanup(pool.Shutdown)
+		pools = append(pools, pool)
 	}
-	if most >= 2*s.limit.Window() {
-		t.Errorf("the largest gap between two messages to a phone is %v, want less than two windows", most)
-	}
-	stats := sum(all)
-	if per := float64(stats.Admissions) / float64(s.sent); per > 2.05 {
-		t.Errorf("%.3f admissions per message, want 2.05 at most; %+v", per, stats)
-	}
-	t.Logf("%d messages, largest gap %v, %+v", s.sent, most, stats)
-}
 
-// TestCrash: one of three processes dies.
-func TestCrash(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, "1/500ms", workerSpec{Takes: 20 * time.Millisecond})
-	started := time.Now()
-	lives := s.crew.start(3)
-	s.enqueue(300, 30)
-	s.eventually(20*time.Second, "it is under way", func() bool {
-		return s.gateway.distinct() > 60 && time.Since(started) > 2*time.Second
-	})
-	lives[1].kill()
-	s.crew.launch()
-	// asynq finds what the dead one was running after 60 to 120 s
-	s.settled(30*time.Second, s.crew.spec.Concurrency)
-	s.crew.end()
-
-	s.judge()
-	missing := s.missing()
-	if len(missing) > s.crew.spec.Concurrency {
-		t.Errorf("%d messages wait for asynq's recovery, want no more than the %d workers of the killed process: %q",
-			len(missing), s.crew.spec.Concurrency, missing)
+	// 3. A producer. All messages come at once.
+	client, err := queue.NewClient(server.Client(t), policy)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if again := s.gateway.repeated(); len(again) > 0 {
-		t.Errorf("sent twice: %q, want none: nothing was recovered yet", again)
+	for i := range phones * messages {
+		payload := fmt.Appendf(nil, `{"to":"phone-%d"}`, i%phones)
+		if _, err := client.Enqueue(t.Context(), queue.NewTask("sms", payload)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	t.Logf("%d messages were running in the killed process", len(missing))
-}
+	sent.wait(t, phones*messages)
 
-// TestRedisRestart: Redis goes away and comes back with its data.
-func TestRedisRestart(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, "1/500ms", workerSpec{}, redistest.AOF())
-	s.crew.start(2)
-	s.enqueue(200, 20)
-	s.eventually(20*time.Second, "it is under way", func() bool { return s.gateway.distinct() > 60 })
-	s.server.Restart()
-	// A fetch whose answer was lost in the restart is a task that asynq finds
-	// after 60 to 120 s: one for each server's only fetch loop.
-	fetches := 2
-	s.settled(30*time.Second, fetches)
-	s.crew.end()
-
-	s.judge()
-	if missing := s.missing(); len(missing) > fetches {
-		t.Errorf("%d messages wait for asynq's recovery, want %d lost fetches at most: %q", len(missing), fetches, missing)
+	// 4. Every message went once, and the grants of a phone are a window apart.
+	for phone, grants := range sent.byPhone() {
+		if len(grants) != messages {
+			t.Errorf("%d messages went to %s, want %d", len(grants), phone, messages)
+		}
+		for i := 1; i < len(grants); i++ {
+			if gap := grants[i].Sub(grants[i-1]); gap < window {
+				t.Errorf("two messages to %s were granted %v apart, want %v at least", phone, gap, window)
+			}
+		}
 	}
-	if again := s.gateway.repeated(); len(again) > 0 {
-		t.Errorf("sent twice: %q", again)
+
+	// 5. A message that had to wait cost two admissions, one that booked and one that
+	// ran, whatever the length of the line, and no attempt.
+	var admissions int64
+	for _, pool := range pools {
+		admissions += pool.Stats().Admissions
+	}
+	if most := int64(2 * phones * messages); admissions > most {
+		t.Errorf("%d admissions for %d messages, want %d at most", admissions, phones*messages, most)
 	}
 }
 
-// TestFrozen: a process stands still for a while.
-func TestFrozen(t *testing.T) {
-	t.Parallel()
-	during, permitted := frozen(t, 3*time.Second)
-	t.Logf("%d of %d permitted messages arrived while one process stood still", during, permitted)
+// outbox notes when which phone was sent a message, by the instants of the grants: by
+// Redis' clock.
+type outbox struct {
+	mu     sync.Mutex
+	grants map[string][]time.Time
+	count  int
 }
 
-// frozen stops one of two processes for d while messages flow, and returns how
-// many arrived meanwhile, and how many the limit permitted. Then it stops it
-// for moments, again and again, so that some task is caught in between its
-// grant and its handler: that one must not go on as if no time had passed.
-func frozen(t *testing.T, d time.Duration) (during, permitted int) {
+func (o *outbox) send(ctx context.Context, task *asynq.Task) error {
+	grant, ok := worker.GrantFrom(ctx)
+	if !ok {
+		return fmt.Errorf("%w: no grant in the context of a handler", asynq.SkipRetry)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.grants == nil {
+		o.grants = make(map[string][]time.Time)
+	}
+	phone := string(task.Payload())
+	o.grants[phone] = append(o.grants[phone], grant.At)
+	o.count++
+	return nil
+}
+
+func (o *outbox) byPhone() map[string][]time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.grants
+}
+
+// wait returns when so many messages have gone.
+func (o *outbox) wait(t *testing.T, messages int) {
 	t.Helper()
-	const (
-		phones  = 8
-		moments = 10
-		moment  = 150 * time.Millisecond
-	)
-	s := newStage(t, "1/100ms", workerSpec{Concurrency: 8})
-	lives := s.crew.start(2)
-	perPhone := int((d + 2*moments*moment + 2*time.Second) / s.limit.Window())
-	// one phone after the other over a window, so that at any moment some task
-	// is about to start
-	for _, first := range s.write(phones, phones) {
-		if err := s.send([]message{first}); err != nil {
-			t.Fatal(err)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(30 * time.Second); ; {
+		o.mu.Lock()
+		count := o.count
+		o.mu.Unlock()
+		if count >= messages {
+			return
 		}
-		time.Sleep(s.limit.Window() / phones)
-	}
-	s.enqueue(phones*(perPhone-1), phones)
-	s.eventually(20*time.Second, "it is under way", func() bool { return s.gateway.distinct() > 10*phones })
-
-	lives[0].freeze()
-	began := time.Now()
-	time.Sleep(d) // the fault lasts so long
-	during = s.gateway.since(began)
-	lives[0].resume()
-	for range moments {
-		time.Sleep(moment) // work goes on
-		lives[0].freeze()
-		time.Sleep(moment)
-		lives[0].resume()
-	}
-	s.allSent(d + 30*time.Second)
-
-	s.judge()
-	if again := s.gateway.repeated(); len(again) > 0 {
-		t.Errorf("sent twice: %q", again)
-	}
-	permitted = phones * int(d/s.limit.Window())
-	if during < permitted/2 {
-		t.Errorf("%d messages arrived while one process stood still, want at least half of the %d permitted", during, permitted)
-	}
-	return during, permitted
-}
-
-// judge looks for what no test may see: a breach, by the instants of the grants
-// or by the gateway's log, and a handler that began early.
-func (s *stage) judge() {
-	s.Helper()
-	for what, faults := range s.faults() {
-		if len(faults) > 0 {
-			s.Errorf("%s: %s", what, few(faults))
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("%d of %d messages went within 30 s", count, messages)
 		}
-	}
-}
-
-// faults are what judge looks for.
-func (s *stage) faults() iter.Seq2[string, []string] {
-	all, arrivals, W := s.crew.records(), s.gateway.all(), s.limit.Window()
-	return func(yield func(string, []string) bool) {
-		_ = yield("breaches by granted instants", breaches(grantsOf(all, s.phones), s.limit.Permits(), W)) &&
-			yield("breaches by the gateway's log", tooClose(arrivals, W, heldUp(all, arrivals, W))) &&
-			yield("handlers that began early", early(all))
 	}
 }

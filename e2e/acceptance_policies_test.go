@@ -1,6 +1,6 @@
 //go:build accept
 
-package headway_test
+package e2e
 
 import (
 	"fmt"

@@ -1,6 +1,6 @@
 //go:build accept
 
-package headway_test
+package e2e
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 
 // TestAccept runs the figures of the main job in real time, one after the other,
 // and prints them as a table. `make accept` runs all of it; a part alone is
-// `go test -count=1 -tags accept -run 'Accept/one_phone' -v .`
+// `go test -count=1 -tags accept -run 'Accept/one_phone' -v ./e2e`
 func TestAccept(t *testing.T) {
 	acceptParts(t, []acceptPart{
 		{"one phone: 600 messages at 1/100ms, three processes", acceptOnePhone},

@@ -1,4 +1,4 @@
-package headway_test
+package e2e
 
 import (
 	"cmp"
