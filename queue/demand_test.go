@@ -123,7 +123,9 @@ func TestDemandRefuses(t *testing.T) {
 		{"zone fails", lost, `13612345678`, ErrNoZone, "the zone function failed: *queue.quotingError"},
 		{"no zone and no error", nowhere, `13612345678`, ErrNoZone, "the zone function finds none"},
 		{"no such zone", gated(MustJSONZone("$.z")), `{"z":"13612345678"}`, ErrNoZone, "the zone function failed: $.z is no time zone that is known here"},
-		{"no phone", gated(PhoneZone(MustJSONKey("$.z"))), `{"z":"13612345678"}`, ErrNoZone, "the zone function failed: not in E.164: + and 7 to 15 digits, the first not 0"},
+		{"no phone", gated(func(*asynq.Task) (*time.Location, error) {
+			return nil, &ZoneError{Reason: "not in E.164: + and 7 to 15 digits, the first not 0"}
+		}), `{"z":"13612345678"}`, ErrNoZone, "the zone function failed: not in E.164: + and 7 to 15 digits, the first not 0"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package queue
 import (
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/headwayq/headway/queue/internal/yamlfile"
 )
@@ -15,6 +16,11 @@ type Funcs struct {
 	Keys  map[string]KeyFunc
 	Costs map[string]CostFunc
 	Zones map[string]ZoneFunc
+
+	// PhoneZone is what "zone: phone $.to" calls: phonezone.Of, of package
+	// queue/phonezone. The package is not imported here because its numbering plans
+	// make each program 2.8 MB larger. Defaults to none, and then such a zone is a fault.
+	PhoneZone func(number KeyFunc, otherwise *time.Location) ZoneFunc
 }
 
 // ReadPolicies reads policies from YAML: rules by name, and what each task type
@@ -24,7 +30,7 @@ type Funcs struct {
 //	  phone-minute: {limit: 1/60s, key: $.to}
 //	  provider:     {limit: gcra 100/1s burst 100, key: acme}
 //	  tokens:       {limit: 90000/1m, key: acme, cost: $.tokens}
-//	  daytime:      {gate: 08:00-21:00 recipient, zone: phone $.to}
+//	  daytime:      {gate: 08:00-21:00 recipient, zone: $.zone}
 //	policies:
 //	  sms:send:
 //	    rules: [daytime, phone-minute, provider]
@@ -34,8 +40,9 @@ type Funcs struct {
 // A limit is a text of throttle.ParseLimit, a gate one of gate.Parse. A
 // key is a path as in [JSONKey], or a constant if it does not begin with $. A
 // cost is a path as in [JSONCost], or a number. A zone is a path as in
-// [JSONZone], or "phone" and a path, as in [PhoneZone], or "phone $.to or
-// Europe/Lisbon", as in [PhoneZoneOr]. Paths with brackets need quotes inside
+// [JSONZone]. It may also be "phone" and a path, or "phone $.to or Europe/Lisbon" with
+// a zone for numbers that do not tell one; both need [Funcs.PhoneZone], and the function
+// ReadPolicies refuses them. Paths with brackets need quotes inside
 // {}. The word "func" and a name is one of [Funcs]. charge is "every attempt" or
 // "success". All types that list a rule have its one definition; types whose
 // payloads differ can share a rule from two files.

@@ -41,7 +41,20 @@ policies:
     charge: every attempt
 `
 
-func read(text string) ([]Policy, error) { return ReadPolicies("p.yaml", strings.NewReader(text)) }
+func read(text string) ([]Policy, error) {
+	return Funcs{PhoneZone: germanPhones}.ReadPolicies("p.yaml", strings.NewReader(text))
+}
+
+// germanPhones stands for phonezone.Of, which imports this package.
+func germanPhones(number KeyFunc, otherwise *time.Location) ZoneFunc {
+	return func(task *asynq.Task) (*time.Location, error) {
+		text, err := number(task)
+		if err == nil && strings.HasPrefix(text, "+49") {
+			return time.LoadLocation("Europe/Berlin")
+		}
+		return otherwise, err
+	}
+}
 
 func TestReadPolicies(t *testing.T) {
 	t.Parallel()
@@ -235,5 +248,15 @@ func TestReadPoliciesWhileReadingFails(t *testing.T) {
 	_, err := ReadPolicies("p.yaml", iotest.ErrReader(cause))
 	if !errors.Is(err, cause) || !errors.Is(err, ErrInvalidPolicy) {
 		t.Errorf("error %v, want it to unwrap to its cause", err)
+	}
+}
+
+// Without the numbering plans a file that needs them is refused, by the name of the
+// package to import.
+func TestPhoneZoneWithoutPlans(t *testing.T) {
+	t.Parallel()
+	_, err := ReadPolicies("p.yaml", strings.NewReader(goodFile))
+	if !errors.Is(err, ErrInvalidPolicy) || !strings.Contains(err.Error(), "line 10, column 53: zones of phone numbers are not built in: import github.com/headwayq/headway/queue/phonezone, and set Funcs.PhoneZone to phonezone.Of") {
+		t.Errorf("ReadPolicies = %v, want a fault that names the package", err)
 	}
 }

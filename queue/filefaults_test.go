@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hibiken/asynq"
-
 	"github.com/headwayq/headway/queue/internal/yamlfile"
 )
 
@@ -138,49 +136,6 @@ func twice(n int) []string {
 		all = append(all, `4:...`)
 	}
 	return all
-}
-
-// The word "or" may be in a name of the path too.
-func TestPhoneZoneInAFile(t *testing.T) {
-	t.Parallel()
-	const berlin, tollFree = "+4915112345678", "+18005551234"
-	tests := []struct {
-		zone, payload, want string // the zone's name; "" for a task without one
-	}{
-		{"phone $.to", `{"to":"` + berlin + `"}`, "Europe/Berlin"},
-		{"phone $.to", `{"to":"` + tollFree + `"}`, ""},
-		{"phone  $.to  or  America/Chicago", `{"to":"` + tollFree + `"}`, "America/Chicago"},
-		{"phone $['this or that']", `{"this or that":"` + berlin + `"}`, "Europe/Berlin"},
-		{"phone $['this or that'] or UTC", `{"this or that":"` + tollFree + `"}`, "UTC"},
-		{"phone $['a or b'][0]", `{"a or b":["` + berlin + `"]}`, "Europe/Berlin"},
-		{"$['phone or so']", `{"phone or so":"Asia/Tokyo"}`, "Asia/Tokyo"},
-	}
-	for _, tt := range tests {
-		policies, err := read(in("  a:\n    gate: 08:00-21:00 recipient\n    zone: "+tt.zone+"\n", "a"))
-		if err != nil {
-			t.Errorf("%s: %v", tt.zone, err)
-			continue
-		}
-		d, err := policies[0].Demand(asynq.NewTask("t", []byte(tt.payload)))
-		switch {
-		case tt.want == "" && !errors.Is(err, ErrNoZone):
-			t.Errorf("%s of %s = %v, %v, want ErrNoZone", tt.zone, tt.payload, d, err)
-		case tt.want != "" && (err != nil || d.Gates[0].In.String() != tt.want):
-			t.Errorf("%s of %s = %v, %v, want %s", tt.zone, tt.payload, d, err, tt.want)
-		}
-	}
-	for zone, want := range map[string]string{
-		"phone":                         `text "phone", want a path...`,
-		"phone or UTC":                  `JSON path "or UTC", byte 0: want $ at the start`,
-		"phone $.to or":                 `JSON path "$.to or", byte 4: want . or [`,
-		"phone $.to or Local":           `no time zone "Local" is known here`,
-		"phone $.to or UTC or Asia/Oz":  `no time zone "Asia/Oz" is known here`,
-		"phone $.to or UTC or Etc/UTC":  `JSON path "$.to or UTC", byte 4: want . or [`,
-		"phone $['a or b or Asia/Tokyo": `JSON path "$['a or b", byte 2: quote is not closed`,
-	} {
-		_, err := read(in("  a:\n    gate: 08:00-21:00 recipient\n    zone: "+zone+"\n", "a"))
-		wantFileFaults(t, err, []string{"4:11: " + want})
-	}
 }
 
 // Everything at once, in the order of lines, whatever part finds it.

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -162,7 +163,7 @@ func (f *policyFile) zone(n ast.Node) ZoneFunc {
 	)
 	switch number, phone := strings.CutPrefix(text, "phone "); {
 	case phone:
-		zone, err = phoneZoneOf(strings.TrimSpace(number))
+		zone, err = f.phoneZone(strings.TrimSpace(number))
 	case strings.HasPrefix(text, "$"):
 		zone, err = JSONZone(text)
 	default:
@@ -175,9 +176,15 @@ func (f *policyFile) zone(n ast.Node) ZoneFunc {
 	return zone
 }
 
-// phoneZoneOf reads "PATH" or "PATH or ZONE". A name in a path's quotes may have
+// errNoPhoneZones is about a program that does not have the numbering plans.
+var errNoPhoneZones = errors.New("zones of phone numbers are not built in: import github.com/headwayq/headway/queue/phonezone, and set Funcs.PhoneZone to phonezone.Of")
+
+// phoneZone reads "PATH" or "PATH or ZONE". A name in a path's quotes may have
 // the word too, and then what follows has a quote.
-func phoneZoneOf(text string) (ZoneFunc, error) {
+func (f *policyFile) phoneZone(text string) (ZoneFunc, error) {
+	if f.funcs.PhoneZone == nil {
+		return nil, errNoPhoneZones
+	}
 	var otherwise *time.Location
 	if i := strings.LastIndex(text, " or "); i >= 0 && !strings.ContainsAny(text[i:], `'"`) {
 		name := strings.TrimSpace(text[i+len(" or "):])
@@ -191,7 +198,7 @@ func phoneZoneOf(text string) (ZoneFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	return PhoneZoneOr(number, otherwise), nil
+	return f.funcs.PhoneZone(number, otherwise), nil
 }
 
 // lookUp finds a Go function by its name in a file, or returns nil.

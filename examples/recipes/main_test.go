@@ -16,6 +16,7 @@ import (
 
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/phonezone"
 	"github.com/headwayq/headway/worker"
 )
 
@@ -163,7 +164,7 @@ func done(context.Context, *asynq.Task) error { return nil }
 // policiesOf reads the YAML that docs/policies.md has under a heading.
 func policiesOf(t *testing.T, heading string) []queue.Policy {
 	t.Helper()
-	policies, err := queue.ReadPolicies("policies.yaml", strings.NewReader(yamlOf(t, heading)))
+	policies, err := queue.Funcs{PhoneZone: phonezone.Of}.ReadPolicies("policies.yaml", strings.NewReader(yamlOf(t, heading)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/phonezone"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -33,7 +34,7 @@ func smsPolicy(limit throttle.Limit) policy {
 
 // readPolicy reads the policy of sms:send from a YAML file, which has no other.
 func readPolicy(path string) (policy, error) {
-	all, err := queue.ReadPolicyFiles(path)
+	all, err := queue.Funcs{PhoneZone: phonezone.Of}.ReadPolicyFiles(path)
 	if err != nil {
 		return policy{}, err
 	}

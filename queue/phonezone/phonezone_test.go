@@ -1,14 +1,17 @@
-package queue
+package phonezone
 
 import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/queue"
 )
 
 // taskTo has the number as its payload.
@@ -16,9 +19,9 @@ func taskTo(number string) *asynq.Task { return asynq.NewTask("t", []byte(number
 
 func wholePayload(task *asynq.Task) (string, error) { return string(task.Payload()), nil }
 
-func TestPhoneZone(t *testing.T) {
+func TestOf(t *testing.T) {
 	t.Parallel()
-	zone := PhoneZone(wholePayload)
+	zone := Of(wholePayload, nil)
 	for number, name := range map[string]string{
 		"+4915112345678": "Europe/Berlin",
 		"+8613612345678": "Asia/Shanghai",
@@ -33,17 +36,17 @@ func TestPhoneZone(t *testing.T) {
 	} {
 		for range 2 { // found, then remembered
 			if got, err := zone(taskTo(number)); err != nil || got.String() != name {
-				t.Errorf("PhoneZone of %s = %v, %v, want %s", number, got, err, name)
+				t.Errorf("Of %s = %v, %v, want %s", number, got, err, name)
 			}
 		}
 	}
 }
 
-func TestPhoneZoneRefuses(t *testing.T) {
+func TestRefuses(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		number string
-		want   *ZoneError
+		want   *queue.ZoneError
 	}{
 		{"", errNotE164},
 		{"+", errNotE164},
@@ -63,32 +66,37 @@ func TestPhoneZoneRefuses(t *testing.T) {
 		{"+18005551234", errManyZones},
 		{"+351912345678", errManyZones},
 	}
-	strict, chosen := PhoneZone(wholePayload), PhoneZoneOr(wholePayload, time.UTC)
+	strict, chosen := Of(wholePayload, nil), Of(wholePayload, time.UTC)
 	for _, tt := range tests {
 		for range 2 {
 			got, err := strict(taskTo(tt.number))
-			if got != nil || !errors.Is(err, tt.want) || !errors.Is(err, ErrNoZone) {
-				t.Errorf("PhoneZone of %q = %v, %v, want %v", tt.number, got, err, tt.want)
+			if got != nil || !errors.Is(err, tt.want) || !errors.Is(err, queue.ErrNoZone) {
+				t.Errorf("Of %q = %v, %v, want %v", tt.number, got, err, tt.want)
 			}
 		}
 		got, err := chosen(taskTo(tt.number))
 		if open := tt.want == errNoPlace || tt.want == errManyZones; open != (err == nil) || open != (got == time.UTC) {
-			t.Errorf("PhoneZoneOr of %q = %v, %v, want the chosen zone: %v", tt.number, got, err, open)
+			t.Errorf("Of with a zone, %q = %v, %v, want the chosen zone: %v", tt.number, got, err, open)
 		}
 	}
 	if got, err := chosen(taskTo("+4915112345678")); err != nil || got.String() != "Europe/Berlin" {
-		t.Errorf("PhoneZoneOr of a number with a zone = %v, %v", got, err)
+		t.Errorf("Of with a zone, a number with a zone = %v, %v", got, err)
 	}
 }
 
-func TestPhoneZonePassesTheKeysError(t *testing.T) {
+func TestPassesTheKeysError(t *testing.T) {
 	t.Parallel()
-	cause := &quotingError{"gone"}
-	_, err := PhoneZone(func(*asynq.Task) (string, error) { return "+4915112345678", cause })(taskTo(""))
+	cause := errors.New("gone")
+	_, err := Of(func(*asynq.Task) (string, error) { return "+4915112345678", cause }, nil)(taskTo(""))
 	if !errors.Is(err, cause) {
 		t.Errorf("error %v, want that of the key function", err)
 	}
-	want(t, panicOf(func() { PhoneZone(nil) }), any("queue: PhoneZone without a key function"))
+	defer func() {
+		if v := recover(); v != "phonezone: no function that finds the number" {
+			t.Errorf("Of without a function panics with %v", v)
+		}
+	}()
+	Of(nil, nil)
 }
 
 func TestOneZone(t *testing.T) {
@@ -103,7 +111,7 @@ func TestOneZone(t *testing.T) {
 	tests := []struct {
 		names []string
 		want  string
-		err   *ZoneError
+		err   *queue.ZoneError
 	}{
 		{[]string{"Europe/Berlin"}, "Europe/Berlin", nil},
 		{[]string{"Europe/Paris", "Europe/Berlin"}, "Europe/Berlin", nil},
@@ -144,7 +152,7 @@ func TestPhonesAreBounded(t *testing.T) {
 	}
 }
 
-func TestPhoneZoneForManyAtOnce(t *testing.T) {
+func TestForManyAtOnce(t *testing.T) {
 	t.Parallel()
 	var (
 		c  phoneCache
@@ -163,18 +171,73 @@ func TestPhoneZoneForManyAtOnce(t *testing.T) {
 }
 
 // Whatever the key is, there is a zone, or an error whose text is known before.
-func FuzzPhoneZone(f *testing.F) {
+func FuzzOf(f *testing.F) {
 	for _, seed := range []string{"+4915112345678", "+18005551234", "+883510001234567", "+15550100", "13612345678", "+", ""} {
 		f.Add(seed)
 	}
-	zone := PhoneZone(wholePayload)
+	zone := Of(wholePayload, nil)
 	f.Fuzz(func(t *testing.T, number string) {
 		got, err := zone(taskTo(number))
 		if (got == nil) != (err != nil) {
-			t.Fatalf("PhoneZone of %q = %v, %v, want a zone or an error", number, got, err)
+			t.Fatalf("Of %q = %v, %v, want a zone or an error", number, got, err)
 		}
 		if err != nil && !slices.Contains([]error{errNotE164, errNoPhone, errNoPlace, errManyZones}, err) {
-			t.Errorf("PhoneZone of %q: %v", number, err)
+			t.Errorf("Of %q: %v", number, err)
 		}
 	})
+}
+
+// in puts rules, one per line, into a file whose policy t lists those of these
+// names.
+func in(rules, names string) string {
+	return "rules:\n" + rules + "policies:\n  t: {rules: [" + names + "]}\n"
+}
+
+func read(text string) ([]queue.Policy, error) {
+	return queue.Funcs{PhoneZone: Of}.ReadPolicies("p.yaml", strings.NewReader(text))
+}
+
+// The word "or" may be in a name of the path too.
+func TestInAFile(t *testing.T) {
+	t.Parallel()
+	const berlin, tollFree = "+4915112345678", "+18005551234"
+	tests := []struct {
+		zone, payload, want string // the zone's name; "" for a task without one
+	}{
+		{"phone $.to", `{"to":"` + berlin + `"}`, "Europe/Berlin"},
+		{"phone $.to", `{"to":"` + tollFree + `"}`, ""},
+		{"phone  $.to  or  America/Chicago", `{"to":"` + tollFree + `"}`, "America/Chicago"},
+		{"phone $['this or that']", `{"this or that":"` + berlin + `"}`, "Europe/Berlin"},
+		{"phone $['this or that'] or UTC", `{"this or that":"` + tollFree + `"}`, "UTC"},
+		{"phone $['a or b'][0]", `{"a or b":["` + berlin + `"]}`, "Europe/Berlin"},
+		{"$['phone or so']", `{"phone or so":"Asia/Tokyo"}`, "Asia/Tokyo"},
+	}
+	for _, tt := range tests {
+		policies, err := read(in("  a:\n    gate: 08:00-21:00 recipient\n    zone: "+tt.zone+"\n", "a"))
+		if err != nil {
+			t.Errorf("%s: %v", tt.zone, err)
+			continue
+		}
+		d, err := policies[0].Demand(asynq.NewTask("t", []byte(tt.payload)))
+		switch {
+		case tt.want == "" && !errors.Is(err, queue.ErrNoZone):
+			t.Errorf("%s of %s = %v, %v, want ErrNoZone", tt.zone, tt.payload, d, err)
+		case tt.want != "" && (err != nil || d.Gates[0].In.String() != tt.want):
+			t.Errorf("%s of %s = %v, %v, want %s", tt.zone, tt.payload, d, err, tt.want)
+		}
+	}
+	for zone, want := range map[string]string{
+		"phone":                         `text "phone", want a path...`,
+		"phone or UTC":                  `JSON path "or UTC", byte 0: want $ at the start`,
+		"phone $.to or":                 `JSON path "$.to or", byte 4: want . or [`,
+		"phone $.to or Local":           `no time zone "Local" is known here`,
+		"phone $.to or UTC or Asia/Oz":  `no time zone "Asia/Oz" is known here`,
+		"phone $.to or UTC or Etc/UTC":  `JSON path "$.to or UTC", byte 4: want . or [`,
+		"phone $['a or b or Asia/Tokyo": `JSON path "$['a or b", byte 2: quote is not closed`,
+	} {
+		_, err := read(in("  a:\n    gate: 08:00-21:00 recipient\n    zone: "+zone+"\n", "a"))
+		if text := "line 4, column 11: " + strings.TrimSuffix(want, "..."); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("zone %q: %v, want %s", zone, err, text)
+		}
+	}
 }
