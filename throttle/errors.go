@@ -104,15 +104,6 @@ type UnavailableError struct {
 	answered bool
 }
 
-// Answered says that an error came from a Redis that answered, and refused: it
-// is full, or one of our keys holds something else. To repeat the call at once does not help,
-// and this very call was not charged (one before it, whose answer was lost, may
-// have been).
-func Answered(err error) bool {
-	u, ok := errors.AsType[*UnavailableError](err)
-	return ok && u.answered
-}
-
 func (e *UnavailableError) Error() string { return "throttle: " + e.Op + ": redis: " + e.Reason }
 
 func (e *UnavailableError) Unwrap() []error {

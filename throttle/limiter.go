@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/throttle/internal/fake"
 )
 
 // Limiter is a named limit: a rule, on a Redis server, or with [NewLocal] in
@@ -49,6 +50,9 @@ type Limiter struct {
 func New(rdb redis.UniversalClient, rule string, limit Limit, cfg Config) (*Limiter, error) {
 	if rdb == nil {
 		panic("throttle: nil Redis client")
+	}
+	if c, ok := rdb.(*fake.Client); ok {
+		return newFake(c, rule, limit, cfg)
 	}
 	l, err := newRule(storeOn(rdb), rule, limit, cfg)
 	if err != nil {

@@ -102,32 +102,36 @@ func (s memoryStore) renew(ctx context.Context, leases []luascripts.RenewArgs) [
 	return out
 }
 
-// Fakes is what package throttletest makes its limiters with, and of no use to
-// others: see throttletest.New there, and [NewLocal] here. It returns a
-// constructor like [New]; its limiters count together in the memory of this
-// process, as on one server, by the clock of src, and fail when src says so.
-func Fakes(src fake.Source) func(rule string, limit Limit, cfg Config) (*Limiter, error) {
-	shared := &faultyStore{&memoryStore{memory.New(src.Now)}, src.Fault}
-	limits := &memoryLimits{now: src.Now}
-	return func(rule string, limit Limit, cfg Config) (*Limiter, error) {
-		l, err := newRule(shared, rule, limit, cfg)
-		if err != nil {
-			return nil, err
-		}
-		l.limits = faultyLimits{limits, l.cfg.Prefix, src.Fault}
-		l.force.always = true // what is known ages by the local clock, not by that of src
-		l.fallbackNow = src.Now
-		l.joined = func(p *Policy) {
-			src.Join(func() {
-				p.availability.available() // or it would not be asked for a while of real time
-				for _, l := range p.rules {
-					l.waiters.wakeAll()
-				}
-			})
-		}
-		l.policy = newPolicy([]*Limiter{l})
-		return l, nil
+// fakeServer is what the limiters of one [fake.Client] share.
+type fakeServer struct {
+	store  *faultyStore
+	limits *memoryLimits
+}
+
+// newFake returns a limiter for package throttletest. The limiters of one client
+// count together in the memory of this process, as on one server, by the clock of
+// the client's source, and fail when the source says so.
+func newFake(c *fake.Client, rule string, limit Limit, cfg Config) (*Limiter, error) {
+	on := c.Server(func() any {
+		return &fakeServer{&faultyStore{&memoryStore{memory.New(c.Now)}, c.Fault}, &memoryLimits{now: c.Now}}
+	}).(*fakeServer)
+	l, err := newRule(on.store, rule, limit, cfg)
+	if err != nil {
+		return nil, err
 	}
+	l.limits = faultyLimits{on.limits, l.cfg.Prefix, c.Fault}
+	l.force.always = true // what is known ages by the local clock, not by that of the source
+	l.fallbackNow = c.Now
+	l.joined = func(p *Policy) {
+		c.Join(func() {
+			p.availability.available() // or it would not be asked for a while of real time
+			for _, l := range p.rules {
+				l.waiters.wakeAll()
+			}
+		})
+	}
+	l.policy = newPolicy([]*Limiter{l})
+	return l, nil
 }
 
 // faultyStore counts in memory, and fails when it is told to.

@@ -168,25 +168,6 @@ func (p *Policy) Return(ctx context.Context, r Request) ([]Promotion, error) {
 	return p.takeBack(ctx, r, true)
 }
 
-// Postpone closes the key of a rule of the policy for d from now on, and gives r.Job
-// the first place in its line. It is for a job whose provider said that it comes too
-// early. The grant stays spent. It returns the instant from which the key is open.
-func (p *Policy) Postpone(ctx context.Context, rule string, r Request, d time.Duration) (until time.Time, err error) {
-	if err := checkJob(r.Job); err != nil {
-		return time.Time{}, err
-	}
-	if err := checkClosing(d); err != nil {
-		return time.Time{}, err
-	}
-	for i, l := range p.rules {
-		if l.rule == rule {
-			reply, err := p.closeKey(ctx, i, r, d)
-			return reply.Until, err
-		}
-	}
-	return time.Time{}, fmt.Errorf("%w: policy %v has no rule %q", ErrInvalidConfig, p, rule)
-}
-
 // Charge returns what the grant was charged, to be corrected later.
 func (p *Policy) Charge(d Decision) *Charge {
 	first := payment{d.Token, make([]int, len(p.rules))}
@@ -210,18 +191,6 @@ func (p *Policy) Counts() Counts {
 		Exceeded: c.exceeded.Load(), Shadowed: c.shadowed.Load(), Fallback: c.fallback.Load(), Failed: c.failed.Load(),
 	}
 }
-
-// Ledgers names the keys in Redis that hold what was spent, see [Limiter.Ledger].
-func (p *Policy) Ledgers(r Request) []string {
-	names := make([]string, len(p.rules))
-	for i, l := range p.rules {
-		names[i] = l.Ledger(r.keyCost(i).Key)
-	}
-	return names
-}
-
-// IDs are the keys of r as they stand in Redis, see [Limiter.ID].
-func (p *Policy) IDs(r Request) []string { return p.ids(r) }
 
 // staleAfter is how old a grant of a window may be when it is acted on.
 func staleAfter(window time.Duration) time.Duration {

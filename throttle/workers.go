@@ -1,8 +1,14 @@
 package throttle
 
+// This file is for those who write a worker: a program that runs jobs, defers those
+// that may not run yet, and wakes them when their instants come. Packages worker and
+// queue are made with it. A program that only asks for permits needs none of it.
+
 import (
 	"context"
+	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -315,4 +321,84 @@ func (f ListFrom) after(ticket int64) ListFrom {
 		return f
 	}
 	return ListBehind(ticket, 1)
+}
+
+// LimitStatus is the limit by which a rule goes at a moment.
+type LimitStatus struct {
+	Limit   Limit
+	Stored  bool      // it goes before the one in code
+	Version int64     // grows with each change of what is stored, and of the closing; 0 when nothing is
+	Closed  time.Time // until when the rule is closed on all keys; zero for not
+	Err     error     // why it is not known; nothing is granted then
+}
+
+// LimitStatuses asks for the limits in force of many limiters, in order, with
+// one round trip for those that share a client and a prefix. Each limiter goes
+// by the answer from then on.
+func LimitStatuses(ctx context.Context, limiters []*Limiter) []LimitStatus {
+	out := make([]LimitStatus, len(limiters))
+	together := make(map[redisLimits][]int)
+	for i, l := range limiters {
+		if s, ok := l.limits.(redisLimits); ok && reflect.ValueOf(s.rdb).Comparable() { // else it is no key of a map
+			together[s] = append(together[s], i)
+			continue
+		}
+		out[i] = l.readLimit(ctx).status()
+	}
+	for s, indices := range together {
+		rules := make([]string, len(indices))
+		for n, i := range indices {
+			rules[n] = limiters[i].rule
+		}
+		began := time.Now()
+		for n, stored := range s.storedOf(ctx, rules) {
+			i := indices[n]
+			out[i] = limiters[i].heard(began, stored).status()
+		}
+	}
+	return out
+}
+
+func (k knownLimit) status() LimitStatus {
+	return LimitStatus{Limit: k.limit, Stored: k.stored, Version: k.changed, Closed: k.closed, Err: k.err}
+}
+
+// Answered says that an error came from a Redis that answered, and refused: it
+// is full, or one of our keys holds something else. To repeat the call at once does not help,
+// and this very call was not charged (one before it, whose answer was lost, may
+// have been).
+func Answered(err error) bool {
+	u, ok := errors.AsType[*UnavailableError](err)
+	return ok && u.answered
+}
+
+// Ledgers names the keys in Redis that hold what was spent, see [Limiter.Ledger].
+func (p *Policy) Ledgers(r Request) []string {
+	names := make([]string, len(p.rules))
+	for i, l := range p.rules {
+		names[i] = l.Ledger(r.keyCost(i).Key)
+	}
+	return names
+}
+
+// IDs are the keys of r as they stand in Redis, see [Limiter.ID].
+func (p *Policy) IDs(r Request) []string { return p.ids(r) }
+
+// Postpone closes the key of a rule of the policy for d from now on, and gives r.Job
+// the first place in its line. It is for a job whose provider said that it comes too
+// early. The grant stays spent. It returns the instant from which the key is open.
+func (p *Policy) Postpone(ctx context.Context, rule string, r Request, d time.Duration) (until time.Time, err error) {
+	if err := checkJob(r.Job); err != nil {
+		return time.Time{}, err
+	}
+	if err := checkClosing(d); err != nil {
+		return time.Time{}, err
+	}
+	for i, l := range p.rules {
+		if l.rule == rule {
+			reply, err := p.closeKey(ctx, i, r, d)
+			return reply.Until, err
+		}
+	}
+	return time.Time{}, fmt.Errorf("%w: policy %v has no rule %q", ErrInvalidConfig, p, rule)
 }

@@ -24,7 +24,7 @@ var errAway = errors.New("the fake is away")
 // with Decision.Wait, which goes by the local one.
 type Fake struct {
 	tb     testing.TB
-	onFake func(string, throttle.Limit, throttle.Config) (*throttle.Limiter, error)
+	client *fake.Client
 
 	mu      sync.Mutex
 	now     time.Time
@@ -42,7 +42,7 @@ type Decided struct {
 // New returns a fake whose clock says 2026-03-01 08:00:00 UTC.
 func New(tb testing.TB) *Fake {
 	f := &Fake{tb: tb, now: time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)}
-	f.onFake = throttle.Fakes(fake.Source{Now: f.Now, Fault: f.failing, Join: f.join})
+	f.client = &fake.Client{Source: fake.Source{Now: f.Now, Fault: f.failing, Join: f.join}}
 	return f
 }
 
@@ -50,7 +50,7 @@ func New(tb testing.TB) *Fake {
 func (f *Fake) Limiter(rule string, limit throttle.Limit, cfg throttle.Config) *throttle.Limiter {
 	f.tb.Helper()
 	cfg.Observer = observer{f, cfg.Observer}
-	l, err := f.onFake(rule, limit, cfg)
+	l, err := throttle.New(f.client, rule, limit, cfg)
 	if err != nil {
 		f.tb.Fatal(err)
 	}
