@@ -4,10 +4,11 @@ import (
 	"encoding/binary"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // acquireDigest is by which name Redis knows acquire.lua.
-var acquireDigest any = acquireScript.Hash()
+var acquireDigest = sync.OnceValue(func() any { return acquireScript().Hash() })
 
 // acquireCommand is the call of acquire.lua. What it points to is its own: a call may
 // be used again while a hook still has the command.
@@ -37,7 +38,7 @@ func acquireCommand(calls []*Call) command {
 	}
 
 	args := make([]any, firstKey, firstKey+len(texts)+1+len(forms))
-	args[0], args[1], args[2] = "evalsha", acquireDigest, keys
+	args[0], args[1], args[2] = "evalsha", acquireDigest(), keys
 	for i := range texts {
 		if i == keys {
 			args = append(args, len(calls))
@@ -48,7 +49,7 @@ func acquireCommand(calls []*Call) command {
 	for _, f := range forms {
 		args = append(args, &f.text)
 	}
-	return command{acquireScript, args, keys}
+	return command{acquireScript(), args, keys}
 }
 
 // keys is how many keys a call has.

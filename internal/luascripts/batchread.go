@@ -26,9 +26,9 @@ func ReadBatches(ctx context.Context, c redis.UniversalClient, k QueueKeys, ids 
 	views, errs := make([]BatchView, len(ids)), make([]error, len(ids))
 	send := func(i int, pipe redis.Pipeliner) *redis.Cmd {
 		of := k.batchKeys(ids[i])
-		return batchPeekScript.EvalSha(ctx, pipe, []string{of.record, of.open})
+		return batchPeekScript().EvalSha(ctx, pipe, []string{of.record, of.open})
 	}
-	pipelined(ctx, c, batchPeekScript, len(ids), send, func(i int, v any, err error) {
+	pipelined(ctx, c, batchPeekScript(), len(ids), send, func(i int, v any, err error) {
 		r, err := readReply("batchpeek.lua", 3, v, err).batchReply(ids[i], 0)
 		if err == nil && r.Status == 0 {
 			err = ErrNoBatch
@@ -92,7 +92,7 @@ func AheadElements(ctx context.Context, c redis.Scripter, k QueueKeys, id string
 }
 
 func positioned(ctx context.Context, c redis.Scripter, key string, from int64, most int) ([]BatchElement, error) {
-	r := run(ctx, c, batchListScript, "batchlist.lua", 1, []string{key}, from, most)
+	r := run(ctx, c, batchListScript(), "batchlist.lua", 1, []string{key}, from, most)
 	out := make([]BatchElement, r.count(2))
 	for i := range out {
 		out[i] = BatchElement{ID: r.text(), Position: r.int()}

@@ -55,9 +55,9 @@ func refreshAll(ctx context.Context, c redis.UniversalClient, bookings []Refresh
 			keys = appendPartKeys(keys, bookings[i].Rules, bookings[i].Policy)
 			args = append(args, bookings[i].Job)
 		}
-		return checkScript.EvalSha(ctx, pipe, keys, partArgs(args, first.Rules)...)
+		return checkScript().EvalSha(ctx, pipe, keys, partArgs(args, first.Rules)...)
 	}
-	pipelined(ctx, c, checkScript, len(crowds), send, func(n int, v any, err error) {
+	pipelined(ctx, c, checkScript(), len(crowds), send, func(n int, v any, err error) {
 		r := readReply("check.lua", 1+len(crowds[n]), v, err)
 		now := r.time()
 		for _, i := range crowds[n] {

@@ -59,7 +59,7 @@ func TestCommandIsTheSameForEveryClient(t *testing.T) {
 		t.Fatalf("asked\n%q\nwant two that are the same", seen.printed)
 	}
 	words := strings.Fields(seen.printed[0])
-	if want := []string{"evalsha", acquireScript.Hash(), "12", "hw:{id}:a", "hw:{id}:a:tokens", "hw:{id}:a:line"}; !slices.Equal(words[:6], want) {
+	if want := []string{"evalsha", acquireScript().Hash(), "12", "hw:{id}:a", "hw:{id}:a:tokens", "hw:{id}:a:line"}; !slices.Equal(words[:6], want) {
 		t.Errorf("the command begins with %q, want %q", words[:6], want)
 	}
 }
@@ -79,7 +79,7 @@ func TestCommandOnAServerWithoutScripts(t *testing.T) {
 				t.Errorf("client %d: Acquire = %+v, %v, want a grant", i, r, err)
 			}
 		}
-		if known := acquireScript.Exists(t.Context(), rdb).Val(); !slices.Equal(known, []bool{true}) {
+		if known := acquireScript().Exists(t.Context(), rdb).Val(); !slices.Equal(known, []bool{true}) {
 			t.Errorf("client %d: the server knows the script: %v, want true", i, known)
 		}
 	}

@@ -2,8 +2,11 @@ package luascripts
 
 import (
 	"fmt"
+	"io/fs"
+	"path"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // Lua makes a variable of a constant, and each function that names it takes it along,
@@ -11,51 +14,51 @@ import (
 // their places before Redis gets a script: names in capitals that a line of their own
 // gives a number or a text. They are the same in all files, whichever they stand in.
 var (
-	constants = readConstants()
-	files     = readFiles() // with the constants in their places
-)
-
-var (
 	constantLine = regexp.MustCompile(`^\s*local ([A-Z][A-Z_]+(?:, [A-Z][A-Z_]+)*) = (` + literal + `(?:, ` + literal + `)*)\s*(--.*)?\n?$`)
 	literalText  = regexp.MustCompile(literal)
 )
 
 const literal = `(?:"(?:[^"\\]|\\.)*"|[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)`
 
-func readConstants() map[string]string {
-	values := map[string]string{}
-	eachFile(func(file, text string) {
-		for line := range strings.Lines(text) {
-			names, literals := constantsOf(line)
-			for i, name := range names {
-				if len(names) != len(literals) || values[name] != "" && values[name] != literals[i] {
-					panic(fmt.Sprintf("luascripts: %s: %q: %s needs one value, everywhere", file, line, name))
-				}
-				values[name] = literals[i]
-			}
+// sourceTexts reads the embedded files once, when the first script is put together.
+var sourceTexts = sync.OnceValue(readSources)
+
+// luaSources are the files of the folder lua by their base names, which are unlike.
+type luaSources struct {
+	folders   map[string]string // where each stands: "limit"
+	raw       map[string]string
+	replaced  map[string]string // with the constants in their places
+	constants map[string]string
+}
+
+func readSources() *luaSources {
+	s := &luaSources{folders: map[string]string{}, raw: map[string]string{}, replaced: map[string]string{}, constants: map[string]string{}}
+	err := fs.WalkDir(sources, "lua", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
 		}
+		text, err := sources.ReadFile(name)
+		s.folders[path.Base(name)], s.raw[path.Base(name)] = path.Base(path.Dir(name)), string(text)
+		return err
 	})
-	return values
-}
-
-func readFiles() map[string]string {
-	texts := map[string]string{}
-	eachFile(func(file, text string) { texts[file] = inPlace(text) })
-	return texts
-}
-
-func eachFile(f func(file, text string)) {
-	entries, err := sources.ReadDir(".")
-	for _, e := range entries {
-		var text []byte
-		if text, err = sources.ReadFile(e.Name()); err != nil {
-			break
-		}
-		f(e.Name(), string(text))
-	}
 	if err != nil {
 		panic("luascripts: " + err.Error()) // they are embedded
 	}
+	for file, text := range s.raw {
+		for line := range strings.Lines(text) {
+			names, literals := constantsOf(line)
+			for i, name := range names {
+				if len(names) != len(literals) || s.constants[name] != "" && s.constants[name] != literals[i] {
+					panic(fmt.Sprintf("luascripts: %s: %q: %s needs one value, everywhere", file, line, name))
+				}
+				s.constants[name] = literals[i]
+			}
+		}
+	}
+	for file, text := range s.raw {
+		s.replaced[file] = inPlace(text, s.constants)
+	}
+	return s
 }
 
 // constantsOf are the names and values of a line of constants, none of any other.
@@ -71,7 +74,7 @@ func constantsOf(line string) (names, literals []string) {
 }
 
 // inPlace is the text of a file with the constants in their places.
-func inPlace(text string) string {
+func inPlace(text string, constants map[string]string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		if names, _ := constantsOf(line); names != nil {

@@ -17,7 +17,7 @@ func TestConstantsStandInTheirPlaces(t *testing.T) {
 		{"  local ROOM = 4096 -- tickets a permit\nlocal ROOM_OF = {}\n", "\nlocal ROOM_OF = {}\n"},
 		{`local TOLD, WAITING = 2251799813685248, "(2251799813685248" -- above`, "\n"},
 	} {
-		if got := inPlace(c.text); got != c.want {
+		if got := inPlace(c.text, sourceTexts().constants); got != c.want {
 			t.Errorf("%q becomes %q, want %q", c.text, got, c.want)
 		}
 	}
@@ -27,8 +27,8 @@ func TestConstantsStandInTheirPlaces(t *testing.T) {
 // anything else, and its lines stay where they are. Texts stand between double quotes.
 func TestScriptsHoldNoConstants(t *testing.T) {
 	t.Parallel()
-	if len(constants) < 40 {
-		t.Errorf("%d constants were found: %v", len(constants), constants)
+	if len(sourceTexts().constants) < 40 {
+		t.Errorf("%d constants were found: %v", len(sourceTexts().constants), sourceTexts().constants)
 	}
 	local := regexp.MustCompile(`^\s*local (?:function )?([\w, ]+)`)
 	for _, name := range fileNames(t) {
@@ -36,7 +36,7 @@ func TestScriptsHoldNoConstants(t *testing.T) {
 			if m := local.FindStringSubmatch(line); m != nil {
 				names, _ := constantsOf(line)
 				for word := range strings.SplitSeq(m[1], ", ") {
-					if _, is := constants[strings.TrimSpace(word)]; is && names == nil {
+					if _, is := sourceTexts().constants[strings.TrimSpace(word)]; is && names == nil {
 						t.Errorf("%s: %q gives the name of a constant to something else", name, line)
 					}
 				}
@@ -46,13 +46,13 @@ func TestScriptsHoldNoConstants(t *testing.T) {
 				t.Errorf("%s: %q has a text that is not between double quotes", name, line)
 			}
 		}
-		if want, got := strings.Count(source(t, name), "\n"), strings.Count(files[name], "\n"); got != want {
+		if want, got := strings.Count(source(t, name), "\n"), strings.Count(sourceTexts().replaced[name], "\n"); got != want {
 			t.Errorf("%s has %d lines, with the constants in their places %d", name, want, got)
 		}
-		for line := range strings.Lines(files[name]) {
+		for line := range strings.Lines(sourceTexts().replaced[name]) {
 			code, _, _ := strings.Cut(line, "--")
 			for _, word := range regexp.MustCompile(`"[^"]*"|\.?\w+`).FindAllString(code, -1) {
-				if _, is := constants[word]; is {
+				if _, is := sourceTexts().constants[word]; is {
 					t.Errorf("%s: %s is left in %q", name, word, line)
 				}
 			}

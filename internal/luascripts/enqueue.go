@@ -48,7 +48,7 @@ func Enqueue(ctx context.Context, c redis.Scripter, k QueueKeys, call uint64, ta
 	for i := range tasks {
 		keys, args = tasks[i].append(k, keys, args)
 	}
-	return codes(run(ctx, c, enqueueScript, "enqueue.lua", len(tasks), keys, args...), len(tasks))
+	return codes(run(ctx, c, enqueueScript(), "enqueue.lua", len(tasks), keys, args...), len(tasks))
 }
 
 // answer is the key of what an enqueueing call answered.

@@ -23,7 +23,7 @@ type LookupReply struct {
 
 // Locate runs locate.lua.
 func Lookup(ctx context.Context, c redis.Scripter, a RefreshArgs) (LookupReply, error) {
-	r := run(ctx, c, locateScript, "locate.lua", 8, partKeys(a.Rules, a.Policy), partArgs([]any{len(a.Rules), a.Job}, a.Rules)...)
+	r := run(ctx, c, locateScript(), "locate.lua", 8, partKeys(a.Rules, a.Policy), partArgs([]any{len(a.Rules), a.Job}, a.Rules)...)
 	reply := LookupReply{Status: Status(r.int()), Rule: int(r.int()), At: r.time(), Now: r.time(), Permits: int(r.int()), Jobs: int(r.int())}
 	reply.Parked = r.int() == 1
 	reply.Closed = r.time()
@@ -73,7 +73,7 @@ type ListReply struct {
 
 // List runs list.lua.
 func List(ctx context.Context, c redis.Scripter, k LimitKeys, a ListArgs) (ListReply, error) {
-	r := run(ctx, c, listScript, "list.lua", 5, k.all(),
+	r := run(ctx, c, listScript(), "list.lua", 5, k.all(),
 		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, instant(a.Closed), a.From.text(), a.Skip, a.Most)
 	reply := ListReply{Status: Status(r.int()), Now: r.time(), Version: r.int(), All: int(r.int())}
 	for range r.count(5) {
@@ -94,6 +94,6 @@ type FindReply struct {
 
 // Find runs find.lua.
 func Find(ctx context.Context, c redis.Scripter, k QueueKeys, id string) (FindReply, error) {
-	r := run(ctx, c, findScript, "find.lua", 5, []string{k.Task(id), k.due, k.retry, k.scheduled}, shortID(id))
+	r := run(ctx, c, findScript(), "find.lua", 5, []string{k.Task(id), k.due, k.retry, k.scheduled}, shortID(id))
 	return FindReply{Now: r.time(), State: r.text(), Ours: r.int() == 1, At: r.time(), For: r.text()}, r.err
 }

@@ -283,7 +283,7 @@ func Cancel(ctx context.Context, c redis.Scripter, a CancelArgs) (CancelReply, e
 	if !a.Away.IsZero() {
 		back = instant(a.Away)
 	}
-	r := run(ctx, c, cancelScript, "cancel.lua", 5, partKeys(a.Rules, a.Policy),
+	r := run(ctx, c, cancelScript(), "cancel.lua", 5, partKeys(a.Rules, a.Policy),
 		grantArgs([]any{len(a.Rules), tokenText(a.Token), a.Job, back}, a.Rules)...)
 	reply := CancelReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Version: r.int()}
 	reply.Promoted = r.promotions(r.int())
@@ -320,7 +320,7 @@ type PeekReply struct {
 
 // Peek runs peek.lua.
 func Peek(ctx context.Context, c redis.Scripter, k LimitKeys, a PeekArgs) (PeekReply, error) {
-	r := run(ctx, c, peekScript, "peek.lua", 8, k.all(),
+	r := run(ctx, c, peekScript(), "peek.lua", 8, k.all(),
 		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, a.Cost, a.Most, instant(a.Closed))
 	reply := PeekReply{Status: Status(r.int()), Now: r.time(), Free: int(r.int()), Next: r.time()}
 	reply.Life = time.Duration(r.int()) * time.Millisecond
@@ -337,7 +337,7 @@ func Peek(ctx context.Context, c redis.Scripter, k LimitKeys, a PeekArgs) (PeekR
 
 // Reset runs reset.lua.
 func Reset(ctx context.Context, c redis.Scripter, k LimitKeys, n Numbers) (CancelReply, error) {
-	r := run(ctx, c, resetScript, "reset.lua", 4, k.all(), n.Kind.text(), n.Permits, micros(n.Window), n.more(), n.Version)
+	r := run(ctx, c, resetScript(), "reset.lua", 4, k.all(), n.Kind.text(), n.Permits, micros(n.Window), n.more(), n.Version)
 	reply := CancelReply{Status: Status(r.int()), Now: r.time(), Version: r.int()}
 	reply.Promoted = r.promotions(r.int())
 	return reply, r.err

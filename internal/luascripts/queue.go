@@ -35,7 +35,7 @@ func Defer(ctx context.Context, c redis.Scripter, k QueueKeys, a DeferArgs) *red
 	if !a.At.IsZero() {
 		at = a.At.UnixMicro()
 	}
-	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.retry, k.due, unique},
+	return deferScript().Run(ctx, c, []string{task, k.active, k.lease, k.retry, k.due, unique},
 		shortID(a.ID), tokenText(a.Token), at, micros(max(0, a.Wait)), a.For, flag(a.PutOff), a.Pool[:])
 }
 
@@ -76,7 +76,7 @@ type DueReply struct {
 
 // Due runs due.lua.
 func Due(ctx context.Context, c redis.Scripter, k QueueKeys, a DueArgs) (DueReply, error) {
-	r := run(ctx, c, dueScript, "due.lua", 4, []string{k.due}, k.task, micros(a.Lead), a.Room, a.Free, a.Pool[:], micros(a.Sweep))
+	r := run(ctx, c, dueScript(), "due.lua", 4, []string{k.due}, k.task, micros(a.Lead), a.Room, a.Free, a.Pool[:], micros(a.Sweep))
 	reply := DueReply{Now: r.time(), Again: r.time(), More: r.int() == 1}
 	for range r.count(5) {
 		t := DueTask{At: r.time(), ID: longID(r.text()), State: r.text(), For: r.text()}
@@ -110,7 +110,7 @@ func Wake(ctx context.Context, c redis.Scripter, k QueueKeys, tasks []DueTask, n
 		keys = append(keys, k.Task(tasks[i].ID))
 		args = append(args, shortID(tasks[i].ID), tasks[i].For)
 	}
-	return codes(run(ctx, c, wakeScript, "wake.lua", len(tasks), keys, args...), len(tasks))
+	return codes(run(ctx, c, wakeScript(), "wake.lua", len(tasks), keys, args...), len(tasks))
 }
 
 // RetimeMax bounds how many tasks one call of retime.lua takes.
@@ -136,7 +136,7 @@ func Retime(ctx context.Context, c redis.Scripter, k QueueKeys, earlier bool, ta
 		keys = append(keys, k.Task(t.ID))
 		args = append(args, shortID(t.ID), t.At.UnixMicro(), flag(t.Any), t.For)
 	}
-	return codes(run(ctx, c, retimeScript, "retime.lua", len(tasks), keys, args...), len(tasks))
+	return codes(run(ctx, c, retimeScript(), "retime.lua", len(tasks), keys, args...), len(tasks))
 }
 
 func codes(r *reply, n int) ([]int64, error) {
@@ -150,7 +150,7 @@ func codes(r *reply, n int) ([]int64, error) {
 // Forget runs forget.lua. what is what the task waited for by the entry that is dropped,
 // as [DueTask] has it; empty for the one that it has.
 func Forget(ctx context.Context, c redis.Scripter, k QueueKeys, id, what string) error {
-	if err := forgetScript.Run(ctx, c, []string{k.due, k.Task(id)}, shortID(id), what).Err(); err != nil {
+	if err := forgetScript().Run(ctx, c, []string{k.due, k.Task(id)}, shortID(id), what).Err(); err != nil {
 		return fmt.Errorf("forget.lua: %w", err)
 	}
 	return nil
@@ -163,7 +163,7 @@ func Rules(ctx context.Context, c redis.Scripter, prefix string, ttl time.Durati
 	for _, m := range own {
 		args = append(args, m)
 	}
-	v, err := rulesScript.Run(ctx, c, []string{rulesKey(prefix)}, args...).StringSlice()
+	v, err := rulesScript().Run(ctx, c, []string{rulesKey(prefix)}, args...).StringSlice()
 	if err != nil {
 		return nil, fmt.Errorf("rules.lua: %w", err)
 	}

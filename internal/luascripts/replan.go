@@ -22,7 +22,7 @@ func Walk(ctx context.Context, c redis.Scripter, k QueueKeys, from time.Time, sk
 	if !from.IsZero() {
 		first = from.UnixMicro()
 	}
-	r := run(ctx, c, walkScript, "walk.lua", 3, []string{k.due}, first, skip, most)
+	r := run(ctx, c, walkScript(), "walk.lua", 3, []string{k.due}, first, skip, most)
 	reply := WalkReply{Now: r.time(), Last: r.time()}
 	for range r.count(3) {
 		reply.Tasks = append(reply.Tasks, DueTask{At: r.time(), ID: longID(r.text()), For: r.text()})
@@ -41,7 +41,7 @@ type RuleVersion struct {
 // it anew for so long.
 func Claim(ctx context.Context, c redis.Scripter, k QueueKeys, owner string, ttl time.Duration, rules []RuleVersion) (claimed bool, open []int64, err error) {
 	args := pairs(rules, owner, micros(ttl), len(rules))
-	r := run(ctx, c, claimScript, "claim.lua", 1+len(rules), []string{k.claim, k.planned}, args...)
+	r := run(ctx, c, claimScript(), "claim.lua", 1+len(rules), []string{k.claim, k.planned}, args...)
 	claimed = r.int() == 1
 	open, err = codes(r, len(rules))
 	return claimed, open, err
@@ -50,7 +50,7 @@ func Claim(ctx context.Context, c redis.Scripter, k QueueKeys, owner string, ttl
 // Planned runs planned.lua for at most 1000 rules, and answers false when the
 // claim was lost. Without rules it only gives the claim back.
 func Planned(ctx context.Context, c redis.Scripter, k QueueKeys, owner string, rules []RuleVersion) (bool, error) {
-	n, err := plannedScript.Run(ctx, c, []string{k.claim, k.planned}, pairs(rules, owner, len(rules))...).Int()
+	n, err := plannedScript().Run(ctx, c, []string{k.claim, k.planned}, pairs(rules, owner, len(rules))...).Int()
 	if err != nil {
 		return false, fmt.Errorf("planned.lua: %w", err)
 	}

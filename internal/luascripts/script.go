@@ -6,17 +6,20 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-//go:embed *.lua
+//go:embed lua
 var sources embed.FS
 
-// script is the text of a script after the parts that it needs.
-func script(name string, parts ...string) *redis.Script {
-	return redis.NewScript(text(append(parts, name)...))
+// script returns the text of a script after the parts that it needs. It is put together
+// when it is asked for first: a program that imports this package and calls no script
+// pays nothing for them at its start.
+func script(name string, parts ...string) func() *redis.Script {
+	return sync.OnceValue(func() *redis.Script { return redis.NewScript(text(append(slices.Clone(parts), name)...)) })
 }
 
 // text is that of some files, with the constants in their places.
@@ -27,7 +30,7 @@ func text(names ...string) string {
 			b.WriteString("function " + tallied + "()\n" + text(tallyParts...) + "end\n")
 			continue
 		}
-		text, ok := files[name]
+		text, ok := sourceTexts().replaced[name]
 		if !ok {
 			panic("luascripts: there is no " + name)
 		}
@@ -73,7 +76,7 @@ var (
 )
 
 var (
-	acquireScript = redis.NewScript(acquireText())
+	acquireScript = sync.OnceValue(func() *redis.Script { return redis.NewScript(acquireText()) })
 	checkScript   = script("check.lua", whereParts...)
 	locateScript  = script("locate.lua", whereParts...)
 	listScript    = script("list.lua", lookParts...)

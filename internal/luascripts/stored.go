@@ -26,7 +26,7 @@ func SetLimit(ctx context.Context, c redis.Scripter, prefix, rule string, a SetL
 	if a.Absent {
 		absent = 1
 	}
-	r := run(ctx, c, setLimitScript, "setlimit.lua", 2, []string{StoredLimitKey(prefix, rule)}, a.Limit, absent, micros(a.TTL))
+	r := run(ctx, c, setLimitScript(), "setlimit.lua", 2, []string{StoredLimitKey(prefix, rule)}, a.Limit, absent, micros(a.TTL))
 	done = r.int() == 1
 	return done, r.int(), r.err
 }
@@ -34,7 +34,7 @@ func SetLimit(ctx context.Context, c redis.Scripter, prefix, rule string, a SetL
 // CloseRule runs closerule.lua: a rule is closed on all keys for d from now on; 0
 // opens it, and below 0 it only tells everybody that something has changed.
 func CloseRule(ctx context.Context, c redis.Scripter, prefix, rule string, d time.Duration) (until time.Time, version int64, err error) {
-	r := run(ctx, c, closeRuleScript, "closerule.lua", 2, []string{closingKey(prefix, rule), StoredLimitKey(prefix, rule)}, micros(d))
+	r := run(ctx, c, closeRuleScript(), "closerule.lua", 2, []string{closingKey(prefix, rule), StoredLimitKey(prefix, rule)}, micros(d))
 	version = r.int()
 	return r.time(), version, r.err
 }
