@@ -55,7 +55,7 @@ func (b clientBackend) CheckOptions(opts []asynq.Option) error { return checkOpt
 
 func (b clientBackend) Compose(ctx context.Context, task *asynq.Task, opts ...asynq.Option) (luascripts.EnqueueTask, error) {
 	r, _, err := b.c.compose(ctx, task, opts...)
-	return r.task, err
+	return r.Task, err
 }
 
 func (b clientBackend) Prepare(ctx context.Context, typ string, payload []byte, opts []asynq.Option) (*backend.Task, error) {

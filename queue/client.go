@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -40,7 +41,7 @@ type Client struct {
 	rdb      redis.UniversalClient
 	cfg      throttle.Config
 	asynq    *asynq.Client
-	composer *asynq.Client         // over a [recorder]: it makes messages
+	composer *asynq.Client         // over a [asynqwire.Recorder]: it makes messages
 	named    sync.Map              // queues that are in asynq's list of them
 	policies map[string]rulePolicy // by task type, never changed
 }
@@ -114,7 +115,7 @@ func NewClientWith(rdb redis.UniversalClient, cfg throttle.Config, policies ...P
 	}
 	return &Client{
 		rdb: rdb, cfg: cfg, policies: byType,
-		asynq: asynq.NewClientFromRedisClient(rdb), composer: asynq.NewClientFromRedisClient(recorder{rdb}),
+		asynq: asynq.NewClientFromRedisClient(rdb), composer: asynq.NewClientFromRedisClient(asynqwire.Recorder{UniversalClient: rdb}),
 	}, nil
 }
 

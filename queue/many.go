@@ -8,6 +8,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/queue/internal/backend"
 	"github.com/headwayq/headway/throttle"
@@ -65,10 +66,10 @@ func (c *Client) enqueueAll(ctx context.Context, m enqueueMode, tasks []*Task, o
 	for i, task := range tasks {
 		e, err := c.prepare(ctx, m, task, opts)
 		switch {
-		case errors.Is(err, backend.ErrUnknownScript) && m.alone && away != nil:
+		case errors.Is(err, asynqwire.ErrUnknownScript) && m.alone && away != nil:
 			results[i].Err = fmt.Errorf("queue: %s %q: not tried: %w", m.verb, task.typ, away)
 			continue
-		case errors.Is(err, backend.ErrUnknownScript) && m.alone:
+		case errors.Is(err, asynqwire.ErrUnknownScript) && m.alone:
 			results[i].Info, results[i].Err = c.Enqueue(ctx, task, opts...)
 			continue
 		case err != nil:
@@ -128,7 +129,7 @@ func (c *Client) prepare(ctx context.Context, m enqueueMode, task *Task, opts []
 	if err != nil {
 		return nil, fmt.Errorf("queue: %s %q: %w", m.verb, e.typ, err)
 	}
-	e.Queue, e.Message, e.Task.Info = r.queue, r.task, info
+	e.Queue, e.Message, e.Task.Info = r.Queue, r.Task, info
 	e.Message.Token = uint64(throttle.NewToken())
 	if limited {
 		e.Policy, e.Request = p.decide, demand.Request(luascripts.JobID(e.Queue, e.Message.ID))
@@ -137,11 +138,11 @@ func (c *Client) prepare(ctx context.Context, m enqueueMode, task *Task, opts []
 }
 
 // compose lets asynq make the message of a task, and enqueues nothing.
-func (c *Client) compose(ctx context.Context, task *asynq.Task, opts ...asynq.Option) (recording, *asynq.TaskInfo, error) {
-	var r recording
-	info, err := c.composer.EnqueueContext(record(ctx, &r), task, opts...)
-	if r.uncaught {
-		err = backend.ErrUnknownScript // asynq wraps an error of Redis as text
+func (c *Client) compose(ctx context.Context, task *asynq.Task, opts ...asynq.Option) (asynqwire.Recording, *asynq.TaskInfo, error) {
+	var r asynqwire.Recording
+	info, err := c.composer.EnqueueContext(asynqwire.Record(ctx, &r), task, opts...)
+	if r.Unknown {
+		err = asynqwire.ErrUnknownScript // asynq wraps an error of Redis as text
 	}
 	return r, info, err
 }

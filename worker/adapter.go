@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -287,7 +288,7 @@ func (a *Adapter) Server(base asynq.Config) asynq.Config {
 	if base.Logger != nil {
 		base.Logger = quietLogger{base.Logger, a.dropLine}
 	} else {
-		base.Logger = newAsynqLogger(a.cfg.Logger, a.dropLine)
+		base.Logger = asynqwire.NewLogger(a.cfg.Logger, a.dropLine)
 	}
 	return base
 }
@@ -327,7 +328,7 @@ func (a *Adapter) errorHandler(user asynq.ErrorHandler) asynq.ErrorHandler {
 
 // dropLine says whether asynq warns about a task that is only being deferred.
 func (a *Adapter) dropLine(line string) bool {
-	id, ok := retryExhaustedID(line)
+	id, ok := asynqwire.RetryExhaustedID(line)
 	return ok && a.deferrals.underWay(id)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
@@ -147,22 +148,22 @@ func (t *attempt) leavePlaces(ctx context.Context, task *asynq.Task) {
 
 // countBatch counts a task of a batch that has ended. What is not counted here is found
 // by who feeds the batch.
-func (c *client) countBatch(ctx context.Context, op asynqOp, call asynqCall) {
+func (c *client) countBatch(ctx context.Context, op asynqwire.Op, call asynqwire.Call) {
 	var outcome luascripts.Outcome
 	switch op {
-	case opDone, opComplete:
+	case asynqwire.OpDone, asynqwire.OpComplete:
 		outcome = luascripts.OutcomeDone
-	case opArchive:
+	case asynqwire.OpArchive:
 		outcome = luascripts.OutcomeFailed
 	default:
 		return
 	}
-	id, element, ok := luascripts.ParseBatchTaskID(call.taskID)
+	id, element, ok := luascripts.ParseBatchTaskID(call.TaskID)
 	if !ok {
 		return
 	}
-	e := ended{batchID{call.queue, id}, outcome, element}
-	if c.a.batches.take(call.taskKey) {
+	e := ended{batchID{call.Queue, id}, outcome, element}
+	if c.a.batches.take(call.TaskKey) {
 		e.outcome = luascripts.OutcomeDropped // at once: the feeder's sweep takes who is gone for done
 		c.a.count(ctx, []ended{e})
 		return

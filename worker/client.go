@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
@@ -45,7 +46,7 @@ func (a *Adapter) Client() redis.UniversalClient {
 
 // Eval is what a script falls back to that Redis does not have yet.
 func (c *client) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
-	op, call := recognise(shaOf(text), keys, args)
+	op, call := asynqwire.Recognise(asynqwire.SHA(text), keys, args)
 	return c.script(ctx, op, call, func(ctx context.Context) *redis.Cmd {
 		return c.UniversalClient.Eval(ctx, text, keys, args...)
 	})
@@ -53,23 +54,23 @@ func (c *client) Eval(ctx context.Context, text string, keys []string, args ...a
 
 // EvalSha is how asynq runs its scripts.
 func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	op, call := recognise(sha, keys, args)
+	op, call := asynqwire.Recognise(sha, keys, args)
 	return c.script(ctx, op, call, func(ctx context.Context) *redis.Cmd {
-		if c.a.scripts.rdb == nil || op == opOther || op == opUnknown {
+		if c.a.scripts.rdb == nil || op == asynqwire.OpOther || op == asynqwire.OpUnknown {
 			return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
 		}
 		return c.a.scripts.evalSha(ctx, sha, keys, args)
 	})
 }
 
-func (c *client) script(ctx context.Context, op asynqOp, call asynqCall, run func(context.Context) *redis.Cmd) *redis.Cmd {
+func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
 	switch op {
-	case opOther:
+	case asynqwire.OpOther:
 		return run(ctx)
-	case opUnknown:
-		c.a.distrust("a script of asynq is not as pinned", zap.String("queue", call.queue))
+	case asynqwire.OpUnknown:
+		c.a.distrust("a script of asynq is not as pinned", zap.String("queue", call.Queue))
 		return run(ctx)
-	case opDequeue:
+	case asynqwire.OpDequeue:
 		return c.fetch(ctx, call, run)
 	}
 	// asynq's syncer repeats what an outage kept it from writing with a context
@@ -80,11 +81,11 @@ func (c *client) script(ctx context.Context, op asynqOp, call asynqCall, run fun
 		defer cancel()
 	}
 	switch op {
-	case opRetry, opArchive:
+	case asynqwire.OpRetry, asynqwire.OpArchive:
 		if cmd := c.deferTask(ctx, call); cmd != nil {
 			return cmd
 		}
-		if op == opRetry {
+		if op == asynqwire.OpRetry {
 			c.forgetDue(ctx, call)
 		}
 	}
@@ -94,21 +95,21 @@ func (c *client) script(ctx context.Context, op asynqOp, call asynqCall, run fun
 	}
 	switch {
 	case isNotFound(cmd.Err()):
-		c.a.batches.take(call.taskKey)
+		c.a.batches.take(call.TaskKey)
 		// The task is not active any more: this very call was done before and
 		// its answer was lost, or the lease was. asynq would repeat it in some
 		// seconds, and might hit another delivery of the same task.
 		return done(ctx)
-	case cmd.Err() == nil && (op == opDone || op == opComplete):
-		c.a.finished.remove(call.taskKey)
+	case cmd.Err() == nil && (op == asynqwire.OpDone || op == asynqwire.OpComplete):
+		c.a.finished.remove(call.TaskKey)
 	}
 	return cmd
 }
 
 // deferTask writes a deferral where asynq wants to write a retry or an archived
 // task; nil when the attempt was not deferred.
-func (c *client) deferTask(ctx context.Context, call asynqCall) *redis.Cmd {
-	m, err := decodeMessage(call.message)
+func (c *client) deferTask(ctx context.Context, call asynqwire.Call) *redis.Cmd {
+	m, err := asynqwire.DecodeMessage(call.Message)
 	if err != nil {
 		c.a.distrust("a message of asynq can't be read", zap.Error(err))
 		return nil
@@ -116,13 +117,13 @@ func (c *client) deferTask(ctx context.Context, call asynqCall) *redis.Cmd {
 	d := c.a.deferrals.inText(m.ErrorMsg)
 	if m.ErrorMsg == asynq.ErrLeaseExpired.Error() {
 		// asynq's recoverer found a task that we could not defer during an outage
-		d = c.a.deferrals.ofTask(call.queue, call.taskID)
+		d = c.a.deferrals.ofTask(call.Queue, call.TaskID)
 	}
-	if d == nil || d.taskID != call.taskID || d.queue != call.queue {
+	if d == nil || d.taskID != call.TaskID || d.queue != call.Queue {
 		return nil
 	}
 	left := time.Until(d.made.Add(d.wait))
-	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(call.queue), luascripts.DeferArgs{
+	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(call.Queue), luascripts.DeferArgs{
 		ID: d.taskID, Token: uint64(d.token), At: d.at, For: d.place.Text(), Wait: left, Unique: m.UniqueKey, PutOff: d.putOff, Pool: c.a.comesFirst(d.rule, d.wait),
 	})
 	if isNotFound(cmd.Err()) { // as in script: its lease was lost
@@ -145,14 +146,14 @@ func (c *client) deferTask(ctx context.Context, call asynqCall) *redis.Cmd {
 // forgetDue drops what a deferral before this failure left behind, so that the
 // user's back-off is never cut short. A failure here is harmless: the score in
 // asynq's retry set tells them apart, but for two in the same second.
-func (c *client) forgetDue(ctx context.Context, call asynqCall) {
-	if err := luascripts.Forget(ctx, c.UniversalClient, c.a.keys(call.queue), call.taskID, ""); err != nil {
+func (c *client) forgetDue(ctx context.Context, call asynqwire.Call) {
+	if err := luascripts.Forget(ctx, c.UniversalClient, c.a.keys(call.Queue), call.TaskID, ""); err != nil {
 		c.a.log.Debug("could not clear the due index", zap.Error(err))
 	}
 }
 
 // fetch lets asynq fetch a task, and waits in asynq's stead when there is none.
-func (c *client) fetch(ctx context.Context, call asynqCall, run func(context.Context) *redis.Cmd) *redis.Cmd {
+func (c *client) fetch(ctx context.Context, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
 	cmd := run(ctx)
 	switch {
 	case errors.Is(cmd.Err(), redis.Nil):
@@ -171,7 +172,7 @@ func (c *client) fetch(ctx context.Context, call asynqCall, run func(context.Con
 	default:
 		c.misses.Store(0)
 		c.fails.Store(0)
-		c.a.noteDelivery(call.queue, cmd)
+		c.a.noteDelivery(call.Queue, cmd)
 	}
 	return cmd
 }
@@ -182,7 +183,7 @@ func (a *Adapter) noteDelivery(queue string, cmd *redis.Cmd) {
 	if err != nil {
 		return
 	}
-	m, err := decodeMessage([]byte(text))
+	m, err := asynqwire.DecodeMessage([]byte(text))
 	if err != nil {
 		a.distrust("a message of asynq can't be read", zap.Error(err))
 		return

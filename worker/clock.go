@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
@@ -110,8 +111,8 @@ func (a *Adapter) checkAsynqVersion() {
 		if dep.Replace != nil {
 			dep = dep.Replace
 		}
-		if dep.Version != asynqVersion {
-			a.distrust("this version of asynq is not known", zap.String("version", dep.Version), zap.String("known", asynqVersion))
+		if dep.Version != asynqwire.Version {
+			a.distrust("this version of asynq is not known", zap.String("version", dep.Version), zap.String("known", asynqwire.Version))
 		}
 	}
 }

@@ -3,6 +3,8 @@ package worker
 import (
 	"sync"
 	"time"
+
+	"github.com/headwayq/headway/internal/asynqwire"
 )
 
 // deliveredTTL is how long a delivery is remembered that never reached its
@@ -17,24 +19,24 @@ type inFlight struct {
 }
 
 type delivery struct {
-	message
+	asynqwire.Message
 	at time.Time
 }
 
 func newInFlight() *inFlight { return &inFlight{m: make(map[string]delivery)} }
 
-func (s *inFlight) put(taskKey string, m message) {
+func (s *inFlight) put(taskKey string, m asynqwire.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.m[taskKey] = delivery{m, time.Now()}
 }
 
-func (s *inFlight) take(taskKey string) message {
+func (s *inFlight) take(taskKey string) asynqwire.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.m[taskKey]
 	delete(s.m, taskKey)
-	return d.message
+	return d.Message
 }
 
 func (s *inFlight) purge(now time.Time) {

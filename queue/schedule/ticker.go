@@ -9,9 +9,9 @@ import (
 	"github.com/hibiken/asynq"
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/queue"
-	"github.com/headwayq/headway/queue/internal/backend"
 )
 
 const (
@@ -333,7 +333,7 @@ func neverRuns(err error) bool {
 	if _, ok := errors.AsType[*queue.DemandError](err); ok {
 		return true
 	}
-	return errors.Is(err, ErrInvalid) || errors.Is(err, backend.ErrUnknownScript)
+	return errors.Is(err, ErrInvalid) || errors.Is(err, asynqwire.ErrUnknownScript)
 }
 
 // failedFor is for how long a tick has had no task.

@@ -4,7 +4,6 @@ package backend
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -17,10 +16,6 @@ import (
 // Of returns the backend of a *queue.Client. Package queue sets it: as a method it would
 // be one of the users' too.
 var Of func(client any) Client
-
-// ErrUnknownScript is what a task comes back with that asynq enqueues in a way that is
-// not pinned here.
-var ErrUnknownScript = errors.New("asynq enqueues it in a way that Headway does not know")
 
 // Client is what package queue implements. It is safe for concurrent use.
 type Client interface {

@@ -1,4 +1,4 @@
-package worker
+package asynqwire
 
 // The golden test runs the real asynq and pins everything about it that the
 // adapter relies on: scripts, keys, hash fields, arguments, messages, log lines.
@@ -36,28 +36,28 @@ import (
 )
 
 // goldenScripts names all scripts of asynq and what each must be recognised as.
-var goldenScripts = map[string]asynqOp{
-	"dequeueCmd":              opDequeue,
-	"doneCmd":                 opDone,
-	"doneUniqueCmd":           opDone,
-	"markAsCompleteCmd":       opComplete,
-	"markAsCompleteUniqueCmd": opComplete,
-	"requeueCmd":              opRequeue,
-	"retryCmd":                opRetry,
-	"archiveCmd":              opArchive,
+var goldenScripts = map[string]Op{
+	"dequeueCmd":              OpDequeue,
+	"doneCmd":                 OpDone,
+	"doneUniqueCmd":           OpDone,
+	"markAsCompleteCmd":       OpComplete,
+	"markAsCompleteUniqueCmd": OpComplete,
+	"requeueCmd":              OpRequeue,
+	"retryCmd":                OpRetry,
+	"archiveCmd":              OpArchive,
 
-	"enqueueCmd": opOther, "enqueueUniqueCmd": opOther, "scheduleCmd": opOther, "scheduleUniqueCmd": opOther,
-	"addToGroupCmd": opOther, "addToGroupUniqueCmd": opOther, "forwardCmd": opOther, "aggregationCheckCmd": opOther,
-	"readAggregationSetCmd": opOther, "deleteAggregationSetCmd": opOther, "reclaimStateAggregationSetsCmd": opOther,
-	"deleteExpiredCompletedTasksCmd": opOther, "listLeaseExpiredCmd": opOther, "writeServerStateCmd": opOther,
-	"clearServerStateCmd": opOther, "writeSchedulerEntriesCmd": opOther, "recordSchedulerEnqueueEventCmd": opOther,
-	"currentStatsCmd": opOther, "memoryUsageCmd": opOther, "historicalStatsCmd": opOther, "getTaskInfoCmd": opOther,
-	"groupStatsCmd": opOther, "listMessagesCmd": opOther, "listZSetEntriesCmd": opOther, "runAllAggregatingCmd": opOther,
-	"runTaskCmd": opOther, "runAllCmd": opOther, "archiveAllAggregatingCmd": opOther, "archiveAllPendingCmd": opOther,
-	"archiveTaskCmd": opOther, "archiveAllCmd": opOther, "updateTaskPayloadCmd": opOther, "deleteTaskCmd": opOther,
-	"deleteAllCmd": opOther, "deleteAllAggregatingCmd": opOther, "deleteAllPendingCmd": opOther,
-	"removeQueueForceCmd": opOther, "removeQueueCmd": opOther, "listServerKeysCmd": opOther, "listWorkersCmd": opOther,
-	"listSchedulerKeysCmd": opOther,
+	"enqueueCmd": OpOther, "enqueueUniqueCmd": OpOther, "scheduleCmd": OpOther, "scheduleUniqueCmd": OpOther,
+	"addToGroupCmd": OpOther, "addToGroupUniqueCmd": OpOther, "forwardCmd": OpOther, "aggregationCheckCmd": OpOther,
+	"readAggregationSetCmd": OpOther, "deleteAggregationSetCmd": OpOther, "reclaimStateAggregationSetsCmd": OpOther,
+	"deleteExpiredCompletedTasksCmd": OpOther, "listLeaseExpiredCmd": OpOther, "writeServerStateCmd": OpOther,
+	"clearServerStateCmd": OpOther, "writeSchedulerEntriesCmd": OpOther, "recordSchedulerEnqueueEventCmd": OpOther,
+	"currentStatsCmd": OpOther, "memoryUsageCmd": OpOther, "historicalStatsCmd": OpOther, "getTaskInfoCmd": OpOther,
+	"groupStatsCmd": OpOther, "listMessagesCmd": OpOther, "listZSetEntriesCmd": OpOther, "runAllAggregatingCmd": OpOther,
+	"runTaskCmd": OpOther, "runAllCmd": OpOther, "archiveAllAggregatingCmd": OpOther, "archiveAllPendingCmd": OpOther,
+	"archiveTaskCmd": OpOther, "archiveAllCmd": OpOther, "updateTaskPayloadCmd": OpOther, "deleteTaskCmd": OpOther,
+	"deleteAllCmd": OpOther, "deleteAllAggregatingCmd": OpOther, "deleteAllPendingCmd": OpOther,
+	"removeQueueForceCmd": OpOther, "removeQueueCmd": OpOther, "listServerKeysCmd": OpOther, "listWorkersCmd": OpOther,
+	"listSchedulerKeysCmd": OpOther,
 }
 
 // asynqDir returns the folder of asynq's source, or skips: -trimpath hides it.
@@ -125,9 +125,9 @@ func asynqScriptTexts(tb testing.TB) map[string]string {
 
 func TestAsynqGoldenVersion(t *testing.T) {
 	t.Parallel()
-	if dir := asynqDir(t); !strings.HasSuffix(dir, "asynq@"+asynqVersion) && !strings.HasSuffix(dir, "/vendor/github.com/hibiken/asynq") {
+	if dir := asynqDir(t); !strings.HasSuffix(dir, "asynq@"+Version) && !strings.HasSuffix(dir, "/vendor/github.com/hibiken/asynq") {
 		t.Errorf("asynq is built from %s, pinned is %s. The other TestAsynqGolden tests say what changed; "+
-			"if they pass, change asynqVersion", dir, asynqVersion)
+			"if they pass, change Version", dir, Version)
 	}
 }
 
@@ -141,15 +141,15 @@ func TestAsynqGoldenScripts(t *testing.T) {
 			t.Errorf("asynq has a new script %s: does it dequeue or finish a task? Its text:\n%s", name, text)
 			continue
 		}
-		sha := shaOf(text)
-		shape := asynqShapes[sha]
+		sha := SHA(text)
+		shape := scriptShapes[sha]
 		switch {
-		case op == opOther && shape != nil:
+		case op == OpOther && shape != nil:
 			t.Errorf("asynq's script %s is pinned as %v, want not pinned", name, shape.op)
-		case op != opOther && shape == nil:
+		case op != OpOther && shape == nil:
 			t.Errorf("asynq's script %s (%v) changed, its SHA-1 is now %s. Compare its KEYS, ARGV and text with %s, then pin anew. Its text:\n%s",
-				name, op, sha, asynqVersion, text)
-		case op != opOther && shape.op != op:
+				name, op, sha, Version, text)
+		case op != OpOther && shape.op != op:
 			t.Errorf("asynq's script %s is pinned as %v, want %v", name, shape.op, op)
 		}
 		if shape != nil {
@@ -161,7 +161,7 @@ func TestAsynqGoldenScripts(t *testing.T) {
 			t.Errorf("asynq's script %s is gone", name)
 		}
 	}
-	for sha, shape := range asynqShapes {
+	for sha, shape := range scriptShapes {
 		if !found[sha] {
 			t.Errorf("no script of asynq has the SHA-1 %s any more, pinned as %v", sha, shape.op)
 		}
@@ -214,7 +214,7 @@ func TestAsynqGoldenLogLines(t *testing.T) {
 		t.Errorf("asynq's log lines changed; do new ones hold user data? (-want +got)\n%s", diff)
 	}
 	slices.Sort(formats)
-	if got, want := shaOf(strings.Join(formats, "\n")), "e945ed81670afe0272bb2679fa9461c51ddd08e6"; got != want {
+	if got, want := SHA(strings.Join(formats, "\n")), "e945ed81670afe0272bb2679fa9461c51ddd08e6"; got != want {
 		t.Errorf("asynq's log lines changed, their SHA-1 is now %s; does one hold user data?\n%s", got, strings.Join(formats, "\n"))
 	}
 }
@@ -246,8 +246,8 @@ type goldenCall struct {
 	sha   string
 	keys  []string
 	args  []any
-	op    asynqOp
-	call  asynqCall
+	op    Op
+	call  Call
 	reply any
 }
 
@@ -277,12 +277,12 @@ func (c *goldenClient) EvalSha(ctx context.Context, sha string, keys []string, a
 
 func (c *goldenClient) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
 	cmd := c.UniversalClient.Eval(ctx, text, keys, args...)
-	c.record(shaOf(text), keys, args, cmd)
+	c.record(SHA(text), keys, args, cmd)
 	return cmd
 }
 
 func (c *goldenClient) record(sha string, keys []string, args []any, cmd *redis.Cmd) {
-	op, call := recognise(sha, keys, args)
+	op, call := Recognise(sha, keys, args)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls = append(c.calls, goldenCall{sha, keys, args, op, call, cmd.Val()})
@@ -363,7 +363,7 @@ func (c *goldenClient) wait(what string, match func(goldenCall) bool) goldenCall
 		case <-timeout:
 			unknown := map[string]bool{}
 			for _, call := range calls {
-				if call.op == opUnknown {
+				if call.op == OpUnknown {
 					unknown[call.sha] = true
 				}
 			}
@@ -372,15 +372,15 @@ func (c *goldenClient) wait(what string, match func(goldenCall) bool) goldenCall
 	}
 }
 
-func (c *goldenClient) waitOp(op asynqOp, id string) goldenCall {
+func (c *goldenClient) waitOp(op Op, id string) goldenCall {
 	c.tb.Helper()
-	return c.wait(fmt.Sprintf("%v for task %s", op, id), func(g goldenCall) bool { return g.op == op && g.call.taskID == id })
+	return c.wait(fmt.Sprintf("%v for task %s", op, id), func(g goldenCall) bool { return g.op == op && g.call.TaskID == id })
 }
 
-func (c *goldenClient) has(op asynqOp, id string) bool {
+func (c *goldenClient) has(op Op, id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.ContainsFunc(c.calls, func(g goldenCall) bool { return g.op == op && g.call.taskID == id })
+	return slices.ContainsFunc(c.calls, func(g goldenCall) bool { return g.op == op && g.call.TaskID == id })
 }
 
 // golden is one run of asynq on one queue.
@@ -419,8 +419,8 @@ func newGolden(t *testing.T) *golden {
 		}
 		return nil
 	})
-	g.log = newAsynqLogger(zap.New(core, hook), func(msg string) bool {
-		if id, ok := retryExhaustedID(msg); ok {
+	g.log = NewLogger(zap.New(core, hook), func(msg string) bool {
+		if id, ok := RetryExhaustedID(msg); ok {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			g.exhausted[id] = true
@@ -491,7 +491,7 @@ func (g *golden) wantHash(id, state string, fields ...string) {
 	if h["state"] != state {
 		g.Errorf("the state of task %s is %q, pinned is %q", id, h["state"], state)
 	}
-	if m, err := decodeMessage([]byte(h["msg"])); err != nil || m.ID != id || m.Queue != goldenQueue {
+	if m, err := DecodeMessage([]byte(h["msg"])); err != nil || m.ID != id || m.Queue != goldenQueue {
 		g.Errorf("msg of task %s = %+v, %v", id, m, err)
 	}
 }
@@ -652,44 +652,44 @@ func (g *golden) produce() {
 
 // process waits until a running server has finished tasks in every way.
 func (g *golden) process() {
-	call := g.c.wait("dequeue", func(c goldenCall) bool { return c.op == opDequeue && c.reply != nil })
+	call := g.c.wait("dequeue", func(c goldenCall) bool { return c.op == OpDequeue && c.reply != nil })
 	g.wantKeys(call, "int64 string", "pending", "paused", "active", "lease")
 	if s, ok := call.reply.(string); !ok {
 		g.Errorf("a dequeue answers a %T, pinned is the encoded message as a string", call.reply)
-	} else if m, err := decodeMessage([]byte(s)); err != nil || m.Queue != goldenQueue {
+	} else if m, err := DecodeMessage([]byte(s)); err != nil || m.Queue != goldenQueue {
 		g.Errorf("a dequeue answers %+v, %v", m, err)
 	}
 
-	g.wantKeys(g.c.waitOp(opDone, "done"), doneArgs, "active", "lease", "t:done", "processed:<day>", "processed")
-	g.wantKeys(g.c.waitOp(opDone, "unique"), doneArgs, "active", "lease", "t:unique", "processed:<day>", "processed", uniqueKeyPin)
-	g.c.waitOp(opDone, "sum of g")
+	g.wantKeys(g.c.waitOp(OpDone, "done"), doneArgs, "active", "lease", "t:done", "processed:<day>", "processed")
+	g.wantKeys(g.c.waitOp(OpDone, "unique"), doneArgs, "active", "lease", "t:unique", "processed:<day>", "processed", uniqueKeyPin)
+	g.c.waitOp(OpDone, "sum of g")
 
 	// the recoverer, with a context that never ends
-	g.failed(g.c.waitOp(opRetry, "lost"), "lost", asynq.ErrLeaseExpired.Error(), true)
-	g.failed(g.c.waitOp(opArchive, "lost last"), "lost last", asynq.ErrLeaseExpired.Error(), true)
+	g.failed(g.c.waitOp(OpRetry, "lost"), "lost", asynq.ErrLeaseExpired.Error(), true)
+	g.failed(g.c.waitOp(OpArchive, "lost last"), "lost last", asynq.ErrLeaseExpired.Error(), true)
 
 	g.enqueue("fail", "fail")
-	g.failed(g.c.waitOp(opRetry, "fail"), "fail", "boom", true)
+	g.failed(g.c.waitOp(OpRetry, "fail"), "fail", "boom", true)
 	g.enqueue("defer", "defer")
-	g.failed(g.c.waitOp(opRetry, "defer"), "defer", errGoldenDeferred.Error(), false)
+	g.failed(g.c.waitOp(OpRetry, "defer"), "defer", errGoldenDeferred.Error(), false)
 	g.enqueue("skip", "skip")
-	g.failed(g.c.waitOp(opArchive, "skip"), "skip", "boom: "+asynq.SkipRetry.Error(), true)
+	g.failed(g.c.waitOp(OpArchive, "skip"), "skip", "boom: "+asynq.SkipRetry.Error(), true)
 	// archived although IsFailure says that it is none: why the adapter exists
 	g.enqueue("defer", "last", asynq.MaxRetry(0))
-	g.failed(g.c.waitOp(opArchive, "last"), "last", errGoldenDeferred.Error(), true)
+	g.failed(g.c.waitOp(OpArchive, "last"), "last", errGoldenDeferred.Error(), true)
 	g.enqueue("revoke", "revoke")
-	g.c.waitOp(opDone, "revoke")
+	g.c.waitOp(OpDone, "revoke")
 
 	g.enqueue("ok", "keep", asynq.Retention(time.Hour))
-	call = g.c.waitOp(opComplete, "keep")
+	call = g.c.waitOp(OpComplete, "keep")
 	g.wantKeys(call, completeArgs, "active", "lease", "completed", "t:keep", "processed:<day>", "processed")
 	g.wantHash("keep", "completed", hashMsg, hashState)
 	g.wantIn("completed", "keep")
-	if m, err := decodeMessage(call.call.message); err != nil || m.ID != "keep" || m.Retention != 3600 {
+	if m, err := DecodeMessage(call.call.Message); err != nil || m.ID != "keep" || m.Retention != 3600 {
 		g.Errorf("a complete writes %+v, %v", m, err)
 	}
 	g.enqueue("ok", "keep unique", asynq.Retention(time.Hour), asynq.Unique(time.Hour))
-	call = g.c.waitOp(opComplete, "keep unique")
+	call = g.c.waitOp(OpComplete, "keep unique")
 	g.wantKeys(call, completeArgs, "active", "lease", "completed", "t:keep unique", "processed:<day>", "processed", uniqueKeyPin)
 
 	// the janitor and the forwarder look at scores
@@ -698,7 +698,7 @@ func (g *golden) process() {
 			g.Fatal(err)
 		}
 	}
-	g.c.waitOp(opDone, "later")
+	g.c.waitOp(OpDone, "later")
 	g.c.wait("the janitor", func(c goldenCall) bool {
 		return len(c.keys) == 1 && c.keys[0] == goldenPrefix+"completed" && c.reply == int64(1)
 	})
@@ -722,7 +722,7 @@ func (g *golden) failed(call goldenCall, id, errorMsg string, isFailure bool) {
 	g.Helper()
 	retried := 0
 	switch call.op {
-	case opRetry:
+	case OpRetry:
 		g.wantKeys(call, retryArgs, retryKeys(id)...)
 		if call.args[4] != isFailure {
 			g.Errorf("ARGV[5] of the retry of %s is %v, pinned is what IsFailure said: %v", id, call.args[4], isFailure)
@@ -732,23 +732,23 @@ func (g *golden) failed(call goldenCall, id, errorMsg string, isFailure bool) {
 		}
 		g.wantHash(id, "retry", hashMsg, hashState)
 		g.wantIn("retry", id)
-	case opArchive:
+	case OpArchive:
 		g.wantKeys(call, archiveArgs, archiveKeys(id)...)
 		g.wantHash(id, "archived", hashMsg, hashState)
 		g.wantIn("archived", id)
 	}
-	m, err := decodeMessage(call.call.message)
+	m, err := DecodeMessage(call.call.Message)
 	if err != nil || m.ID != id || m.ErrorMsg != errorMsg || m.Retried != retried {
 		g.Errorf("%v of %s writes %+v, %v, want error %q and %d retried", call.op, id, m, err, errorMsg, retried)
 	}
 	stored, err := g.c.HGet(g.ctx, goldenPrefix+"t:"+id, hashMsg).Bytes()
-	if err != nil || !slices.Equal(stored, call.call.message) {
+	if err != nil || !slices.Equal(stored, call.call.Message) {
 		g.Errorf("%v of %s stored another message than its argument (%v)", call.op, id, err)
 	}
 	// the line comes before the script; the recoverer archives without one
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if want := call.op == opArchive && id != "lost last"; g.exhausted[id] != want {
+	if want := call.op == OpArchive && id != "lost last"; g.exhausted[id] != want {
 		g.Errorf("asynq's warning of exhausted retries for %s: %v, pinned is %v", id, g.exhausted[id], want)
 	}
 }
@@ -769,7 +769,7 @@ func (g *golden) invalidUTF8() {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
 	for _, c := range g.c.calls {
-		if c.call.taskID == "utf8" {
+		if c.call.TaskID == "utf8" {
 			g.Errorf("asynq writes %v for an error that is not UTF-8", c.op)
 		}
 	}
@@ -778,13 +778,13 @@ func (g *golden) invalidUTF8() {
 func (g *golden) cancel(started <-chan string) {
 	g.enqueue("cancel", "cancel")
 	<-started
-	for !g.c.has(opRetry, "cancel") { // asynq's subscriber may not have subscribed yet
+	for !g.c.has(OpRetry, "cancel") { // asynq's subscriber may not have subscribed yet
 		if err := g.insp.CancelProcessing("cancel"); err != nil {
 			g.Fatal(err)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	g.failed(g.c.waitOp(opRetry, "cancel"), "cancel", context.Canceled.Error(), true)
+	g.failed(g.c.waitOp(OpRetry, "cancel"), "cancel", context.Canceled.Error(), true)
 }
 
 // schedule runs asynq's scheduler and its debug line, which holds the payload.
@@ -815,7 +815,7 @@ func (g *golden) schedule() {
 }
 
 func (g *golden) requeued() {
-	call := g.c.waitOp(opRequeue, "hang")
+	call := g.c.waitOp(OpRequeue, "hang")
 	g.wantKeys(call, "string", "active", "lease", "pending", "t:hang")
 	g.wantHash("hang", "pending", hashMsg, hashState)
 	if next, err := g.c.LIndex(g.ctx, goldenPrefix+"pending", -1).Result(); next != "hang" {
@@ -887,14 +887,14 @@ func (g *golden) recognised() {
 	seen := map[string]bool{}
 	for _, c := range g.c.calls {
 		seen[c.sha] = true
-		if c.op == opUnknown {
+		if c.op == OpUnknown {
 			g.Errorf("the script %s of asynq with KEYS %q is recognised as unknown", c.sha, c.keys)
 		}
-		if c.op != opOther && c.call.queue != goldenQueue {
-			g.Errorf("the queue of %v is %q, want %q", c.op, c.call.queue, goldenQueue)
+		if c.op != OpOther && c.call.Queue != goldenQueue {
+			g.Errorf("the queue of %v is %q, want %q", c.op, c.call.Queue, goldenQueue)
 		}
 	}
-	for sha, shape := range asynqShapes {
+	for sha, shape := range scriptShapes {
 		if !seen[sha] {
 			g.Errorf("asynq does not send the script %s any more, pinned as %v", sha, shape.op)
 		}
@@ -902,7 +902,7 @@ func (g *golden) recognised() {
 
 	names := map[string]string{} // some scripts share one text
 	for name, text := range asynqScriptTexts(g) {
-		names[shaOf(text)] = name
+		names[SHA(text)] = name
 	}
 	for _, c := range g.c.calls {
 		name, ok := names[c.sha]

@@ -1,4 +1,4 @@
-package worker
+package asynqwire
 
 import (
 	"errors"
@@ -8,9 +8,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// message holds those fields of asynq's TaskMessage that the adapter needs. The
+// Message holds those fields of asynq's TaskMessage that the adapter needs. The
 // payload and the headers are skipped: they are the user's.
-type message struct {
+type Message struct {
 	Type      string
 	ID        string
 	Queue     string
@@ -40,12 +40,12 @@ const (
 )
 
 var (
-	errMessage     = errors.New("worker: malformed asynq message")
+	ErrMessage     = errors.New("asynqwire: malformed asynq message")
 	errInvalidUTF8 = errors.New("invalid UTF-8")
 )
 
 // messageError says where a message is malformed, never what it holds. It
-// unwraps to errMessage and to the cause.
+// unwraps to ErrMessage and to the cause.
 type messageError struct {
 	field  protowire.Number // 0 if the tag itself can't be read
 	offset int              // bytes
@@ -53,29 +53,29 @@ type messageError struct {
 }
 
 func (e *messageError) Error() string {
-	return fmt.Sprintf("%v: field %d at byte %d: %v", errMessage, e.field, e.offset, e.cause)
+	return fmt.Sprintf("%v: field %d at byte %d: %v", ErrMessage, e.field, e.offset, e.cause)
 }
 
-func (e *messageError) Unwrap() []error { return []error{errMessage, e.cause} }
+func (e *messageError) Unwrap() []error { return []error{ErrMessage, e.cause} }
 
-// decodeMessage reads an encoded TaskMessage as protobuf does: the last of
+// DecodeMessage reads an encoded TaskMessage as protobuf does: the last of
 // repeated fields wins, unknown fields and known ones of another wire type are
 // skipped. It accepts all that asynq accepts; as it does not look into skipped
 // fields it also accepts some that asynq refuses. Strings are copies.
-func decodeMessage(b []byte) (message, error) {
-	var m message
+func DecodeMessage(b []byte) (Message, error) {
+	var m Message
 	for at := 0; at < len(b); {
 		num, typ, n := protowire.ConsumeTag(b[at:])
 		if n < 0 {
-			return message{}, &messageError{offset: at, cause: protowire.ParseError(n)}
+			return Message{}, &messageError{offset: at, cause: protowire.ParseError(n)}
 		}
 		v := b[at+n:]
 		size := protowire.ConsumeFieldValue(num, typ, v)
 		if size < 0 {
-			return message{}, &messageError{field: num, offset: at, cause: protowire.ParseError(size)}
+			return Message{}, &messageError{field: num, offset: at, cause: protowire.ParseError(size)}
 		}
 		if err := m.set(num, typ, v[:size]); err != nil {
-			return message{}, &messageError{field: num, offset: at, cause: err}
+			return Message{}, &messageError{field: num, offset: at, cause: err}
 		}
 		at += n + size
 	}
@@ -83,7 +83,7 @@ func decodeMessage(b []byte) (message, error) {
 }
 
 // set stores the value of one field; v is complete and well-formed for typ.
-func (m *message) set(num protowire.Number, typ protowire.Type, v []byte) error {
+func (m *Message) set(num protowire.Number, typ protowire.Type, v []byte) error {
 	switch typ {
 	case protowire.BytesType:
 		dst := m.text(num)
@@ -113,7 +113,7 @@ func (m *message) set(num protowire.Number, typ protowire.Type, v []byte) error 
 	return nil
 }
 
-func (m *message) text(num protowire.Number) *string {
+func (m *Message) text(num protowire.Number) *string {
 	switch num {
 	case fieldType:
 		return &m.Type

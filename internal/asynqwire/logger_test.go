@@ -1,4 +1,4 @@
-package worker
+package asynqwire
 
 import (
 	"fmt"
@@ -13,9 +13,9 @@ import (
 )
 
 // observedAsynqLogger returns a logger, what it wrote, and its clock.
-func observedAsynqLogger(level zapcore.Level, drop func(string) bool) (*asynqLogger, *observer.ObservedLogs, *time.Time) {
+func observedAsynqLogger(level zapcore.Level, drop func(string) bool) (*logger, *observer.ObservedLogs, *time.Time) {
 	core, logs := observer.New(level)
-	l := newAsynqLogger(zap.New(core), drop).(*asynqLogger)
+	l := NewLogger(zap.New(core), drop).(*logger)
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	l.now = func() time.Time { return now }
 	return l, logs, &now
@@ -56,7 +56,7 @@ func TestLogLevels(t *testing.T) {
 func TestLogNil(t *testing.T) {
 	t.Parallel()
 	// a nil asynq.Logger would make asynq log to stderr
-	l := newAsynqLogger(nil, func(string) bool { t.Error("drop was asked"); return false })
+	l := NewLogger(nil, func(string) bool { t.Error("drop was asked"); return false })
 	l.Debug("a")
 	l.Error("b")
 	l.Fatal("c")
@@ -65,7 +65,7 @@ func TestLogNil(t *testing.T) {
 func TestLogDrop(t *testing.T) {
 	t.Parallel()
 	l, logs, _ := observedAsynqLogger(zapcore.DebugLevel, func(msg string) bool {
-		id, ok := retryExhaustedID(msg)
+		id, ok := RetryExhaustedID(msg)
 		return ok && id == "deferred"
 	})
 	l.Warn("Retry exhausted for task id=deferred")
@@ -198,7 +198,7 @@ func TestLogRetryExhausted(t *testing.T) {
 		{"revoke task id=7", "", false},
 		{"", "", false},
 	} {
-		id, ok := retryExhaustedID(tc.msg)
+		id, ok := RetryExhaustedID(tc.msg)
 		if ok != tc.ok || ok && id != tc.id {
 			t.Errorf("retryExhaustedID(%q) = %q, %v, want %q, %v", tc.msg, id, ok, tc.id, tc.ok)
 		}

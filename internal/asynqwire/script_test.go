@@ -1,4 +1,4 @@
-package worker
+package asynqwire
 
 import (
 	"fmt"
@@ -16,8 +16,8 @@ type scriptCall struct {
 	sha  string
 	keys []string
 	args []any
-	op   asynqOp
-	want asynqCall
+	op   Op
+	want Call
 }
 
 // scriptCalls returns one call of each pinned script.
@@ -26,59 +26,59 @@ func scriptCalls(queue, id string) []scriptCall {
 	task, active, lease := p+"t:"+id, p+"active", p+"lease"
 	day, failed, unique := p+"processed:2026-01-02", p+"failed:2026-01-02", p+"unique:sms:0f"
 	msg := []byte("message of " + id)
-	call := func(c asynqCall) asynqCall {
-		c.queue, c.activeKey, c.leaseKey = queue, active, lease
+	call := func(c Call) Call {
+		c.Queue, c.ActiveKey, c.LeaseKey = queue, active, lease
 		return c
 	}
-	finish := asynqCall{taskID: id, taskKey: task}
-	complete := asynqCall{taskID: id, taskKey: task, message: msg}
-	fail := asynqCall{taskID: id, taskKey: task, message: msg, retryKey: p + "retry"}
+	finish := Call{TaskID: id, TaskKey: task}
+	complete := Call{TaskID: id, TaskKey: task, Message: msg}
+	fail := Call{TaskID: id, TaskKey: task, Message: msg, RetryKey: p + "retry"}
 	return []scriptCall{
 		{"dequeue", "a8153319360adc71cdc370107f8ab9786f204765",
 			[]string{p + "pending", p + "paused", active, lease}, []any{int64(30), p + "t:"},
-			opDequeue, call(asynqCall{})},
+			OpDequeue, call(Call{})},
 		{"done", "1241eaa1c73409baaf1fea0c08d203a4911bda15",
 			[]string{active, lease, task, day, p + "processed"}, []any{id, int64(1), int64(2)},
-			opDone, call(finish)},
+			OpDone, call(finish)},
 		{"done unique", "a2631c71357a54b4c3e7450b1757e7f3f49d6c81",
 			[]string{active, lease, task, day, p + "processed", unique}, []any{id, int64(1), int64(2)},
-			opDone, call(finish)},
+			OpDone, call(finish)},
 		{"complete", "117dca952700588e559c7ace20b925096d587974",
 			[]string{active, lease, p + "completed", task, day, p + "processed"},
 			[]any{id, int64(1), int64(2), msg, int64(3)},
-			opComplete, call(complete)},
+			OpComplete, call(complete)},
 		{"complete unique", "ce6833ccce362a8c0ee53beee413341daf52e39c",
 			[]string{active, lease, p + "completed", task, day, p + "processed", unique},
 			[]any{id, int64(1), int64(2), msg, int64(3)},
-			opComplete, call(complete)},
+			OpComplete, call(complete)},
 		{"requeue", "f34cbfd11d1fc8019af55b50c447fc68eb8b29e5",
 			[]string{active, lease, p + "pending", task}, []any{id},
-			opRequeue, call(finish)},
+			OpRequeue, call(finish)},
 		{"retry", "65fa409c88198a681c53e0892d8276eca0145694",
 			[]string{task, active, lease, p + "retry", day, failed, p + "processed", p + "failed"},
 			[]any{id, msg, int64(1), int64(2), true, int64(3)},
-			opRetry, call(fail)},
+			OpRetry, call(fail)},
 		{"archive", "9c3b1eb9947ce2ee5304ac013a0a365ec364fd2d",
 			[]string{task, active, lease, p + "archived", day, failed, p + "processed", p + "failed", p + "t:"},
 			[]any{id, msg, int64(1), int64(2), 10000, int64(3), int64(4)},
-			opArchive, call(fail)},
+			OpArchive, call(fail)},
 	}
 }
 
 func TestRecognise(t *testing.T) {
 	t.Parallel()
-	if got, want := len(scriptCalls("q", "id")), len(asynqShapes); got != want {
+	if got, want := len(scriptCalls("q", "id")), len(scriptShapes); got != want {
 		t.Fatalf("%d calls in this test, %d scripts are pinned", got, want)
 	}
 	for _, queue := range []string{"default", "a}:b", "{", "asynq:{x}:active", "größe"} {
 		for _, id := range []string{"7", "t:7", "0b3c4f0e-1d2f-4a55-9f1e-2f5b3a1d9c10"} {
 			for _, c := range scriptCalls(queue, id) {
-				op, call := recognise(c.sha, c.keys, c.args)
+				op, call := Recognise(c.sha, c.keys, c.args)
 				if op != c.op {
-					t.Errorf("recognise(%s, queue %q, id %q) = %v, want %v", c.name, queue, id, op, c.op)
+					t.Errorf("Recognise(%s, queue %q, id %q) = %v, want %v", c.name, queue, id, op, c.op)
 				}
-				if diff := cmp.Diff(c.want, call, cmp.AllowUnexported(asynqCall{})); diff != "" {
-					t.Errorf("recognise(%s, queue %q, id %q): call differs (-want +got):\n%s", c.name, queue, id, diff)
+				if diff := cmp.Diff(c.want, call, cmp.AllowUnexported(Call{})); diff != "" {
+					t.Errorf("Recognise(%s, queue %q, id %q): call differs (-want +got):\n%s", c.name, queue, id, diff)
 				}
 			}
 		}
@@ -124,9 +124,9 @@ func TestRecogniseShape(t *testing.T) {
 	for _, ch := range changes {
 		for _, c := range scriptCalls("q", "id") {
 			ch.change(&c)
-			op, call := recognise(c.sha, c.keys, c.args)
-			if want := (asynqCall{queue: "q"}); op != opUnknown || !cmp.Equal(call, want, cmp.AllowUnexported(asynqCall{})) {
-				t.Errorf("%s, %s: recognise = %v, %+v, want %v and the queue", c.name, ch.name, op, call, opUnknown)
+			op, call := Recognise(c.sha, c.keys, c.args)
+			if want := (Call{Queue: "q"}); op != OpUnknown || !cmp.Equal(call, want, cmp.AllowUnexported(Call{})) {
+				t.Errorf("%s, %s: Recognise = %v, %+v, want %v and the queue", c.name, ch.name, op, call, OpUnknown)
 			}
 		}
 	}
@@ -135,14 +135,14 @@ func TestRecogniseShape(t *testing.T) {
 // Another version of asynq: same work, other text.
 func TestRecogniseUnknown(t *testing.T) {
 	t.Parallel()
-	sha := shaOf("another version")
+	sha := SHA("another version")
 	for _, c := range scriptCalls("q", "id") {
-		if op, call := recognise(sha, c.keys, c.args); op != opUnknown || call.queue != "q" {
-			t.Errorf("%s with another SHA: recognise = %v, queue %q, want %v, queue q", c.name, op, call.queue, opUnknown)
+		if op, call := Recognise(sha, c.keys, c.args); op != OpUnknown || call.Queue != "q" {
+			t.Errorf("%s with another SHA: Recognise = %v, queue %q, want %v, queue q", c.name, op, call.Queue, OpUnknown)
 		}
 		slices.Reverse(c.keys)
-		if op, _ := recognise(sha, append(c.keys, "asynq:{q}:new"), nil); op != opUnknown {
-			t.Errorf("%s with another SHA and other keys: recognise = %v, want %v", c.name, op, opUnknown)
+		if op, _ := Recognise(sha, append(c.keys, "asynq:{q}:new"), nil); op != OpUnknown {
+			t.Errorf("%s with another SHA and other keys: Recognise = %v, want %v", c.name, op, OpUnknown)
 		}
 	}
 }
@@ -160,8 +160,8 @@ func TestRecogniseOther(t *testing.T) {
 		{"asynq:{}:active", "asynq:{}:lease"},
 		{"asynq:{q}:t:active", "asynq:{q}:t:lease"},
 	} {
-		if op, call := recognise(shaOf("a script"), keys, []any{"id"}); op != opOther || call.queue != "" {
-			t.Errorf("recognise(%q) = %v, %+v, want %v", keys, op, call, opOther)
+		if op, call := Recognise(SHA("a script"), keys, []any{"id"}); op != OpOther || call.Queue != "" {
+			t.Errorf("Recognise(%q) = %v, %+v, want %v", keys, op, call, OpOther)
 		}
 	}
 }
@@ -169,11 +169,11 @@ func TestRecogniseOther(t *testing.T) {
 func TestRecogniseAllocates(t *testing.T) {
 	for _, c := range scriptCalls("default", "0b3c4f0e-1d2f-4a55-9f1e-2f5b3a1d9c10") {
 		want := 0.0
-		if c.op == opArchive {
+		if c.op == OpArchive {
 			want = 1 // its retryKey
 		}
-		if got := testing.AllocsPerRun(100, func() { recognise(c.sha, c.keys, c.args) }); got != want {
-			t.Errorf("recognise(%s) allocates %v times, want %v", c.name, got, want)
+		if got := testing.AllocsPerRun(100, func() { Recognise(c.sha, c.keys, c.args) }); got != want {
+			t.Errorf("Recognise(%s) allocates %v times, want %v", c.name, got, want)
 		}
 	}
 }
@@ -182,14 +182,14 @@ func TestRecogniseSha(t *testing.T) {
 	t.Parallel()
 	const text, want = "return 1", "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"
 	for range 2 { // the second time from the cache
-		if got := shaOf(text); got != want {
-			t.Errorf("shaOf(%q) = %s, want %s", text, got, want)
+		if got := SHA(text); got != want {
+			t.Errorf("SHA(%q) = %s, want %s", text, got, want)
 		}
 	}
 	for i := range 2 * shaCacheMax {
-		shaOf("return " + strconv.Itoa(i))
+		SHA("return " + strconv.Itoa(i))
 	}
-	shaOf(strings.Repeat(" ", shaCacheTextMax+1))
+	SHA(strings.Repeat(" ", shaCacheTextMax+1))
 	shas.mu.RLock()
 	defer shas.mu.RUnlock()
 	if got := len(shas.m); got > shaCacheMax {
@@ -200,15 +200,15 @@ func TestRecogniseSha(t *testing.T) {
 func TestRecogniseOpString(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	for op := opOther; op <= opUnknown; op++ {
+	for op := OpOther; op <= OpUnknown; op++ {
 		if s := op.String(); s == "invalid" || seen[s] {
-			t.Errorf("asynqOp(%d).String() = %q, want a name of its own", op, s)
+			t.Errorf("Op(%d).String() = %q, want a name of its own", op, s)
 		} else {
 			seen[s] = true
 		}
 	}
-	if got := (opUnknown + 1).String(); got != "invalid" {
-		t.Errorf("asynqOp(%d).String() = %q, want invalid", opUnknown+1, got)
+	if got := (OpUnknown + 1).String(); got != "invalid" {
+		t.Errorf("Op(%d).String() = %q, want invalid", OpUnknown+1, got)
 	}
 }
 
@@ -225,16 +225,16 @@ func FuzzRecognise(f *testing.F) {
 		if extra%2 == 0 {
 			args = append(args, msg)
 		}
-		op, call := recognise(c.sha, keys, args)
+		op, call := Recognise(c.sha, keys, args)
 		switch op {
 		case c.op:
-			if !strings.HasSuffix(call.activeKey, "{"+call.queue+"}:active") ||
-				op != opDequeue && call.taskKey != "asynq:{"+call.queue+"}:t:"+id {
-				t.Errorf("recognise(%s, %q) = %v, %+v: keys and queue differ", c.name, keys, op, call)
+			if !strings.HasSuffix(call.ActiveKey, "{"+call.Queue+"}:active") ||
+				op != OpDequeue && call.TaskKey != "asynq:{"+call.Queue+"}:t:"+id {
+				t.Errorf("Recognise(%s, %q) = %v, %+v: keys and queue differ", c.name, keys, op, call)
 			}
-		case opOther, opUnknown:
+		case OpOther, OpUnknown:
 		default:
-			t.Errorf("recognise(%s, %q) = %v", c.name, keys, op)
+			t.Errorf("Recognise(%s, %q) = %v", c.name, keys, op)
 		}
 	})
 }
@@ -248,7 +248,7 @@ func BenchmarkRecognise(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if op, _ := recognise(c.sha, c.keys, c.args); op != c.op {
+				if op, _ := Recognise(c.sha, c.keys, c.args); op != c.op {
 					b.Fatalf("recognise = %v, want %v", op, c.op)
 				}
 			}
@@ -262,7 +262,7 @@ func BenchmarkShaOf(b *testing.B) {
 		b.Run(fmt.Sprintf("%d bytes", size), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				shaOf(text)
+				SHA(text)
 			}
 		})
 	}

@@ -1,51 +1,55 @@
-package queue
+package asynqwire
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
-	"github.com/headwayq/headway/queue/internal/backend"
 )
 
-// recorder is a Redis client for an asynq.Client that is to make messages and not to
+// Recorder is a Redis client for an asynq.Client that is to make messages and not to
 // enqueue: its script call is caught, and it believes that the task was enqueued.
 // asynq offers no other way to have a message made as it makes them. A call that is not
 // as pinned here is refused, and sent nowhere.
-type recorder struct{ redis.UniversalClient }
+type Recorder struct{ redis.UniversalClient }
 
-// recording is what was caught of one call.
-type recording struct {
-	queue    string
-	task     luascripts.EnqueueTask
-	uncaught bool
+// Recording is what was caught of one call.
+type Recording struct {
+	Queue   string
+	Task    luascripts.EnqueueTask
+	Unknown bool
 }
+
+// ErrUnknownScript is what a task comes back with that asynq enqueues in a way that is
+// not pinned here.
+var ErrUnknownScript = errors.New("asynq enqueues it in a way that Headway does not know")
 
 type recordKey struct{}
 
-// record returns a context whose enqueueing call is caught in r.
-func record(ctx context.Context, r *recording) context.Context {
+// Record returns a context whose enqueueing call is caught in r.
+func Record(ctx context.Context, r *Recording) context.Context {
 	return context.WithValue(ctx, recordKey{}, r)
 }
 
 // EvalSha catches the call when it is one of asynq's enqueueing scripts.
-func (c recorder) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	r, ok := ctx.Value(recordKey{}).(*recording)
+func (c Recorder) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	r, ok := ctx.Value(recordKey{}).(*Recording)
 	if !ok {
-		return redis.NewCmdResult(nil, backend.ErrUnknownScript)
+		return redis.NewCmdResult(nil, ErrUnknownScript)
 	}
 	if shape := enqueueShapes[sha]; shape != nil && shape.catch(r, keys, args) {
 		return redis.NewCmdResult(int64(luascripts.Enqueued), nil)
 	}
-	r.uncaught = true
-	return redis.NewCmdResult(nil, backend.ErrUnknownScript)
+	r.Unknown = true
+	return redis.NewCmdResult(nil, ErrUnknownScript)
 }
 
 // SAdd is how asynq names a queue before its first task; Headway does that itself.
-func (c recorder) SAdd(context.Context, string, ...any) *redis.IntCmd {
+func (c Recorder) SAdd(context.Context, string, ...any) *redis.IntCmd {
 	return redis.NewIntResult(1, nil)
 }
 
@@ -59,21 +63,21 @@ type enqueueShape struct {
 
 // What follows the queue in a key that is not a constant.
 const (
-	keyTask   = "t:<id>"
-	keyUnique = "unique:<type and hash of the payload>"
+	enqueueKeyTask   = "t:<id>"
+	enqueueKeyUnique = "unique:<type and hash of the payload>"
 )
 
 // enqueueShapes are the scripts of asynq v0.26.0 that enqueue one task, by the SHA-1
 // of their text. Those that add to a group are not: such a task does not run by itself. TestRecorderGolden says what another version changed.
 var enqueueShapes = map[string]*enqueueShape{
-	"98d28b42650870a743450ffda9791e9e19c6991b": {keys: []string{keyTask, "pending"}, args: 3, message: 0, id: 1, since: 2, score: -1, lock: -1},
-	"297b3f9abfd963a3316434ef9d88fc5bf8a7ddc3": {keys: []string{keyUnique, keyTask, "pending"}, args: 4, id: 0, lock: 1, message: 2, since: 3, score: -1},
-	"8ce6b38a99b73194585c251eb3c2a89559f37a87": {keys: []string{keyTask, "scheduled"}, args: 3, message: 0, score: 1, id: 2, since: -1, lock: -1},
-	"e9b8aa859a976a1fce09eaf723b4fccd02ba799e": {keys: []string{keyUnique, keyTask, "scheduled"}, args: 4, id: 0, lock: 1, score: 2, message: 3, since: -1},
+	"98d28b42650870a743450ffda9791e9e19c6991b": {keys: []string{enqueueKeyTask, "pending"}, args: 3, message: 0, id: 1, since: 2, score: -1, lock: -1},
+	"297b3f9abfd963a3316434ef9d88fc5bf8a7ddc3": {keys: []string{enqueueKeyUnique, enqueueKeyTask, "pending"}, args: 4, id: 0, lock: 1, message: 2, since: 3, score: -1},
+	"8ce6b38a99b73194585c251eb3c2a89559f37a87": {keys: []string{enqueueKeyTask, "scheduled"}, args: 3, message: 0, score: 1, id: 2, since: -1, lock: -1},
+	"e9b8aa859a976a1fce09eaf723b4fccd02ba799e": {keys: []string{enqueueKeyUnique, enqueueKeyTask, "scheduled"}, args: 4, id: 0, lock: 1, score: 2, message: 3, since: -1},
 }
 
 // catch reads a call into r, and answers false for one that is not as pinned.
-func (s *enqueueShape) catch(r *recording, keys []string, args []any) bool {
+func (s *enqueueShape) catch(r *Recording, keys []string, args []any) bool {
 	if len(keys) != len(s.keys) || len(args) != s.args {
 		return false
 	}
@@ -89,10 +93,10 @@ func (s *enqueueShape) catch(r *recording, keys []string, args []any) bool {
 	t := luascripts.EnqueueTask{ID: id, Message: message}
 	for i, want := range s.keys[:len(s.keys)-1] {
 		rest, ok := strings.CutPrefix(keys[i], prefix)
-		if !ok || want == keyTask && rest != "t:"+id || want == keyUnique && !strings.HasPrefix(rest, "unique:") {
+		if !ok || want == enqueueKeyTask && rest != "t:"+id || want == enqueueKeyUnique && !strings.HasPrefix(rest, "unique:") {
 			return false
 		}
-		if want == keyUnique {
+		if want == enqueueKeyUnique {
 			t.Unique = keys[i]
 		}
 	}
@@ -106,7 +110,7 @@ func (s *enqueueShape) catch(r *recording, keys []string, args []any) bool {
 		}
 	}
 	t.Lock = time.Duration(seconds) * time.Second
-	r.queue, r.task = queue, t
+	r.Queue, r.Task = queue, t
 	return true
 }
 

@@ -1,4 +1,4 @@
-package queue
+package asynqwire
 
 // The golden test runs the real asynq.Client and pins what the recorder relies on:
 // scripts, keys, arguments and their types. When asynq is upgraded it says what
@@ -17,23 +17,22 @@ import (
 
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redistest"
-	"github.com/headwayq/headway/queue/internal/backend"
 )
 
 // spy notes the script calls that reach it.
 type spy struct {
 	redis.UniversalClient
-	calls []scriptCall
+	calls []enqueueCall
 }
 
-type scriptCall struct {
+type enqueueCall struct {
 	sha  string
 	keys []string
 	args []any
 }
 
 func (s *spy) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	s.calls = append(s.calls, scriptCall{sha, keys, args})
+	s.calls = append(s.calls, enqueueCall{sha, keys, args})
 	return s.UniversalClient.EvalSha(ctx, sha, keys, args...)
 }
 
@@ -64,7 +63,7 @@ func newSpied(t *testing.T) (client *asynq.Client, before, after *spy, rdb *redi
 	t.Helper()
 	rdb = redistest.Start(t).Client(t)
 	after = &spy{UniversalClient: rdb}
-	before = &spy{UniversalClient: recorder{after}}
+	before = &spy{UniversalClient: Recorder{after}}
 	return asynq.NewClientFromRedisClient(before), before, after, rdb
 }
 
@@ -78,10 +77,10 @@ func TestRecorderGolden(t *testing.T) {
 		t.Run(way.name, func(t *testing.T) {
 			t.Parallel()
 			client, before, after, rdb := newSpied(t)
-			r := &recording{}
+			r := &Recording{}
 			began := time.Now()
-			info, err := client.EnqueueContext(record(t.Context(), r), smsTask(way.opts...))
-			if way.group != (err != nil) || err == nil && (info.ID != "id" || info.Queue != "q" || r.queue != "q") {
+			info, err := client.EnqueueContext(Record(t.Context(), r), smsTask(way.opts...))
+			if way.group != (err != nil) || err == nil && (info.ID != "id" || info.Queue != "q" || r.Queue != "q") {
 				t.Fatalf("EnqueueContext = %v, %v, caught %+v, want the task", info, err, r)
 			}
 			call := before.calls[0]
@@ -103,12 +102,12 @@ func TestRecorderGolden(t *testing.T) {
 				t.Errorf("%d keys are written, %d calls went on, want none", n, len(after.calls))
 			}
 			if way.group {
-				if r.queue != "" || !r.uncaught {
+				if r.Queue != "" || !r.Unknown {
 					t.Errorf("caught %+v, want nothing", r)
 				}
 				return
 			}
-			wantCaught(t, way.name, r.task, began)
+			wantCaught(t, way.name, r.Task, began)
 		})
 	}
 }
@@ -144,7 +143,7 @@ func TestRecorderRefusesTheUnknown(t *testing.T) {
 	sha := asynqWays[0].sha
 	message, id, since := any([]byte("m")), any("id"), any(int64(1))
 	keys := []string{"asynq:{q}:t:id", "asynq:{q}:pending"}
-	for name, call := range map[string]scriptCall{
+	for name, call := range map[string]enqueueCall{
 		"another script":     {"0000000000000000000000000000000000000000", keys, []any{message, id, since}},
 		"another key":        {sha, []string{"asynq:{q}:t:other", "asynq:{q}:pending"}, []any{message, id, since}},
 		"another queue":      {sha, []string{"asynq:{p}:t:id", "asynq:{q}:pending"}, []any{message, id, since}},
@@ -156,13 +155,13 @@ func TestRecorderRefusesTheUnknown(t *testing.T) {
 		"more arguments":     {sha, keys, []any{message, id, since, since}},
 		"no lock":            {asynqWays[1].sha, []string{"asynq:{q}:lock", "asynq:{q}:t:id", "asynq:{q}:pending"}, []any{"id", 1, message, since}},
 	} {
-		r := &recording{}
-		err := recorder{}.EvalSha(record(t.Context(), r), call.sha, call.keys, call.args...).Err()
-		if !errors.Is(err, backend.ErrUnknownScript) || r.queue != "" || !r.uncaught {
+		r := &Recording{}
+		err := Recorder{}.EvalSha(Record(t.Context(), r), call.sha, call.keys, call.args...).Err()
+		if !errors.Is(err, ErrUnknownScript) || r.Queue != "" || !r.Unknown {
 			t.Errorf("%s: %v, caught %+v, want nothing", name, err, r)
 		}
 	}
-	if err := (recorder{}).EvalSha(t.Context(), sha, keys, message, id, since).Err(); !errors.Is(err, backend.ErrUnknownScript) {
+	if err := (Recorder{}).EvalSha(t.Context(), sha, keys, message, id, since).Err(); !errors.Is(err, ErrUnknownScript) {
 		t.Errorf("a call that nobody records = %v, want an error", err)
 	}
 }
@@ -178,12 +177,12 @@ func TestRecordedTaskIsAsAsynqWritesIt(t *testing.T) {
 			theirs := redistest.Start(t).Client(t)
 			ours := redistest.Start(t).Client(t)
 			task := smsTask(append(opts, way.opts...)...)
-			r := &recording{}
-			if _, err := client.EnqueueContext(record(t.Context(), r), task); err != nil {
+			r := &Recording{}
+			if _, err := client.EnqueueContext(Record(t.Context(), r), task); err != nil {
 				t.Fatal(err)
 			}
-			r.task.Token = 1
-			codes, err := luascripts.Enqueue(t.Context(), ours, luascripts.NewQueueKeys("hw", r.queue), 1, []luascripts.EnqueueTask{r.task})
+			r.Task.Token = 1
+			codes, err := luascripts.Enqueue(t.Context(), ours, luascripts.NewQueueKeys("hw", r.Queue), 1, []luascripts.EnqueueTask{r.Task})
 			if err != nil || codes[0] != luascripts.Enqueued {
 				t.Fatalf("Enqueue = %v, %v", codes, err)
 			}

@@ -1,4 +1,4 @@
-package worker
+package asynqwire
 
 import (
 	"fmt"
@@ -19,59 +19,59 @@ const (
 	asynqLogKinds = 256
 )
 
-// asynqLogger gives asynq's lines to a zap logger. It is safe for concurrent use.
+// logger gives asynq's lines to a zap logger. It is safe for concurrent use.
 //
 // The level at which asynq logs is set by its own Config.LogLevel first; then
 // zap's level decides. A line is a debug, info, warn or error entry as in asynq.
 // Fatal is an error entry and does not end the process, although asynq's
 // interface says so: v0.26.0 calls it nowhere (pinned by a test), and to end
 // the process belongs to the host.
-type asynqLogger struct {
+type logger struct {
 	log  *zap.Logger
 	drop func(msg string) bool
 	now  func() time.Time
 
 	mu    sync.Mutex
-	lines map[asynqLine]*asynqFlood
+	lines map[logLine]*flood
 }
 
-// asynqLine is what makes two lines alike.
-type asynqLine struct {
+// logLine is what makes two lines alike.
+type logLine struct {
 	level  zapcore.Level
 	prefix string
 }
 
-type asynqFlood struct {
+type flood struct {
 	logged     time.Time // the last line that was written
 	suppressed int       // lines since then
 }
 
-// newAsynqLogger returns the logger for asynq.Config.Logger. A nil log logs
+// NewLogger returns the logger for asynq.Config.Logger. A nil log logs
 // nothing; lines for which drop returns true are not logged (nil drops none).
 //
 // Of lines that are alike one is logged per 3 s, with the number of those
 // left out since the one before as "suppressed": during an outage asynq repeats
 // its errors for every component and task. What is left out at the very end is
 // not counted anywhere.
-func newAsynqLogger(log *zap.Logger, drop func(msg string) bool) asynq.Logger {
+func NewLogger(log *zap.Logger, drop func(msg string) bool) asynq.Logger {
 	if log == nil {
 		log = zap.NewNop()
 	}
-	return &asynqLogger{
+	return &logger{
 		log:   log.With(zap.String("component", "asynq")),
 		drop:  drop,
 		now:   time.Now,
-		lines: make(map[asynqLine]*asynqFlood),
+		lines: make(map[logLine]*flood),
 	}
 }
 
-func (l *asynqLogger) Debug(args ...any) { l.write(zapcore.DebugLevel, args) }
-func (l *asynqLogger) Info(args ...any)  { l.write(zapcore.InfoLevel, args) }
-func (l *asynqLogger) Warn(args ...any)  { l.write(zapcore.WarnLevel, args) }
-func (l *asynqLogger) Error(args ...any) { l.write(zapcore.ErrorLevel, args) }
-func (l *asynqLogger) Fatal(args ...any) { l.write(zapcore.ErrorLevel, args) }
+func (l *logger) Debug(args ...any) { l.write(zapcore.DebugLevel, args) }
+func (l *logger) Info(args ...any)  { l.write(zapcore.InfoLevel, args) }
+func (l *logger) Warn(args ...any)  { l.write(zapcore.WarnLevel, args) }
+func (l *logger) Error(args ...any) { l.write(zapcore.ErrorLevel, args) }
+func (l *logger) Fatal(args ...any) { l.write(zapcore.ErrorLevel, args) }
 
-func (l *asynqLogger) write(level zapcore.Level, args []any) {
+func (l *logger) write(level zapcore.Level, args []any) {
 	if !l.log.Core().Enabled(level) {
 		return
 	}
@@ -80,7 +80,7 @@ func (l *asynqLogger) write(level zapcore.Level, args []any) {
 		return
 	}
 	msg = withoutUserData(msg)
-	suppressed, ok := l.admit(asynqLine{level, constantPrefix(msg)})
+	suppressed, ok := l.admit(logLine{level, constantPrefix(msg)})
 	if !ok {
 		return
 	}
@@ -95,7 +95,7 @@ func (l *asynqLogger) write(level zapcore.Level, args []any) {
 
 // admit reports whether a line is logged now, and how many like it were left
 // out before.
-func (l *asynqLogger) admit(line asynqLine) (suppressed int, ok bool) {
+func (l *logger) admit(line logLine) (suppressed int, ok bool) {
 	now := l.now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +106,7 @@ func (l *asynqLogger) admit(line asynqLine) (suppressed int, ok bool) {
 			line.prefix = "" // all further kinds share one line
 		}
 		if f = l.lines[line]; f == nil {
-			l.lines[line] = &asynqFlood{logged: now}
+			l.lines[line] = &flood{logged: now}
 			return 0, true
 		}
 	}
@@ -115,13 +115,13 @@ func (l *asynqLogger) admit(line asynqLine) (suppressed int, ok bool) {
 		return 0, false
 	}
 	suppressed = f.suppressed
-	*f = asynqFlood{logged: now}
+	*f = flood{logged: now}
 	return suppressed, true
 }
 
 // forgetLocked makes room once the map is full. A kind with a count to report
 // is kept for a minute.
-func (l *asynqLogger) forgetLocked(now time.Time) {
+func (l *logger) forgetLocked(now time.Time) {
 	if len(l.lines) < asynqLogKinds {
 		return
 	}
@@ -173,10 +173,10 @@ func withoutUserData(msg string) string {
 // on its last attempt, so also for one that the adapter then only defers.
 const asynqExhausted = "Retry exhausted for task id="
 
-// retryExhaustedID returns the task id of asynq's warning that a task has no
+// RetryExhaustedID returns the task id of asynq's warning that a task has no
 // attempts left. The line names no queue: the id may be that of another queue's
 // task too.
-func retryExhaustedID(msg string) (id string, ok bool) {
+func RetryExhaustedID(msg string) (id string, ok bool) {
 	id, ok = strings.CutPrefix(msg, asynqExhausted)
 	return id, ok && id != ""
 }

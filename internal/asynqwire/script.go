@@ -1,4 +1,4 @@
-package worker
+package asynqwire
 
 import (
 	"crypto/sha1"
@@ -7,11 +7,11 @@ import (
 	"sync"
 )
 
-// asynqVersion is the version of asynq whose scripts, keys and messages are
+// Version is the version of asynq whose scripts, keys and messages are
 // pinned in this package. TestAsynqGolden says what another version changed.
-const asynqVersion = "v0.26.0"
+const Version = "v0.26.0"
 
-// asynqOp names what a script call of asynq does to a task. Only the operations
+// Op names what a script call of asynq does to a task. Only the operations
 // that take a task out of pending or out of active have a name: the adapter
 // acts on nothing else.
 //
@@ -20,54 +20,54 @@ const asynqVersion = "v0.26.0"
 //	                            --requeue--> pending
 //	                            --retry----> retry
 //	                            --archive--> archived
-type asynqOp int
+type Op int
 
 const (
 	// opOther is any other script, asynq's or not: enqueue, forward, inspector, ...
-	opOther asynqOp = iota
-	opDequeue
-	opDone
-	opComplete
-	opRequeue
-	opRetry
-	opArchive
+	OpOther Op = iota
+	OpDequeue
+	OpDone
+	OpComplete
+	OpRequeue
+	OpRetry
+	OpArchive
 	// opUnknown touches active and lease like the ones above but is not as
 	// pinned: another version of asynq. It passes through and is reported.
-	opUnknown
+	OpUnknown
 )
 
-func (o asynqOp) String() string {
+func (o Op) String() string {
 	switch o {
-	case opOther:
+	case OpOther:
 		return "other"
-	case opDequeue:
+	case OpDequeue:
 		return "dequeue"
-	case opDone:
+	case OpDone:
 		return "done"
-	case opComplete:
+	case OpComplete:
 		return "complete"
-	case opRequeue:
+	case OpRequeue:
 		return "requeue"
-	case opRetry:
+	case OpRetry:
 		return "retry"
-	case opArchive:
+	case OpArchive:
 		return "archive"
-	case opUnknown:
+	case OpUnknown:
 		return "unknown"
 	}
 	return "invalid"
 }
 
-// asynqCall is what a recognised call acts on. Every string is a part of the
+// Call is what a recognised call acts on. Every string is a part of the
 // call's own keys and arguments, except the retryKey of an archive.
-type asynqCall struct {
-	queue     string
-	taskID    string // empty for a dequeue: nobody knows yet
-	taskKey   string // empty for a dequeue
-	activeKey string
-	leaseKey  string
-	retryKey  string // only for retry and archive: where a deferred task goes
-	message   []byte // as asynq is about to write it; only for retry, archive and complete
+type Call struct {
+	Queue     string
+	TaskID    string // empty for a dequeue: nobody knows yet
+	TaskKey   string // empty for a dequeue
+	ActiveKey string
+	LeaseKey  string
+	RetryKey  string // only for retry and archive: where a deferred task goes
+	Message   []byte // as asynq is about to write it; only for retry, archive and complete
 }
 
 // How the last part of a key is pinned when it is not a constant.
@@ -81,105 +81,105 @@ const (
 	asynqActive    = "active"
 )
 
-// asynqShape is the second half of a script's identity: a call with a pinned
+// scriptShape is the second half of a script's identity: a call with a pinned
 // SHA-1 but another shape is not acted on.
-type asynqShape struct {
-	op      asynqOp
+type scriptShape struct {
+	op      Op
 	keys    []string // what follows asynq:{<queue>}:
 	args    int
 	active  int // index of the active key; the lease key follows it
 	message int // index of the encoded message in the arguments, 0 for none
 }
 
-// asynqShapes holds the finishing and dequeuing scripts by the SHA-1 of their text.
-var asynqShapes = map[string]*asynqShape{
-	"a8153319360adc71cdc370107f8ab9786f204765": {op: opDequeue, args: 2, active: 2,
+// scriptShape holds the finishing and dequeuing scripts by the SHA-1 of their text.
+var scriptShapes = map[string]*scriptShape{
+	"a8153319360adc71cdc370107f8ab9786f204765": {op: OpDequeue, args: 2, active: 2,
 		keys: []string{"pending", "paused", "active", "lease"}},
-	"1241eaa1c73409baaf1fea0c08d203a4911bda15": {op: opDone, args: 3,
+	"1241eaa1c73409baaf1fea0c08d203a4911bda15": {op: OpDone, args: 3,
 		keys: []string{"active", "lease", keyTask, keyDone, "processed"}},
-	"a2631c71357a54b4c3e7450b1757e7f3f49d6c81": {op: opDone, args: 3,
+	"a2631c71357a54b4c3e7450b1757e7f3f49d6c81": {op: OpDone, args: 3,
 		keys: []string{"active", "lease", keyTask, keyDone, "processed", keyUnique}},
-	"117dca952700588e559c7ace20b925096d587974": {op: opComplete, args: 5, message: 3,
+	"117dca952700588e559c7ace20b925096d587974": {op: OpComplete, args: 5, message: 3,
 		keys: []string{"active", "lease", "completed", keyTask, keyDone, "processed"}},
-	"ce6833ccce362a8c0ee53beee413341daf52e39c": {op: opComplete, args: 5, message: 3,
+	"ce6833ccce362a8c0ee53beee413341daf52e39c": {op: OpComplete, args: 5, message: 3,
 		keys: []string{"active", "lease", "completed", keyTask, keyDone, "processed", keyUnique}},
-	"f34cbfd11d1fc8019af55b50c447fc68eb8b29e5": {op: opRequeue, args: 1,
+	"f34cbfd11d1fc8019af55b50c447fc68eb8b29e5": {op: OpRequeue, args: 1,
 		keys: []string{"active", "lease", "pending", keyTask}},
-	"65fa409c88198a681c53e0892d8276eca0145694": {op: opRetry, args: 6, active: 1, message: 1,
+	"65fa409c88198a681c53e0892d8276eca0145694": {op: OpRetry, args: 6, active: 1, message: 1,
 		keys: []string{keyTask, "active", "lease", "retry", keyDone, keyFailed, "processed", "failed"}},
-	"9c3b1eb9947ce2ee5304ac013a0a365ec364fd2d": {op: opArchive, args: 7, active: 1, message: 1,
+	"9c3b1eb9947ce2ee5304ac013a0a365ec364fd2d": {op: OpArchive, args: 7, active: 1, message: 1,
 		keys: []string{keyTask, "active", "lease", "archived", keyDone, keyFailed, "processed", "failed", "t:"}},
 }
 
-// recognise says which of asynq's scripts a call is. It is on the path of every
+// Recognise says which of asynq's scripts a call is. It is on the path of every
 // dequeue and every done, so it compares parts of the given strings and builds
 // none (but the retryKey of an archive).
 //
 // Headway's own scripts touch active and lease too, so they must be sent
 // through the client inside of the adapter: here they would be opUnknown.
-func recognise(sha string, keys []string, args []any) (asynqOp, asynqCall) {
-	if s := asynqShapes[sha]; s != nil {
+func Recognise(sha string, keys []string, args []any) (Op, Call) {
+	if s := scriptShapes[sha]; s != nil {
 		if call, ok := s.match(keys, args); ok {
 			return s.op, call
 		}
 	}
 	if queue, ok := finishesLike(keys); ok {
-		return opUnknown, asynqCall{queue: queue}
+		return OpUnknown, Call{Queue: queue}
 	}
-	return opOther, asynqCall{}
+	return OpOther, Call{}
 }
 
-func (s *asynqShape) match(keys []string, args []any) (asynqCall, bool) {
+func (s *scriptShape) match(keys []string, args []any) (Call, bool) {
 	if len(keys) != len(s.keys) || len(args) != s.args {
-		return asynqCall{}, false
+		return Call{}, false
 	}
-	call := asynqCall{activeKey: keys[s.active], leaseKey: keys[s.active+1]}
+	call := Call{ActiveKey: keys[s.active], LeaseKey: keys[s.active+1]}
 	var ok bool
-	if call.queue, ok = queueOf(call.activeKey); !ok {
-		return asynqCall{}, false
+	if call.Queue, ok = queueOf(call.ActiveKey); !ok {
+		return Call{}, false
 	}
-	prefix := call.activeKey[:len(call.activeKey)-len(asynqActive)]
-	if s.op == opDequeue {
+	prefix := call.ActiveKey[:len(call.ActiveKey)-len(asynqActive)]
+	if s.op == OpDequeue {
 		// the script builds the task's key itself, from this prefix
 		if p, ok := args[1].(string); !ok || !isKey(p, prefix, "t:") {
-			return asynqCall{}, false
+			return Call{}, false
 		}
-	} else if call.taskID, ok = args[0].(string); !ok || call.taskID == "" {
-		return asynqCall{}, false
+	} else if call.TaskID, ok = args[0].(string); !ok || call.TaskID == "" {
+		return Call{}, false
 	}
 	for i, want := range s.keys {
 		switch want {
 		case keyTask:
 			rest, ok := strings.CutPrefix(keys[i], prefix)
-			if !ok || !isKey(rest, "t:", call.taskID) {
-				return asynqCall{}, false
+			if !ok || !isKey(rest, "t:", call.TaskID) {
+				return Call{}, false
 			}
-			call.taskKey = keys[i]
+			call.TaskKey = keys[i]
 		case keyDone, keyFailed:
 			rest, ok := strings.CutPrefix(keys[i], prefix)
 			if !ok || !strings.HasPrefix(rest, want[:len(want)-len("<day>")]) {
-				return asynqCall{}, false
+				return Call{}, false
 			}
 		case keyUnique:
 			if keys[i] == "" {
-				return asynqCall{}, false
+				return Call{}, false
 			}
 		default:
 			if !isKey(keys[i], prefix, want) {
-				return asynqCall{}, false
+				return Call{}, false
 			}
 		}
 	}
 	if s.message > 0 {
-		if call.message, ok = args[s.message].([]byte); !ok {
-			return asynqCall{}, false
+		if call.Message, ok = args[s.message].([]byte); !ok {
+			return Call{}, false
 		}
 	}
 	switch s.op {
-	case opRetry:
-		call.retryKey = keys[s.active+2]
-	case opArchive:
-		call.retryKey = prefix + "retry"
+	case OpRetry:
+		call.RetryKey = keys[s.active+2]
+	case OpArchive:
+		call.RetryKey = prefix + "retry"
 	}
 	return call, true
 }
@@ -219,7 +219,7 @@ func finishesLike(keys []string) (queue string, ok bool) {
 	return "", false
 }
 
-// The cache of shaOf keeps asynq's 49 scripts and as many of the user's. It is
+// The cache of SHA keeps asynq's 49 scripts and as many of the user's. It is
 // bounded because a program may generate script texts.
 const (
 	shaCacheMax     = 128
@@ -234,9 +234,9 @@ type shaCache struct {
 	m  map[string]string
 }
 
-// shaOf returns the SHA-1 by which Redis knows a script, in hex. It serves Eval,
+// SHA returns the SHA-1 by which Redis knows a script, in hex. It serves Eval,
 // which go-redis falls back to when Redis does not have the script yet.
-func shaOf(text string) string {
+func SHA(text string) string {
 	shas.mu.RLock()
 	sha, ok := shas.m[text]
 	shas.mu.RUnlock()

@@ -1,4 +1,4 @@
-package worker
+package asynqwire
 
 import (
 	"errors"
@@ -25,7 +25,7 @@ func asynqTaskMessage(tb testing.TB) protoreflect.Message {
 }
 
 // encodeMessage encodes m as asynq does, with a payload and headers.
-func encodeMessage(tb testing.TB, m message) []byte {
+func encodeMessage(tb testing.TB, m Message) []byte {
 	tb.Helper()
 	pb := asynqTaskMessage(tb)
 	set := func(name protoreflect.Name, v protoreflect.Value) {
@@ -55,16 +55,16 @@ func encodeMessage(tb testing.TB, m message) []byte {
 }
 
 // oracleMessage decodes b with asynq's own type.
-func oracleMessage(tb testing.TB, b []byte) (message, error) {
+func oracleMessage(tb testing.TB, b []byte) (Message, error) {
 	tb.Helper()
 	pb := asynqTaskMessage(tb)
 	if err := proto.Unmarshal(b, pb.Interface()); err != nil {
-		return message{}, err
+		return Message{}, err
 	}
 	get := func(name protoreflect.Name) protoreflect.Value {
 		return pb.Get(pb.Descriptor().Fields().ByName(name))
 	}
-	return message{
+	return Message{
 		Type: get("type").String(), ID: get("id").String(), Queue: get("queue").String(),
 		ErrorMsg: get("error_msg").String(), UniqueKey: get("unique_key").String(),
 		Retry: int(get("retry").Int()), Retried: int(get("retried").Int()),
@@ -72,24 +72,24 @@ func oracleMessage(tb testing.TB, b []byte) (message, error) {
 	}, nil
 }
 
-var fullMessage = message{
+var fullMessage = Message{
 	Type: "sms:send", ID: "0b3c4f0e", Queue: "größe", ErrorMsg: "worker: throttled", UniqueKey: "asynq:{größe}:unique:sms:send:0f",
 	Retry: 25, Retried: 3, Timeout: 1800, Deadline: 1 << 40, Retention: 86400,
 }
 
 func TestMessageDecode(t *testing.T) {
 	t.Parallel()
-	for _, want := range []message{
+	for _, want := range []Message{
 		{},
 		fullMessage,
 		{Retry: -1, Retried: -1 << 31, Timeout: -1, Deadline: -1 << 63, Retention: 1<<63 - 1},
 	} {
-		got, err := decodeMessage(encodeMessage(t, want))
+		got, err := DecodeMessage(encodeMessage(t, want))
 		if err != nil {
-			t.Errorf("decodeMessage(%+v): %v", want, err)
+			t.Errorf("DecodeMessage(%+v): %v", want, err)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("decodeMessage differs (-want +got):\n%s", diff)
+			t.Errorf("DecodeMessage differs (-want +got):\n%s", diff)
 		}
 	}
 }
@@ -111,9 +111,9 @@ func TestMessageSkips(t *testing.T) {
 	b = protowire.AppendVarint(b, 4)
 	want := fullMessage
 	want.Retried = 4
-	got, err := decodeMessage(b)
+	got, err := DecodeMessage(b)
 	if err != nil || got != want {
-		t.Errorf("decodeMessage = %+v, %v, want %+v", got, err, want)
+		t.Errorf("DecodeMessage = %+v, %v, want %+v", got, err, want)
 	}
 }
 
@@ -139,14 +139,14 @@ func TestMessageMalformed(t *testing.T) {
 		{"end of no group", append(text, byte(2<<3|4)), 2, head},
 		{"invalid UTF-8", append(text, byte(fieldID<<3|2), 1, 0xff), fieldID, head},
 	} {
-		got, err := decodeMessage(tc.in)
+		got, err := DecodeMessage(tc.in)
 		me, ok := errors.AsType[*messageError](err)
-		if !ok || !errors.Is(err, errMessage) || me.field != tc.field || me.offset != tc.offset {
+		if !ok || !errors.Is(err, ErrMessage) || me.field != tc.field || me.offset != tc.offset {
 			t.Errorf("%s: error %v, want field %d at byte %d", tc.name, err, tc.field, tc.offset)
 			continue
 		}
-		if got != (message{}) {
-			t.Errorf("%s: decodeMessage = %+v beside an error, want nothing", tc.name, got)
+		if got != (Message{}) {
+			t.Errorf("%s: DecodeMessage = %+v beside an error, want nothing", tc.name, got)
 		}
 		if strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: the error holds data: %v", tc.name, err)
@@ -165,8 +165,8 @@ func FuzzDecodeMessage(f *testing.F) {
 	f.Add([]byte{0x1a, 0x01, 0xff})
 	f.Add([]byte{0x13, 0x1b, 0x1c, 0x14})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		got, err := decodeMessage(b)
-		if err != nil && !errors.Is(err, errMessage) {
+		got, err := DecodeMessage(b)
+		if err != nil && !errors.Is(err, ErrMessage) {
 			t.Fatalf("decodeMessage: error %v of another type", err)
 		}
 		// asynq decodes the skipped fields too, so it may refuse more, never less
@@ -175,7 +175,7 @@ func FuzzDecodeMessage(f *testing.F) {
 			return
 		}
 		if err != nil || got != want {
-			t.Errorf("decodeMessage = %+v, %v; asynq reads %+v", got, err, want)
+			t.Errorf("DecodeMessage = %+v, %v; asynq reads %+v", got, err, want)
 		}
 	})
 }
@@ -184,7 +184,7 @@ func BenchmarkDecodeMessage(b *testing.B) {
 	full := encodeMessage(b, fullMessage)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := decodeMessage(full); err != nil {
+		if _, err := DecodeMessage(full); err != nil {
 			b.Fatal(err)
 		}
 	}
