@@ -44,7 +44,7 @@ func TestOneMessagePerPhoneAndWindow(t *testing.T) {
 	}
 
 	// 3. A producer. All messages come at once.
-	client, err := queue.NewClient(server.Client(t), policy)
+	client, err := queue.NewClient(server.Client(t), queue.ClientConfig{Policies: []queue.Policy{policy}})
 	if err != nil {
 		t.Fatal(err)
 	}

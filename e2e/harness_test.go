@@ -69,7 +69,7 @@ func newPolicyStage(tb testing.TB, rules []string, spec workerSpec, opts ...redi
 		tb.Fatal(err)
 	}
 	s.policy = policies[0]
-	if s.client, err = queue.NewClient(s.rdb, policies...); err != nil {
+	if s.client, err = queue.NewClient(s.rdb, queue.ClientConfig{Policies: policies}); err != nil {
 		tb.Fatal(err)
 	}
 	for _, r := range s.policy.Rules {

@@ -62,7 +62,7 @@ func (n *night) start() *worker.Pool {
 // enqueue enqueues a message to each of so many phones.
 func (n *night) enqueue(phones int) {
 	n.Helper()
-	client, err := queue.NewClient(n.rdb, n.policies...)
+	client, err := queue.NewClient(n.rdb, queue.ClientConfig{Policies: n.policies})
 	if err != nil {
 		n.Fatal(err)
 	}

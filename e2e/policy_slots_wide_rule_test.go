@@ -55,7 +55,7 @@ func TestSlotsBehindAWideRule(t *testing.T) {
 					far.AddHook(slowHook{8 * time.Millisecond})
 					pools = append(pools, startPool(t, far, handler, worker.Config{Asynq: asynq.Config{Concurrency: 20}, Policies: policies}))
 				}
-				client, err := queue.NewClient(rdb, policies...)
+				client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: policies})
 				if err != nil {
 					t.Fatal(err)
 				}

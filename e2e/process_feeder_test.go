@@ -24,7 +24,7 @@ const sourceMessages = "messages"
 // feed is a whole process that feeds batches. Each half second it records what memory
 // it has had at most.
 func (p *workerProcess) feed(ctx context.Context, rdb redis.UniversalClient, policies []queue.Policy, log *zap.Logger) error {
-	client, err := queue.NewClient(rdb, policies...)
+	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: policies})
 	if err != nil {
 		return err
 	}

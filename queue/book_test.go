@@ -244,12 +244,12 @@ func TestBookWithGates(t *testing.T) {
 }
 
 // A configuration is the pools': its prefix, its secret, and what can't be booked.
-func TestNewClientWith(t *testing.T) {
+func TestClientThrottleConfig(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	book := func(cfg throttle.Config) (Booked, error) {
 		t.Helper()
-		c, err := NewClientWith(rdb, cfg, perMinute())
+		c, err := NewClient(rdb, ClientConfig{Policies: []Policy{perMinute()}, Throttle: cfg})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -277,7 +277,7 @@ func TestNewClientWith(t *testing.T) {
 	if n := rdb.DBSize(t.Context()).Val(); n != before {
 		t.Errorf("%d keys more", n-before)
 	}
-	if _, err := NewClientWith(rdb, throttle.Config{Prefix: "a b"}); !errors.Is(err, throttle.ErrInvalidConfig) {
-		t.Errorf("NewClientWith = %v, want ErrInvalidConfig", err)
+	if _, err := NewClient(rdb, ClientConfig{Throttle: throttle.Config{Prefix: "a b"}}); !errors.Is(err, throttle.ErrInvalidConfig) {
+		t.Errorf("NewClient = %v, want ErrInvalidConfig", err)
 	}
 }

@@ -59,32 +59,32 @@ type ruleLimit struct {
 	limiter *throttle.Limiter
 }
 
-// NewClient returns a client that enqueues through rdb and holds tasks against
-// the policies; see [ValidatePolicies] for its errors. The client does not own
-// rdb: it has nothing to close, and whoever opened rdb closes it after the last
-// call. NewClient does not ask Redis. It panics when rdb is nil.
-func NewClient(rdb redis.UniversalClient, policies ...Policy) (*Client, error) {
-	return NewClientIn(rdb, throttle.PrefixDefault, policies...)
+// ClientConfig are the options of a [Client], and of an [Inspector]. The zero value is
+// ready to use.
+type ClientConfig struct {
+	// Policies are what tasks of their types need, see [ValidatePolicies]. Defaults to
+	// none: each task is enqueued as it is.
+	Policies []Policy
+
+	// Throttle is that of the pools. Limits are stored under its Prefix. To book, Prefix,
+	// Secret and Shadow must be the pools': they say in which line a task stands. With
+	// PerClient nothing can be booked, for each pool has lines of its own. OnUnavailable
+	// does not matter, for nothing can be enqueued while Redis is away. Defaults to the
+	// zero throttle.Config.
+	Throttle throttle.Config
 }
 
-// NewClientIn is [NewClient] for pools whose throttle.Config has another Prefix:
-// that is where limits are stored.
-func NewClientIn(rdb redis.UniversalClient, prefix string, policies ...Policy) (*Client, error) {
-	return NewClientWith(rdb, throttle.Config{Prefix: prefix}, policies...)
-}
-
-// NewClientWith is [NewClient] for pools that have this throttle.Config. To book,
-// Prefix, Secret and Shadow must be the pools': they say in which line a task stands.
-// With PerClient nothing can be booked, for each pool has lines of its own. OnUnavailable
-// does not matter, for nothing can be enqueued while Redis is away.
-func NewClientWith(rdb redis.UniversalClient, cfg throttle.Config, policies ...Policy) (*Client, error) {
+// NewClient returns a client that enqueues through rdb and holds tasks against the
+// policies. The error has all that is wrong with cfg, joined: it unwraps to
+// [ErrInvalidPolicy], throttle.ErrInvalidConfig or both. The client does not own rdb: it
+// has nothing to close, and whoever opened rdb closes it after the last call. NewClient
+// does not ask Redis. It panics when rdb is nil.
+func NewClient(rdb redis.UniversalClient, config ClientConfig) (*Client, error) {
 	if rdb == nil {
 		panic("queue: nil Redis client")
 	}
-	if err := ValidatePolicies(policies); err != nil {
-		return nil, err
-	}
-	if err := cfg.Validate(); err != nil {
+	policies, cfg := config.Policies, config.Throttle
+	if err := errors.Join(ValidatePolicies(policies), cfg.Validate()); err != nil {
 		return nil, err
 	}
 	cfg.Prefix, cfg.OnUnavailable = cmp.Or(cfg.Prefix, throttle.PrefixDefault), throttle.FailClosed

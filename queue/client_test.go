@@ -19,7 +19,7 @@ import (
 
 func newClient(t *testing.T, rdb redis.UniversalClient, policies ...Policy) *Client {
 	t.Helper()
-	client, err := NewClient(rdb, policies...)
+	client, err := NewClient(rdb, ClientConfig{Policies: policies})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,12 +45,12 @@ type enqueueFunc func(ctx context.Context, typ, payload string, opts ...asynq.Op
 func TestNewClientRefusesBadPolicies(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
-	client, err := NewClient(rdb, smsPolicy(), smsPolicy())
+	client, err := NewClient(rdb, ClientConfig{Policies: []Policy{smsPolicy(), smsPolicy()}})
 	if client != nil || !errors.Is(err, ErrInvalidPolicy) {
 		t.Errorf("NewClient = %v, %v, want ErrInvalidPolicy", client, err)
 	}
-	if got, want := panicOf(func() { _, _ = NewClient(nil) }), "queue: nil Redis client"; got != want {
-		t.Errorf("NewClient(nil) panics with %v, want %s", got, want)
+	if got, want := panicOf(func() { _, _ = NewClient(nil, ClientConfig{}) }), "queue: nil Redis client"; got != want {
+		t.Errorf("NewClient(nil, ClientConfig{}) panics with %v, want %s", got, want)
 	}
 }
 

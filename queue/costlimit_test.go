@@ -26,7 +26,7 @@ func priced(limit throttle.Limit) Policy {
 // limit from before.
 func enqueueCost(t *testing.T, rdb redis.UniversalClient, prefix string, p Policy, cost int) error {
 	t.Helper()
-	client, err := NewClientIn(rdb, prefix, p)
+	client, err := NewClient(rdb, ClientConfig{Policies: []Policy{p}, Throttle: throttle.Config{Prefix: prefix}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestCostWhileRedisIsAway(t *testing.T) {
 func TestClientRefusesABadPrefix(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
-	if _, err := NewClientIn(rdb, "asynq"); !errors.Is(err, throttle.ErrInvalidConfig) {
+	if _, err := NewClient(rdb, ClientConfig{Throttle: throttle.Config{Prefix: "asynq"}}); !errors.Is(err, throttle.ErrInvalidConfig) {
 		t.Errorf("error %v, want %v", err, throttle.ErrInvalidConfig)
 	}
 }

@@ -5,13 +5,13 @@
 // task's key is found, or names a gate. A [Client] enqueues tasks on asynq and refuses at once what no pool could ever
 // run:
 //
-//	client, err := queue.NewClient(rdb, queue.Policy{
+//	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{{
 //		Type: "sms:send",
 //		Rules: []queue.Rule{
 //			{Name: "phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")},
 //			{Name: "provider", Limit: throttle.GCRA(100, time.Second, 20), Key: queue.ConstantKey("acme")},
 //		},
-//	})
+//	}}})
 //	...
 //	task := queue.NewTask("sms:send", payload, asynq.MaxRetry(3))
 //	info, err := client.Enqueue(ctx, task)

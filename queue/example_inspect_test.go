@@ -29,7 +29,7 @@ func ExampleInspector() {
 		Type:  "sms:send",
 		Rules: []queue.Rule{{Name: "sms-per-phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")}},
 	}
-	client, err := queue.NewClient(rdb, policy)
+	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{policy}})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -43,7 +43,7 @@ func ExampleInspector() {
 		}
 	}
 
-	inspector, err := queue.NewInspector(rdb, throttle.Config{}, policy)
+	inspector, err := queue.NewInspector(rdb, queue.ClientConfig{Policies: []queue.Policy{policy}})
 	if err != nil {
 		fmt.Println(err)
 		return

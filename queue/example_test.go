@@ -21,12 +21,12 @@ func Example() {
 	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	defer rdb.Close()
 
-	client, err := queue.NewClient(rdb, queue.Policy{
+	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{queue.Policy{
 		Type: "sms:send",
 		Rules: []queue.Rule{
 			{Name: "sms-per-phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")},
 		},
-	})
+	}}})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -122,10 +122,10 @@ func ExampleClient_Book() {
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
 
-	client, err := queue.NewClient(rdb, queue.Policy{
+	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{queue.Policy{
 		Type:  "sms:send",
 		Rules: []queue.Rule{{Name: "sms-per-phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")}},
-	})
+	}}})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -156,10 +156,10 @@ func ExampleClient_BookMany() {
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
 
-	client, err := queue.NewClient(rdb, queue.Policy{
+	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{queue.Policy{
 		Type:  "sms:send",
 		Rules: []queue.Rule{{Name: "sms-per-phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")}},
-	})
+	}}})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -40,11 +40,11 @@ type Inspector struct {
 	rules map[string]*throttle.Limiter
 }
 
-// NewInspector returns an inspector of pools that have this throttle.Config and these
-// policies; see [NewClientWith] for its errors. It does not ask Redis, and panics when
+// NewInspector returns an inspector of pools that have these policies and this
+// throttle.Config; see [NewClient] for its errors. It does not ask Redis, and panics when
 // rdb is nil.
-func NewInspector(rdb redis.UniversalClient, cfg throttle.Config, policies ...Policy) (*Inspector, error) {
-	c, err := NewClientWith(rdb, cfg, policies...)
+func NewInspector(rdb redis.UniversalClient, cfg ClientConfig) (*Inspector, error) {
+	c, err := NewClient(rdb, cfg)
 	if err != nil {
 		return nil, err
 	}

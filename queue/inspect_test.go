@@ -19,7 +19,7 @@ import (
 // inspector is one of the desk's pools.
 func (d *desk) inspector(cfg throttle.Config, policies ...Policy) *Inspector {
 	d.Helper()
-	i, err := NewInspector(d.timed, cfg, policies...)
+	i, err := NewInspector(d.timed, ClientConfig{Policies: policies, Throttle: cfg})
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestInspectorWithSecret(t *testing.T) {
 	const phone = "+15550100"
 	cfg := throttle.Config{Secret: []byte("0123456789abcdef"), Prefix: "mine"}
 	d := newDesk(t, perMinute())
-	c, err := NewClientWith(d.timed, cfg, perMinute())
+	c, err := NewClient(d.timed, ClientConfig{Policies: []Policy{perMinute()}, Throttle: cfg})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestInspectorOnCluster(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.StartCluster(t, 3)
 	c := newClient(t, rdb, perMinute())
-	i, err := NewInspector(rdb, throttle.Config{}, perMinute())
+	i, err := NewInspector(rdb, ClientConfig{Policies: []Policy{perMinute()}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func TestInspectorRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, tt.got, tt.want)
 		}
 	}
-	if _, err := NewInspector(d.timed, throttle.Config{Secret: []byte("short")}, Policy{}); !errors.Is(err, ErrInvalidPolicy) {
+	if _, err := NewInspector(d.timed, ClientConfig{Policies: []Policy{Policy{}}, Throttle: throttle.Config{Secret: []byte("short")}}); !errors.Is(err, ErrInvalidPolicy) {
 		t.Errorf("NewInspector with a faulty policy = %v, want %v", err, ErrInvalidPolicy)
 	}
 }
@@ -70,7 +70,7 @@ func TestInspectorWithoutRedis(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	defer rdb.Close()
-	i, err := NewInspector(rdb, throttle.Config{}, perMinute())
+	i, err := NewInspector(rdb, ClientConfig{Policies: []Policy{perMinute()}})
 	if err != nil {
 		t.Fatal(err)
 	}

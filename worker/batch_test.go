@@ -54,7 +54,7 @@ func virtualHall(t *testing.T, policies ...queue.Policy) *hall {
 
 func hallOn(r *rig, connect func() redis.UniversalClient, policies []queue.Policy) *hall {
 	r.Helper()
-	c, err := queue.NewClient(connect(), policies...)
+	c, err := queue.NewClient(connect(), queue.ClientConfig{Policies: policies})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func (h *hall) feed(sources map[string]batch.Source) (stop func()) {
 
 func (h *hall) feedOn(rdb redis.UniversalClient, sources map[string]batch.Source) (stop func()) {
 	h.Helper()
-	c, err := queue.NewClient(rdb, h.policies...)
+	c, err := queue.NewClient(rdb, queue.ClientConfig{Policies: h.policies})
 	if err != nil {
 		h.Fatal(err)
 	}

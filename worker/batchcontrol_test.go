@@ -330,7 +330,7 @@ func TestBatchRefusesElements(t *testing.T) {
 		}
 		var mu sync.Mutex
 		told := make(map[string]error)
-		c, err := queue.NewClient(h.connect(), h.policies...)
+		c, err := queue.NewClient(h.connect(), queue.ClientConfig{Policies: h.policies})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -177,7 +177,7 @@ func TestBatchBehindASlowNetwork(t *testing.T) {
 		h := virtualHall(t, provider())
 		far := faraway{h.connect()}
 		h.feedOn(far, map[string]batch.Source{"messages": messages(2*n, 1)})
-		c, err := queue.NewClient(far, h.policies...)
+		c, err := queue.NewClient(far, queue.ClientConfig{Policies: h.policies})
 		if err != nil {
 			t.Fatal(err)
 		}

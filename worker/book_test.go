@@ -24,7 +24,7 @@ import (
 // producer is a client that books, on a connection of its own.
 func (r *rig) producer(policies ...queue.Policy) *queue.Client {
 	r.Helper()
-	c, err := queue.NewClient(r.srv.Client(r.T), policies...)
+	c, err := queue.NewClient(r.srv.Client(r.T), queue.ClientConfig{Policies: policies})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestProducerDiesBeforeItEnqueues(t *testing.T) {
 	const n, window = 10, 100 * ms
 	r, seen := newRig(t), &runs{}
 	policy := phone("sms", window)
-	dead, err := queue.NewClient(&dying{UniversalClient: r.rdb}, policy)
+	dead, err := queue.NewClient(&dying{UniversalClient: r.rdb}, queue.ClientConfig{Policies: []queue.Policy{policy}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +342,7 @@ func TestBookedThroughLostReplies(t *testing.T) {
 	proxy := redistest.NewProxy(t, r.srv.Addr())
 	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr(), MinRetryBackoff: -1})
 	t.Cleanup(func() { _ = rdb.Close() })
-	c, err := queue.NewClient(rdb, policy)
+	c, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{policy}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func TestPoolDiesWithWhatItHasClaimed(t *testing.T) {
 		clients, _ := mini(t, 3)
 		r, seen := rigOn(t, nil, clients[2]), &runs{}
 		policy := phone("sms", window)
-		producer, err := queue.NewClient(clients[2], policy)
+		producer, err := queue.NewClient(clients[2], queue.ClientConfig{Policies: []queue.Policy{policy}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -69,7 +69,7 @@ func TestPoolsShareWhatIsEveryOnes(t *testing.T) {
 		for _, rdb := range clients[:2] {
 			started(t, rdb, handler, cfg)
 		}
-		c, err := queue.NewClient(clients[2], policy)
+		c, err := queue.NewClient(clients[2], queue.ClientConfig{Policies: []queue.Policy{policy}})
 		if err != nil {
 			t.Fatal(err)
 		}

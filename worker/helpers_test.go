@@ -100,7 +100,7 @@ func (r *rig) tryEnqueue(typ, id, payload string, opts ...asynq.Option) error {
 
 func tryEnqueue(t *testing.T, rdb redis.UniversalClient, task *queue.Task) error {
 	t.Helper()
-	c, err := queue.NewClient(rdb)
+	c, err := queue.NewClient(rdb, queue.ClientConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/queue"
-	"github.com/headwayq/headway/throttle"
 )
 
 // What an inspector tells of a pool's tasks is where they are: one runs, two were
@@ -28,7 +27,7 @@ func TestInspectorSeesAPool(t *testing.T) {
 		<-goOn
 		return nil
 	}), policies(phone("sms", time.Hour)))
-	i, err := queue.NewInspector(r.srv.Client(t), throttle.Config{}, phone("sms", time.Hour))
+	i, err := queue.NewInspector(r.srv.Client(t), queue.ClientConfig{Policies: []queue.Policy{phone("sms", time.Hour)}})
 	if err != nil {
 		t.Fatal(err)
 	}

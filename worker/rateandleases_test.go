@@ -30,7 +30,7 @@ func TestTurnsComeNearerWithTheLeases(t *testing.T) {
 				h := virtualHall(t, queue.Policy{Type: "sms", Rules: []queue.Rule{tt.rule, slots}})
 				h.takes = 20 * ms
 				h.pool(10)
-				client, err := queue.NewClient(h.connect(), h.policies...)
+				client, err := queue.NewClient(h.connect(), queue.ClientConfig{Policies: h.policies})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -46,11 +46,11 @@ func newReplica(s *session, name string) (*replica, error) {
 	r := &replica{name: name, s: s, rdb: redis.NewClient(s.redis), feedRdb: redis.NewClient(s.redis)}
 	policy := policyOf(s.cfg, s.clock)
 	common := throttle.Config{Secret: s.secret} // keys are mail addresses
-	client, err := queue.NewClientWith(r.rdb, common, policy)
+	client, err := queue.NewClient(r.rdb, queue.ClientConfig{Policies: []queue.Policy{policy}, Throttle: common})
 	if err != nil {
 		return r, err
 	}
-	feedClient, err := queue.NewClientWith(r.feedRdb, common, policy)
+	feedClient, err := queue.NewClient(r.feedRdb, queue.ClientConfig{Policies: []queue.Policy{policy}, Throttle: common})
 	if err != nil {
 		return r, err
 	}

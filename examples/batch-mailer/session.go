@@ -213,7 +213,7 @@ func (s *session) runReplicas(ctx context.Context) (last batch.Progress, err err
 			return last, err
 		}
 	}
-	client, err := queue.NewClientWith(s.rdb, throttle.Config{Secret: s.secret}, policyOf(s.cfg, s.clock))
+	client, err := queue.NewClient(s.rdb, queue.ClientConfig{Policies: []queue.Policy{policyOf(s.cfg, s.clock)}, Throttle: throttle.Config{Secret: s.secret}})
 	if err != nil {
 		return last, err
 	}

@@ -36,7 +36,7 @@ func run() error {
 		{Name: "phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")},
 	}}
 
-	client, err := queue.NewClient(rdb, perPhone)
+	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{perPhone}})
 	if err != nil {
 		return err
 	}

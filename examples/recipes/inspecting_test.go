@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/queue"
-	"github.com/headwayq/headway/throttle"
 )
 
 // inspected is a bed with three messages to one phone, of which a pool has sent one.
@@ -17,7 +16,7 @@ func (b *bed) inspected() *queue.Inspector {
 	for _, id := range []string{"first", "second", "third"} {
 		b.enqueue(policy.Type, id, `{"to":"+15550100"}`)
 	}
-	inspector, err := queue.NewInspector(b.rdb, throttle.Config{}, policy)
+	inspector, err := queue.NewInspector(b.rdb, queue.ClientConfig{Policies: []queue.Policy{policy}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -76,7 +76,7 @@ func (b *bed) work(handler asynq.HandlerFunc, policies ...queue.Policy) {
 
 func (b *bed) enqueueing(policies ...queue.Policy) {
 	b.Helper()
-	client, err := queue.NewClient(b.rdb, policies...)
+	client, err := queue.NewClient(b.rdb, queue.ClientConfig{Policies: policies})
 	if err != nil {
 		b.Fatal(err)
 	}

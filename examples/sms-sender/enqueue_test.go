@@ -49,7 +49,7 @@ func TestEnqueueGoesOn(t *testing.T) {
 	policy := smsPolicy(throttle.Sliding(1, time.Minute)).Policy
 	broken := srv.Client(t)
 	broken.AddHook(&failing{left: 4}) // a script costs two calls the first time
-	client, err := queue.NewClient(broken, policy)
+	client, err := queue.NewClient(broken, queue.ClientConfig{Policies: []queue.Policy{policy}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestEnqueueGoesOn(t *testing.T) {
 	}
 	checkPersonal(t, "the error", fmt.Sprint(err))
 
-	client, err = queue.NewClient(srv.Client(t), policy)
+	client, err = queue.NewClient(srv.Client(t), queue.ClientConfig{Policies: []queue.Policy{policy}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -166,7 +166,7 @@ func (s *session) runPool(ctx context.Context, pool *worker.Pool) error {
 
 // enqueue enqueues the messages and says how many.
 func (s *session) enqueue(ctx context.Context) error {
-	client, err := queue.NewClient(s.rdb, s.cfg.policy.Policy)
+	client, err := queue.NewClient(s.rdb, queue.ClientConfig{Policies: []queue.Policy{s.cfg.policy.Policy}})
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func ExampleParseCron() {
 func ExampleNew() {
 	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	defer rdb.Close()
-	client, err := queue.NewClient(rdb)
+	client, err := queue.NewClient(rdb, queue.ClientConfig{})
 	if err != nil {
 		fmt.Println(err)
 		return

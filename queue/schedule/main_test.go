@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newClient(t *testing.T, rdb redis.UniversalClient, policies ...queue.Policy) *queue.Client {
 	t.Helper()
-	client, err := queue.NewClient(rdb, policies...)
+	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: policies})
 	if err != nil {
 		t.Fatal(err)
 	}
