@@ -47,7 +47,6 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		Handler(*asynq.Task) (asynq.Handler, string)
 	})
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-		deepen()
 		taskID, _ := asynq.GetTaskID(ctx)
 		name, _ := asynq.GetQueueName(ctx)
 		key := a.keys(name).Task(taskID)

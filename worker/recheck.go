@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// trustAfter is how many bookings in a row have to stay where they were before the
+	// confirmAfter is how many bookings in a row have to stay where they were before the
 	// next ones of that policy, or on that key, are woken without a check.
-	trustAfter = 64
+	confirmAfter = 64
 	// doubtsMax bounds the keys that are remembered because a booking there moved; beyond
 	// it all are checked anew.
 	doubtsMax = 4096
@@ -20,13 +20,13 @@ const (
 	lateAfter = 500 * time.Millisecond
 )
 
-// trust knows where bookings stay where they are: a check before each wake-up is for those
-// that move, and one woken in vain costs an admission. So a policy is trusted again only
-// after trustAfter that stayed, and so is the key on which one moved: of all wake-ups one
-// in so many is in vain, and those that were on their way with it. Safe for concurrent use.
+// recheckFilter skips the check before a wake-up for bookings that rarely move: a check
+// costs a call to Redis, and a task that is woken in vain costs an admission. After a
+// booking moves, its policy and its key are checked until [confirmAfter] bookings in a row
+// have not moved. It is safe for concurrent use.
 type recheckFilter struct {
 	mu     sync.Mutex
-	stayed map[string]int   // by policy, up to trustAfter
+	stayed map[string]int   // by policy, up to confirmAfter
 	doubts map[doubtKey]int // how many are yet to stay there
 }
 
@@ -36,7 +36,7 @@ func newRecheckFilter() *recheckFilter {
 	return &recheckFilter{stayed: make(map[string]int), doubts: make(map[doubtKey]int)}
 }
 
-// sure says that a booking has not moved, as far as can be said without asking. What
+// isConfirmed says that a booking has not moved, as far as can be said without asking. What
 // waits for a lease moves with each that is renewed.
 func (t *recheckFilter) isConfirmed(p throttle.BookingRef) bool {
 	rules := p.Policy.Rules()
@@ -45,7 +45,7 @@ func (t *recheckFilter) isConfirmed(p throttle.BookingRef) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.stayed[p.Policy.String()] < trustAfter {
+	if t.stayed[p.Policy.String()] < confirmAfter {
 		return false
 	}
 	if len(t.doubts) == 0 {
@@ -59,12 +59,12 @@ func (t *recheckFilter) isConfirmed(p throttle.BookingRef) bool {
 	return true
 }
 
-// stays notes that a booking was where it was promised.
+// confirm notes that a booking was where it was promised.
 func (t *recheckFilter) confirm(p throttle.BookingRef) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	name := p.Policy.String()
-	t.stayed[name] = min(t.stayed[name]+1, trustAfter)
+	t.stayed[name] = min(t.stayed[name]+1, confirmAfter)
 	if len(t.doubts) == 0 {
 		return
 	}
@@ -76,7 +76,7 @@ func (t *recheckFilter) confirm(p throttle.BookingRef) {
 	}
 }
 
-// moves notes that a rule put a booking off. ids are its keys, by rule.
+// invalidate notes that a rule moved a booking to a later instant. ids are its keys, by rule.
 func (t *recheckFilter) invalidate(p *throttle.Policy, ids []string, rule string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,12 +87,12 @@ func (t *recheckFilter) invalidate(p *throttle.Policy, ids []string, rule string
 	}
 	for i, l := range p.Rules() {
 		if l.Rule() == rule {
-			t.doubts[doubtKey{rule, ids[i]}] = trustAfter
+			t.doubts[doubtKey{rule, ids[i]}] = confirmAfter
 		}
 	}
 }
 
-// toCheck are the indices of what is to be checked, and the places of those. Where several
+// toRecheck are the indices of what is to be checked, and the places of those. Where several
 // of one narrowest key have one instant, all of that key are: a check puts them in the
 // order of their line. So are those that are late.
 func (w *waker) toRecheck(ready []dueTask, now time.Time) (index []int, places []throttle.BookingRef) {

@@ -42,7 +42,7 @@ func TestTrust(t *testing.T) {
 		}
 	}
 	a, b := at("a", "acme"), at("b", "acme")
-	stay(trustAfter-1, a)
+	stay(confirmAfter-1, a)
 	if tr.isConfirmed(a) {
 		t.Error("trusted too early")
 	}
@@ -54,11 +54,11 @@ func TestTrust(t *testing.T) {
 	if tr.isConfirmed(a) || tr.isConfirmed(b) {
 		t.Error("trusted although one moved")
 	}
-	stay(trustAfter, b)
+	stay(confirmAfter, b)
 	if tr.isConfirmed(a) || !tr.isConfirmed(b) {
 		t.Errorf("sure of the key that moved: %v, of another: %v, want of the other alone", tr.isConfirmed(a), tr.isConfirmed(b))
 	}
-	stay(trustAfter, a)
+	stay(confirmAfter, a)
 	if !tr.isConfirmed(a) || len(tr.doubts) != 0 {
 		t.Errorf("sure of the key that stayed: %v, with %d doubts, want sure and none", tr.isConfirmed(a), len(tr.doubts))
 	}
@@ -75,7 +75,7 @@ func TestTrustOfLeases(t *testing.T) {
 	t.Parallel()
 	at := placesOf(t, throttle.Sliding(1, time.Minute), throttle.Concurrent(2, time.Minute))
 	tr := newRecheckFilter()
-	for range 2 * trustAfter {
+	for range 2 * confirmAfter {
 		tr.confirm(at("a", "acme"))
 	}
 	if tr.isConfirmed(at("a", "acme")) {
@@ -96,7 +96,7 @@ func TestTrustLearnsOfHandlers(t *testing.T) {
 	p := placesOf(t, throttle.Sliding(1, time.Minute))("").Policy
 	d := throttle.Decision{Request: throttle.Request{Key: "+1", Job: "j"}, Rule: "rule0", At: time.Now().Add(time.Minute), Promised: time.Now()}
 	place := throttle.BookingRef{Policy: p, IDs: p.IDs(d.Request)}
-	for range trustAfter {
+	for range confirmAfter {
 		a.trust.confirm(place)
 	}
 	if !a.trust.isConfirmed(place) {

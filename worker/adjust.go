@@ -20,12 +20,12 @@ func withAttempt(ctx context.Context, t *attempt) context.Context {
 	return context.WithValue(ctx, attemptKey{}, t)
 }
 
-// Settle corrects what the running attempt has paid, from its handler after the
+// Adjust corrects what the running attempt has paid, from its handler after the
 // work: the actual cost of the rules whose cost the policy takes from the task, or
 // of the rules that are named. 0 gives all of it back; what is more than the limit
-// holds uses it up (leaky, smooth and warmup owe the rest, too). To settle to the
+// holds uses it up (leaky, smooth and warmup owe the rest, too). To adjust to the
 // same again does nothing.
-// After throttle.ErrUnavailable it may have been done: settle again. Outside of a
+// After throttle.ErrUnavailable it may have been done: adjust again. Outside of a
 // handler with a policy it is [ErrNoGrant].
 func Adjust(ctx context.Context, actual int, rules ...string) error {
 	t, _ := ctx.Value(attemptKey{}).(*attempt)
@@ -46,7 +46,7 @@ func Adjust(ctx context.Context, actual int, rules ...string) error {
 	return t.adjust(ctx, costs)
 }
 
-// settle corrects the payments of the policy's own grant.
+// adjust corrects the charge of the policy's own grant.
 func (t *attempt) adjust(ctx context.Context, costs map[string]int) error {
 	t.mu.Lock()
 	var bill *throttle.Charge

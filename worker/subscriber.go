@@ -16,7 +16,7 @@ import (
 // word, as when a host dies, would be waited for until somebody restarts the pool.
 const hearQuiet = 15 * time.Second
 
-// hearBookings listens to clients that book tasks for our queues: one that is due
+// subscribe listens to clients that book tasks for our queues: one that is due
 // before all others must not wait for the next look. What is told while the
 // connection is broken is found by that look.
 func (a *Adapter) subscribe(ctx context.Context) {
@@ -36,7 +36,7 @@ func (a *Adapter) subscribe(ctx context.Context) {
 	}
 }
 
-// hearUntilSilent passes on what is told until ctx ends or the connection is dead.
+// receiveUntilSilent passes on what is told until ctx ends or the connection is dead.
 func receiveUntilSilent(ctx context.Context, sub *redis.PubSub, wakers map[string]*waker) {
 	asked := false
 	for {
