@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,21 +16,47 @@ import (
 	"github.com/headwayq/headway/internal/redistest"
 )
 
-// TestReadme: the code that the README offers for copying is this very program.
+// TestReadme: each line of Go that the README shows is a line of this program, or of the
+// first example of package throttle, in the same order.
 func TestReadme(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("../../README.md")
+	program := linesOf(t, "main.go")
+	example := linesOf(t, "../../throttle/example_test.go")
+	blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```$").FindAllStringSubmatch(strings.Join(linesOf(t, "../../README.md"), "\n"), -1)
+	if len(blocks) != 2 {
+		t.Fatalf("README.md has %d pieces of Go, want 2", len(blocks))
+	}
+	for i, source := range [][]string{example, program} {
+		for line := range strings.Lines(blocks[i][1]) {
+			code, _, _ := strings.Cut(strings.TrimSpace(line), " // ")
+			if i == 0 && (code == "return err" || code == "err = sms.Acquire(ctx, \"+15550100\", 1)") {
+				continue // the example prints them
+			}
+			at := slices.IndexFunc(source, func(have string) bool {
+				have, _, _ = strings.Cut(have, " // ")
+				return have == code
+			})
+			if at < 0 {
+				t.Errorf("README.md shows %q, which is not in the program that it is taken from", code)
+				continue
+			}
+			source = source[at+1:]
+		}
+	}
+}
+
+// linesOf are the lines of a file without the white space around them.
+func linesOf(t *testing.T, name string) []string {
+	t.Helper()
+	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := os.ReadFile("main.go")
-	if err != nil {
-		t.Fatal(err)
+	lines := strings.Split(string(text), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
 	}
-	_, code, _ := strings.Cut(string(source), "\npackage main\n")
-	if !strings.Contains(string(readme), "```go\npackage main\n"+code+"```\n") {
-		t.Error("README.md does not contain main.go from its package clause to its end; copy it there")
-	}
+	return lines
 }
 
 // TestQuickstart builds and runs the program as a new user would: one message
