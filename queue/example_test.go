@@ -21,7 +21,7 @@ func Example() {
 	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	defer rdb.Close()
 
-	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{queue.Policy{
+	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{{
 		Type: "sms:send",
 		Rules: []queue.Rule{
 			{Name: "sms-per-phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")},
@@ -122,7 +122,7 @@ func ExampleClient_Book() {
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
 
-	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{queue.Policy{
+	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{{
 		Type:  "sms:send",
 		Rules: []queue.Rule{{Name: "sms-per-phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")}},
 	}}})
@@ -156,7 +156,7 @@ func ExampleClient_BookMany() {
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
 
-	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{queue.Policy{
+	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{{
 		Type:  "sms:send",
 		Rules: []queue.Rule{{Name: "sms-per-phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")}},
 	}}})

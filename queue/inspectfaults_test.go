@@ -42,7 +42,7 @@ func TestInspectorRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, tt.got, tt.want)
 		}
 	}
-	if _, err := NewInspector(d.timed, ClientConfig{Policies: []Policy{Policy{}}, Throttle: throttle.Config{Secret: []byte("short")}}); !errors.Is(err, ErrInvalidPolicy) {
+	if _, err := NewInspector(d.timed, ClientConfig{Policies: []Policy{{}}, Throttle: throttle.Config{Secret: []byte("short")}}); !errors.Is(err, ErrInvalidPolicy) {
 		t.Errorf("NewInspector with a faulty policy = %v, want %v", err, ErrInvalidPolicy)
 	}
 }
