@@ -72,7 +72,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 	case a.MaxWait >= 0 && v.at > c.now+int64(a.MaxWait/time.Microsecond):
 		c.leave()
 		c.refuse()
-		r.Status, r.Promoted = luascripts.TooLate, c.hints(func(p *part) bool { return p.place != nowhere })
+		r.Status, r.Promoted = luascripts.TooLate, c.hints(func(p *ruleCall) bool { return p.place != nowhere })
 	case v.refused:
 		c.leave()
 		c.refuse()
@@ -82,7 +82,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		// who came earlier than it was told leaves its followers behind; and turns may have
 		// been told the end of a lease, which comes nearer whenever one is given back
 		leased := c.parts[len(c.parts)-1].kind == luascripts.Leases
-		early := func(p *part) bool { return leased || p.place == turn && p.told > v.at+1000 }
+		early := func(p *ruleCall) bool { return leased || p.place == turn && p.told > v.at+1000 }
 		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.hints(early)
 	default:
 		r.Status = luascripts.Booked
@@ -164,7 +164,7 @@ func (c *call) grant(r *luascripts.AcquireReply, at int64, token uint64) {
 }
 
 // spend makes a grant at an instant that is not before slot's.
-func (p *part) spend(at int64, token uint64) {
+func (p *ruleCall) spend(at int64, token uint64) {
 	was, wasAt := p.ledger.token, p.state.newest()
 	p.state.charge(p.numbers, at, p.cost)
 	p.ledger.token = token
@@ -177,4 +177,56 @@ func (p *part) spend(at int64, token uint64) {
 	if p.w < copied {
 		p.tokens.remember(token, at, p.now, p.extra)
 	}
+}
+
+// book gives the job its places: it waits where it is held up, keeps its turn in
+// the parts before, which admitted it, and is in nobody's way in those behind. A
+// closed gate leaves it none, or its places would hold up others until it opens.
+// The answer is its instant.
+func (c *call) book(v verdict, g gate) int64 {
+	if v.by == nil {
+		c.leave()
+		if wide := c.widest(); wide != nil && v.at < g.until {
+			return wide.await(g, v.at)
+		}
+		return v.at
+	}
+	c.stand(v.by, v.at)
+	return v.at
+}
+
+// stand gives the job its places while a part puts it off until an instant.
+func (c *call) stand(by *ruleCall, at int64) {
+	admitted := c.admitted(by)
+	for i := range c.parts {
+		switch p := &c.parts[i]; {
+		case p == by && p.follows(at):
+			p.enter(turn, at)
+		case p == by:
+			p.enter(waits, at)
+		case p.group > 0 && p.group <= admitted:
+			p.enter(turn, at)
+		default:
+			p.setAside(at)
+		}
+	}
+}
+
+// admitted is the last group in which a job keeps its turn while a part holds it
+// up. A lease holds up nobody at rates of its own key and wider ones.
+func (c *call) admitted(by *ruleCall) int {
+	if by.group > 0 {
+		return by.group
+	}
+	last := 0
+	for i := range c.parts {
+		switch p := &c.parts[i]; {
+		case p.group == 0:
+		case p.id == by.id:
+			return p.group - 1
+		default:
+			last = p.group
+		}
+	}
+	return last
 }

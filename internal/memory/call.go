@@ -1,11 +1,15 @@
 package memory
 
-import "github.com/headwayq/headway/internal/luascripts"
+import (
+	"slices"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
 
 // call is one call on the keys of its parts.
 type call struct {
 	now, extra int64
-	parts      []part
+	parts      []ruleCall
 }
 
 // refusal is why there is nothing to decide with; its status is 0 when there is.
@@ -25,7 +29,7 @@ func (s *Store) on(parts []luascripts.RuleCall, policy, job string, run func(*ca
 }
 
 func (s *Store) runLocked(now int64, parts []luascripts.RuleCall, policy, job string, run func(*call)) refusal {
-	c := &call{now: now, extra: s.extra, parts: make([]part, len(parts))}
+	c := &call{now: now, extra: s.extra, parts: make([]ruleCall, len(parts))}
 	for i := range parts {
 		if no := c.read(i, &parts[i], &s.keys); no.status != 0 {
 			return no
@@ -54,7 +58,7 @@ func (s *Store) runLocked(now int64, parts []luascripts.RuleCall, policy, job st
 // read finds the key of a part.
 func (c *call) read(i int, a *luascripts.RuleCall, from *keys) refusal {
 	p := &c.parts[i]
-	*p = part{
+	*p = ruleCall{
 		numbers: numbersOf(a.Numbers), now: c.now, extra: c.extra, number: i + 1,
 		id: a.ID, cost: int64(a.Cost), worth: a.Worth, toldAt: microsOf(a.At), toldUntil: microsOf(a.Until),
 	}
@@ -94,7 +98,7 @@ func (c *call) group() {
 }
 
 // open makes the state what the numbers of the call see.
-func (p *part) open() {
+func (p *ruleCall) open() {
 	p.closed = max(p.ruleClosed, p.line.closedUntil(p.now))
 	p.state = p.ledger.under(p.numbers)
 	if l, ok := p.state.(*leases); ok {
@@ -104,7 +108,7 @@ func (p *part) open() {
 
 // sets are the parts that are decided together, as ranges: groups of rates, and
 // then each of the leases.
-func (c *call) sets(visit func(set []part) bool) {
+func (c *call) sets(visit func(set []ruleCall) bool) {
 	for from := 0; from < len(c.parts); {
 		to := from + 1
 		for to < len(c.parts) && c.parts[to].group > 0 && c.parts[to].group == c.parts[from].group {
@@ -124,7 +128,7 @@ func (c *call) look() {
 }
 
 // widest is the last of the rates; nil when there is none.
-func (c *call) widest() *part {
+func (c *call) widest() *ruleCall {
 	for i := len(c.parts) - 1; i >= 0; i-- {
 		if c.parts[i].group > 0 {
 			return &c.parts[i]
@@ -136,7 +140,7 @@ func (c *call) widest() *part {
 // joint is the first instant, not before a, at which all of them admit the job,
 // and which of them put it off last. What they do not admit until reach is put off by
 // turns, too.
-func joint(set []part, a, reach int64) (at int64, by *part) {
+func joint(set []ruleCall, a, reach int64) (at int64, by *ruleCall) {
 	for i := range set {
 		if due := set[i].byLedger; due > a {
 			a, by = due, &set[i]
@@ -152,7 +156,7 @@ func joint(set []part, a, reach int64) (at int64, by *part) {
 
 // hints adds who may come earlier than promised: of a rate the first who waits
 // and, when asked for, the first turn; of leases, see offer.
-func (p *part) hints(turns []luascripts.Promotion, turnToo bool) []luascripts.Promotion {
+func (p *ruleCall) hints(turns []luascripts.Promotion, turnToo bool) []luascripts.Promotion {
 	me := p.me
 	p.me = ""
 	defer func() { p.me = me }()
@@ -179,7 +183,7 @@ func (p *part) hints(turns []luascripts.Promotion, turnToo bool) []luascripts.Pr
 }
 
 // tell adds that a member may come at an instant.
-func (p *part) tell(turns []luascripts.Promotion, at int64, member string) []luascripts.Promotion {
+func (p *ruleCall) tell(turns []luascripts.Promotion, at int64, member string) []luascripts.Promotion {
 	return append(turns, luascripts.Promotion{Part: p.number, At: instantOf(at), Job: jobOf(member)})
 }
 
@@ -195,10 +199,119 @@ func (c *call) missed(turns []luascripts.Promotion) []luascripts.Promotion {
 }
 
 // hints are those of all parts; of the turns where turnToo says so.
-func (c *call) hints(turnToo func(*part) bool) []luascripts.Promotion {
+func (c *call) hints(turnToo func(*ruleCall) bool) []luascripts.Promotion {
 	var turns []luascripts.Promotion
 	for i := range c.parts {
 		turns = c.parts[i].hints(turns, turnToo(&c.parts[i]))
 	}
 	return turns
+}
+
+// verdict is when a job may run, and what holds it up until then.
+type verdict struct {
+	at    int64
+	by    *ruleCall // which puts it off last; nil for the gate, or for nothing
+	bound bool      // it may not run yet
+
+	refused bool // nor is it to have a place: [luascripts.BookLastRule]
+}
+
+// decide asks group by group, narrowest first: the first that does not admit the
+// job until `reach` binds, and wider ones are not asked. Of leases each is asked
+// alone. Who only books is held up by the widest rate.
+func (c *call) decide(g gate, reach int64, mode luascripts.Mode) verdict {
+	if opens := g.opened(c.now); opens > reach {
+		return verdict{at: opens, bound: true, refused: mode == luascripts.BookLastRule}
+	}
+	if wide := c.onlyWidest(); mode == luascripts.BookLastRule && wide != nil {
+		v := c.inWidest(wide, reach)
+		if opens := g.opened(v.at); opens > v.at {
+			return verdict{at: opens, bound: true, refused: true}
+		}
+		return v
+	}
+	v := verdict{at: c.now}
+	c.sets(func(set []ruleCall) bool {
+		at, by := joint(set, v.at, reach)
+		if by != nil {
+			v.at, v.by = at, by
+		}
+		if at <= reach {
+			if by = busy(set); by == nil {
+				return true
+			}
+		}
+		v.by, v.bound = by, true
+		return false
+	})
+	if opens := g.opened(v.at); opens > v.at && (v.bound || opens > reach) {
+		return verdict{at: opens, bound: true, refused: mode == luascripts.BookLastRule}
+	} else if opens > v.at {
+		v.at, v.by = opens, nil
+	}
+	if mode.Books() && !v.bound {
+		v.bound, v.by = true, &c.parts[len(c.parts)-1]
+		if p := c.widest(); p != nil {
+			v.by = p
+		}
+	}
+	return v
+}
+
+// onlyWidest are the widest rates, which share a key, when the job may wait nowhere
+// else; nil when it does, or where there are no rates.
+func (c *call) onlyWidest() (wide []ruleCall) {
+	c.sets(func(set []ruleCall) bool {
+		if set[0].group > 0 {
+			wide = set
+		}
+		return true
+	})
+	if placed(wide) || !placed(c.parts) {
+		return wide
+	}
+	return nil
+}
+
+// inWidest is when the widest rates admit the job. When another rule does not then,
+// one that has no place there is refused; of a lease it counts only until when it is
+// closed.
+func (c *call) inWidest(wide []ruleCall, reach int64) verdict {
+	at, by := joint(wide, c.now, reach)
+	v := verdict{at: at, bound: true}
+	for i := range c.parts {
+		p := &c.parts[i]
+		other := p.closed
+		if p.group > 0 {
+			other = p.due
+		}
+		if p.group != wide[0].group && other > v.at && !placed(wide) {
+			v.at, v.by, v.refused = other, p, true
+		}
+	}
+	switch {
+	case v.refused:
+	case at > reach:
+		v.by = by
+	default:
+		if v.by = busy(wide); v.by == nil {
+			v.by = &wide[len(wide)-1]
+		}
+	}
+	return v
+}
+
+// placed says that the job has a place in any of them.
+func placed(set []ruleCall) bool {
+	return slices.ContainsFunc(set, func(p ruleCall) bool { return p.place != nowhere })
+}
+
+// busy is the first of them in whose line others wait, before the job.
+func busy(set []ruleCall) *ruleCall {
+	for i := range set {
+		if !set[i].grantable() {
+			return &set[i]
+		}
+	}
+	return nil
 }

@@ -1,6 +1,8 @@
 package memory
 
-import "github.com/headwayq/headway/internal/luascripts"
+import (
+	"github.com/headwayq/headway/internal/luascripts"
+)
 
 // Cancel gives a grant back, or leaves the lines, or both.
 func (s *Store) Cancel(a luascripts.CancelArgs) luascripts.CancelReply {
@@ -9,7 +11,7 @@ func (s *Store) Cancel(a luascripts.CancelArgs) luascripts.CancelReply {
 		if c.cancel(a) {
 			r.Status = luascripts.Granted
 		}
-		r.Promoted = c.missed(c.hints(func(*part) bool { return true }))
+		r.Promoted = c.missed(c.hints(func(*ruleCall) bool { return true }))
 	})
 	if no.status != 0 {
 		r.Status, r.Rule, r.Version = no.status, no.part, no.version
@@ -44,7 +46,7 @@ func (c *call) cancel(a luascripts.CancelArgs) (given bool) {
 
 // takeBack is when the grant was that is given back, 0 or less when there is
 // none. The token refuses from now on.
-func (p *part) takeBack(token uint64) int64 {
+func (p *ruleCall) takeBack(token uint64) int64 {
 	if token == 0 {
 		return 0
 	}
@@ -61,7 +63,7 @@ func (p *part) takeBack(token uint64) int64 {
 	return held
 }
 
-func (p *part) refund(token uint64, held int64) {
+func (p *ruleCall) refund(token uint64, held int64) {
 	if p.ledger.token == token {
 		p.ledger.token = 0
 	}
@@ -71,8 +73,131 @@ func (p *part) refund(token uint64, held int64) {
 }
 
 // enterAt gives the job the place of a ticket.
-func (p *part) enterAt(to place, ticket, at int64) {
+func (p *ruleCall) enterAt(to place, ticket, at int64) {
 	p.line.promised.add(p.me, at)
 	p.put(to, ticket)
 	p.keep(at)
+}
+
+// Settle corrects what a grant has paid, by part: more, or less when its cost is
+// below 0. The same bill is done once.
+func (s *Store) Settle(a luascripts.AdjustArgs) luascripts.CancelReply {
+	var r luascripts.CancelReply
+	now, no := s.on(a.Rules, a.Policy, "", func(c *call) {
+		for i := range c.parts { // each remembers it as long as what it corrects counts there
+			if _, done := c.parts[i].holds(a.Bill); done && c.parts[i].cost != 0 {
+				return
+			}
+		}
+		r.Status = luascripts.Granted
+		for i := range c.parts {
+			r.Promoted = c.parts[i].settle(a.Token, a.Bill, r.Promoted)
+		}
+	})
+	if no.status != 0 {
+		r.Status, r.Rule, r.Version = no.status, no.part, no.version
+	}
+	r.Now = instantOf(now)
+	return r
+}
+
+func (p *ruleCall) settle(token, bill uint64, turns []luascripts.Promotion) []luascripts.Promotion {
+	if p.kind == luascripts.Leases || p.cost == 0 {
+		return turns
+	}
+	at := p.now
+	if p.cost > 0 { // what was used is spent, whatever the limit says
+		at = max(p.now, p.state.newest())
+		p.spend(at, bill)
+	} else if held := p.granted(token); held > 0 {
+		p.lessen(token, held)
+		turns = p.hints(turns, true)
+	}
+	p.tokens.bill(bill, at, p.w, p.now, p.extra)
+	return turns
+}
+
+// lessen gives back some of what a token was granted. When that was all of the newest
+// grant the ledger's newest instant is one before it: the token goes where it has its own.
+func (p *ruleCall) lessen(token uint64, held int64) {
+	newest := p.state.newest()
+	if refund(p.numbers, p.state, held, -p.cost, p.worth, max(p.now, newest)) {
+		p.store()
+	}
+	if p.ledger.token == token && p.state.newest() != newest {
+		p.ledger.token = 0
+		p.tokens.remember(token, newest, p.now, p.extra)
+	}
+}
+
+// Close lets nobody go on a key for a time, or opens it.
+func (s *Store) Close(a luascripts.CloseArgs) luascripts.CloseReply {
+	var r luascripts.CloseReply
+	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
+		r.Status = luascripts.Granted
+		if a.Policy != "" { // a single part may be the first of several
+			c.parts[0].turns = c.parts[0].key.turns(a.Policy)
+		}
+		shut := &c.parts[a.Rule-1]
+		if a.For > 0 {
+			r.Until = instantOf(c.close(shut, micros(a.For)))
+			return
+		}
+		shut.line.promised.drop(closed)
+		shut.line.promised.drop(closedSince)
+		shut.open()
+		r.Promoted = c.missed(shut.hints(nil, true))
+	})
+	if no.status != 0 {
+		r.Status, r.Rule, r.Version = no.status, no.part, no.version
+	}
+	r.Now = instantOf(now)
+	return r
+}
+
+// close closes a part's key, never for less long than it is. The job goes first when
+// it is open again, in all parts: an order that differs between rules would never end.
+func (c *call) close(shut *ruleCall, us int64) int64 {
+	promised := &shut.line.promised
+	before, _ := promised.score(closed)
+	since, known := shut.line.marked(closedSince)
+	if before <= c.now || !known {
+		since = c.now
+	}
+	until := max(before, c.now+us)
+	promised.add(closed, until)
+	shut.line.mark(closedSince, since)
+	shut.line.live(c.now, until-c.now+1_000_000+c.extra)
+	for i := range c.parts {
+		c.parts[i].find()
+	}
+	if shut.me == "" || shut.place != nowhere {
+		return until
+	}
+	for i := range c.parts {
+		switch p := &c.parts[i]; {
+		case p == shut:
+			p.enterAt(waits, p.putOff(since), until)
+		case p.place == nowhere:
+			p.enterAt(turn, p.putOff(since), until)
+		}
+	}
+	return until
+}
+
+// putOff is the ticket behind the last who was put off since the key was closed,
+// before all others. Were they so many that there is no room left, it is that of the
+// last.
+func (p *ruleCall) putOff(since int64) int64 {
+	ticket := p.front()
+	last, some := p.line.marked(lastPutOff)
+	if in, _ := p.line.marked(putOffIn); some && in == since && last >= ticket {
+		ticket = min(last+1, (rooms(last)+1)*room-1)
+		if ticket%room != 0 {
+			p.line.mark(squeezed, p.line.squeezedIn()+p.cost)
+		}
+	}
+	p.line.mark(lastPutOff, ticket)
+	p.line.mark(putOffIn, since)
+	return ticket
 }

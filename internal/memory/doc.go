@@ -3,26 +3,22 @@
 // microsecond, for a limiter without Redis, for the time that Redis is away,
 // and for tests that compare the two.
 //
-//	file         its twin    what it is
-//	store.go     *.lua       the store, and the calls peek and reset
-//	acquire.go   acquire.lua the call that grants, books or refuses; and so
-//	                         cancel.go, check.go, close.go
-//	call.go      parts.lua   what a call on several rules reads first
-//	part.go                  one rule on one key, as a job finds it
-//	decide.go                which rule holds a job up, and until when
-//	book.go, place.go        where a job waits, and where it keeps its turn
-//	turns.go                 who goes before a job
-//	gate.go                  when work may run
-//	lease.go     leases.lua  at most so many at once; release and renew
-//	sweep.go     (expiry)    keys that are forgotten, at the pace of the calls
-//	sorted.go, set.go (ZSET) a sorted set
-//	line.go      line.lua    who waits, in which order, and what they were promised
-//	tokens.go    tokens.lua  which attempt holds which grant
-//	ledger.go                what the algorithms have in common, and a change of limit
-//	numbers.go               a limit's numbers
-//	rational.go              exact instants: microseconds and n-ths of them
-//	tally.go                 how many were granted lately
-//	sliding.go, fixed.go, calendar.go, gcra.go, step.go, smooth.go, warmup.go: an algorithm each
+//	file          its twin     what it is
+//	store.go                   the store, its keys and their expiry; the calls peek and reset
+//	acquire.go    acquire.lua  the call that grants, books or refuses
+//	cancel.go     cancel.lua   what gives back: cancel, adjust (settle.lua), close (close.lua)
+//	refresh.go    check.lua    the instants of bookings, anew
+//	call.go       parts.lua    what a call on several rules reads first, and which rule holds a job up
+//	rulecall.go   places.lua   one rule on one key, as a job finds it; where a job waits
+//	gate.go       gate.lua     when work may run
+//	lease.go      leases.lua   at most so many at once; release and renew
+//	line.go       line.lua     the jobs that wait, in which order, and what they were promised; the
+//	                           tokens of attempts (tokens.lua)
+//	ledger.go     ledger.lua   what the algorithms have in common, and a change of limit
+//	sliding.go    sliding.lua  the grants themselves
+//	counter.go    tally.lua    the kinds that count: fixed, calendar, step
+//	tat.go        instant.lua  the kinds that keep one instant: gcra, smooth, warmup
+//	sortedset.go  (ZSET)       a sorted set
 //
 // Several rules are decided together, narrowest first. A job waits in the line of
 // one, that which holds it up. In those before it keeps its turn: jobs of its

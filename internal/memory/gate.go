@@ -76,7 +76,7 @@ const openingKept = 3_600_000_000 // how long after an opening it is known who w
 
 // await counts one who waits for an opening, and is when it is to come: all at
 // once would be refused by the rule that all of them share.
-func (p *part) await(g gate, opens int64) int64 {
+func (p *ruleCall) await(g gate, opens int64) int64 {
 	m := strconv.FormatInt(opens, 10)
 	before, known := p.opening.score(m)
 	if !known {
@@ -89,7 +89,7 @@ func (p *part) await(g gate, opens int64) int64 {
 }
 
 // forgetOpenings drops some that are long past, or a busy key would keep all.
-func (p *part) forgetOpenings() {
+func (p *ruleCall) forgetOpenings() {
 	for _, o := range slices.Clone(p.opening.order[:min(lateMost, p.opening.len())]) {
 		if opened, _ := strconv.ParseInt(o.member, 10, 64); opened+openingKept < p.now { // our own text
 			p.opening.drop(o.member)

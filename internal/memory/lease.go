@@ -79,7 +79,7 @@ const (
 
 // offer tells the next in line that there is a lease for them, and those behind
 // when one ends. In the last tenth of its lease a holder has given it up.
-func (p *part) offer(turns []luascripts.Promotion) []luascripts.Promotion {
+func (p *ruleCall) offer(turns []luascripts.Promotion) []luascripts.Promotion {
 	v := p.line.look("", p.now)
 	waiting := p.line.order[v.first:v.last]
 	free := 0
@@ -98,7 +98,7 @@ func (p *part) offer(turns []luascripts.Promotion) []luascripts.Promotion {
 // tellNext tells the first behind the free leases when one ends that was not renewed
 // in time. Its holder has died, so the end stays where it is; and those whom tellAhead
 // told it may have gone before, for leases that were given back.
-func (p *part) tellNext(turns []luascripts.Promotion, waiting []scored[string], free int) []luascripts.Promotion {
+func (p *ruleCall) tellNext(turns []luascripts.Promotion, waiting []scored[string], free int) []luascripts.Promotion {
 	if free >= len(waiting) {
 		return turns
 	}
@@ -114,7 +114,7 @@ func (p *part) tellNext(turns []luascripts.Promotion, waiting []scored[string], 
 // back: the holders may die, and hints with them. So that the first of them have
 // known it for a while, twice as many have to; when they do not, three times as many
 // are told: it is due again after so many more leases, and not after each.
-func (p *part) tellAhead(turns []luascripts.Promotion, waiting []scored[string], free int) []luascripts.Promotion {
+func (p *ruleCall) tellAhead(turns []luascripts.Promotion, waiting []scored[string], free int) []luascripts.Promotion {
 	many := int(min(p.n, aheadMost))
 	last := min(free+2*many, len(waiting)) - 1
 	if last < free {

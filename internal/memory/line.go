@@ -167,3 +167,126 @@ func (q *line) park(v view) {
 func (q *line) keep(at, now, extra int64) {
 	q.live(now, at-now+late+extra)
 }
+
+// ahead are those who go before a job: ranks in the line, and in the turns of
+// its policy.
+type ahead struct {
+	line, turns         *set
+	first, last         int
+	firstTurn, lastTurn int
+	mixed               bool
+	squeezed            int64 // permits that tickets do not show
+}
+
+// permits are all of theirs. Equal costs are counted exactly; with mixed costs
+// tickets bound them from above.
+func (a ahead) permits() int64 {
+	waiting, turns := a.first < a.last, a.firstTurn < a.lastTurn
+	switch {
+	case waiting && turns:
+		return a.permitsFrom(min(a.line.order[a.first].score, a.turns.order[a.firstTurn].score))
+	case waiting:
+		return a.permitsFrom(a.line.order[a.first].score)
+	case turns:
+		return a.permitsFrom(a.turns.order[a.firstTurn].score)
+	}
+	return 0
+}
+
+// permitsFrom are those of the one who has this ticket, and of who comes behind.
+func (a ahead) permitsFrom(ticket int64) int64 {
+	if a.mixed {
+		return rooms(a.end()-ticket+room-1) + a.squeezed
+	}
+	waiting := max(0, a.last-max(a.first, a.line.below(ticket)))
+	turns := max(0, a.lastTurn-max(a.firstTurn, a.turns.below(ticket)))
+	first := a.turns
+	rank := a.firstTurn
+	if a.first < a.last {
+		first, rank = a.line, a.first
+	}
+	return int64(waiting+turns) * costOf(first.order[rank].member)
+}
+
+// end is the ticket behind the last of them.
+func (a ahead) end() int64 {
+	var line, turns int64
+	if a.first < a.last {
+		p := a.line.order[a.last-1]
+		line = p.score + costOf(p.member)*room
+	}
+	if a.firstTurn < a.lastTurn {
+		p := a.turns.order[a.lastTurn-1]
+		turns = p.score + costOf(p.member)*room
+	}
+	switch {
+	case a.first >= a.last:
+		return turns
+	case a.firstTurn >= a.lastTurn:
+		return line
+	}
+	return max(line, turns)
+}
+
+// lateTurns are the first of them who did not come in time.
+func (p *ruleCall) lateTurns() []string {
+	var out []string
+	for _, t := range p.turns.order[:min(lateMost, p.turns.len())] {
+		if t.member == p.me || !p.line.overdue(t.member, p.now) {
+			break
+		}
+		out = append(out, t.member)
+	}
+	return out
+}
+
+// copied is how long a copy of a call may take to arrive, in microseconds.
+const copied = 60_000_000
+
+// bills is how much below minus its instant the score of a bill is.
+const bills = 1 << 52
+
+// tokens are the attempts that hold a grant, by the grant's instant; those that were
+// withdrawn, by the negative time of that, or of `copied` before their grant does not
+// count any more; and bills.
+type tokens struct {
+	sorted[uint64]
+	expires int64
+}
+
+// remember keeps a token as long as a copy of its call may still arrive.
+func (t *tokens) remember(token uint64, at, now, extra int64) {
+	if _, known := t.score(token); known || token == 0 || at+copied <= now {
+		return
+	}
+	t.add(token, at)
+	t.trim(0, now-copied+1)
+	t.live(now, at+copied-now+extra)
+}
+
+// withdraw makes a token refuse from now on, at least until an instant. One that
+// refused already, of which held is the score, does not for less long.
+func (t *tokens) withdraw(token uint64, held, until, now, extra int64) {
+	since := max(now, until-copied, -held)
+	t.add(token, -since)
+	t.trim(copied-now+1, 0)
+	t.live(now, since+copied-now+extra)
+}
+
+// bill keeps a bill as long as what it paid at an instant counts.
+func (t *tokens) bill(token uint64, at, w, now, extra int64) {
+	keep := max(w, copied)
+	t.add(token, -bills-at)
+	t.trim(keep-now-bills, -bills)
+	t.live(now, at+keep-now+extra)
+}
+
+func (t *tokens) drop(token uint64) {
+	t.remove(token)
+	if t.len() == 0 {
+		t.expires = 0
+	}
+}
+
+// live never shortens what the set has.
+func (t *tokens) live(now, us int64) { t.expires = max(t.expires, expiry(now, us)) }

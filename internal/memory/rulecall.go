@@ -1,9 +1,11 @@
 package memory
 
-import "github.com/headwayq/headway/internal/luascripts"
+import (
+	"github.com/headwayq/headway/internal/luascripts"
+)
 
 // part is one rule on one key, as a call finds it.
-type part struct {
+type ruleCall struct {
 	*numbers
 	*key
 	now, extra int64
@@ -34,7 +36,7 @@ type part struct {
 }
 
 // look finds the job and those ahead of it.
-func (p *part) look() {
+func (p *ruleCall) look() {
 	p.view = p.line.look(p.me, p.now)
 	p.late = p.lateTurns()
 	p.find()
@@ -48,7 +50,7 @@ func (p *part) look() {
 	p.measure()
 }
 
-func (p *part) find() {
+func (p *ruleCall) find() {
 	if p.me == "" {
 		return
 	}
@@ -66,16 +68,16 @@ func (p *part) find() {
 }
 
 // grantable says that the job passes nobody who waits.
-func (p *part) grantable() bool { return p.place != nowhere || p.view.first == p.view.last }
+func (p *ruleCall) grantable() bool { return p.place != nowhere || p.view.first == p.view.last }
 
-func (p *part) slot(now, before, cost int64) int64 {
+func (p *ruleCall) slot(now, before, cost int64) int64 {
 	return slot(p.numbers, p.state, now, before, cost)
 }
 
 // measure finds when the part admits the job. Those ahead go as early as they can;
 // turns go when they were promised, which may be later, and between these and me
 // there may be more: when it refuses me, that is what I am told.
-func (p *part) measure() {
+func (p *ruleCall) measure() {
 	b := max(p.now, p.closed)
 	p.byLedger = p.slot(b, p.ahead.permits(), p.cost)
 	p.due = p.byLedger
@@ -93,16 +95,16 @@ func (p *part) measure() {
 
 // follows says that only turns ahead of the job put it off until an instant: then
 // it does not exist for jobs of other policies, as they do not.
-func (p *part) follows(at int64) bool { return p.due == at && p.byLedger < at }
+func (p *ruleCall) follows(at int64) bool { return p.due == at && p.byLedger < at }
 
 // leftLine says that the job waited here, and does not any more.
-func (p *part) leftLine() bool {
+func (p *ruleCall) leftLine() bool {
 	ticket, in := p.line.score(p.me)
 	return p.place == waits && (!in || parked(ticket))
 }
 
 // since is from when on the ledger admits the job, which may be past.
-func (p *part) since() int64 {
+func (p *ruleCall) since() int64 {
 	if p.state.newest() == 0 && p.closed == 0 {
 		return 0
 	}
@@ -110,7 +112,7 @@ func (p *part) since() int64 {
 }
 
 // park lets those who are late hold up nobody.
-func (p *part) park() {
+func (p *ruleCall) park() {
 	if p.kind == luascripts.Leases {
 		p.missed = append(append(p.missed, p.view.late...), p.late...)
 	}
@@ -128,14 +130,14 @@ func (p *part) park() {
 
 // outlive keeps a ledger that was written under another limit for as long as the
 // one in force counts with it. It may have been of a shorter window.
-func (p *part) outlive() {
+func (p *ruleCall) outlive() {
 	if g := &p.ledger; g.state != nil && (g.figures != p.figures || g.version != p.version) {
 		g.expires = max(g.expires, expiry(p.now, p.state.life(p.numbers)-p.now+p.extra))
 	}
 }
 
 // store writes the state; what was never spent on is not written.
-func (p *part) store() {
+func (p *ruleCall) store() {
 	if p.state.newest() > 0 {
 		p.ledger.keep(p.numbers, p.state, p.now, p.extra)
 	}
@@ -143,7 +145,7 @@ func (p *part) store() {
 
 // holds is the instant of a token's grant, negative when it was withdrawn. Who
 // has a lease has it granted now.
-func (p *part) holds(token uint64) (at int64, known bool) {
+func (p *ruleCall) holds(token uint64) (at int64, known bool) {
 	if p.kind == luascripts.Leases {
 		switch end, known := p.tokens.score(token); {
 		case known && end > p.now:
@@ -165,7 +167,7 @@ func (p *part) holds(token uint64) (at int64, known bool) {
 // granted is the instant of the grant that a token's holder corrects: of one whose
 // token is forgotten what it tells, if there may have been one then. 0 or less is
 // none.
-func (p *part) granted(token uint64) int64 {
+func (p *ruleCall) granted(token uint64) int64 {
 	held, known := p.holds(token)
 	if known || p.kind == luascripts.Leases || p.ledger.state == nil || p.toldAt == 0 {
 		return held
@@ -177,10 +179,157 @@ func (p *part) granted(token uint64) int64 {
 }
 
 // free is how many permits are to be had right now.
-func (p *part) free(someWait bool) int {
+func (p *ruleCall) free(someWait bool) int {
 	ahead := p.state.newest() > p.now && p.kind != luascripts.Leases // a grant ahead holds back all others
 	if someWait || p.closed > 0 || ahead {
 		return 0
 	}
 	return int(max(0, p.state.free(p.numbers, p.now)))
+}
+
+// place is where a job stands in a part.
+type place int
+
+const (
+	nowhere place = iota
+	waits         // in the line: this part holds it up
+	aside         // parked in the line: it holds up nobody, and finds its turn again
+	turn          // among the turns: this part admitted it, and a wider one holds it up
+)
+
+// enter gives the job a place and a promise. Who has a ticket keeps it, a
+// newcomer comes behind all.
+func (p *ruleCall) enter(to place, at int64) {
+	p.line.promised.add(p.me, at)
+	switch p.place {
+	case to:
+	case nowhere:
+		p.put(to, p.behind())
+		p.clear()
+	default:
+		p.put(to, p.ticket)
+	}
+	p.keep(at)
+}
+
+// put moves me to a place, and notes when costs differ there.
+func (p *ruleCall) put(to place, ticket int64) {
+	if to == turn {
+		p.line.drop(p.me)
+		p.mix()
+		p.turns.add(p.me, ticket)
+		return
+	}
+	p.turns.drop(p.me)
+	if to == aside {
+		p.line.add(p.me, ticket-park)
+		return
+	}
+	p.mix()
+	p.line.add(p.me, ticket)
+}
+
+// setAside leaves the job its ticket where another part goes before this one.
+func (p *ruleCall) setAside(at int64) {
+	if p.place == waits || p.place == turn {
+		p.put(aside, p.ticket)
+		p.keep(at)
+	}
+}
+
+// leave gives up the job's place.
+func (p *ruleCall) leave() {
+	p.line.squeezeOut(p.ticketOf(p.me), p.cost)
+	p.line.drop(p.me)
+	p.turns.drop(p.me)
+	p.line.promised.drop(p.me)
+	if p.line.len() == 0 && p.turns.len() == 0 {
+		for _, name := range []string{mixed, squeezed, lastPutOff, putOffIn} {
+			p.line.promised.drop(name)
+		}
+	}
+}
+
+// ticketOf is that of a member in the line or among the turns, 0 for none.
+func (p *ruleCall) ticketOf(m string) int64 {
+	if ticket, in := p.line.score(m); in {
+		return ticket
+	}
+	ticket, _ := p.turns.score(m)
+	return ticket
+}
+
+func (p *ruleCall) keep(at int64) {
+	p.line.keep(at, p.now, p.extra)
+	p.turns.live(p.now, at-p.now+late+p.extra)
+}
+
+// mix notes that costs differ, when mine is not that of the first who waits, or
+// where nobody does, of the first turn.
+func (p *ruleCall) mix() {
+	first := ""
+	if at := p.line.below(live); at < p.line.len() {
+		first = p.line.order[at].member
+	} else if p.turns.len() > 0 {
+		first = p.turns.order[0].member
+	}
+	if first != "" && costOf(first) != costOf(p.me) {
+		p.line.mix()
+	}
+}
+
+// behind is the ticket behind all, a whole number of rooms, as front.
+func (p *ruleCall) behind() int64 {
+	ticket := int64(0)
+	after := func(s *set, rank int) {
+		if 0 <= rank && rank < s.len() {
+			last := s.order[rank]
+			ticket = max(ticket, (rooms(turnOf(last.score)+room-1)+costOf(last.member))*room)
+		}
+	}
+	after(&p.line.set, p.line.below(live)-1)
+	after(&p.line.set, p.line.len()-1)
+	after(p.turns, p.turns.len()-1)
+	return ticket
+}
+
+// front is the ticket before all.
+func (p *ruleCall) front() int64 {
+	ticket, some := int64(0), false
+	before := func(s *set, rank int) {
+		if rank < s.len() {
+			if t := (rooms(turnOf(s.order[rank].score)) - costOf(p.me)) * room; !some || t < ticket {
+				ticket, some = t, true
+			}
+		}
+	}
+	before(&p.line.set, 0)
+	before(&p.line.set, p.line.below(live))
+	before(p.turns, 0)
+	return ticket
+}
+
+// rooms are the whole ones below a ticket.
+func rooms(ticket int64) int64 {
+	n := ticket / room
+	if ticket%room < 0 {
+		n--
+	}
+	return n
+}
+
+// clear drops some who were late for too long.
+func (p *ruleCall) clear() {
+	promised := &p.line.promised
+	gone := promised.order[:min(lateMost, promised.below(p.now-late+1))]
+	for _, g := range append([]scored[string](nil), gone...) {
+		if _, has := p.turns.score(g.member); has {
+			continue
+		}
+		if ticket, ok := p.line.score(g.member); !ok || parked(ticket) {
+			p.line.squeezeOut(ticket, costOf(g.member))
+			p.line.drop(g.member)
+			promised.drop(g.member)
+		}
+	}
 }

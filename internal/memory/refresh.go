@@ -20,8 +20,8 @@ func (s *Store) Check(a luascripts.RefreshArgs) luascripts.RefreshReply {
 
 // standsAt is the part where the job waits, or else the first where it has a
 // place; nil when it has none.
-func (c *call) standsAt() *part {
-	var first *part
+func (c *call) standsAt() *ruleCall {
+	var first *ruleCall
 	for i := range c.parts {
 		switch p := &c.parts[i]; {
 		case p.place == waits:
@@ -36,9 +36,9 @@ func (c *call) standsAt() *part {
 // check asks as far as where the job stands. What it stands in no line for is
 // not asked, or it would be told later and later by those who join that line. A
 // narrower rule that admits it before its turn comes there puts nothing off.
-func (c *call) check(stands *part) luascripts.RefreshReply {
+func (c *call) check(stands *ruleCall) luascripts.RefreshReply {
 	at, by, before := c.now, stands, stands.ahead.permits()
-	c.sets(func(set []part) bool {
+	c.sets(func(set []ruleCall) bool {
 		due, last := joint(set, c.now, c.now)
 		if last != nil && due >= at {
 			at, by = due, last
