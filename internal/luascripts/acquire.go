@@ -4,7 +4,13 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -159,3 +165,218 @@ func (p *RuleCall) isOne() bool { return p.Permits == 1 && p.Window >= copyLife 
 
 // copyLife is COPY of numbers.lua.
 const copyLife = time.Minute
+
+// acquireDigest is by which name Redis knows acquire.lua.
+var acquireDigest = sync.OnceValue(func() any { return acquireScript().Hash() })
+
+// acquireCommand is the call of acquire.lua. What it points to is its own: a call may
+// be used again while a hook still has the command.
+func acquireCommand(calls []*Call) command {
+	keys, size := 0, 0
+	for _, c := range calls {
+		keys += c.keys()
+		size += 1 + tokenLen + len(c.Job)
+	}
+	texts := make([]arg, 0, keys+len(calls))
+	for _, c := range calls {
+		texts = c.appendKeys(texts)
+	}
+	var text strings.Builder // of all calls
+	text.Grow(size)
+	forms := make([]*callTemplate, 0, 4)
+	for _, c := range calls {
+		of := c.Templates.of(&c.AcquireArgs)
+		n := slices.IndexFunc(forms, func(f *callTemplate) bool { return f == of || f.text == of.text })
+		if n < 0 {
+			n = len(forms)
+			forms = append(forms, of)
+		}
+		from := text.Len()
+		c.write(&text, byte(n+1))
+		texts = append(texts, arg(text.String()[from:]))
+	}
+
+	args := make([]any, firstKey, firstKey+len(texts)+1+len(forms))
+	args[0], args[1], args[2] = "evalsha", acquireDigest(), keys
+	for i := range texts {
+		if i == keys {
+			args = append(args, len(calls))
+		}
+		args = append(args, &texts[i])
+	}
+	args[firstKey] = string(texts[0]) // hooks look there for the key of any command
+	for _, f := range forms {
+		args = append(args, &f.text)
+	}
+	return command{acquireScript(), args, keys}
+}
+
+// keys is how many keys a call has.
+func (a *AcquireArgs) keys() int {
+	n := 3 * len(a.Rules)
+	if a.Policy != "" {
+		n += len(a.Rules)
+	}
+	if !a.Gate.isZero() {
+		n++
+	}
+	return n
+}
+
+func (a *AcquireArgs) appendKeys(keys []arg) []arg {
+	for i := range a.Rules {
+		p := &a.Rules[i]
+		keys = append(keys, arg(p.ledger), arg(p.tokens), arg(p.line))
+	}
+	if a.Policy != "" {
+		for i := range a.Rules {
+			keys = append(keys, arg(a.Rules[i].turns(a.Policy)))
+		}
+	}
+	if !a.Gate.isZero() {
+		keys = append(keys, arg(widest(a.Rules).opening()))
+	}
+	return keys
+}
+
+// tokenLen is how many bytes a token has.
+const tokenLen = 8
+
+// write writes what one call differs in from others of its form.
+func (a *AcquireArgs) write(to *strings.Builder, form byte) {
+	var token [tokenLen]byte
+	binary.BigEndian.PutUint64(token[:], a.Token)
+	to.WriteByte(form)
+	to.Write(token[:])
+	to.WriteString(a.Job)
+}
+
+// What an integer means in place of a call's answer; another one is since when the
+// ledger admits what is granted now, in microseconds ago.
+const (
+	shortUnknown = -1 // granted, and the ledger held nothing
+	shortFailed  = -2
+)
+
+// zeros are what is not known of a grant; shared, so that to read most answers takes
+// no memory.
+var (
+	zeroWorth [RulesMax]int64
+	zeroFree  [RulesMax]int
+)
+
+// read reads the answer to the call, the next value of r.
+func (c *Call) read(r *reply, now time.Time) {
+	parts := len(c.Rules)
+	c.AcquireReply = AcquireReply{Now: now, Worth: zeroWorth[:parts:parts], Free: zeroFree[:parts:parts]}
+	if c.Tell {
+		c.Free = make([]int, parts)
+	}
+	if r.isInt() {
+		c.Err = c.readShort(r)
+		return
+	}
+	in := r.list()
+	c.Status, c.Rule, c.At, c.From = Status(in.int()), int(in.orZero()), in.timeOrZero(), in.timeOrZero()
+	c.Promised, c.Fence = in.timeOrZero(), in.orZero()
+	turns := in.orZero()
+	if c.Status == Outdated {
+		outdated(&c.At, &c.Version)
+	}
+	known := false
+	for i := range parts {
+		worth, free := in.orZero(), int(in.orZero())
+		if worth != 0 && !known {
+			c.Worth, known = make([]int64, parts), true
+		}
+		if known {
+			c.Worth[i] = worth
+		}
+		if c.Tell {
+			c.Free[i] = free
+		}
+	}
+	c.Promoted, c.Err = in.promotions(turns), in.err
+}
+
+// readShort reads an answer that is one integer.
+func (c *Call) readShort(r *reply) error {
+	switch ago := r.int(); {
+	case ago == shortFailed:
+		c.Status = askAlone
+	case ago < shortFailed || ago > c.Now.UnixMicro():
+		return &ReplyError{Script: r.script, What: fmt.Sprintf("a grant since %d us ago", ago)}
+	default:
+		c.Status, c.At = Granted, c.Now
+		if ago != shortUnknown {
+			c.From = instantOf(c.Now.UnixMicro() - ago)
+		}
+	}
+	return nil
+}
+
+// Forms remembers what calls had in common, see acquire.lua, because most calls have
+// it in common with the one before. The zero value is ready and safe for concurrent
+// use; nil remembers nothing.
+type CallTemplates struct {
+	last [BookLastRule + 1]atomic.Pointer[callTemplate] // by mode
+}
+
+// form is the text of a form, and a call that has it.
+type callTemplate struct {
+	text arg
+	call AcquireArgs
+}
+
+// of is the form of a call.
+func (f *CallTemplates) of(a *AcquireArgs) *callTemplate {
+	if f == nil || a.MaxWait > 0 || !a.Gate.isZero() { // those are seldom the same twice
+		return &callTemplate{text: arg(a.form())}
+	}
+	last := &f.last[a.Mode]
+	old := last.Load()
+	if old != nil && alike(&old.call, a) {
+		return old
+	}
+	fresh := &callTemplate{text: arg(a.form())}
+	if old == nil || rand.N(16) == 0 { // rarely: calls may take turns, or differ each time
+		fresh.call = *a
+		fresh.call.Job, fresh.call.Token, fresh.call.Rules = "", 0, slices.Clone(a.Rules)
+		last.Store(fresh)
+	}
+	return fresh
+}
+
+// alike says that calls without a gate differ in nothing but keys, token and job:
+// they have one form.
+func alike(a, b *AcquireArgs) bool {
+	if a.Mode != b.Mode || a.Inline != b.Inline || a.MaxWait != b.MaxWait || a.Tell != b.Tell || (a.Policy == "") != (b.Policy == "") {
+		return false
+	}
+	return alikeParts(a.Rules, b.Rules)
+}
+
+// alikeParts says that the parts of calls differ in nothing but keys.
+func alikeParts(a, b []RuleCall) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if !alikePart(&a[i], &b[i]) {
+			return false
+		}
+		for j := range i { // which of them count together
+			if (a[i].ID == a[j].ID) != (b[i].ID == b[j].ID) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func alikePart(a, b *RuleCall) bool {
+	x, y := &a.Numbers, &b.Numbers
+	return x.Version == y.Version && x.Kind == y.Kind && x.Permits == y.Permits && x.Window == y.Window && x.Burst == y.Burst &&
+		x.Warm == y.Warm && x.ColdMilli == y.ColdMilli && x.Short == y.Short && slices.Equal(x.Bounds, y.Bounds) &&
+		a.Cost == b.Cost && a.Closed.Equal(b.Closed) && a.Worth == b.Worth
+}
