@@ -80,7 +80,7 @@ type Config struct {
 	Logger *zap.Logger
 }
 
-// Limit is middleware that lets requests through at the pace of its rules. It
+// Middleware is middleware that lets requests through at the pace of its rules. It
 // holds nothing that must be closed, and is safe for concurrent use. Its Config
 // is not read after New.
 type Middleware struct {

@@ -11,6 +11,7 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
+//nolint:gochecknoinits // it only sets a function: as a method of Client every user would see it
 func init() {
 	backend.Of = func(client any) backend.Client { return clientBackend{client.(*Client)} }
 }

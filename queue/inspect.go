@@ -94,7 +94,7 @@ var asynqStates = map[string]WaitState{
 	"aggregating": StateGroup, "completed": StateEnded, "archived": StateEnded,
 }
 
-// Why is the answer about one task.
+// Explanation is the answer about one task.
 type Explanation struct {
 	State WaitState
 	Rule  string // that it waits for; empty where the State needs none
@@ -115,7 +115,7 @@ type Explanation struct {
 	Deadline time.Time // beyond which it fails instead of waiting; zero for none, or not known
 }
 
-// Why tells why a task waits. One that is not there is StateMissing and no error. It
+// Explain tells why a task waits. One that is not there is StateMissing and no error. It
 // asks Redis twice at most; about one that has no place in a line once more, for its
 // payload, which says what gate it waits for. With a throttle.Config of PerClient, and for
 // rules that are in no policy here, the place is not known: then At is the instant at

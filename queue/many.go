@@ -129,7 +129,7 @@ func (c *Client) prepare(ctx context.Context, m enqueueMode, task *Task, opts []
 	if err != nil {
 		return nil, fmt.Errorf("queue: %s %q: %w", m.verb, e.typ, err)
 	}
-	e.Queue, e.Message, e.Task.Info = r.Queue, r.Task, info
+	e.Queue, e.Message, e.Info = r.Queue, r.Task, info
 	e.Message.Token = uint64(throttle.NewToken())
 	if limited {
 		e.Policy, e.Request = p.decide, demand.Request(luascripts.JobID(e.Queue, e.Message.ID))
@@ -191,7 +191,7 @@ func (c *Client) putInto(ctx context.Context, queue string, entries []*pendingTa
 	}
 	for i, e := range entries {
 		if e.Err = backend.Refusal(codes[i]); e.Err == nil {
-			e.Result.Booked = Booked{Info: e.Task.Info, At: e.At, Wait: e.Wait, Rule: e.Rule}
+			e.Result.Booked = Booked{Info: e.Info, At: e.At, Wait: e.Wait, Rule: e.Rule}
 		}
 	}
 	return nil

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Pay says which attempts of a task pay for their permits.
+// ChargePolicy says which attempts of a task pay for their permits.
 type ChargePolicy uint8
 
 const (

@@ -123,7 +123,7 @@ func (p Policy) faults(i int) []fault {
 		add(-1, fmt.Errorf("%d Rules, want at most %d", n, RulesMax))
 	}
 	if !p.Charge.known() {
-		add(-1, fmt.Errorf("Pay is %d, want ChargeEveryAttempt or ChargeSuccess", uint8(p.Charge)))
+		add(-1, fmt.Errorf("unknown Charge %d, want ChargeEveryAttempt or ChargeSuccess", uint8(p.Charge)))
 	}
 	if p.MaxPostpones < 0 {
 		add(-1, fmt.Errorf("MaxPostpones is %d, want at least 1, or 0 for %d", p.MaxPostpones, MaxPostponesDefault))

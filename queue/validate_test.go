@@ -41,7 +41,7 @@ func TestPolicyValidate(t *testing.T) {
 		{"17 rules", func(p *Policy) { *p = manyRules(17) }, []string{"17 Rules, want at most 16"}},
 		{"a rule twice", func(p *Policy) { p.Rules = append(p.Rules, limitRule("other"), p.Rules[0]) }, []string{`rule 2 ("sms-per-phone"): the policy names it twice`}},
 		{"pay for success", func(p *Policy) { p.Charge = ChargeSuccess }, nil},
-		{"pay unknown", func(p *Policy) { p.Charge = 2 }, []string{"Pay is 2"}},
+		{"charge unknown", func(p *Policy) { p.Charge = 2 }, []string{"unknown Charge 2"}},
 		{"put off once", func(p *Policy) { p.MaxPostpones = 1 }, nil},
 		{"put off less than never", func(p *Policy) { p.MaxPostpones = -1 }, []string{"MaxPostpones is -1, want at least 1, or 0 for 100"}},
 		{"a gate alone", func(p *Policy) { p.Rules = []Rule{gateRule(t, "daytime")} }, []string{"no limit, want at least one"}},

@@ -40,6 +40,7 @@ const (
 )
 
 var (
+	// ErrMessage says that a message is not one of asynq's, or cut.
 	ErrMessage     = errors.New("asynqwire: malformed asynq message")
 	errInvalidUTF8 = errors.New("invalid UTF-8")
 )

@@ -22,8 +22,9 @@ const Version = "v0.26.0"
 //	                            --archive--> archived
 type Op int
 
+// What a script of asynq does to a task.
 const (
-	// opOther is any other script, asynq's or not: enqueue, forward, inspector, ...
+	// OpOther is any other script, asynq's or not: enqueue, forward, inspector, ...
 	OpOther Op = iota
 	OpDequeue
 	OpDone
@@ -31,7 +32,7 @@ const (
 	OpRequeue
 	OpRetry
 	OpArchive
-	// opUnknown touches active and lease like the ones above but is not as
+	// OpUnknown touches active and lease like the ones above but is not as
 	// pinned: another version of asynq. It passes through and is reported.
 	OpUnknown
 )

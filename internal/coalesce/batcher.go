@@ -42,7 +42,7 @@ const (
 	flightTime = 10 * time.Second
 )
 
-// Way is how calls get to servers. Its functions are called from several goroutines.
+// Transport is how calls get to servers. Its functions are called from several goroutines.
 type Transport[C any] struct {
 	// Alone sends one call, in the goroutine of its caller and with its context.
 	Alone func(ctx context.Context, c C) error
@@ -62,7 +62,7 @@ type Transport[C any] struct {
 	Patience time.Duration
 }
 
-// Lane is the way to one server. While anybody waits there, a flight is under way, and
+// Batcher is the way to one server. While anybody waits there, a flight is under way, and
 // the last one to come back takes along who waits: so nobody is left behind. One that has
 // not come back for long is counted no more, and others go without it.
 //
@@ -90,7 +90,7 @@ type request[C any] struct {
 	landed chan bool // told once: whether it was sent; else it is to go alone
 }
 
-// NewLane is a lane of a way, on which nobody is.
+// NewBatcher is a lane of a way, on which nobody is.
 func NewBatcher[C any](way *Transport[C]) *Batcher[C] { return &Batcher[C]{way: way} }
 
 // Do sends a call, and returns when what became of it stands in the call. The error is

@@ -315,7 +315,7 @@ func (c *Call) readShort(r *reply) error {
 	return nil
 }
 
-// Forms remembers what calls had in common, see acquire.lua, because most calls have
+// CallTemplates remembers what calls had in common, see acquire.lua, because most calls have
 // it in common with the one before. The zero value is ready and safe for concurrent
 // use; nil remembers nothing.
 type CallTemplates struct {

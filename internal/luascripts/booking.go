@@ -66,14 +66,14 @@ func TaskOf(job string) (queue, id string, ok bool) {
 	return queue, id, err == nil
 }
 
-// Place is what a deferred or a booked task waits for, as it is stored beside it: enough
+// BookingRef is what a deferred or a booked task waits for, as it is stored beside it: enough
 // for any pool to check, to re-time and to give up its booking.
 type BookingRef struct {
 	Deadline time.Time   // of the task, zero for none
 	Rules    BookedRules // empty when there is no booking
 }
 
-// Stands is in whose lines a task stands, as text: "rules costs lengths ids", by
+// BookedRules is in whose lines a task stands, as text: "rules costs lengths ids", by
 // rule joined with "+", but for the ids: they are the keys as Redis sees them (see
 // throttle.Limiter.ID), any bytes, one after the other.
 type BookedRules string

@@ -75,7 +75,7 @@ func (t *EnqueueTask) put() (state string, when int64) {
 	return "pending", t.Since
 }
 
-// Told reads what enqueue.lua tells on the channel: how long it is until the first
+// ParseNotice reads what enqueue.lua tells on the channel: how long it is until the first
 // instant of the due index.
 func ParseNotice(payload string) (time.Duration, error) {
 	us, err := strconv.ParseInt(payload, 10, 64)
@@ -85,7 +85,7 @@ func ParseNotice(payload string) (time.Duration, error) {
 	return time.Duration(us) * time.Microsecond, nil
 }
 
-// Tell tells pools how long it is until the first instant of a queue's due index.
+// Notify tells pools how long it is until the first instant of a queue's due index.
 func Notify(ctx context.Context, c redis.UniversalClient, k QueueKeys, wait time.Duration) error {
 	if err := c.Publish(ctx, k.due, micros(max(0, wait))).Err(); err != nil {
 		return fmt.Errorf("PUBLISH: %w", err)

@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// LocateReply is the answer of locate.lua.
+// LookupReply is the answer of locate.lua.
 type LookupReply struct {
 	Status  Status // Booked, or Refused when it is not known
 	Rule    int    // by which it waits, counted from 1
@@ -21,7 +21,7 @@ type LookupReply struct {
 	Version int64     // of the part's ledger, when Outdated
 }
 
-// Locate runs locate.lua.
+// Lookup runs locate.lua.
 func Lookup(ctx context.Context, c redis.Scripter, a RefreshArgs) (LookupReply, error) {
 	r := run(ctx, c, locateScript(), "locate.lua", 8, partKeys(a.Rules, a.Policy), partArgs([]any{len(a.Rules), a.Job}, a.Rules)...)
 	reply := LookupReply{Status: Status(r.int()), Rule: int(r.int()), At: r.time(), Now: r.time(), Permits: int(r.int()), Jobs: int(r.int())}

@@ -26,7 +26,7 @@ func KeyID(secret []byte, key string) string {
 	return "#" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil)[:18])
 }
 
-// Limit names the keys of one rule on one user key. They share a hash tag.
+// LimitKeys names the keys of one rule on one user key. They share a hash tag.
 type LimitKeys struct {
 	ID     string // as [KeyID] gave it
 	ledger string
@@ -34,13 +34,13 @@ type LimitKeys struct {
 	line   string
 }
 
-// LimitKeys builds the keys of a rule for an id.
+// NewLimitKeys builds the keys of a rule for an id.
 func NewLimitKeys(prefix, rule, id string) LimitKeys {
 	r := NewRuleKeys(prefix, rule)
 	return r.Of(id)
 }
 
-// Rule names the keys of one rule, whatever the user key.
+// RuleKeys names the keys of one rule, whatever the user key.
 type RuleKeys struct {
 	head, afterLedger, afterTokens string // what stands around the id in all keys behind each other
 	ledger, line                   int    // bytes besides the id
@@ -48,7 +48,7 @@ type RuleKeys struct {
 
 const tokensKey, lineKey = ":tokens", ":line"
 
-// RuleKeys prepares the keys of a rule.
+// NewRuleKeys prepares the keys of a rule.
 func NewRuleKeys(prefix, rule string) RuleKeys {
 	head, tail := prefix+":{", "}:"+rule
 	n := len(head) + len(tail)
@@ -78,7 +78,7 @@ func (k LimitKeys) opening() string { return k.ledger + ":opening" }
 
 func (k LimitKeys) all() []string { return []string{k.ledger, k.tokens, k.line} }
 
-// Queue names the keys of one asynq queue, asynq's own and our due index. They
+// QueueKeys names the keys of one asynq queue, asynq's own and our due index. They
 // share asynq's hash tag.
 type QueueKeys struct {
 	due, claim, planned string
@@ -92,7 +92,7 @@ type QueueKeys struct {
 	task string // prefix of the task hashes
 }
 
-// QueueKeys builds the keys of a queue.
+// NewQueueKeys builds the keys of a queue.
 func NewQueueKeys(prefix, queue string) QueueKeys {
 	own := "asynq:{" + queue + "}:"
 	return QueueKeys{

@@ -80,7 +80,7 @@ func Close(ctx context.Context, c redis.Scripter, a CloseArgs) (CloseReply, erro
 	return reply, r.err
 }
 
-// SettleArgs are the arguments of settle.lua. The cost of a part is what it pays
+// AdjustArgs are the arguments of settle.lua. The cost of a part is what it pays
 // more, or less when it is below 0.
 type AdjustArgs struct {
 	Rules  []RuleCall
@@ -89,7 +89,7 @@ type AdjustArgs struct {
 	Bill   uint64 // names this settling: it is done once
 }
 
-// Settle runs settle.lua.
+// Adjust runs settle.lua.
 func Adjust(ctx context.Context, c redis.Scripter, a AdjustArgs) (CancelReply, error) {
 	r := run(ctx, c, settleScript(), "settle.lua", 5, partKeys(a.Rules, a.Policy),
 		grantArgs([]any{len(a.Rules), tokenText(a.Token), tokenText(a.Bill)}, a.Rules)...)

@@ -110,7 +110,7 @@ func tokenText(token uint64) string {
 	return string(b[:])
 }
 
-// Turn is a job that may come earlier than it was promised. No Job means none.
+// Promotion is a job that may come earlier than it was promised. No Job means none.
 type Promotion struct {
 	Part int // in whose line it stands, counted from 1
 	At   time.Time
@@ -120,7 +120,7 @@ type Promotion struct {
 // RulesMax bounds how many rules are decided together.
 const RulesMax = 16
 
-// Part is one rule on one key, as a call asks about it.
+// RuleCall is one rule on one key, as a call asks about it.
 type RuleCall struct {
 	LimitKeys
 	Numbers

@@ -9,17 +9,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// CheckMost bounds how many bookings one call of check.lua takes.
+// RefreshMax bounds how many bookings one call of check.lua takes.
 const RefreshMax = 8
 
-// CheckArgs are the arguments of check.lua about one booking.
+// RefreshArgs are the arguments of check.lua about one booking.
 type RefreshArgs struct {
 	Rules  []RuleCall
 	Policy string
 	Job    string
 }
 
-// CheckReply is the answer of check.lua about one booking.
+// RefreshReply is the answer of check.lua about one booking.
 type RefreshReply struct {
 	Status   Status // Booked, or Refused when it is not known
 	Rule     int    // by which it waits, counted from 1
@@ -32,7 +32,7 @@ type RefreshReply struct {
 	Version int64 // of the part's ledger, when Outdated
 }
 
-// Check runs check.lua for many bookings in one pipeline: once for up to [CheckMost] that
+// Refresh runs check.lua for many bookings in one pipeline: once for up to [CheckMost] that
 // differ in nothing but keys and jobs, on Cluster of one slot. Each booking fails alone.
 func Refresh(ctx context.Context, c redis.UniversalClient, bookings []RefreshArgs) []RefreshReply {
 	out := make([]RefreshReply, len(bookings))
