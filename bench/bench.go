@@ -57,7 +57,7 @@ type row struct {
 	Rival      string // "" when there is nobody to compare with; then Theirs, Ratio, Low and High mean nothing
 	Ratio      float64
 	Low, High  float64
-	Target     string // of DESIGN section 7, "" without one
+	Target     string // what the figure should reach, "" without one
 	Holds      *bool  // nil without a target
 	Better     better
 }

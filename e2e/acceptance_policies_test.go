@@ -23,10 +23,9 @@ func TestAcceptPolicies(t *testing.T) {
 	})
 }
 
-// acceptTwoKeys plays the table of DESIGN.md, section 3, ten times as fast. The
-// finishing times are those of the model with wake check and wake-ups up to 10 ms
-// late: the instant of the last grant of `run(phones, messages, W, rate, burst, 0.01)`
-// in sim/book_and_redeem.py is 498.502 s, 332.337 s and 299.008 s.
+// acceptTwoKeys plays phones with a limit each behind one provider, ten times as fast as
+// in life. The finishing times are those of a model that checks a booking before it wakes
+// the task, with wake-ups up to 10 ms late: 498.502 s, 332.337 s and 299.008 s.
 func acceptTwoKeys(t *testing.T, tab *table) {
 	for _, c := range []twoKeys{
 		{200, 5, "1/6s", "gcra 20/1s burst 3", 49_850 * time.Millisecond},

@@ -71,7 +71,7 @@ func (s *stage) weigh() map[string]int64 {
 }
 
 // acceptEverySec kills Redis while many callers are granted permits, and counts
-// the grants that it has forgotten. It is a measurement: G1 holds with
+// the grants that it has forgotten. It is a measurement: no limit is ever exceeded with
 // appendfsync always.
 func acceptEverySec(t *testing.T, tab *table) {
 	const rounds = 5

@@ -51,7 +51,7 @@ func (s *stage) watchLine(to string, within time.Duration) []string {
 }
 
 // grace is how long after its last promise the head of a line keeps its place;
-// then the next goes first (DESIGN.md, section 3).
+// then the next goes first.
 const grace = 100 * time.Millisecond
 
 // overtaken compares the order of grants with that of the line. A head that

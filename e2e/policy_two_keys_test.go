@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// twoKeys is a case of the table in DESIGN.md, section 3: phones with so many
+// twoKeys is a case of two rules: phones with so many
 // messages each, a limit for each phone, and one of the provider for all.
 type twoKeys struct {
 	phones, messages int
