@@ -144,8 +144,8 @@ func TestNobodyIsImpatientWithARedisThatIsNear(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if near.calls != 1000 || near.atMost != coalesce.FlightsNear {
-			t.Errorf("%d calls of 1000, %d scripts at once, want %d", near.calls, near.atMost, coalesce.FlightsNear)
+		if near.calls != 1000 || near.atMost != coalesce.InFlightNear {
+			t.Errorf("%d calls of 1000, %d scripts at once, want %d", near.calls, near.atMost, coalesce.InFlightNear)
 		}
 	})
 }
@@ -215,8 +215,8 @@ func TestFlightsAreBounded(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if far.calls != n || far.atMost != coalesce.FlightsMax {
-			t.Errorf("%d calls of %d, %d scripts at once, want %d", far.calls, n, far.atMost, coalesce.FlightsMax)
+		if far.calls != n || far.atMost != coalesce.InFlightMax {
+			t.Errorf("%d calls of %d, %d scripts at once, want %d", far.calls, n, far.atMost, coalesce.InFlightMax)
 		}
 		for i, crowd := range far.crowds {
 			if crowd > luascripts.CallsMax {
@@ -265,8 +265,8 @@ func TestFlightsEndWhenRedisIsFastAgain(t *testing.T) {
 		far.atMost = 0
 		far.mu.Unlock()
 		wg.Wait()
-		if most <= coalesce.FlightsNear || far.atMost != coalesce.FlightsNear {
-			t.Errorf("%d scripts at once while Redis is slow, then %d; want more than %d, then %d", most, far.atMost, coalesce.FlightsNear, coalesce.FlightsNear)
+		if most <= coalesce.InFlightNear || far.atMost != coalesce.InFlightNear {
+			t.Errorf("%d scripts at once while Redis is slow, then %d; want more than %d, then %d", most, far.atMost, coalesce.InFlightNear, coalesce.InFlightNear)
 		}
 	})
 }
@@ -335,7 +335,7 @@ func TestPanicLeavesNobodyBehind(t *testing.T) {
 			return 100 * time.Microsecond, nil
 		}}, false)
 		var wg sync.WaitGroup
-		for i := range coalesce.FlightsNear {
+		for i := range coalesce.InFlightNear {
 			wg.Go(func() {
 				defer func() {
 					if recover() == nil {
@@ -350,7 +350,7 @@ func TestPanicLeavesNobodyBehind(t *testing.T) {
 		began := time.Now()
 		for i := range 10 {
 			wg.Go(func() {
-				if err := m.acquire(t.Context(), one(coalesce.FlightsNear+i)); err != nil {
+				if err := m.acquire(t.Context(), one(coalesce.InFlightNear+i)); err != nil {
 					t.Error(err)
 				}
 				if took, want := time.Since(began), 200*time.Microsecond; took != want {
@@ -390,8 +390,8 @@ func TestManyGather(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if got := float64(near.calls) / float64(len(near.crowds)); got < least || near.atMost > coalesce.FlightsNear {
-				t.Errorf("%d callers: crowds of %.1f, %d scripts at once, want %v at least, and %d", callers, got, near.atMost, least, coalesce.FlightsNear)
+			if got := float64(near.calls) / float64(len(near.crowds)); got < least || near.atMost > coalesce.InFlightNear {
+				t.Errorf("%d callers: crowds of %.1f, %d scripts at once, want %v at least, and %d", callers, got, near.atMost, least, coalesce.InFlightNear)
 			}
 			synctest.Wait()
 			if !m.sole.Idle() {

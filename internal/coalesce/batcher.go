@@ -1,9 +1,11 @@
-// Package coalesce sends what several goroutines ask one server together: a script call, a
-// system call, a wake-up cost both sides about as much for many as for one.
+// Package coalesce sends calls together that several goroutines make to one server at one
+// time. A script call, a system call and a wake-up cost both sides about as much for many
+// calls as for one.
 //
-// Who comes alone is sent at once, as it is. What comes while others are under way gathers,
-// and goes together when one of those comes back; where that takes longer than a
-// millisecond, as to a server far away, after that. Nobody waits for one that is lost.
+// A call that comes alone is sent at once, as it is. Calls that come while others are in
+// flight gather into a batch. The batch goes when one of those comes back, or after a
+// millisecond where that takes longer, as to a server far away. No call waits for one
+// whose answer is lost.
 package coalesce
 
 import (
@@ -20,325 +22,326 @@ import (
 )
 
 const (
-	// FlightsNear is how many calls are under way before others gather: one that
+	// InFlightNear is how many batches are in flight before other calls gather: one that
 	// Redis works on, and one on the way, so that neither waits for the other.
-	FlightsNear = 2
-	// crowdMany is a crowd that does not wait for another flight.
-	crowdMany = 32
-	// PatienceDefault is how long the first of those who gather waits for one of them to
-	// come back: a round trip to a Redis that is near takes less. Behind a longer one
-	// more are under way at once.
+	InFlightNear = 2
+	// batchMany is the size at which a batch does not wait for another to come back.
+	batchMany = 32
+	// PatienceDefault is how long the first gathered call waits for a batch to come back.
+	// A round trip to a Redis that is near takes less. Behind a longer one more batches
+	// are in flight at once.
 	PatienceDefault = time.Millisecond
-	// strayAfter is how long a flight to a Redis that is near may be away before others
-	// go without it: its answer may be lost.
-	strayAfter = 10 * time.Millisecond
-	// yieldMost is how long goroutines that can run may take before they are not waited
-	// for any more, and that for yieldNot.
+	// overdueAfter is how long a batch to a Redis that is near may be in flight before
+	// others go without it: its answer may be lost.
+	overdueAfter = 10 * time.Millisecond
+	// yieldMost is how long a yield to other goroutines may take. After a longer one there
+	// is no yield for yieldNot.
 	yieldMost = 3 * time.Millisecond
 	yieldNot  = time.Second
-	// FlightsMax bounds the calls under way: each takes a connection of the client.
-	FlightsMax = 8
-	// flightTime bounds a call for several: no caller's deadline does.
-	flightTime = 10 * time.Second
+	// InFlightMax bounds the batches in flight: each takes a connection of the client.
+	InFlightMax = 8
+	// batchTimeout bounds a batch: the deadline of no single caller does.
+	batchTimeout = 10 * time.Second
 )
 
 // Transport is how calls get to servers. Its functions are called from several goroutines.
 type Transport[C any] struct {
 	// Alone sends one call, in the goroutine of its caller and with its context.
 	Alone func(ctx context.Context, c C) error
-	// Together sends several, and returns an error when their answers are lost: who waits
-	// then goes alone, or each would wait for the time-out of those before. What became of
-	// each call stands in the call.
+	// Together sends several calls, and returns an error when their answers are lost. Calls
+	// that are gathered by then go alone: otherwise each would wait for the time-outs of
+	// those before it. What became of each call stands in the call.
 	Together func(ctx context.Context, calls []C) error
-	// Weight is how much of one script's work a call is, 1 or more, and Most how much goes
-	// together.
+	// Weight is how much of one script's work a call is, 1 or more. Most is how much goes
+	// into one batch.
 	Weight func(c C) int
 	Most   int
-	// Few is how many gather at least before one flight is enough: the next crowd is larger
-	// for it, and costs Redis and the client less. 0 where those who wait hold more up than
-	// that saves.
+	// Few is the batch size from which one batch in flight is enough: the next one is
+	// larger for it, and costs Redis and the client less. 0 turns that off, for callers
+	// whose waiting costs more than it saves.
 	Few int
 	// Patience is [PatienceDefault], but in tests.
 	Patience time.Duration
 }
 
-// Batcher is the way to one server. While anybody waits there, a flight is under way, and
-// the last one to come back takes along who waits: so nobody is left behind. One that has
-// not come back for long is counted no more, and others go without it.
+// Batcher sends the calls to one server. While any call waits, a batch is in flight, and
+// the last batch to come back sends the waiting calls. So no call is left behind. A batch
+// that is overdue is not counted any more, and others go without it.
 //
-// Its zero value is not usable, see [NewLane]; it is safe for concurrent use.
+// Its zero value is not usable, see [NewBatcher]. It is safe for concurrent use.
 type Batcher[C any] struct {
-	way *Transport[C]
+	transport *Transport[C]
 
-	mu      sync.Mutex
-	flights int
-	waiting []request[C]
-	spare   *batch[C]     // one that nobody is on
-	crowd   int           // how many had gathered for the last flight
-	trip    time.Duration // the shortest of late flights: what a busy machine adds is no distance
-	since   time.Time     // when the first who waits came, or was left behind
-	stray   int           // flights that are away for so long that they count no more
-	late    bool          // the first has lost patience, and could not be sent
-	timer   *time.Timer   // rings when the first may have lost patience
-	armed   bool          // it will ring
-	busy    atomic.Int64  // until then nobody is waited for that can run: this process is busy
+	mu        sync.Mutex
+	inFlight  int
+	waiting   []request[C]
+	unused    *batch[C]     // memory of a batch that has come back
+	lastSize  int           // of the last batch that was sent
+	roundTrip time.Duration // the shortest of late: what a busy machine adds is not distance
+	since     time.Time     // when the first waiting call came, or was left behind
+	overdue   int           // batches in flight that are not counted any more
+	impatient bool          // the first call has waited too long, and could not be sent
+	timer     *time.Timer   // fires when the first call may have waited too long
+	armed     bool          // the timer will fire
+	busy      atomic.Int64  // no yield until then: this process computes
 }
 
-// passenger is a call that is sent with others.
+// request is a call that waits to be sent with others.
 type request[C any] struct {
-	call   C
-	landed chan bool // told once: whether it was sent; else it is to go alone
+	call C
+	sent chan bool // receives once: true after it was sent, false when it is to go alone
 }
 
-// NewBatcher is a lane of a way, on which nobody is.
-func NewBatcher[C any](way *Transport[C]) *Batcher[C] { return &Batcher[C]{way: way} }
+// NewBatcher returns a batcher for one server.
+func NewBatcher[C any](transport *Transport[C]) *Batcher[C] {
+	return &Batcher[C]{transport: transport}
+}
 
 // Do sends a call, and returns when what became of it stands in the call. The error is
-// that of a call that went alone, or of a context that has ended: then the call may be
-// under way still, and is not to be read or used again.
-func (l *Batcher[C]) Do(ctx context.Context, c C) error {
-	l.mu.Lock()
-	if flying := l.flights - l.stray; l.flights < FlightsMax && (flying == 0 || flying < FlightsNear && !l.gathers()) {
-		l.flights++
-		l.mu.Unlock()
-		return l.sendAlone(ctx, c)
+// that of a call that went alone, or of a context that has ended. In the latter case the
+// call may still be in flight: do not read or use it again.
+func (b *Batcher[C]) Do(ctx context.Context, c C) error {
+	b.mu.Lock()
+	if awaited := b.inFlight - b.overdue; b.inFlight < InFlightMax && (awaited == 0 || awaited < InFlightNear && !b.gathers()) {
+		b.inFlight++
+		b.mu.Unlock()
+		return b.sendAlone(ctx, c)
 	}
 	p := request[C]{c, make(chan bool, 1)}
-	if l.waiting = append(l.waiting, p); len(l.waiting) == 1 {
-		l.lead()
+	if b.waiting = append(b.waiting, p); len(b.waiting) == 1 {
+		b.startPatience()
 	}
-	if l.flights-l.stray < FlightsNear && l.flights < FlightsMax && len(l.waiting) >= crowdMany {
-		l.flush()
+	if b.inFlight-b.overdue < InFlightNear && b.inFlight < InFlightMax && len(b.waiting) >= batchMany {
+		b.flush()
 	}
-	l.mu.Unlock()
+	b.mu.Unlock()
 
 	select {
-	case sent := <-p.landed:
+	case sent := <-p.sent:
 		if !sent {
-			return l.way.Alone(ctx, c)
+			return b.transport.Alone(ctx, c)
 		}
 		return nil
 	case <-ctx.Done():
-		l.leave(p)
+		b.leave(p)
 		return ctx.Err()
 	}
 }
 
-// gathers says that one flight is enough: many call, and it is not away for long. The
-// lock is held.
-func (l *Batcher[C]) gathers() bool {
-	return l.way.Few > 0 && l.crowd >= l.way.Few && l.trip <= l.way.Patience
+// gathers says that one batch in flight is enough: there are many calls, and the server is
+// near. The lock is held.
+func (b *Batcher[C]) gathers() bool {
+	return b.transport.Few > 0 && b.lastSize >= b.transport.Few && b.roundTrip <= b.transport.Patience
 }
 
-// depart sends those who wait. The lock is held.
-func (l *Batcher[C]) flush() {
-	l.flights++
-	go l.deliver(l.join(nil)) // ends when nobody waits any more
+// flush sends the waiting calls. The lock is held.
+func (b *Batcher[C]) flush() {
+	b.inFlight++
+	go b.deliver(b.join(nil)) // ends when no call waits any more
 }
 
-// alone is a flight with one call, in the goroutine of its caller.
-func (l *Batcher[C]) sendAlone(ctx context.Context, c C) (err error) {
+// sendAlone sends one call in the goroutine of its caller.
+func (b *Batcher[C]) sendAlone(ctx context.Context, c C) (err error) {
 	began := time.Now()
 	defer func() {
 		if err != nil && ctx.Err() == nil && !Answered(err) {
-			l.drain()
+			b.drain()
 		}
-		if f := l.next(nil, time.Since(began)); f != nil {
-			go l.deliver(f) // as that of depart
+		if f := b.next(nil, time.Since(began)); f != nil {
+			go b.deliver(f) // as that of flush
 		}
 	}()
-	return l.way.Alone(ctx, c)
+	return b.transport.Alone(ctx, c)
 }
 
-// flight is calls that are sent together, in memory that serves one after another.
+// batch is calls that are sent together. Its memory is used again.
 type batch[C any] struct {
-	crowd []request[C]
-	calls []C // of the crowd
+	requests []request[C]
+	calls    []C // of the requests
 }
 
-// next is who is sent when a flight has come back, which is nil for a call that was
-// alone. When that is nobody, one flight less is under way; and so it is where there
-// are more than Redis needs, as after a moment in which it was slow: in many flights
-// there are few calls each.
-func (l *Batcher[C]) next(f *batch[C], took time.Duration) *batch[C] {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.trip += max(0, took-l.trip) / 16
-	l.trip = min(l.trip, took)
-	enough := FlightsNear
-	if l.gathers() && len(l.waiting) < crowdMany/2 {
+// next is what is sent when a batch has come back; f is nil after a call that went alone.
+// When it is nil, one batch less is in flight. That is so, too, when more are in flight
+// than Redis needs, as after a moment in which it was slow: many batches hold few calls.
+func (b *Batcher[C]) next(f *batch[C], took time.Duration) *batch[C] {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.roundTrip += max(0, took-b.roundTrip) / 16
+	b.roundTrip = min(b.roundTrip, took)
+	enough := InFlightNear
+	if b.gathers() && len(b.waiting) < batchMany/2 {
 		enough = 1
 	}
-	if took >= strayAfter && l.stray > 0 {
-		l.stray--
+	if took >= overdueAfter && b.overdue > 0 {
+		b.overdue--
 	}
-	if len(l.waiting) > 0 && (l.late || l.flights-l.stray <= enough) {
-		return l.join(f)
+	if len(b.waiting) > 0 && (b.impatient || b.inFlight-b.overdue <= enough) {
+		return b.join(f)
 	}
-	if l.flights--; l.flights == 0 {
-		l.crowd, l.stray = 0, 0
+	if b.inFlight--; b.inFlight == 0 {
+		b.lastSize, b.overdue = 0, 0
 	}
 	if f != nil {
-		l.spare = f
+		b.unused = f
 	}
 	return nil
 }
 
-// board puts those who came first on a flight. The lock is held.
-func (l *Batcher[C]) join(f *batch[C]) *batch[C] {
+// join moves the oldest waiting calls into a batch. The lock is held.
+func (b *Batcher[C]) join(f *batch[C]) *batch[C] {
 	if f == nil {
-		f, l.spare = l.spare, nil
+		f, b.unused = b.unused, nil
 	}
 	if f == nil {
 		f = &batch[C]{}
 	}
 	n, weight := 0, 0
-	for n < len(l.waiting) {
-		weight += l.way.Weight(l.waiting[n].call)
-		if n > 0 && weight > l.way.Most {
+	for n < len(b.waiting) {
+		weight += b.transport.Weight(b.waiting[n].call)
+		if n > 0 && weight > b.transport.Most {
 			break
 		}
 		n++
 	}
-	l.crowd = n
-	f.crowd = append(f.crowd, l.waiting[:n]...)
-	l.waiting = slices.Delete(l.waiting, 0, n)
-	if len(l.waiting) > 0 {
-		l.lead()
+	b.lastSize = n
+	f.requests = append(f.requests, b.waiting[:n]...)
+	b.waiting = slices.Delete(b.waiting, 0, n)
+	if len(b.waiting) > 0 {
+		b.startPatience()
 	}
 	return f
 }
 
-// lead is for a new first of those who wait. The lock is held.
-func (l *Batcher[C]) lead() {
-	l.late = false
-	if l.since = time.Now(); !l.armed {
-		l.arm(l.bound())
+// startPatience begins to count for a new first waiting call. The lock is held.
+func (b *Batcher[C]) startPatience() {
+	b.impatient = false
+	if b.since = time.Now(); !b.armed {
+		b.arm(b.patience())
 	}
 }
 
-// bound is how long the first waits. Where Redis is near, one of those under way comes
-// back long before that, if any ever does.
-func (l *Batcher[C]) bound() time.Duration {
-	if l.trip <= l.way.Patience {
-		return max(strayAfter, l.way.Patience)
+// patience is how long the first call waits. Where Redis is near, a batch in flight comes
+// back long before that, unless its answer is lost.
+func (b *Batcher[C]) patience() time.Duration {
+	if b.roundTrip <= b.transport.Patience {
+		return max(overdueAfter, b.transport.Patience)
 	}
-	return l.way.Patience
+	return b.transport.Patience
 }
 
-// arm has the timer ring. The lock is held.
-func (l *Batcher[C]) arm(after time.Duration) {
-	if l.armed = true; l.timer == nil {
-		l.timer = time.AfterFunc(after, l.flushSoon)
+// arm sets the timer. The lock is held.
+func (b *Batcher[C]) arm(after time.Duration) {
+	if b.armed = true; b.timer == nil {
+		b.timer = time.AfterFunc(after, b.flushSoon)
 		return
 	}
-	l.timer.Reset(after)
+	b.timer.Reset(after)
 }
 
-// hurry sends all who wait when the first has lost patience, as far as that many
-// flights may be under way. The timer may have been armed for one before: that is
+// flushSoon sends the waiting calls when the first has waited too long, as far as so many
+// batches may be in flight. The timer may have been set for an earlier call: that is
 // cheaper than to set it for each.
-func (l *Batcher[C]) flushSoon() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.armed = false
-	if len(l.waiting) == 0 {
+func (b *Batcher[C]) flushSoon() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.armed = false
+	if len(b.waiting) == 0 {
 		return
 	}
-	if left := l.bound() - time.Since(l.since); left > 0 {
-		l.arm(left)
+	if left := b.patience() - time.Since(b.since); left > 0 {
+		b.arm(left)
 		return
 	}
-	if l.trip <= l.way.Patience {
-		l.stray = l.flights
+	if b.roundTrip <= b.transport.Patience {
+		b.overdue = b.inFlight
 	}
-	for len(l.waiting) > 0 && l.flights < FlightsMax {
-		l.flush()
+	for len(b.waiting) > 0 && b.inFlight < InFlightMax {
+		b.flush()
 	}
-	l.late = len(l.waiting) > 0
+	b.impatient = len(b.waiting) > 0
 }
 
 // leave takes a call back that was not sent yet.
-func (l *Batcher[C]) leave(p request[C]) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if i := slices.IndexFunc(l.waiting, func(w request[C]) bool { return w.landed == p.landed }); i >= 0 {
-		l.waiting = slices.Delete(l.waiting, i, i+1)
+func (b *Batcher[C]) leave(p request[C]) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if i := slices.IndexFunc(b.waiting, func(w request[C]) bool { return w.sent == p.sent }); i >= 0 {
+		b.waiting = slices.Delete(b.waiting, i, i+1)
 	}
 }
 
-// Idle says that nobody is on the lane.
-func (l *Batcher[C]) Idle() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.flights == 0 && len(l.waiting) == 0
+// Idle says that no call waits or is in flight.
+func (b *Batcher[C]) Idle() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.inFlight == 0 && len(b.waiting) == 0
 }
 
-// Gathered is how many wait for others to come back.
-func (l *Batcher[C]) Gathered() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.waiting)
+// Gathered is how many calls wait to be sent.
+func (b *Batcher[C]) Gathered() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.waiting)
 }
 
-// disperse lets all who wait go alone: who stands behind others would wait for the
-// time-out of each of them.
-func (l *Batcher[C]) drain() {
-	l.mu.Lock()
-	all := l.waiting
-	l.waiting = nil
-	l.mu.Unlock()
+// drain lets all waiting calls go alone: behind a server that does not answer each would
+// wait for the time-outs of those before it.
+func (b *Batcher[C]) drain() {
+	b.mu.Lock()
+	all := b.waiting
+	b.waiting = nil
+	b.mu.Unlock()
 	for _, p := range all {
-		p.landed <- false
+		p.sent <- false
 	}
 }
 
-// fly sends those on a flight, and when that has come back who waits then. Who is about
-// to call comes along: goroutines that can run do so first.
-func (l *Batcher[C]) deliver(f *batch[C]) {
+// deliver sends a batch, and then what has gathered meanwhile. It yields in between, so
+// that goroutines that are about to call come along.
+func (b *Batcher[C]) deliver(f *batch[C]) {
 	for f != nil {
 		began := time.Now()
-		if err := l.send(f); err != nil && !Answered(err) {
-			l.drain()
+		if err := b.send(f); err != nil && !Answered(err) {
+			b.drain()
 		}
 		took := time.Since(began)
-		l.yield()
-		f = l.next(f, took)
+		b.yield()
+		f = b.next(f, took)
 	}
 }
 
-// yield lets goroutines that can run do so, but where that took long: handlers that
-// compute would have all who wait for an answer wait for them.
-func (l *Batcher[C]) yield() {
+// yield lets other goroutines run, unless that took long lately: callers would wait for
+// handlers that compute.
+func (b *Batcher[C]) yield() {
 	began := time.Now()
-	if began.UnixNano() < l.busy.Load() {
+	if began.UnixNano() < b.busy.Load() {
 		return
 	}
 	if runtime.Gosched(); time.Since(began) > yieldMost {
-		l.busy.Store(began.Add(yieldNot).UnixNano())
+		b.busy.Store(began.Add(yieldNot).UnixNano())
 	}
 }
 
-// send asks for all of a crowd, and returns what Together does.
-func (l *Batcher[C]) send(f *batch[C]) error {
-	ctx, cancel := context.WithTimeout(context.Background(), flightTime)
+// send sends all calls of a batch, and returns what Together does.
+func (b *Batcher[C]) send(f *batch[C]) error {
+	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
 	defer cancel()
-	for _, p := range f.crowd {
+	for _, p := range f.requests {
 		f.calls = append(f.calls, p.call)
 	}
-	err := l.way.Together(ctx, f.calls)
-	for _, p := range f.crowd {
-		p.landed <- true
+	err := b.transport.Together(ctx, f.calls)
+	for _, p := range f.requests {
+		p.sent <- true
 	}
 	f.empty()
 	return err
 }
 
-// empty forgets who was there.
+// empty forgets the calls of a batch.
 func (f *batch[C]) empty() {
-	clear(f.crowd)
+	clear(f.requests)
 	clear(f.calls)
-	f.crowd, f.calls = f.crowd[:0], f.calls[:0]
+	f.requests, f.calls = f.requests[:0], f.calls[:0]
 }
 
 // Answered says that Redis itself answered an error.
