@@ -5,9 +5,12 @@
 //
 // The root holds no code. Begin with the package that fits:
 //
-//	throttle  limits on Redis, for any program
-//	queue     tasks that are throttled: their keys, their costs, a client
-//	worker    the pool that runs them, and defers what may not run yet
+//	throttle        limits on Redis, for any program
+//	queue           tasks that are throttled: their keys, their costs, a client
+//	queue/batch     batches that are enqueued at the pace of their limits
+//	queue/schedule  cron schedules that any number of processes may run
+//	worker          the pool that runs tasks, and defers what may not run yet
+//	httplimit       the same limits before an http.Handler
 //
 // Whole programs are examples/sms-sender, which keeps to limits by phone number, and
 // examples/batch-mailer, which sends a nightly batch.
