@@ -28,7 +28,8 @@ const (
 // its non-test files may import. "dir/*" means each directory below dir. A new
 // package needs a line here, and a place in the order.
 //
-//	cmd, examples -> metrics, dashboard -> worker -> queue -> throttle -> throttle/gate, internal/memory -> internal/luascripts
+//	cmd, examples -> metrics, dashboard -> worker -> queue/* -> queue -> throttle -> throttle/gate, internal/memory -> internal/luascripts
+//	                                          worker, queue -> internal/asynqwire -> internal/luascripts
 //	                                    httplimit -------------^
 //	                          throttle/throttletest -----------^
 var edges = map[string][]string{
