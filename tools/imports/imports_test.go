@@ -32,6 +32,8 @@ const (
 //	                                          worker, queue -> internal/asynqwire -> internal/luascripts
 //	                                    httplimit -------------^
 //	                          throttle/throttletest -----------^
+//
+// internal/e2e, which judges all of it from outside, lies above queue; cmd, examples and tests use it.
 var edges = map[string][]string{
 	".":                         {},
 	"internal/luascripts":       {},
@@ -58,8 +60,9 @@ var edges = map[string][]string{
 	"httplimit":                 {"throttle"},
 	"metrics":                   {"worker", "queue", "throttle"},
 	"dashboard":                 {"worker", "queue", "throttle"},
-	"cmd/headway":               {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle", "throttle/gate"},
-	"examples/*":                {"dashboard", "metrics", "httplimit", "worker", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate"},
+	"internal/e2e":              {"queue", "queue/phonezone", "throttle", "throttle/gate"},
+	"cmd/headway":               {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle", "throttle/gate", "internal/e2e"},
+	"examples/*":                {"internal/e2e", "dashboard", "metrics", "httplimit", "worker", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate"},
 	"tools/drawlimits":          {"throttle", "internal/redistest"},
 	"e2e":                       {},
 	"tools/imports":             {},
@@ -81,7 +84,7 @@ var foreign = []struct {
 }{
 	{"github.com/alicebob/miniredis", []string{"internal/redistest", "cmd/headway", "examples/*"},
 		"an embedded server is a choice of programs, not of libraries"},
-	{"github.com/hibiken/asynq", []string{"internal/asynqwire", "queue", "queue/batch", "queue/schedule", "queue/phonezone", "queue/internal/backend", "worker", "metrics", "dashboard", "cmd/headway", "examples/*"},
+	{"github.com/hibiken/asynq", []string{"internal/asynqwire", "queue", "queue/batch", "queue/schedule", "queue/phonezone", "queue/internal/backend", "worker", "metrics", "dashboard", "internal/e2e", "cmd/headway", "examples/*"},
 		"throttle and what is below it have never heard of tasks"},
 	{"github.com/emersion", []string{"examples/*"}, "what sends mails is a choice of programs"},
 	{"github.com/goccy/go-yaml", []string{"queue", "queue/schedule", "queue/internal/yamlfile"}, "policy files and schedule files are read in one place"},
@@ -288,7 +291,7 @@ func TestImportRulesBite(t *testing.T) {
 		{"worker/a.go", other + `github.com/prometheus/client_golang/prometheus"`, "does not link Prometheus"},
 		{"worker/a.go", other + module + `"`, "it may import queue"},
 		{"examples/sms-sender/a.go", other + `github.com/alicebob/miniredis/v2"`, ""},
-		{"examples/sms-sender/a.go", own + `internal/luascripts"`, "it may import dashboard"},
+		{"examples/sms-sender/a.go", own + `internal/luascripts"`, "it may import internal/e2e, dashboard"},
 		{"a_test.go", own + `internal/luascripts"`, ""},
 		{"a.go", own + `throttle"`, "nothing of this module"},
 		{"throttle/sub/a.go", ``, "throttle/sub is new"},

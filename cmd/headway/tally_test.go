@@ -1,0 +1,96 @@
+package main
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/headwayq/headway/worker"
+)
+
+const sec = time.Second
+
+func TestTally(t *testing.T) {
+	t.Parallel()
+	var tally Tally
+	if got := tally.Phones(); len(got) != 0 {
+		t.Errorf("Phones of the zero Tally = %v, want none", got)
+	}
+	for _, s := range []struct {
+		phone string
+		at    time.Duration
+	}{
+		{"+12025550117", 120 * sec}, {"+12025550117", 0}, {"+12025550117", 60 * sec}, // out of order
+		{"+447700900142", 5 * sec},
+		{"+61491570156", 0}, {"+61491570156", 90 * sec},
+		{"+61491570157", 0}, {"+61491570157", 80 * sec},
+	} {
+		tally.Sent(s.phone, s.at.Microseconds())
+	}
+	tally.Failed()
+	want := []PhoneTally{
+		{Phone: "+12…0117", Sent: 3, MinGap: new(60 * sec)},
+		{Phone: "+61…0157", Sent: 2, MinGap: new(80 * sec)},
+		{Phone: "+61…0156", Sent: 2, MinGap: new(90 * sec)},
+		{Phone: "+44…0142", Sent: 1},
+	}
+	if diff := cmp.Diff(want, tally.Phones()); diff != "" {
+		t.Errorf("phones (-want +got):\n%s", diff)
+	}
+	if sent, failed := tally.Counts(); sent != 8 || failed != 1 {
+		t.Errorf("Counts = %d, %d, want 8, 1", sent, failed)
+	}
+}
+
+func TestTallyCountsManyAtOnce(t *testing.T) {
+	t.Parallel()
+	var tally Tally
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for i := range 100 {
+				tally.Sent(p1, int64(i))
+				tally.Failed()
+				_ = tally.Phones()
+			}
+		})
+	}
+	wg.Wait()
+	if sent, failed := tally.Counts(); sent != 800 || failed != 800 {
+		t.Errorf("Counts = %d, %d, want 800, 800", sent, failed)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	var w watch
+	start := time.Unix(1_000_000, 0)
+	if got := w.nextIn(start); got != 0 {
+		t.Errorf("nothing deferred: next in %v, want 0", got)
+	}
+	for _, step := range []struct {
+		kind worker.EventKind
+		task string
+		at   time.Duration // after start
+		now  time.Duration
+		want time.Duration
+	}{
+		{worker.EventDeferred, "a", 60 * sec, 0, 60 * sec},
+		{worker.EventDeferred, "b", 50 * sec, 1 * sec, 49 * sec},
+		{worker.EventMoved, "b", 70 * sec, 1 * sec, 59 * sec},
+		{worker.EventWoken, "a", 60 * sec, 59 * sec, 11 * sec},
+		{worker.EventDeferred, "c", 65 * sec, 66 * sec, 4 * sec}, // another process woke c
+		{worker.EventGranted, "b", 70 * sec, 66 * sec, 0},
+	} {
+		w.Observe(worker.Event{Kind: step.kind, Task: step.task, At: start.Add(step.at)})
+		if got := w.nextIn(start.Add(step.now)); got != step.want {
+			t.Errorf("%+v: next in %v, want %v", step, got, step.want)
+		}
+	}
+	w.Observe(worker.Event{Kind: worker.EventGranted, Promised: start, Late: 3 * time.Millisecond})
+	if diff := cmp.Diff([]time.Duration{3 * time.Millisecond}, w.lateness()); diff != "" {
+		t.Errorf("lateness: only of those that waited (-want +got):\n%s", diff)
+	}
+}
