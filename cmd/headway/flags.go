@@ -89,7 +89,7 @@ func parseFlags(args []string, stdout io.Writer) (config, error) {
 	}
 	var errs []error
 	if fs.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("%s that no flag asks for", count(fs.NArg(), "argument")))
+		errs = append(errs, fmt.Errorf("%s that no flag asks for", e2e.Count(fs.NArg(), "argument")))
 	}
 	var err error
 	if c.limit, err = parseLimit(*limit); err != nil {

@@ -21,10 +21,10 @@ type holdUp struct {
 // String has no line end: `gate "daytime" opens at Sat 08:00 AEDT, in 3h47m, for 2 messages`.
 func (h holdUp) text(now time.Time) string {
 	if h.opens.IsZero() {
-		return fmt.Sprintf("gate %q does not open within a year for %s", h.rule, count(h.messages, "message"))
+		return fmt.Sprintf("gate %q does not open within a year for %s", h.rule, e2e.Count(h.messages, "message"))
 	}
 	in := (h.opens.Sub(now) + time.Second - 1).Truncate(time.Second)
-	return fmt.Sprintf("gate %q opens at %s, in %v, for %s", h.rule, h.opens.Format("Mon 15:04 MST"), in, count(h.messages, "message"))
+	return fmt.Sprintf("gate %q opens at %s, in %v, for %s", h.rule, h.opens.Format("Mon 15:04 MST"), in, e2e.Count(h.messages, "message"))
 }
 
 // holdUps returns the messages that could go if it were not for a gate, and what

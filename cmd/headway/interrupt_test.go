@@ -42,7 +42,7 @@ func TestInterrupted(t *testing.T) {
 			if sent != 3 {
 				t.Errorf("sent %d before the interrupt, want 3", sent)
 			}
-			if want := fmt.Sprintf("interrupted: %s left in Redis, -role work goes on\n", count(n-sent, "message")); !strings.Contains(r.stderr, want) {
+			if want := fmt.Sprintf("interrupted: %s left in Redis, -role work goes on\n", e2e.Count(n-sent, "message")); !strings.Contains(r.stderr, want) {
 				t.Errorf("stderr has no %q:\n%s", want, r.stderr)
 			}
 			if !strings.Contains(r.stdout, "breaches") {

@@ -44,7 +44,7 @@ func TestSamplePolicy(t *testing.T) {
 	p := mustPolicy(t, "../../examples/sms-sender/policy.yaml")
 	var rules []string
 	for _, r := range p.Rules {
-		rules = append(rules, r.Name+": "+ruleText(r))
+		rules = append(rules, r.Name+": "+e2e.RuleText(r))
 	}
 	want := []string{
 		"daytime: gate 08:00-21:00 recipient", "phone-minute: sliding 1/1m", "phone-day: sliding 10/1d",
@@ -54,7 +54,7 @@ func TestSamplePolicy(t *testing.T) {
 		t.Errorf("rules (-want +got):\n%s", diff)
 	}
 	zones := map[string]bool{}
-	for _, m := range Sample() {
+	for _, m := range e2e.Sample() {
 		d, err := p.DemandOf(m)
 		if err != nil {
 			t.Errorf("demand of %v: %v", m, err)
@@ -73,7 +73,7 @@ func TestSamplePolicy(t *testing.T) {
 	for hour := range 24 {
 		for _, month := range []time.Month{time.January, time.July} {
 			now := time.Date(2026, month, 1, hour, 30, 0, 0, time.UTC)
-			if free, _ := holdUps(p, Sample(), now); len(free) < 5 {
+			if free, _ := holdUps(p, e2e.Sample(), now); len(free) < 5 {
 				t.Errorf("at %v %d messages of the sample may go, want some", now, len(free))
 			}
 		}
@@ -226,7 +226,7 @@ policies:
   sms:send: {rules: [daytime, phone]}
 `))
 	now := time.Date(2026, 11, 20, 17, 27, 8, 500, time.UTC)
-	free, held := holdUps(p, Sample(), now)
+	free, held := holdUps(p, e2e.Sample(), now)
 	if len(free) != 19 || len(held) != 1 {
 		t.Fatalf("%d free, held %+v, want 19 and those in Australia", len(free), held)
 	}
@@ -236,7 +236,7 @@ policies:
 	if got, want := (holdUp{rule: "g", messages: 1}).text(now), `gate "g" does not open within a year for 1 message`; got != want {
 		t.Errorf("text = %s, want %s", got, want)
 	}
-	if free, held := holdUps(e2e.PhoneLimit(throttle.Sliding(1, sec)), Sample(), now); len(free) != 24 || held != nil {
+	if free, held := holdUps(e2e.PhoneLimit(throttle.Sliding(1, time.Second)), e2e.Sample(), now); len(free) != 24 || held != nil {
 		t.Errorf("without a gate: %d free, held %+v", len(free), held)
 	}
 }

@@ -25,7 +25,7 @@ import (
 type result struct {
 	code           int
 	stdout, stderr string
-	report         Report // with -report
+	report         e2e.Report // with -report
 	raw            map[string]any
 	files          string // report, grants and arrivals as they are
 }

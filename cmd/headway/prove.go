@@ -52,8 +52,8 @@ func prove(ctx context.Context, args []string, e env) int {
 	var msgs []e2e.Message
 	if cfg.role.enqueues() {
 		if msgs, err = readMessages(cfg, e); err != nil {
-			if invalid, ok := errors.AsType[*InputError](err); ok {
-				printFaults(e.stderr, invalid, "")
+			if invalid, ok := errors.AsType[*e2e.InputError](err); ok {
+				e2e.PrintFaults(e.stderr, invalid, "")
 			} else {
 				_, _ = fmt.Fprintf(e.stderr, "headway prove: %v\n", err)
 			}
@@ -77,14 +77,14 @@ func prove(ctx context.Context, args []string, e env) int {
 // error, unless they are to be skipped and others remain: then they are only
 // reported.
 func readMessages(cfg config, e env) ([]e2e.Message, error) {
-	msgs := Sample()
+	msgs := e2e.Sample()
 	if cfg.input != "" {
 		var err error
-		msgs, err = ReadInputFile(cfg.input, e.stdin)
-		invalid, ok := errors.AsType[*InputError](err)
+		msgs, err = e2e.ReadInputFile(cfg.input, e.stdin)
+		invalid, ok := errors.AsType[*e2e.InputError](err)
 		switch {
 		case ok && cfg.skipInvalid && len(msgs) > 0:
-			printFaults(e.stderr, invalid, ", skipped")
+			e2e.PrintFaults(e.stderr, invalid, ", skipped")
 		case err != nil:
 			return nil, err
 		}
@@ -108,7 +108,7 @@ func sampleByDay(msgs []e2e.Message, p e2e.Policy, w io.Writer) []e2e.Message {
 	if len(held) == 0 || len(free) == 0 {
 		return msgs
 	}
-	_, _ = fmt.Fprintf(w, "sample: %s of %d left out, which would wait:\n", count(len(msgs)-len(free), "message"), len(msgs))
+	_, _ = fmt.Fprintf(w, "sample: %s of %d left out, which would wait:\n", e2e.Count(len(msgs)-len(free), "message"), len(msgs))
 	for _, h := range held {
 		_, _ = fmt.Fprintf(w, "  %s\n", h.text(now))
 	}
@@ -130,20 +130,12 @@ func admissible(msgs []e2e.Message, cfg config, w io.Writer) ([]e2e.Message, err
 	if len(faults) == 0 {
 		return good, nil
 	}
-	err := fmt.Errorf("-policy: %s that it never lets through\n%w", count(len(faults), "message"), errors.Join(faults...))
+	err := fmt.Errorf("-policy: %s that it never lets through\n%w", e2e.Count(len(faults), "message"), errors.Join(faults...))
 	if !cfg.skipInvalid || len(good) == 0 {
 		return nil, err
 	}
 	_, _ = fmt.Fprintf(w, "skipped: %v\n", err)
 	return good, nil
-}
-
-// printFaults prints all faults of an input, however many.
-func printFaults(w io.Writer, invalid *InputError, what string) {
-	_, _ = fmt.Fprintf(w, "input: %s%s\n", count(len(invalid.Faults), "fault"), what)
-	for _, f := range invalid.Faults {
-		_, _ = fmt.Fprintf(w, "  line %d: %s\n", f.Line, f.What)
-	}
 }
 
 // openFiles opens what will be written: a path that cannot be is refused now,
@@ -162,14 +154,6 @@ func openFiles(cfg config) (*e2e.GrantLog, error) {
 		}
 	}
 	return e2e.OpenGrantLog(cfg.grants)
-}
-
-// count prints a number with its noun: "1 message", "2 messages".
-func count(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
 }
 
 // phoneCount returns how many phones msgs go to.

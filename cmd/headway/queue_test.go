@@ -55,7 +55,7 @@ func TestEnqueueGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	msgs := Sample()
+	msgs := e2e.Sample()
 	e2e.SetOnceIDs(msgs)
 	done, err := enqueue(t.Context(), client, msgs, true)
 	if text := fmt.Sprint(err); !strings.HasPrefix(text, "enqueued 3 of 24: ") || !strings.Contains(text, errFailing.Error()) || done != (enqueueing{fresh: 3}) {

@@ -65,7 +65,7 @@ func loadSecret(ctx context.Context, rdb redis.UniversalClient, window time.Dura
 // forKeys is the secret of Headway's keys.
 func (s secret) forKeys() []byte { return s.derive("keys") }
 
-// forFiles is the secret of phoneKey, in grants and at the gateway: who has a
+// forFiles is the secret of PhoneKey, in grants and at the gateway: who has a
 // file learns nothing about the keys in Redis.
 func (s secret) forFiles() []byte { return s.derive("files") }
 

@@ -32,7 +32,7 @@ func faultyRun(t *testing.T, n, phones int, spec string) (r result, grants []e2e
 	if err != nil {
 		t.Fatal(err)
 	}
-	msgs, err := ReadInputFile("-", strings.NewReader(csvOf(n, phones)))
+	msgs, err := e2e.ReadInputFile("-", strings.NewReader(csvOf(n, phones)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,8 +18,8 @@ type sender struct {
 	client *e2e.GatewayClient
 	policy e2e.Policy
 	grants *e2e.GrantLog
-	tally  *Tally
-	files  []byte // of phoneKey
+	tally  *e2e.Tally
+	files  []byte // of PhoneKey
 	log    *zap.Logger
 }
 
@@ -38,14 +38,8 @@ func (s *sender) ProcessTask(ctx context.Context, task *asynq.Task) error {
 	if !ok {
 		return errors.New("sender: no grant: the task type has no policy")
 	}
-	g := e2e.Grant{
-		ID: m.ID, Phone: e2e.Mask(m.To), Key: e2e.PhoneKey(s.files, m.To),
-		Attempt: d.Token.String(), GrantedUs: d.At.UnixMicro(),
-	}
-	if !d.Promised.IsZero() {
-		g.PromisedUs = d.Promised.UnixMicro()
-	}
-	if g.Charges, err = s.policy.ChargesOf(task.Payload(), s.files); err != nil {
+	g, err := s.policy.GrantOf(m, task.Payload(), s.files, d.Token.String(), d.Promised, d.At)
+	if err != nil {
 		return finalError{err}
 	}
 	// Noted before it is used: a process that dies in the POST has shown its grant.
@@ -107,7 +101,7 @@ type outlet struct {
 }
 
 // openOutlet leads to the gateway of the flags, or without one to an embedded
-// gateway. The secret files is that of phoneKey.
+// gateway. The secret files is that of PhoneKey.
 func openOutlet(ctx context.Context, cfg config, files []byte) (outlet, error) {
 	var o outlet
 	url := cfg.gateway

@@ -32,21 +32,21 @@ type session struct {
 	env      env
 	msgs     []e2e.Message
 	grants   *e2e.GrantLog
-	progress *Progress // all output to stderr goes through it
+	progress *e2e.Progress // all output to stderr goes through it
 	log      *zap.Logger
 
 	rdb     redis.UniversalClient
 	secret  secret
 	backlog *backlog
-	tally   Tally
-	watch   watch
+	tally   e2e.Tally
+	watch   e2e.Watch
 	total   atomic.Int64 // messages that this run expects to see sent; -1 if unknown
 }
 
 func newSession(cfg config, e env, msgs []e2e.Message, grants *e2e.GrantLog) *session {
 	s := &session{cfg: cfg, env: e, msgs: msgs, grants: grants}
-	s.progress = NewProgress(e.stderr, s.snapshot)
-	s.log = newLogger(s.progress)
+	s.progress = e2e.NewProgress(e.stderr, s.snapshot)
+	s.log = e2e.NewLogger(s.progress)
 	if e.openRedis == nil {
 		s.env.openRedis = openRedis
 	}
@@ -83,7 +83,7 @@ func (s *session) onlyEnqueue(ctx context.Context) error {
 	if s.cfg.report == "" {
 		return err
 	}
-	r := NewReport(&s.tally, Totals{Elapsed: time.Since(start)})
+	r := e2e.NewReport(&s.tally, e2e.Totals{Elapsed: time.Since(start)})
 	return errors.Join(err, r.WriteFile(s.cfg.report))
 }
 
@@ -181,9 +181,9 @@ func (s *session) enqueue(ctx context.Context) error {
 	s.total.Store(int64(before.left + done.fresh))
 	switch {
 	case s.cfg.once:
-		s.say("%s enqueued, %d already there", count(done.fresh, "message"), done.there)
+		s.say("%s enqueued, %d already there", e2e.Count(done.fresh, "message"), done.there)
 	case s.cfg.role == roleEnqueue || err != nil:
-		s.say("%s enqueued", count(done.fresh, "message"))
+		s.say("%s enqueued", e2e.Count(done.fresh, "message"))
 	}
 	if err != nil && ctx.Err() != nil {
 		return errors.New("interrupted before all was enqueued")
@@ -214,7 +214,7 @@ func (s *session) announce(out outlet) {
 	}
 	if s.cfg.policy.PerRule {
 		for _, r := range s.cfg.policy.Rules {
-			s.say("rule     %s: %s", r.Name, ruleText(r))
+			s.say("rule     %s: %s", r.Name, e2e.RuleText(r))
 		}
 	} else {
 		s.say("limit    %s per phone", strings.TrimPrefix(s.cfg.limit.String(), "sliding "))
@@ -226,7 +226,7 @@ func (s *session) announce(out outlet) {
 	if least := s.cfg.policy.AtLeast(s.msgs); least > 0 {
 		takes = fmt.Sprintf(": %v at least", least)
 	}
-	s.say("input    %s to %s%s", count(len(s.msgs), "message"), count(phoneCount(s.msgs), "phone"), takes)
+	s.say("input    %s to %s%s", e2e.Count(len(s.msgs), "message"), e2e.Count(phoneCount(s.msgs), "phone"), takes)
 	now := time.Now()
 	_, held := holdUps(s.cfg.policy, s.msgs, now)
 	for _, h := range held {
@@ -240,22 +240,22 @@ func (s *session) sayWhatIsLeft() {
 	switch {
 	case left == 0:
 	case s.cfg.redis == nil:
-		s.say("interrupted: %s not sent, and lost with the embedded Redis", count(left, "message"))
+		s.say("interrupted: %s not sent, and lost with the embedded Redis", e2e.Count(left, "message"))
 	default:
-		s.say("interrupted: %s left in Redis, -role work goes on", count(left, "message"))
+		s.say("interrupted: %s left in Redis, -role work goes on", e2e.Count(left, "message"))
 	}
 }
 
 // snapshot is the present state for the progress.
-func (s *session) snapshot() Snapshot {
+func (s *session) snapshot() e2e.Snapshot {
 	sent, failed := s.tally.Counts()
 	total, waiting := int(s.total.Load()), int(s.backlog.left.Load())
 	if total >= 0 {
 		waiting = min(waiting, max(0, total-sent-failed)) // the look at the queue is older than the counters
 	}
-	return Snapshot{
+	return e2e.Snapshot{
 		Total: total, Sent: sent, Failed: failed, Waiting: waiting,
-		NextIn: s.watch.nextIn(time.Now()),
+		NextIn: s.watch.NextIn(time.Now()),
 	}
 }
 
@@ -264,18 +264,18 @@ func (s *session) sumUp(stats worker.Stats, out outlet, elapsed time.Duration) e
 	grants, err := s.grants.All()
 	errs := []error{err}
 	gateway := out.stats()
-	rules := judge(s.cfg.policy, grants, gateway, stats.Rules)
+	rules := e2e.JudgeRules(s.cfg.policy, grants, gateway, stats.Rules)
 	breaches := 0
 	for _, r := range rules {
 		if r.Breaches != nil {
 			breaches += *r.Breaches
 		}
 	}
-	totals := Totals{
+	totals := e2e.Totals{
 		Deferred:   stats.Deferred,
 		Admissions: stats.Admissions,
 		WakeChecks: stats.WakeChecks,
-		Late:       s.watch.lateness(),
+		Late:       s.watch.Lateness(),
 		Breaches:   breaches,
 		PutOff:     stats.Postponed,
 		LeasesLost: stats.LeasesLost,
@@ -286,7 +286,7 @@ func (s *session) sumUp(stats worker.Stats, out outlet, elapsed time.Duration) e
 	if s.cfg.policy.PerRule {
 		totals.Rules = rules
 	}
-	r := NewReport(&s.tally, totals)
+	r := e2e.NewReport(&s.tally, totals)
 	s.say("") // a line between the progress and the table, on a terminal
 	errs = append(errs, r.Print(s.env.stdout))
 	if s.cfg.report != "" {
@@ -295,31 +295,7 @@ func (s *session) sumUp(stats worker.Stats, out outlet, elapsed time.Duration) e
 	if s.cfg.arrivals != "" {
 		errs = append(errs, writeArrivalsFile(s.cfg.arrivals, out.own.Arrivals()))
 	}
-	return errors.Join(append(errs, broken(s.cfg.policy, rules, gateway)...)...)
-}
-
-// broken is what went wrong by the judges of a run.
-func broken(p e2e.Policy, rules []RuleReport, gateway *e2e.GatewayStats) []error {
-	var errs []error
-	for _, r := range rules {
-		what := "the limit"
-		if p.PerRule {
-			what = fmt.Sprintf("rule %q", r.Rule)
-		}
-		if n := r.Breaches; n != nil && *n > 0 {
-			errs = append(errs, fmt.Errorf("%s was broken: %s by the granted instants", what, count(*n, "time")))
-		}
-		if n := r.GatewayBreaches; n != nil && *n > 0 {
-			errs = append(errs, fmt.Errorf("%s was broken: %s by the gateway's clock", what, count(*n, "time")))
-		}
-		if r.tooMany {
-			errs = append(errs, fmt.Errorf("%s was broken: %d at once at the gateway", what, gateway.MostAtOnce))
-		}
-	}
-	if gateway != nil && gateway.Faults != nil && gateway.Faults.EarlyAfter429 > 0 {
-		errs = append(errs, fmt.Errorf("a Retry-After was not heeded: %s came before it had passed", count(gateway.Faults.EarlyAfter429, "message")))
-	}
-	return errs
+	return errors.Join(append(errs, e2e.Broken(s.cfg.policy, rules, gateway)...)...)
 }
 
 func writeArrivalsFile(path string, log []e2e.Arrival) error {

@@ -193,7 +193,7 @@ const hearsWithin = faultAfterMin / 2
 type faultMaker struct {
 	faults Faults
 	draws  map[string]uint64  // by message id
-	closed map[string]closing // by phoneKey
+	closed map[string]closing // by PhoneKey
 	stats  FaultStats
 }
 

@@ -52,7 +52,7 @@ type Gateway struct {
 }
 
 // NewGateway returns a gateway as a plain [http.Handler]. The secret is that of
-// phoneKey.
+// PhoneKey.
 func NewGateway(p Policy, faults Faults, secret []byte) *Gateway {
 	g := &Gateway{
 		policy: p, secret: secret, now: time.Now, check: newArrivalCheck(p),
@@ -222,7 +222,7 @@ func grantedFrom(h http.Header) (us int64, given, ok bool) {
 type Arrival struct {
 	ID        string `json:"id"`
 	Phone     string `json:"phone"`      // masked
-	Key       string `json:"key"`        // groups by phone, see phoneKey
+	Key       string `json:"key"`        // groups by phone, see PhoneKey
 	ArrivedUs int64  `json:"arrived_us"` // since 1970, the gateway's clock
 	GrantedUs int64  `json:"granted_us"` // since 1970, Redis' clock, as the sender says
 
@@ -271,7 +271,7 @@ func newArrivalCheck(p Policy) *arrivalCheck {
 	return c
 }
 
-// atGateway says whether the gateway's clock judges a rule.
+// AtGateway says whether the gateway's clock judges a rule.
 func AtGateway(r queue.Rule) bool { return r.Limit.Kind() == "sliding" }
 
 // add takes the next arrival, in the order of arrival.

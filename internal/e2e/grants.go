@@ -17,7 +17,7 @@ import (
 type Grant struct {
 	ID         string `json:"id"`          // of the message
 	Phone      string `json:"phone"`       // masked, so not unique
-	Key        string `json:"key"`         // groups by phone, see phoneKey
+	Key        string `json:"key"`         // groups by phone, see PhoneKey
 	Attempt    string `json:"attempt"`     // the delivery that it was given to
 	PromisedUs int64  `json:"promised_us"` // since 1970, Redis' clock; 0 if it was never told to wait
 	GrantedUs  int64  `json:"granted_us"`  // since 1970, Redis' clock
@@ -119,7 +119,7 @@ func readGrantsFile(path string) ([]Grant, error) {
 	return grants, nil
 }
 
-// grantLog remembers the grants of this process, and writes them to a file if
+// GrantLog remembers the grants of this process, and writes them to a file if
 // there is one. It is safe for concurrent use.
 type GrantLog struct {
 	path string
@@ -129,7 +129,7 @@ type GrantLog struct {
 	own []Grant
 }
 
-// openGrantLog opens the file at path, or none for "".
+// OpenGrantLog opens the file at path, or none for "".
 func OpenGrantLog(path string) (*GrantLog, error) {
 	l := &GrantLog{path: path}
 	if path == "" {
@@ -143,7 +143,7 @@ func OpenGrantLog(path string) (*GrantLog, error) {
 	return l, nil
 }
 
-// add notes a grant. After an error nothing may be sent under it: it would be
+// Add notes a grant. After an error nothing may be sent under it: it would be
 // missing in the file.
 func (l *GrantLog) Add(g Grant) error {
 	l.mu.Lock()
@@ -155,7 +155,7 @@ func (l *GrantLog) Add(g Grant) error {
 	return l.file.Write(g)
 }
 
-// all returns the grants of all processes that share the file, or else our own;
+// All returns the grants of all processes that share the file, or else our own;
 // with an error too.
 func (l *GrantLog) All() ([]Grant, error) {
 	l.mu.Lock()
@@ -171,6 +171,7 @@ func (l *GrantLog) All() ([]Grant, error) {
 	return merged, nil
 }
 
+// Close closes the file, if there is one.
 func (l *GrantLog) Close() error {
 	if l.file == nil {
 		return nil

@@ -36,7 +36,7 @@ func Breaches(grants []Grant, r queue.Rule) int {
 	return over
 }
 
-// judged says whether [Breaches] can tell anything about a rule.
+// Judged says whether [Breaches] can tell anything about a rule.
 func Judged(r queue.Rule) bool { return !r.Limit.IsConcurrent() }
 
 // spending is a grant as it counts for one key.

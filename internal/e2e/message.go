@@ -103,7 +103,7 @@ const (
 	phoneDigitsMax = 15
 )
 
-// phoneFault says why s is no E.164 number ("+" and 7 to 15 digits, the first
+// PhoneFault says why s is no E.164 number ("+" and 7 to 15 digits, the first
 // not 0), or returns "" if it is one. It goes by shape only and the reason
 // shows no digit of s.
 func PhoneFault(s string) string {
@@ -126,7 +126,7 @@ func PhoneFault(s string) string {
 	return ""
 }
 
-// mask shortens a phone number to what may be shown: "+8613800005678" is
+// Mask shortens a phone number to what may be shown: "+8613800005678" is
 // "+86…5678". At least four digits stay hidden, so a short number shows fewer at
 // its end. What is no phone number (it may be a name, or a text in the wrong
 // column) shows nothing: "…".
@@ -152,7 +152,7 @@ func Mask(phone string) string {
 	return clean[:head] + "…" + clean[len(clean)-min(tail, len(clean)-head-hidden):]
 }
 
-// phoneKey groups what belongs to one phone without showing it: masked numbers
+// PhoneKey groups what belongs to one phone without showing it: masked numbers
 // collide, and a plain hash of a phone number is found by trying them all. The
 // secret must be the same in all processes whose files are merged.
 func PhoneKey(secret []byte, phone string) string {

@@ -147,15 +147,15 @@ func TestPhoneKey(t *testing.T) {
 	t.Parallel()
 	a := PhoneKey([]byte("one"), "+12025550117")
 	if len(a) != 32 {
-		t.Errorf("phoneKey = %q, want 32 hex digits", a)
+		t.Errorf("PhoneKey = %q, want 32 hex digits", a)
 	}
 	if b := PhoneKey([]byte("one"), "+12025550117"); a != b {
-		t.Errorf("phoneKey twice = %q and %q, want the same", a, b)
+		t.Errorf("PhoneKey twice = %q and %q, want the same", a, b)
 	}
 	if b := PhoneKey([]byte("two"), "+12025550117"); a == b {
-		t.Errorf("phoneKey with another secret = %q, want another", b)
+		t.Errorf("PhoneKey with another secret = %q, want another", b)
 	}
 	if b := PhoneKey([]byte("one"), "+12025550118"); a == b {
-		t.Errorf("phoneKey of another phone = %q, want another", b)
+		t.Errorf("PhoneKey of another phone = %q, want another", b)
 	}
 }

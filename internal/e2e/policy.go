@@ -17,13 +17,13 @@ const (
 	RuleName = "sms-per-phone"
 )
 
-// policy is what a message needs before it is sent.
+// Policy is what a message needs before it is sent.
 type Policy struct {
 	queue.Policy
 	PerRule bool // from -policy: grants and arrivals say what each rule was charged
 }
 
-// smsPolicy is all that Headway has to be told for -limit: which tasks, how many of
+// PhoneLimit is all that Headway has to be told for -limit: which tasks, how many of
 // them, and what they are counted for.
 func PhoneLimit(limit throttle.Limit) Policy {
 	return Policy{Policy: queue.Policy{
@@ -32,7 +32,7 @@ func PhoneLimit(limit throttle.Limit) Policy {
 	}}
 }
 
-// readPolicy reads the policy of sms:send from a YAML file, which has no other.
+// ReadPolicy reads the policy of sms:send from a YAML file, which has no other.
 func ReadPolicy(path string) (Policy, error) {
 	all, err := queue.Funcs{PhoneZone: phonezone.Of}.ReadPolicyFiles(path)
 	if err != nil {
@@ -50,7 +50,7 @@ func ReadPolicy(path string) (Policy, error) {
 	return Policy{Policy: all[0], PerRule: true}, nil
 }
 
-// demand is what a message needs, by the policy.
+// DemandOf is what a message needs, by the policy.
 func (p Policy) DemandOf(m Message) (queue.Demand, error) {
 	payload, err := m.Encode()
 	if err != nil {
@@ -59,7 +59,7 @@ func (p Policy) DemandOf(m Message) (queue.Demand, error) {
 	return p.Demand(asynq.NewTask(TaskType, payload))
 }
 
-// longest is how long a grant may count.
+// Longest is how long a grant may count.
 func (p Policy) Longest() time.Duration {
 	var longest time.Duration
 	for _, r := range p.Rules {
@@ -68,7 +68,7 @@ func (p Policy) Longest() time.Duration {
 	return longest
 }
 
-// atLeast returns how long the limits make msgs take: the key with the most to
+// AtLeast returns how long the limits make msgs take: the key with the most to
 // pay decides. It looks at sliding limits only, so it may be longer.
 func (p Policy) AtLeast(msgs []Message) time.Duration {
 	var least time.Duration
@@ -96,6 +96,7 @@ func (p Policy) AtLeast(msgs []Message) time.Duration {
 	return least
 }
 
+// IsGate says whether a rule is a gate and not a limit.
 func IsGate(r queue.Rule) bool { return !r.Gate.IsZero() }
 
 // account is a key under a rule.
@@ -105,12 +106,12 @@ type account struct{ rule, key string }
 // gate the recipient's zone.
 type Charge struct {
 	Rule string `json:"rule"`
-	Key  string `json:"key,omitempty"` // hashed as by phoneKey
+	Key  string `json:"key,omitempty"` // hashed as by PhoneKey
 	Cost int    `json:"cost,omitempty"`
 	Zone string `json:"zone,omitempty"` // of a gate that opens by it
 }
 
-// charges returns what a message is charged, by rule. With -limit there are none:
+// ChargesOf returns what a message is charged, by rule. With -limit there are none:
 // its one rule counts by phone, which grants and arrivals say anyway.
 func (p Policy) ChargesOf(payload, secret []byte) ([]Charge, error) {
 	if !p.PerRule {
@@ -137,7 +138,25 @@ func (p Policy) ChargesOf(payload, secret []byte) ([]Charge, error) {
 	return charges, nil
 }
 
-// chargeOf finds what a rule charged in a line of a file. One without charges is of
+// GrantOf is the line of a grants file for an attempt that may send the message of a
+// payload. Promised is zero if the message was never told to wait. The secret is that
+// of [PhoneKey].
+func (p Policy) GrantOf(m Message, payload, secret []byte, attempt string, promised, at time.Time) (Grant, error) {
+	charges, err := p.ChargesOf(payload, secret)
+	if err != nil {
+		return Grant{}, err
+	}
+	g := Grant{
+		ID: m.ID, Phone: Mask(m.To), Key: PhoneKey(secret, m.To),
+		Attempt: attempt, GrantedUs: at.UnixMicro(), Charges: charges,
+	}
+	if !promised.IsZero() {
+		g.PromisedUs = promised.UnixMicro()
+	}
+	return g, nil
+}
+
+// ChargeOf finds what a rule charged in a line of a file. One without charges is of
 // -limit: 1 for the phone.
 func ChargeOf(charges []Charge, rule, phone string) (Charge, bool) {
 	if charges == nil {

@@ -33,7 +33,7 @@ const (
 //	                                    httplimit -------------^
 //	                          throttle/throttletest -----------^
 //
-// internal/e2e, which judges all of it from outside, lies above queue; cmd, examples and tests use it.
+// internal/e2e, which judges all of it from outside, lies above worker; cmd, examples and tests use it.
 var edges = map[string][]string{
 	".":                         {},
 	"internal/luascripts":       {},
@@ -60,7 +60,7 @@ var edges = map[string][]string{
 	"httplimit":                 {"throttle"},
 	"metrics":                   {"worker", "queue", "throttle"},
 	"dashboard":                 {"worker", "queue", "throttle"},
-	"internal/e2e":              {"queue", "queue/phonezone", "throttle", "throttle/gate"},
+	"internal/e2e":              {"worker", "queue", "queue/phonezone", "throttle", "throttle/gate"},
 	"cmd/headway":               {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle", "throttle/gate", "internal/e2e"},
 	"examples/*":                {"internal/e2e", "dashboard", "metrics", "httplimit", "worker", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate"},
 	"tools/drawlimits":          {"throttle", "internal/redistest"},

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"fmt"
@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/worker"
@@ -30,7 +29,7 @@ func report(t *testing.T) Report {
 	}
 	return NewReport(&tally, Totals{
 		Deferred: 1, Admissions: 4, WakeChecks: 2, Late: late, Elapsed: 60_123_456 * time.Microsecond,
-		Gateway: &e2e.GatewayStats{Messages: 3, Phones: 2, MinGap: new(60 * sec)},
+		Gateway: &GatewayStats{Messages: 3, Phones: 2, MinGap: new(60 * sec)},
 	})
 }
 
@@ -41,10 +40,10 @@ func faulty(t *testing.T) Report {
 	tally.Sent("+12025550117", 0)
 	return NewReport(&tally, Totals{
 		Admissions: 5, Elapsed: sec, PutOff: 7, LeasesLost: 9,
-		Faults: e2e.Faults{TooMany: 50_000, After: 2 * sec, Timeout: 5000, Seed: 7},
-		Gateway: &e2e.GatewayStats{
+		Faults: Faults{TooMany: 50_000, After: 2 * sec, Timeout: 5000, Seed: 7},
+		Gateway: &GatewayStats{
 			Messages: 5, Duplicates: 4, Phones: 1, MostAtOnce: 6, MinGap: new(60 * sec),
-			Faults: &e2e.FaultStats{TooMany: 1, EarlyAfter429: 2, UnderWay429: 1, Unavailable: 3, TimedOut: 4},
+			Faults: &FaultStats{TooMany: 1, EarlyAfter429: 2, UnderWay429: 1, Unavailable: 3, TimedOut: 4},
 		},
 	})
 }
@@ -52,13 +51,16 @@ func faulty(t *testing.T) Report {
 // ruled is the same under a policy from a file.
 func ruled(t *testing.T) Report {
 	t.Helper()
-	p := mustPolicy(t, "../../examples/sms-sender/policy.yaml")
-	gateway := &e2e.GatewayStats{Messages: 1, Phones: 1, MostAtOnce: 51, Breaches: 2, BrokenBy: map[string]int{"phone-day": 2}}
-	grants := []e2e.Grant{
-		{GrantedUs: 1, Charges: []e2e.Charge{{Rule: "phone-minute", Key: "k", Cost: 1}, {Rule: "provider-slots", Key: "p", Cost: 1}}},
-		{GrantedUs: 2, Charges: []e2e.Charge{{Rule: "phone-minute", Key: "k", Cost: 1}, {Rule: "provider-slots", Key: "p", Cost: 1}}},
+	p, err := ReadPolicy("../../examples/sms-sender/policy.yaml")
+	if err != nil {
+		t.Fatal(err)
 	}
-	rules := judge(p, grants, gateway, []worker.RuleStats{{Rule: "phone-minute", Bound: 4, Waited: 90 * sec}, {Rule: "unheard-of", Bound: 1}})
+	gateway := &GatewayStats{Messages: 1, Phones: 1, MostAtOnce: 51, Breaches: 2, BrokenBy: map[string]int{"phone-day": 2}}
+	grants := []Grant{
+		{GrantedUs: 1, Charges: []Charge{{Rule: "phone-minute", Key: "k", Cost: 1}, {Rule: "provider-slots", Key: "p", Cost: 1}}},
+		{GrantedUs: 2, Charges: []Charge{{Rule: "phone-minute", Key: "k", Cost: 1}, {Rule: "provider-slots", Key: "p", Cost: 1}}},
+	}
+	rules := JudgeRules(p, grants, gateway, []worker.RuleStats{{Rule: "phone-minute", Bound: 4, Waited: 90 * sec}, {Rule: "unheard-of", Bound: 1}})
 	var tally Tally
 	tally.Sent("+12025550117", 0)
 	return NewReport(&tally, Totals{Elapsed: sec, Rules: rules, Breaches: 1, PutOff: 3, LeasesLost: 2, Gateway: gateway})
@@ -333,30 +335,30 @@ func TestPercentile(t *testing.T) {
 // A rule on how many run at once is judged at the gateway.
 func TestJudgeAtOnce(t *testing.T) {
 	t.Parallel()
-	p := e2e.Policy{PerRule: true}
+	p := Policy{PerRule: true}
 	p.Rules = []queue.Rule{{Name: "slots", Limit: throttle.Concurrent(2, 30*time.Second)}}
-	grant := func(key string) e2e.Grant {
-		return e2e.Grant{Charges: []e2e.Charge{{Rule: "slots", Key: key, Cost: 1}}}
+	grant := func(key string) Grant {
+		return Grant{Charges: []Charge{{Rule: "slots", Key: key, Cost: 1}}}
 	}
 	for _, tt := range []struct {
 		name    string
-		grants  []e2e.Grant
-		gateway *e2e.GatewayStats
+		grants  []Grant
+		gateway *GatewayStats
 		verdict string
 		errors  int
 	}{
-		{"as many as it allows", []e2e.Grant{grant("a"), grant("a")}, &e2e.GatewayStats{MostAtOnce: 2}, "0", 0},
-		{"one more", []e2e.Grant{grant("a"), grant("a")}, &e2e.GatewayStats{MostAtOnce: 3}, "3 at once", 1},
-		{"one more, which had no answer", []e2e.Grant{grant("a")}, &e2e.GatewayStats{MostAtOnce: 3, Faults: &e2e.FaultStats{TimedOut: 1}}, "0", 0},
-		{"two keys", []e2e.Grant{grant("a"), grant("b")}, &e2e.GatewayStats{MostAtOnce: 3}, "not judged", 0},
-		{"another gateway", []e2e.Grant{grant("a")}, nil, "not judged", 0},
-		{"early", nil, &e2e.GatewayStats{Faults: &e2e.FaultStats{EarlyAfter429: 1}}, "0", 1},
+		{"as many as it allows", []Grant{grant("a"), grant("a")}, &GatewayStats{MostAtOnce: 2}, "0", 0},
+		{"one more", []Grant{grant("a"), grant("a")}, &GatewayStats{MostAtOnce: 3}, "3 at once", 1},
+		{"one more, which had no answer", []Grant{grant("a")}, &GatewayStats{MostAtOnce: 3, Faults: &FaultStats{TimedOut: 1}}, "0", 0},
+		{"two keys", []Grant{grant("a"), grant("b")}, &GatewayStats{MostAtOnce: 3}, "not judged", 0},
+		{"another gateway", []Grant{grant("a")}, nil, "not judged", 0},
+		{"early", nil, &GatewayStats{Faults: &FaultStats{EarlyAfter429: 1}}, "0", 1},
 	} {
-		rules := judge(p, tt.grants, tt.gateway, nil)
+		rules := JudgeRules(p, tt.grants, tt.gateway, nil)
 		if got := rules[0].verdict(); got != tt.verdict {
 			t.Errorf("%s: verdict %q, want %q", tt.name, got, tt.verdict)
 		}
-		if errs := broken(p, rules, tt.gateway); len(errs) != tt.errors {
+		if errs := Broken(p, rules, tt.gateway); len(errs) != tt.errors {
 			t.Errorf("%s: errors %v, want %d", tt.name, errs, tt.errors)
 		}
 	}

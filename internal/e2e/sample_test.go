@@ -1,20 +1,18 @@
-package main
+package e2e
 
 import (
 	"testing"
-
-	"github.com/headwayq/headway/internal/e2e"
 )
 
 func TestSample(t *testing.T) {
 	t.Parallel()
 	perPhone, masked := map[string]int{}, map[string]bool{}
 	for _, m := range Sample() {
-		if fault := e2e.PhoneFault(m.To); fault != "" || m.Text == "" {
+		if fault := PhoneFault(m.To); fault != "" || m.Text == "" {
 			t.Errorf("%v: %s", m, fault)
 		}
 		perPhone[m.To]++
-		masked[e2e.Mask(m.To)] = true
+		masked[Mask(m.To)] = true
 	}
 	phones := map[int]int{}
 	for _, n := range perPhone {

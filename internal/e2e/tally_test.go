@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"sync"
@@ -9,8 +9,6 @@ import (
 
 	"github.com/headwayq/headway/worker"
 )
-
-const sec = time.Second
 
 func TestTally(t *testing.T) {
 	t.Parallel()
@@ -65,9 +63,9 @@ func TestTallyCountsManyAtOnce(t *testing.T) {
 
 func TestWatch(t *testing.T) {
 	t.Parallel()
-	var w watch
+	var w Watch
 	start := time.Unix(1_000_000, 0)
-	if got := w.nextIn(start); got != 0 {
+	if got := w.NextIn(start); got != 0 {
 		t.Errorf("nothing deferred: next in %v, want 0", got)
 	}
 	for _, step := range []struct {
@@ -85,12 +83,12 @@ func TestWatch(t *testing.T) {
 		{worker.EventGranted, "b", 70 * sec, 66 * sec, 0},
 	} {
 		w.Observe(worker.Event{Kind: step.kind, Task: step.task, At: start.Add(step.at)})
-		if got := w.nextIn(start.Add(step.now)); got != step.want {
+		if got := w.NextIn(start.Add(step.now)); got != step.want {
 			t.Errorf("%+v: next in %v, want %v", step, got, step.want)
 		}
 	}
 	w.Observe(worker.Event{Kind: worker.EventGranted, Promised: start, Late: 3 * time.Millisecond})
-	if diff := cmp.Diff([]time.Duration{3 * time.Millisecond}, w.lateness()); diff != "" {
+	if diff := cmp.Diff([]time.Duration{3 * time.Millisecond}, w.Lateness()); diff != "" {
 		t.Errorf("lateness: only of those that waited (-want +got):\n%s", diff)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"encoding/json"
@@ -12,7 +12,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/worker"
 )
@@ -23,15 +22,15 @@ const phonesShown = 40
 // Totals is what the summary needs beside the [Tally].
 type Totals struct {
 	Deferred   int64
-	Admissions int64             // calls of Redis to admit a message, granted or not
-	WakeChecks int64             // looks at whether a deferred message is due
-	Late       []time.Duration   // a sample per send: start of the handler minus the instant it was due
-	Breaches   int               // by the granted instants, see Breaches
-	Rules      []RuleReport      // with -policy
-	PutOff     int64             // times that a Retry-After put a message off
-	LeasesLost int64             // leases that ended before their send
-	Gateway    *e2e.GatewayStats // nil if the gateway is not ours
-	Faults     e2e.Faults        // what the gateway was told to do wrong
+	Admissions int64           // calls of Redis to admit a message, granted or not
+	WakeChecks int64           // looks at whether a deferred message is due
+	Late       []time.Duration // a sample per send: start of the handler minus the instant it was due
+	Breaches   int             // by the granted instants, see Breaches
+	Rules      []RuleReport    // with -policy
+	PutOff     int64           // times that a Retry-After put a message off
+	LeasesLost int64           // leases that ended before their send
+	Gateway    *GatewayStats   // nil if the gateway is not ours
+	Faults     Faults          // what the gateway was told to do wrong
 	Elapsed    time.Duration
 }
 
@@ -61,7 +60,7 @@ type Report struct {
 
 	perPhone []PhoneTally
 	minGap   *time.Duration
-	gateway  *e2e.GatewayStats
+	gateway  *GatewayStats
 }
 
 // FaultReport is what the embedded gateway did wrong because it was told to.
@@ -100,7 +99,7 @@ func NewReport(t *Tally, totals Totals) Report {
 	if len(totals.Rules) > 0 {
 		r.Rules, r.LeasesLost = totals.Rules, &totals.LeasesLost
 	}
-	if len(totals.Rules) > 0 || totals.Faults != (e2e.Faults{}) {
+	if len(totals.Rules) > 0 || totals.Faults != (Faults{}) {
 		r.PutOff = &totals.PutOff
 	}
 	if r.gateway != nil {
@@ -110,7 +109,7 @@ func NewReport(t *Tally, totals Totals) Report {
 	return r
 }
 
-func newFaultReport(f e2e.Faults, g e2e.GatewayStats) *FaultReport {
+func newFaultReport(f Faults, g GatewayStats) *FaultReport {
 	if g.Faults == nil {
 		return nil
 	}
@@ -249,25 +248,25 @@ type RuleReport struct {
 	tooMany bool // at once
 }
 
-// judge holds a run against each rule of the policy. gateway is nil if it is not ours.
+// JudgeRules holds a run against each rule of the policy. gateway is nil if it is not ours.
 //
 // How many ran at once is judged at the gateway, if all messages had one key under the
 // rule. A message that gets no answer stays there a moment longer than its sender
 // waits, so each of those may be one more.
-func judge(p e2e.Policy, grants []e2e.Grant, gateway *e2e.GatewayStats, waits []worker.RuleStats) []RuleReport {
+func JudgeRules(p Policy, grants []Grant, gateway *GatewayStats, waits []worker.RuleStats) []RuleReport {
 	reports := make([]RuleReport, 0, len(p.Rules))
 	for _, r := range p.Rules {
-		report := RuleReport{Rule: r.Name, Is: ruleText(r)}
+		report := RuleReport{Rule: r.Name, Is: RuleText(r)}
 		for _, w := range waits {
 			if w.Rule == r.Name && w.Bound > 0 {
 				report.Bound, report.WaitedS = w.Bound, seconds(w.Waited)
 				report.WaitedMeanS = new(seconds(w.Waited / time.Duration(w.Bound)))
 			}
 		}
-		if e2e.Judged(r) {
-			report.Breaches = new(e2e.Breaches(grants, r))
+		if Judged(r) {
+			report.Breaches = new(Breaches(grants, r))
 		}
-		if gateway != nil && e2e.AtGateway(r) {
+		if gateway != nil && AtGateway(r) {
 			report.GatewayBreaches = new(gateway.BrokenBy[r.Name])
 		}
 		if gateway != nil && r.Limit.IsConcurrent() && oneKey(grants, r.Name) {
@@ -283,19 +282,19 @@ func judge(p e2e.Policy, grants []e2e.Grant, gateway *e2e.GatewayStats, waits []
 }
 
 // oneKey says whether all grants have one key under a rule.
-func oneKey(grants []e2e.Grant, rule string) bool {
+func oneKey(grants []Grant, rule string) bool {
 	keys := map[string]bool{}
 	for _, g := range grants {
-		if c, ok := e2e.ChargeOf(g.Charges, rule, g.Key); ok {
+		if c, ok := ChargeOf(g.Charges, rule, g.Key); ok {
 			keys[c.Key] = true
 		}
 	}
 	return len(keys) <= 1
 }
 
-// ruleText is the text of a rule's limit or gate.
-func ruleText(r queue.Rule) string {
-	if e2e.IsGate(r) {
+// RuleText is the text of a rule's limit or gate.
+func RuleText(r queue.Rule) string {
+	if IsGate(r) {
 		return "gate " + r.Gate.String()
 	}
 	return r.Limit.String()
@@ -329,4 +328,36 @@ func (r RuleReport) verdict() string {
 		return fmt.Sprintf("%d, %d at the gateway", *r.Breaches, *r.GatewayBreaches)
 	}
 	return strconv.Itoa(*r.Breaches)
+}
+
+// Broken is what went wrong by the judges of a run.
+func Broken(p Policy, rules []RuleReport, gateway *GatewayStats) []error {
+	var errs []error
+	for _, r := range rules {
+		what := "the limit"
+		if p.PerRule {
+			what = fmt.Sprintf("rule %q", r.Rule)
+		}
+		if n := r.Breaches; n != nil && *n > 0 {
+			errs = append(errs, fmt.Errorf("%s was broken: %s by the granted instants", what, Count(*n, "time")))
+		}
+		if n := r.GatewayBreaches; n != nil && *n > 0 {
+			errs = append(errs, fmt.Errorf("%s was broken: %s by the gateway's clock", what, Count(*n, "time")))
+		}
+		if r.tooMany {
+			errs = append(errs, fmt.Errorf("%s was broken: %d at once at the gateway", what, gateway.MostAtOnce))
+		}
+	}
+	if gateway != nil && gateway.Faults != nil && gateway.Faults.EarlyAfter429 > 0 {
+		errs = append(errs, fmt.Errorf("a Retry-After was not heeded: %s came before it had passed", Count(gateway.Faults.EarlyAfter429, "message")))
+	}
+	return errs
+}
+
+// Count prints a number with its noun: "1 message", "2 messages".
+func Count(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }

@@ -1,6 +1,4 @@
-package main
-
-import "github.com/headwayq/headway/internal/e2e"
+package e2e
 
 // Sample returns the built-in input, without ids: 24 messages to 12 phones, three
 // messages for one phone at most. Under 1/60s the phones go at once, after 60 s and after
@@ -8,8 +6,8 @@ import "github.com/headwayq/headway/internal/e2e"
 //
 // The numbers belong to nobody: they are in the ranges that the regulators of
 // their countries keep for films and examples.
-func Sample() []e2e.Message {
-	codes := []e2e.Message{
+func Sample() []Message {
+	codes := []Message{
 		{To: "+447700900142", Text: "Your code is 482913."},
 		{To: "+12025550117", Text: "Your code is 204417."},
 		{To: "+61491570156", Text: "Your code is 991350."},
@@ -25,10 +23,10 @@ func Sample() []e2e.Message {
 	}
 	all := codes
 	for _, m := range codes[:8] {
-		all = append(all, e2e.Message{To: m.To, Text: "Your parcel is on its way."})
+		all = append(all, Message{To: m.To, Text: "Your parcel is on its way."})
 	}
 	for _, m := range codes[:4] {
-		all = append(all, e2e.Message{To: m.To, Text: "Your parcel has arrived."})
+		all = append(all, Message{To: m.To, Text: "Your parcel has arrived."})
 	}
 	return all
 }

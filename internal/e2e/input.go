@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"bytes"
@@ -9,8 +9,6 @@ import (
 	"os"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/headwayq/headway/internal/e2e"
 )
 
 // faultsShown is how many faults the text of an [InputError] lists.
@@ -45,7 +43,7 @@ func (e *InputError) Error() string {
 }
 
 // ReadInputFile is [ReadInput] of the file at path, or of stdin for "-".
-func ReadInputFile(path string, stdin io.Reader) ([]e2e.Message, error) {
+func ReadInputFile(path string, stdin io.Reader) ([]Message, error) {
 	if path == "-" {
 		return ReadInput(stdin)
 	}
@@ -67,7 +65,7 @@ func ReadInputFile(path string, stdin io.Reader) ([]e2e.Message, error) {
 // sends nothing at all. A header that cannot be used leaves no message. After broken
 // quoting it goes on at the line after the one on which the record started. With
 // any other error there are no messages.
-func ReadInput(r io.Reader) ([]e2e.Message, error) {
+func ReadInput(r io.Reader) ([]Message, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {
 		return nil, fmt.Errorf("input: %w", err)
@@ -93,7 +91,7 @@ type input struct {
 	recs     *records
 	columns  int // fields of the header, and of each record
 	to, text int // where the two columns are
-	msgs     []e2e.Message
+	msgs     []Message
 	faults   []Fault
 	err      error // io.EOF at the end
 }
@@ -159,8 +157,8 @@ func (in *input) readMessage() {
 		in.fault(line, "to is empty")
 	} else if !utf8.ValidString(to) {
 		in.fault(line, "to is not UTF-8")
-	} else if fault := e2e.PhoneFault(to); fault != "" {
-		in.fault(line, "to %s %s", e2e.Mask(to), fault)
+	} else if fault := PhoneFault(to); fault != "" {
+		in.fault(line, "to %s %s", Mask(to), fault)
 	}
 	if !utf8.ValidString(text) {
 		in.fault(line, "text is not UTF-8")
@@ -168,7 +166,7 @@ func (in *input) readMessage() {
 		in.fault(line, "text is empty")
 	}
 	if len(in.faults) == before {
-		in.msgs = append(in.msgs, e2e.Message{To: to, Text: text})
+		in.msgs = append(in.msgs, Message{To: to, Text: text})
 	}
 }
 
@@ -250,5 +248,13 @@ func (r *records) secondLine(from int) int {
 		if len(line) > 0 && !bytes.Equal(line, []byte("\r")) {
 			return from
 		}
+	}
+}
+
+// PrintFaults prints all faults of an input, however many.
+func PrintFaults(w io.Writer, invalid *InputError, what string) {
+	_, _ = fmt.Fprintf(w, "input: %s%s\n", Count(len(invalid.Faults), "fault"), what)
+	for _, f := range invalid.Faults {
+		_, _ = fmt.Fprintf(w, "  line %d: %s\n", f.Line, f.What)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"context"
@@ -145,9 +145,9 @@ const (
 	logLines  = 5
 )
 
-// newLogger returns a logger of warnings and errors, for people. Whoever logs
+// NewLogger returns a logger of warnings and errors, for people. Whoever logs
 // leaves phones and texts out.
-func newLogger(w io.Writer) *zap.Logger {
+func NewLogger(w io.Writer) *zap.Logger {
 	enc := zapcore.NewConsoleEncoder(zapcore.EncoderConfig{
 		TimeKey: "at", LevelKey: "level", MessageKey: "msg",
 		EncodeTime:       zapcore.TimeEncoderOfLayout("15:04:05"),

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"cmp"
@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/worker"
 )
 
@@ -62,7 +61,7 @@ func (t *Tally) Phones() []PhoneTally {
 	}
 	rows := make([]row, 0, len(t.sent))
 	for phone, at := range t.sent {
-		rows = append(rows, row{phone, PhoneTally{Phone: e2e.Mask(phone), Sent: len(at), MinGap: minGap(at)}})
+		rows = append(rows, row{phone, PhoneTally{Phone: Mask(phone), Sent: len(at), MinGap: minGap(at)}})
 	}
 	slices.SortFunc(rows, func(a, b row) int {
 		return cmp.Or(-cmp.Compare(a.Sent, b.Sent), compareGaps(a.MinGap, b.MinGap), cmp.Compare(a.phone, b.phone))
@@ -99,16 +98,16 @@ func compareGaps(a, b *time.Duration) int {
 	return cmp.Compare(*a, *b)
 }
 
-// watch hears from the pool how late messages start, and when deferred ones are
+// Watch hears from the pool how late messages start, and when deferred ones are
 // due. The zero watch is ready. It is safe for concurrent use.
-type watch struct {
+type Watch struct {
 	mu   sync.Mutex
 	late []time.Duration      // a sample per message that had waited
 	due  map[string]time.Time // deferred by this process, by task id, by Redis' clock
 }
 
 // Observe implements [worker.Observer].
-func (w *watch) Observe(e worker.Event) {
+func (w *Watch) Observe(e worker.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch e.Kind {
@@ -127,16 +126,16 @@ func (w *watch) Observe(e worker.Event) {
 	}
 }
 
-// lateness returns the samples so far.
-func (w *watch) lateness() []time.Duration {
+// Lateness returns the samples so far.
+func (w *Watch) Lateness() []time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.late)
 }
 
-// nextIn returns the time from now until the next message of this process is
+// NextIn returns the time from now until the next message of this process is
 // due, 0 if none is known. It is for display: it compares the local clock with Redis'.
-func (w *watch) nextIn(now time.Time) time.Duration {
+func (w *Watch) NextIn(now time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var next time.Duration

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"bytes"
@@ -14,8 +14,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/headwayq/headway/internal/e2e"
 )
 
 const (
@@ -36,7 +34,7 @@ func faultsOf(t *testing.T, err error) []Fault {
 }
 
 // fields shows messages in clear, which their String does not.
-func fields(msgs []e2e.Message) [][2]string {
+func fields(msgs []Message) [][2]string {
 	var all [][2]string
 	for _, m := range msgs {
 		all = append(all, [2]string{m.To, m.Text})
@@ -195,7 +193,7 @@ func FuzzInput(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		msgs, err := ReadInput(bytes.NewReader(in))
 		for _, m := range msgs {
-			if e2e.PhoneFault(m.To) != "" || strings.TrimSpace(m.Text) == "" || !utf8.ValidString(m.Text) {
+			if PhoneFault(m.To) != "" || strings.TrimSpace(m.Text) == "" || !utf8.ValidString(m.Text) {
 				t.Errorf("invalid message to %q: %q", m.To, m.Text)
 			}
 		}
