@@ -18,12 +18,12 @@ import (
 	"github.com/headwayq/headway/queue"
 )
 
-// grantedHeader carries the instant at which Redis granted the message, in µs
+// GrantedHeader carries the instant at which Redis granted the message, in µs
 // since 1970. Without it the gateway takes the arrival for it, so that any gap
 // under the window is a breach.
 const GrantedHeader = "Headway-Granted-Us"
 
-// gatewayBodyMax is the largest body that the gateway reads, in bytes.
+// GatewayBodyMax is the largest body that the gateway reads, in bytes.
 const GatewayBodyMax = 64 << 10
 
 // Gateway stands in for an SMS provider: it takes POSTs of JSON

@@ -40,7 +40,7 @@ func (e *RetryLaterError) Error() string {
 	return fmt.Sprintf("gateway: status %d, try again in %v", e.Status, e.After)
 }
 
-// errNotConnected says that there was no connection, so that nothing was sent for
+// ErrNotConnected says that there was no connection, so that nothing was sent for
 // sure.
 var ErrNotConnected = errors.New("not connected")
 

@@ -12,6 +12,7 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
+// The task type and the rule of a run without a policy file.
 const (
 	TaskType = "sms:send"
 	RuleName = "sms-per-phone"
