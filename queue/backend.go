@@ -35,11 +35,7 @@ func (b clientBackend) Policy(typ string) (backend.Policy, bool) {
 	if !ok {
 		return backend.Policy{}, false
 	}
-	limiters := make([]*throttle.Limiter, len(p.limits))
-	for i, l := range p.limits {
-		limiters[i] = l.limiter
-	}
-	return backend.Policy{Limiters: limiters, Decide: p.decide, Request: func(task *asynq.Task, job string) (throttle.Request, error) {
+	return backend.Policy{Limiters: p.decide.Rules(), Decide: p.decide, Request: func(task *asynq.Task, job string) (throttle.Request, error) {
 		d, err := p.Demand(task)
 		if err != nil {
 			return throttle.Request{}, err

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/asynqwire"
+	"github.com/headwayq/headway/internal/policyset"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -43,20 +44,15 @@ type Client struct {
 	asynq    *asynq.Client
 	composer *asynq.Client         // over a [asynqwire.Recorder]: it makes messages
 	named    sync.Map              // queues that are in asynq's list of them
-	policies map[string]rulePolicy // by task type, never changed
+	set      *policyset.Set        // the limiters of all policies
+	policies map[string]typePolicy // by task type, never changed
 }
 
-// rulePolicy is a policy with its limits in the order of [Demand.Wants].
-type rulePolicy struct {
+// typePolicy is the policy of a task type, with what decides by it. The rules of decide
+// have the order of [Demand.Costs], and know the limits in force.
+type typePolicy struct {
 	Policy
-	limits []ruleLimit
 	decide *throttle.Policy
-}
-
-// ruleLimit is a rule with its limiter, which knows the limit in force.
-type ruleLimit struct {
-	Rule
-	limiter *throttle.Limiter
 }
 
 // ClientConfig are the options of a [Client], and of an [Inspector]. The zero value is
@@ -88,47 +84,23 @@ func NewClient(rdb redis.UniversalClient, config ClientConfig) (*Client, error) 
 		return nil, err
 	}
 	cfg.Prefix, cfg.OnUnavailable = cmp.Or(cfg.Prefix, throttle.PrefixDefault), throttle.FailClosed
-	byType := make(map[string]rulePolicy, len(policies))
-	limiters := make(map[string]*throttle.Limiter) // by rule
+	set, byType := policyset.New(rdb, cfg), make(map[string]typePolicy, len(policies))
 	for _, p := range policies {
 		p.Rules = slices.Clone(p.Rules)
-		rp := rulePolicy{Policy: p}
-		for _, r := range p.Rules {
-			if !r.limited() {
-				continue
-			}
-			if limiters[r.Name] == nil {
-				l, err := throttle.New(rdb, r.Name, r.Limit, cfg)
-				if err != nil {
-					return nil, err
-				}
-				limiters[r.Name] = l
-			}
-			rp.limits = append(rp.limits, ruleLimit{r, limiters[r.Name]})
+		rules := make([]policyset.Rule, len(p.Rules))
+		for i, r := range p.Rules {
+			rules[i] = policyset.Rule{Name: r.Name, Limit: r.Limit}
 		}
-		decide, err := together(rp.limits)
+		decide, err := set.Compile(rules)
 		if err != nil {
 			return nil, err
 		}
-		rp.decide = decide
-		byType[p.Type] = rp
+		byType[p.Type] = typePolicy{p, decide}
 	}
 	return &Client{
-		rdb: rdb, cfg: cfg, policies: byType,
+		rdb: rdb, cfg: cfg, set: set, policies: byType,
 		asynq: asynq.NewClientFromRedisClient(rdb), composer: asynq.NewClientFromRedisClient(asynqwire.Recorder{UniversalClient: rdb}),
 	}, nil
-}
-
-// together is what decides by some rules.
-func together(limits []ruleLimit) (*throttle.Policy, error) {
-	if len(limits) == 1 {
-		return limits[0].limiter.Policy(), nil
-	}
-	rules := make([]*throttle.Limiter, len(limits))
-	for i, l := range limits {
-		rules[i] = l.limiter
-	}
-	return throttle.NewPolicy(rules...)
 }
 
 // Enqueue enqueues a task. Options of the call come after those of the task: of
@@ -190,32 +162,37 @@ func (c *Client) check(ctx context.Context, task *asynq.Task) error {
 }
 
 // demand is what the task needs, if that can ever be met.
-func (p rulePolicy) demand(ctx context.Context, task *asynq.Task) (Demand, error) {
+func (p typePolicy) demand(ctx context.Context, task *asynq.Task) (Demand, error) {
 	d, err := p.Demand(task)
 	if err != nil {
 		return Demand{}, err
 	}
-	for i, w := range d.Costs {
-		if err := p.fits(ctx, p.limits[i], w.Cost); err != nil {
+	costs, limiters := d.Costs, p.decide.Rules()
+	for _, r := range p.Rules {
+		if !r.limited() {
+			continue
+		}
+		if err := p.fits(ctx, r, limiters[0], costs[0].Cost); err != nil {
 			return Demand{}, err
 		}
+		costs, limiters = costs[1:], limiters[1:]
 	}
 	return d, nil
 }
 
 // fits refuses a cost that the limit in force can't meet.
-func (p rulePolicy) fits(ctx context.Context, r ruleLimit, cost int) error {
+func (p typePolicy) fits(ctx context.Context, r Rule, l *throttle.Limiter, cost int) error {
 	if cost <= r.Limit.MaxCost() {
 		return nil
 	}
-	limit, err := r.limiter.LimitInForce(ctx)
+	limit, err := l.LimitInForce(ctx)
 	switch {
 	case errors.Is(err, throttle.ErrStoredLimit):
 		return nil // nobody knows: the task waits in the pool until somebody does
 	case err != nil: // not a DemandError, after which a producer may drop the task
 		return fmt.Errorf("queue: enqueue %q: %w", p.Type, err)
 	case cost > limit.MaxCost():
-		return p.refuse(r.Rule, ErrBadCost, fmt.Sprintf("the cost is above the limit %v", limit), nil)
+		return p.refuse(r, ErrBadCost, fmt.Sprintf("the cost is above the limit %v", limit), nil)
 	}
 	return nil
 }

@@ -100,7 +100,7 @@ func TestWhyNotPermits(t *testing.T) {
 		}
 	}
 
-	if _, err := d.policies["sms"].limits[0].limiter.CloseKey(t.Context(), "+1", time.Hour); err != nil {
+	if _, err := d.policies["sms"].decide.Rules()[0].CloseKey(t.Context(), "+1", time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	book("sms", "closed")

@@ -37,7 +37,6 @@ import (
 type Inspector struct {
 	c     *Client
 	asynq *asynq.Inspector
-	rules map[string]*throttle.Limiter
 }
 
 // NewInspector returns an inspector of pools that have these policies and this
@@ -48,13 +47,7 @@ func NewInspector(rdb redis.UniversalClient, cfg ClientConfig) (*Inspector, erro
 	if err != nil {
 		return nil, err
 	}
-	rules := make(map[string]*throttle.Limiter)
-	for _, p := range c.policies {
-		for _, l := range p.limits {
-			rules[l.Name] = l.limiter
-		}
-	}
-	return &Inspector{c: c, asynq: asynq.NewInspectorFromRedisClient(rdb), rules: rules}, nil
+	return &Inspector{c: c, asynq: asynq.NewInspectorFromRedisClient(rdb)}, nil
 }
 
 // WaitState is where a task is, or what it waits for.
@@ -153,13 +146,13 @@ func (i *Inspector) Explain(ctx context.Context, queue, id string) (Explanation,
 
 // inLine tells of a task that took a place.
 func (i *Inspector) inLine(ctx context.Context, w *Explanation, stands luascripts.BookedRules, job string) error {
-	names := strings.Split(stands.Policy(), "+")
-	policy := i.policyOf(names)
+	names := stands.Policy()
+	policy := i.c.set.Lookup(names)
 	ids, costs, ok := stands.Read()
-	if policy == nil || !ok {
+	if i.c.cfg.PerClient || policy == nil || !ok { // with PerClient it is in a line of the process that deferred it
 		w.State = StateLimit
-		if len(names) == 1 {
-			w.Rule = names[0]
+		if !strings.Contains(names, "+") {
+			w.Rule = names
 		}
 		return nil
 	}
@@ -175,29 +168,10 @@ func (i *Inspector) inLine(ctx context.Context, w *Explanation, stands luascript
 	switch {
 	case !s.Closed.IsZero():
 		w.State = StateClosed
-	case i.rules[s.Rule].LimitLastKnown().IsConcurrent():
+	case i.c.set.Limiter(s.Rule).LimitLastKnown().IsConcurrent():
 		w.State = StateSlot
 	}
 	return nil
-}
-
-// policyOf is what decides about a place that any pool wrote, nil when it can't be
-// looked at from here.
-func (i *Inspector) policyOf(names []string) *throttle.Policy {
-	if i.c.cfg.PerClient {
-		return nil // in a line of the process that deferred it
-	}
-	limits := make([]ruleLimit, len(names))
-	for n, name := range names {
-		if limits[n].limiter = i.rules[name]; limits[n].limiter == nil {
-			return nil
-		}
-	}
-	p, err := together(limits)
-	if err != nil {
-		return nil // of rules that can't stand together any more
-	}
-	return p
 }
 
 // atGate tells which gate holds a task up that has no place, if one does.

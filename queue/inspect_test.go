@@ -57,7 +57,7 @@ func TestLine(t *testing.T) {
 			t.Fatal(r.Err)
 		}
 	}
-	limiter := d.policies["sms"].limits[0].limiter
+	limiter := d.policies["sms"].decide.Rules()[0]
 	if _, err := limiter.Book(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: "somebody"}); err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ type Page struct {
 // [PageMax]. The line is that of a rule of a policy on one key; those who came too late
 // stand first in it. A task that waits for another rule is in that rule's line alone.
 func (i *Inspector) LinePage(ctx context.Context, rule, key string, from Cursor, most int) (Page, error) {
-	l := i.rules[rule]
+	l := i.c.set.Limiter(rule)
 	if l == nil {
 		return Page{}, fmt.Errorf("%w: no policy here has a limit named %q", ErrInvalidPolicy, clip(rule))
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,9 +18,9 @@ import (
 
 	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/policyset"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
-	"github.com/headwayq/headway/throttle/gate"
 )
 
 // Adapter brings limits to asynq servers that somebody else runs; [Pool] is
@@ -70,9 +69,7 @@ type Adapter struct {
 	unknown   atomic.Bool  // asynq is not as we know it
 	reported  sync.Map     // what was logged once
 
-	limitersMu sync.RWMutex
-	limiters   map[string]*throttle.Limiter // by rule, policies' and those that handlers used
-	decides    map[string]*throttle.Policy  // by the names of its rules
+	set *policyset.Set // the limiters of the policies, and of the rules that handlers used
 
 	hints   chan throttle.Promotion
 	refunds chan refund
@@ -94,10 +91,6 @@ func (p taskPolicy) maxPostpones() int { return cmp.Or(p.MaxPostpones, queue.Max
 // nothing else.
 const hintsMax = 1024
 
-// limitersMax bounds the limiters that are known by the name of their rule; a
-// booking of another is not checked before its task is woken.
-const limitersMax = 1024
-
 // NewAdapter makes an adapter and does not talk to Redis yet. It refuses a bad
 // configuration with all its faults; each unwraps to [ErrInvalidConfig] or to
 // the error of the part it is in.
@@ -112,7 +105,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	a := &Adapter{
 		rdb: rdb, cfg: cfg, log: cfg.Logger.With(zap.String("component", "worker")),
 		id:       fmt.Sprintf("%016x", rand.Uint64()),
-		policies: make(map[string]taskPolicy), limiters: make(map[string]*throttle.Limiter), decides: make(map[string]*throttle.Policy),
+		policies: make(map[string]taskPolicy), set: policyset.New(rdb, cfg.Throttle),
 		lead: newLead(cfg.Throttle.InlineWait), trust: newRecheckFilter(), scripts: newScripts(rdb),
 		deferrals: newDeferrals(), finished: newRecentlyDone(), delivered: newInFlight(), batches: newBatches(), counts: newCounts(),
 		wakers: make(map[string]*waker), bell: make(chan struct{}, ServersMax),
@@ -120,7 +113,11 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	}
 	binary.BigEndian.PutUint32(a.mark[:], rand.Uint32())
 	for _, p := range cfg.Policies {
-		decide, err := a.build(p)
+		rules := make([]policyset.Rule, len(p.Rules))
+		for i, r := range p.Rules {
+			rules[i] = policyset.Rule{Name: r.Name, Limit: r.Limit}
+		}
+		decide, err := a.set.Compile(rules)
 		if err != nil {
 			return nil, err
 		}
@@ -179,95 +176,7 @@ func (a *Adapter) Stats() Stats {
 }
 
 // Limiter returns the limiter of a policy's rule, or nil.
-func (a *Adapter) Limiter(rule string) *throttle.Limiter {
-	a.limitersMu.RLock()
-	defer a.limitersMu.RUnlock()
-	return a.limiters[rule]
-}
-
-// build makes what decides by a policy; rules of one name are one limiter.
-func (a *Adapter) build(p queue.Policy) (*throttle.Policy, error) {
-	var rules []*throttle.Limiter
-	for _, r := range p.Rules {
-		if r.Gate != (gate.Gate{}) {
-			continue // comes with each request
-		}
-		if a.limiters[r.Name] == nil {
-			l, err := throttle.New(a.rdb, r.Name, r.Limit, a.cfg.Throttle)
-			if err != nil {
-				return nil, err
-			}
-			a.limiters[r.Name] = l
-		}
-		rules = append(rules, a.limiters[r.Name])
-	}
-	return a.together(rules)
-}
-
-// together is the policy of some rules: one for all that have the same.
-func (a *Adapter) together(rules []*throttle.Limiter) (*throttle.Policy, error) {
-	if len(rules) == 1 {
-		return rules[0].Policy(), nil
-	}
-	p, err := throttle.NewPolicy(rules...)
-	if err != nil {
-		return nil, err
-	}
-	if known := a.decides[p.String()]; known != nil {
-		return known, nil
-	}
-	if len(a.decides) < limitersMax {
-		a.decides[p.String()] = p
-	}
-	return p, nil
-}
-
-// learn remembers the rules that a handler used, so that its bookings can be
-// checked before a task is woken.
-func (a *Adapter) learn(p *throttle.Policy) {
-	for _, l := range p.Rules() {
-		if a.Limiter(l.Rule()) != nil {
-			continue
-		}
-		a.limitersMu.Lock()
-		if len(a.limiters) < limitersMax {
-			a.limiters[l.Rule()] = l
-		}
-		a.limitersMu.Unlock()
-	}
-}
-
-// policyOf is what decides about a place that any pool wrote, nil when one of its
-// rules is not known here.
-func (a *Adapter) policyOf(s luascripts.BookedRules) *throttle.Policy {
-	if s == "" {
-		return nil
-	}
-	names := strings.Split(s.Policy(), "+")
-	if len(names) == 1 {
-		if l := a.Limiter(names[0]); l != nil {
-			return l.Policy()
-		}
-		return nil
-	}
-	a.limitersMu.Lock()
-	defer a.limitersMu.Unlock()
-	if p := a.decides[s.Policy()]; p != nil {
-		return p
-	}
-	var rules []*throttle.Limiter
-	for _, name := range names {
-		if a.limiters[name] == nil {
-			return nil
-		}
-		rules = append(rules, a.limiters[name])
-	}
-	p, err := a.together(rules)
-	if err != nil {
-		return nil // of rules that can't stand together any more
-	}
-	return p
-}
+func (a *Adapter) Limiter(rule string) *throttle.Limiter { return a.set.Limiter(rule) }
 
 // Server returns asynq's configuration of one server: base with what the
 // adapter needs around the user's functions. TaskCheckInterval is set to the

@@ -87,7 +87,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 	if t.holds(p, r) {
 		return throttle.Decision{}, permanent{fmt.Errorf("%w: rule %v", ErrTwice, p)}
 	}
-	t.a.learn(p)
+	t.a.set.Learn(p)
 	began, bound, pause, lost := time.Now(), r.MaxWait, askPauseMin, false
 	for {
 		if bound > 0 {

@@ -61,12 +61,7 @@ func (a *Adapter) watchLimits(ctx context.Context) {
 }
 
 func (a *Adapter) lookAtLimits(ctx context.Context) limitVersions {
-	a.limitersMu.RLock()
-	limiters := make([]*throttle.Limiter, 0, len(a.limiters))
-	for _, l := range a.limiters {
-		limiters = append(limiters, l)
-	}
-	a.limitersMu.RUnlock()
+	limiters := a.set.Limiters()
 	seen := make(limitVersions, len(limiters))
 	for i, f := range throttle.LimitStatuses(ctx, limiters) {
 		rule := limiters[i].Rule()

@@ -485,7 +485,7 @@ func (w *waker) wakeOffered(ctx context.Context, turns map[string]throttle.Promo
 
 // placeOf is the booking of a deferred task, when it has one and its rules are known.
 func (w *waker) placeOf(t dueTask) (throttle.BookingRef, bool) {
-	p := w.a.policyOf(t.place.Rules)
+	p := w.a.set.Lookup(t.place.Rules.Policy())
 	if !t.known || p == nil {
 		return throttle.BookingRef{}, false
 	}
