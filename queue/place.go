@@ -9,6 +9,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/promotion"
 	"github.com/headwayq/headway/queue/internal/backend"
 	"github.com/headwayq/headway/throttle"
 )
@@ -77,9 +78,9 @@ func (c *Client) takePlaces(ctx context.Context, entries []*pendingTask) (away e
 		wishes = append(wishes, throttle.BookRequest{Policy: e.Policy, Request: e.Request})
 		who = append(who, e)
 	}
-	var turns []throttle.Promotion
+	var promoted []throttle.Promotion
 	for i, b := range throttle.BookMany(ctx, c.rdb, wishes) {
-		turns = append(turns, b.Promoted...)
+		promoted = append(promoted, b.Promoted...)
 		e := who[i]
 		if e.Err = b.Err; b.Err != nil {
 			// whether it has a place is not known
@@ -92,7 +93,7 @@ func (c *Client) takePlaces(ctx context.Context, entries []*pendingTask) (away e
 		e.Own = !e.options.id || b.Promised.IsZero()
 		e.Task.Booked(b.Decision)
 	}
-	c.promote(ctx, turns)
+	c.promote(ctx, promoted)
 	return away
 }
 
@@ -101,7 +102,7 @@ func (c *Client) takePlaces(ctx context.Context, entries []*pendingTask) (away e
 func (c *Client) giveBack(ctx context.Context, entries []*pendingTask) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), givingBack)
 	defer cancel()
-	var turns []throttle.Promotion
+	var promoted []throttle.Promotion
 	for _, e := range entries {
 		if e.Err == nil || !e.Own || c.shared(ctx, e) {
 			continue
@@ -110,9 +111,9 @@ func (c *Client) giveBack(ctx context.Context, entries []*pendingTask) {
 		if err != nil {
 			break
 		}
-		turns = append(turns, next...)
+		promoted = append(promoted, next...)
 	}
-	c.promote(ctx, turns)
+	c.promote(ctx, promoted)
 }
 
 // shared says that another call enqueued a task of this id between our look for it
@@ -125,30 +126,11 @@ func (c *Client) shared(ctx context.Context, e *pendingTask) bool {
 	return ours || err != nil // at worst the place falls out of its line
 }
 
-// promote re-times the tasks that may come earlier than they were told, and tells the
-// pools. Without it they come at the instants that they were told.
-func (c *Client) promote(ctx context.Context, turns []throttle.Promotion) {
-	byQueue := make(map[string][]luascripts.Retiming)
-	first := make(map[string]time.Duration)
-	for _, t := range turns {
-		queue, id, ok := luascripts.TaskOf(t.Job)
-		if !ok {
-			continue // somebody who blocks in an Acquire: it looks for itself
-		}
-		if known, ok := first[queue]; !ok || t.Wait < known {
-			first[queue] = t.Wait
-		}
-		byQueue[queue] = append(byQueue[queue], luascripts.Retiming{ID: id, At: t.At, Any: true})
-	}
-	for queue, tasks := range byQueue {
-		for rest := tasks; len(rest) > 0; {
-			n := min(len(rest), luascripts.RetimeMax)
-			if _, err := luascripts.Retime(ctx, c.rdb, c.keys(queue), true, rest[:n]); err != nil {
-				return
-			}
-			rest = rest[n:]
-		}
-		if luascripts.Notify(ctx, c.rdb, c.keys(queue), first[queue]) != nil {
+// promote moves the tasks forward that may come earlier than they were told, and tells
+// the pools. Without it they come at the instants that they were told.
+func (c *Client) promote(ctx context.Context, promoted []throttle.Promotion) {
+	for queue, tasks := range promotion.ByQueue(promoted...) {
+		if tasks.Retime(ctx, c.rdb, c.keys(queue)) != nil || luascripts.Notify(ctx, c.rdb, c.keys(queue), tasks.First()) != nil {
 			return
 		}
 	}

@@ -71,12 +71,12 @@ type Adapter struct {
 
 	set *policyset.Set // the limiters of the policies, and of the rules that handlers used
 
-	hints   chan throttle.Promotion
-	refunds chan refund
-	stop    chan struct{} // closed by Stop
-	once    sync.Once
-	quit    context.CancelFunc // ends the background work
-	wg      sync.WaitGroup
+	promotions chan throttle.Promotion
+	refunds    chan refund
+	stop       chan struct{} // closed by Stop
+	once       sync.Once
+	quit       context.CancelFunc // ends the background work
+	wg         sync.WaitGroup
 }
 
 // taskPolicy is a policy with what decides by it.
@@ -86,10 +86,6 @@ type taskPolicy struct {
 }
 
 func (p taskPolicy) maxPostpones() int { return cmp.Or(p.MaxPostpones, queue.MaxPostponesDefault) }
-
-// hintsMax bounds the hints on their way: a hint that is lost costs time, and
-// nothing else.
-const hintsMax = 1024
 
 // NewAdapter makes an adapter and does not talk to Redis yet. It refuses a bad
 // configuration with all its faults; each unwraps to [ErrInvalidConfig] or to
@@ -109,7 +105,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		lead: newLead(cfg.Throttle.InlineWait), trust: newRecheckFilter(), scripts: newScripts(rdb),
 		deferrals: newDeferrals(), finished: newRecentlyDone(), delivered: newInFlight(), batches: newBatches(), counts: newCounts(),
 		wakers: make(map[string]*waker), bell: make(chan struct{}, ServersMax),
-		hints: make(chan throttle.Promotion, hintsMax), refunds: make(chan refund, refundsMax), stop: make(chan struct{}),
+		promotions: make(chan throttle.Promotion, promotionsMax), refunds: make(chan refund, refundsMax), stop: make(chan struct{}),
 	}
 	binary.BigEndian.PutUint32(a.mark[:], rand.Uint32())
 	for _, p := range cfg.Policies {
@@ -147,7 +143,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 	}
 	a.wg.Go(func() { a.watchLimits(ctx) })
 	a.wg.Go(func() { a.subscribe(ctx) })
-	a.wg.Go(func() { a.passHints(ctx) })
+	a.wg.Go(func() { a.passPromotions(ctx) })
 	a.wg.Go(func() { a.passRefunds(ctx) })
 	a.wg.Go(func() { a.everyMinute(ctx) })
 	a.counts.begin()

@@ -57,8 +57,8 @@ func (t *attempt) adjust(ctx context.Context, costs map[string]int) error {
 	if bill == nil {
 		return ErrNoGrant
 	}
-	turns, err := bill.Adjust(ctx, costs)
-	t.a.hint(turns...)
+	promoted, err := bill.Adjust(ctx, costs)
+	t.a.promote(promoted...)
 	return err
 }
 
@@ -110,8 +110,8 @@ func (t *attempt) unbill(ctx context.Context, g held) {
 	for _, l := range g.policy.Rules() {
 		nothing[l.Rule()] = 0
 	}
-	turns, err := g.bill.Adjust(ctx, nothing)
-	t.a.hint(turns...)
+	promoted, err := g.bill.Adjust(ctx, nothing)
+	t.a.promote(promoted...)
 	if err != nil {
 		t.a.logFew("unpaid", func() {
 			t.a.log.Warn("permits that were settled can't be given back: they stay charged", zap.Stringer("rules", g.policy), zap.Error(err))

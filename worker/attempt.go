@@ -104,7 +104,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 			continue
 		}
 		t.a.counters.admissions.Add(1)
-		t.a.hint(d.Promoted...)
+		t.a.promote(d.Promoted...)
 		if lost && errors.Is(err, throttle.ErrWithdrawn) { // in one slot of a cluster; in another it may be charged
 			t.a.refundLater(p, r)
 		}
@@ -257,9 +257,9 @@ func (t *attempt) release(ctx context.Context) {
 	t.mu.Unlock()
 	for _, g := range grants {
 		after, cancel := t.after(ctx)
-		turns, _ := g.release(after)
+		promoted, _ := g.release(after)
 		cancel()
-		t.a.hint(turns...)
+		t.a.promote(promoted...)
 	}
 }
 
@@ -305,12 +305,12 @@ func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle
 func (t *attempt) comeBack(ctx context.Context, p *throttle.Policy, d throttle.Decision) {
 	ctx, cancel := t.after(ctx)
 	defer cancel()
-	turns, err := p.Return(ctx, d.Request)
+	promoted, err := p.Return(ctx, d.Request)
 	if err != nil {
 		t.a.refundLater(p, d.Request)
 		return
 	}
-	t.a.hint(turns...)
+	t.a.promote(promoted...)
 }
 
 // giveAllBack refunds what the attempt holds.
@@ -340,20 +340,20 @@ func (t *attempt) giveBack(ctx context.Context, g held) {
 	ctx, cancel := t.after(ctx)
 	defer cancel()
 	if g.release != nil {
-		turns, _ := g.release(ctx)
-		t.a.hint(turns...)
+		promoted, _ := g.release(ctx)
+		t.a.promote(promoted...)
 	}
 	if g.bill != nil && g.bill.Adjusted() { // a refund knows only what was paid at first
 		t.unbill(ctx, g)
 		return
 	}
 	g.Job = "" // it left the line with its grant: a place there is that of a later Acquire
-	turns, err := g.policy.Refund(ctx, g.Request)
+	promoted, err := g.policy.Refund(ctx, g.Request)
 	if err != nil {
 		t.a.refundLater(g.policy, g.Request)
 		return
 	}
-	t.a.hint(turns...)
+	t.a.promote(promoted...)
 }
 
 // end looks at what the handler made of its deferrals: the one it returned
@@ -379,8 +379,8 @@ func (t *attempt) end(ctx context.Context, err error) {
 			continue // the same place in the same line
 		}
 		after, cancel := t.after(ctx)
-		if turns, err := b.policy.Cancel(after, b.Request); err == nil {
-			t.a.hint(turns...)
+		if promoted, err := b.policy.Cancel(after, b.Request); err == nil {
+			t.a.promote(promoted...)
 		}
 		cancel()
 	}

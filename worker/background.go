@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/promotion"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -19,8 +19,10 @@ const (
 	// that it may take back counts.
 	refundFor   = 2 * time.Minute
 	refundPause = 500 * time.Millisecond
-	// hintsTogether bounds how many hints are passed on in one call.
-	hintsTogether = 256
+	// promotionsMax bounds the promotions that wait to be passed on.
+	promotionsMax = 1024
+	// promotionsTogether bounds how many of them are passed on in one call.
+	promotionsTogether = 256
 	// logQuiet is the least time between two lines about the same trouble.
 	logQuiet = 5 * time.Second
 )
@@ -75,8 +77,8 @@ func (a *Adapter) passRefunds(ctx context.Context) {
 func (a *Adapter) tryRefunds(ctx context.Context, all []refund) []refund {
 	var left []refund
 	for i, r := range all {
-		turns, err := r.policy.Refund(ctx, r.Request)
-		a.hint(turns...)
+		promoted, err := r.policy.Refund(ctx, r.Request)
+		a.promote(promoted...)
 		if err == nil || time.Now().After(r.until) {
 			continue
 		}
@@ -109,74 +111,60 @@ func (a *Adapter) lastRefunds(left []refund) {
 	}
 }
 
-// hint passes on that jobs may come earlier. It never blocks.
-func (a *Adapter) hint(turns ...throttle.Promotion) {
-	for _, t := range turns {
+// promote lets jobs come earlier, in the background. It never blocks: a promotion that
+// finds no room is dropped, and its job comes later than it could.
+func (a *Adapter) promote(promoted ...throttle.Promotion) {
+	for _, p := range promoted {
 		select {
-		case a.hints <- t:
+		case a.promotions <- p:
 		default:
 		}
 	}
 }
 
-// passHints re-times the tasks that may come earlier, in any queue. All that have
-// come in meanwhile go together: while a slot is free every call tells who may have it,
-// and one by one they would be behind for good.
-func (a *Adapter) passHints(ctx context.Context) {
+// passPromotions moves the tasks that may come earlier, in any queue. All promotions
+// that have come in meanwhile are handled in one call. While a slot is free every call
+// names the jobs that may have it, and one by one the work would never catch up.
+func (a *Adapter) passPromotions(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case t := <-a.hints:
-			for queue, turns := range a.gather(t) {
-				a.passOn(ctx, queue, turns)
+		case p := <-a.promotions:
+			for queue, tasks := range a.gather(p) {
+				a.passOn(ctx, queue, tasks)
 			}
 		}
 	}
 }
 
-// gather adds to a hint those that wait behind it: by queue, the earliest of each task.
-func (a *Adapter) gather(t throttle.Promotion) map[string]map[string]throttle.Promotion {
-	all := make(map[string]map[string]throttle.Promotion)
-	for n := 1; ; n++ {
-		if queue, id, ok := luascripts.TaskOf(t.Job); ok { // or somebody who blocks in an Acquire: it looks for itself
-			if all[queue] == nil {
-				all[queue] = make(map[string]throttle.Promotion)
-			}
-			if known, ok := all[queue][id]; !ok || t.At.Before(known.At) {
-				all[queue][id] = t
-			}
-		}
-		if n == hintsTogether {
-			return all
-		}
+// gather returns a promotion and those that wait behind it, by queue.
+func (a *Adapter) gather(first throttle.Promotion) map[string]promotion.Tasks {
+	promoted := []throttle.Promotion{first}
+	for len(promoted) < promotionsTogether {
 		select {
-		case t = <-a.hints:
+		case p := <-a.promotions:
+			promoted = append(promoted, p)
+			continue
 		default:
-			return all
 		}
+		break
 	}
+	return promotion.ByQueue(promoted...)
 }
 
-func (a *Adapter) passOn(ctx context.Context, queue string, turns map[string]throttle.Promotion) {
-	if w := a.wakers[queue]; w != nil {
-		w.wakeOffered(ctx, turns)
+// passOn lets the promoted tasks of a queue come earlier. Of those that are offered a
+// lease it wakes as many as there is room for. Without it all come at the instants that
+// they were promised.
+func (a *Adapter) passOn(ctx context.Context, queue string, tasks promotion.Tasks) {
+	w := a.wakers[queue]
+	if w != nil {
+		w.wakeOffered(ctx, tasks)
 	}
-	if len(turns) == 0 {
+	if len(tasks) == 0 || tasks.Retime(ctx, a.rdb, a.keys(queue)) != nil || w == nil {
 		return
 	}
-	var earlier []luascripts.Retiming
-	for id, t := range turns {
-		earlier = append(earlier, luascripts.Retiming{ID: id, At: t.At, Any: true})
-	}
-	if _, err := luascripts.Retime(ctx, a.rdb, a.keys(queue), true, earlier); err != nil {
-		return // they come at the instants that they were promised
-	}
-	if w := a.wakers[queue]; w != nil {
-		for _, t := range turns {
-			w.expect(t.Wait)
-		}
-	}
+	w.expect(tasks.First())
 }
 
 // logFew logs the same trouble at most every [logQuiet].

@@ -143,8 +143,8 @@ func (t *attempt) leavePlaces(ctx context.Context, task *asynq.Task) {
 	}
 	after, cancel := t.after(ctx)
 	defer cancel()
-	if turns, err := p.decide.Cancel(after, demand.Request(t.job)); err == nil {
-		t.a.hint(turns...)
+	if promoted, err := p.decide.Cancel(after, demand.Request(t.job)); err == nil {
+		t.a.promote(promoted...)
 	} // otherwise they fall out of their lines
 }
 

@@ -249,7 +249,7 @@ func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luas
 	var was []time.Time
 	for n, now := range throttle.Refresh(ctx, w.a.rdb, places) {
 		t := tasks[n]
-		w.a.hint(now.Promoted...)
+		w.a.promote(now.Promoted...)
 		at := now.At
 		late := now.Known && !t.place.Deadline.IsZero() && now.At.Sub(now.Now) > time.Until(t.place.Deadline)
 		switch {

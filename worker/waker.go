@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/promotion"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -344,7 +345,7 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 	}
 	for n, now := range throttle.Refresh(ctx, w.a.rdb, places) {
 		t := ready[index[n]]
-		w.a.hint(now.Promoted...)
+		w.a.promote(now.Promoted...)
 		if now.Known {
 			order[index[n]] = instant{index[n], now.At, now.Before}
 		}
@@ -458,14 +459,14 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 	return codes, woken
 }
 
-// wakeOffered wakes those to whom a lease was offered without another look at what is
-// due: until they have it nobody does. Who could be woken is taken out of turns; the
-// others are re-timed like everybody.
-func (w *waker) wakeOffered(ctx context.Context, turns map[string]throttle.Promotion) {
+// wakeOffered wakes tasks to which a lease is offered, without another look at the due
+// index: until such a task comes, the lease is idle. A task that is woken is taken out of
+// promoted; the others are re-timed like all.
+func (w *waker) wakeOffered(ctx context.Context, promoted promotion.Tasks) {
 	var tasks []dueTask
-	for id, t := range turns {
-		if t.Offered {
-			tasks = append(tasks, dueTask{DueTask: luascripts.DueTask{ID: id, At: t.At}})
+	for id, p := range promoted {
+		if p.Offered {
+			tasks = append(tasks, dueTask{DueTask: luascripts.DueTask{ID: id, At: p.At}})
 		}
 	}
 	if len(tasks) == 0 {
@@ -478,7 +479,7 @@ func (w *waker) wakeOffered(ctx context.Context, turns map[string]throttle.Promo
 	codes, _ := w.wake(ctx, tasks, began)
 	for i, code := range codes {
 		if code == luascripts.Woken {
-			delete(turns, tasks[i].ID)
+			delete(promoted, tasks[i].ID)
 		}
 	}
 }
@@ -500,12 +501,12 @@ func (w *waker) giveUp(ctx context.Context, tasks []dueTask) {
 		if !ok {
 			continue
 		}
-		turns, err := p.Leave(ctx)
+		promoted, err := p.Leave(ctx)
 		if err != nil {
 			w.a.failed(ctx, "a place in a line can't be given up", err)
 			return
 		}
-		w.a.hint(turns...)
+		w.a.promote(promoted...)
 	}
 }
 

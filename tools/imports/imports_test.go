@@ -30,7 +30,7 @@ const (
 //
 //	cmd, examples -> metrics, dashboard -> worker -> queue/* -> queue -> throttle -> throttle/gate, internal/memory -> internal/luascripts
 //	                                          worker, queue -> internal/asynqwire -> internal/luascripts
-//	                                          worker, queue -> internal/policyset -> throttle
+//	                                          worker, queue -> internal/policyset, internal/promotion -> throttle
 //	                                    httplimit -------------^
 //	                          throttle/throttletest -----------^
 //
@@ -49,7 +49,7 @@ var edges = map[string][]string{
 	"throttle":                  {"internal/luascripts", "internal/memory", "internal/coalesce", "throttle/gate", "throttle/internal/civil", "throttle/internal/errtext", "throttle/internal/fake"},
 	"throttle/internal/fake":    {},
 	"throttle/throttletest":     {"throttle", "throttle/internal/fake"},
-	"queue":                     {"throttle", "throttle/gate", "internal/policyset", "internal/luascripts", "internal/asynqwire", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
+	"queue":                     {"throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/asynqwire", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
 	"queue/batch":               {"queue", "throttle", "internal/luascripts", "queue/internal/backend", "queue/internal/check"},
 	"queue/schedule":            {"queue", "throttle", "internal/luascripts", "internal/asynqwire", "internal/cronspec", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
 	"queue/phonezone":           {"queue", "queue/internal/zones"},
@@ -58,7 +58,8 @@ var edges = map[string][]string{
 	"queue/internal/backend":    {"throttle", "internal/luascripts"},
 	"queue/internal/check":      {},
 	"internal/policyset":        {"throttle"},
-	"worker":                    {"queue", "throttle", "throttle/gate", "internal/policyset", "internal/luascripts", "internal/coalesce", "internal/asynqwire"},
+	"internal/promotion":        {"throttle", "internal/luascripts"},
+	"worker":                    {"queue", "throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/coalesce", "internal/asynqwire"},
 	"httplimit":                 {"throttle"},
 	"metrics":                   {"worker", "queue", "throttle"},
 	"dashboard":                 {"worker", "queue", "throttle"},
