@@ -56,18 +56,21 @@ type Adapter struct {
 	scripts  *scripts
 
 	deferrals *deferrals
-	finished  *recentlyDone
 	batches   *batches
 	counts    *counts
-	delivered *inFlight
-	wakers    map[string]*waker // by queue
-	bell      chan struct{}     // rung for each woken task: an idle server fetches at once
-	workers   atomic.Int64      // of all servers that were configured
-	servers   atomic.Int64
-	idling    atomic.Int64 // servers that found nothing
-	running   atomic.Int64 // deliveries that are with the handler or before it
-	unknown   atomic.Bool  // asynq is not as we know it
-	reported  sync.Map     // what was logged once
+	// recentlyDone has the tasks whose handlers returned nil, until Redis has it in writing.
+	// Delivered again in the meantime, they must not run again.
+	recentlyDone *ttlMap[string, struct{}] // by task key
+	// inFlight has what asynq's messages say of tasks on their way from the fetch to the handler.
+	inFlight *ttlMap[string, asynqwire.Message] // by task key
+	wakers   map[string]*waker                  // by queue
+	bell     chan struct{}                      // rung for each woken task: an idle server fetches at once
+	workers  atomic.Int64                       // of all servers that were configured
+	servers  atomic.Int64
+	idling   atomic.Int64 // servers that found nothing
+	running  atomic.Int64 // deliveries that are with the handler or before it
+	unknown  atomic.Bool  // asynq is not as we know it
+	reported sync.Map     // what was logged once
 
 	set *policyset.Set // the limiters of the policies, and of the rules that handlers used
 
@@ -87,6 +90,15 @@ type taskPolicy struct {
 
 func (p taskPolicy) maxPostpones() int { return cmp.Or(p.MaxPostpones, queue.MaxPostponesDefault) }
 
+const (
+	// recentlyDoneTTL is how long a task is remembered whose handler is through and
+	// whose end asynq could not write.
+	recentlyDoneTTL = 5 * time.Minute
+	// inFlightTTL is how long a delivery is remembered that never reached its handler:
+	// asynq had cancelled it before.
+	inFlightTTL = 10 * time.Minute
+)
+
 // NewAdapter makes an adapter and does not talk to Redis yet. It refuses a bad
 // configuration with all its faults; each unwraps to [ErrInvalidConfig] or to
 // the error of the part it is in.
@@ -103,7 +115,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		id:       fmt.Sprintf("%016x", rand.Uint64()),
 		policies: make(map[string]taskPolicy), set: policyset.New(rdb, cfg.Throttle),
 		lead: newLead(cfg.Throttle.InlineWait), trust: newRecheckFilter(), scripts: newScripts(rdb),
-		deferrals: newDeferrals(), finished: newRecentlyDone(), delivered: newInFlight(), batches: newBatches(), counts: newCounts(),
+		deferrals: newDeferrals(), recentlyDone: newTTLMap[string, struct{}](recentlyDoneTTL), inFlight: newTTLMap[string, asynqwire.Message](inFlightTTL), batches: newBatches(), counts: newCounts(),
 		wakers: make(map[string]*waker), bell: make(chan struct{}, ServersMax),
 		promotions: make(chan throttle.Promotion, promotionsMax), refunds: make(chan refund, refundsMax), stop: make(chan struct{}),
 	}

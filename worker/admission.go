@@ -50,14 +50,14 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		taskID, _ := asynq.GetTaskID(ctx)
 		name, _ := asynq.GetQueueName(ctx)
 		key := a.keys(name).Task(taskID)
-		m := a.delivered.take(key)
+		m, _ := a.inFlight.take(key, time.Now())
 		t := &attempt{a: a, queue: name, taskID: taskID, job: luascripts.JobID(name, taskID)}
 		if w := a.wakers[name]; w != nil {
 			t.woken = w.arrived(taskID) // before it is counted as running: twice would look like a full pool
 		}
 		a.running.Add(1)
 		defer a.freed()
-		if m.ErrorMsg == asynq.ErrLeaseExpired.Error() && a.finished.has(key, time.Now()) {
+		if m.ErrorMsg == asynq.ErrLeaseExpired.Error() && a.recentlyDone.has(key, time.Now()) {
 			a.counters.finished.Add(1)
 			return nil
 		}
@@ -88,7 +88,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		}
 		err := t.run(ctx, next, task)
 		if err == nil {
-			a.finished.add(key, time.Now())
+			a.recentlyDone.put(key, struct{}{}, time.Now())
 			return nil
 		}
 		return writable(err)

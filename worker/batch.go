@@ -21,6 +21,8 @@ const (
 	// pausedWait is how long a task of a paused batch stays away; resuming brings it
 	// back.
 	pausedWait = time.Hour
+	// droppedTTL is how long a task is remembered that was dropped.
+	droppedTTL = 5 * time.Minute
 )
 
 // batchID names a batch of a queue.
@@ -28,9 +30,12 @@ type batchID struct{ queue, id string }
 
 // batches knows what the batches do whose tasks come here. Safe for concurrent use.
 type batches struct {
-	mu      sync.Mutex
-	known   map[batchID]batchLook
-	dropped map[string]time.Time // keys of the tasks that were dropped, and when, until asynq has deleted them; for finishedTTL at most
+	mu    sync.Mutex
+	known map[batchID]batchLook
+
+	// dropped has the keys of tasks that did not run because their batch was cancelled,
+	// until asynq has deleted them. Some are never deleted, or by another process.
+	dropped *ttlMap[string, struct{}]
 }
 
 type batchLook struct {
@@ -39,7 +44,7 @@ type batchLook struct {
 }
 
 func newBatches() *batches {
-	return &batches{known: make(map[batchID]batchLook), dropped: make(map[string]time.Time)}
+	return &batches{known: make(map[batchID]batchLook), dropped: newTTLMap[string, struct{}](droppedTTL)}
 }
 
 // stateOf is what a batch does, "" when there is none; while Redis is away what was known
@@ -66,33 +71,6 @@ func (a *Adapter) stateOf(ctx context.Context, b batchID) luascripts.BatchState 
 	return state
 }
 
-// drop notes that a task was not run because its batch was cancelled.
-func (s *batches) drop(key string, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dropped[key] = now
-}
-
-// take says whether a task was dropped, and forgets it.
-func (s *batches) take(key string) (dropped bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, dropped = s.dropped[key]
-	delete(s.dropped, key)
-	return dropped
-}
-
-// purge forgets those whose end was never written, or by another process.
-func (s *batches) purge(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for key, at := range s.dropped {
-		if now.Sub(at) >= finishedTTL {
-			delete(s.dropped, key)
-		}
-	}
-}
-
 // errPaused is why a task of a paused batch is put away.
 type errPaused struct{}
 
@@ -116,7 +94,7 @@ func (t *attempt) heldBack(ctx context.Context, task *asynq.Task) (back bool, er
 		return true, t.deferTo(deferral{wait: t.awayFor(), place: away, cause: errPaused{}}, held{})
 	case luascripts.BatchCancelled:
 		t.leavePlaces(ctx, task)
-		t.a.batches.drop(t.a.keys(t.queue).Task(t.taskID), time.Now())
+		t.a.batches.dropped.put(t.a.keys(t.queue).Task(t.taskID), struct{}{}, time.Now())
 		return true, nil
 	}
 	return false, nil
@@ -165,7 +143,7 @@ func (c *client) countBatch(ctx context.Context, op asynqwire.Op, call asynqwire
 		return
 	}
 	e := ended{batchID{call.Queue, id}, outcome, element}
-	if c.a.batches.take(call.TaskKey) {
+	if _, dropped := c.a.batches.dropped.take(call.TaskKey, time.Now()); dropped {
 		e.outcome = luascripts.OutcomeDropped // at once: the feeder's sweep takes who is gone for done
 		c.a.count(ctx, []ended{e})
 		return

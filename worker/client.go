@@ -95,13 +95,13 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 	}
 	switch {
 	case isNotFound(cmd.Err()):
-		c.a.batches.take(call.TaskKey)
+		c.a.batches.dropped.take(call.TaskKey, time.Now())
 		// The task is not active any more: this very call was done before and
 		// its answer was lost, or the lease was. asynq would repeat it in some
 		// seconds, and might hit another delivery of the same task.
 		return done(ctx)
 	case cmd.Err() == nil && (op == asynqwire.OpDone || op == asynqwire.OpComplete):
-		c.a.finished.remove(call.TaskKey)
+		c.a.recentlyDone.take(call.TaskKey, time.Now())
 	}
 	return cmd
 }
@@ -188,7 +188,7 @@ func (a *Adapter) noteDelivery(queue string, cmd *redis.Cmd) {
 		a.distrust("a message of asynq can't be read", zap.Error(err))
 		return
 	}
-	a.delivered.put(a.keys(queue).Task(m.ID), m)
+	a.inFlight.put(a.keys(queue).Task(m.ID), m, time.Now())
 }
 
 // idle waits until a task was woken, the adapter stops, or it is time to look again. Those

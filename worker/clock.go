@@ -62,9 +62,9 @@ func (a *Adapter) everyMinute(ctx context.Context) {
 			}
 			a.shareRules(ctx)
 			a.deferrals.purge(now)
-			a.finished.purge(now)
-			a.batches.purge(now)
-			a.delivered.purge(now)
+			a.recentlyDone.purge(now)
+			a.batches.dropped.purge(now)
+			a.inFlight.purge(now)
 		}
 	}
 }

@@ -17,21 +17,21 @@ func (a *Adapter) DistrustAsynq() { a.unknown.Store(true) }
 
 // ForgetFinished is what a restart of the process forgets.
 func (a *Adapter) ForgetFinished() {
-	a.finished.mu.Lock()
-	defer a.finished.mu.Unlock()
-	clear(a.finished.at)
+	a.recentlyDone.mu.Lock()
+	defer a.recentlyDone.mu.Unlock()
+	clear(a.recentlyDone.entries)
 }
 
 // Dropped is how many tasks of cancelled batches are remembered.
 func (a *Adapter) Dropped() int {
-	a.batches.mu.Lock()
-	defer a.batches.mu.Unlock()
-	return len(a.batches.dropped)
+	a.batches.dropped.mu.Lock()
+	defer a.batches.dropped.mu.Unlock()
+	return len(a.batches.dropped.entries)
 }
 
 // Remembers says whether a task is remembered as finished and not yet written.
 func (a *Adapter) Remembers(queue, id string) bool {
-	return a.finished.has(a.keys(queue).Task(id), time.Now())
+	return a.recentlyDone.has(a.keys(queue).Task(id), time.Now())
 }
 
 // Job is the id under which a task stands in a line.
