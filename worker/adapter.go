@@ -3,21 +3,16 @@ package worker
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/internal/asynqwire"
-	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/policyset"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -44,42 +39,32 @@ import (
 // tasks than those can take.
 // It is safe for concurrent use.
 type Adapter struct {
-	rdb      redis.UniversalClient
-	cfg      Config
-	log      *zap.Logger
-	id       string // of this adapter, among all that defer tasks
-	mark     luascripts.PoolMark
-	policies map[string]taskPolicy
-	counters counters
-	lead     *lead
-	trust    *recheckFilter
-	scripts  *scripts
+	*core
+	policies map[string]taskPolicy // by task type, never changed
 
-	deferrals *deferrals
-	batches   *batches
-	counts    *counts
-	// recentlyDone has the tasks whose handlers returned nil, until Redis has it in writing.
-	// Delivered again in the meantime, they must not run again.
-	recentlyDone *ttlMap[string, struct{}] // by task key
-	// inFlight has what asynq's messages say of tasks on their way from the fetch to the handler.
-	inFlight *ttlMap[string, asynqwire.Message] // by task key
-	wakers   map[string]*waker                  // by queue
-	bell     chan struct{}                      // rung for each woken task: an idle server fetches at once
-	workers  atomic.Int64                       // of all servers that were configured
-	servers  atomic.Int64
-	idling   atomic.Int64 // servers that found nothing
-	running  atomic.Int64 // deliveries that are with the handler or before it
-	unknown  atomic.Bool  // asynq is not as we know it
-	reported sync.Map     // what was logged once
+	// What is known of deliveries and attempts.
+	inFlight     *ttlMap[string, asynqwire.Message] // asynq's messages by task key, from the fetch to the handler
+	recentlyDone *ttlMap[string, struct{}]          // tasks whose handler returned nil, until Redis has it in writing
+	deferrals    *deferrals
+	batches      *batches
 
-	set *policyset.Set // the limiters of the policies, and of the rules that handlers used
+	// The ways to Redis of asynq's servers.
+	scripts *scripts
+	idle    *idleServers
 
-	promotions chan throttle.Promotion
-	refunds    chan refund
-	stop       chan struct{} // closed by Stop
-	once       sync.Once
-	quit       context.CancelFunc // ends the background work
-	wg         sync.WaitGroup
+	// The background work.
+	wakers      map[string]*waker // by queue
+	recheck     *recheckFilter
+	promotions  *promotions
+	refunds     *refunds
+	batchCounts *batchCounts
+	limitWatch  *limitWatch
+	subscriber  *subscriber
+	upkeep      *upkeep
+
+	once sync.Once          // of Stop
+	quit context.CancelFunc // ends the background work
+	wg   sync.WaitGroup
 }
 
 // taskPolicy is a policy with what decides by it.
@@ -92,7 +77,7 @@ func (p taskPolicy) maxPostpones() int { return cmp.Or(p.MaxPostpones, queue.Max
 
 const (
 	// recentlyDoneTTL is how long a task is remembered whose handler is through and
-	// whose end asynq could not write.
+	// whose end asynq could not write. Delivered again meanwhile, it must not run again.
 	recentlyDoneTTL = 5 * time.Minute
 	// inFlightTTL is how long a delivery is remembered that never reached its handler:
 	// asynq had cancelled it before.
@@ -110,16 +95,17 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		return nil, err
 	}
 	cfg = cfg.fill()
+	c := newCore(rdb, cfg)
 	a := &Adapter{
-		rdb: rdb, cfg: cfg, log: cfg.Logger.With(zap.String("component", "worker")),
-		id:       fmt.Sprintf("%016x", rand.Uint64()),
-		policies: make(map[string]taskPolicy), set: policyset.New(rdb, cfg.Throttle),
-		lead: newLead(cfg.Throttle.InlineWait), trust: newRecheckFilter(), scripts: newScripts(rdb),
-		deferrals: newDeferrals(), recentlyDone: newTTLMap[string, struct{}](recentlyDoneTTL), inFlight: newTTLMap[string, asynqwire.Message](inFlightTTL), batches: newBatches(), counts: newCounts(),
-		wakers: make(map[string]*waker), bell: make(chan struct{}, ServersMax),
-		promotions: make(chan throttle.Promotion, promotionsMax), refunds: make(chan refund, refundsMax), stop: make(chan struct{}),
+		core: c, policies: make(map[string]taskPolicy),
+		inFlight: newTTLMap[string, asynqwire.Message](inFlightTTL), recentlyDone: newTTLMap[string, struct{}](recentlyDoneTTL),
+		deferrals: newDeferrals(), batches: newBatches(c),
+		scripts: newScripts(rdb), idle: newIdleServers(c),
+		wakers: make(map[string]*waker), recheck: newRecheckFilter(), promotions: newPromotions(c), batchCounts: newBatchCounts(c),
 	}
-	binary.BigEndian.PutUint32(a.mark[:], rand.Uint32())
+	a.refunds = newRefunds(c, a.promotions)
+	a.limitWatch, a.subscriber = &limitWatch{c, a.wakers}, &subscriber{c, a.wakers}
+	a.upkeep = &upkeep{c, a.policies, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight}}
 	for _, p := range cfg.Policies {
 		rules := make([]policyset.Rule, len(p.Rules))
 		for i, r := range p.Rules {
@@ -143,23 +129,23 @@ func (a *Adapter) Start(ctx context.Context) error {
 	if a.quit != nil || a.stopped() {
 		return errors.New("worker: an adapter runs once")
 	}
-	if err := a.compareClocks(ctx); err != nil {
+	if err := a.upkeep.compareClocks(ctx); err != nil {
 		return err
 	}
 	a.checkAsynqVersion()
-	a.shareRules(ctx)
+	a.upkeep.shareRules(ctx)
 	ctx, a.quit = context.WithCancel(context.WithoutCancel(ctx))
 	for _, w := range a.wakers {
 		a.wg.Go(func() { w.run(ctx) })
 		a.wg.Go(func() { w.planLoop(ctx) })
 	}
-	a.wg.Go(func() { a.watchLimits(ctx) })
-	a.wg.Go(func() { a.subscribe(ctx) })
-	a.wg.Go(func() { a.passPromotions(ctx) })
-	a.wg.Go(func() { a.passRefunds(ctx) })
-	a.wg.Go(func() { a.everyMinute(ctx) })
-	a.counts.begin()
-	a.wg.Go(func() { a.countEnded(ctx) })
+	a.wg.Go(func() { a.limitWatch.run(ctx) })
+	a.wg.Go(func() { a.subscriber.run(ctx) })
+	a.wg.Go(func() { a.promotions.run(ctx, a.wakers) })
+	a.wg.Go(func() { a.refunds.run(ctx) })
+	a.wg.Go(func() { a.upkeep.run(ctx) })
+	a.batchCounts.begin()
+	a.wg.Go(func() { a.batchCounts.run(ctx) })
 	return nil
 }
 
@@ -190,11 +176,11 @@ func (a *Adapter) Limiter(rule string) *throttle.Limiter { return a.set.Limiter(
 // adapter needs around the user's functions. TaskCheckInterval is set to the
 // least: the client waits in asynq's stead, and can be woken.
 func (a *Adapter) Server(base asynq.Config) asynq.Config {
-	a.servers.Add(1)
+	a.load.servers.Add(1)
 	if base.Concurrency < 1 {
 		base.Concurrency = runtime.NumCPU() // as asynq does
 	}
-	a.workers.Add(int64(base.Concurrency))
+	a.load.workers.Add(int64(base.Concurrency))
 	base.Queues = a.cfg.Asynq.Queues
 	base.TaskCheckInterval = time.Nanosecond
 	base.IsFailure = a.isFailure(base.IsFailure)
@@ -247,13 +233,6 @@ func (a *Adapter) errorHandler(user asynq.ErrorHandler) asynq.ErrorHandler {
 func (a *Adapter) dropLine(line string) bool {
 	id, ok := asynqwire.RetryExhaustedID(line)
 	return ok && a.deferrals.underWay(id)
-}
-
-// once logs a thing the first time that it is seen.
-func (a *Adapter) logOnce(what string, log func()) {
-	if _, seen := a.reported.LoadOrStore(what, true); !seen {
-		log()
-	}
 }
 
 // quietLogger is a user's asynq logger without the lines that are not true.

@@ -55,7 +55,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		if w := a.wakers[name]; w != nil {
 			t.woken = w.arrived(taskID) // before it is counted as running: twice would look like a full pool
 		}
-		a.running.Add(1)
+		a.load.running.Add(1)
 		defer a.freed()
 		if m.ErrorMsg == asynq.ErrLeaseExpired.Error() && a.recentlyDone.has(key, time.Now()) {
 			a.counters.finished.Add(1)
@@ -204,8 +204,63 @@ func (t *attempt) started(d throttle.Decision) {
 
 // freed gives a place in this process back; a waker may wait for it.
 func (a *Adapter) freed() {
-	a.running.Add(-1)
+	a.load.running.Add(-1)
 	for _, w := range a.wakers {
 		w.free()
 	}
+}
+
+// errPaused is why a task of a paused batch is put away.
+type errPaused struct{}
+
+func (errPaused) Error() string { return "worker: its batch is paused" }
+
+// heldBack says that a task does not run because of what its batch does: err puts it away
+// until the batch goes on, and none ends it, for the batch was cancelled. Its places are
+// given up.
+func (t *attempt) heldBack(ctx context.Context, task *asynq.Task) (back bool, err error) {
+	id, _, ok := luascripts.ParseBatchTaskID(t.taskID)
+	if !ok {
+		return false, nil
+	}
+	switch t.a.batches.state(ctx, batchID{t.queue, id}) {
+	case luascripts.BatchPaused:
+		if t.mustStay() {
+			return false, nil // an asynq that we do not know would archive it
+		}
+		t.leavePlaces(ctx, task)
+		away := luascripts.BookingRef{Deadline: t.deadline}
+		return true, t.deferTo(deferral{wait: t.awayFor(), place: away, cause: errPaused{}}, held{})
+	case luascripts.BatchCancelled:
+		t.leavePlaces(ctx, task)
+		t.a.batches.dropped.put(t.a.keys(t.queue).Task(t.taskID), struct{}{}, time.Now())
+		return true, nil
+	}
+	return false, nil
+}
+
+// awayFor is how long a task of a paused batch stays away: one with a deadline hears of
+// that.
+func (t *attempt) awayFor() time.Duration {
+	if t.deadline.IsZero() {
+		return pausedWait
+	}
+	return min(pausedWait, max(0, time.Until(t.deadline))+time.Second)
+}
+
+// leavePlaces gives up what a task has in the lines of its policy.
+func (t *attempt) leavePlaces(ctx context.Context, task *asynq.Task) {
+	p, ok := t.a.policies[task.Type()]
+	if !ok {
+		return
+	}
+	demand, err := p.Demand(task)
+	if err != nil {
+		return
+	}
+	after, cancel := t.after(ctx)
+	defer cancel()
+	if promoted, err := p.decide.Cancel(after, demand.Request(t.job)); err == nil {
+		t.a.promotions.add(promoted...)
+	} // otherwise they fall out of their lines
 }

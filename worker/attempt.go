@@ -104,9 +104,9 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 			continue
 		}
 		t.a.counters.admissions.Add(1)
-		t.a.promote(d.Promoted...)
+		t.a.promotions.add(d.Promoted...)
 		if lost && errors.Is(err, throttle.ErrWithdrawn) { // in one slot of a cluster; in another it may be charged
-			t.a.refundLater(p, r)
+			t.a.refunds.later(p, r)
 		}
 		if errors.Is(err, throttle.ErrSchema) || errors.Is(err, throttle.ErrStoredLimit) {
 			return d, t.unanswered(ctx, p, r, err, lost)
@@ -259,14 +259,14 @@ func (t *attempt) release(ctx context.Context) {
 		after, cancel := t.after(ctx)
 		promoted, _ := g.release(after)
 		cancel()
-		t.a.promote(promoted...)
+		t.a.promotions.add(promoted...)
 	}
 }
 
 // Defer implements [throttle.Host].
 func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Decision) error {
 	if !d.Granted && !d.Promised.IsZero() {
-		t.a.trust.invalidate(p, p.IDs(d.Request), d.Rule)
+		t.a.recheck.invalidate(p, p.IDs(d.Request), d.Rule)
 	}
 	t.giveAllBack(ctx)
 	cause := &throttle.ThrottledError{Rule: d.Rule, At: d.At, RetryAfter: d.At.Sub(d.Now)}
@@ -287,7 +287,7 @@ func (t *attempt) place(p *throttle.Policy, d throttle.Decision) luascripts.Book
 // without a place anywhere.
 func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle.Request, cause error, lost bool) error {
 	if lost { // some call of this token had no answer: it may have been charged
-		t.a.refundLater(p, r)
+		t.a.refunds.later(p, r)
 	}
 	t.giveAllBack(ctx)
 	if ctx.Err() != nil {
@@ -307,10 +307,10 @@ func (t *attempt) comeBack(ctx context.Context, p *throttle.Policy, d throttle.D
 	defer cancel()
 	promoted, err := p.Return(ctx, d.Request)
 	if err != nil {
-		t.a.refundLater(p, d.Request)
+		t.a.refunds.later(p, d.Request)
 		return
 	}
-	t.a.promote(promoted...)
+	t.a.promotions.add(promoted...)
 }
 
 // giveAllBack refunds what the attempt holds.
@@ -341,7 +341,7 @@ func (t *attempt) giveBack(ctx context.Context, g held) {
 	defer cancel()
 	if g.release != nil {
 		promoted, _ := g.release(ctx)
-		t.a.promote(promoted...)
+		t.a.promotions.add(promoted...)
 	}
 	if g.bill != nil && g.bill.Adjusted() { // a refund knows only what was paid at first
 		t.unbill(ctx, g)
@@ -350,10 +350,10 @@ func (t *attempt) giveBack(ctx context.Context, g held) {
 	g.Job = "" // it left the line with its grant: a place there is that of a later Acquire
 	promoted, err := g.policy.Refund(ctx, g.Request)
 	if err != nil {
-		t.a.refundLater(g.policy, g.Request)
+		t.a.refunds.later(g.policy, g.Request)
 		return
 	}
-	t.a.promote(promoted...)
+	t.a.promotions.add(promoted...)
 }
 
 // end looks at what the handler made of its deferrals: the one it returned
@@ -380,7 +380,7 @@ func (t *attempt) end(ctx context.Context, err error) {
 		}
 		after, cancel := t.after(ctx)
 		if promoted, err := b.policy.Cancel(after, b.Request); err == nil {
-			t.a.promote(promoted...)
+			t.a.promotions.add(promoted...)
 		}
 		cancel()
 	}
@@ -389,13 +389,4 @@ func (t *attempt) end(ctx context.Context, err error) {
 // after is a context for what must be done although the attempt is over.
 func (t *attempt) after(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), afterTimeout)
-}
-
-func (a *Adapter) stopped() bool {
-	select {
-	case <-a.stop:
-		return true
-	default:
-		return false
-	}
 }

@@ -3,10 +3,13 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/promotion"
 	"github.com/headwayq/headway/throttle"
 )
@@ -23,8 +26,6 @@ const (
 	promotionsMax = 1024
 	// promotionsTogether bounds how many of them are passed on in one call.
 	promotionsTogether = 256
-	// logQuiet is the least time between two lines about the same trouble.
-	logQuiet = 5 * time.Second
 )
 
 // refund is a grant that may have been charged and was not used.
@@ -34,51 +35,62 @@ type refund struct {
 	until time.Time
 }
 
-// refundLater takes a call back whose answer never came, once Redis answers.
-// The job keeps its place in the line: only the token is withdrawn.
-func (a *Adapter) refundLater(p *throttle.Policy, r throttle.Request) {
+// refunds takes calls back whose answers never came, once Redis answers.
+type refunds struct {
+	*core
+	promotions *promotions
+	waiting    chan refund
+}
+
+func newRefunds(c *core, p *promotions) *refunds {
+	return &refunds{core: c, promotions: p, waiting: make(chan refund, refundsMax)}
+}
+
+// later takes a call back in the background. The job keeps its place in the line: only
+// the token is withdrawn. It never blocks.
+func (f *refunds) later(p *throttle.Policy, r throttle.Request) {
 	r.Job = ""
 	counts := time.Duration(0)
 	for _, l := range p.Rules() { // by which limits it was charged is not known when no answer came
 		counts = max(counts, l.Limit().Window(), l.LimitLastKnown().Window())
 	}
 	select {
-	case a.refunds <- refund{p, r, time.Now().Add(max(refundFor, counts))}:
+	case f.waiting <- refund{p, r, time.Now().Add(max(refundFor, counts))}:
 	default:
-		a.logFew("refunds", func() { a.log.Warn("too many refunds wait for Redis: some permits stay charged") })
+		f.logFew("refunds", func() { f.log.Warn("too many refunds wait for Redis: some permits stay charged") })
 	}
 }
 
-// passRefunds tries each refund until Redis answers it, in turn, so that one
-// that is refused holds up no other.
-func (a *Adapter) passRefunds(ctx context.Context) {
+// run tries each refund until Redis answers it. They are tried in turn, so that one that
+// is refused holds up no other.
+func (f *refunds) run(ctx context.Context) {
 	var left []refund
 	t := time.NewTicker(refundPause)
 	defer t.Stop()
 	for {
-		more := a.refunds
+		more := f.waiting
 		if len(left) >= refundsMax {
 			more = nil
 		}
 		select {
 		case <-ctx.Done():
-			a.lastRefunds(left)
+			f.tryLast(left)
 			return
 		case r := <-more:
 			left = append(left, r)
 		case <-t.C:
-			left = a.tryRefunds(ctx, left)
+			left = f.try(ctx, left)
 		}
 	}
 }
 
-// tryRefunds makes what refunds it can, and answers those that are left. When
+// try makes what refunds it can, and answers those that are left. When
 // Redis does not answer one, it would not answer the next.
-func (a *Adapter) tryRefunds(ctx context.Context, all []refund) []refund {
+func (f *refunds) try(ctx context.Context, all []refund) []refund {
 	var left []refund
 	for i, r := range all {
 		promoted, err := r.policy.Refund(ctx, r.Request)
-		a.promote(promoted...)
+		f.promotions.add(promoted...)
 		if err == nil || time.Now().After(r.until) {
 			continue
 		}
@@ -90,13 +102,13 @@ func (a *Adapter) tryRefunds(ctx context.Context, all []refund) []refund {
 	return left
 }
 
-// lastRefunds tries once more, for a moment, what is left at the end.
-func (a *Adapter) lastRefunds(left []refund) {
+// tryLast tries once more, for a moment, what is left at the end.
+func (f *refunds) tryLast(left []refund) {
 	ctx, cancel := context.WithTimeout(context.Background(), afterTimeout)
 	defer cancel()
 	for {
 		select {
-		case r := <-a.refunds:
+		case r := <-f.waiting:
 			left = append(left, r)
 			continue
 		default:
@@ -111,39 +123,50 @@ func (a *Adapter) lastRefunds(left []refund) {
 	}
 }
 
-// promote lets jobs come earlier, in the background. It never blocks: a promotion that
-// finds no room is dropped, and its job comes later than it could.
-func (a *Adapter) promote(promoted ...throttle.Promotion) {
+// promotions moves tasks forward that may come earlier than they were promised, in any
+// queue.
+type promotions struct {
+	*core
+	waiting chan throttle.Promotion
+}
+
+func newPromotions(c *core) *promotions {
+	return &promotions{core: c, waiting: make(chan throttle.Promotion, promotionsMax)}
+}
+
+// add lets jobs come earlier, in the background. It never blocks: a promotion that finds
+// no room is dropped, and its job comes later than it could.
+func (q *promotions) add(promoted ...throttle.Promotion) {
 	for _, p := range promoted {
 		select {
-		case a.promotions <- p:
+		case q.waiting <- p:
 		default:
 		}
 	}
 }
 
-// passPromotions moves the tasks that may come earlier, in any queue. All promotions
-// that have come in meanwhile are handled in one call. While a slot is free every call
-// names the jobs that may have it, and one by one the work would never catch up.
-func (a *Adapter) passPromotions(ctx context.Context) {
+// run passes promotions on. All that have come in meanwhile are handled in one call. While
+// a slot is free every call names the jobs that may have it, and one by one the work would
+// never catch up.
+func (q *promotions) run(ctx context.Context, wakers map[string]*waker) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case p := <-a.promotions:
-			for queue, tasks := range a.gather(p) {
-				a.passOn(ctx, queue, tasks)
+		case p := <-q.waiting:
+			for queue, tasks := range q.gather(p) {
+				q.passOn(ctx, queue, tasks, wakers[queue])
 			}
 		}
 	}
 }
 
 // gather returns a promotion and those that wait behind it, by queue.
-func (a *Adapter) gather(first throttle.Promotion) map[string]promotion.Tasks {
+func (q *promotions) gather(first throttle.Promotion) map[string]promotion.Tasks {
 	promoted := []throttle.Promotion{first}
 	for len(promoted) < promotionsTogether {
 		select {
-		case p := <-a.promotions:
+		case p := <-q.waiting:
 			promoted = append(promoted, p)
 			continue
 		default:
@@ -155,36 +178,103 @@ func (a *Adapter) gather(first throttle.Promotion) map[string]promotion.Tasks {
 
 // passOn lets the promoted tasks of a queue come earlier. Of those that are offered a
 // lease it wakes as many as there is room for. Without it all come at the instants that
-// they were promised.
-func (a *Adapter) passOn(ctx context.Context, queue string, tasks promotion.Tasks) {
-	w := a.wakers[queue]
+// they were promised. w is nil for a queue that is not served here.
+func (q *promotions) passOn(ctx context.Context, queue string, tasks promotion.Tasks, w *waker) {
 	if w != nil {
 		w.wakeOffered(ctx, tasks)
 	}
-	if len(tasks) == 0 || tasks.Retime(ctx, a.rdb, a.keys(queue)) != nil || w == nil {
+	if len(tasks) == 0 || tasks.Retime(ctx, q.rdb, q.keys(queue)) != nil || w == nil {
 		return
 	}
 	w.expect(tasks.First())
 }
 
-// logFew logs the same trouble at most every [logQuiet].
-func (a *Adapter) logFew(what string, log func()) {
-	now := time.Now()
-	if last, ok := a.reported.Load(what); ok && now.Sub(last.(time.Time)) < logQuiet {
-		return
-	}
-	a.reported.Store(what, now)
-	log()
+// How far the local clock may be off Redis'. Grants, bookings and instants
+// follow Redis' clock alone; asynq's leases and scores follow the local one.
+const (
+	ClockSkewWarn = time.Second
+	ClockSkewMax  = 5 * time.Second
+)
+
+// ErrClockSkew is what a refusal to start because of the clock unwraps to.
+var ErrClockSkew = errors.New("worker: clock differs from Redis' clock")
+
+// upkeep does once a minute what need not be done often.
+type upkeep struct {
+	*core
+	policies map[string]taskPolicy
+	purge    []interface{ purge(now time.Time) }
 }
 
-// failed logs that a call of the background work failed, and waits a moment.
-func (a *Adapter) failed(ctx context.Context, what string, err error) {
-	if ctx.Err() != nil {
+// compareClocks returns an error when the local clock is too far off.
+func (u *upkeep) compareClocks(ctx context.Context) error {
+	before := time.Now()
+	server, err := luascripts.Now(ctx, u.rdb)
+	if err != nil {
+		return fmt.Errorf("worker: reading Redis' clock: %w", err)
+	}
+	middle := before.Add(time.Since(before) / 2)
+	skew := middle.Sub(server).Round(time.Millisecond)
+	switch {
+	case skew.Abs() > ClockSkewMax:
+		return fmt.Errorf("%w: the local clock is %v ahead, at most %v are allowed; asynq's leases and schedules follow it", ErrClockSkew, skew, ClockSkewMax)
+	case skew.Abs() > ClockSkewWarn:
+		u.log.Warn("the local clock differs from Redis' clock", zap.Duration("ahead", skew))
+	}
+	return nil
+}
+
+const (
+	// rulesTTL is how long a pool's numbers count after it was heard last.
+	rulesTTL = 3 * time.Minute
+	minute   = time.Minute
+)
+
+// run is the work of each minute.
+func (u *upkeep) run(ctx context.Context) {
+	t := time.NewTicker(minute)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-t.C:
+			if err := u.compareClocks(ctx); errors.Is(err, ErrClockSkew) {
+				u.log.Error("the local clock is far off Redis' clock: tasks may be recovered too early or too late", zap.Error(err))
+			}
+			u.shareRules(ctx)
+			for _, p := range u.purge {
+				p.purge(now)
+			}
+		}
+	}
+}
+
+// shareRules says with which numbers this pool runs its rules, and logs once
+// when another pool runs a rule of the same name with others.
+func (u *upkeep) shareRules(ctx context.Context) {
+	var own []string
+	numbers := make(map[string]string)
+	for _, p := range u.policies {
+		for _, l := range p.decide.Rules() {
+			if numbers[l.Rule()] == "" {
+				numbers[l.Rule()] = l.Limit().String()
+				own = append(own, l.Rule()+" "+l.Limit().String())
+			}
+		}
+	}
+	all, err := luascripts.Rules(ctx, u.rdb, u.cfg.Throttle.Prefix, rulesTTL, own)
+	if err != nil {
+		u.log.Debug("could not compare rules with other pools", zap.Error(err))
 		return
 	}
-	a.logFew(what, func() { a.log.Warn(what, zap.Error(err)) })
-	select {
-	case <-ctx.Done():
-	case <-time.After(100 * time.Millisecond):
+	for _, said := range all {
+		rule, limit, _ := strings.Cut(said, " ")
+		if mine, ok := numbers[rule]; ok && limit != mine {
+			u.logOnce("rule "+said, func() {
+				u.log.Warn("another pool runs this rule with other numbers, or did in the last three minutes; each decides by its own",
+					zap.String("rule", rule), zap.String("here", mine), zap.String("there", limit))
+			})
+		}
 	}
 }

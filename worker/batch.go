@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hibiken/asynq"
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/internal/asynqwire"
@@ -30,6 +29,8 @@ type batchID struct{ queue, id string }
 
 // batches knows what the batches do whose tasks come here. Safe for concurrent use.
 type batches struct {
+	*core
+
 	mu    sync.Mutex
 	known map[batchID]batchLook
 
@@ -43,14 +44,13 @@ type batchLook struct {
 	at    time.Time
 }
 
-func newBatches() *batches {
-	return &batches{known: make(map[batchID]batchLook), dropped: newTTLMap[string, struct{}](droppedTTL)}
+func newBatches(c *core) *batches {
+	return &batches{core: c, known: make(map[batchID]batchLook), dropped: newTTLMap[string, struct{}](droppedTTL)}
 }
 
-// stateOf is what a batch does, "" when there is none; while Redis is away what was known
-// last.
-func (a *Adapter) stateOf(ctx context.Context, b batchID) luascripts.BatchState {
-	s := a.batches
+// state is what a batch does, "" when there is none. While Redis is away it is what was
+// known last.
+func (s *batches) state(ctx context.Context, b batchID) luascripts.BatchState {
 	now := time.Now()
 	s.mu.Lock()
 	look := s.known[b]
@@ -58,7 +58,7 @@ func (a *Adapter) stateOf(ctx context.Context, b batchID) luascripts.BatchState 
 	if now.Sub(look.at) < batchFresh && look.state != luascripts.BatchCancelled { // what was dropped is lost if it was started again
 		return look.state
 	}
-	state, err := luascripts.StateOfBatch(ctx, a.rdb, a.keys(b.queue), b.id)
+	state, err := luascripts.StateOfBatch(ctx, s.rdb, s.keys(b.queue), b.id)
 	if err != nil {
 		return look.state
 	}
@@ -71,64 +71,9 @@ func (a *Adapter) stateOf(ctx context.Context, b batchID) luascripts.BatchState 
 	return state
 }
 
-// errPaused is why a task of a paused batch is put away.
-type errPaused struct{}
-
-func (errPaused) Error() string { return "worker: its batch is paused" }
-
-// heldBack says that a task does not run because of what its batch does: err puts it away
-// until the batch goes on, and none ends it, for the batch was cancelled. Its places are
-// given up.
-func (t *attempt) heldBack(ctx context.Context, task *asynq.Task) (back bool, err error) {
-	id, _, ok := luascripts.ParseBatchTaskID(t.taskID)
-	if !ok {
-		return false, nil
-	}
-	switch t.a.stateOf(ctx, batchID{t.queue, id}) {
-	case luascripts.BatchPaused:
-		if t.mustStay() {
-			return false, nil // an asynq that we do not know would archive it
-		}
-		t.leavePlaces(ctx, task)
-		away := luascripts.BookingRef{Deadline: t.deadline}
-		return true, t.deferTo(deferral{wait: t.awayFor(), place: away, cause: errPaused{}}, held{})
-	case luascripts.BatchCancelled:
-		t.leavePlaces(ctx, task)
-		t.a.batches.dropped.put(t.a.keys(t.queue).Task(t.taskID), struct{}{}, time.Now())
-		return true, nil
-	}
-	return false, nil
-}
-
-// awayFor is how long a task of a paused batch stays away: one with a deadline hears of
-// that.
-func (t *attempt) awayFor() time.Duration {
-	if t.deadline.IsZero() {
-		return pausedWait
-	}
-	return min(pausedWait, max(0, time.Until(t.deadline))+time.Second)
-}
-
-// leavePlaces gives up what a task has in the lines of its policy.
-func (t *attempt) leavePlaces(ctx context.Context, task *asynq.Task) {
-	p, ok := t.a.policies[task.Type()]
-	if !ok {
-		return
-	}
-	demand, err := p.Demand(task)
-	if err != nil {
-		return
-	}
-	after, cancel := t.after(ctx)
-	defer cancel()
-	if promoted, err := p.decide.Cancel(after, demand.Request(t.job)); err == nil {
-		t.a.promote(promoted...)
-	} // otherwise they fall out of their lines
-}
-
-// countBatch counts a task of a batch that has ended. What is not counted here is found
-// by who feeds the batch.
-func (c *client) countBatch(ctx context.Context, op asynqwire.Op, call asynqwire.Call) {
+// end counts a task whose end asynq has written, if it is one of a batch. dropped says
+// that it did not run. What is not counted here is found by the feeder of the batch.
+func (s *batchCounts) end(ctx context.Context, op asynqwire.Op, call asynqwire.Call, dropped func() bool) {
 	var outcome luascripts.Outcome
 	switch op {
 	case asynqwire.OpDone, asynqwire.OpComplete:
@@ -143,13 +88,13 @@ func (c *client) countBatch(ctx context.Context, op asynqwire.Op, call asynqwire
 		return
 	}
 	e := ended{batchID{call.Queue, id}, outcome, element}
-	if _, dropped := c.a.batches.dropped.take(call.TaskKey, time.Now()); dropped {
-		e.outcome = luascripts.OutcomeDropped // at once: the feeder's sweep takes who is gone for done
-		c.a.count(ctx, []ended{e})
+	if dropped() {
+		e.outcome = luascripts.OutcomeDropped // at once: the feeder's sweep takes a task that is gone for done
+		s.count(ctx, []ended{e})
 		return
 	}
-	if !c.a.counts.add(e) {
-		c.a.count(ctx, []ended{e})
+	if !s.add(e) {
+		s.count(ctx, []ended{e})
 	}
 }
 
@@ -167,27 +112,30 @@ type ended struct {
 	element string
 }
 
-// counts gathers the tasks of batches that have ended: the first is counted at once, and
+// batchCounts gathers the tasks of batches that have ended: the first is counted at once, and
 // those that end meanwhile together. Safe for concurrent use.
-type counts struct {
+type batchCounts struct {
+	*core
 	bell chan struct{}
 
 	mu      sync.Mutex
-	open    bool // somebody counts what is added
+	open    bool // run counts what is added
 	waiting []ended
 }
 
-func newCounts() *counts { return &counts{bell: make(chan struct{}, 1)} }
+func newBatchCounts(c *core) *batchCounts {
+	return &batchCounts{core: c, bell: make(chan struct{}, 1)}
+}
 
-// begin says that from now on somebody counts.
-func (s *counts) begin() {
+// begin says that from now on run counts.
+func (s *batchCounts) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open = true
 }
 
-// add gives a task to who counts; false when there is nobody.
-func (s *counts) add(e ended) bool {
+// add leaves a task for run; false when it does not run.
+func (s *batchCounts) add(e ended) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.open || len(s.waiting) >= countsMost {
@@ -202,7 +150,7 @@ func (s *counts) add(e ended) bool {
 }
 
 // take is all that waits; afterwards more may be added, or not.
-func (s *counts) take(open bool) []ended {
+func (s *batchCounts) take(open bool) []ended {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.waiting
@@ -210,17 +158,17 @@ func (s *counts) take(open bool) []ended {
 	return all
 }
 
-// countEnded counts what has ended until ctx does, and then what is left.
-func (a *Adapter) countEnded(ctx context.Context) {
+// run counts what has ended until ctx does, and then what is left.
+func (s *batchCounts) run(ctx context.Context) {
 	for {
 		open := true
 		select {
 		case <-ctx.Done():
 			open = false
-		case <-a.counts.bell:
+		case <-s.bell:
 		}
 		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterTimeout)
-		a.count(after, a.counts.take(open))
+		s.count(after, s.take(open))
 		cancel()
 		if !open {
 			return
@@ -233,8 +181,8 @@ func (a *Adapter) countEnded(ctx context.Context) {
 }
 
 // count counts tasks, those of a batch with one outcome together. What is not counted
-// here is found by who feeds the batch.
-func (a *Adapter) count(ctx context.Context, all []ended) {
+// here is found by the feeder of the batch.
+func (s *batchCounts) count(ctx context.Context, all []ended) {
 	for len(all) > 0 {
 		first := all[0]
 		var elements []string
@@ -245,8 +193,8 @@ func (a *Adapter) count(ctx context.Context, all []ended) {
 			}
 			return same
 		})
-		if _, _, err := luascripts.BatchCount(ctx, a.rdb, a.keys(first.batch.queue), first.batch.id, first.outcome, elements...); err != nil {
-			a.log.Debug("tasks of a batch could not be counted", zap.String("batch", first.batch.id), zap.Error(err))
+		if _, _, err := luascripts.BatchCount(ctx, s.rdb, s.keys(first.batch.queue), first.batch.id, first.outcome, elements...); err != nil {
+			s.log.Debug("tasks of a batch could not be counted", zap.String("batch", first.batch.id), zap.Error(err))
 		}
 	}
 }

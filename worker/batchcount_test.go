@@ -44,7 +44,7 @@ func TestBatchCountsAreGathered(t *testing.T) {
 		}
 		end := func(id string, outcome luascripts.Outcome, n int) (taken bool) {
 			for i := range n {
-				taken = a.counts.add(ended{batchID{"default", id}, outcome, fmt.Sprint(i)})
+				taken = a.batchCounts.add(ended{batchID{"default", id}, outcome, fmt.Sprint(i)})
 			}
 			return taken
 		}
@@ -52,8 +52,8 @@ func TestBatchCountsAreGathered(t *testing.T) {
 			t.Error("what ends before the start is taken by nobody")
 		}
 		ctx, stop := context.WithCancel(t.Context())
-		a.counts.begin()
-		a.wg.Go(func() { a.countEnded(ctx) })
+		a.batchCounts.begin()
+		a.wg.Go(func() { a.batchCounts.run(ctx) })
 		want := func(what string, calls ...string) {
 			t.Helper()
 			if !slices.Equal(heard.calls, calls) {

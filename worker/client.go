@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/internal/asynqwire"
+	"github.com/headwayq/headway/internal/coalesce"
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
@@ -91,7 +93,10 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 	}
 	cmd := run(ctx)
 	if cmd.Err() == nil {
-		c.countBatch(ctx, op, call)
+		c.a.batchCounts.end(ctx, op, call, func() bool {
+			_, dropped := c.a.batches.dropped.take(call.TaskKey, time.Now())
+			return dropped
+		})
 	}
 	switch {
 	case isNotFound(cmd.Err()):
@@ -160,7 +165,7 @@ func (c *client) fetch(ctx context.Context, call asynqwire.Call, run func(contex
 		c.fails.Store(0)
 		if c.misses.Add(1) >= c.queues { // every queue was empty
 			c.misses.Store(0)
-			c.a.idle()
+			c.a.idle.wait()
 		}
 	case cmd.Err() != nil:
 		if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
@@ -168,75 +173,27 @@ func (c *client) fetch(ctx context.Context, call asynqwire.Call, run func(contex
 		}
 		c.misses.Store(0)
 		pause := fetchPauseMin << min(c.fails.Add(1), 6)
-		c.a.pause(min(pause, fetchPauseMax))
+		c.a.idle.pause(min(pause, fetchPauseMax))
 	default:
 		c.misses.Store(0)
 		c.fails.Store(0)
-		c.a.noteDelivery(call.Queue, cmd)
+		c.noteDelivery(call.Queue, cmd)
 	}
 	return cmd
 }
 
 // noteDelivery remembers what only asynq's message tells of a task.
-func (a *Adapter) noteDelivery(queue string, cmd *redis.Cmd) {
+func (c *client) noteDelivery(queue string, cmd *redis.Cmd) {
 	text, err := cmd.Text()
 	if err != nil {
 		return
 	}
 	m, err := asynqwire.DecodeMessage([]byte(text))
 	if err != nil {
-		a.distrust("a message of asynq can't be read", zap.Error(err))
+		c.a.distrust("a message of asynq can't be read", zap.Error(err))
 		return
 	}
-	a.inFlight.put(a.keys(queue).Task(m.ID), m, time.Now())
-}
-
-// idle waits until a task was woken, the adapter stops, or it is time to look again. Those
-// who wait look one after the other: in step they would find what is new as late as one.
-func (a *Adapter) idle() {
-	d := idlePoll * time.Duration(max(idleMany, a.idling.Add(1))) / idleMany
-	defer a.idling.Add(-1)
-	t := time.NewTimer((d*3/4 + rand.N(d/2)).Truncate(time.Microsecond)) // in tests time stands still but for timers, and Redis counts microseconds
-	defer t.Stop()
-	select {
-	case <-a.bell:
-	case <-a.stop:
-		// asynq's loop must not spin until its server is shut down
-		select {
-		case <-t.C:
-		case <-time.After(time.Millisecond):
-		}
-	case <-t.C:
-	}
-}
-
-// pause waits d, or until the adapter stops.
-func (a *Adapter) pause(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-a.stop:
-	case <-t.C:
-	}
-}
-
-// ring lets n idle servers fetch at once.
-func (a *Adapter) ring(n int) {
-	for range min(n, a.cfg.Servers) {
-		select {
-		case a.bell <- struct{}{}:
-		default:
-			return
-		}
-	}
-}
-
-// keys are those of a queue; of one that is served here they are made once.
-func (a *Adapter) keys(queue string) luascripts.QueueKeys {
-	if w := a.wakers[queue]; w != nil {
-		return w.keys
-	}
-	return luascripts.NewQueueKeys(a.cfg.Throttle.Prefix, queue)
+	c.a.inFlight.put(c.a.keys(queue).Task(m.ID), m, time.Now())
 }
 
 // done is the answer of a script of asynq that went well.
@@ -247,3 +204,165 @@ func done(ctx context.Context) *redis.Cmd {
 }
 
 func isNotFound(err error) bool { return redis.HasErrorPrefix(err, "NOT FOUND") }
+
+// idleServers holds the asynq servers of this process while they have nothing to do.
+type idleServers struct {
+	bell    chan struct{} // rung for each woken task: an idle server fetches at once
+	stop    <-chan struct{}
+	most    int // of servers
+	waiting atomic.Int64
+}
+
+func newIdleServers(c *core) *idleServers {
+	return &idleServers{bell: make(chan struct{}, ServersMax), stop: c.stop, most: c.cfg.Servers}
+}
+
+// wait returns when a task was woken, the adapter stops, or it is time to look again. Idle
+// servers look at different times: in step they would find what is new as late as one.
+func (s *idleServers) wait() {
+	d := idlePoll * time.Duration(max(idleMany, s.waiting.Add(1))) / idleMany
+	defer s.waiting.Add(-1)
+	t := time.NewTimer((d*3/4 + rand.N(d/2)).Truncate(time.Microsecond)) // in tests time stands still but for timers, and Redis counts microseconds
+	defer t.Stop()
+	select {
+	case <-s.bell:
+	case <-s.stop:
+		// asynq's loop must not spin until its server is shut down
+		select {
+		case <-t.C:
+		case <-time.After(time.Millisecond):
+		}
+	case <-t.C:
+	}
+}
+
+// pause waits d, or until the adapter stops.
+func (s *idleServers) pause(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-s.stop:
+	case <-t.C:
+	}
+}
+
+// ring lets n idle servers fetch at once.
+func (s *idleServers) ring(n int) {
+	for range min(n, s.most) {
+		select {
+		case s.bell <- struct{}{}:
+		default:
+			return
+		}
+	}
+}
+
+// scriptsMost is how many scripts of asynq's go in one pipeline.
+const scriptsMost = 64
+
+// scripts sends what asynq's servers of this process fetch and finish: the scripts that
+// come while others are under way go in one pipeline, see [coalesce.Lane]. A fetch and the end
+// of a task are a script each, and what the system calls for them cost is more than the
+// scripts do.
+//
+// Each is answered alone. One whose answer was lost goes again by itself, where the client
+// repeats anything at all: go-redis would send those again that were answered, too. On
+// Redis Cluster, and with a client of a type of the program's own, each goes by itself.
+type scripts struct {
+	rdb     *redis.Client // nil where each goes by itself
+	repeats bool
+	way     coalesce.Transport[*script]
+	lane    *coalesce.Batcher[*script]
+}
+
+// script is a call of one, with its answer.
+type script struct {
+	*redis.Cmd
+	answered bool
+	again    bool // nothing came of it
+}
+
+// SetErr is how go-redis tells what became of a command, and marks all of a pipeline that
+// broke: those, too, that were answered before. A hook that sends a pipeline anew takes the
+// marks away.
+func (s *script) SetErr(err error) {
+	if err == nil && s.Val() != nil || coalesce.Answered(err) {
+		s.answered = true
+	} else if s.answered {
+		return
+	}
+	s.Cmd.SetErr(err)
+}
+
+// NoRetry has go-redis send a pipeline once.
+func (s *script) NoRetry() bool { return true }
+
+func newScripts(rdb redis.UniversalClient) *scripts {
+	x := &scripts{}
+	if x.rdb, _ = rdb.(*redis.Client); x.rdb != nil {
+		x.repeats = x.rdb.Options().MaxRetries > 0
+	}
+	x.way = coalesce.Transport[*script]{
+		Alone: x.alone, Together: x.pipeline, Patience: coalesce.PatienceDefault,
+		Weight: func(*script) int { return 1 }, Most: scriptsMost,
+	}
+	x.lane = coalesce.NewBatcher(&x.way)
+	return x
+}
+
+// evalSha answers as the client's own does.
+func (x *scripts) evalSha(ctx context.Context, sha string, keys []string, args []any) *redis.Cmd {
+	const first = 3
+	all := make([]any, first, first+len(keys)+len(args))
+	all[0], all[1], all[2] = "evalsha", sha, len(keys)
+	for _, k := range keys {
+		all = append(all, k)
+	}
+	all = append(all, args...)
+	s := &script{Cmd: redis.NewCmd(ctx, all...)}
+	s.SetFirstKeyPos(first)
+	if err := x.lane.Do(ctx, s); err != nil && ctx.Err() != nil { // it may be under way still
+		cmd := redis.NewCmd(ctx, all...)
+		cmd.SetErr(err)
+		return cmd
+	}
+	if s.again {
+		s.Cmd.SetErr(nil)
+		_ = x.alone(ctx, s)
+	}
+	return s.Cmd
+}
+
+func (x *scripts) alone(ctx context.Context, s *script) error { return x.rdb.Process(ctx, s.Cmd) }
+
+// pipeline returns the error of those whose answers are lost.
+func (x *scripts) pipeline(ctx context.Context, all []*script) (lost error) {
+	pipe := x.rdb.Pipeline()
+	for _, s := range all {
+		_ = pipe.Process(ctx, s)
+	}
+	_, err := pipe.Exec(ctx)
+	for _, s := range all {
+		if s.answered {
+			s.again = x.repeats && refused(s.Err())
+			continue
+		}
+		lost = cmp.Or(s.Err(), err, errNoAnswer)
+		s.Cmd.SetErr(lost)
+		s.again = x.repeats && ctx.Err() == nil && !coalesce.TimedOut(lost)
+	}
+	return lost
+}
+
+// refused says that a server does nothing for a while, and go-redis asks again.
+func refused(err error) bool {
+	for _, prefix := range []string{"LOADING", "READONLY", "MASTERDOWN", "TRYAGAIN", "max number of clients reached"} {
+		if redis.HasErrorPrefix(err, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// errNoAnswer is what a hook makes of a script that swallows it.
+var errNoAnswer = errors.New("worker: a script was not answered")

@@ -43,22 +43,22 @@ func (d *deferral) Unwrap() error { return d.cause }
 // comesFirst is the pool that comes first to wake a task that waits so long for a
 // rule: we ourselves, to spare the others the check. Who waits for a lease that is
 // held now may wait for one of ours, and we may die with it: that is every pool's.
-func (a *Adapter) comesFirst(rule string, wait time.Duration) luascripts.PoolMark {
-	if a.forLease(rule, wait) {
+func (c *core) comesFirst(rule string, wait time.Duration) luascripts.PoolMark {
+	if c.forLease(rule, wait) {
 		return luascripts.PoolMark{}
 	}
-	return a.mark
+	return c.poolMark
 }
 
 // forLease says that the instant of a task is the end of a lease that is held now; no
 // lease ends later than one length from now.
-func (a *Adapter) forLease(rule string, wait time.Duration) bool {
-	l := a.Limiter(rule)
+func (c *core) forLease(rule string, wait time.Duration) bool {
+	l := c.set.Limiter(rule)
 	if l == nil {
 		return false
 	}
 	limit := l.LimitLastKnown()
-	return limit.IsConcurrent() && wait <= limit.Window()+max(0, a.cfg.Throttle.InlineWait) // it may begin so much ahead
+	return limit.IsConcurrent() && wait <= limit.Window()+max(0, c.cfg.Throttle.InlineWait) // it may begin so much ahead
 }
 
 const (

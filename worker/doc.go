@@ -33,3 +33,36 @@
 // handler runs leaves a task that asynq delivers again after 60 to 120 s, and
 // that pays again.
 package worker
+
+// The parts of an adapter, and who calls whom:
+//
+//	a task is fetched      asynq.Server -> client -> scripts -> Redis; with nothing to do it waits in idleServers
+//	a task runs            asynq.Server -> attempt: admission -> handler -> outcome
+//	a task is deferred     attempt -> deferrals; asynq.Server -> client -> due index in Redis
+//	a task is woken        waker (recheckFilter says what to check first) -> pending list in Redis -> idleServers
+//	a task may come early  attempt, waker, refunds -> promotions -> waker
+//	a limit changes        limitWatch -> waker
+//	a client books a task  subscriber -> waker
+//	a grant is not used    attempt -> refunds, when Redis does not answer at once
+//	a batch is controlled  attempt -> batches; a task of it ends: client -> batchCounts
+//	once a minute          upkeep compares clocks, and forgets what is old
+//
+// All parts share core: Redis, the configuration, the limiters, the counters and the log.
+// Each part has its state to itself:
+//
+//	adapter.go     Adapter makes the parts, starts and ends them; its hooks in asynq's configuration
+//	pool.go        Pool is an adapter and its servers
+//	core.go        core, load
+//	client.go      client, scripts, idleServers
+//	admission.go   attempt until its handler runs
+//	attempt.go     attempt as the host of its handler: ask, wait, hold, defer, give back
+//	outcome.go     attempt after its handler: correct the charge, Retry-After
+//	deferral.go    deferral, deferrals
+//	batch.go       batches, batchCounts
+//	waker.go       waker wakes what is due, in order, as workers are free; lead
+//	recheck.go     recheckFilter
+//	replan.go      limitWatch, and what the waker does when a limit has changed
+//	subscriber.go  subscriber
+//	background.go  refunds, promotions, upkeep
+//	stats.go       Stats and Observer, and the counters behind them
+//	ttlmap.go      ttlMap, of which Adapter.inFlight and Adapter.recentlyDone are two

@@ -41,10 +41,12 @@ func Job(queue, id string) string { return luascripts.JobID(queue, id) }
 func TaskOf(job string) (queue, id string, ok bool) { return luascripts.TaskOf(job) }
 
 // RefundLater hands a refund to the background.
-func (a *Adapter) RefundLater(l *throttle.Limiter, r throttle.Request) { a.refundLater(l.Policy(), r) }
+func (a *Adapter) RefundLater(l *throttle.Limiter, r throttle.Request) {
+	a.refunds.later(l.Policy(), r)
+}
 
-// HearUntilSilent listens for nobody, until the connection is dead.
-func HearUntilSilent(ctx context.Context, sub *redis.PubSub) { receiveUntilSilent(ctx, sub, nil) }
+// ReceiveUntilSilent listens for nobody, until the connection is dead.
+func ReceiveUntilSilent(ctx context.Context, sub *redis.PubSub) { receiveUntilSilent(ctx, sub, nil) }
 
-// HearQuiet is after what silence it asks.
-const HearQuiet = hearQuiet
+// SilenceMax is after what silence it asks.
+const SilenceMax = silenceMax

@@ -113,7 +113,7 @@ func (w *waker) toRecheck(ready []dueTask, now time.Time) (index []int, places [
 		seen[when] = true
 	}
 	for i, p := range all {
-		if p.Policy != nil && (tied[keys[i]] || now.Sub(ready[i].At) > lateAfter || !w.a.trust.isConfirmed(p)) {
+		if p.Policy != nil && (tied[keys[i]] || now.Sub(ready[i].At) > lateAfter || !w.recheck.isConfirmed(p)) {
 			index, places = append(index, i), append(places, p)
 		}
 	}

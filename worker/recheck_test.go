@@ -97,16 +97,16 @@ func TestTrustLearnsOfHandlers(t *testing.T) {
 	d := throttle.Decision{Request: throttle.Request{Key: "+1", Job: "j"}, Rule: "rule0", At: time.Now().Add(time.Minute), Promised: time.Now()}
 	place := throttle.BookingRef{Policy: p, IDs: p.IDs(d.Request)}
 	for range confirmAfter {
-		a.trust.confirm(place)
+		a.recheck.confirm(place)
 	}
-	if !a.trust.isConfirmed(place) {
+	if !a.recheck.isConfirmed(place) {
 		t.Fatal("not trusted at first")
 	}
 	task := &attempt{a: a, queue: "default", taskID: "x", job: "j"}
 	if err := task.Defer(t.Context(), p, d); err == nil {
 		t.Error("it is not put away")
 	}
-	if a.trust.isConfirmed(place) {
+	if a.recheck.isConfirmed(place) {
 		t.Error("trusted although a booking moved")
 	}
 }

@@ -32,10 +32,15 @@ const (
 // limitVersions are the versions of the stored limits that a look found, by rule.
 type limitVersions map[string]int64
 
-// watchLimits looks at the limits in force of all rules, in one round trip, and
-// tells each queue in which something is deferred. While nothing is, nobody has
-// to know: who is admitted looks for itself.
-func (a *Adapter) watchLimits(ctx context.Context) {
+// limitWatch looks at the limits in force of all rules, in one round trip, and leaves
+// what it found for each queue in which something is deferred. While nothing is deferred
+// it does not look: an admission reads the limits itself.
+type limitWatch struct {
+	*core
+	wakers map[string]*waker
+}
+
+func (l *limitWatch) run(ctx context.Context) {
 	t := time.NewTicker(limitsPoll)
 	defer t.Stop()
 	for {
@@ -44,7 +49,7 @@ func (a *Adapter) watchLimits(ctx context.Context) {
 			return
 		case <-t.C:
 			var plan []*waker
-			for _, w := range a.wakers {
+			for _, w := range l.wakers {
 				if w.waits() {
 					plan = append(plan, w)
 				}
@@ -52,16 +57,16 @@ func (a *Adapter) watchLimits(ctx context.Context) {
 			if len(plan) == 0 {
 				continue
 			}
-			seen := a.lookAtLimits(ctx)
+			seen := l.look(ctx)
 			for _, w := range plan {
-				w.tell(seen)
+				w.setVersions(seen)
 			}
 		}
 	}
 }
 
-func (a *Adapter) lookAtLimits(ctx context.Context) limitVersions {
-	limiters := a.set.Limiters()
+func (l *limitWatch) look(ctx context.Context) limitVersions {
+	limiters := l.set.Limiters()
 	seen := make(limitVersions, len(limiters))
 	for i, f := range throttle.LimitStatuses(ctx, limiters) {
 		rule := limiters[i].Rule()
@@ -69,8 +74,8 @@ func (a *Adapter) lookAtLimits(ctx context.Context) limitVersions {
 		case f.Err == nil:
 			seen[rule] = f.Version
 		case errors.Is(f.Err, throttle.ErrStoredLimit):
-			a.logFew("stored limit "+rule, func() {
-				a.log.Error("the stored limit of a rule can't be read: its tasks wait", zap.String("rule", rule), zap.Error(f.Err))
+			l.logFew("stored limit "+rule, func() {
+				l.log.Error("the stored limit of a rule can't be read: its tasks wait", zap.String("rule", rule), zap.Error(f.Err))
 			})
 		}
 	}
@@ -85,8 +90,8 @@ func (w *waker) waits() bool {
 	return w.waiting
 }
 
-// tell leaves the newest versions for the loop that plans.
-func (w *waker) tell(seen limitVersions) {
+// setVersions leaves the newest versions for planLoop.
+func (w *waker) setVersions(seen limitVersions) {
 	select {
 	case <-w.limits: // an older look that nobody took
 	default:
@@ -119,9 +124,9 @@ func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
 	if len(rules) == 0 {
 		return
 	}
-	claimed, open, err := luascripts.Claim(ctx, w.a.rdb, w.keys, w.a.id, claimTTL, rules)
+	claimed, open, err := luascripts.Claim(ctx, w.rdb, w.keys, w.owner, claimTTL, rules)
 	if err != nil {
-		w.a.failed(ctx, "a changed limit can't be planned", err)
+		w.failed(ctx, "a changed limit can't be planned", err)
 		return
 	}
 	var changed []luascripts.RuleVersion
@@ -135,13 +140,13 @@ func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
 	if !claimed {
 		return
 	}
-	w.a.log.Info("a limit has changed: what waits is planned anew", zap.String("queue", w.queue), zap.Any("rules", changed))
+	w.log.Info("a limit has changed: what waits is planned anew", zap.String("queue", w.queue), zap.Any("rules", changed))
 	again := time.Now().Add(replanAgain)
 	if !w.walk(ctx, changed) || !w.rest(ctx, time.Until(again), changed) || !w.walk(ctx, changed) {
 		w.release(ctx)
 		return
 	}
-	if ok, err := luascripts.Planned(ctx, w.a.rdb, w.keys, w.a.id, changed); err != nil || !ok {
+	if ok, err := luascripts.Planned(ctx, w.rdb, w.keys, w.owner, changed); err != nil || !ok {
 		return // the next look begins anew, or finds that another has done it
 	}
 	for _, r := range changed {
@@ -153,7 +158,7 @@ func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
 func (w *waker) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterTimeout)
 	defer cancel()
-	_, _ = luascripts.Planned(ctx, w.a.rdb, w.keys, w.a.id, nil)
+	_, _ = luascripts.Planned(ctx, w.rdb, w.keys, w.owner, nil)
 }
 
 // changed are the rules of which another version is planned, or none known.
@@ -174,13 +179,13 @@ func (w *waker) walk(ctx context.Context, rules []luascripts.RuleVersion) bool {
 	var from, last time.Time
 	for skip := 0; ; {
 		began := time.Now()
-		claimed, _, err := luascripts.Claim(ctx, w.a.rdb, w.keys, w.a.id, claimTTL, rules)
+		claimed, _, err := luascripts.Claim(ctx, w.rdb, w.keys, w.owner, claimTTL, rules)
 		if err != nil || !claimed {
 			return false
 		}
-		r, err := luascripts.Walk(ctx, w.a.rdb, w.keys, from, skip, replanPortion)
+		r, err := luascripts.Walk(ctx, w.rdb, w.keys, from, skip, replanPortion)
 		if err != nil {
-			w.a.failed(ctx, "the due index can't be read", err)
+			w.failed(ctx, "the due index can't be read", err)
 			return false
 		}
 		if last.IsZero() {
@@ -223,7 +228,7 @@ func (w *waker) rest(ctx context.Context, d time.Duration, rules []luascripts.Ru
 				return known && version != r.Version
 			})
 			if again {
-				w.tell(seen)
+				w.setVersions(seen)
 				return false
 			}
 		}
@@ -247,9 +252,9 @@ func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luas
 	var retimings []luascripts.Retiming
 	var rule []string
 	var was []time.Time
-	for n, now := range throttle.Refresh(ctx, w.a.rdb, places) {
+	for n, now := range throttle.Refresh(ctx, w.rdb, places) {
 		t := tasks[n]
-		w.a.promote(now.Promoted...)
+		w.promotions.add(now.Promoted...)
 		at := now.At
 		late := now.Known && !t.place.Deadline.IsZero() && now.At.Sub(now.Now) > time.Until(t.place.Deadline)
 		switch {
@@ -259,16 +264,16 @@ func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luas
 			continue
 		}
 		if at.Sub(t.At).Abs() > moveLeast {
-			retimings = append(retimings, luascripts.Retiming{ID: t.ID, At: at, Any: w.a.forLease(now.Rule, at.Sub(now.Now)), For: t.For})
+			retimings = append(retimings, luascripts.Retiming{ID: t.ID, At: at, Any: w.forLease(now.Rule, at.Sub(now.Now)), For: t.For})
 			rule, was = append(rule, now.Rule), append(was, t.At)
 		}
 	}
 	if len(retimings) == 0 {
 		return nil, true
 	}
-	codes, err := luascripts.Retime(ctx, w.a.rdb, w.keys, false, retimings)
+	codes, err := luascripts.Retime(ctx, w.rdb, w.keys, false, retimings)
 	if err != nil {
-		w.a.failed(ctx, "deferred tasks can't be re-timed", err)
+		w.failed(ctx, "deferred tasks can't be re-timed", err)
 		return nil, false
 	}
 	moved = make(map[string]bool)

@@ -160,9 +160,3 @@ type Event struct {
 	From     time.Time     // EventGranted: since when the ledger admitted it
 	Promised time.Time     // EventGranted: what it was told last; zero when it never waited
 }
-
-func (a *Adapter) observe(e Event) {
-	if a.cfg.Observer != nil {
-		a.cfg.Observer.Observe(e)
-	}
-}

@@ -11,24 +11,29 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// hearQuiet is how long a subscription may be silent before it is asked whether it
+// silenceMax is how long a subscription may be silent before it is asked whether it
 // still lives, and how long that answer may take: a connection that broke without a
 // word, as when a host dies, would be waited for until somebody restarts the pool.
-const hearQuiet = 15 * time.Second
+const silenceMax = 15 * time.Second
 
-// subscribe listens to clients that book tasks for our queues: one that is due
-// before all others must not wait for the next look. What is told while the
+// subscriber listens to clients that book tasks for our queues: one that is due
+// before all others must not wait for the next look. What is published while the
 // connection is broken is found by that look.
-func (a *Adapter) subscribe(ctx context.Context) {
-	wakers := make(map[string]*waker, len(a.wakers))
+type subscriber struct {
+	*core
+	wakers map[string]*waker
+}
+
+func (s *subscriber) run(ctx context.Context) {
+	wakers := make(map[string]*waker, len(s.wakers))
 	var channels []string
-	for name, w := range a.wakers {
-		channel := a.keys(name).Channel()
+	for name, w := range s.wakers {
+		channel := s.keys(name).Channel()
 		wakers[channel] = w
 		channels = append(channels, channel)
 	}
 	for ctx.Err() == nil {
-		sub := a.rdb.Subscribe(ctx, channels...)
+		sub := s.rdb.Subscribe(ctx, channels...)
 		stop := context.AfterFunc(ctx, func() { _ = sub.Close() }) // a read in progress would outlive ctx
 		receiveUntilSilent(ctx, sub, wakers)
 		stop()
@@ -36,11 +41,11 @@ func (a *Adapter) subscribe(ctx context.Context) {
 	}
 }
 
-// receiveUntilSilent passes on what is told until ctx ends or the connection is dead.
+// receiveUntilSilent passes notices on until ctx ends or the connection is dead.
 func receiveUntilSilent(ctx context.Context, sub *redis.PubSub, wakers map[string]*waker) {
 	asked := false
 	for {
-		m, err := sub.ReceiveTimeout(ctx, hearQuiet)
+		m, err := sub.ReceiveTimeout(ctx, silenceMax)
 		if ctx.Err() != nil {
 			return
 		}
@@ -61,12 +66,12 @@ func receiveUntilSilent(ctx context.Context, sub *redis.PubSub, wakers map[strin
 			}
 			continue
 		}
-		told, ok := m.(*redis.Message)
+		notice, ok := m.(*redis.Message)
 		if !ok {
 			continue
 		}
-		if d, err := luascripts.ParseNotice(told.Payload); err == nil && wakers[told.Channel] != nil {
-			wakers[told.Channel].expect(d)
+		if d, err := luascripts.ParseNotice(notice.Payload); err == nil && wakers[notice.Channel] != nil {
+			wakers[notice.Channel].expect(d)
 		}
 	}
 }

@@ -34,14 +34,14 @@ func TestDeadSubscriptionIsGivenUp(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			defer heard.Store(true)
-			worker.HearUntilSilent(t.Context(), sub)
+			worker.ReceiveUntilSilent(t.Context(), sub)
 		})
-		time.Sleep(10 * worker.HearQuiet)
+		time.Sleep(10 * worker.SilenceMax)
 		if heard.Load() {
 			t.Error("a quiet subscription was given up")
 		}
 		dead.Store(true)
-		time.Sleep(3 * worker.HearQuiet)
+		time.Sleep(3 * worker.SilenceMax)
 		if !heard.Load() {
 			t.Error("a dead subscription is still listened to")
 			_ = sub.Close()

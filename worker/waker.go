@@ -52,7 +52,11 @@ const (
 // has moved, and moves the rest to the head of pending, in order, no more than
 // workers are free.
 type waker struct {
-	a     *Adapter
+	*core
+	promotions *promotions
+	recheck    *recheckFilter
+	idle       *idleServers
+
 	queue string
 	keys  luascripts.QueueKeys
 	bell  chan struct{}
@@ -72,12 +76,12 @@ type waker struct {
 }
 
 func newWaker(a *Adapter, queue string) *waker {
-	return &waker{a: a, queue: queue, keys: a.keys(queue), bell: make(chan struct{}, 1), limits: make(chan limitVersions, 1), onWay: make(map[string]time.Time)}
+	return &waker{core: a.core, promotions: a.promotions, recheck: a.recheck, idle: a.idle, queue: queue, keys: a.keys(queue), bell: make(chan struct{}, 1), limits: make(chan limitVersions, 1), onWay: make(map[string]time.Time)}
 }
 
 // expect says that a task is due in d.
 func (w *waker) expect(d time.Duration) {
-	at := time.Now().Add(d - w.a.lead.get())
+	at := time.Now().Add(d - w.lead.get())
 	w.mu.Lock()
 	w.waiting, w.newcome = true, true
 	early := at.Before(w.next)
@@ -125,17 +129,17 @@ func (w *waker) ring() {
 func (w *waker) room(now time.Time, want int) (room int, again time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock() // over all of it: a worker that becomes free meanwhile finds blocked set
-	free := int(w.a.workers.Load() - w.a.running.Load())
+	free := w.load.free()
 	again = wokenForBusy
 	if free > 0 {
-		again = max(wokenFor, 2*w.a.lead.get())
+		again = max(wokenFor, 2*w.lead.get())
 	}
 	for id, at := range w.onWay {
 		if now.Sub(at) >= again {
 			delete(w.onWay, id)
 		}
 	}
-	room = free + int(w.a.servers.Load()) - len(w.onWay)
+	room = free + int(w.load.servers.Load()) - len(w.onWay)
 	w.blocked = room < want
 	return min(max(0, room), wakeBatch), again
 }
@@ -187,10 +191,10 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 	lead := w.reach()
 	began = time.Now()
 	most, _ := w.room(began, 0)
-	free := max(0, most-int(w.a.servers.Load()))
-	due, err := luascripts.Due(ctx, w.a.rdb, w.keys, luascripts.DueArgs{Lead: lead, Room: most, Free: free, Pool: w.a.mark, Sweep: w.sweep()})
+	free := max(0, most-int(w.load.servers.Load()))
+	due, err := luascripts.Due(ctx, w.rdb, w.keys, luascripts.DueArgs{Lead: lead, Room: most, Free: free, Pool: w.poolMark, Sweep: w.sweep()})
 	if err != nil {
-		w.a.failed(ctx, "the due index can't be read", err)
+		w.failed(ctx, "the due index can't be read", err)
 		return time.Now(), lookMost
 	}
 	w.found(len(due.Tasks) > 0 || due.More || !due.Again.IsZero())
@@ -206,7 +210,7 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 		cleared = cleared || len(codes) > 0
 	}
 	for _, t := range b.stuck {
-		_ = luascripts.Forget(ctx, w.a.rdb, w.keys, t.ID, t.For)
+		_ = luascripts.Forget(ctx, w.rdb, w.keys, t.ID, t.For)
 	}
 	if cleared && len(due.Tasks) >= wakeBatch {
 		wait = min(wait, movedPause) // they may be all that the look listed, and others are due behind them
@@ -241,9 +245,9 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 func (w *waker) reach() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	lead := w.a.lead.get()
+	lead := w.lead.get()
 	if w.thick {
-		lead = max(lead, min(lead+lookLeast, w.a.lead.most))
+		lead = max(lead, min(lead+lookLeast, w.lead.most))
 	}
 	return lead
 }
@@ -251,7 +255,7 @@ func (w *waker) reach() time.Duration {
 // lookRest is the least time between two looks that find something: few workers are done
 // sooner with what one look wakes.
 func (w *waker) lookRest() time.Duration {
-	return min(lookLeast, time.Duration(w.a.workers.Load())*lookWorker)
+	return min(lookLeast, time.Duration(w.load.workers.Load())*lookWorker)
 }
 
 // spaced is when to look again, at the earliest after lookLeast when one look after the
@@ -334,7 +338,7 @@ func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) dueSet {
 // has, and returns what is to be woken.
 func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, now time.Time) []dueTask {
 	index, places := w.toRecheck(ready, now)
-	w.a.counters.wakeChecks.Add(int64(len(places)))
+	w.counters.wakeChecks.Add(int64(len(places)))
 	var moved []luascripts.Retiming
 	var from []int // their indices in ready
 	var rules []string
@@ -343,9 +347,9 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 	for i, t := range ready {
 		order[i] = instant{i, t.At, 0}
 	}
-	for n, now := range throttle.Refresh(ctx, w.a.rdb, places) {
+	for n, now := range throttle.Refresh(ctx, w.rdb, places) {
 		t := ready[index[n]]
-		w.a.promote(now.Promoted...)
+		w.promotions.add(now.Promoted...)
 		if now.Known {
 			order[index[n]] = instant{index[n], now.At, now.Before}
 		}
@@ -354,13 +358,13 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 		// a booking that is gone, or that comes too late: the task has to hear it
 		if now.Err != nil || !now.Known || late || wait <= lead+moveLeast {
 			if now.Known {
-				w.a.trust.confirm(places[n])
+				w.recheck.confirm(places[n])
 			}
 			continue
 		}
-		w.a.trust.invalidate(places[n].Policy, places[n].IDs, now.Rule)
+		w.recheck.invalidate(places[n].Policy, places[n].IDs, now.Rule)
 		anys := t.Pool == luascripts.PoolMark{} // it is ours by this look alone
-		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At, Any: anys || w.a.forLease(now.Rule, wait), For: t.For})
+		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At, Any: anys || w.forLease(now.Rule, wait), For: t.For})
 		from = append(from, index[n])
 		rules = append(rules, now.Rule)
 		waits = append(waits, wait)
@@ -394,9 +398,9 @@ func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.
 	if len(moved) == 0 {
 		return moves
 	}
-	codes, err := luascripts.Retime(ctx, w.a.rdb, w.keys, false, moved)
+	codes, err := luascripts.Retime(ctx, w.rdb, w.keys, false, moved)
 	if err != nil {
-		w.a.failed(ctx, "due tasks can't be re-timed", err)
+		w.failed(ctx, "due tasks can't be re-timed", err)
 	}
 	for n, code := range codes {
 		if err == nil && code == 0 {
@@ -413,9 +417,9 @@ func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.
 
 // moved notes that a task waits until another instant than it was told.
 func (w *waker) moved(r luascripts.Retiming, rule string, from time.Time) {
-	w.a.counters.moved.Add(1)
-	w.a.counters.rules.add(rule, 0, r.At.Sub(from))
-	w.a.observe(Event{Kind: EventMoved, Queue: w.queue, Task: r.ID, Rule: rule, At: r.At})
+	w.counters.moved.Add(1)
+	w.counters.rules.add(rule, 0, r.At.Sub(from))
+	w.observe(Event{Kind: EventMoved, Queue: w.queue, Task: r.ID, Rule: rule, At: r.At})
 }
 
 // wake moves tasks to the head of pending and lets servers fetch them. It answers
@@ -425,7 +429,7 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 		return nil, 0
 	}
 	due := make([]luascripts.DueTask, len(tasks))
-	free := int(w.a.workers.Load() - w.a.running.Load())
+	free := w.load.free()
 	w.mu.Lock()
 	scarce := free < len(tasks) || w.blocked // or more are due than there is room for
 	for i, t := range tasks {
@@ -433,7 +437,7 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 		w.onWay[t.ID] = began // before they can arrive; the look is part of the way
 	}
 	w.mu.Unlock()
-	codes, err := luascripts.Wake(ctx, w.a.rdb, w.keys, due, time.Now(), scarce)
+	codes, err := luascripts.Wake(ctx, w.rdb, w.keys, due, time.Now(), scarce)
 	w.mu.Lock()
 	for i := range due {
 		if err == nil && codes[i] == luascripts.Woken {
@@ -444,15 +448,15 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 	}
 	w.mu.Unlock()
 	if err != nil {
-		w.a.failed(ctx, "due tasks can't be woken", err)
+		w.failed(ctx, "due tasks can't be woken", err)
 		return nil, 0
 	}
-	w.a.counters.wakes.Add(int64(woken))
-	w.a.ring(woken)
-	if w.a.cfg.Observer != nil {
+	w.counters.wakes.Add(int64(woken))
+	w.idle.ring(woken)
+	if w.cfg.Observer != nil {
 		for i, code := range codes {
 			if code == luascripts.Woken {
-				w.a.observe(Event{Kind: EventWoken, Queue: w.queue, Task: due[i].ID, Rule: tasks[i].place.Rules.Policy(), At: tasks[i].At})
+				w.observe(Event{Kind: EventWoken, Queue: w.queue, Task: due[i].ID, Rule: tasks[i].place.Rules.Policy(), At: tasks[i].At})
 			}
 		}
 	}
@@ -486,7 +490,7 @@ func (w *waker) wakeOffered(ctx context.Context, promoted promotion.Tasks) {
 
 // placeOf is the booking of a deferred task, when it has one and its rules are known.
 func (w *waker) placeOf(t dueTask) (throttle.BookingRef, bool) {
-	p := w.a.set.Lookup(t.place.Rules.Policy())
+	p := w.set.Lookup(t.place.Rules.Policy())
 	if !t.known || p == nil {
 		return throttle.BookingRef{}, false
 	}
@@ -503,10 +507,10 @@ func (w *waker) giveUp(ctx context.Context, tasks []dueTask) {
 		}
 		promoted, err := p.Leave(ctx)
 		if err != nil {
-			w.a.failed(ctx, "a place in a line can't be given up", err)
+			w.failed(ctx, "a place in a line can't be given up", err)
 			return
 		}
-		w.a.promote(promoted...)
+		w.promotions.add(promoted...)
 	}
 }
 

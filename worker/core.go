@@ -1,0 +1,143 @@
+package worker
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/internal/asynqwire"
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/policyset"
+)
+
+// core is what all parts of an adapter share: the way to Redis, the configuration, the
+// limiters, and what is counted, logged and observed. It is safe for concurrent use.
+type core struct {
+	rdb      redis.UniversalClient
+	cfg      Config
+	log      *zap.Logger
+	owner    string              // this adapter's name, among all that plan queues anew
+	poolMark luascripts.PoolMark // this adapter's mark, among all that defer tasks
+	set      *policyset.Set      // the limiters of the policies, and of the rules that handlers used
+	queues   map[string]luascripts.QueueKeys
+	counters counters
+	lead     *lead
+	load     load
+	stop     chan struct{} // closed by Stop
+	unknown  atomic.Bool   // asynq is not the version that is known here
+	reported sync.Map      // what was logged, and when
+}
+
+// load is how busy the servers are that were configured here.
+type load struct {
+	workers atomic.Int64 // of all servers
+	servers atomic.Int64
+	running atomic.Int64 // deliveries that are with the handler or before it
+}
+
+// free is how many workers are free.
+func (l *load) free() int { return int(l.workers.Load() - l.running.Load()) }
+
+func newCore(rdb redis.UniversalClient, cfg Config) *core {
+	c := &core{
+		rdb: rdb, cfg: cfg, log: cfg.Logger.With(zap.String("component", "worker")),
+		owner: fmt.Sprintf("%016x", rand.Uint64()), set: policyset.New(rdb, cfg.Throttle),
+		queues: make(map[string]luascripts.QueueKeys), lead: newLead(cfg.Throttle.InlineWait), stop: make(chan struct{}),
+	}
+	binary.BigEndian.PutUint32(c.poolMark[:], rand.Uint32())
+	for name := range cfg.Asynq.Queues {
+		c.queues[name] = luascripts.NewQueueKeys(cfg.Throttle.Prefix, name)
+	}
+	return c
+}
+
+// keys are those of a queue; of one that is served here they are made once.
+func (c *core) keys(queue string) luascripts.QueueKeys {
+	if k, ok := c.queues[queue]; ok {
+		return k
+	}
+	return luascripts.NewQueueKeys(c.cfg.Throttle.Prefix, queue)
+}
+
+func (c *core) stopped() bool {
+	select {
+	case <-c.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *core) observe(e Event) {
+	if c.cfg.Observer != nil {
+		c.cfg.Observer.Observe(e)
+	}
+}
+
+// logOnce logs a thing the first time that it is seen.
+func (c *core) logOnce(what string, log func()) {
+	if _, seen := c.reported.LoadOrStore(what, true); !seen {
+		log()
+	}
+}
+
+// logQuiet is the least time between two lines about the same trouble.
+const logQuiet = 5 * time.Second
+
+// logFew logs the same trouble at most every [logQuiet].
+func (c *core) logFew(what string, log func()) {
+	now := time.Now()
+	if last, ok := c.reported.Load(what); ok && now.Sub(last.(time.Time)) < logQuiet {
+		return
+	}
+	c.reported.Store(what, now)
+	log()
+}
+
+// failed logs that a call of the background work failed, and waits a moment.
+func (c *core) failed(ctx context.Context, what string, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	c.logFew(what, func() { c.log.Warn(what, zap.Error(err)) })
+	select {
+	case <-ctx.Done():
+	case <-time.After(100 * time.Millisecond):
+	}
+}
+
+// checkAsynqVersion distrusts a version of asynq whose scripts are not pinned.
+func (c *core) checkAsynqVersion() {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return // scripts are looked at one by one all the same
+	}
+	for _, dep := range info.Deps {
+		if dep.Path != "github.com/hibiken/asynq" {
+			continue
+		}
+		if dep.Replace != nil {
+			dep = dep.Replace
+		}
+		if dep.Version != asynqwire.Version {
+			c.distrust("this version of asynq is not known", zap.String("version", dep.Version), zap.String("known", asynqwire.Version))
+		}
+	}
+}
+
+// distrust makes tasks wait in place on their last attempt: an asynq that we do
+// not know would archive them.
+func (c *core) distrust(why string, fields ...zap.Field) {
+	c.unknown.Store(true)
+	c.logOnce(why, func() {
+		c.log.Warn(why+": on their last attempt tasks now wait in a worker slot instead of being deferred", fields...)
+	})
+}
