@@ -118,7 +118,7 @@ func (t *attempt) run(ctx context.Context, next asynq.Handler, task *asynq.Task)
 	defer func() {
 		if !returned {
 			if t.policy.Charge == queue.ChargeSuccess { // a panic is a failure too
-				t.unpay(ctx)
+				t.refundAll(ctx)
 			}
 			t.release(ctx)
 			t.end(ctx, nil)
@@ -127,7 +127,7 @@ func (t *attempt) run(ctx context.Context, next asynq.Handler, task *asynq.Task)
 	}()
 	err = next.ProcessTask(throttle.WithHost(withAttempt(ctx, t), t), task)
 	returned = true
-	err = t.settleUp(ctx, t.policy, err)
+	err = t.conclude(ctx, t.policy, err)
 	t.release(ctx)
 	t.end(ctx, err)
 	return err
@@ -168,7 +168,7 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 			t.a.counters.refused.Add(1)
 			return d, forGood(err)
 		case !d.Granted && ctx.Err() != nil:
-			return d, context.Cause(ctx) // asynq has given this attempt up; the place is for the next
+			return d, context.Cause(ctx) // asynq has given this attempt up; the next attempt redeems the booking
 		case !d.Granted:
 			return d, t.Defer(ctx, p.decide, d)
 		}
@@ -202,7 +202,7 @@ func (t *attempt) started(d throttle.Decision) {
 	t.a.observe(e)
 }
 
-// freed gives a place in this process back; a waker may wait for it.
+// freed says that a worker has become free; a waker may wait for one.
 func (a *Adapter) freed() {
 	a.load.running.Add(-1)
 	for _, w := range a.wakers {
@@ -210,14 +210,14 @@ func (a *Adapter) freed() {
 	}
 }
 
-// errPaused is why a task of a paused batch is put away.
+// errPaused is why a task of a paused batch is deferred.
 type errPaused struct{}
 
 func (errPaused) Error() string { return "worker: its batch is paused" }
 
-// heldBack says that a task does not run because of what its batch does: err puts it away
-// until the batch goes on, and none ends it, for the batch was cancelled. Its places are
-// given up.
+// heldBack says that a task does not run because of what its batch does. Of a paused batch
+// err is a deferral until the batch goes on. Of a cancelled batch err is nil, which ends
+// the task. Either way its bookings are cancelled.
 func (t *attempt) heldBack(ctx context.Context, task *asynq.Task) (back bool, err error) {
 	id, _, ok := luascripts.ParseBatchTaskID(t.taskID)
 	if !ok {
@@ -228,28 +228,28 @@ func (t *attempt) heldBack(ctx context.Context, task *asynq.Task) (back bool, er
 		if t.mustStay() {
 			return false, nil // an asynq that we do not know would archive it
 		}
-		t.leavePlaces(ctx, task)
+		t.cancelBookings(ctx, task)
 		away := luascripts.BookingRef{Deadline: t.deadline}
-		return true, t.deferTo(deferral{wait: t.awayFor(), place: away, cause: errPaused{}}, held{})
+		return true, t.deferTo(deferral{wait: t.pauseFor(), booking: away, cause: errPaused{}}, held{})
 	case luascripts.BatchCancelled:
-		t.leavePlaces(ctx, task)
+		t.cancelBookings(ctx, task)
 		t.a.batches.dropped.put(t.a.keys(t.queue).Task(t.taskID), struct{}{}, time.Now())
 		return true, nil
 	}
 	return false, nil
 }
 
-// awayFor is how long a task of a paused batch stays away: one with a deadline hears of
-// that.
-func (t *attempt) awayFor() time.Duration {
+// pauseFor is how long a task of a paused batch is deferred. One with a deadline comes back
+// when that is over, and fails.
+func (t *attempt) pauseFor() time.Duration {
 	if t.deadline.IsZero() {
 		return pausedWait
 	}
 	return min(pausedWait, max(0, time.Until(t.deadline))+time.Second)
 }
 
-// leavePlaces gives up what a task has in the lines of its policy.
-func (t *attempt) leavePlaces(ctx context.Context, task *asynq.Task) {
+// cancelBookings cancels what a task has booked under its policy.
+func (t *attempt) cancelBookings(ctx context.Context, task *asynq.Task) {
 	p, ok := t.a.policies[task.Type()]
 	if !ok {
 		return
@@ -262,5 +262,5 @@ func (t *attempt) leavePlaces(ctx context.Context, task *asynq.Task) {
 	defer cancel()
 	if promoted, err := p.decide.Cancel(after, demand.Request(t.job)); err == nil {
 		t.a.promotions.add(promoted...)
-	} // otherwise they fall out of their lines
+	} // otherwise they expire
 }

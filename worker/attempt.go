@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// While Redis does not answer, an admission is asked again in place, with
-	// the same token, for so long; then the task is deferred without a booking.
+	// While Redis does not answer, the admission is repeated with the same token for so
+	// long. Then the task is deferred without a booking.
 	askFor      = 2 * time.Second
 	askPauseMin = 20 * time.Millisecond
 	askPauseMax = 500 * time.Millisecond
@@ -57,7 +57,7 @@ type held struct {
 	policy *throttle.Policy
 	throttle.Decision
 	release func(context.Context) ([]throttle.Promotion, error)
-	bill    *throttle.Charge
+	charge  *throttle.Charge
 }
 
 // booked is a deferral of the attempt, with the booking behind it.
@@ -144,7 +144,7 @@ func (t *attempt) holds(p *throttle.Policy, r throttle.Request) bool {
 	})
 }
 
-// isFinal says that a wish can never be met: its own fault, or its job comes too
+// isFinal says that a request can never be granted: by its own fault, or its job comes too
 // late for the task's deadline, and not only for the time that the handler gave it.
 func (t *attempt) isFinal(err error) bool {
 	for _, never := range []error{throttle.ErrExceedsLimit, throttle.ErrInvalidKey, throttle.ErrInvalidCost, throttle.ErrInvalidJob} {
@@ -218,7 +218,7 @@ func (t *attempt) Begin(ctx context.Context, p *throttle.Policy, d throttle.Deci
 }
 
 // hold makes a grant part of the attempt. When one of its leases is lost the
-// handler's context ends: another may run in its place.
+// handler's context ends: another task may have its slot already.
 func (t *attempt) hold(ctx context.Context, p *throttle.Policy, d throttle.Decision) {
 	ctx, release := p.Hold(context.WithoutCancel(ctx), d)
 	if p.LeaseFor(d) > 0 {
@@ -236,7 +236,7 @@ func (t *attempt) hold(ctx context.Context, p *throttle.Policy, d throttle.Decis
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.grants = append(t.grants, held{policy: p, Decision: d, release: release, bill: p.Charge(d)})
+	t.grants = append(t.grants, held{policy: p, Decision: d, release: release, charge: p.Charge(d)})
 }
 
 // endLost ends the handler's context, or the one that it is about to get.
@@ -270,11 +270,11 @@ func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Deci
 	}
 	t.giveAllBack(ctx)
 	cause := &throttle.ThrottledError{Rule: d.Rule, At: d.At, RetryAfter: d.At.Sub(d.Now)}
-	return t.deferTo(deferral{rule: d.Rule, at: d.At, wait: d.Wait(), place: t.place(p, d), cause: cause}, held{policy: p, Decision: d})
+	return t.deferTo(deferral{rule: d.Rule, at: d.At, wait: d.Wait(), booking: t.bookingRef(p, d), cause: cause}, held{policy: p, Decision: d})
 }
 
-// place is where the task waits, as it is stored beside it.
-func (t *attempt) place(p *throttle.Policy, d throttle.Decision) luascripts.BookingRef {
+// bookingRef is what the task has booked, as it is stored beside it.
+func (t *attempt) bookingRef(p *throttle.Policy, d throttle.Decision) luascripts.BookingRef {
 	at := luascripts.BookingRef{Deadline: t.deadline}
 	if !d.Parked {
 		at.Rules = luascripts.NewBookedRules(p.String(), d.Costs(), p.IDs(d.Request))
@@ -282,9 +282,9 @@ func (t *attempt) place(p *throttle.Policy, d throttle.Decision) luascripts.Book
 	return at
 }
 
-// unanswered ends an admission that Redis did not answer, or that a newer schema
-// or a stored limit that nobody here can read forbids: the call is taken back later, and the task goes away for a while
-// without a place anywhere.
+// unanswered ends an admission that Redis did not answer, or that can't be decided because
+// of a newer schema or a stored limit that this version can't read. The call is taken back
+// later, and the task is deferred for a while without a booking.
 func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle.Request, cause error, lost bool) error {
 	if lost { // some call of this token had no answer: it may have been charged
 		t.a.refunds.later(p, r)
@@ -297,7 +297,7 @@ func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle
 		t.a.log.Error("a rule can't be asked: its tasks wait", zap.Stringer("rule", p), zap.Error(cause))
 	})
 	away := luascripts.BookingRef{Deadline: t.deadline}
-	return t.deferTo(deferral{wait: unbookedWait + rand.N(unbookedWait), place: away, cause: cause}, held{})
+	return t.deferTo(deferral{wait: unbookedWait + rand.N(unbookedWait), booking: away, cause: cause}, held{})
 }
 
 // comeBack gives a grant back that could not be used; the task stays first in
@@ -343,11 +343,11 @@ func (t *attempt) giveBack(ctx context.Context, g held) {
 		promoted, _ := g.release(ctx)
 		t.a.promotions.add(promoted...)
 	}
-	if g.bill != nil && g.bill.Adjusted() { // a refund knows only what was paid at first
-		t.unbill(ctx, g)
+	if g.charge != nil && g.charge.Adjusted() { // a refund knows only what was paid at first
+		t.undoAdjusted(ctx, g)
 		return
 	}
-	g.Job = "" // it left the line with its grant: a place there is that of a later Acquire
+	g.Job = "" // its booking ended with the grant: if there is one now, a later Acquire made it
 	promoted, err := g.policy.Refund(ctx, g.Request)
 	if err != nil {
 		t.a.refunds.later(g.policy, g.Request)
@@ -356,8 +356,8 @@ func (t *attempt) giveBack(ctx context.Context, g held) {
 	t.a.promotions.add(promoted...)
 }
 
-// end looks at what the handler made of its deferrals: the one it returned
-// stands; of the others the places are given up.
+// end looks at what the handler made of its deferrals: the one that it returned counts, and
+// the bookings of the others are cancelled.
 func (t *attempt) end(ctx context.Context, err error) {
 	t.mu.Lock()
 	deferrals := t.deferrals
@@ -375,8 +375,8 @@ func (t *attempt) end(ctx context.Context, err error) {
 			continue
 		}
 		t.a.deferrals.remove(b.deferral)
-		if b.policy == nil || returned != nil && returned.place.Rules == b.place.Rules {
-			continue // the same place in the same line
+		if b.policy == nil || returned != nil && returned.booking.Rules == b.booking.Rules {
+			continue // it is the same booking
 		}
 		after, cancel := t.after(ctx)
 		if promoted, err := b.policy.Cancel(after, b.Request); err == nil {

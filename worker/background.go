@@ -46,7 +46,7 @@ func newRefunds(c *core, p *promotions) *refunds {
 	return &refunds{core: c, promotions: p, waiting: make(chan refund, refundsMax)}
 }
 
-// later takes a call back in the background. The job keeps its place in the line: only
+// later takes a call back in the background. The booking of the job stays: only
 // the token is withdrawn. It never blocks.
 func (f *refunds) later(p *throttle.Policy, r throttle.Request) {
 	r.Job = ""
@@ -225,7 +225,7 @@ func (u *upkeep) compareClocks(ctx context.Context) error {
 }
 
 const (
-	// rulesTTL is how long a pool's numbers count after it was heard last.
+	// rulesTTL is how long the numbers count that a pool has written.
 	rulesTTL = 3 * time.Minute
 	minute   = time.Minute
 )

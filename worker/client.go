@@ -112,7 +112,7 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 }
 
 // deferTask writes a deferral where asynq wants to write a retry or an archived
-// task; nil when the attempt was not deferred.
+// task. It returns nil when the attempt was not deferred.
 func (c *client) deferTask(ctx context.Context, call asynqwire.Call) *redis.Cmd {
 	m, err := asynqwire.DecodeMessage(call.Message)
 	if err != nil {
@@ -129,7 +129,7 @@ func (c *client) deferTask(ctx context.Context, call asynqwire.Call) *redis.Cmd 
 	}
 	left := time.Until(d.made.Add(d.wait))
 	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(call.Queue), luascripts.DeferArgs{
-		ID: d.taskID, Token: uint64(d.token), At: d.at, For: d.place.Text(), Wait: left, Unique: m.UniqueKey, PutOff: d.putOff, Pool: c.a.comesFirst(d.rule, d.wait),
+		ID: d.taskID, Token: uint64(d.token), At: d.at, For: d.booking.Text(), Wait: left, Unique: m.UniqueKey, PutOff: d.postponed, Pool: c.a.comesFirst(d.rule, d.wait),
 	})
 	if isNotFound(cmd.Err()) { // as in script: its lease was lost
 		c.a.deferrals.remove(d)
@@ -157,7 +157,7 @@ func (c *client) forgetDue(ctx context.Context, call asynqwire.Call) {
 	}
 }
 
-// fetch lets asynq fetch a task, and waits in asynq's stead when there is none.
+// fetch lets asynq fetch a task. When all queues are empty it waits, and not asynq.
 func (c *client) fetch(ctx context.Context, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
 	cmd := run(ctx)
 	switch {
@@ -182,7 +182,7 @@ func (c *client) fetch(ctx context.Context, call asynqwire.Call, run func(contex
 	return cmd
 }
 
-// noteDelivery remembers what only asynq's message tells of a task.
+// noteDelivery remembers the message of a task: asynq hands its handler only a part of it.
 func (c *client) noteDelivery(queue string, cmd *redis.Cmd) {
 	text, err := cmd.Text()
 	if err != nil {
@@ -260,19 +260,18 @@ func (s *idleServers) ring(n int) {
 // scriptsMost is how many scripts of asynq's go in one pipeline.
 const scriptsMost = 64
 
-// scripts sends what asynq's servers of this process fetch and finish: the scripts that
-// come while others are under way go in one pipeline, see [coalesce.Lane]. A fetch and the end
-// of a task are a script each, and what the system calls for them cost is more than the
-// scripts do.
+// scripts sends the scripts by which asynq's servers of this process fetch and finish tasks.
+// Those that come while others are under way go in one pipeline, see [coalesce.Batcher]: the
+// system calls for one script cost more than the script does.
 //
-// Each is answered alone. One whose answer was lost goes again by itself, where the client
-// repeats anything at all: go-redis would send those again that were answered, too. On
-// Redis Cluster, and with a client of a type of the program's own, each goes by itself.
+// Each script has its own answer. One whose answer was lost is sent again by itself, if the
+// client repeats anything at all: go-redis would repeat the whole pipeline. On Redis
+// Cluster, and with a client type that is not go-redis' own, each script is a call of its own.
 type scripts struct {
-	rdb     *redis.Client // nil where each goes by itself
-	repeats bool
-	way     coalesce.Transport[*script]
-	lane    *coalesce.Batcher[*script]
+	rdb       *redis.Client // nil where each goes by itself
+	repeats   bool          // the client repeats a call whose answer was lost
+	transport coalesce.Transport[*script]
+	batcher   *coalesce.Batcher[*script]
 }
 
 // script is a call of one, with its answer.
@@ -302,11 +301,11 @@ func newScripts(rdb redis.UniversalClient) *scripts {
 	if x.rdb, _ = rdb.(*redis.Client); x.rdb != nil {
 		x.repeats = x.rdb.Options().MaxRetries > 0
 	}
-	x.way = coalesce.Transport[*script]{
-		Alone: x.alone, Together: x.pipeline, Patience: coalesce.PatienceDefault,
+	x.transport = coalesce.Transport[*script]{
+		Alone: x.sendOne, Together: x.pipeline, Patience: coalesce.PatienceDefault,
 		Weight: func(*script) int { return 1 }, Most: scriptsMost,
 	}
-	x.lane = coalesce.NewBatcher(&x.way)
+	x.batcher = coalesce.NewBatcher(&x.transport)
 	return x
 }
 
@@ -321,19 +320,19 @@ func (x *scripts) evalSha(ctx context.Context, sha string, keys []string, args [
 	all = append(all, args...)
 	s := &script{Cmd: redis.NewCmd(ctx, all...)}
 	s.SetFirstKeyPos(first)
-	if err := x.lane.Do(ctx, s); err != nil && ctx.Err() != nil { // it may be under way still
+	if err := x.batcher.Do(ctx, s); err != nil && ctx.Err() != nil { // it may be under way still
 		cmd := redis.NewCmd(ctx, all...)
 		cmd.SetErr(err)
 		return cmd
 	}
 	if s.again {
 		s.Cmd.SetErr(nil)
-		_ = x.alone(ctx, s)
+		_ = x.sendOne(ctx, s)
 	}
 	return s.Cmd
 }
 
-func (x *scripts) alone(ctx context.Context, s *script) error { return x.rdb.Process(ctx, s.Cmd) }
+func (x *scripts) sendOne(ctx context.Context, s *script) error { return x.rdb.Process(ctx, s.Cmd) }
 
 // pipeline returns the error of those whose answers are lost.
 func (x *scripts) pipeline(ctx context.Context, all []*script) (lost error) {

@@ -26,7 +26,7 @@ const (
 	ServersMax     = 64
 )
 
-// Config is all that a pool or an adapter is told. The zero Config runs asynq
+// Config is the configuration of a pool or an adapter. The zero Config runs asynq
 // without limits. It is not read again after New.
 type Config struct {
 	// Asynq configures the servers, as in asynq. Concurrency is that of the
@@ -52,7 +52,7 @@ type Config struct {
 	// Logger takes the pool's and asynq's lines. Defaults to none.
 	Logger *zap.Logger
 
-	// Observer hears what happens to tasks. Defaults to none.
+	// Observer is called for what happens to tasks. Defaults to none.
 	Observer Observer
 }
 

@@ -133,8 +133,8 @@ func (c *core) checkAsynqVersion() {
 	}
 }
 
-// distrust makes tasks wait in place on their last attempt: an asynq that we do
-// not know would archive them.
+// distrust makes tasks on their last attempt wait in their worker slot: an unknown version
+// of asynq would archive them instead of deferring them.
 func (c *core) distrust(why string, fields ...zap.Field) {
 	c.unknown.Store(true)
 	c.logOnce(why, func() {

@@ -14,16 +14,16 @@ import (
 
 // deferral is a task that is on its way from active back to asynq's retry set.
 type deferral struct {
-	token  throttle.Token // in the error's text, which asynq writes into the message
-	queue  string
-	taskID string
-	rule   string    // that refuses; empty when none was asked
-	putOff bool      // its provider sent it away: that is counted
-	at     time.Time // by Redis' clock; zero without a booking: wait from made
-	wait   time.Duration
-	made   time.Time
-	place  luascripts.BookingRef
-	cause  error // a throttle.ThrottledError, or what kept Redis from answering
+	token     throttle.Token // in the error's text, which asynq writes into the message
+	queue     string
+	taskID    string
+	rule      string    // that refuses; empty when none was asked
+	postponed bool      // its provider asked to wait: that is counted
+	at        time.Time // by Redis' clock; zero without a booking: wait from made
+	wait      time.Duration
+	made      time.Time
+	booking   luascripts.BookingRef
+	cause     error // a throttle.ThrottledError, or what kept Redis from answering
 }
 
 // Error carries the token, so that the adapter knows the attempt again in what
@@ -37,12 +37,12 @@ func (d *deferral) Error() string {
 		until.UTC().Format("2006-01-02T15:04:05.000Z"), d.cause, tokenMark, d.token)
 }
 
-// Unwrap leads to [throttle.ErrThrottled] for whoever looks at handlers' errors.
+// Unwrap leads to [throttle.ErrThrottled], for code that looks at handlers' errors.
 func (d *deferral) Unwrap() error { return d.cause }
 
-// comesFirst is the pool that comes first to wake a task that waits so long for a
-// rule: we ourselves, to spare the others the check. Who waits for a lease that is
-// held now may wait for one of ours, and we may die with it: that is every pool's.
+// comesFirst is the pool that tries first to wake a task that waits so long for a rule: this
+// one, which spares the others the check. A task that waits for a lease belongs to every
+// pool: the lease may be held here, and this process may die with it.
 func (c *core) comesFirst(rule string, wait time.Duration) luascripts.PoolMark {
 	if c.forLease(rule, wait) {
 		return luascripts.PoolMark{}

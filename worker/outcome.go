@@ -57,7 +57,7 @@ func (t *attempt) adjust(ctx context.Context, costs map[string]int) error {
 	t.mu.Lock()
 	var bill *throttle.Charge
 	if len(t.grants) > 0 && t.policy.decide != nil {
-		bill = t.grants[0].bill // what the task was admitted by
+		bill = t.grants[0].charge // what the task was admitted by
 	}
 	t.mu.Unlock()
 	if bill == nil {
@@ -84,15 +84,15 @@ func NotCharged(err error) error {
 	return notCharged{err}
 }
 
-// settleUp gives back what a failed attempt did not use, and makes a deferral of
-// what its provider has put off.
-func (t *attempt) settleUp(ctx context.Context, p taskPolicy, err error) error {
+// conclude gives back what a failed attempt did not use, and makes a deferral of a
+// Retry-After.
+func (t *attempt) conclude(ctx context.Context, p taskPolicy, err error) error {
 	if err == nil || t.a.deferrals.of(err) != nil {
 		return err
 	}
 	_, free := errors.AsType[notCharged](err)
 	if free || p.Charge == queue.ChargeSuccess {
-		t.unpay(ctx)
+		t.refundAll(ctx)
 	}
 	if later, ok := errors.AsType[*RetryAfterError](err); ok {
 		return t.postpone(ctx, p, later, err)
@@ -100,8 +100,8 @@ func (t *attempt) settleUp(ctx context.Context, p taskPolicy, err error) error {
 	return err
 }
 
-// unpay gives back all permits of the attempt, whose handler has returned.
-func (t *attempt) unpay(ctx context.Context) {
+// refundAll gives back all permits of the attempt, whose handler has returned.
+func (t *attempt) refundAll(ctx context.Context) {
 	t.mu.Lock()
 	grants := slices.Clone(t.grants)
 	t.mu.Unlock()
@@ -110,17 +110,17 @@ func (t *attempt) unpay(ctx context.Context) {
 	}
 }
 
-// unbill gives back what a grant has paid after it was settled to something else.
-func (t *attempt) unbill(ctx context.Context, g held) {
+// undoAdjusted gives back what a grant has paid, after the handler has adjusted that.
+func (t *attempt) undoAdjusted(ctx context.Context, g held) {
 	nothing := make(map[string]int)
 	for _, l := range g.policy.Rules() {
 		nothing[l.Rule()] = 0
 	}
-	promoted, err := g.bill.Adjust(ctx, nothing)
+	promoted, err := g.charge.Adjust(ctx, nothing)
 	t.a.promotions.add(promoted...)
 	if err != nil {
 		t.a.logFew("unpaid", func() {
-			t.a.log.Warn("permits that were settled can't be given back: they stay charged", zap.Stringer("rules", g.policy), zap.Error(err))
+			t.a.log.Warn("permits that were adjusted can't be given back: they stay charged", zap.Stringer("rules", g.policy), zap.Error(err))
 		})
 	}
 }
@@ -131,12 +131,11 @@ const (
 	RetryAfterMax = 24 * time.Hour
 )
 
-// RetryAfterError is a handler's answer that its provider wants to be asked later.
-// The key of a rule is closed for so long, everything booked on it moves behind,
-// other keys go on, and the task goes first when it is open again. That is no
-// failure and costs no retry, as long as the policy's MaxPostpones allows it; what
-// comes above that is Err, and a failure like any other. The attempt has paid,
-// unless the error is also marked as [NotCharged].
+// RetryAfterError is a handler's answer that its provider asks to try again later. The key
+// of a rule is closed for so long. Everything booked on it moves behind that, and the task
+// goes first when the key is open again. Other keys are not affected. This is not a failure
+// and costs no retry, up to the policy's MaxPostpones; after that it is Err, a failure like
+// any other. The attempt has paid, unless the error is also marked as [NotCharged].
 type RetryAfterError struct {
 	Err   error         // what the provider said; nil is fine
 	After time.Duration // less than RetryAfterMin counts as that, more than RetryAfterMax too
@@ -144,7 +143,7 @@ type RetryAfterError struct {
 }
 
 func (e *RetryAfterError) Error() string {
-	text := fmt.Sprintf("worker: put off for %v", e.After.Round(time.Millisecond))
+	text := fmt.Sprintf("worker: postponed for %v", e.After.Round(time.Millisecond))
 	if e.Err != nil {
 		text += ": " + e.Err.Error()
 	}
@@ -159,10 +158,10 @@ func RetryAfter(err error, d time.Duration) error { return &RetryAfterError{Err:
 // RetryAt is [RetryAfter] until an instant by the local clock.
 func RetryAt(err error, t time.Time) error { return RetryAfter(err, time.Until(t)) }
 
-// RetryAfterFrom reads how long an HTTP answer wants to be left alone: its
+// RetryAfterFrom reads how long an HTTP answer asks to wait: its
 // Retry-After, in seconds or as a date, the latter by the answer's own Date when it
 // has one. It is at most most, which is at most [RetryAfterMax] and defaults to that;
-// ok is false when there is none, or none that can be read.
+// ok is false without one, or when it can't be read.
 func RetryAfterFrom(resp *http.Response, most time.Duration) (d time.Duration, ok bool) {
 	if most <= 0 || most > RetryAfterMax {
 		most = RetryAfterMax
@@ -189,8 +188,8 @@ func RetryAfterFrom(resp *http.Response, most time.Duration) (d time.Duration, o
 	return min(max(0, at.Sub(now)), most), true
 }
 
-// putOff closes the key and defers the task until it opens. When it was put off too
-// often, or has no policy, or Redis does not answer, what the handler said stands.
+// postpone closes the key and defers the task until it opens. When the task was postponed
+// too often, or has no policy, or Redis does not answer, the handler's error stays as it is.
 func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterError, err error) error {
 	g, ok := t.grantOf(p, later.Rule)
 	if !ok {
@@ -208,13 +207,13 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 	tooLate := t.MaxWait() != 0 && t.MaxWait() < d
 	switch {
 	case failed != nil:
-	case tooOften, tooLate, gaveUp(ctx): // it does not come back for a place
+	case tooOften, tooLate, gaveUp(ctx): // it does not come back, so it needs no booking
 		failed = closeKey(after, g, rule, d)
 	default:
 		_, failed = g.policy.Postpone(after, rule, g.Request, d)
 	}
 	if failed != nil {
-		t.a.logFew("put off", func() {
+		t.a.logFew("postpone", func() {
 			t.a.log.Warn("a key can't be closed: its task is tried again", zap.String("rule", rule), zap.Error(failed))
 		})
 		return err
@@ -230,7 +229,7 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 	t.a.counters.postponed.Add(1)
 	cause := &throttle.ThrottledError{Rule: rule, At: time.Now().Add(d), RetryAfter: d}
 	from := luascripts.BookingRef{Deadline: t.deadline, Rules: luascripts.NewBookedRules(g.policy.String(), g.Costs(), g.policy.IDs(g.Request))}
-	return t.deferTo(deferral{rule: rule, wait: d, place: from, cause: fmt.Errorf("%w: %w", cause, err), putOff: true}, g)
+	return t.deferTo(deferral{rule: rule, wait: d, booking: from, cause: fmt.Errorf("%w: %w", cause, err), postponed: true}, g)
 }
 
 // gaveUp says that asynq has ended the attempt of a handler, whose error nobody reads.

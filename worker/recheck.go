@@ -15,8 +15,8 @@ const (
 	// doubtsMax bounds the keys that are remembered because a booking there moved; beyond
 	// it all are checked anew.
 	doubtsMax = 4096
-	// lateAfter is how late one is who is checked in any case: so far behind are no pools that
-	// can keep up.
+	// lateAfter is how late a task has to be to be checked in any case. Pools that keep up
+	// are never so far behind.
 	lateAfter = 500 * time.Millisecond
 )
 
@@ -36,8 +36,8 @@ func newRecheckFilter() *recheckFilter {
 	return &recheckFilter{stayed: make(map[string]int), doubts: make(map[doubtKey]int)}
 }
 
-// isConfirmed says that a booking has not moved, as far as can be said without asking. What
-// waits for a lease moves with each that is renewed.
+// isConfirmed says that a booking has not moved, as far as can be said without a call. A
+// booking that waits for a lease moves whenever the lease is renewed, so it never is.
 func (t *recheckFilter) isConfirmed(p throttle.BookingRef) bool {
 	rules := p.Policy.Rules()
 	if slices.ContainsFunc(rules, func(l *throttle.Limiter) bool { return l.LimitLastKnown().IsConcurrent() }) {
@@ -92,9 +92,10 @@ func (t *recheckFilter) invalidate(p *throttle.Policy, ids []string, rule string
 	}
 }
 
-// toRecheck are the indices of what is to be checked, and the places of those. Where several
-// of one narrowest key have one instant, all of that key are: a check puts them in the
-// order of their line. So are those that are late.
+// toRecheck returns the indices and the bookings of the tasks that are to be checked before
+// they are woken. Where several tasks of one narrowest key have the same instant, all of
+// that key are checked: the answers put them in the order of their line. Late tasks are
+// checked, too.
 func (w *waker) toRecheck(ready []dueTask, now time.Time) (index []int, places []throttle.BookingRef) {
 	type at struct {
 		key doubtKey
@@ -104,10 +105,10 @@ func (w *waker) toRecheck(ready []dueTask, now time.Time) (index []int, places [
 	all, keys := make([]throttle.BookingRef, len(ready)), make([]doubtKey, len(ready))
 	for i, t := range ready {
 		var ok bool
-		if all[i], ok = w.placeOf(t); !ok {
+		if all[i], ok = w.bookingOf(t); !ok {
 			continue
 		}
-		keys[i] = doubtKey{t.place.Rules.Policy(), all[i].IDs[0]}
+		keys[i] = doubtKey{t.booking.Rules.Policy(), all[i].IDs[0]}
 		when := at{keys[i], t.At}
 		tied[keys[i]] = tied[keys[i]] || seen[when]
 		seen[when] = true

@@ -19,9 +19,8 @@ const (
 	// rests as long as that took.
 	replanPortion = 200
 	replanRest    = time.Millisecond // at least
-	// replanAgain is how long after a change was seen a queue is looked through
-	// once more: until then a process that had not heard of it may have deferred
-	// a task by the old limit.
+	// replanAgain is how long after a change was seen a queue is planned once more: until
+	// then another process may have deferred a task by the old limit.
 	replanAgain = 1500 * time.Millisecond
 	// claimTTL is how soon another pool goes on where one died.
 	claimTTL = 5 * time.Second
@@ -50,7 +49,7 @@ func (l *limitWatch) run(ctx context.Context) {
 		case <-t.C:
 			var plan []*waker
 			for _, w := range l.wakers {
-				if w.waits() {
+				if w.hasDeferred() {
 					plan = append(plan, w)
 				}
 			}
@@ -82,12 +81,12 @@ func (l *limitWatch) look(ctx context.Context) limitVersions {
 	return seen
 }
 
-// waits says whether something is deferred in the queue; of what another process
-// deferred it knows within [lookMost].
-func (w *waker) waits() bool {
+// hasDeferred says whether something is deferred in the queue. What another process
+// deferred is known within [lookMost].
+func (w *waker) hasDeferred() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.waiting
+	return w.anyDeferred
 }
 
 // setVersions leaves the newest versions for planLoop.
@@ -98,13 +97,13 @@ func (w *waker) setVersions(seen limitVersions) {
 	}
 	select {
 	case w.limits <- seen:
-	default: // its own goroutine has put one back that is newer than none
+	default: // planLoop has put an unfinished one back; the next look comes soon
 	}
 }
 
 // planLoop plans the queue anew when the limit of a rule has changed: what is
-// deferred comes earlier, or later. Should nobody do it, tasks wake at their old
-// instants and are told the new ones there.
+// deferred comes earlier, or later. Without it tasks wake at their old instants, and are
+// deferred to the new ones then.
 func (w *waker) planLoop(ctx context.Context) {
 	planned := make(limitVersions) // as far as we know
 	for {
@@ -203,7 +202,7 @@ func (w *waker) walk(ctx context.Context, rules []luascripts.RuleVersion) bool {
 				from, skip = t.At, 0
 			}
 			if !moved[t.ID] {
-				skip++ // those of one instant are told apart by their rank alone
+				skip++ // the next portion begins with this instant, behind this task
 			}
 		}
 		if !w.rest(ctx, max(replanRest, time.Since(began)), rules) {
@@ -242,9 +241,9 @@ func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luas
 	var tasks []dueTask
 	for _, d := range r.Tasks {
 		t := dueTask{DueTask: d}
-		t.place, t.known = luascripts.ParseBookingRef(d.For)
-		p, ok := w.placeOf(t)
-		if ok && slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool { return t.place.Rules.Has(r.Rule) }) {
+		t.booking, t.known = luascripts.ParseBookingRef(d.For)
+		p, ok := w.bookingOf(t)
+		if ok && slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool { return t.booking.Rules.Has(r.Rule) }) {
 			tasks = append(tasks, t)
 			places = append(places, p)
 		}
@@ -256,10 +255,10 @@ func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luas
 		t := tasks[n]
 		w.promotions.add(now.Promoted...)
 		at := now.At
-		late := now.Known && !t.place.Deadline.IsZero() && now.At.Sub(now.Now) > time.Until(t.place.Deadline)
+		late := now.Known && !t.booking.Deadline.IsZero() && now.At.Sub(now.Now) > time.Until(t.booking.Deadline)
 		switch {
 		case errors.Is(now.Err, throttle.ErrExceedsLimit), late:
-			at = r.Now // it has to hear it
+			at = r.Now // its admission fails it
 		case now.Err != nil || !now.Known:
 			continue
 		}

@@ -165,7 +165,7 @@ func TestScriptsGoTogether(t *testing.T) {
 		if n := len(server.requests); n > 800/10 {
 			t.Errorf("%d requests for 800 scripts of 40 callers, want them together", n)
 		}
-		if !x.lane.Idle() {
+		if !x.batcher.Idle() {
 			t.Error("somebody waits for ever")
 		}
 	})

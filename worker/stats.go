@@ -13,14 +13,14 @@ type Stats struct {
 	Admissions int64 // times that a rule was asked for a task
 	Granted    int64 // handlers that were let in, or Acquires in them
 	Redeemed   int64 // of those, by tasks that had been promised an instant
-	Booked     int64 // answers that told an instant instead
+	Booked     int64 // admissions that were answered with a booking
 	Deferred   int64 // tasks that gave their slot back
 	Refused    int64 // tasks that can never run: no key, cost above the limit, too late
 	Stale      int64 // grants that came too late to be used, because this process stood still
 	WakeChecks int64 // looks at a booking just before its instant
 	Moved      int64 // bookings that had moved: re-timed, not woken
 	Wakes      int64 // tasks put back to pending
-	Postponed  int64 // tasks that their providers put off, see RetryAfterError
+	Postponed  int64 // tasks deferred by a Retry-After, see RetryAfterError
 	LeasesLost int64 // leases that ended while their handler ran
 	Finished   int64 // redeliveries of tasks that had finished here while Redis was away
 
@@ -134,7 +134,7 @@ func (c *ruleCounters) snapshot() []RuleStats {
 	return out
 }
 
-// Observer hears what happens to tasks under a limit. Its method is called on
+// Observer is called for what happens to tasks under a limit. Its method is called on
 // the way of every admission and must not block; calls come concurrently.
 type Observer interface{ Observe(Event) }
 
@@ -158,5 +158,5 @@ type Event struct {
 	At       time.Time     // of the grant or the booking, by Redis' clock
 	Late     time.Duration // EventGranted: the handler's start after the later of its promise and From
 	From     time.Time     // EventGranted: since when the ledger admitted it
-	Promised time.Time     // EventGranted: what it was told last; zero when it never waited
+	Promised time.Time     // EventGranted: the instant of its booking; zero when it never waited
 }

@@ -15,18 +15,18 @@ import (
 const (
 	// wakeBatch bounds how many due tasks one look lists, beside those that can't be woken.
 	wakeBatch = 100
-	// lookLeast is the least time between two looks while tasks are due, or workers
-	// become free, thick and fast: a look looks that much further ahead, so that tasks are
-	// woken some at a time.
+	// lookLeast is the least time between two looks while tasks are due, or workers become
+	// free, one close behind the other. A look then looks that much further ahead, so that
+	// several tasks are woken together.
 	lookLeast = 3 * time.Millisecond
 	// lookWorker is that for each worker, where there are few.
 	lookWorker = 100 * time.Microsecond
 	// lookMost is the longest time between two looks at the due index: what
 	// another process deferred, and died, is found within it.
 	lookMost = time.Second
-	// sweepAfter is how overdue a task has to be that another pool comes first to wake:
-	// were each checked by all pools at its instant, that would be their number times
-	// the load.
+	// sweepAfter is how long overdue a task has to be before a pool wakes what another pool
+	// should have woken. If all pools checked each task at its instant, the load would be
+	// multiplied by their number.
 	sweepAfter = 25 * time.Millisecond
 	// moveLeast is what a booking must have moved to be re-timed.
 	moveLeast = time.Millisecond
@@ -63,27 +63,27 @@ type waker struct {
 
 	limits chan limitVersions // the newest look at the limits in force
 
-	mu      sync.Mutex
-	next    time.Time            // local: when it will look again
-	looking bool                 // it may have its answer about the due index already
-	blocked bool                 // it waits for a free worker
-	onWay   map[string]time.Time // woken, not yet arrived
-	pauses  int                  // looks in a row that found an active task
-	adopts  time.Time            // local: until then it wakes what others deferred as its own
-	waiting bool                 // something is deferred, as far as is known
-	newcome bool                 // somebody was deferred since the last look began
-	thick   bool                 // tasks become due one close behind the other
+	mu            sync.Mutex
+	next          time.Time            // local: when it will look again
+	looking       bool                 // it may have its answer about the due index already
+	blocked       bool                 // it waits for a free worker
+	onWay         map[string]time.Time // woken, not yet arrived
+	pauses        int                  // looks in a row that found an active task
+	adopts        time.Time            // local: until then it wakes what others deferred as its own
+	anyDeferred   bool                 // something is deferred, as far as is known
+	newlyDeferred bool                 // a task was deferred since the last look began
+	dense         bool                 // tasks become due one close behind the other
 }
 
 func newWaker(a *Adapter, queue string) *waker {
 	return &waker{core: a.core, promotions: a.promotions, recheck: a.recheck, idle: a.idle, queue: queue, keys: a.keys(queue), bell: make(chan struct{}, 1), limits: make(chan limitVersions, 1), onWay: make(map[string]time.Time)}
 }
 
-// expect says that a task is due in d.
+// expect says that a task is due in d: the next look comes in time for it.
 func (w *waker) expect(d time.Duration) {
 	at := time.Now().Add(d - w.lead.get())
 	w.mu.Lock()
-	w.waiting, w.newcome = true, true
+	w.anyDeferred, w.newlyDeferred = true, true
 	early := at.Before(w.next)
 	if early {
 		w.next = at
@@ -147,12 +147,12 @@ func (w *waker) room(now time.Time, want int) (room int, again time.Duration) {
 func (w *waker) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.mu.Lock()
-		w.looking, w.next, w.newcome = true, time.Now().Add(lookMost), false
+		w.looking, w.next, w.newlyDeferred = true, time.Now().Add(lookMost), false
 		w.mu.Unlock()
 		began, wait := w.look(ctx)
 		w.mu.Lock()
 		if at := began.Add(wait); at.Before(w.next) {
-			w.next = at // or somebody was deferred during the look, who comes before
+			w.next = at // unless a task that was deferred during the look comes before
 		}
 		w.looking = false
 		t := time.NewTimer(time.Until(w.next))
@@ -160,17 +160,17 @@ func (w *waker) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-w.bell:
-			w.rests(ctx, began)
+			w.restBetweenLooks(ctx, began)
 		case <-t.C:
 		}
 		t.Stop()
 	}
 }
 
-// rests keeps looks apart while they come thick.
-func (w *waker) rests(ctx context.Context, began time.Time) {
+// restBetweenLooks waits lookRest after the last look, while tasks are due one close behind the other.
+func (w *waker) restBetweenLooks(ctx context.Context, began time.Time) {
 	w.mu.Lock()
-	thick := w.thick
+	thick := w.dense
 	w.mu.Unlock()
 	rest := time.Until(began.Add(w.lookRest()))
 	if !thick || rest <= 0 {
@@ -235,7 +235,7 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 		if slices.Contains(codes, luascripts.NotYet) {
 			wait = min(wait, notYetPause)
 		} else if room < want && woken < room {
-			wait = min(wait, movedPause) // who had moved, or was woken by another pool, took no room: the next are due now
+			wait = min(wait, movedPause) // tasks that had moved, or that another pool woke, took no room: the next are due now
 		}
 	}
 	return began, w.spaced(max(wait, 0), ready)
@@ -246,7 +246,7 @@ func (w *waker) reach() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	lead := w.lead.get()
-	if w.thick {
+	if w.dense {
 		lead = max(lead, min(lead+lookLeast, w.lead.most))
 	}
 	return lead
@@ -263,8 +263,8 @@ func (w *waker) lookRest() time.Duration {
 func (w *waker) spaced(wait time.Duration, ready int) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.thick = ready > 0 && (w.blocked || wait < lookLeast)
-	if w.thick {
+	w.dense = ready > 0 && (w.blocked || wait < lookLeast)
+	if w.dense {
 		return max(wait, w.lookRest())
 	}
 	return wait
@@ -284,14 +284,14 @@ func (w *waker) sweep() time.Duration {
 func (w *waker) found(some bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.waiting = some || w.newcome
+	w.anyDeferred = some || w.newlyDeferred
 }
 
 // dueTask is a due entry with what was stored beside it.
 type dueTask struct {
 	luascripts.DueTask
-	place luascripts.BookingRef
-	known bool // place was read
+	booking luascripts.BookingRef
+	known   bool // booking was read
 }
 
 // dueSet is what one look found.
@@ -301,14 +301,14 @@ type dueSet struct {
 	stuck []dueTask // running, long after their instant
 }
 
-// sort tells the due tasks apart, and shortens wait for those that are to be
+// sort splits the due tasks by what is to be done with them, and shortens wait for those that are to be
 // looked at again.
 func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) dueSet {
 	var b dueSet
 	active := false
 	for _, d := range due.Tasks {
 		t := dueTask{DueTask: d}
-		t.place, t.known = luascripts.ParseBookingRef(d.For)
+		t.booking, t.known = luascripts.ParseBookingRef(d.For)
 		switch d.State {
 		case "", "archived", "completed":
 			b.over = append(b.over, t)
@@ -354,8 +354,8 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 			order[index[n]] = instant{index[n], now.At, now.Before}
 		}
 		wait := now.At.Sub(now.Now)
-		late := !t.place.Deadline.IsZero() && wait > time.Until(t.place.Deadline)
-		// a booking that is gone, or that comes too late: the task has to hear it
+		late := !t.booking.Deadline.IsZero() && wait > time.Until(t.booking.Deadline)
+		// a task whose booking is gone, or comes too late, is woken: its admission handles it
 		if now.Err != nil || !now.Known || late || wait <= lead+moveLeast {
 			if now.Known {
 				w.recheck.confirm(places[n])
@@ -415,7 +415,7 @@ func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.
 	return moves
 }
 
-// moved notes that a task waits until another instant than it was told.
+// moved notes that the booking of a task has moved to another instant.
 func (w *waker) moved(r luascripts.Retiming, rule string, from time.Time) {
 	w.counters.moved.Add(1)
 	w.counters.rules.add(rule, 0, r.At.Sub(from))
@@ -456,7 +456,7 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 	if w.cfg.Observer != nil {
 		for i, code := range codes {
 			if code == luascripts.Woken {
-				w.observe(Event{Kind: EventWoken, Queue: w.queue, Task: due[i].ID, Rule: tasks[i].place.Rules.Policy(), At: tasks[i].At})
+				w.observe(Event{Kind: EventWoken, Queue: w.queue, Task: due[i].ID, Rule: tasks[i].booking.Rules.Policy(), At: tasks[i].At})
 			}
 		}
 	}
@@ -488,26 +488,26 @@ func (w *waker) wakeOffered(ctx context.Context, promoted promotion.Tasks) {
 	}
 }
 
-// placeOf is the booking of a deferred task, when it has one and its rules are known.
-func (w *waker) placeOf(t dueTask) (throttle.BookingRef, bool) {
-	p := w.set.Lookup(t.place.Rules.Policy())
+// bookingOf is the booking of a deferred task, when it has one and its rules are known.
+func (w *waker) bookingOf(t dueTask) (throttle.BookingRef, bool) {
+	p := w.set.Lookup(t.booking.Rules.Policy())
 	if !t.known || p == nil {
 		return throttle.BookingRef{}, false
 	}
-	ids, costs, ok := t.place.Rules.Read()
+	ids, costs, ok := t.booking.Rules.Read()
 	return throttle.BookingRef{Policy: p, IDs: ids, Costs: costs, Job: luascripts.JobID(w.queue, t.ID)}, ok
 }
 
-// giveUp frees the places of tasks that somebody ended while they waited.
+// giveUp cancels the bookings of tasks that somebody ended while they waited.
 func (w *waker) giveUp(ctx context.Context, tasks []dueTask) {
 	for _, t := range tasks {
-		p, ok := w.placeOf(t)
+		p, ok := w.bookingOf(t)
 		if !ok {
 			continue
 		}
 		promoted, err := p.Leave(ctx)
 		if err != nil {
-			w.failed(ctx, "a place in a line can't be given up", err)
+			w.failed(ctx, "a booking can't be cancelled", err)
 			return
 		}
 		w.promotions.add(promoted...)
@@ -522,7 +522,7 @@ const (
 )
 
 // lead is how long before its instant a task is woken: as long as it takes from
-// the wake-up until the task stands before its rule, in 99 of 100 cases. Later,
+// the wake-up until the task reaches its admission, in 99 of 100 cases. Later,
 // and a permit's time would be lost for good; earlier than InlineWait, and the
 // task would be sent away once more.
 type lead struct {
