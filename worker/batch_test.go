@@ -24,8 +24,8 @@ import (
 	"github.com/headwayq/headway/worker"
 )
 
-// hall is where batches are fed and run, on a server of either kind.
-type hall struct {
+// batchRig feeds and runs batches, on a real server or an embedded one.
+type batchRig struct {
 	*rig
 	connect  func() redis.UniversalClient // one a process
 	policies []queue.Policy
@@ -34,14 +34,14 @@ type hall struct {
 	takes    time.Duration // each handler
 }
 
-func newHall(t *testing.T, policies ...queue.Policy) *hall {
+func newBatchRig(t *testing.T, policies ...queue.Policy) *batchRig {
 	t.Helper()
 	r := newRig(t)
-	return hallOn(r, func() redis.UniversalClient { return r.srv.Client(t) }, policies)
+	return batchRigOn(r, func() redis.UniversalClient { return r.srv.Client(t) }, policies)
 }
 
-// virtualHall is one in a bubble.
-func virtualHall(t *testing.T, policies ...queue.Policy) *hall {
+// virtualBatchRig is one in a bubble.
+func virtualBatchRig(t *testing.T, policies ...queue.Policy) *batchRig {
 	t.Helper()
 	rdb, m := redistest.Mini(t)
 	connect := func() redis.UniversalClient {
@@ -49,20 +49,20 @@ func virtualHall(t *testing.T, policies ...queue.Policy) *hall {
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
-	return hallOn(rigOn(t, nil, rdb), connect, policies)
+	return batchRigOn(rigOn(t, nil, rdb), connect, policies)
 }
 
-func hallOn(r *rig, connect func() redis.UniversalClient, policies []queue.Policy) *hall {
+func batchRigOn(r *rig, connect func() redis.UniversalClient, policies []queue.Policy) *batchRig {
 	r.Helper()
 	c, err := queue.NewClient(connect(), queue.ClientConfig{Policies: policies})
 	if err != nil {
 		r.Fatal(err)
 	}
-	return &hall{rig: r, connect: connect, policies: policies, batches: batch.NewControl(c)}
+	return &batchRig{rig: r, connect: connect, policies: policies, batches: batch.NewControl(c)}
 }
 
 // pool runs a pool with so many workers.
-func (h *hall) pool(workers int) *worker.Pool {
+func (h *batchRig) pool(workers int) *worker.Pool {
 	h.Helper()
 	cfg := policies(h.policies...)
 	cfg.Asynq.Concurrency = workers
@@ -71,7 +71,7 @@ func (h *hall) pool(workers int) *worker.Pool {
 	return p
 }
 
-func (h *hall) handler() asynq.Handler {
+func (h *batchRig) handler() asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		h.seen.note(ctx, task)
 		if h.takes > 0 {
@@ -103,12 +103,12 @@ func messages(n, phones int) batch.Source {
 }
 
 // feed runs a feeder of its own connection until the test ends or stop is called.
-func (h *hall) feed(sources map[string]batch.Source) (stop func()) {
+func (h *batchRig) feed(sources map[string]batch.Source) (stop func()) {
 	h.Helper()
 	return h.feedOn(h.connect(), sources)
 }
 
-func (h *hall) feedOn(rdb redis.UniversalClient, sources map[string]batch.Source) (stop func()) {
+func (h *batchRig) feedOn(rdb redis.UniversalClient, sources map[string]batch.Source) (stop func()) {
 	h.Helper()
 	c, err := queue.NewClient(rdb, queue.ClientConfig{Policies: h.policies})
 	if err != nil {
@@ -129,14 +129,14 @@ func (h *hall) feedOn(rdb redis.UniversalClient, sources map[string]batch.Source
 	return stop
 }
 
-func (h *hall) begin(spec batch.Spec) {
+func (h *batchRig) begin(spec batch.Spec) {
 	h.Helper()
 	if started, err := h.batches.Start(h.Context(), spec); err != nil || !started {
 		h.Fatalf("Start = %v, %v, want it started", started, err)
 	}
 }
 
-func (h *hall) progress(id string) batch.Progress {
+func (h *batchRig) progress(id string) batch.Progress {
 	h.Helper()
 	p, err := h.batches.Progress(h.Context(), "default", id)
 	if err != nil {
@@ -147,7 +147,7 @@ func (h *hall) progress(id string) batch.Progress {
 
 // ends waits for the end of the batch "winter", and checks on the way that the window
 // holds.
-func (h *hall) ends() batch.Progress {
+func (h *batchRig) ends() batch.Progress {
 	h.Helper()
 	h.until("the batch ends", func() bool {
 		p := h.progress("winter")
@@ -161,7 +161,7 @@ func (h *hall) ends() batch.Progress {
 
 // until polls until cond holds, in a bubble, where a look takes a machine longer than to
 // wait.
-func (h *hall) until(what string, cond func() bool) {
+func (h *batchRig) until(what string, cond func() bool) {
 	h.Helper()
 	for began := time.Now(); !cond(); time.Sleep(50 * ms) {
 		if time.Since(began) > 10*time.Minute {
@@ -172,7 +172,7 @@ func (h *hall) until(what string, cond func() bool) {
 
 // together is how many permits of the narrowest rule may come free at one instant: the
 // tasks that get them may start in any order.
-func (h *hall) together() int {
+func (h *batchRig) together() int {
 	if len(h.policies) == 0 {
 		return 1
 	}
@@ -181,7 +181,7 @@ func (h *hall) together() int {
 
 // once checks that each of n messages ran once, and the messages of a phone in the order
 // of its line.
-func (h *hall) once(want string, n, phones int) {
+func (h *batchRig) once(want string, n, phones int) {
 	h.Helper()
 	times := make(map[string]int)
 	last := make(map[int]int)
@@ -242,7 +242,7 @@ func TestBatchOnTwoRules(t *testing.T) {
 	t.Parallel()
 	const n, phones, rate = 1200, 45, 200
 	synctest.Test(t, func(t *testing.T) {
-		h := virtualHall(t, phoneAndProvider(200*ms, throttle.Sliding(rate/10, 100*ms)))
+		h := virtualBatchRig(t, phoneAndProvider(200*ms, throttle.Sliding(rate/10, 100*ms)))
 		pool := h.pool(20)
 		h.feed(map[string]batch.Source{"messages": messages(n, phones)})
 		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 400})
@@ -262,7 +262,7 @@ func TestBatchWhoseFeederDies(t *testing.T) {
 			t.Run(fmt.Sprintf("after %d calls, the last is done: %v", calls, answer), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					h := virtualHall(t, phoneAndProvider(200*ms, throttle.Sliding(rate/10, 100*ms)))
+					h := virtualBatchRig(t, phoneAndProvider(200*ms, throttle.Sliding(rate/10, 100*ms)))
 					pool := h.pool(20)
 					sources := map[string]batch.Source{"messages": messages(n, phones)}
 					dying := &mortal{UniversalClient: h.connect(), answer: answer}
@@ -292,7 +292,7 @@ func TestBatchWhoseFeedersDieAtRandom(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(seed, 9)) // #nosec G404
-				h := virtualHall(t, phoneAndProvider(300*ms, throttle.Sliding(5, 100*ms)))
+				h := virtualBatchRig(t, phoneAndProvider(300*ms, throttle.Sliding(5, 100*ms)))
 				h.pool(5)
 				sources := map[string]batch.Source{"messages": messages(n, phones)}
 				var dying [3]*mortal
@@ -344,7 +344,7 @@ func TestBatchWhoseFeedersDieAtRandom(t *testing.T) {
 func TestBatchOnARealServer(t *testing.T) {
 	t.Parallel()
 	const n, phones = 400, 100
-	h := newHall(t, phoneAndProvider(200*ms, throttle.Sliding(20, 100*ms)))
+	h := newBatchRig(t, phoneAndProvider(200*ms, throttle.Sliding(20, 100*ms)))
 	h.pool(10)
 	sources := map[string]batch.Source{"messages": messages(n, phones)}
 	dying := &mortal{UniversalClient: h.connect()}
@@ -358,7 +358,7 @@ func TestBatchOnARealServer(t *testing.T) {
 }
 
 // allDone waits for the end of a batch and checks that each message ran once.
-func (h *hall) allDone(n, phones int) {
+func (h *batchRig) allDone(n, phones int) {
 	h.Helper()
 	const id = "winter"
 	p := h.ends()
@@ -369,7 +369,7 @@ func (h *hall) allDone(n, phones int) {
 }
 
 // share checks how often workers took n messages, and how fast they were.
-func (h *hall) share(p *worker.Pool, n, rate int, percent float64) {
+func (h *batchRig) share(p *worker.Pool, n, rate int, percent float64) {
 	h.Helper()
 	admissions := p.Stats().Admissions
 	all := h.seen.all()
@@ -385,7 +385,7 @@ func (h *hall) share(p *worker.Pool, n, rate int, percent float64) {
 }
 
 // nothingLeft checks that what a batch needed is gone, but for its record.
-func (h *hall) nothingLeft() {
+func (h *batchRig) nothingLeft() {
 	h.Helper()
 	var left []string
 	h.until("nothing of the batch is left", func() bool {

@@ -22,7 +22,7 @@ func TestBatchStartedAgainAfterACancel(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				const n = 500 // no round comes that far
-				h := virtualHall(t, phoneAndProvider(time.Second, throttle.Sliding(10, 100*ms)))
+				h := virtualBatchRig(t, phoneAndProvider(time.Second, throttle.Sliding(10, 100*ms)))
 				h.pool(4)
 				h.feed(map[string]batch.Source{"messages": messages(n, 300)})
 				spec := batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100}
@@ -48,11 +48,11 @@ func TestBatchStartedAgainAfterACancel(t *testing.T) {
 	}
 }
 
-// While the last of a cancelled batch runs its id is taken, and who starts it hears that.
+// While the last task of a cancelled batch runs, the batch can't be started again.
 func TestBatchStartedWhileACancelledOneRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := virtualHall(t)
+		h := virtualBatchRig(t)
 		h.takes = 5 * time.Second
 		h.pool(1)
 		h.feed(map[string]batch.Source{"messages": messages(10, 1)})
@@ -69,11 +69,11 @@ func TestBatchStartedWhileACancelledOneRuns(t *testing.T) {
 }
 
 // A source that yields nothing but errors, and never ends, costs neither the lease nor a
-// flood of lines; the feeder ends when it is told to.
+// flood of lines; the feeder ends when it is stopped.
 func TestBatchOfASourceOfErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := virtualHall(t)
+		h := virtualBatchRig(t)
 		n := 0
 		stop := h.feed(map[string]batch.Source{"messages": func(context.Context, batch.Spec, batch.Position) iter.Seq2[batch.Element, error] {
 			return func(yield func(batch.Element, error) bool) {

@@ -9,15 +9,15 @@ import (
 	"github.com/headwayq/headway/queue/batch"
 )
 
-// A batch that is paused for a moment goes on when it has no feeder too: pools that had
-// not heard yet that it goes on put nothing away for an hour.
+// A batch that is paused for a moment goes on without a feeder, too. Pools that do not know
+// yet that it goes on must not defer its tasks for an hour.
 func TestBatchResumedWithoutAFeeder(t *testing.T) {
 	t.Parallel()
 	for _, paused := range []time.Duration{100 * ms, 2 * time.Second} {
 		t.Run(paused.String(), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				h := virtualHall(t, provider())
+				h := virtualBatchRig(t, provider())
 				h.pool(2)
 				stop := h.feed(map[string]batch.Source{"messages": messages(200, 1)})
 				h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages"})
@@ -47,7 +47,7 @@ func TestBatchWhoseClockWentBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				h := virtualHall(t, provider())
+				h := virtualBatchRig(t, provider())
 				h.pool(2)
 				h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: 200, Window: 20})
 				ahead := strconv.FormatInt(time.Now().Add(time.Hour).UnixMicro(), 10)

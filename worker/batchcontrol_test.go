@@ -45,7 +45,7 @@ func TestBatchPause(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				const n = 550
-				h := virtualHall(t, tt.policies...)
+				h := virtualBatchRig(t, tt.policies...)
 				h.takes = tt.takes
 				h.pool(1)
 				h.feed(map[string]batch.Source{"messages": messages(n, tt.phones)})
@@ -70,7 +70,7 @@ func TestBatchPause(t *testing.T) {
 						t.Errorf("%d messages ran in the second after it was resumed, want at least 50", begun-ran)
 					}
 					time.Sleep(time.Second)
-					if more := len(h.seen.all()) - begun; more < 80 { // what is told anew behind those who were late leaves a tenth of a second or two free
+					if more := len(h.seen.all()) - begun; more < 80 { // tasks that get new instants behind late ones leave a tenth of a second or two free
 						t.Errorf("%d messages ran in the next second, want 100", more)
 					}
 				}
@@ -85,11 +85,11 @@ func TestBatchPause(t *testing.T) {
 // doing, and whether its feeder is there or not.
 func TestBatchCancel(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct{ paused, alone bool }{"running": {}, "paused": {paused: true}, "without its feeder": {alone: true}} {
+	for name, tt := range map[string]struct{ paused, unfed bool }{"running": {}, "paused": {paused: true}, "without its feeder": {unfed: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				h := virtualHall(t, phoneAndProvider(time.Second, throttle.Sliding(10, 100*ms)))
+				h := virtualBatchRig(t, phoneAndProvider(time.Second, throttle.Sliding(10, 100*ms)))
 				h.takes = 50 * ms
 				h.pool(4)
 				stop := h.feed(map[string]batch.Source{"messages": messages(5000, 300)})
@@ -101,7 +101,7 @@ func TestBatchCancel(t *testing.T) {
 					}
 					time.Sleep(2 * time.Second)
 				}
-				if tt.alone {
+				if tt.unfed {
 					stop()
 				}
 				p, err := h.batches.Cancel(t.Context(), "default", "winter")
@@ -123,7 +123,7 @@ func TestBatchCancel(t *testing.T) {
 }
 
 // gone checks that no task is left, no place in any line, and no key of a batch.
-func (h *hall) gone() {
+func (h *batchRig) gone() {
 	h.Helper()
 	for _, key := range h.rdb.Keys(h.Context(), "*").Val() {
 		for _, part := range []string{":batch", ":t:", ":line", ":due", ":places", ":turns", ":pending", ":scheduled", ":retry", ":active", ":archived"} {
@@ -140,7 +140,7 @@ func TestBatchWeights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		policy := provider()
 		policy.Rules[0].Limit = throttle.Sliding(5, 100*ms)
-		h := virtualHall(t, policy)
+		h := virtualBatchRig(t, policy)
 		h.pool(10)
 		h.feed(map[string]batch.Source{"messages": messages(5000, 100)})
 		for id, weight := range map[string]int{"heavy": 75, "light": 25} {
@@ -170,7 +170,7 @@ func TestBatchWeights(t *testing.T) {
 func TestBatchPace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := virtualHall(t, provider())
+		h := virtualBatchRig(t, provider())
 		h.pool(10)
 		h.feed(map[string]batch.Source{"messages": messages(5000, 100)})
 		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: 5000, Window: 400, Pace: batch.Pace{N: 5, Per: time.Second}})
@@ -216,7 +216,7 @@ func TestBatchAtAGate(t *testing.T) {
 		policy.Rules = append(policy.Rules, queue.Rule{Name: "hours", Gate: hours})
 		time.Sleep(time.Until(time.Now().UTC().Truncate(24 * time.Hour).Add(24*time.Hour + 9*time.Hour - 30*time.Second)))
 		opens := time.Now().UTC().Truncate(time.Hour).Add(time.Hour)
-		h := virtualHall(t, policy)
+		h := virtualBatchRig(t, policy)
 		pool := h.pool(10)
 		h.feed(map[string]batch.Source{"messages": messages(500, 150)})
 		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages"})
@@ -246,7 +246,7 @@ func TestBatchAtAGate(t *testing.T) {
 func TestBatchOfASourceThatFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := virtualHall(t)
+		h := virtualBatchRig(t)
 		h.pool(1)
 		broken := errors.New("no more of +4917012345678 today")
 		var mu sync.Mutex
@@ -289,7 +289,7 @@ func TestBatchOfASourceThatFails(t *testing.T) {
 func TestBatchOfAChannel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := virtualHall(t)
+		h := virtualBatchRig(t)
 		h.pool(4)
 		ch := make(chan batch.Element)
 		h.feed(map[string]batch.Source{"orders": batch.Channel(ch)})
@@ -311,11 +311,11 @@ func TestBatchOfAChannel(t *testing.T) {
 	})
 }
 
-// What can never run is refused, told, and counted; the batch goes on.
+// An element that can never run is refused, reported, and counted; the batch goes on.
 func TestBatchRefusesElements(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := virtualHall(t, phone("sms", ms))
+		h := virtualBatchRig(t, phone("sms", ms))
 		h.pool(1)
 		elements := []batch.Element{
 			{Payload: []byte(to("+1"))},
@@ -329,7 +329,7 @@ func TestBatchRefusesElements(t *testing.T) {
 			{Payload: []byte(to("+1"))},
 		}
 		var mu sync.Mutex
-		told := make(map[string]error)
+		refused := make(map[string]error)
 		c, err := queue.NewClient(h.connect(), queue.ClientConfig{Policies: h.policies})
 		if err != nil {
 			t.Fatal(err)
@@ -340,7 +340,7 @@ func TestBatchRefusesElements(t *testing.T) {
 			Refused: func(batch string, e batch.Element, err error) {
 				mu.Lock()
 				defer mu.Unlock()
-				told[batch+"/"+e.ID] = err
+				refused[batch+"/"+e.ID] = err
 			},
 		})
 		if err != nil {
@@ -359,12 +359,12 @@ func TestBatchRefusesElements(t *testing.T) {
 		for id, want := range map[string]error{
 			"1": queue.ErrNoKey, "a b": batch.ErrInvalid, "x": asynq.ErrTaskIDConflict, "5": queue.ErrInvalidOption, "6": throttle.ErrTooLate, "7": batch.ErrInvalid,
 		} {
-			if got := told["winter/"+id]; !errors.Is(got, want) {
+			if got := refused["winter/"+id]; !errors.Is(got, want) {
 				t.Errorf("element %q: %v, want %v", id, got, want)
 			}
 		}
-		if len(told) != 6 {
-			t.Errorf("%d elements are told as refused, want 6: %v", len(told), told)
+		if len(refused) != 6 {
+			t.Errorf("%d elements are reported as refused, want 6: %v", len(refused), refused)
 		}
 		cancel()
 		synctest.Wait()

@@ -12,15 +12,15 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// countsHeard is a Redis that hears calls of batchcount.lua: "id outcome elements".
-type countsHeard struct{ calls []string }
+// countCalls is a Redis that records calls of batchcount.lua: "id outcome elements".
+type countCalls struct{ calls []string }
 
-func (*countsHeard) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (*countsHeard) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (*countCalls) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*countCalls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-func (h *countsHeard) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+func (h *countCalls) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 	return func(_ context.Context, cmd redis.Cmder) error {
 		args := cmd.Args()[8:] // behind five keys
 		h.calls = append(h.calls, fmt.Sprint(args[0], " ", args[1], " ", len(args)-3))
@@ -30,14 +30,14 @@ func (h *countsHeard) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 }
 
 // The first that ends is counted at once, what ends next together, by batch and outcome;
-// and what is left when the adapter closes then, after which each counts alone.
+// and what is left when the adapter closes then, after which each counts by itself.
 func TestBatchCountsAreGathered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 		defer rdb.Close()
-		heard := &countsHeard{}
-		rdb.AddHook(heard)
+		redisCalls := &countCalls{}
+		rdb.AddHook(redisCalls)
 		a, err := NewAdapter(rdb, Config{})
 		if err != nil {
 			t.Fatal(err)
@@ -56,10 +56,10 @@ func TestBatchCountsAreGathered(t *testing.T) {
 		a.wg.Go(func() { a.batchCounts.run(ctx) })
 		want := func(what string, calls ...string) {
 			t.Helper()
-			if !slices.Equal(heard.calls, calls) {
-				t.Errorf("%s: calls %q, want %q", what, heard.calls, calls)
+			if !slices.Equal(redisCalls.calls, calls) {
+				t.Errorf("%s: calls %q, want %q", what, redisCalls.calls, calls)
 			}
-			heard.calls = nil
+			redisCalls.calls = nil
 		}
 		end("b", luascripts.OutcomeDone, 1)
 		synctest.Wait()

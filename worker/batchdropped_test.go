@@ -15,7 +15,7 @@ import (
 	"github.com/headwayq/headway/queue/batch"
 )
 
-// cancelled is the Redis client of a pool that hears that all batches are cancelled. What
+// cancelled is the Redis client of a pool to which all batches look cancelled. What
 // asynq writes at the end of a task is done twice, or never.
 type cancelled struct {
 	redis.UniversalClient
@@ -51,7 +51,7 @@ func TestDroppedTasksAreForgotten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				h := virtualHall(t)
+				h := virtualBatchRig(t)
 				c := &cancelled{UniversalClient: h.connect(), never: never}
 				cfg := policies()
 				cfg.Asynq.Concurrency = 2

@@ -11,21 +11,21 @@ import (
 // A feeder that has no batch any more says why.
 func TestBatchThatIsFedNoMoreSaysWhy(t *testing.T) {
 	t.Parallel()
-	for want, end := range map[string]func(*hall){
-		"the batch has ended": func(h *hall) { h.ends() },
-		"the batch is gone": func(h *hall) {
+	for want, end := range map[string]func(*batchRig){
+		"the batch has ended": func(h *batchRig) { h.ends() },
+		"the batch is gone": func(h *batchRig) {
 			if _, err := h.batches.Cancel(h.Context(), "default", "winter"); err != nil {
 				h.Fatal(err)
 			}
 		},
-		"the batch is another's": func(h *hall) {
+		"the batch is another's": func(h *batchRig) {
 			h.rdb.HSet(h.Context(), "hw:{default}:batch:winter", "owner", "12345678")
 		},
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				h := virtualHall(t)
+				h := virtualBatchRig(t)
 				h.pool(1)
 				h.takes = 100 * ms
 				h.feed(map[string]batch.Source{"messages": messages(50, 1)})

@@ -19,7 +19,7 @@ import (
 )
 
 // sleepy is the Redis client of a process that is stopped now and then, before a call or
-// before it hears the answer, for longer than a lease, and goes on.
+// before it has the answer, for longer than a lease, and goes on.
 type sleepy struct {
 	redis.UniversalClient
 	mu  sync.Mutex
@@ -55,7 +55,7 @@ func TestBatchWhoseFeedersFreeze(t *testing.T) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				h := virtualHall(t, phoneAndProvider(300*ms, throttle.Sliding(5, 100*ms)))
+				h := virtualBatchRig(t, phoneAndProvider(300*ms, throttle.Sliding(5, 100*ms)))
 				h.pool(5)
 				frozen := 0
 				var all []*sleepy
@@ -86,7 +86,7 @@ func TestBatchOfTasksThatFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n, backOff = 200, 30 * time.Second
-		h := virtualHall(t, provider())
+		h := virtualBatchRig(t, provider())
 		var mu sync.Mutex
 		failed := make(map[string]time.Time)
 		cfg := policies(h.policies...)
@@ -142,7 +142,7 @@ func TestBatchOfTasksThatFail(t *testing.T) {
 func TestBatchThatIsFlushed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := virtualHall(t, phoneAndProvider(300*ms, throttle.Sliding(5, 100*ms)))
+		h := virtualBatchRig(t, phoneAndProvider(300*ms, throttle.Sliding(5, 100*ms)))
 		h.pool(5)
 		h.feed(map[string]batch.Source{"messages": messages(300, 60)})
 		spec := batch.Spec{ID: "winter", Type: "sms", Source: "messages", Window: 50}
@@ -174,7 +174,7 @@ func TestBatchBehindASlowNetwork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n = 500
-		h := virtualHall(t, provider())
+		h := virtualBatchRig(t, provider())
 		far := faraway{h.connect()}
 		h.feedOn(far, map[string]batch.Source{"messages": messages(2*n, 1)})
 		c, err := queue.NewClient(far, queue.ClientConfig{Policies: h.policies})

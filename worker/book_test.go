@@ -103,7 +103,7 @@ func TestBookedBacklogIsAdmittedOnce(t *testing.T) {
 }
 
 // A booking that comes before all others is not left to the next look.
-func TestPoolHearsOfABooking(t *testing.T) {
+func TestPoolIsNotifiedOfABooking(t *testing.T) {
 	t.Parallel()
 	r, seen := newRig(t), &runs{}
 	policy := phone("sms", 300*ms)
@@ -216,8 +216,8 @@ func (c *dying) EvalSha(ctx context.Context, sha string, keys []string, args ...
 	return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
 }
 
-// A process dies between its bookings and the enqueueing. Its places fall out of the
-// line: who stands behind them comes when it was told, and nothing breaks the limit.
+// A process dies between its bookings and the enqueueing. The bookings expire: the tasks
+// behind them come at their own instants, and nothing breaks the limit.
 func TestProducerDiesBeforeItEnqueues(t *testing.T) {
 	t.Parallel()
 	const n, window = 10, 100 * ms
@@ -244,7 +244,7 @@ func TestProducerDiesBeforeItEnqueues(t *testing.T) {
 	for i, b := range results {
 		run := seen.first(b.Info.ID)
 		if late := run.grant.At.Sub(b.At); late > 300*ms {
-			t.Errorf("%s was granted %v after what it was told", b.Info.ID, late)
+			t.Errorf("%s was granted %v after its booking", b.Info.ID, late)
 		}
 		if got := seen.ids()[i]; got != b.Info.ID {
 			t.Errorf("run %d is %s, want %s", i, got, b.Info.ID)

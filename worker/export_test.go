@@ -15,8 +15,8 @@ import (
 // DistrustAsynq makes the adapter take asynq for one that it does not know.
 func (a *Adapter) DistrustAsynq() { a.unknown.Store(true) }
 
-// ForgetFinished is what a restart of the process forgets.
-func (a *Adapter) ForgetFinished() {
+// ForgetRecentlyDone is what a restart of the process forgets.
+func (a *Adapter) ForgetRecentlyDone() {
 	a.recentlyDone.mu.Lock()
 	defer a.recentlyDone.mu.Unlock()
 	clear(a.recentlyDone.entries)
@@ -29,8 +29,8 @@ func (a *Adapter) Dropped() int {
 	return len(a.batches.dropped.entries)
 }
 
-// Remembers says whether a task is remembered as finished and not yet written.
-func (a *Adapter) Remembers(queue, id string) bool {
+// IsRecentlyDone says whether a task is remembered as finished and not yet written.
+func (a *Adapter) IsRecentlyDone(queue, id string) bool {
 	return a.recentlyDone.has(a.keys(queue).Task(id), time.Now())
 }
 

@@ -100,7 +100,7 @@ func TestLostAnswerToADeferral(t *testing.T) {
 	}
 }
 
-// The answer to a real failure is lost, go-redis repeats the call and hears that
+// The answer to a real failure is lost, go-redis repeats the call, and the answer is that
 // the task is not active: asynq must not repeat it 5 s later, when it runs again.
 func TestLostAnswerToAFailure(t *testing.T) {
 	t.Parallel()

@@ -106,7 +106,7 @@ func TestRunTaskOfAnOperatorRunsOnlyWhenPermitted(t *testing.T) {
 // The place of a task that an operator takes away is free at its instant at the
 // latest: the next in line comes at the latest when it was promised, and here
 // in the place of the first.
-func TestTakenAwayTaskFreesItsPlace(t *testing.T) {
+func TestRemovedTaskFreesItsBooking(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"archive", "delete"} {
 		t.Run(how, func(t *testing.T) {

@@ -10,10 +10,10 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// Tasks of 20 ms by a rate and by leases of half a minute. Who waits for a lease keeps
-// its turn in the rate and was told the lease's end, which comes nearer as each is given
-// back: nobody may be left with what it was told first.
-func TestTurnsComeNearerWithTheLeases(t *testing.T) {
+// Tasks of 20 ms by a rate and by leases of half a minute. A task that waits
+// for a lease keeps its booking in the rate, and its instant is the lease's end. That comes
+// nearer as leases are given back: no task may be left with its first instant.
+func TestInstantsComeNearerWithTheLeases(t *testing.T) {
 	t.Parallel()
 	const tasks = 200
 	for name, tt := range map[string]struct {
@@ -27,7 +27,7 @@ func TestTurnsComeNearerWithTheLeases(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				slots := queue.Rule{Name: "slots", Limit: throttle.Concurrent(3, 30*time.Second), Key: queue.ConstantKey("gateway")}
-				h := virtualHall(t, queue.Policy{Type: "sms", Rules: []queue.Rule{tt.rule, slots}})
+				h := virtualBatchRig(t, queue.Policy{Type: "sms", Rules: []queue.Rule{tt.rule, slots}})
 				h.takes = 20 * ms
 				h.pool(10)
 				client, err := queue.NewClient(h.connect(), queue.ClientConfig{Policies: h.policies})

@@ -18,7 +18,7 @@ var errBusy = errors.New("busy")
 
 // A provider puts a task off beyond its deadline: it fails at once, for good, and
 // its key is closed all the same.
-func TestPutOffBeyondTheDeadline(t *testing.T) {
+func TestPostponedBeyondTheDeadline(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	p, _ := r.start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
@@ -28,14 +28,14 @@ func TestPutOffBeyondTheDeadline(t *testing.T) {
 	r.eventually("archived", func() bool { return r.is("a", asynq.TaskStateArchived) })
 	wantClosed(t, p.Limiter("sms"))
 	if n := p.Stats().Postponed; n != 0 {
-		t.Errorf("PutOff = %d, want 0", n)
+		t.Errorf("Postponed = %d, want 0", n)
 	}
 	wantNobody(t, r, "a")
 }
 
-// A handler hears a Retry-After when asynq has given its attempt up already: its
-// key is closed, and nobody has a place that would hold others up.
-func TestPutOffAfterTheAttemptWasGivenUp(t *testing.T) {
+// A handler returns a Retry-After when asynq has given its attempt up already: its key is
+// closed, and no booking is left that would hold others up.
+func TestPostponedAfterTheAttemptWasGivenUp(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	gaveUp := make(chan struct{})
@@ -69,7 +69,7 @@ func wantNobody(t *testing.T, r *rig, id string) {
 }
 
 // A handler that panics has failed.
-func TestPaySuccessAndAPanic(t *testing.T) {
+func TestChargeSuccessAndAPanic(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	policy := phone("sms", time.Hour)

@@ -115,7 +115,7 @@ func enqueue(t *testing.T, rdb redis.UniversalClient, task *queue.Task) {
 	}
 }
 
-// enqueuePlain enqueues as somebody does who has never heard of us.
+// enqueuePlain enqueues with a plain asynq client.
 func (r *rig) enqueuePlain(typ, id, payload string, opts ...asynq.Option) {
 	r.Helper()
 	c := asynq.NewClientFromRedisClient(r.rdb)

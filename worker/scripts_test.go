@@ -19,7 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// answers is a Redis that answers each script with its first key, as it is told to.
+// answers is a Redis that answers each script with its first key, unless a field says otherwise.
 type answers struct {
 	trip    time.Duration
 	retries int
@@ -140,9 +140,9 @@ func (s *answers) sent(key string) (n int) {
 	return n
 }
 
-// What comes while others are under way goes together, and each is answered what is its
-// own.
-func TestScriptsGoTogether(t *testing.T) {
+// Scripts that come while others are under way share a pipeline, and each gets its own
+// answer.
+func TestScriptsShareAPipeline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := &answers{trip: 300 * time.Microsecond}
@@ -205,8 +205,8 @@ func TestAnswersLostInTheMiddle(t *testing.T) {
 	})
 }
 
-// Who does not wait any more is told so, and its answer is nobody else's; what was not
-// sent yet is not sent at all.
+// A caller whose context ends gets that error, and its answer goes to no other caller. A
+// script that was not sent yet is not sent at all.
 func TestScriptIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -234,8 +234,8 @@ func TestScriptIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// While Redis hangs nobody waits for the time-out of one before: all hear within
-// theirs.
+// While Redis hangs no caller waits for the time-out of one before it: each has its error
+// within its own.
 func TestScriptsWhileRedisHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -252,19 +252,19 @@ func TestScriptsWhileRedisHangs(t *testing.T) {
 		}
 		wg.Wait()
 		if took := time.Since(began); took > 1500*time.Millisecond {
-			t.Errorf("the last of 100 heard after %v, at a time-out of a second", took)
+			t.Errorf("the last of 100 had its error after %v, at a time-out of a second", took)
 		}
 		time.Sleep(time.Minute)
 	})
 }
 
-// among asks for several scripts while two others are under way, so that they go together.
+// among runs several scripts while two others are under way, so that they share a pipeline.
 func among(t *testing.T, x *scripts, n int) []*redis.Cmd {
 	t.Helper()
 	var wg sync.WaitGroup
 	answered := make([]*redis.Cmd, n)
 	for i := range 2 {
-		wg.Go(func() { x.evalSha(t.Context(), "sha", []string{fmt.Sprint("alone ", i)}, nil) })
+		wg.Go(func() { x.evalSha(t.Context(), "sha", []string{fmt.Sprint("before ", i)}, nil) })
 	}
 	synctest.Wait()
 	for i := range n {
@@ -277,7 +277,7 @@ func among(t *testing.T, x *scripts, n int) []*redis.Cmd {
 
 // An error, or nothing, is the answer of the one that it is for. What a server refuses for
 // a while is asked for again, as go-redis does it.
-func TestScriptsAreAnsweredAlone(t *testing.T) {
+func TestEachScriptHasItsOwnAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := &answers{trip: time.Millisecond, instead: func(key string, n int) string {

@@ -21,7 +21,7 @@ func TestDeadSubscriptionIsGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, m := redistest.Mini(t)
-		var dead, heard atomic.Bool
+		var dead, ended atomic.Bool
 		o := redistest.MiniOptions(m)
 		dial := o.Dialer
 		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -33,16 +33,16 @@ func TestDeadSubscriptionIsGivenUp(t *testing.T) {
 		sub := rdb.Subscribe(t.Context(), "c")
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			defer heard.Store(true)
+			defer ended.Store(true)
 			worker.ReceiveUntilSilent(t.Context(), sub)
 		})
 		time.Sleep(10 * worker.SilenceMax)
-		if heard.Load() {
+		if ended.Load() {
 			t.Error("a quiet subscription was given up")
 		}
 		dead.Store(true)
 		time.Sleep(3 * worker.SilenceMax)
-		if !heard.Load() {
+		if !ended.Load() {
 			t.Error("a dead subscription is still listened to")
 			_ = sub.Close()
 		}

@@ -56,7 +56,7 @@ func (w *witness) want(t *testing.T, handled, retried int) {
 	}
 }
 
-// quiet checks that nobody was told of retries, failures or worse.
+// quiet checks that no retry, failure or worse was logged.
 func (r *rig) quiet() {
 	r.Helper()
 	for _, e := range r.logs.All() {
@@ -181,7 +181,7 @@ func TestDeferralIsKnownThroughWrapping(t *testing.T) {
 	}
 }
 
-func TestSwallowedDeferralGivesItsPlaceUp(t *testing.T) {
+func TestSwallowedDeferralCancelsItsBooking(t *testing.T) {
 	t.Parallel()
 	for _, panics := range []bool{false, true} {
 		t.Run(fmt.Sprintf("panics %v", panics), func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/headwayq/headway/queue/batch"
 )
 
-// outdated is the Redis client of a pool that hears, for as long as it is told to, that
-// all batches are paused.
+// outdated is the Redis client of a pool to which all batches look paused while still is
+// set.
 type outdated struct {
 	redis.UniversalClient
 	still atomic.Bool
@@ -27,12 +27,12 @@ func (o *outdated) HGet(ctx context.Context, key, field string) *redis.StringCmd
 	return o.UniversalClient.HGet(ctx, key, field)
 }
 
-// A pool that puts tasks away long after their batch went on: they come back within a
-// minute of the last time, not after the hour for which it meant them to be away.
-func TestBatchWhoseTasksArePutAwayAfterItGoesOn(t *testing.T) {
+// A pool defers tasks long after their batch went on. They come back within a minute of the
+// last time, and not after the hour of a pause.
+func TestBatchTasksDeferredAfterItIsResumed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := virtualHall(t)
+		h := virtualBatchRig(t)
 		late := &outdated{UniversalClient: h.connect()}
 		late.still.Store(true)
 		cfg := policies()

@@ -93,9 +93,9 @@ func TestStaleDueEntriesWakeNobody(t *testing.T) {
 	never(t, 200*ms, "a run", func() bool { return len(seen.all()) > 3 })
 }
 
-// The head leaves while the second in line is still with its handler: it hears
-// of it when it is deferred, and comes in the head's place.
-func TestHintBeforeTheDeferral(t *testing.T) {
+// The head leaves while the handler of the second in line still runs: when the second is
+// deferred it comes at the head's instant.
+func TestPromotionBeforeTheDeferral(t *testing.T) {
 	t.Parallel()
 	r, seen := newRig(t), &runs{}
 	const per = 1500 * ms
@@ -124,7 +124,7 @@ func TestHintBeforeTheDeferral(t *testing.T) {
 	r.enqueue("second", "second", "{}", asynq.MaxRetry(0))
 	r.eventually("the second", func() bool { return r.peek(lim, "k").Waiting == 2 })
 	close(leave)
-	r.eventually("the hint", func() bool { return r.rdb.ZScore(t.Context(), "hw:{default}:due", "second").Err() == nil })
+	r.eventually("the promotion", func() bool { return r.rdb.ZScore(t.Context(), "hw:{default}:due", "second").Err() == nil })
 	close(goOn)
 	seen.ran(t, 1)
 	if got := seen.first("second").at.Sub(spent); got > per+700*ms {
@@ -167,7 +167,7 @@ func TestDeferredDuringALook(t *testing.T) {
 			spent = r.take(lim, "+1").At
 			r.enqueue("sms", "a", to("+1"), asynq.MaxRetry(0))
 			r.eventually("deferred", func() bool { return r.is("a", asynq.TaskStateRetry) })
-			never(t, 20*ms, "", func() bool { return false }) // the server has told the waker by now
+			never(t, 20*ms, "", func() bool { return false }) // the waker knows of it by now
 		})
 	}}
 	r.startOn(c, seen.handler(), policies(phone("sms", per)))

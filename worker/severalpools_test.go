@@ -48,9 +48,9 @@ func TestSlotGoesAtOnceToATaskOfAnotherPool(t *testing.T) {
 	})
 }
 
-// What is every pool's is more than one pool has workers for. One of them wakes its
-// share; another, which came a moment later for the same, wakes the rest in time.
-func TestPoolsShareWhatIsEveryOnes(t *testing.T) {
+// Tasks that belong to every pool are more than one pool has workers for. One pool wakes
+// its share; another, which looks a moment later, wakes the rest in time.
+func TestPoolsShareTasksOfEveryPool(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n, windows, window = 4, 10, 10 * time.Second

@@ -13,7 +13,7 @@ import (
 )
 
 // doneWithin checks how many elements are done after a time.
-func (h *hall) doneWithin(d time.Duration, n int64) {
+func (h *batchRig) doneWithin(d time.Duration, n int64) {
 	h.Helper()
 	time.Sleep(d)
 	if p := h.progress("winter"); p.Done != n {
@@ -26,7 +26,7 @@ func TestBatchBehindLeases(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n = 100
-		h := virtualHall(t, queue.Policy{Type: "sms", Rules: []queue.Rule{
+		h := virtualBatchRig(t, queue.Policy{Type: "sms", Rules: []queue.Rule{
 			{Name: "slots", Limit: throttle.Concurrent(3, 30*time.Second), Key: queue.ConstantKey("x")},
 		}})
 		h.takes = 20 * ms
@@ -45,7 +45,7 @@ func TestBatchOfPhonesBehindLeases(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n, phones = 200, 20
-		h := virtualHall(t, queue.Policy{Type: "sms", Rules: []queue.Rule{
+		h := virtualBatchRig(t, queue.Policy{Type: "sms", Rules: []queue.Rule{
 			{Name: "phone", Limit: throttle.Sliding(1, 500*ms), Key: queue.MustJSONKey("$.to")},
 			{Name: "slots", Limit: throttle.Concurrent(3, 30*time.Second), Key: queue.ConstantKey("x")},
 		}})
@@ -73,31 +73,31 @@ func TestBatchThatIsOpenedEarly(t *testing.T) {
 		name     string
 		per      time.Duration // of the phone
 		provider throttle.Limit
-		shut     func(t *testing.T, h *hall)
-		open     func(t *testing.T, h *hall)
+		shut     func(t *testing.T, h *batchRig)
+		open     func(t *testing.T, h *batchRig)
 	}{
-		{"a key", 100 * ms, fast, func(t *testing.T, h *hall) {
+		{"a key", 100 * ms, fast, func(t *testing.T, h *batchRig) {
 			t.Helper()
 			_, err := h.limiter("provider", fast).CloseKey(t.Context(), "acme", time.Hour)
 			must(t, err)
-		}, func(t *testing.T, h *hall) {
+		}, func(t *testing.T, h *batchRig) {
 			t.Helper()
 			_, err := h.limiter("provider", fast).OpenKey(t.Context(), "acme")
 			must(t, err)
 		}},
-		{"a rule", 100 * ms, fast, func(t *testing.T, h *hall) {
+		{"a rule", 100 * ms, fast, func(t *testing.T, h *batchRig) {
 			t.Helper()
 			_, err := h.limiter("provider", fast).CloseRule(t.Context(), time.Hour)
 			must(t, err)
-		}, func(t *testing.T, h *hall) {
+		}, func(t *testing.T, h *batchRig) {
 			t.Helper()
 			must(t, h.limiter("provider", fast).OpenRule(t.Context()))
 		}},
-		{"the provider's limit", 100 * ms, slow, nil, func(t *testing.T, h *hall) {
+		{"the provider's limit", 100 * ms, slow, nil, func(t *testing.T, h *batchRig) {
 			t.Helper()
 			must(t, h.limiter("provider", slow).SetLimit(t.Context(), fast))
 		}},
-		{"the phones' limit", time.Hour, fast, nil, func(t *testing.T, h *hall) {
+		{"the phones' limit", time.Hour, fast, nil, func(t *testing.T, h *batchRig) {
 			t.Helper()
 			must(t, h.limiter("phone", throttle.Sliding(1, time.Hour)).SetLimit(t.Context(), throttle.Sliding(1, 100*ms)))
 		}},
@@ -105,7 +105,7 @@ func TestBatchThatIsOpenedEarly(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				h := virtualHall(t, phoneAndProvider(tc.per, tc.provider))
+				h := virtualBatchRig(t, phoneAndProvider(tc.per, tc.provider))
 				h.pool(5)
 				h.feed(map[string]batch.Source{"messages": messages(n, phones)})
 				h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100})
@@ -132,7 +132,7 @@ func TestBatchWhoseLineGetsShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, phones = 300, 30
 		slow := throttle.Sliding(10, 5*time.Second)
-		h := virtualHall(t, phoneAndProvider(50*ms, slow))
+		h := virtualBatchRig(t, phoneAndProvider(50*ms, slow))
 		h.pool(5)
 		h.feed(map[string]batch.Source{"messages": messages(n, phones)})
 		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100})
@@ -151,7 +151,7 @@ func TestBatchWithABusyPhone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n, per = 1300, time.Minute
-		h := virtualHall(t, phoneAndProvider(per, throttle.Sliding(20, 100*ms)))
+		h := virtualBatchRig(t, phoneAndProvider(per, throttle.Sliding(20, 100*ms)))
 		pool := h.pool(5)
 		source := batch.Seq(func(batch.Spec) iter.Seq[batch.Element] {
 			return func(yield func(batch.Element) bool) {

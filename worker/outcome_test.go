@@ -13,9 +13,9 @@ import (
 	"github.com/headwayq/headway/worker"
 )
 
-// A handler settles what it has paid, and then defers or fails without having
+// A handler adjusts what it has paid, and then defers or fails without having
 // used anything: what it has paid comes back, and nothing of what others paid.
-func TestWhatWasSettledIsGivenBackOnce(t *testing.T) {
+func TestAdjustedChargeIsGivenBackOnce(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string
