@@ -53,7 +53,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		m, _ := a.inFlight.take(key, time.Now())
 		t := &attempt{a: a, queue: name, taskID: taskID, job: luascripts.JobID(name, taskID)}
 		if w := a.wakers[name]; w != nil {
-			t.woken = w.arrived(taskID) // before it is counted as running: twice would look like a full pool
+			t.woken = w.arrived(taskID) // before it counts as running: counted twice it would look like a full pool
 		}
 		a.load.running.Add(1)
 		defer a.freed()
@@ -109,9 +109,9 @@ type validText struct{ error }
 func (e validText) Error() string { return strings.ToValidUTF8(e.error.Error(), "\uFFFD") }
 func (e validText) Unwrap() error { return e.error }
 
-// run calls the handler, and holds the leases of the attempt until it has really
-// returned: asynq may have given it up long before. A panic goes on to asynq after
-// the attempt was ended.
+// run calls the handler, and holds the leases of the attempt until the handler has really
+// returned: asynq may have given the attempt up long before. After a panic the attempt is
+// ended, and the panic goes on to asynq.
 func (t *attempt) run(ctx context.Context, next asynq.Handler, task *asynq.Task) (err error) {
 	ctx, cancel := t.cancellable(ctx)
 	returned := false
@@ -185,7 +185,7 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 	}
 }
 
-// started counts a handler that is let in.
+// started counts a handler that starts.
 func (t *attempt) started(d throttle.Decision) {
 	c := &t.a.counters
 	c.granted.Add(1)
@@ -196,7 +196,7 @@ func (t *attempt) started(d throttle.Decision) {
 		if d.From.After(since) {
 			since = d.From
 		}
-		e.Late = max(0, d.At.Sub(since)) + d.Age() // a raised limit admits before what was promised
+		e.Late = max(0, d.At.Sub(since)) + d.Age() // a raised limit may admit it before the promised instant
 		c.lateness.add(e.Late)
 	}
 	t.a.observe(e)
@@ -226,7 +226,7 @@ func (t *attempt) heldBack(ctx context.Context, task *asynq.Task) (back bool, er
 	switch t.a.batches.state(ctx, batchID{t.queue, id}) {
 	case luascripts.BatchPaused:
 		if t.mustStay() {
-			return false, nil // an asynq that we do not know would archive it
+			return false, nil // an unknown version of asynq would archive it
 		}
 		t.cancelBookings(ctx, task)
 		away := luascripts.BookingRef{Deadline: t.deadline}

@@ -21,8 +21,8 @@ const (
 	askFor      = 2 * time.Second
 	askPauseMin = 20 * time.Millisecond
 	askPauseMax = 500 * time.Millisecond
-	// unbookedWait is how long such a task stays away, and up to as long again,
-	// so that not all come back at once.
+	// unbookedWait is how long such a task is deferred at least, and at most twice as long:
+	// a random part keeps all from coming back at once.
 	unbookedWait = time.Second
 	// afterTimeout bounds a call that cleans up after an attempt.
 	afterTimeout = 3 * time.Second
@@ -91,7 +91,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 	began, bound, pause, lost := time.Now(), r.MaxWait, askPauseMin, false
 	for {
 		if bound > 0 {
-			r.MaxWait = max(bound-time.Since(began), 1) // used up is not the same as none, which is 0
+			r.MaxWait = max(bound-time.Since(began), 1) // 0 would mean no bound
 		}
 		d, err := p.Redeem(ctx, r)
 		if err != nil && errors.Is(err, throttle.ErrUnavailable) {
@@ -105,7 +105,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 		}
 		t.a.counters.admissions.Add(1)
 		t.a.promotions.add(d.Promoted...)
-		if lost && errors.Is(err, throttle.ErrWithdrawn) { // in one slot of a cluster; in another it may be charged
+		if lost && errors.Is(err, throttle.ErrWithdrawn) { // by one slot of a cluster; by another it may be charged
 			t.a.refunds.later(p, r)
 		}
 		if errors.Is(err, throttle.ErrSchema) || errors.Is(err, throttle.ErrStoredLimit) {
@@ -169,8 +169,8 @@ func (t *attempt) answered() {
 // errStopped ends a wait in a worker slot.
 var errStopped = errors.New("worker: shutting down")
 
-// mustStay says that the task can't be deferred: an asynq that we do not know
-// would archive it. It waits in its slot, and asynq's own shutdown hands it back.
+// mustStay says that the task can't be deferred: an unknown version of asynq would archive
+// it. It waits in its worker slot, and asynq's own shutdown hands it back.
 func (t *attempt) mustStay() bool { return t.last && t.a.unknown.Load() }
 
 // waitFor waits d; the end of ctx ends it at once, and a shutdown too unless the
@@ -208,7 +208,7 @@ func (t *attempt) Begin(ctx context.Context, p *throttle.Policy, d throttle.Deci
 	case err != nil:
 		t.giveBack(ctx, held{policy: p, Decision: d})
 		return false, err
-	case p.Stale(d): // asked once only: a moment later the answer may be another
+	case p.Stale(d): // called once only: a moment later the result may differ
 		t.a.counters.stale.Add(1)
 		t.comeBack(ctx, p, d)
 		return false, nil
@@ -300,8 +300,7 @@ func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle
 	return t.deferTo(deferral{wait: unbookedWait + rand.N(unbookedWait), booking: away, cause: cause}, held{})
 }
 
-// comeBack gives a grant back that could not be used; the task stays first in
-// the line.
+// comeBack gives a grant back that could not be used. The task stays first in its line.
 func (t *attempt) comeBack(ctx context.Context, p *throttle.Policy, d throttle.Decision) {
 	ctx, cancel := t.after(ctx)
 	defer cancel()

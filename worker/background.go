@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// refundsMax bounds the refunds that wait for Redis to come back. One that
-	// finds no room leaves a permit charged, never one too few.
+	// refundsMax bounds the refunds that wait for Redis to come back. When one finds no
+	// room, a permit stays charged that was not used. No limit is exceeded by that.
 	refundsMax = 4096
-	// refundFor is how long a refund is tried at least: else as long as the grant
-	// that it may take back counts.
+	// refundFor is how long a refund is tried at least. It is tried for as long as the grant
+	// that it takes back counts, if that is longer.
 	refundFor   = 2 * time.Minute
 	refundPause = 500 * time.Millisecond
 	// promotionsMax bounds the promotions that wait to be passed on.
@@ -51,7 +51,7 @@ func newRefunds(c *core, p *promotions) *refunds {
 func (f *refunds) later(p *throttle.Policy, r throttle.Request) {
 	r.Job = ""
 	counts := time.Duration(0)
-	for _, l := range p.Rules() { // by which limits it was charged is not known when no answer came
+	for _, l := range p.Rules() { // without an answer it is not known by which limits it was charged
 		counts = max(counts, l.Limit().Window(), l.LimitLastKnown().Window())
 	}
 	select {
@@ -84,8 +84,8 @@ func (f *refunds) run(ctx context.Context) {
 	}
 }
 
-// try makes what refunds it can, and answers those that are left. When
-// Redis does not answer one, it would not answer the next.
+// try makes the refunds that it can, and returns those that are left. It ends with the
+// first that Redis does not answer: Redis would not answer the next one either.
 func (f *refunds) try(ctx context.Context, all []refund) []refund {
 	var left []refund
 	for i, r := range all {

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// batchFresh is how old what is known of a batch may be: a pause holds within it.
+	// batchFresh is for how long a batch's state is not read again: a pause takes effect within it.
 	batchFresh = 250 * time.Millisecond
 	// batchesMax bounds how many batches are known at once.
 	batchesMax = 1024
-	// pausedWait is how long a task of a paused batch stays away; resuming brings it
-	// back.
+	// pausedWait is how long a task of a paused batch is deferred. It comes back when the
+	// batch is resumed.
 	pausedWait = time.Hour
 	// droppedTTL is how long a task is remembered that was dropped.
 	droppedTTL = 5 * time.Minute
@@ -27,7 +27,7 @@ const (
 // batchID names a batch of a queue.
 type batchID struct{ queue, id string }
 
-// batches knows what the batches do whose tasks come here. Safe for concurrent use.
+// batches knows the states of the batches whose tasks run here. Safe for concurrent use.
 type batches struct {
 	*core
 
@@ -55,7 +55,7 @@ func (s *batches) state(ctx context.Context, b batchID) luascripts.BatchState {
 	s.mu.Lock()
 	look := s.known[b]
 	s.mu.Unlock()
-	if now.Sub(look.at) < batchFresh && look.state != luascripts.BatchCancelled { // what was dropped is lost if it was started again
+	if now.Sub(look.at) < batchFresh && look.state != luascripts.BatchCancelled { // a batch that was started again must not lose tasks to an old state
 		return look.state
 	}
 	state, err := luascripts.StateOfBatch(ctx, s.rdb, s.keys(b.queue), b.id)
@@ -99,7 +99,7 @@ func (s *batchCounts) end(ctx context.Context, op asynqwire.Op, call asynqwire.C
 }
 
 const (
-	// countPause is how long after one call what has ended is gathered for the next.
+	// countPause is the pause between two calls, in which ended tasks are gathered.
 	countPause = 5 * time.Millisecond
 	// countsMost bounds how many wait to be counted; beyond it each is counted by itself.
 	countsMost = 10_000

@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	// idlePoll is about how long a server that found nothing waits before it
-	// looks again; a woken task rings it at once. Of more than idleMany that wait
-	// each does so much longer that together they look no more often.
+	// idlePoll is about how long a server that found nothing waits before it looks again; a
+	// woken task ends the wait at once. When more than idleMany servers are idle, each waits
+	// longer in proportion, so that all together look no more often than idleMany.
 	idlePoll = 50 * time.Millisecond
 	idleMany = 8
-	// healTimeout is what a finishing script gets whose context had ended.
+	// healTimeout bounds a finishing script whose own context has ended already.
 	healTimeout = 5 * time.Second
 	// A server whose fetches fail waits between them; asynq itself would not.
 	fetchPauseMin = 20 * time.Millisecond
@@ -31,7 +31,7 @@ const (
 )
 
 // client is the Redis client of one asynq server. All of asynq's scripts go
-// through it; what it does not know passes untouched.
+// through it; other commands pass as they are.
 type client struct {
 	redis.UniversalClient
 	a      *Adapter
@@ -46,7 +46,7 @@ func (a *Adapter) Client() redis.UniversalClient {
 	return &client{UniversalClient: a.rdb, a: a, queues: int32(len(a.cfg.Asynq.Queues))}
 }
 
-// Eval is what a script falls back to that Redis does not have yet.
+// Eval runs a script that Redis does not have yet: asynq sends its text.
 func (c *client) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
 	op, call := asynqwire.Recognise(asynqwire.SHA(text), keys, args)
 	return c.script(ctx, op, call, func(ctx context.Context) *redis.Cmd {
@@ -75,8 +75,9 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 	case asynqwire.OpDequeue:
 		return c.fetch(ctx, call, run)
 	}
-	// asynq's syncer repeats what an outage kept it from writing with a context
-	// that has ended already: without a fresh one the task would run again.
+	// asynq's syncer repeats what it could not write during an outage, but with a context
+	// that has ended. Without a fresh context it would never be written, and the task would
+	// run again.
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), healTimeout)
@@ -101,9 +102,9 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 	switch {
 	case isNotFound(cmd.Err()):
 		c.a.batches.dropped.take(call.TaskKey, time.Now())
-		// The task is not active any more: this very call was done before and
-		// its answer was lost, or the lease was. asynq would repeat it in some
-		// seconds, and might hit another delivery of the same task.
+		// The task is not active any more: this call was done before and its answer was
+		// lost, or the lease was lost. asynq would repeat the call in some seconds, and
+		// might end another delivery of the same task by that.
 		return done(ctx)
 	case cmd.Err() == nil && (op == asynqwire.OpDone || op == asynqwire.OpComplete):
 		c.a.recentlyDone.take(call.TaskKey, time.Now())
@@ -148,9 +149,9 @@ func (c *client) deferTask(ctx context.Context, call asynqwire.Call) *redis.Cmd 
 	return cmd
 }
 
-// forgetDue drops what a deferral before this failure left behind, so that the
-// user's back-off is never cut short. A failure here is harmless: the score in
-// asynq's retry set tells them apart, but for two in the same second.
+// forgetDue drops the due entry that a deferral before this failure left behind: it would
+// wake the task before the user's back-off is over. If this call fails, the score in
+// asynq's retry set still shows that the entry is old, unless both are in one second.
 func (c *client) forgetDue(ctx context.Context, call asynqwire.Call) {
 	if err := luascripts.Forget(ctx, c.UniversalClient, c.a.keys(call.Queue), call.TaskID, ""); err != nil {
 		c.a.log.Debug("could not clear the due index", zap.Error(err))
@@ -217,12 +218,12 @@ func newIdleServers(c *core) *idleServers {
 	return &idleServers{bell: make(chan struct{}, ServersMax), stop: c.stop, most: c.cfg.Servers}
 }
 
-// wait returns when a task was woken, the adapter stops, or it is time to look again. Idle
-// servers look at different times: in step they would find what is new as late as one.
+// wait returns when a task was woken, the adapter stops, or it is time to look again. The
+// waits differ at random: servers that look in step find a new task no sooner than one.
 func (s *idleServers) wait() {
 	d := idlePoll * time.Duration(max(idleMany, s.waiting.Add(1))) / idleMany
 	defer s.waiting.Add(-1)
-	t := time.NewTimer((d*3/4 + rand.N(d/2)).Truncate(time.Microsecond)) // in tests time stands still but for timers, and Redis counts microseconds
+	t := time.NewTimer((d*3/4 + rand.N(d/2)).Truncate(time.Microsecond)) // whole microseconds, which Redis counts: virtual time moves from timer to timer
 	defer t.Stop()
 	select {
 	case <-s.bell:
@@ -268,22 +269,22 @@ const scriptsMost = 64
 // client repeats anything at all: go-redis would repeat the whole pipeline. On Redis
 // Cluster, and with a client type that is not go-redis' own, each script is a call of its own.
 type scripts struct {
-	rdb       *redis.Client // nil where each goes by itself
+	rdb       *redis.Client // nil where each script is a call of its own
 	repeats   bool          // the client repeats a call whose answer was lost
 	transport coalesce.Transport[*script]
 	batcher   *coalesce.Batcher[*script]
 }
 
-// script is a call of one, with its answer.
+// script is one call of a script, with its answer.
 type script struct {
 	*redis.Cmd
 	answered bool
-	again    bool // nothing came of it
+	again    bool // it did nothing, or its answer was lost: it is sent again
 }
 
-// SetErr is how go-redis tells what became of a command, and marks all of a pipeline that
-// broke: those, too, that were answered before. A hook that sends a pipeline anew takes the
-// marks away.
+// SetErr is called by go-redis with the result of a command. When a pipeline breaks,
+// go-redis calls it for all commands, also for those that were answered before: their
+// answers are kept. A hook that sends a pipeline anew resets the errors with nil.
 func (s *script) SetErr(err error) {
 	if err == nil && s.Val() != nil || coalesce.Answered(err) {
 		s.answered = true
@@ -353,7 +354,7 @@ func (x *scripts) pipeline(ctx context.Context, all []*script) (lost error) {
 	return lost
 }
 
-// refused says that a server does nothing for a while, and go-redis asks again.
+// refused says that a server can't do anything at the moment. go-redis repeats such calls.
 func refused(err error) bool {
 	for _, prefix := range []string{"LOADING", "READONLY", "MASTERDOWN", "TRYAGAIN", "max number of clients reached"} {
 		if redis.HasErrorPrefix(err, prefix) {
@@ -363,5 +364,5 @@ func refused(err error) bool {
 	return false
 }
 
-// errNoAnswer is what a hook makes of a script that swallows it.
+// errNoAnswer is the error of a script that a hook neither sent nor answered.
 var errNoAnswer = errors.New("worker: a script was not answered")

@@ -26,8 +26,8 @@ type deferral struct {
 	cause     error // a throttle.ThrottledError, or what kept Redis from answering
 }
 
-// Error carries the token, so that the adapter knows the attempt again in what
-// asynq makes of it, however often it was wrapped.
+// Error contains the token. By it the adapter finds the deferral again in the text that
+// asynq writes, however often the error was wrapped.
 func (d *deferral) Error() string {
 	until := d.at
 	if until.IsZero() {
@@ -50,15 +50,15 @@ func (c *core) comesFirst(rule string, wait time.Duration) luascripts.PoolMark {
 	return c.poolMark
 }
 
-// forLease says that the instant of a task is the end of a lease that is held now; no
-// lease ends later than one length from now.
+// forLease says that the instant of a task is the end of a lease that is held now. It must
+// be if it is no later than one length of a lease from now.
 func (c *core) forLease(rule string, wait time.Duration) bool {
 	l := c.set.Limiter(rule)
 	if l == nil {
 		return false
 	}
 	limit := l.LimitLastKnown()
-	return limit.IsConcurrent() && wait <= limit.Window()+max(0, c.cfg.Throttle.InlineWait) // it may begin so much ahead
+	return limit.IsConcurrent() && wait <= limit.Window()+max(0, c.cfg.Throttle.InlineWait) // a lease may begin so long after its grant
 }
 
 const (
@@ -82,8 +82,8 @@ func tokensIn(text string) []string {
 	}
 }
 
-// deferralTTL is how long a deferral is remembered that asynq never came for:
-// its lease was lost, or its handler returned after its time.
+// deferralTTL is how long a deferral is remembered that asynq never writes: its lease was
+// lost, or its handler returned too late.
 const deferralTTL = 10 * time.Minute
 
 // deferrals knows the deferrals that asynq has yet to write. Safe for
@@ -105,7 +105,7 @@ func (s *deferrals) add(d *deferral) {
 	s.byTask[d.taskID] = append(s.byTask[d.taskID], d)
 }
 
-// of finds the deferral that an error is, also when only its text is left.
+// of returns the deferral that an error is or contains, also when only its text is left.
 func (s *deferrals) of(err error) *deferral {
 	if err == nil {
 		return nil

@@ -116,8 +116,8 @@ func (w *waker) planLoop(ctx context.Context) {
 	}
 }
 
-// plan plans what has changed, unless another pool does; then it asks again
-// after the next look, for that pool may die.
+// plan plans the queue anew for the limits that have changed. When another pool has claimed
+// that, it tries again after the next look: the other pool may die.
 func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
 	rules := seen.changed(planned)
 	if len(rules) == 0 {
@@ -171,9 +171,9 @@ func (v limitVersions) changed(planned limitVersions) []luascripts.RuleVersion {
 	return out
 }
 
-// walk goes once through all that is deferred, in portions, the first to come
-// first. False means that it did not come to the end: the claim is lost, Redis
-// is away, or a limit has changed again.
+// walk goes once through all deferred tasks, in portions and in the order of their instants.
+// It returns false when it did not come to the end: the claim is lost, Redis is away, or a
+// limit has changed again.
 func (w *waker) walk(ctx context.Context, rules []luascripts.RuleVersion) bool {
 	var from, last time.Time
 	for skip := 0; ; {
@@ -188,7 +188,7 @@ func (w *waker) walk(ctx context.Context, rules []luascripts.RuleVersion) bool {
 			return false
 		}
 		if last.IsZero() {
-			last = r.Last // who moves behind it has the new instant
+			last = r.Last // what is behind it was moved there, to its new instant
 		}
 		if len(r.Tasks) == 0 || r.Tasks[0].At.After(last) {
 			return true
@@ -284,7 +284,7 @@ func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luas
 		w.moved(retimings[n], rule[n], was[n])
 	}
 	w.mu.Lock()
-	w.adopts = time.Now().Add(lookMost) // by then those who deferred them have looked
+	w.adopts = time.Now().Add(lookMost) // by then the pools that deferred them have looked
 	w.mu.Unlock()
 	w.ring()
 	return moved, true

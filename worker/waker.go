@@ -19,10 +19,10 @@ const (
 	// free, one close behind the other. A look then looks that much further ahead, so that
 	// several tasks are woken together.
 	lookLeast = 3 * time.Millisecond
-	// lookWorker is that for each worker, where there are few.
+	// lookWorker replaces lookLeast where workers are few: so much for each worker.
 	lookWorker = 100 * time.Microsecond
-	// lookMost is the longest time between two looks at the due index: what
-	// another process deferred, and died, is found within it.
+	// lookMost is the longest time between two looks at the due index. A task that another
+	// process deferred before it died is found within it.
 	lookMost = time.Second
 	// sweepAfter is how long overdue a task has to be before a pool wakes what another pool
 	// should have woken. If all pools checked each task at its instant, the load would be
@@ -30,20 +30,20 @@ const (
 	sweepAfter = 25 * time.Millisecond
 	// moveLeast is what a booking must have moved to be re-timed.
 	moveLeast = time.Millisecond
-	// A woken task is counted as on its way to us for so long. While workers are
-	// free it is fetched at once: if not by us, then another pool took it. While
-	// all are busy it waits for one of them.
+	// A woken task counts as on its way to this pool for so long. While workers are free it
+	// is fetched at once, so if it does not arrive here another pool has taken it. While all
+	// workers are busy it waits for one of them.
 	wokenFor     = 25 * time.Millisecond
 	wokenForBusy = time.Second
-	// activeFor is how long after its instant a task may still be running
-	// before its due entry is given up: a deferral would write it anew.
+	// activeFor is how long after its instant a task may still be running before its due
+	// entry is dropped. If it is deferred later, that writes a new entry.
 	activeFor   = 2 * time.Second
 	activePause = 2 * time.Millisecond // the first; doubled each time
 	// notYetPause is the pause after Redis found a hundred woken tasks waiting.
 	notYetPause = 100 * time.Millisecond
-	// movedPause is the pause between two looks when the first found more than
-	// there was room for and some of that had moved, or was woken by another pool:
-	// an entry that can't be re-timed must not make it spin.
+	// movedPause is the pause between two looks when the first found more tasks than there
+	// was room for, and some had moved or were woken by another pool. Without a pause an
+	// entry that can't be re-timed would make the waker spin.
 	movedPause = 2 * time.Millisecond
 )
 
@@ -106,7 +106,8 @@ func (w *waker) free() {
 	}
 }
 
-// arrived says that a task has reached admission, and answers when it was woken.
+// arrived says that a task has reached its admission. It returns when this waker woke it,
+// and zero if it did not.
 func (w *waker) arrived(id string) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,10 +123,10 @@ func (w *waker) ring() {
 	}
 }
 
-// room is how many tasks may be woken now: as many as workers are free, and one
-// for each server to fetch ahead, less those on their way. Woken tasks go
-// before all others, so more of them would starve the rest. For less than want
-// it asks to be rung; unless it is, there may be more again later.
+// room is how many tasks may be woken now: as many as workers are free, and one for each
+// server to fetch ahead, less those on their way. Woken tasks go before all others in the
+// queue, so waking more would starve those. When room is below want, free rings the waker
+// as soon as a worker is free; without that it should look again after so long.
 func (w *waker) room(now time.Time, want int) (room int, again time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock() // over all of it: a worker that becomes free meanwhile finds blocked set
@@ -184,9 +185,9 @@ func (w *waker) restBetweenLooks(ctx context.Context, began time.Time) {
 	}
 }
 
-// look does what is due, and answers when to look again: so long after it
-// began. However slow the way to Redis and back was, the next look comes rather
-// too early, and looks once more, than too late.
+// look handles what is due. It returns when it began, and how long after that the next look
+// is needed. Counted from the beginning, a slow round trip makes the next look too early,
+// which costs another look, and never too late.
 func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) {
 	lead := w.reach()
 	began = time.Now()
@@ -223,8 +224,8 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 	want = min(want, wakeBatch)
 	room, again := w.room(time.Now(), want)
 	if room < want {
-		// the others when a worker is free (it rings), or when another pool
-		// sweeps them
+		// the others are woken when a worker becomes free here, or by another pool when
+		// they are overdue
 		b.ready = b.ready[:min(room, ready)]
 		wait = again
 	} else if due.More {
@@ -252,8 +253,8 @@ func (w *waker) reach() time.Duration {
 	return lead
 }
 
-// lookRest is the least time between two looks that find something: few workers are done
-// sooner with what one look wakes.
+// lookRest is the least time between two looks that find something. It is shorter for few
+// workers, which finish the tasks of one look sooner.
 func (w *waker) lookRest() time.Duration {
 	return min(lookLeast, time.Duration(w.load.workers.Load())*lookWorker)
 }
@@ -270,12 +271,12 @@ func (w *waker) spaced(wait time.Duration, ready int) time.Duration {
 	return wait
 }
 
-// sweep is how long after its instant it wakes what another pool comes first to wake.
+// sweep is how long after its instant this pool wakes a task that another pool should wake.
 func (w *waker) sweep() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if time.Now().Before(w.adopts) {
-		return -lookMost // as its own: when they are due
+		return -lookMost // it treats them as its own
 	}
 	return sweepAfter
 }
@@ -363,7 +364,7 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 			continue
 		}
 		w.recheck.invalidate(places[n].Policy, places[n].IDs, now.Rule)
-		anys := t.Pool == luascripts.PoolMark{} // it is ours by this look alone
+		anys := t.Pool == luascripts.PoolMark{} // it belonged to every pool before this look
 		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At, Any: anys || w.forLease(now.Rule, wait), For: t.For})
 		from = append(from, index[n])
 		rules = append(rules, now.Rule)
@@ -382,17 +383,17 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 	return wake
 }
 
-// instant orders due tasks: jobs of one key may have the same instant, and go
-// in the order of their line.
+// instant orders due tasks. Jobs of one key may have the same instant; they go in the order
+// of their line.
 type instant struct {
 	index  int
 	at     time.Time
 	before int
 }
 
-// retime moves bookings to their new instants, and answers which of the ready
-// tasks are not to be woken now. One that is not deferred any more stays for
-// wake.lua, which clears its entry.
+// retime moves bookings to their new instants. It returns the indices of the ready tasks
+// that must not be woken now. A task that is not deferred any more is not among them:
+// wake.lua clears its entry.
 func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.Retiming, from []int, rules []string, waits []time.Duration) map[int]bool {
 	moves := make(map[int]bool)
 	if len(moved) == 0 {
@@ -422,8 +423,8 @@ func (w *waker) moved(r luascripts.Retiming, rule string, from time.Time) {
 	w.observe(Event{Kind: EventMoved, Queue: w.queue, Task: r.ID, Rule: rule, At: r.At})
 }
 
-// wake moves tasks to the head of pending and lets servers fetch them. It answers
-// what became of each, nothing when Redis did not answer, and how many were woken.
+// wake moves tasks to the head of pending and lets servers fetch them. It returns what
+// became of each, or nil when Redis did not answer, and how many were woken.
 func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (codes []int64, woken int) {
 	if len(tasks) == 0 {
 		return nil, 0
@@ -431,7 +432,7 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 	due := make([]luascripts.DueTask, len(tasks))
 	free := w.load.free()
 	w.mu.Lock()
-	scarce := free < len(tasks) || w.blocked // or more are due than there is room for
+	scarce := free < len(tasks) || w.blocked // more is due than there is room for
 	for i, t := range tasks {
 		due[i] = t.DueTask
 		w.onWay[t.ID] = began // before they can arrive; the look is part of the way
