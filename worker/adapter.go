@@ -118,7 +118,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		a.policies[p.Type] = taskPolicy{p, decide}
 	}
 	for name := range cfg.Asynq.Queues {
-		a.wakers[name] = newWaker(a, name)
+		a.wakers[name] = newWaker(c, name, a.promotions, a.recheck, a.idle)
 	}
 	return a, nil
 }

@@ -96,7 +96,7 @@ func (t *recheckFilter) invalidate(p *throttle.Policy, ids []string, rule string
 // they are woken. Where several tasks of one narrowest key have the same instant, all of
 // that key are checked: the answers put them in the order of their line. Late tasks are
 // checked, too.
-func (w *waker) toRecheck(ready []dueTask, now time.Time) (index []int, places []throttle.BookingRef) {
+func (w *waker) toRecheck(ready []dueTask, now time.Time) (index []int, bookings []throttle.BookingRef) {
 	type at struct {
 		key doubtKey
 		at  time.Time
@@ -115,8 +115,8 @@ func (w *waker) toRecheck(ready []dueTask, now time.Time) (index []int, places [
 	}
 	for i, p := range all {
 		if p.Policy != nil && (tied[keys[i]] || now.Sub(ready[i].At) > lateAfter || !w.recheck.isConfirmed(p)) {
-			index, places = append(index, i), append(places, p)
+			index, bookings = append(index, i), append(bookings, p)
 		}
 	}
-	return index, places
+	return index, bookings
 }

@@ -237,7 +237,7 @@ func (w *waker) rest(ctx context.Context, d time.Duration, rules []luascripts.Ru
 // replan moves the tasks of one portion that wait under a changed rule to
 // their new instants, and answers who moved.
 func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luascripts.RuleVersion) (moved map[string]bool, ok bool) {
-	var places []throttle.BookingRef
+	var bookings []throttle.BookingRef
 	var tasks []dueTask
 	for _, d := range r.Tasks {
 		t := dueTask{DueTask: d}
@@ -245,13 +245,13 @@ func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luas
 		p, ok := w.bookingOf(t)
 		if ok && slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool { return t.booking.Rules.Has(r.Rule) }) {
 			tasks = append(tasks, t)
-			places = append(places, p)
+			bookings = append(bookings, p)
 		}
 	}
 	var retimings []luascripts.Retiming
 	var rule []string
 	var was []time.Time
-	for n, now := range throttle.Refresh(ctx, w.rdb, places) {
+	for n, now := range throttle.Refresh(ctx, w.rdb, bookings) {
 		t := tasks[n]
 		w.promotions.add(now.Promoted...)
 		at := now.At

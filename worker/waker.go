@@ -75,8 +75,8 @@ type waker struct {
 	dense         bool                 // tasks become due one close behind the other
 }
 
-func newWaker(a *Adapter, queue string) *waker {
-	return &waker{core: a.core, promotions: a.promotions, recheck: a.recheck, idle: a.idle, queue: queue, keys: a.keys(queue), bell: make(chan struct{}, 1), limits: make(chan limitVersions, 1), onWay: make(map[string]time.Time)}
+func newWaker(c *core, queue string, p *promotions, r *recheckFilter, idle *idleServers) *waker {
+	return &waker{core: c, promotions: p, recheck: r, idle: idle, queue: queue, keys: c.keys(queue), bell: make(chan struct{}, 1), limits: make(chan limitVersions, 1), onWay: make(map[string]time.Time)}
 }
 
 // expect says that a task is due in d: the next look comes in time for it.
@@ -338,8 +338,8 @@ func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) dueSet {
 // check asks for the current instants of what is due and may have moved, re-times what
 // has, and returns what is to be woken.
 func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, now time.Time) []dueTask {
-	index, places := w.toRecheck(ready, now)
-	w.counters.wakeChecks.Add(int64(len(places)))
+	index, bookings := w.toRecheck(ready, now)
+	w.counters.wakeChecks.Add(int64(len(bookings)))
 	var moved []luascripts.Retiming
 	var from []int // their indices in ready
 	var rules []string
@@ -348,7 +348,7 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 	for i, t := range ready {
 		order[i] = instant{i, t.At, 0}
 	}
-	for n, now := range throttle.Refresh(ctx, w.rdb, places) {
+	for n, now := range throttle.Refresh(ctx, w.rdb, bookings) {
 		t := ready[index[n]]
 		w.promotions.add(now.Promoted...)
 		if now.Known {
@@ -359,11 +359,11 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 		// a task whose booking is gone, or comes too late, is woken: its admission handles it
 		if now.Err != nil || !now.Known || late || wait <= lead+moveLeast {
 			if now.Known {
-				w.recheck.confirm(places[n])
+				w.recheck.confirm(bookings[n])
 			}
 			continue
 		}
-		w.recheck.invalidate(places[n].Policy, places[n].IDs, now.Rule)
+		w.recheck.invalidate(bookings[n].Policy, bookings[n].IDs, now.Rule)
 		anys := t.Pool == luascripts.PoolMark{} // it belonged to every pool before this look
 		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At, Any: anys || w.forLease(now.Rule, wait), For: t.For})
 		from = append(from, index[n])
@@ -522,10 +522,10 @@ const (
 	leadLeast   = 32  // wake-ups before the default is left
 )
 
-// lead is how long before its instant a task is woken: as long as it takes from
-// the wake-up until the task reaches its admission, in 99 of 100 cases. Later,
-// and a permit's time would be lost for good; earlier than InlineWait, and the
-// task would be sent away once more.
+// lead is how long before its instant a task is woken: as long as it takes from the wake-up
+// until the task reaches its admission, in 99 of 100 cases. Woken later, the task would
+// come after its instant, and that time of the permit is lost for good. Woken more than
+// InlineWait ahead, the task would be deferred once more.
 type lead struct {
 	most time.Duration // four fifths of InlineWait
 
