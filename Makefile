@@ -9,8 +9,11 @@ FUZZTIME ?= 10m
 # out of go.mod. It must be able to read the Go version that go.mod asks for.
 LINT := go tool -modfile=tools/golangci/go.mod golangci-lint
 
+# Many tests wait for Redis, so more of them run at once than there are cores.
+GOTEST := -shuffle=on -count=1 -parallel 6 -timeout 20m
+
 .DEFAULT_GOAL := help
-.PHONY: help run check test accept docs measures fuzz bench bench-short
+.PHONY: help run check test soak accept docs measures fuzz bench bench-short
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,13 +30,21 @@ check: ## look at the code without running it: gofmt, go vet, golangci-lint
 	$(LINT) run
 	cd bench && go vet ./... && $(subst tools/,../tools/,$(LINT)) run
 
-test: ## install redis-server if it is missing, check, run all tests with -race, each benchmark once, and fuzz a little
+# The race detector makes the Lua of the embedded Redis several times slower: what
+# does most of its work there is named TestVirtual, and runs without it here.
+test: ## install redis-server if it is missing, check, run all tests (with -race), each benchmark once, and fuzz a little (6 minutes)
 	tools/install-redis
 	@$(MAKE) --no-print-directory check
-	go test -race -shuffle=on -count=1 -timeout 20m ./...
+	go test -race -short -skip '^TestVirtual' $(GOTEST) ./...
+	go test -short -run '^TestVirtual' $(GOTEST) ./worker
 	cd bench && go test -count=1 -timeout 10m ./...
 	@$(MAKE) --no-print-directory bench-short
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=5000x
+
+soak: ## run all tests at their full length with -race, the random ones ten times as long (an hour)
+	go test -race $(GOTEST) -timeout 90m ./...
+	go list -test -f '{{if .ForTest}}{{range .Imports}}{{if eq . "pgregory.net/rapid"}}{{$$.ForTest}}{{end}}{{end}}{{end}}' ./... | sort -u | \
+		xargs -I '{}' go test $(GOTEST) -timeout 90m '{}' -rapid.checks=1000
 
 accept: ## run the acceptance tests: the whole thing in real time (a quarter of an hour)
 	go test -count=1 -tags accept -run Accept -v -p 1 -timeout 60m ./e2e

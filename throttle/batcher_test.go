@@ -163,7 +163,7 @@ func TestNobodyWaitsBehindAFlightThatIsLost(t *testing.T) {
 					lost = lost.Add(time.Hour)
 					return 3 * time.Second, nil
 				}
-				return 200 * time.Microsecond, nil
+				return 2 * time.Millisecond, nil
 			}
 			m := newCoalescer(near, false)
 			var answered [2]atomic.Int64 // calls in a second, before and beside the lost one

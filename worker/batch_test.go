@@ -32,6 +32,7 @@ type batchRig struct {
 	batches  *batch.Control
 	seen     runs
 	takes    time.Duration // each handler
+	moved    bool          // a limit was opened or changed while tasks waited: they may change places
 }
 
 func newBatchRig(t *testing.T, policies ...queue.Policy) *batchRig {
@@ -197,7 +198,7 @@ func (h *batchRig) once(want string, n, phones int) {
 		}
 		late := r.grant.At.Sub(r.grant.Promised)
 		overtaken := late >= 100*ms // one that comes so late lets the others pass
-		if before, ok := last[i%phones]; ok && before-i >= h.together() && !overtaken {
+		if before, ok := last[i%phones]; ok && before-i >= h.together() && !overtaken && !h.moved {
 			h.Errorf("message %d ran after %d to the same phone, granted %v after its instant", i, before, late)
 		}
 		last[i%phones] = max(last[i%phones], i)
@@ -238,7 +239,7 @@ func (m *mortal) Pipeline() redis.Pipeliner { return m.UniversalClient.Pipeline(
 
 // Phones that are busy nine tenths of the time, and one provider: each message runs once,
 // in order by its phone, as fast as the provider allows, and is taken by a worker once.
-func TestBatchOnTwoRules(t *testing.T) {
+func TestVirtualBatchOnTwoRules(t *testing.T) {
 	t.Parallel()
 	const n, phones, rate = 1200, 45, 200
 	synctest.Test(t, func(t *testing.T) {
@@ -254,7 +255,7 @@ func TestBatchOnTwoRules(t *testing.T) {
 
 // The feeder dies, before a call and after one whose answer it never got; another goes
 // on.
-func TestBatchWhoseFeederDies(t *testing.T) {
+func TestVirtualBatchWhoseFeederDies(t *testing.T) {
 	t.Parallel()
 	const n, phones, rate = 300, 45, 200
 	for _, answer := range []bool{false, true} {
@@ -284,7 +285,7 @@ func TestBatchWhoseFeederDies(t *testing.T) {
 // Three feeders that die at any call, before it or after it, and are started again, while
 // the batch is paused now and then: each message runs once and in order, and the window
 // holds.
-func TestBatchWhoseFeedersDieAtRandom(t *testing.T) {
+func TestVirtualBatchWhoseFeedersDieAtRandom(t *testing.T) {
 	t.Parallel()
 	const n, phones = 500, 20
 	for seed := range uint64(4) {

@@ -15,7 +15,7 @@ import (
 
 // A batch that is started again under the id of one that was just cancelled begins at the
 // beginning: neither its feeder nor a pool takes it for the one before.
-func TestBatchStartedAgainAfterACancel(t *testing.T) {
+func TestVirtualBatchStartedAgainAfterACancel(t *testing.T) {
 	t.Parallel()
 	for name, after := range map[string]time.Duration{"at once": 0, "soon": 100 * ms, "later": 400 * ms} {
 		t.Run(name, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestBatchStartedAgainAfterACancel(t *testing.T) {
 }
 
 // While the last task of a cancelled batch runs, the batch can't be started again.
-func TestBatchStartedWhileACancelledOneRuns(t *testing.T) {
+func TestVirtualBatchStartedWhileACancelledOneRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := virtualBatchRig(t)
@@ -70,7 +70,7 @@ func TestBatchStartedWhileACancelledOneRuns(t *testing.T) {
 
 // A source that yields nothing but errors, and never ends, costs neither the lease nor a
 // flood of lines; the feeder ends when it is stopped.
-func TestBatchOfASourceOfErrors(t *testing.T) {
+func TestVirtualBatchOfASourceOfErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := virtualBatchRig(t)

@@ -11,7 +11,7 @@ import (
 
 // A batch that is paused for a moment goes on without a feeder, too. Pools that do not know
 // yet that it goes on must not defer its tasks for an hour.
-func TestBatchResumedWithoutAFeeder(t *testing.T) {
+func TestVirtualBatchResumedWithoutAFeeder(t *testing.T) {
 	t.Parallel()
 	for _, paused := range []time.Duration{100 * ms, 2 * time.Second} {
 		t.Run(paused.String(), func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestBatchResumedWithoutAFeeder(t *testing.T) {
 
 // The clock of Redis went back by an hour, as a failover may have it: what was written
 // before it, the lease of a feeder that died or a resume, keeps no batch standing.
-func TestBatchWhoseClockWentBack(t *testing.T) {
+func TestVirtualBatchWhoseClockWentBack(t *testing.T) {
 	t.Parallel()
 	for name, fields := range map[string][]string{"a dead feeder's lease": {"owner", "12345678", "until"}, "a resume": {"resumed"}} {
 		t.Run(name, func(t *testing.T) {

@@ -29,7 +29,7 @@ func provider() queue.Policy {
 
 // A pause holds within a second, also with a thousand tasks that are pending, and what
 // is resumed goes on in its order, each message once.
-func TestBatchPause(t *testing.T) {
+func TestVirtualBatchPause(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		policies []queue.Policy
@@ -83,7 +83,7 @@ func TestBatchPause(t *testing.T) {
 
 // What is cancelled leaves nothing behind: no task, no place, no key, whatever it was
 // doing, and whether its feeder is there or not.
-func TestBatchCancel(t *testing.T) {
+func TestVirtualBatchCancel(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ paused, unfed bool }{"running": {}, "paused": {paused: true}, "without its feeder": {unfed: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -135,7 +135,7 @@ func (h *batchRig) gone() {
 }
 
 // Two batches share a provider as their weights are to each other.
-func TestBatchWeights(t *testing.T) {
+func TestVirtualBatchWeights(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		policy := provider()
@@ -167,7 +167,7 @@ func TestBatchWeights(t *testing.T) {
 }
 
 // The pace changes at run time.
-func TestBatchPace(t *testing.T) {
+func TestVirtualBatchPace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := virtualBatchRig(t, provider())
@@ -205,7 +205,7 @@ func TestBatchPace(t *testing.T) {
 }
 
 // A batch waits at a gate, and goes when that opens.
-func TestBatchAtAGate(t *testing.T) {
+func TestVirtualBatchAtAGate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		hours, err := gate.Parse("09:00-21:00 UTC")
@@ -243,7 +243,7 @@ func TestBatchAtAGate(t *testing.T) {
 
 // A source that fails goes on behind the last element that it gave, and the batch does
 // not end before it has really ended.
-func TestBatchOfASourceThatFails(t *testing.T) {
+func TestVirtualBatchOfASourceThatFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := virtualBatchRig(t)
@@ -286,7 +286,7 @@ func TestBatchOfASourceThatFails(t *testing.T) {
 }
 
 // A channel feeds as elements come, and ends the batch when it is closed.
-func TestBatchOfAChannel(t *testing.T) {
+func TestVirtualBatchOfAChannel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := virtualBatchRig(t)
@@ -312,7 +312,7 @@ func TestBatchOfAChannel(t *testing.T) {
 }
 
 // An element that can never run is refused, reported, and counted; the batch goes on.
-func TestBatchRefusesElements(t *testing.T) {
+func TestVirtualBatchRefusesElements(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := virtualBatchRig(t, phone("sms", ms))

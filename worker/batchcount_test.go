@@ -31,7 +31,7 @@ func (h *countCalls) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 
 // The first that ends is counted at once, what ends next together, by batch and outcome;
 // and what is left when the adapter closes then, after which each counts by itself.
-func TestBatchCountsAreGathered(t *testing.T) {
+func TestVirtualBatchCountsAreGathered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})

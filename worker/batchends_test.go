@@ -9,7 +9,7 @@ import (
 )
 
 // A feeder that has no batch any more says why.
-func TestBatchThatIsFedNoMoreSaysWhy(t *testing.T) {
+func TestVirtualBatchThatIsFedNoMoreSaysWhy(t *testing.T) {
 	t.Parallel()
 	for want, end := range map[string]func(*batchRig){
 		"the batch has ended": func(h *batchRig) { h.ends() },

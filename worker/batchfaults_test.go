@@ -48,7 +48,7 @@ func (s *sleepy) Pipeline() redis.Pipeliner { return s.UniversalClient.Pipeline(
 
 // Feeders that are stopped for longer than their lease, and go on when another has it:
 // each message runs once, and the window holds.
-func TestBatchWhoseFeedersFreeze(t *testing.T) {
+func TestVirtualBatchWhoseFeedersFreeze(t *testing.T) {
 	t.Parallel()
 	const n, phones = 400, 20
 	for seed := range uint64(4) {
@@ -82,7 +82,7 @@ func TestBatchWhoseFeedersFreeze(t *testing.T) {
 
 // Neither a pause nor what follows it cuts the back-off of a task that failed short, and
 // the batch ends with the last of them.
-func TestBatchOfTasksThatFail(t *testing.T) {
+func TestVirtualBatchOfTasksThatFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n, backOff = 200, 30 * time.Second
@@ -139,7 +139,7 @@ func TestBatchOfTasksThatFail(t *testing.T) {
 
 // Redis loses everything while a batch runs: its feeder gives it up in silence, and it
 // can be started again.
-func TestBatchThatIsFlushed(t *testing.T) {
+func TestVirtualBatchThatIsFlushed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := virtualBatchRig(t, phoneAndProvider(300*ms, throttle.Sliding(5, 100*ms)))
@@ -170,7 +170,7 @@ func (f faraway) EvalSha(ctx context.Context, sha string, keys []string, args ..
 
 // A window of a thousand goes on within a second behind a network that is slow, and is
 // cancelled within one.
-func TestBatchBehindASlowNetwork(t *testing.T) {
+func TestVirtualBatchBehindASlowNetwork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n = 500

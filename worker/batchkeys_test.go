@@ -22,7 +22,7 @@ func (h *batchRig) doneWithin(d time.Duration, n int64) {
 }
 
 // A lease is free as soon as its handler ends, and not only when it would end by itself.
-func TestBatchBehindLeases(t *testing.T) {
+func TestVirtualBatchBehindLeases(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n = 100
@@ -41,7 +41,7 @@ func TestBatchBehindLeases(t *testing.T) {
 
 // A rate on each phone and a few slots for all: nobody waits for an instant that came
 // nearer when a slot was given back.
-func TestBatchOfPhonesBehindLeases(t *testing.T) {
+func TestVirtualBatchOfPhonesBehindLeases(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n, phones = 200, 20
@@ -59,7 +59,7 @@ func TestBatchOfPhonesBehindLeases(t *testing.T) {
 }
 
 // What was shut for an hour is opened after five seconds: the batch goes on at once.
-func TestBatchThatIsOpenedEarly(t *testing.T) {
+func TestVirtualBatchThatIsOpenedEarly(t *testing.T) {
 	t.Parallel()
 	const n, phones = 400, 30
 	must := func(t *testing.T, err error) {
@@ -118,6 +118,7 @@ func TestBatchThatIsOpenedEarly(t *testing.T) {
 					t.Fatalf("%d ran, want it to be shut", ran)
 				}
 				tc.open(t, h)
+				h.moved = true
 				h.doneWithin(15*time.Second, n)
 				h.allDone(n, phones)
 			})
@@ -127,7 +128,7 @@ func TestBatchThatIsOpenedEarly(t *testing.T) {
 
 // The provider's line was long, and gets short: the phones of what ran by then are free
 // although it was to run later.
-func TestBatchWhoseLineGetsShort(t *testing.T) {
+func TestVirtualBatchWhoseLineGetsShort(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n, phones = 300, 30
@@ -140,6 +141,7 @@ func TestBatchWhoseLineGetsShort(t *testing.T) {
 		if err := h.limiter("provider", slow).SetLimit(t.Context(), throttle.Sliding(2, 100*ms)); err != nil {
 			t.Fatal(err)
 		}
+		h.moved = true
 		h.doneWithin(20*time.Second, n)
 		h.allDone(n, phones)
 	})
@@ -147,7 +149,7 @@ func TestBatchWhoseLineGetsShort(t *testing.T) {
 
 // Two of the messages are to one phone, which may have one a minute: the others
 // do not wait for the second.
-func TestBatchWithABusyPhone(t *testing.T) {
+func TestVirtualBatchWithABusyPhone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n, per = 1300, time.Minute

@@ -29,7 +29,7 @@ func (o *outdated) HGet(ctx context.Context, key, field string) *redis.StringCmd
 
 // A pool defers tasks long after their batch went on. They come back within a minute of the
 // last time, and not after the hour of a pause.
-func TestBatchTasksDeferredAfterItIsResumed(t *testing.T) {
+func TestVirtualBatchTasksDeferredAfterItIsResumed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := virtualBatchRig(t)

@@ -131,15 +131,15 @@ func TestOthersRunWhileMoreIsDueThanWorkersCanTake(t *testing.T) {
 	}
 	r.eventually("all deferred", func() bool { return p.Stats().Deferred >= phones*each })
 	seen.ran(t, 5)
-	asked := time.Now()
+	before := len(seen.all())
 	for i := range free {
 		r.enqueue("free", fmt.Sprint("f", i), "{}")
 	}
 	others.ran(t, free)
-	took, left := time.Since(asked), phones*each-len(seen.all())
+	ran := len(seen.all()) - before // counted, not timed: a busy machine is slow for both
 	stop()
-	t.Logf("%d tasks without a rule took %v, %d with one were left", free, took, left)
-	if took > 2*time.Second || left == 0 {
-		t.Errorf("%d tasks without a rule took %v with %d others left, want 2s at most and some left", free, took, left)
+	t.Logf("%d tasks with a rule ran before %d without one were through", ran, free)
+	if most := (phones*each - before) / 2; ran > most {
+		t.Errorf("%d tasks with a rule ran before %d without one were through, want %d at most", ran, free, most)
 	}
 }

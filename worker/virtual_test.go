@@ -86,7 +86,7 @@ func (c *campaign) enqueue(t *testing.T, rdb redis.UniversalClient, settle func(
 func (c *campaign) pool(t *testing.T, rdb redis.UniversalClient) *worker.Pool {
 	t.Helper()
 	cfg := policies(phone("sms", c.per))
-	cfg.Asynq.Concurrency, cfg.Observer = 5, c
+	cfg.Asynq.Concurrency, cfg.Servers, cfg.Observer = 5, 1, c
 	return started(t, rdb, c.runs.handler(), cfg)
 }
 

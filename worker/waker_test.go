@@ -247,19 +247,19 @@ func TestOtherTasksDoNotStarve(t *testing.T) {
 	for i := range phones * each {
 		r.enqueue("sms", fmt.Sprintf("s%d", i), to(fmt.Sprint(i%phones)), asynq.MaxRetry(0))
 	}
-	var worst time.Duration
+	var worst int32 // counted, not timed: a busy machine is slow for both
 	for i := 0; sent.Load() < phones*each; i++ {
-		id, asked := fmt.Sprintf("f%d", i), time.Now()
+		id, asked, before := fmt.Sprintf("f%d", i), time.Now(), sent.Load()
 		r.enqueue("free", id, "{}")
 		r.eventually("a free task", func() bool { mu.Lock(); defer mu.Unlock(); return !started[id].IsZero() })
-		worst = max(worst, time.Since(asked))
+		worst = max(worst, sent.Load()-before)
 		if time.Since(asked) > within {
 			t.Fatal("the tasks with a rule do not end")
 		}
 	}
-	if worst > 2*time.Second {
-		t.Errorf("a task without a rule waited %v", worst)
+	if most := int32(2 * phones); worst > most { // as many come due at once
+		t.Errorf("%d tasks with a rule ran while one without waited, want %d at most", worst, most)
 	}
-	t.Logf("a task without a rule waited %v at most", worst)
+	t.Logf("at most %d tasks with a rule ran while one without waited", worst)
 	r.eventually("an empty queue", func() bool { return r.queueInfo().Size == 0 })
 }
