@@ -31,7 +31,7 @@ const (
 	lagCalm = 5 * time.Second
 )
 
-// lag knows how far the pools are behind. Who has not come 100 ms after its instant has no
+// backpressure knows how far the pools are behind. Who has not come 100 ms after its instant has no
 // place in its line until it comes: while many are late, as the burst is with which a rate
 // begins, who is booked behind them would be told an instant that is theirs, and run
 // before them. What does not end for another reason, such as a back-off, holds nothing up:
@@ -49,7 +49,7 @@ type backpressure struct {
 	calm   time.Time   // since when little is late, as far as that counts
 }
 
-// booked notes when a piece is to run.
+// booked notes when a item is to run.
 func (l *backpressure) booked(at time.Time) {
 	if l.fed++; l.first.IsZero() {
 		l.first = at
@@ -114,23 +114,4 @@ func (l *backpressure) calms(late, least int, now time.Time) {
 	case now.Sub(l.calm) >= lagCalm:
 		l.most, l.calm = max(least, l.most/2), now
 	}
-}
-
-// rest has the feeder rest after a step that began at a time, when it is far ahead.
-func (g *feeding) rest(began time.Time) {
-	took, reached := g.f.now().Sub(began), began.Add(g.lead)
-	if spare := g.lead - farAhead; spare > 0 {
-		gained := reached.Sub(g.reached) * gainFor / gainIn
-		rest := min(max(gained-took, restFor*took), restMost*took, restLongest, spare)
-		g.rests = began.Add(took + rest)
-	}
-	g.reached = reached
-}
-
-// behind is how many may be booked for pools that may be behind with what is due.
-func (g *feeding) behind(now time.Time) int {
-	if !g.limited {
-		return luascripts.BatchMax
-	}
-	return g.lag.room(g.open, g.batch.Ceiling(), now)
 }

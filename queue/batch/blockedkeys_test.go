@@ -21,7 +21,7 @@ func (r *laneRig) askAgain(in time.Duration, until func(p *item) time.Duration) 
 	return ids
 }
 
-// rigOfBusyPhones has so many lanes that are shut for an hour.
+// rigOfBusyPhones has so many key queues that are shut for an hour.
 func rigOfBusyPhones(t *testing.T, n int) *laneRig {
 	t.Helper()
 	r := newLaneRig(t)
@@ -87,7 +87,7 @@ func TestLanesFollowThoseThatGained(t *testing.T) {
 	}
 }
 
-// The next of a lane goes when the one before did that was asked again.
+// The next of a key queue goes when the one before did that was asked again.
 func TestLanesGoOnBehindOneAskedAgain(t *testing.T) {
 	t.Parallel()
 	const at = 2 * time.Second
@@ -104,7 +104,7 @@ func TestLanesGoOnBehindOneAskedAgain(t *testing.T) {
 	}
 }
 
-// Where leases are given back lanes are asked again soon, and ever less often.
+// Where leases are given back key queues are asked again soon, and ever less often.
 func TestLanesAskAgainForLeases(t *testing.T) {
 	t.Parallel()
 	r := newLaneRig(t)
@@ -123,14 +123,14 @@ func TestLanesAskAgainForLeases(t *testing.T) {
 	}
 }
 
-// A lane that was shut and opened early gives 2, 4, 8 and so on, until one has to wait.
+// A key queue that was shut and opened early gives 2, 4, 8 and so on, until one has to wait.
 func TestLanesOpenALittle(t *testing.T) {
 	t.Parallel()
 	r := newLaneRig(t)
 	for range 20 {
 		r.put("a", "")
 		in := r.byKey["a"]
-		in.pieces[len(in.pieces)-1].narrow = nil
+		in.items[len(in.items)-1].narrow = nil
 	}
 	r.blockUntil(r.want(0, "0"), "phone", r.at(time.Hour), r.at(0))
 	r.settled(r.at(0))
@@ -150,7 +150,7 @@ func TestLanesOpenALittle(t *testing.T) {
 	}
 }
 
-// What has ended is promised no more, whenever it was to run; the lanes behind it open.
+// What has ended is promised no more, whenever it was to run; the key queues behind it open.
 func TestLanesForgetWhatHasEnded(t *testing.T) {
 	t.Parallel()
 	const later = 50 * time.Second

@@ -3,13 +3,16 @@ package batch
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/queue/internal/backend"
+	"github.com/headwayq/headway/throttle"
 )
 
 const (
@@ -19,10 +22,10 @@ const (
 	feedPollMax = 250 * time.Millisecond
 	// paceSlack is how much of what a pace allowed may be made up.
 	paceSlack = 250 * time.Millisecond
-	// mindEvery is how often a batch is looked after beside feeding it, and sweepEvery
+	// maintainEvery is how often a batch is looked after beside feeding it, and sweepEvery
 	// how often it is swept for what ended unseen, before the source has ended.
-	mindEvery  = time.Second
-	sweepEvery = 5 * time.Second
+	maintainEvery = time.Second
+	sweepEvery    = 5 * time.Second
 	// resumeAfter is how long a pool may not have heard that a batch goes on, and resumeFor
 	// how long what was put away for a pause stays away by itself.
 	resumeAfter = 300 * time.Millisecond
@@ -55,26 +58,26 @@ type feeding struct {
 	offset  time.Duration // of Redis' clock to ours
 	paceAt  time.Time     // by Redis' clock
 
-	reader      *reader
-	reopen      time.Time // when to read again after a failure
-	sourceFails int       // in a row
-	over        bool      // the source has ended
-	ended       bool      // and Redis knows
-	ahead       map[string]bool
-	track       track
-	lanes       *keyQueues
-	lag         backpressure
-	reached     time.Time // instant of the last that was booked, by our clock
-	rests       time.Time // until then it does nothing, for it is far ahead
-	refused     []*item   // to be counted
-	unprepared  *item
-	unsure      *feedCall // sent, and not answered
-	lead        time.Duration
-	expired     time.Time // when promises were last dropped
-	looked      int64     // position from which on what is open is to be read for that
-	poll        time.Duration
-	polled      bool // there was no room at the last look
-	failures    int  // in a row
+	reader       *reader
+	reopen       time.Time // when to read again after a failure
+	sourceFails  int       // in a row
+	over         bool      // the source has ended
+	ended        bool      // and Redis knows
+	ahead        map[string]bool
+	cursor       cursor
+	keyQueues    *keyQueues
+	backpressure backpressure
+	reached      time.Time // instant of the last that was booked, by our clock
+	rests        time.Time // until then it does nothing, for it is far ahead
+	refused      []*item   // to be counted
+	unprepared   *item
+	unsure       *feedCall // sent, and not answered
+	lead         time.Duration
+	expired      time.Time // when promises were last dropped
+	looked       int64     // position from which on what is open is to be read for that
+	poll         time.Duration
+	polled       bool // there was no room at the last look
+	failures     int  // in a row
 }
 
 func newFeeding(f *Feeder, queue, id string) *feeding {
@@ -82,7 +85,7 @@ func newFeeding(f *Feeder, queue, id string) *feeding {
 		f: f, queue: queue, id: id, keys: f.c.Keys(queue), owner: newOwner(), poll: feedPollMin,
 		log: f.log.With(zap.String("queue", queue), zap.String("batch", id)),
 	}
-	g.lanes = newLanes(g.width, g.regain)
+	g.keyQueues = newKeyQueues(g.width, g.regain)
 	return g
 }
 
@@ -92,14 +95,14 @@ func (g *feeding) begin(ctx context.Context) error {
 		return err
 	}
 	if g.leased() {
-		g.lanes.least, g.lanes.longest = againLease, againLeaseMax
+		g.keyQueues.least, g.keyQueues.longest = againLease, againLeaseMax
 	}
-	g.track.cursor, g.track.mark = g.batch.Cursor, g.batch.Mark
+	g.cursor.next, g.cursor.mark = g.batch.Cursor, g.batch.Mark
 	g.over, g.ended = g.batch.End, g.batch.End
 	g.resumed = g.batch.Rebooked
-	g.lag.before = g.open
+	g.backpressure.before = g.open
 	g.ahead = make(map[string]bool)
-	return luascripts.EachElement(g.track.cursor, 500, func(from int64, most int) ([]luascripts.BatchElement, error) {
+	return luascripts.EachElement(g.cursor.next, 500, func(from int64, most int) ([]luascripts.BatchElement, error) {
 		return luascripts.AheadElements(ctx, g.f.c.Redis(), g.keys, g.id, from, most)
 	}, func(settled []luascripts.BatchElement) error {
 		for _, e := range settled {
@@ -143,12 +146,12 @@ func (g *feeding) renew(ctx context.Context) error {
 // source has returned, and nil when it has.
 func (g *feeding) run(ctx context.Context) (left <-chan struct{}) {
 	ctx, stop := context.WithCancel(ctx)
-	var minder sync.WaitGroup
-	minder.Go(func() { g.maintain(ctx) })
-	g.log.Info("feeding a batch", zap.Int64("cursor", g.track.cursor))
+	var maintainer sync.WaitGroup
+	maintainer.Go(func() { g.maintain(ctx) })
+	g.log.Info("feeding a batch", zap.Int64("cursor", g.cursor.next))
 	g.loop(ctx)
 	stop()
-	minder.Wait()
+	maintainer.Wait()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), feedRelease)
 	defer cancel()
 	_, _ = luascripts.BatchClaim(ctx, g.f.c.Redis(), g.keys, luascripts.BatchClaimArgs{ID: g.id, Owner: g.owner}) // or its lease runs out
@@ -202,7 +205,7 @@ func (g *feeding) why(ctx context.Context) string {
 	return "the batch is another's"
 }
 
-// hungry says that an element that comes now could go at once.
+// canAccept says that an element that comes now could go at once.
 func (g *feeding) canAccept() bool {
 	return g.failures == 0 && g.batch.State == luascripts.BatchRunning && g.unsure == nil && g.unprepared == nil && g.mayRead() &&
 		g.room() > 0 && g.paced(1) > 0 && !g.f.now().Before(g.rests)
@@ -231,9 +234,6 @@ func (g *feeding) paced(n int) int {
 	}
 	return min(n, int(now.Sub(at)/p.each())+1)
 }
-
-// each is the time from one element to the next.
-func (p Pace) each() time.Duration { return p.Per / time.Duration(p.N) }
 
 // inPace is an instant of the pace as Redis has it. A call that came just behind a change
 // of pace has written it by the one before, of which none must wait out an hour.
@@ -276,14 +276,14 @@ func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
 	}
 	g.openSource(ctx, now)
 	if now.Sub(g.expired) >= promisesEvery {
-		g.lanes.expire(now)
+		g.keyQueues.expire(now)
 		g.expired = now
 		if err := g.dropEnded(ctx, now); err != nil {
 			return 0, err
 		}
 	}
 	if g.open == 0 {
-		g.lanes.dropAll(now)
+		g.keyQueues.dropAll(now)
 	}
 	g.adapt()
 	n := min(g.room(), luascripts.BatchMax)
@@ -322,7 +322,7 @@ func (g *feeding) resume(ctx context.Context) (time.Duration, error) {
 		if err := g.rebook(ctx); err != nil {
 			return 0, err
 		}
-		g.lag = backpressure{before: g.open} // what it knew of instants is of before the pause
+		g.backpressure = backpressure{before: g.open} // what it knew of instants is of before the pause
 	}
 	g.resumed = g.batch.Resumed
 	return 0, g.claim(ctx) // which notes it for who comes after us
@@ -333,7 +333,7 @@ func (g *feeding) openSource(ctx context.Context, now time.Time) {
 	if g.over || g.reader != nil || now.Before(g.reopen) {
 		return
 	}
-	g.reader = startReader(ctx, g.f.cfg.Sources[g.spec.Source], g.spec, g.track.at())
+	g.reader = startReader(ctx, g.f.cfg.Sources[g.spec.Source], g.spec, g.cursor.at())
 }
 
 // adapt looks for room more often when there was much of it, and less often when there
@@ -354,7 +354,7 @@ func (g *feeding) adapt() {
 // idle is how long nothing can go.
 func (g *feeding) idle(now time.Time) time.Duration {
 	wait := feedRenew
-	if at, ok := g.lanes.opens(); ok {
+	if at, ok := g.keyQueues.opens(); ok {
 		wait = min(wait, max(0, at.Sub(now)))
 	}
 	if g.spec.Pace.N > 0 {
@@ -369,12 +369,12 @@ func (g *feeding) idle(now time.Time) time.Duration {
 	return max(wait, time.Millisecond)
 }
 
-// mind looks after what is enqueued: it counts what ended unseen, brings back what was
+// maintain looks after what is enqueued: it counts what ended unseen, brings back what was
 // put away, and takes out what waits of a batch that was cancelled.
 func (g *feeding) maintain(ctx context.Context) {
 	var looks strayLooks
 	var swept time.Time
-	for pause(ctx, mindEvery) == nil {
+	for pause(ctx, maintainEvery) == nil {
 		views, errs := luascripts.ReadBatches(ctx, g.f.c.Redis(), g.keys, []string{g.id})
 		if errs[0] != nil {
 			continue // the feeding itself says so, and ends when the batch is gone
@@ -397,4 +397,143 @@ func (g *feeding) maintain(ctx context.Context) {
 			g.log.Debug("a batch could not be looked after", zap.Error(err))
 		}
 	}
+}
+
+// rest has the feeder rest after a step that began at a time, when it is far ahead.
+func (g *feeding) rest(began time.Time) {
+	took, reached := g.f.now().Sub(began), began.Add(g.lead)
+	if spare := g.lead - farAhead; spare > 0 {
+		gained := reached.Sub(g.reached) * gainFor / gainIn
+		rest := min(max(gained-took, restFor*took), restMost*took, restLongest, spare)
+		g.rests = began.Add(took + rest)
+	}
+	g.reached = reached
+}
+
+// behind is how many may be booked for pools that may be behind with what is due.
+func (g *feeding) behind(now time.Time) int {
+	if !g.limited {
+		return luascripts.BatchMax
+	}
+	return g.backpressure.room(g.open, g.batch.Ceiling(), now)
+}
+
+const (
+	// overBefore is how much sooner than it was to be the end of an element is worth a look.
+	overBefore = 2 * time.Second
+	// overLook is how many open elements are read for that, once in promisesEvery.
+	overLook = 1000
+)
+
+// dropEnded drops the promises of elements that have ended although their instants have
+// not come: what was shut has been opened, and the ledgers know of them. Of a window that
+// is longer than overLook each part is looked at in turn.
+func (g *feeding) dropEnded(ctx context.Context, now time.Time) error {
+	far := g.keyQueues.far(now.Add(overBefore))
+	if len(far) == 0 {
+		return nil
+	}
+	i, _ := slices.BinarySearch(far, g.looked)
+	from := far[i%len(far)]
+	open, err := luascripts.OpenElements(ctx, g.f.c.Redis(), g.keys, g.id, from, overLook)
+	if err != nil {
+		return err
+	}
+	still, last := make(map[int64]bool, len(open)), far[len(far)-1]
+	for _, e := range open {
+		still[e.Position] = true
+	}
+	if len(open) == overLook {
+		last = open[len(open)-1].Position
+	}
+	g.looked = last + 1
+	g.keyQueues.drop(now, func(e promise) bool { return e.position >= from && e.position <= last && !still[e.position] })
+	return nil
+}
+
+// rebook gives what is enqueued new places, in the order of the source: while the batch
+// was paused some gave theirs up, and some behind them did not. It comes before anything
+// else is fed.
+func (g *feeding) rebook(ctx context.Context) error {
+	c := g.f.c
+	if !g.limited {
+		return c.recall(ctx, g.queue, g.id)
+	}
+	for _, step := range []func([]luascripts.BatchElement) error{
+		func(open []luascripts.BatchElement) error { return g.unbook(ctx, open) },
+		func(open []luascripts.BatchElement) error { return g.bookAgain(ctx, open) },
+	} {
+		err := c.eachOpen(ctx, g.queue, g.id, func(open []luascripts.BatchElement) error {
+			if err := g.renew(ctx); err != nil {
+				return err
+			}
+			return step(open)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return luascripts.Notify(ctx, c.Redis(), g.keys, 0)
+}
+
+// unbook gives up the places of what waits.
+func (g *feeding) unbook(ctx context.Context, open []luascripts.BatchElement) error {
+	g.f.c.leaveAll(ctx, g.queue, g.id, open, g.payloads(ctx, open)) // others come when they were told, or earlier
+	return ctx.Err()
+}
+
+// payloads are the tasks of some elements that wait; nil for what does not.
+func (g *feeding) payloads(ctx context.Context, open []luascripts.BatchElement) []*asynq.Task {
+	tasks := make([]*asynq.Task, len(open))
+	atOnce(len(open), func(i int) {
+		tasks[i] = g.f.c.payloadOf(ctx, g.queue, g.spec.Type, luascripts.BatchTaskID(g.id, open[i].ID))
+	})
+	return tasks
+}
+
+// leaveOut makes nil those that failed, and wait for asynq to try again: they would not
+// come when they are told, and hold up those behind them.
+func (g *feeding) leaveOut(ctx context.Context, open []luascripts.BatchElement, tasks []*asynq.Task) {
+	atOnce(len(open), func(i int) {
+		if tasks[i] == nil {
+			return
+		}
+		f, err := luascripts.Find(ctx, g.f.c.Redis(), g.keys, luascripts.BatchTaskID(g.id, open[i].ID))
+		if err == nil && f.State == "retry" && !f.Ours {
+			tasks[i] = nil
+		}
+	})
+}
+
+// bookAgain books what waits, and has it woken at its new instants.
+func (g *feeding) bookAgain(ctx context.Context, open []luascripts.BatchElement) error {
+	var requests []throttle.BookRequest
+	var ids []string
+	tasks := g.payloads(ctx, open)
+	g.leaveOut(ctx, open, tasks)
+	for i, task := range tasks {
+		id := luascripts.BatchTaskID(g.id, open[i].ID)
+		if task == nil {
+			continue // it runs, or has ended
+		}
+		request, err := g.policy.Request(task, luascripts.JobID(g.queue, id))
+		if err != nil {
+			continue // the pool says so
+		}
+		requests = append(requests, throttle.BookRequest{Policy: g.policy.Decide, Request: request})
+		ids = append(ids, id)
+	}
+	var moves []luascripts.Retiming
+	for i, b := range throttle.BookMany(ctx, g.f.c.Redis(), requests) {
+		at := b.At
+		if b.Err != nil {
+			at = g.redisNow().Add(time.Duration(i) * time.Microsecond) // it hears it from a pool
+		}
+		moves = append(moves, luascripts.Retiming{ID: ids[i], At: at})
+	}
+	if len(moves) == 0 {
+		return nil
+	}
+	_, err := luascripts.Retime(ctx, g.f.c.Redis(), g.keys, false, moves)
+	return err
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/queue/internal/backend"
 	"github.com/headwayq/headway/throttle"
 )
@@ -17,18 +18,18 @@ type item struct {
 	task     *backend.Task // nil when it can be no task, for fault
 	bookedAt time.Time     // once it is booked
 
-	lane   string             // elements of one lane keep their order
-	narrow []throttle.KeyCost // of the rules on narrower keys than the widest, in the policy's order
-	before []int              // permits of each that others were booked with and have not spent
-	told   time.Time          // when its lane was to open, of one that is asked again before
-	aside  bool               // it is booked in a narrow line, whose ledger knows of it
+	queueKey string             // elements of one key queue keep their order
+	narrow   []throttle.KeyCost // of the rules on narrower keys than the widest, in the policy's order
+	before   []int              // permits of each that others were booked with and have not spent
+	told     time.Time          // when its key queue was to open, of one that is asked again before
+	aside    bool               // it is booked in a narrow line, whose ledger knows of it
 }
 
-// lanes hold what was read and may not go yet, in order by its narrowest key. A lane is
+// keyQueues hold what was read and may not go yet, in order by its narrowest key. A key queue is
 // shut until an instant, and while the permits of one of its narrow keys are all
 // promised to elements that are booked for an instant that has not come: the ledger of
 // a narrow rule knows only what was spent. Permits that will have been regained when the
-// next is booked are promised no more. All times are those of one local clock; lanes are
+// next is booked are promised no more. All times are those of one local clock; key queues are
 // not safe for concurrent use.
 type keyQueues struct {
 	width    func(rule int) int                 // the most that one may ask of a narrow rule at once
@@ -36,7 +37,7 @@ type keyQueues struct {
 	last     time.Time                          // the instant that was booked last: the next is not before it
 	byKey    map[string]*keyQueue
 	line     keyQueueHeap
-	behind   []*keyQueue // shut because of a piece in hand
+	behind   []*keyQueue // shut because of a item in hand
 	held     int
 	promised map[narrowKey]*promises
 	blockedKeys
@@ -67,49 +68,49 @@ func (e promise) over() (time.Time, bool) {
 }
 
 type keyQueue struct {
-	pieces []*item // not empty
-	key    string
-	at     time.Time      // it is shut until then
-	stuck  bool           // or until none is in hand
-	busy   bool           // because of promises
-	most   int            // so many are taken before it is known how the first went; 0 for any
-	left   int            // of these
-	index  int            // in the heap
-	by     *blockedByRule // what an answer shut it by, if that can be asked again
-	place  *list.Element
+	items []*item // not empty
+	key   string
+	at    time.Time      // it is shut until then
+	stuck bool           // or until none is in hand
+	busy  bool           // because of promises
+	most  int            // so many are taken before it is known how the first went; 0 for any
+	left  int            // of these
+	index int            // in the heap
+	by    *blockedByRule // what an answer shut it by, if that can be asked again
+	place *list.Element
 }
 
-func newLanes(width func(rule int) int, regain func(rule, cost int) time.Duration) *keyQueues {
+func newKeyQueues(width func(rule int) int, regain func(rule, cost int) time.Duration) *keyQueues {
 	return &keyQueues{
 		width: width, regain: regain, byKey: make(map[string]*keyQueue), promised: make(map[narrowKey]*promises),
 		blockedKeys: blockedKeys{least: againRate, longest: againRate, rules: make(map[string]*blockedByRule)},
 	}
 }
 
-// add puts a piece behind those of its lane.
+// add puts a item behind those of its key queue.
 func (l *keyQueues) add(p *item) {
 	l.held++
-	if in := l.byKey[p.lane]; in != nil {
-		in.pieces = append(in.pieces, p)
+	if in := l.byKey[p.queueKey]; in != nil {
+		in.items = append(in.items, p)
 		return
 	}
-	in := &keyQueue{key: p.lane, pieces: []*item{p}}
-	l.byKey[p.lane] = in
+	in := &keyQueue{key: p.queueKey, items: []*item{p}}
+	l.byKey[p.queueKey] = in
 	heap.Push(&l.line, in)
 }
 
-// back puts a piece that was taken before those of its lane, which is shut until at.
+// back puts a item that was taken before those of its key queue, which is shut until at.
 func (l *keyQueues) back(p *item, at time.Time) {
 	l.forget(p)
 	l.held++
-	in := l.byKey[p.lane]
+	in := l.byKey[p.queueKey]
 	if in == nil {
-		in = &keyQueue{key: p.lane, pieces: []*item{p}, at: at}
-		l.byKey[p.lane] = in
+		in = &keyQueue{key: p.queueKey, items: []*item{p}, at: at}
+		l.byKey[p.queueKey] = in
 		heap.Push(&l.line, in)
 		return
 	}
-	i, _ := slices.BinarySearchFunc(in.pieces, p, func(a, b *item) int { return int(a.position - b.position) })
+	i, _ := slices.BinarySearchFunc(in.items, p, func(a, b *item) int { return int(a.position - b.position) })
 	if in.stuck {
 		in.at, in.stuck = at, false
 	}
@@ -117,25 +118,25 @@ func (l *keyQueues) back(p *item, at time.Time) {
 	if p.told.IsZero() { // otherwise this is the newer answer
 		at = later(in.at, at)
 	}
-	in.pieces = slices.Insert(in.pieces, i, p)
+	in.items = slices.Insert(in.items, i, p)
 	l.opensAt(in, at)
 	in.busy = busy
 }
 
-// opensAt has a lane open at another instant.
+// opensAt has a key queue open at another instant.
 func (l *keyQueues) opensAt(in *keyQueue, at time.Time) {
 	in.at, in.busy = at, false
 	heap.Fix(&l.line, in.index)
 }
 
-// next takes the first piece that may go: the one whose lane has been open for longest.
-// Until it is said how it went ([lanes.fed], [lanes.forget], [lanes.back]) its permits
+// next takes the first item that may go: the one whose key queue has been open for longest.
+// Until it is said how it went ([keyQueues.fed], [keyQueues.forget], [keyQueues.back]) its permits
 // are promised. nil when none may go.
 func (l *keyQueues) next(now time.Time) *item {
 	for len(l.line) > 0 && !l.line[0].at.After(now) {
 		in := l.line[0]
 		l.asked(in)
-		at, open := l.open(in.pieces[0], now)
+		at, open := l.open(in.items[0], now)
 		if in.most > 0 && in.left == 0 {
 			at, open = time.Time{}, false
 		}
@@ -156,13 +157,13 @@ func (l *keyQueues) next(now time.Time) *item {
 	return nil
 }
 
-// take takes the first piece of a lane.
+// take takes the first item of a key queue.
 func (l *keyQueues) take(in *keyQueue) *item {
-	p := in.pieces[0]
+	p := in.items[0]
 	p.aside = false
 	l.held--
-	if in.pieces[0] = nil; len(in.pieces) > 1 {
-		in.pieces = in.pieces[1:]
+	if in.items[0] = nil; len(in.items) > 1 {
+		in.items = in.items[1:]
 		heap.Fix(&l.line, in.index)
 		return p
 	}
@@ -172,21 +173,21 @@ func (l *keyQueues) take(in *keyQueue) *item {
 	return p
 }
 
-// opens is when the first lane opens, or is asked again; false when there is none.
+// opens is when the first key queue opens, or is asked again; false when there is none.
 func (l *keyQueues) opens() (time.Time, bool) {
 	if len(l.line) == 0 {
 		return time.Time{}, false
 	}
 	at := l.line[0].at
 	for _, by := range l.rules {
-		if by.lanes.Len() > 0 && by.next.Before(at) {
+		if by.keyQueues.Len() > 0 && by.next.Before(at) {
 			at = by.next
 		}
 	}
 	return at, true
 }
 
-// settled says that no piece is in hand any more: lanes that waited for one are looked at
+// settled says that no item is in hand any more: key queues that waited for one are looked at
 // again.
 func (l *keyQueues) settled(now time.Time) {
 	for _, in := range l.behind {
@@ -201,11 +202,11 @@ func (l *keyQueues) settled(now time.Time) {
 	l.heard(now)
 }
 
-// inHand is how soon a lane is looked at again that waits for a piece in hand, unless it
+// inHand is how soon a key queue is looked at again that waits for a item in hand, unless it
 // is said that there is none.
 const inHand = 20 * time.Millisecond
 
-// open says whether the narrow keys of a piece have permits left, and otherwise when to
+// open says whether the narrow keys of a item have permits left, and otherwise when to
 // look again: zero for when those in hand are settled.
 func (l *keyQueues) open(p *item, now time.Time) (again time.Time, open bool) {
 	open = true
@@ -272,7 +273,7 @@ func (l *keyQueues) promise(p *item, now time.Time) {
 	}
 }
 
-// fed notes that a piece was enqueued for an instant, and until when the ledgers may not
+// fed notes that a item was enqueued for an instant, and until when the ledgers may not
 // know of it.
 func (l *keyQueues) fed(p *item, at, until time.Time) {
 	if p.aside {
@@ -294,7 +295,7 @@ func (l *keyQueues) fed(p *item, at, until time.Time) {
 	}
 }
 
-// forget drops the promises of a piece that was not enqueued.
+// forget drops the promises of a item that was not enqueued.
 func (l *keyQueues) forget(p *item) {
 	for i, w := range p.narrow {
 		k := narrowKey{i, w.Key}
@@ -319,7 +320,7 @@ func (l *keyQueues) expire(now time.Time) {
 	}
 }
 
-// laneHeap has the lane that opens first in front; of two, the one whose first piece
+// keyQueueHeap has the key queue that opens first in front; of two, the one whose first item
 // was read earlier.
 type keyQueueHeap []*keyQueue
 
@@ -328,7 +329,7 @@ func (h keyQueueHeap) Less(i, j int) bool {
 	if !h[i].at.Equal(h[j].at) {
 		return h[i].at.Before(h[j].at)
 	}
-	return h[i].pieces[0].position < h[j].pieces[0].position
+	return h[i].items[0].position < h[j].items[0].position
 }
 func (h keyQueueHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
@@ -342,7 +343,7 @@ func (h *keyQueueHeap) Push(x any) {
 	*h = append(*h, in)
 }
 
-// Pop is said at [laneHeap.Push].
+// Pop is said at [keyQueueHeap.Push].
 func (h *keyQueueHeap) Pop() any {
 	old := *h
 	in := old[len(old)-1]
@@ -356,4 +357,197 @@ func later(a, b time.Time) time.Time {
 		return b
 	}
 	return a
+}
+
+// far are the positions of what was fed and is not known to the ledgers before an instant.
+func (l *keyQueues) far(at time.Time) (positions []int64) {
+	for _, pr := range l.promised {
+		for _, e := range pr.each {
+			if e.until.After(at) {
+				positions = append(positions, e.position)
+			}
+		}
+	}
+	slices.Sort(positions)
+	return slices.Compact(positions)
+}
+
+// dropAll is drop for all that was fed: nothing is open. Who is booked next may come at once.
+func (l *keyQueues) dropAll(now time.Time) {
+	if len(l.promised) > 0 {
+		l.drop(now, func(promise) bool { return true })
+	}
+	l.last = time.Time{}
+}
+
+// drop drops promises of what was fed, and has key queues looked at again that wait for them.
+func (l *keyQueues) drop(now time.Time, over func(promise) bool) {
+	some := false
+	for k, pr := range l.promised {
+		n := len(pr.each)
+		pr.each = slices.DeleteFunc(pr.each, func(e promise) bool { return !e.until.IsZero() && over(e) })
+		some = some || len(pr.each) < n
+		if len(pr.each) == 0 {
+			delete(l.promised, k)
+		}
+	}
+	if !some {
+		return
+	}
+	for _, in := range l.byKey {
+		if in.busy && in.at.After(now) {
+			l.opensAt(in, now)
+		}
+	}
+}
+
+// oldest takes up to so many first items of key queues that are shut, read before a position,
+// the oldest first.
+func (l *keyQueues) oldest(most int, before int64) (items []*item) {
+	for len(items) < most {
+		var in *keyQueue
+		for _, other := range l.line {
+			if p := other.items[0]; p.task.Policy != nil && p.position < before && (in == nil || p.position < in.items[0].position) {
+				in = other
+			}
+		}
+		if in == nil {
+			break
+		}
+		p := l.take(in)
+		p.told, p.before = in.at, p.before[:0]
+		items = append(items, p)
+	}
+	return items
+}
+
+const (
+	// againRate is how soon a key queue is asked again that a rate, a gate or somebody who
+	// closed one has shut.
+	againRate = time.Second
+	// Where a rule limits how many run at once, an instant is that at which leases end
+	// if nobody gives one back: key queues are asked again after againLease to againLeaseMax,
+	// ever less often while they are still shut.
+	againLease    = 20 * time.Millisecond
+	againLeaseMax = 250 * time.Millisecond
+	// againMost is how many key queues of a rule are asked again at once.
+	againMost = 4
+)
+
+// blockedKeys are the key queues that are shut until an instant that Redis answered. That may come
+// nearer: somebody opens what was closed, raises a limit, or gives a lease back. Of the
+// key queues of one binding rule the againMost that have not been asked for longest are asked
+// again after a time; one that is still shut stays where it was. For each that gained,
+// which may go or has to wait for less than half as long now, two others are asked at
+// once, againMost at least. So Redis is asked againMost times in a second and rule (of a
+// policy with leases in 20 ms to 250 ms), and againMost times for each that gained: with
+// 1000 phones shut by 1/1h and one of them opened, 4 times a second, and that one goes
+// within 250 s.
+type blockedKeys struct {
+	least, longest time.Duration // between two times
+	rules          map[string]*blockedByRule
+	again          []asked // not heard of yet
+}
+
+// blockedByRule are the key queues that one rule shut.
+type blockedByRule struct {
+	keyQueues list.List // of *keyQueue; the one in front was asked before the others
+	next      time.Time // when to ask again
+	wait      time.Duration
+	most      int // so many at once
+	left      int // of these
+}
+
+// asked is a item that was asked for before its instant.
+type asked struct {
+	item *item
+	by   *blockedByRule
+}
+
+// blockUntil puts a item back whose key queue a rule shut.
+func (l *keyQueues) blockUntil(p *item, rule string, at, now time.Time) {
+	l.back(p, at)
+	in := l.byKey[p.queueKey]
+	in.most = 0
+	if in.by != nil || at.Sub(now) <= l.least {
+		return
+	}
+	by := l.rules[rule]
+	if by == nil {
+		by = &blockedByRule{most: againMost, wait: l.least}
+		l.rules[rule] = by
+	}
+	if by.keyQueues.Len() == 0 {
+		by.next = later(by.next, now.Add(by.wait))
+	}
+	in.by, in.place = by, by.keyQueues.PushBack(in)
+}
+
+// asked says that a key queue is not asked again.
+func (l *keyQueues) asked(in *keyQueue) {
+	if in.by != nil {
+		in.by.keyQueues.Remove(in.place)
+		in.by, in.place = nil, nil
+	}
+}
+
+// nextRetry takes a item of a key queue that is shut and is to be asked again, as
+// [keyQueues.next] does; nil when there is none.
+func (l *keyQueues) nextRetry(now time.Time) *item {
+	for _, by := range l.rules {
+		if by.next.After(now) {
+			continue
+		}
+		if by.left == 0 {
+			by.left = by.most
+		}
+		for by.left > 0 && by.keyQueues.Len() > 0 {
+			in := by.keyQueues.Front().Value.(*keyQueue)
+			if by.left--; by.left == 0 {
+				by.rest(now)
+			}
+			if _, open := l.open(in.items[0], now); !open {
+				by.keyQueues.MoveToBack(in.place)
+				continue
+			}
+			l.asked(in)
+			p := l.take(in)
+			p.told = in.at
+			l.promise(p, now)
+			l.again = append(l.again, asked{p, by})
+			return p
+		}
+	}
+	return nil
+}
+
+// rest is until it is asked again.
+func (by *blockedByRule) rest(now time.Time) { by.left, by.next = 0, now.Add(by.wait) }
+
+// heard notes what became of the items that were asked for again.
+func (l *keyQueues) heard(now time.Time) {
+	gained := make(map[*blockedByRule]int)
+	for _, a := range l.again {
+		in, before := l.byKey[a.item.queueKey], a.item.told.Sub(now)
+		still := in != nil && in.items[0] == a.item
+		gained[a.by] += 0
+		if !still || in.at.Sub(now) < before/2 {
+			gained[a.by]++
+		}
+		if in != nil && !still {
+			in.most, in.left = 2, 2
+			l.opensAt(in, now)
+		}
+	}
+	for by, n := range gained {
+		by.most = min(max(2*n, againMost), luascripts.BatchMax)
+		if n == 0 {
+			by.wait = min(2*by.wait, l.longest)
+			by.rest(now)
+			continue
+		}
+		by.wait, by.left, by.next = l.least, 0, now
+	}
+	clear(l.again)
+	l.again = l.again[:0]
 }

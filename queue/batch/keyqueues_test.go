@@ -9,7 +9,7 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// laneRig is lanes with two narrow rules: one permit each second to a phone, three each
+// laneRig is key queues with two narrow rules: one permit each second to a phone, three each
 // second to a tenant.
 type laneRig struct {
 	*testing.T
@@ -20,16 +20,16 @@ type laneRig struct {
 
 func newLaneRig(t *testing.T) *laneRig {
 	t.Helper()
-	return &laneRig{T: t, start: time.Unix(1_800_000_000, 0), keyQueues: newLanes(
+	return &laneRig{T: t, start: time.Unix(1_800_000_000, 0), keyQueues: newKeyQueues(
 		func(rule int) int { return []int{1, 3}[rule] }, func(int, int) time.Duration { return time.Second },
 	)}
 }
 
 func (r *laneRig) at(in time.Duration) time.Time { return r.start.Add(in) }
 
-// put adds a piece to a phone of a tenant.
+// put adds a item to a phone of a tenant.
 func (r *laneRig) put(phone, tenant string) {
-	p := &item{Element: Element{ID: fmt.Sprint(r.n)}, position: r.n, lane: phone, narrow: []throttle.KeyCost{{Key: phone, Cost: 1}}}
+	p := &item{Element: Element{ID: fmt.Sprint(r.n)}, position: r.n, queueKey: phone, narrow: []throttle.KeyCost{{Key: phone, Cost: 1}}}
 	if tenant != "" {
 		p.narrow = append(p.narrow, throttle.KeyCost{Key: tenant, Cost: 1})
 	}
@@ -37,7 +37,7 @@ func (r *laneRig) put(phone, tenant string) {
 	r.add(p)
 }
 
-// want takes the next piece at an instant, "" for none.
+// want takes the next item at an instant, "" for none.
 func (r *laneRig) want(in time.Duration, id string) *item {
 	r.Helper()
 	p := r.next(r.at(in))
@@ -68,7 +68,7 @@ func TestLanesKeepTheOrderOfAKey(t *testing.T) {
 	r.want(299*time.Millisecond, "")
 	r.want(300*time.Millisecond, "1") // before 3, which came later
 	if r.held != 1 {
-		t.Errorf("%d pieces are held, want 1", r.held)
+		t.Errorf("%d items are held, want 1", r.held)
 	}
 }
 
@@ -99,7 +99,7 @@ func TestLanesWithALongLine(t *testing.T) {
 	}
 }
 
-// A key with three permits has three pieces booked at once; each is asked for with those
+// A key with three permits has three items booked at once; each is asked for with those
 // before it.
 func TestLanesOfAWiderKey(t *testing.T) {
 	t.Parallel()
@@ -107,20 +107,20 @@ func TestLanesOfAWiderKey(t *testing.T) {
 	for i := range 5 {
 		r.put(fmt.Sprint("phone", i), "acme")
 	}
-	var pieces []*item
+	var items []*item
 	for i := range 3 {
 		p := r.want(0, fmt.Sprint(i))
 		if p.before[0] != 0 || p.before[1] != i {
 			t.Errorf("piece %d is asked for with %v before it, want [0 %d]", i, p.before, i)
 		}
-		pieces = append(pieces, p)
+		items = append(items, p)
 	}
 	r.want(0, "")
-	r.forget(pieces[1]) // it was refused
+	r.forget(items[1]) // it was refused
 	r.settled(r.at(0))
 	r.want(0, "3")
 	r.want(0, "")
-	for i, p := range []*item{pieces[0], pieces[2]} {
+	for i, p := range []*item{items[0], items[2]} {
 		r.fed(p, r.at(0), r.at(time.Duration(i+1)*100*time.Millisecond))
 	}
 	r.settled(r.at(0))
@@ -153,13 +153,13 @@ func TestLanesAtRandom(t *testing.T) {
 				if p == nil {
 					continue
 				}
-				if inHand[p.lane] != nil {
-					t.Fatalf("seed %d: two pieces of %s are in hand", seed, p.lane)
+				if inHand[p.queueKey] != nil {
+					t.Fatalf("seed %d: two items of %s are in hand", seed, p.queueKey)
 				}
-				if before, ok := last[p.lane]; ok && p.position < before {
+				if before, ok := last[p.queueKey]; ok && p.position < before {
 					t.Fatalf("seed %d: piece %d comes after %d", seed, p.position, before)
 				}
-				inHand[p.lane] = p
+				inHand[p.queueKey] = p
 			case 3:
 				for lane, p := range inHand {
 					delete(inHand, lane)
@@ -175,22 +175,22 @@ func TestLanesAtRandom(t *testing.T) {
 			}
 		}
 		if out != 300 || len(r.byKey) != 0 || len(r.line) != 0 {
-			t.Fatalf("seed %d: %d pieces came out, %d lanes are left, want 300 and none", seed, out, len(r.byKey))
+			t.Fatalf("seed %d: %d items came out, %d lanes are left, want 300 and none", seed, out, len(r.byKey))
 		}
 	}
 }
 
 func TestTrack(t *testing.T) {
 	t.Parallel()
-	tr := track{cursor: 7, mark: "m6"}
+	tr := cursor{next: 7, mark: "m6"}
 	for i := range 5 {
 		if got := tr.read(fmt.Sprint("m", 7+i)); got != int64(7+i) {
 			t.Fatalf("read = %d, want %d", got, 7+i)
 		}
 	}
 	tr.settle([]int64{8, 10, 3, 99}) // some are none of its own
-	if tr.cursor != 7 || tr.mark != "m6" {
-		t.Errorf("the cursor is %d %s, want 7 m6", tr.cursor, tr.mark)
+	if tr.next != 7 || tr.mark != "m6" {
+		t.Errorf("the cursor is %d %s, want 7 m6", tr.next, tr.mark)
 	}
 	if cursor, mark := tr.with([]int64{7}); cursor != 9 || mark != "m8" {
 		t.Errorf("with 7 it is %d %s, want 9 m8", cursor, mark)
@@ -199,11 +199,11 @@ func TestTrack(t *testing.T) {
 		t.Error("all is settled with 7, 9 and 11, and not before")
 	}
 	tr.settle([]int64{7})
-	if tr.cursor != 9 || tr.mark != "m8" || tr.at() != (Position{Read: 12, Mark: "m11"}) {
-		t.Errorf("the cursor is %d %s, the source at %v, want 9 m8, 12 m11", tr.cursor, tr.mark, tr.at())
+	if tr.next != 9 || tr.mark != "m8" || tr.at() != (Position{Read: 12, Mark: "m11"}) {
+		t.Errorf("the cursor is %d %s, the source at %v, want 9 m8, 12 m11", tr.next, tr.mark, tr.at())
 	}
 	tr.settle([]int64{9, 11})
-	if tr.cursor != 12 || tr.at() != (Position{Read: 12, Mark: "m11"}) {
-		t.Errorf("the cursor is %d, the source at %v, want 12", tr.cursor, tr.at())
+	if tr.next != 12 || tr.at() != (Position{Read: 12, Mark: "m11"}) {
+		t.Errorf("the cursor is %d, the source at %v, want 12", tr.next, tr.at())
 	}
 }

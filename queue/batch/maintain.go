@@ -34,7 +34,7 @@ type strayLooks struct {
 
 func (s *strayLooks) due(resumed, now time.Time) bool {
 	if !resumed.Equal(s.resumed) || now.Before(s.from) {
-		*s = strayLooks{resumed: resumed, from: resumed, next: mindEvery}
+		*s = strayLooks{resumed: resumed, from: resumed, next: maintainEvery}
 		if now.Before(resumed) {
 			s.from = now
 		}
@@ -187,11 +187,11 @@ func (c client) payloadOf(ctx context.Context, queue, typ, id string) *asynq.Tas
 
 // leaveAll gives back the places of tasks of some elements; nil is of none.
 func (c client) leaveAll(ctx context.Context, queue, id string, of []luascripts.BatchElement, tasks []*asynq.Task) []throttle.Promotion {
-	turns := make([][]throttle.Promotion, len(tasks))
+	promoted := make([][]throttle.Promotion, len(tasks))
 	atOnce(len(tasks), func(i int) {
-		turns[i] = c.leave(ctx, tasks[i], luascripts.JobID(queue, luascripts.BatchTaskID(id, of[i].ID)))
+		promoted[i] = c.leave(ctx, tasks[i], luascripts.JobID(queue, luascripts.BatchTaskID(id, of[i].ID)))
 	})
-	return slices.Concat(turns...)
+	return slices.Concat(promoted...)
 }
 
 // atOnceMax bounds how many calls of one portion are under way.
@@ -225,6 +225,6 @@ func (c client) leave(ctx context.Context, task *asynq.Task, job string) []throt
 	if err != nil {
 		return nil
 	}
-	turns, _ := p.Decide.Cancel(ctx, r) // at worst it falls out of its line
-	return turns
+	promoted, _ := p.Decide.Cancel(ctx, r) // at worst it falls out of its line
+	return promoted
 }

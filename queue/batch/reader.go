@@ -104,10 +104,10 @@ func (r *reader) poll() (x given, ok bool) {
 
 // mayRead says that more can be held.
 func (g *feeding) mayRead() bool {
-	return !g.over && g.reader != nil && !g.f.now().Before(g.reopen) && g.lanes.held < g.spec.Window && !g.farRead()
+	return !g.over && g.reader != nil && !g.f.now().Before(g.reopen) && g.keyQueues.held < g.spec.Window && !g.farRead()
 }
 
-// read puts the next element into its lane, and answers false when there is none now.
+// read puts the next element into its key queue, and answers false when there is none now.
 func (g *feeding) read(ctx context.Context) (bool, error) {
 	if p := g.unprepared; p != nil {
 		if err := g.prepare(ctx, p); err != nil {
@@ -139,13 +139,13 @@ func (g *feeding) read(ctx context.Context) (bool, error) {
 	if len(x.Mark) > markMax {
 		x.fault, x.Mark = fmt.Errorf("%w: the mark of an element is over %d bytes long", ErrInvalid, markMax), ""
 	}
-	position := g.track.read(x.Mark)
+	position := g.cursor.read(x.Mark)
 	if x.ID == "" {
 		x.ID = strconv.FormatInt(position, 10)
 	}
 	if g.ahead[x.ID] { // it was settled before this feeder came
 		delete(g.ahead, x.ID)
-		g.track.settle([]int64{position})
+		g.cursor.settle([]int64{position})
 		return true, nil
 	}
 	p := &item{Element: x.Element, position: position}
@@ -166,7 +166,7 @@ func (g *feeding) sourceFailed(err error) {
 	g.sourceFails++
 }
 
-// prepare makes a task of an element and puts it into its lane; or the element is
+// prepare makes a task of an element and puts it into its key queue; or the element is
 // refused. The error is that of a Redis that does not answer.
 func (g *feeding) prepare(ctx context.Context, p *item) error {
 	if p.fault == nil && !luascripts.IsElementID(p.ID) {
@@ -188,7 +188,7 @@ func (g *feeding) prepare(ctx context.Context, p *item) error {
 		return nil //nolint:nilerr // it is the element's own fault
 	}
 	g.sort(p)
-	g.lanes.add(p)
+	g.keyQueues.add(p)
 	return nil
 }
 
@@ -207,14 +207,14 @@ func checkElementOptions(opts []asynq.Option) error {
 	return errors.Join(errs...)
 }
 
-// sort finds the lane of a piece: the narrowest key of its policy. The rules before the
+// sort finds the key queue of a item: the narrowest key of its policy. The rules before the
 // widest that are on other keys are narrow ones.
 func (g *feeding) sort(p *item) {
 	if p.task.Policy == nil {
 		return
 	}
 	wants := append([]throttle.KeyCost{{Key: p.task.Request.Key, Cost: p.task.Request.Cost}}, p.task.Request.More...)
-	p.lane = wants[0].Key
+	p.queueKey = wants[0].Key
 	widest := wants[g.widest()].Key
 	p.narrow = wants[:slices.IndexFunc(wants, func(w throttle.KeyCost) bool { return w.Key == widest })]
 }
@@ -247,4 +247,71 @@ func (g *feeding) regain(rule, cost int) time.Duration {
 // leased says that a rule of the policy limits how many run at once.
 func (g *feeding) leased() bool {
 	return slices.ContainsFunc(g.policy.Limiters, func(l *throttle.Limiter) bool { return l.LimitLastKnown().IsConcurrent() })
+}
+
+// cursor knows which of the elements that were read are settled: enqueued, or refused.
+// All before the cursor are.
+type cursor struct {
+	next int64
+	mark string // of the last element before the cursor
+	open []slot // from the cursor on, of each that was read
+}
+
+type slot struct {
+	mark    string
+	settled bool
+}
+
+// read notes the next element, and answers its position.
+func (t *cursor) read(mark string) (position int64) {
+	t.open = append(t.open, slot{mark: mark})
+	return t.next + int64(len(t.open)) - 1
+}
+
+// at is where a source goes on behind all that was read.
+func (t *cursor) at() Position {
+	p := Position{Read: t.next + int64(len(t.open)), Mark: t.mark}
+	if n := len(t.open); n > 0 {
+		p.Mark = t.open[n-1].mark
+	}
+	return p
+}
+
+// settle notes elements, and moves the cursor to the first that is not settled.
+func (t *cursor) settle(positions []int64) {
+	for _, p := range positions {
+		if i := p - t.next; i >= 0 && i < int64(len(t.open)) {
+			t.open[i].settled = true
+		}
+	}
+	n := 0
+	for n < len(t.open) && t.open[n].settled {
+		t.mark = t.open[n].mark
+		n++
+	}
+	t.next += int64(n)
+	clear(t.open[:n]) // their marks
+	t.open = t.open[n:]
+}
+
+// with is where the cursor will be once these elements are settled too.
+func (t *cursor) with(positions []int64) (cursor int64, mark string) {
+	more := make(map[int64]bool, len(positions))
+	for _, p := range positions {
+		more[p] = true
+	}
+	cursor, mark = t.next, t.mark
+	for _, s := range t.open {
+		if !s.settled && !more[cursor] {
+			break
+		}
+		cursor, mark = cursor+1, s.mark
+	}
+	return cursor, mark
+}
+
+// all says that all that was read is settled, once these are.
+func (t *cursor) all(positions []int64) bool {
+	cursor, _ := t.with(positions)
+	return cursor == t.at().Read
 }

@@ -1,0 +1,447 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/internal/backend"
+	"github.com/headwayq/headway/throttle"
+)
+
+const (
+	// spentBy is how long after its instant a ledger may not know of a job that was booked:
+	// for so long a place is kept.
+	spentBy = 100 * time.Millisecond
+	// giveBackFor bounds the calls that give back bookings.
+	giveBackFor = time.Second
+	// feedBytes bounds the messages of one call, but for one that is longer by itself.
+	feedBytes = 1 << 20
+)
+
+// feedCall is a call that enqueues items, or counts them as refused.
+type feedCall struct {
+	args  luascripts.FeedArgs
+	items []*item
+}
+
+// feed enqueues up to n elements, and answers whether it did anything.
+func (g *feeding) feed(ctx context.Context, now time.Time, n int) (bool, error) {
+	if aside, err := g.putAside(ctx, n); aside || err != nil {
+		return aside, err
+	}
+	var items []*item
+	for bytes := 0; len(items) < n; {
+		p := g.keyQueues.nextRetry(now)
+		if p == nil {
+			p = g.keyQueues.next(now)
+		}
+		if p != nil {
+			if bytes += len(p.task.Message.Message); len(items) > 0 && bytes > feedBytes {
+				g.keyQueues.back(p, now) // the next call is at once
+				break
+			}
+			items = append(items, p)
+			continue
+		}
+		if some, err := g.read(ctx); err != nil || !some {
+			if err != nil && len(items) == 0 {
+				return false, err
+			}
+			break
+		}
+	}
+	tried := len(items) > 0
+	// Between the booking and the enqueueing the items have places, and no task that
+	// would ever come for them: a feeder that is stopped there finishes first.
+	ctx, cancel := outlive(ctx, feedRelease)
+	defer cancel()
+	items, err := g.book(ctx, items)
+	defer func() { g.keyQueues.settled(g.f.now()) }()
+	if err != nil && len(items) == 0 {
+		return false, err
+	}
+	refused := g.refused[:min(len(g.refused), luascripts.BatchMax-len(items))]
+	g.refused = g.refused[len(refused):]
+	c := g.call(items, refused)
+	if len(c.items) == 0 && !c.args.End {
+		return tried && g.soon(now), nil
+	}
+	return true, g.send(ctx, c)
+}
+
+// outlive returns a context that ends d after ctx does.
+func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			cancel()
+		case <-longer.Done():
+		}
+	})
+	return longer, func() {
+		stop()
+		cancel()
+	}
+}
+
+// soon says that a key queue is open again already.
+func (g *feeding) soon(now time.Time) bool {
+	at, ok := g.keyQueues.opens()
+	return ok && !at.After(now)
+}
+
+// call is the call for some items.
+func (g *feeding) call(items, refused []*item) *feedCall {
+	c := &feedCall{items: slices.Concat(items, refused)}
+	c.args = luascripts.FeedArgs{
+		Batch: g.id, Owner: g.owner, Call: newOwner(), PaceAt: g.pacedBehind(len(items)), Tasks: make([]luascripts.FeedTask, len(c.items)),
+	}
+	positions := make([]int64, len(c.items))
+	for i, p := range c.items {
+		positions[i] = p.position
+		t := &c.args.Tasks[i]
+		if t.Position, t.Element = p.position, p.settledAs(); p.fault == nil {
+			p.task.Message.Since = time.Now().UnixNano()
+			t.EnqueueTask = p.task.Message
+		} else {
+			t.Token = newOwner()
+		}
+	}
+	c.args.Cursor, c.args.Mark = g.cursor.with(positions)
+	c.args.End = g.over && g.keyQueues.held == 0 && len(g.refused) == 0 && g.unprepared == nil && g.cursor.all(positions)
+	return c
+}
+
+// settledAs names the element among those that are settled. An id that is none can't.
+func (p *item) settledAs() string {
+	if luascripts.IsElementID(p.ID) {
+		return p.ID
+	}
+	return "!" + formatPosition(p.position)
+}
+
+// send sends a call until it is answered: as long as that is not known, nothing else is
+// done, for it may have been.
+func (g *feeding) send(ctx context.Context, c *feedCall) error {
+	g.unsure = c
+	if err := g.f.c.RegisterQueue(ctx, g.queue); err != nil {
+		return err
+	}
+	r, err := luascripts.Feed(ctx, g.f.c.Redis(), g.keys, c.args)
+	if err != nil {
+		return err
+	}
+	g.unsure = nil
+	now := g.f.now()
+	g.offset = r.Now.Sub(now)
+	switch r.Status {
+	case luascripts.NotOwner:
+		g.lost(ctx, c)
+		return errLost
+	case luascripts.NotRunning:
+		g.returned(ctx, c, now)
+		g.claimed = time.Time{} // to learn what it does
+		return nil
+	}
+	g.open, g.paceAt = r.Open, c.args.PaceAt
+	g.fed(ctx, c, r.Codes, now)
+	g.ended = c.args.End && !slices.Contains(r.Codes, luascripts.FeedNoRoom)
+	if g.ended {
+		g.log.Info("all elements of a batch are enqueued", zap.Int64("elements", g.cursor.next))
+	}
+	return nil
+}
+
+// fed notes what became of the items of a call.
+func (g *feeding) fed(ctx context.Context, c *feedCall, codes []int64, now time.Time) {
+	var settled []int64
+	var leave []*item
+	for i, p := range c.items {
+		if codes[i] == luascripts.FeedNoRoom {
+			g.putBack(p, now)
+			continue
+		}
+		settled = append(settled, p.position)
+		switch codes[i] {
+		case luascripts.Enqueued:
+			g.keyQueues.fed(p, p.bookedAt, p.bookedAt.Add(spentBy))
+			g.backpressure.booked(p.bookedAt)
+			continue
+		case luascripts.FeedSettled: // the place is that of the task
+			g.keyQueues.fed(p, p.bookedAt, p.bookedAt.Add(spentBy))
+			continue
+		case luascripts.FeedRefused:
+			g.refuse(p, p.fault)
+		default:
+			g.refuse(p, backend.Refusal(codes[i]))
+		}
+		g.keyQueues.forget(p)
+		leave = append(leave, p)
+	}
+	g.cursor.settle(settled)
+	g.leave(ctx, leave)
+}
+
+// putBack puts a item of a call where it came from.
+func (g *feeding) putBack(p *item, at time.Time) {
+	if p.fault != nil {
+		g.refused = append(g.refused, p)
+		return
+	}
+	g.keyQueues.back(p, at)
+}
+
+// returned takes the items of a call back, and gives their places up: the batch does
+// not run.
+func (g *feeding) returned(ctx context.Context, c *feedCall, now time.Time) {
+	for _, p := range c.items {
+		g.putBack(p, now)
+	}
+	g.leave(ctx, c.items)
+}
+
+// lost gives the places of a call up when the batch is gone. When it is another's, that
+// one may have booked the same job, and stand in the same place.
+func (g *feeding) lost(ctx context.Context, c *feedCall) {
+	if _, errs := luascripts.ReadBatches(ctx, g.f.c.Redis(), g.keys, []string{g.id}); errors.Is(errs[0], luascripts.ErrNoBatch) {
+		g.leave(ctx, c.items)
+	}
+}
+
+// leave gives up the places that were taken for items.
+func (g *feeding) leave(ctx context.Context, items []*item) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackFor)
+	defer cancel()
+	var promoted []throttle.Promotion
+	for _, p := range items {
+		if p.task == nil || !p.task.Own || p.task.Policy == nil {
+			continue
+		}
+		next, err := p.task.Policy.Cancel(ctx, p.task.Request)
+		if err != nil {
+			break // they fall out of their lines
+		}
+		p.task.Own = false
+		promoted = append(promoted, next...)
+	}
+	g.f.c.Promote(ctx, promoted)
+}
+
+// refuse tells of an element that is no task.
+func (g *feeding) refuse(p *item, err error) {
+	reason := g.f.c.SafeText(err)
+	for _, own := range []error{ErrInvalid, queue.ErrInvalidOption, throttle.ErrExceedsLimit, throttle.ErrTooLate} {
+		if errors.Is(err, own) {
+			reason = err.Error()
+		}
+	}
+	if de, ok := errors.AsType[*queue.DemandError](err); ok {
+		reason = de.Error()
+	}
+	g.log.Debug("an element is refused", zap.Int64("position", p.position), zap.String("reason", reason))
+	if f := g.f.cfg.Refused; f != nil {
+		f(g.id, p.Element, err)
+	}
+}
+
+const (
+	// tooLateAgain is the shortest wait before one is booked again whose line was too long.
+	tooLateAgain = 100 * time.Millisecond
+	// unreadableAgain is the wait while a limit in force can't be read.
+	unreadableAgain = time.Second
+)
+
+// book takes places for items, and answers those that have one and can be enqueued. The
+// others are back in their key queues, or refused. The error is that of a Redis that does not
+// answer.
+func (g *feeding) book(ctx context.Context, items []*item) (placed []*item, away error) {
+	var requests []throttle.BookRequest
+	for _, p := range items {
+		if p.task.Policy != nil {
+			requests = append(requests, throttle.BookRequest{Policy: p.task.Policy, Request: g.request(p), LastRuleOnly: true})
+		}
+	}
+	bookings := throttle.BookMany(ctx, g.f.c.Redis(), requests)
+	now := g.f.now()
+	shut := make(map[string]bool)
+	var leave []*item
+	var promoted []throttle.Promotion
+	for _, p := range items {
+		if p.task.Policy == nil {
+			placed = append(placed, p)
+			continue
+		}
+		b := bookings[0]
+		bookings = bookings[1:]
+		promoted = append(promoted, b.Promoted...)
+		took, err := g.answered(p, b, now, shut[p.queueKey])
+		switch {
+		case took && shut[p.queueKey]: // one before it has to wait
+			leave = append(leave, p)
+		case took:
+			placed = append(placed, p)
+			continue
+		}
+		shut[p.queueKey] = true
+		if err != nil {
+			away = err
+		}
+	}
+	g.leave(ctx, leave)
+	g.f.c.Promote(ctx, promoted)
+	return placed, away
+}
+
+// request is what a item asks: of narrow rules also what others were promised.
+func (g *feeding) request(p *item) throttle.Request {
+	r := p.task.Request
+	r.More = slices.Clone(r.More)
+	for i, n := range p.before {
+		if i == 0 {
+			r.Cost += n
+		} else {
+			r.More[i-1].Cost += n
+		}
+	}
+	r.MaxWait = g.f.cfg.Ahead
+	if own := p.task.Longest(); own != 0 {
+		r.MaxWait = min(r.MaxWait, own)
+	}
+	return r
+}
+
+// answered takes the answer about one item: whether it has a place, and otherwise puts
+// it back or refuses it. behind says that one of its key queue that comes before it waits.
+func (g *feeding) answered(p *item, b throttle.Booking, now time.Time, behind bool) (took bool, away error) {
+	var late *throttle.TooLateError
+	switch {
+	case b.Err == nil && b.Refused:
+		// The wide line is so long that who joins it now comes at its end.
+		g.block(p, b.Rule, later(now.Add(inHand), g.local(b.At).Add(-g.lead)), now, behind)
+		return false, nil
+	case b.Err == nil:
+		p.task.Own = b.Promised.IsZero()
+		g.place(p, b.Decision, now)
+		if behind {
+			g.keyQueues.back(p, now)
+		}
+		return true, nil
+	case errors.As(b.Err, &late):
+		if own := p.task.Longest(); own < 0 || own > 0 && late.Wait > own {
+			break
+		}
+		g.block(p, late.Rule, now.Add(max(late.Wait-g.f.cfg.Ahead, tooLateAgain)), now, behind)
+		return false, nil
+	case errors.Is(b.Err, throttle.ErrExceedsLimit) && slices.ContainsFunc(p.before, func(n int) bool { return n > 0 }):
+		g.keyQueues.back(p, now.Add(inHand)) // alone it may fit
+		return false, nil
+	case errors.Is(b.Err, throttle.ErrStoredLimit), errors.Is(b.Err, throttle.ErrSchema):
+		g.keyQueues.back(p, now.Add(unreadableAgain))
+		return false, nil
+	case errors.Is(b.Err, throttle.ErrUnavailable):
+		g.keyQueues.back(p, now)
+		return false, b.Err
+	}
+	g.keyQueues.forget(p)
+	p.fault = b.Err
+	g.refused = append(g.refused, p)
+	return false, nil
+}
+
+// block puts a item back until the instant that it was told, or as one of its key queue that
+// waits was told: then that is the first to be asked.
+func (g *feeding) block(p *item, rule string, at, now time.Time, behind bool) {
+	if behind {
+		g.keyQueues.back(p, now)
+		return
+	}
+	g.keyQueues.blockUntil(p, rule, at, now)
+}
+
+// place notes where a item stands, and when it is to be woken.
+func (g *feeding) place(p *item, d throttle.Decision, now time.Time) {
+	d.Request = p.task.Request
+	p.task.Booked(d)
+	g.lead = max(0, d.At.Sub(d.Now))
+	p.bookedAt = now.Add(g.lead)
+}
+
+// formatPosition writes a position in decimal.
+func formatPosition(n int64) string { return strconv.FormatInt(n, 10) }
+
+const (
+	// heldBackMore is how many elements beyond four windows may lie between the first
+	// that is not settled and the last that was read: what is settled of them is named in
+	// Redis.
+	heldBackMore = 1000
+	// asideMost is how many elements are put aside in one call.
+	asideMost = 16
+)
+
+// farRead says that so much lies behind the first element that is not settled that no
+// more is read.
+func (g *feeding) farRead() bool { return len(g.cursor.open) >= 4*g.spec.Window+heldBackMore }
+
+// putAside enqueues the oldest elements that are held back when they keep the source from
+// being read on, although they can't go yet: in the lines of their narrow keys, as
+// [queue.Client.Book] does. It costs each one admission more, and a place in the window until
+// it has run; so it is done only while half of the window is free.
+func (g *feeding) putAside(ctx context.Context, n int) (bool, error) {
+	if g.over || !g.farRead() || g.open >= (g.batch.Ceiling()+1)/2 {
+		return false, nil
+	}
+	items := g.keyQueues.oldest(min(n, asideMost), g.cursor.next+int64(len(g.cursor.open)/2))
+	if len(items) == 0 {
+		return false, nil
+	}
+	defer func() { g.keyQueues.settled(g.f.now()) }()
+	placed, err := g.bookAside(ctx, items)
+	if len(placed) == 0 {
+		return false, err
+	}
+	return true, g.send(ctx, g.call(placed, nil))
+}
+
+// bookAside books items in their narrow lines. The others are back in their key queues, or
+// refused.
+func (g *feeding) bookAside(ctx context.Context, items []*item) (placed []*item, away error) {
+	requests := make([]throttle.BookRequest, len(items))
+	for i, p := range items {
+		r := p.task.Request
+		r.MaxWait = p.task.Longest()
+		requests[i] = throttle.BookRequest{Policy: p.task.Policy, Request: r}
+	}
+	lead := g.lead // is of the wide line
+	defer func() { g.lead = lead }()
+	bookings := throttle.BookMany(ctx, g.f.c.Redis(), requests)
+	now := g.f.now()
+	var promoted []throttle.Promotion
+	for i, b := range bookings {
+		p := items[i]
+		promoted = append(promoted, b.Promoted...)
+		if b.Err == nil && b.Parked { // at a gate it has no place
+			g.block(p, b.Rule, later(now.Add(inHand), g.local(b.At)), now, false)
+			continue
+		}
+		took, err := g.answered(p, b, now, false)
+		if took {
+			p.aside = true
+			placed = append(placed, p)
+		}
+		if err != nil {
+			away = err
+		}
+	}
+	g.f.c.Promote(ctx, promoted)
+	return placed, away
+}
