@@ -2,9 +2,18 @@ package queue
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/asynqwire"
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/promotion"
+	"github.com/headwayq/headway/queue/internal/backend"
+	"github.com/headwayq/headway/throttle"
 )
 
 // Booked is a task that was enqueued, and the instant at which its limits let it run.
@@ -69,4 +78,334 @@ func (c *Client) BookMany(ctx context.Context, tasks []*Task, opts ...asynq.Opti
 // were not yet sent fail with that error. Tasks with asynq.Group go one by one.
 func (c *Client) EnqueueMany(ctx context.Context, tasks []*Task, opts ...asynq.Option) []Result {
 	return c.enqueueAll(ctx, enqueueing, tasks, opts)
+}
+
+// pendingTask is a task on its way into a queue.
+type pendingTask struct {
+	*Result
+	backend.Task
+	typ     string
+	options bookingOptions
+}
+
+// enqueueMode is how many tasks are enqueued.
+type enqueueMode struct {
+	verb  string
+	most  int  // so many tasks are held before they are sent
+	alone bool // what can't be caught is enqueued by asynq itself
+	check func([]asynq.Option) (bookingOptions, error)
+	send  func(*Client, context.Context, []*pendingTask) error // the error is that of a Redis that does not answer
+}
+
+var (
+	enqueueing = enqueueMode{"enqueue", 10 * luascripts.EnqueueMax, true, checkEnqueueing, (*Client).put}
+	// so many places does a process leave behind that dies before it enqueues
+	booking = enqueueMode{"book", luascripts.EnqueueMax, false, checkBooking, (*Client).book}
+)
+
+func checkEnqueueing(opts []asynq.Option) (bookingOptions, error) {
+	return bookingOptions{}, checkOptions(opts)
+}
+
+// many enqueues tasks in portions.
+func (c *Client) enqueueAll(ctx context.Context, m enqueueMode, tasks []*Task, opts []asynq.Option) []Result {
+	results := make([]Result, len(tasks))
+	var portion []*pendingTask
+	var away error
+	send := func() {
+		if away == nil {
+			away = context.Cause(ctx)
+		}
+		switch {
+		case away == nil && len(portion) > 0:
+			away = m.send(c, ctx, portion)
+		case away != nil:
+			failAll(portion, fmt.Errorf("not tried: %w", away))
+		}
+		for _, e := range portion {
+			if e.Err != nil {
+				e.Result.Booked, e.Err = Booked{}, fmt.Errorf("queue: %s %q: %w", m.verb, e.typ, e.Err)
+			}
+		}
+		portion = portion[:0]
+	}
+	for i, task := range tasks {
+		e, err := c.prepare(ctx, m, task, opts)
+		switch {
+		case errors.Is(err, asynqwire.ErrUnknownScript) && m.alone && away != nil:
+			results[i].Err = fmt.Errorf("queue: %s %q: not tried: %w", m.verb, task.typ, away)
+			continue
+		case errors.Is(err, asynqwire.ErrUnknownScript) && m.alone:
+			results[i].Info, results[i].Err = c.Enqueue(ctx, task, opts...)
+			continue
+		case err != nil:
+			results[i].Err = err
+			continue
+		}
+		if len(portion) == m.most || clashes(portion, e) {
+			send()
+		}
+		e.Result = &results[i]
+		portion = append(portion, e)
+	}
+	send()
+	return results
+}
+
+// failAll notes why tasks are not enqueued.
+func failAll(entries []*pendingTask, err error) {
+	for _, e := range entries {
+		e.Err = err
+	}
+}
+
+// clashes says that a task to be booked may be one of the portion over again: it has to
+// be looked for when that is enqueued, or it would share the other's place.
+func clashes(portion []*pendingTask, e *pendingTask) bool {
+	if !e.options.named {
+		return false
+	}
+	for _, other := range portion {
+		if other.Queue == e.Queue && (other.Message.ID == e.Message.ID || e.Message.Unique != "" && other.Message.Unique == e.Message.Unique) {
+			return true
+		}
+	}
+	return false
+}
+
+// prepare holds a task against its policy, and lets asynq make its message.
+func (c *Client) prepare(ctx context.Context, m enqueueMode, task *Task, opts []asynq.Option) (*pendingTask, error) {
+	if task == nil {
+		return nil, fmt.Errorf("queue: %s: no task", m.verb)
+	}
+	options, err := m.check(task.with(opts))
+	if err != nil {
+		return nil, err
+	}
+	e := &pendingTask{Task: backend.Task{MaxWait: options.maxWait}, typ: task.typ, options: options}
+	asynqs := task.asynqTask()
+	p, limited := c.policies[task.typ]
+	var demand Demand
+	if limited {
+		if demand, err = p.demand(ctx, asynqs); err != nil {
+			return nil, err
+		}
+	}
+	r, info, err := c.compose(ctx, asynqs, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("queue: %s %q: %w", m.verb, e.typ, err)
+	}
+	e.Queue, e.Message, e.Info = r.Queue, r.Task, info
+	e.Message.Token = uint64(throttle.NewToken())
+	if limited {
+		e.Policy, e.Request = p.decide, demand.Request(luascripts.JobID(e.Queue, e.Message.ID))
+	}
+	return e, nil
+}
+
+// compose lets asynq make the message of a task, and enqueues nothing.
+func (c *Client) compose(ctx context.Context, task *asynq.Task, opts ...asynq.Option) (asynqwire.Recording, *asynq.TaskInfo, error) {
+	var r asynqwire.Recording
+	info, err := c.composer.EnqueueContext(asynqwire.Record(ctx, &r), task, opts...)
+	if r.Unknown {
+		err = asynqwire.ErrUnknownScript // asynq wraps an error of Redis as text
+	}
+	return r, info, err
+}
+
+// put enqueues all that have not failed yet, in their order.
+func (c *Client) put(ctx context.Context, entries []*pendingTask) (away error) {
+	var queues []string
+	byQueue := make(map[string][]*pendingTask)
+	for _, e := range entries {
+		if e.Err != nil {
+			continue
+		}
+		if byQueue[e.Queue] == nil {
+			queues = append(queues, e.Queue)
+		}
+		byQueue[e.Queue] = append(byQueue[e.Queue], e)
+	}
+	for _, queue := range queues {
+		for rest := byQueue[queue]; len(rest) > 0; {
+			n := min(len(rest), luascripts.EnqueueMax)
+			if away == nil {
+				away = c.putInto(ctx, queue, rest[:n])
+			} else {
+				failAll(rest[:n], fmt.Errorf("not tried: %w", away))
+			}
+			rest = rest[n:]
+		}
+	}
+	return away
+}
+
+// putInto is one script call.
+func (c *Client) putInto(ctx context.Context, queue string, entries []*pendingTask) (away error) {
+	if err := c.registerQueue(ctx, queue); err != nil {
+		failAll(entries, err)
+		return unanswered(err)
+	}
+	tasks := make([]luascripts.EnqueueTask, len(entries))
+	for i, e := range entries {
+		tasks[i] = e.Message
+	}
+	codes, err := luascripts.Enqueue(ctx, c.rdb, c.keys(queue), uint64(throttle.NewToken()), tasks)
+	if err != nil {
+		failAll(entries, err)
+		return unanswered(err)
+	}
+	for i, e := range entries {
+		if e.Err = backend.Refusal(codes[i]); e.Err == nil {
+			e.Result.Booked = Booked{Info: e.Info, At: e.At, Wait: e.Wait, Rule: e.Rule}
+		}
+	}
+	return nil
+}
+
+// registerQueue has a queue in asynq's list of them.
+func (c *Client) registerQueue(ctx context.Context, queue string) error {
+	if _, named := c.named.Load(queue); named {
+		return nil
+	}
+	if err := luascripts.NameQueue(ctx, c.rdb, queue); err != nil {
+		return err
+	}
+	c.named.Store(queue, true)
+	return nil
+}
+
+// unanswered is the error of a Redis that does not answer, nil for one that it
+// answered: then it makes sense to ask for the next tasks.
+func unanswered(err error) error {
+	if _, answered := errors.AsType[redis.Error](err); answered {
+		return nil
+	}
+	return err
+}
+
+func (c *Client) keys(queue string) luascripts.QueueKeys {
+	return luascripts.NewQueueKeys(c.cfg.Prefix, queue)
+}
+
+// givingBack bounds the calls that give back the places of a portion.
+const givingBack = time.Second
+
+// errPerClient is about a throttle.Config in which nothing can be booked.
+var errPerClient = fmt.Errorf("%w: with PerClient each pool has lines of its own, in which nobody else can book", throttle.ErrInvalidConfig)
+
+// book takes places, enqueues the tasks to be woken at their instants, and gives the
+// places back of those that can't be enqueued.
+func (c *Client) book(ctx context.Context, entries []*pendingTask) (away error) {
+	if away = c.findOthers(ctx, entries); away == nil {
+		away = c.takePlaces(ctx, entries)
+	}
+	if away != nil { // some may have their places: they are given back
+		for _, e := range entries {
+			if e.Err == nil {
+				e.Err = fmt.Errorf("not tried: %w", away)
+			}
+		}
+	}
+	if err := c.put(ctx, entries); away == nil {
+		away = err
+	}
+	c.giveBack(ctx, entries)
+	return away
+}
+
+// findOthers fails the tasks that exist already: a job has one place, and to give it
+// back would take it from the other.
+func (c *Client) findOthers(ctx context.Context, entries []*pendingTask) (away error) {
+	var named []*pendingTask
+	var looks []luascripts.Look
+	for _, e := range entries {
+		if e.options.named {
+			named = append(named, e)
+			looks = append(looks, luascripts.Look{Queue: c.keys(e.Queue), ID: e.Message.ID, Unique: e.Message.Unique})
+		}
+	}
+	codes, err := luascripts.LookFor(ctx, c.rdb, looks)
+	if err != nil {
+		failAll(named, err)
+		return unanswered(err)
+	}
+	for i, e := range named {
+		e.Err = backend.Refusal(codes[i])
+	}
+	return nil
+}
+
+// takePlaces books for all that have not failed and have a policy.
+func (c *Client) takePlaces(ctx context.Context, entries []*pendingTask) (away error) {
+	var wishes []throttle.BookRequest
+	var who []*pendingTask
+	for _, e := range entries {
+		switch {
+		case e.Err != nil || e.Policy == nil:
+			continue
+		case c.cfg.PerClient:
+			e.Err = errPerClient
+			continue
+		}
+		e.Request.MaxWait = e.Longest()
+		wishes = append(wishes, throttle.BookRequest{Policy: e.Policy, Request: e.Request})
+		who = append(who, e)
+	}
+	var promoted []throttle.Promotion
+	for i, b := range throttle.BookMany(ctx, c.rdb, wishes) {
+		promoted = append(promoted, b.Promoted...)
+		e := who[i]
+		if e.Err = b.Err; b.Err != nil {
+			// whether it has a place is not known
+			e.Own = errors.Is(b.Err, throttle.ErrUnavailable)
+			if e.Own && !throttle.Answered(b.Err) {
+				away = b.Err
+			}
+			continue
+		}
+		e.Own = !e.options.id || b.Promised.IsZero()
+		e.Task.Booked(b.Decision)
+	}
+	c.promote(ctx, promoted)
+	return away
+}
+
+// giveBack gives back the places of tasks that were not enqueued. What can't be given
+// back now falls out of its line by itself.
+func (c *Client) giveBack(ctx context.Context, entries []*pendingTask) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), givingBack)
+	defer cancel()
+	var promoted []throttle.Promotion
+	for _, e := range entries {
+		if e.Err == nil || !e.Own || c.shared(ctx, e) {
+			continue
+		}
+		next, err := e.Policy.Cancel(ctx, e.Request)
+		if err != nil {
+			break
+		}
+		promoted = append(promoted, next...)
+	}
+	c.promote(ctx, promoted)
+}
+
+// shared says that another call enqueued a task of this id between our look for it
+// and our own try: it stands in the same place, if it was booked.
+func (c *Client) shared(ctx context.Context, e *pendingTask) bool {
+	if !e.options.id || !errors.Is(e.Err, asynq.ErrTaskIDConflict) {
+		return false
+	}
+	ours, err := luascripts.Ours(ctx, c.rdb, c.keys(e.Queue), e.Message.ID)
+	return ours || err != nil // at worst the place falls out of its line
+}
+
+// promote moves the tasks forward that may come earlier than they were told, and tells
+// the pools. Without it they come at the instants that they were told.
+func (c *Client) promote(ctx context.Context, promoted []throttle.Promotion) {
+	for queue, tasks := range promotion.ByQueue(promoted...) {
+		if tasks.Retime(ctx, c.rdb, c.keys(queue)) != nil || luascripts.Notify(ctx, c.rdb, c.keys(queue), tasks.First()) != nil {
+			return
+		}
+	}
 }

@@ -1,6 +1,8 @@
 package queue
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -90,3 +92,56 @@ func (r Rule) limited() bool { return r.Limit != throttle.Limit{} }
 
 // gated says that the rule is a gate, in a valid policy.
 func (r Rule) gated() bool { return r.Gate != gate.Gate{} }
+
+// ChargePolicy says which attempts of a task pay for their permits.
+type ChargePolicy uint8
+
+const (
+	// ChargeEveryAttempt charges each attempt, also the retry of one that failed:
+	// a handler that failed may have sent its message all the same.
+	ChargeEveryAttempt ChargePolicy = iota
+	// ChargeSuccess gives the permits of an attempt back whose handler returned an
+	// error, or panicked. It is right where a failure proves that the provider
+	// counted nothing.
+	ChargeSuccess
+)
+
+// pays are the texts of policy files.
+var chargePolicies = [...]string{ChargeEveryAttempt: "every attempt", ChargeSuccess: "success"}
+
+// String returns the text that a policy file has: "every attempt", "success".
+func (p ChargePolicy) String() string {
+	if !p.known() {
+		return fmt.Sprintf("Pay(%d)", uint8(p))
+	}
+	return chargePolicies[p]
+}
+
+func (p ChargePolicy) known() bool { return int(p) < len(chargePolicies) }
+
+// payTexts is what a policy file may say, for errors.
+const chargePolicyTexts = `"every attempt" or "success"`
+
+// payOf reads the text of a policy file.
+func chargePolicyOf(text string) (ChargePolicy, bool) {
+	i := slices.Index(chargePolicies[:], text)
+	return ChargePolicy(max(i, 0)), i >= 0
+}
+
+// ConstantKey returns a [KeyFunc] that gives all tasks the same key, such as the
+// name of a provider. It panics when the key is empty or over 1024 bytes long.
+func ConstantKey(key string) KeyFunc {
+	if key == "" || len(key) > throttle.KeyMax {
+		panic(fmt.Sprintf("queue: a constant key of %d bytes, want 1 to %d", len(key), throttle.KeyMax))
+	}
+	return func(*asynq.Task) (string, error) { return key, nil }
+}
+
+// ConstantCost returns a [CostFunc] that gives all tasks the same cost. It
+// panics when the cost is below 1 or above throttle.PermitsMax.
+func ConstantCost(cost int) CostFunc {
+	if cost < 1 || cost > throttle.PermitsMax {
+		panic(fmt.Sprintf("queue: a constant cost of %d, want 1 to %d", cost, throttle.PermitsMax))
+	}
+	return func(*asynq.Task) (int, error) { return cost, nil }
+}
