@@ -9,8 +9,7 @@ FUZZTIME ?= 10m
 # out of go.mod. It must be able to read the Go version that go.mod asks for.
 LINT := go tool -modfile=tools/golangci/go.mod golangci-lint
 
-# Many tests wait for Redis, so more of them run at once than there are cores.
-GOTEST := -shuffle=on -count=1 -parallel 6 -timeout 20m
+GOTEST := -shuffle=on -count=1 -timeout 20m
 
 .DEFAULT_GOAL := help
 .PHONY: help run check test soak accept docs measures fuzz bench bench-short

@@ -35,7 +35,7 @@ type arrival struct {
 type gateway struct {
 	*httptest.Server
 
-	takes time.Duration // how long it works on each; set before the first arrives
+	takes time.Duration // how long it works on each; set before the first arrives, then by [gateway.setTakes]
 
 	mu       sync.Mutex
 	arrivals []arrival
@@ -68,13 +68,20 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer g.mu.Unlock()
 	n := len(g.arrivals)
 	g.arrivals = append(g.arrivals, a)
-	if g.takes > 0 {
+	if takes := g.takes; takes > 0 {
 		g.mu.Unlock()
-		wait(r, g.takes)
+		wait(r, takes)
 		g.mu.Lock()
 	}
 	g.arrivals[n].Left = time.Now().UnixMicro()
 	g.times[a.ID]++
+}
+
+// setTakes changes how long it works on each that arrives from now on.
+func (g *gateway) setTakes(d time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.takes = d
 }
 
 // wait ends early when the sender is gone.

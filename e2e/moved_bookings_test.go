@@ -13,7 +13,7 @@ import (
 // take no worker: what is due behind them must not wait for one to become free.
 func TestMovedBookingsDoNotHoldUpTheRest(t *testing.T) {
 	t.Parallel()
-	const phones = 300
+	const phones = 120
 	s := newStage(t, "1/8s", workerSpec{Concurrency: 1})
 	_, h := s.pool(s.rdb)
 	s.enqueue(phones, phones)

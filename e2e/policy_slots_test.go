@@ -304,13 +304,14 @@ func TestSoleHolderDiesAtWork(t *testing.T) {
 	const rounds, waiting = 5, 400
 	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent %d lease %v, key: acme}", slots, slotLease)},
 		workerSpec{Concurrency: 2 * slots}) // some are left to hear that they have to wait
-	s.gateway.takes = slotJob
+	s.gateway.takes = slotLease / 2 // so long that a slow machine has deferred the others before all are through
 	s.enqueue(8*waiting, 100)
 	alive := s.crew.launch()
 	s.eventually(40*time.Second, "all others wait, but for those who were woken", func() bool {
 		q, ok := s.queueInfo()
 		return ok && q.Pending <= slots && q.Retry > 2*waiting
 	})
+	s.gateway.setTakes(slotJob)
 	for round := range rounds {
 		enough := s.gateway.distinct() + slots + rand.IntN(10*slots) // a moment that nobody can foresee
 		s.eventually(10*time.Second, "it is at work", func() bool { return s.gateway.distinct() > enough })

@@ -90,11 +90,19 @@ func TestWithoutDrain(t *testing.T) {
 
 func TestInterruptedEmbedded(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	r := newProgram(t).run(ctx)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	const n, left = 24, 12 // of the messages of the example all but the first to each phone wait
+	var arrived atomic.Int64
+	url := gatewayOf(t, func(e2e.Message, int) int {
+		if arrived.Add(1) == n-left {
+			time.AfterFunc(time.Second, interrupt) // by then the rest is enqueued
+		}
+		return http.StatusOK
+	})
+	r := newProgram(t, "-gateway", url).run(ctx)
 	r.want(t, exitOK)
-	if want := "interrupted: 12 messages not sent, and lost with the embedded Redis\n"; !strings.Contains(r.stderr, want) {
+	if want := fmt.Sprintf("interrupted: %d messages not sent, and lost with the embedded Redis\n", left); !strings.Contains(r.stderr, want) {
 		t.Errorf("stderr has no %q:\n%s", want, r.stderr)
 	}
 }
