@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/promotion"
+	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/queue/internal/backend"
 	"github.com/headwayq/headway/throttle"
 )
@@ -278,7 +278,7 @@ func (c *Client) registerQueue(ctx context.Context, queue string) error {
 // unanswered is the error of a Redis that does not answer, nil for one that it
 // answered: then it makes sense to ask for the next tasks.
 func unanswered(err error) error {
-	if _, answered := errors.AsType[redis.Error](err); answered {
+	if rediserr.Of(err).Answered() {
 		return nil
 	}
 	return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"reflect"
 	"runtime"
 	"sync"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/headwayq/headway/internal/coalesce"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/rediserr"
 )
 
 // coalescer makes one script call of acquires that come while others of the same
@@ -137,14 +137,15 @@ func (m *coalescer) send(ctx context.Context, c *luascripts.Call) error {
 // not show.
 func (m *coalescer) sendMany(ctx context.Context, calls []*luascripts.Call) error {
 	err := sendMany(ctx, m.rdb, calls)
-	if redis.HasErrorPrefix(err, "CROSSSLOT") {
+	if rediserr.Of(err) == rediserr.CrossSlot {
 		m.scattered.Store(true)
 	}
 	return err
 }
 
 // sendMany sends calls together, at most as much as is one script's work. Calls
-// whose reply was lost are sent again, once. Then each call has its own error:
+// whose reply was lost are sent again, once: not after a time-out, which was waited for
+// already, and not where Redis can't be reached. Then each call has its own error:
 // ErrRetrySingly where it has to be sent by itself. The result is the error of all
 // of them, or the first that was not an answer of Redis.
 func sendMany(ctx context.Context, rdb redis.UniversalClient, calls []*luascripts.Call) error {
@@ -152,12 +153,12 @@ func sendMany(ctx context.Context, rdb redis.UniversalClient, calls []*luascript
 		return sendSlots(ctx, cluster, calls)
 	}
 	err := luascripts.AcquireMany(ctx, rdb, calls)
-	if err != nil && ctx.Err() == nil && worthRepeating(err) {
+	if err != nil && ctx.Err() == nil && rediserr.Of(err) == rediserr.Lost {
 		err = luascripts.AcquireMany(ctx, rdb, calls)
 	}
 	if err != nil {
 		each := err
-		if redis.HasErrorPrefix(err, "CROSSSLOT") { // a Cluster that its client does not show
+		if rediserr.Of(err) == rediserr.CrossSlot { // a Cluster that its client does not show
 			each = luascripts.ErrRetrySingly
 		}
 		for _, c := range calls {
@@ -173,7 +174,7 @@ func sendSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*luasc
 	luascripts.AcquireSlots(ctx, cluster, calls)
 	var lost []*luascripts.Call
 	for _, c := range calls {
-		if c.Err != nil && ctx.Err() == nil && worthRepeating(c.Err) {
+		if c.Err != nil && ctx.Err() == nil && rediserr.Of(c.Err) == rediserr.Lost {
 			lost = append(lost, c)
 		}
 	}
@@ -183,23 +184,13 @@ func sendSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*luasc
 	for _, c := range calls {
 		switch {
 		case c.Err == nil:
-		case coalesce.Answered(c.Err):
+		case rediserr.Of(c.Err).Answered():
 			c.Err = luascripts.ErrRetrySingly
 		case silent == nil && !errors.Is(c.Err, luascripts.ErrRetrySingly):
 			silent = c.Err
 		}
 	}
 	return silent
-}
-
-// worthRepeating says that an answer was lost on its way, and Redis seems to be there:
-// a time-out was waited for once.
-func worthRepeating(err error) bool {
-	if coalesce.Answered(err) || coalesce.TimedOut(err) {
-		return false
-	}
-	op, ok := errors.AsType[*net.OpError](err)
-	return !ok || op.Op != "dial"
 }
 
 // coalescers has one for each client that a limiter is on.

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/throttle/gate"
 )
 
@@ -288,10 +286,6 @@ func (p *Policy) fault(op string, part int, status luascripts.Status, err error)
 	return p.rules[part-1].fault(op, status, err)
 }
 
-// passing are answers of a server that is starting, or that another server replaces:
-// the call is worth repeating, and says nothing about one before it.
-var passing = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY"}
-
 // fault translates what a script call came back with; no error type of the
 // Redis client leaves this package.
 func (l *Limiter) fault(op string, status luascripts.Status, err error) error {
@@ -304,10 +298,9 @@ func (l *Limiter) fault(op string, status luascripts.Status, err error) error {
 	if _, ok := errors.AsType[*outdatedError](err); ok {
 		return err
 	}
-	u := &UnavailableError{Op: op, Reason: err.Error(), answered: errors.Is(err, errClock)}
-	if answer, ok := errors.AsType[redis.Error](err); ok {
-		u.answered = !slices.ContainsFunc(passing, func(code string) bool { return redis.HasErrorPrefix(answer, code) })
-	}
+	kind := rediserr.Of(err)
+	u := &UnavailableError{Op: op, Reason: err.Error()}
+	u.answered = errors.Is(err, errClock) || kind.Answered() && kind != rediserr.Passing
 	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, end) {
 			u.cause = end

@@ -15,6 +15,7 @@ import (
 	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/coalesce"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/rediserr"
 )
 
 const (
@@ -169,7 +170,7 @@ func (c *client) fetch(ctx context.Context, call asynqwire.Call, run func(contex
 			c.a.idle.wait()
 		}
 	case cmd.Err() != nil:
-		if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+		if rediserr.Of(cmd.Err()) == rediserr.NoScript {
 			return cmd // asynq sends the text next
 		}
 		c.misses.Store(0)
@@ -204,7 +205,7 @@ func done(ctx context.Context) *redis.Cmd {
 	return cmd
 }
 
-func isNotFound(err error) bool { return redis.HasErrorPrefix(err, "NOT FOUND") }
+func isNotFound(err error) bool { return rediserr.Of(err) == rediserr.NotFound }
 
 // idleServers holds the asynq servers of this process while they have nothing to do.
 type idleServers struct {
@@ -286,7 +287,7 @@ type script struct {
 // go-redis calls it for all commands, also for those that were answered before: their
 // answers are kept. A hook that sends a pipeline anew resets the errors with nil.
 func (s *script) SetErr(err error) {
-	if err == nil && s.Val() != nil || coalesce.Answered(err) {
+	if err == nil && s.Val() != nil || err != nil && rediserr.Of(err).Answered() {
 		s.answered = true
 	} else if s.answered {
 		return
@@ -344,24 +345,14 @@ func (x *scripts) pipeline(ctx context.Context, all []*script) (lost error) {
 	_, err := pipe.Exec(ctx)
 	for _, s := range all {
 		if s.answered {
-			s.again = x.repeats && refused(s.Err())
+			s.again = x.repeats && rediserr.Of(s.Err()) == rediserr.Passing
 			continue
 		}
 		lost = cmp.Or(s.Err(), err, errNoAnswer)
 		s.Cmd.SetErr(lost)
-		s.again = x.repeats && ctx.Err() == nil && !coalesce.TimedOut(lost)
+		s.again = x.repeats && ctx.Err() == nil && rediserr.Of(lost) != rediserr.TimedOut
 	}
 	return lost
-}
-
-// refused says that a server can't do anything at the moment. go-redis repeats such calls.
-func refused(err error) bool {
-	for _, prefix := range []string{"LOADING", "READONLY", "MASTERDOWN", "TRYAGAIN", "max number of clients reached"} {
-		if redis.HasErrorPrefix(err, prefix) {
-			return true
-		}
-	}
-	return false
 }
 
 // errNoAnswer is the error of a script that a hook neither sent nor answered.

@@ -2,13 +2,12 @@ package worker
 
 import (
 	"context"
-	"errors"
-	"net"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/rediserr"
 )
 
 // silenceMax is how long a subscription may be silent before it is asked whether it
@@ -49,11 +48,11 @@ func receiveUntilSilent(ctx context.Context, sub *redis.PubSub, wakers map[strin
 		if ctx.Err() != nil {
 			return
 		}
-		silent, isNet := errors.AsType[net.Error](err)
+		silent := rediserr.Of(err) == rediserr.TimedOut
 		switch {
-		case isNet && silent.Timeout() && asked:
+		case silent && asked:
 			return
-		case isNet && silent.Timeout():
+		case silent:
 			asked = true
 			err = sub.Ping(ctx)
 		default:

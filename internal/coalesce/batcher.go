@@ -10,15 +10,13 @@ package coalesce
 
 import (
 	"context"
-	"errors"
-	"net"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/headwayq/headway/internal/rediserr"
 )
 
 const (
@@ -144,7 +142,7 @@ func (b *Batcher[C]) flush() {
 func (b *Batcher[C]) sendAlone(ctx context.Context, c C) (err error) {
 	began := time.Now()
 	defer func() {
-		if err != nil && ctx.Err() == nil && !Answered(err) {
+		if err != nil && ctx.Err() == nil && !rediserr.Of(err).Answered() {
 			b.drain()
 		}
 		if f := b.next(nil, time.Since(began)); f != nil {
@@ -301,7 +299,7 @@ func (b *Batcher[C]) drain() {
 func (b *Batcher[C]) deliver(f *batch[C]) {
 	for f != nil {
 		began := time.Now()
-		if err := b.send(f); err != nil && !Answered(err) {
+		if err := b.send(f); err != nil && !rediserr.Of(err).Answered() {
 			b.drain()
 		}
 		took := time.Since(began)
@@ -342,16 +340,4 @@ func (f *batch[C]) empty() {
 	clear(f.requests)
 	clear(f.calls)
 	f.requests, f.calls = f.requests[:0], f.calls[:0]
-}
-
-// Answered says that Redis itself answered an error.
-func Answered(err error) bool {
-	_, ok := errors.AsType[redis.Error](err)
-	return ok
-}
-
-// TimedOut says that an answer was waited for, and did not come.
-func TimedOut(err error) bool {
-	e, ok := errors.AsType[net.Error](err)
-	return ok && e.Timeout() || errors.Is(err, context.DeadlineExceeded)
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/rediserr"
 )
 
 // RefreshMax bounds how many bookings one call of check.lua takes.
@@ -133,7 +135,7 @@ func sendTexts(ctx context.Context, c *redis.ClusterClient, commands []command, 
 	pipe := c.Pipeline()
 	var told []*redis.Client
 	for i := range sent {
-		if !redis.HasErrorPrefix(sent[i].Err(), "NOSCRIPT") {
+		if rediserr.Of(sent[i].Err()) != rediserr.NoScript {
 			continue
 		}
 		node, err := c.MasterForKey(ctx, commands[i].first())

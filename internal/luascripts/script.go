@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/rediserr"
 )
 
 //go:embed lua
@@ -171,7 +173,7 @@ func pipelined(ctx context.Context, c redis.UniversalClient, s *redis.Script, n 
 		_, _ = pipe.Exec(ctx) // each command carries its own error
 		var missing []int
 		for j, i := range indices {
-			if redis.HasErrorPrefix(cmds[j].Err(), "NOSCRIPT") {
+			if rediserr.Of(cmds[j].Err()) == rediserr.NoScript {
 				missing = append(missing, i)
 			}
 			v, err := cmds[j].Result()
@@ -357,7 +359,7 @@ func (c *command) run(ctx context.Context, rdb redis.Scripter) (any, error) {
 		return c.script.Run(ctx, rdb, keys, args...).Result()
 	}
 	cmd := c.cmd(ctx)
-	if err := process(ctx, cmd); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+	if err := process(ctx, cmd); rediserr.Of(err) == rediserr.NoScript {
 		return c.withText(ctx, rdb).Result()
 	}
 	return cmd.Result()

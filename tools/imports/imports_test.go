@@ -34,22 +34,24 @@ const (
 //	                                    httplimit -------------^
 //	                          throttle/throttletest -----------^
 //
+// internal/rediserr says what an error of Redis means, and imports nothing of the module.
 // internal/e2e, which judges all of it from outside, lies above worker; cmd, examples and tests use it.
 var edges = map[string][]string{
 	".":                         {},
-	"internal/luascripts":       {},
+	"internal/rediserr":         {},
+	"internal/luascripts":       {"internal/rediserr"},
 	"internal/redistest":        {},
 	"internal/cronspec":         {},
 	"internal/asynqwire":        {"internal/luascripts"},
-	"internal/coalesce":         {},
+	"internal/coalesce":         {"internal/rediserr"},
 	"internal/memory":           {"internal/luascripts"},
 	"throttle/internal/civil":   {},
 	"throttle/internal/errtext": {},
 	"throttle/gate":             {"internal/cronspec", "throttle/internal/civil", "throttle/internal/errtext"},
-	"throttle":                  {"internal/luascripts", "internal/memory", "internal/coalesce", "throttle/gate", "throttle/internal/civil", "throttle/internal/errtext", "throttle/internal/fake"},
+	"throttle":                  {"internal/luascripts", "internal/rediserr", "internal/memory", "internal/coalesce", "throttle/gate", "throttle/internal/civil", "throttle/internal/errtext", "throttle/internal/fake"},
 	"throttle/internal/fake":    {},
 	"throttle/throttletest":     {"throttle", "throttle/internal/fake"},
-	"queue":                     {"throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/asynqwire", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
+	"queue":                     {"throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/asynqwire", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
 	"queue/batch":               {"queue", "throttle", "internal/luascripts", "queue/internal/backend", "queue/internal/check"},
 	"queue/schedule":            {"queue", "throttle", "internal/luascripts", "internal/asynqwire", "internal/cronspec", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
 	"queue/phonezone":           {"queue", "queue/internal/zones"},
@@ -59,7 +61,7 @@ var edges = map[string][]string{
 	"queue/internal/check":      {},
 	"internal/policyset":        {"throttle"},
 	"internal/promotion":        {"throttle", "internal/luascripts"},
-	"worker":                    {"queue", "throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/coalesce", "internal/asynqwire"},
+	"worker":                    {"queue", "throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/coalesce", "internal/asynqwire"},
 	"httplimit":                 {"throttle"},
 	"metrics":                   {"worker", "queue", "throttle"},
 	"dashboard":                 {"worker", "queue", "throttle"},
@@ -276,7 +278,7 @@ func TestImportRulesBite(t *testing.T) {
 		{"throttle/a.go", other + `github.com/hibiken/asynq/x/rate"`, "never heard of tasks"},
 		{"throttle/a.go", other + `github.com/hibiken/asynqmon"`, ""},
 		{"throttle/a.go", other + `testing"`, "testing package"},
-		{"internal/luascripts/a.go", own + `throttle"`, "nothing of this module"},
+		{"internal/luascripts/a.go", own + `throttle"`, "it may import internal/rediserr"},
 		{"internal/luascripts/a_test.go", other + `github.com/hibiken/asynq"`, ""},
 		{"queue/a.go", own + `worker"`, "it may import throttle"},
 		{"queue/a.go", other + `github.com/alicebob/miniredis/v2"`, "not of libraries"},

@@ -1,0 +1,111 @@
+// Package rediserr says what an error of a Redis call means: whether the server answered,
+// whether its refusal passes, and whether the call may have run. Every decision to send a
+// call again is made from this one list. docs/architecture.md lists who decides.
+package rediserr
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Kind is what an error means for the call that got it.
+type Kind int
+
+// The first six are answers of a server, and the call has not run, except after [OK]. Our
+// scripts refuse before their first write, and after it Redis stops no script for any of
+// the reasons below.
+const (
+	// OK: there is no error, or the answer is that there is no value ([redis.Nil]).
+	OK Kind = iota
+	// Passing: the server can't run the call at the moment. The same call may succeed soon.
+	Passing
+	// NoScript: the server does not know the script. It needs the text.
+	NoScript
+	// NotFound: a script of asynq, or defer.lua, did not find the task.
+	NotFound
+	// CrossSlot: the keys of the call are on several servers of a Cluster.
+	CrossSlot
+	// Refused: the same call gets the same answer, until somebody changes something.
+	Refused
+	// Unsent: there was no connection to send the call on. It has not run.
+	Unsent
+	// TimedOut: an answer or a connection was waited for, and did not come. The call may
+	// have run. To repeat it at once costs a second wait.
+	TimedOut
+	// Lost: the connection broke, or the call was given up. It may have run. Whoever repeats
+	// it needs a call that may run twice, by its token for instance.
+	Lost
+)
+
+// kinds are the codes of answers. What is not listed is Refused.
+//
+// CLUSTERDOWN and BUSY pass. A Cluster says CLUSTERDOWN while it elects a new master, which
+// takes seconds. A server says BUSY while a script runs longer than busy-reply-threshold,
+// until it ends. Neither has run the call, so it may be sent again. How often is bounded by
+// who sends it, so a Cluster that stays down costs a few calls more.
+//
+// These are Refused on purpose. OOM: Redis is full, and more calls don't empty it. MISCONF:
+// its disk is full or broken. MOVED and ASK: a client of a Cluster follows them by itself,
+// and any other client gets them for ever.
+var kinds = map[string]Kind{
+	"LOADING":     Passing, // the server starts
+	"READONLY":    Passing, // a replica: another server becomes the master
+	"MASTERDOWN":  Passing, // a replica without its master
+	"TRYAGAIN":    Passing, // the keys of a slot are on their way to another server
+	"CLUSTERDOWN": Passing,
+	"BUSY":        Passing,
+	"NOREPLICAS":  Passing, // too few replicas follow the master
+	"NOSCRIPT":    NoScript,
+	"CROSSSLOT":   CrossSlot,
+}
+
+// Those that have no code of one word.
+const (
+	notFound   = "NOT FOUND"
+	maxClients = "max number of clients reached" // passes: other clients leave
+)
+
+// Of says what an error means. It sees through wrapped errors.
+func Of(err error) Kind {
+	if err == nil || errors.Is(err, redis.Nil) {
+		return OK
+	}
+	if answer, ok := errors.AsType[redis.Error](err); ok {
+		return ofAnswer(answer.Error())
+	}
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded) {
+		return TimedOut
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return Unsent
+	}
+	for _, unsent := range []error{redis.ErrClosed, redis.ErrPoolTimeout, redis.ErrPoolExhausted} {
+		if errors.Is(err, unsent) {
+			return Unsent
+		}
+	}
+	return Lost
+}
+
+// ofAnswer says what the text of an answer means.
+func ofAnswer(text string) Kind {
+	text = strings.TrimPrefix(text, "ERR ")
+	code, _, _ := strings.Cut(text, " ")
+	kind, listed := kinds[code]
+	switch {
+	case listed:
+		return kind
+	case strings.HasPrefix(text, notFound):
+		return NotFound
+	case strings.HasPrefix(text, maxClients):
+		return Passing
+	}
+	return Refused
+}
+
+// Answered says that the server itself answered.
+func (k Kind) Answered() bool { return k <= Refused }

@@ -1,0 +1,104 @@
+package rediserr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// answer is an error that a server answered.
+type answer string
+
+func (a answer) Error() string { return string(a) }
+func (a answer) RedisError()   {}
+
+func TestKindOfEachError(t *testing.T) {
+	t.Parallel()
+	refusedDial := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	for _, tc := range []struct {
+		err  error
+		want Kind
+	}{
+		{nil, OK},
+		{redis.Nil, OK},
+		// what passes
+		{answer("LOADING Redis is loading the dataset in memory"), Passing},
+		{answer("LOADING"), Passing},
+		{answer("READONLY You can't write against a read only replica."), Passing},
+		{answer("MASTERDOWN Link with MASTER is down"), Passing},
+		{answer("TRYAGAIN Multiple keys request during rehashing of slot"), Passing},
+		{answer("CLUSTERDOWN The cluster is down"), Passing},
+		{answer("CLUSTERDOWN Hash slot not served"), Passing},
+		{answer("BUSY Redis is busy running a script."), Passing},
+		{answer("NOREPLICAS Not enough good replicas to write."), Passing},
+		{answer("ERR max number of clients reached"), Passing},
+		{answer("ERR LOADING by a server that puts ERR first"), Passing},
+		// what has its own way on
+		{answer("NOSCRIPT No matching script. Please use EVAL."), NoScript},
+		{redis.ErrNoScript, NoScript},
+		{answer("NOT FOUND"), NotFound},
+		{answer("CROSSSLOT Keys in request don't hash to the same slot"), CrossSlot},
+		{redis.ErrCrossSlot, CrossSlot},
+		// what stays as it is
+		{answer("OOM command not allowed when used memory > 'maxmemory'."), Refused},
+		{answer("MISCONF Redis is configured to save RDB snapshots"), Refused},
+		{answer("MOVED 3999 127.0.0.1:6381"), Refused},
+		{answer("ASK 3999 127.0.0.1:6381"), Refused},
+		{answer("WRONGTYPE Operation against a key holding the wrong kind of value"), Refused},
+		{answer("NOAUTH Authentication required."), Refused},
+		{answer("WRONGPASS invalid username-password pair"), Refused},
+		{answer("NOPERM this user has no permissions"), Refused},
+		{answer("EXECABORT Transaction discarded"), Refused},
+		{answer("BUSYKEY Target key name already exists."), Refused},
+		{answer("BUSYGROUP Consumer Group name already exists"), Refused},
+		{answer("ERR unknown command"), Refused},
+		{answer(""), Refused},
+		// what never left
+		{refusedDial, Unsent},
+		{redis.ErrClosed, Unsent},
+		{redis.ErrPoolTimeout, Unsent},
+		{redis.ErrPoolExhausted, Unsent},
+		// what was waited for
+		{&net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}, TimedOut},
+		{&net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}, TimedOut},
+		{context.DeadlineExceeded, TimedOut},
+		// what is lost
+		{&net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}, Lost},
+		{&net.OpError{Op: "write", Net: "tcp", Err: syscall.EPIPE}, Lost},
+		{io.EOF, Lost},
+		{io.ErrUnexpectedEOF, Lost},
+		{context.Canceled, Lost},
+		{errors.New("LOADING, in the words of somebody else"), Lost},
+	} {
+		for _, err := range []error{tc.err, fmt.Errorf("a call: %w", tc.err)} {
+			if tc.err == nil {
+				err = nil
+			}
+			if got := Of(err); got != tc.want {
+				t.Errorf("Of(%v) = %d, want %d", err, got, tc.want)
+			}
+		}
+	}
+}
+
+// A server answered some kinds, and not the others.
+func TestAnswered(t *testing.T) {
+	t.Parallel()
+	for _, k := range []Kind{OK, Passing, NoScript, NotFound, CrossSlot, Refused} {
+		if !k.Answered() {
+			t.Errorf("kind %d is not an answer, want one", k)
+		}
+	}
+	for _, k := range []Kind{Unsent, TimedOut, Lost} {
+		if k.Answered() {
+			t.Errorf("kind %d is an answer, want none", k)
+		}
+	}
+}
