@@ -130,7 +130,7 @@ func sameLimits(in, decided []activeLimit) bool {
 
 // shortest is the shortest window of the limits that decided.
 func (p *Policy) shortest(d Decision) time.Duration {
-	least := WindowMax
+	least := windowMax
 	for i, l := range p.rules {
 		limit := l.limit
 		if i < len(d.grant.limits) {

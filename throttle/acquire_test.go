@@ -232,11 +232,11 @@ func TestStale(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(stale)
-			if l.Stale(d) {
+			if l.Policy().Stale(d) {
 				t.Errorf("window %v: Stale after %v = true, want false", window, d.Age())
 			}
 			time.Sleep(time.Nanosecond)
-			if !l.Stale(d) {
+			if !l.Policy().Stale(d) {
 				t.Errorf("window %v: Stale after %v = false, want true", window, d.Age())
 			}
 		})

@@ -8,12 +8,12 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// CloseMax is the longest time for which a key or a rule can be closed.
-const CloseMax = 366 * day
+// closeMax is the longest time for which a key or a rule can be closed.
+const closeMax = 366 * day
 
 func checkClosing(d time.Duration) error {
-	if d < time.Millisecond || d > CloseMax {
-		return fmt.Errorf("%w: closed for %v, want 1ms to %v", ErrInvalidConfig, d, CloseMax)
+	if d < time.Millisecond || d > closeMax {
+		return fmt.Errorf("%w: closed for %v, want 1ms to %v", ErrInvalidConfig, d, closeMax)
 	}
 	return nil
 }

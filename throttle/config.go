@@ -19,7 +19,7 @@ import (
 const (
 	KeyMax  = 1024              // bytes of a key
 	JobMax  = luascripts.JobMax // bytes of a job id
-	RuleMax = 64                // bytes of a rule's name, and of a client's
+	ruleMax = 64                // bytes of a rule's name, and of a client's
 )
 
 // Defaults and bounds of a [Config].
@@ -28,7 +28,7 @@ const (
 	InlineWaitDefault = 50 * time.Millisecond
 	InlineWaitMax     = time.Second
 	InlineWaitNone    = -1 // no grant lies in the future
-	SecretMin         = 16 // bytes of a secret
+	secretMin         = 16 // bytes of a secret
 )
 
 // Config is what limiters may have in common. The zero Config is usable.
@@ -40,7 +40,7 @@ type Config struct {
 
 	// Secret, when given, turns every key into a keyed hash (HMAC-SHA256)
 	// before it reaches Redis, so that no key of ours shows a phone number. At
-	// least [SecretMin] bytes, the same in all processes: another secret means
+	// least 16 bytes, the same in all processes: another secret means
 	// another ledger. Defaults to none.
 	Secret []byte
 
@@ -57,7 +57,7 @@ type Config struct {
 	PerClient bool
 
 	// Client names this process where PerClient is set: as a rule's name, 1 to
-	// [RuleMax] bytes. Two processes of one name count together, and a process
+	// 64 bytes. Two processes of one name count together, and a process
 	// that starts again under its name finds what it spent. Defaults to a name
 	// drawn at random once per process.
 	Client string
@@ -87,15 +87,15 @@ var rulePattern = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 // earlier version.
 var ruleReserved = []string{"due", "places", "replan", "planned", "tick", "batch", "batches"}
 
-// ValidateRule says whether a name can name a rule: 1 to [RuleMax] letters,
+// ValidateRule says whether a name can name a rule: 1 to 64 letters,
 // digits, "_", "." and "-", but not "due", "places", "replan", "planned", "tick",
 // "batch" or "batches".
 func ValidateRule(name string) error {
 	if slices.Contains(ruleReserved, name) {
 		return fmt.Errorf("%w: rule name %q is reserved", ErrInvalidConfig, name)
 	}
-	if len(name) > RuleMax || !rulePattern.MatchString(name) {
-		return fmt.Errorf("%w: rule name %q, want 1 to %d of A-Z a-z 0-9 _ . -", ErrInvalidConfig, errtext.Clip(name), RuleMax)
+	if len(name) > ruleMax || !rulePattern.MatchString(name) {
+		return fmt.Errorf("%w: rule name %q, want 1 to %d of A-Z a-z 0-9 _ . -", ErrInvalidConfig, errtext.Clip(name), ruleMax)
 	}
 	return nil
 }
@@ -121,8 +121,8 @@ func (c Config) Validate() error {
 	if c.Prefix == "asynq" {
 		errs = append(errs, fmt.Errorf("%w: Prefix %q is that of asynq's own keys", ErrInvalidConfig, c.Prefix))
 	}
-	if n := len(c.Secret); n > 0 && n < SecretMin {
-		errs = append(errs, fmt.Errorf("%w: Secret has %d bytes, want none or at least %d", ErrInvalidConfig, n, SecretMin))
+	if n := len(c.Secret); n > 0 && n < secretMin {
+		errs = append(errs, fmt.Errorf("%w: Secret has %d bytes, want none or at least %d", ErrInvalidConfig, n, secretMin))
 	}
 	if c.InlineWait != InlineWaitNone && (c.InlineWait < 0 || c.InlineWait > InlineWaitMax) {
 		errs = append(errs, fmt.Errorf("%w: InlineWait %v, want 0 to %v, or InlineWaitNone", ErrInvalidConfig, c.InlineWait, InlineWaitMax))
@@ -130,8 +130,8 @@ func (c Config) Validate() error {
 	if c.Client != "" && !c.PerClient {
 		errs = append(errs, fmt.Errorf("%w: Client %q without PerClient", ErrInvalidConfig, errtext.Clip(c.Client)))
 	}
-	if c.PerClient && (len(c.Client) > RuleMax || !rulePattern.MatchString(c.Client)) {
-		errs = append(errs, fmt.Errorf("%w: Client %q, want 1 to %d of A-Z a-z 0-9 _ . -", ErrInvalidConfig, errtext.Clip(c.Client), RuleMax))
+	if c.PerClient && (len(c.Client) > ruleMax || !rulePattern.MatchString(c.Client)) {
+		errs = append(errs, fmt.Errorf("%w: Client %q, want 1 to %d of A-Z a-z 0-9 _ . -", ErrInvalidConfig, errtext.Clip(c.Client), ruleMax))
 	}
 	if !c.OnUnavailable.valid() {
 		errs = append(errs, fmt.Errorf("%w: OnUnavailable %d, want FailClosed, FailOpen or FailLocal", ErrInvalidConfig, c.OnUnavailable))

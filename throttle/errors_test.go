@@ -135,7 +135,7 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	_, book := l.Book(t.Context(), r)
 	_, cancel := l.Cancel(t.Context(), r)
 	_, refund := l.Refund(t.Context(), r)
-	_, back := l.Return(t.Context(), r)
+	_, back := l.Policy().Return(t.Context(), r)
 	_, reset := l.Reset(t.Context(), key)
 	_, peek := l.Peek(t.Context(), key, 1)
 	place := throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}

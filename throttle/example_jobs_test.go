@@ -91,7 +91,7 @@ func ExampleLimiter_Refund() {
 
 // The job was let in and could not start, because its worker is shutting down:
 // it stays first.
-func ExampleLimiter_Return() {
+func ExamplePolicy_Return() {
 	rdb, server := redisAt(time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC))
 	defer server.Close()
 	defer rdb.Close()
@@ -111,7 +111,7 @@ func ExampleLimiter_Return() {
 	}
 	first := redeem("code")
 	fmt.Println("code", first.Granted)
-	if _, err := sms.Return(ctx, first.Request); err != nil {
+	if _, err := sms.Policy().Return(ctx, first.Request); err != nil {
 		fmt.Println(err)
 		return
 	}

@@ -6,6 +6,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// Bounds that the texts of errors tell.
+const (
+	CloseMax    = closeMax
+	LeaseMax    = leaseMax
+	LeaseMin    = leaseMin
+	LimitTTLMin = limitTTLMin
+	RuleMax     = ruleMax
+	RulesMax    = rulesMax
+	SecretMin   = secretMin
+	WindowMax   = windowMax
+	WindowMin   = windowMin
+)
+
 // Gathered is how many acquires of a client wait for others to come back.
 func Gathered(rdb redis.UniversalClient) int {
 	m := coalescerOf(rdb, false)

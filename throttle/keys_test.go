@@ -113,7 +113,7 @@ func TestLifeOfKeys(t *testing.T) {
 	s.job(l, "b", 1)
 	s.job(l, "c", 1)
 	life(":line", time.Hour+2*time.Second)
-	if _, err := l.Return(t.Context(), d.Request); err != nil {
+	if _, err := l.Policy().Return(t.Context(), d.Request); err != nil {
 		t.Fatal(err)
 	}
 	life(":tokens", time.Minute)

@@ -269,7 +269,7 @@ func TestReleaseOfUnknown(t *testing.T) {
 	for range 5 {
 		r := throttle.Request{Key: key, Cost: 1, Job: "nobody", Token: throttle.NewToken()}
 		_, refund := l.Refund(t.Context(), r)
-		_, back := l.Return(t.Context(), r)
+		_, back := l.Policy().Return(t.Context(), r)
 		_, cancel := l.Cancel(t.Context(), r)
 		if err := errors.Join(refund, back, cancel); err != nil {
 			t.Error(err)

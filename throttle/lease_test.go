@@ -297,7 +297,7 @@ func TestReturnOfALease(t *testing.T) {
 	l := s.limiter("slots", throttle.Concurrent(1, 30*time.Second))
 	a := s.job(l, "a", 1)
 	s.want(s.job(l, "b", 1), false, 30*time.Second)
-	if _, err := l.Return(t.Context(), a.Request); err != nil {
+	if _, err := l.Policy().Return(t.Context(), a.Request); err != nil {
 		t.Fatal(err)
 	}
 	if s.job(l, "b", 1).Granted {

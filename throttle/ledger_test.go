@@ -151,7 +151,7 @@ func TestReturnTwiceKeepsTheFirstPlace(t *testing.T) {
 	d := s.job(l, "a", 1)
 	s.want(s.job(l, "b", 1), false, time.Minute)
 	for range 2 {
-		if _, err := l.Return(s.Context(), d.Request); err != nil {
+		if _, err := l.Policy().Return(s.Context(), d.Request); err != nil {
 			t.Fatal(err)
 		}
 		got, err := l.Peek(s.Context(), key, 2)

@@ -14,8 +14,8 @@ import (
 // Bounds of a limit.
 const (
 	PermitsMax = 1_000_000        // permits per window, at most
-	WindowMin  = time.Millisecond // shortest window
-	WindowMax  = 10 * 365 * day   // longest window, and longest time to fill what a limit stores
+	windowMin  = time.Millisecond // shortest window
+	windowMax  = 10 * 365 * day   // longest window, and longest time to fill what a limit stores
 )
 
 const day = 24 * time.Hour
@@ -99,7 +99,7 @@ func (l Limit) Burst() int { return l.burst }
 // MaxCost returns the largest cost that can ever be granted: what a window or a
 // bucket holds. Under leaky, smooth and warmup a job waits for the one before
 // it, so any cost up to [PermitsMax] is granted, as long as its own time (its
-// cold time under warmup) is at most [WindowMax].
+// cold time under warmup) is at most 10 years.
 func (l Limit) MaxCost() int {
 	switch l.kind {
 	case kindSliding, kindFixed, kindCalendar:
@@ -119,12 +119,12 @@ func (l Limit) MaxCost() int {
 	return 0
 }
 
-// permitsWithin is how many permits come in [WindowMax] at n per window.
+// permitsWithin is how many permits come in 10 years at n per window.
 func permitsWithin(n int, window time.Duration) uint64 {
-	if n < 1 || window < WindowMin {
+	if n < 1 || window < windowMin {
 		return 0
 	}
-	hi, lo := bits.Mul64(uint64(n), uint64(WindowMax))
+	hi, lo := bits.Mul64(uint64(n), uint64(windowMax))
 	if hi >= uint64(window) {
 		return math.MaxUint64
 	}
@@ -203,8 +203,8 @@ func (f *faultList) whole(field string, value, low, high int, why string) {
 }
 
 func (f *faultList) duration(field string, d time.Duration) {
-	if d < WindowMin || d > WindowMax {
-		f.add(field, formatWindow(d), "1ms to "+formatWindow(WindowMax))
+	if d < windowMin || d > windowMax {
+		f.add(field, formatWindow(d), "1ms to "+formatWindow(windowMax))
 	} else if d%time.Microsecond != 0 {
 		f.add(field, formatWindow(d), "whole microseconds")
 	}
@@ -251,10 +251,10 @@ func (l Limit) burstFaults(f *faultList, sane bool) {
 	if sane {
 		fill := permitsWithin(l.permits, l.window)
 		if l.kind == kindStepped {
-			fill = uint64(WindowMax/l.window) * uint64(l.permits)
+			fill = uint64(windowMax/l.window) * uint64(l.permits)
 		}
 		if fill < PermitsMax {
-			high, why = int(fill), ", what is filled within "+formatWindow(WindowMax)
+			high, why = int(fill), ", what is filled within "+formatWindow(windowMax)
 		}
 	}
 	f.whole("burst", l.burst, low, high, why)
@@ -269,7 +269,7 @@ func (l Limit) warmUpFaults(f *faultList, sane bool) {
 		return
 	}
 	if l.MaxCost() < 1 {
-		f.add("cold", l.coldText(), "cold*window/permits, the time of a cold permit, of at most "+formatWindow(WindowMax))
+		f.add("cold", l.coldText(), "cold*window/permits, the time of a cold permit, of at most "+formatWindow(windowMax))
 	}
 	// Below, nothing can go wrong: over is at least a millisecond, so the most
 	// that is stored is above 0.

@@ -17,7 +17,7 @@ import (
 //
 //	instant = max(now, (n-k+1)-th newest grant + per)   for the k-th permit from now, k <= n
 //
-// n is 1 to [PermitsMax], per is [WindowMin] to [WindowMax] in whole
+// n is 1 to [PermitsMax], per is 1 ms to 10 years in whole
 // microseconds; [Limit.Validate] says what is wrong with others. An idle key
 // costs one small Redis string, and each further permit in the window 7 bytes.
 //
@@ -59,8 +59,8 @@ func Fixed(n int, per time.Duration) Limit {
 // to n+burst-1. per/n is never rounded; only an instant is, up to the next
 // microsecond.
 //
-// n and burst are 1 to [PermitsMax], per is [WindowMin] to [WindowMax], and the
-// time to fill it, burst*per/n, at most [WindowMax]. In text, a missing burst is
+// n and burst are 1 to [PermitsMax], per is 1 ms to 10 years, and the
+// time to fill it, burst*per/n, at most 10 years. In text, a missing burst is
 // n. A key costs one small Redis string. Choose it when bursts are welcome and
 // the mean counts.
 //
@@ -118,7 +118,7 @@ func GCRA(n int, per time.Duration, burst int) Limit {
 // wait 70 ms; when it takes 5 permits at 100 ms, the next goes at 600 ms. Its
 // excess is the cost of one job less 1: none when each costs 1.
 //
-// n is 1 to [PermitsMax], per [WindowMin] to [WindowMax]. Choose it when jobs of
+// n is 1 to [PermitsMax], per 1 ms to 10 years. Choose it when jobs of
 // any cost must go, evenly; [GCRA] with burst 1 refuses a cost above 1.
 func Leaky(n int, per time.Duration) Limit {
 	return Limit{kind: kindLeaky, permits: n, window: per}
@@ -135,7 +135,7 @@ func Leaky(n int, per time.Duration) Limit {
 // 200 ms. Its excess: burst, and the cost of one job less 1.
 //
 // Bounds as with [Leaky]; burst is 0 to [PermitsMax] and must be stored within
-// [WindowMax]. In text, a missing burst is n. It is Guava's SmoothBursty, exact
+// 10 years. In text, a missing burst is n. It is Guava's SmoothBursty, exact
 // to the microsecond at any rate. Choose it when a large job must not wait for
 // its own size.
 func Smooth(n int, per time.Duration, burst int) Limit {
@@ -154,9 +154,9 @@ func Smooth(n int, per time.Duration, burst int) Limit {
 // 0, 1.375, 1.125, 0.875, 0.625, 0.5, 0.5 s. Its excess is the cost of one job
 // less 1: no permit takes less than per/n.
 //
-// Bounds as with [Leaky]; over is [WindowMin] to [WindowMax] and stores at most
+// Bounds as with [Leaky]; over is 1 ms to 10 years and stores at most
 // 10^12 permits; cold is 1 to 1000 in thousandths, and cold*per/n is at most
-// [WindowMax]. In text, over is required and a missing cold is 3. It is Guava's
+// 10 years. In text, over is required and a missing cold is 3. It is Guava's
 // SmoothWarmingUp, which without an over admits everything: here that is
 // refused. Choose it for a server that needs its caches filled first.
 func WarmUp(n int, per, over time.Duration, cold float64) Limit {
@@ -434,8 +434,8 @@ func civilBounds(unit Unit, zone string, t time.Time) []time.Time {
 
 // Bounds of a lease.
 const (
-	LeaseMin = 100 * time.Millisecond
-	LeaseMax = day
+	leaseMin = 100 * time.Millisecond
+	leaseMax = day
 )
 
 // Concurrent lets at most n run at once. A grant holds a lease; it ends
@@ -449,7 +449,7 @@ const (
 // renewed at 10 s, a job that comes at 15 s is promised 40 s, and goes at 21 s when one of
 // the two is released then: the release returns the next in line.
 //
-// n is 1 to [PermitsMax], lease [LeaseMin] to [LeaseMax]; choose a lease longer than
+// n is 1 to [PermitsMax], lease 100 ms to 24 h; choose a lease longer than
 // any pause of a process that is still alive. Each grant costs one. A worker renews
 // and releases by itself; others use [Policy.Renew] and [Policy.Release]. It can't be
 // changed into a limit of another kind at run time, nor back.
@@ -462,8 +462,8 @@ func (l Limit) IsConcurrent() bool { return l.kind == kindConcurrent }
 
 func (l Limit) leaseFaults(f *faultList) {
 	switch {
-	case l.window < LeaseMin || l.window > LeaseMax:
-		f.add("lease", formatWindow(l.window), formatWindow(LeaseMin)+" to "+formatWindow(LeaseMax))
+	case l.window < leaseMin || l.window > leaseMax:
+		f.add("lease", formatWindow(l.window), formatWindow(leaseMin)+" to "+formatWindow(leaseMax))
 	case l.window%time.Microsecond != 0:
 		f.add("lease", formatWindow(l.window), "whole microseconds")
 	}

@@ -251,7 +251,7 @@ func TestGrantOutlivesALargerLimit(t *testing.T) {
 	large, small := s.limiter("sms", throttle.Sliding(5, time.Minute)), s.limiter("sms", throttle.Sliding(2, time.Minute))
 	first := s.job(large, "a", 3)
 	s.want(first, true, 0)
-	if _, err := small.Return(t.Context(), first.Request); err != nil {
+	if _, err := small.Policy().Return(t.Context(), first.Request); err != nil {
 		t.Errorf("Return = %v, want nil", err)
 	}
 	second := s.job(large, "b", 4)

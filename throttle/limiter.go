@@ -200,13 +200,6 @@ func (l *Limiter) Refund(ctx context.Context, r Request) ([]Promotion, error) {
 	return l.policy.Refund(ctx, r)
 }
 
-// Return gives the grant of r.Token back like [Limiter.Refund], and r.Job the
-// first place in the line for it: a job that was let in and could not start. A
-// job that the limit can't admit any more gets no place.
-func (l *Limiter) Return(ctx context.Context, r Request) ([]Promotion, error) {
-	return l.policy.Return(ctx, r)
-}
-
 // Reset forgets what was spent on a key. Jobs that wait keep their places.
 func (l *Limiter) Reset(ctx context.Context, key string) ([]Promotion, error) {
 	if err := checkKey(key); err != nil {
@@ -238,7 +231,7 @@ func (l *Limiter) reset(ctx context.Context, t retry, key string) ([]Promotion, 
 	return l.policy.promotions(reply.Promoted, reply.Now), nil
 }
 
-// CloseKey lets nothing through on a key for d from now on, 1 ms to [CloseMax],
+// CloseKey lets nothing through on a key for d from now on, 1 ms to 366 days,
 // by Redis' clock: what is booked moves behind, keeps its order, and goes at the
 // limit's pace from the instant that is returned. Of several closings the last to
 // end counts. Other keys go on.
@@ -279,8 +272,8 @@ func (l *Limiter) OpenRule(ctx context.Context) error {
 	return err
 }
 
-// LimitTTLMin is the shortest time for which a limit can be stored.
-const LimitTTLMin = time.Second
+// limitTTLMin is the shortest time for which a limit can be stored.
+const limitTTLMin = time.Second
 
 // SetLimit stores a limit for the rule in Redis: it goes before the one in code,
 // in every process, until it is set anew or taken away with
@@ -293,10 +286,10 @@ func (l *Limiter) SetLimit(ctx context.Context, limit Limit) error {
 }
 
 // SetLimitFor is [Limiter.SetLimit] for a while: then the limit in code counts
-// again. ttl is at least [LimitTTLMin].
+// again. ttl is at least 1 s.
 func (l *Limiter) SetLimitFor(ctx context.Context, limit Limit, ttl time.Duration) error {
-	if ttl < LimitTTLMin {
-		return fmt.Errorf("%w: a limit stored for %v, want at least %v", ErrInvalidConfig, ttl, LimitTTLMin)
+	if ttl < limitTTLMin {
+		return fmt.Errorf("%w: a limit stored for %v, want at least %v", ErrInvalidConfig, ttl, limitTTLMin)
 	}
 	_, err := l.setLimit(ctx, limit, limitChange{ttl: ttl})
 	return err
@@ -370,12 +363,6 @@ func (l *Limiter) Ledger(key string) string { return l.keys(l.ID(key)).Ledger() 
 func (l *Limiter) keys(id string) luascripts.LimitKeys {
 	return l.names.Of(id)
 }
-
-// Stale says that a grant is too old to be acted on: the process was stopped
-// between the answer and now, and acting late would come too close to the next
-// grant. Then acquire again. The bound is a tenth of the window, at least
-// [staleMin] and at most [staleMax].
-func (l *Limiter) Stale(d Decision) bool { return l.policy.Stale(d) }
 
 // Counts returns what was counted until now; the numbers are read one after the
 // other.

@@ -592,7 +592,7 @@ func (tr *trace) refund(back bool) {
 	r := throttle.Request{Key: key, Cost: g.cost, Job: g.job, Token: g.token}
 	call := tr.l.Refund
 	if back {
-		call = tr.l.Return
+		call = tr.l.Policy().Return
 	}
 	turn, err := call(tr.ctx, r)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// RulesMax bounds how many rules are decided together.
-const RulesMax = luascripts.RulesMax
+// rulesMax bounds how many rules are decided together.
+const rulesMax = luascripts.RulesMax
 
 // Policy is rules that are decided together: a request is granted by all of them
 // in one step, or by none. A [Limiter] is a policy of one rule.
@@ -52,8 +52,8 @@ type Policy struct {
 // leases come last, and no rule comes twice. All faults are reported at once,
 // unwrapping to [ErrInvalidConfig].
 func NewPolicy(rules ...*Limiter) (*Policy, error) {
-	if len(rules) == 0 || len(rules) > RulesMax {
-		return nil, fmt.Errorf("%w: a policy of %d rules, want 1 to %d", ErrInvalidConfig, len(rules), RulesMax)
+	if len(rules) == 0 || len(rules) > rulesMax {
+		return nil, fmt.Errorf("%w: a policy of %d rules, want 1 to %d", ErrInvalidConfig, len(rules), rulesMax)
 	}
 	var errs []error
 	seen := make(map[string]bool)
@@ -160,7 +160,9 @@ func (p *Policy) Refund(ctx context.Context, r Request) ([]Promotion, error) {
 	return p.takeBack(ctx, r, false)
 }
 
-// Return is [Limiter.Return] for all rules.
+// Return gives the grant of r.Token back like [Policy.Refund], and r.Job the first place in
+// the line for it: a job that was let in and could not start. A job that a limit can't
+// admit any more gets no place.
 func (p *Policy) Return(ctx context.Context, r Request) ([]Promotion, error) {
 	if err := checkJob(r.Job); err != nil {
 		return nil, err
@@ -177,7 +179,10 @@ func (p *Policy) Charge(d Decision) *Charge {
 	return &Charge{p: p, d: d, payments: []payment{first}}
 }
 
-// Stale is [Limiter.Stale]: by the shortest window of the rules.
+// Stale says that a grant is too old to be acted on: the process was stopped between the
+// answer and now, and acting late would come too close to the next grant. Then acquire
+// again. The bound is a tenth of the shortest window of the rules, at least [staleMin] and
+// at most [staleMax].
 func (p *Policy) Stale(d Decision) bool {
 	return d.Age() > staleAfter(p.shortest(d))
 }

@@ -97,7 +97,7 @@ func TestWorthOfAGrantTravels(t *testing.T) {
 	}
 	for name, back := range map[string]func() ([]Promotion, error){
 		"Refund": func() ([]Promotion, error) { return l.Refund(t.Context(), d.Request) },
-		"Return": func() ([]Promotion, error) { return l.Return(t.Context(), d.Request) },
+		"Return": func() ([]Promotion, error) { return l.Policy().Return(t.Context(), d.Request) },
 	} {
 		s.cancels = nil
 		if _, err := back(); err != nil || len(s.cancels) != 1 || s.cancels[0].Rules[0].Worth != 42 ||

@@ -107,7 +107,7 @@ func TestLostReplyOfARefund(t *testing.T) {
 	s.look(t, 1, 0)
 	grants[0].Job = "a"
 	s.cutNext()
-	if _, err := s.l.Return(t.Context(), grants[0].Request); err != nil {
+	if _, err := s.l.Policy().Return(t.Context(), grants[0].Request); err != nil {
 		t.Fatal(err)
 	}
 	// it has a place, also when this test is too slow to see it before it is late

@@ -130,7 +130,7 @@ func TestBookingMovedBeyondTheDeadline(t *testing.T) {
 	r.enqueue("sms", "a", to("+1"), asynq.Deadline(start.Truncate(time.Second).Add(3*time.Second)), asynq.MaxRetry(3))
 	r.eventually("deferred", func() bool { return r.is("a", asynq.TaskStateRetry) })
 	r.eventually("1.5s", func() bool { return time.Since(start) > 1500*ms })
-	if _, err := lim.Return(t.Context(), d.Request); err != nil {
+	if _, err := lim.Policy().Return(t.Context(), d.Request); err != nil {
 		t.Fatal(err)
 	}
 	if d, err := lim.Redeem(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: "other"}); err != nil || !d.Granted {
