@@ -11,14 +11,17 @@
 //
 //	Source          yields elements, in a goroutine of its own
 //	   |
-//	reader          reads ahead; the cursor knows which elements are settled
+//	input           reads ahead, and again after a failure; its cursor knows which
+//	   |            elements are settled
 //	   |
 //	keyQueues       hold what may not go yet, in order by its narrowest key;
 //	   |            blockedKeys are asked again while a rule refuses them
 //	   |
-//	feeding         the loop of one batch: lease, pace, window, resume
+//	feeding         the loop of one batch: lease, window, resume
 //	   |   ^
+//	   |   +------- pacer: how many may go now by the pace of the batch
 //	   |   +------- backpressure: how many more may be booked while pools are behind
+//	   |   +------- rest: how long to do nothing when it is far ahead
 //	   v
 //	enqueue         books the items together, then enqueues and settles them
 //	   |            in one script that checks the lease

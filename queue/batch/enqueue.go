@@ -3,10 +3,12 @@ package batch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/internal/luascripts"
@@ -76,6 +78,86 @@ func (g *feeding) feed(ctx context.Context, now time.Time, n int) (bool, error) 
 	return true, g.send(ctx, c)
 }
 
+// mayRead says that more can be held.
+func (g *feeding) mayRead() bool {
+	return g.input.readable(g.f.now()) && g.keyQueues.held < g.spec.Window && !g.farRead()
+}
+
+// read puts the next element into its key queue, and answers false when there is none now.
+func (g *feeding) read(ctx context.Context) (bool, error) {
+	if g.input.item == nil && (!g.mayRead() || !g.input.read(g.f.now)) {
+		return false, nil
+	}
+	if g.input.item == nil {
+		return true, nil // an error of the source, or an element that was settled before
+	}
+	if err := g.prepare(ctx, g.input.item); err != nil {
+		return false, err
+	}
+	g.input.item = nil
+	return true, nil
+}
+
+// sourceFailed logs an error of the source, ever less often when there are many in a row.
+func (g *feeding) sourceFailed(err error, before int) {
+	if before&(before-1) == 0 {
+		g.log.Warn("the source of a batch failed", zap.String("error", g.f.c.SafeText(err)), zap.Int("before", before))
+	}
+}
+
+// prepare makes a task of an element and puts it into its key queue; or the element is
+// refused. The error is that of a Redis that does not answer.
+func (g *feeding) prepare(ctx context.Context, p *item) error {
+	if p.fault == nil && !luascripts.IsElementID(p.ID) {
+		p.fault = fmt.Errorf("%w: the id of an element is none", ErrInvalid)
+	}
+	if p.fault == nil {
+		p.fault = checkElementOptions(p.Options)
+	}
+	if p.fault == nil {
+		opts := append(slices.Clone(p.Options), asynq.Queue(g.queue), asynq.TaskID(luascripts.BatchTaskID(g.id, p.ID)))
+		task, err := g.f.c.Prepare(ctx, g.spec.Type, p.Payload, opts)
+		if errors.Is(err, throttle.ErrUnavailable) {
+			return err
+		}
+		p.task, p.fault = task, err
+	}
+	if p.fault != nil {
+		g.refused = append(g.refused, p)
+		return nil //nolint:nilerr // it is the element's own fault
+	}
+	g.sort(p)
+	g.keyQueues.add(p)
+	return nil
+}
+
+// checkElementOptions returns the options that an element can't have, each an
+// [*queue.OptionError].
+func checkElementOptions(opts []asynq.Option) error {
+	var errs []error
+	for _, opt := range opts {
+		switch opt.Type() {
+		case asynq.QueueOpt:
+			errs = append(errs, &queue.OptionError{Option: "Queue", Reason: "the queue is the batch's"})
+		case asynq.TaskIDOpt:
+			errs = append(errs, &queue.OptionError{Option: "TaskID", Reason: "the id of a task is made of its batch and its element"})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sort finds the key queue of a item: the narrowest key of its policy. The rules before the
+// widest that are on other keys are narrow ones.
+func (g *feeding) sort(p *item) {
+	if p.task.Policy == nil {
+		return
+	}
+	wants := append([]throttle.KeyCost{{Key: p.task.Request.Key, Cost: p.task.Request.Cost}}, p.task.Request.More...)
+	p.queueKey = wants[0].Key
+	widest := wants[g.policy.widest()].Key
+	p.narrow = wants[:slices.IndexFunc(wants, func(w throttle.KeyCost) bool { return w.Key == widest })]
+}
+
 // outlive returns a context that ends d after ctx does.
 func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -104,7 +186,7 @@ func (g *feeding) soon(now time.Time) bool {
 func (g *feeding) call(items, refused []*item) *feedCall {
 	c := &feedCall{items: slices.Concat(items, refused)}
 	c.args = luascripts.FeedArgs{
-		Batch: g.id, Owner: g.owner, Call: newOwner(), PaceAt: g.pacedBehind(len(items)), Tasks: make([]luascripts.FeedTask, len(c.items)),
+		Batch: g.id, Owner: g.owner, Call: newOwner(), PaceAt: g.pace.after(len(items)), Tasks: make([]luascripts.FeedTask, len(c.items)),
 	}
 	positions := make([]int64, len(c.items))
 	for i, p := range c.items {
@@ -117,8 +199,8 @@ func (g *feeding) call(items, refused []*item) *feedCall {
 			t.Token = newOwner()
 		}
 	}
-	c.args.Cursor, c.args.Mark = g.cursor.with(positions)
-	c.args.End = g.over && g.keyQueues.held == 0 && len(g.refused) == 0 && g.unprepared == nil && g.cursor.all(positions)
+	c.args.Cursor, c.args.Mark = g.input.cursor.with(positions)
+	c.args.End = g.keyQueues.held == 0 && len(g.refused) == 0 && g.input.ended(positions)
 	return c
 }
 
@@ -143,7 +225,7 @@ func (g *feeding) send(ctx context.Context, c *feedCall) error {
 	}
 	g.unsure = nil
 	now := g.f.now()
-	g.offset = r.Now.Sub(now)
+	g.clock.offset = r.Now.Sub(now)
 	switch r.Status {
 	case luascripts.NotOwner:
 		g.lost(ctx, c)
@@ -153,11 +235,11 @@ func (g *feeding) send(ctx context.Context, c *feedCall) error {
 		g.claimed = time.Time{} // to learn what it does
 		return nil
 	}
-	g.open, g.paceAt = r.Open, c.args.PaceAt
+	g.open, g.pace.at = r.Open, c.args.PaceAt
 	g.fed(ctx, c, r.Codes, now)
 	g.ended = c.args.End && !slices.Contains(r.Codes, luascripts.FeedNoRoom)
 	if g.ended {
-		g.log.Info("all elements of a batch are enqueued", zap.Int64("elements", g.cursor.next))
+		g.log.Info("all elements of a batch are enqueued", zap.Int64("elements", g.input.cursor.next))
 	}
 	return nil
 }
@@ -188,7 +270,7 @@ func (g *feeding) fed(ctx context.Context, c *feedCall, codes []int64, now time.
 		g.keyQueues.forget(p)
 		leave = append(leave, p)
 	}
-	g.cursor.settle(settled)
+	g.input.cursor.settle(settled)
 	g.leave(ctx, leave)
 }
 
@@ -327,7 +409,7 @@ func (g *feeding) answered(p *item, b throttle.Booking, now time.Time, behind bo
 	switch {
 	case b.Err == nil && b.Refused:
 		// The wide line is so long that who joins it now comes at its end.
-		g.block(p, b.Rule, later(now.Add(inHand), g.local(b.At).Add(-g.lead)), now, behind)
+		g.block(p, b.Rule, later(now.Add(inHand), g.clock.here(b.At).Add(-g.rest.lead)), now, behind)
 		return false, nil
 	case b.Err == nil:
 		p.task.Own = b.Promised.IsZero()
@@ -372,8 +454,8 @@ func (g *feeding) block(p *item, rule string, at, now time.Time, behind bool) {
 func (g *feeding) place(p *item, d throttle.Decision, now time.Time) {
 	d.Request = p.task.Request
 	p.task.Booked(d)
-	g.lead = max(0, d.At.Sub(d.Now))
-	p.bookedAt = now.Add(g.lead)
+	g.rest.lead = max(0, d.At.Sub(d.Now))
+	p.bookedAt = now.Add(g.rest.lead)
 }
 
 // formatPosition writes a position in decimal.
@@ -390,17 +472,17 @@ const (
 
 // farRead says that so much lies behind the first element that is not settled that no
 // more is read.
-func (g *feeding) farRead() bool { return len(g.cursor.open) >= 4*g.spec.Window+heldBackMore }
+func (g *feeding) farRead() bool { return len(g.input.cursor.open) >= 4*g.spec.Window+heldBackMore }
 
 // putAside enqueues the oldest elements that are held back when they keep the source from
 // being read on, although they can't go yet: in the lines of their narrow keys, as
 // [queue.Client.Book] does. It costs each one admission more, and a place in the window until
 // it has run; so it is done only while half of the window is free.
 func (g *feeding) putAside(ctx context.Context, n int) (bool, error) {
-	if g.over || !g.farRead() || g.open >= (g.batch.Ceiling()+1)/2 {
+	if g.input.over || !g.farRead() || g.open >= (g.batch.Ceiling()+1)/2 {
 		return false, nil
 	}
-	items := g.keyQueues.oldest(min(n, asideMost), g.cursor.next+int64(len(g.cursor.open)/2))
+	items := g.keyQueues.oldest(min(n, asideMost), g.input.cursor.next+int64(len(g.input.cursor.open)/2))
 	if len(items) == 0 {
 		return false, nil
 	}
@@ -421,8 +503,8 @@ func (g *feeding) bookAside(ctx context.Context, items []*item) (placed []*item,
 		r.MaxWait = p.task.Longest()
 		requests[i] = throttle.BookRequest{Policy: p.task.Policy, Request: r}
 	}
-	lead := g.lead // is of the wide line
-	defer func() { g.lead = lead }()
+	lead := g.rest.lead // is of the wide line
+	defer func() { g.rest.lead = lead }()
 	bookings := throttle.BookMany(ctx, g.f.c.Redis(), requests)
 	now := g.f.now()
 	var promoted []throttle.Promotion
@@ -430,7 +512,7 @@ func (g *feeding) bookAside(ctx context.Context, items []*item) (placed []*item,
 		p := items[i]
 		promoted = append(promoted, b.Promoted...)
 		if b.Err == nil && b.Parked { // at a gate it has no place
-			g.block(p, b.Rule, later(now.Add(inHand), g.local(b.At)), now, false)
+			g.block(p, b.Rule, later(now.Add(inHand), g.clock.here(b.At)), now, false)
 			continue
 		}
 		took, err := g.answered(p, b, now, false)

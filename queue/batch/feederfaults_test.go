@@ -74,7 +74,7 @@ func TestPaceThatChangesWhileItIsFed(t *testing.T) {
 	if err := g.begin(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	late := g.pacedBehind(1) // as feed has it
+	late := g.pace.after(1) // as feed has it
 	if err := b.SetPace(t.Context(), "default", "winter", Pace{10, time.Second}); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestPaceThatChangesWhileItIsFed(t *testing.T) {
 	if err := errors.Join(err, g.claim(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	if wait := g.paceAt.Sub(g.redisNow()); wait > 100*time.Millisecond {
+	if wait := g.pace.at.Sub(g.clock.now()); wait > 100*time.Millisecond {
 		t.Errorf("the next goes in %v, want 100 ms at most", wait)
 	}
 }

@@ -7,11 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hibiken/asynq"
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/internal/luascripts"
-	"github.com/headwayq/headway/queue/internal/backend"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -20,8 +18,6 @@ const (
 	// feedPollMax, as fast as elements end.
 	feedPollMin = 20 * time.Millisecond
 	feedPollMax = 250 * time.Millisecond
-	// paceSlack is how much of what a pace allowed may be made up.
-	paceSlack = 250 * time.Millisecond
 	// maintainEvery is how often a batch is looked after beside feeding it, and sweepEvery
 	// how often it is swept for what ended unseen, before the source has ended.
 	maintainEvery = time.Second
@@ -50,29 +46,20 @@ type feeding struct {
 	// As the last answers had it.
 	batch   luascripts.Batch
 	spec    Spec
-	policy  backend.Policy // of its type, if limited
-	limited bool
+	policy  policy
 	open    int
-	claimed time.Time     // by our clock
-	resumed time.Time     // as it was when what had been put away was brought back, by us or who had it before
-	offset  time.Duration // of Redis' clock to ours
-	paceAt  time.Time     // by Redis' clock
+	claimed time.Time // by our clock
+	resumed time.Time // as it was when what had been put away was brought back, by us or who had it before
 
-	reader       *reader
-	reopen       time.Time // when to read again after a failure
-	sourceFails  int       // in a row
-	over         bool      // the source has ended
-	ended        bool      // and Redis knows
-	ahead        map[string]bool
-	cursor       cursor
+	clock        redisClock
+	pace         pacer
+	input        input
 	keyQueues    *keyQueues
 	backpressure backpressure
-	reached      time.Time // instant of the last that was booked, by our clock
-	rests        time.Time // until then it does nothing, for it is far ahead
+	rest         rest
+	ended        bool      // Redis knows that the source has ended
 	refused      []*item   // to be counted
-	unprepared   *item
 	unsure       *feedCall // sent, and not answered
-	lead         time.Duration
 	expired      time.Time // when promises were last dropped
 	looked       int64     // position from which on what is open is to be read for that
 	poll         time.Duration
@@ -85,7 +72,8 @@ func newFeeding(f *Feeder, queue, id string) *feeding {
 		f: f, queue: queue, id: id, keys: f.c.Keys(queue), owner: newOwner(), poll: feedPollMin,
 		log: f.log.With(zap.String("queue", queue), zap.String("batch", id)),
 	}
-	g.keyQueues = newKeyQueues(g.width, g.regain)
+	g.clock.local, g.pace.clock = f.now, &g.clock
+	g.keyQueues = newKeyQueues(g.policy.width, g.policy.regain)
 	return g
 }
 
@@ -94,19 +82,18 @@ func (g *feeding) begin(ctx context.Context) error {
 	if err := g.claim(ctx); err != nil {
 		return err
 	}
-	if g.leased() {
+	if g.policy.leased() {
 		g.keyQueues.least, g.keyQueues.longest = againLease, againLeaseMax
 	}
-	g.cursor.next, g.cursor.mark = g.batch.Cursor, g.batch.Mark
-	g.over, g.ended = g.batch.End, g.batch.End
+	g.input = newInput(g.f.cfg.Sources[g.spec.Source], g.batch, g.sourceFailed)
+	g.ended = g.batch.End
 	g.resumed = g.batch.Rebooked
 	g.backpressure.before = g.open
-	g.ahead = make(map[string]bool)
-	return luascripts.EachElement(g.cursor.next, 500, func(from int64, most int) ([]luascripts.BatchElement, error) {
+	return luascripts.EachElement(g.input.cursor.next, 500, func(from int64, most int) ([]luascripts.BatchElement, error) {
 		return luascripts.AheadElements(ctx, g.f.c.Redis(), g.keys, g.id, from, most)
 	}, func(settled []luascripts.BatchElement) error {
 		for _, e := range settled {
-			g.ahead[e.ID] = true
+			g.input.settled[e.ID] = true
 		}
 		return g.renew(ctx)
 	})
@@ -126,10 +113,11 @@ func (g *feeding) claim(ctx context.Context) error {
 	}
 	g.batch, g.open, g.claimed = r.Batch, r.Open, began
 	g.spec = specOf(g.queue, r.Batch)
-	g.policy, g.limited = g.f.c.Policy(g.spec.Type)
-	g.offset = r.Now.Sub(g.f.now())
+	g.policy.Policy, g.policy.limited = g.f.c.Policy(g.spec.Type)
+	g.clock.offset = r.Now.Sub(g.f.now())
+	g.pace.Pace = g.spec.Pace
 	if g.unsure == nil {
-		g.paceAt = g.inPace(r.PaceAt, r.Now)
+		g.pace.resume(r.PaceAt, r.Now)
 	}
 	return nil
 }
@@ -148,14 +136,14 @@ func (g *feeding) run(ctx context.Context) (left <-chan struct{}) {
 	ctx, stop := context.WithCancel(ctx)
 	var maintainer sync.WaitGroup
 	maintainer.Go(func() { g.maintain(ctx) })
-	g.log.Info("feeding a batch", zap.Int64("cursor", g.cursor.next))
+	g.log.Info("feeding a batch", zap.Int64("cursor", g.input.cursor.next))
 	g.loop(ctx)
 	stop()
 	maintainer.Wait()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), feedRelease)
 	defer cancel()
 	_, _ = luascripts.BatchClaim(ctx, g.f.c.Redis(), g.keys, luascripts.BatchClaimArgs{ID: g.id, Owner: g.owner}) // or its lease runs out
-	if left = g.reader.close(); left != nil {
+	if left = g.input.close(); left != nil {
 		g.log.Warn("the source of a batch does not heed the end of its context: it is left alone")
 	}
 	return left
@@ -166,14 +154,14 @@ func (g *feeding) loop(ctx context.Context) {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		var more <-chan given
-		if g.reader != nil && g.reader.had == nil && g.canAccept() {
-			more = g.reader.out
+		if g.canAccept() {
+			more = g.input.more()
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case x := <-more:
-			g.reader.had = &x
+			g.input.reader.had = &x
 		case <-timer.C:
 		}
 		wait, err := g.pass(ctx)
@@ -207,52 +195,14 @@ func (g *feeding) why(ctx context.Context) string {
 
 // canAccept says that an element that comes now could go at once.
 func (g *feeding) canAccept() bool {
-	return g.failures == 0 && g.batch.State == luascripts.BatchRunning && g.unsure == nil && g.unprepared == nil && g.mayRead() &&
-		g.room() > 0 && g.paced(1) > 0 && !g.f.now().Before(g.rests)
+	return g.failures == 0 && g.batch.State == luascripts.BatchRunning && g.unsure == nil && g.input.item == nil && g.mayRead() &&
+		g.room() > 0 && g.pace.allows(1) > 0 && !g.f.now().Before(g.rest.until)
 }
 
 // name is the batch's among all queues.
 func (g *feeding) name() string { return g.queue + "/" + g.id }
 
 func (g *feeding) room() int { return g.batch.Ceiling() - g.open }
-
-func (g *feeding) redisNow() time.Time { return g.f.now().Add(g.offset) }
-
-// local is an instant of Redis' clock by ours.
-func (g *feeding) local(at time.Time) time.Time { return at.Add(-g.offset) }
-
-// paced is how many of n the pace allows now.
-func (g *feeding) paced(n int) int {
-	p := g.spec.Pace
-	if p.N == 0 {
-		return n
-	}
-	now := g.redisNow()
-	at := later(g.paceAt, now.Add(-paceSlack))
-	if at.After(now) {
-		return 0
-	}
-	return min(n, int(now.Sub(at)/p.each())+1)
-}
-
-// inPace is an instant of the pace as Redis has it. A call that came just behind a change
-// of pace has written it by the one before, of which none must wait out an hour.
-func (g *feeding) inPace(at, now time.Time) time.Time {
-	p := g.spec.Pace
-	if p.N == 0 || !at.After(now.Add(p.each())) {
-		return at
-	}
-	return now.Add(p.each())
-}
-
-// pacedBehind is from when on the pace allows the next, behind n more.
-func (g *feeding) pacedBehind(n int) time.Time {
-	p := g.spec.Pace
-	if p.N == 0 || n == 0 {
-		return g.paceAt
-	}
-	return later(g.paceAt, g.redisNow().Add(-paceSlack)).Add(time.Duration(n) * p.each())
-}
 
 // pass does what can be done now, and answers after what time to come again.
 func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
@@ -274,7 +224,7 @@ func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
 		g.polled = false
 		return min(renewal, feedLook), nil
 	}
-	g.openSource(ctx, now)
+	g.input.open(ctx, g.spec, now)
 	if now.Sub(g.expired) >= promisesEvery {
 		g.keyQueues.expire(now)
 		g.expired = now
@@ -295,17 +245,17 @@ func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
 		g.polled = true
 		return lagPoll, nil
 	}
-	if rest := g.rests.Sub(now); rest > 0 {
+	if rest := g.rest.until.Sub(now); rest > 0 {
 		return min(renewal, rest), nil
 	}
-	fed, err := g.feed(ctx, now, g.paced(n))
+	fed, err := g.feed(ctx, now, g.pace.allows(n))
 	if err == nil && fed {
-		g.rest(now)
+		g.rest.after(now, g.f.now())
 	}
 	if err != nil || fed {
 		return 0, err
 	}
-	if g.farRead() && !g.over {
+	if g.farRead() && !g.input.over {
 		g.polled = true // to put elements aside as soon as there is room
 		return min(feedPollMax, g.idle(now)), nil
 	}
@@ -314,7 +264,7 @@ func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
 
 // resume brings back what was put away for a pause, before more is fed.
 func (g *feeding) resume(ctx context.Context) (time.Duration, error) {
-	since := g.redisNow().Sub(g.batch.Resumed)
+	since := g.clock.now().Sub(g.batch.Resumed)
 	if since >= 0 && since < resumeAfter { // otherwise long ago: also when the clock went back meanwhile
 		return resumeAfter - since, nil
 	}
@@ -326,14 +276,6 @@ func (g *feeding) resume(ctx context.Context) (time.Duration, error) {
 	}
 	g.resumed = g.batch.Resumed
 	return 0, g.claim(ctx) // which notes it for who comes after us
-}
-
-// openSource reads it, for the first time or again after a failure.
-func (g *feeding) openSource(ctx context.Context, now time.Time) {
-	if g.over || g.reader != nil || now.Before(g.reopen) {
-		return
-	}
-	g.reader = startReader(ctx, g.f.cfg.Sources[g.spec.Source], g.spec, g.cursor.at())
 }
 
 // adapt looks for room more often when there was much of it, and less often when there
@@ -357,14 +299,14 @@ func (g *feeding) idle(now time.Time) time.Duration {
 	if at, ok := g.keyQueues.opens(); ok {
 		wait = min(wait, max(0, at.Sub(now)))
 	}
-	if g.spec.Pace.N > 0 {
+	if g.pace.N > 0 {
 		wait = max(min(wait, feedRenew), 0)
-		if pace := g.local(g.paceAt).Sub(now); pace > 0 {
+		if pace := g.clock.here(g.pace.at).Sub(now); pace > 0 {
 			wait = pace // nothing goes before, whatever else opens
 		}
 	}
-	if !g.over && g.reopen.After(now) {
-		wait = min(wait, g.reopen.Sub(now))
+	if !g.input.over && g.input.reopen.After(now) {
+		wait = min(wait, g.input.reopen.Sub(now))
 	}
 	return max(wait, time.Millisecond)
 }
@@ -399,20 +341,9 @@ func (g *feeding) maintain(ctx context.Context) {
 	}
 }
 
-// rest has the feeder rest after a step that began at a time, when it is far ahead.
-func (g *feeding) rest(began time.Time) {
-	took, reached := g.f.now().Sub(began), began.Add(g.lead)
-	if spare := g.lead - farAhead; spare > 0 {
-		gained := reached.Sub(g.reached) * gainFor / gainIn
-		rest := min(max(gained-took, restFor*took), restMost*took, restLongest, spare)
-		g.rests = began.Add(took + rest)
-	}
-	g.reached = reached
-}
-
 // behind is how many may be booked for pools that may be behind with what is due.
 func (g *feeding) behind(now time.Time) int {
-	if !g.limited {
+	if !g.policy.limited {
 		return luascripts.BatchMax
 	}
 	return g.backpressure.room(g.open, g.batch.Ceiling(), now)
@@ -456,11 +387,11 @@ func (g *feeding) dropEnded(ctx context.Context, now time.Time) error {
 // else is fed.
 func (g *feeding) rebook(ctx context.Context) error {
 	c := g.f.c
-	if !g.limited {
+	if !g.policy.limited {
 		return c.recall(ctx, g.queue, g.id)
 	}
 	for _, step := range []func([]luascripts.BatchElement) error{
-		func(open []luascripts.BatchElement) error { return g.unbook(ctx, open) },
+		func(open []luascripts.BatchElement) error { return c.unbook(ctx, g.queue, g.spec.Type, g.id, open) },
 		func(open []luascripts.BatchElement) error { return g.bookAgain(ctx, open) },
 	} {
 		err := c.eachOpen(ctx, g.queue, g.id, func(open []luascripts.BatchElement) error {
@@ -476,41 +407,12 @@ func (g *feeding) rebook(ctx context.Context) error {
 	return luascripts.Notify(ctx, c.Redis(), g.keys, 0)
 }
 
-// unbook gives up the places of what waits.
-func (g *feeding) unbook(ctx context.Context, open []luascripts.BatchElement) error {
-	g.f.c.leaveAll(ctx, g.queue, g.id, open, g.payloads(ctx, open)) // others come when they were told, or earlier
-	return ctx.Err()
-}
-
-// payloads are the tasks of some elements that wait; nil for what does not.
-func (g *feeding) payloads(ctx context.Context, open []luascripts.BatchElement) []*asynq.Task {
-	tasks := make([]*asynq.Task, len(open))
-	atOnce(len(open), func(i int) {
-		tasks[i] = g.f.c.payloadOf(ctx, g.queue, g.spec.Type, luascripts.BatchTaskID(g.id, open[i].ID))
-	})
-	return tasks
-}
-
-// leaveOut makes nil those that failed, and wait for asynq to try again: they would not
-// come when they are told, and hold up those behind them.
-func (g *feeding) leaveOut(ctx context.Context, open []luascripts.BatchElement, tasks []*asynq.Task) {
-	atOnce(len(open), func(i int) {
-		if tasks[i] == nil {
-			return
-		}
-		f, err := luascripts.Find(ctx, g.f.c.Redis(), g.keys, luascripts.BatchTaskID(g.id, open[i].ID))
-		if err == nil && f.State == "retry" && !f.Ours {
-			tasks[i] = nil
-		}
-	})
-}
-
 // bookAgain books what waits, and has it woken at its new instants.
 func (g *feeding) bookAgain(ctx context.Context, open []luascripts.BatchElement) error {
 	var requests []throttle.BookRequest
 	var ids []string
-	tasks := g.payloads(ctx, open)
-	g.leaveOut(ctx, open, tasks)
+	tasks := g.f.c.payloads(ctx, g.queue, g.spec.Type, g.id, open)
+	g.f.c.leaveOut(ctx, g.queue, g.id, open, tasks)
 	for i, task := range tasks {
 		id := luascripts.BatchTaskID(g.id, open[i].ID)
 		if task == nil {
@@ -527,7 +429,7 @@ func (g *feeding) bookAgain(ctx context.Context, open []luascripts.BatchElement)
 	for i, b := range throttle.BookMany(ctx, g.f.c.Redis(), requests) {
 		at := b.At
 		if b.Err != nil {
-			at = g.redisNow().Add(time.Duration(i) * time.Microsecond) // it hears it from a pool
+			at = g.clock.now().Add(time.Duration(i) * time.Microsecond) // it hears it from a pool
 		}
 		moves = append(moves, luascripts.Retiming{ID: ids[i], At: at})
 	}

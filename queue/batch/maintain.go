@@ -228,3 +228,32 @@ func (c client) leave(ctx context.Context, task *asynq.Task, job string) []throt
 	promoted, _ := p.Decide.Cancel(ctx, r) // at worst it falls out of its line
 	return promoted
 }
+
+// unbook gives up the places of what waits.
+func (c client) unbook(ctx context.Context, queue, typ, id string, open []luascripts.BatchElement) error {
+	c.leaveAll(ctx, queue, id, open, c.payloads(ctx, queue, typ, id, open)) // others come when they were told, or earlier
+	return ctx.Err()
+}
+
+// payloads are the tasks of some elements that wait; nil for what does not.
+func (c client) payloads(ctx context.Context, queue, typ, id string, open []luascripts.BatchElement) []*asynq.Task {
+	tasks := make([]*asynq.Task, len(open))
+	atOnce(len(open), func(i int) {
+		tasks[i] = c.payloadOf(ctx, queue, typ, luascripts.BatchTaskID(id, open[i].ID))
+	})
+	return tasks
+}
+
+// leaveOut makes nil those that failed, and wait for asynq to try again: they would not
+// come when they are told, and hold up those behind them.
+func (c client) leaveOut(ctx context.Context, queue, id string, open []luascripts.BatchElement, tasks []*asynq.Task) {
+	atOnce(len(open), func(i int) {
+		if tasks[i] == nil {
+			return
+		}
+		f, err := luascripts.Find(ctx, c.Redis(), c.Keys(queue), luascripts.BatchTaskID(id, open[i].ID))
+		if err == nil && f.State == "retry" && !f.Ours {
+			tasks[i] = nil
+		}
+	})
+}

@@ -2,18 +2,11 @@ package batch
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
-	"github.com/hibiken/asynq"
-	"go.uber.org/zap"
-
 	"github.com/headwayq/headway/internal/luascripts"
-	"github.com/headwayq/headway/queue"
-	"github.com/headwayq/headway/throttle"
 )
 
 const (
@@ -102,151 +95,98 @@ func (r *reader) poll() (x given, ok bool) {
 	}
 }
 
-// mayRead says that more can be held.
-func (g *feeding) mayRead() bool {
-	return !g.over && g.reader != nil && !g.f.now().Before(g.reopen) && g.keyQueues.held < g.spec.Window && !g.farRead()
+// input is the source as a batch reads it: with every element at its position, without
+// those that were settled before, and opened again after a failure.
+type input struct {
+	source  Source
+	reader  *reader // nil while the source is not read
+	cursor  cursor
+	settled map[string]bool // ids that an earlier feeder enqueued or refused, and that were not read again yet
+	item    *item           // read, and not prepared yet
+	over    bool            // the source has ended
+	reopen  time.Time       // when to read again after a failure
+	fails   int             // in a row
+	failed  func(err error, before int)
 }
 
-// read puts the next element into its key queue, and answers false when there is none now.
-func (g *feeding) read(ctx context.Context) (bool, error) {
-	if p := g.unprepared; p != nil {
-		if err := g.prepare(ctx, p); err != nil {
-			return false, err
-		}
-		g.unprepared = nil
-		return true, nil
+// newInput is the source of a batch from where that stands. failed is told of each error
+// of the source, and how many came before it in a row.
+func newInput(s Source, b luascripts.Batch, failed func(err error, before int)) input {
+	return input{source: s, cursor: cursor{next: b.Cursor, mark: b.Mark}, over: b.End, settled: make(map[string]bool), failed: failed}
+}
+
+// open starts to read the source, for the first time or again after a failure.
+func (in *input) open(ctx context.Context, spec Spec, now time.Time) {
+	if in.over || in.reader != nil || now.Before(in.reopen) {
+		return
 	}
-	if !g.mayRead() {
-		return false, nil
+	in.reader = startReader(ctx, in.source, spec, in.cursor.at())
+}
+
+// close stops reading, as [reader.close] does.
+func (in *input) close() (left <-chan struct{}) { return in.reader.close() }
+
+// more is the channel of the next element, to wait for it; nil when there is nothing to
+// wait for.
+func (in *input) more() <-chan given {
+	if in.reader == nil || in.reader.had != nil {
+		return nil
 	}
-	x, ok := g.reader.poll()
+	return in.reader.out
+}
+
+// readable says that the source is being read now.
+func (in *input) readable(now time.Time) bool {
+	return !in.over && in.reader != nil && !now.Before(in.reopen)
+}
+
+// read takes the next element of the source into item, unless that was settled before. It
+// answers false when there is no next one now.
+func (in *input) read(now func() time.Time) bool {
+	x, ok := in.reader.poll()
 	switch {
 	case !ok:
-		return false, nil
+		return false
 	case x.over:
-		<-g.reader.gone // that was the last it did
-		g.reader.stop()
-		g.reader = nil
-		if g.over = x.err == nil; !g.over {
-			g.reopen = g.f.now().Add(min(time.Second<<min(g.sourceFails-1, 10), feedRetryMax))
+		<-in.reader.gone // that was the last it did
+		in.reader.stop()
+		in.reader = nil
+		if in.over = x.err == nil; !in.over {
+			in.reopen = now().Add(min(time.Second<<min(in.fails-1, 10), feedRetryMax))
 		}
-		return false, nil
+		return false
 	case x.err != nil:
-		g.sourceFailed(x.err)
-		return true, nil //nolint:nilerr // it is not Redis' fault, and there may be more
+		in.fail(x.err, now)
+		return true // there may be more
 	}
-	g.sourceFails = 0
+	in.fails = 0
 	if len(x.Mark) > markMax {
 		x.fault, x.Mark = fmt.Errorf("%w: the mark of an element is over %d bytes long", ErrInvalid, markMax), ""
 	}
-	position := g.cursor.read(x.Mark)
+	position := in.cursor.read(x.Mark)
 	if x.ID == "" {
 		x.ID = strconv.FormatInt(position, 10)
 	}
-	if g.ahead[x.ID] { // it was settled before this feeder came
-		delete(g.ahead, x.ID)
-		g.cursor.settle([]int64{position})
-		return true, nil
+	if in.settled[x.ID] {
+		delete(in.settled, x.ID)
+		in.cursor.settle([]int64{position})
+		return true
 	}
-	p := &item{Element: x.Element, position: position}
-	if err := g.prepare(ctx, p); err != nil {
-		g.unprepared = p
-		return false, err
-	}
-	return true, nil
+	in.item = &item{Element: x.Element, position: position}
+	return true
 }
 
-// sourceFailed notes an error of the source. One that yields many in a row is read ever
-// more slowly, and logged ever less often.
-func (g *feeding) sourceFailed(err error) {
-	if n := g.sourceFails; n&(n-1) == 0 {
-		g.log.Warn("the source of a batch failed", zap.String("error", g.f.c.SafeText(err)), zap.Int("before", n))
-	}
-	g.reopen = g.f.now().Add(min(time.Millisecond<<min(g.sourceFails, 20)-time.Millisecond, feedRetryMax))
-	g.sourceFails++
+// fail notes an error of the source. A source that yields many in a row is read ever more
+// slowly.
+func (in *input) fail(err error, now func() time.Time) {
+	in.failed(err, in.fails)
+	in.reopen = now().Add(min(time.Millisecond<<min(in.fails, 20)-time.Millisecond, feedRetryMax))
+	in.fails++
 }
 
-// prepare makes a task of an element and puts it into its key queue; or the element is
-// refused. The error is that of a Redis that does not answer.
-func (g *feeding) prepare(ctx context.Context, p *item) error {
-	if p.fault == nil && !luascripts.IsElementID(p.ID) {
-		p.fault = fmt.Errorf("%w: the id of an element is none", ErrInvalid)
-	}
-	if p.fault == nil {
-		p.fault = checkElementOptions(p.Options)
-	}
-	if p.fault == nil {
-		opts := append(slices.Clone(p.Options), asynq.Queue(g.queue), asynq.TaskID(luascripts.BatchTaskID(g.id, p.ID)))
-		task, err := g.f.c.Prepare(ctx, g.spec.Type, p.Payload, opts)
-		if errors.Is(err, throttle.ErrUnavailable) {
-			return err
-		}
-		p.task, p.fault = task, err
-	}
-	if p.fault != nil {
-		g.refused = append(g.refused, p)
-		return nil //nolint:nilerr // it is the element's own fault
-	}
-	g.sort(p)
-	g.keyQueues.add(p)
-	return nil
-}
-
-// checkElementOptions returns the options that an element can't have, each an
-// [*queue.OptionError].
-func checkElementOptions(opts []asynq.Option) error {
-	var errs []error
-	for _, opt := range opts {
-		switch opt.Type() {
-		case asynq.QueueOpt:
-			errs = append(errs, &queue.OptionError{Option: "Queue", Reason: "the queue is the batch's"})
-		case asynq.TaskIDOpt:
-			errs = append(errs, &queue.OptionError{Option: "TaskID", Reason: "the id of a task is made of its batch and its element"})
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// sort finds the key queue of a item: the narrowest key of its policy. The rules before the
-// widest that are on other keys are narrow ones.
-func (g *feeding) sort(p *item) {
-	if p.task.Policy == nil {
-		return
-	}
-	wants := append([]throttle.KeyCost{{Key: p.task.Request.Key, Cost: p.task.Request.Cost}}, p.task.Request.More...)
-	p.queueKey = wants[0].Key
-	widest := wants[g.widest()].Key
-	p.narrow = wants[:slices.IndexFunc(wants, func(w throttle.KeyCost) bool { return w.Key == widest })]
-}
-
-// widest is the last rule of the policy that is a rate; the first, if none is.
-func (g *feeding) widest() int {
-	for i, l := range slices.Backward(g.policy.Limiters) {
-		if !l.LimitLastKnown().IsConcurrent() {
-			return i
-		}
-	}
-	return 0
-}
-
-// width is the most that one may ask of a rule at once.
-func (g *feeding) width(rule int) int {
-	return g.policy.Limiters[rule].LimitLastKnown().MaxCost()
-}
-
-// regain is how long after it was spent a cost can be asked for again.
-func (g *feeding) regain(rule, cost int) time.Duration {
-	limit := g.policy.Limiters[rule].LimitLastKnown()
-	switch limit.Kind() {
-	case "gcra", "leaky", "smooth": // bit by bit
-		return time.Duration(float64(limit.Window()) * min(1, float64(cost)/float64(max(limit.Permits(), 1))))
-	}
-	return limit.Window()
-}
-
-// leased says that a rule of the policy limits how many run at once.
-func (g *feeding) leased() bool {
-	return slices.ContainsFunc(g.policy.Limiters, func(l *throttle.Limiter) bool { return l.LimitLastKnown().IsConcurrent() })
+// ended says that all elements are read and prepared, and settled once these are.
+func (in *input) ended(positions []int64) bool {
+	return in.over && in.item == nil && in.cursor.all(positions)
 }
 
 // cursor knows which of the elements that were read are settled: enqueued, or refused.

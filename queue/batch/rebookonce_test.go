@@ -80,7 +80,7 @@ func TestRebookedOnceHoweverOftenItIsTakenOver(t *testing.T) {
 			}
 			return fed(g)
 		})
-		g.reader.close()
+		g.input.close()
 		if err := rdb.HDel(t.Context(), "hw:{default}:batch:winter", "owner").Err(); err != nil { // it died long ago
 			t.Fatal(err)
 		}
@@ -130,8 +130,8 @@ func TestLeaseIsRenewedWhileAFeederLearnsWhatIsSettled(t *testing.T) {
 		return now
 	}
 	g := newFeeding(f, "default", "winter")
-	if err := g.begin(t.Context()); err != nil || len(g.ahead) != n {
-		t.Fatalf("%v, %d elements are settled, want %d", err, len(g.ahead), n)
+	if err := g.begin(t.Context()); err != nil || len(g.input.settled) != n {
+		t.Fatalf("%v, %d elements are settled, want %d", err, len(g.input.settled), n)
 	}
 	if claims := record.n.Load(); claims < 2 || claims > 6 {
 		t.Errorf("the lease was taken and renewed %d times, want some", claims)
