@@ -102,8 +102,8 @@ func (f *policyFile) list(p *filePolicy, n ast.Node, byName map[string]*fileRule
 		return
 	case len(list.Values) == 0:
 		f.Fault(yamlfile.PosOf(n), "no rules, want at least one")
-	case len(list.Values) > RulesMax:
-		f.Fault(yamlfile.PosOf(n), fmt.Sprintf("%d rules, want at most %d", len(list.Values), RulesMax))
+	case len(list.Values) > rulesMax:
+		f.Fault(yamlfile.PosOf(n), fmt.Sprintf("%d rules, want at most %d", len(list.Values), rulesMax))
 	}
 	for i, value := range list.Values {
 		name, ok := f.Text(value, "the name of a rule")
@@ -112,7 +112,7 @@ func (f *policyFile) list(p *filePolicy, n ast.Node, byName map[string]*fileRule
 		case !ok:
 		case r == nil:
 			f.Fault(yamlfile.PosOf(value), fmt.Sprintf("no rule %q in this file", clip(name)))
-		case i >= RulesMax: // that is a fault; not used would be a wrong one
+		case i >= rulesMax: // that is a fault; not used would be a wrong one
 			r.used = true
 		default:
 			r.used = true

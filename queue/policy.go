@@ -11,11 +11,10 @@ import (
 	"github.com/headwayq/headway/throttle/gate"
 )
 
-// Bounds of a policy.
-const (
-	RulesMax            = 16
-	MaxPostponesDefault = 100
-)
+// MaxPostponesDefault is how often a task is postponed when its policy does not say.
+const MaxPostponesDefault = 100
+
+const rulesMax = 16
 
 // KeyFunc finds the key that a task is counted for, such as the phone number
 // that it writes to. It must give the same key for the same task each time,
@@ -40,7 +39,7 @@ type Policy struct {
 	// Required.
 	Type string
 
-	// Rules are 1 to RulesMax, narrowest key first: the phone, then the tenant,
+	// Rules are 1 to 16, narrowest key first: the phone, then the tenant,
 	// then the provider. A task stands in the line of the first rule that
 	// refuses it and in none after that, so a wide rule that came first would
 	// keep places for tasks that their phones hold up. Gates have no key and may

@@ -119,8 +119,8 @@ func (p Policy) faults(i int) []fault {
 	switch n := len(p.Rules); {
 	case n == 0:
 		add(-1, errors.New("no Rules"))
-	case n > RulesMax:
-		add(-1, fmt.Errorf("%d Rules, want at most %d", n, RulesMax))
+	case n > rulesMax:
+		add(-1, fmt.Errorf("%d Rules, want at most %d", n, rulesMax))
 	}
 	if !p.Charge.known() {
 		add(-1, fmt.Errorf("unknown Charge %d, want ChargeEveryAttempt or ChargeSuccess", uint8(p.Charge)))

@@ -9,26 +9,26 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// laneRig is key queues with two narrow rules: one permit each second to a phone, three each
+// keyQueuesRig is key queues with two narrow rules: one permit each second to a phone, three each
 // second to a tenant.
-type laneRig struct {
+type keyQueuesRig struct {
 	*testing.T
 	*keyQueues
 	start time.Time
 	n     int64
 }
 
-func newLaneRig(t *testing.T) *laneRig {
+func newLaneRig(t *testing.T) *keyQueuesRig {
 	t.Helper()
-	return &laneRig{T: t, start: time.Unix(1_800_000_000, 0), keyQueues: newKeyQueues(
+	return &keyQueuesRig{T: t, start: time.Unix(1_800_000_000, 0), keyQueues: newKeyQueues(
 		func(rule int) int { return []int{1, 3}[rule] }, func(int, int) time.Duration { return time.Second },
 	)}
 }
 
-func (r *laneRig) at(in time.Duration) time.Time { return r.start.Add(in) }
+func (r *keyQueuesRig) at(in time.Duration) time.Time { return r.start.Add(in) }
 
 // put adds a item to a phone of a tenant.
-func (r *laneRig) put(phone, tenant string) {
+func (r *keyQueuesRig) put(phone, tenant string) {
 	p := &item{Element: Element{ID: fmt.Sprint(r.n)}, position: r.n, queueKey: phone, narrow: []throttle.KeyCost{{Key: phone, Cost: 1}}}
 	if tenant != "" {
 		p.narrow = append(p.narrow, throttle.KeyCost{Key: tenant, Cost: 1})
@@ -38,7 +38,7 @@ func (r *laneRig) put(phone, tenant string) {
 }
 
 // want takes the next item at an instant, "" for none.
-func (r *laneRig) want(in time.Duration, id string) *item {
+func (r *keyQueuesRig) want(in time.Duration, id string) *item {
 	r.Helper()
 	p := r.next(r.at(in))
 	got := ""
@@ -51,7 +51,7 @@ func (r *laneRig) want(in time.Duration, id string) *item {
 	return p
 }
 
-func TestLanesKeepTheOrderOfAKey(t *testing.T) {
+func TestKeyQueuesKeepTheOrderOfAKey(t *testing.T) {
 	t.Parallel()
 	r := newLaneRig(t)
 	for range 2 {
@@ -74,7 +74,7 @@ func TestLanesKeepTheOrderOfAKey(t *testing.T) {
 
 // What was booked is not promised any more to one who is booked so much later that it
 // has been regained.
-func TestLanesWithALongLine(t *testing.T) {
+func TestKeyQueuesWithALongLine(t *testing.T) {
 	t.Parallel()
 	r := newLaneRig(t)
 	for range 3 {
@@ -101,7 +101,7 @@ func TestLanesWithALongLine(t *testing.T) {
 
 // A key with three permits has three items booked at once; each is asked for with those
 // before it.
-func TestLanesOfAWiderKey(t *testing.T) {
+func TestKeyQueuesOfAWiderKey(t *testing.T) {
 	t.Parallel()
 	r := newLaneRig(t)
 	for i := range 5 {
@@ -133,7 +133,7 @@ func TestLanesOfAWiderKey(t *testing.T) {
 }
 
 // Any order of calls: nothing is lost, no key is given out twice, and each keeps its order.
-func TestLanesAtRandom(t *testing.T) {
+func TestKeyQueuesAtRandom(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 3)) // #nosec G404

@@ -7,7 +7,7 @@ import (
 )
 
 // askAgain takes what is to be asked again at an instant, and has each shut until then.
-func (r *laneRig) askAgain(in time.Duration, until func(p *item) time.Duration) (ids []string) {
+func (r *keyQueuesRig) askAgain(in time.Duration, until func(p *item) time.Duration) (ids []string) {
 	r.Helper()
 	for {
 		p := r.nextRetry(r.at(in))
@@ -22,7 +22,7 @@ func (r *laneRig) askAgain(in time.Duration, until func(p *item) time.Duration) 
 }
 
 // rigOfBusyPhones has so many key queues that are shut for an hour.
-func rigOfBusyPhones(t *testing.T, n int) *laneRig {
+func rigOfBusyPhones(t *testing.T, n int) *keyQueuesRig {
 	t.Helper()
 	r := newLaneRig(t)
 	for i := range n {
@@ -38,7 +38,7 @@ func rigOfBusyPhones(t *testing.T, n int) *laneRig {
 
 // Of a thousand phones that are shut, four are asked each second, each in its turn, and
 // stay where they were.
-func TestLanesAskFewAgain(t *testing.T) {
+func TestKeyQueuesAskFewAgain(t *testing.T) {
 	t.Parallel()
 	const n, seconds = 1000, 500
 	r := rigOfBusyPhones(t, n)
@@ -65,7 +65,7 @@ func TestLanesAskFewAgain(t *testing.T) {
 }
 
 // For each that was asked again and gained two others follow at once.
-func TestLanesFollowThoseThatGained(t *testing.T) {
+func TestKeyQueuesFollowThoseThatGained(t *testing.T) {
 	t.Parallel()
 	at := 2 * time.Second
 	for _, tc := range []struct {
@@ -88,7 +88,7 @@ func TestLanesFollowThoseThatGained(t *testing.T) {
 }
 
 // The next of a key queue goes when the one before did that was asked again.
-func TestLanesGoOnBehindOneAskedAgain(t *testing.T) {
+func TestKeyQueuesGoOnBehindOneAskedAgain(t *testing.T) {
 	t.Parallel()
 	const at = 2 * time.Second
 	r := rigOfBusyPhones(t, 10)
@@ -105,7 +105,7 @@ func TestLanesGoOnBehindOneAskedAgain(t *testing.T) {
 }
 
 // Where leases are given back key queues are asked again soon, and ever less often.
-func TestLanesAskAgainForLeases(t *testing.T) {
+func TestKeyQueuesAskAgainForLeases(t *testing.T) {
 	t.Parallel()
 	r := newLaneRig(t)
 	r.least, r.longest = againLease, againLeaseMax
@@ -124,7 +124,7 @@ func TestLanesAskAgainForLeases(t *testing.T) {
 }
 
 // A key queue that was shut and opened early gives 2, 4, 8 and so on, until one has to wait.
-func TestLanesOpenALittle(t *testing.T) {
+func TestKeyQueuesOpenALittle(t *testing.T) {
 	t.Parallel()
 	r := newLaneRig(t)
 	for range 20 {
@@ -151,7 +151,7 @@ func TestLanesOpenALittle(t *testing.T) {
 }
 
 // What has ended is promised no more, whenever it was to run; the key queues behind it open.
-func TestLanesForgetWhatHasEnded(t *testing.T) {
+func TestKeyQueuesForgetWhatHasEnded(t *testing.T) {
 	t.Parallel()
 	const later = 50 * time.Second
 	r := newLaneRig(t)
@@ -177,7 +177,7 @@ func TestLanesForgetWhatHasEnded(t *testing.T) {
 }
 
 // The wide line was opened early: who is booked next comes before who was booked last.
-func TestLanesWhoseLineGotShorter(t *testing.T) {
+func TestKeyQueuesWhoseLineGotShorter(t *testing.T) {
 	t.Parallel()
 	r := newLaneRig(t)
 	r.put("a", "")
