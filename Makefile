@@ -29,16 +29,20 @@ check: ## look at the code without running it: gofmt, go vet, golangci-lint
 	$(LINT) run
 	cd bench && go vet ./... && $(subst tools/,../tools/,$(LINT)) run
 
-# The race detector makes the Lua of the embedded Redis several times slower: what
-# does most of its work there is named TestVirtual, and runs without it here.
-test: ## install redis-server if it is missing, check, run all tests (with -race), each benchmark once, and fuzz a little (6 minutes)
+# The race detector makes the Lua of the embedded Redis several times slower, and finds
+# nothing there. So packages whose tests run whole programs, and the tests named
+# TestVirtual, which make days pass in virtual time, run without it here.
+PROGRAMS := ./cmd/... ./examples/... ./e2e
+
+test: ## install redis-server if it is missing, check, run all tests (with -race), each benchmark once, and fuzz a little
 	tools/install-redis
 	@$(MAKE) --no-print-directory check
-	go test -race -short -skip '^TestVirtual' $(GOTEST) ./...
-	go test -short -run '^TestVirtual' $(GOTEST) ./worker
+	go test -race -short -skip '^TestVirtual' $(GOTEST) $$(go list ./... | grep -vxF "$$(go list $(PROGRAMS))")
+	go test -short $(GOTEST) $(PROGRAMS)
+	go test -short -run '^TestVirtual' $(GOTEST) ./queue/schedule ./worker
 	cd bench && go test -count=1 -timeout 10m ./...
 	@$(MAKE) --no-print-directory bench-short
-	@$(MAKE) --no-print-directory fuzz FUZZTIME=5000x
+	@$(MAKE) --no-print-directory fuzz FUZZTIME=1000x
 
 soak: ## run all tests at their full length with -race, the random ones ten times as long (an hour)
 	go test -race $(GOTEST) -timeout 90m ./...
@@ -55,7 +59,7 @@ measures: ## print how easy the repository is to read, in numbers: files, names,
 	go run ./tools/measures
 
 fuzz: ## run every fuzz target for FUZZTIME (10m)
-	@go list ./... | while read -r package; do \
+	@grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n 1 dirname | sort -u | while read -r package; do \
 		targets=$$(go test -list '^Fuzz' "$$package") || { echo "$$targets"; exit 1; }; \
 		for target in $$(echo "$$targets" | grep '^Fuzz'); do \
 			echo "go test -run ^$$ -fuzz ^$$target$$ -fuzztime $(FUZZTIME) $$package"; \

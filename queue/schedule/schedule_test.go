@@ -72,7 +72,7 @@ func runSkewed(t *testing.T, rdb redis.UniversalClient, skew time.Duration, cfg 
 
 // Three processes that run at the same time, started and killed at random, over a
 // change of the clock: what all missed is made up, and each tick has one task.
-func TestScheduleIsExactOverReplicas(t *testing.T) {
+func TestVirtualScheduleIsExactOverReplicas(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, m := redistest.Mini(t)
