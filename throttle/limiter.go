@@ -452,3 +452,81 @@ func (l *Limiter) look(ctx context.Context, r Request, most int) (reply luascrip
 	}
 	return reply, err
 }
+
+// ListFrom is where a page of a line begins. The zero ListFrom is its front.
+type ListFrom struct {
+	ticket luascripts.Ticket
+	skip   int
+}
+
+// Ticket returns the place as numbers, for [ListBehind], or says that it is the
+// front.
+func (f ListFrom) Ticket() (number int64, skip int, front bool) {
+	return f.ticket.Number, f.skip, !f.ticket.Some
+}
+
+// ListBehind is the place that Ticket returned.
+func ListBehind(number int64, skip int) ListFrom {
+	return ListFrom{luascripts.Ticket{Number: number, Some: true}, skip}
+}
+
+// Listing is a page of a line.
+type Listing struct {
+	Now    time.Time // by Redis' clock
+	All    int       // jobs in the line, also those that came too late
+	Listed []Listed
+	Next   ListFrom // behind the last of these
+}
+
+// Listed is one place in a line.
+type Listed struct {
+	Waiting // At of a parked job is the instant that it missed
+	Parked  bool
+}
+
+// List reads a page of a key's line in its order, 1 to [PeekMax] places, without
+// changing it: first the jobs that came too late, which are let in when they come.
+// Jobs that wait in the line of another rule, and only keep their order here, are
+// not in it. Where costs differ, instants behind the first page are those of
+// [Refresh]: late rather than early. It asks the master once.
+func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int) (Listing, error) {
+	if err := checkKey(key); err != nil {
+		return Listing{}, err
+	}
+	if most < 1 || most > PeekMax {
+		return Listing{}, fmt.Errorf("%w: a list of %d places, want 1 to %d", ErrInvalidConfig, most, PeekMax)
+	}
+	if l.rdb == nil {
+		return Listing{}, fmt.Errorf("%w: rule %q counts in its own process, where its lines can't be read", ErrInvalidConfig, l.rule)
+	}
+	t, err := l.policy.retry(ctx)
+	if err != nil {
+		return Listing{}, err
+	}
+	var reply luascripts.ListReply
+	for again := true; again; {
+		in := t.limits[0]
+		a := luascripts.ListArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, From: from.ticket, Skip: from.skip, Most: most}
+		a.Version = in.version
+		reply, err = luascripts.List(ctx, l.rdb, l.keys(l.ID(key)), a)
+		again, err = t.again(ctx, "list", answer{reply.Status, 1, reply.Version, reply.Now}, err)
+		if err != nil {
+			return Listing{}, err
+		}
+	}
+	out := Listing{Now: reply.Now, All: reply.All, Next: from}
+	for _, w := range reply.Listed {
+		out.Listed = append(out.Listed, Listed{Waiting{Job: w.Job, Cost: w.Cost, At: w.At}, w.Parked})
+		out.Next = out.Next.after(w.Ticket)
+	}
+	return out, nil
+}
+
+// after is behind one more place.
+func (f ListFrom) after(ticket int64) ListFrom {
+	if f.ticket.Some && f.ticket.Number == ticket {
+		f.skip++
+		return f
+	}
+	return ListBehind(ticket, 1)
+}

@@ -17,9 +17,9 @@ const short = 200 * ms
 func blockingCases() []scenario {
 	one := throttle.Sliding(1, short)
 	return []scenario{
-		{name: "blocking/Acquire waits for its instant", limit: one, play: (*stage).waits},
-		{name: "blocking/first come, first served", limit: one, moves: true, play: (*stage).inTurn},
-		{name: "blocking/Acquire ends with its context", limit: throttle.Sliding(1, time.Hour), play: (*stage).givesUp},
+		{name: "blocking/Acquire waits for its instant", limit: one, play: waitsForInstant},
+		{name: "blocking/first come, first served", limit: one, moves: true, play: grantsInOrder},
+		{name: "blocking/Acquire ends with its context", limit: throttle.Sliding(1, time.Hour), play: givesUp},
 		{name: "blocking/an ended context gets nothing", limit: throttle.Sliding(1, time.Hour), play: func(s *stage) {
 			cause := errors.New("over before")
 			ctx, end := context.WithCancelCause(s.Context())
@@ -32,17 +32,17 @@ func blockingCases() []scenario {
 	}
 }
 
-func (s *stage) acquire(ctx context.Context) <-chan error {
+func acquireOn(ctx context.Context, s *stage) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- s.l.Acquire(ctx, key, 1) }()
 	return done
 }
 
-func (s *stage) waits() {
-	if err := s.soon("the first Acquire", s.acquire(s.Context())); err != nil {
+func waitsForInstant(s *stage) {
+	if err := s.soon("the first Acquire", acquireOn(s.Context(), s)); err != nil {
 		s.Fatalf("Acquire = %v, want nil", err)
 	}
-	done := s.acquire(s.Context())
+	done := acquireOn(s.Context(), s)
 	if s.Advance != nil {
 		s.lineUp(1)
 		select {
@@ -62,13 +62,13 @@ func (s *stage) waits() {
 	s.waiting(0)
 }
 
-// inTurn lets three wait, who are served one by one.
-func (s *stage) inTurn() {
+// grantsInOrder lets three wait, who are served one by one.
+func grantsInOrder(s *stage) {
 	s.try(1, 0)
 	const callers = 3
 	came := make(chan error, callers)
 	for i := range callers {
-		done := s.acquire(s.Context())
+		done := acquireOn(s.Context(), s)
 		s.lineUp(i + 1)
 		go func() {
 			if err := <-done; err != nil {
@@ -92,15 +92,15 @@ type turn int
 
 func (t turn) Error() string { return fmt.Sprintf("it was the turn of caller %d", int(t)) }
 
-func (s *stage) givesUp() {
+func givesUp(s *stage) {
 	s.try(1, 0)
 	cause := errors.New("not needed any more")
 	ctx, end := context.WithCancelCause(s.Context())
-	first := s.acquire(ctx)
+	first := acquireOn(ctx, s)
 	s.lineUp(1)
 	behind, leave := context.WithCancel(s.Context())
 	defer leave()
-	second := s.acquire(behind)
+	second := acquireOn(behind, s)
 	s.lineUp(2)
 	end(cause)
 	if err := s.soon("Acquire", first); !errors.Is(err, cause) {

@@ -46,7 +46,7 @@ func changeCases() []scenario {
 			s.try(1, 0)
 			s.try(1, time.Minute)
 		}),
-		change("who waits moves up, and back", of(1), func(s *stage, set func(throttle.Limit)) {
+		change("jobs that wait move up, and back", of(1), func(s *stage, set func(throttle.Limit)) {
 			s.try(1, 0)
 			s.book("a", 1, time.Hour)
 			s.book("b", 1, 2*time.Hour)

@@ -19,14 +19,14 @@ func crowdCases() []scenario {
 			if e.limit.Kind() == "calendar" {
 				s.startAt(time.Hour)
 			}
-			if got := s.together(func(int) (throttle.Decision, error) { return s.l.TryAcquire(s.Context(), key, 1) }); got != e.first {
+			if got := together(s, func(int) (throttle.Decision, error) { return s.l.TryAcquire(s.Context(), key, 1) }); got != e.first {
 				s.Errorf("%d of %d at the same time were granted, want %d", got, crowd, e.first)
 			}
 		}})
 	}
 	return append(all,
 		scenario{name: "crowd/several permits each", limit: throttle.Sliding(10, time.Hour), play: func(s *stage) {
-			if got := s.together(func(int) (throttle.Decision, error) { return s.l.TryAcquire(s.Context(), key, 3) }); got != 3 {
+			if got := together(s, func(int) (throttle.Decision, error) { return s.l.TryAcquire(s.Context(), key, 3) }); got != 3 {
 				s.Errorf("%d of %d with 3 permits each were granted, want 3 of 10 permits", got, crowd)
 			}
 			s.free(1)
@@ -34,13 +34,13 @@ func crowdCases() []scenario {
 		scenario{name: "crowd/one token", limit: throttle.Sliding(10, time.Hour), play: func(s *stage) {
 			r := request("a", 3)
 			r.Token = throttle.NewToken()
-			if got := s.together(func(int) (throttle.Decision, error) { return s.l.Redeem(s.Context(), r) }); got != crowd {
+			if got := together(s, func(int) (throttle.Decision, error) { return s.l.Redeem(s.Context(), r) }); got != crowd {
 				s.Errorf("%d of %d copies of one attempt were granted, want all", got, crowd)
 			}
 			s.free(7)
 		}},
 		scenario{name: "crowd/refunds", limit: throttle.Sliding(crowd, time.Hour), play: func(s *stage) {
-			s.together(func(int) (throttle.Decision, error) {
+			together(s, func(int) (throttle.Decision, error) {
 				d, err := s.l.TryAcquire(s.Context(), key, 1)
 				if err == nil {
 					_, err = s.l.Refund(s.Context(), d.Request)
@@ -53,7 +53,7 @@ func crowdCases() []scenario {
 }
 
 // together calls from many goroutines, and counts the grants.
-func (s *stage) together(ask func(i int) (throttle.Decision, error)) int {
+func together(s *stage, ask func(i int) (throttle.Decision, error)) int {
 	s.Helper()
 	var granted atomic.Int64
 	var wg sync.WaitGroup

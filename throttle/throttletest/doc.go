@@ -26,7 +26,7 @@
 //
 // [Run] and [RunInBubble] hold anything with the methods of a [Limiter] to what
 // every limiter here does: the instants of each kind of limit to the microsecond,
-// order and places of the line, refunds that count once, typed refusals, looks
+// keepsOrder and places of the line, refunds that count once, typed refusals, looks
 // that change nothing, limits that change, and many callers at the same time.
 //
 //	func TestWrapper(t *testing.T) {

@@ -72,7 +72,7 @@ func grantCases() []scenario {
 			s.waiting(0)
 			s.free(0)
 		}},
-		{name: "grants/a return keeps the first place", limit: throttle.Sliding(1, time.Hour), play: (*stage).giveBack},
+		{name: "grants/a return keeps the first place", limit: throttle.Sliding(1, time.Hour), play: givesBack},
 		{name: "grants/reset forgets what was spent and keeps the line", limit: two, play: func(s *stage) {
 			s.try(2, 0)
 			s.book("a", 1, time.Hour)
@@ -87,7 +87,7 @@ func grantCases() []scenario {
 	}
 }
 
-func (s *stage) giveBack() {
+func givesBack(s *stage) {
 	l, ok := s.l.(interface {
 		Return(context.Context, throttle.Request) ([]throttle.Promotion, error)
 	})

@@ -7,12 +7,12 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// lineCases: who waits is served in order of arrival, and nobody passes.
+// lineCases: jobs that wait are served in order of arrival, and none is passed.
 func lineCases() []scenario {
 	const hour = time.Hour
 	one := throttle.Sliding(1, hour)
 	all := []scenario{
-		{name: "line/order", limit: one, moves: true, play: (*stage).order},
+		{name: "line/order", limit: one, moves: true, play: keepsOrder},
 		{name: "line/a place stays", limit: one, play: func(s *stage) {
 			s.try(1, 0)
 			for range 2 {
@@ -38,7 +38,7 @@ func lineCases() []scenario {
 			s.redeem(request("large", 3), true, hour)
 			s.redeem(request("small", 1), false, 2*hour)
 		}},
-		{name: "line/a try does not pass who waits", limit: throttle.Sliding(3, hour), play: func(s *stage) {
+		{name: "line/a try does not pass jobs that wait", limit: throttle.Sliding(3, hour), play: func(s *stage) {
 			s.try(1, 0)
 			s.book("large", 3, hour)
 			s.free(0)
@@ -59,12 +59,12 @@ func lineCases() []scenario {
 		}},
 	}
 	for gone := range 4 {
-		all = append(all, scenario{name: fmt.Sprintf("line/cancel place %d of 4", gone+1), limit: one, play: func(s *stage) { s.cancelOne(gone) }})
+		all = append(all, scenario{name: fmt.Sprintf("line/cancel place %d of 4", gone+1), limit: one, play: func(s *stage) { cancelOne(s, gone) }})
 	}
 	return all
 }
 
-func (s *stage) order() {
+func keepsOrder(s *stage) {
 	s.try(1, 0)
 	jobs := []string{"a", "b", "c"}
 	for i, job := range jobs {
@@ -87,7 +87,7 @@ func (s *stage) order() {
 
 // cancelOne gives one of four places up: those behind it move up, those before
 // it do not, and it does no more when it is repeated.
-func (s *stage) cancelOne(gone int) {
+func cancelOne(s *stage, gone int) {
 	s.try(1, 0)
 	jobs := []string{"a", "b", "c", "d"}
 	for i, job := range jobs {

@@ -14,40 +14,40 @@ func lookCases() []scenario {
 	return []scenario{
 		{name: "looks/an unknown key", limit: three, play: func(s *stage) {
 			for range 2 {
-				s.look(3, 0, 0)
-				s.until(3, 0)
+				looksLike(s, 3, 0, 0)
+				timeUntil(s, 3, 0)
 			}
 			s.try(3, 0)
 		}},
 		{name: "looks/they spend and book nothing", limit: three, play: func(s *stage) {
 			s.try(2, 0)
 			for range 5 {
-				s.look(1, 0, 0)
-				s.until(1, 0)
-				s.until(2, time.Hour)
+				looksLike(s, 1, 0, 0)
+				timeUntil(s, 1, 0)
+				timeUntil(s, 2, time.Hour)
 			}
 			s.try(1, 0)
 			for range 2 {
-				s.look(0, 0, time.Hour)
-				s.until(3, time.Hour)
+				looksLike(s, 0, 0, time.Hour)
+				timeUntil(s, 3, time.Hour)
 			}
 		}},
-		{name: "looks/who waits, in order", limit: three, play: func(s *stage) {
+		{name: "looks/jobs that wait, in order", limit: three, play: func(s *stage) {
 			s.try(3, 0)
 			for i := range 3 {
 				s.book(fmt.Sprint("job", i), 3, time.Duration(i+1)*time.Hour)
 			}
 			for range 2 {
-				s.listed()
+				listsJobs(s)
 			}
 		}},
 		{name: "looks/TimeUntil is behind all who wait", limit: three, play: func(s *stage) {
 			s.try(3, 0)
 			s.book("a", 2, time.Hour)
-			s.until(1, time.Hour)
-			s.until(2, 2*time.Hour)
+			timeUntil(s, 1, time.Hour)
+			timeUntil(s, 2, 2*time.Hour)
 			s.cancel("a", 2)
-			s.until(2, time.Hour)
+			timeUntil(s, 2, time.Hour)
 		}},
 		{name: "looks/permits come back one by one", limit: three, moves: true, play: func(s *stage) {
 			for i := range 3 {
@@ -73,8 +73,8 @@ func lookCases() []scenario {
 	}
 }
 
-// look checks the three ways to look.
-func (s *stage) look(free, waiting int, next time.Duration) {
+// looksLike checks the three ways to look.
+func looksLike(s *stage, free, waiting int, next time.Duration) {
 	s.Helper()
 	state := s.peek(0)
 	if state.Available != free || state.Waiting != waiting || !s.sameWait(max(0, state.Next.Sub(state.Now)), next) {
@@ -82,18 +82,18 @@ func (s *stage) look(free, waiting int, next time.Duration) {
 			s.now, state.Available, state.Waiting, state.Next.Sub(state.Now), free, waiting, next)
 	}
 	s.free(free)
-	s.until(1, next)
+	timeUntil(s, 1, next)
 }
 
-func (s *stage) until(cost int, want time.Duration) {
+func timeUntil(s *stage, cost int, want time.Duration) {
 	s.Helper()
 	if got, err := s.l.TimeUntil(s.Context(), key, cost); err != nil || !s.sameWait(got, want) {
 		s.Errorf("TimeUntil(%d) at %v = %v, %v, want %v", cost, s.now, got, err, want)
 	}
 }
 
-// listed checks a line of three jobs of three permits each.
-func (s *stage) listed() {
+// listsJobs checks a line of three jobs of three permits each.
+func listsJobs(s *stage) {
 	s.Helper()
 	for most := range 4 {
 		state := s.peek(most)

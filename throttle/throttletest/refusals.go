@@ -18,7 +18,7 @@ func refusalCases() []scenario {
 	}
 	refused := func(name string, want error, r throttle.Request) scenario {
 		return scenario{name: "refusals/" + name, limit: three, play: func(s *stage) {
-			s.refusedBy(r, want, r.Job == job.Job)
+			refusedBy(s, r, want, r.Job == job.Job)
 			s.waiting(0)
 			s.try(3, 0)
 		}}
@@ -31,13 +31,13 @@ func refusalCases() []scenario {
 		refused("long key", throttle.ErrInvalidKey, with(strings.Repeat(key, throttle.KeyMax), 1)),
 		refused("no job", throttle.ErrInvalidJob, throttle.Request{Key: key, Cost: 1}),
 		refused("long job", throttle.ErrInvalidJob, long),
-		{name: "refusals/AcquireWithin fails at once", limit: throttle.Sliding(1, time.Hour), play: (*stage).tooLate},
+		{name: "refusals/AcquireWithin fails at once", limit: throttle.Sliding(1, time.Hour), play: failsTooLate},
 	}
 }
 
 // refusedBy asks in every way; calls without a job only if it is not the job
 // that is wrong.
-func (s *stage) refusedBy(r throttle.Request, want error, all bool) {
+func refusedBy(s *stage, r throttle.Request, want error, all bool) {
 	s.Helper()
 	calls := map[string]func(context.Context) error{
 		"Book":   func(ctx context.Context) error { _, err := s.l.Book(ctx, r); return err },
@@ -69,7 +69,7 @@ func (s *stage) refusedBy(r throttle.Request, want error, all bool) {
 	}
 }
 
-func (s *stage) tooLate() {
+func failsTooLate(s *stage) {
 	within := func(d time.Duration) error {
 		return s.promptly("AcquireWithin", func(ctx context.Context) error { return s.l.AcquireWithin(ctx, key, 1, d) })
 	}

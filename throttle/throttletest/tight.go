@@ -38,16 +38,16 @@ func tightCases() []scenario {
 				s.try(1, 0)
 			}
 			for range 3 * e.first { // over several windows
-				s.tight()
+				isTight(s)
 			}
 		}})
 	}
 	return all
 }
 
-// tight spends one permit at the instant that is told, after a try one
+// isTight spends one permit at the instant that is told, after a try one
 // microsecond before it; or at once when there is one.
-func (s *stage) tight() {
+func isTight(s *stage) {
 	s.Helper()
 	d, err := s.l.TryAcquire(s.Context(), key, 1)
 	if err != nil {
