@@ -159,7 +159,7 @@ func TestBookLastRuleAtAGate(t *testing.T) {
 		t.Errorf("%v wait, want none for the phone and two of three for the provider", got)
 	}
 	if keys := s.raw.Keys(t.Context(), "hw:*:opening").Val(); len(keys) != 0 {
-		t.Errorf("%v count who waits for the gate, want none", keys)
+		t.Errorf("%v count jobs that wait for the gate, want no key", keys)
 	}
 	s.at(5 * time.Minute)
 	want(ask("b"), false, 5*time.Minute)

@@ -198,7 +198,7 @@ func (b *Charge) sendLocked(ctx context.Context, s adjustment) ([]Promotion, err
 			return nil, err
 		}
 	}
-	args := luascripts.AdjustArgs{Rules: b.p.ruleCalls(b.p.ids(r), r), Policy: b.p.name, Token: uint64(s.of), Bill: uint64(s.token)}
+	args := luascripts.AdjustArgs{Rules: b.p.ruleCalls(b.p.ids(r), r), Policy: b.p.name, Token: uint64(s.of), Charge: uint64(s.token)}
 	for i := range args.Rules {
 		args.Rules[i].Cost = s.by[i]
 	}

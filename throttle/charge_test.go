@@ -24,17 +24,17 @@ func TestSettleUpAndDown(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
 			l, exact := s.limiter("rule", limit), limit.Kind() == "sliding" || limit.Kind() == "fixed"
-			bill := l.Policy().Charge(s.try(l, 1))
+			charge := l.Policy().Charge(s.try(l, 1))
 			for i, to := range []int{1, 5, 4, 5, 2, 0, 3, 0, 6, 0} {
 				s.at(time.Duration(i) * ms)
 				for range 2 { // the second time nothing is left to do
-					if _, err := bill.Adjust(t.Context(), map[string]int{"rule": to}); err != nil {
+					if _, err := charge.Adjust(t.Context(), map[string]int{"rule": to}); err != nil {
 						t.Fatal(err)
 					}
 				}
 				got, err := l.Available(t.Context(), key)
-				if err != nil || got > 6-to || exact && got != 6-to || bill.Charged("rule") != to {
-					t.Fatalf("settled to %d: %d available, %v, %d paid, want %d available", to, got, err, bill.Charged("rule"), 6-to)
+				if err != nil || got > 6-to || exact && got != 6-to || charge.Charged("rule") != to {
+					t.Fatalf("adjusted to %d: %d available, %v, %d charged, want %d available", to, got, err, charge.Charged("rule"), 6-to)
 				}
 			}
 		})

@@ -307,7 +307,7 @@ func TestClosingFaults(t *testing.T) {
 		_, keyErr := l.CloseKey(t.Context(), key, d)
 		_, ruleErr := l.CloseRule(t.Context(), d)
 		_, offErr := p.Postpone(t.Context(), "phone", r, d)
-		for op, err := range map[string]error{"CloseKey": keyErr, "CloseRule": ruleErr, "PutOff": offErr} {
+		for op, err := range map[string]error{"CloseKey": keyErr, "CloseRule": ruleErr, "Postpone": offErr} {
 			if !errors.Is(err, throttle.ErrInvalidConfig) {
 				t.Errorf("%s for %v = %v, want %v", op, d, err, throttle.ErrInvalidConfig)
 			}

@@ -73,7 +73,7 @@ func ExampleLimiter_ReserveWithin() {
 	// too late
 }
 
-// A look at a key: who waits for it, and until when.
+// A look at a key: which jobs wait for it, and until when.
 func ExampleLimiter_Peek() {
 	ctx := context.Background()
 	sms, err := throttle.NewLocal("sms", throttle.Sliding(2, time.Hour), throttle.Config{})

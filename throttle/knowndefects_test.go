@@ -494,7 +494,7 @@ func TestZeroLimit(t *testing.T) { TestValidateReportsEveryFault(t) }
 // 29: a negative cost gives permits.
 func TestNegativeCost(t *testing.T) { TestErrorsOfWhatCanNeverSucceed(t) }
 
-// 31: a wait that is rounded down: who waits so long is refused again.
+// 31: a wait that is rounded down: a job that waits so long is refused again.
 func TestWaitRoundedDown(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -227,7 +227,7 @@ func TestRestOfADivision(t *testing.T) {
 	})
 }
 
-// 31: who waits as long as it was told is refused again, or could have come
+// 31: a job that waits as long as it was told is refused again, or could have come
 // earlier: in no kind, to the microsecond.
 func TestWaitOfEachKind(t *testing.T) {
 	t.Parallel()
@@ -296,7 +296,7 @@ func TestRefundAtTheEdge(t *testing.T) {
 	}
 }
 
-// 38: a wake-up that is lost leaves who waits hanging: it is a hint, and the end of
+// 38: a wake-up that is lost leaves a job hanging that waits: it is a notice, and the end of
 // the nearest lease is looked at without it.
 func TestLostWakeUp(t *testing.T) {
 	t.Parallel()
@@ -338,7 +338,7 @@ func TestReleaseInflates(t *testing.T) {
 	s.want(s.try(l, 1), false, time.Minute+time.Second)
 }
 
-// 40: who waits polls, and a place stays empty until it does: a release names the next.
+// 40: a job that waits polls, and a place stays empty until it does: a release names the next.
 func TestNoWakeUpOnRelease(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -128,8 +128,8 @@ func (p *Policy) Hold(ctx context.Context, d Decision) (held context.Context, re
 	// a caller that gives the work up ends its context, but the handler may still run
 	// and needs its leases
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
-	k := &keeper{p: p, d: d, trust: lease - lease/10, lost: func() { lose(ErrLeaseLost) }}
-	k.expiry = time.AfterFunc(time.Until(d.surely.Add(k.trust)), k.lost)
+	k := &keeper{p: p, d: d, heldFor: lease - lease/10, lost: func() { lose(ErrLeaseLost) }}
+	k.expiry = time.AfterFunc(time.Until(d.surely.Add(k.heldFor)), k.lost)
 	var wg sync.WaitGroup
 	wg.Go(func() { k.renew(renewing, lease/3) })
 	var once sync.Once
@@ -149,11 +149,11 @@ func (p *Policy) Hold(ctx context.Context, d Decision) (held context.Context, re
 // less long than Redis keeps them: a call that hangs must not keep the holder from
 // hearing that they may have ended.
 type keeper struct {
-	p      *Policy
-	d      Decision
-	trust  time.Duration
-	expiry *time.Timer
-	lost   func()
+	p       *Policy
+	d       Decision
+	heldFor time.Duration
+	expiry  *time.Timer
+	lost    func()
 }
 
 func (k *keeper) renew(ctx context.Context, every time.Duration) {
@@ -175,7 +175,7 @@ func (k *keeper) renew(ctx context.Context, every time.Duration) {
 		case errors.Is(err, ErrLeaseLost):
 			k.lost()
 			return
-		case err == nil && !k.expiry.Reset(time.Until(began.Add(k.trust))):
+		case err == nil && !k.expiry.Reset(time.Until(began.Add(k.heldFor))):
 			return // it has fired
 		}
 	}

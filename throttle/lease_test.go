@@ -255,7 +255,7 @@ func TestFenceGrows(t *testing.T) {
 	}
 }
 
-// Of rules on rates and on what runs at once, who waits for a lease spends no
+// Of rules on rates and on what runs at once, a job that waits for a lease spends no
 // rate, and Release leaves the rates spent.
 func TestPolicyWithLeases(t *testing.T) {
 	t.Parallel()

@@ -153,7 +153,7 @@ func TestLateRenewalsBesideLeasesGrantedAhead(t *testing.T) {
 	t.Logf("%d renewals were refused", late)
 }
 
-// hall is jobs that share the leases of one key. What a pool knows of who waits is
+// hall is jobs that share the leases of one key. What a pool knows of the jobs that wait is
 // due: each comes by it alone.
 type hall struct {
 	*scene
@@ -162,7 +162,7 @@ type hall struct {
 	holders []throttle.Decision // the first has the oldest lease
 	over    throttle.Decision   // whose lease was given back last
 	granted []string
-	deaf    bool // the process that reads the hints is about to die
+	deaf    bool // the process that reads the notices is about to die
 }
 
 // newHall has n leases held, and so many jobs "j00", "j01", … waiting.
@@ -238,13 +238,13 @@ func (h *hall) next() {
 	h.comes(job)
 }
 
-// The hints of the last releases die with the process that read them, and with it
+// The notices of the last releases die with the process that read them, and with it
 // die all holders. Who is next comes all the same, when the leases end, in order.
 func TestNoticesDieWithAllHolders(t *testing.T) {
 	t.Parallel()
 	const n, lease = 4, 10 * time.Second
 	for _, taken := range []bool{true, false} { // whether the last leases that came back were taken
-		for warm := range 3 * n { // the hints that are lost do not always say the same
+		for warm := range 3 * n { // the notices that are lost do not always say the same
 			t.Run(fmt.Sprint(taken, warm), func(t *testing.T) {
 				t.Parallel()
 				h := newHall(t, n, 40, lease)

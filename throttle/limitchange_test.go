@@ -72,7 +72,7 @@ func TestChangedLimitWorkedCases(t *testing.T) {
 			{"bucket 4/10s burst 4", 2, 2, false, sec / 2}, // 3 owed at 0, one each 2.5 s
 			{"bucket 4/10s burst 4", 5, 3, true, 0}, {"bucket 4/10s burst 4", 5, 1, false, 5 * sec / 2},
 		},
-		"step-small-steps": { // the tick of ten at 10 s is none of the small ones
+		"step-small-steps": { // the tick of ten at 10 s is not one of the small ones
 			{"bucket 10/10s burst 10 step", 0, 1, true, 0}, {"bucket 10/10s burst 10 step", 9, 9, true, 0},
 			{"bucket 1/1s burst 10 step", 10, 2, false, sec}, {"bucket 1/1s burst 10 step", 10, 1, true, 0}, {"bucket 1/1s burst 10 step", 10, 1, false, sec},
 		},
@@ -148,7 +148,7 @@ func TestGivingBackUnderALongerLimit(t *testing.T) {
 			_, err := l.Refund(t.Context(), d.Request)
 			return err
 		},
-		"bill": func(l *throttle.Limiter, d throttle.Decision) error {
+		"charge": func(l *throttle.Limiter, d throttle.Decision) error {
 			_, err := l.Policy().Charge(d).Adjust(t.Context(), map[string]int{l.Rule(): 1})
 			return err
 		},

@@ -392,7 +392,7 @@ func TestPolicyGivesBack(t *testing.T) {
 	s.want(s.redeem(p, wish(2, "B", "b")), true, 0)
 	s.available(p, r, 1, 0)
 
-	// Cancel: who waits behind comes for it
+	// Cancel: the job behind comes for it
 	s.by(s.redeem(p, wish(2, "B", "c")), "phone", time.Minute)
 	s.by(s.redeem(p, wish(2, "B", "d")), "phone", 2*time.Minute)
 	turns, err = p.Cancel(t.Context(), wish(2, "B", "c"))

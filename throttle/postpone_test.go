@@ -21,7 +21,7 @@ func TestPostpone(t *testing.T) {
 	s.by(s.redeem(p, wish(2, "C", "c")), "provider", time.Minute)
 	until, err := p.Postpone(t.Context(), "provider", d.Request, 5*time.Minute)
 	if err != nil || until.Sub(start) != 5*time.Minute {
-		t.Errorf("PutOff = %v, %v, want until 5m", until.Sub(start), err)
+		t.Errorf("Postpone = %v, %v, want until 5m", until.Sub(start), err)
 	}
 	s.available(p, d.Request, 0, 0)
 	if got := s.ledgers(p, d.Request)[1]; got.Waiting != 2 || got.Booked[0].Job != "a" || got.Booked[1].Job != "c" || got.Closed != until {
@@ -80,8 +80,8 @@ func TestPostponeGoesBeforeTurns(t *testing.T) {
 	s.want(s.redeem(p, wish(2, key, "z")), true, 6*time.Minute)
 }
 
-// putOff puts jobs off one after the other, and checks who waits at the provider then.
-func (s *scene) putOff(p *throttle.Policy, d time.Duration, want []string, jobs ...throttle.Request) {
+// postpone postpones jobs one after the other, and checks which wait at the provider then.
+func (s *scene) postpone(p *throttle.Policy, d time.Duration, want []string, jobs ...throttle.Request) {
 	s.Helper()
 	for _, r := range jobs {
 		if _, err := p.Postpone(s.Context(), "provider", r, d); err != nil {
@@ -113,13 +113,13 @@ func TestPostponeOneAfterAnother(t *testing.T) {
 		s.want(s.redeem(p, r), true, 0)
 	}
 	s.by(s.redeem(p, job("E", "e", 3)), "provider", time.Minute)
-	s.putOff(p, 5*time.Minute, []string{"a", "b", "c", "d", "e"}, a, b, c, d)
+	s.postpone(p, 5*time.Minute, []string{"a", "b", "c", "d", "e"}, a, b, c, d)
 	s.by(s.redeem(p, job("E", "f", 1)), "provider", 6*time.Minute) // tickets show all permits ahead, of those put off too
 
 	s.at(5 * time.Minute)
 	s.by(s.redeem(p, d), "phone", 6*time.Minute) // whoever comes first waits for its turn
 	s.want(s.redeem(p, a), true, 5*time.Minute)
-	s.putOff(p, time.Minute, []string{"a", "b", "c", "e", "f"}, a) // and goes first in a closing of its own
+	s.postpone(p, time.Minute, []string{"a", "b", "c", "e", "f"}, a) // and goes first in a closing of its own
 	s.at(6 * time.Minute)
 	for _, r := range []throttle.Request{a, b, c, d} {
 		s.want(s.redeem(p, r), true, 6*time.Minute)

@@ -192,7 +192,7 @@ func TestRefundAtAnotherRule(t *testing.T) {
 	s.refund(s.limiter("other", throttle.Fixed(6, 2*time.Hour)), d) // another limiter of the rule finds it
 }
 
-// A bill is settled hours after the grant, up and down, and its copy does nothing.
+// A charge is adjusted hours after the grant, up and down, and its copy does nothing.
 func TestAdjustOfAnOldGrant(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []throttle.Limit{throttle.Sliding(20, time.Hour), throttle.Fixed(20, time.Hour)} {
@@ -200,11 +200,11 @@ func TestAdjustOfAnOldGrant(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
 			l := s.limiter("rule", limit)
-			bill := l.Policy().Charge(s.try(l, 4))
+			charge := l.Policy().Charge(s.try(l, 4))
 			s.try(l, 1)
 			for i, to := range []int{2, 5, 3, 3, 0, 1, 0} {
 				s.later(l, time.Duration(i+1)*7*time.Minute)
-				if _, err := bill.Adjust(t.Context(), map[string]int{"rule": to}); err != nil {
+				if _, err := charge.Adjust(t.Context(), map[string]int{"rule": to}); err != nil {
 					t.Fatal(err)
 				}
 				s.try(l, 1) // which takes the place of what was paid more
@@ -303,8 +303,8 @@ func TestCorrectionsOfOldGrants(t *testing.T) {
 		l := s.limiter("rule", limit)
 		type held struct {
 			throttle.Decision
-			bill *throttle.Charge
-			left int // that count
+			charge *throttle.Charge
+			left   int // that count
 		}
 		var all, gone []*held
 		now := int64(0)
@@ -325,7 +325,7 @@ func TestCorrectionsOfOldGrants(t *testing.T) {
 				continue
 			case op < 5 && len(all) > 0:
 				i := rapid.IntRange(0, len(all)-1).Draw(rt, "which")
-				if all[i].bill.Adjusted() {
+				if all[i].charge.Adjusted() {
 					continue
 				}
 				if _, err := l.Refund(ctx, all[i].Request); err != nil {
@@ -337,7 +337,7 @@ func TestCorrectionsOfOldGrants(t *testing.T) {
 			case op < 7 && len(all) > 0:
 				h := rapid.SampledFrom(all).Draw(rt, "settled")
 				h.left = rapid.IntRange(0, h.left).Draw(rt, "to")
-				if _, err := h.bill.Adjust(ctx, map[string]int{"rule": h.left}); err != nil {
+				if _, err := h.charge.Adjust(ctx, map[string]int{"rule": h.left}); err != nil {
 					rt.Fatal(err)
 				}
 				continue
@@ -394,9 +394,9 @@ func TestAdjustAgainAfterTheNarrowestWindow(t *testing.T) {
 		if !d.Granted || !other.Granted {
 			t.Fatalf("%v, %v, want both granted", d, other)
 		}
-		bill := p.Charge(d)
+		charge := p.Charge(d)
 		c.deaf.Store(true)
-		_, err := bill.Adjust(t.Context(), map[string]int{"wide": to})
+		_, err := charge.Adjust(t.Context(), map[string]int{"wide": to})
 		c.deaf.Store(false)
 		if !errors.Is(err, throttle.ErrUnavailable) {
 			t.Fatalf("Settle = %v, want %v", err, throttle.ErrUnavailable)
@@ -409,7 +409,7 @@ func TestAdjustAgainAfterTheNarrowestWindow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := bill.Adjust(t.Context(), nil); err != nil {
+		if _, err := charge.Adjust(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 		s.wantAvailable(wide, 20-3-to)

@@ -47,7 +47,7 @@ func (s lossy) cutNext() {
 	s.proxy.CutNext(func(request []byte) bool { return bytes.Contains(request, []byte("evalsha")) })
 }
 
-// look answers what is available and who waits.
+// look answers what is available and which jobs wait.
 func (s lossy) look(t *testing.T, available, waiting int) {
 	t.Helper()
 	got, err := s.outside.Peek(t.Context(), key, 10)

@@ -86,13 +86,13 @@ type AdjustArgs struct {
 	Rules  []RuleCall
 	Policy string
 	Token  uint64
-	Bill   uint64 // names this settling: it is done once
+	Charge uint64 // names this settling: it is done once
 }
 
 // Adjust runs settle.lua.
 func Adjust(ctx context.Context, c redis.Scripter, a AdjustArgs) (CancelReply, error) {
 	r := run(ctx, c, settleScript(), "settle.lua", 5, partKeys(a.Rules, a.Policy),
-		grantArgs([]any{len(a.Rules), tokenText(a.Token), tokenText(a.Bill)}, a.Rules)...)
+		grantArgs([]any{len(a.Rules), tokenText(a.Token), tokenText(a.Charge)}, a.Rules)...)
 	reply := CancelReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Version: r.int()}
 	reply.Promoted = r.promotions(r.int())
 	return reply, r.err

@@ -185,7 +185,7 @@ func (w *ways) correct(op int) {
 		case lose:
 			got, err = Reset(w.ctx, w.rdb, k, n)
 		case op == 13:
-			got, err = Adjust(w.ctx, w.rdb, AdjustArgs{Rules: one(k, n, differs), Token: token, Bill: bill})
+			got, err = Adjust(w.ctx, w.rdb, AdjustArgs{Rules: one(k, n, differs), Token: token, Charge: bill})
 		case op == 15:
 			got, err = Close(w.ctx, w.rdb, CloseArgs{Rules: one(k, n, 1), Rule: 1, For: closed})
 		default:

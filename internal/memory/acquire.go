@@ -72,7 +72,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 	case a.MaxWait >= 0 && v.at > c.now+int64(a.MaxWait/time.Microsecond):
 		c.leave()
 		c.refuse()
-		r.Status, r.Promoted = luascripts.TooLate, c.hints(func(p *ruleCall) bool { return p.place != nowhere })
+		r.Status, r.Promoted = luascripts.TooLate, c.promotions(func(p *ruleCall) bool { return p.place != nowhere })
 	case v.refused:
 		c.leave()
 		c.refuse()
@@ -83,7 +83,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		// been told the end of a lease, which comes nearer whenever one is given back
 		leased := c.parts[len(c.parts)-1].kind == luascripts.Leases
 		early := func(p *ruleCall) bool { return leased || p.place == turn && p.told > v.at+1000 }
-		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.hints(early)
+		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.promotions(early)
 	default:
 		r.Status = luascripts.Booked
 		v.at = c.book(v, g)
@@ -104,7 +104,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 func (c *call) leftBehind() (next []luascripts.Promotion) {
 	for i := range c.parts {
 		if p := &c.parts[i]; p.leftLine() {
-			next = p.hints(next, false)
+			next = p.promotions(next, false)
 		}
 	}
 	return next

@@ -137,9 +137,9 @@ func (c *call) widest() *ruleCall {
 	return nil
 }
 
-// joint is the first instant, not before a, at which all of them admit the job,
-// and which of them put it off last. What they do not admit until reach is put off by
-// turns, too.
+// joint is the first instant, not before a, at which all rules admit the job, and the rule
+// that refuses it longest. Where a rule does not admit the job until reach, the jobs ahead
+// of it count, too.
 func joint(set []ruleCall, a, reach int64) (at int64, by *ruleCall) {
 	for i := range set {
 		if due := set[i].byLedger; due > a {
@@ -154,9 +154,9 @@ func joint(set []ruleCall, a, reach int64) (at int64, by *ruleCall) {
 	return a, by
 }
 
-// hints adds who may come earlier than promised: of a rate the first who waits
-// and, when asked for, the first turn; of leases, see offer.
-func (p *ruleCall) hints(turns []luascripts.Promotion, turnToo bool) []luascripts.Promotion {
+// promotions adds the jobs of a rule that may come earlier than they were promised. Of a rate
+// these are the first job in line and, when asked for, the first turn. Of leases see offer.
+func (p *ruleCall) promotions(turns []luascripts.Promotion, turnToo bool) []luascripts.Promotion {
 	me := p.me
 	p.me = ""
 	defer func() { p.me = me }()
@@ -187,8 +187,8 @@ func (p *ruleCall) tell(turns []luascripts.Promotion, at int64, member string) [
 	return append(turns, luascripts.Promotion{Part: p.number, At: instantOf(at), Job: jobOf(member)})
 }
 
-// missed adds those who were parked while they waited for a lease: a process that
-// died may have kept from them that they should come.
+// missed adds the jobs that were parked while they waited for a lease. A process that died
+// may have kept from them that they should come.
 func (c *call) missed(turns []luascripts.Promotion) []luascripts.Promotion {
 	for i := range c.parts {
 		for _, m := range c.parts[i].missed {
@@ -198,11 +198,11 @@ func (c *call) missed(turns []luascripts.Promotion) []luascripts.Promotion {
 	return turns
 }
 
-// hints are those of all parts; of the turns where turnToo says so.
-func (c *call) hints(turnToo func(*ruleCall) bool) []luascripts.Promotion {
+// promotions are those of all rules, with the first turn where turnToo says so.
+func (c *call) promotions(turnToo func(*ruleCall) bool) []luascripts.Promotion {
 	var turns []luascripts.Promotion
 	for i := range c.parts {
-		turns = c.parts[i].hints(turns, turnToo(&c.parts[i]))
+		turns = c.parts[i].promotions(turns, turnToo(&c.parts[i]))
 	}
 	return turns
 }
@@ -210,7 +210,7 @@ func (c *call) hints(turnToo func(*ruleCall) bool) []luascripts.Promotion {
 // verdict is when a job may run, and what holds it up until then.
 type verdict struct {
 	at    int64
-	by    *ruleCall // which puts it off last; nil for the gate, or for nothing
+	by    *ruleCall // that refuses it longest; nil for the gate, or for nothing
 	bound bool      // it may not run yet
 
 	refused bool // nor is it to have a place: [luascripts.BookLastRule]

@@ -11,7 +11,7 @@ func (s *Store) Cancel(a luascripts.CancelArgs) luascripts.CancelReply {
 		if c.cancel(a) {
 			r.Status = luascripts.Granted
 		}
-		r.Promoted = c.missed(c.hints(func(*ruleCall) bool { return true }))
+		r.Promoted = c.missed(c.promotions(func(*ruleCall) bool { return true }))
 	})
 	if no.status != 0 {
 		r.Status, r.Rule, r.Version = no.status, no.part, no.version
@@ -79,19 +79,19 @@ func (p *ruleCall) enterAt(to place, ticket, at int64) {
 	p.keep(at)
 }
 
-// Settle corrects what a grant has paid, by part: more, or less when its cost is
-// below 0. The same bill is done once.
+// Settle corrects what a grant was charged, by rule: upwards, or downwards when the cost is
+// below 0. The same correction is made once, by its token.
 func (s *Store) Settle(a luascripts.AdjustArgs) luascripts.CancelReply {
 	var r luascripts.CancelReply
 	now, no := s.on(a.Rules, a.Policy, "", func(c *call) {
 		for i := range c.parts { // each remembers it as long as what it corrects counts there
-			if _, done := c.parts[i].holds(a.Bill); done && c.parts[i].cost != 0 {
+			if _, done := c.parts[i].holds(a.Charge); done && c.parts[i].cost != 0 {
 				return
 			}
 		}
 		r.Status = luascripts.Granted
 		for i := range c.parts {
-			r.Promoted = c.parts[i].settle(a.Token, a.Bill, r.Promoted)
+			r.Promoted = c.parts[i].adjust(a.Token, a.Charge, r.Promoted)
 		}
 	})
 	if no.status != 0 {
@@ -101,19 +101,19 @@ func (s *Store) Settle(a luascripts.AdjustArgs) luascripts.CancelReply {
 	return r
 }
 
-func (p *ruleCall) settle(token, bill uint64, turns []luascripts.Promotion) []luascripts.Promotion {
+func (p *ruleCall) adjust(token, charge uint64, turns []luascripts.Promotion) []luascripts.Promotion {
 	if p.kind == luascripts.Leases || p.cost == 0 {
 		return turns
 	}
 	at := p.now
 	if p.cost > 0 { // what was used is spent, whatever the limit says
 		at = max(p.now, p.state.newest())
-		p.spend(at, bill)
+		p.spend(at, charge)
 	} else if held := p.granted(token); held > 0 {
 		p.lessen(token, held)
-		turns = p.hints(turns, true)
+		turns = p.promotions(turns, true)
 	}
-	p.tokens.bill(bill, at, p.w, p.now, p.extra)
+	p.tokens.charge(charge, at, p.w, p.now, p.extra)
 	return turns
 }
 
@@ -146,7 +146,7 @@ func (s *Store) Close(a luascripts.CloseArgs) luascripts.CloseReply {
 		shut.line.promised.drop(closed)
 		shut.line.promised.drop(closedSince)
 		shut.open()
-		r.Promoted = c.missed(shut.hints(nil, true))
+		r.Promoted = c.missed(shut.promotions(nil, true))
 	})
 	if no.status != 0 {
 		r.Status, r.Rule, r.Version = no.status, no.part, no.version
@@ -177,27 +177,27 @@ func (c *call) close(shut *ruleCall, us int64) int64 {
 	for i := range c.parts {
 		switch p := &c.parts[i]; {
 		case p == shut:
-			p.enterAt(waits, p.putOff(since), until)
+			p.enterAt(waits, p.ticketOfPostponed(since), until)
 		case p.place == nowhere:
-			p.enterAt(turn, p.putOff(since), until)
+			p.enterAt(turn, p.ticketOfPostponed(since), until)
 		}
 	}
 	return until
 }
 
-// putOff is the ticket behind the last who was put off since the key was closed,
-// before all others. Were they so many that there is no room left, it is that of the
-// last.
-func (p *ruleCall) putOff(since int64) int64 {
+// ticketOfPostponed is the ticket behind the last job that was postponed since the key was
+// closed, and before all other jobs. When so many were postponed that no ticket is left
+// between them, it is that of the last one.
+func (p *ruleCall) ticketOfPostponed(since int64) int64 {
 	ticket := p.front()
-	last, some := p.line.marked(lastPutOff)
-	if in, _ := p.line.marked(putOffIn); some && in == since && last >= ticket {
+	last, some := p.line.marked(lastPostponed)
+	if in, _ := p.line.marked(postponedIn); some && in == since && last >= ticket {
 		ticket = min(last+1, (rooms(last)+1)*room-1)
 		if ticket%room != 0 {
 			p.line.mark(squeezed, p.line.squeezedIn()+p.cost)
 		}
 	}
-	p.line.mark(lastPutOff, ticket)
-	p.line.mark(putOffIn, since)
+	p.line.mark(lastPostponed, ticket)
+	p.line.mark(postponedIn, since)
 	return ticket
 }

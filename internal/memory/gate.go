@@ -74,8 +74,8 @@ func (g gate) spread(at, offset int64) int64 {
 
 const openingKept = 3_600_000_000 // how long after an opening it is known who waited for it
 
-// await counts one who waits for an opening, and is when it is to come: all at
-// once would be refused by the rule that all of them share.
+// await counts a job that waits for an opening, and returns when it is to come. If all jobs
+// came at once, the rule that they share would refuse them.
 func (p *ruleCall) await(g gate, opens int64) int64 {
 	m := strconv.FormatInt(opens, 10)
 	before, known := p.opening.score(m)

@@ -110,10 +110,10 @@ func (p *ruleCall) tellNext(turns []luascripts.Promotion, waiting []scored[strin
 	return p.tell(turns, at, m)
 }
 
-// tellAhead tells those behind the free leases when they come if nobody gives one
-// back: the holders may die, and hints with them. So that the first of them have
-// known it for a while, twice as many have to; when they do not, three times as many
-// are told: it is due again after so many more leases, and not after each.
+// tellAhead tells the jobs behind the free leases when the leases end that are held. A notice
+// can be lost with the process that received it, so these jobs come by themselves. Twice as
+// many jobs as leases have to know their instants. When they do not, three times as many are
+// told, so that it is due again after that many more leases, and not after each.
 func (p *ruleCall) tellAhead(turns []luascripts.Promotion, waiting []scored[string], free int) []luascripts.Promotion {
 	many := int(min(p.n, aheadMost))
 	last := min(free+2*many, len(waiting)) - 1
@@ -150,7 +150,7 @@ func (s *Store) Release(p luascripts.RuleCall, token uint64) luascripts.ReleaseR
 		r.Released = end > now
 	}
 	p.Kind = luascripts.Leases
-	no := s.runLocked(now, []luascripts.RuleCall{p}, "", "", func(c *call) { r.Promoted = c.missed(c.parts[0].hints(nil, false)) })
+	no := s.runLocked(now, []luascripts.RuleCall{p}, "", "", func(c *call) { r.Promoted = c.missed(c.parts[0].promotions(nil, false)) })
 	if no.status != 0 {
 		r.Status, r.Version = no.status, no.version
 	}

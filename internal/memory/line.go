@@ -20,20 +20,21 @@ const (
 // What stands among the promises and is nobody's. The last four have `park` added:
 // nothing among the promises is cleared away that lies so far ahead.
 const (
-	mixed       = "mixed"  // costs differ, or did
-	closed      = "closed" // until when the key is closed
-	closedSince = "closed since"
-	lastPutOff  = "put off last" // the ticket of the one who was put off last
-	putOffIn    = "put off in"   // since when the key was closed then
-	squeezed    = "squeezed"     // permits of those who stand between whole rooms
+	mixed         = "mixed"  // costs differ, or did
+	closed        = "closed" // until when the key is closed
+	closedSince   = "closed since"
+	lastPostponed = "put off last" // as tickets.lua has it: the ticket of the job that was postponed last
+	postponedIn   = "put off in"   // since when the key was closed then
+	squeezed      = "squeezed"     // permits of the jobs that stand between whole rooms
 )
 
-// line is who waits, by tickets: that of the one before plus room for each permit
-// of its cost. Who comes too late is parked, keeps its ticket and holds up nobody. A member is
-// the text "cost:job". Tickets and promises are forgotten together.
+// line is the jobs that wait, by tickets. A ticket is that of the job before, plus room for
+// each permit of that job. A job that comes too late is parked: it keeps its ticket and
+// holds up nobody. A member is the text "cost:job". Tickets and promises are forgotten
+// together.
 type line struct {
 	set
-	promised set // the instants told last, also to those who keep a turn
+	promised set // the instants told last, also to jobs that keep a turn
 }
 
 // live never shortens what the line has.
@@ -243,12 +244,12 @@ func (p *ruleCall) lateTurns() []string {
 // copied is how long a copy of a call may take to arrive, in microseconds.
 const copied = 60_000_000
 
-// bills is how much below minus its instant the score of a bill is.
-const bills = 1 << 52
+// chargeScore is how far below minus its instant the score of a correction is.
+const chargeScore = 1 << 52
 
-// tokens are the attempts that hold a grant, by the grant's instant; those that were
-// withdrawn, by the negative time of that, or of `copied` before their grant does not
-// count any more; and bills.
+// tokens are three things, told apart by their scores. Attempts that hold a grant have its
+// instant. Attempts that were withdrawn have the negative time of that, or of `copied` before
+// their grant does not count any more. Corrections of charges lie below -chargeScore.
 type tokens struct {
 	sorted[uint64]
 	expires int64
@@ -273,11 +274,11 @@ func (t *tokens) withdraw(token uint64, held, until, now, extra int64) {
 	t.live(now, since+copied-now+extra)
 }
 
-// bill keeps a bill as long as what it paid at an instant counts.
-func (t *tokens) bill(token uint64, at, w, now, extra int64) {
+// charge remembers a correction as long as what it charged at an instant counts.
+func (t *tokens) charge(token uint64, at, w, now, extra int64) {
 	keep := max(w, copied)
-	t.add(token, -bills-at)
-	t.trim(keep-now-bills, -bills)
+	t.add(token, -chargeScore-at)
+	t.trim(keep-now-chargeScore, -chargeScore)
 	t.live(now, at+keep-now+extra)
 }
 

@@ -57,7 +57,7 @@ func (c *call) check(stands *ruleCall) luascripts.RefreshReply {
 	var next []luascripts.Promotion
 	for i := range c.parts {
 		if p := &c.parts[i]; p.leftLine() {
-			next = p.hints(next, false)
+			next = p.promotions(next, false)
 		}
 	}
 	return luascripts.RefreshReply{

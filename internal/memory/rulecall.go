@@ -67,7 +67,7 @@ func (p *ruleCall) find() {
 	}
 }
 
-// grantable says that the job passes nobody who waits.
+// grantable says that the job passes no job that waits.
 func (p *ruleCall) grantable() bool { return p.place != nowhere || p.view.first == p.view.last }
 
 func (p *ruleCall) slot(now, before, cost int64) int64 {
@@ -158,8 +158,8 @@ func (p *ruleCall) holds(token uint64) (at int64, known bool) {
 	if token != 0 && p.ledger.token == token {
 		return p.state.newest(), true
 	}
-	if at, known = p.tokens.score(token); at < -bills {
-		return -at - bills, true
+	if at, known = p.tokens.score(token); at < -chargeScore {
+		return -at - chargeScore, true
 	}
 	return at, known
 }
@@ -244,7 +244,7 @@ func (p *ruleCall) leave() {
 	p.turns.drop(p.me)
 	p.line.promised.drop(p.me)
 	if p.line.len() == 0 && p.turns.len() == 0 {
-		for _, name := range []string{mixed, squeezed, lastPutOff, putOffIn} {
+		for _, name := range []string{mixed, squeezed, lastPostponed, postponedIn} {
 			p.line.promised.drop(name)
 		}
 	}
@@ -264,8 +264,8 @@ func (p *ruleCall) keep(at int64) {
 	p.turns.live(p.now, at-p.now+late+p.extra)
 }
 
-// mix notes that costs differ, when mine is not that of the first who waits, or
-// where nobody does, of the first turn.
+// mix notes that costs differ: this job's is not that of the first job in line or, where no
+// job waits, of the first turn.
 func (p *ruleCall) mix() {
 	first := ""
 	if at := p.line.below(live); at < p.line.len() {

@@ -83,14 +83,14 @@ func (s *Store) Peek(k luascripts.LimitKeys, a luascripts.PeekArgs) luascripts.P
 	return r
 }
 
-// Reset forgets what was spent on a key; who waits keeps its place.
+// Reset forgets what was spent on a key. Jobs that wait keep their places.
 func (s *Store) Reset(k luascripts.LimitKeys, n luascripts.Numbers) luascripts.CancelReply {
 	r := luascripts.CancelReply{Status: luascripts.Granted}
 	now, no := s.on([]luascripts.RuleCall{{LimitKeys: k, Numbers: n}}, "", "", func(c *call) {
 		p := &c.parts[0]
 		p.ledger, p.tokens = ledger{}, tokens{}
 		p.open()
-		r.Promoted = c.missed(p.hints(nil, false))
+		r.Promoted = c.missed(p.promotions(nil, false))
 	})
 	if no.status != 0 {
 		r.Status, r.Version = no.status, no.version

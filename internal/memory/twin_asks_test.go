@@ -109,7 +109,7 @@ func (w *twin) settle() {
 		}
 		w.bills = append(w.bills, b)
 	}
-	a := luascripts.AdjustArgs{Rules: w.partsOf(b.of), Policy: w.name(b.of.policy), Token: b.of.token, Bill: b.token}
+	a := luascripts.AdjustArgs{Rules: w.partsOf(b.of), Policy: w.name(b.of.policy), Token: b.of.token, Charge: b.token}
 	if a.Rules[0].Kind == luascripts.Leases {
 		return // nothing of it is paid
 	}
