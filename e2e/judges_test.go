@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headwayq/headway/internal/judge"
 	"github.com/headwayq/headway/worker"
 )
 
@@ -38,17 +39,31 @@ func grantsOf(all []record, phones map[string]string) []grant {
 // comes W after the n-th before it, or later.
 func breaches(grants []grant, n int, W time.Duration) []string {
 	var faults []string
-	byPhone := make(map[string][]grant)
-	for _, g := range grants {
-		before := append(byPhone[g.to], g)
-		byPhone[g.to] = before
-		if k := len(before) - 1 - n; k >= 0 {
-			if gap := time.Duration(g.at-before[k].at) * time.Microsecond; gap < W {
-				faults = append(faults, fmt.Sprintf("%s: %s and %s were granted within %v", g.to, before[k].id, g.id, gap))
-			}
+	for to, granted := range byKey(grants) {
+		for _, i := range judge.Windows(spentBy(granted), n, W) {
+			first, last := granted[i-n], granted[i] // so many grants too close: each costs one permit
+			gap := time.Duration(last.at-first.at) * time.Microsecond
+			faults = append(faults, fmt.Sprintf("%s: %s and %s were granted within %v", to, first.id, last.id, gap))
 		}
 	}
 	return faults
+}
+
+// byKey sorts grants by phone, or by what stands in its place, and keeps their order.
+func byKey(grants []grant) map[string][]grant {
+	out := make(map[string][]grant)
+	for _, g := range grants {
+		out[g.to] = append(out[g.to], g)
+	}
+	return out
+}
+
+func spentBy(grants []grant) []judge.Spent {
+	out := make([]judge.Spent, len(grants))
+	for i, g := range grants {
+		out[i] = judge.Spent{At: g.at, Cost: 1}
+	}
+	return out
 }
 
 // tooClose replays the gateway's log for a limit of one message: of two

@@ -4,10 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/internal/judge"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
@@ -52,24 +52,12 @@ func (s *stage) breachesOf(grants []grant) map[string][]string {
 // gcraBreaches are the grants that end a window of any length w in which a key had
 // more than burst + n·w/W of them.
 func gcraBreaches(grants []grant, l throttle.Limit) []string {
-	type seen struct {
-		count   int64
-		highest int64 // of n·t - i·W over all windows that begin at grant i, of instant t
-	}
+	rate := judge.Rate{N: l.Permits(), Window: l.Window(), Burst: l.Burst()}
 	var faults []string
-	byKey := make(map[string]seen)
-	n, W, burst := int64(l.Permits()), l.Window().Microseconds(), int64(l.Burst())
-	for _, g := range grants {
-		at := n * (g.at - grants[0].at)
-		k := byKey[g.to]
-		if begins := at - k.count*W; k.count == 0 || begins > k.highest {
-			k.highest = begins
+	for _, granted := range byKey(grants) {
+		for _, early := range rate.Breaches(spentBy(granted)) {
+			faults = append(faults, fmt.Sprintf("%s came %v early", granted[early.Index].id, early.By))
 		}
-		k.count++
-		if early := k.highest + (k.count-burst)*W - at; early > 0 {
-			faults = append(faults, fmt.Sprintf("%s came %v early", g.id, time.Duration(early/n)*time.Microsecond))
-		}
-		byKey[g.to] = k
 	}
 	return faults
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/internal/judge"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/worker"
@@ -28,57 +29,45 @@ type bound func(jobs []spent) string
 // anyWindow: at most n in every half-open window, however it is laid.
 func anyWindow(n int, window time.Duration) bound {
 	return func(jobs []spent) string {
-		for i, first := range jobs {
-			sum := 0
-			for _, j := range jobs[i:] {
-				if j.at < first.at+window {
-					sum += j.cost
-				}
-			}
-			if sum > n {
-				return fmt.Sprintf("%d permits in %v from %v on, want %d at most", sum, window, first.at, n)
-			}
-		}
-		return ""
+		return faultAt(jobs, judge.Windows(permits(jobs), n, window), "more than %d permits in %v", n, window)
 	}
 }
 
 // ownWindows: at most n in a window that begins with its first permit.
 func ownWindows(n int, window time.Duration) bound {
 	return func(jobs []spent) string {
-		sum, begin := 0, time.Duration(0)
-		for i, j := range jobs {
-			if i == 0 || j.at >= begin+window {
-				sum, begin = 0, j.at
-			}
-			if sum += j.cost; sum > n {
-				return fmt.Sprintf("%d permits in the window from %v on, want %d at most", sum, begin, n)
-			}
-		}
-		return ""
+		return faultAt(jobs, judge.FixedWindows(permits(jobs), n, window), "more than %d permits in its window of %v", n, window)
 	}
 }
 
 // paid: whatever goes in a span was stored before, at most burst, or came in it,
-// one permit each T. Where jobs are paid for by the next, the last does not count.
+// one permit each gap. Where jobs are paid for by the next, the last does not count.
 func paid(burst int, gap time.Duration, byTheNext bool) bound {
+	rate := judge.Rate{N: 1, Window: gap, Burst: burst, PaidBefore: byTheNext}
 	return func(jobs []spent) string {
-		for i := range jobs {
-			sum := 0
-			for j, job := range jobs[i:] {
-				if !byTheNext {
-					sum += job.cost
-				}
-				if most := burst + int((job.at-jobs[i].at)/gap); sum > most {
-					return fmt.Sprintf("%d permits from %v to %v, jobs %d to %d, want %d at most", sum, jobs[i].at, job.at, i, i+j, most)
-				}
-				if byTheNext {
-					sum += job.cost
-				}
-			}
+		var over []int
+		for _, early := range rate.Breaches(permits(jobs)) {
+			over = append(over, early.Index)
 		}
+		return faultAt(jobs, over, "more than %d permits and one each %v", burst, gap)
+	}
+}
+
+// permits are jobs as they are judged.
+func permits(jobs []spent) []judge.Spent {
+	out := make([]judge.Spent, len(jobs))
+	for i, j := range jobs {
+		out[i] = judge.Spent{At: j.at.Microseconds(), Cost: j.cost}
+	}
+	return out
+}
+
+// faultAt tells the first of the jobs that broke a limit, if any did.
+func faultAt(jobs []spent, over []int, format string, args ...any) string {
+	if len(over) == 0 {
 		return ""
 	}
+	return fmt.Sprintf("job %d, at %v: ", over[0], jobs[over[0]].at) + fmt.Sprintf(format, args...)
 }
 
 // every: all of several bounds.

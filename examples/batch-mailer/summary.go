@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/headwayq/headway/internal/judge"
 	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle/gate"
 )
@@ -26,15 +26,17 @@ type Judgement struct {
 	FirstAt, LastAt time.Time
 }
 
-// judge holds a log against the rules, by the server's clock. What a mail was on its
-// way counts for it: with 1/5s one that was let through at 0 s and came at 0.2 s may be
-// followed by one at 5 s. So an arrival breaks a limit of n when more than n mails that
-// arrived so far were let through in the window before it. Delays hide breaches from
-// this and never make one up, as long as the clocks agree.
-func judge(log []Arrival, cfg config, zone *time.Location) Judgement {
+// judgeLog holds a log against the rules, by the server's clock: see [judge.Arrivals] for what a rule
+// is held against.
+func judgeLog(log []Arrival, cfg config, zone *time.Location) Judgement {
 	j := Judgement{Accepted: len(log)}
-	provider, perRecipient := window{n: cfg.rate.Permits(), of: cfg.rate.Window()}, map[string]*window{}
-	seen := map[string]bool{}
+	provider := judge.Arrivals{N: cfg.rate.Permits(), Window: cfg.rate.Window()}
+	type account struct {
+		last    int64
+		arrived judge.Arrivals
+	}
+	perRecipient, seen := map[string]*account{}, map[string]bool{}
+	all := make([]judge.Spent, 0, len(log))
 	gates := []gate.At{{Rule: ruleGate, Gate: cfg.gate, In: zone}}
 	for _, a := range log {
 		if seen[a.ID] {
@@ -47,64 +49,35 @@ func judge(log []Arrival, cfg config, zone *time.Location) Judgement {
 		if _, shut := gate.FirstClosed(gates, a.Granted); shut {
 			j.WhileShut++
 		}
-		if provider.add(a) {
+		granted, at := a.Granted.UnixMicro(), a.At.UnixMicro()
+		all = append(all, judge.Spent{At: at, Cost: 1})
+		if provider.Add(granted, at, 1) {
 			j.OverProvider++
 		}
 		to := Mail{To: a.To}.recipient()
-		if perRecipient[to] == nil {
-			perRecipient[to] = &window{n: 1, of: cfg.perRecipient()}
+		got := perRecipient[to]
+		if got == nil {
+			got = &account{last: at, arrived: judge.Arrivals{N: 1, Window: cfg.perRecipient()}}
+			perRecipient[to] = got
 		}
-		if perRecipient[to].add(a) {
+		if got.arrived.Add(granted, at, 1) {
 			j.OverRecipient++
 		}
-	}
-	j.MostInWindow, j.Recipients = provider.most, len(perRecipient)
-	for _, w := range perRecipient {
-		if w.gap > 0 && (j.LeastGap == 0 || w.gap < j.LeastGap) {
-			j.LeastGap = w.gap
+		if gap := time.Duration(at-got.last) * time.Microsecond; gap > 0 && (j.LeastGap == 0 || gap < j.LeastGap) {
+			j.LeastGap = gap
 		}
+		got.last = at
 	}
+	j.MostInWindow, j.Recipients = judge.Most(all, cfg.rate.Window()), len(perRecipient)
 	if len(log) > 0 {
 		j.FirstAt, j.LastAt = log[0].At, log[len(log)-1].At
 	}
 	return j
 }
 
-// window is what a key got, in the order of arrival.
-type window struct {
-	n    int
-	of   time.Duration
-	log  []Arrival
-	most int           // most arrivals in a window
-	gap  time.Duration // least between two
-}
-
-// add takes the next arrival, and says whether it breaks the limit.
-func (w *window) add(a Arrival) (over bool) {
-	if n := len(w.log); n > 0 {
-		if gap := a.At.Sub(w.log[n-1].At); w.gap == 0 || gap < w.gap {
-			w.gap = gap
-		}
-	}
-	w.log = append(w.log, a)
-	from := a.At.Add(-w.of) // half-open: what was that long ago is out
-	granted, arrived := 0, 0
-	for _, b := range slices.Backward(w.log) {
-		if !b.At.After(from) {
-			break // and so it was let through before
-		}
-		arrived++
-		if b.Granted.After(from) {
-			granted++
-		}
-	}
-	w.most = max(w.most, arrived)
-	return granted > w.n
-}
-
 // sumUp prints the summary, and returns what went wrong.
 func (s *session) sumUp(last batch.Progress) error {
-	j := judge(s.server.Arrivals(), s.cfg, s.clock.Zone)
+	j := judgeLog(s.server.Arrivals(), s.cfg, s.clock.Zone)
 	if err := s.print(s.env.stdout, last, j); err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func TestJudge(t *testing.T) {
 		for _, s := range test.steps {
 			log = append(log, Arrival{ID: s.id, To: s.to, Granted: at(s.granted), At: at(s.arrived)})
 		}
-		if diff := cmp.Diff(test.want, judge(log, cfg, time.UTC)); diff != "" {
+		if diff := cmp.Diff(test.want, judgeLog(log, cfg, time.UTC)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.name, diff)
 		}
 	}

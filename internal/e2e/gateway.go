@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headwayq/headway/internal/judge"
 	"github.com/headwayq/headway/queue"
 )
 
@@ -254,15 +255,15 @@ type GatewayStats struct {
 // breaches from it and never make one up; the two clocks must agree, as they
 // do on one machine ([GatewayStats.Early] counts signs that they do not).
 type arrivalCheck struct {
-	rules  []queue.Rule           // with sliding limits
-	recent map[account][]spending // by instant of the grant, the window before the last arrival
-	phones map[string]int64       // µs of the last arrival
+	rules  []queue.Rule // with sliding limits
+	recent map[account]*judge.Arrivals
+	phones map[string]int64 // µs of the last arrival
 	ids    map[string]struct{}
 	stats  GatewayStats
 }
 
 func newArrivalCheck(p Policy) *arrivalCheck {
-	c := &arrivalCheck{recent: map[account][]spending{}, phones: map[string]int64{}, ids: map[string]struct{}{}}
+	c := &arrivalCheck{recent: map[account]*judge.Arrivals{}, phones: map[string]int64{}, ids: map[string]struct{}{}}
 	for _, r := range p.Rules {
 		if AtGateway(r) {
 			c.rules = append(c.rules, r)
@@ -309,18 +310,10 @@ func (c *arrivalCheck) breaks(r queue.Rule, a Arrival) bool {
 		return false
 	}
 	of := account{r.Name, charge.Key}
-	byGrant := func(s spending, us int64) int { return cmp.Compare(s.at, us) }
-	at, _ := slices.BinarySearchFunc(c.recent[of], a.GrantedUs, byGrant)
-	spent := slices.Insert(c.recent[of], at, spending{at: a.GrantedUs, cost: charge.Cost})
-	// Half-open windows: what was granted W before to the microsecond is out.
-	from, _ := slices.BinarySearchFunc(spent, a.ArrivedUs-r.Limit.Window().Microseconds()+1, byGrant)
-	spent = slices.Delete(spent, 0, from)
-	c.recent[of] = spent
-	sum := 0
-	for _, s := range spent {
-		sum += s.cost
+	if c.recent[of] == nil {
+		c.recent[of] = &judge.Arrivals{N: r.Limit.Permits(), Window: r.Limit.Window()}
 	}
-	return sum > r.Limit.Permits()
+	return c.recent[of].Add(a.GrantedUs, a.ArrivedUs, charge.Cost)
 }
 
 // ReplayArrivals judges a gateway's log anew, or the logs of several merged. What

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headwayq/headway/internal/judge"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
@@ -23,28 +24,26 @@ func Breaches(grants []Grant, r queue.Rule) int {
 	if IsGate(r) {
 		return whileShut(grants, r)
 	}
-	byKey := map[string][]spending{}
+	byKey, returned := map[string][]judge.Spent{}, map[string]bool{}
 	for _, g := range grants {
-		if c, ok := ChargeOf(g.Charges, r.Name, g.Key); ok {
-			byKey[c.Key] = append(byKey[c.Key], spending{at: g.GrantedUs, cost: c.Cost, unused: g.Unused})
+		c, ok := ChargeOf(g.Charges, r.Name, g.Key)
+		switch {
+		case ok && g.Unused:
+			returned[c.Key] = true
+		case ok:
+			byKey[c.Key] = append(byKey[c.Key], judge.Spent{At: g.GrantedUs, Cost: c.Cost})
 		}
 	}
 	over := 0
-	for _, spent := range byKey {
-		over += breachesOf(r.Limit, spent)
+	for key, spent := range byKey {
+		slices.SortFunc(spent, func(a, b judge.Spent) int { return cmp.Compare(a.At, b.At) })
+		over += breachesOf(r.Limit, spent, returned[key])
 	}
 	return over
 }
 
 // Judged says whether [Breaches] can tell anything about a rule.
 func Judged(r queue.Rule) bool { return !r.Limit.IsConcurrent() }
-
-// spending is a grant as it counts for one key.
-type spending struct {
-	at     int64 // µs
-	cost   int
-	unused bool
-}
 
 // breachesOf counts the grants of one key that its limit does not allow:
 //
@@ -57,93 +56,27 @@ type spending struct {
 //
 // These are what the limits promise. That of a stepped bucket and of a warm-up say a
 // little less than the limit does.
-func breachesOf(limit throttle.Limit, spent []spending) int {
-	slices.SortFunc(spent, func(a, b spending) int { return cmp.Compare(a.at, b.at) })
-	returned := slices.ContainsFunc(spent, func(s spending) bool { return s.unused })
-	spent = slices.DeleteFunc(spent, func(s spending) bool { return s.unused })
+func breachesOf(limit throttle.Limit, spent []judge.Spent, returned bool) int {
 	n, window := limit.Permits(), limit.Window()
+	rate := judge.Rate{N: n, Window: window, Burst: limit.Burst(), Slack: slack}
 	switch limit.Kind() {
 	case "sliding":
-		return overWindows(spent, n, window)
+		return len(judge.Windows(spent, n, window))
 	case "fixed":
 		if returned { // it may have begun a window
-			return overWindows(spent, 2*n, window)
+			return len(judge.Windows(spent, 2*n, window))
 		}
-		return overFixed(spent, n, window)
+		return len(judge.FixedWindows(spent, n, window))
 	case "calendar":
-		return overLabels(spent, n, civilLabel(limit))
+		return len(judge.NamedWindows(spent, n, civilLabel(limit)))
 	case "bucket", "gcra":
-		burst := limit.Burst()
 		if strings.HasSuffix(limit.String(), " step") {
-			burst += n
+			rate.Burst += n
 		}
-		return overRate(spent, float64(window.Microseconds())/float64(n), burst, true)
 	default: // leaky, smooth, warmup
-		return overRate(spent, float64(window.Microseconds())/float64(n), limit.Burst(), false)
+		rate.PaidBefore = true
 	}
-}
-
-// overWindows counts the grants with which a half-open window holds more than n:
-// with 1/60s a gap of 60 s is fine, one of 59.999999 s is not.
-func overWindows(spent []spending, n int, window time.Duration) int {
-	over, sum, from := 0, 0, 0
-	for _, s := range spent {
-		for spent[from].at <= s.at-window.Microseconds() {
-			sum -= spent[from].cost
-			from++
-		}
-		if sum += s.cost; sum > n {
-			over++
-		}
-	}
-	return over
-}
-
-func overFixed(spent []spending, n int, window time.Duration) int {
-	over, sum := 0, 0
-	for i, start := 0, int64(0); i < len(spent); i++ {
-		if i == 0 || spent[i].at >= start+window.Microseconds() {
-			start, sum = spent[i].at, 0
-		}
-		if sum += spent[i].cost; sum > n {
-			over++
-		}
-	}
-	return over
-}
-
-func overLabels(spent []spending, n int, label func(us int64) string) int {
-	over, sums := 0, map[string]int{}
-	for _, s := range spent {
-		l := label(s.at)
-		if sums[l] += s.cost; sums[l] > n {
-			over++
-		}
-	}
-	return over
-}
-
-// overRate follows the instant at which all is paid for, one permit each step µs,
-// and how far it lies ahead: by burst permits at most, with the grant's own if
-// ahead is true.
-func overRate(spent []spending, step float64, burst int, ahead bool) int {
-	if len(spent) == 0 {
-		return 0
-	}
-	over, paid, start := 0, 0.0, spent[0].at
-	most := float64(burst)*step + float64(slack.Microseconds())
-	for _, s := range spent {
-		at := float64(s.at - start) // small numbers, for a float's precision
-		lead := paid - at
-		paid = max(paid, at) + float64(s.cost)*step
-		if ahead {
-			lead = paid - at
-		}
-		if lead > most {
-			over++
-		}
-	}
-	return over
+	return len(rate.Breaches(spent))
 }
 
 // civilLabel names the window of a calendar limit in which an instant lies. An

@@ -35,12 +35,14 @@ const (
 //	                          throttle/throttletest -----------^
 //
 // internal/rediserr says what an error of Redis means, and imports nothing of the module.
+// internal/judge says which permits broke a limit, and imports nothing of the module.
 // internal/e2e, which judges all of it from outside, lies above worker; cmd, examples and tests use it.
 var edges = map[string][]string{
 	".":                         {},
 	"internal/rediserr":         {},
 	"internal/luascripts":       {"internal/rediserr"},
 	"internal/redistest":        {},
+	"internal/judge":            {},
 	"internal/cronspec":         {},
 	"internal/asynqwire":        {"internal/luascripts"},
 	"internal/coalesce":         {"internal/rediserr"},
@@ -65,9 +67,9 @@ var edges = map[string][]string{
 	"httplimit":                 {"throttle"},
 	"metrics":                   {"worker", "queue", "throttle"},
 	"dashboard":                 {"worker", "queue", "throttle"},
-	"internal/e2e":              {"worker", "queue", "queue/phonezone", "throttle", "throttle/gate"},
+	"internal/e2e":              {"internal/judge", "worker", "queue", "queue/phonezone", "throttle", "throttle/gate"},
 	"cmd/headway":               {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle", "throttle/gate", "internal/e2e"},
-	"examples/*":                {"internal/e2e", "dashboard", "metrics", "httplimit", "worker", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate"},
+	"examples/*":                {"internal/e2e", "dashboard", "metrics", "httplimit", "worker", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate", "internal/judge"},
 	"tools/drawlimits":          {"throttle", "internal/redistest"},
 	"e2e":                       {},
 	"tools/imports":             {},
@@ -77,7 +79,7 @@ var edges = map[string][]string{
 
 // testEdges are what the tests of a package may import besides.
 var testEdges = map[string][]string{
-	"worker": {"queue/batch"},
+	"worker": {"queue/batch", "internal/judge"},
 }
 
 // foreign says where a dependency may be imported outside of tests. A path
