@@ -12,7 +12,7 @@ LINT := go tool -modfile=tools/golangci/go.mod golangci-lint
 GOTEST := -shuffle=on -count=1 -timeout 20m
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test soak accept docs measures fuzz bench bench-short
+.PHONY: help run check test test-race test-plain soak accept docs measures fuzz bench bench-short
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,25 +29,32 @@ check: ## look at the code without running it: gofmt, go vet, golangci-lint
 	$(LINT) run
 	cd bench && go vet ./... && $(subst tools/,../tools/,$(LINT)) run
 
-# The race detector makes the Lua of the embedded Redis several times slower, and finds
-# nothing there. So packages whose tests run whole programs, and the tests named
-# TestVirtual, which make days pass in virtual time, run without it here.
-PROGRAMS := ./cmd/... ./examples/... ./e2e
+# The race detector makes Lua and the embedded Redis several times slower. So these run
+# without it: packages whose tests run whole programs, the scripts and their twin in Go,
+# which make one call after another, and tests named TestVirtual, which make days pass
+# in virtual time. `make soak` runs all of them with it.
+PLAIN := ./e2e ./cmd/... ./examples/... ./internal/luascripts ./internal/memory
 
-test: ## install redis-server if it is missing, check, run all tests (with -race), each benchmark once, and fuzz a little
+test: ## install redis-server if it is missing, check, run all tests in their short form, and each benchmark once
 	tools/install-redis
 	@$(MAKE) --no-print-directory check
-	go test -race -short -skip '^TestVirtual' $(GOTEST) $$(go list ./... | grep -vxF "$$(go list $(PROGRAMS))")
-	go test -short $(GOTEST) $(PROGRAMS)
-	go test -short -run '^TestVirtual' $(GOTEST) ./queue/schedule ./worker
+	@$(MAKE) --no-print-directory --output-sync=target -j 2 test-race test-plain
 	cd bench && go test -count=1 -timeout 10m ./...
 	@$(MAKE) --no-print-directory bench-short
-	@$(MAKE) --no-print-directory fuzz FUZZTIME=1000x
 
-soak: ## run all tests at their full length with -race, the random ones ten times as long (an hour)
+# The two halves of the tests take about as long, so they run side by side. The longest packages come first.
+test-race:
+	go test -race -short -p 1 -parallel 4 -skip '^TestVirtual' $(GOTEST) $$(go list ./worker ./throttle ./... | grep -vxF "$$(go list $(PLAIN))")
+
+test-plain:
+	go test -short -p 1 -parallel 4 $(GOTEST) $(PLAIN)
+	go test -short -p 1 -run '^TestVirtual' $(GOTEST) ./worker ./queue/schedule
+
+soak: ## run all tests at their full length with -race, the random ones ten times as long, and fuzz (an hour)
 	go test -race $(GOTEST) -timeout 90m ./...
 	go list -test -f '{{if .ForTest}}{{range .Imports}}{{if eq . "pgregory.net/rapid"}}{{$$.ForTest}}{{end}}{{end}}{{end}}' ./... | sort -u | \
 		xargs -I '{}' go test $(GOTEST) -timeout 90m '{}' -rapid.checks=1000
+	@$(MAKE) --no-print-directory fuzz FUZZTIME=20000x
 
 accept: ## run the acceptance tests: the whole thing in real time (a quarter of an hour)
 	go test -count=1 -tags accept -run Accept -v -p 1 -timeout 60m ./e2e

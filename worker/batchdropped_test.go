@@ -45,7 +45,7 @@ func (c *cancelled) EvalSha(ctx context.Context, sha string, keys []string, args
 
 // A task that was dropped is forgotten when Redis says that it is there no more, and when
 // nobody could write its end.
-func TestDroppedTasksAreForgotten(t *testing.T) {
+func TestVirtualDroppedTasksAreForgotten(t *testing.T) {
 	t.Parallel()
 	for name, never := range map[string]bool{"its end is written twice": false, "its end is never written": true} {
 		t.Run(name, func(t *testing.T) {

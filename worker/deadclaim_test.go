@@ -16,7 +16,7 @@ import (
 // What a client has booked is every pool's, and becomes that of the first that looks when
 // it is due. When that one dies before it has woken it, another does, as soon as it takes
 // what belongs to others.
-func TestPoolDiesWithWhatItHasClaimed(t *testing.T) {
+func TestVirtualPoolDiesWithWhatItHasClaimed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n, window = 3, 10 * time.Second

@@ -66,7 +66,7 @@ func slotTasks(seen *runs, lease, first time.Duration) (asynq.Handler, worker.Co
 
 // A pool dies with the slot, and with those who are next in line for it deferred by
 // itself. Another lets the next one in at the very end of the lease.
-func TestSlotOfADeadPoolIsBackWhenItsLeaseEnds(t *testing.T) {
+func TestVirtualSlotOfADeadPoolIsBackWhenItsLeaseEnds(t *testing.T) {
 	t.Parallel()
 	const lease = 2 * time.Second
 	for _, tc := range []struct {

@@ -14,7 +14,7 @@ import (
 
 // However many servers a pool has that found nothing: what a client of asynq's enqueues,
 // who rings nobody, is found as soon as by a few, for they do not look in step.
-func TestIdleServersFindWhatIsNew(t *testing.T) {
+func TestVirtualIdleServersFindWhatIsNew(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)

@@ -84,7 +84,7 @@ func every(bounds ...bound) bound {
 
 // A backlog of one phone is worked off under each kind of limit: never over its
 // bound, in order, with two admissions a job, and to the end.
-func TestEachKindInVirtualTime(t *testing.T) {
+func TestVirtualEachKind(t *testing.T) {
 	t.Parallel()
 	const n, per = 2, 4 * time.Second
 	const T = per / n

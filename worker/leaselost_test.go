@@ -17,7 +17,7 @@ import (
 // Two tasks can't be deferred, because Redis is gone for longer than their
 // lease: asynq gives the leases up, and its recoverer takes the tasks for failed
 // ones. This process knows better, and defers them then.
-func TestDeferralOutlivesItsLease(t *testing.T) {
+func TestVirtualDeferralOutlivesItsLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const per = 100 * time.Second

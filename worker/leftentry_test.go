@@ -45,7 +45,7 @@ func TestEntryOfADeletedTaskIsCleared(t *testing.T) {
 // A task was deleted while it waited, and another of its id runs for long: what the first
 // left is cleared meanwhile. A hundred of those were all that a look at the index lists,
 // and kept every other task from being woken.
-func TestEntryOfADeletedTaskWhileAnotherOfItsIDRuns(t *testing.T) {
+func TestVirtualEntryOfADeletedTaskWhileAnotherOfItsIDRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n = 100
@@ -91,7 +91,7 @@ func TestEntryOfADeletedTaskWhileAnotherOfItsIDRuns(t *testing.T) {
 // Many tasks were deleted while they waited, more than one look lists: who is due behind
 // them is woken at its instant all the same, and where others of their ids run, as soon as
 // those are no more taken for them.
-func TestManyDeletedTasksDelayNoOther(t *testing.T) {
+func TestVirtualManyDeletedTasksDelayNoOther(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name  string

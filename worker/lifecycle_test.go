@@ -217,7 +217,7 @@ func TestConfigNamesAllFaults(t *testing.T) {
 	}
 }
 
-func TestOtherNumbersAreLoggedOnce(t *testing.T) {
+func TestVirtualOtherNumbersAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		clients, _ := mini(t, 2)

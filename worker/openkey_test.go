@@ -14,7 +14,7 @@ import (
 
 // A task that waits for a closed key comes soon after an operator, in another
 // process, has opened it.
-func TestOpenedKeyWakesWhatWaits(t *testing.T) {
+func TestVirtualOpenedKeyWakesWhatWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		clients, _ := mini(t, 2)

@@ -53,7 +53,7 @@ func TestOutageAfterTheHandlerReturned(t *testing.T) {
 
 // Redis does not answer for longer than asynq's lease of 30 s: asynq recovers
 // the task and delivers it once more, and it does not run again.
-func TestOutageBeyondTheLease(t *testing.T) {
+func TestVirtualOutageBeyondTheLease(t *testing.T) {
 	t.Parallel()
 	for _, forgets := range []bool{false, true} {
 		t.Run(fmt.Sprintf("forgets %v", forgets), func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // Tasks of 20 ms by a rate and by leases of half a minute. A task that waits
 // for a lease keeps its booking in the rate, and its instant is the lease's end. That comes
 // nearer as leases are given back: no task may be left with its first instant.
-func TestInstantsComeNearerWithTheLeases(t *testing.T) {
+func TestVirtualInstantsComeNearerWithTheLeases(t *testing.T) {
 	t.Parallel()
 	const tasks = 200
 	for name, tt := range map[string]struct {

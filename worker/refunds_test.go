@@ -113,7 +113,7 @@ func TestPendingRefundsAreMadeAtClose(t *testing.T) {
 
 // What was charged under a stored limit of an hour is not given up after the
 // minutes that the limit in code would count.
-func TestRefundIsTriedAsLongAsTheGrantCounts(t *testing.T) {
+func TestVirtualRefundIsTriedAsLongAsTheGrantCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		clients, _ := mini(t, 1)

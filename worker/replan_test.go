@@ -235,7 +235,7 @@ func TestTaskAboveALoweredLimitFails(t *testing.T) {
 }
 
 // A pool asks for the stored limits while something is deferred, and only then.
-func TestIdlePoolDoesNotAskForLimits(t *testing.T) {
+func TestVirtualIdlePoolDoesNotAskForLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		clients, _ := mini(t, 1)

@@ -14,7 +14,7 @@ import (
 
 // A slot that one pool gives back goes at once to a task that another pool has
 // deferred: it does not wait until that task is overdue.
-func TestSlotGoesAtOnceToATaskOfAnotherPool(t *testing.T) {
+func TestVirtualSlotGoesAtOnceToATaskOfAnotherPool(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		clients, _ := mini(t, 2)
@@ -50,7 +50,7 @@ func TestSlotGoesAtOnceToATaskOfAnotherPool(t *testing.T) {
 
 // Tasks that belong to every pool are more than one pool has workers for. One pool wakes
 // its share; another, which looks a moment later, wakes the rest in time.
-func TestPoolsShareTasksOfEveryPool(t *testing.T) {
+func TestVirtualPoolsShareTasksOfEveryPool(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n, windows, window = 4, 10, 10 * time.Second

@@ -17,7 +17,7 @@ import (
 
 // A subscription whose peer is gone without a word is given up; one that is only quiet
 // is not.
-func TestDeadSubscriptionIsGivenUp(t *testing.T) {
+func TestVirtualDeadSubscriptionIsGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, m := redistest.Mini(t)

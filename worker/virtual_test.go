@@ -130,7 +130,7 @@ func (c *campaign) check(t *testing.T, late time.Duration, pools ...*worker.Pool
 }
 
 // The main job, whole: 1 per 60 s, 50 phones with 1 to 5 messages, two pools.
-func TestOnePerMinuteInVirtualTime(t *testing.T) {
+func TestVirtualOnePerMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		clients, m := mini(t, 2)
@@ -174,7 +174,7 @@ func TestOnePerTwoSecondsOnARealServer(t *testing.T) {
 }
 
 // Grants, bookings and instants follow Redis' clock, whatever the local one says.
-func TestClockOfTheProcessIsAnHourOff(t *testing.T) {
+func TestVirtualClockOfTheProcessIsAnHourOff(t *testing.T) {
 	t.Parallel()
 	for _, off := range []time.Duration{time.Hour, -time.Hour} {
 		t.Run(off.String(), func(t *testing.T) {
@@ -208,7 +208,7 @@ func TestClockOfTheProcessIsAnHourOff(t *testing.T) {
 	}
 }
 
-func TestPoolRefusesToStartWithAWrongClock(t *testing.T) {
+func TestVirtualPoolRefusesToStartWithAWrongClock(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		ahead  time.Duration
@@ -247,7 +247,7 @@ func TestPoolRefusesToStartWithAWrongClock(t *testing.T) {
 }
 
 // Nothing is granted, and nothing early, when Redis' clock goes backwards.
-func TestClockOfRedisGoesBackwards(t *testing.T) {
+func TestVirtualClockOfRedisGoesBackwards(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		clients, m := mini(t, 1)

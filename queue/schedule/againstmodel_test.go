@@ -17,7 +17,7 @@ import (
 // a call, and started at random, for hours around both changes of the clock. What
 // becomes of each tick is what the model says, for every choice; no task is there
 // twice.
-func TestScheduleEqualsTheModel(t *testing.T) {
+func TestVirtualScheduleEqualsTheModel(t *testing.T) {
 	t.Parallel()
 	zoneNames := []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe"}
 	for overlap := OverlapAllow; overlap <= OverlapQueueOne; overlap++ {
