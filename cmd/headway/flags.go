@@ -8,14 +8,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/throttle"
-
 	"github.com/headwayq/headway/internal/e2e"
+	"github.com/headwayq/headway/throttle"
 )
 
 // concurrencyMax bounds the sends at once: each may hold a connection.
@@ -103,8 +100,8 @@ func parseFlags(args []string, stdout io.Writer) (config, error) {
 		c.gwFaults.Seed = cmp.Or(c.gwFaults.Seed, drawSeed())
 	}
 	if given["redis"] {
-		if c.redis, err = redisOptions(c.redisAddr); err != nil {
-			errs = append(errs, err)
+		if c.redis, err = e2e.RedisOptions(c.redisAddr); err != nil {
+			errs = append(errs, fmt.Errorf("-redis: %w", err))
 		}
 	}
 	return c, errors.Join(append(errs, c.faults(given)...)...)
@@ -181,20 +178,4 @@ func (c config) faults(given map[string]bool) []error {
 		idle("with -gateway: only the embedded gateway can be told to fail", "gateway-faults")
 	}
 	return errs
-}
-
-// redisOptions reads host:port or a URL. The error does not quote it: it may
-// hold a password.
-func redisOptions(addr string) (*redis.Options, error) {
-	if strings.Contains(addr, "://") {
-		opts, err := redis.ParseURL(addr)
-		if err != nil {
-			return nil, errors.New("-redis: the URL cannot be read, want one like redis://user:password@host:6379/0")
-		}
-		return opts, nil
-	}
-	if _, port, err := net.SplitHostPort(addr); err != nil || port == "" {
-		return nil, errors.New("-redis: want host:port, or a URL like redis://host:6379/0")
-	}
-	return &redis.Options{Addr: addr}, nil
 }

@@ -82,7 +82,7 @@ func TestFlagFaults(t *testing.T) {
 		{"-concurrency 0", []string{"-concurrency is 0, want 1 to 10000"}},
 		{"file.csv", []string{"1 argument that no flag asks for"}},
 		{"-limit 1/x -role boss -redis 6379 -gateway ftp://x", []string{`-limit: throttle: invalid limit: "1/x": window "x", want a duration`, `-role is "boss"`, "want host:port", "want a URL like"}},
-		{"-redis redis://u:s3cret@host:x/", []string{"the URL cannot be read"}},
+		{"-redis redis://u:s3cret@host:x/", []string{"-redis: want a URL like"}},
 		{"-gateway http://u:s3cret@/", []string{"want a URL like"}},
 		{"-role work", []string{"-role work needs -redis"}},
 		{"-role enqueue", []string{"-role enqueue needs -redis"}},

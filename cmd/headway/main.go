@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/e2e"
 )
 
 const usage = `headway is the operator's tool.
@@ -21,7 +23,7 @@ const usage = `headway is the operator's tool.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second Ctrl-C ends the process at once
-	redis.SetLogger(silence{})
+	redis.SetLogger(e2e.Silence{})
 	os.Exit(command(ctx, os.Args[1:], env{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}))
 }
 
@@ -41,9 +43,3 @@ func command(ctx context.Context, args []string, e env) int {
 	_, _ = fmt.Fprintf(e.stderr, "headway: there is no command %q\n\n%s", args[0], usage)
 	return exitUsage
 }
-
-// silence drops what go-redis writes to stderr by itself, which would break the
-// live line. Errors that matter come back from the calls as well.
-type silence struct{}
-
-func (silence) Printf(context.Context, string, ...any) {}

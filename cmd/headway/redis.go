@@ -8,27 +8,14 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/e2e"
 )
 
-// openRedis returns a client for the Redis that the options lead to, or without
-// options one for an embedded Redis, and what closes both.
+// openRedis is [e2e.OpenRedis] behind the interface that tests take the place of.
 func openRedis(opts *redis.Options) (redis.UniversalClient, func(), error) {
-	if opts != nil {
-		rdb := redis.NewClient(opts)
-		return rdb, func() { _ = rdb.Close() }, nil
-	}
-	m := miniredis.NewMiniRedis()
-	m.ClockTTL(true) // else nothing in it ever expires
-	if err := m.Start(); err != nil {
-		return nil, nil, fmt.Errorf("redis: %w", err)
-	}
-	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
-	return rdb, func() {
-		_ = rdb.Close()
-		m.Close()
-	}, nil
+	return e2e.OpenRedis(opts)
 }
 
 const (

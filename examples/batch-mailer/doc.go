@@ -6,8 +6,8 @@
 //
 // Without flags it needs nothing: it embeds a Redis and an SMTP server that sends
 // nothing, takes a sample of 240 mails to 60 recipients, ends in about 40 s and prints
-// what came to the server. Two replicas do the work, each with a schedule, a feeder, a
-// pool and connections of its own, as if they were two processes (replica.go):
+// what came to the server. Two replicas do the work (replica.go), each with a schedule, a
+// feeder, a pool and connections of its own, as if they were two processes:
 //
 //   - At 07:00 by the clock of the demonstration the schedules tick in both replicas.
 //     One task comes of it, and one batch.
@@ -19,6 +19,7 @@
 //   - At the end the SMTP server's log is held against the rules (summary.go).
 //
 // On a terminal p and Enter pause the batch, r and Enter resume it. Ctrl-C cancels it.
+// The server, its judge and the clock come from internal/e2e/mailtest.
 //
 // # Flags
 //
@@ -36,39 +37,22 @@
 //	1  the run failed, or a mail failed, came twice, not at all, too fast or while the gate was shut
 //	2  a flag or the input is wrong, or would take longer than the clock runs; nothing was enqueued
 //
-// # The clock
-//
-// Gates are by the time that the clock shows in a zone, in minutes, and by the clock of
-// Redis, so nothing can make it 09:00 in 12 seconds but a zone. The demonstration makes
-// one, in which the clock is put forward each second: by 11 min 59 s with a scale of 720,
-// and 12 h pass in a minute. The schedule ticks by that zone, and to the gate, whose text
-// ends with "recipient", it is that of each recipient. Both are as they would be in
-// earnest, with the zone of a city. Times are good to one of our seconds. It begins so
-// that the gate opens after 12 s, and runs for 255 of them at most: Go reads no more
-// changes of a zone. See clock.go.
-//
-// An hour of the clock is 5 s then, and that is what the recipients' rule goes by. The
-// provider knows only our own seconds.
-//
 // # What becomes of a mail
 //
 // A server that answers 5xx is not asked again: the mail goes to asynq's archive, and the
 // run fails. 421 closes the provider's rule for 2 s, 450 that of the recipient, and the
 // mail goes first then; that costs no retry. After other 4xx, and when a connection
-// broke, asynq tries again by its own rules (25 retries, the first after 15 to 44 s). A
-// connection that was refused costs no permits. A mail may come twice when a process dies
-// between the server's answer and its note in Redis: its Message-ID stays the same, so
-// that the server can tell. Here a pool is always shut down in good order, and none does.
+// broke, asynq tries again by its own rules. A connection that was refused costs no
+// permits. A mail may come twice when a process dies between the server's answer and its
+// note in Redis; its Message-ID stays the same, so that the server can tell.
 //
-// # On your Redis
+// # What is left, and what is shown
 //
 // Each run has a queue of its own, which it deletes at its end. What is left are the
 // record of the batch for a day, and keys of limits and of the schedule, which expire. A
 // run that is killed leaves its batch.
 //
-// # Personal data
-//
-// Mail addresses and texts are not shown: an address is j…@e… in a log line, and faults
-// of an input name lines. In Headway's keys addresses are keyed hashes, under a secret of
-// the run. asynq keeps the payload of a task as it is until the mail is sent, or archived.
+// An address is j…@e… in a log line, and faults of an input name lines. In Headway's keys
+// addresses are hashed under a secret of the run. asynq keeps a payload as it is until
+// the mail is sent or archived.
 package main

@@ -5,12 +5,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/e2e"
+	"github.com/headwayq/headway/internal/e2e/mailtest"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
 )
@@ -59,11 +59,11 @@ func (c *config) read(given map[string]bool, extra int, addr, hours, rate string
 	var errs []error
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	if extra > 0 {
-		bad("%s that no flag asks for", count(extra, "argument"))
+		bad("%s that no flag asks for", e2e.Count(extra, "argument"))
 	}
 	var err error
 	if given["redis"] {
-		if c.redis, err = redisOptions(addr); err != nil {
+		if c.redis, err = e2e.RedisOptions(addr); err != nil {
 			bad("-redis: %w", err)
 		}
 	}
@@ -75,8 +75,8 @@ func (c *config) read(given map[string]bool, extra int, addr, hours, rate string
 	} else if c.rate.Kind() != "sliding" {
 		bad("-rate is a %s limit, want a sliding one such as 10/1s: the server judges by any window of that length", c.rate.Kind())
 	}
-	if c.scale < 1 || c.scale > scaleMax {
-		bad("-scale is %d, want 1 to %d", c.scale, scaleMax)
+	if c.scale < 1 || c.scale > mailtest.ScaleMax {
+		bad("-scale is %d, want 1 to %d", c.scale, mailtest.ScaleMax)
 	}
 	if c.batch < 1 || c.batch > batchMax {
 		bad("-batch is %d, want 1 to %d", c.batch, batchMax)
@@ -100,21 +100,4 @@ func (c config) atLeast(mails []Mail) time.Duration {
 	_, most := recipientsOf(mails)
 	n := c.rate.Permits()
 	return max(time.Duration((len(mails)-1)/n)*c.rate.Window(), time.Duration(most-1)*c.perRecipient())
-}
-
-// redisOptions reads host:port or a URL. The error does not quote it: it may hold a
-// password.
-func redisOptions(addr string) (*redis.Options, error) {
-	const want = "want host:port, or a URL like redis://user:password@host:6379/0"
-	if strings.Contains(addr, "://") {
-		opts, err := redis.ParseURL(addr)
-		if err != nil {
-			return nil, errors.New(want)
-		}
-		return opts, nil
-	}
-	if _, port, err := net.SplitHostPort(addr); err != nil || port == "" {
-		return nil, errors.New(want)
-	}
-	return &redis.Options{Addr: addr}, nil
 }

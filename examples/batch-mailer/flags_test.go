@@ -29,7 +29,7 @@ func TestRefused(t *testing.T) {
 		{"rate", []string{"-rate", "fast", "-input", ""}, []string{"-rate: ", "-input is empty"}},
 		{"zone", []string{"-gate", "09:00-21:00 UTC"}, []string{"-gate: "}},
 		{"no such flag", []string{"-fast"}, []string{"-fast"}},
-		{"redis", []string{"-redis", "redis://user:secret@host:port"}, []string{"-redis: want host:port"}},
+		{"redis", []string{"-redis", "redis://user:secret@host:port"}, []string{"-redis: want a URL like"}},
 		{"sample and input", []string{"-batch", "9", "-input", bad}, []string{"-batch has no effect with -input"}},
 		{"input", []string{"-input", bad}, []string{"input: 2 faults", "line 2: to is no mail address", "line 3: subject is empty"}},
 		{"no file", []string{"-input", bad + ".gone"}, []string{"input: open"}},

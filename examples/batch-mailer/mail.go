@@ -6,17 +6,23 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"mime"
 	"mime/quotedprintable"
 	"net"
+	"net/mail"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/emersion/go-smtp"
 	"github.com/hibiken/asynq"
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/e2e"
+	"github.com/headwayq/headway/internal/e2e/mailtest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/worker"
@@ -36,10 +42,6 @@ const (
 	// says it is busy.
 	sendFor = 10 * time.Second
 	busyFor = 2 * time.Second
-
-	// headerGranted is when Redis let the mail through, in µs since 1970: for the
-	// server's judgement.
-	headerGranted = "X-Granted-Us"
 )
 
 // Mail is one mail, and the payload of its task.
@@ -69,11 +71,11 @@ func mask(address string) string {
 
 // policyOf are the rules for mails: one per recipient in an hour of the clock, what the
 // provider takes from all of us, and the hours.
-func policyOf(cfg config, clock Clock) queue.Policy {
+func policyOf(cfg config, zone *time.Location) queue.Policy {
 	return queue.Policy{Type: typeSend, Rules: []queue.Rule{
 		{Name: ruleRecipient, Limit: throttle.Sliding(1, cfg.perRecipient()), Key: recipientKey},
 		{Name: ruleProvider, Limit: cfg.rate, Key: queue.ConstantKey("smtp")},
-		{Name: ruleGate, Gate: cfg.gate, Zone: func(*asynq.Task) (*time.Location, error) { return clock.Zone, nil }},
+		{Name: ruleGate, Gate: cfg.gate, Zone: func(*asynq.Task) (*time.Location, error) { return zone, nil }},
 	}}
 }
 
@@ -149,7 +151,7 @@ func (m Mail) encode(id string, granted time.Time) []byte {
 		{"Subject", mime.QEncoding.Encode("utf-8", m.Subject)},
 		{"Date", granted.UTC().Format(time.RFC1123Z)},
 		{"Message-ID", messageID(id)},
-		{headerGranted, strconv.FormatInt(granted.UnixMicro(), 10)},
+		{mailtest.GrantedHeader, strconv.FormatInt(granted.UnixMicro(), 10)},
 		{"MIME-Version", "1.0"},
 		{"Content-Type", "text/plain; charset=utf-8"},
 		{"Content-Transfer-Encoding", "quoted-printable"},
@@ -188,4 +190,86 @@ func answer(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
+}
+
+// addressMax is how long an address is at most, by RFC 5321.
+const addressMax = 254
+
+// sample returns the built-in input: n mails, four to a recipient, two of them in a
+// row. The domain is kept for examples by RFC 2606.
+func sample(n int) []Mail {
+	topics := []Mail{
+		{Subject: "Your order", Text: "We have your order."},
+		{Subject: "Your invoice", Text: "The invoice is attached.\n\nNot to this mail."},
+		{Subject: "Your parcel", Text: "Your parcel is on its way."},
+		{Subject: "Was all well?", Text: "Tell us how we did."},
+	}
+	recipients := max(1, (n+3)/4)
+	mails := make([]Mail, n)
+	for i := range mails {
+		half, pair := i/(2*recipients), i%(2*recipients)
+		m := topics[2*half+i%2]
+		m.To = fmt.Sprintf("reader%d@example.com", 1+pair/2)
+		mails[i] = m
+	}
+	return mails
+}
+
+// readMails reads the mails of a CSV file with the columns "to", "subject" and "text", by
+// the rules of [e2e.ReadCSV]. With faults there are no mails, and the error tells all of
+// them, without quoting an address or a mail.
+func readMails(path string) (mails []Mail, err error) {
+	err = e2e.ReadFile(path, nil, func(r io.Reader) error {
+		return e2e.ReadCSV(r, []string{"to", "subject", "text"}, func(fields []string) []string {
+			m := Mail{To: fields[0], Subject: fields[1], Text: fields[2]}
+			mails = append(mails, m)
+			return m.faults()
+		})
+	})
+	if err == nil && len(mails) == 0 {
+		err = &e2e.InputError{Faults: []e2e.Fault{{Line: 1, What: "no mails after the header"}}}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return mails, nil
+}
+
+// faults says why m can't be sent, without quoting it.
+func (m Mail) faults() []string {
+	var faults []string
+	if !isAddress(m.To) {
+		faults = append(faults, "to is no mail address such as name@example.com, in ASCII")
+	}
+	for _, f := range []struct{ name, text string }{{"subject", m.Subject}, {"text", m.Text}} {
+		if !utf8.ValidString(f.text) {
+			faults = append(faults, f.name+" is not UTF-8")
+		} else if strings.TrimSpace(f.text) == "" {
+			faults = append(faults, f.name+" is empty")
+		}
+	}
+	if strings.ContainsFunc(m.Subject, unicode.IsControl) {
+		faults = append(faults, "subject has a line break, or another control character")
+	}
+	return faults
+}
+
+// isAddress says whether s is an address and nothing else.
+func isAddress(s string) bool {
+	if len(s) > addressMax || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return false
+	}
+	a, err := mail.ParseAddress(s)
+	return err == nil && a.Name == "" && a.Address == s
+}
+
+// recipientsOf is how many recipients mails have, and how many of them the one has
+// that gets most.
+func recipientsOf(mails []Mail) (recipients, most int) {
+	got := map[string]int{}
+	for _, m := range mails {
+		got[m.recipient()]++
+		most = max(most, got[m.recipient()])
+	}
+	return len(got), most
 }

@@ -2,17 +2,25 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
 	"golang.org/x/term"
+
+	"github.com/headwayq/headway/internal/e2e"
+	"github.com/headwayq/headway/internal/e2e/mailtest"
+	"github.com/headwayq/headway/queue/batch"
 )
 
 // Exit codes.
@@ -22,22 +30,25 @@ const (
 	exitUsage = 2 // a flag or the input is wrong; nothing was done
 )
 
+const (
+	// leadDefault is how many seconds after the start the gate opens, and tickAt when
+	// the schedule ticks.
+	leadDefault = 12
+	tickAt      = 2 * time.Second
+
+	plainEach = time.Second // between two lines of progress where none can be redrawn
+)
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // the second Ctrl-C ends the process as if we had never listened
-	redis.SetLogger(silence{})
+	context.AfterFunc(ctx, stop) // the second Ctrl-C ends the process at once
+	redis.SetLogger(e2e.Silence{})
 	e := env{stdout: os.Stdout, stderr: os.Stderr}
 	if term.IsTerminal(int(os.Stdin.Fd())) {
 		e.keys = os.Stdin
 	}
 	os.Exit(run(ctx, os.Args[1:], e))
 }
-
-// silence takes what go-redis writes to stderr on its own: errors that matter come back
-// from the calls as well.
-type silence struct{}
-
-func (silence) Printf(context.Context, string, ...any) {}
 
 // env is what a run has of the world around it.
 type env struct {
@@ -63,14 +74,11 @@ func run(ctx context.Context, args []string, e env) int {
 	if err != nil {
 		return fail(exitUsage, fmt.Errorf("%w\n-h lists the flags", err))
 	}
-	mails := Sample(cfg.batch)
+	mails := sample(cfg.batch)
 	if cfg.input != "" {
-		if mails, err = ReadMailsFile(cfg.input); err != nil {
+		if mails, err = readMails(cfg.input); err != nil {
 			return fail(exitUsage, err)
 		}
-	}
-	if e.lead == 0 {
-		e.lead = leadDefault
 	}
 	s := newSession(cfg, e, mails)
 	if err := s.run(ctx); errors.Is(err, errUsage) {
@@ -81,10 +89,144 @@ func run(ctx context.Context, args []string, e env) int {
 	return exitOK
 }
 
-// count prints a number with its noun: "1 mail", "2 mails".
-func count[N int | int64](n N, noun string) string {
-	if n != 1 {
-		noun += "s"
+// errUsage is about what was asked for, before anything was done.
+var errUsage = errors.New("this can't be shown")
+
+// session is one run with good flags and a good input: a server, a clock, and two
+// replicas that do the work.
+type session struct {
+	cfg      config
+	env      env
+	mails    []Mail
+	progress *e2e.Progress // all output to stderr goes through it
+	log      *zap.Logger
+
+	rdb      *redis.Client
+	queue    string // of this run alone
+	secret   []byte // of the keys in Redis, which are mail addresses
+	clock    mailtest.Clock
+	tick     time.Time
+	server   *mailtest.Server
+	replicas []*replica
+
+	mu      sync.Mutex
+	shown   string      // how far the batch is
+	batch   string      // its id, when it was started
+	feeders []feederRun // who fed it, one after the other
+	killed  bool        // one of them was stopped
+}
+
+// feederRun is a replica that began to feed the batch.
+type feederRun struct {
+	r    *replica
+	from int64
+}
+
+func newSession(cfg config, e env, mails []Mail) *session {
+	if e.lead == 0 {
+		e.lead = leadDefault
 	}
-	return fmt.Sprintf("%d %s", n, noun)
+	s := &session{cfg: cfg, env: e, mails: mails, queue: "mails-" + rand.Text()[:8], secret: []byte(rand.Text())}
+	s.progress = e2e.NewProgressLine(e.stderr, plainEach, func(bool) string {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.shown
+	})
+	s.log = e2e.NewLogger(s.progress)
+	return s
+}
+
+// run does all of it, and returns what went wrong.
+func (s *session) run(ctx context.Context) error {
+	rdb, closeRedis, err := e2e.OpenRedis(s.cfg.redis)
+	if err != nil {
+		return err
+	}
+	defer closeRedis()
+	s.rdb = rdb
+	if err := s.setClock(ctx); err != nil {
+		return err
+	}
+	if s.server, err = mailtest.Start(s.log, s.env.refuse); err != nil {
+		return err
+	}
+	defer s.server.Close()
+	s.announce()
+	last, err := s.runReplicas(ctx)
+	if err != nil {
+		return err
+	}
+	if err := e2e.DeleteQueue(rdb, s.queue); err != nil {
+		return fmt.Errorf("redis: %w", err)
+	}
+	if last.ID == "" { // Ctrl-C was faster
+		return nil
+	}
+	return s.sumUp(last)
+}
+
+// setClock sets the clock of the demonstration by Redis', which decides about gates and
+// ticks.
+func (s *session) setClock(ctx context.Context) error {
+	now, err := s.rdb.Time(ctx).Result()
+	if err != nil {
+		return fmt.Errorf("redis: %w", err)
+	}
+	if s.clock, err = mailtest.NewClock(now, s.cfg.gate, s.cfg.scale, s.env.lead); err != nil {
+		return fmt.Errorf("%w: -gate: %w", errUsage, err)
+	}
+	s.tick = s.clock.Begin.Add(tickAt)
+	if need, open := s.cfg.atLeast(s.mails), s.clock.OpenFor(s.cfg.gate); need > open {
+		return fmt.Errorf("%w: %s take %v at least, and the gate is open for %v of the %v that the clock runs; want fewer, or another -rate, -gate or -scale",
+			errUsage, e2e.Count(len(s.mails), "mail"), need, open, s.clock.Until.Sub(s.clock.Begin))
+	}
+	return nil
+}
+
+// announce says what is about to happen.
+func (s *session) announce() {
+	recipients, _ := recipientsOf(s.mails)
+	where := "embedded"
+	if s.cfg.redis != nil {
+		where = s.cfg.redis.Addr
+	}
+	s.say("Redis      %s", where)
+	s.say("server     embedded, sends nothing: smtp://%s", s.server.Addr())
+	s.say("clock      %d times as fast as ours; the batch starts at %s, the gate opens at %s", s.cfg.scale, s.clock.Show(s.tick), s.clock.Show(s.clock.Opens))
+	s.say("gate       %s", gateText(s.cfg.gate))
+	s.say("provider   %d in any %v", s.cfg.rate.Permits(), s.cfg.rate.Window())
+	s.say("recipient  1 in any %v, an hour of the clock", s.cfg.perRecipient())
+	s.say("input      %s to %s", e2e.Count(len(s.mails), "mail"), e2e.Count(recipients, "recipient"))
+}
+
+// say writes a line for people, with the time of the clock.
+func (s *session) say(format string, a ...any) {
+	_, _ = fmt.Fprintf(s.progress, s.clock.Show(time.Now())+"  "+format+"\n", a...)
+}
+
+// runReplicas runs two of them until the batch is over, and returns what it was then.
+func (s *session) runReplicas(ctx context.Context) (last batch.Progress, err error) {
+	running, stop := context.WithCancel(context.WithoutCancel(ctx)) // Ctrl-C cancels the batch first
+	showing, hide := context.WithCancel(running)
+	var shows sync.WaitGroup
+	shows.Go(func() { s.progress.Run(showing) })
+	defer func() {
+		for _, r := range s.replicas {
+			err = errors.Join(err, r.close())
+		}
+		hide()
+		shows.Wait()
+		stop()
+	}()
+	for _, name := range []string{"replica 1", "replica 2"} {
+		r, err := newReplica(s, name)
+		s.replicas = append(s.replicas, r)
+		if err != nil {
+			return last, err
+		}
+		if err := r.start(running); err != nil {
+			return last, err
+		}
+	}
+	return s.watch(ctx)
 }

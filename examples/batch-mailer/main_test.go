@@ -5,9 +5,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
+
+	"github.com/headwayq/headway/internal/e2e"
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(silence{}) // as main does
+	redis.SetLogger(e2e.Silence{}) // as main does
 	goleak.VerifyTestMain(m)
 }

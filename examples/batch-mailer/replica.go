@@ -12,6 +12,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/queue/schedule"
@@ -19,8 +20,10 @@ import (
 	"github.com/headwayq/headway/worker"
 )
 
-// sourceName is what batch.Spec.Source names.
-const sourceName = "csv"
+const (
+	sourceName = "csv" // what batch.Spec.Source names
+	windowMost = 100
+)
 
 // replica is what one process of a deployment runs: a schedule, a feeder and a pool,
 // each like those of all other replicas. Here two of them are in one process, with
@@ -43,20 +46,19 @@ type replica struct {
 // newReplica is how a program uses batches: one client for what enqueues, a schedule
 // whose tick starts the batch, a feeder that has its source, and a pool that sends.
 func newReplica(s *session, name string) (*replica, error) {
-	r := &replica{name: name, s: s, rdb: redis.NewClient(s.redis), feedRdb: redis.NewClient(s.redis)}
-	policy := policyOf(s.cfg, s.clock)
-	common := throttle.Config{Secret: s.secret} // keys are mail addresses
-	client, err := queue.NewClient(r.rdb, queue.ClientConfig{Policies: []queue.Policy{policy}, Throttle: common})
+	r := &replica{name: name, s: s, rdb: redis.NewClient(s.rdb.Options()), feedRdb: redis.NewClient(s.rdb.Options())}
+	policies := []queue.Policy{policyOf(s.cfg, s.clock.Zone)}
+	secret := throttle.Config{Secret: s.secret}
+	client, err := queue.NewClient(r.rdb, queue.ClientConfig{Policies: policies, Throttle: secret})
 	if err != nil {
 		return r, err
 	}
-	feedClient, err := queue.NewClient(r.feedRdb, queue.ClientConfig{Policies: []queue.Policy{policy}, Throttle: common})
+	feedClient, err := queue.NewClient(r.feedRdb, queue.ClientConfig{Policies: policies, Throttle: secret})
 	if err != nil {
 		return r, err
 	}
 	r.batches = batch.NewControl(client)
-	r.schedule, err = schedule.New(client, schedule.Config{Logger: s.log, TickFunc: r.ticked}, s.nightly())
-	if err != nil {
+	if r.schedule, err = schedule.New(client, schedule.Config{Logger: s.log, TickFunc: r.ticked}, s.nightly()); err != nil {
 		return r, err
 	}
 	r.feeder, err = batch.NewFeeder(feedClient, batch.FeederConfig{
@@ -67,10 +69,10 @@ func newReplica(s *session, name string) (*replica, error) {
 	}
 	mux := asynq.NewServeMux()
 	mux.HandleFunc(typeStart, r.startBatch)
-	mux.Handle(typeSend, &mailer{server: s.server.addr, log: s.log})
+	mux.Handle(typeSend, &mailer{server: s.server.Addr(), log: s.log})
 	r.pool, err = worker.New(r.rdb, mux, worker.Config{
 		Asynq:    asynq.Config{Concurrency: 10, Queues: map[string]int{s.queue: 1}, RetryDelayFunc: s.env.retryDelay},
-		Policies: []queue.Policy{policy}, Throttle: common, Logger: s.log,
+		Policies: policies, Throttle: secret, Logger: s.log,
 	})
 	return r, err
 }
@@ -109,7 +111,7 @@ func (r *replica) finish() {
 	})
 }
 
-// close waits for the end, and closes the connections.
+// close ends the replica, waits for that, and closes the connections.
 func (r *replica) close() error {
 	r.finish()
 	r.wg.Wait()
@@ -144,7 +146,11 @@ func (r *replica) startBatch(ctx context.Context, task *asynq.Task) error {
 	if err := json.Unmarshal(task.Payload(), &tick); err != nil {
 		return fmt.Errorf("the payload is no tick: %w", asynq.SkipRetry)
 	}
-	spec := r.s.spec(tick)
+	n := len(r.s.mails)
+	spec := batch.Spec{
+		ID: "nightly-" + tick.In(r.s.clock.Zone).Format(time.DateOnly), Queue: r.s.queue, Type: typeSend, Source: sourceName, Total: int64(n),
+		Window: min(max(n/4, 10), windowMost), // little, so that the feeder works as long as the batch does
+	}
 	if id := r.s.batchID(); id != "" && id != spec.ID {
 		return nil // the clock has come to the next day, and this program shows one
 	}
@@ -152,8 +158,10 @@ func (r *replica) startBatch(ctx context.Context, task *asynq.Task) error {
 	if err != nil {
 		return err
 	}
-	r.s.say("%s: batch %s of %s, started: %t", r.name, spec.ID, count(len(r.s.mails), "mail"), started)
-	r.s.began(spec.ID)
+	r.s.say("%s: batch %s of %s, started: %t", r.name, spec.ID, e2e.Count(n, "mail"), started)
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	r.s.batch = spec.ID
 	return nil
 }
 

@@ -19,6 +19,8 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/e2e"
+	"github.com/headwayq/headway/internal/e2e/mailtest"
 	"github.com/headwayq/headway/internal/redistest"
 )
 
@@ -81,7 +83,7 @@ func newTestSession(t *testing.T, e env, stdout, stderr io.Writer, args ...strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	mails, err := ReadMailsFile(cfg.input)
+	mails, err := readMails(cfg.input)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,8 +120,8 @@ func TestRun(t *testing.T) {
 	// Mails may overtake one another on their way: the rules are seen in the order in
 	// which they were let through, and that none came before that.
 	log := s.server.Arrivals()
-	slices.SortStableFunc(log, func(a, b Arrival) int { return a.Granted.Compare(b.Granted) })
-	ids, last := map[string]bool{}, map[string]Arrival{}
+	slices.SortStableFunc(log, func(a, b mailtest.Arrival) int { return a.Granted.Compare(b.Granted) })
+	ids, last := map[string]bool{}, map[string]mailtest.Arrival{}
 	for i, a := range log {
 		ids[a.ID] = true
 		if a.Granted.Before(s.clock.Opens) || a.At.Before(a.Granted) {
@@ -197,7 +199,11 @@ func TestAnswers(t *testing.T) {
 	if n := len(s.server.Arrivals()); n != 7 {
 		t.Errorf("%d mails came, want 7", n)
 	}
-	if n := s.stats().Postponed; n != 1 {
+	var n int64
+	for _, r := range s.replicas {
+		n += r.pool.Stats().Postponed
+	}
+	if n != 1 {
 		t.Errorf("%d mails were put off, want that which got 450", n)
 	}
 }
@@ -261,15 +267,19 @@ func urlOf(srv *redistest.Server) string {
 func TestKill(t *testing.T) {
 	t.Parallel()
 	s := newTestSession(t, env{}, io.Discard, io.Discard, "-input", csvOf(t, 1, 1))
-	closeRedis, err := s.openRedis()
+	rdb, closeRedis, err := e2e.OpenRedis(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer closeRedis()
+	s.rdb = rdb
 	if err := s.setClock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.server = &MailServer{}
+	if s.server, err = mailtest.Start(s.log, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer s.server.Close()
 	r, err := newReplica(s, "replica")
 	if err != nil {
 		t.Fatal(err)
@@ -286,5 +296,21 @@ func TestKill(t *testing.T) {
 	}
 	if err := r.close(); err != nil {
 		t.Errorf("close = %v", err)
+	}
+}
+
+// TestNightly: the tick has a task, at whatever time of the day the demonstration begins.
+func TestNightly(t *testing.T) {
+	t.Parallel()
+	for minutes := range 24 * 4 {
+		now := time.Date(2026, 2, 28, 0, 15*minutes, 7, 500, time.UTC)
+		c, err := mailtest.NewClock(now, gateOf(t, "09:00-21:00"), 720, leadDefault)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := session{clock: c, tick: c.Begin.Add(tickAt)}
+		if _, err := s.nightly().TaskFunc(t.Context(), s.tick.In(c.Zone)); err != nil {
+			t.Fatalf("begun at %v the tick has no task: %v", now, err)
+		}
 	}
 }

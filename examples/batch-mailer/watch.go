@@ -1,17 +1,24 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"time"
 
+	"github.com/headwayq/headway/internal/e2e"
+	"github.com/headwayq/headway/internal/e2e/mailtest"
 	"github.com/headwayq/headway/queue/batch"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 const (
-	lookEach = 200 * time.Millisecond
-	tickLate = 10 * time.Second // so late is no tick
+	lookEach  = 200 * time.Millisecond
+	tickLate  = 10 * time.Second // so late is no tick
+	cancelFor = 10 * time.Second
 )
 
 // watch looks at the batch until it is over, and returns what it was then.
@@ -54,18 +61,47 @@ func (s *session) look(ctx context.Context) (batch.Progress, error) {
 		if time.Since(s.tick) > tickLate {
 			return batch.Progress{}, errors.New("no batch came of the tick: this machine was too slow for the clock")
 		}
-		s.screen.show(s.clock.Show(time.Now()), "waiting for the tick of "+s.clock.Show(s.tick))
+		s.show(time.Now(), "waiting for the tick of "+s.clock.Show(s.tick))
 		return batch.Progress{}, nil
 	}
-	p, err := s.batches.Progress(ctx, s.queue, id)
+	p, err := s.control().Progress(ctx, s.queue, id)
 	if err != nil {
 		return p, err
 	}
-	s.screen.show(s.clock.Show(p.Now), progressText(p, s.clock, s.cfg.gate))
+	s.show(p.Now, progressText(p, s.clock, s.cfg.gate))
 	if s.cfg.killFeeder && p.State == batch.Running && p.Done > 0 && p.Done >= p.Total/3 {
 		s.killFeeder(p)
 	}
 	return p, nil
+}
+
+// control pauses, resumes and cancels the batch. That of any replica does.
+func (s *session) control() *batch.Control { return s.replicas[0].batches }
+
+func (s *session) show(at time.Time, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shown = s.clock.Show(at) + "  " + text
+}
+
+// batchID is the id of the batch, "" before it was started.
+func (s *session) batchID() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.batch
+}
+
+// fedBy notes who feeds the batch.
+func (s *session) fedBy(r *replica, from int64) {
+	s.mu.Lock()
+	again := len(s.feeders) > 0 && s.feeders[len(s.feeders)-1].r == r
+	if !again {
+		s.feeders = append(s.feeders, feederRun{r, from})
+	}
+	s.mu.Unlock()
+	if !again {
+		s.say("%s: feeds the batch from mail %d on", r.name, from+1)
+	}
 }
 
 // killFeeder stops the replica that feeds, once.
@@ -91,10 +127,10 @@ func (s *session) press(ctx context.Context, key string) error {
 		return errors.New("there is no batch yet")
 	case key == "p":
 		s.say("pause")
-		return s.batches.Pause(ctx, s.queue, id)
+		return s.control().Pause(ctx, s.queue, id)
 	case key == "r":
 		s.say("resume")
-		return s.batches.Resume(ctx, s.queue, id)
+		return s.control().Resume(ctx, s.queue, id)
 	}
 	return errors.New("p and Enter pause the batch, r and Enter resume it")
 }
@@ -107,12 +143,51 @@ func (s *session) cancel(ctx context.Context) (batch.Progress, error) {
 	}
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelFor)
 	defer stop()
-	p, err := s.batches.Cancel(ctx, s.queue, id)
+	p, err := s.control().Cancel(ctx, s.queue, id)
 	if errors.Is(err, batch.ErrState) { // it has ended meanwhile
-		return s.batches.Progress(ctx, s.queue, id)
+		return s.control().Progress(ctx, s.queue, id)
 	}
 	if err == nil {
-		s.say("interrupted: the batch is cancelled, %s taken back", count(p.Dropped, "mail"))
+		s.say("interrupted: the batch is cancelled, %s taken back", e2e.Count(int(p.Dropped), "mail"))
 	}
 	return p, err
+}
+
+// keysOf are the lines of a terminal, until ctx ends. Who reads the terminal itself
+// ends with the process, for a read can't be broken off.
+func keysOf(ctx context.Context, r io.Reader) <-chan string {
+	if r == nil {
+		return nil
+	}
+	keys := make(chan string)
+	go func() {
+		for lines := bufio.NewScanner(r); lines.Scan(); {
+			select {
+			case keys <- strings.TrimSpace(lines.Text()):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return keys
+}
+
+// progressText is a batch in a line.
+func progressText(p batch.Progress, c mailtest.Clock, hours gate.Gate) string {
+	end := "end not known yet"
+	if !p.ExpectedEnd.IsZero() {
+		end = "end about " + c.ShowFrom(p.Now, p.ExpectedEnd)
+	}
+	if p.State == batch.Ended {
+		end = "ended at " + c.ShowFrom(p.Now, p.Ended)
+	}
+	state := string(p.State)
+	if len(hours.Openings(p.Now, p.Now.Add(time.Nanosecond), c.Zone)) == 0 && p.State == batch.Running {
+		state += ", gate shut"
+	}
+	if !p.Fed && p.State == batch.Running {
+		state += ", nobody feeds it"
+	}
+	bar := e2e.Bar(int(p.Done+p.Failed+p.Refused), int(p.Total))
+	return fmt.Sprintf("%ssent %d of %d, %d open, %.1f/s, %s, %s", bar, p.Done, p.Total, p.Open, p.Rate, end, state)
 }

@@ -5,9 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/url"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -89,7 +87,7 @@ func parseFlags(args []string, stdout io.Writer) (config, error) {
 	}
 	var err error
 	if given["redis"] {
-		c.redis, err = redisOptions(*addr)
+		c.redis, err = e2e.RedisOptions(*addr)
 		refuse(err != nil, "-redis: %w", err)
 	}
 	if given["policy"] {
@@ -114,20 +112,4 @@ func phonePolicy(text string) (e2e.Policy, error) {
 		Type:  e2e.TaskType,
 		Rules: []queue.Rule{{Name: "sms-per-phone", Limit: limit, Key: queue.MustJSONKey("$.to")}},
 	}}, nil
-}
-
-// redisOptions reads host:port or a URL. The error does not quote it, as it may hold a
-// password.
-func redisOptions(addr string) (*redis.Options, error) {
-	if strings.Contains(addr, "://") {
-		opts, err := redis.ParseURL(addr)
-		if err != nil {
-			return nil, errors.New("want a URL like redis://user:password@host:6379/0")
-		}
-		return opts, nil
-	}
-	if _, port, err := net.SplitHostPort(addr); err != nil || port == "" {
-		return nil, errors.New("want host:port, or a URL like redis://host:6379/0")
-	}
-	return &redis.Options{Addr: addr}, nil
 }

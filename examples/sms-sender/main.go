@@ -37,7 +37,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
@@ -58,14 +57,9 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second Ctrl-C ends the process at once
-	redis.SetLogger(silence{})
+	redis.SetLogger(e2e.Silence{})
 	os.Exit(run(ctx, os.Args[1:], env{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}))
 }
-
-// silence drops what go-redis logs by itself. The same errors come back from its calls.
-type silence struct{}
-
-func (silence) Printf(context.Context, string, ...any) {}
 
 // env is what a run has of the world around it. Tests bring their own Redis and gateway.
 type env struct {
@@ -111,7 +105,7 @@ func touch(path string) error {
 func runRole(ctx context.Context, cfg config, e env, msgs []e2e.Message) error {
 	rdb := e.rdb
 	if rdb == nil {
-		opened, closeRedis, err := openRedis(cfg.redis)
+		opened, closeRedis, err := e2e.OpenRedis(cfg.redis)
 		if err != nil {
 			return err
 		}
@@ -129,21 +123,6 @@ func runRole(ctx context.Context, cfg config, e env, msgs []e2e.Message) error {
 	}
 	defer s.close()
 	return s.work(ctx, rdb, msgs)
-}
-
-// openRedis connects to a Redis, or starts an embedded one for nil.
-func openRedis(opts *redis.Options) (rdb redis.UniversalClient, closeRedis func(), err error) {
-	stop := func() {}
-	if opts == nil {
-		m := miniredis.NewMiniRedis()
-		m.ClockTTL(true) // else nothing in it ever expires
-		if err := m.Start(); err != nil {
-			return nil, nil, fmt.Errorf("redis: %w", err)
-		}
-		opts, stop = &redis.Options{Addr: m.Addr()}, m.Close
-	}
-	client := redis.NewClient(opts)
-	return client, func() { _ = client.Close(); stop() }, nil
 }
 
 // readMessages returns the messages to send, with ids. If one of them is wrong, all are

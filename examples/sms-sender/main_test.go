@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(silence{}) // as main does
+	redis.SetLogger(e2e.Silence{}) // as main does
 	goleak.VerifyTestMain(m)
 }
 

@@ -15,7 +15,7 @@ import (
 const faultsShown = 50
 
 // InputError is everything that is wrong with an input, by line. Its text lists
-// the first 50 faults and shows no phone number and no message.
+// the first 50 faults and shows no phone number, no address and no text.
 type InputError struct{ Faults []Fault }
 
 // Fault is one thing that is wrong in an input.
@@ -27,11 +27,7 @@ type Fault struct {
 // Error lists the faults, one per line.
 func (e *InputError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "input: %d faults", len(e.Faults))
-	if len(e.Faults) == 1 {
-		b.Reset()
-		b.WriteString("input: 1 fault")
-	}
+	b.WriteString("input: " + Count(len(e.Faults), "fault"))
 	for i, f := range e.Faults {
 		if i == faultsShown {
 			fmt.Fprintf(&b, "\n  and %d more", len(e.Faults)-i)
@@ -43,65 +39,114 @@ func (e *InputError) Error() string {
 }
 
 // ReadInputFile is [ReadInput] of the file at path, or of stdin for "-".
-func ReadInputFile(path string, stdin io.Reader) ([]Message, error) {
+func ReadInputFile(path string, stdin io.Reader) (msgs []Message, err error) {
+	err = ReadFile(path, stdin, func(r io.Reader) error {
+		msgs, err = ReadInput(r)
+		return err
+	})
+	return msgs, err
+}
+
+// ReadFile calls read with the file at path, or with stdin for "-".
+func ReadFile(path string, stdin io.Reader, read func(io.Reader) error) error {
 	if path == "-" {
-		return ReadInput(stdin)
+		return read(stdin)
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("input: %w", err)
+		return fmt.Errorf("input: %w", err)
 	}
 	defer func() { _ = f.Close() }()
-	return ReadInput(f)
+	return read(f)
 }
 
-// ReadInput reads messages, without ids, from CSV with a header that has the
-// columns "to" and "text", in any order and among others, which are ignored. A byte
-// order mark and CRLF are taken as they come. It reads to the end before it
-// returns, and holds all of it in memory.
-//
-// With faults the error is an *[InputError] with all of them, and the messages
-// are the ones without fault: the caller either skips what is invalid, or
-// sends nothing at all. A header that cannot be used leaves no message. After broken
-// quoting it goes on at the line after the one on which the record started. With
-// any other error there are no messages.
+// ReadInput reads messages, without ids, from CSV with the columns "to" and "text", by
+// the rules of [ReadCSV]. With faults the messages are the ones without fault: the
+// caller either skips what is invalid, or sends nothing at all. With any other error
+// there are no messages.
 func ReadInput(r io.Reader) ([]Message, error) {
-	data, err := io.ReadAll(r)
-	if err != nil {
-		return nil, fmt.Errorf("input: %w", err)
-	}
-	in := input{recs: newRecords(bytes.TrimPrefix(data, []byte("\uFEFF")))}
-	if err := in.readHeader(); err != nil {
+	var msgs []Message
+	err := ReadCSV(r, []string{"to", "text"}, func(fields []string) []string {
+		m := Message{To: fields[0], Text: fields[1]}
+		faults := m.inputFaults()
+		if len(faults) == 0 {
+			msgs = append(msgs, m)
+		}
+		return faults
+	})
+	if _, ok := errors.AsType[*InputError](err); err != nil && !ok {
 		return nil, err
 	}
+	return msgs, err
+}
+
+// inputFaults says what is wrong with a message of an input, with its number masked.
+func (m Message) inputFaults() []string {
+	var faults []string
+	if m.To == "" {
+		faults = append(faults, "to is empty")
+	} else if !utf8.ValidString(m.To) {
+		faults = append(faults, "to is not UTF-8")
+	} else if fault := PhoneFault(m.To); fault != "" {
+		faults = append(faults, fmt.Sprintf("to %s %s", Mask(m.To), fault))
+	}
+	if !utf8.ValidString(m.Text) {
+		faults = append(faults, "text is not UTF-8")
+	} else if strings.TrimSpace(m.Text) == "" {
+		faults = append(faults, "text is empty")
+	}
+	return faults
+}
+
+// ReadCSV reads records from CSV with a header that has these columns, in any order and
+// among others, which are ignored. It calls take with the fields of each record, in
+// the order of columns; take returns what is wrong with them, without quoting them. A
+// byte order mark and CRLF are taken as they come. ReadCSV reads to the end before it
+// returns, and holds all of it in memory.
+//
+// With faults the error is an *[InputError] with all of them. A header that cannot be
+// used leaves no record. After broken quoting it goes on at the line after the one on
+// which the record started.
+func ReadCSV(r io.Reader, columns []string, take func(fields []string) (faults []string)) error {
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return fmt.Errorf("input: %w", err)
+	}
+	in := input{recs: newRecords(bytes.TrimPrefix(data, []byte("\uFEFF"))), columns: columns, take: take}
+	if err := in.readHeader(); err != nil {
+		return err
+	}
 	for in.err == nil {
-		in.readMessage()
+		in.readRecord()
 	}
 	if !errors.Is(in.err, io.EOF) {
-		return nil, in.err
+		return in.err
 	}
 	if len(in.faults) > 0 {
-		return in.msgs, &InputError{Faults: in.faults}
+		return &InputError{Faults: in.faults}
 	}
-	return in.msgs, nil
+	return nil
 }
 
-// input is the state of one ReadInput.
+// input is the state of one ReadCSV.
 type input struct {
-	recs     *records
-	columns  int // fields of the header, and of each record
-	to, text int // where the two columns are
-	msgs     []Message
-	faults   []Fault
-	err      error // io.EOF at the end
+	recs    *records
+	columns []string
+	take    func([]string) []string
+	width   int   // fields of the header, and of each record
+	at      []int // where the columns are
+	faults  []Fault
+	err     error // io.EOF at the end
 }
 
-// readHeader finds the two columns. Its faults never quote the header: without
-// one the first line is a message.
+// readHeader finds the columns. Its faults never quote the header: without one the
+// first line is a record.
 func (in *input) readHeader() error {
 	fields, line, err := in.recs.next()
 	if errors.Is(err, io.EOF) {
-		return &InputError{Faults: []Fault{{Line: 1, What: `no header, want columns "to" and "text"`}}}
+		last := len(in.columns) - 1
+		want := fmt.Sprintf("no header, want columns %s and %q", strings.Trim(fmt.Sprintf("%q", in.columns[:last]), "[]"), in.columns[last])
+		return &InputError{Faults: []Fault{{Line: 1, What: strings.ReplaceAll(want, `" "`, `", "`)}}}
 	}
 	if broken, ok := errors.AsType[*quotingError](err); ok {
 		return &InputError{Faults: []Fault{{Line: line, What: "header: " + broken.Error()}}}
@@ -109,9 +154,10 @@ func (in *input) readHeader() error {
 	if err != nil {
 		return err
 	}
-	in.columns = len(fields)
-	in.to = in.column(fields, "to", line)
-	in.text = in.column(fields, "text", line)
+	in.width = len(fields)
+	for _, name := range in.columns {
+		in.at = append(in.at, in.column(fields, name, line))
+	}
 	if len(in.faults) > 0 {
 		return &InputError{Faults: in.faults}
 	}
@@ -136,8 +182,8 @@ func (in *input) column(header []string, name string, line int) int {
 	return found
 }
 
-// readMessage takes one record, into msgs or faults.
-func (in *input) readMessage() {
+// readRecord hands one record to take, or notes why it cannot.
+func (in *input) readRecord() {
 	fields, line, err := in.recs.next()
 	if broken, ok := errors.AsType[*quotingError](err); ok {
 		in.fault(line, "%v", broken)
@@ -147,26 +193,16 @@ func (in *input) readMessage() {
 		in.err = err
 		return
 	}
-	if len(fields) != in.columns {
-		in.fault(line, "number of fields is %d, want %d as in the header", len(fields), in.columns)
+	if len(fields) != in.width {
+		in.fault(line, "number of fields is %d, want %d as in the header", len(fields), in.width)
 		return
 	}
-	before := len(in.faults)
-	to, text := fields[in.to], fields[in.text]
-	if to == "" {
-		in.fault(line, "to is empty")
-	} else if !utf8.ValidString(to) {
-		in.fault(line, "to is not UTF-8")
-	} else if fault := PhoneFault(to); fault != "" {
-		in.fault(line, "to %s %s", Mask(to), fault)
+	wanted := make([]string, len(in.at))
+	for i, column := range in.at {
+		wanted[i] = fields[column]
 	}
-	if !utf8.ValidString(text) {
-		in.fault(line, "text is not UTF-8")
-	} else if strings.TrimSpace(text) == "" {
-		in.fault(line, "text is empty")
-	}
-	if len(in.faults) == before {
-		in.msgs = append(in.msgs, Message{To: to, Text: text})
+	for _, what := range in.take(wanted) {
+		in.fault(line, "%s", what)
 	}
 }
 

@@ -28,20 +28,34 @@ type Snapshot struct {
 }
 
 // Progress shows how far a run is: on a terminal one line that is redrawn five
-// times a second, elsewhere a plain line every 5 s and at the end. Other output
+// times a second, elsewhere a plain line now and then and at the end. Other output
 // to the same terminal goes through [Progress.Write]. It is safe for concurrent use.
 type Progress struct {
-	snapshot func() Snapshot
-	width    func() int // columns of the terminal; nil elsewhere
+	line  func(live bool) string // ASCII: it is cut by bytes
+	plain time.Duration          // between two lines where none can be redrawn
+	width func() int             // columns of the terminal; nil elsewhere
 
 	mu  sync.Mutex
 	out io.Writer
 }
 
 // NewProgress shows on out what snapshot returns, which must be safe to call
-// from another goroutine.
+// from another goroutine. Elsewhere than on a terminal it writes a line every 5 s.
 func NewProgress(out io.Writer, snapshot func() Snapshot) *Progress {
-	p := &Progress{out: out, snapshot: snapshot}
+	return NewProgressLine(out, progressPlain, func(live bool) string {
+		s := snapshot()
+		if live {
+			return s.bar() + s.line()
+		}
+		return s.line()
+	})
+}
+
+// NewProgressLine shows on out what line returns, which must be safe to call from
+// another goroutine and is told whether it is for a terminal. An empty line is not
+// shown. Elsewhere than on a terminal there is a line each plain.
+func NewProgressLine(out io.Writer, plain time.Duration, line func(live bool) string) *Progress {
+	p := &Progress{out: out, plain: plain, line: line}
 	f, ok := out.(*os.File)
 	if !ok {
 		return p
@@ -61,7 +75,7 @@ func NewProgress(out io.Writer, snapshot func() Snapshot) *Progress {
 
 // Run shows progress until ctx ends, and then once more.
 func (p *Progress) Run(ctx context.Context) {
-	every := progressPlain
+	every := p.plain
 	if p.width != nil {
 		every = progressLive
 		p.draw("")
@@ -98,15 +112,16 @@ const eraseLine = "\r\x1b[K"
 // draw shows the present state. On a terminal the line ends with end, so that
 // the last one stays. A terminal that is gone stops no run: errors are dropped.
 func (p *Progress) draw(end string) {
-	s := p.snapshot()
-	line := s.line()
+	line := p.line(p.width != nil)
+	if line == "" {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.width == nil {
 		_, _ = io.WriteString(p.out, line+"\n")
 		return
 	}
-	line = s.bar() + line
 	// A line as wide as the terminal wraps, and then only its last row is erased.
 	line = line[:min(len(line), p.width()-1)]
 	_, _ = io.WriteString(p.out, eraseLine+line+end)
@@ -129,12 +144,15 @@ func (s Snapshot) line() string {
 const barWidth = 24
 
 // bar is how much is done, or nothing when the total is not known.
-func (s Snapshot) bar() string {
-	if s.Total <= 0 {
+func (s Snapshot) bar() string { return Bar(s.Sent+s.Failed, s.Total) }
+
+// Bar is how much of total is done, in 27 columns, or nothing without a total.
+func Bar(done, total int) string {
+	if total <= 0 {
 		return ""
 	}
-	done := barWidth * min(s.Sent+s.Failed, s.Total) / s.Total
-	return "[" + strings.Repeat("#", done) + strings.Repeat("-", barWidth-done) + "] "
+	full := barWidth * min(done, total) / total
+	return "[" + strings.Repeat("#", full) + strings.Repeat("-", barWidth-full) + "] "
 }
 
 // Of lines that say the same, this many are written per window: a gateway that is

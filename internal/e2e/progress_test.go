@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,10 +19,11 @@ func showProgress(t *testing.T, width func() int, d time.Duration) string {
 	var out strings.Builder
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		p := &Progress{out: &out, width: width, snapshot: func() Snapshot {
+		p := NewProgress(&out, func() Snapshot {
 			done := int(time.Since(start) / time.Second)
 			return Snapshot{Total: 24, Sent: done, Waiting: 24 - done}
-		}}
+		})
+		p.width = width
 		ctx, cancel := context.WithTimeout(t.Context(), d)
 		defer cancel()
 		p.Run(ctx)
@@ -53,6 +55,28 @@ func TestProgressLive(t *testing.T) {
 	if want := eraseLine + "[--------" + eraseLine + "[--------\n"; narrow != want {
 		t.Errorf("output = %q, want %q", narrow, want)
 	}
+}
+
+// TestProgressLine wants a line of the caller's own at its own pace, and none as long
+// as there is none.
+func TestProgressLine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		start := time.Now()
+		p := NewProgressLine(&out, time.Second, func(live bool) string {
+			if s := time.Since(start) / time.Second; s > 1 {
+				return fmt.Sprintf("%d s, live %t", s, live)
+			}
+			return ""
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 3500*time.Millisecond)
+		defer cancel()
+		p.Run(ctx)
+		if want := "2 s, live false\n3 s, live false\n3 s, live false\n"; out.String() != want {
+			t.Errorf("output = %q, want %q", &out, want)
+		}
+	})
 }
 
 func TestProgressWrite(t *testing.T) {

@@ -68,8 +68,9 @@ var edges = map[string][]string{
 	"metrics":                   {"worker", "queue", "throttle"},
 	"dashboard":                 {"worker", "queue", "throttle"},
 	"internal/e2e":              {"internal/judge", "worker", "queue", "queue/phonezone", "throttle", "throttle/gate"},
+	"internal/e2e/mailtest":     {"internal/judge", "throttle", "throttle/gate"},
 	"cmd/headway":               {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle", "throttle/gate", "internal/e2e"},
-	"examples/*":                {"internal/e2e", "dashboard", "metrics", "httplimit", "worker", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate", "internal/judge"},
+	"examples/*":                {"internal/e2e", "internal/e2e/mailtest", "dashboard", "metrics", "httplimit", "worker", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate"},
 	"tools/drawlimits":          {"throttle", "internal/redistest"},
 	"e2e":                       {},
 	"tools/imports":             {},
@@ -79,7 +80,8 @@ var edges = map[string][]string{
 
 // testEdges are what the tests of a package may import besides.
 var testEdges = map[string][]string{
-	"worker": {"queue/batch", "internal/judge"},
+	"worker":                {"queue/batch", "internal/judge"},
+	"internal/e2e/mailtest": {"queue/schedule"},
 }
 
 // foreign says where a dependency may be imported outside of tests. A path
@@ -89,11 +91,11 @@ var foreign = []struct {
 	in   []string
 	why  string
 }{
-	{"github.com/alicebob/miniredis", []string{"internal/redistest", "cmd/headway", "examples/*"},
+	{"github.com/alicebob/miniredis", []string{"internal/redistest", "internal/e2e"},
 		"an embedded server is a choice of programs, not of libraries"},
 	{"github.com/hibiken/asynq", []string{"internal/asynqwire", "queue", "queue/batch", "queue/schedule", "queue/phonezone", "queue/internal/backend", "worker", "metrics", "dashboard", "internal/e2e", "cmd/headway", "examples/*"},
 		"throttle and what is below it have never heard of tasks"},
-	{"github.com/emersion", []string{"examples/*"}, "what sends mails is a choice of programs"},
+	{"github.com/emersion", []string{"internal/e2e/mailtest", "examples/*"}, "what sends mails is a choice of programs"},
 	{"github.com/goccy/go-yaml", []string{"queue", "queue/schedule", "queue/internal/yamlfile"}, "policy files and schedule files are read in one place"},
 	{"github.com/nyaruka/phonenumbers", []string{"queue/phonezone"}, "numbering plans are only for programs that ask for them"},
 	{"github.com/robfig/cron", []string{"throttle/gate", "queue/schedule", "internal/cronspec"}, "whether a gate is open is asked of the gate"},
@@ -297,8 +299,8 @@ func TestImportRulesBite(t *testing.T) {
 		{"queue/a.go", own + `queue/batch"`, "it may import throttle"},
 		{"worker/a.go", other + `github.com/prometheus/client_golang/prometheus"`, "does not link Prometheus"},
 		{"worker/a.go", other + module + `"`, "it may import queue"},
-		{"examples/sms-sender/a.go", other + `github.com/alicebob/miniredis/v2"`, ""},
-		{"examples/sms-sender/a.go", own + `internal/luascripts"`, "it may import internal/e2e, dashboard"},
+		{"internal/e2e/a.go", other + `github.com/alicebob/miniredis/v2"`, ""},
+		{"examples/sms-sender/a.go", own + `internal/luascripts"`, "it may import internal/e2e, internal/e2e/mailtest"},
 		{"a_test.go", own + `internal/luascripts"`, ""},
 		{"a.go", own + `throttle"`, "nothing of this module"},
 		{"throttle/sub/a.go", ``, "throttle/sub is new"},

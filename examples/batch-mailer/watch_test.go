@@ -1,20 +1,29 @@
 package main
 
 import (
-	"bytes"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/headwayq/headway/internal/e2e/mailtest"
 	"github.com/headwayq/headway/queue/batch"
+	"github.com/headwayq/headway/throttle/gate"
 )
+
+func gateOf(t *testing.T, hours string) gate.Gate {
+	t.Helper()
+	g, err := gate.Parse(hours + " recipient")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
 
 func TestProgressText(t *testing.T) {
 	t.Parallel()
 	gate := gateOf(t, "09:00-21:00")
 	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	c := Clock{Zone: time.UTC}
+	c := mailtest.Clock{Zone: time.UTC}
 	for _, test := range []struct {
 		p    batch.Progress
 		want string
@@ -46,39 +55,10 @@ func TestProgressText(t *testing.T) {
 	}
 }
 
-// TestScreen: where no line can be redrawn there is one a second and the last; on a
-// terminal what happens stands above the live line, which is never wider than it.
-func TestScreen(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
-		s := newScreen(&out)
-		for _, text := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
-			s.show("09:00", text)
-			time.Sleep(200 * time.Millisecond) // of the bubble
-		}
-		s.say("09:12", "word")
-		s.end()
-		if want := "09:00  a\n09:00  f\n09:12  word\n09:00  h\n"; out.String() != want {
-			t.Errorf("elsewhere %q, want %q", &out, want)
-		}
-	})
-	var out bytes.Buffer
-	s := newScreen(&out)
-	s.width = func() int { return 12 }
-	s.show("09:00", "abcdefghi")
-	s.say("09:12", "word")
-	s.end()
-	if want := eraseLine + "09:00  abcd" + eraseLine + "09:12  word\n" + "09:00  abcd" + "\n"; out.String() != want {
-		t.Errorf("on a terminal %q, want %q", &out, want)
-	}
-}
-
 // TestNoTick: a run whose schedule did not tick says so, and does not wait for ever.
 func TestNoTick(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	s := &session{screen: newScreen(&out), clock: Clock{Zone: time.UTC}, tick: time.Now().Add(-tickLate / 2)}
+	s := &session{clock: mailtest.Clock{Zone: time.UTC}, tick: time.Now().Add(-tickLate / 2)}
 	if _, err := s.look(t.Context()); err != nil {
 		t.Errorf("look = %v, want none yet", err)
 	}

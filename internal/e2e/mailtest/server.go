@@ -1,4 +1,7 @@
-package main
+// Package mailtest is what a program that sends mails is tried with: an SMTP server that
+// throws mails away, a judge of the server's log, and a clock on which an hour takes
+// seconds.
+package mailtest
 
 import (
 	"context"
@@ -14,6 +17,12 @@ import (
 	"go.uber.org/zap"
 )
 
+// GrantedHeader is the header in which a mail says when Redis let it through, in µs since
+// 1970: for the judgement.
+const GrantedHeader = "X-Granted-Us"
+
+const sessionTimeout = 10 * time.Second
+
 // Arrival is a mail that the server accepted.
 type Arrival struct {
 	ID      string    // its Message-ID
@@ -22,29 +31,30 @@ type Arrival struct {
 	Granted time.Time // by Redis' clock, as the mail says
 }
 
-// MailServer is an SMTP server that accepts mails, counts them and throws them away.
-type MailServer struct {
+// Server is an SMTP server that accepts mails, notes when they came and throws them away. It is
+// safe for concurrent use.
+type Server struct {
 	smtp  *smtp.Server
 	addr  string
 	serve sync.WaitGroup
 
-	// refuse answers a recipient in place of the server, if it likes to; for tests.
 	refuse func(to string) error
 
 	mu  sync.Mutex
 	log []Arrival
 }
 
-// StartMailServer listens on a free port of this machine.
-func StartMailServer(log *zap.Logger, refuse func(to string) error) (*MailServer, error) {
+// Start listens on a free port of this machine. Refuse answers a recipient in place of the
+// server, if it likes to; nil accepts all.
+func Start(log *zap.Logger, refuse func(to string) error) (*Server, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	s := &MailServer{addr: l.Addr().String(), refuse: refuse}
+	s := &Server{addr: l.Addr().String(), refuse: refuse}
 	s.smtp = smtp.NewServer(smtp.BackendFunc(func(*smtp.Conn) (smtp.Session, error) { return &delivery{server: s}, nil }))
 	s.smtp.Domain = "localhost"
-	s.smtp.ReadTimeout, s.smtp.WriteTimeout = sendFor, sendFor
+	s.smtp.ReadTimeout, s.smtp.WriteTimeout = sessionTimeout, sessionTimeout
 	s.smtp.ErrorLog = zap.NewStdLog(log.Named("smtp"))
 	s.serve.Go(func() {
 		if err := s.smtp.Serve(l); err != nil {
@@ -54,8 +64,11 @@ func StartMailServer(log *zap.Logger, refuse func(to string) error) (*MailServer
 	return s, nil
 }
 
+// Addr is the server's host:port.
+func (s *Server) Addr() string { return s.addr }
+
 // Close lets mails under way end, for a second.
-func (s *MailServer) Close() {
+func (s *Server) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if s.smtp.Shutdown(ctx) != nil {
@@ -65,13 +78,13 @@ func (s *MailServer) Close() {
 }
 
 // Arrivals are the mails so far, in the order in which they were accepted.
-func (s *MailServer) Arrivals() []Arrival {
+func (s *Server) Arrivals() []Arrival {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.log)
 }
 
-func (s *MailServer) accept(a Arrival) {
+func (s *Server) accept(a Arrival) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a.At = time.Now()
@@ -80,7 +93,7 @@ func (s *MailServer) accept(a Arrival) {
 
 // delivery is one connection.
 type delivery struct {
-	server *MailServer
+	server *Server
 	to     []string
 }
 
@@ -110,7 +123,7 @@ func (d *delivery) Data(r io.Reader) error {
 	if err != nil {
 		return errMalformed
 	}
-	granted, err := strconv.ParseInt(m.Header.Get(headerGranted), 10, 64)
+	granted, err := strconv.ParseInt(m.Header.Get(GrantedHeader), 10, 64)
 	id := m.Header.Get("Message-ID")
 	if err != nil || id == "" || len(d.to) != 1 {
 		return errMalformed

@@ -1,4 +1,4 @@
-package main
+package mailtest
 
 import (
 	"encoding/binary"
@@ -9,22 +9,24 @@ import (
 	"github.com/headwayq/headway/throttle/gate"
 )
 
-// Bounds of the clock of the demonstration.
+// Bounds of a [Clock].
 const (
-	scaleMax = 1440 // a day in a minute
+	ScaleMax = 1440 // a day in a minute
 	stepsMax = 255  // Go reads so many changes of a zone, and no more
 
 	// offsetMax keeps the clock near enough to UTC: gates look two days around.
 	offsetMax = 44 * time.Hour
 )
 
-// Clock is a clock that runs scale times as fast as ours. It is a time zone, made at
-// the start of the run, in which the clock is put forward each second: gates and
-// schedules take any zone, and know nothing of a demonstration. Within a second it
-// goes on as any clock does, so its times are good to one of our seconds.
+// Clock is a clock that runs scale times as fast as ours. Gates are by the time that the
+// clock shows in a zone, and by the clock of Redis, so nothing can make it 09:00 in 12
+// seconds but a zone. A Clock is a time zone, made at the start of the run, in which the
+// clock is put forward each second: gates and schedules take any zone, and know nothing of
+// a demonstration. Within a second it goes on as any clock does, so its times are good to
+// one of our seconds.
 //
 // With a scale of 720 it is put forward by 11 min 59 s each second: 12 h pass in one
-// of our minutes. After Until it goes on at the usual pace.
+// of our minutes. After Until, 255 s at most, it goes on at the usual pace.
 type Clock struct {
 	Zone  *time.Location
 	Begin time.Time // full second; what it showed there was chosen
@@ -32,8 +34,8 @@ type Clock struct {
 	Until time.Time
 }
 
-// errGateDaily is about a gate that the clock can't be set by.
-var errGateDaily = errors.New("want hours that open once a day, such as 09:00-21:00")
+// ErrGateDaily is about a gate that the clock can't be set by.
+var ErrGateDaily = errors.New("want hours that open once a day, such as 09:00-21:00")
 
 // NewClock returns a clock that is set so that hours, which are by the
 // recipient's zone, begin lead seconds after now, and not before.
@@ -49,7 +51,7 @@ func NewClock(now time.Time, hours gate.Gate, scale, lead int) (Clock, error) {
 		}
 		shut = o.Close
 	}
-	return Clock{}, fmt.Errorf("%w, and are shut for %v before", errGateDaily, before)
+	return Clock{}, fmt.Errorf("%w, and are shut for %v before", ErrGateDaily, before)
 }
 
 // newClock shows at begin what UTC shows at show.
@@ -96,7 +98,7 @@ func zoneOf(at, offset, forward int64, steps int) *time.Location {
 	b = append(b, name+"\x00\n\n"...)
 	zone, err := time.LoadLocationFromTZData(name, b)
 	if err != nil {
-		panic("batch-mailer: " + err.Error()) // whatever the arguments are, the form is right
+		panic("mailtest: " + err.Error()) // whatever the arguments are, the form is right
 	}
 	return zone
 }
@@ -104,8 +106,8 @@ func zoneOf(at, offset, forward int64, steps int) *time.Location {
 // Show is what the clock shows at an instant.
 func (c Clock) Show(at time.Time) string { return at.In(c.Zone).Format("15:04") }
 
-// showFrom is what it shows at an instant, with the day when that is another than now's.
-func (c Clock) showFrom(now, at time.Time) string {
+// ShowFrom is what it shows at an instant, with the day when that is another than now's.
+func (c Clock) ShowFrom(now, at time.Time) string {
 	if now, at := now.In(c.Zone), at.In(c.Zone); now.YearDay() != at.YearDay() || now.Year() != at.Year() {
 		return at.Format("Jan 2 15:04")
 	}
