@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/queue"
@@ -55,69 +52,4 @@ func enqueue(ctx context.Context, client *queue.Client, msgs []e2e.Message, once
 		}
 	}
 	return done, nil
-}
-
-// backlogEvery is how often the queue is looked at.
-const backlogEvery = 250 * time.Millisecond
-
-// backlog knows how many messages are left in the queue, whoever enqueued them.
-type backlog struct {
-	inspector *asynq.Inspector
-	await     bool        // a queue that does not exist is one that is still to come
-	complete  atomic.Bool // this process enqueues nothing more
-	left      atomic.Int64
-}
-
-func newBacklog(rdb redis.UniversalClient, await bool) *backlog {
-	return &backlog{inspector: asynq.NewInspectorFromRedisClient(rdb), await: await}
-}
-
-// queueState is one look at the queue.
-type queueState struct {
-	exists   bool
-	left     int // pending, active, scheduled or to be retried; deferred ones are among them
-	finished int // sends since the queue exists, failed ones included
-}
-
-// look reads the state of the queue at one instant.
-func (b *backlog) look() (queueState, error) {
-	// asynq has no error to be told by when a queue does not exist.
-	queues, err := b.inspector.Queues()
-	if err != nil || !slices.Contains(queues, queueName) {
-		return queueState{}, err
-	}
-	q, err := b.inspector.GetQueueInfo(queueName)
-	if err != nil {
-		return queueState{}, err
-	}
-	s := queueState{exists: true, left: q.Pending + q.Active + q.Scheduled + q.Retry, finished: q.ProcessedTotal}
-	b.left.Store(int64(s.left))
-	return s, nil
-}
-
-// wait looks at the queue until ctx ends, or until drain is true and nothing is
-// left: it saw so twice in a row, and nothing was finished in between. One look
-// is not enough: where workers keep up with a process that still enqueues, the queue is
-// empty now and then.
-func (b *backlog) wait(ctx context.Context, drain bool) {
-	ticker := time.NewTicker(backlogEvery)
-	defer ticker.Stop()
-	empty, finished := false, 0
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		complete := b.complete.Load() // before the look: what is enqueued in between counts
-		s, err := b.look()
-		if err != nil || !complete || s.left > 0 || (b.await && !s.exists) {
-			empty = false // Redis may be away: that is no end
-			continue
-		}
-		if drain && empty && s.finished == finished {
-			return
-		}
-		empty, finished = true, s.finished
-	}
 }

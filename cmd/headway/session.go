@@ -37,7 +37,7 @@ type session struct {
 
 	rdb     redis.UniversalClient
 	secret  secret
-	backlog *backlog
+	backlog *e2e.Backlog
 	tally   e2e.Tally
 	watch   e2e.Watch
 	total   atomic.Int64 // messages that this run expects to see sent; -1 if unknown
@@ -69,7 +69,7 @@ func (s *session) run(ctx context.Context) error {
 	if s.secret, err = loadSecret(ctx, s.rdb, s.cfg.policy.Longest()); err != nil {
 		return err
 	}
-	s.backlog = newBacklog(s.rdb, s.cfg.role == roleWork)
+	s.backlog = e2e.NewBacklog(s.rdb, queueName, s.cfg.role == roleWork)
 	if !s.cfg.role.works() {
 		return s.onlyEnqueue(ctx)
 	}
@@ -143,7 +143,7 @@ func (s *session) runPool(ctx context.Context, pool *worker.Pool) error {
 	wg.Go(func() { s.progress.Run(showing) })
 	end := make(chan struct{})
 	wg.Go(func() {
-		s.backlog.wait(waiting, s.cfg.drain)
+		s.backlog.Wait(waiting, s.cfg.drain)
 		close(end)
 	})
 
@@ -154,10 +154,10 @@ func (s *session) runPool(ctx context.Context, pool *worker.Pool) error {
 	if err != nil {
 		stop()
 	}
-	s.backlog.complete.Store(true)
+	s.backlog.Complete()
 	<-end
 	pool.Shutdown()
-	_, lost := s.backlog.look() // for the last line of the progress
+	_, lost := s.backlog.Look() // for the last line of the progress
 	hide()
 	wg.Wait()
 	if ctx.Err() != nil && lost == nil {
@@ -172,13 +172,13 @@ func (s *session) enqueue(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	before, err := s.backlog.look()
+	before, err := s.backlog.Look()
 	if err != nil {
 		return fmt.Errorf("redis: %w", err)
 	}
-	s.total.Store(int64(before.left + len(s.msgs)))
+	s.total.Store(int64(before.Left + len(s.msgs)))
 	done, err := enqueue(ctx, client, s.msgs, s.cfg.once)
-	s.total.Store(int64(before.left + done.fresh))
+	s.total.Store(int64(before.Left + done.fresh))
 	switch {
 	case s.cfg.once:
 		s.say("%s enqueued, %d already there", e2e.Count(done.fresh, "message"), done.there)
@@ -236,7 +236,7 @@ func (s *session) announce(out outlet) {
 
 // sayWhatIsLeft tells whoever pressed Ctrl-C how it goes on.
 func (s *session) sayWhatIsLeft() {
-	left := int(s.backlog.left.Load())
+	left := s.backlog.Left()
 	switch {
 	case left == 0:
 	case s.cfg.redis == nil:
@@ -249,7 +249,7 @@ func (s *session) sayWhatIsLeft() {
 // snapshot is the present state for the progress.
 func (s *session) snapshot() e2e.Snapshot {
 	sent, failed := s.tally.Counts()
-	total, waiting := int(s.total.Load()), int(s.backlog.left.Load())
+	total, waiting := int(s.total.Load()), s.backlog.Left()
 	if total >= 0 {
 		waiting = min(waiting, max(0, total-sent-failed)) // the look at the queue is older than the counters
 	}
@@ -262,40 +262,18 @@ func (s *session) snapshot() e2e.Snapshot {
 // sumUp prints the summary and writes the files. A broken limit is an error.
 func (s *session) sumUp(stats worker.Stats, out outlet, elapsed time.Duration) error {
 	grants, err := s.grants.All()
-	errs := []error{err}
-	gateway := out.stats()
-	rules := e2e.JudgeRules(s.cfg.policy, grants, gateway, stats.Rules)
-	breaches := 0
-	for _, r := range rules {
-		if r.Breaches != nil {
-			breaches += *r.Breaches
-		}
-	}
-	totals := e2e.Totals{
-		Deferred:   stats.Deferred,
-		Admissions: stats.Admissions,
-		WakeChecks: stats.WakeChecks,
-		Late:       s.watch.Lateness(),
-		Breaches:   breaches,
-		PutOff:     stats.Postponed,
-		LeasesLost: stats.LeasesLost,
-		Gateway:    gateway,
-		Faults:     s.cfg.gwFaults,
-		Elapsed:    elapsed,
-	}
-	if s.cfg.policy.PerRule {
-		totals.Rules = rules
-	}
-	r := e2e.NewReport(&s.tally, totals)
+	r, broken := e2e.SumUp(s.cfg.policy, &s.tally, grants, stats, e2e.Totals{
+		Late: s.watch.Lateness(), Gateway: out.stats(), Faults: s.cfg.gwFaults, Elapsed: elapsed,
+	})
 	s.say("") // a line between the progress and the table, on a terminal
-	errs = append(errs, r.Print(s.env.stdout))
+	errs := []error{err, r.Print(s.env.stdout)}
 	if s.cfg.report != "" {
 		errs = append(errs, r.WriteFile(s.cfg.report))
 	}
 	if s.cfg.arrivals != "" {
 		errs = append(errs, writeArrivalsFile(s.cfg.arrivals, out.own.Arrivals()))
 	}
-	return errors.Join(append(errs, e2e.Broken(s.cfg.policy, rules, gateway)...)...)
+	return errors.Join(append(errs, broken...)...)
 }
 
 func writeArrivalsFile(path string, log []e2e.Arrival) error {

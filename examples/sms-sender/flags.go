@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/url"
 
 	"github.com/redis/go-redis/v9"
 
@@ -82,10 +81,11 @@ func parseFlags(args []string, stdout io.Writer) (config, error) {
 		refuse(c.role == roleEnqueue && given[name], "-%s has no effect with -role enqueue", name)
 	}
 	refuse(given["report"] && (c.report == "" || c.report == c.input), "-report is %q, want a file that is not the input", c.report)
-	if u, err := url.Parse(c.gateway); given["gateway"] { // the error would quote a password
-		refuse(err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "", "-gateway: want a URL like https://host/path")
-	}
 	var err error
+	if given["gateway"] {
+		_, err = e2e.NewGatewayClient(c.gateway, 0)
+		refuse(err != nil, "-gateway: %w", err)
+	}
 	if given["redis"] {
 		c.redis, err = e2e.RedisOptions(*addr)
 		refuse(err != nil, "-redis: %w", err)

@@ -33,7 +33,7 @@ func TestFlags(t *testing.T) {
 		"-policy a -limit 1/1s":                "exclude each other",
 		"-redis host":                          "-redis: want host:port",
 		"-redis ftp://u:secret@host":           "-redis: want a URL like",
-		"-gateway ftp://u:secret@host":         "-gateway: want a URL like",
+		"-gateway ftp://u:secret@host":         "-gateway: gateway: want a URL like",
 		"-input a -report a":                   "a file that is not the input",
 		"-policy none.yaml":                    "none.yaml",
 		"-concurrency 0 -role work -limit 0/x": "-limit: ",

@@ -13,9 +13,9 @@
 // A message becomes an asynq task with a JSON payload. Its phone number is the key of a
 // limit, or of several with -policy (policy.yaml). A pool calls the handler when the
 // limits allow it (sender.go). A message that may not go yet waits in Redis and takes no
-// worker. What a gateway answers decides what becomes of a message (gateway.go).
+// worker. What a gateway answers decides what becomes of a message (answer in sender.go).
 //
-// Input, progress, summary and the embedded gateway come from internal/e2e: they are not
+// Input, progress, summary, the gateway and its client come from internal/e2e: they are not
 // what this example is about. "headway prove" is the same program with a gateway that
 // fails when it is told to.
 //

@@ -1,10 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,8 +25,9 @@ type sender struct {
 	cfg      config
 	env      env
 	secret   []byte // common to all processes on one Redis
-	client   *gatewayClient
+	client   *e2e.GatewayClient
 	own      *e2e.Gateway // nil if -gateway was given
+	backlog  *e2e.Backlog
 	progress *e2e.Progress
 	log      *zap.Logger
 
@@ -34,11 +35,10 @@ type sender struct {
 	tally  e2e.Tally
 	watch  e2e.Watch
 	total  atomic.Int64 // messages that this run expects to see sent; -1 if unknown
-	left   atomic.Int64 // messages in the queue that are not done
 }
 
 func newSender(ctx context.Context, rdb redis.UniversalClient, cfg config, e env) (*sender, error) {
-	s := &sender{cfg: cfg, env: e, own: e.gateway}
+	s := &sender{cfg: cfg, env: e, own: e.gateway, backlog: e2e.NewBacklog(rdb, queueName, cfg.role == roleWork)}
 	s.total.Store(-1)
 	s.progress = e2e.NewProgress(e.stderr, s.snapshot)
 	s.log = e2e.NewLogger(s.progress)
@@ -46,24 +46,26 @@ func newSender(ctx context.Context, rdb redis.UniversalClient, cfg config, e env
 	if s.secret, err = loadSecret(ctx, rdb, cfg.policy.Longest()); err != nil {
 		return nil, err
 	}
-	switch {
-	case cfg.gateway != "":
-		s.client = newGatewayClient(cfg.gateway, http.DefaultTransport.(*http.Transport).Clone())
-	case s.own != nil:
-		s.client = newGatewayClient("http://gateway/", e2e.InMemory(s.own))
-	default:
+	url := cfg.gateway
+	if url == "" && s.own == nil {
 		if s.own, err = e2e.StartGateway(ctx, cfg.policy, e2e.Faults{}, s.secret); err != nil {
 			return nil, err
 		}
-		s.client = newGatewayClient(s.own.URL(), http.DefaultTransport.(*http.Transport).Clone())
+		url = s.own.URL()
+	}
+	if s.client, err = e2e.NewGatewayClient(cmp.Or(url, "http://gateway/"), 0); err != nil {
+		return nil, err
+	}
+	if e.gateway != nil {
+		s.client.HTTP.Transport = e2e.InMemory(e.gateway)
 	}
 	return s, nil
 }
 
 func (s *sender) close() {
-	s.client.http.CloseIdleConnections()
+	s.client.Close()
 	if s.own != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), postTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), e2e.GatewayTimeoutDefault)
 		defer cancel()
 		_ = s.own.Shutdown(ctx) // all POSTs of this process have ended before
 	}
@@ -83,27 +85,27 @@ func (s *sender) work(ctx context.Context, rdb redis.UniversalClient, msgs []e2e
 	var wg sync.WaitGroup
 	showing, hide := context.WithCancel(context.WithoutCancel(ctx))
 	wg.Go(func() { s.progress.Run(showing) })
-	inspector := asynq.NewInspectorFromRedisClient(rdb)
 	if s.cfg.role == roleAll {
-		before, _, _ := look(inspector)
-		s.total.Store(int64(before + len(msgs)))
+		before, _ := s.backlog.Look()
+		s.total.Store(int64(before.Left + len(msgs)))
 		var n int
 		n, err = enqueue(ctx, rdb, s.cfg, msgs)
-		s.total.Store(int64(before + n))
+		s.total.Store(int64(before.Left + n))
 		if s.cfg.once {
 			s.say("%s enqueued, %d already there", e2e.Count(n, "message"), len(msgs)-n)
 		}
 	}
 	if err == nil {
-		s.wait(ctx, inspector)
+		s.backlog.Complete()
+		s.backlog.Wait(ctx, s.cfg.drain)
 	}
 	pool.Shutdown()
-	left, _, _ := look(inspector)
-	s.left.Store(int64(left))
+	_, lost := s.backlog.Look()
+	left := s.backlog.Left()
 	hide()
 	wg.Wait()
 	switch {
-	case ctx.Err() == nil || left == 0:
+	case ctx.Err() == nil || lost != nil || left == 0:
 	case s.cfg.redis == nil:
 		s.say("interrupted: %s not sent, and lost with the embedded Redis", e2e.Count(left, "message"))
 	default:
@@ -121,7 +123,7 @@ func (s *sender) pool(rdb redis.UniversalClient) (*worker.Pool, error) {
 			Concurrency:     s.cfg.concurrency,
 			Queues:          map[string]int{queueName: 1},
 			ErrorHandler:    s,
-			ShutdownTimeout: postTimeout + time.Second, // so that no POST is cut off and sent again
+			ShutdownTimeout: e2e.GatewayTimeoutDefault + time.Second, // so that no POST is cut off and sent again
 		},
 		Policies: []queue.Policy{s.cfg.policy.Policy},
 		Throttle: throttle.Config{Secret: s.secret}, // no phone number stands in a key
@@ -147,17 +149,33 @@ func (s *sender) ProcessTask(ctx context.Context, task *asynq.Task) error {
 	if err != nil {
 		return err
 	}
-	err = s.client.send(ctx, m, granted.At)
-	_, unsent := errors.AsType[notConnectedError](err)
-	if unsent {
-		err = worker.NotCharged(err)
-	}
+	err = s.client.Send(ctx, m, granted.At.UnixMicro())
+	unsent := errors.Is(err, e2e.ErrNotConnected)
 	if unsent || err != nil && s.cfg.policy.Charge == queue.ChargeSuccess {
 		g.Unused = true // its permits go back
-		return errors.Join(err, s.grants.Add(g))
+		return errors.Join(answer(err), s.grants.Add(g))
 	}
 	if err == nil {
 		s.tally.Sent(m.To, granted.At.UnixMicro())
+	}
+	return answer(err)
+}
+
+// answer makes of an error of the gateway's client what tells the pool what comes next:
+//
+//   - 429 or 503 with a Retry-After: nothing goes to this phone until then, and it costs no retry
+//   - any other 4xx, or a redirect: no further try
+//   - no connection: asynq tries again by its rules, and as nothing was sent its permits go back
+//   - any other 5xx or 429, or no answer: asynq tries again by its rules
+func answer(err error) error {
+	if later, ok := errors.AsType[*e2e.RetryLaterError](err); ok {
+		return worker.RetryAfter(err, later.After)
+	}
+	if rejected, ok := errors.AsType[*e2e.RejectedError](err); ok {
+		return fmt.Errorf("%w: %w", rejected, asynq.SkipRetry)
+	}
+	if errors.Is(err, e2e.ErrNotConnected) {
+		return worker.NotCharged(err)
 	}
 	return err
 }

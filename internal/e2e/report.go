@@ -74,7 +74,25 @@ type FaultReport struct {
 	MostAtOnce    int    `json:"most_at_once"` // messages at the gateway at one instant
 }
 
-// NewReport sums up a run.
+// SumUp judges the grants of a run, and returns its report and what it broke. Stats are
+// those of the pool. Totals need no more than the lateness, the gateway, the faults and the
+// time it took.
+func SumUp(p Policy, t *Tally, grants []Grant, stats worker.Stats, totals Totals) (Report, []error) {
+	totals.Deferred, totals.Admissions, totals.WakeChecks = stats.Deferred, stats.Admissions, stats.WakeChecks
+	totals.PutOff, totals.LeasesLost = stats.Postponed, stats.LeasesLost
+	rules := JudgeRules(p, grants, totals.Gateway, stats.Rules)
+	for _, r := range rules {
+		if r.Breaches != nil {
+			totals.Breaches += *r.Breaches
+		}
+	}
+	if p.PerRule {
+		totals.Rules = rules
+	}
+	return NewReport(t, totals), Broken(p, rules, totals.Gateway)
+}
+
+// NewReport sums up a run that was judged.
 func NewReport(t *Tally, totals Totals) Report {
 	r := Report{
 		Deferred:   totals.Deferred,
