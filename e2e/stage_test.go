@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
 
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
@@ -284,4 +286,14 @@ func (s *stage) missing() []string {
 func (s *stage) waits(id string) bool {
 	info, err := s.tasks.GetTaskInfo(defaultQueue, id)
 	return err == nil && (info.State == asynq.TaskStatePending || info.State == asynq.TaskStateRetry)
+}
+
+// TestMain makes the test binary two programs: with [workerEnv] set it is a
+// worker process of the end-to-end tests, which can be killed and frozen as a
+// process; otherwise it runs the tests.
+func TestMain(m *testing.M) {
+	if text := os.Getenv(workerEnv); text != "" {
+		os.Exit(runWorker(text))
+	}
+	goleak.VerifyTestMain(m)
 }
