@@ -59,7 +59,8 @@ func acceptFiveRules(t *testing.T, tab *table) {
 		recovery      = 5 * time.Minute // asynq finds the last victim's tasks after 60 to 120 s
 	)
 	s := newPolicyStage(t, fiveRules("1/2s", "gcra 100/1s burst 20", fmt.Sprintf("concurrent %d lease 2s", slots)), workerSpec{Concurrency: 10})
-	s.tenants, s.gateway.takes = 5, 150*time.Millisecond
+	s.tenants = 5
+	s.gateway.SetTakes(150 * time.Millisecond)
 	s.enqueue(10*phones, phones)
 	alive := s.crew.start(3)
 	tick := time.NewTicker(every)
@@ -67,13 +68,13 @@ func acceptFiveRules(t *testing.T, tab *table) {
 	under := 0 // kills while there was work
 	for i := range kills {
 		<-tick.C
-		if s.gateway.distinct() < s.sent-30 {
+		if s.gateway.Answered() < s.sent-30 {
 			under++
 		}
 		alive[i%3].kill()
 		alive[i%3] = s.crew.launch()
 	}
-	s.eventually(recovery, "every message is sent", func() bool { return s.gateway.distinct() == s.sent })
+	s.eventually(recovery, "every message is sent", func() bool { return s.gateway.Answered() == s.sent })
 	s.settled(recovery, 0)
 	s.crew.end()
 
@@ -82,7 +83,7 @@ func acceptFiveRules(t *testing.T, tab *table) {
 	for rule, faults := range s.breachesOf(grants) {
 		tab.none(t, "breaches of "+rule, faults)
 	}
-	tab.most(t, "at the gateway at once", float64(mostAtOnce(crowds(s.gateway.all()))), slots)
+	tab.most(t, "at the gateway at once", float64(mostAtOnce(crowds(s.gateway.Arrivals()))), slots)
 	tab.none(t, "handlers that began early", early(all))
 	again, faults := sentAgain(all, func(life int) bool { return s.crew.life(life).killed })
 	tab.none(t, "sent again, but not running in a killed process", faults)
@@ -156,7 +157,7 @@ func acceptGate(t *testing.T, tab *table) {
 		woken = append(woken, r.Wrote)
 	}
 	tab.most(t, "woken within a second, most", float64(mostWithin(woken, time.Second)), 2*rate)
-	tab.most(t, "sent more than once", float64(len(s.gateway.repeated())), 0)
+	tab.most(t, "sent more than once", float64(len(s.gateway.Repeated())), 0)
 }
 
 // TestAcceptBatches runs the figures of batches in real time, as [TestAccept] does

@@ -65,7 +65,7 @@ func acceptOnePhone(t *testing.T, tab *table) {
 	flow := s.startFlow(pace)
 	s.enqueuePaced(600, time.Millisecond)
 	order := s.watchLine(phone(0), 2*time.Minute)
-	s.eventually(2*time.Minute, "every message is sent", func() bool { return s.gateway.distinct() == s.sent })
+	s.eventually(2*time.Minute, "every message is sent", func() bool { return s.gateway.Answered() == s.sent })
 	offered := flow.end()
 	s.crew.end()
 
@@ -78,7 +78,7 @@ func acceptOnePhone(t *testing.T, tab *table) {
 	n := float64(s.sent)
 
 	tab.faults(t, s)
-	tab.most(t, "sent more than once", float64(len(s.gateway.repeated())), 0)
+	tab.most(t, "sent more than once", float64(len(s.gateway.Repeated())), 0)
 	tab.most(t, "admissions per message", float64(stats.Admissions)/n, 2.05)
 	tab.least(t, "share of the permitted rate, %", 100*share(grants, s.limit.Window()), 99)
 	tab.most(t, fmt.Sprintf("overtaken in the line (%d places seen)", len(order)), float64(len(over)+excused), 0)
@@ -178,7 +178,7 @@ func acceptStorm(t *testing.T, tab *table) {
 	if err := producers.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	s.eventually(recovery, "every message is sent", func() bool { return s.gateway.distinct() == s.sent })
+	s.eventually(recovery, "every message is sent", func() bool { return s.gateway.Answered() == s.sent })
 	took := time.Since(began)
 	s.settled(recovery, 0)
 	s.crew.end()
@@ -188,9 +188,9 @@ func acceptStorm(t *testing.T, tab *table) {
 	again, faults := sentAgain(all, func(life int) bool { return s.crew.life(life).killed })
 	late := lateness(all)
 	tab.faults(t, s)
-	tab.least(t, "messages sent at least once", float64(s.gateway.distinct()), float64(s.sent))
+	tab.least(t, "messages sent at least once", float64(s.gateway.Answered()), float64(s.sent))
 	tab.none(t, "sent again, but not running in a killed process", faults)
-	tab.note("sent again in all; at the gateway", "%d; %d", again, len(s.gateway.repeated()))
+	tab.note("sent again in all; at the gateway", "%d; %d", again, len(s.gateway.Repeated()))
 	tab.note("grants; admissions per message, of what was recorded", "%d; %.3f", len(grants),
 		float64(len(grants)+len(ofKind(all, kindDeferred)))/float64(s.sent))
 	tab.note("lateness p50, p99, max", "%v, %v, %v", quantile(late, 0.5), quantile(late, 0.99), quantile(late, 1))
@@ -243,21 +243,21 @@ func trouble(t *testing.T, tab *table, took time.Duration, opts []redistest.Opti
 	s := newStage(t, "1/500ms", workerSpec{Concurrency: 4}, opts...)
 	s.crew.start(3)
 	s.enqueue(40*30, 40) // 15 s of work
-	s.eventually(20*time.Second, "it is under way", func() bool { return s.gateway.distinct() > 200 })
+	s.eventually(20*time.Second, "it is under way", func() bool { return s.gateway.Answered() > 200 })
 	lines := s.crew.mostLines()
 	fault(s)
 	over := time.Now()
 	s.eventually(30*time.Second, "work goes on", func() bool { return s.gateway.since(over) > 0 })
 	tab.within(t, "work goes on after", time.Since(over), 5*time.Second)
-	s.eventually(5*time.Minute, "every message is sent", func() bool { return s.gateway.distinct() == s.sent })
+	s.eventually(5*time.Minute, "every message is sent", func() bool { return s.gateway.Answered() == s.sent })
 	all := time.Since(over)
 	s.settled(5*time.Minute, 0)
 	flood := s.crew.mostLines() - lines
 	s.crew.end()
 
 	tab.faults(t, s)
-	tab.least(t, "messages sent", float64(s.gateway.distinct()), float64(s.sent))
-	tab.none(t, "sent more than once", s.gateway.repeated())
+	tab.least(t, "messages sent", float64(s.gateway.Answered()), float64(s.sent))
+	tab.none(t, "sent more than once", s.gateway.Repeated())
 	tab.note("all sent after", "%v", all.Round(100*time.Millisecond))
 	tab.most(t, "log lines of a process, most", float64(flood), 30+5*took.Seconds())
 	if t.Failed() {
@@ -330,7 +330,7 @@ func acceptOutage(t *testing.T, tab *table) {
 	}
 	s.eventually(20*time.Second, "every handler runs", func() bool {
 		q, ok := s.queueInfo()
-		return ok && q.Active == 2*tasks && s.gateway.distinct() == tasks
+		return ok && q.Active == 2*tasks && s.gateway.Answered() == tasks
 	})
 	s.server.Stop()
 	stopped := time.Now()
@@ -346,7 +346,7 @@ func acceptOutage(t *testing.T, tab *table) {
 	s.crew.end()
 
 	recs := s.crew.records()
-	tab.none(t, "messages sent again", s.gateway.repeated())
+	tab.none(t, "messages sent again", s.gateway.Repeated())
 	tab.most(t, "other tasks run", float64(len(ofKind(recs, kindOther))), tasks)
 	tab.note("redeliveries that were not run", "%d", sum(recs).Finished)
 }

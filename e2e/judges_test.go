@@ -12,6 +12,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/internal/judge"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -78,17 +79,17 @@ func spentBy(grants []grant) []judge.Spent {
 // messages to a phone, the second arrived earlier than W after the grant of
 // the first. A message that was held up on its way says nothing: when its
 // handler had begun, no limiter could call it back.
-func tooClose(arrivals []arrival, W time.Duration, heldUp map[string]bool) []string {
+func tooClose(arrivals []e2e.Arrival, W time.Duration, heldUp map[string]bool) []string {
 	var faults []string
-	last := make(map[string]arrival)
+	last := make(map[string]e2e.Arrival)
 	for _, a := range arrivals {
 		if heldUp[a.ID] {
 			continue
 		}
-		before, ok := last[a.To]
-		last[a.To] = a
-		if gap := time.Duration(a.At-before.Granted) * time.Microsecond; ok && gap < W {
-			faults = append(faults, fmt.Sprintf("%s: %s arrived %v after the grant of %s", a.To, a.ID, gap, before.ID))
+		before, ok := last[a.Key]
+		last[a.Key] = a
+		if gap := time.Duration(a.ArrivedUs-before.GrantedUs) * time.Microsecond; ok && gap < W {
+			faults = append(faults, fmt.Sprintf("%s: %s arrived %v after the grant of %s", a.Phone, a.ID, gap, before.ID))
 		}
 	}
 	return faults
@@ -97,7 +98,7 @@ func tooClose(arrivals []arrival, W time.Duration, heldUp map[string]bool) []str
 // heldUp are the messages that arrived long after the pool had looked at the
 // age of their grant last: the process stood still in between. The pool tells
 // that age with what it calls late.
-func heldUp(all []record, arrivals []arrival, W time.Duration) map[string]bool {
+func heldUp(all []record, arrivals []e2e.Arrival, W time.Duration) map[string]bool {
 	type try struct {
 		id   string
 		life int
@@ -112,7 +113,7 @@ func heldUp(all []record, arrivals []arrival, W time.Duration) map[string]bool {
 	}
 	out := make(map[string]bool)
 	for _, a := range arrivals {
-		if at, ok := looked[try{a.ID, a.Life}]; ok && time.Duration(a.At-at)*time.Microsecond > W/10 {
+		if at, ok := looked[try{a.ID, a.Sender}]; ok && time.Duration(a.ArrivedUs-at)*time.Microsecond > W/10 {
 			out[a.ID] = true
 		}
 	}
@@ -333,12 +334,12 @@ func TestPolicyJudgesBite(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name     string
-		arrivals []arrival
+		arrivals []e2e.Arrival
 		want     int
 	}{
-		{"one after the other", []arrival{{At: 1, Left: 2}, {At: 2, Left: 3}}, 1},
-		{"one that is still there", []arrival{{At: 1}, {At: 2, Left: 3}, {At: 3, Left: 4}}, 2},
-		{"three", []arrival{{At: 1, Left: 9}, {At: 2, Left: 5}, {At: 4, Left: 6}}, 3},
+		{"one after the other", []e2e.Arrival{{ArrivedUs: 1, LeftUs: 2}, {ArrivedUs: 2, LeftUs: 3}}, 1},
+		{"one that is still there", []e2e.Arrival{{ArrivedUs: 1}, {ArrivedUs: 2, LeftUs: 3}, {ArrivedUs: 3, LeftUs: 4}}, 2},
+		{"three", []e2e.Arrival{{ArrivedUs: 1, LeftUs: 9}, {ArrivedUs: 2, LeftUs: 5}, {ArrivedUs: 4, LeftUs: 6}}, 3},
 	} {
 		if got := mostAtOnce(crowds(tc.arrivals)); got != tc.want {
 			t.Errorf("%s: at most %d at once, want %d", tc.name, got, tc.want)
@@ -371,7 +372,7 @@ func (s *stage) watchLine(to string, within time.Duration) []string {
 	var order []string
 	seen := make(map[string]bool)
 	for end, pace := time.Now().Add(within), watchPace; ; time.Sleep(pace) {
-		sent := s.gateway.distinct() // before the look: what leaves the line in between is seen twice, never missed
+		sent := s.gateway.Answered() // before the look: what leaves the line in between is seen twice, never missed
 		state, err := s.limiter.Peek(s.Context(), to, throttle.PeekMax)
 		if err != nil {
 			s.Fatal(err)
@@ -463,10 +464,10 @@ func TestJudgesBite(t *testing.T) {
 		{"a gap of less", breaches(grantsOf([]record{granted("m00001", 1, 199_999), granted("m00000", 1, 100_000)}, phones), 1, W), 1},
 		{"two phones", breaches(grantsOf([]record{granted("m00001", 1, 1), granted("m00002", 1, 1)}, phones), 1, W), 0},
 		{"two of two permits", breaches(grantsOf([]record{granted("m00000", 1, 1), granted("m00001", 1, 1)}, phones), 2, W), 0},
-		{"arrivals", tooClose([]arrival{{message: message{To: "a", Granted: 0}, At: 50_000}, {message: message{To: "a", Granted: 100_000}, At: 100_000}}, W, nil), 0},
-		{"close arrivals", tooClose([]arrival{{message: message{To: "a", Granted: 1}, At: 50_000}, {message: message{To: "a", Granted: 90_000}, At: 100_000}}, W, nil), 1},
-		{"close, but held up", tooClose([]arrival{{message: message{ID: "x", To: "a", Granted: 1}, At: 50_000}, {message: message{To: "a", Granted: 90_000}, At: 100_000}}, W,
-			heldUp([]record{{Kind: kindGranted, Task: "x", Wrote: 1}}, []arrival{{message: message{ID: "x"}, At: 50_000}}, W)), 0},
+		{"arrivals", tooClose([]e2e.Arrival{{Key: "a", GrantedUs: 0, ArrivedUs: 50_000}, {Key: "a", GrantedUs: 100_000, ArrivedUs: 100_000}}, W, nil), 0},
+		{"close arrivals", tooClose([]e2e.Arrival{{Key: "a", GrantedUs: 1, ArrivedUs: 50_000}, {Key: "a", GrantedUs: 90_000, ArrivedUs: 100_000}}, W, nil), 1},
+		{"close, but held up", tooClose([]e2e.Arrival{{ID: "x", Key: "a", GrantedUs: 1, ArrivedUs: 50_000}, {Key: "a", GrantedUs: 90_000, ArrivedUs: 100_000}}, W,
+			heldUp([]record{{Kind: kindGranted, Task: "x", Wrote: 1}}, []e2e.Arrival{{ID: "x", ArrivedUs: 50_000}}, W)), 0},
 		{"early", early([]record{{Kind: kindStart, At: 5, Wrote: 4}, {Kind: kindStart, At: 5, Wrote: 5}}), 1},
 		{"in order", second(overtaken([]record{granted("x", 1, 1), granted("y", 1, 2)}, []string{"x", "y"}, []grant{{id: "x", at: 1}, {id: "y", at: 2}})), 0},
 		{"out of order", second(overtaken([]record{granted("y", 1, 1), granted("x", 1, 2)}, []string{"x", "y"}, []grant{{id: "y", at: 1}, {id: "x", at: 2}})), 1},
@@ -489,3 +490,28 @@ func TestJudgesBite(t *testing.T) {
 }
 
 func second(_ int, faults []string) []string { return faults }
+
+// crowd is how many arrivals the gateway works on from an instant on.
+type crowd struct {
+	at int64
+	n  int
+}
+
+// crowds is how the number of those that the gateway works on went up and down.
+// Who leaves goes before who comes at the same instant.
+func crowds(arrivals []e2e.Arrival) []crowd {
+	var steps []crowd
+	for _, a := range arrivals {
+		steps = append(steps, crowd{a.ArrivedUs, 1})
+		if a.LeftUs != 0 {
+			steps = append(steps, crowd{a.LeftUs, -1})
+		}
+	}
+	slices.SortFunc(steps, func(a, b crowd) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.n, b.n)) })
+	n := 0
+	for i := range steps {
+		n += steps[i].n
+		steps[i].n = n
+	}
+	return steps
+}

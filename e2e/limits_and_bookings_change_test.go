@@ -18,7 +18,7 @@ func TestLimitLoweredAtRunTime(t *testing.T) {
 	s := newStage(t, "5/200ms", workerSpec{})
 	s.crew.start(2)
 	s.enqueue(80, 1)
-	s.eventually(30*time.Second, "the old limit is used", func() bool { return s.gateway.distinct() >= 15 })
+	s.eventually(30*time.Second, "the old limit is used", func() bool { return s.gateway.Answered() >= 15 })
 	if err := s.limiter.SetLimit(t.Context(), throttle.Sliding(1, window)); err != nil {
 		t.Fatal(err)
 	}

@@ -48,8 +48,8 @@ func (c twoKeys) run(t *testing.T, processes int) twoKeysRun {
 
 	all := s.crew.records()
 	grants := grantsOf(all, s.phones)
-	if len(grants) != s.sent || len(s.gateway.all()) != s.sent {
-		t.Errorf("%d grants and %d arrivals of %d messages, want one of each", len(grants), len(s.gateway.all()), s.sent)
+	if len(grants) != s.sent || len(s.gateway.Arrivals()) != s.sent {
+		t.Errorf("%d grants and %d arrivals of %d messages, want one of each", len(grants), len(s.gateway.Arrivals()), s.sent)
 	}
 	stats := sum(all)
 	t.Logf("%+v", stats)
@@ -130,7 +130,7 @@ func (n *night) enqueue(phones int) {
 		n.Fatal(err)
 	}
 	for i := range phones {
-		body, err := json.Marshal(message{ID: phone(i), To: phone(i)})
+		body, err := json.Marshal(newMessage(phone(i), phone(i)))
 		if err != nil {
 			n.Fatal(err)
 		}
@@ -347,10 +347,11 @@ func TestFiveRulesCrash(t *testing.T) {
 	t.Parallel()
 	s := newPolicyStage(t, fiveRules("1/500ms", "gcra 100/1s burst 20", "concurrent 10 lease 1s"),
 		workerSpec{Concurrency: 8})
-	s.tenants, s.gateway.takes = 3, 20*time.Millisecond
+	s.tenants = 3
+	s.gateway.SetTakes(20 * time.Millisecond)
 	lives := s.crew.start(3)
 	s.enqueue(400, 40)
-	s.eventually(20*time.Second, "it is under way", func() bool { return s.gateway.distinct() > 100 })
+	s.eventually(20*time.Second, "it is under way", func() bool { return s.gateway.Answered() > 100 })
 	lives[1].kill()
 	s.crew.launch()
 	s.settled(30*time.Second, s.crew.spec.Concurrency)
@@ -367,7 +368,7 @@ func TestFiveRulesCrash(t *testing.T) {
 	if len(missing) > s.crew.spec.Concurrency {
 		t.Errorf("%d messages wait for asynq's recovery, want no more than the workers of the killed process", len(missing))
 	}
-	if most := mostAtOnce(crowds(s.gateway.all())); most > 10 {
+	if most := mostAtOnce(crowds(s.gateway.Arrivals())); most > 10 {
 		t.Errorf("%d at once, want 10 at most", most)
 	}
 	stray := func() []string {

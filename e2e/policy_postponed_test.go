@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/headwayq/headway/internal/e2e"
 )
 
 // putOffRun is what came out when one of many phones was put off.
@@ -27,7 +29,7 @@ func playPutOff(t *testing.T, phones, messages int, window, after time.Duration,
 	s.enqueueSpread(phones, messages, window)
 	order := s.lineOf("phone", closed)
 	s.eventually(3*window+20*time.Second, "the phone had two messages", func() bool { return s.gateway.sentTo(closed) == 2 })
-	s.gateway.putOff(closed, after)
+	s.gateway.PutOff(closed, after)
 	s.allSent(time.Duration(messages)*window + after + 60*time.Second)
 
 	all := s.crew.records()
@@ -37,7 +39,7 @@ func playPutOff(t *testing.T, phones, messages int, window, after time.Duration,
 			t.Errorf("breaches of %s: %s", rule, few(faults))
 		}
 	}
-	refused := s.gateway.rejected()
+	refused := s.gateway.Refused()
 	if len(refused) != 1 || sum(all).Postponed != 1 {
 		t.Fatalf("%d messages were answered with 429, want 1", len(refused))
 	}
@@ -47,7 +49,7 @@ func playPutOff(t *testing.T, phones, messages int, window, after time.Duration,
 		perJob: float64(stats.Admissions) / float64(s.sent),
 		pace:   paceOf(grants, window, func(to string) bool { return to != closed }),
 	}
-	r.early, r.waited = afterRefusal(s.gateway.all(), refused[0], after, order)
+	r.early, r.waited = afterRefusal(s.gateway.Arrivals(), refused[0], after, order)
 	return r
 }
 
@@ -95,19 +97,6 @@ func (s *stage) lineOf(rule, to string) []string {
 	return order
 }
 
-// sentTo is how many messages to a phone were taken.
-func (g *gateway) sentTo(to string) int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	n := 0
-	for _, a := range g.arrivals {
-		if a.To == to {
-			n++
-		}
-	}
-	return n
-}
-
 // paceOf is how much of what 1/W permits the phones used, each from its first grant
 // to its last.
 func paceOf(grants []grant, W time.Duration, counts func(to string) bool) float64 {
@@ -132,14 +121,14 @@ func paceOf(grants []grant, W time.Duration, counts func(to string) bool) float6
 
 // afterRefusal are the arrivals at the phone that was put off until it opened, and
 // those that came in another order than that of its line; and how long it was quiet.
-func afterRefusal(arrivals []arrival, refused arrival, after time.Duration, order []string) (faults []string, quiet time.Duration) {
+func afterRefusal(arrivals []e2e.Arrival, refused e2e.Arrival, after time.Duration, order []string) (faults []string, quiet time.Duration) {
 	var came []string
 	for _, a := range arrivals {
-		if a.To != refused.To {
+		if a.Key != refused.Key {
 			continue
 		}
-		if a.At > refused.At {
-			gap := time.Duration(a.At-refused.At) * time.Microsecond
+		if a.ArrivedUs > refused.ArrivedUs {
+			gap := time.Duration(a.ArrivedUs-refused.ArrivedUs) * time.Microsecond
 			if quiet == 0 {
 				quiet = gap
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -42,18 +43,18 @@ func playSlots(t *testing.T, peace time.Duration, kills int) slotsRun {
 	const between = 2 * slotLease
 	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent %d lease %v, key: acme}", slots, slotLease)},
 		workerSpec{Concurrency: slots})
-	s.gateway.takes = slotJob
+	s.gateway.SetTakes(slotJob)
 	all := peace + time.Second + time.Duration(kills)*between + time.Second
 	s.enqueue(int(slots*all/slotJob), 100)
 	alive := s.crew.start(3)
-	s.eventually(10*time.Second, "it is under way", func() bool { return s.gateway.distinct() > 2*slots })
+	s.eventually(10*time.Second, "it is under way", func() bool { return s.gateway.Answered() > 2*slots })
 	from := time.Now()
 	time.Sleep(peace) // the share is what is measured
 	until := time.Now()
 	var killed []time.Time
 	var ends [][]int64
 	for i := range kills {
-		work := atWork(s.gateway.all(), time.Now())
+		work := atWork(s.gateway.Arrivals(), time.Now())
 		victim := 0 // who has the most slots
 		for n := range alive {
 			if work[alive[n].number] > work[alive[victim].number] {
@@ -71,7 +72,7 @@ func playSlots(t *testing.T, peace time.Duration, kills int) slotsRun {
 	s.settled(2*time.Minute, kills*slots)
 	s.crew.end()
 
-	arrivals := s.gateway.all()
+	arrivals := s.gateway.Arrivals()
 	for i, at := range killed {
 		t.Logf("at kill %d the processes had %v; leases of the dead: %d", i+1, atWork(arrivals, at.Add(-30*time.Millisecond)), len(ends[i]))
 		if len(ends[i]) == 0 {
@@ -81,44 +82,44 @@ func playSlots(t *testing.T, peace time.Duration, kills int) slotsRun {
 	t.Logf("%+v", sum(s.crew.records()))
 	return slotsRun{
 		most: mostAtOnce(crowds(arrivals)), busy: share10(handled(s.crew.records()), from, until), atGateway: share10(arrivals, from, until),
-		back: usedAgain(arrivals, killed, ends), sent: s.gateway.distinct() + len(s.missing()), wanted: s.sent,
+		back: usedAgain(arrivals, killed, ends), sent: s.gateway.Answered() + len(s.missing()), wanted: s.sent,
 	}
 }
 
 // handled are the times that messages spent in handlers that ended.
-func handled(all []record) []arrival {
+func handled(all []record) []e2e.Arrival {
 	type try struct {
 		task string
 		life int
 	}
 	began := make(map[try]int64)
-	var out []arrival
+	var out []e2e.Arrival
 	for _, r := range all {
 		switch r.Kind {
 		case kindStart:
 			began[try{r.Task, r.Life}] = r.Wrote
 		case kindDone:
-			out = append(out, arrival{At: began[try{r.Task, r.Life}], Left: r.Wrote})
+			out = append(out, e2e.Arrival{ArrivedUs: began[try{r.Task, r.Life}], LeftUs: r.Wrote})
 		}
 	}
 	return out
 }
 
 // share10 is how much of all slots was in use between two instants.
-func share10(work []arrival, from, until time.Time) float64 {
+func share10(work []e2e.Arrival, from, until time.Time) float64 {
 	var sum int64
 	for _, a := range work {
-		sum += max(0, min(a.Left, until.UnixMicro())-max(a.At, from.UnixMicro()))
+		sum += max(0, min(a.LeftUs, until.UnixMicro())-max(a.ArrivedUs, from.UnixMicro()))
 	}
 	return float64(sum) / float64(slots*until.Sub(from).Microseconds())
 }
 
 // atWork is how many messages of each process the gateway worked on.
-func atWork(arrivals []arrival, at time.Time) map[int]int {
+func atWork(arrivals []e2e.Arrival, at time.Time) map[int]int {
 	n := make(map[int]int)
 	for _, a := range arrivals {
-		if a.At <= at.UnixMicro() && (a.Left == 0 || a.Left > at.UnixMicro()) {
-			n[a.Life]++
+		if a.ArrivedUs <= at.UnixMicro() && (a.LeftUs == 0 || a.LeftUs > at.UnixMicro()) {
+			n[a.Sender]++
 		}
 	}
 	return n
@@ -142,12 +143,12 @@ func (s *stage) leasesUntil(end time.Time) []int64 {
 // usedAgain is how long after each kill the last slot of the dead was granted to
 // another. Whose slot a grant has is known for sure when its instant is that at which
 // a lease of the dead ended; a slot that nobody got so was used again when all were.
-func usedAgain(arrivals []arrival, killed []time.Time, ends [][]int64) []time.Duration {
+func usedAgain(arrivals []e2e.Arrival, killed []time.Time, ends [][]int64) []time.Duration {
 	granted := make(map[int64]int)
 	held := slices.Clone(arrivals)
 	for i := range held {
-		held[i].At = held[i].Granted
-		granted[held[i].At]++
+		held[i].ArrivedUs = held[i].GrantedUs
+		granted[held[i].ArrivedUs]++
 	}
 	steps := crowds(held)
 	var out []time.Duration
@@ -196,14 +197,14 @@ func TestFrozenHolder(t *testing.T) {
 		workerSpec{Concurrency: 2, Takes: 6 * time.Second})
 	first := s.crew.launch()
 	s.enqueue(2, 2)
-	s.eventually(10*time.Second, "both slots are held", func() bool { return s.gateway.distinct() == 2 })
+	s.eventually(10*time.Second, "both slots are held", func() bool { return s.gateway.Answered() == 2 })
 	s.crew.launch()
 	s.enqueue(2, 2)
 	s.eventually(5*time.Second, "two more wait", func() bool { q, ok := s.queueInfo(); return ok && q.Retry == 2 })
 	first.freeze()
 	frozen := time.Now()
 	// both: the leases end at instants of their own, and one that has not may still be renewed
-	s.eventually(lease+2*time.Second, "two go in the place of those that stand still", func() bool { return s.gateway.distinct() == 4 })
+	s.eventually(lease+2*time.Second, "two go in the place of those that stand still", func() bool { return s.gateway.Answered() == 4 })
 	took := time.Since(frozen)
 	first.resume()
 	s.eventually(5*time.Second, "the handlers hear that their leases are lost", func() bool {
@@ -287,12 +288,12 @@ func TestLastHolderDies(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
 	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent 2 lease %v, key: acme}", lease)}, workerSpec{Concurrency: 4})
-	s.gateway.takes = 200 * time.Millisecond
+	s.gateway.SetTakes(200 * time.Millisecond)
 	s.enqueue(100, 100)
 	first := s.crew.launch()
 	s.eventually(10*time.Second, "all others wait", func() bool {
 		q, ok := s.queueInfo()
-		return ok && q.Pending == 0 && s.gateway.distinct() > 40 // those who are next were promised to come long after
+		return ok && q.Pending == 0 && s.gateway.Answered() > 40 // those who are next were promised to come long after
 	})
 	first.kill()
 	killed := time.Now()
@@ -311,17 +312,17 @@ func TestSoleHolderDiesAtWork(t *testing.T) {
 	const rounds, waiting = 5, 400
 	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent %d lease %v, key: acme}", slots, slotLease)},
 		workerSpec{Concurrency: 2 * slots}) // some are left to hear that they have to wait
-	s.gateway.takes = slotLease / 2 // so long that a slow machine has deferred the others before all are through
+	s.gateway.SetTakes(slotLease / 2) // so long that a slow machine has deferred the others before all are through
 	s.enqueue(8*waiting, 100)
 	alive := s.crew.launch()
 	s.eventually(40*time.Second, "all others wait, but for those who were woken", func() bool {
 		q, ok := s.queueInfo()
 		return ok && q.Pending <= slots && q.Retry > 2*waiting
 	})
-	s.gateway.setTakes(slotJob)
+	s.gateway.SetTakes(slotJob)
 	for round := range rounds {
-		enough := s.gateway.distinct() + slots + rand.IntN(10*slots) // a moment that nobody can foresee
-		s.eventually(10*time.Second, "it is at work", func() bool { return s.gateway.distinct() > enough })
+		enough := s.gateway.Answered() + slots + rand.IntN(10*slots) // a moment that nobody can foresee
+		s.eventually(10*time.Second, "it is at work", func() bool { return s.gateway.Answered() > enough })
 		alive.kill()
 		killed := time.Now()
 		if q, ok := s.queueInfo(); !ok || q.Retry < waiting {
@@ -381,7 +382,7 @@ func TestSlotsBehindAWideRule(t *testing.T) {
 					t.Fatal(err)
 				}
 				for i := range tc.jobs {
-					body, err := json.Marshal(message{ID: fmt.Sprint(i), To: phone(i), Tenant: fmt.Sprint(i % tc.tenants)})
+					body, err := json.Marshal(message{Message: e2e.Message{ID: fmt.Sprint(i), To: phone(i), Text: "."}, Tenant: fmt.Sprint(i % tc.tenants)})
 					if err != nil {
 						t.Fatal(err)
 					}

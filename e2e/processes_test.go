@@ -23,6 +23,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
@@ -378,7 +379,6 @@ func (p *workerProcess) post(ctx context.Context, m message, d throttle.Decision
 	if p.spec.Gateway == "" {
 		return nil
 	}
-	m.Life, m.Granted = p.spec.Life, micros(d.At)
 	body, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -387,6 +387,8 @@ func (p *workerProcess) post(ctx context.Context, m message, d throttle.Decision
 	if err != nil {
 		return err
 	}
+	req.Header.Set(e2e.SenderHeader, strconv.Itoa(p.spec.Life))
+	req.Header.Set(e2e.GrantedHeader, strconv.FormatInt(micros(d.At), 10))
 	res, err := p.http.Do(req)
 	if err != nil {
 		return err
@@ -395,7 +397,7 @@ func (p *workerProcess) post(ctx context.Context, m message, d throttle.Decision
 	if _, err := io.Copy(io.Discard, res.Body); err != nil {
 		return err
 	}
-	if res.StatusCode == http.StatusOK {
+	if res.StatusCode == http.StatusAccepted {
 		return nil
 	}
 	err = fmt.Errorf("gateway: %s", res.Status)
@@ -511,7 +513,7 @@ func (p *workerProcess) elements(b batch.Spec) iter.Seq[batch.Element] {
 }
 
 // numbered is the i-th message of all, to phones in turns.
-func numbered(i, phones int) message { return message{ID: messageID(i), To: phone(i % phones)} }
+func numbered(i, phones int) message { return newMessage(messageID(i), phone(i%phones)) }
 
 // residentMost is the most memory that this process has had.
 func residentMost() (int64, error) {

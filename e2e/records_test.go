@@ -2,13 +2,13 @@ package e2e
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"time"
 
+	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/worker"
 )
 
@@ -45,16 +45,16 @@ type record struct {
 
 // recorder appends records to a file. It is the observer of a worker process.
 type recorder struct {
-	file *os.File
-	life int
+	lines *e2e.LineWriter
+	life  int
 }
 
 func openRecorder(name string, life int) (*recorder, error) {
-	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	lines, err := e2e.OpenLines(name)
 	if err != nil {
 		return nil, fmt.Errorf("recorder: %w", err)
 	}
-	return &recorder{file: f, life: life}, nil
+	return &recorder{lines: lines, life: life}, nil
 }
 
 // write appends one record with one write. A line that is lost would be judged
@@ -64,11 +64,7 @@ func (r *recorder) write(rec record) {
 	if rec.Wrote == 0 {
 		rec.Wrote = time.Now().UnixMicro()
 	}
-	line, err := json.Marshal(rec)
-	if err == nil {
-		_, err = r.file.Write(append(line, '\n'))
-	}
-	if err != nil {
+	if err := r.lines.Write(rec); err != nil {
 		panic(fmt.Sprintf("recorder: %v", err))
 	}
 }
@@ -99,24 +95,19 @@ func micros(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// readRecords reads what was written so far.
+// readRecords reads what was written so far. The last process to write may have been
+// killed in its line.
 func readRecords(name string) ([]record, error) {
 	text, err := os.ReadFile(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	var out []record
-	for line := range bytes.Lines(text) {
-		if line[len(line)-1] != '\n' {
-			break // the last process to write was killed in it
-		}
-		var rec record
-		if err := json.Unmarshal(line, &rec); err != nil {
-			return nil, fmt.Errorf("%s: %q: %w", name, line, err)
-		}
-		out = append(out, rec)
+	whole := text[:bytes.LastIndexByte(text, '\n')+1]
+	all, err := e2e.ReadLines(bytes.NewReader(whole), func(r record) bool { return r.Kind != "" })
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return out, nil
+	return all, nil
 }
 
 // ofKind are the records of one kind, in the order in which they were written.

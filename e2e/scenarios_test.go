@@ -20,8 +20,8 @@ func TestOnePhone(t *testing.T) {
 	s.judge()
 	all := s.crew.records()
 	grants := grantsOf(all, s.phones)
-	if len(grants) != s.sent || len(s.gateway.all()) != s.sent {
-		t.Errorf("%d grants and %d arrivals of %d messages, want one of each", len(grants), len(s.gateway.all()), s.sent)
+	if len(grants) != s.sent || len(s.gateway.Arrivals()) != s.sent {
+		t.Errorf("%d grants and %d arrivals of %d messages, want one of each", len(grants), len(s.gateway.Arrivals()), s.sent)
 	}
 	excused, f := overtaken(all, order, grants)
 	if len(f) > 0 {
@@ -95,7 +95,7 @@ func TestCrash(t *testing.T) {
 	lives := s.crew.start(3)
 	s.enqueue(300, 30)
 	s.eventually(20*time.Second, "it is under way", func() bool {
-		return s.gateway.distinct() > 60 && time.Since(started) > 2*time.Second
+		return s.gateway.Answered() > 60 && time.Since(started) > 2*time.Second
 	})
 	lives[1].kill()
 	s.crew.launch()
@@ -109,7 +109,7 @@ func TestCrash(t *testing.T) {
 		t.Errorf("%d messages wait for asynq's recovery, want no more than the %d workers of the killed process: %q",
 			len(missing), s.crew.spec.Concurrency, missing)
 	}
-	if again := s.gateway.repeated(); len(again) > 0 {
+	if again := s.gateway.Repeated(); len(again) > 0 {
 		t.Errorf("sent twice: %q, want none: nothing was recovered yet", again)
 	}
 	t.Logf("%d messages were running in the killed process", len(missing))
@@ -121,7 +121,7 @@ func TestRedisRestart(t *testing.T) {
 	s := newStage(t, "1/500ms", workerSpec{}, redistest.AOF())
 	s.crew.start(2)
 	s.enqueue(200, 20)
-	s.eventually(20*time.Second, "it is under way", func() bool { return s.gateway.distinct() > 60 })
+	s.eventually(20*time.Second, "it is under way", func() bool { return s.gateway.Answered() > 60 })
 	s.server.Restart()
 	// A fetch whose answer was lost in the restart is a task that asynq finds
 	// after 60 to 120 s: one for each server's only fetch loop.
@@ -133,7 +133,7 @@ func TestRedisRestart(t *testing.T) {
 	if missing := s.missing(); len(missing) > fetches {
 		t.Errorf("%d messages wait for asynq's recovery, want %d lost fetches at most: %q", len(missing), fetches, missing)
 	}
-	if again := s.gateway.repeated(); len(again) > 0 {
+	if again := s.gateway.Repeated(); len(again) > 0 {
 		t.Errorf("sent twice: %q", again)
 	}
 }
@@ -168,7 +168,7 @@ func frozen(t *testing.T, d time.Duration) (during, permitted int) {
 		time.Sleep(s.limit.Window() / phones)
 	}
 	s.enqueue(phones*(perPhone-1), phones)
-	s.eventually(20*time.Second, "it is under way", func() bool { return s.gateway.distinct() > 10*phones })
+	s.eventually(20*time.Second, "it is under way", func() bool { return s.gateway.Answered() > 10*phones })
 
 	lives[0].freeze()
 	began := time.Now()
@@ -184,7 +184,7 @@ func frozen(t *testing.T, d time.Duration) (during, permitted int) {
 	s.allSent(d + 30*time.Second)
 
 	s.judge()
-	if again := s.gateway.repeated(); len(again) > 0 {
+	if again := s.gateway.Repeated(); len(again) > 0 {
 		t.Errorf("sent twice: %q", again)
 	}
 	permitted = phones * int(d/s.limit.Window())
@@ -207,7 +207,7 @@ func (s *stage) judge() {
 
 // faults are what judge looks for.
 func (s *stage) faults() iter.Seq2[string, []string] {
-	all, arrivals, W := s.crew.records(), s.gateway.all(), s.limit.Window()
+	all, arrivals, W := s.crew.records(), s.gateway.Arrivals(), s.limit.Window()
 	return func(yield func(string, []string) bool) {
 		_ = yield("breaches by granted instants", breaches(grantsOf(all, s.phones), s.limit.Permits(), W)) &&
 			yield("breaches by the gateway's log", tooClose(arrivals, W, heldUp(all, arrivals, W))) &&

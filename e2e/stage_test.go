@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
+	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -31,7 +32,7 @@ type stage struct {
 	rdb     *redis.Client
 	policy  queue.Policy
 	rules   map[string]*throttle.Limiter // the limits among the rules, by name
-	gateway *gateway
+	gateway gateway
 	crew    *crew
 	client  *queue.Client
 	tasks   *asynq.Inspector
@@ -85,7 +86,7 @@ func newPolicyStage(tb testing.TB, rules []string, spec workerSpec, opts ...redi
 	s.tasks = asynq.NewInspectorFromRedisClient(s.rdb)
 	o := server.ClientOptions()
 	spec.Redis = redisAddr{Addr: o.Addr, Username: o.Username, Password: o.Password, DB: o.DB}
-	spec.Gateway = s.gateway.URL
+	spec.Gateway = s.gateway.URL()
 	if spec.Concurrency == 0 {
 		spec.Concurrency = 4
 	}
@@ -94,6 +95,59 @@ func newPolicyStage(tb testing.TB, rules []string, spec workerSpec, opts ...redi
 	}
 	s.crew = newCrew(tb, spec)
 	return s
+}
+
+// message is an SMS: the payload of a task, and what is sent to the gateway.
+type message struct {
+	e2e.Message
+	Tenant string `json:"tenant,omitempty"`
+}
+
+func newMessage(id, to string) message {
+	return message{Message: e2e.Message{ID: id, To: to, Text: "."}}
+}
+
+// gateway is the provider at the end of the way. It takes everything, but for
+// phones that it closes.
+type gateway struct{ *e2e.Gateway }
+
+func newGateway(tb testing.TB) gateway {
+	tb.Helper()
+	g, err := e2e.StartGateway(tb.Context(), e2e.Policy{}, e2e.Faults{}, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = g.Shutdown(ctx)
+	})
+	return gateway{g}
+}
+
+// keyOf is the key of a phone in the gateway's log.
+func keyOf(to string) string { return e2e.PhoneKey(nil, to) }
+
+// since is how many messages arrived after t.
+func (g gateway) since(t time.Time) int {
+	n := 0
+	for _, a := range g.Arrivals() {
+		if a.ArrivedUs > t.UnixMicro() {
+			n++
+		}
+	}
+	return n
+}
+
+// sentTo is how many messages to a phone were taken.
+func (g gateway) sentTo(to string) int {
+	n := 0
+	for _, a := range g.Arrivals() {
+		if a.Key == keyOf(to) {
+			n++
+		}
+	}
+	return n
 }
 
 // policyFile is a policy file with one policy, of all rules.
@@ -144,7 +198,7 @@ func messageID(n int) string { return fmt.Sprintf("m%05d", n) }
 
 // message makes one more message. Ids count up.
 func (s *stage) message(to string) message {
-	m := message{ID: messageID(s.sent), To: to}
+	m := newMessage(messageID(s.sent), to)
 	if s.tenants > 0 {
 		m.Tenant = fmt.Sprintf("tenant-%d", s.sent%s.tenants)
 	}
@@ -205,7 +259,7 @@ func poll(ctx context.Context, within time.Duration, cond func() bool) bool {
 // allSent waits until every message arrived, and ends the processes.
 func (s *stage) allSent(within time.Duration) {
 	s.Helper()
-	s.eventually(within, "every message is sent", func() bool { return s.gateway.distinct() == s.sent })
+	s.eventually(within, "every message is sent", func() bool { return s.gateway.Answered() == s.sent })
 	s.crew.end()
 }
 
@@ -216,7 +270,7 @@ func (s *stage) where() string {
 		return err.Error()
 	}
 	text := fmt.Sprintf("%d of %d messages arrived, tasks: %d pending, %d active, %d scheduled, %d retry, %d archived",
-		s.gateway.distinct(), s.sent, q.Pending, q.Active, q.Scheduled, q.Retry, q.Archived)
+		s.gateway.Answered(), s.sent, q.Pending, q.Active, q.Scheduled, q.Retry, q.Archived)
 	archived, err := s.tasks.ListArchivedTasks(defaultQueue)
 	for _, task := range archived[:min(len(archived), maxFaults)] {
 		text += fmt.Sprintf("; %s archived: %s", task.ID, task.LastErr)
@@ -258,7 +312,7 @@ func (s *stage) settled(within time.Duration, running int) {
 func (s *stage) missing() []string {
 	s.Helper()
 	arrived := make(map[string]bool)
-	for _, a := range s.gateway.all() {
+	for _, a := range s.gateway.Arrivals() {
 		arrived[a.ID] = true
 	}
 	active, err := s.rdb.LRange(s.Context(), "asynq:{"+defaultQueue+"}:active", 0, -1).Result()

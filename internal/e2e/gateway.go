@@ -24,6 +24,9 @@ import (
 // under the window is a breach.
 const GrantedHeader = "Headway-Granted-Us"
 
+// SenderHeader carries the number of the process that sends, for the log. It may be absent.
+const SenderHeader = "Headway-Sender"
+
 // GatewayBodyMax is the largest body that the gateway reads, in bytes.
 const GatewayBodyMax = 64 << 10
 
@@ -50,6 +53,11 @@ type Gateway struct {
 	faults *faultMaker
 	atOnce int // requests under way
 	most   int // of these, ever
+
+	takes    time.Duration            // how long it works on a message
+	closed   map[string]time.Duration // by phone: what the next message to it is told
+	refused  []Arrival                // what a closed phone was sent
+	answered map[string]int           // by id of message: how often it was taken, to the end
 }
 
 // NewGateway returns a gateway as a plain [http.Handler]. The secret is that of
@@ -58,6 +66,7 @@ func NewGateway(p Policy, faults Faults, secret []byte) *Gateway {
 	g := &Gateway{
 		policy: p, secret: secret, now: time.Now, check: newArrivalCheck(p),
 		faults: newFaultMaker(faults), closing: make(chan struct{}),
+		closed: map[string]time.Duration{}, answered: map[string]int{},
 	}
 	g.closeNow = sync.OnceFunc(func() { close(g.closing) })
 	return g
@@ -123,6 +132,50 @@ func (g *Gateway) Arrivals() []Arrival {
 	return slices.Clone(g.log)
 }
 
+// SetTakes changes how long the gateway works on each message that arrives from now on.
+// At first it takes none.
+func (g *Gateway) SetTakes(d time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.takes = d
+}
+
+// PutOff answers the next message to a phone with 429 and a Retry-After of d, which is in
+// whole seconds.
+func (g *Gateway) PutOff(to string, d time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed[PhoneKey(g.secret, to)] = d
+}
+
+// Refused returns the messages that [Gateway.PutOff] had answered so far.
+func (g *Gateway) Refused() []Arrival {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.refused)
+}
+
+// Answered returns how many messages were taken and answered at least once.
+func (g *Gateway) Answered() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.answered)
+}
+
+// Repeated returns the ids of the messages that were taken more than once, sorted.
+func (g *Gateway) Repeated() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var again []string
+	for id, times := range g.answered {
+		if times > 1 {
+			again = append(again, id)
+		}
+	}
+	slices.Sort(again)
+	return again
+}
+
 // ServeHTTP takes one message. No answer quotes the request. A message that gets
 // no answer waits for its sender to give up, then panics with
 // [http.ErrAbortHandler]: a plain return would be a 200.
@@ -159,8 +212,10 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a := Arrival{ID: m.ID, Phone: Mask(m.To), Key: PhoneKey(g.secret, m.To), GrantedUs: granted, Charges: charges}
-	switch f, after := g.arrive(a, given); f {
+	a.Sender, _ = strconv.Atoi(r.Header.Get(SenderHeader))
+	switch n, f, after := g.arrive(a, given); f {
 	case faultNone:
+		g.work(r.Context(), n)
 		w.WriteHeader(http.StatusAccepted)
 	case faultTooMany:
 		w.Header().Set("Retry-After", strconv.Itoa(int(after/time.Second)))
@@ -189,9 +244,28 @@ func (g *Gateway) leave() {
 	g.atOnce--
 }
 
-// arrive decides on a message at the present instant, and notes it if it is
-// taken. After is the Retry-After of a 429.
-func (g *Gateway) arrive(a Arrival, given bool) (f fault, after time.Duration) {
+// work takes its time over the n-th message of the log, unless its sender is gone.
+func (g *Gateway) work(ctx context.Context, n int) {
+	g.mu.Lock()
+	takes := g.takes
+	g.mu.Unlock()
+	if takes > 0 {
+		timer := time.NewTimer(takes)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.log[n].LeftUs = g.now().UnixMicro()
+	g.answered[g.log[n].ID]++
+}
+
+// arrive decides on a message at the present instant, and notes it as the n-th of the log
+// if it is taken. After is the Retry-After of a 429.
+func (g *Gateway) arrive(a Arrival, given bool) (n int, f fault, after time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	// The clock is read under the lock: the log is in the order of its instants.
@@ -200,13 +274,18 @@ func (g *Gateway) arrive(a Arrival, given bool) (f fault, after time.Duration) {
 	if !given {
 		a.GrantedUs = a.ArrivedUs
 	}
+	if after, ok := g.closed[a.Key]; ok {
+		delete(g.closed, a.Key)
+		g.refused = append(g.refused, a)
+		return 0, faultTooMany, after
+	}
 	f, after = g.faults.next(a, now)
 	if f == faultTooMany || f == faultUnavailable {
-		return f, after
+		return 0, f, after
 	}
 	g.log = append(g.log, a)
 	g.check.add(a)
-	return f, after
+	return len(g.log) - 1, f, after
 }
 
 func grantedFrom(h http.Header) (us int64, given, ok bool) {
@@ -228,6 +307,9 @@ type Arrival struct {
 	GrantedUs int64  `json:"granted_us"` // since 1970, Redis' clock, as the sender says
 
 	Charges []Charge `json:"charges,omitempty"` // by rule; none with -limit
+
+	Sender int   `json:"-"` // which process, by [SenderHeader]
+	LeftUs int64 `json:"-"` // when it was answered, or its sender was gone; 0 before
 }
 
 // GatewayStats is what the gateway has seen.
@@ -346,7 +428,7 @@ func WriteArrivals(w io.Writer, log []Arrival) error {
 // ReadArrivals reads what [WriteArrivals] wrote. A line that is no arrival is an
 // error with its number.
 func ReadArrivals(r io.Reader) ([]Arrival, error) {
-	log, err := readLines(r, func(a Arrival) bool { return a.ID != "" && a.Key != "" })
+	log, err := ReadLines(r, func(a Arrival) bool { return a.ID != "" && a.Key != "" })
 	if err != nil {
 		return nil, fmt.Errorf("arrivals: %w", err)
 	}

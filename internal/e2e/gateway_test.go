@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -227,4 +229,48 @@ func TestArrivalsRoundTrip(t *testing.T) {
 	if want := "arrivals: line 2 is not one of ours"; err == nil || err.Error() != want {
 		t.Errorf("ReadArrivals = %v, want %s", err, want)
 	}
+}
+
+// TestGatewayKeepsWaiting: a gateway that takes its time, a phone that is closed for one
+// message, and what the log says of both.
+func TestGatewayKeepsWaiting(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGateway(Policy{}, Faults{}, nil)
+		g.SetTakes(200 * time.Millisecond)
+		g.PutOff("+12025550117", 2*time.Second)
+		post := func(ctx context.Context, sender string) *httptest.ResponseRecorder {
+			r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(okBody))
+			r.Header.Set(SenderHeader, sender)
+			w := httptest.NewRecorder()
+			g.ServeHTTP(w, r)
+			return w
+		}
+		if w := post(t.Context(), "1"); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "2" {
+			t.Errorf("a closed phone: status %d, Retry-After %q, want 429 and 2", w.Code, w.Header().Get("Retry-After"))
+		}
+		if w := post(t.Context(), "2"); w.Code != http.StatusAccepted {
+			t.Errorf("the message after it: status %d, want 202", w.Code)
+		}
+		gone, leave := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer leave()
+		post(gone, "3")
+		var took []time.Duration
+		var senders []int
+		for _, a := range g.Arrivals() {
+			took, senders = append(took, micros(a.LeftUs-a.ArrivedUs)), append(senders, a.Sender)
+		}
+		if diff := cmp.Diff([]time.Duration{200 * time.Millisecond, 50 * time.Millisecond}, took); diff != "" {
+			t.Errorf("time at the gateway (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]int{2, 3}, senders); diff != "" {
+			t.Errorf("senders (-want +got):\n%s", diff)
+		}
+		if refused := g.Refused(); len(refused) != 1 || refused[0].Sender != 1 {
+			t.Errorf("refused = %+v, want the first message", refused)
+		}
+		if again := g.Repeated(); g.Answered() != 1 || len(again) != 1 || again[0] != "1" {
+			t.Errorf("%d answered, %q of them again, want message 1 twice", g.Answered(), again)
+		}
+	})
 }

@@ -1,13 +1,8 @@
 package e2e
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"sync"
@@ -30,26 +25,21 @@ type Grant struct {
 
 // GrantWriter appends grants to a file, which several processes may share. It
 // is safe for concurrent use.
-type GrantWriter struct{ f *os.File }
+type GrantWriter struct{ lines *LineWriter }
 
 // OpenGrants opens the file at path to append to it, and creates it for its
 // owner only.
 func OpenGrants(path string) (*GrantWriter, error) {
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	lines, err := OpenLines(path)
 	if err != nil {
 		return nil, fmt.Errorf("grants: %w", err)
 	}
-	return &GrantWriter{f: f}, nil
+	return &GrantWriter{lines: lines}, nil
 }
 
-// Write appends g with one write, unbuffered: with O_APPEND lines of several
-// processes do not mix, and a process that is killed loses none that it wrote.
+// Write appends g with one write: a process that is killed loses none that it wrote.
 func (w *GrantWriter) Write(g Grant) error {
-	line, err := json.Marshal(g)
-	if err != nil {
-		return fmt.Errorf("grants: %w", err)
-	}
-	if _, err := w.f.Write(append(line, '\n')); err != nil {
+	if err := w.lines.Write(g); err != nil {
 		return fmt.Errorf("grants: %w", err)
 	}
 	return nil
@@ -57,7 +47,7 @@ func (w *GrantWriter) Write(g Grant) error {
 
 // Close closes the file.
 func (w *GrantWriter) Close() error {
-	if err := w.f.Close(); err != nil {
+	if err := w.lines.Close(); err != nil {
 		return fmt.Errorf("grants: %w", err)
 	}
 	return nil
@@ -112,7 +102,7 @@ func readGrantsFile(path string) ([]Grant, error) {
 	}
 	defer func() { _ = f.Close() }()
 	// A line without a key or an instant would be left out of the count of breaches in silence.
-	grants, err := readLines(f, func(g Grant) bool { return g.Key != "" && g.GrantedUs > 0 })
+	grants, err := ReadLines(f, func(g Grant) bool { return g.Key != "" && g.GrantedUs > 0 })
 	if err != nil {
 		return nil, fmt.Errorf("grants: %s: %w", path, err)
 	}
@@ -177,27 +167,4 @@ func (l *GrantLog) Close() error {
 		return nil
 	}
 	return l.file.Close()
-}
-
-// readLines reads JSON lines, each into a T that must be valid. Blank lines are left out.
-func readLines[T any](r io.Reader, valid func(T) bool) ([]T, error) {
-	var all []T
-	buf := bufio.NewReader(r)
-	for number := 1; ; number++ {
-		line, err := buf.ReadBytes('\n')
-		last := errors.Is(err, io.EOF)
-		if err != nil && !last {
-			return nil, err
-		}
-		if line = bytes.TrimSpace(line); len(line) > 0 {
-			var v T
-			if json.Unmarshal(line, &v) != nil || !valid(v) {
-				return nil, fmt.Errorf("line %d is not one of ours", number)
-			}
-			all = append(all, v)
-		}
-		if last {
-			return all, nil
-		}
-	}
 }

@@ -160,12 +160,12 @@ func TestReadLines(t *testing.T) {
 		{in: "1\n\nx", err: "line 3 is not one of ours"},
 		{in: strings.Repeat(" ", 1<<20) + "1", want: []int{1}}, // no limit on a line
 	} {
-		got, err := readLines(strings.NewReader(tt.in), positive)
+		got, err := ReadLines(strings.NewReader(tt.in), positive)
 		if diff := cmp.Diff(tt.want, got); diff != "" || (err == nil) != (tt.err == "") || err != nil && err.Error() != tt.err {
-			t.Errorf("readLines(%.20q) = %v, %v, want %v, %q", tt.in, got, err, tt.want, tt.err)
+			t.Errorf("ReadLines(%.20q) = %v, %v, want %v, %q", tt.in, got, err, tt.want, tt.err)
 		}
 	}
-	if _, err := readLines(iotest.ErrReader(iotest.ErrTimeout), positive); !errors.Is(err, iotest.ErrTimeout) {
+	if _, err := ReadLines(iotest.ErrReader(iotest.ErrTimeout), positive); !errors.Is(err, iotest.ErrTimeout) {
 		t.Errorf("error = %v, want that of the reader", err)
 	}
 }
