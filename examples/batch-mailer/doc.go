@@ -19,7 +19,7 @@
 //   - At the end the SMTP server's log is held against the rules (summary.go).
 //
 // On a terminal p and Enter pause the batch, r and Enter resume it. Ctrl-C cancels it.
-// The server, its judge and the clock come from internal/e2e/mailtest.
+// The mails, the server, its judge and the clock come from internal/e2e/mailtest.
 //
 // # Flags
 //

@@ -96,8 +96,8 @@ func (c config) perRecipient() time.Duration {
 }
 
 // atLeast is how long it takes to send mails while the gate is open.
-func (c config) atLeast(mails []Mail) time.Duration {
-	_, most := recipientsOf(mails)
+func (c config) atLeast(mails []mailtest.Mail) time.Duration {
+	_, most := mailtest.Recipients(mails)
 	n := c.rate.Permits()
 	return max(time.Duration((len(mails)-1)/n)*c.rate.Window(), time.Duration(most-1)*c.perRecipient())
 }

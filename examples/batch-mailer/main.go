@@ -74,9 +74,9 @@ func run(ctx context.Context, args []string, e env) int {
 	if err != nil {
 		return fail(exitUsage, fmt.Errorf("%w\n-h lists the flags", err))
 	}
-	mails := sample(cfg.batch)
+	mails := mailtest.Sample(cfg.batch)
 	if cfg.input != "" {
-		if mails, err = readMails(cfg.input); err != nil {
+		if mails, err = mailtest.ReadMails(cfg.input); err != nil {
 			return fail(exitUsage, err)
 		}
 	}
@@ -97,7 +97,7 @@ var errUsage = errors.New("this can't be shown")
 type session struct {
 	cfg      config
 	env      env
-	mails    []Mail
+	mails    []mailtest.Mail
 	progress *e2e.Progress // all output to stderr goes through it
 	log      *zap.Logger
 
@@ -122,7 +122,7 @@ type feederRun struct {
 	from int64
 }
 
-func newSession(cfg config, e env, mails []Mail) *session {
+func newSession(cfg config, e env, mails []mailtest.Mail) *session {
 	if e.lead == 0 {
 		e.lead = leadDefault
 	}
@@ -185,7 +185,7 @@ func (s *session) setClock(ctx context.Context) error {
 
 // announce says what is about to happen.
 func (s *session) announce() {
-	recipients, _ := recipientsOf(s.mails)
+	recipients, _ := mailtest.Recipients(s.mails)
 	where := "embedded"
 	if s.cfg.redis != nil {
 		where = s.cfg.redis.Addr
@@ -193,7 +193,7 @@ func (s *session) announce() {
 	s.say("Redis      %s", where)
 	s.say("server     embedded, sends nothing: smtp://%s", s.server.Addr())
 	s.say("clock      %d times as fast as ours; the batch starts at %s, the gate opens at %s", s.cfg.scale, s.clock.Show(s.tick), s.clock.Show(s.clock.Opens))
-	s.say("gate       %s", gateText(s.cfg.gate))
+	s.say("gate       %s", s.rules().Hours())
 	s.say("provider   %d in any %v", s.cfg.rate.Permits(), s.cfg.rate.Window())
 	s.say("recipient  1 in any %v, an hour of the clock", s.cfg.perRecipient())
 	s.say("input      %s to %s", e2e.Count(len(s.mails), "mail"), e2e.Count(recipients, "recipient"))

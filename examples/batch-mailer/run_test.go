@@ -22,6 +22,7 @@ import (
 	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/internal/e2e/mailtest"
 	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // personal matches what nobody may see: an address of the tests or the sample, or a text.
@@ -83,7 +84,7 @@ func newTestSession(t *testing.T, e env, stdout, stderr io.Writer, args ...strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	mails, err := readMails(cfg.input)
+	mails, err := mailtest.ReadMails(cfg.input)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -304,7 +305,11 @@ func TestNightly(t *testing.T) {
 	t.Parallel()
 	for minutes := range 24 * 4 {
 		now := time.Date(2026, 2, 28, 0, 15*minutes, 7, 500, time.UTC)
-		c, err := mailtest.NewClock(now, gateOf(t, "09:00-21:00"), 720, leadDefault)
+		hours, err := gate.Parse("09:00-21:00 recipient")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := mailtest.NewClock(now, hours, 720, leadDefault)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 // TestWrong: each thing that went wrong fails the run.
 func TestWrong(t *testing.T) {
 	t.Parallel()
-	s := &session{mails: make([]Mail, 3)}
+	s := &session{mails: make([]mailtest.Mail, 3)}
 	for _, test := range []struct {
 		name string
 		last batch.Progress

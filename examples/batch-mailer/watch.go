@@ -1,18 +1,14 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
 	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/internal/e2e/mailtest"
 	"github.com/headwayq/headway/queue/batch"
-	"github.com/headwayq/headway/throttle/gate"
 )
 
 const (
@@ -25,7 +21,7 @@ const (
 func (s *session) watch(ctx context.Context) (last batch.Progress, err error) {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
-	keys := keysOf(reading, s.env.keys)
+	keys := e2e.InputLines(reading, s.env.keys)
 	look := time.NewTicker(lookEach)
 	defer look.Stop()
 	over := time.NewTimer(time.Until(s.clock.Until))
@@ -68,7 +64,7 @@ func (s *session) look(ctx context.Context) (batch.Progress, error) {
 	if err != nil {
 		return p, err
 	}
-	s.show(p.Now, progressText(p, s.clock, s.cfg.gate))
+	s.show(p.Now, mailtest.ProgressText(p, s.clock, s.cfg.gate))
 	if s.cfg.killFeeder && p.State == batch.Running && p.Done > 0 && p.Done >= p.Total/3 {
 		s.killFeeder(p)
 	}
@@ -151,43 +147,4 @@ func (s *session) cancel(ctx context.Context) (batch.Progress, error) {
 		s.say("interrupted: the batch is cancelled, %s taken back", e2e.Count(int(p.Dropped), "mail"))
 	}
 	return p, err
-}
-
-// keysOf are the lines of a terminal, until ctx ends. Who reads the terminal itself
-// ends with the process, for a read can't be broken off.
-func keysOf(ctx context.Context, r io.Reader) <-chan string {
-	if r == nil {
-		return nil
-	}
-	keys := make(chan string)
-	go func() {
-		for lines := bufio.NewScanner(r); lines.Scan(); {
-			select {
-			case keys <- strings.TrimSpace(lines.Text()):
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return keys
-}
-
-// progressText is a batch in a line.
-func progressText(p batch.Progress, c mailtest.Clock, hours gate.Gate) string {
-	end := "end not known yet"
-	if !p.ExpectedEnd.IsZero() {
-		end = "end about " + c.ShowFrom(p.Now, p.ExpectedEnd)
-	}
-	if p.State == batch.Ended {
-		end = "ended at " + c.ShowFrom(p.Now, p.Ended)
-	}
-	state := string(p.State)
-	if len(hours.Openings(p.Now, p.Now.Add(time.Nanosecond), c.Zone)) == 0 && p.State == batch.Running {
-		state += ", gate shut"
-	}
-	if !p.Fed && p.State == batch.Running {
-		state += ", nobody feeds it"
-	}
-	bar := e2e.Bar(int(p.Done+p.Failed+p.Refused), int(p.Total))
-	return fmt.Sprintf("%ssent %d of %d, %d open, %.1f/s, %s, %s", bar, p.Done, p.Total, p.Open, p.Rate, end, state)
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -175,4 +176,23 @@ func NewLogger(w io.Writer) *zap.Logger {
 	})
 	core := zapcore.NewCore(enc, zapcore.AddSync(w), zapcore.WarnLevel)
 	return zap.New(zapcore.NewSamplerWithOptions(core, logWindow, logLines, 0))
+}
+
+// InputLines are the lines of a terminal, until ctx ends. Who reads the terminal itself
+// ends with the process, for a read can't be broken off.
+func InputLines(ctx context.Context, r io.Reader) <-chan string {
+	if r == nil {
+		return nil
+	}
+	keys := make(chan string)
+	go func() {
+		for lines := bufio.NewScanner(r); lines.Scan(); {
+			select {
+			case keys <- strings.TrimSpace(lines.Text()):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return keys
 }

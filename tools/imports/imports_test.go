@@ -68,7 +68,7 @@ var edges = map[string][]string{
 	"metrics":                   {"worker", "queue", "throttle"},
 	"dashboard":                 {"worker", "queue", "throttle"},
 	"internal/e2e":              {"internal/judge", "worker", "queue", "queue/phonezone", "throttle", "throttle/gate"},
-	"internal/e2e/mailtest":     {"internal/judge", "throttle", "throttle/gate"},
+	"internal/e2e/mailtest":     {"internal/e2e", "internal/judge", "queue/batch", "throttle", "throttle/gate"},
 	"cmd/headway":               {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle", "throttle/gate", "internal/e2e"},
 	"examples/*":                {"internal/e2e", "internal/e2e/mailtest", "dashboard", "metrics", "httplimit", "worker", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate"},
 	"tools/drawlimits":          {"throttle", "internal/redistest"},

@@ -1,9 +1,11 @@
 package mailtest
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
+	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/internal/judge"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
@@ -16,6 +18,9 @@ type Rules struct {
 	Gate         gate.Gate
 	Zone         *time.Location // of all recipients
 }
+
+// Hours is the gate without the word for whose zone it opens by.
+func (r Rules) Hours() string { return strings.TrimSuffix(r.Gate.String(), " recipient") }
 
 // Judgement is what the server's log says about a run.
 type Judgement struct {
@@ -77,4 +82,36 @@ func Judge(log []Arrival, r Rules) Judgement {
 		j.FirstAt, j.LastAt = log[0].At, log[len(log)-1].At
 	}
 	return j
+}
+
+// Print prints what the log says, a line for each rule, by a clock.
+func (j Judgement) Print(line func(name, format string, a ...any), r Rules, c Clock) {
+	line("accepted", "%d by the SMTP server, for %s; %s came twice", j.Accepted, e2e.Count(j.Recipients, "recipient"), e2e.Count(j.Twice, "mail"))
+	if j.Accepted == 0 {
+		return
+	}
+	line("hours", "%s to %s by the clock, gate %s: %s sent while it was shut", c.Show(j.FirstAt), c.Show(j.LastAt), r.Hours(), e2e.Count(j.WhileShut, "mail"))
+	line("provider", "%d allowed in any %v, %s broken; at most %d arrived in one, such as were long on their way included",
+		r.Provider.Permits(), r.Provider.Window(), e2e.Count(j.OverProvider, "time"), j.MostInWindow)
+	least := "no recipient got two"
+	if j.LeastGap > 0 {
+		least = fmt.Sprintf("the least time between two arrivals was %v", j.LeastGap.Round(time.Millisecond))
+	}
+	line("recipient", "1 allowed in any %v, %s broken; %s", r.PerRecipient, e2e.Count(j.OverRecipient, "time"), least)
+}
+
+// Wrong is each rule that was broken.
+func (j Judgement) Wrong() []error {
+	var errs []error
+	bad := func(n int, what string) {
+		if n != 0 {
+			errs = append(errs, fmt.Errorf("%s %s", e2e.Count(n, "mail"), what))
+		}
+	}
+	bad(j.Twice, "came twice")
+	bad(j.OverProvider, "came faster than the provider allows")
+	bad(j.OverRecipient, "came faster than a recipient is to get them")
+	bad(j.WhileShut, "went out while the gate was shut")
+	bad(j.Early, "came before Redis let it through: the clocks differ, and the judgement is void")
+	return errs
 }

@@ -1,5 +1,5 @@
-// Package mailtest is what a program that sends mails is tried with: an SMTP server that
-// throws mails away, a judge of the server's log, and a clock on which an hour takes
+// Package mailtest is what a program that sends mails is tried with: mails, an SMTP server
+// that throws them away, a judge of the server's log, and a clock on which an hour takes
 // seconds.
 package mailtest
 
