@@ -130,24 +130,14 @@ func keyOf(to string) string { return e2e.PhoneKey(nil, to) }
 
 // since is how many messages arrived after t.
 func (g gateway) since(t time.Time) int {
-	n := 0
-	for _, a := range g.Arrivals() {
-		if a.ArrivedUs > t.UnixMicro() {
-			n++
-		}
-	}
-	return n
+	from := t.UnixMicro()
+	return g.Count(func(a *e2e.Arrival) bool { return a.ArrivedUs > from })
 }
 
 // sentTo is how many messages to a phone were taken.
 func (g gateway) sentTo(to string) int {
-	n := 0
-	for _, a := range g.Arrivals() {
-		if a.Key == keyOf(to) {
-			n++
-		}
-	}
-	return n
+	key := keyOf(to)
+	return g.Count(func(a *e2e.Arrival) bool { return a.Key == key })
 }
 
 // policyFile is a policy file with one policy, of all rules.

@@ -176,6 +176,20 @@ func (g *Gateway) Repeated() []string {
 	return again
 }
 
+// Count returns how many messages of the log so far are such. It copies nothing, so it may
+// be asked often.
+func (g *Gateway) Count(such func(*Arrival) bool) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := 0
+	for i := range g.log {
+		if such(&g.log[i]) {
+			n++
+		}
+	}
+	return n
+}
+
 // ServeHTTP takes one message. No answer quotes the request. A message that gets
 // no answer waits for its sender to give up, then panics with
 // [http.ErrAbortHandler]: a plain return would be a 200.
