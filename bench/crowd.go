@@ -154,7 +154,7 @@ func (c *crowd) pass(ctx context.Context, turn, before []int) error {
 	for i, phone := range turn {
 		places[i] = c.place(phone)
 	}
-	for _, at := range throttle.Refresh(ctx, c.rdb, places) {
+	for _, at := range throttle.ForWorkers.Refresh(ctx, c.rdb, places) {
 		if err := errors.Join(at.Err, unless(at.Known && !at.At.After(at.Now), "a job is not due that was next")); err != nil {
 			return err
 		}

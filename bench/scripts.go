@@ -85,11 +85,11 @@ func (s *scriptRun) prepare(ctx context.Context) error {
 
 // book books jobs 0, 1 ..., of which the first has a cost.
 func (s *scriptRun) book(ctx context.Context, l *throttle.Limiter, cost int) error {
-	if _, err := l.Book(ctx, throttle.Request{Key: phone(0), Cost: cost, Job: job(0)}); err != nil {
+	if _, err := l.Policy().Book(ctx, throttle.Request{Key: phone(0), Cost: cost, Job: job(0)}); err != nil {
 		return err
 	}
 	_, err := drive(ctx, 64, time.Minute, int64(s.waiting-1), func(ctx context.Context, i int64) error {
-		_, err := l.Book(ctx, throttle.Request{Key: phone(0), Cost: 1, Job: job(i + 1)})
+		_, err := l.Policy().Book(ctx, throttle.Request{Key: phone(0), Cost: 1, Job: job(i + 1)})
 		return err
 	})
 	return err
@@ -112,7 +112,7 @@ func (s *scriptRun) costly(ctx context.Context) error {
 		return err
 	}
 	return s.measure(ctx, "give "+n+" permits back", nil, take, func() error {
-		_, err := s.limiter.Refund(ctx, taken.Request)
+		_, err := s.limiter.Policy().Refund(ctx, taken.Request)
 		return err
 	})
 }
@@ -139,9 +139,9 @@ func (s *scriptRun) inLine(ctx context.Context) error {
 		what string
 		call func() error
 	}{
-		{"book one more", func() error { _, err := s.lone.Book(ctx, newcomer); return err }},
-		{"ask for one in the middle", func() error { _, err := s.lone.Redeem(ctx, middle); return err }},
-		{"cancel one in the middle", func() error { _, err := s.lone.Cancel(ctx, middle); return err }},
+		{"book one more", func() error { _, err := s.lone.Policy().Book(ctx, newcomer); return err }},
+		{"ask for one in the middle", func() error { _, err := s.lone.Policy().Redeem(ctx, middle); return err }},
+		{"cancel one in the middle", func() error { _, err := s.lone.Policy().Cancel(ctx, middle); return err }},
 		{"close the key", func() error { _, err := s.lone.CloseKey(ctx, phone(0), time.Hour); return err }},
 	} {
 		if err := s.measure(ctx, line+c.what, s.inWait, nil, c.call); err != nil {
@@ -176,7 +176,7 @@ func (s *scriptRun) expired(ctx context.Context) error {
 	}
 	what := fmt.Sprintf("%sthe first of %s bookings takes its %s", n, number(float64(s.waiting)), number(float64(s.cost)))
 	return s.measure(ctx, what, s.fullAndWaiting, nil, func() error {
-		d, err := s.limiter.Redeem(ctx, throttle.Request{Key: phone(0), Cost: s.cost, Job: job(0)})
+		d, err := s.limiter.Policy().Redeem(ctx, throttle.Request{Key: phone(0), Cost: s.cost, Job: job(0)})
 		if err == nil && !d.Granted {
 			err = fmt.Errorf("the first in the line is not granted")
 		}

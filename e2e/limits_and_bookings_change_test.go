@@ -19,7 +19,7 @@ func TestLimitLoweredAtRunTime(t *testing.T) {
 	s.crew.start(2)
 	s.enqueue(80, 1)
 	s.eventually(30*time.Second, "the old limit is used", func() bool { return s.gateway.Answered() >= 15 })
-	if err := s.limiter.SetLimit(t.Context(), throttle.Sliding(1, window)); err != nil {
+	if _, err := s.limiter.SetLimit(t.Context(), throttle.Sliding(1, window), throttle.SetLimitOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	changed := s.rdb.Time(t.Context()).Val()
@@ -59,7 +59,7 @@ func TestLimitRaisedAtRunTime(t *testing.T) {
 		return err == nil && st.Waiting == backlog && ok && q.Retry == backlog
 	})
 	raised := throttle.Sliding(30, time.Second)
-	if err := s.limiter.SetLimit(t.Context(), raised); err != nil {
+	if _, err := s.limiter.SetLimit(t.Context(), raised, throttle.SetLimitOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	changed := s.rdb.Time(t.Context()).Val()

@@ -26,7 +26,7 @@ func (l *Middleware) tellPolicy(h http.Header) {
 	}
 	var b []byte
 	for _, r := range l.rules {
-		limit := r.Limiter.LimitLastKnown()
+		limit := throttle.ForWorkers.LimitLastKnown(r.Limiter)
 		b = item(b, r.Limiter.Rule())
 		b = strconv.AppendInt(append(b, ";q="...), int64(limit.Permits()), 10)
 		switch w := limit.Window(); {
@@ -64,7 +64,7 @@ func (l *Middleware) untilMore(ctx context.Context, d throttle.Decision, i int) 
 	switch {
 	case !d.Granted && d.Rule == rule.Rule():
 		return retryAfter(d)
-	case d.Left[i] > 0 || rule.LimitLastKnown().IsConcurrent() || d.Fallback != throttle.FailClosed:
+	case d.Left[i] > 0 || throttle.ForWorkers.LimitLastKnown(rule).IsConcurrent() || d.Fallback != throttle.FailClosed:
 		return 0
 	}
 	// Worth a look: the answer saves a request that would be refused, and no key

@@ -131,7 +131,7 @@ func TestRetryAfterIsNeverZero(t *testing.T) {
 	for _, left := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
 		refusedAt(time.Minute - left)
 	}
-	if _, err := ip.Book(t.Context(), throttle.Request{Key: "192.0.2.1", Cost: 1, Job: "job"}); err != nil {
+	if _, err := ip.Policy().Book(t.Context(), throttle.Request{Key: "192.0.2.1", Cost: 1, Job: "job"}); err != nil {
 		t.Fatal(err)
 	}
 	refusedAt(time.Minute + 50*time.Millisecond)

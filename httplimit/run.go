@@ -16,7 +16,7 @@ const settleWithin = time.Second
 
 // run calls the handler of a request that was granted, and settles afterwards.
 func (l *Middleware) run(w http.ResponseWriter, r *http.Request, next http.Handler, d throttle.Decision) {
-	leased := l.policy.LeaseFor(d) > 0
+	leased := throttle.ForWorkers.LeaseFor(l.policy, d) > 0
 	if l.cfg.Refund == nil && !leased {
 		next.ServeHTTP(w, r)
 		return

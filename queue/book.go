@@ -353,13 +353,13 @@ func (c *Client) takePlaces(ctx context.Context, entries []*pendingTask) (away e
 		who = append(who, e)
 	}
 	var promoted []throttle.Promotion
-	for i, b := range throttle.BookMany(ctx, c.rdb, wishes) {
+	for i, b := range throttle.ForWorkers.BookMany(ctx, c.rdb, wishes) {
 		promoted = append(promoted, b.Promoted...)
 		e := who[i]
 		if e.Err = b.Err; b.Err != nil {
 			// whether it has a place is not known
 			e.Own = errors.Is(b.Err, throttle.ErrUnavailable)
-			if e.Own && !throttle.Answered(b.Err) {
+			if e.Own && !throttle.ForWorkers.Answered(b.Err) {
 				away = b.Err
 			}
 			continue

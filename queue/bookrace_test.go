@@ -105,13 +105,13 @@ func TestPlaceOfADeadProcess(t *testing.T) {
 	limiter := d.policies["sms"].decide.Rules()[0]
 	d.booked("+1", 0)
 	request := throttle.Request{Key: "+1", Cost: 1, Job: luascripts.JobID("default", "dead")}
-	if _, err := limiter.Book(t.Context(), request); err != nil { // and no more: it died
+	if _, err := limiter.Policy().Book(t.Context(), request); err != nil { // and no more: it died
 		t.Fatal(err)
 	}
 	behind := d.booked("+1", 2*time.Minute, asynq.TaskID("behind"))
 	redeem := func(id string) throttle.Decision {
 		t.Helper()
-		got, err := limiter.Redeem(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: luascripts.JobID("default", id)})
+		got, err := limiter.Policy().Redeem(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: luascripts.JobID("default", id)})
 		if err != nil {
 			t.Fatal(err)
 		}

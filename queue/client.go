@@ -80,7 +80,7 @@ func NewClient(rdb redis.UniversalClient, config ClientConfig) (*Client, error) 
 		panic("queue: nil Redis client")
 	}
 	policies, cfg := config.Policies, config.Throttle
-	if err := errors.Join(ValidatePolicies(policies), cfg.Validate()); err != nil {
+	if err := errors.Join(ValidatePolicies(policies), throttle.ForWorkers.ValidateConfig(cfg)); err != nil {
 		return nil, err
 	}
 	cfg.Prefix, cfg.OnUnavailable = cmp.Or(cfg.Prefix, throttle.PrefixDefault), throttle.FailClosed
@@ -185,7 +185,7 @@ func (p typePolicy) fits(ctx context.Context, r Rule, l *throttle.Limiter, cost 
 	if cost <= r.Limit.MaxCost() {
 		return nil
 	}
-	limit, err := l.LimitInForce(ctx)
+	limit, err := throttle.ForWorkers.LimitInForce(ctx, l)
 	switch {
 	case errors.Is(err, throttle.ErrStoredLimit):
 		return nil // nobody knows: the task waits in the pool until somebody does

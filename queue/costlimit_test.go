@@ -74,7 +74,7 @@ func TestCostThatAStoredLimitAllows(t *testing.T) {
 			}
 		}
 		refused("nothing stored", 4, "sliding 3/1m")
-		if err := l.SetLimit(t.Context(), throttle.Bucket(3, time.Minute, 5)); err != nil {
+		if _, err := l.SetLimit(t.Context(), throttle.Bucket(3, time.Minute, 5), throttle.SetLimitOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if err := enqueueCost(t, rdb, prefix, p, 5); err != nil {
@@ -136,7 +136,7 @@ func TestCostUnderEachRule(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := l.SetLimit(t.Context(), throttle.Sliding(permits, time.Minute)); err != nil {
+		if _, err := l.SetLimit(t.Context(), throttle.Sliding(permits, time.Minute), throttle.SetLimitOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -158,7 +158,7 @@ func (i *Inspector) inLine(ctx context.Context, w *Explanation, stands luascript
 		}
 		return nil
 	}
-	s, err := throttle.Lookup(ctx, throttle.BookingRef{Policy: policy, IDs: ids, Costs: costs, Job: job})
+	s, err := throttle.ForWorkers.Lookup(ctx, throttle.BookingRef{Policy: policy, IDs: ids, Costs: costs, Job: job})
 	if err != nil {
 		return fmt.Errorf("queue: find the place of a task: %w", err)
 	}
@@ -170,7 +170,7 @@ func (i *Inspector) inLine(ctx context.Context, w *Explanation, stands luascript
 	switch {
 	case !s.Closed.IsZero():
 		w.State = StateClosed
-	case i.c.set.Limiter(s.Rule).LimitLastKnown().IsConcurrent():
+	case throttle.ForWorkers.LimitLastKnown(i.c.set.Limiter(s.Rule)).IsConcurrent():
 		w.State = StateSlot
 	}
 	return nil
@@ -265,7 +265,7 @@ func (i *Inspector) LinePage(ctx context.Context, rule, key string, from Cursor,
 	}
 	at := throttle.ListFrom{}
 	if from != "" {
-		at = throttle.ListBehind(number, skip)
+		at = throttle.ListFrom{Ticket: number, Skip: skip}
 	}
 	list, err := l.List(ctx, key, at, most)
 	if err != nil {
@@ -276,8 +276,8 @@ func (i *Inspector) LinePage(ctx context.Context, rule, key string, from Cursor,
 		queue, id, _ := luascripts.TaskOf(b.Job)
 		p.Waiting = append(p.Waiting, Waiting{Queue: queue, ID: id, Cost: b.Cost, At: b.At, Parked: b.Parked})
 	}
-	if number, skip, _ := list.Next.Ticket(); len(p.Waiting) == most {
-		p.Next = cursorOf(number, skip)
+	if len(p.Waiting) == most {
+		p.Next = cursorOf(list.Next.Ticket, list.Next.Skip)
 	}
 	return p, nil
 }

@@ -58,7 +58,7 @@ func TestLine(t *testing.T) {
 		}
 	}
 	limiter := d.policies["sms"].decide.Rules()[0]
-	if _, err := limiter.Book(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: "somebody"}); err != nil {
+	if _, err := limiter.Policy().Book(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: "somebody"}); err != nil {
 		t.Fatal(err)
 	}
 	before := content(t, d.raw)
@@ -74,7 +74,7 @@ func TestLine(t *testing.T) {
 
 	leave := func(k int) {
 		t.Helper()
-		if _, err := limiter.Cancel(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: luascripts.JobID("default", want[k])}); err != nil {
+		if _, err := limiter.Policy().Cancel(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: luascripts.JobID("default", want[k])}); err != nil {
 			t.Fatal(err)
 		}
 	}

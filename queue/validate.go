@@ -216,7 +216,7 @@ func (r Rule) faults(is traits) []ruleFault {
 	if r.Name == "" {
 		refuse("", true, "no name")
 	} else {
-		check("", throttle.ValidateRule(r.Name))
+		check("", throttle.ForWorkers.ValidateRule(r.Name))
 	}
 	switch {
 	case r.limited() && r.gated():

@@ -71,7 +71,7 @@ func (p *Policy) acquire(ctx context.Context, r Request) (Decision, error) {
 			p.withdraw(ctx, r)
 			return d, err
 		}
-		if !p.Stale(d) {
+		if !p.stale(d) {
 			return d, nil
 		}
 		_ = p.comeBack(ctx, r) // this process stood still: the grant is worth nothing now

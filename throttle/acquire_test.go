@@ -120,13 +120,13 @@ func TestAcquireTakesTheTurnOfOneWhoLeaves(t *testing.T) {
 				if err := l.Acquire(t.Context(), key, 1); err != nil {
 					t.Fatal(err)
 				}
-				if d, err := other.Redeem(t.Context(), first); err != nil || d.Granted {
+				if d, err := other.Policy().Redeem(t.Context(), first); err != nil || d.Granted {
 					t.Fatalf("Redeem = %v, %v, want a booking", d, err)
 				}
 				result := make(chan error)
 				go func() { result <- l.Acquire(t.Context(), key, 1) }()
 				time.Sleep(tt.leaves)
-				if _, err := other.Cancel(t.Context(), first); err != nil {
+				if _, err := other.Policy().Cancel(t.Context(), first); err != nil {
 					t.Error(err)
 				}
 				if err := <-result; err != nil {
@@ -144,18 +144,18 @@ func TestAcquireThatComesTooLateFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	bubble(t, throttle.Sliding(1, time.Minute), func(t *testing.T, limiter func() *throttle.Limiter, rdb *redis.Client) {
 		l := limiter()
-		if err := l.AcquireWithin(t.Context(), key, 1, 0); err != nil {
+		if err := acquireWithin(t.Context(), l, key, 1, 0); err != nil {
 			t.Fatalf("AcquireWithin(0) of an idle key = %v, want nil", err)
 		}
 		short, cancel := context.WithTimeout(t.Context(), 59*time.Second)
 		defer cancel()
 		begin := time.Now()
 		for name, err := range map[string]error{
-			"AcquireWithin(0)":       l.AcquireWithin(t.Context(), key, 1, 0),
-			"AcquireWithin(-1h)":     l.AcquireWithin(t.Context(), key, 1, -time.Hour),
-			"AcquireWithin(59s)":     l.AcquireWithin(t.Context(), key, 1, 59*time.Second),
+			"AcquireWithin(0)":       acquireWithin(t.Context(), l, key, 1, 0),
+			"AcquireWithin(-1h)":     acquireWithin(t.Context(), l, key, 1, -time.Hour),
+			"AcquireWithin(59s)":     acquireWithin(t.Context(), l, key, 1, 59*time.Second),
 			"a deadline":             l.Acquire(short, key, 1),
-			"a deadline and a bound": l.AcquireWithin(short, key, 1, time.Hour),
+			"a deadline and a bound": acquireWithin(short, l, key, 1, time.Hour),
 		} {
 			if e, ok := errors.AsType[*throttle.TooLateError](err); !ok || e.Wait != time.Minute {
 				t.Errorf("%s = %v, want a TooLateError of 1m", name, err)
@@ -167,7 +167,7 @@ func TestAcquireThatComesTooLateFailsAtOnce(t *testing.T) {
 		if n := rdb.Exists(t.Context(), "hw:{"+key+"}:sms:line").Val(); n != 0 {
 			t.Errorf("%d keys of the line, want nothing booked", n)
 		}
-		if err := l.AcquireWithin(t.Context(), key, 1, 61*time.Second); err != nil || time.Since(begin) != time.Minute {
+		if err := acquireWithin(t.Context(), l, key, 1, 61*time.Second); err != nil || time.Since(begin) != time.Minute {
 			t.Errorf("AcquireWithin(61s) = %v after %v, want nil after 1m", err, time.Since(begin))
 		}
 	})
@@ -232,12 +232,12 @@ func TestStale(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(stale)
-			if l.Policy().Stale(d) {
-				t.Errorf("window %v: Stale after %v = true, want false", window, d.Age())
+			if throttle.ForWorkers.Stale(l.Policy(), d) {
+				t.Errorf("window %v: Stale after %v = true, want false", window, time.Since(d.Start()))
 			}
 			time.Sleep(time.Nanosecond)
-			if !l.Policy().Stale(d) {
-				t.Errorf("window %v: Stale after %v = false, want true", window, d.Age())
+			if !throttle.ForWorkers.Stale(l.Policy(), d) {
+				t.Errorf("window %v: Stale after %v = false, want true", window, time.Since(d.Start()))
 			}
 		})
 	}

@@ -36,7 +36,7 @@ func (l *Limiter) lastActiveLimit() activeLimit {
 		k = &knownLimit{}
 	}
 	r := l.force.active(k)
-	r.Limit = l.LimitLastKnown()
+	r.Limit = l.limitLastKnown()
 	return r
 }
 
@@ -251,7 +251,7 @@ func (l *Limiter) heard(began time.Time, s storedLimit) knownLimit {
 	k := knownLimit{limit: l.limit, version: s.version, closed: s.closed, changed: max(s.version, s.closing), began: began, done: time.Now()}
 	switch {
 	case s.malformed:
-		k.err = &StoredLimitError{Rule: l.rule, Text: errtext.Clip(s.text)}
+		k.err = &storedLimitError{Rule: l.rule, Text: errtext.Clip(s.text)}
 	case s.err != nil:
 		k.limit, k.err = Limit{}, l.fault("limit", 0, s.err)
 		return k // nothing was heard
@@ -261,7 +261,7 @@ func (l *Limiter) heard(began time.Time, s storedLimit) knownLimit {
 			err = ErrInvalidLimit
 		}
 		if k.limit, k.stored = limit, err == nil; err != nil {
-			k.err = &StoredLimitError{Rule: l.rule, Text: errtext.Clip(s.text)}
+			k.err = &storedLimitError{Rule: l.rule, Text: errtext.Clip(s.text)}
 		}
 	}
 	if k.err != nil {

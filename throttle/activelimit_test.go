@@ -28,7 +28,7 @@ func TestActiveLimitsAreSharedAndKept(t *testing.T) {
 	if err != nil || caught[0].version != 7 || first[0].version != 0 {
 		t.Errorf("caught up with version %d, %v, the call before has %d; want 7 and 0", caught[0].version, err, first[0].version)
 	}
-	if err := l.SetLimit(t.Context(), Sliding(5, time.Minute)); err != nil {
+	if _, err := l.SetLimit(t.Context(), Sliding(5, time.Minute), SetLimitOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if last := limits(); last[0].Limit != Sliding(5, time.Minute) || first[0].Limit != Sliding(2, time.Minute) {

@@ -33,7 +33,7 @@ func (s *scene) follow(l *throttle.Limiter, steps ...step) {
 	for i, w := range steps {
 		s.at(w.at)
 		if w.back {
-			if _, err := l.Refund(s.Context(), last.Request); err != nil {
+			if _, err := l.Policy().Refund(s.Context(), last.Request); err != nil {
 				s.Fatalf("%v, step %d: %v", l.Limit(), i, err)
 			}
 			continue

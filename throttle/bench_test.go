@@ -75,7 +75,7 @@ func BenchmarkAcquireInALine(b *testing.B) {
 				crowd(b, rdb, waiting, time.Now().Add(time.Hour))
 			}
 			benchmark(b, throttle.Sliding(1, time.Minute), prepare, func(l *throttle.Limiter, i int) error {
-				_, err := l.Redeem(b.Context(), throttle.Request{Key: key, Cost: 1, Job: fmt.Sprint("w", i*7919%waiting)})
+				_, err := l.Policy().Redeem(b.Context(), throttle.Request{Key: key, Cost: 1, Job: fmt.Sprint("w", i*7919%waiting)})
 				return err
 			})
 		})
@@ -169,7 +169,7 @@ func BenchmarkRefund(b *testing.B) {
 				f.pass(time.Second)
 				newest = f.take(1)
 			}, func() {
-				if _, err := f.l.Refund(b.Context(), newest.Request); err != nil {
+				if _, err := f.l.Policy().Refund(b.Context(), newest.Request); err != nil {
 					b.Fatal(err)
 				}
 			})
@@ -198,7 +198,7 @@ func BenchmarkTwoRules(b *testing.B) {
 			job++
 			wishes[i] = wideWish(p, strconv.Itoa(49170_1000000+job%10_000), fmt.Sprintf("batch:winter:%08d", job))
 		}
-		for i, k := range throttle.BookMany(b.Context(), rdb, wishes) {
+		for i, k := range throttle.ForWorkers.BookMany(b.Context(), rdb, wishes) {
 			if k.Err != nil || k.Refused {
 				b.Fatal(k)
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// BookRequest is what one job of [BookMany] asks of its policy.
+// BookRequest is what one job of BookMany asks of its policy.
 type BookRequest struct {
 	Policy *Policy
 	Request
@@ -50,7 +50,7 @@ type Booking struct {
 // go up to 64 to a script call, on Redis Cluster to a pipeline for each node; one by
 // one go those of a policy whose keys are in several slots of a Cluster, in shadow
 // mode, and where [Config.OnUnavailable] decides without Redis.
-func BookMany(ctx context.Context, rdb redis.UniversalClient, requests []BookRequest) []Booking {
+func (workerCalls) BookMany(ctx context.Context, rdb redis.UniversalClient, requests []BookRequest) []Booking {
 	out := make([]Booking, len(requests))
 	if len(requests) == 1 { // with those of other goroutines, if there are any
 		d, err := requests[0].Policy.book(ctx, requests[0].mode(), requests[0].Request)

@@ -50,7 +50,7 @@ func TestBookLastRuleAtAJointInstant(t *testing.T) {
 	p := sms(t, s.rdb, throttle.Config{})
 	ask := func(phone, job string) throttle.Booking {
 		t.Helper()
-		both := throttle.BookMany(t.Context(), s.rdb, []throttle.BookRequest{wideWish(p, phone, job), {Policy: p}})
+		both := throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{wideWish(p, phone, job), {Policy: p}})
 		if both[0].Err != nil || both[0].Granted {
 			t.Fatalf("BookMany(%s) = %+v, %v, want no grant", job, both[0].Decision, both[0].Err)
 		}
@@ -113,7 +113,7 @@ func TestBookLastRuleWithinAWait(t *testing.T) {
 	before := dump(t, s)
 	phone, provider, soon := wideWish(p, "busy", "a"), wideWish(p, "free", "b"), wideWish(p, "free", "c")
 	phone.MaxWait, provider.MaxWait, soon.MaxWait = 59*time.Second, 999*ms, time.Second
-	got := throttle.BookMany(t.Context(), s.rdb, []throttle.BookRequest{phone, provider})
+	got := throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{phone, provider})
 	for i, at := range []time.Duration{time.Minute, time.Second} {
 		late, ok := errors.AsType[*throttle.TooLateError](got[i].Err)
 		if !ok || !late.At.Equal(start.Add(at)) {
@@ -123,7 +123,7 @@ func TestBookLastRuleWithinAWait(t *testing.T) {
 	if after := dump(t, s); before != after {
 		t.Errorf("who comes too late left something: %q, want %q", after, before)
 	}
-	if got := throttle.BookMany(t.Context(), s.rdb, []throttle.BookRequest{soon})[0]; got.Err != nil || got.Refused || got.At.Sub(start) != time.Second {
+	if got := throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{soon})[0]; got.Err != nil || got.Refused || got.At.Sub(start) != time.Second {
 		t.Errorf("BookMany = %+v, %v, want a place in a second", got.Decision, got.Err)
 	}
 }
@@ -140,7 +140,7 @@ func TestBookLastRuleAtAGate(t *testing.T) {
 	ask := func(job string) throttle.Booking {
 		w := wideWish(p, job, job)
 		w.Gates = []gate.At{{Rule: "hours", Gate: hours}}
-		return throttle.BookMany(t.Context(), s.rdb, []throttle.BookRequest{w})[0]
+		return throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{w})[0]
 	}
 	want := func(b throttle.Booking, refused bool, at time.Duration) {
 		t.Helper()
@@ -177,7 +177,7 @@ func TestBookLastRuleBehindALease(t *testing.T) {
 	}
 	wish := func(p *throttle.Policy, job string, more ...throttle.KeyCost) throttle.Booking {
 		w := throttle.BookRequest{Policy: p, LastRuleOnly: true, Request: throttle.Request{Key: "acme", Cost: 1, More: more, Job: job}}
-		return throttle.BookMany(t.Context(), s.rdb, []throttle.BookRequest{w})[0]
+		return throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{w})[0]
 	}
 	both := throttle.KeyCost{Key: "acme", Cost: 1}
 	s.want(func() throttle.Decision { d, _ := slots.TryAcquire(t.Context(), "acme", 1); return d }(), true, 0)
@@ -211,7 +211,7 @@ func TestBookLastRuleElsewhere(t *testing.T) {
 			}
 			late := wideWish(p, "busy", "c")
 			late.MaxWait = 10 * time.Second
-			got := throttle.BookMany(t.Context(), rdb, []throttle.BookRequest{wideWish(p, "busy", "a"), wideWish(p, "free", "b"), late, wideWish(p, "free", "b")})
+			got := throttle.ForWorkers.BookMany(t.Context(), rdb, []throttle.BookRequest{wideWish(p, "busy", "a"), wideWish(p, "free", "b"), late, wideWish(p, "free", "b")})
 			if b := got[0]; b.Err != nil || !b.Refused || b.Rule != "phone" || b.At.Sub(b.Now) < 50*time.Second {
 				t.Errorf("a busy phone = %+v, %v, want it refused for a minute", b.Decision, b.Err)
 			}
@@ -239,7 +239,7 @@ func TestBookLastRuleWithoutALine(t *testing.T) {
 	away := &mute{UniversalClient: redistest.Start(t).Client(t)}
 	for name, cfg := range map[string]throttle.Config{"shadow": {Shadow: true}, "away": {OnUnavailable: throttle.FailOpen}} {
 		p := sms(t, away, cfg)
-		for i, b := range throttle.BookMany(t.Context(), away, []throttle.BookRequest{wideWish(p, "x", "a"), wideWish(p, "x", "b")}) {
+		for i, b := range throttle.ForWorkers.BookMany(t.Context(), away, []throttle.BookRequest{wideWish(p, "x", "a"), wideWish(p, "x", "b")}) {
 			if b.Err != nil || b.Refused || b.Granted || b.At.After(time.Now()) {
 				t.Errorf("%s: booking %d = %+v, %v, want it now", name, i, b.Decision, b.Err)
 			}

@@ -55,7 +55,7 @@ func TestBookManyBooksAsBookDoes(t *testing.T) {
 		want[i].Decision, want[i].Err = single.Book(t.Context(), w.Request)
 	}
 	rdb.calls = 0
-	got := throttle.BookMany(t.Context(), rdb, wishes)
+	got := throttle.ForWorkers.BookMany(t.Context(), rdb, wishes)
 	if most := 9; rdb.calls > most { // two parts each: 32 a call; two that fail by themselves
 		t.Errorf("%d script calls for %d bookings, want at most %d", rdb.calls, len(wishes), most)
 	}
@@ -71,12 +71,12 @@ func TestBookManyBooksAsBookDoes(t *testing.T) {
 		}
 	}
 	// Again: everybody keeps the place.
-	for i, g := range throttle.BookMany(t.Context(), rdb, wishes[:20]) {
+	for i, g := range throttle.ForWorkers.BookMany(t.Context(), rdb, wishes[:20]) {
 		if g.Err == nil && (!g.At.Equal(got[i].At) || g.Promised.IsZero()) {
 			t.Errorf("booking %d again = %v, want %v", i, g.At, got[i].At)
 		}
 	}
-	if got := throttle.BookMany(t.Context(), rdb, nil); len(got) != 0 {
+	if got := throttle.ForWorkers.BookMany(t.Context(), rdb, nil); len(got) != 0 {
 		t.Errorf("BookMany of nothing = %v", got)
 	}
 }
@@ -91,12 +91,12 @@ func TestBookManyUnderANewLimit(t *testing.T) {
 	}
 	s.job(l, "first", 1)
 	other := s.limiter("sms", throttle.Sliding(1, time.Minute))
-	if err := other.SetLimit(t.Context(), throttle.Sliding(1, time.Hour)); err != nil {
+	if err := setLimit(t.Context(), other, throttle.Sliding(1, time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	s.at(2 * time.Hour)
 	s.want(s.try(other, 1), true, 2*time.Hour) // the ledger hears of it
-	for i, b := range throttle.BookMany(t.Context(), s.rdb, []throttle.BookRequest{wish("b"), wish("c")}) {
+	for i, b := range throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{wish("b"), wish("c")}) {
 		if want := time.Duration(3+i) * time.Hour; b.Err != nil || b.At.Sub(start) != want {
 			t.Errorf("BookMany %d = %v after the start, %v, want %v", i, b.At.Sub(start), b.Err, want)
 		}
@@ -112,7 +112,7 @@ func TestBookManyInShadow(t *testing.T) {
 	for i := range wishes {
 		wishes[i] = throttle.BookRequest{Policy: l.Policy(), Request: throttle.Request{Key: key, Cost: 1, Job: fmt.Sprint("job", i)}}
 	}
-	for i, b := range throttle.BookMany(t.Context(), s.rdb, wishes) {
+	for i, b := range throttle.ForWorkers.BookMany(t.Context(), s.rdb, wishes) {
 		if b.Err != nil || b.At.After(b.Now) {
 			t.Errorf("BookMany %d = %+v, want now", i, b)
 		}
@@ -139,8 +139,8 @@ func TestBookManyWithoutRedis(t *testing.T) {
 	rdb := &mute{UniversalClient: redistest.Start(t).Client(t)}
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 	wish := throttle.BookRequest{Policy: l.Policy(), Request: throttle.Request{Key: key, Cost: 1, Job: "a"}}
-	for i, b := range throttle.BookMany(t.Context(), rdb, []throttle.BookRequest{wish, wish}) {
-		if !errors.Is(b.Err, throttle.ErrUnavailable) || throttle.Answered(b.Err) {
+	for i, b := range throttle.ForWorkers.BookMany(t.Context(), rdb, []throttle.BookRequest{wish, wish}) {
+		if !errors.Is(b.Err, throttle.ErrUnavailable) || throttle.ForWorkers.Answered(b.Err) {
 			t.Errorf("BookMany %d = %v, want ErrUnavailable", i, b.Err)
 		}
 	}
@@ -171,7 +171,7 @@ func TestBookManyOnCluster(t *testing.T) {
 	wishes = append(wishes, several)
 	gate := holdNodes(rdb)
 	close(gate.open)
-	got := throttle.BookMany(t.Context(), rdb, wishes)
+	got := throttle.ForWorkers.BookMany(t.Context(), rdb, wishes)
 	for i, b := range got[:30] {
 		if i == 12 {
 			if !errors.Is(b.Err, throttle.ErrInvalidJob) {

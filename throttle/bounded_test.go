@@ -103,12 +103,12 @@ func TestCallsAreBounded(t *testing.T) {
 			}{
 				{"try", func() { s.try(l, tt.cost) }},
 				{"redeem", func() { d = s.job(l, "w500", tt.cost) }},
-				{"check", func() { throttle.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place}) }},
-				{"locate", func() { _, _ = throttle.Lookup(t.Context(), place) }},
-				{"list", func() { _, _ = l.List(t.Context(), key, throttle.ListBehind(5000, 1), 1) }},
+				{"check", func() { throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place}) }},
+				{"locate", func() { _, _ = throttle.ForWorkers.Lookup(t.Context(), place) }},
+				{"list", func() { _, _ = l.List(t.Context(), key, throttle.ListFrom{Ticket: 5000, Skip: 1}, 1) }},
 				{"peek", func() { _, _ = l.Peek(t.Context(), key, 0) }},
-				{"cancel", func() { _, _ = l.Cancel(t.Context(), r) }},
-				{"refund", func() { r.Token = d.Token; _, _ = l.Refund(t.Context(), r) }},
+				{"cancel", func() { _, _ = l.Policy().Cancel(t.Context(), r) }},
+				{"refund", func() { r.Token = d.Token; _, _ = l.Policy().Refund(t.Context(), r) }},
 				{"reset", func() { _, _ = l.Reset(t.Context(), key) }},
 			} {
 				op, f, most := c.op, c.f, tt.most

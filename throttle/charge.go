@@ -59,8 +59,8 @@ func (b *Charge) Charged(rule string) int {
 	return 0
 }
 
-// Adjusted says whether a correction was made, or may have been.
-func (b *Charge) Adjusted() bool {
+// adjusted says whether a correction was made, or may have been.
+func (b *Charge) adjusted() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := range b.p.rules {
@@ -75,7 +75,7 @@ func (b *Charge) Adjusted() bool {
 // higher charge counts as spent from now on, even above the limit: a limit decides
 // what is let in, and this job was. An over-charge can empty the limit but creates
 // no debt, except for leaky, smooth and warmup. A lower charge comes back as
-// [Limiter.Refund] gives it back, from the newest payment first; a bucket, which
+// [Policy.Refund] gives it back, from the newest payment first; a bucket, which
 // knows no single permits, gives back what is certain when a correction is
 // corrected.
 //

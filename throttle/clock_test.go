@@ -24,7 +24,7 @@ func play(t *testing.T, first, second *throttle.Limiter, setTime func(time.Time)
 	for i, at := range []time.Duration{0, 0, ms, 30 * time.Second, time.Minute - 20*ms, time.Minute, 59 * time.Second, 3 * time.Minute} {
 		setTime(start.Add(at))
 		for j, l := range []*throttle.Limiter{first, second} {
-			d, err := l.Redeem(ctx, throttle.Request{Key: key, Cost: 1 + (i+j)%2, Job: fmt.Sprint("job", i%3, j)})
+			d, err := l.Policy().Redeem(ctx, throttle.Request{Key: key, Cost: 1 + (i+j)%2, Job: fmt.Sprint("job", i%3, j)})
 			if err != nil {
 				t.Fatal(err)
 			}

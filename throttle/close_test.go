@@ -160,7 +160,7 @@ func TestClosedRule(t *testing.T) {
 	s.at(time.Minute)
 	s.want(s.job(l, "b", 1), false, 10*time.Minute)
 	s.want(s.job(l, "c", 1), false, 11*time.Minute)
-	in := throttle.LimitStatuses(t.Context(), []*throttle.Limiter{l, other})
+	in := throttle.ForWorkers.LimitStatuses(t.Context(), []*throttle.Limiter{l, other})
 	if in[0].Closed.Sub(start) != 10*time.Minute || !in[1].Closed.IsZero() {
 		t.Errorf("LimitStatuses = %+v, want the first closed until 10m", in)
 	}
@@ -207,7 +207,7 @@ func TestClosedRuleKeepsItsLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	stored := throttle.Sliding(2, time.Minute)
-	if err := l.SetLimit(t.Context(), stored); err != nil {
+	if err := setLimit(t.Context(), l, stored); err != nil {
 		t.Fatal(err)
 	}
 	s.want(s.try(l, 1), false, time.Hour)
@@ -306,19 +306,19 @@ func TestClosingFaults(t *testing.T) {
 	for _, d := range []time.Duration{-1, 0, time.Millisecond - 1, throttle.CloseMax + 1} {
 		_, keyErr := l.CloseKey(t.Context(), key, d)
 		_, ruleErr := l.CloseRule(t.Context(), d)
-		_, offErr := p.Postpone(t.Context(), "phone", r, d)
+		_, offErr := throttle.ForWorkers.Postpone(t.Context(), p, "phone", r, d)
 		for op, err := range map[string]error{"CloseKey": keyErr, "CloseRule": ruleErr, "Postpone": offErr} {
 			if !errors.Is(err, throttle.ErrInvalidConfig) {
 				t.Errorf("%s for %v = %v, want %v", op, d, err, throttle.ErrInvalidConfig)
 			}
 		}
 	}
-	_, unknown := p.Postpone(t.Context(), "mail", r, time.Minute)
+	_, unknown := throttle.ForWorkers.Postpone(t.Context(), p, "mail", r, time.Minute)
 	_, noKey := l.CloseKey(t.Context(), "", time.Minute)
 	_, openNoKey := l.OpenKey(t.Context(), "")
 	nameless := r
 	nameless.Job = ""
-	_, noJob := p.Postpone(t.Context(), "phone", nameless, time.Minute)
+	_, noJob := throttle.ForWorkers.Postpone(t.Context(), p, "phone", nameless, time.Minute)
 	for _, tt := range []struct{ got, want error }{
 		{unknown, throttle.ErrInvalidConfig}, {noKey, throttle.ErrInvalidKey}, {openNoKey, throttle.ErrInvalidKey}, {noJob, throttle.ErrInvalidJob},
 	} {
@@ -339,7 +339,7 @@ func TestOpenKeyIsHeard(t *testing.T) {
 	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
 	version := func() int64 {
 		t.Helper()
-		f := throttle.LimitStatuses(t.Context(), []*throttle.Limiter{l})[0]
+		f := throttle.ForWorkers.LimitStatuses(t.Context(), []*throttle.Limiter{l})[0]
 		if f.Err != nil {
 			t.Fatal(f.Err)
 		}

@@ -62,8 +62,8 @@ func TestClusterAllOrNothing(t *testing.T) {
 		t.Fatalf("Redeem = %v, %v, want a place at the provider", d, err)
 	}
 	available("phone2", phone, 1) // a turn holds up nobody of another policy
-	place := throttle.BookingRef{Policy: p, IDs: p.IDs(r), Costs: []int{1, 1}, Job: "job"}
-	if now := throttle.Refresh(t.Context(), rdb, []throttle.BookingRef{place})[0]; now.Err != nil || !now.Known || now.Rule != "provider" || !now.At.Equal(d.At) {
+	place := throttle.ForWorkers.Ref(p, r)
+	if now := throttle.ForWorkers.Refresh(t.Context(), rdb, []throttle.BookingRef{place})[0]; now.Err != nil || !now.Known || now.Rule != "provider" || !now.At.Equal(d.At) {
 		t.Errorf("Check = %+v, want %v by the provider", now, d.At)
 	}
 	second := clusterRequest(2)
@@ -71,10 +71,10 @@ func TestClusterAllOrNothing(t *testing.T) {
 	if d, err := p.Redeem(t.Context(), second); err != nil || d.Granted || d.Rule != "phone" || d.At.Sub(d.Now) < time.Hour {
 		t.Errorf("Redeem = %v, %v, want it to come behind the first on its phone", d, err)
 	}
-	if _, err := place.Leave(t.Context()); err != nil {
+	if _, err := throttle.ForWorkers.Leave(t.Context(), place); err != nil {
 		t.Fatal(err)
 	}
-	if now := throttle.Refresh(t.Context(), rdb, []throttle.BookingRef{place})[0]; now.Err != nil || now.Known {
+	if now := throttle.ForWorkers.Refresh(t.Context(), rdb, []throttle.BookingRef{place})[0]; now.Err != nil || now.Known {
 		t.Errorf("Check = %+v, want nothing known of it", now)
 	}
 	late := clusterRequest(3)

@@ -141,7 +141,7 @@ func TestMergedCallsFailAlone(t *testing.T) {
 		wg.Go(func() {
 			d, err := l.TryAcquire(t.Context(), fmt.Sprint(i), 1)
 			switch {
-			case bad[i] && (!errors.Is(err, throttle.ErrUnavailable) || !throttle.Answered(err)):
+			case bad[i] && (!errors.Is(err, throttle.ErrUnavailable) || !throttle.ForWorkers.Answered(err)):
 				t.Errorf("TryAcquire of a list = %v, %v, want what Redis answered", d, err)
 			case !bad[i] && (err != nil || !d.Granted):
 				t.Errorf("TryAcquire(%d) = %v, %v, want a grant", i, d, err)
@@ -167,7 +167,7 @@ func TestMergedCallsOnAFullRedis(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			if d, err := l.TryAcquire(t.Context(), fmt.Sprint(i), 1); !errors.Is(err, throttle.ErrUnavailable) || !throttle.Answered(err) {
+			if d, err := l.TryAcquire(t.Context(), fmt.Sprint(i), 1); !errors.Is(err, throttle.ErrUnavailable) || !throttle.ForWorkers.Answered(err) {
 				t.Errorf("TryAcquire = %v, %v, want that Redis is full", d, err)
 			}
 		})
@@ -204,7 +204,7 @@ func TestMergedCallerLeaves(t *testing.T) {
 	left := make(chan error, 10)
 	for range cap(left) {
 		go func() {
-			_, err := l.Redeem(ctx, throttle.Request{Key: key, Cost: 1, Job: "left", Token: throttle.NewToken()})
+			_, err := l.Policy().Redeem(ctx, throttle.Request{Key: key, Cost: 1, Job: "left", Token: throttle.NewToken()})
 			left <- err
 		}()
 	}
@@ -387,7 +387,7 @@ func TestCallOfOneWhoLeftIsNobodyElses(t *testing.T) {
 	const n = 20
 	for range n {
 		wg.Go(func() {
-			d, err := full.Redeem(ctx, throttle.Request{Key: key, Cost: 1, Job: "left"})
+			d, err := full.Policy().Redeem(ctx, throttle.Request{Key: key, Cost: 1, Job: "left"})
 			if !errors.Is(err, context.Canceled) || d.Granted || !d.At.IsZero() {
 				t.Errorf("Redeem = %v, %v, want %v", d, err, context.Canceled)
 			}
@@ -432,7 +432,7 @@ func TestCallsOfSeveralKindsByTurns(t *testing.T) {
 			if d, err := wide.TryAcquire(t.Context(), id, 1+i%3); err != nil || !d.Granted {
 				t.Errorf("TryAcquire of the provider = %v, %v, want a grant", d, err)
 			}
-			if d, err := phone.Redeem(t.Context(), throttle.Request{Key: id, Cost: 1, Job: id}); err != nil || d.Granted || d.Job != id {
+			if d, err := phone.Policy().Redeem(t.Context(), throttle.Request{Key: id, Cost: 1, Job: id}); err != nil || d.Granted || d.Job != id {
 				t.Errorf("Redeem = %v, %v, want a booking", d, err)
 			}
 		}

@@ -26,8 +26,8 @@ const (
 const (
 	PrefixDefault     = luascripts.PrefixDefault
 	InlineWaitDefault = 50 * time.Millisecond
-	InlineWaitMax     = time.Second
 	InlineWaitNone    = -1 // no grant lies in the future
+	inlineWaitMax     = time.Second
 	secretMin         = 16 // bytes of a secret
 )
 
@@ -46,7 +46,7 @@ type Config struct {
 
 	// InlineWait is how far in the future a grant may lie; the caller waits the
 	// rest in place. It is for remainders of milliseconds, never for waiting:
-	// at most [InlineWaitMax], [InlineWaitNone] for none. Defaults to 50 ms.
+	// at most 1 s, [InlineWaitNone] for none. Defaults to 50 ms.
 	InlineWait time.Duration
 
 	// PerClient counts for each process by itself: n processes together may have
@@ -90,7 +90,7 @@ var ruleReserved = []string{"due", "places", "replan", "planned", "tick", "batch
 // ValidateRule says whether a name can name a rule: 1 to 64 letters,
 // digits, "_", "." and "-", but not "due", "places", "replan", "planned", "tick",
 // "batch" or "batches".
-func ValidateRule(name string) error {
+func (workerCalls) ValidateRule(name string) error {
 	if slices.Contains(ruleReserved, name) {
 		return fmt.Errorf("%w: rule name %q is reserved", ErrInvalidConfig, name)
 	}
@@ -110,9 +110,9 @@ func (c Config) fill() Config {
 	return c
 }
 
-// Validate returns everything that is wrong with c, joined. Each fault unwraps
+// validate returns everything that is wrong with c, joined. Each fault unwraps
 // to [ErrInvalidConfig].
-func (c Config) Validate() error {
+func (c Config) validate() error {
 	c = c.fill()
 	var errs []error
 	if len(c.Prefix) > 32 || strings.ContainsAny(c.Prefix, "{}: \t\r\n") {
@@ -124,8 +124,8 @@ func (c Config) Validate() error {
 	if n := len(c.Secret); n > 0 && n < secretMin {
 		errs = append(errs, fmt.Errorf("%w: Secret has %d bytes, want none or at least %d", ErrInvalidConfig, n, secretMin))
 	}
-	if c.InlineWait != InlineWaitNone && (c.InlineWait < 0 || c.InlineWait > InlineWaitMax) {
-		errs = append(errs, fmt.Errorf("%w: InlineWait %v, want 0 to %v, or InlineWaitNone", ErrInvalidConfig, c.InlineWait, InlineWaitMax))
+	if c.InlineWait != InlineWaitNone && (c.InlineWait < 0 || c.InlineWait > inlineWaitMax) {
+		errs = append(errs, fmt.Errorf("%w: InlineWait %v, want 0 to %v, or InlineWaitNone", ErrInvalidConfig, c.InlineWait, inlineWaitMax))
 	}
 	if c.Client != "" && !c.PerClient {
 		errs = append(errs, fmt.Errorf("%w: Client %q without PerClient", ErrInvalidConfig, errtext.Clip(c.Client)))

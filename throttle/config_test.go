@@ -31,7 +31,7 @@ func TestConfigValidate(t *testing.T) {
 		"long inline":   {throttle.Config{InlineWait: time.Second + 1}, false},
 		"negative wait": {throttle.Config{InlineWait: -2}, false},
 	} {
-		err := tt.cfg.Validate()
+		err := throttle.ForWorkers.ValidateConfig(tt.cfg)
 		if (err == nil) != tt.ok || err != nil && !errors.Is(err, throttle.ErrInvalidConfig) {
 			t.Errorf("%s: Validate() = %v, want ok = %v", name, err, tt.ok)
 		}
@@ -60,13 +60,13 @@ func TestNewReportsEveryFault(t *testing.T) {
 func TestValidateRule(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"sms", "A-z_0.9", strings.Repeat("a", throttle.RuleMax)} {
-		if err := throttle.ValidateRule(name); err != nil {
+		if err := throttle.ForWorkers.ValidateRule(name); err != nil {
 			t.Errorf("ValidateRule(%q) = %v, want nil", name, err)
 		}
 	}
 	// Keys of a queue are "due" to "batches".
 	for _, name := range []string{"", "a b", "a:b", "a{", "ä", "a\n", "due", "places", "replan", "planned", "tick", "batch", "batches", strings.Repeat("a", throttle.RuleMax+1)} {
-		if err := throttle.ValidateRule(name); !errors.Is(err, throttle.ErrInvalidConfig) {
+		if err := throttle.ForWorkers.ValidateRule(name); !errors.Is(err, throttle.ErrInvalidConfig) {
 			t.Errorf("ValidateRule(%q) = %v, want %v", name, err, throttle.ErrInvalidConfig)
 		}
 	}
@@ -141,12 +141,12 @@ func TestClientNameIsValidated(t *testing.T) {
 		{PerClient: true, Client: strings.Repeat("a", throttle.RuleMax+1)}, {Client: "a"},
 		{OnUnavailable: -1}, {OnUnavailable: throttle.FailLocal + 1},
 	} {
-		if err := cfg.Validate(); !errors.Is(err, throttle.ErrInvalidConfig) {
+		if err := throttle.ForWorkers.ValidateConfig(cfg); !errors.Is(err, throttle.ErrInvalidConfig) {
 			t.Errorf("Validate of %+v = %v, want %v", cfg, err, throttle.ErrInvalidConfig)
 		}
 	}
 	for _, cfg := range []throttle.Config{{PerClient: true}, {PerClient: true, Client: "pod-1.eu_2"}} {
-		if err := cfg.Validate(); err != nil {
+		if err := throttle.ForWorkers.ValidateConfig(cfg); err != nil {
 			t.Errorf("Validate of %+v = %v, want nil", cfg, err)
 		}
 	}

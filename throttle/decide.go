@@ -129,7 +129,7 @@ func (p *Policy) decideInRedis(ctx context.Context, mode luascripts.Mode, r *Req
 	if err == nil {
 		err = p.acquireFrom(ctx, &t, mode, r, d)
 	}
-	if _, sharded := p.store.store.(clusterStore); sharded && err != nil && (t.outdated > 0 || Answered(err)) {
+	if _, sharded := p.store.store.(clusterStore); sharded && err != nil && (t.outdated > 0 || ForWorkers.Answered(err)) {
 		lost := *r // a slot that was asked before may have granted, and this token is not sent again
 		lost.Job = ""
 		p.withdrawNow(context.WithoutCancel(ctx), lost)
@@ -299,7 +299,7 @@ func (l *Limiter) fault(op string, status luascripts.Status, err error) error {
 		return err
 	}
 	kind := rediserr.Of(err)
-	u := &UnavailableError{Op: op, Reason: err.Error()}
+	u := &unavailableError{Op: op, Reason: err.Error()}
 	u.answered = errors.Is(err, errClock) || kind.Answered() && kind != rediserr.Passing
 	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, end) {
@@ -457,7 +457,7 @@ func (p *Policy) withdrawNow(ctx context.Context, r Request) {
 func (p *Policy) comeBack(ctx context.Context, r Request) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
-	_, err := p.Return(ctx, r)
+	_, err := ForWorkers.Return(ctx, p, r)
 	return err
 }
 

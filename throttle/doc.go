@@ -18,13 +18,7 @@
 //
 //	[Limiter.TryAcquire]     answers now, books nothing, never passes jobs that wait
 //	[Limiter.Acquire]        blocks until granted; inside a worker it defers the task instead
-//	[Limiter.AcquireWithin]  the same, but fails at once when the wait would exceed a bound
 //	[Limiter.Reserve]        takes a place in line for the caller, to be asked about later
-//	[Limiter.ReserveWithin]  the same, but books nothing when the wait would exceed a bound
-//	[Limiter.Book]           joins the line on behalf of a job and returns its instant
-//	[Limiter.Redeem]         turns a booking into a grant, or returns its new instant
-//	[Limiter.Cancel]         leaves the line
-//	[Limiter.Refund]         gives a grant back that was not used
 //	[Limiter.Peek]           reads the state of a key, and changes nothing
 //	[Limiter.Available]      how many permits there are now
 //	[Limiter.TimeUntil]      how long until a new job could have n
@@ -33,15 +27,20 @@
 //	[Limiter.CloseKey]       lets nothing through on a key for a while; [Limiter.CloseRule] on all of them
 //	[Limiter.OpenKey]        ends that before its time, as [Limiter.OpenRule] does
 //
-// and of several rules that are decided together
+// and with a [Request], of one rule ([Limiter.Policy]) or of several that are decided together
 //
 //	[NewPolicy]              puts them together: phone, then tenant, then provider
-//	[Policy.TryAcquire]      takes from all of them or from none; Acquire, Book, Redeem, Cancel, Refund
-//	                         and Return are there, too
-//	[BookMany]               books for many jobs in few calls; with [BookRequest.LastRuleOnly] only where no narrow key is busy
-//	[Policy.Postpone]        closes a key whose provider said "too early", and gives the job the first place
+//	[Policy.TryAcquire]      takes from all of them or from none
+//	[Policy.Acquire]         blocks until granted, or fails at once when [Request.MaxWait] would be exceeded
+//	[Policy.Reserve]         takes a place, or books nothing when MaxWait would be exceeded
+//	[Policy.Book]            joins the line on behalf of a job and returns its instant
+//	[Policy.Redeem]          turns a booking into a grant, or returns its new instant
+//	[Policy.Cancel]          leaves the line
+//	[Policy.Refund]          gives a grant back that was not used
 //	[Policy.Renew]           keeps the leases of grants by a rule of [Concurrent]
 //	[Policy.Release]         ends them: the work is done; it returns the jobs that are next
+//
+// What only a program that runs jobs needs is behind [ForWorkers].
 //
 // # The algorithm
 //
@@ -83,10 +82,9 @@
 //
 // # Changing a limit at run time
 //
-// A limit that is stored in Redis ([Limiter.SetLimit], [Limiter.TrySetLimit],
-// [Limiter.SetLimitFor]) goes before the one in code until it is taken away
+// A limit that is stored in Redis ([Limiter.SetLimit]) goes before the one in code until it is taken away
 // ([Limiter.UnsetLimit]); nothing has to be stored, and without it the one in
-// code counts. [Limiter.LimitInForce] and [Limiter.WatchLimit] return which it is.
+// code counts. [Limiter.LimitStatus] and [Limiter.WatchLimit] tell which it is.
 //
 // What is spent stays spent: the ledger is that of the key, not of the limit, so
 // no key gets more than the new limit allows, counting what went under the old,

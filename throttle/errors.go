@@ -27,9 +27,12 @@ var (
 	ErrTooLate = errors.New("throttle: too late")
 	// ErrWithdrawn: the call was taken back by its token before it arrived.
 	ErrWithdrawn = errors.New("throttle: call was withdrawn")
-	// ErrUnavailable: Redis did not answer, or not as it should. See [UnavailableError].
+	// ErrUnavailable: Redis did not answer, or not as it should. Whether the call took effect
+	// is not known. The error unwraps to the one of a context that ended, too; its text has
+	// the client's or the server's own words, which hold no key.
 	ErrUnavailable = errors.New("throttle: redis unavailable")
-	// ErrStoredLimit: the limit that is stored for the rule can't be read. See [StoredLimitError].
+	// ErrStoredLimit: this version can't read the limit that is stored for the rule. Nothing
+	// is granted until it is set anew or taken away; what was granted can be given back.
 	ErrStoredLimit = errors.New("throttle: stored limit can't be read")
 	// ErrLeaseLost: the lease has ended, and its place may be another's by now.
 	ErrLeaseLost = errors.New("throttle: lease lost")
@@ -79,24 +82,19 @@ func (e *TooLateError) Error() string {
 
 func (e *TooLateError) Unwrap() error { return ErrTooLate }
 
-// StoredLimitError says that this version can't read the limit that is stored
-// for a rule. Nothing is granted until it is set anew or taken away; what was
-// granted can be given back. It unwraps to [ErrStoredLimit].
-type StoredLimitError struct {
+type storedLimitError struct {
 	Rule string
 	Text string // as it is stored, its beginning
 }
 
-func (e *StoredLimitError) Error() string {
+func (e *storedLimitError) Error() string {
 	return fmt.Sprintf("throttle: rule %q: the stored limit %q can't be read", e.Rule, e.Text)
 }
 
-func (e *StoredLimitError) Unwrap() error { return ErrStoredLimit }
+func (e *storedLimitError) Unwrap() error { return ErrStoredLimit }
 
-// UnavailableError says what kept Redis from answering. Whether the call took
-// effect is not known. It unwraps to [ErrUnavailable], and to the error of a
-// context that ended.
-type UnavailableError struct {
+// unavailableError says what kept Redis from answering, see [ErrUnavailable].
+type unavailableError struct {
 	Op     string // the script that was called
 	Reason string // the client's or the server's own words; they hold no key
 
@@ -104,9 +102,9 @@ type UnavailableError struct {
 	answered bool
 }
 
-func (e *UnavailableError) Error() string { return "throttle: " + e.Op + ": redis: " + e.Reason }
+func (e *unavailableError) Error() string { return "throttle: " + e.Op + ": redis: " + e.Reason }
 
-func (e *UnavailableError) Unwrap() []error {
+func (e *unavailableError) Unwrap() []error {
 	if e.cause == nil {
 		return []error{ErrUnavailable}
 	}

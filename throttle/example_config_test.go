@@ -51,7 +51,7 @@ func ExampleConfig_shadow() {
 		}
 		fmt.Println("sent:", d.Granted, "shadowed:", d.Shadowed)
 	}
-	counts := sms.Counts()
+	counts := sms.Policy().Counts()
 	fmt.Println(counts.Granted, "within the limit,", counts.Shadowed, "above it")
 	// Output:
 	// sent: true shadowed: false
@@ -148,7 +148,7 @@ func ExampleObserver() {
 	// 1h0m0s
 }
 
-func ExampleLimiter_Counts() {
+func ExamplePolicy_Counts() {
 	ctx := context.Background()
 	sms, err := throttle.NewLocal("sms", throttle.Sliding(1, time.Hour), throttle.Config{})
 	if err != nil {
@@ -160,7 +160,7 @@ func ExampleLimiter_Counts() {
 			fmt.Println(err)
 		}
 	}
-	counts := sms.Counts()
+	counts := sms.Policy().Counts()
 	fmt.Println(counts.Granted, "granted,", counts.Refused, "refused,", counts.Exceeded, "above the limit")
 	// Output:
 	// throttle: rule "sms": cost 2 exceeds the limit sliding 1/1h

@@ -11,7 +11,7 @@ import (
 
 // Book takes a place for a job and never a permit, however free the limit is.
 // The same job keeps its place.
-func ExampleLimiter_Book() {
+func ExamplePolicy_Book() {
 	rdb, server := redisAt(time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC))
 	defer server.Close()
 	defer rdb.Close()
@@ -23,7 +23,7 @@ func ExampleLimiter_Book() {
 		return
 	}
 	for _, job := range []string{"code", "invoice", "code"} {
-		d, err := sms.Book(ctx, throttle.Request{Key: "+491701234567", Cost: 1, Job: job})
+		d, err := sms.Policy().Book(ctx, throttle.Request{Key: "+491701234567", Cost: 1, Job: job})
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -37,7 +37,7 @@ func ExampleLimiter_Book() {
 }
 
 // Who leaves the line moves up those behind, and the first of them is told.
-func ExampleLimiter_Cancel() {
+func ExamplePolicy_Cancel() {
 	ctx := context.Background()
 	sms, err := throttle.NewLocal("sms", throttle.Sliding(1, time.Hour), throttle.Config{})
 	if err != nil {
@@ -48,12 +48,12 @@ func ExampleLimiter_Cancel() {
 		return throttle.Request{Key: "+491701234567", Cost: 1, Job: job}
 	}
 	for _, job := range []string{"code", "invoice", "newsletter"} {
-		if _, err := sms.Redeem(ctx, request(job)); err != nil {
+		if _, err := sms.Policy().Redeem(ctx, request(job)); err != nil {
 			fmt.Println(err)
 			return
 		}
 	}
-	next, err := sms.Cancel(ctx, request("invoice"))
+	next, err := sms.Policy().Cancel(ctx, request("invoice"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -66,7 +66,7 @@ func ExampleLimiter_Cancel() {
 }
 
 // The job turned out to have nothing to send: its permit is there for another.
-func ExampleLimiter_Refund() {
+func ExamplePolicy_Refund() {
 	ctx := context.Background()
 	sms, err := throttle.NewLocal("sms", throttle.Sliding(1, time.Hour), throttle.Config{})
 	if err != nil {
@@ -79,7 +79,7 @@ func ExampleLimiter_Refund() {
 		return
 	}
 	fmt.Println(sms.Available(ctx, "+491701234567"))
-	if _, err := sms.Refund(ctx, d.Request); err != nil {
+	if _, err := sms.Policy().Refund(ctx, d.Request); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -91,7 +91,7 @@ func ExampleLimiter_Refund() {
 
 // The job was let in and could not start, because its worker is shutting down:
 // it stays first.
-func ExamplePolicy_Return() {
+func Example_returnForTheFirstPlace() {
 	rdb, server := redisAt(time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC))
 	defer server.Close()
 	defer rdb.Close()
@@ -103,7 +103,7 @@ func ExamplePolicy_Return() {
 		return
 	}
 	redeem := func(job string) throttle.Decision {
-		d, err := sms.Redeem(ctx, throttle.Request{Key: "+491701234567", Cost: 1, Job: job})
+		d, err := sms.Policy().Redeem(ctx, throttle.Request{Key: "+491701234567", Cost: 1, Job: job})
 		if err != nil {
 			fmt.Println(err)
 		}
@@ -111,7 +111,7 @@ func ExamplePolicy_Return() {
 	}
 	first := redeem("code")
 	fmt.Println("code", first.Granted)
-	if _, err := sms.Policy().Return(ctx, first.Request); err != nil {
+	if _, err := throttle.ForWorkers.Return(ctx, sms.Policy(), first.Request); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -124,7 +124,7 @@ func ExamplePolicy_Return() {
 }
 
 // A token makes a call repeatable: the same one is charged once.
-func ExampleLimiter_Redeem_token() {
+func ExamplePolicy_Redeem_token() {
 	ctx := context.Background()
 	sms, err := throttle.NewLocal("sms", throttle.Sliding(5, time.Hour), throttle.Config{})
 	if err != nil {
@@ -133,7 +133,7 @@ func ExampleLimiter_Redeem_token() {
 	}
 	r := throttle.Request{Key: "+491701234567", Cost: 1, Job: "code", Token: throttle.NewToken()}
 	for range 3 { // the answer got lost
-		d, err := sms.Redeem(ctx, r)
+		d, err := sms.Policy().Redeem(ctx, r)
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -158,7 +158,7 @@ func ExampleRequest_maxWait() {
 	}
 	for _, job := range []string{"code", "invoice"} {
 		r := throttle.Request{Key: "+491701234567", Cost: 1, Job: job, MaxWait: time.Minute}
-		_, err := sms.Redeem(ctx, r)
+		_, err := sms.Policy().Redeem(ctx, r)
 		fmt.Println(job, errors.Is(err, throttle.ErrTooLate))
 	}
 	// Output:

@@ -218,7 +218,7 @@ func ExampleGCRA() {
 		return
 	}
 	for _, job := range []string{"a", "b", "c"} {
-		d, err := mail.Redeem(context.Background(), throttle.Request{Key: "a@example.com", Cost: 1, Job: job})
+		d, err := mail.Policy().Redeem(context.Background(), throttle.Request{Key: "a@example.com", Cost: 1, Job: job})
 		if err != nil {
 			fmt.Println(err)
 			return

@@ -27,7 +27,7 @@ func ExampleLimiter_SetLimit() {
 		fmt.Println(err)
 		return
 	}
-	if err := operator.SetLimit(ctx, throttle.Sliding(3, time.Hour)); err != nil {
+	if _, err := operator.SetLimit(ctx, throttle.Sliding(3, time.Hour), throttle.SetLimitOptions{}); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -50,7 +50,7 @@ func ExampleLimiter_SetLimit() {
 }
 
 // A limit for the hour of a campaign; then the one in code counts again.
-func ExampleLimiter_SetLimitFor() {
+func ExampleLimiter_SetLimit_forAWhile() {
 	rdb, server := redisAt(time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC))
 	defer server.Close()
 	defer rdb.Close()
@@ -62,14 +62,14 @@ func ExampleLimiter_SetLimitFor() {
 			fmt.Println(err)
 			return
 		}
-		fmt.Println(sms.LimitInForce(ctx))
+		fmt.Println(sms.LimitStatus(ctx).Limit)
 	}
 	operator, err := throttle.New(rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	if err := operator.SetLimitFor(ctx, throttle.Sliding(5, time.Minute), time.Hour); err != nil {
+	if _, err := operator.SetLimit(ctx, throttle.Sliding(5, time.Minute), throttle.SetLimitOptions{For: time.Hour}); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -77,12 +77,12 @@ func ExampleLimiter_SetLimitFor() {
 	server.FastForward(time.Hour + time.Second)
 	inForce()
 	// Output:
-	// sliding 5/1m <nil>
-	// sliding 1/1m <nil>
+	// sliding 5/1m
+	// sliding 1/1m
 }
 
 // The first process sets what all begin with; those that start later leave it.
-func ExampleLimiter_TrySetLimit() {
+func ExampleLimiter_SetLimit_ifUnset() {
 	ctx := context.Background()
 	sms, err := throttle.NewLocal("sms", throttle.Sliding(1, time.Hour), throttle.Config{})
 	if err != nil {
@@ -90,14 +90,14 @@ func ExampleLimiter_TrySetLimit() {
 		return
 	}
 	for _, n := range []int{5, 7} {
-		fmt.Println(sms.TrySetLimit(ctx, throttle.Sliding(n, time.Hour)))
-		fmt.Println(sms.LimitInForce(ctx))
+		fmt.Println(sms.SetLimit(ctx, throttle.Sliding(n, time.Hour), throttle.SetLimitOptions{IfUnset: true}))
+		fmt.Println(sms.LimitStatus(ctx).Limit)
 	}
 	// Output:
 	// true <nil>
-	// sliding 5/1h <nil>
+	// sliding 5/1h
 	// false <nil>
-	// sliding 5/1h <nil>
+	// sliding 5/1h
 }
 
 func ExampleLimiter_UnsetLimit() {
@@ -107,7 +107,7 @@ func ExampleLimiter_UnsetLimit() {
 		fmt.Println(err)
 		return
 	}
-	if err := sms.SetLimit(ctx, throttle.Sliding(5, time.Hour)); err != nil {
+	if _, err := sms.SetLimit(ctx, throttle.Sliding(5, time.Hour), throttle.SetLimitOptions{}); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -122,42 +122,42 @@ func ExampleLimiter_UnsetLimit() {
 	// 1 <nil>
 }
 
-func ExampleLimiter_StoredLimit() {
+func ExampleLimiter_LimitStatus() {
 	ctx := context.Background()
 	sms, err := throttle.NewLocal("sms", throttle.Sliding(1, time.Hour), throttle.Config{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	_, stored, err := sms.StoredLimit(ctx)
-	fmt.Println(stored, err)
-	if err := sms.SetLimit(ctx, throttle.Sliding(5, time.Hour)); err != nil {
+	fmt.Println(sms.LimitStatus(ctx).Stored)
+	if _, err := sms.SetLimit(ctx, throttle.Sliding(5, time.Hour), throttle.SetLimitOptions{}); err != nil {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(sms.StoredLimit(ctx))
+	now := sms.LimitStatus(ctx)
+	fmt.Println(now.Limit, now.Stored, now.Err)
 	// Output:
-	// false <nil>
+	// false
 	// sliding 5/1h true <nil>
 }
 
 // The limit in code, and the one that decides.
-func ExampleLimiter_LimitInForce() {
+func ExampleLimiter_Limit() {
 	ctx := context.Background()
 	sms, err := throttle.NewLocal("sms", throttle.Sliding(1, time.Hour), throttle.Config{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	if err := sms.SetLimit(ctx, throttle.Sliding(5, time.Hour)); err != nil {
+	if _, err := sms.SetLimit(ctx, throttle.Sliding(5, time.Hour), throttle.SetLimitOptions{}); err != nil {
 		fmt.Println(err)
 		return
 	}
 	fmt.Println(sms.Limit())
-	fmt.Println(sms.LimitInForce(ctx))
+	fmt.Println(sms.LimitStatus(ctx).Limit)
 	// Output:
 	// sliding 1/1h
-	// sliding 5/1h <nil>
+	// sliding 5/1h
 }
 
 // A loop that hears of each change, until it is left.
@@ -173,7 +173,7 @@ func ExampleLimiter_WatchLimit() {
 		if limit == throttle.Sliding(5, time.Hour) {
 			break
 		}
-		if err := sms.SetLimit(ctx, throttle.Sliding(5, time.Hour)); err != nil {
+		if _, err := sms.SetLimit(ctx, throttle.Sliding(5, time.Hour), throttle.SetLimitOptions{}); err != nil {
 			fmt.Println(err)
 			return
 		}

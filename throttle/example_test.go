@@ -35,7 +35,7 @@ func Example() {
 	}
 	ctx := context.Background()
 	fmt.Println("first:", sms.Acquire(ctx, "+491701234567", 1))
-	err = sms.AcquireWithin(ctx, "+491701234567", 1, 10*time.Second)
+	_, err = sms.Policy().Acquire(ctx, throttle.Request{Key: "+491701234567", Cost: 1, MaxWait: 10 * time.Second})
 	fmt.Println("second:", err, errors.Is(err, throttle.ErrTooLate))
 	fmt.Println("another phone:", sms.Acquire(ctx, "+491707654321", 1))
 	// Output:
@@ -69,7 +69,7 @@ func ExampleLimiter_TryAcquire() {
 
 // A job that may not run yet books its place, and redeems it when its instant
 // has come.
-func ExampleLimiter_Redeem() {
+func ExamplePolicy_Redeem() {
 	eight := time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
 	rdb, server := redisAt(eight)
 	defer server.Close()
@@ -78,20 +78,20 @@ func ExampleLimiter_Redeem() {
 	sms, _ := throttle.New(rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 	ctx := context.Background()
 	for _, job := range []string{"code", "invoice", "newsletter"} {
-		d, err := sms.Redeem(ctx, throttle.Request{Key: "+491701234567", Cost: 1, Job: job})
+		d, err := sms.Policy().Redeem(ctx, throttle.Request{Key: "+491701234567", Cost: 1, Job: job})
 		if err != nil {
 			fmt.Println(err)
 			return
 		}
 		fmt.Println(job, d.Granted, d.At.UTC().Format(time.TimeOnly))
 	}
-	next, _ := sms.Cancel(ctx, throttle.Request{Key: "+491701234567", Cost: 1, Job: "invoice"})
+	next, _ := sms.Policy().Cancel(ctx, throttle.Request{Key: "+491701234567", Cost: 1, Job: "invoice"})
 	for _, turn := range next {
 		fmt.Println(turn.Job, "may come at", turn.At.UTC().Format(time.TimeOnly))
 	}
 
 	server.SetTime(eight.Add(time.Minute))
-	d, _ := sms.Redeem(ctx, throttle.Request{Key: "+491701234567", Cost: 1, Job: "newsletter"})
+	d, _ := sms.Policy().Redeem(ctx, throttle.Request{Key: "+491701234567", Cost: 1, Job: "newsletter"})
 	fmt.Println(d.Job, d.Granted, d.At.UTC().Format(time.TimeOnly))
 	// Output:
 	// code true 08:00:00

@@ -28,14 +28,14 @@ func ExampleLimiter_Acquire() {
 	// throttle: rule "sms": cost 2 exceeds the limit sliding 1/1h
 }
 
-func ExampleLimiter_AcquireWithin() {
+func ExamplePolicy_Acquire_maxWait() {
 	sms, err := throttle.NewLocal("sms", throttle.Sliding(1, time.Hour), throttle.Config{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	for range 2 {
-		err := sms.AcquireWithin(context.Background(), "+491701234567", 1, 5*time.Second)
+		_, err := sms.Policy().Acquire(context.Background(), throttle.Request{Key: "+491701234567", Cost: 1, MaxWait: 5 * time.Second})
 		if late, ok := errors.AsType[*throttle.TooLateError](err); ok {
 			fmt.Println("not within", late.MaxWait.Round(time.Second), "but in", late.Wait.Round(time.Minute))
 			continue
@@ -48,7 +48,7 @@ func ExampleLimiter_AcquireWithin() {
 }
 
 // A place that is worth having is booked, another is not.
-func ExampleLimiter_ReserveWithin() {
+func ExamplePolicy_Reserve() {
 	ctx := context.Background()
 	sms, err := throttle.NewLocal("sms", throttle.Sliding(1, time.Hour), throttle.Config{})
 	if err != nil {
@@ -56,7 +56,7 @@ func ExampleLimiter_ReserveWithin() {
 		return
 	}
 	for range 3 {
-		place, err := sms.ReserveWithin(ctx, "+491701234567", 1, 90*time.Minute)
+		place, err := sms.Policy().Reserve(ctx, throttle.Request{Key: "+491701234567", Cost: 1, MaxWait: 90 * time.Minute})
 		if errors.Is(err, throttle.ErrTooLate) {
 			fmt.Println("too late")
 			continue
@@ -82,7 +82,7 @@ func ExampleLimiter_Peek() {
 		return
 	}
 	for _, job := range []string{"code", "invoice", "newsletter"} {
-		if _, err := sms.Redeem(ctx, throttle.Request{Key: "+491701234567", Cost: 1, Job: job}); err != nil {
+		if _, err := sms.Policy().Redeem(ctx, throttle.Request{Key: "+491701234567", Cost: 1, Job: job}); err != nil {
 			fmt.Println(err)
 			return
 		}
@@ -193,7 +193,7 @@ func ExampleLimiter_Reserve() {
 			fmt.Println("cancelled:", err)
 		}
 	}
-	fmt.Printf("%+v\n", sms.Counts())
+	fmt.Printf("%+v\n", sms.Policy().Counts())
 	// Output:
 	// true 0s
 	// false 1h0m0s

@@ -150,7 +150,7 @@ func (p *Policy) decideOrFallback(ctx context.Context, mode luascripts.Mode, r *
 	case ctx.Err() != nil:
 		p.availability.unknown()
 		return err
-	case Answered(err): // and charged nothing
+	case ForWorkers.Answered(err): // and charged nothing
 		p.availability.available()
 		return p.decideWithoutRedis(ctx, mode, r, d)
 	}
@@ -238,7 +238,7 @@ func (p *Policy) closedUntil(now time.Time) (until time.Time, rule string) {
 func (p *Policy) lastKnown() []activeLimit {
 	in := make([]activeLimit, len(p.rules))
 	for i, l := range p.rules {
-		in[i] = activeLimit{Limit: l.LimitLastKnown(), closed: l.closedLastKnown()}
+		in[i] = activeLimit{Limit: l.limitLastKnown(), closed: l.closedLastKnown()}
 	}
 	return in
 }

@@ -22,11 +22,11 @@ func TestFailOpen(t *testing.T) {
 		for range 3 {
 			d := mustTry(t, l, true, throttle.FailOpen)
 			noKey(t, d)
-			if d.Wait() > 0 || d.Err() != nil || l.Policy().Stale(d) {
+			if d.Wait() > 0 || d.Err() != nil || throttle.ForWorkers.Stale(l.Policy(), d) {
 				t.Errorf("%v: wait %v, err %v, want one that may go", d, d.Wait(), d.Err())
 			}
 			tries := c.tries.Load()
-			if _, err := l.Refund(t.Context(), d.Request); err != nil {
+			if _, err := l.Policy().Refund(t.Context(), d.Request); err != nil {
 				t.Errorf("Refund = %v, want nil: there is nothing to give back", err)
 			}
 			synctest.Wait()
@@ -37,13 +37,13 @@ func TestFailOpen(t *testing.T) {
 		if err := l.Acquire(t.Context(), key, 1); err != nil {
 			t.Errorf("Acquire = %v, want nil", err)
 		}
-		if err := l.AcquireWithin(t.Context(), key, 1, 0); err != nil {
+		if err := acquireWithin(t.Context(), l, key, 1, 0); err != nil {
 			t.Errorf("AcquireWithin = %v, want nil", err)
 		}
 		if v, err := l.Reserve(t.Context(), key, 1); err != nil || !v.Granted() {
 			t.Errorf("Reserve = %v, %v, want a grant", v, err)
 		}
-		if d, err := l.Book(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "a"}); err != nil || d.Granted || d.Wait() > 0 {
+		if d, err := l.Policy().Book(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "a"}); err != nil || d.Granted || d.Wait() > 0 {
 			t.Errorf("Book = %v, %v, want a place that is due", d, err)
 		}
 		if _, err := l.TryAcquire(t.Context(), key, 2); !errors.Is(err, throttle.ErrExceedsLimit) {
@@ -177,7 +177,7 @@ func TestRedisDiesAndComesBack(t *testing.T) {
 			for i := range 4 {
 				mustTry(t, l, i < 2 || away == throttle.FailOpen, away)
 			}
-			if _, err := l.Refund(t.Context(), first.Request); !errors.Is(err, throttle.ErrUnavailable) {
+			if _, err := l.Policy().Refund(t.Context(), first.Request); !errors.Is(err, throttle.ErrUnavailable) {
 				t.Errorf("Refund of what Redis granted = %v, want %v", err, throttle.ErrUnavailable)
 			}
 			server.StartAgain()
@@ -202,7 +202,7 @@ func TestLostReplyIsTakenBackBehind(t *testing.T) {
 	if _, err := s.outside.TryAcquire(t.Context(), "other", 1); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.outside.Cancel(t.Context(), throttle.Request{Key: "other", Cost: 1, Job: "a"}); err != nil {
+	if _, err := s.outside.Policy().Cancel(t.Context(), throttle.Request{Key: "other", Cost: 1, Job: "a"}); err != nil {
 		t.Fatal(err)
 	}
 	s.cutNext()
@@ -259,7 +259,7 @@ func TestFailLocal(t *testing.T) {
 			t.Errorf("Wait = %v, want a minute", d.Wait())
 		}
 		for range 2 { // as often as one likes
-			if _, err := l.Refund(t.Context(), first.Request); err != nil {
+			if _, err := l.Policy().Refund(t.Context(), first.Request); err != nil {
 				t.Errorf("Refund = %v, want nil", err)
 			}
 		}
@@ -269,11 +269,11 @@ func TestFailLocal(t *testing.T) {
 			t.Errorf("Acquire = %v after %v, want nil after a minute", err, time.Since(begin))
 		}
 		r := throttle.Request{Key: key, Cost: 1, Job: "a"}
-		if d, err := l.Redeem(t.Context(), r); err != nil || d.Granted || d.Fallback != throttle.FailLocal {
+		if d, err := l.Policy().Redeem(t.Context(), r); err != nil || d.Granted || d.Fallback != throttle.FailLocal {
 			t.Errorf("Redeem = %v, %v, want a place here", d, err)
 		}
 		r.Cost = 2
-		if _, err := l.Redeem(t.Context(), r); !errors.Is(err, throttle.ErrExceedsLimit) {
+		if _, err := l.Policy().Redeem(t.Context(), r); !errors.Is(err, throttle.ErrExceedsLimit) {
 			t.Errorf("Redeem(2) = %v, want %v", err, throttle.ErrExceedsLimit)
 		}
 		c.pulled.Store(false)
@@ -282,7 +282,7 @@ func TestFailLocal(t *testing.T) {
 			t.Errorf("Peek = %+v, %v, want a Redis that knows nothing", got, err)
 		}
 		mustTry(t, l, true, throttle.FailClosed)
-		if _, err := l.Refund(t.Context(), second.Request); err != nil {
+		if _, err := l.Policy().Refund(t.Context(), second.Request); err != nil {
 			t.Errorf("Refund = %v, want nil", err)
 		}
 		mustTry(t, l, false, throttle.FailClosed) // it was given back where it was made
@@ -322,7 +322,7 @@ func TestPlacesHereEndWhenRedisIsBack(t *testing.T) {
 	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{OnUnavailable: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
 		redeem := func(job string, granted bool, by throttle.FailureMode) {
 			t.Helper()
-			d, err := l.Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: job})
+			d, err := l.Policy().Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: job})
 			if err != nil || d.Granted != granted || d.Fallback != by {
 				t.Errorf("Redeem(%s) = %v, %v, want granted = %v by %v", job, d, err, granted, by)
 			}
@@ -350,7 +350,7 @@ func TestLeavingDoesNotWaitForRedis(t *testing.T) {
 		result := make(chan error)
 		go func() { result <- l.Acquire(ctx, key, 1) }()
 		synctest.Wait()
-		if err := l.AcquireWithin(t.Context(), key, 1, time.Minute); !errors.Is(err, throttle.ErrTooLate) {
+		if err := acquireWithin(t.Context(), l, key, 1, time.Minute); !errors.Is(err, throttle.ErrTooLate) {
 			t.Errorf("AcquireWithin = %v, want %v: somebody waits", err, throttle.ErrTooLate)
 		}
 		begin := time.Now()
@@ -359,7 +359,7 @@ func TestLeavingDoesNotWaitForRedis(t *testing.T) {
 			t.Errorf("Acquire = %v after %v, want %v at once", err, time.Since(begin), context.Canceled)
 		}
 		synctest.Wait()
-		if err := l.AcquireWithin(t.Context(), key, 1, time.Minute); err != nil {
+		if err := acquireWithin(t.Context(), l, key, 1, time.Minute); err != nil {
 			t.Errorf("AcquireWithin = %v, want nil: the place is free", err)
 		}
 	})
@@ -402,7 +402,7 @@ func TestFallbackNamesATokenThatIsGood(t *testing.T) {
 	t.Parallel()
 	pulled(t, throttle.Sliding(1, time.Minute), throttle.Config{OnUnavailable: throttle.FailLocal}, func(t *testing.T, l *throttle.Limiter, c *cable) {
 		c.pulled.Store(false)
-		if _, err := l.Cancel(t.Context(), throttle.Request{Key: "other", Cost: 1, Job: "a"}); err != nil { // that script is known too
+		if _, err := l.Policy().Cancel(t.Context(), throttle.Request{Key: "other", Cost: 1, Job: "a"}); err != nil { // that script is known too
 			t.Fatal(err)
 		}
 		c.pulled.Store(true)
@@ -410,7 +410,7 @@ func TestFallbackNamesATokenThatIsGood(t *testing.T) {
 		time.Sleep(time.Second) // so that the next one asks Redis
 		c.deaf.Store(true)
 		r := throttle.Request{Key: key, Cost: 1, Job: "a", Token: throttle.NewToken()}
-		d, err := l.Redeem(t.Context(), r)
+		d, err := l.Policy().Redeem(t.Context(), r)
 		if err != nil || d.Granted || d.Fallback != throttle.FailLocal {
 			t.Fatalf("Redeem = %v, %v, want a place here", d, err)
 		}
@@ -418,10 +418,10 @@ func TestFallbackNamesATokenThatIsGood(t *testing.T) {
 		c.deaf.Store(false)
 		c.pulled.Store(false)
 		time.Sleep(time.Second)
-		if d, err := l.Redeem(t.Context(), r); !errors.Is(err, throttle.ErrWithdrawn) {
+		if d, err := l.Policy().Redeem(t.Context(), r); !errors.Is(err, throttle.ErrWithdrawn) {
 			t.Errorf("Redeem by the old token = %v, %v, want %v", d, err, throttle.ErrWithdrawn)
 		}
-		if d, err := l.Redeem(t.Context(), d.Request); err != nil || !d.Granted || d.Fallback != throttle.FailClosed {
+		if d, err := l.Policy().Redeem(t.Context(), d.Request); err != nil || !d.Granted || d.Fallback != throttle.FailClosed {
 			t.Errorf("Redeem = %v, %v, want a grant", d, err)
 		}
 	})

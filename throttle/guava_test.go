@@ -331,7 +331,7 @@ func TestGuavaTryAcquireSomeWaitAllowed(t *testing.T) {
 		granted    bool
 	}{{0, -1, 1, true}, {0, 200, 1, true}, {200, 100, 1000, false}, {300, 100, 1, true}} {
 		s.at(c.at * ms)
-		_, err := l.Redeem(t.Context(), throttle.Request{Key: key, Cost: c.cost, Job: fmt.Sprint("job", i), MaxWait: c.within * ms})
+		_, err := l.Policy().Redeem(t.Context(), throttle.Request{Key: key, Cost: c.cost, Job: fmt.Sprint("job", i), MaxWait: c.within * ms})
 		if errors.Is(err, throttle.ErrTooLate) == c.granted || (c.granted && err != nil) {
 			t.Errorf("at %v within %v: %v, want granted %v", c.at*ms, c.within*ms, err, c.granted)
 		}

@@ -31,7 +31,7 @@ func (h *host) Ask(ctx context.Context, p *throttle.Policy, r throttle.Request) 
 func (h *host) Begin(ctx context.Context, p *throttle.Policy, d throttle.Decision) (bool, error) {
 	h.settled = append(h.settled, d)
 	if len(h.settled) <= h.late {
-		_, err := p.Return(ctx, d.Request)
+		_, err := throttle.ForWorkers.Return(ctx, p, d.Request)
 		return false, err
 	}
 	return h.refuse == nil, h.refuse
@@ -45,7 +45,7 @@ func TestAcquireInsideAWorker(t *testing.T) {
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
 	h := &host{}
-	ctx := throttle.WithHost(t.Context(), h)
+	ctx := throttle.ForWorkers.WithHost(t.Context(), h)
 	if err := l.Acquire(ctx, key, 1); err != nil || len(h.settled) != 1 || !h.settled[0].Granted {
 		t.Errorf("Acquire = %v, settled %v, want one grant", err, h.settled)
 	}
@@ -71,7 +71,7 @@ func TestAcquireInsideAWorkerAsksAnewWhenLate(t *testing.T) {
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(3, time.Minute))
 	h := &host{late: 2}
-	if err := l.Acquire(throttle.WithHost(t.Context(), h), key, 1); err != nil || len(h.settled) != 3 {
+	if err := l.Acquire(throttle.ForWorkers.WithHost(t.Context(), h), key, 1); err != nil || len(h.settled) != 3 {
 		t.Fatalf("Acquire = %v, settled %v, want the third grant", err, h.settled)
 	}
 	if h.asked[0].Token == h.asked[1].Token || h.asked[1].Token == h.asked[2].Token {
@@ -93,12 +93,12 @@ func TestAcquireInsideAWorkerIsBounded(t *testing.T) {
 		{time.Second, 2 * time.Second, time.Second}, {2 * time.Second, time.Second, time.Second}, {-1, time.Second, -1},
 	} {
 		h := &host{maxWait: tt.host}
-		ctx := throttle.WithHost(t.Context(), h)
+		ctx := throttle.ForWorkers.WithHost(t.Context(), h)
 		var err error
 		if tt.caller == 0 {
 			err = l.Acquire(ctx, key, 1)
 		} else {
-			err = l.AcquireWithin(ctx, key, 1, tt.caller)
+			err = acquireWithin(ctx, l, key, 1, tt.caller)
 		}
 		if got := h.asked[0].MaxWait; got != tt.want {
 			t.Errorf("host %v, caller %v: MaxWait = %v, want %v", tt.host, tt.caller, got, tt.want)

@@ -22,7 +22,7 @@ func TestKeysOfAnyKind(t *testing.T) {
 		s.raw.FlushDB(t.Context())
 		s.at(0)
 		for i, want := range []bool{true, false} {
-			d, err := l.Redeem(t.Context(), throttle.Request{Key: k, Cost: 1, Job: "job"})
+			d, err := l.Policy().Redeem(t.Context(), throttle.Request{Key: k, Cost: 1, Job: "job"})
 			if err != nil || d.Granted != want {
 				t.Errorf("Redeem %d of %q = %v, %v, want granted = %v", i, k, d, err, want)
 			}
@@ -68,12 +68,12 @@ func TestSecretHidesTheKey(t *testing.T) {
 	secret := []byte("0123456789abcdef")
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{Secret: secret})
 	for _, job := range []string{"a", "b", "c"} { // granted and given back, granted, booked
-		d, err := l.Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: job})
+		d, err := l.Policy().Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: job})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if job == "a" {
-			_, _ = l.Refund(t.Context(), d.Request)
+			_, _ = l.Policy().Refund(t.Context(), d.Request)
 		}
 	}
 	keys := allKeys(t, rdb)
@@ -113,13 +113,13 @@ func TestLifeOfKeys(t *testing.T) {
 	s.job(l, "b", 1)
 	s.job(l, "c", 1)
 	life(":line", time.Hour+2*time.Second)
-	if _, err := l.Policy().Return(t.Context(), d.Request); err != nil {
+	if _, err := throttle.ForWorkers.Return(t.Context(), l.Policy(), d.Request); err != nil {
 		t.Fatal(err)
 	}
 	life(":tokens", time.Minute)
 	life(":line", time.Hour+2*time.Second)
 	for _, job := range []string{"a", "b", "c"} {
-		if _, err := l.Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: job}); err != nil {
+		if _, err := l.Policy().Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: job}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -109,7 +109,7 @@ func TestTwoTruths(t *testing.T) {
 		s.at(time.Duration(i) * 130 * ms)
 		d := s.try(l, 1+i%5)
 		if i%3 == 0 {
-			_, _ = l.Refund(t.Context(), d.Request)
+			_, _ = l.Policy().Refund(t.Context(), d.Request)
 		}
 	}
 	s.at(time.Minute)
@@ -125,7 +125,7 @@ func TestLostKey(t *testing.T) {
 		s.raw.FlushDB(t.Context())
 		s.at(0)
 		d := s.job(l, "a", 1)
-		_, _ = l.Refund(t.Context(), d.Request)
+		_, _ = l.Policy().Refund(t.Context(), d.Request)
 		for _, job := range []string{"a", "b", "c"} {
 			s.job(l, job, 1)
 		}
@@ -158,7 +158,7 @@ func TestRefundOverAdmits(t *testing.T) {
 	s.at(500 * ms)
 	for _, d := range grants[:5] {
 		for range 2 {
-			_, _ = l.Refund(t.Context(), d.Request)
+			_, _ = l.Policy().Refund(t.Context(), d.Request)
 		}
 	}
 	granted := 0
@@ -252,7 +252,7 @@ func TestOldDebt(t *testing.T) {
 	s.want(s.try(l, 1), true, 0)
 	s.want(s.job(l, "a", 1), false, time.Hour)
 	s.want(s.job(l, "b", 1), false, 2*time.Hour)
-	if err := l.SetLimit(t.Context(), throttle.Sliding(1, time.Second)); err != nil {
+	if err := setLimit(t.Context(), l, throttle.Sliding(1, time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	s.want(s.job(l, "b", 1), false, 2*time.Second)
@@ -268,9 +268,9 @@ func TestReleaseOfUnknown(t *testing.T) {
 	s.try(l, 2)
 	for range 5 {
 		r := throttle.Request{Key: key, Cost: 1, Job: "nobody", Token: throttle.NewToken()}
-		_, refund := l.Refund(t.Context(), r)
-		_, back := l.Policy().Return(t.Context(), r)
-		_, cancel := l.Cancel(t.Context(), r)
+		_, refund := l.Policy().Refund(t.Context(), r)
+		_, back := throttle.ForWorkers.Return(t.Context(), l.Policy(), r)
+		_, cancel := l.Policy().Cancel(t.Context(), r)
 		if err := errors.Join(refund, back, cancel); err != nil {
 			t.Error(err)
 		}
@@ -293,7 +293,7 @@ func TestChangeByOneClient(t *testing.T) {
 	}
 	s.want(s.try(of("a"), 2), true, 0)
 	s.want(s.try(of("b"), 2), true, 0)
-	if err := of("a").SetLimit(t.Context(), throttle.Sliding(3, time.Minute)); err != nil {
+	if err := setLimit(t.Context(), of("a"), throttle.Sliding(3, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	for _, client := range []string{"a", "b"} { // what each has spent counts
@@ -412,11 +412,11 @@ func TestReplicaReads(t *testing.T) {
 	d := s.job(l, "a", 1)
 	s.job(l, "b", 1)
 	s.try(l, 1)
-	_, book := l.Book(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "c"})
+	_, book := l.Policy().Book(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "c"})
 	_, peek := l.Peek(t.Context(), key, 10)
-	check := throttle.Refresh(t.Context(), s.raw, []throttle.BookingRef{{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "b", Costs: []int{1}}})[0].Err
-	_, cancel := l.Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "b"})
-	_, refund := l.Refund(t.Context(), d.Request)
+	check := throttle.ForWorkers.Refresh(t.Context(), s.raw, []throttle.BookingRef{{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "b", Costs: []int{1}}})[0].Err
+	_, cancel := l.Policy().Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "b"})
+	_, refund := l.Policy().Refund(t.Context(), d.Request)
 	_, reset := l.Reset(t.Context(), key)
 	if err := errors.Join(book, peek, check, cancel, refund, reset); err != nil {
 		t.Fatal(err)
@@ -577,11 +577,11 @@ func TestForgottenScripts(t *testing.T) {
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(10, time.Minute), throttle.Config{})
 	for i := range 3 {
 		for range 2 {
-			if d, err := l.Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "a"}); err != nil || !d.Granted {
+			if d, err := l.Policy().Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "a"}); err != nil || !d.Granted {
 				t.Errorf("Redeem = %v, %v, want granted", d, err)
 			}
 		}
-		if got := throttle.Refresh(t.Context(), rdb, []throttle.BookingRef{{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}})[0]; got.Err != nil {
+		if got := throttle.ForWorkers.Refresh(t.Context(), rdb, []throttle.BookingRef{{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}})[0]; got.Err != nil {
 			t.Error(got.Err)
 		}
 		s, err := l.Peek(t.Context(), key, 0)

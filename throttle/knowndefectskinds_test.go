@@ -176,9 +176,9 @@ func TestNegativeCostOfEachKind(t *testing.T) {
 		for _, cost := range []int{0, -1, -5, -1 << 62} {
 			r := throttle.Request{Key: key, Cost: cost, Job: "a", Token: throttle.NewToken()}
 			_, try := l.TryAcquire(s.Context(), key, cost)
-			_, redeem := l.Redeem(s.Context(), r)
-			_, book := l.Book(s.Context(), r)
-			_, refund := l.Refund(s.Context(), r)
+			_, redeem := l.Policy().Redeem(s.Context(), r)
+			_, book := l.Policy().Book(s.Context(), r)
+			_, refund := l.Policy().Refund(s.Context(), r)
 			for _, err := range []error{try, redeem, book, refund, l.Acquire(s.Context(), key, cost)} {
 				if !errors.Is(err, throttle.ErrInvalidCost) {
 					s.Errorf("%v, cost %d: %v, want %v", l.Limit(), cost, err, throttle.ErrInvalidCost)
@@ -215,7 +215,7 @@ func TestRestOfADivision(t *testing.T) {
 		} {
 			l := s.limiter(fmt.Sprint("rule", i), c.limit)
 			for k := range 6 {
-				d, err := l.Book(context.Background(), throttle.Request{Key: key, Cost: cost, Job: fmt.Sprint("job", k)})
+				d, err := l.Policy().Book(context.Background(), throttle.Request{Key: key, Cost: cost, Job: fmt.Sprint("job", k)})
 				if err != nil {
 					rt.Fatal(err)
 				}
@@ -267,7 +267,7 @@ func TestRefundOfAnotherWindow(t *testing.T) {
 		s.at(70 * time.Second)
 		next := s.drain(l).At.Sub(start)
 		for range 2 {
-			if _, err := l.Refund(s.Context(), old.Request); err != nil {
+			if _, err := l.Policy().Refund(s.Context(), old.Request); err != nil {
 				s.Fatal(err)
 			}
 			s.want(s.try(l, 1), false, next)
@@ -289,7 +289,7 @@ func TestRefundAtTheEdge(t *testing.T) {
 		old := s.try(l, 3)
 		s.at(time.Second)
 		next := s.drain(l).At.Sub(start)
-		if _, err := l.Refund(t.Context(), old.Request); err != nil {
+		if _, err := l.Policy().Refund(t.Context(), old.Request); err != nil {
 			t.Fatal(err)
 		}
 		s.want(s.try(l, 1), false, next)

@@ -9,13 +9,8 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// Leases says whether a rule of the policy limits how many run at once: then
-// the holder of a grant has a lease, renews it in time, and releases it.
-func (p *Policy) Leases() bool { return p.rules[len(p.rules)-1].limit.IsConcurrent() }
-
-// LeaseFor is the shortest lease of a grant: renew it well before it is over. 0
-// when there is none.
-func (p *Policy) LeaseFor(d Decision) time.Duration {
+// leaseFor is the shortest lease of a grant, 0 when there is none.
+func (p *Policy) leaseFor(d Decision) time.Duration {
 	least := time.Duration(0)
 	p.eachLease(d, func(_ *Limiter, in activeLimit, _ int) {
 		if least == 0 || in.Window() < least {
@@ -120,7 +115,7 @@ func (p *Policy) eachLease(d Decision, f func(l *Limiter, in activeLimit, i int)
 // the jobs that come next; it is idempotent, and works after ctx has ended. Of a grant without
 // leases it does nothing.
 func (p *Policy) Hold(ctx context.Context, d Decision) (held context.Context, release func(context.Context) ([]Promotion, error)) {
-	lease := p.LeaseFor(d)
+	lease := p.leaseFor(d)
 	if lease == 0 {
 		return ctx, func(context.Context) ([]Promotion, error) { return nil, nil }
 	}

@@ -138,8 +138,8 @@ func TestReleaseTellsTheNext(t *testing.T) {
 	a, b := s.job(l, "a", 1), s.job(l, "b", 1)
 	s.want(a, true, 0)
 	s.want(b, true, 0)
-	if !p.Leases() || p.LeaseFor(a) != 30*time.Second {
-		t.Errorf("leases %v of %v, want 30s", p.Leases(), p.LeaseFor(a))
+	if got := throttle.ForWorkers.LeaseFor(p, a); got != 30*time.Second {
+		t.Errorf("a lease of %v, want 30s", got)
 	}
 	s.at(10 * time.Second)
 	s.renew(p, []throttle.Decision{a, b}, nil, nil)
@@ -242,11 +242,11 @@ func TestFenceGrows(t *testing.T) {
 		}
 		for range 3 {
 			r := throttle.Request{Key: key, Cost: 1, Job: "a", Token: throttle.NewToken()}
-			d, err := l.Redeem(t.Context(), r)
+			d, err := l.Policy().Redeem(t.Context(), r)
 			if err != nil || !d.Granted || d.Fence <= last {
 				t.Errorf("Redeem = %v with fence %d, %v, want one above %d", d, d.Fence, err, last)
 			}
-			if again, err := l.Redeem(t.Context(), r); err != nil || !again.Granted || again.Fence != d.Fence {
+			if again, err := l.Policy().Redeem(t.Context(), r); err != nil || !again.Granted || again.Fence != d.Fence {
 				t.Errorf("Redeem again = %v with fence %d, %v, want %d", again, again.Fence, err, d.Fence)
 			}
 			last = d.Fence
@@ -269,8 +269,8 @@ func TestPolicyWithLeases(t *testing.T) {
 	}
 	a := ask("A", "a")
 	s.want(a, true, 0)
-	if a.Fence == 0 || !p.Leases() || p.LeaseFor(a) != 30*time.Second {
-		t.Errorf("fence %d, leases %v of %v, want one of 30s", a.Fence, p.Leases(), p.LeaseFor(a))
+	if got := throttle.ForWorkers.LeaseFor(p, a); a.Fence == 0 || got != 30*time.Second {
+		t.Errorf("fence %d, a lease of %v, want one of 30s", a.Fence, got)
 	}
 	s.by(ask("B", "b"), "slots", 30*time.Second)
 	s.by(ask("A", "a2"), "phone", time.Minute)
@@ -297,7 +297,7 @@ func TestReturnOfALease(t *testing.T) {
 	l := s.limiter("slots", throttle.Concurrent(1, 30*time.Second))
 	a := s.job(l, "a", 1)
 	s.want(s.job(l, "b", 1), false, 30*time.Second)
-	if _, err := l.Policy().Return(t.Context(), a.Request); err != nil {
+	if _, err := throttle.ForWorkers.Return(t.Context(), l.Policy(), a.Request); err != nil {
 		t.Fatal(err)
 	}
 	if s.job(l, "b", 1).Granted {
@@ -314,7 +314,7 @@ func TestSetLimitOfLeases(t *testing.T) {
 	l, operator := s.limiter("slots", throttle.Concurrent(2, 30*time.Second)), s.limiter("slots", throttle.Concurrent(2, 30*time.Second))
 	a, b := s.try(l, 1), s.try(l, 1)
 	s.want(s.try(l, 1), false, 30*time.Second)
-	if err := operator.SetLimit(t.Context(), throttle.Concurrent(3, time.Minute)); err != nil {
+	if err := setLimit(t.Context(), operator, throttle.Concurrent(3, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	c := s.try(operator, 1)
@@ -323,7 +323,7 @@ func TestSetLimitOfLeases(t *testing.T) {
 	s.release(l.Policy(), a, "d")
 	wantInForce(t, l, throttle.Concurrent(3, time.Minute))
 	s.want(s.job(l, "d", 1), true, 0)
-	if err := operator.SetLimit(t.Context(), throttle.Concurrent(1, time.Minute)); err != nil {
+	if err := setLimit(t.Context(), operator, throttle.Concurrent(1, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	s.release(operator.Policy(), b)

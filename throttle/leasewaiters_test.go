@@ -110,7 +110,7 @@ func TestLateRenewalsBesideLeasesGrantedAhead(t *testing.T) {
 			s.at(now)
 			op := rapid.IntRange(0, 9).Draw(rt, "op")
 			if op < 4 || len(all) == 0 {
-				d, err := l.Redeem(ctx, throttle.Request{Key: key, Cost: 1, Job: fmt.Sprint("j", rapid.IntRange(0, 4).Draw(rt, "job"), i/30)})
+				d, err := l.Policy().Redeem(ctx, throttle.Request{Key: key, Cost: 1, Job: fmt.Sprint("j", rapid.IntRange(0, 4).Draw(rt, "job"), i/30)})
 				if err != nil {
 					rt.Fatal(err)
 				}
@@ -226,7 +226,7 @@ func (h *hall) next() {
 		h.at(at.Sub(start))
 	}
 	place := throttle.BookingRef{Policy: h.l.Policy(), IDs: []string{h.l.ID(key)}, Costs: []int{1}, Job: job}
-	in := throttle.Refresh(h.Context(), h.rdb, []throttle.BookingRef{place})[0]
+	in := throttle.ForWorkers.Refresh(h.Context(), h.rdb, []throttle.BookingRef{place})[0]
 	if in.Err != nil || !in.Known {
 		h.Fatalf("Check(%q) = %+v", job, in)
 	}
@@ -301,19 +301,19 @@ func TestParkedForALeaseIsNoticedOnce(t *testing.T) {
 		"booked":  func(h *hall) []throttle.Promotion { return h.comes("j02").Promoted },
 		"refused": func(h *hall) []throttle.Promotion { return h.try(h.l, 1).Promoted },
 		"too late": func(h *hall) []throttle.Promotion {
-			d, _ := h.l.Redeem(h.Context(), throttle.Request{Key: key, Cost: 1, Job: "j02", MaxWait: ms})
+			d, _ := h.l.Policy().Redeem(h.Context(), throttle.Request{Key: key, Cost: 1, Job: "j02", MaxWait: ms})
 			return d.Promoted
 		},
 		"checked": func(h *hall) []throttle.Promotion {
 			place := throttle.BookingRef{Policy: h.l.Policy(), IDs: []string{h.l.ID(key)}, Costs: []int{1}, Job: "j01"}
-			return throttle.Refresh(h.Context(), h.rdb, []throttle.BookingRef{place})[0].Promoted
+			return throttle.ForWorkers.Refresh(h.Context(), h.rdb, []throttle.BookingRef{place})[0].Promoted
 		},
 		"released": func(h *hall) []throttle.Promotion {
 			turns, _ := h.l.Policy().Release(h.Context(), h.over)
 			return turns
 		},
 		"left": func(h *hall) []throttle.Promotion {
-			turns, _ := h.l.Cancel(h.Context(), throttle.Request{Key: key, Cost: 1, Job: "j02"})
+			turns, _ := h.l.Policy().Cancel(h.Context(), throttle.Request{Key: key, Cost: 1, Job: "j02"})
 			return turns
 		},
 		"opened": func(h *hall) []throttle.Promotion {

@@ -66,7 +66,7 @@ func TestRefundOfAGrantAheadKeepsTheOneBefore(t *testing.T) {
 			s.at(time.Minute - 15*ms)
 			ahead := s.job(l, "b", n)
 			s.want(ahead, true, time.Minute)
-			if _, err := l.Refund(s.Context(), ahead.Request); err != nil {
+			if _, err := l.Policy().Refund(s.Context(), ahead.Request); err != nil {
 				t.Fatal(err)
 			}
 			s.want(s.try(l, 1), false, time.Minute)
@@ -83,10 +83,10 @@ func TestRefundKeepsTheTokenOfItsNeighbour(t *testing.T) {
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(3, time.Minute))
 	first, second := s.job(l, "a", 1), s.job(l, "b", 1)
-	if _, err := l.Refund(s.Context(), first.Request); err != nil {
+	if _, err := l.Policy().Refund(s.Context(), first.Request); err != nil {
 		t.Fatal(err)
 	}
-	again, err := l.Redeem(s.Context(), second.Request)
+	again, err := l.Policy().Redeem(s.Context(), second.Request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestRefundKeepsTheTokenOfItsNeighbour(t *testing.T) {
 	if got, err := l.Peek(s.Context(), key, 0); err != nil || got.Available != 2 {
 		t.Errorf("Available = %d, %v, want 2", got.Available, err)
 	}
-	if _, err := l.Refund(s.Context(), second.Request); err != nil {
+	if _, err := l.Policy().Refund(s.Context(), second.Request); err != nil {
 		t.Fatal(err)
 	}
 	s.want(s.try(l, 3), true, 0)
@@ -112,7 +112,7 @@ func TestRefundInTheMiddle(t *testing.T) {
 	s.want(s.job(l, "c", 1), true, 20*time.Second)
 	s.want(s.try(l, 1), false, time.Minute)
 	for range 3 {
-		if _, err := l.Refund(s.Context(), middle.Request); err != nil {
+		if _, err := l.Policy().Refund(s.Context(), middle.Request); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -136,7 +136,7 @@ func TestRefundAndAClockThatGoesBack(t *testing.T) {
 	s.at(61 * time.Second)
 	d := s.try(l, 1)
 	s.want(d, true, 61*time.Second)
-	if _, err := l.Refund(s.Context(), d.Request); err != nil {
+	if _, err := l.Policy().Refund(s.Context(), d.Request); err != nil {
 		t.Fatal(err)
 	}
 	s.at(45 * time.Second) // the grants at 0 s and 30 s are in the window again
@@ -151,7 +151,7 @@ func TestReturnTwiceKeepsTheFirstPlace(t *testing.T) {
 	d := s.job(l, "a", 1)
 	s.want(s.job(l, "b", 1), false, time.Minute)
 	for range 2 {
-		if _, err := l.Policy().Return(s.Context(), d.Request); err != nil {
+		if _, err := throttle.ForWorkers.Return(s.Context(), l.Policy(), d.Request); err != nil {
 			t.Fatal(err)
 		}
 		got, err := l.Peek(s.Context(), key, 2)
@@ -231,19 +231,19 @@ func TestChangedLimitCountsWhatWasSpent(t *testing.T) {
 			n := rapid.SampledFrom([]int{1, 2, 3, 5, 8}).Draw(rt, "n")
 			if len(spent) > 0 && rapid.IntRange(0, 5).Draw(rt, "refund") == 0 {
 				k := rapid.IntRange(0, len(spent)-1).Draw(rt, "which")
-				if _, err := limiters[8].Refund(ctx, spent[k].Request); err != nil {
+				if _, err := limiters[8].Policy().Refund(ctx, spent[k].Request); err != nil {
 					rt.Fatal(err)
 				}
 				spent = append(spent[:k:k], spent[k+1:]...)
 			}
-			d, err := limiters[n].Redeem(ctx, throttle.Request{
+			d, err := limiters[n].Policy().Redeem(ctx, throttle.Request{
 				Key: key, Cost: rapid.IntRange(1, n).Draw(rt, "cost"), Job: fmt.Sprint("job", i),
 			})
 			if err != nil {
 				rt.Fatal(err)
 			}
 			if !d.Granted {
-				if _, err := limiters[n].Cancel(ctx, d.Request); err != nil {
+				if _, err := limiters[n].Policy().Cancel(ctx, d.Request); err != nil {
 					rt.Fatal(err)
 				}
 				continue

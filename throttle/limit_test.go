@@ -281,23 +281,21 @@ func TestConcurrentIsNotChangedIntoAnother(t *testing.T) {
 	rate, lease := throttle.Sliding(1, time.Minute), throttle.Concurrent(1, time.Minute)
 	for _, tt := range []struct{ code, other throttle.Limit }{{rate, lease}, {lease, rate}} {
 		l := s.limiter("sms", tt.code)
-		_, tryErr := l.TrySetLimit(t.Context(), tt.other)
-		for op, err := range map[string]error{
-			"SetLimit": l.SetLimit(t.Context(), tt.other), "SetLimitFor": l.SetLimitFor(t.Context(), tt.other, time.Minute), "TrySetLimit": tryErr,
-		} {
+		for _, options := range []throttle.SetLimitOptions{{}, {For: time.Minute}, {IfUnset: true}} {
+			_, err := l.SetLimit(t.Context(), tt.other, options)
 			e, ok := errors.AsType[*throttle.LimitError](err)
 			if !ok || e.Field != "kind" || !errors.Is(err, throttle.ErrInvalidLimit) {
-				t.Errorf("%v: %s(%v) = %v, want a fault of the kind", tt.code, op, tt.other, err)
+				t.Errorf("%v: SetLimit(%v, %+v) = %v, want a fault of the kind", tt.code, tt.other, options, err)
 			}
 		}
 		if keys := allKeys(t, s.raw); len(keys) != 0 {
 			t.Errorf("keys = %q, want none", keys)
 		}
-		if err := s.limiter("sms", tt.other).SetLimit(t.Context(), tt.other); err != nil {
+		if err := setLimit(t.Context(), s.limiter("sms", tt.other), tt.other); err != nil {
 			t.Fatal(err)
 		}
 		_, err := l.TryAcquire(t.Context(), key, 1)
-		if e, ok := errors.AsType[*throttle.StoredLimitError](err); !ok || e.Rule != "sms" {
+		if !errors.Is(err, throttle.ErrStoredLimit) || !strings.Contains(err.Error(), `"sms"`) {
 			t.Errorf("%v with %v stored: TryAcquire = %v, want %v", tt.code, tt.other, err, throttle.ErrStoredLimit)
 		}
 		s.raw.Del(t.Context(), storedKey)

@@ -126,7 +126,7 @@ func TestRefundOfAGrantBeforeTheChange(t *testing.T) {
 		s.at(0)
 		d := s.try(before, 1)
 		s.want(s.try(after, 1), false, time.Minute)
-		if _, err := after.Refund(t.Context(), d.Request); err != nil {
+		if _, err := after.Policy().Refund(t.Context(), d.Request); err != nil {
 			t.Fatal(err)
 		}
 		if c.back {
@@ -145,7 +145,7 @@ func TestGivingBackUnderALongerLimit(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	for name, correct := range map[string]func(*throttle.Limiter, throttle.Decision) error{
 		"refund": func(l *throttle.Limiter, d throttle.Decision) error {
-			_, err := l.Refund(t.Context(), d.Request)
+			_, err := l.Policy().Refund(t.Context(), d.Request)
 			return err
 		},
 		"charge": func(l *throttle.Limiter, d throttle.Decision) error {
@@ -161,7 +161,7 @@ func TestGivingBackUnderALongerLimit(t *testing.T) {
 				t.Fatal(d, err)
 			}
 		}
-		if err := l.SetLimit(t.Context(), throttle.Sliding(4, time.Hour)); err != nil {
+		if err := setLimit(t.Context(), l, throttle.Sliding(4, time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		if err := correct(l, d); err != nil {
@@ -199,7 +199,7 @@ func TestChangedLimitKeepsTheLine(t *testing.T) {
 		for _, job := range jobs {
 			places = append(places, throttle.BookingRef{Policy: changed.Policy(), IDs: []string{changed.ID(key)}, Job: job, Costs: []int{1}})
 		}
-		for j, in := range throttle.Refresh(t.Context(), s.rdb, places) {
+		for j, in := range throttle.ForWorkers.Refresh(t.Context(), s.rdb, places) {
 			if at := in.At.Sub(start); in.Err != nil || !in.Known || at != c.instant[j]*time.Second {
 				t.Errorf("%v: %s may go at %v (%v), want %v s", c.limit, jobs[j], at, in.Err, c.instant[j])
 			}
@@ -228,14 +228,14 @@ func TestRaisedLimitTellsTheFirst(t *testing.T) {
 		for _, job := range []string{"a", "b", "c"} {
 			s.job(old, job, 1)
 		}
-		turns, err := s.limiter(rule, limit).Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "c"})
+		turns, err := s.limiter(rule, limit).Policy().Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "c"})
 		turn := soleTurn(t, turns)
 		if err != nil || turn.Job != "a" || turn.Wait != 0 {
 			t.Errorf("%v: the next is %+v, %v, want a, now", limit, turn, err)
 		}
 		// lowered again it is later, and nobody is told: whoever comes is
 		lower := s.limiter(rule, throttle.Sliding(1, time.Minute))
-		turns, err = lower.Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "b"})
+		turns, err = lower.Policy().Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "b"})
 		if err != nil || len(turns) != 0 {
 			t.Errorf("lowered: the next is %+v, %v, want nobody", turns, err)
 		}
@@ -251,12 +251,12 @@ func TestGrantOutlivesALargerLimit(t *testing.T) {
 	large, small := s.limiter("sms", throttle.Sliding(5, time.Minute)), s.limiter("sms", throttle.Sliding(2, time.Minute))
 	first := s.job(large, "a", 3)
 	s.want(first, true, 0)
-	if _, err := small.Policy().Return(t.Context(), first.Request); err != nil {
+	if _, err := throttle.ForWorkers.Return(t.Context(), small.Policy(), first.Request); err != nil {
 		t.Errorf("Return = %v, want nil", err)
 	}
 	second := s.job(large, "b", 4)
 	s.want(second, true, 0)
-	if _, err := small.Refund(t.Context(), second.Request); err != nil {
+	if _, err := small.Policy().Refund(t.Context(), second.Request); err != nil {
 		t.Errorf("Refund = %v, want nil", err)
 	}
 	if got, err := small.Peek(t.Context(), key, 10); err != nil || got.Available != 2 || got.Waiting != 0 {
@@ -271,16 +271,16 @@ func TestBookingOutlivesALargerLimit(t *testing.T) {
 	large, small := s.limiter("sms", throttle.Sliding(5, time.Minute)), s.limiter("sms", throttle.Sliding(2, time.Minute))
 	s.want(s.try(large, 2), true, 0)
 	for _, ask := range []func(throttle.Request) (throttle.Decision, error){
-		func(r throttle.Request) (throttle.Decision, error) { return small.Redeem(t.Context(), r) },
-		func(r throttle.Request) (throttle.Decision, error) { return small.Book(t.Context(), r) },
+		func(r throttle.Request) (throttle.Decision, error) { return small.Policy().Redeem(t.Context(), r) },
+		func(r throttle.Request) (throttle.Decision, error) { return small.Policy().Book(t.Context(), r) },
 		func(r throttle.Request) (throttle.Decision, error) {
-			_, err := small.Cancel(t.Context(), r)
+			_, err := small.Policy().Cancel(t.Context(), r)
 			return throttle.Decision{}, errors.Join(err, throttle.ErrExceedsLimit)
 		},
 	} {
 		s.want(s.job(large, "a", 4), false, time.Minute)
 		place := throttle.BookingRef{Policy: small.Policy(), IDs: []string{small.ID(key)}, Job: "a", Costs: []int{4}}
-		if got := throttle.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0]; !errors.Is(got.Err, throttle.ErrExceedsLimit) {
+		if got := throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0]; !errors.Is(got.Err, throttle.ErrExceedsLimit) {
 			t.Errorf("Check = %+v, want %v", got, throttle.ErrExceedsLimit)
 		}
 		if _, err := ask(throttle.Request{Key: key, Cost: 4, Job: "a"}); !errors.Is(err, throttle.ErrExceedsLimit) || errors.Is(err, throttle.ErrUnavailable) {

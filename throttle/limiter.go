@@ -65,7 +65,7 @@ func New(rdb redis.UniversalClient, rule string, limit Limit, cfg Config) (*Limi
 
 // newRule is a limiter that can't decide yet.
 func newRule(s store, rule string, limit Limit, cfg Config) (*Limiter, error) {
-	if err := errors.Join(ValidateRule(rule), limit.Validate(), cfg.Validate()); err != nil {
+	if err := errors.Join(ForWorkers.ValidateRule(rule), limit.Validate(), cfg.validate()); err != nil {
 		return nil, err
 	}
 	cfg = cfg.fill()
@@ -95,7 +95,7 @@ func (l *Limiter) sharesWith(other *Limiter) bool {
 // Rule returns the limiter's name.
 func (l *Limiter) Rule() string { return l.rule }
 
-// Limit returns the limit in code; [Limiter.LimitInForce] the one that decides.
+// Limit returns the limit in code; [Limiter.LimitStatus] the one that decides.
 func (l *Limiter) Limit() Limit { return l.limit }
 
 // TryAcquire takes n permits of key now, or none. It books nothing and does
@@ -118,7 +118,7 @@ func (l *Limiter) TryAcquire(ctx context.Context, key string, n int) (d Decision
 // answer ends with ctx only if the client's ContextTimeoutEnabled is set; without
 // it, with the client's own time-outs.
 //
-// Inside a worker (see [WithHost]) it does not sleep: it returns an error that
+// Inside a worker (see [ForWorkers]) it does not sleep: it returns an error that
 // the worker recognises, and the task is deferred to its booking. Handlers
 // return it as it is and are right in both worlds. There a task may ask once for
 // the same permits: a second call with the same rule and key in one attempt, also
@@ -129,21 +129,6 @@ func (l *Limiter) Acquire(ctx context.Context, key string, n int) error {
 	return err
 }
 
-// AcquireWithin is [Limiter.Acquire] with a bound on the wait: it fails at
-// once with a [TooLateError] when the permits come later than d from now, and
-// books nothing then. A d of zero or less admits no wait at all. To wait d out
-// and fail then, as Redisson's tryAcquire(timeout) does, is not offered: the
-// instant is known at the first answer, and only a refund or a larger limit could
-// bring it forward; a caller that wants to wait for that gives ctx the time-out, and calls
-// again.
-func (l *Limiter) AcquireWithin(ctx context.Context, key string, n int, d time.Duration) error {
-	if d <= 0 {
-		d = -1
-	}
-	_, err := l.policy.acquire(ctx, Request{Key: key, Cost: n, MaxWait: d})
-	return err
-}
-
 // Reserve takes a place in the line of key for n permits, behind all that wait,
 // or the permits themselves when they are there. It does not wait. A cost above
 // the limit is an [ExceedsLimitError]; when Redis is unavailable the error unwraps to
@@ -151,53 +136,6 @@ func (l *Limiter) AcquireWithin(ctx context.Context, key string, n int, d time.D
 // as outside: the place belongs to the caller, not to the task.
 func (l *Limiter) Reserve(ctx context.Context, key string, n int) (*Reservation, error) {
 	return l.policy.reserve(ctx, Request{Key: key, Cost: n})
-}
-
-// ReserveWithin is [Limiter.Reserve] with a bound on the wait: when the permits
-// come later than d from now it fails with a [TooLateError], and books nothing.
-// A d of zero or less admits no wait at all.
-func (l *Limiter) ReserveWithin(ctx context.Context, key string, n int, d time.Duration) (*Reservation, error) {
-	if d <= 0 {
-		d = -1
-	}
-	return l.policy.reserve(ctx, Request{Key: key, Cost: n, MaxWait: d})
-}
-
-// Book puts a job into the line of its key, or finds it there, and returns its
-// instant; it never grants. A job that is already in the line keeps its place.
-// With MaxWait exceeded it leaves the line and the error is a [TooLateError],
-// and with a cost above the limit too, with an [ExceedsLimitError].
-func (l *Limiter) Book(ctx context.Context, r Request) (Decision, error) {
-	return l.policy.Book(ctx, r)
-}
-
-// Redeem grants a job its permits when its instant has come, up to InlineWait
-// ahead of its instant, and otherwise books, or returns the booking's instant
-// anew. The same Token gets the same grant, however often it is sent; a zero
-// Token is drawn. With MaxWait exceeded the job leaves the line and the error
-// is a [TooLateError], with a cost above the limit an [ExceedsLimitError]. After
-// [ErrUnavailable] it may have been charged: repeat it with the same Token within
-// a minute, after which it is another call, or take it back with [Limiter.Refund]. After a Decision by a Fallback go on with
-// the Request in it: the Token that was sent may be refused.
-func (l *Limiter) Redeem(ctx context.Context, r Request) (Decision, error) {
-	return l.policy.Redeem(ctx, r)
-}
-
-// Cancel takes the booking of r.Job out of the line; without one it does
-// nothing. The Promotions are the jobs that come next.
-func (l *Limiter) Cancel(ctx context.Context, r Request) ([]Promotion, error) {
-	return l.policy.Cancel(ctx, r)
-}
-
-// Refund gives the grant of r.Token back, if it has one, and takes the booking
-// of r.Job out of the line, if there is one. The token is refused from then
-// on, for at least a minute, so a copy of its call that comes late is not
-// charged. It is idempotent, as long as the grant would have counted. Hand back the
-// Request of the [Decision]: it knows where the grant was made and when, and what it
-// is worth. A minute after the grant its Token alone is not known any more, and a
-// Request that only names it gives nothing back.
-func (l *Limiter) Refund(ctx context.Context, r Request) ([]Promotion, error) {
-	return l.policy.Refund(ctx, r)
 }
 
 // Reset forgets what was spent on a key. Jobs that wait keep their places.
@@ -275,31 +213,28 @@ func (l *Limiter) OpenRule(ctx context.Context) error {
 // limitTTLMin is the shortest time for which a limit can be stored.
 const limitTTLMin = time.Second
 
-// SetLimit stores a limit for the rule in Redis: it goes before the one in code,
-// in every process, until it is set anew or taken away with
-// [Limiter.UnsetLimit]. It bites at once in this limiter and within a second in
-// all others. A limit that makes no sense is an [ErrInvalidLimit]. After
+// SetLimitOptions are what [Limiter.SetLimit] may do otherwise.
+type SetLimitOptions struct {
+	// For is how long the limit counts, at least 1 s; then the one in code counts again.
+	// Zero means until it is set anew or taken away.
+	For time.Duration
+	// IfUnset stores the limit only if none is stored.
+	IfUnset bool
+}
+
+// SetLimit stores a limit for the rule in Redis, and says whether it did. The stored
+// limit goes before the one in code, in every process, until it is set anew or taken
+// away with [Limiter.UnsetLimit]. It bites at once in this limiter and within a second
+// in all others. A limit that makes no sense is an [ErrInvalidLimit]. After
 // [ErrUnavailable] it may have been stored.
-func (l *Limiter) SetLimit(ctx context.Context, limit Limit) error {
-	_, err := l.setLimit(ctx, limit, limitChange{})
-	return err
-}
-
-// SetLimitFor is [Limiter.SetLimit] for a while: then the limit in code counts
-// again. ttl is at least 1 s.
-func (l *Limiter) SetLimitFor(ctx context.Context, limit Limit, ttl time.Duration) error {
-	if ttl < limitTTLMin {
-		return fmt.Errorf("%w: a limit stored for %v, want at least %v", ErrInvalidConfig, ttl, limitTTLMin)
+//
+// When an answer is lost on the way the client asks again. With IfUnset, false may
+// then mean this very call, and [Limiter.LimitStatus] tells which limit is stored.
+func (l *Limiter) SetLimit(ctx context.Context, limit Limit, options SetLimitOptions) (set bool, err error) {
+	if options.For != 0 && options.For < limitTTLMin {
+		return false, fmt.Errorf("%w: a limit stored for %v, want at least %v", ErrInvalidConfig, options.For, limitTTLMin)
 	}
-	_, err := l.setLimit(ctx, limit, limitChange{ttl: ttl})
-	return err
-}
-
-// TrySetLimit is [Limiter.SetLimit] only if no limit is stored, and says whether
-// it did. When an answer is lost on the way the client asks again: then false
-// may mean this very call, and [Limiter.StoredLimit] says which limit it is.
-func (l *Limiter) TrySetLimit(ctx context.Context, limit Limit) (bool, error) {
-	return l.setLimit(ctx, limit, limitChange{absent: true})
+	return l.setLimit(ctx, limit, limitChange{ttl: options.For, absent: options.IfUnset})
 }
 
 // UnsetLimit takes the stored limit away: the one in code counts again. Without
@@ -309,20 +244,21 @@ func (l *Limiter) UnsetLimit(ctx context.Context) error {
 	return err
 }
 
-// StoredLimit asks for the limit that is stored, if there is one. One that this
-// version can't read is a [StoredLimitError].
-func (l *Limiter) StoredLimit(ctx context.Context) (limit Limit, stored bool, err error) {
-	k := l.readLimit(ctx)
-	return k.limit, k.stored, k.err
+// LimitStatus is the limit by which a rule goes at a moment.
+type LimitStatus struct {
+	Limit   Limit     // that decides: the stored one, or the one in code
+	Stored  bool      // it is stored, and goes before the one in code
+	Version int64     // grows with each change of what is stored, and of the closing; 0 when nothing is
+	Closed  time.Time // until when the rule is closed on all keys; zero for not
+	Err     error     // why it is not known; nothing is granted then
 }
 
-// LimitInForce returns the limit by which this limiter decides now: the stored
-// one, or the one in code. It was in force at most a second ago.
-func (l *Limiter) LimitInForce(ctx context.Context) (Limit, error) { return l.inForce(ctx) }
+// LimitStatus asks Redis for the limit that decides now. This limiter goes by the answer
+// from then on. A stored limit that this version can't read is an [ErrStoredLimit].
+func (l *Limiter) LimitStatus(ctx context.Context) LimitStatus { return l.readLimit(ctx).status() }
 
-// LimitLastKnown is the limit in force when this limiter heard of it last, and
-// the one in code before that; [Limiter.LimitInForce] reads it when that is long ago.
-func (l *Limiter) LimitLastKnown() Limit {
+// limitLastKnown is the limit in force as this limiter read it last.
+func (l *Limiter) limitLastKnown() Limit {
 	if k := l.force.last.Load(); k != nil && k.err == nil {
 		return k.limit
 	}
@@ -364,10 +300,6 @@ func (l *Limiter) keys(id string) luascripts.LimitKeys {
 	return l.names.Of(id)
 }
 
-// Counts returns what was counted until now; the numbers are read one after the
-// other.
-func (l *Limiter) Counts() Counts { return l.policy.Counts() }
-
 // PeekMax bounds how many places of a line one call returns.
 const PeekMax = 250
 
@@ -387,7 +319,11 @@ type State struct {
 type Waiting struct {
 	Job  string
 	Cost int
-	At   time.Time // its instant as it follows from its place now
+	At   time.Time // its instant as it follows from its place now; of a parked job, the one that it missed
+
+	// Parked says that the job came too late: those behind it do not wait for it. Only
+	// [Limiter.List] lists such jobs.
+	Parked bool
 }
 
 // Peek reads a key without changing it: available permits, and the bookings, the first most of them (0 to [PeekMax]). It asks the
@@ -453,42 +389,26 @@ func (l *Limiter) look(ctx context.Context, r Request, most int) (reply luascrip
 	return reply, err
 }
 
-// ListFrom is where a page of a line begins. The zero ListFrom is its front.
+// ListFrom is where a page of a line begins: behind the first Skip jobs of a ticket. The
+// zero ListFrom is the front. Take it from [Listing.Next]; its numbers mean nothing else.
 type ListFrom struct {
-	ticket luascripts.Ticket
-	skip   int
-}
-
-// Ticket returns the place as numbers, for [ListBehind], or says that it is the
-// front.
-func (f ListFrom) Ticket() (number int64, skip int, front bool) {
-	return f.ticket.Number, f.skip, !f.ticket.Some
-}
-
-// ListBehind is the place that Ticket returned.
-func ListBehind(number int64, skip int) ListFrom {
-	return ListFrom{luascripts.Ticket{Number: number, Some: true}, skip}
+	Ticket int64
+	Skip   int
 }
 
 // Listing is a page of a line.
 type Listing struct {
 	Now    time.Time // by Redis' clock
 	All    int       // jobs in the line, also those that came too late
-	Listed []Listed
+	Listed []Waiting
 	Next   ListFrom // behind the last of these
-}
-
-// Listed is one place in a line.
-type Listed struct {
-	Waiting // At of a parked job is the instant that it missed
-	Parked  bool
 }
 
 // List reads a page of a key's line in its order, 1 to [PeekMax] places, without
 // changing it: first the jobs that came too late, which are let in when they come.
 // Jobs that wait in the line of another rule, and only keep their order here, are
 // not in it. Where costs differ, instants behind the first page are those of
-// [Refresh]: late rather than early. It asks the master once.
+// a refresh: late rather than early. It asks the master once.
 func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int) (Listing, error) {
 	if err := checkKey(key); err != nil {
 		return Listing{}, err
@@ -506,7 +426,7 @@ func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int)
 	var reply luascripts.ListReply
 	for again := true; again; {
 		in := t.limits[0]
-		a := luascripts.ListArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, From: from.ticket, Skip: from.skip, Most: most}
+		a := luascripts.ListArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, From: luascripts.Ticket{Number: from.Ticket, Some: from.Skip > 0}, Skip: from.Skip, Most: most}
 		a.Version = in.version
 		reply, err = luascripts.List(ctx, l.rdb, l.keys(l.ID(key)), a)
 		again, err = t.again(ctx, "list", answer{reply.Status, 1, reply.Version, reply.Now}, err)
@@ -516,7 +436,7 @@ func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int)
 	}
 	out := Listing{Now: reply.Now, All: reply.All, Next: from}
 	for _, w := range reply.Listed {
-		out.Listed = append(out.Listed, Listed{Waiting{Job: w.Job, Cost: w.Cost, At: w.At}, w.Parked})
+		out.Listed = append(out.Listed, Waiting{Job: w.Job, Cost: w.Cost, At: w.At, Parked: w.Parked})
 		out.Next = out.Next.after(w.Ticket)
 	}
 	return out, nil
@@ -524,9 +444,9 @@ func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int)
 
 // after is behind one more place.
 func (f ListFrom) after(ticket int64) ListFrom {
-	if f.ticket.Some && f.ticket.Number == ticket {
-		f.skip++
+	if f.Skip > 0 && f.Ticket == ticket {
+		f.Skip++
 		return f
 	}
-	return ListBehind(ticket, 1)
+	return ListFrom{ticket, 1}
 }

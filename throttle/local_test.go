@@ -54,7 +54,7 @@ func TestLocalLimiter(t *testing.T) {
 		if err != nil || !d.Granted || d.Fallback != throttle.FailClosed {
 			t.Errorf("TryAcquire = %v, %v, want a grant", d, err)
 		}
-		if _, err := l.Refund(t.Context(), d.Request); err != nil {
+		if _, err := l.Policy().Refund(t.Context(), d.Request); err != nil {
 			t.Errorf("Refund = %v, want nil", err)
 		}
 		if n, err := l.Available(t.Context(), key); err != nil || n != 1 {
@@ -90,10 +90,10 @@ func TestLocalRefusals(t *testing.T) {
 	_, try := l.TryAcquire(ended, key, 1)
 	_, peek := l.Peek(ended, key, 1)
 	_, reset := l.Reset(ended, key)
-	_, leave := place.Leave(ended)
+	_, leave := throttle.ForWorkers.Leave(ended, place)
 	for op, err := range map[string]error{
 		"TryAcquire": try, "Peek": peek, "Reset": reset, "Leave": leave,
-		"Check": throttle.Refresh(ended, nil, []throttle.BookingRef{place})[0].Err,
+		"Check": throttle.ForWorkers.Refresh(ended, nil, []throttle.BookingRef{place})[0].Err,
 	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s with an ended context = %v, want %v", op, err, context.Canceled)
@@ -117,9 +117,9 @@ func TestCheckOfBothKinds(t *testing.T) {
 	}
 	pipes := &pipelines{}
 	s.raw.AddHook(pipes)
-	throttle.Refresh(t.Context(), s.rdb, places) // the script gets known
+	throttle.ForWorkers.Refresh(t.Context(), s.rdb, places) // the script gets known
 	pipes.n = 0
-	got := throttle.Refresh(t.Context(), s.rdb, places)
+	got := throttle.ForWorkers.Refresh(t.Context(), s.rdb, places)
 	for i, known := range []bool{true, true, false, false} {
 		if got[i].Err != nil || got[i].Known != known {
 			t.Errorf("Check of place %d = %+v, want known = %v", i, got[i], known)
@@ -131,10 +131,10 @@ func TestCheckOfBothKinds(t *testing.T) {
 	if pipes.n != 1 {
 		t.Errorf("%d round trips, want 1", pipes.n)
 	}
-	if _, err := places[0].Leave(t.Context()); err != nil {
+	if _, err := throttle.ForWorkers.Leave(t.Context(), places[0]); err != nil {
 		t.Errorf("Leave = %v, want nil", err)
 	}
-	if got := throttle.Refresh(t.Context(), nil, places[:1]); got[0].Known {
+	if got := throttle.ForWorkers.Refresh(t.Context(), nil, places[:1]); got[0].Known {
 		t.Errorf("Check after Leave = %+v, want it unknown", got[0])
 	}
 }

@@ -81,9 +81,24 @@ func newLimiter(tb testing.TB, rdb redis.UniversalClient, rule string, limit thr
 }
 
 // job asks for permits on behalf of a job, each time as a new attempt.
+// acquireWithin blocks for d at most; not at all for zero and below.
+func acquireWithin(ctx context.Context, l *throttle.Limiter, key string, n int, d time.Duration) error {
+	if d <= 0 {
+		d = -1
+	}
+	_, err := l.Policy().Acquire(ctx, throttle.Request{Key: key, Cost: n, MaxWait: d})
+	return err
+}
+
+// setLimit stores a limit without conditions.
+func setLimit(ctx context.Context, l *throttle.Limiter, limit throttle.Limit) error {
+	_, err := l.SetLimit(ctx, limit, throttle.SetLimitOptions{})
+	return err
+}
+
 func (s *scene) job(l *throttle.Limiter, job string, cost int) throttle.Decision {
 	s.Helper()
-	d, err := l.Redeem(s.Context(), throttle.Request{Key: key, Cost: cost, Job: job})
+	d, err := l.Policy().Redeem(s.Context(), throttle.Request{Key: key, Cost: cost, Job: job})
 	if err != nil {
 		s.Fatalf("Redeem(%q, %d): %v", job, cost, err)
 	}

@@ -445,7 +445,7 @@ func (tr *trace) again() {
 	}
 	if len(tokens) > 0 {
 		g := *tr.m.find(rapid.SampledFrom(tokens).Draw(tr.T, "token"))
-		d, err := tr.l.Redeem(tr.ctx, throttle.Request{Key: key, Cost: g.cost, Job: g.job, Token: g.token})
+		d, err := tr.l.Policy().Redeem(tr.ctx, throttle.Request{Key: key, Cost: g.cost, Job: g.job, Token: g.token})
 		if err != nil || !d.Granted || d.At.UnixMicro() != g.at {
 			tr.Fatalf("the same token again: %v, %v, want the grant at %v", d, err, time.UnixMicro(g.at))
 		}
@@ -455,7 +455,7 @@ func (tr *trace) again() {
 			continue
 		}
 		job := tr.jobs[0]
-		_, err := tr.l.Redeem(tr.ctx, throttle.Request{Key: key, Cost: tr.costs[job], Job: job, Token: token})
+		_, err := tr.l.Policy().Redeem(tr.ctx, throttle.Request{Key: key, Cost: tr.costs[job], Job: job, Token: token})
 		if !errors.Is(err, throttle.ErrWithdrawn) {
 			tr.Fatalf("Redeem with a withdrawn token: %v, want %v", err, throttle.ErrWithdrawn)
 		}
@@ -466,13 +466,13 @@ func (tr *trace) again() {
 
 func (tr *trace) redeem(job string, token throttle.Token, maxWait time.Duration) {
 	cost := tr.costs[job]
-	d, err := tr.l.Redeem(tr.ctx, throttle.Request{Key: key, Cost: cost, Job: job, Token: token, MaxWait: maxWait})
+	d, err := tr.l.Policy().Redeem(tr.ctx, throttle.Request{Key: key, Cost: cost, Job: job, Token: token, MaxWait: maxWait})
 	tr.asked(d, err, job, cost, maxWait, tr.m.inline, true)
 }
 
 func (tr *trace) book(job string) {
 	cost := tr.costs[job]
-	d, err := tr.l.Book(tr.ctx, throttle.Request{Key: key, Cost: cost, Job: job})
+	d, err := tr.l.Policy().Book(tr.ctx, throttle.Request{Key: key, Cost: cost, Job: job})
 	tr.asked(d, err, job, cost, 0, 0, false)
 }
 
@@ -567,7 +567,7 @@ func (tr *trace) next(turns []throttle.Promotion) {
 }
 
 func (tr *trace) cancel(job string) {
-	turn, err := tr.l.Cancel(tr.ctx, throttle.Request{Key: key, Cost: tr.costs[job], Job: job})
+	turn, err := tr.l.Policy().Cancel(tr.ctx, throttle.Request{Key: key, Cost: tr.costs[job], Job: job})
 	if err != nil {
 		tr.Fatal(err)
 	}
@@ -590,9 +590,11 @@ func (tr *trace) refund(back bool) {
 		g = rapid.SampledFrom(candidates).Draw(tr.T, "grant")
 	}
 	r := throttle.Request{Key: key, Cost: g.cost, Job: g.job, Token: g.token}
-	call := tr.l.Refund
+	call := tr.l.Policy().Refund
 	if back {
-		call = tr.l.Policy().Return
+		call = func(ctx context.Context, r throttle.Request) ([]throttle.Promotion, error) {
+			return throttle.ForWorkers.Return(ctx, tr.l.Policy(), r)
+		}
 	}
 	turn, err := call(tr.ctx, r)
 	if err != nil {
@@ -615,7 +617,7 @@ func (tr *trace) refund(back bool) {
 func (tr *trace) check(job string) {
 	m := tr.m
 	p := throttle.BookingRef{Policy: tr.l.Policy(), IDs: []string{tr.l.ID(key)}, Job: job, Costs: []int{tr.costs[job]}}
-	got := throttle.Refresh(tr.ctx, tr.rdb, []throttle.BookingRef{p})[0]
+	got := throttle.ForWorkers.Refresh(tr.ctx, tr.rdb, []throttle.BookingRef{p})[0]
 	if got.Err != nil {
 		tr.Fatal(got.Err)
 	}

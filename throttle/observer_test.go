@@ -37,17 +37,17 @@ func TestCountsAndObserver(t *testing.T) {
 	_ = s.try(l, 1)
 	r := throttle.Request{Key: key, Cost: 1, Job: "a"}
 	for range 2 { // one place
-		_, _ = l.Redeem(t.Context(), r)
+		_, _ = l.Policy().Redeem(t.Context(), r)
 	}
-	_, _ = l.Book(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "b"})
+	_, _ = l.Policy().Book(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "b"})
 	r.MaxWait = time.Second
-	_, _ = l.Redeem(t.Context(), r)
+	_, _ = l.Policy().Redeem(t.Context(), r)
 	_, _ = l.TryAcquire(t.Context(), key, 2)
 	_, _ = l.TryAcquire(t.Context(), "", 1) // the caller's own fault
 	s.raw.Set(t.Context(), "hw:{newer}:sms", "\xffx", 0)
 	_, _ = l.TryAcquire(t.Context(), "newer", 1)
 	want := throttle.Counts{Granted: 1, Refused: 1, Booked: 2, TooLate: 1, Exceeded: 1, Failed: 1}
-	if got := l.Counts(); got != want {
+	if got := l.Policy().Counts(); got != want {
 		t.Errorf("Counts = %+v, want %+v", got, want)
 	}
 	told := []string{
@@ -78,7 +78,7 @@ func TestCountsWhenRedisIsUnavailable(t *testing.T) {
 				t.Errorf("%v: TryAcquire = %v", away, err)
 			}
 		}
-		if got := l.Counts(); got != want {
+		if got := l.Policy().Counts(); got != want {
 			t.Errorf("%v: Counts = %+v, want %+v", away, got, want)
 		}
 	}

@@ -39,7 +39,7 @@ func TestOutdatedProcessHearsFromTheLedger(t *testing.T) {
 					}
 				}
 				take(late, 1)
-				if err := knows.SetLimit(t.Context(), c[1]); err != nil {
+				if err := setLimit(t.Context(), knows, c[1]); err != nil {
 					t.Fatal(err)
 				}
 				take(knows, 9)
@@ -62,7 +62,7 @@ func TestVersionThatIsStoredNoMore(t *testing.T) {
 	t.Parallel()
 	bubble(t, throttle.Sliding(1, time.Minute), func(t *testing.T, limiter func() *throttle.Limiter, rdb *redis.Client) {
 		l := limiter()
-		if err := l.SetLimit(t.Context(), throttle.Fixed(3, time.Hour)); err != nil {
+		if err := setLimit(t.Context(), l, throttle.Fixed(3, time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		if d, err := l.TryAcquire(t.Context(), key, 1); err != nil || !d.Granted {
@@ -102,7 +102,7 @@ func TestLongerWindowOutlivesTheShorter(t *testing.T) {
 				t.Fatalf("TryAcquire = %v, %v, want a grant", d, err)
 			}
 			time.Sleep(500 * ms)
-			if err := l.SetLimit(t.Context(), c[1]); err != nil {
+			if err := setLimit(t.Context(), l, c[1]); err != nil {
 				t.Fatal(err)
 			}
 			if d, err := l.TryAcquire(t.Context(), key, n); err != nil || d.Granted {
@@ -127,7 +127,7 @@ func TestLongerFixedWindowHoldsBothThatAreKnown(t *testing.T) {
 	s.at(time.Second)
 	s.want(s.try(l, 1), true, time.Second)
 	s.at(1100 * ms)
-	if err := l.SetLimit(t.Context(), throttle.Fixed(10, time.Minute)); err != nil {
+	if err := setLimit(t.Context(), l, throttle.Fixed(10, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	s.want(s.try(l, 1), false, time.Minute)
@@ -148,13 +148,13 @@ func TestRefundOnALogOfNothing(t *testing.T) {
 		}
 		s.at(5 * time.Second)
 		second := s.job(l, "b", 1)
-		if _, err := l.Refund(t.Context(), second.Request); err != nil {
+		if _, err := l.Policy().Refund(t.Context(), second.Request); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.SetLimit(t.Context(), throttle.Sliding(5, time.Second)); err != nil {
+		if err := setLimit(t.Context(), l, throttle.Sliding(5, time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := l.Refund(t.Context(), first.Request); err != nil {
+		if _, err := l.Policy().Refund(t.Context(), first.Request); err != nil {
 			t.Errorf("%v: Refund = %v", limit, err)
 		}
 		s.at(6 * time.Second)
@@ -176,7 +176,7 @@ func TestRefundAtTheEndOfALife(t *testing.T) {
 		}
 		s.at(time.Minute - ms)
 		s.at(3 * time.Hour) // its life is negative now
-		if _, err := l.Refund(t.Context(), d.Request); err != nil {
+		if _, err := l.Policy().Refund(t.Context(), d.Request); err != nil {
 			t.Errorf("%v: Refund = %v", limit, err)
 		}
 	}

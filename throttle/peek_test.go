@@ -95,7 +95,7 @@ func TestLookupIsARefreshWithoutAPromise(t *testing.T) {
 			for i := range 20 {
 				s.job(l, fmt.Sprint("w", i), 1)
 			}
-			_, err := l.Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "w9"}) // those behind it may come earlier
+			_, err := l.Policy().Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "w9"}) // those behind it may come earlier
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -104,15 +104,15 @@ func TestLookupIsARefreshWithoutAPromise(t *testing.T) {
 			for i := range 20 {
 				place.Job = fmt.Sprint("w", i)
 				before := dump(t, s)
-				got, err := throttle.Lookup(t.Context(), place)
+				got, err := throttle.ForWorkers.Lookup(t.Context(), place)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if after := dump(t, s); after != before {
 					t.Errorf("%s: a look changed what Redis holds", place.Job)
 				}
-				want := throttle.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0]
-				if want.Err != nil || got.Known != want.Known || !got.At.Equal(want.At) || got.Rule != want.Rule || got.Permits != want.Before || !got.Now.Equal(want.Now) || got.Parked {
+				want := throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0]
+				if want.Err != nil || got.Known != want.Known || !got.At.Equal(want.At) || got.Rule != want.Rule || got.Permits != want.Permits || !got.Now.Equal(want.Now) || got.Parked {
 					t.Errorf("%s: Locate = %+v, want as Check, %+v", place.Job, got, want)
 				}
 				if got.Known {
@@ -146,7 +146,7 @@ func TestLookupOnCluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := throttle.Lookup(t.Context(), throttle.BookingRef{Policy: p, IDs: p.IDs(r), Costs: []int{1, 1}, Job: r.Job})
+		got, err := throttle.ForWorkers.Lookup(t.Context(), throttle.ForWorkers.Ref(p, r))
 		if err != nil || got.Known != !d.Granted || got.Known && (got.Rule != d.Rule || got.At.Sub(d.At).Abs() > time.Second) {
 			t.Errorf("w%d: Locate = %+v, %v, want it as it was told, %v", i, got, err, d)
 		}
@@ -220,11 +220,11 @@ func TestLookupAndListRefuse(t *testing.T) {
 		t.Errorf("List of a local limiter = %v, want %v", err, throttle.ErrInvalidConfig)
 	}
 	place := throttle.BookingRef{Policy: local.Policy(), IDs: []string{key}, Costs: []int{1}, Job: "a"}
-	if _, err := throttle.Lookup(t.Context(), place); !errors.Is(err, throttle.ErrInvalidConfig) {
+	if _, err := throttle.ForWorkers.Lookup(t.Context(), place); !errors.Is(err, throttle.ErrInvalidConfig) {
 		t.Errorf("Locate with a local limiter = %v, want %v", err, throttle.ErrInvalidConfig)
 	}
 	place = throttle.BookingRef{Policy: l.Policy(), IDs: []string{key}, Costs: []int{2}, Job: "a"}
-	if _, err := throttle.Lookup(t.Context(), place); !errors.Is(err, throttle.ErrExceedsLimit) {
+	if _, err := throttle.ForWorkers.Lookup(t.Context(), place); !errors.Is(err, throttle.ErrExceedsLimit) {
 		t.Errorf("Locate above the limit = %v, want %v", err, throttle.ErrExceedsLimit)
 	}
 }

@@ -133,41 +133,63 @@ func (p *Policy) TryAcquire(ctx context.Context, r Request) (Decision, error) {
 	return d, err
 }
 
-// Acquire takes what r asks of all rules and blocks until it is granted, within
-// r.MaxWait; see [Limiter.Acquire] and [Limiter.AcquireWithin]. r.Job and r.Token
-// are drawn.
+// Acquire takes what r asks of all rules and blocks until it is granted; see
+// [Limiter.Acquire]. r.Job and r.Token are drawn.
+//
+// With a MaxWait it fails at once with a [TooLateError] when the permits come later
+// than that, and books nothing then. To wait MaxWait out and fail then, as Redisson's
+// tryAcquire(timeout) does, is not offered: the instant is known at the first answer,
+// and only a refund or a larger limit could bring it forward. A caller that wants to
+// wait for that gives ctx the time-out, and calls again.
 func (p *Policy) Acquire(ctx context.Context, r Request) (Decision, error) { return p.acquire(ctx, r) }
 
-// Book is [Limiter.Book] for all rules.
+// Reserve is [Limiter.Reserve] for all rules. With a MaxWait it fails with a
+// [TooLateError] when the permits come later than that, and books nothing. r.Job and
+// r.Token are drawn.
+func (p *Policy) Reserve(ctx context.Context, r Request) (*Reservation, error) {
+	return p.reserve(ctx, r)
+}
+
+// Book puts a job into the line of the first key that refuses it, or finds it there, and
+// returns its instant; it never grants. A job that is already in the line keeps its
+// place. With MaxWait exceeded it leaves the line and the error is a [TooLateError],
+// and with a cost above a limit too, with an [ExceedsLimitError].
 func (p *Policy) Book(ctx context.Context, r Request) (Decision, error) {
 	return p.book(ctx, luascripts.Book, r)
 }
 
-// Redeem is [Limiter.Redeem] for all rules.
+// Redeem grants a job its permits when its instant has come, up to InlineWait
+// ahead of its instant, and otherwise books, or returns the booking's instant
+// anew. The same Token gets the same grant, however often it is sent; a zero
+// Token is drawn. With MaxWait exceeded the job leaves the line and the error
+// is a [TooLateError], with a cost above a limit an [ExceedsLimitError].
+//
+// After [ErrUnavailable] the job may have been charged. Repeat the call with the same
+// Token within a minute, after which it is another call, or take it back with
+// [Policy.Refund]. After a Decision by a Fallback go on with the Request in it: the
+// Token that was sent may be refused.
 func (p *Policy) Redeem(ctx context.Context, r Request) (Decision, error) {
 	return p.decideForJob(ctx, luascripts.GrantOrBook, r)
 }
 
-// Cancel is [Limiter.Cancel] for all rules. The Promotions are the jobs that come next.
+// Cancel takes the booking of r.Job out of the line; without one it does nothing. The
+// Promotions are the jobs that come next.
 func (p *Policy) Cancel(ctx context.Context, r Request) ([]Promotion, error) {
 	r.Token = 0
 	return p.takeBack(ctx, r, false)
 }
 
-// Refund is [Limiter.Refund] for all rules: of what the grant was charged. One that
-// was corrected meanwhile is adjusted to 0 instead, see [Charge.Adjust].
+// Refund gives the grant of r.Token back, if it has one, and takes the booking
+// of r.Job out of the line, if there is one. The token is refused from then
+// on, for at least a minute, so a copy of its call that comes late is not
+// charged. It is idempotent, as long as the grant would have counted. A grant whose
+// charge was corrected meanwhile is adjusted to 0 instead, see [Charge.Adjust].
+//
+// Hand back the Request of the [Decision]: it knows where the grant was made and when,
+// and what it is worth. A minute after the grant its Token alone is not known any
+// more, and a Request that only names it gives nothing back.
 func (p *Policy) Refund(ctx context.Context, r Request) ([]Promotion, error) {
 	return p.takeBack(ctx, r, false)
-}
-
-// Return gives the grant of r.Token back like [Policy.Refund], and r.Job the first place in
-// the line for it: a job that was let in and could not start. A job that a limit can't
-// admit any more gets no place.
-func (p *Policy) Return(ctx context.Context, r Request) ([]Promotion, error) {
-	if err := checkJob(r.Job); err != nil {
-		return nil, err
-	}
-	return p.takeBack(ctx, r, true)
 }
 
 // Charge returns what the grant was charged, to be corrected later.
@@ -179,16 +201,13 @@ func (p *Policy) Charge(d Decision) *Charge {
 	return &Charge{p: p, d: d, payments: []payment{first}}
 }
 
-// Stale says that a grant is too old to be acted on: the process was stopped between the
-// answer and now, and acting late would come too close to the next grant. Then acquire
-// again. The bound is a tenth of the shortest window of the rules, at least [staleMin] and
-// at most [staleMax].
-func (p *Policy) Stale(d Decision) bool {
-	return d.Age() > staleAfter(p.shortest(d))
+// stale says that a grant is too old to be acted on.
+func (p *Policy) stale(d Decision) bool {
+	return time.Since(d.start) > staleAfter(p.shortest(d))
 }
 
 // Counts returns what was counted until now, all rules together; what its rules
-// decide by themselves is not included.
+// decide by themselves is not included. The numbers are read one after the other.
 func (p *Policy) Counts() Counts {
 	c := &p.counters
 	return Counts{

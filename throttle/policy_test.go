@@ -267,24 +267,24 @@ func TestPolicyPlace(t *testing.T) {
 	s.by(s.redeem(p, wish(2, key, "b")), "phone", time.Minute)
 	s.by(s.redeem(p, wish(2, "C", "c")), "provider", time.Minute)
 	s.by(s.redeem(p, wish(2, "D", "d")), "provider", 2*time.Minute)
-	got := throttle.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place(key, "b"), place("C", "c"), place("D", "d"), place("D", "nobody")})
-	for i, want := range []throttle.RefreshedBooking{
+	got := throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place(key, "b"), place("C", "c"), place("D", "d"), place("D", "nobody")})
+	for i, want := range []throttle.BookingStatus{
 		{Known: true, Rule: "phone", At: start.Add(time.Minute)},
 		{Known: true, Rule: "provider", At: start.Add(time.Minute)},
-		{Known: true, Rule: "provider", At: start.Add(2 * time.Minute), Before: 1},
+		{Known: true, Rule: "provider", At: start.Add(2 * time.Minute), Permits: 1},
 		{},
 	} {
 		g := got[i]
-		if g.Err != nil || g.Known != want.Known || g.Rule != want.Rule || g.Before != want.Before || want.Known && !g.At.Equal(want.At) {
+		if g.Err != nil || g.Known != want.Known || g.Rule != want.Rule || g.Permits != want.Permits || want.Known && !g.At.Equal(want.At) {
 			t.Errorf("Check %d = %+v, want %+v", i, g, want)
 		}
 	}
-	turns, err := place("C", "c").Leave(t.Context())
+	turns, err := throttle.ForWorkers.Leave(t.Context(), place("C", "c"))
 	if turn := soleTurn(t, turns); err != nil || turn.Job != "d" || turn.Wait != time.Minute {
 		t.Errorf("Leave = %+v, %v, want d to come in a minute", turns, err)
 	}
 	for _, pl := range []throttle.BookingRef{place(key, "b"), place("D", "d")} {
-		if _, err := pl.Leave(t.Context()); err != nil {
+		if _, err := throttle.ForWorkers.Leave(t.Context(), pl); err != nil {
 			t.Error(err)
 		}
 	}
@@ -413,13 +413,13 @@ func TestPolicyReturn(t *testing.T) {
 	p := s.pair(throttle.Sliding(1, time.Minute))
 	d := s.redeem(p, wish(2, key, "a"))
 	s.by(s.redeem(p, wish(2, key, "b")), "phone", time.Minute)
-	if _, err := p.Return(t.Context(), d.Request); err != nil {
+	if _, err := throttle.ForWorkers.Return(t.Context(), p, d.Request); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.ledgers(p, d.Request); got[0].Waiting != 2 || got[0].Booked[0].Job != "a" || got[1].Waiting != 0 || got[1].Available != 1 {
 		t.Errorf("after Return: %+v, want a first of 2 at the phone, the provider free", got)
 	}
-	if _, err := p.Return(t.Context(), d.Request); err != nil {
+	if _, err := throttle.ForWorkers.Return(t.Context(), p, d.Request); err != nil {
 		t.Fatal(err)
 	}
 	s.by(s.redeem(p, wish(2, key, "b")), "phone", time.Minute)

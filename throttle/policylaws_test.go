@@ -120,7 +120,7 @@ func (c *crew) within(l *throttle.Limiter, ledger string) {
 
 // release ends the lease of a grant that has one.
 func (c *crew) release(m *member) {
-	if m.policy.Leases() {
+	if throttle.ForWorkers.LeaseFor(m.policy, m.grant) > 0 {
 		if _, err := m.policy.Release(c.Context(), m.grant); err != nil {
 			c.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func (c *crew) giveBack(m *member) {
 		}
 		return
 	}
-	if _, err := m.policy.Return(c.Context(), m.grant.Request); err != nil {
+	if _, err := throttle.ForWorkers.Return(c.Context(), m.policy, m.grant.Request); err != nil {
 		c.Fatal(err)
 	}
 	for ledger, all := range c.spent {

@@ -19,7 +19,7 @@ func TestPostpone(t *testing.T) {
 	s.want(d, true, 0)
 	s.want(s.redeem(p, wish(2, "B", "b")), true, 0)
 	s.by(s.redeem(p, wish(2, "C", "c")), "provider", time.Minute)
-	until, err := p.Postpone(t.Context(), "provider", d.Request, 5*time.Minute)
+	until, err := throttle.ForWorkers.Postpone(t.Context(), p, "provider", d.Request, 5*time.Minute)
 	if err != nil || until.Sub(start) != 5*time.Minute {
 		t.Errorf("Postpone = %v, %v, want until 5m", until.Sub(start), err)
 	}
@@ -45,7 +45,7 @@ func TestPostponeAtThePhone(t *testing.T) {
 	p := s.pair(throttle.Sliding(9, time.Minute))
 	d := s.redeem(p, wish(2, key, "a"))
 	s.by(s.redeem(p, wish(2, key, "b")), "phone", time.Minute)
-	if _, err := p.Postpone(t.Context(), "phone", d.Request, 5*time.Minute); err != nil {
+	if _, err := throttle.ForWorkers.Postpone(t.Context(), p, "phone", d.Request, 5*time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	s.at(time.Minute)
@@ -70,7 +70,7 @@ func TestPostponeGoesBeforeTurns(t *testing.T) {
 	s.want(s.redeem(p, wish(2, "B", "b")), true, time.Minute-100*ms)
 	s.at(time.Minute)
 	s.by(s.redeem(p, wish(2, key, "a")), "provider", time.Minute+900*ms)
-	if _, err := p.Postpone(t.Context(), "phone", d.Request, 5*time.Minute); err != nil {
+	if _, err := throttle.ForWorkers.Postpone(t.Context(), p, "phone", d.Request, 5*time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	s.at(time.Minute + 900*ms)
@@ -84,7 +84,7 @@ func TestPostponeGoesBeforeTurns(t *testing.T) {
 func (s *scene) postpone(p *throttle.Policy, d time.Duration, want []string, jobs ...throttle.Request) {
 	s.Helper()
 	for _, r := range jobs {
-		if _, err := p.Postpone(s.Context(), "provider", r, d); err != nil {
+		if _, err := throttle.ForWorkers.Postpone(s.Context(), p, "provider", r, d); err != nil {
 			s.Fatal(err)
 		}
 	}
@@ -138,7 +138,7 @@ func TestPostponeByThousands(t *testing.T) {
 	}
 	s.by(s.redeem(p, wish(2, "E", "e")), "provider", time.Minute)
 	for i := n - 1; i >= 0; i-- { // their names do not order them
-		if _, err := p.Postpone(t.Context(), "provider", wish(2, key, fmt.Sprintf("%04d", i)), 5*time.Minute); err != nil {
+		if _, err := throttle.ForWorkers.Postpone(t.Context(), p, "provider", wish(2, key, fmt.Sprintf("%04d", i)), 5*time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}

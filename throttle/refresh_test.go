@@ -23,7 +23,7 @@ func TestRefreshManyBookings(t *testing.T) {
 	s.raw.LPush(t.Context(), "hw:{broken}:sms", "x")
 	places = append(places, throttle.BookingRef{Policy: l.Policy(), IDs: []string{"broken"}, Job: "a", Costs: []int{1}})
 	for range 2 { // cold, then known
-		got := throttle.Refresh(t.Context(), s.rdb, places)
+		got := throttle.ForWorkers.Refresh(t.Context(), s.rdb, places)
 		for i, want := range []struct {
 			known bool
 			at    time.Duration
@@ -36,7 +36,7 @@ func TestRefreshManyBookings(t *testing.T) {
 			t.Errorf("Check of a broken key = %+v, want %v", got[3], throttle.ErrUnavailable)
 		}
 	}
-	if got := throttle.Refresh(t.Context(), s.rdb, nil); len(got) != 0 {
+	if got := throttle.ForWorkers.Refresh(t.Context(), s.rdb, nil); len(got) != 0 {
 		t.Errorf("Check of nothing = %v, want nothing", got)
 	}
 }
@@ -51,14 +51,14 @@ func TestRefreshRenewsThePromise(t *testing.T) {
 	for _, job := range []string{"a", "b", "c"} {
 		s.job(l, job, 1)
 	}
-	if _, err := l.Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "b"}); err != nil {
+	if _, err := l.Policy().Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "b"}); err != nil {
 		t.Fatal(err)
 	}
 	c := throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "c", Costs: []int{1}}
 	check := func(at, want time.Duration) {
 		t.Helper()
 		s.at(at)
-		if got := throttle.Refresh(t.Context(), s.rdb, []throttle.BookingRef{c})[0]; !got.Known || got.At.Sub(start) != want || got.Before != 0 {
+		if got := throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{c})[0]; !got.Known || got.At.Sub(start) != want || got.Permits != 0 {
 			t.Errorf("Check at %v = %+v, want %v", at, got, want)
 		}
 	}
@@ -80,7 +80,7 @@ func TestLeave(t *testing.T) {
 	for _, job := range []string{"a", "b", "c"} {
 		s.job(l, job, 1)
 	}
-	turns, err := throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "b", Costs: []int{1}}.Leave(t.Context())
+	turns, err := throttle.ForWorkers.Leave(t.Context(), throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "b", Costs: []int{1}})
 	turn := soleTurn(t, turns)
 	if err != nil || turn.Job != "c" || turn.At.Sub(start) != time.Minute || turn.Wait != time.Minute {
 		t.Errorf("Leave = %+v, %v, want c to come at 1m", turn, err)

@@ -43,7 +43,7 @@ func (s *scene) permits(l *throttle.Limiter) (int, time.Duration) {
 
 func (s *scene) refund(l *throttle.Limiter, d throttle.Decision) {
 	s.Helper()
-	if _, err := l.Refund(s.Context(), d.Request); err != nil {
+	if _, err := l.Policy().Refund(s.Context(), d.Request); err != nil {
 		s.Fatal(err)
 	}
 }
@@ -138,7 +138,7 @@ func TestRefundByTokenAndThenByInstant(t *testing.T) {
 			all = append(all, d)
 		}
 		s.later(l, 30*time.Second)
-		if _, err := l.Refund(s.Context(), throttle.Request{Key: key, Cost: 2, Token: all[0].Token}); err != nil {
+		if _, err := l.Policy().Refund(s.Context(), throttle.Request{Key: key, Cost: 2, Token: all[0].Token}); err != nil {
 			s.Fatal(err)
 		}
 		s.later(l, 3*time.Minute)
@@ -227,7 +227,7 @@ func TestCopyOfACallThatWasAdjustedToNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.at(30 * time.Second)
-	again, err := l.Redeem(t.Context(), throttle.Request{Key: key, Cost: 2, Job: "a", Token: d.Token})
+	again, err := l.Policy().Redeem(t.Context(), throttle.Request{Key: key, Cost: 2, Job: "a", Token: d.Token})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +277,7 @@ func TestOldGrantOfRedisIsNotGivenBackHere(t *testing.T) {
 		mustTry(t, l, true, throttle.FailLocal)
 		c.pulled.Store(false)
 		time.Sleep(2 * time.Minute)
-		if _, err := l.Refund(t.Context(), d.Request); err != nil {
+		if _, err := l.Policy().Refund(t.Context(), d.Request); err != nil {
 			t.Errorf("Refund = %v, want nil", err)
 		}
 		if got, err := l.Available(t.Context(), key); err != nil || got != 2 {
@@ -319,16 +319,16 @@ func TestCorrectionsOfOldGrants(t *testing.T) {
 				s.at(time.Duration(now) * us)
 				continue
 			case op < 3 && len(gone) > 0:
-				if _, err := l.Refund(ctx, rapid.SampledFrom(gone).Draw(rt, "gone").Request); err != nil {
+				if _, err := l.Policy().Refund(ctx, rapid.SampledFrom(gone).Draw(rt, "gone").Request); err != nil {
 					rt.Fatal(err)
 				}
 				continue
 			case op < 5 && len(all) > 0:
 				i := rapid.IntRange(0, len(all)-1).Draw(rt, "which")
-				if all[i].charge.Adjusted() {
+				if throttle.ForWorkers.Adjusted(all[i].charge) {
 					continue
 				}
-				if _, err := l.Refund(ctx, all[i].Request); err != nil {
+				if _, err := l.Policy().Refund(ctx, all[i].Request); err != nil {
 					rt.Fatal(err)
 				}
 				gone = append(gone, all[i])
@@ -370,7 +370,7 @@ func TestRefundByTheTokenAloneForgetsNothing(t *testing.T) {
 		s.try(l, 2)
 		for i, r := range []throttle.Request{d.Request, {Key: key, Cost: 2, Token: d.Token}, d.Request} {
 			s.later(l, time.Duration(i+1)*2*time.Minute)
-			if _, err := l.Refund(s.Context(), r); err != nil {
+			if _, err := l.Policy().Refund(s.Context(), r); err != nil {
 				s.Fatal(err)
 			}
 			s.wantAvailable(l, 2)
@@ -460,7 +460,7 @@ func TestRefundsOfEachKind(t *testing.T) {
 			if len(kept) > 0 && rapid.IntRange(0, 2).Draw(rt, "refund") == 0 {
 				i := rapid.IntRange(0, len(kept)-1).Draw(rt, "which")
 				for range rapid.IntRange(1, 2).Draw(rt, "times") {
-					if _, err := l.Refund(ctx, kept[i].Request); err != nil {
+					if _, err := l.Policy().Refund(ctx, kept[i].Request); err != nil {
 						rt.Fatal(err)
 					}
 				}

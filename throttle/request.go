@@ -62,15 +62,6 @@ func (r *Request) keyCost(i int) KeyCost {
 	return r.More[i-1]
 }
 
-// Costs are the permits that r asks for, by rule.
-func (r Request) Costs() []int {
-	costs := make([]int, 1+len(r.More))
-	for i := range costs {
-		costs[i] = r.keyCost(i).Cost
-	}
-	return costs
-}
-
 // String prints the request without its key.
 func (r Request) String() string {
 	return fmt.Sprintf("%d permits for job %q, attempt %v", r.Cost, r.Job, r.Token)
@@ -130,10 +121,7 @@ type Decision struct {
 // Wait is what is left until At, by the local monotonic clock; never negative.
 func (d Decision) Wait() time.Duration { return max(0, time.Until(d.start)) }
 
-// Age is how long ago At was, by the local monotonic clock; negative before it.
-func (d Decision) Age() time.Duration { return time.Since(d.start) }
-
-// Start is At on the local clock.
+// Start is At on the local, monotonic clock: time.Since tells how late the job is.
 func (d Decision) Start() time.Time { return d.start }
 
 // Err is nil for a grant and a [ThrottledError] otherwise.

@@ -136,7 +136,7 @@ func (v *Reservation) settle(ctx context.Context, d Decision) (ok bool, err erro
 	}
 	v.mu.Lock()
 	ours := v.ahead // else it was granted before this Wait
-	good := !ours || err == nil && !v.p.Stale(d)
+	good := !ours || err == nil && !v.p.stale(d)
 	v.ahead, v.owed = !good, !good
 	v.mu.Unlock()
 	if good {

@@ -1,6 +1,7 @@
 package throttle_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,24 +87,26 @@ func TestReserveHoldsAPlace(t *testing.T) {
 	noKey(t, v[1])
 }
 
-func TestReserveWithinBooksOrNothing(t *testing.T) {
+func TestReserveWithAMaxWaitBooksOrNothing(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
-	within := func(d time.Duration) (*throttle.Reservation, error) { return l.ReserveWithin(t.Context(), key, 1, d) }
+	within := func(d time.Duration) (*throttle.Reservation, error) {
+		return l.Policy().Reserve(t.Context(), throttle.Request{Key: key, Cost: 1, MaxWait: cmp.Or(d, -1)})
+	}
 	if v, err := within(0); err != nil || !v.Granted() {
-		t.Errorf("ReserveWithin(0) = %v, %v, want the permit that is there", v, err)
+		t.Errorf("Reserve without a wait = %v, %v, want the permit that is there", v, err)
 	}
 	for _, d := range []time.Duration{-time.Second, 0, time.Minute - 1*time.Microsecond} {
 		v, err := within(d)
 		if late, ok := errors.AsType[*throttle.TooLateError](err); v != nil || !ok || late.Wait != time.Minute {
-			t.Errorf("ReserveWithin(%v) = %v, %v, want a TooLateError of a minute", d, v, err)
+			t.Errorf("Reserve within %v = %v, %v, want a TooLateError of a minute", d, v, err)
 		}
 		s.waiting(l, 0)
 	}
 	v, err := within(time.Minute)
 	if err != nil || v.Granted() || v.At().Sub(start) != time.Minute {
-		t.Fatalf("ReserveWithin(1m) = %v, %v, want a place in a minute", v, err)
+		t.Fatalf("Reserve within 1m = %v, %v, want a place in a minute", v, err)
 	}
 	s.at(time.Second)
 	s.take(v, false, time.Minute) // the bound was for the decision to reserve
@@ -119,7 +122,7 @@ func TestReserveInsideAWorker(t *testing.T) {
 	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
 	s.try(l, 1)
 	h := &host{}
-	v, err := l.Reserve(throttle.WithHost(t.Context(), h), key, 1)
+	v, err := l.Reserve(throttle.ForWorkers.WithHost(t.Context(), h), key, 1)
 	if err != nil || v.Granted() || len(h.asked) != 0 {
 		t.Errorf("Reserve = %v, %v, and asked the host %d times, want a place", v, err, len(h.asked))
 	}

@@ -20,36 +20,36 @@ func TestShadowLetsRun(t *testing.T) {
 	l := newLimiter(t, s.rdb, "sms", limit, throttle.Config{Shadow: true})
 	want := func(op string, d throttle.Decision, err error, shadowed bool, at time.Duration) {
 		t.Helper()
-		if err != nil || !d.Granted || d.Shadowed != shadowed || d.At.Sub(start) != at || d.Err() != nil || d.Wait() > 0 || shadowed && l.Policy().Stale(d) {
+		if err != nil || !d.Granted || d.Shadowed != shadowed || d.At.Sub(start) != at || d.Err() != nil || d.Wait() > 0 || shadowed && throttle.ForWorkers.Stale(l.Policy(), d) {
 			t.Errorf("%s = %v, %v (shadowed %v, at %v), want a grant, shadowed %v, at %v", op, d, err, d.Shadowed, d.At.Sub(start), shadowed, at)
 		}
 	}
 	r := throttle.Request{Key: key, Cost: 1, Job: "a"}
 	d, err := l.TryAcquire(t.Context(), key, 1)
 	want("TryAcquire", d, err, false, 0)
-	d, err = l.Redeem(t.Context(), r)
+	d, err = l.Policy().Redeem(t.Context(), r)
 	want("Redeem", d, err, false, 0)
 	for i, at := range []time.Duration{10 * time.Second, 20 * time.Second} {
 		s.at(at)
 		d, err = l.TryAcquire(t.Context(), key, 1)
 		want("TryAcquire", d, err, true, time.Minute)
-		d, err = l.Redeem(t.Context(), r)
+		d, err = l.Policy().Redeem(t.Context(), r)
 		want("Redeem", d, err, true, time.Minute)
-		if _, err := l.Refund(t.Context(), d.Request); err != nil {
+		if _, err := l.Policy().Refund(t.Context(), d.Request); err != nil {
 			t.Errorf("Refund = %v, want nil", err)
 		}
 		r.MaxWait = time.Second // too late
-		d, err = l.Redeem(t.Context(), r)
+		d, err = l.Policy().Redeem(t.Context(), r)
 		want("Redeem", d, err, true, time.Minute)
 		r.MaxWait = 0
-		v, err := l.ReserveWithin(t.Context(), key, 1, time.Second)
+		v, err := l.Policy().Reserve(t.Context(), throttle.Request{Key: key, Cost: 1, MaxWait: time.Second})
 		if err != nil || !v.Granted() || v.Delay() != 0 || v.At().Sub(start) != time.Minute {
-			t.Errorf("ReserveWithin = %v, %v, want one that may go", v, err)
+			t.Errorf("Reserve = %v, %v, want one that may go", v, err)
 		}
-		if b, err := l.Book(t.Context(), r); err != nil || b.Wait() > 0 {
+		if b, err := l.Policy().Book(t.Context(), r); err != nil || b.Wait() > 0 {
 			t.Errorf("Book = %v, %v, want no wait", b, err)
 		}
-		if err := errors.Join(l.Acquire(t.Context(), key, 1), l.AcquireWithin(t.Context(), key, 1, 0)); err != nil {
+		if err := errors.Join(l.Acquire(t.Context(), key, 1), acquireWithin(t.Context(), l, key, 1, 0)); err != nil {
 			t.Errorf("Acquire = %v, want nil", err)
 		}
 		d, err = l.TryAcquire(t.Context(), key, 3)
@@ -58,8 +58,8 @@ func TestShadowLetsRun(t *testing.T) {
 		}
 		s.waiting(l, 0)
 		n := uint64(i + 1)
-		// TooLate: Redeem, ReserveWithin, AcquireWithin.
-		if got, want := l.Counts(), (throttle.Counts{Granted: 2, Shadowed: 7 * n, TooLate: 3 * n, Exceeded: n}); got != want {
+		// TooLate: Redeem, Reserve, Acquire.
+		if got, want := l.Policy().Counts(), (throttle.Counts{Granted: 2, Shadowed: 7 * n, TooLate: 3 * n, Exceeded: n}); got != want {
 			t.Errorf("Counts = %+v, want %+v", got, want)
 		}
 	}
@@ -80,7 +80,7 @@ func TestShadowLeavesTheLine(t *testing.T) {
 	s.try(before, 1)
 	for _, maxWait := range []time.Duration{0, time.Second} {
 		s.want(s.job(before, "a", 1), false, time.Minute)
-		d, err := l.Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "a", MaxWait: maxWait})
+		d, err := l.Policy().Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "a", MaxWait: maxWait})
 		if err != nil || !d.Shadowed {
 			t.Errorf("Redeem = %v, %v, want a grant", d, err)
 		}
@@ -115,7 +115,7 @@ func TestShadowNeverFails(t *testing.T) {
 		if err := rdb.Set(t.Context(), "hw:{"+key+"}:sms", "\xffnewer", time.Minute).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if d, err := l.TryAcquire(t.Context(), key, 1); err != nil || !d.Shadowed || l.Counts().Failed != 1 {
+		if d, err := l.TryAcquire(t.Context(), key, 1); err != nil || !d.Shadowed || l.Policy().Counts().Failed != 1 {
 			t.Errorf("TryAcquire = %v, %v, want a grant and a failure counted", d, err)
 		}
 	})
@@ -139,7 +139,7 @@ func TestShadowInsideAWorker(t *testing.T) {
 	l := newLimiter(t, s.rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{Shadow: true})
 	h := &host{maxWait: time.Second}
 	for range 3 {
-		if err := l.Acquire(throttle.WithHost(t.Context(), h), key, 1); err != nil {
+		if err := l.Acquire(throttle.ForWorkers.WithHost(t.Context(), h), key, 1); err != nil {
 			t.Errorf("Acquire = %v, want nil", err)
 		}
 	}

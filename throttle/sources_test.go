@@ -1,6 +1,7 @@
 package throttle_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -104,7 +105,7 @@ func (c caller) try(n int) func() string {
 func (c caller) within(n int, d time.Duration) func() string {
 	return func() string {
 		began := time.Now()
-		err := c.l.AcquireWithin(c.s.Context(), c.key, n, d)
+		err := acquireWithin(c.s.Context(), c.l, c.key, n, d)
 		if time.Since(began) >= d {
 			return "after the time-out: " + inWords(err)
 		}
@@ -117,7 +118,7 @@ func (c caller) within(n int, d time.Duration) func() string {
 func (c caller) block(n int, until string) func() string {
 	return func() string {
 		ended, before := make(chan error, 1), c.waiting()
-		go func() { ended <- c.l.AcquireWithin(c.s.Context(), c.key, n, time.Hour) }()
+		go func() { ended <- acquireWithin(c.s.Context(), c.l, c.key, n, time.Hour) }()
 		waitFor(c.s.T, "the caller in line", func() bool { return c.waiting() > before })
 		c.s.at(c.s.timeOfDay(until).Sub(start))
 		return inWords(<-ended)
@@ -138,7 +139,7 @@ func (c caller) acquire(n int) func() string { return c.acquireWithin(n, time.Ho
 func (c caller) acquireWithin(n int, d time.Duration) func() string {
 	return func() string {
 		began := c.s.now
-		v, err := c.l.ReserveWithin(c.s.Context(), c.key, n, d)
+		v, err := c.l.Policy().Reserve(c.s.Context(), throttle.Request{Key: c.key, Cost: n, MaxWait: cmp.Or(d, -1)})
 		if err != nil {
 			return inWords(err)
 		}
@@ -155,7 +156,7 @@ func (c caller) acquireWithin(n int, d time.Duration) func() string {
 // line puts a job in line, or finds it there.
 func (c caller) line(job string) func() string {
 	return func() string {
-		d, err := c.l.Redeem(c.s.Context(), throttle.Request{Key: c.key, Cost: 1, Job: job})
+		d, err := c.l.Policy().Redeem(c.s.Context(), throttle.Request{Key: c.key, Cost: 1, Job: job})
 		if err != nil || d.Granted {
 			return inWords(err)
 		}
@@ -172,7 +173,7 @@ func (c caller) available() string {
 }
 
 func (c caller) config() string {
-	limit, err := c.l.LimitInForce(c.s.Context())
+	limit, err := throttle.ForWorkers.LimitInForce(c.s.Context(), c.l)
 	if err != nil {
 		return inWords(err)
 	}
@@ -181,7 +182,7 @@ func (c caller) config() string {
 
 func (c caller) trySet(n int, per time.Duration) func() string {
 	return func() string {
-		done, err := c.l.TrySetLimit(c.s.Context(), throttle.Sliding(n, per))
+		done, err := c.l.SetLimit(c.s.Context(), throttle.Sliding(n, per), throttle.SetLimitOptions{IfUnset: true})
 		if err != nil {
 			return inWords(err)
 		}
@@ -191,7 +192,7 @@ func (c caller) trySet(n int, per time.Duration) func() string {
 
 func (c caller) set(limit throttle.Limit) func() string {
 	return func() string {
-		if err := c.l.SetLimit(c.s.Context(), limit); err != nil {
+		if err := setLimit(c.s.Context(), c.l, limit); err != nil {
 			return inWords(err)
 		}
 		return "set"
@@ -318,7 +319,7 @@ func redissonAPI(s *scene) {
 
 // lend stores a limit for an hour and says for how long Redis keeps it.
 func (s *scene) lend(l *throttle.Limiter) string {
-	if err := l.SetLimitFor(s.Context(), throttle.Sliding(1, time.Minute), time.Hour); err != nil {
+	if _, err := l.SetLimit(s.Context(), throttle.Sliding(1, time.Minute), throttle.SetLimitOptions{For: time.Hour}); err != nil {
 		return inWords(err)
 	}
 	return "gone in " + s.life("hw:limit:"+l.Rule()).Round(time.Minute).String()

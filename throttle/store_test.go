@@ -91,13 +91,13 @@ func TestWorthOfAGrantTravels(t *testing.T) {
 	at := time.Now()
 	s := &fakeStore{acquired: luascripts.AcquireReply{Status: luascripts.Granted, At: at, Worth: []int64{42}}, now: at}
 	l := onFake(t, s)
-	d, err := l.Redeem(t.Context(), Request{Key: "k", Cost: 1, Job: "a"})
+	d, err := l.Policy().Redeem(t.Context(), Request{Key: "k", Cost: 1, Job: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, back := range map[string]func() ([]Promotion, error){
-		"Refund": func() ([]Promotion, error) { return l.Refund(t.Context(), d.Request) },
-		"Return": func() ([]Promotion, error) { return l.Policy().Return(t.Context(), d.Request) },
+		"Refund": func() ([]Promotion, error) { return l.Policy().Refund(t.Context(), d.Request) },
+		"Return": func() ([]Promotion, error) { return ForWorkers.Return(t.Context(), l.Policy(), d.Request) },
 	} {
 		s.cancels = nil
 		if _, err := back(); err != nil || len(s.cancels) != 1 || s.cancels[0].Rules[0].Worth != 42 ||
@@ -108,8 +108,8 @@ func TestWorthOfAGrantTravels(t *testing.T) {
 	other, elsewhere := d.Request, onFake(t, &fakeStore{now: at})
 	other.Key = "other"
 	for name, back := range map[string]func() ([]Promotion, error){
-		"another key":   func() ([]Promotion, error) { return l.Refund(t.Context(), other) },
-		"another store": func() ([]Promotion, error) { return elsewhere.Refund(t.Context(), d.Request) },
+		"another key":   func() ([]Promotion, error) { return l.Policy().Refund(t.Context(), other) },
+		"another store": func() ([]Promotion, error) { return elsewhere.Policy().Refund(t.Context(), d.Request) },
 	} {
 		s.cancels, elsewhere.store.store.(*fakeStore).cancels = nil, nil
 		_, err := back()
@@ -119,7 +119,7 @@ func TestWorthOfAGrantTravels(t *testing.T) {
 		}
 	}
 	s.acquired = luascripts.AcquireReply{Status: luascripts.Booked}
-	booked, err := l.Redeem(t.Context(), d.Request)
+	booked, err := l.Policy().Redeem(t.Context(), d.Request)
 	if err != nil || booked.grant.worth != nil {
 		t.Errorf("a booking asked for with an old Request has a worth of %d, %v, want none", booked.grant.worth, err)
 	}
@@ -139,12 +139,12 @@ func TestWindowsAroundTheStoresClock(t *testing.T) {
 	l := onFake(t, s)
 	r := Request{Key: "k", Cost: 1, Job: "a"}
 	for name, call := range map[string]func() error{
-		"Redeem": func() error { _, err := l.Redeem(t.Context(), r); return err },
-		"Refund": func() error { _, err := l.Refund(t.Context(), r); return err },
+		"Redeem": func() error { _, err := l.Policy().Redeem(t.Context(), r); return err },
+		"Refund": func() error { _, err := l.Policy().Refund(t.Context(), r); return err },
 		"Peek":   func() error { _, err := l.Peek(t.Context(), "k", 1); return err },
 		"Reset":  func() error { _, err := l.Reset(t.Context(), "k"); return err },
 		"Check": func() error {
-			return Refresh(t.Context(), nil, []BookingRef{{Policy: l.policy, IDs: []string{"k"}, Job: "a", Costs: []int{1}}})[0].Err
+			return ForWorkers.Refresh(t.Context(), nil, []BookingRef{{Policy: l.policy, IDs: []string{"k"}, Job: "a", Costs: []int{1}}})[0].Err
 		},
 	} {
 		for misses, want := range []error{nil, nil, nil, ErrUnavailable} {
@@ -153,7 +153,7 @@ func TestWindowsAroundTheStoresClock(t *testing.T) {
 			if !errors.Is(err, want) || want == nil && err != nil || s.asked != min(misses+1, 3) {
 				t.Errorf("%s with %d misses = %v after %d calls, want %v", name, misses, err, s.asked, want)
 			}
-			if want != nil && !Answered(err) {
+			if want != nil && !ForWorkers.Answered(err) {
 				t.Errorf("%s: Answered(%v) = false, want true", name, err)
 			}
 		}
@@ -170,11 +170,11 @@ func TestLimitThatChangesAllTheTime(t *testing.T) {
 	s := &fakeStore{now: time.Now(), status: func() luascripts.Status { return luascripts.Outdated }}
 	l := onFake(t, s)
 	_, try := l.TryAcquire(t.Context(), "key", 1)
-	_, redeem := l.Redeem(t.Context(), Request{Key: "key", Cost: 1, Job: "a"})
+	_, redeem := l.Policy().Redeem(t.Context(), Request{Key: "key", Cost: 1, Job: "a"})
 	_, peek := l.Peek(t.Context(), "key", 0)
 	_, reset := l.Reset(t.Context(), "key")
-	_, refund := l.Refund(t.Context(), Request{Key: "key", Cost: 1, Token: 7})
-	check := Refresh(t.Context(), nil, []BookingRef{{Policy: l.policy, IDs: []string{"key"}, Job: "a", Costs: []int{1}}})[0].Err
+	_, refund := l.Policy().Refund(t.Context(), Request{Key: "key", Cost: 1, Token: 7})
+	check := ForWorkers.Refresh(t.Context(), nil, []BookingRef{{Policy: l.policy, IDs: []string{"key"}, Job: "a", Costs: []int{1}}})[0].Err
 	for op, err := range map[string]error{"TryAcquire": try, "Redeem": redeem, "Peek": peek, "Reset": reset, "Refund": refund, "Check": check} {
 		if !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s = %v, want %v", op, err, ErrUnavailable)

@@ -22,7 +22,7 @@ const storedKey = "hw:limit:sms"
 // wantInForce checks by which limit a limiter decides.
 func wantInForce(t *testing.T, l *throttle.Limiter, want throttle.Limit) {
 	t.Helper()
-	if got, err := l.LimitInForce(t.Context()); err != nil || got != want {
+	if got, err := throttle.ForWorkers.LimitInForce(t.Context(), l); err != nil || got != want {
 		t.Errorf("LimitInForce = %v, %v, want %v", got, err, want)
 	}
 }
@@ -32,19 +32,19 @@ func TestStoredLimitGoesBeforeTheOneInCode(t *testing.T) {
 	s := newScene(t)
 	code, raised, lowered := throttle.Sliding(1, time.Minute), throttle.Sliding(3, time.Minute), throttle.Sliding(2, time.Minute)
 	l := s.limiter("sms", code)
-	if _, ok, err := l.StoredLimit(t.Context()); ok || err != nil {
-		t.Errorf("StoredLimit = %v, %v, want none", ok, err)
+	if got := l.LimitStatus(t.Context()); got.Stored || got.Limit != code || got.Err != nil {
+		t.Errorf("LimitStatus = %+v, want %v, not stored", got, code)
 	}
 	s.want(s.try(l, 1), true, 0)
 	s.want(s.try(l, 1), false, time.Minute)
 
 	// what is raised counts what was spent before
-	if err := l.SetLimit(t.Context(), raised); err != nil {
+	if err := setLimit(t.Context(), l, raised); err != nil {
 		t.Fatal(err)
 	}
 	wantInForce(t, l, raised)
-	if got, ok, err := l.StoredLimit(t.Context()); got != raised || !ok || err != nil {
-		t.Errorf("StoredLimit = %v, %v, %v, want %v", got, ok, err, raised)
+	if got := l.LimitStatus(t.Context()); got.Limit != raised || !got.Stored || got.Err != nil {
+		t.Errorf("LimitStatus = %+v, want %v, stored", got, raised)
 	}
 	s.at(10 * time.Second)
 	s.want(s.try(l, 1), true, 10*time.Second)
@@ -52,14 +52,14 @@ func TestStoredLimitGoesBeforeTheOneInCode(t *testing.T) {
 	s.want(s.try(l, 1), false, time.Minute)
 
 	// 3 are spent where 2 are allowed: the first that leaves makes no room
-	if err := l.SetLimit(t.Context(), lowered); err != nil {
+	if err := setLimit(t.Context(), l, lowered); err != nil {
 		t.Fatal(err)
 	}
 	s.at(time.Minute)
 	s.want(s.try(l, 1), false, 70*time.Second)
 
-	if done, err := l.TrySetLimit(t.Context(), raised); done || err != nil {
-		t.Errorf("TrySetLimit = %v, %v with a stored limit, want false", done, err)
+	if done, err := l.SetLimit(t.Context(), raised, throttle.SetLimitOptions{IfUnset: true}); done || err != nil {
+		t.Errorf("SetLimit(IfUnset) = %v, %v with a stored limit, want false", done, err)
 	}
 	wantInForce(t, l, lowered)
 	if ttl := s.raw.TTL(t.Context(), storedKey).Val(); ttl != -1 {
@@ -74,8 +74,8 @@ func TestStoredLimitGoesBeforeTheOneInCode(t *testing.T) {
 	if ttl := s.raw.TTL(t.Context(), storedKey).Val(); ttl <= 0 {
 		t.Errorf("what is left of it ends in %v, want a life", ttl)
 	}
-	if done, err := l.TrySetLimit(t.Context(), raised); !done || err != nil {
-		t.Errorf("TrySetLimit = %v, %v without a stored limit, want true", done, err)
+	if done, err := l.SetLimit(t.Context(), raised, throttle.SetLimitOptions{IfUnset: true}); !done || err != nil {
+		t.Errorf("SetLimit(IfUnset) = %v, %v without a stored limit, want true", done, err)
 	}
 	wantInForce(t, l, raised)
 }
@@ -84,17 +84,15 @@ func TestStoredLimitThatMakesNoSenseIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
-	_, try := l.TrySetLimit(t.Context(), throttle.Limit{})
-	for op, err := range map[string]error{
-		"SetLimit": l.SetLimit(t.Context(), throttle.Sliding(0, time.Minute)), "TrySetLimit": try,
-		"SetLimitFor": l.SetLimitFor(t.Context(), throttle.Sliding(1, 0), time.Minute),
+	for limit, options := range map[throttle.Limit]throttle.SetLimitOptions{
+		throttle.Sliding(0, time.Minute): {}, {}: {IfUnset: true}, throttle.Sliding(1, 0): {For: time.Minute},
 	} {
-		if !errors.Is(err, throttle.ErrInvalidLimit) {
-			t.Errorf("%s = %v, want %v", op, err, throttle.ErrInvalidLimit)
+		if _, err := l.SetLimit(t.Context(), limit, options); !errors.Is(err, throttle.ErrInvalidLimit) {
+			t.Errorf("SetLimit(%v, %+v) = %v, want %v", limit, options, err, throttle.ErrInvalidLimit)
 		}
 	}
-	if err := l.SetLimitFor(t.Context(), throttle.Sliding(1, time.Hour), time.Millisecond); !errors.Is(err, throttle.ErrInvalidConfig) {
-		t.Errorf("SetLimitFor(1ms) = %v, want %v", err, throttle.ErrInvalidConfig)
+	if _, err := l.SetLimit(t.Context(), throttle.Sliding(1, time.Hour), throttle.SetLimitOptions{For: time.Millisecond}); !errors.Is(err, throttle.ErrInvalidConfig) {
+		t.Errorf("SetLimit for 1ms = %v, want %v", err, throttle.ErrInvalidConfig)
 	}
 	if keys := allKeys(t, s.raw); len(keys) > 0 {
 		t.Errorf("keys = %v, want none", keys)
@@ -107,7 +105,7 @@ func TestStoredLimitEndsByItself(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	code, closed := throttle.Sliding(1, time.Minute), throttle.Sliding(1, time.Hour)
 	l := newLimiter(t, rdb, "sms", code, throttle.Config{})
-	if err := l.SetLimitFor(t.Context(), closed, throttle.LimitTTLMin); err != nil {
+	if _, err := l.SetLimit(t.Context(), closed, throttle.SetLimitOptions{For: throttle.LimitTTLMin}); err != nil {
 		t.Fatal(err)
 	}
 	wantInForce(t, l, closed)
@@ -139,7 +137,7 @@ func TestLimitsInForceOfAnyClient(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	limit := throttle.Sliding(1, time.Minute)
 	l := newLimiter(t, bare{UniversalClient: rdb}, "sms", limit, throttle.Config{})
-	for _, got := range throttle.LimitStatuses(t.Context(), []*throttle.Limiter{l, newLimiter(t, rdb, "sms", limit, throttle.Config{})}) {
+	for _, got := range throttle.ForWorkers.LimitStatuses(t.Context(), []*throttle.Limiter{l, newLimiter(t, rdb, "sms", limit, throttle.Config{})}) {
 		if got.Limit != limit || got.Err != nil {
 			t.Errorf("LimitStatuses = %+v, want %v", got, limit)
 		}
@@ -158,7 +156,7 @@ func TestStoredLimitVersionsIncrease(t *testing.T) {
 		if i == 2 {
 			err = l.UnsetLimit(t.Context())
 		} else {
-			err = l.SetLimit(t.Context(), throttle.Sliding(i+1, time.Second))
+			err = setLimit(t.Context(), l, throttle.Sliding(i+1, time.Second))
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -181,25 +179,25 @@ func TestJobAboveALoweredLimitLeavesTheLine(t *testing.T) {
 	s.want(s.job(l, "small", 1), false, 2*time.Minute)
 	grant := throttle.Request{Key: key, Cost: 3, Token: 7, Job: "g"}
 	other := s.limiter("other", throttle.Sliding(3, time.Minute))
-	if _, err := other.Redeem(t.Context(), grant); err != nil {
+	if _, err := other.Policy().Redeem(t.Context(), grant); err != nil {
 		t.Fatal(err)
 	}
 	for _, lim := range []*throttle.Limiter{l, other} {
-		if err := lim.SetLimit(t.Context(), throttle.Sliding(2, time.Minute)); err != nil {
+		if err := setLimit(t.Context(), lim, throttle.Sliding(2, time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	place := throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "large", Costs: []int{3}}
-	if got := throttle.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0]; !errors.Is(got.Err, throttle.ErrExceedsLimit) {
+	if got := throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0]; !errors.Is(got.Err, throttle.ErrExceedsLimit) {
 		t.Errorf("Check = %+v, want %v", got, throttle.ErrExceedsLimit)
 	}
-	_, err := l.Redeem(t.Context(), throttle.Request{Key: key, Cost: 3, Job: "large"})
+	_, err := l.Policy().Redeem(t.Context(), throttle.Request{Key: key, Cost: 3, Job: "large"})
 	if e, ok := errors.AsType[*throttle.ExceedsLimitError](err); !ok || e.Limit != throttle.Sliding(2, time.Minute) {
 		t.Errorf("Redeem = %v, want an ExceedsLimitError", err)
 	}
 	s.want(s.job(l, "small", 1), false, time.Minute)
 	// what was spent under the higher limit can be given back
-	if _, err := other.Refund(t.Context(), grant); err != nil {
+	if _, err := other.Policy().Refund(t.Context(), grant); err != nil {
 		t.Errorf("Refund = %v", err)
 	}
 	s.want(s.try(other, 2), true, 0)
@@ -222,7 +220,7 @@ func TestChangeReachesBlockedCallers(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		began := time.Now()
-		if err := operator.SetLimit(t.Context(), throttle.Sliding(100, time.Second)); err != nil {
+		if err := setLimit(t.Context(), operator, throttle.Sliding(100, time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		for range callers {
@@ -239,12 +237,12 @@ func TestChangeReachesBlockedCallers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := operator.SetLimit(t.Context(), throttle.Sliding(100, time.Hour)); err != nil {
+		if err := setLimit(t.Context(), operator, throttle.Sliding(100, time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		go func() { got <- operator.Acquire(t.Context(), key, 90) }()
 		synctest.Wait() // it is in the line
-		if err := operator.SetLimit(t.Context(), throttle.Sliding(50, time.Hour)); err != nil {
+		if err := setLimit(t.Context(), operator, throttle.Sliding(50, time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-got; !errors.Is(err, throttle.ErrExceedsLimit) {
@@ -295,7 +293,7 @@ func TestLoweredLimitHoldsEverywhere(t *testing.T) {
 	waitFor(t, "grants under the old limit", func() bool { mu.Lock(); defer mu.Unlock(); return len(grants) >= 30 })
 	rdb := srv.Client(t)
 	operator := newLimiter(t, rdb, "sms", throttle.Sliding(10, 200*time.Millisecond), throttle.Config{})
-	if err := operator.SetLimit(t.Context(), throttle.Sliding(1, 200*time.Millisecond)); err != nil {
+	if err := setLimit(t.Context(), operator, throttle.Sliding(1, 200*time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
 	changed := rdb.Time(t.Context()).Val()
@@ -324,21 +322,24 @@ func TestLimitInForceWhileRedisIsUnavailable(t *testing.T) {
 	rdb, proxy := redistest.Behind(t, redistest.Start(t), func(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 })
 	limit := throttle.Sliding(5, time.Minute)
 	l := newLimiter(t, rdb, "sms", limit, throttle.Config{})
-	if err := l.SetLimit(t.Context(), limit); err != nil {
+	if err := setLimit(t.Context(), l, limit); err != nil {
 		t.Fatal(err)
 	}
 	set := time.Now()
 	proxy.Refuse(true)
-	if got, err := l.LimitInForce(t.Context()); got != limit || err != nil {
+	if got, err := throttle.ForWorkers.LimitInForce(t.Context(), l); got != limit || err != nil {
 		t.Errorf("LimitInForce = %v, %v, want %v from memory", got, err, limit)
 	}
 	var err error
-	waitFor(t, "an error", func() bool { _, err = l.LimitInForce(t.Context()); return err != nil })
+	waitFor(t, "an error", func() bool { _, err = throttle.ForWorkers.LimitInForce(t.Context(), l); return err != nil })
 	if took := time.Since(set); !errors.Is(err, throttle.ErrUnavailable) || took < 900*time.Millisecond {
 		t.Errorf("LimitInForce = %v after %v, want %v after a second", err, took, throttle.ErrUnavailable)
 	}
 	proxy.Refuse(false)
-	waitFor(t, "the limit again", func() bool { got, err := l.LimitInForce(t.Context()); return err == nil && got == limit })
+	waitFor(t, "the limit again", func() bool {
+		got, err := throttle.ForWorkers.LimitInForce(t.Context(), l)
+		return err == nil && got == limit
+	})
 }
 
 // Callers that ask at the same time share one look, and none is needed for
@@ -354,7 +355,7 @@ func TestReadsOfTheLimitAreShared(t *testing.T) {
 	for range 50 {
 		wg.Go(func() {
 			for range 20 {
-				if _, err := l.LimitInForce(t.Context()); err != nil {
+				if _, err := throttle.ForWorkers.LimitInForce(t.Context(), l); err != nil {
 					t.Error(err)
 				}
 			}
@@ -370,7 +371,7 @@ func TestReadsOfTheLimitAreShared(t *testing.T) {
 func TestKnownLimitCostsNoAllocation(t *testing.T) {
 	l := newLimiter(t, redistest.Start(t).Client(t), "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 	wantInForce(t, l, throttle.Sliding(1, time.Minute))
-	if n := testing.AllocsPerRun(100, func() { _, _ = l.LimitInForce(context.Background()) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { _, _ = throttle.ForWorkers.LimitInForce(context.Background(), l) }); n != 0 {
 		t.Errorf("%v allocations when the limit is known, want none", n)
 	}
 }
@@ -388,26 +389,25 @@ func TestStoredLimitThatCannotBeReadRefuses(t *testing.T) {
 		l := newLimiter(t, rdb, "sms", code, throttle.Config{})
 		place := throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}
 		all := asks(t.Context(), l, key, 1)
-		all["Check"] = throttle.Refresh(t.Context(), rdb, []throttle.BookingRef{place})[0].Err
+		all["Check"] = throttle.ForWorkers.Refresh(t.Context(), rdb, []throttle.BookingRef{place})[0].Err
 		_, all["Peek"] = l.Peek(t.Context(), key, 1)
 		_, all["Reset"] = l.Reset(t.Context(), key)
-		_, _, all["StoredLimit"] = l.StoredLimit(t.Context())
+		all["LimitStatus"] = l.LimitStatus(t.Context()).Err
 		for op, err := range all {
-			e, ok := errors.AsType[*throttle.StoredLimitError](err)
-			if !ok || e.Rule != "sms" || !errors.Is(err, throttle.ErrStoredLimit) || errors.Is(err, throttle.ErrUnavailable) {
-				t.Errorf("%q is stored: %s = %v, want a StoredLimitError", value, op, err)
+			if !errors.Is(err, throttle.ErrStoredLimit) || !strings.Contains(err.Error(), `"sms"`) || errors.Is(err, throttle.ErrUnavailable) {
+				t.Errorf("%q is stored: %s = %v, want %v of the rule", value, op, err, throttle.ErrStoredLimit)
 			}
 		}
 		if keys := allKeys(t, rdb); len(keys) != 1 {
 			t.Errorf("%q is stored: keys = %v, want that alone", value, keys)
 		}
-		_, left := place.Leave(t.Context())
-		_, given := l.Refund(t.Context(), throttle.Request{Key: key, Cost: 1, Token: 7})
+		_, left := throttle.ForWorkers.Leave(t.Context(), place)
+		_, given := l.Policy().Refund(t.Context(), throttle.Request{Key: key, Cost: 1, Token: 7})
 		if left != nil || given != nil {
 			t.Errorf("%q is stored: Leave = %v, Refund = %v, want nil", value, left, given)
 		}
 		rdb.FlushDB(t.Context())
-		if err := l.SetLimit(t.Context(), code); err != nil {
+		if err := setLimit(t.Context(), l, code); err != nil {
 			t.Fatal(err)
 		}
 		wantInForce(t, l, code)
@@ -431,7 +431,7 @@ func TestNoPlaceUnderALimitThatCannotBeRead(t *testing.T) {
 		if err := <-result; !errors.Is(err, throttle.ErrStoredLimit) {
 			t.Errorf("Acquire = %v, want %v", err, throttle.ErrStoredLimit)
 		}
-		if _, err := l.Refund(t.Context(), first.Request); err != nil {
+		if _, err := l.Policy().Refund(t.Context(), first.Request); err != nil {
 			t.Errorf("Refund = %v, want nil", err)
 		}
 		rdb.Del(t.Context(), storedKey)
@@ -500,7 +500,7 @@ func TestWatchLimit(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	seen := watch(ctx, newLimiter(t, rdb, "sms", code, throttle.Config{}))
 	wantNext(t, seen, code)
-	if err := operator.SetLimit(t.Context(), other); err != nil {
+	if err := setLimit(t.Context(), operator, other); err != nil {
 		t.Fatal(err)
 	}
 	wantNext(t, seen, other)
@@ -530,7 +530,7 @@ func TestWatchLimitWithoutMessages(t *testing.T) {
 	rdb := srv.Client(t)
 	seen := watch(t.Context(), newLimiter(t, deaf{rdb}, "sms", code, throttle.Config{}))
 	wantNext(t, seen, code)
-	if err := newLimiter(t, rdb, "sms", code, throttle.Config{}).SetLimit(t.Context(), other); err != nil {
+	if err := setLimit(t.Context(), newLimiter(t, rdb, "sms", code, throttle.Config{}), other); err != nil {
 		t.Fatal(err)
 	}
 	wantNext(t, seen, other)

@@ -33,11 +33,11 @@ func newLossy(t *testing.T, limit throttle.Limit, retries int) lossy {
 	s := lossy{proxy: proxy, rdb: server.Client(t), l: newLimiter(t, rdb, "sms", limit, throttle.Config{})}
 	s.outside = newLimiter(t, s.rdb, "sms", limit, throttle.Config{})
 	// So that the server knows the scripts: what follows is one EVALSHA each.
-	d, err := s.outside.Redeem(t.Context(), throttle.Request{Key: "other", Cost: 1, Job: "j"})
+	d, err := s.outside.Policy().Redeem(t.Context(), throttle.Request{Key: "other", Cost: 1, Job: "j"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.outside.Refund(t.Context(), d.Request); err != nil {
+	if _, err := s.outside.Policy().Refund(t.Context(), d.Request); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -65,7 +65,7 @@ func TestLostReplyIsChargedOnce(t *testing.T) {
 		"TryAcquire": func() error { _, err := s.l.TryAcquire(t.Context(), key, 1); return err },
 		"Acquire":    func() error { return s.l.Acquire(t.Context(), key, 1) },
 		"Redeem": func() error {
-			d, err := s.l.Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "a"})
+			d, err := s.l.Policy().Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "a"})
 			return errors.Join(err, d.Err())
 		},
 	}
@@ -82,7 +82,7 @@ func TestLostReplyIsChargedOnce(t *testing.T) {
 		s.look(t, 3-used, 0)
 	}
 	s.cutNext()
-	d, err := s.l.Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "a"})
+	d, err := s.l.Policy().Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "a"})
 	if err != nil || d.Granted {
 		t.Errorf("Redeem = %v, %v, want a booking", d, err)
 	}
@@ -101,18 +101,18 @@ func TestLostReplyOfARefund(t *testing.T) {
 		}
 	}
 	s.cutNext()
-	if _, err := s.l.Refund(t.Context(), grants[1].Request); err != nil {
+	if _, err := s.l.Policy().Refund(t.Context(), grants[1].Request); err != nil {
 		t.Fatal(err)
 	}
 	s.look(t, 1, 0)
 	grants[0].Job = "a"
 	s.cutNext()
-	if _, err := s.l.Policy().Return(t.Context(), grants[0].Request); err != nil {
+	if _, err := throttle.ForWorkers.Return(t.Context(), s.l.Policy(), grants[0].Request); err != nil {
 		t.Fatal(err)
 	}
 	// it has a place, also when this test is too slow to see it before it is late
 	place := throttle.BookingRef{Policy: s.outside.Policy(), IDs: []string{s.outside.ID(key)}, Job: "a", Costs: []int{1}}
-	if got := throttle.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0]; !got.Known || got.Before != 0 {
+	if got := throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0]; !got.Known || got.Permits != 0 {
 		t.Errorf("Check after Return = %+v, want the first place", got)
 	}
 }
@@ -151,7 +151,7 @@ func TestTokenOutlivesAShortWindow(t *testing.T) {
 	first := s.job(l, "a", 1)
 	s.raw.Del(t.Context(), "hw:{"+key+"}:sms") // as its expiry does
 	s.at(59 * time.Second)
-	again, err := l.Redeem(t.Context(), first.Request)
+	again, err := l.Policy().Redeem(t.Context(), first.Request)
 	if err != nil || !again.Granted || !again.At.Equal(first.At) {
 		t.Errorf("the copy = %v, %v, want the grant of %v", again, err, first.At)
 	}
@@ -166,11 +166,11 @@ func TestWithdrawnCallIsRefused(t *testing.T) {
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
 	r := throttle.Request{Key: key, Cost: 1, Job: "a", Token: throttle.NewToken()}
-	if _, err := l.Refund(t.Context(), r); err != nil {
+	if _, err := l.Policy().Refund(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 	s.at(59 * time.Second)
-	if d, err := l.Redeem(t.Context(), r); !errors.Is(err, throttle.ErrWithdrawn) || d.Granted {
+	if d, err := l.Policy().Redeem(t.Context(), r); !errors.Is(err, throttle.ErrWithdrawn) || d.Granted {
 		t.Errorf("Redeem of a withdrawn token = %v, %v, want %v", d, err, throttle.ErrWithdrawn)
 	}
 	s.want(s.try(l, 1), true, 59*time.Second)
@@ -198,7 +198,7 @@ func TestDeadlineDuringTheCall(t *testing.T) {
 	}
 	server.Resume()
 	// Both calls reached Redis, in this order or not at all.
-	if err := l.AcquireWithin(t.Context(), key, 1, 0); err != nil {
+	if err := acquireWithin(t.Context(), l, key, 1, 0); err != nil {
 		t.Errorf("AcquireWithin = %v, want nil: the call was taken back", err)
 	}
 }
@@ -213,7 +213,7 @@ func TestClusterHearsOfAChangedLimit(t *testing.T) {
 	if d, err := here.TryAcquire(t.Context(), clusterRequest(1)); err != nil || !d.Granted {
 		t.Fatalf("TryAcquire = %v, %v, want a grant", d, err)
 	}
-	if err := there.Rules()[1].SetLimit(t.Context(), throttle.Sliding(6, time.Hour)); err != nil {
+	if err := setLimit(t.Context(), there.Rules()[1], throttle.Sliding(6, time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if d, err := there.TryAcquire(t.Context(), clusterRequest(2)); err != nil || !d.Granted {

@@ -16,6 +16,12 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
+// ForWorkers are the calls that only a worker needs. They are here, and not methods of
+// [Limiter] and [Policy], so that those hold what every program needs.
+var ForWorkers workerCalls
+
+type workerCalls struct{}
+
 // Host is what a worker puts into the context of a running task, so that
 // [Limiter.Acquire] gives the worker slot back instead of sleeping in it. Its
 // methods are called from the goroutines of the handler.
@@ -41,7 +47,7 @@ type Host interface {
 type hostKey struct{}
 
 // WithHost returns a context in which [Limiter.Acquire] defers to h.
-func WithHost(ctx context.Context, h Host) context.Context {
+func (workerCalls) WithHost(ctx context.Context, h Host) context.Context {
 	return context.WithValue(ctx, hostKey{}, h)
 }
 
@@ -83,13 +89,42 @@ type BookingRef struct {
 	Job    string
 }
 
-// RefreshedBooking is the answer about one booking.
-type RefreshedBooking struct {
-	Known    bool        // the job has a booking
-	Rule     string      // by which it waits
-	At       time.Time   // its instant now, by Redis' clock
-	Now      time.Time   // Redis' clock
-	Before   int         // permits ahead of it in its line
+// Ref is the booking of r by a policy, without the keys in clear.
+func (workerCalls) Ref(p *Policy, r Request) BookingRef {
+	ref := BookingRef{Policy: p, IDs: p.ids(r), Job: r.Job}
+	for i := range p.rules {
+		ref.Costs = append(ref.Costs, r.keyCost(i).Cost)
+	}
+	return ref
+}
+
+// ShareLedger says whether two requests, each by its policy, are counted in a common
+// ledger: by rules of one name on one key.
+func (workerCalls) ShareLedger(p *Policy, r Request, q *Policy, s Request) bool {
+	for i, l := range p.rules {
+		for j, m := range q.rules {
+			if l.Ledger(r.keyCost(i).Key) == m.Ledger(s.keyCost(j).Key) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// BookingStatus is where a booking stands.
+type BookingStatus struct {
+	Known   bool      // the job has a booking
+	Rule    string    // by which it waits
+	At      time.Time // its instant now, by Redis' clock
+	Now     time.Time // Redis' clock
+	Permits int       // ahead of it in the line in which it stands
+
+	// Only Lookup tells these.
+	Jobs   int       // ahead of it, as Permits
+	Closed time.Time // until when the key of the rule is closed; zero for not
+	Parked bool      // it came too late: those behind it do not wait for it, and when it comes it stands before them
+
+	// Only Refresh tells these.
 	Promoted []Promotion // jobs that may come earlier: this job is not in their way any more
 	Err      error       // what kept this one from being answered
 }
@@ -108,8 +143,8 @@ func (p BookingRef) request() Request {
 // round trip for all bookings in Redis, which must be rdb, and one call each for
 // those of a [NewLocal]. A booking that the active limits never admit is an
 // [ExceedsLimitError].
-func Refresh(ctx context.Context, rdb redis.UniversalClient, places []BookingRef) []RefreshedBooking {
-	out := make([]RefreshedBooking, len(places))
+func (workerCalls) Refresh(ctx context.Context, rdb redis.UniversalClient, places []BookingRef) []BookingStatus {
+	out := make([]BookingStatus, len(places))
 	var there, here []int
 	limits := make([][]activeLimit, len(places))
 	for i, p := range places {
@@ -135,7 +170,7 @@ func Refresh(ctx context.Context, rdb redis.UniversalClient, places []BookingRef
 
 // refreshOn asks a store about the bookings of the given indices, and again about
 // those that it did not decide about, see [retry].
-func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]activeLimit, indices []int, out []RefreshedBooking) {
+func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]activeLimit, indices []int, out []BookingStatus) {
 	for n := 0; len(indices) > 0; n++ {
 		args := make([]luascripts.RefreshArgs, len(indices))
 		for j, i := range indices {
@@ -157,7 +192,7 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]act
 				}
 			}
 			err = p.fault("refresh", r.Rule, r.Status, err)
-			out[i] = RefreshedBooking{Known: err == nil && r.Status == luascripts.Booked, At: r.At, Now: r.Now, Before: r.Before, Promoted: p.promotions(r.Promoted, r.Now), Err: err}
+			out[i] = BookingStatus{Known: err == nil && r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Before, Promoted: p.promotions(r.Promoted, r.Now), Err: err}
 			if r.Rule > 0 && r.Rule <= len(p.rules) {
 				out[i].Rule = p.rules[r.Rule-1].rule
 			}
@@ -168,32 +203,17 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]act
 	}
 }
 
-// Leave takes a booking out of its lines; see [Limiter.Cancel].
-func (p BookingRef) Leave(ctx context.Context) ([]Promotion, error) {
+// Leave takes a booking out of its lines; see [Policy.Cancel].
+func (workerCalls) Leave(ctx context.Context, p BookingRef) ([]Promotion, error) {
 	return p.Policy.takeBackIDs(ctx, p.IDs, p.request(), false)
 }
 
-// BookingStatus is where a booking stands. To read it changes nothing.
-type BookingStatus struct {
-	Known   bool      // the job has a booking
-	Rule    string    // by which it waits
-	At      time.Time // its instant now, by Redis' clock
-	Now     time.Time // Redis' clock
-	Permits int       // ahead of it in the line in which it stands
-	Jobs    int       // the same, jobs
-	Closed  time.Time // until when the key of the rule is closed; zero for not
-
-	// Parked says that it came too late: those behind it do not wait for it, and
-	// when it comes it stands before them.
-	Parked bool
-}
-
-// Lookup reads where a booking stands. It is [Refresh] without a promise: a job to
+// Lookup reads where a booking stands. It is Refresh without a promise: a job to
 // which an instant is promised is late when it does not come then, and a reader does
 // not tell the job. It asks the master once, on Redis Cluster once for each key. A
 // booking that the active limits never admit is an [ExceedsLimitError]; when Redis
 // is unavailable the error unwraps to [ErrUnavailable].
-func Lookup(ctx context.Context, place BookingRef) (BookingStatus, error) {
+func (workerCalls) Lookup(ctx context.Context, place BookingRef) (BookingStatus, error) {
 	p := place.Policy
 	if p.rdb == nil {
 		return BookingStatus{}, fmt.Errorf("%w: rule %q counts in its own process, where its lines can't be read", ErrInvalidConfig, p.rules[0].rule)
@@ -245,19 +265,10 @@ func (p *Policy) lookup(ctx context.Context, t *retry, calls []luascripts.RuleCa
 	return s, again, err
 }
 
-// LimitStatus is the limit by which a rule goes at a moment.
-type LimitStatus struct {
-	Limit   Limit
-	Stored  bool      // it goes before the one in code
-	Version int64     // grows with each change of what is stored, and of the closing; 0 when nothing is
-	Closed  time.Time // until when the rule is closed on all keys; zero for not
-	Err     error     // why it is not known; nothing is granted then
-}
-
 // LimitStatuses asks for the limits in force of many limiters, in order, with
 // one round trip for those that share a client and a prefix. Each limiter goes
 // by the answer from then on.
-func LimitStatuses(ctx context.Context, limiters []*Limiter) []LimitStatus {
+func (workerCalls) LimitStatuses(ctx context.Context, limiters []*Limiter) []LimitStatus {
 	out := make([]LimitStatus, len(limiters))
 	together := make(map[redisLimits][]int)
 	for i, l := range limiters {
@@ -289,27 +300,35 @@ func (k knownLimit) status() LimitStatus {
 // is full, or one of our keys holds something else. To repeat the call at once does not help,
 // and this very call was not charged (one before it, whose answer was lost, may
 // have been).
-func Answered(err error) bool {
-	u, ok := errors.AsType[*UnavailableError](err)
+func (workerCalls) Answered(err error) bool {
+	u, ok := errors.AsType[*unavailableError](err)
 	return ok && u.answered
 }
 
-// Ledgers names the keys in Redis that hold what was spent, see [Limiter.Ledger].
-func (p *Policy) Ledgers(r Request) []string {
-	names := make([]string, len(p.rules))
-	for i, l := range p.rules {
-		names[i] = l.Ledger(r.keyCost(i).Key)
-	}
-	return names
-}
+// LeaseFor is the shortest lease of a grant: renew it well before it is over. 0
+// when there is none.
+func (workerCalls) LeaseFor(p *Policy, d Decision) time.Duration { return p.leaseFor(d) }
 
-// IDs are the keys of r as they stand in Redis, see [Limiter.ID].
-func (p *Policy) IDs(r Request) []string { return p.ids(r) }
+// Stale says that a grant is too old to be acted on: the process was stopped between the
+// answer and now, and acting late would come too close to the next grant. Then acquire
+// again. The bound is a tenth of the shortest window of the rules, at least [staleMin] and
+// at most [staleMax].
+func (workerCalls) Stale(p *Policy, d Decision) bool { return p.stale(d) }
+
+// Return gives the grant of r.Token back like [Policy.Refund], and r.Job the first place in
+// the line for it: a job that was let in and could not start. A job that a limit can't
+// admit any more gets no place.
+func (workerCalls) Return(ctx context.Context, p *Policy, r Request) ([]Promotion, error) {
+	if err := checkJob(r.Job); err != nil {
+		return nil, err
+	}
+	return p.takeBack(ctx, r, true)
+}
 
 // Postpone closes the key of a rule of the policy for d from now on, and gives r.Job
 // the first place in its line. It is for a job whose provider said that it comes too
 // early. The grant stays spent. It returns the instant from which the key is open.
-func (p *Policy) Postpone(ctx context.Context, rule string, r Request, d time.Duration) (until time.Time, err error) {
+func (workerCalls) Postpone(ctx context.Context, p *Policy, rule string, r Request, d time.Duration) (until time.Time, err error) {
 	if err := checkJob(r.Job); err != nil {
 		return time.Time{}, err
 	}
@@ -324,3 +343,20 @@ func (p *Policy) Postpone(ctx context.Context, rule string, r Request, d time.Du
 	}
 	return time.Time{}, fmt.Errorf("%w: policy %v has no rule %q", ErrInvalidConfig, p, rule)
 }
+
+// Adjusted says whether a correction of a charge was made, or may have been.
+func (workerCalls) Adjusted(b *Charge) bool { return b.adjusted() }
+
+// ValidateConfig returns everything that is wrong with a configuration, joined. Each
+// fault unwraps to [ErrInvalidConfig]. [New] and [NewLocal] do the same.
+func (workerCalls) ValidateConfig(c Config) error { return c.validate() }
+
+// LimitInForce is the limit by which a limiter decides now: the stored one, or the one
+// in code. It was in force at most a second ago.
+func (workerCalls) LimitInForce(ctx context.Context, l *Limiter) (Limit, error) {
+	return l.inForce(ctx)
+}
+
+// LimitLastKnown is the limit in force when this limiter read it last, and the one in
+// code before that. It does not ask Redis.
+func (workerCalls) LimitLastKnown(l *Limiter) Limit { return l.limitLastKnown() }

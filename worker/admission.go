@@ -125,7 +125,7 @@ func (t *attempt) run(ctx context.Context, next asynq.Handler, task *asynq.Task)
 		}
 		cancel(context.Canceled)
 	}()
-	err = next.ProcessTask(throttle.WithHost(withAttempt(ctx, t), t), task)
+	err = next.ProcessTask(throttle.ForWorkers.WithHost(withAttempt(ctx, t), t), task)
 	returned = true
 	err = t.conclude(ctx, t.policy, err)
 	t.release(ctx)
@@ -196,7 +196,7 @@ func (t *attempt) started(d throttle.Decision) {
 		if d.From.After(since) {
 			since = d.From
 		}
-		e.Late = max(0, d.At.Sub(since)) + d.Age() // a raised limit may admit it before the promised instant
+		e.Late = max(0, d.At.Sub(since)) + time.Since(d.Start()) // a raised limit may admit it before the promised instant
 		c.lateness.add(e.Late)
 	}
 	t.a.observe(e)

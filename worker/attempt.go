@@ -95,8 +95,8 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 		}
 		d, err := p.Redeem(ctx, r)
 		if err != nil && errors.Is(err, throttle.ErrUnavailable) {
-			lost = lost || !throttle.Answered(err)
-			if ctx.Err() != nil || !t.mustStay() && (throttle.Answered(err) || t.a.stopped() || time.Since(began) > askFor) {
+			lost = lost || !throttle.ForWorkers.Answered(err)
+			if ctx.Err() != nil || !t.mustStay() && (throttle.ForWorkers.Answered(err) || t.a.stopped() || time.Since(began) > askFor) {
 				return d, t.unanswered(ctx, p, r, err, lost)
 			}
 			_ = t.waitFor(ctx, pause)
@@ -135,13 +135,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 func (t *attempt) holds(p *throttle.Policy, r throttle.Request) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.grants) == 0 {
-		return false
-	}
-	wanted := p.Ledgers(r)
-	return slices.ContainsFunc(t.grants, func(h held) bool {
-		return slices.ContainsFunc(h.policy.Ledgers(h.Request), func(name string) bool { return slices.Contains(wanted, name) })
-	})
+	return slices.ContainsFunc(t.grants, func(h held) bool { return throttle.ForWorkers.ShareLedger(p, r, h.policy, h.Request) })
 }
 
 // isFinal says that a request can never be granted: by its own fault, or its job comes too
@@ -208,7 +202,7 @@ func (t *attempt) Begin(ctx context.Context, p *throttle.Policy, d throttle.Deci
 	case err != nil:
 		t.giveBack(ctx, held{policy: p, Decision: d})
 		return false, err
-	case p.Stale(d): // called once only: a moment later the result may differ
+	case throttle.ForWorkers.Stale(p, d): // called once only: a moment later the result may differ
 		t.a.counters.stale.Add(1)
 		t.comeBack(ctx, p, d)
 		return false, nil
@@ -221,7 +215,7 @@ func (t *attempt) Begin(ctx context.Context, p *throttle.Policy, d throttle.Deci
 // handler's context ends: another task may have its slot already.
 func (t *attempt) hold(ctx context.Context, p *throttle.Policy, d throttle.Decision) {
 	ctx, release := p.Hold(context.WithoutCancel(ctx), d)
-	if p.LeaseFor(d) > 0 {
+	if throttle.ForWorkers.LeaseFor(p, d) > 0 {
 		stop := context.AfterFunc(ctx, func() {
 			if errors.Is(context.Cause(ctx), throttle.ErrLeaseLost) {
 				t.a.counters.leasesLost.Add(1)
@@ -266,7 +260,7 @@ func (t *attempt) release(ctx context.Context) {
 // Defer implements [throttle.Host].
 func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Decision) error {
 	if !d.Granted && !d.Promised.IsZero() {
-		t.a.recheck.invalidate(p, p.IDs(d.Request), d.Rule)
+		t.a.recheck.invalidate(p, throttle.ForWorkers.Ref(p, d.Request).IDs, d.Rule)
 	}
 	t.giveAllBack(ctx)
 	cause := &throttle.ThrottledError{Rule: d.Rule, At: d.At, RetryAfter: d.At.Sub(d.Now)}
@@ -277,9 +271,14 @@ func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Deci
 func (t *attempt) bookingRef(p *throttle.Policy, d throttle.Decision) luascripts.BookingRef {
 	at := luascripts.BookingRef{Deadline: t.deadline}
 	if !d.Parked {
-		at.Rules = luascripts.NewBookedRules(p.String(), d.Costs(), p.IDs(d.Request))
+		at.Rules = bookedRules(p, d.Request)
 	}
 	return at
+}
+
+func bookedRules(p *throttle.Policy, r throttle.Request) luascripts.BookedRules {
+	ref := throttle.ForWorkers.Ref(p, r)
+	return luascripts.NewBookedRules(p.String(), ref.Costs, ref.IDs)
 }
 
 // unanswered ends an admission that Redis did not answer, or that can't be decided because
@@ -304,7 +303,7 @@ func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle
 func (t *attempt) comeBack(ctx context.Context, p *throttle.Policy, d throttle.Decision) {
 	ctx, cancel := t.after(ctx)
 	defer cancel()
-	promoted, err := p.Return(ctx, d.Request)
+	promoted, err := throttle.ForWorkers.Return(ctx, p, d.Request)
 	if err != nil {
 		t.a.refunds.later(p, d.Request)
 		return
@@ -342,7 +341,7 @@ func (t *attempt) giveBack(ctx context.Context, g held) {
 		promoted, _ := g.release(ctx)
 		t.a.promotions.add(promoted...)
 	}
-	if g.charge != nil && g.charge.Adjusted() { // a refund knows only what was paid at first
+	if g.charge != nil && throttle.ForWorkers.Adjusted(g.charge) { // a refund knows only what was paid at first
 		t.undoAdjusted(ctx, g)
 		return
 	}

@@ -52,7 +52,7 @@ func (f *refunds) later(p *throttle.Policy, r throttle.Request) {
 	r.Job = ""
 	counts := time.Duration(0)
 	for _, l := range p.Rules() { // without an answer it is not known by which limits it was charged
-		counts = max(counts, l.Limit().Window(), l.LimitLastKnown().Window())
+		counts = max(counts, l.Limit().Window(), throttle.ForWorkers.LimitLastKnown(l).Window())
 	}
 	select {
 	case f.waiting <- refund{p, r, time.Now().Add(max(refundFor, counts))}:
@@ -95,7 +95,7 @@ func (f *refunds) try(ctx context.Context, all []refund) []refund {
 			continue
 		}
 		left = append(left, r)
-		if errors.Is(err, throttle.ErrUnavailable) && !throttle.Answered(err) {
+		if errors.Is(err, throttle.ErrUnavailable) && !throttle.ForWorkers.Answered(err) {
 			return append(left, all[i+1:]...)
 		}
 	}

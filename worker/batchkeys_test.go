@@ -95,11 +95,11 @@ func TestVirtualBatchThatIsOpenedEarly(t *testing.T) {
 		}},
 		{"the provider's limit", 100 * ms, slow, nil, func(t *testing.T, h *batchRig) {
 			t.Helper()
-			must(t, h.limiter("provider", slow).SetLimit(t.Context(), fast))
+			setLimit(t, h.limiter("provider", slow), fast)
 		}},
 		{"the phones' limit", time.Hour, fast, nil, func(t *testing.T, h *batchRig) {
 			t.Helper()
-			must(t, h.limiter("phone", throttle.Sliding(1, time.Hour)).SetLimit(t.Context(), throttle.Sliding(1, 100*ms)))
+			setLimit(t, h.limiter("phone", throttle.Sliding(1, time.Hour)), throttle.Sliding(1, 100*ms))
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -138,9 +138,7 @@ func TestVirtualBatchWhoseLineGetsShort(t *testing.T) {
 		h.feed(map[string]batch.Source{"messages": messages(n, phones)})
 		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100})
 		time.Sleep(3 * time.Second)
-		if err := h.limiter("provider", slow).SetLimit(t.Context(), throttle.Sliding(2, 100*ms)); err != nil {
-			t.Fatal(err)
-		}
+		setLimit(t, h.limiter("provider", slow), throttle.Sliding(2, 100*ms))
 		h.moved = true
 		h.doneWithin(20*time.Second, n)
 		h.allDone(n, phones)
@@ -180,4 +178,11 @@ func TestVirtualBatchWithABusyPhone(t *testing.T) {
 		}
 		h.nothingLeft()
 	})
+}
+
+func setLimit(t *testing.T, l *throttle.Limiter, limit throttle.Limit) {
+	t.Helper()
+	if _, err := l.SetLimit(t.Context(), limit, throttle.SetLimitOptions{}); err != nil {
+		t.Fatal(err)
+	}
 }

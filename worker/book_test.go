@@ -288,7 +288,7 @@ func TestChangedLimitMovesBookings(t *testing.T) {
 	pool, _ := r.start(seen.handler(), policies(policy))
 	wantBooked(t, r.producer(policy).BookMany(t.Context(), smsTo("+1", "t", 5)))
 	seen.ran(t, 1)
-	if err := pool.Limiter("sms").SetLimit(t.Context(), throttle.Sliding(1, 200*ms)); err != nil {
+	if _, err := pool.Limiter("sms").SetLimit(t.Context(), throttle.Sliding(1, 200*ms), throttle.SetLimitOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	seen.ran(t, 5)

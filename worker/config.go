@@ -115,6 +115,6 @@ func (c Config) Validate() error {
 	if c.Asynq.ShutdownTimeout < 0 {
 		bad("Asynq.ShutdownTimeout is %v, want 0 or more", c.Asynq.ShutdownTimeout)
 	}
-	errs = append(errs, queue.ValidatePolicies(c.Policies), c.Throttle.Validate())
+	errs = append(errs, queue.ValidatePolicies(c.Policies), throttle.ForWorkers.ValidateConfig(c.Throttle))
 	return errors.Join(errs...)
 }

@@ -57,7 +57,7 @@ func (c *core) forLease(rule string, wait time.Duration) bool {
 	if l == nil {
 		return false
 	}
-	limit := l.LimitLastKnown()
+	limit := throttle.ForWorkers.LimitLastKnown(l)
 	return limit.IsConcurrent() && wait <= limit.Window()+max(0, c.cfg.Throttle.InlineWait) // a lease may begin so long after its grant
 }
 

@@ -133,7 +133,7 @@ func TestShutdownEndsAnInlineWait(t *testing.T) {
 	spent := r.take(lim, "+1").At
 	r.enqueue("sms", "a", to("+1"), asynq.MaxRetry(0))
 	r.eventually("granted", func() bool { return p.Stats().Admissions == 1 })
-	if _, err := lim.Book(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: "other"}); err != nil {
+	if _, err := lim.Policy().Book(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: "other"}); err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()

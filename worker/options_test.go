@@ -121,7 +121,7 @@ func TestBookingMovedBeyondTheDeadline(t *testing.T) {
 	r, seen := newRig(t), &runs{}
 	const per = 1900 * ms
 	lim := r.limiter("sms", throttle.Sliding(1, per))
-	d, err := lim.Redeem(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: "other"})
+	d, err := lim.Policy().Redeem(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: "other"})
 	if err != nil || !d.Granted {
 		t.Fatalf("Redeem = %v, %v", d, err)
 	}
@@ -130,10 +130,10 @@ func TestBookingMovedBeyondTheDeadline(t *testing.T) {
 	r.enqueue("sms", "a", to("+1"), asynq.Deadline(start.Truncate(time.Second).Add(3*time.Second)), asynq.MaxRetry(3))
 	r.eventually("deferred", func() bool { return r.is("a", asynq.TaskStateRetry) })
 	r.eventually("1.5s", func() bool { return time.Since(start) > 1500*ms })
-	if _, err := lim.Policy().Return(t.Context(), d.Request); err != nil {
+	if _, err := throttle.ForWorkers.Return(t.Context(), lim.Policy(), d.Request); err != nil {
 		t.Fatal(err)
 	}
-	if d, err := lim.Redeem(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: "other"}); err != nil || !d.Granted {
+	if d, err := lim.Policy().Redeem(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: "other"}); err != nil || !d.Granted {
 		t.Fatalf("Redeem of the first place = %v, %v", d, err)
 	}
 	r.eventually("archived", func() bool { return r.is("a", asynq.TaskStateArchived) })

@@ -210,7 +210,7 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 	case tooOften, tooLate, gaveUp(ctx): // it does not come back, so it needs no booking
 		failed = closeKey(after, g, rule, d)
 	default:
-		_, failed = g.policy.Postpone(after, rule, g.Request, d)
+		_, failed = throttle.ForWorkers.Postpone(after, g.policy, rule, g.Request, d)
 	}
 	if failed != nil {
 		t.a.logFew("postpone", func() {
@@ -228,7 +228,7 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 	}
 	t.a.counters.postponed.Add(1)
 	cause := &throttle.ThrottledError{Rule: rule, At: time.Now().Add(d), RetryAfter: d}
-	from := luascripts.BookingRef{Deadline: t.deadline, Rules: luascripts.NewBookedRules(g.policy.String(), g.Costs(), g.policy.IDs(g.Request))}
+	from := luascripts.BookingRef{Deadline: t.deadline, Rules: bookedRules(g.policy, g.Request)}
 	return t.deferTo(deferral{rule: rule, wait: d, booking: from, cause: fmt.Errorf("%w: %w", cause, err), postponed: true}, g)
 }
 

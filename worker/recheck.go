@@ -40,7 +40,7 @@ func newRecheckFilter() *recheckFilter {
 // booking that waits for a lease moves whenever the lease is renewed, so it never is.
 func (t *recheckFilter) isConfirmed(p throttle.BookingRef) bool {
 	rules := p.Policy.Rules()
-	if slices.ContainsFunc(rules, func(l *throttle.Limiter) bool { return l.LimitLastKnown().IsConcurrent() }) {
+	if slices.ContainsFunc(rules, func(l *throttle.Limiter) bool { return throttle.ForWorkers.LimitLastKnown(l).IsConcurrent() }) {
 		return false
 	}
 	t.mu.Lock()

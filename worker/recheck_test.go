@@ -95,7 +95,7 @@ func TestRecheckFilterIsInvalidatedByHandlers(t *testing.T) {
 	}
 	p := bookingsOf(t, throttle.Sliding(1, time.Minute))("").Policy
 	d := throttle.Decision{Request: throttle.Request{Key: "+1", Job: "j"}, Rule: "rule0", At: time.Now().Add(time.Minute), Promised: time.Now()}
-	booking := throttle.BookingRef{Policy: p, IDs: p.IDs(d.Request)}
+	booking := throttle.ForWorkers.Ref(p, d.Request)
 	for range confirmAfter {
 		a.recheck.confirm(booking)
 	}

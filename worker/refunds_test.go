@@ -121,7 +121,7 @@ func TestVirtualRefundIsTriedAsLongAsTheGrantCounts(t *testing.T) {
 		r := rigOn(t, nil, rdb)
 		a, _ := r.refunds(rdb)
 		l := r.limiter("stored", throttle.Sliding(1, time.Second))
-		if err := l.SetLimit(t.Context(), throttle.Sliding(1, time.Hour)); err != nil {
+		if _, err := l.SetLimit(t.Context(), throttle.Sliding(1, time.Hour), throttle.SetLimitOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		d := r.take(l, "+1")

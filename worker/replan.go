@@ -67,7 +67,7 @@ func (l *limitWatch) run(ctx context.Context) {
 func (l *limitWatch) look(ctx context.Context) limitVersions {
 	limiters := l.set.Limiters()
 	seen := make(limitVersions, len(limiters))
-	for i, f := range throttle.LimitStatuses(ctx, limiters) {
+	for i, f := range throttle.ForWorkers.LimitStatuses(ctx, limiters) {
 		rule := limiters[i].Rule()
 		switch {
 		case f.Err == nil:
@@ -251,7 +251,7 @@ func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luas
 	var retimings []luascripts.Retiming
 	var rule []string
 	var was []time.Time
-	for n, now := range throttle.Refresh(ctx, w.rdb, bookings) {
+	for n, now := range throttle.ForWorkers.Refresh(ctx, w.rdb, bookings) {
 		t := tasks[n]
 		w.promotions.add(now.Promoted...)
 		at := now.At

@@ -44,7 +44,7 @@ func smsLimit(limit throttle.Limit) queue.Policy {
 // set changes the limit, as an operator does in a process of its own.
 func (r *rig) set(limit throttle.Limit) (at time.Time) {
 	r.Helper()
-	if err := r.limiter("sms", limit).SetLimit(r.Context(), limit); err != nil {
+	if _, err := r.limiter("sms", limit).SetLimit(r.Context(), limit, throttle.SetLimitOptions{}); err != nil {
 		r.Fatal(err)
 	}
 	return r.rdb.Time(r.Context()).Val()
@@ -111,7 +111,7 @@ func TestLoweredLimitDelaysTheBacklog(t *testing.T) {
 	code := throttle.Sliding(10, window)
 	lim := r.limiter("sms", code)
 	// 40 wait under a limit that is closed, so that the line is complete
-	if err := lim.SetLimit(t.Context(), throttle.Sliding(1, time.Hour)); err != nil {
+	if _, err := lim.SetLimit(t.Context(), throttle.Sliding(1, time.Hour), throttle.SetLimitOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.take(lim, "+1")
@@ -196,7 +196,7 @@ func TestChangeWhileNoPoolRan(t *testing.T) {
 	r, seen := newRig(t), &runs{}
 	code := throttle.Sliding(100, time.Second)
 	lim := r.limiter("sms", code)
-	if err := lim.SetLimit(t.Context(), throttle.Sliding(1, time.Hour)); err != nil {
+	if _, err := lim.SetLimit(t.Context(), throttle.Sliding(1, time.Hour), throttle.SetLimitOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.take(lim, "+1")

@@ -188,7 +188,7 @@ func TestVirtualClockOfTheProcessIsAnHourOff(t *testing.T) {
 					t.Fatal(err)
 				}
 				for i := range 5 {
-					d, err := l.Redeem(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: fmt.Sprint(i)})
+					d, err := l.Policy().Redeem(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: fmt.Sprint(i)})
 					want := start.Add(time.Duration(i) * time.Minute)
 					if err != nil || d.Granted != (i == 0) || !d.At.Equal(want) || d.Wait() != time.Duration(i)*time.Minute {
 						t.Fatalf("job %d: %v, wait %v, %v; want it at %v", i, d, d.Wait(), err, want)
@@ -197,7 +197,7 @@ func TestVirtualClockOfTheProcessIsAnHourOff(t *testing.T) {
 				for i := 1; i < 5; i++ {
 					for _, early := range []time.Duration{time.Second, 0} {
 						m.SetTime(start.Add(time.Duration(i)*time.Minute - early))
-						d, err := l.Redeem(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: fmt.Sprint(i)})
+						d, err := l.Policy().Redeem(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: fmt.Sprint(i)})
 						if err != nil || d.Granted != (early == 0) {
 							t.Errorf("job %d, %v before its instant: %v, %v", i, early, d, err)
 						}

@@ -348,11 +348,11 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 	for i, t := range ready {
 		order[i] = instant{i, t.At, 0}
 	}
-	for n, now := range throttle.Refresh(ctx, w.rdb, bookings) {
+	for n, now := range throttle.ForWorkers.Refresh(ctx, w.rdb, bookings) {
 		t := ready[index[n]]
 		w.promotions.add(now.Promoted...)
 		if now.Known {
-			order[index[n]] = instant{index[n], now.At, now.Before}
+			order[index[n]] = instant{index[n], now.At, now.Permits}
 		}
 		wait := now.At.Sub(now.Now)
 		late := !t.booking.Deadline.IsZero() && wait > time.Until(t.booking.Deadline)
@@ -506,7 +506,7 @@ func (w *waker) giveUp(ctx context.Context, tasks []dueTask) {
 		if !ok {
 			continue
 		}
-		promoted, err := p.Leave(ctx)
+		promoted, err := throttle.ForWorkers.Leave(ctx, p)
 		if err != nil {
 			w.failed(ctx, "a booking can't be cancelled", err)
 			return

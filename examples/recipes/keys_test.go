@@ -103,7 +103,7 @@ func TestRedisKeys(t *testing.T) {
 		if _, err := provider.CloseRule(t.Context(), time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		if err := provider.SetLimit(t.Context(), throttle.GCRA(50, time.Second, 10)); err != nil {
+		if _, err := provider.SetLimit(t.Context(), throttle.GCRA(50, time.Second, 10), throttle.SetLimitOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		for range 500 {

@@ -16,8 +16,8 @@ func TestTogether(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := p.String(); got != "phone-minute+slots" || !p.Leases() {
-			t.Errorf("policy %s, leases %v, want phone-minute+slots with leases", got, p.Leases())
+		if got, rules := p.String(), p.Rules(); got != "phone-minute+slots" || !rules[1].Limit().IsConcurrent() {
+			t.Errorf("policy %s with %v last, want phone-minute+slots with leases", got, rules[len(rules)-1].Limit())
 		}
 	})
 }

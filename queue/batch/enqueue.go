@@ -353,7 +353,7 @@ func (g *feeding) book(ctx context.Context, items []*item) (placed []*item, away
 			requests = append(requests, throttle.BookRequest{Policy: p.task.Policy, Request: g.request(p), LastRuleOnly: true})
 		}
 	}
-	bookings := throttle.BookMany(ctx, g.f.c.Redis(), requests)
+	bookings := throttle.ForWorkers.BookMany(ctx, g.f.c.Redis(), requests)
 	now := g.f.now()
 	shut := make(map[string]bool)
 	var leave []*item
@@ -505,7 +505,7 @@ func (g *feeding) bookAside(ctx context.Context, items []*item) (placed []*item,
 	}
 	lead := g.rest.lead // is of the wide line
 	defer func() { g.rest.lead = lead }()
-	bookings := throttle.BookMany(ctx, g.f.c.Redis(), requests)
+	bookings := throttle.ForWorkers.BookMany(ctx, g.f.c.Redis(), requests)
 	now := g.f.now()
 	var promoted []throttle.Promotion
 	for i, b := range bookings {

@@ -426,7 +426,7 @@ func (g *feeding) bookAgain(ctx context.Context, open []luascripts.BatchElement)
 		ids = append(ids, id)
 	}
 	var moves []luascripts.Retiming
-	for i, b := range throttle.BookMany(ctx, g.f.c.Redis(), requests) {
+	for i, b := range throttle.ForWorkers.BookMany(ctx, g.f.c.Redis(), requests) {
 		at := b.At
 		if b.Err != nil {
 			at = g.clock.now().Add(time.Duration(i) * time.Microsecond) // it hears it from a pool

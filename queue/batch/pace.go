@@ -70,7 +70,7 @@ type policy struct {
 // widest is the last rule of the policy that is a rate; the first, if no rule is one.
 func (p *policy) widest() int {
 	for i, l := range slices.Backward(p.Limiters) {
-		if !l.LimitLastKnown().IsConcurrent() {
+		if !throttle.ForWorkers.LimitLastKnown(l).IsConcurrent() {
 			return i
 		}
 	}
@@ -79,12 +79,12 @@ func (p *policy) widest() int {
 
 // width is the most that one may ask of a rule at once.
 func (p *policy) width(rule int) int {
-	return p.Limiters[rule].LimitLastKnown().MaxCost()
+	return throttle.ForWorkers.LimitLastKnown(p.Limiters[rule]).MaxCost()
 }
 
 // regain is how long after it was spent a cost can be asked for again.
 func (p *policy) regain(rule, cost int) time.Duration {
-	limit := p.Limiters[rule].LimitLastKnown()
+	limit := throttle.ForWorkers.LimitLastKnown(p.Limiters[rule])
 	switch limit.Kind() {
 	case "gcra", "leaky", "smooth": // bit by bit
 		return time.Duration(float64(limit.Window()) * min(1, float64(cost)/float64(max(limit.Permits(), 1))))
@@ -94,5 +94,5 @@ func (p *policy) regain(rule, cost int) time.Duration {
 
 // leased says that a rule of the policy limits how many run at once.
 func (p *policy) leased() bool {
-	return slices.ContainsFunc(p.Limiters, func(l *throttle.Limiter) bool { return l.LimitLastKnown().IsConcurrent() })
+	return slices.ContainsFunc(p.Limiters, func(l *throttle.Limiter) bool { return throttle.ForWorkers.LimitLastKnown(l).IsConcurrent() })
 }

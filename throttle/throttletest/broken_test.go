@@ -32,7 +32,7 @@ type (
 )
 
 type broken struct {
-	*throttle.Limiter
+	throttletest.Limiter
 	mu   sync.Mutex
 	seen map[any]int
 }
@@ -140,7 +140,13 @@ func (l forgets) SetLimit(ctx context.Context, limit throttle.Limit) error {
 	if _, err := l.Reset(ctx, "+49 170 1234567"); err != nil {
 		return err
 	}
-	return l.Limiter.SetLimit(ctx, limit)
+	return l.broken.SetLimit(ctx, limit)
+}
+
+func (b *broken) SetLimit(ctx context.Context, limit throttle.Limit) error {
+	return b.Limiter.(interface {
+		SetLimit(ctx context.Context, limit throttle.Limit) error
+	}).SetLimit(ctx, limit)
 }
 
 // faulty are these limiters, and where the suite must find each of them.

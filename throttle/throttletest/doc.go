@@ -26,14 +26,14 @@
 //
 // [Run] and [RunInBubble] hold anything with the methods of a [Limiter] to what
 // every limiter here does: the instants of each kind of limit to the microsecond,
-// keepsOrder and places of the line, refunds that count once, typed refusals, looks
+// order and places of the line, refunds that count once, typed refusals, looks
 // that change nothing, limits that change, and many callers at the same time.
 //
 //	func TestWrapper(t *testing.T) {
 //		throttletest.Run(t, func(t *testing.T, limit throttle.Limit) throttletest.Subject {
 //			fake := throttletest.New(t)
 //			return throttletest.Subject{
-//				Limiter: Wrap(fake.Limiter("sms", limit, throttle.Config{})),
+//				Limiter: Wrap(throttletest.Of(fake.Limiter("sms", limit, throttle.Config{}))),
 //				Advance: fake.Advance,
 //			}
 //		})

@@ -81,8 +81,8 @@ func (f *Fake) Set(t time.Time) {
 func (f *Fake) Away() { f.FailWith(errAway) }
 
 // FailWith is [Fake.Away] for an error of your own, whose text becomes the
-// Reason of the [throttle.UnavailableError]. One that has a method RedisError is
-// an answer of a server that refuses, see [throttle.Answered]. Nil is
+// text of the [throttle.ErrUnavailable]. One that has a method RedisError is
+// an answer of a server that refuses, see throttle.ForWorkers. Nil is
 // [Fake.Back].
 func (f *Fake) FailWith(err error) {
 	f.change(func() { f.fault = err })

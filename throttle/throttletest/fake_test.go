@@ -76,7 +76,7 @@ func TestFakeIsShared(t *testing.T) {
 	granted(t, a, true)
 	granted(t, b, false)
 	granted(t, elsewhere, true)
-	if err := a.SetLimit(t.Context(), throttle.Sliding(2, time.Minute)); err != nil {
+	if _, err := a.SetLimit(t.Context(), throttle.Sliding(2, time.Minute), throttle.SetLimitOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	granted(t, b, true)
@@ -88,12 +88,12 @@ func TestFakeLimitForAWhile(t *testing.T) {
 	t.Parallel()
 	f := throttletest.New(t)
 	l := f.Limiter("sms", perMinute, throttle.Config{})
-	if err := l.SetLimitFor(t.Context(), throttle.Sliding(2, time.Minute), time.Hour); err != nil {
+	if _, err := l.SetLimit(t.Context(), throttle.Sliding(2, time.Minute), throttle.SetLimitOptions{For: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	for at, want := range map[time.Duration]int{time.Hour - time.Second: 2, time.Hour: 1} {
 		f.Set(time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC).Add(at))
-		if limit, err := l.LimitInForce(t.Context()); err != nil || limit.Permits() != want {
+		if limit, err := throttle.ForWorkers.LimitInForce(t.Context(), l); err != nil || limit.Permits() != want {
 			t.Errorf("LimitInForce after %v = %v, %v, want %d permits", at, limit, err, want)
 		}
 	}
@@ -107,15 +107,16 @@ func TestFakeFails(t *testing.T) {
 	for name, fail := range map[string]func(){"Away": f.Away, "FailWith": func() { f.FailWith(errors.New("cable cut")) }} {
 		fail()
 		_, try := l.TryAcquire(t.Context(), key, 1)
-		_, redeem := l.Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "a"})
-		_, cancel := l.Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "a"})
+		_, redeem := l.Policy().Redeem(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "a"})
+		_, cancel := l.Policy().Cancel(t.Context(), throttle.Request{Key: key, Cost: 1, Job: "a"})
 		_, peek := l.Peek(t.Context(), key, 1)
 		_, reset := l.Reset(t.Context(), key)
+		_, set := l.SetLimit(t.Context(), perMinute, throttle.SetLimitOptions{})
 		for call, err := range map[string]error{
 			"TryAcquire": try, "Redeem": redeem, "Cancel": cancel, "Peek": peek, "Reset": reset, "Acquire": l.Acquire(t.Context(), key, 1),
-			"SetLimit": l.SetLimit(t.Context(), perMinute), "Check": throttle.Refresh(t.Context(), nil, []throttle.BookingRef{place})[0].Err,
+			"SetLimit": set, "Check": throttle.ForWorkers.Refresh(t.Context(), nil, []throttle.BookingRef{place})[0].Err,
 		} {
-			if !errors.Is(err, throttle.ErrUnavailable) || throttle.Answered(err) {
+			if !errors.Is(err, throttle.ErrUnavailable) || throttle.ForWorkers.Answered(err) {
 				t.Errorf("%s: %s = %v, want %v", name, call, err, throttle.ErrUnavailable)
 			}
 			if name == "FailWith" && !strings.Contains(err.Error(), "cable cut") {

@@ -16,6 +16,9 @@ const (
 	ms = time.Millisecond
 	us = time.Microsecond
 
+	// inlineWaitMax is how far ahead of its instant a grant may lie, see [throttle.Config].
+	inlineWaitMax = time.Second
+
 	// patience is how long a call may take that must not wait.
 	patience = 5 * time.Second
 )
@@ -70,8 +73,8 @@ func (s *stage) wantAt(what string, d throttle.Decision, granted bool, at time.D
 	if d.Granted != granted || !near {
 		s.Errorf("%s: granted = %v at %v, want %v at %v", what, d.Granted, got, granted, at)
 	}
-	if d.Granted && d.At.Sub(d.Now) > throttle.InlineWaitMax {
-		s.Errorf("%s: granted %v ahead, want at most %v", what, d.At.Sub(d.Now), throttle.InlineWaitMax)
+	if d.Granted && d.At.Sub(d.Now) > inlineWaitMax {
+		s.Errorf("%s: granted %v ahead, want at most %v", what, d.At.Sub(d.Now), inlineWaitMax)
 	}
 }
 

@@ -9,9 +9,11 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// Limiter is what the suite asks of a limiter; *[throttle.Limiter] has it, and
-// what wraps one or replaces one may be tested as well. The comments there say
-// what each method promises. A Decision needs its Request, Granted, At and Now.
+// Limiter is what the suite asks of a limiter. [Of] makes one of a
+// [throttle.Limiter]; what wraps one or replaces one may be tested as well. The
+// comments of throttle.Limiter, and of throttle.Policy for calls with a Request, say
+// what each method promises. AcquireWithin is Acquire with a longest wait, none for zero
+// and below. A Decision needs its Request, Granted, At and Now.
 //
 // What a limiter has beyond it is tested if it is there: SetLimit, Reserve and
 // Return.
@@ -27,6 +29,44 @@ type Limiter interface {
 	Available(ctx context.Context, key string) (int, error)
 	TimeUntil(ctx context.Context, key string, n int) (time.Duration, error)
 	Reset(ctx context.Context, key string) ([]throttle.Promotion, error)
+}
+
+// Of is a limiter with the calls for jobs of its policy.
+func Of(l *throttle.Limiter) Limiter { return whole{l} }
+
+type whole struct{ *throttle.Limiter }
+
+func (w whole) AcquireWithin(ctx context.Context, key string, n int, d time.Duration) error {
+	if d <= 0 {
+		d = -1
+	}
+	_, err := w.Policy().Acquire(ctx, throttle.Request{Key: key, Cost: n, MaxWait: d})
+	return err
+}
+
+func (w whole) Book(ctx context.Context, r throttle.Request) (throttle.Decision, error) {
+	return w.Policy().Book(ctx, r)
+}
+
+func (w whole) Redeem(ctx context.Context, r throttle.Request) (throttle.Decision, error) {
+	return w.Policy().Redeem(ctx, r)
+}
+
+func (w whole) Cancel(ctx context.Context, r throttle.Request) ([]throttle.Promotion, error) {
+	return w.Policy().Cancel(ctx, r)
+}
+
+func (w whole) Refund(ctx context.Context, r throttle.Request) ([]throttle.Promotion, error) {
+	return w.Policy().Refund(ctx, r)
+}
+
+func (w whole) Return(ctx context.Context, r throttle.Request) ([]throttle.Promotion, error) {
+	return throttle.ForWorkers.Return(ctx, w.Policy(), r)
+}
+
+func (w whole) SetLimit(ctx context.Context, limit throttle.Limit) error {
+	_, err := w.Limiter.SetLimit(ctx, limit, throttle.SetLimitOptions{})
+	return err
 }
 
 // Subject is a limiter under test, and its clock.

@@ -50,7 +50,7 @@ func subjects(rdb redis.UniversalClient, cfg throttle.Config, c *clock) func(*te
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := throttletest.Subject{Limiter: l}
+		s := throttletest.Subject{Limiter: throttletest.Of(l)}
 		if c != nil {
 			s.Advance, s.GoesBack = c.advance(t), true
 		}
@@ -103,7 +103,7 @@ func TestMiniredisInABubble(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return l
+		return throttletest.Of(l)
 	})
 }
 
@@ -114,7 +114,7 @@ func TestFake(t *testing.T) {
 			t.Parallel()
 			throttletest.Run(t, func(t *testing.T, limit throttle.Limit) throttletest.Subject {
 				f := throttletest.New(t)
-				return throttletest.Subject{Limiter: f.Limiter("sms", limit, cfg), Advance: f.Advance, GoesBack: true}
+				return throttletest.Subject{Limiter: throttletest.Of(f.Limiter("sms", limit, cfg)), Advance: f.Advance, GoesBack: true}
 			})
 		})
 	}
@@ -132,11 +132,11 @@ func TestLocalInRealTime(t *testing.T) {
 	})
 }
 
-func local(tb testing.TB, limit throttle.Limit) *throttle.Limiter {
+func local(tb testing.TB, limit throttle.Limit) throttletest.Limiter {
 	tb.Helper()
 	l, err := throttle.NewLocal("sms", limit, throttle.Config{})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return l
+	return throttletest.Of(l)
 }

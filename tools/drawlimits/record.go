@@ -41,7 +41,7 @@ func record(ctx context.Context, rdb redis.UniversalClient, limit throttle.Limit
 			break
 		}
 		// In the order of the pattern: the line is joined here.
-		d, err := l.Redeem(ctx, throttle.Request{Key: limit.String(), Cost: 1, Job: strconv.Itoa(i)})
+		d, err := l.Policy().Redeem(ctx, throttle.Request{Key: limit.String(), Cost: 1, Job: strconv.Itoa(i)})
 		if faults[i] = err; err != nil {
 			break
 		}
@@ -69,7 +69,7 @@ func await(ctx context.Context, l *throttle.Limiter, d throttle.Decision) (time.
 			return time.Time{}, err
 		}
 		var err error
-		if d, err = l.Redeem(ctx, throttle.Request{Key: d.Key, Cost: d.Cost, Job: d.Job}); err != nil {
+		if d, err = l.Policy().Redeem(ctx, throttle.Request{Key: d.Key, Cost: d.Cost, Job: d.Job}); err != nil {
 			return time.Time{}, err
 		}
 	}

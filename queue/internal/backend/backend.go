@@ -103,7 +103,8 @@ func (t *Task) Booked(d throttle.Decision) {
 	t.Wait, t.Rule = d.At.Sub(d.Now), d.Rule
 	ref := luascripts.BookingRef{Deadline: t.Info.Deadline}
 	if !d.Parked {
-		ref.Rules = luascripts.NewBookedRules(t.Policy.String(), d.Costs(), t.Policy.IDs(d.Request))
+		booked := throttle.ForWorkers.Ref(t.Policy, d.Request)
+		ref.Rules = luascripts.NewBookedRules(t.Policy.String(), booked.Costs, booked.IDs)
 	}
 	t.Message.At, t.Message.For = d.At, ref.Text()
 	t.Info.State, t.Info.NextProcessAt = asynq.TaskStateScheduled, d.At
