@@ -32,10 +32,9 @@ import (
 // A task type without a policy is enqueued as it is. When Redis is away every
 // call returns its error. Such an error does not prove that nothing was
 // enqueued, for the answer may have been lost: a task with asynq.TaskID or
-// asynq.Unique can be enqueued again without being doubled. Of all but Enqueue and
-// EnqueueAsynq a call that the Redis client sends again within a minute, because only
-// the answer was lost, is answered as it was: it enqueues nothing twice and is no
-// conflict with itself.
+// asynq.Unique can be enqueued again without being doubled. When only the answer of a call
+// was lost, the Redis client sends the call again within a minute. Such a copy gets the
+// answer of the first call and enqueues nothing; only [Client.Enqueue] does not have that.
 //
 // A Client is safe for concurrent use. The zero Client is not usable.
 type Client struct {
@@ -120,34 +119,13 @@ func (c *Client) Enqueue(ctx context.Context, task *Task, opts ...asynq.Option) 
 	if err := checkOptions(task.with(opts)); err != nil {
 		return nil, err
 	}
-	return c.enqueue(ctx, task.asynqTask(), opts)
-}
-
-// EnqueueAsynq is [Client.Enqueue] for a task of asynq.NewTask. The options
-// inside it can't be read and go to asynq unaltered and unchecked; those of the
-// call are checked.
-//
-// Do not share such a task between goroutines that pass options here: asynq
-// appends them to the task's own slice, a data race when that slice has room to
-// spare. A [Task] has no such rule.
-func (c *Client) EnqueueAsynq(ctx context.Context, task *asynq.Task, opts ...asynq.Option) (*asynq.TaskInfo, error) {
-	if task == nil {
-		return nil, errors.New("queue: enqueue: no task")
-	}
-	if err := checkOptions(opts); err != nil {
+	at := task.asynqTask()
+	if err := c.check(ctx, at); err != nil {
 		return nil, err
 	}
-	return c.enqueue(ctx, task, opts)
-}
-
-// enqueue holds the task against its policy and hands it to asynq.
-func (c *Client) enqueue(ctx context.Context, task *asynq.Task, opts []asynq.Option) (*asynq.TaskInfo, error) {
-	if err := c.check(ctx, task); err != nil {
-		return nil, err
-	}
-	info, err := c.asynq.EnqueueContext(ctx, task, opts...)
+	info, err := c.asynq.EnqueueContext(ctx, at, opts...)
 	if err != nil {
-		return nil, fmt.Errorf("queue: enqueue %q: %w", task.Type(), err)
+		return nil, fmt.Errorf("queue: enqueue %q: %w", task.typ, err)
 	}
 	return info, nil
 }

@@ -33,9 +33,10 @@ func both(t *testing.T, client *Client, f func(t *testing.T, enqueue enqueueFunc
 			return client.Enqueue(ctx, NewTask(typ, []byte(payload)), opts...)
 		})
 	})
-	t.Run("EnqueueAsynq", func(t *testing.T) {
+	t.Run("EnqueueMany", func(t *testing.T) {
 		f(t, func(ctx context.Context, typ, payload string, opts ...asynq.Option) (*asynq.TaskInfo, error) {
-			return client.EnqueueAsynq(ctx, asynq.NewTask(typ, []byte(payload)), opts...)
+			r := client.EnqueueMany(ctx, []*Task{NewTask(typ, []byte(payload))}, opts...)[0]
+			return r.Info, r.Err
 		})
 	})
 }
@@ -158,8 +159,8 @@ func TestEnqueueWithoutATask(t *testing.T) {
 	if _, err := client.Enqueue(t.Context(), nil); err == nil {
 		t.Error("Enqueue(nil) was accepted")
 	}
-	if _, err := client.EnqueueAsynq(t.Context(), nil); err == nil {
-		t.Error("EnqueueAsynq(nil) was accepted")
+	if r := client.EnqueueMany(t.Context(), []*Task{nil}); r[0].Err == nil {
+		t.Error("EnqueueMany of nil was accepted")
 	}
 	if _, err := client.Enqueue(t.Context(), &Task{}); err == nil {
 		t.Error("Enqueue of the zero Task was accepted")

@@ -15,8 +15,8 @@ func TestConstants(t *testing.T) {
 		}
 	}
 	for _, cost := range []int{1, 1_000_000} {
-		if got, err := ConstantCost(cost)(asynq.NewTask("t", nil)); got != cost || err != nil {
-			t.Errorf("ConstantCost(%d) gives %d, %v", cost, got, err)
+		if got, err := constantCost(cost)(asynq.NewTask("t", nil)); got != cost || err != nil {
+			t.Errorf("constantCost(%d) gives %d, %v", cost, got, err)
 		}
 	}
 }
@@ -25,6 +25,6 @@ func TestConstantsThatNoTaskCanHave(t *testing.T) {
 	t.Parallel()
 	want(t, panicOf(func() { ConstantKey("") }), any("queue: a constant key of 0 bytes, want 1 to 1024"))
 	want(t, panicOf(func() { ConstantKey(strings.Repeat("k", 1025)) }), any("queue: a constant key of 1025 bytes, want 1 to 1024"))
-	want(t, panicOf(func() { ConstantCost(0) }), any("queue: a constant cost of 0, want 1 to 1000000"))
-	want(t, panicOf(func() { ConstantCost(1_000_001) }), any("queue: a constant cost of 1000001, want 1 to 1000000"))
+	want(t, panicOf(func() { constantCost(0) }), any("queue: a constant cost of 0, want 1 to 1000000"))
+	want(t, panicOf(func() { constantCost(1_000_001) }), any("queue: a constant cost of 1000001, want 1 to 1000000"))
 }

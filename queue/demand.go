@@ -7,6 +7,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/queue/internal/zones"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
 )
@@ -120,7 +121,7 @@ func safeText(err error) string {
 	if pe, ok := errors.AsType[*PayloadError](err); ok {
 		return pe.detail()
 	}
-	if ze, ok := errors.AsType[*ZoneError](err); ok {
+	if ze, ok := errors.AsType[*zones.PhoneError](err); ok {
 		return ze.Reason
 	}
 	return fmt.Sprintf("%T", err)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/queue/internal/zones"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
 )
@@ -124,7 +125,7 @@ func TestDemandRefuses(t *testing.T) {
 		{"no zone and no error", nowhere, `13612345678`, ErrNoZone, "the zone function finds none"},
 		{"no such zone", gated(MustJSONZone("$.z")), `{"z":"13612345678"}`, ErrNoZone, "the zone function failed: $.z is no time zone that is known here"},
 		{"no phone", gated(func(*asynq.Task) (*time.Location, error) {
-			return nil, &ZoneError{Reason: "not in E.164: + and 7 to 15 digits, the first not 0"}
+			return nil, &zones.PhoneError{Reason: "not in E.164: + and 7 to 15 digits, the first not 0"}
 		}), `{"z":"13612345678"}`, ErrNoZone, "the zone function failed: not in E.164: + and 7 to 15 digits, the first not 0"},
 	}
 	for _, tt := range tests {

@@ -36,15 +36,13 @@
 //
 // # What happens to asynq's options
 //
-// They mean what they mean in asynq, on a [Task], on an *asynq.Task and at the
-// enqueueing call. asynq alters some of them without a word: a time-out of
-// 500 ms becomes 30 min, one of 1.5 s becomes 1 s, an option of a foreign type
-// is dropped. Those are an [OptionError] here, wherever the option can be read;
-// asynq has no accessor for the options inside an *asynq.Task, so these go to
-// asynq as they are. Not refused, because asynq documents or needs it: a
-// time-out of 0 is asynq's default of 30 min unless there is a deadline, a
-// deadline and a later start (ProcessAt, ProcessIn) count in whole seconds,
-// rounded down, and a task with both a group and a later start is not grouped.
+// They mean what they mean in asynq, on a [Task] and at the enqueueing call. asynq alters
+// some of them without a word: a time-out of 500 ms becomes 30 min, one of 1.5 s becomes
+// 1 s, and an option of a foreign type is dropped. Each of those is an [OptionError] here.
+// Some things are not refused, because asynq documents or needs them: a time-out of 0 is
+// asynq's default of 30 min unless there is a deadline; a deadline and a later start
+// (ProcessAt, ProcessIn) count in whole seconds, rounded down; and a task with both a
+// group and a later start is not grouped.
 //
 // # Personal data
 //

@@ -46,15 +46,6 @@ func (e *DemandError) Error() string {
 
 func (e *DemandError) Unwrap() error { return e.Err }
 
-// ZoneError says why a phone number has no time zone. It unwraps to [ErrNoZone].
-type ZoneError struct {
-	Reason string // without the number
-}
-
-func (e *ZoneError) Error() string { return "queue: time zone of a phone number: " + e.Reason }
-
-func (e *ZoneError) Unwrap() error { return ErrNoZone }
-
 // PathError says where a JSON path stops making sense. It unwraps to
 // [ErrInvalidPath].
 type PathError struct {

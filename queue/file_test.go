@@ -133,7 +133,7 @@ policies:
 `
 	funcs := Funcs{
 		Keys:  map[string]KeyFunc{"tenant": ConstantKey("from Go")},
-		Costs: map[string]CostFunc{"size": ConstantCost(4)},
+		Costs: map[string]CostFunc{"size": constantCost(4)},
 		Zones: map[string]ZoneFunc{"home": utcZone},
 	}
 	policies, err := funcs.ReadPolicies("p.yaml", strings.NewReader(text))

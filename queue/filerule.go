@@ -47,7 +47,7 @@ func (f *policyFile) rule(e yamlfile.Entry) *fileRule {
 			}
 		case "cost":
 			if r.Cost = f.cost(n); r.Cost == nil {
-				r.Cost = ConstantCost(1)
+				r.Cost = constantCost(1)
 			}
 		case "zone":
 			if r.Zone = f.zone(n); r.Zone == nil {
@@ -121,7 +121,7 @@ func (f *policyFile) cost(n ast.Node) CostFunc {
 	const want = "a whole number of permits, or a path, such as $.tokens"
 	if _, ok := n.(*ast.IntegerNode); ok {
 		if cost, ok := f.Number(n, 1, throttle.PermitsMax); ok {
-			return ConstantCost(cost)
+			return constantCost(cost)
 		}
 		return nil
 	}

@@ -29,7 +29,7 @@ import (
 //     queue, the first to come first.
 //
 // Each answer is as of one moment and costs O(log n) in what waits; a page costs that
-// and its length, [PageMax] at most. What moves while it is listed may be missed or
+// and its length, 250 at most. What moves while it is listed may be missed or
 // come twice.
 //
 // Keys are given in clear; an Inspector finds them also where a Secret hides them, and
@@ -218,8 +218,8 @@ func away(what string, err error) error {
 	return fmt.Errorf("queue: %s: %w: %w", what, throttle.ErrUnavailable, err)
 }
 
-// PageMax bounds how many places a page has.
-const PageMax = throttle.PeekMax
+// pageMax is how many jobs a page has at most.
+const pageMax = throttle.PeekMax
 
 // Cursor is where a page begins. It is text without personal data, for a link to the next
 // page. The empty Cursor is the first page's.
@@ -249,7 +249,7 @@ type Page struct {
 }
 
 // LinePage is the page of a line that begins at a cursor, with most places, 1 to
-// [PageMax]. The line is that of a rule of a policy on one key; those who came too late
+// 250. The line is that of a rule of a policy on one key; those who came too late
 // stand first in it. A task that waits for another rule is in that rule's line alone.
 func (i *Inspector) LinePage(ctx context.Context, rule, key string, from Cursor, most int) (Page, error) {
 	l := i.c.set.Limiter(rule)
@@ -284,10 +284,10 @@ func (i *Inspector) LinePage(ctx context.Context, rule, key string, from Cursor,
 
 // Line is all pages of a line, one after the other. After an error nothing follows.
 func (i *Inspector) Line(ctx context.Context, rule, key string) iter.Seq2[Waiting, error] {
-	return pages(func(from Cursor) (Page, error) { return i.LinePage(ctx, rule, key, from, PageMax) })
+	return pages(func(from Cursor) (Page, error) { return i.LinePage(ctx, rule, key, from, pageMax) })
 }
 
-// DeferredPage is the page that begins at a cursor, with most places, 1 to [PageMax], of
+// DeferredPage is the page that begins at a cursor, with most places, 1 to 250, of
 // what was deferred on a queue or booked for it: all tasks that pools will wake, the first
 // to come first. Those that failed, or that a producer scheduled, are asynq's to tell.
 func (i *Inspector) DeferredPage(ctx context.Context, queue string, from Cursor, most int) (Page, error) {
@@ -324,7 +324,7 @@ func (i *Inspector) DeferredPage(ctx context.Context, queue string, from Cursor,
 // Deferred is all pages of what waits on a queue, one after the other. After an error
 // nothing follows.
 func (i *Inspector) Deferred(ctx context.Context, queue string) iter.Seq2[Waiting, error] {
-	return pages(func(from Cursor) (Page, error) { return i.DeferredPage(ctx, queue, from, PageMax) })
+	return pages(func(from Cursor) (Page, error) { return i.DeferredPage(ctx, queue, from, pageMax) })
 }
 
 func pages(page func(Cursor) (Page, error)) iter.Seq2[Waiting, error] {
@@ -354,8 +354,8 @@ func cursorOf(number int64, skip int) Cursor {
 
 // read takes a cursor apart, for a page of most places.
 func (c Cursor) read(most int) (number int64, skip int, err error) {
-	if most < 1 || most > PageMax {
-		return 0, 0, fmt.Errorf("%w: a page of %d places, want 1 to %d", ErrInvalidCursor, most, PageMax)
+	if most < 1 || most > pageMax {
+		return 0, 0, fmt.Errorf("%w: a page of %d places, want 1 to %d", ErrInvalidCursor, most, pageMax)
 	}
 	if c == "" {
 		return 0, 0, nil

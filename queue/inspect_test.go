@@ -42,7 +42,7 @@ func ids(t *testing.T, list func(func(Waiting, error) bool)) (out []string) {
 // pages moves nobody else out of the list.
 func TestLine(t *testing.T) {
 	t.Parallel()
-	const n = PageMax + 7
+	const n = pageMax + 7
 	policy := Policy{Type: "sms", Rules: []Rule{{Name: "phone", Limit: throttle.Sliding(1, time.Second), Key: MustJSONKey("$.to")}}}
 	d := newDesk(t, policy)
 	i := d.inspector(throttle.Config{}, policy)
@@ -110,8 +110,8 @@ func TestPutAway(t *testing.T) {
 	i := d.inspector(throttle.Config{}, perMinute())
 	var tasks []*Task
 	want := map[string]time.Time{}
-	for k := range 2 * PageMax {
-		phone, turn := fmt.Sprint("+", k%(PageMax-1)), k/(PageMax-1)
+	for k := range 2 * pageMax {
+		phone, turn := fmt.Sprint("+", k%(pageMax-1)), k/(pageMax-1)
 		id := fmt.Sprintf("t%03d", k)
 		tasks = append(tasks, smsTo(phone, asynq.TaskID(id)))
 		if turn > 0 {
@@ -119,7 +119,7 @@ func TestPutAway(t *testing.T) {
 		}
 	}
 	d.BookMany(t.Context(), tasks)
-	for _, most := range []int{1, 100, PageMax} {
+	for _, most := range []int{1, 100, pageMax} {
 		got, last := map[string]time.Time{}, time.Time{}
 		list := pages(func(from Cursor) (Page, error) { return i.DeferredPage(t.Context(), "default", from, most) })
 		for w, err := range list {

@@ -31,7 +31,7 @@ func TestInspectorRefuses(t *testing.T) {
 		"a long key":        {line(i, "phone", strings.Repeat(phone, 200), "", 1), throttle.ErrInvalidKey},
 		"a line of its own": {line(alone, "phone", phone, "", 1), throttle.ErrInvalidConfig},
 		"no places":         {line(i, "phone", phone, "", 0), ErrInvalidCursor},
-		"too many places":   {queue("", PageMax+1), ErrInvalidCursor},
+		"too many places":   {queue("", pageMax+1), ErrInvalidCursor},
 		"no number":         {line(i, "phone", phone, "x.1", 1), ErrInvalidCursor},
 		"no skip":           {queue("1", 1), ErrInvalidCursor},
 		"a skip below one":  {queue("1.0", 1), ErrInvalidCursor},
@@ -55,7 +55,7 @@ func FuzzCursor(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string, most int) {
 		number, skip, err := Cursor(text).read(most)
 		switch {
-		case err == nil && (most < 1 || most > PageMax):
+		case err == nil && (most < 1 || most > pageMax):
 			t.Errorf("a page of %d is read", most)
 		case err == nil && text != "" && (skip < 1 || cursorOf(number, skip) != Cursor(text)):
 			t.Errorf("%q is read as %d, %d", text, number, skip)

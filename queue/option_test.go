@@ -87,16 +87,10 @@ var (
 
 	// ways are the places where an option can stand.
 	ways = map[string]func(ctx context.Context, c *Client, payload []byte, opt asynq.Option) (*asynq.TaskInfo, error){
-		"asynq-task": func(ctx context.Context, c *Client, payload []byte, opt asynq.Option) (*asynq.TaskInfo, error) {
-			return c.EnqueueAsynq(ctx, asynq.NewTask("sms:send", payload, opt))
-		},
-		"our-task": func(ctx context.Context, c *Client, payload []byte, opt asynq.Option) (*asynq.TaskInfo, error) {
+		"task": func(ctx context.Context, c *Client, payload []byte, opt asynq.Option) (*asynq.TaskInfo, error) {
 			return c.Enqueue(ctx, NewTask("sms:send", payload, opt))
 		},
-		"asynq-call": func(ctx context.Context, c *Client, payload []byte, opt asynq.Option) (*asynq.TaskInfo, error) {
-			return c.EnqueueAsynq(ctx, asynq.NewTask("sms:send", payload), opt)
-		},
-		"our-call": func(ctx context.Context, c *Client, payload []byte, opt asynq.Option) (*asynq.TaskInfo, error) {
+		"call": func(ctx context.Context, c *Client, payload []byte, opt asynq.Option) (*asynq.TaskInfo, error) {
 			return c.Enqueue(ctx, NewTask("sms:send", payload), opt)
 		},
 		"many-task": func(ctx context.Context, c *Client, payload []byte, opt asynq.Option) (*asynq.TaskInfo, error) {

@@ -11,9 +11,6 @@ import (
 	"github.com/headwayq/headway/throttle/gate"
 )
 
-// MaxPostponesDefault is how often a task is postponed when its policy does not say.
-const MaxPostponesDefault = 100
-
 const rulesMax = 16
 
 // KeyFunc finds the key that a task is counted for, such as the phone number
@@ -47,12 +44,11 @@ type Policy struct {
 	// policies list the rules that they share in one order.
 	Rules []Rule
 
-	// Pay says which attempts of a task pay. Defaults to ChargeEveryAttempt.
+	// Charge says which attempts of a task pay. Defaults to ChargeEveryAttempt.
 	Charge ChargePolicy
 
 	// MaxPostpones is how often a task may be put off by its provider, with a
-	// Retry-After, before that counts as a failure; at least 1.
-	// Defaults to MaxPostponesDefault.
+	// Retry-After, before that counts as a failure; at least 1. Defaults to 100.
 	MaxPostpones int
 }
 
@@ -105,23 +101,23 @@ const (
 	ChargeSuccess
 )
 
-// pays are the texts of policy files.
+// chargePolicies are the texts of policy files.
 var chargePolicies = [...]string{ChargeEveryAttempt: "every attempt", ChargeSuccess: "success"}
 
 // String returns the text that a policy file has: "every attempt", "success".
 func (p ChargePolicy) String() string {
 	if !p.known() {
-		return fmt.Sprintf("Pay(%d)", uint8(p))
+		return fmt.Sprintf("ChargePolicy(%d)", uint8(p))
 	}
 	return chargePolicies[p]
 }
 
 func (p ChargePolicy) known() bool { return int(p) < len(chargePolicies) }
 
-// payTexts is what a policy file may say, for errors.
+// chargePolicyTexts is what a policy file may say, for errors.
 const chargePolicyTexts = `"every attempt" or "success"`
 
-// payOf reads the text of a policy file.
+// chargePolicyOf reads the text of a policy file.
 func chargePolicyOf(text string) (ChargePolicy, bool) {
 	i := slices.Index(chargePolicies[:], text)
 	return ChargePolicy(max(i, 0)), i >= 0
@@ -136,9 +132,9 @@ func ConstantKey(key string) KeyFunc {
 	return func(*asynq.Task) (string, error) { return key, nil }
 }
 
-// ConstantCost returns a [CostFunc] that gives all tasks the same cost. It
+// constantCost returns a [CostFunc] that gives all tasks the same cost. It
 // panics when the cost is below 1 or above throttle.PermitsMax.
-func ConstantCost(cost int) CostFunc {
+func constantCost(cost int) CostFunc {
 	if cost < 1 || cost > throttle.PermitsMax {
 		panic(fmt.Sprintf("queue: a constant cost of %d, want 1 to %d", cost, throttle.PermitsMax))
 	}

@@ -70,7 +70,7 @@ func wantFaults(t *testing.T, err error, texts []string) {
 
 func TestPayText(t *testing.T) {
 	t.Parallel()
-	for pay, text := range map[ChargePolicy]string{ChargeEveryAttempt: "every attempt", ChargeSuccess: "success", 2: "Pay(2)", 255: "Pay(255)"} {
+	for pay, text := range map[ChargePolicy]string{ChargeEveryAttempt: "every attempt", ChargeSuccess: "success", 2: "ChargePolicy(2)", 255: "ChargePolicy(255)"} {
 		want(t, pay.String(), text)
 	}
 }

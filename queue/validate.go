@@ -19,20 +19,6 @@ type fault struct {
 	err          error
 }
 
-// Validate returns everything that is wrong with p, joined, or nil. Each fault
-// names its rule, if it is one's, and unwraps to [ErrInvalidPolicy].
-func (p Policy) Validate() error {
-	var errs []error
-	for _, f := range p.faults(0) {
-		where := ""
-		if f.rule >= 0 {
-			where = p.place(f.rule) + ": "
-		}
-		errs = append(errs, fmt.Errorf("%w: %s%w", ErrInvalidPolicy, where, f.err))
-	}
-	return errors.Join(errs...)
-}
-
 // ValidatePolicies returns everything that is wrong with the policies, alone and
 // together, joined, or nil: no type may have two policies, a rule must have the
 // same limit or gate wherever it is named, and the policies that share rules
@@ -126,7 +112,7 @@ func (p Policy) faults(i int) []fault {
 		add(-1, fmt.Errorf("unknown Charge %d, want ChargeEveryAttempt or ChargeSuccess", uint8(p.Charge)))
 	}
 	if p.MaxPostpones < 0 {
-		add(-1, fmt.Errorf("MaxPostpones is %d, want at least 1, or 0 for %d", p.MaxPostpones, MaxPostponesDefault))
+		add(-1, fmt.Errorf("MaxPostpones is %d, want at least 1, or 0 for the default", p.MaxPostpones))
 	}
 	for n, r := range p.Rules {
 		for _, f := range r.faults(r.traits()) {

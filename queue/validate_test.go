@@ -11,7 +11,7 @@ import (
 	"github.com/headwayq/headway/throttle/gate"
 )
 
-func TestPolicyValidate(t *testing.T) {
+func TestValidateOnePolicy(t *testing.T) {
 	t.Parallel()
 	first := func(change func(*Rule)) func(*Policy) {
 		return func(p *Policy) { change(&p.Rules[0]) }
@@ -43,14 +43,14 @@ func TestPolicyValidate(t *testing.T) {
 		{"pay for success", func(p *Policy) { p.Charge = ChargeSuccess }, nil},
 		{"charge unknown", func(p *Policy) { p.Charge = 2 }, []string{"unknown Charge 2"}},
 		{"put off once", func(p *Policy) { p.MaxPostpones = 1 }, nil},
-		{"put off less than never", func(p *Policy) { p.MaxPostpones = -1 }, []string{"MaxPostpones is -1, want at least 1, or 0 for 100"}},
+		{"put off less than never", func(p *Policy) { p.MaxPostpones = -1 }, []string{"MaxPostpones is -1, want at least 1, or 0 for the default"}},
 		{"a gate alone", func(p *Policy) { p.Rules = []Rule{gateRule(t, "daytime")} }, []string{"no limit, want at least one"}},
 		{"a gate at the end", func(p *Policy) { p.Rules = append(p.Rules, gateRule(t, "daytime")) }, nil},
 		{"a gate between limits", func(p *Policy) { p.Rules = append(p.Rules, gateRule(t, "daytime"), limitRule("other")) }, nil},
 		{
 			"a gate with all that a limit has", first(func(r *Rule) {
 				*r = gateRule(t, "daytime")
-				r.Key, r.Cost = MustJSONKey("$.to"), ConstantCost(2)
+				r.Key, r.Cost = MustJSONKey("$.to"), constantCost(2)
 			}), []string{"a key, but a gate has none", "a cost, but a gate has none"},
 		},
 		{"a recipient's gate without a zone", first(func(r *Rule) { *r = gateRule(t, "daytime"); r.Zone = nil }), []string{"no zone, but the gate opens by the recipient's"}},
@@ -61,7 +61,7 @@ func TestPolicyValidate(t *testing.T) {
 			t.Parallel()
 			p := smsPolicy()
 			tt.change(&p)
-			wantFaults(t, p.Validate(), tt.want)
+			wantFaults(t, ValidatePolicies([]Policy{p}), tt.want)
 		})
 	}
 }
@@ -78,7 +78,7 @@ func manyRules(n int) Policy {
 func TestRuleFaultsByTrait(t *testing.T) {
 	t.Parallel()
 	costly := limitRule("slots")
-	costly.Cost = ConstantCost(1)
+	costly.Cost = constantCost(1)
 	blind := gateRule(t, "daytime")
 	blind.Zone = nil
 	tests := []struct {
@@ -170,7 +170,7 @@ func TestGatesThatAreNeverOpenTogether(t *testing.T) {
 				p.Rules = append(p.Rules, r)
 			}
 			p.Rules = append(p.Rules, limitRule("phone"))
-			wantFaults(t, p.Validate(), tt.want)
+			wantFaults(t, ValidatePolicies([]Policy{p}), tt.want)
 		})
 	}
 }

@@ -73,7 +73,10 @@ type taskPolicy struct {
 	decide *throttle.Policy
 }
 
-func (p taskPolicy) maxPostpones() int { return cmp.Or(p.MaxPostpones, queue.MaxPostponesDefault) }
+// maxPostponesDefault is how often a task is postponed when its policy does not say.
+const maxPostponesDefault = 100
+
+func (p taskPolicy) maxPostpones() int { return cmp.Or(p.MaxPostpones, maxPostponesDefault) }
 
 const (
 	// recentlyDoneTTL is how long a task is remembered whose handler is through and

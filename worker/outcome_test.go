@@ -8,7 +8,6 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/worker"
 )
@@ -32,7 +31,7 @@ func TestAdjustedChargeIsGivenBackOnce(t *testing.T) {
 				t.Fatalf("TryAcquire = %v, %v, want a grant", d, err)
 			}
 			p := phone("sms", time.Hour)
-			p.Rules[0].Limit, p.Rules[0].Cost = limit, queue.ConstantCost(2)
+			p.Rules[0].Limit, p.Rules[0].Cost = limit, func(*asynq.Task) (int, error) { return 2, nil }
 			failed := make(chan error, 1)
 			r.start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 				err := worker.Adjust(ctx, tc.actual)

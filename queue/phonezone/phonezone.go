@@ -35,7 +35,7 @@ import (
 // everybody's night. Zones whose clocks agree from 2026 to 2037 are one zone, the first
 // by name. Text that is no possible number is always an error.
 //
-// The error is a [*queue.ZoneError], without the number. What a country is and where its
+// The error unwraps to queue.ErrNoZone, and its text is without the number. What a country is and where its
 // zones are is from the numbering plans in github.com/nyaruka/phonenumbers, of the version
 // that the program is built with. The last few thousand numbers are remembered. Of panics
 // when number is nil; what it returns is safe for concurrent use if number is.
@@ -61,11 +61,11 @@ func Of(number queue.KeyFunc, otherwise *time.Location) queue.ZoneFunc {
 
 // What phones answers.
 var (
-	errNotE164    = &queue.ZoneError{Reason: "not in E.164: + and 7 to 15 digits, the first not 0"}
-	errNoPhone    = &queue.ZoneError{Reason: "no number that its country's plan knows"}
-	errNoPlace    = &queue.ZoneError{Reason: "a number without a place"}
-	errManyZones  = &queue.ZoneError{Reason: "a number of several zones whose clocks differ"}
-	errZoneAbsent = &queue.ZoneError{Reason: "a zone that the time zone database here does not have"}
+	errNotE164    = &zones.PhoneError{Err: queue.ErrNoZone, Reason: "not in E.164: + and 7 to 15 digits, the first not 0"}
+	errNoPhone    = &zones.PhoneError{Err: queue.ErrNoZone, Reason: "no number that its country's plan knows"}
+	errNoPlace    = &zones.PhoneError{Err: queue.ErrNoZone, Reason: "a number without a place"}
+	errManyZones  = &zones.PhoneError{Err: queue.ErrNoZone, Reason: "a number of several zones whose clocks differ"}
+	errZoneAbsent = &zones.PhoneError{Err: queue.ErrNoZone, Reason: "a zone that the time zone database here does not have"}
 )
 
 // phones remembers the zones of numbers for all policies of the program.
@@ -84,10 +84,10 @@ type phoneCache struct {
 
 type phoneZone struct {
 	zone *time.Location
-	err  *queue.ZoneError
+	err  *zones.PhoneError
 }
 
-func (c *phoneCache) zone(number string) (*time.Location, *queue.ZoneError) {
+func (c *phoneCache) zone(number string) (*time.Location, *zones.PhoneError) {
 	if !isE164(number) {
 		return nil, errNotE164
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/internal/zones"
 )
 
 // taskTo has the number as its payload.
@@ -46,7 +47,7 @@ func TestRefuses(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		number string
-		want   *queue.ZoneError
+		want   *zones.PhoneError
 	}{
 		{"", errNotE164},
 		{"+", errNotE164},
@@ -111,7 +112,7 @@ func TestOneZone(t *testing.T) {
 	tests := []struct {
 		names []string
 		want  string
-		err   *queue.ZoneError
+		err   *zones.PhoneError
 	}{
 		{[]string{"Europe/Berlin"}, "Europe/Berlin", nil},
 		{[]string{"Europe/Paris", "Europe/Berlin"}, "Europe/Berlin", nil},
