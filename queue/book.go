@@ -90,11 +90,11 @@ type pendingTask struct {
 
 // enqueueMode is how many tasks are enqueued.
 type enqueueMode struct {
-	verb  string
-	most  int  // so many tasks are held before they are sent
-	alone bool // what can't be caught is enqueued by asynq itself
-	check func([]asynq.Option) (bookingOptions, error)
-	send  func(*Client, context.Context, []*pendingTask) error // the error is that of a Redis that does not answer
+	verb          string
+	most          int  // so many tasks are held before they are sent
+	asynqFallback bool // what can't be caught is enqueued by asynq itself
+	check         func([]asynq.Option) (bookingOptions, error)
+	send          func(*Client, context.Context, []*pendingTask) error // the error is that of a Redis that does not answer
 }
 
 var (
@@ -132,10 +132,10 @@ func (c *Client) enqueueAll(ctx context.Context, m enqueueMode, tasks []*Task, o
 	for i, task := range tasks {
 		e, err := c.prepare(ctx, m, task, opts)
 		switch {
-		case errors.Is(err, asynqwire.ErrUnknownScript) && m.alone && away != nil:
+		case errors.Is(err, asynqwire.ErrUnknownScript) && m.asynqFallback && away != nil:
 			results[i].Err = fmt.Errorf("queue: %s %q: not tried: %w", m.verb, task.typ, away)
 			continue
-		case errors.Is(err, asynqwire.ErrUnknownScript) && m.alone:
+		case errors.Is(err, asynqwire.ErrUnknownScript) && m.asynqFallback:
 			results[i].Info, results[i].Err = c.Enqueue(ctx, task, opts...)
 			continue
 		case err != nil:
@@ -288,8 +288,8 @@ func (c *Client) keys(queue string) luascripts.QueueKeys {
 	return luascripts.NewQueueKeys(c.cfg.Prefix, queue)
 }
 
-// givingBack bounds the calls that give back the places of a portion.
-const givingBack = time.Second
+// cancelUnusedFor bounds the calls that give back the places of a portion.
+const cancelUnusedFor = time.Second
 
 // errPerClient is about a throttle.Config in which nothing can be booked.
 var errPerClient = fmt.Errorf("%w: with PerClient each pool has lines of its own, in which nobody else can book", throttle.ErrInvalidConfig)
@@ -298,7 +298,7 @@ var errPerClient = fmt.Errorf("%w: with PerClient each pool has lines of its own
 // places back of those that can't be enqueued.
 func (c *Client) book(ctx context.Context, entries []*pendingTask) (away error) {
 	if away = c.findOthers(ctx, entries); away == nil {
-		away = c.takePlaces(ctx, entries)
+		away = c.bookAll(ctx, entries)
 	}
 	if away != nil { // some may have their places: they are given back
 		for _, e := range entries {
@@ -310,7 +310,7 @@ func (c *Client) book(ctx context.Context, entries []*pendingTask) (away error) 
 	if err := c.put(ctx, entries); away == nil {
 		away = err
 	}
-	c.giveBack(ctx, entries)
+	c.cancelUnused(ctx, entries)
 	return away
 }
 
@@ -336,8 +336,8 @@ func (c *Client) findOthers(ctx context.Context, entries []*pendingTask) (away e
 	return nil
 }
 
-// takePlaces books for all that have not failed and have a policy.
-func (c *Client) takePlaces(ctx context.Context, entries []*pendingTask) (away error) {
+// bookAll books for all that have not failed and have a policy.
+func (c *Client) bookAll(ctx context.Context, entries []*pendingTask) (away error) {
 	var wishes []throttle.BookRequest
 	var who []*pendingTask
 	for _, e := range entries {
@@ -371,10 +371,10 @@ func (c *Client) takePlaces(ctx context.Context, entries []*pendingTask) (away e
 	return away
 }
 
-// giveBack gives back the places of tasks that were not enqueued. What can't be given
+// cancelUnused gives back the places of tasks that were not enqueued. What can't be given
 // back now falls out of its line by itself.
-func (c *Client) giveBack(ctx context.Context, entries []*pendingTask) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), givingBack)
+func (c *Client) cancelUnused(ctx context.Context, entries []*pendingTask) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelUnusedFor)
 	defer cancel()
 	var promoted []throttle.Promotion
 	for _, e := range entries {

@@ -142,7 +142,7 @@ func TestShutBetween(t *testing.T) {
 		{22 * time.Hour, 22 * time.Hour, "hours"},
 		{9 * time.Hour, 8 * time.Hour, ""}, // overdue
 	} {
-		if rule, shut := shutBetween(gates, day.Add(tt.now), day.Add(tt.at)); rule != tt.rule || shut != (rule != "") {
+		if rule, shut := closedBetween(gates, day.Add(tt.now), day.Add(tt.at)); rule != tt.rule || shut != (rule != "") {
 			t.Errorf("between %v and %v %q is shut, %v, want %q", tt.now, tt.at, rule, shut, tt.rule)
 		}
 	}

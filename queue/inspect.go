@@ -194,14 +194,14 @@ func (i *Inspector) atGate(w *Explanation, queue, id string) error {
 	if err != nil {
 		return nil //nolint:nilerr // it is no fault of ours: the worker that takes the task fails it
 	}
-	if rule, shut := shutBetween(d.Gates, w.Now, w.At); shut {
+	if rule, shut := closedBetween(d.Gates, w.Now, w.At); shut {
 		w.State, w.Rule = StateGate, rule
 	}
 	return nil
 }
 
-// shutBetween is the gate that is shut now, or the first that shuts before an instant.
-func shutBetween(gates []gate.At, now, at time.Time) (rule string, shut bool) {
+// closedBetween is the gate that is closed now, or the first that closes before an instant.
+func closedBetween(gates []gate.At, now, at time.Time) (rule string, shut bool) {
 	if rule, shut := gate.FirstClosed(gates, now); shut {
 		return rule, true
 	}

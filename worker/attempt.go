@@ -200,7 +200,7 @@ func (t *attempt) Begin(ctx context.Context, p *throttle.Policy, d throttle.Deci
 		t.comeBack(ctx, p, d)
 		return false, t.Defer(ctx, p, d)
 	case err != nil:
-		t.giveBack(ctx, held{policy: p, Decision: d})
+		t.refund(ctx, held{policy: p, Decision: d})
 		return false, err
 	case throttle.ForWorkers.Stale(p, d): // called once only: a moment later the result may differ
 		t.a.counters.stale.Add(1)
@@ -318,7 +318,7 @@ func (t *attempt) giveAllBack(ctx context.Context) {
 	t.grants = nil
 	t.mu.Unlock()
 	for _, g := range grants {
-		t.giveBack(ctx, g)
+		t.refund(ctx, g)
 	}
 }
 
@@ -332,9 +332,9 @@ func (t *attempt) deferTo(d deferral, h held) error {
 	return &d
 }
 
-// giveBack refunds a grant that was not used; if Redis does not answer now, it
+// refund refunds a grant that was not used; if Redis does not answer now, it
 // is done later.
-func (t *attempt) giveBack(ctx context.Context, g held) {
+func (t *attempt) refund(ctx context.Context, g held) {
 	ctx, cancel := t.after(ctx)
 	defer cancel()
 	if g.release != nil {

@@ -106,7 +106,7 @@ func (t *attempt) refundAll(ctx context.Context) {
 	grants := slices.Clone(t.grants)
 	t.mu.Unlock()
 	for _, g := range grants {
-		t.giveBack(ctx, g)
+		t.refund(ctx, g)
 	}
 }
 

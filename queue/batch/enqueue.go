@@ -21,8 +21,8 @@ const (
 	// spentBy is how long after its instant a ledger may not know of a job that was booked:
 	// for so long a place is kept.
 	spentBy = 100 * time.Millisecond
-	// giveBackFor bounds the calls that give back bookings.
-	giveBackFor = time.Second
+	// leaveFor bounds the calls that give back bookings.
+	leaveFor = time.Second
 	// feedBytes bounds the messages of one call, but for one that is longer by itself.
 	feedBytes = 1 << 20
 )
@@ -35,7 +35,7 @@ type feedCall struct {
 
 // feed enqueues up to n elements, and answers whether it did anything.
 func (g *feeding) feed(ctx context.Context, now time.Time, n int) (bool, error) {
-	if aside, err := g.putAside(ctx, n); aside || err != nil {
+	if aside, err := g.bookBlocked(ctx, n); aside || err != nil {
 		return aside, err
 	}
 	var items []*item
@@ -302,7 +302,7 @@ func (g *feeding) lost(ctx context.Context, c *feedCall) {
 
 // leave gives up the places that were taken for items.
 func (g *feeding) leave(ctx context.Context, items []*item) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackFor)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveFor)
 	defer cancel()
 	var promoted []throttle.Promotion
 	for _, p := range items {
@@ -409,7 +409,7 @@ func (g *feeding) answered(p *item, b throttle.Booking, now time.Time, behind bo
 	switch {
 	case b.Err == nil && b.Refused:
 		// The wide line is so long that who joins it now comes at its end.
-		g.block(p, b.Rule, later(now.Add(inHand), g.clock.here(b.At).Add(-g.rest.lead)), now, behind)
+		g.block(p, b.Rule, later(now.Add(unsettledPoll), g.clock.here(b.At).Add(-g.rest.lead)), now, behind)
 		return false, nil
 	case b.Err == nil:
 		p.task.Own = b.Promised.IsZero()
@@ -425,7 +425,7 @@ func (g *feeding) answered(p *item, b throttle.Booking, now time.Time, behind bo
 		g.block(p, late.Rule, now.Add(max(late.Wait-g.f.cfg.Ahead, tooLateAgain)), now, behind)
 		return false, nil
 	case errors.Is(b.Err, throttle.ErrExceedsLimit) && slices.ContainsFunc(p.before, func(n int) bool { return n > 0 }):
-		g.keyQueues.back(p, now.Add(inHand)) // alone it may fit
+		g.keyQueues.back(p, now.Add(unsettledPoll)) // alone it may fit
 		return false, nil
 	case errors.Is(b.Err, throttle.ErrStoredLimit), errors.Is(b.Err, throttle.ErrSchema):
 		g.keyQueues.back(p, now.Add(unreadableAgain))
@@ -466,37 +466,37 @@ const (
 	// that is not settled and the last that was read: what is settled of them is named in
 	// Redis.
 	heldBackMore = 1000
-	// asideMost is how many elements are put aside in one call.
-	asideMost = 16
+	// bookBlockedMost is how many elements are put aside in one call.
+	bookBlockedMost = 16
 )
 
 // farRead says that so much lies behind the first element that is not settled that no
 // more is read.
 func (g *feeding) farRead() bool { return len(g.input.cursor.open) >= 4*g.spec.Window+heldBackMore }
 
-// putAside enqueues the oldest elements that are held back when they keep the source from
+// bookBlocked enqueues the oldest elements that are held back when they keep the source from
 // being read on, although they can't go yet: in the lines of their narrow keys, as
 // [queue.Client.Book] does. It costs each one admission more, and a place in the window until
 // it has run; so it is done only while half of the window is free.
-func (g *feeding) putAside(ctx context.Context, n int) (bool, error) {
+func (g *feeding) bookBlocked(ctx context.Context, n int) (bool, error) {
 	if g.input.over || !g.farRead() || g.open >= (g.batch.Ceiling()+1)/2 {
 		return false, nil
 	}
-	items := g.keyQueues.oldest(min(n, asideMost), g.input.cursor.next+int64(len(g.input.cursor.open)/2))
+	items := g.keyQueues.oldestBlocked(min(n, bookBlockedMost), g.input.cursor.next+int64(len(g.input.cursor.open)/2))
 	if len(items) == 0 {
 		return false, nil
 	}
 	defer func() { g.keyQueues.settled(g.f.now()) }()
-	placed, err := g.bookAside(ctx, items)
+	placed, err := g.bookNarrow(ctx, items)
 	if len(placed) == 0 {
 		return false, err
 	}
 	return true, g.send(ctx, g.call(placed, nil))
 }
 
-// bookAside books items in their narrow lines. The others are back in their key queues, or
+// bookNarrow books items in their narrow lines. The others are back in their key queues, or
 // refused.
-func (g *feeding) bookAside(ctx context.Context, items []*item) (placed []*item, away error) {
+func (g *feeding) bookNarrow(ctx context.Context, items []*item) (placed []*item, away error) {
 	requests := make([]throttle.BookRequest, len(items))
 	for i, p := range items {
 		r := p.task.Request
@@ -512,12 +512,12 @@ func (g *feeding) bookAside(ctx context.Context, items []*item) (placed []*item,
 		p := items[i]
 		promoted = append(promoted, b.Promoted...)
 		if b.Err == nil && b.Parked { // at a gate it has no place
-			g.block(p, b.Rule, later(now.Add(inHand), g.clock.here(b.At)), now, false)
+			g.block(p, b.Rule, later(now.Add(unsettledPoll), g.clock.here(b.At)), now, false)
 			continue
 		}
 		took, err := g.answered(p, b, now, false)
 		if took {
-			p.aside = true
+			p.narrowBooked = true
 			placed = append(placed, p)
 		}
 		if err != nil {

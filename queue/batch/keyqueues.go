@@ -18,11 +18,11 @@ type item struct {
 	task     *backend.Task // nil when it can be no task, for fault
 	bookedAt time.Time     // once it is booked
 
-	queueKey string             // elements of one key queue keep their order
-	narrow   []throttle.KeyCost // of the rules on narrower keys than the widest, in the policy's order
-	before   []int              // permits of each that others were booked with and have not spent
-	told     time.Time          // when its key queue was to open, of one that is asked again before
-	aside    bool               // it is booked in a narrow line, whose ledger knows of it
+	queueKey     string             // elements of one key queue keep their order
+	narrow       []throttle.KeyCost // of the rules on narrower keys than the widest, in the policy's order
+	before       []int              // permits of each that others were booked with and have not spent
+	opensAt      time.Time          // when its key queue was to open, of one that is asked again before
+	narrowBooked bool               // it is booked in a narrow line, whose ledger knows of it
 }
 
 // keyQueues hold what was read and may not go yet, in order by its narrowest key. A key queue is
@@ -68,16 +68,16 @@ func (e promise) over() (time.Time, bool) {
 }
 
 type keyQueue struct {
-	items []*item // not empty
-	key   string
-	at    time.Time      // it is shut until then
-	stuck bool           // or until none is in hand
-	busy  bool           // because of promises
-	most  int            // so many are taken before it is known how the first went; 0 for any
-	left  int            // of these
-	index int            // in the heap
-	by    *blockedByRule // what an answer shut it by, if that can be asked again
-	place *list.Element
+	items          []*item // not empty
+	key            string
+	at             time.Time      // it is shut until then
+	waitsForSettle bool           // or until none is in hand
+	busy           bool           // because of promises
+	most           int            // so many are taken before it is known how the first went; 0 for any
+	left           int            // of these
+	index          int            // in the heap
+	by             *blockedByRule // what an answer shut it by, if that can be asked again
+	place          *list.Element
 }
 
 func newKeyQueues(width func(rule int) int, regain func(rule, cost int) time.Duration) *keyQueues {
@@ -111,11 +111,11 @@ func (l *keyQueues) back(p *item, at time.Time) {
 		return
 	}
 	i, _ := slices.BinarySearchFunc(in.items, p, func(a, b *item) int { return int(a.position - b.position) })
-	if in.stuck {
-		in.at, in.stuck = at, false
+	if in.waitsForSettle {
+		in.at, in.waitsForSettle = at, false
 	}
 	busy := in.busy && in.at.After(at)
-	if p.told.IsZero() { // otherwise this is the newer answer
+	if p.opensAt.IsZero() { // otherwise this is the newer answer
 		at = later(in.at, at)
 	}
 	in.items = slices.Insert(in.items, i, p)
@@ -143,14 +143,14 @@ func (l *keyQueues) next(now time.Time) *item {
 		if !open {
 			l.opensAt(in, at)
 			if in.busy = true; at.IsZero() {
-				l.opensAt(in, now.Add(inHand))
-				in.stuck, l.behind = true, append(l.behind, in)
+				l.opensAt(in, now.Add(unsettledPoll))
+				in.waitsForSettle, l.behind = true, append(l.behind, in)
 			}
 			continue
 		}
 		in.left--
 		p := l.take(in)
-		p.told = time.Time{}
+		p.opensAt = time.Time{}
 		l.promise(p, now)
 		return p
 	}
@@ -160,7 +160,7 @@ func (l *keyQueues) next(now time.Time) *item {
 // take takes the first item of a key queue.
 func (l *keyQueues) take(in *keyQueue) *item {
 	p := in.items[0]
-	p.aside = false
+	p.narrowBooked = false
 	l.held--
 	if in.items[0] = nil; len(in.items) > 1 {
 		in.items = in.items[1:]
@@ -191,20 +191,20 @@ func (l *keyQueues) opens() (time.Time, bool) {
 // again.
 func (l *keyQueues) settled(now time.Time) {
 	for _, in := range l.behind {
-		if l.byKey[in.key] == in && in.stuck {
-			in.stuck = false
+		if l.byKey[in.key] == in && in.waitsForSettle {
+			in.waitsForSettle = false
 			in.most *= 2
 			in.left = in.most
 			l.opensAt(in, now)
 		}
 	}
 	l.behind = l.behind[:0]
-	l.heard(now)
+	l.retriesAnswered(now)
 }
 
-// inHand is how soon a key queue is looked at again that waits for a item in hand, unless it
+// unsettledPoll is how soon a key queue is looked at again that waits for a item in hand, unless it
 // is said that there is none.
-const inHand = 20 * time.Millisecond
+const unsettledPoll = 20 * time.Millisecond
 
 // open says whether the narrow keys of a item have permits left, and otherwise when to
 // look again: zero for when those in hand are settled.
@@ -276,7 +276,7 @@ func (l *keyQueues) promise(p *item, now time.Time) {
 // fed notes that a item was enqueued for an instant, and until when the ledgers may not
 // know of it.
 func (l *keyQueues) fed(p *item, at, until time.Time) {
-	if p.aside {
+	if p.narrowBooked {
 		return
 	}
 	if !at.IsZero() {
@@ -401,9 +401,9 @@ func (l *keyQueues) drop(now time.Time, over func(promise) bool) {
 	}
 }
 
-// oldest takes up to so many first items of key queues that are shut, read before a position,
+// oldestBlocked takes up to so many first items of key queues that are shut, read before a position,
 // the oldest first.
-func (l *keyQueues) oldest(most int, before int64) (items []*item) {
+func (l *keyQueues) oldestBlocked(most int, before int64) (items []*item) {
 	for len(items) < most {
 		var in *keyQueue
 		for _, other := range l.line {
@@ -415,7 +415,7 @@ func (l *keyQueues) oldest(most int, before int64) (items []*item) {
 			break
 		}
 		p := l.take(in)
-		p.told, p.before = in.at, p.before[:0]
+		p.opensAt, p.before = in.at, p.before[:0]
 		items = append(items, p)
 	}
 	return items
@@ -512,7 +512,7 @@ func (l *keyQueues) nextRetry(now time.Time) *item {
 			}
 			l.asked(in)
 			p := l.take(in)
-			p.told = in.at
+			p.opensAt = in.at
 			l.promise(p, now)
 			l.again = append(l.again, asked{p, by})
 			return p
@@ -524,11 +524,11 @@ func (l *keyQueues) nextRetry(now time.Time) *item {
 // rest is until it is asked again.
 func (by *blockedByRule) rest(now time.Time) { by.left, by.next = 0, now.Add(by.wait) }
 
-// heard notes what became of the items that were asked for again.
-func (l *keyQueues) heard(now time.Time) {
+// retriesAnswered notes what became of the items that were asked for again.
+func (l *keyQueues) retriesAnswered(now time.Time) {
 	gained := make(map[*blockedByRule]int)
 	for _, a := range l.again {
-		in, before := l.byKey[a.item.queueKey], a.item.told.Sub(now)
+		in, before := l.byKey[a.item.queueKey], a.item.opensAt.Sub(now)
 		still := in != nil && in.items[0] == a.item
 		gained[a.by] += 0
 		if !still || in.at.Sub(now) < before/2 {

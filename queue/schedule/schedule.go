@@ -45,9 +45,9 @@ type Schedule struct {
 	now    func() time.Time
 	held   time.Duration // heldLook
 
-	reach sync.Mutex
-	away  bool      // Redis is: it is logged once
-	heard time.Time // when it answered last
+	reach    sync.Mutex
+	away     bool      // Redis is: it is logged once
+	answered time.Time // when it answered last
 
 	changed chan struct{} // holds one when Run has not seen the entries in force
 	running atomic.Bool
@@ -250,11 +250,11 @@ func (s *Schedule) reached(began time.Time, err error) {
 	s.reach.Lock()
 	defer s.reach.Unlock()
 	away := err != nil
-	if away && !began.After(s.heard) {
+	if away && !began.After(s.answered) {
 		return
 	}
 	if !away {
-		s.heard = later(s.heard, s.now())
+		s.answered = later(s.answered, s.now())
 	}
 	if away == s.away {
 		return
