@@ -59,7 +59,7 @@ func (s *stage) weigh() map[string]int64 {
 			kind = "asynq"
 		case last == ruleSMS:
 			kind = "ledger"
-		case strings.HasPrefix(key, throttle.PrefixDefault+":"):
+		case strings.HasPrefix(key, throttleDefaults.Prefix+":"):
 			kind = last
 		}
 		bytes[kind] += n

@@ -104,7 +104,7 @@ func TestMovedBookingsDoNotHoldUpTheRest(t *testing.T) {
 	if err != nil || !d.Granted {
 		t.Fatalf("TryAcquire: %v, %v", d, err)
 	}
-	ledger := func(key string) string { return throttle.PrefixDefault + ":{" + key + "}:" + ruleSMS }
+	ledger := func(key string) string { return throttleDefaults.Prefix + ":{" + key + "}:" + ruleSMS }
 	for i := range phones - 1 {
 		if err := s.rdb.Copy(t.Context(), ledger("elsewhere"), ledger(phone(i)), 0, true).Err(); err != nil {
 			t.Fatal(err)

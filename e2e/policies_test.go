@@ -15,7 +15,6 @@ import (
 
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
-	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/worker"
 )
 
@@ -305,7 +304,7 @@ func (s *stage) audit(grants []grant, phones int) books {
 func (s *stage) stray() []string {
 	s.Helper()
 	var out []string
-	iter := s.rdb.Scan(s.Context(), 0, throttle.PrefixDefault+":*", 1000).Iterator()
+	iter := s.rdb.Scan(s.Context(), 0, throttleDefaults.Prefix+":*", 1000).Iterator()
 	for iter.Next(s.Context()) {
 		switch last := iter.Val()[strings.LastIndex(iter.Val(), ":")+1:]; last {
 		case "phone-day", "tenant", "tokens", "rules":

@@ -24,6 +24,9 @@ import (
 // defaultQueue is the only queue of these tests.
 const defaultQueue = "default"
 
+// throttleDefaults is what an empty throttle.Config means.
+var throttleDefaults = throttle.ForWorkers.FillConfig(throttle.Config{})
+
 // stage is what an end-to-end test plays on: a Redis, a gateway, and a crew of
 // worker processes in between.
 type stage struct {
@@ -292,7 +295,7 @@ func (s *stage) settled(within time.Duration, running int) {
 		if since.IsZero() {
 			since = time.Now()
 		}
-		return time.Since(since) > 4*throttle.InlineWaitDefault // a task that waits for its instant in its slot is not through
+		return time.Since(since) > 4*throttleDefaults.InlineWait // a task that waits for its instant in its slot is not through
 	})
 }
 

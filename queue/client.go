@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,7 +81,8 @@ func NewClient(rdb redis.UniversalClient, config ClientConfig) (*Client, error) 
 	if err := errors.Join(ValidatePolicies(policies), throttle.ForWorkers.ValidateConfig(cfg)); err != nil {
 		return nil, err
 	}
-	cfg.Prefix, cfg.OnUnavailable = cmp.Or(cfg.Prefix, throttle.PrefixDefault), throttle.FailClosed
+	cfg = throttle.ForWorkers.FillConfig(cfg)
+	cfg.OnUnavailable = throttle.FailClosed
 	set, byType := policyset.New(rdb, cfg), make(map[string]typePolicy, len(policies))
 	for _, p := range policies {
 		p.Rules = slices.Clone(p.Rules)

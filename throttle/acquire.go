@@ -78,6 +78,35 @@ func (p *Policy) acquire(ctx context.Context, r Request) (Decision, error) {
 	}
 }
 
+func hostFrom(ctx context.Context) Host {
+	h, _ := ctx.Value(hostKey{}).(Host)
+	return h
+}
+
+// acquireHosted asks once. A caller's own bound and the task's deadline both
+// hold.
+func (p *Policy) acquireHosted(ctx context.Context, h Host, r Request) (Decision, error) {
+	r.Job = h.Job()
+	r.Token = NewToken()
+	if w := h.MaxWait(); w != 0 && (r.MaxWait == 0 || w < r.MaxWait) {
+		r.MaxWait = w
+	}
+	for {
+		d, err := h.Ask(ctx, p, r)
+		switch {
+		case err != nil:
+			return d, err
+		case !d.Granted:
+			return d, h.Defer(ctx, p, d)
+		}
+		fresh, err := h.Begin(ctx, p, d)
+		if fresh || err != nil {
+			return d, err
+		}
+		r.Token = NewToken()
+	}
+}
+
 // listen returns a channel that is sent to when a script promotes the job, in the
 // line of any rule.
 func (p *Policy) listen(job string) <-chan struct{} {

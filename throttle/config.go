@@ -24,9 +24,8 @@ const (
 
 // Defaults and bounds of a [Config].
 const (
-	PrefixDefault     = luascripts.PrefixDefault
-	InlineWaitDefault = 50 * time.Millisecond
 	InlineWaitNone    = -1 // no grant lies in the future
+	inlineWaitDefault = 50 * time.Millisecond
 	inlineWaitMax     = time.Second
 	secretMin         = 16 // bytes of a secret
 )
@@ -102,8 +101,8 @@ func (workerCalls) ValidateRule(name string) error {
 
 // fill puts the defaults where c is zero.
 func (c Config) fill() Config {
-	c.Prefix = cmp.Or(c.Prefix, PrefixDefault)
-	c.InlineWait = cmp.Or(c.InlineWait, InlineWaitDefault)
+	c.Prefix = cmp.Or(c.Prefix, luascripts.PrefixDefault)
+	c.InlineWait = cmp.Or(c.InlineWait, inlineWaitDefault)
 	if c.PerClient && c.Client == "" {
 		c.Client = clientDefault()
 	}

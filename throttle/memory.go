@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
@@ -100,6 +101,106 @@ func (s memoryStore) renew(ctx context.Context, leases []luascripts.RenewArgs) [
 		}
 	}
 	return out
+}
+
+// memoryLimits stores limits in this process. The zero value is ready.
+type memoryLimits struct {
+	now func() time.Time // nil for the local clock
+
+	mu      sync.Mutex
+	rules   map[string]memoryLimit
+	changed chan struct{} // closed at the next change
+}
+
+type memoryLimit struct {
+	text    string
+	version int64
+	until   time.Time // zero for ever
+
+	closed  time.Time
+	closing int64
+}
+
+func (s *memoryLimits) stored(_ context.Context, rule string) storedLimit {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.getLocked(rule)
+	return storedLimit{text: m.text, version: m.version, closed: m.closed, closing: m.closing}
+}
+
+func (s *memoryLimits) closeRule(_ context.Context, rule string, d time.Duration) (time.Time, int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, now := s.getLocked(rule), orNow(s.now)
+	m.closing = max(now.UnixMicro(), m.closing+1)
+	switch until := now.Add(d); {
+	case d == 0, d < 0 && !m.closed.After(now):
+		m.closed = time.Time{}
+	case d > 0 && until.After(m.closed):
+		m.closed = until
+	}
+	s.putLocked(rule, m)
+	return m.closed, m.closing, nil
+}
+
+func (s *memoryLimits) getLocked(rule string) memoryLimit {
+	m := s.rules[rule]
+	if !m.until.IsZero() && !orNow(s.now).Before(m.until) {
+		m.text = ""
+	}
+	return m
+}
+
+func (s *memoryLimits) change(_ context.Context, rule string, c limitChange) (bool, int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.getLocked(rule)
+	if c.absent && old.text != "" || c.text == "" && old.text == "" {
+		return false, old.version, nil
+	}
+	now := orNow(s.now)
+	m := memoryLimit{text: c.text, version: max(now.UnixMicro(), old.version+1), closed: old.closed, closing: old.closing}
+	if c.ttl > 0 {
+		m.until = now.Add(c.ttl)
+	}
+	s.putLocked(rule, m)
+	return true, m.version, nil
+}
+
+func (s *memoryLimits) putLocked(rule string, m memoryLimit) {
+	if s.rules == nil {
+		s.rules = make(map[string]memoryLimit)
+	}
+	s.rules[rule] = m
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+}
+
+// changes rings for a change of any rule.
+func (s *memoryLimits) changes(ctx context.Context, _ string) (wait func(time.Duration), stop func()) {
+	next := s.next()
+	wait = func(d time.Duration) {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		case <-next:
+			next = s.next()
+		}
+	}
+	return wait, func() {}
+}
+
+func (s *memoryLimits) next() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changed == nil {
+		s.changed = make(chan struct{})
+	}
+	return s.changed
 }
 
 // fakeServer is what the limiters of one [fake.Client] share.

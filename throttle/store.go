@@ -70,6 +70,89 @@ func (s redisStore) reset(ctx context.Context, k luascripts.LimitKeys, n luascri
 	return luascripts.Reset(ctx, s.rdb, k, n)
 }
 
+// limitStore is where limits are stored that go before those in code.
+type limitStore interface {
+	// stored reads the limit of a rule.
+	stored(ctx context.Context, rule string) storedLimit
+	// change sets or takes away the limit of a rule.
+	change(ctx context.Context, rule string, c limitChange) (done bool, version int64, err error)
+	// closeRule closes a rule on all keys for d from now on; 0 opens it, and below 0
+	// it only tells all limiters that something has changed.
+	closeRule(ctx context.Context, rule string, d time.Duration) (until time.Time, version int64, err error)
+	// changes lets a caller wait for a change: for d at most, and never longer
+	// than ctx. It may return early; stop ends it.
+	changes(ctx context.Context, rule string) (wait func(d time.Duration), stop func())
+}
+
+// storedLimit is what is stored for a rule: no text means that nothing is.
+type storedLimit struct {
+	text      string
+	version   int64
+	malformed bool // we did not write it
+	err       error
+
+	closed  time.Time // until when the rule is closed on all keys; zero for not
+	closing int64     // version of that
+}
+
+// limitChange is a change of a stored limit.
+type limitChange struct {
+	text   string        // "" to take it away
+	absent bool          // only if none is stored
+	ttl    time.Duration // zero for ever
+}
+
+// redisLimits stores limits in Redis.
+type redisLimits struct {
+	rdb    redis.UniversalClient
+	prefix string
+}
+
+func (s redisLimits) stored(ctx context.Context, rule string) storedLimit {
+	return s.storedOf(ctx, []string{rule})[0]
+}
+
+// storedOf reads the limits of many rules in one round trip.
+func (s redisLimits) storedOf(ctx context.Context, rules []string) []storedLimit {
+	out := make([]storedLimit, len(rules))
+	for i, r := range luascripts.StoredLimits(ctx, s.rdb, s.prefix, rules) {
+		_, malformed := errors.AsType[*luascripts.ReplyError](r.Err)
+		out[i] = storedLimit{text: r.Text, version: r.Version, malformed: malformed, err: r.Err, closed: r.Closed, closing: r.Closing}
+	}
+	return out
+}
+
+func (s redisLimits) change(ctx context.Context, rule string, c limitChange) (bool, int64, error) {
+	return luascripts.SetLimit(ctx, s.rdb, s.prefix, rule, luascripts.SetLimitArgs{Limit: c.text, Absent: c.absent, TTL: c.ttl})
+}
+
+func (s redisLimits) closeRule(ctx context.Context, rule string, d time.Duration) (time.Time, int64, error) {
+	return luascripts.CloseRule(ctx, s.rdb, s.prefix, rule, d)
+}
+
+// changes listens to the rule's channel. A connection that fails only means
+// that the caller reads the limit itself.
+func (s redisLimits) changes(ctx context.Context, rule string) (wait func(time.Duration), stop func()) {
+	sub := s.rdb.Subscribe(ctx, luascripts.StoredLimitKey(s.prefix, rule))
+	ended := context.AfterFunc(ctx, func() { _ = sub.Close() }) // a read in progress would outlive ctx
+	wait = func(d time.Duration) {
+		end := time.Now().Add(d)
+		if _, err := sub.ReceiveTimeout(ctx, d); err == nil || ctx.Err() != nil {
+			return
+		}
+		t := time.NewTimer(time.Until(end)) // nothing left after a time-out; a broken connection must not spin
+		defer t.Stop()
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
+	}
+	return wait, func() {
+		ended()
+		_ = sub.Close()
+	}
+}
+
 // clockedStore is a store and what is known of its clock: the windows of a calendar
 // are computed around that clock before each call.
 type clockedStore struct {

@@ -51,35 +51,6 @@ func (workerCalls) WithHost(ctx context.Context, h Host) context.Context {
 	return context.WithValue(ctx, hostKey{}, h)
 }
 
-func hostFrom(ctx context.Context) Host {
-	h, _ := ctx.Value(hostKey{}).(Host)
-	return h
-}
-
-// acquireHosted asks once. A caller's own bound and the task's deadline both
-// hold.
-func (p *Policy) acquireHosted(ctx context.Context, h Host, r Request) (Decision, error) {
-	r.Job = h.Job()
-	r.Token = NewToken()
-	if w := h.MaxWait(); w != 0 && (r.MaxWait == 0 || w < r.MaxWait) {
-		r.MaxWait = w
-	}
-	for {
-		d, err := h.Ask(ctx, p, r)
-		switch {
-		case err != nil:
-			return d, err
-		case !d.Granted:
-			return d, h.Defer(ctx, p, d)
-		}
-		fresh, err := h.Begin(ctx, p, d)
-		if fresh || err != nil {
-			return d, err
-		}
-		r.Token = NewToken()
-	}
-}
-
 // BookingRef is a booking without the keys in clear: what a worker stores beside a
 // deferred task.
 type BookingRef struct {
@@ -350,6 +321,9 @@ func (workerCalls) Adjusted(b *Charge) bool { return b.adjusted() }
 // ValidateConfig returns everything that is wrong with a configuration, joined. Each
 // fault unwraps to [ErrInvalidConfig]. [New] and [NewLocal] do the same.
 func (workerCalls) ValidateConfig(c Config) error { return c.validate() }
+
+// FillConfig returns c with its defaults where it is zero, as [New] and [NewLocal] use it.
+func (workerCalls) FillConfig(c Config) Config { return c.fill() }
 
 // LimitInForce is the limit by which a limiter decides now: the stored one, or the one
 // in code. It was in force at most a second ago.

@@ -73,8 +73,7 @@ func (c Config) fill() Config {
 	for i, p := range c.Policies {
 		c.Policies[i].Rules = slices.Clone(p.Rules)
 	}
-	c.Throttle.Prefix = cmp.Or(c.Throttle.Prefix, throttle.PrefixDefault)
-	c.Throttle.InlineWait = cmp.Or(c.Throttle.InlineWait, throttle.InlineWaitDefault)
+	c.Throttle = throttle.ForWorkers.FillConfig(c.Throttle)
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
 	}
