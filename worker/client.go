@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -62,8 +63,17 @@ func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ..
 		if c.a.scripts.rdb == nil || op == asynqwire.OpOther || op == asynqwire.OpUnknown {
 			return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
 		}
-		return c.a.scripts.evalSha(ctx, sha, keys, args)
+		return c.a.scripts.evalSha(ctx, sha, keys, args, func(ctx context.Context) bool {
+			return op == asynqwire.OpRetry && c.wrote(ctx, call)
+		})
 	})
+}
+
+// wrote says whether a call whose answer was lost has written its message. The task may run
+// again by now, when its back-off is short: the same call once more would end that run.
+func (c *client) wrote(ctx context.Context, call asynqwire.Call) bool {
+	stored, err := c.UniversalClient.HGet(ctx, call.TaskKey, "msg").Bytes()
+	return err == nil && bytes.Equal(stored, call.Message)
 }
 
 func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
@@ -311,8 +321,9 @@ func newScripts(rdb redis.UniversalClient) *scripts {
 	return x
 }
 
-// evalSha answers as the client's own does.
-func (x *scripts) evalSha(ctx context.Context, sha string, keys []string, args []any) *redis.Cmd {
+// evalSha answers as the client's own does. A call whose answer was lost is sent again, unless
+// took says that it took effect.
+func (x *scripts) evalSha(ctx context.Context, sha string, keys []string, args []any, took func(context.Context) bool) *redis.Cmd {
 	const first = 3
 	all := make([]any, first, first+len(keys)+len(args))
 	all[0], all[1], all[2] = "evalsha", sha, len(keys)
@@ -327,14 +338,20 @@ func (x *scripts) evalSha(ctx context.Context, sha string, keys []string, args [
 		cmd.SetErr(err)
 		return cmd
 	}
+	if s.again && !s.answered && took(ctx) {
+		return done(ctx)
+	}
 	if s.again {
 		s.Cmd.SetErr(nil)
-		_ = x.sendOne(ctx, s)
+		_ = x.rdb.Process(ctx, s.Cmd)
 	}
 	return s.Cmd
 }
 
-func (x *scripts) sendOne(ctx context.Context, s *script) error { return x.rdb.Process(ctx, s.Cmd) }
+// sendOne returns the error of a script whose answer is lost.
+func (x *scripts) sendOne(ctx context.Context, s *script) (lost error) {
+	return x.settle(ctx, s, x.rdb.Process(ctx, s))
+}
 
 // pipeline returns the error of those whose answers are lost.
 func (x *scripts) pipeline(ctx context.Context, all []*script) (lost error) {
@@ -344,14 +361,21 @@ func (x *scripts) pipeline(ctx context.Context, all []*script) (lost error) {
 	}
 	_, err := pipe.Exec(ctx)
 	for _, s := range all {
-		if s.answered {
-			s.again = x.repeats && rediserr.Of(s.Err()) == rediserr.Passing
-			continue
-		}
-		lost = cmp.Or(s.Err(), err, errNoAnswer)
-		s.Cmd.SetErr(lost)
-		s.again = x.repeats && ctx.Err() == nil && rediserr.Of(lost) != rediserr.TimedOut
+		lost = cmp.Or(x.settle(ctx, s, err), lost)
 	}
+	return lost
+}
+
+// settle decides after a script was sent, with err, whether it is sent again. It returns the
+// error of one whose answer is lost.
+func (x *scripts) settle(ctx context.Context, s *script, err error) (lost error) {
+	if s.answered {
+		s.again = x.repeats && rediserr.Of(s.Err()) == rediserr.Passing
+		return nil
+	}
+	lost = cmp.Or(s.Err(), err, errNoAnswer)
+	s.Cmd.SetErr(lost)
+	s.again = x.repeats && ctx.Err() == nil && rediserr.Of(lost) != rediserr.TimedOut
 	return lost
 }
 

@@ -152,7 +152,7 @@ func TestScriptsShareAPipeline(t *testing.T) {
 			wg.Go(func() {
 				for j := range 20 {
 					key := fmt.Sprint(i, "/", j)
-					if got, err := x.evalSha(t.Context(), "sha", []string{key, "more"}, []any{1}).Text(); got != key || err != nil {
+					if got, err := x.evalSha(t.Context(), "sha", []string{key, "more"}, []any{1}, unknown).Text(); got != key || err != nil {
 						t.Errorf("%q, %v; want %q", got, err, key)
 					}
 				}
@@ -189,7 +189,7 @@ func TestAnswersLostInTheMiddle(t *testing.T) {
 		for i := range 12 {
 			wg.Go(func() {
 				key := fmt.Sprint("k", i)
-				if got, err := x.evalSha(t.Context(), "sha", []string{key}, nil).Text(); got != key || err != nil {
+				if got, err := x.evalSha(t.Context(), "sha", []string{key}, nil, unknown).Text(); got != key || err != nil {
 					t.Errorf("%q, %v; want %q", got, err, key)
 				}
 			})
@@ -214,7 +214,7 @@ func TestScriptIsNotWaitedFor(t *testing.T) {
 		x := newScripts(server.client(t))
 		var wg sync.WaitGroup
 		for i := range 2 {
-			wg.Go(func() { x.evalSha(t.Context(), "sha", []string{fmt.Sprint("under way ", i)}, nil) })
+			wg.Go(func() { x.evalSha(t.Context(), "sha", []string{fmt.Sprint("under way ", i)}, nil, unknown) })
 		}
 		synctest.Wait()
 		for i := range 3 {
@@ -222,7 +222,7 @@ func TestScriptIsNotWaitedFor(t *testing.T) {
 			defer cancel()
 			wg.Go(func() {
 				key := fmt.Sprint("left ", i)
-				if err := x.evalSha(ctx, "sha", []string{key}, nil).Err(); !errors.Is(err, context.DeadlineExceeded) || server.sent(key) > 0 {
+				if err := x.evalSha(ctx, "sha", []string{key}, nil, unknown).Err(); !errors.Is(err, context.DeadlineExceeded) || server.sent(key) > 0 {
 					t.Errorf("%v, sent %d times; want the end of the context", err, server.sent(key))
 				}
 			})
@@ -245,7 +245,7 @@ func TestScriptsWhileRedisHangs(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 100 {
 			wg.Go(func() {
-				if err := x.evalSha(t.Context(), "sha", []string{fmt.Sprint(i)}, nil).Err(); err == nil {
+				if err := x.evalSha(t.Context(), "sha", []string{fmt.Sprint(i)}, nil, unknown).Err(); err == nil {
 					t.Error("an answer")
 				}
 			})
@@ -258,17 +258,20 @@ func TestScriptsWhileRedisHangs(t *testing.T) {
 	})
 }
 
+// unknown is for scripts of which nothing says whether they took effect.
+func unknown(context.Context) bool { return false }
+
 // among runs several scripts while two others are under way, so that they share a pipeline.
 func among(t *testing.T, x *scripts, n int) []*redis.Cmd {
 	t.Helper()
 	var wg sync.WaitGroup
 	answered := make([]*redis.Cmd, n)
 	for i := range 2 {
-		wg.Go(func() { x.evalSha(t.Context(), "sha", []string{fmt.Sprint("before ", i)}, nil) })
+		wg.Go(func() { x.evalSha(t.Context(), "sha", []string{fmt.Sprint("before ", i)}, nil, unknown) })
 	}
 	synctest.Wait()
 	for i := range n {
-		wg.Go(func() { answered[i] = x.evalSha(t.Context(), "sha", []string{fmt.Sprint("k", i)}, nil) })
+		wg.Go(func() { answered[i] = x.evalSha(t.Context(), "sha", []string{fmt.Sprint("k", i)}, nil, unknown) })
 		synctest.Wait() // one behind the other
 	}
 	wg.Wait()
