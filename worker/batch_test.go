@@ -377,7 +377,9 @@ func (h *batchRig) share(p *worker.Pool, n, rate int, percent float64) {
 	took := all[len(all)-1].at.Sub(all[0].at)
 	got := 100 * float64(n-rate/10) / float64(rate) / took.Seconds()
 	h.Logf("%d admissions for %d messages in %v, %.1f %% of the rate", admissions, n, took, got)
-	if most := int64(n) * 105 / 100; admissions > most {
+	// One in twenty is admitted again, and what one window lets in: when a feeder dies the
+	// line moves, and a window's worth is woken before the pool notices.
+	if most := int64(n)*105/100 + int64(rate/10); admissions > most {
 		h.Errorf("%d admissions for %d messages, want at most %d", admissions, n, most)
 	}
 	if got < percent {
