@@ -110,7 +110,7 @@ func TestAdapterCountsTheWorkersOfItsServer(t *testing.T) {
 func TestOthersRunWhileMoreIsDueThanWorkersCanTake(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	const phones, each, free = 60, 4, 10
+	const phones, each, free = 60, 8, 10
 	var seen, others runs
 	cfg := policies(phone("sms", time.Second))
 	cfg.Asynq.Concurrency = 2
@@ -129,7 +129,8 @@ func TestOthersRunWhileMoreIsDueThanWorkersCanTake(t *testing.T) {
 	for i := range phones * each {
 		r.enqueue("sms", fmt.Sprint("s", i), to(fmt.Sprint(i%phones)), asynq.MaxRetry(0))
 	}
-	r.eventually("all deferred", func() bool { return p.Stats().Deferred >= phones*each })
+	// On a busy machine the first permits are back before the last task is deferred.
+	r.eventually("all deferred", func() bool { return p.Stats().Deferred+int64(len(seen.all())) >= phones*each })
 	seen.ran(t, 5)
 	before := len(seen.all())
 	for i := range free {

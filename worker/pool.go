@@ -53,9 +53,9 @@ func New(rdb redis.UniversalClient, handler asynq.Handler, cfg Config) (*Pool, e
 	p := &Pool{Adapter: a, handler: a.Handler(handler), asked: make(chan struct{})}
 	n := a.cfg.Servers
 	for i := range n {
-		c := a.Server(a.cfg.Asynq)
-		c.Concurrency = (a.cfg.Asynq.Concurrency + i) / n // shares that differ by one at most
-		p.servers = append(p.servers, asynq.NewServerFromRedisClient(a.Client(), c))
+		c := a.cfg.Asynq
+		c.Concurrency = (c.Concurrency + i) / n // shares that differ by one at most
+		p.servers = append(p.servers, asynq.NewServerFromRedisClient(a.Client(), a.Server(c)))
 	}
 	return p, nil
 }
