@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"time"
 
@@ -181,4 +182,33 @@ func median(figures []float64) float64 {
 	}
 	s := slices.Sorted(slices.Values(figures))
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+}
+
+// runAll runs the sections with such names. One that fails does not stop the
+// others, but then no document is written.
+func (b *bench) runAll(ctx context.Context, names *regexp.Regexp, docs string) error {
+	var errs []error
+	for _, s := range sections {
+		if !names.MatchString(s.name) {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		if err := b.runSection(ctx, s); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(b.parts) == 0 {
+		return errors.New("no section has such a name")
+	}
+	fmt.Fprintln(b.out)
+	b.printTable()
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	if docs == "" {
+		return nil
+	}
+	return b.writeDocs(docs)
 }

@@ -8,9 +8,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
-	"fmt"
 	"log"
 	"os"
 	"os/signal"
@@ -66,33 +64,4 @@ func main() {
 func given(name string) (is bool) {
 	flag.Visit(func(f *flag.Flag) { is = is || f.Name == name })
 	return is
-}
-
-// runAll runs the sections with such names. One that fails does not stop the
-// others, but then no document is written.
-func (b *bench) runAll(ctx context.Context, names *regexp.Regexp, docs string) error {
-	var errs []error
-	for _, s := range sections {
-		if !names.MatchString(s.name) {
-			continue
-		}
-		if err := ctx.Err(); err != nil {
-			return errors.Join(append(errs, err)...)
-		}
-		if err := b.runSection(ctx, s); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	if len(b.parts) == 0 {
-		return errors.New("no section has such a name")
-	}
-	fmt.Fprintln(b.out)
-	b.printTable()
-	if len(errs) > 0 {
-		return errors.Join(errs...)
-	}
-	if docs == "" {
-		return nil
-	}
-	return b.writeDocs(docs)
 }

@@ -1,10 +1,12 @@
 package httplimit
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/headwayq/headway/throttle"
 )
@@ -74,4 +76,89 @@ func (p problem) write(w http.ResponseWriter) {
 	h.Set("Cache-Control", "no-store") // RFC 6585: no cache may keep a 429
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(append(body, '\n'))
+}
+
+// The fields of draft-ietf-httpapi-ratelimit-headers-11.
+const (
+	policyField = "RateLimit-Policy"
+	leftField   = "RateLimit"
+	// burstParam is what a limit gives at once; the draft wants such parameters
+	// to bear the name of who defines them.
+	burstParam = ";headway-burst="
+)
+
+// tellPolicy adds each rule as a quota policy. Fields are added and not set, so
+// that those of other middleware stay: both are lists.
+func (l *Middleware) tellPolicy(h http.Header) {
+	if l.cfg.Headers == HeadersOff {
+		return
+	}
+	var b []byte
+	for _, r := range l.rules {
+		limit := throttle.ForWorkers.LimitLastKnown(r.Limiter)
+		b = item(b, r.Limiter.Rule())
+		b = strconv.AppendInt(append(b, ";q="...), int64(limit.Permits()), 10)
+		switch w := limit.Window(); {
+		case limit.IsConcurrent():
+			b = append(b, `;qu="concurrent-requests"`...)
+		case w%time.Second == 0: // the draft knows no fractions
+			b = strconv.AppendInt(append(b, ";w="...), int64(w/time.Second), 10)
+		}
+		if n := limit.Burst(); n > 0 && n != limit.Permits() {
+			b = strconv.AppendInt(append(b, burstParam...), int64(n), 10)
+		}
+	}
+	h.Add(policyField, string(b))
+}
+
+// tellLeft adds what each rule has left.
+func (l *Middleware) tellLeft(ctx context.Context, h http.Header, d throttle.Decision) {
+	if l.cfg.Headers == HeadersOff || d.Shadowed || len(d.Left) != len(l.rules) {
+		return
+	}
+	var b []byte
+	for i, r := range l.rules {
+		b = item(b, r.Limiter.Rule())
+		b = strconv.AppendInt(append(b, ";r="...), int64(d.Left[i]), 10)
+		if t := l.untilMore(ctx, d, i); t > 0 {
+			b = strconv.AppendInt(append(b, ";t="...), t, 10)
+		}
+	}
+	h.Add(leftField, string(b))
+}
+
+// untilMore is the seconds until a rule has more than now, 0 when that is not known.
+func (l *Middleware) untilMore(ctx context.Context, d throttle.Decision, i int) int64 {
+	rule := l.rules[i].Limiter
+	switch {
+	case !d.Granted && d.Rule == rule.Rule():
+		return retryAfter(d)
+	case d.Left[i] > 0 || throttle.ForWorkers.LimitLastKnown(rule).IsConcurrent() || d.Fallback != throttle.FailClosed:
+		return 0
+	}
+	// Worth a look: the answer saves a request that would be refused, and no key
+	// has more of them than permits.
+	key := d.Key
+	if i > 0 {
+		key = d.More[i-1].Key
+	}
+	wait, err := rule.TimeUntil(ctx, key, 1)
+	if err != nil {
+		return 0
+	}
+	return seconds(wait)
+}
+
+// retryAfter is never 0: with that a client would come again at once.
+func retryAfter(d throttle.Decision) int64 { return max(1, seconds(wait(d))) }
+
+// seconds rounds up: who comes a second too early is refused again.
+func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+
+// item begins a member of a list with the name of a rule, which needs no escapes.
+func item(b []byte, name string) []byte {
+	if len(b) > 0 {
+		b = append(b, ", "...)
+	}
+	return append(append(append(b, '"'), name...), '"')
 }

@@ -6,31 +6,6 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// Acquire grants permits, or books a place in a line, or refuses. Either all
-// parts are spent on, or none is.
-func (s *Store) Acquire(a luascripts.AcquireArgs) luascripts.AcquireReply {
-	var r luascripts.AcquireReply
-	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
-		g := gateOf(a.Gate)
-		if !g.covers(c.now) {
-			r.Status = luascripts.NotCovered
-			return
-		}
-		if held, known := c.parts[0].holds(a.Token); known {
-			r = c.again(a.Token, held)
-			return
-		}
-		r = c.acquire(a, g)
-	})
-	if no.status != 0 {
-		r.Status, r.Rule, r.Version = no.status, no.part, no.version
-	}
-	r.Worth = append(r.Worth, make([]int64, len(a.Rules)-len(r.Worth))...)
-	r.Free = append(r.Free, make([]int, len(a.Rules)-len(r.Free))...)
-	r.Now = instantOf(now)
-	return r
-}
-
 // again answers a copy of a call as the call was answered.
 func (c *call) again(token uint64, held int64) luascripts.AcquireReply {
 	if held < 0 {
@@ -161,22 +136,6 @@ func (c *call) grant(r *luascripts.AcquireReply, at int64, token uint64) {
 		}
 	}
 	c.leave()
-}
-
-// spend makes a grant at an instant that is not before slot's.
-func (p *ruleCall) spend(at int64, token uint64) {
-	was, wasAt := p.ledger.token, p.state.newest()
-	p.state.charge(p.numbers, at, p.cost)
-	p.ledger.token = token
-	p.store()
-	if p.kind == luascripts.Leases {
-		p.tokens.lend(token, at+p.w, p.now, p.extra)
-		return
-	}
-	p.tokens.remember(was, wasAt, p.now, p.extra)
-	if p.w < copied {
-		p.tokens.remember(token, at, p.now, p.extra)
-	}
 }
 
 // book gives the job its places: it waits where it is held up, keeps its turn in

@@ -97,15 +97,6 @@ func (c *call) group() {
 	}
 }
 
-// open makes the state what the numbers of the call see.
-func (p *ruleCall) open() {
-	p.closed = max(p.ruleClosed, p.line.closedUntil(p.now))
-	p.state = p.ledger.under(p.numbers)
-	if l, ok := p.state.(*leases); ok {
-		l.tokens, l.now = &p.tokens, p.now
-	}
-}
-
 // sets are the parts that are decided together, as ranges: groups of rates, and
 // then each of the leases.
 func (c *call) sets(visit func(set []ruleCall) bool) {
@@ -152,39 +143,6 @@ func joint(set []ruleCall, a, reach int64) (at int64, by *ruleCall) {
 		}
 	}
 	return a, by
-}
-
-// promotions adds the jobs of a rule that may come earlier than they were promised. Of a rate
-// these are the first job in line and, when asked for, the first turn. Of leases see offer.
-func (p *ruleCall) promotions(turns []luascripts.Promotion, turnToo bool) []luascripts.Promotion {
-	me := p.me
-	p.me = ""
-	defer func() { p.me = me }()
-	var first []string
-	if p.kind == luascripts.Leases {
-		p.view, p.late = p.line.look("", p.now), p.lateTurns()
-		p.park() // or the next call would tell them again
-		turns = p.offer(turns)
-	} else if v := p.line.look("", p.now); v.head != "" {
-		first = append(first, v.head)
-	}
-	if turnToo {
-		if rank := len(p.lateTurns()); rank < p.turns.len() {
-			first = append(first, p.turns.order[rank].member)
-		}
-	}
-	for _, m := range first {
-		at := p.slot(max(p.now, p.closed), 0, costOf(m))
-		if told, _ := p.line.promised.score(m); told-at > 1000 {
-			turns = p.tell(turns, at, m)
-		}
-	}
-	return turns
-}
-
-// tell adds that a member may come at an instant.
-func (p *ruleCall) tell(turns []luascripts.Promotion, at int64, member string) []luascripts.Promotion {
-	return append(turns, luascripts.Promotion{Part: p.number, At: instantOf(at), Job: jobOf(member)})
 }
 
 // missed adds the jobs that were parked while they waited for a lease. A process that died

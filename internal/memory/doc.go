@@ -4,14 +4,15 @@
 // and for tests that compare the two.
 //
 //	file          its twin     what it is
-//	store.go                   the store, its keys and their expiry; the calls peek and reset
+//	store.go                   the store, its calls, its keys and their expiry
 //	acquire.go    acquire.lua  the call that grants, books or refuses
-//	cancel.go     cancel.lua   what gives back: cancel, adjust (settle.lua), close (close.lua)
-//	refresh.go    check.lua    the instants of bookings, anew
+//	booking.go    cancel.lua   what becomes of bookings and grants: cancel, adjust (settle.lua), close (close.lua),
+//	                           and their instants, anew (check.lua)
 //	call.go       parts.lua    what a call on several rules reads first, and which rule holds a job up
 //	rulecall.go   places.lua   one rule on one key, as a job finds it; where a job waits
 //	gate.go       gate.lua     when work may run
-//	lease.go      leases.lua   at most so many at once; release and renew
+//	lease.go      leases.lua   at most so many at once
+//	promotion.go  places.lua   who is told that it may come earlier
 //	line.go       line.lua     the jobs that wait, in which order, and what they were promised; the
 //	                           tokens of attempts (tokens.lua)
 //	ledger.go     ledger.lua   what the algorithms have in common, and a change of limit

@@ -1,9 +1,7 @@
 package memory
 
 import (
-	"math"
 	"slices"
-	"strconv"
 
 	"github.com/headwayq/headway/internal/luascripts"
 )
@@ -73,26 +71,3 @@ func (g gate) spread(at, offset int64) int64 {
 }
 
 const openingKept = 3_600_000_000 // how long after an opening it is known who waited for it
-
-// await counts a job that waits for an opening, and returns when it is to come. If all jobs
-// came at once, the rule that they share would refuse them.
-func (p *ruleCall) await(g gate, opens int64) int64 {
-	m := strconv.FormatInt(opens, 10)
-	before, known := p.opening.score(m)
-	if !known {
-		p.forgetOpenings()
-	}
-	p.opening.add(m, before+p.cost)
-	at := g.spread(opens, whole(math.Floor(float64(before)*float64(p.w)/float64(p.n))))
-	p.opening.live(p.now, at-p.now+openingKept+p.extra)
-	return at
-}
-
-// forgetOpenings drops some that are long past, or a busy key would keep all.
-func (p *ruleCall) forgetOpenings() {
-	for _, o := range slices.Clone(p.opening.order[:min(lateMost, p.opening.len())]) {
-		if opened, _ := strconv.ParseInt(o.member, 10, 64); opened+openingKept < p.now { // our own text
-			p.opening.drop(o.member)
-		}
-	}
-}

@@ -229,18 +229,6 @@ func (a ahead) end() int64 {
 	return max(line, turns)
 }
 
-// lateTurns are the first of them who did not come in time.
-func (p *ruleCall) lateTurns() []string {
-	var out []string
-	for _, t := range p.turns.order[:min(lateMost, p.turns.len())] {
-		if t.member == p.me || !p.line.overdue(t.member, p.now) {
-			break
-		}
-		out = append(out, t.member)
-	}
-	return out
-}
-
 // copied is how long a copy of a call may take to arrive, in microseconds.
 const copied = 60_000_000
 

@@ -1,6 +1,10 @@
 package memory
 
 import (
+	"math"
+	"slices"
+	"strconv"
+
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
@@ -332,4 +336,48 @@ func (p *ruleCall) clear() {
 			promised.drop(g.member)
 		}
 	}
+}
+
+// open makes the state what the numbers of the call see.
+func (p *ruleCall) open() {
+	p.closed = max(p.ruleClosed, p.line.closedUntil(p.now))
+	p.state = p.ledger.under(p.numbers)
+	if l, ok := p.state.(*leases); ok {
+		l.tokens, l.now = &p.tokens, p.now
+	}
+}
+
+// await counts a job that waits for an opening, and returns when it is to come. If all jobs
+// came at once, the rule that they share would refuse them.
+func (p *ruleCall) await(g gate, opens int64) int64 {
+	m := strconv.FormatInt(opens, 10)
+	before, known := p.opening.score(m)
+	if !known {
+		p.forgetOpenings()
+	}
+	p.opening.add(m, before+p.cost)
+	at := g.spread(opens, whole(math.Floor(float64(before)*float64(p.w)/float64(p.n))))
+	p.opening.live(p.now, at-p.now+openingKept+p.extra)
+	return at
+}
+
+// forgetOpenings drops some that are long past, or a busy key would keep all.
+func (p *ruleCall) forgetOpenings() {
+	for _, o := range slices.Clone(p.opening.order[:min(lateMost, p.opening.len())]) {
+		if opened, _ := strconv.ParseInt(o.member, 10, 64); opened+openingKept < p.now { // our own text
+			p.opening.drop(o.member)
+		}
+	}
+}
+
+// lateTurns are the first of them who did not come in time.
+func (p *ruleCall) lateTurns() []string {
+	var out []string
+	for _, t := range p.turns.order[:min(lateMost, p.turns.len())] {
+		if t.member == p.me || !p.line.overdue(t.member, p.now) {
+			break
+		}
+		out = append(out, t.member)
+	}
+	return out
 }

@@ -224,3 +224,145 @@ func (s *keys) sweep(now int64, parts int) {
 		}
 	}
 }
+
+// Acquire grants permits, or books a place in a line, or refuses. Either all
+// parts are spent on, or none is.
+func (s *Store) Acquire(a luascripts.AcquireArgs) luascripts.AcquireReply {
+	var r luascripts.AcquireReply
+	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
+		g := gateOf(a.Gate)
+		if !g.covers(c.now) {
+			r.Status = luascripts.NotCovered
+			return
+		}
+		if held, known := c.parts[0].holds(a.Token); known {
+			r = c.again(a.Token, held)
+			return
+		}
+		r = c.acquire(a, g)
+	})
+	if no.status != 0 {
+		r.Status, r.Rule, r.Version = no.status, no.part, no.version
+	}
+	r.Worth = append(r.Worth, make([]int64, len(a.Rules)-len(r.Worth))...)
+	r.Free = append(r.Free, make([]int, len(a.Rules)-len(r.Free))...)
+	r.Now = instantOf(now)
+	return r
+}
+
+// Cancel gives a grant back, or leaves the lines, or both.
+func (s *Store) Cancel(a luascripts.CancelArgs) luascripts.CancelReply {
+	var r luascripts.CancelReply
+	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
+		if c.cancel(a) {
+			r.Status = luascripts.Granted
+		}
+		r.Promoted = c.missed(c.promotions(func(*ruleCall) bool { return true }))
+	})
+	if no.status != 0 {
+		r.Status, r.Rule, r.Version = no.status, no.part, no.version
+	}
+	r.Now = instantOf(now)
+	return r
+}
+
+// Settle corrects what a grant was charged, by rule: upwards, or downwards when the cost is
+// below 0. The same correction is made once, by its token.
+func (s *Store) Settle(a luascripts.AdjustArgs) luascripts.CancelReply {
+	var r luascripts.CancelReply
+	now, no := s.on(a.Rules, a.Policy, "", func(c *call) {
+		for i := range c.parts { // each remembers it as long as what it corrects counts there
+			if _, done := c.parts[i].holds(a.Charge); done && c.parts[i].cost != 0 {
+				return
+			}
+		}
+		r.Status = luascripts.Granted
+		for i := range c.parts {
+			r.Promoted = c.parts[i].adjust(a.Token, a.Charge, r.Promoted)
+		}
+	})
+	if no.status != 0 {
+		r.Status, r.Rule, r.Version = no.status, no.part, no.version
+	}
+	r.Now = instantOf(now)
+	return r
+}
+
+// Close lets nobody go on a key for a time, or opens it.
+func (s *Store) Close(a luascripts.CloseArgs) luascripts.CloseReply {
+	var r luascripts.CloseReply
+	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
+		r.Status = luascripts.Granted
+		if a.Policy != "" { // a single part may be the first of several
+			c.parts[0].turns = c.parts[0].key.turns(a.Policy)
+		}
+		shut := &c.parts[a.Rule-1]
+		if a.For > 0 {
+			r.Until = instantOf(c.close(shut, micros(a.For)))
+			return
+		}
+		shut.line.promised.drop(closed)
+		shut.line.promised.drop(closedSince)
+		shut.open()
+		r.Promoted = c.missed(shut.promotions(nil, true))
+	})
+	if no.status != 0 {
+		r.Status, r.Rule, r.Version = no.status, no.part, no.version
+	}
+	r.Now = instantOf(now)
+	return r
+}
+
+// Release ends a lease before its time.
+func (s *Store) Release(p luascripts.RuleCall, token uint64) luascripts.ReleaseReply {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now().UnixMicro()
+	r := luascripts.ReleaseReply{Status: luascripts.Granted, Now: instantOf(now)}
+	k := s.keys.get(p.Ledger(), now)
+	if end, known := k.tokens.score(token); known && end >= 0 { // whatever became of the limit
+		k.tokens.drop(token)
+		r.Released = end > now
+	}
+	p.Kind = luascripts.Leases
+	no := s.runLocked(now, []luascripts.RuleCall{p}, "", "", func(c *call) { r.Promoted = c.missed(c.parts[0].promotions(nil, false)) })
+	if no.status != 0 {
+		r.Status, r.Version = no.status, no.version
+	}
+	return r
+}
+
+// Renew lets a lease end so much later as it was given for, counted from now.
+func (s *Store) Renew(p luascripts.RuleCall, token uint64) luascripts.RenewReply {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now().UnixMicro()
+	k := s.keys.get(p.Ledger(), now)
+	end, known := k.tokens.score(token)
+	if !known || end <= now || k.promisedAway(end, now) {
+		return luascripts.RenewReply{Now: instantOf(now)}
+	}
+	w := micros(p.Window)
+	k.tokens.add(token, max(end, now+w)) // a clock that went backwards takes nothing from its holder
+	k.tokens.live(now, w+s.extra)
+	if k.ledger.state != nil {
+		k.ledger.expires = max(k.ledger.expires, expiry(now, w+s.extra))
+	}
+	return luascripts.RenewReply{Held: true, Now: instantOf(now)}
+}
+
+// Check is the current instant of a booking, which becomes its last promise.
+func (s *Store) Check(a luascripts.RefreshArgs) luascripts.RefreshReply {
+	var r luascripts.RefreshReply
+	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
+		c.look()
+		if at := c.standsAt(); at != nil {
+			r = c.check(at)
+		}
+	})
+	if no.status != 0 {
+		r.Status, r.Rule, r.Version = no.status, no.part, no.version
+	}
+	r.Now = instantOf(now)
+	return r
+}

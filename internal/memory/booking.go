@@ -4,22 +4,6 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// Cancel gives a grant back, or leaves the lines, or both.
-func (s *Store) Cancel(a luascripts.CancelArgs) luascripts.CancelReply {
-	var r luascripts.CancelReply
-	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
-		if c.cancel(a) {
-			r.Status = luascripts.Granted
-		}
-		r.Promoted = c.missed(c.promotions(func(*ruleCall) bool { return true }))
-	})
-	if no.status != 0 {
-		r.Status, r.Rule, r.Version = no.status, no.part, no.version
-	}
-	r.Now = instantOf(now)
-	return r
-}
-
 // cancel says whether it gave a grant back. Who then goes first again waits at
 // the narrowest part, and finds its turn in the others.
 func (c *call) cancel(a luascripts.CancelArgs) (given bool) {
@@ -79,28 +63,6 @@ func (p *ruleCall) enterAt(to place, ticket, at int64) {
 	p.keep(at)
 }
 
-// Settle corrects what a grant was charged, by rule: upwards, or downwards when the cost is
-// below 0. The same correction is made once, by its token.
-func (s *Store) Settle(a luascripts.AdjustArgs) luascripts.CancelReply {
-	var r luascripts.CancelReply
-	now, no := s.on(a.Rules, a.Policy, "", func(c *call) {
-		for i := range c.parts { // each remembers it as long as what it corrects counts there
-			if _, done := c.parts[i].holds(a.Charge); done && c.parts[i].cost != 0 {
-				return
-			}
-		}
-		r.Status = luascripts.Granted
-		for i := range c.parts {
-			r.Promoted = c.parts[i].adjust(a.Token, a.Charge, r.Promoted)
-		}
-	})
-	if no.status != 0 {
-		r.Status, r.Rule, r.Version = no.status, no.part, no.version
-	}
-	r.Now = instantOf(now)
-	return r
-}
-
 func (p *ruleCall) adjust(token, charge uint64, turns []luascripts.Promotion) []luascripts.Promotion {
 	if p.kind == luascripts.Leases || p.cost == 0 {
 		return turns
@@ -128,31 +90,6 @@ func (p *ruleCall) lessen(token uint64, held int64) {
 		p.ledger.token = 0
 		p.tokens.remember(token, newest, p.now, p.extra)
 	}
-}
-
-// Close lets nobody go on a key for a time, or opens it.
-func (s *Store) Close(a luascripts.CloseArgs) luascripts.CloseReply {
-	var r luascripts.CloseReply
-	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
-		r.Status = luascripts.Granted
-		if a.Policy != "" { // a single part may be the first of several
-			c.parts[0].turns = c.parts[0].key.turns(a.Policy)
-		}
-		shut := &c.parts[a.Rule-1]
-		if a.For > 0 {
-			r.Until = instantOf(c.close(shut, micros(a.For)))
-			return
-		}
-		shut.line.promised.drop(closed)
-		shut.line.promised.drop(closedSince)
-		shut.open()
-		r.Promoted = c.missed(shut.promotions(nil, true))
-	})
-	if no.status != 0 {
-		r.Status, r.Rule, r.Version = no.status, no.part, no.version
-	}
-	r.Now = instantOf(now)
-	return r
 }
 
 // close closes a part's key, never for less long than it is. The job goes first when
@@ -200,4 +137,67 @@ func (p *ruleCall) ticketOfPostponed(since int64) int64 {
 	p.line.mark(lastPostponed, ticket)
 	p.line.mark(postponedIn, since)
 	return ticket
+}
+
+// spend makes a grant at an instant that is not before slot's.
+func (p *ruleCall) spend(at int64, token uint64) {
+	was, wasAt := p.ledger.token, p.state.newest()
+	p.state.charge(p.numbers, at, p.cost)
+	p.ledger.token = token
+	p.store()
+	if p.kind == luascripts.Leases {
+		p.tokens.lend(token, at+p.w, p.now, p.extra)
+		return
+	}
+	p.tokens.remember(was, wasAt, p.now, p.extra)
+	if p.w < copied {
+		p.tokens.remember(token, at, p.now, p.extra)
+	}
+}
+
+// standsAt is the part where the job waits, or else the first where it has a
+// place; nil when it has none.
+func (c *call) standsAt() *ruleCall {
+	var first *ruleCall
+	for i := range c.parts {
+		switch p := &c.parts[i]; {
+		case p.place == waits:
+			return p
+		case p.place != nowhere && first == nil:
+			first = p
+		}
+	}
+	return first
+}
+
+// check asks as far as where the job stands. What it stands in no line for is
+// not asked, or it would be told later and later by those who join that line. A
+// narrower rule that admits it before its turn comes there puts nothing off.
+func (c *call) check(stands *ruleCall) luascripts.RefreshReply {
+	at, by, before := c.now, stands, stands.ahead.permits()
+	c.sets(func(set []ruleCall) bool {
+		due, last := joint(set, c.now, c.now)
+		if last != nil && due >= at {
+			at, by = due, last
+		}
+		return stands.number > set[len(set)-1].number
+	})
+	// an instant that is past is no new promise: how late it gets must show. Who is
+	// held up by a narrower part than before stands there, and in nobody's way behind it
+	if at > c.now && stands.place != aside {
+		c.stand(by, at)
+	}
+	for i := range c.parts {
+		c.parts[i].park()
+		c.parts[i].outlive()
+	}
+	var next []luascripts.Promotion
+	for i := range c.parts {
+		if p := &c.parts[i]; p.leftLine() {
+			next = p.promotions(next, false)
+		}
+	}
+	return luascripts.RefreshReply{
+		Status: luascripts.Booked, Rule: by.number, At: instantOf(at), Before: int(before), Promoted: c.missed(next),
+	}
 }
