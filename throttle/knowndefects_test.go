@@ -195,7 +195,7 @@ func TestConfigurationInRedis(t *testing.T) {
 // 11: a limit is set, and its end apart from it. Here that is one command.
 func TestLimitAndItsEnd(t *testing.T) { TestStoredLimitEndsByItself(t) }
 
-// 12: a key without a TTL. Every trace of the model test looks at all keys.
+// 12: a key without a TTL. Every trace of the twin tests in internal/memory looks at all keys.
 func TestKeyWithoutTTL(t *testing.T) { TestLifeComesBack(t) }
 
 // 13: a TTL of 0, or rounded down, kills the state before the window ends.

@@ -67,6 +67,15 @@ func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 	}
 	w.tokens++
 	a.Token = w.tokens
+	if len(w.lost) > 0 && rapid.IntRange(0, 9).Draw(w.T, "too late") == 0 { // it comes behind its withdrawal
+		h := rapid.SampledFrom(w.lost).Draw(w.T, "withdrawn")
+		policy = h.policy
+		a.Token, a.Rules, a.Policy = h.token, w.partsOf(h), w.name(policy)
+		if a.Mode != luascripts.Try {
+			a.Job = w.job(policy)
+		}
+		return a, policy
+	}
 	if len(w.held) > 0 && rapid.IntRange(0, 5).Draw(w.T, "again") == 0 { // the same call delivered twice
 		h := rapid.SampledFrom(w.held).Draw(w.T, "held")
 		policy = h.policy
@@ -87,6 +96,15 @@ func (w *twin) cancel() {
 	} else {
 		policy, name := w.drawPolicy()
 		a.Rules, a.Policy, a.Job = w.parts(policy), name, w.job(policy)
+		if rapid.IntRange(0, 2).Draw(w.T, "under way") == 0 {
+			w.tokens++
+			a.Token = w.tokens
+			h := &held{token: a.Token, job: a.Job, policy: policy, worth: make([]int64, len(a.Rules)), at: w.now}
+			for _, p := range a.Rules {
+				h.costs = append(h.costs, p.Cost)
+			}
+			w.lost = append(w.lost, h)
+		}
 	}
 	got, err := luascripts.Cancel(w.ctx, w.rdb, a)
 	w.fail(err)

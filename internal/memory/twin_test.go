@@ -79,6 +79,7 @@ type twin struct {
 	alone    bool // policies of one rule have no turns
 	calm     bool // nobody waits and nothing is closed: calls of one rule go the short ways
 	held     []*held
+	lost     []*held // tokens that were withdrawn before their calls arrived
 	bills    []bill
 	jobs     []string
 	tokens   uint64
@@ -119,6 +120,9 @@ func runTwin(rt *rapid.T, world world, rdb redis.UniversalClient, raw *redis.Cli
 	w.drawPolicies()
 	w.calm = rapid.Bool().Draw(rt, "calm")
 	w.alone = w.calm || rapid.Bool().Draw(rt, "alone")
+	for i := range rapid.SampledFrom([]int{0, 0, 7}).Draw(rt, "more jobs") { // a long line
+		w.jobs = append(w.jobs, fmt.Sprint("job ", i))
+	}
 	// no steps and windows make a life to the millisecond: miniredis drops what has none left, Redis what is past it
 	steps := []time.Duration{0, 0, 1000, 333 * time.Microsecond, 200 * time.Millisecond, time.Second, 1000003 * time.Microsecond, 20 * time.Second, 70 * time.Second, 3 * time.Minute}
 	if back {
