@@ -23,25 +23,39 @@ const (
 	// least, an ordinary pause of a scheduler or a collector would do it.
 	staleMin = 10 * time.Millisecond
 	staleMax = time.Second
-	// withdrawTimeout bounds the call that takes back a call that was lost.
-	withdrawTimeout = time.Second
 )
 
-func (p *Policy) acquire(ctx context.Context, r Request) (Decision, error) {
-	if err := ctx.Err(); err != nil {
-		return Decision{}, context.Cause(ctx)
+// waiter is one caller of this process that blocks until its job is granted. It asks,
+// sleeps until its instant comes or a script promotes the job, and asks again.
+type waiter struct {
+	p        *Policy
+	job      string
+	promoted chan struct{} // is sent to when a script promotes the job, in the line of any rule
+}
+
+// newWaiter listens for promotions of the job, until stop.
+func newWaiter(p *Policy, job string) waiter {
+	w := waiter{p: p, job: job, promoted: make(chan struct{}, 1)}
+	for _, l := range p.rules {
+		l.waiters.add(job, w.promoted)
 	}
-	if h := hostFrom(ctx); h != nil {
-		return p.acquireHosted(ctx, h, r)
+	return w
+}
+
+func (w waiter) stop() {
+	for _, l := range w.p.rules {
+		l.waiters.remove(w.job)
 	}
+}
+
+// acquire asks for r as the waiter's job until it is granted, and may be used at once.
+func (w waiter) acquire(ctx context.Context, r Request) (Decision, error) {
+	p := w.p
+	r.Job = w.job
 	end, bounded := time.Now().Add(r.MaxWait), r.MaxWait != 0
 	if t, ok := ctx.Deadline(); ok && (!bounded || t.Before(end)) {
 		end, bounded = t, true
 	}
-	r.Job = "wait:" + NewToken().String()
-	promoted := p.listen(r.Job)
-	defer p.unlisten(r.Job)
-
 	for booked := false; ; {
 		if bounded {
 			r.MaxWait = leastWait(time.Until(end))
@@ -61,7 +75,7 @@ func (p *Policy) acquire(ctx context.Context, r Request) (Decision, error) {
 		r = d.Request
 		if !d.Granted {
 			booked = true
-			if err := p.waitForPlace(ctx, d, promoted); err != nil {
+			if err := w.waitForPlace(ctx, d); err != nil {
 				p.withdraw(ctx, r)
 				return d, err
 			}
@@ -71,83 +85,30 @@ func (p *Policy) acquire(ctx context.Context, r Request) (Decision, error) {
 			p.withdraw(ctx, r)
 			return d, err
 		}
-		if !p.stale(d) {
+		if !stale(p.rules, d) {
 			return d, nil
 		}
 		_ = p.comeBack(ctx, r) // this process stood still: the grant is worth nothing now
 	}
 }
 
-func hostFrom(ctx context.Context) Host {
-	h, _ := ctx.Value(hostKey{}).(Host)
-	return h
-}
-
-// acquireHosted asks once. A caller's own bound and the task's deadline both
-// hold.
-func (p *Policy) acquireHosted(ctx context.Context, h Host, r Request) (Decision, error) {
-	r.Job = h.Job()
-	r.Token = NewToken()
-	if w := h.MaxWait(); w != 0 && (r.MaxWait == 0 || w < r.MaxWait) {
-		r.MaxWait = w
-	}
-	for {
-		d, err := h.Ask(ctx, p, r)
-		switch {
-		case err != nil:
-			return d, err
-		case !d.Granted:
-			return d, h.Defer(ctx, p, d)
-		}
-		fresh, err := h.Begin(ctx, p, d)
-		if fresh || err != nil {
-			return d, err
-		}
-		r.Token = NewToken()
-	}
-}
-
-// listen returns a channel that is sent to when a script promotes the job, in the
-// line of any rule.
-func (p *Policy) listen(job string) <-chan struct{} {
-	promoted := make(chan struct{}, 1)
-	for _, l := range p.rules {
-		l.waiters.add(job, promoted)
-	}
-	return promoted
-}
-
-// unlisten ends [Policy.listen].
-func (p *Policy) unlisten(job string) {
-	for _, l := range p.rules {
-		l.waiters.remove(job)
-	}
-}
-
 // waitForPlace waits until the caller has to ask again. Meanwhile it looks for a change
 // of the limits, together with all others that wait in this process.
-func (p *Policy) waitForPlace(ctx context.Context, d Decision, promoted <-chan struct{}) error {
-	end := time.Now().Add(min(recheck, d.Wait()-min(lead, p.cfg.InlineWait)))
+func (w waiter) waitForPlace(ctx context.Context, d Decision) error {
+	end := time.Now().Add(min(recheck, d.Wait()-min(lead, w.p.cfg.InlineWait)))
 	for time.Until(end) > limitPoll {
-		woken, err := waitPromoted(ctx, limitPoll, promoted)
+		woken, err := waitPromoted(ctx, limitPoll, w.promoted)
 		if woken || err != nil {
 			return err
 		}
-		if d.Fallback != FailClosed || p.availability.isUnavailable() {
+		if d.Fallback != FailClosed || w.p.fallback.isUnavailable() {
 			continue // to look may take as long as Redis hangs
 		}
-		if in, err := p.activeLimits(ctx); err == nil && !sameLimits(in, d.grant.limits) {
+		if in, err := w.p.activeLimits(ctx); err == nil && !sameLimits(in, d.grant.limits) {
 			return nil
 		}
 	}
-	return wait(ctx, time.Until(end), promoted)
-}
-
-// wake wakes a job that waits here.
-func (p *Policy) wake(job string) {
-	for _, l := range p.rules {
-		l.waiters.wake(job)
-	}
+	return wait(ctx, time.Until(end), w.promoted)
 }
 
 // sameLimits says whether what is in force is what decided.
@@ -157,17 +118,22 @@ func sameLimits(in, decided []activeLimit) bool {
 	})
 }
 
-// shortest is the shortest window of the limits that decided.
-func (p *Policy) shortest(d Decision) time.Duration {
-	least := windowMax
-	for i, l := range p.rules {
+// stale says that a grant is too old to be acted on.
+func stale(rules ruleSet, d Decision) bool {
+	shortest := windowMax
+	for i, l := range rules {
 		limit := l.limit
 		if i < len(d.grant.limits) {
 			limit = cmp.Or(d.grant.limits[i].Limit, limit)
 		}
-		least = min(least, limit.Window())
+		shortest = min(shortest, limit.Window())
 	}
-	return least
+	return time.Since(d.start) > staleAfter(shortest)
+}
+
+// staleAfter is how old a grant of a window may be when it is acted on.
+func staleAfter(window time.Duration) time.Duration {
+	return min(max(window/10, staleMin), staleMax)
 }
 
 // leastWait keeps a wait that is used up apart from zero, which means any wait.
@@ -202,6 +168,36 @@ func waitPromoted(ctx context.Context, d time.Duration, promoted <-chan struct{}
 		return true, nil
 	case <-t.C:
 		return false, nil
+	}
+}
+
+// hostFrom is the worker that runs the caller's task; nil outside of a worker.
+func hostFrom(ctx context.Context) Host {
+	h, _ := ctx.Value(hostKey{}).(Host)
+	return h
+}
+
+// acquireHosted asks once. A caller's own bound and the task's deadline both
+// hold.
+func acquireHosted(ctx context.Context, h Host, p *Policy, r Request) (Decision, error) {
+	r.Job = h.Job()
+	r.Token = NewToken()
+	if w := h.MaxWait(); w != 0 && (r.MaxWait == 0 || w < r.MaxWait) {
+		r.MaxWait = w
+	}
+	for {
+		d, err := h.Ask(ctx, p, r)
+		switch {
+		case err != nil:
+			return d, err
+		case !d.Granted:
+			return d, h.Defer(ctx, p, d)
+		}
+		fresh, err := h.Begin(ctx, p, d)
+		if fresh || err != nil {
+			return d, err
+		}
+		r.Token = NewToken()
 	}
 }
 

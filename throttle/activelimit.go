@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,6 +39,14 @@ func (l *Limiter) lastActiveLimit() activeLimit {
 	return r
 }
 
+// limitLastKnown is the limit in force as this limiter read it last.
+func (l *Limiter) limitLastKnown() Limit {
+	if k := l.force.last.Load(); k != nil && k.err == nil {
+		return k.limit
+	}
+	return l.limit
+}
+
 // closedLastKnown is until when the rule is closed, as it was heard last.
 func (l *Limiter) closedLastKnown() time.Time {
 	if k := l.force.last.Load(); k != nil {
@@ -59,48 +66,6 @@ func (e *outdatedError) Error() string {
 }
 
 func (e *outdatedError) Unwrap() error { return ErrUnavailable }
-
-// activeLimits are the limits by which the policy decides now. Most are those of the
-// call before, and then in the same memory: nobody writes to it.
-func (p *Policy) activeLimits(ctx context.Context) ([]activeLimit, error) {
-	var known, fresh []activeLimit
-	if last := p.last.Load(); last != nil {
-		known = *last
-	}
-	for i, l := range p.rules {
-		r, err := l.activeLimit(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if fresh == nil && i < len(known) && known[i] == r {
-			continue
-		}
-		if fresh == nil {
-			fresh = append(make([]activeLimit, 0, len(p.rules)), known[:i]...)
-		}
-		fresh = append(fresh, r)
-	}
-	if fresh == nil {
-		return known, nil
-	}
-	p.last.Store(new(fresh))
-	return fresh, nil
-}
-
-// catchUp returns the limits of `in`, with the limit of one rule read anew: its
-// ledger knows this version.
-func (p *Policy) catchUp(ctx context.Context, in []activeLimit, part int, version int64) ([]activeLimit, error) {
-	if part < 0 || part >= len(p.rules) {
-		return nil, &outdatedError{version, part} // a store that does not name the rule
-	}
-	r, err := p.rules[part].catchUp(ctx, version)
-	if err != nil {
-		return nil, err
-	}
-	in = slices.Clone(in)
-	in[part] = r
-	return in, nil
-}
 
 // catchUp reads what is stored now, because a ledger knows this version. If that
 // version is not stored any more, there is nothing newer to find.

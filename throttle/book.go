@@ -39,6 +39,14 @@ func (w *BookRequest) mode() luascripts.Mode {
 	return luascripts.Book
 }
 
+// book sends the request by itself.
+func (w *BookRequest) book(ctx context.Context) Booking {
+	r := w.Request
+	r.Token = NewToken()
+	d, err := w.Policy.decideForJob(ctx, w.mode(), r)
+	return Booking{d, err}
+}
+
 // Booking is the answer to one request, as [Policy.Book] gives it.
 type Booking struct {
 	Decision
@@ -53,8 +61,7 @@ type Booking struct {
 func (workerCalls) BookMany(ctx context.Context, rdb redis.UniversalClient, requests []BookRequest) []Booking {
 	out := make([]Booking, len(requests))
 	if len(requests) == 1 { // with those of other goroutines, if there are any
-		d, err := requests[0].Policy.book(ctx, requests[0].mode(), requests[0].Request)
-		out[0] = Booking{d, err}
+		out[0] = requests[0].book(ctx)
 		return out
 	}
 	var batch []*bookCall
@@ -85,43 +92,43 @@ func (workerCalls) BookMany(ctx context.Context, rdb redis.UniversalClient, requ
 
 // bookCall is one request among those of one script call.
 type bookCall struct {
-	BookRequest
+	attempt
 	out       *Booking
 	batchable bool // it may share a script call with others
 
-	in   []activeLimit
-	call luascripts.Call
-	when roundTripTimes
+	limits []activeLimit
+	call   luascripts.Call
+	when   roundTripTimes
 }
 
 // newBookCall checks a request as far as that can be done without Redis.
 func newBookCall(ctx context.Context, w BookRequest, out *Booking) *bookCall {
-	c := &bookCall{BookRequest: w, out: out}
 	p := w.Policy
-	c.Token, c.grant, c.made = NewToken(), grant{}, fromStore
-	if !p.batchable() {
+	c := &bookCall{attempt: attempt{p: p, mode: w.mode(), r: w.Request}, out: out}
+	c.r.Token, c.r.grant, c.r.made = NewToken(), grant{}, fromStore
+	if !batchable(p) {
 		return c
 	}
-	if checkJob(w.Job) != nil || p.check(&c.Request) != nil {
+	if checkJob(c.r.Job) != nil || p.rules.check(&c.r) != nil {
 		return c // the error follows when it is sent by itself
 	}
-	in, err := p.activeLimits(ctx)
+	limits, err := p.activeLimits(ctx)
 	if err != nil {
 		return c
 	}
-	if _, err := p.fits(in, &c.Request); err != nil {
+	if _, err := p.rules.fits(limits, &c.r); err != nil {
 		return c
 	}
-	c.in = in
-	p.call(&c.call, c.mode(), &c.Request)
+	c.limits = limits
+	c.fill(&c.call)
 	_, sharded := p.store.store.(clusterStore)
 	c.batchable = !sharded || len(slots(c.call.Rules)) == 1
 	return c
 }
 
 // batchable says whether calls of the policy may share a script call with others.
-func (p *Policy) batchable() bool {
-	if p.cfg.Shadow || p.availability.mode != FailClosed {
+func batchable(p *Policy) bool {
+	if p.cfg.Shadow || p.fallback.mode != FailClosed {
 		return false
 	}
 	switch at := p.store.store.(type) {
@@ -141,9 +148,9 @@ func bookBatch(ctx context.Context, rdb redis.UniversalClient, batch []*bookCall
 	}
 	calls := make([]*luascripts.Call, len(batch))
 	for i, c := range batch {
-		around := c.Policy.store.clock()
-		number(c.call.Rules, c.in, around)
-		c.call.Gate = gateAround(c.Gates, around)
+		around := c.p.store.clock()
+		number(c.call.Rules, c.limits, around)
+		c.call.Gate = gateAround(c.r.Gates, around)
 		c.when.began = time.Now()
 		calls[i] = &c.call
 	}
@@ -158,24 +165,19 @@ func bookBatch(ctx context.Context, rdb redis.UniversalClient, batch []*bookCall
 // decided there (its limit has changed, or the clock went into another window), is
 // sent by itself.
 func (c *bookCall) answer(ctx context.Context) Booking {
-	p, reply, err := c.Policy, &c.call.AcquireReply, c.call.Err
+	p, reply, err := c.p, &c.call.AcquireReply, c.call.Err
 	p.store.observeClock(reply.Now, time.Now())
 	again := err == nil && (reply.Status == luascripts.NotCovered || reply.Status == luascripts.Outdated)
 	if !c.batchable || again || errors.Is(err, luascripts.ErrRetrySingly) {
-		d, err := p.decideForJob(ctx, c.mode(), c.Request)
+		d, err := p.decideForJob(ctx, c.mode, c.r)
 		return Booking{d, err}
 	}
-	d := Decision{Request: c.Request, Rule: p.rules[0].rule}
+	c.begin()
 	if err != nil {
-		err = p.fault("acquire", 0, 0, err)
+		err = p.rules.fault("acquire", 0, 0, err)
 	} else {
-		err = p.decided(c.in, &c.Request, reply, c.when, &d)
+		err = c.read(reply, c.limits, c.when)
 	}
-	p.observe(ctx, c.mode(), &d, err)
-	return Booking{d, err}
-}
-
-func (p *Policy) book(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
-	r.Token = NewToken()
-	return p.decideForJob(ctx, mode, r)
+	p.count(ctx, c.mode, &c.d, err)
+	return Booking{c.d, err}
 }

@@ -189,16 +189,17 @@ func (b *Charge) sendLocked(ctx context.Context, s adjustment) ([]Promotion, err
 	if s.of != b.d.Token {
 		r.grant = grant{} // it says nothing of what was charged later, which Redis remembers as long as it counts
 	}
-	t := b.p.retryBy(b.p.leaseStore(b.d), nil)
+	var t retry
 	if b.d.made == fromFallback { // Redis may still be away, and knows nothing of this grant
-		t.limits = b.p.lastKnown()
+		t = newRetryBy(b.p, b.p.fallback.localStore(), b.p.rules.lastKnown())
 	} else {
 		var err error
-		if t, err = b.p.retry(ctx); err != nil {
+		if t, err = newRetry(ctx, b.p); err != nil {
 			return nil, err
 		}
 	}
-	args := luascripts.AdjustArgs{Rules: b.p.ruleCalls(b.p.ids(r), r), Policy: b.p.name, Token: uint64(s.of), Charge: uint64(s.token)}
+	args := luascripts.AdjustArgs{Rules: b.p.rules.calls(b.p.rules.ids(r), r), Policy: b.p.name, Token: uint64(s.of), Charge: uint64(s.token)}
+	r.grant.addTo(args.Rules, b.p, r.Key)
 	for i := range args.Rules {
 		args.Rules[i].Cost = s.by[i]
 	}
@@ -212,5 +213,5 @@ func (b *Charge) sendLocked(ctx context.Context, s adjustment) ([]Promotion, err
 			return nil, err
 		}
 	}
-	return b.p.promotions(reply.Promoted, reply.Now), nil
+	return b.p.rules.promotions(reply.Promoted, reply.Now), nil
 }

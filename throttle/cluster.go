@@ -27,7 +27,7 @@ func storeOn(rdb redis.UniversalClient) store {
 // instant than need be for a moment. A process that dies in between leaves a permit
 // charged that nobody used. Each slot grants by the clock of its own server, so a job
 // may start after the instant at which a rule counts it, by as much as a grant may
-// be old when it is acted on ([Policy.Stale]).
+// be old when it is acted on (see [staleAfter]).
 type clusterStore struct{ redisStore }
 
 // slotCalls are the calls from..to of the rules that share a key.

@@ -61,12 +61,12 @@ func (a FailureMode) String() string {
 	return failureModeNames[a]
 }
 
-// availability is what a limiter knows about whether Redis answers. fallback counts
-// in its place.
-type availability struct {
-	mode     FailureMode
-	fallback atomic.Pointer[clockedStore]
-	now      func() time.Time // fallback's clock; nil for that of this process
+// fallback is how a policy decides while Redis does not answer, and what it knows about
+// whether Redis answers.
+type fallback struct {
+	mode  FailureMode
+	local atomic.Pointer[clockedStore] // counts in Redis' place, in mode [FailLocal]; nil until it is needed
+	now   func() time.Time             // its clock; nil for that of this process
 
 	mu     sync.Mutex
 	until  time.Time // Redis is not asked before; zero while it answers
@@ -75,187 +75,156 @@ type availability struct {
 
 // skipRedis says that Redis is not to be asked now. After false one of available,
 // unavailable and unknown must follow.
-func (a *availability) skipRedis() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.until.IsZero() {
+func (f *fallback) skipRedis() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.until.IsZero() {
 		return false
 	}
-	if a.trying || time.Now().Before(a.until) {
+	if f.trying || time.Now().Before(f.until) {
 		return true
 	}
-	a.trying = true
+	f.trying = true
 	return false
 }
 
 // isUnavailable says that Redis did not answer when it was asked last.
-func (a *availability) isUnavailable() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return !a.until.IsZero()
+func (f *fallback) isUnavailable() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.until.IsZero()
 }
 
 // available notes that Redis answered.
-func (a *availability) available() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.until, a.trying = time.Time{}, false
+func (f *fallback) available() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.until, f.trying = time.Time{}, false
 }
 
 // unavailable notes that Redis did not answer.
-func (a *availability) unavailable() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.until, a.trying = time.Now().Add(unavailablePause), false
+func (f *fallback) unavailable() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.until, f.trying = time.Now().Add(unavailablePause), false
 }
 
 // unknown notes that a caller did not wait for the answer. That proves nothing, but
 // a Redis that was unavailable still is.
-func (a *availability) unknown() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.until.IsZero() {
-		a.until, a.trying = time.Now().Add(unavailablePause), false
+func (f *fallback) unknown() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.until.IsZero() {
+		f.until, f.trying = time.Now().Add(unavailablePause), false
 	}
 }
 
-// fallbackStore is the store that counts while Redis is unavailable.
-func (a *availability) fallbackStore() *clockedStore {
-	if d := a.fallback.Load(); d != nil {
-		return d
+// localStore is the store that counts while Redis is unavailable.
+func (f *fallback) localStore() *clockedStore {
+	if s := f.local.Load(); s != nil {
+		return s
 	}
-	a.fallback.CompareAndSwap(nil, newMemoryDesk(a.now))
-	return a.fallback.Load()
+	f.local.CompareAndSwap(nil, newMemoryDesk(f.now))
+	return f.local.Load()
 }
 
-// decideOrFallback asks Redis, or decides without it.
-func (p *Policy) decideOrFallback(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) error {
-	if p.availability.mode == FailClosed {
-		return p.decideInRedis(ctx, mode, r, d)
+// decide asks Redis, or decides without it.
+func (f *fallback) decide(ctx context.Context, a *attempt) error {
+	if f.skipRedis() {
+		return f.withoutRedis(ctx, a)
 	}
-	if p.availability.skipRedis() {
-		return p.decideWithoutRedis(ctx, mode, r, d)
-	}
-	err := p.decideInRedis(ctx, mode, r, d)
+	err := a.inRedis(ctx)
 	switch {
 	case errors.Is(err, ErrExceedsLimit): // Redis was not asked
-		p.availability.unknown()
+		f.unknown()
 		return err
 	case !errors.Is(err, ErrUnavailable):
-		p.availability.available()
-		if fallback := p.availability.fallback.Load(); fallback != nil && r.Job != "" { // it has its place in Redis now, or needs none
-			p.leaveFallback(ctx, fallback, r)
-		}
+		f.available()
+		f.leave(ctx, a)
 		return err
 	case ctx.Err() != nil:
-		p.availability.unknown()
+		f.unknown()
 		return err
 	case ForWorkers.Answered(err): // and charged nothing
-		p.availability.available()
-		return p.decideWithoutRedis(ctx, mode, r, d)
+		f.available()
+		return f.withoutRedis(ctx, a)
 	}
-	return p.fallBack(ctx, mode, r, d)
+	return f.afterSilence(ctx, a)
 }
 
-// fallBack decides without a Redis whose answer did not come.
-func (p *Policy) fallBack(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) error {
-	p.availability.unavailable()
-	err := p.decideWithoutRedis(ctx, mode, r, d)
-	lost := *r
-	if !d.Granted {
-		lost.Job = ""        // a job that will ask again keeps its place in Redis, if it got one
-		d.Token = NewToken() // and asks with another token: this one is refused from now on
+// afterSilence decides without a Redis whose answer did not come.
+func (f *fallback) afterSilence(ctx context.Context, a *attempt) error {
+	f.unavailable()
+	err := f.withoutRedis(ctx, a)
+	lost := a.r
+	if !a.d.Granted {
+		lost.Job = ""          // a job that will ask again keeps its place in Redis, if it got one
+		a.d.Token = NewToken() // and asks with another token: this one is refused from now on
 	}
 	// It ends with withdrawTimeout, or with the client's own time-outs.
-	go p.withdrawFromStore(context.WithoutCancel(ctx), lost)
+	go withdrawFromRedis(context.WithoutCancel(ctx), a.p, lost)
 	return err
 }
 
-// decideWithoutRedis is [Policy.decideByFallback] with pointers: its callers are on
-// the way of every call, which must not pay for the stack that this one takes.
-//
-//go:noinline
-func (p *Policy) decideWithoutRedis(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) (err error) {
-	*d, err = p.decideByFallback(ctx, mode, *r)
-	return err
+func withdrawFromRedis(ctx context.Context, p *Policy, r Request) {
+	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
+	defer cancel()
+	_, _ = refund{p: p, ids: p.rules.ids(r), r: r}.inRedis(ctx)
 }
 
-// decideByFallback decides without Redis. A gate that is shut stays shut, and a rule
+// leave takes a job out of the lines of this process: it has its place in Redis now, or
+// needs none.
+func (f *fallback) leave(ctx context.Context, a *attempt) {
+	local := f.local.Load()
+	if local == nil || a.r.Job == "" {
+		return
+	}
+	r := a.r
+	r.Token, r.grant = 0, grant{}
+	_, _, _ = refund{p: a.p, ids: a.p.rules.ids(r), r: r}.in(ctx, newRetryBy(a.p, local, a.p.rules.lastKnown()))
+}
+
+// withoutRedis decides without Redis. A gate that is shut stays shut, and a rule
 // that is known to be closed stays closed.
-func (p *Policy) decideByFallback(ctx context.Context, mode luascripts.Mode, r Request) (d Decision, err error) {
-	if p.availability.mode == FailLocal {
-		t := p.retryBy(p.availability.fallbackStore(), p.lastKnown())
-		err = p.acquireFrom(ctx, &t, mode, &r, &d)
-		if d.Granted {
-			d.made = fromFallback
+func (f *fallback) withoutRedis(ctx context.Context, a *attempt) (err error) {
+	a.begin()
+	if f.mode == FailLocal {
+		t := newRetryBy(a.p, f.localStore(), a.p.rules.lastKnown())
+		err = a.ask(ctx, &t)
+		if a.d.Granted {
+			a.d.made = fromFallback
 		}
 	} else {
-		d, err = p.decideOpen(mode, r)
+		err = a.open()
 	}
-	d.Fallback = p.availability.mode
+	a.d.Fallback = f.mode
 	if err != nil {
-		d.Granted = false
+		a.d.Granted = false
 	}
-	return d, err
+	return err
 }
 
-// decideOpen grants whatever the limits could ever admit, while the gates and the
+// open grants whatever the limits could ever admit, while the gates and the
 // rules are open.
-func (p *Policy) decideOpen(mode luascripts.Mode, r Request) (Decision, error) {
-	now := time.Now()
-	d := Decision{Request: r, Rule: p.rules[0].rule, Granted: !mode.Books(), At: now, Now: now, start: now}
-	d.made = fromNowhere
-	if rule, err := p.fits(p.lastKnown(), &r); err != nil {
+func (a *attempt) open() error {
+	rules, r, d, now := a.p.rules, &a.r, &a.d, time.Now()
+	d.Granted, d.At, d.Now, d.start, d.made = !a.mode.Books(), now, now, now, fromNowhere
+	if rule, err := rules.fits(rules.lastKnown(), r); err != nil {
 		d.Rule = rule
-		return d, err
+		return err
 	}
-	at, shut := p.closedUntil(now)
+	at, shut := rules.closedUntil(now)
 	if opens := openedAt(r.Gates, at); opens.After(at) {
 		at, shut = opens, shutGate(r.Gates, now, opens)
 	}
 	if at.After(now) {
 		d.Granted, d.At, d.start, d.Rule = false, at, at, shut
-		d.Refused = mode == luascripts.Try || mode == luascripts.BookLastRule
+		d.Refused = a.mode == luascripts.Try || a.mode == luascripts.BookLastRule
 		if r.MaxWait != 0 && at.Sub(now) > max(0, r.MaxWait) {
-			return d, &TooLateError{Rule: d.Rule, At: at, Wait: at.Sub(now), MaxWait: r.MaxWait}
+			return &TooLateError{Rule: d.Rule, At: at, Wait: at.Sub(now), MaxWait: r.MaxWait}
 		}
 	}
-	return d, nil
-}
-
-// closedUntil is when all rules are open that this process knows to be closed.
-func (p *Policy) closedUntil(now time.Time) (until time.Time, rule string) {
-	until = now
-	for _, l := range p.rules {
-		if at := l.closedLastKnown(); at.After(until) {
-			until, rule = at, l.rule
-		}
-	}
-	return until, rule
-}
-
-// lastKnown are the active limits as they were read last.
-func (p *Policy) lastKnown() []activeLimit {
-	in := make([]activeLimit, len(p.rules))
-	for i, l := range p.rules {
-		in[i] = activeLimit{Limit: l.limitLastKnown(), closed: l.closedLastKnown()}
-	}
-	return in
-}
-
-// leaveFallback takes a job out of the lines of this process.
-func (p *Policy) leaveFallback(ctx context.Context, fallback *clockedStore, of *Request) {
-	r := *of
-	r.Token, r.grant = 0, grant{}
-	_, _, _ = p.cancelAt(ctx, p.retryBy(fallback, p.lastKnown()), p.ids(r), r, false)
-}
-
-func (p *Policy) withdrawFromStore(ctx context.Context, r Request) {
-	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
-	defer cancel()
-	if t, err := p.retry(ctx); err == nil {
-		_, _, _ = p.cancelAt(ctx, t, p.ids(r), r, false)
-	}
+	return nil
 }
 
 // instead is what a limit would have done instead of a shadowed grant.
@@ -269,38 +238,33 @@ const (
 	insteadOfFault                  // not said: its state can't be read
 )
 
-// decideInShadowInto is [Policy.decideInShadow] with pointers.
-//
-//go:noinline
-func (p *Policy) decideInShadowInto(ctx context.Context, mode luascripts.Mode, r *Request, d *Decision) (err error) {
-	*d, err = p.decideInShadow(ctx, mode, *r)
-	return err
-}
-
-// decideInShadow asks without waiting or booking, and grants what was refused.
-func (p *Policy) decideInShadow(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
-	if mode.Books() { // it spends nothing, and is not to wait
+// inShadow asks without waiting or booking, and grants what was refused.
+func (a *attempt) inShadow(ctx context.Context) error {
+	a.begin()
+	r, d := &a.r, &a.d
+	if a.mode.Books() { // it spends nothing, and is not to wait
 		now := time.Now()
-		return Decision{Request: r, Rule: p.rules[0].rule, At: now, Now: now, start: now}, nil
+		d.At, d.Now, d.start = now, now, now
+		return nil
 	}
-	unbounded := r
-	unbounded.MaxWait = 0 // the answer must not depend on it
-	var d Decision
-	err := p.decideOrFallback(ctx, luascripts.Try, &unbounded, &d)
+	asked := attempt{p: a.p, mode: luascripts.Try, r: *r}
+	asked.r.MaxWait = 0 // the answer must not depend on it
+	err := a.p.fallback.decide(ctx, &asked)
+	*d = asked.d
 	d.MaxWait = r.MaxWait
 	switch {
 	case err == nil && d.Granted:
-		return d, nil
+		return nil
 	case err == nil:
 		d.instead = insteadOfWait
 		if r.MaxWait != 0 && d.At.Sub(d.Now) > max(0, r.MaxWait) {
 			d.instead = insteadOfLate
 		}
 		if !d.Promised.IsZero() {
-			p.leave(ctx, r) // it stands in the line from before, and runs now
+			a.p.leave(ctx, *r) // it stands in the line from before, and runs now
 		}
 	case ctx.Err() != nil || errors.Is(err, ErrWithdrawn): // the caller's own doing
-		return d, err
+		return err
 	case errors.Is(err, ErrExceedsLimit):
 		d.instead = insteadOfNever
 	default:
@@ -308,5 +272,5 @@ func (p *Policy) decideInShadow(ctx context.Context, mode luascripts.Mode, r Req
 	}
 	d.Refused = false
 	d.Granted, d.Shadowed, d.made, d.start = true, true, fromNowhere, time.Now()
-	return d, nil
+	return nil
 }

@@ -9,15 +9,62 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// leaseFor is the shortest lease of a grant, 0 when there is none.
-func (p *Policy) leaseFor(d Decision) time.Duration {
+// lease is what a grant holds by one rule that limits how many run at once.
+type lease struct {
+	limiter *Limiter
+	limit   activeLimit   // by which it was granted
+	store   *clockedStore // where it was granted
+	key     string
+	token   uint64
+}
+
+// leaseOf is the lease that a grant holds by the rule i, if it holds one.
+func leaseOf(p *Policy, d *Decision, i int) (lease, bool) {
+	if !d.Granted || d.made == fromNowhere || i >= len(d.grant.limits) || !d.grant.limits[i].IsConcurrent() {
+		return lease{}, false
+	}
+	s := lease{p.rules[i], d.grant.limits[i], p.store, d.keyCost(i).Key, uint64(d.Token)}
+	if d.made == fromFallback {
+		s.store = p.fallback.localStore()
+	}
+	return s, true
+}
+
+// shortestLease is the shortest lease of a grant, 0 when there is none.
+func shortestLease(p *Policy, d Decision) time.Duration {
 	least := time.Duration(0)
-	p.eachLease(d, func(_ *Limiter, in activeLimit, _ int) {
-		if least == 0 || in.Window() < least {
-			least = in.Window()
+	for i := range p.rules {
+		if s, ok := leaseOf(p, &d, i); ok && (least == 0 || s.limit.Window() < least) {
+			least = s.limit.Window()
 		}
-	})
+	}
 	return least
+}
+
+// keys are those that the lease stands in.
+func (s *lease) keys() luascripts.LimitKeys { return s.limiter.keys(s.limiter.ID(s.key)) }
+
+// release ends the lease by the limit of now: it says for how many there is a place.
+func (s *lease) release(ctx context.Context) (luascripts.ReleaseReply, error) {
+	l := s.limiter
+	in := l.lastActiveLimit()
+	for range roundTripsMax {
+		part := luascripts.RuleCall{LimitKeys: s.keys(), Numbers: in.numbers(time.Time{}), Cost: 1, Closed: in.closed}
+		part.Version = in.version
+		reply, err := s.store.release(ctx, part, s.token)
+		if err = l.fault("release", reply.Status, err); err != nil || reply.Status != luascripts.Outdated {
+			return reply, err
+		}
+		if in, err = l.catchUp(ctx, reply.Version); err != nil {
+			return luascripts.ReleaseReply{}, err
+		}
+	}
+	return luascripts.ReleaseReply{}, nil
+}
+
+// renewal asks to let the lease go on for its length from now.
+func (s *lease) renewal() luascripts.RenewArgs {
+	return luascripts.RenewArgs{RuleCall: luascripts.RuleCall{LimitKeys: s.keys(), Numbers: s.limit.numbers(time.Time{})}, Token: s.token}
 }
 
 // Release ends the leases of a grant: the handler has returned. The permits of
@@ -26,29 +73,21 @@ func (p *Policy) leaseFor(d Decision) time.Duration {
 func (p *Policy) Release(ctx context.Context, d Decision) ([]Promotion, error) {
 	var promoted []Promotion
 	var errs []error
-	p.eachLease(d, func(l *Limiter, _ activeLimit, i int) {
-		in := l.lastActiveLimit() // for how many there is a place now
-		for range roundTripsMax {
-			part := luascripts.RuleCall{LimitKeys: l.keys(l.ID(d.keyCost(i).Key)), Numbers: in.numbers(time.Time{}), Cost: 1, Closed: in.closed}
-			part.Version = in.version
-			reply, err := p.leaseStore(d).release(ctx, part, uint64(d.Token))
-			if err = l.fault("release", reply.Status, err); err != nil {
-				errs = append(errs, err)
-				return
-			}
-			if reply.Status != luascripts.Outdated {
-				for j := range reply.Promoted {
-					reply.Promoted[j].Part = i + 1
-				}
-				promoted = append(promoted, p.promotions(reply.Promoted, reply.Now)...)
-				return
-			}
-			if in, err = l.catchUp(ctx, reply.Version); err != nil {
-				errs = append(errs, err)
-				return
-			}
+	for i := range p.rules {
+		s, ok := leaseOf(p, &d, i)
+		if !ok {
+			continue
 		}
-	})
+		reply, err := s.release(ctx)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for j := range reply.Promoted {
+			reply.Promoted[j].Part = i + 1
+		}
+		promoted = append(promoted, p.rules.promotions(reply.Promoted, reply.Now)...)
+	}
 	return promoted, errors.Join(errs...)
 }
 
@@ -57,54 +96,37 @@ func (p *Policy) Release(ctx context.Context, d Decision) ([]Promotion, error) {
 // being answered.
 func (p *Policy) Renew(ctx context.Context, grants []Decision) []error {
 	out := make([]error, len(grants))
-	type asked struct {
-		grant int
-		args  luascripts.RenewArgs
+	type renewals struct {
+		args   []luascripts.RenewArgs
+		grants []int // whose leases they renew
 	}
-	byStore := make(map[*clockedStore][]asked)
-	for n, d := range grants {
-		p.eachLease(d, func(l *Limiter, in activeLimit, i int) {
-			part := luascripts.RuleCall{LimitKeys: l.keys(l.ID(d.keyCost(i).Key)), Numbers: in.numbers(time.Time{})}
-			at := p.leaseStore(d)
-			byStore[at] = append(byStore[at], asked{n, luascripts.RenewArgs{RuleCall: part, Token: uint64(d.Token)}})
-		})
-	}
-	for at, all := range byStore {
-		args := make([]luascripts.RenewArgs, len(all))
-		for i, a := range all {
-			args[i] = a.args
+	byStore := make(map[*clockedStore]*renewals)
+	for n := range grants {
+		for i := range p.rules {
+			s, ok := leaseOf(p, &grants[n], i)
+			if !ok {
+				continue
+			}
+			at := byStore[s.store]
+			if at == nil {
+				at = &renewals{}
+				byStore[s.store] = at
+			}
+			at.args, at.grants = append(at.args, s.renewal()), append(at.grants, n)
 		}
-		for i, r := range at.renew(ctx, args) {
-			err := p.fault("renew", 0, 0, r.Err)
+	}
+	for store, at := range byStore {
+		for i, r := range store.renew(ctx, at.args) {
+			err := p.rules.fault("renew", 0, 0, r.Err)
 			if err == nil && !r.Held {
 				err = ErrLeaseLost
 			}
-			if out[all[i].grant] == nil || errors.Is(err, ErrLeaseLost) {
-				out[all[i].grant] = err
+			if n := at.grants[i]; out[n] == nil || errors.Is(err, ErrLeaseLost) {
+				out[n] = err
 			}
 		}
 	}
 	return out
-}
-
-// leaseStore is where a grant was made.
-func (p *Policy) leaseStore(d Decision) *clockedStore {
-	if d.made == fromFallback {
-		return p.availability.fallbackStore()
-	}
-	return p.store
-}
-
-// eachLease calls f for each rule by which a grant holds a lease.
-func (p *Policy) eachLease(d Decision, f func(l *Limiter, in activeLimit, i int)) {
-	if !d.Granted || d.made == fromNowhere {
-		return
-	}
-	for i, l := range p.rules {
-		if i < len(d.grant.limits) && d.grant.limits[i].IsConcurrent() {
-			f(l, d.grant.limits[i], i)
-		}
-	}
 }
 
 // Hold keeps the leases of a grant until release is called: it renews them in the
@@ -115,7 +137,7 @@ func (p *Policy) eachLease(d Decision, f func(l *Limiter, in activeLimit, i int)
 // the jobs that come next; it is idempotent, and works after ctx has ended. Of a grant without
 // leases it does nothing.
 func (p *Policy) Hold(ctx context.Context, d Decision) (held context.Context, release func(context.Context) ([]Promotion, error)) {
-	lease := p.leaseFor(d)
+	lease := shortestLease(p, d)
 	if lease == 0 {
 		return ctx, func(context.Context) ([]Promotion, error) { return nil, nil }
 	}

@@ -125,7 +125,7 @@ func (l *Limiter) TryAcquire(ctx context.Context, key string, n int) (d Decision
 // beside the task's own policy, is refused for good, because deferring it would
 // give the first permits back. Ask for all of them at once.
 func (l *Limiter) Acquire(ctx context.Context, key string, n int) error {
-	_, err := l.policy.acquire(ctx, Request{Key: key, Cost: n})
+	_, err := l.policy.Acquire(ctx, Request{Key: key, Cost: n})
 	return err
 }
 
@@ -135,7 +135,7 @@ func (l *Limiter) Acquire(ctx context.Context, key string, n int) error {
 // [ErrUnavailable], and nothing stays reserved. Inside a worker it does the same
 // as outside: the place belongs to the caller, not to the task.
 func (l *Limiter) Reserve(ctx context.Context, key string, n int) (*Reservation, error) {
-	return l.policy.reserve(ctx, Request{Key: key, Cost: n})
+	return l.policy.Reserve(ctx, Request{Key: key, Cost: n})
 }
 
 // Reset forgets what was spent on a key. Jobs that wait keep their places.
@@ -143,10 +143,10 @@ func (l *Limiter) Reset(ctx context.Context, key string) ([]Promotion, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
 	}
-	if fallback := l.policy.availability.fallback.Load(); fallback != nil {
-		_, _ = l.reset(ctx, l.policy.retryBy(fallback, l.policy.lastKnown()), key) // fails only with ctx, as the next call does
+	if local := l.policy.fallback.local.Load(); local != nil {
+		_, _ = l.reset(ctx, newRetryBy(l.policy, local, l.policy.rules.lastKnown()), key) // fails only with ctx, as the next call does
 	}
-	t, err := l.policy.retry(ctx)
+	t, err := newRetry(ctx, l.policy)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +166,17 @@ func (l *Limiter) reset(ctx context.Context, t retry, key string) ([]Promotion, 
 			return nil, err
 		}
 	}
-	return l.policy.promotions(reply.Promoted, reply.Now), nil
+	return l.policy.rules.promotions(reply.Promoted, reply.Now), nil
+}
+
+// closeMax is the longest time for which a key or a rule can be closed.
+const closeMax = 366 * day
+
+func checkClosing(d time.Duration) error {
+	if d < time.Millisecond || d > closeMax {
+		return fmt.Errorf("%w: closed for %v, want 1ms to %v", ErrInvalidConfig, d, closeMax)
+	}
+	return nil
 }
 
 // CloseKey lets nothing through on a key for d from now on, 1 ms to 366 days,
@@ -177,19 +187,44 @@ func (l *Limiter) CloseKey(ctx context.Context, key string, d time.Duration) (un
 	if err := checkClosing(d); err != nil {
 		return time.Time{}, err
 	}
-	reply, err := l.policy.closeKey(ctx, 0, Request{Key: key, Cost: 1}, d)
+	reply, err := closeKey(ctx, l.policy, 0, Request{Key: key, Cost: 1}, d)
 	return reply.Until, err
+}
+
+// closeKey closes the key of a rule. The job goes first in the narrower rules too,
+// and in those that share the key.
+func closeKey(ctx context.Context, p *Policy, rule int, r Request, d time.Duration) (reply luascripts.CloseReply, err error) {
+	if err := p.rules.check(&r); err != nil {
+		return reply, err
+	}
+	ids := p.rules.ids(r)
+	end := rule + 1
+	for end < len(ids) && ids[end] == ids[rule] && !p.rules[end].limit.IsConcurrent() {
+		end++
+	}
+	t, err := newRetry(ctx, p)
+	if err != nil {
+		return reply, err
+	}
+	args := luascripts.CloseArgs{Rules: p.rules.calls(ids, r)[:end], Rule: rule + 1, Policy: p.name, Job: r.Job, For: d}
+	r.grant.addTo(args.Rules, p, r.Key)
+	for again := true; again; {
+		number(args.Rules, t.limits, t.begin())
+		reply, err = t.store.close(ctx, args)
+		again, err = t.again(ctx, "close", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
+	}
+	return reply, err
 }
 
 // OpenKey ends a closing of a key before its time. The Promotions are the
 // jobs that come next; pools plan the rule's deferred tasks anew, which takes about a second. On a
 // key that is open it changes nothing.
 func (l *Limiter) OpenKey(ctx context.Context, key string) ([]Promotion, error) {
-	reply, err := l.policy.closeKey(ctx, 0, Request{Key: key, Cost: 1}, 0)
+	reply, err := closeKey(ctx, l.policy, 0, Request{Key: key, Cost: 1}, 0)
 	if err != nil {
 		return nil, err
 	}
-	promoted := l.policy.promotions(reply.Promoted, reply.Now)
+	promoted := l.policy.rules.promotions(reply.Promoted, reply.Now)
 	_, err = l.closeRule(ctx, -time.Microsecond) // changes nothing, and all limiters read the limit anew
 	return promoted, err
 }
@@ -256,14 +291,6 @@ type LimitStatus struct {
 // LimitStatus asks Redis for the limit that decides now. This limiter goes by the answer
 // from then on. A stored limit that this version can't read is an [ErrStoredLimit].
 func (l *Limiter) LimitStatus(ctx context.Context) LimitStatus { return l.readLimit(ctx).status() }
-
-// limitLastKnown is the limit in force as this limiter read it last.
-func (l *Limiter) limitLastKnown() Limit {
-	if k := l.force.last.Load(); k != nil && k.err == nil {
-		return k.limit
-	}
-	return l.limit
-}
 
 // WatchLimit yields the limit in force, at once and after each change, until
 // ctx ends or the loop does. Changes that follow each other closely may be seen
@@ -362,7 +389,7 @@ func (l *Limiter) Available(ctx context.Context, key string) (int, error) {
 // [ErrUnavailable].
 func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Duration, error) {
 	r := Request{Key: key, Cost: n}
-	if err := l.policy.check(&r); err != nil {
+	if err := l.policy.rules.check(&r); err != nil {
 		return 0, err
 	}
 	reply, err := l.look(ctx, r, 0)
@@ -371,7 +398,7 @@ func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Durati
 
 // look peeks for a new job of r's cost.
 func (l *Limiter) look(ctx context.Context, r Request, most int) (reply luascripts.PeekReply, err error) {
-	t, err := l.policy.retry(ctx)
+	t, err := newRetry(ctx, l.policy)
 	if err != nil {
 		return reply, err
 	}
@@ -419,7 +446,7 @@ func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int)
 	if l.rdb == nil {
 		return Listing{}, fmt.Errorf("%w: rule %q counts in its own process, where its lines can't be read", ErrInvalidConfig, l.rule)
 	}
-	t, err := l.policy.retry(ctx)
+	t, err := newRetry(ctx, l.policy)
 	if err != nil {
 		return Listing{}, err
 	}

@@ -225,7 +225,7 @@ func newFake(c *fake.Client, rule string, limit Limit, cfg Config) (*Limiter, er
 	l.fallbackNow = c.Now
 	l.joined = func(p *Policy) {
 		c.Join(func() {
-			p.availability.available() // or it would not be asked for a while of real time
+			p.fallback.available() // or it would not be asked for a while of real time
 			for _, l := range p.rules {
 				l.waiters.wakeAll()
 			}

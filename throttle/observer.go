@@ -34,16 +34,6 @@ type counters struct {
 	granted, booked, refused, tooLate, exceeded, shadowed, fallback, failed atomic.Uint64
 }
 
-// observe counts a decision and passes it on to the observer.
-func (p *Policy) observe(ctx context.Context, mode luascripts.Mode, d *Decision, err error) {
-	if !p.cfg.Shadow || !mode.Books() { // that takes no place
-		p.counters.add(mode, d, err)
-	}
-	if p.cfg.Observer != nil {
-		p.cfg.Observer.Decided(ctx, *d, err)
-	}
-}
-
 func (c *counters) add(mode luascripts.Mode, d *Decision, err error) {
 	if d.Fallback != FailClosed {
 		c.fallback.Add(1)

@@ -1,13 +1,14 @@
 package throttle
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"reflect"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -36,13 +37,13 @@ const rulesMax = luascripts.RulesMax
 // unwraps to [ErrUnavailable] and nothing is granted, unless [Config.OnUnavailable] or
 // [Config.Shadow] say otherwise; with [FailLocal] each Policy counts for itself then.
 type Policy struct {
-	rules        []*Limiter
-	name         string                // in the lines of its keys, where it has several rules
-	rdb          redis.UniversalClient // nil when it counts in this process
-	store        *clockedStore
-	cfg          Config
-	availability availability
-	counters     counters
+	rules    ruleSet
+	name     string                // in the lines of its keys, where it has several rules
+	rdb      redis.UniversalClient // nil when it counts in this process
+	store    *clockedStore
+	cfg      Config
+	fallback fallback
+	counters counters
 
 	templates luascripts.CallTemplates      // of its calls
 	last      atomic.Pointer[[]activeLimit] // by which it decided last; what is in it stays as it is
@@ -82,9 +83,9 @@ func NewPolicy(rules ...*Limiter) (*Policy, error) {
 func newPolicy(rules []*Limiter) *Policy {
 	first := rules[0]
 	p := &Policy{rules: rules, name: lineName(rules), rdb: first.rdb, store: first.store, cfg: first.cfg}
-	p.availability.mode, p.availability.now = first.cfg.OnUnavailable, first.fallbackNow
+	p.fallback.mode, p.fallback.now = first.cfg.OnUnavailable, first.fallbackNow
 	if p.cfg.Shadow && p.cfg.OnUnavailable == FailClosed {
-		p.availability.mode = FailOpen // nothing fails because of a limit in shadow mode
+		p.fallback.mode = FailOpen // nothing fails because of a limit in shadow mode
 	}
 	if first.joined != nil {
 		first.joined(p)
@@ -111,13 +112,7 @@ func lineName(rules []*Limiter) string {
 func (p *Policy) Rules() []*Limiter { return append([]*Limiter(nil), p.rules...) }
 
 // String names the rules: "phone+provider".
-func (p *Policy) String() string {
-	names := make([]string, len(p.rules))
-	for i, l := range p.rules {
-		names[i] = l.rule
-	}
-	return strings.Join(names, "+")
-}
+func (p *Policy) String() string { return p.rules.String() }
 
 // TryAcquire takes what r asks of all rules now, or nothing; see
 // [Limiter.TryAcquire]. Decision.Left is what each rule has left.
@@ -141,13 +136,30 @@ func (p *Policy) TryAcquire(ctx context.Context, r Request) (Decision, error) {
 // tryAcquire(timeout) does, is not offered: the instant is known at the first answer,
 // and only a refund or a larger limit could bring it forward. A caller that wants to
 // wait for that gives ctx the time-out, and calls again.
-func (p *Policy) Acquire(ctx context.Context, r Request) (Decision, error) { return p.acquire(ctx, r) }
+func (p *Policy) Acquire(ctx context.Context, r Request) (Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return Decision{}, context.Cause(ctx)
+	}
+	if h := hostFrom(ctx); h != nil {
+		return acquireHosted(ctx, h, p, r)
+	}
+	w := newWaiter(p, "wait:"+NewToken().String())
+	defer w.stop()
+	return w.acquire(ctx, r)
+}
 
 // Reserve is [Limiter.Reserve] for all rules. With a MaxWait it fails with a
 // [TooLateError] when the permits come later than that, and books nothing. r.Job and
 // r.Token are drawn.
 func (p *Policy) Reserve(ctx context.Context, r Request) (*Reservation, error) {
-	return p.reserve(ctx, r)
+	r.Token, r.notAhead = NewToken(), true
+	r.Job = "reserve:" + r.Token.String()
+	d, err := p.decide(ctx, luascripts.GrantOrBook, r)
+	if err != nil {
+		p.withdrawLost(ctx, r, err)
+		return nil, err
+	}
+	return newReservation(p, r, d), nil
 }
 
 // Book puts a job into the line of the first key that refuses it, or finds it there, and
@@ -155,7 +167,8 @@ func (p *Policy) Reserve(ctx context.Context, r Request) (*Reservation, error) {
 // place. With MaxWait exceeded it leaves the line and the error is a [TooLateError],
 // and with a cost above a limit too, with an [ExceedsLimitError].
 func (p *Policy) Book(ctx context.Context, r Request) (Decision, error) {
-	return p.book(ctx, luascripts.Book, r)
+	r.Token = NewToken()
+	return p.decideForJob(ctx, luascripts.Book, r)
 }
 
 // Redeem grants a job its permits when its instant has come, up to InlineWait
@@ -172,26 +185,6 @@ func (p *Policy) Redeem(ctx context.Context, r Request) (Decision, error) {
 	return p.decideForJob(ctx, luascripts.GrantOrBook, r)
 }
 
-// Cancel takes the booking of r.Job out of the line; without one it does nothing. The
-// Promotions are the jobs that come next.
-func (p *Policy) Cancel(ctx context.Context, r Request) ([]Promotion, error) {
-	r.Token = 0
-	return p.takeBack(ctx, r, false)
-}
-
-// Refund gives the grant of r.Token back, if it has one, and takes the booking
-// of r.Job out of the line, if there is one. The token is refused from then
-// on, for at least a minute, so a copy of its call that comes late is not
-// charged. It is idempotent, as long as the grant would have counted. A grant whose
-// charge was corrected meanwhile is adjusted to 0 instead, see [Charge.Adjust].
-//
-// Hand back the Request of the [Decision]: it knows where the grant was made and when,
-// and what it is worth. A minute after the grant its Token alone is not known any
-// more, and a Request that only names it gives nothing back.
-func (p *Policy) Refund(ctx context.Context, r Request) ([]Promotion, error) {
-	return p.takeBack(ctx, r, false)
-}
-
 // Charge returns what the grant was charged, to be corrected later.
 func (p *Policy) Charge(d Decision) *Charge {
 	first := payment{d.Token, make([]int, len(p.rules))}
@@ -201,9 +194,77 @@ func (p *Policy) Charge(d Decision) *Charge {
 	return &Charge{p: p, d: d, payments: []payment{first}}
 }
 
-// stale says that a grant is too old to be acted on.
-func (p *Policy) stale(d Decision) bool {
-	return time.Since(d.start) > staleAfter(p.shortest(d))
+// decide answers a request, whatever the policy's mode: it checks the request, asks
+// Redis or the fallback by the active limits, and counts the answer.
+func (p *Policy) decide(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+	r.grant, r.made = grant{}, fromStore
+	if r.Token == 0 {
+		r.Token = NewToken()
+	}
+	a := attempt{p: p, mode: mode, r: r}
+	err := p.rules.check(&r)
+	if err == nil {
+		switch {
+		case p.cfg.Shadow:
+			err = a.inShadow(ctx)
+		case p.fallback.mode == FailClosed:
+			err = a.inRedis(ctx)
+		default:
+			err = p.fallback.decide(ctx, &a)
+		}
+	}
+	p.count(ctx, mode, &a.d, err)
+	return a.d, err
+}
+
+// decideForJob leaves no place behind for a cost that can never be met: the limit
+// may have been larger when the job took its place.
+func (p *Policy) decideForJob(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+	if err := checkJob(r.Job); err != nil {
+		return Decision{}, err
+	}
+	d, err := p.decide(ctx, mode, r)
+	if errors.Is(err, ErrExceedsLimit) || d.instead == insteadOfNever {
+		p.leave(ctx, r)
+	}
+	return d, err
+}
+
+// activeLimits are the limits by which the policy decides now. Most are those of the
+// call before, and then in the same memory: nobody writes to it.
+func (p *Policy) activeLimits(ctx context.Context) ([]activeLimit, error) {
+	var known, fresh []activeLimit
+	if last := p.last.Load(); last != nil {
+		known = *last
+	}
+	for i, l := range p.rules {
+		r, err := l.activeLimit(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if fresh == nil && i < len(known) && known[i] == r {
+			continue
+		}
+		if fresh == nil {
+			fresh = append(make([]activeLimit, 0, len(p.rules)), known[:i]...)
+		}
+		fresh = append(fresh, r)
+	}
+	if fresh == nil {
+		return known, nil
+	}
+	p.last.Store(new(fresh))
+	return fresh, nil
+}
+
+// count counts a decision and passes it on to the observer.
+func (p *Policy) count(ctx context.Context, mode luascripts.Mode, d *Decision, err error) {
+	if !p.cfg.Shadow || !mode.Books() { // that takes no place
+		p.counters.add(mode, d, err)
+	}
+	if p.cfg.Observer != nil {
+		p.cfg.Observer.Decided(ctx, *d, err)
+	}
 }
 
 // Counts returns what was counted until now, all rules together; what its rules
@@ -216,7 +277,19 @@ func (p *Policy) Counts() Counts {
 	}
 }
 
-// staleAfter is how old a grant of a window may be when it is acted on.
-func staleAfter(window time.Duration) time.Duration {
-	return min(max(window/10, staleMin), staleMax)
+// countsAs says whether two policies count by the same rules in the same place.
+func (p *Policy) countsAs(q *Policy) bool {
+	if p == q {
+		return true
+	}
+	if len(p.rules) != len(q.rules) || !bytes.Equal(p.cfg.Secret, q.cfg.Secret) {
+		return false
+	}
+	for i, l := range p.rules {
+		if l.names != q.rules[i].names {
+			return false
+		}
+	}
+	a, b := reflect.ValueOf(p.store.store), reflect.ValueOf(q.store.store)
+	return a.Comparable() && b.Comparable() && p.store.store == q.store.store // a client may be of any type
 }

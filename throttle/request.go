@@ -1,11 +1,9 @@
 package throttle
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"reflect"
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
@@ -218,21 +216,4 @@ func (g *grant) addTo(parts []luascripts.RuleCall, p *Policy, key string) {
 		}
 		parts[i].At, parts[i].Until = at, at.Add(g.limits[i].Window())
 	}
-}
-
-// countsAs says whether two policies count by the same rules in the same place.
-func (p *Policy) countsAs(q *Policy) bool {
-	if p == q {
-		return true
-	}
-	if len(p.rules) != len(q.rules) || !bytes.Equal(p.cfg.Secret, q.cfg.Secret) {
-		return false
-	}
-	for i, l := range p.rules {
-		if l.names != q.rules[i].names {
-			return false
-		}
-	}
-	a, b := reflect.ValueOf(p.store.store), reflect.ValueOf(q.store.store)
-	return a.Comparable() && b.Comparable() && p.store.store == q.store.store // a client may be of any type
 }

@@ -35,18 +35,12 @@ type Reservation struct {
 	over  bool     // given back
 }
 
-func (p *Policy) reserve(ctx context.Context, r Request) (*Reservation, error) {
-	r.Token, r.notAhead = NewToken(), true
-	r.Job = "reserve:" + r.Token.String()
-	d, err := p.decide(ctx, luascripts.GrantOrBook, r)
-	if err != nil {
-		p.withdrawLost(ctx, r, err)
-		return nil, err
-	}
+// newReservation keeps the answer to r.
+func newReservation(p *Policy, r Request, d Decision) *Reservation {
 	r.MaxWait = 0 // it bounded the decision to reserve
 	v := &Reservation{p: p, job: r.Job, waiting: make(chan struct{}, 1), next: r}
 	v.keep(d, false)
-	return v, nil
+	return v
 }
 
 // Granted says that the permits are spent: the holder may go.
@@ -101,8 +95,8 @@ func (v *Reservation) Wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	promoted := v.p.listen(v.job)
-	defer v.p.unlisten(v.job)
+	w := newWaiter(v.p, v.job)
+	defer w.stop()
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -114,7 +108,7 @@ func (v *Reservation) Wait(ctx context.Context) error {
 		case err != nil:
 			return err
 		case !d.Granted:
-			if err := v.p.waitForPlace(ctx, d, promoted); err != nil {
+			if err := w.waitForPlace(ctx, d); err != nil {
 				return err
 			}
 		default:
@@ -136,7 +130,7 @@ func (v *Reservation) settle(ctx context.Context, d Decision) (ok bool, err erro
 	}
 	v.mu.Lock()
 	ours := v.ahead // else it was granted before this Wait
-	good := !ours || err == nil && !v.p.stale(d)
+	good := !ours || err == nil && !stale(v.p.rules, d)
 	v.ahead, v.owed = !good, !good
 	v.mu.Unlock()
 	if good {
@@ -220,7 +214,9 @@ func (v *Reservation) Cancel(ctx context.Context) error {
 	v.mu.Lock()
 	v.over = true
 	v.mu.Unlock()
-	v.p.wake(v.job)
+	for _, l := range v.p.rules {
+		l.waiters.wake(v.job)
+	}
 	v.asking.Lock()
 	defer v.asking.Unlock()
 	v.mu.Lock()

@@ -189,7 +189,7 @@ var errClock = errors.New("its clock is in no window that it was asked about")
 //		again, err = t.again(ctx, "cancel", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
 //	}
 type retry struct {
-	policy *Policy
+	rules  ruleSet
 	store  *clockedStore
 	limits []activeLimit // by which the store is asked now
 	fixed  bool          // newer limits are not looked for
@@ -210,15 +210,15 @@ type answer struct {
 	now     time.Time
 }
 
-// retry begins a call by the limits that are in force.
-func (p *Policy) retry(ctx context.Context) (retry, error) {
+// newRetry begins a call where the policy counts, by the limits that are in force.
+func newRetry(ctx context.Context, p *Policy) (retry, error) {
 	in, err := p.activeLimits(ctx)
-	return retry{policy: p, store: p.store, limits: in}, err
+	return retry{rules: p.rules, store: p.store, limits: in}, err
 }
 
-// retryBy begins a call by given limits, which stay what they are.
-func (p *Policy) retryBy(store *clockedStore, limits []activeLimit) retry {
-	return retry{policy: p, store: store, limits: limits, fixed: true}
+// newRetryBy begins a call by given limits, which stay what they are.
+func newRetryBy(p *Policy, store *clockedStore, limits []activeLimit) retry {
+	return retry{rules: p.rules, store: store, limits: limits, fixed: true}
 }
 
 // begin returns what the store's clock should say now.
@@ -242,18 +242,18 @@ func (t *retry) again(ctx context.Context, op string, a answer, err error) (bool
 	case a.status == luascripts.Outdated:
 		t.clocks = 0
 		t.outdated++
-		if t.fixed || t.outdated >= roundTripsMax+len(t.policy.rules)-1 {
+		if t.fixed || t.outdated >= roundTripsMax+len(t.rules)-1 {
 			err = &outdatedError{a.version, a.rule - 1}
 			break
 		}
-		newer, err := t.policy.catchUp(ctx, t.limits, a.rule-1, a.version)
+		newer, err := t.rules.catchUp(ctx, t.limits, a.rule-1, a.version)
 		if err != nil {
 			return false, err
 		}
 		t.limits = newer
 		return true, nil
 	}
-	return false, t.policy.fault(op, a.rule, a.status, err)
+	return false, t.rules.fault(op, a.rule, a.status, err)
 }
 
 // number puts the limits into the calls of their rules, computed around an instant.

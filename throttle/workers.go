@@ -62,7 +62,7 @@ type BookingRef struct {
 
 // Ref is the booking of r by a policy, without the keys in clear.
 func (workerCalls) Ref(p *Policy, r Request) BookingRef {
-	ref := BookingRef{Policy: p, IDs: p.ids(r), Job: r.Job}
+	ref := BookingRef{Policy: p, IDs: p.rules.ids(r), Job: r.Job}
 	for i := range p.rules {
 		ref.Costs = append(ref.Costs, r.keyCost(i).Cost)
 	}
@@ -121,7 +121,7 @@ func (workerCalls) Refresh(ctx context.Context, rdb redis.UniversalClient, place
 	for i, p := range places {
 		var err error
 		if limits[i], err = p.Policy.activeLimits(ctx); err == nil {
-			_, err = p.Policy.fits(limits[i], new(p.request()))
+			_, err = p.Policy.rules.fits(limits[i], new(p.request()))
 		}
 		switch {
 		case err != nil:
@@ -146,7 +146,7 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]act
 		args := make([]luascripts.RefreshArgs, len(indices))
 		for j, i := range indices {
 			p := places[i].Policy
-			args[j] = luascripts.RefreshArgs{Rules: p.ruleCalls(places[i].IDs, places[i].request()), Policy: p.name, Job: places[i].Job}
+			args[j] = luascripts.RefreshArgs{Rules: p.rules.calls(places[i].IDs, places[i].request()), Policy: p.name, Job: places[i].Job}
 			number(args[j].Rules, limits[i], p.store.clock())
 		}
 		var again []int
@@ -158,12 +158,12 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]act
 				again, err = append(again, i), errClock
 			}
 			if err == nil && r.Status == luascripts.Outdated {
-				if limits[i], err = p.catchUp(ctx, limits[i], r.Rule-1, r.Version); err == nil {
+				if limits[i], err = p.rules.catchUp(ctx, limits[i], r.Rule-1, r.Version); err == nil {
 					again, err = append(again, i), &outdatedError{r.Version, r.Rule - 1}
 				}
 			}
-			err = p.fault("refresh", r.Rule, r.Status, err)
-			out[i] = BookingStatus{Known: err == nil && r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Before, Promoted: p.promotions(r.Promoted, r.Now), Err: err}
+			err = p.rules.fault("refresh", r.Rule, r.Status, err)
+			out[i] = BookingStatus{Known: err == nil && r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Before, Promoted: p.rules.promotions(r.Promoted, r.Now), Err: err}
 			if r.Rule > 0 && r.Rule <= len(p.rules) {
 				out[i].Rule = p.rules[r.Rule-1].rule
 			}
@@ -176,7 +176,7 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]act
 
 // Leave takes a booking out of its lines; see [Policy.Cancel].
 func (workerCalls) Leave(ctx context.Context, p BookingRef) ([]Promotion, error) {
-	return p.Policy.takeBackIDs(ctx, p.IDs, p.request(), false)
+	return refund{p: p.Policy, ids: p.IDs, r: p.request()}.run(ctx)
 }
 
 // Lookup reads where a booking stands. It is Refresh without a promise: a job to
@@ -189,23 +189,23 @@ func (workerCalls) Lookup(ctx context.Context, place BookingRef) (BookingStatus,
 	if p.rdb == nil {
 		return BookingStatus{}, fmt.Errorf("%w: rule %q counts in its own process, where its lines can't be read", ErrInvalidConfig, p.rules[0].rule)
 	}
-	t, err := p.retry(ctx)
+	t, err := newRetry(ctx, p)
 	if err != nil {
 		return BookingStatus{}, err
 	}
 	r := place.request()
-	calls := p.ruleCalls(place.IDs, r)
+	calls := p.rules.calls(place.IDs, r)
 	slotted := []slotCalls{{0, len(calls)}}
 	if _, sharded := p.store.store.(clusterStore); sharded {
 		slotted = slots(calls)
 	}
 	var out BookingStatus
 	for n := 0; n < len(slotted); {
-		if _, err := p.fits(t.limits, &r); err != nil {
+		if _, err := p.rules.fits(t.limits, &r); err != nil {
 			return BookingStatus{}, err
 		}
 		outdated := t.outdated
-		s, again, err := p.lookup(ctx, &t, calls, slotted[n], place.Job)
+		s, again, err := lookup(ctx, &t, calls, slotted[n], place)
 		switch {
 		case err != nil:
 			return BookingStatus{}, err
@@ -224,9 +224,10 @@ func (workerCalls) Lookup(ctx context.Context, place BookingRef) (BookingStatus,
 }
 
 // lookup asks once about the calls of one slot.
-func (p *Policy) lookup(ctx context.Context, t *retry, calls []luascripts.RuleCall, at slotCalls, job string) (s BookingStatus, again bool, err error) {
+func lookup(ctx context.Context, t *retry, calls []luascripts.RuleCall, at slotCalls, place BookingRef) (s BookingStatus, again bool, err error) {
+	p := place.Policy
 	number(calls, t.limits, t.begin())
-	r, err := luascripts.Lookup(ctx, p.rdb, luascripts.RefreshArgs{Rules: calls[at.from:at.to], Policy: p.name, Job: job})
+	r, err := luascripts.Lookup(ctx, p.rdb, luascripts.RefreshArgs{Rules: calls[at.from:at.to], Policy: p.name, Job: place.Job})
 	rule := r.Rule + at.from
 	again, err = t.again(ctx, "lookup", answer{r.Status, rule, r.Version, r.Now}, err)
 	s = BookingStatus{Known: r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Permits, Jobs: r.Jobs, Closed: r.Closed, Parked: r.Parked}
@@ -278,13 +279,13 @@ func (workerCalls) Answered(err error) bool {
 
 // LeaseFor is the shortest lease of a grant: renew it well before it is over. 0
 // when there is none.
-func (workerCalls) LeaseFor(p *Policy, d Decision) time.Duration { return p.leaseFor(d) }
+func (workerCalls) LeaseFor(p *Policy, d Decision) time.Duration { return shortestLease(p, d) }
 
 // Stale says that a grant is too old to be acted on: the process was stopped between the
 // answer and now, and acting late would come too close to the next grant. Then acquire
 // again. The bound is a tenth of the shortest window of the rules, at least [staleMin] and
 // at most [staleMax].
-func (workerCalls) Stale(p *Policy, d Decision) bool { return p.stale(d) }
+func (workerCalls) Stale(p *Policy, d Decision) bool { return stale(p.rules, d) }
 
 // Return gives the grant of r.Token back like [Policy.Refund], and r.Job the first place in
 // the line for it: a job that was let in and could not start. A job that a limit can't
@@ -308,7 +309,7 @@ func (workerCalls) Postpone(ctx context.Context, p *Policy, rule string, r Reque
 	}
 	for i, l := range p.rules {
 		if l.rule == rule {
-			reply, err := p.closeKey(ctx, i, r, d)
+			reply, err := closeKey(ctx, p, i, r, d)
 			return reply.Until, err
 		}
 	}

@@ -35,7 +35,7 @@ func TestCoveredFiles(t *testing.T) {
 	profile := "mode: atomic\n" +
 		module + "/throttle/limiter.go:10.2,12.3 2 1\n" +
 		module + "/throttle/limiter.go:14.2,15.3 1 0\n" +
-		module + "/throttle/close.go:1.2,3.4 1 0\n" +
+		module + "/throttle/charge.go:1.2,3.4 1 0\n" +
 		module + "/tools/measures/oneacquire/main.go:1.2,3.4 1 1\n" +
 		module + "/internal/luascripts/acquire.go:1.2,3.4 1 12\n"
 	want := []string{"internal/luascripts/acquire.go", "throttle/limiter.go"}
