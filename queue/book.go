@@ -40,7 +40,7 @@ type Result struct {
 // Book takes a place in the line of the task's key and enqueues the task so that it is
 // woken at the instant of that place: it is dequeued once, and its permits are spent
 // then. A task that may run now is enqueued to run now; it has its place too, so that
-// none that comes later passes it. While a gate of its policy is shut it has no place
+// none that comes later passes it. While a gate of its policy is closed it has no place
 // and starts when the gate opens.
 //
 // When the instant lies behind the task's asynq.Deadline, or further away than

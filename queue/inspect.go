@@ -63,7 +63,7 @@ const (
 	StateLimit                      // it waits for permits of Rule
 	StateSlot                       // it waits until one of those that run gives up its slot of Rule
 	StateClosed                     // Rule, or its key, is closed until Closed
-	StateGate                       // the gate Rule is shut
+	StateGate                       // the gate Rule is closed
 	StateNoPlace                    // it has no place in a line: it asks at At, where it will get one or run
 	StateScheduled                  // its producer chose when it starts
 	StateRetry                      // it failed, and asynq tries again
@@ -194,15 +194,15 @@ func (i *Inspector) atGate(w *Explanation, queue, id string) error {
 	if err != nil {
 		return nil //nolint:nilerr // it is no fault of ours: the worker that takes the task fails it
 	}
-	if rule, shut := closedBetween(d.Gates, w.Now, w.At); shut {
+	if rule, closed := closedBetween(d.Gates, w.Now, w.At); closed {
 		w.State, w.Rule = StateGate, rule
 	}
 	return nil
 }
 
 // closedBetween is the gate that is closed now, or the first that closes before an instant.
-func closedBetween(gates []gate.At, now, at time.Time) (rule string, shut bool) {
-	if rule, shut := gate.FirstClosed(gates, now); shut {
+func closedBetween(gates []gate.At, now, at time.Time) (rule string, closed bool) {
+	if rule, closed := gate.FirstClosed(gates, now); closed {
 		return rule, true
 	}
 	for _, o := range gate.Openings(gates, now, at) {

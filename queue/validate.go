@@ -148,15 +148,15 @@ func (p Policy) listFaults(i int, isConcurrent func(Rule) bool) []fault {
 		}
 		seen[r.Name] = true
 	}
-	if n := p.shutAlways(time.Now()); n >= 0 {
+	if n := p.closedAlways(time.Now()); n >= 0 {
 		faults = append(faults, fault{i, n, fmt.Errorf("the gate %v is never open together with those before it, looking a year ahead", p.Rules[n].Gate)})
 	}
 	return faults
 }
 
-// shutAlways returns the first gate that leaves no time in which all up to it are
+// closedAlways returns the first gate that leaves no time in which all up to it are
 // open, or -1. Those of the recipient's zone are not looked at: each has another.
-func (p Policy) shutAlways(now time.Time) int {
+func (p Policy) closedAlways(now time.Time) int {
 	var gates []gate.At
 	for n, r := range p.Rules {
 		if !r.gated() || r.Gate.Zone() == "" {

@@ -56,7 +56,7 @@
 //	headway prove -policy examples/sms-sender/policy.yaml -gateway-faults 429=5%,after=2s,5xx=1%
 //
 // The file has one policy, of exactly sms:send; its faults are said with their lines,
-// and nothing is enqueued then, nor if the policy could never let a message through. How long shut gates
+// and nothing is enqueued then, nor if the policy could never let a message through. How long closed gates
 // hold messages up is said before the run; of the sample such messages are left out.
 // The summary says of each rule how often it refused, how long messages waited for
 // it (put-offs included), and how often it was broken: limits and gates by the granted instants,

@@ -37,8 +37,8 @@ func holdUps(p e2e.Policy, msgs []e2e.Message, now time.Time) (free []e2e.Messag
 	at := map[group]int{}
 	for _, m := range msgs {
 		d, err := p.DemandOf(m)
-		rule, shut := gate.FirstClosed(d.Gates, now)
-		if err != nil || !shut {
+		rule, closed := gate.FirstClosed(d.Gates, now)
+		if err != nil || !closed {
 			free = append(free, m)
 			continue
 		}
@@ -56,7 +56,7 @@ func holdUps(p e2e.Policy, msgs []e2e.Message, now time.Time) (free []e2e.Messag
 	return free, held
 }
 
-// opensAt returns when all gates are open next, by the clock of the one that is shut,
+// opensAt returns when all gates are open next, by the clock of the one that is closed,
 // or the zero time.
 func opensAt(gates []gate.At, rule string, now time.Time) time.Time {
 	const day = 24 * time.Hour

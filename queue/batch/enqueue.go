@@ -146,7 +146,7 @@ func checkElementOptions(opts []asynq.Option) error {
 	return errors.Join(errs...)
 }
 
-// sort finds the key queue of a item: the narrowest key of its policy. The rules before the
+// sort finds the key queue of an item: the narrowest key of its policy. The rules before the
 // widest that are on other keys are narrow ones.
 func (g *feeding) sort(p *item) {
 	if p.task.Policy == nil {
@@ -274,7 +274,7 @@ func (g *feeding) fed(ctx context.Context, c *feedCall, codes []int64, now time.
 	g.leave(ctx, leave)
 }
 
-// putBack puts a item of a call where it came from.
+// putBack puts an item of a call where it came from.
 func (g *feeding) putBack(p *item, at time.Time) {
 	if p.fault != nil {
 		g.refused = append(g.refused, p)
@@ -355,7 +355,7 @@ func (g *feeding) book(ctx context.Context, items []*item) (placed []*item, away
 	}
 	bookings := throttle.ForWorkers.BookMany(ctx, g.f.c.Redis(), requests)
 	now := g.f.now()
-	shut := make(map[string]bool)
+	blocked := make(map[string]bool)
 	var leave []*item
 	var promoted []throttle.Promotion
 	for _, p := range items {
@@ -366,15 +366,15 @@ func (g *feeding) book(ctx context.Context, items []*item) (placed []*item, away
 		b := bookings[0]
 		bookings = bookings[1:]
 		promoted = append(promoted, b.Promoted...)
-		took, err := g.answered(p, b, now, shut[p.queueKey])
+		took, err := g.answered(p, b, now, blocked[p.queueKey])
 		switch {
-		case took && shut[p.queueKey]: // one before it has to wait
+		case took && blocked[p.queueKey]: // one before it has to wait
 			leave = append(leave, p)
 		case took:
 			placed = append(placed, p)
 			continue
 		}
-		shut[p.queueKey] = true
+		blocked[p.queueKey] = true
 		if err != nil {
 			away = err
 		}
@@ -384,7 +384,7 @@ func (g *feeding) book(ctx context.Context, items []*item) (placed []*item, away
 	return placed, away
 }
 
-// request is what a item asks: of narrow rules also what others were promised.
+// request is what an item asks: of narrow rules also what others were promised.
 func (g *feeding) request(p *item) throttle.Request {
 	r := p.task.Request
 	r.More = slices.Clone(r.More)
@@ -440,7 +440,7 @@ func (g *feeding) answered(p *item, b throttle.Booking, now time.Time, behind bo
 	return false, nil
 }
 
-// block puts a item back until the instant that it was told, or as one of its key queue that
+// block puts an item back until the instant that it was told, or as one of its key queue that
 // waits was told: then that is the first to be asked.
 func (g *feeding) block(p *item, rule string, at, now time.Time, behind bool) {
 	if behind {
@@ -450,7 +450,7 @@ func (g *feeding) block(p *item, rule string, at, now time.Time, behind bool) {
 	g.keyQueues.blockUntil(p, rule, at, now)
 }
 
-// place notes where a item stands, and when it is to be woken.
+// place notes where an item stands, and when it is to be woken.
 func (g *feeding) place(p *item, d throttle.Decision, now time.Time) {
 	d.Request = p.task.Request
 	p.task.Booked(d)

@@ -357,7 +357,7 @@ const (
 )
 
 // dropEnded drops the promises of elements that have ended although their instants have
-// not come: what was shut has been opened, and the ledgers know of them. Of a window that
+// not come: what was blocked has been opened, and the ledgers know of them. Of a window that
 // is longer than overLook each part is looked at in turn.
 func (g *feeding) dropEnded(ctx context.Context, now time.Time) error {
 	far := g.keyQueues.far(now.Add(overBefore))

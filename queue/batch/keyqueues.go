@@ -21,23 +21,23 @@ type item struct {
 	queueKey     string             // elements of one key queue keep their order
 	narrow       []throttle.KeyCost // of the rules on narrower keys than the widest, in the policy's order
 	before       []int              // permits of each that others were booked with and have not spent
-	opensAt      time.Time          // when its key queue was to open, of one that is asked again before
+	opensAt      time.Time          // when its key queue was to open, of an item that is asked again before that
 	narrowBooked bool               // it is booked in a narrow line, whose ledger knows of it
 }
 
-// keyQueues hold what was read and may not go yet, in order by its narrowest key. A key queue is
-// shut until an instant, and while the permits of one of its narrow keys are all
-// promised to elements that are booked for an instant that has not come: the ledger of
-// a narrow rule knows only what was spent. Permits that will have been regained when the
-// next is booked are promised no more. All times are those of one local clock; key queues are
-// not safe for concurrent use.
+// keyQueues hold the items that were read and may not go yet. The items of one narrowest key
+// form a queue, in order. A key queue is blocked until an instant. It is also blocked while all
+// permits of one of its narrow keys are promised to booked elements whose instant has not come:
+// the ledger of a narrow rule knows only what was spent. A promise ends when its permits will
+// have been regained at the time of the next booking. All times are those of one local clock.
+// Key queues are not safe for concurrent use.
 type keyQueues struct {
 	width    func(rule int) int                 // the most that one may ask of a narrow rule at once
 	regain   func(rule, cost int) time.Duration // so long after it was spent a cost can be asked for again
 	last     time.Time                          // the instant that was booked last: the next is not before it
 	byKey    map[string]*keyQueue
 	line     keyQueueHeap
-	behind   []*keyQueue // shut because of a item in hand
+	behind   []*keyQueue // blocked because of an unsettled item
 	held     int
 	promised map[narrowKey]*promises
 	blockedKeys
@@ -55,7 +55,7 @@ type promises struct{ each []promise }
 type promise struct {
 	position int64
 	cost     int
-	until    time.Time // by then the ledger knows of it; zero while it is in hand
+	until    time.Time // by then the ledger knows of it; zero while it is unsettled
 	regained time.Time
 }
 
@@ -70,13 +70,13 @@ func (e promise) over() (time.Time, bool) {
 type keyQueue struct {
 	items          []*item // not empty
 	key            string
-	at             time.Time      // it is shut until then
-	waitsForSettle bool           // or until none is in hand
+	at             time.Time      // it is blocked until then
+	waitsForSettle bool           // or until every item is settled
 	busy           bool           // because of promises
 	most           int            // so many are taken before it is known how the first went; 0 for any
 	left           int            // of these
 	index          int            // in the heap
-	by             *blockedByRule // what an answer shut it by, if that can be asked again
+	by             *blockedByRule // what an answer blocked it by, if that can be asked again
 	place          *list.Element
 }
 
@@ -87,7 +87,7 @@ func newKeyQueues(width func(rule int) int, regain func(rule, cost int) time.Dur
 	}
 }
 
-// add puts a item behind those of its key queue.
+// add puts an item behind those of its key queue.
 func (l *keyQueues) add(p *item) {
 	l.held++
 	if in := l.byKey[p.queueKey]; in != nil {
@@ -99,7 +99,7 @@ func (l *keyQueues) add(p *item) {
 	heap.Push(&l.line, in)
 }
 
-// back puts a item that was taken before those of its key queue, which is shut until at.
+// back puts an item that was taken before those of its key queue, which is blocked until at.
 func (l *keyQueues) back(p *item, at time.Time) {
 	l.forget(p)
 	l.held++
@@ -173,7 +173,7 @@ func (l *keyQueues) take(in *keyQueue) *item {
 	return p
 }
 
-// opens is when the first key queue opens, or is asked again; false when there is none.
+// opens is when the first key queue opens, or is asked again; false when there is no key queue.
 func (l *keyQueues) opens() (time.Time, bool) {
 	if len(l.line) == 0 {
 		return time.Time{}, false
@@ -187,7 +187,7 @@ func (l *keyQueues) opens() (time.Time, bool) {
 	return at, true
 }
 
-// settled says that no item is in hand any more: key queues that waited for one are looked at
+// settled says that every item is settled now: key queues that waited for one are looked at
 // again.
 func (l *keyQueues) settled(now time.Time) {
 	for _, in := range l.behind {
@@ -202,12 +202,12 @@ func (l *keyQueues) settled(now time.Time) {
 	l.retriesAnswered(now)
 }
 
-// unsettledPoll is how soon a key queue is looked at again that waits for a item in hand, unless it
-// is said that there is none.
+// unsettledPoll is how soon a key queue that waits for an unsettled item is looked at again, if
+// nobody says before that all items are settled.
 const unsettledPoll = 20 * time.Millisecond
 
-// open says whether the narrow keys of a item have permits left, and otherwise when to
-// look again: zero for when those in hand are settled.
+// open says whether the narrow keys of an item have permits left, and otherwise when to
+// look again: zero for when the unsettled items are settled.
 func (l *keyQueues) open(p *item, now time.Time) (again time.Time, open bool) {
 	open = true
 	for i, w := range p.narrow {
@@ -273,7 +273,7 @@ func (l *keyQueues) promise(p *item, now time.Time) {
 	}
 }
 
-// fed notes that a item was enqueued for an instant, and until when the ledgers may not
+// fed notes that an item was enqueued for an instant, and until when the ledgers may not
 // know of it.
 func (l *keyQueues) fed(p *item, at, until time.Time) {
 	if p.narrowBooked {
@@ -295,7 +295,7 @@ func (l *keyQueues) fed(p *item, at, until time.Time) {
 	}
 }
 
-// forget drops the promises of a item that was not enqueued.
+// forget drops the promises of an item that was not enqueued.
 func (l *keyQueues) forget(p *item) {
 	for i, w := range p.narrow {
 		k := narrowKey{i, w.Key}
@@ -401,7 +401,7 @@ func (l *keyQueues) drop(now time.Time, over func(promise) bool) {
 	}
 }
 
-// oldestBlocked takes up to so many first items of key queues that are shut, read before a position,
+// oldestBlocked takes up to so many first items of key queues that are blocked, read before a position,
 // the oldest first.
 func (l *keyQueues) oldestBlocked(most int, before int64) (items []*item) {
 	for len(items) < most {
@@ -423,25 +423,25 @@ func (l *keyQueues) oldestBlocked(most int, before int64) (items []*item) {
 
 const (
 	// againRate is how soon a key queue is asked again that a rate, a gate or somebody who
-	// closed one has shut.
+	// closed one has blocked.
 	againRate = time.Second
 	// Where a rule limits how many run at once, an instant is that at which leases end
 	// if nobody gives one back: key queues are asked again after againLease to againLeaseMax,
-	// ever less often while they are still shut.
+	// ever less often while they are still blocked.
 	againLease    = 20 * time.Millisecond
 	againLeaseMax = 250 * time.Millisecond
 	// againMost is how many key queues of a rule are asked again at once.
 	againMost = 4
 )
 
-// blockedKeys are the key queues that are shut until an instant that Redis answered. That may come
+// blockedKeys are the key queues that are blocked until an instant that Redis answered. That may come
 // nearer: somebody opens what was closed, raises a limit, or gives a lease back. Of the
 // key queues of one binding rule the againMost that have not been asked for longest are asked
-// again after a time; one that is still shut stays where it was. For each that gained,
+// again after a time; one that is still blocked stays where it was. For each that gained,
 // which may go or has to wait for less than half as long now, two others are asked at
 // once, againMost at least. So Redis is asked againMost times in a second and rule (of a
 // policy with leases in 20 ms to 250 ms), and againMost times for each that gained: with
-// 1000 phones shut by 1/1h and one of them opened, 4 times a second, and that one goes
+// 1000 phones blocked by 1/1h and one of them opened, 4 times a second, and that one goes
 // within 250 s.
 type blockedKeys struct {
 	least, longest time.Duration // between two times
@@ -449,7 +449,7 @@ type blockedKeys struct {
 	again          []asked // not heard of yet
 }
 
-// blockedByRule are the key queues that one rule shut.
+// blockedByRule are the key queues that one rule blocked.
 type blockedByRule struct {
 	keyQueues list.List // of *keyQueue; the one in front was asked before the others
 	next      time.Time // when to ask again
@@ -458,13 +458,13 @@ type blockedByRule struct {
 	left      int // of these
 }
 
-// asked is a item that was asked for before its instant.
+// asked is an item that was asked for before its instant.
 type asked struct {
 	item *item
 	by   *blockedByRule
 }
 
-// blockUntil puts a item back whose key queue a rule shut.
+// blockUntil puts an item back whose key queue a rule blocked.
 func (l *keyQueues) blockUntil(p *item, rule string, at, now time.Time) {
 	l.back(p, at)
 	in := l.byKey[p.queueKey]
@@ -491,8 +491,8 @@ func (l *keyQueues) asked(in *keyQueue) {
 	}
 }
 
-// nextRetry takes a item of a key queue that is shut and is to be asked again, as
-// [keyQueues.next] does; nil when there is none.
+// nextRetry takes an item of a key queue that is blocked and is to be asked again, as
+// [keyQueues.next] does; nil when there is no such item.
 func (l *keyQueues) nextRetry(now time.Time) *item {
 	for _, by := range l.rules {
 		if by.next.After(now) {

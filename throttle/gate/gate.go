@@ -35,11 +35,11 @@ const (
 //
 // A zone is required; "Local" and other names that mean something else on
 // another machine are refused. Times of all groups add up. An excepted date is
-// that of the opening: what opens on it stays shut, what opened the day before
+// that of the opening: what opens on it stays closed, what opened the day before
 // still runs to its end. Cron expressions have the five fields and descriptors
 // of robfig/cron, without @every and TZ=. The gate opens at a tick of the first
 // and closes at the next tick of the second; an opening tick while it is open
-// changes nothing; where both tick at once, it is shut.
+// changes nothing; where both tick at once, it is closed.
 //
 // Hours and ticks are those that the clock on the wall of the zone shows: a gate
 // is open at an instant if and only if it shows then a time within the hours.
@@ -53,13 +53,13 @@ const (
 //     skipped time does not open that day.
 //   - A time that comes twice counts twice. 20:00-02:30 closes at the first 02:30;
 //     when the clock goes back to 02:00, it opens again, to the second 02:30.
-//     02:30-09:00 opens at the first 02:30 and is shut from the second 02:00 to the
+//     02:30-09:00 opens at the first 02:30 and is closed from the second 02:00 to the
 //     second 02:30. So nothing runs while the clock shows a time outside the hours.
 //
 // Cron expressions that never open or never close are refused, as is a text of
 // more than [TextMax] bytes or [SpansMax] spans. A Gate is a value: two gates of the
 // same String are equal by ==, and it may be the key of a map. The zero Gate is
-// invalid and always shut. A Gate is safe for concurrent use.
+// invalid and always closed. A Gate is safe for concurrent use.
 // Every process should have the same version of the time zone database.
 type Gate struct{ plan *plan }
 

@@ -46,7 +46,7 @@ type At struct {
 // from or beyond [OpeningsMax] openings is left out.
 //
 // in is the recipient's zone, which g does not look at if it has its own. Where
-// the zone is the recipient's and in is nil, g is shut. Results of windows
+// the zone is the recipient's and in is nil, g is closed. Results of windows
 // below 32 days are remembered per *time.Location: load each of them once.
 func (g Gate) Openings(from, until time.Time, in *time.Location) []Opening {
 	w := windowOf(from, until)
@@ -64,7 +64,7 @@ func Openings(gates []At, from, until time.Time) []Opening {
 	return w.openings(all) // what overlaps w and one another does so within w
 }
 
-// FirstClosed returns the rule of the first gate that is shut at an instant, and
+// FirstClosed returns the rule of the first gate that is closed at an instant, and
 // whether there is one.
 func FirstClosed(gates []At, at time.Time) (rule string, closed bool) {
 	w := windowOf(at, at.Add(1))
