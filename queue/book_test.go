@@ -20,9 +20,9 @@ import (
 	"github.com/headwayq/headway/throttle/gate"
 )
 
-// desk is a Redis whose scripts read a clock that the test sets, and a client that
+// bookingRig is a Redis whose scripts read a clock that the test sets, and a client that
 // books there.
-type desk struct {
+type bookingRig struct {
 	*testing.T
 	*Client
 	raw   *redis.Client
@@ -36,7 +36,7 @@ func perMinute() Policy {
 	return Policy{Type: "sms", Rules: []Rule{{Name: "phone", Limit: throttle.Sliding(1, time.Minute), Key: MustJSONKey("$.to")}}}
 }
 
-func newDesk(t *testing.T, policies ...Policy) *desk {
+func newBookingRig(t *testing.T, policies ...Policy) *bookingRig {
 	t.Helper()
 	raw := redistest.Start(t).Client(t)
 	start := time.Now().Truncate(time.Second)
@@ -44,12 +44,12 @@ func newDesk(t *testing.T, policies ...Policy) *desk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &desk{T: t, Client: newClient(t, timed, policies...), raw: raw, timed: timed, start: start, insp: asynq.NewInspectorFromRedisClient(raw)}
+	d := &bookingRig{T: t, Client: newClient(t, timed, policies...), raw: raw, timed: timed, start: start, insp: asynq.NewInspectorFromRedisClient(raw)}
 	t.Cleanup(d.everyKeyOfOursHasALife)
 	return d
 }
 
-func (d *desk) everyKeyOfOursHasALife() {
+func (d *bookingRig) everyKeyOfOursHasALife() {
 	for _, k := range d.raw.Keys(context.Background(), "hw:*").Val() {
 		if d.raw.PTTL(context.Background(), k).Val() == -1 {
 			d.Errorf("%s has no TTL", k)
@@ -58,7 +58,7 @@ func (d *desk) everyKeyOfOursHasALife() {
 }
 
 // at moves the clock to in after the start.
-func (d *desk) at(in time.Duration) {
+func (d *bookingRig) at(in time.Duration) {
 	d.Helper()
 	if err := d.timed.SetTime(d.Context(), d.start.Add(in)); err != nil {
 		d.Fatal(err)
@@ -70,7 +70,7 @@ func smsTo(phone string, opts ...asynq.Option) *Task {
 }
 
 // booked books a task that has to wait so long.
-func (d *desk) booked(phone string, wait time.Duration, opts ...asynq.Option) Booked {
+func (d *bookingRig) booked(phone string, wait time.Duration, opts ...asynq.Option) Booked {
 	d.Helper()
 	b, err := d.Book(d.Context(), smsTo(phone, opts...))
 	if err != nil || b.Wait != wait {
@@ -99,7 +99,7 @@ func content(t *testing.T, rdb *redis.Client) map[string]string {
 // scheduled at their instants, where pools find them.
 func TestBook(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, perMinute())
+	d := newBookingRig(t, perMinute())
 	deadline := time.Now().Add(time.Hour).Truncate(time.Second)
 	for i := range 3 {
 		wait := time.Duration(i) * time.Minute
@@ -145,7 +145,7 @@ func TestBook(t *testing.T) {
 // Too late is told at once, with the instant, and nothing is left of it.
 func TestBookTooLate(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, perMinute())
+	d := newBookingRig(t, perMinute())
 	d.booked("+1", 0)
 	d.booked("+1", time.Minute)
 	before := content(t, d.raw)
@@ -190,7 +190,7 @@ func TestBookTooLate(t *testing.T) {
 // The options of asynq that say when a task starts are not for a booking.
 func TestBookRefusesOptions(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, perMinute())
+	d := newBookingRig(t, perMinute())
 	for _, opt := range []asynq.Option{
 		asynq.ProcessIn(time.Minute), asynq.ProcessAt(time.Now().Add(time.Hour)), asynq.Group("g"), asynq.Timeout(time.Millisecond), foreignOption{asynq.MaxRetry(1)},
 	} {
@@ -225,7 +225,7 @@ func TestBookWithGates(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Rules = append(p.Rules, Rule{Name: "hours", Gate: hours})
-	d := newDesk(t, p)
+	d := newBookingRig(t, p)
 	b, err := d.Book(t.Context(), smsTo("+1"))
 	if err != nil || b.Rule != "hours" || b.At.Sub(from).Abs() > time.Second || b.Info.State != asynq.TaskStateScheduled {
 		t.Errorf("Book = %+v, %v, want it scheduled for the opening at %v", b, err, from)

@@ -23,7 +23,7 @@ import (
 
 func TestBookManyOfTheSame(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, perMinute())
+	d := newBookingRig(t, perMinute())
 	results := d.BookMany(t.Context(), []*Task{
 		smsTo("+1", asynq.TaskID("a")), smsTo("+1"), smsTo("+1", asynq.TaskID("a")), smsTo("+1", asynq.Unique(time.Hour)),
 		smsTo("+1", asynq.Unique(time.Hour)), smsTo("+1"),
@@ -40,7 +40,7 @@ func TestBookManyOfTheSame(t *testing.T) {
 
 func TestManyAreAnsweredInOrder(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, perMinute())
+	d := newBookingRig(t, perMinute())
 	var tasks []*Task
 	for i := range 250 {
 		opts := []asynq.Option{asynq.Queue([]string{"default", "mail"}[i%2])}
@@ -153,7 +153,7 @@ func TestLostRepliesEnqueueOnce(t *testing.T) {
 
 func TestManyWithoutRedis(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, perMinute())
+	d := newBookingRig(t, perMinute())
 	d.booked("+1", 0)
 	before := content(t, d.raw)
 	for _, on := range []string{":sent:", ":line"} {
@@ -200,7 +200,7 @@ func (c *deaf) EvalSha(ctx context.Context, sha string, keys []string, args ...a
 
 func TestBookManyMovesUpBehindARefusal(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, perMinute())
+	d := newBookingRig(t, perMinute())
 	if got, err := d.policies["sms"].decide.Rules()[0].TryAcquire(t.Context(), "+1", 1); err != nil || !got.Granted {
 		t.Fatalf("TryAcquire = %v, %v, want a grant", got, err)
 	}

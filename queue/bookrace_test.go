@@ -19,7 +19,7 @@ import (
 // What asynq refuses gives its place back, and leaves that of the other alone.
 func TestBookGivesThePlaceBack(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, perMinute())
+	d := newBookingRig(t, perMinute())
 	d.booked("+1", 0)
 	other := d.booked("+1", time.Minute, asynq.TaskID("b"))
 	d.booked("+2", 0, asynq.Unique(time.Hour))
@@ -51,7 +51,7 @@ func TestBookGivesThePlaceBack(t *testing.T) {
 }
 
 // dueAt is the instant at which a task is woken.
-func (d *desk) dueAt(id string) time.Time {
+func (d *bookingRig) dueAt(id string) time.Time {
 	d.Helper()
 	f, err := luascripts.Find(d.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), id)
 	if err != nil || !f.Ours {
@@ -63,7 +63,7 @@ func (d *desk) dueAt(id string) time.Time {
 // Two that book one id at the same time share its place: who is refused leaves it.
 func TestBookOfARacedIDKeepsTheOthersPlace(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, perMinute())
+	d := newBookingRig(t, perMinute())
 	d.booked("+1", 0)
 	var other Booked
 	raced := false
@@ -101,7 +101,7 @@ func (r *racer) EvalSha(ctx context.Context, sha string, keys []string, args ...
 // out of the line: those behind it are not held up.
 func TestPlaceOfADeadProcess(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, perMinute())
+	d := newBookingRig(t, perMinute())
 	limiter := d.policies["sms"].decide.Rules()[0]
 	d.booked("+1", 0)
 	request := throttle.Request{Key: "+1", Cost: 1, Job: luascripts.JobID("default", "dead")}

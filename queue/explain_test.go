@@ -15,7 +15,7 @@ import (
 )
 
 // why asks about a task of the default queue, and sees that nothing has changed by that.
-func (d *desk) why(i *Inspector, id string, want Explanation) {
+func (d *bookingRig) why(i *Inspector, id string, want Explanation) {
 	d.Helper()
 	before := content(d.T, d.raw)
 	got, err := i.Explain(d.Context(), "default", id)
@@ -39,7 +39,7 @@ func (d *desk) why(i *Inspector, id string, want Explanation) {
 // others where they are.
 func TestWhy(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, perMinute())
+	d := newBookingRig(t, perMinute())
 	i := d.inspector(throttle.Config{}, perMinute())
 	deadline := d.start.Add(time.Hour)
 	for n := range 4 {
@@ -91,7 +91,7 @@ func TestWhyNotPermits(t *testing.T) {
 		{Type: "call", Rules: []Rule{{Name: "lines", Limit: throttle.Concurrent(1, time.Minute), Key: key}}},
 		{Type: "ad", Rules: []Rule{{Name: "hours", Gate: hours}, {Name: "ads", Limit: throttle.Sliding(1, time.Minute), Key: key}}},
 	}
-	d := newDesk(t, policies...)
+	d := newBookingRig(t, policies...)
 	i := d.inspector(throttle.Config{}, policies...)
 	book := func(typ, id string) {
 		t.Helper()
@@ -154,7 +154,7 @@ func TestWhySeveralRules(t *testing.T) {
 	t.Parallel()
 	policy := perMinute()
 	policy.Rules = append(policy.Rules, Rule{Name: "provider", Limit: throttle.Sliding(1, time.Second), Key: ConstantKey("acme")})
-	d := newDesk(t, policy)
+	d := newBookingRig(t, policy)
 	i := d.inspector(throttle.Config{}, policy)
 	for n, want := range []Explanation{
 		{State: StatePending},
@@ -174,7 +174,7 @@ func TestWhySeveralRules(t *testing.T) {
 // Who does not come at its instant stands aside, and first.
 func TestWhyParked(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, perMinute())
+	d := newBookingRig(t, perMinute())
 	i := d.inspector(throttle.Config{}, perMinute())
 	for n := range 3 {
 		d.booked("+1", time.Duration(n)*time.Minute, asynq.TaskID(fmt.Sprint("t", n)))

@@ -16,8 +16,8 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// inspector is one of the desk's pools.
-func (d *desk) inspector(cfg throttle.Config, policies ...Policy) *Inspector {
+// inspector is one of the rig's pools.
+func (d *bookingRig) inspector(cfg throttle.Config, policies ...Policy) *Inspector {
 	d.Helper()
 	i, err := NewInspector(d.timed, ClientConfig{Policies: policies, Throttle: cfg})
 	if err != nil {
@@ -44,7 +44,7 @@ func TestLine(t *testing.T) {
 	t.Parallel()
 	const n = pageMax + 7
 	policy := Policy{Type: "sms", Rules: []Rule{{Name: "phone", Limit: throttle.Sliding(1, time.Second), Key: MustJSONKey("$.to")}}}
-	d := newDesk(t, policy)
+	d := newBookingRig(t, policy)
 	i := d.inspector(throttle.Config{}, policy)
 	var tasks []*Task
 	var want []string
@@ -106,7 +106,7 @@ func TestLine(t *testing.T) {
 // also where many have one instant.
 func TestPutAway(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, perMinute())
+	d := newBookingRig(t, perMinute())
 	i := d.inspector(throttle.Config{}, perMinute())
 	var tasks []*Task
 	want := map[string]time.Time{}
@@ -149,7 +149,7 @@ func TestInspectorWithSecret(t *testing.T) {
 	t.Parallel()
 	const phone = "+15550100"
 	cfg := throttle.Config{Secret: []byte("0123456789abcdef"), Prefix: "mine"}
-	d := newDesk(t, perMinute())
+	d := newBookingRig(t, perMinute())
 	c, err := NewClient(d.timed, ClientConfig{Policies: []Policy{perMinute()}, Throttle: cfg})
 	if err != nil {
 		t.Fatal(err)

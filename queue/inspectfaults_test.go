@@ -13,7 +13,7 @@ import (
 // What can't be asked is refused, by an error that says what and shows no key.
 func TestInspectorRefuses(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, perMinute())
+	d := newBookingRig(t, perMinute())
 	i := d.inspector(throttle.Config{}, perMinute())
 	alone := d.inspector(throttle.Config{PerClient: true}, perMinute())
 	line := func(i *Inspector, rule, key string, from Cursor, most int) error {

@@ -172,7 +172,7 @@ func TestKeyQueuesForgetWhatHasEnded(t *testing.T) {
 	r.dropAll(r.at(0))
 	r.want(0, "3")
 	if len(r.promised) != 2 || !r.last.IsZero() {
-		t.Errorf("%d keys have promises, and %v was booked last; want two in hand, and none", len(r.promised), r.last)
+		t.Errorf("%d keys have promises, and %v was booked last; want two unsettled, and none", len(r.promised), r.last)
 	}
 }
 

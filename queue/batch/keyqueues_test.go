@@ -59,7 +59,7 @@ func TestKeyQueuesKeepTheOrderOfAKey(t *testing.T) {
 		r.put("b", "")
 	}
 	a, b := r.want(0, "0"), r.want(0, "1")
-	r.want(0, "")                                                   // both have one in hand
+	r.want(0, "")                                                   // both have one unsettled
 	r.fed(a, r.at(50*time.Millisecond), r.at(150*time.Millisecond)) // in the wide line
 	r.back(b, r.at(300*time.Millisecond))                           // its ledger said so
 	r.settled(r.at(0))
@@ -127,7 +127,7 @@ func TestKeyQueuesOfAWiderKey(t *testing.T) {
 	r.want(99*time.Millisecond, "")
 	r.want(100*time.Millisecond, "4")
 	r.expire(r.at(time.Hour))
-	if n := len(r.promised); n != 3 { // of 3 and 4, which are in hand, and of their tenant
+	if n := len(r.promised); n != 3 { // of 3 and 4, which are unsettled, and of their tenant
 		t.Errorf("%d keys have promises, want 3", n)
 	}
 }
@@ -138,10 +138,10 @@ func TestKeyQueuesAtRandom(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 3)) // #nosec G404
 		r := newLaneRig(t)
-		inHand := map[string]*item{}
+		unsettled := map[string]*item{}
 		last := map[string]int64{}
 		now, out := time.Duration(0), 0
-		for r.n < 300 || r.held > 0 || len(inHand) > 0 {
+		for r.n < 300 || r.held > 0 || len(unsettled) > 0 {
 			now += time.Duration(rng.IntN(40)) * time.Millisecond
 			switch rng.IntN(4) {
 			case 0, 1:
@@ -153,16 +153,16 @@ func TestKeyQueuesAtRandom(t *testing.T) {
 				if p == nil {
 					continue
 				}
-				if inHand[p.queueKey] != nil {
-					t.Fatalf("seed %d: two items of %s are in hand", seed, p.queueKey)
+				if unsettled[p.queueKey] != nil {
+					t.Fatalf("seed %d: two items of %s are unsettled", seed, p.queueKey)
 				}
 				if before, ok := last[p.queueKey]; ok && p.position < before {
 					t.Fatalf("seed %d: piece %d comes after %d", seed, p.position, before)
 				}
-				inHand[p.queueKey] = p
+				unsettled[p.queueKey] = p
 			case 3:
-				for lane, p := range inHand {
-					delete(inHand, lane)
+				for lane, p := range unsettled {
+					delete(unsettled, lane)
 					if rng.IntN(2) == 0 {
 						r.back(p, r.at(now+time.Duration(rng.IntN(300))*time.Millisecond))
 						continue
