@@ -77,10 +77,10 @@ var calls = sync.Pool{New: func() any { return &luascripts.Call{} }}
 
 // freeCall lets a call be used for another, with the memory of its rules. It keeps no keys.
 func freeCall(c *luascripts.Call) {
-	parts := c.Rules
-	clear(parts)
+	rules := c.Rules
+	clear(rules)
 	*c = luascripts.Call{}
-	c.Rules = parts[:0]
+	c.Rules = rules[:0]
 	calls.Put(c)
 }
 

@@ -124,7 +124,7 @@ func (f *fallback) localStore() *clockedStore {
 	if s := f.local.Load(); s != nil {
 		return s
 	}
-	f.local.CompareAndSwap(nil, newMemoryDesk(f.now))
+	f.local.CompareAndSwap(nil, &clockedStore{store: newMemoryStore(f.now)})
 	return f.local.Load()
 }
 

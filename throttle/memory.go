@@ -29,10 +29,6 @@ type memoryStore struct{ *memory.Store }
 
 func newMemoryStore(now func() time.Time) memoryStore { return memoryStore{memory.New(now)} }
 
-func newMemoryDesk(now func() time.Time) *clockedStore {
-	return &clockedStore{store: newMemoryStore(now)}
-}
-
 func (s memoryStore) acquire(ctx context.Context, c *luascripts.Call) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -197,16 +197,16 @@ func (g *grant) made(p *Policy, key string, r *luascripts.AcquireReply) {
 
 // addTo puts what is known of the grant into the calls of the rules. A token stays
 // as it is where there are leases: a lease is found by its token alone.
-func (g *grant) addTo(parts []luascripts.RuleCall, p *Policy, key string) {
-	for i := range parts {
+func (g *grant) addTo(calls []luascripts.RuleCall, p *Policy, key string) {
+	for i := range calls {
 		if i < len(g.worth) {
-			parts[i].Worth = g.worth[i]
+			calls[i].Worth = g.worth[i]
 		}
 	}
 	if g.by == nil || key != g.key || !g.by.countsAs(p) {
 		return
 	}
-	for i := range parts {
+	for i := range calls {
 		if i >= len(g.limits) || g.limits[i].IsConcurrent() {
 			continue
 		}
@@ -214,6 +214,6 @@ func (g *grant) addTo(parts []luascripts.RuleCall, p *Policy, key string) {
 		if i < len(g.each) {
 			at = g.each[i]
 		}
-		parts[i].At, parts[i].Until = at, at.Add(g.limits[i].Window())
+		calls[i].At, calls[i].Until = at, at.Add(g.limits[i].Window())
 	}
 }
