@@ -19,17 +19,8 @@
 //   - At the end the SMTP server's log is held against the rules (summary.go).
 //
 // On a terminal p and Enter pause the batch, r and Enter resume it. Ctrl-C cancels it.
-// The mails, the server, its judge and the clock come from internal/e2e/mailtest.
-//
-// # Flags
-//
-//	-redis ADDR          host:port, or a redis:// URL with user, password and database; default: embedded
-//	-input FILE          CSV with the header "to,subject,text"; default: the sample
-//	-batch N             mails of the sample; default 240
-//	-gate HOURS          hours of the clock, as in gate.Parse, without a zone; default 09:00-21:00
-//	-scale N             seconds of the clock that pass in one of ours, 1 to 1440; default 720
-//	-rate n/duration     mails in all, in any window of that length by our own seconds; default 10/1s
-//	-kill-feeder=false   let both replicas live
+// The flags are listed by -h. The mails, the server, its judge, the clock and what is shown
+// meanwhile come from internal/e2e/mailtest.
 //
 // # Exit codes
 //

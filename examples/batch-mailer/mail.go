@@ -5,11 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"mime"
-	"mime/quotedprintable"
 	"net"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/emersion/go-smtp"
@@ -95,39 +91,11 @@ func (s *mailer) send(ctx context.Context, m mailtest.Mail, id string, granted t
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	c := smtp.NewClient(conn)
-	if err := c.SendMail(sender, []string{m.To}, bytes.NewReader(encode(m, id, granted))); err != nil {
+	if err := c.SendMail(sender, []string{m.To}, bytes.NewReader(m.Encode(sender, id, granted))); err != nil {
 		return err
 	}
 	_ = c.Quit() // the mail is theirs already
 	return nil
-}
-
-// encode is a mail as of RFC 5322.
-func encode(m mailtest.Mail, id string, granted time.Time) []byte {
-	var b bytes.Buffer
-	for _, h := range [][2]string{
-		{"From", sender},
-		{"To", m.To},
-		{"Subject", mime.QEncoding.Encode("utf-8", m.Subject)},
-		{"Date", granted.UTC().Format(time.RFC1123Z)},
-		{"Message-ID", messageID(id)},
-		{mailtest.GrantedHeader, strconv.FormatInt(granted.UnixMicro(), 10)},
-		{"MIME-Version", "1.0"},
-		{"Content-Type", "text/plain; charset=utf-8"},
-		{"Content-Transfer-Encoding", "quoted-printable"},
-	} {
-		b.WriteString(h[0] + ": " + h[1] + "\r\n")
-	}
-	b.WriteString("\r\n")
-	w := quotedprintable.NewWriter(&b)
-	_, _ = w.Write([]byte(m.Text)) // into memory
-	_ = w.Close()
-	return b.Bytes()
-}
-
-// messageID is made of a task's id, batch:<batch>:<element>.
-func messageID(task string) string {
-	return "<" + strings.ReplaceAll(task, ":", ".") + "@" + sender[strings.Index(sender, "@")+1:] + ">"
 }
 
 // answer is what becomes of an error of [mailer.send]. A server's own words are left

@@ -35,8 +35,6 @@ const (
 	// the schedule ticks.
 	leadDefault = 12
 	tickAt      = 2 * time.Second
-
-	plainEach = time.Second // between two lines of progress where none can be redrawn
 )
 
 func main() {
@@ -95,11 +93,11 @@ var errUsage = errors.New("this can't be shown")
 // session is one run with good flags and a good input: a server, a clock, and two
 // replicas that do the work.
 type session struct {
-	cfg      config
-	env      env
-	mails    []mailtest.Mail
-	progress *e2e.Progress // all output to stderr goes through it
-	log      *zap.Logger
+	cfg   config
+	env   env
+	mails []mailtest.Mail
+	watch *mailtest.Watch
+	log   *zap.Logger
 
 	rdb      *redis.Client
 	queue    string // of this run alone
@@ -108,18 +106,6 @@ type session struct {
 	tick     time.Time
 	server   *mailtest.Server
 	replicas []*replica
-
-	mu      sync.Mutex
-	shown   string      // how far the batch is
-	batch   string      // its id, when it was started
-	feeders []feederRun // who fed it, one after the other
-	killed  bool        // one of them was stopped
-}
-
-// feederRun is a replica that began to feed the batch.
-type feederRun struct {
-	r    *replica
-	from int64
 }
 
 func newSession(cfg config, e env, mails []mailtest.Mail) *session {
@@ -127,12 +113,9 @@ func newSession(cfg config, e env, mails []mailtest.Mail) *session {
 		e.lead = leadDefault
 	}
 	s := &session{cfg: cfg, env: e, mails: mails, queue: "mails-" + rand.Text()[:8], secret: []byte(rand.Text())}
-	s.progress = e2e.NewProgressLine(e.stderr, plainEach, func(bool) string {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.shown
-	})
-	s.log = e2e.NewLogger(s.progress)
+	s.watch = mailtest.NewWatch(e.stderr)
+	s.watch.Queue, s.watch.Mails, s.watch.Gate, s.watch.Keys, s.watch.Kill = s.queue, len(mails), cfg.gate, e.keys, cfg.killFeeder
+	s.log = e2e.NewLogger(s.watch.Progress)
 	return s
 }
 
@@ -176,6 +159,7 @@ func (s *session) setClock(ctx context.Context) error {
 		return fmt.Errorf("%w: -gate: %w", errUsage, err)
 	}
 	s.tick = s.clock.Begin.Add(tickAt)
+	s.watch.Clock, s.watch.Tick = s.clock, s.tick
 	if need, open := s.cfg.atLeast(s.mails), s.clock.OpenFor(s.cfg.gate); need > open {
 		return fmt.Errorf("%w: %s take %v at least, and the gate is open for %v of the %v that the clock runs; want fewer, or another -rate, -gate or -scale",
 			errUsage, e2e.Count(len(s.mails), "mail"), need, open, s.clock.Until.Sub(s.clock.Begin))
@@ -190,18 +174,13 @@ func (s *session) announce() {
 	if s.cfg.redis != nil {
 		where = s.cfg.redis.Addr
 	}
-	s.say("Redis      %s", where)
-	s.say("server     embedded, sends nothing: smtp://%s", s.server.Addr())
-	s.say("clock      %d times as fast as ours; the batch starts at %s, the gate opens at %s", s.cfg.scale, s.clock.Show(s.tick), s.clock.Show(s.clock.Opens))
-	s.say("gate       %s", s.rules().Hours())
-	s.say("provider   %d in any %v", s.cfg.rate.Permits(), s.cfg.rate.Window())
-	s.say("recipient  1 in any %v, an hour of the clock", s.cfg.perRecipient())
-	s.say("input      %s to %s", e2e.Count(len(s.mails), "mail"), e2e.Count(recipients, "recipient"))
-}
-
-// say writes a line for people, with the time of the clock.
-func (s *session) say(format string, a ...any) {
-	_, _ = fmt.Fprintf(s.progress, s.clock.Show(time.Now())+"  "+format+"\n", a...)
+	s.watch.Say("Redis      %s", where)
+	s.watch.Say("server     embedded, sends nothing: smtp://%s", s.server.Addr())
+	s.watch.Say("clock      %d times as fast as ours; the batch starts at %s, the gate opens at %s", s.cfg.scale, s.clock.Show(s.tick), s.clock.Show(s.clock.Opens))
+	s.watch.Say("gate       %s", s.rules().Hours())
+	s.watch.Say("provider   %d in any %v", s.cfg.rate.Permits(), s.cfg.rate.Window())
+	s.watch.Say("recipient  1 in any %v, an hour of the clock", s.cfg.perRecipient())
+	s.watch.Say("input      %s to %s", e2e.Count(len(s.mails), "mail"), e2e.Count(recipients, "recipient"))
 }
 
 // runReplicas runs two of them until the batch is over, and returns what it was then.
@@ -209,7 +188,7 @@ func (s *session) runReplicas(ctx context.Context) (last batch.Progress, err err
 	running, stop := context.WithCancel(context.WithoutCancel(ctx)) // Ctrl-C cancels the batch first
 	showing, hide := context.WithCancel(running)
 	var shows sync.WaitGroup
-	shows.Go(func() { s.progress.Run(showing) })
+	shows.Go(func() { s.watch.Progress.Run(showing) })
 	defer func() {
 		for _, r := range s.replicas {
 			err = errors.Join(err, r.close())
@@ -228,5 +207,6 @@ func (s *session) runReplicas(ctx context.Context) (last batch.Progress, err err
 			return last, err
 		}
 	}
-	return s.watch(ctx)
+	s.watch.Control = s.replicas[0].batches // any replica's can pause the batch
+	return s.watch.Run(ctx)
 }

@@ -84,7 +84,7 @@ func (r *replica) start(ctx context.Context) error {
 	for _, run := range []func(context.Context) error{r.schedule.Run, r.feeder.Run} {
 		r.wg.Go(func() {
 			if err := run(ctx); err != nil {
-				r.s.say("%s: %v", r.name, err)
+				r.s.watch.Say("%s: %v", r.name, err)
 			}
 		})
 	}
@@ -136,7 +136,7 @@ func (s *session) nightly() schedule.Entry {
 
 // ticked tells of a tick that this replica decided. No other hears of it.
 func (r *replica) ticked(t schedule.Tick) {
-	r.s.say("%s: the tick of %s is %s", r.name, t.At.Format("15:04"), t.Outcome)
+	r.s.watch.Say("%s: the tick of %s is %s", r.name, t.At.Format("15:04"), t.Outcome)
 }
 
 // startBatch is the handler of the tick's task. It may run twice, as any: the batch's
@@ -151,24 +151,22 @@ func (r *replica) startBatch(ctx context.Context, task *asynq.Task) error {
 		ID: "nightly-" + tick.In(r.s.clock.Zone).Format(time.DateOnly), Queue: r.s.queue, Type: typeSend, Source: sourceName, Total: int64(n),
 		Window: min(max(n/4, 10), windowMost), // little, so that the feeder works as long as the batch does
 	}
-	if id := r.s.batchID(); id != "" && id != spec.ID {
+	if id := r.s.watch.Batch(); id != "" && id != spec.ID {
 		return nil // the clock has come to the next day, and this program shows one
 	}
 	started, err := r.batches.Start(ctx, spec)
 	if err != nil {
 		return err
 	}
-	r.s.say("%s: batch %s of %s, started: %t", r.name, spec.ID, e2e.Count(n, "mail"), started)
-	r.s.mu.Lock()
-	defer r.s.mu.Unlock()
-	r.s.batch = spec.ID
+	r.s.watch.Say("%s: batch %s of %s, started: %t", r.name, spec.ID, e2e.Count(n, "mail"), started)
+	r.s.watch.Started(spec.ID)
 	return nil
 }
 
 // source gives the mails to this replica's feeder, from where another left off. An
 // element's id is its position: the mails are the same ones in the same order.
 func (r *replica) source(ctx context.Context, b batch.Spec, from batch.Position) iter.Seq2[batch.Element, error] {
-	r.s.fedBy(r, from.Read)
+	r.s.watch.Feeds(r.name, from.Read, r.kill)
 	all := batch.Seq(func(batch.Spec) iter.Seq[batch.Element] {
 		return func(yield func(batch.Element) bool) {
 			for _, m := range r.s.mails {

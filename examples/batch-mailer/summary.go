@@ -4,10 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
 
-	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/internal/e2e/mailtest"
 	"github.com/headwayq/headway/queue/batch"
 )
@@ -23,7 +21,7 @@ func (s *session) sumUp(last batch.Progress) error {
 	if err := s.print(s.env.stdout, last, j); err != nil {
 		return err
 	}
-	return errors.Join(s.wrong(last, j)...)
+	return errors.Join(j.Wrong(last, len(s.mails))...)
 }
 
 func (s *session) print(out io.Writer, p batch.Progress, j mailtest.Judgement) error {
@@ -40,30 +38,8 @@ func (s *session) print(out io.Writer, p batch.Progress, j mailtest.Judgement) e
 		}
 		line("admissions", "%d, %.2f per mail; %d deferred by a worker", admissions, float64(admissions)/float64(j.Accepted), deferred)
 	}
-	var fed []string
-	s.mu.Lock()
-	for _, f := range s.feeders {
-		fed = append(fed, fmt.Sprintf("%s from mail %d", f.r.name, f.from+1))
-	}
-	s.mu.Unlock()
-	if len(fed) > 0 {
-		line("fed by", "%s", strings.Join(fed, ", then "))
+	if fed := s.watch.FedBy(); fed != "" {
+		line("fed by", "%s", fed)
 	}
 	return w.Flush()
-}
-
-// wrong is what went wrong, by the batch and by the server.
-func (s *session) wrong(p batch.Progress, j mailtest.Judgement) []error {
-	var errs []error
-	bad := func(n int64, what string) {
-		if n != 0 {
-			errs = append(errs, fmt.Errorf("%s %s", e2e.Count(int(n), "mail"), what))
-		}
-	}
-	bad(p.Failed, "failed for good")
-	bad(p.Refused, "could not be enqueued")
-	if p.State == batch.Ended {
-		bad(int64(len(s.mails)-(j.Accepted-j.Twice))-p.Failed-p.Refused, "did not reach the server")
-	}
-	return append(errs, j.Wrong()...)
 }

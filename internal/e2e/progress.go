@@ -36,8 +36,9 @@ type Progress struct {
 	plain time.Duration          // between two lines where none can be redrawn
 	width func() int             // columns of the terminal; nil elsewhere
 
-	mu  sync.Mutex
-	out io.Writer
+	mu   sync.Mutex
+	out  io.Writer
+	last string // plain line
 }
 
 // NewProgress shows on out what snapshot returns, which must be safe to call
@@ -54,7 +55,8 @@ func NewProgress(out io.Writer, snapshot func() Snapshot) *Progress {
 
 // NewProgressLine shows on out what line returns, which must be safe to call from
 // another goroutine and is told whether it is for a terminal. An empty line is not
-// shown. Elsewhere than on a terminal there is a line each plain.
+// shown. Elsewhere than on a terminal there is a line each plain, unless it says what
+// the line before said.
 func NewProgressLine(out io.Writer, plain time.Duration, line func(live bool) string) *Progress {
 	p := &Progress{out: out, plain: plain, line: line}
 	f, ok := out.(*os.File)
@@ -74,7 +76,7 @@ func NewProgressLine(out io.Writer, plain time.Duration, line func(live bool) st
 	return p
 }
 
-// Run shows progress until ctx ends, and then once more.
+// Run shows progress until ctx ends, and then once more if it has changed.
 func (p *Progress) Run(ctx context.Context) {
 	every := p.plain
 	if p.width != nil {
@@ -120,7 +122,10 @@ func (p *Progress) draw(end string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.width == nil {
-		_, _ = io.WriteString(p.out, line+"\n")
+		if line != p.last {
+			_, _ = io.WriteString(p.out, line+"\n")
+		}
+		p.last = line
 		return
 	}
 	// A line as wide as the terminal wraps, and then only its last row is erased.

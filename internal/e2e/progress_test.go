@@ -57,8 +57,8 @@ func TestProgressLive(t *testing.T) {
 	}
 }
 
-// TestProgressLine wants a line of the caller's own at its own pace, and none as long
-// as there is none.
+// TestProgressLine wants a line of the caller's own at its own pace, none as long as it is
+// empty, and none that says what the last one said.
 func TestProgressLine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestProgressLine(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3500*time.Millisecond)
 		defer cancel()
 		p.Run(ctx)
-		if want := "2 s, live false\n3 s, live false\n3 s, live false\n"; out.String() != want {
+		if want := "2 s, live false\n3 s, live false\n"; out.String() != want {
 			t.Errorf("output = %q, want %q", &out, want)
 		}
 	})

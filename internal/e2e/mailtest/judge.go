@@ -7,6 +7,7 @@ import (
 
 	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/internal/judge"
+	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
 )
@@ -100,13 +101,19 @@ func (j Judgement) Print(line func(name, format string, a ...any), r Rules, c Cl
 	line("recipient", "1 allowed in any %v, %s broken; %s", r.PerRecipient, e2e.Count(j.OverRecipient, "time"), least)
 }
 
-// Wrong is each rule that was broken.
-func (j Judgement) Wrong() []error {
+// Wrong is what went wrong with so many mails, by the batch and by the server's log.
+func (j Judgement) Wrong(p batch.Progress, mails int) []error {
 	var errs []error
 	bad := func(n int, what string) {
 		if n != 0 {
 			errs = append(errs, fmt.Errorf("%s %s", e2e.Count(n, "mail"), what))
 		}
+	}
+	failed, refused := int(p.Failed), int(p.Refused)
+	bad(failed, "failed for good")
+	bad(refused, "could not be enqueued")
+	if p.State == batch.Ended {
+		bad(mails-(j.Accepted-j.Twice)-failed-refused, "did not reach the server")
 	}
 	bad(j.Twice, "came twice")
 	bad(j.OverProvider, "came faster than the provider allows")

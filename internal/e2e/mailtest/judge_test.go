@@ -1,11 +1,13 @@
 package mailtest
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -52,3 +54,32 @@ func TestJudge(t *testing.T) {
 		}
 	}
 }
+
+// TestWrong: each thing that went wrong fails the run.
+func TestWrong(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		last batch.Progress
+		j    Judgement
+		want string
+	}{
+		{"nothing", ended, Judgement{Accepted: 3}, "[]"},
+		{"missing", ended, Judgement{Accepted: 2}, "[1 mail did not reach the server]"},
+		{"twice and missing", ended, Judgement{Accepted: 3, Twice: 1}, "[1 mail did not reach the server 1 mail came twice]"},
+		{"failed", failed, Judgement{Accepted: 2}, "[1 mail failed for good]"},
+		{"cancelled", cancelled, Judgement{Accepted: 1}, "[]"},
+		{"too fast", ended, Judgement{Accepted: 3, OverProvider: 2, OverRecipient: 1}, "[2 mails came faster than the provider allows 1 mail came faster than a recipient is to get them]"},
+		{"shut", ended, Judgement{Accepted: 3, WhileShut: 1, Early: 1}, "[1 mail went out while the gate was shut 1 mail came before Redis let it through: the clocks differ, and the judgement is void]"},
+	} {
+		if got := fmt.Sprint(test.j.Wrong(test.last, 3)); got != test.want {
+			t.Errorf("%s: %s, want %s", test.name, got, test.want)
+		}
+	}
+}
+
+var (
+	ended     = batch.Progress{State: batch.Ended}
+	failed    = batch.Progress{State: batch.Ended, Failed: 1}
+	cancelled = batch.Progress{State: batch.Cancelled}
+)

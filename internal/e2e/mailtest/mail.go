@@ -1,12 +1,17 @@
 package mailtest
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"mime"
+	"mime/quotedprintable"
 	"net/mail"
+	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -39,6 +44,34 @@ func Mask(address string) string {
 		return "…"
 	}
 	return name[:1] + "…@" + domain[:1] + "…"
+}
+
+// Encode is the mail as of RFC 5322, from an address, of a task that was granted its permits then.
+func (m Mail) Encode(from, task string, granted time.Time) []byte {
+	var b bytes.Buffer
+	for _, h := range [][2]string{
+		{"From", from},
+		{"To", m.To},
+		{"Subject", mime.QEncoding.Encode("utf-8", m.Subject)},
+		{"Date", granted.UTC().Format(time.RFC1123Z)},
+		{"Message-ID", messageID(from, task)},
+		{GrantedHeader, strconv.FormatInt(granted.UnixMicro(), 10)},
+		{"MIME-Version", "1.0"},
+		{"Content-Type", "text/plain; charset=utf-8"},
+		{"Content-Transfer-Encoding", "quoted-printable"},
+	} {
+		b.WriteString(h[0] + ": " + h[1] + "\r\n")
+	}
+	b.WriteString("\r\n")
+	w := quotedprintable.NewWriter(&b)
+	_, _ = w.Write([]byte(m.Text)) // into memory
+	_ = w.Close()
+	return b.Bytes()
+}
+
+// messageID is made of a task's id, batch:<batch>:<element>.
+func messageID(from, task string) string {
+	return "<" + strings.ReplaceAll(task, ":", ".") + "@" + from[strings.Index(from, "@")+1:] + ">"
 }
 
 // Decode reads the payload of a task. Its error never quotes it.

@@ -1,13 +1,19 @@
 package mailtest
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"mime"
+	"mime/quotedprintable"
+	"net/mail"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -125,5 +131,34 @@ func TestSample(t *testing.T) {
 		if recipients, most := Recipients(mails); len(mails) != n || recipients > (n+3)/4 || most > 4 {
 			t.Errorf("Sample(%d) is %d mails to %d recipients, %d to one", n, len(mails), recipients, most)
 		}
+	}
+}
+
+// TestEncode: what goes to the server is a mail that others can read.
+func TestEncode(t *testing.T) {
+	t.Parallel()
+	granted := time.Date(2026, 3, 1, 9, 0, 0, 123456000, time.UTC)
+	m := Mail{To: "jane@example.com", Subject: "Grüße und ein langer Betreff, der in eine Zeile soll, und noch mehr", Text: ".\nGrüße\n."}
+	got, err := mail.ReadMessage(bytes.NewReader(m.Encode("shop@example.com", "batch:nightly-2026-03-01:17", granted)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject, err := new(mime.WordDecoder).DecodeHeader(got.Header.Get("Subject"))
+	if err != nil || subject != m.Subject {
+		t.Errorf("Subject = %q, %v, want %q", subject, err, m.Subject)
+	}
+	for name, want := range map[string]string{
+		"To": m.To, "From": "shop@example.com", "Message-ID": "<batch.nightly-2026-03-01.17@example.com>", GrantedHeader: "1772355600123456",
+	} {
+		if got := got.Header.Get(name); got != want {
+			t.Errorf("%s = %q, want %q", name, got, want)
+		}
+	}
+	if at, err := got.Header.Date(); err != nil || !at.Equal(granted.Truncate(time.Second)) {
+		t.Errorf("Date = %v, %v, want %v", at, err, granted)
+	}
+	text, err := io.ReadAll(quotedprintable.NewReader(got.Body))
+	if err != nil || string(bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n"))) != m.Text {
+		t.Errorf("text = %q, %v, want %q", text, err, m.Text)
 	}
 }

@@ -1,6 +1,7 @@
 package mailtest
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -40,5 +41,18 @@ func TestProgressText(t *testing.T) {
 		if got := ProgressText(test.p, c, gate); got != test.want {
 			t.Errorf("ProgressText = %q, want %q", got, test.want)
 		}
+	}
+}
+
+// TestNoTick: a run whose schedule did not tick says so, and does not wait for ever.
+func TestNoTick(t *testing.T) {
+	t.Parallel()
+	w := &Watch{Clock: Clock{Zone: time.UTC}, Tick: time.Now().Add(-tickLate / 2)}
+	if _, err := w.look(t.Context()); err != nil {
+		t.Errorf("look = %v, want none yet", err)
+	}
+	w.Tick = time.Now().Add(-tickLate - time.Second)
+	if _, err := w.look(t.Context()); err == nil || !strings.Contains(err.Error(), "no batch came of the tick") {
+		t.Errorf("look = %v, want that no batch came", err)
 	}
 }
