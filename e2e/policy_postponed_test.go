@@ -147,8 +147,8 @@ func afterRefusal(arrivals []e2e.Arrival, refused e2e.Arrival, after time.Durati
 	return faults, quiet
 }
 
-// TestPutOff: one phone of many is answered with a Retry-After.
-func TestPutOff(t *testing.T) {
+// TestPostponed: one phone of many is answered with a Retry-After.
+func TestPostponed(t *testing.T) {
 	t.Parallel()
 	const after = 3 * time.Second
 	r := playPutOff(t, 50, 4, 2*time.Second, after, 2)

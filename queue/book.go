@@ -338,7 +338,7 @@ func (c *Client) findOthers(ctx context.Context, entries []*pendingTask) (away e
 
 // bookAll books for all that have not failed and have a policy.
 func (c *Client) bookAll(ctx context.Context, entries []*pendingTask) (away error) {
-	var wishes []throttle.BookRequest
+	var requests []throttle.BookRequest
 	var who []*pendingTask
 	for _, e := range entries {
 		switch {
@@ -349,11 +349,11 @@ func (c *Client) bookAll(ctx context.Context, entries []*pendingTask) (away erro
 			continue
 		}
 		e.Request.MaxWait = e.Longest()
-		wishes = append(wishes, throttle.BookRequest{Policy: e.Policy, Request: e.Request})
+		requests = append(requests, throttle.BookRequest{Policy: e.Policy, Request: e.Request})
 		who = append(who, e)
 	}
 	var promoted []throttle.Promotion
-	for i, b := range throttle.ForWorkers.BookMany(ctx, c.rdb, wishes) {
+	for i, b := range throttle.ForWorkers.BookMany(ctx, c.rdb, requests) {
 		promoted = append(promoted, b.Promoted...)
 		e := who[i]
 		if e.Err = b.Err; b.Err != nil {

@@ -145,15 +145,15 @@ func TestAcquireThatComesTooLateFailsAtOnce(t *testing.T) {
 	bubble(t, throttle.Sliding(1, time.Minute), func(t *testing.T, limiter func() *throttle.Limiter, rdb *redis.Client) {
 		l := limiter()
 		if err := acquireWithin(t.Context(), l, key, 1, 0); err != nil {
-			t.Fatalf("AcquireWithin(0) of an idle key = %v, want nil", err)
+			t.Fatalf("Acquire within 0 of an idle key = %v, want nil", err)
 		}
 		short, cancel := context.WithTimeout(t.Context(), 59*time.Second)
 		defer cancel()
 		begin := time.Now()
 		for name, err := range map[string]error{
-			"AcquireWithin(0)":       acquireWithin(t.Context(), l, key, 1, 0),
-			"AcquireWithin(-1h)":     acquireWithin(t.Context(), l, key, 1, -time.Hour),
-			"AcquireWithin(59s)":     acquireWithin(t.Context(), l, key, 1, 59*time.Second),
+			"Acquire within 0":       acquireWithin(t.Context(), l, key, 1, 0),
+			"Acquire within -1h":     acquireWithin(t.Context(), l, key, 1, -time.Hour),
+			"Acquire within 59s":     acquireWithin(t.Context(), l, key, 1, 59*time.Second),
 			"a deadline":             l.Acquire(short, key, 1),
 			"a deadline and a bound": acquireWithin(short, l, key, 1, time.Hour),
 		} {
@@ -168,7 +168,7 @@ func TestAcquireThatComesTooLateFailsAtOnce(t *testing.T) {
 			t.Errorf("%d keys of the line, want nothing booked", n)
 		}
 		if err := acquireWithin(t.Context(), l, key, 1, 61*time.Second); err != nil || time.Since(begin) != time.Minute {
-			t.Errorf("AcquireWithin(61s) = %v after %v, want nil after 1m", err, time.Since(begin))
+			t.Errorf("Acquire within 61s = %v after %v, want nil after 1m", err, time.Since(begin))
 		}
 	})
 }

@@ -193,16 +193,16 @@ func BenchmarkTwoRules(b *testing.B) {
 	var ahead []*booked
 	job := 0
 	book := func(many int) {
-		wishes := make([]throttle.BookRequest, many)
-		for i := range wishes {
+		requests := make([]throttle.BookRequest, many)
+		for i := range requests {
 			job++
-			wishes[i] = wideWish(p, strconv.Itoa(49170_1000000+job%10_000), fmt.Sprintf("batch:winter:%08d", job))
+			requests[i] = lastRuleRequest(p, strconv.Itoa(49170_1000000+job%10_000), fmt.Sprintf("batch:winter:%08d", job))
 		}
-		for i, k := range throttle.ForWorkers.BookMany(b.Context(), rdb, wishes) {
+		for i, k := range throttle.ForWorkers.BookMany(b.Context(), rdb, requests) {
 			if k.Err != nil || k.Refused {
 				b.Fatal(k)
 			}
-			ahead = append(ahead, &booked{wishes[i].Request, k.At})
+			ahead = append(ahead, &booked{requests[i].Request, k.At})
 		}
 		slices.SortStableFunc(ahead, func(x, y *booked) int { return x.at.Compare(y.at) })
 	}

@@ -23,8 +23,8 @@ func sms(t *testing.T, rdb redis.UniversalClient, cfg throttle.Config) *throttle
 	return p
 }
 
-// wideWish is a job for a phone that is to wait for the provider alone.
-func wideWish(p *throttle.Policy, phone, job string) throttle.BookRequest {
+// lastRuleRequest is a job for a phone that is to wait for the provider alone.
+func lastRuleRequest(p *throttle.Policy, phone, job string) throttle.BookRequest {
 	return throttle.BookRequest{Policy: p, LastRuleOnly: true, Request: throttle.Request{Key: phone, Cost: 1, More: []throttle.KeyCost{{Key: "acme", Cost: 1}}, Job: job}}
 }
 
@@ -50,7 +50,7 @@ func TestBookLastRuleAtAJointInstant(t *testing.T) {
 	p := sms(t, s.rdb, throttle.Config{})
 	ask := func(phone, job string) throttle.Booking {
 		t.Helper()
-		both := throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{wideWish(p, phone, job), {Policy: p}})
+		both := throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{lastRuleRequest(p, phone, job), {Policy: p}})
 		if both[0].Err != nil || both[0].Granted {
 			t.Fatalf("BookMany(%s) = %+v, %v, want no grant", job, both[0].Decision, both[0].Err)
 		}
@@ -62,7 +62,7 @@ func TestBookLastRuleAtAJointInstant(t *testing.T) {
 			t.Errorf("%s is refused = %v by %s until %v, want %v by %s until %v", b.Job, b.Refused, b.Rule, b.At.Sub(start), refused, rule, at)
 		}
 	}
-	if d, err := p.Redeem(t.Context(), wideWish(p, "busy", "first").Request); err != nil || !d.Granted {
+	if d, err := p.Redeem(t.Context(), lastRuleRequest(p, "busy", "first").Request); err != nil || !d.Granted {
 		t.Fatalf("Redeem = %v, %v, want a grant", d, err)
 	}
 	s.at(50 * time.Second)
@@ -96,7 +96,7 @@ func TestBookLastRuleAtAJointInstant(t *testing.T) {
 		if i == 9 {
 			job, phone = "again", "busy"
 		}
-		if d, err := p.Redeem(t.Context(), wideWish(p, phone, job).Request); err != nil || d.Granted == (i == 1) {
+		if d, err := p.Redeem(t.Context(), lastRuleRequest(p, phone, job).Request); err != nil || d.Granted == (i == 1) {
 			t.Errorf("Redeem(%s) at its instant = %v, %v", job, d, err)
 		}
 	}
@@ -107,11 +107,11 @@ func TestBookLastRuleWithinAWait(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := sms(t, s.rdb, throttle.Config{})
-	if d, err := p.Redeem(t.Context(), wideWish(p, "busy", "first").Request); err != nil || !d.Granted {
+	if d, err := p.Redeem(t.Context(), lastRuleRequest(p, "busy", "first").Request); err != nil || !d.Granted {
 		t.Fatalf("Redeem = %v, %v, want a grant", d, err)
 	}
 	before := dump(t, s)
-	phone, provider, soon := wideWish(p, "busy", "a"), wideWish(p, "free", "b"), wideWish(p, "free", "c")
+	phone, provider, soon := lastRuleRequest(p, "busy", "a"), lastRuleRequest(p, "free", "b"), lastRuleRequest(p, "free", "c")
 	phone.MaxWait, provider.MaxWait, soon.MaxWait = 59*time.Second, 999*ms, time.Second
 	got := throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{phone, provider})
 	for i, at := range []time.Duration{time.Minute, time.Second} {
@@ -138,7 +138,7 @@ func TestBookLastRuleAtAGate(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask := func(job string) throttle.Booking {
-		w := wideWish(p, job, job)
+		w := lastRuleRequest(p, job, job)
 		w.Gates = []gate.At{{Rule: "hours", Gate: hours}}
 		return throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{w})[0]
 	}
@@ -175,22 +175,22 @@ func TestBookLastRuleBehindALease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wish := func(p *throttle.Policy, job string, more ...throttle.KeyCost) throttle.Booking {
+	jobRequest := func(p *throttle.Policy, job string, more ...throttle.KeyCost) throttle.Booking {
 		w := throttle.BookRequest{Policy: p, LastRuleOnly: true, Request: throttle.Request{Key: "acme", Cost: 1, More: more, Job: job}}
 		return throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{w})[0]
 	}
 	both := throttle.KeyCost{Key: "acme", Cost: 1}
 	s.want(func() throttle.Decision { d, _ := slots.TryAcquire(t.Context(), "acme", 1); return d }(), true, 0)
-	if b := wish(p, "a", both); b.Err != nil || b.Refused || b.Rule != "provider" || !b.At.Equal(start) {
+	if b := jobRequest(p, "a", both); b.Err != nil || b.Refused || b.Rule != "provider" || !b.At.Equal(start) {
 		t.Errorf("BookMany = %+v, %v, want a place at the provider now", b.Decision, b.Err)
 	}
-	if b := wish(slots.Policy(), "b"); b.Err != nil || b.Refused || b.Rule != "slots" {
+	if b := jobRequest(slots.Policy(), "b"); b.Err != nil || b.Refused || b.Rule != "slots" {
 		t.Errorf("BookMany = %+v, %v, want a place in the only line there is", b.Decision, b.Err)
 	}
 	if _, err := slots.CloseKey(t.Context(), "acme", time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	if b := wish(p, "c", both); b.Err != nil || !b.Refused || b.Rule != "slots" || b.At.Sub(start) != time.Hour {
+	if b := jobRequest(p, "c", both); b.Err != nil || !b.Refused || b.Rule != "slots" || b.At.Sub(start) != time.Hour {
 		t.Errorf("BookMany = %+v, %v, want it refused for an hour", b.Decision, b.Err)
 	}
 }
@@ -206,12 +206,12 @@ func TestBookLastRuleElsewhere(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rdb := map[string]redis.UniversalClient{"cluster": cluster, "local": away}[name]
-			if d, err := p.Redeem(t.Context(), wideWish(p, "busy", "first").Request); err != nil || !d.Granted {
+			if d, err := p.Redeem(t.Context(), lastRuleRequest(p, "busy", "first").Request); err != nil || !d.Granted {
 				t.Fatalf("Redeem = %v, %v, want a grant", d, err)
 			}
-			late := wideWish(p, "busy", "c")
+			late := lastRuleRequest(p, "busy", "c")
 			late.MaxWait = 10 * time.Second
-			got := throttle.ForWorkers.BookMany(t.Context(), rdb, []throttle.BookRequest{wideWish(p, "busy", "a"), wideWish(p, "free", "b"), late, wideWish(p, "free", "b")})
+			got := throttle.ForWorkers.BookMany(t.Context(), rdb, []throttle.BookRequest{lastRuleRequest(p, "busy", "a"), lastRuleRequest(p, "free", "b"), late, lastRuleRequest(p, "free", "b")})
 			if b := got[0]; b.Err != nil || !b.Refused || b.Rule != "phone" || b.At.Sub(b.Now) < 50*time.Second {
 				t.Errorf("a busy phone = %+v, %v, want it refused for a minute", b.Decision, b.Err)
 			}
@@ -239,7 +239,7 @@ func TestBookLastRuleWithoutALine(t *testing.T) {
 	away := &mute{UniversalClient: redistest.Start(t).Client(t)}
 	for name, cfg := range map[string]throttle.Config{"shadow": {Shadow: true}, "away": {OnUnavailable: throttle.FailOpen}} {
 		p := sms(t, away, cfg)
-		for i, b := range throttle.ForWorkers.BookMany(t.Context(), away, []throttle.BookRequest{wideWish(p, "x", "a"), wideWish(p, "x", "b")}) {
+		for i, b := range throttle.ForWorkers.BookMany(t.Context(), away, []throttle.BookRequest{lastRuleRequest(p, "x", "a"), lastRuleRequest(p, "x", "b")}) {
 			if b.Err != nil || b.Refused || b.Granted || b.At.After(time.Now()) {
 				t.Errorf("%s: booking %d = %+v, %v, want it now", name, i, b.Decision, b.Err)
 			}

@@ -43,25 +43,25 @@ func TestBookManyBooksAsBookDoes(t *testing.T) {
 		return p
 	}
 	many, single := policy("many"), policy("single")
-	var wishes []throttle.BookRequest
+	var requests []throttle.BookRequest
 	for i := range 150 {
-		wishes = append(wishes, throttle.BookRequest{Policy: many, Request: throttle.Request{
+		requests = append(requests, throttle.BookRequest{Policy: many, Request: throttle.Request{
 			Key: fmt.Sprint("phone", i%40), Cost: 1, More: []throttle.KeyCost{{Key: "acme", Cost: 1}}, Job: fmt.Sprint("job", i),
 		}})
 	}
-	wishes[7].Cost, wishes[70].Job, wishes[90].MaxWait = 2, "", time.Millisecond
-	want := make([]throttle.Booking, len(wishes))
-	for i, w := range wishes {
+	requests[7].Cost, requests[70].Job, requests[90].MaxWait = 2, "", time.Millisecond
+	want := make([]throttle.Booking, len(requests))
+	for i, w := range requests {
 		want[i].Decision, want[i].Err = single.Book(t.Context(), w.Request)
 	}
 	rdb.calls = 0
-	got := throttle.ForWorkers.BookMany(t.Context(), rdb, wishes)
+	got := throttle.ForWorkers.BookMany(t.Context(), rdb, requests)
 	if most := 9; rdb.calls > most { // two parts each: 32 a call; two that fail by themselves
-		t.Errorf("%d script calls for %d bookings, want at most %d", rdb.calls, len(wishes), most)
+		t.Errorf("%d script calls for %d bookings, want at most %d", rdb.calls, len(requests), most)
 	}
 	for i, w := range want {
 		g := got[i]
-		if fmt.Sprint(g.Err) != fmt.Sprint(w.Err) || !g.At.Equal(w.At) || g.Rule != w.Rule || g.Granted || g.Job != wishes[i].Job {
+		if fmt.Sprint(g.Err) != fmt.Sprint(w.Err) || !g.At.Equal(w.At) || g.Rule != w.Rule || g.Granted || g.Job != requests[i].Job {
 			t.Errorf("booking %d = %v until %v, %v, want %v until %v, %v", i, g.Rule, g.At, g.Err, w.Rule, w.At, w.Err)
 		}
 	}
@@ -71,7 +71,7 @@ func TestBookManyBooksAsBookDoes(t *testing.T) {
 		}
 	}
 	// Again: everybody keeps the place.
-	for i, g := range throttle.ForWorkers.BookMany(t.Context(), rdb, wishes[:20]) {
+	for i, g := range throttle.ForWorkers.BookMany(t.Context(), rdb, requests[:20]) {
 		if g.Err == nil && (!g.At.Equal(got[i].At) || g.Promised.IsZero()) {
 			t.Errorf("booking %d again = %v, want %v", i, g.At, got[i].At)
 		}
@@ -86,7 +86,7 @@ func TestBookManyUnderANewLimit(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
-	wish := func(job string) throttle.BookRequest {
+	jobRequest := func(job string) throttle.BookRequest {
 		return throttle.BookRequest{Policy: l.Policy(), Request: throttle.Request{Key: key, Cost: 1, Job: job}}
 	}
 	s.job(l, "first", 1)
@@ -96,7 +96,7 @@ func TestBookManyUnderANewLimit(t *testing.T) {
 	}
 	s.at(2 * time.Hour)
 	s.want(s.try(other, 1), true, 2*time.Hour) // the ledger hears of it
-	for i, b := range throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{wish("b"), wish("c")}) {
+	for i, b := range throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{jobRequest("b"), jobRequest("c")}) {
 		if want := time.Duration(3+i) * time.Hour; b.Err != nil || b.At.Sub(start) != want {
 			t.Errorf("BookMany %d = %v after the start, %v, want %v", i, b.At.Sub(start), b.Err, want)
 		}
@@ -108,11 +108,11 @@ func TestBookManyInShadow(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	l := newLimiter(t, s.rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{Shadow: true})
-	wishes := make([]throttle.BookRequest, 3)
-	for i := range wishes {
-		wishes[i] = throttle.BookRequest{Policy: l.Policy(), Request: throttle.Request{Key: key, Cost: 1, Job: fmt.Sprint("job", i)}}
+	requests := make([]throttle.BookRequest, 3)
+	for i := range requests {
+		requests[i] = throttle.BookRequest{Policy: l.Policy(), Request: throttle.Request{Key: key, Cost: 1, Job: fmt.Sprint("job", i)}}
 	}
-	for i, b := range throttle.ForWorkers.BookMany(t.Context(), s.rdb, wishes) {
+	for i, b := range throttle.ForWorkers.BookMany(t.Context(), s.rdb, requests) {
 		if b.Err != nil || b.At.After(b.Now) {
 			t.Errorf("BookMany %d = %+v, want now", i, b)
 		}
@@ -138,8 +138,8 @@ func TestBookManyWithoutRedis(t *testing.T) {
 	t.Parallel()
 	rdb := &mute{UniversalClient: redistest.Start(t).Client(t)}
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
-	wish := throttle.BookRequest{Policy: l.Policy(), Request: throttle.Request{Key: key, Cost: 1, Job: "a"}}
-	for i, b := range throttle.ForWorkers.BookMany(t.Context(), rdb, []throttle.BookRequest{wish, wish}) {
+	jobRequest := throttle.BookRequest{Policy: l.Policy(), Request: throttle.Request{Key: key, Cost: 1, Job: "a"}}
+	for i, b := range throttle.ForWorkers.BookMany(t.Context(), rdb, []throttle.BookRequest{jobRequest, jobRequest}) {
 		if !errors.Is(b.Err, throttle.ErrUnavailable) || throttle.ForWorkers.Answered(b.Err) {
 			t.Errorf("BookMany %d = %v, want ErrUnavailable", i, b.Err)
 		}
@@ -161,17 +161,17 @@ func TestBookManyOnCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var wishes []throttle.BookRequest
+	var requests []throttle.BookRequest
 	for i := range 30 {
-		wishes = append(wishes, throttle.BookRequest{Policy: l.Policy(), Request: throttle.Request{Key: fmt.Sprint("+", i%10), Cost: 1, Job: fmt.Sprint("job", i)}})
+		requests = append(requests, throttle.BookRequest{Policy: l.Policy(), Request: throttle.Request{Key: fmt.Sprint("+", i%10), Cost: 1, Job: fmt.Sprint("job", i)}})
 	}
-	wishes[12].Job = ""
+	requests[12].Job = ""
 	several := throttle.BookRequest{Policy: both, Request: clusterRequest(1)}
 	several.Job = "several"
-	wishes = append(wishes, several)
+	requests = append(requests, several)
 	gate := holdNodes(rdb)
 	close(gate.open)
-	got := throttle.ForWorkers.BookMany(t.Context(), rdb, wishes)
+	got := throttle.ForWorkers.BookMany(t.Context(), rdb, requests)
 	for i, b := range got[:30] {
 		if i == 12 {
 			if !errors.Is(b.Err, throttle.ErrInvalidJob) {
@@ -184,7 +184,7 @@ func TestBookManyOnCluster(t *testing.T) {
 			n--
 		}
 		want := time.Duration(n) * time.Minute
-		if got := b.At.Sub(b.Now); b.Err != nil || (want-got).Abs() > 5*time.Second || b.Job != wishes[i].Job {
+		if got := b.At.Sub(b.Now); b.Err != nil || (want-got).Abs() > 5*time.Second || b.Job != requests[i].Job {
 			t.Errorf("booking %d = in %v, %v, want in %v", i, got, b.Err, want)
 		}
 	}

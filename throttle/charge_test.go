@@ -14,7 +14,7 @@ import (
 // Whatever a grant is settled to on the way, as much is spent as it comes to: exactly
 // where the ledger knows single permits. A bucket is one instant or one count: of a
 // correction of a correction it gives back what is sure, and never more.
-func TestSettleUpAndDown(t *testing.T) {
+func TestAdjustUpAndDown(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []throttle.Limit{
 		throttle.Sliding(6, time.Minute), throttle.Fixed(6, time.Minute), throttle.Bucket(6, time.Minute, 6),
@@ -42,7 +42,7 @@ func TestSettleUpAndDown(t *testing.T) {
 }
 
 // What this process counted while Redis was away is settled here too.
-func TestBillOfALocalGrant(t *testing.T) {
+func TestChargeOfALocalGrant(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	opts := srv.ClientOptions()
@@ -60,7 +60,7 @@ func TestBillOfALocalGrant(t *testing.T) {
 		t.Fatalf("LimitInForce = %v, want %v", err, throttle.ErrUnavailable)
 	}
 	if _, err := p.Charge(d).Adjust(t.Context(), map[string]int{"r": 2}); err != nil {
-		t.Fatalf("Settle: %v", err)
+		t.Fatalf("Adjust: %v", err)
 	}
 	for _, want := range []bool{true, false} {
 		d, err := p.TryAcquire(t.Context(), throttle.Request{Key: key, Cost: 4})

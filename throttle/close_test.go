@@ -185,17 +185,17 @@ func TestClosedRuleOfAPolicy(t *testing.T) {
 	if _, err := provider.CloseRule(t.Context(), 5*time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	s.by(s.redeem(p, wish(2, "A", "a")), "provider", 5*time.Minute)
-	s.by(s.redeem(p, wish(2, "A", "behind")), "phone", 6*time.Minute)
-	s.by(s.redeem(p, wish(2, "B", "b")), "provider", 5*time.Minute)
-	s.available(p, wish(2, "C", ""), 1, 0)
+	s.by(s.redeem(p, jobRequest(2, "A", "a")), "provider", 5*time.Minute)
+	s.by(s.redeem(p, jobRequest(2, "A", "behind")), "phone", 6*time.Minute)
+	s.by(s.redeem(p, jobRequest(2, "B", "b")), "provider", 5*time.Minute)
+	s.available(p, jobRequest(2, "C", ""), 1, 0)
 	s.at(time.Minute)
 	if err := provider.OpenRule(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.want(s.redeem(p, wish(2, "A", "a")), true, time.Minute)
-	s.want(s.redeem(p, wish(2, "B", "b")), true, time.Minute)
-	s.by(s.redeem(p, wish(2, "A", "behind")), "phone", 2*time.Minute)
+	s.want(s.redeem(p, jobRequest(2, "A", "a")), true, time.Minute)
+	s.want(s.redeem(p, jobRequest(2, "B", "b")), true, time.Minute)
+	s.by(s.redeem(p, jobRequest(2, "A", "behind")), "phone", 2*time.Minute)
 }
 
 // A closing does not touch the limit that is stored, nor the other way round.
@@ -302,7 +302,7 @@ func TestClosingFaults(t *testing.T) {
 	s := newScene(t)
 	p := s.pair(throttle.Sliding(1, time.Minute))
 	l := p.Rules()[0]
-	r := wish(2, key, "a")
+	r := jobRequest(2, key, "a")
 	for _, d := range []time.Duration{-1, 0, time.Millisecond - 1, throttle.CloseMax + 1} {
 		_, keyErr := l.CloseKey(t.Context(), key, d)
 		_, ruleErr := l.CloseRule(t.Context(), d)

@@ -64,7 +64,7 @@ func TestClusterAllOrNothing(t *testing.T) {
 	available("phone2", phone, 1) // a turn holds up nobody of another policy
 	place := throttle.ForWorkers.Ref(p, r)
 	if now := throttle.ForWorkers.Refresh(t.Context(), rdb, []throttle.BookingRef{place})[0]; now.Err != nil || !now.Known || now.Rule != "provider" || !now.At.Equal(d.At) {
-		t.Errorf("Check = %+v, want %v by the provider", now, d.At)
+		t.Errorf("Refresh = %+v, want %v by the provider", now, d.At)
 	}
 	second := clusterRequest(2)
 	second.Job = "second"
@@ -75,7 +75,7 @@ func TestClusterAllOrNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if now := throttle.ForWorkers.Refresh(t.Context(), rdb, []throttle.BookingRef{place})[0]; now.Err != nil || now.Known {
-		t.Errorf("Check = %+v, want nothing known of it", now)
+		t.Errorf("Refresh = %+v, want nothing known of it", now)
 	}
 	late := clusterRequest(3)
 	late.MaxWait = time.Second

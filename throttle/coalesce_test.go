@@ -279,7 +279,7 @@ func TestMergedCallsKeepTheOrderOnWiderKeys(t *testing.T) {
 	ask := func(phone string, d *throttle.Decision) {
 		wg.Go(func() {
 			var err error
-			if *d, err = p.Redeem(t.Context(), wish(2, phone, phone)); err != nil {
+			if *d, err = p.Redeem(t.Context(), jobRequest(2, phone, phone)); err != nil {
 				t.Error(err)
 			}
 		})

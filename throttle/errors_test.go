@@ -31,7 +31,7 @@ func asks(ctx context.Context, l *throttle.Limiter, key string, n int) map[strin
 	_, book := l.Policy().Book(ctx, throttle.Request{Key: key, Cost: n, Job: "a"})
 	return map[string]error{
 		"TryAcquire": try, "Redeem": redeem, "Book": book,
-		"Acquire": l.Acquire(ctx, key, n), "AcquireWithin": acquireWithin(ctx, l, key, n, time.Second),
+		"Acquire": l.Acquire(ctx, key, n), "Acquire within a second": acquireWithin(ctx, l, key, n, time.Second),
 	}
 }
 
@@ -143,7 +143,7 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	for op, err := range map[string]error{
 		"TryAcquire": try, "Redeem": redeem, "Book": book, "Cancel": cancel, "Refund": refund, "Return": back, "Reset": reset,
 		"Peek": peek, "Leave": leave, "Acquire": l.Acquire(t.Context(), key, 1),
-		"Check": throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0].Err,
+		"Refresh": throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0].Err,
 	} {
 		if !errors.Is(err, throttle.ErrSchema) {
 			t.Errorf("%s = %v, want %v", op, err, throttle.ErrSchema)

@@ -38,7 +38,7 @@ func TestFailOpen(t *testing.T) {
 			t.Errorf("Acquire = %v, want nil", err)
 		}
 		if err := acquireWithin(t.Context(), l, key, 1, 0); err != nil {
-			t.Errorf("AcquireWithin = %v, want nil", err)
+			t.Errorf("Acquire within = %v, want nil", err)
 		}
 		if v, err := l.Reserve(t.Context(), key, 1); err != nil || !v.Granted() {
 			t.Errorf("Reserve = %v, %v, want a grant", v, err)
@@ -351,7 +351,7 @@ func TestLeavingDoesNotWaitForRedis(t *testing.T) {
 		go func() { result <- l.Acquire(ctx, key, 1) }()
 		synctest.Wait()
 		if err := acquireWithin(t.Context(), l, key, 1, time.Minute); !errors.Is(err, throttle.ErrTooLate) {
-			t.Errorf("AcquireWithin = %v, want %v: somebody waits", err, throttle.ErrTooLate)
+			t.Errorf("Acquire within = %v, want %v: somebody waits", err, throttle.ErrTooLate)
 		}
 		begin := time.Now()
 		leave()
@@ -360,7 +360,7 @@ func TestLeavingDoesNotWaitForRedis(t *testing.T) {
 		}
 		synctest.Wait()
 		if err := acquireWithin(t.Context(), l, key, 1, time.Minute); err != nil {
-			t.Errorf("AcquireWithin = %v, want nil: the place is free", err)
+			t.Errorf("Acquire within = %v, want nil: the place is free", err)
 		}
 	})
 }

@@ -61,7 +61,7 @@ func TestAcquireInsideAWorker(t *testing.T) {
 	h.refuse = errors.New("shut down")
 	s.at(time.Minute)
 	if err := l.Acquire(ctx, key, 1); !errors.Is(err, h.refuse) {
-		t.Errorf("Acquire = %v, want what Settle answered", err)
+		t.Errorf("Acquire = %v, want what Adjust answered", err)
 	}
 }
 

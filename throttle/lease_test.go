@@ -263,7 +263,7 @@ func TestPolicyWithLeases(t *testing.T) {
 	p := newPolicy(t, s.limiter("phone", throttle.Sliding(1, time.Minute)), s.limiter("provider", throttle.Sliding(3, time.Hour)),
 		s.limiter("slots", throttle.Concurrent(1, 30*time.Second)))
 	ask := func(phone, job string) throttle.Decision {
-		r := wish(2, phone, job)
+		r := jobRequest(2, phone, job)
 		r.More = append(r.More, throttle.KeyCost{Key: "slots of the provider", Cost: 1})
 		return s.redeem(p, r)
 	}

@@ -228,7 +228,7 @@ func (h *hall) next() {
 	place := throttle.BookingRef{Policy: h.l.Policy(), IDs: []string{h.l.ID(key)}, Costs: []int{1}, Job: job}
 	in := throttle.ForWorkers.Refresh(h.Context(), h.rdb, []throttle.BookingRef{place})[0]
 	if in.Err != nil || !in.Known {
-		h.Fatalf("Check(%q) = %+v", job, in)
+		h.Fatalf("Refresh(%q) = %+v", job, in)
 	}
 	h.hear(in.Promoted)
 	if in.At.After(h.now) {

@@ -281,7 +281,7 @@ func TestBookingOutlivesALargerLimit(t *testing.T) {
 		s.want(s.job(large, "a", 4), false, time.Minute)
 		place := throttle.BookingRef{Policy: small.Policy(), IDs: []string{small.ID(key)}, Job: "a", Costs: []int{4}}
 		if got := throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0]; !errors.Is(got.Err, throttle.ErrExceedsLimit) {
-			t.Errorf("Check = %+v, want %v", got, throttle.ErrExceedsLimit)
+			t.Errorf("Refresh = %+v, want %v", got, throttle.ErrExceedsLimit)
 		}
 		if _, err := ask(throttle.Request{Key: key, Cost: 4, Job: "a"}); !errors.Is(err, throttle.ErrExceedsLimit) || errors.Is(err, throttle.ErrUnavailable) {
 			t.Errorf("a cost of 4 of 2 = %v, want %v", err, throttle.ErrExceedsLimit)

@@ -93,7 +93,7 @@ func TestLocalRefusals(t *testing.T) {
 	_, leave := throttle.ForWorkers.Leave(ended, place)
 	for op, err := range map[string]error{
 		"TryAcquire": try, "Peek": peek, "Reset": reset, "Leave": leave,
-		"Check": throttle.ForWorkers.Refresh(ended, nil, []throttle.BookingRef{place})[0].Err,
+		"Refresh": throttle.ForWorkers.Refresh(ended, nil, []throttle.BookingRef{place})[0].Err,
 	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s with an ended context = %v, want %v", op, err, context.Canceled)
@@ -103,7 +103,7 @@ func TestLocalRefusals(t *testing.T) {
 }
 
 // Places of both kinds are looked at together, those in Redis in one round trip.
-func TestCheckOfBothKinds(t *testing.T) {
+func TestRefreshOfBothKinds(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	there, here := s.limiter("sms", throttle.Sliding(1, time.Minute)), newLocal(t, throttle.Sliding(1, time.Hour))
@@ -122,11 +122,11 @@ func TestCheckOfBothKinds(t *testing.T) {
 	got := throttle.ForWorkers.Refresh(t.Context(), s.rdb, places)
 	for i, known := range []bool{true, true, false, false} {
 		if got[i].Err != nil || got[i].Known != known {
-			t.Errorf("Check of place %d = %+v, want known = %v", i, got[i], known)
+			t.Errorf("Refresh of place %d = %+v, want known = %v", i, got[i], known)
 		}
 	}
 	if w := got[0].At.Sub(got[0].Now); w < 59*time.Minute || got[1].At.Sub(start) != time.Minute {
-		t.Errorf("Check = %v from now and at %v, want an hour and a minute", w, got[1].At.Sub(start))
+		t.Errorf("Refresh = %v from now and at %v, want an hour and a minute", w, got[1].At.Sub(start))
 	}
 	if pipes.n != 1 {
 		t.Errorf("%d round trips, want 1", pipes.n)
@@ -135,7 +135,7 @@ func TestCheckOfBothKinds(t *testing.T) {
 		t.Errorf("Leave = %v, want nil", err)
 	}
 	if got := throttle.ForWorkers.Refresh(t.Context(), nil, places[:1]); got[0].Known {
-		t.Errorf("Check after Leave = %+v, want it unknown", got[0])
+		t.Errorf("Refresh after Leave = %+v, want it unknown", got[0])
 	}
 }
 

@@ -113,7 +113,7 @@ func TestLookupIsARefreshWithoutAPromise(t *testing.T) {
 				}
 				want := throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0]
 				if want.Err != nil || got.Known != want.Known || !got.At.Equal(want.At) || got.Rule != want.Rule || got.Permits != want.Permits || !got.Now.Equal(want.Now) || got.Parked {
-					t.Errorf("%s: Locate = %+v, want as Check, %+v", place.Job, got, want)
+					t.Errorf("%s: Lookup = %+v, want as Refresh, %+v", place.Job, got, want)
 				}
 				if got.Known {
 					if got.Jobs != known {
@@ -148,7 +148,7 @@ func TestLookupOnCluster(t *testing.T) {
 		}
 		got, err := throttle.ForWorkers.Lookup(t.Context(), throttle.ForWorkers.Ref(p, r))
 		if err != nil || got.Known != !d.Granted || got.Known && (got.Rule != d.Rule || got.At.Sub(d.At).Abs() > time.Second) {
-			t.Errorf("w%d: Locate = %+v, %v, want it as it was told, %v", i, got, err, d)
+			t.Errorf("w%d: Lookup = %+v, %v, want it as it was told, %v", i, got, err, d)
 		}
 		if i > 2 && got.Rule != "provider" {
 			t.Errorf("w%d waits for %q, want provider", i, got.Rule)
@@ -221,10 +221,10 @@ func TestLookupAndListRefuse(t *testing.T) {
 	}
 	place := throttle.BookingRef{Policy: local.Policy(), IDs: []string{key}, Costs: []int{1}, Job: "a"}
 	if _, err := throttle.ForWorkers.Lookup(t.Context(), place); !errors.Is(err, throttle.ErrInvalidConfig) {
-		t.Errorf("Locate with a local limiter = %v, want %v", err, throttle.ErrInvalidConfig)
+		t.Errorf("Lookup with a local limiter = %v, want %v", err, throttle.ErrInvalidConfig)
 	}
 	place = throttle.BookingRef{Policy: l.Policy(), IDs: []string{key}, Costs: []int{2}, Job: "a"}
 	if _, err := throttle.ForWorkers.Lookup(t.Context(), place); !errors.Is(err, throttle.ErrExceedsLimit) {
-		t.Errorf("Locate above the limit = %v, want %v", err, throttle.ErrExceedsLimit)
+		t.Errorf("Lookup above the limit = %v, want %v", err, throttle.ErrExceedsLimit)
 	}
 }

@@ -21,8 +21,8 @@ import (
 // wider are the keys behind that of the phone, in the order of the rules.
 var wider = []string{"tenant", "provider"}
 
-// wish is what a job asks of a policy of n rules on behalf of a phone.
-func wish(n int, phone, job string) throttle.Request {
+// jobRequest is what a job asks of a policy of n rules on behalf of a phone.
+func jobRequest(n int, phone, job string) throttle.Request {
 	r := throttle.Request{Key: phone, Cost: 1, Job: job}
 	for _, k := range wider[len(wider)-n+1:] {
 		r.More = append(r.More, throttle.KeyCost{Key: k, Cost: 1})
@@ -113,7 +113,7 @@ func TestPolicyTakesFromAllOrNone(t *testing.T) {
 	phone, tenant := s.limiter("phone", throttle.Sliding(1, time.Minute)), s.limiter("tenant", throttle.Sliding(2, time.Minute))
 	provider := s.limiter("provider", throttle.Sliding(3, time.Minute))
 	three, two := newPolicy(t, phone, tenant, provider), newPolicy(t, phone, provider)
-	other := wish(3, "C", "")
+	other := jobRequest(3, "C", "")
 	other.More[0].Key = "another tenant"
 	for _, step := range []struct {
 		at   time.Duration
@@ -122,14 +122,14 @@ func TestPolicyTakesFromAllOrNone(t *testing.T) {
 		rule string // that refuses, until a minute
 		left []int
 	}{
-		{0, three, wish(3, "A", ""), "", []int{0, 1, 2}},
-		{10 * time.Second, three, wish(3, "A", ""), "phone", []int{0, 1, 2}},
-		{10 * time.Second, two, wish(2, "A", ""), "phone", []int{0, 2}},
-		{15 * time.Second, three, wish(3, "B", ""), "", []int{0, 0, 1}},
-		{20 * time.Second, three, wish(3, "C", ""), "tenant", []int{1, 0, 1}},
+		{0, three, jobRequest(3, "A", ""), "", []int{0, 1, 2}},
+		{10 * time.Second, three, jobRequest(3, "A", ""), "phone", []int{0, 1, 2}},
+		{10 * time.Second, two, jobRequest(2, "A", ""), "phone", []int{0, 2}},
+		{15 * time.Second, three, jobRequest(3, "B", ""), "", []int{0, 0, 1}},
+		{20 * time.Second, three, jobRequest(3, "C", ""), "tenant", []int{1, 0, 1}},
 		{25 * time.Second, three, other, "", []int{0, 1, 0}},
-		{30 * time.Second, two, wish(2, "D", ""), "provider", []int{1, 0}},
-		{time.Minute, two, wish(2, "D", ""), "", []int{0, 0}},
+		{30 * time.Second, two, jobRequest(2, "D", ""), "provider", []int{1, 0}},
+		{time.Minute, two, jobRequest(2, "D", ""), "", []int{0, 0}},
 	} {
 		s.at(step.at)
 		before := s.ledgers(step.p, step.r)
@@ -185,19 +185,19 @@ func TestPolicyWaitsInTheNarrowLine(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := s.pair(throttle.Sliding(2, time.Minute))
-	s.want(s.redeem(p, wish(2, "A", "first")), true, 0)
-	s.by(s.redeem(p, wish(2, "A", "waits")), "phone", time.Minute)
-	s.by(s.redeem(p, wish(2, "A", "behind")), "phone", 2*time.Minute)
-	states := s.ledgers(p, wish(2, "A", ""))
+	s.want(s.redeem(p, jobRequest(2, "A", "first")), true, 0)
+	s.by(s.redeem(p, jobRequest(2, "A", "waits")), "phone", time.Minute)
+	s.by(s.redeem(p, jobRequest(2, "A", "behind")), "phone", 2*time.Minute)
+	states := s.ledgers(p, jobRequest(2, "A", ""))
 	if states[0].Waiting != 2 || states[1].Waiting != 0 || states[1].Available != 1 {
 		t.Errorf("the phone and the provider are %+v, want 2 and nobody waiting, 1 left of the provider", states)
 	}
-	s.want(s.redeem(p, wish(2, "B", "other phone")), true, 0)
-	s.by(s.redeem(p, wish(2, "C", "third phone")), "provider", time.Minute)
+	s.want(s.redeem(p, jobRequest(2, "B", "other phone")), true, 0)
+	s.by(s.redeem(p, jobRequest(2, "C", "third phone")), "provider", time.Minute)
 	s.at(time.Minute)
-	s.want(s.redeem(p, wish(2, "C", "third phone")), true, time.Minute)
-	s.want(s.redeem(p, wish(2, "A", "waits")), true, time.Minute)
-	s.by(s.redeem(p, wish(2, "A", "behind")), "phone", 2*time.Minute)
+	s.want(s.redeem(p, jobRequest(2, "C", "third phone")), true, time.Minute)
+	s.want(s.redeem(p, jobRequest(2, "A", "waits")), true, time.Minute)
+	s.by(s.redeem(p, jobRequest(2, "A", "behind")), "phone", 2*time.Minute)
 }
 
 // Of two jobs of a policy on one phone the second comes behind the first, also
@@ -207,30 +207,30 @@ func TestPolicyKeepsTurns(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := s.pair(throttle.Sliding(1, time.Minute))
-	s.want(s.redeem(p, wish(2, "B", "spends the provider")), true, 0)
+	s.want(s.redeem(p, jobRequest(2, "B", "spends the provider")), true, 0)
 	s.at(10 * time.Second)
-	s.by(s.redeem(p, wish(2, key, "held up")), "provider", time.Minute)
-	s.by(s.redeem(p, wish(2, key, "behind")), "phone", 2*time.Minute)
+	s.by(s.redeem(p, jobRequest(2, key, "held up")), "provider", time.Minute)
+	s.by(s.redeem(p, jobRequest(2, key, "behind")), "phone", 2*time.Minute)
 	s.at(time.Minute)
-	s.by(s.redeem(p, wish(2, key, "behind")), "phone", 2*time.Minute)
-	d := s.redeem(p, wish(2, key, "held up"))
+	s.by(s.redeem(p, jobRequest(2, key, "behind")), "phone", 2*time.Minute)
+	d := s.redeem(p, jobRequest(2, key, "held up"))
 	s.want(d, true, time.Minute)
 	if d.Promised.Sub(start) != time.Minute {
 		t.Errorf("promised = %v, want a minute", d.Promised.Sub(start))
 	}
 	s.at(2 * time.Minute)
-	s.want(s.redeem(p, wish(2, key, "behind")), true, 2*time.Minute)
+	s.want(s.redeem(p, jobRequest(2, key, "behind")), true, 2*time.Minute)
 	s.nobodyWaits()
 
 	// another policy: the same phone, and no provider
 	phone := p.Rules()[0]
-	s.by(s.redeem(p, wish(2, "C", "held up")), "provider", 3*time.Minute)
+	s.by(s.redeem(p, jobRequest(2, "C", "held up")), "provider", 3*time.Minute)
 	if d, err := phone.TryAcquire(t.Context(), "C", 1); err != nil || !d.Granted {
 		t.Errorf("TryAcquire of another policy = %v, %v, want a grant", d, err)
 	}
 	s.at(3 * time.Minute) // now the phone's own limit is in the way, a minute from 2m
-	s.want(s.redeem(p, wish(2, "C", "held up")), true, 3*time.Minute)
-	s.by(s.redeem(p, wish(2, "C", "late")), "phone", 4*time.Minute)
+	s.want(s.redeem(p, jobRequest(2, "C", "held up")), true, 3*time.Minute)
+	s.by(s.redeem(p, jobRequest(2, "C", "late")), "phone", 4*time.Minute)
 }
 
 // What another policy took meanwhile counts: then the phone refuses who was
@@ -239,34 +239,34 @@ func TestPolicyWaitsWhereItIsRefusedNow(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := s.pair(throttle.Sliding(1, time.Minute))
-	s.want(s.redeem(p, wish(2, "B", "spends the provider")), true, 0)
-	s.by(s.redeem(p, wish(2, key, "a")), "provider", time.Minute)
-	s.by(s.redeem(p, wish(2, "C", "c")), "provider", 2*time.Minute)
+	s.want(s.redeem(p, jobRequest(2, "B", "spends the provider")), true, 0)
+	s.by(s.redeem(p, jobRequest(2, key, "a")), "provider", time.Minute)
+	s.by(s.redeem(p, jobRequest(2, "C", "c")), "provider", 2*time.Minute)
 	s.at(30 * time.Second)
 	s.want(s.try(p.Rules()[0], 1), true, 30*time.Second)
 	s.at(time.Minute)
-	s.by(s.redeem(p, wish(2, key, "a")), "phone", 90*time.Second)
-	s.want(s.redeem(p, wish(2, "C", "c")), true, time.Minute) // a holds it up no longer
+	s.by(s.redeem(p, jobRequest(2, key, "a")), "phone", 90*time.Second)
+	s.want(s.redeem(p, jobRequest(2, "C", "c")), true, time.Minute) // a holds it up no longer
 	s.at(90 * time.Second)
-	s.by(s.redeem(p, wish(2, "D", "d")), "provider", 2*time.Minute)
-	s.by(s.redeem(p, wish(2, key, "a")), "provider", 2*time.Minute) // before d: its turn at the provider was kept
+	s.by(s.redeem(p, jobRequest(2, "D", "d")), "provider", 2*time.Minute)
+	s.by(s.redeem(p, jobRequest(2, key, "a")), "provider", 2*time.Minute) // before d: its turn at the provider was kept
 	s.at(2 * time.Minute)
-	s.want(s.redeem(p, wish(2, key, "a")), true, 2*time.Minute)
-	s.by(s.redeem(p, wish(2, "D", "d")), "provider", 3*time.Minute)
+	s.want(s.redeem(p, jobRequest(2, key, "a")), true, 2*time.Minute)
+	s.by(s.redeem(p, jobRequest(2, "D", "d")), "provider", 3*time.Minute)
 }
 
 // A place in several lines is asked about, and left, by the ids alone.
-func TestPolicyPlace(t *testing.T) {
+func TestPolicyBooking(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := s.pair(throttle.Sliding(1, time.Minute))
 	place := func(phone, job string) throttle.BookingRef {
 		return throttle.BookingRef{Policy: p, IDs: []string{p.Rules()[0].ID(phone), p.Rules()[1].ID("provider")}, Costs: []int{1, 1}, Job: job}
 	}
-	s.want(s.redeem(p, wish(2, key, "a")), true, 0)
-	s.by(s.redeem(p, wish(2, key, "b")), "phone", time.Minute)
-	s.by(s.redeem(p, wish(2, "C", "c")), "provider", time.Minute)
-	s.by(s.redeem(p, wish(2, "D", "d")), "provider", 2*time.Minute)
+	s.want(s.redeem(p, jobRequest(2, key, "a")), true, 0)
+	s.by(s.redeem(p, jobRequest(2, key, "b")), "phone", time.Minute)
+	s.by(s.redeem(p, jobRequest(2, "C", "c")), "provider", time.Minute)
+	s.by(s.redeem(p, jobRequest(2, "D", "d")), "provider", 2*time.Minute)
 	got := throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place(key, "b"), place("C", "c"), place("D", "d"), place("D", "nobody")})
 	for i, want := range []throttle.BookingStatus{
 		{Known: true, Rule: "phone", At: start.Add(time.Minute)},
@@ -276,7 +276,7 @@ func TestPolicyPlace(t *testing.T) {
 	} {
 		g := got[i]
 		if g.Err != nil || g.Known != want.Known || g.Rule != want.Rule || g.Permits != want.Permits || want.Known && !g.At.Equal(want.At) {
-			t.Errorf("Check %d = %+v, want %+v", i, g, want)
+			t.Errorf("Refresh %d = %+v, want %+v", i, g, want)
 		}
 	}
 	turns, err := throttle.ForWorkers.Leave(t.Context(), place("C", "c"))
@@ -325,22 +325,22 @@ func TestPolicyFaults(t *testing.T) {
 	if p.String() != "phone+provider" {
 		t.Errorf("String() = %q, want the names of the rules", p)
 	}
-	two := wish(2, key, "a")
+	two := jobRequest(2, key, "a")
 	two.More[0] = throttle.KeyCost{Key: "", Cost: 1}
-	free := wish(2, key, "a")
+	free := jobRequest(2, key, "a")
 	free.More[0].Cost = 0
 	for _, tt := range []struct {
 		r    throttle.Request
 		want error
 	}{
-		{wish(3, key, "a"), throttle.ErrInvalidConfig}, {throttle.Request{Key: key, Cost: 1, Job: "a"}, throttle.ErrInvalidConfig},
+		{jobRequest(3, key, "a"), throttle.ErrInvalidConfig}, {throttle.Request{Key: key, Cost: 1, Job: "a"}, throttle.ErrInvalidConfig},
 		{two, throttle.ErrInvalidKey}, {free, throttle.ErrInvalidCost},
 	} {
 		if _, err := p.Redeem(t.Context(), tt.r); !errors.Is(err, tt.want) || strings.Contains(err.Error(), key) {
 			t.Errorf("Redeem with %d more keys = %v, want %v", len(tt.r.More), err, tt.want)
 		}
 	}
-	large := wish(2, key, "a")
+	large := jobRequest(2, key, "a")
 	large.More[0].Cost = 2
 	_, err = p.Redeem(t.Context(), large)
 	if e, ok := errors.AsType[*throttle.ExceedsLimitError](err); !ok || e.Rule != "provider" {
@@ -356,9 +356,9 @@ func TestPolicyTooLateLeavesAllLines(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := s.pair(throttle.Sliding(1, time.Minute))
-	s.want(s.redeem(p, wish(2, key, "a")), true, 0)
+	s.want(s.redeem(p, jobRequest(2, key, "a")), true, 0)
 	for phone, rule := range map[string]string{key: "phone", "B": "provider"} {
-		r := wish(2, phone, "b")
+		r := jobRequest(2, phone, "b")
 		s.by(s.redeem(p, r), rule, time.Minute)
 		r.MaxWait = 59 * time.Second
 		_, err := p.Redeem(t.Context(), r)
@@ -368,17 +368,17 @@ func TestPolicyTooLateLeavesAllLines(t *testing.T) {
 		}
 		s.nobodyWaits()
 	}
-	s.available(p, wish(2, "B", ""), 1, 0)
+	s.available(p, jobRequest(2, "B", ""), 1, 0)
 }
 
 func TestPolicyGivesBack(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := s.pair(throttle.Sliding(1, time.Minute))
-	r := wish(2, key, "a")
+	r := jobRequest(2, key, "a")
 	d := s.redeem(p, r)
 	s.want(d, true, 0)
-	s.by(s.redeem(p, wish(2, "B", "b")), "provider", time.Minute)
+	s.by(s.redeem(p, jobRequest(2, "B", "b")), "provider", time.Minute)
 	turns, err := p.Refund(t.Context(), d.Request)
 	if turn := soleTurn(t, turns); err != nil || turn.Job != "b" || turn.Wait != 0 {
 		t.Errorf("Refund = %+v, %v, want b to come now", turns, err)
@@ -389,17 +389,17 @@ func TestPolicyGivesBack(t *testing.T) {
 	if _, err := p.Redeem(t.Context(), d.Request); !errors.Is(err, throttle.ErrWithdrawn) {
 		t.Errorf("Redeem with the old token = %v, want %v", err, throttle.ErrWithdrawn)
 	}
-	s.want(s.redeem(p, wish(2, "B", "b")), true, 0)
+	s.want(s.redeem(p, jobRequest(2, "B", "b")), true, 0)
 	s.available(p, r, 1, 0)
 
 	// Cancel: the job behind comes for it
-	s.by(s.redeem(p, wish(2, "B", "c")), "phone", time.Minute)
-	s.by(s.redeem(p, wish(2, "B", "d")), "phone", 2*time.Minute)
-	turns, err = p.Cancel(t.Context(), wish(2, "B", "c"))
+	s.by(s.redeem(p, jobRequest(2, "B", "c")), "phone", time.Minute)
+	s.by(s.redeem(p, jobRequest(2, "B", "d")), "phone", 2*time.Minute)
+	turns, err = p.Cancel(t.Context(), jobRequest(2, "B", "c"))
 	if turn := soleTurn(t, turns); err != nil || turn.Job != "d" || turn.Wait != time.Minute {
 		t.Errorf("Cancel = %+v, %v, want d to come in a minute", turns, err)
 	}
-	if _, err := p.Cancel(t.Context(), wish(2, "B", "d")); err != nil {
+	if _, err := p.Cancel(t.Context(), jobRequest(2, "B", "d")); err != nil {
 		t.Error(err)
 	}
 	s.nobodyWaits()
@@ -411,8 +411,8 @@ func TestPolicyReturn(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := s.pair(throttle.Sliding(1, time.Minute))
-	d := s.redeem(p, wish(2, key, "a"))
-	s.by(s.redeem(p, wish(2, key, "b")), "phone", time.Minute)
+	d := s.redeem(p, jobRequest(2, key, "a"))
+	s.by(s.redeem(p, jobRequest(2, key, "b")), "phone", time.Minute)
 	if _, err := throttle.ForWorkers.Return(t.Context(), p, d.Request); err != nil {
 		t.Fatal(err)
 	}
@@ -422,10 +422,10 @@ func TestPolicyReturn(t *testing.T) {
 	if _, err := throttle.ForWorkers.Return(t.Context(), p, d.Request); err != nil {
 		t.Fatal(err)
 	}
-	s.by(s.redeem(p, wish(2, key, "b")), "phone", time.Minute)
-	s.want(s.redeem(p, wish(2, key, "a")), true, 0)
+	s.by(s.redeem(p, jobRequest(2, key, "b")), "phone", time.Minute)
+	s.want(s.redeem(p, jobRequest(2, key, "a")), true, 0)
 	s.at(time.Minute)
-	s.want(s.redeem(p, wish(2, key, "b")), true, time.Minute)
+	s.want(s.redeem(p, jobRequest(2, key, "b")), true, time.Minute)
 	s.nobodyWaits()
 }
 
@@ -434,10 +434,10 @@ func TestPolicyChargesATokenOnce(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := newPolicy(t, s.limiter("phone", throttle.Sliding(3, time.Minute)), s.limiter("provider", throttle.Sliding(9, time.Minute)))
-	r := wish(2, key, "a")
+	r := jobRequest(2, key, "a")
 	r.Token = throttle.NewToken()
 	s.want(s.redeem(p, r), true, 0)
-	s.want(s.redeem(p, wish(2, key, "b")), true, 0)
+	s.want(s.redeem(p, jobRequest(2, key, "b")), true, 0)
 	s.at(time.Second)
 	again := s.redeem(p, r)
 	s.want(again, true, 0)
@@ -474,7 +474,7 @@ func TestPolicyAcquireBlocks(t *testing.T) {
 			at    time.Duration
 		}{{"A", 0}, {"A", 3 * time.Second}, {"B", time.Second}, {"B", 4 * time.Second}, {"C", 2 * time.Second}} {
 			wg.Go(func() {
-				d, err := processes[i%2].Acquire(t.Context(), wish(2, call.phone, ""))
+				d, err := processes[i%2].Acquire(t.Context(), jobRequest(2, call.phone, ""))
 				if took := time.Since(begin); err != nil || !d.Granted || took < call.at || took > call.at+ms {
 					t.Errorf("Acquire of %s = %v, %v after %v, want a grant after %v", call.phone, d, err, took, call.at)
 				}
@@ -490,7 +490,7 @@ func TestPolicyAcquireGivesUp(t *testing.T) {
 	t.Parallel()
 	policies(t, func(t *testing.T, policy func() *throttle.Policy, rdb *redis.Client) {
 		p := policy()
-		if d, err := p.Acquire(t.Context(), wish(2, "A", "")); err != nil || !d.Granted {
+		if d, err := p.Acquire(t.Context(), jobRequest(2, "A", "")); err != nil || !d.Granted {
 			t.Fatalf("Acquire = %v, %v", d, err)
 		}
 		for _, phone := range []string{"A", "B"} {
@@ -498,7 +498,7 @@ func TestPolicyAcquireGivesUp(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			result := make(chan error)
 			go func() {
-				_, err := p.Acquire(ctx, wish(2, phone, ""))
+				_, err := p.Acquire(ctx, jobRequest(2, phone, ""))
 				result <- err
 			}()
 			synctest.Wait()
@@ -506,7 +506,7 @@ func TestPolicyAcquireGivesUp(t *testing.T) {
 			if err := <-result; !errors.Is(err, cause) {
 				t.Errorf("Acquire of %s = %v, want its context's cause", phone, err)
 			}
-			r := wish(2, phone, "")
+			r := jobRequest(2, phone, "")
 			r.MaxWait = 500 * ms
 			if _, err := p.Acquire(t.Context(), r); !errors.Is(err, throttle.ErrTooLate) {
 				t.Errorf("Acquire of %s = %v, want %v", phone, err, throttle.ErrTooLate)

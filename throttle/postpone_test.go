@@ -16,10 +16,10 @@ func TestPostpone(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := s.pair(throttle.Sliding(2, time.Minute))
-	d := s.redeem(p, wish(2, key, "a"))
+	d := s.redeem(p, jobRequest(2, key, "a"))
 	s.want(d, true, 0)
-	s.want(s.redeem(p, wish(2, "B", "b")), true, 0)
-	s.by(s.redeem(p, wish(2, "C", "c")), "provider", time.Minute)
+	s.want(s.redeem(p, jobRequest(2, "B", "b")), true, 0)
+	s.by(s.redeem(p, jobRequest(2, "C", "c")), "provider", time.Minute)
 	until, err := throttle.ForWorkers.Postpone(t.Context(), p, "provider", d.Request, 5*time.Minute)
 	if err != nil || until.Sub(start) != 5*time.Minute {
 		t.Errorf("Postpone = %v, %v, want until 5m", until.Sub(start), err)
@@ -28,15 +28,15 @@ func TestPostpone(t *testing.T) {
 	if got := s.ledgers(p, d.Request)[1]; got.Waiting != 2 || got.Booked[0].Job != "a" || got.Booked[1].Job != "c" || got.Closed != until {
 		t.Errorf("the provider's line is %+v, want a and c, closed until %v", got, until)
 	}
-	s.by(s.redeem(p, wish(2, "D", "d")), "provider", 5*time.Minute+time.Minute)
+	s.by(s.redeem(p, jobRequest(2, "D", "d")), "provider", 5*time.Minute+time.Minute)
 	s.at(time.Minute)
-	s.by(s.redeem(p, wish(2, "C", "c")), "provider", 5*time.Minute)
-	s.by(s.redeem(p, wish(2, key, "a")), "provider", 5*time.Minute)
-	s.by(s.redeem(p, wish(2, key, "same phone")), "phone", 6*time.Minute) // its turn at the phone was kept
+	s.by(s.redeem(p, jobRequest(2, "C", "c")), "provider", 5*time.Minute)
+	s.by(s.redeem(p, jobRequest(2, key, "a")), "provider", 5*time.Minute)
+	s.by(s.redeem(p, jobRequest(2, key, "same phone")), "phone", 6*time.Minute) // its turn at the phone was kept
 	s.at(5 * time.Minute)
-	s.by(s.redeem(p, wish(2, "D", "d")), "provider", 6*time.Minute)
-	s.want(s.redeem(p, wish(2, key, "a")), true, 5*time.Minute)
-	s.want(s.redeem(p, wish(2, "C", "c")), true, 5*time.Minute)
+	s.by(s.redeem(p, jobRequest(2, "D", "d")), "provider", 6*time.Minute)
+	s.want(s.redeem(p, jobRequest(2, key, "a")), true, 5*time.Minute)
+	s.want(s.redeem(p, jobRequest(2, "C", "c")), true, 5*time.Minute)
 }
 
 // The key of the phone, too; nothing is left at the provider then.
@@ -44,19 +44,19 @@ func TestPostponeAtThePhone(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := s.pair(throttle.Sliding(9, time.Minute))
-	d := s.redeem(p, wish(2, key, "a"))
-	s.by(s.redeem(p, wish(2, key, "b")), "phone", time.Minute)
+	d := s.redeem(p, jobRequest(2, key, "a"))
+	s.by(s.redeem(p, jobRequest(2, key, "b")), "phone", time.Minute)
 	if _, err := throttle.ForWorkers.Postpone(t.Context(), p, "phone", d.Request, 5*time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	s.at(time.Minute)
-	s.by(s.redeem(p, wish(2, key, "b")), "phone", 6*time.Minute)
-	s.want(s.redeem(p, wish(2, "B", "c")), true, time.Minute)
+	s.by(s.redeem(p, jobRequest(2, key, "b")), "phone", 6*time.Minute)
+	s.want(s.redeem(p, jobRequest(2, "B", "c")), true, time.Minute)
 	s.at(5 * time.Minute)
-	s.by(s.redeem(p, wish(2, key, "b")), "phone", 6*time.Minute)
-	s.want(s.redeem(p, wish(2, key, "a")), true, 5*time.Minute)
+	s.by(s.redeem(p, jobRequest(2, key, "b")), "phone", 6*time.Minute)
+	s.want(s.redeem(p, jobRequest(2, key, "a")), true, 5*time.Minute)
 	s.at(6 * time.Minute)
-	s.want(s.redeem(p, wish(2, key, "b")), true, 6*time.Minute)
+	s.want(s.redeem(p, jobRequest(2, key, "b")), true, 6*time.Minute)
 }
 
 // It goes before those who keep their turn on the phone, too, also when they ask
@@ -65,20 +65,20 @@ func TestPostponeGoesBeforeTurns(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := newPolicy(t, s.limiter("phone", throttle.Sliding(1, time.Minute)), s.limiter("provider", throttle.Sliding(1, time.Second)))
-	d := s.redeem(p, wish(2, key, "z"))
+	d := s.redeem(p, jobRequest(2, key, "z"))
 	s.want(d, true, 0)
 	s.at(time.Minute - 100*ms)
-	s.want(s.redeem(p, wish(2, "B", "b")), true, time.Minute-100*ms)
+	s.want(s.redeem(p, jobRequest(2, "B", "b")), true, time.Minute-100*ms)
 	s.at(time.Minute)
-	s.by(s.redeem(p, wish(2, key, "a")), "provider", time.Minute+900*ms)
+	s.by(s.redeem(p, jobRequest(2, key, "a")), "provider", time.Minute+900*ms)
 	if _, err := throttle.ForWorkers.Postpone(t.Context(), p, "phone", d.Request, 5*time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	s.at(time.Minute + 900*ms)
-	s.by(s.redeem(p, wish(2, key, "a")), "phone", 7*time.Minute)
+	s.by(s.redeem(p, jobRequest(2, key, "a")), "phone", 7*time.Minute)
 	s.at(6 * time.Minute)
-	s.by(s.redeem(p, wish(2, key, "a")), "phone", 7*time.Minute)
-	s.want(s.redeem(p, wish(2, key, "z")), true, 6*time.Minute)
+	s.by(s.redeem(p, jobRequest(2, key, "a")), "phone", 7*time.Minute)
+	s.want(s.redeem(p, jobRequest(2, key, "z")), true, 6*time.Minute)
 }
 
 // postpone postpones jobs one after the other, and checks which wait at the provider then.
@@ -105,7 +105,7 @@ func TestPostponeOneAfterAnother(t *testing.T) {
 	s := newScene(t)
 	p := newPolicy(t, s.limiter("phone", throttle.Sliding(4, time.Minute)), s.limiter("provider", throttle.Sliding(6, time.Minute)))
 	job := func(phone, name string, cost int) throttle.Request {
-		r := wish(2, phone, name)
+		r := jobRequest(2, phone, name)
 		r.Cost, r.More[0].Cost = cost, cost
 		return r
 	}
@@ -135,11 +135,11 @@ func TestPostponeByThousands(t *testing.T) {
 	const n, room = 4200, 4096
 	p := newPolicy(t, s.limiter("phone", throttle.Sliding(n, time.Minute)), s.limiter("provider", throttle.Sliding(n, time.Minute)))
 	for i := range n {
-		s.want(s.redeem(p, wish(2, key, fmt.Sprintf("%04d", i))), true, 0)
+		s.want(s.redeem(p, jobRequest(2, key, fmt.Sprintf("%04d", i))), true, 0)
 	}
-	s.by(s.redeem(p, wish(2, "E", "e")), "provider", time.Minute)
+	s.by(s.redeem(p, jobRequest(2, "E", "e")), "provider", time.Minute)
 	for i := n - 1; i >= 0; i-- { // their names do not order them
-		if _, err := throttle.ForWorkers.Postpone(t.Context(), p, "provider", wish(2, key, fmt.Sprintf("%04d", i)), 5*time.Minute); err != nil {
+		if _, err := throttle.ForWorkers.Postpone(t.Context(), p, "provider", jobRequest(2, key, fmt.Sprintf("%04d", i)), 5*time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}

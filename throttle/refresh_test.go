@@ -29,15 +29,15 @@ func TestRefreshManyBookings(t *testing.T) {
 			at    time.Duration
 		}{{false, 0}, {true, time.Minute}, {true, 2 * time.Minute}} { // job0 was granted
 			if got[i].Err != nil || got[i].Known != want.known || want.known && got[i].At.Sub(start) != want.at {
-				t.Errorf("Check of job%d = %+v, want %+v", i, got[i], want)
+				t.Errorf("Refresh of job%d = %+v, want %+v", i, got[i], want)
 			}
 		}
 		if !errors.Is(got[3].Err, throttle.ErrUnavailable) || got[3].Known {
-			t.Errorf("Check of a broken key = %+v, want %v", got[3], throttle.ErrUnavailable)
+			t.Errorf("Refresh of a broken key = %+v, want %v", got[3], throttle.ErrUnavailable)
 		}
 	}
 	if got := throttle.ForWorkers.Refresh(t.Context(), s.rdb, nil); len(got) != 0 {
-		t.Errorf("Check of nothing = %v, want nothing", got)
+		t.Errorf("Refresh of nothing = %v, want nothing", got)
 	}
 }
 
@@ -59,7 +59,7 @@ func TestRefreshRenewsThePromise(t *testing.T) {
 		t.Helper()
 		s.at(at)
 		if got := throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{c})[0]; !got.Known || got.At.Sub(start) != want || got.Permits != 0 {
-			t.Errorf("Check at %v = %+v, want %v", at, got, want)
+			t.Errorf("Refresh at %v = %+v, want %v", at, got, want)
 		}
 	}
 	check(30*time.Second, time.Minute) // it was told 120 s

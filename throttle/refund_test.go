@@ -399,7 +399,7 @@ func TestAdjustAgainAfterTheNarrowestWindow(t *testing.T) {
 		_, err := charge.Adjust(t.Context(), map[string]int{"wide": to})
 		c.deaf.Store(false)
 		if !errors.Is(err, throttle.ErrUnavailable) {
-			t.Fatalf("Settle = %v, want %v", err, throttle.ErrUnavailable)
+			t.Fatalf("Adjust = %v, want %v", err, throttle.ErrUnavailable)
 		}
 		s.later(narrow, 5*time.Minute)
 		if _, err := narrow.TryAcquire(t.Context(), key, 1); err != nil {

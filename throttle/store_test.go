@@ -143,7 +143,7 @@ func TestWindowsAroundTheStoresClock(t *testing.T) {
 		"Refund": func() error { _, err := l.Policy().Refund(t.Context(), r); return err },
 		"Peek":   func() error { _, err := l.Peek(t.Context(), "k", 1); return err },
 		"Reset":  func() error { _, err := l.Reset(t.Context(), "k"); return err },
-		"Check": func() error {
+		"Refresh": func() error {
 			return ForWorkers.Refresh(t.Context(), nil, []BookingRef{{Policy: l.policy, IDs: []string{"k"}, Job: "a", Costs: []int{1}}})[0].Err
 		},
 	} {
@@ -175,7 +175,7 @@ func TestLimitThatChangesAllTheTime(t *testing.T) {
 	_, reset := l.Reset(t.Context(), "key")
 	_, refund := l.Policy().Refund(t.Context(), Request{Key: "key", Cost: 1, Token: 7})
 	check := ForWorkers.Refresh(t.Context(), nil, []BookingRef{{Policy: l.policy, IDs: []string{"key"}, Job: "a", Costs: []int{1}}})[0].Err
-	for op, err := range map[string]error{"TryAcquire": try, "Redeem": redeem, "Peek": peek, "Reset": reset, "Refund": refund, "Check": check} {
+	for op, err := range map[string]error{"TryAcquire": try, "Redeem": redeem, "Peek": peek, "Reset": reset, "Refund": refund, "Refresh": check} {
 		if !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s = %v, want %v", op, err, ErrUnavailable)
 		}

@@ -189,7 +189,7 @@ func TestJobAboveALoweredLimitLeavesTheLine(t *testing.T) {
 	}
 	place := throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "large", Costs: []int{3}}
 	if got := throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0]; !errors.Is(got.Err, throttle.ErrExceedsLimit) {
-		t.Errorf("Check = %+v, want %v", got, throttle.ErrExceedsLimit)
+		t.Errorf("Refresh = %+v, want %v", got, throttle.ErrExceedsLimit)
 	}
 	_, err := l.Policy().Redeem(t.Context(), throttle.Request{Key: key, Cost: 3, Job: "large"})
 	if e, ok := errors.AsType[*throttle.ExceedsLimitError](err); !ok || e.Limit != throttle.Sliding(2, time.Minute) {
@@ -389,7 +389,7 @@ func TestStoredLimitThatCannotBeReadRefuses(t *testing.T) {
 		l := newLimiter(t, rdb, "sms", code, throttle.Config{})
 		place := throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}
 		all := asks(t.Context(), l, key, 1)
-		all["Check"] = throttle.ForWorkers.Refresh(t.Context(), rdb, []throttle.BookingRef{place})[0].Err
+		all["Refresh"] = throttle.ForWorkers.Refresh(t.Context(), rdb, []throttle.BookingRef{place})[0].Err
 		_, all["Peek"] = l.Peek(t.Context(), key, 1)
 		_, all["Reset"] = l.Reset(t.Context(), key)
 		all["LimitStatus"] = l.LimitStatus(t.Context()).Err

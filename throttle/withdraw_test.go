@@ -113,7 +113,7 @@ func TestLostReplyOfARefund(t *testing.T) {
 	// it has a place, also when this test is too slow to see it before it is late
 	place := throttle.BookingRef{Policy: s.outside.Policy(), IDs: []string{s.outside.ID(key)}, Job: "a", Costs: []int{1}}
 	if got := throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0]; !got.Known || got.Permits != 0 {
-		t.Errorf("Check after Return = %+v, want the first place", got)
+		t.Errorf("Refresh after Return = %+v, want the first place", got)
 	}
 }
 
@@ -199,7 +199,7 @@ func TestDeadlineDuringTheCall(t *testing.T) {
 	server.Resume()
 	// Both calls reached Redis, in this order or not at all.
 	if err := acquireWithin(t.Context(), l, key, 1, 0); err != nil {
-		t.Errorf("AcquireWithin = %v, want nil: the call was taken back", err)
+		t.Errorf("Acquire within = %v, want nil: the call was taken back", err)
 	}
 }
 

@@ -42,7 +42,7 @@ func TestMergedCallsForgetOldTokens(t *testing.T) {
 
 // What a newcomer is told does not grow with how often a key was closed and jobs
 // put off, while somebody waits all the time and costs differ.
-func TestPutOffsLeaveNothingBehind(t *testing.T) {
+func TestPostponesLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
 	rdb, _ := timed(t)
 	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 10, Window: time.Second}, NewLimitKeys("hw", "rule", "id")

@@ -114,7 +114,7 @@ func TestFakeFails(t *testing.T) {
 		_, set := l.SetLimit(t.Context(), perMinute, throttle.SetLimitOptions{})
 		for call, err := range map[string]error{
 			"TryAcquire": try, "Redeem": redeem, "Cancel": cancel, "Peek": peek, "Reset": reset, "Acquire": l.Acquire(t.Context(), key, 1),
-			"SetLimit": set, "Check": throttle.ForWorkers.Refresh(t.Context(), nil, []throttle.BookingRef{place})[0].Err,
+			"SetLimit": set, "Refresh": throttle.ForWorkers.Refresh(t.Context(), nil, []throttle.BookingRef{place})[0].Err,
 		} {
 			if !errors.Is(err, throttle.ErrUnavailable) || throttle.ForWorkers.Answered(err) {
 				t.Errorf("%s: %s = %v, want %v", name, call, err, throttle.ErrUnavailable)

@@ -8,7 +8,7 @@ import (
 
 // Bookings of one form are asked about in few calls, each gets the answer that it gets
 // alone, and a key that holds something else is the trouble of nobody but its own.
-func TestCheckOfMany(t *testing.T) {
+func TestRefreshOfMany(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t)
 	ctx := t.Context()

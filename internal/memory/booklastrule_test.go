@@ -84,7 +84,7 @@ func (f *feeding) come() {
 // the instant that it was told. For a phone with one permit a window there may be any
 // number of them; otherwise one at a time, for of many turns on a key the first and the
 // last count, see [part.measure].
-func TestBookedByTheWidestGoAtTheirInstant(t *testing.T) {
+func TestBookedByTheLastRuleGoAtTheirInstant(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		phones := []luascripts.Numbers{slidingOf(1, time.Second), slidingOf(2, 3*time.Second), fixedOf(1, time.Second), gcraOf(1, time.Second, 2), smoothOf(2, time.Second, 0)}
