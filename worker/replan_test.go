@@ -53,10 +53,11 @@ func (r *rig) set(limit throttle.Limit) (at time.Time) {
 // wantOrder checks that tasks were granted in the order of their line, but for
 // neighbours who had their turn within the same moment: a grant may lie up to
 // InlineWait ahead. The workers of a pool ask for neighbours at once, and a change of the
-// limit may come between: then who asked before it goes before its neighbour.
+// limit may come between: then who asked before it goes before its neighbour. And a task
+// that came more than 100 ms after its instant, as on a busy machine, lets others pass.
 func wantOrder(t *testing.T, seen *runs, rank map[string]int, changed time.Time) {
 	t.Helper()
-	const moment, workers = 250 * ms, 4
+	const moment, workers, late = 250 * ms, 4, 100 * ms
 	all := seen.all()
 	slices.SortFunc(all, func(a, b run) int { return rank[a.id] - rank[b.id] })
 	var latest run
@@ -65,7 +66,7 @@ func wantOrder(t *testing.T, seen *runs, rank map[string]int, changed time.Time)
 		if by := latest.grant.At.Sub(n.grant.At); by > moment && !parted {
 			t.Errorf("%s, number %d in the line, was granted %v before %s, number %d", n.id, rank[n.id], by, latest.id, rank[latest.id])
 		}
-		if n.grant.At.After(latest.grant.At) {
+		if n.grant.At.After(latest.grant.At) && n.grant.At.Sub(n.grant.Promised) <= late {
 			latest = n
 		}
 	}
