@@ -75,7 +75,8 @@ var edges = map[string][]string{
 	"e2e":                       {},
 	"tools/imports":             {},
 	"tools/measures":            {"internal/redistest"},
-	"tools/measures/oneacquire": {"throttle"},
+	"tools/measures/oneacquire": {"throttle", "tools/measures/trace"},
+	"tools/measures/trace":      {},
 }
 
 // testEdges are what the tests of a package may import besides.

@@ -91,12 +91,13 @@ func printLua(root string) error {
 }
 
 func printAcquire(root string) error {
-	files, err := filesOfOneAcquire(root)
+	entered, err := enteredByOneAcquire(root)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("files that one Limiter.Acquire passes through: %d\n", len(files))
-	for _, name := range files {
+	w := wayOf(entered)
+	fmt.Printf("one Limiter.Acquire calls %d functions in %d files; of %d stays in a file %d are returns to a file already left\n", len(entered), len(w.files), w.stays, w.returns)
+	for _, name := range w.files {
 		fmt.Println("  " + name)
 	}
 	return nil

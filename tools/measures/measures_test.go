@@ -3,6 +3,7 @@ package main
 import (
 	"go/parser"
 	"go/token"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -30,16 +31,29 @@ func TestExportedNamesAndSpread(t *testing.T) {
 	}
 }
 
-func TestCoveredFiles(t *testing.T) {
+// A reader who follows the calls reads each file, and comes back to some.
+func TestWayOf(t *testing.T) {
 	t.Parallel()
-	profile := "mode: atomic\n" +
-		module + "/throttle/limiter.go:10.2,12.3 2 1\n" +
-		module + "/throttle/limiter.go:14.2,15.3 1 0\n" +
-		module + "/throttle/charge.go:1.2,3.4 1 0\n" +
-		module + "/tools/measures/oneacquire/main.go:1.2,3.4 1 1\n" +
-		module + "/internal/luascripts/acquire.go:1.2,3.4 1 12\n"
-	want := []string{"internal/luascripts/acquire.go", "throttle/limiter.go"}
-	if diff := cmp.Diff(want, coveredFiles([]byte(profile))); diff != "" {
-		t.Errorf("files (-want +got):\n%s", diff)
+	got := wayOf([]string{"a.go", "a.go", "b.go", "a.go", "c.go", "b.go", "b.go"})
+	if got.stays != 5 || got.returns != 2 || !slices.Equal(got.files, []string{"a.go", "b.go", "c.go"}) {
+		t.Errorf("%+v, want 5 stays, 2 returns, in a.go, b.go and c.go", got)
+	}
+}
+
+// Each function of more than one statement notes its file first.
+func TestTraceFunctions(t *testing.T) {
+	t.Parallel()
+	for source, want := range map[string]string{
+		"package a\n\nimport \"fmt\"\n\nfunc f() { defer fmt.Println(); fmt.Println(func() int { return 1 }()) }\n": "package a; import headwaytrace \"" + module + "/tools/measures/trace\"\n\nimport \"fmt\"\n\n" +
+			"func f() {headwaytrace.Enter(\"a.go\"); defer fmt.Println(); fmt.Println(func() int { return 1 }()) }\n",
+		"package a\n\nconst c = 1\n": "package a\n\nconst c = 1\n",
+	} {
+		got, err := traceFunctions("a.go", []byte(source))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, string(got)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
 	}
 }
