@@ -19,7 +19,7 @@ type BookRequest struct {
 	// which the narrower rules admit the job too: a batch of jobs for one provider would
 	// otherwise fill the lines of their phones, each with jobs that hold up its others. A
 	// job that gets no place so is answered with Decision.Refused, and At, from when on
-	// a place can be had; a shut gate refuses it as well. One that has a place keeps it.
+	// a place can be had; a closed gate refuses it as well. One that has a place keeps it.
 	// A rule that limits how many run at once refuses no job while it is open: a slot that
 	// is taken now will be free by then. A policy of nothing else books as [Policy.Book] does.
 	//

@@ -2,11 +2,13 @@ package throttle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/throttle/gate"
 )
 
@@ -170,18 +172,175 @@ func openedAt(gates []gate.At, at time.Time) time.Time {
 	return at.Add(gateAhead)
 }
 
-// shutGate names the gate that holds a job back until an instant: one that is shut
+// closedGate names the gate that holds a job back until an instant: one that is closed
 // now, or right before that instant.
-func shutGate(gates []gate.At, now, until time.Time) string {
-	if rule, shut := gate.FirstClosed(gates, now); shut {
+func closedGate(gates []gate.At, now, until time.Time) string {
+	if rule, closed := gate.FirstClosed(gates, now); closed {
 		return rule
 	}
 	for _, o := range gate.Openings(gates, now, until.Add(time.Microsecond)) {
 		if o.Open.After(now) && !until.Before(o.Open) && until.Before(o.Close) {
-			if rule, shut := gate.FirstClosed(gates, o.Open.Add(-time.Microsecond)); shut {
+			if rule, closed := gate.FirstClosed(gates, o.Open.Add(-time.Microsecond)); closed {
 				return rule
 			}
 		}
 	}
 	return gates[0].Rule
+}
+
+// retry is one call of a store, made anew until the store decides. It does not
+// decide when its clock is in none of the windows it was sent, or when one of the
+// limits it was sent was replaced. The loop is always
+//
+//	for again := true; again; {
+//		number(rules, t.limits, t.begin())
+//		reply, err = t.store.cancel(ctx, args)
+//		again, err = t.again(ctx, "cancel", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
+//	}
+type retry struct {
+	rules  ruleSet
+	store  *clockedStore
+	limits []activeLimit // by which the store is asked now
+	fixed  bool          // newer limits are not looked for
+
+	roundTripTimes     // of the last call
+	clocks         int // replies in a row that its clock was in no window
+	outdated       int // replies that a limit was replaced
+}
+
+// roundTripTimes is when a call was made and answered, by the local, monotonic clock.
+type roundTripTimes struct{ began, ended time.Time }
+
+// answer is what every reply says about itself.
+type answer struct {
+	status  luascripts.Status
+	rule    int // from 1; 0 for none
+	version int64
+	now     time.Time
+}
+
+// newRetry begins a call where the policy counts, by the limits that are in force.
+func newRetry(ctx context.Context, p *Policy) (retry, error) {
+	in, err := p.activeLimits(ctx)
+	return retry{rules: p.rules, store: p.store, limits: in}, err
+}
+
+// newRetryBy begins a call by given limits, which stay what they are.
+func newRetryBy(p *Policy, store *clockedStore, limits []activeLimit) retry {
+	return retry{rules: p.rules, store: store, limits: limits, fixed: true}
+}
+
+// begin returns what the store's clock should say now.
+func (t *retry) begin() time.Time {
+	t.began = time.Now()
+	return t.began.Add(time.Duration(t.store.offset.Load()))
+}
+
+// again takes in an answer, and says whether to call once more. Otherwise the error
+// is how the call ended, as callers of this package see it.
+func (t *retry) again(ctx context.Context, op string, a answer, err error) (bool, error) {
+	t.ended = time.Now()
+	t.store.observeClock(a.now, t.ended)
+	switch {
+	case err != nil:
+	case a.status == luascripts.NotCovered:
+		if t.clocks++; t.clocks < roundTripsMax {
+			return true, nil
+		}
+		err = errClock
+	case a.status == luascripts.Outdated:
+		t.clocks = 0
+		t.outdated++
+		if t.fixed || t.outdated >= roundTripsMax+len(t.rules)-1 {
+			err = &outdatedError{a.version, a.rule - 1}
+			break
+		}
+		newer, err := t.rules.catchUp(ctx, t.limits, a.rule-1, a.version)
+		if err != nil {
+			return false, err
+		}
+		t.limits = newer
+		return true, nil
+	}
+	return false, t.rules.fault(op, a.rule, a.status, err)
+}
+
+// number puts the limits into the calls of their rules, computed around an instant.
+func number(calls []luascripts.RuleCall, limits []activeLimit, around time.Time) {
+	for i := range calls {
+		calls[i].Numbers = limits[i].numbers(around)
+		calls[i].Version, calls[i].Closed = limits[i].version, limits[i].closed
+	}
+}
+
+// made takes in the reply that is the grant.
+func (g *grant) made(p *Policy, key string, r *luascripts.AcquireReply) {
+	g.worth, g.by, g.key, g.at, g.each = r.Worth, p, key, r.At, r.Each
+}
+
+// roundTripsMax bounds how often a store is called with other windows: once around
+// its clock as far as that is known, and then around the clock in each reply. It
+// also bounds how often it is called with newer limits, with one more for each
+// further rule.
+const roundTripsMax = 3
+
+// fault translates what a script call about several rules came back with; rule is
+// the one that it stumbled over, from 1.
+func (rs ruleSet) fault(op string, rule int, status luascripts.Status, err error) error {
+	if rule < 1 || rule > len(rs) {
+		rule = 1
+	}
+	return rs[rule-1].fault(op, status, err)
+}
+
+// fault translates what a script call came back with; no error type of the
+// Redis client leaves this package.
+func (l *Limiter) fault(op string, status luascripts.Status, err error) error {
+	if err == nil {
+		if status == luascripts.NewerSchema {
+			return fmt.Errorf("%w: rule %q", ErrSchema, l.rule)
+		}
+		return nil
+	}
+	if _, ok := errors.AsType[*outdatedError](err); ok {
+		return err
+	}
+	kind := rediserr.Of(err)
+	u := &unavailableError{Op: op, Reason: err.Error()}
+	u.answered = errors.Is(err, errClock) || kind.Answered() && kind != rediserr.Passing
+	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, end) {
+			u.cause = end
+		}
+	}
+	return u
+}
+
+// decidedBy names the rule that decided, or the gate.
+func (rs ruleSet) decidedBy(reply *luascripts.AcquireReply, gates []gate.At) string {
+	switch {
+	case reply.Rule > 0 && reply.Rule <= len(rs):
+		return rs[reply.Rule-1].rule
+	case reply.Status == luascripts.Granted || len(gates) == 0:
+		return rs[0].rule
+	}
+	return closedGate(gates, reply.Now, reply.At)
+}
+
+// promotions translates a store's reply, and wakes those of the jobs that wait in
+// this process.
+func (rs ruleSet) promotions(answered []luascripts.Promotion, now time.Time) []Promotion {
+	var out []Promotion
+	for _, t := range answered {
+		if t.Part < 1 || t.Part > len(rs) {
+			continue
+		}
+		leased := rs[t.Part-1].limit.IsConcurrent()
+		offered := leased && !t.At.After(now)
+		if offered || !leased { // a blocked caller asks often enough to see a lease end
+			rs[t.Part-1].waiters.wake(t.Job)
+		}
+		out = append(out, Promotion{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered})
+	}
+	return out
 }

@@ -184,7 +184,7 @@ func (f *fallback) leave(ctx context.Context, a *attempt) {
 	_, _, _ = refund{p: a.p, ids: a.p.rules.ids(r), r: r}.in(ctx, newRetryBy(a.p, local, a.p.rules.lastKnown()))
 }
 
-// withoutRedis decides without Redis. A gate that is shut stays shut, and a rule
+// withoutRedis decides without Redis. A gate that is closed stays closed, and a rule
 // that is known to be closed stays closed.
 func (f *fallback) withoutRedis(ctx context.Context, a *attempt) (err error) {
 	a.begin()
@@ -213,12 +213,12 @@ func (a *attempt) open() error {
 		d.Rule = rule
 		return err
 	}
-	at, shut := rules.closedUntil(now)
+	at, closed := rules.closedUntil(now)
 	if opens := openedAt(r.Gates, at); opens.After(at) {
-		at, shut = opens, shutGate(r.Gates, now, opens)
+		at, closed = opens, closedGate(r.Gates, now, opens)
 	}
 	if at.After(now) {
-		d.Granted, d.At, d.start, d.Rule = false, at, at, shut
+		d.Granted, d.At, d.start, d.Rule = false, at, at, closed
 		d.Refused = a.mode == luascripts.Try || a.mode == luascripts.BookLastRule
 		if r.MaxWait != 0 && at.Sub(now) > max(0, r.MaxWait) {
 			return &TooLateError{Rule: d.Rule, At: at, Wait: at.Sub(now), MaxWait: r.MaxWait}

@@ -42,7 +42,7 @@ func shortestLease(p *Policy, d Decision) time.Duration {
 }
 
 // keys are those that the lease stands in.
-func (s *lease) keys() luascripts.LimitKeys { return s.limiter.keys(s.limiter.ID(s.key)) }
+func (s *lease) keys() luascripts.LimitKeys { return s.limiter.names.Of(s.limiter.ID(s.key)) }
 
 // release ends the lease by the limit of now: it says for how many there is a place.
 func (s *lease) release(ctx context.Context) (luascripts.ReleaseReply, error) {

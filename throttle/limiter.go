@@ -154,7 +154,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) ([]Promotion, error) {
 }
 
 func (l *Limiter) reset(ctx context.Context, t retry, key string) ([]Promotion, error) {
-	k := l.keys(l.ID(key))
+	k := l.names.Of(l.ID(key))
 	var reply luascripts.CancelReply
 	for again := true; again; {
 		n := t.limits[0].numbers(t.begin())
@@ -321,11 +321,7 @@ func (l *Limiter) ID(key string) string { return luascripts.KeyID(l.cfg.Secret, 
 
 // Ledger names the key in Redis that holds what was spent: limiters whose ledger
 // is the same count together.
-func (l *Limiter) Ledger(key string) string { return l.keys(l.ID(key)).Ledger() }
-
-func (l *Limiter) keys(id string) luascripts.LimitKeys {
-	return l.names.Of(id)
-}
+func (l *Limiter) Ledger(key string) string { return l.names.Of(l.ID(key)).Ledger() }
 
 // PeekMax bounds how many places of a line one call returns.
 const PeekMax = 250
@@ -402,10 +398,10 @@ func (l *Limiter) look(ctx context.Context, r Request, most int) (reply luascrip
 	if err != nil {
 		return reply, err
 	}
-	k := l.keys(l.ID(r.Key))
+	k := l.names.Of(l.ID(r.Key))
 	for again := true; again; {
 		in := t.limits[0]
-		if err := l.fits(in.Limit, r.Cost); err != nil {
+		if err := fitsLimit(l, in.Limit, r.Cost); err != nil {
 			return reply, err
 		}
 		a := luascripts.PeekArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, Cost: r.Cost, Most: most}
@@ -455,7 +451,7 @@ func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int)
 		in := t.limits[0]
 		a := luascripts.ListArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, From: luascripts.Ticket{Number: from.Ticket, Some: from.Skip > 0}, Skip: from.Skip, Most: most}
 		a.Version = in.version
-		reply, err = luascripts.List(ctx, l.rdb, l.keys(l.ID(key)), a)
+		reply, err = luascripts.List(ctx, l.rdb, l.names.Of(l.ID(key)), a)
 		again, err = t.again(ctx, "list", answer{reply.Status, 1, reply.Version, reply.Now}, err)
 		if err != nil {
 			return Listing{}, err

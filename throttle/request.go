@@ -52,14 +52,6 @@ type Request struct {
 	wantLeft bool   // what is left, too
 }
 
-// keyCost is what is asked of the rule i.
-func (r *Request) keyCost(i int) KeyCost {
-	if i == 0 {
-		return KeyCost{r.Key, r.Cost}
-	}
-	return r.More[i-1]
-}
-
 // String prints the request without its key.
 func (r Request) String() string {
 	return fmt.Sprintf("%d permits for job %q, attempt %v", r.Cost, r.Job, r.Token)
@@ -98,7 +90,7 @@ type Decision struct {
 	// either: from [Limiter.TryAcquire], and for [BookRequest.LastRuleOnly]. It may be asked again
 	// from At on.
 	Refused bool
-	// Parked is a booking that holds no place in any line: a gate is shut until At.
+	// Parked is a booking that holds no place in any line: a gate is closed until At.
 	Parked bool
 	// Left is how many permits each rule has left, in the order of the policy;
 	// only from TryAcquire, and 0 while a job waits.
@@ -188,11 +180,6 @@ type grant struct {
 	key  string
 	at   time.Time
 	each []time.Time // by rule, where they differ
-}
-
-// made takes in the reply that is the grant.
-func (g *grant) made(p *Policy, key string, r *luascripts.AcquireReply) {
-	g.worth, g.by, g.key, g.at, g.each = r.Worth, p, key, r.At, r.Each
 }
 
 // addTo puts what is known of the grant into the calls of the rules. A token stays

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
-	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/throttle/gate"
 )
 
@@ -71,15 +70,15 @@ func checkGates(gates []gate.At) error {
 // fits says whether the limits can ever admit r, and otherwise which rule can't.
 func (rs ruleSet) fits(limits []activeLimit, r *Request) (rule string, err error) {
 	for i, l := range rs {
-		if err := l.fits(limits[i].Limit, r.keyCost(i).Cost); err != nil {
+		if err := fitsLimit(l, limits[i].Limit, r.keyCost(i).Cost); err != nil {
 			return l.rule, err
 		}
 	}
 	return "", nil
 }
 
-// fits says whether the limit can ever admit a cost.
-func (l *Limiter) fits(limit Limit, cost int) error {
+// fitsLimit says whether a limit of a rule can ever admit a cost.
+func fitsLimit(l *Limiter, limit Limit, cost int) error {
 	if cost > limit.MaxCost() {
 		return &ExceedsLimitError{Rule: l.rule, Cost: cost, Limit: limit}
 	}
@@ -100,7 +99,7 @@ func (rs ruleSet) ids(r Request) []string {
 func (rs ruleSet) calls(ids []string, r Request) []luascripts.RuleCall {
 	calls := make([]luascripts.RuleCall, len(rs))
 	for i, l := range rs {
-		calls[i] = luascripts.RuleCall{LimitKeys: l.keys(ids[i]), Cost: r.keyCost(i).Cost}
+		calls[i] = luascripts.RuleCall{LimitKeys: l.names.Of(ids[i]), Cost: r.keyCost(i).Cost}
 	}
 	return calls
 }
@@ -109,7 +108,7 @@ func (rs ruleSet) calls(ids []string, r Request) []luascripts.RuleCall {
 func (rs ruleSet) appendCalls(calls []luascripts.RuleCall, r *Request) []luascripts.RuleCall {
 	for i, l := range rs {
 		w := r.keyCost(i)
-		calls = append(calls, luascripts.RuleCall{LimitKeys: l.keys(l.ID(w.Key)), Cost: w.Cost})
+		calls = append(calls, luascripts.RuleCall{LimitKeys: l.names.Of(l.ID(w.Key)), Cost: w.Cost})
 	}
 	return calls
 }
@@ -150,63 +149,10 @@ func (rs ruleSet) closedUntil(now time.Time) (until time.Time, rule string) {
 	return until, rule
 }
 
-// decidedBy names the rule that decided, or the gate.
-func (rs ruleSet) decidedBy(reply *luascripts.AcquireReply, gates []gate.At) string {
-	switch {
-	case reply.Rule > 0 && reply.Rule <= len(rs):
-		return rs[reply.Rule-1].rule
-	case reply.Status == luascripts.Granted || len(gates) == 0:
-		return rs[0].rule
+// keyCost is what is asked of the rule i.
+func (r *Request) keyCost(i int) KeyCost {
+	if i == 0 {
+		return KeyCost{r.Key, r.Cost}
 	}
-	return shutGate(gates, reply.Now, reply.At)
-}
-
-// promotions translates a store's reply, and wakes those of the jobs that wait in
-// this process.
-func (rs ruleSet) promotions(answered []luascripts.Promotion, now time.Time) []Promotion {
-	var out []Promotion
-	for _, t := range answered {
-		if t.Part < 1 || t.Part > len(rs) {
-			continue
-		}
-		leased := rs[t.Part-1].limit.IsConcurrent()
-		offered := leased && !t.At.After(now)
-		if offered || !leased { // a blocked caller asks often enough to see a lease end
-			rs[t.Part-1].waiters.wake(t.Job)
-		}
-		out = append(out, Promotion{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered})
-	}
-	return out
-}
-
-// fault translates what a script call about several rules came back with; rule is
-// the one that it stumbled over, from 1.
-func (rs ruleSet) fault(op string, rule int, status luascripts.Status, err error) error {
-	if rule < 1 || rule > len(rs) {
-		rule = 1
-	}
-	return rs[rule-1].fault(op, status, err)
-}
-
-// fault translates what a script call came back with; no error type of the
-// Redis client leaves this package.
-func (l *Limiter) fault(op string, status luascripts.Status, err error) error {
-	if err == nil {
-		if status == luascripts.NewerSchema {
-			return fmt.Errorf("%w: rule %q", ErrSchema, l.rule)
-		}
-		return nil
-	}
-	if _, ok := errors.AsType[*outdatedError](err); ok {
-		return err
-	}
-	kind := rediserr.Of(err)
-	u := &unavailableError{Op: op, Reason: err.Error()}
-	u.answered = errors.Is(err, errClock) || kind.Answered() && kind != rediserr.Passing
-	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, end) {
-			u.cause = end
-		}
-	}
-	return u
+	return r.More[i-1]
 }
