@@ -66,7 +66,7 @@ func (s *session) run(ctx context.Context) error {
 	}
 	defer closeRedis()
 	s.rdb = rdb
-	if s.secret, err = loadSecret(ctx, s.rdb, s.cfg.policy.Longest()); err != nil {
+	if s.secret, err = e2e.LoadSecret(ctx, s.rdb, secretKey, s.cfg.policy.Longest()); err != nil {
 		return err
 	}
 	s.backlog = e2e.NewBacklog(s.rdb, queueName, s.cfg.role == roleWork)

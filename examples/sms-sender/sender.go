@@ -43,7 +43,7 @@ func newSender(ctx context.Context, rdb redis.UniversalClient, cfg config, e env
 	s.progress = e2e.NewProgress(e.stderr, s.snapshot)
 	s.log = e2e.NewLogger(s.progress)
 	var err error
-	if s.secret, err = loadSecret(ctx, rdb, cfg.policy.Longest()); err != nil {
+	if s.secret, err = e2e.LoadSecret(ctx, rdb, queueName+":secret", cfg.policy.Longest()); err != nil {
 		return nil, err
 	}
 	url := cfg.gateway

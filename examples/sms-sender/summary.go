@@ -1,13 +1,9 @@
 package main
 
 import (
-	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/worker"
@@ -58,20 +54,4 @@ func (s *sender) sumUp(stats worker.Stats, took time.Duration) error {
 		errs = append(errs, report.WriteFile(s.cfg.report))
 	}
 	return errors.Join(append(errs, broken...)...)
-}
-
-// loadSecret returns the secret that is in Redis, and puts one there first if there is
-// none. With another secret all counting would begin anew. So it lives until 30 days and
-// the longest window after the last process started.
-func loadSecret(ctx context.Context, rdb redis.UniversalClient, window time.Duration) ([]byte, error) {
-	const key = "sms-sender:secret"
-	life := 30*24*time.Hour + window
-	pipe := rdb.TxPipeline()
-	pipe.SetNX(ctx, key, rand.Text(), life)
-	pipe.PExpire(ctx, key, life)
-	got := pipe.Get(ctx, key)
-	if _, err := pipe.Exec(ctx); err != nil {
-		return nil, fmt.Errorf("redis: %w", err)
-	}
-	return []byte(got.Val()), nil
 }
