@@ -288,8 +288,9 @@ func (c *Client) keys(queue string) luascripts.QueueKeys {
 	return luascripts.NewQueueKeys(c.cfg.Prefix, queue)
 }
 
-// cancelUnusedFor bounds the calls that give back the places of a portion.
-const cancelUnusedFor = time.Second
+// cancelUnusedFor bounds the calls that give back the places of a portion, a call each: a
+// hundred take more than a second when Redis or this process is very busy.
+const cancelUnusedFor = 5 * time.Second
 
 // errPerClient is about a throttle.Config in which nothing can be booked.
 var errPerClient = fmt.Errorf("%w: with PerClient each pool has lines of its own, in which nobody else can book", throttle.ErrInvalidConfig)

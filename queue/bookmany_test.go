@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -172,7 +171,7 @@ func TestManyWithoutRedis(t *testing.T) {
 			t.Errorf("%s: asked %d times, want %d at most", on, deaf.n, most)
 		}
 		if after := content(t, d.raw); on == ":sent:" && !cmp.Equal(before, after) {
-			t.Errorf("%s: Redis holds %v, want %v", on, slices.Sorted(maps.Keys(after)), slices.Sorted(maps.Keys(before)))
+			t.Errorf("%s: Redis holds (+) what it did not before (-):\n%s", on, cmp.Diff(before, after))
 		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
