@@ -45,21 +45,16 @@ func shortestLease(p *Policy, d Decision) time.Duration {
 func (s *lease) keys() luascripts.LimitKeys { return s.limiter.names.Of(s.limiter.ID(s.key)) }
 
 // release ends the lease by the limit of now: it says for how many there is a place.
-func (s *lease) release(ctx context.Context) (luascripts.ReleaseReply, error) {
+func (s *lease) release(ctx context.Context) (reply luascripts.ReleaseReply, err error) {
 	l := s.limiter
-	in := l.lastActiveLimit()
-	for range roundTripsMax {
-		part := luascripts.RuleCall{LimitKeys: s.keys(), Numbers: in.numbers(time.Time{}), Cost: 1, Closed: in.closed}
-		part.Version = in.version
-		reply, err := s.store.release(ctx, part, s.token)
-		if err = l.fault("release", reply.Status, err); err != nil || reply.Status != luascripts.Outdated {
-			return reply, err
-		}
-		if in, err = l.catchUp(ctx, reply.Version); err != nil {
-			return luascripts.ReleaseReply{}, err
-		}
+	t := retry{rules: ruleSet{l}, store: s.store, limits: []activeLimit{l.lastActiveLimit()}}
+	part := []luascripts.RuleCall{{LimitKeys: s.keys(), Cost: 1}}
+	for again := true; again; {
+		number(part, t.limits, t.begin())
+		reply, err = s.store.release(ctx, part[0], s.token)
+		again, err = t.again(ctx, "release", answer{reply.Status, 1, reply.Version, reply.Now}, err)
 	}
-	return luascripts.ReleaseReply{}, nil
+	return reply, err
 }
 
 // renewal asks to let the lease go on for its length from now.

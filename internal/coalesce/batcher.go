@@ -177,8 +177,9 @@ func (b *Batcher[C]) next(f *batch[C], took time.Duration) *batch[C] {
 		return b.join(f)
 	}
 	if b.inFlight--; b.inFlight == 0 {
-		b.lastSize, b.overdue = 0, 0
+		b.lastSize = 0
 	}
+	b.overdue = min(b.overdue, b.inFlight) // one that came back in time may have been taken for overdue
 	if f != nil {
 		b.unused = f
 	}

@@ -206,6 +206,29 @@ func TestLostBatchHoldsUpNoOthers(t *testing.T) {
 	}
 }
 
+// A batch that was sent a moment ago counts as overdue, too, when a call can't wait any more
+// for one that is lost. When it comes back in time, none is counted that is not in flight.
+func TestOverdueBatchesAreInFlight(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		trips := []time.Duration{3 * time.Second, 2 * time.Millisecond}
+		near := &distant{}
+		near.trip = func() (time.Duration, error) { return trips[min(len(near.batches), len(trips))-1], nil }
+		b := near.batcher()
+		var wg sync.WaitGroup
+		for range 3 { // one that is lost, one beside it, and one that waits for either
+			wg.Go(func() { _ = send(t.Context(), b, new(call)) })
+			synctest.Wait()
+		}
+		time.Sleep(time.Second)
+		if b.mu.Lock(); b.inFlight != 1 || b.overdue != 1 {
+			t.Errorf("%d batches in flight, %d of them overdue, want the lost one", b.inFlight, b.overdue)
+		}
+		b.mu.Unlock()
+		wg.Wait()
+	})
+}
+
 // However many call, and however long the server takes: at most 8 batches are in flight,
 // each of at most 64 calls. When one comes back, the calls that waited longest go next.
 func TestBatchesAreBounded(t *testing.T) {
