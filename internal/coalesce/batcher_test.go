@@ -206,27 +206,19 @@ func TestLostBatchHoldsUpNoOthers(t *testing.T) {
 	}
 }
 
-// A batch that was sent a moment ago counts as overdue, too, when a call can't wait any more
-// for one that is lost. When it comes back in time, none is counted that is not in flight.
+// When a call can't wait any more for a batch that is lost, those beside that one count as
+// overdue, too. They come back in time, and then none is counted that is not in flight: or
+// later calls would wait for nothing.
 func TestOverdueBatchesAreInFlight(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		trips := []time.Duration{3 * time.Second, 2 * time.Millisecond}
-		near := &distant{}
-		near.trip = func() (time.Duration, error) { return trips[min(len(near.batches), len(trips))-1], nil }
-		b := near.batcher()
-		var wg sync.WaitGroup
-		for range 3 { // one that is lost, one beside it, and one that waits for either
-			wg.Go(func() { _ = send(t.Context(), b, new(call)) })
-			synctest.Wait()
-		}
-		time.Sleep(time.Second)
-		if b.mu.Lock(); b.inFlight != 1 || b.overdue != 1 {
-			t.Errorf("%d batches in flight, %d of them overdue, want the lost one", b.inFlight, b.overdue)
-		}
-		b.mu.Unlock()
-		wg.Wait()
-	})
+	b := (&distant{}).batcher()
+	b.inFlight, b.overdue = 3, 2 // the lost one, one that was sent a moment before, and the one that could not wait
+	for range 2 {
+		b.next(nil, time.Millisecond)
+	}
+	if b.inFlight != 1 || b.overdue != 1 {
+		t.Errorf("%d batches in flight, %d of them overdue, want the lost one", b.inFlight, b.overdue)
+	}
 }
 
 // However many call, and however long the server takes: at most 8 batches are in flight,
