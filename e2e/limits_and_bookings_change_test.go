@@ -112,7 +112,8 @@ func TestMovedBookingsDoNotHoldUpTheRest(t *testing.T) {
 	}
 	id := fmt.Sprintf("m%05d", s.sent-1)
 	s.eventually(20*time.Second, "the last message is let in", func() bool { return !h.granted(id).IsZero() })
-	if late := h.granted(id).Sub(due); late > 3*time.Second {
+	// Held up by the others it would go behind them, and these go six seconds later.
+	if late := h.granted(id).Sub(due); late > 5*time.Second {
 		t.Errorf("the only booking that had not moved was redeemed %v late", late)
 	}
 }
