@@ -12,6 +12,9 @@
 //	worker          the pool that runs tasks, and defers what may not run yet
 //	httplimit       the same limits before an http.Handler
 //
+// The command cmd/headway is the operator's tool: "headway prove" sends messages through a
+// gateway that may fail, and proves that the limits held.
+//
 // Whole programs are examples/sms-sender, which keeps to limits by phone number, and
 // examples/batch-mailer, which sends a nightly batch.
 package headway
