@@ -27,8 +27,10 @@ func TestOnePhone(t *testing.T) {
 	if len(f) > 0 {
 		t.Errorf("overtaken: %s", few(f))
 	}
-	if most, id := displacement(grants); most > 8 {
-		t.Errorf("message %s was displaced by %d from the order of enqueueing, want 8 workers at most", id, most)
+	// Eight workers ask at once. While one of them stands still, for 60 ms at most, the others
+	// take a message each 5 ms.
+	if most, id := displacement(grants); most > 8+12 {
+		t.Errorf("message %s was displaced by %d from the order of enqueueing, want 20 at most", id, most)
 	}
 	stats := sum(all)
 	if per := float64(stats.Admissions) / float64(s.sent); per > 2.05 {

@@ -31,12 +31,13 @@ const (
 	lagCalm = 5 * time.Second
 )
 
-// backpressure knows how far the pools are behind. Who has not come 100 ms after its instant has no
-// place in its line until it comes: while many are late, as the burst is with which a rate
-// begins, who is booked behind them would be told an instant that is theirs, and run
-// before them. What does not end for another reason, such as a back-off, holds nothing up:
-// where there is no progress twice as many may be late, and where nothing has ended yet
-// there are no pools that could be behind.
+// backpressure knows how far the pools are behind. A task that has not come 100 ms after its
+// instant is parked: others pass it until it comes. While many are late, as in the burst with
+// which a rate begins, a task that is booked behind them would be told an instant that is
+// theirs, and run before them. So no more is booked then. A late task may also wait for
+// something else, such as a back-off, and that holds nothing up: where there is no progress
+// twice as many may be late, and where nothing has ended yet there are no pools that could be
+// behind.
 type backpressure struct {
 	times  []time.Time // instants of what was booked, those to come, in order
 	before int         // how many were open when this feeder took the batch
