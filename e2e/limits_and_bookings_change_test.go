@@ -82,7 +82,8 @@ func TestLimitRaisedAtRunTime(t *testing.T) {
 func TestMovedBookingsDoNotHoldUpTheRest(t *testing.T) {
 	t.Parallel()
 	const phones = 120
-	s := newStage(t, "1/8s", workerSpec{Concurrency: 1})
+	// so long that each phone has a booking before the first of these comes due
+	s := newStage(t, "1/16s", workerSpec{Concurrency: 1})
 	_, h := s.pool(s.rdb)
 	s.enqueue(phones, phones)
 	s.eventually(20*time.Second, "each phone had its first message", func() bool { return h.count() == phones })
@@ -97,7 +98,7 @@ func TestMovedBookingsDoNotHoldUpTheRest(t *testing.T) {
 		t.Fatalf("Peek: %+v, %v", state, err)
 	}
 	due := state.Booked[0].At
-	time.Sleep(time.Until(due.Add(-2 * time.Second))) // so that the others move by six
+	time.Sleep(time.Until(due.Add(-2 * time.Second))) // so that the others move by fourteen
 
 	// As if each phone but the last had just had a message from somewhere else.
 	d, err := s.limiter.TryAcquire(t.Context(), "elsewhere", 1)
@@ -112,7 +113,7 @@ func TestMovedBookingsDoNotHoldUpTheRest(t *testing.T) {
 	}
 	id := fmt.Sprintf("m%05d", s.sent-1)
 	s.eventually(20*time.Second, "the last message is let in", func() bool { return !h.granted(id).IsZero() })
-	// Held up by the others it would go behind them, and these go six seconds later.
+	// Held up by the others it would go behind them, and these go fourteen seconds later.
 	if late := h.granted(id).Sub(due); late > 5*time.Second {
 		t.Errorf("the only booking that had not moved was redeemed %v late", late)
 	}
