@@ -27,8 +27,8 @@ func TestOnePhone(t *testing.T) {
 	if len(f) > 0 {
 		t.Errorf("overtaken: %s", few(f))
 	}
-	// Eight workers ask at once. While one of them stands still, for 60 ms at most, the others
-	// take a message each 5 ms.
+	// Eight workers ask at once, and one of them may stand still for a moment. The others take a
+	// message each 5 ms: 12 in 60 ms.
 	if most, id := displacement(grants); most > 8+12 {
 		t.Errorf("message %s was displaced by %d from the order of enqueueing, want 20 at most", id, most)
 	}

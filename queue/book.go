@@ -51,8 +51,8 @@ type Result struct {
 //
 // The place comes first, and then the task. When that can't be enqueued, because
 // another has its id or its lock, or because Redis does not answer, the place is given
-// back. Should this process die in between, the place falls out of the line 100 ms
-// after its instant: those behind it keep theirs, one permit may go unused. A booking
+// back. Should this process die in between, the place is parked 100 ms after its
+// instant: those behind it keep theirs, one permit may go unused. A booking
 // is for the rule that binds now, see throttle.Policy: one that waits for its phone has
 // no place at the provider, and may have to wait there again.
 //
@@ -373,7 +373,7 @@ func (c *Client) bookAll(ctx context.Context, entries []*pendingTask) (away erro
 }
 
 // cancelUnused gives back the places of tasks that were not enqueued. What can't be given
-// back now falls out of its line by itself.
+// back now is parked when its instant has come: others pass it.
 func (c *Client) cancelUnused(ctx context.Context, entries []*pendingTask) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelUnusedFor)
 	defer cancel()
@@ -398,7 +398,7 @@ func (c *Client) shared(ctx context.Context, e *pendingTask) bool {
 		return false
 	}
 	ours, err := luascripts.Ours(ctx, c.rdb, c.keys(e.Queue), e.Message.ID)
-	return ours || err != nil // at worst the place falls out of its line
+	return ours || err != nil // at worst the place is left: it is parked when its instant has come
 }
 
 // promote moves the tasks forward that may come earlier than they were told, and tells

@@ -189,7 +189,7 @@ func TestInspectorOnCluster(t *testing.T) {
 	want := map[string][]string{} // by phone
 	for k := range 12 {
 		id, queue, phone := fmt.Sprint("t", k), fmt.Sprint("q", k%2), fmt.Sprint("+", k%3)
-		if k < 3 { // or the first may run, and falls out of the line when no pool takes it
+		if k < 3 { // or the first may run, and is parked when no pool takes it
 			if g, err := c.policies["sms"].decide.TryAcquire(t.Context(), throttle.Request{Key: phone, Cost: 1}); err != nil || !g.Granted {
 				t.Fatal(g, err)
 			}

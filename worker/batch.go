@@ -44,6 +44,13 @@ type batchLook struct {
 	at    time.Time
 }
 
+// fresh says that the look need not be repeated. A pause may be over: what comes then must
+// not be deferred for long any more. A batch that was started again must not lose tasks to a
+// look at the one that was cancelled.
+func (l batchLook) fresh(now time.Time) bool {
+	return now.Sub(l.at) < batchFresh && l.state != luascripts.BatchPaused && l.state != luascripts.BatchCancelled
+}
+
 func newBatches(c *core) *batches {
 	return &batches{core: c, known: make(map[batchID]batchLook), dropped: newTTLMap[string, struct{}](droppedTTL)}
 }
@@ -55,7 +62,7 @@ func (s *batches) state(ctx context.Context, b batchID) luascripts.BatchState {
 	s.mu.Lock()
 	look := s.known[b]
 	s.mu.Unlock()
-	if now.Sub(look.at) < batchFresh && look.state != luascripts.BatchCancelled { // a batch that was started again must not lose tasks to an old state
+	if look.fresh(now) {
 		return look.state
 	}
 	state, err := luascripts.StateOfBatch(ctx, s.rdb, s.keys(b.queue), b.id)

@@ -35,6 +35,7 @@ func TestBatchOnCluster(t *testing.T) {
 	if err := h.batches.Resume(t.Context(), "default", "winter"); err != nil {
 		t.Fatal(err)
 	}
+	h.resumed = time.Now()
 	h.allDone(n, phones)
 	h.begin(batch.Spec{ID: "summer", Type: "sms", Source: "more", Window: 100})
 	h.eventually("some of the other ran", func() bool { return h.progress("summer").Done > 20 })

@@ -57,8 +57,8 @@ const (
 )
 
 // LoadSecret returns the secret that is in Redis under a key, and puts one there first if
-// there is none. Another secret means another ledger, so it must live longer than a grant
-// counts: 30 days and a window after the last process started.
+// there is none. With another secret the keys get other names, and all counting begins anew.
+// So the secret lives until 30 days and the longest window after the last process started.
 func LoadSecret(ctx context.Context, rdb redis.UniversalClient, key string, window time.Duration) ([]byte, error) {
 	fresh := make([]byte, secretLen)
 	rand.Read(fresh) // never fails since Go 1.24

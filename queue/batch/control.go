@@ -134,9 +134,10 @@ func (b *Control) Pause(ctx context.Context, queue, id string) error {
 }
 
 // Resume lets a paused batch go on within a second: what was enqueued comes first, in the
-// order of the source; its feeder gives it new places before it feeds more. Without a
-// feeder that order is only about what was put away, and Resume takes 0.3 s; should ctx end
-// before, call it again. To resume what runs does nothing.
+// order of the source; its feeder gives it new places before it feeds more. What comes due
+// before the feeder has done so, 0.3 s at least, runs, and may pass what was put away.
+// Without a feeder that order is only about what was put away, and Resume takes 0.3 s;
+// should ctx end before, call it again. To resume what runs does nothing.
 func (b *Control) Resume(ctx context.Context, queue, id string) error {
 	queue = named(queue)
 	v, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: luascripts.BatchResume})
@@ -144,7 +145,7 @@ func (b *Control) Resume(ctx context.Context, queue, id string) error {
 		return err // its feeder brings back what was put away, before it feeds more
 	}
 	if since := max(0, v.Now.Sub(v.Resumed)); since < resumeAfter {
-		// Pools that have not heard of it yet put away for an hour what comes to them.
+		// Pools may just be putting away for an hour what came to them.
 		if err := pause(ctx, resumeAfter-since); err != nil {
 			return &Error{Batch: id, Err: err}
 		}

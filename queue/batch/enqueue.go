@@ -311,7 +311,7 @@ func (g *feeding) leave(ctx context.Context, items []*item) {
 		}
 		next, err := p.task.Policy.Cancel(ctx, p.task.Request)
 		if err != nil {
-			break // they fall out of their lines
+			break // they are parked when their instants have come
 		}
 		p.task.Own = false
 		promoted = append(promoted, next...)

@@ -22,8 +22,8 @@ const (
 	// how often it is swept for what ended unseen, before the source has ended.
 	maintainEvery = time.Second
 	sweepEvery    = 5 * time.Second
-	// resumeAfter is how long a pool may not have heard that a batch goes on, and resumeFor
-	// how long what was put away for a pause stays away by itself.
+	// resumeAfter is how long a pool may still put tasks away when a batch goes on, and
+	// resumeFor how long what was put away for a pause stays away by itself.
 	resumeAfter = 300 * time.Millisecond
 	resumeFor   = 65 * time.Minute
 	// promisesEvery is how often promises that are over are dropped.
@@ -390,9 +390,12 @@ func (g *feeding) rebook(ctx context.Context) error {
 	if !g.policy.limited {
 		return c.recall(ctx, g.queue, g.id)
 	}
+	left := make(map[int64]bool) // positions of those that gave their places up
 	for _, step := range []func([]luascripts.BatchElement) error{
-		func(open []luascripts.BatchElement) error { return c.unbook(ctx, g.queue, g.spec.Type, g.id, open) },
-		func(open []luascripts.BatchElement) error { return g.bookAgain(ctx, open) },
+		func(open []luascripts.BatchElement) error {
+			return c.unbook(ctx, g.queue, g.spec.Type, g.id, open, left)
+		},
+		func(open []luascripts.BatchElement) error { return g.bookAgain(ctx, open, left) },
 	} {
 		err := c.eachOpen(ctx, g.queue, g.id, func(open []luascripts.BatchElement) error {
 			if err := g.renew(ctx); err != nil {
@@ -407,11 +410,14 @@ func (g *feeding) rebook(ctx context.Context) error {
 	return luascripts.Notify(ctx, c.Redis(), g.keys, 0)
 }
 
-// bookAgain books what waits, and has it woken at its new instants.
-func (g *feeding) bookAgain(ctx context.Context, open []luascripts.BatchElement) error {
+// bookAgain books what waits, and has it woken at its new instants. A task that gave its
+// place up and has since been fetched is booked, too: its pool may not have asked yet, and
+// would join the line behind all others. Was it quicker, the place is for nobody, and is
+// parked when its instant has come.
+func (g *feeding) bookAgain(ctx context.Context, open []luascripts.BatchElement, left map[int64]bool) error {
 	var requests []throttle.BookRequest
 	var ids []string
-	tasks := g.f.c.payloads(ctx, g.queue, g.spec.Type, g.id, open)
+	tasks := g.f.c.payloads(ctx, g.queue, g.spec.Type, g.id, open, left)
 	g.f.c.leaveOut(ctx, g.queue, g.id, open, tasks)
 	for i, task := range tasks {
 		id := luascripts.BatchTaskID(g.id, open[i].ID)

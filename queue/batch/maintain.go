@@ -139,7 +139,7 @@ type drained struct {
 
 // drain deletes what waits of a cancelled batch, and gives its places back: after the
 // tasks are gone, so that no pool redeems what was given to another. Should this process
-// die in between, a place falls out of its line by itself.
+// die in between, a place is parked when its instant has come.
 func (c client) drain(ctx context.Context, queue, typ, id string) (drained, error) {
 	var d drained
 	err := c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
@@ -147,7 +147,7 @@ func (c client) drain(ctx context.Context, queue, typ, id string) (drained, erro
 		for i, e := range open {
 			elements[i] = e.ID
 		}
-		atOnce(len(open), func(i int) { tasks[i] = c.payloadOf(ctx, queue, typ, luascripts.BatchTaskID(id, elements[i])) })
+		atOnce(len(open), func(i int) { tasks[i] = c.payloadOf(ctx, queue, typ, luascripts.BatchTaskID(id, elements[i]), false) })
 		r, err := luascripts.BatchDrop(ctx, c.Redis(), c.Keys(queue), id, elements)
 		if err != nil {
 			return err
@@ -173,13 +173,14 @@ func (c client) drain(ctx context.Context, queue, typ, id string) (drained, erro
 	return d, err
 }
 
-// payloadOf is a task that waits, for its keys; nil when that is not known.
-func (c client) payloadOf(ctx context.Context, queue, typ, id string) *asynq.Task {
+// payloadOf is a task that waits, for its keys, or with active also one that a pool has;
+// nil when that is not known.
+func (c client) payloadOf(ctx context.Context, queue, typ, id string, active bool) *asynq.Task {
 	if _, ok := c.Policy(typ); !ok || ctx.Err() != nil { // asynq's inspector takes no context
 		return nil
 	}
 	info, err := asynq.NewInspectorFromRedisClient(c.Redis()).GetTaskInfo(queue, id)
-	if err != nil || info.State == asynq.TaskStateActive {
+	if err != nil || info.State == asynq.TaskStateActive && !active {
 		return nil
 	}
 	return asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers)
@@ -225,21 +226,28 @@ func (c client) leave(ctx context.Context, task *asynq.Task, job string) []throt
 	if err != nil {
 		return nil
 	}
-	promoted, _ := p.Decide.Cancel(ctx, r) // at worst it falls out of its line
+	promoted, _ := p.Decide.Cancel(ctx, r) // or the place is parked when its instant has come
 	return promoted
 }
 
-// unbook gives up the places of what waits.
-func (c client) unbook(ctx context.Context, queue, typ, id string, open []luascripts.BatchElement) error {
-	c.leaveAll(ctx, queue, id, open, c.payloads(ctx, queue, typ, id, open)) // others come when they were told, or earlier
+// unbook gives up the places of what waits, and notes in left whose places they were.
+func (c client) unbook(ctx context.Context, queue, typ, id string, open []luascripts.BatchElement, left map[int64]bool) error {
+	tasks := c.payloads(ctx, queue, typ, id, open, nil)
+	for i, task := range tasks {
+		if task != nil {
+			left[open[i].Position] = true
+		}
+	}
+	c.leaveAll(ctx, queue, id, open, tasks) // others come when they were told, or earlier
 	return ctx.Err()
 }
 
-// payloads are the tasks of some elements that wait; nil for what does not.
-func (c client) payloads(ctx context.Context, queue, typ, id string, open []luascripts.BatchElement) []*asynq.Task {
+// payloads are the tasks of some elements that wait, and of those at the positions in
+// active also when a pool has them; nil for the others.
+func (c client) payloads(ctx context.Context, queue, typ, id string, open []luascripts.BatchElement, active map[int64]bool) []*asynq.Task {
 	tasks := make([]*asynq.Task, len(open))
 	atOnce(len(open), func(i int) {
-		tasks[i] = c.payloadOf(ctx, queue, typ, luascripts.BatchTaskID(id, open[i].ID))
+		tasks[i] = c.payloadOf(ctx, queue, typ, luascripts.BatchTaskID(id, open[i].ID), active[open[i].Position])
 	})
 	return tasks
 }

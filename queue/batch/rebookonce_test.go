@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -135,5 +136,63 @@ func TestLeaseIsRenewedWhileAFeederLearnsWhatIsSettled(t *testing.T) {
 	}
 	if claims := record.n.Load(); claims < 2 || claims > 6 {
 		t.Errorf("the lease was taken and renewed %d times, want some", claims)
+	}
+}
+
+// A task that a pool fetches while its batch is rebooked keeps its place before those that
+// come after it in the source.
+func TestRebookedInOrderAlthoughAPoolFetchesOne(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	c := newClient(t, rdb, queue.Policy{Type: "sms", Rules: []queue.Rule{{Name: "provider", Limit: throttle.Sliding(1, time.Hour), Key: queue.ConstantKey("acme")}}})
+	spec := winter()
+	spec.Window = 3
+	if _, err := NewControl(c).Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	f, err := NewFeeder(c, FeederConfig{Queues: []string{"default"}, Ahead: 24 * time.Hour, Sources: map[string]Source{
+		"messages": Seq(func(Spec) iter.Seq[Element] { return slices.Values(make([]Element, 3)) }),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newFeeding(f, "default", "winter")
+	if err := g.begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "all are enqueued", func() bool {
+		if _, err := g.pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return g.open == 3
+	})
+	open, err := luascripts.OpenElements(t.Context(), rdb, g.keys, "winter", 0, 3)
+	if err != nil || len(open) != 3 {
+		t.Fatalf("open: %v, %v", open, err)
+	}
+	left := make(map[int64]bool)
+	if err := g.f.c.unbook(t.Context(), "default", "sms", "winter", open, left); err != nil {
+		t.Fatal(err)
+	}
+	first := luascripts.BatchTaskID("winter", open[0].ID)
+	_, err = rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error { // as asynq's fetching does
+		p.ZRem(t.Context(), "asynq:{default}:scheduled", first)
+		p.LRem(t.Context(), "asynq:{default}:pending", 0, first)
+		p.LPush(t.Context(), "asynq:{default}:active", first)
+		p.HSet(t.Context(), "asynq:{default}:t:"+first, "state", "active")
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.bookAgain(t.Context(), open, left); err != nil {
+		t.Fatal(err)
+	}
+	for i, e := range open[1:] {
+		r, err := luascripts.Find(t.Context(), rdb, g.keys, luascripts.BatchTaskID("winter", e.ID))
+		want := time.Duration(i+1) * time.Hour
+		if wait := r.At.Sub(r.Now); err != nil || wait < want-time.Minute || wait > want {
+			t.Errorf("element %s comes after %v, %v, want %v: the first has the place before it", e.ID, wait, err, want)
+		}
 	}
 }
