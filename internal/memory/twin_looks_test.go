@@ -76,8 +76,7 @@ func (w *twin) toTheInstant(r *rule) {
 				w.now.UnixMicro(), n, w.now.Sub(at).Microseconds(), at.UnixMicro(), got.Status, want)
 		}
 	}
-	w.now = at.Add(-time.Microsecond)
-	w.setTime(w.now)
+	w.moveTo(at.Add(-time.Microsecond))
 	before, err := w.raw.Get(w.ctx, r.key.Ledger()).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		w.Fatal(err)
@@ -86,8 +85,7 @@ func (w *twin) toTheInstant(r *rule) {
 	if after := w.raw.Get(w.ctx, r.key.Ledger()).Val(); after != before {
 		w.Fatalf("a refusal wrote %q over %q", after, before)
 	}
-	w.now = at
-	w.setTime(w.now)
+	w.moveTo(at)
 	try(luascripts.Granted)
 }
 

@@ -73,7 +73,8 @@ type twin struct {
 	store    *memory.Store
 	setTime  func(time.Time)
 	now      time.Time
-	changing bool // limits change, the clock goes backwards, and no key expires
+	latest   time.Time // that the clock was
+	changing bool      // limits change, the clock goes backwards, and no key expires
 	rules    []*rule
 	policies [][]*rule
 	alone    bool // policies of one rule have no turns
@@ -149,8 +150,7 @@ func (w *twin) step(steps []time.Duration, back bool) {
 	case op < 9:
 		w.acquire()
 	case op < 13:
-		w.now = w.now.Add(rapid.SampledFrom(steps).Draw(w.T, "time"))
-		w.setTime(w.now)
+		w.moveTo(w.now.Add(rapid.SampledFrom(steps).Draw(w.T, "time")))
 	case op < 15:
 		w.cancel()
 	case op == 15 || op == 19:
@@ -167,6 +167,14 @@ func (w *twin) step(steps []time.Duration, back bool) {
 		w.settle()
 	case op > 20 && r.n.Kind == luascripts.Leases:
 		w.useLease(r)
+	}
+}
+
+func (w *twin) moveTo(at time.Time) {
+	w.now = at
+	w.setTime(at)
+	if at.After(w.latest) {
+		w.latest = at
 	}
 }
 
