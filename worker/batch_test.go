@@ -34,6 +34,7 @@ type batchRig struct {
 	takes    time.Duration // each handler
 	moved    bool          // a limit was opened or changed while tasks waited: they may change places
 	resumed  time.Time     // when the batch was resumed, if what was put away can be passed then
+	rebooked time.Time     // when what was put away had its places again
 }
 
 func newBatchRig(t *testing.T, policies ...queue.Policy) *batchRig {
@@ -182,12 +183,12 @@ func (h *batchRig) together() int {
 }
 
 // once checks that each of n messages ran once, and the messages of a phone in the order
-// of its line: but what ran in the second after a resume may have passed messages that were
-// put away before.
+// of its line: but what ran after a resume, before the feeder had given all messages their
+// places again, may have passed some of them.
 func (h *batchRig) once(want string, n, phones int) {
 	h.Helper()
 	times := make(map[string]int)
-	last := make(map[int]int)
+	last, ranAt := make(map[int]int), make(map[int]time.Time)
 	for _, r := range h.seen.all() {
 		name, element, ok := batch.ParseTaskID(r.id)
 		if !ok || name != want {
@@ -202,8 +203,12 @@ func (h *batchRig) once(want string, n, phones int) {
 		overtaken := late >= 100*ms // one that comes so late lets the others pass
 		if before, ok := last[i%phones]; ok && before-i >= h.together() && !overtaken && !h.moved {
 			h.Errorf("message %d ran after %d to the same phone, granted %v after its instant", i, before, late)
+			if !h.resumed.IsZero() {
+				h.Logf("message %d ran %v after the resume, %d at %v; all had their places again at %v", i, r.at.Sub(h.resumed), before, ranAt[i%phones].Sub(h.resumed), h.rebooked.Sub(h.resumed))
+			}
 		}
-		if since := r.at.Sub(h.resumed); since < 0 || since > time.Second {
+		if r.at.Before(h.resumed) || r.at.After(h.rebooked) {
+			ranAt[i%phones] = r.at
 			last[i%phones] = max(last[i%phones], i)
 		}
 	}

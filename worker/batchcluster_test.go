@@ -36,6 +36,11 @@ func TestBatchOnCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.resumed = time.Now()
+	h.eventually("all have their places again", func() bool {
+		return cluster.HGet(t.Context(), "hw:{default}:batch:winter", "rebooked").Val() != ""
+	})
+	h.rebooked = time.Now()
+	t.Logf("all have their places again %v after the resume", h.rebooked.Sub(h.resumed))
 	h.allDone(n, phones)
 	h.begin(batch.Spec{ID: "summer", Type: "sms", Source: "more", Window: 100})
 	h.eventually("some of the other ran", func() bool { return h.progress("summer").Done > 20 })
