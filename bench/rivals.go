@@ -74,7 +74,7 @@ func headwayOf(name string, rdb *redis.Client, limit throttle.Limit) (contender,
 	if err != nil {
 		return contender{}, err
 	}
-	return contender{name: name, sends: []string{"evalsha", "eval"}, try: func(ctx context.Context, key string) (bool, error) {
+	return contender{name: name, sends: []string{"fcall", "function"}, try: func(ctx context.Context, key string) (bool, error) {
 		d, err := l.TryAcquire(ctx, key, 1)
 		return d.Granted, err
 	}}, nil

@@ -184,7 +184,7 @@ func parseWork(cpu, stats string) (work, error) {
 		}
 		w.cpu += 1e6 * s
 	}
-	for _, command := range []string{"eval", "eval_ro", "evalsha", "evalsha_ro"} {
+	for _, command := range []string{"fcall", "eval", "eval_ro", "evalsha", "evalsha_ro"} {
 		text := infoField(stats, "cmdstat_"+command)
 		if text == "" {
 			continue // never called

@@ -100,8 +100,11 @@ type tally struct {
 }
 
 func (c *tally) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	c.n++
-	return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
+	cmd := c.UniversalClient.EvalSha(ctx, sha, keys, args...)
+	if !redistest.IsUnknown(cmd.Err()) {
+		c.n++
+	}
+	return cmd
 }
 
 func (c *tally) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {

@@ -53,7 +53,7 @@ func TestBookGivesThePlaceBack(t *testing.T) {
 // dueAt is the instant at which a task is woken.
 func (d *bookingRig) dueAt(id string) time.Time {
 	d.Helper()
-	f, err := luascripts.Find(d.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), id)
+	f, err := luascripts.GetTask(d.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), id)
 	if err != nil || !f.Ours {
 		d.Errorf("Find(%s) = %+v, %v, want that pools wake it", id, f, err)
 	}

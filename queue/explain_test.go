@@ -25,7 +25,7 @@ func (d *bookingRig) why(i *Inspector, id string, want Explanation) {
 	if after := content(d.T, d.raw); !maps.Equal(before, after) {
 		d.Errorf("Why(%s) changed what Redis holds", id)
 	}
-	clock, err := luascripts.Walk(d.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), time.Time{}, 0, 1)
+	clock, err := luascripts.ScanDeferred(d.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), time.Time{}, 0, 1)
 	if err != nil || !got.Now.Equal(clock.Now) {
 		d.Errorf("Why(%s) is as of %v, want %v, %v", id, got.Now, clock.Now, err)
 	}

@@ -117,7 +117,7 @@ type Explanation struct {
 // which the task is woken, and Rule is empty if it may be one of several. A task that
 // costs more than a limit in force can ever give is a throttle.ExceedsLimitError.
 func (i *Inspector) Explain(ctx context.Context, queue, id string) (Explanation, error) {
-	f, err := luascripts.Find(ctx, i.c.rdb, i.c.keys(queue), id)
+	f, err := luascripts.GetTask(ctx, i.c.rdb, i.c.keys(queue), id)
 	if err != nil {
 		return Explanation{}, away("find a task", err)
 	}
@@ -299,7 +299,7 @@ func (i *Inspector) DeferredPage(ctx context.Context, queue string, from Cursor,
 	if from != "" {
 		first = time.UnixMicro(number)
 	}
-	r, err := luascripts.Walk(ctx, i.c.rdb, i.c.keys(queue), first, skip, most)
+	r, err := luascripts.ScanDeferred(ctx, i.c.rdb, i.c.keys(queue), first, skip, most)
 	if err != nil {
 		return Page{}, away("list what waits", err)
 	}

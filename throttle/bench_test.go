@@ -36,7 +36,7 @@ func benchmark(b *testing.B, limit throttle.Limit, prepare func(rdb *redis.Clien
 		i++
 	}
 	info := rdb.Info(b.Context(), "commandstats").Val()
-	if m := statEvalsha.FindStringSubmatch(info); m != nil {
+	if m := statFcall.FindStringSubmatch(info); m != nil {
 		var us float64
 		_, _ = fmt.Sscan(m[1], &us)
 		b.ReportMetric(us, "us/script")
@@ -269,7 +269,7 @@ func scriptsOf(b *testing.B, rdb *redis.Client) (c scriptCost) {
 			continue
 		}
 		switch name {
-		case "eval", "evalsha":
+		case "fcall", "eval", "evalsha":
 			c.us += us
 		case "info", "hset":
 		default:

@@ -36,8 +36,8 @@ func crowd(tb testing.TB, rdb redis.UniversalClient, waiting int, promised time.
 var statLine = regexp.MustCompile(`(?m)^cmdstat_(\S+):calls=(\d+)`)
 
 var (
-	statEvalsha = regexp.MustCompile(`cmdstat_evalsha:\S*usec_per_call=([0-9.]+)`)
-	statEval    = regexp.MustCompile(`cmdstat_eval:\S*usec_per_call=([0-9.]+)`)
+	statFcall = regexp.MustCompile(`cmdstat_fcall:\S*usec_per_call=([0-9.]+)`)
+	statEval  = regexp.MustCompile(`cmdstat_eval:\S*usec_per_call=([0-9.]+)`)
 )
 
 // commands counts the Redis commands that f's scripts make.
@@ -50,7 +50,7 @@ func commands(t *testing.T, rdb redis.UniversalClient, f func()) int {
 		}
 		for _, m := range statLine.FindAllStringSubmatch(info, -1) {
 			switch m[1] {
-			case "eval", "evalsha", "info":
+			case "fcall", "eval", "evalsha", "info":
 			default:
 				n, _ := strconv.Atoi(m[2])
 				sum += n

@@ -18,7 +18,7 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-var statCalls = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+)`)
+var statCalls = regexp.MustCompile(`cmdstat_fcall:calls=(\d+)`)
 
 // scriptCalls is how many scripts a server has run since it was asked to count.
 func scriptCalls(tb testing.TB, rdb *redis.Client) int {
@@ -43,15 +43,45 @@ func crowded(n int, f func(i int)) {
 // heldBack lets a client's calls wait until it is told to go on, and then answers them
 // in their order: so what comes meanwhile stands together.
 type heldBack struct {
-	redis.UniversalClient
+	rdb   *redis.Client
 	gate  chan struct{} // closed: calls go through
 	calls atomic.Int64
 }
 
-func (h *heldBack) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	h.calls.Add(1)
-	<-h.gate
-	return h.UniversalClient.EvalSha(ctx, sha, keys, args...)
+// holdBack makes one for the server of a client. The server has the library: each call
+// of a script is sent once.
+func holdBack(t *testing.T, rdb *redis.Client) *heldBack {
+	t.Helper()
+	h := &heldBack{rdb: another(t, rdb), gate: make(chan struct{})}
+	h.rdb.AddHook(h)
+	return h
+}
+
+// another is a client of its own for the server of a client, which has the library.
+func another(t *testing.T, rdb *redis.Client) *redis.Client {
+	t.Helper()
+	if _, err := newLimiter(t, rdb, "another", throttle.Sliding(1, time.Minute), throttle.Config{}).TryAcquire(t.Context(), "warm", 1); err != nil {
+		t.Fatal(err)
+	}
+	c := redis.NewClient(rdb.Options())
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func (h *heldBack) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *heldBack) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if redistest.IsScript(cmd) {
+			h.calls.Add(1)
+			<-h.gate
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h *heldBack) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 // Acquires that come while others are under way are one script call, of at most 64;
@@ -59,11 +89,11 @@ func (h *heldBack) EvalSha(ctx context.Context, sha string, keys []string, args 
 func TestConcurrentAcquiresAreMerged(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
-	held := &heldBack{UniversalClient: rdb, gate: make(chan struct{})}
+	held := holdBack(t, rdb)
 	const n, phones = 300, 100
-	l := newLimiter(t, held, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
-	throttle.Patient(held)
-	wide := newLimiter(t, held, "tenant", throttle.Sliding(7, time.Hour), throttle.Config{})
+	l := newLimiter(t, held.rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
+	throttle.Patient(held.rdb)
+	wide := newLimiter(t, held.rdb, "tenant", throttle.Sliding(7, time.Hour), throttle.Config{})
 	var granted [phones]atomic.Int64
 	var wideGranted atomic.Int64
 	var wg sync.WaitGroup
@@ -85,7 +115,7 @@ func TestConcurrentAcquiresAreMerged(t *testing.T) {
 			}
 		})
 	}
-	waitFor(t, "two calls under way and all others behind them", func() bool { return held.calls.Load() == 2 && throttle.Gathered(held) == 2*n-2 })
+	waitFor(t, "two calls under way and all others behind them", func() bool { return held.calls.Load() == 2 && throttle.Gathered(held.rdb) == 2*n-2 })
 	close(held.gate)
 	wg.Wait()
 	for i := range granted {
@@ -126,9 +156,9 @@ func TestLoneAcquireIsSentAtOnce(t *testing.T) {
 func TestMergedCallsFailAlone(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
-	held := &heldBack{UniversalClient: rdb, gate: make(chan struct{})}
-	l := newLimiter(t, held, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
-	throttle.Patient(held)
+	held := holdBack(t, rdb)
+	l := newLimiter(t, held.rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
+	throttle.Patient(held.rdb)
 	bad := map[int]bool{3: true, 20: true, 41: true}
 	for i := range bad {
 		if err := rdb.LPush(t.Context(), l.Ledger(fmt.Sprint(i)), "not ours").Err(); err != nil {
@@ -148,7 +178,7 @@ func TestMergedCallsFailAlone(t *testing.T) {
 			}
 		})
 	}
-	waitFor(t, "all others behind two calls", func() bool { return throttle.Gathered(held) == n-2 })
+	waitFor(t, "all others behind two calls", func() bool { return throttle.Gathered(held.rdb) == n-2 })
 	close(held.gate)
 	wg.Wait()
 }
@@ -157,9 +187,9 @@ func TestMergedCallsFailAlone(t *testing.T) {
 func TestMergedCallsOnAFullRedis(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
-	held := &heldBack{UniversalClient: rdb, gate: make(chan struct{})}
-	l := newLimiter(t, held, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
-	throttle.Patient(held)
+	held := holdBack(t, rdb)
+	l := newLimiter(t, held.rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
+	throttle.Patient(held.rdb)
 	if err := rdb.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +202,7 @@ func TestMergedCallsOnAFullRedis(t *testing.T) {
 			}
 		})
 	}
-	waitFor(t, "all others behind two calls", func() bool { return throttle.Gathered(held) == n-2 })
+	waitFor(t, "all others behind two calls", func() bool { return throttle.Gathered(held.rdb) == n-2 })
 	close(held.gate)
 	wg.Wait()
 	for i := range n { // what is left are tokens that were taken back
@@ -187,9 +217,9 @@ func TestMergedCallsOnAFullRedis(t *testing.T) {
 func TestMergedCallerLeaves(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
-	held := &heldBack{UniversalClient: rdb, gate: make(chan struct{})}
-	l := newLimiter(t, held, "sms", throttle.Sliding(100, time.Minute), throttle.Config{})
-	throttle.Patient(held)
+	held := holdBack(t, rdb)
+	l := newLimiter(t, held.rdb, "sms", throttle.Sliding(100, time.Minute), throttle.Config{})
+	throttle.Patient(held.rdb)
 	calm := newLimiter(t, rdb, "sms", throttle.Sliding(100, time.Minute), throttle.Config{})
 	var wg sync.WaitGroup
 	for range 2 {
@@ -208,14 +238,14 @@ func TestMergedCallerLeaves(t *testing.T) {
 			left <- err
 		}()
 	}
-	waitFor(t, "all others behind them", func() bool { return throttle.Gathered(held) == cap(left) })
+	waitFor(t, "all others behind them", func() bool { return throttle.Gathered(held.rdb) == cap(left) })
 	cancel()
 	for range cap(left) {
 		if err := <-left; !errors.Is(err, context.Canceled) {
 			t.Errorf("Redeem = %v, want %v", err, context.Canceled)
 		}
 	}
-	if n := throttle.Gathered(held); n != 0 {
+	if n := throttle.Gathered(held.rdb); n != 0 {
 		t.Errorf("%d calls still wait to be sent, want none", n)
 	}
 	close(held.gate)
@@ -268,12 +298,11 @@ func TestLostReplyOfMergedCalls(t *testing.T) {
 func TestMergedCallsKeepTheOrderOnWiderKeys(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
-	held := &heldBack{UniversalClient: rdb, gate: make(chan struct{})}
+	held := holdBack(t, rdb)
 	p := newPolicy(t,
-		newLimiter(t, held, "phone", throttle.Sliding(5, time.Minute), throttle.Config{}),
-		newLimiter(t, held, "provider", throttle.Sliding(3, time.Minute), throttle.Config{}))
-	throttle.Patient(held)
-	throttle.Patient(held)
+		newLimiter(t, held.rdb, "phone", throttle.Sliding(5, time.Minute), throttle.Config{}),
+		newLimiter(t, held.rdb, "provider", throttle.Sliding(3, time.Minute), throttle.Config{}))
+	throttle.Patient(held.rdb)
 	var wg sync.WaitGroup
 	var first, second throttle.Decision
 	ask := func(phone string, d *throttle.Decision) {
@@ -289,9 +318,9 @@ func TestMergedCallsKeepTheOrderOnWiderKeys(t *testing.T) {
 	ask("y", &other[1])
 	waitFor(t, "two under way", func() bool { return held.calls.Load() == 2 })
 	ask("z", &first)
-	waitFor(t, "the first", func() bool { return throttle.Gathered(held) == 1 })
+	waitFor(t, "the first", func() bool { return throttle.Gathered(held.rdb) == 1 })
 	ask("a", &second)
-	waitFor(t, "the second", func() bool { return throttle.Gathered(held) == 2 })
+	waitFor(t, "the second", func() bool { return throttle.Gathered(held.rdb) == 2 })
 	close(held.gate)
 	wg.Wait()
 	granted := 0
@@ -354,15 +383,25 @@ func TestMergedCallersHearOfASilentRedisInTime(t *testing.T) {
 // oneByOne lets a client's calls through one for each word that it is given, and all
 // once there are no more words.
 type oneByOne struct {
-	redis.UniversalClient
+	rdb   *redis.Client
 	words chan struct{}
 	calls atomic.Int64
 }
 
-func (o *oneByOne) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	o.calls.Add(1)
-	<-o.words
-	return o.UniversalClient.EvalSha(ctx, sha, keys, args...)
+func (o *oneByOne) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (o *oneByOne) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if redistest.IsScript(cmd) {
+			o.calls.Add(1)
+			<-o.words
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (o *oneByOne) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 // A call whose caller left while it was under way is answered still, and to nobody:
@@ -370,9 +409,10 @@ func (o *oneByOne) EvalSha(ctx context.Context, sha string, keys []string, args 
 func TestCallOfOneWhoLeftIsNobodyElses(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
-	slow := &oneByOne{UniversalClient: rdb, words: make(chan struct{})}
-	full := newLimiter(t, slow, "full", throttle.Sliding(1, time.Hour), throttle.Config{})
-	throttle.Patient(slow)
+	slow := &oneByOne{rdb: another(t, rdb), words: make(chan struct{})}
+	slow.rdb.AddHook(slow)
+	full := newLimiter(t, slow.rdb, "full", throttle.Sliding(1, time.Hour), throttle.Config{})
+	throttle.Patient(slow.rdb)
 	free := newLimiter(t, rdb, "free", throttle.Sliding(1, time.Hour), throttle.Config{})
 	var wg sync.WaitGroup
 	for range 2 {
@@ -393,9 +433,9 @@ func TestCallOfOneWhoLeftIsNobodyElses(t *testing.T) {
 			}
 		})
 	}
-	waitFor(t, "all others behind them", func() bool { return throttle.Gathered(slow) == n })
+	waitFor(t, "all others behind them", func() bool { return throttle.Gathered(slow.rdb) == n })
 	slow.words <- struct{}{}
-	waitFor(t, "all others under way", func() bool { return slow.calls.Load() == 3 && throttle.Gathered(slow) == 0 })
+	waitFor(t, "all others under way", func() bool { return slow.calls.Load() == 3 && throttle.Gathered(slow.rdb) == 0 })
 	cancel()
 	ask := func(i int) {
 		switch d, err := free.TryAcquire(t.Context(), fmt.Sprint(i), 1); {

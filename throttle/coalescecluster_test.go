@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -36,13 +36,11 @@ func holdNodes(rdb *redis.ClusterClient) *nodesGate {
 	return g
 }
 
-func isScript(cmd redis.Cmder) bool { return strings.HasPrefix(cmd.Name(), "eval") }
-
 func (g *nodesGate) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (g *nodesGate) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if isScript(cmd) {
+		if redistest.IsScript(cmd) {
 			g.begun.Add(1)
 			<-g.open
 		}
@@ -52,7 +50,7 @@ func (g *nodesGate) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func (g *nodesGate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if isScript(cmds[0]) {
+		if redistest.IsScript(cmds[0]) {
 			g.begun.Add(1)
 			<-g.open
 		}
@@ -65,7 +63,7 @@ type nodeCount struct{ *nodesGate }
 
 func (g nodeCount) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if isScript(cmd) {
+		if redistest.IsScript(cmd) {
 			g.single.Add(1)
 		}
 		return next(ctx, cmd)
@@ -74,7 +72,7 @@ func (g nodeCount) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func (g nodeCount) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if isScript(cmds[0]) {
+		if redistest.IsScript(cmds[0]) {
 			g.pipelines.Add(1)
 			g.scripts.Add(int64(len(cmds)))
 		}
@@ -192,24 +190,24 @@ func TestLoneAcquireOnClusterIsSentAtOnce(t *testing.T) {
 			}
 		}
 	}
-	// one more for each node: its first call brings the script
-	if single, pipelines := gate.single.Load(), gate.pipelines.Load(); single != 14 || pipelines != 0 {
-		t.Errorf("%d scripts and %d pipelines for 12 acquires, want 14 and 0", single, pipelines)
+	// one more: behind the first call all nodes get the library
+	if single, pipelines := gate.single.Load(), gate.pipelines.Load(); single != 13 || pipelines != 0 {
+		t.Errorf("%d scripts and %d pipelines for 12 acquires, want 13 and 0", single, pipelines)
 	}
 }
 
-// One node forgets its scripts: what it answers NOSCRIPT to is sent again, the text
-// once and not for each.
-func TestMergedCallsOnANodeWithoutTheScript(t *testing.T) {
+// One node forgets the library: what it can't run is sent again, and the library is
+// loaded once and not for each.
+func TestMergedCallsOnANodeWithoutTheLibrary(t *testing.T) {
 	t.Parallel()
 	rdb, nodes := redistest.StartNodes(t, 3)
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 	throttle.Patient(rdb)
 	keys := spread(t, rdb, nodes, l, 10)
 	gate := holdNodes(rdb)
-	// those two that go alone bring the script: it is forgotten behind them
-	flushed := &forgets{cluster: rdb, node: nodes[1].Client(t)}
-	rdb.AddHook(flushed)
+	// those two that go alone have the library loaded: it is forgotten behind them
+	forgetful := &forgets{cluster: rdb, node: nodes[1].Client(t)}
+	rdb.AddHook(forgetful)
 	granted, failed := crowdOnNodes(t, rdb, gate, l, keys, 2, func() {})
 	if len(failed) > 0 {
 		t.Errorf("%d keys failed: %v", len(failed), failed)
@@ -221,18 +219,18 @@ func TestMergedCallsOnANodeWithoutTheScript(t *testing.T) {
 			}
 		}
 	}
-	if n := flushed.texts.Load(); n != 1 {
-		t.Errorf("the text was sent %d times in pipelines, want once", n)
+	stats := forgetful.node.Info(t.Context(), "commandstats").Val()
+	loads := regexp.MustCompile(`cmdstat_function\|load:calls=(\d+)`).FindStringSubmatch(stats)
+	if loads == nil || loads[1] != "1" {
+		t.Errorf("the library was loaded %q times after it was forgotten, want once", loads)
 	}
 }
 
-// forgets lets a node forget its scripts before the first pipeline to it, and counts
-// the texts that pipelines bring.
+// forgets lets a node forget its library, and its counts, before the first pipeline to it.
 type forgets struct {
 	cluster *redis.ClusterClient
 	node    *redis.Client
 	once    sync.Once
-	texts   atomic.Int64
 }
 
 func (f *forgets) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -241,15 +239,13 @@ func (f *forgets) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return
 
 func (f *forgets) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		for _, cmd := range cmds {
-			if cmd.Name() == "eval" {
-				f.texts.Add(1)
-			}
-		}
-		if args := cmds[0].Args(); isScript(cmds[0]) {
+		if args := cmds[0].Args(); redistest.IsScript(cmds[0]) {
 			master, err := f.cluster.MasterForKey(ctx, args[3].(string))
 			if err == nil && master.Options().Addr == f.node.Options().Addr {
-				f.once.Do(func() { f.node.ScriptFlush(ctx) })
+				f.once.Do(func() {
+					f.node.FunctionFlush(ctx)
+					f.node.ConfigResetStat(ctx)
+				})
 			}
 		}
 		return next(ctx, cmds)

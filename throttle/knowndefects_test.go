@@ -425,7 +425,7 @@ func TestReplicaReads(t *testing.T) {
 		t.Errorf("%q: want a command for each of 9 calls", names.seen)
 	}
 	for _, name := range names.seen {
-		if !slices.Contains([]string{"eval", "evalsha", "script", "hello", "client", "get hw:limit:sms", "get hw:closed:{hw:limit:sms}"}, name) {
+		if !slices.Contains([]string{"fcall", "function", "eval", "evalsha", "script", "hello", "client", "get hw:limit:sms", "get hw:closed:{hw:limit:sms}"}, name) {
 			t.Errorf("%q is sent", name)
 		}
 	}

@@ -115,10 +115,10 @@ func TestRefreshOfBothKinds(t *testing.T) {
 		}
 		places = append(places, throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: map[bool]string{true: "a", false: "b"}[len(places) < 2], Costs: []int{1}})
 	}
-	pipes := &pipelines{}
-	s.raw.AddHook(pipes)
+	trips := &roundTrips{}
+	s.raw.AddHook(trips)
 	throttle.ForWorkers.Refresh(t.Context(), s.rdb, places) // the script gets known
-	pipes.n = 0
+	trips.n = 0
 	got := throttle.ForWorkers.Refresh(t.Context(), s.rdb, places)
 	for i, known := range []bool{true, true, false, false} {
 		if got[i].Err != nil || got[i].Known != known {
@@ -128,8 +128,8 @@ func TestRefreshOfBothKinds(t *testing.T) {
 	if w := got[0].At.Sub(got[0].Now); w < 59*time.Minute || got[1].At.Sub(start) != time.Minute {
 		t.Errorf("Refresh = %v from now and at %v, want an hour and a minute", w, got[1].At.Sub(start))
 	}
-	if pipes.n != 1 {
-		t.Errorf("%d round trips, want 1", pipes.n)
+	if trips.n != 1 {
+		t.Errorf("%d round trips, want 1", trips.n)
 	}
 	if _, err := throttle.ForWorkers.Leave(t.Context(), places[0]); err != nil {
 		t.Errorf("Leave = %v, want nil", err)
@@ -140,15 +140,20 @@ func TestRefreshOfBothKinds(t *testing.T) {
 }
 
 // pipelines counts them.
-type pipelines struct{ n int }
+type roundTrips struct{ n int }
 
-func (p *pipelines) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (r *roundTrips) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (p *pipelines) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (r *roundTrips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		r.n++
+		return next(ctx, cmd)
+	}
+}
 
-func (p *pipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (r *roundTrips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		p.n++
+		r.n++
 		return next(ctx, cmds)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -151,7 +150,7 @@ func (c *calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 func (c *calls) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if strings.HasPrefix(cmd.Name(), "eval") && !redis.HasErrorPrefix(err, "NOSCRIPT") {
+		if redistest.IsScript(cmd) && !redistest.IsUnknown(err) {
 			c.n.Add(1)
 			if c.after != nil {
 				c.after()

@@ -1,7 +1,6 @@
 package throttle_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +31,7 @@ func newLossy(t *testing.T, limit throttle.Limit, retries int) lossy {
 	rdb, proxy := redistest.Behind(t, server, func(o *redis.Options) { o.MaxRetries = retries })
 	s := lossy{proxy: proxy, rdb: server.Client(t), l: newLimiter(t, rdb, "sms", limit, throttle.Config{})}
 	s.outside = newLimiter(t, s.rdb, "sms", limit, throttle.Config{})
-	// So that the server knows the scripts: what follows is one EVALSHA each.
+	// So that the server has the library: what follows is one call each.
 	d, err := s.outside.Policy().Redeem(t.Context(), throttle.Request{Key: "other", Cost: 1, Job: "j"})
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +43,7 @@ func newLossy(t *testing.T, limit throttle.Limit, retries int) lossy {
 }
 
 func (s lossy) cutNext() {
-	s.proxy.CutNext(func(request []byte) bool { return bytes.Contains(request, []byte("evalsha")) })
+	s.proxy.CutNext(redistest.RunsScript)
 }
 
 // look answers what is available and which jobs wait.
@@ -176,6 +175,18 @@ func TestWithdrawnCallIsRefused(t *testing.T) {
 	s.want(s.try(l, 1), true, 59*time.Second)
 }
 
+// withConnections opens so many connections and leaves them to the client's pool.
+func withConnections(t *testing.T, rdb *redis.Client, n int) {
+	t.Helper()
+	for range n {
+		c := rdb.Conn()
+		defer func() { _ = c.Close() }()
+		if err := c.Ping(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A Redis that hangs: the caller's time-out ends the call where the client is
 // told to respect it, and the permit is not lost.
 func TestDeadlineDuringTheCall(t *testing.T) {
@@ -189,6 +200,7 @@ func TestDeadlineDuringTheCall(t *testing.T) {
 	if _, err := l.Peek(t.Context(), key, 0); err != nil {
 		t.Fatal(err)
 	}
+	withConnections(t, rdb, 2) // a new one can't be used before the server answers
 	server.Pause()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
 	defer cancel()
@@ -244,7 +256,7 @@ func (h *lostHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 func (h *lostHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if err == nil && cmd.Name() == "evalsha" && strings.Contains(fmt.Sprint(cmd.Args()[3]), h.tag) && h.armed.CompareAndSwap(true, false) {
+		if err == nil && redistest.IsScript(cmd) && strings.Contains(fmt.Sprint(cmd.Args()[3]), h.tag) && h.armed.CompareAndSwap(true, false) {
 			err = &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}
 			cmd.SetErr(err)
 		}

@@ -227,7 +227,7 @@ func (workerCalls) Lookup(ctx context.Context, place BookingRef) (BookingStatus,
 func lookup(ctx context.Context, t *retry, calls []luascripts.RuleCall, at slotCalls, place BookingRef) (s BookingStatus, again bool, err error) {
 	p := place.Policy
 	number(calls, t.limits, t.begin())
-	r, err := luascripts.Lookup(ctx, p.rdb, luascripts.RefreshArgs{Rules: calls[at.from:at.to], Policy: p.name, Job: place.Job})
+	r, err := luascripts.Locate(ctx, p.rdb, luascripts.RefreshArgs{Rules: calls[at.from:at.to], Policy: p.name, Job: place.Job})
 	rule := r.Rule + at.from
 	again, err = t.again(ctx, "lookup", answer{r.Status, rule, r.Version, r.Now}, err)
 	s = BookingStatus{Known: r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Permits, Jobs: r.Jobs, Closed: r.Closed, Parked: r.Parked}

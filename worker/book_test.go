@@ -1,7 +1,6 @@
 package worker_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -349,7 +348,7 @@ func TestBookedThroughLostReplies(t *testing.T) {
 	}
 	requests := 0
 	proxy.CutReplies(func(request []byte) bool {
-		if !bytes.Contains(request, []byte("evalsha")) {
+		if !redistest.RunsScript(request) {
 			return false
 		}
 		requests++

@@ -40,7 +40,7 @@ func (h *slowHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 
 func (h *slowHook) slow(cmds []redis.Cmder, do func() error) error {
 	for _, cmd := range cmds {
-		// EVALSHA sha 2 key key: both the look at the due index and the check have theirs here
+		// FCALL function 2 key key: both the look at the due index and the check have theirs here
 		for _, arg := range cmd.Args()[min(3, len(cmd.Args())):] {
 			if strings.HasSuffix(fmt.Sprint(arg), h.suffix) && h.armed.CompareAndSwap(true, false) {
 				h.hits.Add(1)

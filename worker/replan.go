@@ -145,7 +145,7 @@ func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
 		w.release(ctx)
 		return
 	}
-	if ok, err := luascripts.Planned(ctx, w.rdb, w.keys, w.owner, changed); err != nil || !ok {
+	if ok, err := luascripts.ReplanDone(ctx, w.rdb, w.keys, w.owner, changed); err != nil || !ok {
 		return // the next look begins anew, or finds that another has done it
 	}
 	for _, r := range changed {
@@ -157,7 +157,7 @@ func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
 func (w *waker) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterTimeout)
 	defer cancel()
-	_, _ = luascripts.Planned(ctx, w.rdb, w.keys, w.owner, nil)
+	_, _ = luascripts.ReplanDone(ctx, w.rdb, w.keys, w.owner, nil)
 }
 
 // changed are the rules of which another version is planned, or none known.
@@ -182,7 +182,7 @@ func (w *waker) walk(ctx context.Context, rules []luascripts.RuleVersion) bool {
 		if err != nil || !claimed {
 			return false
 		}
-		r, err := luascripts.Walk(ctx, w.rdb, w.keys, from, skip, replanPortion)
+		r, err := luascripts.ScanDeferred(ctx, w.rdb, w.keys, from, skip, replanPortion)
 		if err != nil {
 			w.failed(ctx, "the due index can't be read", err)
 			return false
@@ -236,7 +236,7 @@ func (w *waker) rest(ctx context.Context, d time.Duration, rules []luascripts.Ru
 
 // replan moves the tasks of one portion that wait under a changed rule to
 // their new instants, and answers who moved.
-func (w *waker) replan(ctx context.Context, r luascripts.WalkReply, rules []luascripts.RuleVersion) (moved map[string]bool, ok bool) {
+func (w *waker) replan(ctx context.Context, r luascripts.ScanDeferredReply, rules []luascripts.RuleVersion) (moved map[string]bool, ok bool) {
 	var bookings []throttle.BookingRef
 	var tasks []dueTask
 	for _, d := range r.Tasks {

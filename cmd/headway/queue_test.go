@@ -34,7 +34,7 @@ func (f *failing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 
 func (f *failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if strings.HasPrefix(cmd.Name(), "eval") {
+		if redistest.IsScript(cmd) {
 			if f.left--; f.left < 0 {
 				cmd.SetErr(errFailing)
 				return errFailing

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -94,13 +93,12 @@ func readMany(calls []*Call, r *reply) error {
 
 // ask sends calls, and begins to read the answer.
 func sendAcquire(ctx context.Context, c redis.Scripter, calls []*Call) reply {
-	command := acquireCommand(calls)
-	v, err := command.run(ctx, c)
+	v, err := sendOne(ctx, c, acquireCommand(calls)).Result()
 	return acquireReply(calls, v, err)
 }
 
 func acquireReply(calls []*Call, v any, err error) reply {
-	return replyOf("acquire.lua", 1+len(calls), v, err)
+	return replyOf(acquireScript, 1+len(calls), v, err)
 }
 
 // askAlone is the answer to a call that failed among others.
@@ -166,9 +164,6 @@ func (p *RuleCall) isOne() bool { return p.Permits == 1 && p.Window >= copyLife 
 // copyLife is COPY of numbers.lua.
 const copyLife = time.Minute
 
-// acquireDigest is by which name Redis knows acquire.lua.
-var acquireDigest = sync.OnceValue(func() any { return acquireScript().Hash() })
-
 // acquireCommand is the call of acquire.lua. What it points to is its own: a call may
 // be used again while a hook still has the command.
 func acquireCommand(calls []*Call) command {
@@ -197,7 +192,7 @@ func acquireCommand(calls []*Call) command {
 	}
 
 	args := make([]any, firstKey, firstKey+len(texts)+1+len(forms))
-	args[0], args[1], args[2] = "evalsha", acquireDigest(), keys
+	args[0], args[1], args[2] = "fcall", acquireScript.function(), keys
 	for i := range texts {
 		if i == keys {
 			args = append(args, len(calls))
@@ -208,7 +203,7 @@ func acquireCommand(calls []*Call) command {
 	for _, f := range forms {
 		args = append(args, &f.text)
 	}
-	return command{acquireScript(), args, keys}
+	return command{acquireScript, args, keys}
 }
 
 // keys is how many keys a call has.

@@ -176,7 +176,7 @@ type BatchReply struct {
 // 0 that there was one of its id, which is answered.
 func BatchStart(ctx context.Context, c redis.Scripter, k QueueKeys, a BatchStartArgs) (BatchReply, error) {
 	of := k.batchKeys(a.ID)
-	r := run(ctx, c, batchStartScript(), "batchstart.lua", 2, []string{of.record, k.batches, k.ended},
+	r := run(ctx, c, batchStartScript, 2, []string{of.record, k.batches, k.ended},
 		a.ID, tokenText(a.Token), a.Name, a.Type, a.Source, a.Args, a.Total, a.Window, a.Weight, a.PaceN, micros(a.PacePer))
 	reply := BatchReply{Status: r.int(), BatchView: BatchView{Now: r.time()}}
 	reply.Batch = r.batch(a.ID)
@@ -204,7 +204,7 @@ type BatchClaimArgs struct {
 // BatchClaim runs batchclaim.lua.
 func BatchClaim(ctx context.Context, c redis.Scripter, k QueueKeys, a BatchClaimArgs) (BatchReply, error) {
 	of := k.batchKeys(a.ID)
-	r := run(ctx, c, batchClaimScript(), "batchclaim.lua", 3, []string{of.record, of.open}, tokenText(a.Owner), micros(max(0, a.Lease)), instant(a.Rebooked))
+	r := run(ctx, c, batchClaimScript, 3, []string{of.record, of.open}, tokenText(a.Owner), micros(max(0, a.Lease)), instant(a.Rebooked))
 	return r.batchReply(a.ID, ClaimGone)
 }
 
@@ -280,7 +280,7 @@ func Feed(ctx context.Context, c redis.Scripter, k QueueKeys, a FeedArgs) (FeedR
 		task.ID = BatchTaskID(a.Batch, t.Element)
 		keys, args = task.append(k, keys, append(args, t.Position, t.Element))
 	}
-	r := run(ctx, c, feedScript(), "feed.lua", 4, keys, args...)
+	r := run(ctx, c, feedScript, 4, keys, args...)
 	reply := FeedReply{Status: r.int(), Now: r.time(), Open: int(r.int()), Ended: r.int() == 1}
 	r.newer(reply.Status)
 	if r.err != nil || reply.Status != Fed {
@@ -310,7 +310,7 @@ func BatchCount(ctx context.Context, c redis.Scripter, k QueueKeys, id string, o
 	for _, e := range elements {
 		args = append(args, e)
 	}
-	r := run(ctx, c, batchCountScript(), "batchcount.lua", 2, []string{of.record, of.open, of.ahead, k.batches, k.ended}, args...)
+	r := run(ctx, c, batchCountScript, 2, []string{of.record, of.open, of.ahead, k.batches, k.ended}, args...)
 	counted, ended = int(r.int()), r.int() == 1
 	return counted, ended, r.err
 }
@@ -324,7 +324,7 @@ func BatchSweep(ctx context.Context, c redis.Scripter, k QueueKeys, id string, e
 	for _, e := range elements {
 		keys, args = append(keys, k.Task(BatchTaskID(id, e))), append(args, e)
 	}
-	r := run(ctx, c, batchSweepScript(), "batchsweep.lua", 3, keys, args...)
+	r := run(ctx, c, batchSweepScript, 3, keys, args...)
 	done, failed, ended = int(r.int()), int(r.int()), r.int() == 1
 	return done, failed, ended, r.err
 }
@@ -362,7 +362,7 @@ type BatchSetArgs struct {
 // once: what is answered was the last of it.
 func BatchSet(ctx context.Context, c redis.Scripter, k QueueKeys, a BatchSetArgs) (BatchReply, error) {
 	of := k.batchKeys(a.ID)
-	r := run(ctx, c, batchSetScript(), "batchset.lua", 3, []string{of.record, of.open, of.ahead, k.batches},
+	r := run(ctx, c, batchSetScript, 3, []string{of.record, of.open, of.ahead, k.batches},
 		a.ID, string(a.What), a.N, micros(a.Per))
 	return r.batchReply(a.ID, SetGone)
 }
@@ -397,7 +397,7 @@ func BatchDrop(ctx context.Context, c redis.Scripter, k QueueKeys, id string, el
 		keys = append(keys, k.Task(task))
 		args = append(args, e, shortID(task))
 	}
-	r := run(ctx, c, batchDropScript(), "batchdrop.lua", 7, keys, args...)
+	r := run(ctx, c, batchDropScript, 7, keys, args...)
 	status := r.int()
 	reply := DropReply{Cancelled: status == 1, Now: r.time(), Open: int(r.int()), Gone: r.int() == 1}
 	reply.Done, reply.Failed, reply.Dropped = r.int(), r.int(), r.int()
@@ -426,17 +426,19 @@ var ErrNoBatch = errors.New("luascripts: no such batch")
 // alone, with ErrNoBatch when there is none.
 func ReadBatches(ctx context.Context, c redis.UniversalClient, k QueueKeys, ids []string) ([]BatchView, []error) {
 	views, errs := make([]BatchView, len(ids)), make([]error, len(ids))
-	send := func(i int, pipe redis.Pipeliner) *redis.Cmd {
-		of := k.batchKeys(ids[i])
-		return batchPeekScript().EvalSha(ctx, pipe, []string{of.record, of.open})
+	calls := make([]command, len(ids))
+	for i, id := range ids {
+		of := k.batchKeys(id)
+		calls[i] = batchPeekScript.call([]string{of.record, of.open})
 	}
-	pipelined(ctx, c, batchPeekScript(), len(ids), send, func(i int, v any, err error) {
-		r, err := readReply("batchpeek.lua", 3, v, err).batchReply(ids[i], 0)
+	for i, cmd := range sendAll(ctx, c, calls) {
+		v, err := cmd.Result()
+		r, err := readReply(batchPeekScript, 3, v, err).batchReply(ids[i], 0)
 		if err == nil && r.Status == 0 {
 			err = ErrNoBatch
 		}
 		views[i], errs[i] = r.BatchView, err
-	})
+	}
 	return views, errs
 }
 
@@ -494,7 +496,7 @@ func AheadElements(ctx context.Context, c redis.Scripter, k QueueKeys, id string
 }
 
 func positioned(ctx context.Context, c redis.Scripter, key string, from int64, most int) ([]BatchElement, error) {
-	r := run(ctx, c, batchListScript(), "batchlist.lua", 1, []string{key}, from, most)
+	r := run(ctx, c, batchListScript, 1, []string{key}, from, most)
 	out := make([]BatchElement, r.count(2))
 	for i := range out {
 		out[i] = BatchElement{ID: r.text(), Position: r.int()}

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/headwayq/headway/internal/redistest"
 )
 
 // commands keeps what a client was asked, and answers that it granted all.
@@ -41,8 +39,8 @@ func crowdOf() []*Call {
 	return []*Call{{AcquireArgs: one}, {AcquireArgs: several}}
 }
 
-// A client of go-redis and one that something stands in front of are asked the same,
-// and hooks see texts.
+// A client of go-redis itself calls functions; one that something stands in front of runs
+// scripts, with the same keys and arguments. Hooks see texts.
 func TestCommandIsTheSameForEveryClient(t *testing.T) {
 	t.Parallel()
 	var seen commands
@@ -55,33 +53,15 @@ func TestCommandIsTheSameForEveryClient(t *testing.T) {
 			t.Fatal(err, calls[1].Status)
 		}
 	}
-	if len(seen.printed) != 2 || seen.printed[0] != seen.printed[1] {
-		t.Fatalf("asked\n%q\nwant two that are the same", seen.printed)
+	if len(seen.printed) != 2 {
+		t.Fatalf("asked %q, want two commands", seen.printed)
 	}
-	words := strings.Fields(seen.printed[0])
-	if want := []string{"evalsha", acquireScript().Hash(), "12", "hw:{id}:a", "hw:{id}:a:tokens", "hw:{id}:a:line"}; !slices.Equal(words[:6], want) {
-		t.Errorf("the command begins with %q, want %q", words[:6], want)
+	function, script := strings.Fields(seen.printed[0]), strings.Fields(seen.printed[1])
+	if want := []string{"fcall", fmt.Sprint(acquireScript.function()), "12", "hw:{id}:a", "hw:{id}:a:tokens", "hw:{id}:a:line"}; !slices.Equal(function[:6], want) {
+		t.Errorf("the command begins with %q, want %q", function[:6], want)
 	}
-}
-
-// A server that lost its scripts is given them again, whichever way it is asked.
-func TestCommandOnAServerWithoutScripts(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
-	for i, c := range []redis.Scripter{rdb, behind{rdb}} {
-		if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
-			t.Fatal(err)
-		}
-		for again := range 2 {
-			a := AcquireArgs{Rules: sample().Rules[:1], Token: uint64(10*i + again + 1), MaxWait: -1}
-			a.Rules[0].LimitKeys = NewLimitKeys("hw", "a", fmt.Sprint(i))
-			if r, err := Acquire(t.Context(), c, a); err != nil || r.Status != Granted {
-				t.Errorf("client %d: Acquire = %+v, %v, want a grant", i, r, err)
-			}
-		}
-		if known := acquireScript().Exists(t.Context(), rdb).Val(); !slices.Equal(known, []bool{true}) {
-			t.Errorf("client %d: the server knows the script: %v, want true", i, known)
-		}
+	if want := []string{"evalsha", acquireScript.eval().Hash()}; !slices.Equal(script[:2], want) || !slices.Equal(script[2:], function[2:]) {
+		t.Errorf("the script is asked\n%q\nwant what the function is asked\n%q", script, function)
 	}
 }
 

@@ -92,7 +92,7 @@ func TestOlderField(t *testing.T) {
 	if err != nil || len(due.Tasks) != 2 || due.Tasks[0].For != "" || due.Tasks[0].Pool != pool || due.Tasks[0].State != "retry" {
 		t.Fatalf("Due = %+v, %v, want both, for nothing that is known, of the pool", due, err)
 	}
-	if f, err := Find(ctx, a.rdb, a.q, uuid); err != nil || !f.Ours || !f.At.Equal(start.Add(minute)) {
+	if f, err := GetTask(ctx, a.rdb, a.q, uuid); err != nil || !f.Ours || !f.At.Equal(start.Add(minute)) {
 		t.Errorf("Find = %+v, %v, want it ours", f, err)
 	}
 	codes, err := Retime(ctx, a.rdb, a.q, true, []Retiming{{ID: uuid, At: start.Add(time.Second)}})

@@ -1,93 +1,102 @@
-// Package luascripts holds every script that Headway runs in Redis and builds
-// every key that they touch.
+// Package luascripts holds everything that Headway runs in Redis, and builds every key
+// that it touches.
 //
-// One script is one .lua file, one Go function and one header; a test compares
-// the three. What several scripts share (the clock, the ledger of an algorithm,
-// the line) is a part: a .lua file that is put before the script's own body, so
-// that a decision is written once. A constant may be named in any file: its value
-// stands there before Redis gets a script.
+// Each file of the folder lua is a module: its first lines require what it needs of
+// others, its last line returns what it gives. A script is a module that returns a
+// function(keys, args); one Go function calls it, and a test compares its header, its body
+// and that Go function. The folders are:
 //
-//	part          what it is
-//	clock.lua     the one reading of Redis' clock
-//	numbers.lua   numbers as text, lives of keys
-//	seven.lua     instants as 7 bytes
-//	form.lua      what calls of acquire.lua have in common
-//	one.lua       the shortest way of acquire.lua: `sliding 1/W`, nobody waits
-//	pair.lua      a short way of acquire.lua: two rules, `sliding 1/W` and `sliding n/W`
-//	pairof.lua    which calls may take it
-//	pairline.lua  how it begins: who waits
-//	lone.lua      one for a call that comes alone: `sliding n/W`, nobody waits
-//	ring.lua      one for several at once: `sliding n/W`, nobody waits
-//	rest.lua      which way the other calls take
-//	run.lua       a short way of acquire.lua: one rule, nobody waits
-//	widest.lua    a place in the line of the widest rates, or none
-//	admit.lua     the long way of acquire.lua: all rules, with those who wait
-//	ledger.lua    what was spent on a key: open, slot, spend, free
-//	sliding.lua   the algorithm of `sliding n/W`, a log of grants
-//	tally.lua     what the ledgers of all other algorithms have in common
-//	fixed.lua     the algorithm of `fixed n/W`
-//	calendar.lua  the algorithm of `calendar n/unit zone`
-//	instant.lua   what gcra.lua and smooth.lua have in common
-//	gcra.lua      the algorithm of `gcra n/W burst b` and `bucket n/W burst b`
-//	step.lua      the algorithm of `bucket n/W burst b step`
-//	smooth.lua    the algorithm of `smooth n/W burst s` and `leaky n/W`
-//	warmup.lua    the algorithm of `warmup n/W over D cold c`
-//	leases.lua    the algorithm of `concurrent n lease d`
-//	remember.lua  tokens that are not the newest any more
-//	tokens.lua    which attempt holds which grant
-//	correct.lua   what a grant's holder gives back, or pays more
-//	tickets.lua   the numbers of line.lua, and one look at one of its members
-//	line.lua      who waits, in which order, and what they were promised
-//	places.lua    how a job gets its places in the lines
-//	comeback.lua  who comes back into a line, before others
-//	parts.lua     the rules that one call decides together, each on its key
-//	arguments.lua  the parts of a call that has them as arguments
-//	whereabouts.lua  in which line a booking stands
-//	gate.lua      when work may run at all
-//	taskid.lua    how a task's id is written in our keys
-//	deferred.lua  what a deferral or an enqueueing writes into asynq's hash of a task
-//	put.lua       a new task goes into a queue
-//	batch.lua     how a batch ends, and its rate
+//	lib    the clock, numbers, identifiers
+//	limit  one decision about limits, ledgers, leases and lines; their keys share the slot of a limit
+//	queue  tasks of a queue: deferred, due, woken, enqueued; their keys share the slot of the queue
+//	batch  batches of a queue, in the queue's slot
 //
-//	script       what it does                                   slot
-//	acquire.lua  grant, book or refuse, for up to 64 calls      the limits' keys
-//	check.lua    the current instants of up to 8 bookings       the limits' keys
-//	cancel.lua   give back a grant, leave the line              the limits' keys
-//	settle.lua   a grant turns out to have cost more, or less   the limits' keys
-//	close.lua    nothing goes on a key until an instant         the limits' keys
-//	release.lua  a lease ends before its time                   the limit's key
-//	renew.lua    a lease goes on                                the limit's key
-//	peek.lua     look, and change nothing                       the limit's key
-//	locate.lua   where one booking stands, and change nothing   the limits' keys
-//	list.lua     a portion of a line, and change nothing        the limit's key
-//	reset.lua    forget what was spent                          the limit's key
-//	enqueue.lua  new tasks -> pending, scheduled, or booked      the queue
-//	feed.lua     elements of a batch -> new tasks               the queue
-//	batchstart.lua  a batch begins                              the queue
-//	batchclaim.lua  one process alone feeds it                  the queue
-//	batchcount.lua  tasks of it have ended                      the queue
-//	batchsweep.lua  which have ended unseen                     the queue
-//	batchpeek.lua   as it is                                    the queue
-//	batchlist.lua   its elements in order                       the queue
-//	batchset.lua    pause, resume, cancel, another pace         the queue
-//	batchdrop.lua   what waits of a cancelled one is deleted    the queue
-//	tick.lua     a tick of a schedule, once for all replicas    the queue
-//	defer.lua    active task -> asynq's retry set + due index   the queue
-//	due.lua      what is due on a queue                         the queue
-//	wake.lua     due tasks -> head of pending                   the queue
-//	retime.lua   move due tasks to another instant              the queue
-//	forget.lua   drop what a deferral left of a running task       the queue
-//	find.lua     where a task is, and change nothing            the queue
-//	walk.lua     what is deferred on a queue, by portions       the queue
-//	claim.lua    one pool alone plans a queue anew              the queue
-//	planned.lua  it has done so                                 the queue
-//	rules.lua    which pools run which numbers                  the prefix
-//	setlimit.lua the limit of a rule that goes before code      the rule
-//	closerule.lua  nothing goes by a rule until an instant      the rule
+// All modules together are one library of Redis Functions. Its name carries a digest of its
+// text, so processes of two releases use one server side by side. The first call that finds
+// no library loads it, on Cluster on all masters; so does the first call after a FUNCTION
+// FLUSH or after a failover to a server without it. Where the server has no functions
+// (before Redis 7.0, or by the rights of the user) the same modules run by EVALSHA, each
+// script with what it needs. Both ways give the same answers. A function is faster: Redis
+// makes the modules of a library once, and those of a script at each call.
 //
-// Scripts use only commands of Redis 6.2, take every number as text and answer
-// integers (and task or job ids, which are text). Times are microseconds since
-// 1970, which a Lua number holds exactly until the year 2255. A script that
-// takes permits makes a write that allocates its first write, so that a Redis
-// that is full refuses it whole.
+//	lib/clock      the one reading of Redis' clock
+//	lib/form       what calls of acquire.lua have in common
+//	lib/numbers    numbers as text, lives of keys
+//	lib/taskid     how a task's id is written in our keys
+//	lib/timestamp  instants as 7 bytes
+//
+//	limit/acquire       grant, book or refuse, for up to 64 calls
+//	limit/adjust        a grant turns out to have cost more, or less
+//	limit/admit         the long way of acquire.lua: all rules, with those who wait
+//	limit/arguments     the parts of a call that has them as arguments
+//	limit/calendar      the algorithm of `calendar n/unit zone`
+//	limit/cancel        give back a grant, leave the line
+//	limit/check         the current instants of up to 8 bookings
+//	limit/close         nothing goes on a key until an instant
+//	limit/closerule     nothing goes by a rule until an instant
+//	limit/comeback      who comes back into a line, before others
+//	limit/correct       what a grant's holder gives back, or pays more
+//	limit/counter       what the ledgers of all other algorithms have in common
+//	limit/find_booking  in which line a booking stands
+//	limit/fixed         the algorithm of `fixed n/W`
+//	limit/gate          when work may run at all
+//	limit/gcra          the algorithm of `gcra n/W burst b` and `bucket n/W burst b`
+//	limit/leases        the algorithm of `concurrent n lease d`
+//	limit/ledger        what was spent on a key: open, slot, spend, free
+//	limit/line          who waits, in which order, and what they were promised
+//	limit/list          a portion of a line, and change nothing
+//	limit/locate        where one booking stands, and change nothing
+//	limit/lone          a short way for a call that comes alone: `sliding n/W`, nobody waits
+//	limit/one           the shortest way of acquire.lua: `sliding 1/W`, nobody waits
+//	limit/pair          a short way of acquire.lua: two rules, `sliding 1/W` and `sliding n/W`
+//	limit/peek          look, and change nothing
+//	limit/places        how a job gets its places in the lines
+//	limit/release       a lease ends before its time
+//	limit/remember      tokens that are not the newest any more
+//	limit/renew         a lease goes on
+//	limit/reset         forget what was spent
+//	limit/ring          a short way for several calls on one key: `sliding n/W`, nobody waits
+//	limit/rulecall      the rules that one call decides together, each on its key
+//	limit/run           a short way of acquire.lua: one rule, nobody waits
+//	limit/setlimit      the limit of a rule that goes before code
+//	limit/several       which way each of several calls takes
+//	limit/sliding       the algorithm of `sliding n/W`, a log of grants
+//	limit/smooth        the algorithm of `smooth n/W burst s` and `leaky n/W`
+//	limit/step          the algorithm of `bucket n/W burst b step`
+//	limit/tat           what gcra.lua and smooth.lua have in common
+//	limit/tickets       the numbers of line.lua, and one look at one of its members
+//	limit/tokens        which attempt holds which grant
+//	limit/warmup        the algorithm of `warmup n/W over D cold c`
+//	limit/widest        a place in the line of the widest rates, or none
+//
+//	queue/claim          one pool alone plans a queue anew
+//	queue/defer          active task -> asynq's retry set + due index
+//	queue/deferred       what a deferral or an enqueueing writes into asynq's hash of a task
+//	queue/due            what is due on a queue
+//	queue/enqueue        new tasks -> pending, scheduled, or booked
+//	queue/forget         drop what a deferral left of a running task
+//	queue/get_task       where a task is, and change nothing
+//	queue/insert_task    a new task goes into a queue
+//	queue/replan_done    it has planned the queue
+//	queue/retime         move due tasks to another instant
+//	queue/rules          which pools run which numbers
+//	queue/scan_deferred  what is deferred on a queue, by portions
+//	queue/tick           a tick of a schedule, once for all replicas
+//	queue/wake           due tasks -> head of pending
+//
+//	batch/batch       how a batch ends, and its rate
+//	batch/batchclaim  one process alone feeds a batch
+//	batch/batchcount  tasks of a batch have ended
+//	batch/batchdrop   what waits of a cancelled one is deleted
+//	batch/batchlist   elements of a batch in order
+//	batch/batchpeek   a batch as it is
+//	batch/batchset    pause, resume, cancel, another pace
+//	batch/batchstart  a batch begins
+//	batch/batchsweep  which tasks of a batch have ended unseen
+//	batch/feed        elements of a batch -> new tasks
+//
+// Scripts use only commands of Redis 6.2, take every number as text and answer integers,
+// and ids of tasks and jobs, which are text. Times are microseconds since 1970, which a Lua
+// number holds exactly until the year 2255. A script that takes permits makes a write that
+// allocates its first write, so that a Redis that is full refuses it whole.
 package luascripts

@@ -48,7 +48,7 @@ func Enqueue(ctx context.Context, c redis.Scripter, k QueueKeys, call uint64, ta
 	for i := range tasks {
 		keys, args = tasks[i].append(k, keys, args)
 	}
-	return codes(run(ctx, c, enqueueScript(), "enqueue.lua", len(tasks), keys, args...), len(tasks))
+	return codes(run(ctx, c, enqueueScript, len(tasks), keys, args...), len(tasks))
 }
 
 // answer is the key of what an enqueueing call answered.
@@ -56,7 +56,7 @@ func (k QueueKeys) answer(call uint64) string {
 	return k.sent + hex.EncodeToString([]byte(tokenText(call)))
 }
 
-// append adds what put.lua needs of the task.
+// append adds what insert_task.lua needs of the task.
 func (t *EnqueueTask) append(k QueueKeys, keys []string, args []any) ([]string, []any) {
 	task := k.Task(t.ID)
 	state, when := t.put()
@@ -64,7 +64,7 @@ func (t *EnqueueTask) append(k QueueKeys, keys []string, args []any) ([]string, 
 	return keys, append(args, shortID(t.ID), tokenText(t.Token), t.Message, state, when, t.For, int64(t.Lock/time.Second))
 }
 
-// put is how put.lua puts the task, and when.
+// put is how insert_task.lua puts the task, and when.
 func (t *EnqueueTask) put() (state string, when int64) {
 	switch {
 	case !t.At.IsZero():

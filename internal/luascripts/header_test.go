@@ -2,11 +2,10 @@ package luascripts
 
 import (
 	"context"
-	"crypto/sha1" // #nosec G505: Redis names scripts by it
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,7 +18,7 @@ import (
 
 // sent is what a Go function gave a script.
 type sent struct {
-	sha        string
+	name       string
 	keys, args int
 }
 
@@ -45,8 +44,8 @@ type shape struct {
 
 var (
 	headerLine = regexp.MustCompile(`^-- (KEYS|ARGV)\[(\d+)(\+?)\]  ?\S`)
-	bodyUse    = regexp.MustCompile(`\b(KEYS|ARGV)\[(\d+)\]`)
-	indexedUse = regexp.MustCompile(`\b(KEYS|ARGV)\[(\d+) ?[*+] ?`)
+	bodyUse    = regexp.MustCompile(`\b(keys|args)\[(\d+)\]`)
+	indexedUse = regexp.MustCompile(`\b(keys|args)\[(\d+) ?[*+] ?`)
 )
 
 // header reads the comment at the top of a script.
@@ -82,60 +81,18 @@ func header(t *testing.T, name, text string) (h shape, body string) {
 	return h, ""
 }
 
-func source(t *testing.T, name string) string {
-	t.Helper()
-	text, ok := sourceTexts().raw[name]
-	if !ok {
-		t.Fatalf("there is no %s", name)
-	}
-	return text
+// scripts are all that Go calls.
+var scripts = []*script{
+	acquireScript, checkScript, locateScript, listScript, cancelScript, peekScript, resetScript, closeScript, releaseScript,
+	adjustScript, renewScript, setLimitScript, closeRuleScript,
+	enqueueScript, tickScript, deferScript, dueScript, wakeScript, retimeScript, forgetScript, getTaskScript, rulesScript,
+	scanDeferredScript, claimScript, replanDoneScript,
+	batchStartScript, batchClaimScript, feedScript, batchCountScript, batchSetScript, batchSweepScript, batchPeekScript,
+	batchListScript, batchDropScript,
 }
 
-func fileNames(t *testing.T) []string {
-	t.Helper()
-	return slices.Sorted(maps.Keys(sourceTexts().raw))
-}
-
-// scripts are all of them with the parts that they are put together from.
-var scripts = map[string][]string{
-	"acquire.lua": slices.Concat(clockParts, loneParts, pairParts, othersParts, ringParts, ledgerParts, lineParts,
-		[]string{"pairof.lua", "rest.lua", "run.lua", "tickets.lua", "tokens.lua", "gate.lua", "places.lua", "widest.lua", "admit.lua"}),
-	"close.lua":   slices.Concat(lookParts, []string{"comeback.lua"}),
-	"settle.lua":  grantParts,
-	"release.lua": lookParts,
-	"renew.lua":   clockParts,
-	"cancel.lua":  slices.Concat(grantParts, []string{"comeback.lua"}),
-	"check.lua":   whereParts,
-	"locate.lua":  whereParts,
-	"list.lua":    lookParts,
-	"peek.lua":    lookParts,
-	"reset.lua":   lookParts,
-	"enqueue.lua": putParts,
-	"tick.lua":    clockParts,
-	"defer.lua":   queueParts,
-	"due.lua":     queueParts,
-	"wake.lua":    taskParts,
-	"retime.lua":  queueParts,
-	"forget.lua":  taskParts,
-	"find.lua":    queueParts,
-	"rules.lua":   clockParts,
-
-	"setlimit.lua":  clockParts,
-	"closerule.lua": clockParts,
-	"walk.lua":      slices.Concat(clockParts, []string{"taskid.lua"}),
-	"claim.lua":     clockParts,
-	"planned.lua":   clockParts,
-
-	"batchstart.lua": batchParts,
-	"batchclaim.lua": batchParts,
-	"feed.lua":       slices.Concat(putParts, batchParts[2:]),
-	"batchcount.lua": batchParts,
-	"batchset.lua":   batchParts,
-	"batchsweep.lua": batchParts,
-	"batchpeek.lua":  batchParts,
-	"batchlist.lua":  {},
-	"batchdrop.lua":  slices.Concat(batchParts, taskParts),
-}
+// moduleNames are the names of all files.
+func moduleNames() []string { return slices.Sorted(maps.Keys(modules())) }
 
 // calls asks every Go function for one script call, some twice with other
 // numbers of things.
@@ -151,10 +108,10 @@ func calls(r *recorder) {
 	_, _ = Adjust(ctx, r, AdjustArgs{Rules: several, Policy: "p"})
 	_, _ = Release(ctx, r, several[0], 1)
 	_, _ = Peek(ctx, r, k, PeekArgs{Numbers: n, Cost: 1, Most: 10})
-	_, _ = Lookup(ctx, r, RefreshArgs{Rules: one(k, n, 1), Job: "a"})
-	_, _ = Lookup(ctx, r, RefreshArgs{Rules: several, Policy: "p", Job: "a"})
+	_, _ = Locate(ctx, r, RefreshArgs{Rules: one(k, n, 1), Job: "a"})
+	_, _ = Locate(ctx, r, RefreshArgs{Rules: several, Policy: "p", Job: "a"})
 	_, _ = List(ctx, r, k, ListArgs{Numbers: n, Most: 10})
-	_, _ = Find(ctx, r, q, "a")
+	_, _ = GetTask(ctx, r, q, "a")
 	_, _ = Reset(ctx, r, k, n)
 	_, _ = Enqueue(ctx, r, q, 1, make([]EnqueueTask, 1))
 	_, _ = Enqueue(ctx, r, q, 1, make([]EnqueueTask, 3))
@@ -170,10 +127,10 @@ func calls(r *recorder) {
 	_, _ = Rules(ctx, r, "hw", time.Second, []string{"a", "b"})
 	_, _, _ = SetLimit(ctx, r, "hw", "sms", SetLimitArgs{})
 	_, _, _ = CloseRule(ctx, r, "hw", "sms", time.Second)
-	_, _ = Walk(ctx, r, q, time.Now(), 0, 10)
+	_, _ = ScanDeferred(ctx, r, q, time.Now(), 0, 10)
 	_, _, _ = Claim(ctx, r, q, "me", time.Second, make([]RuleVersion, 1))
 	_, _, _ = Claim(ctx, r, q, "me", time.Second, make([]RuleVersion, 3))
-	_, _ = Planned(ctx, r, q, "me", make([]RuleVersion, 2))
+	_, _ = ReplanDone(ctx, r, q, "me", make([]RuleVersion, 2))
 	_, _ = BatchStart(ctx, r, q, BatchStartArgs{})
 	_, _ = BatchClaim(ctx, r, q, BatchClaimArgs{ID: "b"})
 	_, _ = Feed(ctx, r, q, FeedArgs{Batch: "b", Tasks: make([]FeedTask, 1)})
@@ -186,26 +143,33 @@ func calls(r *recorder) {
 	_, _ = BatchSet(ctx, r, q, BatchSetArgs{ID: "b"})
 	_, _ = BatchDrop(ctx, r, q, "b", []string{"a"})
 	_, _ = BatchDrop(ctx, r, q, "b", []string{"a", "b", "c"})
-	// Check takes a client for its pipeline.
+	// These take a client for its pipeline.
 	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer c.Close()
-	c.AddHook(pipeRecorder{r})
+	c.AddHook(hookRecorder{r})
 	Renew(ctx, c, []RenewArgs{{RuleCall: several[0], Token: 1}})
 	Refresh(ctx, c, []RefreshArgs{{Rules: one(k, n, 1), Job: "a"}})
 	Refresh(ctx, c, []RefreshArgs{{Rules: several, Policy: "p", Job: "a"}, {Rules: several, Policy: "p", Job: "b"}})
 	_, _ = ReadBatches(ctx, c, q, []string{"b"})
 }
 
-// pipeRecorder notes the scripts of a pipeline.
-type pipeRecorder struct{ *recorder }
+// hookRecorder notes the functions that a client of go-redis is asked for.
+type hookRecorder struct{ *recorder }
 
-func (pipeRecorder) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (pipeRecorder) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (p pipeRecorder) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(_ context.Context, cmds []redis.Cmder) error {
+func (hookRecorder) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h hookRecorder) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		keys, _ := strconv.Atoi(fmt.Sprint(cmd.Args()[2]))
+		h.calls = append(h.calls, sent{fmt.Sprint(cmd.Args()[1]), keys, len(cmd.Args()) - firstKey - keys})
+		return nil
+	}
+}
+
+func (h hookRecorder) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
 		for _, cmd := range cmds {
-			keys, _ := strconv.Atoi(fmt.Sprint(cmd.Args()[2]))
-			p.calls = append(p.calls, sent{fmt.Sprint(cmd.Args()[1]), keys, len(cmd.Args()) - 3 - keys})
+			_ = h.ProcessHook(nil)(ctx, cmd)
 		}
 		return nil
 	}
@@ -216,22 +180,23 @@ func TestHeaderBodyAndFunctionAgree(t *testing.T) {
 	t.Parallel()
 	r := &recorder{}
 	calls(r)
-	bySHA := map[string][]sent{}
+	byName := map[string][]sent{}
 	for _, c := range r.calls {
-		bySHA[c.sha] = append(bySHA[c.sha], c)
+		byName[c.name] = append(byName[c.name], c)
 	}
-	for name, parts := range scripts {
-		h, body := header(t, name, source(t, name))
-		if !strings.HasPrefix(h.first, "-- "+name+": ") || !h.returns {
+	for _, s := range scripts {
+		name := s.file()
+		h, body := header(t, name, modules()[s.name].raw)
+		if !strings.HasPrefix(h.first, "-- "+path.Base(name)+": ") || !h.returns {
 			t.Errorf("%s: the header opens with %q, returns %v; want its name, and what it returns", name, h.first, h.returns)
 		}
-		if slices.Contains(parts, "arguments.lua") && (h.moreKeys || h.moreArgs) {
-			_, read, _ := strings.Cut(source(t, "arguments.lua"), "local function")
-			body += read // the loop over a call's parts
+		if strings.Contains(body, `require("limit/arguments")`) && (h.moreKeys || h.moreArgs) {
+			_, read, _ := strings.Cut(modules()["limit/arguments"].raw, "local function")
+			body += read // the loop over a call's rules
 		}
 		used := map[string]bool{}
 		for _, m := range bodyUse.FindAllStringSubmatch(body, -1) {
-			used[m[1]+m[2]] = true
+			used[strings.NewReplacer("keys", "KEYS", "args", "ARGV").Replace(m[1])+m[2]] = true
 		}
 		for kind, fixed := range map[string]int{"KEYS": h.keys, "ARGV": h.args} {
 			if kind == "KEYS" && h.moreKeys || kind == "ARGV" && h.moreArgs {
@@ -254,9 +219,9 @@ func TestHeaderBodyAndFunctionAgree(t *testing.T) {
 				}
 			}
 		}
-		got := bySHA[shaOf(t, name, parts)]
+		got := slices.Concat(byName[s.eval().Hash()], byName[fmt.Sprint(s.function())])
 		if len(got) == 0 {
-			t.Errorf("%s: no Go function runs it with the parts %v", name, parts)
+			t.Errorf("%s: no Go function runs it", name)
 		}
 		for i, c := range got {
 			keysOK := c.keys == h.keys || h.moreKeys && c.keys >= h.keys
@@ -265,63 +230,44 @@ func TestHeaderBodyAndFunctionAgree(t *testing.T) {
 				t.Errorf("%s: call %d has %d keys and %d arguments, its header %d and %d", name, i, c.keys, c.args, h.keys, h.args)
 			}
 		}
-		delete(bySHA, shaOf(t, name, parts))
+		delete(byName, s.eval().Hash())
+		delete(byName, fmt.Sprint(s.function()))
 	}
-	for sha, c := range bySHA {
-		t.Errorf("script %s is run, %+v, and not listed here", sha, c)
+	for name, c := range byName {
+		t.Errorf("script %s is run, %+v, and not listed here", name, c)
 	}
 }
 
-// shaOf is the name that Redis gives a script.
-func shaOf(t *testing.T, name string, parts []string) string {
-	t.Helper()
-	if name == "acquire.lua" {
-		return acquireScript().Hash() // its parts are in stages
-	}
-	sum := sha1.New() // #nosec G401
-	sum.Write([]byte(text(append(slices.Clone(parts), name)...)))
-	return hex.EncodeToString(sum.Sum(nil))
-}
-
-// Each file is a script or a part that a script has, and doc.go lists it.
+// Each file is a script that Go calls or is needed by one, and doc.go lists it.
 func TestEveryFileIsUsedAndListed(t *testing.T) {
 	t.Parallel()
-	known := map[string]bool{}
-	for name, parts := range scripts {
-		known[name] = true
-		for _, p := range parts {
-			if p == tallied {
-				for _, p := range tallyParts {
-					known[p] = true
-				}
-				continue
-			}
-			known[p] = true
-		}
+	var called []string
+	for _, s := range scripts {
+		called = append(called, s.name)
 	}
-	for _, name := range fileNames(t) {
-		if !known[name] {
-			t.Errorf("%s is no part of any script", name)
-		}
-		delete(known, name)
-		if first, _, _ := strings.Cut(source(t, name), "\n"); !strings.HasPrefix(first, "-- "+name+": ") {
-			t.Errorf("%s opens with %q, want its name", name, first)
-		}
-	}
-	for name := range maps.Keys(known) {
-		t.Errorf("%s is used, and there is no such file", name)
-	}
+	used := withNeeds(called...)
 	doc, err := os.ReadFile("doc.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	listed := regexp.MustCompile(`(?m)^//\t(\S+\.lua) `).FindAllStringSubmatch(string(doc), -1)
-	var got []string
-	for _, m := range listed {
-		got = append(got, m[1])
+	var listed []string
+	for _, m := range regexp.MustCompile(`(?m)^//\t([a-z]+/[a-z_]+)  +\S`).FindAllStringSubmatch(string(doc), -1) {
+		listed = append(listed, m[1])
 	}
-	slices.Sort(got)
-	if want := fileNames(t); !slices.Equal(got, want) {
-		t.Errorf("doc.go lists %v, want %v", got, want)
+	slices.Sort(listed)
+	if want := moduleNames(); !slices.Equal(listed, want) {
+		t.Errorf("doc.go lists %v, want %v", listed, want)
+	}
+	for _, name := range moduleNames() {
+		m := modules()[name]
+		if !slices.Contains(used, name) {
+			t.Errorf("%s.lua is needed by no script", name)
+		}
+		if m.isScript() != slices.Contains(called, name) {
+			t.Errorf("%s.lua is a script: %v, and Go calls it: %v", name, m.isScript(), slices.Contains(called, name))
+		}
+		if first, _, _ := strings.Cut(m.raw, "\n"); !strings.HasPrefix(first, "-- "+path.Base(name)+".lua: ") {
+			t.Errorf("%s.lua opens with %q, want its name", name, first)
+		}
 	}
 }

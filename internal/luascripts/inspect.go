@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// LookupReply is the answer of locate.lua.
-type LookupReply struct {
+// LocateReply is the answer of locate.lua.
+type LocateReply struct {
 	Status  Status // Booked, or Refused when it is not known
 	Rule    int    // by which it waits, counted from 1
 	At      time.Time
@@ -21,10 +21,10 @@ type LookupReply struct {
 	Version int64     // of the part's ledger, when Outdated
 }
 
-// Lookup runs locate.lua.
-func Lookup(ctx context.Context, c redis.Scripter, a RefreshArgs) (LookupReply, error) {
-	r := run(ctx, c, locateScript(), "locate.lua", 8, partKeys(a.Rules, a.Policy), partArgs([]any{len(a.Rules), a.Job}, a.Rules)...)
-	reply := LookupReply{Status: Status(r.int()), Rule: int(r.int()), At: r.time(), Now: r.time(), Permits: int(r.int()), Jobs: int(r.int())}
+// Locate runs locate.lua.
+func Locate(ctx context.Context, c redis.Scripter, a RefreshArgs) (LocateReply, error) {
+	r := run(ctx, c, locateScript, 8, partKeys(a.Rules, a.Policy), partArgs([]any{len(a.Rules), a.Job}, a.Rules)...)
+	reply := LocateReply{Status: Status(r.int()), Rule: int(r.int()), At: r.time(), Now: r.time(), Permits: int(r.int()), Jobs: int(r.int())}
 	reply.Parked = r.int() == 1
 	reply.Closed = r.time()
 	if reply.Status == Outdated {
@@ -73,7 +73,7 @@ type ListReply struct {
 
 // List runs list.lua.
 func List(ctx context.Context, c redis.Scripter, k LimitKeys, a ListArgs) (ListReply, error) {
-	r := run(ctx, c, listScript(), "list.lua", 5, k.all(),
+	r := run(ctx, c, listScript, 5, k.all(),
 		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, instant(a.Closed), a.From.text(), a.Skip, a.Most)
 	reply := ListReply{Status: Status(r.int()), Now: r.time(), Version: r.int(), All: int(r.int())}
 	for range r.count(5) {
@@ -83,8 +83,8 @@ func List(ctx context.Context, c redis.Scripter, k LimitKeys, a ListArgs) (ListR
 	return reply, r.err
 }
 
-// FindReply is the answer of find.lua.
-type FindReply struct {
+// GetTaskReply is the answer of get_task.lua.
+type GetTaskReply struct {
 	Now   time.Time
 	State string    // asynq's, "" when the task is gone
 	Ours  bool      // pools wake it
@@ -92,8 +92,8 @@ type FindReply struct {
 	For   string    // as [DeferArgs] had it
 }
 
-// Find runs find.lua.
-func Find(ctx context.Context, c redis.Scripter, k QueueKeys, id string) (FindReply, error) {
-	r := run(ctx, c, findScript(), "find.lua", 5, []string{k.Task(id), k.due, k.retry, k.scheduled}, shortID(id))
-	return FindReply{Now: r.time(), State: r.text(), Ours: r.int() == 1, At: r.time(), For: r.text()}, r.err
+// GetTask runs get_task.lua.
+func GetTask(ctx context.Context, c redis.Scripter, k QueueKeys, id string) (GetTaskReply, error) {
+	r := run(ctx, c, getTaskScript, 5, []string{k.Task(id), k.due, k.retry, k.scheduled}, shortID(id))
+	return GetTaskReply{Now: r.time(), State: r.text(), Ours: r.int() == 1, At: r.time(), For: r.text()}, r.err
 }

@@ -18,7 +18,7 @@ type ReleaseReply struct {
 
 // Release runs release.lua: a lease ends before its time.
 func Release(ctx context.Context, c redis.Scripter, p RuleCall, token uint64) (ReleaseReply, error) {
-	r := run(ctx, c, releaseScript(), "release.lua", 5, p.all(), p.Permits, micros(p.Window), p.Version, tokenText(token), instant(p.Closed))
+	r := run(ctx, c, releaseScript, 5, p.all(), p.Permits, micros(p.Window), p.Version, tokenText(token), instant(p.Closed))
 	reply := ReleaseReply{Status: Status(r.int()), Released: r.int() == 1, Now: r.time(), Version: r.int()}
 	reply.Promoted = r.promotions(r.int())
 	return reply, r.err
@@ -40,15 +40,17 @@ type RenewReply struct {
 // Renew runs renew.lua for many leases in one pipeline, in order. Each fails alone.
 func Renew(ctx context.Context, c redis.UniversalClient, leases []RenewArgs) []RenewReply {
 	out := make([]RenewReply, len(leases))
-	send := func(i int, pipe redis.Pipeliner) *redis.Cmd {
+	calls := make([]command, len(leases))
+	for i := range leases {
 		l := &leases[i]
-		return renewScript().EvalSha(ctx, pipe, []string{l.ledger, l.tokens}, micros(l.Window), tokenText(l.Token))
+		calls[i] = renewScript.call([]string{l.ledger, l.tokens}, micros(l.Window), tokenText(l.Token))
 	}
-	pipelined(ctx, c, renewScript(), len(leases), send, func(i int, v any, err error) {
-		r := readReply("renew.lua", 2, v, err)
+	for i, cmd := range sendAll(ctx, c, calls) {
+		v, err := cmd.Result()
+		r := readReply(renewScript, 2, v, err)
 		out[i] = RenewReply{Held: r.int() == 1, Now: r.time()}
 		out[i].Err = r.err
-	})
+	}
 	return out
 }
 
@@ -73,14 +75,14 @@ type CloseReply struct {
 
 // Close runs close.lua.
 func Close(ctx context.Context, c redis.Scripter, a CloseArgs) (CloseReply, error) {
-	r := run(ctx, c, closeScript(), "close.lua", 6, partKeys(a.Rules, a.Policy),
+	r := run(ctx, c, closeScript, 6, partKeys(a.Rules, a.Policy),
 		partArgs([]any{len(a.Rules), a.Job, micros(a.For), a.Rule}, a.Rules)...)
 	reply := CloseReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Until: r.time(), Version: r.int()}
 	reply.Promoted = r.promotions(r.int())
 	return reply, r.err
 }
 
-// AdjustArgs are the arguments of settle.lua. The cost of a part is what it pays
+// AdjustArgs are the arguments of adjust.lua. The cost of a part is what it pays
 // more, or less when it is below 0.
 type AdjustArgs struct {
 	Rules  []RuleCall
@@ -89,9 +91,9 @@ type AdjustArgs struct {
 	Charge uint64 // names this settling: it is done once
 }
 
-// Adjust runs settle.lua.
+// Adjust runs adjust.lua.
 func Adjust(ctx context.Context, c redis.Scripter, a AdjustArgs) (CancelReply, error) {
-	r := run(ctx, c, settleScript(), "settle.lua", 5, partKeys(a.Rules, a.Policy),
+	r := run(ctx, c, adjustScript, 5, partKeys(a.Rules, a.Policy),
 		grantArgs([]any{len(a.Rules), tokenText(a.Token), tokenText(a.Charge)}, a.Rules)...)
 	reply := CancelReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Version: r.int()}
 	reply.Promoted = r.promotions(r.int())

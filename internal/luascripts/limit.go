@@ -126,9 +126,9 @@ type RuleCall struct {
 	Numbers
 	Cost   int
 	Closed time.Time // until when the rule is closed; zero for not
-	Worth  int64     // cancel.lua, settle.lua: of a grant, as its answer had it
-	At     time.Time // cancel.lua, settle.lua: instant of the grant, by which it is found when its token is forgotten; zero when not known
-	Until  time.Time // cancel.lua, settle.lua: until when it may be: as long as it counts under the limit that granted it
+	Worth  int64     // cancel.lua, adjust.lua: of a grant, as its answer had it
+	At     time.Time // cancel.lua, adjust.lua: instant of the grant, by which it is found when its token is forgotten; zero when not known
+	Until  time.Time // cancel.lua, adjust.lua: until when it may be: as long as it counts under the limit that granted it
 }
 
 // Opening is a time in which work may run, from Open until before Close.
@@ -287,7 +287,7 @@ func Cancel(ctx context.Context, c redis.Scripter, a CancelArgs) (CancelReply, e
 	if !a.Away.IsZero() {
 		back = instant(a.Away)
 	}
-	r := run(ctx, c, cancelScript(), "cancel.lua", 5, partKeys(a.Rules, a.Policy),
+	r := run(ctx, c, cancelScript, 5, partKeys(a.Rules, a.Policy),
 		grantArgs([]any{len(a.Rules), tokenText(a.Token), a.Job, back}, a.Rules)...)
 	reply := CancelReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Version: r.int()}
 	reply.Promoted = r.promotions(r.int())
@@ -324,7 +324,7 @@ type PeekReply struct {
 
 // Peek runs peek.lua.
 func Peek(ctx context.Context, c redis.Scripter, k LimitKeys, a PeekArgs) (PeekReply, error) {
-	r := run(ctx, c, peekScript(), "peek.lua", 8, k.all(),
+	r := run(ctx, c, peekScript, 8, k.all(),
 		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, a.Cost, a.Most, instant(a.Closed))
 	reply := PeekReply{Status: Status(r.int()), Now: r.time(), Free: int(r.int()), Next: r.time()}
 	reply.Life = time.Duration(r.int()) * time.Millisecond
@@ -341,7 +341,7 @@ func Peek(ctx context.Context, c redis.Scripter, k LimitKeys, a PeekArgs) (PeekR
 
 // Reset runs reset.lua.
 func Reset(ctx context.Context, c redis.Scripter, k LimitKeys, n Numbers) (CancelReply, error) {
-	r := run(ctx, c, resetScript(), "reset.lua", 4, k.all(), n.Kind.text(), n.Permits, micros(n.Window), n.more(), n.Version)
+	r := run(ctx, c, resetScript, 4, k.all(), n.Kind.text(), n.Permits, micros(n.Window), n.more(), n.Version)
 	reply := CancelReply{Status: Status(r.int()), Now: r.time(), Version: r.int()}
 	reply.Promoted = r.promotions(r.int())
 	return reply, r.err
@@ -361,7 +361,7 @@ func SetLimit(ctx context.Context, c redis.Scripter, prefix, rule string, a SetL
 	if a.Absent {
 		absent = 1
 	}
-	r := run(ctx, c, setLimitScript(), "setlimit.lua", 2, []string{StoredLimitKey(prefix, rule)}, a.Limit, absent, micros(a.TTL))
+	r := run(ctx, c, setLimitScript, 2, []string{StoredLimitKey(prefix, rule)}, a.Limit, absent, micros(a.TTL))
 	done = r.int() == 1
 	return done, r.int(), r.err
 }
@@ -369,7 +369,7 @@ func SetLimit(ctx context.Context, c redis.Scripter, prefix, rule string, a SetL
 // CloseRule runs closerule.lua: a rule is closed on all keys for d from now on; 0
 // opens it, and below 0 it only tells everybody that something has changed.
 func CloseRule(ctx context.Context, c redis.Scripter, prefix, rule string, d time.Duration) (until time.Time, version int64, err error) {
-	r := run(ctx, c, closeRuleScript(), "closerule.lua", 2, []string{closingKey(prefix, rule), StoredLimitKey(prefix, rule)}, micros(d))
+	r := run(ctx, c, closeRuleScript, 2, []string{closingKey(prefix, rule), StoredLimitKey(prefix, rule)}, micros(d))
 	version = r.int()
 	return r.time(), version, r.err
 }

@@ -54,8 +54,8 @@ func (b *beside) acquire(t *testing.T, calls []*Call) []any {
 func TestPairIsAdmit(t *testing.T) {
 	t.Parallel()
 	const head = "local function pair_of(form)\n"
-	short := newBeside(t, acquireText())
-	long := newBeside(t, strings.Replace(acquireText(), head, head+"do return nil end\n", 1))
+	short := newBeside(t, acquireScript.alone().text)
+	long := newBeside(t, strings.Replace(acquireScript.alone().text, head, head+"do return nil end\n", 1))
 	if short.text == long.text {
 		t.Fatal("pair.lua takes no part")
 	}

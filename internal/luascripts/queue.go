@@ -35,7 +35,7 @@ func Defer(ctx context.Context, c redis.Scripter, k QueueKeys, a DeferArgs) *red
 	if !a.At.IsZero() {
 		at = a.At.UnixMicro()
 	}
-	return deferScript().Run(ctx, c, []string{task, k.active, k.lease, k.retry, k.due, unique},
+	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.retry, k.due, unique},
 		shortID(a.ID), tokenText(a.Token), at, micros(max(0, a.Wait)), a.For, flag(a.PutOff), a.Pool[:])
 }
 
@@ -76,7 +76,7 @@ type DueReply struct {
 
 // Due runs due.lua.
 func Due(ctx context.Context, c redis.Scripter, k QueueKeys, a DueArgs) (DueReply, error) {
-	r := run(ctx, c, dueScript(), "due.lua", 4, []string{k.due}, k.task, micros(a.Lead), a.Room, a.Free, a.Pool[:], micros(a.Sweep))
+	r := run(ctx, c, dueScript, 4, []string{k.due}, k.task, micros(a.Lead), a.Room, a.Free, a.Pool[:], micros(a.Sweep))
 	reply := DueReply{Now: r.time(), Again: r.time(), More: r.int() == 1}
 	for range r.count(5) {
 		t := DueTask{At: r.time(), ID: longID(r.text()), State: r.text(), For: r.text()}
@@ -110,7 +110,7 @@ func Wake(ctx context.Context, c redis.Scripter, k QueueKeys, tasks []DueTask, n
 		keys = append(keys, k.Task(tasks[i].ID))
 		args = append(args, shortID(tasks[i].ID), tasks[i].For)
 	}
-	return codes(run(ctx, c, wakeScript(), "wake.lua", len(tasks), keys, args...), len(tasks))
+	return codes(run(ctx, c, wakeScript, len(tasks), keys, args...), len(tasks))
 }
 
 // RetimeMax bounds how many tasks one call of retime.lua takes.
@@ -136,7 +136,7 @@ func Retime(ctx context.Context, c redis.Scripter, k QueueKeys, earlier bool, ta
 		keys = append(keys, k.Task(t.ID))
 		args = append(args, shortID(t.ID), t.At.UnixMicro(), flag(t.Any), t.For)
 	}
-	return codes(run(ctx, c, retimeScript(), "retime.lua", len(tasks), keys, args...), len(tasks))
+	return codes(run(ctx, c, retimeScript, len(tasks), keys, args...), len(tasks))
 }
 
 func codes(r *reply, n int) ([]int64, error) {
@@ -150,8 +150,8 @@ func codes(r *reply, n int) ([]int64, error) {
 // Forget runs forget.lua. what is what the task waited for by the entry that is dropped,
 // as [DueTask] has it; empty for the one that it has.
 func Forget(ctx context.Context, c redis.Scripter, k QueueKeys, id, what string) error {
-	if err := forgetScript().Run(ctx, c, []string{k.due, k.Task(id)}, shortID(id), what).Err(); err != nil {
-		return fmt.Errorf("forget.lua: %w", err)
+	if err := forgetScript.Run(ctx, c, []string{k.due, k.Task(id)}, shortID(id), what).Err(); err != nil {
+		return forgetScript.failed(err)
 	}
 	return nil
 }
@@ -163,9 +163,9 @@ func Rules(ctx context.Context, c redis.Scripter, prefix string, ttl time.Durati
 	for _, m := range own {
 		args = append(args, m)
 	}
-	v, err := rulesScript().Run(ctx, c, []string{rulesKey(prefix)}, args...).StringSlice()
+	v, err := rulesScript.Run(ctx, c, []string{rulesKey(prefix)}, args...).StringSlice()
 	if err != nil {
-		return nil, fmt.Errorf("rules.lua: %w", err)
+		return nil, rulesScript.failed(err)
 	}
 	return v, nil
 }
@@ -179,22 +179,22 @@ func Now(ctx context.Context, c redis.UniversalClient) (time.Time, error) {
 	return t, nil
 }
 
-// WalkReply is the answer of walk.lua.
-type WalkReply struct {
+// ScanDeferredReply is the answer of scan_deferred.lua.
+type ScanDeferredReply struct {
 	Now   time.Time
 	Last  time.Time // the last instant of all; zero when there is none
 	Tasks []DueTask // without their states and pools
 }
 
-// Walk runs walk.lua: at most `most` deferred tasks, 1 to 1000, from an instant
+// ScanDeferred runs scan_deferred.lua: at most `most` deferred tasks, 1 to 1000, from an instant
 // on, but for the first skip of that very instant.
-func Walk(ctx context.Context, c redis.Scripter, k QueueKeys, from time.Time, skip, most int) (WalkReply, error) {
+func ScanDeferred(ctx context.Context, c redis.Scripter, k QueueKeys, from time.Time, skip, most int) (ScanDeferredReply, error) {
 	first := int64(0)
 	if !from.IsZero() {
 		first = from.UnixMicro()
 	}
-	r := run(ctx, c, walkScript(), "walk.lua", 3, []string{k.due}, first, skip, most)
-	reply := WalkReply{Now: r.time(), Last: r.time()}
+	r := run(ctx, c, scanDeferredScript, 3, []string{k.due}, first, skip, most)
+	reply := ScanDeferredReply{Now: r.time(), Last: r.time()}
 	for range r.count(3) {
 		reply.Tasks = append(reply.Tasks, DueTask{At: r.time(), ID: longID(r.text()), For: r.text()})
 	}
@@ -212,18 +212,18 @@ type RuleVersion struct {
 // it anew for so long.
 func Claim(ctx context.Context, c redis.Scripter, k QueueKeys, owner string, ttl time.Duration, rules []RuleVersion) (claimed bool, open []int64, err error) {
 	args := pairs(rules, owner, micros(ttl), len(rules))
-	r := run(ctx, c, claimScript(), "claim.lua", 1+len(rules), []string{k.claim, k.planned}, args...)
+	r := run(ctx, c, claimScript, 1+len(rules), []string{k.claim, k.planned}, args...)
 	claimed = r.int() == 1
 	open, err = codes(r, len(rules))
 	return claimed, open, err
 }
 
-// Planned runs planned.lua for at most 1000 rules, and answers false when the
+// ReplanDone runs replan_done.lua for at most 1000 rules, and answers false when the
 // claim was lost. Without rules it only gives the claim back.
-func Planned(ctx context.Context, c redis.Scripter, k QueueKeys, owner string, rules []RuleVersion) (bool, error) {
-	n, err := plannedScript().Run(ctx, c, []string{k.claim, k.planned}, pairs(rules, owner, len(rules))...).Int()
+func ReplanDone(ctx context.Context, c redis.Scripter, k QueueKeys, owner string, rules []RuleVersion) (bool, error) {
+	n, err := replanDoneScript.Run(ctx, c, []string{k.claim, k.planned}, pairs(rules, owner, len(rules))...).Int()
 	if err != nil {
-		return false, fmt.Errorf("planned.lua: %w", err)
+		return false, fmt.Errorf("replan_done.lua: %w", err)
 	}
 	return n == 1, nil
 }

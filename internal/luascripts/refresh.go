@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/headwayq/headway/internal/rediserr"
 )
 
 // RefreshMax bounds how many bookings one call of check.lua takes.
@@ -51,23 +49,28 @@ func Refresh(ctx context.Context, c redis.UniversalClient, bookings []RefreshArg
 
 // checkAll asks about bookings by their indices, those of a crowd in one call.
 func refreshAll(ctx context.Context, c redis.UniversalClient, bookings []RefreshArgs, crowds [][]int, out []RefreshReply) {
-	send := func(n int, pipe redis.Pipeliner) *redis.Cmd {
-		first := &bookings[crowds[n][0]]
+	if len(crowds) == 0 {
+		return
+	}
+	calls := make([]command, len(crowds))
+	for n, crowd := range crowds {
+		first := &bookings[crowd[0]]
 		var keys []string
-		args := append(make([]any, 0, 2+len(crowds[n])+9*len(first.Rules)), len(crowds[n]), len(first.Rules))
-		for _, i := range crowds[n] {
+		args := append(make([]any, 0, 2+len(crowd)+9*len(first.Rules)), len(crowd), len(first.Rules))
+		for _, i := range crowd {
 			keys = appendPartKeys(keys, bookings[i].Rules, bookings[i].Policy)
 			args = append(args, bookings[i].Job)
 		}
-		return checkScript().EvalSha(ctx, pipe, keys, partArgs(args, first.Rules)...)
+		calls[n] = checkScript.call(keys, partArgs(args, first.Rules)...)
 	}
-	pipelined(ctx, c, checkScript(), len(crowds), send, func(n int, v any, err error) {
-		r := readReply("check.lua", 1+len(crowds[n]), v, err)
+	for n, cmd := range sendAll(ctx, c, calls) {
+		v, err := cmd.Result()
+		r := readReply(checkScript, 1+len(crowds[n]), v, err)
 		now := r.time()
 		for _, i := range crowds[n] {
 			out[i] = r.refreshReply(now)
 		}
-	})
+	}
 }
 
 func (r *reply) refreshReply(now time.Time) RefreshReply {
@@ -109,46 +112,18 @@ func refreshBatches(c redis.UniversalClient, bookings []RefreshArgs) [][]int {
 // of its script where that failed as a whole.
 func AcquireSlots(ctx context.Context, c *redis.ClusterClient, calls []*Call) {
 	crowds := bySlot(calls)
-	commands, sent := make([]command, len(crowds)), make([]*redis.Cmd, len(crowds))
-	pipe := c.Pipeline()
+	commands := make([]command, len(crowds))
 	for i, crowd := range crowds {
 		commands[i] = acquireCommand(crowd)
-		sent[i] = commands[i].cmd(ctx)
-		_ = pipe.Process(ctx, sent[i])
 	}
-	_, _ = pipe.Exec(ctx) // each command carries its own error
-	sendTexts(ctx, c, commands, sent)
-	for i, crowd := range crowds {
-		v, err := sent[i].Result()
-		r := acquireReply(crowd, v, err)
-		if err := readMany(crowd, &r); err != nil {
-			for _, call := range crowd {
+	for i, cmd := range sendAll(ctx, c, commands) {
+		v, err := cmd.Result()
+		r := acquireReply(crowds[i], v, err)
+		if err := readMany(crowds[i], &r); err != nil {
+			for _, call := range crowds[i] {
 				call.Err = err
 			}
 		}
-	}
-}
-
-// sendTexts sends again what servers answered NOSCRIPT to: the first to each server
-// brings the text, and those behind it find the script there.
-func sendTexts(ctx context.Context, c *redis.ClusterClient, commands []command, sent []*redis.Cmd) {
-	pipe := c.Pipeline()
-	var told []*redis.Client
-	for i := range sent {
-		if rediserr.Of(sent[i].Err()) != rediserr.NoScript {
-			continue
-		}
-		node, err := c.MasterForKey(ctx, commands[i].first())
-		if err == nil && slices.Contains(told, node) {
-			sent[i] = commands[i].cmd(ctx)
-			_ = pipe.Process(ctx, sent[i])
-			continue
-		}
-		told = append(told, node)
-		sent[i] = commands[i].withText(ctx, pipe)
-	}
-	if pipe.Len() > 0 {
-		_, _ = pipe.Exec(ctx)
 	}
 }
 

@@ -54,7 +54,7 @@ func Tick(ctx context.Context, c redis.Scripter, k QueueKeys, entry string, a Ti
 	if !a.At.IsZero() {
 		task = k.Task(a.ID)
 	}
-	r := run(ctx, c, tickScript(), "tick.lua", 4, []string{record, k.pending, task},
+	r := run(ctx, c, tickScript, 4, []string{record, k.pending, task},
 		"spec:"+a.Spec, micros(a.Life), instant(a.At), instant(a.From), instant(a.By), int(a.Overlap), a.ID, a.Message, k.task)
 	return TickReply{Code: r.int(), Now: r.time(), From: r.time(), Held: r.time()}, r.err
 }

@@ -6,9 +6,9 @@
 //	file          its twin     what it is
 //	store.go                   the store, its calls, its keys and their expiry
 //	acquire.go    acquire.lua  the call that grants, books or refuses
-//	booking.go    cancel.lua   what becomes of bookings and grants: cancel, adjust (settle.lua), close (close.lua),
+//	booking.go    cancel.lua   what becomes of bookings and grants: cancel, adjust (adjust.lua), close (close.lua),
 //	                           and their instants, anew (check.lua)
-//	call.go       parts.lua    what a call on several rules reads first, and which rule holds a job up
+//	call.go       rulecall.lua    what a call on several rules reads first, and which rule holds a job up
 //	rulecall.go   places.lua   one rule on one key, as a job finds it; where a job waits
 //	gate.go       gate.lua     when work may run
 //	lease.go      leases.lua   at most so many at once
@@ -17,8 +17,8 @@
 //	                           tokens of attempts (tokens.lua)
 //	ledger.go     ledger.lua   what the algorithms have in common, and a change of limit
 //	sliding.go    sliding.lua  the grants themselves
-//	counter.go    tally.lua    the kinds that count: fixed, calendar, step
-//	tat.go        instant.lua  the kinds that keep one instant: gcra, smooth, warmup
+//	counter.go    counter.lua    the kinds that count: fixed, calendar, step
+//	tat.go        tat.lua  the kinds that keep one instant: gcra, smooth, warmup
 //	sortedset.go  (ZSET)       a sorted set
 //
 // Several rules are decided together, narrowest first. A job waits in the line of

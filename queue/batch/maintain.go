@@ -94,9 +94,9 @@ func (c client) recall(ctx context.Context, queue, id string) error {
 // no other task of it waits for so long without a place, but at a gate.
 func (c client) strays(ctx context.Context, queue, id string) error {
 	return c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
-		found, errs := make([]luascripts.FindReply, len(open)), make([]error, len(open))
+		found, errs := make([]luascripts.GetTaskReply, len(open)), make([]error, len(open))
 		atOnce(len(open), func(i int) {
-			found[i], errs[i] = luascripts.Find(ctx, c.Redis(), c.Keys(queue), luascripts.BatchTaskID(id, open[i].ID))
+			found[i], errs[i] = luascripts.GetTask(ctx, c.Redis(), c.Keys(queue), luascripts.BatchTaskID(id, open[i].ID))
 		})
 		if err := errors.Join(errs...); err != nil {
 			return err
@@ -259,7 +259,7 @@ func (c client) leaveOut(ctx context.Context, queue, id string, open []luascript
 		if tasks[i] == nil {
 			return
 		}
-		f, err := luascripts.Find(ctx, c.Redis(), c.Keys(queue), luascripts.BatchTaskID(id, open[i].ID))
+		f, err := luascripts.GetTask(ctx, c.Redis(), c.Keys(queue), luascripts.BatchTaskID(id, open[i].ID))
 		if err == nil && f.State == "retry" && !f.Ours {
 			tasks[i] = nil
 		}

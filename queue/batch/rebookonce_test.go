@@ -189,7 +189,7 @@ func TestRebookedInOrderAlthoughAPoolFetchesOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, e := range open[1:] {
-		r, err := luascripts.Find(t.Context(), rdb, g.keys, luascripts.BatchTaskID("winter", e.ID))
+		r, err := luascripts.GetTask(t.Context(), rdb, g.keys, luascripts.BatchTaskID("winter", e.ID))
 		want := time.Duration(i+1) * time.Hour
 		if wait := r.At.Sub(r.Now); err != nil || wait < want-time.Minute || wait > want {
 			t.Errorf("element %s comes after %v, %v, want %v: the first has the place before it", e.ID, wait, err, want)

@@ -8,24 +8,33 @@
 -- ARGV[3]  rebooked   resumed of the record when who asks gave what was enqueued new places; 0 when it did not
 -- returns  {status, now_us, open, then field, value ... of the record}; fields and values are text; status: 0 there is none, or it has
 --          ended; 1 ours, or given up; 2 another's; 5 of a newer schema, nothing was done and nothing follows
-local record, open = KEYS[1], KEYS[2]
-local owner, lease, rebooked = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
-local now = clock()
-local B = { record = record }
-if newer(B) then return { NEWER, now, 0 } end
-local h = redis.call("HMGET", record, "state", "owner", "until", "resumed", "rebooked")
-if not h[1] or h[1] == "ended" then return { 0, now, 0 } end
-local mine = h[2] == owner
-local until_us = tonumber(h[3] or "0")
-local free = not h[2] or until_us <= now or until_us > now + 2 * lease -- the clock went back: who had it may be dead
-local status = (mine or lease == 0 or free) and 1 or 2
+local clock = require("lib/clock")
+local numbers = require("lib/numbers")
+local batch = require("batch/batch")
+local int = numbers.int
+local NEWER, answer_batch, newer, sample = batch.NEWER, batch.answer_batch, batch.newer, batch.sample
 
-if lease == 0 then
-  if mine then redis.call("HDEL", record, "owner", "until") end
-elseif status == 1 then
-  redis.call("HSET", record, "owner", owner, "until", int(now + lease))
-  if rebooked == h[4] and rebooked ~= h[5] then redis.call("HSET", record, "rebooked", rebooked) end
-  sample(B, now)
+return function(keys, args)
+  local record, open = keys[1], keys[2]
+  local owner, lease, rebooked = args[1], tonumber(args[2]), args[3]
+
+  local now = clock()
+  local batch = { record = record }
+  if newer(batch) then return { NEWER, now, 0 } end
+  local h = redis.call("HMGET", record, "state", "owner", "until", "resumed", "rebooked")
+  if not h[1] or h[1] == "ended" then return { 0, now, 0 } end
+  local mine = h[2] == owner
+  local until_us = tonumber(h[3] or "0")
+  local free = not h[2] or until_us <= now or until_us > now + 2 * lease -- the clock went back: who had it may be dead
+  local status = (mine or lease == 0 or free) and 1 or 2
+
+  if lease == 0 then
+    if mine then redis.call("HDEL", record, "owner", "until") end
+  elseif status == 1 then
+    redis.call("HSET", record, "owner", owner, "until", int(now + lease))
+    if rebooked == h[4] and rebooked ~= h[5] then redis.call("HSET", record, "rebooked", rebooked) end
+    sample(batch, now)
+  end
+  return answer_batch(batch, { status, now, redis.call("ZCARD", open) })
 end
-return answer_batch(B, { status, now, redis.call("ZCARD", open) })

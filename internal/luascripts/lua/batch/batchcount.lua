@@ -10,16 +10,23 @@
 -- ARGV[3]  count      how many elements, 1 to 100
 -- ARGV[4+] elements   their ids
 -- returns  {how many were counted, 1 when the batch ended by this}
-local B = { record = KEYS[1], open = KEYS[2], ahead = KEYS[3], batches = KEYS[4], ended = KEYS[5], id = ARGV[1] }
-local outcome, count = ARGV[2], tonumber(ARGV[3])
 
-local now = clock()
-if newer(B) then return { 0, 0 } end -- its feeder finds it
-local elements = {}
-for i = 1, count do elements[i] = ARGV[3 + i] end
-local counted = redis.call("ZREM", B.open, unpack(elements)) -- frees: a full Redis does not refuse what follows
-if counted == 0 or redis.call("EXISTS", B.record) == 0 then return { 0, 0 } end
+local clock = require("lib/clock")
+local batch = require("batch/batch")
+local finish, newer, sample = batch.finish, batch.newer, batch.sample
 
-sample(B, now)
-redis.call("HINCRBY", B.record, outcome, counted)
-return { counted, finish(B, now) and 1 or 0 }
+return function(keys, args)
+  local batch = { record = keys[1], open = keys[2], ahead = keys[3], batches = keys[4], ended = keys[5], id = args[1] }
+  local outcome, count = args[2], tonumber(args[3])
+
+  local now = clock()
+  if newer(batch) then return { 0, 0 } end -- its feeder finds it
+  local elements = {}
+  for i = 1, count do elements[i] = args[3 + i] end
+  local counted = redis.call("ZREM", batch.open, unpack(elements)) -- frees: a full Redis does not refuse what follows
+  if counted == 0 or redis.call("EXISTS", batch.record) == 0 then return { 0, 0 } end
+
+  sample(batch, now)
+  redis.call("HINCRBY", batch.record, outcome, counted)
+  return { counted, finish(batch, now) and 1 or 0 }
+end

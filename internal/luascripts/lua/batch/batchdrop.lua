@@ -18,60 +18,74 @@
 -- returns  {status, now_us, open, 1 when all of it is gone by this, done, failed, dropped, then per element: code, for}; status: 0 there
 --          is no such batch, or it is not cancelled; 5 it is of a newer schema; code: 0 it runs, or is pending far behind, 1 deleted, 2 was gone or done, 3 had failed, 4 not open; for:
 --          what it waited for, text
-local pending, due = KEYS[1], KEYS[4]
-local waits = { scheduled = KEYS[2], retry = KEYS[3] } -- by state
-local B = { record = KEYS[5], open = KEYS[6], ahead = KEYS[7], batches = KEYS[8], id = ARGV[1] }
-local count = tonumber(ARGV[2])
-local COUNTED = { "dropped", "done", "failed" } -- by code
-local LOOKS, SHORT = 20000, 2000 -- so many pending tasks a call looks at, a third of a millisecond's; a list that is short
 
-local now = clock()
-if newer(B) then return { NEWER, now, 0, 0, 0, 0, 0 } end
-if redis.call("HGET", B.record, "state") ~= "cancelled" then return { 0, now, 0, 0, 0, 0, 0 } end
+local clock = require("lib/clock")
+local numbers = require("lib/numbers")
+local taskid = require("lib/taskid")
+local deferred = require("queue/deferred")
+local batch = require("batch/batch")
+local floor, min = math.floor, math.min
+local int = numbers.int
+local entry, long = taskid.entry, taskid.long
+local deferred = deferred.deferred
+local NEWER, finish, newer = batch.NEWER, batch.finish, batch.newer
 
--- unlist takes a task off the list of those that are pending, from its end, where the
--- oldest stand. Of a long list each task has its share of LOOKS, of a short one what is
--- left of them
-local looks, listed = LOOKS, nil
-local function unlist(id, others)
-  listed = listed or redis.call("LLEN", pending)
-  local most = listed <= SHORT and looks or floor(looks / (others + 1))
-  if most < 1 then return 0 end
-  local at = redis.call("LPOS", pending, id, "RANK", -1, "MAXLEN", int(most))
-  looks = looks - (at and 2 * (listed - at) or min(most, listed))
-  if not at then return 0 end
-  listed = listed - 1
-  return redis.call("LREM", pending, -1, id)
-end
+return function(keys, args)
+  local pending, due = keys[1], keys[4]
+  local waits = { scheduled = keys[2], retry = keys[3] } -- by state
+  local batch = { record = keys[5], open = keys[6], ahead = keys[7], batches = keys[8], id = args[1] }
+  local count = tonumber(args[2])
+  local COUNTED = { "dropped", "done", "failed" } -- by code
+  local LOOKS, SHORT = 20000, 2000 -- so many pending tasks a call looks at, a third of a millisecond's; a list that is short
 
--- drop takes a task out of wherever it waits
-local function drop(task, short, others)
-  local h, id = redis.call("HMGET", task, "state", "unique_key", "hw"), long(short)
-  if not h[1] or h[1] == "completed" then return 2, "" end
-  if h[1] == "archived" then return 3, "" end
-  local found = waits[h[1]] and redis.call("ZREM", waits[h[1]], id) or h[1] == "pending" and unlist(id, others) or 0
-  if found == 0 then return 0, "" end
-  local what = deferred(h[3]).what
-  redis.call("ZREM", due, entry(short, what))
-  redis.call("DEL", task)
-  if h[2] and redis.call("GET", h[2]) == id then redis.call("DEL", h[2]) end -- the lock carries the queue's tag
-  return 1, what
-end
+  local now = clock()
+  if newer(batch) then return { NEWER, now, 0, 0, 0, 0, 0 } end
+  if redis.call("HGET", batch.record, "state") ~= "cancelled" then return { 0, now, 0, 0, 0, 0, 0 } end
 
-local reply = { 1, now, 0, 0, 0, 0, 0 }
-for i = 1, count do
-  local element, short = ARGV[2 * i + 1], ARGV[2 * i + 2]
-  local code, what = 4, ""
-  if redis.call("ZSCORE", B.open, element) then code, what = drop(KEYS[8 + i], short, count - i) end
-  if COUNTED[code] then
-    redis.call("ZREM", B.open, element)
-    redis.call("HINCRBY", B.record, COUNTED[code], 1)
+  -- unlist takes a task off the list of those that are pending, from its end, where the
+  -- oldest stand. Of a long list each task has its share of LOOKS, of a short one what is
+  -- left of them
+  local looks, listed = LOOKS, nil
+  local function unlist(id, others)
+    listed = listed or redis.call("LLEN", pending)
+    local most = listed <= SHORT and looks or floor(looks / (others + 1))
+    if most < 1 then return 0 end
+    local at = redis.call("LPOS", pending, id, "RANK", -1, "MAXLEN", int(most))
+    looks = looks - (at and 2 * (listed - at) or min(most, listed))
+    if not at then return 0 end
+    listed = listed - 1
+    return redis.call("LREM", pending, -1, id)
   end
-  reply[#reply + 1] = code
-  reply[#reply + 1] = what
+
+  -- drop takes a task out of wherever it waits
+  local function drop(task, short, others)
+    local h, id = redis.call("HMGET", task, "state", "unique_key", "hw"), long(short)
+    if not h[1] or h[1] == "completed" then return 2, "" end
+    if h[1] == "archived" then return 3, "" end
+    local found = waits[h[1]] and redis.call("ZREM", waits[h[1]], id) or h[1] == "pending" and unlist(id, others) or 0
+    if found == 0 then return 0, "" end
+    local what = deferred(h[3]).what
+    redis.call("ZREM", due, entry(short, what))
+    redis.call("DEL", task)
+    if h[2] and redis.call("GET", h[2]) == id then redis.call("DEL", h[2]) end -- the lock carries the queue's tag
+    return 1, what
+  end
+
+  local reply = { 1, now, 0, 0, 0, 0, 0 }
+  for i = 1, count do
+    local element, short = args[2 * i + 1], args[2 * i + 2]
+    local code, what = 4, ""
+    if redis.call("ZSCORE", batch.open, element) then code, what = drop(keys[8 + i], short, count - i) end
+    if COUNTED[code] then
+      redis.call("ZREM", batch.open, element)
+      redis.call("HINCRBY", batch.record, COUNTED[code], 1)
+    end
+    reply[#reply + 1] = code
+    reply[#reply + 1] = what
+  end
+  reply[3] = redis.call("ZCARD", batch.open)
+  local ended = redis.call("HMGET", batch.record, "done", "failed", "dropped")
+  for i = 1, 3 do reply[4 + i] = tonumber(ended[i]) end
+  if finish(batch, now) then reply[4] = 1 end
+  return reply
 end
-reply[3] = redis.call("ZCARD", B.open)
-local ended = redis.call("HMGET", B.record, "done", "failed", "dropped")
-for i = 1, 3 do reply[4 + i] = tonumber(ended[i]) end
-if finish(B, now) then reply[4] = 1 end
-return reply

@@ -5,13 +5,16 @@
 -- ARGV[1]  from       score of the first
 -- ARGV[2]  most       how many, 1 to 1000
 -- returns  {how many, then per element: id, position}; ids are text
-local elements, from, most = KEYS[1], ARGV[1], tonumber(ARGV[2])
 
-local v = redis.call("ZRANGEBYSCORE", elements, from, "+inf", "WITHSCORES", "LIMIT", 0, most)
+return function(keys, args)
+  local elements, from, most = keys[1], args[1], tonumber(args[2])
 
-local reply = { #v / 2 }
-for i = 1, #v, 2 do
-  reply[#reply + 1] = v[i]
-  reply[#reply + 1] = tonumber(v[i + 1])
+  local v = redis.call("ZRANGEBYSCORE", elements, from, "+inf", "WITHSCORES", "LIMIT", 0, most)
+
+  local reply = { #v / 2 }
+  for i = 1, #v, 2 do
+    reply[#reply + 1] = v[i]
+    reply[#reply + 1] = tonumber(v[i + 1])
+  end
+  return reply
 end
-return reply

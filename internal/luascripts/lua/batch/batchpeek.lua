@@ -4,8 +4,15 @@
 -- KEYS[1]  record     hash of the batch
 -- KEYS[2]  open       sorted set of its elements that were enqueued and have not ended, score = position
 -- returns  {status, now_us, open, then field, value ... of the record}; fields and values are text; status: 0 there is none; 1 there is
-local B = { record = KEYS[1], open = KEYS[2] }
 
-local now = clock()
-local left = redis.call("ZCARD", B.open)
-return answer_batch(B, { redis.call("EXISTS", B.record), now, left })
+local clock = require("lib/clock")
+local batch = require("batch/batch")
+local answer_batch = batch.answer_batch
+
+return function(keys, args)
+  local batch = { record = keys[1], open = keys[2] }
+
+  local now = clock()
+  local left = redis.call("ZCARD", batch.open)
+  return answer_batch(batch, { redis.call("EXISTS", batch.record), now, left })
+end

@@ -10,27 +10,36 @@
 -- ARGV[4]  per_us     pace: in this time
 -- returns  {status, now_us, open, then field, value ... of the record}; fields and values are text; status: 0 there is none; 1 done, or
 --          it was so already; 2 not in its state; 5 of a newer schema, nothing was done and nothing follows; of a cancelled batch that had nothing open the record is what it was: all is deleted
-local B = { record = KEYS[1], open = KEYS[2], ahead = KEYS[3], batches = KEYS[4], id = ARGV[1] }
-local what, n, per = ARGV[2], ARGV[3], ARGV[4]
-local BECOMES = { pause = "paused", resume = "running", cancel = "cancelled" }
 
-local now = clock()
-local state = redis.call("HGET", B.record, "state")
-if not state then return { 0, now, 0 } end
-if newer(B) then return { NEWER, now, 0 } end
-local status = 1
-if state == "ended" or state == "cancelled" and what ~= "cancel" then status = 2 end
+local clock = require("lib/clock")
+local numbers = require("lib/numbers")
+local batch = require("batch/batch")
+local int = numbers.int
+local NEWER, answer_batch, delete_batch, newer = batch.NEWER, batch.answer_batch, batch.delete_batch, batch.newer
 
-if status == 1 and BECOMES[what] and state ~= BECOMES[what] then
-  redis.call("HDEL", B.record, "resumed", "rebooked") -- frees: a full Redis does not refuse what follows
-  redis.call("HSET", B.record, "state", BECOMES[what])
-  if what == "resume" then redis.call("HSET", B.record, "resumed", int(now)) end
-elseif status == 1 and what == "pace" then
-  redis.call("HSET", B.record, "pace_n", n, "pace_us", per, "pace_at", int(now))
-elseif status == 1 and not BECOMES[what] then
-  redis.call("HSET", B.record, what, n)
+return function(keys, args)
+  local batch = { record = keys[1], open = keys[2], ahead = keys[3], batches = keys[4], id = args[1] }
+  local what, n, per = args[2], args[3], args[4]
+  local BECOMES = { pause = "paused", resume = "running", cancel = "cancelled" }
+
+  local now = clock()
+  local state = redis.call("HGET", batch.record, "state")
+  if not state then return { 0, now, 0 } end
+  if newer(batch) then return { NEWER, now, 0 } end
+  local status = 1
+  if state == "ended" or state == "cancelled" and what ~= "cancel" then status = 2 end
+
+  if status == 1 and BECOMES[what] and state ~= BECOMES[what] then
+    redis.call("HDEL", batch.record, "resumed", "rebooked") -- frees: a full Redis does not refuse what follows
+    redis.call("HSET", batch.record, "state", BECOMES[what])
+    if what == "resume" then redis.call("HSET", batch.record, "resumed", int(now)) end
+  elseif status == 1 and what == "pace" then
+    redis.call("HSET", batch.record, "pace_n", n, "pace_us", per, "pace_at", int(now))
+  elseif status == 1 and not BECOMES[what] then
+    redis.call("HSET", batch.record, what, n)
+  end
+  local left = redis.call("ZCARD", batch.open)
+  local reply = answer_batch(batch, { status, now, left })
+  if what == "cancel" and status == 1 and left == 0 then delete_batch(batch) end
+  return reply
 end
-local left = redis.call("ZCARD", B.open)
-local reply = answer_batch(B, { status, now, left })
-if what == "cancel" and status == 1 and left == 0 then delete_batch(B) end
-return reply

@@ -15,19 +15,28 @@
 -- ARGV[10] pace_n     at most so many elements ...
 -- ARGV[11] pace_us    ... in this time; 0 and 0 for as the limits allow
 -- returns  {1 began | 0 was there already, now_us, then field, value ... of the record}; fields and values are text
-local record, batches, ended = KEYS[1], KEYS[2], KEYS[3]
-local id, token = ARGV[1], ARGV[2]
 
-local now = clock()
-local B = { record = record }
-if redis.call("EXISTS", record) == 1 then
-  return answer_batch(B, { redis.call("HGET", record, "began") == token and 1 or 0, now })
+local clock = require("lib/clock")
+local numbers = require("lib/numbers")
+local batch = require("batch/batch")
+local int = numbers.int
+local answer_batch = batch.answer_batch
+
+return function(keys, args)
+  local record, batches, ended = keys[1], keys[2], keys[3]
+  local id, token = args[1], args[2]
+
+  local now = clock()
+  local batch = { record = record }
+  if redis.call("EXISTS", record) == 1 then
+    return answer_batch(batch, { redis.call("HGET", record, "began") == token and 1 or 0, now })
+  end
+
+  redis.call("HSET", record, "v", "1", "began", token, "state", "running", "started", int(now), "name", args[3], "type", args[4],
+    "source", args[5], "args", args[6], "total", args[7], "window", args[8], "weight", args[9], "pace_n", args[10], "pace_us", args[11],
+    "pace_at", "0", "cursor", "0", "mark", "", "enqueued", "0", "done", "0", "failed", "0", "refused", "0", "dropped", "0",
+    "t0", int(now), "n0", "0", "t1", int(now), "n1", "0")
+  redis.call("ZADD", batches, int(now), id)
+  redis.call("ZREM", ended, id)
+  return answer_batch(batch, { 1, now })
 end
-
-redis.call("HSET", record, "v", "1", "began", token, "state", "running", "started", int(now), "name", ARGV[3], "type", ARGV[4],
-  "source", ARGV[5], "args", ARGV[6], "total", ARGV[7], "window", ARGV[8], "weight", ARGV[9], "pace_n", ARGV[10], "pace_us", ARGV[11],
-  "pace_at", "0", "cursor", "0", "mark", "", "enqueued", "0", "done", "0", "failed", "0", "refused", "0", "dropped", "0",
-  "t0", int(now), "n0", "0", "t1", int(now), "n1", "0")
-redis.call("ZADD", batches, int(now), id)
-redis.call("ZREM", ended, id)
-return answer_batch(B, { 1, now })

@@ -12,26 +12,33 @@
 -- ARGV[2]  count      how many elements, 1 to 100
 -- ARGV[3+] elements   their ids
 -- returns  {how many were counted as done, how many as failed, 1 when the batch ended by this}
-local B = { record = KEYS[1], open = KEYS[2], ahead = KEYS[3], batches = KEYS[4], ended = KEYS[5], id = ARGV[1] }
-local count = tonumber(ARGV[2])
 
-local now = clock()
-if newer(B) then return { 0, 0, 0 } end
-local done, failed = {}, {}
-for i = 1, count do
-  local state = redis.call("HGET", KEYS[5 + i], "state")
-  if not state or state == "completed" then
-    done[#done + 1] = ARGV[2 + i]
-  elseif state == "archived" then
-    failed[#failed + 1] = ARGV[2 + i]
+local clock = require("lib/clock")
+local batch = require("batch/batch")
+local finish, newer, sample = batch.finish, batch.newer, batch.sample
+
+return function(keys, args)
+  local batch = { record = keys[1], open = keys[2], ahead = keys[3], batches = keys[4], ended = keys[5], id = args[1] }
+  local count = tonumber(args[2])
+
+  local now = clock()
+  if newer(batch) then return { 0, 0, 0 } end
+  local done, failed = {}, {}
+  for i = 1, count do
+    local state = redis.call("HGET", keys[5 + i], "state")
+    if not state or state == "completed" then
+      done[#done + 1] = args[2 + i]
+    elseif state == "archived" then
+      failed[#failed + 1] = args[2 + i]
+    end
   end
-end
 
-local n, m = 0, 0
-if #done > 0 then n = redis.call("ZREM", B.open, unpack(done)) end
-if #failed > 0 then m = redis.call("ZREM", B.open, unpack(failed)) end
-if n + m == 0 or redis.call("EXISTS", B.record) == 0 then return { 0, 0, 0 } end
-sample(B, now)
-if n > 0 then redis.call("HINCRBY", B.record, "done", n) end
-if m > 0 then redis.call("HINCRBY", B.record, "failed", m) end
-return { n, m, finish(B, now) and 1 or 0 }
+  local n, m = 0, 0
+  if #done > 0 then n = redis.call("ZREM", batch.open, unpack(done)) end
+  if #failed > 0 then m = redis.call("ZREM", batch.open, unpack(failed)) end
+  if n + m == 0 or redis.call("EXISTS", batch.record) == 0 then return { 0, 0, 0 } end
+  sample(batch, now)
+  if n > 0 then redis.call("HINCRBY", batch.record, "done", n) end
+  if m > 0 then redis.call("HINCRBY", batch.record, "failed", m) end
+  return { n, m, finish(batch, now) and 1 or 0 }
+end

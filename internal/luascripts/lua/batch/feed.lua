@@ -25,71 +25,83 @@
 -- returns  {status, now_us, open, 1 when the batch ended by this, then count codes}, integers; status: 1 done; nothing was done: -1 the
 --          batch is another's, or gone; -2 it does not run; 5 it is of a newer schema. Codes: as enqueue.lua's, of which 0 and -1 count as refused; 2 no room,
 --          not settled: then the cursor stays; 3 was settled before; 4 refused
-local Q, sent = { pending = KEYS[1], scheduled = KEYS[2], due = KEYS[3] }, KEYS[4]
-local B = { record = KEYS[5], open = KEYS[6], ahead = KEYS[7], batches = KEYS[8], ended = KEYS[9], id = ARGV[1] }
-local owner, cursor, mark, over, pace_at = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] == "1", ARGV[6]
-local count, FIELDS = tonumber(ARGV[7]), 9
-local DROPS = 500 -- so many elements before the cursor a call takes out: all at once may be four of the largest windows
 
-local now = clock()
-local reply = { 1, now, 0, 0 }
-local answered = redis.call("GET", sent) or ""
-if #answered == count + 1 then
-  reply[3] = redis.call("ZCARD", B.open)
-  for i = 0, count do reply[4 + i] = string.byte(answered, i + 1) - 98 end
+local clock = require("lib/clock")
+local numbers = require("lib/numbers")
+local insert_task = require("queue/insert_task")
+local batch = require("batch/batch")
+local floor, max, min = math.floor, math.max, math.min
+local COPY, int, life = numbers.COPY, numbers.int, numbers.life
+local put, put_told = insert_task.put, insert_task.put_told
+local NEWER, finish, newer = batch.NEWER, batch.finish, batch.newer
+
+return function(keys, args)
+  local queue, sent = { pending = keys[1], scheduled = keys[2], due = keys[3] }, keys[4]
+  local batch = { record = keys[5], open = keys[6], ahead = keys[7], batches = keys[8], ended = keys[9], id = args[1] }
+  local owner, cursor, mark, over, pace_at = args[2], tonumber(args[3]), args[4], args[5] == "1", args[6]
+  local count, FIELDS = tonumber(args[7]), 9
+  local DROPS = 500 -- so many elements before the cursor a call takes out: all at once may be four of the largest windows
+
+  local now = clock()
+  local reply = { 1, now, 0, 0 }
+  local answered = redis.call("GET", sent) or ""
+  if #answered == count + 1 then
+    reply[3] = redis.call("ZCARD", batch.open)
+    for i = 0, count do reply[4 + i] = string.byte(answered, i + 1) - 98 end
+    return reply
+  end
+  if newer(batch) then return { NEWER, now, 0, 0 } end
+  local h = redis.call("HMGET", batch.record, "owner", "state", "window", "weight", "cursor")
+  if h[1] ~= owner then return { -1, now, 0, 0 } end
+  if h[2] ~= "running" then return { -2, now, redis.call("ZCARD", batch.open), 0 } end
+  local room = max(1, floor(h[3] * h[4] / 100)) - redis.call("ZCARD", batch.open)
+  local from = tonumber(h[5])
+
+  -- settle is what becomes of an element, whose arguments stand from args[a] on
+  local function settle(task, lock, a)
+    local position, element = tonumber(args[a]), args[a + 1]
+    local there = tonumber(redis.call("ZSCORE", batch.ahead, element) or "")
+    if position < from or there == position then return 3 end
+    if there and there >= from then return 0 end -- an id that comes again
+    if args[a + 4] == "" then return 4 end
+    if room < 1 then return 2 end
+    local code = put(args, queue, now, task, lock, a + 2)
+    if code == 1 then
+      room = room - 1
+      redis.call("HINCRBY", batch.record, "enqueued", redis.call("ZADD", batch.open, int(position), element))
+    end
+    return code
+  end
+
+  local letters, settled, refused, full = { "b" }, {}, 0, false
+  for i = 1, count do
+    local a = FIELDS * (i - 1) + 8
+    local code = settle(keys[8 + 2 * i], keys[9 + 2 * i], a)
+    reply[4 + i], letters[1 + i] = code, string.char(code + 98)
+    if code == 2 then
+      full = true
+    elseif code ~= 3 then
+      settled[#settled + 1] = args[a]
+      settled[#settled + 1] = args[a + 1]
+      if code ~= 1 then refused = refused + 1 end
+    end
+  end
+  if #settled > 0 then redis.call("ZADD", batch.ahead, "GT", unpack(settled)) end
+  redis.call("HSET", batch.record, "pace_at", pace_at)
+  if refused > 0 then redis.call("HINCRBY", batch.record, "refused", refused) end
+  if cursor >= from and not full then
+    redis.call("HSET", batch.record, "cursor", int(cursor), "mark", mark)
+    local before = min(DROPS, redis.call("ZCOUNT", batch.ahead, "-inf", "(" .. int(cursor)))
+    if before > 0 then redis.call("ZREMRANGEBYRANK", batch.ahead, 0, before - 1) end -- what is left goes by the next calls
+  end
+  reply[3] = redis.call("ZCARD", batch.open)
+  if over and not full then
+    redis.call("HSET", batch.record, "end", "1")
+    if finish(batch, now) then
+      reply[4], letters[1] = 1, "c"
+    end
+  end
+  redis.call("SET", sent, table.concat(letters), "PX", int(life(COPY)))
+  put_told(queue, now)
   return reply
 end
-if newer(B) then return { NEWER, now, 0, 0 } end
-local h = redis.call("HMGET", B.record, "owner", "state", "window", "weight", "cursor")
-if h[1] ~= owner then return { -1, now, 0, 0 } end
-if h[2] ~= "running" then return { -2, now, redis.call("ZCARD", B.open), 0 } end
-local room = max(1, floor(h[3] * h[4] / 100)) - redis.call("ZCARD", B.open)
-local from = tonumber(h[5])
-
--- settle is what becomes of an element, whose arguments stand from ARGV[a] on
-local function settle(task, lock, a)
-  local position, element = tonumber(ARGV[a]), ARGV[a + 1]
-  local there = tonumber(redis.call("ZSCORE", B.ahead, element) or "")
-  if position < from or there == position then return 3 end
-  if there and there >= from then return 0 end -- an id that comes again
-  if ARGV[a + 4] == "" then return 4 end
-  if room < 1 then return 2 end
-  local code = put(Q, now, task, lock, a + 2)
-  if code == 1 then
-    room = room - 1
-    redis.call("HINCRBY", B.record, "enqueued", redis.call("ZADD", B.open, int(position), element))
-  end
-  return code
-end
-
-local letters, settled, refused, full = { "b" }, {}, 0, false
-for i = 1, count do
-  local a = FIELDS * (i - 1) + 8
-  local code = settle(KEYS[8 + 2 * i], KEYS[9 + 2 * i], a)
-  reply[4 + i], letters[1 + i] = code, string.char(code + 98)
-  if code == 2 then
-    full = true
-  elseif code ~= 3 then
-    settled[#settled + 1] = ARGV[a]
-    settled[#settled + 1] = ARGV[a + 1]
-    if code ~= 1 then refused = refused + 1 end
-  end
-end
-if #settled > 0 then redis.call("ZADD", B.ahead, "GT", unpack(settled)) end
-redis.call("HSET", B.record, "pace_at", pace_at)
-if refused > 0 then redis.call("HINCRBY", B.record, "refused", refused) end
-if cursor >= from and not full then
-  redis.call("HSET", B.record, "cursor", int(cursor), "mark", mark)
-  local before = min(DROPS, redis.call("ZCOUNT", B.ahead, "-inf", "(" .. int(cursor)))
-  if before > 0 then redis.call("ZREMRANGEBYRANK", B.ahead, 0, before - 1) end -- what is left goes by the next calls
-end
-reply[3] = redis.call("ZCARD", B.open)
-if over and not full then
-  redis.call("HSET", B.record, "end", "1")
-  if finish(B, now) then
-    reply[4], letters[1] = 1, "c"
-  end
-end
-redis.call("SET", sent, table.concat(letters), "PX", int(life(COPY)))
-put_told(Q, now)
-return reply

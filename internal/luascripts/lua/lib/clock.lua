@@ -6,3 +6,5 @@ local function clock()
   local t = redis.call("TIME")
   return t[1] * 1000000 + t[2], t
 end
+
+return clock

@@ -15,12 +15,16 @@ local function form(text)
     W = (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g, n = (h * 256 + i) * 256 + j, want = (k * 256 + l) * 256 + m }
 end
 
--- read reads the rest, but for the parts; F.keys says that it did
-local function read(F, now)
-  local count, inline, longest, gate, tell, turns, parts = string.match(F.text, START, F.ring and 37 or 3)
-  F.count, F.inline, F.longest, F.gate, F.tell, F.turns, F.parts = tonumber(count), tonumber(inline), tonumber(longest), gate, tell == "1", turns == "1", parts
-  F.keys = 3 * F.count + (F.turns and F.count or 0) + (gate ~= "" and 1 or 0)
-  if F.count > 1 or F.mode > 1 or gate ~= "" or F.turns then return end
-  local letter, _, _, _, _, cost, _, closed_us = string.match(F.text, PART, parts)
-  F.short, F.want = letter ~= "k" and tonumber(closed_us) <= now, tonumber(cost)
+-- read reads the rest, but for the parts; form.keys says that it did
+local function read(form, now)
+  local count, inline, longest, gate, tell, turns, parts = string.match(form.text, START, form.ring and 37 or 3)
+  form.count, form.inline, form.longest, form.gate, form.tell, form.turns, form.parts = tonumber(count), tonumber(inline), tonumber(longest), gate, tell == "1", turns == "1", parts
+  form.keys = 3 * form.count + (form.turns and form.count or 0) + (gate ~= "" and 1 or 0)
+  if form.count > 1 or form.mode > 1 or gate ~= "" or form.turns then return end
+  local letter, _, _, _, _, cost, _, closed_us = string.match(form.text, PART, parts)
+  form.short, form.want = letter ~= "k" and tonumber(closed_us) <= now, tonumber(cost)
 end
+
+return {
+  PART = PART, form = form, read = read,
+}

@@ -3,8 +3,6 @@
 -- What is here takes little from around it, for a call of acquire.lua makes it several times:
 -- what a function takes costs as much as the function.
 
-local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
-
 local COPY = 60000000 -- a copy of a call is not expected later than this
 
 -- tostring and .. cut a number to 14 digits; a time in microseconds has 16
@@ -27,3 +25,7 @@ local function live(key, us)
   local px = math.ceil(us / 1000) + 250 -- as life
   return redis.call("PTTL", key) >= px - 50 or redis.call("PEXPIRE", key, string.format("%.0f", px)) == 1
 end
+
+return {
+  COPY = COPY, int = int, life = life, live = live,
+}

@@ -31,3 +31,7 @@ local function parted(e)
   end
   return string.sub(e, from, ends), string.sub(e, ends + 1)
 end
+
+return {
+  entry = entry, long = long, parted = parted,
+}

@@ -2,48 +2,66 @@
 -- They are answered one after another, at one reading of the clock; an error of one is
 -- none of the others.
 --
--- KEYS[1+] parts      of each booking: 3 of each part, then the turns of each when the policy has several rules, see parts.lua
+-- KEYS[1+] parts      of each booking: 3 of each part, then the turns of each when the policy has several rules, see rulecall.lua
 -- ARGV[1]  bookings   how many, 1 to 8
 -- ARGV[2]  count      how many parts each has, 1 to 16
--- ARGV[3+] jobs       of each: who waits; behind them the parts, 9 of each, see parts.lua: those of all bookings, which differ in
+-- ARGV[3+] jobs       of each: who waits; behind them the parts, 9 of each, see rulecall.lua: those of all bookings, which differ in
 --                     nothing but keys
 -- returns  {now_us, then per booking: {status, part, at_us, before, turns, then per turn: part, at_us, job}}, integers, but for job,
 --          which is text; before counts the permits ahead of it in the line of the part by which it waits; turns are of lines that
 --          it left, and of leases
 --          status 0 unknown, 2 booked, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is in at_us,
 --          -1 failed: ask alone
-local bookings, count = tonumber(ARGV[1]), tonumber(ARGV[2])
 
-local now = clock()
-local width = #KEYS / bookings
+local clock = require("lib/clock")
+local ledger = require("limit/ledger")
+local tickets = require("limit/tickets")
+local line = require("limit/line")
+local rulecall = require("limit/rulecall")
+local arguments = require("limit/arguments")
+local places = require("limit/places")
+local find_place = require("limit/find_booking")
+local outlive = ledger.outlive
+local is_parked = tickets.is_parked
+local missed, park = line.missed, line.park
+local left_behind, open_parts = rulecall.left_behind, rulecall.open_parts
+local parts_of = arguments.parts_of
+local stand_for = places.stand_for
 
--- an instant that is past is no new promise: how late it gets must show. Who is held
--- up by a narrower part than before stands there, and in nobody's way behind it.
-local function check(i)
-  local P = parts_of(ARGV, count, 3 + bookings, ARGV[2 + i], width * (i - 1), width == 4 * count)
-  local failed, which, newer = open_parts(P, now)
-  if failed then return { failed, which, newer, 0, 0 } end
-  local place, at, by = find_place(P, now)
-  if not place then return { 0, 0, 0, 0, 0 } end
+return function(keys, args)
+  local bookings, count = tonumber(args[1]), tonumber(args[2])
 
-  local turns = {}
-  local moves = at > now and not is_parked(P[place].ticket)
-  local keeps = moves and stand_for(P, by, at, now)
-  for _, L in ipairs(P) do
-    park(L)
-    outlive(L, now)
+  local now = clock()
+  local width = #keys / bookings
+
+  -- an instant that is past is no new promise: how late it gets must show. Who is held
+  -- up by a narrower part than before stands there, and in nobody's way behind it.
+  local function check(i)
+    local rules = parts_of(keys, args, count, 3 + bookings, args[2 + i], width * (i - 1), width == 4 * count)
+    local failed, which, newer = open_parts(rules, now)
+    if failed then return { failed, which, newer, 0, 0 } end
+    local place, at, by = find_place(rules, now)
+    if not place then return { 0, 0, 0, 0, 0 } end
+
+    local turns = {}
+    local moves = at > now and not is_parked(rules[place].ticket)
+    local keeps = moves and stand_for(rules, by, at, now)
+    for _, rule in ipairs(rules) do
+      park(rule)
+      outlive(rule, now)
+    end
+    if moves then turns = left_behind(rules, keeps, now) end
+    missed(rules, now, turns)
+    local reply = { 2, at > now and by or place, at, rules[place].ahead, #turns / 3 }
+    for _, v in ipairs(turns) do reply[#reply + 1] = v end
+    return reply
   end
-  if moves then turns = left_behind(P, keeps, now) end
-  missed(P, now, turns)
-  local reply = { 2, at > now and by or place, at, P[place].ahead, #turns / 3 }
-  for _, v in ipairs(turns) do reply[#reply + 1] = v end
-  return reply
-end
 
-if bookings == 1 then return { now, check(1) } end
-local replies = { now }
-for i = 1, bookings do
-  local ok, reply = pcall(check, i)
-  replies[1 + i] = ok and reply or { -1, 0, 0, 0, 0 }
+  if bookings == 1 then return { now, check(1) } end
+  local replies = { now }
+  for i = 1, bookings do
+    local ok, reply = pcall(check, i)
+    replies[1 + i] = ok and reply or { -1, 0, 0, 0, 0 }
+  end
+  return replies
 end
-return replies

@@ -1,11 +1,11 @@
 -- close.lua: nothing goes on a key until an instant, or again.
 --
--- KEYS[1+] parts      3 of each, then the turns of each when the policy has several, see parts.lua
+-- KEYS[1+] parts      3 of each, then the turns of each when the policy has several, see rulecall.lua
 -- ARGV[1]  count      how many parts, 1 to 16
 -- ARGV[2]  job        who goes first once it is open, or ""
 -- ARGV[3]  for_us     how long from now on; 0 opens it
 -- ARGV[4]  rule       the part that is closed: those before are narrower or share its key, those behind share it
--- ARGV[5+] parts      9 of each, see parts.lua
+-- ARGV[5+] parts      9 of each, see rulecall.lua
 -- returns  {status, part, now_us, until_us, version, turns, then per turn: part, at_us, job}, integers, but for job, which is text
 --          status 1 done, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in version; part
 --          is the one that can't be read
@@ -17,49 +17,67 @@
 --   SINCE       from when on the key is closed
 --   LAST, IN    the ticket of the one who was put off last, and since when that closing was
 --   SQUEEZED    permits of those who stand between two whole ROOMs
-local count, job, span, rule = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
-local now = clock()
-local P = read_parts(ARGV, count, 5, job)
-local failed, which, newer = open_parts(P, now)
-if failed then return { failed, which, now, 0, newer, 0 } end
-local shut, until_us, turns = P[rule], 0, {}
+local clock = require("lib/clock")
+local numbers = require("lib/numbers")
+local tickets = require("limit/tickets")
+local line = require("limit/line")
+local rulecall = require("limit/rulecall")
+local arguments = require("limit/arguments")
+local comeback = require("limit/comeback")
+local floor, max, min = math.floor, math.max, math.min
+local int, live = numbers.int, numbers.live
+local CLOSED, IN, LAST, PARK, ROOM, SINCE, TOLD, mark = tickets.CLOSED, tickets.IN, tickets.LAST, tickets.PARK, tickets.ROOM, tickets.SINCE, tickets.TOLD, tickets.mark
+local closed, find, is_squeezed, look, missed, next_turns, squeeze = line.closed, line.find, line.is_squeezed, line.look, line.missed, line.next_turns, line.squeeze
+local open_parts = rulecall.open_parts
+local read_parts = arguments.read_parts
+local first_ticket, join_at = comeback.first_ticket, comeback.join_at
 
--- put_off gives me the ticket behind the last who was put off since then; were they
--- so many that there is no room left, that of the last
-local function put_off(L, since)
-  local ticket = first_ticket(L)
-  local v = redis.call("ZMSCORE", L.line, LAST, IN)
-  local last = v[1] and v[1] - TOLD - PARK
-  if last and v[2] and v[2] - TOLD == since and last >= ticket then
-    ticket = min(last + 1, (floor(last / ROOM) + 1) * ROOM - 1)
-    if is_squeezed(ticket) then squeeze(L, L.want) end
-  end
-  redis.call("ZADD", L.line, int(ticket + PARK + TOLD), LAST, int(since + TOLD), IN)
-  return ticket
-end
+return function(keys, args)
+  local count, job, span, closes = tonumber(args[1]), args[2], tonumber(args[3]), tonumber(args[4])
 
-if span > 0 then
-  local before = mark(shut, CLOSED) or 0
-  local since = before > now and mark(shut, SINCE) or now + PARK
-  until_us = max(before, now + span)
-  redis.call("ZADD", shut.line, int(until_us + TOLD), CLOSED, int(since + TOLD), SINCE)
-  live(shut.line, until_us - now + 1000000)
-  for _, L in ipairs(P) do
-    look(L, now)
-    find(L)
-  end
-  if job ~= "" and not shut.ticket then
-    for i, L in ipairs(P) do -- first in all of them: an order that differs between rules would never end
-      if not L.ticket then join_at(L, i == rule and L.line or L.turns, put_off(L, since), until_us, now, false) end
+  local now = clock()
+  local rules = read_parts(keys, args, count, 5, job)
+  local failed, which, newer = open_parts(rules, now)
+  if failed then return { failed, which, now, 0, newer, 0 } end
+  local shut, until_us, turns = rules[closes], 0, {}
+
+  -- put_off gives me the ticket behind the last who was put off since then; were they
+  -- so many that there is no room left, that of the last
+  local function put_off(rule, since)
+    local ticket = first_ticket(rule)
+    local v = redis.call("ZMSCORE", rule.line, LAST, IN)
+    local last = v[1] and v[1] - TOLD - PARK
+    if last and v[2] and v[2] - TOLD == since and last >= ticket then
+      ticket = min(last + 1, (floor(last / ROOM) + 1) * ROOM - 1)
+      if is_squeezed(ticket) then squeeze(rule, rule.want) end
     end
+    redis.call("ZADD", rule.line, int(ticket + PARK + TOLD), LAST, int(since + TOLD), IN)
+    return ticket
   end
-else
-  redis.call("ZREM", shut.line, CLOSED, SINCE)
-  shut.closed = closed(shut, now)
-  next_turns(shut, now, turns, true)
-  missed(P, now, turns)
+
+  if span > 0 then
+    local before = mark(shut, CLOSED) or 0
+    local since = before > now and mark(shut, SINCE) or now + PARK
+    until_us = max(before, now + span)
+    redis.call("ZADD", shut.line, int(until_us + TOLD), CLOSED, int(since + TOLD), SINCE)
+    live(shut.line, until_us - now + 1000000)
+    for _, rule in ipairs(rules) do
+      look(rule, now)
+      find(rule)
+    end
+    if job ~= "" and not shut.ticket then
+      for i, rule in ipairs(rules) do -- first in all of them: an order that differs between rules would never end
+        if not rule.ticket then join_at(rule, i == closes and rule.line or rule.turns, put_off(rule, since), until_us, now, false) end
+      end
+    end
+  else
+    redis.call("ZREM", shut.line, CLOSED, SINCE)
+    shut.closed = closed(shut, now)
+    next_turns(shut, now, turns, true)
+    missed(rules, now, turns)
+  end
+  local reply = { 1, 0, now, until_us, 0, #turns / 3 }
+  for _, v in ipairs(turns) do reply[#reply + 1] = v end
+  return reply
 end
-local reply = { 1, 0, now, until_us, 0, #turns / 3 }
-for _, v in ipairs(turns) do reply[#reply + 1] = v end
-return reply

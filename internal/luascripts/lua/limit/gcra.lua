@@ -3,55 +3,57 @@
 -- state there is.
 --
 -- more  "b"
--- own   the instant at which the bucket is full, see instant.lua
+-- own   the instant at which the bucket is full, see tat.lua
 
-function kinds.g()
-  -- full is the instant from which nothing counts any more, but not before a: the
-  -- rest of a microsecond by which a grant had to be late is not lost
-  local function full(L, a)
-    if not L.t or a > up(L.t, L.r) then return a, 0 end
-    return L.t, L.r
-  end
+local counter = require("limit/counter")
+local tat = require("limit/tat")
+local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
-  local function slot(L, now, before, cost)
-    local a = max(now, L.newest)
-    local t, r = full(L, a)
-    return max(a, up(plus(L, t, r, before + cost - L.burst)))
-  end
-
-  -- settle carries what is owed over to other numbers, in permits
-  local function settle(L, old)
-    local a = L.newest
-    local owed = max(0, up(L.t, L.r) - a)
-    local t, r = a + ceil(owed * (L.W * old.n) / (L.n * old.W)), 0
-    local most, rest = plus(L, a, 0, L.burst)
-    if t > most then t, r = most, rest end
-    instant_settled(L, old, t, r)
-  end
-
-  return {
-    numbers = function(L) L.burst = tonumber(L.more) end,
-    fresh = instant_fresh,
-    read = function(L, s) return instant_read(L, s, settle) end,
-    grants = tally_grants,
-    slot = slot,
-    charge = function(L, at, cost)
-      local t, r = full(L, at)
-      t, r = plus(L, t, r, cost)
-      local most, rest = plus(L, at, 0, L.burst)
-      if t > most or (t == most and r > rest) then t, r = most, rest end -- in a replay
-      L.t, L.r = t, r
-      tally(L, at, cost, over(L, at) and at)
-    end,
-    save = instant_save,
-    ends = function(L) return max(L.t and up(L.t, L.r) or 0, L.newest + L.W) end,
-    back = function(L, at, cost, worth, a) return instant_back(L, at, cost, worth, a, 0) end,
-    free = function(L, a)
-      local t, r = full(L, a)
-      local k = floor(L.burst - (t - a) * L.n / L.W) + 1 -- near it
-      while k > 0 and up(plus(L, t, r, k - L.burst)) > a do k = k - 1 end
-      return max(0, min(k, L.burst))
-    end,
-    worth = function(L) return L.taken end,
-  }
+-- full is the instant from which nothing counts any more, but not before a: the
+-- rest of a microsecond by which a grant had to be late is not lost
+local function full(rule, a)
+  if not rule.t or a > tat.up(rule.t, rule.r) then return a, 0 end
+  return rule.t, rule.r
 end
+
+local function slot(rule, now, before, cost)
+  local a = max(now, rule.newest)
+  local t, r = full(rule, a)
+  return max(a, tat.up(tat.plus(rule, t, r, before + cost - rule.burst)))
+end
+
+-- settle carries what is owed over to other numbers, in permits
+local function settle(rule, old)
+  local a = rule.newest
+  local owed = max(0, tat.up(rule.t, rule.r) - a)
+  local t, r = a + ceil(owed * (rule.W * old.n) / (rule.n * old.W)), 0
+  local most, rest = tat.plus(rule, a, 0, rule.burst)
+  if t > most then t, r = most, rest end
+  tat.settled(rule, old, t, r)
+end
+
+return {
+  numbers = function(rule) rule.burst = tonumber(rule.more) end,
+  fresh = tat.fresh,
+  read = function(rule, s) return tat.read(rule, s, settle) end,
+  grants = counter.grants,
+  slot = slot,
+  charge = function(rule, at, cost)
+    local t, r = full(rule, at)
+    t, r = tat.plus(rule, t, r, cost)
+    local most, rest = tat.plus(rule, at, 0, rule.burst)
+    if t > most or (t == most and r > rest) then t, r = most, rest end -- in a replay
+    rule.t, rule.r = t, r
+    counter.spend(rule, at, cost, counter.over(rule, at) and at)
+  end,
+  save = tat.save,
+  ends = function(rule) return max(rule.t and tat.up(rule.t, rule.r) or 0, rule.newest + rule.W) end,
+  back = function(rule, at, cost, worth, a) return tat.back(rule, at, cost, worth, a, 0) end,
+  free = function(rule, a)
+    local t, r = full(rule, a)
+    local k = floor(rule.burst - (t - a) * rule.n / rule.W) + 1 -- near it
+    while k > 0 and tat.up(tat.plus(rule, t, r, k - rule.burst)) > a do k = k - 1 end
+    return max(0, min(k, rule.burst))
+  end,
+  worth = function(rule) return rule.taken end,
+}

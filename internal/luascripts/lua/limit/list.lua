@@ -16,45 +16,57 @@
 --          is the instant that it missed
 --          status 1 known, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in newer;
 --          integers, but for job, which is text
-local L = limit(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
-L.key, L.tokens, L.line, L.me = KEYS[1], KEYS[2], KEYS[3], ""
-L.rule_closed, L.want = tonumber(ARGV[6]), 1
-local first, skip, most = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
 
-local now = clock()
-local ok, status, newer = open(L.key, L, now)
-if not ok then return { status, now, newer or 0, 0, 0 } end
-L.closed = closed(L, now)
-look(L, now)
-local from = max(now, L.closed)
-local index = 0
-if first ~= "" then -- of those who were seen some may have gone
-  index = redis.call("ZCOUNT", L.line, "-inf", "(" .. first) + min(skip, redis.call("ZCOUNT", L.line, first, first))
-end
-local ends = min(index + most, line_ends(L))
-local v = index < ends and redis.call("ZRANGE", L.line, index, ends - 1, "WITHSCORES") or {}
-local reply = { 1, now, 0, L.last, #v / 2 }
+local clock = require("lib/clock")
+local ledger = require("limit/ledger")
+local tickets = require("limit/tickets")
+local line = require("limit/line")
+local max, min = math.max, math.min
+local limit, open, slot = ledger.limit, ledger.open, ledger.slot
+local cost_of, told = tickets.cost_of, tickets.told
+local closed, line_ends, look, rank = line.closed, line.line_ends, line.look, line.rank
 
-local before
-for i = 1, #v, 2 do
-  local m, ticket, parked = v[i], tonumber(v[i + 1]), index < L.first
-  local at
-  if parked then
-    at = told(L, m) or 0
-  else
-    if not before then
-      L.me, L.ticket = m, ticket
-      rank(L)
-      before = L.ahead
-    end
-    at = slot(L, from, before, cost_of(m))
-    before = before + cost_of(m)
+return function(keys, args)
+  local rule = limit(args[1], args[2], args[3], args[4], args[5])
+  rule.key, rule.tokens, rule.line, rule.me = keys[1], keys[2], keys[3], ""
+  rule.rule_closed, rule.want = tonumber(args[6]), 1
+  local first, skip, most = args[7], tonumber(args[8]), tonumber(args[9])
+
+  local now = clock()
+  local ok, status, newer = open(rule.key, rule, now)
+  if not ok then return { status, now, newer or 0, 0, 0 } end
+  rule.closed = closed(rule, now)
+  look(rule, now)
+  local from = max(now, rule.closed)
+  local index = 0
+  if first ~= "" then -- of those who were seen some may have gone
+    index = redis.call("ZCOUNT", rule.line, "-inf", "(" .. first) + min(skip, redis.call("ZCOUNT", rule.line, first, first))
   end
-  reply[#reply + 1] = at
-  reply[#reply + 1] = string.match(m, ":(.*)$")
-  reply[#reply + 1] = cost_of(m)
-  reply[#reply + 1] = parked and 1 or 0
-  reply[#reply + 1] = ticket
-  index = index + 1
+  local ends = min(index + most, line_ends(rule))
+  local v = index < ends and redis.call("ZRANGE", rule.line, index, ends - 1, "WITHSCORES") or {}
+  local reply = { 1, now, 0, rule.last, #v / 2 }
+
+  local before
+  for i = 1, #v, 2 do
+    local m, ticket, parked = v[i], tonumber(v[i + 1]), index < rule.first
+    local at
+    if parked then
+      at = told(rule, m) or 0
+    else
+      if not before then
+        rule.me, rule.ticket = m, ticket
+        rank(rule)
+        before = rule.ahead
+      end
+      at = slot(rule, from, before, cost_of(m))
+      before = before + cost_of(m)
+    end
+    reply[#reply + 1] = at
+    reply[#reply + 1] = string.match(m, ":(.*)$")
+    reply[#reply + 1] = cost_of(m)
+    reply[#reply + 1] = parked and 1 or 0
+    reply[#reply + 1] = ticket
+    index = index + 1
+  end
+  return reply
 end
-return reply

@@ -1,24 +1,36 @@
 -- locate.lua: where a booking stands, without changing it: check.lua makes what it answers the last promise, by which who
 -- does not come is late.
 --
--- KEYS[1+] parts      3 of each, then the turns of each when the policy has several rules, see parts.lua
+-- KEYS[1+] parts      3 of each, then the turns of each when the policy has several rules, see rulecall.lua
 -- ARGV[1]  count      how many parts, 1 to 16
 -- ARGV[2]  job        who waits
--- ARGV[3+] parts      9 of each, see parts.lua
+-- ARGV[3+] parts      9 of each, see rulecall.lua
 -- returns  {status, part, at_us, now_us, permits, jobs, parked, closed_us}, integers: by which part it waits until when; how many
 --          permits and jobs are ahead of it in the line where it stands; 1 when it came too late and is not counted in that line;
 --          until when the key of that part is closed, 0 when it is not
 --          status 0 unknown, 2 booked, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is in at_us
-local count, job = tonumber(ARGV[1]), ARGV[2]
 
-local now = clock()
-local P = read_parts(ARGV, count, 3, job)
-local failed, which, newer = open_parts(P, now)
-if failed then return { failed, which, newer, now, 0, 0, 0, 0 } end
-local place, at, by = find_place(P, now)
-if not place then return { 0, 0, 0, now, 0, 0, 0, 0 } end
+local clock = require("lib/clock")
+local tickets = require("limit/tickets")
+local rulecall = require("limit/rulecall")
+local arguments = require("limit/arguments")
+local find_place = require("limit/find_booking")
+local GRACE, is_parked, told = tickets.GRACE, tickets.is_parked, tickets.told
+local open_parts = rulecall.open_parts
+local read_parts = arguments.read_parts
 
-local L = P[place]
-local parked = is_parked(L.ticket) or (told(L, L.me) or 0) + GRACE < now
-by = at > now and by or place
-return { 2, by, at, now, L.ahead, L.waiting + L.turns_ahead, parked and 1 or 0, P[by].closed }
+return function(keys, args)
+  local count, job = tonumber(args[1]), args[2]
+
+  local now = clock()
+  local rules = read_parts(keys, args, count, 3, job)
+  local failed, which, newer = open_parts(rules, now)
+  if failed then return { failed, which, newer, now, 0, 0, 0, 0 } end
+  local place, at, by = find_place(rules, now)
+  if not place then return { 0, 0, 0, now, 0, 0, 0, 0 } end
+
+  local rule = rules[place]
+  local parked = is_parked(rule.ticket) or (told(rule, rule.me) or 0) + GRACE < now
+  by = at > now and by or place
+  return { 2, by, at, now, rule.ahead, rule.waiting + rule.turns_ahead, parked and 1 or 0, rules[by].closed }
+end

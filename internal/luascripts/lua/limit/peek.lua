@@ -14,32 +14,44 @@
 -- returns  {status, now_us, free, next_us, life_ms, closed_us, waiting, listed, then per booking: at_us, job, cost}
 --          status 1 known, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in next_us;
 --          integers, but for job, which is text
-local L = limit(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
-L.key, L.tokens, L.line, L.me = KEYS[1], KEYS[2], KEYS[3], ""
-L.want, L.rule_closed = tonumber(ARGV[6]), tonumber(ARGV[8])
-local most = tonumber(ARGV[7])
 
-local now = clock()
-local ok, status, newer = open(L.key, L, now)
-if not ok then return { status, now, 0, newer or 0, 0, 0, 0, 0 } end
-L.closed = closed(L, now)
-look(L, now)
-find(L)
-rank(L)
-local waiting = line_ends(L) - L.first
-local known_ms = max(0, redis.call("PTTL", L.key))
-local none = waiting > 0 or L.closed > 0
-local from = max(now, L.closed)
-local reply = { 1, now, none and 0 or free(L, now), slot(L, from, L.ahead, L.want), known_ms, L.closed, waiting, 0 }
+local clock = require("lib/clock")
+local ledger = require("limit/ledger")
+local tickets = require("limit/tickets")
+local line = require("limit/line")
+local max, min = math.max, math.min
+local free, limit, open, slot = ledger.free, ledger.limit, ledger.open, ledger.slot
+local cost_of = tickets.cost_of
+local closed, find, line_ends, look, rank = line.closed, line.find, line.line_ends, line.look, line.rank
 
-local many = min(most, waiting)
-local members = many > 0 and redis.call("ZRANGE", L.line, L.first, L.first + many - 1) or {}
-local before = 0
-for _, m in ipairs(members) do
-  reply[#reply + 1] = slot(L, from, before, cost_of(m))
-  before = before + cost_of(m)
-  reply[#reply + 1] = string.match(m, ":(.*)$")
-  reply[#reply + 1] = cost_of(m)
+return function(keys, args)
+  local rule = limit(args[1], args[2], args[3], args[4], args[5])
+  rule.key, rule.tokens, rule.line, rule.me = keys[1], keys[2], keys[3], ""
+  rule.want, rule.rule_closed = tonumber(args[6]), tonumber(args[8])
+  local most = tonumber(args[7])
+
+  local now = clock()
+  local ok, status, newer = open(rule.key, rule, now)
+  if not ok then return { status, now, 0, newer or 0, 0, 0, 0, 0 } end
+  rule.closed = closed(rule, now)
+  look(rule, now)
+  find(rule)
+  rank(rule)
+  local waiting = line_ends(rule) - rule.first
+  local known_ms = max(0, redis.call("PTTL", rule.key))
+  local none = waiting > 0 or rule.closed > 0
+  local from = max(now, rule.closed)
+  local reply = { 1, now, none and 0 or free(rule, now), slot(rule, from, rule.ahead, rule.want), known_ms, rule.closed, waiting, 0 }
+
+  local many = min(most, waiting)
+  local members = many > 0 and redis.call("ZRANGE", rule.line, rule.first, rule.first + many - 1) or {}
+  local before = 0
+  for _, m in ipairs(members) do
+    reply[#reply + 1] = slot(rule, from, before, cost_of(m))
+    before = before + cost_of(m)
+    reply[#reply + 1] = string.match(m, ":(.*)$")
+    reply[#reply + 1] = cost_of(m)
+  end
+  reply[8] = #members
+  return reply
 end
-reply[8] = #members
-return reply

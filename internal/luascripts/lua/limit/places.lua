@@ -1,111 +1,123 @@
 -- places.lua: how a job gets its places in the lines, and gives up those that it need not have.
 
+local numbers = require("lib/numbers")
+local tickets = require("limit/tickets")
+local line = require("limit/line")
+local ceil, max = math.ceil, math.max
+local int, live = numbers.int, numbers.live
+local LATE, MIXED, PARK, PARKED, ROOM, TOLD, at_rank, cost_of, is_parked, normal = tickets.LATE, tickets.MIXED, tickets.PARK, tickets.PARKED, tickets.ROOM, tickets.TOLD, tickets.at_rank, tickets.cost_of, tickets.is_parked, tickets.normal
+local is_squeezed, line_ends, squeeze = line.is_squeezed, line.line_ends, line.squeeze
+
 -- mix notes that costs differ, when mine is not that of the first who waits, or
 -- where nobody does, of the first turn
-local function mix(L)
-  if L.nobody then return end
+local function mix(rule)
+  if rule.nobody then return end
   local m
-  if L.late then m = L.leader else m = at_rank(L.line, redis.call("ZCOUNT", L.line, "-inf", PARKED)) end
-  m = m or (L.turns and not L.no_turns and at_rank(L.turns, 0))
-  if m and cost_of(m) ~= L.want then redis.call("ZADD", L.line, int(PARK + TOLD), MIXED) end
+  if rule.late then m = rule.leader else m = at_rank(rule.line, redis.call("ZCOUNT", rule.line, "-inf", PARKED)) end
+  m = m or (rule.turns and not rule.no_turns and at_rank(rule.turns, 0))
+  if m and cost_of(m) ~= rule.want then redis.call("ZADD", rule.line, int(PARK + TOLD), MIXED) end
 end
 
 -- last_ticket is that of one behind all: a whole number of ROOMs, as first_ticket
-local function last_ticket(L)
+local function last_ticket(rule)
   local ticket = 0
   local function after(member, t)
     if member then ticket = max(ticket, (ceil(normal(t) / ROOM) + cost_of(member)) * ROOM) end
   end
-  if L.parked > 0 then after(at_rank(L.line, L.parked - 1)) end -- the last who is parked
-  if line_ends(L) > 0 then after(at_rank(L.line, L.last - 1)) end
-  if L.turns_last > 0 then after(at_rank(L.turns, -1)) end
+  if rule.parked > 0 then after(at_rank(rule.line, rule.parked - 1)) end -- the last who is parked
+  if line_ends(rule) > 0 then after(at_rank(rule.line, rule.last - 1)) end
+  if rule.turns_last > 0 then after(at_rank(rule.turns, -1)) end
   return ticket
 end
 
 -- the line outlives the last promise by the time that somebody stays parked
-local function keep_line(L, at, now)
-  live(L.line, at - now + LATE)
-  if L.turns and not L.no_turns then live(L.turns, at - now + LATE) end
+local function keep_line(rule, at, now)
+  live(rule.line, at - now + LATE)
+  if rule.turns and not rule.no_turns then live(rule.turns, at - now + LATE) end
 end
 
 -- promise tells me an instant
-local function promise(L, at)
-  L.nobody = false
-  redis.call("ZADD", L.line, int(at + TOLD), "@" .. L.me)
+local function promise(rule, at)
+  rule.nobody = false
+  redis.call("ZADD", rule.line, int(at + TOLD), "@" .. rule.me)
 end
 
 -- enlist gives me a ticket in a set, and tells me an instant
-local function enlist(L, set, ticket, at)
-  L.nobody = false
-  if set == L.line then
-    redis.call("ZADD", set, int(ticket), L.me, int(at + TOLD), "@" .. L.me)
+local function enlist(rule, set, ticket, at)
+  rule.nobody = false
+  if set == rule.line then
+    redis.call("ZADD", set, int(ticket), rule.me, int(at + TOLD), "@" .. rule.me)
   else
-    L.no_turns = false
-    redis.call("ZADD", set, int(ticket), L.me)
-    promise(L, at)
+    rule.no_turns = false
+    redis.call("ZADD", set, int(ticket), rule.me)
+    promise(rule, at)
   end
 end
 
 -- clear takes out who was late for too long
-local function clear(L, now)
-  local gone = redis.call("ZRANGEBYSCORE", L.line, int(TOLD), int(TOLD + now - LATE), "LIMIT", 0, 20)
+local function clear(rule, now)
+  local gone = redis.call("ZRANGEBYSCORE", rule.line, int(TOLD), int(TOLD + now - LATE), "LIMIT", 0, 20)
   for _, name in ipairs(gone) do
     local m = string.match(name, "^@(.*)$") or ""
-    local t = redis.call("ZSCORE", L.line, m)
-    if (not t or is_parked(tonumber(t))) and not (L.turns and redis.call("ZSCORE", L.turns, m)) then
-      if is_squeezed(tonumber(t or "")) then squeeze(L, -cost_of(m)) end
-      redis.call("ZREM", L.line, m, name)
+    local t = redis.call("ZSCORE", rule.line, m)
+    if (not t or is_parked(tonumber(t))) and not (rule.turns and redis.call("ZSCORE", rule.turns, m)) then
+      if is_squeezed(tonumber(t or "")) then squeeze(rule, -cost_of(m)) end
+      redis.call("ZREM", rule.line, m, name)
     end
   end
 end
 
 -- join puts me into a set, the line or the turns: with my ticket, or behind all
-local function join(L, set, at, now)
-  local ticket = L.ticket and normal(L.ticket) or last_ticket(L)
-  if L.turns_last > 0 and set ~= L.turns then redis.call("ZREM", L.turns, L.me) end
-  if L.ticket and not L.in_turns and set ~= L.line then redis.call("ZREM", L.line, L.me) end
-  local first = L.nobody
-  mix(L)
-  enlist(L, set, ticket, at)
-  if not L.ticket and not first then clear(L, now) end
+local function join(rule, set, at, now)
+  local ticket = rule.ticket and normal(rule.ticket) or last_ticket(rule)
+  if rule.turns_last > 0 and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.me) end
+  if rule.ticket and not rule.in_turns and set ~= rule.line then redis.call("ZREM", rule.line, rule.me) end
+  local first = rule.nobody
+  mix(rule)
+  enlist(rule, set, ticket, at)
+  if not rule.ticket and not first then clear(rule, now) end
 end
 
 -- stand gives me a place that was promised an instant: in the line, or among the
 -- turns while another rule holds me up
-local function stand(L, among_turns, at, now)
-  local set = among_turns and L.turns or L.line
-  if L.ticket and not is_parked(L.ticket) and L.in_turns == among_turns then
-    promise(L, at)
+local function stand(rule, among_turns, at, now)
+  local set = among_turns and rule.turns or rule.line
+  if rule.ticket and not is_parked(rule.ticket) and rule.in_turns == among_turns then
+    promise(rule, at)
   else
-    join(L, set, at, now)
+    join(rule, set, at, now)
   end
-  keep_line(L, at, now)
+  keep_line(rule, at, now)
 end
 
 -- step_aside parks me: my ticket stays good and holds up nobody
-local function step_aside(L, at, now)
-  if not L.ticket or is_parked(L.ticket) then return end
-  if L.turns_last > 0 then redis.call("ZREM", L.turns, L.me) end
-  redis.call("ZADD", L.line, int(L.ticket - PARK), L.me)
-  keep_line(L, at, now)
+local function step_aside(rule, at, now)
+  if not rule.ticket or is_parked(rule.ticket) then return end
+  if rule.turns_last > 0 then redis.call("ZREM", rule.turns, rule.me) end
+  redis.call("ZADD", rule.line, int(rule.ticket - PARK), rule.me)
+  keep_line(rule, at, now)
 end
 
 -- follows says that only turns ahead of me put me off until an instant: then I do
 -- not exist for jobs of other policies, as they do not
-local function follows(L, at)
-  return L.by_turns == at and L.by_ledger < at
+local function follows(rule, at)
+  return rule.by_turns == at and rule.by_ledger < at
 end
 
 -- stand_for gives me my places while a part puts me off until an instant, and
 -- answers in whose line I wait, nil when I only follow turns. The groups before that
 -- part admitted me: there I keep my turn. Who waits for a lease keeps none in the
 -- rates of its key, nor of wider ones.
-local function stand_for(P, binding, at, now)
-  local bound, keeps = P[binding], nil
-  for i, L in ipairs(P) do
-    local admitted = L.group < bound.group or (L.group == bound.group and not bound.kind.lease)
-    if i == binding and not follows(L, at) then keeps = i end
-    if i == binding or (admitted and not L.kind.lease) then stand(L, i ~= keeps, at, now) else step_aside(L, at, now) end
+local function stand_for(rules, binding, at, now)
+  local bound, keeps = rules[binding], nil
+  for i, rule in ipairs(rules) do
+    local admitted = rule.group < bound.group or (rule.group == bound.group and not bound.kind.lease)
+    if i == binding and not follows(rule, at) then keeps = i end
+    if i == binding or (admitted and not rule.kind.lease) then stand(rule, i ~= keeps, at, now) else step_aside(rule, at, now) end
   end
   return keeps
 end
+
+return {
+  enlist = enlist, keep_line = keep_line, mix = mix, stand_for = stand_for,
+}

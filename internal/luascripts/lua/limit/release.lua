@@ -10,18 +10,27 @@
 -- ARGV[5]  closed_us  until when the rule is closed on all keys, 0 when it is not
 -- returns  {status, released, now_us, version, turns, then per turn: part, at_us, job}, integers, but for job, which is text
 --          released 0: it had ended; status 1 known, 5 newer schema, 7 an older limit than the ledger's, which is then in version
-local now = clock()
-local L = limit("k", ARGV[1], ARGV[2], "", ARGV[3])
-L.part, L.key, L.tokens, L.line, L.me, L.rule_closed = 1, KEYS[1], KEYS[2], KEYS[3], "", tonumber(ARGV[5])
-local ends = tonumber(redis.call("ZSCORE", L.tokens, ARGV[4]) or "-1")
-local released = ends > now and 1 or 0
-if ends >= 0 then redis.call("ZREM", L.tokens, ARGV[4]) end -- whatever became of the limit; a token that was withdrawn refuses on
-local ok, status, newer = open(L.key, L, now)
-if not ok then return { status, released, now, newer or 0, 0 } end
-L.closed = closed(L, now)
-local turns = {}
-next_turns(L, now, turns)
-missed({ L }, now, turns)
-local reply = { 1, released, now, 0, #turns / 3 }
-for _, v in ipairs(turns) do reply[#reply + 1] = v end
-return reply
+
+local clock = require("lib/clock")
+local ledger = require("limit/ledger")
+local line = require("limit/line")
+local limit, open = ledger.limit, ledger.open
+local closed, missed, next_turns = line.closed, line.missed, line.next_turns
+
+return function(keys, args)
+  local now = clock()
+  local rule = limit("k", args[1], args[2], "", args[3])
+  rule.part, rule.key, rule.tokens, rule.line, rule.me, rule.rule_closed = 1, keys[1], keys[2], keys[3], "", tonumber(args[5])
+  local ends = tonumber(redis.call("ZSCORE", rule.tokens, args[4]) or "-1")
+  local released = ends > now and 1 or 0
+  if ends >= 0 then redis.call("ZREM", rule.tokens, args[4]) end -- whatever became of the limit; a token that was withdrawn refuses on
+  local ok, status, newer = open(rule.key, rule, now)
+  if not ok then return { status, released, now, newer or 0, 0 } end
+  rule.closed = closed(rule, now)
+  local turns = {}
+  next_turns(rule, now, turns)
+  missed({ rule }, now, turns)
+  local reply = { 1, released, now, 0, #turns / 3 }
+  for _, v in ipairs(turns) do reply[#reply + 1] = v end
+  return reply
+end

@@ -6,6 +6,9 @@
 -- corrects it later tells its instant, see correct.lua. Where the window is shorter
 -- than that it is written there at once, because the ledger goes with its window.
 
+local numbers = require("lib/numbers")
+local COPY, int, live = numbers.COPY, numbers.int, numbers.live
+
 local NOBODY = "\0\0\0\0\0\0\0\0"
 
 local function forget_old(tokens, lowest, highest, many)
@@ -20,3 +23,7 @@ local function remember(tokens, list, at, now)
   forget_old(tokens, "0", int(now - COPY), 20 + #list) -- more than are new
   live(tokens, at + COPY - now)
 end
+
+return {
+  NOBODY = NOBODY, forget_old = forget_old, remember = remember,
+}

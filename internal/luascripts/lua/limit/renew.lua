@@ -5,16 +5,24 @@
 -- ARGV[1]  window_us  length of a lease
 -- ARGV[2]  token      8 bytes
 -- returns  {held, now_us}, two integers, always; held 0: it has ended, and may be another's by now
-local ledger, tokens, length, token = KEYS[1], KEYS[2], tonumber(ARGV[1]), ARGV[2]
 
-local now = clock()
-local ends = tonumber(redis.call("ZSCORE", tokens, token) or "")
-local value = redis.call("GET", ledger) or ""
-local newest = string.sub(value, 1, 1) == "k" and tonumber(string.match(value, "^%d+", 10)) or 0
--- somebody may have been granted ahead what comes back when this one ends
-if not ends or ends <= now or (newest > now and ends <= newest) then return { 0, now } end
-repeat
-  redis.call("ZADD", tokens, int(max(ends, now + length)), token)
-until live(tokens, length)
-live(ledger, length)
-return { 1, now }
+local clock = require("lib/clock")
+local numbers = require("lib/numbers")
+local max = math.max
+local int, live = numbers.int, numbers.live
+
+return function(keys, args)
+  local ledger, tokens, length, token = keys[1], keys[2], tonumber(args[1]), args[2]
+
+  local now = clock()
+  local ends = tonumber(redis.call("ZSCORE", tokens, token) or "")
+  local value = redis.call("GET", ledger) or ""
+  local newest = string.sub(value, 1, 1) == "k" and tonumber(string.match(value, "^%d+", 10)) or 0
+  -- somebody may have been granted ahead what comes back when this one ends
+  if not ends or ends <= now or (newest > now and ends <= newest) then return { 0, now } end
+  repeat
+    redis.call("ZADD", tokens, int(max(ends, now + length)), token)
+  until live(tokens, length)
+  live(ledger, length)
+  return { 1, now }
+end

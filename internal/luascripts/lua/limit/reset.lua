@@ -10,18 +10,27 @@
 -- ARGV[5]  version    of the limit, 0 when it is the one in code
 -- returns  {status, now_us, version, turns, then per turn: part, at_us, job}, integers, but for job, which is text
 --          status 1 done, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in version
-local now = clock()
-local L = limit(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
-L.part, L.key, L.tokens, L.line, L.me, L.rule_closed = 1, KEYS[1], KEYS[2], KEYS[3], "", 0
-local ok, status, newer = open(L.key, L, now)
-if not ok then return { status, now, newer or 0, 0 } end
 
-redis.call("UNLINK", L.key, L.tokens)
-open(L.key, L, now)
-L.closed = closed(L, now)
-local turns = {}
-next_turns(L, now, turns)
-missed({ L }, now, turns)
-local reply = { 1, now, 0, #turns / 3 }
-for _, v in ipairs(turns) do reply[#reply + 1] = v end
-return reply
+local clock = require("lib/clock")
+local ledger = require("limit/ledger")
+local line = require("limit/line")
+local limit, open = ledger.limit, ledger.open
+local closed, missed, next_turns = line.closed, line.missed, line.next_turns
+
+return function(keys, args)
+  local now = clock()
+  local rule = limit(args[1], args[2], args[3], args[4], args[5])
+  rule.part, rule.key, rule.tokens, rule.line, rule.me, rule.rule_closed = 1, keys[1], keys[2], keys[3], "", 0
+  local ok, status, newer = open(rule.key, rule, now)
+  if not ok then return { status, now, newer or 0, 0 } end
+
+  redis.call("UNLINK", rule.key, rule.tokens)
+  open(rule.key, rule, now)
+  rule.closed = closed(rule, now)
+  local turns = {}
+  next_turns(rule, now, turns)
+  missed({ rule }, now, turns)
+  local reply = { 1, now, 0, #turns / 3 }
+  for _, v in ipairs(turns) do reply[#reply + 1] = v end
+  return reply
+end

@@ -7,24 +7,32 @@
 -- ARGV[2]  absent     1: only if none is stored
 -- ARGV[3]  ttl_us     how long it is to be stored, 0 for ever
 -- returns  {done 0|1, version_us}, two integers, always; the version of what is stored now
-local stored, limit, absent, ttl = KEYS[1], ARGV[1], ARGV[2] == "1", tonumber(ARGV[3])
-local TRACE = 3600000000 -- so long everybody can see that it was taken away
 
-local now = clock()
-local value = redis.call("GET", stored)
-local before, old = string.match(value or "", "^(%d+) (.*)$")
-local there = value and old ~= ""
+local clock = require("lib/clock")
+local numbers = require("lib/numbers")
+local max = math.max
+local int, life = numbers.int, numbers.life
 
-before = tonumber(before or "0")
-if absent and there or limit == "" and not there then return { 0, before } end
+return function(keys, args)
+  local stored, limit, absent, ttl = keys[1], args[1], args[2] == "1", tonumber(args[3])
+  local TRACE = 3600000000 -- so long everybody can see that it was taken away
 
--- a clock that went back must not make an older version of a newer one
-local version = max(now, before + 1)
-if limit == "" then ttl = TRACE end
-if ttl > 0 then
-  redis.call("SET", stored, int(version) .. " " .. limit, "PX", int(life(ttl)))
-else
-  redis.call("SET", stored, int(version) .. " " .. limit)
+  local now = clock()
+  local value = redis.call("GET", stored)
+  local before, old = string.match(value or "", "^(%d+) (.*)$")
+  local there = value and old ~= ""
+
+  before = tonumber(before or "0")
+  if absent and there or limit == "" and not there then return { 0, before } end
+
+  -- a clock that went back must not make an older version of a newer one
+  local version = max(now, before + 1)
+  if limit == "" then ttl = TRACE end
+  if ttl > 0 then
+    redis.call("SET", stored, int(version) .. " " .. limit, "PX", int(life(ttl)))
+  else
+    redis.call("SET", stored, int(version) .. " " .. limit)
+  end
+  redis.pcall("PUBLISH", stored, int(version)) -- a user who may not publish may set: everybody looks for themselves too
+  return { 1, version }
 end
-redis.pcall("PUBLISH", stored, int(version)) -- a user who may not publish may set: everybody looks for themselves too
-return { 1, version }

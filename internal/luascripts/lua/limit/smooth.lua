@@ -3,56 +3,58 @@
 -- s permits at most. It begins with none.
 --
 -- more  "s"
--- own   the instant at which the next one goes, see instant.lua; before now by what is stored
+-- own   the instant at which the next one goes, see tat.lua; before now by what is stored
 
-function kinds.m()
-  local STORED = 3600000000 -- what is stored is kept so long
+local counter = require("limit/counter")
+local tat = require("limit/tat")
+local floor, max = math.floor, math.max
 
-  -- following is when the next goes, with what is stored at a
-  local function following(L, a)
-    if not L.t then return a, 0 end
-    if a > up(plus(L, L.t, L.r, L.burst)) then return plus(L, a, 0, -L.burst) end
-    return L.t, L.r -- with the rest of a microsecond by which a grant had to be late
-  end
+local STORED = 3600000000 -- what is stored is kept so long
 
-  -- settle leaves what is owed as it is, as Guava's setRate does. Stored time is
-  -- not more permits when these get shorter: what was spent of it would be there again.
-  local function settle(L, old)
-    local t = up(L.t, L.r)
-    if t < L.newest and old.W * L.n > L.W * old.n then
-      t = L.newest - floor((L.newest - t) * (L.W * old.n) / (L.n * old.W))
-    end
-    instant_settled(L, old, t, 0)
-  end
-
-  return {
-    numbers = function(L) L.burst = tonumber(L.more) end,
-    fresh = instant_fresh,
-    read = function(L, s) return instant_read(L, s, settle) end,
-    grants = tally_grants,
-    slot = function(L, now, before)
-      local a = max(now, L.newest)
-      local t, r = following(L, a)
-      return max(a, up(plus(L, t, r, before)))
-    end,
-    charge = function(L, at, cost)
-      local t, r = following(L, at)
-      L.t, L.r = plus(L, t, r, cost)
-      tally(L, at, cost, over(L, at) and at)
-    end,
-    save = instant_save,
-    ends = function(L)
-      local ends = L.t and up(plus(L, L.t, L.r, L.burst)) or 0
-      return max(L.burst > 0 and ends + STORED or ends, L.newest + L.W)
-    end,
-    back = function(L, at, cost, worth, a) return instant_back(L, at, cost, worth, a, L.burst) end,
-    free = function(L, a)
-      local t, r = following(L, a)
-      if up(t, r) > a then return 0 end
-      local k = floor((a - t) * L.n / L.W) + 1 -- near it
-      while k > 1 and up(plus(L, t, r, k)) > a do k = k - 1 end
-      return k
-    end,
-    worth = function(L) return L.taken end,
-  }
+-- following is when the next goes, with what is stored at a
+local function following(rule, a)
+  if not rule.t then return a, 0 end
+  if a > tat.up(tat.plus(rule, rule.t, rule.r, rule.burst)) then return tat.plus(rule, a, 0, -rule.burst) end
+  return rule.t, rule.r -- with the rest of a microsecond by which a grant had to be late
 end
+
+-- settle leaves what is owed as it is, as Guava's setRate does. Stored time is
+-- not more permits when these get shorter: what was spent of it would be there again.
+local function settle(rule, old)
+  local t = tat.up(rule.t, rule.r)
+  if t < rule.newest and old.W * rule.n > rule.W * old.n then
+    t = rule.newest - floor((rule.newest - t) * (rule.W * old.n) / (rule.n * old.W))
+  end
+  tat.settled(rule, old, t, 0)
+end
+
+return {
+  numbers = function(rule) rule.burst = tonumber(rule.more) end,
+  fresh = tat.fresh,
+  read = function(rule, s) return tat.read(rule, s, settle) end,
+  grants = counter.grants,
+  slot = function(rule, now, before)
+    local a = max(now, rule.newest)
+    local t, r = following(rule, a)
+    return max(a, tat.up(tat.plus(rule, t, r, before)))
+  end,
+  charge = function(rule, at, cost)
+    local t, r = following(rule, at)
+    rule.t, rule.r = tat.plus(rule, t, r, cost)
+    counter.spend(rule, at, cost, counter.over(rule, at) and at)
+  end,
+  save = tat.save,
+  ends = function(rule)
+    local ends = rule.t and tat.up(tat.plus(rule, rule.t, rule.r, rule.burst)) or 0
+    return max(rule.burst > 0 and ends + STORED or ends, rule.newest + rule.W)
+  end,
+  back = function(rule, at, cost, worth, a) return tat.back(rule, at, cost, worth, a, rule.burst) end,
+  free = function(rule, a)
+    local t, r = following(rule, a)
+    if tat.up(t, r) > a then return 0 end
+    local k = floor((a - t) * rule.n / rule.W) + 1 -- near it
+    while k > 1 and tat.up(tat.plus(rule, t, r, k)) > a do k = k - 1 end
+    return k
+  end,
+  worth = function(rule) return rule.taken end,
+}

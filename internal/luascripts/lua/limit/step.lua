@@ -4,65 +4,68 @@
 -- more  "b"
 -- own   "x z": x tokens at z, when the last were added
 
-function kinds.p()
-  -- at is the bucket at an instant; when it is full, the interval begins there
-  local function at(L, a)
-    local ticks = max(0, floor((a - L.z) / L.W))
-    local x = min(L.burst, L.x + ticks * L.n)
-    if x >= L.burst then return x, a end
-    return x, L.z + ticks * L.W
-  end
+local numbers = require("lib/numbers")
+local counter = require("limit/counter")
+local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+local int = numbers.int
 
-  -- settle carries what is missing over to other numbers; under a stricter limit
-  -- all that is known counts besides
-  local function settle(L, old)
-    local full = L.x >= old.burst
-    L.x, L.z = max(0, L.burst - max(0, old.burst - L.x)), full and 0 or L.z
-    if L.z + L.W <= L.newest then L.z = L.newest end -- the new interval is shorter: nothing comes for the past
-    if stricter(L, old, L.burst, old.burst) then
-      local R = replay(L)
-      if R.x < L.x or (R.x == L.x and R.z > L.z) then L.x, L.z = R.x, R.z end
-    end
-  end
-
-  return {
-    numbers = function(L) L.burst = tonumber(L.more) end,
-    fresh = function(L)
-      tally_fresh(L)
-      L.x, L.z = L.burst, 0
-    end,
-    read = function(L, s)
-      local own, old = tally_read(L, s)
-      local x, z = string.match(own or "", "^(%d+) (%d+)$")
-      if not x then return false end
-      L.x, L.z = tonumber(x), tonumber(z)
-      if old then settle(L, old) end
-      return true
-    end,
-    grants = tally_grants,
-    slot = function(L, now, before, cost)
-      local a, k = max(now, L.newest), before + cost
-      local x, z = at(L, a)
-      if k <= x then return a end
-      return max(a, z + ceil((k - x) / L.n) * L.W)
-    end,
-    charge = function(L, when, cost)
-      local x, z = at(L, when)
-      L.x, L.z = max(0, x - cost), z
-      tally(L, when, cost, over(L, when) and when)
-    end,
-    save = function(L, now) tally_save(L, now, int(L.x) .. " " .. int(L.z)) end,
-    ends = function(L) return max(L.z + ceil((L.burst - L.x) / L.n) * L.W, L.newest + L.W) end,
-    -- back does not advance the bucket: the clock may go backwards
-    back = function(L, when, cost, worth, a)
-      local missing, since = L.burst - at(L, a), taken_since(L, worth)
-      local still = max(0, cost - L.n * (floor((a - when) / L.W) + 1))
-      if since then still = max(0, missing - since) end
-      L.x = L.x + min(cost, still, missing)
-      tally_back(L, when, cost, worth)
-      return true
-    end,
-    free = function(L, a) return (at(L, a)) end,
-    worth = function(L) return L.taken end,
-  }
+-- at is the bucket at an instant; when it is full, the interval begins there
+local function at(rule, a)
+  local ticks = max(0, floor((a - rule.z) / rule.W))
+  local x = min(rule.burst, rule.x + ticks * rule.n)
+  if x >= rule.burst then return x, a end
+  return x, rule.z + ticks * rule.W
 end
+
+-- settle carries what is missing over to other numbers; under a stricter limit
+-- all that is known counts besides
+local function settle(rule, old)
+  local full = rule.x >= old.burst
+  rule.x, rule.z = max(0, rule.burst - max(0, old.burst - rule.x)), full and 0 or rule.z
+  if rule.z + rule.W <= rule.newest then rule.z = rule.newest end -- the new interval is shorter: nothing comes for the past
+  if counter.stricter(rule, old, rule.burst, old.burst) then
+    local replayed = counter.replay(rule)
+    if replayed.x < rule.x or (replayed.x == rule.x and replayed.z > rule.z) then rule.x, rule.z = replayed.x, replayed.z end
+  end
+end
+
+return {
+  numbers = function(rule) rule.burst = tonumber(rule.more) end,
+  fresh = function(rule)
+    counter.fresh(rule)
+    rule.x, rule.z = rule.burst, 0
+  end,
+  read = function(rule, s)
+    local own, old = counter.read(rule, s)
+    local x, z = string.match(own or "", "^(%d+) (%d+)$")
+    if not x then return false end
+    rule.x, rule.z = tonumber(x), tonumber(z)
+    if old then settle(rule, old) end
+    return true
+  end,
+  grants = counter.grants,
+  slot = function(rule, now, before, cost)
+    local a, k = max(now, rule.newest), before + cost
+    local x, z = at(rule, a)
+    if k <= x then return a end
+    return max(a, z + ceil((k - x) / rule.n) * rule.W)
+  end,
+  charge = function(rule, when, cost)
+    local x, z = at(rule, when)
+    rule.x, rule.z = max(0, x - cost), z
+    counter.spend(rule, when, cost, counter.over(rule, when) and when)
+  end,
+  save = function(rule, now) counter.save(rule, now, int(rule.x) .. " " .. int(rule.z)) end,
+  ends = function(rule) return max(rule.z + ceil((rule.burst - rule.x) / rule.n) * rule.W, rule.newest + rule.W) end,
+  -- back does not advance the bucket: the clock may go backwards
+  back = function(rule, when, cost, worth, a)
+    local missing, since = rule.burst - at(rule, a), counter.taken_since(rule, worth)
+    local still = max(0, cost - rule.n * (floor((a - when) / rule.W) + 1))
+    if since then still = max(0, missing - since) end
+    rule.x = rule.x + min(cost, still, missing)
+    counter.back(rule, when, cost, worth)
+    return true
+  end,
+  free = function(rule, a) return (at(rule, a)) end,
+  worth = function(rule) return rule.taken end,
+}

@@ -35,16 +35,22 @@ local function at_rank(set, rank)
 end
 
 -- mark is a member that does not wait, without TOLD
-local function mark(L, name)
-  local v = redis.call("ZSCORE", L.line, name)
+local function mark(rule, name)
+  local v = redis.call("ZSCORE", rule.line, name)
   return v and v - TOLD or nil
 end
 
-local function told(L, member)
-  return mark(L, "@" .. member)
+local function told(rule, member)
+  return mark(rule, "@" .. member)
 end
 
 -- in_time says that a member who was told p keeps its place although it did not come yet
-local function in_time(L, member, p, now)
-  return member == L.me or (p and p + GRACE >= now)
+local function in_time(rule, member, p, now)
+  return member == rule.me or (p and p + GRACE >= now)
 end
+
+return {
+  CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, LATE = LATE, LIVE = LIVE, MIXED = MIXED, NOTED = NOTED, PARK = PARK, PARKED = PARKED,
+  ROOM = ROOM, SINCE = SINCE, SQUEEZED = SQUEEZED, TOLD = TOLD, WAITING = WAITING, at_rank = at_rank, cost_of = cost_of, first_of = first_of,
+  in_time = in_time, is_parked = is_parked, mark = mark, normal = normal, told = told,
+}

@@ -8,21 +8,27 @@
 -- ARGV[3]  count      how many rules, 1 to 1000
 -- ARGV[4+] per rule   rule, version
 -- returns  {claimed 0|1, then count integers}: 1 for a rule whose change is not planned yet; nobody claims when there is none
-local claim, planned = KEYS[1], KEYS[2]
-local owner, ttl, count = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
-local reply, open = { 0 }, 0
-for i = 1, count do
-  local version = tonumber(ARGV[3 + 2 * i])
-  local by = tonumber(redis.call("HGET", planned, ARGV[2 + 2 * i]) or "0")
-  -- 0: nothing is stored, or not any more; else who knows less than is planned has yet to hear
-  reply[1 + i] = (version > by or version == 0 and by > 0) and 1 or 0
-  open = open + reply[1 + i]
-end
-local holder = redis.call("GET", claim)
+local numbers = require("lib/numbers")
+local int, life = numbers.int, numbers.life
 
-if open > 0 and (not holder or holder == owner) then
-  redis.call("SET", claim, owner, "PX", int(life(ttl)))
-  reply[1] = 1
+return function(keys, args)
+  local claim, planned = keys[1], keys[2]
+  local owner, ttl, count = args[1], tonumber(args[2]), tonumber(args[3])
+
+  local reply, open = { 0 }, 0
+  for i = 1, count do
+    local version = tonumber(args[3 + 2 * i])
+    local by = tonumber(redis.call("HGET", planned, args[2 + 2 * i]) or "0")
+    -- 0: nothing is stored, or not any more; else who knows less than is planned has yet to hear
+    reply[1 + i] = (version > by or version == 0 and by > 0) and 1 or 0
+    open = open + reply[1 + i]
+  end
+  local holder = redis.call("GET", claim)
+
+  if open > 0 and (not holder or holder == owner) then
+    redis.call("SET", claim, owner, "PX", int(life(ttl)))
+    reply[1] = 1
+  end
+  return reply
 end
-return reply

@@ -15,32 +15,44 @@
 -- ARGV[6]  put_off    1: its provider put it off, which is counted in the task's hash
 -- ARGV[7]  pool       4 bytes, who comes first to wake it; zeros for all at once
 -- returns  status OK, or the error NOT FOUND, as asynq's own scripts answer, when it is not active
-local task, active, lease, retry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local due, unique = KEYS[5], KEYS[6]
-local short, token, at, wait, what = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local put_off, pool, id = ARGV[6] == "1", ARGV[7], long(ARGV[1])
 
--- a copy of this call, whose first answer was lost, may come when the task
--- runs again: that attempt is not its business
-local before = deferred(redis.call("HGET", task, "hw"))
-if string.find(before.tokens, token, 1, true) then return redis.status_reply("OK") end
-if redis.call("LREM", active, 0, id) == 0 then return redis.error_reply("NOT FOUND") end
-redis.call("ZREM", lease, id) -- one that is missing must not cost the task
+local clock = require("lib/clock")
+local numbers = require("lib/numbers")
+local taskid = require("lib/taskid")
+local deferred = require("queue/deferred")
+local ceil, max = math.ceil, math.max
+local int, live = numbers.int, numbers.live
+local entry, long = taskid.entry, taskid.long
+local ANY, deferred, deferred_as, second_net = deferred.ANY, deferred.deferred, deferred.deferred_as, deferred.second_net
 
-if at == 0 then at = clock() + wait end
--- a hint may have come before us: then it is due earlier than our caller knows
-local known = entry(short, before.what)
-local hinted = tonumber(redis.call("ZSCORE", due, known) or "")
-if hinted then
-  if hinted < at then at, pool = hinted, ANY end
-  redis.call("ZREM", due, known)
+return function(keys, args)
+  local task, active, lease, retry = keys[1], keys[2], keys[3], keys[4]
+  local due, unique = keys[5], keys[6]
+  local short, token, at, wait, what = args[1], args[2], tonumber(args[3]), tonumber(args[4]), args[5]
+  local put_off, pool, id = args[6] == "1", args[7], long(args[1])
+
+  -- a copy of this call, whose first answer was lost, may come when the task
+  -- runs again: that attempt is not its business
+  local before = deferred(redis.call("HGET", task, "hw"))
+  if string.find(before.tokens, token, 1, true) then return redis.status_reply("OK") end
+  if redis.call("LREM", active, 0, id) == 0 then return redis.error_reply("NOT FOUND") end
+  redis.call("ZREM", lease, id) -- one that is missing must not cost the task
+
+  if at == 0 then at = clock() + wait end
+  -- a hint may have come before us: then it is due earlier than our caller knows
+  local known = entry(short, before.what)
+  local hinted = tonumber(redis.call("ZSCORE", due, known) or "")
+  if hinted then
+    if hinted < at then at, pool = hinted, ANY end
+    redis.call("ZREM", due, known)
+  end
+  redis.call("ZADD", retry, second_net(at), id)
+  redis.call("HSET", task, "state", "retry", "hw", deferred_as(second_net(at), pool, token, what, before))
+  if put_off then redis.call("HINCRBY", task, "hw_putoff", 1) end
+  redis.call("ZADD", due, int(at), entry(short, what))
+  live(due, wait + 3600000000)
+  if unique ~= task and redis.call("GET", unique) == id then
+    redis.call("PEXPIRE", unique, int(max(0, redis.call("PTTL", unique)) + ceil(wait / 1000)))
+  end
+  return redis.status_reply("OK")
 end
-redis.call("ZADD", retry, second_net(at), id)
-redis.call("HSET", task, "state", "retry", "hw", deferred_as(second_net(at), pool, token, what, before))
-if put_off then redis.call("HINCRBY", task, "hw_putoff", 1) end
-redis.call("ZADD", due, int(at), entry(short, what))
-live(due, wait + 3600000000)
-if unique ~= task and redis.call("GET", unique) == id then
-  redis.call("PEXPIRE", unique, int(max(0, redis.call("PTTL", unique)) + ceil(wait / 1000)))
-end
-return redis.status_reply("OK")

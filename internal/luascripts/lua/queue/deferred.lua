@@ -67,3 +67,8 @@ end
 local function ours(d, score)
   return score and score % 1 == 0 and d.score ~= NOT_OURS and d.score == score_bytes(score)
 end
+
+return {
+  ANY = ANY, NOT_OURS = NOT_OURS, claimed_by = claimed_by, deferred = deferred, deferred_as = deferred_as, moved_to = moved_to, ours = ours,
+  pool_of = pool_of, second_net = second_net, woken_as = woken_as,
+}

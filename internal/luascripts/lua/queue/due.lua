@@ -11,62 +11,72 @@
 -- returns  {now_us, again_us, more, listed, then per task: at_us, task, state, for, pool}; again_us is when the next is due to that
 --          pool, 0 when there is none; more is 1 when another is now, for which there was no room; pool is who came first to wake
 --          it before; integers, but for task, state, for and pool, which are text
-local due, prefix, lead, room = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local free, mark, sweep = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
-local BESIDE = 100 -- so many that are not to be woken are passed by
 
-local now = clock()
-local reply, waits, passed, again, more = { now, 0, 0, 0 }, 0, 0, nil, 0
+local clock = require("lib/clock")
+local taskid = require("lib/taskid")
+local deferred = require("queue/deferred")
+local min = math.min
+local long, parted = taskid.long, taskid.parted
+local ANY, claimed_by, pool_of = deferred.ANY, deferred.claimed_by, deferred.pool_of
 
--- waits_until notes when one is due that is not yet
-local function waits_until(at)
-  if not again or at < again then again = at end
-end
+return function(keys, args)
+  local due, prefix, lead, room = keys[1], args[1], tonumber(args[2]), tonumber(args[3])
+  local free, mark, sweep = tonumber(args[4]), args[5], tonumber(args[6])
+  local BESIDE = 100 -- so many that are not to be woken are passed by
 
-local function list(at, short, state, what, pool)
-  local n = #reply
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = at, short, state, what, pool
-end
+  local now = clock()
+  local reply, waits, passed, again, more = { now, 0, 0, 0 }, 0, 0, nil, 0
 
--- look takes one entry on, and answers whether to go on
-local function look(e, at)
-  if at > now + lead then
-    waits_until(at - lead)
-    return false
+  -- waits_until notes when one is due that is not yet
+  local function waits_until(at)
+    if not again or at < again then again = at end
   end
-  local short, what = parted(e)
-  local task = prefix .. long(short)
-  local h = redis.call("HMGET", task, "state", "hw")
-  local state, pool = h[1] or "", pool_of(h[2])
-  if state == "" or state == "active" or state == "archived" or state == "completed" then
-    list(at, short, state, what, pool)
-    passed = passed + 1
-  elseif mark ~= ANY and pool ~= ANY and pool ~= mark and now - at < sweep then
-    waits_until(at + sweep)
-    passed = passed + 1
-  elseif waits == room then
-    more = 1
-    return false
-  else
-    local hw = pool == ANY and mark ~= ANY and waits < free and claimed_by(mark, h[2])
-    if hw then redis.pcall("HSET", task, "hw", hw) end -- a Redis that is full may refuse it: then all pools have it
-    list(at, short, state, what, pool)
-    waits = waits + 1
-  end
-  return passed < BESIDE
-end
 
-local rank, going = 0, true
-while going do
-  local n = min(room - waits, BESIDE) + 4
-  local v = redis.call("ZRANGE", due, rank, rank + n - 1, "WITHSCORES")
-  for i = 1, #v, 2 do
-    going = look(v[i], tonumber(v[i + 1]))
-    if not going then break end
+  local function list(at, short, state, what, pool)
+    local n = #reply
+    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = at, short, state, what, pool
   end
-  rank = rank + n
-  going = going and #v == 2 * n
+
+  -- look takes one entry on, and answers whether to go on
+  local function look(e, at)
+    if at > now + lead then
+      waits_until(at - lead)
+      return false
+    end
+    local short, what = parted(e)
+    local task = prefix .. long(short)
+    local h = redis.call("HMGET", task, "state", "hw")
+    local state, pool = h[1] or "", pool_of(h[2])
+    if state == "" or state == "active" or state == "archived" or state == "completed" then
+      list(at, short, state, what, pool)
+      passed = passed + 1
+    elseif mark ~= ANY and pool ~= ANY and pool ~= mark and now - at < sweep then
+      waits_until(at + sweep)
+      passed = passed + 1
+    elseif waits == room then
+      more = 1
+      return false
+    else
+      local hw = pool == ANY and mark ~= ANY and waits < free and claimed_by(mark, h[2])
+      if hw then redis.pcall("HSET", task, "hw", hw) end -- a Redis that is full may refuse it: then all pools have it
+      list(at, short, state, what, pool)
+      waits = waits + 1
+    end
+    return passed < BESIDE
+  end
+
+  local rank, going = 0, true
+  while going do
+    local n = min(room - waits, BESIDE) + 4
+    local v = redis.call("ZRANGE", due, rank, rank + n - 1, "WITHSCORES")
+    for i = 1, #v, 2 do
+      going = look(v[i], tonumber(v[i + 1]))
+      if not going then break end
+    end
+    rank = rank + n
+    going = going and #v == 2 * n
+  end
+  if passed == BESIDE and waits > 0 then more = 1 end
+  reply[2], reply[3], reply[4] = again or 0, more, (#reply - 4) / 5
+  return reply
 end
-if passed == BESIDE and waits > 0 then more = 1 end
-reply[2], reply[3], reply[4] = again or 0, more, (#reply - 4) / 5
-return reply

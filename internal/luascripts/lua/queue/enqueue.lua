@@ -13,21 +13,30 @@
 --                     "scheduled" or "booked"; when: nanoseconds since when it is pending, asynq's score, or the instant in
 --                     microseconds; what it waits for, when booked; life of the lock in seconds, 0 for none
 -- returns  count integers, asynq's own: 1 enqueued, 0 the task exists, -1 the lock is another's
-local Q, sent = { pending = KEYS[1], scheduled = KEYS[2], due = KEYS[3] }, KEYS[4]
-local count, FIELDS = tonumber(ARGV[1]), 7
 
-local now = clock()
-local reply = {}
--- a copy may come when the task has run, and is gone
-local answered = redis.call("GET", sent) or ""
-for i = 1, #answered do reply[i] = string.byte(answered, i) - 98 end
-if #reply == count then return reply end
+local clock = require("lib/clock")
+local numbers = require("lib/numbers")
+local insert_task = require("queue/insert_task")
+local COPY, int, life = numbers.COPY, numbers.int, numbers.life
+local put, put_told = insert_task.put, insert_task.put_told
 
-local letters = {}
-for i = 1, count do
-  reply[i] = put(Q, now, KEYS[3 + 2 * i], KEYS[4 + 2 * i], FIELDS * (i - 1) + 2)
-  letters[i] = string.char(reply[i] + 98)
+return function(keys, args)
+  local queue, sent = { pending = keys[1], scheduled = keys[2], due = keys[3] }, keys[4]
+  local count, FIELDS = tonumber(args[1]), 7
+
+  local now = clock()
+  local reply = {}
+  -- a copy may come when the task has run, and is gone
+  local answered = redis.call("GET", sent) or ""
+  for i = 1, #answered do reply[i] = string.byte(answered, i) - 98 end
+  if #reply == count then return reply end
+
+  local letters = {}
+  for i = 1, count do
+    reply[i] = put(args, queue, now, keys[3 + 2 * i], keys[4 + 2 * i], FIELDS * (i - 1) + 2)
+    letters[i] = string.char(reply[i] + 98)
+  end
+  redis.call("SET", sent, table.concat(letters), "PX", int(life(COPY)))
+  put_told(queue, now)
+  return reply
 end
-redis.call("SET", sent, table.concat(letters), "PX", int(life(COPY)))
-put_told(Q, now)
-return reply

@@ -7,16 +7,24 @@
 -- ARGV[2]  for        of which entry, by what the task waited for; empty for the one that it has. Of another, which was left of a
 --                     deleted task of this id, nothing else is touched
 -- returns  1 when it was active and nothing is left, 0 when it is not active: then it may have been deferred anew
-local due, task, short, what = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 
-local h = redis.call("HMGET", task, "state", "hw")
-if h[1] ~= "active" then return 0 end
-local d = deferred(h[2])
+local taskid = require("lib/taskid")
+local deferred = require("queue/deferred")
+local entry = taskid.entry
+local NOT_OURS, deferred, woken_as = deferred.NOT_OURS, deferred.deferred, deferred.woken_as
 
-if what ~= "" and what ~= d.what then
-  redis.call("ZREM", due, entry(short, what))
+return function(keys, args)
+  local due, task, short, what = keys[1], keys[2], args[1], args[2]
+
+  local h = redis.call("HMGET", task, "state", "hw")
+  if h[1] ~= "active" then return 0 end
+  local d = deferred(h[2])
+
+  if what ~= "" and what ~= d.what then
+    redis.call("ZREM", due, entry(short, what))
+    return 1
+  end
+  redis.call("ZREM", due, entry(short, d.what))
+  if d.score ~= NOT_OURS then redis.call("HSET", task, "hw", woken_as(d)) end
   return 1
 end
-redis.call("ZREM", due, entry(short, d.what))
-if d.score ~= NOT_OURS then redis.call("HSET", task, "hw", woken_as(d)) end
-return 1

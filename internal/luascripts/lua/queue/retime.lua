@@ -9,38 +9,50 @@
 -- ARGV[3+] per task   task, at_us, any: 1 when every pool wakes it, 0 when the one that comes first stays so; and of which entry that
 --                     is the instant, by what the task waits for, empty for the one that it has
 -- returns  count integers: 1 moved, 0 left alone
-local due, waits = KEYS[1], { retry = KEYS[2], scheduled = KEYS[3] } -- by state
-local count, earlier = tonumber(ARGV[1]), ARGV[2] == "1"
 
-local now = clock()
-local reply = {}
-for i = 1, count do
-  local task, short, at, any, what = KEYS[3 + i], ARGV[4 * i - 1], tonumber(ARGV[4 * i]), ARGV[4 * i + 1] == "1", ARGV[4 * i + 2]
-  local h = redis.call("HMGET", task, "state", "unique_key", "hw")
-  local id, d = long(short), deferred(h[3])
-  local known = entry(short, d.what)
-  local old = tonumber(redis.call("ZSCORE", due, known) or "")
-  local score = waits[h[1]] and tonumber(redis.call("ZSCORE", waits[h[1]], id) or "")
-  reply[i] = 0
-  if what ~= "" and what ~= d.what then
-    -- left of one that was deleted, which had this id: wake.lua clears it
-  elseif earlier and old and old <= at then
-    -- it knows already
-  elseif ours(d, score) then
-    redis.call("ZREM", due, known) -- first a write that needs no memory: a full Redis lets the others pass
-    redis.call("ZADD", waits[h[1]], second_net(at), id)
-    redis.call("ZADD", due, int(at), known)
-    redis.call("HSET", task, "hw", moved_to(second_net(at), any and ANY or d.pool, d))
-    live(due, max(0, at - now) + 3600000000)
-    local more = tonumber(second_net(at)) - score
-    if more > 0 and h[2] and redis.call("GET", h[2]) == id then -- unique while it waits; the lock carries the queue's tag
-      redis.call("PEXPIRE", h[2], int(max(0, redis.call("PTTL", h[2])) + more * 1000))
+local clock = require("lib/clock")
+local numbers = require("lib/numbers")
+local taskid = require("lib/taskid")
+local deferred = require("queue/deferred")
+local max = math.max
+local int, live = numbers.int, numbers.live
+local entry, long = taskid.entry, taskid.long
+local ANY, deferred, moved_to, ours, second_net = deferred.ANY, deferred.deferred, deferred.moved_to, deferred.ours, deferred.second_net
+
+return function(keys, args)
+  local due, waits = keys[1], { retry = keys[2], scheduled = keys[3] } -- by state
+  local count, earlier = tonumber(args[1]), args[2] == "1"
+
+  local now = clock()
+  local reply = {}
+  for i = 1, count do
+    local task, short, at, any, what = keys[3 + i], args[4 * i - 1], tonumber(args[4 * i]), args[4 * i + 1] == "1", args[4 * i + 2]
+    local h = redis.call("HMGET", task, "state", "unique_key", "hw")
+    local id, d = long(short), deferred(h[3])
+    local known = entry(short, d.what)
+    local old = tonumber(redis.call("ZSCORE", due, known) or "")
+    local score = waits[h[1]] and tonumber(redis.call("ZSCORE", waits[h[1]], id) or "")
+    reply[i] = 0
+    if what ~= "" and what ~= d.what then
+      -- left of one that was deleted, which had this id: wake.lua clears it
+    elseif earlier and old and old <= at then
+      -- it knows already
+    elseif ours(d, score) then
+      redis.call("ZREM", due, known) -- first a write that needs no memory: a full Redis lets the others pass
+      redis.call("ZADD", waits[h[1]], second_net(at), id)
+      redis.call("ZADD", due, int(at), known)
+      redis.call("HSET", task, "hw", moved_to(second_net(at), any and ANY or d.pool, d))
+      live(due, max(0, at - now) + 3600000000)
+      local more = tonumber(second_net(at)) - score
+      if more > 0 and h[2] and redis.call("GET", h[2]) == id then -- unique while it waits; the lock carries the queue's tag
+        redis.call("PEXPIRE", h[2], int(max(0, redis.call("PTTL", h[2])) + more * 1000))
+      end
+      reply[i] = 1
+    elseif earlier and h[1] == "active" then -- not deferred yet: defer.lua will find it
+      redis.call("ZADD", due, int(at), known)
+      live(due, max(0, at - now) + 3600000000)
+      reply[i] = 1
     end
-    reply[i] = 1
-  elseif earlier and h[1] == "active" then -- not deferred yet: defer.lua will find it
-    redis.call("ZADD", due, int(at), known)
-    live(due, max(0, at - now) + 3600000000)
-    reply[i] = 1
   end
+  return reply
 end
-return reply

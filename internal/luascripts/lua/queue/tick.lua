@@ -16,74 +16,82 @@
 -- ARGV[9]  prefix   of asynq's task hashes
 -- returns  {code, now_us, from_us, held_us}, four integers, always; code: 0 looked, or nothing was done: others came first, or it is
 --          not the time; 1 enqueued, 2 skipped, 3 held, 4 given up
-local record, pending, task = KEYS[1], KEYS[2], KEYS[3]
-local spec, lives, at, known, by = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local overlap, id, message, prefix = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
-local AWAY, SPECS, OPEN = 300000000, 16, 32 -- a spec that is not seen so long, while another is, is out of use
-local UNFINISHED = { pending = true, active = true, scheduled = true, retry = true, aggregating = true }
 
-local now = clock()
-local last, held, open, since, seen, newest, others, gone = 0, 0, {}, nil, 0, 0, 0, {}
-local fields = redis.call("HGETALL", record)
-for i = 1, #fields, 2 do
-  local name, value = fields[i], fields[i + 1]
-  if name == "last" then last = tonumber(value)
-  elseif name == "held" then held = tonumber(value)
-  elseif name == "open" then for other in string.gmatch(value, "%S+") do open[#open + 1] = other end
-  else
-    local from, at_us = string.match(value, "^(%d+) (%d+)$")
-    if name == spec then
-      since, seen = tonumber(from), tonumber(at_us)
+local clock = require("lib/clock")
+local numbers = require("lib/numbers")
+local max, min = math.max, math.min
+local int, live = numbers.int, numbers.live
+
+return function(keys, args)
+  local record, pending, task = keys[1], keys[2], keys[3]
+  local spec, lives, at, known, by = args[1], tonumber(args[2]), tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
+  local overlap, id, message, prefix = args[6], args[7], args[8], args[9]
+  local AWAY, SPECS, OPEN = 300000000, 16, 32 -- a spec that is not seen so long, while another is, is out of use
+  local UNFINISHED = { pending = true, active = true, scheduled = true, retry = true, aggregating = true }
+
+  local now = clock()
+  local last, held, open, since, seen, newest, others, gone = 0, 0, {}, nil, 0, 0, 0, {}
+  local fields = redis.call("HGETALL", record)
+  for i = 1, #fields, 2 do
+    local name, value = fields[i], fields[i + 1]
+    if name == "last" then last = tonumber(value)
+    elseif name == "held" then held = tonumber(value)
+    elseif name == "open" then for other in string.gmatch(value, "%S+") do open[#open + 1] = other end
     else
-      others, newest = others + 1, max(newest, tonumber(at_us))
-      if tonumber(at_us) < now - AWAY or others >= SPECS then gone[#gone + 1] = name end
+      local from, at_us = string.match(value, "^(%d+) (%d+)$")
+      if name == spec then
+        since, seen = tonumber(from), tonumber(at_us)
+      else
+        others, newest = others + 1, max(newest, tonumber(at_us))
+        if tonumber(at_us) < now - AWAY or others >= SPECS then gone[#gone + 1] = name end
+      end
     end
   end
-end
--- its ticks count from when it came into use; a record that was lost goes on from
--- where the caller knew it to be
-if #fields == 0 and known > 0 then
-  since = min(known, now)
-elseif not since or seen < newest - AWAY then
-  since = now
-end
-
-local function busy()
-  local still = {}
-  for _, other in ipairs(open) do
-    if UNFINISHED[redis.call("HGET", prefix .. other, "state")] then still[#still + 1] = other end
+  -- its ticks count from when it came into use; a record that was lost goes on from
+  -- where the caller knew it to be
+  if #fields == 0 and known > 0 then
+    since = min(known, now)
+  elseif not since or seen < newest - AWAY then
+    since = now
   end
-  open = still
-  return #open > 0
-end
 
-local code, from = 0, max(last, since)
-local mine = at > 0 and (at == held or at > from and known == from and now >= at and now < by)
-if mine then
-  local waited = at == held
-  if not waited then last = at end
-  if message == "" then
-    code = 4
-  elseif overlap == "1" and not waited and (held > 0 or busy()) or overlap == "2" and not waited and held > 0 then
-    code = 2
-  elseif overlap ~= "0" and busy() then
-    code, held = 3, at
-  else
-    code = 1
+  local function busy()
+    local still = {}
+    for _, other in ipairs(open) do
+      if UNFINISHED[redis.call("HGET", prefix .. other, "state")] then still[#still + 1] = other end
+    end
+    open = still
+    return #open > 0
   end
-  if waited and code ~= 3 then held = 0 end
-end
 
-if code == 1 then
-  if redis.call("EXISTS", task) == 0 then -- the record may have been lost, and not the task
-    redis.call("HSET", task, "msg", message, "state", "pending", "pending_since", int(now * 1000))
-    redis.call("LPUSH", pending, id)
+  local code, from = 0, max(last, since)
+  local mine = at > 0 and (at == held or at > from and known == from and now >= at and now < by)
+  if mine then
+    local waited = at == held
+    if not waited then last = at end
+    if message == "" then
+      code = 4
+    elseif overlap == "1" and not waited and (held > 0 or busy()) or overlap == "2" and not waited and held > 0 then
+      code = 2
+    elseif overlap ~= "0" and busy() then
+      code, held = 3, at
+    else
+      code = 1
+    end
+    if waited and code ~= 3 then held = 0 end
   end
-  open[#open + 1] = id
-  if #open > OPEN then table.remove(open, 1) end
+
+  if code == 1 then
+    if redis.call("EXISTS", task) == 0 then -- the record may have been lost, and not the task
+      redis.call("HSET", task, "msg", message, "state", "pending", "pending_since", int(now * 1000))
+      redis.call("LPUSH", pending, id)
+    end
+    open[#open + 1] = id
+    if #open > OPEN then table.remove(open, 1) end
+  end
+  redis.call("HSET", record, "last", int(last), "held", int(held), "open", table.concat(open, " "),
+    spec, string.format("%.0f %.0f", since, now))
+  for _, name in ipairs(gone) do redis.call("HDEL", record, name) end
+  live(record, lives)
+  return { code, now, max(last, since), held }
 end
-redis.call("HSET", record, "last", int(last), "held", int(held), "open", table.concat(open, " "),
-  spec, string.format("%.0f %.0f", since, now))
-for _, name in ipairs(gone) do redis.call("HDEL", record, name) end
-live(record, lives)
-return { code, now, max(last, since), held }

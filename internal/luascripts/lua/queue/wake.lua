@@ -13,62 +13,70 @@
 -- ARGV[4]  count      how many tasks, 1 to 1000
 -- ARGV[5+] per task   the first to run first: its id, see taskid.lua, and what it waits for, empty when that is not known
 -- returns  count integers: 1 woken, 2 still active (ask again), 3 gone, 4 not ours any more, 5 not yet: 100 wait in front
-local due, pending = KEYS[1], KEYS[3]
-local waits = { retry = KEYS[2], scheduled = KEYS[4] } -- by state
-local now_ns, prefix, fair, count = ARGV[1], ARGV[2], ARGV[3] == "1", tonumber(ARGV[4])
 
--- a task that was woken, and only that, has been pending since its mark
-local function woken(id)
-  local h = redis.call("HMGET", prefix .. id, "hw_woken", "pending_since")
-  return h[1] and h[1] == h[2]
-end
+local taskid = require("lib/taskid")
+local deferred = require("queue/deferred")
+local entry, long = taskid.entry, taskid.long
+local deferred, ours, woken_as = deferred.deferred, deferred.ours, deferred.woken_as
 
--- front[first] and all behind it stay in front: who was woken before, with the
--- other tasks that took turns with them
-local front = redis.call("LRANGE", pending, -101, -1)
-local first = #front + 1
-while first > 1 do
-  if woken(front[first - 1]) then
-    first = first - 1
-  elseif first > 2 and woken(front[first - 2]) then
-    first = first - 2
-  else
-    break
+return function(keys, args)
+  local due, pending = keys[1], keys[3]
+  local waits = { retry = keys[2], scheduled = keys[4] } -- by state
+  local now_ns, prefix, fair, count = args[1], args[2], args[3] == "1", tonumber(args[4])
+
+  -- a task that was woken, and only that, has been pending since its mark
+  local function woken(id)
+    local h = redis.call("HMGET", prefix .. id, "hw_woken", "pending_since")
+    return h[1] and h[1] == h[2]
   end
-end
-local full = #front - first >= 99
-if fair and first > 1 then first = first - 1 end
-local ahead = #front - first + 1
 
-local reply, aside = {}, 0
-for i = count, 1, -1 do
-  local task, short, what = KEYS[4 + i], ARGV[3 + 2 * i], ARGV[4 + 2 * i]
-  local h = redis.call("HMGET", task, "state", "hw")
-  local state = h[1]
-  if state == "active" then
-    reply[i] = 2
-  elseif full and waits[state] then
-    reply[i] = 5
-  else
-    local id, d = long(short), deferred(h[2])
-    redis.call("ZREM", due, entry(short, what))
-    if what == "" and d.what ~= "" then
-      what = d.what
+  -- front[first] and all behind it stay in front: who was woken before, with the
+  -- other tasks that took turns with them
+  local front = redis.call("LRANGE", pending, -101, -1)
+  local first = #front + 1
+  while first > 1 do
+    if woken(front[first - 1]) then
+      first = first - 1
+    elseif first > 2 and woken(front[first - 2]) then
+      first = first - 2
+    else
+      break
+    end
+  end
+  local full = #front - first >= 99
+  if fair and first > 1 then first = first - 1 end
+  local ahead = #front - first + 1
+
+  local reply, aside = {}, 0
+  for i = count, 1, -1 do
+    local task, short, what = keys[4 + i], args[3 + 2 * i], args[4 + 2 * i]
+    local h = redis.call("HMGET", task, "state", "hw")
+    local state = h[1]
+    if state == "active" then
+      reply[i] = 2
+    elseif full and waits[state] then
+      reply[i] = 5
+    else
+      local id, d = long(short), deferred(h[2])
       redis.call("ZREM", due, entry(short, what))
-    end
-    reply[i] = state and 4 or 3
-    -- another score than ours is a user's own back-off, or later start: it is not ours to end
-    if waits[state] and what == d.what and ours(d, tonumber(redis.call("ZSCORE", waits[state], id) or "")) then
-      redis.call("ZREM", waits[state], id)
-      while aside < ahead do
-        redis.call("RPOP", pending)
-        aside = aside + 1
+      if what == "" and d.what ~= "" then
+        what = d.what
+        redis.call("ZREM", due, entry(short, what))
       end
-      redis.call("RPUSH", pending, id)
-      redis.call("HSET", task, "state", "pending", "pending_since", now_ns, "hw_woken", now_ns, "hw", woken_as(d))
-      reply[i] = 1
+      reply[i] = state and 4 or 3
+      -- another score than ours is a user's own back-off, or later start: it is not ours to end
+      if waits[state] and what == d.what and ours(d, tonumber(redis.call("ZSCORE", waits[state], id) or "")) then
+        redis.call("ZREM", waits[state], id)
+        while aside < ahead do
+          redis.call("RPOP", pending)
+          aside = aside + 1
+        end
+        redis.call("RPUSH", pending, id)
+        redis.call("HSET", task, "state", "pending", "pending_since", now_ns, "hw_woken", now_ns, "hw", woken_as(d))
+        reply[i] = 1
+      end
     end
   end
+  for i = first, first + aside - 1 do redis.call("RPUSH", pending, front[i]) end
+  return reply
 end
-for i = first, first + aside - 1 do redis.call("RPUSH", pending, front[i]) end
-return reply

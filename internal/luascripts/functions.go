@@ -1,0 +1,250 @@
+package luascripts
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"weak"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/rediserr"
+)
+
+// way is how a server is asked to run a script.
+type way int32
+
+const (
+	// byFunction calls a function of the library. It is tried first: Redis 7 makes the
+	// functions of a library once, and those of a script at each call.
+	byFunction way = iota
+	// byScript sends EVALSHA. It runs where there are no functions: on Redis before 7.0,
+	// on miniredis, by a user who may not call them, and behind a client that is none of
+	// go-redis itself.
+	byScript
+)
+
+// server is what is known of the server behind a client.
+type server struct {
+	way  atomic.Int32
+	load func(ctx context.Context) error // loads the library on all masters that can be reached
+}
+
+// servers are those of the clients that are in use. A client does not stay in memory for
+// its entry here.
+var servers sync.Map // weak.Pointer of a client -> *server
+
+// serverOf is what is known of a client's server, nil when something stands in front of it.
+func serverOf(c redis.Scripter) *server {
+	switch c := c.(type) {
+	case *redis.Client:
+		return knownServer(c, func(p *redis.Client, ctx context.Context) error { return loadLibrary(ctx, p) })
+	case *redis.ClusterClient:
+		return knownServer(c, func(p *redis.ClusterClient, ctx context.Context) error { return p.ForEachMaster(ctx, loadLibrary) })
+	default:
+		return nil
+	}
+}
+
+func knownServer[T any](c *T, load func(*T, context.Context) error) *server {
+	key := weak.Make(c)
+	if s, ok := servers.Load(key); ok {
+		return s.(*server)
+	}
+	s, there := servers.LoadOrStore(key, &server{load: func(ctx context.Context) error { return load(key.Value(), ctx) }})
+	if !there {
+		runtime.AddCleanup(c, func(key weak.Pointer[T]) { servers.Delete(key) }, key)
+	}
+	return s.(*server)
+}
+
+// loadLibrary loads the library, unless another process has just done so.
+func loadLibrary(ctx context.Context, c *redis.Client) error {
+	err := c.FunctionLoad(ctx, theLibrary().program.text).Err()
+	if err != nil && strings.Contains(err.Error(), "already exists") {
+		return nil
+	}
+	return err
+}
+
+func (s *server) wayNow() way {
+	if s == nil {
+		return byScript
+	}
+	return way(s.way.Load())
+}
+
+// remedy is what a call needs that did not run.
+type remedy int
+
+const (
+	nothing     remedy = iota // it ran, or nothing helps
+	loadFirst                 // the server does not have the library
+	scriptOnce                // the server does not take a function now, but may take a script
+	scriptsOnly               // the server has no functions, or not for this user
+	textFirst                 // the server does not have the script
+)
+
+// remedyFor reads the error of a call that went a way.
+func remedyFor(err error, by way) remedy {
+	if err == nil {
+		return nothing
+	}
+	if by == byScript {
+		if rediserr.Of(err) == rediserr.NoScript {
+			return textFirst
+		}
+		return nothing
+	}
+	text := err.Error()
+	switch {
+	case strings.HasPrefix(text, "ERR Function not found"):
+		return loadFirst
+	case noFunctions(text):
+		return scriptsOnly
+	// A server that is full, can't save or lacks replicas refuses each function before it
+	// begins, and a script only when it writes. A refusal by a limit needs no write.
+	case strings.HasPrefix(text, "OOM "), strings.HasPrefix(text, "MISCONF "), strings.HasPrefix(text, "NOREPLICAS "):
+		return scriptOnce
+	}
+	return nothing
+}
+
+// noFunctions says that a server has no functions, or that the user may not use them.
+func noFunctions(text string) bool {
+	lower := strings.ToLower(text)
+	return strings.HasPrefix(lower, "err unknown command") || strings.HasPrefix(lower, "err unknown subcommand") ||
+		strings.HasPrefix(lower, "noperm") && (strings.Contains(lower, "fcall") || strings.Contains(lower, "function"))
+}
+
+// attempt is a call on its way to Redis.
+type attempt struct {
+	call command
+	by   way
+	cmd  *redis.Cmd // as it was sent last, with its answer
+	load error      // what came of loading the library for it
+}
+
+// sendOne sends a call, and answers its command.
+func sendOne(ctx context.Context, c redis.Scripter, call command) *redis.Cmd {
+	s := serverOf(c)
+	by := s.wayNow()
+	cmd := call.send(ctx, c, by)
+	if remedyFor(cmd.Err(), by) == nothing {
+		return cmd
+	}
+	a := attempt{call: call, by: by, cmd: cmd}
+	s.repair(ctx, c, []*attempt{&a})
+	return a.cmd
+}
+
+// sendAll sends calls of scripts, several in one pipeline, and answers the command of each,
+// with its own error.
+func sendAll(ctx context.Context, c redis.Scripter, calls []command) []*redis.Cmd {
+	s := serverOf(c)
+	attempts := make([]*attempt, len(calls))
+	for i, call := range calls {
+		attempts[i] = &attempt{call: call, by: s.wayNow()}
+	}
+	send(ctx, c, attempts)
+	s.repair(ctx, c, attempts)
+	sent := make([]*redis.Cmd, len(calls))
+	for i, a := range attempts {
+		sent[i] = a.cmd
+	}
+	return sent
+}
+
+// repair sends again what a server did not run because it lacks the library or the script:
+// at most as often as there are remedies that can follow each other.
+func (s *server) repair(ctx context.Context, c redis.Scripter, attempts []*attempt) {
+	for range 3 {
+		attempts = s.mend(ctx, c, attempts)
+		send(ctx, c, attempts)
+	}
+}
+
+// send sends one attempt by itself, and several in a pipeline.
+func send(ctx context.Context, c redis.Scripter, attempts []*attempt) {
+	switch len(attempts) {
+	case 0:
+		return
+	case 1:
+		a := attempts[0]
+		a.cmd = a.call.send(ctx, c, a.by)
+		return
+	}
+	pipe := c.(redis.UniversalClient).Pipeline()
+	for _, a := range attempts {
+		a.cmd = a.call.send(ctx, pipe, a.by)
+	}
+	_, _ = pipe.Exec(ctx) // each command carries its own error
+}
+
+// mend does what the attempts need that did not run, and answers which are to be sent again.
+func (s *server) mend(ctx context.Context, c redis.Scripter, attempts []*attempt) []*attempt {
+	var again []*attempt
+	var load, text func() error // what several attempts need is done once
+	for _, a := range attempts {
+		switch remedyFor(a.cmd.Err(), a.by) {
+		case nothing:
+			continue
+		case loadFirst:
+			if a.load != nil { // it was tried, and the server still lacks the library
+				a.cmd.SetErr(a.load)
+				continue
+			}
+			if load == nil {
+				load = sync.OnceValue(func() error { return s.load(ctx) })
+			}
+			a.load = load()
+			s.heed(a.load, a)
+		case scriptsOnly, scriptOnce:
+			s.heed(a.cmd.Err(), a)
+		case textFirst:
+			if len(attempts) == 1 { // alone it is sent with the text
+				keys, args := a.call.split()
+				a.cmd = a.call.script.eval().Eval(ctx, c, keys, args...)
+				continue
+			}
+			if text == nil {
+				text = sync.OnceValue(func() error { return loadTexts(ctx, c, attempts) })
+			}
+			if err := text(); err != nil {
+				a.cmd.SetErr(err)
+				continue
+			}
+		}
+		again = append(again, a)
+	}
+	return again
+}
+
+// heed lets an attempt go as a script where an error says that functions don't run, now or
+// for good.
+func (s *server) heed(err error, a *attempt) {
+	switch remedyFor(err, byFunction) {
+	case scriptsOnly:
+		s.way.Store(int32(byScript))
+		a.by = byScript
+	case scriptOnce:
+		a.by = byScript
+	}
+}
+
+// loadTexts loads the scripts of the attempts that the server does not have.
+func loadTexts(ctx context.Context, c redis.Scripter, attempts []*attempt) error {
+	loaded := make(map[*script]bool)
+	for _, a := range attempts {
+		if remedyFor(a.cmd.Err(), a.by) != textFirst || loaded[a.call.script] {
+			continue
+		}
+		loaded[a.call.script] = true
+		if err := a.call.script.eval().Load(ctx, c).Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+package luascripts
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+)
+
+// granted checks that a server grants a permit of a key, asked by a client.
+func grantedBy(t *testing.T, c redis.Scripter, key string) {
+	t.Helper()
+	n := Numbers{Kind: Sliding, Permits: 3, Window: time.Minute}
+	r, err := Acquire(t.Context(), c, AcquireArgs{Rules: one(NewLimitKeys("hw", "sms", key), n, 1), Token: uint64(time.Now().UnixNano()), MaxWait: -1})
+	if err != nil || r.Status != Granted {
+		t.Errorf("Acquire = %+v, %v, want a grant", r, err)
+	}
+}
+
+// calledBy are the calls that a server counted of the commands that run our code.
+func calledBy(t *testing.T, c *redis.Client) map[string]bool {
+	t.Helper()
+	called := map[string]bool{}
+	info := c.Info(t.Context(), "commandstats").Val()
+	for _, name := range []string{"fcall", "evalsha", "eval"} {
+		called[name] = strings.Contains(info, "cmdstat_"+name+":")
+	}
+	return called
+}
+
+// A server that has lost the library, or the scripts, is given them again, whichever way it is asked.
+func TestServerThatLostItsScripts(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	for name, c := range map[string]redis.Scripter{"functions": rdb, "scripts": behind{rdb}} {
+		for range 2 {
+			grantedBy(t, c, name)
+			if err := rdb.FunctionFlush(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		out := Refresh(t.Context(), c.(redis.UniversalClient), []RefreshArgs{{Rules: sample().Rules, Policy: "p", Job: "a"}, {Rules: sample().Rules[:1], Job: "b"}})
+		for i, r := range out {
+			if r.Err != nil || r.Status != Refused {
+				t.Errorf("%s: booking %d of a pipeline: %+v, want one that is not known", name, i, r)
+			}
+		}
+	}
+}
+
+// Each way answers, and the server is asked no other way than it can.
+func TestServersWithoutFunctions(t *testing.T) {
+	t.Parallel()
+	mini := miniredis.RunT(t)
+	embedded := redis.NewClient(&redis.Options{Addr: mini.Addr()})
+	defer embedded.Close()
+	grantedBy(t, embedded, "a")
+	grantedBy(t, embedded, "a")
+
+	for name, rights := range map[string][]any{
+		"no right to call functions": {"-fcall"},
+		"no right to load them":      {"-function"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			admin := redistest.Start(t).Client(t)
+			rule := append([]any{"acl", "setuser", "headway", "on", ">secret", "~hw:*", "&*", "+@all"}, rights...)
+			if err := admin.Do(t.Context(), rule...).Err(); err != nil {
+				t.Fatal(err)
+			}
+			opts := *admin.Options()
+			opts.Username, opts.Password = "headway", "secret"
+			rdb := redis.NewClient(&opts)
+			defer rdb.Close()
+			grantedBy(t, rdb, "a")
+			if err := admin.ConfigResetStat(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			grantedBy(t, rdb, "b")
+			if called := calledBy(t, admin); !called["evalsha"] || called["fcall"] {
+				t.Errorf("the second call was sent by %v, want EVALSHA alone", called)
+			}
+		})
+	}
+}
+
+// Redis 7 is called by function from the first call on.
+func TestServerWithFunctions(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	grantedBy(t, rdb, "a")
+	if called := calledBy(t, rdb); !called["fcall"] || called["evalsha"] || called["eval"] {
+		t.Errorf("the call was sent by %v, want FCALL alone", called)
+	}
+	name, text := Library()
+	list, err := rdb.FunctionList(t.Context(), redis.FunctionListQuery{LibraryNamePattern: name, WithCode: true}).Result()
+	if err != nil || len(list) != 1 || list[0].Code != text || len(list[0].Functions) != len(scripts) {
+		t.Errorf("the server has %d libraries, %v, want %s with %d functions", len(list), err, name, len(scripts))
+	}
+	// Another release is another library: both stay.
+	other := strings.ReplaceAll(text, name, "headway_other")
+	if err := rdb.FunctionLoad(t.Context(), other).Err(); err != nil {
+		t.Error(err)
+	}
+	grantedBy(t, rdb, "b")
+}
+
+// A server that is full refuses functions before they begin. A refusal by a limit, and what
+// frees memory, need none.
+func TestFullServerIsAskedByScript(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	n, k := Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}, NewLimitKeys("hw", "sms", "a")
+	call := AcquireArgs{Rules: one(k, n, 1), Token: 1, MaxWait: -1}
+	if _, err := Acquire(t.Context(), rdb, call); err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	call.Token = 2
+	if r, err := Acquire(t.Context(), rdb, call); err != nil || r.Status != Refused {
+		t.Errorf("Acquire = %+v, %v, want a refusal", r, err)
+	}
+	if r, err := Cancel(t.Context(), rdb, CancelArgs{Rules: call.Rules, Token: 1}); err == nil && r.Status != Granted {
+		t.Errorf("Cancel = %+v, %v", r, err)
+	}
+	call.Rules[0].LimitKeys = NewLimitKeys("hw", "sms", "b")
+	if _, err := Acquire(t.Context(), rdb, call); err == nil || !strings.Contains(err.Error(), "OOM") {
+		t.Errorf("Acquire of a fresh key: %v, want Redis' word that it is full", err)
+	}
+}
+
+// On Cluster each master has the library, also one that lost it.
+func TestClusterMastersHaveTheLibrary(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.StartCluster(t, 3)
+	for round := range 2 {
+		calls := make([]*Call, 12)
+		for i := range calls {
+			n := Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}
+			calls[i] = &Call{AcquireArgs: AcquireArgs{Rules: one(NewLimitKeys("hw", "sms", fmt.Sprint(round, "-", i)), n, 1), Token: uint64(i + 1), MaxWait: -1}}
+		}
+		AcquireSlots(t.Context(), rdb, calls)
+		for i, c := range calls {
+			if c.Err != nil || c.Status != Granted {
+				t.Errorf("round %d, call %d: %+v, %v, want a grant", round, i, c.AcquireReply, c.Err)
+			}
+		}
+		err := rdb.ForEachMaster(t.Context(), func(ctx context.Context, c *redis.Client) error {
+			list, err := c.FunctionList(ctx, redis.FunctionListQuery{}).Result()
+			if err == nil && len(list) != 1 {
+				err = fmt.Errorf("%v has %d libraries", c, len(list))
+			}
+			if err == nil {
+				err = c.FunctionFlush(ctx).Err()
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// An error of Redis leads to a file and a line in it.
+func TestErrorsNameFileAndLine(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	k := NewLimitKeys("hw", "sms", "a")
+	if err := rdb.LPush(t.Context(), k.Ledger(), "not a ledger").Err(); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(modules()["limit/ledger"].raw, "\n")
+	reads := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, `redis.call("GETRANGE", key`) })
+	want := fmt.Sprintf("limit/peek.lua at limit/ledger.lua:%d: WRONGTYPE", reads+1)
+	for name, c := range map[string]redis.Scripter{"functions": rdb, "scripts": behind{rdb}} {
+		_, err := Peek(t.Context(), c, k, PeekArgs{Numbers: Numbers{Kind: Sliding, Permits: 1, Window: time.Second}, Cost: 1, Most: 1})
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: Peek: %v, want an error that begins with %s", name, err, want)
+		}
+	}
+}
+
+// The text that Redis holds keeps the lines of the files, without comments.
+func TestBareKeepsLines(t *testing.T) {
+	t.Parallel()
+	const text = "-- a comment\n  local a = \"-- no \\\" comment\" -- one\n\nreturn a\n"
+	if got, want := bare(text), "\nlocal a = \"-- no \\\" comment\"\n\nreturn a\n"; got != want {
+		t.Errorf("bare = %q, want %q", got, want)
+	}
+	for _, name := range moduleNames() {
+		m := modules()[name]
+		if got, want := strings.Count(m.text, "\n"), strings.Count(m.raw, "\n"); got != want {
+			t.Errorf("%s has %d lines in Redis, %d in its file", name, got, want)
+		}
+	}
+}

@@ -1,0 +1,30 @@
+-- get_task.lua: where a task is, and when it comes, without changing it.
+--
+-- KEYS[1]  task       asynq's hash of the task
+-- KEYS[2]  due        sorted set of tasks, see taskid.lua, score = instant in microseconds
+-- KEYS[3]  retry      asynq's sorted set of tasks to try again, score in whole seconds
+-- KEYS[4]  scheduled  asynq's sorted set of tasks that start later, score in whole seconds
+-- ARGV[1]  id         of the task, see taskid.lua
+-- returns  {now_us, state, ours, at_us, for}: asynq's state, empty when the task is gone; 1 when pools wake it, and then the instant
+--          and what it waits for; otherwise asynq's score, 0 when it has none; integers, but for state and for, which are text
+
+local clock = require("lib/clock")
+local taskid = require("lib/taskid")
+local deferred = require("queue/deferred")
+local entry, long = taskid.entry, taskid.long
+local deferred, ours = deferred.deferred, deferred.ours
+
+return function(keys, args)
+  local task, due = keys[1], keys[2]
+  local waits = { retry = keys[3], scheduled = keys[4] } -- by state
+  local short = args[1]
+
+  local now = clock()
+  local h = redis.call("HMGET", task, "state", "hw")
+  local state, d = h[1] or "", deferred(h[2])
+  local score = waits[state] and tonumber(redis.call("ZSCORE", waits[state], long(short)) or "")
+  if not score then return { now, state, 0, 0, "" } end
+  local at = ours(d, score) and tonumber(redis.call("ZSCORE", due, entry(short, d.what)) or "")
+  if not at then return { now, state, 0, score * 1000000, "" } end
+  return { now, state, 1, at, d.what }
+end
