@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -45,9 +46,9 @@ type app struct {
 }
 
 // runApp builds a program and starts it, as its user would.
-func runApp(t *testing.T, name string, args ...string) *app {
+func runApp(t *testing.T, srv *redistest.Server, name string, args ...string) *app {
 	t.Helper()
-	a := &app{t: t, srv: redistest.Start(t)}
+	a := &app{t: t, srv: srv}
 	a.inspector = asynq.NewInspectorFromRedisClient(a.srv.Client(t))
 	bin := filepath.Join(t.TempDir(), name)
 	if out, err := exec.Command("go", "build", "-o", bin, "./"+name).CombinedOutput(); err != nil {
@@ -127,7 +128,7 @@ func (a *app) counts() (processed, failed int) {
 // as it does with plain asynq: same result, same error, same count of attempts.
 func TestSameResults(t *testing.T) {
 	t.Parallel()
-	before := runApp(t, "before")
+	before := runApp(t, redistest.Start(t), "before")
 	before.waitFor(all)
 	before.stop()
 	want := before.outcomes()
@@ -138,7 +139,7 @@ func TestSameResults(t *testing.T) {
 	for _, limit := range []string{"1000/60s", "1/1s"} {
 		t.Run(strings.ReplaceAll(limit, "/", " in "), func(t *testing.T) {
 			t.Parallel()
-			after := runApp(t, "after", "-limit", limit)
+			after := runApp(t, redistest.Start(t), "after", "-limit", limit)
 			after.waitFor(all)
 			after.stop()
 			if diff := cmp.Diff(want, after.outcomes()); diff != "" {
@@ -155,7 +156,7 @@ func TestSameResults(t *testing.T) {
 // own each, by Redis' clock. What has no limit runs as ever.
 func TestTheLimitHolds(t *testing.T) {
 	t.Parallel()
-	after := runApp(t, "after", "-limit", "1/1h")
+	after := runApp(t, redistest.Start(t), "after", "-limit", "1/1h")
 	after.waitFor(phones + phones*messages)
 	after.stop()
 	ran := make(map[string]int)
@@ -205,5 +206,59 @@ func TestTheLimitHolds(t *testing.T) {
 	}
 	if processed, _ := after.counts(); processed != phones+phones*messages+phones {
 		t.Errorf("asynq counts %d attempts, want those of what ran and the %d failed ones of the e-mails", processed, phones)
+	}
+}
+
+// TestTheWayBack: what Headway has deferred are tasks of asynq. Plain asynq runs them all.
+func TestTheWayBack(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	after := runApp(t, srv, "after", "-limit", "1/1h")
+	after.waitFor(phones + phones*messages)
+	after.stop()
+	before := runApp(t, srv, "before")
+	n, err := before.inspector.RunAllRetryTasks("default") // they wait for hours
+	if err != nil || n != phones*(messages-1) {
+		t.Errorf("RunAllRetryTasks = %d, %v, want %d", n, err, phones*(messages-1))
+	}
+	before.waitFor(all)
+	before.stop()
+	if processed, failed := before.counts(); processed != all+phones || failed != phones+messages {
+		t.Errorf("asynq counts %d attempts and %d failures, want %d and %d as without the limit", processed, failed, all+phones, phones+messages)
+	}
+}
+
+// TestReadmeDiff: README.md shows what differs between the two programs. A line with a minus is
+// only in the first, one with a plus only in the second.
+func TestReadmeDiff(t *testing.T) {
+	t.Parallel()
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.FromSlash(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	shown := regexp.MustCompile("(?ms)^```diff\n(.*?)^```$").FindAllStringSubmatch(read("../../README.md"), -1)
+	if len(shown) != 1 {
+		t.Fatalf("README.md has %d diffs, want 1", len(shown))
+	}
+	var minus, plus strings.Builder
+	for line := range strings.Lines(shown[0][1]) {
+		switch line[0] {
+		case '-':
+			minus.WriteString(line[1:])
+		case '+':
+			plus.WriteString(line[1:])
+		default:
+			t.Errorf("the diff has the line %q, want - or + before each", line)
+		}
+	}
+	before, after := read("before/main.go"), read("after/main.go")
+	if text := minus.String(); text == "" || !strings.Contains(before, text) || strings.Contains(after, text) {
+		t.Errorf("README.md takes away what is not in before/main.go, or still in after/main.go:\n%s", text)
+	}
+	if text := plus.String(); text == "" || !strings.Contains(after, text) || strings.Contains(before, text) {
+		t.Errorf("README.md adds what is not in after/main.go, or in before/main.go already:\n%s", text)
 	}
 }
