@@ -135,7 +135,7 @@ func acceptGate(t *testing.T, tab *table) {
 	s := newPolicyStage(t, []string{
 		fmt.Sprintf("hours: {gate: %s-%s UTC}", opens.Format("15:04"), opens.Add(12*time.Hour).Format("15:04")),
 		"phone: {limit: 1/60s, key: $.to}",
-		fmt.Sprintf("provider: {limit: gcra %d/1s burst %d, key: acme}", rate, burst),
+		fmt.Sprintf("provider: {limit: gcra %d/1s burst %d, key: =acme}", rate, burst),
 	}, workerSpec{Concurrency: 10})
 	s.crew.start(3)
 	s.enqueue(jobs, jobs)
@@ -172,7 +172,7 @@ func acceptBatch(t *testing.T, tab *table) {
 	const jobs, phones, rate, window = 100_000, 10_000, 2_000, 8_000
 	s := newPolicyStage(t, []string{
 		"phone: {limit: 1/2s, key: $.to}",
-		fmt.Sprintf("provider: {limit: %d/1s, key: acme}", rate),
+		fmt.Sprintf("provider: {limit: %d/1s, key: =acme}", rate),
 	}, workerSpec{Concurrency: 20})
 	for _, m := range s.write(jobs, phones) { // grants tell the task, not the message
 		task := "batch:winter:" + m.ID

@@ -39,7 +39,7 @@ func (c twoKeys) run(t *testing.T, processes int) twoKeysRun {
 	t.Helper()
 	s := newPolicyStage(t, []string{
 		"phone: {limit: " + c.phone + ", key: $.to}",
-		"provider: {limit: " + c.provider + ", key: acme}",
+		"provider: {limit: " + c.provider + ", key: =acme}",
 	}, workerSpec{Concurrency: 8})
 	s.enqueue(c.phones*c.messages, c.phones)
 	s.crew.start(processes)
@@ -164,7 +164,7 @@ func TestGateOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const jobs, rate, burst = 500, 10, 5
 		opens := clock(1, 8, 0, 0)
-		n := newNight(t, "hours: {gate: 08:00-21:00 UTC}", "phone: {limit: 1/60s, key: $.to}", "provider: {limit: gcra 10/1s burst 5, key: acme}")
+		n := newNight(t, "hours: {gate: 08:00-21:00 UTC}", "phone: {limit: 1/60s, key: $.to}", "provider: {limit: gcra 10/1s burst 5, key: =acme}")
 		time.Sleep(time.Until(opens.Add(-20 * time.Second)))
 		pool := n.start()
 		n.enqueue(jobs)
@@ -206,7 +206,7 @@ func TestGateAcrossMidnight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const first, jobs = 12, 20 // in the first night, and in all
 		const every = 10 * time.Second
-		n := newNight(t, "hours: {gate: 23:59-00:01 UTC}", "phone: {limit: 1/60s, key: $.to}", "provider: {limit: 1/10s, key: acme}")
+		n := newNight(t, "hours: {gate: 23:59-00:01 UTC}", "phone: {limit: 1/60s, key: $.to}", "provider: {limit: 1/10s, key: =acme}")
 		time.Sleep(time.Until(clock(1, 23, 58, 50)))
 		pool := n.start()
 		n.enqueue(jobs)
@@ -242,8 +242,8 @@ func fiveRules(phone, provider, slots string) []string {
 		"phone-minute: {limit: " + phone + ", key: $.to}",
 		"phone-day: {limit: 1000/24h, key: $.to}",
 		"tenant: {limit: 100000/24h, key: $.tenant}",
-		"provider: {limit: " + provider + ", key: acme}",
-		"slots: {limit: " + slots + ", key: acme}",
+		"provider: {limit: " + provider + ", key: =acme}",
+		"slots: {limit: " + slots + ", key: =acme}",
 	}
 }
 

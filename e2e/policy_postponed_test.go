@@ -22,7 +22,7 @@ func playPutOff(t *testing.T, phones, messages int, window, after time.Duration,
 	t.Helper()
 	s := newPolicyStage(t, []string{
 		fmt.Sprintf("phone: {limit: 1/%v, key: $.to}", window),
-		"provider: {limit: gcra 5000/1s burst 1000, key: acme}",
+		"provider: {limit: gcra 5000/1s burst 1000, key: =acme}",
 	}, workerSpec{Concurrency: 10})
 	closed := phone(phones / 2)
 	s.crew.start(processes)

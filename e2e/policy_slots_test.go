@@ -41,7 +41,7 @@ type slotsRun struct {
 func playSlots(t *testing.T, peace time.Duration, kills int) slotsRun {
 	t.Helper()
 	const between = 2 * slotLease
-	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent %d lease %v, key: acme}", slots, slotLease)},
+	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent %d lease %v, key: =acme}", slots, slotLease)},
 		workerSpec{Concurrency: slots})
 	s.gateway.SetTakes(slotJob)
 	all := peace + time.Second + time.Duration(kills)*between + time.Second
@@ -193,7 +193,7 @@ func TestSlots(t *testing.T) {
 func TestFrozenHolder(t *testing.T) {
 	t.Parallel()
 	const lease = 500 * time.Millisecond
-	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent 2 lease %v, key: acme}", lease)},
+	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent 2 lease %v, key: =acme}", lease)},
 		workerSpec{Concurrency: 2, Takes: 6 * time.Second})
 	first := s.crew.launch()
 	s.enqueue(2, 2)
@@ -287,7 +287,7 @@ func TestLeasesLeaveNothing(t *testing.T) {
 func TestLastHolderDies(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
-	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent 2 lease %v, key: acme}", lease)}, workerSpec{Concurrency: 4})
+	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent 2 lease %v, key: =acme}", lease)}, workerSpec{Concurrency: 4})
 	s.gateway.SetTakes(200 * time.Millisecond)
 	s.enqueue(100, 100)
 	first := s.crew.launch()
@@ -310,7 +310,7 @@ func TestLastHolderDies(t *testing.T) {
 func TestSoleHolderDiesAtWork(t *testing.T) {
 	t.Parallel()
 	const rounds, waiting = 5, 400
-	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent %d lease %v, key: acme}", slots, slotLease)},
+	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent %d lease %v, key: =acme}", slots, slotLease)},
 		workerSpec{Concurrency: 2 * slots}) // some are left to hear that they have to wait
 	s.gateway.SetTakes(slotLease / 2) // so long that a slow machine has deferred the others before all are through
 	s.enqueue(8*waiting, 100)
@@ -351,9 +351,9 @@ func TestSlotsBehindAWideRule(t *testing.T) {
 		jobs, slots, tenants int
 		rules                []string
 	}{
-		{"slots alone", 400, 20, 1, []string{"slots: {limit: concurrent 20 lease 2s, key: acme}"}},
-		{"one tenant", 400, 20, 1, []string{"tenant: {limit: 100000/24h, key: $.tenant}", "slots: {limit: concurrent 20 lease 2s, key: acme}"}},
-		{"five tenants", 400, 20, 5, []string{"tenant: {limit: 100000/24h, key: $.tenant}", "slots: {limit: concurrent 20 lease 2s, key: acme}"}},
+		{"slots alone", 400, 20, 1, []string{"slots: {limit: concurrent 20 lease 2s, key: =acme}"}},
+		{"one tenant", 400, 20, 1, []string{"tenant: {limit: 100000/24h, key: $.tenant}", "slots: {limit: concurrent 20 lease 2s, key: =acme}"}},
+		{"five tenants", 400, 20, 5, []string{"tenant: {limit: 100000/24h, key: $.tenant}", "slots: {limit: concurrent 20 lease 2s, key: =acme}"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

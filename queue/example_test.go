@@ -73,7 +73,7 @@ func ExampleReadPolicies() {
 rules:
   phone-minute: {limit: 1/60s, key: $.to}
   phone-day:    {limit: 10/24h, key: $.to}
-  provider:     {limit: gcra 100/1s burst 100, key: acme}
+  provider:     {limit: gcra 100/1s burst 100, key: =acme}
 policies:
   sms:send: {rules: [phone-minute, phone-day, provider]}
   sms:code: {rules: [phone-minute, provider], charge: success}

@@ -28,8 +28,8 @@ type Funcs struct {
 //
 //	rules:
 //	  phone-minute: {limit: 1/60s, key: $.to}
-//	  provider:     {limit: gcra 100/1s burst 100, key: acme}
-//	  tokens:       {limit: 90000/1m, key: acme, cost: $.tokens}
+//	  provider:     {limit: gcra 100/1s burst 100, key: =acme}
+//	  tokens:       {limit: 90000/1m, key: =acme, cost: $.tokens}
 //	  daytime:      {gate: 08:00-21:00 recipient, zone: $.zone}
 //	policies:
 //	  sms:send:
@@ -38,7 +38,7 @@ type Funcs struct {
 //	    max_postpones: 100
 //
 // A limit is a text of throttle.ParseLimit, a gate one of gate.Parse. A
-// key is a path as in [JSONKey], or a constant if it does not begin with $. A
+// key is a path as in [JSONKey], or "=" and a constant, the same for all tasks. A
 // cost is a path as in [JSONCost], or a number. A zone is a path as in
 // [JSONZone]. It may also be "phone" and a path, or "phone $.to or Europe/Lisbon" with
 // a zone for numbers that do not tell one; both need [Funcs.PhoneZone], and the function

@@ -21,10 +21,10 @@ const goodFile = `# what our senders need
 rules:
   phone-minute: {limit: 1/60s, key: $.to}
   phone-day:    {limit: 10/24h, key: $.to}
-  provider:     {limit: gcra 100/1s burst 100, key: acme}
+  provider:     {limit: gcra 100/1s burst 100, key: =acme}
   tokens:
     limit: 90000/1m
-    key: acme # a constant
+    key: =acme # a constant
     cost: $['tokens used'][0]
   daytime:      {gate: 08:00-21:00 recipient, zone: phone $.to or UTC}
 policies:
@@ -185,7 +185,7 @@ func wantFileFaults(t *testing.T, err error, want []string) {
 
 func TestFileErrorText(t *testing.T) {
 	t.Parallel()
-	err := second(read("rules: {a: {limit: 0/1s, key: k}}\npolicies: {t: {rules: [a]}}\n"))
+	err := second(read("rules: {a: {limit: 0/1s, key: =k}}\npolicies: {t: {rules: [a]}}\n"))
 	const text = `queue: policy file "p.yaml", line 1, column 20: throttle: invalid limit: "0/1s": 0 permits, want 1 to 1000000; right is for example "1/60s"`
 	if err == nil || err.Error() != text {
 		t.Errorf("error %v, want %s", err, text)
@@ -210,7 +210,7 @@ func TestReadPolicyFiles(t *testing.T) {
 		}
 		return path
 	}
-	a := write("a.yaml", "rules:\n  phone: {limit: 1/60s, key: $.to}\n  all: {limit: 9/1s, key: k}\npolicies:\n  sms: {rules: [phone, all]}\n")
+	a := write("a.yaml", "rules:\n  phone: {limit: 1/60s, key: $.to}\n  all: {limit: 9/1s, key: =k}\npolicies:\n  sms: {rules: [phone, all]}\n")
 	b := write("b.yaml", "rules:\n  phone: {limit: 1/1m, key: $.phone}\npolicies:\n  call: {rules: [phone]}\n")
 	policies, err := ReadPolicyFiles(a, b)
 	if err != nil || len(policies) != 2 || policies[0].Type != "sms" || policies[1].Type != "call" {
@@ -221,7 +221,7 @@ func TestReadPolicyFiles(t *testing.T) {
 		t.Errorf("the rule of the second file has the key of the first: %v, %v", d, err)
 	}
 
-	c := write("c.yaml", "rules:\n  phone: {limit: 2/60s, key: $.to}\n  all: {limit: 9/1s, key: k}\npolicies:\n  sms: {rules: [phone]}\n  mail: {rules: [all, phone]}\n")
+	c := write("c.yaml", "rules:\n  phone: {limit: 2/60s, key: $.to}\n  all: {limit: 9/1s, key: =k}\npolicies:\n  sms: {rules: [phone]}\n  mail: {rules: [all, phone]}\n")
 	absent := filepath.Join(dir, "absent.yaml")
 	policies, err = ReadPolicyFiles(a, absent, c)
 	if policies != nil || !errors.Is(err, fs.ErrNotExist) {

@@ -15,7 +15,7 @@ func in(rules, names string) string {
 	return "rules:\n" + rules + "policies:\n  t: {rules: [" + names + "]}\n"
 }
 
-const ruleA = "  a: {limit: 1/60s, key: k}\n"
+const ruleA = "  a: {limit: 1/60s, key: $}\n"
 
 func TestPolicyFileFaults(t *testing.T) {
 	t.Parallel()
@@ -44,58 +44,61 @@ func TestPolicyFileFaults(t *testing.T) {
 
 		// YAML
 		{"not closed", "rules: {a: [\n", []string{"1:12: not valid YAML: ..."}},
-		{"a wrong indentation", "rules:\n  a: {limit: 1/60s, key: k}\n b: c\n", []string{"3:2: not valid YAML: ..."}},
+		{"a wrong indentation", "rules:\n  a: {limit: 1/60s, key: $}\n b: c\n", []string{"3:2: not valid YAML: ..."}},
 		{"a tab", "rules:\n\ta: b\n", []string{"2:1: not valid YAML: ..."}},
 		{"a reserved character", "rules: @a\n", []string{"1:8: not valid YAML: ..."}},
 		{"a path with brackets in braces", in("  a: {limit: 1/60s, key: $.to[0]}\n", "a"), []string{"2:30: not valid YAML: ..."}},
-		{"an anchor", in("  a: &a {limit: 1/60s, key: k}\n", "a"), []string{"2:6: an anchor, an alias, a merge key or a tag (which are not read here), want a rule: limit, gate, key, cost, zone"}},
+		{"an anchor", in("  a: &a {limit: 1/60s, key: $}\n", "a"), []string{"2:6: an anchor, an alias, a merge key or a tag (which are not read here), want a rule: limit, gate, key, cost, zone"}},
 		{"an alias", in(ruleA, "*a"), []string{`2:3: rule "a": no policy lists it`, "4:15: an anchor, an alias..."}},
-		{"a merge key", in("  a: {<<: {limit: 1/60s}, key: k}\n", "a"), []string{`2:3: rule "a": neither a limit nor a gate`, "2:7: an anchor, an alias..."}},
-		{"a tag", in("  a: {limit: !!str 1/60s, key: k}\n", "a"), []string{"2:14: an anchor, an alias..."}},
-		{"a block", in("  a:\n    limit: |\n      1/60s\n    key: k\n", "a"), []string{"3:12: a block of text, want a limit, such as 1/60s"}},
-		{"two lines by mistake", in("  a:\n    limit: 1/60s\n      burst 3\n    key: k\n", "a"), []string{"3:12: text on several lines, want a limit, such as 1/60s on one"}},
+		{"a merge key", in("  a: {<<: {limit: 1/60s}, key: $}\n", "a"), []string{`2:3: rule "a": neither a limit nor a gate`, "2:7: an anchor, an alias..."}},
+		{"a tag", in("  a: {limit: !!str 1/60s, key: $}\n", "a"), []string{"2:14: an anchor, an alias..."}},
+		{"a block", in("  a:\n    limit: |\n      1/60s\n    key: $\n", "a"), []string{"3:12: a block of text, want a limit, such as 1/60s"}},
+		{"two lines by mistake", in("  a:\n    limit: 1/60s\n      burst 3\n    key: $\n", "a"), []string{"3:12: text on several lines, want a limit, such as 1/60s on one"}},
 		{"a complex name", "? rules\n: {}\n", []string{"1:1: something else, want a name"}},
 
 		// names
 		{"a rule twice", in(ruleA+ruleA, "a"), []string{`3:3: "a" is there already, on line 2`}},
-		{"a field twice", in("  a: {limit: 1/60s, key: k, limit: 1/60s}\n", "a"), []string{`2:29: "limit" is there already, on line 2`}},
+		{"a field twice", in("  a: {limit: 1/60s, key: $, limit: 1/60s}\n", "a"), []string{`2:29: "limit" is there already, on line 2`}},
 		{"a part twice", in(ruleA, "a") + "rules: {}\n", []string{`5:1: "rules" is there already, on line 1`}},
 		{"a type twice", in(ruleA, "a") + "  t: {rules: [a]}\n", []string{`5:3: "t" is there already, on line 4`}},
-		{"a number as a name", in(ruleA+"  1: {limit: 1/60s, key: k}\n", "a"), []string{"3:3: a number (text needs quotes then), want a name"}},
+		{"a number as a name", in(ruleA+"  1: {limit: 1/60s, key: $}\n", "a"), []string{"3:3: a number (text needs quotes then), want a name"}},
 		{"a blank type", in(ruleA, "a") + "  ' ': {rules: [a]}\n", []string{"5:3: a policy without a task type"}},
 
 		// a rule
 		{"no rule", in("  a: 1/60s\n", "a"), []string{"2:6: text, want a rule: limit, gate, key, cost, zone"}},
 		{"an empty rule", in("  a: {}\n", "a"), []string{`2:3: rule "a": neither a limit nor a gate`}},
-		{"an unknown field", in("  a: {limit: 1/60s, key: k, burst: 3}\n", "a"), []string{`2:29: unknown field "burst", want limit, gate, key, cost, zone`}},
-		{"a bad name", in("  a b: {limit: 1/60s, key: k}\n", "a b"), []string{`2:3: rule "a b": throttle: invalid configuration: rule name "a b"...`}},
-		{"a reserved name", in("  due: {limit: 1/60s, key: k}\n", "due"), []string{`2:3: rule "due": throttle: invalid configuration...`}},
-		{"a bad limit", in("  a: {limit: 1/60x, key: k}\n", "a"), []string{`2:14: throttle: invalid limit: "1/60x"...`}},
-		{"a number for a limit", in("  a: {limit: 60, key: k}\n", "a"), []string{"2:14: a number (text needs quotes then), want a limit, such as 1/60s"}},
+		{"an unknown field", in("  a: {limit: 1/60s, key: $, burst: 3}\n", "a"), []string{`2:29: unknown field "burst", want limit, gate, key, cost, zone`}},
+		{"a bad name", in("  a b: {limit: 1/60s, key: $}\n", "a b"), []string{`2:3: rule "a b": throttle: invalid configuration: rule name "a b"...`}},
+		{"a reserved name", in("  due: {limit: 1/60s, key: $}\n", "due"), []string{`2:3: rule "due": throttle: invalid configuration...`}},
+		{"a bad limit", in("  a: {limit: 1/60x, key: $}\n", "a"), []string{`2:14: throttle: invalid limit: "1/60x"...`}},
+		{"a number for a limit", in("  a: {limit: 60, key: $}\n", "a"), []string{"2:14: a number (text needs quotes then), want a limit, such as 1/60s"}},
 		{"a bad limit and more", in("  a: {limit: 1/60x, cost: 0, zone: 3}\n", "a"), []string{
 			`2:3: rule "a": no key`, `2:14: throttle: invalid limit...`, "2:27: want a whole number, 1 to 1000000",
 			"2:36: a number (text needs quotes then), want a path...", `2:36: rule "a": a zone, but a limit has none`,
 		}},
-		{"limit and gate", in("  a: {limit: 1/60s, gate: 08:00-21:00 recipient, key: k}\n", "a"), []string{`2:3: rule "a": both a limit and a gate, want one of them`}},
-		{"a gate with a key", in("  a: {gate: 08:00-21:00 recipient, zone: $.z, key: k, cost: 2}\n", "a"), []string{`2:52: rule "a": a key, but a gate has none`, `2:61: rule "a": a cost, but a gate has none`}},
+		{"limit and gate", in("  a: {limit: 1/60s, gate: 08:00-21:00 recipient, key: $}\n", "a"), []string{`2:3: rule "a": both a limit and a gate, want one of them`}},
+		{"a gate with a key", in("  a: {gate: 08:00-21:00 recipient, zone: $.z, key: $, cost: 2}\n", "a"), []string{`2:52: rule "a": a key, but a gate has none`, `2:61: rule "a": a cost, but a gate has none`}},
 		{"a gate without a zone", in("  a: {gate: 08:00-21:00 recipient}\n", "a"), []string{`2:3: rule "a": no zone, but the gate opens by the recipient's`}},
-		{"a limit with a zone", in("  a: {limit: 1/60s, key: k, zone: $.z}\n", "a"), []string{`2:35: rule "a": a zone, but a limit has none`}},
+		{"a limit with a zone", in("  a: {limit: 1/60s, key: $, zone: $.z}\n", "a"), []string{`2:35: rule "a": a zone, but a limit has none`}},
 		{"a list for a gate", in("  a: {gate: [], zone: $.z}\n", "a"), []string{"2:13: a list, want a gate, such as 08:00-21:00 recipient"}},
 
 		// keys, costs, zones
 		{"a bad path", in("  a: {limit: 1/60s, key: $to}\n", "a"), []string{`2:26: JSON path "$to", byte 1: want . or [`}},
-		{"an empty key", in("  a: {limit: 1/60s, key: ''}\n", "a"), []string{"2:26: a constant key of 0 bytes, want 1 to 1024"}},
-		{"a long key", in("  a: {limit: 1/60s, key: "+strings.Repeat("k", 1025)+"}\n", "a"), []string{"2:26: a constant key of 1025 bytes, want 1 to 1024"}},
-		{"a number for a key", in("  a: {limit: 1/60s, key: 7}\n", "a"), []string{"2:26: a number (text needs quotes then), want a path, such as $.to, or a constant"}},
+		{"an empty key", in("  a: {limit: 1/60s, key: ''}\n", "a"), []string{"2:26: an empty text, want a path..."}},
+		{"an empty constant", in("  a: {limit: 1/60s, key: =}\n", "a"), []string{"2:26: a constant key of 0 bytes, want 1 to 1024"}},
+		{"a blank before a constant", in("  a: {limit: 1/60s, key: = k}\n", "a"), []string{"2:26: a blank after =, want = and the constant without one, such as =acme"}},
+		{"a path as a constant", in("  a: {limit: 1/60s, key: =$.to}\n", "a"), []string{`2:26: a constant key that begins with $, as a path does...`}},
+		{"a long key", in("  a: {limit: 1/60s, key: ="+strings.Repeat("k", 1025)+"}\n", "a"), []string{"2:26: a constant key of 1025 bytes, want 1 to 1024"}},
+		{"a number for a key", in("  a: {limit: 1/60s, key: 7}\n", "a"), []string{"2:26: a number (text needs quotes then), want a path, such as $.to, or = and a constant, such as =acme"}},
 		{"true for a key", in("  a: {limit: 1/60s, key: true}\n", "a"), []string{"2:26: true or false (text needs quotes then), want a path..."}},
-		{"a cost of 0", in("  a: {limit: 1/60s, key: k, cost: 0}\n", "a"), []string{"2:35: want a whole number, 1 to 1000000"}},
-		{"a cost below 0", in("  a: {limit: 1/60s, key: k, cost: -1}\n", "a"), []string{"2:35: want a whole number..."}},
-		{"a cost above all", in("  a: {limit: 1/60s, key: k, cost: 1000001}\n", "a"), []string{"2:35: want a whole number..."}},
-		{"a cost in octal", in("  a: {limit: 1/60s, key: k, cost: 010}\n", "a"), []string{"2:35: want a whole number..."}},
-		{"a cost in hex", in("  a: {limit: 1/60s, key: k, cost: 0x10}\n", "a"), []string{"2:35: want a whole number..."}},
-		{"a fraction", in("  a: {limit: 1/60s, key: k, cost: 1.5}\n", "a"), []string{"2:35: a number with a fraction or an exponent, want a whole number..."}},
-		{"a cost as text", in("  a: {limit: 1/60s, key: k, cost: '3'}\n", "a"), []string{`2:35: text "3", want a whole number of permits, or a path, such as $.tokens`}},
-		{"a bad path of a cost", in("  a: {limit: 1/60s, key: k, cost: $.}\n", "a"), []string{`2:35: JSON path "$.", byte 2: want a name...`}},
+		{"a cost of 0", in("  a: {limit: 1/60s, key: $, cost: 0}\n", "a"), []string{"2:35: want a whole number, 1 to 1000000"}},
+		{"a cost below 0", in("  a: {limit: 1/60s, key: $, cost: -1}\n", "a"), []string{"2:35: want a whole number..."}},
+		{"a cost above all", in("  a: {limit: 1/60s, key: $, cost: 1000001}\n", "a"), []string{"2:35: want a whole number..."}},
+		{"a cost in octal", in("  a: {limit: 1/60s, key: $, cost: 010}\n", "a"), []string{"2:35: want a whole number..."}},
+		{"a cost in hex", in("  a: {limit: 1/60s, key: $, cost: 0x10}\n", "a"), []string{"2:35: want a whole number..."}},
+		{"a fraction", in("  a: {limit: 1/60s, key: $, cost: 1.5}\n", "a"), []string{"2:35: a number with a fraction or an exponent, want a whole number..."}},
+		{"a cost as text", in("  a: {limit: 1/60s, key: $, cost: '3'}\n", "a"), []string{`2:35: text "3", want a whole number of permits, or a path, such as $.tokens`}},
+		{"a bad path of a cost", in("  a: {limit: 1/60s, key: $, cost: $.}\n", "a"), []string{`2:35: JSON path "$.", byte 2: want a name...`}},
 		{"a zone's name", in("  a: {gate: 08:00-21:00 recipient, zone: Europe/Berlin}\n", "a"), []string{`2:42: text "Europe/Berlin", want a path, such as $.zone, or phone and a path`}},
 		{"a bad path of a zone", in("  a: {gate: 08:00-21:00 recipient, zone: $}\n  b: {gate: 08:00-21:00 recipient, zone: $z}\n", "a, b"), []string{`3:42: JSON path "$z", byte 1: want . or [`}},
 		{"a bad path of a phone", in("  a: {gate: 08:00-21:00 recipient, zone: phone to}\n", "a"), []string{`2:42: JSON path "to", byte 0: want $ at the start`}},
@@ -108,7 +111,7 @@ func TestPolicyFileFaults(t *testing.T) {
 		{"one name and no list", in(ruleA, "a") + "  u: {rules: a}\n", []string{"5:14: text, want a list of rules"}},
 		{"a rule in place", in(ruleA, "a, {limit: 1/60s}"), []string{"4:18: a mapping, want the name of a rule"}},
 		{"no such rule", in(ruleA, "a, b"), []string{`4:18: no rule "b" in this file`}},
-		{"a rule that nobody uses", in(ruleA+"  b: {limit: 1/60s, key: k}\n", "a"), []string{`3:3: rule "b": no policy lists it`}},
+		{"a rule that nobody uses", in(ruleA+"  b: {limit: 1/60s, key: $}\n", "a"), []string{`3:3: rule "b": no policy lists it`}},
 		{"a rule listed twice", in(ruleA, "a, a"), []string{`4:18: rule "a": the policy names it twice`}},
 		{"17 rules", in(ruleA, "a"+strings.Repeat(", a", 16)), append([]string{"4:14: 17 rules, want at most 16"}, twice(15)...)},
 		{"pay out of place", in(ruleA, "a") + "    charge: never\n", []string{"5:5: not valid YAML: value is not allowed in this context"}},
@@ -116,7 +119,7 @@ func TestPolicyFileFaults(t *testing.T) {
 		{"pay a boolean", in(ruleA, "a") + "  u:\n    rules: [a]\n    charge: true\n", []string{`7:13: true or false (text needs quotes then), want "every attempt" or "success"`}},
 		{"put off never", in(ruleA, "a") + "  u: {rules: [a], max_postpones: 0}\n", []string{"5:34: want a whole number, 1 to 2147483647"}},
 		{"put off as text", in(ruleA, "a") + "  u: {rules: [a], max_postpones: many}\n", []string{"5:34: want a whole number, 1 to 2147483647"}},
-		{"other order", in(ruleA+"  b: {limit: 1/60s, key: k}\n", "a, b") + "  u: {rules: [b, a]}\n", []string{`6:18: rule "a": comes after "b" here, but before "b" in policy "t" (p.yaml:5)`}},
+		{"other order", in(ruleA+"  b: {limit: 1/60s, key: $}\n", "a, b") + "  u: {rules: [b, a]}\n", []string{`6:18: rule "a": comes after "b" here, but before "b" in policy "t" (p.yaml:5)`}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -144,7 +147,7 @@ func TestPolicyFileTellsAllFaults(t *testing.T) {
 	wantFileFaults(t, second(read(`
 rules:
   phone: {limit: 1/60x, key: $.to}
-  spare: {limit: 1/60s, key: k}
+  spare: {limit: 1/60s, key: $}
   all: {limit: 9/1s}
 policies:
   sms: {rules: [phone, all], charge: sometimes}

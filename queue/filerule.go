@@ -95,8 +95,13 @@ func (f *policyFile) gate(n ast.Node) (g gate.Gate, ok bool) {
 
 // key reads what finds a key, or returns nil.
 func (f *policyFile) key(n ast.Node) KeyFunc {
-	text, ok := f.Text(n, "a path, such as $.to, or a constant")
+	const want = "a path, such as $.to, or = and a constant, such as =acme"
+	text, ok := f.Text(n, want)
 	if !ok {
+		return nil
+	}
+	if text == "" {
+		f.Fault(yamlfile.PosOf(n), "an empty text, want "+want)
 		return nil
 	}
 	if name, ok := yamlfile.FuncName(text); ok {
@@ -109,11 +114,29 @@ func (f *policyFile) key(n ast.Node) KeyFunc {
 		}
 		return key
 	}
-	if text == "" || len(text) > throttle.KeyMax {
-		f.Fault(yamlfile.PosOf(n), fmt.Sprintf("a constant key of %d bytes, want 1 to %d", len(text), throttle.KeyMax))
+	constant, ok := strings.CutPrefix(text, "=")
+	if !ok { // a path whose $ was forgotten would count all tasks together
+		f.Fault(yamlfile.PosOf(n), bareWord(text))
 		return nil
 	}
-	return ConstantKey(text)
+	fault := constantFault(constant)
+	if strings.TrimSpace(constant) != constant {
+		fault = "a blank after =, want = and the constant without one, such as =acme"
+	}
+	if fault != "" {
+		f.Fault(yamlfile.PosOf(n), fault)
+		return nil
+	}
+	return ConstantKey(constant)
+}
+
+// bareWord is the fault of a key that is neither a path nor marked as a constant.
+func bareWord(text string) string {
+	field := "$." + text
+	if _, err := parsePath(field); err != nil {
+		field = "$.to"
+	}
+	return fmt.Sprintf("the key %q is ambiguous: write %s for a field of the payload, or =%s for one key that all tasks share", clip(text), clip(field), clip(text))
 }
 
 // cost reads what finds a cost, or returns nil.

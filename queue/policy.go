@@ -124,12 +124,27 @@ func chargePolicyOf(text string) (ChargePolicy, bool) {
 }
 
 // ConstantKey returns a [KeyFunc] that gives all tasks the same key, such as the
-// name of a provider. It panics when the key is empty or over 1024 bytes long.
+// name of a provider; a policy file has it as "=acme". It panics when the key is empty or
+// over 1024 bytes long, and when it begins with $ or =: that was meant for [JSONKey] or for
+// a policy file, and would count all tasks together.
 func ConstantKey(key string) KeyFunc {
-	if key == "" || len(key) > throttle.KeyMax {
-		panic(fmt.Sprintf("queue: a constant key of %d bytes, want 1 to %d", len(key), throttle.KeyMax))
+	if fault := constantFault(key); fault != "" {
+		panic("queue: " + fault)
 	}
 	return func(*asynq.Task) (string, error) { return key, nil }
+}
+
+// constantFault is what is wrong with a constant key, or "".
+func constantFault(key string) string {
+	switch {
+	case key == "" || len(key) > throttle.KeyMax:
+		return fmt.Sprintf("a constant key of %d bytes, want 1 to %d", len(key), throttle.KeyMax)
+	case key[0] == '$':
+		return "a constant key that begins with $, as a path does: want a path, such as $.to, or a constant, such as acme"
+	case key[0] == '=':
+		return "a constant key that begins with =, which marks constants in policy files: want the constant itself, such as acme"
+	}
+	return ""
 }
 
 // constantCost returns a [CostFunc] that gives all tasks the same cost. It

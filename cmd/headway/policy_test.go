@@ -157,7 +157,7 @@ rules:
   berlin: {gate: "08:00-21:00 Europe/Berlin"}
   theirs: {gate: "08:00-21:00 recipient", zone: phone $.to}
   phone: {limit: 1/1s, key: $.to, cost: 1}
-  all: {limit: 9/1s, key: provider, cost: 2}
+  all: {limit: 9/1s, key: =provider, cost: 2}
 policies:
   sms:send: {rules: [berlin, phone, theirs, all]}
 `))
@@ -192,8 +192,8 @@ func TestAtLeast(t *testing.T) {
 	p := mustPolicy(t, policyFile(t, `
 rules:
   phone: {limit: 1/1m, key: $.to}
-  all: {limit: 4/1h, key: provider, cost: 2}
-  even: {limit: gcra 1/1h, key: provider}
+  all: {limit: 4/1h, key: =provider, cost: 2}
+  even: {limit: gcra 1/1h, key: =provider}
 policies:
   sms:send: {rules: [phone, all, even]}
 `))

@@ -22,8 +22,8 @@ rules:
   morning: {gate: "00:01-21:00 recipient", zone: phone $.to or UTC}
   phone-short: {limit: 1/4s, key: $.to}
   phone-long: {limit: 3/30s, key: $.to}
-  provider: {limit: gcra 2/1s burst 2, key: provider}
-  slots: {limit: concurrent 2 lease 30s, key: provider}
+  provider: {limit: gcra 2/1s burst 2, key: =provider}
+  slots: {limit: concurrent 2 lease 30s, key: =provider}
 policies:
   sms:send: {rules: [morning, phone-short, phone-long, provider, slots]}
 `

@@ -149,7 +149,7 @@ func TestPolicies(t *testing.T) {
 		}
 		return path
 	}
-	const rules = "rules:\n  day: {gate: \"00:00-24:00 recipient\", zone: phone $.to}\n  phone: {limit: 1/200ms, key: $.to}\n  all: {limit: 2/100ms, key: provider}\n"
+	const rules = "rules:\n  day: {gate: \"00:00-24:00 recipient\", zone: phone $.to}\n  phone: {limit: 1/200ms, key: $.to}\n  all: {limit: 2/100ms, key: =provider}\n"
 	file := policy(rules + "policies:\n  sms:send: {rules: [day, phone, all]}\n")
 	r := runProgram(t.Context(), t, env{}, csvOf(8, 3), "-redis", urlOf(srv), "-policy", file, "-input", "-")
 	r.want(t, exitOK, "rule     phone: sliding 1/200ms\n")
