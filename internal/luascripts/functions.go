@@ -180,7 +180,7 @@ func send(ctx context.Context, c redis.Scripter, attempts []*attempt) {
 	for _, a := range attempts {
 		a.cmd = a.call.send(ctx, pipe, a.by)
 	}
-	_, _ = pipe.Exec(ctx) // each command carries its own error
+	_, _ = rediserr.Exec(ctx, pipe) // each command carries its own error
 }
 
 // mend does what the attempts need that did not run, and answers which are to be sent again.

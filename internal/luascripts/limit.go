@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/rediserr"
 )
 
 // Status is the first value that a script on a limit's key answers.
@@ -393,7 +395,7 @@ func StoredLimits(ctx context.Context, c redis.UniversalClient, prefix string, r
 	for _, rule := range rules {
 		cmds = append(cmds, pipe.Get(ctx, StoredLimitKey(prefix, rule)), pipe.Get(ctx, closingKey(prefix, rule)))
 	}
-	_, _ = pipe.Exec(ctx) // each command carries its own error
+	_, _ = rediserr.Exec(ctx, pipe) // each command carries its own error
 	out := make([]StoredLimit, len(rules))
 	for i := range rules {
 		value, there, err := got(cmds[2*i])
