@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle/internal/errtext"
 )
 
@@ -26,6 +27,43 @@ type activeLimit struct {
 // stored any more, the limit counts as that version.
 func (f *limitInForce) active(k *knownLimit) activeLimit {
 	return activeLimit{k.limit, max(k.version, f.floor.Load()), k.closed}
+}
+
+// putInto puts the limit into a call of its rule, computed around an instant.
+func (a *activeLimit) putInto(c *luascripts.RuleCall, around time.Time) {
+	c.Numbers, c.Version, c.Closed = a.numbers(around), a.version, a.closed
+}
+
+// lastLimits are the limits by which a policy decided last. The zero value is ready.
+type lastLimits struct {
+	known atomic.Pointer[[]activeLimit] // what is in it stays as it is
+}
+
+// active are the limits by which the rules decide now. Most are those of the call before,
+// and then in the same memory: nobody writes to it.
+func (f *lastLimits) active(ctx context.Context, rules ruleSet) ([]activeLimit, error) {
+	var known, fresh []activeLimit
+	if last := f.known.Load(); last != nil {
+		known = *last
+	}
+	for i, l := range rules {
+		r, err := l.activeLimit(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if fresh == nil && i < len(known) && known[i] == r {
+			continue
+		}
+		if fresh == nil {
+			fresh = append(make([]activeLimit, 0, len(rules)), known[:i]...)
+		}
+		fresh = append(fresh, r)
+	}
+	if fresh == nil {
+		return known, nil
+	}
+	f.known.Store(new(fresh))
+	return fresh, nil
 }
 
 // lastActiveLimit is the active limit as it was read last.

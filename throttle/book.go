@@ -109,7 +109,7 @@ func newBookCall(ctx context.Context, w BookRequest, out *Booking) *bookCall {
 	if !batchable(p) {
 		return c
 	}
-	if checkJob(c.r.Job) != nil || p.rules.check(&c.r) != nil {
+	if checkJob(c.r.Job) != nil || c.r.check(p.rules) != nil {
 		return c // the error follows when it is sent by itself
 	}
 	limits, err := p.activeLimits(ctx)
@@ -178,6 +178,6 @@ func (c *bookCall) answer(ctx context.Context) Booking {
 	} else {
 		err = c.read(reply, c.limits, c.when)
 	}
-	p.count(ctx, c.mode, &c.d, err)
+	c.count(ctx, err)
 	return Booking{c.d, err}
 }

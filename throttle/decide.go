@@ -29,6 +29,29 @@ type attempt struct {
 	d    Decision
 }
 
+// decide answers a request: it checks the request, asks Redis or the fallback by the
+// active limits, and counts the answer. A grant that the request had before is forgotten.
+func decide(ctx context.Context, p *Policy, mode luascripts.Mode, r Request) (Decision, error) {
+	r.grant, r.made = grant{}, fromStore
+	if r.Token == 0 {
+		r.Token = NewToken()
+	}
+	a := attempt{p: p, mode: mode, r: r}
+	err := a.r.check(p.rules)
+	if err == nil {
+		switch {
+		case p.cfg.Shadow:
+			err = a.inShadow(ctx)
+		case p.fallback.mode == FailClosed:
+			err = a.inRedis(ctx)
+		default:
+			err = p.fallback.decide(ctx, &a)
+		}
+	}
+	a.count(ctx, err)
+	return a.d, err
+}
+
 // begin makes d the answer to r that nothing is known about.
 func (a *attempt) begin() { a.d = Decision{Request: a.r, Rule: a.p.rules[0].rule} }
 
@@ -52,13 +75,12 @@ func (a *attempt) ask(ctx context.Context, t *retry) error {
 	c := calls.Get().(*luascripts.Call)
 	a.fill(c)
 	for again := true; again; {
-		if rule, err := a.p.rules.fits(t.limits, &a.r); err != nil {
+		around := t.begin()
+		if rule, err := a.p.rules.numberFitting(c.Rules, t.limits, around); err != nil {
 			a.d.Rule = rule
 			freeCall(c)
 			return err
 		}
-		around := t.begin()
-		number(c.Rules, t.limits, around)
 		c.Gate = gateAround(a.r.Gates, around)
 		var said answer
 		err := t.store.acquire(ctx, c)
@@ -127,6 +149,17 @@ func (a *attempt) read(reply *luascripts.AcquireReply, limits []activeLimit, whe
 		return fmt.Errorf("%w: rule %q", ErrWithdrawn, d.Rule)
 	}
 	return nil
+}
+
+// count counts the decision and passes it on to the observer.
+func (a *attempt) count(ctx context.Context, err error) {
+	p := a.p
+	if !p.cfg.Shadow || !a.mode.Books() { // that takes no place
+		p.counters.add(a.mode, &a.d, err)
+	}
+	if p.cfg.Observer != nil {
+		p.cfg.Observer.Decided(ctx, a.d, err)
+	}
 }
 
 // How much of a gate the scripts get: so much before and after the store's clock.
@@ -268,9 +301,20 @@ func (t *retry) again(ctx context.Context, op string, a answer, err error) (bool
 // number puts the limits into the calls of their rules, computed around an instant.
 func number(calls []luascripts.RuleCall, limits []activeLimit, around time.Time) {
 	for i := range calls {
-		calls[i].Numbers = limits[i].numbers(around)
-		calls[i].Version, calls[i].Closed = limits[i].version, limits[i].closed
+		limits[i].putInto(&calls[i], around)
 	}
+}
+
+// numberFitting is [number] where permits are asked for. It refuses a cost that a limit
+// can never admit, and names the rule.
+func (rs ruleSet) numberFitting(calls []luascripts.RuleCall, limits []activeLimit, around time.Time) (rule string, err error) {
+	for i, l := range rs {
+		if err := limits[i].fits(l.rule, calls[i].Cost); err != nil {
+			return l.rule, err
+		}
+		limits[i].putInto(&calls[i], around)
+	}
+	return "", nil
 }
 
 // made takes in the reply that is the grant.

@@ -119,6 +119,14 @@ func (l Limit) MaxCost() int {
 	return 0
 }
 
+// fits refuses a cost that the limit of a rule can never admit.
+func (l Limit) fits(rule string, cost int) error {
+	if cost > l.MaxCost() {
+		return &ExceedsLimitError{Rule: rule, Cost: cost, Limit: l}
+	}
+	return nil
+}
+
 // permitsWithin is how many permits come in 10 years at n per window.
 func permitsWithin(n int, window time.Duration) uint64 {
 	if n < 1 || window < windowMin {

@@ -194,7 +194,7 @@ func (l *Limiter) CloseKey(ctx context.Context, key string, d time.Duration) (un
 // closeKey closes the key of a rule. The job goes first in the narrower rules too,
 // and in those that share the key.
 func closeKey(ctx context.Context, p *Policy, rule int, r Request, d time.Duration) (reply luascripts.CloseReply, err error) {
-	if err := p.rules.check(&r); err != nil {
+	if err := r.check(p.rules); err != nil {
 		return reply, err
 	}
 	ids := p.rules.ids(r)
@@ -385,7 +385,7 @@ func (l *Limiter) Available(ctx context.Context, key string) (int, error) {
 // [ErrUnavailable].
 func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Duration, error) {
 	r := Request{Key: key, Cost: n}
-	if err := l.policy.rules.check(&r); err != nil {
+	if err := r.check(l.policy.rules); err != nil {
 		return 0, err
 	}
 	reply, err := l.look(ctx, r, 0)
@@ -401,7 +401,7 @@ func (l *Limiter) look(ctx context.Context, r Request, most int) (reply luascrip
 	k := l.names.Of(l.ID(r.Key))
 	for again := true; again; {
 		in := t.limits[0]
-		if err := fitsLimit(l, in.Limit, r.Cost); err != nil {
+		if err := in.fits(l.rule, r.Cost); err != nil {
 			return reply, err
 		}
 		a := luascripts.PeekArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, Cost: r.Cost, Most: most}

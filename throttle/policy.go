@@ -8,7 +8,6 @@ import (
 	"hash/fnv"
 	"reflect"
 	"strings"
-	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -45,8 +44,8 @@ type Policy struct {
 	fallback fallback
 	counters counters
 
-	templates luascripts.CallTemplates      // of its calls
-	last      atomic.Pointer[[]activeLimit] // by which it decided last; what is in it stays as it is
+	templates luascripts.CallTemplates // of its calls
+	last      lastLimits               // by which it decided last
 }
 
 // NewPolicy puts rules together. They must be on one client and have one [Config];
@@ -194,27 +193,9 @@ func (p *Policy) Charge(d Decision) *Charge {
 	return &Charge{p: p, d: d, payments: []payment{first}}
 }
 
-// decide answers a request, whatever the policy's mode: it checks the request, asks
-// Redis or the fallback by the active limits, and counts the answer.
+// decide answers a request, whatever the policy's mode.
 func (p *Policy) decide(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
-	r.grant, r.made = grant{}, fromStore
-	if r.Token == 0 {
-		r.Token = NewToken()
-	}
-	a := attempt{p: p, mode: mode, r: r}
-	err := p.rules.check(&r)
-	if err == nil {
-		switch {
-		case p.cfg.Shadow:
-			err = a.inShadow(ctx)
-		case p.fallback.mode == FailClosed:
-			err = a.inRedis(ctx)
-		default:
-			err = p.fallback.decide(ctx, &a)
-		}
-	}
-	p.count(ctx, mode, &a.d, err)
-	return a.d, err
+	return decide(ctx, p, mode, r)
 }
 
 // decideForJob leaves no place behind for a cost that can never be met: the limit
@@ -230,41 +211,9 @@ func (p *Policy) decideForJob(ctx context.Context, mode luascripts.Mode, r Reque
 	return d, err
 }
 
-// activeLimits are the limits by which the policy decides now. Most are those of the
-// call before, and then in the same memory: nobody writes to it.
+// activeLimits are the limits by which the policy decides now.
 func (p *Policy) activeLimits(ctx context.Context) ([]activeLimit, error) {
-	var known, fresh []activeLimit
-	if last := p.last.Load(); last != nil {
-		known = *last
-	}
-	for i, l := range p.rules {
-		r, err := l.activeLimit(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if fresh == nil && i < len(known) && known[i] == r {
-			continue
-		}
-		if fresh == nil {
-			fresh = append(make([]activeLimit, 0, len(p.rules)), known[:i]...)
-		}
-		fresh = append(fresh, r)
-	}
-	if fresh == nil {
-		return known, nil
-	}
-	p.last.Store(new(fresh))
-	return fresh, nil
-}
-
-// count counts a decision and passes it on to the observer.
-func (p *Policy) count(ctx context.Context, mode luascripts.Mode, d *Decision, err error) {
-	if !p.cfg.Shadow || !mode.Books() { // that takes no place
-		p.counters.add(mode, d, err)
-	}
-	if p.cfg.Observer != nil {
-		p.cfg.Observer.Decided(ctx, *d, err)
-	}
+	return p.last.active(ctx, p.rules)
 }
 
 // Counts returns what was counted until now, all rules together; what its rules

@@ -34,7 +34,7 @@ func (p *Policy) Refund(ctx context.Context, r Request) ([]Promotion, error) {
 // takeBack gives back what r has, where r has it. It does not ask whether the limits
 // admit r: they may have been larger when the grant was made.
 func (p *Policy) takeBack(ctx context.Context, r Request, first bool) ([]Promotion, error) {
-	if err := p.rules.check(&r); err != nil {
+	if err := r.check(p.rules); err != nil {
 		return nil, err
 	}
 	if r.made == fromNowhere {

@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -62,6 +63,56 @@ func (r Request) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(r.String())
 
 // MarshalJSON writes the request without its key: loggers use it.
 func (r Request) MarshalJSON() ([]byte, error) { return json.Marshal(r.String()) }
+
+// check refuses what no limit could admit before it costs a round trip.
+func (r *Request) check(rs ruleSet) error {
+	if len(r.More) != len(rs)-1 {
+		return fmt.Errorf("%w: %d keys for the %d rules of policy %v", ErrInvalidConfig, len(r.More)+1, len(rs), rs)
+	}
+	for i, l := range rs {
+		w := r.keyCost(i)
+		if err := checkKey(w.Key); err != nil {
+			return err
+		}
+		if w.Cost < 1 {
+			return fmt.Errorf("%w: %d permits for rule %q, want at least 1", ErrInvalidCost, w.Cost, l.rule)
+		}
+	}
+	if len(r.Job) > JobMax {
+		return checkJob(r.Job)
+	}
+	return checkGates(r.Gates)
+}
+
+func checkKey(key string) error {
+	if key == "" || len(key) > KeyMax {
+		return fmt.Errorf("%w: %d bytes, want 1 to %d", ErrInvalidKey, len(key), KeyMax)
+	}
+	return nil
+}
+
+func checkJob(job string) error {
+	if job == "" || len(job) > JobMax {
+		return fmt.Errorf("%w: %d bytes, want 1 to %d", ErrInvalidJob, len(job), JobMax)
+	}
+	return nil
+}
+
+func checkGates(gates []gate.At) error {
+	var errs []error
+	for _, g := range gates {
+		errs = append(errs, g.Gate.Validate())
+	}
+	return errors.Join(errs...)
+}
+
+// keyCost is what is asked of the rule i.
+func (r *Request) keyCost(i int) KeyCost {
+	if i == 0 {
+		return KeyCost{r.Key, r.Cost}
+	}
+	return r.More[i-1]
+}
 
 // Decision is what a limiter answered: a grant, a booking, or (from
 // [Limiter.TryAcquire]) a refusal.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 	"weak"
 
 	"github.com/redis/go-redis/v9"
@@ -117,6 +118,59 @@ func noFunctions(text string) bool {
 	lower := strings.ToLower(text)
 	return strings.HasPrefix(lower, "err unknown command") || strings.HasPrefix(lower, "err unknown subcommand") ||
 		strings.HasPrefix(lower, "noperm") && (strings.Contains(lower, "fcall") || strings.Contains(lower, "function"))
+}
+
+// arg is a text among the arguments of a command. go-redis takes each as an interface,
+// for which a string needs memory of its own and a pointer none: those of all texts of
+// a command point into one slice. Hooks that print a command print the text.
+type arg string
+
+func (a *arg) String() string { return string(*a) }
+
+// MarshalBinary is what go-redis writes: it copies the bytes at once.
+func (a *arg) MarshalBinary() ([]byte, error) {
+	return unsafe.Slice(unsafe.StringData(string(*a)), len(*a)), nil // #nosec G103: nobody writes to them
+}
+
+// command is a call of a script as Redis gets it: FCALL, the function, how many keys, the
+// keys, the arguments.
+type command struct {
+	script *script
+	args   []any
+	keys   int
+}
+
+// send sends the command a way: over a client, or into a pipeline.
+func (c *command) send(ctx context.Context, to redis.Scripter, by way) *redis.Cmd {
+	if by == byScript {
+		keys, args := c.split()
+		return to.EvalSha(ctx, c.script.eval().Hash(), keys, args...)
+	}
+	cmd := redis.NewCmd(ctx, c.args...)
+	cmd.SetFirstKeyPos(firstKey)
+	_ = to.(interface {
+		Process(ctx context.Context, cmd redis.Cmder) error
+	}).Process(ctx, cmd) // the command carries its error
+	return cmd
+}
+
+// firstKey is where the keys of a command begin.
+const firstKey = 3
+
+// split are the keys and the arguments as [redis.Scripter] takes them.
+func (c *command) split() (keys []string, args []any) {
+	keys, args = make([]string, 0, c.keys), make([]any, 0, len(c.args)-firstKey-c.keys)
+	for i, v := range c.args[firstKey:] {
+		if a, ok := v.(*arg); ok {
+			v = string(*a)
+		}
+		if key, ok := v.(string); ok && i < c.keys {
+			keys = append(keys, key)
+			continue
+		}
+		args = append(args, v)
+	}
+	return keys, args
 }
 
 // attempt is a call on its way to Redis.
