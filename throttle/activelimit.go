@@ -221,7 +221,7 @@ func (l *Limiter) lookAgain(ctx context.Context) (activeLimit, error) {
 				return activeLimit{}, other.err
 			}
 		case <-ctx.Done():
-			return activeLimit{}, l.fault("limit", 0, ctx.Err())
+			return activeLimit{}, l.fault(ctx, "limit", 0, ctx.Err())
 		}
 	}
 }
@@ -246,17 +246,17 @@ func (l *Limiter) lookFor(ctx context.Context, mine *look) (activeLimit, error) 
 // readLimit asks for the limit in force and remembers the answer.
 func (l *Limiter) readLimit(ctx context.Context) knownLimit {
 	began := time.Now()
-	return l.heard(began, l.limits.stored(ctx, l.rule))
+	return l.heard(ctx, began, l.limits.stored(ctx, l.rule))
 }
 
 // heard makes the limit in force of what was stored at a moment after began.
-func (l *Limiter) heard(began time.Time, s storedLimit) knownLimit {
+func (l *Limiter) heard(ctx context.Context, began time.Time, s storedLimit) knownLimit {
 	k := knownLimit{limit: l.limit, version: s.version, closed: s.closed, changed: max(s.version, s.closing), began: began, done: time.Now()}
 	switch {
 	case s.malformed:
 		k.err = &storedLimitError{Rule: l.rule, Text: errtext.Clip(s.text)}
 	case s.err != nil:
-		k.limit, k.err = Limit{}, l.fault("limit", 0, s.err)
+		k.limit, k.err = Limit{}, l.fault(ctx, "limit", 0, s.err)
 		return k // nothing was heard
 	case s.text != "":
 		limit, err := ParseLimit(s.text)
@@ -298,7 +298,7 @@ func (l *Limiter) setLimit(ctx context.Context, limit Limit, c limitChange) (boo
 func (l *Limiter) change(ctx context.Context, c limitChange, then knownLimit) (bool, error) {
 	done, version, err := l.limits.change(ctx, l.rule, c)
 	if err != nil {
-		return false, l.fault("setlimit", 0, err)
+		return false, l.fault(ctx, "setlimit", 0, err)
 	}
 	if done {
 		if k := l.force.last.Load(); k != nil {
@@ -314,7 +314,7 @@ func (l *Limiter) change(ctx context.Context, c limitChange, then knownLimit) (b
 func (l *Limiter) closeRule(ctx context.Context, d time.Duration) (time.Time, error) {
 	until, version, err := l.limits.closeRule(ctx, l.rule, d)
 	if err != nil {
-		return time.Time{}, l.fault("closerule", 0, err)
+		return time.Time{}, l.fault(ctx, "closerule", 0, err)
 	}
 	if k := l.force.last.Load(); k != nil && k.err == nil {
 		then := *k

@@ -174,7 +174,7 @@ func (c *bookCall) answer(ctx context.Context) Booking {
 	}
 	c.begin()
 	if err != nil {
-		err = p.rules.fault("acquire", 0, 0, err)
+		err = p.rules.fault(ctx, "acquire", 0, 0, err)
 	} else {
 		err = c.read(reply, c.limits, c.when)
 	}

@@ -128,7 +128,7 @@ func (a *attempt) fill(c *luascripts.Call) {
 // read makes a store's reply the decision.
 func (a *attempt) read(reply *luascripts.AcquireReply, limits []activeLimit, when roundTripTimes) error {
 	rules, r, d := a.p.rules, &a.r, &a.d
-	if err := rules.fault("acquire", reply.Rule, reply.Status, nil); err != nil {
+	if err := rules.fault(context.Background(), "acquire", reply.Rule, reply.Status, nil); err != nil { // it was answered
 		return err
 	}
 	d.Rule = rules.decidedBy(reply, r.Gates)
@@ -295,7 +295,7 @@ func (t *retry) again(ctx context.Context, op string, a answer, err error) (bool
 		t.limits = newer
 		return true, nil
 	}
-	return false, t.rules.fault(op, a.rule, a.status, err)
+	return false, t.rules.fault(ctx, op, a.rule, a.status, err)
 }
 
 // number puts the limits into the calls of their rules, computed around an instant.
@@ -330,16 +330,16 @@ const roundTripsMax = 3
 
 // fault translates what a script call about several rules came back with; rule is
 // the one that it stumbled over, from 1.
-func (rs ruleSet) fault(op string, rule int, status luascripts.Status, err error) error {
+func (rs ruleSet) fault(ctx context.Context, op string, rule int, status luascripts.Status, err error) error {
 	if rule < 1 || rule > len(rs) {
 		rule = 1
 	}
-	return rs[rule-1].fault(op, status, err)
+	return rs[rule-1].fault(ctx, op, status, err)
 }
 
 // fault translates what a script call came back with; no error type of the
 // Redis client leaves this package.
-func (l *Limiter) fault(op string, status luascripts.Status, err error) error {
+func (l *Limiter) fault(ctx context.Context, op string, status luascripts.Status, err error) error {
 	if err == nil {
 		if status == luascripts.NewerSchema {
 			return fmt.Errorf("%w: rule %q", ErrSchema, l.rule)
@@ -352,8 +352,11 @@ func (l *Limiter) fault(op string, status luascripts.Status, err error) error {
 	kind := rediserr.Of(err)
 	u := &unavailableError{Op: op, Reason: err.Error()}
 	u.answered = errors.Is(err, errClock) || kind.Answered() && kind != rediserr.Passing
+	if ctx.Err() != nil && !u.answered { // the caller's own doing, and not Redis'
+		u.Reason, u.ended = "", context.Cause(ctx)
+	}
 	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, end) {
+		if errors.Is(err, end) || u.ended != nil && errors.Is(ctx.Err(), end) {
 			u.cause = end
 		}
 	}

@@ -28,8 +28,9 @@ var (
 	// ErrWithdrawn: the call was taken back by its token before it arrived.
 	ErrWithdrawn = errors.New("throttle: call was withdrawn")
 	// ErrUnavailable: Redis did not answer, or not as it should. Whether the call took effect
-	// is not known. The error unwraps to the one of a context that ended, too; its text has
-	// the client's or the server's own words, which hold no key.
+	// is not known. Its text has the client's or the server's own words, which hold no key.
+	// When the caller's context ended before the answer came, the error says so instead, and
+	// unwraps to the error of the context and to its cause, too.
 	ErrUnavailable = errors.New("throttle: redis unavailable")
 	// ErrStoredLimit: this version can't read the limit that is stored for the rule. Nothing
 	// is granted until it is set anew or taken away; what was granted can be given back.
@@ -98,15 +99,24 @@ type unavailableError struct {
 	Op     string // the script that was called
 	Reason string // the client's or the server's own words; they hold no key
 
-	cause    error
+	cause    error // of the package context
+	ended    error // why the caller's context ended; nil when it did not
 	answered bool
 }
 
-func (e *unavailableError) Error() string { return "throttle: " + e.Op + ": redis: " + e.Reason }
+func (e *unavailableError) Error() string {
+	if e.ended != nil {
+		return "throttle: " + e.Op + ": the context ended before the answer came: " + e.ended.Error()
+	}
+	return "throttle: " + e.Op + ": redis: " + e.Reason
+}
 
 func (e *unavailableError) Unwrap() []error {
-	if e.cause == nil {
-		return []error{ErrUnavailable}
+	all := []error{ErrUnavailable}
+	for _, err := range []error{e.cause, e.ended} {
+		if err != nil {
+			all = append(all, err)
+		}
 	}
-	return []error{ErrUnavailable, e.cause}
+	return all
 }

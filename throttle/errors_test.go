@@ -181,8 +181,8 @@ func TestRedisAway(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = l.TryAcquire(ended, key, 1)
-	if !errors.Is(err, throttle.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-		t.Errorf("TryAcquire with an ended context = %v, want %v and %v", err, throttle.ErrUnavailable, context.Canceled)
+	if errors.Is(err, throttle.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("TryAcquire with an ended context = %v, want %v", err, context.Canceled)
 	}
 	// Another program's value under our key: the server's words, without the key.
 	if err := rdb.LPush(t.Context(), "hw:{"+key+"}:sms", "x").Err(); err != nil {
@@ -196,4 +196,102 @@ func TestRedisAway(t *testing.T) {
 		t.Errorf("Answered(%v) = false, want true", err)
 	}
 	noKey(t, err)
+}
+
+// A context that has ended before the call is no fault of Redis: the error is its cause,
+// and nothing is asked.
+func TestEndedContextGivesItsCause(t *testing.T) {
+	t.Parallel()
+	raw := redistest.Start(t).Client(t)
+	for name, l := range map[string]*throttle.Limiter{
+		"closed": newLimiter(t, raw, "sms", throttle.Sliding(1, time.Minute), throttle.Config{}),
+		"open":   newLimiter(t, raw, "sms", throttle.Sliding(1, time.Minute), throttle.Config{OnUnavailable: throttle.FailOpen}),
+		"shadow": newLimiter(t, raw, "sms", throttle.Sliding(1, time.Minute), throttle.Config{Shadow: true}),
+	} {
+		enough := errors.New("the user has closed the page")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(enough)
+		p, r := l.Policy(), throttle.Request{Key: key, Cost: 1, Job: "a"}
+		for call, do := range map[string]func() error{
+			"TryAcquire":        func() error { _, err := l.TryAcquire(ctx, key, 1); return err },
+			"Policy.TryAcquire": func() error { _, err := p.TryAcquire(ctx, r); return err },
+			"Acquire":           func() error { return l.Acquire(ctx, key, 1) },
+			"Reserve":           func() error { _, err := l.Reserve(ctx, key, 1); return err },
+			"Book":              func() error { _, err := p.Book(ctx, r); return err },
+			"Redeem":            func() error { _, err := p.Redeem(ctx, r); return err },
+		} {
+			if err := do(); err != enough { //nolint:errorlint // the very cause
+				t.Errorf("%s: %s = %v, want %v", name, call, err, enough)
+			}
+		}
+		for call, do := range map[string]func() error{ // what they did is not known to those who made them
+			"Peek":     func() error { _, err := l.Peek(ctx, key, 1); return err },
+			"Refund":   func() error { _, err := p.Refund(ctx, r); return err },
+			"SetLimit": func() error { return l.UnsetLimit(ctx) },
+			"BookMany": func() error {
+				return throttle.ForWorkers.BookMany(ctx, raw, []throttle.BookRequest{{Policy: p, Request: r}, {Policy: p, Request: r}})[1].Err
+			},
+		} {
+			err := do()
+			if name == "shadow" && call == "BookMany" && err == nil {
+				continue // it books nothing
+			}
+			if !errors.Is(err, enough) || !errors.Is(err, context.Canceled) || !errors.Is(err, throttle.ErrUnavailable) || strings.Contains(err.Error(), "redis") {
+				t.Errorf("%s: %s = %v, want %v for %v, and no word of Redis", name, call, err, throttle.ErrUnavailable, enough)
+			}
+		}
+	}
+	if keys := allKeys(t, raw); len(keys) != 0 {
+		t.Errorf("keys = %v, want none", keys)
+	}
+}
+
+// A context that ends while Redis is asked is told with its cause: what the call did is
+// not known.
+func TestContextThatEndsMeanwhileGivesItsCause(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb, proxy := redistest.Behind(t, s, func(o *redis.Options) { o.ContextTimeoutEnabled, o.MaxRetries = true, -1 })
+	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
+	if in := l.LimitStatus(t.Context()); in.Err != nil {
+		t.Fatal(in.Err)
+	}
+	enough := errors.New("the user has closed the page")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 20*ms, enough)
+	defer cancel()
+	proxy.Delay(100 * ms)
+	_, err := l.TryAcquire(ctx, key, 1)
+	if !errors.Is(err, enough) || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, throttle.ErrUnavailable) || strings.Contains(err.Error(), "redis") {
+		t.Errorf("TryAcquire = %v, want %v for %v, and no word of Redis", err, throttle.ErrUnavailable, enough)
+	}
+}
+
+// What is nil is named where it is given, and not met later.
+func TestNilIsNamed(t *testing.T) {
+	t.Parallel()
+	l, err := throttle.NewLocal("sms", throttle.Sliding(1, time.Minute), throttle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		rules []*throttle.Limiter
+		want  string
+	}{
+		{[]*throttle.Limiter{nil}, "rule 1 of 1 of the policy is nil"},
+		{[]*throttle.Limiter{l, nil}, "rule 2 of 2 of the policy is nil"},
+	} {
+		if _, err := throttle.NewPolicy(tt.rules...); !errors.Is(err, throttle.ErrInvalidConfig) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("NewPolicy of %d rules = %v, want %v that says %q", len(tt.rules), err, throttle.ErrInvalidConfig, tt.want)
+		}
+	}
+	for name, rdb := range map[string]redis.UniversalClient{"none": nil, "a nil Client": (*redis.Client)(nil), "a nil ClusterClient": (*redis.ClusterClient)(nil)} {
+		func() {
+			defer func() {
+				if got := recover(); got != "throttle: nil Redis client" {
+					t.Errorf("New on %s panics with %v, want what is nil", name, got)
+				}
+			}()
+			_, _ = throttle.New(rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
+		}()
+	}
 }

@@ -112,7 +112,7 @@ func (p *Policy) Renew(ctx context.Context, grants []Decision) []error {
 	}
 	for store, at := range byStore {
 		for i, r := range store.renew(ctx, at.args) {
-			err := p.rules.fault("renew", 0, 0, r.Err)
+			err := p.rules.fault(ctx, "renew", 0, 0, r.Err)
 			if err == nil && !r.Held {
 				err = ErrLeaseLost
 			}

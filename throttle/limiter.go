@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"reflect"
 	"slices"
 	"time"
 
@@ -24,7 +25,8 @@ import (
 // [Limiter.SetLimit], which goes before both, and not by a rolling deploy.
 //
 // A Limiter holds no state that matters and needs no closing; it does not own
-// the client. It is safe for concurrent use. When Redis does not answer, every
+// the client. It is safe for concurrent use. A call for permits whose context has ended
+// already asks nothing, and returns the cause of the context. When Redis does not answer, every
 // method returns an error that unwraps to [ErrUnavailable] and nothing is
 // granted, unless [Config.OnUnavailable] or [Config.Shadow] say otherwise.
 type Limiter struct {
@@ -48,7 +50,7 @@ type Limiter struct {
 // its arguments are reported at once, unwrapping to [ErrInvalidConfig] or
 // [ErrInvalidLimit]. A nil client panics.
 func New(rdb redis.UniversalClient, rule string, limit Limit, cfg Config) (*Limiter, error) {
-	if rdb == nil {
+	if v := reflect.ValueOf(rdb); rdb == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		panic("throttle: nil Redis client")
 	}
 	if c, ok := rdb.(*fake.Client); ok {
@@ -102,6 +104,9 @@ func (l *Limiter) Limit() Limit { return l.limit }
 // not pass jobs that wait: a [Decision] that is not granted says in At and
 // Wait when a new job would go. n above the limit is an [ExceedsLimitError].
 func (l *Limiter) TryAcquire(ctx context.Context, key string, n int) (d Decision, err error) {
+	if ctx.Err() != nil {
+		return Decision{}, context.Cause(ctx)
+	}
 	r := Request{Key: key, Cost: n, Token: NewToken()}
 	d, err = l.policy.decide(ctx, luascripts.Try, r)
 	if err != nil {

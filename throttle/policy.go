@@ -32,7 +32,8 @@ const rulesMax = luascripts.RulesMax
 // the rule that refuses, and the instant from which it admits.
 //
 // A Policy holds no state that matters and needs no closing. It is safe for
-// concurrent use. When Redis does not answer, every method returns an error that
+// concurrent use. A call whose context has ended already asks nothing, and returns the
+// cause of the context. When Redis does not answer, every method returns an error that
 // unwraps to [ErrUnavailable] and nothing is granted, unless [Config.OnUnavailable] or
 // [Config.Shadow] say otherwise; with [FailLocal] each Policy counts for itself then.
 type Policy struct {
@@ -49,7 +50,7 @@ type Policy struct {
 }
 
 // NewPolicy puts rules together. They must be on one client and have one [Config];
-// leases come last, and no rule comes twice. All faults are reported at once,
+// leases come last, no rule comes twice, and none is nil. All faults are reported at once,
 // unwrapping to [ErrInvalidConfig].
 func NewPolicy(rules ...*Limiter) (*Policy, error) {
 	if len(rules) == 0 || len(rules) > rulesMax {
@@ -58,7 +59,10 @@ func NewPolicy(rules ...*Limiter) (*Policy, error) {
 	var errs []error
 	seen := make(map[string]bool)
 	leases := ""
-	for _, l := range rules {
+	for i, l := range rules {
+		if l == nil {
+			return nil, fmt.Errorf("%w: rule %d of %d of the policy is nil, want a Limiter", ErrInvalidConfig, i+1, len(rules))
+		}
 		if seen[l.rule] {
 			errs = append(errs, fmt.Errorf("%w: rule %q comes twice in a policy", ErrInvalidConfig, l.rule))
 		}
@@ -116,6 +120,9 @@ func (p *Policy) String() string { return p.rules.String() }
 // TryAcquire takes what r asks of all rules now, or nothing; see
 // [Limiter.TryAcquire]. Decision.Left is what each rule has left.
 func (p *Policy) TryAcquire(ctx context.Context, r Request) (Decision, error) {
+	if ctx.Err() != nil {
+		return Decision{}, context.Cause(ctx)
+	}
 	r.Job, r.MaxWait, r.wantLeft = "", 0, true
 	if r.Token == 0 {
 		r.Token = NewToken()
@@ -136,7 +143,7 @@ func (p *Policy) TryAcquire(ctx context.Context, r Request) (Decision, error) {
 // and only a refund or a larger limit could bring it forward. A caller that wants to
 // wait for that gives ctx the time-out, and calls again.
 func (p *Policy) Acquire(ctx context.Context, r Request) (Decision, error) {
-	if err := ctx.Err(); err != nil {
+	if ctx.Err() != nil {
 		return Decision{}, context.Cause(ctx)
 	}
 	if h := hostFrom(ctx); h != nil {
@@ -151,6 +158,9 @@ func (p *Policy) Acquire(ctx context.Context, r Request) (Decision, error) {
 // [TooLateError] when the permits come later than that, and books nothing. r.Job and
 // r.Token are drawn.
 func (p *Policy) Reserve(ctx context.Context, r Request) (*Reservation, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	r.Token, r.notAhead = NewToken(), true
 	r.Job = "reserve:" + r.Token.String()
 	d, err := p.decide(ctx, luascripts.GrantOrBook, r)
@@ -166,6 +176,9 @@ func (p *Policy) Reserve(ctx context.Context, r Request) (*Reservation, error) {
 // place. With MaxWait exceeded it leaves the line and the error is a [TooLateError],
 // and with a cost above a limit too, with an [ExceedsLimitError].
 func (p *Policy) Book(ctx context.Context, r Request) (Decision, error) {
+	if ctx.Err() != nil {
+		return Decision{}, context.Cause(ctx)
+	}
 	r.Token = NewToken()
 	return p.decideForJob(ctx, luascripts.Book, r)
 }
@@ -181,6 +194,9 @@ func (p *Policy) Book(ctx context.Context, r Request) (Decision, error) {
 // [Policy.Refund]. After a Decision by a Fallback go on with the Request in it: the
 // Token that was sent may be refused.
 func (p *Policy) Redeem(ctx context.Context, r Request) (Decision, error) {
+	if ctx.Err() != nil {
+		return Decision{}, context.Cause(ctx)
+	}
 	return p.decideForJob(ctx, luascripts.GrantOrBook, r)
 }
 

@@ -162,7 +162,7 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]act
 					again, err = append(again, i), &outdatedError{r.Version, r.Rule - 1}
 				}
 			}
-			err = p.rules.fault("refresh", r.Rule, r.Status, err)
+			err = p.rules.fault(ctx, "refresh", r.Rule, r.Status, err)
 			out[i] = BookingStatus{Known: err == nil && r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Before, Promoted: p.rules.promotions(r.Promoted, r.Now), Err: err}
 			if r.Rule > 0 && r.Rule <= len(p.rules) {
 				out[i].Rule = p.rules[r.Rule-1].rule
@@ -258,7 +258,7 @@ func (workerCalls) LimitStatuses(ctx context.Context, limiters []*Limiter) []Lim
 		began := time.Now()
 		for n, stored := range s.storedOf(ctx, rules) {
 			i := indices[n]
-			out[i] = limiters[i].heard(began, stored).status()
+			out[i] = limiters[i].heard(ctx, began, stored).status()
 		}
 	}
 	return out

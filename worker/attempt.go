@@ -94,7 +94,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 			r.MaxWait = max(bound-time.Since(began), 1) // 0 would mean no bound
 		}
 		d, err := p.Redeem(ctx, r)
-		if err != nil && errors.Is(err, throttle.ErrUnavailable) {
+		if err != nil && (ctx.Err() != nil || errors.Is(err, throttle.ErrUnavailable)) {
 			lost = lost || !throttle.ForWorkers.Answered(err)
 			if ctx.Err() != nil || !t.mustStay() && (throttle.ForWorkers.Answered(err) || t.a.stopped() || time.Since(began) > askFor) {
 				return d, t.unanswered(ctx, p, r, err, lost)
