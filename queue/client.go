@@ -53,7 +53,7 @@ type typePolicy struct {
 	decide *throttle.Policy
 }
 
-// ClientConfig are the options of a [Client], and of an [Inspector]. The zero value is
+// ClientConfig are the options of a [Client]. The zero value is
 // ready to use.
 type ClientConfig struct {
 	// Policies are what tasks of their types need, see [ValidatePolicies]. Defaults to

@@ -22,9 +22,6 @@ var (
 	ErrNoZone = errors.New("queue: no time zone")
 	// ErrInvalidOption: asynq would alter or drop an option. See [OptionError].
 	ErrInvalidOption = errors.New("queue: invalid option")
-	// ErrInvalidCursor: a cursor is none that a page ended with, or a page is to have
-	// no places or too many.
-	ErrInvalidCursor = errors.New("queue: invalid cursor")
 )
 
 // DemandError says why a task can never run under its policy. It unwraps to

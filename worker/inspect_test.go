@@ -9,6 +9,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/inspect"
 	"github.com/headwayq/headway/queue"
 )
 
@@ -27,11 +28,11 @@ func TestInspectorSeesAPool(t *testing.T) {
 		<-goOn
 		return nil
 	}), policies(phone("sms", time.Hour)))
-	i, err := queue.NewInspector(r.srv.Client(t), queue.ClientConfig{Policies: []queue.Policy{phone("sms", time.Hour)}})
+	i, err := inspect.New(r.srv.Client(t), inspect.Config{Policies: []queue.Policy{phone("sms", time.Hour)}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	is := func(id string, state queue.WaitState) queue.Explanation {
+	is := func(id string, state inspect.State) inspect.Explanation {
 		t.Helper()
 		w, err := i.Explain(t.Context(), "default", id)
 		if err != nil || w.State != state {
@@ -49,15 +50,15 @@ func TestInspectorSeesAPool(t *testing.T) {
 		r.eventually(id+" is deferred", func() bool { return r.is(id, asynq.TaskStateRetry) })
 	}
 	r.eventually("the failure is written", func() bool { return r.is("fails", asynq.TaskStateRetry) })
-	is("a", queue.StateActive)
-	is("fails", queue.StateRetry)
-	is("never", queue.StateMissing)
+	is("a", inspect.StateActive)
+	is("fails", inspect.StateRetry)
+	is("never", inspect.StateMissing)
 
 	close(goOn)
 	stop()
-	is("a", queue.StateMissing)
+	is("a", inspect.StateMissing)
 	for n, id := range []string{"b", "c"} {
-		w := is(id, queue.StateLimit)
+		w := is(id, inspect.StateLimit)
 		wait := time.Duration(n+1) * time.Hour
 		if off := wait - w.At.Sub(w.Now); w.Rule != "sms" || w.Jobs != n || w.Permits != n || w.Booked || w.Parked || off < 0 || off > time.Minute {
 			t.Errorf("Why(%s) = %+v, want it to wait for sms for %v, behind %d", id, w, wait, n)

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/inspect"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -173,7 +174,7 @@ func TestTheLimitHolds(t *testing.T) {
 		t.Errorf("tasks that ran (want -, got +):\n%s", diff)
 	}
 
-	inspector, err := queue.NewInspector(after.srv.Client(t), queue.ClientConfig{Policies: []queue.Policy{{
+	inspector, err := inspect.New(after.srv.Client(t), inspect.Config{Policies: []queue.Policy{{
 		Type:  "sms:send",
 		Rules: []queue.Rule{{Name: "phone", Limit: throttle.Sliding(1, time.Hour), Key: queue.MustJSONKey("$.to")}},
 	}}})
@@ -183,7 +184,7 @@ func TestTheLimitHolds(t *testing.T) {
 	instants := make(map[string][]time.Time) // by parcel
 	for _, x := range after.tasks(after.inspector.ListRetryTasks) {
 		w, err := inspector.Explain(t.Context(), "default", x.ID)
-		if err != nil || w.State != queue.StateLimit || w.Rule != "phone" || !w.At.After(w.Now) {
+		if err != nil || w.State != inspect.StateLimit || w.Rule != "phone" || !w.At.After(w.Now) {
 			t.Errorf("%s = %+v, %v, want it to wait for its phone", x.ID, w, err)
 		}
 		if x.Retried != 0 || x.LastErr != "" {

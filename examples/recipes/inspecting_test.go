@@ -5,18 +5,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headwayq/headway/inspect"
 	"github.com/headwayq/headway/queue"
 )
 
 // inspected is a bed with three messages to one phone, of which a pool has sent one.
-func (b *bed) inspected() *queue.Inspector {
+func (b *bed) inspected() *inspect.Inspector {
 	b.Helper()
 	policy := SMS()
 	b.work(nothing, policy)
 	for _, id := range []string{"first", "second", "third"} {
 		b.enqueue(policy.Type, id, `{"to":"+15550100"}`)
 	}
-	inspector, err := queue.NewInspector(b.rdb, queue.ClientConfig{Policies: []queue.Policy{policy}})
+	inspector, err := inspect.New(b.rdb, inspect.Config{Policies: []queue.Policy{policy}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -28,7 +28,7 @@ const (
 // its non-test files may import. "dir/*" means each directory below dir. A new
 // package needs a line here, and a place in the order.
 //
-//	cmd, examples -> metrics, dashboard -> worker -> queue/* -> queue -> throttle -> throttle/gate, internal/memory -> internal/luascripts
+//	cmd, examples -> metrics, dashboard -> worker, inspect -> queue/* -> queue -> throttle -> throttle/gate, internal/memory -> internal/luascripts
 //	                                          worker, queue -> internal/asynqwire -> internal/luascripts
 //	                                          worker, queue -> internal/policyset, internal/promotion -> throttle
 //	                                    httplimit -------------^
@@ -54,6 +54,7 @@ var edges = map[string][]string{
 	"throttle/internal/fake":    {},
 	"throttle/throttletest":     {"throttle", "throttle/internal/fake"},
 	"queue":                     {"throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/asynqwire", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
+	"inspect":                   {"queue", "throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr"},
 	"queue/batch":               {"queue", "throttle", "internal/luascripts", "queue/internal/backend", "queue/internal/check"},
 	"queue/schedule":            {"queue", "throttle", "internal/luascripts", "internal/asynqwire", "internal/cronspec", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
 	"queue/phonezone":           {"queue", "queue/internal/zones"},
@@ -65,12 +66,12 @@ var edges = map[string][]string{
 	"internal/promotion":        {"throttle", "internal/luascripts"},
 	"worker":                    {"queue", "throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/coalesce", "internal/asynqwire"},
 	"httplimit":                 {"throttle"},
-	"metrics":                   {"worker", "queue", "throttle"},
-	"dashboard":                 {"worker", "queue", "throttle"},
+	"metrics":                   {"worker", "inspect", "queue", "throttle"},
+	"dashboard":                 {"worker", "inspect", "queue", "throttle"},
 	"internal/e2e":              {"internal/judge", "worker", "queue", "queue/phonezone", "throttle", "throttle/gate"},
 	"internal/e2e/mailtest":     {"internal/e2e", "internal/judge", "queue/batch", "throttle", "throttle/gate"},
-	"cmd/headway":               {"dashboard", "metrics", "httplimit", "worker", "queue", "throttle", "throttle/gate", "internal/e2e"},
-	"examples/*":                {"internal/e2e", "internal/e2e/mailtest", "dashboard", "metrics", "httplimit", "worker", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate"},
+	"cmd/headway":               {"dashboard", "metrics", "httplimit", "worker", "inspect", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate", "internal/e2e"},
+	"examples/*":                {"internal/e2e", "internal/e2e/mailtest", "dashboard", "metrics", "httplimit", "worker", "inspect", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate"},
 	"tools/drawlimits":          {"throttle", "internal/redistest"},
 	"e2e":                       {},
 	"tools/imports":             {},
@@ -81,7 +82,7 @@ var edges = map[string][]string{
 
 // testEdges are what the tests of a package may import besides.
 var testEdges = map[string][]string{
-	"worker":                {"queue/batch", "internal/judge"},
+	"worker":                {"inspect", "queue/batch", "internal/judge"},
 	"internal/e2e/mailtest": {"queue/schedule"},
 }
 
@@ -94,7 +95,7 @@ var foreign = []struct {
 }{
 	{"github.com/alicebob/miniredis", []string{"internal/redistest", "internal/e2e"},
 		"an embedded server is a choice of programs, not of libraries"},
-	{"github.com/hibiken/asynq", []string{"internal/asynqwire", "queue", "queue/batch", "queue/schedule", "queue/phonezone", "queue/internal/backend", "worker", "metrics", "dashboard", "internal/e2e", "cmd/headway", "examples/*"},
+	{"github.com/hibiken/asynq", []string{"internal/asynqwire", "inspect", "queue", "queue/batch", "queue/schedule", "queue/phonezone", "queue/internal/backend", "worker", "metrics", "dashboard", "internal/e2e", "cmd/headway", "examples/*"},
 		"throttle and what is below it have never heard of tasks"},
 	{"github.com/emersion", []string{"internal/e2e/mailtest", "examples/*"}, "what sends mails is a choice of programs"},
 	{"github.com/goccy/go-yaml", []string{"queue", "queue/schedule", "queue/internal/yamlfile"}, "policy files and schedule files are read in one place"},

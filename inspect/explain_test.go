@@ -1,4 +1,4 @@
-package queue
+package inspect
 
 import (
 	"fmt"
@@ -10,45 +10,46 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
 )
 
-// why asks about a task of the default queue, and sees that nothing has changed by that.
-func (d *bookingRig) why(i *Inspector, id string, want Explanation) {
+// explains asks about a task of the default queue, and sees that nothing has changed by that.
+func (d *rig) explains(i *Inspector, id string, want Explanation) {
 	d.Helper()
 	before := content(d.T, d.raw)
 	got, err := i.Explain(d.Context(), "default", id)
 	if err != nil {
-		d.Errorf("Why(%s): %v", id, err)
+		d.Errorf("Explain(%s): %v", id, err)
 	}
 	if after := content(d.T, d.raw); !maps.Equal(before, after) {
-		d.Errorf("Why(%s) changed what Redis holds", id)
+		d.Errorf("Explain(%s) changed what Redis holds", id)
 	}
 	clock, err := luascripts.ScanDeferred(d.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), time.Time{}, 0, 1)
 	if err != nil || !got.Now.Equal(clock.Now) {
-		d.Errorf("Why(%s) is as of %v, want %v, %v", id, got.Now, clock.Now, err)
+		d.Errorf("Explain(%s) is as of %v, want %v, %v", id, got.Now, clock.Now, err)
 	}
 	got.Now = time.Time{}
 	if diff := cmp.Diff(want, got); diff != "" {
-		d.Errorf("Why(%s), want -, got +:\n%s", id, diff)
+		d.Errorf("Explain(%s), want -, got +:\n%s", id, diff)
 	}
 }
 
 // Who waits for permits is told for which rule, until when, and behind how many; the
 // others where they are.
-func TestWhy(t *testing.T) {
+func TestExplain(t *testing.T) {
 	t.Parallel()
-	d := newBookingRig(t, perMinute())
+	d := newRig(t, perMinute())
 	i := d.inspector(throttle.Config{}, perMinute())
 	deadline := d.start.Add(time.Hour)
 	for n := range 4 {
 		d.booked("+1", time.Duration(n)*time.Minute, asynq.TaskID(fmt.Sprint("t", n)), asynq.Deadline(deadline))
 	}
-	d.why(i, "t0", Explanation{State: StatePending})
-	d.why(i, "t1", Explanation{State: StateLimit, Rule: "phone", At: d.start.Add(time.Minute), Permits: 1, Jobs: 1, Booked: true, Deadline: deadline})
-	d.why(i, "t3", Explanation{State: StateLimit, Rule: "phone", At: d.start.Add(3 * time.Minute), Permits: 3, Jobs: 3, Booked: true, Deadline: deadline})
-	d.why(i, "nobody", Explanation{State: StateMissing})
+	d.explains(i, "t0", Explanation{State: StatePending})
+	d.explains(i, "t1", Explanation{State: StateLimit, Rule: "phone", At: d.start.Add(time.Minute), Permits: 1, Jobs: 1, Booked: true, Deadline: deadline})
+	d.explains(i, "t3", Explanation{State: StateLimit, Rule: "phone", At: d.start.Add(3 * time.Minute), Permits: 3, Jobs: 3, Booked: true, Deadline: deadline})
+	d.explains(i, "nobody", Explanation{State: StateMissing})
 
 	later := d.start.Add(time.Hour)
 	plain := asynq.NewClientFromRedisClient(d.raw)
@@ -57,24 +58,24 @@ func TestWhy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d.why(i, "own", Explanation{State: StateScheduled, At: later})
-	d.why(i, "grouped", Explanation{State: StateGroup})
-	if err := d.insp.ArchiveTask("default", "own"); err != nil {
+	d.explains(i, "own", Explanation{State: StateScheduled, At: later})
+	d.explains(i, "grouped", Explanation{State: StateGroup})
+	if err := d.asynq.ArchiveTask("default", "own"); err != nil {
 		t.Fatal(err)
 	}
-	d.why(i, "own", Explanation{State: StateEnded})
+	d.explains(i, "own", Explanation{State: StateEnded})
 
 	// Who leaves makes the others move up, also those who were told nothing of it.
-	if _, err := d.policies["sms"].decide.Cancel(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: luascripts.JobID("default", "t2")}); err != nil {
+	if _, err := i.set.Lookup("phone").Cancel(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: luascripts.JobID("default", "t2")}); err != nil {
 		t.Fatal(err)
 	}
-	d.why(i, "t3", Explanation{State: StateLimit, Rule: "phone", At: d.start.Add(2 * time.Minute), Permits: 2, Jobs: 2, Booked: true, Deadline: deadline})
-	d.why(i, "t2", Explanation{State: StateNoPlace, At: d.start.Add(2 * time.Minute), Booked: true, Deadline: deadline})
+	d.explains(i, "t3", Explanation{State: StateLimit, Rule: "phone", At: d.start.Add(2 * time.Minute), Permits: 2, Jobs: 2, Booked: true, Deadline: deadline})
+	d.explains(i, "t2", Explanation{State: StateNoPlace, At: d.start.Add(2 * time.Minute), Booked: true, Deadline: deadline})
 }
 
 // A key that is closed, slots that are taken, and a gate that is shut are told from
 // permits that are spent.
-func TestWhyNotPermits(t *testing.T) {
+func TestExplainNotPermits(t *testing.T) {
 	t.Parallel()
 	start := time.Now().UTC()
 	opening := start.Truncate(time.Hour).Add(3 * time.Hour)
@@ -85,42 +86,42 @@ func TestWhyNotPermits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := MustJSONKey("$.to")
-	policies := []Policy{
+	key := queue.MustJSONKey("$.to")
+	policies := []queue.Policy{
 		perMinute(),
-		{Type: "call", Rules: []Rule{{Name: "lines", Limit: throttle.Concurrent(1, time.Minute), Key: key}}},
-		{Type: "ad", Rules: []Rule{{Name: "hours", Gate: hours}, {Name: "ads", Limit: throttle.Sliding(1, time.Minute), Key: key}}},
+		{Type: "call", Rules: []queue.Rule{{Name: "lines", Limit: throttle.Concurrent(1, time.Minute), Key: key}}},
+		{Type: "ad", Rules: []queue.Rule{{Name: "hours", Gate: hours}, {Name: "ads", Limit: throttle.Sliding(1, time.Minute), Key: key}}},
 	}
-	d := newBookingRig(t, policies...)
+	d := newRig(t, policies...)
 	i := d.inspector(throttle.Config{}, policies...)
 	book := func(typ, id string) {
 		t.Helper()
-		if _, err := d.Book(t.Context(), NewTask(typ, []byte(`{"to":"+1"}`), asynq.TaskID(id))); err != nil {
+		if _, err := d.Book(t.Context(), queue.NewTask(typ, []byte(`{"to":"+1"}`), asynq.TaskID(id))); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	if _, err := d.policies["sms"].decide.Rules()[0].CloseKey(t.Context(), "+1", time.Hour); err != nil {
+	if _, err := i.set.Lookup("phone").Rules()[0].CloseKey(t.Context(), "+1", time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	book("sms", "closed")
 	open := d.start.Add(time.Hour)
-	d.why(i, "closed", Explanation{State: StateClosed, Rule: "phone", At: open, Closed: open, Booked: true})
+	d.explains(i, "closed", Explanation{State: StateClosed, Rule: "phone", At: open, Closed: open, Booked: true})
 
-	if g, err := d.policies["call"].decide.TryAcquire(t.Context(), throttle.Request{Key: "+1", Cost: 1}); err != nil || !g.Granted {
+	if g, err := i.set.Lookup("lines").TryAcquire(t.Context(), throttle.Request{Key: "+1", Cost: 1}); err != nil || !g.Granted {
 		t.Fatal(g, err)
 	}
 	book("call", "first")
 	book("call", "second")
-	d.why(i, "first", Explanation{State: StateSlot, Rule: "lines", At: d.start.Add(time.Minute), Booked: true})
-	d.why(i, "second", Explanation{State: StateSlot, Rule: "lines", At: d.start.Add(2 * time.Minute), Permits: 1, Jobs: 1, Booked: true})
+	d.explains(i, "first", Explanation{State: StateSlot, Rule: "lines", At: d.start.Add(time.Minute), Booked: true})
+	d.explains(i, "second", Explanation{State: StateSlot, Rule: "lines", At: d.start.Add(2 * time.Minute), Permits: 1, Jobs: 1, Booked: true})
 
 	book("ad", "early")
-	d.why(i, "early", Explanation{State: StateGate, Rule: "hours", At: opening.In(time.Local), Booked: true})
+	d.explains(i, "early", Explanation{State: StateGate, Rule: "hours", At: opening.In(time.Local), Booked: true})
 }
 
 // Who is told an instant while the gate is open waits for it when it shuts before then.
-func TestShutBetween(t *testing.T) {
+func TestClosedBetween(t *testing.T) {
 	t.Parallel()
 	var gates []gate.At
 	for rule, text := range map[string]string{"days": "00:00-24:00 UTC", "hours": "09:00-21:00 UTC"} {
@@ -150,11 +151,11 @@ func TestShutBetween(t *testing.T) {
 
 // Of several rules the one is told in whose line the task stands; another inspector,
 // which does not know them all, tells when it is woken.
-func TestWhySeveralRules(t *testing.T) {
+func TestExplainSeveralRules(t *testing.T) {
 	t.Parallel()
 	policy := perMinute()
-	policy.Rules = append(policy.Rules, Rule{Name: "provider", Limit: throttle.Sliding(1, time.Second), Key: ConstantKey("acme")})
-	d := newBookingRig(t, policy)
+	policy.Rules = append(policy.Rules, queue.Rule{Name: "provider", Limit: throttle.Sliding(1, time.Second), Key: queue.ConstantKey("acme")})
+	d := newRig(t, policy)
 	i := d.inspector(throttle.Config{}, policy)
 	for n, want := range []Explanation{
 		{State: StatePending},
@@ -165,24 +166,24 @@ func TestWhySeveralRules(t *testing.T) {
 		if _, err := d.Book(t.Context(), smsTo([]string{"+1", "+1", "+2"}[n], asynq.TaskID(id))); err != nil {
 			t.Fatal(err)
 		}
-		d.why(i, id, want)
+		d.explains(i, id, want)
 	}
-	d.why(d.inspector(throttle.Config{}, perMinute()), "t2", Explanation{State: StateLimit, At: d.start.Add(time.Second), Booked: true})
-	d.why(d.inspector(throttle.Config{PerClient: true}, policy), "t2", Explanation{State: StateLimit, At: d.start.Add(time.Second), Booked: true})
+	d.explains(d.inspector(throttle.Config{}, perMinute()), "t2", Explanation{State: StateLimit, At: d.start.Add(time.Second), Booked: true})
+	d.explains(d.inspector(throttle.Config{PerClient: true}, policy), "t2", Explanation{State: StateLimit, At: d.start.Add(time.Second), Booked: true})
 }
 
 // Who does not come at its instant stands aside, and first.
-func TestWhyParked(t *testing.T) {
+func TestExplainParked(t *testing.T) {
 	t.Parallel()
-	d := newBookingRig(t, perMinute())
+	d := newRig(t, perMinute())
 	i := d.inspector(throttle.Config{}, perMinute())
 	for n := range 3 {
 		d.booked("+1", time.Duration(n)*time.Minute, asynq.TaskID(fmt.Sprint("t", n)))
 	}
 	d.at(90 * time.Second)
 	now := d.start.Add(90 * time.Second)
-	d.why(i, "t1", Explanation{State: StateLimit, Rule: "phone", At: now, Booked: true, Parked: true})
-	d.why(i, "t2", Explanation{State: StateLimit, Rule: "phone", At: now, Booked: true})
+	d.explains(i, "t1", Explanation{State: StateLimit, Rule: "phone", At: now, Booked: true, Parked: true})
+	d.explains(i, "t2", Explanation{State: StateLimit, Rule: "phone", At: now, Booked: true})
 	p, err := i.LinePage(t.Context(), "phone", "+1", "", 10)
 	want := []Waiting{
 		{Queue: "default", ID: "t0", Cost: 1, At: d.start, Parked: true},

@@ -1,4 +1,4 @@
-package queue
+package inspect
 
 import (
 	"fmt"
@@ -13,18 +13,9 @@ import (
 
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
-
-// inspector is one of the rig's pools.
-func (d *bookingRig) inspector(cfg throttle.Config, policies ...Policy) *Inspector {
-	d.Helper()
-	i, err := NewInspector(d.timed, ClientConfig{Policies: policies, Throttle: cfg})
-	if err != nil {
-		d.Fatal(err)
-	}
-	return i
-}
 
 // ids are the tasks of a list, in its order.
 func ids(t *testing.T, list func(func(Waiting, error) bool)) (out []string) {
@@ -43,10 +34,10 @@ func ids(t *testing.T, list func(func(Waiting, error) bool)) (out []string) {
 func TestLine(t *testing.T) {
 	t.Parallel()
 	const n = pageMax + 7
-	policy := Policy{Type: "sms", Rules: []Rule{{Name: "phone", Limit: throttle.Sliding(1, time.Second), Key: MustJSONKey("$.to")}}}
-	d := newBookingRig(t, policy)
+	policy := queue.Policy{Type: "sms", Rules: []queue.Rule{{Name: "phone", Limit: throttle.Sliding(1, time.Second), Key: queue.MustJSONKey("$.to")}}}
+	d := newRig(t, policy)
 	i := d.inspector(throttle.Config{}, policy)
-	var tasks []*Task
+	var tasks []*queue.Task
 	var want []string
 	for k := range n {
 		want = append(want, fmt.Sprintf("t%03d", k))
@@ -57,7 +48,7 @@ func TestLine(t *testing.T) {
 			t.Fatal(r.Err)
 		}
 	}
-	limiter := d.policies["sms"].decide.Rules()[0]
+	limiter := i.set.Lookup("phone").Rules()[0]
 	if _, err := limiter.Policy().Book(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: "somebody"}); err != nil {
 		t.Fatal(err)
 	}
@@ -98,17 +89,17 @@ func TestLine(t *testing.T) {
 		t.Errorf("t100 comes at %v, want %v: two before it left", second.Waiting[0].At, at)
 	}
 	if w, err := i.Explain(t.Context(), "default", "t151"); err != nil || !w.At.Equal(second.Waiting[50].At) || w.Jobs != 148 {
-		t.Errorf("Why(t151) = %+v, %v, want as listed, %v, behind 148", w, err, second.Waiting[50].At)
+		t.Errorf("Explain(t151) = %+v, %v, want as listed, %v, behind 148", w, err, second.Waiting[50].At)
 	}
 }
 
 // Everything that pools will wake on a queue is listed once, the first to come first,
 // also where many have one instant.
-func TestPutAway(t *testing.T) {
+func TestDeferred(t *testing.T) {
 	t.Parallel()
-	d := newBookingRig(t, perMinute())
+	d := newRig(t, perMinute())
 	i := d.inspector(throttle.Config{}, perMinute())
-	var tasks []*Task
+	var tasks []*queue.Task
 	want := map[string]time.Time{}
 	for k := range 2 * pageMax {
 		phone, turn := fmt.Sprint("+", k%(pageMax-1)), k/(pageMax-1)
@@ -149,8 +140,8 @@ func TestInspectorWithSecret(t *testing.T) {
 	t.Parallel()
 	const phone = "+15550100"
 	cfg := throttle.Config{Secret: []byte("0123456789abcdef"), Prefix: "mine"}
-	d := newBookingRig(t, perMinute())
-	c, err := NewClient(d.timed, ClientConfig{Policies: []Policy{perMinute()}, Throttle: cfg})
+	d := newRig(t, perMinute())
+	c, err := queue.NewClient(d.timed, queue.ClientConfig{Policies: []queue.Policy{perMinute()}, Throttle: cfg})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +153,7 @@ func TestInspectorWithSecret(t *testing.T) {
 	i := d.inspector(cfg, perMinute())
 	w, err := i.Explain(t.Context(), "default", "t1")
 	if err != nil || w.Jobs != 1 || w.Rule != "phone" {
-		t.Errorf("Why = %+v, %v, want one behind another", w, err)
+		t.Errorf("Explain = %+v, %v, want one behind another", w, err)
 	}
 	p, err := i.LinePage(t.Context(), "phone", phone, "", 10)
 	if err != nil || len(p.Waiting) != 2 {
@@ -181,8 +172,8 @@ func TestInspectorWithSecret(t *testing.T) {
 func TestInspectorOnCluster(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.StartCluster(t, 3)
-	c := newClient(t, rdb, perMinute())
-	i, err := NewInspector(rdb, ClientConfig{Policies: []Policy{perMinute()}})
+	c := newClient(t, rdb, queue.ClientConfig{Policies: []queue.Policy{perMinute()}})
+	i, err := New(rdb, Config{Policies: []queue.Policy{perMinute()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +181,7 @@ func TestInspectorOnCluster(t *testing.T) {
 	for k := range 12 {
 		id, queue, phone := fmt.Sprint("t", k), fmt.Sprint("q", k%2), fmt.Sprint("+", k%3)
 		if k < 3 { // or the first may run, and is parked when no pool takes it
-			if g, err := c.policies["sms"].decide.TryAcquire(t.Context(), throttle.Request{Key: phone, Cost: 1}); err != nil || !g.Granted {
+			if g, err := i.set.Lookup("phone").TryAcquire(t.Context(), throttle.Request{Key: phone, Cost: 1}); err != nil || !g.Granted {
 				t.Fatal(g, err)
 			}
 		}
@@ -200,7 +191,7 @@ func TestInspectorOnCluster(t *testing.T) {
 		}
 		w, err := i.Explain(t.Context(), queue, id)
 		if err != nil || w.State != StateLimit || w.Rule != b.Rule || !w.At.Equal(b.At) || w.Jobs != k/3 {
-			t.Errorf("Why(%s) = %+v, %v, want it as it was booked, %+v, behind %d", id, w, err, b, k/3)
+			t.Errorf("Explain(%s) = %+v, %v, want it as it was booked, %+v, behind %d", id, w, err, b, k/3)
 		}
 		want[phone] = append(want[phone], id)
 	}

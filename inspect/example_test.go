@@ -1,4 +1,4 @@
-package queue_test
+package inspect_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/inspect"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
@@ -43,7 +44,7 @@ func ExampleInspector() {
 		}
 	}
 
-	inspector, err := queue.NewInspector(rdb, queue.ClientConfig{Policies: []queue.Policy{policy}})
+	inspector, err := inspect.New(rdb, inspect.Config{Policies: []queue.Policy{policy}})
 	if err != nil {
 		fmt.Println(err)
 		return

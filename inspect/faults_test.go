@@ -1,4 +1,4 @@
-package queue
+package inspect
 
 import (
 	"errors"
@@ -7,43 +7,44 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
 
 // What can't be asked is refused, by an error that says what and shows no key.
 func TestInspectorRefuses(t *testing.T) {
 	t.Parallel()
-	d := newBookingRig(t, perMinute())
+	d := newRig(t, perMinute())
 	i := d.inspector(throttle.Config{}, perMinute())
 	alone := d.inspector(throttle.Config{PerClient: true}, perMinute())
 	line := func(i *Inspector, rule, key string, from Cursor, most int) error {
 		_, err := i.LinePage(t.Context(), rule, key, from, most)
 		return err
 	}
-	queue := func(from Cursor, most int) error {
+	deferred := func(from Cursor, most int) error {
 		_, err := i.DeferredPage(t.Context(), "default", from, most)
 		return err
 	}
 	const phone = "+15550100"
 	for name, tt := range map[string]struct{ got, want error }{
-		"no such rule":      {line(i, "phones", phone, "", 1), ErrInvalidPolicy},
+		"no such rule":      {line(i, "phones", phone, "", 1), queue.ErrInvalidPolicy},
 		"no key":            {line(i, "phone", "", "", 1), throttle.ErrInvalidKey},
 		"a long key":        {line(i, "phone", strings.Repeat(phone, 200), "", 1), throttle.ErrInvalidKey},
 		"a line of its own": {line(alone, "phone", phone, "", 1), throttle.ErrInvalidConfig},
 		"no places":         {line(i, "phone", phone, "", 0), ErrInvalidCursor},
-		"too many places":   {queue("", pageMax+1), ErrInvalidCursor},
+		"too many places":   {deferred("", pageMax+1), ErrInvalidCursor},
 		"no number":         {line(i, "phone", phone, "x.1", 1), ErrInvalidCursor},
-		"no skip":           {queue("1", 1), ErrInvalidCursor},
-		"a skip below one":  {queue("1.0", 1), ErrInvalidCursor},
-		"another spelling":  {queue("+1.1", 1), ErrInvalidCursor},
-		"more behind it":    {queue("1.1.1", 1), ErrInvalidCursor},
+		"no skip":           {deferred("1", 1), ErrInvalidCursor},
+		"a skip below one":  {deferred("1.0", 1), ErrInvalidCursor},
+		"another spelling":  {deferred("+1.1", 1), ErrInvalidCursor},
+		"more behind it":    {deferred("1.1.1", 1), ErrInvalidCursor},
 	} {
 		if !errors.Is(tt.got, tt.want) || tt.got != nil && strings.Contains(tt.got.Error(), phone) {
 			t.Errorf("%s: %v, want %v", name, tt.got, tt.want)
 		}
 	}
-	if _, err := NewInspector(d.timed, ClientConfig{Policies: []Policy{{}}, Throttle: throttle.Config{Secret: []byte("short")}}); !errors.Is(err, ErrInvalidPolicy) {
-		t.Errorf("NewInspector with a faulty policy = %v, want %v", err, ErrInvalidPolicy)
+	if _, err := New(d.timed, Config{Policies: []queue.Policy{{}}, Throttle: throttle.Config{Secret: []byte("short")}}); !errors.Is(err, queue.ErrInvalidPolicy) {
+		t.Errorf("NewInspector with a faulty policy = %v, want %v", err, queue.ErrInvalidPolicy)
 	}
 }
 
@@ -70,12 +71,12 @@ func TestInspectorWithoutRedis(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	defer rdb.Close()
-	i, err := NewInspector(rdb, ClientConfig{Policies: []Policy{perMinute()}})
+	i, err := New(rdb, Config{Policies: []queue.Policy{perMinute()}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := i.Explain(t.Context(), "default", "a"); !errors.Is(err, throttle.ErrUnavailable) {
-		t.Errorf("Why = %v, want %v", err, throttle.ErrUnavailable)
+		t.Errorf("Explain = %v, want %v", err, throttle.ErrUnavailable)
 	}
 	for name, list := range map[string]func(func(Waiting, error) bool){
 		"Line": i.Line(t.Context(), "phone", "+1"), "Deferred": i.Deferred(t.Context(), "default"),

@@ -1,0 +1,13 @@
+// Package inspect says what waits, and why, and lets an operator act on it. It asks Redis
+// alone: no pool has to run.
+//
+// An [Inspector] is made from the policies of the pools:
+//
+//	inspector, err := inspect.New(rdb, inspect.Config{Policies: policies})
+//	...
+//	w, err := inspector.Explain(ctx, "default", id)
+//	fmt.Println(w.State, w.Rule, w.At, w.Jobs)
+//
+// Keys are given in clear, and no answer or error contains one. The page "What waits, and
+// why" in the repository's docs has every state with its meaning.
+package inspect

@@ -1,0 +1,102 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is a client that books, and a Redis whose clock only the test moves.
+type rig struct {
+	*testing.T
+	*queue.Client
+	raw   *redis.Client
+	timed *redistest.Timed
+	start time.Time
+	asynq *asynq.Inspector
+}
+
+func perMinute() queue.Policy {
+	return queue.Policy{Type: "sms", Rules: []queue.Rule{{Name: "phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")}}}
+}
+
+func newRig(t *testing.T, policies ...queue.Policy) *rig {
+	t.Helper()
+	raw := redistest.Start(t).Client(t)
+	start := time.Now().Truncate(time.Second)
+	timed, err := redistest.NewTimed(t.Context(), raw, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &rig{T: t, Client: newClient(t, timed, queue.ClientConfig{Policies: policies}), raw: raw, timed: timed, start: start,
+		asynq: asynq.NewInspectorFromRedisClient(raw)}
+}
+
+func newClient(t *testing.T, rdb redis.UniversalClient, cfg queue.ClientConfig) *queue.Client {
+	t.Helper()
+	client, err := queue.NewClient(rdb, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// inspector is one of the rig's pools.
+func (d *rig) inspector(cfg throttle.Config, policies ...queue.Policy) *Inspector {
+	d.Helper()
+	i, err := New(d.timed, Config{Policies: policies, Throttle: cfg})
+	if err != nil {
+		d.Fatal(err)
+	}
+	return i
+}
+
+// at moves the clock to in after the start.
+func (d *rig) at(in time.Duration) {
+	d.Helper()
+	if err := d.timed.SetTime(d.Context(), d.start.Add(in)); err != nil {
+		d.Fatal(err)
+	}
+}
+
+func smsTo(phone string, opts ...asynq.Option) *queue.Task {
+	return queue.NewTask("sms", fmt.Appendf(nil, `{"to":%q}`, phone), opts...)
+}
+
+// booked books a task that has to wait so long.
+func (d *rig) booked(phone string, wait time.Duration, opts ...asynq.Option) queue.Booked {
+	d.Helper()
+	b, err := d.Book(d.Context(), smsTo(phone, opts...))
+	if err != nil || b.Wait != wait {
+		d.Fatalf("Book(%s) = %+v, %v, want a wait of %v", phone, b, err, wait)
+	}
+	return b
+}
+
+// content is all that Redis holds, without what calls leave behind for a minute, and
+// the test's own clock.
+func content(t *testing.T, rdb *redis.Client) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, k := range rdb.Keys(context.Background(), "*").Val() {
+		if k != "redistest:clock" && k != "asynq:queues" && !strings.Contains(k, ":sent:") {
+			out[k] = rdb.Dump(context.Background(), k).Val()
+			if rdb.Type(context.Background(), k).Val() == "zset" { // one that was large for a while is kept in another way
+				out[k] = fmt.Sprint(rdb.ZRangeWithScores(context.Background(), k, 0, -1).Val())
+			}
+		}
+	}
+	return out
+}
