@@ -62,9 +62,10 @@ type Adapter struct {
 	subscriber  *subscriber
 	upkeep      *upkeep
 
-	once sync.Once          // of Stop
-	quit context.CancelFunc // ends the background work
-	wg   sync.WaitGroup
+	fetchOnce sync.Once          // of closing noFetch
+	stopOnce  sync.Once          // of closing stop
+	quit      context.CancelFunc // ends the background work
+	wg        sync.WaitGroup
 }
 
 // taskPolicy is a policy with what decides by it.
@@ -152,9 +153,15 @@ func (a *Adapter) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop hands tasks that wait in a worker slot back at once; from then on none
-// waits there. Idempotent.
-func (a *Adapter) Stop() { a.once.Do(func() { close(a.stop) }) }
+// Stop ends the fetching of tasks by all servers of the adapter, for good, and hands tasks
+// that wait in a worker slot back at once. Handlers that run go on. Idempotent.
+func (a *Adapter) Stop() {
+	a.stopFetching()
+	a.stopOnce.Do(func() { close(a.stop) })
+}
+
+// stopFetching ends the fetching of tasks. Those that wait in a worker slot go on.
+func (a *Adapter) stopFetching() { a.fetchOnce.Do(func() { close(a.noFetch) }) }
 
 // Close ends the background work and waits for it. Idempotent.
 func (a *Adapter) Close() {

@@ -171,6 +171,12 @@ func (c *client) forgetDue(ctx context.Context, call asynqwire.Call) {
 
 // fetch lets asynq fetch a task. When all queues are empty it waits, and not asynq.
 func (c *client) fetch(ctx context.Context, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
+	if !c.a.fetches() { // asynq's loop goes on until its server is shut down
+		time.Sleep(fetchPauseMin)
+		cmd := redis.NewCmd(ctx)
+		cmd.SetErr(redis.Nil)
+		return cmd
+	}
 	cmd := run(ctx)
 	switch {
 	case errors.Is(cmd.Err(), redis.Nil):
@@ -220,16 +226,16 @@ func isNotFound(err error) bool { return rediserr.Of(err) == rediserr.NotFound }
 // idleServers holds the asynq servers of this process while they have nothing to do.
 type idleServers struct {
 	bell    chan struct{} // rung for each woken task: an idle server fetches at once
-	stop    <-chan struct{}
+	noFetch <-chan struct{}
 	most    int // of servers
 	waiting atomic.Int64
 }
 
 func newIdleServers(c *core) *idleServers {
-	return &idleServers{bell: make(chan struct{}, ServersMax), stop: c.stop, most: c.cfg.Servers}
+	return &idleServers{bell: make(chan struct{}, ServersMax), noFetch: c.noFetch, most: c.cfg.Servers}
 }
 
-// wait returns when a task was woken, the adapter stops, or it is time to look again. The
+// wait returns when a task was woken, no more are to be fetched, or it is time to look again. The
 // waits differ at random: servers that look in step find a new task no sooner than one.
 func (s *idleServers) wait() {
 	d := idlePoll * time.Duration(max(idleMany, s.waiting.Add(1))) / idleMany
@@ -238,22 +244,17 @@ func (s *idleServers) wait() {
 	defer t.Stop()
 	select {
 	case <-s.bell:
-	case <-s.stop:
-		// asynq's loop must not spin until its server is shut down
-		select {
-		case <-t.C:
-		case <-time.After(time.Millisecond):
-		}
+	case <-s.noFetch:
 	case <-t.C:
 	}
 }
 
-// pause waits d, or until the adapter stops.
+// pause waits d, or until no more tasks are to be fetched.
 func (s *idleServers) pause(d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
-	case <-s.stop:
+	case <-s.noFetch:
 	case <-t.C:
 	}
 }

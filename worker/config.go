@@ -49,6 +49,11 @@ type Config struct {
 	// Throttle is common to the limiters of all policies.
 	Throttle throttle.Config
 
+	// NoSignals lets [Pool.Run] heed no signals: the program does, and ends Run's
+	// context or calls [Pool.Shutdown]. By default Run heeds them as an
+	// asynq.Server's Run does, see there.
+	NoSignals bool
+
 	// Logger takes the pool's and asynq's lines. Defaults to none.
 	Logger *zap.Logger
 

@@ -31,7 +31,8 @@ type core struct {
 	counters counters
 	lead     *lead
 	load     load
-	stop     chan struct{} // closed by Stop
+	noFetch  chan struct{} // closed when no more tasks are to be fetched
+	stop     chan struct{} // closed when tasks that wait in a worker slot are to be handed back
 	unknown  atomic.Bool   // asynq is not the version that is known here
 	reported sync.Map      // what was logged, and when
 }
@@ -50,7 +51,7 @@ func newCore(rdb redis.UniversalClient, cfg Config) *core {
 	c := &core{
 		rdb: rdb, cfg: cfg, log: cfg.Logger.With(zap.String("component", "worker")),
 		owner: fmt.Sprintf("%016x", rand.Uint64()), set: policyset.New(rdb, cfg.Throttle),
-		queues: make(map[string]luascripts.QueueKeys), lead: newLead(cfg.Throttle.InlineWait), stop: make(chan struct{}),
+		queues: make(map[string]luascripts.QueueKeys), lead: newLead(cfg.Throttle.InlineWait), noFetch: make(chan struct{}), stop: make(chan struct{}),
 	}
 	binary.BigEndian.PutUint32(c.poolMark[:], rand.Uint32())
 	for name := range cfg.Asynq.Queues {
@@ -67,9 +68,14 @@ func (c *core) keys(queue string) luascripts.QueueKeys {
 	return luascripts.NewQueueKeys(c.cfg.Throttle.Prefix, queue)
 }
 
-func (c *core) stopped() bool {
+func (c *core) stopped() bool { return isClosed(c.stop) }
+
+// fetches says whether tasks are fetched, or will be when the servers start.
+func (c *core) fetches() bool { return !isClosed(c.noFetch) }
+
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-c.stop:
+	case <-c:
 		return true
 	default:
 		return false

@@ -42,9 +42,10 @@ func (d *deferral) Unwrap() error { return d.cause }
 
 // comesFirst is the pool that tries first to wake a task that waits so long for a rule: this
 // one, which spares the others the check. A task that waits for a lease belongs to every
-// pool: the lease may be held here, and this process may die with it.
+// pool: the lease may be held here, and this process may die with it. So does each task once
+// this pool fetches no more: it wakes none either.
 func (c *core) comesFirst(rule string, wait time.Duration) luascripts.PoolMark {
-	if c.forLease(rule, wait) {
+	if c.forLease(rule, wait) || !c.fetches() {
 		return luascripts.PoolMark{}
 	}
 	return c.poolMark

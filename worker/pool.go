@@ -60,10 +60,23 @@ func New(rdb redis.UniversalClient, handler asynq.Handler, cfg Config) (*Pool, e
 	return p, nil
 }
 
-// Run processes tasks until ctx ends or [Pool.Shutdown] is called, and then
-// shuts down gracefully. It returns what kept it from starting, or nil.
+// Run processes tasks until SIGTERM or SIGINT comes, ctx ends, or [Pool.Shutdown]
+// is called, and then shuts down gracefully, as that does. It returns what kept
+// it from starting, or nil.
+//
+// Once the first SIGTERM or SIGINT has come, Run lets go of both. A second one
+// meets what the program itself has set, which is to end the process at once if
+// it has set nothing: its tasks run again, and pay again. SIGTSTP is
+// [Pool.Stop]. All this is as an asynq.Server's Run has it, except that asynq
+// ignores a second signal. [Config.NoSignals] leaves all signals to the program.
 func (p *Pool) Run(ctx context.Context) error {
+	ctx, release := p.heedSignals(ctx)
+	defer release()
 	if err := p.Start(ctx); err != nil {
+		if errors.Is(context.Cause(ctx), errSignal) {
+			p.Shutdown()
+			return nil
+		}
 		return err
 	}
 	select {
@@ -99,6 +112,24 @@ func (p *Pool) Start(ctx context.Context) error {
 	return nil
 }
 
+// Stop fetches no more tasks from now on, for good. Tasks that were fetched go on
+// to their end, and so does what else the pool does, until [Pool.Shutdown]: it is
+// what an asynq.Server's Stop is. Deferred tasks are woken by other pools.
+func (p *Pool) Stop() {
+	p.mu.Lock()
+	running := p.state == poolRunning
+	p.mu.Unlock()
+	if !running {
+		return // as asynq has it
+	}
+	p.stopFetching()
+	var wg sync.WaitGroup
+	for _, srv := range p.servers {
+		wg.Go(srv.Stop) // asynq's own tools show the server as stopped
+	}
+	wg.Wait()
+}
+
 // Shutdown hands tasks that wait in a worker slot back at once, gives those
 // that run asynq's ShutdownTimeout, and returns when all is through. It is
 // idempotent and legal before Run.
@@ -115,7 +146,7 @@ func (p *Pool) closeLocked() {
 	}
 	running := p.state == poolRunning
 	p.state = poolClosed
-	p.Stop()
+	p.Adapter.Stop()
 	if running {
 		var wg sync.WaitGroup
 		for _, srv := range p.servers {

@@ -126,10 +126,14 @@ func (w *waker) ring() {
 // room is how many tasks may be woken now: as many as workers are free, and one for each
 // server to fetch ahead, less those on their way. Woken tasks go before all others in the
 // queue, so waking more would starve those. When room is below want, free rings the waker
-// as soon as a worker is free; without that it should look again after so long.
+// as soon as a worker is free; without that it should look again after so long. There is no
+// room once this pool fetches no more: other pools wake what is due.
 func (w *waker) room(now time.Time, want int) (room int, again time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock() // over all of it: a worker that becomes free meanwhile finds blocked set
+	if !w.fetches() {
+		return 0, lookMost
+	}
 	free := w.load.free()
 	again = wokenForBusy
 	if free > 0 {

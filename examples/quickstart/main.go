@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"os/signal"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -26,8 +25,7 @@ func main() {
 }
 
 func run() error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
+	ctx := context.Background()
 	rdb := redis.NewClient(&redis.Options{Addr: cmp.Or(os.Getenv("REDIS"), "localhost:6379")})
 	defer rdb.Close()
 
@@ -55,5 +53,5 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	return pool.Run(ctx) // until Ctrl-C
+	return pool.Run(ctx) // until Ctrl-C or SIGTERM
 }

@@ -11,9 +11,7 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -33,8 +31,7 @@ func main() {
 }
 
 func run(text string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	ctx := context.Background()
 	limit, err := throttle.ParseLimit(text)
 	if err != nil {
 		return err
