@@ -26,7 +26,7 @@ func (d *rig) explains(i *Inspector, id string, want Explanation) {
 	if after := content(d.T, d.raw); !maps.Equal(before, after) {
 		d.Errorf("Explain(%s) changed what Redis holds", id)
 	}
-	clock, err := luascripts.ScanDeferred(d.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), time.Time{}, 0, 1)
+	clock, err := luascripts.ScanDeferred(d.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), time.Time{}, 0, 1, false)
 	if err != nil || !got.Now.Equal(clock.Now) {
 		d.Errorf("Explain(%s) is as of %v, want %v, %v", id, got.Now, clock.Now, err)
 	}

@@ -97,7 +97,7 @@ func (i *Inspector) DeferredPage(ctx context.Context, queue string, from Cursor,
 	if from != "" {
 		first = time.UnixMicro(number)
 	}
-	r, err := luascripts.ScanDeferred(ctx, i.rdb, i.keys(queue), first, skip, most)
+	r, err := luascripts.ScanDeferred(ctx, i.rdb, i.keys(queue), first, skip, most, false)
 	if err != nil {
 		return Page{}, away("list what waits", err)
 	}

@@ -402,10 +402,11 @@ func (c *Client) shared(ctx context.Context, e *pendingTask) bool {
 }
 
 // promote moves the tasks forward that may come earlier than they were told, and tells
-// the pools. Without it they come at the instants that they were told.
+// the pools. Without it they come at the instants that they were told. Pools take the
+// places of those away that are gone.
 func (c *Client) promote(ctx context.Context, promoted []throttle.Promotion) {
 	for queue, tasks := range promotion.ByQueue(promoted...) {
-		if tasks.Retime(ctx, c.rdb, c.keys(queue)) != nil || luascripts.Notify(ctx, c.rdb, c.keys(queue), tasks.First()) != nil {
+		if tasks.Retime(ctx, c.rdb, c.keys(queue), func(throttle.Promotion, int64) {}) != nil || luascripts.Notify(ctx, c.rdb, c.keys(queue), tasks.First()) != nil {
 			return
 		}
 	}

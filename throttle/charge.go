@@ -213,5 +213,5 @@ func (b *Charge) sendLocked(ctx context.Context, s adjustment) ([]Promotion, err
 			return nil, err
 		}
 	}
-	return b.p.rules.promotions(reply.Promoted, reply.Now), nil
+	return b.p.rules.promotions(reply.Promoted, b.p.rules.ids(r), reply.Now), nil
 }

@@ -135,7 +135,7 @@ func (a *attempt) read(reply *luascripts.AcquireReply, limits []activeLimit, whe
 	d.Granted, d.Refused = reply.Status == luascripts.Granted, reply.Status == luascripts.Refused
 	d.Parked = reply.Status == luascripts.Booked && reply.Rule == 0
 	d.At, d.From, d.Now, d.Promised, d.Fence = reply.At, reply.From, reply.Now, reply.Promised, reply.Fence
-	d.Promoted, d.grant.limits = rules.promotions(reply.Promoted, reply.Now), limits
+	d.Promoted, d.grant.limits = rules.promotions(reply.Promoted, rules.ids(*r), reply.Now), limits
 	d.start, d.surely = when.ended.Add(reply.At.Sub(reply.Now)), when.began.Add(reply.At.Sub(reply.Now))
 	if r.wantLeft {
 		d.Left = reply.Free
@@ -374,20 +374,22 @@ func (rs ruleSet) decidedBy(reply *luascripts.AcquireReply, gates []gate.At) str
 	return closedGate(gates, reply.Now, reply.At)
 }
 
-// promotions translates a store's reply, and wakes those of the jobs that wait in
-// this process.
-func (rs ruleSet) promotions(answered []luascripts.Promotion, now time.Time) []Promotion {
+// promotions translates a store's reply about keys, which are given as they stand in
+// Redis, by rule. It wakes those of the jobs that wait in this process.
+func (rs ruleSet) promotions(answered []luascripts.Promotion, ids []string, now time.Time) []Promotion {
 	var out []Promotion
 	for _, t := range answered {
 		if t.Part < 1 || t.Part > len(rs) {
 			continue
 		}
-		leased := rs[t.Part-1].limit.IsConcurrent()
+		l := rs[t.Part-1]
+		leased := l.limit.IsConcurrent()
 		offered := leased && !t.At.After(now)
 		if offered || !leased { // a blocked caller asks often enough to see a lease end
-			rs[t.Part-1].waiters.wake(t.Job)
+			l.waiters.wake(t.Job)
 		}
-		out = append(out, Promotion{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered})
+		place := BookingRef{Policy: l.policy, IDs: []string{ids[t.Part-1]}, Costs: []int{t.Cost}, Job: t.Job}
+		out = append(out, Promotion{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered, Place: place})
 	}
 	return out
 }

@@ -81,7 +81,7 @@ func (p *Policy) Release(ctx context.Context, d Decision) ([]Promotion, error) {
 		for j := range reply.Promoted {
 			reply.Promoted[j].Part = i + 1
 		}
-		promoted = append(promoted, p.rules.promotions(reply.Promoted, reply.Now)...)
+		promoted = append(promoted, p.rules.promotions(reply.Promoted, p.rules.ids(d.Request), reply.Now)...)
 	}
 	return promoted, errors.Join(errs...)
 }

@@ -380,3 +380,26 @@ func TestNoticeAheadOnce(t *testing.T) {
 	}
 	t.Logf("%d told ahead, %d commands at most", ahead, most)
 }
+
+// A limit was raised, so a lease is free and nobody has heard of it: whoever comes, and may
+// not pass the line, lets the first in line know.
+func TestFreeLeaseNobodyHeardOfIsOffered(t *testing.T) {
+	t.Parallel()
+	for name, call := range map[string]func(h *hall, l *throttle.Limiter) []throttle.Promotion{
+		"booked":  func(h *hall, l *throttle.Limiter) []throttle.Promotion { return h.job(l, "late", 1).Promoted },
+		"refused": func(h *hall, l *throttle.Limiter) []throttle.Promotion { return h.try(l, 1).Promoted },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHall(t, 1, 2, time.Minute)
+			h.at(time.Second)
+			if _, err := h.l.SetLimit(t.Context(), throttle.Concurrent(2, time.Minute), throttle.SetLimitOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			turns := call(h, h.limiter("slots", throttle.Concurrent(1, time.Minute)))
+			if len(turns) == 0 || turns[0].Job != "j00" || !turns[0].Offered {
+				t.Errorf("%+v, want j00 to be offered the lease", turns)
+			}
+		})
+	}
+}

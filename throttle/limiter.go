@@ -171,7 +171,7 @@ func (l *Limiter) reset(ctx context.Context, t retry, key string) ([]Promotion, 
 			return nil, err
 		}
 	}
-	return l.policy.rules.promotions(reply.Promoted, reply.Now), nil
+	return l.policy.rules.promotions(reply.Promoted, []string{l.ID(key)}, reply.Now), nil
 }
 
 // closeMax is the longest time for which a key or a rule can be closed.
@@ -229,7 +229,7 @@ func (l *Limiter) OpenKey(ctx context.Context, key string) ([]Promotion, error) 
 	if err != nil {
 		return nil, err
 	}
-	promoted := l.policy.rules.promotions(reply.Promoted, reply.Now)
+	promoted := l.policy.rules.promotions(reply.Promoted, []string{l.ID(key)}, reply.Now)
 	_, err = l.closeRule(ctx, -time.Microsecond) // changes nothing, and all limiters read the limit anew
 	return promoted, err
 }

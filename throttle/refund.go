@@ -146,5 +146,5 @@ func (f refund) in(ctx context.Context, t retry) (_ []Promotion, given bool, _ e
 			return nil, false, err
 		}
 	}
-	return p.rules.promotions(reply.Promoted, reply.Now), reply.Status == luascripts.Granted, nil
+	return p.rules.promotions(reply.Promoted, f.ids, reply.Now), reply.Status == luascripts.Granted, nil
 }

@@ -203,6 +203,10 @@ type Promotion struct {
 	// Offered says that a lease is free, or will be in a moment, and is kept for the job
 	// for a second, or that the job did not come for one in time: it should come at once.
 	Offered bool
+
+	// Place is where the job stands in the line of that one rule. A worker that finds the
+	// job gone gives the place up, see Leave of [ForWorkers].
+	Place BookingRef
 }
 
 // KeyCost is what is asked of one rule.

@@ -142,6 +142,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 	for _, w := range a.wakers {
 		a.wg.Go(func() { w.run(ctx) })
 		a.wg.Go(func() { w.planLoop(ctx) })
+		a.wg.Go(func() { (&sweeper{waker: w}).run(ctx) })
 	}
 	a.wg.Go(func() { a.limitWatch.run(ctx) })
 	a.wg.Go(func() { a.subscriber.run(ctx) })

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -24,6 +26,10 @@ const (
 	refundPause = 500 * time.Millisecond
 	// promotionsMax bounds the promotions that wait to be passed on.
 	promotionsMax = 1024
+	// goneAfter is how long a task must have been missing before its place is given up.
+	goneAfter = 500 * time.Millisecond
+	// leaveTogether is how many places are given up at the same time.
+	leaveTogether = 16
 	// promotionsTogether bounds how many of them are passed on in one call.
 	promotionsTogether = 256
 )
@@ -128,10 +134,11 @@ func (f *refunds) tryLast(left []refund) {
 type promotions struct {
 	*core
 	waiting chan throttle.Promotion
+	missing map[string]time.Time // jobs whose tasks were not there, since when; only run has it
 }
 
 func newPromotions(c *core) *promotions {
-	return &promotions{core: c, waiting: make(chan throttle.Promotion, promotionsMax)}
+	return &promotions{core: c, waiting: make(chan throttle.Promotion, promotionsMax), missing: make(map[string]time.Time)}
 }
 
 // add lets jobs come earlier, in the background. It never blocks: a promotion that finds
@@ -180,13 +187,56 @@ func (q *promotions) gather(first throttle.Promotion) map[string]promotion.Tasks
 // lease it wakes as many as there is room for. Without it all come at the instants that
 // they were promised. w is nil for a queue that is not served here.
 func (q *promotions) passOn(ctx context.Context, queue string, tasks promotion.Tasks, w *waker) {
+	var gone []throttle.BookingRef
+	found := func(p throttle.Promotion, code int64) {
+		if code == luascripts.Over || q.stayedAway(p) {
+			gone = append(gone, p.Place)
+		}
+	}
 	if w != nil {
-		w.wakeOffered(ctx, tasks)
+		w.wakeOffered(ctx, tasks, found)
 	}
-	if len(tasks) == 0 || tasks.Retime(ctx, q.rdb, q.keys(queue)) != nil || w == nil {
-		return
+	if len(tasks) > 0 && tasks.Retime(ctx, q.rdb, q.keys(queue), found) == nil && w != nil {
+		w.expect(tasks.First())
 	}
-	w.expect(tasks.First())
+	q.leave(ctx, gone)
+}
+
+// stayedAway says that a task that does not exist did not exist [goneAfter] before either.
+// Until then it may come: a task that is booked when it is enqueued has its place before it
+// is written. The first time, the promotion is handled once more after that.
+func (q *promotions) stayedAway(p throttle.Promotion) bool {
+	since, known := q.missing[p.Job]
+	if known && time.Since(since) < 20*goneAfter {
+		if time.Since(since) < goneAfter {
+			return false
+		}
+		delete(q.missing, p.Job)
+		return true
+	}
+	if len(q.missing) >= promotionsMax {
+		clear(q.missing)
+	}
+	q.missing[p.Job] = time.Now()
+	time.AfterFunc(goneAfter, func() { q.add(p) })
+	return false
+}
+
+// leave gives places up, and lets those come that are next.
+func (q *promotions) leave(ctx context.Context, places []throttle.BookingRef) {
+	for some := range slices.Chunk(places, leaveTogether) {
+		var wg sync.WaitGroup
+		for _, p := range some {
+			wg.Go(func() {
+				promoted, err := throttle.ForWorkers.Leave(ctx, p)
+				if err != nil {
+					q.failed(ctx, "the place of a task that is gone can't be given up", err)
+				}
+				q.add(promoted...)
+			})
+		}
+		wg.Wait()
+	}
 }
 
 // How far the local clock may be off Redis'. Grants, bookings and instants

@@ -182,7 +182,7 @@ func (w *waker) walk(ctx context.Context, rules []luascripts.RuleVersion) bool {
 		if err != nil || !claimed {
 			return false
 		}
-		r, err := luascripts.ScanDeferred(ctx, w.rdb, w.keys, from, skip, replanPortion)
+		r, err := luascripts.ScanDeferred(ctx, w.rdb, w.keys, from, skip, replanPortion, false)
 		if err != nil {
 			w.failed(ctx, "the due index can't be read", err)
 			return false
@@ -277,7 +277,7 @@ func (w *waker) replan(ctx context.Context, r luascripts.ScanDeferredReply, rule
 	}
 	moved = make(map[string]bool)
 	for n, code := range codes {
-		if code == 0 {
+		if code != luascripts.Retimed {
 			continue // it is not deferred any more
 		}
 		moved[retimings[n].ID] = true

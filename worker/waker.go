@@ -408,7 +408,7 @@ func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.
 		w.failed(ctx, "due tasks can't be re-timed", err)
 	}
 	for n, code := range codes {
-		if err == nil && code == 0 {
+		if err == nil && code != luascripts.Retimed {
 			continue
 		}
 		moves[from[n]] = true
@@ -469,9 +469,9 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 }
 
 // wakeOffered wakes tasks to which a lease is offered, without another look at the due
-// index: until such a task comes, the lease is idle. A task that is woken is taken out of
-// promoted; the others are re-timed like all.
-func (w *waker) wakeOffered(ctx context.Context, promoted promotion.Tasks) {
+// index: until such a task comes, the lease is idle. A task that is woken, or gone, is
+// taken out of promoted; the others are re-timed like all.
+func (w *waker) wakeOffered(ctx context.Context, promoted promotion.Tasks, gone func(p throttle.Promotion, code int64)) {
 	var tasks []dueTask
 	for id, p := range promoted {
 		if p.Offered {
@@ -487,9 +487,15 @@ func (w *waker) wakeOffered(ctx context.Context, promoted promotion.Tasks) {
 	}
 	codes, _ := w.wake(ctx, tasks, began)
 	for i, code := range codes {
-		if code == luascripts.Woken {
-			delete(promoted, tasks[i].ID)
+		p := promoted[tasks[i].ID]
+		switch code {
+		case luascripts.Gone, luascripts.Over:
+			gone(p, code)
+		case luascripts.Woken:
+		default:
+			continue
 		}
+		delete(promoted, tasks[i].ID)
 	}
 }
 
@@ -505,18 +511,13 @@ func (w *waker) bookingOf(t dueTask) (throttle.BookingRef, bool) {
 
 // giveUp cancels the bookings of tasks that somebody ended while they waited.
 func (w *waker) giveUp(ctx context.Context, tasks []dueTask) {
+	var places []throttle.BookingRef
 	for _, t := range tasks {
-		p, ok := w.bookingOf(t)
-		if !ok {
-			continue
+		if p, ok := w.bookingOf(t); ok {
+			places = append(places, p)
 		}
-		promoted, err := throttle.ForWorkers.Leave(ctx, p)
-		if err != nil {
-			w.failed(ctx, "a booking can't be cancelled", err)
-			return
-		}
-		w.promotions.add(promoted...)
 	}
+	w.promotions.leave(ctx, places)
 }
 
 const (

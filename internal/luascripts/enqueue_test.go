@@ -149,7 +149,7 @@ func TestBookedIsWokenAtItsInstant(t *testing.T) {
 	if err != nil || len(due.Tasks) != 2 || due.Tasks[0].State != "scheduled" || due.Tasks[0].For != "sms 1 key" || due.Tasks[0].Pool != (PoolMark{}) {
 		t.Errorf("Due = %+v, %v, want a and users, scheduled, of no pool", due, err)
 	}
-	walk, err := ScanDeferred(ctx, a.rdb, a.q, time.Time{}, 0, 10)
+	walk, err := ScanDeferred(ctx, a.rdb, a.q, time.Time{}, 0, 10, false)
 	if err != nil || len(walk.Tasks) != 3 || walk.Tasks[2].ID != uuid {
 		t.Errorf("Walk = %+v, %v, want all three", walk, err)
 	}

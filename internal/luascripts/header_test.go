@@ -127,7 +127,7 @@ func calls(r *recorder) {
 	_, _ = Rules(ctx, r, "hw", time.Second, []string{"a", "b"})
 	_, _, _ = SetLimit(ctx, r, "hw", "sms", SetLimitArgs{})
 	_, _, _ = CloseRule(ctx, r, "hw", "sms", time.Second)
-	_, _ = ScanDeferred(ctx, r, q, time.Now(), 0, 10)
+	_, _ = ScanDeferred(ctx, r, q, time.Now(), 0, 10, false)
 	_, _, _ = Claim(ctx, r, q, "me", time.Second, make([]RuleVersion, 1))
 	_, _, _ = Claim(ctx, r, q, "me", time.Second, make([]RuleVersion, 3))
 	_, _ = ReplanDone(ctx, r, q, "me", make([]RuleVersion, 2))

@@ -81,11 +81,11 @@ func (k LimitKeys) all() []string { return []string{k.ledger, k.tokens, k.line} 
 // QueueKeys names the keys of one asynq queue, asynq's own and our due index. They
 // share asynq's hash tag.
 type QueueKeys struct {
-	due, claim, planned string
-	sent                string // prefix of the answers of enqueueing calls
-	tick                string // prefix of the records of a schedule's entries
-	batches, ended      string // batches by when they started, and until when records are kept
-	batch               string // prefix of the keys of each
+	due, claim, planned, sweep string
+	sent                       string // prefix of the answers of enqueueing calls
+	tick                       string // prefix of the records of a schedule's entries
+	batches, ended             string // batches by when they started, and until when records are kept
+	batch                      string // prefix of the keys of each
 
 	active, lease, retry, pending, scheduled string
 
@@ -101,7 +101,7 @@ func NewQueueKeys(prefix, queue string) QueueKeys {
 		tick:    prefix + ":{" + queue + "}:tick:",
 		batches: prefix + ":{" + queue + "}:batches", ended: prefix + ":{" + queue + "}:batches:ended",
 		batch: prefix + ":{" + queue + "}:batch:",
-		claim: prefix + ":{" + queue + "}:replan", planned: prefix + ":{" + queue + "}:planned",
+		claim: prefix + ":{" + queue + "}:replan", planned: prefix + ":{" + queue + "}:planned", sweep: prefix + ":{" + queue + "}:sweep",
 		active: own + "active", lease: own + "lease", retry: own + "retry", pending: own + "pending", scheduled: own + "scheduled",
 		task: own + "t:",
 	}

@@ -117,6 +117,7 @@ type Promotion struct {
 	Part int // in whose line it stands, counted from 1
 	At   time.Time
 	Job  string
+	Cost int // of its place there
 }
 
 // RulesMax bounds how many rules are decided together.

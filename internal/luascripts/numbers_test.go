@@ -44,7 +44,7 @@ var textJoins = map[string][]string{
 	"tick.lua":          {`prefix .. other`},
 	"tickets.lua":       {`"@" .. member`},
 	"wake.lua":          {`prefix .. id`},
-	"scan_deferred.lua": {`"(" .. int(from)`},
+	"scan_deferred.lua": {`"(" .. int(from)`, `prefix .. long(short)`},
 	"correct.lua":       {`"(" .. int(COPY - now)`, `"(" .. int(-BILLS)`},
 	"rulecall.lua":      {`cost .. ":" .. job`}, // both as they came
 	"leases.lua":        {`"@" .. m`, `"(" .. int(now)`, `"(" .. int(rule.now)`, `rule.letter .. rule.token .. text`},

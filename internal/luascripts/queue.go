@@ -90,9 +90,10 @@ func Due(ctx context.Context, c redis.Scripter, k QueueKeys, a DueArgs) (DueRepl
 const (
 	Woken       = 1
 	StillActive = 2
-	Gone        = 3
+	Gone        = 3 // deleted
 	NotOurs     = 4
 	NotYet      = 5
+	Over        = 6 // archived or completed
 )
 
 // Wake runs wake.lua for at most 1000 tasks, the first to run first, and
@@ -126,6 +127,10 @@ type Retiming struct {
 	// another task of this id is not moved.
 	For string
 }
+
+// Retimed is the answer of [Retime] about a task that moved. About one that is gone it is
+// [Gone] or [Over], as [Wake] has them.
+const Retimed = 1
 
 // Retime runs retime.lua for at most 1000 tasks and answers which moved. With
 // earlier set only what comes earlier moves, also for a task that is active.
@@ -183,22 +188,35 @@ func Now(ctx context.Context, c redis.UniversalClient) (time.Time, error) {
 type ScanDeferredReply struct {
 	Now   time.Time
 	Last  time.Time // the last instant of all; zero when there is none
-	Tasks []DueTask // without their states and pools
+	Tasks []DueTask // without their pools
 }
 
 // ScanDeferred runs scan_deferred.lua: at most `most` deferred tasks, 1 to 1000, from an instant
-// on, but for the first skip of that very instant.
-func ScanDeferred(ctx context.Context, c redis.Scripter, k QueueKeys, from time.Time, skip, most int) (ScanDeferredReply, error) {
-	first := int64(0)
+// on, but for the first skip of that very instant. Only with states set it tells those.
+func ScanDeferred(ctx context.Context, c redis.Scripter, k QueueKeys, from time.Time, skip, most int, states bool) (ScanDeferredReply, error) {
+	first, prefix := int64(0), ""
 	if !from.IsZero() {
 		first = from.UnixMicro()
 	}
-	r := run(ctx, c, scanDeferredScript, 3, []string{k.due}, first, skip, most)
+	if states {
+		prefix = k.task
+	}
+	r := run(ctx, c, scanDeferredScript, 3, []string{k.due}, first, skip, most, prefix)
 	reply := ScanDeferredReply{Now: r.time(), Last: r.time()}
-	for range r.count(3) {
-		reply.Tasks = append(reply.Tasks, DueTask{At: r.time(), ID: longID(r.text()), For: r.text()})
+	for range r.count(4) {
+		reply.Tasks = append(reply.Tasks, DueTask{At: r.time(), ID: longID(r.text()), For: r.text(), State: r.text()})
 	}
 	return reply, r.err
+}
+
+// ClaimSweep says that the caller alone may look for tasks that are gone, for so long from
+// now on.
+func ClaimSweep(ctx context.Context, c redis.Cmdable, k QueueKeys, ttl time.Duration) (bool, error) {
+	err := c.SetArgs(ctx, k.sweep, 1, redis.SetArgs{Mode: "NX", TTL: ttl}).Err()
+	if errors.Is(err, redis.Nil) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // RuleVersion is the version of a rule's stored limit; 0 when none is stored.

@@ -108,13 +108,13 @@ func TestRetime(t *testing.T) {
 		return out
 	}
 	got, err := Retime(ctx, a.rdb, a.q, false, all(2*minute))
-	wantCodes(t, "Retime later", got, err, 1, 1, 0, 0, 0)
+	wantCodes(t, "Retime later", got, err, Retimed, Retimed, 0, Over, Gone)
 	a.place("a", "retry", 2*minute+safetyNet, 2*minute)
 	got, err = Retime(ctx, a.rdb, a.q, true, all(3*minute))
-	wantCodes(t, "Retime earlier, to a later instant", got, err, 0, 0, 0, 0, 0)
+	wantCodes(t, "Retime earlier, to a later instant", got, err, 0, 0, 0, Over, Gone)
 	a.place("a", "retry", 2*minute+safetyNet, 2*minute)
 	got, err = Retime(ctx, a.rdb, a.q, true, all(30*time.Second))
-	wantCodes(t, "Retime earlier", got, err, 1, 1, 0, 0, 0)
+	wantCodes(t, "Retime earlier", got, err, Retimed, Retimed, 0, Over, Gone)
 	a.place("a", "retry", 30*time.Second+safetyNet, 30*time.Second)
 	if got := a.raw.ZScore(ctx, a.q.retry, "failed").Val(); got != 7 {
 		t.Errorf("the back-off of another is %v, want 7", got)

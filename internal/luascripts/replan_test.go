@@ -22,7 +22,7 @@ func TestWalk(t *testing.T) {
 	var seen []string
 	from, skip := time.Time{}, 0
 	for {
-		r, err := ScanDeferred(t.Context(), a.rdb, a.q, from, skip, 4)
+		r, err := ScanDeferred(t.Context(), a.rdb, a.q, from, skip, 4, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +51,7 @@ func TestWalk(t *testing.T) {
 	if again := append(want, "t12"); !slices.Equal(seen, again) && !slices.Equal(seen, want) {
 		t.Errorf("seen %v, want %v, and t12 once more", seen, want)
 	}
-	r, err := ScanDeferred(t.Context(), a.rdb, NewQueueKeys("hw", "empty"), time.Time{}, 0, 4)
+	r, err := ScanDeferred(t.Context(), a.rdb, NewQueueKeys("hw", "empty"), time.Time{}, 0, 4, false)
 	if err != nil || !r.Last.IsZero() || len(r.Tasks) > 0 {
 		t.Errorf("Walk of an empty queue = %+v, %v", r, err)
 	}

@@ -3,6 +3,8 @@ package luascripts
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -217,11 +219,15 @@ func (r *reply) groups(n int64, width int) int {
 	return int(n)
 }
 
-// turns reads n jobs that may come earlier.
+// promotions reads n jobs that may come earlier.
 func (r *reply) promotions(n int64) []Promotion {
 	var out []Promotion
 	for range r.groups(n, 3) {
-		out = append(out, Promotion{Part: int(r.int()), At: r.time(), Job: r.text()})
+		p := Promotion{Part: int(r.int()), At: r.time()}
+		cost, job, _ := strings.Cut(r.text(), ":")
+		p.Job = job
+		p.Cost, _ = strconv.Atoi(cost) // our own text
+		out = append(out, p)
 	}
 	return out
 }

@@ -42,7 +42,7 @@ func TestTaskIDs(t *testing.T) {
 	if err != nil || !slices.Equal(got, ids) {
 		t.Errorf("Due = %q, %v, want %q", got, err, ids)
 	}
-	walked, err := ScanDeferred(t.Context(), a.rdb, a.q, time.Time{}, 0, len(ids))
+	walked, err := ScanDeferred(t.Context(), a.rdb, a.q, time.Time{}, 0, len(ids), false)
 	if err != nil || len(walked.Tasks) != len(ids) || walked.Tasks[0].ID != uuid {
 		t.Errorf("Walk = %+v, %v, want all", walked, err)
 	}

@@ -59,7 +59,7 @@ func TestWakeLeavesOthersAlone(t *testing.T) {
 	woken := tasks("running", "failed", "done", "dead", "gone", "never", "ours")
 	woken[4].For = "sms 1 key" // its hash is not there to tell
 	got, err := Wake(ctx, a.rdb, a.q, woken, start, false)
-	wantCodes(t, "Wake", got, err, StillActive, NotOurs, NotOurs, NotOurs, Gone, Gone, Woken)
+	wantCodes(t, "Wake", got, err, StillActive, NotOurs, Over, Over, Gone, Gone, Woken)
 	for id, want := range untouched {
 		if got := fmt.Sprint(a.raw.HGetAll(ctx, a.q.Task(id)).Val()); got != want {
 			t.Errorf("%s is %s, want %s", id, got, want)
@@ -74,8 +74,15 @@ func TestWakeLeavesOthersAlone(t *testing.T) {
 	if n := a.raw.Exists(ctx, a.q.Task("gone"), a.q.Task("never")).Val(); n != 0 {
 		t.Errorf("%d hashes of tasks that are gone, want none", n)
 	}
+	if got := a.raw.ZRange(ctx, a.q.due, 0, -1).Val(); !slices.Equal(got, []string{"running", "\x034:deadsms 1 key", "\x034:donesms 1 key"}) {
+		t.Errorf("due = %q, want the active one, to be asked again, and those whose places are to be given up", got)
+	}
+	over := tasks("done", "dead")
+	over[0].For, over[1].For = "sms 1 key", "sms 1 key"
+	got, err = Wake(ctx, a.rdb, a.q, over, start, false)
+	wantCodes(t, "Wake of those", got, err, Over, Over)
 	if got := a.raw.ZRange(ctx, a.q.due, 0, -1).Val(); !slices.Equal(got, []string{"running"}) {
-		t.Errorf("due = %v, want the active one, to be asked again", got)
+		t.Errorf("due = %q, want the active one", got)
 	}
 }
 

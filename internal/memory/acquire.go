@@ -44,6 +44,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 	switch {
 	case a.Mode == luascripts.Try && v.bound:
 		c.refuse()
+		r.Promoted = c.offerUnheard(v, nil)
 	case a.MaxWait >= 0 && v.at > c.now+int64(a.MaxWait/time.Microsecond):
 		c.leave()
 		c.refuse()
@@ -63,7 +64,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		r.Status = luascripts.Booked
 		v.at = c.book(v, g)
 		c.refuse()
-		r.Promoted = c.leftBehind()
+		r.Promoted = c.offerUnheard(v, c.leftBehind())
 	}
 	r.At, r.Promoted = instantOf(v.at), c.missed(r.Promoted)
 	if a.Tell {
@@ -73,6 +74,18 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		}
 	}
 	return r
+}
+
+// offerUnheard lets the next in line know of a lease that is free, when it has not heard of it.
+func (c *call) offerUnheard(v verdict, turns []luascripts.Promotion) []luascripts.Promotion {
+	p := v.by
+	if p == nil || p.kind != luascripts.Leases || p.view.head == "" || p.view.head == p.me || p.closed > 0 {
+		return turns
+	}
+	if told, _ := p.line.promised.score(p.view.head); told <= p.now+offered || p.state.free(p.numbers, p.now) <= 0 {
+		return turns
+	}
+	return p.promotions(turns, false)
 }
 
 // leftBehind tells who comes next in the lines in which the job does not wait any more.

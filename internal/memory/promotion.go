@@ -32,7 +32,7 @@ func (p *ruleCall) promotions(turns []luascripts.Promotion, turnToo bool) []luas
 
 // tell adds that a member may come at an instant.
 func (p *ruleCall) tell(turns []luascripts.Promotion, at int64, member string) []luascripts.Promotion {
-	return append(turns, luascripts.Promotion{Part: p.number, At: instantOf(at), Job: jobOf(member)})
+	return append(turns, luascripts.Promotion{Part: p.number, At: instantOf(at), Job: jobOf(member), Cost: int(costOf(member))})
 }
 
 // offer tells the next in line that there is a lease for them, and those behind

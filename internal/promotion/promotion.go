@@ -38,17 +38,24 @@ func ByQueue(promoted ...throttle.Promotion) map[string]Tasks {
 }
 
 // Retime moves the tasks to their earlier instants, the first to come first and in calls
-// of at most [luascripts.RetimeMax] tasks. Tasks that have gone, or that come earlier
-// already, stay as they are. After an error some may have been moved.
-func (t Tasks) Retime(ctx context.Context, rdb redis.Scripter, keys luascripts.QueueKeys) error {
+// of at most [luascripts.RetimeMax] tasks. Tasks that come earlier already stay as they
+// are. It calls gone for each task that is gone, with [luascripts.Gone] or
+// [luascripts.Over]. After an error some may have been moved.
+func (t Tasks) Retime(ctx context.Context, rdb redis.Scripter, keys luascripts.QueueKeys, gone func(p throttle.Promotion, code int64)) error {
 	all := make([]luascripts.Retiming, 0, len(t))
 	for id, p := range t {
 		all = append(all, luascripts.Retiming{ID: id, At: p.At, Any: true})
 	}
 	slices.SortFunc(all, func(a, b luascripts.Retiming) int { return a.At.Compare(b.At) })
 	for portion := range slices.Chunk(all, luascripts.RetimeMax) {
-		if _, err := luascripts.Retime(ctx, rdb, keys, true, portion); err != nil {
+		codes, err := luascripts.Retime(ctx, rdb, keys, true, portion)
+		if err != nil {
 			return err
+		}
+		for i, code := range codes {
+			if code == luascripts.Gone || code == luascripts.Over {
+				gone(t[portion[i].ID], code)
+			}
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -67,12 +68,16 @@ func TestRetime(t *testing.T) {
 		all[fmt.Sprint("t", i)] = promoted("default", fmt.Sprint("t", i), time.Minute+time.Duration(i)*time.Millisecond)
 	}
 	all["t0"], all["t1"] = promoted("default", "t0", 2*time.Hour), promoted("default", "t1", time.Second)
-	if err := all.Retime(t.Context(), rdb, keys); err != nil {
+	gone := make(map[string]int64)
+	if err := all.Retime(t.Context(), rdb, keys, func(p throttle.Promotion, code int64) { gone[p.Job] = code }); err != nil {
 		t.Fatal(err)
+	}
+	if want := map[string]int64{luascripts.JobID("default", "gone"): luascripts.Gone}; !maps.Equal(gone, want) {
+		t.Errorf("gone are %v, want %v", gone, want)
 	}
 	got := make(map[string]time.Duration)
 	for from := (time.Time{}); ; {
-		r, err := luascripts.ScanDeferred(t.Context(), rdb, keys, from, 0, luascripts.RetimeMax)
+		r, err := luascripts.ScanDeferred(t.Context(), rdb, keys, from, 0, luascripts.RetimeMax, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,10 +105,10 @@ func TestRetimeErrors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	keys := luascripts.NewQueueKeys("hw", "default")
-	if err := (Tasks{}).Retime(ctx, rdb, keys); err != nil {
+	if err := (Tasks{}).Retime(ctx, rdb, keys, nil); err != nil {
 		t.Errorf("Retime of none: %v", err)
 	}
-	if err := (Tasks{"1": promoted("default", "1", 0)}).Retime(ctx, rdb, keys); !errors.Is(err, context.Canceled) {
+	if err := (Tasks{"1": promoted("default", "1", 0)}).Retime(ctx, rdb, keys, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("Retime: %v, want the error of the call", err)
 	}
 }

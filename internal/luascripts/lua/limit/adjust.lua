@@ -7,7 +7,7 @@
 -- ARGV[3]  bill       8 bytes, this settling; the same is done once
 -- ARGV[4+] parts      9 of each, see rulecall.lua; behind them all 2 of each: the instant of the grant, and until when it may be found by
 --                     that, see correct.lua; zeros when that is not known
--- returns  {status, part, now_us, version, turns, then per turn: part, at_us, job}, integers, but for job, which is text
+-- returns  {status, part, now_us, version, turns, then per turn: part, at_us, member}, integers, but for member, "cost:job", which is text
 --          status 0 was done before, 1 done, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is
 --          then in version; part is the one that can't be read
 

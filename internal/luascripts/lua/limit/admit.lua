@@ -3,6 +3,7 @@
 
 local form = require("lib/form")
 local ledger = require("limit/ledger")
+local tickets = require("limit/tickets")
 local line = require("limit/line")
 local tokens = require("limit/tokens")
 local rulecall = require("limit/rulecall")
@@ -10,7 +11,7 @@ local places = require("limit/places")
 local gate = require("limit/gate")
 local in_widest = require("limit/widest")
 local max = math.max
-local PART = form.PART
+local PART, OFFERED = form.PART, tickets.OFFERED
 local free, outlive, slot = ledger.free, ledger.outlive, ledger.slot
 local anybody, find, leave, look, missed, next_turns, park, rank = line.anybody, line.find, line.leave, line.look, line.missed, line.next_turns, line.park, line.rank
 local grant, holds = tokens.grant, tokens.holds
@@ -128,9 +129,17 @@ local function admit(keys, form, k, token, job, now)
     end
   end
 
+  -- offer lets the next in line know of a lease that is free, when it has not heard of it
+  local function offer(turns)
+    local rule = bound
+    local unheard = rule and rule.kind.lease and rule.closed == 0 and rule.front and rule.front ~= rule.me and (rule.front_told or 0) > now + OFFERED
+    if unheard and free(rule, now) > 0 then next_turns(rule, now, turns) end
+    return turns
+  end
+
   if binding and mode == 0 then
     done()
-    return answer(0, binding, at)
+    return answer(0, binding, at, false, offer({}))
   end
   if longest >= 0 and at > now + longest then
     for _, rule in ipairs(rules) do
@@ -173,7 +182,7 @@ local function admit(keys, form, k, token, job, now)
   end
   local keeps = places.stand_for(rules, binding, at, now)
   done()
-  return answer(2, binding, at, false, left_behind(rules, keeps, now))
+  return answer(2, binding, at, false, offer(left_behind(rules, keeps, now)))
 end
 
 return admit

@@ -8,7 +8,7 @@
 --                     first turn, which is promised this instant, because a rule in another slot refuses
 -- ARGV[5+] parts      9 of each, see rulecall.lua; behind them all 2 of each: the instant of the grant, and until when it may be found by
 --                     that, see correct.lua; zeros when that is not known
--- returns  {status, part, now_us, version, turns, then per turn: part, at_us, job}, integers, but for job, which is text
+-- returns  {status, part, now_us, version, turns, then per turn: part, at_us, member}, integers, but for member, "cost:job", which is text
 --          status 0 no such grant, 1 given back, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is
 --          then in version; part is the one that can't be read
 

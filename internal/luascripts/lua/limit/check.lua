@@ -7,8 +7,8 @@
 -- ARGV[2]  count      how many parts each has, 1 to 16
 -- ARGV[3+] jobs       of each: who waits; behind them the parts, 9 of each, see rulecall.lua: those of all bookings, which differ in
 --                     nothing but keys
--- returns  {now_us, then per booking: {status, part, at_us, before, turns, then per turn: part, at_us, job}}, integers, but for job,
---          which is text; before counts the permits ahead of it in the line of the part by which it waits; turns are of lines that
+-- returns  {now_us, then per booking: {status, part, at_us, before, turns, then per turn: part, at_us, member}}, integers, but for member,
+--          "cost:job", which is text; before counts the permits ahead of it in the line of the part by which it waits; turns are of lines that
 --          it left, and of leases
 --          status 0 unknown, 2 booked, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is in at_us,
 --          -1 failed: ask alone

@@ -6,7 +6,7 @@
 -- ARGV[3]  for_us     how long from now on; 0 opens it
 -- ARGV[4]  rule       the part that is closed: those before are narrower or share its key, those behind share it
 -- ARGV[5+] parts      9 of each, see rulecall.lua
--- returns  {status, part, now_us, until_us, version, turns, then per turn: part, at_us, job}, integers, but for job, which is text
+-- returns  {status, part, now_us, until_us, version, turns, then per turn: part, at_us, member}, integers, but for member, "cost:job", which is text
 --          status 1 done, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in version; part
 --          is the one that can't be read
 --

@@ -13,11 +13,10 @@ local line = require("limit/line")
 local floor, max, min = math.floor, math.max, math.min
 local int, life, live = numbers.int, numbers.life, numbers.live
 local slot = ledger.slot
-local TOLD, at_rank, told = tickets.TOLD, tickets.at_rank, tickets.told
+local OFFERED, TOLD, at_rank, told = tickets.OFFERED, tickets.TOLD, tickets.at_rank, tickets.told
 local line_ends, tell = line.line_ends, line.tell
 
 local OFFERS = 16 -- how many a call tells at most that a lease is free
-local OFFERED = 900000 -- and how long, with GRACE, it is kept for them
 local AHEAD = 32 -- how many behind them, of n at most, come by themselves when the leases end
 local SOON = 40000 -- a lease that ends so soon is as good as free: whoever is told now comes for its end
 

@@ -205,12 +205,12 @@ local function anybody(rule)
   return redis.call("ZCOUNT", rule.line, LIVE, WAITING) > 0
 end
 
--- tell appends to a reply that a member may come at an instant: {part, at, job}.
--- Whoever reads it re-times that job
+-- tell appends to a reply that a member may come at an instant: {part, at, member}.
+-- Whoever reads it re-times that job, and takes the place away of one that is gone
 local function tell(rule, at, member, reply)
   reply[#reply + 1] = rule.part
   reply[#reply + 1] = at
-  reply[#reply + 1] = string.match(member, ":(.*)$")
+  reply[#reply + 1] = member
 end
 
 -- sooner tells a member who was told p, when it may come earlier than that

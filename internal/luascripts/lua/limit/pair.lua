@@ -149,7 +149,7 @@ local function pair(keys, numbers, k, token, job, now)
   if turn then call("DEL", keys[k + 3], keys[k + 7]) end -- nothing else was there
   if waits then call("ZREM", line, me, "@" .. me) end
   local from = max(free_at, wide_free_at)
-  if sooner then return { 1, 0, at, from, promised, 0, 1, 0, 0, 0, 0, 2, sooner, string.sub(next, 3) } end
+  if sooner then return { 1, 0, at, from, promised, 0, 1, 0, 0, 0, 0, 2, sooner, next } end
   return { 1, 0, at, from, promised }
 end
 

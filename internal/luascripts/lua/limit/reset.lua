@@ -8,7 +8,7 @@
 -- ARGV[3]  window_us  length of the window, >= 1000
 -- ARGV[4]  more       what only some algorithms have
 -- ARGV[5]  version    of the limit, 0 when it is the one in code
--- returns  {status, now_us, version, turns, then per turn: part, at_us, job}, integers, but for job, which is text
+-- returns  {status, now_us, version, turns, then per turn: part, at_us, member}, integers, but for member, "cost:job", which is text
 --          status 1 done, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in version
 
 local clock = require("lib/clock")

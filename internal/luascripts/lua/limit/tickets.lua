@@ -4,6 +4,7 @@ local MIXED, CLOSED = "mixed", "closed"
 local SINCE, LAST, IN, SQUEEZED = "closed since", "put off last", "put off in", "squeezed"
 local TOLD, WAITING = 2251799813685248, "(2251799813685248" -- above all tickets; those below
 local GRACE = 100000 -- how long after its last promise a head keeps its place
+local OFFERED = 900000 -- how long, with GRACE, a lease that is free is kept for those to whom it is offered
 local LATE = 3600000000 -- how long it stays parked
 local PARK = 4503599627370496
 local ROOM = 4096 -- tickets a permit: between two places there is room for those who are put off, see close.lua
@@ -50,7 +51,7 @@ local function in_time(rule, member, p, now)
 end
 
 return {
-  CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, LATE = LATE, LIVE = LIVE, MIXED = MIXED, NOTED = NOTED, PARK = PARK, PARKED = PARKED,
+  CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, LATE = LATE, LIVE = LIVE, MIXED = MIXED, NOTED = NOTED, OFFERED = OFFERED, PARK = PARK, PARKED = PARKED,
   ROOM = ROOM, SINCE = SINCE, SQUEEZED = SQUEEZED, TOLD = TOLD, WAITING = WAITING, at_rank = at_rank, cost_of = cost_of, first_of = first_of,
   in_time = in_time, is_parked = is_parked, mark = mark, normal = normal, told = told,
 }

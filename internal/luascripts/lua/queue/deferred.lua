@@ -68,7 +68,14 @@ local function ours(d, score)
   return score and score % 1 == 0 and d.score ~= NOT_OURS and d.score == score_bytes(score)
 end
 
+-- over is what a script answers of a task in such a state that never runs again by
+-- itself: 3 when it was deleted, 6 when it is archived or completed; else nil
+local function over(state)
+  return not state and 3 or (state == "archived" or state == "completed") and 6 or nil
+end
+
 return {
   ANY = ANY, NOT_OURS = NOT_OURS, claimed_by = claimed_by, deferred = deferred, deferred_as = deferred_as, moved_to = moved_to, ours = ours,
+  over = over,
   pool_of = pool_of, second_net = second_net, woken_as = woken_as,
 }

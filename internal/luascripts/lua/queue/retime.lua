@@ -8,7 +8,7 @@
 -- ARGV[2]  earlier    1: only if it is earlier than what is there, and for a task that is still active too
 -- ARGV[3+] per task   task, at_us, any: 1 when every pool wakes it, 0 when the one that comes first stays so; and of which entry that
 --                     is the instant, by what the task waits for, empty for the one that it has
--- returns  count integers: 1 moved, 0 left alone
+-- returns  count integers: 1 moved, 0 left alone, 3 gone: deleted, 6 over: archived or completed
 
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")
@@ -17,7 +17,7 @@ local deferred = require("queue/deferred")
 local max = math.max
 local int, live = numbers.int, numbers.live
 local entry, long = taskid.entry, taskid.long
-local ANY, deferred, moved_to, ours, second_net = deferred.ANY, deferred.deferred, deferred.moved_to, deferred.ours, deferred.second_net
+local ANY, deferred, moved_to, ours, over, second_net = deferred.ANY, deferred.deferred, deferred.moved_to, deferred.ours, deferred.over, deferred.second_net
 
 return function(keys, args)
   local due, waits = keys[1], { retry = keys[2], scheduled = keys[3] } -- by state
@@ -32,7 +32,7 @@ return function(keys, args)
     local known = entry(short, d.what)
     local old = tonumber(redis.call("ZSCORE", due, known) or "")
     local score = waits[h[1]] and tonumber(redis.call("ZSCORE", waits[h[1]], id) or "")
-    reply[i] = 0
+    reply[i] = over(h[1]) or 0
     if what ~= "" and what ~= d.what then
       -- left of one that was deleted, which had this id: wake.lua clears it
     elseif earlier and old and old <= at then

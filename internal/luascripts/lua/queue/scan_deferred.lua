@@ -5,19 +5,20 @@
 -- ARGV[1]  from_us    first instant to list
 -- ARGV[2]  skip       how many of that very instant were seen and left there
 -- ARGV[3]  most       how many to list, 1 to 1000
--- returns  {now_us, last_us, listed, then per task: at_us, task, for}; last_us is the last instant of all, 0 when
---          there is none; integers, but for task and for, which are text
+-- ARGV[4]  tasks      prefix of asynq's task hashes of this queue, which carry the same tag, to be told their states; "" for none
+-- returns  {now_us, last_us, listed, then per task: at_us, task, for, state}; last_us is the last instant of all, 0 when
+--          there is none; integers, but for task, for and state, which are text; state is "" of a task that was deleted, or not asked for
 
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")
 local taskid = require("lib/taskid")
 local min = math.min
 local int = numbers.int
-local parted = taskid.parted
+local long, parted = taskid.long, taskid.parted
 
 return function(keys, args)
   local due = keys[1]
-  local from, skip, most = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
+  local from, skip, most, prefix = tonumber(args[1]), tonumber(args[2]), tonumber(args[3]), args[4]
 
   local now = clock()
   local rank = redis.call("ZCOUNT", due, "-inf", "(" .. int(from)) + min(skip, redis.call("ZCOUNT", due, int(from), int(from)))
@@ -25,8 +26,10 @@ return function(keys, args)
   local last = redis.call("ZRANGE", due, -1, -1, "WITHSCORES")
   local reply = { now, tonumber(last[2] or "0"), #v / 2 }
   for i = 1, #v, 2 do
-    reply[#reply + 1] = tonumber(v[i + 1])
-    reply[#reply + 1], reply[#reply + 2] = parted(v[i])
+    local short, what = parted(v[i])
+    local n = #reply
+    reply[n + 1], reply[n + 2], reply[n + 3] = tonumber(v[i + 1]), short, what
+    reply[n + 4] = prefix ~= "" and redis.call("HGET", prefix .. long(short), "state") or ""
   end
   return reply
 end

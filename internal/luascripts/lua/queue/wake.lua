@@ -12,12 +12,14 @@
 -- ARGV[3]  fair       1: one other task goes before these
 -- ARGV[4]  count      how many tasks, 1 to 1000
 -- ARGV[5+] per task   the first to run first: its id, see taskid.lua, and what it waits for, empty when that is not known
--- returns  count integers: 1 woken, 2 still active (ask again), 3 gone, 4 not ours any more, 5 not yet: 100 wait in front
+--                     (then the entry of a task that is gone stays, for whoever gives its places up)
+-- returns  count integers: 1 woken, 2 still active (ask again), 3 gone: deleted, 4 not ours any more, 5 not yet: 100 wait in front, 6 over:
+--          archived or completed
 
 local taskid = require("lib/taskid")
 local deferred = require("queue/deferred")
 local entry, long = taskid.entry, taskid.long
-local deferred, ours, woken_as = deferred.deferred, deferred.ours, deferred.woken_as
+local deferred, ours, over, woken_as = deferred.deferred, deferred.ours, deferred.over, deferred.woken_as
 
 return function(keys, args)
   local due, pending = keys[1], keys[3]
@@ -56,6 +58,9 @@ return function(keys, args)
       reply[i] = 2
     elseif full and waits[state] then
       reply[i] = 5
+    elseif what == "" and over(state) then
+      redis.call("ZREM", due, short) -- the entry that says no more than that
+      reply[i] = over(state)
     else
       local id, d = long(short), deferred(h[2])
       redis.call("ZREM", due, entry(short, what))
@@ -63,7 +68,7 @@ return function(keys, args)
         what = d.what
         redis.call("ZREM", due, entry(short, what))
       end
-      reply[i] = state and 4 or 3
+      reply[i] = over(state) or 4
       -- another score than ours is a user's own back-off, or later start: it is not ours to end
       if waits[state] and what == d.what and ours(d, tonumber(redis.call("ZSCORE", waits[state], id) or "")) then
         redis.call("ZREM", waits[state], id)
