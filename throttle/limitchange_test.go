@@ -78,7 +78,12 @@ func TestChangedLimitWorkedCases(t *testing.T) {
 		},
 		"leaky-lower": {
 			{"leaky 2/1s", 0, 4, true, 0}, {"leaky 2/1s", 1, 1, false, sec},
-			{"leaky 1/1s", 1, 1, false, 3 * sec}, {"leaky 1/1s", 4, 1, true, 0}, {"leaky 1/1s", 4, 1, false, sec},
+			{"leaky 1/1s", 1, 1, false, sec}, // the old debt stays
+			{"leaky 1/1s", 2, 1, true, 0}, {"leaky 1/1s", 2, 1, false, sec},
+		},
+		"smooth-stored": { // 4 of 8 are stored, and so 2 of 4
+			{"smooth 1/1s burst 8", 0, 1, true, 0}, {"smooth 1/1s burst 8", 100, 4, true, 0},
+			{"smooth 1/2s burst 4", 100, 3, true, 0}, {"smooth 1/2s burst 4", 100, 1, false, 2 * sec},
 		},
 		"leaky-higher": {
 			{"leaky 1/1s", 0, 4, true, 0}, {"leaky 1/1s", 1, 1, false, 3 * sec},
@@ -290,4 +295,50 @@ func TestBookingOutlivesALargerLimit(t *testing.T) {
 			t.Errorf("Peek = %+v, %v, want nobody waiting", got, err)
 		}
 	}
+}
+
+// A limit that paces is lowered a little while its pace is kept: the next permit waits for
+// the old debt and no longer, as with Guava's setRate, and what was stored stays stored.
+func TestLoweredPaceOwesOnlyTheOldDebt(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		before, after string
+		wait          time.Duration // for the first permit after the change
+	}{
+		{"leaky 1000/1h", "leaky 999/1h", 3600 * ms},
+		{"leaky 1000/1h", "leaky 1/1h", 3600 * ms},
+		{"smooth 600/1m burst 10", "smooth 600/1m burst 9", 100 * ms},
+		{"smooth 600/1m burst 10", "smooth 599/1m burst 10", 100 * ms},
+		{"warmup 600/1m over 1s cold 3", "warmup 599/1m over 1s cold 3", 100 * ms},
+		{"warmup 600/1m over 1s cold 3", "warmup 600/1m over 1s cold 4", 100 * ms},
+	} {
+		t.Run(tc.before+" then "+tc.after, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			old := s.limiter("rule", parsed(t, tc.before))
+			for range 200 { // one behind the other
+				d := s.try(old, 1)
+				if !d.Granted {
+					s.at(d.At.Sub(start))
+					d = s.try(old, 1)
+				}
+				if !d.Granted {
+					t.Fatalf("%v, want a grant", d)
+				}
+			}
+			d := s.try(s.limiter("rule", parsed(t, tc.after)), 1)
+			if wait := d.At.Sub(s.now); wait > tc.wait+us || wait < tc.wait-us {
+				t.Errorf("the next permit waits %v, want %v", wait, tc.wait)
+			}
+		})
+	}
+}
+
+func parsed(t *testing.T, text string) throttle.Limit {
+	t.Helper()
+	limit, err := throttle.ParseLimit(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return limit
 }

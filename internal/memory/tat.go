@@ -223,17 +223,14 @@ func (s *smooth) life(l *numbers) int64 {
 	return max(end, s.at+l.w)
 }
 
-// carried keeps the time at which all is paid. Stored time does not become more
-// permits when these get shorter, or what was spent of it would be there again.
+// carried keeps the instant at which all is paid, and scales the permits that are stored,
+// as Guava's setRate does.
 func (s *smooth) carried(old, l *numbers) state {
 	c := &smooth{tally: s.tally, paid: rational{us: s.paid.ceil()}}
 	c.fit(l.w)
-	if a := s.at; c.paid.us < a && old.stricter(l) {
+	if a := s.at; c.paid.us < a && old.burst > 0 {
 		stored := float64(a-c.paid.us) * (float64(l.w) * float64(old.n)) / (float64(l.n) * float64(old.w))
-		c.paid.us = a - whole(math.Floor(stored))
-	}
-	if l.stricter(old) || l.burst < old.burst {
-		c.paid = later(c.paid, replay(l, s.grants(l)).(*smooth).paid)
+		c.paid.us = a - whole(math.Floor(stored*float64(l.burst)/float64(old.burst)))
 	}
 	return c
 }
@@ -358,13 +355,6 @@ func (w *warmUp) carried(old, l *numbers) state {
 	c := w.synced(was, w.at)
 	c.stored = float64(c.stored*is.most) / was.most
 	c.fit(l.w)
-	if l.stricter(old) || l.warm > old.warm || l.cold > old.cold {
-		r := replay(l, w.grants(l)).(*warmUp)
-		if r.next > c.next || r.next == c.next && r.part > c.part {
-			c.next, c.part = r.next, r.part
-		}
-		c.stored = max(c.stored, r.stored)
-	}
 	return &c
 }
 

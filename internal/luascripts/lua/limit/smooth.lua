@@ -18,14 +18,14 @@ local function following(rule, a)
   return rule.t, rule.r -- with the rest of a microsecond by which a grant had to be late
 end
 
--- settle leaves what is owed as it is, as Guava's setRate does. Stored time is
--- not more permits when these get shorter: what was spent of it would be there again.
+-- settle leaves the instant until which is owed as it is, and scales the permits that are
+-- stored, as Guava's setRate does
 local function settle(rule, old)
   local t = tat.up(rule.t, rule.r)
-  if t < rule.newest and old.W * rule.n > rule.W * old.n then
-    t = rule.newest - floor((rule.newest - t) * (rule.W * old.n) / (rule.n * old.W))
+  if t < rule.newest and old.burst > 0 then
+    t = rule.newest - floor((rule.newest - t) * (rule.W * old.n) / (rule.n * old.W) * rule.burst / old.burst)
   end
-  tat.settled(rule, old, t, 0)
+  rule.t, rule.r = t, 0
 end
 
 return {

@@ -33,16 +33,9 @@ local function idle(rule, a)
   return min(rule.most, rule.x + (a - rule.t - rule.f) / rule.cool), a, 0
 end
 
--- settle scales what is stored, as Guava's setRate does: what is owed stays.
--- Under a stricter limit all that is known counts besides.
+-- settle scales what is stored, as Guava's setRate does: what is owed stays
 local function settle(rule, old)
   rule.x = rule.x * rule.most / old.most
-  if counter.stricter(rule, old, -rule.D, -old.D) or rule.milli > old.milli then
-    local replayed = counter.replay(rule)
-    if not replayed.t then return end
-    if replayed.t > rule.t or (replayed.t == rule.t and replayed.f > rule.f) then rule.t, rule.f = replayed.t, replayed.f end
-    rule.x = max(rule.x, replayed.x)
-  end
 end
 
 return {
