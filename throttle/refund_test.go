@@ -486,3 +486,37 @@ func TestRefundsOfEachKind(t *testing.T) {
 		}
 	})
 }
+
+// A stepped bucket gives a grant back whose answer does not say what it is worth: the call
+// was repeated when another had been granted, or only its token is known.
+func TestSteppedBucketRefundsWithoutWorth(t *testing.T) {
+	t.Parallel()
+	for name, only := range map[string]bool{"a repeat": false, "a token": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			l := s.limiter("rule", throttle.SteppedBucket(5, 10*time.Second, 7))
+			r := throttle.Request{Key: key, Cost: 4, Token: throttle.NewToken(), Job: "a"}
+			if d, err := l.Policy().Redeem(t.Context(), r); err != nil || !d.Granted {
+				t.Fatalf("%v, %v, want a grant", d, err)
+			}
+			s.at(time.Second)
+			s.try(l, 1)
+			back := r
+			if !only {
+				d, err := l.Policy().Redeem(t.Context(), r)
+				if err != nil || !d.Granted {
+					t.Fatalf("%v, %v, want the same grant", d, err)
+				}
+				back = d.Request
+			}
+			s.at(9 * time.Second)
+			if _, err := l.Policy().Refund(t.Context(), back); err != nil {
+				t.Fatal(err)
+			}
+			if state, err := l.Peek(t.Context(), key, 0); err != nil || state.Available != 6 {
+				t.Errorf("Peek = %+v, %v, want 6 of 7: one is spent", state, err)
+			}
+		})
+	}
+}

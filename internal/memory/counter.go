@@ -253,9 +253,9 @@ func (s *step) worth(*numbers) int64 { return s.taken }
 // back gives back those of the grant's tokens that did not come again since.
 // The state is not advanced: the clock may go backwards.
 func (s *step) back(l *numbers, at, cost, worth, a int64) {
-	have, _ := s.advanced(l, a)
+	have, anchor := s.advanced(l, a)
 	missing := l.burst - have
-	credit := max(0, cost-times(floorDiv(a-at, l.w)+1, l.n))
+	credit := max(0, cost-times(max(0, floorDiv(anchor-at-1, l.w)+1), l.n)) // less what came since at the ends of intervals
 	if since, known := s.since(worth); known {
 		credit = max(0, missing-since)
 	}

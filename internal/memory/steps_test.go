@@ -63,7 +63,7 @@ func TestWorkedNumbers(t *testing.T) {
 			{at: 23 * s, cost: 2}, {at: 23 * s, cost: 1, wait: s}, {at: 24 * s, cost: 2}, {at: 24 * s, cost: 3, wait: 20 * s}, {at: 100 * s, free: 3},
 		}},
 		{"bucket with steps, refunds", stepOf(2, 10*s, 3), []doing{
-			{at: 0, cost: 3}, {at: 11 * s, refund: 1}, {at: 11 * s, free: 3}, {at: 12 * s, cost: 3}, {at: 13 * s, refund: 2, blind: true}, {at: 13 * s, free: 1},
+			{at: 0, cost: 3}, {at: 11 * s, refund: 1}, {at: 11 * s, free: 3}, {at: 12 * s, cost: 3}, {at: 13 * s, refund: 2, blind: true}, {at: 13 * s, free: 3},
 		}},
 		{"leaky 2/s", smoothOf(2, s, 0), []doing{
 			{at: 0, cost: 5}, {at: 0, cost: 1, wait: 2500 * ms}, {at: 2499 * ms, cost: 3, wait: ms}, {at: 2500 * ms, cost: 1}, {at: 2600 * ms, refund: 4},

@@ -59,10 +59,11 @@ return {
   ends = function(rule) return max(rule.z + ceil((rule.burst - rule.x) / rule.n) * rule.W, rule.newest + rule.W) end,
   -- back does not advance the bucket: the clock may go backwards
   back = function(rule, when, cost, worth, a)
-    local missing, since = rule.burst - at(rule, a), counter.taken_since(rule, worth)
-    local still = max(0, cost - rule.n * (floor((a - when) / rule.W) + 1))
+    local x, z = at(rule, a)
+    local missing, since = rule.burst - x, counter.taken_since(rule, worth)
+    local still = cost - rule.n * max(0, floor((z - when - 1) / rule.W) + 1) -- less what came since at the ends of intervals
     if since then still = max(0, missing - since) end
-    rule.x = rule.x + min(cost, still, missing)
+    rule.x = rule.x + max(0, min(cost, still, missing))
     counter.back(rule, when, cost, worth)
     return true
   end,
