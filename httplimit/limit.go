@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/stderrlog"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -76,7 +77,8 @@ type Config struct {
 	OnError func(w http.ResponseWriter, r *http.Request, err error)
 
 	// Logger is told when the limits stop to decide and when they decide again, and
-	// of leases that were lost. Defaults to none.
+	// of leases that were lost. Defaults to zap's production lines on stderr, warnings
+	// and errors only; zap.NewNop() silences them.
 	Logger *zap.Logger
 }
 
@@ -95,9 +97,7 @@ type Middleware struct {
 // [throttle.ErrInvalidConfig].
 func New(rules []Rule, cfg Config) (*Middleware, error) {
 	cfg.Status = cmp.Or(cfg.Status, StatusDefault)
-	if cfg.Logger == nil {
-		cfg.Logger = zap.NewNop()
-	}
+	cfg.Logger = stderrlog.Or(cfg.Logger)
 	cfg.Logger = cfg.Logger.With(zap.String("component", "httplimit"))
 	l := &Middleware{rules: append([]Rule(nil), rules...), cfg: cfg}
 	errs := []error{cfg.validate()}

@@ -13,6 +13,7 @@ import (
 	"github.com/hibiken/asynq"
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/stderrlog"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
@@ -54,7 +55,8 @@ type Config struct {
 	// asynq.Server's Run does, see there.
 	NoSignals bool
 
-	// Logger takes the pool's and asynq's lines. Defaults to none.
+	// Logger takes the pool's and asynq's lines. Defaults to zap's production lines on
+	// stderr, warnings and errors only; zap.NewNop() silences them.
 	Logger *zap.Logger
 
 	// Observer is called for what happens to tasks. Defaults to none.
@@ -79,9 +81,7 @@ func (c Config) fill() Config {
 		c.Policies[i].Rules = slices.Clone(p.Rules)
 	}
 	c.Throttle = throttle.ForWorkers.FillConfig(c.Throttle)
-	if c.Logger == nil {
-		c.Logger = zap.NewNop()
-	}
+	c.Logger = stderrlog.Or(c.Logger)
 	return c
 }
 

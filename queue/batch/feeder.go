@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/stderrlog"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/internal/check"
 	"github.com/headwayq/headway/throttle"
@@ -56,7 +57,8 @@ type FeederConfig struct {
 	Ahead time.Duration
 
 	// Logger takes a line when a batch is taken over or lost, when Redis is away or
-	// back, and when a source fails. Defaults to none.
+	// back, and when a source fails. Defaults to zap's production lines on stderr, warnings
+	// and errors only; zap.NewNop() silences them.
 	Logger *zap.Logger
 
 	// Refused hears of each element that could never run, or whose id was taken. What
@@ -130,9 +132,7 @@ func NewFeeder(client *queue.Client, cfg FeederConfig) (*Feeder, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = zap.NewNop()
-	}
+	cfg.Logger = stderrlog.Or(cfg.Logger)
 	cfg.Queues = slices.Compact(slices.Sorted(slices.Values(cfg.Queues)))
 	return &Feeder{
 		c: c, cfg: cfg, log: cfg.Logger.With(zap.String("component", "feeder")), now: time.Now, held: make(map[string]bool),

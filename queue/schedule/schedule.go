@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/stderrlog"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/internal/backend"
 )
@@ -71,7 +72,8 @@ type Config struct {
 	TaskFuncs map[string]TaskFunc
 
 	// Logger takes a line when Redis is away or back, when the file was read, and
-	// when a tick was given up. Defaults to none.
+	// when a tick was given up. Defaults to zap's production lines on stderr, warnings
+	// and errors only; zap.NewNop() silences them.
 	Logger *zap.Logger
 
 	// TickFunc hears each tick that this process decided, after Redis has it; it
@@ -111,9 +113,7 @@ func New(client *queue.Client, cfg Config, entries ...Entry) (*Schedule, error) 
 	if client == nil {
 		panic("schedule: nil client")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = zap.NewNop()
-	}
+	cfg.Logger = stderrlog.Or(cfg.Logger)
 	s := &Schedule{
 		client: backend.Of(client), cfg: cfg, now: time.Now, held: heldLook,
 		log:     cfg.Logger.With(zap.String("component", "schedule")),

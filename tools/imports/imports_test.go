@@ -35,11 +35,13 @@ const (
 //	                          throttle/throttletest -----------^
 //
 // internal/rediserr says what an error of Redis means, and imports nothing of the module.
+// internal/stderrlog is the logger of those who give none, and imports nothing of the module.
 // internal/judge says which permits broke a limit, and imports nothing of the module.
 // internal/e2e, which judges all of it from outside, lies above worker; cmd, examples and tests use it.
 var edges = map[string][]string{
 	".":                         {},
 	"internal/rediserr":         {},
+	"internal/stderrlog":        {},
 	"internal/luascripts":       {"internal/rediserr"},
 	"internal/redistest":        {},
 	"internal/judge":            {},
@@ -55,8 +57,8 @@ var edges = map[string][]string{
 	"throttle/throttletest":     {"throttle", "throttle/internal/fake"},
 	"queue":                     {"throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/asynqwire", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
 	"inspect":                   {"queue", "throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr"},
-	"queue/batch":               {"queue", "throttle", "internal/luascripts", "queue/internal/backend", "queue/internal/check"},
-	"queue/schedule":            {"queue", "throttle", "internal/luascripts", "internal/asynqwire", "internal/cronspec", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
+	"queue/batch":               {"queue", "throttle", "internal/luascripts", "internal/stderrlog", "queue/internal/backend", "queue/internal/check"},
+	"queue/schedule":            {"queue", "throttle", "internal/luascripts", "internal/stderrlog", "internal/asynqwire", "internal/cronspec", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
 	"queue/phonezone":           {"queue", "queue/internal/zones"},
 	"queue/internal/yamlfile":   {"queue/internal/check"},
 	"queue/internal/zones":      {},
@@ -64,8 +66,8 @@ var edges = map[string][]string{
 	"queue/internal/check":      {},
 	"internal/policyset":        {"throttle"},
 	"internal/promotion":        {"throttle", "internal/luascripts"},
-	"worker":                    {"queue", "throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/coalesce", "internal/asynqwire"},
-	"httplimit":                 {"throttle"},
+	"worker":                    {"queue", "throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/coalesce", "internal/asynqwire", "internal/stderrlog"},
+	"httplimit":                 {"throttle", "internal/stderrlog"},
 	"metrics":                   {"worker", "inspect", "queue", "throttle"},
 	"dashboard":                 {"worker", "inspect", "queue", "throttle"},
 	"internal/e2e":              {"internal/judge", "worker", "queue", "queue/phonezone", "throttle", "throttle/gate"},
