@@ -46,7 +46,8 @@ type Result struct {
 // When the instant lies behind the task's asynq.Deadline, or further away than
 // [MaxWait], the error is a throttle.TooLateError with the instant, which unwraps to
 // throttle.ErrTooLate; nothing is enqueued and no place is left. Other errors are those
-// of [Client.Enqueue]. ProcessAt, ProcessIn and Group are an [*OptionError]: the limits
+// of [Client.Enqueue]. A task whose type has no policy has no limits to wait for: it is
+// enqueued to run now, and Booked.At is zero. ProcessAt, ProcessIn and Group are an [*OptionError]: the limits
 // say when the task starts.
 //
 // The place comes first, and then the task. When that can't be enqueued, because
@@ -184,12 +185,9 @@ func (c *Client) prepare(ctx context.Context, m enqueueMode, task *Task, opts []
 	}
 	e := &pendingTask{Task: backend.Task{MaxWait: options.maxWait}, typ: task.typ, options: options}
 	asynqs := task.asynqTask()
-	p, limited := c.policies[task.typ]
-	var demand Demand
-	if limited {
-		if demand, err = p.demand(ctx, asynqs); err != nil {
-			return nil, err
-		}
+	demand, limited, err := c.demand(ctx, asynqs)
+	if err != nil {
+		return nil, err
 	}
 	r, info, err := c.compose(ctx, asynqs, opts...)
 	if err != nil {
@@ -198,7 +196,7 @@ func (c *Client) prepare(ctx context.Context, m enqueueMode, task *Task, opts []
 	e.Queue, e.Message, e.Info = r.Queue, r.Task, info
 	e.Message.Token = uint64(throttle.NewToken())
 	if limited {
-		e.Policy, e.Request = p.decide, demand.Request(luascripts.JobID(e.Queue, e.Message.ID))
+		e.Policy, e.Request = c.policies[task.typ].decide, demand.Request(luascripts.JobID(e.Queue, e.Message.ID))
 	}
 	return e, nil
 }

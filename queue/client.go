@@ -28,7 +28,8 @@ import (
 //     first, and put the task where it is woken at its instant: a worker takes it
 //     once. The caller learns the instant, and can refuse one that is too late.
 //
-// A task type without a policy is enqueued as it is. When Redis is away every
+// A task type without a policy is enqueued as it is: types are compared exactly, and
+// whether such a task runs is up to the pool, see worker.Config.Unlimited. When Redis is away every
 // call returns its error. Such an error does not prove that nothing was
 // enqueued, for the answer may have been lost: a task with asynq.TaskID or
 // asynq.Unique can be enqueued again without being doubled. When only the answer of a call
@@ -61,7 +62,8 @@ type ClientConfig struct {
 	Policies []Policy
 
 	// Throttle is that of the pools. Limits are stored under its Prefix. To book, Prefix,
-	// Secret and Shadow must be the pools': they say in which line a task stands. With
+	// Secret and Shadow must be the pools': they say in which line a task stands, and in
+	// shadow mode nothing is refused for its key or cost. With
 	// PerClient nothing can be booked, for each pool has lines of its own. OnUnavailable
 	// does not matter, for nothing can be enqueued while Redis is away. Defaults to the
 	// zero throttle.Config.
@@ -132,11 +134,23 @@ func (c *Client) Enqueue(ctx context.Context, task *Task, opts ...asynq.Option) 
 
 // check holds the task against its policy.
 func (c *Client) check(ctx context.Context, task *asynq.Task) error {
-	if p, ok := c.policies[task.Type()]; ok {
-		_, err := p.demand(ctx, task)
-		return err
+	_, _, err := c.demand(ctx, task)
+	return err
+}
+
+// demand is what the task needs under the policy of its type; limited is false when nothing
+// is decided about it. In shadow mode a policy that refuses it is as good as none: the pool
+// counts why it would not run.
+func (c *Client) demand(ctx context.Context, task *asynq.Task) (d Demand, limited bool, err error) {
+	p, ok := c.policies[task.Type()]
+	if !ok {
+		return Demand{}, false, nil
 	}
-	return nil
+	d, err = p.demand(ctx, task)
+	if _, refused := errors.AsType[*DemandError](err); refused && c.cfg.Shadow {
+		return Demand{}, false, nil
+	}
+	return d, err == nil, err
 }
 
 // demand is what the task needs, if that can ever be met.

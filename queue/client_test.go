@@ -233,3 +233,21 @@ func TestHeadersArrive(t *testing.T) {
 		t.Errorf("Headers (-want +got):\n%s", diff)
 	}
 }
+
+// In shadow mode nothing is refused: not by the client either.
+func TestShadowEnqueuesWhatWouldBeRefused(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	client, err := NewClient(rdb, ClientConfig{Policies: []Policy{smsPolicy()}, Throttle: throttle.Config{Shadow: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	both(t, client, func(t *testing.T, enqueue enqueueFunc) {
+		if _, err := enqueue(t.Context(), smsPolicy().Type, `{}`); err != nil {
+			t.Error(err)
+		}
+	})
+	if b, err := client.Book(t.Context(), NewTask(smsPolicy().Type, []byte(`{}`))); err != nil || !b.At.IsZero() || b.Info.State != asynq.TaskStatePending {
+		t.Errorf("Book = %+v, %v, want a task that may run now", b, err)
+	}
+}

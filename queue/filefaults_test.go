@@ -62,6 +62,7 @@ func TestPolicyFileFaults(t *testing.T) {
 		{"a part twice", in(ruleA, "a") + "rules: {}\n", []string{`5:1: "rules" is there already, on line 1`}},
 		{"a type twice", in(ruleA, "a") + "  t: {rules: [a]}\n", []string{`5:3: "t" is there already, on line 4`}},
 		{"a number as a name", in(ruleA+"  1: {limit: 1/60s, key: $}\n", "a"), []string{"3:3: a number (text needs quotes then), want a name"}},
+		{"a pattern as a type", in(ruleA, "a") + "  'sms:*': {rules: [a]}\n  'sms:': {rules: [a]}\n", []string{`5:3: the type "sms:*" is a pattern, want a task type...`, `6:3: the type "sms:" is a prefix, as asynq's ServeMux has them, want a task type...`}},
 		{"a blank type", in(ruleA, "a") + "  ' ': {rules: [a]}\n", []string{"5:3: a policy without a task type"}},
 
 		// a rule

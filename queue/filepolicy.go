@@ -71,6 +71,8 @@ func (f *policyFile) policy(e yamlfile.Entry, byName map[string]*fileRule) {
 	p := filePolicy{Policy: Policy{Type: e.Name}, at: e.At}
 	if strings.TrimSpace(e.Name) == "" {
 		f.Fault(e.At, "a policy without a task type")
+	} else if fault := patternFault(e.Name); fault != "" {
+		f.Fault(e.At, fault)
 	}
 	names := []string{"rules", "charge", "max_postpones"}
 	given := f.Fields(e.Value, "a policy: "+strings.Join(names, ", "), names, func(field yamlfile.Entry) {

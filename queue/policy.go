@@ -32,8 +32,8 @@ type ZoneFunc func(*asynq.Task) (*time.Location, error)
 // connection and decides nothing. The zero Policy is invalid. A Policy is safe
 // for concurrent use when its functions are.
 type Policy struct {
-	// Type is the task type, compared exactly: it is no pattern and no prefix.
-	// Required.
+	// Type is the task type, compared exactly. A pattern ("sms:*") and a prefix ("sms:") are
+	// refused. Required.
 	Type string
 
 	// Rules are 1 to 16, narrowest key first: the phone, then the tenant,

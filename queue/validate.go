@@ -101,6 +101,8 @@ func (p Policy) faults(i int) []fault {
 	// asynq refuses a blank type when the task is enqueued; a policy for one would never be used
 	if strings.TrimSpace(p.Type) == "" {
 		add(-1, errors.New("no Type"))
+	} else if fault := patternFault(p.Type); fault != "" {
+		add(-1, errors.New(fault))
 	}
 	switch n := len(p.Rules); {
 	case n == 0:
@@ -123,6 +125,18 @@ func (p Policy) faults(i int) []fault {
 		add(-1, errors.New("no limit, want at least one besides gates"))
 	}
 	return append(faults, p.listFaults(i, concurrent)...)
+}
+
+// patternFault is what is wrong with a type that looks like a pattern, or "". A policy for
+// one would fit no task, and its tasks would run without limits.
+func patternFault(typ string) string {
+	switch {
+	case strings.Contains(typ, "*"):
+		return fmt.Sprintf("the type %q is a pattern, want a task type: types are compared exactly, so each type of such tasks needs a policy of its own, which may list the same rules", clip(typ))
+	case strings.HasSuffix(typ, ":"):
+		return fmt.Sprintf("the type %q is a prefix, as asynq's ServeMux has them, want a task type: types are compared exactly, so each type of such tasks needs a policy of its own, which may list the same rules", clip(typ))
+	}
+	return ""
 }
 
 func concurrent(r Rule) bool { return r.traits().concurrent }

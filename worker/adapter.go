@@ -47,6 +47,7 @@ type Adapter struct {
 	recentlyDone *ttlMap[string, struct{}]          // tasks whose handler returned nil, until Redis has it in writing
 	deferrals    *deferrals
 	batches      *batches
+	types        *typeWatch
 
 	// The ways to Redis of asynq's servers.
 	scripts *scripts
@@ -107,9 +108,9 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		scripts: newScripts(rdb), idle: newIdleServers(c),
 		wakers: make(map[string]*waker), recheck: newRecheckFilter(), promotions: newPromotions(c), batchCounts: newBatchCounts(c),
 	}
-	a.refunds = newRefunds(c, a.promotions)
+	a.refunds, a.types = newRefunds(c, a.promotions), newTypeWatch(c)
 	a.limitWatch, a.subscriber = &limitWatch{c, a.wakers}, &subscriber{c, a.wakers}
-	a.upkeep = &upkeep{c, a.policies, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight}}
+	a.upkeep = &upkeep{c, a.policies, a.types, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight}}
 	for _, p := range cfg.Policies {
 		rules := make([]policyset.Rule, len(p.Rules))
 		for i, r := range p.Rules {
@@ -137,6 +138,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 		return err
 	}
 	a.checkAsynqVersion()
+	a.types.start()
 	a.upkeep.shareRules(ctx)
 	ctx, a.quit = context.WithCancel(context.WithoutCancel(ctx))
 	for _, w := range a.wakers {

@@ -43,9 +43,10 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 	if next == nil {
 		panic("worker: nil handler")
 	}
-	mux, _ := next.(interface {
-		Handler(*asynq.Task) (asynq.Handler, string)
-	})
+	mux, _ := next.(taskMux)
+	if mux != nil {
+		a.types.watchMux(mux)
+	}
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		taskID, _ := asynq.GetTaskID(ctx)
 		name, _ := asynq.GetQueueName(ctx)
@@ -73,18 +74,27 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 			return err
 		}
 		p, limited := a.policies[task.Type()]
-		if limited && mux != nil {
+		handled := true
+		if mux != nil {
 			_, pattern := mux.Handler(task)
-			limited = pattern != ""
+			handled = pattern != ""
 		}
-		if limited {
+		switch {
+		case limited && handled:
+			a.types.saw(p.Type)
 			t.policy = p
 			d, err := t.admit(ctx, task, p)
 			if err != nil {
 				t.end(ctx, err)
 				return err
 			}
-			ctx = context.WithValue(ctx, grantKey{}, d)
+			if d.Granted {
+				ctx = context.WithValue(ctx, grantKey{}, d)
+			}
+		case handled:
+			if err := a.types.without(task.Type()); err != nil {
+				return err
+			}
 		}
 		err := t.run(ctx, next, task)
 		if err == nil {
@@ -146,12 +156,11 @@ func (t *attempt) cancellable(ctx context.Context) (context.Context, context.Can
 }
 
 // admit gets a task the permits of its policy, or returns why it does not run:
-// a deferral, or a failure for good.
+// a deferral, or a failure for good. In shadow mode it may return no grant and no error.
 func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (throttle.Decision, error) {
 	demand, err := p.Demand(task)
 	if err != nil {
-		t.a.counters.refused.Add(1)
-		return throttle.Decision{}, forGood(err)
+		return throttle.Decision{}, t.refuse(err)
 	}
 	r := demand.Request(t.job)
 	r.Token = throttle.NewToken()
@@ -165,8 +174,7 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 			r.Token = throttle.NewToken()
 			continue
 		case err != nil:
-			t.a.counters.refused.Add(1)
-			return d, forGood(err)
+			return throttle.Decision{}, t.refuse(err)
 		case !d.Granted && ctx.Err() != nil:
 			return d, context.Cause(ctx) // asynq has given this attempt up; the next attempt redeems the booking
 		case !d.Granted:
@@ -185,10 +193,24 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 	}
 }
 
+// refuse makes a failure for good of why a task can never run. In shadow mode it is nil: the
+// task runs without a grant, and why it would have been refused is counted.
+func (t *attempt) refuse(err error) error {
+	if t.a.cfg.Throttle.Shadow {
+		t.a.counters.shadowed.add(err)
+		return nil
+	}
+	t.a.counters.refused.Add(1)
+	return forGood(err)
+}
+
 // started counts a handler that starts.
 func (t *attempt) started(d throttle.Decision) {
 	c := &t.a.counters
 	c.granted.Add(1)
+	if d.Shadowed {
+		c.shadowed.count(shadowedAs(d))
+	}
 	e := Event{Kind: EventGranted, Queue: t.queue, Task: t.taskID, Rule: d.Rule, At: d.At, From: d.From, Promised: d.Promised}
 	if !d.Promised.IsZero() {
 		c.redeemed.Add(1)

@@ -253,6 +253,7 @@ var ErrClockSkew = errors.New("worker: clock differs from Redis' clock")
 type upkeep struct {
 	*core
 	policies map[string]taskPolicy
+	types    *typeWatch
 	purge    []interface{ purge(now time.Time) }
 }
 
@@ -293,6 +294,7 @@ func (u *upkeep) run(ctx context.Context) {
 				u.log.Error("the local clock is far off Redis' clock: tasks may be recovered too early or too late", zap.Error(err))
 			}
 			u.shareRules(ctx)
+			u.types.tellUnseen(now)
 			for _, p := range u.purge {
 				p.purge(now)
 			}

@@ -42,10 +42,15 @@ type Config struct {
 	// to [ServersPerCore] for each core, within these bounds.
 	Servers int
 
-	// Policies say which task types need permits, and which. A type without a
-	// policy runs as ever. A pool runs policies with at least one limit among
-	// their rules.
+	// Policies say which task types need permits, and which. Types are compared exactly.
+	// A pool runs policies with at least one limit among their rules.
 	Policies []queue.Policy
+
+	// Unlimited is what happens to a task whose type has no policy. Defaults to
+	// [UnlimitedWarn]. A policy that no task came for in a quarter of an hour, and one that
+	// the [asynq.ServeMux] has no handler for, are named in the log unless it is
+	// [UnlimitedAllow].
+	Unlimited Unlimited
 
 	// Throttle is common to the limiters of all policies.
 	Throttle throttle.Config
@@ -118,6 +123,12 @@ func (c Config) Validate() error {
 	}
 	if c.Asynq.ShutdownTimeout < 0 {
 		bad("Asynq.ShutdownTimeout is %v, want 0 or more", c.Asynq.ShutdownTimeout)
+	}
+	switch {
+	case c.Unlimited < UnlimitedWarn || c.Unlimited > UnlimitedRefuse:
+		bad("Unlimited is %d, want UnlimitedWarn, UnlimitedAllow or UnlimitedRefuse", c.Unlimited)
+	case c.Unlimited == UnlimitedRefuse && len(c.Policies) == 0:
+		bad("Unlimited is UnlimitedRefuse and there are no Policies: each task would be refused")
 	}
 	errs = append(errs, queue.ValidatePolicies(c.Policies), throttle.ForWorkers.ValidateConfig(c.Throttle))
 	return errors.Join(errs...)

@@ -64,5 +64,6 @@ package worker
 //	replan.go      limitWatch, and what the waker does when a limit has changed
 //	subscriber.go  subscriber
 //	background.go  refunds, promotions, upkeep
+//	unlimited.go   typeWatch
 //	stats.go       Stats and Observer, and the counters behind them
 //	ttlmap.go      ttlMap, of which Adapter.inFlight and Adapter.recentlyDone are two

@@ -60,6 +60,9 @@ func (t *attempt) adjust(ctx context.Context, costs map[string]int) error {
 		bill = t.grants[0].charge // what the task was admitted by
 	}
 	t.mu.Unlock()
+	if bill == nil && t.policy.decide != nil && t.a.cfg.Throttle.Shadow {
+		return nil // it runs although it would have been refused: it has paid nothing
+	}
 	if bill == nil {
 		return ErrNoGrant
 	}

@@ -1,11 +1,15 @@
 package worker
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
 )
 
 // Stats is a snapshot of what a pool or an adapter did since it was made.
@@ -16,6 +20,7 @@ type Stats struct {
 	Booked     int64 // admissions that were answered with a booking
 	Deferred   int64 // tasks that gave their slot back
 	Refused    int64 // tasks that can never run: no key, cost above the limit, too late
+	Unlimited  int64 // tasks whose type has no policy, whatever Config.Unlimited made of them
 	Stale      int64 // grants that came too late to be used, because this process stood still
 	WakeChecks int64 // looks at a booking just before its instant
 	Moved      int64 // bookings that had moved: re-timed, not woken
@@ -30,6 +35,10 @@ type Stats struct {
 
 	// Rules are those that kept tasks waiting, by name.
 	Rules []RuleStats
+
+	// Shadowed are the tasks that ran only because of throttle.Config.Shadow, by what would
+	// have kept them from running: a deferral, or a reason to be refused.
+	Shadowed map[string]int64
 
 	// Lead is how long before its instant a task is woken now.
 	Lead time.Duration
@@ -47,6 +56,8 @@ type RuleStats struct {
 type counters struct {
 	admissions, granted, redeemed, booked, deferred, refused, stale atomic.Int64
 	wakeChecks, moved, wakes, finished, postponed, leasesLost       atomic.Int64
+	unlimited                                                       atomic.Int64
+	shadowed                                                        shadowCounters
 	rules                                                           ruleCounters
 	lateness                                                        samples
 }
@@ -56,6 +67,7 @@ func (c *counters) snapshot() Stats {
 		Admissions: c.admissions.Load(), Granted: c.granted.Load(), Redeemed: c.redeemed.Load(),
 		Booked: c.booked.Load(), Deferred: c.deferred.Load(), Refused: c.refused.Load(), Stale: c.stale.Load(),
 		WakeChecks: c.wakeChecks.Load(), Moved: c.moved.Load(), Wakes: c.wakes.Load(), Finished: c.finished.Load(), Postponed: c.postponed.Load(), LeasesLost: c.leasesLost.Load(), Rules: c.rules.snapshot(),
+		Unlimited: c.unlimited.Load(), Shadowed: c.shadowed.snapshot(),
 	}
 	sorted := c.lateness.sorted()
 	s.LatenessP50, s.LatenessP99, s.LatenessMax = quantile(sorted, 0.5), quantile(sorted, 0.99), quantile(sorted, 1)
@@ -132,6 +144,75 @@ func (c *ruleCounters) snapshot() []RuleStats {
 		out = append(out, *c.byRule[rule])
 	}
 	return out
+}
+
+// What would have kept a task from running that ran in shadow mode: the keys of
+// [Stats.Shadowed].
+const (
+	ShadowedDeferred = "deferred"         // it would have waited for permits
+	ShadowedTooLate  = "too late"         // its permits would have come behind its deadline
+	ShadowedExceeds  = "cost above limit" // the limit never admits so much
+	ShadowedNoKey    = "no key"
+	ShadowedBadCost  = "bad cost"
+	ShadowedNoZone   = "no time zone"
+	ShadowedNoPolicy = "no policy" // under UnlimitedRefuse
+	ShadowedOther    = "other"
+)
+
+// shadowedBy says what stands for an error that would have refused a task.
+var shadowedBy = []struct {
+	err  error
+	text string
+}{
+	{queue.ErrNoKey, ShadowedNoKey},
+	{queue.ErrBadCost, ShadowedBadCost},
+	{queue.ErrNoZone, ShadowedNoZone},
+	{throttle.ErrExceedsLimit, ShadowedExceeds},
+	{throttle.ErrTooLate, ShadowedTooLate},
+	{ErrNoPolicy, ShadowedNoPolicy},
+}
+
+// shadowedAs says what would have become of a task that shadow mode granted.
+func shadowedAs(d throttle.Decision) string {
+	switch {
+	case d.At.IsZero():
+		return ShadowedExceeds
+	case d.MaxWait != 0 && d.At.Sub(d.Now) > max(0, d.MaxWait):
+		return ShadowedTooLate
+	}
+	return ShadowedDeferred
+}
+
+// shadowCounters count what would have kept tasks from running. The zero value is ready.
+type shadowCounters struct {
+	mu    sync.Mutex
+	tasks map[string]int64
+}
+
+// add counts a task that would have been refused with err.
+func (c *shadowCounters) add(err error) {
+	for _, by := range shadowedBy {
+		if errors.Is(err, by.err) {
+			c.count(by.text)
+			return
+		}
+	}
+	c.count(ShadowedOther)
+}
+
+func (c *shadowCounters) count(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tasks == nil {
+		c.tasks = make(map[string]int64)
+	}
+	c.tasks[what]++
+}
+
+func (c *shadowCounters) snapshot() map[string]int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.tasks)
 }
 
 // Observer is called for what happens to tasks under a limit. Its method is called on
