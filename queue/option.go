@@ -9,19 +9,14 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// optionTypes holds the Go types of asynq's own options. asynq takes an option
-// by its Go type and drops every other, whatever its Type method says.
-var optionTypes = map[reflect.Type]bool{
-	reflect.TypeOf(asynq.MaxRetry(0)):            true,
-	reflect.TypeOf(asynq.Queue("")):              true,
-	reflect.TypeOf(asynq.Timeout(0)):             true,
-	reflect.TypeOf(asynq.Deadline(time.Time{})):  true,
-	reflect.TypeOf(asynq.Unique(0)):              true,
-	reflect.TypeOf(asynq.ProcessAt(time.Time{})): true,
-	reflect.TypeOf(asynq.ProcessIn(0)):           true,
-	reflect.TypeOf(asynq.TaskID("")):             true,
-	reflect.TypeOf(asynq.Retention(0)):           true,
-	reflect.TypeOf(asynq.Group("")):              true,
+// asynqPackage is where asynq is, also as a fork or when it is vendored.
+var asynqPackage = reflect.TypeOf(asynq.MaxRetry(0)).PkgPath()
+
+// madeByAsynq says that asynq itself made an option. asynq takes an option by its Go type
+// and drops every foreign one, whatever its Type method says. One of asynq's own that is
+// not known here, of a newer version, passes as it is.
+func madeByAsynq(opt asynq.Option) bool {
+	return opt != nil && reflect.TypeOf(opt).PkgPath() == asynqPackage
 }
 
 // checkOptions returns every option that asynq would alter or drop in silence,
@@ -35,7 +30,7 @@ func checkOptions(opts []asynq.Option) error {
 			errs = append(errs, &OptionError{Option: opt.String(), Reason: "it is for Book and BookMany"})
 			continue
 		}
-		if !optionTypes[reflect.TypeOf(opt)] {
+		if !madeByAsynq(opt) {
 			errs = append(errs, &OptionError{Option: fmt.Sprintf("%T", opt), Reason: "not made by asynq, which would ignore it"})
 			continue
 		}
@@ -80,7 +75,7 @@ func checkBooking(opts []asynq.Option) (bookingOptions, error) {
 			}
 			continue
 		}
-		if rest = append(rest, opt); !optionTypes[reflect.TypeOf(opt)] {
+		if rest = append(rest, opt); !madeByAsynq(opt) {
 			continue
 		}
 		switch opt.Type() {
