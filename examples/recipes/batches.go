@@ -38,6 +38,7 @@ func Feeder(client *queue.Client, log *zap.Logger) (*batch.Feeder, error) {
 	return batch.NewFeeder(client, batch.FeederConfig{
 		Queues:  []string{"campaigns"},
 		Sources: map[string]batch.Source{"file": batch.Lines(open, recipient)},
+		Ahead:   2 * time.Second, // so soon does a new pace show
 		Logger:  log,
 	})
 }
@@ -68,7 +69,7 @@ func Outbox(page func(ctx context.Context, after string) (rows []string, err err
 }
 
 // SlowDown changes a batch while it runs: no more than 10 a second, as long as the
-// switchboard is busy.
+// switchboard is busy. What is enqueued already runs as it was booked.
 func SlowDown(ctx context.Context, batches *batch.Control) error {
 	return batches.SetPace(ctx, "campaigns", "winter-2026", batch.Pace{N: 10, Per: time.Second})
 }

@@ -11,7 +11,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
+	"github.com/headwayq/headway/throttle"
 )
 
 // winterFile is a file of n recipients.
@@ -134,29 +136,43 @@ func TestOutbox(t *testing.T) {
 	})
 }
 
-// TestSlowDown: its pace is another.
+// TestSlowDown: a batch has run at the limit's 30 a second for a while. Soon after the call
+// its tasks run at 10 a second: what had been booked before has run by then.
 func TestSlowDown(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, b *bed) {
-		b.enqueueing()
+		provider := queue.Policy{Type: "sms:send", Rules: []queue.Rule{{Name: "provider", Limit: throttle.GCRA(30, time.Second, 3), Key: queue.ConstantKey("acme")}}}
+		b.queues = map[string]int{"campaigns": 1}
+		b.work(done, provider)
 		batches := batch.NewControl(b.client)
 		if err := SlowDown(t.Context(), batches); !errors.Is(err, batch.ErrNotFound) {
 			t.Errorf("SlowDown of nothing = %v, want ErrNotFound", err)
 		}
-		if _, err := Winter(t.Context(), b.client, winterFile(t, 100)); err != nil {
-			t.Fatal(err)
-		}
-		if err := SlowDown(t.Context(), batches); err != nil {
+		if _, err := Winter(t.Context(), b.client, winterFile(t, 1000)); err != nil {
 			t.Fatal(err)
 		}
 		f, err := Feeder(b.client, zap.NewNop())
 		if err != nil {
 			t.Fatal(err)
 		}
-		began := time.Now()
-		b.fed("winter-2026", 50, f)
-		if took := time.Since(began); took < 4*time.Second || took > 7*time.Second {
-			t.Errorf("50 elements took %v, want about 5 s", took)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() { _ = f.Run(ctx) }()
+		ranIn := func(d time.Duration) int {
+			before := len(b.ran())
+			time.Sleep(d) // of the bubble
+			return len(b.ran()) - before
+		}
+		time.Sleep(10 * time.Second)
+		if n := ranIn(2 * time.Second); n < 54 || n > 64 {
+			t.Errorf("%d ran in 2s before, want 60", n)
+		}
+		if err := SlowDown(t.Context(), batches); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(4 * time.Second)
+		if n := ranIn(5 * time.Second); n < 45 || n > 55 {
+			t.Errorf("%d ran in 5s afterwards, want 50", n)
 		}
 	})
 }

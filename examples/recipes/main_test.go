@@ -32,6 +32,7 @@ type bed struct {
 	server *miniredis.Miniredis
 	client *queue.Client
 	pool   *worker.Pool
+	queues map[string]int // of the pool; asynq's default queue when nil
 
 	mu   sync.Mutex
 	runs []run
@@ -62,6 +63,7 @@ func (b *bed) work(handler asynq.HandlerFunc, policies ...queue.Policy) {
 		Servers:  1, // each looks for tasks 20 times a second, which is what these tests spend most on
 		Asynq: asynq.Config{
 			Concurrency:    10,
+			Queues:         b.queues,
 			RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Second },
 		},
 	})

@@ -52,7 +52,8 @@ type FeederConfig struct {
 	Sources map[string]Source
 
 	// Ahead is how far ahead of now an element is booked: with rules on several keys
-	// one whose narrow key is busy for longer is held back. 1 s to 24 h. Defaults to
+	// one whose narrow key is busy for longer is held back. A slower pace shows when what
+	// was booked before it has run, so it takes as long. 1 s to 24 h. Defaults to
 	// AheadDefault.
 	Ahead time.Duration
 
