@@ -404,8 +404,45 @@ func (c *Client) shared(ctx context.Context, e *pendingTask) bool {
 // places of those away that are gone.
 func (c *Client) promote(ctx context.Context, promoted []throttle.Promotion) {
 	for queue, tasks := range promotion.ByQueue(promoted...) {
+		c.locate(ctx, queue, tasks)
 		if tasks.Retime(ctx, c.rdb, c.keys(queue), func(throttle.Promotion, int64) {}) != nil || luascripts.Notify(ctx, c.rdb, c.keys(queue), tasks.First()) != nil {
 			return
 		}
 	}
+}
+
+// locatedMax bounds how many promoted tasks are looked up, two short calls each.
+const locatedMax = 64
+
+// locate corrects the instants of promoted tasks under several rules. A promotion is about
+// one rule: another may hold the task up for longer. A pool would find that out when it
+// wakes the task. Until then, and where no pool runs, the task would stand as due now.
+func (c *Client) locate(ctx context.Context, queue string, tasks promotion.Tasks) {
+	left := locatedMax
+	for id, p := range tasks {
+		if left--; left < 0 {
+			return
+		}
+		at, ok := c.instantOf(ctx, queue, id)
+		if later := at.Sub(p.At); ok && later > 0 {
+			p.At, p.Wait = at, p.Wait+later
+			tasks[id] = p
+		}
+	}
+}
+
+// instantOf is when a task may run that waits under several rules, as its places are now.
+func (c *Client) instantOf(ctx context.Context, queue, id string) (at time.Time, ok bool) {
+	f, err := luascripts.GetTask(ctx, c.rdb, c.keys(queue), id)
+	if err != nil || !f.Ours {
+		return time.Time{}, false
+	}
+	booked, _ := luascripts.ParseBookingRef(f.For)
+	policy := c.set.Lookup(booked.Rules.Policy())
+	ids, costs, ok := booked.Rules.Read()
+	if !ok || policy == nil || len(policy.Rules()) == 1 {
+		return time.Time{}, false
+	}
+	s, err := throttle.ForWorkers.Lookup(ctx, throttle.BookingRef{Policy: policy, IDs: ids, Costs: costs, Job: luascripts.JobID(queue, id)})
+	return s.At, err == nil && s.Known
 }

@@ -123,7 +123,7 @@ func TestUnlimitedSaysNothingOfTheRest(t *testing.T) {
 		r := rigOn(t, nil, rdb)
 		mux, ran := asynq.NewServeMux(), &runs{}
 		mux.Handle("sms", ran.handler())
-		pool, _ := r.start(mux, worker.Config{})
+		pool := started(t, rdb, mux, worker.Config{Servers: 1, Logger: r.log})
 		r.enqueue("sms", "a", to("A"))
 		r.enqueue("mail", "b", to("A"))
 		ran.ran(t, 1)
