@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/worker"
 )
@@ -98,20 +99,14 @@ func backlogPool(rdb *redis.Client, l *backlogLog, name string) (*worker.Pool, e
 		Policies: []queue.Policy{{Type: taskType, Rules: []queue.Rule{
 			{Name: name, Limit: l.what.limit(), Key: queue.ConstantKey(backlogKey)},
 		}}},
-		Observer: deferrals{l},
+		Observer: event.Observer{Deferred: l.deferred},
 	})
 }
 
-// deferrals hears of jobs that were told to wait.
-type deferrals struct{ log *backlogLog }
-
-// Observe implements [worker.Observer].
-func (d deferrals) Observe(e worker.Event) {
-	if e.Kind != worker.EventDeferred {
-		return
-	}
-	if job, err := strconv.Atoi(e.Task); err == nil {
-		d.log.refused(job, e.At)
+// deferred hears of jobs that were told to wait.
+func (l *backlogLog) deferred(_ context.Context, e event.Deferred) {
+	if job, err := strconv.Atoi(e.Task.ID); err == nil {
+		l.refused(job, e.At)
 	}
 }
 

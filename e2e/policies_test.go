@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/worker"
@@ -100,13 +102,11 @@ func newNight(t *testing.T, rules ...string) *night {
 	return &night{T: t, rdb: rdb, policies: policies, handler: &starts{at: make(map[string]time.Time)}}
 }
 
-// Observe implements [worker.Observer].
-func (n *night) Observe(e worker.Event) {
-	if e.Kind == worker.EventWoken {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.woken = append(n.woken, time.Now().UnixMicro())
-	}
+// noteWoken notes when a task is woken.
+func (n *night) noteWoken(context.Context, event.Woken) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.woken = append(n.woken, time.Now().UnixMicro())
 }
 
 // wakes are the instants at which tasks were woken.
@@ -118,7 +118,7 @@ func (n *night) wakes() []int64 {
 
 func (n *night) start() *worker.Pool {
 	n.Helper()
-	return startPool(n, n.rdb, n.handler, worker.Config{Asynq: asynq.Config{Concurrency: 8}, Policies: n.policies, Observer: n})
+	return startPool(n, n.rdb, n.handler, worker.Config{Asynq: asynq.Config{Concurrency: 8}, Policies: n.policies, Observer: event.Observer{Woken: n.noteWoken}})
 }
 
 // enqueue enqueues a message to each of so many phones.

@@ -333,7 +333,7 @@ func work(text string) error {
 			// what asynq recovers of a killed process is to come back soon
 			RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Second },
 		},
-		Servers: p.spec.Servers, Policies: policies, Logger: log, Observer: p.out,
+		Servers: p.spec.Servers, Policies: policies, Logger: log, Observer: p.out.observer(),
 	})
 	if err != nil {
 		return err

@@ -2,12 +2,14 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"time"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/worker"
 )
@@ -43,7 +45,7 @@ type record struct {
 	Bytes    int64         `json:"bytes,omitempty"`
 }
 
-// recorder appends records to a file. It is the observer of a worker process.
+// recorder appends records to a file. It observes a worker process.
 type recorder struct {
 	lines *e2e.LineWriter
 	life  int
@@ -69,23 +71,26 @@ func (r *recorder) write(rec record) {
 	}
 }
 
-// Observe implements [worker.Observer].
-func (r *recorder) Observe(e worker.Event) {
-	rec := record{Task: e.Task, At: micros(e.At), From: micros(e.From), Promised: micros(e.Promised), Late: e.Late}
-	switch e.Kind {
-	case worker.EventGranted:
-		rec.Kind = kindGranted
-	case worker.EventDeferred:
-		rec.Kind = kindDeferred
-		if e.Rule == "" {
-			rec.At = 0 // Redis was away: there is no booking, and no promise
-		}
-	case worker.EventMoved:
-		rec.Kind = kindMoved
-	case worker.EventWoken:
-		rec.Kind = kindWoken
+// observer records what a pool tells.
+func (r *recorder) observer() event.Observer {
+	return event.Observer{
+		Granted: func(_ context.Context, e event.Granted) {
+			r.write(record{Kind: kindGranted, Task: e.Task.ID, At: micros(e.At), From: micros(e.From), Promised: micros(e.Promised), Late: e.Late})
+		},
+		Deferred: func(_ context.Context, e event.Deferred) {
+			rec := record{Kind: kindDeferred, Task: e.Task.ID, At: micros(e.At)}
+			if e.Rule == "" {
+				rec.At = 0 // Redis was away: there is no booking, and no promise
+			}
+			r.write(rec)
+		},
+		Moved: func(_ context.Context, e event.Moved) {
+			r.write(record{Kind: kindMoved, Task: e.Task.ID, At: micros(e.At)})
+		},
+		Woken: func(_ context.Context, e event.Woken) {
+			r.write(record{Kind: kindWoken, Task: e.Task.ID, At: micros(e.At)})
+		},
 	}
-	r.write(rec)
 }
 
 func micros(t time.Time) int64 {

@@ -405,7 +405,7 @@ func (c *Client) shared(ctx context.Context, e *pendingTask) bool {
 func (c *Client) promote(ctx context.Context, promoted []throttle.Promotion) {
 	for queue, tasks := range promotion.ByQueue(promoted...) {
 		c.locate(ctx, queue, tasks)
-		if tasks.Retime(ctx, c.rdb, c.keys(queue), func(throttle.Promotion, int64) {}) != nil || luascripts.Notify(ctx, c.rdb, c.keys(queue), tasks.First()) != nil {
+		if _, err := tasks.Retime(ctx, c.rdb, c.keys(queue), func(throttle.Promotion, int64) {}); err != nil || luascripts.Notify(ctx, c.rdb, c.keys(queue), tasks.First()) != nil {
 			return
 		}
 	}

@@ -279,6 +279,7 @@ func (l *Limiter) heard(ctx context.Context, began time.Time, s storedLimit) kno
 func (l *Limiter) learned(k knownLimit) {
 	if l.force.learn(&k) {
 		l.waiters.wakeAll()
+		l.tellLimit(&k)
 	}
 }
 

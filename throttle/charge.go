@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
@@ -90,13 +91,30 @@ func (b *Charge) Adjust(ctx context.Context, costs map[string]int) ([]Promotion,
 	if err != nil || b.d.made == fromNowhere || !b.d.Granted {
 		return nil, err
 	}
+	was := b.allChargedLocked()
 	promoted, err := b.adjustLocked(ctx)
 	if err != nil {
 		return nil, err
 	}
 	b.planLocked(to)
 	more, err := b.adjustLocked(ctx)
+	if tell := b.p.cfg.Observer.Adjusted; err == nil && tell != nil {
+		for i, l := range b.p.rules {
+			if to[i] != was[i] {
+				tell(ctx, event.Adjusted{Task: taskOf(b.d.Job), Rule: l.rule, From: was[i], To: to[i]})
+			}
+		}
+	}
 	return append(promoted, more...), err
+}
+
+// allChargedLocked is what all rules are charged.
+func (b *Charge) allChargedLocked() []int {
+	all := make([]int, len(b.p.rules))
+	for i := range all {
+		all[i] = b.chargedLocked(i)
+	}
+	return all
 }
 
 // planLocked plans the corrections that make the payments what they are to be. What
@@ -128,10 +146,7 @@ func (b *Charge) addLocked(of Token, by []int) {
 
 // target is what each rule is to be charged.
 func (b *Charge) target(costs map[string]int) ([]int, error) {
-	to := make([]int, len(b.p.rules))
-	for i := range to {
-		to[i] = b.chargedLocked(i)
-	}
+	to := b.allChargedLocked()
 	var errs []error
 	known := 0
 	for i, l := range b.p.rules {

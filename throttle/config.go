@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle/internal/errtext"
 )
@@ -72,8 +73,11 @@ type Config struct {
 	// limit that is to be tried on real traffic. Defaults to false.
 	Shadow bool
 
-	// Observer hears of every decision. Defaults to none.
-	Observer Observer
+	// Observer hears of every decision, see package event: Granted, Refused, Deferred,
+	// Adjusted, LeaseLost, LimitChanged, KeyClosed, RedisAway and RedisBack. It must not
+	// block. A caller that waits in [Limiter.Acquire] is Deferred once, and then Granted.
+	// The zero Observer hears nothing.
+	Observer event.Observer
 }
 
 // clientDefault names this process.

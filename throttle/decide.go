@@ -151,15 +151,16 @@ func (a *attempt) read(reply *luascripts.AcquireReply, limits []activeLimit, whe
 	return nil
 }
 
-// count counts the decision and passes it on to the observer.
+// count counts the decision and tells the observer.
 func (a *attempt) count(ctx context.Context, err error) {
 	p := a.p
 	if !p.cfg.Shadow || !a.mode.Books() { // that takes no place
 		p.counters.add(a.mode, &a.d, err)
 	}
-	if p.cfg.Observer != nil {
-		p.cfg.Observer.Decided(ctx, a.d, err)
+	if p.decided != nil {
+		p.decided(a.d, err)
 	}
+	p.tell(ctx, a.mode, &a.d, err)
 }
 
 // How much of a gate the scripts get: so much before and after the store's clock.

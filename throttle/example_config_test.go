@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -113,39 +114,27 @@ func ExampleConfig_perClient() {
 	// worker-1 false
 }
 
-// longest remembers the longest wait that anybody was told. It is called from many
-// goroutines.
-type longest struct {
-	mu   sync.Mutex
-	wait time.Duration
-}
-
-func (l *longest) Decided(_ context.Context, d throttle.Decision, err error) {
-	if err != nil {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.wait = max(l.wait, d.At.Sub(d.Now))
-}
-
-func ExampleObserver() {
+func ExampleConfig_observer() {
 	ctx := context.Background()
-	seen := &longest{}
-	sms, err := throttle.NewLocal("sms", throttle.Sliding(1, time.Hour), throttle.Config{Observer: seen})
+	var granted, refused atomic.Int64 // the functions are called from many goroutines
+	sms, err := throttle.NewLocal("sms", throttle.Sliding(1, time.Hour), throttle.Config{Observer: event.Observer{
+		Granted: func(context.Context, event.Granted) { granted.Add(1) },
+		Refused: func(_ context.Context, e event.Refused) { refused.Add(1); fmt.Println(e.Rule, "refuses:", e.Reason) },
+	}})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	for range 3 {
+	for range 2 {
 		if _, err := sms.TryAcquire(ctx, "+491701234567", 1); err != nil {
 			fmt.Println(err)
 			return
 		}
 	}
-	fmt.Println(seen.wait.Round(time.Minute))
+	fmt.Println(granted.Load(), "granted,", refused.Load(), "refused")
 	// Output:
-	// 1h0m0s
+	// sms refuses: no permits
+	// 1 granted, 1 refused
 }
 
 func ExamplePolicy_Counts() {

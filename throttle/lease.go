@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
@@ -39,6 +40,16 @@ func shortestLease(p *Policy, d Decision) time.Duration {
 		}
 	}
 	return least
+}
+
+// leaseRule is the first rule by which a grant holds a lease; empty for none.
+func leaseRule(p *Policy, d *Decision) string {
+	for i, l := range p.rules {
+		if _, ok := leaseOf(p, d, i); ok {
+			return l.rule
+		}
+	}
+	return ""
 }
 
 // keys are those that the lease stands in.
@@ -140,7 +151,13 @@ func (p *Policy) Hold(ctx context.Context, d Decision) (held context.Context, re
 	// a caller that gives the work up ends its context, but the handler may still run
 	// and needs its leases
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
-	k := &keeper{p: p, d: d, heldFor: lease - lease/10, lost: func() { lose(ErrLeaseLost) }}
+	k := &keeper{p: p, d: d, heldFor: lease - lease/10}
+	k.lost = sync.OnceFunc(func() {
+		lose(ErrLeaseLost)
+		if tell := p.cfg.Observer.LeaseLost; tell != nil {
+			tell(held, event.LeaseLost{Task: taskOf(d.Job), Rule: leaseRule(p, &d)})
+		}
+	})
 	k.expiry = time.AfterFunc(time.Until(d.surely.Add(k.heldFor)), k.lost)
 	var wg sync.WaitGroup
 	wg.Go(func() { k.renew(renewing, lease/3) })

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle/internal/fake"
 )
@@ -43,6 +44,7 @@ type Limiter struct {
 	policy  *Policy // of only this rule
 
 	fallbackNow func() time.Time // of what counts while Redis is unavailable; nil for the local clock
+	decided     func(any, error) // hears each decision, in tests; may be nil
 	joined      func(*Policy)    // called with each policy whose first rule this is; may be nil
 }
 
@@ -217,6 +219,13 @@ func closeKey(ctx context.Context, p *Policy, rule int, r Request, d time.Durati
 		number(args.Rules, t.limits, t.begin())
 		reply, err = t.store.close(ctx, args)
 		again, err = t.again(ctx, "close", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
+	}
+	if tell := p.cfg.Observer.KeyClosed; err == nil && tell != nil {
+		e := event.KeyClosed{Rule: p.rules[rule].rule}
+		if d > 0 {
+			e.Until = reply.Until
+		}
+		tell(ctx, e)
 	}
 	return reply, err
 }

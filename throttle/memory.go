@@ -218,7 +218,7 @@ func newFake(c *fake.Client, rule string, limit Limit, cfg Config) (*Limiter, er
 	}
 	l.limits = faultyLimits{on.limits, l.cfg.Prefix, c.Fault}
 	l.force.always = true // what is known ages by the local clock, not by that of the source
-	l.fallbackNow = c.Now
+	l.fallbackNow, l.decided = c.Now, c.Decided
 	l.joined = func(p *Policy) {
 		c.Join(func() {
 			p.fallback.available() // or it would not be asked for a while of real time

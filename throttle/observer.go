@@ -4,18 +4,12 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/rediserr"
 )
-
-// Observer hears what limiters decide.
-type Observer interface {
-	// Decided is called with the answer to each call that asks for permits,
-	// in the goroutine of that call, many at a time. It must not block. A caller
-	// that waits in [Limiter.Acquire] asks several times. The Decision prints
-	// without its key; its field Key is there.
-	Decided(ctx context.Context, d Decision, err error)
-}
 
 // Counts is how often a limiter of this process decided what, since it was
 // made. Answers are counted, not permits.
@@ -66,4 +60,92 @@ func isCallers(err error) bool {
 		}
 	}
 	return false
+}
+
+// tell tells the observer of a decision.
+func (p *Policy) tell(ctx context.Context, mode luascripts.Mode, d *Decision, err error) {
+	o := &p.cfg.Observer
+	if o.RedisAway != nil || o.RedisBack != nil {
+		p.tellOutage(ctx, d, err)
+	}
+	switch {
+	case err != nil:
+		gone := ctx.Err() != nil // its caller does not wait for the answer
+		if o.Refused != nil && !gone && !errors.Is(err, ErrWithdrawn) {
+			o.Refused(ctx, p.refusal(d, err))
+		}
+	case p.cfg.Shadow && mode.Books(): // nothing was asked
+	case d.Granted:
+		if o.Granted != nil {
+			o.Granted(ctx, event.Granted{
+				Task: taskOf(d.Job), Rules: p.ruleNames, At: d.At, From: d.From, Promised: d.Promised,
+				Shadowed: d.Shadowed, Fallback: d.Fallback != FailClosed,
+			})
+		}
+	case mode == luascripts.Try || d.Refused:
+		if o.Refused != nil {
+			o.Refused(ctx, event.Refused{Task: taskOf(d.Job), Rule: d.Rule, Reason: event.NoPermits, At: d.At})
+		}
+	case d.Promised.IsZero(): // otherwise it is in the line already
+		if o.Deferred != nil {
+			reason := event.Booked
+			if d.Parked {
+				reason = event.Gated
+			}
+			o.Deferred(ctx, event.Deferred{Task: taskOf(d.Job), Rule: d.Rule, Reason: reason, At: d.At, Wait: d.At.Sub(d.Now)})
+		}
+	}
+}
+
+// refusal is the event of a decision that failed.
+func (p *Policy) refusal(d *Decision, err error) event.Refused {
+	e := event.Refused{Task: taskOf(d.Job), Rule: d.Rule, Reason: event.Unavailable}
+	late, isLate := errors.AsType[*TooLateError](err)
+	exceeds, isMore := errors.AsType[*ExceedsLimitError](err)
+	switch {
+	case isLate:
+		e.Reason, e.Rule, e.At = event.TooLate, late.Rule, late.At
+	case isMore:
+		e.Reason, e.Rule = event.ExceedsLimit, exceeds.Rule
+	case isCallers(err):
+		e.Reason = event.Invalid
+	}
+	return e
+}
+
+// tellOutage tells the observer when Redis goes and when it comes back.
+func (p *Policy) tellOutage(ctx context.Context, d *Decision, err error) {
+	o := &p.cfg.Observer
+	away := errors.Is(err, ErrUnavailable) && ctx.Err() == nil && (!ForWorkers.Answered(err) || rediserr.Of(err) == rediserr.Passing)
+	switch {
+	case away || err == nil && d.Fallback != FailClosed:
+		if p.awaySince.CompareAndSwap(0, time.Now().UnixNano()) && o.RedisAway != nil {
+			if err == nil {
+				err = ErrUnavailable // the fallback kept the cause
+			}
+			o.RedisAway(ctx, event.RedisAway{Err: err})
+		}
+	case err == nil && !d.Shadowed && p.awaySince.Load() != 0:
+		if since := p.awaySince.Swap(0); since != 0 && o.RedisBack != nil {
+			o.RedisBack(ctx, event.RedisBack{For: time.Duration(time.Now().UnixNano() - since)})
+		}
+	}
+}
+
+// taskOf is the task that a job is, if it is one.
+func taskOf(job string) event.Task {
+	queue, id, _ := luascripts.TaskOf(job)
+	return event.Task{Queue: queue, ID: id}
+}
+
+// tellLimit tells the observer that another limit is in force, or another closing.
+func (l *Limiter) tellLimit(k *knownLimit) {
+	if l.cfg.Observer.LimitChanged == nil {
+		return
+	}
+	e := event.LimitChanged{Rule: l.rule, Stored: k.stored, Closed: k.closed}
+	if k.err == nil {
+		e.Limit = k.limit.String()
+	}
+	l.cfg.Observer.LimitChanged(context.Background(), e)
 }

@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"reflect"
 	"strings"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -44,6 +45,10 @@ type Policy struct {
 	cfg      Config
 	fallback fallback
 	counters counters
+
+	ruleNames []string
+	awaySince atomic.Int64     // since when Redis does not answer, in nanoseconds; 0 while it does
+	decided   func(any, error) // hears each decision, in tests; may be nil
 
 	templates luascripts.CallTemplates // of its calls
 	last      lastLimits               // by which it decided last
@@ -85,7 +90,10 @@ func NewPolicy(rules ...*Limiter) (*Policy, error) {
 
 func newPolicy(rules []*Limiter) *Policy {
 	first := rules[0]
-	p := &Policy{rules: rules, name: lineName(rules), rdb: first.rdb, store: first.store, cfg: first.cfg}
+	p := &Policy{rules: rules, name: lineName(rules), rdb: first.rdb, store: first.store, cfg: first.cfg, decided: first.decided}
+	for _, l := range rules {
+		p.ruleNames = append(p.ruleNames, l.rule)
+	}
 	p.fallback.mode, p.fallback.now = first.cfg.OnUnavailable, first.fallbackNow
 	if p.cfg.Shadow && p.cfg.OnUnavailable == FailClosed {
 		p.fallback.mode = FailOpen // nothing fails because of a limit in shadow mode

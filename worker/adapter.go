@@ -12,6 +12,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/policyset"
 	"github.com/headwayq/headway/queue"
@@ -73,6 +74,15 @@ type Adapter struct {
 type taskPolicy struct {
 	queue.Policy
 	decide *throttle.Policy
+	names  []string // of its limits
+}
+
+func ruleNames(p *throttle.Policy) []string {
+	var names []string
+	for _, l := range p.Rules() {
+		names = append(names, l.Rule())
+	}
+	return names
 }
 
 // maxPostponesDefault is how often a task is postponed when its policy does not say.
@@ -100,6 +110,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		return nil, err
 	}
 	cfg = cfg.fill()
+	cfg.Throttle.Observer = event.Join(cfg.Throttle.Observer, limitEvents(cfg.Observer))
 	c := newCore(rdb, cfg)
 	a := &Adapter{
 		core: c, policies: make(map[string]taskPolicy),
@@ -120,7 +131,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		if err != nil {
 			return nil, err
 		}
-		a.policies[p.Type] = taskPolicy{p, decide}
+		a.policies[p.Type] = taskPolicy{p, decide, ruleNames(decide)}
 	}
 	for name := range cfg.Asynq.Queues {
 		a.wakers[name] = newWaker(c, name, a.promotions, a.recheck, a.idle)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -52,7 +53,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		name, _ := asynq.GetQueueName(ctx)
 		key := a.keys(name).Task(taskID)
 		m, _ := a.inFlight.take(key, time.Now())
-		t := &attempt{a: a, queue: name, taskID: taskID, job: luascripts.JobID(name, taskID)}
+		t := &attempt{a: a, queue: name, taskType: task.Type(), taskID: taskID, job: luascripts.JobID(name, taskID)}
 		if w := a.wakers[name]; w != nil {
 			t.woken = w.arrived(taskID) // before it counts as running: counted twice it would look like a full pool
 		}
@@ -160,7 +161,7 @@ func (t *attempt) cancellable(ctx context.Context) (context.Context, context.Can
 func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (throttle.Decision, error) {
 	demand, err := p.Demand(task)
 	if err != nil {
-		return throttle.Decision{}, t.refuse(err)
+		return throttle.Decision{}, t.refuse(ctx, err)
 	}
 	r := demand.Request(t.job)
 	r.Token = throttle.NewToken()
@@ -174,7 +175,7 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 			r.Token = throttle.NewToken()
 			continue
 		case err != nil:
-			return throttle.Decision{}, t.refuse(err)
+			return throttle.Decision{}, t.refuse(ctx, err)
 		case !d.Granted && ctx.Err() != nil:
 			return d, context.Cause(ctx) // asynq has given this attempt up; the next attempt redeems the booking
 		case !d.Granted:
@@ -188,40 +189,66 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 			r.Token = throttle.NewToken()
 			continue
 		}
-		t.started(d)
+		t.started(ctx, p.names, d)
 		return d, nil
 	}
 }
 
+// event is the task in events.
+func (t *attempt) event() event.Task {
+	return event.Task{Queue: t.queue, Type: t.taskType, ID: t.taskID}
+}
+
 // refuse makes a failure for good of why a task can never run. In shadow mode it is nil: the
 // task runs without a grant, and why it would have been refused is counted.
-func (t *attempt) refuse(err error) error {
+func (t *attempt) refuse(ctx context.Context, err error) error {
 	if t.a.cfg.Throttle.Shadow {
 		t.a.counters.shadowed.add(err)
 		return nil
 	}
-	t.a.counters.refused.Add(1)
+	t.refused(ctx, err)
 	return forGood(err)
 }
 
-// started counts a handler that starts.
-func (t *attempt) started(d throttle.Decision) {
+// refused counts a task that can never run.
+func (t *attempt) refused(ctx context.Context, err error) {
+	t.a.counters.refused.Add(1)
+	tell := t.a.cfg.Observer.Refused
+	if tell == nil {
+		return
+	}
+	e := event.Refused{Task: t.event(), Reason: event.Invalid}
+	if late, ok := errors.AsType[*throttle.TooLateError](err); ok {
+		e.Reason, e.Rule, e.At = event.TooLate, late.Rule, late.At
+	} else if exceeds, ok := errors.AsType[*throttle.ExceedsLimitError](err); ok {
+		e.Reason, e.Rule = event.ExceedsLimit, exceeds.Rule
+	}
+	tell(ctx, e)
+}
+
+// started counts a handler that starts, under these rules.
+func (t *attempt) started(ctx context.Context, rules []string, d throttle.Decision) {
 	c := &t.a.counters
 	c.granted.Add(1)
 	if d.Shadowed {
 		c.shadowed.count(shadowedAs(d))
 	}
-	e := Event{Kind: EventGranted, Queue: t.queue, Task: t.taskID, Rule: d.Rule, At: d.At, From: d.From, Promised: d.Promised}
+	late := time.Duration(0)
 	if !d.Promised.IsZero() {
 		c.redeemed.Add(1)
 		since := d.Promised
 		if d.From.After(since) {
 			since = d.From
 		}
-		e.Late = max(0, d.At.Sub(since)) + time.Since(d.Start()) // a raised limit may admit it before the promised instant
-		c.lateness.add(e.Late)
+		late = max(0, d.At.Sub(since)) + time.Since(d.Start()) // a raised limit may admit it before the promised instant
+		c.lateness.add(late)
 	}
-	t.a.observe(e)
+	if tell := t.a.cfg.Observer.Granted; tell != nil {
+		tell(ctx, event.Granted{
+			Task: t.event(), Rules: rules, At: d.At, From: d.From, Promised: d.Promised, Late: late,
+			Shadowed: d.Shadowed, Fallback: d.Fallback != throttle.FailClosed,
+		})
+	}
 }
 
 // freed says that a worker has become free; a waker may wait for one.
@@ -252,7 +279,7 @@ func (t *attempt) heldBack(ctx context.Context, task *asynq.Task) (back bool, er
 		}
 		t.cancelBookings(ctx, task)
 		away := luascripts.BookingRef{Deadline: t.deadline}
-		return true, t.deferTo(deferral{wait: t.pauseFor(), booking: away, cause: errPaused{}}, held{})
+		return true, t.deferTo(deferral{wait: t.pauseFor(), reason: event.Paused, booking: away, cause: errPaused{}}, held{})
 	case luascripts.BatchCancelled:
 		t.cancelBookings(ctx, task)
 		t.a.batches.dropped.put(t.a.keys(t.queue).Task(t.taskID), struct{}{}, time.Now())

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle"
 )
@@ -38,6 +39,7 @@ var ErrTwice = errors.New("worker: this attempt holds permits of the same rule a
 type attempt struct {
 	a        *Adapter
 	queue    string
+	taskType string
 	taskID   string
 	job      string
 	last     bool       // asynq would archive the task if this attempt failed
@@ -220,6 +222,9 @@ func (t *attempt) hold(ctx context.Context, p *throttle.Policy, d throttle.Decis
 			if errors.Is(context.Cause(ctx), throttle.ErrLeaseLost) {
 				t.a.counters.leasesLost.Add(1)
 				t.endLost()
+				if tell := t.a.cfg.Observer.LeaseLost; tell != nil {
+					tell(ctx, event.LeaseLost{Task: t.event(), Rule: firstConcurrent(p)})
+				}
 			}
 		})
 		inner := release
@@ -231,6 +236,16 @@ func (t *attempt) hold(ctx context.Context, p *throttle.Policy, d throttle.Decis
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.grants = append(t.grants, held{policy: p, Decision: d, release: release, charge: p.Charge(d)})
+}
+
+// firstConcurrent is the first rule of a policy that limits how many run at once.
+func firstConcurrent(p *throttle.Policy) string {
+	for _, l := range p.Rules() {
+		if l.Limit().IsConcurrent() {
+			return l.Rule()
+		}
+	}
+	return ""
 }
 
 // endLost ends the handler's context, or the one that it is about to get.
@@ -264,7 +279,14 @@ func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Deci
 	}
 	t.giveAllBack(ctx)
 	cause := &throttle.ThrottledError{Rule: d.Rule, At: d.At, RetryAfter: d.At.Sub(d.Now)}
-	return t.deferTo(deferral{rule: d.Rule, at: d.At, wait: d.Wait(), booking: t.bookingRef(p, d), cause: cause}, held{policy: p, Decision: d})
+	reason := event.Booked
+	switch {
+	case d.Granted:
+		reason = event.Returned
+	case d.Parked:
+		reason = event.Gated
+	}
+	return t.deferTo(deferral{rule: d.Rule, reason: reason, at: d.At, wait: d.Wait(), booking: t.bookingRef(p, d), cause: cause}, held{policy: p, Decision: d})
 }
 
 // bookingRef is what the task has booked, as it is stored beside it.
@@ -292,11 +314,14 @@ func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	if errors.Is(cause, throttle.ErrUnavailable) {
+		t.a.sawError(ctx, cause)
+	}
 	t.a.logFew("unanswered", func() {
 		t.a.log.Error("a rule can't be asked: its tasks wait", zap.Stringer("rule", p), zap.Error(cause))
 	})
 	away := luascripts.BookingRef{Deadline: t.deadline}
-	return t.deferTo(deferral{wait: unbookedWait + rand.N(unbookedWait), booking: away, cause: cause}, held{})
+	return t.deferTo(deferral{wait: unbookedWait + rand.N(unbookedWait), reason: event.Unavailable, booking: away, cause: cause}, held{})
 }
 
 // comeBack gives a grant back that could not be used. The task stays first in its line.
@@ -324,7 +349,7 @@ func (t *attempt) giveAllBack(ctx context.Context) {
 
 // deferTo makes a deferral of the attempt, with the booking behind it.
 func (t *attempt) deferTo(d deferral, h held) error {
-	d.token, d.queue, d.taskID, d.made = throttle.NewToken(), t.queue, t.taskID, time.Now()
+	d.token, d.task, d.made = throttle.NewToken(), t.event(), time.Now()
 	t.a.deferrals.add(&d)
 	t.mu.Lock()
 	defer t.mu.Unlock()

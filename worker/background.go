@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/promotion"
 	"github.com/headwayq/headway/throttle"
@@ -196,8 +197,14 @@ func (q *promotions) passOn(ctx context.Context, queue string, tasks promotion.T
 	if w != nil {
 		w.wakeOffered(ctx, tasks, found)
 	}
-	if len(tasks) > 0 && tasks.Retime(ctx, q.rdb, q.keys(queue), found) == nil && w != nil {
-		w.expect(tasks.First())
+	if len(tasks) > 0 {
+		moved, err := tasks.Retime(ctx, q.rdb, q.keys(queue), found)
+		for _, id := range moved {
+			q.promoted(ctx, queue, id, tasks[id])
+		}
+		if err == nil && w != nil {
+			w.expect(tasks.First())
+		}
 	}
 	q.leave(ctx, gone)
 }
@@ -236,6 +243,13 @@ func (q *promotions) leave(ctx context.Context, places []throttle.BookingRef) {
 			})
 		}
 		wg.Wait()
+	}
+}
+
+// promoted tells the observer of a task that may come earlier.
+func (c *core) promoted(ctx context.Context, queue, id string, p throttle.Promotion) {
+	if tell := c.cfg.Observer.Promoted; tell != nil {
+		tell(ctx, event.Promoted{Task: event.Task{Queue: queue, ID: id}, At: p.At, Offered: p.Offered})
 	}
 }
 

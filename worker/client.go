@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/coalesce"
 	"github.com/headwayq/headway/internal/luascripts"
@@ -136,12 +137,12 @@ func (c *client) deferTask(ctx context.Context, call asynqwire.Call) *redis.Cmd 
 		// asynq's recoverer found a task that we could not defer during an outage
 		d = c.a.deferrals.ofTask(call.Queue, call.TaskID)
 	}
-	if d == nil || d.taskID != call.TaskID || d.queue != call.Queue {
+	if d == nil || d.task.ID != call.TaskID || d.task.Queue != call.Queue {
 		return nil
 	}
 	left := time.Until(d.made.Add(d.wait))
 	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(call.Queue), luascripts.DeferArgs{
-		ID: d.taskID, Token: uint64(d.token), At: d.at, For: d.booking.Text(), Wait: left, Unique: m.UniqueKey, PutOff: d.postponed, Pool: c.a.comesFirst(d.rule, d.wait),
+		ID: d.task.ID, Token: uint64(d.token), At: d.at, For: d.booking.Text(), Wait: left, Unique: m.UniqueKey, PutOff: d.postponed, Pool: c.a.comesFirst(d.rule, d.wait),
 	})
 	if isNotFound(cmd.Err()) { // as in script: its lease was lost
 		c.a.deferrals.remove(d)
@@ -152,8 +153,10 @@ func (c *client) deferTask(ctx context.Context, call asynqwire.Call) *redis.Cmd 
 	if cmd.Err() == nil && c.a.deferrals.remove(d) {
 		c.a.counters.deferred.Add(1)
 		c.a.counters.rules.add(d.rule, 1, d.wait)
-		c.a.observe(Event{Kind: EventDeferred, Queue: d.queue, Task: d.taskID, Rule: d.rule, At: d.at})
-		if w := c.a.wakers[d.queue]; w != nil {
+		if tell := c.a.cfg.Observer.Deferred; tell != nil {
+			tell(ctx, event.Deferred{Task: d.task, Rule: d.rule, Reason: d.reason, At: d.at, Wait: d.wait})
+		}
+		if w := c.a.wakers[d.task.Queue]; w != nil {
 			w.expect(left)
 		}
 	}
@@ -181,6 +184,7 @@ func (c *client) fetch(ctx context.Context, call asynqwire.Call, run func(contex
 	switch {
 	case errors.Is(cmd.Err(), redis.Nil):
 		c.fails.Store(0)
+		c.a.sawAnswer(ctx)
 		if c.misses.Add(1) >= c.queues { // every queue was empty
 			c.misses.Store(0)
 			c.a.idle.wait()
@@ -189,12 +193,14 @@ func (c *client) fetch(ctx context.Context, call asynqwire.Call, run func(contex
 		if rediserr.Of(cmd.Err()) == rediserr.NoScript {
 			return cmd // asynq sends the text next
 		}
+		c.a.sawError(ctx, cmd.Err())
 		c.misses.Store(0)
 		pause := fetchPauseMin << min(c.fails.Add(1), 6)
 		c.a.idle.pause(min(pause, fetchPauseMax))
 	default:
 		c.misses.Store(0)
 		c.fails.Store(0)
+		c.a.sawAnswer(ctx)
 		c.noteDelivery(call.Queue, cmd)
 	}
 	return cmd

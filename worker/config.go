@@ -13,6 +13,7 @@ import (
 	"github.com/hibiken/asynq"
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/stderrlog"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -64,8 +65,11 @@ type Config struct {
 	// stderr, warnings and errors only; zap.NewNop() silences them.
 	Logger *zap.Logger
 
-	// Observer is called for what happens to tasks. Defaults to none.
-	Observer Observer
+	// Observer hears what happens to tasks and rules, see package event. It must not block:
+	// event.Buffer takes what is slow. Throttle.Observer hears each answer to an admission
+	// besides, also of one that is asked again; most programs leave that one alone.
+	// The zero Observer hears nothing.
+	Observer event.Observer
 }
 
 // fill puts the defaults where c is zero.

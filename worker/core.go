@@ -13,9 +13,11 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/policyset"
+	"github.com/headwayq/headway/internal/rediserr"
 )
 
 // core is what all parts of an adapter share: the way to Redis, the configuration, the
@@ -31,6 +33,7 @@ type core struct {
 	counters counters
 	lead     *lead
 	load     load
+	away     outage
 	noFetch  chan struct{} // closed when no more tasks are to be fetched
 	stop     chan struct{} // closed when tasks that wait in a worker slot are to be handed back
 	unknown  atomic.Bool   // asynq is not the version that is known here
@@ -82,10 +85,38 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-func (c *core) observe(e Event) {
-	if c.cfg.Observer != nil {
-		c.cfg.Observer.Observe(e)
+// outage notes since when Redis does not answer. The zero value is ready.
+type outage struct{ since atomic.Int64 } // in nanoseconds; 0 while it answers
+
+// sawError notes the error of a call to Redis.
+func (c *core) sawError(ctx context.Context, err error) {
+	kind := rediserr.Of(err)
+	if ctx.Err() != nil || c.stopped() || kind.Answered() && kind != rediserr.Passing {
+		return
 	}
+	if c.away.since.CompareAndSwap(0, time.Now().UnixNano()) {
+		if tell := c.cfg.Observer.RedisAway; tell != nil {
+			tell(ctx, event.RedisAway{Err: err})
+		}
+	}
+}
+
+// sawAnswer notes that Redis has answered a call.
+func (c *core) sawAnswer(ctx context.Context) {
+	if c.away.since.Load() == 0 {
+		return
+	}
+	if since := c.away.since.Swap(0); since != 0 {
+		if tell := c.cfg.Observer.RedisBack; tell != nil {
+			tell(ctx, event.RedisBack{For: time.Duration(time.Now().UnixNano() - since)})
+		}
+	}
+}
+
+// limitEvents is what an observer of a pool hears from the limiters: of tasks the pool tells
+// itself, with their queue and their type.
+func limitEvents(o event.Observer) event.Observer {
+	return event.Observer{LimitChanged: o.LimitChanged, KeyClosed: o.KeyClosed}
 }
 
 // logOnce logs a thing the first time that it is seen.
@@ -113,6 +144,7 @@ func (c *core) failed(ctx context.Context, what string, err error) {
 	if ctx.Err() != nil {
 		return
 	}
+	c.sawError(ctx, err)
 	c.logFew(what, func() { c.log.Warn(what, zap.Error(err)) })
 	select {
 	case <-ctx.Done():

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle"
 )
@@ -15,9 +16,9 @@ import (
 // deferral is a task that is on its way from active back to asynq's retry set.
 type deferral struct {
 	token     throttle.Token // in the error's text, which asynq writes into the message
-	queue     string
-	taskID    string
-	rule      string    // that refuses; empty when none was asked
+	task      event.Task
+	rule      string // that refuses; empty when none was asked
+	reason    event.Reason
 	postponed bool      // its provider asked to wait: that is counted
 	at        time.Time // by Redis' clock; zero without a booking: wait from made
 	wait      time.Duration
@@ -103,7 +104,7 @@ func (s *deferrals) add(d *deferral) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.byToken[d.token.String()] = d
-	s.byTask[d.taskID] = append(s.byTask[d.taskID], d)
+	s.byTask[d.task.ID] = append(s.byTask[d.task.ID], d)
 }
 
 // of returns the deferral that an error is or contains, also when only its text is left.
@@ -141,7 +142,7 @@ func (s *deferrals) ofTask(queue, taskID string) *deferral {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range slices.Backward(s.byTask[taskID]) {
-		if d.queue == queue {
+		if d.task.Queue == queue {
 			return d
 		}
 	}
@@ -161,9 +162,9 @@ func (s *deferrals) removeLocked(d *deferral) bool {
 		return false
 	}
 	delete(s.byToken, token)
-	rest := slices.DeleteFunc(s.byTask[d.taskID], func(other *deferral) bool { return other == d })
-	if s.byTask[d.taskID] = rest; len(rest) == 0 {
-		delete(s.byTask, d.taskID)
+	rest := slices.DeleteFunc(s.byTask[d.task.ID], func(other *deferral) bool { return other == d })
+	if s.byTask[d.task.ID] = rest; len(rest) == 0 {
+		delete(s.byTask, d.task.ID)
 	}
 	return true
 }

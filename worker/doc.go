@@ -65,5 +65,5 @@ package worker
 //	subscriber.go  subscriber
 //	background.go  refunds, promotions, upkeep
 //	unlimited.go   typeWatch
-//	stats.go       Stats and Observer, and the counters behind them
+//	stats.go       Stats, and the counters behind them
 //	ttlmap.go      ttlMap, of which Adapter.inFlight and Adapter.recentlyDone are two

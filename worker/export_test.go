@@ -50,3 +50,6 @@ func ReceiveUntilSilent(ctx context.Context, sub *redis.PubSub) { receiveUntilSi
 
 // SilenceMax is after what silence it asks.
 const SilenceMax = silenceMax
+
+// Promote passes promotions on, as the calls of a pool do that are answered with some.
+func (a *Adapter) Promote(p ...throttle.Promotion) { a.promotions.add(p...) }

@@ -11,8 +11,8 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/throttle"
-	"github.com/headwayq/headway/worker"
 )
 
 // slowHook makes one call slow: the first, once it is armed, that has a key
@@ -91,15 +91,6 @@ func TestSlowLookDelaysNoOther(t *testing.T) {
 	}
 }
 
-// lateGrants notes how late tasks started.
-type lateGrants chan worker.Event
-
-func (c lateGrants) Observe(e worker.Event) {
-	if e.Kind == worker.EventGranted {
-		c <- e
-	}
-}
-
 // Three tasks become due while the only worker is busy for longer: all three
 // are late, also those that were woken only when it was free again.
 func TestWaitForABusyWorkerIsLateness(t *testing.T) {
@@ -107,9 +98,10 @@ func TestWaitForABusyWorkerIsLateness(t *testing.T) {
 	r := newRig(t)
 	const n, per, busy = 3, 400 * ms, 700 * ms
 	h := &occupied{hold: map[string]chan struct{}{"block": make(chan struct{})}}
-	events := make(lateGrants, 10)
+	grants := make(chan event.Granted, 10)
 	cfg := policies(phone("sms", per))
-	cfg.Asynq.Concurrency, cfg.Observer = 1, events
+	cfg.Asynq.Concurrency = 1
+	cfg.Observer.Granted = func(_ context.Context, e event.Granted) { grants <- e }
 	p, _ := r.start(h, cfg)
 	spent := r.phonesSpent(p.Limiter("sms"), n)
 	r.enqueue("block", "block", "{}")
@@ -118,8 +110,8 @@ func TestWaitForABusyWorkerIsLateness(t *testing.T) {
 	close(h.hold["block"])
 	h.seen.ran(t, n+1)
 	for range n {
-		if e := <-events; e.Late < busy-100*ms || e.Late > busy+time.Second {
-			t.Errorf("%s: Late = %v, want about %v", e.Task, e.Late, busy)
+		if e := <-grants; e.Late < busy-100*ms || e.Late > busy+time.Second {
+			t.Errorf("%v: Late = %v, want about %v", e.Task, e.Late, busy)
 		}
 	}
 	if got := p.Stats(); got.Redeemed != n || got.LatenessP50 < busy-100*ms {

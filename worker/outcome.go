@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -66,8 +68,19 @@ func (t *attempt) adjust(ctx context.Context, costs map[string]int) error {
 	if bill == nil {
 		return ErrNoGrant
 	}
+	was := make(map[string]int, len(costs))
+	for rule := range costs {
+		was[rule] = bill.Charged(rule)
+	}
 	promoted, err := bill.Adjust(ctx, costs)
 	t.a.promotions.add(promoted...)
+	if tell := t.a.cfg.Observer.Adjusted; err == nil && tell != nil {
+		for _, rule := range slices.Sorted(maps.Keys(costs)) {
+			if now := bill.Charged(rule); now != was[rule] {
+				tell(ctx, event.Adjusted{Task: t.event(), Rule: rule, From: was[rule], To: now})
+			}
+		}
+	}
 	return err
 }
 
@@ -225,14 +238,17 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 	case tooOften, gaveUp(ctx):
 		return err
 	case tooLate:
-		t.a.counters.refused.Add(1)
 		late := &throttle.TooLateError{Rule: rule, At: time.Now().Add(d), Wait: d, MaxWait: t.MaxWait()}
+		t.refused(ctx, late)
 		return forGood(fmt.Errorf("%w: %w", late, err))
 	}
 	t.a.counters.postponed.Add(1)
+	if tell := t.a.cfg.Observer.Postponed; tell != nil {
+		tell(ctx, event.Postponed{Task: t.event(), Rule: rule, Wait: d, Times: times + 1})
+	}
 	cause := &throttle.ThrottledError{Rule: rule, At: time.Now().Add(d), RetryAfter: d}
 	from := luascripts.BookingRef{Deadline: t.deadline, Rules: bookedRules(g.policy, g.Request)}
-	return t.deferTo(deferral{rule: rule, wait: d, booking: from, cause: fmt.Errorf("%w: %w", cause, err), postponed: true}, g)
+	return t.deferTo(deferral{rule: rule, reason: event.Asked, wait: d, booking: from, cause: fmt.Errorf("%w: %w", cause, err), postponed: true}, g)
 }
 
 // gaveUp says that asynq has ended the attempt of a handler, whose error nobody reads.

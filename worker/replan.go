@@ -281,7 +281,7 @@ func (w *waker) replan(ctx context.Context, r luascripts.ScanDeferredReply, rule
 			continue // it is not deferred any more
 		}
 		moved[retimings[n].ID] = true
-		w.moved(retimings[n], rule[n], was[n])
+		w.moved(ctx, retimings[n], rule[n], was[n])
 	}
 	w.mu.Lock()
 	w.adopts = time.Now().Add(lookMost) // by then the pools that deferred them have looked

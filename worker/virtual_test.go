@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -17,6 +18,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -49,15 +51,15 @@ func newCampaign(per time.Duration, phones, most int) *campaign {
 
 func (c *campaign) size() int { return len(slices.Concat(c.phones...)) }
 
-// Observe implements worker.Observer.
-func (c *campaign) Observe(e worker.Event) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch e.Kind {
-	case worker.EventDeferred:
-		c.deferred[e.Task]++
-	case worker.EventGranted:
-		c.granted[e.Task]++
+func (c *campaign) observer() event.Observer {
+	count := func(by map[string]int, id string) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		by[id]++
+	}
+	return event.Observer{
+		Deferred: func(_ context.Context, e event.Deferred) { count(c.deferred, e.Task.ID) },
+		Granted:  func(_ context.Context, e event.Granted) { count(c.granted, e.Task.ID) },
 	}
 }
 
@@ -86,7 +88,7 @@ func (c *campaign) enqueue(t *testing.T, rdb redis.UniversalClient, settle func(
 func (c *campaign) pool(t *testing.T, rdb redis.UniversalClient) *worker.Pool {
 	t.Helper()
 	cfg := policies(phone("sms", c.per))
-	cfg.Asynq.Concurrency, cfg.Servers, cfg.Observer = 5, 1, c
+	cfg.Asynq.Concurrency, cfg.Servers, cfg.Observer = 5, 1, c.observer()
 	return started(t, rdb, c.runs.handler(), cfg)
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/promotion"
 	"github.com/headwayq/headway/throttle"
@@ -202,6 +203,7 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 		w.failed(ctx, "the due index can't be read", err)
 		return time.Now(), lookMost
 	}
+	w.sawAnswer(ctx)
 	w.found(len(due.Tasks) > 0 || due.More || !due.Again.IsZero())
 	wait = lookMost
 	if !due.Again.IsZero() {
@@ -413,7 +415,7 @@ func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.
 		}
 		moves[from[n]] = true
 		if err == nil {
-			w.moved(moved[n], rules[n], ready[from[n]].At)
+			w.moved(ctx, moved[n], rules[n], ready[from[n]].At)
 			w.expect(waits[n])
 		}
 	}
@@ -421,10 +423,12 @@ func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.
 }
 
 // moved notes that the booking of a task has moved to another instant.
-func (w *waker) moved(r luascripts.Retiming, rule string, from time.Time) {
+func (w *waker) moved(ctx context.Context, r luascripts.Retiming, rule string, from time.Time) {
 	w.counters.moved.Add(1)
 	w.counters.rules.add(rule, 0, r.At.Sub(from))
-	w.observe(Event{Kind: EventMoved, Queue: w.queue, Task: r.ID, Rule: rule, At: r.At})
+	if tell := w.cfg.Observer.Moved; tell != nil {
+		tell(ctx, event.Moved{Task: w.task(r.ID), Rule: rule, At: r.At, Was: from})
+	}
 }
 
 // wake moves tasks to the head of pending and lets servers fetch them. It returns what
@@ -458,15 +462,18 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 	}
 	w.counters.wakes.Add(int64(woken))
 	w.idle.ring(woken)
-	if w.cfg.Observer != nil {
+	if tell := w.cfg.Observer.Woken; tell != nil {
 		for i, code := range codes {
 			if code == luascripts.Woken {
-				w.observe(Event{Kind: EventWoken, Queue: w.queue, Task: due[i].ID, Rule: tasks[i].booking.Rules.Policy(), At: tasks[i].At})
+				tell(ctx, event.Woken{Task: w.task(due[i].ID), Policy: tasks[i].booking.Rules.Policy(), At: tasks[i].At})
 			}
 		}
 	}
 	return codes, woken
 }
+
+// task is a task in events. The waker does not know its type.
+func (w *waker) task(id string) event.Task { return event.Task{Queue: w.queue, ID: id} }
 
 // wakeOffered wakes tasks to which a lease is offered, without another look at the due
 // index: until such a task comes, the lease is idle. A task that is woken, or gone, is
@@ -492,6 +499,7 @@ func (w *waker) wakeOffered(ctx context.Context, promoted promotion.Tasks, gone 
 		case luascripts.Gone, luascripts.Over:
 			gone(p, code)
 		case luascripts.Woken:
+			w.promoted(ctx, w.queue, tasks[i].ID, p)
 		default:
 			continue
 		}

@@ -128,7 +128,7 @@ func (s *session) newPool(out outlet) (*worker.Pool, error) {
 		Policies: []queue.Policy{s.cfg.policy.Policy},
 		Throttle: throttle.Config{Secret: s.secret.forKeys()},
 		Logger:   s.log,
-		Observer: &s.watch,
+		Observer: s.watch.Observer(),
 	})
 }
 

@@ -128,7 +128,7 @@ func (s *sender) pool(rdb redis.UniversalClient) (*worker.Pool, error) {
 		Policies: []queue.Policy{s.cfg.policy.Policy},
 		Throttle: throttle.Config{Secret: s.secret}, // no phone number stands in a key
 		Logger:   s.log,
-		Observer: &s.watch,
+		Observer: s.watch.Observer(),
 	})
 }
 

@@ -2,11 +2,12 @@ package e2e
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/headwayq/headway/worker"
+	"github.com/headwayq/headway/event"
 )
 
 // Tally counts what became of the messages, by phone. The zero Tally is empty and ready.
@@ -106,24 +107,34 @@ type Watch struct {
 	due  map[string]time.Time // deferred by this process, by task id, by Redis' clock
 }
 
-// Observe implements [worker.Observer].
-func (w *Watch) Observe(e worker.Event) {
+// Observer is what hears for the watch.
+func (w *Watch) Observer() event.Observer {
+	return event.Observer{
+		Deferred: func(_ context.Context, e event.Deferred) { w.waits(e.Task.ID, e.At) },
+		Moved:    func(_ context.Context, e event.Moved) { w.waits(e.Task.ID, e.At) },
+		Woken: func(_ context.Context, e event.Woken) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			delete(w.due, e.Task.ID)
+		},
+		Granted: func(_ context.Context, e event.Granted) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			delete(w.due, e.Task.ID)
+			if !e.Promised.IsZero() {
+				w.late = append(w.late, e.Late)
+			}
+		},
+	}
+}
+
+func (w *Watch) waits(id string, until time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch e.Kind {
-	case worker.EventDeferred, worker.EventMoved:
-		if w.due == nil {
-			w.due = map[string]time.Time{}
-		}
-		w.due[e.Task] = e.At
-	case worker.EventWoken:
-		delete(w.due, e.Task)
-	case worker.EventGranted:
-		delete(w.due, e.Task)
-		if !e.Promised.IsZero() {
-			w.late = append(w.late, e.Late)
-		}
+	if w.due == nil {
+		w.due = map[string]time.Time{}
 	}
+	w.due[id] = until
 }
 
 // Lateness returns the samples so far.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/headwayq/headway/worker"
+	"github.com/headwayq/headway/event"
 )
 
 func TestTally(t *testing.T) {
@@ -68,26 +68,28 @@ func TestWatch(t *testing.T) {
 	if got := w.NextIn(start); got != 0 {
 		t.Errorf("nothing deferred: next in %v, want 0", got)
 	}
+	o := w.Observer()
+	deferred := func(id string, at time.Duration) {
+		o.Deferred(t.Context(), event.Deferred{Task: event.Task{ID: id}, At: start.Add(at)})
+	}
 	for _, step := range []struct {
-		kind worker.EventKind
-		task string
-		at   time.Duration // after start
-		now  time.Duration
-		want time.Duration
+		happens func()
+		now     time.Duration // after start
+		want    time.Duration
 	}{
-		{worker.EventDeferred, "a", 60 * sec, 0, 60 * sec},
-		{worker.EventDeferred, "b", 50 * sec, 1 * sec, 49 * sec},
-		{worker.EventMoved, "b", 70 * sec, 1 * sec, 59 * sec},
-		{worker.EventWoken, "a", 60 * sec, 59 * sec, 11 * sec},
-		{worker.EventDeferred, "c", 65 * sec, 66 * sec, 4 * sec}, // another process woke c
-		{worker.EventGranted, "b", 70 * sec, 66 * sec, 0},
+		{func() { deferred("a", 60*sec) }, 0, 60 * sec},
+		{func() { deferred("b", 50*sec) }, 1 * sec, 49 * sec},
+		{func() { o.Moved(t.Context(), event.Moved{Task: event.Task{ID: "b"}, At: start.Add(70 * sec)}) }, 1 * sec, 59 * sec},
+		{func() { o.Woken(t.Context(), event.Woken{Task: event.Task{ID: "a"}}) }, 59 * sec, 11 * sec},
+		{func() { deferred("c", 65*sec) }, 66 * sec, 4 * sec}, // another process woke c
+		{func() { o.Granted(t.Context(), event.Granted{Task: event.Task{ID: "b"}}) }, 66 * sec, 0},
 	} {
-		w.Observe(worker.Event{Kind: step.kind, Task: step.task, At: start.Add(step.at)})
+		step.happens()
 		if got := w.NextIn(start.Add(step.now)); got != step.want {
-			t.Errorf("%+v: next in %v, want %v", step, got, step.want)
+			t.Errorf("%v after the start: next in %v, want %v", step.now, got, step.want)
 		}
 	}
-	w.Observe(worker.Event{Kind: worker.EventGranted, Promised: start, Late: 3 * time.Millisecond})
+	o.Granted(t.Context(), event.Granted{Promised: start, Late: 3 * time.Millisecond})
 	if diff := cmp.Diff([]time.Duration{3 * time.Millisecond}, w.Lateness()); diff != "" {
 		t.Errorf("lateness: only of those that waited (-want +got):\n%s", diff)
 	}

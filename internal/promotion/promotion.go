@@ -40,8 +40,8 @@ func ByQueue(promoted ...throttle.Promotion) map[string]Tasks {
 // Retime moves the tasks to their earlier instants, the first to come first and in calls
 // of at most [luascripts.RetimeMax] tasks. Tasks that come earlier already stay as they
 // are. It calls gone for each task that is gone, with [luascripts.Gone] or
-// [luascripts.Over]. After an error some may have been moved.
-func (t Tasks) Retime(ctx context.Context, rdb redis.Scripter, keys luascripts.QueueKeys, gone func(p throttle.Promotion, code int64)) error {
+// [luascripts.Over]. It returns the ids of those that it moved, also with an error.
+func (t Tasks) Retime(ctx context.Context, rdb redis.Scripter, keys luascripts.QueueKeys, gone func(p throttle.Promotion, code int64)) (moved []string, err error) {
 	all := make([]luascripts.Retiming, 0, len(t))
 	for id, p := range t {
 		all = append(all, luascripts.Retiming{ID: id, At: p.At, Any: true})
@@ -50,15 +50,18 @@ func (t Tasks) Retime(ctx context.Context, rdb redis.Scripter, keys luascripts.Q
 	for portion := range slices.Chunk(all, luascripts.RetimeMax) {
 		codes, err := luascripts.Retime(ctx, rdb, keys, true, portion)
 		if err != nil {
-			return err
+			return moved, err
 		}
 		for i, code := range codes {
-			if code == luascripts.Gone || code == luascripts.Over {
+			switch code {
+			case luascripts.Gone, luascripts.Over:
 				gone(t[portion[i].ID], code)
+			case luascripts.Retimed:
+				moved = append(moved, portion[i].ID)
 			}
 		}
 	}
-	return nil
+	return moved, nil
 }
 
 // First is how long it is until the first of them comes, and zero for none.

@@ -69,7 +69,7 @@ func TestRetime(t *testing.T) {
 	}
 	all["t0"], all["t1"] = promoted("default", "t0", 2*time.Hour), promoted("default", "t1", time.Second)
 	gone := make(map[string]int64)
-	if err := all.Retime(t.Context(), rdb, keys, func(p throttle.Promotion, code int64) { gone[p.Job] = code }); err != nil {
+	if _, err := all.Retime(t.Context(), rdb, keys, func(p throttle.Promotion, code int64) { gone[p.Job] = code }); err != nil {
 		t.Fatal(err)
 	}
 	if want := map[string]int64{luascripts.JobID("default", "gone"): luascripts.Gone}; !maps.Equal(gone, want) {
@@ -105,10 +105,10 @@ func TestRetimeErrors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	keys := luascripts.NewQueueKeys("hw", "default")
-	if err := (Tasks{}).Retime(ctx, rdb, keys, nil); err != nil {
+	if _, err := (Tasks{}).Retime(ctx, rdb, keys, nil); err != nil {
 		t.Errorf("Retime of none: %v", err)
 	}
-	if err := (Tasks{"1": promoted("default", "1", 0)}).Retime(ctx, rdb, keys, nil); !errors.Is(err, context.Canceled) {
+	if _, err := (Tasks{"1": promoted("default", "1", 0)}).Retime(ctx, rdb, keys, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("Retime: %v, want the error of the call", err)
 	}
 }

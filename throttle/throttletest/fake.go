@@ -1,7 +1,6 @@
 package throttletest
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -42,14 +41,13 @@ type Decided struct {
 // New returns a fake whose clock says 2026-03-01 08:00:00 UTC.
 func New(tb testing.TB) *Fake {
 	f := &Fake{tb: tb, now: time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)}
-	f.client = &fake.Client{Source: fake.Source{Now: f.Now, Fault: f.failing, Join: f.join}}
+	f.client = &fake.Client{Source: fake.Source{Now: f.Now, Fault: f.failing, Join: f.join, Decided: f.note}}
 	return f
 }
 
 // Limiter returns a limiter on the fake. An invalid argument ends the test.
 func (f *Fake) Limiter(rule string, limit throttle.Limit, cfg throttle.Config) *throttle.Limiter {
 	f.tb.Helper()
-	cfg.Observer = observer{f, cfg.Observer}
 	l, err := throttle.New(f.client, rule, limit, cfg)
 	if err != nil {
 		f.tb.Fatal(err)
@@ -122,17 +120,8 @@ func (f *Fake) join(changed func()) {
 	f.changed = append(f.changed, changed)
 }
 
-// observer notes decisions, and passes them to the one of the limiter's Config.
-type observer struct {
-	fake *Fake
-	next throttle.Observer
-}
-
-func (o observer) Decided(ctx context.Context, d throttle.Decision, err error) {
-	o.fake.mu.Lock()
-	o.fake.decided = append(o.fake.decided, Decided{d, err})
-	o.fake.mu.Unlock()
-	if o.next != nil {
-		o.next.Decided(ctx, d, err)
-	}
+func (f *Fake) note(decision any, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.decided = append(f.decided, Decided{decision.(throttle.Decision), err})
 }

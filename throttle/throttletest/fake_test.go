@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/throttletest"
 )
@@ -47,11 +49,9 @@ func TestFakeClockWakesWhoBlocks(t *testing.T) {
 	t.Parallel()
 	booked := make(chan struct{}, 10)
 	f := throttletest.New(t)
-	l := f.Limiter("sms", throttle.Sliding(1, 24*time.Hour), throttle.Config{Observer: observed(func(d throttle.Decision) {
-		if !d.Granted {
-			booked <- struct{}{}
-		}
-	})})
+	l := f.Limiter("sms", throttle.Sliding(1, 24*time.Hour), throttle.Config{Observer: event.Observer{
+		Deferred: func(context.Context, event.Deferred) { booked <- struct{}{} },
+	}})
 	granted(t, l, true)
 	done := make(chan error, 1)
 	go func() { done <- l.Acquire(t.Context(), key, 1) }()
@@ -62,10 +62,6 @@ func TestFakeClockWakesWhoBlocks(t *testing.T) {
 		t.Errorf("Acquire = %v after %v, want nil at once", err, time.Since(begin))
 	}
 }
-
-type observed func(throttle.Decision)
-
-func (o observed) Decided(_ context.Context, d throttle.Decision, _ error) { o(d) }
 
 // Limiters of a name count together, on one clock; others do not.
 func TestFakeIsShared(t *testing.T) {
@@ -155,10 +151,33 @@ func TestFakeIsReplacedWhileItIsAway(t *testing.T) {
 	}
 }
 
+// An observer hears once that Redis is away, however many calls fail, and once that it is back.
+func TestObserverHearsOfAnOutageOnce(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []throttle.FailureMode{throttle.FailClosed, throttle.FailOpen} {
+		f, told := throttletest.New(t), []string{}
+		l := f.Limiter("sms", throttle.Sliding(9, time.Minute), throttle.Config{OnUnavailable: mode, Observer: event.Observer{
+			RedisAway: func(_ context.Context, e event.RedisAway) { told = append(told, fmt.Sprint("away: ", e.Err != nil)) },
+			RedisBack: func(_ context.Context, e event.RedisBack) { told = append(told, fmt.Sprint("back: ", e.For > 0)) },
+		}})
+		for range 2 {
+			granted(t, l, true)
+			f.Away()
+			_, _ = l.TryAcquire(t.Context(), key, 1)
+			_, _ = l.TryAcquire(t.Context(), key, 1)
+			f.Back()
+			granted(t, l, true)
+		}
+		if want := []string{"away: true", "back: true", "away: true", "back: true"}; !slices.Equal(told, want) {
+			t.Errorf("%v: told %q, want %q", mode, told, want)
+		}
+	}
+}
+
 func TestFakeRemembersDecisions(t *testing.T) {
 	t.Parallel()
 	f, told := throttletest.New(t), 0
-	l := f.Limiter("sms", perMinute, throttle.Config{Observer: observed(func(throttle.Decision) { told++ })})
+	l := f.Limiter("sms", perMinute, throttle.Config{Observer: event.All(func(context.Context, event.Event) { told++ })})
 	granted(t, l, true)
 	granted(t, l, false)
 	_, exceeds := l.TryAcquire(t.Context(), key, 2)

@@ -33,6 +33,7 @@ const (
 //	                                          worker, queue -> internal/policyset, internal/promotion -> throttle
 //	                                    httplimit -------------^
 //	                          throttle/throttletest -----------^
+//	                          throttle, worker -> event
 //
 // internal/rediserr says what an error of Redis means, and imports nothing of the module.
 // internal/stderrlog is the logger of those who give none, and imports nothing of the module.
@@ -52,8 +53,10 @@ var edges = map[string][]string{
 	"throttle/internal/civil":   {},
 	"throttle/internal/errtext": {},
 	"throttle/gate":             {"internal/cronspec", "throttle/internal/civil", "throttle/internal/errtext"},
-	"throttle":                  {"internal/luascripts", "internal/rediserr", "internal/memory", "internal/coalesce", "throttle/gate", "throttle/internal/civil", "throttle/internal/errtext", "throttle/internal/fake"},
+	"throttle":                  {"internal/luascripts", "internal/rediserr", "internal/memory", "internal/coalesce", "throttle/gate", "throttle/internal/civil", "throttle/internal/errtext", "throttle/internal/fake", "event"},
 	"throttle/internal/fake":    {},
+	"event":                     {},
+	"event/eventlog":            {"event"},
 	"throttle/throttletest":     {"throttle", "throttle/internal/fake"},
 	"queue":                     {"throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/asynqwire", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
 	"inspect":                   {"queue", "throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr"},
@@ -66,13 +69,13 @@ var edges = map[string][]string{
 	"queue/internal/check":      {},
 	"internal/policyset":        {"throttle"},
 	"internal/promotion":        {"throttle", "internal/luascripts"},
-	"worker":                    {"queue", "throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/coalesce", "internal/asynqwire", "internal/stderrlog"},
+	"worker":                    {"queue", "throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/coalesce", "internal/asynqwire", "internal/stderrlog", "event"},
 	"httplimit":                 {"throttle", "internal/stderrlog"},
-	"metrics":                   {"worker", "inspect", "queue", "throttle"},
+	"metrics":                   {"worker", "inspect", "queue/schedule", "queue", "throttle", "event"},
 	"dashboard":                 {"worker", "inspect", "queue", "throttle"},
-	"internal/e2e":              {"internal/judge", "worker", "queue", "queue/phonezone", "throttle", "throttle/gate"},
+	"internal/e2e":              {"internal/judge", "event", "worker", "queue", "queue/phonezone", "throttle", "throttle/gate"},
 	"internal/e2e/mailtest":     {"internal/e2e", "internal/judge", "queue/batch", "throttle", "throttle/gate"},
-	"cmd/headway":               {"dashboard", "metrics", "httplimit", "worker", "inspect", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate", "internal/e2e"},
+	"cmd/headway":               {"event", "dashboard", "metrics", "httplimit", "worker", "inspect", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate", "internal/e2e"},
 	"examples/*":                {"internal/e2e", "internal/e2e/mailtest", "dashboard", "metrics", "httplimit", "worker", "inspect", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate"},
 	"tools/drawlimits":          {"throttle", "internal/redistest"},
 	"e2e":                       {},
@@ -84,6 +87,7 @@ var edges = map[string][]string{
 
 // testEdges are what the tests of a package may import besides.
 var testEdges = map[string][]string{
+	"throttle/throttletest": {"event"},
 	"worker":                {"inspect", "queue/batch", "internal/judge"},
 	"internal/e2e/mailtest": {"queue/schedule"},
 }

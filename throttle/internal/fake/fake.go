@@ -15,6 +15,8 @@ type Source struct {
 	Now   func() time.Time     // the clock that decides
 	Fault func() error         // why a call fails now; nil for none
 	Join  func(changed func()) // hands over what to call after either changed
+
+	Decided func(decision any, err error) // hears each throttle.Decision
 }
 
 // Client stands for a Redis server that does not exist. throttle.New knows it, and
