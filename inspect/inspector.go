@@ -26,8 +26,8 @@ type Config struct {
 	Throttle throttle.Config
 }
 
-// ErrInvalidCursor: a cursor was not made by a page, or a page is to have no places or
-// too many.
+// ErrInvalidCursor says that a cursor was not made by a page, or that a page is to have no
+// places or too many.
 var ErrInvalidCursor = errors.New("inspect: invalid cursor")
 
 // Inspector tells what waits, and why, from Redis alone: it needs no pool to run, and

@@ -76,13 +76,12 @@ func smsTo(phone string, opts ...asynq.Option) *queue.Task {
 }
 
 // booked books a task that has to wait so long.
-func (d *rig) booked(phone string, wait time.Duration, opts ...asynq.Option) queue.Booked {
+func (d *rig) booked(phone string, wait time.Duration, opts ...asynq.Option) {
 	d.Helper()
 	b, err := d.Book(d.Context(), smsTo(phone, opts...))
 	if err != nil || b.Wait != wait {
 		d.Fatalf("Book(%s) = %+v, %v, want a wait of %v", phone, b, err, wait)
 	}
-	return b
 }
 
 // content is all that Redis holds, without what calls leave behind for a minute, and

@@ -162,6 +162,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 	a.wg.Go(func() { a.promotions.run(ctx, a.wakers) })
 	a.wg.Go(func() { a.refunds.run(ctx) })
 	a.wg.Go(func() { a.upkeep.run(ctx) })
+	a.wg.Go(func() { a.present(ctx) })
 	a.batchCounts.begin()
 	a.wg.Go(func() { a.batchCounts.run(ctx) })
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/presence"
 	"github.com/headwayq/headway/internal/promotion"
 	"github.com/headwayq/headway/throttle"
 )
@@ -343,4 +344,25 @@ func (u *upkeep) shareRules(ctx context.Context) {
 			})
 		}
 	}
+}
+
+// present says every few seconds that this pool runs, with its policies and their numbers,
+// for an operator who asks which pools there are.
+func (a *Adapter) present(ctx context.Context) {
+	p := presence.New(presence.Pool)
+	p.Queues, p.Policies = a.cfg.Asynq.Queues, make([]presence.Policy, 0, len(a.cfg.Policies))
+	for _, policy := range a.cfg.Policies {
+		said := presence.Policy{Type: policy.Type, Charge: policy.Charge.String()}
+		for _, r := range policy.Rules {
+			if r.Limit == (throttle.Limit{}) {
+				said.Rules = append(said.Rules, presence.Rule{Name: r.Name, Gate: r.Gate.String()})
+				continue
+			}
+			said.Rules = append(said.Rules, presence.Rule{Name: r.Name, Limit: r.Limit.String()})
+		}
+		p.Policies = append(p.Policies, said)
+	}
+	presence.Run(ctx, a.rdb, a.cfg.Throttle.Prefix, p, func(p *presence.Process) {
+		p.Servers, p.Workers, p.Busy = int(a.load.servers.Load()), int(a.load.workers.Load()), int(a.load.running.Load())
+	})
 }

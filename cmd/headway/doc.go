@@ -1,4 +1,7 @@
-// Command headway is the operator's tool. It has one subcommand so far, prove.
+// Command headway is the operator's tool: it says what waits, why, until when and behind
+// whom, and changes limits and closings while everything runs. "headway help" lists the
+// commands, and docs/operations.md shows them at work. The rest of this page is about one
+// of them, prove.
 //
 // "headway prove" sends messages through an HTTP gateway, at most one SMS per phone
 // number per 60 seconds, whatever number of processes does it. Then it proves that

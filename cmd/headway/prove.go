@@ -15,13 +15,6 @@ import (
 	"github.com/headwayq/headway/internal/e2e"
 )
 
-// Exit codes.
-const (
-	exitOK    = 0
-	exitRun   = 1 // the run failed, or the limit was broken
-	exitUsage = 2 // a flag or the input is wrong; nothing was done
-)
-
 // env is what a run has of the world around it.
 type env struct {
 	stdin          io.Reader

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/inspect"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/queue/schedule"
@@ -30,9 +31,10 @@ var generalised = strings.NewReplacer("{+15550100}", "{<id>}", "{acme}", "{<id>}
 
 var (
 	policyHash = regexp.MustCompile(`:turns:[0-9a-f]{16}$`)
+	process    = regexp.MustCompile(`:process:[0-9a-f]{16}$`)
 	callToken  = regexp.MustCompile(`:sent:[0-9a-f]{16}$`)
 	keyRow     = regexp.MustCompile("(?m)^\\| `(hw:[^`]+)` \\| ([a-z ]+) \\|")
-	redisType  = map[string]string{"sorted set": "zset", "string": "string", "hash": "hash"}
+	redisType  = map[string]string{"sorted set": "zset", "string": "string", "hash": "hash", "list": "list"}
 )
 
 // TestRedisKeys: docs/redis-keys.md lists the keys that a pool leaves in Redis, with
@@ -61,7 +63,8 @@ func TestRedisKeys(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, key := range keys {
-				name := callToken.ReplaceAllString(policyHash.ReplaceAllString(key, ":turns:<policy>"), ":sent:<call>")
+				name := process.ReplaceAllString(key, ":process:<process>")
+				name = callToken.ReplaceAllString(policyHash.ReplaceAllString(name, ":turns:<policy>"), ":sent:<call>")
 				name = generalised.Replace(name)
 				if kind := b.rdb.Type(t.Context(), key).Val(); kind != "none" { // it has gone meanwhile
 					seen[name] = kind
@@ -101,6 +104,13 @@ func TestRedisKeys(t *testing.T) {
 		}
 		provider := b.pool.Limiter("provider")
 		if _, err := provider.CloseRule(t.Context(), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		operator, err := inspect.New(b.rdb, inspect.Config{Policies: []queue.Policy{p}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := operator.PauseQueue(t.Context(), "other", inspect.Reason{Who: "ann", Why: "a test"}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := provider.SetLimit(t.Context(), throttle.GCRA(50, time.Second, 10), throttle.SetLimitOptions{}); err != nil {

@@ -87,7 +87,7 @@ type QueueKeys struct {
 	batches, ended             string // batches by when they started, and until when records are kept
 	batch                      string // prefix of the keys of each
 
-	active, lease, retry, pending, scheduled string
+	active, lease, retry, pending, scheduled, archived, paused string
 
 	task string // prefix of the task hashes
 }
@@ -103,6 +103,7 @@ func NewQueueKeys(prefix, queue string) QueueKeys {
 		batch: prefix + ":{" + queue + "}:batch:",
 		claim: prefix + ":{" + queue + "}:replan", planned: prefix + ":{" + queue + "}:planned", sweep: prefix + ":{" + queue + "}:sweep",
 		active: own + "active", lease: own + "lease", retry: own + "retry", pending: own + "pending", scheduled: own + "scheduled",
+		archived: own + "archived", paused: own + "paused",
 		task: own + "t:",
 	}
 }
@@ -122,6 +123,14 @@ func (k QueueKeys) batchKeys(id string) batchKeys {
 
 // rulesKey is the set in which pools say their numbers.
 func rulesKey(prefix string) string { return prefix + ":rules" }
+
+// auditKey is the list of what operators changed.
+func auditKey(prefix string) string { return prefix + ":audit" }
+
+// processesKey is the set of the processes that run, and processKey what one says of itself.
+func processesKey(prefix string) string { return prefix + ":processes" }
+
+func processKey(prefix, id string) string { return prefix + ":process:" + id }
 
 // StoredLimitKey holds the limit of a rule that goes before the one in code, and
 // is the channel on which its changes are told.

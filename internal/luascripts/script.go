@@ -62,6 +62,7 @@ var (
 	forgetScript       = newScript("queue/forget")
 	getTaskScript      = newScript("queue/get_task")
 	rulesScript        = newScript("queue/rules")
+	countScript        = newScript("queue/count")
 	scanDeferredScript = newScript("queue/scan_deferred")
 	claimScript        = newScript("queue/claim")
 	replanDoneScript   = newScript("queue/replan_done")

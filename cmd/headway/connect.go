@@ -1,0 +1,121 @@
+package main
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/pflag"
+)
+
+// redisFlags say where Redis is, in the words of redis-cli and asynq's tool.
+type redisFlags struct {
+	url, password, user, sentinelPassword string
+	addrs                                 []string
+	db                                    int
+	cluster, tls, insecure                bool
+	cacert, cert, key, sni                string
+	sentinelMaster                        string
+	timeout                               time.Duration
+}
+
+func (r *redisFlags) add(f *pflag.FlagSet) {
+	f.StringVarP(&r.url, "url", "u", cmp.Or(os.Getenv("HEADWAY_REDIS_URL"), os.Getenv("REDIS_URL")), "redis:// or rediss:// `URL` (HEADWAY_REDIS_URL, REDIS_URL)")
+	f.StringSliceVar(&r.addrs, "redis", nil, "`HOST:PORT`; several are the nodes of a cluster, or the sentinels (default 127.0.0.1:6379)")
+	f.StringVar(&r.user, "user", "", "`USER` of Redis")
+	f.StringVar(&r.password, "pass", os.Getenv("REDISCLI_AUTH"), "`PASSWORD`; better in the environment (REDISCLI_AUTH)")
+	f.IntVarP(&r.db, "db", "n", 0, "database `NUMBER`")
+	f.BoolVar(&r.cluster, "cluster", false, "the address is a node of a Redis Cluster")
+	f.StringVar(&r.sentinelMaster, "sentinel-master", "", "`NAME` of the master; --redis are the sentinels")
+	f.StringVar(&r.sentinelPassword, "sentinel-pass", os.Getenv("HEADWAY_SENTINEL_AUTH"), "`PASSWORD` of the sentinels (HEADWAY_SENTINEL_AUTH)")
+	f.BoolVar(&r.tls, "tls", false, "connect with TLS")
+	f.StringVar(&r.cacert, "cacert", "", "`FILE` of the authority that the server is checked by (default the system's)")
+	f.StringVar(&r.cert, "cert", "", "`FILE` of the client's certificate")
+	f.StringVar(&r.key, "key", "", "`FILE` of the client's key")
+	f.StringVar(&r.sni, "sni", "", "`NAME` that the server's certificate must have (default the host)")
+	f.BoolVar(&r.insecure, "insecure", false, "do not check the server's certificate")
+	f.DurationVar(&r.timeout, "timeout", 5*time.Second, "how long one call may take")
+}
+
+// open makes a client. It does not connect. No error quotes the URL, which may hold a
+// password.
+func (r *redisFlags) open() (redis.UniversalClient, error) {
+	o := redis.UniversalOptions{Addrs: r.addrs}
+	var errs []error
+	if r.url != "" {
+		if len(r.addrs) > 0 {
+			errs = append(errs, errors.New("--url and --redis exclude each other"))
+		}
+		parsed, err := redis.ParseURL(r.url)
+		if err != nil {
+			errs = append(errs, errors.New("--url: want a URL like redis://user:password@host:6379/0"))
+		} else {
+			o.Addrs, o.Username, o.Password, o.DB, o.TLSConfig = []string{parsed.Addr}, parsed.Username, parsed.Password, parsed.DB, parsed.TLSConfig
+		}
+	}
+	for _, addr := range r.addrs {
+		if _, port, err := net.SplitHostPort(addr); err != nil || port == "" {
+			errs = append(errs, fmt.Errorf("--redis: %q is not HOST:PORT", addr))
+		}
+	}
+	if len(o.Addrs) == 0 {
+		o.Addrs = []string{"127.0.0.1:6379"}
+	}
+	if r.cluster && r.sentinelMaster != "" {
+		errs = append(errs, errors.New("--cluster and --sentinel-master exclude each other"))
+	}
+	if r.cluster && r.db != 0 {
+		errs = append(errs, errors.New("--db: a cluster has one database, 0"))
+	}
+	o.Username, o.Password, o.DB = cmp.Or(r.user, o.Username), cmp.Or(r.password, o.Password), cmp.Or(r.db, o.DB)
+	o.MasterName, o.SentinelPassword, o.IsClusterMode = r.sentinelMaster, r.sentinelPassword, r.cluster
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = r.timeout, r.timeout, r.timeout, true
+	o.DialerRetries, o.MaxRetries = 1, 1
+	if r.tls || r.cacert != "" || r.cert != "" || r.key != "" || r.sni != "" || r.insecure || o.TLSConfig != nil {
+		if err := r.secure(&o); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return redis.NewUniversalClient(&o), nil
+}
+
+func (r *redisFlags) secure(o *redis.UniversalOptions) error {
+	c := o.TLSConfig
+	if c == nil {
+		host, _, _ := strings.Cut(o.Addrs[0], ":")
+		c = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
+	}
+	c.ServerName, c.InsecureSkipVerify = cmp.Or(r.sni, c.ServerName), r.insecure
+	if r.cacert != "" {
+		pem, err := os.ReadFile(r.cacert)
+		if err != nil {
+			return fmt.Errorf("--cacert: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("--cacert: %s has no certificate", r.cacert)
+		}
+	}
+	if (r.cert == "") != (r.key == "") {
+		return errors.New("--cert and --key are given together")
+	}
+	if r.cert != "" {
+		pair, err := tls.LoadX509KeyPair(r.cert, r.key)
+		if err != nil {
+			return fmt.Errorf("--cert: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	o.TLSConfig = c
+	return nil
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
+)
+
+// TestOperate runs the program as an operator does, against a redis-server of each script.
+func TestOperate(t *testing.T) {
+	t.Parallel()
+	servers := &sync.Map{} // by work directory
+	testscript.Run(t, testscript.Params{
+		Dir: filepath.Join("testdata", "operate"),
+		Setup: func(e *testscript.Env) error {
+			srv := redistest.Start(t)
+			servers.Store(e.WorkDir, srv)
+			e.Setenv("HEADWAY_REDIS_URL", "redis://"+srv.Addr())
+			e.Setenv("HEADWAY_WHO", "ann")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			// book N PHONES: N tasks t000, t001, ... to so many phones
+			"book": func(ts *testscript.TestScript, _ bool, args []string) {
+				srv, _ := servers.Load(ts.Getenv("WORK"))
+				policies, err := queue.ReadPolicyFiles(ts.MkAbs("policy.yaml"))
+				ts.Check(err)
+				rdb := srv.(*redistest.Server).Client(t)
+				client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: policies})
+				ts.Check(err)
+				n, _ := strconv.Atoi(args[0])
+				phones, _ := strconv.Atoi(args[1])
+				var tasks []*queue.Task
+				for i := range n {
+					tasks = append(tasks, queue.NewTask("sms", fmt.Appendf(nil, `{"to":"+1555010%02d"}`, i%phones), asynq.TaskID(fmt.Sprintf("t%03d", i))))
+				}
+				for _, r := range client.BookMany(context.Background(), tasks) {
+					ts.Check(r.Err)
+				}
+			},
+			// pool FILE: a pool with the policies of a file, until the test ends
+			"pool": func(ts *testscript.TestScript, _ bool, args []string) {
+				srv, _ := servers.Load(ts.Getenv("WORK"))
+				policies, err := queue.ReadPolicyFiles(ts.MkAbs(args[0]))
+				ts.Check(err)
+				rdb := srv.(*redistest.Server).Client(t)
+				p, err := worker.New(rdb, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }), worker.Config{Policies: policies, Servers: 1})
+				ts.Check(err)
+				ts.Check(p.Start(context.Background()))
+				ts.Defer(p.Shutdown)
+				i, err := inspect.New(rdb, inspect.Config{})
+				ts.Check(err)
+				before, _ := strconv.Atoi(args[1])
+				for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+					running, _, err := i.Processes(context.Background())
+					ts.Check(err)
+					if len(running) > before {
+						return
+					}
+					if time.Now().After(end) {
+						ts.Fatalf("the pool does not say that it runs")
+					}
+				}
+			},
+			// config NAME VALUE: of the server
+			"config": func(ts *testscript.TestScript, _ bool, args []string) {
+				srv, _ := servers.Load(ts.Getenv("WORK"))
+				ts.Check(srv.(*redistest.Server).Client(t).ConfigSet(context.Background(), args[0], args[1]).Err())
+			},
+		},
+	})
+}
+
+// A URL, an address, TLS and sentinels are refused with all that is wrong, and no error
+// shows a password.
+func TestRedisFlagsAreChecked(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "ca")
+	if err := os.WriteFile(file, []byte("no certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		flags redisFlags
+		want  string
+	}{
+		{redisFlags{url: "http://:secret@host"}, "--url: want a URL like redis://user:password@host:6379/0"},
+		{redisFlags{url: "redis://h:1", addrs: []string{"h"}}, "--url and --redis exclude each other\n--redis: \"h\" is not HOST:PORT"},
+		{redisFlags{cluster: true, db: 1, sentinelMaster: "m"}, "--cluster and --sentinel-master exclude each other\n--db: a cluster has one database, 0"},
+		{redisFlags{cacert: file}, "--cacert: " + file + " has no certificate"},
+		{redisFlags{cert: file}, "--cert and --key are given together"},
+	} {
+		if _, err := tt.flags.open(); err == nil || err.Error() != tt.want {
+			t.Errorf("open: %v, want %q", err, tt.want)
+		}
+	}
+}
+
+// What the flags say reaches the client.
+func TestRedisFlagsReachTheClient(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	for _, flags := range []redisFlags{
+		{url: "redis://" + srv.Addr(), timeout: time.Minute},
+		{addrs: []string{srv.Addr()}, timeout: time.Minute},
+	} {
+		rdb, err := flags.open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := rdb.Ping(t.Context()).Err(); err != nil {
+			t.Errorf("%+v: %v", flags, err)
+		}
+		_ = rdb.Close()
+	}
+}
+
+// An error of Redis and an error of the caller have exit codes of their own.
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error]int{
+		badUsage("x"):                   exitUsage,
+		fmt.Errorf("x: %w", errMissing): exitMissing,
+		fmt.Errorf("%w: %w", errMissing, queue.ErrInvalidPolicy): exitMissing,
+		errAway(os.ErrDeadlineExceeded):                          exitAway,
+		errNotWell:                                               exitRun,
+		throttle.ErrInvalidLimit:                                 exitUsage,
+		fmt.Errorf("%w", inspect.ErrInvalidReason):               exitUsage,
+	} {
+		if got := exitCode(err); got != want {
+			t.Errorf("exit code of %v is %d, want %d", err, got, want)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/headwayq/headway/inspect"
+)
+
+type statusAnswer struct {
+	Queues []inspect.QueueStatus `json:"queues"`
+	Rules  []inspect.RuleStatus  `json:"rules"`
+	Pools  int                   `json:"processes"`
+}
+
+func (a statusAnswer) table(t *table) {
+	t.row("QUEUE", "PENDING", "ACTIVE", "WAITING", "OVERDUE", "<1s", "<1m", "<1h", "OTHER", "ARCHIVED", "NEXT")
+	for _, q := range a.Queues {
+		name := q.Queue
+		if q.Paused {
+			name += " " + t.warn("(paused)")
+		}
+		t.row(name, q.Pending, q.Active, q.Waiting, q.Overdue, q.Within1s, q.Within1m, q.Within1h, q.Other, q.Archived, when(q.Next, q.Now))
+	}
+	t.line("")
+	rulesTable(t, a.Rules)
+	t.line("")
+	t.line("%d processes run", a.Pools)
+}
+
+func rulesTable(t *table, rules []inspect.RuleStatus) {
+	t.row("RULE", "LIMIT", "", "CLOSED UNTIL")
+	for _, r := range rules {
+		note := ""
+		if r.Stored {
+			note = t.warn("stored, in code " + r.InCode.String())
+		}
+		if r.Problem != "" {
+			note = t.bad(r.Problem)
+		}
+		closed := "-"
+		if !r.Closed.IsZero() {
+			closed = t.bad(r.Closed.UTC().Format(time.RFC3339))
+		}
+		t.row(r.Rule, r.Limit.String(), note, closed)
+	}
+}
+
+func (a *app) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "queues, limits and processes at one look", Args: cobra.NoArgs,
+		Long: `status counts the tasks of each queue.
+
+WAITING are deferred and booked tasks: a limit or a gate holds them, and they start at
+their instants. They are not failures. OVERDUE, <1s, <1m and <1h are those of them that
+come due until then. OTHER are scheduled by their producers, or tried again after a
+failure. Many PENDING tasks mean that workers are missing.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
+				i, err := a.inspector(ctx)
+				if err != nil {
+					return nil, err
+				}
+				got := statusAnswer{Rules: i.Rules(ctx)}
+				if got.Queues, err = i.Queues(ctx); err != nil {
+					return nil, err
+				}
+				_, got.Pools, err = i.Processes(ctx)
+				return got, err
+			})
+		},
+	}
+}
+
+type poolsAnswer struct {
+	Processes   []inspect.Process    `json:"processes"`
+	All         int                  `json:"all"`
+	Differences []inspect.Difference `json:"differences,omitempty"`
+}
+
+func (a poolsAnswer) table(t *table) {
+	t.row("KIND", "HOST", "PID", "VERSION", "SINCE", "SERVERS", "BUSY", "QUEUES", "POLICIES")
+	for _, p := range a.Processes {
+		types := make([]string, len(p.Policies))
+		for i, policy := range p.Policies {
+			types[i] = policy.Type
+		}
+		t.row(p.Kind, p.Host, p.PID, p.Version, p.Since.UTC().Format(time.RFC3339), p.Servers, fmt.Sprintf("%d/%d", p.Busy, p.Workers),
+			strings.Join(slices.Sorted(maps.Keys(p.Queues)), ","), strings.Join(types, ","))
+	}
+	if len(a.Processes) < a.All {
+		t.line("... and %d more", a.All-len(a.Processes))
+	}
+	if len(a.Differences) > 0 {
+		t.line("")
+		differencesTable(t, a.Differences)
+	}
+}
+
+func differencesTable(t *table, all []inspect.Difference) {
+	t.row("POOL", "RULE", "RUNS WITH", "WANT")
+	for _, d := range all {
+		t.row(d.Pool, cmp.Or(d.Rule, "rules of "+d.Type), t.bad(d.Got), cmp.Or(d.Want, "(no policy)"))
+	}
+}
+
+func (a *app) poolsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "pools", Short: "the pools that run, and which has other numbers", Args: cobra.NoArgs,
+		Long: "pools lists the pools that said within 20 seconds that they run. Of rules that run with\nseveral numbers it shows the pools that differ from most.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
+				i, err := a.inspector(ctx)
+				if err != nil {
+					return nil, err
+				}
+				running, all, err := i.Processes(ctx)
+				return poolsAnswer{running, all, inspect.Differences(nil, running)}, err
+			})
+		},
+	}
+}
+
+type auditAnswer struct {
+	Changes []inspect.Change `json:"changes"`
+}
+
+func (a auditAnswer) table(t *table) {
+	t.row("AT", "WHO", "ACTION", "ON", "VALUE", "UNTIL", "WHY", "")
+	for _, c := range a.Changes {
+		on := c.Rule
+		if c.Key != "" {
+			on += " " + c.Key
+		}
+		on = cmp.Or(strings.TrimSpace(on), c.Queue+" "+c.Task)
+		until := "-"
+		if !c.Until.IsZero() {
+			until = c.Until.UTC().Format(time.RFC3339)
+		}
+		t.row(c.At.UTC().Format(time.RFC3339), c.Who, string(c.Action), strings.TrimSpace(on), cmp.Or(c.Value, "-"), until, c.Why, t.bad(c.Failed))
+	}
+}
+
+func (a *app) auditCommand() *cobra.Command {
+	most, skip := 20, 0
+	c := &cobra.Command{
+		Use: "audit", Short: "who changed what, when and why", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
+				i, err := a.inspector(ctx)
+				if err != nil {
+					return nil, err
+				}
+				changes, err := i.Audit(ctx, skip, most)
+				for n := range changes {
+					changes[n].Key = a.key(changes[n].Key)
+				}
+				return auditAnswer{changes}, err
+			})
+		},
+	}
+	c.Flags().IntVar(&most, "most", most, "list at most `N` changes, 1 to 250")
+	c.Flags().IntVar(&skip, "skip", skip, "leave out the last `N` changes")
+	return c
+}

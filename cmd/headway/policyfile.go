@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/spf13/cobra"
+
+	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/queue"
+)
+
+// errProgramsOwn is what a function of the program answers here.
+var errProgramsOwn = errors.New("a function of the program, which is not known here")
+
+var funcName = regexp.MustCompile(`\bfunc\s+([A-Za-z0-9_.-]+)`)
+
+// nameFuncs lets the text of a policy file name functions of the program.
+func nameFuncs(text string, funcs queue.Funcs) {
+	for _, m := range funcName.FindAllStringSubmatch(text, -1) {
+		funcs.Keys[m[1]] = func(*asynq.Task) (string, error) { return "", errProgramsOwn }
+		funcs.Costs[m[1]] = func(*asynq.Task) (int, error) { return 0, errProgramsOwn }
+		funcs.Zones[m[1]] = func(*asynq.Task) (*time.Location, error) { return nil, errProgramsOwn }
+	}
+}
+
+func (a *app) policyCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "policy", Short: "check policy files, or compare them with what runs", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return badUsage("want policy check or policy diff") },
+	}
+	c.AddCommand(a.policyCheckCommand(), a.policyDiffCommand())
+	return c
+}
+
+// checkedRule is a rule of a policy, and what a payload needs of it.
+type checkedRule struct {
+	Rule string `json:"rule"`
+	Is   string `json:"is"`
+	Key  string `json:"key,omitempty"`
+	Cost int    `json:"cost,omitempty"`
+	Zone string `json:"zone,omitempty"`
+}
+
+type checkedPolicy struct {
+	Type  string        `json:"type"`
+	Rules []checkedRule `json:"rules"`
+}
+
+type checkAnswer struct {
+	Policies []checkedPolicy `json:"policies"`
+	demanded bool
+}
+
+func (c checkAnswer) table(t *table) {
+	for _, p := range c.Policies {
+		t.line("%s", p.Type)
+		for _, r := range p.Rules {
+			if c.demanded {
+				what := "key " + r.Key + fmt.Sprintf(", cost %d", r.Cost)
+				if r.Key == "" {
+					what = "zone " + r.Zone
+				}
+				t.row("  "+r.Rule, r.Is, what)
+				continue
+			}
+			t.row("  "+r.Rule, r.Is)
+		}
+	}
+	t.line("%s", t.good("the policies are right"))
+}
+
+func (a *app) policyCheckCommand() *cobra.Command {
+	payload, typ := "", ""
+	c := &cobra.Command{
+		Use: "check FILE...", Short: "read policy files and say every fault with its line; with --payload what a task needs", Args: cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, files []string) error {
+			policies, err := readPolicies(files)
+			if err != nil {
+				return err
+			}
+			got := checkAnswer{Policies: []checkedPolicy{}}
+			var faults []error
+			for _, p := range policies {
+				if typ != "" && p.Type != typ {
+					continue
+				}
+				checked, err := a.checked(p, payload)
+				got.Policies, faults = append(got.Policies, checked), append(faults, err)
+			}
+			got.demanded = payload != ""
+			if len(got.Policies) == 0 {
+				return badUsage("--type: the files have no policy for %q", typ)
+			}
+			if err := errors.Join(faults...); err != nil {
+				return usageError{err}
+			}
+			return a.output.print(a.stdout, got, false)
+		},
+	}
+	c.Flags().StringVar(&payload, "payload", "", "`JSON` of a task, or @FILE, or - for stdin: find its keys and costs")
+	c.Flags().StringVar(&typ, "type", "", "only the policy of the task type `TYPE`")
+	return c
+}
+
+func (a *app) checked(p queue.Policy, payload string) (checkedPolicy, error) {
+	out := checkedPolicy{Type: p.Type}
+	var d queue.Demand
+	if payload != "" {
+		body, err := a.read(payload)
+		if err != nil {
+			return out, fmt.Errorf("--payload: %w", err)
+		}
+		if d, err = p.Demand(asynq.NewTask(p.Type, body)); err != nil {
+			return out, err
+		}
+	}
+	for _, r := range p.Rules {
+		c := checkedRule{Rule: r.Name, Is: r.Limit.String()}
+		switch {
+		case !r.Gate.IsZero():
+			c.Is = "gate " + r.Gate.String()
+			if len(d.Gates) > 0 {
+				c.Zone = r.Gate.Zone()
+				if in := d.Gates[0].In; in != nil {
+					c.Zone = in.String()
+				}
+				d.Gates = d.Gates[1:]
+			}
+		case len(d.Costs) > 0:
+			c.Key, c.Cost = a.key(d.Costs[0].Key), d.Costs[0].Cost
+			d.Costs = d.Costs[1:]
+		}
+		out.Rules = append(out.Rules, c)
+	}
+	return out, nil
+}
+
+// read is a text that is given as it is, by a file, or on stdin.
+func (a *app) read(text string) ([]byte, error) {
+	if text == "-" {
+		return io.ReadAll(io.LimitReader(a.stdin, 1<<20))
+	}
+	if file, ok := strings.CutPrefix(text, "@"); ok {
+		return os.ReadFile(file)
+	}
+	return []byte(text), nil
+}
+
+type diffAnswer struct {
+	Pools       int                  `json:"pools"`
+	Differences []inspect.Difference `json:"differences"`
+}
+
+func (d diffAnswer) table(t *table) {
+	if len(d.Differences) == 0 {
+		t.line("%s", t.good(fmt.Sprintf("%d pools run as the files say", d.Pools)))
+		return
+	}
+	differencesTable(t, d.Differences)
+}
+
+func (a *app) policyDiffCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "diff FILE...", Short: "which pools run with other rules or numbers than the files have; exit code 1 if any does", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, files []string) error {
+			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
+				policies, err := readPolicies(files)
+				if err != nil {
+					return nil, err
+				}
+				a.known = policies
+				i, err := a.inspector(ctx)
+				if err != nil {
+					return nil, err
+				}
+				running, _, err := i.Processes(ctx)
+				if err != nil {
+					return nil, err
+				}
+				got := diffAnswer{Pools: len(running), Differences: inspect.Differences(policies, running)}
+				if len(running) == 0 {
+					return nil, fmt.Errorf("no pool runs: %w", errMissing)
+				}
+				if len(got.Differences) > 0 {
+					return got, errNotWell
+				}
+				return got, nil
+			})
+		},
+	}
+}

@@ -1,0 +1,301 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/phonezone"
+	"github.com/headwayq/headway/throttle"
+)
+
+// Exit codes of all commands; those of prove are 0 to 2 of these.
+const (
+	exitOK      = 0
+	exitRun     = 1 // it failed, or what was checked is not well
+	exitUsage   = 2 // an argument, a flag or a file is wrong; nothing was done
+	exitAway    = 3 // Redis did not answer
+	exitMissing = 4 // what was asked for is not there
+)
+
+// usageError is a fault of the caller.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func badUsage(format string, a ...any) error { return usageError{fmt.Errorf(format, a...)} }
+
+var (
+	// errMissing is about what was asked for and is not there.
+	errMissing = errors.New("not found")
+	// errNotWell ends a check that has said what is wrong.
+	errNotWell = errors.New("")
+)
+
+// app is one call of the program: its flags, and what it opened.
+type app struct {
+	env
+	output   output
+	redis    redisFlags
+	prefix   string
+	secret   string
+	policies []string
+	queue    string
+	write    bool
+	reason   string
+	who      string
+	showKeys bool
+	watch    time.Duration
+
+	started bool // the arguments were right
+	rdb     redis.UniversalClient
+	known   []queue.Policy // of the files, or of the pools that run
+}
+
+// command runs the subcommand that the arguments name, and returns the exit code.
+func command(ctx context.Context, args []string, e env) int {
+	a := &app{env: e}
+	root := a.root()
+	code := exitOK
+	root.AddCommand(&cobra.Command{
+		Use: "prove [flags]", Short: "send messages through a gateway that may fail, and prove that the limits held",
+		DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			code = prove(ctx, args, e)
+			return nil
+		},
+	})
+	root.SetArgs(args)
+	root.SetIn(e.stdin)
+	root.SetOut(e.stdout)
+	root.SetErr(e.stderr)
+	err := root.ExecuteContext(ctx)
+	if a.rdb != nil {
+		_ = a.rdb.Close()
+	}
+	if err == nil {
+		return code
+	}
+	if text := err.Error(); text != "" {
+		_, _ = fmt.Fprintf(e.stderr, "headway: %s\n", text)
+	}
+	if !a.started {
+		err = usageError{err}
+		_, _ = fmt.Fprintln(e.stderr, `"headway help" lists the commands, and "headway COMMAND --help" explains one`)
+	}
+	return exitCode(err)
+}
+
+func exitCode(err error) int {
+	_, usage := errors.AsType[usageError](err)
+	switch {
+	case errors.Is(err, errMissing):
+		return exitMissing
+	case usage, errors.Is(err, queue.ErrInvalidPolicy), errors.Is(err, throttle.ErrInvalidConfig), errors.Is(err, throttle.ErrInvalidLimit),
+		errors.Is(err, throttle.ErrInvalidKey), errors.Is(err, inspect.ErrInvalidReason), errors.Is(err, inspect.ErrInvalidCursor):
+		return exitUsage
+	case errors.Is(err, throttle.ErrUnavailable):
+		return exitAway
+	}
+	return exitRun
+}
+
+const long = `headway is the operator's tool: it says what waits, why, until when and behind whom,
+and changes limits and closings while everything runs.
+
+It reads unless --write is given, and every change needs a --reason, which is kept in
+the audit list. Policies are read from the files of --policy. Without files they are
+those that the running pools say.
+
+Exit codes: 0 all is well, 1 it failed or a check found something, 2 an argument or a
+file is wrong, 3 Redis does not answer, 4 what was asked for is not there.`
+
+// root is the tree of commands.
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use: "headway", Short: "what waits, why, and until when", Long: long,
+		SilenceErrors: true, SilenceUsage: true, Args: cobra.NoArgs,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if err := a.output.check(a.stdout); err != nil {
+				return err
+			}
+			if a.watch < 0 || a.watch > 0 && a.watch < 100*time.Millisecond {
+				return fmt.Errorf("--watch is %v, want at least 100ms", a.watch)
+			}
+			a.started = true
+			return nil
+		},
+		RunE: func(*cobra.Command, []string) error {
+			return badUsage("want a command: \"headway help\" lists the commands")
+		},
+	}
+	f := root.PersistentFlags()
+	a.redis.add(f)
+	f.StringVar(&a.prefix, "prefix", os.Getenv("HEADWAY_PREFIX"), "`PREFIX` of Headway's keys, as in throttle.Config (default hw; HEADWAY_PREFIX)")
+	f.StringVar(&a.secret, "secret-file", os.Getenv("HEADWAY_SECRET_FILE"), "`FILE` with the Secret of throttle.Config (HEADWAY_SECRET_FILE)")
+	f.StringSliceVarP(&a.policies, "policy", "p", split(os.Getenv("HEADWAY_POLICY")), "policy `FILE`, which may be given several times (HEADWAY_POLICY)")
+	f.StringVarP(&a.queue, "queue", "q", "default", "`QUEUE` of tasks and batches")
+	f.StringVarP(&a.output.format, "output", "o", "table", "`FORMAT` of answers: table or json")
+	f.BoolVar(&a.output.noColour, "no-colour", os.Getenv("NO_COLOR") != "", "no colours, also on a terminal (NO_COLOR)")
+	f.BoolVar(&a.showKeys, "show-keys", false, "show keys such as phone numbers in full")
+	f.DurationVar(&a.watch, "watch", 0, "repeat what reads every `DURATION`")
+	f.Lookup("watch").NoOptDefVal = "2s"
+	f.BoolVar(&a.write, "write", false, "allow a change")
+	f.StringVar(&a.reason, "reason", "", "`WHY` something is changed, for the audit list")
+	f.StringVar(&a.who, "who", os.Getenv("HEADWAY_WHO"), "`NAME` of who changes it (default your user and host; HEADWAY_WHO)")
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	root.AddCommand(a.statusCommand(), a.explainCommand(), a.lineCommand(), a.rulesCommand(), a.limitCommand(), a.closeCommand(), a.openCommand(),
+		a.pauseCommand(), a.resumeCommand(), a.batchesCommand(), a.poolsCommand(), a.auditCommand(), a.doctorCommand(), a.policyCommand())
+	return root
+}
+
+func split(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, ",")
+}
+
+// why is the reason of a change, which is refused without --write.
+func (a *app) why() (inspect.Reason, error) {
+	var errs []error
+	if !a.write {
+		errs = append(errs, errors.New("this changes what runs: give --write"))
+	}
+	if strings.TrimSpace(a.reason) == "" {
+		errs = append(errs, errors.New("every change is noted: give --reason WHY"))
+	}
+	if a.watch != 0 {
+		errs = append(errs, errors.New("--watch repeats only what reads"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return inspect.Reason{}, usageError{err}
+	}
+	who := a.who
+	if who == "" {
+		who = "unknown"
+		if u, err := user.Current(); err == nil {
+			who = u.Username
+		}
+		if host, err := os.Hostname(); err == nil {
+			who += "@" + host
+		}
+	}
+	return inspect.Reason{Who: who, Why: a.reason}, nil
+}
+
+// config is that of the pools, as the flags say.
+func (a *app) config() (throttle.Config, error) {
+	cfg := throttle.Config{Prefix: a.prefix}
+	if a.secret != "" {
+		secret, err := os.ReadFile(a.secret)
+		if err != nil {
+			return cfg, badUsage("--secret-file: %w", err)
+		}
+		cfg.Secret = []byte(strings.TrimRight(string(secret), "\r\n"))
+	}
+	return cfg, nil
+}
+
+// open connects to Redis.
+func (a *app) open() (redis.UniversalClient, error) {
+	if a.rdb == nil {
+		rdb, err := a.redis.open()
+		if err != nil {
+			return nil, usageError{err}
+		}
+		a.rdb = rdb
+	}
+	return a.rdb, nil
+}
+
+// inspector knows the policies of the files, or else those that the pools say.
+func (a *app) inspector(ctx context.Context) (*inspect.Inspector, error) {
+	rdb, err := a.open()
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	if a.known == nil {
+		if a.known, err = a.knownPolicies(ctx, rdb, cfg); err != nil {
+			return nil, err
+		}
+	}
+	return inspect.New(rdb, inspect.Config{Policies: a.known, Throttle: cfg})
+}
+
+func (a *app) knownPolicies(ctx context.Context, rdb redis.UniversalClient, cfg throttle.Config) ([]queue.Policy, error) {
+	if len(a.policies) > 0 {
+		return readPolicies(a.policies)
+	}
+	bare, err := inspect.New(rdb, inspect.Config{Throttle: cfg})
+	if err != nil {
+		return nil, err
+	}
+	running, _, err := bare.Processes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return inspect.PoliciesOf(running), nil
+}
+
+// key is a key of an answer, as far as it may be shown.
+func (a *app) key(key string) string {
+	if a.showKeys {
+		return key
+	}
+	return inspect.Mask(key)
+}
+
+// answer prints what a read returns, again and again with --watch.
+func (a *app) answer(ctx context.Context, read func(context.Context) (answer, error)) error {
+	for {
+		got, err := read(ctx)
+		if got != nil {
+			if perr := a.output.print(a.stdout, got, a.watch != 0); perr != nil {
+				return perr
+			}
+		}
+		if a.watch == 0 || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(a.watch):
+		}
+	}
+}
+
+// readPolicies reads policy files. A function of the program that a file names is not
+// known here: what needs it says so.
+func readPolicies(files []string) ([]queue.Policy, error) {
+	funcs := queue.Funcs{Keys: map[string]queue.KeyFunc{}, Costs: map[string]queue.CostFunc{}, Zones: map[string]queue.ZoneFunc{}, PhoneZone: phonezone.Of}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, badUsage("--policy: %w", err)
+		}
+		nameFuncs(string(text), funcs)
+	}
+	policies, err := funcs.ReadPolicyFiles(files...)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return policies, nil
+}
+
+// errAway is the error of a Redis that did not answer.
+func errAway(err error) error { return fmt.Errorf("%w: %w", throttle.ErrUnavailable, err) }

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/throttle"
+)
+
+type rulesAnswer struct {
+	Rules []inspect.RuleStatus `json:"rules"`
+}
+
+func (r rulesAnswer) table(t *table) { rulesTable(t, r.Rules) }
+
+// rules answers about one rule, or about all when the name is empty.
+func (a *app) rules(ctx context.Context, rule string) (answer, error) {
+	i, err := a.inspector(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var got rulesAnswer
+	for _, r := range i.Rules(ctx) {
+		if rule == "" || r.Rule == rule {
+			got.Rules = append(got.Rules, r)
+		}
+	}
+	if rule != "" && len(got.Rules) == 0 {
+		return nil, a.unknownRule(fmt.Errorf("no policy here has a limit named %q", rule))
+	}
+	return got, nil
+}
+
+// completeRules completes the names of rules.
+func (a *app) completeRules(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	i, err := a.inspector(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var names []string
+	for _, r := range i.Rules(cmd.Context()) {
+		names = append(names, r.Rule)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+func (a *app) rulesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "rules", Short: "the limit in force of each rule", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) { return a.rules(ctx, "") })
+		},
+	}
+}
+
+func (a *app) limitCommand() *cobra.Command {
+	limit := &cobra.Command{
+		Use: "limit", Short: "read, store or take away the limit of a rule",
+		Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return badUsage("want limit get, limit set or limit unset") },
+	}
+	get := &cobra.Command{
+		Use: "get RULE", Short: "the limit in force", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeRules,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) { return a.rules(ctx, args[0]) })
+		},
+	}
+	var d time.Duration
+	set := &cobra.Command{
+		Use: "set RULE LIMIT", Short: `store a limit such as "10/1m", which goes before the one in code`, Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeRules,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := throttle.ParseLimit(args[1])
+			if err != nil {
+				return err
+			}
+			return a.act(cmd.Context(), args[0], func(ctx context.Context, i *inspect.Inspector, why inspect.Reason) error {
+				return i.SetLimit(ctx, args[0], l, d, why)
+			})
+		},
+	}
+	set.Flags().DurationVar(&d, "for", 0, "let it count for a `DURATION` (default until it is unset)")
+	unset := &cobra.Command{
+		Use: "unset RULE", Short: "take the stored limit away: the one in code counts again", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeRules,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.act(cmd.Context(), args[0], func(ctx context.Context, i *inspect.Inspector, why inspect.Reason) error {
+				return i.UnsetLimit(ctx, args[0], why)
+			})
+		},
+	}
+	limit.AddCommand(get, set, unset)
+	return limit
+}
+
+// act makes a change and answers with what the rule is then.
+func (a *app) act(ctx context.Context, rule string, do func(context.Context, *inspect.Inspector, inspect.Reason) error) error {
+	why, err := a.why()
+	if err != nil {
+		return err
+	}
+	i, err := a.inspector(ctx)
+	if err != nil {
+		return err
+	}
+	if err := do(ctx, i, why); err != nil {
+		return a.unknownRule(err)
+	}
+	if rule == "" {
+		return nil
+	}
+	got, err := a.rules(ctx, rule)
+	if err != nil {
+		return err
+	}
+	return a.output.print(a.stdout, got, false)
+}
+
+func (a *app) closeCommand() *cobra.Command {
+	var d time.Duration
+	c := &cobra.Command{
+		Use: "close RULE [KEY]", Short: "let nothing through on a rule, or on a key of it, for a time", Args: cobra.RangeArgs(1, 2), ValidArgsFunction: a.completeRules,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if d <= 0 {
+				return usageError{errors.New("give --for DURATION: what is closed opens by itself then")}
+			}
+			return a.act(cmd.Context(), args[0], func(ctx context.Context, i *inspect.Inspector, why inspect.Reason) error {
+				if len(args) == 1 {
+					_, err := i.CloseRule(ctx, args[0], d, why)
+					return err
+				}
+				until, err := i.CloseKey(ctx, args[0], args[1], d, why)
+				if err == nil && a.output.format == "table" {
+					_, err = fmt.Fprintf(a.stdout, "%s is closed on %s until %s\n", args[0], a.key(args[1]), until.UTC().Format(time.RFC3339))
+				}
+				return err
+			})
+		},
+	}
+	c.Flags().DurationVar(&d, "for", 0, "keep it closed for a `DURATION`")
+	return c
+}
+
+func (a *app) openCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "open RULE [KEY]", Short: "end a closing before its time", Args: cobra.RangeArgs(1, 2), ValidArgsFunction: a.completeRules,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.act(cmd.Context(), args[0], func(ctx context.Context, i *inspect.Inspector, why inspect.Reason) error {
+				if len(args) == 1 {
+					return i.OpenRule(ctx, args[0], why)
+				}
+				return i.OpenKey(ctx, args[0], args[1], why)
+			})
+		},
+	}
+}
+
+func (a *app) pauseCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "pause", Short: "let workers take nothing more from --queue", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.act(cmd.Context(), "", func(ctx context.Context, i *inspect.Inspector, why inspect.Reason) error {
+				return i.PauseQueue(ctx, a.queue, why)
+			})
+		},
+	}
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "resume", Short: "end the pause of --queue", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.act(cmd.Context(), "", func(ctx context.Context, i *inspect.Inspector, why inspect.Reason) error {
+				return i.ResumeQueue(ctx, a.queue, why)
+			})
+		},
+	}
+}

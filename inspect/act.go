@@ -1,0 +1,262 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/promotion"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+)
+
+// ErrInvalidReason says that a change does not tell who makes it, or why.
+var ErrInvalidReason = errors.New("inspect: invalid reason")
+
+// Reason is who changes something, and why. It is kept in the audit list, so it must
+// not contain personal data of others. Both are required.
+type Reason struct {
+	Who string // 1 to 128 bytes of one line, such as a user's name
+	Why string // 1 to 512 bytes of one line
+}
+
+const (
+	whoMax = 128
+	whyMax = 512
+)
+
+// validate returns all that is wrong with a reason, joined.
+func (r Reason) validate() error {
+	var errs []error
+	for _, f := range []struct {
+		name, text string
+		most       int
+	}{{"Who", r.Who, whoMax}, {"Why", r.Why, whyMax}} {
+		switch {
+		case strings.TrimSpace(f.text) == "":
+			errs = append(errs, fmt.Errorf("%w: %s is empty, and every change is noted with it", ErrInvalidReason, f.name))
+		case len(f.text) > f.most:
+			errs = append(errs, fmt.Errorf("%w: %s has %d bytes, want at most %d", ErrInvalidReason, f.name, len(f.text), f.most))
+		case !utf8.ValidString(f.text) || strings.ContainsFunc(f.text, unicode.IsControl):
+			errs = append(errs, fmt.Errorf("%w: %s must be one line of text", ErrInvalidReason, f.name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Action is what a change did.
+type Action string
+
+// The actions of the audit list.
+const (
+	ActionClose       Action = "close"       // a key or a rule, until Until
+	ActionOpen        Action = "open"        // a key or a rule
+	ActionSetLimit    Action = "set limit"   // Value is stored for a rule, for ever or until Until
+	ActionUnsetLimit  Action = "unset limit" // the limit in code counts again
+	ActionPauseQueue  Action = "pause queue"
+	ActionResumeQueue Action = "resume queue"
+)
+
+// Change is one entry of the audit list. It is written before the change is made. When
+// the change fails, a second entry says so.
+type Change struct {
+	At     time.Time `json:"at"` // by Redis' clock
+	Who    string    `json:"who"`
+	Why    string    `json:"why"`
+	Action Action    `json:"action"`
+	Rule   string    `json:"rule,omitempty"`
+	Key    string    `json:"key,omitempty"` // as it stands in Redis: hashed where a Secret is set, else in clear; see [Mask]
+	Queue  string    `json:"queue,omitempty"`
+	Task   string    `json:"task,omitempty"`
+	Value  string    `json:"value,omitempty"`
+	Until  time.Time `json:"until,omitzero"`
+	Failed string    `json:"failed,omitempty"` // why the change was not made
+}
+
+// Audit returns changes, the newest first, without the first skip. The list holds the
+// last 1000 changes, for 90 days after the last. A page has at most 250.
+func (i *Inspector) Audit(ctx context.Context, skip, most int) ([]Change, error) {
+	if most < 1 || most > pageMax || skip < 0 {
+		return nil, fmt.Errorf("%w: %d entries behind %d, want 1 to %d behind 0 or more", ErrInvalidCursor, most, skip, pageMax)
+	}
+	entries, err := luascripts.Audit(ctx, i.rdb, i.cfg.Prefix, skip, most)
+	if err != nil {
+		return nil, away("audit", err)
+	}
+	changes := make([]Change, 0, len(entries))
+	for _, text := range entries {
+		var c Change
+		if json.Unmarshal([]byte(text), &c) != nil {
+			c = Change{Action: "unknown", Value: "an entry of another version"}
+		}
+		changes = append(changes, c)
+	}
+	return changes, nil
+}
+
+// change notes a change in the audit list and makes it.
+func (i *Inspector) change(ctx context.Context, r Reason, c Change, do func() error) error {
+	if err := r.validate(); err != nil {
+		return err
+	}
+	now, err := luascripts.Now(ctx, i.rdb)
+	if err != nil {
+		return away("read Redis' clock", err)
+	}
+	c.At, c.Who, c.Why = now, r.Who, r.Why
+	if !c.Until.IsZero() { // it was a duration from the zero time
+		c.Until = now.Add(c.Until.Sub(time.Time{}))
+	}
+	if err := i.note(ctx, c); err != nil {
+		return fmt.Errorf("inspect: nothing was changed: %w", err)
+	}
+	err = do()
+	if err != nil {
+		c.Failed = err.Error() // our errors contain no key
+		if noted := i.note(context.WithoutCancel(ctx), c); noted != nil {
+			return errors.Join(err, noted)
+		}
+	}
+	return err
+}
+
+// in is an instant that counts from the moment of a change.
+func in(d time.Duration) time.Time {
+	if d <= 0 {
+		return time.Time{}
+	}
+	return time.Time{}.Add(d)
+}
+
+func (i *Inspector) note(ctx context.Context, c Change) error {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("write the audit list: %w", err)
+	}
+	if err := luascripts.AppendAudit(ctx, i.rdb, i.cfg.Prefix, text); err != nil {
+		return fmt.Errorf("%w: %w", throttle.ErrUnavailable, err)
+	}
+	return nil
+}
+
+// limiter is that of a rule of the policies.
+func (i *Inspector) limiter(rule string) (*throttle.Limiter, error) {
+	if l := i.set.Limiter(rule); l != nil {
+		return l, nil
+	}
+	return nil, fmt.Errorf("%w: no policy here has a limit named %q", queue.ErrInvalidPolicy, clip(rule))
+}
+
+// CloseKey lets nothing through on a key of a rule for d from now on, at most a year. It
+// returns the instant from which the key is open; a key that is closed for longer stays so.
+func (i *Inspector) CloseKey(ctx context.Context, rule, key string, d time.Duration, r Reason) (until time.Time, err error) {
+	l, err := i.limiter(rule)
+	if err != nil {
+		return time.Time{}, err
+	}
+	err = i.change(ctx, r, Change{Action: ActionClose, Rule: rule, Key: l.ID(key), Until: in(d)}, func() (err error) {
+		until, err = l.CloseKey(ctx, key, d)
+		return err
+	})
+	return until, err
+}
+
+// OpenKey ends a closing of a key before its time. Pools plan the tasks that wait anew,
+// which takes about a second.
+func (i *Inspector) OpenKey(ctx context.Context, rule, key string, r Reason) error {
+	l, err := i.limiter(rule)
+	if err != nil {
+		return err
+	}
+	return i.change(ctx, r, Change{Action: ActionOpen, Rule: rule, Key: l.ID(key)}, func() error {
+		promoted, err := l.OpenKey(ctx, key)
+		i.promote(ctx, promoted)
+		return err
+	})
+}
+
+// CloseRule is [Inspector.CloseKey] for all keys of a rule.
+func (i *Inspector) CloseRule(ctx context.Context, rule string, d time.Duration, r Reason) (until time.Time, err error) {
+	l, err := i.limiter(rule)
+	if err != nil {
+		return time.Time{}, err
+	}
+	err = i.change(ctx, r, Change{Action: ActionClose, Rule: rule, Until: in(d)}, func() (err error) {
+		until, err = l.CloseRule(ctx, d)
+		return err
+	})
+	return until, err
+}
+
+// OpenRule ends a closing of a rule before its time; keys that are closed stay closed.
+func (i *Inspector) OpenRule(ctx context.Context, rule string, r Reason) error {
+	l, err := i.limiter(rule)
+	if err != nil {
+		return err
+	}
+	return i.change(ctx, r, Change{Action: ActionOpen, Rule: rule}, func() error { return l.OpenRule(ctx) })
+}
+
+// SetLimit stores a limit for a rule. It goes before the limit in code, in all processes
+// within a second: for d, at least 1 s, or with d of 0 until it is set anew or unset.
+func (i *Inspector) SetLimit(ctx context.Context, rule string, limit throttle.Limit, d time.Duration, r Reason) error {
+	l, err := i.limiter(rule)
+	if err != nil {
+		return err
+	}
+	return i.change(ctx, r, Change{Action: ActionSetLimit, Rule: rule, Value: limit.String(), Until: in(d)}, func() error {
+		_, err := l.SetLimit(ctx, limit, throttle.SetLimitOptions{For: d})
+		return err
+	})
+}
+
+// UnsetLimit takes the stored limit of a rule away, so that the one in code counts again.
+func (i *Inspector) UnsetLimit(ctx context.Context, rule string, r Reason) error {
+	l, err := i.limiter(rule)
+	if err != nil {
+		return err
+	}
+	return i.change(ctx, r, Change{Action: ActionUnsetLimit, Rule: rule}, func() error { return l.UnsetLimit(ctx) })
+}
+
+// PauseQueue lets workers take nothing more from a queue. What waits keeps its places, and
+// is late when its instants pass.
+func (i *Inspector) PauseQueue(ctx context.Context, queue string, r Reason) error {
+	return i.change(ctx, r, Change{Action: ActionPauseQueue, Queue: queue}, func() error { return i.asynq.PauseQueue(queue) })
+}
+
+// ResumeQueue ends a pause.
+func (i *Inspector) ResumeQueue(ctx context.Context, queue string, r Reason) error {
+	return i.change(ctx, r, Change{Action: ActionResumeQueue, Queue: queue}, func() error { return i.asynq.UnpauseQueue(queue) })
+}
+
+// promote moves the tasks forward that may come earlier than they were told, and tells
+// the pools. Without it they come at the instants that they were told.
+func (i *Inspector) promote(ctx context.Context, promoted []throttle.Promotion) {
+	for queue, tasks := range promotion.ByQueue(promoted...) {
+		if _, err := tasks.Retime(ctx, i.rdb, i.keys(queue), func(throttle.Promotion, int64) {}); err != nil {
+			return
+		}
+		if err := luascripts.Notify(ctx, i.rdb, i.keys(queue), tasks.First()); err != nil {
+			return
+		}
+	}
+}
+
+// Mask hides most of a key, for people who need not know it: at most half of its
+// characters are left, and no more than seven. A hashed key is shown as it is.
+func Mask(key string) string {
+	if strings.HasPrefix(key, "#") || key == "" {
+		return key
+	}
+	all := []rune(key)
+	shown := min(len(all)/2, 7)
+	head := shown * 3 / 7
+	return string(all[:head]) + "…" + string(all[len(all)-(shown-head):])
+}

@@ -1,0 +1,179 @@
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/presence"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+)
+
+var because = Reason{Who: "ann", Why: "a test"}
+
+// Every change is in the audit list with who, why and until when, also one that fails, and
+// nothing is changed without a reason.
+func TestEveryChangeIsAudited(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, perMinute())
+	i := d.inspector(throttle.Config{}, perMinute())
+	d.booked("+15550100", 0)
+	limit := throttle.Sliding(5, time.Minute)
+	if _, err := i.CloseKey(t.Context(), "phone", "+15550100", time.Hour, Reason{Who: "ann"}); !errors.Is(err, ErrInvalidReason) {
+		t.Fatalf("CloseKey without a reason: %v", err)
+	}
+	if _, err := i.CloseRule(t.Context(), "phone", -time.Hour, because); err == nil {
+		t.Fatal("a closing for less than nothing is made")
+	}
+	for name, change := range map[string]func() error{
+		"close": func() error {
+			_, err := i.CloseKey(t.Context(), "phone", "+15550100", time.Hour, because)
+			return err
+		},
+		"set": func() error { return i.SetLimit(t.Context(), "phone", limit, 0, because) },
+	} {
+		if err := change(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := errors.Join(i.OpenKey(t.Context(), "phone", "+15550100", because), i.PauseQueue(t.Context(), "default", because)); err != nil {
+		t.Fatal(err)
+	}
+	changes, err := i.Audit(t.Context(), 0, 250)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]int)
+	for _, c := range changes {
+		if c.Who != "ann" || c.Why != "a test" || c.At.IsZero() {
+			t.Errorf("%+v lacks who, why or when", c)
+		}
+		if c.Key != "" && c.Action == ActionClose && c.Until.Sub(c.At) != time.Hour {
+			t.Errorf("%+v, want it until an hour later", c)
+		}
+		got[fmt.Sprint(c.Action, " ", c.Rule, c.Queue, " ", c.Key, " ", c.Value, " ", c.Failed != "")]++
+	}
+	want := map[string]int{
+		"close phone   false": 1, "close phone   true": 1, "close phone +15550100  false": 1, "open phone +15550100  false": 1,
+		"set limit phone  sliding 5/1m false": 1, "pause queue default   false": 1,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("audit, want -, got +:\n%s", diff)
+	}
+	if rules := i.Rules(t.Context()); len(rules) != 1 || rules[0].Limit != limit || !rules[0].Stored {
+		t.Errorf("Rules = %+v, want %v stored", rules, limit)
+	}
+	if page, err := i.Audit(t.Context(), 1, 2); err != nil || len(page) != 2 || !cmp.Equal(page, changes[1:3]) {
+		t.Errorf("a page of two behind one is %+v, %v", page, err)
+	}
+}
+
+// While Redis is away nothing is changed, and the error says so.
+func TestNoChangeWithoutAudit(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer rdb.Close()
+	i, err := New(rdb, Config{Policies: []queue.Policy{perMinute()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := i.SetLimit(t.Context(), "phone", throttle.Sliding(1, time.Hour), 0, because); !errors.Is(err, throttle.ErrUnavailable) {
+		t.Errorf("SetLimit = %v, want %v", err, throttle.ErrUnavailable)
+	}
+	if _, err := i.CloseRule(t.Context(), "phones", time.Hour, because); !errors.Is(err, queue.ErrInvalidPolicy) {
+		t.Errorf("CloseRule of a rule that is not there = %v", err)
+	}
+}
+
+// All faults of a reason are told at once.
+func TestReasonsAreChecked(t *testing.T) {
+	t.Parallel()
+	for _, r := range []Reason{{}, {Who: " ", Why: "\t"}, {Who: strings.Repeat("x", 129), Why: strings.Repeat("x", 513)}, {Who: "a\nb", Why: "\xff"}} {
+		err := r.validate()
+		if !errors.Is(err, ErrInvalidReason) || strings.Count(err.Error(), "\n") != 1 {
+			t.Errorf("validate(%q) = %v, want two faults", r, err)
+		}
+	}
+	if err := because.validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Of a key at most half is shown, and a hash as it is.
+func TestMask(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string]string{
+		"": "", "a": "…", "ab": "…b", "+15550100": "+…100", "+8613612345678": "+86…5678", "#hash": "#hash", "ümläüt": "ü…üt",
+	} {
+		if got := Mask(key); got != want {
+			t.Errorf("Mask(%q) = %q, want %q", key, got, want)
+		}
+	}
+}
+
+// The tasks of a queue are counted by where they are, and by when they come due.
+func TestQueues(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, perMinute())
+	i := d.inspector(throttle.Config{}, perMinute())
+	for n := range 100 {
+		d.booked("+1", time.Duration(n)*time.Minute)
+	}
+	d.at(30 * time.Second)
+	got, err := i.Queues(t.Context())
+	now := d.start.Add(30 * time.Second)
+	want := []QueueStatus{{Queue: "default", Pending: 1, Waiting: 99, Within1m: 1, Within1h: 60, Next: d.start.Add(time.Minute), Now: now}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("Queues: %v, want -, got +:\n%s", err, diff)
+	}
+	minutes, err := i.Planned(t.Context(), "default")
+	for n, planned := range minutes {
+		if planned != 1 {
+			t.Errorf("in minute %d %d tasks start, want 1, %v", n, planned, err)
+		}
+	}
+	d.at(3 * time.Minute)
+	if got, err := i.Queues(t.Context()); err != nil || got[0].Overdue != 3 {
+		t.Errorf("Queues = %+v, %v, want 3 overdue", got, err)
+	}
+}
+
+// pool is one that says a sliding limit for "phone".
+func pool(pid int, since time.Time, limit, typ string) Process {
+	return Process{Kind: presence.Pool, Host: "h", PID: pid, Since: since, Policies: []presence.Policy{{Type: typ, Rules: []presence.Rule{
+		{Name: "day", Gate: "08:00-20:00 recipient"}, {Name: "phone", Limit: limit},
+	}}}}
+}
+
+// Of pools that run a rule with several numbers the majority is right, and of equals the
+// one that started last.
+func TestDifferences(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	old, other, last := pool(1, start, "sliding 1/1m", "sms"), pool(2, start.Add(1), "sliding 1/1m", "sms"), pool(3, start.Add(2), "sliding 2/1m", "ad")
+	wrong := Difference{Rule: "phone", Want: "sliding 1/1m", Got: "sliding 2/1m", Pool: "h:3"}
+	if diff := cmp.Diff([]Difference{wrong}, Differences(nil, []Process{old, other, last})); diff != "" {
+		t.Errorf("of three, want -, got +:\n%s", diff)
+	}
+	late := Difference{Rule: "phone", Want: "sliding 2/1m", Got: "sliding 1/1m", Pool: "h:1"}
+	if diff := cmp.Diff([]Difference{late}, Differences(nil, []Process{old, last})); diff != "" {
+		t.Errorf("of two, want -, got +:\n%s", diff)
+	}
+	policies := PoliciesOf([]Process{last, other, old})
+	if len(policies) != 2 || policies[0].Type != "ad" || policies[0].Rules[1].Limit != throttle.Sliding(1, time.Minute) || policies[0].Rules[0].Gate.IsZero() {
+		t.Fatalf("PoliciesOf = %+v, want both types with 1/1m and the gate", policies)
+	}
+	if diff := cmp.Diff([]Difference{wrong}, Differences(policies, []Process{old, other, last})); diff != "" {
+		t.Errorf("against policies, want -, got +:\n%s", diff)
+	}
+	against := Differences(policies[1:], []Process{last})
+	if len(against) != 2 || against[0].Type != "ad" || against[0].Want != "" {
+		t.Errorf("of a type without policy: %+v", against)
+	}
+}

@@ -1,0 +1,135 @@
+package luascripts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// QueueCounts are the tasks of a queue by where they are.
+type QueueCounts struct {
+	Now                                           time.Time
+	Pending, Active, Scheduled, Retried, Archived int // in asynq's keys; those that are Due are among Scheduled and Retried
+	Paused                                        bool
+	Due                                           int       // deferred or booked: pools wake them
+	First                                         time.Time // of the instants of those; zero when there are none
+	Within                                        []int     // how many of those come due within each span
+}
+
+// CountSpansMax bounds the spans of one call.
+const CountSpansMax = 100
+
+// CountQueue runs count.lua with at most [CountSpansMax] spans.
+func CountQueue(ctx context.Context, c redis.Scripter, k QueueKeys, within ...time.Duration) (QueueCounts, error) {
+	args := []any{len(within)}
+	for _, d := range within {
+		args = append(args, micros(d))
+	}
+	r := run(ctx, c, countScript, 10, []string{k.due, k.pending, k.active, k.scheduled, k.retry, k.archived, k.paused}, args...)
+	n := QueueCounts{
+		Now: r.time(), Pending: int(r.int()), Active: int(r.int()), Scheduled: int(r.int()), Retried: int(r.int()),
+		Archived: int(r.int()), Paused: r.int() == 1, Due: int(r.int()), First: r.time(),
+	}
+	for range r.count(1) {
+		n.Within = append(n.Within, int(r.int()))
+	}
+	return n, r.err
+}
+
+// What operators changed is kept so long, and so many entries of it.
+const (
+	AuditMax = 1000
+	auditTTL = 90 * 24 * time.Hour
+)
+
+// AppendAudit puts an entry in front of the list of what operators changed, and drops the
+// oldest when there are [AuditMax].
+func AppendAudit(ctx context.Context, c redis.Cmdable, prefix string, entry []byte) error {
+	key := auditKey(prefix)
+	_, err := c.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		p.LPush(ctx, key, entry)
+		p.LTrim(ctx, key, 0, AuditMax-1)
+		p.PExpire(ctx, key, auditTTL)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("write the audit list: %w", err)
+	}
+	return nil
+}
+
+// Audit are entries of the list, the newest first, without the first skip.
+func Audit(ctx context.Context, c redis.Cmdable, prefix string, skip, most int) ([]string, error) {
+	entries, err := c.LRange(ctx, auditKey(prefix), int64(skip), int64(skip+most-1)).Result()
+	if err != nil {
+		return nil, fmt.Errorf("read the audit list: %w", err)
+	}
+	return entries, nil
+}
+
+// ProcessTTL is how long a process counts as running after it said so.
+const ProcessTTL = 20 * time.Second
+
+// ProcessesMax bounds how many processes are listed.
+const ProcessesMax = 500
+
+// SayProcess notes that a process runs, with what there is to say about it. It says so
+// every few seconds.
+func SayProcess(ctx context.Context, c redis.Cmdable, prefix, id string, now time.Time, said []byte) error {
+	if err := c.Set(ctx, processKey(prefix, id), said, ProcessTTL).Err(); err != nil {
+		return fmt.Errorf("say that a process runs: %w", err)
+	}
+	all := processesKey(prefix)
+	_, err := c.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		p.ZAdd(ctx, all, redis.Z{Score: float64(now.UnixMicro()), Member: id})
+		p.ZRemRangeByScore(ctx, all, "-inf", "("+strconv.FormatInt(now.Add(-ProcessTTL).UnixMicro(), 10))
+		p.PExpire(ctx, all, ProcessTTL)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list a process that runs: %w", err)
+	}
+	return nil
+}
+
+// ForgetProcess notes that a process has ended.
+func ForgetProcess(ctx context.Context, c redis.Cmdable, prefix, id string) error {
+	return errors.Join(c.Del(ctx, processKey(prefix, id)).Err(), c.ZRem(ctx, processesKey(prefix), id).Err())
+}
+
+// Processes are what the processes said that run, at most [ProcessesMax], and how many
+// there are.
+func Processes(ctx context.Context, c redis.Cmdable, prefix string) (said []string, all int, err error) {
+	ids, err := c.ZRevRange(ctx, processesKey(prefix), 0, ProcessesMax-1).Result()
+	if err != nil {
+		return nil, 0, fmt.Errorf("list the processes: %w", err)
+	}
+	all = len(ids)
+	if all == ProcessesMax {
+		n, err := c.ZCard(ctx, processesKey(prefix)).Result()
+		if err != nil {
+			return nil, 0, fmt.Errorf("count the processes: %w", err)
+		}
+		all = int(n)
+	}
+	replies := make([]*redis.StringCmd, len(ids))
+	_, err = c.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, id := range ids {
+			replies[i] = p.Get(ctx, processKey(prefix, id))
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, 0, fmt.Errorf("read what processes say: %w", err)
+	}
+	for _, r := range replies {
+		if r.Err() == nil {
+			said = append(said, r.Val())
+		}
+	}
+	return said, all, nil
+}

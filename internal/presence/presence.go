@@ -1,0 +1,130 @@
+// Package presence says that a process runs, and what it runs, so that an operator sees
+// the pools, feeders and schedulers of an application without asking each of them.
+package presence
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// Every is how often a process says that it runs.
+const Every = 5 * time.Second
+
+// The kinds of processes.
+const (
+	Pool      = "pool"
+	Feeder    = "feeder"
+	Scheduler = "scheduler"
+)
+
+// Process is what a process says of itself.
+type Process struct {
+	ID      string    `json:"id"` // random, of this start
+	Kind    string    `json:"kind"`
+	Host    string    `json:"host"`
+	PID     int       `json:"pid"`
+	Version string    `json:"version"` // of the program's build, as Go knows it
+	Since   time.Time `json:"since"`
+	Seen    time.Time `json:"seen"` // by its own clock
+
+	// Of a pool.
+	Servers  int            `json:"servers,omitempty"`
+	Workers  int            `json:"workers,omitempty"`
+	Busy     int            `json:"busy,omitempty"`
+	Queues   map[string]int `json:"queues,omitempty"`
+	Policies []Policy       `json:"policies,omitempty"`
+
+	// Of a feeder or a scheduler: sources, or entries.
+	Entries []Entry `json:"entries,omitempty"`
+}
+
+// Policy is the policy of a task type, in the words of a policy file.
+type Policy struct {
+	Type   string `json:"type"`
+	Rules  []Rule `json:"rules"`
+	Charge string `json:"charge"`
+}
+
+// Rule is a rule with a limit or a gate.
+type Rule struct {
+	Name  string `json:"name"`
+	Limit string `json:"limit,omitempty"`
+	Gate  string `json:"gate,omitempty"`
+}
+
+// Entry is a source of a feeder, or an entry of a schedule.
+type Entry struct {
+	Name  string    `json:"name"`
+	Queue string    `json:"queue,omitempty"`
+	Type  string    `json:"type,omitempty"`
+	Spec  string    `json:"spec,omitempty"`
+	Next  time.Time `json:"next,omitzero"` // the next tick
+}
+
+// New returns what every process says of itself.
+func New(kind string) Process {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return Process{
+		ID: fmt.Sprintf("%016x", rand.Uint64()), Kind: kind, Host: host, PID: os.Getpid(), Version: version(), Since: time.Now(), //nolint:gosec // it only names a process
+	}
+}
+
+// version is that of this module in the program, and the program's commit.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	const module = "github.com/headwayq/headway"
+	text := info.Main.Version
+	for _, dep := range info.Deps {
+		if dep.Path == module {
+			text = dep.Version
+		}
+	}
+	if text == "" {
+		text = "(devel)"
+	}
+	return text
+}
+
+// Run says every few seconds that the process runs, until ctx ends, and then that it has
+// ended. now adds what changes. Nothing depends on it: when Redis can't be told, the
+// process is not listed.
+func Run(ctx context.Context, rdb redis.Cmdable, prefix string, p Process, now func(*Process)) {
+	say := func() {
+		p.Seen = time.Now()
+		now(&p)
+		text, err := json.Marshal(p)
+		if err != nil {
+			return
+		}
+		call, cancel := context.WithTimeout(ctx, Every)
+		defer cancel()
+		_ = luascripts.SayProcess(call, rdb, prefix, p.ID, p.Seen, text)
+	}
+	t := time.NewTicker(Every)
+	defer t.Stop()
+	for say(); ; say() {
+		select {
+		case <-ctx.Done():
+			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			_ = luascripts.ForgetProcess(end, rdb, prefix, p.ID)
+			return
+		case <-t.C:
+		}
+	}
+}
