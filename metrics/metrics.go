@@ -1,0 +1,176 @@
+// Package metrics counts what limits do to tasks, for Prometheus.
+//
+//	m, err := metrics.New(prometheus.DefaultRegisterer)
+//	...
+//	rdb.AddHook(m.Hook())                                     // how long scripts take
+//	pool, err := worker.New(rdb, mux, worker.Config{Observer: m.Observer()})
+//
+// The labels are rules, queues, outcomes and names of scripts and of schedule entries, all of which stand in a
+// program's code or its policy files. No key, task id, task type or payload becomes a label.
+// docs/metrics.md has the list.
+package metrics
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/headwayq/headway/event"
+	"github.com/headwayq/headway/queue/schedule"
+)
+
+// Metrics are the metrics of one process. It is safe for concurrent use, and may observe
+// several pools and limiters.
+type Metrics struct {
+	admissions *prometheus.CounterVec
+	binding    *prometheus.CounterVec
+	wait       *prometheus.HistogramVec
+	lateness   *prometheus.HistogramVec
+	moved      *prometheus.CounterVec
+	promoted   *prometheus.CounterVec
+	woken      *prometheus.CounterVec
+	postponed  *prometheus.CounterVec
+	leasesLost *prometheus.CounterVec
+	adjusted   *prometheus.CounterVec
+	changes    *prometheus.CounterVec
+	closures   *prometheus.CounterVec
+	away       prometheus.Gauge
+	outages    prometheus.Counter
+	awayFor    prometheus.Counter
+	scripts    *prometheus.HistogramVec
+	ticks      *prometheus.CounterVec
+}
+
+// New makes the metrics of this process and registers them. It fails when one of them is
+// registered already: make one Metrics for a process.
+func New(to prometheus.Registerer) (*Metrics, error) {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: name, Help: help, Buckets: buckets,
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, // for servers that ask for it
+		}, labels)
+	}
+	m := &Metrics{
+		admissions: counter("headway_admissions_total", "Answers to tasks that asked for their permits. Each rule of a granted task counts it; of others the rule that holds it does.", "rule", "outcome"),
+		binding:    counter("headway_binding_total", "Times that a rule was the one that made a task wait.", "rule"),
+		wait: histogram("headway_wait_seconds", "How long tasks were told to wait when they were deferred.",
+			[]float64{.01, .1, 1, 10, 60, 300, 1800, 7200, 28800, 86400}, "rule"),
+		lateness: histogram("headway_lateness_seconds", "How long after their instants tasks that waited started.",
+			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, "queue"),
+		moved:      counter("headway_moved_total", "Tasks whose instants changed while they waited.", "rule"),
+		promoted:   counter("headway_promoted_total", "Tasks that came earlier than they were told, because permits came back.", "queue"),
+		woken:      counter("headway_woken_total", "Tasks that this process put back to pending.", "queue"),
+		postponed:  counter("headway_postponed_total", "Tasks that a provider asked to try later.", "rule"),
+		leasesLost: counter("headway_leases_lost_total", "Leases that ended while their handlers ran.", "rule"),
+		adjusted:   counter("headway_charges_adjusted_total", "Charges that were corrected after the work.", "rule"),
+		changes:    counter("headway_limit_changes_total", "Changes of the limit in force, or of the closing of a rule, that this process has seen.", "rule"),
+		closures:   counter("headway_key_closures_total", "Keys that this process closed or opened.", "rule", "action"),
+		away:       prometheus.NewGauge(prometheus.GaugeOpts{Name: "headway_redis_away", Help: "Pools and policies of this process to which Redis does not answer at the moment."}),
+		outages:    prometheus.NewCounter(prometheus.CounterOpts{Name: "headway_redis_outages_total", Help: "Times that Redis stopped to answer."}),
+		awayFor:    prometheus.NewCounter(prometheus.CounterOpts{Name: "headway_redis_away_seconds_total", Help: "How long Redis did not answer, in outages that are over."}),
+		scripts: histogram("headway_redis_script_seconds", "How long calls of Redis scripts took, to the server and back. The calls of one pipeline count once, as pipeline.",
+			[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .5, 2.5}, "script"),
+		ticks: counter("headway_ticks_total", "Ticks of schedules that this process decided.", "entry", "outcome"),
+	}
+	for _, c := range []prometheus.Collector{
+		m.admissions, m.binding, m.wait, m.lateness, m.moved, m.promoted, m.woken, m.postponed, m.leasesLost, m.adjusted,
+		m.changes, m.closures, m.away, m.outages, m.awayFor, m.scripts, m.ticks, buildInfo(),
+	} {
+		if err := to.Register(c); err != nil {
+			return nil, fmt.Errorf("metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// buildInfo is 1, with the versions that run.
+func buildInfo() prometheus.Collector {
+	const module = "github.com/headwayq/headway"
+	version := "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range append(info.Deps, &info.Main) {
+			if m.Path == module && m.Version != "" {
+				version = m.Version
+			}
+		}
+	}
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "headway_build_info", Help: "1, with the version of Headway.", ConstLabels: prometheus.Labels{"version": version}})
+	g.Set(1)
+	return g
+}
+
+// Observer is what pools and limiters are configured with. Give it to a pool as
+// worker.Config.Observer and not as its Throttle.Observer too: it would count twice.
+func (m *Metrics) Observer() event.Observer {
+	return event.Observer{
+		Granted: func(_ context.Context, e event.Granted) {
+			for _, rule := range e.Rules {
+				m.admissions.WithLabelValues(rule, "granted").Inc()
+			}
+			if !e.Promised.IsZero() && e.Task.Queue != "" {
+				m.lateness.WithLabelValues(e.Task.Queue).Observe(e.Late.Seconds())
+			}
+		},
+		Refused: func(_ context.Context, e event.Refused) {
+			outcome := "refused"
+			if e.Reason == event.Unavailable {
+				outcome = "unavailable"
+			}
+			m.admissions.WithLabelValues(e.Rule, outcome).Inc()
+			if e.Reason == event.NoPermits {
+				m.binding.WithLabelValues(e.Rule).Inc()
+			}
+		},
+		Deferred: m.deferred,
+		Moved:    func(_ context.Context, e event.Moved) { m.moved.WithLabelValues(e.Rule).Inc() },
+		Promoted: func(_ context.Context, e event.Promoted) { m.promoted.WithLabelValues(e.Task.Queue).Inc() },
+		Woken:    func(_ context.Context, e event.Woken) { m.woken.WithLabelValues(e.Task.Queue).Inc() },
+		Postponed: func(_ context.Context, e event.Postponed) {
+			m.postponed.WithLabelValues(e.Rule).Inc()
+		},
+		LeaseLost:    func(_ context.Context, e event.LeaseLost) { m.leasesLost.WithLabelValues(e.Rule).Inc() },
+		Adjusted:     func(_ context.Context, e event.Adjusted) { m.adjusted.WithLabelValues(e.Rule).Inc() },
+		LimitChanged: func(_ context.Context, e event.LimitChanged) { m.changes.WithLabelValues(e.Rule).Inc() },
+		KeyClosed: func(_ context.Context, e event.KeyClosed) {
+			action := "close"
+			if e.Until.IsZero() {
+				action = "open"
+			}
+			m.closures.WithLabelValues(e.Rule, action).Inc()
+		},
+		RedisAway: func(context.Context, event.RedisAway) {
+			m.away.Inc()
+			m.outages.Inc()
+		},
+		RedisBack: func(_ context.Context, e event.RedisBack) {
+			m.away.Dec()
+			m.awayFor.Add(e.For.Seconds())
+		},
+	}
+}
+
+// deferred counts a task that waits. One that waits for no rule, but for Redis or for its
+// batch, has no place in the distribution of waits.
+func (m *Metrics) deferred(_ context.Context, e event.Deferred) {
+	switch e.Reason {
+	case event.Unavailable:
+		m.admissions.WithLabelValues(e.Rule, "unavailable").Inc()
+	case event.Booked, event.Gated:
+		m.admissions.WithLabelValues(e.Rule, "deferred").Inc()
+		m.binding.WithLabelValues(e.Rule).Inc()
+		m.wait.WithLabelValues(e.Rule).Observe(e.Wait.Seconds())
+	case event.Asked: // it was admitted before
+		m.binding.WithLabelValues(e.Rule).Inc()
+		m.wait.WithLabelValues(e.Rule).Observe(e.Wait.Seconds())
+	}
+}
+
+// Tick counts a tick: it is for schedule.Config.TickFunc.
+func (m *Metrics) Tick(t schedule.Tick) {
+	m.ticks.WithLabelValues(t.Entry, string(t.Outcome)).Inc()
+}
