@@ -1,0 +1,58 @@
+package presence
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/redistest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A process is listed as soon as it runs, stays listed while it says so, and is gone when it
+// has ended. What changes is said anew.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		listed := func() (all []Process) {
+			t.Helper()
+			said, n, err := luascripts.Processes(t.Context(), rdb, "hw")
+			if err != nil || n != len(said) {
+				t.Fatalf("%d of %d processes, %v", len(said), n, err)
+			}
+			for _, text := range said {
+				var p Process
+				if err := json.Unmarshal([]byte(text), &p); err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, p)
+			}
+			return all
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		p, busy := New(Pool), 0
+		running.Go(func() { Run(ctx, rdb, "hw", p, func(p *Process) { busy++; p.Busy = busy }) })
+		time.Sleep(time.Second)
+		if all := listed(); len(all) != 1 || all[0].ID != p.ID || all[0].Kind != Pool || all[0].PID == 0 || all[0].Host == "" || all[0].Busy != 1 {
+			t.Errorf("at first %+v are listed, want the process", all)
+		}
+		time.Sleep(5 * time.Minute)
+		if all := listed(); len(all) != 1 || all[0].Busy < 50 {
+			t.Errorf("after minutes %+v are listed, want the process as it is now", all)
+		}
+		stop()
+		running.Wait()
+		if all := listed(); len(all) != 0 {
+			t.Errorf("at the end %+v are listed", all)
+		}
+	})
+}
