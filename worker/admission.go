@@ -97,6 +97,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 				return err
 			}
 		}
+		a.waits.end(key, time.Now())
 		err := t.run(ctx, next, task)
 		if err == nil {
 			a.recentlyDone.put(key, struct{}{}, time.Now())

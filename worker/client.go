@@ -152,7 +152,8 @@ func (c *client) deferTask(ctx context.Context, call asynqwire.Call) *redis.Cmd 
 	// script knows the token and writes it once.
 	if cmd.Err() == nil && c.a.deferrals.remove(d) {
 		c.a.counters.deferred.Add(1)
-		c.a.counters.rules.add(d.rule, 1, d.wait)
+		c.a.counters.rules.bound(d.rule)
+		c.a.waits.begin(call.TaskKey, d.rule, d.made)
 		if tell := c.a.cfg.Observer.Deferred; tell != nil {
 			tell(ctx, event.Deferred{Task: d.task, Rule: d.rule, Reason: d.reason, At: d.at, Wait: d.wait})
 		}

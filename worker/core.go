@@ -31,6 +31,7 @@ type core struct {
 	set      *policyset.Set      // the limiters of the policies, and of the rules that handlers used
 	queues   map[string]luascripts.QueueKeys
 	counters counters
+	waits    *waits
 	lead     *lead
 	load     load
 	away     outage
@@ -56,6 +57,7 @@ func newCore(rdb redis.UniversalClient, cfg Config) *core {
 		owner: fmt.Sprintf("%016x", rand.Uint64()), set: policyset.New(rdb, cfg.Throttle),
 		queues: make(map[string]luascripts.QueueKeys), lead: newLead(cfg.Throttle.InlineWait), noFetch: make(chan struct{}), stop: make(chan struct{}),
 	}
+	c.waits = newWaits(&c.counters.rules)
 	binary.BigEndian.PutUint32(c.poolMark[:], rand.Uint32())
 	for name := range cfg.Asynq.Queues {
 		c.queues[name] = luascripts.NewQueueKeys(cfg.Throttle.Prefix, name)

@@ -44,12 +44,14 @@ type Stats struct {
 	Lead time.Duration
 }
 
-// RuleStats is how a rule kept tasks waiting. Waits that were promised are added up,
-// as they moved.
+// RuleStats is how a rule kept tasks waiting. A wait is real time, from the admission that
+// the rule refused to the start of the handler, or to an admission that another rule
+// refused. It counts when it is over, in the pool that deferred the task.
 type RuleStats struct {
 	Rule   string
 	Bound  int64         // times that it was the rule that refused
-	Waited time.Duration // of all tasks together
+	Waited time.Duration // of the tasks whose wait is over, together
+	Waits  int64         // how many waits that were: of more than 65,536 under way at once, the rest is not measured
 }
 
 // counters are the live form of [Stats].
@@ -117,13 +119,29 @@ type ruleCounters struct {
 	byRule map[string]*RuleStats
 }
 
-// add notes that a rule refused so often, for so long.
-func (c *ruleCounters) add(rule string, times int64, wait time.Duration) {
+// bound notes that a rule refused.
+func (c *ruleCounters) bound(rule string) {
 	if rule == "" {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.of(rule).Bound++
+}
+
+// waited notes that a wait for a rule is over.
+func (c *ruleCounters) waited(rule string, wait time.Duration) {
+	if rule == "" {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.of(rule)
+	s.Waits++
+	s.Waited += max(0, wait)
+}
+
+func (c *ruleCounters) of(rule string) *RuleStats {
 	s := c.byRule[rule]
 	if s == nil {
 		if c.byRule == nil {
@@ -132,8 +150,79 @@ func (c *ruleCounters) add(rule string, times int64, wait time.Duration) {
 		s = &RuleStats{Rule: rule}
 		c.byRule[rule] = s
 	}
-	s.Bound += times
-	s.Waited += wait
+	return s
+}
+
+// Bounds of what is known of waits.
+const (
+	waitsMax    = 1 << 16
+	startWithin = time.Minute    // then another pool has started it
+	waitsFor    = 48 * time.Hour // then another pool has woken it, or it was deleted
+)
+
+// waits measures how long tasks really wait that this process deferred. It is safe for
+// concurrent use.
+type waits struct {
+	rules *ruleCounters
+
+	mu     sync.Mutex
+	byTask map[string]wait // by asynq's key of the task
+}
+
+// wait is one task that waits for a rule.
+type wait struct {
+	rule         string
+	since, woken time.Time
+}
+
+func newWaits(rules *ruleCounters) *waits { return &waits{rules: rules, byTask: make(map[string]wait)} }
+
+// begin notes that a task waits for a rule from now on, and that its wait for the rule
+// before is over.
+func (w *waits) begin(task, rule string, now time.Time) {
+	w.end(task, now)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if rule != "" && len(w.byTask) < waitsMax {
+		w.byTask[task] = wait{rule: rule, since: now}
+	}
+}
+
+// woken notes that a task was put back into pending: any pool may start it.
+func (w *waits) woken(task string, now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if at, ok := w.byTask[task]; ok {
+		at.woken = now
+		w.byTask[task] = at
+	}
+}
+
+// end notes that the wait of a task is over, if it is known.
+func (w *waits) end(task string, now time.Time) {
+	w.mu.Lock()
+	at, ok := w.byTask[task]
+	delete(w.byTask, task)
+	w.mu.Unlock()
+	if ok {
+		w.rules.waited(at.rule, now.Sub(at.since))
+	}
+}
+
+// purge ends the waits of tasks that another pool has started, and forgets those that
+// nobody will end.
+func (w *waits) purge(now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for task, at := range w.byTask {
+		switch {
+		case !at.woken.IsZero() && now.Sub(at.woken) > startWithin:
+			w.rules.waited(at.rule, at.woken.Sub(at.since))
+		case now.Sub(at.since) <= waitsFor:
+			continue
+		}
+		delete(w.byTask, task)
+	}
 }
 
 func (c *ruleCounters) snapshot() []RuleStats {

@@ -425,7 +425,6 @@ func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.
 // moved notes that the booking of a task has moved to another instant.
 func (w *waker) moved(ctx context.Context, r luascripts.Retiming, rule string, from time.Time) {
 	w.counters.moved.Add(1)
-	w.counters.rules.add(rule, 0, r.At.Sub(from))
 	if tell := w.cfg.Observer.Moved; tell != nil {
 		tell(ctx, event.Moved{Task: w.task(r.ID), Rule: rule, At: r.At, Was: from})
 	}
@@ -451,6 +450,7 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 	for i := range due {
 		if err == nil && codes[i] == luascripts.Woken {
 			woken++
+			w.waits.woken(w.keys.Task(due[i].ID), time.Now())
 			continue
 		}
 		delete(w.onWay, due[i].ID)

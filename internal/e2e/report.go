@@ -258,7 +258,7 @@ type RuleReport struct {
 	Is              string   `json:"is"`               // its limit or gate
 	Bound           int64    `json:"bound"`            // times that it was the one that refused
 	WaitedS         float64  `json:"waited_s"`         // for it, all messages together
-	WaitedMeanS     *float64 `json:"waited_mean_s"`    // each time; null if it never refused
+	WaitedMeanS     *float64 `json:"waited_mean_s"`    // of the waits that are over; null if it never refused
 	Breaches        *int     `json:"breaches"`         // by the granted instants; null if these do not tell
 	GatewayBreaches *int     `json:"gateway_breaches"` // by the gateway's clock; null if that does not tell
 	AtOnceMost      *int     `json:"at_once_most"`     // at the gateway, of a rule that limits that; null if it does not tell
@@ -278,7 +278,7 @@ func JudgeRules(p Policy, grants []Grant, gateway *GatewayStats, waits []worker.
 		for _, w := range waits {
 			if w.Rule == r.Name && w.Bound > 0 {
 				report.Bound, report.WaitedS = w.Bound, seconds(w.Waited)
-				report.WaitedMeanS = new(seconds(w.Waited / time.Duration(w.Bound)))
+				report.WaitedMeanS = new(seconds(w.Waited / time.Duration(max(1, w.Waits))))
 			}
 		}
 		if Judged(r) {

@@ -60,7 +60,7 @@ func ruled(t *testing.T) Report {
 		{GrantedUs: 1, Charges: []Charge{{Rule: "phone-minute", Key: "k", Cost: 1}, {Rule: "provider-slots", Key: "p", Cost: 1}}},
 		{GrantedUs: 2, Charges: []Charge{{Rule: "phone-minute", Key: "k", Cost: 1}, {Rule: "provider-slots", Key: "p", Cost: 1}}},
 	}
-	rules := JudgeRules(p, grants, gateway, []worker.RuleStats{{Rule: "phone-minute", Bound: 4, Waited: 90 * sec}, {Rule: "unheard-of", Bound: 1}})
+	rules := JudgeRules(p, grants, gateway, []worker.RuleStats{{Rule: "phone-minute", Bound: 4, Waits: 4, Waited: 90 * sec}, {Rule: "unheard-of", Bound: 1}})
 	var tally Tally
 	tally.Sent("+12025550117", 0)
 	return NewReport(&tally, Totals{Elapsed: sec, Rules: rules, Breaches: 1, PutOff: 3, LeasesLost: 2, Gateway: gateway})
