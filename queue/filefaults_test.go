@@ -111,6 +111,7 @@ func TestPolicyFileFaults(t *testing.T) {
 		{"an empty list", in(ruleA, "a") + "  u: {rules: []}\n", []string{"5:14: no rules, want at least one"}},
 		{"one name and no list", in(ruleA, "a") + "  u: {rules: a}\n", []string{"5:14: text, want a list of rules"}},
 		{"a rule in place", in(ruleA, "a, {limit: 1/60s}"), []string{"4:18: a mapping, want the name of a rule"}},
+		{"a gate alone", in("  a: {gate: 08:00-21:00 recipient, zone: $.z}\n", "a"), []string{`4:3: policy "t": no limit, want at least one besides gates`}},
 		{"no such rule", in(ruleA, "a, b"), []string{`4:18: no rule "b" in this file`}},
 		{"a rule that nobody uses", in(ruleA+"  b: {limit: 1/60s, key: $}\n", "a"), []string{`3:3: rule "b": no policy lists it`}},
 		{"a rule listed twice", in(ruleA, "a, a"), []string{`4:18: rule "a": the policy names it twice`}},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -24,6 +25,8 @@ type filePolicy struct {
 	Policy
 	at    yamlfile.Pos
 	rules []yamlfile.Pos // where each of Rules is listed
+
+	listed int // how many are listed, also those that are not in the file
 }
 
 // document reads the whole file.
@@ -89,6 +92,9 @@ func (f *policyFile) policy(e yamlfile.Entry, byName map[string]*fileRule) {
 			p.MaxPostpones, _ = f.Number(n, 1, math.MaxInt32)
 		}
 	})
+	if known := len(p.Rules) > 0 && p.listed == len(p.Rules); known && !slices.ContainsFunc(p.Rules, func(r Rule) bool { return !byName[r.Name].good || r.limited() }) {
+		f.FaultOf(p.at, fmt.Sprintf("policy %q: ", clip(e.Name)), errNoLimit)
+	}
 	if _, ok := given["rules"]; !ok && given != nil {
 		f.Fault(e.At, fmt.Sprintf("policy %q lists no rules", clip(e.Name)))
 	}
@@ -107,6 +113,7 @@ func (f *policyFile) list(p *filePolicy, n ast.Node, byName map[string]*fileRule
 	case len(list.Values) > rulesMax:
 		f.Fault(yamlfile.PosOf(n), fmt.Sprintf("%d rules, want at most %d", len(list.Values), rulesMax))
 	}
+	p.listed = len(list.Values)
 	for i, value := range list.Values {
 		name, ok := f.Text(value, "the name of a rule")
 		r := byName[name]

@@ -122,10 +122,13 @@ func (p Policy) faults(i int) []fault {
 		}
 	}
 	if len(faults) == 0 && !slices.ContainsFunc(p.Rules, Rule.limited) {
-		add(-1, errors.New("no limit, want at least one besides gates"))
+		add(-1, errNoLimit)
 	}
 	return append(faults, p.listFaults(i, concurrent)...)
 }
+
+// errNoLimit is about a policy of gates alone.
+var errNoLimit = errors.New("no limit, want at least one besides gates")
 
 // patternFault is what is wrong with a type that looks like a pattern, or "". A policy for
 // one would fit no task, and its tasks would run without limits.
