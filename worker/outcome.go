@@ -168,7 +168,10 @@ func (e *RetryAfterError) Error() string {
 
 func (e *RetryAfterError) Unwrap() error { return e.Err }
 
-// RetryAfter makes a [RetryAfterError] for the policy's narrowest key.
+// RetryAfter is what a handler returns when its provider asks to come again after d, as an
+// HTTP 429 does: a [RetryAfterError] for the key of the policy's narrowest limit. That key
+// is closed for d in every process, the task goes first afterwards, and no retry is counted.
+// err is what the provider said; nil is fine.
 func RetryAfter(err error, d time.Duration) error { return &RetryAfterError{Err: err, After: d} }
 
 // RetryAt is [RetryAfter] until an instant by the local clock.
