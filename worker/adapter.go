@@ -5,16 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/policyset"
+	"github.com/headwayq/headway/internal/precheck"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
@@ -145,7 +149,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 	if a.quit != nil || a.stopped() {
 		return errors.New("worker: an adapter runs once")
 	}
-	if err := a.upkeep.compareClocks(ctx); err != nil {
+	if err := errors.Join(a.checkRedis(ctx), a.upkeep.compareClocks(ctx)); err != nil {
 		return err
 	}
 	a.checkAsynqVersion()
@@ -167,6 +171,31 @@ func (a *Adapter) Start(ctx context.Context) error {
 	a.wg.Go(func() { a.batchCounts.run(ctx) })
 	return nil
 }
+
+// checkRedis refuses a server that can't do what the adapter needs, with all its faults. A
+// server that is away is no fault of its own: whoever asks it next says so.
+func (a *Adapter) checkRedis(ctx context.Context) error {
+	found, err := precheck.Run(ctx, a.rdb, precheck.Needs{
+		Role: precheck.Worker, Prefix: a.cfg.Throttle.Prefix, AllowEviction: a.cfg.AllowEviction,
+		Queue: slices.Min(slices.Collect(maps.Keys(a.cfg.Asynq.Queues))),
+	})
+	if err != nil {
+		a.log.Warn("Redis could not be checked", zap.Error(err))
+	}
+	for _, f := range found {
+		if f.Level == precheck.Warning {
+			a.log.Warn("Redis is not as it should be", zap.String("check", f.Name), zap.String("addr", f.Where), zap.String("what", f.What), zap.String("remedy", f.Remedy))
+		}
+	}
+	if err := precheck.Err(found); err != nil {
+		return fmt.Errorf("%w:\n%w", ErrRedisUnfit, err)
+	}
+	return nil
+}
+
+// ErrRedisUnfit is what a refusal to start because of the Redis server unwraps to. Its text
+// names each fault, the address of the server, and what to do.
+var ErrRedisUnfit = errors.New("worker: Redis is not fit for use")
 
 // Stop ends the fetching of tasks by all servers of the adapter, for good, and hands tasks
 // that wait in a worker slot back at once. Handlers that run go on. Idempotent.

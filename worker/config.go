@@ -61,6 +61,11 @@ type Config struct {
 	// asynq.Server's Run does, see there.
 	NoSignals bool
 
+	// AllowEviction starts on a Redis that evicts keys when it is full (a maxmemory-policy
+	// other than noeviction). It then forgets what limits have counted, and they grant too
+	// much: see docs/production.md. Defaults to a refusal.
+	AllowEviction bool
+
 	// Logger takes the pool's and asynq's lines. Defaults to zap's production lines on
 	// stderr, warnings and errors only; zap.NewNop() silences them.
 	Logger *zap.Logger

@@ -1,0 +1,331 @@
+// Package precheck asks a Redis, before it is used, whether it will do: its version, what
+// the user may call, whether it evicts, its clock, and whether the client fits the server.
+// It finds all faults at once. No text of it holds a key of a task, a user or a password.
+package precheck
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/rediserr"
+)
+
+// Level says how bad a finding is.
+type Level string
+
+// The levels.
+const (
+	Fault   Level = "fault"   // nothing should start
+	Warning Level = "warning" // it works, and may not as expected
+)
+
+// Finding is one thing that is not as it should be.
+type Finding struct {
+	Name   string // of the check: connection, server, version, eviction, clock, rights, scripts
+	Level  Level
+	What   string // is so
+	Where  string // the address of the server
+	Remedy string
+}
+
+func (f Finding) String() string {
+	return fmt.Sprintf("%s: redis %s: %s; %s", f.Name, f.Where, f.What, f.Remedy)
+}
+
+// Needs says what the server is to be fit for.
+type Needs struct {
+	Role          Role
+	Prefix        string        // of Headway's keys
+	Queue         string        // of asynq whose keys are tried; empty for "default"
+	AllowEviction bool          // an eviction policy is the caller's own will
+	ClockWarn     time.Duration // more than that off the local clock is a warning; zero checks no clock
+	ClockMax      time.Duration // and more than that a fault
+}
+
+// What is wanted of a server.
+const (
+	versionMin = "6.2"
+	versionFn  = "7.0" // has functions
+)
+
+// Run checks the server behind a client, on Redis Cluster every master, and answers what
+// it found, faults first. The error is that of a server that could not be asked; one that
+// refuses the client has a finding.
+func Run(ctx context.Context, rdb redis.UniversalClient, needs Needs) ([]Finding, error) {
+	needs.Queue = cmp.Or(needs.Queue, "default")
+	var mu sync.Mutex
+	var out []Finding
+	one := func(ctx context.Context, c redis.UniversalClient, where string, sharded bool) error {
+		found, err := server{c, where, sharded, needs}.check(ctx)
+		mu.Lock()
+		defer mu.Unlock()
+		out = append(out, found...)
+		return err
+	}
+	var err error
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		err = cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
+			return one(ctx, c, c.Options().Addr, true)
+		})
+		if found, refused := refusal(err, strings.Join(cluster.Options().Addrs, ",")); refused && len(out) == 0 {
+			out, err = []Finding{found}, nil
+		}
+	} else {
+		err = one(ctx, rdb, address(rdb), false)
+	}
+	slices.SortStableFunc(out, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Level, b.Level), cmp.Compare(a.Where, b.Where)) // "fault" < "warning"
+	})
+	return out, err
+}
+
+// Err joins the faults, nil when there is none.
+func Err(found []Finding) error {
+	var errs []error
+	for _, f := range found {
+		if f.Level == Fault {
+			errs = append(errs, errors.New(f.String()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// address is where a client leads, as far as it shows that.
+func address(rdb redis.UniversalClient) string {
+	if c, ok := rdb.(interface{ Options() *redis.Options }); ok {
+		return c.Options().Addr
+	}
+	return "(address unknown)"
+}
+
+// server is one server that is asked.
+type server struct {
+	c       redis.UniversalClient
+	where   string
+	sharded bool // the client knows that it is a node of a Cluster
+	needs   Needs
+}
+
+func (s server) fault(name, what, remedy string) Finding {
+	return Finding{name, Fault, what, s.where, remedy}
+}
+
+func (s server) warning(name, what, remedy string) Finding {
+	return Finding{name, Warning, what, s.where, remedy}
+}
+
+// check asks once for all.
+func (s server) check(ctx context.Context) ([]Finding, error) {
+	pipe := s.c.Pipeline()
+	infoCmd := pipe.Info(ctx)
+	began := time.Now()
+	clock := pipe.Time(ctx)
+	trials := s.try(ctx, pipe)
+	_, err := rediserr.Exec(ctx, pipe)
+	took := time.Since(began)
+	if kind := rediserr.Of(err); err != nil && !kind.Answered() {
+		return nil, fmt.Errorf("redis %s: %w", s.where, err)
+	}
+	if found, refused := refusal(infoCmd.Err(), s.where); refused {
+		return []Finding{found}, nil
+	}
+	if kind := rediserr.Of(infoCmd.Err()); kind == rediserr.Passing {
+		return nil, fmt.Errorf("redis %s: %w", s.where, infoCmd.Err())
+	}
+	info, err := readInfo(infoCmd)
+	out := s.identity(info)
+	out = append(out, s.eviction(ctx, info, err)...)
+	if off := began.Add(took / 2).Sub(clock.Val()).Round(time.Millisecond); clock.Err() == nil {
+		out = append(out, s.clock(off, took)...)
+	}
+	return append(out, trials.findings(s, info)...), nil
+}
+
+// refusal is the finding of a server that refuses the connection.
+func refusal(err error, where string) (Finding, bool) {
+	if err == nil {
+		return Finding{}, false
+	}
+	text := err.Error()
+	f := Finding{Name: "connection", Level: Fault, Where: where}
+	switch {
+	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "invalid password"):
+		f.What, f.Remedy = "the user or the password is wrong (WRONGPASS)", "set Username and Password of the client's options as the server's ACL has them"
+	case strings.Contains(text, "NOAUTH"), strings.Contains(text, "unauthenticated"):
+		f.What, f.Remedy = "it wants a password (NOAUTH)", "set Password, and Username where it has ACL users, in the client's options"
+	case strings.Contains(text, "without any password configured"):
+		f.What, f.Remedy = "the client sends a password and the server has none", "take Password out of the client's options, or set requirepass"
+	case strings.Contains(text, "DB index"):
+		f.What, f.Remedy = "the database of the client's options does not exist", "choose a DB below the server's `databases`; on Redis Cluster only 0"
+	case strings.Contains(text, "max number of clients"):
+		f.What, f.Remedy = "it takes no more connections", "raise maxclients, or lower PoolSize of the clients"
+	case strings.Contains(text, "DENIED Redis is running in protected mode"):
+		f.What, f.Remedy = "it is in protected mode", "give it a password, or bind it to the address of the client"
+	default:
+		return f, false
+	}
+	return f, true
+}
+
+// readInfo reads the fields of INFO.
+func readInfo(cmd *redis.StringCmd) (map[string]string, error) {
+	text, err := cmd.Result()
+	fields := make(map[string]string)
+	for line := range strings.SplitSeq(text, "\n") {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[name] = value
+		}
+	}
+	return fields, err
+}
+
+// identity is what the server is.
+func (s server) identity(info map[string]string) []Finding {
+	var out []Finding
+	if v := cmp.Or(info["valkey_version"], info["redis_version"]); v != "" && older(info["redis_version"], versionMin) {
+		out = append(out, s.fault("version", "it is Redis "+v, "run Redis "+versionMin+" or newer"))
+	}
+	switch {
+	case info["redis_mode"] == "sentinel":
+		out = append(out, s.fault("server", "it is a Sentinel", "make the client with redis.NewFailoverClient, which asks the Sentinels for the master"))
+	case (info["cluster_enabled"] == "1" || info["redis_mode"] == "cluster") && !s.sharded:
+		if _, plain := s.c.(*redis.Client); plain {
+			out = append(out, s.fault("server", "it is a node of a Redis Cluster, and the client is one for a single server", "make the client with redis.NewClusterClient"))
+		}
+	}
+	if info["role"] == "slave" && !s.sharded {
+		out = append(out, s.fault("server", "it is a replica", "connect to the master, or make the client with redis.NewFailoverClient"))
+	}
+	return out
+}
+
+// older says that a version is known and older than the one that is wanted.
+func older(v, want string) bool {
+	a, b := numbers(v), numbers(want)
+	return len(a) >= 2 && slices.Compare(a, b) < 0
+}
+
+func numbers(v string) []int {
+	var out []int
+	for part := range strings.SplitSeq(v, ".") {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			return nil
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// eviction is whether the server may throw away what was counted.
+func (s server) eviction(ctx context.Context, info map[string]string, infoErr error) []Finding {
+	policy, most := info["maxmemory_policy"], info["maxmemory"]
+	if policy == "" {
+		got, err := s.c.ConfigGet(ctx, "maxmemory*").Result()
+		policy, most = got["maxmemory-policy"], got["maxmemory"]
+		if policy == "" && (noPermission(infoErr) || noPermission(err)) {
+			return []Finding{s.warning("eviction", "whether it evicts keys can't be read: INFO and CONFIG GET are refused",
+				"make sure that maxmemory-policy is noeviction, and allow +info")}
+		}
+	}
+	const remedy = "set maxmemory-policy to noeviction; to run on it all the same set Config.AllowEviction"
+	switch {
+	case policy == "" || policy == "noeviction" || s.needs.AllowEviction:
+		return nil
+	case most == "0":
+		return []Finding{s.warning("eviction", "maxmemory-policy is "+policy+": as soon as it has a maxmemory, it evicts what limits have counted", remedy)}
+	}
+	return []Finding{s.fault("eviction", "maxmemory-policy is "+policy+": when it is full, it evicts what limits have counted, and they grant too much", remedy)}
+}
+
+// clock compares the server's clock with the local one.
+func (s server) clock(off, took time.Duration) []Finding {
+	n := s.needs
+	if n.ClockMax == 0 || off.Abs() <= n.ClockWarn+took/2 {
+		return nil
+	}
+	what := fmt.Sprintf("the local clock is %v ahead of its clock", off)
+	const remedy = "keep both clocks right with NTP: asynq's leases and schedules follow the local one"
+	if off.Abs() > n.ClockMax+took/2 {
+		return []Finding{s.fault("clock", fmt.Sprintf("%s, at most %v are allowed", what, n.ClockMax), remedy)}
+	}
+	return []Finding{s.warning("clock", what, remedy)}
+}
+
+// trials are commands that were sent to see whether the user may call them.
+type trials struct {
+	rights  []right
+	sent    []*redis.Cmd
+	scripts map[string]*redis.Cmd
+}
+
+// try puts the trials into a pipeline. They change nothing but two keys with a life of ten
+// seconds, which the last of them take away.
+func (s server) try(ctx context.Context, pipe redis.Pipeliner) trials {
+	id := "precheck-" + rand.Text()
+	key, channel := s.needs.Prefix+":{"+id+"}:trial", s.needs.Prefix+":{"+id+"}:trial"
+	task := "asynq:{" + s.needs.Queue + "}:t:" + id
+	var t trials
+	for _, r := range rights {
+		if r.from <= s.needs.Role {
+			t.rights = append(t.rights, r)
+			t.sent = append(t.sent, pipe.Do(ctx, r.args(key, task, channel)...))
+		}
+	}
+	t.scripts = map[string]*redis.Cmd{
+		"+fcall":         pipe.Do(ctx, "fcall", "headway_precheck", 0),
+		"+function|load": pipe.Do(ctx, "function", "load", ""),
+		"+evalsha":       pipe.Do(ctx, "evalsha", strings.Repeat("0", 40), 0),
+		"+eval":          pipe.Do(ctx, "eval", "return 1", 0),
+		"+script|load":   pipe.Do(ctx, "script", "load", "return 1"),
+	}
+	return t
+}
+
+// findings says what the user lacks: all of it in one finding.
+func (t trials) findings(s server, info map[string]string) []Finding {
+	var lacks []string
+	for i, cmd := range t.sent {
+		if noPermission(cmd.Err()) {
+			lacks = append(lacks, t.rights[i].String())
+		}
+	}
+	var out []Finding
+	if len(lacks) > 0 {
+		out = append(out, s.fault("rights", "its user may not call what is needed: "+strings.Join(lacks, ", "),
+			"grant these with ACL SETUSER; docs/production.md lists the rights of each role"))
+	}
+	may := func(names ...string) (missing []string) {
+		for _, name := range names {
+			if noPermission(t.scripts[name].Err()) {
+				missing = append(missing, name)
+			}
+		}
+		return missing
+	}
+	functions, scripts := may("+fcall", "+function|load"), may("+evalsha", "+eval", "+script|load")
+	has := info["redis_version"] == "" || !older(info["redis_version"], versionFn)
+	switch {
+	case len(scripts) > 0 && (len(functions) > 0 || !has):
+		out = append(out, s.fault("scripts", "its user may run neither functions nor scripts: it lacks "+strings.Join(append(functions, scripts...), ", "),
+			"grant +fcall and +function|load, or +evalsha, +eval and +script|load"))
+	case len(functions) > 0 && has && info["redis_version"] != "":
+		out = append(out, s.warning("scripts", "its user may not use functions: it lacks "+strings.Join(functions, ", "),
+			"grant these: until then scripts run in their place, which cost Redis more"))
+	}
+	return out
+}
+
+func noPermission(err error) bool {
+	return err != nil && strings.HasPrefix(err.Error(), "NOPERM")
+}

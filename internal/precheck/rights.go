@@ -1,0 +1,146 @@
+package precheck
+
+import "strings"
+
+// Role is who needs the rights.
+type Role int
+
+// The roles, each with the rights of those before it.
+const (
+	Limiter  Role = iota // a program that only asks for permits
+	Enqueuer             // one that enqueues and books tasks, too
+	Worker               // a pool, a feeder or a schedule
+)
+
+// right is a command that a role sends itself or through a script, as it is tried: with
+// arguments that Redis accepts as far as it needs to, to say whether the user may call it.
+// KEY stands for a trial key of Headway, TASK for one of asynq. The first command makes the
+// trial keys strings, so that those of other types are refused and change nothing.
+type right struct {
+	from  Role
+	trial string
+}
+
+var rights = []right{
+	{Limiter, "set KEY 1 px 10000"},
+	{Limiter, "get KEY"},
+	{Limiter, "exists KEY"},
+	{Limiter, "strlen KEY"},
+	{Limiter, "getrange KEY 0 0"},
+	{Limiter, "setrange KEY 0 1"},
+	{Limiter, "pexpire KEY 10000"},
+	{Limiter, "pttl KEY"},
+	{Limiter, "zadd KEY 1 a"},
+	{Limiter, "zrem KEY a"},
+	{Limiter, "zscore KEY a"},
+	{Limiter, "zmscore KEY a"},
+	{Limiter, "zincrby KEY 1 a"},
+	{Limiter, "zcard KEY"},
+	{Limiter, "zcount KEY 0 1"},
+	{Limiter, "zrange KEY 0 0"},
+	{Limiter, "zrangebyscore KEY 0 1"},
+	{Limiter, "zremrangebyscore KEY 0 1"},
+	{Limiter, "zremrangebyrank KEY 0 0"},
+	{Limiter, "hset KEY a 1"},
+	{Limiter, "hget KEY a"},
+	{Limiter, "hmget KEY a"},
+	{Limiter, "hgetall KEY"},
+	{Limiter, "hdel KEY a"},
+	{Limiter, "hincrby KEY a 1"},
+	{Limiter, "publish CHANNEL 1"},
+	{Limiter, "time"},
+	{Limiter, "unlink KEY"},
+	{Enqueuer, "set TASK 1 px 10000"},
+	{Enqueuer, "get TASK"},
+	{Enqueuer, "exists TASK"},
+	{Enqueuer, "hset TASK a 1"},
+	{Enqueuer, "hget TASK a"},
+	{Enqueuer, "hmget TASK a"},
+	{Enqueuer, "hexists TASK a"},
+	{Enqueuer, "lpush TASK a"},
+	{Enqueuer, "rpush TASK a"},
+	{Enqueuer, "zadd TASK 1 a"},
+	{Enqueuer, "sadd TASK a"},
+	{Worker, "lrem TASK 0 a"},
+	{Worker, "lrange TASK 0 0"},
+	{Worker, "llen TASK"},
+	{Worker, "lpos TASK a"},
+	{Worker, "rpop TASK"},
+	{Worker, "rpoplpush TASK TASK"},
+	{Worker, "srem TASK a"},
+	{Worker, "smembers TASK"},
+	{Worker, "zrem TASK a"},
+	{Worker, "zscore TASK a"},
+	{Worker, "zcard TASK"},
+	{Worker, "zrange TASK 0 0"},
+	{Worker, "zrangebyscore TASK 0 1"},
+	{Worker, "zremrangebyscore TASK 0 1"},
+	{Worker, "zremrangebyrank TASK 0 0"},
+	{Worker, "incr TASK"},
+	{Worker, "incrby TASK 1"},
+	{Worker, "expire TASK 10"},
+	{Worker, "expireat TASK 9999999999"},
+	{Worker, "setex TASK 10 1"},
+	{Worker, "ping"},
+	{Enqueuer, "del TASK"},
+}
+
+// Commands are the commands that a role needs on keys, in the order in which they are
+// tried, without those that run scripts.
+func Commands(role Role) []string {
+	var out []string
+	seen := make(map[string]bool)
+	for _, r := range rights {
+		name, _, _ := strings.Cut(r.trial, " ")
+		if r.from <= role && !seen[name] {
+			seen[name] = true
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// ACL are the rules of a user of a role with the least rights, for ACL SETUSER, on the
+// keys of a prefix.
+func ACL(role Role, prefix string) []string {
+	out := []string{"~" + prefix + ":*", "&" + prefix + ":*"}
+	if role >= Enqueuer {
+		out = append(out, "~asynq:*", "&asynq:*")
+	}
+	for _, name := range Commands(role) {
+		out = append(out, "+"+name)
+	}
+	// go-redis greets with HELLO. INFO is read at start.
+	return append(out, "+subscribe", "+unsubscribe", "+hello", "+info", "+fcall", "+function|load", "+evalsha", "+eval", "+script|load")
+}
+
+// args are the arguments of the trial.
+func (r right) args(key, task, channel string) []any {
+	var out []any
+	for _, word := range strings.Fields(r.trial) {
+		switch word {
+		case "KEY":
+			word = key
+		case "TASK":
+			word = task
+		case "CHANNEL":
+			word = channel
+		}
+		out = append(out, word)
+	}
+	return out
+}
+
+// String is the command as it is granted, on whose keys.
+func (r right) String() string {
+	name, rest, _ := strings.Cut(r.trial, " ")
+	switch {
+	case strings.Contains(rest, "TASK"):
+		return "+" + name + " on asynq's keys"
+	case strings.Contains(rest, "KEY"):
+		return "+" + name + " on Headway's keys"
+	case strings.Contains(rest, "CHANNEL"):
+		return "+" + name + " on Headway's channels"
+	}
+	return "+" + name
+}
