@@ -52,7 +52,8 @@ func (w waiter) stop() {
 func (w waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 	p := w.p
 	r.Job = w.job
-	end, bounded := time.Now().Add(r.MaxWait), r.MaxWait != 0
+	began := time.Now()
+	end, bounded := began.Add(r.MaxWait), r.MaxWait != 0
 	if t, ok := ctx.Deadline(); ok && (!bounded || t.Before(end)) {
 		end, bounded = t, true
 	}
@@ -86,6 +87,7 @@ func (w waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 			return d, err
 		}
 		if !stale(p.rules, d) {
+			d.Waited = time.Since(began)
 			return d, nil
 		}
 		_ = p.comeBack(ctx, r) // this process stood still: the grant is worth nothing now

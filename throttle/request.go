@@ -147,6 +147,11 @@ type Decision struct {
 	// only from TryAcquire, and 0 while a job waits.
 	Left []int
 
+	// Waited is how long [Policy.Acquire] took until the caller may go, as Guava's acquire
+	// returns it: the wait for the permits, and the calls to Redis. Zero for other calls,
+	// and within a worker, where a task that waits is deferred.
+	Waited time.Duration
+
 	// Fallback says who decided: FailClosed, the zero value, for Redis, and
 	// otherwise what [Config.OnUnavailable] put in its place.
 	Fallback FailureMode
