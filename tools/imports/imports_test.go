@@ -71,7 +71,7 @@ var edges = map[string][]string{
 	"internal/policyset":        {"throttle"},
 	"internal/promotion":        {"throttle", "internal/luascripts"},
 	"internal/presence":         {"internal/luascripts"},
-	"worker":                    {"internal/precheck", "queue", "throttle", "throttle/gate", "internal/presence", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/coalesce", "internal/asynqwire", "internal/stderrlog", "event"},
+	"worker":                    {"queue", "throttle", "throttle/gate", "internal/precheck", "internal/presence", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/coalesce", "internal/asynqwire", "internal/stderrlog", "event"},
 	"httplimit":                 {"throttle", "internal/stderrlog"},
 	"metrics":                   {"worker", "inspect", "queue/schedule", "queue", "throttle", "event"},
 	"dashboard":                 {"worker", "inspect", "queue", "throttle"},
