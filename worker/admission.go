@@ -123,12 +123,12 @@ func (e validText) Unwrap() error { return e.error }
 
 // run calls the handler, and holds the leases of the attempt until the handler has really
 // returned: asynq may have given the attempt up long before. After a panic the attempt is
-// ended, and the panic goes on to asynq.
+// ended, and the panic goes on to asynq. An error may panic too, when it is looked at.
 func (t *attempt) run(ctx context.Context, next asynq.Handler, task *asynq.Task) (err error) {
 	ctx, cancel := t.cancellable(ctx)
-	returned := false
+	ended := false
 	defer func() {
-		if !returned {
+		if !ended {
 			if t.policy.Charge == queue.ChargeSuccess { // a panic is a failure too
 				t.refundAll(ctx)
 			}
@@ -138,10 +138,10 @@ func (t *attempt) run(ctx context.Context, next asynq.Handler, task *asynq.Task)
 		cancel(context.Canceled)
 	}()
 	err = next.ProcessTask(throttle.ForWorkers.WithHost(withAttempt(ctx, t), t), task)
-	returned = true
 	err = t.conclude(ctx, t.policy, err)
 	t.release(ctx)
 	t.end(ctx, err)
+	ended = true
 	return err
 }
 
@@ -190,7 +190,7 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 			r.Token = throttle.NewToken()
 			continue
 		}
-		t.started(ctx, p.names, d)
+		t.begins(ctx, p.names, d)
 		return d, nil
 	}
 }
@@ -225,6 +225,19 @@ func (t *attempt) refused(ctx context.Context, err error) {
 		e.Reason, e.Rule = event.ExceedsLimit, exceeds.Rule
 	}
 	tell(ctx, e)
+}
+
+// begins counts a handler that starts, under these rules. An Observer that panics must not
+// keep what the task was granted.
+func (t *attempt) begins(ctx context.Context, rules []string, d throttle.Decision) {
+	told := false
+	defer func() {
+		if !told {
+			t.giveAllBack(ctx)
+		}
+	}()
+	t.started(ctx, rules, d)
+	told = true
 }
 
 // started counts a handler that starts, under these rules.
