@@ -17,6 +17,7 @@ import (
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/asynqwire"
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/policyset"
 	"github.com/headwayq/headway/internal/precheck"
 	"github.com/headwayq/headway/queue"
@@ -68,6 +69,9 @@ type Adapter struct {
 	subscriber  *subscriber
 	upkeep      *upkeep
 
+	mu          sync.Mutex // over the queues, until Start
+	queuesFixed bool       // they are Config's, or a server's
+
 	fetchOnce sync.Once          // of closing noFetch
 	stopOnce  sync.Once          // of closing stop
 	quit      context.CancelFunc // ends the background work
@@ -113,6 +117,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	given := len(cfg.Asynq.Queues) > 0
 	cfg = cfg.fill()
 	cfg.Throttle.Observer = event.Join(cfg.Throttle.Observer, limitEvents(cfg.Observer))
 	c := newCore(rdb, cfg)
@@ -137,10 +142,48 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		}
 		a.policies[p.Type] = taskPolicy{p, decide, ruleNames(decide)}
 	}
-	for name := range cfg.Asynq.Queues {
-		a.wakers[name] = newWaker(c, name, a.promotions, a.recheck, a.idle)
-	}
+	a.serve(cfg.Asynq.Queues, given)
 	return a, nil
+}
+
+// serve makes queues those of the adapter. Until they are fixed those of a server replace them.
+func (a *Adapter) serve(queues map[string]int, fixed bool) {
+	a.cfg.Asynq.Queues, a.queuesFixed = queues, fixed
+	clear(a.queues)
+	clear(a.wakers)
+	for name := range queues {
+		a.queues[name] = luascripts.NewQueueKeys(a.cfg.Throttle.Prefix, name)
+		a.wakers[name] = newWaker(a.core, name, a.promotions, a.recheck, a.idle)
+	}
+}
+
+// queuesOf returns the queues of a server whose configuration names some, or none. It panics
+// about a contradiction.
+func (a *Adapter) queuesOf(server map[string]int) map[string]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(server) == 0 {
+		a.queuesFixed = true
+		return a.cfg.Asynq.Queues
+	}
+	var errs []error
+	checkQueues("Queues of Adapter.Server", server, func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrInvalidConfig}, args...)...))
+	})
+	if err := errors.Join(errs...); err != nil {
+		panic(err)
+	}
+	switch {
+	case maps.Equal(server, a.cfg.Asynq.Queues):
+		a.queuesFixed = true
+	case a.queuesFixed:
+		panic(fmt.Errorf("%w: Adapter.Server was given the queues %v, and the adapter serves %v. All servers of an adapter have the same queues: "+
+			"name them in Config.Asynq.Queues, or in the first Adapter.Server, before Adapter.Start; other queues need an adapter of their own",
+			ErrInvalidConfig, server, a.cfg.Asynq.Queues))
+	default:
+		a.serve(maps.Clone(server), true)
+	}
+	return a.cfg.Asynq.Queues
 }
 
 // Start compares clocks and starts what wakes deferred tasks. It refuses a
@@ -149,6 +192,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 	if a.quit != nil || a.stopped() {
 		return errors.New("worker: an adapter runs once")
 	}
+	a.queuesOf(nil) // from now on they stay
 	if err := errors.Join(a.checkRedis(ctx), a.upkeep.compareClocks(ctx)); err != nil {
 		return err
 	}
@@ -229,13 +273,18 @@ func (a *Adapter) Limiter(rule string) *throttle.Limiter { return a.set.Limiter(
 // Server returns asynq's configuration of one server: base with what the
 // adapter needs around the user's functions. TaskCheckInterval is set to the
 // least: the client waits in asynq's stead, and can be woken.
+//
+// The queues are those of base. When it names none, they are those of
+// Config.Asynq.Queues, and when that names none either, "default". All servers of an
+// adapter have the same queues: Server panics when base contradicts Config or
+// another server, and when it comes with queues of its own after [Adapter.Start].
 func (a *Adapter) Server(base asynq.Config) asynq.Config {
 	a.load.servers.Add(1)
 	if base.Concurrency < 1 {
 		base.Concurrency = runtime.NumCPU() // as asynq does
 	}
 	a.load.workers.Add(int64(base.Concurrency))
-	base.Queues = a.cfg.Asynq.Queues
+	base.Queues = maps.Clone(a.queuesOf(base.Queues))
 	base.TaskCheckInterval = time.Nanosecond
 	base.IsFailure = a.isFailure(base.IsFailure)
 	base.RetryDelayFunc = a.retryDelay(base.RetryDelayFunc)

@@ -38,7 +38,6 @@ const (
 type client struct {
 	redis.UniversalClient
 	a      *Adapter
-	queues int32
 	misses atomic.Int32 // empty queues in a row; asynq asks one after the other
 	fails  atomic.Int32 // failed fetches in a row
 }
@@ -46,7 +45,7 @@ type client struct {
 // Client returns the Redis client for one asynq server. Each server needs its
 // own. Closing it closes the client that the adapter was made with.
 func (a *Adapter) Client() redis.UniversalClient {
-	return &client{UniversalClient: a.rdb, a: a, queues: int32(len(a.cfg.Asynq.Queues))}
+	return &client{UniversalClient: a.rdb, a: a}
 }
 
 // Eval runs a script that Redis does not have yet: asynq sends its text.
@@ -186,7 +185,7 @@ func (c *client) fetch(ctx context.Context, call asynqwire.Call, run func(contex
 	case errors.Is(cmd.Err(), redis.Nil):
 		c.fails.Store(0)
 		c.a.sawAnswer(ctx)
-		if c.misses.Add(1) >= c.queues { // every queue was empty
+		if int(c.misses.Add(1)) >= len(c.a.queues) { // every queue was empty
 			c.misses.Store(0)
 			c.a.idle.wait()
 		}

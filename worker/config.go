@@ -114,16 +114,7 @@ func (c Config) Validate() error {
 	if c.Asynq.Concurrency < c.Servers {
 		bad("Asynq.Concurrency is %d, want at least one worker for each of %d servers", c.Asynq.Concurrency, c.Servers)
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.Asynq.Queues)) {
-		switch {
-		case strings.TrimSpace(name) == "":
-			bad("Asynq.Queues has a queue without a name")
-		case strings.ContainsAny(name, "{}"):
-			bad("Asynq.Queues: queue %q has braces, which break its hash tag", name)
-		case c.Asynq.Queues[name] < 1:
-			bad("Asynq.Queues: queue %q has priority %d, want at least 1", name, c.Asynq.Queues[name])
-		}
-	}
+	checkQueues("Asynq.Queues", c.Asynq.Queues, bad)
 	if c.Asynq.TaskCheckInterval != 0 {
 		bad("Asynq.TaskCheckInterval is %v, want 0: an idle server is woken, it does not sleep", c.Asynq.TaskCheckInterval)
 	}
@@ -141,4 +132,18 @@ func (c Config) Validate() error {
 	}
 	errs = append(errs, queue.ValidatePolicies(c.Policies), throttle.ForWorkers.ValidateConfig(c.Throttle))
 	return errors.Join(errs...)
+}
+
+// checkQueues reports queues that asynq would drop without a word.
+func checkQueues(field string, queues map[string]int, bad func(format string, a ...any)) {
+	for _, name := range slices.Sorted(maps.Keys(queues)) {
+		switch {
+		case strings.TrimSpace(name) == "":
+			bad("%s has a queue without a name", field)
+		case strings.ContainsAny(name, "{}"):
+			bad("%s: queue %q has braces, which break its hash tag", field, name)
+		case queues[name] < 1:
+			bad("%s: queue %q has priority %d, want at least 1", field, name, queues[name])
+		}
+	}
 }

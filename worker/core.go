@@ -29,7 +29,7 @@ type core struct {
 	owner    string              // this adapter's name, among all that plan queues anew
 	poolMark luascripts.PoolMark // this adapter's mark, among all that defer tasks
 	set      *policyset.Set      // the limiters of the policies, and of the rules that handlers used
-	queues   map[string]luascripts.QueueKeys
+	queues   map[string]luascripts.QueueKeys // those that are served here; never changed after Start
 	counters counters
 	waits    *waits
 	lead     *lead
@@ -59,9 +59,6 @@ func newCore(rdb redis.UniversalClient, cfg Config) *core {
 	}
 	c.waits = newWaits(&c.counters.rules)
 	binary.BigEndian.PutUint32(c.poolMark[:], rand.Uint32())
-	for name := range cfg.Asynq.Queues {
-		c.queues[name] = luascripts.NewQueueKeys(cfg.Throttle.Prefix, name)
-	}
 	return c
 }
 

@@ -8,9 +8,9 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
-	"github.com/headwayq/headway/worker"
 )
 
 // badError is an error whose text can't be read when it is nil.
@@ -19,13 +19,11 @@ type badError struct{ text string }
 func (e *badError) Error() string { return e.text }
 
 // onceBad panics when the first task is granted.
-type onceBad struct{}
-
-func (onceBad) Observe(e worker.Event) {
-	if e.Kind == worker.EventGranted && e.Task == "bad" {
+var onceBad = event.Observer{Granted: func(_ context.Context, e event.Granted) {
+	if e.Task.ID == "bad" {
 		panic("an observer")
 	}
-}
+}}
 
 // The slot of a `concurrent` limit is free for the next task, whatever the handler of the last
 // one did. While it is not, its lease is renewed for the life of the process.
@@ -45,7 +43,7 @@ func TestSlotIsReleasedWhateverTheHandlerDoes(t *testing.T) {
 			r, seen := newRig(t), &runs{}
 			cfg := policies(queue.Policy{Type: "job", Rules: []queue.Rule{{Name: "slots", Limit: throttle.Concurrent(1, time.Hour), Key: queue.ConstantKey("all")}}})
 			if name == "has an observer that panics" {
-				cfg.Observer = onceBad{}
+				cfg.Observer = onceBad
 			}
 			cfg.Asynq.ShutdownTimeout = 100 * ms // asynq waits for a goroutine that has ended
 			r.start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
