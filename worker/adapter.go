@@ -8,7 +8,9 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -32,13 +34,16 @@ import (
 // worker slot, and [Adapter.Close] after it.
 //
 //	a, err := worker.NewAdapter(rdb, cfg)
-//	err = a.Start(ctx)
 //	srv := asynq.NewServerFromRedisClient(a.Client(), a.Server(asynq.Config{Concurrency: 10}))
+//	err = a.Start(ctx)
 //	err = srv.Start(a.Handler(mux))
 //	...
 //	a.Stop()
 //	srv.Shutdown()
 //	a.Close()
+//
+// A task that comes to the handler while one of these is missing fails with
+// [ErrIncomplete], which says what to add. The example is a whole program.
 //
 // An Adapter serves one set of queues and may serve several servers: call
 // [Adapter.Server] once for each, for it counts their workers and wakes no more
@@ -52,6 +57,7 @@ type Adapter struct {
 	inFlight     *ttlMap[string, asynqwire.Message] // asynq's messages by task key, from the fetch to the handler
 	recentlyDone *ttlMap[string, struct{}]          // tasks whose handler returned nil, until Redis has it in writing
 	deferrals    *deferrals
+	answered     *ttlMap[string, *deferral] // by task key, from the handler's answer until asynq writes it
 	batches      *batches
 	types        *typeWatch
 
@@ -72,6 +78,7 @@ type Adapter struct {
 	mu          sync.Mutex // over the queues, until Start
 	queuesFixed bool       // they are Config's, or a server's
 
+	started   atomic.Bool        // Start was called and succeeded
 	fetchOnce sync.Once          // of closing noFetch
 	stopOnce  sync.Once          // of closing stop
 	quit      context.CancelFunc // ends the background work
@@ -124,13 +131,13 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	a := &Adapter{
 		core: c, policies: make(map[string]taskPolicy),
 		inFlight: newTTLMap[string, asynqwire.Message](inFlightTTL), recentlyDone: newTTLMap[string, struct{}](recentlyDoneTTL),
-		deferrals: newDeferrals(), batches: newBatches(c),
+		deferrals: newDeferrals(), answered: newTTLMap[string, *deferral](deferralTTL), batches: newBatches(c),
 		scripts: newScripts(rdb), idle: newIdleServers(c),
 		wakers: make(map[string]*waker), recheck: newRecheckFilter(), promotions: newPromotions(c), batchCounts: newBatchCounts(c),
 	}
 	a.refunds, a.types = newRefunds(c, a.promotions), newTypeWatch(c)
 	a.limitWatch, a.subscriber = &limitWatch{c, a.wakers}, &subscriber{c, a.wakers}
-	a.upkeep = &upkeep{c, a.policies, a.types, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight, a.waits}}
+	a.upkeep = &upkeep{c, a.policies, a.types, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight, a.waits, a.answered}}
 	for _, p := range cfg.Policies {
 		rules := make([]policyset.Rule, len(p.Rules))
 		for i, r := range p.Rules {
@@ -196,6 +203,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 	if err := errors.Join(a.checkRedis(ctx), a.upkeep.compareClocks(ctx)); err != nil {
 		return err
 	}
+	a.started.Store(true)
 	a.checkAsynqVersion()
 	a.types.start()
 	a.upkeep.shareRules(ctx)
@@ -240,6 +248,31 @@ func (a *Adapter) checkRedis(ctx context.Context) error {
 // ErrRedisUnfit is what a refusal to start because of the Redis server unwraps to. Its text
 // names each fault, the address of the server, and what to do.
 var ErrRedisUnfit = errors.New("worker: Redis is not fit for use")
+
+// ErrIncomplete is what the failure of a task unwraps to whose handler has an adapter
+// around it and lacks something else of it.
+var ErrIncomplete = errors.New("worker: the adapter is not complete")
+
+// incomplete says what is missing around a handler that is given a task, or nil. seen is
+// whether the adapter's client has fetched the task.
+func (a *Adapter) incomplete(seen bool) error {
+	var add []string
+	if !a.started.Load() {
+		add = append(add, "call Adapter.Start before the server starts: without it no deferred task is woken")
+	}
+	if a.load.servers.Load() == 0 {
+		add = append(add, "make the server's configuration with Adapter.Server: without it a throttle counts as a failure")
+	}
+	if !seen && !a.unknown.Load() {
+		add = append(add, "give the server Adapter.Client as its Redis client, by asynq.NewServerFromRedisClient: without it a throttled task is not deferred")
+	}
+	if len(add) == 0 {
+		return nil
+	}
+	err := fmt.Errorf("%w: %s", ErrIncomplete, strings.Join(add, "; "))
+	a.logFew(err.Error(), func() { a.log.Error("a task fails: the adapter around its handler is not complete", zap.Error(err)) })
+	return err
+}
 
 // Stop ends the fetching of tasks by all servers of the adapter, for good, and hands tasks
 // that wait in a worker slot back at once. Handlers that run go on. Idempotent.

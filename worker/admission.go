@@ -52,8 +52,11 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		taskID, _ := asynq.GetTaskID(ctx)
 		name, _ := asynq.GetQueueName(ctx)
 		key := a.keys(name).Task(taskID)
-		m, _ := a.inFlight.take(key, time.Now())
-		t := &attempt{a: a, queue: name, taskType: task.Type(), taskID: taskID, job: luascripts.JobID(name, taskID)}
+		m, seen := a.inFlight.take(key, time.Now())
+		if err := a.incomplete(seen); err != nil {
+			return err
+		}
+		t := &attempt{a: a, queue: name, taskType: task.Type(), taskID: taskID, job: luascripts.JobID(name, taskID), unique: m.UniqueKey}
 		if w := a.wakers[name]; w != nil {
 			t.woken = w.arrived(taskID) // before it counts as running: counted twice it would look like a full pool
 		}
@@ -72,7 +75,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 
 		if back, err := t.heldBack(ctx, task); back {
 			t.end(ctx, err)
-			return err
+			return a.noteAnswer(key, err)
 		}
 		p, limited := a.policies[task.Type()]
 		handled := true
@@ -87,7 +90,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 			d, err := t.admit(ctx, task, p)
 			if err != nil {
 				t.end(ctx, err)
-				return err
+				return a.noteAnswer(key, err)
 			}
 			if d.Granted {
 				ctx = context.WithValue(ctx, grantKey{}, d)
@@ -103,8 +106,17 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 			a.recentlyDone.put(key, struct{}{}, time.Now())
 			return nil
 		}
-		return writable(err)
+		return a.noteAnswer(key, writable(err))
 	})
+}
+
+// noteAnswer remembers the answer of an attempt that is a deferral. A middleware that stands
+// around this handler may answer asynq something else, and then the task would be lost.
+func (a *Adapter) noteAnswer(key string, err error) error {
+	if d := a.deferrals.of(err); d != nil {
+		a.answered.put(key, d, time.Now())
+	}
+	return err
 }
 
 // writable makes an error's text valid UTF-8. asynq can't write any other into

@@ -42,6 +42,7 @@ type attempt struct {
 	taskType string
 	taskID   string
 	job      string
+	unique   string     // the key of the task's unique lock; empty for none
 	last     bool       // asynq would archive the task if this attempt failed
 	deadline time.Time  // of the task, not of the attempt; zero for none
 	woken    time.Time  // when our waker woke it; zero if it did not
@@ -349,7 +350,7 @@ func (t *attempt) giveAllBack(ctx context.Context) {
 
 // deferTo makes a deferral of the attempt, with the booking behind it.
 func (t *attempt) deferTo(d deferral, h held) error {
-	d.token, d.task, d.made = throttle.NewToken(), t.event(), time.Now()
+	d.token, d.task, d.unique, d.made = throttle.NewToken(), t.event(), t.unique, time.Now()
 	t.a.deferrals.add(&d)
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -102,6 +102,10 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 		if op == asynqwire.OpRetry {
 			c.forgetDue(ctx, call)
 		}
+	case asynqwire.OpDone, asynqwire.OpComplete:
+		if cmd := c.deferHidden(ctx, call); cmd != nil {
+			return cmd
+		}
 	}
 	cmd := run(ctx)
 	if cmd.Err() == nil {
@@ -136,12 +140,44 @@ func (c *client) deferTask(ctx context.Context, call asynqwire.Call) *redis.Cmd 
 		// asynq's recoverer found a task that we could not defer during an outage
 		d = c.a.deferrals.ofTask(call.Queue, call.TaskID)
 	}
-	if d == nil || d.task.ID != call.TaskID || d.task.Queue != call.Queue {
+	if d == nil {
+		return c.deferHidden(ctx, call)
+	}
+	if d.task.ID != call.TaskID || d.task.Queue != call.Queue {
 		return nil
 	}
+	c.a.answered.take(call.TaskKey, time.Now())
+	return c.deferBy(ctx, d)
+}
+
+// deferHidden writes a deferral of which asynq knows nothing: a middleware around the
+// adapter's handler has answered that the task is done, or has failed by an error of its own.
+// It returns nil when the attempt was not deferred.
+func (c *client) deferHidden(ctx context.Context, call asynqwire.Call) *redis.Cmd {
+	now := time.Now()
+	d, ok := c.a.answered.take(call.TaskKey, now)
+	if !ok {
+		return nil
+	}
+	cmd := c.deferBy(ctx, d)
+	if cmd.Err() != nil {
+		c.a.answered.put(call.TaskKey, d, now) // asynq repeats the call
+		return cmd
+	}
+	c.a.counters.hidden.Add(1)
+	c.a.logOnce("hidden deferral", func() {
+		c.a.log.Error("a middleware around the adapter's handler does not return the error of a task that was deferred: "+
+			"the task is deferred all the same; let the middleware return what the handler returns, or wrap it",
+			zap.String("queue", d.task.Queue), zap.String("task", d.task.ID), zap.String("rule", d.rule))
+	})
+	return cmd
+}
+
+// deferBy writes a deferral.
+func (c *client) deferBy(ctx context.Context, d *deferral) *redis.Cmd {
 	left := time.Until(d.made.Add(d.wait))
-	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(call.Queue), luascripts.DeferArgs{
-		ID: d.task.ID, Token: uint64(d.token), At: d.at, For: d.booking.Text(), Wait: left, Unique: m.UniqueKey, PutOff: d.postponed, Pool: c.a.comesFirst(d.rule, d.wait),
+	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(d.task.Queue), luascripts.DeferArgs{
+		ID: d.task.ID, Token: uint64(d.token), At: d.at, For: d.booking.Text(), Wait: left, Unique: d.unique, PutOff: d.postponed, Pool: c.a.comesFirst(d.rule, d.wait),
 	})
 	if isNotFound(cmd.Err()) { // as in script: its lease was lost
 		c.a.deferrals.remove(d)
@@ -152,7 +188,7 @@ func (c *client) deferTask(ctx context.Context, call asynqwire.Call) *redis.Cmd 
 	if cmd.Err() == nil && c.a.deferrals.remove(d) {
 		c.a.counters.deferred.Add(1)
 		c.a.counters.rules.bound(d.rule)
-		c.a.waits.begin(call.TaskKey, d.rule, d.made)
+		c.a.waits.begin(c.a.keys(d.task.Queue).Task(d.task.ID), d.rule, d.made)
 		if tell := c.a.cfg.Observer.Deferred; tell != nil {
 			tell(ctx, event.Deferred{Task: d.task, Rule: d.rule, Reason: d.reason, At: d.at, Wait: d.wait})
 		}
@@ -217,7 +253,9 @@ func (c *client) noteDelivery(queue string, cmd *redis.Cmd) {
 		c.a.distrust("a message of asynq can't be read", zap.Error(err))
 		return
 	}
-	c.a.inFlight.put(c.a.keys(queue).Task(m.ID), m, time.Now())
+	key, now := c.a.keys(queue).Task(m.ID), time.Now()
+	c.a.answered.take(key, now) // of an earlier delivery
+	c.a.inFlight.put(key, m, now)
 }
 
 // done is the answer of a script of asynq that went well.

@@ -26,9 +26,9 @@ type core struct {
 	rdb      redis.UniversalClient
 	cfg      Config
 	log      *zap.Logger
-	owner    string              // this adapter's name, among all that plan queues anew
-	poolMark luascripts.PoolMark // this adapter's mark, among all that defer tasks
-	set      *policyset.Set      // the limiters of the policies, and of the rules that handlers used
+	owner    string                          // this adapter's name, among all that plan queues anew
+	poolMark luascripts.PoolMark             // this adapter's mark, among all that defer tasks
+	set      *policyset.Set                  // the limiters of the policies, and of the rules that handlers used
 	queues   map[string]luascripts.QueueKeys // those that are served here; never changed after Start
 	counters counters
 	waits    *waits

@@ -17,6 +17,7 @@ import (
 type deferral struct {
 	token     throttle.Token // in the error's text, which asynq writes into the message
 	task      event.Task
+	unique    string // the key of the task's unique lock; empty for none
 	rule      string // that refuses; empty when none was asked
 	reason    event.Reason
 	postponed bool      // its provider asked to wait: that is counted

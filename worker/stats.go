@@ -27,6 +27,7 @@ type Stats struct {
 	Wakes      int64 // tasks put back to pending
 	Postponed  int64 // tasks deferred by a Retry-After, see RetryAfterError
 	LeasesLost int64 // leases that ended while their handler ran
+	Hidden     int64 // of those deferred, tasks whose middleware told asynq something else
 	Finished   int64 // redeliveries of tasks that had finished here while Redis was away
 
 	// Lateness is how long after the later of its promise and the instant from
@@ -56,19 +57,19 @@ type RuleStats struct {
 
 // counters are the live form of [Stats].
 type counters struct {
-	admissions, granted, redeemed, booked, deferred, refused, stale atomic.Int64
-	wakeChecks, moved, wakes, finished, postponed, leasesLost       atomic.Int64
-	unlimited                                                       atomic.Int64
-	shadowed                                                        shadowCounters
-	rules                                                           ruleCounters
-	lateness                                                        samples
+	admissions, granted, redeemed, booked, deferred, refused, stale   atomic.Int64
+	wakeChecks, moved, wakes, finished, postponed, leasesLost, hidden atomic.Int64
+	unlimited                                                         atomic.Int64
+	shadowed                                                          shadowCounters
+	rules                                                             ruleCounters
+	lateness                                                          samples
 }
 
 func (c *counters) snapshot() Stats {
 	s := Stats{
 		Admissions: c.admissions.Load(), Granted: c.granted.Load(), Redeemed: c.redeemed.Load(),
 		Booked: c.booked.Load(), Deferred: c.deferred.Load(), Refused: c.refused.Load(), Stale: c.stale.Load(),
-		WakeChecks: c.wakeChecks.Load(), Moved: c.moved.Load(), Wakes: c.wakes.Load(), Finished: c.finished.Load(), Postponed: c.postponed.Load(), LeasesLost: c.leasesLost.Load(), Rules: c.rules.snapshot(),
+		WakeChecks: c.wakeChecks.Load(), Moved: c.moved.Load(), Wakes: c.wakes.Load(), Finished: c.finished.Load(), Postponed: c.postponed.Load(), LeasesLost: c.leasesLost.Load(), Hidden: c.hidden.Load(), Rules: c.rules.snapshot(),
 		Unlimited: c.unlimited.Load(), Shadowed: c.shadowed.snapshot(),
 	}
 	sorted := c.lateness.sorted()

@@ -1,6 +1,7 @@
 package recipes
 
 import (
+	"context"
 	"io"
 	"time"
 
@@ -40,12 +41,21 @@ func Tenants(file io.Reader) ([]queue.Policy, error) {
 }
 
 // Serve is asynq's own server, with limits around its handler.
-func Serve(rdb redis.UniversalClient, mux *asynq.ServeMux, policies ...queue.Policy) (*worker.Adapter, *asynq.Server, error) {
+func Serve(ctx context.Context, rdb redis.UniversalClient, mux *asynq.ServeMux, policies ...queue.Policy) error {
 	a, err := worker.NewAdapter(rdb, worker.Config{Policies: policies})
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	mux.Use(a.Handler) // or srv.Start(a.Handler(mux))
+	defer a.Close()
 	srv := asynq.NewServerFromRedisClient(a.Client(), a.Server(asynq.Config{Concurrency: 10}))
-	return a, srv, nil // a.Start(ctx), srv.Start(mux); then a.Stop(), srv.Shutdown(), a.Close()
+	if err := a.Start(ctx); err != nil {
+		return err
+	}
+	if err := srv.Start(a.Handler(mux)); err != nil { // or mux.Use(a.Handler) before, and the mux here
+		return err
+	}
+	<-ctx.Done()
+	a.Stop()
+	srv.Shutdown()
+	return nil
 }

@@ -1,0 +1,105 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/worker"
+)
+
+// A middleware around the adapter's handler that does not return its error would have asynq
+// delete, archive or fail a task that never ran.
+func TestDeferredTaskStaysDeferredWhateverAMiddlewareAnswers(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		answer error
+		opts   []asynq.Option
+	}{
+		"done":                  {nil, nil},
+		"done with a retention": {nil, []asynq.Option{asynq.Retention(time.Hour)}},
+		"done with a lock":      {nil, []asynq.Option{asynq.Unique(time.Hour)}},
+		"revoked":               {asynq.RevokeTask, nil},
+		"failed":                {errors.New("something"), nil},
+		"failed for good":       {asynq.SkipRetry, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, seen := newRig(t), &runs{}
+			a := r.adapter(policies(phone("sms", 500*ms)))
+			cfg := a.Server(asynq.Config{Concurrency: 4, DelayedTaskCheckInterval: 100 * ms})
+			if err := a.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			inner := a.Handler(seen.handler())
+			r.serve(a.Client(), cfg, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+				if err := inner.ProcessTask(ctx, task); err != nil {
+					return tc.answer // it meant to log the error
+				}
+				return nil
+			}))
+			for i := range 3 {
+				// payloads differ for the lock, phones do not
+				r.enqueuePlain("sms", fmt.Sprint(i), fmt.Sprintf(`{"to":"+1","n":%d}`, i), append(tc.opts, asynq.MaxRetry(0))...)
+			}
+			seen.ran(t, 3)
+			r.eventually("all are through", func() bool { return r.queueInfo().Processed == 3 })
+			r.wantQueue(3, 0, 0)
+			if s := a.Stats(); s.Hidden < 2 || s.Hidden != s.Deferred {
+				t.Errorf("%d deferrals, %d of them hidden, want 2 or more and all", s.Deferred, s.Hidden)
+			}
+			if n := r.logs.FilterMessageSnippet("a middleware around the adapter's handler").Len(); n != 1 {
+				t.Errorf("%d lines about the middleware, want 1", n)
+			}
+		})
+	}
+}
+
+// A task whose server lacks a part of the adapter fails, and its error says what to add.
+func TestIncompleteAdapterFailsItsFirstTask(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		lacks string
+		serve func(*rig, *worker.Adapter, asynq.Handler)
+	}{
+		"Start": {"call Adapter.Start", func(r *rig, a *worker.Adapter, h asynq.Handler) {
+			r.serve(a.Client(), a.Server(asynq.Config{Concurrency: 1}), a.Handler(h))
+		}},
+		"Client": {"Adapter.Client as its Redis client", func(r *rig, a *worker.Adapter, h asynq.Handler) {
+			cfg := a.Server(asynq.Config{Concurrency: 1})
+			if err := a.Start(r.Context()); err != nil {
+				r.Fatal(err)
+			}
+			cfg.TaskCheckInterval = 10 * ms
+			r.serve(r.rdb, cfg, a.Handler(h))
+		}},
+		"Server": {"Adapter.Server", func(r *rig, a *worker.Adapter, h asynq.Handler) {
+			if err := a.Start(r.Context()); err != nil {
+				r.Fatal(err)
+			}
+			r.serve(a.Client(), asynq.Config{Concurrency: 1, TaskCheckInterval: 10 * ms, LogLevel: asynq.FatalLevel}, a.Handler(h))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, seen := newRig(t), &runs{}
+			tc.serve(r, r.adapter(policies(phone("sms", time.Minute))), seen.handler())
+			r.enqueuePlain("sms", "a", to("+1"), asynq.MaxRetry(1))
+			r.eventually("a failure", func() bool { info := r.info("a"); return info != nil && info.LastErr != "" })
+			if got := r.info("a").LastErr; !strings.Contains(got, tc.lacks) || strings.Count(got, "without it") != 1 {
+				t.Errorf("the task failed with %q, want %q alone", got, tc.lacks)
+			}
+			if r.logs.FilterMessageSnippet("the adapter around its handler is not complete").Len() != 1 {
+				t.Error("the log has no line about it")
+			}
+			if len(seen.all()) > 0 {
+				t.Error("the handler ran")
+			}
+		})
+	}
+}
