@@ -146,7 +146,7 @@ func TestARefusedConnectionIsToldWithItsRemedy(t *testing.T) {
 func TestAReplicaIsRefused(t *testing.T) {
 	t.Parallel()
 	s, rdb := own(t)
-	if err := rdb.SlaveOf(t.Context(), "127.0.0.1", "1").Err(); err != nil {
+	if err := rdb.ReplicaOf(t.Context(), "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
 	want(t, rdb, needs, s.Addr(), map[string]string{"server fault": "it is a replica"})

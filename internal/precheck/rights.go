@@ -117,7 +117,7 @@ func ACL(role Role, prefix string) []string {
 // args are the arguments of the trial.
 func (r right) args(key, task, channel string) []any {
 	var out []any
-	for _, word := range strings.Fields(r.trial) {
+	for word := range strings.FieldsSeq(r.trial) {
 		switch word {
 		case "KEY":
 			word = key
