@@ -146,7 +146,7 @@ func (c *client) deferTask(ctx context.Context, call asynqwire.Call) *redis.Cmd 
 	if d.task.ID != call.TaskID || d.task.Queue != call.Queue {
 		return nil
 	}
-	c.a.answered.take(call.TaskKey, time.Now())
+	_, _ = c.a.answered.take(call.TaskKey, time.Now())
 	return c.deferBy(ctx, d)
 }
 
@@ -254,7 +254,7 @@ func (c *client) noteDelivery(queue string, cmd *redis.Cmd) {
 		return
 	}
 	key, now := c.a.keys(queue).Task(m.ID), time.Now()
-	c.a.answered.take(key, now) // of an earlier delivery
+	_, _ = c.a.answered.take(key, now) // of an earlier delivery
 	c.a.inFlight.put(key, m, now)
 }
 
