@@ -70,6 +70,7 @@
 //	limit/widest        a place in the line of the widest rates, or none
 //
 //	queue/claim          one pool alone plans a queue anew
+//	queue/count          how many tasks of a queue are where
 //	queue/defer          active task -> asynq's retry set + due index
 //	queue/deferred       what a deferral or an enqueueing writes into asynq's hash of a task
 //	queue/due            what is due on a queue

@@ -85,7 +85,7 @@ func header(t *testing.T, name, text string) (h shape, body string) {
 var scripts = []*script{
 	acquireScript, checkScript, locateScript, listScript, cancelScript, peekScript, resetScript, closeScript, releaseScript,
 	adjustScript, renewScript, setLimitScript, closeRuleScript,
-	enqueueScript, tickScript, deferScript, dueScript, wakeScript, retimeScript, forgetScript, getTaskScript, rulesScript,
+	enqueueScript, tickScript, deferScript, dueScript, wakeScript, retimeScript, forgetScript, getTaskScript, rulesScript, countScript,
 	scanDeferredScript, claimScript, replanDoneScript,
 	batchStartScript, batchClaimScript, feedScript, batchCountScript, batchSetScript, batchSweepScript, batchPeekScript,
 	batchListScript, batchDropScript,
@@ -128,6 +128,7 @@ func calls(r *recorder) {
 	_, _, _ = SetLimit(ctx, r, "hw", "sms", SetLimitArgs{})
 	_, _, _ = CloseRule(ctx, r, "hw", "sms", time.Second)
 	_, _ = ScanDeferred(ctx, r, q, time.Now(), 0, 10, false)
+	_, _ = CountQueue(ctx, r, q, time.Second, time.Minute)
 	_, _, _ = Claim(ctx, r, q, "me", time.Second, make([]RuleVersion, 1))
 	_, _, _ = Claim(ctx, r, q, "me", time.Second, make([]RuleVersion, 3))
 	_, _ = ReplanDone(ctx, r, q, "me", make([]RuleVersion, 2))
