@@ -353,7 +353,7 @@ func (l *Limiter) fault(ctx context.Context, op string, status luascripts.Status
 	kind := rediserr.Of(err)
 	u := &unavailableError{Op: op, Reason: err.Error()}
 	u.answered = errors.Is(err, errClock) || kind.Answered() && kind != rediserr.Passing
-	if ctx.Err() != nil && !u.answered { // the caller's own doing, and not Redis'
+	if !u.answered && hasEnded(ctx) { // the caller's own doing, and not Redis'
 		u.Reason, u.ended = "", context.Cause(ctx)
 	}
 	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
@@ -362,6 +362,15 @@ func (l *Limiter) fault(ctx context.Context, op string, status luascripts.Status
 		}
 	}
 	return u
+}
+
+// hasEnded says that a context has ended, or that its deadline is past: a connection has the
+// same deadline, and may notice it some microseconds before the context does.
+func hasEnded(ctx context.Context) bool {
+	if at, ok := ctx.Deadline(); ok && !time.Now().Before(at) {
+		<-ctx.Done()
+	}
+	return ctx.Err() != nil
 }
 
 // decidedBy names the rule that decided, or the gate.

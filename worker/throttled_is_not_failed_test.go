@@ -173,7 +173,7 @@ func TestDeferralIsKnownThroughWrapping(t *testing.T) {
 			}))
 			r.start(mux, worker.Config{Asynq: w.config()})
 			r.enqueuePlain("any", "a", "{}", asynq.MaxRetry(0))
-			r.eventually("done", func() bool { return seen.count("a") == 2 && r.info("a") == nil })
+			r.eventually("done", func() bool { return seen.count("a") >= 2 && r.info("a") == nil })
 			r.wantQueue(1, 0, 0)
 			w.want(t, 0, 0)
 			r.quiet()

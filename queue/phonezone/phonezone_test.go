@@ -214,7 +214,7 @@ func TestInAFile(t *testing.T) {
 		{"$['phone or so']", `{"phone or so":"Asia/Tokyo"}`, "Asia/Tokyo"},
 	}
 	for _, tt := range tests {
-		policies, err := read(in("  a:\n    gate: 08:00-21:00 recipient\n    zone: "+tt.zone+"\n", "a"))
+		policies, err := read(in("  a:\n    gate: 08:00-21:00 recipient\n    zone: "+tt.zone+"\n  b: {limit: 1/60s, key: =all}\n", "a, b"))
 		if err != nil {
 			t.Errorf("%s: %v", tt.zone, err)
 			continue
