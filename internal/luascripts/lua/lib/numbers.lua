@@ -6,11 +6,8 @@
 local COPY = 60000000 -- a copy of a call is not expected later than this
 
 -- tostring and .. cut a number to 14 digits; a time in microseconds has 16
-local last, last_text -- most numbers of a script are its time
 local function int(n)
-  if n == last then return last_text end
-  last, last_text = n, string.format("%.0f", n)
-  return last_text
+  return string.format("%.0f", n)
 end
 
 -- whole milliseconds of a key's life, with some to spare: miniredis counts it
