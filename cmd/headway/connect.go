@@ -61,6 +61,10 @@ func (r *redisFlags) open() (redis.UniversalClient, error) {
 		}
 	}
 	for _, addr := range r.addrs {
+		if strings.Contains(addr, "://") { // it may hold a password, and is not repeated
+			errs = append(errs, errors.New("--redis: want HOST:PORT; a URL is given by --url"))
+			continue
+		}
 		if _, port, err := net.SplitHostPort(addr); err != nil || port == "" {
 			errs = append(errs, fmt.Errorf("--redis: %q is not HOST:PORT", addr))
 		}

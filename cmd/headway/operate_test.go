@@ -99,6 +99,7 @@ func TestRedisFlagsAreChecked(t *testing.T) {
 	}{
 		{redisFlags{url: "http://:secret@host"}, "--url: want a URL like redis://user:password@host:6379/0"},
 		{redisFlags{url: "redis://h:1", addrs: []string{"h"}}, "--url and --redis exclude each other\n--redis: \"h\" is not HOST:PORT"},
+		{redisFlags{addrs: []string{"redis://:secret@h:1"}}, "--redis: want HOST:PORT; a URL is given by --url"},
 		{redisFlags{cluster: true, db: 1, sentinelMaster: "m"}, "--cluster and --sentinel-master exclude each other\n--db: a cluster has one database, 0"},
 		{redisFlags{cacert: file}, "--cacert: " + file + " has no certificate"},
 		{redisFlags{cert: file}, "--cert and --key are given together"},
