@@ -176,7 +176,7 @@ func (i *Inspector) OpenKey(ctx context.Context, rule, key string, r Reason) err
 	}
 	return i.change(ctx, r, Change{Action: ActionOpen, Rule: rule, Key: l.ID(key)}, func() error {
 		promoted, err := l.OpenKey(ctx, key)
-		i.promote(ctx, promoted)
+		promotion.Move(ctx, i.rdb, i.cfg.Prefix, i.set, promoted...)
 		return err
 	})
 }
@@ -234,19 +234,6 @@ func (i *Inspector) PauseQueue(ctx context.Context, queue string, r Reason) erro
 // ResumeQueue ends a pause.
 func (i *Inspector) ResumeQueue(ctx context.Context, queue string, r Reason) error {
 	return i.change(ctx, r, Change{Action: ActionResumeQueue, Queue: queue}, func() error { return i.asynq.UnpauseQueue(queue) })
-}
-
-// promote moves the tasks forward that may come earlier than they were told, and tells
-// the pools. Without it they come at the instants that they were told.
-func (i *Inspector) promote(ctx context.Context, promoted []throttle.Promotion) {
-	for queue, tasks := range promotion.ByQueue(promoted...) {
-		if _, err := tasks.Retime(ctx, i.rdb, i.keys(queue), func(throttle.Promotion, int64) {}); err != nil {
-			return
-		}
-		if err := luascripts.Notify(ctx, i.rdb, i.keys(queue), tasks.First()); err != nil {
-			return
-		}
-	}
 }
 
 // Mask hides most of a key, for people who need not know it: at most half of its

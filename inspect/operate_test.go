@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/presence"
@@ -175,5 +176,33 @@ func TestDifferences(t *testing.T) {
 	against := Differences(policies[1:], []Process{last})
 	if len(against) != 2 || against[0].Type != "ad" || against[0].Want != "" {
 		t.Errorf("of a type without policy: %+v", against)
+	}
+}
+
+// An opened key promotes the task that waits on it. Another rule may hold that task up for
+// longer: then it is listed at that instant, and not as due now.
+func TestOpenedKeyLeavesOneTruth(t *testing.T) {
+	t.Parallel()
+	phone := queue.Rule{Name: "phone", Limit: throttle.Sliding(10, time.Hour), Key: queue.MustJSONKey("$.to")}
+	day := queue.Rule{Name: "day", Limit: throttle.Sliding(1, 24*time.Hour), Key: queue.MustJSONKey("$.to")}
+	p := queue.Policy{Type: "sms", Rules: []queue.Rule{phone, day}}
+	d := newRig(t, p)
+	i := d.inspector(throttle.Config{}, p)
+	d.booked("A", 0, asynq.TaskID("first"))
+	if _, err := i.CloseKey(t.Context(), "phone", "A", 48*time.Hour, because); err != nil {
+		t.Fatal(err)
+	}
+	d.booked("A", 48*time.Hour, asynq.TaskID("second"))
+	if err := i.OpenKey(t.Context(), "phone", "A", because); err != nil {
+		t.Fatal(err)
+	}
+	e, err := i.Explain(t.Context(), "default", "second")
+	if err != nil || e.At.Sub(d.start) < 23*time.Hour {
+		t.Fatalf("Explain = %+v, %v, want an instant in a day", e, err)
+	}
+	for w, err := range i.Deferred(t.Context(), "default") {
+		if err != nil || w.ID == "second" && !w.At.Equal(e.At) {
+			t.Errorf("%s is listed at %v, %v, and explained at %v", w.ID, w.At, err, e.At)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/promotion"
 	"github.com/headwayq/headway/queue/internal/backend"
 	"github.com/headwayq/headway/throttle"
 )
@@ -68,7 +69,7 @@ func (b clientBackend) RegisterQueue(ctx context.Context, queue string) error {
 }
 
 func (b clientBackend) Promote(ctx context.Context, promoted []throttle.Promotion) {
-	b.c.promote(ctx, promoted)
+	promotion.Move(ctx, b.c.rdb, b.c.cfg.Prefix, b.c.set, promoted...)
 }
 
 func (b clientBackend) SafeText(err error) string { return safeText(err) }

@@ -366,7 +366,7 @@ func (c *Client) bookAll(ctx context.Context, entries []*pendingTask) (away erro
 		e.Own = !e.options.id || b.Promised.IsZero()
 		e.Task.Booked(b.Decision)
 	}
-	c.promote(ctx, promoted)
+	promotion.Move(ctx, c.rdb, c.cfg.Prefix, c.set, promoted...)
 	return away
 }
 
@@ -386,7 +386,7 @@ func (c *Client) cancelUnused(ctx context.Context, entries []*pendingTask) {
 		}
 		promoted = append(promoted, next...)
 	}
-	c.promote(ctx, promoted)
+	promotion.Move(ctx, c.rdb, c.cfg.Prefix, c.set, promoted...)
 }
 
 // shared says that another call enqueued a task of this id between our look for it
@@ -397,52 +397,4 @@ func (c *Client) shared(ctx context.Context, e *pendingTask) bool {
 	}
 	ours, err := luascripts.Ours(ctx, c.rdb, c.keys(e.Queue), e.Message.ID)
 	return ours || err != nil // at worst the place is left: it is parked when its instant has come
-}
-
-// promote moves the tasks forward that may come earlier than they were told, and tells
-// the pools. Without it they come at the instants that they were told. Pools take the
-// places of those away that are gone.
-func (c *Client) promote(ctx context.Context, promoted []throttle.Promotion) {
-	for queue, tasks := range promotion.ByQueue(promoted...) {
-		c.locate(ctx, queue, tasks)
-		if _, err := tasks.Retime(ctx, c.rdb, c.keys(queue), func(throttle.Promotion, int64) {}); err != nil || luascripts.Notify(ctx, c.rdb, c.keys(queue), tasks.First()) != nil {
-			return
-		}
-	}
-}
-
-// locatedMax bounds how many promoted tasks are looked up, two short calls each.
-const locatedMax = 64
-
-// locate corrects the instants of promoted tasks under several rules. A promotion is about
-// one rule: another may hold the task up for longer. A pool would find that out when it
-// wakes the task. Until then, and where no pool runs, the task would stand as due now.
-func (c *Client) locate(ctx context.Context, queue string, tasks promotion.Tasks) {
-	left := locatedMax
-	for id, p := range tasks {
-		if left--; left < 0 {
-			return
-		}
-		at, ok := c.instantOf(ctx, queue, id)
-		if later := at.Sub(p.At); ok && later > 0 {
-			p.At, p.Wait = at, p.Wait+later
-			tasks[id] = p
-		}
-	}
-}
-
-// instantOf is when a task may run that waits under several rules, as its places are now.
-func (c *Client) instantOf(ctx context.Context, queue, id string) (at time.Time, ok bool) {
-	f, err := luascripts.GetTask(ctx, c.rdb, c.keys(queue), id)
-	if err != nil || !f.Ours {
-		return time.Time{}, false
-	}
-	booked, _ := luascripts.ParseBookingRef(f.For)
-	policy := c.set.Lookup(booked.Rules.Policy())
-	ids, costs, ok := booked.Rules.Read()
-	if !ok || policy == nil || len(policy.Rules()) == 1 {
-		return time.Time{}, false
-	}
-	s, err := throttle.ForWorkers.Lookup(ctx, throttle.BookingRef{Policy: policy, IDs: ids, Costs: costs, Job: luascripts.JobID(queue, id)})
-	return s.At, err == nil && s.Known
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/policyset"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -35,6 +36,55 @@ func ByQueue(promoted ...throttle.Promotion) map[string]Tasks {
 		}
 	}
 	return queues
+}
+
+// locatedMax bounds how many promoted tasks of a queue are looked up, two short calls each.
+const locatedMax = 64
+
+// Move moves promoted tasks of any queue forward and tells the pools, for programs that are
+// no pool. It ends with the first error: the tasks that are left come at the instants that
+// they were told. Pools give up the places of those that are gone.
+func Move(ctx context.Context, rdb redis.UniversalClient, prefix string, set *policyset.Set, promoted ...throttle.Promotion) {
+	for queue, tasks := range ByQueue(promoted...) {
+		keys := luascripts.NewQueueKeys(prefix, queue)
+		tasks.locate(ctx, rdb, keys, queue, set)
+		if _, err := tasks.Retime(ctx, rdb, keys, func(throttle.Promotion, int64) {}); err != nil || luascripts.Notify(ctx, rdb, keys, tasks.First()) != nil {
+			return
+		}
+	}
+}
+
+// locate corrects the instants of tasks under several rules. A promotion is about one rule:
+// another may hold the task up for longer. A pool would find that out when it wakes the
+// task. Until then, and where no pool runs, the task would stand as due now.
+func (t Tasks) locate(ctx context.Context, rdb redis.UniversalClient, keys luascripts.QueueKeys, queue string, set *policyset.Set) {
+	left := locatedMax
+	for id, p := range t {
+		if left--; left < 0 {
+			return
+		}
+		at, ok := instantOf(ctx, rdb, keys, set, queue, id)
+		if later := at.Sub(p.At); ok && later > 0 {
+			p.At, p.Wait = at, p.Wait+later
+			t[id] = p
+		}
+	}
+}
+
+// instantOf is when a task may run that waits under several rules, as its places are now.
+func instantOf(ctx context.Context, rdb redis.UniversalClient, keys luascripts.QueueKeys, set *policyset.Set, queue, id string) (at time.Time, ok bool) {
+	f, err := luascripts.GetTask(ctx, rdb, keys, id)
+	if err != nil || !f.Ours {
+		return time.Time{}, false
+	}
+	booked, _ := luascripts.ParseBookingRef(f.For)
+	policy := set.Lookup(booked.Rules.Policy())
+	ids, costs, ok := booked.Rules.Read()
+	if !ok || policy == nil || len(policy.Rules()) == 1 {
+		return time.Time{}, false
+	}
+	s, err := throttle.ForWorkers.Lookup(ctx, throttle.BookingRef{Policy: policy, IDs: ids, Costs: costs, Job: luascripts.JobID(queue, id)})
+	return s.At, err == nil && s.Known
 }
 
 // Retime moves the tasks to their earlier instants, the first to come first and in calls

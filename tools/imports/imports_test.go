@@ -36,7 +36,7 @@ const (
 //	                          throttle, worker -> event
 //
 // internal/rediserr says what an error of Redis means, and imports nothing of the module.
-// internal/stderrlog is the logger of those who give none, and imports nothing of the module.
+// internal/stderrlog is the logger of a program that gives none. It imports nothing of the module.
 // internal/judge says which permits broke a limit, and imports nothing of the module.
 // internal/e2e, which judges all of it from outside, lies above worker; cmd, examples and tests use it.
 var edges = map[string][]string{
@@ -69,7 +69,7 @@ var edges = map[string][]string{
 	"queue/internal/backend":    {"throttle", "internal/luascripts"},
 	"queue/internal/check":      {},
 	"internal/policyset":        {"throttle"},
-	"internal/promotion":        {"throttle", "internal/luascripts"},
+	"internal/promotion":        {"throttle", "internal/policyset", "internal/luascripts"},
 	"internal/presence":         {"internal/luascripts"},
 	"worker":                    {"queue", "throttle", "throttle/gate", "internal/precheck", "internal/presence", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/coalesce", "internal/asynqwire", "internal/stderrlog", "event"},
 	"httplimit":                 {"throttle", "internal/stderrlog"},
@@ -77,7 +77,7 @@ var edges = map[string][]string{
 	"dashboard":                 {"worker", "inspect", "queue", "throttle"},
 	"internal/e2e":              {"internal/judge", "event", "worker", "queue", "queue/phonezone", "throttle", "throttle/gate"},
 	"internal/e2e/mailtest":     {"internal/e2e", "internal/judge", "queue/batch", "throttle", "throttle/gate"},
-	"cmd/headway":               {"event", "dashboard", "metrics", "httplimit", "worker", "inspect", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate", "internal/e2e"},
+	"cmd/headway":               {"event", "dashboard", "metrics", "httplimit", "worker", "inspect", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate", "internal/precheck", "internal/e2e"},
 	"examples/*":                {"internal/e2e", "internal/e2e/mailtest", "dashboard", "metrics", "httplimit", "worker", "inspect", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate"},
 	"tools/drawlimits":          {"throttle", "internal/redistest"},
 	"e2e":                       {},
