@@ -4,16 +4,17 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/internal/precheck"
+	"github.com/headwayq/headway/worker"
 )
 
 // finding is what a check found.
@@ -45,7 +46,7 @@ func (d doctorAnswer) table(t *table) {
 	}
 }
 
-func (a *app) doctorCommand() *cobra.Command {
+func doctorCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "doctor", Short: "look for what breaks limits or loses jobs; exit code 1 if something is bad", Args: cobra.NoArgs,
 		Long: `doctor looks at the version of Redis, its eviction and persistence, the rights of this
@@ -54,11 +55,11 @@ policy (in a sample of 100 tasks of each queue) and keys without a life (in a sa
 about 10,000 keys).`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
-				i, err := a.inspector(ctx)
+				rdb, err := a.open()
 				if err != nil {
 					return nil, err
 				}
-				e := &examination{rdb: a.rdb, i: i, prefix: cmp.Or(a.prefix, "hw"), cluster: a.redis.cluster}
+				e := &examination{rdb: rdb, inspector: a.inspector, prefix: cmp.Or(a.prefix, "hw"), cluster: a.redis.cluster}
 				if err := e.run(ctx); err != nil {
 					return nil, err
 				}
@@ -74,37 +75,38 @@ about 10,000 keys).`,
 
 // examination is one run of the doctor.
 type examination struct {
-	rdb     redis.UniversalClient
-	i       *inspect.Inspector
-	prefix  string
-	cluster bool
-	found   []finding
-	queues  []inspect.QueueStatus
-	running []inspect.Process
+	rdb       redis.UniversalClient
+	inspector func(context.Context) (*inspect.Inspector, error)
+	prefix    string
+	cluster   bool
+	found     []finding
+	queues    []inspect.QueueStatus
+	running   []inspect.Process
 }
 
 func (e *examination) add(check, level, do, says string, a ...any) {
 	e.found = append(e.found, finding{Check: check, Level: level, Says: fmt.Sprintf(says, a...), Do: do})
 }
 
-func (e *examination) run(ctx context.Context) (err error) {
-	before := time.Now()
-	now, err := e.rdb.Time(ctx).Result()
-	if err != nil {
-		return fmt.Errorf("redis: %w", errAway(err))
+func (e *examination) run(ctx context.Context) error {
+	connected, err := e.server(ctx)
+	if err != nil || !connected {
+		return err
 	}
-	e.clock(before.Add(time.Since(before)/2), now)
-	e.server(ctx)
-	e.eviction(ctx)
-	if e.queues, err = e.i.Queues(ctx); err != nil {
+	e.settings(ctx)
+	i, err := e.inspector(ctx)
+	if err != nil {
+		return err
+	}
+	if e.queues, err = i.Queues(ctx); err != nil {
 		if !strings.Contains(err.Error(), "NOPERM") {
 			return err
 		}
-		e.add("rights", "bad", "see the rights in docs/tuning.md", "this user may not run Headway's scripts")
+		e.add("rights", "bad", "docs/production.md lists the rights of each role", "this user may not run Headway's scripts")
 		return nil
 	}
 	e.add("rights", "ok", "", "scripts and functions may run")
-	if e.running, _, err = e.i.Processes(ctx); err != nil {
+	if e.running, _, err = i.Processes(ctx); err != nil {
 		return err
 	}
 	e.pools()
@@ -113,16 +115,51 @@ func (e *examination) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// clock: asynq's leases and schedules go by local clocks.
-func (e *examination) clock(here, there time.Time) {
-	skew := here.Sub(there).Round(time.Millisecond)
-	switch {
-	case skew.Abs() > 5*time.Second:
-		e.add("clock", "bad", "run NTP on both; a pool refuses to start with more than 5s", "this machine is %v ahead of Redis", skew)
-	case skew.Abs() > time.Second:
-		e.add("clock", "warn", "run NTP on both", "this machine is %v ahead of Redis", skew)
-	default:
-		e.add("clock", "ok", "", "this machine and Redis differ by %v", skew.Abs())
+// server is what a pool looks at when it starts, without the trial of its rights: whoever
+// asks here may have others. It says whether the server lets this user in.
+func (e *examination) server(ctx context.Context) (connected bool, err error) {
+	found, err := precheck.Run(ctx, e.rdb, precheck.Needs{LookOnly: true, ClockWarn: worker.ClockSkewWarn, ClockMax: worker.ClockSkewMax})
+	if err != nil {
+		return false, errAway(err)
+	}
+	wrong := make(map[string]bool)
+	for _, f := range found {
+		wrong[f.Name] = true
+		level := "bad"
+		if f.Level == precheck.Warning {
+			level = "warn"
+		}
+		says := f.What
+		if e.cluster {
+			says = "node " + f.Where + ": " + says
+		}
+		e.add(f.Name, level, f.Remedy, "%s", says)
+	}
+	if wrong["connection"] {
+		return false, nil
+	}
+	for _, ok := range []struct{ check, says string }{
+		{"clock", fmt.Sprintf("this machine and Redis differ by less than %v", worker.ClockSkewWarn)},
+		{"version", "Redis " + e.info(ctx, "server")["redis_version"]},
+		{"eviction", "nothing is evicted"},
+	} {
+		if !wrong[ok.check] {
+			e.add(ok.check, "ok", "", "%s", ok.says)
+		}
+	}
+	return true, nil
+}
+
+// settings looks at what a pool can live with, and an operator should know.
+func (e *examination) settings(ctx context.Context) {
+	switch e.info(ctx, "persistence")["aof_enabled"] {
+	case "1":
+		e.add("persistence", "ok", "", "the append-only file is on")
+	case "0":
+		e.add("persistence", "warn", "set appendonly yes", "the append-only file is off: a restart loses jobs and what was spent since the last snapshot")
+	}
+	if e.info(ctx, "memory")["maxmemory"] == "0" {
+		e.add("memory", "warn", "set maxmemory, so that a full Redis refuses instead of being killed", "maxmemory is not set")
 	}
 }
 
@@ -135,62 +172,6 @@ func (e *examination) info(ctx context.Context, section string) map[string]strin
 		}
 	}
 	return fields
-}
-
-func (e *examination) server(ctx context.Context) {
-	server := e.info(ctx, "server")
-	version := server["redis_version"]
-	major, minor := numbers(version)
-	switch {
-	case version == "":
-		e.add("version", "warn", "allow INFO to this user", "the version of Redis can't be read")
-	case major < 6 || major == 6 && minor < 2:
-		e.add("version", "bad", "use Redis 6.2 or later", "Redis %s", version)
-	case major < 7:
-		e.add("version", "ok", "", "Redis %s: scripts run by EVALSHA, for functions need 7.0", version)
-	default:
-		e.add("version", "ok", "", "Redis %s", version)
-	}
-	switch mode := server["redis_mode"]; {
-	case mode == "cluster" && !e.cluster:
-		e.add("cluster", "bad", "give --cluster, and use a cluster client in the program", "Redis is a cluster and this client is not")
-	case mode == "cluster":
-		e.add("cluster", "ok", "", "Redis is a cluster")
-	}
-	p := e.info(ctx, "persistence")
-	switch p["aof_enabled"] {
-	case "1":
-		e.add("persistence", "ok", "", "the append-only file is on")
-	case "0":
-		e.add("persistence", "warn", "set appendonly yes", "the append-only file is off: a restart loses jobs and what was spent since the last snapshot")
-	}
-}
-
-// numbers are the first two of a version.
-func numbers(version string) (major, minor int) {
-	parts := strings.SplitN(version, ".", 3)
-	if len(parts) < 2 {
-		return 0, 0
-	}
-	major, _ = strconv.Atoi(parts[0])
-	minor, _ = strconv.Atoi(parts[1])
-	return major, minor
-}
-
-// eviction: a ledger that is evicted is a limit that forgets.
-func (e *examination) eviction(ctx context.Context) {
-	m := e.info(ctx, "memory")
-	policy, limit := m["maxmemory_policy"], m["maxmemory"]
-	switch {
-	case policy == "":
-		e.add("eviction", "warn", "allow INFO to this user", "the eviction of Redis can't be read")
-	case policy != "noeviction":
-		e.add("eviction", "bad", "set maxmemory-policy noeviction", "maxmemory-policy is %s: a full Redis forgets what was spent, and limits break", policy)
-	case limit == "0":
-		e.add("eviction", "warn", "set maxmemory, so that a full Redis refuses instead of being killed", "nothing is evicted, and maxmemory is not set")
-	default:
-		e.add("eviction", "ok", "", "nothing is evicted")
-	}
 }
 
 func (e *examination) pools() {
@@ -251,7 +232,7 @@ func (e *examination) types() {
 			}
 		}
 	}
-	for typ := range unlimited {
+	for _, typ := range slices.Sorted(maps.Keys(unlimited)) {
 		e.add("types", "warn", "give it a policy, or leave it if it needs none", "tasks of type %q run without limits", typ)
 	}
 }

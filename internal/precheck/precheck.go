@@ -48,6 +48,7 @@ type Needs struct {
 	Prefix        string        // of Headway's keys
 	Queue         string        // of asynq whose keys are tried; empty for "default"
 	AllowEviction bool          // an eviction policy is the caller's own will
+	LookOnly      bool          // nothing is tried or written, so the user's rights are not looked at
 	ClockWarn     time.Duration // more than that off the local clock is a warning; zero checks no clock
 	ClockMax      time.Duration // and more than that a fault
 }
@@ -130,7 +131,10 @@ func (s server) check(ctx context.Context) ([]Finding, error) {
 	infoCmd := pipe.Info(ctx)
 	began := time.Now()
 	clock := pipe.Time(ctx)
-	trials := s.try(ctx, pipe)
+	var trials trials
+	if !s.needs.LookOnly {
+		trials = s.try(ctx, pipe)
+	}
 	_, err := rediserr.Exec(ctx, pipe)
 	took := time.Since(began)
 	if kind := rediserr.Of(err); err != nil && !kind.Answered() {
@@ -147,6 +151,9 @@ func (s server) check(ctx context.Context) ([]Finding, error) {
 	out = append(out, s.eviction(ctx, info, err)...)
 	if off := began.Add(took / 2).Sub(clock.Val()).Round(time.Millisecond); clock.Err() == nil {
 		out = append(out, s.clock(off, took)...)
+	}
+	if s.needs.LookOnly {
+		return out, nil
 	}
 	return append(out, trials.findings(s, info)...), nil
 }

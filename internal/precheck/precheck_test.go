@@ -73,6 +73,25 @@ func TestAGoodServerHasNoFinding(t *testing.T) {
 	}
 }
 
+// Who only looks writes nothing, and is not told what its own user lacks.
+func TestLookingTriesNothing(t *testing.T) {
+	t.Parallel()
+	s, admin := own(t)
+	n := needs
+	n.LookOnly = true
+	want(t, as(t, s, admin, "+ping", "+hello", "+info", "+time", "+config|get"), n, s.Addr(), nil)
+	if err := admin.ConfigSet(t.Context(), "maxmemory", "100mb").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
+		t.Fatal(err)
+	}
+	want(t, admin, n, s.Addr(), map[string]string{"eviction fault": "allkeys-lru"})
+	if denied := admin.Do(t.Context(), "acl", "log").Val(); len(denied.([]any)) != 0 {
+		t.Errorf("%v was refused to a user that only looks", denied)
+	}
+}
+
 func TestAnEmbeddedServerHasNoFinding(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
