@@ -60,7 +60,7 @@ type Buffer struct {
 	to      Observer
 }
 
-// NewBuffer returns a buffer for so many events, at least 1, before an observer.
+// NewBuffer returns a buffer in front of an observer. It holds room events, at least 1.
 func NewBuffer(room int, to Observer) *Buffer {
 	b := &Buffer{room: make(chan func(), max(1, room)), end: make(chan struct{}), to: to}
 	b.wg.Go(b.run)

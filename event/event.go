@@ -77,7 +77,7 @@ type Reason string
 
 // The reasons. A [Refused] has one of the first group, a [Deferred] one of the second.
 const (
-	NoPermits    Reason = "no permits"    // asked for now, and there are none
+	NoPermits    Reason = "no permits"    // the caller asked for permits now, and the limit has none left
 	TooLate      Reason = "too late"      // they would come later than the task may wait
 	ExceedsLimit Reason = "exceeds limit" // it costs more than the limit holds
 	Invalid      Reason = "invalid"       // its key, cost or id can't be used

@@ -10,6 +10,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
@@ -18,12 +19,12 @@ import (
 // explains asks about a task of the default queue, and sees that nothing has changed by that.
 func (d *rig) explains(i *Inspector, id string, want Explanation) {
 	d.Helper()
-	before := content(d.T, d.raw)
+	before := redistest.Content(d.T, d.raw)
 	got, err := i.Explain(d.Context(), "default", id)
 	if err != nil {
 		d.Errorf("Explain(%s): %v", id, err)
 	}
-	if after := content(d.T, d.raw); !maps.Equal(before, after) {
+	if after := redistest.Content(d.T, d.raw); !maps.Equal(before, after) {
 		d.Errorf("Explain(%s) changed what Redis holds", id)
 	}
 	clock, err := luascripts.ScanDeferred(d.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), time.Time{}, 0, 1, false)

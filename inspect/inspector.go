@@ -1,15 +1,20 @@
 package inspect
 
 import (
+	"cmp"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/policyset"
+	"github.com/headwayq/headway/internal/presence"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
@@ -18,7 +23,7 @@ import (
 // Config are the options of an [Inspector]. The zero value is ready to use, for tasks
 // without policies.
 type Config struct {
-	// Policies are those of the pools, see [queue.ValidatePolicies]. Defaults to none.
+	// Policies are the policies of the pools, see [queue.ValidatePolicies]. Defaults to none.
 	Policies []queue.Policy
 
 	// Throttle is that of the pools: Prefix and Secret say where their limits and lines
@@ -30,13 +35,14 @@ type Config struct {
 // places or too many.
 var ErrInvalidCursor = errors.New("inspect: invalid cursor")
 
-// Inspector tells what waits, and why, from Redis alone: it needs no pool to run, and
-// changes nothing, neither places nor what was promised to those who have them.
+// Inspector tells what waits, and why, from Redis alone: it needs no pool to run. A question
+// changes nothing, neither places nor what was promised to those who have them. What changes
+// something takes a [Reason], and is noted in the audit list.
 //
 //   - [Inspector.Explain] is about one task: what it waits for, until when, and how much
 //     is ahead of it.
-//   - [Inspector.Line] and [Inspector.LinePage] list who waits on one key of a rule, in
-//     the order in which they are let in.
+//   - [Inspector.Line] and [Inspector.LinePage] list the jobs that wait on one key of a
+//     rule, in the order in which they are let in.
 //   - [Inspector.Deferred] and [Inspector.DeferredPage] list what pools will wake on a
 //     queue, the first to come first.
 //
@@ -105,4 +111,118 @@ func clip(s string) string {
 		return s
 	}
 	return s[:most] + "..."
+}
+
+// queuesMax bounds how many queues an overview has.
+const queuesMax = 100
+
+// QueueStatus is what a queue holds. Deferred and booked tasks are not failures: they
+// wait for a limit or a gate.
+type QueueStatus struct {
+	Queue    string `json:"queue"`
+	Paused   bool   `json:"paused"`
+	Pending  int    `json:"pending"` // can be taken now: a queue with many lacks workers
+	Active   int    `json:"active"`
+	Waiting  int    `json:"waiting"`   // deferred or booked: they wait for their instants
+	Overdue  int    `json:"overdue"`   // of those, whose instants have come
+	Within1s int    `json:"within_1s"` // tasks of Waiting that come due within a second, with the overdue ones
+	Within1m int    `json:"within_1m"`
+	Within1h int    `json:"within_1h"`
+	// Scheduled and Retrying are asynq's, without those that wait: scheduled by their
+	// producers, and tried again after a failure. Each other set also holds tasks
+	// that wait, so only their sum is known.
+	Other    int       `json:"scheduled_or_retrying"`
+	Archived int       `json:"archived"`
+	Next     time.Time `json:"next,omitzero"` // the first instant of those that wait
+	Now      time.Time `json:"now"`           // Redis' clock
+}
+
+// Queues returns what the queues hold, in the order of their names; at most 100 of them.
+// Each costs O(log n) in what it holds.
+func (i *Inspector) Queues(ctx context.Context) ([]QueueStatus, error) {
+	names, err := i.asynq.Queues()
+	if err != nil {
+		return nil, away("list the queues", err)
+	}
+	slices.Sort(names)
+	names = names[:min(len(names), queuesMax)]
+	all := make([]QueueStatus, 0, len(names))
+	for _, name := range names {
+		n, err := luascripts.CountQueue(ctx, i.rdb, i.keys(name), 0, time.Second, time.Minute, time.Hour)
+		if err != nil {
+			return nil, away("count a queue", err)
+		}
+		all = append(all, QueueStatus{
+			Queue: name, Paused: n.Paused, Pending: n.Pending, Active: n.Active, Waiting: n.Due,
+			Overdue: n.Within[0], Within1s: n.Within[1], Within1m: n.Within[2], Within1h: n.Within[3],
+			Other: max(0, n.Scheduled+n.Retried-n.Due), Archived: n.Archived, Next: n.First, Now: n.Now,
+		})
+	}
+	return all, nil
+}
+
+// Planned returns how many tasks of a queue start in each of the next 60 minutes, by the
+// instants that they were told last; the overdue ones count for the first.
+func (i *Inspector) Planned(ctx context.Context, queue string) (minutes [60]int, err error) {
+	var spans [60]time.Duration
+	for n := range spans {
+		spans[n] = time.Duration(n+1) * time.Minute
+	}
+	n, err := luascripts.CountQueue(ctx, i.rdb, i.keys(queue), spans[:]...)
+	if err != nil {
+		return minutes, away("count a queue", err)
+	}
+	before := 0
+	for k, until := range n.Within {
+		minutes[k], before = until-before, until
+	}
+	return minutes, nil
+}
+
+// RuleStatus is the limit of a rule as it is in force.
+type RuleStatus struct {
+	Rule    string         `json:"rule"`
+	InCode  throttle.Limit `json:"in_code"`         // of the policies here
+	Limit   throttle.Limit `json:"limit"`           // that decides
+	Stored  bool           `json:"stored"`          // it is stored, and goes before the one in code
+	Closed  time.Time      `json:"closed,omitzero"` // until when the rule is closed on all keys
+	Problem string         `json:"problem,omitempty"`
+}
+
+// Rules returns the limits of all rules of the policies, in the order of their names. It
+// asks Redis once.
+func (i *Inspector) Rules(ctx context.Context) []RuleStatus {
+	limiters := i.set.Limiters()
+	slices.SortFunc(limiters, func(a, b *throttle.Limiter) int { return cmp.Compare(a.Rule(), b.Rule()) })
+	all := make([]RuleStatus, len(limiters))
+	for n, s := range throttle.ForWorkers.LimitStatuses(ctx, limiters) {
+		all[n] = RuleStatus{Rule: limiters[n].Rule(), InCode: limiters[n].Limit(), Limit: s.Limit, Stored: s.Stored, Closed: s.Closed}
+		if s.Err != nil {
+			all[n].Problem = s.Err.Error()
+		}
+	}
+	return all
+}
+
+// Process is a process that runs, as it says itself every few seconds.
+type Process = presence.Process
+
+// Processes returns the pools, feeders and schedulers that run, at most 500, and how many
+// there are. A process that died is listed for up to 20 s.
+func (i *Inspector) Processes(ctx context.Context) (running []Process, all int, err error) {
+	said, all, err := luascripts.Processes(ctx, i.rdb, i.cfg.Prefix)
+	if err != nil {
+		return nil, 0, away("list the processes", err)
+	}
+	for _, text := range said {
+		var p Process
+		if err := json.Unmarshal([]byte(text), &p); err != nil {
+			return nil, 0, fmt.Errorf("inspect: a process of another version: %w", err)
+		}
+		running = append(running, p)
+	}
+	slices.SortFunc(running, func(a, b Process) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID), cmp.Compare(a.ID, b.ID))
+	})
+	return running, all, nil
 }

@@ -52,14 +52,14 @@ func TestLine(t *testing.T) {
 	if _, err := limiter.Policy().Book(t.Context(), throttle.Request{Key: "+1", Cost: 1, Job: "somebody"}); err != nil {
 		t.Fatal(err)
 	}
-	before := content(t, d.raw)
+	before := redistest.Content(t, d.raw)
 	if got := ids(t, i.Line(t.Context(), "phone", "+1")); !slices.Equal(got, append(slices.Clone(want), "")) {
 		t.Errorf("Line = %q, want %q and one that is no task", got, want)
 	}
 	if got := ids(t, i.Line(t.Context(), "phone", "+2")); len(got) != 0 {
 		t.Errorf("the line of another key is %q", got)
 	}
-	if after := content(t, d.raw); !maps.Equal(before, after) {
+	if after := redistest.Content(t, d.raw); !maps.Equal(before, after) {
 		t.Error("a list changed what Redis holds")
 	}
 

@@ -1,9 +1,7 @@
 package inspect
 
 import (
-	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -82,20 +80,4 @@ func (d *rig) booked(phone string, wait time.Duration, opts ...asynq.Option) {
 	if err != nil || b.Wait != wait {
 		d.Fatalf("Book(%s) = %+v, %v, want a wait of %v", phone, b, err, wait)
 	}
-}
-
-// content is all that Redis holds, without what calls leave behind for a minute, and
-// the test's own clock.
-func content(t *testing.T, rdb *redis.Client) map[string]string {
-	t.Helper()
-	out := map[string]string{}
-	for _, k := range rdb.Keys(context.Background(), "*").Val() {
-		if k != "redistest:clock" && k != "asynq:queues" && !strings.Contains(k, ":sent:") {
-			out[k] = rdb.Dump(context.Background(), k).Val()
-			if rdb.Type(context.Background(), k).Val() == "zset" { // one that was large for a while is kept in another way
-				out[k] = fmt.Sprint(rdb.ZRangeWithScores(context.Background(), k, 0, -1).Val())
-			}
-		}
-	}
-	return out
 }

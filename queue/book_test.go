@@ -79,22 +79,6 @@ func (d *bookingRig) booked(phone string, wait time.Duration, opts ...asynq.Opti
 	return b
 }
 
-// content is all that Redis holds, without what calls leave behind for a minute, and
-// the test's own clock.
-func content(t *testing.T, rdb *redis.Client) map[string]string {
-	t.Helper()
-	out := map[string]string{}
-	for _, k := range rdb.Keys(context.Background(), "*").Val() {
-		if k != "redistest:clock" && k != "asynq:queues" && !strings.Contains(k, ":sent:") {
-			out[k] = rdb.Dump(context.Background(), k).Val()
-			if rdb.Type(context.Background(), k).Val() == "zset" { // one that was large for a while is kept in another way
-				out[k] = fmt.Sprint(rdb.ZRangeWithScores(context.Background(), k, 0, -1).Val())
-			}
-		}
-	}
-	return out
-}
-
 // The first may run now, and stands in the line all the same; those behind it are
 // scheduled at their instants, where pools find them.
 func TestBook(t *testing.T) {
@@ -148,7 +132,7 @@ func TestBookTooLate(t *testing.T) {
 	d := newBookingRig(t, perMinute())
 	d.booked("+1", 0)
 	d.booked("+1", time.Minute)
-	before := content(t, d.raw)
+	before := redistest.Content(t, d.raw)
 	for name, opts := range map[string][]asynq.Option{
 		"a longest wait":           {MaxWait(119 * time.Second)},
 		"no wait":                  {MaxWait(0)},
@@ -170,7 +154,7 @@ func TestBookTooLate(t *testing.T) {
 			t.Errorf("the error %q shows a phone", err)
 		}
 	}
-	if after := content(t, d.raw); !maps.Equal(before, after) {
+	if after := redistest.Content(t, d.raw); !maps.Equal(before, after) {
 		t.Errorf("Redis holds %v, want %v", slices.Sorted(maps.Keys(after)), slices.Sorted(maps.Keys(before)))
 	}
 	d.booked("+1", 2*time.Minute, MaxWait(2*time.Minute)) // just in time, and nobody in between
@@ -178,11 +162,11 @@ func TestBookTooLate(t *testing.T) {
 	if _, err := d.policies["sms"].decide.Rules()[0].CloseRule(t.Context(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	before = content(t, d.raw)
+	before = redistest.Content(t, d.raw)
 	if _, err := d.Book(t.Context(), smsTo("+2"), MaxWait(time.Minute)); !errors.Is(err, throttle.ErrTooLate) {
 		t.Errorf("Book while the rule is closed = %v, want ErrTooLate", err)
 	}
-	if after := content(t, d.raw); !maps.Equal(before, after) {
+	if after := redistest.Content(t, d.raw); !maps.Equal(before, after) {
 		t.Errorf("Redis holds %v, want %v", slices.Sorted(maps.Keys(after)), slices.Sorted(maps.Keys(before)))
 	}
 }
@@ -209,7 +193,7 @@ func TestBookRefusesOptions(t *testing.T) {
 			t.Errorf("enqueueing %d with MaxWait = %v, want ErrInvalidOption", i, err)
 		}
 	}
-	if got := content(t, d.raw); len(got) != 0 {
+	if got := redistest.Content(t, d.raw); len(got) != 0 {
 		t.Errorf("Redis holds %v, want nothing", got)
 	}
 }

@@ -157,7 +157,7 @@ func TestManyWithoutRedis(t *testing.T) {
 	t.Parallel()
 	d := newBookingRig(t, perMinute())
 	d.booked("+1", 0)
-	before := content(t, d.raw)
+	before := redistest.Content(t, d.raw)
 	for _, on := range []string{":sent:", ":line"} {
 		deaf := &deaf{UniversalClient: d.timed, on: on}
 		c := newClient(t, deaf, perMinute())
@@ -173,7 +173,7 @@ func TestManyWithoutRedis(t *testing.T) {
 		if most := map[string]int{":sent:": 1, ":line": 5}[on]; deaf.n > most { // twice for each part of the first hundred, and once to give back
 			t.Errorf("%s: asked %d times, want %d at most", on, deaf.n, most)
 		}
-		if after := content(t, d.raw); on == ":sent:" && !cmp.Equal(before, after) {
+		if after := redistest.Content(t, d.raw); on == ":sent:" && !cmp.Equal(before, after) {
 			t.Errorf("%s: Redis holds (+) what it did not before (-):\n%s", on, cmp.Diff(before, after))
 		}
 	}

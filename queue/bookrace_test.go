@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -23,7 +24,7 @@ func TestBookGivesThePlaceBack(t *testing.T) {
 	d.booked("+1", 0)
 	other := d.booked("+1", time.Minute, asynq.TaskID("b"))
 	d.booked("+2", 0, asynq.Unique(time.Hour))
-	before := content(t, d.raw)
+	before := redistest.Content(t, d.raw)
 	for _, tt := range []struct {
 		phone string
 		opt   asynq.Option
@@ -32,7 +33,7 @@ func TestBookGivesThePlaceBack(t *testing.T) {
 		if _, err := d.Book(t.Context(), smsTo(tt.phone, tt.opt)); !errors.Is(err, tt.want) {
 			t.Errorf("Book again = %v, want %v", err, tt.want)
 		}
-		if after := content(t, d.raw); !maps.Equal(before, after) {
+		if after := redistest.Content(t, d.raw); !maps.Equal(before, after) {
 			t.Errorf("after %v Redis holds something else", tt.want)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle/internal/errtext"
 )
@@ -281,6 +282,18 @@ func (l *Limiter) learned(k knownLimit) {
 		l.waiters.wakeAll()
 		l.tellLimit(&k)
 	}
+}
+
+// tellLimit tells the observer that another limit is in force, or another closing.
+func (l *Limiter) tellLimit(k *knownLimit) {
+	if l.cfg.Observer.LimitChanged == nil {
+		return
+	}
+	e := event.LimitChanged{Rule: l.rule, Stored: k.stored, Closed: k.closed}
+	if k.err == nil {
+		e.Limit = k.limit.String()
+	}
+	l.cfg.Observer.LimitChanged(context.Background(), e)
 }
 
 // setLimit stores a limit that is good, and says whether it did.

@@ -160,7 +160,7 @@ func (a *attempt) count(ctx context.Context, err error) {
 	if p.decided != nil {
 		p.decided(a.d, err)
 	}
-	p.tell(ctx, a.mode, &a.d, err)
+	a.tell(ctx, err)
 }
 
 // How much of a gate the scripts get: so much before and after the store's clock.

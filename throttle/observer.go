@@ -63,18 +63,18 @@ func isCallers(err error) bool {
 }
 
 // tell tells the observer of a decision.
-func (p *Policy) tell(ctx context.Context, mode luascripts.Mode, d *Decision, err error) {
-	o := &p.cfg.Observer
+func (a *attempt) tell(ctx context.Context, err error) {
+	p, d, o := a.p, &a.d, &a.p.cfg.Observer
 	if o.RedisAway != nil || o.RedisBack != nil {
-		p.tellOutage(ctx, d, err)
+		a.tellOutage(ctx, err)
 	}
 	switch {
 	case err != nil:
 		gone := ctx.Err() != nil // its caller does not wait for the answer
 		if o.Refused != nil && !gone && !errors.Is(err, ErrWithdrawn) {
-			o.Refused(ctx, p.refusal(d, err))
+			o.Refused(ctx, refusal(d, err))
 		}
-	case p.cfg.Shadow && mode.Books(): // nothing was asked
+	case p.cfg.Shadow && a.mode.Books(): // nothing was asked
 	case d.Granted:
 		if o.Granted != nil {
 			o.Granted(ctx, event.Granted{
@@ -82,7 +82,7 @@ func (p *Policy) tell(ctx context.Context, mode luascripts.Mode, d *Decision, er
 				Shadowed: d.Shadowed, Fallback: d.Fallback != FailClosed,
 			})
 		}
-	case mode == luascripts.Try || d.Refused:
+	case a.mode == luascripts.Try || d.Refused:
 		if o.Refused != nil {
 			o.Refused(ctx, event.Refused{Task: taskOf(d.Job), Rule: d.Rule, Reason: event.NoPermits, At: d.At})
 		}
@@ -98,7 +98,7 @@ func (p *Policy) tell(ctx context.Context, mode luascripts.Mode, d *Decision, er
 }
 
 // refusal is the event of a decision that failed.
-func (p *Policy) refusal(d *Decision, err error) event.Refused {
+func refusal(d *Decision, err error) event.Refused {
 	e := event.Refused{Task: taskOf(d.Job), Rule: d.Rule, Reason: event.Unavailable}
 	late, isLate := errors.AsType[*TooLateError](err)
 	exceeds, isMore := errors.AsType[*ExceedsLimitError](err)
@@ -114,8 +114,8 @@ func (p *Policy) refusal(d *Decision, err error) event.Refused {
 }
 
 // tellOutage tells the observer when Redis goes and when it comes back.
-func (p *Policy) tellOutage(ctx context.Context, d *Decision, err error) {
-	o := &p.cfg.Observer
+func (a *attempt) tellOutage(ctx context.Context, err error) {
+	p, d, o := a.p, &a.d, &a.p.cfg.Observer
 	away := errors.Is(err, ErrUnavailable) && ctx.Err() == nil && (!ForWorkers.Answered(err) || rediserr.Of(err) == rediserr.Passing)
 	switch {
 	case away || err == nil && d.Fallback != FailClosed:
@@ -136,16 +136,4 @@ func (p *Policy) tellOutage(ctx context.Context, d *Decision, err error) {
 func taskOf(job string) event.Task {
 	queue, id, _ := luascripts.TaskOf(job)
 	return event.Task{Queue: queue, ID: id}
-}
-
-// tellLimit tells the observer that another limit is in force, or another closing.
-func (l *Limiter) tellLimit(k *knownLimit) {
-	if l.cfg.Observer.LimitChanged == nil {
-		return
-	}
-	e := event.LimitChanged{Rule: l.rule, Stored: k.stored, Closed: k.closed}
-	if k.err == nil {
-		e.Limit = k.limit.String()
-	}
-	l.cfg.Observer.LimitChanged(context.Background(), e)
 }

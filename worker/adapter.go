@@ -153,7 +153,8 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	return a, nil
 }
 
-// serve makes queues those of the adapter. Until they are fixed those of a server replace them.
+// serve lets the adapter serve these queues. Until they are fixed, a server may replace them
+// by its own.
 func (a *Adapter) serve(queues map[string]int, fixed bool) {
 	a.cfg.Asynq.Queues, a.queuesFixed = queues, fixed
 	clear(a.queues)
@@ -218,7 +219,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 	a.wg.Go(func() { a.promotions.run(ctx, a.wakers) })
 	a.wg.Go(func() { a.refunds.run(ctx) })
 	a.wg.Go(func() { a.upkeep.run(ctx) })
-	a.wg.Go(func() { a.present(ctx) })
+	a.wg.Go(func() { present(ctx, a.core) })
 	a.batchCounts.begin()
 	a.wg.Go(func() { a.batchCounts.run(ctx) })
 	return nil
@@ -302,6 +303,12 @@ func (a *Adapter) Stats() Stats {
 
 // Limiter returns the limiter of a policy's rule, or nil.
 func (a *Adapter) Limiter(rule string) *throttle.Limiter { return a.set.Limiter(rule) }
+
+// Client returns the Redis client for one asynq server. Each server needs its
+// own. Closing it closes the client that the adapter was made with.
+func (a *Adapter) Client() redis.UniversalClient {
+	return &client{UniversalClient: a.rdb, a: a}
+}
 
 // Server returns asynq's configuration of one server: base with what the
 // adapter needs around the user's functions. TaskCheckInterval is set to the

@@ -348,10 +348,10 @@ func (u *upkeep) shareRules(ctx context.Context) {
 
 // present says every few seconds that this pool runs, with its policies and their numbers,
 // for an operator who asks which pools there are.
-func (a *Adapter) present(ctx context.Context) {
+func present(ctx context.Context, c *core) {
 	p := presence.New(presence.Pool)
-	p.Queues, p.Policies = a.cfg.Asynq.Queues, make([]presence.Policy, 0, len(a.cfg.Policies))
-	for _, policy := range a.cfg.Policies {
+	p.Queues, p.Policies = c.cfg.Asynq.Queues, make([]presence.Policy, 0, len(c.cfg.Policies))
+	for _, policy := range c.cfg.Policies {
 		said := presence.Policy{Type: policy.Type, Charge: policy.Charge.String()}
 		for _, r := range policy.Rules {
 			if r.Limit == (throttle.Limit{}) {
@@ -362,7 +362,7 @@ func (a *Adapter) present(ctx context.Context) {
 		}
 		p.Policies = append(p.Policies, said)
 	}
-	presence.Run(ctx, a.rdb, a.cfg.Throttle.Prefix, p, func(p *presence.Process) {
-		p.Servers, p.Workers, p.Busy = int(a.load.servers.Load()), int(a.load.workers.Load()), int(a.load.running.Load())
+	presence.Run(ctx, c.rdb, c.cfg.Throttle.Prefix, p, func(p *presence.Process) {
+		p.Servers, p.Workers, p.Busy = int(c.load.servers.Load()), int(c.load.workers.Load()), int(c.load.running.Load())
 	})
 }

@@ -42,12 +42,6 @@ type client struct {
 	fails  atomic.Int32 // failed fetches in a row
 }
 
-// Client returns the Redis client for one asynq server. Each server needs its
-// own. Closing it closes the client that the adapter was made with.
-func (a *Adapter) Client() redis.UniversalClient {
-	return &client{UniversalClient: a.rdb, a: a}
-}
-
 // Eval runs a script that Redis does not have yet: asynq sends its text.
 func (c *client) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
 	op, call := asynqwire.Recognise(asynqwire.SHA(text), keys, args)

@@ -4,5 +4,5 @@ package worker
 
 import "os"
 
-// stopSignal is the signal that lets a pool fetch no more tasks: there is none here.
+// stopSignal would let a pool fetch no more tasks. This system has no such signal.
 var stopSignal os.Signal

@@ -27,7 +27,7 @@ type Stats struct {
 	Wakes      int64 // tasks put back to pending
 	Postponed  int64 // tasks deferred by a Retry-After, see RetryAfterError
 	LeasesLost int64 // leases that ended while their handler ran
-	Hidden     int64 // of those deferred, tasks whose middleware told asynq something else
+	Hidden     int64 // deferred tasks whose middleware told asynq something else
 	Finished   int64 // redeliveries of tasks that had finished here while Redis was away
 
 	// Lateness is how long after the later of its promise and the instant from

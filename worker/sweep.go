@@ -26,7 +26,7 @@ const (
 type sweeper struct {
 	*waker
 	from time.Time // where the portion of the others begins; zero behind those that are due next
-	skip int       // so many of that very instant were seen
+	skip int       // how many tasks of that very instant were seen
 }
 
 func (s *sweeper) run(ctx context.Context) {
@@ -133,8 +133,8 @@ func (s *sweeper) noteLines(t dueTask, lines map[doubtKey]throttle.BookingRef) {
 	}
 }
 
-// offer asks who is next in some lines: nobody leaves them, but a lease that is free is
-// offered by that.
+// offer asks which job is next in some lines. No job leaves a line by that, but a free lease
+// is offered to the next one.
 func (s *sweeper) offer(ctx context.Context, lines map[doubtKey]throttle.BookingRef) {
 	places := make([]throttle.BookingRef, 0, len(lines))
 	for _, p := range lines {

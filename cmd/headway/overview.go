@@ -53,7 +53,7 @@ func rulesTable(t *table, rules []inspect.RuleStatus) {
 	}
 }
 
-func (a *app) statusCommand() *cobra.Command {
+func statusCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "queues, limits and processes at one look", Args: cobra.NoArgs,
 		Long: `status counts the tasks of each queue.
@@ -111,7 +111,7 @@ func differencesTable(t *table, all []inspect.Difference) {
 	}
 }
 
-func (a *app) poolsCommand() *cobra.Command {
+func poolsCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "pools", Short: "the pools that run, and which has other numbers", Args: cobra.NoArgs,
 		Long: "pools lists the pools that said within 20 seconds that they run. Of rules that run with\nseveral numbers it shows the pools that differ from most.",
@@ -148,7 +148,7 @@ func (a auditAnswer) table(t *table) {
 	}
 }
 
-func (a *app) auditCommand() *cobra.Command {
+func auditCommand(a *app) *cobra.Command {
 	most, skip := 20, 0
 	c := &cobra.Command{
 		Use: "audit", Short: "who changed what, when and why", Args: cobra.NoArgs,

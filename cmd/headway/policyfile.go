@@ -31,12 +31,12 @@ func nameFuncs(text string, funcs queue.Funcs) {
 	}
 }
 
-func (a *app) policyCommand() *cobra.Command {
+func policyCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use: "policy", Short: "check policy files, or compare them with what runs", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return badUsage("want policy check or policy diff") },
 	}
-	c.AddCommand(a.policyCheckCommand(), a.policyDiffCommand())
+	c.AddCommand(policyCheckCommand(a), policyDiffCommand(a))
 	return c
 }
 
@@ -77,7 +77,7 @@ func (c checkAnswer) table(t *table) {
 	t.line("%s", t.good("the policies are right"))
 }
 
-func (a *app) policyCheckCommand() *cobra.Command {
+func policyCheckCommand(a *app) *cobra.Command {
 	payload, typ := "", ""
 	c := &cobra.Command{
 		Use: "check FILE...", Short: "read policy files and say every fault with its line; with --payload what a task needs", Args: cobra.MinimumNArgs(1),
@@ -167,7 +167,7 @@ func (d diffAnswer) table(t *table) {
 	differencesTable(t, d.Differences)
 }
 
-func (a *app) policyDiffCommand() *cobra.Command {
+func policyDiffCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "diff FILE...", Short: "which pools run with other rules or numbers than the files have; exit code 1 if any does", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, files []string) error {

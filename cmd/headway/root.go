@@ -21,7 +21,7 @@ import (
 // Exit codes of all commands; those of prove are 0 to 2 of these.
 const (
 	exitOK      = 0
-	exitRun     = 1 // it failed, or what was checked is not well
+	exitRun     = 1 // it failed, or a check found something bad
 	exitUsage   = 2 // an argument, a flag or a file is wrong; nothing was done
 	exitAway    = 3 // Redis did not answer
 	exitMissing = 4 // what was asked for is not there
@@ -153,8 +153,8 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.reason, "reason", "", "`WHY` something is changed, for the audit list")
 	f.StringVar(&a.who, "who", os.Getenv("HEADWAY_WHO"), "`NAME` of who changes it (default your user and host; HEADWAY_WHO)")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
-	root.AddCommand(a.statusCommand(), a.explainCommand(), a.lineCommand(), a.rulesCommand(), a.limitCommand(), a.closeCommand(), a.openCommand(),
-		a.pauseCommand(), a.resumeCommand(), a.batchesCommand(), a.poolsCommand(), a.auditCommand(), a.doctorCommand(), a.policyCommand())
+	root.AddCommand(statusCommand(a), explainCommand(a), lineCommand(a), rulesCommand(a), limitCommand(a), closeCommand(a), openCommand(a),
+		pauseCommand(a), resumeCommand(a), batchesCommand(a), poolsCommand(a), auditCommand(a), doctorCommand(a), policyCommand(a))
 	return root
 }
 
@@ -234,6 +234,17 @@ func (a *app) inspector(ctx context.Context) (*inspect.Inspector, error) {
 		}
 	}
 	return inspect.New(rdb, inspect.Config{Policies: a.known, Throttle: cfg})
+}
+
+// unknownRule adds which rules are known here.
+func (a *app) unknownRule(err error) error {
+	if !strings.Contains(err.Error(), "no policy here has a limit") {
+		return err
+	}
+	if len(a.known) == 0 {
+		return fmt.Errorf("%w: no pool runs, so give the rules by --policy FILE: %w", errMissing, err)
+	}
+	return fmt.Errorf("%w: %w", errMissing, err)
 }
 
 func (a *app) knownPolicies(ctx context.Context, rdb redis.UniversalClient, cfg throttle.Config) ([]queue.Policy, error) {

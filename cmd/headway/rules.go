@@ -52,7 +52,7 @@ func (a *app) completeRules(cmd *cobra.Command, args []string, _ string) ([]stri
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-func (a *app) rulesCommand() *cobra.Command {
+func rulesCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "rules", Short: "the limit in force of each rule", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -61,7 +61,7 @@ func (a *app) rulesCommand() *cobra.Command {
 	}
 }
 
-func (a *app) limitCommand() *cobra.Command {
+func limitCommand(a *app) *cobra.Command {
 	limit := &cobra.Command{
 		Use: "limit", Short: "read, store or take away the limit of a rule",
 		Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return badUsage("want limit get, limit set or limit unset") },
@@ -121,7 +121,7 @@ func (a *app) act(ctx context.Context, rule string, do func(context.Context, *in
 	return a.output.print(a.stdout, got, false)
 }
 
-func (a *app) closeCommand() *cobra.Command {
+func closeCommand(a *app) *cobra.Command {
 	var d time.Duration
 	c := &cobra.Command{
 		Use: "close RULE [KEY]", Short: "let nothing through on a rule, or on a key of it, for a time", Args: cobra.RangeArgs(1, 2), ValidArgsFunction: a.completeRules,
@@ -146,7 +146,7 @@ func (a *app) closeCommand() *cobra.Command {
 	return c
 }
 
-func (a *app) openCommand() *cobra.Command {
+func openCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "open RULE [KEY]", Short: "end a closing before its time", Args: cobra.RangeArgs(1, 2), ValidArgsFunction: a.completeRules,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -160,7 +160,7 @@ func (a *app) openCommand() *cobra.Command {
 	}
 }
 
-func (a *app) pauseCommand() *cobra.Command {
+func pauseCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "pause", Short: "let workers take nothing more from --queue", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -171,7 +171,7 @@ func (a *app) pauseCommand() *cobra.Command {
 	}
 }
 
-func (a *app) resumeCommand() *cobra.Command {
+func resumeCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "resume", Short: "end the pause of --queue", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -95,7 +94,7 @@ func (e explainAnswer) table(t *table) {
 	t.line("%s", e.Says)
 }
 
-func (a *app) explainCommand() *cobra.Command {
+func explainCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "explain TASK", Short: "why a task does not run, until when, and behind how many", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -152,7 +151,7 @@ func (l lineAnswer) table(t *table) {
 	}
 }
 
-func (a *app) lineCommand() *cobra.Command {
+func lineCommand(a *app) *cobra.Command {
 	most, from := 20, ""
 	c := &cobra.Command{
 		Use: "line RULE KEY", Short: "who waits on a key of a rule, in their order", Args: cobra.ExactArgs(2),
@@ -202,7 +201,7 @@ func (b batchesAnswer) table(t *table) {
 // batchesMax bounds how many batches are listed.
 const batchesMax = 200
 
-func (a *app) batchesCommand() *cobra.Command {
+func batchesCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "batches", Short: "how far the batches of a queue are", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -233,15 +232,4 @@ func (a *app) batchesCommand() *cobra.Command {
 			})
 		},
 	}
-}
-
-// unknownRule adds which rules are known here.
-func (a *app) unknownRule(err error) error {
-	if !strings.Contains(err.Error(), "no policy here has a limit") {
-		return err
-	}
-	if len(a.known) == 0 {
-		return fmt.Errorf("%w: no pool runs, so give the rules by --policy FILE: %w", errMissing, err)
-	}
-	return fmt.Errorf("%w: %w", errMissing, err)
 }

@@ -16,8 +16,8 @@ type QueueCounts struct {
 	Pending, Active, Scheduled, Retried, Archived int // in asynq's keys; those that are Due are among Scheduled and Retried
 	Paused                                        bool
 	Due                                           int       // deferred or booked: pools wake them
-	First                                         time.Time // of the instants of those; zero when there are none
-	Within                                        []int     // how many of those come due within each span
+	First                                         time.Time // instant of the deferred and booked tasks; zero without any
+	Within                                        []int     // how many of them come due within each span
 }
 
 // CountSpansMax bounds the spans of one call.
@@ -40,7 +40,7 @@ func CountQueue(ctx context.Context, c redis.Scripter, k QueueKeys, within ...ti
 	return n, r.err
 }
 
-// What operators changed is kept so long, and so many entries of it.
+// The audit list keeps so many entries, and each for so long.
 const (
 	AuditMax = 1000
 	auditTTL = 90 * 24 * time.Hour

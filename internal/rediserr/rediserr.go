@@ -112,7 +112,7 @@ func (k Kind) Answered() bool { return k <= Refused }
 
 // Exec runs a pipeline after which each command carries its own error. go-redis gives the
 // commands none when a server answers the handshake of a new connection with an error:
-// a wrong password, a database that there is not. Each command then looks like one whose
+// a wrong password, a database that does not exist. Each command then looks like one whose
 // reply is empty.
 func Exec(ctx context.Context, pipe redis.Pipeliner) ([]redis.Cmder, error) {
 	commands, err := pipe.Exec(ctx)

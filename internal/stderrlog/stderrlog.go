@@ -1,4 +1,4 @@
-// Package stderrlog is the logger of those who give none. Whoever forgets to give a
+// Package stderrlog is the logger of a program that gives none. Whoever forgets to give a
 // logger hears of what went wrong all the same.
 package stderrlog
 

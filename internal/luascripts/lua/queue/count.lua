@@ -10,7 +10,7 @@
 -- ARGV[1]  count      how many spans, 0 to 100
 -- ARGV[2+] spans      microseconds from now
 -- returns  {now_us, pending, active, scheduled, retry, archived, paused, due, first_us, spans, then per span how many come due within
---          it}; due is all that are deferred or booked, first_us the first of their instants, 0 when there is none; paused is 0 or 1
+--          it}; due counts the deferred and booked tasks, first_us is the first of their instants or 0; paused is 0 or 1
 
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")

@@ -6,8 +6,8 @@
 -- ARGV[2]  skip       how many of that very instant were seen and left there
 -- ARGV[3]  most       how many to list, 1 to 1000
 -- ARGV[4]  tasks      prefix of asynq's task hashes of this queue, which carry the same tag, to be told their states; "" for none
--- returns  {now_us, last_us, listed, then per task: at_us, task, for, state}; last_us is the last instant of all, 0 when
---          there is none; integers, but for task, for and state, which are text; state is "" of a task that was deleted, or not asked for
+-- returns  {now_us, last_us, listed, then per task: at_us, task, for, state}; last_us is the last instant of
+--          all tasks, or 0; integers, but task, for and state are text; state is "" when the task was deleted, or ARGV[4] is ""
 
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")
