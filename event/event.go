@@ -125,7 +125,8 @@ type Promoted struct {
 	Offered bool // a lease is kept for it: it should come at once
 }
 
-// Woken says that a task that waited was put back to asynq's pending list.
+// Woken says that a task that waited was put back to asynq's pending list. It is told when
+// Redis has answered: the Granted of the task may be told before.
 type Woken struct {
 	Task   Task
 	Policy string // by which it waited: the names of its rules; empty when nothing was booked
