@@ -135,7 +135,10 @@ func (a *attempt) read(reply *luascripts.AcquireReply, limits []activeLimit, whe
 	d.Granted, d.Refused = reply.Status == luascripts.Granted, reply.Status == luascripts.Refused
 	d.Parked = reply.Status == luascripts.Booked && reply.Rule == 0
 	d.At, d.From, d.Now, d.Promised, d.Fence = reply.At, reply.From, reply.Now, reply.Promised, reply.Fence
-	d.Promoted, d.grant.limits = rules.promotions(reply.Promoted, rules.ids(*r), reply.Now), limits
+	d.grant.limits = limits
+	if len(reply.Promoted) > 0 { // few calls promote a job: the others need no ids
+		d.Promoted = rules.promotions(reply.Promoted, rules.ids(*r), reply.Now)
+	}
 	d.start, d.surely = when.ended.Add(reply.At.Sub(reply.Now)), when.began.Add(reply.At.Sub(reply.Now))
 	if r.wantLeft {
 		d.Left = reply.Free
