@@ -182,13 +182,24 @@ func (h *batchRig) together() int {
 	return h.policies[0].Rules[0].Limit.Permits()
 }
 
+// ranMessage is when a message ran, and how long after its instant it was granted.
+type ranMessage struct {
+	n    int
+	at   time.Time
+	late time.Duration
+}
+
+// passed says that others may pass a message, because it came so late. One that was so late
+// itself could pass all before it: they were later still, and may have been promised anew.
+func (m ranMessage) passed() bool { return m.late >= 100*ms }
+
 // once checks that each of n messages ran once, and the messages of a phone in the order
 // of its line: but what ran after a resume, before the feeder had given all messages their
 // places again, may have passed some of them.
 func (h *batchRig) once(want string, n, phones int) {
 	h.Helper()
 	times := make(map[string]int)
-	last, ranAt := make(map[int]int), make(map[int]time.Time)
+	last := make(map[int]ranMessage) // by phone: the one with the highest number so far
 	for _, r := range h.seen.all() {
 		name, element, ok := batch.ParseTaskID(r.id)
 		if !ok || name != want {
@@ -199,17 +210,16 @@ func (h *batchRig) once(want string, n, phones int) {
 		if _, err := fmt.Sscan(element, &i); err != nil {
 			h.Fatal(err)
 		}
-		late := r.grant.At.Sub(r.grant.Promised)
-		overtaken := late >= 100*ms // one that comes so late lets the others pass
-		if before, ok := last[i%phones]; ok && before-i >= h.together() && !overtaken && !h.moved {
-			h.Errorf("message %d ran after %d to the same phone, granted %v after its instant", i, before, late)
+		m := ranMessage{i, r.at, r.grant.At.Sub(r.grant.Promised)}
+		before, ok := last[i%phones]
+		if ok && before.n-i >= h.together() && !m.passed() && !before.passed() && !h.moved {
+			h.Errorf("message %d ran after %d to the same phone, granted %v and %v after their instants", i, before.n, m.late, before.late)
 			if !h.resumed.IsZero() {
-				h.Logf("message %d ran %v after the resume, %d at %v; all had their places again at %v", i, r.at.Sub(h.resumed), before, ranAt[i%phones].Sub(h.resumed), h.rebooked.Sub(h.resumed))
+				h.Logf("message %d ran %v after the resume, %d at %v; all had their places again at %v", i, m.at.Sub(h.resumed), before.n, before.at.Sub(h.resumed), h.rebooked.Sub(h.resumed))
 			}
 		}
-		if r.at.Before(h.resumed) || r.at.After(h.rebooked) {
-			ranAt[i%phones] = r.at
-			last[i%phones] = max(last[i%phones], i)
+		if (!ok || i > before.n) && (r.at.Before(h.resumed) || r.at.After(h.rebooked)) {
+			last[i%phones] = m
 		}
 	}
 	for i := range n {

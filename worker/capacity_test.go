@@ -63,7 +63,7 @@ func TestWorkerFreedInAnotherQueue(t *testing.T) {
 	close(h.hold["block"])
 	freed := time.Now()
 	h.seen.ran(t, 2*n)
-	if took := time.Since(freed); took > 400*ms {
+	if took := time.Since(freed); took > 900*ms {
 		t.Errorf("due tasks start %v after workers became free, want at once", took)
 	}
 	close(h.hold["sms"])
@@ -99,7 +99,7 @@ func TestAdapterCountsTheWorkersOfItsServer(t *testing.T) {
 	h.seen.ran(t, 8)
 	for i := range 3 {
 		n := h.seen.first(fmt.Sprint("s", i))
-		if late := n.at.Sub(spent.Add(per)); late > 300*ms {
+		if late := n.at.Sub(spent.Add(per)); late > 2500*ms { // 4.6 s when two are counted
 			t.Errorf("%s started %v after its instant, want at once", n.id, late)
 		}
 	}

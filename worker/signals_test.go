@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,6 +26,8 @@ import (
 const (
 	signalsURL  = "HEADWAY_TEST_SIGNALS_REDIS" // its Redis; empty in the test itself
 	signalsNone = "HEADWAY_TEST_SIGNALS_NONE"  // Config.NoSignals
+
+	signalsServers = 2
 )
 
 // TestSignalsProcess is the program that TestRunHeedsSignals sends signals to. It does nothing
@@ -46,13 +49,15 @@ func TestSignalsProcess(t *testing.T) {
 		return rdb.BLPop(ctx, time.Minute, "go "+id).Err()
 	})
 	log := zap.NewExample(zap.Hooks(func(e zapcore.Entry) error {
-		if strings.HasPrefix(e.Message, "shutting down;") || e.Message == "started" {
-			return rdb.RPush(context.Background(), "said", e.Message[:7]).Err()
+		for _, said := range []string{"started", "shutting down", "Waiting for all workers"} { // the last by each server, which fetches nothing more
+			if strings.HasPrefix(e.Message, said) {
+				return rdb.RPush(context.Background(), "said", said).Err()
+			}
 		}
 		return nil
 	}))
 	pool, err := worker.New(rdb, handler, worker.Config{
-		Asynq: asynq.Config{Concurrency: 4, ShutdownTimeout: time.Minute}, NoSignals: os.Getenv(signalsNone) != "", Logger: log,
+		Servers: signalsServers, Asynq: asynq.Config{Concurrency: 4, ShutdownTimeout: time.Minute}, NoSignals: os.Getenv(signalsNone) != "", Logger: log,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -105,6 +110,14 @@ func (p *signalled) hears(want string) {
 	}
 }
 
+// hearsAllStop waits until no server of the process fetches tasks.
+func (p *signalled) hearsAllStop() {
+	p.Helper()
+	for range signalsServers {
+		p.hears("Waiting for all workers")
+	}
+}
+
 func (p *signalled) send(s syscall.Signal) {
 	p.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil {
@@ -132,7 +145,8 @@ func TestRunHeedsSignals(t *testing.T) {
 			r.enqueue("work", "a", "")
 			p.hears("began a")
 			p.send(s)
-			p.hears("shuttin")
+			p.hears("shutting down")
+			p.hearsAllStop()
 			r.enqueue("work", "b", "")
 			r.rdb.RPush(t.Context(), "go a", "")
 			p.hears("returned")
@@ -149,7 +163,7 @@ func TestRunHeedsSignals(t *testing.T) {
 			r.enqueue("work", "a", "")
 			p.hears("began a")
 			p.send(s)
-			p.hears("shuttin")
+			p.hears("shutting down")
 			p.send(s)
 			p.wantEnd(s)
 			if !r.is("a", asynq.TaskStateActive) {
@@ -164,12 +178,17 @@ func TestRunHeedsSignals(t *testing.T) {
 		r.enqueue("work", "a", "")
 		p.hears("began a")
 		p.send(syscall.SIGTSTP)
-		r.eventually("a stopped server", func() bool { s, err := r.insp.Servers(); return err == nil && len(s) > 0 && s[0].Status == "stopped" })
+		r.eventually("all servers stopped", func() bool {
+			servers, err := r.insp.Servers()
+			running := func(s *asynq.ServerInfo) bool { return s.Status != "stopped" }
+			return err == nil && len(servers) == signalsServers && !slices.ContainsFunc(servers, running)
+		})
 		r.enqueue("work", "b", "")
 		r.rdb.RPush(t.Context(), "go a", "")
 		r.eventually("a is done", func() bool { return r.info("a") == nil })
 		p.send(syscall.SIGTERM)
-		p.hears("shuttin")
+		p.hears("shutting down")
+		p.hearsAllStop()
 		p.hears("returned")
 		p.wantEnd(0)
 		if !r.is("b", asynq.TaskStatePending) {
