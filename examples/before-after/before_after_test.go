@@ -259,7 +259,9 @@ func TestReadmeDiff(t *testing.T) {
 	if text := minus.String(); text == "" || !strings.Contains(before, text) || strings.Contains(after, text) {
 		t.Errorf("README.md takes away what is not in before/main.go, or still in after/main.go:\n%s", text)
 	}
-	if text := plus.String(); text == "" || !strings.Contains(after, text) || strings.Contains(before, text) {
-		t.Errorf("README.md adds what is not in after/main.go, or in before/main.go already:\n%s", text)
+	for text := range strings.SplitSeq(plus.String(), "\t// ...\n") { // lines are left out there
+		if text == "" || !strings.Contains(after, text) || strings.Contains(before, text) {
+			t.Errorf("README.md adds what is not in after/main.go, or in before/main.go already:\n%s", text)
+		}
 	}
 }
