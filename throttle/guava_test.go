@@ -281,7 +281,7 @@ func TestGuava2730WarmUpOfZero(t *testing.T) {
 
 // guava#5290: an interval of 12.5 µs counts as 12, so that 80,000 a second are
 // 83,300.
-func TestGuava5290RestOfAMicrosecond(t *testing.T) {
+func TestVirtualGuava5290RestOfAMicrosecond(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	const n, permits = 80_000, 200

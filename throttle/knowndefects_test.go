@@ -52,7 +52,7 @@ import (
 //	27  TestSameInstant
 //	28  TestZeroLimit, and of each kind; TestGuava2730WarmUpOfZero
 //	29  TestNegativeCost, and of each kind
-//	30  TestRestOfADivision; TestGuava5290RestOfAMicrosecond
+//	30  TestRestOfADivision; TestVirtualGuava5290RestOfAMicrosecond
 //	31  TestWaitRoundedDown, and of each kind
 //	32  TestContention
 //	33  TestCrossSlot; TestKeysShareATag of the scripts

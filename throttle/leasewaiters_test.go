@@ -347,7 +347,7 @@ func TestParkedForALeaseIsNoticedOnce(t *testing.T) {
 
 // A release tells about one who is further behind, however long the line is, and its
 // commands are bounded.
-func TestNoticeAheadOnce(t *testing.T) {
+func TestVirtualNoticeAheadOnce(t *testing.T) {
 	t.Parallel()
 	const n, rounds = 40, 200
 	h := newHall(t, n, 500, 10*time.Second)

@@ -129,7 +129,7 @@ func TestPostponeOneAfterAnother(t *testing.T) {
 
 // Also when they are more than there is room for between two tickets of others: the
 // last of them share a place.
-func TestPostponeByThousands(t *testing.T) {
+func TestVirtualPostponeByThousands(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	const n, room = 4200, 4096

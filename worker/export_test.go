@@ -22,6 +22,13 @@ func (a *Adapter) ForgetRecentlyDone() {
 	clear(a.recentlyDone.entries)
 }
 
+// StartedEarlier makes the adapter take policies for waiting for tasks since longer.
+func (a *Adapter) StartedEarlier(d time.Duration) {
+	a.types.mu.Lock()
+	defer a.types.mu.Unlock()
+	a.types.started = a.types.started.Add(-d)
+}
+
 // Dropped is how many tasks of cancelled batches are remembered.
 func (a *Adapter) Dropped() int {
 	a.batches.dropped.mu.Lock()

@@ -27,7 +27,7 @@ func TestVirtualIdleServersFindWhatIsNew(t *testing.T) {
 		}), cfg)
 		plain := asynq.NewClientFromRedisClient(rdb)
 		var sum, most time.Duration
-		const n = 60
+		const n = 20
 		for range n {
 			time.Sleep(533 * ms)
 			enqueued := time.Now()

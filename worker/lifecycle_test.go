@@ -226,7 +226,7 @@ func TestVirtualOtherNumbersAreLoggedOnce(t *testing.T) {
 			core, seen := observer.New(zapcore.WarnLevel)
 			logs = append(logs, seen)
 			cfg := policies(phone("sms", time.Duration(i+1)*time.Minute), phone("mail", time.Minute))
-			cfg.Logger = zap.New(core)
+			cfg.Logger, cfg.Servers = zap.New(core), 1
 			started(t, rdb, new(runs).handler(), cfg)
 		}
 		time.Sleep(125 * time.Second) // of the bubble: two comparisons after the first
