@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -38,6 +39,7 @@ type fileEntry struct {
 	typ    string                  // of its task
 	opts   []asynq.Option          // of its task
 	data   []byte                  // of its task
+	broken map[string]bool         // fields of Entry whose faults the file has already; nil for an entry that could be read
 }
 
 // fileStamp tells whether a file has changed.
@@ -97,16 +99,25 @@ func (f *scheduleFile) entry(e yamlfile.Entry) {
 		before = len(f.Faults)
 		names  = slices.Sorted(maps.Keys(entryFields))
 	)
-	fe.places = f.Fields(e.Value, "an entry: "+strings.Join(names, ", "), names, func(field yamlfile.Entry) { f.field(&fe, field) })
+	broken := make(map[string]bool)
+	fe.places = f.Fields(e.Value, "an entry: "+strings.Join(names, ", "), names, func(field yamlfile.Entry) {
+		known := len(f.Faults)
+		f.field(&fe, field)
+		if len(f.Faults) > known {
+			broken[cmp.Or(entryFields[field.Name], "Task")] = true
+		}
+	})
 	if fe.places == nil {
 		return
 	}
 	_, task := fe.places["task"]
 	_, spec := fe.places["spec"]
 	if !task {
+		broken["Task"] = true
 		f.Fault(e.At, fmt.Sprintf("entry %q: no task", check.Clip(e.Name)))
 	}
 	if !spec {
+		broken["Spec"] = true
 		f.Fault(e.At, fmt.Sprintf("entry %q: no spec", check.Clip(e.Name)))
 	}
 	if fe.TaskFunc == nil {
@@ -117,9 +128,10 @@ func (f *scheduleFile) entry(e yamlfile.Entry) {
 			f.Fault(at, name+" is for the function to say")
 		}
 	}
-	if len(f.Faults) == before { // or what is missing would be told twice
-		f.entries = append(f.entries, fe)
+	if len(f.Faults) > before {
+		fe.broken = broken
 	}
+	f.entries = append(f.entries, fe)
 }
 
 func (f *scheduleFile) field(fe *fileEntry, field yamlfile.Entry) {
@@ -234,6 +246,9 @@ func (f *scheduleFile) join(code []Entry, c backend.Client) ([]*scheduled, error
 	for _, fe := range f.entries {
 		ready, wrong := fe.ready(c)
 		for _, w := range wrong {
+			if fe.broken[w.Field] {
+				continue // or it would be told twice
+			}
 			at := fe.at
 			for name, place := range fe.places {
 				if entryFields[name] == w.Field {

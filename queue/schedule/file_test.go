@@ -54,6 +54,7 @@ func TestScheduleFile(t *testing.T) {
 	want(t, fmt.Sprint(nightly.Queue, nightly.Overlap, nightly.Missed, nightly.LateMax, nightly.MissedWithin, nightly.MissedMax), "low2 1 5m0s 48h0m0s 9")
 }
 
+// All faults come in one round: those of the text, and those of what an entry means.
 func TestScheduleFileFaults(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
@@ -93,8 +94,9 @@ func TestScheduleFileFaults(t *testing.T) {
 			`4:3: entry "c": no task`, `4:3: entry "c": no spec`,
 			`4:13: "Mars/Phobos" is no time zone`, `4:33: a number`, `4:36: unknown field "tusk"`,
 			`5:29: no function "nobody"`,
+			`7:11: entry "e": cron spec "TZ=UTC 0 9 * * *": two zones`,
 			`10:14: option Timeout(1.5s)`, `11:16: want a whole number`, `12:14: "sometimes", want allow, queue one, skip`,
-			`13:13: "run", want run all, run once, skip`, `15:20: a number`, `16:17: want a whole number, 1 to 1000`,
+			`13:13: "run", want run all, run once, skip`, `14:15: entry "e": it is 2h0m0s, want 1s to 1h0m0s`, `15:20: a number`, `16:17: want a whole number, 1 to 1000`,
 			`17:45: entry "f": it is 2h0m0s, want 1s to 1h0m0s`,
 			`18:3: entry "code": there is one of that name in code`,
 		}},
