@@ -205,7 +205,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 		return err
 	}
 	a.started.Store(true)
-	a.checkAsynqVersion()
+	a.checkAsynq()
 	a.types.start()
 	a.upkeep.shareRules(ctx)
 	ctx, a.quit = context.WithCancel(context.WithoutCancel(ctx))
@@ -218,6 +218,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 	a.wg.Go(func() { a.subscriber.run(ctx) })
 	a.wg.Go(func() { a.promotions.run(ctx, a.wakers) })
 	a.wg.Go(func() { a.refunds.run(ctx) })
+	a.wg.Go(func() { (&archiveWatch{a.core, a.deferrals}).run(ctx) })
 	a.wg.Go(func() { a.upkeep.run(ctx) })
 	a.wg.Go(func() { present(ctx, a.core) })
 	a.batchCounts.begin()

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,7 +36,7 @@ type core struct {
 	away     outage
 	noFetch  chan struct{} // closed when no more tasks are to be fetched
 	stop     chan struct{} // closed when tasks that wait in a worker slot are to be handed back
-	unknown  atomic.Bool   // asynq is not the version that is known here
+	unknown  atomic.Bool   // asynq is not the one that is known here
 	reported sync.Map      // what was logged, and when
 }
 
@@ -151,22 +150,14 @@ func (c *core) failed(ctx context.Context, what string, err error) {
 	}
 }
 
-// checkAsynqVersion distrusts a version of asynq whose scripts are not pinned.
-func (c *core) checkAsynqVersion() {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return // scripts are looked at one by one all the same
+// checkAsynq distrusts an asynq that is not the one whose scripts are pinned, by its name or by
+// what it does.
+func (c *core) checkAsynq() {
+	if err := asynqwire.Identify(); err != nil {
+		c.distrust("this asynq is not known", zap.NamedError("reason", err))
 	}
-	for _, dep := range info.Deps {
-		if dep.Path != "github.com/hibiken/asynq" {
-			continue
-		}
-		if dep.Replace != nil {
-			dep = dep.Replace
-		}
-		if dep.Version != asynqwire.Version {
-			c.distrust("this version of asynq is not known", zap.String("version", dep.Version), zap.String("known", asynqwire.Version))
-		}
+	if err := asynqwire.SelfCheck(); err != nil {
+		c.distrust("asynq does not end a throttled task as it should", zap.NamedError("reason", err))
 	}
 }
 

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -8,7 +9,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
 	"github.com/headwayq/headway/event"
+	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle"
 )
@@ -150,6 +155,18 @@ func (s *deferrals) ofTask(queue, taskID string) *deferral {
 	return nil
 }
 
+// unwritten returns some deferrals that asynq should have written for so long.
+func (s *deferrals) unwritten(now time.Time, after time.Duration, most int) (all []*deferral) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.byToken {
+		if len(all) < most && now.Sub(d.made) >= after {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
 // remove forgets a deferral, and says whether it was known.
 func (s *deferrals) remove(d *deferral) bool {
 	s.mu.Lock()
@@ -178,5 +195,50 @@ func (s *deferrals) purge(now time.Time) {
 		if now.Sub(d.made) > deferralTTL {
 			s.removeLocked(d)
 		}
+	}
+}
+
+const (
+	// archiveWatchEvery is how often deferrals are looked at that asynq has not written.
+	archiveWatchEvery = time.Second
+	// archiveWatchMost bounds how many of them are looked at each time.
+	archiveWatchMost = 100
+)
+
+// archiveWatch finds throttled tasks that asynq has archived without a call that is known here.
+// While asynq writes what it should, it asks Redis for nothing.
+type archiveWatch struct {
+	*core
+	deferrals *deferrals
+}
+
+func (w *archiveWatch) run(ctx context.Context) {
+	t := time.NewTicker(archiveWatchEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-t.C:
+			w.look(ctx, now)
+		}
+	}
+}
+
+func (w *archiveWatch) look(ctx context.Context, now time.Time) {
+	for _, d := range w.deferrals.unwritten(now, archiveWatchEvery, archiveWatchMost) {
+		state, err := w.rdb.HGet(ctx, w.keys(d.task.Queue).Task(d.task.ID), "state").Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return // asynq can't write them either
+		}
+		if state != "archived" || !w.deferrals.remove(d) {
+			continue
+		}
+		w.counters.archived.Add(1)
+		w.distrust("asynq archived a task that was throttled", zap.String("queue", d.task.Queue), zap.String("task", d.task.ID))
+		w.logFew("archived", func() {
+			w.log.Error("asynq archived a task that was throttled and has not failed: run it again with asynq's tools, and use the version of asynq that Headway names",
+				zap.String("queue", d.task.Queue), zap.String("task", d.task.ID), zap.String("rule", d.rule), zap.String("version", asynqwire.Version))
+		})
 	}
 }
