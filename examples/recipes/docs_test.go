@@ -85,8 +85,52 @@ func sources(t *testing.T, tests bool) (names []string, all string) {
 	return names, all
 }
 
+// importsOf is the import declaration that a function needs: packages of Go, of others, and
+// of this module.
+func importsOf(file *ast.File, fn *ast.FuncDecl) string {
+	used := make(map[string]bool)
+	ast.Inspect(fn, func(n ast.Node) bool {
+		if sel, ok := n.(*ast.SelectorExpr); ok {
+			if id, ok := sel.X.(*ast.Ident); ok && id.Obj == nil { // no variable of the function
+				used[id.Name] = true
+			}
+		}
+		return true
+	})
+	var groups [3][]string
+	for _, spec := range file.Imports {
+		name := strings.Trim(spec.Path.Value, `"`)
+		base := name[strings.LastIndex(name, "/")+1:]
+		if base == "v9" {
+			base = "redis"
+		}
+		if !used[base] {
+			continue
+		}
+		group := 0
+		switch {
+		case strings.HasPrefix(name, "github.com/headwayq/"):
+			group = 2
+		case strings.Contains(name, "."):
+			group = 1
+		}
+		groups[group] = append(groups[group], "\t"+spec.Path.Value+"\n")
+	}
+	var parts []string
+	for _, g := range groups {
+		if len(g) > 0 {
+			parts = append(parts, strings.Join(g, ""))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "import (\n" + strings.Join(parts, "\n") + ")\n\n"
+}
+
 // TestPagesShowTheRecipes: each function of this package is in one page, as it
-// stands here, and has a test of its name; no page has other code.
+// stands here, under the imports that it needs, and has a test of its name; no page has
+// other code.
 func TestPagesShowTheRecipes(t *testing.T) {
 	t.Parallel()
 	shown := blocks(t)
@@ -105,11 +149,11 @@ func TestPagesShowTheRecipes(t *testing.T) {
 			if !ok {
 				continue
 			}
-			text := src[fset.Position(fn.Pos()).Offset:fset.Position(fn.End()).Offset] + "\n"
+			text := importsOf(file, fn) + src[fset.Position(fn.Pos()).Offset:fset.Position(fn.End()).Offset] + "\n"
 			recipes = append(recipes, text)
 			is := func(b block) bool { return b.language == "go" && b.text == text }
 			if !slices.ContainsFunc(shown, is) {
-				t.Errorf("no page shows %s as it is in %s; copy it there", fn.Name.Name, name)
+				t.Errorf("no page shows %s as it is in %s, under its imports; copy this there:\n%s", fn.Name.Name, name, text)
 			}
 			if !strings.Contains(tests, "\nfunc Test"+fn.Name.Name+"(") {
 				t.Errorf("%s has no Test%s", fn.Name.Name, fn.Name.Name)
