@@ -5,6 +5,8 @@
 //	rdb.AddHook(m.Hook())                                     // how long scripts take
 //	pool, err := worker.New(rdb, mux, worker.Config{Observer: m.Observer()})
 //
+// These figures are of one process. [RegisterQueues] adds those that stand in Redis.
+//
 // The labels are rules, queues, outcomes and names of scripts and of schedule entries, all of which stand in a
 // program's code or its policy files. No key, task id, task type or payload becomes a label.
 // docs/metrics.md has the list.
