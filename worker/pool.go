@@ -40,8 +40,19 @@ const (
 	poolClosed
 )
 
-// New makes a pool and does not talk to Redis yet. It refuses a bad
-// configuration with all its faults at once; a nil client or handler panics.
+// New makes a pool and does not talk to Redis yet: [Pool.Run] or [Pool.Start] does.
+//
+// rdb stays the caller's, who closes it after Run. The pool sends everything over it: the
+// commands of asynq's server, its own, and, when handlers use it too, theirs. The client's
+// PoolSize should be above Concurrency then.
+//
+// handler is called under the permits that the policy of the task's type asks for. A task
+// whose type has no policy is called as Config.Unlimited says. When handler is an
+// [asynq.ServeMux], a task that it has no handler for spends nothing.
+//
+// New refuses a bad configuration with all its faults at once. Each unwraps to
+// [ErrInvalidConfig], or to the error of the part that it is in: queue.ErrInvalidPolicy,
+// throttle.ErrInvalidLimit, throttle.ErrInvalidConfig. A nil client or handler panics.
 func New(rdb redis.UniversalClient, handler asynq.Handler, cfg Config) (*Pool, error) {
 	if handler == nil {
 		panic("worker: nil handler")
@@ -61,8 +72,12 @@ func New(rdb redis.UniversalClient, handler asynq.Handler, cfg Config) (*Pool, e
 }
 
 // Run processes tasks until SIGTERM or SIGINT comes, ctx ends, or [Pool.Shutdown]
-// is called, and then shuts down gracefully, as that does. It returns what kept
-// it from starting, or nil.
+// is called, and then shuts down gracefully, as that does. It returns nil then.
+//
+// It returns an error when it could not start: [ErrRedisUnfit] with all that is wrong with
+// the server, [ErrClockSkew], [ErrClosed] after a Shutdown, or that Redis does not answer.
+// Once it runs, no error ends it: while Redis is away it waits, and goes on afterwards.
+// A pool runs once.
 //
 // Once the first SIGTERM or SIGINT has come, Run lets go of both. A second one
 // meets what the program itself has set, which is to end the process at once if

@@ -13,8 +13,13 @@ import (
 // zoneRecipient stands for the zone that comes with each request.
 const zoneRecipient = "recipient"
 
-// Parse reads a gate from its text form, see [Gate]. The error says what was
-// read and everything that is wrong with it; each fault is an [Error].
+// Parse reads a gate from its text form, such as "09:00-21:00 Mon-Fri Europe/Berlin". [Gate]
+// has the grammar. The zone is needed: the name of an IANA time zone, UTC, or "recipient" for
+// the zone that comes with each request. Zones are read from the system, or from the program
+// when it imports time/tzdata.
+//
+// The error says what was read and everything that is wrong with it. Each fault is an
+// [Error], which says where in the text it is.
 func Parse(text string) (Gate, error) {
 	p := parser{except: &holidays{}}
 	if p.readText(text); len(p.faults) > 0 {
