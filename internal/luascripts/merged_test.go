@@ -94,7 +94,8 @@ func TestPostponesLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// Of merged calls of one form, on one key or on several, none has to be asked again.
+// Merged calls of one form go the way of ring.lua where several are on one key, and
+// that of one.lua where one is: none of them has to be asked again.
 func TestMergedCallsOnOneKeyAndOnOthers(t *testing.T) {
 	t.Parallel()
 	rdb, _ := timed(t)

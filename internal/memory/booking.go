@@ -8,10 +8,9 @@ import (
 // the narrowest part, and finds its turn in the others.
 func (c *call) cancel(a luascripts.CancelArgs) (given bool) {
 	at := int64(0)
-	found, until := c.found(a.Token)
 	for i := range c.parts {
-		p, held := &c.parts[i], found[i]
-		p.takeBack(a.Token, held, until)
+		p := &c.parts[i]
+		held := p.takeBack(a.Token)
 		if i == 0 {
 			given, at = held > 0, max(held, c.now)
 		}
@@ -29,44 +28,23 @@ func (c *call) cancel(a luascripts.CancelArgs) (given bool) {
 	return given
 }
 
-// found is when the grant of each rule was that a token holds, 0 or less when there is none,
-// and until when any of the rules may be told of it.
-func (c *call) found(token uint64) (held []int64, until int64) {
-	held = make([]int64, len(c.parts))
+// takeBack is when the grant was that is given back, 0 or less when there is
+// none. The token refuses from now on.
+func (p *ruleCall) takeBack(token uint64) int64 {
 	if token == 0 {
-		return held, 0
+		return 0
 	}
-	first := int64(0)
-	for i := range c.parts {
-		p := &c.parts[i]
-		held[i] = p.granted(token, first)
-		if first == 0 {
-			first = held[i]
-		}
-		told := p.toldUntil
-		if told == 0 && held[i] > 0 && p.kind != luascripts.Leases {
-			told = held[i] + p.w // who knew the token alone may know the instant later: it must not come back twice
-		}
-		until = max(until, told)
-	}
-	return held, until
-}
-
-// takeBack gives a grant back. The token refuses from now on, in the first rule for all.
-func (p *ruleCall) takeBack(token uint64, held, until int64) {
-	if token == 0 {
-		return
-	}
-	own := p.number == 1 || p.kind == luascripts.Leases
-	if own {
-		p.tokens.drop(token)
-	}
+	held := p.granted(token)
+	p.tokens.drop(token)
+	until := p.toldUntil
 	if held > 0 && p.kind != luascripts.Leases { // a lease is gone with its token
 		p.refund(token, held)
+		if until == 0 { // who knew the token alone may know the instant later: it must not come back twice
+			until = held + p.w
+		}
 	}
-	if own {
-		p.tokens.withdraw(token, held, until, p.now, p.extra)
-	}
+	p.tokens.withdraw(token, held, until, p.now, p.extra)
+	return held
 }
 
 func (p *ruleCall) refund(token uint64, held int64) {
@@ -85,7 +63,7 @@ func (p *ruleCall) enterAt(to place, ticket, at int64) {
 	p.keep(at)
 }
 
-func (p *ruleCall) adjust(token, charge uint64, held int64, turns []luascripts.Promotion) []luascripts.Promotion {
+func (p *ruleCall) adjust(token, charge uint64, turns []luascripts.Promotion) []luascripts.Promotion {
 	if p.kind == luascripts.Leases || p.cost == 0 {
 		return turns
 	}
@@ -93,7 +71,7 @@ func (p *ruleCall) adjust(token, charge uint64, held int64, turns []luascripts.P
 	if p.cost > 0 { // what was used is spent, whatever the limit says
 		at = max(p.now, p.state.newest())
 		p.spend(at, charge)
-	} else if held > 0 {
+	} else if held := p.granted(token); held > 0 {
 		p.lessen(token, held)
 		turns = p.promotions(turns, true)
 	}
@@ -110,9 +88,7 @@ func (p *ruleCall) lessen(token uint64, held int64) {
 	}
 	if p.ledger.token == token && p.state.newest() != newest {
 		p.ledger.token = 0
-		if !p.ledger.second {
-			p.tokens.remember(token, newest, p.now, p.extra)
-		}
+		p.tokens.remember(token, newest, p.now, p.extra)
 	}
 }
 
@@ -165,18 +141,16 @@ func (p *ruleCall) ticketOfPostponed(since int64) int64 {
 
 // spend makes a grant at an instant that is not before slot's.
 func (p *ruleCall) spend(at int64, token uint64) {
-	was, wasAt, second := p.ledger.token, p.state.newest(), p.ledger.second
+	was, wasAt := p.ledger.token, p.state.newest()
 	p.state.charge(p.numbers, at, p.cost)
-	p.ledger.token, p.ledger.second = token, p.number > 1 && p.kind != luascripts.Leases
+	p.ledger.token = token
 	p.store()
 	if p.kind == luascripts.Leases {
 		p.tokens.lend(token, at+p.w, p.now, p.extra)
 		return
 	}
-	if !second {
-		p.tokens.remember(was, wasAt, p.now, p.extra)
-	}
-	if p.w < copied && p.number == 1 {
+	p.tokens.remember(was, wasAt, p.now, p.extra)
+	if p.w < copied {
 		p.tokens.remember(token, at, p.now, p.extra)
 	}
 }

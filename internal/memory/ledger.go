@@ -49,7 +49,6 @@ type ledger struct {
 	state   state  // nil when nothing was spent
 	version int64  // of the limit that it was written under
 	token   uint64 // of the newest grant; 0 is nobody
-	second  bool   // another rule of its call remembers that token
 	expires int64  // in milliseconds
 }
 

@@ -3,15 +3,11 @@
 -- What is here takes little from around it, for a call of acquire.lua makes it several times:
 -- what a function takes costs as much as the function.
 
-local call, format = redis.call, string.format
 local COPY = 60000000 -- a copy of a call is not expected later than this
 
 -- tostring and .. cut a number to 14 digits; a time in microseconds has 16
-local last, last_text -- most numbers of a script are its time
 local function int(n)
-  if n == last then return last_text end
-  last, last_text = n, format("%.0f", n)
-  return last_text
+  return string.format("%.0f", n)
 end
 
 -- whole milliseconds of a key's life, with some to spare: miniredis counts it
@@ -27,7 +23,7 @@ end
 -- a full Redis refuses nothing.
 local function live(key, us)
   local px = math.ceil(us / 1000) + 250 -- as life
-  return call("PTTL", key) >= px - 50 or call("PEXPIRE", key, format("%.0f", px)) == 1
+  return redis.call("PTTL", key) >= px - 50 or redis.call("PEXPIRE", key, string.format("%.0f", px)) == 1
 end
 
 return {
