@@ -36,10 +36,10 @@ package worker
 
 // The parts of an adapter, and who calls whom:
 //
-//	a task is fetched      asynq.Server -> client -> fetched, or scripts -> Redis; with nothing to do it waits in idleServers
+//	a task is fetched      asynq.Server -> client -> scripts -> Redis; with nothing to do it waits in idleServers
 //	a task runs            asynq.Server -> attempt: admission -> handler -> outcome
 //	a task is deferred     attempt -> deferrals; asynq.Server -> client -> due index in Redis
-//	a task is woken        waker (recheckFilter says what to check first) -> pending list in Redis -> fetched -> idleServers
+//	a task is woken        waker (recheckFilter says what to check first) -> pending list in Redis -> idleServers
 //	a task may come early  attempt, waker, refunds -> promotions -> waker
 //	a limit changes        limitWatch -> waker
 //	a client books a task  subscriber -> waker
@@ -53,8 +53,7 @@ package worker
 //	adapter.go     Adapter makes the parts, starts and ends them; its hooks in asynq's configuration
 //	pool.go        Pool is an adapter and its servers
 //	core.go        core, load
-//	client.go      client, scripts
-//	fetch.go       fetched, idleServers, and how the client fetches
+//	client.go      client, scripts, idleServers
 //	admission.go   attempt until its handler runs
 //	attempt.go     attempt as the host of its handler: ask, wait, hold, defer, give back
 //	outcome.go     attempt after its handler: correct the charge, Retry-After

@@ -1,13 +1,10 @@
 package asynqwire
 
 import (
-	"context"
 	"crypto/sha1"
 	"encoding/hex"
 	"strings"
 	"sync"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // Version is the version of asynq whose scripts, keys and messages are
@@ -113,26 +110,6 @@ var scriptShapes = map[string]*scriptShape{
 		keys: []string{keyTask, "active", "lease", "retry", keyDone, keyFailed, "processed", "failed"}},
 	"9c3b1eb9947ce2ee5304ac013a0a365ec364fd2d": {op: OpArchive, args: 7, active: 1, message: 1,
 		keys: []string{keyTask, "active", "lease", "archived", keyDone, keyFailed, "processed", "failed", "t:"}},
-}
-
-// requeueText is asynq's script that puts an active task back to the head of pending.
-const requeueText = `
-if redis.call("LREM", KEYS[1], 0, ARGV[1]) == 0 then
-  return redis.error_reply("NOT FOUND")
-end
-if redis.call("ZREM", KEYS[2], ARGV[1]) == 0 then
-  return redis.error_reply("NOT FOUND")
-end
-redis.call("RPUSH", KEYS[3], ARGV[1])
-redis.call("HSET", KEYS[4], "state", "pending")
-return redis.status_reply("OK")`
-
-// Requeue puts an active task back to the head of pending, as asynq does with one that it
-// can't finish before it shuts down. A task that is not active is "NOT FOUND".
-func Requeue(ctx context.Context, rdb redis.UniversalClient, queue, id string) error {
-	prefix := asynqKeyPrefix + queue + "}:"
-	keys := []string{prefix + asynqActive, prefix + "lease", prefix + "pending", prefix + "t:" + id}
-	return rdb.Eval(ctx, requeueText, keys, id).Err()
 }
 
 // Recognise says which of asynq's scripts a call is. It is on the path of every

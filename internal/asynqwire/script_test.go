@@ -267,11 +267,3 @@ func BenchmarkShaOf(b *testing.B) {
 		})
 	}
 }
-
-// What puts a task back is asynq's own script.
-func TestRequeueIsAsynqsScript(t *testing.T) {
-	t.Parallel()
-	if s := scriptShapes[SHA(requeueText)]; s == nil || s.op != OpRequeue {
-		t.Errorf("the script of Requeue is not asynq's")
-	}
-}
