@@ -8,6 +8,9 @@
 //	w, err := inspector.Explain(ctx, "default", id)
 //	fmt.Println(w.State, w.Rule, w.At, w.Jobs)
 //
-// Keys are given in clear, and no answer or error contains one. The page "What waits, and
-// why" in the repository's docs has every state with its meaning.
+// [Inspector.CloseKey], [Inspector.SetLimit] and others change something. They take a
+// [Reason], and [Inspector.Audit] lists what was changed, by whom and why.
+//
+// Keys are given in clear, and no answer or error contains one. docs/inspect.md has every
+// state with its meaning.
 package inspect

@@ -182,11 +182,12 @@ func (i *Inspector) Planned(ctx context.Context, queue string) (minutes [60]int,
 // RuleStatus is the limit of a rule as it is in force.
 type RuleStatus struct {
 	Rule    string         `json:"rule"`
-	InCode  throttle.Limit `json:"in_code"`         // of the policies here
-	Limit   throttle.Limit `json:"limit"`           // that decides
-	Stored  bool           `json:"stored"`          // it is stored, and goes before the one in code
-	Closed  time.Time      `json:"closed,omitzero"` // until when the rule is closed on all keys
-	Problem string         `json:"problem,omitempty"`
+	InCode  throttle.Limit `json:"in_code"`           // of the policies here
+	Limit   throttle.Limit `json:"limit"`             // that decides
+	Stored  bool           `json:"stored"`            // it is stored, and goes before the one in code
+	Closed  time.Time      `json:"closed,omitzero"`   // until when the rule is closed on all keys
+	Problem string         `json:"problem,omitempty"` // the text of Err
+	Err     error          `json:"-"`                 // [throttle.ErrStoredLimit] when the stored limit can't be read
 }
 
 // Rules returns the limits of all rules of the policies, in the order of their names. It
@@ -198,7 +199,7 @@ func (i *Inspector) Rules(ctx context.Context) []RuleStatus {
 	for n, s := range throttle.ForWorkers.LimitStatuses(ctx, limiters) {
 		all[n] = RuleStatus{Rule: limiters[n].Rule(), InCode: limiters[n].Limit(), Limit: s.Limit, Stored: s.Stored, Closed: s.Closed}
 		if s.Err != nil {
-			all[n].Problem = s.Err.Error()
+			all[n].Problem, all[n].Err = s.Err.Error(), s.Err
 		}
 	}
 	return all

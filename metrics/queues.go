@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/throttle"
 )
 
 // scrapeTimeout bounds what a scrape waits for Redis.
@@ -19,8 +20,8 @@ var (
 	scrapeUp  = desc("headway_scrape_up", "1 when Redis answered this scrape. When it is 0, the figures of queues, rules and processes are missing.")
 	runnable  = desc("headway_runnable", "Tasks that a worker may run now: pending ones, and those that waited and whose instants have come.", "queue")
 	active    = desc("headway_active", "Tasks that run.", "queue")
-	deferred  = desc("headway_deferred", "Tasks that wait for their instants, deferred or booked. They need no worker before.", "queue")
-	due       = desc("headway_due", "Tasks that wait and come due within this time, with those whose instants have come.", "queue", "within")
+	deferred  = desc("headway_deferred", "Tasks that wait for instants that are still to come, deferred or booked. They need no worker before.", "queue")
+	due       = desc("headway_due", "Of the deferred tasks, those that come due within this time.", "queue", "within")
 	next      = desc("headway_next_release_timestamp_seconds", "The first instant of the tasks that wait; missing when none waits.", "queue")
 	archived  = desc("headway_archived", "Tasks that failed for good.", "queue")
 	paused    = desc("headway_queue_paused", "1 while the queue is paused.", "queue")
@@ -36,8 +37,8 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // RegisterQueues registers gauges of what stands in Redis: the tasks of each queue, the rules
 // of the inspector's policies, and the processes that run. A scrape asks Redis, about three
-// calls and one a queue, of at most 100 queues, and waits at most 3 s for it. When Redis does not
-// answer, headway_scrape_up is 0 and the other gauges are missing.
+// calls and one a queue, of at most 100 queues and 500 processes, and waits at most 3 s for it. When
+// Redis does not answer, headway_scrape_up is 0 and the other gauges are missing.
 //
 // Each process that registers them reports the same figures, so one is enough. Where several
 // do, take the maximum and not the sum.
@@ -45,7 +46,7 @@ func RegisterQueues(to prometheus.Registerer, inspector *inspect.Inspector) erro
 	if inspector == nil {
 		return errors.New("metrics: the inspector of the queues is nil")
 	}
-	if err := to.Register(&queues{Inspector: inspector}); err != nil {
+	if err := to.Register(&queues{inspector, make(chan struct{}, 1)}); err != nil {
 		return fmt.Errorf("metrics: %w", err)
 	}
 	return nil
@@ -54,7 +55,7 @@ func RegisterQueues(to prometheus.Registerer, inspector *inspect.Inspector) erro
 // queues asks Redis at each scrape.
 type queues struct {
 	*inspect.Inspector
-	asking atomic.Bool // an earlier scrape still waits for Redis
+	asking chan struct{} // has room for the one scrape that asks
 }
 
 // figures is what one scrape has asked for.
@@ -77,12 +78,13 @@ func (q *queues) Collect(to chan<- prometheus.Metric) {
 	got, ok := q.ask()
 	gauge(scrapeUp, flag(ok))
 	for _, s := range got.queues {
+		s.Queue = strings.ToValidUTF8(s.Queue, "?") // a label has to be
 		gauge(runnable, float64(s.Pending+s.Overdue), s.Queue)
 		gauge(active, float64(s.Active), s.Queue)
-		gauge(deferred, float64(s.Waiting), s.Queue)
-		gauge(due, float64(s.Within1s), s.Queue, "1s")
-		gauge(due, float64(s.Within1m), s.Queue, "1m")
-		gauge(due, float64(s.Within1h), s.Queue, "1h")
+		gauge(deferred, float64(s.Waiting-s.Overdue), s.Queue)
+		gauge(due, float64(s.Within1s-s.Overdue), s.Queue, "1s")
+		gauge(due, float64(s.Within1m-s.Overdue), s.Queue, "1m")
+		gauge(due, float64(s.Within1h-s.Overdue), s.Queue, "1h")
 		gauge(archived, float64(s.Archived), s.Queue)
 		gauge(paused, flag(s.Paused), s.Queue)
 		if !s.Next.IsZero() {
@@ -91,7 +93,7 @@ func (q *queues) Collect(to chan<- prometheus.Metric) {
 	}
 	for _, r := range got.rules {
 		gauge(stored, flag(r.Stored), r.Rule)
-		gauge(unusable, flag(r.Problem != ""), r.Rule)
+		gauge(unusable, flag(r.Err != nil), r.Rule)
 		if !r.Closed.IsZero() {
 			gauge(closed, seconds(r.Closed), r.Rule)
 		}
@@ -106,28 +108,36 @@ func (q *queues) Collect(to chan<- prometheus.Metric) {
 }
 
 // ask asks Redis, and answers false when that takes too long. A client of Redis heeds no context while it waits for an
-// answer, so it may go on for longer than this: the next scrapes do not ask before it has ended.
+// answer, so it may go on for longer than this: the next scrape does not ask before it has ended.
 func (q *queues) ask() (figures, bool) {
-	if !q.asking.CompareAndSwap(false, true) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	select {
+	case q.asking <- struct{}{}:
+	case <-ctx.Done():
 		return figures{}, false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	answer := make(chan figures, 1)
 	go func() {
-		defer q.asking.Store(false)
+		defer func() { <-q.asking }()
 		defer close(answer)
 		var f figures
 		var err error
 		if f.queues, err = q.Queues(ctx); err != nil {
 			return
 		}
-		if f.processes, _, err = q.Processes(ctx); err != nil {
+		// One that speaks as another version does must not hide the queues.
+		if f.processes, _, err = q.Processes(ctx); errors.Is(err, throttle.ErrUnavailable) {
 			return
 		}
 		f.rules = q.Rules(ctx)
+		for _, r := range f.rules {
+			if r.Err != nil && !errors.Is(r.Err, throttle.ErrStoredLimit) {
+				return
+			}
+		}
 		answer <- f
 	}()
-	defer cancel()
 	select {
 	case f, ok := <-answer:
 		return f, ok

@@ -108,7 +108,7 @@ func checkEnqueueing(opts []asynq.Option) (bookingOptions, error) {
 	return bookingOptions{}, checkOptions(opts)
 }
 
-// many enqueues tasks in portions.
+// enqueueAll enqueues tasks in portions.
 func (c *Client) enqueueAll(ctx context.Context, m enqueueMode, tasks []*Task, opts []asynq.Option) []Result {
 	results := make([]Result, len(tasks))
 	var portion []*pendingTask

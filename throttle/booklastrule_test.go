@@ -144,8 +144,8 @@ func TestBookLastRuleAtAGate(t *testing.T) {
 	}
 	want := func(b throttle.Booking, refused bool, at time.Duration) {
 		t.Helper()
-		if b.Err != nil || b.Refused != refused || b.Parked || b.At.Sub(start) != at {
-			t.Errorf("%s = refused %v, parked %v until %v, %v, want %v until %v", b.Job, b.Refused, b.Parked, b.At.Sub(start), b.Err, refused, at)
+		if b.Err != nil || b.Refused != refused || b.Gated || b.At.Sub(start) != at {
+			t.Errorf("%s = refused %v, parked %v until %v, %v, want %v until %v", b.Job, b.Refused, b.Gated, b.At.Sub(start), b.Err, refused, at)
 		}
 	}
 	s.at(57 * time.Second)

@@ -133,7 +133,7 @@ func (a *attempt) read(reply *luascripts.AcquireReply, limits []activeLimit, whe
 	}
 	d.Rule = rules.decidedBy(reply, r.Gates)
 	d.Granted, d.Refused = reply.Status == luascripts.Granted, reply.Status == luascripts.Refused
-	d.Parked = reply.Status == luascripts.Booked && reply.Rule == 0
+	d.Gated = reply.Status == luascripts.Booked && reply.Rule == 0
 	d.At, d.From, d.Now, d.Promised, d.Fence = reply.At, reply.From, reply.Now, reply.Promised, reply.Fence
 	d.grant.limits = limits
 	if len(reply.Promoted) > 0 { // few calls promote a job: the others need no ids

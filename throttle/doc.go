@@ -6,7 +6,7 @@
 // server; it counts permits per key (a phone number, a tenant). A [Policy] is
 // several of them that are decided together. What may not run yet gets a
 // booking, a place of its own in the key's line, and the instant that follows from
-// that place, so no job has to ask twice:
+// that place. So no job has to ask again and again:
 //
 //	sms, err := throttle.New(rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 //	...

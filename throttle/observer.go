@@ -89,7 +89,7 @@ func (a *attempt) tell(ctx context.Context, err error) {
 	case d.Promised.IsZero(): // otherwise it is in the line already
 		if o.Deferred != nil {
 			reason := event.Booked
-			if d.Parked {
+			if d.Gated {
 				reason = event.Gated
 			}
 			o.Deferred(ctx, event.Deferred{Task: taskOf(d.Job), Rule: d.Rule, Reason: reason, At: d.At, Wait: d.At.Sub(d.Now)})

@@ -141,8 +141,8 @@ type Decision struct {
 	// either: from [Limiter.TryAcquire], and for [BookRequest.LastRuleOnly]. It may be asked again
 	// from At on.
 	Refused bool
-	// Parked is a booking that holds no place in any line: a gate is closed until At.
-	Parked bool
+	// Gated says that a gate is closed until At: there is no place in a line before that.
+	Gated bool
 	// Left is how many permits each rule has left, in the order of the policy;
 	// only from TryAcquire, and 0 while a job waits.
 	Left []int

@@ -284,7 +284,7 @@ func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Deci
 	switch {
 	case d.Granted:
 		reason = event.Returned
-	case d.Parked:
+	case d.Gated:
 		reason = event.Gated
 	}
 	return t.deferTo(deferral{rule: d.Rule, reason: reason, at: d.At, wait: d.Wait(), booking: t.bookingRef(p, d), cause: cause}, held{policy: p, Decision: d})
@@ -293,7 +293,7 @@ func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Deci
 // bookingRef is what the task has booked, as it is stored beside it.
 func (t *attempt) bookingRef(p *throttle.Policy, d throttle.Decision) luascripts.BookingRef {
 	at := luascripts.BookingRef{Deadline: t.deadline}
-	if !d.Parked {
+	if !d.Gated {
 		at.Rules = bookedRules(p, d.Request)
 	}
 	return at

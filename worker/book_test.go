@@ -118,8 +118,8 @@ func TestPoolIsNotifiedOfABooking(t *testing.T) {
 		seen.ran(t, 2*(i+1))
 	}
 	for _, n := range seen.all() {
-		if late := n.at.Sub(n.grant.At); late > 900*ms {
-			t.Errorf("%s ran %v late", n.id, late)
+		if late := n.at.Sub(n.grant.Promised); late > 600*ms {
+			t.Errorf("%s ran %v after its instant", n.id, late)
 		}
 		if n.grant.Promised.IsZero() {
 			t.Errorf("%s had no place in the line, want the one that was booked", n.id)
@@ -233,7 +233,7 @@ func TestProducerDiesBeforeItEnqueues(t *testing.T) {
 		}
 	}
 	limiter := r.limiter("sms", throttle.Sliding(1, window))
-	if got := r.peek(limiter, "+1").Waiting; got < n-1 { // the first may be late already
+	if got := r.peek(limiter, "+1").Waiting; got < n-1 || got > n { // the first may be late already
 		t.Fatalf("%d wait in the line, want the %d that nobody enqueued", got, n)
 	}
 	results := r.producer(policy).BookMany(t.Context(), smsTo("+1", "t", n))

@@ -63,7 +63,7 @@ func TestWorkerFreedInAnotherQueue(t *testing.T) {
 	close(h.hold["block"])
 	freed := time.Now()
 	h.seen.ran(t, 2*n)
-	if took := time.Since(freed); took > 900*ms {
+	if took := time.Since(freed); took > 650*ms {
 		t.Errorf("due tasks start %v after workers became free, want at once", took)
 	}
 	close(h.hold["sms"])

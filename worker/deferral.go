@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/event"
@@ -160,7 +159,10 @@ func (s *deferrals) unwritten(now time.Time, after time.Duration, most int) (all
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.byToken {
-		if len(all) < most && now.Sub(d.made) >= after {
+		if len(all) == most {
+			break
+		}
+		if now.Sub(d.made) >= after {
 			all = append(all, d)
 		}
 	}
@@ -227,11 +229,16 @@ func (w *archiveWatch) run(ctx context.Context) {
 
 func (w *archiveWatch) look(ctx context.Context, now time.Time) {
 	for _, d := range w.deferrals.unwritten(now, archiveWatchEvery, archiveWatchMost) {
-		state, err := w.rdb.HGet(ctx, w.keys(d.task.Queue).Task(d.task.ID), "state").Result()
-		if err != nil && !errors.Is(err, redis.Nil) {
+		fields, err := w.rdb.HMGet(ctx, w.keys(d.task.Queue).Task(d.task.ID), "state", "msg").Result()
+		if err != nil {
 			return // asynq can't write them either
 		}
-		if state != "archived" || !w.deferrals.remove(d) {
+		state, _ := fields[0].(string)
+		text, _ := fields[1].(string)
+		// Another process may have got the task when its lease ended here, or an operator
+		// archived it: only the error of this deferral says that asynq wrote it.
+		m, err := asynqwire.DecodeMessage([]byte(text))
+		if state != "archived" || err != nil || !strings.Contains(m.ErrorMsg, d.token.String()) || !w.deferrals.remove(d) {
 			continue
 		}
 		w.counters.archived.Add(1)

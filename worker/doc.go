@@ -1,5 +1,5 @@
 // Package worker runs asynq tasks under limits: a task that may not run yet
-// gives its worker slot back and is woken at the instant that Redis promised it.
+// gives its worker slot back and is woken shortly before the instant that Redis promised it.
 //
 //	pool, err := worker.New(rdb, mux, worker.Config{
 //		Asynq:    asynq.Config{Concurrency: 20},

@@ -58,7 +58,7 @@ func (h *slowHook) slow(cmds []redis.Cmder, do func() error) error {
 // is late, the second is not.
 func TestSlowLookDelaysNoOther(t *testing.T) {
 	t.Parallel()
-	const per, apart, slow = 700 * ms, 500 * ms, 450 * ms
+	const per, apart, slow = 1100 * ms, 900 * ms, 800 * ms
 	for name, h := range map[string]*slowHook{
 		"check":           {suffix: ":line", after: slow},
 		"way to the due":  {suffix: ":due", before: slow},

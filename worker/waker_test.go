@@ -173,7 +173,7 @@ func TestDeferredDuringALook(t *testing.T) {
 	r.startOn(c, seen.handler(), policies(phone("sms", per)))
 	close(armed)
 	seen.ran(t, 1)
-	if gap := seen.first("a").grant.At.Sub(spent); gap > per+900*ms {
+	if gap := seen.first("a").grant.At.Sub(spent); gap > per+450*ms {
 		t.Errorf("granted %v after the last permit, want %v", gap, per)
 	}
 }

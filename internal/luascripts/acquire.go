@@ -91,7 +91,7 @@ func readMany(calls []*Call, r *reply) error {
 	return nil
 }
 
-// ask sends calls, and begins to read the answer.
+// sendAcquire sends calls, and begins to read the answer.
 func sendAcquire(ctx context.Context, c redis.Scripter, calls []*Call) reply {
 	v, err := sendOne(ctx, c, acquireCommand(calls)).Result()
 	return acquireReply(calls, v, err)
@@ -317,7 +317,7 @@ type CallTemplates struct {
 	last [BookLastRule + 1]atomic.Pointer[callTemplate] // by mode
 }
 
-// form is the text of a form, and a call that has it.
+// callTemplate is the text of what calls of one form share, and a call that has it.
 type callTemplate struct {
 	text arg
 	call AcquireArgs

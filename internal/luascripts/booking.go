@@ -199,7 +199,7 @@ func appendKey(b []byte, id string) []byte {
 	return b
 }
 
-// placeReader takes a text apart, and notes when that can't be done.
+// bookingReader takes a text apart, and notes when that can't be done.
 type bookingReader struct {
 	rest string
 	bad  bool

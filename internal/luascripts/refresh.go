@@ -47,7 +47,7 @@ func Refresh(ctx context.Context, c redis.UniversalClient, bookings []RefreshArg
 	return out
 }
 
-// checkAll asks about bookings by their indices, those of a crowd in one call.
+// refreshAll asks about bookings by their indices, those of a crowd in one call.
 func refreshAll(ctx context.Context, c redis.UniversalClient, bookings []RefreshArgs, crowds [][]int, out []RefreshReply) {
 	if len(crowds) == 0 {
 		return
@@ -83,7 +83,7 @@ func (r *reply) refreshReply(now time.Time) RefreshReply {
 	return c
 }
 
-// checkCrowds are the indices of bookings that one call can ask about.
+// refreshBatches are the indices of bookings that one call can ask about.
 func refreshBatches(c redis.UniversalClient, bookings []RefreshArgs) [][]int {
 	_, sharded := c.(interface {
 		ForEachShard(context.Context, func(context.Context, *redis.Client) error) error

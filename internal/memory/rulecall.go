@@ -8,7 +8,7 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// part is one rule on one key, as a call finds it.
+// ruleCall is one rule on one key, as a call finds it.
 type ruleCall struct {
 	*numbers
 	*key

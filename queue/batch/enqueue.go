@@ -511,7 +511,7 @@ func (g *feeding) bookNarrow(ctx context.Context, items []*item) (placed []*item
 	for i, b := range bookings {
 		p := items[i]
 		promoted = append(promoted, b.Promoted...)
-		if b.Err == nil && b.Parked { // at a gate it has no place
+		if b.Err == nil && b.Gated { // at a gate it has no place
 			g.block(p, b.Rule, later(now.Add(unsettledPoll), g.clock.here(b.At)), now, false)
 			continue
 		}

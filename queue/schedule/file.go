@@ -1,7 +1,6 @@
 package schedule
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -104,7 +103,11 @@ func (f *scheduleFile) entry(e yamlfile.Entry) {
 		known := len(f.Faults)
 		f.field(&fe, field)
 		if len(f.Faults) > known {
-			broken[cmp.Or(entryFields[field.Name], "Task")] = true
+			name := entryFields[field.Name]
+			if field.Name == "payload" {
+				name = "Task"
+			}
+			broken[name] = true // "" is an option that the task is without
 		}
 	})
 	if fe.places == nil {
@@ -218,6 +221,7 @@ func (f *scheduleFile) option(fe *fileEntry, n ast.Node, option func(time.Durati
 		opt := option(d)
 		if err := f.client.CheckOptions([]asynq.Option{opt}); err != nil {
 			f.FaultOf(yamlfile.PosOf(n), "", err)
+			return
 		}
 		fe.opts = append(fe.opts, opt)
 	}

@@ -97,12 +97,12 @@ func (t *Task) Booked(d throttle.Decision) {
 	t.At, t.Wait, t.Rule = d.At, 0, ""
 	t.Message.At, t.Message.For = time.Time{}, ""
 	t.Info.State, t.Info.NextProcessAt = asynq.TaskStatePending, time.Time{}
-	if d.Granted || !d.Parked && !d.At.After(d.Now) {
+	if d.Granted || !d.Gated && !d.At.After(d.Now) {
 		return
 	}
 	t.Wait, t.Rule = d.At.Sub(d.Now), d.Rule
 	ref := luascripts.BookingRef{Deadline: t.Info.Deadline}
-	if !d.Parked {
+	if !d.Gated {
 		booked := throttle.ForWorkers.Ref(t.Policy, d.Request)
 		ref.Rules = luascripts.NewBookedRules(t.Policy.String(), booked.Costs, booked.IDs)
 	}
