@@ -32,6 +32,7 @@ type batchRig struct {
 	batches  *batch.Control
 	seen     runs
 	takes    time.Duration // each handler
+	real     bool          // time is real: a machine may not keep up, and what comes late lets others pass
 	moved    bool          // a limit was opened or changed while tasks waited: they may change places
 	resumed  time.Time     // when the batch was resumed, if what was put away can be passed then
 	rebooked time.Time     // when what was put away had its places again
@@ -40,7 +41,9 @@ type batchRig struct {
 func newBatchRig(t *testing.T, policies ...queue.Policy) *batchRig {
 	t.Helper()
 	r := newRig(t)
-	return batchRigOn(r, func() redis.UniversalClient { return r.srv.Client(t) }, policies)
+	h := batchRigOn(r, func() redis.UniversalClient { return r.srv.Client(t) }, policies)
+	h.real = true
+	return h
 }
 
 // virtualBatchRig is one in a bubble.
@@ -200,6 +203,12 @@ func (h *batchRig) once(want string, n, phones int) {
 	h.Helper()
 	times := make(map[string]int)
 	last := make(map[int]ranMessage) // by phone: the one with the highest number so far
+	var behind []time.Time           // when the machine did not keep up
+	for _, r := range h.seen.all() {
+		if h.real && r.grant.At.Sub(r.grant.Promised) >= 100*ms && !r.grant.Promised.IsZero() {
+			behind = append(behind, r.at)
+		}
+	}
 	for _, r := range h.seen.all() {
 		name, element, ok := batch.ParseTaskID(r.id)
 		if !ok || name != want {
@@ -212,7 +221,9 @@ func (h *batchRig) once(want string, n, phones int) {
 		}
 		m := ranMessage{i, r.at, r.grant.At.Sub(r.grant.Promised)}
 		before, ok := last[i%phones]
-		if ok && before.n-i >= h.together() && !m.passed() && !h.moved {
+		// One that came late and was promised anew does not show it: those beside it do.
+		late := slices.ContainsFunc(behind, func(at time.Time) bool { return at.Sub(before.at).Abs() < time.Second })
+		if ok && before.n-i >= h.together() && !m.passed() && !late && !h.moved {
 			h.Errorf("message %d ran after %d to the same phone, granted %v and %v after their instants", i, before.n, m.late, before.late)
 			if !h.resumed.IsZero() {
 				h.Logf("message %d ran %v after the resume, %d at %v; all had their places again at %v", i, m.at.Sub(h.resumed), before.n, before.at.Sub(h.resumed), h.rebooked.Sub(h.resumed))
