@@ -50,11 +50,11 @@
 // grant or a cancel re-plans the whole line for free. Each kind of limit has a
 // formula for it, see its constructor. For n permits in any window W,
 //
-//	slot(k) = max(now, (n-k+1)-th newest grant + W)         for k <= n
-//	slot(k) = slot((k-1) mod n + 1) + W*floor((k-1)/n)      for k > n
+//	instant(k) = max(now, (n-k+1)-th newest grant + W)         for k <= n
+//	instant(k) = instant((k-1) mod n + 1) + W*floor((k-1)/n)   for k > n
 //
 // is the instant of the k-th permit from now, and a job's instant is
-// slot(permits ahead of it + its cost). Windows are half open: a grant exactly
+// instant(permits ahead of it + its cost). Windows are half open: a grant exactly
 // W after another is allowed. Nothing is granted before the newest grant, so a
 // clock that goes backwards credits nothing. A refunded grant frees its permits
 // from its own instant on.

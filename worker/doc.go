@@ -45,23 +45,27 @@ package worker
 //	a client books a task  subscriber -> waker
 //	a grant is not used    attempt -> refunds, when Redis does not answer at once
 //	a batch is controlled  attempt -> batches; a task of it ends: client -> batchCounts
+//	a task is deleted      waker -> sweeper -> the places of the task are given up
 //	once a minute          upkeep compares clocks, and forgets what is old
 //
 // All parts share core: Redis, the configuration, the limiters, the counters and the log.
 // Each part has its state to itself:
 //
 //	adapter.go     Adapter makes the parts, starts and ends them; its hooks in asynq's configuration
+//	config.go      Config
 //	pool.go        Pool is an adapter and its servers
+//	signals*.go    what Run does at SIGTERM, SIGINT and SIGTSTP
 //	core.go        core, load
 //	client.go      client, scripts, idleServers
 //	admission.go   attempt until its handler runs
 //	attempt.go     attempt as the host of its handler: ask, wait, hold, defer, give back
 //	outcome.go     attempt after its handler: correct the charge, Retry-After
-//	deferral.go    deferral, deferrals
+//	deferral.go    deferral, deferrals, archiveWatch
 //	batch.go       batches, batchCounts
 //	waker.go       waker wakes what is due, in order, as workers are free; lead
 //	recheck.go     recheckFilter
 //	replan.go      limitWatch, and what the waker does when a limit has changed
+//	sweep.go       sweeper looks for deferred tasks that were deleted or archived
 //	subscriber.go  subscriber
 //	background.go  refunds, promotions, upkeep
 //	unlimited.go   typeWatch
