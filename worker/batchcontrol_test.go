@@ -221,11 +221,11 @@ func TestVirtualBatchAtAGate(t *testing.T) {
 		pool := h.pool(10)
 		h.feed(map[string]batch.Source{"messages": messages(500, 150)})
 		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages"})
-		if wait := time.Until(opens) - ms; wait != 30*time.Second-ms {
+		wait := time.Until(opens) - ms
+		if wait < 29*time.Second { // a pool that starts may wait a little
 			t.Fatalf("the gate opens in %v", wait)
-		} else {
-			time.Sleep(wait)
 		}
+		time.Sleep(wait)
 		if n := len(h.seen.all()); n != 0 {
 			t.Fatalf("%d messages ran before the gate opened", n)
 		}
