@@ -118,7 +118,8 @@ type Moved struct {
 }
 
 // Promoted says that a task that waits may come earlier than it was promised, because
-// permits came back.
+// permits came back. A pool that just plans a changed limit may find that first, and tells a
+// [Moved] then.
 type Promoted struct {
 	Task    Task
 	At      time.Time

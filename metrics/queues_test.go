@@ -1,6 +1,7 @@
 package metrics_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/headwayq/headway/metrics"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
 )
 
 // What waits, and what only lacks a worker, are told apart: an autoscaler must not start
@@ -22,6 +24,8 @@ func TestQueuesTellThrottledFromStarved(t *testing.T) {
 	rdb := server.Client(t)
 	policies := []queue.Policy{{Type: "sms", Rules: []queue.Rule{
 		{Name: "phone", Limit: throttle.Sliding(1, time.Hour), Key: queue.MustJSONKey("$.to")},
+	}}, {Type: "quick", Rules: []queue.Rule{
+		{Name: "rate", Limit: throttle.Sliding(1, 200*time.Millisecond), Key: queue.ConstantKey("all")},
 	}}}
 	inspector, err := inspect.New(rdb, inspect.Config{Policies: policies})
 	if err != nil {
@@ -41,6 +45,12 @@ func TestQueuesTellThrottledFromStarved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Nobody runs the two of the queue late: one is due now, one was deferred and is overdue.
+	for _, r := range c.BookMany(t.Context(), []*queue.Task{queue.NewTask("quick", nil), queue.NewTask("quick", nil)}, asynq.Queue("late")) {
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
 	var messages []*queue.Task
 	for range 3 { // the first may run now, the others in one hour and two
 		messages = append(messages, queue.NewTask("sms", []byte(`{"to":"+491701"}`)))
@@ -59,9 +69,17 @@ func TestQueuesTellThrottledFromStarved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	waitFor(t, "a task of the queue late is overdue", func() bool {
+		all, err := inspector.Queues(t.Context())
+		return err == nil && slices.ContainsFunc(all, func(s inspect.QueueStatus) bool { return s.Queue == "late" && s.Overdue == 1 })
+	})
 	got := scrape(t, reg)
 	for name, want := range map[string]float64{
 		"headway_scrape_up{}":                                1,
+		"headway_runnable{late}":                             2,
+		"headway_deferred{late}":                             0,
+		"headway_due{late,1s}":                               0,
+		"headway_due{late,1h}":                               0,
 		"headway_runnable{low}":                              5,
 		"headway_deferred{low}":                              0,
 		"headway_active{low}":                                0,
@@ -93,10 +111,48 @@ func TestQueuesTellThrottledFromStarved(t *testing.T) {
 		t.Errorf("two scrapes took %v while Redis hung, want 6 s", took)
 	}
 	server.Resume()
-	for scrape(t, reg)["headway_scrape_up{}"] != 1 {
-		if time.Since(began) > time.Minute {
-			t.Fatal("no figures a minute after Redis came back")
+	waitFor(t, "figures when Redis is back", func() bool { return scrape(t, reg)["headway_scrape_up{}"] == 1 })
+}
+
+// A pool that runs is counted, and not for long after its end.
+func TestQueuesCountThePools(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	inspector, err := inspect.New(rdb, inspect.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg := prometheus.NewPedanticRegistry()
+	if err := metrics.RegisterQueues(reg, inspector); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := scrape(t, reg)["headway_processes{pool}"]; ok {
+		t.Error("a pool is counted where none runs")
+	}
+	pool, err := worker.New(rdb, asynq.NewServeMux(), worker.Config{Unlimited: worker.UnlimitedAllow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the pool is counted", func() bool { return scrape(t, reg)["headway_processes{pool}"] == 1 })
+	pool.Shutdown()
+	waitFor(t, "it is counted no more", func() bool { return scrape(t, reg)["headway_processes{pool}"] == 0 })
+}
+
+// waitFor polls until cond holds.
+func waitFor(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	end := time.NewTimer(time.Minute)
+	defer end.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-end.C:
+			t.Fatalf("not in time: %s", what)
 		}
-		time.Sleep(100 * time.Millisecond)
 	}
 }

@@ -298,23 +298,16 @@ const (
 
 // run is the work of each minute.
 func (u *upkeep) run(ctx context.Context) {
-	t := time.NewTicker(minute)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-t.C:
-			if err := u.compareClocks(ctx); errors.Is(err, ErrClockSkew) {
-				u.log.Error("the local clock is far off Redis' clock: tasks may be recovered too early or too late", zap.Error(err))
-			}
-			u.shareRules(ctx)
-			u.types.tellUnseen(now)
-			for _, p := range u.purge {
-				p.purge(now)
-			}
+	every(ctx, minute, func(now time.Time) {
+		if err := u.compareClocks(ctx); errors.Is(err, ErrClockSkew) {
+			u.log.Error("the local clock is far off Redis' clock: tasks may be recovered too early or too late", zap.Error(err))
 		}
-	}
+		u.shareRules(ctx)
+		u.types.tellUnseen(now)
+		for _, p := range u.purge {
+			p.purge(now)
+		}
+	})
 }
 
 // shareRules says with which numbers this pool runs its rules, and logs once

@@ -150,6 +150,20 @@ func (c *core) failed(ctx context.Context, what string, err error) {
 	}
 }
 
+// every calls f after each d, one call behind the other, until ctx ends.
+func every(ctx context.Context, d time.Duration, f func(now time.Time)) {
+	t := time.NewTicker(d)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-t.C:
+			f(now)
+		}
+	}
+}
+
 // checkAsynq distrusts an asynq that is not the one whose scripts are pinned, by its name or by
 // what it does.
 func (c *core) checkAsynq() {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/event"
@@ -215,23 +216,24 @@ type archiveWatch struct {
 }
 
 func (w *archiveWatch) run(ctx context.Context) {
-	t := time.NewTicker(archiveWatchEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-t.C:
-			w.look(ctx, now)
-		}
-	}
+	every(ctx, archiveWatchEvery, func(now time.Time) { w.look(ctx, now) })
 }
 
 func (w *archiveWatch) look(ctx context.Context, now time.Time) {
-	for _, d := range w.deferrals.unwritten(now, archiveWatchEvery, archiveWatchMost) {
-		fields, err := w.rdb.HMGet(ctx, w.keys(d.task.Queue).Task(d.task.ID), "state", "msg").Result()
+	unwritten := w.deferrals.unwritten(now, archiveWatchEvery, archiveWatchMost)
+	if len(unwritten) == 0 {
+		return
+	}
+	pipe := w.rdb.Pipeline()
+	answers := make([]*redis.SliceCmd, len(unwritten))
+	for i, d := range unwritten {
+		answers[i] = pipe.HMGet(ctx, w.keys(d.task.Queue).Task(d.task.ID), "state", "msg")
+	}
+	_, _ = pipe.Exec(ctx) // each answer has its error
+	for i, d := range unwritten {
+		fields, err := answers[i].Result()
 		if err != nil {
-			return // asynq can't write them either
+			continue // asynq can't write it either
 		}
 		state, _ := fields[0].(string)
 		text, _ := fields[1].(string)

@@ -40,28 +40,21 @@ type limitWatch struct {
 }
 
 func (l *limitWatch) run(ctx context.Context) {
-	t := time.NewTicker(limitsPoll)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-			var plan []*waker
-			for _, w := range l.wakers {
-				if w.hasDeferred() {
-					plan = append(plan, w)
-				}
-			}
-			if len(plan) == 0 {
-				continue
-			}
-			seen := l.look(ctx)
-			for _, w := range plan {
-				w.setVersions(seen)
+	every(ctx, limitsPoll, func(time.Time) {
+		var plan []*waker
+		for _, w := range l.wakers {
+			if w.hasDeferred() {
+				plan = append(plan, w)
 			}
 		}
-	}
+		if len(plan) == 0 {
+			return
+		}
+		seen := l.look(ctx)
+		for _, w := range plan {
+			w.setVersions(seen)
+		}
+	})
 }
 
 func (l *limitWatch) look(ctx context.Context) limitVersions {

@@ -30,21 +30,14 @@ type sweeper struct {
 }
 
 func (s *sweeper) run(ctx context.Context) {
-	t := time.NewTicker(sweepEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
+	every(ctx, sweepEvery, func(time.Time) {
 		if !s.hasDeferred() {
-			continue
+			return
 		}
 		if ours, err := luascripts.ClaimSweep(ctx, s.rdb, s.keys, sweepEvery*7/8); err == nil && ours {
 			s.sweep(ctx)
 		}
-	}
+	})
 }
 
 func (s *sweeper) sweep(ctx context.Context) {
