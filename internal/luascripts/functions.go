@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/rediserr"
+	"github.com/headwayq/headway/internal/slotmap"
 )
 
 // way is how a server is asked to run a script.
@@ -41,21 +42,23 @@ var servers sync.Map // weak.Pointer of a client -> *server
 func serverOf(c redis.Scripter) *server {
 	switch c := c.(type) {
 	case *redis.Client:
-		return knownServer(c, func(p *redis.Client, ctx context.Context) error { return loadLibrary(ctx, p) })
+		return knownServer(c, func(*redis.Client) {}, func(p *redis.Client, ctx context.Context) error { return loadLibrary(ctx, p) })
 	case *redis.ClusterClient:
-		return knownServer(c, func(p *redis.ClusterClient, ctx context.Context) error { return p.ForEachMaster(ctx, loadLibrary) })
+		return knownServer(c, slotmap.Follow, func(p *redis.ClusterClient, ctx context.Context) error { return p.ForEachMaster(ctx, loadLibrary) })
 	default:
 		return nil
 	}
 }
 
-func knownServer[T any](c *T, load func(*T, context.Context) error) *server {
+// knownServer is the entry of a client, which is prepared by first when it is new.
+func knownServer[T any](c *T, first func(*T), load func(*T, context.Context) error) *server {
 	key := weak.Make(c)
 	if s, ok := servers.Load(key); ok {
 		return s.(*server)
 	}
 	s, there := servers.LoadOrStore(key, &server{load: func(ctx context.Context) error { return load(key.Value(), ctx) }})
 	if !there {
+		first(c)
 		runtime.AddCleanup(c, func(key weak.Pointer[T]) { servers.Delete(key) }, key)
 	}
 	return s.(*server)

@@ -13,6 +13,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// clusterPatience is after how many milliseconds the others say that a node is gone.
+const clusterPatience = "2000"
+
 // clusterSlots is how many slots a Redis Cluster has.
 const clusterSlots = 16384
 
@@ -34,7 +37,7 @@ func StartNodes(tb testing.TB, masters int) (*redis.ClusterClient, []*Server) {
 	var addrs []string
 	var nodes []*Server
 	for range masters {
-		node := Start(tb, Arg("cluster-enabled", "yes"), Arg("cluster-node-timeout", "2000"))
+		node := startNode(tb)
 		nodes, addrs = append(nodes, node), append(addrs, node.Addr())
 	}
 	for i, addr := range addrs {
@@ -48,14 +51,71 @@ func StartNodes(tb testing.TB, masters int) (*redis.ClusterClient, []*Server) {
 			tell(tb, addr, "cluster", "meet", host, port)
 		}
 	}
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
-	tb.Cleanup(func() { _ = rdb.Close() })
 	for _, addr := range addrs {
 		if err := joined(addr, masters); err != nil {
 			tb.Fatal(err)
 		}
 	}
-	return rdb, nodes
+	return clusterClient(tb, addrs), nodes
+}
+
+// StartReplicated is [StartNodes], and gives each master a replica, which takes over about
+// two seconds after its master died. It returns them in the order of their masters.
+func StartReplicated(tb testing.TB, masters int) (rdb *redis.ClusterClient, nodes, replicas []*Server) {
+	tb.Helper()
+	_, nodes = StartNodes(tb, masters)
+	var addrs []string
+	host, port, err := net.SplitHostPort(nodes[0].Addr())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, master := range nodes {
+		replica := startNode(tb)
+		tell(tb, replica.Addr(), "cluster", "meet", host, port)
+		replicas, addrs = append(replicas, replica), append(addrs, master.Addr(), replica.Addr())
+	}
+	for _, addr := range addrs {
+		if err := joined(addr, 2*masters); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	for i, replica := range replicas {
+		id, err := ask(nodes[i].Addr(), "cluster myid")
+		if err != nil {
+			tb.Fatal(err)
+		}
+		tell(tb, replica.Addr(), "cluster", "replicate", id)
+	}
+	for _, replica := range replicas {
+		if err := following(replica.Addr()); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return clusterClient(tb, addrs), nodes, replicas
+}
+
+func startNode(tb testing.TB) *Server {
+	tb.Helper()
+	return Start(tb, Arg("cluster-enabled", "yes"), Arg("cluster-node-timeout", clusterPatience), Arg("repl-diskless-sync-delay", "0"))
+}
+
+func clusterClient(tb testing.TB, addrs []string) *redis.ClusterClient {
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
+	tb.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// following waits until a replica has the data of its master.
+func following(addr string) error {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		info, err := ask(addr, "info replication")
+		if err == nil && strings.Contains(info, "master_link_status:up") {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("redistest: a replica did not follow its master, it says %q: %w", info, err)
+		}
+	}
 }
 
 func tell(tb testing.TB, addr string, args ...any) {
