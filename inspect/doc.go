@@ -11,6 +11,6 @@
 // [Inspector.CloseKey], [Inspector.SetLimit] and others change something. They take a
 // [Reason], and [Inspector.Audit] lists what was changed, by whom and why.
 //
-// Keys are given in clear, and no answer or error contains one. docs/inspect.md has every
-// state with its meaning.
+// Keys are given in clear. An answer has them as they stand in Redis, see [Mask], and no
+// error contains one. docs/inspect.md has every state with its meaning.
 package inspect

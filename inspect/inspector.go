@@ -39,8 +39,9 @@ var ErrInvalidCursor = errors.New("inspect: invalid cursor")
 // changes nothing, neither places nor what was promised to those who have them. What changes
 // something takes a [Reason], and is noted in the audit list.
 //
-//   - [Inspector.Explain] is about one task: what it waits for, until when, and how much
-//     is ahead of it.
+//   - [Inspector.Explain] is about one task: what each of its rules says, which one it
+//     waits for, until when, and who is before it. [Inspector.ExplainNew] answers for a
+//     task that does not exist yet, [Inspector.Position] for the person whom a task is for.
 //   - [Inspector.Line] and [Inspector.LinePage] list the jobs that wait on one key of a
 //     rule, in the order in which they are let in.
 //   - [Inspector.Deferred] and [Inspector.DeferredPage] list what pools will wake on a
@@ -50,8 +51,8 @@ var ErrInvalidCursor = errors.New("inspect: invalid cursor")
 // and its length, 250 at most. What moves while it is listed may be missed or
 // come twice.
 //
-// Keys are given in clear; an Inspector finds them also where a Secret hides them, and
-// gives none back: tasks are known by their ids. When Redis is away every call returns
+// Keys are given in clear; an Inspector finds them also where a Secret hides them. What it
+// gives back is a key as it stands in Redis, see [Mask]; tasks are known by their ids. When Redis is away every call returns
 // an error that unwraps to throttle.ErrUnavailable. An Inspector owns nothing and is
 // safe for concurrent use. The zero Inspector is not usable.
 type Inspector struct {

@@ -372,15 +372,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, most int) (State, error)
 	if most < 0 || most > PeekMax {
 		return State{}, fmt.Errorf("%w: a peek at %d places, want 0 to %d", ErrInvalidConfig, most, PeekMax)
 	}
-	reply, err := l.look(ctx, Request{Key: key, Cost: 1}, most)
-	if err != nil {
-		return State{}, err
-	}
-	s := State{Now: reply.Now, Available: reply.Free, Next: reply.Next, Waiting: reply.Waiting, Expires: reply.Life, Closed: reply.Closed}
-	for _, w := range reply.Listed {
-		s.Booked = append(s.Booked, Waiting{Job: w.Job, Cost: w.Cost, At: w.At})
-	}
-	return s, nil
+	return l.look(ctx, l.ID(key), 1, most)
 }
 
 // Available returns how many permits of key TryAcquire could take now: 0 while a job
@@ -402,28 +394,36 @@ func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Durati
 	if err := r.check(l.policy.rules); err != nil {
 		return 0, err
 	}
-	reply, err := l.look(ctx, r, 0)
-	return max(0, reply.Next.Sub(reply.Now)), err
+	s, err := l.look(ctx, l.ID(key), n, 0)
+	return max(0, s.Next.Sub(s.Now)), err
 }
 
-// look peeks for a new job of r's cost.
-func (l *Limiter) look(ctx context.Context, r Request, most int) (reply luascripts.PeekReply, err error) {
+// look peeks for a new job of a cost on the key of an id.
+func (l *Limiter) look(ctx context.Context, id string, cost, most int) (s State, err error) {
 	t, err := newRetry(ctx, l.policy)
 	if err != nil {
-		return reply, err
+		return s, err
 	}
-	k := l.names.Of(l.ID(r.Key))
+	k := l.names.Of(id)
+	var reply luascripts.PeekReply
 	for again := true; again; {
 		in := t.limits[0]
-		if err := in.fits(l.rule, r.Cost); err != nil {
-			return reply, err
+		if err := in.fits(l.rule, cost); err != nil {
+			return s, err
 		}
-		a := luascripts.PeekArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, Cost: r.Cost, Most: most}
+		a := luascripts.PeekArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, Cost: cost, Most: most}
 		a.Version = in.version
 		reply, err = t.store.peek(ctx, k, a)
 		again, err = t.again(ctx, "peek", answer{reply.Status, 1, reply.Version, reply.Now}, err)
 	}
-	return reply, err
+	if err != nil {
+		return s, err
+	}
+	s = State{Now: reply.Now, Available: reply.Free, Next: reply.Next, Waiting: reply.Waiting, Expires: reply.Life, Closed: reply.Closed}
+	for _, w := range reply.Listed {
+		s.Booked = append(s.Booked, Waiting{Job: w.Job, Cost: w.Cost, At: w.At})
+	}
+	return s, nil
 }
 
 // ListFrom is where a page of a line begins: behind the first Skip jobs of a ticket. The

@@ -237,6 +237,13 @@ func lookup(ctx context.Context, t *retry, calls []luascripts.RuleCall, at slotC
 	return s, again, err
 }
 
+// Peek is [Limiter.Peek] by the id of a key, see [Limiter.ID], for those who do not know
+// the key in clear. State.Next is that of a new job of this cost; one that the limit in
+// force never admits is an [ExceedsLimitError].
+func (workerCalls) Peek(ctx context.Context, l *Limiter, id string, cost, most int) (State, error) {
+	return l.look(ctx, id, cost, most)
+}
+
 // LimitStatuses asks for the limits in force of many limiters, in order, with
 // one round trip for those that share a client and a prefix. Each limiter goes
 // by the answer from then on.

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/queue"
+)
+
+// explainAnswer is an explanation as JSON has it.
+type explainAnswer struct {
+	Queue     string          `json:"queue,omitempty"`
+	Task      string          `json:"task,omitempty"` // empty for one that does not exist yet
+	Type      string          `json:"type,omitempty"`
+	Batch     string          `json:"batch,omitempty"`
+	State     string          `json:"state"`
+	Says      string          `json:"says"`
+	Rule      string          `json:"rule,omitempty"`
+	At        time.Time       `json:"at,omitzero"`
+	Now       time.Time       `json:"now"`
+	Jobs      int             `json:"jobs_ahead"`
+	Permits   int             `json:"permits_ahead"`
+	Before    []string        `json:"before,omitempty"` // ids of the first of the line
+	Closed    time.Time       `json:"closed,omitzero"`
+	Booked    bool            `json:"booked"`
+	Parked    bool            `json:"parked"`
+	Deadline  time.Time       `json:"deadline,omitzero"`
+	Postponed int             `json:"postponed,omitempty"`
+	Rules     []verdictAnswer `json:"rules,omitempty"`
+	Asynq     *asynqAnswer    `json:"asynq,omitempty"`
+}
+
+type verdictAnswer struct {
+	Rule    string    `json:"rule"`
+	Limit   string    `json:"limit"`
+	Key     string    `json:"key,omitempty"`
+	Cost    int       `json:"cost,omitempty"`
+	Admits  bool      `json:"admits"`
+	Binds   bool      `json:"binds"`
+	At      time.Time `json:"at,omitzero"`
+	Waiting int       `json:"waiting"`
+	Closed  time.Time `json:"closed,omitzero"`
+	Who     string    `json:"who,omitempty"`
+	Why     string    `json:"why,omitempty"`
+	Problem string    `json:"problem,omitempty"`
+}
+
+type asynqAnswer struct {
+	State     string    `json:"state"`
+	Next      time.Time `json:"next,omitzero"`
+	Retried   int       `json:"retried"`
+	MaxRetry  int       `json:"max_retry"`
+	LastError string    `json:"last_error,omitempty"` // only with --show-keys: it is the program's own text
+	FailedAt  time.Time `json:"failed_at,omitzero"`
+}
+
+func (a *app) explained(q, id string, e inspect.Explanation) explainAnswer {
+	got := explainAnswer{
+		Queue: q, Task: id, Type: e.Type, Batch: e.Batch, State: e.State.String(), Says: says(e), Rule: e.Rule, At: e.At.UTC(), Now: e.Now.UTC(),
+		Jobs: e.Jobs, Permits: e.Permits, Closed: e.Closed.UTC(), Booked: e.Booked, Parked: e.Parked, Deadline: e.Deadline.UTC(), Postponed: e.Postponed,
+	}
+	for _, w := range e.Before {
+		got.Before = append(got.Before, w.ID)
+	}
+	for _, v := range e.Rules {
+		answer := verdictAnswer{
+			Rule: v.Rule, Limit: v.Limit, Key: a.key(v.Key), Cost: v.Cost, Admits: v.Admits, Binds: v.Binds, At: v.At.UTC(), Waiting: v.Waiting,
+			Closed: v.Closed.UTC(), Who: v.Who, Why: v.Why,
+		}
+		if v.Err != nil {
+			answer.Problem = v.Err.Error()
+		}
+		got.Rules = append(got.Rules, answer)
+	}
+	if e.Asynq.State != "" {
+		got.Asynq = &asynqAnswer{State: e.Asynq.State, Next: e.Asynq.Next.UTC(), Retried: e.Asynq.Retried, MaxRetry: e.Asynq.MaxRetry, FailedAt: e.Asynq.FailedAt.UTC()}
+		if a.showKeys {
+			got.Asynq.LastError = e.Asynq.LastError
+		}
+	}
+	return got
+}
+
+// says answers what an operator asks: is something wrong, does it end by itself, and what
+// can be done.
+func says(e inspect.Explanation) string {
+	switch e.State {
+	case inspect.StateLimit:
+		if e.Parked {
+			return "it did not come at its instant, so others pass it; it goes first when it comes: look whether a pool serves its queue"
+		}
+		return "a limit holds it, and it starts by itself: a higher limit would let it start earlier"
+	case inspect.StateSlot:
+		return "all slots are taken, and it starts when one is released"
+	case inspect.StateClosed:
+		return "its rule or key is closed; it starts by itself then: \"headway open\" ends that early"
+	case inspect.StateGate:
+		return "a gate is shut, and it starts by itself when that opens"
+	case inspect.StateNoPlace:
+		return "it has no place in a line yet, and asks for its permits at its instant"
+	case inspect.StatePending:
+		return "a free worker takes it: if it stays so, workers are missing or the queue is paused"
+	case inspect.StateActive:
+		return "a worker has it"
+	case inspect.StateScheduled:
+		return "its producer chose when it starts"
+	case inspect.StateRetry:
+		return "it failed, and asynq tries it again"
+	case inspect.StateGroup:
+		return "asynq gathers its group"
+	case inspect.StateEnded:
+		return "it was completed or archived"
+	case inspect.StatePaused:
+		return "its batch is paused, and it goes on with the batch"
+	default:
+		return "it was never enqueued, or it is done and deleted"
+	}
+}
+
+func (e explainAnswer) table(t *table) {
+	if e.Task != "" {
+		t.row("task", e.Task+" on queue "+e.Queue)
+	}
+	if e.Type != "" {
+		t.row("type", e.Type)
+	}
+	if e.Batch != "" {
+		t.row("batch", e.Batch)
+	}
+	t.row("state", e.State)
+	if e.Rule != "" {
+		t.row("rule", e.Rule)
+	}
+	if !e.At.IsZero() {
+		t.row("starts", when(e.At, e.Now))
+	}
+	if !e.Closed.IsZero() {
+		t.row("closed until", t.bad(when(e.Closed, e.Now)))
+	}
+	if e.Rule != "" && e.Task != "" {
+		t.row("ahead of it", strings.TrimSpace(fmt.Sprintf("%d jobs, %d permits  %s", e.Jobs, e.Permits, strings.Join(e.Before, " "))))
+	}
+	if !e.Deadline.IsZero() {
+		t.row("deadline", when(e.Deadline, e.Now))
+	}
+	if e.Booked {
+		t.row("booked", "when it was enqueued")
+	}
+	if e.Postponed > 0 {
+		t.row("postponed", fmt.Sprintf("%d times, its provider asked for it", e.Postponed))
+	}
+	if a := e.Asynq; a != nil {
+		text := fmt.Sprintf("%s, %d of %d retries", a.State, a.Retried, a.MaxRetry)
+		if a.LastError != "" {
+			text += ", last error: " + a.LastError
+		}
+		t.row("in asynq", text)
+	}
+	t.line("%s", e.Says)
+	if len(e.Rules) == 0 {
+		return
+	}
+	t.line("")
+	t.row("RULE", "LIMIT", "KEY", "COST", "WAIT", "FROM")
+	for _, v := range e.Rules {
+		key, cost, waiting := "-", "-", "-"
+		if v.Key != "" {
+			key, cost, waiting = v.Key, fmt.Sprint(v.Cost), fmt.Sprint(v.Waiting)
+		}
+		from := t.good("now")
+		switch {
+		case v.Problem != "":
+			from = t.bad(v.Problem)
+		case !v.Admits:
+			from = when(v.At, e.Now)
+		}
+		if !v.Closed.IsZero() && v.Key != "" {
+			from += t.bad(", closed until " + v.Closed.Format(time.RFC3339))
+			if v.Why != "" {
+				from += fmt.Sprintf(" by %s: %s", v.Who, v.Why)
+			}
+		}
+		if v.Binds {
+			from += t.warn("  <- waits for this")
+		}
+		t.row(v.Rule, v.Limit, key, cost, waiting, from)
+	}
+}
+
+func explainCommand(a *app) *cobra.Command {
+	fresh := false
+	c := &cobra.Command{
+		Use: "explain TASK | --new TYPE JSON", Short: "why a task does not run, until when, and behind whom",
+		Long: `explain tells what a task waits for, and what each rule of its policy says of it.
+
+FROM is the instant from which a rule admits the task. WAIT is how many jobs wait in the
+line of the rule on that key.
+
+With --new it answers for a task that does not exist: a payload of a task type, enqueued
+now. Keys, costs and zones that a Go function of the program finds are not known here.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if fresh {
+				return cobra.ExactArgs(2)(cmd, args)
+			}
+			return cobra.ExactArgs(1)(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
+				i, err := a.inspector(ctx)
+				if err != nil {
+					return nil, err
+				}
+				if fresh {
+					return a.explainNew(ctx, i, args[0], args[1])
+				}
+				e, err := i.Explain(ctx, a.queue, args[0])
+				if err != nil {
+					return nil, err
+				}
+				got := a.explained(a.queue, args[0], e)
+				if e.State == inspect.StateMissing {
+					return got, fmt.Errorf("task %q on queue %q: %w", args[0], a.queue, errMissing)
+				}
+				return got, nil
+			})
+		},
+	}
+	c.Flags().BoolVar(&fresh, "new", false, "answer for a task that does not exist yet")
+	return c
+}
+
+func (a *app) explainNew(ctx context.Context, i *inspect.Inspector, taskType, payload string) (answer, error) {
+	e, err := i.ExplainNew(ctx, taskType, []byte(payload))
+	if errors.Is(err, queue.ErrInvalidPolicy) {
+		return nil, fmt.Errorf("%w: %w", errMissing, err)
+	}
+	if _, demand := errors.AsType[*queue.DemandError](err); demand && len(a.policies) == 0 {
+		return nil, badUsage("%w: the pools do not say how keys are found, so give --policy FILE", err)
+	} else if err != nil {
+		return nil, err
+	}
+	got := a.explained("", "", e)
+	if e.State == inspect.StatePending {
+		got.Says = "it would run at once"
+	}
+	return got, nil
+}
