@@ -16,6 +16,10 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
+// ErrNotWaiting says that a task can't be changed, because it is not there, runs, or has
+// ended.
+var ErrNotWaiting = errors.New("inspect: the task does not wait")
+
 // ErrInvalidReason says that a change does not tell who makes it, or why.
 var ErrInvalidReason = errors.New("inspect: invalid reason")
 
@@ -25,6 +29,9 @@ type Reason struct {
 	Who string // 1 to 128 bytes of one line, such as a user's name
 	Why string // 1 to 512 bytes of one line
 }
+
+// pauseMax is the longest time for which a key can be closed.
+const pauseMax = 366 * 24 * time.Hour
 
 const (
 	whoMax = 128
@@ -61,6 +68,8 @@ const (
 	ActionUnsetLimit  Action = "unset limit" // the limit in code counts again
 	ActionPauseQueue  Action = "pause queue"
 	ActionResumeQueue Action = "resume queue"
+	ActionCancel      Action = "cancel" // Task, or all that waits on a key
+	ActionFront       Action = "front"  // Task, or all that waits on a key, goes to the front
 )
 
 // Change is one entry of the audit list. It is written before the change is made. When
@@ -223,6 +232,12 @@ func (i *Inspector) UnsetLimit(ctx context.Context, rule string, r Reason) error
 		return err
 	}
 	return i.change(ctx, r, Change{Action: ActionUnsetLimit, Rule: rule}, func() error { return l.UnsetLimit(ctx) })
+}
+
+// PauseKey is [Inspector.CloseKey] for a year, which is the longest time.
+func (i *Inspector) PauseKey(ctx context.Context, rule, key string, r Reason) error {
+	_, err := i.CloseKey(ctx, rule, key, pauseMax, r)
+	return err
 }
 
 // PauseQueue lets workers take nothing more from a queue. What waits keeps its places, and

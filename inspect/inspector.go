@@ -162,6 +162,16 @@ func (i *Inspector) Queues(ctx context.Context) ([]QueueStatus, error) {
 	return all, nil
 }
 
+// Left returns how many tasks of a queue are still to run: all but those that were completed
+// or archived, and those that asynq gathers in groups.
+func (i *Inspector) Left(ctx context.Context, queue string) (int, error) {
+	n, err := luascripts.CountQueue(ctx, i.rdb, i.keys(queue))
+	if err != nil {
+		return 0, away("count a queue", err)
+	}
+	return n.Pending + n.Active + n.Scheduled + n.Retried, nil
+}
+
 // Planned returns how many tasks of a queue start in each of the next 60 minutes, by the
 // instants that they were told last; the overdue ones count for the first.
 func (i *Inspector) Planned(ctx context.Context, queue string) (minutes [60]int, err error) {

@@ -133,6 +133,9 @@ func TestQueues(t *testing.T) {
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("Queues: %v, want -, got +:\n%s", err, diff)
 	}
+	if left, err := i.Left(t.Context(), "default"); err != nil || left != 100 {
+		t.Errorf("Left = %d, %v, want 100", left, err)
+	}
 	minutes, err := i.Planned(t.Context(), "default")
 	for n, planned := range minutes {
 		if planned != 1 {

@@ -204,7 +204,19 @@ func closeKey(ctx context.Context, p *Policy, rule int, r Request, d time.Durati
 	if err := r.check(p.rules); err != nil {
 		return reply, err
 	}
-	ids := p.rules.ids(r)
+	reply, err = closeID(ctx, p, rule, p.rules.ids(r), r, d)
+	if tell := p.cfg.Observer.KeyClosed; err == nil && tell != nil {
+		e := event.KeyClosed{Rule: p.rules[rule].rule}
+		if d > 0 {
+			e.Until = reply.Until
+		}
+		tell(ctx, e)
+	}
+	return reply, err
+}
+
+// closeID is closeKey by the ids of the keys, and tells no observer.
+func closeID(ctx context.Context, p *Policy, rule int, ids []string, r Request, d time.Duration) (reply luascripts.CloseReply, err error) {
 	end := rule + 1
 	for end < len(ids) && ids[end] == ids[rule] && !p.rules[end].limit.IsConcurrent() {
 		end++
@@ -219,13 +231,6 @@ func closeKey(ctx context.Context, p *Policy, rule int, r Request, d time.Durati
 		number(args.Rules, t.limits, t.begin())
 		reply, err = t.store.close(ctx, args)
 		again, err = t.again(ctx, "close", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
-	}
-	if tell := p.cfg.Observer.KeyClosed; err == nil && tell != nil {
-		e := event.KeyClosed{Rule: p.rules[rule].rule}
-		if d > 0 {
-			e.Until = reply.Until
-		}
-		tell(ctx, e)
 	}
 	return reply, err
 }

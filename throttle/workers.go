@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -177,6 +178,22 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]act
 // Leave takes a booking out of its lines; see [Policy.Cancel].
 func (workerCalls) Leave(ctx context.Context, p BookingRef) ([]Promotion, error) {
 	return refund{p: p.Policy, ids: p.IDs, r: p.request()}.run(ctx)
+}
+
+// First gives a booking the first place in the line of a rule of its policy, and the first
+// turn in the narrower ones. The key is closed for a millisecond: that is how others are
+// made to wait. A job that is lost in between has no place and asks anew. It returns the jobs
+// that may come earlier because the booking left its old place.
+func (workerCalls) First(ctx context.Context, p BookingRef, rule string) ([]Promotion, error) {
+	n := slices.IndexFunc(p.Policy.rules, func(l *Limiter) bool { return l.rule == rule })
+	if n < 0 {
+		return nil, fmt.Errorf("%w: policy %v has no rule %q", ErrInvalidConfig, p.Policy, rule)
+	}
+	promoted, err := refund{p: p.Policy, ids: p.IDs, r: p.request()}.run(ctx)
+	if err == nil {
+		_, err = closeID(ctx, p.Policy, n, p.IDs, p.request(), time.Millisecond)
+	}
+	return promoted, err
 }
 
 // Lookup reads where a booking stands. It is Refresh without a promise: a job to

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/internal/e2e"
 )
 
 type statusAnswer struct {
@@ -77,6 +78,62 @@ failure. Many PENDING tasks mean that workers are missing.`,
 			})
 		},
 	}
+}
+
+type drainAnswer struct {
+	Queue string `json:"queue"`
+	Left  int    `json:"left"`
+}
+
+func (d drainAnswer) table(t *table) {
+	if d.Left == 0 {
+		t.line("queue %s is empty", d.Queue)
+		return
+	}
+	t.line("queue %s is not empty: left are %s", d.Queue, e2e.Count(d.Left, "task"))
+}
+
+// drainEvery is how often drain looks.
+const drainEvery = time.Second
+
+func drainCommand(a *app) *cobra.Command {
+	var d time.Duration
+	c := &cobra.Command{
+		Use: "drain", Short: "wait until nothing is left in --queue", Args: cobra.NoArgs,
+		Long: `drain waits until no task of the queue is pending, active, waiting, scheduled or tried again,
+and exits with 0. It changes nothing: pools have to run the tasks, and producers to stop.
+Archived tasks do not count.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx := cmd.Context()
+			if d > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, d)
+				defer cancel()
+			}
+			for {
+				i, err := a.inspector(cmd.Context())
+				if err != nil {
+					return err
+				}
+				left, err := i.Left(cmd.Context(), a.queue)
+				if err != nil {
+					return err
+				}
+				if left == 0 || ctx.Err() != nil {
+					if err := a.output.print(a.stdout, drainAnswer{a.queue, left}, false); err != nil || left == 0 {
+						return err
+					}
+					return errNotWell
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(drainEvery):
+				}
+			}
+		},
+	}
+	c.Flags().DurationVar(&d, "for", 0, "wait at most a `DURATION`, and exit with 1 when tasks are left (default without end)")
+	return c
 }
 
 type poolsAnswer struct {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -162,10 +163,19 @@ func openCommand(a *app) *cobra.Command {
 
 func pauseCommand(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "pause", Short: "let workers take nothing more from --queue", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use: "pause [RULE KEY]", Short: "let workers take nothing more from --queue, or let nothing through on a key", Args: noneOrTwo, ValidArgsFunction: a.completeRules,
+		Long: `pause stops a whole queue, or what needs permits of a rule on a key, until resume.
+
+A key is paused for a year at most, which is a closing of a year: see "headway close".`,
+		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.act(cmd.Context(), "", func(ctx context.Context, i *inspect.Inspector, why inspect.Reason) error {
-				return i.PauseQueue(ctx, a.queue, why)
+				if len(args) == 0 {
+					return i.PauseQueue(ctx, a.queue, why)
+				}
+				if err := i.PauseKey(ctx, args[0], args[1], why); err != nil {
+					return err
+				}
+				return a.output.print(a.stdout, keyChanged{args[0], a.key(args[1]), "paused"}, false)
 			})
 		},
 	}
@@ -173,11 +183,85 @@ func pauseCommand(a *app) *cobra.Command {
 
 func resumeCommand(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "resume", Short: "end the pause of --queue", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use: "resume [RULE KEY]", Short: "end the pause of --queue, or of a key", Args: noneOrTwo, ValidArgsFunction: a.completeRules,
+		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.act(cmd.Context(), "", func(ctx context.Context, i *inspect.Inspector, why inspect.Reason) error {
-				return i.ResumeQueue(ctx, a.queue, why)
+				if len(args) == 0 {
+					return i.ResumeQueue(ctx, a.queue, why)
+				}
+				if err := i.OpenKey(ctx, args[0], args[1], why); err != nil {
+					return err
+				}
+				return a.output.print(a.stdout, keyChanged{args[0], a.key(args[1]), "open"}, false)
 			})
 		},
 	}
+}
+
+// keyChanged is what a key is after a change.
+type keyChanged struct {
+	Rule string `json:"rule"`
+	Key  string `json:"key"`
+	Is   string `json:"is"`
+}
+
+func (k keyChanged) table(t *table) { t.line("%s is %s on %s", k.Rule, k.Is, k.Key) }
+
+// noneOrTwo are a rule and a key, or none.
+func noneOrTwo(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return cobra.ExactArgs(2)(cmd, args)
+}
+
+// changed is what a change of tasks did.
+type changed struct {
+	Did   string `json:"did"`
+	Tasks int    `json:"tasks"`
+}
+
+func (c changed) table(t *table) { t.line("%s %s", e2e.Count(c.Tasks, "task"), c.Did) }
+
+// tasksCommand changes a task, or all that waits on a key.
+func (a *app) tasksCommand(use, short, long, did string,
+	one func(*inspect.Inspector, context.Context, string, string, inspect.Reason) error,
+	all func(*inspect.Inspector, context.Context, string, string, string, inspect.Reason) (int, error),
+) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Long: long, Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			got := changed{Did: did, Tasks: 1}
+			err := a.act(cmd.Context(), "", func(ctx context.Context, i *inspect.Inspector, why inspect.Reason) (err error) {
+				if len(args) == 1 {
+					return one(i, ctx, a.queue, args[0], why)
+				}
+				got.Tasks, err = all(i, ctx, a.queue, args[0], args[1], why)
+				return err
+			})
+			if errors.Is(err, inspect.ErrNotWaiting) {
+				return fmt.Errorf("%w: task %q on queue %q: %w", errMissing, args[0], a.queue, err)
+			}
+			if err != nil && got.Tasks == 0 || len(args) == 1 && err != nil {
+				return err
+			}
+			return errors.Join(err, a.output.print(a.stdout, got, false))
+		},
+	}
+}
+
+func cancelCommand(a *app) *cobra.Command {
+	return a.tasksCommand("cancel TASK | RULE KEY", "delete a task of --queue that waits, or all that waits on a key",
+		`cancel deletes a task of a queue that does not run, or all tasks of the queue that wait
+and need permits of a rule on a key. Their places are given up, and those behind them
+move up. A task that runs is left alone.`,
+		"cancelled", (*inspect.Inspector).Cancel, (*inspect.Inspector).CancelKey)
+}
+
+func frontCommand(a *app) *cobra.Command {
+	return a.tasksCommand("front TASK | RULE KEY", "give a task of --queue the first place in its line, or all that waits on a key",
+		`front gives a task that waits the first place in the line in which it stands. With a rule
+and a key it does so for all tasks of the queue that wait and need permits of the rule on
+that key; they keep their order. No limit is broken by that: others come later.`,
+		"moved to the front", (*inspect.Inspector).Front, (*inspect.Inspector).FrontKey)
 }

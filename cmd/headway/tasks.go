@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,9 +25,10 @@ type lineAnswer struct {
 type lineJob struct {
 	Queue  string    `json:"queue,omitempty"`
 	Task   string    `json:"task,omitempty"` // empty for a caller that blocks
-	Cost   int       `json:"cost"`
+	Cost   int       `json:"cost,omitempty"`
 	At     time.Time `json:"at"`
 	Parked bool      `json:"parked,omitempty"`
+	Rules  []string  `json:"rules,omitempty"` // that it needs, of a queue's task
 }
 
 func (l lineAnswer) table(t *table) {
@@ -47,14 +49,22 @@ func (l lineAnswer) table(t *table) {
 }
 
 func lineCommand(a *app) *cobra.Command {
-	most, from := 20, ""
+	most, from, all := 20, "", false
 	c := &cobra.Command{
-		Use: "line RULE KEY", Short: "who waits on a key of a rule, in their order", Args: cobra.ExactArgs(2),
+		Use: "line RULE KEY", Short: "who waits on a key of a rule, in their order", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeRules,
+		Long: `line lists the jobs that wait for permits of a rule on a key. A task that has to wait for
+another of its rules stands in that rule's line.
+
+With --all it lists all tasks of --queue that wait and need permits of the rule on the
+key, whichever rule they wait for. It reads all that waits on the queue.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
 				i, err := a.inspector(ctx)
 				if err != nil {
 					return nil, err
+				}
+				if all {
+					return a.onKey(ctx, i, args[0], args[1], most)
 				}
 				page, err := i.LinePage(ctx, args[0], args[1], inspect.Cursor(from), most)
 				if err != nil {
@@ -69,8 +79,43 @@ func lineCommand(a *app) *cobra.Command {
 		},
 	}
 	c.Flags().IntVar(&most, "most", most, "list at most `N` jobs, 1 to 250")
+	c.Flags().BoolVar(&all, "all", false, "list also the tasks of --queue that wait for another of their rules")
 	c.Flags().StringVar(&from, "from", "", "begin at the `CURSOR` that a page ended with")
 	return c
+}
+
+type onKeyAnswer struct {
+	Rule  string    `json:"rule"`
+	Key   string    `json:"key"`
+	Queue string    `json:"queue"`
+	All   int       `json:"all"`
+	Tasks []lineJob `json:"tasks"` // the first of them
+}
+
+func (o onKeyAnswer) table(t *table) {
+	t.line("%d tasks of queue %s wait and need %s on %s", o.All, o.Queue, o.Rule, o.Key)
+	if len(o.Tasks) > 0 {
+		t.row("TASK", "WOKEN", "RULES")
+	}
+	for _, j := range o.Tasks {
+		t.row(j.Task, j.At.Format("2006-01-02 15:04:05.000Z"), strings.Join(j.Rules, " "))
+	}
+	if len(o.Tasks) < o.All {
+		t.line("... and %d more", o.All-len(o.Tasks))
+	}
+}
+
+func (a *app) onKey(ctx context.Context, i *inspect.Inspector, rule, key string, most int) (answer, error) {
+	got := onKeyAnswer{Rule: rule, Key: a.key(key), Queue: a.queue, Tasks: []lineJob{}}
+	for w, err := range i.OnKey(ctx, a.queue, rule, key) {
+		if err != nil {
+			return nil, a.unknownRule(err)
+		}
+		if got.All++; got.All <= most {
+			got.Tasks = append(got.Tasks, lineJob{Queue: w.Queue, Task: w.ID, At: w.At.UTC(), Rules: w.Rules})
+		}
+	}
+	return got, nil
 }
 
 type batchesAnswer struct {
