@@ -1,17 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"sync"
 	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -45,8 +41,8 @@ func easyRules() []queue.Rule {
 }
 
 // headwayPool is a pool of ours; with rules, each task asks all of them.
-func headwayPool(name string, servers int, rules ...queue.Rule) fleet {
-	cfg := worker.Config{Servers: servers, Asynq: asynq.Config{Concurrency: poolConcurrency, LogLevel: asynq.FatalLevel}}
+func headwayPool(name string, rules ...queue.Rule) fleet {
+	cfg := worker.Config{Asynq: asynq.Config{Concurrency: poolConcurrency, LogLevel: asynq.FatalLevel}}
 	if len(rules) > 0 {
 		cfg.Policies = []queue.Policy{{Type: taskType, Rules: rules}}
 	}
@@ -99,30 +95,4 @@ func poolClient(addr string) *redis.Client {
 	o := clientOptions(addr)
 	o.PoolSize = poolConnections
 	return redis.NewClient(o)
-}
-
-// poolServers is how many asynq servers a pool has by default, and says so. A
-// default of one is no fleet to compare: then there are four.
-func poolServers(ctx context.Context, rdb *redis.Client) (int, string, error) {
-	var log bytes.Buffer
-	core := zapcore.NewCore(zapcore.NewJSONEncoder(zapcore.EncoderConfig{}), zapcore.AddSync(&log), zap.InfoLevel)
-	p, err := worker.New(rdb, asynq.NotFoundHandler(), worker.Config{Logger: zap.New(core), Asynq: asynq.Config{Concurrency: poolConcurrency}})
-	if err != nil {
-		return 0, "", err
-	}
-	if err := p.Start(ctx); err != nil {
-		return 0, "", err
-	}
-	p.Shutdown()
-	for line := range bytes.Lines(log.Bytes()) {
-		var started struct{ Servers int }
-		if err := json.Unmarshal(line, &started); err != nil || started.Servers == 0 {
-			continue
-		}
-		if started.Servers == 1 {
-			return 4, "its default is 1", nil
-		}
-		return started.Servers, "its default here", nil
-	}
-	return 0, "", errors.New("the pool does not tell how many servers it has")
 }

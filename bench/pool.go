@@ -21,6 +21,7 @@ const (
 	roundTrip       = 2500 * time.Microsecond
 	drainWithin     = 2 * time.Minute
 	taskType        = "sms"
+	manyServers     = 4 // of bare asynq's in one process
 )
 
 // distance is from where Redis is seen, and what is expected there.
@@ -37,10 +38,6 @@ func pool(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	servers, told, err := poolServers(ctx, rdb)
-	if err != nil {
-		return err
-	}
 	away, err := listenFar(proc.Addr(), roundTrip)
 	if err != nil {
 		return err
@@ -52,14 +49,14 @@ func pool(ctx context.Context, b *bench) error {
 		near, far = 2_000, 200
 	}
 	b.say("Tasks are in the queue before the clock starts; it stops with the last handler, which does nothing. Concurrency %d in all, up to %d connections a client for everybody. "+
-		"The pool has %d asynq servers in its process (%s). %s tasks on loopback, %s behind a proxy that makes a round trip %v longer. "+
+		"The pool has one asynq server in its process, its default. %s tasks on loopback, %s behind a proxy that makes a round trip %v longer. "+
 		"The rule is %v on one key, or 1000/1s for each of %d phones; the five are of five kinds, on keys from the phone to the whole.",
-		poolConcurrency, poolConnections, servers, told, number(float64(near)), number(float64(far)), roundTrip, never, poolPhones)
+		poolConcurrency, poolConnections, number(float64(near)), number(float64(far)), roundTrip, never, poolPhones)
 	for _, at := range []distance{
 		{"on loopback", "pool-near", proc.Addr(), near, 1.7},
 		{"behind 2.5 ms", "pool-far", away.addr(), far, 4},
 	} {
-		if err := comparePools(ctx, b, rdb, at, servers); err != nil {
+		if err := comparePools(ctx, b, rdb, at); err != nil {
 			return err
 		}
 	}
@@ -67,13 +64,13 @@ func pool(ctx context.Context, b *bench) error {
 }
 
 // comparePools measures all fleets in turns at one distance from Redis.
-func comparePools(ctx context.Context, b *bench, rdb *redis.Client, at distance, servers int) error {
+func comparePools(ctx context.Context, b *bench, rdb *redis.Client, at distance) error {
 	ours := []fleet{
-		headwayPool("no policy", servers), headwayPool("a rule that never binds", servers, neverBinds()),
-		headwayPool("a rule for each phone that never binds", servers, easyRules()[:1]...),
-		headwayPool("five rules that never bind", servers, easyRules()...),
+		headwayPool("no policy"), headwayPool("a rule that never binds", neverBinds()),
+		headwayPool("a rule for each phone that never binds", easyRules()[:1]...),
+		headwayPool("five rules that never bind", easyRules()...),
 	}
-	theirs := []fleet{bareAsynq("a bare asynq.Server", 1), bareAsynq(fmt.Sprintf("%d bare asynq servers", servers), servers)}
+	theirs := []fleet{bareAsynq("a bare asynq.Server", 1), bareAsynq(fmt.Sprintf("%d bare asynq servers", manyServers), manyServers)}
 	var measures []func() (float64, error)
 	for _, f := range slices.Concat(ours, theirs) {
 		measures = append(measures, func() (float64, error) { return drain(ctx, rdb, at.addr, f, at.tasks) })

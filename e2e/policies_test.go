@@ -306,8 +306,8 @@ func (s *stage) stray() []string {
 	var out []string
 	iter := s.rdb.Scan(s.Context(), 0, throttleDefaults.Prefix+":*", 1000).Iterator()
 	for iter.Next(s.Context()) {
-		if strings.HasPrefix(iter.Val(), throttleDefaults.Prefix+":process") {
-			continue // what a killed process said of itself stays for some seconds
+		if strings.HasPrefix(iter.Val(), throttleDefaults.Prefix+":process") || strings.Contains(iter.Val(), ":fetched:") {
+			continue // what a killed process said of itself, and what it fetched last, stays for some seconds
 		}
 		switch last := iter.Val()[strings.LastIndex(iter.Val(), ":")+1:]; last {
 		case "phone-day", "tenant", "tokens", "rules":

@@ -64,6 +64,7 @@ type Adapter struct {
 	// The ways to Redis of asynq's servers.
 	scripts *scripts
 	idle    *idleServers
+	fetcher *fetcher
 
 	// The background work.
 	wakers      map[string]*waker // by queue
@@ -135,6 +136,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		scripts: newScripts(rdb), idle: newIdleServers(c),
 		wakers: make(map[string]*waker), recheck: newRecheckFilter(), promotions: newPromotions(c), batchCounts: newBatchCounts(c),
 	}
+	a.fetcher = newFetcher(a)
 	a.refunds, a.types = newRefunds(c, a.promotions), newTypeWatch(c)
 	a.limitWatch, a.subscriber = &limitWatch{c, a.wakers}, &subscriber{c, a.wakers}
 	a.upkeep = &upkeep{c, a.policies, a.types, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight, a.waits, a.answered}}
@@ -161,7 +163,7 @@ func (a *Adapter) serve(queues map[string]int, fixed bool) {
 	clear(a.wakers)
 	for name := range queues {
 		a.queues[name] = luascripts.NewQueueKeys(a.cfg.Throttle.Prefix, name)
-		a.wakers[name] = newWaker(a.core, name, a.promotions, a.recheck, a.idle)
+		a.wakers[name] = newWaker(a.core, name, a.promotions, a.recheck, a.fetcher)
 	}
 }
 
@@ -289,6 +291,7 @@ func (a *Adapter) stopFetching() { a.fetchOnce.Do(func() { close(a.noFetch) }) }
 // Close ends the background work and waits for it. Idempotent.
 func (a *Adapter) Close() {
 	a.Stop()
+	a.fetcher.close()
 	if a.quit != nil {
 		a.quit()
 	}

@@ -299,7 +299,7 @@ func TestVirtualBatchOfAChannel(t *testing.T) {
 			ch <- batch.Element{Payload: fmt.Append(nil, i)}
 			before := time.Now()
 			h.eventually("it runs", func() bool { return len(h.seen.all()) == i+1 })
-			if took := time.Since(before); took > 100*ms {
+			if took := time.Since(before); took > 400*ms { // the longer the pool was idle, the less often it looks
 				t.Errorf("element %d ran %v after it came", i, took)
 			}
 			time.Sleep(time.Duration(i) * 100 * ms)

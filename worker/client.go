@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -21,16 +20,8 @@ import (
 )
 
 const (
-	// idlePoll is about how long a server that found nothing waits before it looks again; a
-	// woken task ends the wait at once. When more than idleMany servers are idle, each waits
-	// longer in proportion, so that all together look no more often than idleMany.
-	idlePoll = 50 * time.Millisecond
-	idleMany = 8
 	// healTimeout bounds a finishing script whose own context has ended already.
 	healTimeout = 5 * time.Second
-	// A server whose fetches fail waits between them; asynq itself would not.
-	fetchPauseMin = 20 * time.Millisecond
-	fetchPauseMax = time.Second
 )
 
 // client is the Redis client of one asynq server. All of asynq's scripts go
@@ -78,7 +69,7 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 		c.a.distrust("a script of asynq is not as pinned", zap.String("queue", call.Queue))
 		return run(ctx)
 	case asynqwire.OpDequeue:
-		return c.fetch(ctx, call, run)
+		return c.fetch(ctx, call)
 	}
 	// asynq's syncer repeats what it could not write during an outage, but with a context
 	// that has ended. Without a fresh context it would never be written, and the task would
@@ -90,6 +81,7 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 	}
 	switch op {
 	case asynqwire.OpRetry, asynqwire.OpArchive:
+		c.a.inFlight.take(call.TaskKey, time.Now()) // its handler may never have been called
 		if cmd := c.deferTask(ctx, call); cmd != nil {
 			return cmd
 		}
@@ -202,56 +194,6 @@ func (c *client) forgetDue(ctx context.Context, call asynqwire.Call) {
 	}
 }
 
-// fetch lets asynq fetch a task. When all queues are empty it waits, and not asynq.
-func (c *client) fetch(ctx context.Context, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
-	if !c.a.fetches() { // asynq's loop goes on until its server is shut down
-		time.Sleep(fetchPauseMin)
-		cmd := redis.NewCmd(ctx)
-		cmd.SetErr(redis.Nil)
-		return cmd
-	}
-	cmd := run(ctx)
-	switch {
-	case errors.Is(cmd.Err(), redis.Nil):
-		c.fails.Store(0)
-		c.a.sawAnswer(ctx)
-		if int(c.misses.Add(1)) >= len(c.a.queues) { // every queue was empty
-			c.misses.Store(0)
-			c.a.idle.wait()
-		}
-	case cmd.Err() != nil:
-		if rediserr.Of(cmd.Err()) == rediserr.NoScript {
-			return cmd // asynq sends the text next
-		}
-		c.a.sawError(ctx, cmd.Err())
-		c.misses.Store(0)
-		pause := fetchPauseMin << min(c.fails.Add(1), 6)
-		c.a.idle.pause(min(pause, fetchPauseMax))
-	default:
-		c.misses.Store(0)
-		c.fails.Store(0)
-		c.a.sawAnswer(ctx)
-		c.noteDelivery(call.Queue, cmd)
-	}
-	return cmd
-}
-
-// noteDelivery remembers the message of a task: asynq hands its handler only a part of it.
-func (c *client) noteDelivery(queue string, cmd *redis.Cmd) {
-	text, err := cmd.Text()
-	if err != nil {
-		return
-	}
-	m, err := asynqwire.DecodeMessage([]byte(text))
-	if err != nil {
-		c.a.distrust("a message of asynq can't be read", zap.Error(err))
-		return
-	}
-	key, now := c.a.keys(queue).Task(m.ID), time.Now()
-	_, _ = c.a.answered.take(key, now) // of an earlier delivery
-	c.a.inFlight.put(key, m, now)
-}
-
 // done is the answer of a script of asynq that went well.
 func done(ctx context.Context) *redis.Cmd {
 	cmd := redis.NewCmd(ctx)
@@ -260,53 +202,6 @@ func done(ctx context.Context) *redis.Cmd {
 }
 
 func isNotFound(err error) bool { return rediserr.Of(err) == rediserr.NotFound }
-
-// idleServers holds the asynq servers of this process while they have nothing to do.
-type idleServers struct {
-	bell    chan struct{} // rung for each woken task: an idle server fetches at once
-	noFetch <-chan struct{}
-	most    int // of servers
-	waiting atomic.Int64
-}
-
-func newIdleServers(c *core) *idleServers {
-	return &idleServers{bell: make(chan struct{}, ServersMax), noFetch: c.noFetch, most: c.cfg.Servers}
-}
-
-// wait returns when a task was woken, no more are to be fetched, or it is time to look again. The
-// waits differ at random: servers that look in step find a new task no sooner than one.
-func (s *idleServers) wait() {
-	d := idlePoll * time.Duration(max(idleMany, s.waiting.Add(1))) / idleMany
-	defer s.waiting.Add(-1)
-	t := time.NewTimer((d*3/4 + rand.N(d/2)).Truncate(time.Microsecond)) // whole microseconds, which Redis counts: virtual time moves from timer to timer
-	defer t.Stop()
-	select {
-	case <-s.bell:
-	case <-s.noFetch:
-	case <-t.C:
-	}
-}
-
-// pause waits d, or until no more tasks are to be fetched.
-func (s *idleServers) pause(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-s.noFetch:
-	case <-t.C:
-	}
-}
-
-// ring lets n idle servers fetch at once.
-func (s *idleServers) ring(n int) {
-	for range min(n, s.most) {
-		select {
-		case s.bell <- struct{}{}:
-		default:
-			return
-		}
-	}
-}
 
 // scriptsMost is how many scripts of asynq's go in one pipeline.
 const scriptsMost = 64

@@ -24,8 +24,7 @@ var ErrInvalidConfig = errors.New("worker: invalid configuration")
 
 // Bounds of a [Config].
 const (
-	ServersPerCore = 8 // by default: one fetches a task per round trip and waits for most of it
-	ServersMax     = 64
+	ServersMax = 64
 )
 
 // Config is the configuration of a pool or an adapter. The zero Config runs asynq
@@ -40,8 +39,9 @@ type Config struct {
 	Asynq asynq.Config
 
 	// Servers is how many asynq servers run in this process, 1 to [ServersMax]
-	// and at most Concurrency. One fetches a task per round trip to Redis. Defaults
-	// to [ServersPerCore] for each core, within these bounds.
+	// and at most Concurrency. Defaults to 1, which is enough: while a queue has
+	// tasks, a server of a pool fetches several in one round trip. asynq's
+	// Inspector.Servers lists each.
 	Servers int
 
 	// Policies say which task types need permits, and which. Types are compared exactly.
@@ -81,10 +81,10 @@ type Config struct {
 // fill puts the defaults where c is zero.
 func (c Config) fill() Config {
 	if c.Asynq.Concurrency == 0 {
-		c.Asynq.Concurrency = max(runtime.GOMAXPROCS(0), c.Servers)
+		c.Asynq.Concurrency = max(runtime.NumCPU(), c.Servers) // NumCPU as in asynq
 	}
 	if c.Servers == 0 {
-		c.Servers = max(1, min(ServersPerCore*runtime.GOMAXPROCS(0), c.Asynq.Concurrency, ServersMax))
+		c.Servers = 1
 	}
 	if len(c.Asynq.Queues) == 0 {
 		c.Asynq.Queues = map[string]int{"default": 1}

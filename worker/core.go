@@ -50,6 +50,14 @@ type load struct {
 // free is how many workers are free.
 func (l *load) free() int { return int(l.workers.Load() - l.running.Load()) }
 
+// wakeAhead is how many workers there are for each task that is woken more than workers are free.
+const wakeAhead = 8
+
+// ahead is how many more tasks are woken than workers are free: a worker that becomes free
+// finds the next one in pending. With too many of them tasks would wait here for a worker
+// while another pool has one that is free.
+func (l *load) ahead() int { return int(max(1, l.workers.Load()/wakeAhead)) }
+
 func newCore(rdb redis.UniversalClient, cfg Config) *core {
 	c := &core{
 		rdb: rdb, cfg: cfg, log: cfg.Logger.With(zap.String("component", "worker")),

@@ -36,10 +36,10 @@ package worker
 
 // The parts of an adapter, and who calls whom:
 //
-//	a task is fetched      asynq.Server -> client -> scripts -> Redis; with nothing to do it waits in idleServers
+//	a task is fetched      asynq.Server -> client -> fetcher -> Redis; with nothing to do it waits in idleServers
 //	a task runs            asynq.Server -> attempt: admission -> handler -> outcome
 //	a task is deferred     attempt -> deferrals; asynq.Server -> client -> due index in Redis
-//	a task is woken        waker (recheckFilter says what to check first) -> pending list in Redis -> idleServers
+//	a task is woken        waker (recheckFilter says what to check first) -> pending list in Redis -> fetcher -> idleServers
 //	a task may come early  attempt, waker, refunds -> promotions -> waker
 //	a limit changes        limitWatch -> waker
 //	a client books a task  subscriber -> waker
@@ -56,7 +56,8 @@ package worker
 //	pool.go        Pool is an adapter and its servers
 //	signals*.go    what Run does at SIGTERM, SIGINT and SIGTSTP
 //	core.go        core, load
-//	client.go      client, scripts, idleServers
+//	client.go      client, scripts
+//	fetch.go       fetcher, idleServers, and how the client fetches
 //	admission.go   attempt until its handler runs
 //	attempt.go     attempt as the host of its handler: ask, wait, hold, defer, give back
 //	outcome.go     attempt after its handler: correct the charge, Retry-After

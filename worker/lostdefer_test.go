@@ -3,6 +3,7 @@ package worker_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -133,4 +134,28 @@ func TestLostAnswerToAFailure(t *testing.T) {
 	if runs, most := seen.count("a"), seen.most; runs != 2 || most != 1 {
 		t.Errorf("%d runs, %d at a time, want 2 and 1", runs, most)
 	}
+}
+
+// The answer to a fetch is lost, and go-redis does not send the call again. The task runs
+// all the same, soon, and on its one attempt: asynq alone would archive it unrun.
+func TestLostAnswerToAFetch(t *testing.T) {
+	t.Parallel()
+	r, seen := newRig(t), &crowd{}
+	rdb, proxy := redistest.Behind(t, r.srv, func(o *redis.Options) { o.MaxRetries = -1 })
+	r.startOn(rdb, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		defer seen.enter(ctx, task)()
+		return nil
+	}), worker.Config{})
+	r.enqueue("any", "first", "{}") // from then on Redis knows the script
+	seen.ran(t, 1)
+	const n = 20
+	for i := range n {
+		proxy.CutNext(func(request []byte) bool {
+			return bytes.Contains(request, []byte("asynq:{default}:pending")) && bytes.Contains(request, []byte("asynq:{default}:active"))
+		})
+		r.enqueue("any", fmt.Sprint(i), "{}", asynq.MaxRetry(0))
+		seen.ran(t, 2+i)
+	}
+	r.eventually("an empty queue", func() bool { return r.queueInfo().Size == 0 })
+	r.wantQueue(n+1, 0, 0)
 }

@@ -66,6 +66,9 @@ func New(rdb redis.UniversalClient, handler asynq.Handler, cfg Config) (*Pool, e
 	for i := range n {
 		c := a.cfg.Asynq
 		c.Concurrency = (c.Concurrency + i) / n // shares that differ by one at most
+		if i > 0 {
+			c.HealthCheckFunc = nil // the first server calls it, for all use one client
+		}
 		p.servers = append(p.servers, asynq.NewServerFromRedisClient(a.Client(), a.Server(c)))
 	}
 	return p, nil

@@ -67,9 +67,6 @@ func (r *rig) startOn(rdb redis.UniversalClient, h asynq.Handler, cfg worker.Con
 	if cfg.Asynq.Concurrency == 0 {
 		cfg.Asynq.Concurrency = 4
 	}
-	if r.srv == nil && cfg.Servers == 0 {
-		cfg.Servers = 1 // each looks for tasks 20 times a second, which is what a test in a bubble spends most on
-	}
 	if cfg.Asynq.DelayedTaskCheckInterval == 0 {
 		cfg.Asynq.DelayedTaskCheckInterval = 100 * ms
 	}

@@ -61,6 +61,13 @@ func (m *ttlMap[K, V]) take(key K, now time.Time) (value V, ok bool) {
 	return e.value, true
 }
 
+// len is how many keys have a value; of some it may have expired.
+func (m *ttlMap[K, V]) len() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.entries)
+}
+
 // purge forgets what has expired.
 func (m *ttlMap[K, V]) purge(now time.Time) {
 	m.mu.Lock()

@@ -56,7 +56,7 @@ type waker struct {
 	*core
 	promotions *promotions
 	recheck    *recheckFilter
-	idle       *idleServers
+	fetcher    *fetcher
 
 	queue string
 	keys  luascripts.QueueKeys
@@ -76,8 +76,8 @@ type waker struct {
 	dense         bool                 // tasks become due one close behind the other
 }
 
-func newWaker(c *core, queue string, p *promotions, r *recheckFilter, idle *idleServers) *waker {
-	return &waker{core: c, promotions: p, recheck: r, idle: idle, queue: queue, keys: c.keys(queue), bell: make(chan struct{}, 1), limits: make(chan limitVersions, 1), onWay: make(map[string]time.Time)}
+func newWaker(c *core, queue string, p *promotions, r *recheckFilter, f *fetcher) *waker {
+	return &waker{core: c, promotions: p, recheck: r, fetcher: f, queue: queue, keys: c.keys(queue), bell: make(chan struct{}, 1), limits: make(chan limitVersions, 1), onWay: make(map[string]time.Time)}
 }
 
 // expect says that a task is due in d: the next look comes in time for it.
@@ -124,8 +124,8 @@ func (w *waker) ring() {
 	}
 }
 
-// room is how many tasks may be woken now: as many as workers are free, and one for each
-// server to fetch ahead, less those on their way. Woken tasks go before all others in the
+// room is how many tasks may be woken now: as many as workers are free, and some
+// that are fetched as soon as the next ones become free, less those on their way. Woken tasks go before all others in the
 // queue, so waking more would starve those. When room is below want, free rings the waker
 // as soon as a worker is free; without that it should look again after so long. There is no
 // room once this pool fetches no more: other pools wake what is due.
@@ -145,7 +145,7 @@ func (w *waker) room(now time.Time, want int) (room int, again time.Duration) {
 			delete(w.onWay, id)
 		}
 	}
-	room = free + int(w.load.servers.Load()) - len(w.onWay)
+	room = free + w.load.ahead() - len(w.onWay)
 	w.blocked = room < want
 	return min(max(0, room), wakeBatch), again
 }
@@ -197,7 +197,7 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 	lead := w.reach()
 	began = time.Now()
 	most, _ := w.room(began, 0)
-	free := max(0, most-int(w.load.servers.Load()))
+	free := max(0, most-w.load.ahead())
 	due, err := luascripts.Due(ctx, w.rdb, w.keys, luascripts.DueArgs{Lead: lead, Room: most, Free: free, Pool: w.poolMark, Sweep: w.sweep()})
 	if err != nil {
 		w.failed(ctx, "the due index can't be read", err)
@@ -461,7 +461,7 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 		return nil, 0
 	}
 	w.counters.wakes.Add(int64(woken))
-	w.idle.ring(woken)
+	w.fetcher.wake(w.queue, woken)
 	if tell := w.cfg.Observer.Woken; tell != nil {
 		for i, code := range codes {
 			if code == luascripts.Woken {

@@ -32,6 +32,7 @@ var generalised = strings.NewReplacer("{+15550100}", "{<id>}", "{acme}", "{<id>}
 var (
 	policyHash = regexp.MustCompile(`:turns:[0-9a-f]{16}$`)
 	process    = regexp.MustCompile(`:process:[0-9a-f]{16}$`)
+	fetchedBy  = regexp.MustCompile(`:fetched:[0-9a-f]{16}$`)
 	callToken  = regexp.MustCompile(`:sent:[0-9a-f]{16}$`)
 	keyRow     = regexp.MustCompile("(?m)^\\| `(hw:[^`]+)` \\| ([a-z ]+) \\|")
 	redisType  = map[string]string{"sorted set": "zset", "string": "string", "hash": "hash", "list": "list"}
@@ -64,6 +65,7 @@ func TestRedisKeys(t *testing.T) {
 			}
 			for _, key := range keys {
 				name := process.ReplaceAllString(key, ":process:<process>")
+				name = fetchedBy.ReplaceAllString(name, ":fetched:<pool>")
 				name = callToken.ReplaceAllString(policyHash.ReplaceAllString(name, ":turns:<policy>"), ":sent:<call>")
 				name = generalised.Replace(name)
 				if kind := b.rdb.Type(t.Context(), key).Val(); kind != "none" { // it has gone meanwhile

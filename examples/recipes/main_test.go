@@ -60,7 +60,6 @@ func (b *bed) work(handler asynq.HandlerFunc, policies ...queue.Policy) {
 	b.enqueueing(policies...)
 	pool, err := worker.New(b.rdb, b.noted(handler), worker.Config{
 		Policies: policies,
-		Servers:  1, // each looks for tasks 20 times a second, which is what these tests spend most on
 		Asynq: asynq.Config{
 			Concurrency:    10,
 			Queues:         b.queues,

@@ -69,6 +69,7 @@ type Call struct {
 	LeaseKey  string
 	RetryKey  string // only for retry and archive: where a deferred task goes
 	Message   []byte // as asynq is about to write it; only for retry, archive and complete
+	LeaseEnds int64  // in seconds since 1970; only for a dequeue
 }
 
 // How the last part of a key is pinned when it is not a constant.
@@ -143,6 +144,9 @@ func (s *scriptShape) match(keys []string, args []any) (Call, bool) {
 	if s.op == OpDequeue {
 		// the script builds the task's key itself, from this prefix
 		if p, ok := args[1].(string); !ok || !isKey(p, prefix, "t:") {
+			return Call{}, false
+		}
+		if call.LeaseEnds, ok = args[0].(int64); !ok {
 			return Call{}, false
 		}
 	} else if call.TaskID, ok = args[0].(string); !ok || call.TaskID == "" {

@@ -36,7 +36,7 @@ func scriptCalls(queue, id string) []scriptCall {
 	return []scriptCall{
 		{"dequeue", "a8153319360adc71cdc370107f8ab9786f204765",
 			[]string{p + "pending", p + "paused", active, lease}, []any{int64(30), p + "t:"},
-			OpDequeue, call(Call{})},
+			OpDequeue, call(Call{LeaseEnds: 30})},
 		{"done", "1241eaa1c73409baaf1fea0c08d203a4911bda15",
 			[]string{active, lease, task, day, p + "processed"}, []any{id, int64(1), int64(2)},
 			OpDone, call(finish)},

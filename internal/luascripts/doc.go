@@ -75,10 +75,13 @@
 //	queue/deferred       what a deferral or an enqueueing writes into asynq's hash of a task
 //	queue/due            what is due on a queue
 //	queue/enqueue        new tasks -> pending, scheduled, or booked
+//	queue/fetch          make pending tasks active
+//	queue/fetched        which tasks a pool has fetched last
 //	queue/forget         drop what a deferral left of a running task
 //	queue/get_task       where a task is, and change nothing
 //	queue/insert_task    a new task goes into a queue
 //	queue/replan_done    it has planned the queue
+//	queue/requeue        fetched tasks that were not started -> head of pending
 //	queue/retime         move due tasks to another instant
 //	queue/rules          which pools run which numbers
 //	queue/scan_deferred  what is deferred on a queue, by portions

@@ -85,7 +85,7 @@ func header(t *testing.T, name, text string) (h shape, body string) {
 var scripts = []*script{
 	acquireScript, checkScript, locateScript, listScript, cancelScript, peekScript, resetScript, closeScript, releaseScript,
 	adjustScript, renewScript, setLimitScript, closeRuleScript,
-	enqueueScript, tickScript, deferScript, dueScript, wakeScript, retimeScript, forgetScript, getTaskScript, rulesScript, countScript,
+	enqueueScript, tickScript, fetchScript, requeueScript, deferScript, dueScript, wakeScript, retimeScript, forgetScript, getTaskScript, rulesScript, countScript,
 	scanDeferredScript, claimScript, replanDoneScript,
 	batchStartScript, batchClaimScript, feedScript, batchCountScript, batchSetScript, batchSweepScript, batchPeekScript,
 	batchListScript, batchDropScript,
@@ -116,6 +116,9 @@ func calls(r *recorder) {
 	_, _ = Enqueue(ctx, r, q, 1, make([]EnqueueTask, 1))
 	_, _ = Enqueue(ctx, r, q, 1, make([]EnqueueTask, 3))
 	_, _ = Tick(ctx, r, q, "nightly", TickArgs{At: time.Now(), ID: "a"})
+	_, _ = Fetch(ctx, r, q, FetchArgs{Call: 1, Most: 1})
+	_, _ = Requeue(ctx, r, q, RequeueArgs{Call: 1, IDs: []string{"a"}})
+	_, _ = Requeue(ctx, r, q, RequeueArgs{Call: 1, IDs: []string{"a", "b", "c"}})
 	Defer(ctx, r, q, DeferArgs{})
 	_, _ = Due(ctx, r, q, DueArgs{Lead: time.Second, Room: 10})
 	_, _ = Wake(ctx, r, q, tasks("a"), time.Now(), false)

@@ -83,6 +83,7 @@ func (k LimitKeys) all() []string { return []string{k.ledger, k.tokens, k.line} 
 type QueueKeys struct {
 	due, claim, planned, sweep string
 	sent                       string // prefix of the answers of enqueueing calls
+	fetched                    string // prefix of what each pool has fetched last
 	tick                       string // prefix of the records of a schedule's entries
 	batches, ended             string // batches by when they started, and until when records are kept
 	batch                      string // prefix of the keys of each
@@ -98,6 +99,7 @@ func NewQueueKeys(prefix, queue string) QueueKeys {
 	return QueueKeys{
 		due:     prefix + ":{" + queue + "}:due",
 		sent:    prefix + ":{" + queue + "}:sent:",
+		fetched: prefix + ":{" + queue + "}:fetched:",
 		tick:    prefix + ":{" + queue + "}:tick:",
 		batches: prefix + ":{" + queue + "}:batches", ended: prefix + ":{" + queue + "}:batches:ended",
 		batch: prefix + ":{" + queue + "}:batch:",

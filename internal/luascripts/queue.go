@@ -9,6 +9,42 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// FetchArgs are the arguments of fetch.lua beside its keys.
+type FetchArgs struct {
+	Pool      string // who fetches
+	Call      uint64 // a higher one than that of the pool's last call about this queue, or the same if that was not answered
+	LeaseEnds int64  // when asynq's lease on the tasks ends, in seconds since 1970
+	Most      int    // how many tasks, 0 to 1000; 0 when only the answer of the last call is wanted
+}
+
+// Fetch runs fetch.lua and returns asynq's messages of the tasks, the first to run first.
+func Fetch(ctx context.Context, c redis.Scripter, k QueueKeys, a FetchArgs) ([]string, error) {
+	r := run(ctx, c, fetchScript, 0, []string{k.pending, k.paused, k.active, k.lease, k.fetched + a.Pool}, k.task, a.Call, a.LeaseEnds, a.Most)
+	messages := make([]string, 0, len(r.values))
+	for range r.values {
+		messages = append(messages, r.text())
+	}
+	return messages, r.err
+}
+
+// RequeueArgs are the arguments of requeue.lua beside its keys.
+type RequeueArgs struct {
+	Pool string // who has fetched the tasks
+	Call uint64 // by which call, the pool's last about this queue
+	IDs  []string
+}
+
+// Requeue runs requeue.lua for at most 1000 tasks, the first to run first. It returns how many
+// went back.
+func Requeue(ctx context.Context, c redis.Scripter, k QueueKeys, a RequeueArgs) (int, error) {
+	args := append(make([]any, 0, 3+len(a.IDs)), k.task, a.Call, len(a.IDs))
+	for _, id := range a.IDs {
+		args = append(args, id)
+	}
+	r := run(ctx, c, requeueScript, 1, []string{k.pending, k.active, k.lease, k.fetched + a.Pool}, args...)
+	return int(r.int()), r.err
+}
+
 // DeferArgs are the arguments of defer.lua beside its keys.
 type DeferArgs struct {
 	ID     string

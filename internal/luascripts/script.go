@@ -55,6 +55,8 @@ var (
 
 	enqueueScript      = newScript("queue/enqueue")
 	tickScript         = newScript("queue/tick")
+	fetchScript        = newScript("queue/fetch")
+	requeueScript      = newScript("queue/requeue")
 	deferScript        = newScript("queue/defer")
 	dueScript          = newScript("queue/due")
 	wakeScript         = newScript("queue/wake")

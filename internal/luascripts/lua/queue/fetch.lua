@@ -1,0 +1,50 @@
+-- fetch.lua: take tasks from the tail of pending and make them active, as asynq's own script
+-- does with one. The answer is kept: a copy of the call, or the call sent again because its
+-- answer was lost, gets the same tasks.
+--
+-- KEYS[1]  pending  asynq's list of tasks to run
+-- KEYS[2]  paused   exists while the queue is paused
+-- KEYS[3]  active   asynq's list of running tasks
+-- KEYS[4]  lease    asynq's sorted set of leases, score in whole seconds
+-- KEYS[5]  fetched  string, which tasks the last call of this pool took, see fetched.lua
+-- ARGV[1]  task     prefix of asynq's task hashes of this queue, which carry the same tag
+-- ARGV[2]  call     number of the call; each call of a pool about a queue has a higher one
+-- ARGV[3]  expires  when asynq's lease on the tasks ends
+-- ARGV[4]  most     how many tasks at most, 0 to 1000; none when only the answer of the last call is wanted
+-- returns  a list of asynq's messages, the first to run first; empty when a later call of the pool has been answered
+
+local fetched = require("queue/fetched")
+local last, note = fetched.last, fetched.note
+
+return function(keys, args)
+  local pending, paused, active, lease = keys[1], keys[2], keys[3], keys[4]
+  local prefix, call, expires = args[1], tonumber(args[2]), args[3]
+
+  local messages = {}
+  local before = last(keys[5])
+  if before and call < before.call then return messages end
+  if before and call == before.call then
+    note(keys[5], call, before.ids)
+    for _, id in ipairs(before.ids) do
+      -- XX: what has ended since has no lease any more
+      redis.call("ZADD", lease, "XX", "GT", expires, id)
+      messages[#messages + 1] = redis.call("HGET", prefix .. id, "msg") or nil
+    end
+    return messages
+  end
+
+  if redis.call("EXISTS", paused) == 1 then return messages end
+  local ids = {}
+  for i = 1, tonumber(args[4]) do
+    local id = redis.call("RPOPLPUSH", pending, active)
+    if not id then break end
+    local task = prefix .. id
+    redis.call("HSET", task, "state", "active")
+    redis.call("HDEL", task, "pending_since")
+    redis.call("ZADD", lease, expires, id)
+    ids[i] = id
+    messages[#messages + 1] = redis.call("HGET", task, "msg") or nil
+  end
+  if #ids > 0 then note(keys[5], call, ids) end
+  return messages
+end
