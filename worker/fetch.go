@@ -26,8 +26,8 @@ const (
 	// emptyFor is how long a queue that was found empty is not asked again while tasks of
 	// another queue are held. Without it each of those would cost a round trip to the first.
 	emptyFor = 5 * time.Millisecond
-	// giveBackTimeout bounds the call that gives tasks back.
-	giveBackTimeout = 5 * time.Second
+	// closeTimeout bounds how long all queues together are given to take their tasks back.
+	closeTimeout = 5 * time.Second
 
 	// A server that found nothing waits before it looks again, a sixteenth of the time for which
 	// nothing has come, within these bounds. A task that is woken here ends the wait at once.
@@ -115,7 +115,7 @@ func (f *fetcher) fetch(ctx context.Context, call asynqwire.Call) (task *fetched
 	f.mu.Unlock()
 	q.calling.Lock()
 	defer q.calling.Unlock()
-	if err := f.giveBack(q, f.heldFor); err != nil { // tasks are that old when this process stood still
+	if err := f.giveBack(ctx, q, f.heldFor); err != nil { // tasks are that old when this process stood still
 		return nil, true, err
 	}
 	if t := f.take(q); t != nil {
@@ -212,7 +212,7 @@ func (f *fetcher) giveBackLater(q *fetchQueue) {
 	q.late = time.AfterFunc(f.heldFor, func() {
 		q.calling.Lock()
 		defer q.calling.Unlock()
-		if f.giveBack(q, f.heldFor) != nil {
+		if f.giveBack(context.Background(), q, f.heldFor) != nil {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			q.late.Reset(f.heldFor)
@@ -222,7 +222,7 @@ func (f *fetcher) giveBackLater(q *fetchQueue) {
 
 // giveBack puts the tasks of a queue that are held for so long back to its head, in their
 // order. They stay held when that fails. q.calling is locked.
-func (f *fetcher) giveBack(q *fetchQueue, after time.Duration) error {
+func (f *fetcher) giveBack(ctx context.Context, q *fetchQueue, after time.Duration) error {
 	f.mu.Lock()
 	var ids []string
 	if time.Since(q.at) >= after {
@@ -234,8 +234,6 @@ func (f *fetcher) giveBack(q *fetchQueue, after time.Duration) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), giveBackTimeout)
-	defer cancel()
 	back, err := luascripts.Requeue(ctx, f.rdb, q.keys, luascripts.RequeueArgs{Pool: f.owner, Call: q.call, IDs: ids})
 	if err != nil || back < len(ids) {
 		f.logFew("giving back", func() {
@@ -258,20 +256,20 @@ func (f *fetcher) close() {
 	f.mu.Lock()
 	queues := slices.Collect(maps.Values(f.queues))
 	f.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
 	for _, q := range queues {
-		f.closeQueue(q)
+		f.closeQueue(ctx, q)
 	}
 }
 
-func (f *fetcher) closeQueue(q *fetchQueue) {
+func (f *fetcher) closeQueue(ctx context.Context, q *fetchQueue) {
 	q.calling.Lock()
 	defer q.calling.Unlock()
 	if q.lost {
-		ctx, cancel := context.WithTimeout(context.Background(), giveBackTimeout)
-		defer cancel()
 		_ = f.ask(ctx, q, 0, 0)
 	}
-	_ = f.giveBack(q, 0) // it logs what is left to asynq
+	_ = f.giveBack(ctx, q, 0) // it logs what is left to asynq
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if q.late != nil {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -298,4 +299,52 @@ func TestFetchLeavesWhatAsynqsOwnLeaves(t *testing.T) {
 	}
 	close(done)
 	srv.Shutdown()
+}
+
+// While Redis is away the answers of many queues are lost. To close the adapter does not take
+// the patience for each.
+func TestAdapterClosesSoonWhileRedisIsAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		queues := make(map[string]int)
+		for i := range 20 {
+			queues[fmt.Sprint("q", i)] = 1
+		}
+		a, err := NewAdapter(rdb, Config{Logger: zap.NewNop(), Unlimited: UnlimitedAllow, Asynq: asynq.Config{Queues: queues}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Server(asynq.Config{Concurrency: 4})
+		rdb.AddHook(silence{})
+		for name := range queues {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if _, _, err := a.fetcher.fetch(ctx, asynqwire.Call{Queue: name}); err == nil {
+				t.Error("a fetch was answered")
+			}
+			cancel()
+		}
+		began := time.Now()
+		a.Close()
+		if took := time.Since(began); took > closeTimeout+time.Second {
+			t.Errorf("it took %v, want %v at most", took, closeTimeout)
+		}
+	})
+}
+
+// silence is a Redis that never answers.
+type silence struct{}
+
+func (silence) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (silence) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		<-ctx.Done()
+		cmd.SetErr(ctx.Err())
+		return ctx.Err()
+	}
+}
+
+func (silence) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
