@@ -216,13 +216,16 @@ func startPrometheus(t *testing.T, path, target string) *prometheusServer {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait()
+	}()
 	transport := &http.Transport{}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		_ = cmd.Process.Kill()
-		_ = <-ended
+		<-ended
 	})
 	p := &prometheusServer{"http://" + addr, &http.Client{Transport: transport}}
 	for {
@@ -233,9 +236,8 @@ func startPrometheus(t *testing.T, path, target string) *prometheusServer {
 			}
 		}
 		select {
-		case err := <-ended:
-			ended <- err
-			t.Fatalf("prometheus ended: %v\n%s", err, log.String())
+		case <-ended:
+			t.Fatalf("prometheus ended:\n%s", log.String())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -24,6 +24,8 @@ func (b clientBackend) Redis() redis.UniversalClient { return b.c.rdb }
 
 func (b clientBackend) Keys(queue string) luascripts.QueueKeys { return b.c.keys(queue) }
 
+func (b clientBackend) Prefix() string { return b.c.cfg.Prefix }
+
 func (b clientBackend) Bookable() error {
 	if b.c.cfg.PerClient {
 		return errPerClient

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,6 +17,8 @@ import (
 	"github.com/headwayq/headway/inspect"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
+	"github.com/headwayq/headway/queue/schedule"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/worker"
 )
@@ -73,6 +76,35 @@ func TestOperate(t *testing.T) {
 					}
 					if time.Now().After(end) {
 						ts.Fatalf("the pool does not say that it runs")
+					}
+				}
+			},
+			// scheduler and feeder run until the test ends
+			"scheduler": func(ts *testscript.TestScript, _ bool, _ []string) {
+				srv, _ := servers.Load(ts.Getenv("WORK"))
+				client, err := queue.NewClient(srv.(*redistest.Server).Client(t), queue.ClientConfig{})
+				ts.Check(err)
+				s, err := schedule.New(client, schedule.Config{},
+					schedule.Entry{Name: "nightly", Spec: "30 2 * * *", Zone: time.UTC, Task: queue.NewTask("report", nil), Queue: "low"},
+					schedule.Entry{Name: "hourly", Spec: "@every 1h", Task: queue.NewTask("sync", nil)})
+				ts.Check(err)
+				f, err := batch.NewFeeder(client, batch.FeederConfig{Queues: []string{"default"}, Sources: map[string]batch.Source{"csv": func(context.Context, batch.Spec, batch.Position) iter.Seq2[batch.Element, error] { return nil }}})
+				ts.Check(err)
+				ctx, stop := context.WithCancel(context.Background())
+				var running sync.WaitGroup
+				running.Go(func() { _ = s.Run(ctx) })
+				running.Go(func() { _ = f.Run(ctx) })
+				ts.Defer(func() { stop(); running.Wait() })
+				i, err := inspect.New(srv.(*redistest.Server).Client(t), inspect.Config{})
+				ts.Check(err)
+				for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+					said, _, err := i.Processes(context.Background())
+					ts.Check(err)
+					if len(said) == 2 {
+						return
+					}
+					if time.Now().After(end) {
+						ts.Fatalf("the scheduler and the feeder do not say that they run")
 					}
 				}
 			},

@@ -142,15 +142,21 @@ type poolsAnswer struct {
 	Differences []inspect.Difference `json:"differences,omitempty"`
 }
 
+// runsMax is how many policies, sources or entries of a process the table names.
+const runsMax = 5
+
 func (a poolsAnswer) table(t *table) {
-	t.row("KIND", "HOST", "PID", "VERSION", "SINCE", "SERVERS", "BUSY", "QUEUES", "POLICIES")
+	t.row("KIND", "HOST", "PID", "VERSION", "SINCE", "SERVERS", "BUSY", "QUEUES", "RUNS")
 	for _, p := range a.Processes {
-		types := make([]string, len(p.Policies))
-		for i, policy := range p.Policies {
-			types[i] = policy.Type
+		var runs []string // the policies of a pool, the sources of a feeder, the entries of a scheduler
+		for _, policy := range p.Policies {
+			runs = append(runs, policy.Type)
+		}
+		for _, e := range p.Entries {
+			runs = append(runs, e.Name)
 		}
 		t.row(p.Kind, p.Host, p.PID, p.Version, p.Since.UTC().Format(time.RFC3339), p.Servers, fmt.Sprintf("%d/%d", p.Busy, p.Workers),
-			strings.Join(slices.Sorted(maps.Keys(p.Queues)), ","), strings.Join(types, ","))
+			strings.Join(slices.Sorted(maps.Keys(p.Queues)), ","), strings.Join(runs[:min(len(runs), runsMax)], ","))
 	}
 	if len(a.Processes) < a.All {
 		t.line("... and %d more", a.All-len(a.Processes))
@@ -170,8 +176,8 @@ func differencesTable(t *table, all []inspect.Difference) {
 
 func poolsCommand(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "pools", Short: "the pools that run, and which has other numbers", Args: cobra.NoArgs,
-		Long: "pools lists the pools that said within 20 seconds that they run. Of rules that run with\nseveral numbers it shows the pools that differ from most.",
+		Use: "pools", Short: "the pools, feeders and schedulers that run, and which pool has other numbers", Args: cobra.NoArgs,
+		Long: "pools lists the processes that said within 20 seconds that they run: pools with their\npolicies, feeders with their sources, schedulers with their entries. Of rules that run with\nseveral numbers it shows the pools that differ from most.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
 				i, err := a.inspector(ctx)

@@ -131,5 +131,8 @@ func Processes(ctx context.Context, c redis.Cmdable, prefix string) (said []stri
 			said = append(said, r.Val())
 		}
 	}
+	if len(ids) < ProcessesMax {
+		all = len(said) // the others have died: nobody has taken them off the list yet
+	}
 	return said, all, nil
 }

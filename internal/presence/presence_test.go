@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
 	"github.com/headwayq/headway/internal/luascripts"
@@ -48,6 +49,12 @@ func TestRun(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		if all := listed(); len(all) != 1 || all[0].Busy < 50 {
 			t.Errorf("after minutes %+v are listed, want the process as it is now", all)
+		}
+		if err := rdb.ZAdd(t.Context(), "hw:processes", redis.Z{Score: float64(time.Now().UnixMicro()), Member: "dead"}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if all := listed(); len(all) != 1 {
+			t.Errorf("beside one that has died %+v are listed, want the process", all)
 		}
 		stop()
 		running.Wait()

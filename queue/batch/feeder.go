@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/presence"
 	"github.com/headwayq/headway/internal/stderrlog"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/internal/check"
@@ -151,6 +153,7 @@ func (f *Feeder) Run(ctx context.Context) error {
 	defer f.running.Store(false)
 	var feedings sync.WaitGroup
 	defer feedings.Wait()
+	feedings.Go(func() { presence.Run(ctx, f.c.Redis(), f.c.Prefix(), f.process(), func(*presence.Process) {}) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for failures := 0; ; {
@@ -169,6 +172,19 @@ func (f *Feeder) Run(ctx context.Context) error {
 		failures++
 		timer.Reset(min(feedLook<<min(failures, 10), time.Second))
 	}
+}
+
+// process is what an operator is told of this feeder.
+func (f *Feeder) process() presence.Process {
+	p := presence.New(presence.Feeder)
+	p.Queues = make(map[string]int, len(f.cfg.Queues))
+	for _, queue := range f.cfg.Queues {
+		p.Queues[queue] = 1
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.cfg.Sources)) {
+		p.Entries = append(p.Entries, presence.Entry{Name: name})
+	}
+	return p
 }
 
 // look takes what nobody feeds.

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/presence"
 	"github.com/headwayq/headway/internal/stderrlog"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/internal/backend"
@@ -176,6 +177,25 @@ func (s *Schedule) Next() []Tick {
 	return out
 }
 
+// entriesMax bounds how many entries a process says that it has.
+const entriesMax = 500
+
+// entries are what an operator is told of the entries in force.
+func (s *Schedule) entries() []presence.Entry {
+	now := s.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	said := make([]presence.Entry, 0, min(len(s.all), entriesMax))
+	for _, e := range s.all[:min(len(s.all), entriesMax)] {
+		entry := presence.Entry{Name: e.Name, Queue: e.Queue, Spec: e.cron.String(), Next: e.cron.Next(now)}
+		if e.Task != nil {
+			entry.Type = e.Task.Type()
+		}
+		said = append(said, entry)
+	}
+	return said
+}
+
 // Run does what the entries say until ctx ends, and returns nil then. It panics
 // when it is called while it runs.
 func (s *Schedule) Run(ctx context.Context) error {
@@ -185,6 +205,9 @@ func (s *Schedule) Run(ctx context.Context) error {
 	defer s.running.Store(false)
 	var watcher sync.WaitGroup
 	defer watcher.Wait()
+	watcher.Go(func() {
+		presence.Run(ctx, s.client.Redis(), s.client.Prefix(), presence.New(presence.Scheduler), func(p *presence.Process) { p.Entries = s.entries() })
+	})
 	if s.cfg.File != "" {
 		watcher.Go(func() { s.watch(ctx) })
 	}

@@ -21,6 +21,7 @@ var Of func(client any) Client
 type Client interface {
 	Redis() redis.UniversalClient
 	Keys(queue string) luascripts.QueueKeys
+	Prefix() string // of all keys
 
 	// Bookable returns why nothing can be booked with the client's throttle.Config, or nil.
 	Bookable() error
