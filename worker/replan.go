@@ -247,16 +247,16 @@ func (w *waker) replan(ctx context.Context, r luascripts.ScanDeferredReply, rule
 	for n, now := range throttle.ForWorkers.Refresh(ctx, w.rdb, bookings) {
 		t := tasks[n]
 		w.promotions.add(now.Promoted...)
-		at := now.At
-		late := now.Known && !t.booking.Deadline.IsZero() && now.At.Sub(now.Now) > time.Until(t.booking.Deadline)
+		at, in := now.At, now.At.Sub(now.Now)
+		late := now.Known && !t.booking.Deadline.IsZero() && in > time.Until(t.booking.Deadline)
 		switch {
 		case errors.Is(now.Err, throttle.ErrExceedsLimit), late:
-			at = r.Now // its admission fails it
+			at, in = r.Now, 0 // its admission fails it
 		case now.Err != nil || !now.Known:
 			continue
 		}
 		if at.Sub(t.At).Abs() > moveLeast {
-			retimings = append(retimings, luascripts.Retiming{ID: t.ID, At: at, Any: w.forLease(now.Rule, at.Sub(now.Now)), For: t.For})
+			retimings = append(retimings, luascripts.Retiming{ID: t.ID, At: at, In: in, Any: w.forLease(now.Rule, at.Sub(now.Now)), For: t.For})
 			rule, was = append(rule, now.Rule), append(was, t.At)
 		}
 	}

@@ -51,6 +51,14 @@ type AcquireReply struct {
 	Free     []int       // by part, when Tell
 	Promoted []Promotion
 	Version  int64 // of the part's ledger, when Outdated
+
+	Local LocalTimes // set by a store of several servers, which have a clock each
+}
+
+// LocalTimes are the instants of an answer by the monotonic clock of this process.
+type LocalTimes struct {
+	Start time.Time // At, never before it
+	Until time.Time // until when a grant may be acted on: later it would come too close to the next one
 }
 
 // Call is one call of acquire.lua and what it came back with.

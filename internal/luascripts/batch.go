@@ -278,7 +278,7 @@ func Feed(ctx context.Context, c redis.Scripter, k QueueKeys, a FeedArgs) (FeedR
 		t := &a.Tasks[i]
 		task := t.EnqueueTask
 		task.ID = BatchTaskID(a.Batch, t.Element)
-		keys, args = task.append(k, keys, append(args, t.Position, t.Element))
+		keys, args = task.append(c, k, keys, append(args, t.Position, t.Element))
 	}
 	r := run(ctx, c, feedScript, 4, keys, args...)
 	reply := FeedReply{Status: r.int(), Now: r.time(), Open: int(r.int()), Ended: r.int() == 1}

@@ -23,10 +23,11 @@ type EnqueueTask struct {
 	Token   uint64 // of this enqueueing, not zero: it is done once, however often it is sent
 	Message []byte // as asynq encodes it
 
-	Since int64     // nanoseconds since 1970, since when it is pending
-	Score int64     // seconds since 1970, as asynq writes a later start
-	At    time.Time // by Redis' clock
-	For   string    // what a booked task waits for
+	Since int64         // nanoseconds since 1970, since when it is pending
+	Score int64         // seconds since 1970, as asynq writes a later start
+	At    time.Time     // when a booked task is woken
+	In    time.Duration // from now to At, as Wait of [DeferArgs]
+	For   string        // what a booked task waits for
 
 	Unique string        // asynq's lock of a unique task, or ""
 	Lock   time.Duration // its life, whole seconds; of a booked task from its instant on
@@ -46,7 +47,7 @@ func Enqueue(ctx context.Context, c redis.Scripter, k QueueKeys, call uint64, ta
 	keys := append(make([]string, 0, 4+2*len(tasks)), k.pending, k.scheduled, k.due, k.answer(call))
 	args := append(make([]any, 0, 1+7*len(tasks)), len(tasks))
 	for i := range tasks {
-		keys, args = tasks[i].append(k, keys, args)
+		keys, args = tasks[i].append(c, k, keys, args)
 	}
 	return codes(run(ctx, c, enqueueScript, len(tasks), keys, args...), len(tasks))
 }
@@ -57,18 +58,18 @@ func (k QueueKeys) answer(call uint64) string {
 }
 
 // append adds what insert_task.lua needs of the task.
-func (t *EnqueueTask) append(k QueueKeys, keys []string, args []any) ([]string, []any) {
+func (t *EnqueueTask) append(c redis.Scripter, k QueueKeys, keys []string, args []any) ([]string, []any) {
 	task := k.Task(t.ID)
-	state, when := t.put()
+	state, when := t.put(c)
 	keys = append(keys, task, cmp.Or(t.Unique, task))
 	return keys, append(args, shortID(t.ID), tokenText(t.Token), t.Message, state, when, t.For, int64(t.Lock/time.Second))
 }
 
 // put is how insert_task.lua puts the task, and when.
-func (t *EnqueueTask) put() (state string, when int64) {
+func (t *EnqueueTask) put(c redis.Scripter) (state string, when int64) {
 	switch {
 	case !t.At.IsZero():
-		return "booked", t.At.UnixMicro()
+		return "booked", dueAt(c, t.At, t.In)
 	case t.Score != 0:
 		return "scheduled", t.Score
 	}

@@ -49,8 +49,8 @@ func Requeue(ctx context.Context, c redis.Scripter, k QueueKeys, a RequeueArgs) 
 type DeferArgs struct {
 	ID     string
 	Token  uint64        // of the deferral: written once, however often it is sent
-	At     time.Time     // zero for Wait from now, by Redis' clock
-	Wait   time.Duration // from now to At
+	At     time.Time     // zero for Wait from now, by the clock of the queue's server
+	Wait   time.Duration // from now to At; where the clock of At is another server's, this counts
 	For    string        // what the task waits for
 	Pool   PoolMark      // comes first to wake it; zero for all at once
 	Unique string        // asynq's lock of a unique task, or ""
@@ -67,12 +67,26 @@ func Defer(ctx context.Context, c redis.Scripter, k QueueKeys, a DeferArgs) *red
 	if unique == "" {
 		unique = task
 	}
-	at := int64(0)
-	if !a.At.IsZero() {
-		at = a.At.UnixMicro()
-	}
 	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.retry, k.due, unique},
-		shortID(a.ID), tokenText(a.Token), at, micros(max(0, a.Wait)), a.For, flag(a.PutOff), a.Pool[:])
+		shortID(a.ID), tokenText(a.Token), dueAt(c, a.At, a.Wait), micros(max(0, a.Wait)), a.For, flag(a.PutOff), a.Pool[:])
+}
+
+// dueAt is an instant as the scripts of queues take it: microseconds since 1970, or the time
+// from now, negated. That is for an instant of no known clock (the zero time), and for Redis
+// Cluster, where it is by the clock of another server than the queue's.
+func dueAt(c redis.Scripter, at time.Time, wait time.Duration) int64 {
+	if at.IsZero() || Sharded(c) {
+		return -max(0, wait).Microseconds()
+	}
+	return at.UnixMicro()
+}
+
+// Sharded says whether a client is one of a Redis Cluster.
+func Sharded(c redis.Scripter) bool {
+	_, sharded := c.(interface {
+		ForEachShard(context.Context, func(context.Context, *redis.Client) error) error
+	})
+	return sharded
 }
 
 // Postpones is how often a task was deferred because its provider put it off.
@@ -157,7 +171,8 @@ const RetimeMax = 1000
 type Retiming struct {
 	ID  string
 	At  time.Time
-	Any bool // every pool wakes it from now on; else who came first still does
+	In  time.Duration // from now to At, as Wait of [DeferArgs]
+	Any bool          // every pool wakes it from now on; else who came first still does
 
 	// For is what the task waits for where At is of that: an entry that is left of
 	// another task of this id is not moved.
@@ -175,7 +190,7 @@ func Retime(ctx context.Context, c redis.Scripter, k QueueKeys, earlier bool, ta
 	args := append(make([]any, 0, 2+4*len(tasks)), len(tasks), flag(earlier))
 	for _, t := range tasks {
 		keys = append(keys, k.Task(t.ID))
-		args = append(args, shortID(t.ID), t.At.UnixMicro(), flag(t.Any), t.For)
+		args = append(args, shortID(t.ID), dueAt(c, t.At, t.In), flag(t.Any), t.For)
 	}
 	return codes(run(ctx, c, retimeScript, len(tasks), keys, args...), len(tasks))
 }

@@ -85,9 +85,7 @@ func (r *reply) refreshReply(now time.Time) RefreshReply {
 
 // refreshBatches are the indices of bookings that one call can ask about.
 func refreshBatches(c redis.UniversalClient, bookings []RefreshArgs) [][]int {
-	_, sharded := c.(interface {
-		ForEachShard(context.Context, func(context.Context, *redis.Client) error) error
-	})
+	sharded := Sharded(c)
 	var crowds [][]int
 	for i := range bookings {
 		b, joined := &bookings[i], false

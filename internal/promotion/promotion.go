@@ -94,7 +94,7 @@ func instantOf(ctx context.Context, rdb redis.UniversalClient, keys luascripts.Q
 func (t Tasks) Retime(ctx context.Context, rdb redis.Scripter, keys luascripts.QueueKeys, gone func(p throttle.Promotion, code int64)) (moved []string, err error) {
 	all := make([]luascripts.Retiming, 0, len(t))
 	for id, p := range t {
-		all = append(all, luascripts.Retiming{ID: id, At: p.At, Any: true})
+		all = append(all, luascripts.Retiming{ID: id, At: p.At, In: p.Wait, Any: true})
 	}
 	slices.SortFunc(all, func(a, b luascripts.Retiming) int { return a.At.Compare(b.At) })
 	for portion := range slices.Chunk(all, luascripts.RetimeMax) {

@@ -433,11 +433,12 @@ func (g *feeding) bookAgain(ctx context.Context, open []luascripts.BatchElement,
 	}
 	var moves []luascripts.Retiming
 	for i, b := range throttle.ForWorkers.BookMany(ctx, g.f.c.Redis(), requests) {
-		at := b.At
+		at, in := b.At, b.Wait()
 		if b.Err != nil {
-			at = g.clock.now().Add(time.Duration(i) * time.Microsecond) // it hears it from a pool
+			in = time.Duration(i) * time.Microsecond
+			at = g.clock.now().Add(in) // it hears it from a pool
 		}
-		moves = append(moves, luascripts.Retiming{ID: ids[i], At: at})
+		moves = append(moves, luascripts.Retiming{ID: ids[i], At: at, In: in})
 	}
 	if len(moves) == 0 {
 		return nil

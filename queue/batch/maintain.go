@@ -78,8 +78,8 @@ func (c client) recall(ctx context.Context, queue, id string) error {
 	err := c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
 		tasks := make([]luascripts.Retiming, len(open))
 		for i, e := range open {
-			at := views[0].Now.Add(time.Duration(n) * time.Microsecond)
-			tasks[i], n = luascripts.Retiming{ID: luascripts.BatchTaskID(id, e.ID), At: at}, n+1
+			in := time.Duration(n) * time.Microsecond
+			tasks[i], n = luascripts.Retiming{ID: luascripts.BatchTaskID(id, e.ID), At: views[0].Now.Add(in), In: in}, n+1
 		}
 		_, err := luascripts.Retime(ctx, c.Redis(), c.Keys(queue), true, tasks)
 		return err

@@ -9,7 +9,7 @@
 -- KEYS[6]  unique     asynq's lock of a unique task, or the task's hash again when it has none
 -- ARGV[1]  task       the task's id, see taskid.lua
 -- ARGV[2]  token      of the deferral, 8 bytes; the last 8 that were written are not written again
--- ARGV[3]  at_us      instant at which to wake it; 0 for wait_us from now
+-- ARGV[3]  at_us      instant at which to wake it, see instant in deferred.lua
 -- ARGV[4]  wait_us    from now to the instant: so much longer its unique lock lives
 -- ARGV[5]  for        what it waits for, see BookedRules in internal/luascripts
 -- ARGV[6]  put_off    1: its provider put it off, which is counted in the task's hash
@@ -23,7 +23,7 @@ local deferred = require("queue/deferred")
 local ceil, max = math.ceil, math.max
 local int, live = numbers.int, numbers.live
 local entry, long = taskid.entry, taskid.long
-local ANY, deferred, deferred_as, second_net = deferred.ANY, deferred.deferred, deferred.deferred_as, deferred.second_net
+local ANY, deferred, deferred_as, instant, second_net = deferred.ANY, deferred.deferred, deferred.deferred_as, deferred.instant, deferred.second_net
 
 return function(keys, args)
   local task, active, lease, retry = keys[1], keys[2], keys[3], keys[4]
@@ -38,7 +38,7 @@ return function(keys, args)
   if redis.call("LREM", active, 0, id) == 0 then return redis.error_reply("NOT FOUND") end
   redis.call("ZREM", lease, id) -- one that is missing must not cost the task
 
-  if at == 0 then at = clock() + wait end
+  at = instant(at, clock())
   -- a hint may have come before us: then it is due earlier than our caller knows
   local known = entry(short, before.what)
   local hinted = tonumber(redis.call("ZSCORE", due, known) or "")

@@ -68,6 +68,12 @@ local function ours(d, score)
   return score and score % 1 == 0 and d.score ~= NOT_OURS and d.score == score_bytes(score)
 end
 
+-- instant is at, in microseconds since 1970. At or below 0 it is so long from now: its caller
+-- knows it by the clock of another server, or by none
+local function instant(at, now)
+  return at > 0 and at or now - at
+end
+
 -- over is what a script answers of a task in such a state that never runs again by
 -- itself: 3 when it was deleted, 6 when it is archived or completed; else nil
 local function over(state)
@@ -75,7 +81,7 @@ local function over(state)
 end
 
 return {
-  ANY = ANY, NOT_OURS = NOT_OURS, claimed_by = claimed_by, deferred = deferred, deferred_as = deferred_as, moved_to = moved_to, ours = ours,
+  ANY = ANY, NOT_OURS = NOT_OURS, claimed_by = claimed_by, deferred = deferred, deferred_as = deferred_as, instant = instant, moved_to = moved_to, ours = ours,
   over = over,
   pool_of = pool_of, second_net = second_net, woken_as = woken_as,
 }

@@ -7,7 +7,7 @@ local deferred = require("queue/deferred")
 local ceil, max = math.ceil, math.max
 local int, live = numbers.int, numbers.live
 local entry, long = taskid.entry, taskid.long
-local ANY, deferred, deferred_as, second_net = deferred.ANY, deferred.deferred, deferred.deferred_as, deferred.second_net
+local ANY, deferred, deferred_as, instant, second_net = deferred.ANY, deferred.deferred, deferred.deferred_as, deferred.instant, deferred.second_net
 
 local UNTOUCHED = deferred(nil) -- nothing was written of a new task
 
@@ -36,7 +36,8 @@ local function put(args, queue, now, task, lock, a)
   if code then return code end
   local unique = lock ~= task and lock
   if unique then redis.call("SET", lock, long(short), "EX", lock_s) end
-  local net = state == "booked" and second_net(tonumber(at)) or "0"
+  if state == "booked" then at = instant(tonumber(at), now) end
+  local net = state == "booked" and second_net(at) or "0"
   local hw = deferred_as(net, ANY, token, state == "booked" and what or "", UNTOUCHED)
   redis.call("HSET", task, "msg", msg, "state", state == "booked" and "scheduled" or state, "hw", hw)
   if unique then redis.call("HSET", task, "unique_key", lock) end
@@ -46,7 +47,7 @@ local function put(args, queue, now, task, lock, a)
   elseif state == "scheduled" then
     redis.call("ZADD", queue.scheduled, at, long(short))
   else
-    put_booked(queue, now, short, tonumber(at), what, unique)
+    put_booked(queue, now, short, at, what, unique)
   end
   return 1
 end
