@@ -1,7 +1,6 @@
 package throttle
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -86,7 +85,7 @@ func (w waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 			p.withdraw(ctx, r)
 			return d, err
 		}
-		if !stale(p.rules, d) {
+		if !d.stale() {
 			d.Waited = time.Since(began)
 			return d, nil
 		}
@@ -120,20 +119,20 @@ func sameLimits(in, decided []activeLimit) bool {
 	})
 }
 
-// stale says that a grant is too old to be acted on.
-func stale(rules ruleSet, d Decision) bool {
-	shortest := windowMax
-	for i, l := range rules {
-		limit := l.limit
-		if i < len(d.grant.limits) {
-			limit = cmp.Or(d.grant.limits[i].Limit, limit)
-		}
-		shortest = min(shortest, limit.Window())
+// stale says that a grant is too old to be acted on: this process stood still, or the answer
+// was long on its way.
+func (d *Decision) stale() bool { return !d.until.IsZero() && time.Now().After(d.until) }
+
+// slack is how old a grant of the rules may be when it is acted on.
+func slack(calls []luascripts.RuleCall) time.Duration {
+	least := staleMax
+	for i := range calls {
+		least = min(least, staleAfter(calls[i].Window))
 	}
-	return time.Since(d.start) > staleAfter(shortest)
+	return least
 }
 
-// staleAfter is how old a grant of a window may be when it is acted on.
+// staleAfter is that for one window.
 func staleAfter(window time.Duration) time.Duration {
 	return min(max(window/10, staleMin), staleMax)
 }

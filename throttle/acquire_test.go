@@ -232,11 +232,11 @@ func TestStale(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(stale)
-			if throttle.ForWorkers.Stale(l.Policy(), d) {
+			if throttle.ForWorkers.Stale(d) {
 				t.Errorf("window %v: Stale after %v = true, want false", window, time.Since(d.Start()))
 			}
 			time.Sleep(time.Nanosecond)
-			if !throttle.ForWorkers.Stale(l.Policy(), d) {
+			if !throttle.ForWorkers.Stale(d) {
 				t.Errorf("window %v: Stale after %v = false, want true", window, time.Since(d.Start()))
 			}
 		})

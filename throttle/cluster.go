@@ -8,14 +8,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/redisclock"
 )
 
 // storeOn is the store of a client: one script for all rules where one server has
 // all keys, and one for each slot on Redis Cluster.
 func storeOn(rdb redis.UniversalClient) store {
-	if _, sharded := rdb.(interface {
-		ForEachShard(context.Context, func(context.Context, *redis.Client) error) error
-	}); sharded {
+	if luascripts.Sharded(rdb) {
 		return clusterStore{redisStore{rdb, coalescerOf(rdb, true)}}
 	}
 	return redisStore{rdb, coalescerOf(rdb, false)}
@@ -28,6 +27,10 @@ func storeOn(rdb redis.UniversalClient) store {
 // charged that nobody used. Each slot grants by the clock of its own server, so a job
 // may start after the instant at which a rule counts it, by as much as a grant may
 // be old when it is acted on (see [staleAfter]).
+//
+// The clocks of servers differ. An answer is by the clock of the server that has the
+// narrowest key: what others say is carried over by the difference, as far as their replies
+// have shown it.
 type clusterStore struct{ redisStore }
 
 // slotCalls are the calls from..to of the rules that share a key.
@@ -49,18 +52,22 @@ func slots(calls []luascripts.RuleCall) []slotCalls {
 func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 	a := c.AcquireArgs
 	all := slots(a.Rules)
+	base, err := s.clockOf(ctx, a.Rules[0])
+	if err != nil {
+		return err
+	}
 	if len(all) == 1 {
-		return s.redisStore.acquire(ctx, c)
+		_, err := s.ask(ctx, c, base)
+		return err
 	}
 	if a.Mode == luascripts.BookLastRule {
 		if last := lastRateSlot(a.Rules); last.to > 0 {
-			return s.bookLastRule(ctx, c, last)
+			return s.bookLastRule(ctx, c, last, base)
 		}
 		a.Mode = luascripts.Book
 	}
 	out := luascripts.AcquireReply{Worth: make([]int64, len(a.Rules)), Each: make([]time.Time, len(a.Rules)), Free: make([]int, len(a.Rules))}
 	var earliest time.Time // of the grants
-	var err error
 	for n, at := range all {
 		call := luascripts.Call{AcquireArgs: a}
 		call.Rules, call.Mode = a.Rules[at.from:at.to], modeAt(a.Mode, a.Rules[at.to:])
@@ -68,7 +75,8 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 			call.Inline = min(a.Inline, max(0, earliest.Add(slack(a.Rules[:at.from])).Sub(out.Now)))
 		}
 		var r luascripts.AcquireReply
-		if err = s.redisStore.acquire(ctx, &call); err == nil { // after an error others may write to it still
+		var counted time.Time
+		if counted, err = s.ask(ctx, &call, base); err == nil { // after an error others may write to it still
 			r = call.AcquireReply
 		}
 		for _, given := range all[:granted(n, r.Status, err)] {
@@ -76,7 +84,7 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 			if err != nil {
 				back.Job = "" // a place in a line stays
 			}
-			promoted := s.giveBack(ctx, back, given, out.Worth, r)
+			promoted := s.giveBack(ctx, back, given, out.Worth, r, base)
 			out.Promoted = append(out.Promoted, promoted...)
 		}
 		if err != nil {
@@ -85,13 +93,63 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 		if n == 0 || r.At.Before(earliest) {
 			earliest = r.At
 		}
-		out = joined(out, r, at)
+		out = joined(out, r, at, counted)
 		if r.Status != luascripts.Granted {
 			break
 		}
 	}
 	c.AcquireReply = out
 	return err
+}
+
+// clockOf is the clock of the server that has the key of a rule.
+func (s clusterStore) clockOf(ctx context.Context, rule luascripts.RuleCall) (*redisclock.Clock, error) {
+	on, err := s.coalescer.nodeOf(ctx, rule.Ledger())
+	if err != nil {
+		return nil, err
+	}
+	return &on.clock, nil
+}
+
+// ask asks one slot, whose answer is carried over to the clock base. By its own clock the
+// slot counts a grant at the instant counted.
+func (s clusterStore) ask(ctx context.Context, c *luascripts.Call, base *redisclock.Clock) (counted time.Time, err error) {
+	clock, err := s.clockOf(ctx, c.Rules[0])
+	if err != nil {
+		return counted, err
+	}
+	began := time.Now()
+	if err := s.redisStore.acquire(ctx, c); err != nil {
+		return counted, err
+	}
+	r := &c.AcquireReply
+	counted = r.At
+	clock.Observe(r.Now, began, time.Now())
+	r.Local = localTimes(clock, r, c.Rules, began)
+	d := base.Ahead(clock)
+	for _, at := range []*time.Time{&r.At, &r.From, &r.Now, &r.Promised} {
+		carryOver(at, d)
+	}
+	for i := range r.Promoted {
+		carryOver(&r.Promoted[i].At, d)
+	}
+	return counted, nil
+}
+
+// carriedOver makes the instants of promotions those of a clock that shows to while theirs
+// shows from.
+func carriedOver(promoted []luascripts.Promotion, from, to time.Time) []luascripts.Promotion {
+	for i := range promoted {
+		promoted[i].At = promoted[i].At.Add(to.Sub(from))
+	}
+	return promoted
+}
+
+// carryOver makes an instant one of a clock that is so far ahead.
+func carryOver(at *time.Time, ahead time.Duration) {
+	if !at.IsZero() {
+		*at = at.Add(ahead)
+	}
 }
 
 // modeAt is the mode in which a slot is asked. A job that books is to wait in the
@@ -120,19 +178,15 @@ func granted(n int, status luascripts.Status, err error) int {
 	return n
 }
 
-// slack is how much later than a grant its job may start: each slot grants at an
-// instant of its own, and the job starts at the last of them.
-func slack(calls []luascripts.RuleCall) time.Duration {
-	least := staleMax
-	for _, p := range calls {
-		least = min(least, staleAfter(p.Window))
-	}
-	return least
-}
-
 // joined adds the answer of one slot to those before.
-func joined(out, r luascripts.AcquireReply, at slotCalls) luascripts.AcquireReply {
+func joined(out, r luascripts.AcquireReply, at slotCalls, counted time.Time) luascripts.AcquireReply {
 	out.Status, out.Rule, out.Now, out.Version = r.Status, 0, r.Now, r.Version
+	if r.Status != luascripts.Granted || r.Local.Start.After(out.Local.Start) {
+		out.Local.Start = r.Local.Start
+	}
+	if r.Status != luascripts.Granted || out.Local.Until.IsZero() || r.Local.Until.Before(out.Local.Until) {
+		out.Local.Until = r.Local.Until
+	}
 	if r.Rule > 0 {
 		out.Rule = at.from + r.Rule
 	}
@@ -148,7 +202,7 @@ func joined(out, r luascripts.AcquireReply, at slotCalls) luascripts.AcquireRepl
 	out.Fence = max(out.Fence, r.Fence)
 	copy(out.Worth[at.from:at.to], r.Worth)
 	for i := at.from; i < at.to; i++ {
-		out.Each[i] = r.At
+		out.Each[i] = counted
 	}
 	copy(out.Free[at.from:at.to], r.Free)
 	out.Promoted = append(out.Promoted, moved(r.Promoted, at)...)
@@ -165,7 +219,7 @@ func moved(promoted []luascripts.Promotion, at slotCalls) []luascripts.Promotion
 
 // giveBack takes a grant back that another slot made useless. A job that waits
 // there keeps its order here; one that waits for a gate has no place anywhere.
-func (s clusterStore) giveBack(ctx context.Context, a luascripts.AcquireArgs, at slotCalls, worth []int64, refused luascripts.AcquireReply) []luascripts.Promotion {
+func (s clusterStore) giveBack(ctx context.Context, a luascripts.AcquireArgs, at slotCalls, worth []int64, refused luascripts.AcquireReply, base *redisclock.Clock) []luascripts.Promotion {
 	back := luascripts.CancelArgs{Rules: slices.Clone(a.Rules[at.from:at.to]), Policy: a.Policy, Token: a.Token, Job: a.Job}
 	for i := range back.Rules {
 		back.Rules[i].Worth = worth[at.from+i]
@@ -173,6 +227,9 @@ func (s clusterStore) giveBack(ctx context.Context, a luascripts.AcquireArgs, at
 	}
 	if refused.Status == luascripts.Booked && refused.Rule > 0 && a.Job != "" {
 		back.Away = refused.At
+		if clock, err := s.clockOf(ctx, back.Rules[0]); err == nil {
+			carryOver(&back.Away, clock.Ahead(base))
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
@@ -233,7 +290,8 @@ func (s clusterStore) close(ctx context.Context, a luascripts.CloseArgs) (luascr
 }
 
 // refresh asks about each slot of each booking, all in one pipeline for each node.
-// The latest instant is that of the job.
+// The job waits for the slot that lets it wait longest. Their servers answer at about the
+// same time, each by its own clock.
 func (s clusterStore) refresh(ctx context.Context, bookings []luascripts.RefreshArgs) []luascripts.RefreshReply {
 	var calls []luascripts.RefreshArgs
 	var of []int // the booking of each call
@@ -247,16 +305,19 @@ func (s clusterStore) refresh(ctx context.Context, bookings []luascripts.Refresh
 	out := make([]luascripts.RefreshReply, len(bookings))
 	for n, r := range s.redisStore.refresh(ctx, calls) {
 		o := &out[of[n]]
-		r.Promoted = append(o.Promoted, moved(r.Promoted, where[n])...)
+		promoted := moved(r.Promoted, where[n])
 		if r.Rule > 0 {
 			r.Rule += where[n].from
 		}
-		switch failed := o.Err != nil || o.Status > luascripts.Withdrawn; {
-		case failed:
-		case r.Err != nil || r.Status > luascripts.Withdrawn, r.Status == luascripts.Booked && !r.At.Before(o.At):
+		failed := o.Err != nil || o.Status > luascripts.Withdrawn
+		fails := r.Err != nil || r.Status > luascripts.Withdrawn
+		longer := r.Status == luascripts.Booked && (o.Status != luascripts.Booked || r.At.Sub(r.Now) >= o.At.Sub(o.Now))
+		switch earlier := *o; {
+		case !failed && (fails || longer), o.Now.IsZero():
 			*o = r
+			o.Promoted = append(carriedOver(earlier.Promoted, earlier.Now, o.Now), promoted...)
 		default:
-			o.Now, o.Promoted = r.Now, r.Promoted
+			o.Promoted = append(o.Promoted, carriedOver(promoted, r.Now, o.Now)...)
 		}
 	}
 	return out
@@ -275,23 +336,24 @@ func lastRateSlot(calls []luascripts.RuleCall) slotCalls {
 
 // bookLastRule books in one slot. The other slots are peeked at before, so that most
 // jobs that are refused leave nothing behind.
-func (s clusterStore) bookLastRule(ctx context.Context, c *luascripts.Call, last slotCalls) error {
+func (s clusterStore) bookLastRule(ctx context.Context, c *luascripts.Call, last slotCalls, base *redisclock.Clock) error {
 	a := c.AcquireArgs
-	at, by, fault, err := s.admittedBy(ctx, a.Rules, last)
+	at, by, fault, err := s.admittedBy(ctx, a.Rules, last, base)
 	if err != nil || fault.Status != luascripts.Refused {
 		c.AcquireReply = fault
 		return err
 	}
 	call := luascripts.Call{AcquireArgs: a}
 	call.Rules = a.Rules[last.from:last.to]
-	if err := s.redisStore.acquire(ctx, &call); err != nil {
+	counted, err := s.ask(ctx, &call, base)
+	if err != nil {
 		return err // others may write to the call still
 	}
 	none := luascripts.AcquireReply{Worth: make([]int64, len(a.Rules)), Each: make([]time.Time, len(a.Rules)), Free: make([]int, len(a.Rules))}
-	out := joined(none, call.AcquireReply, last)
+	out := joined(none, call.AcquireReply, last, counted)
 	if out.Status == luascripts.Booked && out.Promised.IsZero() && at.After(out.At) {
 		a.Token = 0 // there is only a place, and no grant
-		out.Promoted = append(out.Promoted, s.giveBack(ctx, a, last, none.Worth, luascripts.AcquireReply{})...)
+		out.Promoted = append(out.Promoted, s.giveBack(ctx, a, last, none.Worth, luascripts.AcquireReply{}, base)...)
 		out.Status, out.Rule, out.At = luascripts.Refused, by, at
 	}
 	if out.Status == luascripts.Refused && a.MaxWait >= 0 && out.At.After(out.Now.Add(a.MaxWait)) {
@@ -304,15 +366,25 @@ func (s clusterStore) bookLastRule(ctx context.Context, c *luascripts.Call, last
 // admittedBy is when all rules outside of one slot would admit a new job, and which
 // rule is the last of them, counted from 1. Otherwise it is the status of a rule
 // that can't be decided about.
-func (s clusterStore) admittedBy(ctx context.Context, calls []luascripts.RuleCall, but slotCalls) (at time.Time, by int, fault luascripts.AcquireReply, _ error) {
+func (s clusterStore) admittedBy(ctx context.Context, calls []luascripts.RuleCall, but slotCalls, base *redisclock.Clock) (at time.Time, by int, fault luascripts.AcquireReply, _ error) {
 	for i := range calls {
 		p := &calls[i]
 		if i >= but.from && i < but.to {
 			continue
 		}
+		clock, err := s.clockOf(ctx, *p)
+		if err != nil {
+			return at, by, fault, err
+		}
+		began := time.Now()
 		r, err := s.peek(ctx, p.LimitKeys, luascripts.PeekArgs{Numbers: p.Numbers, Cost: p.Cost, Closed: p.Closed})
 		if err != nil {
 			return at, by, fault, err
+		}
+		clock.Observe(r.Now, began, time.Now())
+		d := base.Ahead(clock)
+		for _, at := range []*time.Time{&r.Now, &r.Next, &r.Closed} {
+			carryOver(at, d)
 		}
 		if r.Status != luascripts.Granted {
 			return at, by, luascripts.AcquireReply{Status: r.Status, Rule: i + 1, Now: r.Now, Version: r.Version}, nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/headwayq/headway/internal/coalesce"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/redisclock"
 	"github.com/headwayq/headway/internal/rediserr"
 )
 
@@ -33,20 +34,26 @@ type coalescer struct {
 	way       coalesce.Transport[*luascripts.Call]
 	scattered atomic.Bool // the keys are on servers that we don't know: each call goes by itself
 
-	sole    *batcher             // of the one server that has all keys
+	sole    *node                // the one server that has all keys
 	cluster *redis.ClusterClient // nil where there is such a server
-	nodes   sync.Map             // *batcher of each node, by address
+	nodes   sync.Map             // *node of a Cluster, by address
 	known   atomic.Int64         // how many
 }
 
-type batcher = coalesce.Batcher[*luascripts.Call]
+// node is a server of which a client's calls are answered.
+type node struct {
+	*coalesce.Batcher[*luascripts.Call]
+	clock redisclock.Clock
+}
+
+func (m *coalescer) newNode() *node { return &node{Batcher: coalesce.NewBatcher(&m.way)} }
 
 // batchLeast is how many calls gather at least while one batch is on its way.
 const batchLeast = 2
 
-// batchersMax is how many batchers are kept. Nodes come and go, and where each new one
-// has an address of its own, the batchers of nodes that are gone would grow for ever.
-const batchersMax = 1024
+// nodesMax is how many nodes are kept. They come and go, and where each new one has an
+// address of its own, those that are gone would grow for ever.
+const nodesMax = 1024
 
 func newCoalescer(rdb redis.UniversalClient, scattered bool) *coalescer {
 	m := &coalescer{rdb: rdb}
@@ -54,7 +61,7 @@ func newCoalescer(rdb redis.UniversalClient, scattered bool) *coalescer {
 		Alone: m.send, Together: m.sendMany, Patience: coalesce.PatienceDefault, Few: batchLeast,
 		Weight: func(c *luascripts.Call) int { return weightOf(&c.AcquireArgs) }, Most: luascripts.CallsMax,
 	}
-	m.sole = coalesce.NewBatcher(&m.way)
+	m.sole = m.newNode()
 	// a client that a program has wrapped is called through its wrapper
 	m.cluster, _ = rdb.(*redis.ClusterClient)
 	m.scattered.Store(scattered && m.cluster == nil)
@@ -67,12 +74,12 @@ func (m *coalescer) acquire(ctx context.Context, c *luascripts.Call) error {
 	if m.scattered.Load() {
 		return m.send(ctx, c)
 	}
-	l, err := m.batcher(ctx, c)
+	to, err := m.nodeOf(ctx, c.Rules[0].Ledger())
 	if err != nil {
-		c.Err = fmt.Errorf("the node of a key: %w", err)
+		c.Err = err
 		return c.Err
 	}
-	if err := l.Do(ctx, c); err != nil {
+	if err := to.Do(ctx, c); err != nil {
 		return err
 	}
 	if errors.Is(c.Err, luascripts.ErrRetrySingly) {
@@ -90,37 +97,37 @@ func weightOf(a *luascripts.AcquireArgs) int {
 	return w
 }
 
-// batcher is the batcher to the server of a call's keys.
-func (m *coalescer) batcher(ctx context.Context, c *luascripts.Call) (*batcher, error) {
+// nodeOf is the server that has a key.
+func (m *coalescer) nodeOf(ctx context.Context, key string) (*node, error) {
 	if m.cluster == nil {
 		return m.sole, nil
 	}
-	node, err := m.cluster.MasterForKey(ctx, c.Rules[0].Ledger())
+	master, err := m.cluster.MasterForKey(ctx, key)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the node of a key: %w", err)
 	}
-	return m.batcherTo(node.Options().Addr), nil
+	return m.nodeAt(master.Options().Addr), nil
 }
 
-// batcherTo is the batcher to the node of an address.
-func (m *coalescer) batcherTo(addr string) *batcher {
+// nodeAt is the node of an address.
+func (m *coalescer) nodeAt(addr string) *node {
 	l, ok := m.nodes.Load(addr)
 	if ok {
-		return l.(*batcher)
+		return l.(*node)
 	}
-	l, ok = m.nodes.LoadOrStore(addr, coalesce.NewBatcher(&m.way))
-	if !ok && m.known.Add(1) > batchersMax {
+	l, ok = m.nodes.LoadOrStore(addr, m.newNode())
+	if !ok && m.known.Add(1) > nodesMax {
 		m.forgetIdle(addr)
 	}
-	return l.(*batcher)
+	return l.(*node)
 }
 
-// forgetIdle drops the batchers without a call, but for one. A call that was just
-// about to enter a dropped one is served there, beside the batcher that takes its
+// forgetIdle drops the nodes without a call, but for one. A call that was just
+// about to go to a dropped one is served there, beside the one that takes its
 // place.
 func (m *coalescer) forgetIdle(but string) {
 	m.nodes.Range(func(addr, l any) bool {
-		if addr != but && l.(*batcher).Idle() && m.nodes.CompareAndDelete(addr, l) {
+		if addr != but && l.(*node).Idle() && m.nodes.CompareAndDelete(addr, l) {
 			m.known.Add(-1)
 		}
 		return true

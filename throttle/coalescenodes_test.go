@@ -21,16 +21,16 @@ func (silent) EvalSha(context.Context, string, []string, ...any) *redis.Cmd {
 	return redis.NewCmdResult(nil, context.DeadlineExceeded)
 }
 
-// Nodes of a Cluster may come and go, each with an address of its own. The batchers of nodes
-// that are gone are dropped. A batcher with a call in flight is kept.
-func TestBatchersOfNodesThatAreGone(t *testing.T) {
+// Nodes of a Cluster may come and go, each with an address of its own. Nodes
+// that are gone are dropped. One with a call in flight is kept.
+func TestNodesThatAreGone(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, testBatchersOfNodes)
+	synctest.Test(t, testNodesThatAreGone)
 }
 
-func testBatchersOfNodes(t *testing.T) {
+func testNodesThatAreGone(t *testing.T) {
 	m := newCoalescer(silent{}, false)
-	busy := m.batcherTo("busy:6379")
+	busy := m.nodeAt("busy:6379")
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	call := &luascripts.Call{AcquireArgs: luascripts.AcquireArgs{MaxWait: -1, Token: 1, Rules: []luascripts.RuleCall{{
@@ -39,10 +39,10 @@ func testBatchersOfNodes(t *testing.T) {
 	}}}}
 	wg.Go(func() { _ = busy.Do(t.Context(), call) }) // for an hour of the bubble
 	synctest.Wait()
-	for i := range 20 * batchersMax {
+	for i := range 20 * nodesMax {
 		addr := fmt.Sprintf("10.0.%d.%d:6379", i/256, i%256)
-		if l := m.batcherTo(addr); l != m.batcherTo(addr) {
-			t.Fatalf("two batchers to %s", addr)
+		if l := m.nodeAt(addr); l != m.nodeAt(addr) {
+			t.Fatalf("two nodes at %s", addr)
 		}
 	}
 	n := 0
@@ -50,10 +50,10 @@ func testBatchersOfNodes(t *testing.T) {
 		n++
 		return true
 	})
-	if n > batchersMax || int64(n) != m.known.Load() {
-		t.Errorf("%d batchers are kept, of which %d are counted, want at most %d", n, m.known.Load(), batchersMax)
+	if n > nodesMax || int64(n) != m.known.Load() {
+		t.Errorf("%d nodes are kept, of which %d are counted, want at most %d", n, m.known.Load(), nodesMax)
 	}
-	if m.batcherTo("busy:6379") != busy {
-		t.Error("the batcher with a call in flight was dropped")
+	if m.nodeAt("busy:6379") != busy {
+		t.Error("the node with a call in flight was dropped")
 	}
 }

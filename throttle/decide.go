@@ -92,6 +92,7 @@ func (a *attempt) ask(ctx context.Context, t *retry) error {
 		}
 	}
 	reply := c.AcquireReply
+	reply.Local = t.store.localTimes(&reply, c.Rules, t.roundTripTimes)
 	freeCall(c)
 	return a.read(&reply, t.limits, t.roundTripTimes)
 }
@@ -139,7 +140,7 @@ func (a *attempt) read(reply *luascripts.AcquireReply, limits []activeLimit, whe
 	if len(reply.Promoted) > 0 { // few calls promote a job: the others need no ids
 		d.Promoted = rules.promotions(reply.Promoted, rules.ids(*r), reply.Now)
 	}
-	d.start, d.surely = when.ended.Add(reply.At.Sub(reply.Now)), when.began.Add(reply.At.Sub(reply.Now))
+	d.start, d.until, d.surely = reply.Local.Start, reply.Local.Until, when.began.Add(reply.At.Sub(reply.Now))
 	if r.wantLeft {
 		d.Left = reply.Free
 	}
@@ -270,14 +271,14 @@ func newRetryBy(p *Policy, store *clockedStore, limits []activeLimit) retry {
 // begin returns what the store's clock should say now.
 func (t *retry) begin() time.Time {
 	t.began = time.Now()
-	return t.began.Add(time.Duration(t.store.offset.Load()))
+	return t.store.clock.Now()
 }
 
 // again takes in an answer, and says whether to call once more. Otherwise the error
 // is how the call ended, as callers of this package see it.
 func (t *retry) again(ctx context.Context, op string, a answer, err error) (bool, error) {
 	t.ended = time.Now()
-	t.store.observeClock(a.now, t.ended)
+	t.store.observe(a.now, t.roundTripTimes)
 	switch {
 	case err != nil:
 	case a.status == luascripts.NotCovered:

@@ -24,7 +24,7 @@ func Gathered(rdb redis.UniversalClient) int {
 	m := coalescerOf(rdb, false)
 	n := m.sole.Gathered()
 	m.nodes.Range(func(_, l any) bool {
-		n += l.(*batcher).Gathered()
+		n += l.(*node).Gathered()
 		return true
 	})
 	return n

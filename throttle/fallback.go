@@ -271,6 +271,6 @@ func (a *attempt) inShadow(ctx context.Context) error {
 		d.instead = insteadOfFault
 	}
 	d.Refused = false
-	d.Granted, d.Shadowed, d.made, d.start = true, true, fromNowhere, time.Now()
+	d.Granted, d.Shadowed, d.made, d.start, d.until = true, true, fromNowhere, time.Now(), time.Time{}
 	return nil
 }

@@ -22,7 +22,7 @@ func TestFailOpen(t *testing.T) {
 		for range 3 {
 			d := mustTry(t, l, true, throttle.FailOpen)
 			noKey(t, d)
-			if d.Wait() > 0 || d.Err() != nil || throttle.ForWorkers.Stale(l.Policy(), d) {
+			if d.Wait() > 0 || d.Err() != nil || throttle.ForWorkers.Stale(d) {
 				t.Errorf("%v: wait %v, err %v, want one that may go", d, d.Wait(), d.Err())
 			}
 			tries := c.tries.Load()

@@ -160,7 +160,8 @@ type Decision struct {
 	Shadowed bool
 
 	start   time.Time // At on the local, monotonic clock; never before it
-	surely  time.Time // the same, never after it: the answer may have been long on its way
+	until   time.Time // until when a grant may be acted on, on that clock; zero for ever
+	surely  time.Time // At on that clock, never after it: the answer may have been long on its way
 	instead instead   // of what a shadowed grant was made
 }
 

@@ -130,7 +130,7 @@ func (v *Reservation) settle(ctx context.Context, d Decision) (ok bool, err erro
 	}
 	v.mu.Lock()
 	ours := v.ahead // else it was granted before this Wait
-	good := !ours || err == nil && !stale(v.p.rules, d)
+	good := !ours || err == nil && !d.stale()
 	v.ahead, v.owed = !good, !good
 	v.mu.Unlock()
 	if good {

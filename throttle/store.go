@@ -3,12 +3,12 @@ package throttle
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/redisclock"
 )
 
 // store is where permits are counted and lines stand: Redis, or the memory of
@@ -154,20 +154,38 @@ func (s redisLimits) changes(ctx context.Context, rule string) (wait func(time.D
 }
 
 // clockedStore is a store and what is known of its clock: the windows of a calendar
-// are computed around that clock before each call.
+// are computed around that clock before each call. The servers of a Redis Cluster have a
+// clock each; this one is then that of the server which answered last.
 type clockedStore struct {
 	store
-	offset atomic.Int64 // nanoseconds that its clock was ahead of ours in the last reply
+	clock redisclock.Clock
 }
 
-// clock is what the store's clock should say now.
-func (s *clockedStore) clock() time.Time { return time.Now().Add(time.Duration(s.offset.Load())) }
-
-// observeClock learns from a reply that arrived at the instant local.
-func (s *clockedStore) observeClock(now, local time.Time) {
+// observe learns from a reply of the store.
+func (s *clockedStore) observe(now time.Time, t roundTripTimes) {
 	if !now.IsZero() {
-		s.offset.Store(int64(now.Sub(local)))
+		s.clock.Observe(now, t.began, t.ended)
 	}
+}
+
+// localTimes are those of a reply to a call about rules.
+func (s *clockedStore) localTimes(r *luascripts.AcquireReply, rules []luascripts.RuleCall, t roundTripTimes) luascripts.LocalTimes {
+	if !r.Local.Start.IsZero() {
+		return r.Local
+	}
+	return localTimes(&s.clock, r, rules, t.began)
+}
+
+// localTimes are those of a reply by the clock of its server, to a call which began at that
+// moment. As long as one reply is all that is known of a clock, a grant may be as old as the
+// call.
+func localTimes(c *redisclock.Clock, r *luascripts.AcquireReply, rules []luascripts.RuleCall, began time.Time) luascripts.LocalTimes {
+	start, confirmed := c.Local(r.At)
+	since := start
+	if !confirmed {
+		since = began.Add(r.At.Sub(r.Now))
+	}
+	return luascripts.LocalTimes{Start: start, Until: since.Add(slack(rules))}
 }
 
 // errClock says that a store's clock moved away from each answer it gave.

@@ -148,13 +148,16 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]act
 		for j, i := range indices {
 			p := places[i].Policy
 			args[j] = luascripts.RefreshArgs{Rules: p.rules.calls(places[i].IDs, places[i].request()), Policy: p.name, Job: places[i].Job}
-			number(args[j].Rules, limits[i], p.store.clock())
+			number(args[j].Rules, limits[i], p.store.clock.Now())
 		}
 		var again []int
-		for j, r := range s.refresh(ctx, args) {
+		began := time.Now()
+		replies := s.refresh(ctx, args)
+		when := roundTripTimes{began, time.Now()}
+		for j, r := range replies {
 			i, err := indices[j], r.Err
 			p := places[i].Policy
-			p.store.observeClock(r.Now, time.Now())
+			p.store.observe(r.Now, when)
 			if err == nil && r.Status == luascripts.NotCovered {
 				again, err = append(again, i), errClock
 			}
@@ -232,8 +235,8 @@ func (workerCalls) Lookup(ctx context.Context, place BookingRef) (BookingStatus,
 		case again:
 			continue
 		}
-		if !out.Known || s.Known && s.At.After(out.At) {
-			out = s // of several slots the latest instant is that of the job
+		if !out.Known || s.Known && s.At.Sub(s.Now) > out.At.Sub(out.Now) {
+			out = s // the job waits for the slot that lets it wait longest; each has a clock of its own
 		}
 		n++
 	}
@@ -305,11 +308,11 @@ func (workerCalls) Answered(err error) bool {
 // when there is none.
 func (workerCalls) LeaseFor(p *Policy, d Decision) time.Duration { return shortestLease(p, d) }
 
-// Stale says that a grant is too old to be acted on: the process was stopped between the
-// answer and now, and acting late would come too close to the next grant. Then acquire
-// again. The bound is a tenth of the shortest window of the rules, at least [staleMin] and
-// at most [staleMax].
-func (workerCalls) Stale(p *Policy, d Decision) bool { return stale(p.rules, d) }
+// Stale says that a grant is too old to be acted on: the process stood still, or the answer was
+// long on its way, and acting late would come too close to the next grant. Then acquire
+// again. The bound is a tenth of the window of each rule, at least [staleMin] and at most
+// [staleMax]. It counts from when the rule's server counts the grant.
+func (workerCalls) Stale(d Decision) bool { return d.stale() }
 
 // Return gives the grant of r.Token back like [Policy.Refund], and r.Job the first place in
 // the line for it: a job that was let in and could not start. A job that a limit can't

@@ -205,7 +205,7 @@ func (t *attempt) Begin(ctx context.Context, p *throttle.Policy, d throttle.Deci
 	case err != nil:
 		t.refund(ctx, held{policy: p, Decision: d})
 		return false, err
-	case throttle.ForWorkers.Stale(p, d): // called once only: a moment later the result may differ
+	case throttle.ForWorkers.Stale(d): // called once only: a moment later the result may differ
 		t.a.counters.stale.Add(1)
 		t.comeBack(ctx, p, d)
 		return false, nil

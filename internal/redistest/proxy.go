@@ -29,7 +29,7 @@ type Proxy struct {
 	cut      func(request []byte) bool // nil cuts nothing
 	cutOnce  bool
 	cuts     int
-	delay    time.Duration
+	delay    delays
 	closed   bool
 }
 
@@ -108,7 +108,14 @@ func (p *Proxy) Cuts() int {
 func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.delay = d
+	p.delay = delays{d, d}
+}
+
+// DelayReplies holds only the replies back for d from now on.
+func (p *Proxy) DelayReplies(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = delays{reply: d}
 }
 
 // Refuse drops all connections and refuses new ones, as when Redis or the
@@ -223,7 +230,7 @@ func (p *Proxy) pumpRequests(l *link) {
 			l.close()
 			return
 		}
-		if !l.sleep(p.currentDelay()) {
+		if !l.sleep(p.currentDelay().request) {
 			return
 		}
 		lose := p.shouldCut(commands)
@@ -249,7 +256,7 @@ func (p *Proxy) pumpReplies(l *link) {
 			p.lose(l)
 			return
 		}
-		if !l.sleep(p.currentDelay()) {
+		if !l.sleep(p.currentDelay().reply) {
 			return
 		}
 		if _, werr := l.client.Write(buf[:n]); err != nil || werr != nil {
@@ -287,7 +294,10 @@ func (p *Proxy) shouldCut(commands [][]byte) bool {
 	return false
 }
 
-func (p *Proxy) currentDelay() time.Duration {
+// delays are how long requests and replies are held back.
+type delays struct{ request, reply time.Duration }
+
+func (p *Proxy) currentDelay() delays {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.delay

@@ -1,0 +1,61 @@
+package throttle_test
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/throttle"
+)
+
+// On a cluster whose servers' clocks differ, jobs of a phone keep their distance by a clock
+// outside, and all of them go.
+func TestClusterOfDifferentClocks(t *testing.T) {
+	t.Parallel()
+	rdb, nodes := redistest.StartNodes(t, 3)
+	_, library := luascripts.Library()
+	for i, ahead := range []time.Duration{0, 100 * time.Millisecond, -150 * time.Millisecond} {
+		if err := redistest.Skew(t.Context(), nodes[i].Client(t), library, ahead); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const phones, messages, narrow, wide = 12, 4, 300 * time.Millisecond, 20 * time.Millisecond
+	p := clusterPolicy(t, rdb, throttle.Sliding(1, narrow), throttle.Sliding(1, wide))
+	for i := range 20 { // what is known of the clocks before
+		if _, err := p.Acquire(t.Context(), clusterRequest(100+i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	var mu sync.Mutex
+	grants := make(map[int][]time.Time)
+	var wg sync.WaitGroup
+	for i := range phones * messages {
+		wg.Go(func() {
+			if _, err := p.Acquire(t.Context(), clusterRequest(i%phones)); err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			grants[i%phones] = append(grants[i%phones], time.Now())
+		})
+	}
+	wg.Wait()
+	took := time.Since(began)
+	t.Logf("%d jobs took %v", phones*messages, took)
+	if most := 5 * time.Second; took > most {
+		t.Errorf("they took %v, want at most %v; the limits allow them in 1 s", took, most)
+	}
+	for phone, at := range grants {
+		slices.SortFunc(at, time.Time.Compare)
+		for i := range at[1:] {
+			if gap := at[i+1].Sub(at[i]); gap < narrow-narrow/10 {
+				t.Errorf("phone %d: two jobs are %v apart, want %v less a tenth", phone, gap, narrow)
+			}
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package throttle_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/throttle"
+)
+
+// A grant whose answer was long on its way is not acted on: the next grant would follow too
+// close. The call goes again, and is granted later.
+func TestLateReplyIsNotActedOn(t *testing.T) {
+	t.Parallel()
+	const window, delay = 2 * time.Second, 1500 * time.Millisecond
+	s := redistest.Start(t)
+	far, proxy := redistest.Behind(t, s, nil)
+	slow, near := newLimiter(t, far, "phone", throttle.Sliding(1, window), throttle.Config{}).Policy(), newLimiter(t, s.Client(t), "phone", throttle.Sliding(1, window), throttle.Config{}).Policy()
+	for i := range 2 { // what is known of the clock before
+		if _, err := slow.Acquire(t.Context(), throttle.Request{Key: fmt.Sprint("other", i), Cost: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	proxy.DelayReplies(delay)
+	calm := time.AfterFunc(delay, func() { proxy.DelayReplies(0) })
+	defer calm.Stop()
+	d, err := slow.Acquire(t.Context(), throttle.Request{Key: "+15550100", Cost: 1})
+	first := time.Now()
+	if err != nil || !d.Granted {
+		t.Fatalf("Acquire = %v, %v", d, err)
+	}
+	if age := first.Sub(d.Start()); age > window/10 {
+		t.Errorf("a grant is acted on that is %v old, want at most %v", age, window/10)
+	}
+	if _, err := near.Acquire(t.Context(), throttle.Request{Key: "+15550100", Cost: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if gap := time.Since(first); gap < window-window/10 {
+		t.Errorf("the next grant follows after %v, want %v less a tenth", gap, window)
+	}
+}
+
+// Behind a network that is slow all the time there are grants all the same.
+func TestSlowNetworkGetsGrants(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	far, proxy := redistest.Behind(t, s, nil)
+	l := newLimiter(t, far, "phone", throttle.Sliding(1000, 500*time.Millisecond), throttle.Config{}).Policy() // a tenth of which is 50 ms
+	proxy.Delay(40 * time.Millisecond)
+	for i := range 5 {
+		began := time.Now()
+		if _, err := l.Acquire(t.Context(), throttle.Request{Key: "k", Cost: 1}); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("call %d took %v", i, time.Since(began))
+	}
+}
+
+// Where the rules of a policy are on several servers, the grant of one ages while another
+// server stands still. It is given back, and the call goes again.
+func TestGrantAgesWhileAnotherServerStandsStill(t *testing.T) {
+	t.Parallel()
+	const window = 2 * time.Second
+	rdb, nodes := redistest.StartNodes(t, 3)
+	p := clusterPolicy(t, rdb, throttle.Sliding(1, window), throttle.Sliding(1000, time.Second))
+	narrow, wide := p.Rules()[0], p.Rules()[1]
+	on := func(ledger string) *redistest.Server { return nodes[nodeOf(t, rdb, nodes, ledger)] }
+	phone := 0
+	for on(narrow.Ledger(fmt.Sprint("phone", phone))) == on(wide.Ledger("acme")) {
+		phone++
+	}
+	for i := range 2 { // what is known of the clocks before
+		for n := range 10 {
+			if _, err := p.Acquire(t.Context(), clusterRequest(100+10*i+n)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	provider := on(wide.Ledger("acme"))
+	provider.Pause()
+	goesOn := time.AfterFunc(1200*time.Millisecond, provider.Resume)
+	defer goesOn.Stop()
+	if _, err := p.Acquire(t.Context(), clusterRequest(phone)); err != nil {
+		t.Fatal(err)
+	}
+	first := time.Now()
+	if _, err := p.Acquire(t.Context(), clusterRequest(phone)); err != nil {
+		t.Fatal(err)
+	}
+	if gap := time.Since(first); gap < window-window/10 {
+		t.Errorf("the next grant follows after %v, want %v less a tenth", gap, window)
+	}
+}
+
+// nodeOf is the index of the node that has a key.
+func nodeOf(t *testing.T, rdb *redis.ClusterClient, nodes []*redistest.Server, key string) int {
+	t.Helper()
+	master, err := rdb.MasterForKey(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.IndexFunc(nodes, func(s *redistest.Server) bool { return s.Addr() == master.Options().Addr })
+}
