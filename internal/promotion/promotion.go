@@ -63,28 +63,29 @@ func (t Tasks) locate(ctx context.Context, rdb redis.UniversalClient, keys luasc
 		if left--; left < 0 {
 			return
 		}
-		at, ok := instantOf(ctx, rdb, keys, set, queue, id)
-		if later := at.Sub(p.At); ok && later > 0 {
-			p.At, p.Wait = at, p.Wait+later
+		at, wait, ok := instantOf(ctx, rdb, keys, set, queue, id)
+		if ok && wait > p.Wait {
+			p.At, p.Wait = at, wait
 			t[id] = p
 		}
 	}
 }
 
-// instantOf is when a task may run that waits under several rules, as its places are now.
-func instantOf(ctx context.Context, rdb redis.UniversalClient, keys luascripts.QueueKeys, set *policyset.Set, queue, id string) (at time.Time, ok bool) {
+// instantOf is when a task may run that waits under several rules, as its places are now, and
+// how long that is from now.
+func instantOf(ctx context.Context, rdb redis.UniversalClient, keys luascripts.QueueKeys, set *policyset.Set, queue, id string) (at time.Time, wait time.Duration, ok bool) {
 	f, err := luascripts.GetTask(ctx, rdb, keys, id)
 	if err != nil || !f.Ours {
-		return time.Time{}, false
+		return time.Time{}, 0, false
 	}
 	booked, _ := luascripts.ParseBookingRef(f.For)
 	policy := set.Lookup(booked.Rules.Policy())
 	ids, costs, ok := booked.Rules.Read()
 	if !ok || policy == nil || len(policy.Rules()) == 1 {
-		return time.Time{}, false
+		return time.Time{}, 0, false
 	}
 	s, err := throttle.ForWorkers.Lookup(ctx, throttle.BookingRef{Policy: policy, IDs: ids, Costs: costs, Job: luascripts.JobID(queue, id)})
-	return s.At, err == nil && s.Known
+	return s.At, s.At.Sub(s.Now), err == nil && s.Known
 }
 
 // Retime moves the tasks to their earlier instants, the first to come first and in calls
