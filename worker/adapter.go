@@ -22,6 +22,7 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/policyset"
 	"github.com/headwayq/headway/internal/precheck"
+	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
@@ -202,6 +203,9 @@ func (a *Adapter) Start(ctx context.Context) error {
 	if a.quit != nil || a.stopped() {
 		return errors.New("worker: an adapter runs once")
 	}
+	if err := a.awaitRedis(ctx); err != nil {
+		return err
+	}
 	a.queuesOf(nil) // from now on they stay
 	if err := errors.Join(a.checkRedis(ctx), a.upkeep.compareClocks(ctx)); err != nil {
 		return err
@@ -227,6 +231,36 @@ func (a *Adapter) Start(ctx context.Context) error {
 	a.wg.Go(func() { a.batchCounts.run(ctx) })
 	return nil
 }
+
+// awaitRedis returns when Redis answers, or the adapter is shut down, if it is configured to wait.
+func (a *Adapter) awaitRedis(ctx context.Context) error {
+	if !a.cfg.WaitForRedis {
+		return nil
+	}
+	for pause, warned := awaitMin, false; ; pause = min(2*pause, awaitMax) {
+		err := a.rdb.Time(ctx).Err()
+		if kind := rediserr.Of(err); kind.Answered() && kind != rediserr.Passing {
+			return nil // what it refuses is said by the check
+		}
+		if !warned {
+			a.log.Warn("Redis does not answer: the start waits for it", zap.Error(err))
+			warned = true
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-a.stop:
+			return ErrClosed
+		case <-time.After(pause):
+		}
+	}
+}
+
+// How long the start waits between two questions to a Redis that does not answer.
+const (
+	awaitMin = 50 * time.Millisecond
+	awaitMax = time.Second
+)
 
 // checkRedis refuses a server that can't do what the adapter needs, with all its faults. A
 // server that is away is no fault of its own: whoever asks it next says so.

@@ -67,6 +67,11 @@ type Config struct {
 	// much: see docs/production.md. Defaults to a refusal.
 	AllowEviction bool
 
+	// WaitForRedis lets Start and Run wait while Redis does not answer, as at a deploy that
+	// starts both, until it does or the context ends. A Redis that refuses the pool, by a wrong
+	// password for instance, is an error all the same. Defaults to an error at once.
+	WaitForRedis bool
+
 	// Logger takes the pool's and asynq's lines. Defaults to zap's production lines on
 	// stderr, warnings and errors only; zap.NewNop() silences them.
 	Logger *zap.Logger

@@ -96,7 +96,7 @@ func TestSlowLookDelaysNoOther(t *testing.T) {
 func TestWaitForABusyWorkerIsLateness(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	const n, per, busy = 3, 400 * ms, 700 * ms
+	const n, per, busy = 3, 1500 * ms, 700 * ms // within per the blocker runs, also on a slow machine
 	h := &occupied{hold: map[string]chan struct{}{"block": make(chan struct{})}}
 	grants := make(chan event.Granted, 10)
 	cfg := policies(phone("sms", per))

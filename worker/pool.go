@@ -78,7 +78,8 @@ func New(rdb redis.UniversalClient, handler asynq.Handler, cfg Config) (*Pool, e
 // is called, and then shuts down gracefully, as that does. It returns nil then.
 //
 // It returns an error when it could not start: [ErrRedisUnfit] with all that is wrong with
-// the server, [ErrClockSkew], [ErrClosed] after a Shutdown, or that Redis does not answer.
+// the server, [ErrClockSkew], [ErrClosed] after a Shutdown, or that Redis does not answer, see
+// [Config.WaitForRedis].
 // Once it runs, no error ends it: while Redis is away it waits, and goes on afterwards.
 // A pool runs once.
 //
@@ -107,6 +108,9 @@ func (p *Pool) Run(ctx context.Context) error {
 
 // Start starts the pool and returns; Run is Start, a wait, and Shutdown.
 func (p *Pool) Start(ctx context.Context) error {
+	if err := p.awaitRedis(ctx); err != nil { // without the lock, so that Shutdown can end it
+		return err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch p.state {

@@ -1,0 +1,79 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/worker"
+)
+
+// A pool that may wait starts when Redis does. One that may not fails at once.
+func TestStartWaitsForRedis(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	rdb := srv.Client(t)
+	srv.Stop()
+	seen := &runs{}
+	impatient, err := worker.New(rdb, seen.handler(), policies(phone("sms", time.Minute)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := impatient.Start(t.Context()); err == nil {
+		t.Error("a pool that does not wait starts without Redis")
+	}
+	impatient.Shutdown()
+
+	cfg := policies(phone("sms", time.Minute))
+	cfg.WaitForRedis = true
+	p, err := worker.New(rdb, seen.handler(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Shutdown)
+	started := make(chan error, 1)
+	go func() { started <- p.Start(t.Context()) }()
+	never(t, 200*ms, "it starts without Redis", func() bool { return len(started) > 0 })
+	srv.StartAgain()
+	if err := <-started; err != nil {
+		t.Fatalf("Start = %v", err)
+	}
+	enqueue(t, srv.Client(t), queue.NewTask("sms", []byte(to("+15550100"))))
+	seen.ran(t, 1)
+}
+
+// A wait for Redis ends with its context, and by a Shutdown.
+func TestWaitForRedisEnds(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	rdb := srv.Client(t)
+	srv.Stop()
+	cfg := policies(phone("sms", time.Minute))
+	cfg.WaitForRedis = true
+	gaveUp := errors.New("gave up")
+	for name, c := range map[string]struct {
+		end  func(p *worker.Pool, cancel context.CancelCauseFunc)
+		want error
+	}{
+		"context":  {func(_ *worker.Pool, cancel context.CancelCauseFunc) { cancel(gaveUp) }, gaveUp},
+		"shutdown": {func(p *worker.Pool, _ context.CancelCauseFunc) { p.Shutdown() }, worker.ErrClosed},
+	} {
+		p, err := worker.New(rdb, (&runs{}).handler(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- p.Start(ctx) }()
+		never(t, 100*ms, "it starts without Redis", func() bool { return len(ended) > 0 })
+		c.end(p, cancel)
+		if err := <-ended; !errors.Is(err, c.want) {
+			t.Errorf("%s: Start = %v, want %v", name, err, c.want)
+		}
+		cancel(nil)
+		p.Shutdown()
+	}
+}
