@@ -340,7 +340,8 @@ func TestVirtualBatchWhoseFeedersDieAtRandom(t *testing.T) {
 							deaths++
 						}
 						dying[i] = &mortal{UniversalClient: h.connect(), answer: rng.IntN(2) == 0}
-						dying[i].left.Store(2 + rng.Int64N(40))
+						// some must live for the 50 calls or so by which a feeder gives new places to what is open
+						dying[i].left.Store(2 + rng.Int64N(100))
 						stops[i] = h.feedOn(dying[i], sources)
 					}
 					if p := h.progress("winter"); p.Open > 15 {
