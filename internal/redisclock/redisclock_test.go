@@ -65,7 +65,7 @@ func TestClockIsSet(t *testing.T) {
 			for i := range 2 {
 				at := s.ask(&c, time.Millisecond, time.Millisecond)
 				local, confirmed := c.Local(at)
-				if got := c.Now().Sub(time.Now()); time.Since(local) != 0 || confirmed != (i > 0) || got != ahead {
+				if got := time.Until(c.Now()); time.Since(local) != 0 || confirmed != (i > 0) || got != ahead {
 					t.Errorf("%v ahead: the clock is told as %v ahead, the reply as %v old, confirmed: %v", ahead, got, time.Since(local), confirmed)
 				}
 			}
@@ -85,7 +85,7 @@ func TestHorizon(t *testing.T) {
 			s.ahead += 2 * time.Millisecond
 			s.ask(&c, 5*time.Millisecond, 5*time.Millisecond)
 		}
-		if ahead := c.Now().Sub(time.Now()); ahead < 3*time.Millisecond {
+		if ahead := time.Until(c.Now()); ahead < 3*time.Millisecond {
 			t.Errorf("the clock is told as %v ahead, want at least 3 ms of its 8", ahead)
 		}
 	})
