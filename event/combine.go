@@ -11,7 +11,7 @@ func All(f func(context.Context, Event)) Observer {
 	return Observer{
 		Granted: each[Granted](f), Refused: each[Refused](f), Deferred: each[Deferred](f), Moved: each[Moved](f),
 		Promoted: each[Promoted](f), Woken: each[Woken](f), Postponed: each[Postponed](f), LeaseLost: each[LeaseLost](f),
-		Adjusted: each[Adjusted](f), LimitChanged: each[LimitChanged](f), KeyClosed: each[KeyClosed](f),
+		Adjusted: each[Adjusted](f), Unlimited: each[Unlimited](f), LimitChanged: each[LimitChanged](f), KeyClosed: each[KeyClosed](f),
 		RedisAway: each[RedisAway](f), RedisBack: each[RedisBack](f),
 	}
 }
@@ -28,7 +28,7 @@ func Join(observers ...Observer) Observer {
 			Granted: both(all.Granted, o.Granted), Refused: both(all.Refused, o.Refused), Deferred: both(all.Deferred, o.Deferred),
 			Moved: both(all.Moved, o.Moved), Promoted: both(all.Promoted, o.Promoted), Woken: both(all.Woken, o.Woken),
 			Postponed: both(all.Postponed, o.Postponed), LeaseLost: both(all.LeaseLost, o.LeaseLost), Adjusted: both(all.Adjusted, o.Adjusted),
-			LimitChanged: both(all.LimitChanged, o.LimitChanged), KeyClosed: both(all.KeyClosed, o.KeyClosed),
+			Unlimited: both(all.Unlimited, o.Unlimited), LimitChanged: both(all.LimitChanged, o.LimitChanged), KeyClosed: both(all.KeyClosed, o.KeyClosed),
 			RedisAway: both(all.RedisAway, o.RedisAway), RedisBack: both(all.RedisBack, o.RedisBack),
 		}
 	}
@@ -73,7 +73,7 @@ func (b *Buffer) Observer() Observer {
 	return Observer{
 		Granted: later(b, b.to.Granted), Refused: later(b, b.to.Refused), Deferred: later(b, b.to.Deferred), Moved: later(b, b.to.Moved),
 		Promoted: later(b, b.to.Promoted), Woken: later(b, b.to.Woken), Postponed: later(b, b.to.Postponed), LeaseLost: later(b, b.to.LeaseLost),
-		Adjusted: later(b, b.to.Adjusted), LimitChanged: later(b, b.to.LimitChanged), KeyClosed: later(b, b.to.KeyClosed),
+		Adjusted: later(b, b.to.Adjusted), Unlimited: later(b, b.to.Unlimited), LimitChanged: later(b, b.to.LimitChanged), KeyClosed: later(b, b.to.KeyClosed),
 		RedisAway: later(b, b.to.RedisAway), RedisBack: later(b, b.to.RedisBack),
 	}
 }

@@ -35,6 +35,7 @@ type Observer struct {
 	Postponed    func(context.Context, Postponed)
 	LeaseLost    func(context.Context, LeaseLost)
 	Adjusted     func(context.Context, Adjusted)
+	Unlimited    func(context.Context, Unlimited)
 	LimitChanged func(context.Context, LimitChanged)
 	KeyClosed    func(context.Context, KeyClosed)
 	RedisAway    func(context.Context, RedisAway)
@@ -49,8 +50,8 @@ type Task struct {
 }
 
 // Event is one of the kinds of this package: [Granted], [Refused], [Deferred], [Moved],
-// [Promoted], [Woken], [Postponed], [LeaseLost], [Adjusted], [LimitChanged], [KeyClosed],
-// [RedisAway] or [RedisBack]. More may come.
+// [Promoted], [Woken], [Postponed], [LeaseLost], [Adjusted], [Unlimited], [LimitChanged],
+// [KeyClosed], [RedisAway] or [RedisBack]. More may come.
 type Event interface{ event() }
 
 // Granted says that a task or a caller has all of its permits: in a pool when its handler
@@ -157,6 +158,12 @@ type Adjusted struct {
 	From, To int // permits
 }
 
+// Unlimited says that a pool has a task whose type has no policy.
+type Unlimited struct {
+	Task  Task
+	Fails bool // it does not run, see worker.UnlimitedRefuse; else it runs without limits
+}
+
 // LimitChanged says that this process goes by another limit of a rule from now on, or that
 // the rule was closed or opened on all keys, whoever did it. It is not called for what a
 // process finds when it starts.
@@ -193,6 +200,7 @@ func (Woken) event()        {}
 func (Postponed) event()    {}
 func (LeaseLost) event()    {}
 func (Adjusted) event()     {}
+func (Unlimited) event()    {}
 func (LimitChanged) event() {}
 func (KeyClosed) event()    {}
 func (RedisAway) event()    {}

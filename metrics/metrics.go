@@ -7,8 +7,8 @@
 //
 // These figures are of one process. [RegisterQueues] adds those that stand in Redis.
 //
-// The labels are rules, queues, outcomes and names of scripts and of schedule entries, all of which stand in a
-// program's code or its policy files. No key, task id, task type or payload becomes a label.
+// The labels are rules, queues, outcomes, names of scripts and of schedule entries, and the types of tasks
+// without a policy, all of which stand in a program's code or its policy files. No key, task id or payload becomes a label.
 // docs/metrics.md has the list.
 package metrics
 
@@ -16,6 +16,8 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"strings"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -36,6 +38,7 @@ type Metrics struct {
 	postponed  *prometheus.CounterVec
 	leasesLost *prometheus.CounterVec
 	adjusted   *prometheus.CounterVec
+	unlimited  *prometheus.CounterVec
 	changes    *prometheus.CounterVec
 	closures   *prometheus.CounterVec
 	away       prometheus.Gauge
@@ -43,7 +46,14 @@ type Metrics struct {
 	awayFor    prometheus.Counter
 	scripts    *prometheus.HistogramVec
 	ticks      *prometheus.CounterVec
+
+	mu    sync.Mutex
+	types map[string]bool // labels of unlimited
 }
+
+// typesMax bounds the task types without a policy that are told apart. The others are
+// counted as "other": a program may make types up.
+const typesMax = 100
 
 // New makes the metrics of this process and registers them. It fails when one of them is
 // registered already: make one Metrics for a process.
@@ -70,6 +80,8 @@ func New(to prometheus.Registerer) (*Metrics, error) {
 		postponed:  counter("headway_postponed_total", "Tasks that a provider asked to try later.", "rule"),
 		leasesLost: counter("headway_leases_lost_total", "Leases that ended while their handlers ran.", "rule"),
 		adjusted:   counter("headway_charges_adjusted_total", "Charges that were corrected after the work.", "rule"),
+		unlimited:  counter("headway_unlimited_tasks_total", "Tasks whose types have no policy: nothing limits them.", "type"),
+		types:      make(map[string]bool),
 		changes:    counter("headway_limit_changes_total", "Changes of the limit in force, or of the closing of a rule, that this process has seen.", "rule"),
 		closures:   counter("headway_key_closures_total", "Keys that this process closed or opened.", "rule", "action"),
 		away:       prometheus.NewGauge(prometheus.GaugeOpts{Name: "headway_redis_away", Help: "Pools and policies of this process to which Redis does not answer at the moment."}),
@@ -80,7 +92,7 @@ func New(to prometheus.Registerer) (*Metrics, error) {
 		ticks: counter("headway_ticks_total", "Ticks of schedules that this process decided.", "entry", "outcome"),
 	}
 	for _, c := range []prometheus.Collector{
-		m.admissions, m.binding, m.wait, m.lateness, m.moved, m.promoted, m.woken, m.postponed, m.leasesLost, m.adjusted,
+		m.admissions, m.binding, m.wait, m.lateness, m.moved, m.promoted, m.woken, m.postponed, m.leasesLost, m.adjusted, m.unlimited,
 		m.changes, m.closures, m.away, m.outages, m.awayFor, m.scripts, m.ticks, buildInfo(),
 	} {
 		if err := to.Register(c); err != nil {
@@ -135,8 +147,11 @@ func (m *Metrics) Observer() event.Observer {
 		Postponed: func(_ context.Context, e event.Postponed) {
 			m.postponed.WithLabelValues(e.Rule).Inc()
 		},
-		LeaseLost:    func(_ context.Context, e event.LeaseLost) { m.leasesLost.WithLabelValues(e.Rule).Inc() },
-		Adjusted:     func(_ context.Context, e event.Adjusted) { m.adjusted.WithLabelValues(e.Rule).Inc() },
+		LeaseLost: func(_ context.Context, e event.LeaseLost) { m.leasesLost.WithLabelValues(e.Rule).Inc() },
+		Adjusted:  func(_ context.Context, e event.Adjusted) { m.adjusted.WithLabelValues(e.Rule).Inc() },
+		Unlimited: func(_ context.Context, e event.Unlimited) {
+			m.unlimited.WithLabelValues(m.typeLabel(e.Task.Type)).Inc()
+		},
 		LimitChanged: func(_ context.Context, e event.LimitChanged) { m.changes.WithLabelValues(e.Rule).Inc() },
 		KeyClosed: func(_ context.Context, e event.KeyClosed) {
 			action := "close"
@@ -154,6 +169,20 @@ func (m *Metrics) Observer() event.Observer {
 			m.awayFor.Add(e.For.Seconds())
 		},
 	}
+}
+
+// typeLabel is the label of a task type without a policy.
+func (m *Metrics) typeLabel(typ string) string {
+	typ = strings.ToValidUTF8(typ, "?")
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.types[typ] {
+		if len(m.types) >= typesMax || len(typ) > 128 {
+			return "other"
+		}
+		m.types[typ] = true
+	}
+	return typ
 }
 
 // deferred counts a task that waits. One that waits for no rule, but for Redis or for its

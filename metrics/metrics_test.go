@@ -72,11 +72,15 @@ func TestFiguresAreThoseOfTheHandlers(t *testing.T) {
 	rdb.AddHook(m.Hook())
 	var mu sync.Mutex
 	runs, waited, postponed := 0, 0, 0
-	left := make(chan struct{}, phones*each)
+	left := make(chan struct{}, phones*each+1)
 	pool, err := worker.New(rdb, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
-		d, _ := worker.GrantFrom(ctx)
+		d, limited := worker.GrantFrom(ctx)
 		mu.Lock()
 		defer mu.Unlock()
+		if !limited {
+			left <- struct{}{}
+			return nil
+		}
 		runs++
 		if !d.Promised.IsZero() {
 			waited++
@@ -109,10 +113,13 @@ func TestFiguresAreThoseOfTheHandlers(t *testing.T) {
 	if _, err := c.Enqueue(t.Context(), queue.NewTask("sms", []byte(`{}`))); err != nil { // no key
 		t.Fatal(err)
 	}
+	if _, err := c.Enqueue(t.Context(), queue.NewTask("mail", nil)); err != nil { // no policy
+		t.Fatal(err)
+	}
 	if err := pool.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for range phones * each {
+	for range phones*each + 1 {
 		<-left
 	}
 	pool.Shutdown()
@@ -128,6 +135,7 @@ func TestFiguresAreThoseOfTheHandlers(t *testing.T) {
 		"headway_postponed_total{phone}":             postponed,
 		"headway_key_closures_total{close,phone}":    postponed,
 		"headway_woken_total{default}":               int(stats.Wakes),
+		"headway_unlimited_tasks_total{mail}":        1,
 		"headway_redis_away{}":                       0,
 		"headway_redis_outages_total{}":              0,
 	} {

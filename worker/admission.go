@@ -96,7 +96,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 				ctx = context.WithValue(ctx, grantKey{}, d)
 			}
 		case handled:
-			if err := a.types.without(task.Type()); err != nil {
+			if err := a.types.without(ctx, t.event()); err != nil {
 				return err
 			}
 		}

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/hibiken/asynq"
 	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/event"
 )
 
 // Unlimited says what a pool does with a task whose type has no policy.
@@ -80,8 +83,12 @@ func (w *typeWatch) saw(typ string) {
 }
 
 // without is called for each task that has no policy. It returns why the task does not run.
-func (w *typeWatch) without(typ string) error {
+func (w *typeWatch) without(ctx context.Context, task event.Task) error {
+	typ := task.Type
 	w.counters.unlimited.Add(1)
+	if tell := w.cfg.Observer.Unlimited; tell != nil {
+		tell(ctx, event.Unlimited{Task: task, Fails: w.cfg.Unlimited == UnlimitedRefuse && !w.cfg.Throttle.Shadow})
+	}
 	switch w.cfg.Unlimited {
 	case UnlimitedAllow:
 	case UnlimitedRefuse:

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/worker"
@@ -85,6 +86,8 @@ func TestUnlimitedModes(t *testing.T) {
 				ran := &runs{}
 				cfg := policies(phone("sms", time.Minute))
 				cfg.Unlimited, cfg.Asynq.ErrorHandler = tt.mode, asynq.ErrorHandlerFunc(func(_ context.Context, _ *asynq.Task, err error) { failed = append(failed, err) })
+				told := make(chan event.Unlimited, 10)
+				cfg.Observer.Unlimited = func(_ context.Context, e event.Unlimited) { told <- e }
 				pool, stop := r.start(ran.handler(), cfg)
 				r.enqueue("sms", "limited", to("A"))
 				r.enqueue("mail", "unlimited", to("A"), asynq.MaxRetry(3))
@@ -92,6 +95,10 @@ func TestUnlimitedModes(t *testing.T) {
 				r.eventually("the task has run or failed", func() bool { return ran.count("unlimited") == 1 || r.is("unlimited", asynq.TaskStateRetry) })
 				stop()
 
+				want := event.Unlimited{Task: event.Task{Queue: "default", Type: "mail", ID: "unlimited"}, Fails: !tt.runs}
+				if e := <-told; e != want || len(told) > 0 {
+					t.Errorf("told %+v and %d more, want %+v", e, len(told), want)
+				}
 				if (ran.count("unlimited") == 1) != tt.runs {
 					t.Errorf("the task ran %d times", ran.count("unlimited"))
 				}

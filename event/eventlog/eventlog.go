@@ -44,6 +44,9 @@ func New(log *zap.Logger) event.Observer {
 		Adjusted: logged(log, zap.DebugLevel, "adjusted", func(e event.Adjusted) []zap.Field {
 			return append(task(e.Task), zap.String("rule", e.Rule), zap.Int("from", e.From), zap.Int("to", e.To))
 		}),
+		Unlimited: logged(log, zap.DebugLevel, "unlimited", func(e event.Unlimited) []zap.Field {
+			return append(task(e.Task), zap.Bool("fails", e.Fails))
+		}),
 		LimitChanged: logged(log, zap.InfoLevel, "limit changed", func(e event.LimitChanged) []zap.Field {
 			return []zap.Field{zap.String("rule", e.Rule), zap.String("limit", e.Limit), zap.Bool("stored", e.Stored), zap.Time("closed", e.Closed)}
 		}),
