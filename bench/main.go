@@ -20,6 +20,7 @@ import (
 var sections = []section{
 	{"acquire", "Acquires a second", acquire},
 	{"server", "What a call costs Redis and the client", server},
+	{"decisions", "What a decision costs Redis", decisions},
 	{"pool", "Tasks a second through a pool", pool},
 	{"backlog", "A backlog on one key", backlogs},
 	{"bullmq", "BullMQ, in node", bullmq},

@@ -118,59 +118,13 @@ func (a *AcquireArgs) form() string {
 	if a.MaxWait >= 0 {
 		longest = int64(a.MaxWait / time.Microsecond)
 	}
-	first := &a.Rules[0]
-	b := append(make([]byte, 0, 192), '-', '0'+byte(a.Mode))
-	if a.alone() && first.isRing() && !a.Mode.Books() && !a.Tell {
-		b[0] = 'r'
-		if first.isOne() {
-			b[0] = 'o'
-		}
-	}
-	if b[0] != '-' {
-		b = appendBytes(b, 7, first.Version)
-		b = appendBytes(b, 7, micros(first.Window))
-		b = appendBytes(b, 3, int64(first.Permits))
-		b = appendBytes(b, 3, int64(first.Cost))
-		b = appendBytes(b, 7, micros(a.Inline))
-		b = appendBytes(b, 7, 1+longest)
-	}
-	for _, n := range [...]int64{int64(len(a.Rules)), int64(a.Mode), micros(a.Inline), longest} {
+	b := make([]byte, 0, 192)
+	for _, n := range [...]int64{int64(a.Mode), micros(a.Inline), longest} {
 		b = append(strconv.AppendInt(b, n, 10), '|')
 	}
 	b = append(append(b, a.Gate.text()...), '|', '0'+byte(flag(a.Tell)), '|', '0'+byte(flag(a.Policy != "")), '|')
-	for i, group := range groups(a.Rules) {
-		p := &a.Rules[i]
-		b = append(b, byte(p.Kind), '|')
-		b = append(strconv.AppendInt(b, int64(p.Permits), 10), '|')
-		b = append(strconv.AppendInt(b, micros(p.Window), 10), '|')
-		b = append(append(b, p.more()...), '|')
-		for _, n := range [...]int64{p.Version, int64(p.Cost), int64(group), instant(p.Closed), p.Worth} {
-			b = append(strconv.AppendInt(b, n, 10), '|')
-		}
-	}
-	return string(b)
+	return string(appendRules(b, a.Rules))
 }
-
-// appendBytes appends the last bytes of a number, which is not negative.
-func appendBytes(b []byte, width int, n int64) []byte {
-	var all [8]byte
-	binary.BigEndian.PutUint64(all[:], uint64(n)) // #nosec G115
-	return append(b, all[len(all)-width:]...)
-}
-
-// alone says that a call is decided by one rule and nothing else.
-func (a *AcquireArgs) alone() bool { return len(a.Rules) == 1 && a.Policy == "" && a.Gate.isZero() }
-
-// isRing says that the part may go the way of ring.lua.
-func (p *RuleCall) isRing() bool {
-	return p.Kind == Sliding && p.Closed.IsZero() && p.Cost <= p.Permits
-}
-
-// isOne says that it may go that of one.lua, too.
-func (p *RuleCall) isOne() bool { return p.Permits == 1 && p.Window >= copyLife }
-
-// copyLife is COPY of numbers.lua.
-const copyLife = time.Minute
 
 // acquireCommand is the call of acquire.lua. What it points to is its own: a call may
 // be used again while a hook still has the command.

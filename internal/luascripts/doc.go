@@ -19,55 +19,40 @@
 // script with what it needs. Both ways give the same answers. A function is faster: Redis
 // makes the modules of a library once, and those of a script at each call.
 //
+//	lib/binary     numbers as bytes
 //	lib/clock      the one reading of Redis' clock
-//	lib/form       what calls of acquire.lua have in common
+//	lib/form       texts that many calls have in common are read once
 //	lib/numbers    numbers as text, lives of keys
 //	lib/taskid     how a task's id is written in our keys
-//	lib/timestamp  instants as 7 bytes
 //
 //	limit/acquire       grant, book or refuse, for up to 64 calls
 //	limit/adjust        a grant turns out to have cost more, or less
-//	limit/admit         the long way of acquire.lua: all rules, with those who wait
-//	limit/arguments     the parts of a call that has them as arguments
-//	limit/calendar      the algorithm of `calendar n/unit zone`
 //	limit/cancel        give back a grant, leave the line
 //	limit/check         the current instants of up to 8 bookings
 //	limit/close         nothing goes on a key until an instant
 //	limit/closerule     nothing goes by a rule until an instant
 //	limit/comeback      who comes back into a line, before others
-//	limit/correct       what a grant's holder gives back, or pays more
-//	limit/counter       what the ledgers of all other algorithms have in common
+//	limit/counter       the kinds that count: fixed, calendar, step
+//	limit/decide        one call of acquire.lua, by all rules of its policy
 //	limit/find_booking  in which line a booking stands
-//	limit/fixed         the algorithm of `fixed n/W`
 //	limit/gate          when work may run at all
-//	limit/gcra          the algorithm of `gcra n/W burst b` and `bucket n/W burst b`
 //	limit/leases        the algorithm of `concurrent n lease d`
-//	limit/ledger        what was spent on a key: open, slot, spend, free
+//	limit/ledger        what was spent on a key: read, decided on, written
 //	limit/line          who waits, in which order, and what they were promised
 //	limit/list          a portion of a line, and change nothing
 //	limit/locate        where one booking stands, and change nothing
-//	limit/lone          a short way for a call that comes alone: `sliding n/W`, nobody waits
-//	limit/one           the shortest way of acquire.lua: `sliding 1/W`, nobody waits
-//	limit/pair          a short way of acquire.lua: two rules, `sliding 1/W` and `sliding n/W`
 //	limit/peek          look, and change nothing
 //	limit/places        how a job gets its places in the lines
 //	limit/release       a lease ends before its time
-//	limit/remember      tokens that are not the newest any more
 //	limit/renew         a lease goes on
 //	limit/reset         forget what was spent
-//	limit/ring          a short way for several calls on one key: `sliding n/W`, nobody waits
 //	limit/rulecall      the rules that one call decides together, each on its key
-//	limit/run           a short way of acquire.lua: one rule, nobody waits
+//	limit/run           the short cut: calls by one rule on one key on which nobody waits
 //	limit/setlimit      the limit of a rule that goes before code
-//	limit/several       which way each of several calls takes
 //	limit/sliding       the algorithm of `sliding n/W`, a log of grants
-//	limit/smooth        the algorithm of `smooth n/W burst s` and `leaky n/W`
-//	limit/step          the algorithm of `bucket n/W burst b step`
-//	limit/tat           what gcra.lua and smooth.lua have in common
+//	limit/tat           the kinds that keep one instant: gcra, smooth, warmup
 //	limit/tickets       the numbers of line.lua, and one look at one of its members
-//	limit/tokens        which attempt holds which grant
-//	limit/warmup        the algorithm of `warmup n/W over D cold c`
-//	limit/widest        a place in the line of the widest rates, or none
+//	limit/tokens        which attempt holds which grant, and what its holder corrects
 //
 //	queue/claim          one pool alone plans a queue anew
 //	queue/count          how many tasks of a queue are where

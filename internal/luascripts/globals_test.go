@@ -11,7 +11,7 @@ import (
 
 // known are the globals that a module may read: what Redis gives, and our require.
 var known = []string{
-	"redis", "require", "math", "string", "table",
+	"redis", "require", "math", "string", "struct", "table",
 	"error", "ipairs", "next", "pairs", "pcall", "select", "tonumber", "tostring", "type", "unpack",
 }
 

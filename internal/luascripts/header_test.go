@@ -194,9 +194,11 @@ func TestHeaderBodyAndFunctionAgree(t *testing.T) {
 		if !strings.HasPrefix(h.first, "-- "+path.Base(name)+": ") || !h.returns {
 			t.Errorf("%s: the header opens with %q, returns %v; want its name, and what it returns", name, h.first, h.returns)
 		}
-		if strings.Contains(body, `require("limit/arguments")`) && (h.moreKeys || h.moreArgs) {
-			_, read, _ := strings.Cut(modules()["limit/arguments"].raw, "local function")
-			body += read // the loop over a call's rules
+		for call, module := range map[string]string{"rules_at": "limit/rulecall", "read_told": "limit/tokens"} {
+			if strings.Contains(body, call+"(") { // the loop over a call's rules
+				_, read, _ := strings.Cut(modules()[module].raw, "local function "+call+"(")
+				body += read
+			}
 		}
 		used := map[string]bool{}
 		for _, m := range bodyUse.FindAllStringSubmatch(body, -1) {

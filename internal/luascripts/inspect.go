@@ -23,7 +23,7 @@ type LocateReply struct {
 
 // Locate runs locate.lua.
 func Locate(ctx context.Context, c redis.Scripter, a RefreshArgs) (LocateReply, error) {
-	r := run(ctx, c, locateScript, 8, partKeys(a.Rules, a.Policy), partArgs([]any{len(a.Rules), a.Job}, a.Rules)...)
+	r := run(ctx, c, locateScript, 8, partKeys(a.Rules, a.Policy), rulesText(a.Rules), a.Job)
 	reply := LocateReply{Status: Status(r.int()), Rule: int(r.int()), At: r.time(), Now: r.time(), Permits: int(r.int()), Jobs: int(r.int())}
 	reply.Parked = r.int() == 1
 	reply.Closed = r.time()

@@ -76,7 +76,7 @@ type CloseReply struct {
 // Close runs close.lua.
 func Close(ctx context.Context, c redis.Scripter, a CloseArgs) (CloseReply, error) {
 	r := run(ctx, c, closeScript, 6, partKeys(a.Rules, a.Policy),
-		partArgs([]any{len(a.Rules), a.Job, micros(a.For), a.Rule}, a.Rules)...)
+		rulesText(a.Rules), a.Job, micros(a.For), a.Rule)
 	reply := CloseReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Until: r.time(), Version: r.int()}
 	reply.Promoted = r.promotions(r.int())
 	return reply, r.err
@@ -94,7 +94,7 @@ type AdjustArgs struct {
 // Adjust runs adjust.lua.
 func Adjust(ctx context.Context, c redis.Scripter, a AdjustArgs) (CancelReply, error) {
 	r := run(ctx, c, adjustScript, 5, partKeys(a.Rules, a.Policy),
-		grantArgs([]any{len(a.Rules), tokenText(a.Token), tokenText(a.Charge)}, a.Rules)...)
+		grantArgs([]any{tokenText(a.Token), tokenText(a.Charge)}, a.Rules)...)
 	reply := CancelReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Version: r.int()}
 	reply.Promoted = r.promotions(r.int())
 	return reply, r.err

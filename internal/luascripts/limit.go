@@ -198,18 +198,26 @@ func appendPartKeys(keys []string, parts []RuleCall, policy string) []string {
 	return keys
 }
 
-// partArgs puts the parts behind the other arguments.
-func partArgs(args []any, parts []RuleCall) []any {
-	for i, group := range groups(parts) {
-		p := &parts[i]
-		args = append(args, p.Kind.text(), p.Permits, micros(p.Window), p.more(), p.Version, p.Cost, group, instant(p.Closed), p.Worth)
+// rulesText is the rules of a call as a script reads them, see rulecall.lua.
+func rulesText(rules []RuleCall) string { return string(appendRules(make([]byte, 0, 192), rules)) }
+
+func appendRules(b []byte, rules []RuleCall) []byte {
+	for i, group := range groups(rules) {
+		p := &rules[i]
+		b = append(b, byte(p.Kind), '|')
+		b = append(strconv.AppendInt(b, int64(p.Permits), 10), '|')
+		b = append(strconv.AppendInt(b, micros(p.Window), 10), '|')
+		b = append(append(b, p.more()...), '|')
+		for _, n := range [...]int64{p.Version, int64(p.Cost), int64(group), instant(p.Closed), p.Worth} {
+			b = append(strconv.AppendInt(b, n, 10), '|')
+		}
 	}
-	return args
+	return b
 }
 
-// grantArgs puts behind all arguments when each part was granted.
+// grantArgs puts the rules behind the other arguments, and when each was granted.
 func grantArgs(args []any, parts []RuleCall) []any {
-	args = partArgs(args, parts)
+	args = append(args, rulesText(parts))
 	for i := range parts {
 		args = append(args, instant(parts[i].At), instant(parts[i].Until))
 	}
@@ -291,7 +299,7 @@ func Cancel(ctx context.Context, c redis.Scripter, a CancelArgs) (CancelReply, e
 		back = instant(a.Away)
 	}
 	r := run(ctx, c, cancelScript, 5, partKeys(a.Rules, a.Policy),
-		grantArgs([]any{len(a.Rules), tokenText(a.Token), a.Job, back}, a.Rules)...)
+		grantArgs([]any{tokenText(a.Token), a.Job, back}, a.Rules)...)
 	reply := CancelReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Version: r.int()}
 	reply.Promoted = r.promotions(r.int())
 	return reply, r.err

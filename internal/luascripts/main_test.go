@@ -30,6 +30,18 @@ func timed(t *testing.T, opts ...redistest.Option) (*redistest.Timed, *redis.Cli
 	return rdb, raw
 }
 
+// timedForLong is timed where keys don't expire while the test runs: on a busy machine a test
+// of short windows takes longer than these.
+func timedForLong(t *testing.T) (*redistest.Timed, *redis.Client) {
+	t.Helper()
+	raw := redistest.Start(t).Client(t)
+	rdb, err := redistest.NewTimed(t.Context(), redistest.LongLived{UniversalClient: raw}, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rdb, raw
+}
+
 // keysHaveALife checks that every key of ours has a TTL.
 func keysHaveALife(t *testing.T, rdb redis.UniversalClient) {
 	t.Helper()

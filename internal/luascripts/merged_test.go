@@ -94,8 +94,7 @@ func TestPostponesLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// Merged calls of one form go the way of ring.lua where several are on one key, and
-// that of one.lua where one is: none of them has to be asked again.
+// Of merged calls of one form, on one key or on several, none has to be asked again.
 func TestMergedCallsOnOneKeyAndOnOthers(t *testing.T) {
 	t.Parallel()
 	rdb, _ := timed(t)

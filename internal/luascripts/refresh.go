@@ -56,12 +56,12 @@ func refreshAll(ctx context.Context, c redis.UniversalClient, bookings []Refresh
 	for n, crowd := range crowds {
 		first := &bookings[crowd[0]]
 		var keys []string
-		args := append(make([]any, 0, 2+len(crowd)+9*len(first.Rules)), len(crowd), len(first.Rules))
+		args := append(make([]any, 0, 2+len(crowd)), len(crowd), rulesText(first.Rules))
 		for _, i := range crowd {
 			keys = appendPartKeys(keys, bookings[i].Rules, bookings[i].Policy)
 			args = append(args, bookings[i].Job)
 		}
-		calls[n] = checkScript.call(keys, partArgs(args, first.Rules)...)
+		calls[n] = checkScript.call(keys, args...)
 	}
 	for n, cmd := range sendAll(ctx, c, calls) {
 		v, err := cmd.Result()

@@ -8,9 +8,10 @@ import (
 // the narrowest part, and finds its turn in the others.
 func (c *call) cancel(a luascripts.CancelArgs) (given bool) {
 	at := int64(0)
+	found, until := c.found(a.Token)
 	for i := range c.parts {
-		p := &c.parts[i]
-		held := p.takeBack(a.Token)
+		p, held := &c.parts[i], found[i]
+		p.takeBack(a.Token, held, until)
 		if i == 0 {
 			given, at = held > 0, max(held, c.now)
 		}
@@ -28,23 +29,44 @@ func (c *call) cancel(a luascripts.CancelArgs) (given bool) {
 	return given
 }
 
-// takeBack is when the grant was that is given back, 0 or less when there is
-// none. The token refuses from now on.
-func (p *ruleCall) takeBack(token uint64) int64 {
+// found is when the grant of each rule was that a token holds, 0 or less when there is none,
+// and until when any of the rules may be told of it.
+func (c *call) found(token uint64) (held []int64, until int64) {
+	held = make([]int64, len(c.parts))
 	if token == 0 {
-		return 0
+		return held, 0
 	}
-	held := p.granted(token)
-	p.tokens.drop(token)
-	until := p.toldUntil
+	first := int64(0)
+	for i := range c.parts {
+		p := &c.parts[i]
+		held[i] = p.granted(token, first)
+		if first == 0 {
+			first = held[i]
+		}
+		told := p.toldUntil
+		if told == 0 && held[i] > 0 && p.kind != luascripts.Leases {
+			told = held[i] + p.w // who knew the token alone may know the instant later: it must not come back twice
+		}
+		until = max(until, told)
+	}
+	return held, until
+}
+
+// takeBack gives a grant back. The token refuses from now on, in the first rule for all.
+func (p *ruleCall) takeBack(token uint64, held, until int64) {
+	if token == 0 {
+		return
+	}
+	own := p.number == 1 || p.kind == luascripts.Leases
+	if own {
+		p.tokens.drop(token)
+	}
 	if held > 0 && p.kind != luascripts.Leases { // a lease is gone with its token
 		p.refund(token, held)
-		if until == 0 { // who knew the token alone may know the instant later: it must not come back twice
-			until = held + p.w
-		}
 	}
-	p.tokens.withdraw(token, held, until, p.now, p.extra)
-	return held
+	if own {
+		p.tokens.withdraw(token, held, until, p.now, p.extra)
+	}
 }
 
 func (p *ruleCall) refund(token uint64, held int64) {
@@ -63,7 +85,7 @@ func (p *ruleCall) enterAt(to place, ticket, at int64) {
 	p.keep(at)
 }
 
-func (p *ruleCall) adjust(token, charge uint64, turns []luascripts.Promotion) []luascripts.Promotion {
+func (p *ruleCall) adjust(token, charge uint64, held int64, turns []luascripts.Promotion) []luascripts.Promotion {
 	if p.kind == luascripts.Leases || p.cost == 0 {
 		return turns
 	}
@@ -71,7 +93,7 @@ func (p *ruleCall) adjust(token, charge uint64, turns []luascripts.Promotion) []
 	if p.cost > 0 { // what was used is spent, whatever the limit says
 		at = max(p.now, p.state.newest())
 		p.spend(at, charge)
-	} else if held := p.granted(token); held > 0 {
+	} else if held > 0 {
 		p.lessen(token, held)
 		turns = p.promotions(turns, true)
 	}
@@ -88,7 +110,9 @@ func (p *ruleCall) lessen(token uint64, held int64) {
 	}
 	if p.ledger.token == token && p.state.newest() != newest {
 		p.ledger.token = 0
-		p.tokens.remember(token, newest, p.now, p.extra)
+		if !p.ledger.second {
+			p.tokens.remember(token, newest, p.now, p.extra)
+		}
 	}
 }
 
@@ -141,16 +165,18 @@ func (p *ruleCall) ticketOfPostponed(since int64) int64 {
 
 // spend makes a grant at an instant that is not before slot's.
 func (p *ruleCall) spend(at int64, token uint64) {
-	was, wasAt := p.ledger.token, p.state.newest()
+	was, wasAt, second := p.ledger.token, p.state.newest(), p.ledger.second
 	p.state.charge(p.numbers, at, p.cost)
-	p.ledger.token = token
+	p.ledger.token, p.ledger.second = token, p.number > 1 && p.kind != luascripts.Leases
 	p.store()
 	if p.kind == luascripts.Leases {
 		p.tokens.lend(token, at+p.w, p.now, p.extra)
 		return
 	}
-	p.tokens.remember(was, wasAt, p.now, p.extra)
-	if p.w < copied {
+	if !second {
+		p.tokens.remember(was, wasAt, p.now, p.extra)
+	}
+	if p.w < copied && p.number == 1 {
 		p.tokens.remember(token, at, p.now, p.extra)
 	}
 }

@@ -5,7 +5,7 @@
 //
 //	file          its twin     what it is
 //	store.go                   the store, its calls, its keys and their expiry
-//	acquire.go    acquire.lua  the call that grants, books or refuses
+//	acquire.go    decide.lua   the call that grants, books or refuses
 //	booking.go    cancel.lua   what becomes of bookings and grants: cancel, adjust (adjust.lua), close (close.lua),
 //	                           and their instants, anew (check.lua)
 //	call.go       rulecall.lua    what a call on several rules reads first, and which rule holds a job up

@@ -162,17 +162,29 @@ func (p *ruleCall) holds(token uint64) (at int64, known bool) {
 	if token != 0 && p.ledger.token == token {
 		return p.state.newest(), true
 	}
-	if at, known = p.tokens.score(token); at < -chargeScore {
+	at, known = p.tokens.score(token)
+	switch {
+	case at < -chargeScore:
 		return -at - chargeScore, true
+	case at > 0 && at+copied <= p.now: // no copy of its call is expected any more
+		p.tokens.drop(token)
+		return 0, false
 	}
 	return at, known
 }
 
-// granted is the instant of the grant that a token's holder corrects: of one whose
-// token is forgotten what it tells, if there may have been one then. 0 or less is
+// granted is the instant of the grant that a token's holder corrects. The first rule of a
+// call remembers its token; the others go by what that found. Of a grant whose
+// token is forgotten it is what the holder tells, if there may have been one then. 0 or less is
 // none.
-func (p *ruleCall) granted(token uint64) int64 {
+func (p *ruleCall) granted(token uint64, first int64) int64 {
 	held, known := p.holds(token)
+	if p.number > 1 && p.kind != luascripts.Leases {
+		held, known = first, first != 0
+		if token != 0 && p.ledger.token == token {
+			held, known = p.state.newest(), true
+		}
+	}
 	if known || p.kind == luascripts.Leases || p.ledger.state == nil || p.toldAt == 0 {
 		return held
 	}

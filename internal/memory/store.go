@@ -277,8 +277,14 @@ func (s *Store) Settle(a luascripts.AdjustArgs) luascripts.CancelReply {
 			}
 		}
 		r.Status = luascripts.Granted
+		first := int64(0)
 		for i := range c.parts {
-			r.Promoted = c.parts[i].adjust(a.Token, a.Charge, r.Promoted)
+			p := &c.parts[i]
+			held := p.granted(a.Token, first)
+			if first == 0 {
+				first = held
+			}
+			r.Promoted = p.adjust(a.Token, a.Charge, held, r.Promoted)
 		}
 	})
 	if no.status != 0 {

@@ -67,8 +67,8 @@ func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 	}
 	w.tokens++
 	a.Token = w.tokens
-	if len(w.lost) > 0 && rapid.IntRange(0, 9).Draw(w.T, "too late") == 0 { // it comes behind its withdrawal
-		h := rapid.SampledFrom(w.lost).Draw(w.T, "withdrawn")
+	if lost := w.justLost(); len(lost) > 0 && rapid.IntRange(0, 9).Draw(w.T, "too late") == 0 { // it comes behind its withdrawal
+		h := rapid.SampledFrom(lost).Draw(w.T, "withdrawn")
 		policy = h.policy
 		a.Token, a.Rules, a.Policy = h.token, w.partsOf(h), w.name(policy)
 		if a.Mode != luascripts.Try {
@@ -85,6 +85,14 @@ func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 		}
 	}
 	return a, policy
+}
+
+// justLost are the tokens that were withdrawn, but for those that hold a grant again which may
+// be forgotten by now.
+func (w *twin) justLost() []*held {
+	return slices.DeleteFunc(slices.Clone(w.lost), func(l *held) bool {
+		return slices.ContainsFunc(w.held, func(h *held) bool { return h.token == l.token && !h.at.After(w.latest.Add(-time.Minute)) })
+	})
 }
 
 // justHeld are the grants of which a copy of the call may still arrive: it does so within a

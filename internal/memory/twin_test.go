@@ -22,7 +22,9 @@ import (
 
 var start = time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
 
-// On a real Redis the clock goes forward and backward, and no key expires.
+// On a real Redis the clock goes forward and backward, and no key expires. Most traces call the
+// functions of the library, which keep what they read of texts from one trace to the next; the
+// others run scripts.
 func TestTwinOnRedis(t *testing.T) {
 	t.Parallel()
 	for _, world := range worlds(true) {
@@ -33,8 +35,17 @@ func TestTwinOnRedis(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			functions := redis.NewClient(raw.Options())
+			t.Cleanup(func() { _ = functions.Close() })
+			if err := redistest.TimedLibrary(t.Context(), functions, start); err != nil {
+				t.Fatal(err)
+			}
 			rapid.Check(t, func(rt *rapid.T) {
-				runTwin(rt, world, rdb, raw, true, func(now time.Time) {
+				var by redis.UniversalClient = functions
+				if rapid.IntRange(0, 3).Draw(rt, "by scripts") == 0 {
+					by = rdb
+				}
+				runTwin(rt, world, by, raw, true, func(now time.Time) {
 					if err := rdb.SetTime(context.Background(), now); err != nil {
 						rt.Fatal(err)
 					}

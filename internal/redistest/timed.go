@@ -34,7 +34,7 @@ func NewTimed(ctx context.Context, c redis.UniversalClient, now time.Time) (*Tim
 
 // SetTime moves the clock, forward or backward.
 func (t *Timed) SetTime(ctx context.Context, now time.Time) error {
-	return t.HSet(ctx, timedKey, "s", now.Unix(), "us", now.Nanosecond()/1000).Err()
+	return SetClock(ctx, t, now)
 }
 
 // EvalSha runs the changed text if it is known, and asks for it otherwise.

@@ -3,12 +3,24 @@
 -- What is here takes little from around it, for a call of acquire.lua makes it several times:
 -- what a function takes costs as much as the function.
 
+local call, format = redis.call, string.format
 local COPY = 60000000 -- a copy of a call is not expected later than this
 
 -- tostring and .. cut a number to 14 digits; a time in microseconds has 16
+local last, last_text -- most numbers of a script are its time
 local function int(n)
-  return string.format("%.0f", n)
+  if n == last then return last_text end
+  if n < 1000000 or n >= 2147483648000000 then
+    last, last_text = n, format("%.0f", n)
+  else -- a time is printed in half the time as two small numbers
+    local us = n % 1000000
+    last, last_text = n, format("%d%06d", (n - us) / 1000000, us)
+  end
+  return last_text
 end
+
+-- is notes a number whose text is known
+local function is(n, text) last, last_text = n, text end
 
 -- whole milliseconds of a key's life, with some to spare: miniredis counts it
 -- from when it took the script on, which under load is well before our TIME
@@ -23,9 +35,9 @@ end
 -- a full Redis refuses nothing.
 local function live(key, us)
   local px = math.ceil(us / 1000) + 250 -- as life
-  return redis.call("PTTL", key) >= px - 50 or redis.call("PEXPIRE", key, string.format("%.0f", px)) == 1
+  return call("PTTL", key) >= px - 50 or call("PEXPIRE", key, format("%.0f", px)) == 1
 end
 
 return {
-  COPY = COPY, int = int, life = life, live = live,
+  COPY = COPY, int = int, is = is, life = life, live = live,
 }

@@ -1,16 +1,14 @@
 -- acquire.lua: for each of some calls: grant permits of all rules, or book a
 -- place in the line of the one that refuses, or refuse. The calls are decided one
 -- after another, at one reading of the clock; an error of one is none of the others.
+-- Each ledger is read once, when a call needs it first, and written once, when all are decided.
 --
--- KEYS[1+] calls      of each: 3 keys a part, then the turns of each part when the policy has several rules, see rulecall.lua; then, with
+-- KEYS[1+] calls      of each: 3 keys a rule, then the turns of each rule when the policy has several, see rulecall.lua; then, with
 --                     a gate, its opening, see gate.lua
 -- ARGV[1]  calls      how many, 1 to 64
 -- ARGV[2+] call       a byte: its form, from 1; 8 bytes: the token of the attempt, and the same token gets the same grant; then the
---                     job: who waits, or nothing for one who never does. Behind all calls come the forms: what calls have in common:
---                     "o" when the way of one.lua may be taken, "r" when that of ring.lua, else "-"; a digit, the mode; for "o" and "r"
---                     numbers of 7, 7, 3, 3, 7 and 7 bytes, of the one part version, window, permits and cost, then inline_us and
---                     1 + max_us; then, each with "|" behind it
---                     count      how many parts, 1 to 16
+--                     job: who waits, or nothing for one who never does. Behind all calls come the forms: what calls have in
+--                     common, with "|" behind each:
 --                     mode       0 try: now or not at all; 1 acquire: grant or book; 2 book: never grant; 3 book in the line of the
 --                                widest rates or not at all: not before the other rules admit it
 --                     inline_us  how far in the future a grant may lie
@@ -18,7 +16,7 @@
 --                     gate       when work may run, see gate.lua; "" for always
 --                     tell       1: how many permits are left, too
 --                     turns      1: the policy has several rules
---                     parts      9 of each, see rulecall.lua
+--                     rules      9 of each, see rulecall.lua
 -- returns  {now_us, then per call: a number: granted at now, and for so many microseconds the ledger would have admitted it, -1 since ever;
 --          -2 failed: ask alone; or {status, part, at_us, from_us, promised_us, fence, turns, then per part: worth, free, then per
 --          turn: part, at_us, member}}, integers, but for member, "cost:job", which is text; zeros at the end of a call's may be left out
@@ -26,23 +24,139 @@
 --          covered, 7 an older limit than the ledger's, which is then in at_us; part is the one that refuses, 0 for the gate
 
 local clock = require("lib/clock")
-local lone = require("limit/lone")
+local kept = require("lib/form")
+local numbers = require("lib/numbers")
+local rulecall = require("limit/rulecall")
+local gate = require("limit/gate")
+local decisions = require("limit/decide")
+local run = require("limit/run")
+local COPY = numbers.COPY
+local decide, put_all = decisions.decide, decisions.put_all
+
+local call, byte, sub, match = redis.call, string.byte, string.sub, string.match
+local FORM = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()"
+
+local form_of = kept(function(text)
+  local mode, inline, longest, open, tell, turns, from = match(text, FORM)
+  local form = {
+    mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), tell = tell == "1", turns = turns == "1",
+    rules = rulecall.read_rules(text, from), keys = 0, worthy = false, short = false, begins = false, again = false, once = tonumber(longest) > 0,
+  }
+  form.keys = (form.turns and 4 or 3) * #form.rules + (form.gate and 1 or 0)
+  for _, rule in ipairs(form.rules) do form.worthy = form.worthy or rule.kind.worth ~= nil or rule.kind.lease ~= nil end
+  local first = form.rules[1]
+  form.begins = first.kind.begin and first.want == 1 and first.W >= COPY -- its first token is in the ledger alone
+  form.again = first.kind.again and first.want == 1 and first.n > 54 and first.W < COPY -- a ring that is not read at once
+  form.short = #form.rules == 1 and form.mode < 2 and not (form.gate or form.tell or form.turns or first.kind.lease) and first.rule_closed == 0
+  return form
+end)
+
+-- look_around finds for several calls whether anybody waits in any of their lines, whether
+-- any of their first rules remembers a token, and whether any of these has a ledger
+local function look_around(script, forms, keys, args)
+  local lines, tokens, ledgers, k, n, before = {}, {}, {}, 0, 0, nil
+  for _, form in ipairs(forms) do
+    local key = keys[k + 1]
+    if key ~= before then
+      n = n + 1
+      ledgers[n], tokens[n] = key, keys[k + 2]
+    end
+    if key ~= before or form.keys > 3 then
+      for j = 1, #form.rules do lines[#lines + 1] = keys[k + 3 * j] end
+    end
+    k, before = k + form.keys, key
+  end
+  script.lines = { some = call("EXISTS", unpack(lines)) > 0 }
+  script.fresh = forms[1].short and call("EXISTS", unpack(ledgers)) == 0
+  script.no_tokens = call("EXISTS", unpack(tokens)) == 0
+end
+
+-- ask_tokens finds which tokens of several calls may be remembered in which set
+local function ask_tokens(forms, keys, args)
+  local askers, k = {}, 0
+  for i, form in ipairs(forms) do
+    local list = askers[keys[k + 2]]
+    if not list then
+      list = {}
+      askers[keys[k + 2]] = list
+    end
+    list[#list + 1] = sub(args[1 + i], 2, 9)
+    k = k + form.keys
+  end
+  return askers
+end
+
+-- last_alike is the last of the calls from i on that are of its form and on its key
+local function last_alike(forms, keys, k, i)
+  local last = i
+  while forms[last + 1] == forms[i] and keys[k + 3 * (last - i) + 4] == keys[k + 1] do last = last + 1 end
+  return last
+end
+
+-- opened: ledgers by their keys; lines: what is known of each, see line.lua; dirty: ledgers to write;
+-- fresh: no call has a ledger, but for those of granted
+local function new_script(now)
+  return { now = now, opened = nil, lines = nil, no_tokens = false, askers = nil, dirty = {}, wrote = false, names = {}, fresh = false, granted = {} }
+end
+
+local alone = { now = 0, no_tokens = false, fresh = false, granted = {}, replies = { 0 } } -- of each call that comes alone: a table costs as much as a command
+
+-- answer_one answers a call that comes alone
+local function answer_one(now, keys, args)
+  local form = form_of(args[2 + byte(args[2])])
+  if form.short then
+    local script, replies = alone, alone.replies
+    local there = form.rules[1].n == 1 and call("EXISTS", unpack(keys)) or 3 -- most keys of one permit are fresh
+    script.now, script.fresh, script.no_tokens = now, there == 0, there == 0
+    if run(script, form, keys, 0, args, 1, 1, replies, there) > 1 then return { now, replies[1] } end
+  end
+  local script = new_script(now)
+  local answer = decide(script, form, keys, 0, args[2])
+  put_all(script)
+  return { now, answer }
+end
+
+-- answer_all answers several calls; replies begins with the clock
+local function answer_all(script, forms, keys, args)
+  local answers, i, k, count = {}, 1, 0, #forms
+  while i <= count do
+    local form, last, next = forms[i], i, i
+    if form.short then
+      last = last_alike(forms, keys, k, i)
+      if not script.lines.some and not script.opened[keys[k + 1]] then
+        local ok, from = pcall(run, script, form, keys, k, args, i, last, answers)
+        next = ok and from or last + 1
+        for n = i, ok and 0 or last do answers[n] = -2 end
+      end
+      k = k + 3 * (next - i)
+    end
+    if next > i then
+      i = next
+    else
+      script.fresh = false
+      if not script.no_tokens and not script.askers then script.askers = ask_tokens(forms, keys, args) end
+      while i <= last do
+        local ok, answer = pcall(decide, script, form, keys, k, args[1 + i])
+        answers[i] = ok and answer or -2
+        i, k = i + 1, k + form.keys
+      end
+    end
+  end
+  return answers
+end
 
 return function(keys, args)
-  local now, told = clock()
+  local now, count = clock(), tonumber(args[1])
+  if count == 1 then return answer_one(now, keys, args) end
 
-  -- a call that comes alone takes a short way before there is anything else
-  local form = args[1] == "1" and args[2 + 1]
-  if form then
-    local token, answer = string.sub(args[2], 2, 9), nil
-    if string.byte(form) ~= 45 then
-      answer = lone(keys, form, token, now, told)
-    else
-      local by_two = require("limit/pair")
-      local rules = by_two.pair_of(form)
-      answer = rules and by_two.pair(keys, rules, 0, token, string.sub(args[2], 10), now)
-    end
-    if answer then return { now, answer } end
+  local script, forms = new_script(now), {}
+  for i = 1, count do forms[i] = form_of(args[1 + count + byte(args[1 + i])]) end
+  script.opened = {}
+  look_around(script, forms, keys, args)
+  local answers = answer_all(script, forms, keys, args)
+  if not pcall(put_all, script) then -- a full Redis: each may be refused by itself, or need no memory
+    for i = 1, count do answers[i] = -2 end
   end
-  return require("limit/several")(keys, args, tonumber(args[1]), now)
+  table.insert(answers, 1, now)
+  return answers
 end

@@ -1,12 +1,12 @@
 -- adjust.lua: a grant turns out to have cost more, or less.
 --
--- KEYS[1+] parts      3 of each, then the turns of each when the policy has several rules, see rulecall.lua; the cost of each is the difference:
+-- KEYS[1+] rules      3 of each, then the turns of each when the policy has several rules, see rulecall.lua; the cost of each is the difference:
 --                     above 0 what is paid more, below 0 what comes back, 0 for nothing
--- ARGV[1]  count      how many parts, 1 to 16
--- ARGV[2]  token      8 bytes, the grant
--- ARGV[3]  bill       8 bytes, this settling; the same is done once
--- ARGV[4+] parts      9 of each, see rulecall.lua; behind them all 2 of each: the instant of the grant, and until when it may be found by
---                     that, see correct.lua; zeros when that is not known
+-- ARGV[1]  token      8 bytes, the grant
+-- ARGV[2]  bill       8 bytes, this settling; the same is done once
+-- ARGV[3]  text       of the rules, see rulecall.lua
+-- ARGV[4+] told       2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
+--                     is not known
 -- returns  {status, part, now_us, version, turns, then per turn: part, at_us, member}, integers, but for member, "cost:job", which is text
 --          status 0 was done before, 1 done, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is
 --          then in version; part is the one that can't be read
@@ -15,34 +15,31 @@ local clock = require("lib/clock")
 local ledger = require("limit/ledger")
 local line = require("limit/line")
 local tokens = require("limit/tokens")
-local correct = require("limit/correct")
 local rulecall = require("limit/rulecall")
-local arguments = require("limit/arguments")
 local max = math.max
 local outlive = ledger.outlive
 local next_turns = line.next_turns
-local grant, holds = tokens.grant, tokens.holds
-local bill_of, granted, lessen, read_told = correct.bill_of, correct.granted, correct.lessen, correct.read_told
-local open_parts = rulecall.open_parts
-local read_parts = arguments.read_parts
+local bill_of, grant, granted, holds, lessen, read_told = tokens.bill_of, tokens.grant, tokens.granted, tokens.holds, tokens.lessen, tokens.read_told
+local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
 
 return function(keys, args)
-  local count, token, bill = tonumber(args[1]), args[2], args[3]
+  local token, bill = args[1], args[2]
 
   local now = clock()
-  local rules = read_parts(keys, args, count, 4, "")
+  local rules = rules_at(args[3], keys, 0, #keys, "", now)
   local failed, which, newer = open_parts(rules, now)
   if failed then return { failed, which, now, newer, 0 } end
-  read_told(rules, args, 4 + 9 * count)
+  read_told(rules, args, 4)
   for _, rule in ipairs(rules) do -- each remembers it as long as what it corrects counts there
     if rule.want ~= 0 and holds(rule, bill) then return { 0, 0, now, 0, 0 } end
   end
 
-  local turns = {}
+  local turns, first = {}, nil
   for _, rule in ipairs(rules) do
-    local held, at = granted(rule, token), now
+    local held, at = granted(rule, token, first), now
+    first = first or held
     if rule.want > 0 and not rule.kind.lease then -- what was used is spent, whatever the limit says
-      at = max(now, rule.newest)
+      at = max(now, rule.ledger.newest)
       grant(rule, now, at, bill)
     elseif rule.want < 0 and held and held > 0 and not rule.kind.lease then
       lessen(rule, now, held, token)

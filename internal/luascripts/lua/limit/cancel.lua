@@ -1,13 +1,13 @@
 -- cancel.lua: give a grant back, or leave the line, or both.
 --
--- KEYS[1+] parts      3 of each, then the turns of each when the policy has several rules, see rulecall.lua
--- ARGV[1]  count      how many parts, 1 to 16
--- ARGV[2]  token      8 bytes, or "" when there is only a booking; refuses from now on
--- ARGV[3]  job        "" when there is no booking
--- ARGV[4]  back       1: a grant that is given back becomes the first place in the line again, and no place is left; above 1: the
+-- KEYS[1+] rules      3 of each, then the turns of each when the policy has several, see rulecall.lua
+-- ARGV[1]  token      8 bytes, or "" when there is only a booking; refuses from now on
+-- ARGV[2]  job        "" when there is no booking
+-- ARGV[3]  back       1: a grant that is given back becomes the first place in the line again, and no place is left; above 1: the
 --                     first turn, which is promised this instant, because a rule in another slot refuses
--- ARGV[5+] parts      9 of each, see rulecall.lua; behind them all 2 of each: the instant of the grant, and until when it may be found by
---                     that, see correct.lua; zeros when that is not known
+-- ARGV[4]  text       of the rules, see rulecall.lua
+-- ARGV[5+] told       2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
+--                     is not known
 -- returns  {status, part, now_us, version, turns, then per turn: part, at_us, member}, integers, but for member, "cost:job", which is text
 --          status 0 no such grant, 1 given back, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is
 --          then in version; part is the one that can't be read
@@ -15,41 +15,48 @@
 local clock = require("lib/clock")
 local ledger = require("limit/ledger")
 local line = require("limit/line")
-local correct = require("limit/correct")
+local tokens = require("limit/tokens")
 local rulecall = require("limit/rulecall")
-local arguments = require("limit/arguments")
 local comeback = require("limit/comeback")
 local max = math.max
 local outlive = ledger.outlive
 local leave, missed, next_turns = line.leave, line.missed, line.next_turns
-local granted, read_told, unspend, withdraw = correct.granted, correct.read_told, correct.unspend, correct.withdraw
-local open_parts = rulecall.open_parts
-local read_parts = arguments.read_parts
+local granted, read_told, unspend, withdraw = tokens.granted, tokens.read_told, tokens.unspend, tokens.withdraw
+local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
 local first_ticket, join_at, stands = comeback.first_ticket, comeback.join_at, comeback.stands
 
 return function(keys, args)
-  local count, token, job, back = tonumber(args[1]), args[2], args[3], tonumber(args[4])
+  local token, job, back = args[1], args[2], tonumber(args[3])
 
   local now = clock()
-  local rules = read_parts(keys, args, count, 5, job)
+  local rules = rules_at(args[4], keys, 0, #keys, job, now)
   local failed, which, newer = open_parts(rules, now)
   if failed then return { failed, which, now, newer, 0 } end
-  read_told(rules, args, 5 + 9 * count)
+  read_told(rules, args, 5)
+
+  -- each rule finds the grant, some by what the first one found; that one refuses until none of
+  -- them may be told of it. Who knew the token alone may know the instant later: it must not
+  -- come back twice
+  local first, told_until = nil, 0
+  for _, rule in ipairs(rules) do
+    rule.found = token ~= "" and granted(rule, token, first) or nil
+    first = first or rule.found
+    local held = rule.found and rule.found > 0
+    if held and rule.told_until == 0 and not rule.kind.lease then rule.told_until = rule.found + rule.W end
+    told_until = max(told_until, rule.told_until)
+  end
 
   local given, at, turns = 0, now, {}
   for i, rule in ipairs(rules) do
-    local known = token ~= "" and granted(rule, token)
-    local held = known and known > 0 and known
+    local held = rule.found and rule.found > 0 and rule.found
     -- the first write frees: a full Redis must not refuse to take anything back
-    if token ~= "" then redis.call("ZREM", rule.tokens, token) end
+    if token ~= "" and (i == 1 or rule.kind.lease) then redis.call("ZREM", rule.tokens, token) end
     if rule.me ~= "" and back == 0 then
       stands(rule)
       leave(rule)
     end
     if held and not rule.kind.lease then unspend(rule, now, held, rule.want, token, rule.told_worth) end
-    -- who knew the token alone may know the instant later: it must not come back twice
-    if held and rule.told_until == 0 and not rule.kind.lease then rule.told_until = held + rule.W end
-    if token ~= "" then withdraw(rule, token, known, now) end
+    if token ~= "" and (i == 1 or rule.kind.lease) then withdraw(rule, token, rule.found, told_until, now) end
     if i == 1 and held then
       given, at = 1, max(held, now)
     end

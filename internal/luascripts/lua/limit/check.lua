@@ -2,11 +2,10 @@
 -- They are answered one after another, at one reading of the clock; an error of one is
 -- none of the others.
 --
--- KEYS[1+] parts      of each booking: 3 of each part, then the turns of each when the policy has several rules, see rulecall.lua
+-- KEYS[1+] rules      of each booking: 3 of each rule, then the turns of each when the policy has several rules, see rulecall.lua
 -- ARGV[1]  bookings   how many, 1 to 8
--- ARGV[2]  count      how many parts each has, 1 to 16
--- ARGV[3+] jobs       of each: who waits; behind them the parts, 9 of each, see rulecall.lua: those of all bookings, which differ in
---                     nothing but keys
+-- ARGV[2]  text       of the rules, see rulecall.lua: those of all bookings, which differ in nothing but keys
+-- ARGV[3+] jobs       of each: who waits
 -- returns  {now_us, then per booking: {status, part, at_us, before, turns, then per turn: part, at_us, member}}, integers, but for member,
 --          "cost:job", which is text; before counts the permits ahead of it in the line of the part by which it waits; turns are of lines that
 --          it left, and of leases
@@ -18,18 +17,16 @@ local ledger = require("limit/ledger")
 local tickets = require("limit/tickets")
 local line = require("limit/line")
 local rulecall = require("limit/rulecall")
-local arguments = require("limit/arguments")
 local places = require("limit/places")
 local find_place = require("limit/find_booking")
 local outlive = ledger.outlive
 local is_parked = tickets.is_parked
 local missed, park = line.missed, line.park
-local left_behind, open_parts = rulecall.left_behind, rulecall.open_parts
-local parts_of = arguments.parts_of
+local left_behind, open_parts, rules_at = rulecall.left_behind, rulecall.open_parts, rulecall.rules_at
 local stand_for = places.stand_for
 
 return function(keys, args)
-  local bookings, count = tonumber(args[1]), tonumber(args[2])
+  local bookings = tonumber(args[1])
 
   local now = clock()
   local width = #keys / bookings
@@ -37,7 +34,7 @@ return function(keys, args)
   -- an instant that is past is no new promise: how late it gets must show. Who is held
   -- up by a narrower part than before stands there, and in nobody's way behind it.
   local function check(i)
-    local rules = parts_of(keys, args, count, 3 + bookings, args[2 + i], width * (i - 1), width == 4 * count)
+    local rules = rules_at(args[2], keys, width * (i - 1), width, args[2 + i], now)
     local failed, which, newer = open_parts(rules, now)
     if failed then return { failed, which, newer, 0, 0 } end
     local place, at, by = find_place(rules, now)

@@ -1,11 +1,10 @@
 -- close.lua: nothing goes on a key until an instant, or again.
 --
--- KEYS[1+] parts      3 of each, then the turns of each when the policy has several, see rulecall.lua
--- ARGV[1]  count      how many parts, 1 to 16
+-- KEYS[1+] rules      3 of each, then the turns of each when the policy has several, see rulecall.lua
+-- ARGV[1]  text       of the rules, see rulecall.lua
 -- ARGV[2]  job        who goes first once it is open, or ""
 -- ARGV[3]  for_us     how long from now on; 0 opens it
 -- ARGV[4]  rule       the part that is closed: those before are narrower or share its key, those behind share it
--- ARGV[5+] parts      9 of each, see rulecall.lua
 -- returns  {status, part, now_us, until_us, version, turns, then per turn: part, at_us, member}, integers, but for member, "cost:job", which is text
 --          status 1 done, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in version; part
 --          is the one that can't be read
@@ -23,21 +22,19 @@ local numbers = require("lib/numbers")
 local tickets = require("limit/tickets")
 local line = require("limit/line")
 local rulecall = require("limit/rulecall")
-local arguments = require("limit/arguments")
 local comeback = require("limit/comeback")
 local floor, max, min = math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
 local CLOSED, IN, LAST, PARK, ROOM, SINCE, TOLD, mark = tickets.CLOSED, tickets.IN, tickets.LAST, tickets.PARK, tickets.ROOM, tickets.SINCE, tickets.TOLD, tickets.mark
 local closed, find, is_squeezed, look, missed, next_turns, squeeze = line.closed, line.find, line.is_squeezed, line.look, line.missed, line.next_turns, line.squeeze
-local open_parts = rulecall.open_parts
-local read_parts = arguments.read_parts
+local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
 local first_ticket, join_at = comeback.first_ticket, comeback.join_at
 
 return function(keys, args)
-  local count, job, span, closes = tonumber(args[1]), args[2], tonumber(args[3]), tonumber(args[4])
+  local job, span, closes = args[2], tonumber(args[3]), tonumber(args[4])
 
   local now = clock()
-  local rules = read_parts(keys, args, count, 5, job)
+  local rules = rules_at(args[1], keys, 0, #keys, job, now)
   local failed, which, newer = open_parts(rules, now)
   if failed then return { failed, which, now, 0, newer, 0 } end
   local shut, until_us, turns = rules[closes], 0, {}
@@ -73,7 +70,7 @@ return function(keys, args)
     end
   else
     redis.call("ZREM", shut.line, CLOSED, SINCE)
-    shut.closed = closed(shut, now)
+    closed(shut, now)
     next_turns(shut, now, turns, true)
     missed(rules, now, turns)
   end

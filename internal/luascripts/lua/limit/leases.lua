@@ -2,16 +2,18 @@
 -- leases that have not ended: the members of `tokens`, score = end of the lease.
 -- Nothing counts them up or down, so nothing can be lost or doubled.
 --
--- own  "newest fence version n W", beside the header of every ledger
+-- own  newest, fence, n and W, doubles, behind the head of every ledger
 --
 -- fence  grows from lease to lease, also when the ledger has expired meanwhile
 
 local numbers = require("lib/numbers")
+local binary = require("lib/binary")
 local ledger = require("limit/ledger")
 local tickets = require("limit/tickets")
 local line = require("limit/line")
 local floor, max, min = math.floor, math.max, math.min
-local int, life, live = numbers.int, numbers.life, numbers.live
+local int, live = numbers.int, numbers.live
+local pack, unpack_at = binary.pack, binary.unpack_at
 local slot = ledger.slot
 local OFFERED, TOLD, at_rank, told = tickets.OFFERED, tickets.TOLD, tickets.at_rank, tickets.told
 local line_ends, tell = line.line_ends, line.tell
@@ -20,13 +22,13 @@ local OFFERS = 16 -- how many a call tells at most that a lease is free
 local AHEAD = 32 -- how many behind them, of n at most, come by themselves when the leases end
 local SOON = 40000 -- a lease that ends so soon is as good as free: whoever is told now comes for its end
 
-local function live_leases(rule, now)
-  return redis.call("ZCOUNT", rule.tokens, "(" .. int(now), "+inf")
+local function live_leases(ledger, now)
+  return redis.call("ZCOUNT", ledger.tokens, "(" .. int(now), "+inf")
 end
 
 -- ends_from is so many leases that have not ended, with their ends, from a rank on
-local function ends_from(rule, index, many)
-  return redis.call("ZRANGEBYSCORE", rule.tokens, "(" .. int(rule.now), "+inf", "WITHSCORES", "LIMIT", index, many)
+local function ends_from(ledger, index, many)
+  return redis.call("ZRANGEBYSCORE", ledger.tokens, "(" .. int(ledger.now), "+inf", "WITHSCORES", "LIMIT", index, many)
 end
 
 -- tell_ahead tells those behind the free leases when they come if nobody gives one
@@ -46,8 +48,9 @@ local function tell_ahead(rule, from, free, reply)
   local names, sooner = {}, {}
   for i, m in ipairs(members) do names[i] = "@" .. m end
   local before = redis.call("ZMSCORE", rule.line, unpack(names))
-  rule.ends_at = max(0, rule.live - rule.n + free) -- slot needs them for each
-  rule.ends = ends_from(rule, rule.ends_at, many)
+  local ledger = rule.ledger
+  ledger.ends_at = max(0, ledger.live - rule.n + free) -- slot needs them for each
+  ledger.ends = ends_from(ledger, ledger.ends_at, many)
   for i, m in ipairs(members) do
     local rank = free + i - 1
     local at = rank < edge and slot(rule, from, rank, 1) or at_edge
@@ -57,7 +60,7 @@ local function tell_ahead(rule, from, free, reply)
       tell(rule, at, m, reply)
     end
   end
-  rule.ends = nil
+  ledger.ends = nil
   redis.call("ZADD", rule.line, unpack(sooner))
 end
 
@@ -67,7 +70,7 @@ end
 local function tell_next(rule, from, free, reply)
   if free >= line_ends(rule) - rule.first then return end
   local at = slot(rule, from, free, 1)
-  if at > rule.now + rule.W / 2 then return end
+  if at > rule.ledger.now + rule.W / 2 then return end
   local m = at_rank(rule.line, rule.first + free)
   if (told(rule, m) or 0) <= at + 1000 then return end
   redis.call("ZADD", rule.line, int(at + TOLD), "@" .. m)
@@ -75,16 +78,19 @@ local function tell_next(rule, from, free, reply)
 end
 
 return {
-  fresh = function(rule)
-    rule.newest, rule.fence = 0, 0
+  fresh = function()
+    return { key = nil, limit = nil, tokens = nil, token = "\0\0\0\0\0\0\0\0", known = false, newest = 0, fence = 0, now = 0, live = nil, ends = nil, ends_at = 0 }
   end,
 
-  read = function(rule, s)
-    local newest, fence, version = string.match(s, "^(%d+) (%d+) (%d+) %d+ %d+$", 10)
-    if not newest then return false end
-    rule.newest, rule.fence, rule.wrote = tonumber(newest), tonumber(fence), tonumber(version)
-    return true
+  read = function(kind, _, s)
+    if #s ~= 48 then return nil end
+    local ledger = kind.fresh()
+    ledger.token, ledger.known = string.sub(s, 2, 9), true
+    ledger.newest, ledger.fence = unpack_at(">dd", s, 17)
+    return ledger
   end,
+
+  value = function(limit, ledger) return pack(">dddd", ledger.newest, ledger.fence, limit.n, limit.W) end,
 
   grants = function() return {} end,
 
@@ -92,53 +98,46 @@ return {
   -- leases end; whoever is ahead takes them one by one, for a lease each. The ends of
   -- leases that are renewed move: whoever waits for one that is given back early is
   -- told so
-  slot = function(rule, now, before)
-    local rounds = floor(before / rule.n)
-    local index = (rule.live or live_leases(rule, rule.now)) - rule.n + before - rounds * rule.n
-    if index < 0 then return now + rounds * rule.W end
-    local known = rule.ends and rule.ends[2 * (index - rule.ends_at) + 2]
-    return max(now, tonumber(known or ends_from(rule, index, 1)[2])) + rounds * rule.W
+  slot = function(limit, ledger, now, before)
+    local rounds = floor(before / limit.n)
+    local index = (ledger.live or live_leases(ledger, ledger.now)) - limit.n + before - rounds * limit.n
+    if index < 0 then return now + rounds * limit.W end
+    local known = ledger.ends and ledger.ends[2 * (index - ledger.ends_at) + 2]
+    return max(now, tonumber(known or ends_from(ledger, index, 1)[2])) + rounds * limit.W
   end,
 
-  charge = function(rule, at)
-    rule.newest, rule.fence = at, max(rule.fence + 1, rule.now)
-  end,
-
-  save = function(rule, now)
-    local text = string.format("%.0f %.0f %.0f %.0f %.0f", rule.newest, rule.fence, rule.version, rule.n, rule.W)
-    redis.call("SET", rule.key, rule.letter .. rule.token .. text, "PX", int(life(rule.newest + rule.W - now)))
+  charge = function(_, ledger, at)
+    ledger.newest, ledger.fence = at, max(ledger.fence + 1, ledger.now)
   end,
 
   -- anew is a fence for a holder whose first answer was lost: nobody remembers those
   -- before the newest. A full Redis must not keep it from its lease
-  anew = function(rule)
-    local fence = max(rule.fence + 1, rule.now)
-    if rule.newest > 0 then
-      local text = string.format("%.0f %.0f %.0f %.0f %.0f", rule.newest, fence, rule.wrote, rule.n, rule.W)
-      redis.pcall("SET", rule.key, rule.letter .. rule.token .. text, "KEEPTTL")
+  anew = function(ledger)
+    local fence = max(ledger.fence + 1, ledger.now)
+    if ledger.newest > 0 then
+      ledger.fence = fence
+      if ledger.known and not ledger.dirty then redis.pcall("SETRANGE", ledger.key, "24", pack(">d", fence)) end
     end
     return fence
   end,
 
-  ends = function(rule) return rule.newest + rule.W end,
+  ends = function(limit, ledger) return ledger.newest + limit.W end,
   back = function() return false end,
-  free = function(rule, now) return max(0, rule.n - live_leases(rule, now)) end,
-  worth = function() return 0 end,
+  free = function(limit, ledger, now) return max(0, limit.n - live_leases(ledger, now)) end,
 
   -- lease begins one, and clears away some that have ended
   lease = function(rule, at, now, token)
-    local old
-    repeat
-      redis.call("ZADD", rule.tokens, int(at + rule.W), token)
-      old = old or redis.call("ZRANGEBYSCORE", rule.tokens, "(0", int(now), "LIMIT", 0, 20)
-      if #old > 0 then redis.call("ZREM", rule.tokens, unpack(old)) end
-    until live(rule.tokens, at + rule.W - now)
+    redis.call("ZADD", rule.tokens, int(at + rule.W), token)
+    local old = redis.call("ZRANGEBYSCORE", rule.tokens, "(0", int(now), "LIMIT", 0, 20)
+    if #old > 0 then redis.call("ZREM", rule.tokens, unpack(old)) end
+    live(rule.tokens, at + rule.W - now)
   end,
 
   -- offer tells the first who wait that a lease is free for them, and those behind when one
   -- ends. In the last tenth of its lease a holder has given it up
   offer = function(rule, now, reply)
-    local free = rule.closed == 0 and max(0, rule.n - live_leases(rule, now + min(SOON, floor(rule.W / 10)))) or 0
+    local ledger = rule.ledger
+    local free = rule.closed == 0 and max(0, rule.n - live_leases(ledger, now + min(SOON, floor(rule.W / 10)))) or 0
     local most = min(free, OFFERS, line_ends(rule) - rule.first)
     if most > 0 then
       for _, m in ipairs(redis.call("ZRANGE", rule.line, rule.first, rule.first + most - 1)) do
@@ -146,9 +145,9 @@ return {
         tell(rule, now, m, reply) -- also who was told before: it may not have heard
       end
     end
-    rule.live = live_leases(rule, now)
+    ledger.live = live_leases(ledger, now)
     tell_ahead(rule, max(now, rule.closed), free, reply)
     tell_next(rule, max(now, rule.closed), free, reply)
-    rule.live = nil
+    ledger.live = nil
   end,
 }

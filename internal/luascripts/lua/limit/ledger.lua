@@ -1,53 +1,85 @@
--- ledger.lua: what was spent on a key, in the form of its limit's algorithm.
+-- ledger.lua: what was spent on a key, in the form of its limit's kind.
 --
--- A ledger is a string: 1 byte names the algorithm that wrote it, and with it
--- the schema; 8 bytes are the token of the newest grant; the rest is the
--- algorithm's own. Each algorithm is a module that gives these functions; those that
--- count get some of them from counter.lua:
+-- A ledger is a string: 1 byte names the kind that wrote it, and with it the schema; 8 bytes
+-- are the token of the newest grant; 7 bytes the version of the limit that it was written
+-- under; the rest is the kind's own. `second` of it says that the token is remembered by
+-- another rule of its call, see tokens.lua.
 --
---   fresh(rule)                   a key on which nothing was spent
---   read(rule, s)                 what s, the head of the value, holds; false for a form that it does not know
---   grants(rule, new)             what the limit `new` needs to know of the past: {at, count, at, count ...}, oldest first
---   slot(rule, now, before, cost) when cost permits behind `before` others go, if all go as early as possible
---   charge(rule, at, cost)        spends them, in memory
---   save(rule, now)               writes the ledger with its life
---   ends(rule)                    from when on nothing of it counts
---   back(rule, at, cost, worth, now)  takes a grant out again, in memory; false when there is nothing to write
---   free(rule, now)               permits to be had now, which is not before the newest grant
---   worth(rule)                   of the newest grant: what back needs to give as much as can be given, 0 for nothing
+-- A limit is a table that never changes: letter, kind, n, W, more and version, and what its
+-- kind reads of these. A ledger is a table that a script reads once, decides on, and writes
+-- once: key, limit, token, second, newest (instant of the newest grant, 0 for none), known
+-- (there is a value), and what its kind keeps. Each kind gives these functions:
 --
--- and, where it has numbers of its own or lives on other clocks,
+--   fresh(limit, key)                   a key on which nothing was spent
+--   read(kind, limit, s, key)           what s, the head of the value, holds; nil for a form that it does not know. The second
+--                                       answer is the limit that it was written under, when that is not `limit`
+--   grants(ledger, limit)               what another kind needs to know of the past: {at, count, at, count ...}, oldest first
+--   slot(limit, ledger, now, before, cost)  when cost permits behind `before` others go, if all go as early as possible
+--   charge(limit, ledger, at, cost)     spends them, in memory
+--   ends(limit, ledger)                 from when on nothing of it counts
+--   back(limit, ledger, at, cost, worth, now)  takes a grant out again, in memory; false when there is nothing to write
+--   free(limit, ledger, now)            permits to be had now, which is not before the newest grant
 --
---   numbers(rule)                 reads rule.more
---   covered(rule, now)            whether it can decide about now
---   lease, offer               see leases.lua
+-- and, where it has them,
+--
+--   numbers(limit)                      reads limit.more
+--   covered(limit, now)                 whether it can decide about now
+--   settle(limit, old, ledger)          carries a ledger over from other numbers
+--   carry(limit, ledger, grants)        the same from the grants that another kind told
+--   worth(ledger)                       of the newest grant: what back needs to give as much as can be given
+--   fetch(limit, key)                   reads the head of a value
+--   value(limit, ledger)                what stands behind the head; or
+--   write(limit, ledger, now)           writes it
+--   lease, offer, anew                  see leases.lua
 
 local numbers = require("lib/numbers")
-local remember = require("limit/remember")
+local binary = require("lib/binary")
 local min = math.min
-local live = numbers.live
-local NOBODY = remember.NOBODY
+local life, live = numbers.life, numbers.live
+local timestamp, timestamp_at = binary.timestamp, binary.timestamp_at
 
+local call, sub = redis.call, string.sub
 local NEVER = 9007199254740991 -- the year 2255: what is further away is told so, a reply holds no more
-local HEAD, READ = 400, "399" -- bytes of a value that are read at first: all of it, but for long logs; their end as text, for numbers are slow to hand on
+local MOST = 256 -- limits that are kept from call to call
 
-local KINDS = { s = "limit/sliding", f = "limit/fixed", c = "limit/calendar", g = "limit/gcra", p = "limit/step", m = "limit/smooth", w = "limit/warmup", k = "limit/leases" }
+local KINDS = {
+  s = { "limit/sliding" }, f = { "limit/counter", "fixed" }, c = { "limit/counter", "calendar" }, p = { "limit/counter", "step" },
+  g = { "limit/tat", "gcra" }, m = { "limit/tat", "smooth" }, w = { "limit/tat", "warmup" }, k = { "limit/leases" },
+}
 
--- algorithm is that of a letter, nil of an unknown one. A script that meets it for the
--- first time makes it.
-local function algorithm(letter)
-  local file = KINDS[letter]
-  return file and require(file)
+-- kind_of is that of a letter, nil of an unknown one. It is made when it is met first.
+local function kind_of(letter)
+  local where = KINDS[letter]
+  if not where or where.fresh then return where end
+  local kind = require(where[1])
+  if where[2] then kind = kind[where[2]] end
+  KINDS[letter] = kind
+  return kind
 end
 
--- a limit's numbers, which open completes with the state of a key
-local function limit(letter, n, W, more, version)
-  local rule = { letter = letter, n = tonumber(n), W = tonumber(W), more = more, version = tonumber(version), kind = algorithm(letter) }
-  if rule.kind.numbers then rule.kind.numbers(rule) end
-  return rule
+local limits, count = {}, 0
+
+-- limit_of makes a limit of texts, or answers the one that it made of them
+local function limit_of(letter, n, W, more, version)
+  local text = letter .. n .. "|" .. W .. "|" .. more .. "|" .. version
+  local limit = limits[text]
+  if limit then return limit end
+  if count == MOST then limits, count = {}, 0 end
+  limit = { letter = letter, kind = kind_of(letter), n = tonumber(n), W = tonumber(W), more = more, version = tonumber(version) }
+  limit.stamp, limit.life = timestamp(limit.version), numbers.int(life(limit.W)) -- as they are written
+  if limit.kind.numbers then limit.kind.numbers(limit) end
+  limits[text], count = limit, count + 1
+  return limit
 end
 
--- open reads a key's ledger under the limit rule. What another algorithm wrote is
+-- fresh is a ledger on which nothing was spent
+local function fresh(limit, key)
+  local ledger = limit.kind.fresh(limit, key)
+  ledger.key, ledger.limit = key, limit
+  return ledger
+end
+
+-- read reads the ledger of a rule. What another limit wrote is
 -- carried over, as if the limit had been changed right after the newest grant: all
 -- that is known to be spent is spent again. Until the next grant nothing is
 -- written, so `now` has no part in it: an instant that moved on with the clock
@@ -56,61 +88,96 @@ end
 -- the ledger was written under, whose version is the third. A caller that has not
 -- heard of a change yet would grant by the old limit, and rewrite the ledger in its
 -- form.
-local function open(key, rule, now)
-  rule.key, rule.now, rule.token, rule.newest, rule.known = key, now, NOBODY, 0, false
-  if rule.kind.covered and not rule.kind.covered(rule, now) then return nil, 6 end
-  local s = redis.call("GETRANGE", key, "0", READ)
-  if s == "" then
-    rule.kind.fresh(rule)
-    return rule
+local function read(rule, now, nothing)
+  local key, limit = rule.key, rule.limit
+  local kind = limit.kind
+  if kind.covered and not kind.covered(limit, now) then return nil, 6 end
+  local s
+  if nothing then s = "" elseif kind.fetch then s = kind.fetch(limit, key) else s = call("GETRANGE", key, "0", "398") end
+  if s == "" then return fresh(limit, key) end
+  local letter = sub(s, 1, 1)
+  local writer = letter == limit.letter and kind or kind_of(letter)
+  if not writer or #s < 16 then return nil, 5 end
+  if writer ~= kind and kind.fetch then s = call("GETRANGE", key, "0", "398") end -- it may have read the head alone
+  local ledger, old = writer.read(writer, writer == kind and limit or nil, s, key)
+  if not ledger then return nil, 5 end
+  local other = sub(s, 10, 16) ~= limit.stamp
+  if other and timestamp_at(s, 10) > limit.version then return nil, 7, timestamp_at(s, 10) end
+  if writer ~= kind then
+    local before = ledger
+    ledger = fresh(limit, key)
+    ledger.token, ledger.second, ledger.known, ledger.replaces = before.token, before.second, true, true
+    if not kind.lease then
+      local grants = writer.grants(before, limit)
+      if kind.carry then
+        kind.carry(limit, ledger, grants)
+      else
+        for i = 1, #grants, 2 do kind.charge(limit, ledger, grants[i], grants[i + 1]) end
+        ledger.newest, ledger.changed = before.newest, before.newest
+      end
+    end
+  else
+    ledger.key, ledger.limit = key, limit
+    if old and kind.settle then kind.settle(limit, old, ledger) end
   end
-  local letter = string.sub(s, 1, 1)
-  local kind = algorithm(letter)
-  if not kind then return nil, 5 end
-  rule.token, rule.known = string.sub(s, 2, 9), true
-  if letter == rule.letter then
-    if not kind.read(rule, s) then return nil, 5 end
-    rule.carried = rule.wrote ~= rule.version or rule.carried
-    if rule.wrote > rule.version then return nil, 7, rule.wrote end
-    return rule
+  if old and kind.settle or other or writer ~= kind then ledger.carried = true end
+  return ledger
+end
+
+-- open gives a rule its ledger, and answers the status when there is none to decide with.
+-- It reads nothing where it is known that nothing is there
+local function open(rule, now, nothing)
+  local ledger, status, version = read(rule, now, nothing)
+  rule.ledger = ledger
+  if not ledger then return status, version or 0 end
+  ledger.tokens = rule.tokens
+  if rule.kind.lease then ledger.now = now end
+end
+
+-- write writes a ledger with its life, which is never shortened: another process may still
+-- count with a longer window
+local function write(ledger, now)
+  local limit, key = ledger.limit, ledger.key
+  local kind = limit.kind
+  ledger.dirty = false
+  if kind.write then
+    kind.write(limit, ledger, now)
+  else
+    local value = limit.letter .. ledger.token .. limit.stamp .. kind.value(limit, ledger)
+    local us = kind.ends(limit, ledger) - now
+    if ledger.replaces then -- what stood there may have been longer
+      call("SET", key, value, "KEEPTTL")
+      ledger.replaces = false
+    else
+      call("SETRANGE", key, "0", value)
+    end
+    if ledger.known then live(key, us) else call("PEXPIRE", key, numbers.int(math.max(1, life(us)))) end
   end
-  local old = { key = key, letter = letter, kind = kind }
-  if not kind.read(old, s) then return nil, 5 end
-  if old.wrote > rule.version then return nil, 7, old.wrote end
-  rule.carried = true
-  local grants = kind.grants(old, rule)
-  rule.kind.fresh(rule)
-  if rule.kind.lease then return rule end
-  for i = 1, #grants, 2 do rule.kind.charge(rule, grants[i], grants[i + 1]) end
-  if rule.taken then rule.newest, rule.changed = old.newest, old.newest end
-  return rule
+  ledger.known = true
 end
 
 -- slot is the instant at which cost permits go behind `before` others
 local function slot(rule, now, before, cost)
-  return min(rule.kind.slot(rule, now, before, cost), NEVER)
+  local limit = rule.limit
+  return min(limit.kind.slot(limit, rule.ledger, now, before, cost), NEVER)
 end
 
 -- outlive keeps a ledger that was written under another limit for as long as the
 -- one in force counts with it. It may have been of a shorter window.
 local function outlive(rule, now)
-  if rule.carried and rule.newest > 0 then live(rule.key, rule.kind.ends(rule) - now) end
-end
-
--- spend makes a grant at the instant that slot gave. The key's life is never
--- shortened: another process may still count with a longer window.
-local function spend(rule, now, at, cost, token)
-  rule.kind.charge(rule, at, cost)
-  rule.newest, rule.token = at, token
-  rule.kind.save(rule, now)
-  rule.known = true
+  local ledger = rule.ledger
+  if ledger.carried and ledger.newest > 0 then live(rule.key, rule.kind.ends(rule.limit, ledger) - now) end
 end
 
 -- free is how many permits are to be had right now
 local function free(rule, now)
-  return rule.newest > now and not rule.kind.lease and 0 or rule.kind.free(rule, now)
+  return rule.ledger.newest > now and not rule.kind.lease and 0 or rule.kind.free(rule.limit, rule.ledger, now)
+end
+
+local function worth(rule)
+  return rule.kind.worth and rule.kind.worth(rule.ledger) or 0
 end
 
 return {
-  HEAD = HEAD, NEVER = NEVER, algorithm = algorithm, free = free, limit = limit, open = open, outlive = outlive, slot = slot, spend = spend,
+  NEVER = NEVER, free = free, limit_of = limit_of, open = open, outlive = outlive, slot = slot, worth = worth, write = write,
 }

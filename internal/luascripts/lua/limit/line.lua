@@ -185,19 +185,26 @@ local function leave(rule)
   if line_ends(rule) == 0 and not (rule.turns and redis.call("ZCARD", rule.turns) > 0) then redis.call("ZREM", rule.line, MIXED, SQUEEZED, LAST, IN) end
 end
 
--- closed is until when nothing goes on a key: it is closed, or its rule is. It notes
+-- closed finds until when nothing goes on a key: it is closed, or its rule is. It notes
 -- whether costs differ, too, whether anything is noted of the line, and that nobody has
--- a place. The second answer is for look
+-- a place. What it read of the line is for look
 local function closed(rule, now)
-  rule.mixed, rule.marked = nil, false
-  local v, at = redis.call("ZRANGE", rule.line, "0", "0", "WITHSCORES"), rule.rule_closed
+  rule.mixed, rule.marked, rule.top = nil, false, nil
+  local at, seen = rule.rule_closed, rule.seen
+  rule.closed = at > now and at or 0
+  if seen and not (seen[rule.line] or seen.some and seen[rule.line] == nil) then -- the script has looked
+    rule.nobody = true
+    return
+  end
+  local v = redis.call("ZRANGE", rule.line, "0", "0", "WITHSCORES")
   rule.nobody = not v[1] -- a turn has its promise there
+  if rule.nobody and seen then seen[rule.line] = false end
   if not rule.nobody and redis.call("ZCOUNT", rule.line, NOTED, "+inf") > 0 then -- beside CLOSED there is SINCE
     rule.marked = true
     local u = redis.call("ZMSCORE", rule.line, CLOSED, MIXED)
     at, rule.mixed = max(at, u[1] and u[1] - TOLD or 0), u[2]
   end
-  return at > now and at or 0, v
+  rule.closed, rule.top = at > now and at or 0, v
 end
 
 -- anybody says that somebody waits, late or not

@@ -21,21 +21,21 @@ local clock = require("lib/clock")
 local ledger = require("limit/ledger")
 local tickets = require("limit/tickets")
 local line = require("limit/line")
+local rulecall = require("limit/rulecall")
 local max, min = math.max, math.min
-local limit, open, slot = ledger.limit, ledger.open, ledger.slot
+local limit_of, open, slot = ledger.limit_of, ledger.open, ledger.slot
+local rule_on = rulecall.rule_on
 local cost_of, told = tickets.cost_of, tickets.told
 local closed, line_ends, look, rank = line.closed, line.line_ends, line.look, line.rank
 
 return function(keys, args)
-  local rule = limit(args[1], args[2], args[3], args[4], args[5])
-  rule.key, rule.tokens, rule.line, rule.me = keys[1], keys[2], keys[3], ""
-  rule.rule_closed, rule.want = tonumber(args[6]), 1
   local first, skip, most = args[7], tonumber(args[8]), tonumber(args[9])
 
   local now = clock()
-  local ok, status, newer = open(rule.key, rule, now)
-  if not ok then return { status, now, newer or 0, 0, 0 } end
-  rule.closed = closed(rule, now)
+  local rule = rule_on(keys[1], keys[2], keys[3], limit_of(args[1], args[2], args[3], args[4], args[5]), "1", args[6], now)
+  local status, newer = open(rule, now)
+  if status then return { status, now, newer, 0, 0 } end
+  closed(rule, now)
   look(rule, now)
   local from = max(now, rule.closed)
   local index = 0

@@ -1,10 +1,9 @@
 -- locate.lua: where a booking stands, without changing it: check.lua makes what it answers the last promise, by which who
 -- does not come is late.
 --
--- KEYS[1+] parts      3 of each, then the turns of each when the policy has several rules, see rulecall.lua
--- ARGV[1]  count      how many parts, 1 to 16
+-- KEYS[1+] rules      3 of each, then the turns of each when the policy has several rules, see rulecall.lua
+-- ARGV[1]  text       of the rules, see rulecall.lua
 -- ARGV[2]  job        who waits
--- ARGV[3+] parts      9 of each, see rulecall.lua
 -- returns  {status, part, at_us, now_us, permits, jobs, parked, closed_us}, integers: by which part it waits until when; how many
 --          permits and jobs are ahead of it in the line where it stands; 1 when it came too late and is not counted in that line;
 --          until when the key of that part is closed, 0 when it is not
@@ -13,17 +12,15 @@
 local clock = require("lib/clock")
 local tickets = require("limit/tickets")
 local rulecall = require("limit/rulecall")
-local arguments = require("limit/arguments")
 local find_place = require("limit/find_booking")
 local GRACE, is_parked, told = tickets.GRACE, tickets.is_parked, tickets.told
-local open_parts = rulecall.open_parts
-local read_parts = arguments.read_parts
+local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
 
 return function(keys, args)
-  local count, job = tonumber(args[1]), args[2]
+  local job = args[2]
 
   local now = clock()
-  local rules = read_parts(keys, args, count, 3, job)
+  local rules = rules_at(args[1], keys, 0, #keys, job, now)
   local failed, which, newer = open_parts(rules, now)
   if failed then return { failed, which, newer, now, 0, 0, 0, 0 } end
   local place, at, by = find_place(rules, now)

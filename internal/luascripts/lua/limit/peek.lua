@@ -19,21 +19,21 @@ local clock = require("lib/clock")
 local ledger = require("limit/ledger")
 local tickets = require("limit/tickets")
 local line = require("limit/line")
+local rulecall = require("limit/rulecall")
 local max, min = math.max, math.min
-local free, limit, open, slot = ledger.free, ledger.limit, ledger.open, ledger.slot
+local free, limit_of, open, slot = ledger.free, ledger.limit_of, ledger.open, ledger.slot
+local rule_on = rulecall.rule_on
 local cost_of = tickets.cost_of
 local closed, find, line_ends, look, rank = line.closed, line.find, line.line_ends, line.look, line.rank
 
 return function(keys, args)
-  local rule = limit(args[1], args[2], args[3], args[4], args[5])
-  rule.key, rule.tokens, rule.line, rule.me = keys[1], keys[2], keys[3], ""
-  rule.want, rule.rule_closed = tonumber(args[6]), tonumber(args[8])
   local most = tonumber(args[7])
 
   local now = clock()
-  local ok, status, newer = open(rule.key, rule, now)
-  if not ok then return { status, now, 0, newer or 0, 0, 0, 0, 0 } end
-  rule.closed = closed(rule, now)
+  local rule = rule_on(keys[1], keys[2], keys[3], limit_of(args[1], args[2], args[3], args[4], args[5]), args[6], args[8], now)
+  local status, newer = open(rule, now)
+  if status then return { status, now, 0, newer, 0, 0, 0, 0 } end
+  closed(rule, now)
   look(rule, now)
   find(rule)
   rank(rule)

@@ -36,15 +36,21 @@ local function keep_line(rule, at, now)
   if rule.turns and not rule.no_turns then live(rule.turns, at - now + LATE) end
 end
 
+-- is_there notes that somebody has a place
+local function is_there(rule)
+  rule.nobody = false
+  if rule.seen then rule.seen[rule.line] = true end
+end
+
 -- promise tells me an instant
 local function promise(rule, at)
-  rule.nobody = false
+  is_there(rule)
   redis.call("ZADD", rule.line, int(at + TOLD), "@" .. rule.me)
 end
 
 -- enlist gives me a ticket in a set, and tells me an instant
 local function enlist(rule, set, ticket, at)
-  rule.nobody = false
+  is_there(rule)
   if set == rule.line then
     redis.call("ZADD", set, int(ticket), rule.me, int(at + TOLD), "@" .. rule.me)
   else

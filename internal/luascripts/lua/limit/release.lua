@@ -14,19 +14,20 @@
 local clock = require("lib/clock")
 local ledger = require("limit/ledger")
 local line = require("limit/line")
-local limit, open = ledger.limit, ledger.open
+local rulecall = require("limit/rulecall")
+local limit_of, open = ledger.limit_of, ledger.open
+local rule_on = rulecall.rule_on
 local closed, missed, next_turns = line.closed, line.missed, line.next_turns
 
 return function(keys, args)
   local now = clock()
-  local rule = limit("k", args[1], args[2], "", args[3])
-  rule.part, rule.key, rule.tokens, rule.line, rule.me, rule.rule_closed = 1, keys[1], keys[2], keys[3], "", tonumber(args[5])
+  local rule = rule_on(keys[1], keys[2], keys[3], limit_of("k", args[1], args[2], "", args[3]), "1", args[5], now)
   local ends = tonumber(redis.call("ZSCORE", rule.tokens, args[4]) or "-1")
   local released = ends > now and 1 or 0
   if ends >= 0 then redis.call("ZREM", rule.tokens, args[4]) end -- whatever became of the limit; a token that was withdrawn refuses on
-  local ok, status, newer = open(rule.key, rule, now)
-  if not ok then return { status, released, now, newer or 0, 0 } end
-  rule.closed = closed(rule, now)
+  local status, newer = open(rule, now)
+  if status then return { status, released, now, newer, 0 } end
+  closed(rule, now)
   local turns = {}
   next_turns(rule, now, turns)
   missed({ rule }, now, turns)

@@ -8,8 +8,10 @@
 
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")
+local binary = require("lib/binary")
 local max = math.max
 local int, live = numbers.int, numbers.live
+local unpack_at = binary.unpack_at
 
 return function(keys, args)
   local ledger, tokens, length, token = keys[1], keys[2], tonumber(args[1]), args[2]
@@ -17,7 +19,7 @@ return function(keys, args)
   local now = clock()
   local ends = tonumber(redis.call("ZSCORE", tokens, token) or "")
   local value = redis.call("GET", ledger) or ""
-  local newest = string.sub(value, 1, 1) == "k" and tonumber(string.match(value, "^%d+", 10)) or 0
+  local newest = string.sub(value, 1, 1) == "k" and #value == 48 and unpack_at(">d", value, 17) or 0
   -- somebody may have been granted ahead what comes back when this one ends
   if not ends or ends <= now or (newest > now and ends <= newest) then return { 0, now } end
   repeat

@@ -14,19 +14,20 @@
 local clock = require("lib/clock")
 local ledger = require("limit/ledger")
 local line = require("limit/line")
-local limit, open = ledger.limit, ledger.open
+local rulecall = require("limit/rulecall")
+local limit_of, open = ledger.limit_of, ledger.open
+local rule_on = rulecall.rule_on
 local closed, missed, next_turns = line.closed, line.missed, line.next_turns
 
 return function(keys, args)
   local now = clock()
-  local rule = limit(args[1], args[2], args[3], args[4], args[5])
-  rule.part, rule.key, rule.tokens, rule.line, rule.me, rule.rule_closed = 1, keys[1], keys[2], keys[3], "", 0
-  local ok, status, newer = open(rule.key, rule, now)
-  if not ok then return { status, now, newer or 0, 0 } end
+  local rule = rule_on(keys[1], keys[2], keys[3], limit_of(args[1], args[2], args[3], args[4], args[5]), "1", "0", now)
+  local status, newer = open(rule, now)
+  if status then return { status, now, newer, 0 } end
 
   redis.call("UNLINK", rule.key, rule.tokens)
-  open(rule.key, rule, now)
-  rule.closed = closed(rule, now)
+  open(rule, now)
+  closed(rule, now)
   local turns = {}
   next_turns(rule, now, turns)
   missed({ rule }, now, turns)

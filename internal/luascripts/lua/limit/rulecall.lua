@@ -1,49 +1,108 @@
 -- rulecall.lua: the rules that one call decides together, each on its key,
 -- narrowest first.
 --
--- Of each part a call has three keys (ledger, tokens, line), the turns of
--- each behind them when the policy has several rules, and nine arguments:
+-- Of each rule a call has three keys (ledger, tokens, line), the turns of each behind them when
+-- the policy has several rules, and in a text nine fields with "|" behind each:
 --
 --   kind n window_us more version  the limit, see ledger.lua
 --   cost       permits wanted, 1 to what the limit can ever grant
 --   group      counts up with each other key: parts of one group share theirs
 --   closed_us  until when the rule is closed on all keys, 0 when it is not
 --   worth      of a grant, as acquire.lua answered it; 0 when that is not known
+--
+-- The tables that are made of a text serve one call after another: place gives them its keys.
 
-local remember = require("limit/remember")
+local kept = require("lib/form")
 local ledger = require("limit/ledger")
 local tickets = require("limit/tickets")
+local tokens = require("limit/tokens")
 local line = require("limit/line")
 local max = math.max
-local NOBODY = remember.NOBODY
-local algorithm, open, slot = ledger.algorithm, ledger.open, ledger.slot
+local limit_of, open, slot = ledger.limit_of, ledger.open, ledger.slot
+local put = tokens.put
 local is_parked = tickets.is_parked
 local closed, next_turns = line.closed, line.next_turns
 
--- part_of makes part i of a call by its arguments; its keys stand behind keys[k]. So many
--- fields are named that the table hardly ever grows, which is slow.
-local function part_of(keys, i, k, turns, job, letter, n, W, more, version, cost, group, closed_us, worth)
-  local kind = algorithm(letter)
-  local rule = {
-    letter = letter, n = tonumber(n), W = tonumber(W), more = more, version = tonumber(version), kind = kind, -- see ledger.lua
-    part = i, key = keys[k + 1], tokens = keys[k + 2], line = keys[k + 3], turns = turns,
-    want = tonumber(cost), group = tonumber(group), rule_closed = tonumber(closed_us), told_worth = tonumber(worth),
-    me = job ~= "" and cost .. ":" .. job or "",
-    now = 0, token = NOBODY, newest = 0, known = false, closed = 0, -- open_parts
-    count = 0, head = 0, head_read = "", at = 0, cost = 0, -- sliding.lua
-    marked = false, parked = 0, first = 0, turn = 0, turns_last = 0, in_turns = false, waiting = 0, ahead = 0, -- line.lua
+local RULE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()" -- and where the next begins
+
+-- rule_of makes a rule of its limit and fields
+local function rule_of(limit, part, cost, group, closed_us, worth)
+  return {
+    limit = limit, kind = limit.kind, n = limit.n, W = limit.W, part = part,
+    want = tonumber(cost), cost = cost, group = tonumber(group), rule_closed = tonumber(closed_us), told_worth = tonumber(worth),
   }
-  if kind.numbers then kind.numbers(rule) end
+end
+
+-- read_rules makes the rules of a text, from a byte of it on
+local function read_rules(text, from)
+  local rules = {}
+  while from <= #text do
+    local letter, n, W, more, version, cost, group, closed_us, worth, next_at = string.match(text, RULE, from)
+    rules[#rules + 1] = rule_of(limit_of(letter, n, W, more, version), #rules + 1, cost, group, closed_us, worth)
+    from = next_at
+  end
+  return rules
+end
+
+local rules_of = kept(function(text)
+  local rules, once = read_rules(text, 1), false
+  for _, rule in ipairs(rules) do once = once or rule.told_worth ~= 0 end
+  return { rules = rules, once = once }
+end)
+
+-- place gives a rule the keys behind keys[k] and the turns
+local function place(rule, keys, k, turns, now)
+  rule.key, rule.tokens, rule.line, rule.turns, rule.now = keys[k + 1], keys[k + 2], keys[k + 3], turns, now
+  rule.ledger, rule.seen, rule.no_tokens, rule.askers = nil, nil, false, nil
+end
+
+-- name gives a rule the job of a call, and forgets what it knew of the line for the one before
+local function name(rule, job)
+  rule.me = job ~= "" and rule.cost .. ":" .. job or ""
+  rule.ticket, rule.in_turns, rule.told_me, rule.no_turns = nil, false, nil, false
+  rule.waiting, rule.turns_ahead, rule.ahead, rule.behind, rule.late, rule.missed = 0, 0, 0, nil, nil, nil
+end
+
+-- rule_on is a rule that a script asks about alone, with nobody's job
+local function rule_on(key, tokens, line, limit, cost, closed_us, now)
+  local rule = rule_of(limit, 1, cost, "1", closed_us, "0")
+  place(rule, { key, tokens, line }, 0, nil, now)
+  name(rule, "")
   return rule
+end
+
+-- rules_at gives the rules of a text their keys, of which there are `many` behind keys[k]
+local function rules_at(text, keys, k, many, job, now)
+  local rules = rules_of(text).rules
+  local count = #rules
+  for i, rule in ipairs(rules) do
+    place(rule, keys, k + 3 * (i - 1), many == 4 * count and keys[3 * count + k + i] or nil, now)
+    name(rule, job)
+  end
+  return rules
+end
+
+-- open_rule gives a rule its ledger: one that the script has opened, if there are any
+local function open_rule(rule, now, opened)
+  local of = opened and opened[rule.key]
+  if of and of.limit == rule.limit then
+    rule.ledger = of
+    return
+  end
+  if of and of.dirty then put(of, now) end -- under other numbers it is carried over
+  local status, version = open(rule, now)
+  if status or not opened then return status, version end
+  rule.ledger.granted = of and of.granted or {}
+  opened[rule.key] = rule.ledger
 end
 
 -- open_parts reads the ledgers. When one can't be decided about, it answers the
 -- status, which part, and the version of a newer limit.
-local function open_parts(rules, now)
+local function open_parts(rules, now, opened)
   for i, rule in ipairs(rules) do
-    local ok, status, version = open(rule.key, rule, now)
-    if not ok then return status, i, version or 0 end
-    rule.closed, rule.top = closed(rule, now)
+    local status, version = open_rule(rule, now, opened)
+    if status then return status, i, version end
+    closed(rule, now)
   end
 end
 
@@ -89,5 +148,6 @@ local function last_of_group(rules, i)
 end
 
 return {
-  joint = joint, last_of_group = last_of_group, left_behind = left_behind, measure = measure, open_parts = open_parts, part_of = part_of,
+  joint = joint, last_of_group = last_of_group, left_behind = left_behind, measure = measure, name = name, open_parts = open_parts, open_rule = open_rule, place = place,
+  read_rules = read_rules, rule_on = rule_on, rules_at = rules_at,
 }

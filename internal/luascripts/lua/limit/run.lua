@@ -1,65 +1,68 @@
--- run.lua: the short way for calls of one form, each by one rule on the same key,
--- on which nobody waits. They are decided as one after another, with one look at the
--- key and one write.
+-- run.lua: the one short cut. Calls of one form, by one rule, on one key on which nobody waits, are
+-- granted now or, when they try, refused: with one look at the key and one write. decide.lua would answer
+-- the same. The rows "1 goroutine" and "128 goroutines" of the benchmark `acquire` pay for it.
 
-local numbers = require("lib/numbers")
-local form = require("lib/form")
-local remember = require("limit/remember")
 local ledger = require("limit/ledger")
 local tokens = require("limit/tokens")
-local COPY, int = numbers.COPY, numbers.int
-local PART = form.PART
-local remember = remember.remember
-local free, limit, open, slot = ledger.free, ledger.limit, ledger.open, ledger.slot
-local from_header = tokens.from_header
+local rulecall = require("limit/rulecall")
+local open, slot, floor = ledger.open, ledger.slot, math.floor
+local holds, put, remember, spend_all, int = tokens.holds, tokens.put, tokens.remember, tokens.spend_all, require("lib/numbers").int
+local place, call, sub, NONE = rulecall.place, redis.call, string.sub, {}
 
--- token_of is that of the n-th call
-local function token_of(args, n)
-  return string.sub(args[1 + n], 2, 9)
-end
-
--- run answers what it can of the calls i..last, and where the long way begins
-local function run(keys, args, form, k, i, last, now, replies)
-  if redis.call("EXISTS", keys[k + 3]) > 0 then return i end
-  local rule = limit(string.match(form.text, PART, form.parts))
-  rule.key, rule.tokens = keys[k + 1], keys[k + 2]
-  if not open(rule.key, rule, now) or rule.carried then return i end
-  local tokens, seen = {}, { [rule.token] = true }
-  for n = i, last do
-    local token = token_of(args, n)
-    if seen[token] then return i end
-    seen[token] = true
-    tokens[#tokens + 1] = token
+-- run answers calls from i to last, whose keys stand behind keys[k], into replies, and says from
+-- which on it did not. With `there` it answers a call that comes alone: how many of its keys exist, 3 when that is not known.
+local function run(script, form, keys, k, args, i, last, replies, there)
+  local rule, now, want = form.rules[1], script.now, form.rules[1].want
+  local kind, limit, key, token, of, list = rule.kind, rule.limit, keys[k + 1], sub(args[1 + i], 2, 9), nil, nil
+  local fresh = script.fresh and not script.granted[key]
+  if fresh and i == last and form.begins then -- as of most phones
+    kind.begin(limit, key, token, now)
+    if not there then script.wrote, script.granted[key] = true, true end
+    replies[i] = -1
+    return i + 1
   end
-  for _, held in ipairs(redis.call("ZMSCORE", rule.tokens, unpack(tokens))) do
-    if held then return i end
+  if there and form.again then
+    local since, newest, held = kind.again(limit, key, keys[2], keys[3], token, now)
+    if since then
+      remember(keys[2], { int(newest), held, int(now), token }, now)
+      replies[i] = since
+      return i + 1
+    end
   end
-
-  local want, first, at = form.want, i, now
-  local reach = now + (form.mode == 0 and 0 or form.inline)
-  local list = from_header(rule, now)
-  while i <= last do
-    at = slot(rule, now, 0, want)
-    if at > reach or (form.longest >= 0 and at > now + form.longest) then break end
-    local from = rule.newest > 0 and slot(rule, 0, 0, want) or 0
-    rule.kind.charge(rule, at, want) -- and is saved once, behind the last
-    rule.newest, rule.token = at, tokens[i - first + 1]
-    if rule.kind.log then rule.kind.save(rule, now) end
-    list[#list + 1] = int(at)
-    list[#list + 1] = rule.token
-    replies[i] = { 1, 0, at, from, 0, 0, 0, rule.kind.worth(rule), form.tell and free(rule, now) or 0 }
-    i = i + 1
+  place(rule, keys, k, nil, now)
+  if open(rule, now, fresh) or rule.ledger.carried then return i end
+  of, rule.no_tokens = rule.ledger, script.no_tokens
+  if there and not rule.no_tokens then -- alone: nobody looked yet
+    rule.no_tokens = of.known and there == 1
+    if not rule.no_tokens and call("EXISTS", rule.line) > 0 then return i end
   end
-  if i > first then
-    if not rule.kind.log then rule.kind.save(rule, now) end
-    rule.known = true
-    if rule.W >= COPY then list[#list], list[#list - 1] = nil, nil end -- the newest is in the header
-    if #list > 0 then remember(rule.tokens, list, tonumber(list[#list - 1]), now) end
+  if i == last and holds(rule, token) then return i end
+  if i < last then
+    local seen = { [of.token] = true }
+    list = {}
+    for m = i, last do
+      token = sub(args[1 + m], 2, 9)
+      if seen[token] then return i end
+      seen[token], list[m - i + 1] = true, token
+    end
+    for _, held in ipairs(rule.no_tokens and NONE or call("ZMSCORE", rule.tokens, unpack(list))) do
+      if held then return i end
+    end
+  end
+  local many, from = last - i + 1, of.newest > 0 and slot(rule, 0, 0, want) or 0
+  while many > 1 and kind.slot(limit, of, now, (many - 1) * want, want) > now do many = floor(many / 2) end
+  if from > now then many = 0 end
+  if many > 0 then
+    spend_all(rule, now, list or { token }, many, i, replies)
+    if not kind.worth then replies[i] = from == 0 and -1 or now - from else replies[i][4] = from end
+    put(of, now)
+    i = i + many
+    if not there then script.wrote, script.no_tokens, script.granted[key] = true, false, true end
   end
   if i > last or form.mode ~= 0 then return i end
-  local from = rule.newest > 0 and slot(rule, 0, 0, want) or 0
-  local left = form.tell and free(rule, now) or 0
-  for n = i, last do replies[n] = { 0, 1, at, from, 0, 0, 0, 0, left } end
+  local refused = { 0, 1, slot(rule, now, 0, want), of.newest > 0 and slot(rule, 0, 0, want) or 0 }
+  if refused[3] <= now then return i end
+  for m = i, last do replies[m] = refused end
   return last + 1
 end
 

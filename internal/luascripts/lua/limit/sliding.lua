@@ -1,213 +1,292 @@
 -- sliding.lua: the ledger of `sliding n/W`, a ring of grants in one string.
 --
--- value  "s" | 8 bytes token of the newest grant | 7 bytes version of the limit
---        that it was written under | 3 bytes index of the newest record |
---        records: 7 bytes each, big-endian microseconds, one a permit, at most
---        max(n, largest n so far) of them
+-- value  the head of every ledger, see ledger.lua; 3 bytes, index of the newest record, of
+--        which the highest bit is that of `second`; records: 7 bytes each, big-endian
+--        microseconds, one a permit, at most max(n, largest n so far) of them
 --
 -- The k-th newest grant is one GETRANGE away, whatever n is; nothing has to be
 -- pruned, because a grant that is n places old is written over.
 
 local numbers = require("lib/numbers")
-local timestamp = require("lib/timestamp")
-local ledger = require("limit/ledger")
+local binary = require("lib/binary")
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
-local int, life, live = numbers.int, numbers.life, numbers.live
-local FITTED, timestamp_at, timestamp = timestamp.FITTED, timestamp.timestamp_at, timestamp.timestamp
-local HEAD = ledger.HEAD
+local COPY, life, live = numbers.COPY, numbers.life, numbers.live
+local timestamp, timestamp_at = binary.timestamp, binary.timestamp_at
 
+local call, byte, sub, char, format = redis.call, string.byte, string.sub, string.char, string.format
+local NOBODY = "\0\0\0\0\0\0\0\0"
 local HEADER, WIDTH = 19, 7
-local CHUNK = 2000 -- records that are written or moved at a time
+local WHOLE, READ = 54, 399 -- a ring of so many permits is read at once, with so many bytes
+local CHUNK = 2000 -- records that are written or moved at a time: a long text is slow to make
 local MOVED = 50000 -- records that one call moves at most
 local GROUPS = 32 -- what another algorithm is told of the past
+local FITTED = 150000 -- the most records of a ring that are moved to where they just fit
 
-local function three(n)
-  return string.char(floor(n / 65536) % 256, floor(n / 256) % 256, n % 256)
+-- place is where a record stands, as text: a number costs a call of Redis more
+local function place(index, more)
+  return format("%d", HEADER + index * WIDTH + more)
 end
 
--- reread forgets what was read of a ring, but for its head s
-local function reread(rule, s)
-  rule.head_read, rule.seen = s, nil
+-- a ledger has `count` records in Redis, of which `head` is the newest, and `text`, what was
+-- read of them, from a byte on; behind them are `pending` permits that are not written yet, of
+-- the instant `newest`, or where they have several of `runs`: {at, permits, at, permits ...}.
+-- All fields are named: a table that grows is slow
+local function make(key, count, head, size, token, text)
+  return {
+    key = key, limit = nil, tokens = nil, token = token, known = count > 0, newest = 0, dirty = false,
+    count = count, head = head, size = size, pending = 0, runs = nil, text = text, from = 0,
+  }
 end
 
 -- record is the one at an index of the ring. It is read with the next, for behind the
--- newest stands the oldest
-local function record(rule, index)
-  local at = HEADER + index * WIDTH
-  if at + WIDTH <= #rule.head_read then return timestamp_at(rule.head_read, at + 1) end
-  local seen = rule.seen or {}
-  if not seen[index] then
-    local two = redis.call("GETRANGE", rule.key, at, at + 2 * WIDTH - 1)
-    seen[index], rule.seen = timestamp_at(two, 1), seen
-    if #two == 2 * WIDTH then seen[index + 1] = timestamp_at(two, WIDTH + 1) end
+-- newest stands the oldest; who asks again is told many at once
+local function record(ledger, index)
+  local at = HEADER + index * WIDTH - ledger.from
+  if at < 0 or at + WIDTH > #ledger.text then
+    ledger.text = call("GETRANGE", ledger.key, place(index, 0), place(index, ledger.asked and 64 * WIDTH - 1 or 2 * WIDTH - 1))
+    ledger.asked, ledger.from, at = true, HEADER + index * WIDTH, 0
   end
-  return seen[index]
+  return timestamp_at(ledger.text, at + 1)
 end
 
 -- nth is the k-th newest grant, nil when there are fewer
-local function nth(rule, k)
-  if k > rule.count then return nil end
-  if k == 1 then return rule.newest end
-  if not rule.runs then return record(rule, (rule.head - k + 1) % rule.count) end
-  for i = #rule.runs, 1, -2 do
-    if k <= rule.runs[i] then return rule.runs[i - 1] end
-    k = k - rule.runs[i]
+local function nth(ledger, k)
+  if k == 1 and ledger.newest > 0 then return ledger.newest end
+  if k > ledger.size then return nil end
+  if k > ledger.pending then
+    k = k - ledger.pending
+    if k > ledger.count then return nil end
+    return record(ledger, (ledger.head - k + 1) % ledger.count)
   end
-end
-
--- records are all of them, oldest first
-local function records(rule)
-  if rule.head == rule.count - 1 then return redis.call("GETRANGE", rule.key, HEADER, -1) end
-  local turn = HEADER + (rule.head + 1) * WIDTH
-  return redis.call("GETRANGE", rule.key, turn, -1) .. redis.call("GETRANGE", rule.key, HEADER, turn - 1)
-end
-
--- fill writes one record many times from an index of the ring on; by chunks,
--- because a long string is slow to make
-local function fill(rule, size, index, at, many)
-  if many < 1 then return end
-  local chunk = string.rep(timestamp(at), min(many, CHUNK))
-  while many > 0 do
-    local run = min(many, CHUNK, size - index)
-    local recs = run * WIDTH < #chunk and string.sub(chunk, 1, run * WIDTH) or chunk
-    redis.call("SETRANGE", rule.key, HEADER + index * WIDTH, recs)
-    index, many = (index + run) % size, many - run
+  local runs = ledger.runs
+  if not runs then return ledger.newest end
+  for i = #runs, 1, -2 do
+    if k <= runs[i] then return runs[i - 1] end
+    k = k - runs[i]
   end
-end
-
--- shift moves many records from an index of the ring on by some places, the
--- last first
-local function shift(rule, index, many, by)
-  while many > 0 do
-    local from = (index + many - 1) % rule.count + 1 -- behind the last that is left
-    local to = (index + many + by - 1) % rule.count + 1
-    local run = min(many, CHUNK, from, to)
-    local at, new = HEADER + (from - run) * WIDTH, HEADER + (to - run) * WIDTH
-    redis.call("SETRANGE", rule.key, new, redis.call("GETRANGE", rule.key, at, at + run * WIDTH - 1))
-    many = many - run
-  end
-end
-
--- fit gives back what Redis set aside for a ring to grow, half of it: it grows no more
-local function fit(rule)
-  redis.call("SET", rule.key, redis.call("GETRANGE", rule.key, 0, -1), "KEEPTTL")
-end
-
-local function header(rule, token, head)
-  return "s" .. token .. timestamp(rule.version) .. three(head)
 end
 
 -- later counts the grants after t
-local function later(rule, t)
-  local lo, hi = 0, rule.count
+local function later(ledger, t)
+  local lo, hi = 0, min(ledger.size, ledger.count + ledger.pending)
   while lo < hi do
     local mid = ceil((lo + hi) / 2)
-    if nth(rule, mid) > t then lo = mid else hi = mid - 1 end
+    if nth(ledger, mid) > t then lo = mid else hi = mid - 1 end
   end
   return lo
 end
 
--- write makes a log of what another algorithm's ledger told, with `size` of its
--- newest records. Of more than the limit holds twice, these do.
-local function write(rule, now, size)
-  local runs, skip = rule.runs, max(0, rule.count - min(size, 2 * rule.n + CHUNK))
-  local px = max(1, life(rule.newest + rule.W - now), redis.call("PTTL", rule.key))
-  rule.runs, rule.count = nil, rule.count - skip
-  reread(rule, "")
-  rule.head = rule.count - 1
-  redis.call("SET", rule.key, header(rule, rule.token, rule.head), "PX", int(px))
-  local index = 0
+local function header(ledger, head)
+  local low = head % 256
+  local high = (head - low) / 256
+  return "s" .. ledger.token .. ledger.limit.stamp .. char(floor(high / 256) + (ledger.second and 128 or 0), high % 256, low)
+end
+
+-- put writes runs of records from an index of a ring on, but for the first `skip` permits
+local function put(key, size, index, runs, skip)
+  local parts, from, many = {}, index, 0 -- what is not written yet
   for i = 1, #runs, 2 do
-    local many = max(0, runs[i + 1] - skip)
-    skip = max(0, skip - runs[i + 1])
-    if many > 0 then fill(rule, rule.count, index, runs[i], many) end
-    index = index + many
+    local left = runs[i + 1] - skip
+    skip = max(0, -left)
+    local bytes = left > 0 and timestamp(runs[i])
+    while left > 0 do
+      local run = min(left, CHUNK - many, size - index)
+      parts[#parts + 1] = run == 1 and bytes or string.rep(bytes, run)
+      index, many, left = index + run, many + run, left - run
+      if index == size or many == CHUNK then
+        call("SETRANGE", key, place(from, 0), table.concat(parts))
+        index = index % size
+        parts, from, many = {}, index, 0
+      end
+    end
+  end
+  if many > 0 then call("SETRANGE", key, place(from, 0), table.concat(parts)) end
+end
+
+-- shift moves many records from an index of the ring on by some places, the
+-- last first
+local function shift(ledger, index, many, by)
+  while many > 0 do
+    local from = (index + many - 1) % ledger.count + 1 -- behind the last that is left
+    local to = (index + many + by - 1) % ledger.count + 1
+    local run = min(many, CHUNK, from, to)
+    local at, new = HEADER + (from - run) * WIDTH, HEADER + (to - run) * WIDTH
+    call("SETRANGE", ledger.key, new, call("GETRANGE", ledger.key, at, at + run * WIDTH - 1))
+    many = many - run
   end
 end
 
+-- turned writes a ring whose first record is the oldest: n was raised after it had turned
+local function turned(ledger)
+  local turn = HEADER + (ledger.head + 1) * WIDTH
+  local records = call("GETRANGE", ledger.key, turn, -1) .. call("GETRANGE", ledger.key, HEADER, turn - 1)
+  ledger.head = ledger.count - 1
+  call("SET", ledger.key, header(ledger, ledger.head) .. records, "KEEPTTL")
+end
+
+local function runs_of(ledger) return ledger.runs or { ledger.newest, ledger.pending } end
+
+-- write_anew makes a log of what the ledger of another kind told. Of more than the limit
+-- holds twice, its newest records do
+local function write_anew(ledger, now)
+  local key, limit, runs = ledger.key, ledger.limit, runs_of(ledger)
+  local count = min(ledger.pending, ledger.size)
+  local kept = min(count, 2 * limit.n + CHUNK)
+  local px = max(1, life(ledger.newest + limit.W - now), call("PTTL", key))
+  call("SET", key, header(ledger, kept - 1), "PX", numbers.int(px))
+  put(key, kept, 0, runs, ledger.pending - kept)
+  ledger.anew, ledger.size = nil, max(limit.n, kept)
+  ledger.count, ledger.head, ledger.pending, ledger.runs, ledger.text, ledger.from = kept, kept - 1, 0, nil, "", 0
+end
+
 return {
-  log = true, -- what was charged is saved before more is
-
-  -- a log that is made of another ledger has `runs` of permits: {at, count, at, count ...}
-  fresh = function(rule)
-    rule.count, rule.head = 0, -1
-    reread(rule, "")
-    rule.runs = rule.known and {} or nil
+  -- of a ring that is larger the head is read first, and then what is needed
+  fetch = function(limit, key)
+    return call("GETRANGE", key, "0", limit.n <= WHOLE and "398" or "18")
   end,
 
-  read = function(rule, s)
-    if #s < HEADER + WIDTH then return false end
-    reread(rule, s)
-    rule.wrote = timestamp_at(s, 10)
-    local a, b, c = string.byte(s, 17, 19)
-    rule.head = (a * 256 + b) * 256 + c
-    local bytes = #s < HEAD and #s or redis.call("STRLEN", rule.key)
-    rule.count = (bytes - HEADER) / WIDTH
-    rule.newest = record(rule, rule.head)
-    return true
+  fresh = function(limit, key)
+    return make(key, 0, -1, limit.n, NOBODY, "")
   end,
 
-  grants = function(rule, new)
+  read = function(_, limit, s, key)
+    if #s < HEADER then return nil end
+    local a, b, c = byte(s, 17, 19)
+    local head = (a % 128 * 256 + b) * 256 + c
+    local ledger = make(key, 1, head, 0, sub(s, 2, 9), s)
+    if #s < READ and #s > HEADER then
+      ledger.count = (#s - HEADER) / WIDTH
+      ledger.newest = head < ledger.count and timestamp_at(s, HEADER + head * WIDTH + 1)
+    else
+      local two = call("GETRANGE", key, place(head, 0), place(head, 2 * WIDTH - 1)) -- the newest is the last, or the ring has turned
+      if #two < WIDTH then return nil end
+      ledger.newest, ledger.text, ledger.from = timestamp_at(two, 1), two, HEADER + head * WIDTH
+      ledger.count = #two < 2 * WIDTH and head + 1 or (call("STRLEN", key) - HEADER) / WIDTH
+    end
+    if ledger.count % 1 ~= 0 or head >= ledger.count then return nil end
+    if a > 127 then ledger.second = true end
+    ledger.size = limit and max(limit.n, ledger.count) or ledger.count
+    return ledger
+  end,
+
+  grants = function(ledger, new)
     -- as long as all of the log takes under the new limit; from the newest on and
     -- not from now, because the clock may go backwards after this
-    local rounds = max(2, ceil(rule.count / new.n) + 1)
-    local left, grants = later(rule, rule.newest - rounds * new.W), {}
+    local rounds = max(2, ceil(ledger.count / new.n) + 1)
+    local left, grants = later(ledger, ledger.newest - rounds * new.W), {}
     local size = max(1, ceil(left / GROUPS))
     while left > 0 do
       local many = min(size, left)
-      grants[#grants + 1] = nth(rule, left - many + 1)
+      grants[#grants + 1] = nth(ledger, left - many + 1)
       grants[#grants + 1] = many
       left = left - many
     end
     return grants
   end,
 
+  -- carry makes a log of grants that the ledger of another kind told
+  carry = function(limit, ledger, grants)
+    ledger.anew, ledger.runs = true, grants[1] and grants
+    for i = 2, #grants, 2 do ledger.pending = ledger.pending + grants[i] end
+    ledger.newest = grants[#grants - 1] or 0
+    ledger.size = max(limit.n, ledger.pending)
+  end,
+
   -- slot is never before the newest grant: a clock that went backwards, or a
   -- neighbour that spent ahead of its turn, must not credit anything
-  slot = function(rule, now, before, cost)
-    local k = before + cost
-    local rounds = floor((k - 1) / rule.n)
-    local at = max(now, rule.newest)
-    local oldest = nth(rule, rule.n - (k - 1 - rounds * rule.n))
-    if oldest and oldest + rule.W > at then at = oldest + rule.W end
-    return at + rounds * rule.W
+  slot = function(limit, ledger, now, before, cost)
+    local k, n = before + cost, limit.n
+    local rounds = k > n and floor((k - 1) / n) or 0
+    local at = max(now, ledger.newest)
+    local oldest = nth(ledger, n - (k - 1 - rounds * n))
+    if oldest and oldest + limit.W > at then at = oldest + limit.W end
+    return at + rounds * limit.W
   end,
 
-  charge = function(rule, at, cost)
-    rule.newest, rule.at, rule.cost = at, at, cost -- for save
-    if not rule.runs then return end
-    rule.runs[#rule.runs + 1] = at
-    rule.runs[#rule.runs + 1] = cost
-    rule.count = rule.count + cost
-  end,
-
-  save = function(rule, now)
-    if rule.runs then return write(rule, now, max(rule.n, rule.count - rule.cost)) end
-    local n, at = rule.n, rule.at
-    local cost, lives = min(rule.cost, max(n, rule.count)), nil -- a bill may be above the limit: the ring is full of it
-    if rule.count == 0 or (n == 1 and rule.count == 1) then
-      -- not SET: what a script sets takes the room that an argument of its calls before had
-      redis.call("SETRANGE", rule.key, "0", header(rule, rule.token, cost - 1) .. timestamp(at))
-      fill(rule, cost, 1, at, cost - 1)
-      lives = live(rule.key, at + rule.W - now)
-      rule.count, rule.head = cost, cost - 1
-    else
-      if rule.count < n and rule.head ~= rule.count - 1 then -- n was raised after the ring had turned
-        redis.call("SET", rule.key, header(rule, rule.token, rule.count - 1) .. records(rule), "KEEPTTL")
-        rule.head = rule.count - 1
-      end
-      local size, before = max(n, rule.count), rule.count
-      fill(rule, size, (rule.head + 1) % size, at, cost)
-      lives = live(rule.key, at + rule.W - now) -- before another write: what had gone would begin with that
-      rule.head = (rule.head + cost) % size
-      rule.count = min(size, rule.count + cost)
-      if lives then redis.call("SETRANGE", rule.key, "0", header(rule, rule.token, rule.head)) end
-      if lives and before < n and rule.count == n and n <= FITTED then fit(rule) end
+  charge = function(_, ledger, at, cost)
+    local runs = ledger.runs
+    if ledger.pending > 0 and at ~= ledger.newest and not runs then
+      runs = { ledger.newest, ledger.pending }
+      ledger.runs = runs
     end
-    reread(rule, "")
-    if lives then return end
-    rule.count, rule.head = 0, -1 -- nothing else counts any more: the key's life was over
-    rule.kind.save(rule, now)
+    if runs and at == ledger.newest then
+      runs[#runs] = runs[#runs] + cost
+    elseif runs then
+      runs[#runs + 1], runs[#runs + 2] = at, cost
+    end
+    ledger.newest, ledger.pending = at, ledger.pending + cost
+  end,
+
+  -- begin writes the ledger of a key that has none, of one permit that is granted now
+  begin = function(limit, key, token, now)
+    -- not SET: what a script sets takes the room that an argument of its calls before had
+    call("SETRANGE", key, "0", "s" .. token .. limit.stamp .. "\0\0\0" .. timestamp(now))
+    call("PEXPIRE", key, limit.life)
+  end,
+
+  -- again grants one permit now on a large ring of the same numbers, without a table: it says since when that
+  -- was possible, and which grant was the newest. nil, and nothing done, where it is not so simple. See run.lua
+  again = function(limit, key, tokens, line, token, now)
+    local s = call("GETRANGE", key, "0", "18")
+    if #s < HEADER or byte(s) ~= 115 or sub(s, 10, 16) ~= limit.stamp then return nil end
+    local a, b, c = byte(s, 17, 19)
+    local head, held = (a * 256 + b) * 256 + c, sub(s, 2, 9)
+    if a > 127 or held == token or held == NOBODY then return nil end
+    local two = call("GETRANGE", key, place(head, 0), place(head, 2 * WIDTH - 1))
+    if two == "" or #two % WIDTH > 0 then return nil end
+    local newest = timestamp_at(two, 1)
+    local from = newest
+    if #two > WIDTH then -- the ring has turned
+      if call("STRLEN", key) ~= HEADER + limit.n * WIDTH then return nil end
+      from = max(newest, timestamp_at(two, WIDTH + 1) + limit.W)
+    elseif head > limit.n - 3 then -- it is full, or will be
+      return nil
+    end
+    if from > now or newest + COPY <= now or call("EXISTS", line) > 0 or call("ZSCORE", tokens, token) then return nil end
+    head = (head + 1) % limit.n
+    call("SETRANGE", key, place(head, 0), timestamp(now))
+    local low = head % 256
+    call("SETRANGE", key, "0", "s" .. token .. limit.stamp .. char(floor(head / 65536), (head - low) / 256 % 256, low))
+    live(key, limit.W)
+    return now - from, newest, held
+  end,
+
+  -- write writes what is pending: what is larger than the ring fills all of it
+  write = function(limit, ledger, now)
+    if ledger.anew then return write_anew(ledger, now) end
+    local key, count, size = ledger.key, ledger.count, ledger.size
+    local many = min(ledger.pending, size)
+    if count == 0 or (size == 1 and many == 1) then
+      -- not SET: what a script sets takes the room that an argument of its calls before had
+      if many == 1 then
+        call("SETRANGE", key, "0", header(ledger, 0) .. timestamp(ledger.newest))
+      else
+        call("SETRANGE", key, "0", header(ledger, (ledger.pending - 1) % size))
+        put(key, size, (ledger.pending - many) % size, runs_of(ledger), ledger.pending - many)
+      end
+      count, ledger.head = many, (ledger.pending - 1) % size
+    elseif many == 0 then
+      call("SETRANGE", key, "0", header(ledger, ledger.head))
+    else
+      if count < size and ledger.head ~= count - 1 then turned(ledger) end
+      if ledger.pending == 1 then
+        call("SETRANGE", key, place((ledger.head + 1) % size, 0), timestamp(ledger.newest))
+      else
+        put(key, size, (ledger.head + 1 + ledger.pending - many) % size, runs_of(ledger), ledger.pending - many)
+      end
+      ledger.head = (ledger.head + ledger.pending) % size
+      call("SETRANGE", key, "0", header(ledger, ledger.head))
+      local full = count < size and count + many >= size
+      count = min(size, count + many)
+      -- gives back what Redis set aside for a ring to grow, half of it: it grows no more
+      if full and size <= FITTED then call("SET", key, call("GETRANGE", key, 0, -1), "KEEPTTL") end
+    end
+    ledger.count, ledger.pending, ledger.runs, ledger.text, ledger.from = count, 0, nil, "", 0
+    if ledger.known then
+      live(key, ledger.newest + limit.W - now)
+    else
+      call("PEXPIRE", key, ledger.newest == now and limit.life or numbers.int(life(ledger.newest + limit.W - now)))
+    end
   end,
 
   -- back takes up to cost permits of the instant `at` out again: they count
@@ -216,28 +295,26 @@ return {
   -- hole would admit too early when `at` is still to come, or comes again because
   -- the clock goes backwards. In a very large window they count from the oldest
   -- grant that may be moved: later than need be, never too early.
-  back = function(rule, at, cost, _, now)
-    if rule.count == 0 then return false end -- all that is known was given back
-    local after = later(rule, at)
-    local many = min(cost, later(rule, at - 1) - after)
-    if many == 0 then return false end
-    if rule.runs then write(rule, now, rule.count) end
-    local oldest = min(later(rule, at - rule.W), after + many + MOVED)
-    local ghost = max(at - rule.W, nth(rule, oldest + 1) or 0)
-    local first = (rule.head - oldest + 1) % rule.count
-    shift(rule, first, oldest - after - many, many)
-    fill(rule, rule.count, first, ghost, many)
-    redis.call("SETRANGE", rule.key, 0, header(rule, rule.token, rule.head))
-    reread(rule, "")
-    rule.newest = record(rule, rule.head)
+  back = function(limit, ledger, at, cost, _, now)
+    local after = later(ledger, at)
+    local many = min(cost, later(ledger, at - 1) - after)
+    if many == 0 then return false end -- all that is known was given back
+    if ledger.anew then write_anew(ledger, now) end
+    local oldest = min(later(ledger, at - limit.W), after + many + MOVED)
+    local ghost = max(at - limit.W, nth(ledger, oldest + 1) or 0)
+    local first = (ledger.head - oldest + 1) % ledger.count
+    shift(ledger, first, oldest - after - many, many)
+    put(ledger.key, ledger.count, first, { ghost, many }, 0)
+    call("SETRANGE", ledger.key, 0, header(ledger, ledger.head))
+    ledger.text, ledger.from = "", 0
+    ledger.newest = record(ledger, ledger.head)
     return false
   end,
 
-  free = function(rule, a)
-    if rule.newest > a then return 0 end
-    return max(0, rule.n - later(rule, a - rule.W))
+  free = function(limit, ledger, a)
+    if ledger.newest > a then return 0 end
+    return max(0, limit.n - later(ledger, a - limit.W))
   end,
 
-  worth = function() return 0 end,
-  ends = function(rule) return rule.newest + rule.W end,
+  ends = function(limit, ledger) return ledger.newest + limit.W end,
 }

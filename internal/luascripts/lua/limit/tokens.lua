@@ -1,48 +1,226 @@
--- tokens.lua: which attempt holds which grant.
+-- tokens.lua: which attempt holds which grant, and what its holder gives back or pays more.
 --
--- tokens  sorted set, see remember.lua; of leases, their ends, see leases.lua. A token that was withdrawn has a
---         negative score: the time of that or, when its grant counts for longer, COPY before its end. A bill has
---         the instant of what was paid more, BILLS lower and negative, as long as that counts; see correct.lua
+-- The ledger's header names the newest grant's token. When the next grant takes
+-- its place it moves to a sorted set of its own, for as long as a copy of its call may still
+-- arrive, however long the grant counts: who corrects it later tells its instant. Where the
+-- window is shorter than that it is written there at once, because the ledger goes with its
+-- window. Only the first rule of a call remembers its token: what corrects a grant brings the
+-- same rules. In the headers of the others the token stands as `second`, and goes with the next.
+--
+-- tokens  sorted set, score = instant of the grant; of leases, their ends, see leases.lua. A token that was
+--         withdrawn has a negative score: the time of that or, when its grant counts for longer, COPY before its end.
+--         A bill has the instant of what was paid more, BILLS lower and negative, as long as that counts
+--
+-- A token whose copy may not arrive any more counts as forgotten, whether it is still there or not:
+-- so it does not matter when old ones are cleared, and not each call does it.
+--
+-- A grant whose token is forgotten is found by its instant, which its holder tells: once,
+-- for then its token is withdrawn for as long as the holder may tell it.
 
 local numbers = require("lib/numbers")
-local remember = require("limit/remember")
 local ledger = require("limit/ledger")
-local COPY, int = numbers.COPY, numbers.int
-local NOBODY, remember = remember.NOBODY, remember.remember
-local spend = ledger.spend
+local max = math.max
+local COPY, int, live = numbers.COPY, numbers.int, numbers.live
+local write = ledger.write
 
+local call, byte, sub = redis.call, string.byte, string.sub
 local BILLS = 4503599627370496
+local STRETCH = -6 -- a tenth of a second, an instant but for five digits: for one the set is given its life once, which has two to spare
+local NOBODY = "\0\0\0\0\0\0\0\0"
 
 -- holds is the instant of the token's grant, a negative number when the token
 -- was withdrawn, nil when it is new. A lease is held until it ends.
 local function holds(rule, token)
-  if rule.token == token and not rule.kind.lease then return rule.newest end
-  local at = tonumber(redis.call("ZSCORE", rule.tokens, token) or "")
+  local of, lease = rule.ledger, rule.kind.lease
+  if of.token == token and not lease then return of.newest end
+  local known = of.granted
+  if known and known[token] then return known[token] end
+  if rule.no_tokens then return nil end
+  local at
+  if not rule.askers or lease then
+    at = tonumber(call("ZSCORE", rule.tokens, token) or "")
+  else -- the script asks once for all its calls
+    if not known.scores then
+      known.scores = {}
+      local list = rule.askers[rule.tokens]
+      for i, score in ipairs(call("ZMSCORE", rule.tokens, unpack(list))) do known.scores[list[i]] = tonumber(score or "") end
+    end
+    at = known.scores[token]
+  end
   if not at then return nil end
   if at < -BILLS then return -at - BILLS end
-  if not rule.kind.lease or at < 0 then return at end
-  return at > rule.now and rule.now or nil
+  if at <= 0 then return at end
+  if lease then return at > rule.now and rule.now or nil end
+  if at + COPY > rule.now then return at end
+  of.old = of.old or {} -- a new grant of it is remembered with a new instant
+  of.old[#of.old + 1] = token
 end
 
--- from_header is the list of the token that the newest grant takes out of the header
-local function from_header(rule, now)
-  if rule.token == NOBODY or rule.newest + COPY <= now then return {} end
-  return { int(rule.newest), rule.token }
+local function forget_old(tokens, lowest, highest, many)
+  local old = call("ZRANGEBYSCORE", tokens, lowest, highest, "LIMIT", "0", many or 20)
+  if #old > 0 then call("ZREM", tokens, unpack(old)) end
 end
 
--- grant spends permits for a token
-local function grant(rule, now, at, token)
-  local last_at, list = rule.newest, from_header(rule, now)
-  spend(rule, now, at, rule.want, token)
-  if rule.kind.lease then return rule.kind.lease(rule, at, now, token) end
-  if rule.W < COPY then
-    list[#list + 1] = int(at)
-    list[#list + 1] = token
-    last_at = at
+-- remember keeps tokens, {score, token ...}, the newest last. Who is known keeps its score:
+-- of a bill that says more than its instant
+local function remember(tokens, list, now)
+  local new, last = call("ZADD", tokens, "NX", unpack(list)), list[#list - 1]
+  if new == 0 then return end -- it was there
+  local again = 2 * new < #list and sub(list[1], 1, STRETCH) == sub(last, 1, STRETCH) -- the grant before is there, of the same stretch
+  if not again or byte(list[2], 8) < 32 then -- one call in eight, which clears more than the eight add
+    forget_old(tokens, "0", int(now - COPY), 64 + 8 * #list)
   end
-  remember(rule.tokens, list, last_at, now)
+  if not again then live(tokens, last + COPY - now) end
+end
+
+-- spend makes a grant of a rule, which put writes
+local function spend(rule, now, at, token)
+  local of = rule.ledger
+  local list, kind, newest, held, part = of.list, rule.kind, of.newest, of.token, rule.part
+  if not kind.lease then
+    local first = part == 1 and rule.W < COPY
+    local before = newest + COPY > now and held ~= NOBODY and not of.second and not (list and rule.W < COPY)
+    if of.granted then
+      if before then of.granted[held] = newest end
+      of.granted[token] = at
+    end
+    if before and first then -- at once: a table that grows is slow
+      of.list = { int(newest), held, int(at), token }
+    elseif before or first then
+      list = list or {}
+      of.list = list
+      list[#list + 1], list[#list + 2] = int(first and at or newest), first and token or held
+    end
+    if part > 1 then of.second = true elseif of.second then of.second = nil end
+  end
+  kind.charge(rule.limit, of, at, rule.want)
+  of.newest, of.token, of.dirty = at, token, true
+end
+
+-- spend_all makes grants of a rule at once, each for a token, of which `many` are,
+-- and the replies from i on but for since when the first of them was possible
+local function spend_all(rule, now, tokens, many, i, replies)
+  local of, kind, want = rule.ledger, rule.kind, rule.want
+  if many == 1 then
+    spend(rule, now, now, tokens[1])
+    if kind.worth then replies[i] = { 1, 0, now, now, 0, 0, 0, kind.worth(of), 0 } end
+    return
+  end
+  if kind.worth then -- each has its own
+    for m = 1, many do
+      spend(rule, now, now, tokens[m])
+      replies[i + m - 1] = { 1, 0, now, now, 0, 0, 0, kind.worth(of), 0 }
+    end
+    return
+  end
+  rule.want = want * many
+  spend(rule, now, now, tokens[many])
+  rule.want = want
+  local list, at, n = of.list or {}, int(now), of.list and #of.list or 0
+  for m = 1, many - 1 do
+    list[n + 1], list[n + 2], n = at, tokens[m], n + 2
+    replies[i + m] = 0
+  end
+  of.list = list
+end
+
+-- put writes a ledger and its tokens
+local function put(of, now)
+  write(of, now)
+  if of.old then
+    call("ZREM", of.tokens, unpack(of.old))
+    of.old = nil
+  end
+  local list = of.list
+  if list then
+    of.list = nil
+    remember(of.tokens, list, now)
+  end
+end
+
+-- grant spends permits for a token at once
+local function grant(rule, now, at, token)
+  spend(rule, now, at, token)
+  put(rule.ledger, now)
+end
+
+-- give_back takes permits of a grant out again. What went before the limit was
+-- changed stays spent: how much of it still counts is not known. The same goes for
+-- what was nothing under this limit, as a lease is, which is known by its end, and for
+-- what another ledger knew that is lost.
+local function give_back(rule, now, at, cost, worth)
+  local of = rule.ledger
+  if not of.known or at > of.newest or of.taken == 0 or (of.changed and at <= of.changed) then return end
+  if rule.kind.back(rule.limit, of, at, cost, worth, max(now, of.newest)) then write(of, now) end
+end
+
+-- forget takes the token of the newest grant out of the header
+local function forget(rule)
+  rule.ledger.token = NOBODY
+  call("SETRANGE", rule.key, 1, NOBODY)
+end
+
+-- unspend takes a grant out again, and its token: a neighbour of the same instant keeps its own
+local function unspend(rule, now, at, cost, token, worth)
+  if rule.ledger.known and rule.ledger.token == token then forget(rule) end
+  give_back(rule, now, at, cost, worth)
+end
+
+-- read_told reads what the holder of a grant tells: of each rule two arguments from
+-- args[from] on, its instant and until when it may be found by that
+local function read_told(rules, args, from)
+  for i, rule in ipairs(rules) do
+    rule.told_at, rule.told_until = tonumber(args[2 * i + from - 2]), tonumber(args[2 * i + from - 1])
+  end
+end
+
+-- granted is the instant of the grant that a token's holder corrects, for a rule behind the
+-- first what that found. Of one whose token is forgotten it is what was told, if there may
+-- have been a grant then
+local function granted(rule, token, first)
+  local of = rule.ledger
+  local held
+  if rule.part == 1 or rule.kind.lease then
+    held = holds(rule, token)
+  else
+    held = of.token == token and of.newest or first
+  end
+  if held or rule.kind.lease or not of.known or rule.told_at == 0 then return held end
+  if rule.told_at <= of.newest and rule.told_at + COPY <= rule.now and rule.now < rule.told_until then return rule.told_at end
+end
+
+-- withdraw makes the token refuse from now on, and find nothing by what is told until an
+-- instant; held is what it held, below 0 when it refused already: it does not for less long than it would
+local function withdraw(rule, token, held, told_until, now)
+  local since = max(now, told_until - COPY, -(held or 0))
+  call("ZADD", rule.tokens, int(-since), token)
+  forget_old(rule.tokens, "(" .. int(COPY - now), "(0")
+  live(rule.tokens, since + COPY - now)
+end
+
+-- bill_of keeps a bill, so that it is done once, and what it paid at an instant is found
+local function bill_of(rule, bill, at, now)
+  local keep = max(rule.W, COPY)
+  call("ZADD", rule.tokens, int(-BILLS - at), bill)
+  forget_old(rule.tokens, int(keep - now - BILLS), "(" .. int(-BILLS))
+  live(rule.tokens, at + keep - now)
+end
+
+-- lessen gives back some of what a token was granted. When that was all of the newest
+-- grant the header names an instant before it: its token goes where it has its own.
+local function lessen(rule, now, held, token)
+  local of = rule.ledger
+  local newest = of.token == token and of.newest
+  give_back(rule, now, held, -rule.want, rule.told_worth)
+  if not newest or of.newest == newest then return end
+  local second = of.second
+  forget(rule)
+  if newest + COPY > now and not second then
+    remember(of.tokens, { int(newest), token }, now)
+  end
 end
 
 return {
-  BILLS = BILLS, from_header = from_header, grant = grant, holds = holds,
+  bill_of = bill_of, grant = grant, granted = granted, holds = holds, lessen = lessen, put = put, read_told = read_told, remember = remember, spend = spend, spend_all = spend_all, unspend = unspend,
+  withdraw = withdraw,
 }

@@ -15,10 +15,9 @@ import (
 	"github.com/headwayq/headway/internal/redistest"
 )
 
-// What the short ways of acquire.lua answer and leave behind is what the long ways
-// do: of two keys one is asked by merged calls, and the other by one call after
-// another that want to know what is left, which takes the long ways.
-func TestShortWaysAreAsTheLong(t *testing.T) {
+// Merged calls answer and leave behind what the same calls do one after another: of two
+// keys one is asked by merged calls, and the other by one call after another.
+func TestMergedCallsAreAsOneAfterAnother(t *testing.T) {
 	t.Parallel()
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
@@ -28,7 +27,7 @@ func TestShortWaysAreAsTheLong(t *testing.T) {
 			t.Fatal(err)
 		}
 		rapid.Check(t, func(rt *rapid.T) {
-			runWays(rt, rdb, raw, true, func(now time.Time) {
+			runSequence(rt, rdb, raw, true, func(now time.Time) {
 				if err := rdb.SetTime(context.Background(), now); err != nil {
 					rt.Fatal(err)
 				}
@@ -42,20 +41,20 @@ func TestShortWaysAreAsTheLong(t *testing.T) {
 		t.Cleanup(m.Close)
 		rdb := redis.NewClient(redistest.MiniOptions(m))
 		t.Cleanup(func() { _ = rdb.Close() })
-		rapid.Check(t, func(rt *rapid.T) { runWays(rt, rdb, rdb, false, m.SetTime) })
+		rapid.Check(t, func(rt *rapid.T) { runSequence(rt, rdb, rdb, false, m.SetTime) })
 	})
 }
 
-// ways is a trace on the keys of both.
-type ways struct {
+// sequence is a trace on the keys of both.
+type sequence struct {
 	*rapid.T
 	ctx     context.Context
 	rdb     redis.UniversalClient
 	raw     *redis.Client
 	now     time.Time
 	setTime func(time.Time)
-	short   LimitKeys
-	long    LimitKeys
+	merged  LimitKeys
+	single  LimitKeys
 	limits  []Numbers // of processes that are not all of one release
 	tokens  uint64
 	held    []grant
@@ -68,10 +67,10 @@ type grant struct {
 	at    int64
 }
 
-func runWays(rt *rapid.T, rdb redis.UniversalClient, raw *redis.Client, back bool, setTime func(time.Time)) {
-	w := &ways{
+func runSequence(rt *rapid.T, rdb redis.UniversalClient, raw *redis.Client, back bool, setTime func(time.Time)) {
+	w := &sequence{
 		T: rt, ctx: context.Background(), rdb: rdb, raw: raw, now: start, setTime: setTime,
-		short: NewLimitKeys("hw", "short", "id"), long: NewLimitKeys("hw", "long", "id"),
+		merged: NewLimitKeys("hw", "merged", "id"), single: NewLimitKeys("hw", "single", "id"),
 	}
 	raw.FlushAll(w.ctx)
 	setTime(w.now)
@@ -101,16 +100,16 @@ func runWays(rt *rapid.T, rdb redis.UniversalClient, raw *redis.Client, back boo
 	}
 }
 
-// forget leaves those grants whose tokens neither way may have forgotten: when older
+// forget leaves those grants whose tokens neither key may have forgotten: when older
 // ones go is not told.
-func (w *ways) forget() {
+func (w *sequence) forget() {
 	w.latest = max(w.latest, w.now.UnixMicro())
-	w.held = slices.DeleteFunc(w.held, func(h grant) bool { return h.at <= w.latest-copyLife.Microseconds() })
+	w.held = slices.DeleteFunc(w.held, func(h grant) bool { return h.at <= w.latest-time.Minute.Microseconds() })
 }
 
-func (w *ways) acquire() {
+func (w *sequence) acquire() {
 	w.forget()
-	var merged []*Call
+	var calls []*Call
 	a := w.args()
 	for range rapid.SampledFrom([]int{1, 1, 1, 1, 1, 2, 5, 20}).Draw(w.T, "at once") {
 		if rapid.IntRange(0, 9).Draw(w.T, "another form") == 0 {
@@ -122,22 +121,22 @@ func (w *ways) acquire() {
 			a.Token = rapid.SampledFrom(w.held).Draw(w.T, "held").token
 		}
 		b := a
-		b.Rules = one(w.short, a.Rules[0].Numbers, a.Rules[0].Cost)
-		merged = append(merged, &Call{AcquireArgs: b})
+		b.Rules = one(w.merged, a.Rules[0].Numbers, a.Rules[0].Cost)
+		calls = append(calls, &Call{AcquireArgs: b})
 	}
-	if err := AcquireMany(w.ctx, w.rdb, merged); err != nil {
+	if err := AcquireMany(w.ctx, w.rdb, calls); err != nil {
 		w.Fatal(err)
 	}
-	for i, b := range merged {
+	for i, b := range calls {
 		c := b.AcquireArgs
-		c.Rules, c.Tell = one(w.long, b.Rules[0].Numbers, b.Rules[0].Cost), true
+		c.Rules, c.Tell = one(w.single, b.Rules[0].Numbers, b.Rules[0].Cost), true
 		want, err := Acquire(w.ctx, w.rdb, c)
 		if err != nil || b.Err != nil {
 			w.Fatal(err, b.Err)
 		}
 		want.Free = []int{0}
 		if diff := gocmp.Diff(want, b.AcquireReply); diff != "" {
-			w.Fatalf("call %d of %d, %+v, at %d us: the short way (+) and the long (-) differ:\n%s", i+1, len(merged), c, w.now.UnixMicro(), diff)
+			w.Fatalf("call %d of %d, %+v, at %d us: merged (+) and alone (-) differ:\n%s", i+1, len(calls), c, w.now.UnixMicro(), diff)
 		}
 		if want.Status == Granted {
 			w.held = slices.DeleteFunc(w.held, func(h grant) bool { return h.token == b.Token }) // one that was lost with the ledger
@@ -146,11 +145,11 @@ func (w *ways) acquire() {
 	}
 }
 
-func (w *ways) args() AcquireArgs {
+func (w *sequence) args() AcquireArgs {
 	n := rapid.SampledFrom(w.limits).Draw(w.T, "limit")
 	cost := rapid.OneOf(rapid.Just(1), rapid.IntRange(1, min(4, n.Permits)), rapid.IntRange(1, n.Permits)).Draw(w.T, "cost")
 	a := AcquireArgs{
-		Rules: one(w.short, n, cost), MaxWait: -1, Mode: rapid.SampledFrom([]Mode{Try, GrantOrBook}).Draw(w.T, "mode"),
+		Rules: one(w.merged, n, cost), MaxWait: -1, Mode: rapid.SampledFrom([]Mode{Try, GrantOrBook}).Draw(w.T, "mode"),
 		Inline: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond, time.Hour}).Draw(w.T, "inline"),
 	}
 	if a.Mode == GrantOrBook {
@@ -163,7 +162,7 @@ func (w *ways) args() AcquireArgs {
 }
 
 // correct gives back, settles, leaves the line, closes or opens the key, or loses the ledger.
-func (w *ways) correct(op int) {
+func (w *sequence) correct(op int) {
 	n := rapid.SampledFrom(w.limits).Draw(w.T, "limit")
 	w.tokens++
 	token, cost, bill := w.tokens, 1, w.tokens
@@ -178,7 +177,7 @@ func (w *ways) correct(op int) {
 	closed := rapid.SampledFrom([]time.Duration{0, n.Window / 3, n.Window}).Draw(w.T, "closed for")
 	lose := rapid.IntRange(0, 5).Draw(w.T, "lose") == 0
 	var answers []string
-	for _, k := range []LimitKeys{w.short, w.long} {
+	for _, k := range []LimitKeys{w.merged, w.single} {
 		var got any
 		var err error
 		switch {
@@ -201,15 +200,15 @@ func (w *ways) correct(op int) {
 		answers = append(answers, fmt.Sprintf("%+v", got))
 	}
 	if answers[0] != answers[1] {
-		w.Fatalf("a correction answers %s on the key of the short ways, %s on that of the long", answers[0], answers[1])
+		w.Fatalf("a correction answers %s on the key of merged calls, %s on that of single ones", answers[0], answers[1])
 	}
 }
 
 // compare looks at the ledgers, at who holds grants that a copy may still ask for,
 // and at the lives of all keys.
-func (w *ways) compare() {
-	if short, long := w.raw.Get(w.ctx, w.short.ledger).Val(), w.raw.Get(w.ctx, w.long.ledger).Val(); short != long {
-		w.Fatalf("at %d us the ledgers are\n%q by the short ways,\n%q by the long", w.now.UnixMicro(), short, long)
+func (w *sequence) compare() {
+	if short, long := w.raw.Get(w.ctx, w.merged.ledger).Val(), w.raw.Get(w.ctx, w.single.ledger).Val(); short != long {
+		w.Fatalf("at %d us the ledgers are\n%q by merged calls,\n%q by single ones", w.now.UnixMicro(), short, long)
 	}
 	w.forget()
 	if len(w.held) > 0 {
@@ -217,9 +216,9 @@ func (w *ways) compare() {
 		for _, h := range w.held {
 			tokens = append(tokens, tokenText(h.token))
 		}
-		short, long := w.raw.ZMScore(w.ctx, w.short.tokens, tokens...).Val(), w.raw.ZMScore(w.ctx, w.long.tokens, tokens...).Val()
+		short, long := w.raw.ZMScore(w.ctx, w.merged.tokens, tokens...).Val(), w.raw.ZMScore(w.ctx, w.single.tokens, tokens...).Val()
 		if diff := gocmp.Diff(long, short); diff != "" {
-			w.Fatalf("at %d us the scores of %+v by the short ways (+) and the long (-) differ:\n%s", w.now.UnixMicro(), w.held, diff)
+			w.Fatalf("at %d us the scores of %+v of merged calls (+) and single ones (-) differ:\n%s", w.now.UnixMicro(), w.held, diff)
 		}
 	}
 	for _, k := range w.raw.Keys(w.ctx, "hw:*").Val() {
