@@ -22,6 +22,8 @@ const (
 	// least, an ordinary pause of a scheduler or a collector would do it.
 	staleMin = 10 * time.Millisecond
 	staleMax = time.Second
+	// staleSlots is the least where several servers are asked one after the other.
+	staleSlots = 50 * time.Millisecond
 )
 
 // waiter is one caller of this process that blocks until its job is granted. It asks,

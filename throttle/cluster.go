@@ -57,7 +57,7 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 		return err
 	}
 	if len(all) == 1 {
-		_, err := s.ask(ctx, c, base)
+		_, err := s.ask(ctx, c, base, 0)
 		return err
 	}
 	if a.Mode == luascripts.BookLastRule {
@@ -76,7 +76,7 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 		}
 		var r luascripts.AcquireReply
 		var counted time.Time
-		if counted, err = s.ask(ctx, &call, base); err == nil { // after an error others may write to it still
+		if counted, err = s.ask(ctx, &call, base, staleSlots); err == nil { // after an error others may write to it still
 			r = call.AcquireReply
 		}
 		for _, given := range all[:granted(n, r.Status, err)] {
@@ -112,8 +112,8 @@ func (s clusterStore) clockOf(ctx context.Context, rule luascripts.RuleCall) (*r
 }
 
 // ask asks one slot, whose answer is carried over to the clock base. By its own clock the
-// slot counts a grant at the instant counted.
-func (s clusterStore) ask(ctx context.Context, c *luascripts.Call, base *redisclock.Clock) (counted time.Time, err error) {
+// slot counts a grant at the instant counted. The grant may be acted on for so long at least.
+func (s clusterStore) ask(ctx context.Context, c *luascripts.Call, base *redisclock.Clock, least time.Duration) (counted time.Time, err error) {
 	clock, err := s.clockOf(ctx, c.Rules[0])
 	if err != nil {
 		return counted, err
@@ -125,7 +125,7 @@ func (s clusterStore) ask(ctx context.Context, c *luascripts.Call, base *rediscl
 	r := &c.AcquireReply
 	counted = r.At
 	clock.Observe(r.Now, began, time.Now())
-	r.Local = localTimes(clock, r, c.Rules, began)
+	r.Local = localTimes(clock, r, max(least, slack(c.Rules)), began)
 	d := base.Ahead(clock)
 	for _, at := range []*time.Time{&r.At, &r.From, &r.Now, &r.Promised} {
 		carryOver(at, d)
@@ -345,7 +345,7 @@ func (s clusterStore) bookLastRule(ctx context.Context, c *luascripts.Call, last
 	}
 	call := luascripts.Call{AcquireArgs: a}
 	call.Rules = a.Rules[last.from:last.to]
-	counted, err := s.ask(ctx, &call, base)
+	counted, err := s.ask(ctx, &call, base, staleSlots)
 	if err != nil {
 		return err // others may write to the call still
 	}

@@ -173,19 +173,19 @@ func (s *clockedStore) localTimes(r *luascripts.AcquireReply, rules []luascripts
 	if !r.Local.Start.IsZero() {
 		return r.Local
 	}
-	return localTimes(&s.clock, r, rules, t.began)
+	return localTimes(&s.clock, r, slack(rules), t.began)
 }
 
 // localTimes are those of a reply by the clock of its server, to a call which began at that
-// moment. As long as one reply is all that is known of a clock, a grant may be as old as the
+// moment. A grant may be so old when it is acted on. As long as one reply is all that is known of a clock, a grant may be as old as the
 // call.
-func localTimes(c *redisclock.Clock, r *luascripts.AcquireReply, rules []luascripts.RuleCall, began time.Time) luascripts.LocalTimes {
+func localTimes(c *redisclock.Clock, r *luascripts.AcquireReply, old time.Duration, began time.Time) luascripts.LocalTimes {
 	start, confirmed := c.Local(r.At)
 	since := start
 	if !confirmed {
 		since = began.Add(r.At.Sub(r.Now))
 	}
-	return luascripts.LocalTimes{Start: start, Until: since.Add(slack(rules))}
+	return luascripts.LocalTimes{Start: start, Until: since.Add(old)}
 }
 
 // errClock says that a store's clock moved away from each answer it gave.
