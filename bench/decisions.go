@@ -22,16 +22,14 @@ func decisions(ctx context.Context, b *bench) error {
 		r.calls, r.jobs = 64, 1_000
 	}
 	for _, c := range decisionCases() {
-		if err := r.add(c); err != nil {
-			return err
-		}
+		r.add(ctx, c)
 	}
 	for _, limit := range []string{roomyCap, narrowCap} {
 		if err := r.throttled(ctx, limit); err != nil {
 			return err
 		}
 	}
-	if err := r.measure(ctx); err != nil {
+	if err := r.measure(); err != nil {
 		return err
 	}
 	b.say("Time of acquire.lua for a decision (INFO commandstats), the median of %d batches of %s decisions. The five rules are those of the pool. "+
@@ -47,7 +45,6 @@ type decisionRun struct {
 	calls, jobs int
 	what        []string
 	measures    []func() (float64, error)
-	ctx         context.Context
 	token       uint64
 }
 
@@ -57,7 +54,6 @@ type decisionCase struct {
 	merged int // calls of a script
 	rules  func(i int) []luascripts.RuleCall
 	policy string
-	tell   bool
 }
 
 func decisionCases() (cases []decisionCase) {
@@ -113,21 +109,21 @@ func fiveRules(i int) []luascripts.RuleCall {
 }
 
 // add adds a case to those that are measured in turns.
-func (r *decisionRun) add(c decisionCase) error {
+func (r *decisionRun) add(ctx context.Context, c decisionCase) {
 	how := "alone"
 	if c.merged > 1 {
 		how = fmt.Sprintf("each of %d merged", c.merged)
 	}
 	r.what = append(r.what, c.what+", "+how)
 	r.measures = append(r.measures, func() (float64, error) {
-		if err := r.rdb.FlushAll(r.ctx).Err(); err != nil {
+		if err := r.rdb.FlushAll(ctx).Err(); err != nil {
 			return 0, err
 		}
-		if _, err := r.ask(c, 0, 2*c.merged); err != nil { // loads the library
+		if _, err := r.ask(ctx, c, 0, 2*c.merged); err != nil { // loads the library
 			return 0, err
 		}
-		w, err := workOf(r.ctx, r.rdb, func() error {
-			granted, err := r.ask(c, 2*c.merged, r.calls)
+		w, err := workOf(ctx, r.rdb, func() error {
+			granted, err := r.ask(ctx, c, 2*c.merged, r.calls)
 			if err == nil && granted < r.calls {
 				err = fmt.Errorf("%s: %d of %d calls were granted", c.what, granted, r.calls)
 			}
@@ -135,11 +131,10 @@ func (r *decisionRun) add(c decisionCase) error {
 		})
 		return w.scripts / float64(r.calls), err
 	})
-	return nil
 }
 
 // ask makes calls, and says how many were granted.
-func (r *decisionRun) ask(c decisionCase, from, many int) (granted int, err error) {
+func (r *decisionRun) ask(ctx context.Context, c decisionCase, from, many int) (granted int, err error) {
 	var forms luascripts.CallTemplates
 	for i := from; i < from+many; {
 		calls := make([]*luascripts.Call, 0, c.merged)
@@ -151,7 +146,7 @@ func (r *decisionRun) ask(c decisionCase, from, many int) (granted int, err erro
 			}})
 			i++
 		}
-		if err := luascripts.AcquireMany(r.ctx, r.rdb, calls); err != nil {
+		if err := luascripts.AcquireMany(ctx, r.rdb, calls); err != nil {
 			return 0, err
 		}
 		for _, call := range calls {
@@ -178,14 +173,13 @@ func (r *decisionRun) throttled(ctx context.Context, limit string) error {
 	}
 	r.what = append(r.what, "a throttled job, cap "+limit)
 	r.measures = append(r.measures, func() (float64, error) {
-		w, err := c.measure(r.ctx)
+		w, err := c.measure(ctx)
 		return w.scripts / passSize, err
 	})
 	return nil
 }
 
-func (r *decisionRun) measure(ctx context.Context) error {
-	r.ctx = ctx
+func (r *decisionRun) measure() error {
 	figures, err := r.b.interleave(r.measures...)
 	if err != nil {
 		return err
