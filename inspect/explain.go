@@ -83,7 +83,7 @@ type Explanation struct {
 	Batch string // that it belongs to; empty for none
 	// Postponed is how often it was put off because its provider asked for a later attempt.
 	Postponed int
-	// Rules are all rules of its policy, in order. There are none where its type has no
+	// Rules are all rules of its policy, in order. The list is empty when its type has no
 	// policy here, and in the states in which no rule is asked any more: StateActive,
 	// StateEnded and StateMissing.
 	Rules []Verdict
@@ -94,7 +94,7 @@ type Explanation struct {
 type AsynqView struct {
 	State    string    // "retry" for a deferred task, "scheduled" for a booked one; empty in StateMissing
 	Next     time.Time // 5 s behind the instant of a deferred or booked task, in whole seconds; zero for none
-	Retried  int       // failures; a deferral is none
+	Retried  int       // how often it failed; a deferral does not count
 	MaxRetry int
 	// LastError is what the handler returned last. It is the program's own text, and may
 	// hold personal data.
@@ -127,8 +127,8 @@ type Verdict struct {
 }
 
 // Explain tells why a task waits: what each of its rules says, which one binds and until
-// when, who is before it, and what asynq shows. A task that is not there is StateMissing and
-// no error. It asks Redis a few times, and once for each rule; each answer is of its own
+// when, which tasks are before it, and what asynq shows. A task that does not exist has
+// StateMissing, and no error is returned. It asks Redis a few times, and once for each rule; each answer is of its own
 // moment.
 //
 // With a throttle.Config of PerClient, and for rules that are in no policy here, the place is
@@ -462,7 +462,7 @@ func closedBy(audited []Change, v Verdict) (who, why string) {
 	return "", ""
 }
 
-// bind tells which verdict binds a task, and who is before it.
+// bind marks the verdict that binds a task, and lists the tasks before it.
 func (i *Inspector) bind(ctx context.Context, e *Explanation, job string) error {
 	if e.State != StateGate {
 		e.holds(e.Rule, e.At)

@@ -19,8 +19,8 @@ import (
 	"github.com/headwayq/headway/throttle/gate"
 )
 
-// sketch is an explanation in one line: the state with the rule and the instant, who is
-// before it, and what each rule says, with a star at the one that binds.
+// sketch is an explanation in one line: the state with the rule and the instant, the
+// tasks before it, and what each rule says, with a star at the one that binds.
 func (d *rig) sketch(e Explanation) string {
 	in := func(at time.Time) string {
 		if at.IsZero() {
@@ -379,7 +379,7 @@ func TestExplainCases(t *testing.T) {
 		t.Errorf("Explain of a failed task is %+v, %v", e, err)
 	}
 
-	// Who is too late for its place stands before the others.
+	// A task that comes too late for its place stands before the others.
 	d.at(70 * time.Second)
 	d.says(i, "second", "slot lines 0s | lines* now")
 	if e := d.says(i, "first", "slot lines 0s | lines* now"); !e.Parked {

@@ -60,7 +60,8 @@ type asynqAnswer struct {
 	FailedAt  time.Time `json:"failed_at,omitzero"`
 }
 
-func (a *app) explained(q, id string, e inspect.Explanation) explainAnswer {
+// explained is the answer about a task, with its keys as the flags want them shown.
+func explained(a *app, q, id string, e inspect.Explanation) explainAnswer {
 	got := explainAnswer{
 		Queue: q, Task: id, Type: e.Type, Batch: e.Batch, State: e.State.String(), Says: says(e), Rule: e.Rule, At: e.At.UTC(), Now: e.Now.UTC(),
 		Jobs: e.Jobs, Permits: e.Permits, Closed: e.Closed.UTC(), Booked: e.Booked, Parked: e.Parked, Deadline: e.Deadline.UTC(), Postponed: e.Postponed,
@@ -217,13 +218,13 @@ now. Keys, costs and zones that a Go function of the program finds are not known
 					return nil, err
 				}
 				if fresh {
-					return a.explainNew(ctx, i, args[0], args[1])
+					return explainNew(ctx, a, i, args[0], args[1])
 				}
 				e, err := i.Explain(ctx, a.queue, args[0])
 				if err != nil {
 					return nil, err
 				}
-				got := a.explained(a.queue, args[0], e)
+				got := explained(a, a.queue, args[0], e)
 				if e.State == inspect.StateMissing {
 					return got, fmt.Errorf("task %q on queue %q: %w", args[0], a.queue, errMissing)
 				}
@@ -235,7 +236,8 @@ now. Keys, costs and zones that a Go function of the program finds are not known
 	return c
 }
 
-func (a *app) explainNew(ctx context.Context, i *inspect.Inspector, taskType, payload string) (answer, error) {
+// explainNew answers for a task that does not exist yet.
+func explainNew(ctx context.Context, a *app, i *inspect.Inspector, taskType, payload string) (answer, error) {
 	e, err := i.ExplainNew(ctx, taskType, []byte(payload))
 	if errors.Is(err, queue.ErrInvalidPolicy) {
 		return nil, fmt.Errorf("%w: %w", errMissing, err)
@@ -245,7 +247,7 @@ func (a *app) explainNew(ctx context.Context, i *inspect.Inspector, taskType, pa
 	} else if err != nil {
 		return nil, err
 	}
-	got := a.explained("", "", e)
+	got := explained(a, "", "", e)
 	if e.State == inspect.StatePending {
 		got.Says = "it would run at once"
 	}

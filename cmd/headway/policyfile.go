@@ -92,7 +92,7 @@ func policyCheckCommand(a *app) *cobra.Command {
 				if typ != "" && p.Type != typ {
 					continue
 				}
-				checked, err := a.checked(p, payload)
+				checked, err := checkedWith(a, p, payload)
 				got.Policies, faults = append(got.Policies, checked), append(faults, err)
 			}
 			got.demanded = payload != ""
@@ -110,11 +110,13 @@ func policyCheckCommand(a *app) *cobra.Command {
 	return c
 }
 
-func (a *app) checked(p queue.Policy, payload string) (checkedPolicy, error) {
+// checkedWith is what the answer says of a policy, with the keys and costs of a task's payload
+// if there is one.
+func checkedWith(a *app, p queue.Policy, payload string) (checkedPolicy, error) {
 	out := checkedPolicy{Type: p.Type}
 	var d queue.Demand
 	if payload != "" {
-		body, err := a.read(payload)
+		body, err := readText(a.stdin, payload)
 		if err != nil {
 			return out, fmt.Errorf("--payload: %w", err)
 		}
@@ -143,10 +145,10 @@ func (a *app) checked(p queue.Policy, payload string) (checkedPolicy, error) {
 	return out, nil
 }
 
-// read is a text that is given as it is, by a file, or on stdin.
-func (a *app) read(text string) ([]byte, error) {
+// readText is a text that is given as it is, by a file, or on stdin.
+func readText(stdin io.Reader, text string) ([]byte, error) {
 	if text == "-" {
-		return io.ReadAll(io.LimitReader(a.stdin, 1<<20))
+		return io.ReadAll(io.LimitReader(stdin, 1<<20))
 	}
 	if file, ok := strings.CutPrefix(text, "@"); ok {
 		return os.ReadFile(file)
