@@ -18,12 +18,6 @@ const (
 	// recheck bounds how long a blocked caller trusts its promise: a caller
 	// ahead of it, in another process, may have left.
 	recheck = time.Second
-	// A grant that is acted on later than this is acquired anew. Below the
-	// least, an ordinary pause of a scheduler or a collector would do it.
-	staleMin = 10 * time.Millisecond
-	staleMax = time.Second
-	// staleSlots is the least where several servers are asked one after the other.
-	staleSlots = 50 * time.Millisecond
 )
 
 // waiter is one caller of this process that blocks until its job is granted. It asks,
@@ -119,24 +113,6 @@ func sameLimits(in, decided []activeLimit) bool {
 	return slices.EqualFunc(in, decided, func(a, b activeLimit) bool {
 		return a.Limit == b.Limit && a.closed.Equal(b.closed)
 	})
-}
-
-// stale says that a grant is too old to be acted on: this process stood still, or the answer
-// was long on its way.
-func (d *Decision) stale() bool { return !d.until.IsZero() && time.Now().After(d.until) }
-
-// slack is how old a grant of the rules may be when it is acted on.
-func slack(calls []luascripts.RuleCall) time.Duration {
-	least := staleMax
-	for i := range calls {
-		least = min(least, staleAfter(calls[i].Window))
-	}
-	return least
-}
-
-// staleAfter is that for one window.
-func staleAfter(window time.Duration) time.Duration {
-	return min(max(window/10, staleMin), staleMax)
 }
 
 // leastWait keeps a wait that is used up apart from zero, which means any wait.

@@ -148,7 +148,7 @@ func bookBatch(ctx context.Context, rdb redis.UniversalClient, batch []*bookCall
 	}
 	calls := make([]*luascripts.Call, len(batch))
 	for i, c := range batch {
-		around := c.p.store.clock.Now()
+		around := c.p.store.now()
 		number(c.call.Rules, c.limits, around)
 		c.call.Gate = gateAround(c.r.Gates, around)
 		c.when.began = time.Now()
@@ -166,7 +166,7 @@ func bookBatch(ctx context.Context, rdb redis.UniversalClient, batch []*bookCall
 // sent by itself.
 func (c *bookCall) answer(ctx context.Context) Booking {
 	p, reply, err := c.p, &c.call.AcquireReply, c.call.Err
-	p.store.observe(reply.Now, c.when)
+	c.when.observe(p.store, reply.Now)
 	again := err == nil && (reply.Status == luascripts.NotCovered || reply.Status == luascripts.Outdated)
 	if !c.batchable || again || errors.Is(err, luascripts.ErrRetrySingly) {
 		d, err := p.decideForJob(ctx, c.mode, c.r)
@@ -176,7 +176,7 @@ func (c *bookCall) answer(ctx context.Context) Booking {
 	if err != nil {
 		err = p.rules.fault(ctx, "acquire", 0, 0, err)
 	} else {
-		reply.Local = p.store.localTimes(reply, c.call.Rules, c.when)
+		c.when.localTimes(reply, slack(c.call.Rules))
 		err = c.read(reply, c.limits, c.when)
 	}
 	c.count(ctx, err)

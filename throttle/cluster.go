@@ -26,7 +26,7 @@ func storeOn(rdb redis.UniversalClient) store {
 // instant than need be for a moment. A process that dies in between leaves a permit
 // charged that nobody used. Each slot grants by the clock of its own server, so a job
 // may start after the instant at which a rule counts it, by as much as a grant may
-// be old when it is acted on (see [staleAfter]).
+// be old when it is acted on (see [slack]).
 //
 // The clocks of servers differ. An answer is by the clock of the server that has the
 // narrowest key: what others say is carried over by the difference, as far as their replies
@@ -118,14 +118,14 @@ func (s clusterStore) ask(ctx context.Context, c *luascripts.Call, base *rediscl
 	if err != nil {
 		return counted, err
 	}
-	began := time.Now()
+	when := roundTripTimes{began: time.Now()}
 	if err := s.redisStore.acquire(ctx, c); err != nil {
 		return counted, err
 	}
 	r := &c.AcquireReply
 	counted = r.At
-	clock.Observe(r.Now, began, time.Now())
-	r.Local = localTimes(clock, r, max(least, slack(c.Rules)), began)
+	when.shown, when.confirmed = clock.Observe(r.Now, when.began, time.Now())
+	when.localTimes(r, max(least, slack(c.Rules)))
 	d := base.Ahead(clock)
 	for _, at := range []*time.Time{&r.At, &r.From, &r.Now, &r.Promised} {
 		carryOver(at, d)

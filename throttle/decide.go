@@ -92,7 +92,7 @@ func (a *attempt) ask(ctx context.Context, t *retry) error {
 		}
 	}
 	reply := c.AcquireReply
-	reply.Local = t.store.localTimes(&reply, c.Rules, t.roundTripTimes)
+	t.localTimes(&reply, slack(c.Rules))
 	freeCall(c)
 	return a.read(&reply, t.limits, t.roundTripTimes)
 }
@@ -247,7 +247,54 @@ type retry struct {
 }
 
 // roundTripTimes is when a call was made and answered, by the local, monotonic clock.
-type roundTripTimes struct{ began, ended time.Time }
+type roundTripTimes struct {
+	began, ended time.Time
+	shown        time.Time // when the server's clock showed what the answer says, at the latest
+	confirmed    bool      // that does not rest on this answer alone
+}
+
+// observe learns from the answer of a store what its clock shows.
+func (t *roundTripTimes) observe(s *clockedStore, now time.Time) {
+	if !now.IsZero() {
+		t.shown, t.confirmed = s.clock.Observe(now, t.began, t.ended)
+		s.ahead.Store(int64(now.Sub(t.shown)))
+	}
+}
+
+// localTimes puts those of an answer into it, unless the store has done so. A grant may be so
+// old when it is acted on. As long as one answer is all that is known of a clock, the grant
+// may be as old as the call.
+func (t *roundTripTimes) localTimes(r *luascripts.AcquireReply, old time.Duration) {
+	if !r.Local.Start.IsZero() {
+		return
+	}
+	ahead := r.At.Sub(r.Now)
+	r.Local.Start = t.shown.Add(ahead)
+	since := r.Local.Start
+	if !t.confirmed {
+		since = t.began.Add(ahead)
+	}
+	r.Local.Until = since.Add(old)
+}
+
+// A grant that is acted on later than this is acquired anew. Below the least, an ordinary
+// pause of a scheduler or a collector would do it.
+const (
+	staleMin = 10 * time.Millisecond
+	staleMax = time.Second
+	// staleSlots is the least where several servers are asked one after the other.
+	staleSlots = 50 * time.Millisecond
+)
+
+// slack is how old a grant of the rules may be when it is acted on: a tenth of the shortest
+// window.
+func slack(calls []luascripts.RuleCall) time.Duration {
+	least := staleMax
+	for i := range calls {
+		least = min(least, max(calls[i].Window/10, staleMin))
+	}
+	return least
+}
 
 // answer is what every reply says about itself.
 type answer struct {
@@ -271,14 +318,14 @@ func newRetryBy(p *Policy, store *clockedStore, limits []activeLimit) retry {
 // begin returns what the store's clock should say now.
 func (t *retry) begin() time.Time {
 	t.began = time.Now()
-	return t.store.clock.Now()
+	return t.began.Add(time.Duration(t.store.ahead.Load()))
 }
 
 // again takes in an answer, and says whether to call once more. Otherwise the error
 // is how the call ended, as callers of this package see it.
 func (t *retry) again(ctx context.Context, op string, a answer, err error) (bool, error) {
 	t.ended = time.Now()
-	t.store.observe(a.now, t.roundTripTimes)
+	t.observe(t.store, a.now)
 	switch {
 	case err != nil:
 	case a.status == luascripts.NotCovered:

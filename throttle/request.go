@@ -168,6 +168,10 @@ type Decision struct {
 // Wait is what is left until At, by the local monotonic clock; never negative.
 func (d Decision) Wait() time.Duration { return max(0, time.Until(d.start)) }
 
+// stale says that a grant is too old to be acted on: this process stood still, or the answer
+// was long on its way.
+func (d *Decision) stale() bool { return !d.until.IsZero() && time.Now().After(d.until) }
+
 // Start is At on the local, monotonic clock: time.Since tells how late the job is.
 func (d Decision) Start() time.Time { return d.start }
 

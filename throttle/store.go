@@ -3,6 +3,7 @@ package throttle
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -159,34 +160,11 @@ func (s redisLimits) changes(ctx context.Context, rule string) (wait func(time.D
 type clockedStore struct {
 	store
 	clock redisclock.Clock
+	ahead atomic.Int64 // nanoseconds that it was ahead of ours in the last reply
 }
 
-// observe learns from a reply of the store.
-func (s *clockedStore) observe(now time.Time, t roundTripTimes) {
-	if !now.IsZero() {
-		s.clock.Observe(now, t.began, t.ended)
-	}
-}
-
-// localTimes are those of a reply to a call about rules.
-func (s *clockedStore) localTimes(r *luascripts.AcquireReply, rules []luascripts.RuleCall, t roundTripTimes) luascripts.LocalTimes {
-	if !r.Local.Start.IsZero() {
-		return r.Local
-	}
-	return localTimes(&s.clock, r, slack(rules), t.began)
-}
-
-// localTimes are those of a reply by the clock of its server, to a call which began at that
-// moment. A grant may be so old when it is acted on. As long as one reply is all that is known of a clock, a grant may be as old as the
-// call.
-func localTimes(c *redisclock.Clock, r *luascripts.AcquireReply, old time.Duration, began time.Time) luascripts.LocalTimes {
-	start, confirmed := c.Local(r.At)
-	since := start
-	if !confirmed {
-		since = began.Add(r.At.Sub(r.Now))
-	}
-	return luascripts.LocalTimes{Start: start, Until: since.Add(old)}
-}
+// now is what the store's clock should show now.
+func (s *clockedStore) now() time.Time { return time.Now().Add(time.Duration(s.ahead.Load())) }
 
 // errClock says that a store's clock moved away from each answer it gave.
 var errClock = errors.New("its clock is in no window that it was asked about")

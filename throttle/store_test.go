@@ -157,7 +157,7 @@ func TestWindowsAroundTheStoresClock(t *testing.T) {
 				t.Errorf("%s: Answered(%v) = false, want true", name, err)
 			}
 		}
-		if off := l.store.clock.Now().Sub(s.now); off < -time.Second || off > time.Minute {
+		if off := l.store.now().Sub(s.now); off < -time.Second || off > time.Minute {
 			t.Errorf("%s: the clock is taken to be %v off the store's", name, off)
 		}
 	}

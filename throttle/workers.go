@@ -148,16 +148,16 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]act
 		for j, i := range indices {
 			p := places[i].Policy
 			args[j] = luascripts.RefreshArgs{Rules: p.rules.calls(places[i].IDs, places[i].request()), Policy: p.name, Job: places[i].Job}
-			number(args[j].Rules, limits[i], p.store.clock.Now())
+			number(args[j].Rules, limits[i], p.store.now())
 		}
 		var again []int
 		began := time.Now()
 		replies := s.refresh(ctx, args)
-		when := roundTripTimes{began, time.Now()}
+		when := roundTripTimes{began: began, ended: time.Now()}
 		for j, r := range replies {
 			i, err := indices[j], r.Err
 			p := places[i].Policy
-			p.store.observe(r.Now, when)
+			when.observe(p.store, r.Now)
 			if err == nil && r.Status == luascripts.NotCovered {
 				again, err = append(again, i), errClock
 			}

@@ -230,7 +230,7 @@ func (c *Call) read(r *reply, now time.Time) {
 		c.Free = make([]int, parts)
 	}
 	if r.isInt() {
-		c.Err = c.readShort(r)
+		c.Err = c.readShort(r.int(), r.script)
 		return
 	}
 	in := r.list()
@@ -257,12 +257,12 @@ func (c *Call) read(r *reply, now time.Time) {
 }
 
 // readShort reads an answer that is one integer.
-func (c *Call) readShort(r *reply) error {
-	switch ago := r.int(); {
+func (c *Call) readShort(ago int64, s string) error {
+	switch {
 	case ago == shortFailed:
 		c.Status = askAlone
 	case ago < shortFailed || ago > c.Now.UnixMicro():
-		return &ReplyError{Script: r.script, What: fmt.Sprintf("a grant since %d us ago", ago)}
+		return &ReplyError{Script: s, What: fmt.Sprintf("a grant since %d us ago", ago)}
 	default:
 		c.Status, c.At = Granted, c.Now
 		if ago != shortUnknown {

@@ -51,8 +51,11 @@ func (b bounds) and(o bounds) bounds {
 }
 
 // Observe learns from a reply which says that the server's clock showed server. The call
-// was made at began, and the reply arrived at ended.
-func (c *Clock) Observe(server, began, ended time.Time) {
+// was made at began, and the reply arrived at ended. It returns when that was, by the local,
+// monotonic clock: at the latest, so that whoever waits until so long after it is never
+// early. Confirmed says that this does not rest on one reply alone, which may have been long
+// on its way.
+func (c *Clock) Observe(server, began, ended time.Time) (local time.Time, confirmed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.epoch.IsZero() {
@@ -70,35 +73,12 @@ func (c *Clock) Observe(server, began, ended time.Time) {
 	if !known.any || seen.least > known.most || seen.most < known.least {
 		c.recent, c.before, c.turned = seen, bounds{}, to
 		c.since, c.confirmed = to, false
-		return
+	} else {
+		c.recent = c.recent.and(seen)
+		c.confirmed = c.confirmed || from >= c.since
 	}
-	c.recent = c.recent.and(seen)
-	c.confirmed = c.confirmed || from >= c.since
-}
-
-// Now is what the server's clock shows now: the local clock's time while nothing is known.
-func (c *Clock) Now() time.Time {
-	now := time.Now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	known := c.recent.and(c.before)
-	if !known.any {
-		return now
-	}
-	return time.Unix(0, int64(now.Sub(c.epoch))+middle(known))
-}
-
-// Local is when the server's clock shows an instant, by the local, monotonic clock: at the
-// latest, so that whoever waits for it is never early. Confirmed says that this does not
-// rest on one reply alone, which may have been long on its way.
-func (c *Clock) Local(server time.Time) (latest time.Time, confirmed bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	known := c.recent.and(c.before)
-	if !known.any {
-		return server, false
-	}
-	return c.epoch.Add(time.Duration(server.UnixNano() - known.least)), c.confirmed
+	least := c.recent.and(c.before).least
+	return c.epoch.Add(time.Duration(server.UnixNano() - least)), c.confirmed
 }
 
 // Ahead is how far c is ahead of another server's clock. It is 0 unless the replies prove a
@@ -126,5 +106,3 @@ func (c *Clock) known() (bounds, time.Time) {
 	defer c.mu.Unlock()
 	return c.recent.and(c.before), c.epoch
 }
-
-func middle(b bounds) int64 { return b.least + (b.most-b.least)/2 }
