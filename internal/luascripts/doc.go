@@ -25,34 +25,31 @@
 //	lib/numbers    numbers as text, lives of keys
 //	lib/taskid     how a task's id is written in our keys
 //
-//	limit/acquire       grant, book or refuse, for up to 64 calls
-//	limit/adjust        a grant turns out to have cost more, or less
-//	limit/cancel        give back a grant, leave the line
-//	limit/check         the current instants of up to 8 bookings
-//	limit/close         nothing goes on a key until an instant
-//	limit/closerule     nothing goes by a rule until an instant
-//	limit/comeback      who comes back into a line, before others
-//	limit/counter       the kinds that count: fixed, calendar, step
-//	limit/decide        one call of acquire.lua, by all rules of its policy
-//	limit/find_booking  in which line a booking stands
-//	limit/gate          when work may run at all
-//	limit/leases        the algorithm of `concurrent n lease d`
-//	limit/ledger        what was spent on a key: read, decided on, written
-//	limit/line          who waits, in which order, and what they were promised
-//	limit/list          a portion of a line, and change nothing
-//	limit/locate        where one booking stands, and change nothing
-//	limit/peek          look, and change nothing
-//	limit/places        how a job gets its places in the lines
-//	limit/release       a lease ends before its time
-//	limit/renew         a lease goes on
-//	limit/reset         forget what was spent
-//	limit/rulecall      the rules that one call decides together, each on its key
-//	limit/run           the short cut: calls by one rule on one key on which nobody waits
-//	limit/setlimit      the limit of a rule that goes before code
-//	limit/sliding       the algorithm of `sliding n/W`, a log of grants
-//	limit/tat           the kinds that keep one instant: gcra, smooth, warmup
-//	limit/tickets       the numbers of line.lua, and one look at one of its members
-//	limit/tokens        which attempt holds which grant, and what its holder corrects
+//	limit/acquire     grant, book or refuse, for up to 64 calls
+//	limit/adjust      a grant turns out to have cost more, or less
+//	limit/cancel      give back a grant, leave the line
+//	limit/check       the current instants of up to 8 bookings
+//	limit/close       nothing goes on a key until an instant
+//	limit/closerule   nothing goes by a rule until an instant
+//	limit/counter     the kinds that count: fixed, calendar, step
+//	limit/decide      one call of acquire.lua, by all rules of its policy
+//	limit/gate        when work may run at all
+//	limit/leases      the algorithm of `concurrent n lease d`
+//	limit/ledger      what was spent on a key: read, decided on, written
+//	limit/line        who waits, in which order, and what they were promised
+//	limit/list        a portion of a line, and change nothing
+//	limit/locate      where one booking stands, and change nothing
+//	limit/peek        look, and change nothing
+//	limit/places      how a job gets its places in the lines, and comes back into them
+//	limit/release     a lease ends before its time
+//	limit/renew       a lease goes on
+//	limit/reset       forget what was spent
+//	limit/rulecall    the rules that one call decides together, and where a booking stands
+//	limit/run         the short cut: calls by one rule on one key on which nobody waits
+//	limit/setlimit    the limit of a rule that goes before code
+//	limit/sliding     the algorithm of `sliding n/W`, a log of grants
+//	limit/tat         the kinds that keep one instant: gcra, smooth, warmup
+//	limit/tokens      which attempt holds which grant, and what its holder corrects
 //
 //	queue/claim          one pool alone plans a queue anew
 //	queue/count          how many tasks of a queue are where

@@ -23,7 +23,7 @@ const (
 	mixed         = "mixed"  // costs differ, or did
 	closed        = "closed" // until when the key is closed
 	closedSince   = "closed since"
-	lastPostponed = "put off last" // as tickets.lua has it: the ticket of the job that was postponed last
+	lastPostponed = "put off last" // as line.lua has it: the ticket of the job that was postponed last
 	postponedIn   = "put off in"   // since when the key was closed then
 	squeezed      = "squeezed"     // permits of the jobs that stand between whole rooms
 )

@@ -17,13 +17,13 @@ local ledger = require("limit/ledger")
 local line = require("limit/line")
 local tokens = require("limit/tokens")
 local rulecall = require("limit/rulecall")
-local comeback = require("limit/comeback")
+local places = require("limit/places")
 local max = math.max
 local outlive = ledger.outlive
 local leave, missed, next_turns = line.leave, line.missed, line.next_turns
 local granted, read_told, unspend, withdraw = tokens.granted, tokens.read_told, tokens.unspend, tokens.withdraw
 local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
-local first_ticket, join_at, stands = comeback.first_ticket, comeback.join_at, comeback.stands
+local first_ticket, join_at, stands = places.first_ticket, places.join_at, places.stands
 
 return function(keys, args)
   local token, job, back = args[1], args[2], tonumber(args[3])

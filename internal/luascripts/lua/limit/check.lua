@@ -14,15 +14,13 @@
 
 local clock = require("lib/clock")
 local ledger = require("limit/ledger")
-local tickets = require("limit/tickets")
 local line = require("limit/line")
 local rulecall = require("limit/rulecall")
 local places = require("limit/places")
-local find_place = require("limit/find_booking")
 local outlive = ledger.outlive
-local is_parked = tickets.is_parked
+local is_parked = line.is_parked
 local missed, park = line.missed, line.park
-local left_behind, open_parts, rules_at = rulecall.left_behind, rulecall.open_parts, rulecall.rules_at
+local find_place, left_behind, open_parts, rules_at = rulecall.find_place, rulecall.left_behind, rulecall.open_parts, rulecall.rules_at
 local stand_for = places.stand_for
 
 return function(keys, args)

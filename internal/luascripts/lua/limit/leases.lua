@@ -9,13 +9,12 @@
 local numbers = require("lib/numbers")
 local binary = require("lib/binary")
 local ledger = require("limit/ledger")
-local tickets = require("limit/tickets")
 local line = require("limit/line")
 local floor, max, min = math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
 local pack, unpack_at = binary.pack, binary.unpack_at
 local slot = ledger.slot
-local OFFERED, TOLD, at_rank, told = tickets.OFFERED, tickets.TOLD, tickets.at_rank, tickets.told
+local OFFERED, TOLD, at_rank, told = line.OFFERED, line.TOLD, line.at_rank, line.told
 local line_ends, tell = line.line_ends, line.tell
 
 local OFFERS = 16 -- how many a call tells at most that a lease is free

@@ -6,18 +6,66 @@
 -- turns     sorted set, the same, of the jobs of one policy that another of its
 --           rules holds up: each keeps its turn among jobs of that policy, and does not exist for others
 --
--- Behind the tickets (for the numbers see tickets.lua) stands in `line`, with scores TOLD higher than they are, what each
+-- Behind the tickets stands in `line`, with scores TOLD higher than they are, what each
 -- of both was told last: member "@cost:job", score = the instant; the member MIXED
 -- while costs in the line differ; the member CLOSED until when the key is closed, and
 -- those of close.lua with scores above all instants
 
 local numbers = require("lib/numbers")
 local ledger = require("limit/ledger")
-local tickets = require("limit/tickets")
 local ceil, max, min = math.ceil, math.max, math.min
 local int, live = numbers.int, numbers.live
 local slot = ledger.slot
-local CLOSED, IN, LAST, LATE, LIVE, MIXED, NOTED, PARK, PARKED, ROOM, SQUEEZED, TOLD, WAITING, at_rank, cost_of, first_of, in_time, is_parked, mark, normal, told = tickets.CLOSED, tickets.IN, tickets.LAST, tickets.LATE, tickets.LIVE, tickets.MIXED, tickets.NOTED, tickets.PARK, tickets.PARKED, tickets.ROOM, tickets.SQUEEZED, tickets.TOLD, tickets.WAITING, tickets.at_rank, tickets.cost_of, tickets.first_of, tickets.in_time, tickets.is_parked, tickets.mark, tickets.normal, tickets.told
+
+local MIXED, CLOSED = "mixed", "closed"
+local SINCE, LAST, IN, SQUEEZED = "closed since", "put off last", "put off in", "squeezed"
+local TOLD, WAITING = 2251799813685248, "(2251799813685248" -- above all tickets; those below
+local GRACE = 100000 -- how long after its last promise a head keeps its place
+local OFFERED = 900000 -- how long, with GRACE, a lease that is free is kept for those to whom it is offered
+local LATE = 3600000000 -- how long it stays parked
+local PARK = 4503599627370496
+local ROOM = 4096 -- tickets a permit: between two places there is room for those who are put off, see close.lua
+local PARKED, LIVE = "(-2251799813685248", "-2251799813685248" -- below and above
+local NOTED = "6755399441055744" -- PARK + TOLD: from here on stands what is noted of a key, but for when it opens
+
+local function cost_of(member)
+  return tonumber(string.match(member, "^%d+"))
+end
+
+local function is_parked(ticket)
+  return ticket < -PARK / 2
+end
+
+-- normal is the ticket without the mark of one who is parked
+local function normal(ticket)
+  return is_parked(ticket) and ticket + PARK or ticket
+end
+
+-- first_of is the member that was read first and its ticket, nil when it does not wait
+local function first_of(v)
+  local ticket = tonumber(v[2])
+  if ticket and ticket < TOLD then return v[1], ticket end
+end
+
+-- at_rank is the member at a rank and its ticket, nil where none waits
+local function at_rank(set, rank)
+  return first_of(redis.call("ZRANGE", set, rank, rank, "WITHSCORES"))
+end
+
+-- mark is a member that does not wait, without TOLD
+local function mark(rule, name)
+  local v = redis.call("ZSCORE", rule.line, name)
+  return v and v - TOLD or nil
+end
+
+local function told(rule, member)
+  return mark(rule, "@" .. member)
+end
+
+-- in_time says that a member who was told p keeps its place although it did not come yet
+local function in_time(rule, member, p, now)
+  return member == rule.me or (p and p + GRACE >= now)
+end
 
 -- line_ends is the rank behind the last who has a ticket in the line, counted once
 local function line_ends(rule)
@@ -252,6 +300,9 @@ local function next_turns(rule, now, reply, turn_too)
 end
 
 return {
-  anybody = anybody, closed = closed, find = find, is_squeezed = is_squeezed, leave = leave, line_ends = line_ends, look = look, missed = missed,
-  next_turns = next_turns, park = park, rank = rank, squeeze = squeeze, tell = tell,
+  CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, LATE = LATE, LIVE = LIVE, MIXED = MIXED, NOTED = NOTED, OFFERED = OFFERED, PARK = PARK,
+  PARKED = PARKED, ROOM = ROOM, SINCE = SINCE, SQUEEZED = SQUEEZED, TOLD = TOLD, WAITING = WAITING, anybody = anybody, at_rank = at_rank,
+  closed = closed, cost_of = cost_of, find = find, first_of = first_of, in_time = in_time, is_parked = is_parked, is_squeezed = is_squeezed,
+  leave = leave, line_ends = line_ends, look = look, mark = mark, missed = missed, next_turns = next_turns, normal = normal, park = park,
+  rank = rank, squeeze = squeeze, tell = tell, told = told,
 }

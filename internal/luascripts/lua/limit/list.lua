@@ -19,13 +19,12 @@
 
 local clock = require("lib/clock")
 local ledger = require("limit/ledger")
-local tickets = require("limit/tickets")
 local line = require("limit/line")
 local rulecall = require("limit/rulecall")
 local max, min = math.max, math.min
 local limit_of, open, slot = ledger.limit_of, ledger.open, ledger.slot
 local rule_on = rulecall.rule_on
-local cost_of, told = tickets.cost_of, tickets.told
+local cost_of, told = line.cost_of, line.told
 local closed, line_ends, look, rank = line.closed, line.line_ends, line.look, line.rank
 
 return function(keys, args)

@@ -10,11 +10,10 @@
 --          status 0 unknown, 2 booked, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is in at_us
 
 local clock = require("lib/clock")
-local tickets = require("limit/tickets")
+local line = require("limit/line")
 local rulecall = require("limit/rulecall")
-local find_place = require("limit/find_booking")
-local GRACE, is_parked, told = tickets.GRACE, tickets.is_parked, tickets.told
-local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
+local GRACE, is_parked, told = line.GRACE, line.is_parked, line.told
+local find_place, open_parts, rules_at = rulecall.find_place, rulecall.open_parts, rulecall.rules_at
 
 return function(keys, args)
   local job = args[2]

@@ -17,13 +17,12 @@
 
 local clock = require("lib/clock")
 local ledger = require("limit/ledger")
-local tickets = require("limit/tickets")
 local line = require("limit/line")
 local rulecall = require("limit/rulecall")
 local max, min = math.max, math.min
 local free, limit_of, open, slot = ledger.free, ledger.limit_of, ledger.open, ledger.slot
 local rule_on = rulecall.rule_on
-local cost_of = tickets.cost_of
+local cost_of = line.cost_of
 local closed, find, line_ends, look, rank = line.closed, line.find, line.line_ends, line.look, line.rank
 
 return function(keys, args)

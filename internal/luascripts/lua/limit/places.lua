@@ -1,11 +1,11 @@
--- places.lua: how a job gets its places in the lines, and gives up those that it need not have.
+-- places.lua: how a job gets its places in the lines, gives up those that it need not have,
+-- and comes back before others: its grant was given back, or it was put off.
 
 local numbers = require("lib/numbers")
-local tickets = require("limit/tickets")
 local line = require("limit/line")
-local ceil, max = math.ceil, math.max
+local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
-local LATE, MIXED, PARK, PARKED, ROOM, TOLD, at_rank, cost_of, is_parked, normal = tickets.LATE, tickets.MIXED, tickets.PARK, tickets.PARKED, tickets.ROOM, tickets.TOLD, tickets.at_rank, tickets.cost_of, tickets.is_parked, tickets.normal
+local LATE, MIXED, PARK, PARKED, ROOM, TOLD, at_rank, cost_of, is_parked, normal = line.LATE, line.MIXED, line.PARK, line.PARKED, line.ROOM, line.TOLD, line.at_rank, line.cost_of, line.is_parked, line.normal
 local is_squeezed, line_ends, squeeze = line.is_squeezed, line.line_ends, line.squeeze
 
 -- mix notes that costs differ, when mine is not that of the first who waits, or
@@ -124,6 +124,34 @@ local function stand_for(rules, binding, at, now)
   return keeps
 end
 
+-- stands is find without look
+local function stands(rule)
+  rule.ticket = tonumber(redis.call("ZSCORE", rule.line, rule.me) or rule.turns and redis.call("ZSCORE", rule.turns, rule.me) or "")
+end
+
+-- first_ticket is that of one before all
+local function first_ticket(rule)
+  local ticket
+  for _, at in ipairs({ 0, redis.call("ZCOUNT", rule.line, "-inf", PARKED) }) do -- the first who is parked, and the first who is not
+    local m, t = at_rank(rule.line, at)
+    if m then ticket = min(ticket or normal(t), normal(t)) end
+  end
+  if rule.turns then
+    local m, t = at_rank(rule.turns, 0)
+    if m then ticket = min(ticket or t, t) end
+  end
+  return ticket and (floor(ticket / ROOM) - rule.want) * ROOM or 0
+end
+
+-- join_at gives me the place of a ticket in a set, among those who are parked when
+-- aside; first_ticket is that of a grant that came back
+local function join_at(rule, set, ticket, at, now, aside)
+  if rule.turns and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.me) end
+  if not aside then mix(rule) end
+  enlist(rule, set, aside and ticket - PARK or ticket, at)
+  keep_line(rule, at, now)
+end
+
 return {
-  enlist = enlist, keep_line = keep_line, mix = mix, stand_for = stand_for,
+  first_ticket = first_ticket, join_at = join_at, stand_for = stand_for, stands = stands,
 }

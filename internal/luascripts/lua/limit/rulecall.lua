@@ -14,14 +14,13 @@
 
 local kept = require("lib/form")
 local ledger = require("limit/ledger")
-local tickets = require("limit/tickets")
 local tokens = require("limit/tokens")
 local line = require("limit/line")
 local max = math.max
 local limit_of, open, slot = ledger.limit_of, ledger.open, ledger.slot
 local put = tokens.put
-local is_parked = tickets.is_parked
-local closed, next_turns = line.closed, line.next_turns
+local is_parked = line.is_parked
+local closed, find, look, next_turns, rank = line.closed, line.find, line.look, line.next_turns, line.rank
 
 local RULE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()" -- and where the next begins
 
@@ -147,7 +146,35 @@ local function last_of_group(rules, i)
   return to
 end
 
+-- find_place is the part in whose line I wait, or in which I have any place, nil when
+-- in none; the instant, now when it has come; and the part that put that off last.
+-- Asked is as far as where I stand: what I stand in no line for is not asked, or I
+-- would be told later and later by those who join that line. A narrower rule that
+-- admits me before my turn comes there puts nothing off: I keep my place
+local function find_place(rules, now)
+  local place, waiting
+  for i, rule in ipairs(rules) do
+    look(rule, now, false, rule.top)
+    find(rule)
+    rank(rule)
+    measure(rule, now)
+    local waits = rule.ticket and not rule.in_turns and not is_parked(rule.ticket)
+    if (rule.ticket and not place) or (waits and not waiting) then place = i end
+    waiting = waiting or waits
+  end
+  if not place then return nil end
+
+  local at, by, i = now, place, 1
+  while i <= place do
+    local to = last_of_group(rules, i)
+    local due, last = joint(rules, i, to, now, place, now)
+    if due > now and due >= at then at, by = due, last end
+    i = to + 1
+  end
+  return place, at, by
+end
+
 return {
-  joint = joint, last_of_group = last_of_group, left_behind = left_behind, measure = measure, name = name, open_parts = open_parts, open_rule = open_rule, place = place,
-  read_rules = read_rules, rule_on = rule_on, rules_at = rules_at,
+  find_place = find_place, joint = joint, last_of_group = last_of_group, left_behind = left_behind, measure = measure, name = name, open_parts = open_parts,
+  open_rule = open_rule, place = place, read_rules = read_rules, rule_on = rule_on, rules_at = rules_at,
 }
