@@ -310,8 +310,9 @@ func (workerCalls) LeaseFor(p *Policy, d Decision) time.Duration { return shorte
 
 // Stale says that a grant is too old to be acted on: the process stood still, or the answer was
 // long on its way, and acting late would come too close to the next grant. Then acquire
-// again. The bound is a tenth of the window of each rule, at least [staleMin] and at most
-// [staleMax]. It counts from when the rule's server counts the grant.
+// again. The bound is a tenth of the window of each rule, at least 10 ms and at most 1 s; on
+// Redis Cluster, where the keys are in several hash slots, at least 50 ms. It counts from when
+// the rule's server counts the grant.
 func (workerCalls) Stale(d Decision) bool { return d.stale() }
 
 // Return gives the grant of r.Token back like [Policy.Refund], and r.Job the first place in

@@ -15,6 +15,7 @@ import (
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -229,7 +230,7 @@ func (w *archiveWatch) look(ctx context.Context, now time.Time) {
 	for i, d := range unwritten {
 		answers[i] = pipe.HMGet(ctx, w.keys(d.task.Queue).Task(d.task.ID), "state", "msg")
 	}
-	_, _ = pipe.Exec(ctx) // each answer has its error
+	_, _ = rediserr.Exec(ctx, pipe) // each answer has its error
 	for i, d := range unwritten {
 		fields, err := answers[i].Result()
 		if err != nil {
