@@ -302,23 +302,28 @@ func (s clusterStore) refresh(ctx context.Context, bookings []luascripts.Refresh
 			of, where = append(of, i), append(where, at)
 		}
 	}
+	fails := func(r luascripts.RefreshReply) bool { return r.Err != nil || r.Status > luascripts.Withdrawn }
 	out := make([]luascripts.RefreshReply, len(bookings))
 	for n, r := range s.redisStore.refresh(ctx, calls) {
-		o := &out[of[n]]
-		promoted := moved(r.Promoted, where[n])
+		r.Promoted = moved(r.Promoted, where[n])
 		if r.Rule > 0 {
 			r.Rule += where[n].from
 		}
-		failed := o.Err != nil || o.Status > luascripts.Withdrawn
-		fails := r.Err != nil || r.Status > luascripts.Withdrawn
-		longer := r.Status == luascripts.Booked && (o.Status != luascripts.Booked || r.At.Sub(r.Now) >= o.At.Sub(o.Now))
-		switch earlier := *o; {
-		case !failed && (fails || longer), o.Now.IsZero():
+		o := &out[of[n]]
+		if first := n == 0 || of[n-1] != of[n]; first {
 			*o = r
-			o.Promoted = append(carriedOver(earlier.Promoted, earlier.Now, o.Now), promoted...)
-		default:
-			o.Promoted = append(o.Promoted, carriedOver(promoted, r.Now, o.Now)...)
+			continue
 		}
+		kept, other := *o, r
+		longer := r.Status == luascripts.Booked && (o.Status != luascripts.Booked || r.At.Sub(r.Now) >= o.At.Sub(o.Now))
+		if !fails(kept) && (fails(r) || longer) {
+			kept, other = r, *o
+		}
+		if kept.Now.IsZero() { // it has failed without an instant
+			kept.Now = other.Now
+		}
+		kept.Promoted = append(kept.Promoted, carriedOver(other.Promoted, other.Now, kept.Now)...)
+		*o = kept
 	}
 	return out
 }

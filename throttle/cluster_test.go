@@ -85,6 +85,41 @@ func TestClusterAllOrNothing(t *testing.T) {
 	available("phone3", phone, 1)
 }
 
+// A server that can't answer for one of a booking's keys makes a Refresh fail, whichever
+// server answers last.
+func TestClusterRefreshTellsTheErrorOfEachSlot(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.StartCluster(t, 3)
+	for _, broken := range []string{"hw:{phone1}:phone", "hw:{acme}:provider"} {
+		t.Run(broken, func(t *testing.T) {
+			p := clusterPolicy(t, rdb, throttle.Sliding(1, time.Minute), throttle.Sliding(1, time.Hour))
+			r := clusterRequest(1)
+			for _, r.Job = range []string{"granted", "booked"} {
+				if _, err := p.Redeem(t.Context(), r); err != nil {
+					t.Fatal(err)
+				}
+			}
+			place := throttle.ForWorkers.Ref(p, r)
+			if now := throttle.ForWorkers.Refresh(t.Context(), rdb, []throttle.BookingRef{place})[0]; now.Err != nil || !now.Known {
+				t.Fatalf("Refresh = %+v, want where it waits", now)
+			}
+			kept := rdb.Dump(t.Context(), broken).Val()
+			if n, err := rdb.Del(t.Context(), broken).Result(); n != 1 {
+				t.Fatalf("%d ledgers, %v, want 1", n, err)
+			}
+			if err := rdb.LPush(t.Context(), broken, "no ledger").Err(); err != nil {
+				t.Fatal(err)
+			}
+			if now := throttle.ForWorkers.Refresh(t.Context(), rdb, []throttle.BookingRef{place})[0]; now.Err == nil {
+				t.Errorf("Refresh = %+v, want the error of the server", now)
+			}
+			if err := rdb.RestoreReplace(t.Context(), broken, 0, kept).Err(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
 // A crowd on a cluster: neither limit is broken, and everybody goes.
 func TestClusterCrowd(t *testing.T) {
 	t.Parallel()
