@@ -84,7 +84,7 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 			if err != nil {
 				back.Job = "" // a place in a line stays
 			}
-			promoted := s.giveBack(ctx, back, given, out.Worth, r, base)
+			promoted := s.giveBack(ctx, back, given, out.Worth, awayUntil(call.Rules, r), base)
 			out.Promoted = append(out.Promoted, promoted...)
 		}
 		if err != nil {
@@ -217,16 +217,27 @@ func moved(promoted []luascripts.Promotion, at slotCalls) []luascripts.Promotion
 	return promoted
 }
 
-// giveBack takes a grant back that another slot made useless. A job that waits
-// there keeps its order here; one that waits for a gate has no place anywhere.
-func (s clusterStore) giveBack(ctx context.Context, a luascripts.AcquireArgs, at slotCalls, worth []int64, refused luascripts.AcquireReply, base *redisclock.Clock) []luascripts.Promotion {
+// awayUntil is how long a job that this slot refused keeps its order in the slots before. It is
+// zero when it keeps none: a job that waits for a gate has no place anywhere. A job that waits for
+// a lease is promised the end of one, and all behind it would be told to come after that. But most leases
+// are given back long before they end, and the line for them keeps the order.
+func awayUntil(asked []luascripts.RuleCall, r luascripts.AcquireReply) time.Time {
+	if r.Status != luascripts.Booked || r.Rule == 0 || !isRate(asked[r.Rule-1]) {
+		return time.Time{}
+	}
+	return r.At
+}
+
+// giveBack takes a grant back that another slot made useless. A job that has to wait there
+// keeps its order here until an instant of the clock base, unless that is zero.
+func (s clusterStore) giveBack(ctx context.Context, a luascripts.AcquireArgs, at slotCalls, worth []int64, away time.Time, base *redisclock.Clock) []luascripts.Promotion {
 	back := luascripts.CancelArgs{Rules: slices.Clone(a.Rules[at.from:at.to]), Policy: a.Policy, Token: a.Token, Job: a.Job}
 	for i := range back.Rules {
 		back.Rules[i].Worth = worth[at.from+i]
 		back.Rules[i].Until = time.UnixMicro(1) // nobody learns the instant
 	}
-	if refused.Status == luascripts.Booked && refused.Rule > 0 && a.Job != "" {
-		back.Away = refused.At
+	if !away.IsZero() && a.Job != "" {
+		back.Away = away
 		if clock, err := s.clockOf(ctx, back.Rules[0]); err == nil {
 			carryOver(&back.Away, clock.Ahead(base))
 		}
@@ -358,7 +369,7 @@ func (s clusterStore) bookLastRule(ctx context.Context, c *luascripts.Call, last
 	out := joined(none, call.AcquireReply, last, counted)
 	if out.Status == luascripts.Booked && out.Promised.IsZero() && at.After(out.At) {
 		a.Token = 0 // there is only a place, and no grant
-		out.Promoted = append(out.Promoted, s.giveBack(ctx, a, last, none.Worth, luascripts.AcquireReply{}, base)...)
+		out.Promoted = append(out.Promoted, s.giveBack(ctx, a, last, none.Worth, time.Time{}, base)...)
 		out.Status, out.Rule, out.At = luascripts.Refused, by, at
 	}
 	if out.Status == luascripts.Refused && a.MaxWait >= 0 && out.At.After(out.Now.Add(a.MaxWait)) {

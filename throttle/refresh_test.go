@@ -67,9 +67,9 @@ func TestRefreshRenewsThePromise(t *testing.T) {
 	s.want(s.try(l, 1), false, 2*time.Minute+100*ms) // c has not come, but is not late
 	s.at(time.Minute + 101*ms)
 	s.want(s.try(l, 1), true, time.Minute+101*ms)
-	check(time.Minute+101*ms, 2*time.Minute+101*ms) // out of the line, its turn is known
-	if d := s.job(l, "c", 1); d.Promised.Sub(start) != time.Minute {
-		t.Errorf("Promised = %v, want 1m", d.Promised.Sub(start))
+	check(time.Minute+101*ms, 2*time.Minute+101*ms) // it is late, and stands in line again
+	if d := s.job(l, "c", 1); d.Promised.Sub(start) != 2*time.Minute+101*ms {
+		t.Errorf("Promised = %v, want 2m0.101s", d.Promised.Sub(start))
 	}
 }
 

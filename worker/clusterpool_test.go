@@ -50,3 +50,23 @@ func TestPoolsOnClusterOfDifferentClocks(t *testing.T) {
 		}
 	}
 }
+
+// A limit of concurrent tasks in a third hash slot starves nobody: while a place is free, a task that
+// waits for one comes at once, and not when a lease would have ended.
+func TestPoolOnClusterWithConcurrentLimit(t *testing.T) {
+	t.Parallel()
+	const phones, messages, window, lease = 25, 4, 500 * ms, time.Minute
+	policy := phoneAndProvider(window, throttle.Sliding(20, 100*ms))
+	policy.Rules = append(policy.Rules, queue.Rule{Name: "concurrent", Limit: throttle.Concurrent(5, lease), Key: queue.ConstantKey("line")})
+	rdb := redistest.StartCluster(t, 3)
+	seen := &runs{}
+	cfg := worker.Config{Policies: []queue.Policy{policy}}
+	cfg.Asynq.Concurrency = 10
+	started(t, rdb, seen.handler(), cfg)
+	began := time.Now()
+	for i := range phones * messages {
+		enqueue(t, rdb, queue.NewTask("sms", []byte(to(fmt.Sprint("+", i%phones)))))
+	}
+	eventually(t, "all ran", func() bool { return len(seen.all()) >= phones*messages })
+	t.Logf("%d messages took %v; the phones' limit allows them in 1.5 s", phones*messages, time.Since(began))
+}

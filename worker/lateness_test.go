@@ -12,6 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/event"
+	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -20,6 +22,7 @@ import (
 type slowHook struct {
 	suffix        string
 	before, after time.Duration
+	then          func() // after it was answered; nil for nothing
 	armed         atomic.Bool
 	hits          atomic.Int32
 }
@@ -47,6 +50,9 @@ func (h *slowHook) slow(cmds []redis.Cmder, do func() error) error {
 				time.Sleep(h.before)
 				err := do()
 				time.Sleep(h.after)
+				if h.then != nil {
+					h.then()
+				}
 				return err
 			}
 		}
@@ -88,6 +94,44 @@ func TestSlowLookDelaysNoOther(t *testing.T) {
 				t.Errorf("b started %v after its instant, want at once", late)
 			}
 		})
+	}
+}
+
+// While the pool moves a task behind one that waits for an hour, that one is cancelled. The
+// task runs, and does not wait for an hour.
+func TestPromotedWhileATaskIsMoved(t *testing.T) {
+	t.Parallel()
+	const per = 1100 * ms
+	r, seen := newRig(t), &runs{}
+	provider := queue.Rule{Name: "provider", Limit: throttle.Sliding(1, time.Hour), Key: queue.MustJSONKey("$.via")}
+	cfg := policies(queue.Policy{Type: "sms", Rules: []queue.Rule{phone("phone", per).Rules[0], provider}})
+	inspector, err := inspect.New(r.rdb, inspect.Config{Policies: cfg.Policies})
+	if err != nil {
+		t.Fatal(err)
+	}
+	between := &slowHook{suffix: ":line", then: func() {
+		if err := inspector.Cancel(t.Context(), "default", "x", inspect.Reason{Who: "test", Why: "test"}); err != nil {
+			t.Error(err)
+		}
+	}}
+	cfg.Observer.Deferred = func(_ context.Context, d event.Deferred) {
+		if d.Rule == "provider" { // x, which has a turn at its phone now; a is checked next
+			between.armed.Store(true)
+		}
+	}
+	rdb := redis.NewClient(r.srv.ClientOptions())
+	t.Cleanup(func() { _ = rdb.Close() })
+	rdb.AddHook(between)
+	r.startOn(rdb, seen.handler(), cfg)
+	r.take(r.limiter("provider", provider.Limit), "spent")
+	r.take(r.limiter("phone", throttle.Sliding(1, per)), "+1")
+	for _, task := range []struct{ id, via string }{{"x", "spent"}, {"a", "free"}} {
+		r.enqueue("sms", task.id, fmt.Sprintf(`{"to":"+1","via":%q}`, task.via), asynq.MaxRetry(0))
+		r.eventually(task.id+" deferred", func() bool { return r.is(task.id, asynq.TaskStateRetry) })
+	}
+	seen.ran(t, 1)
+	if between.hits.Load() != 1 {
+		t.Fatalf("%d tasks were cancelled during a check, want 1", between.hits.Load())
 	}
 }
 

@@ -31,6 +31,8 @@ const (
 	sweepAfter = 25 * time.Millisecond
 	// moveLeast is what a booking must have moved to be re-timed.
 	moveLeast = time.Millisecond
+	// movedFar is how far ahead a booking must have moved to be asked about once more.
+	movedFar = 100 * time.Millisecond
 	// A woken task counts as on its way to this pool for so long. While workers are free it
 	// is fetched at once, so if it does not arrive here another pool has taken it. While all
 	// workers are busy it waits for one of them.
@@ -377,6 +379,7 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 		waits = append(waits, wait)
 	}
 	moves := w.retime(ctx, ready, moved, from, rules, waits)
+	w.checkMoved(ctx, ready, moved, from)
 	slices.SortStableFunc(order, func(a, b instant) int {
 		return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.before, b.before))
 	})
@@ -387,6 +390,28 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 		}
 	}
 	return wake
+}
+
+// checkMoved asks once more about tasks that were moved far ahead. A promotion that came between
+// the check and the move found the old entry, which was earlier, and left it as it was. One that
+// comes from now on finds the new entry.
+func (w *waker) checkMoved(ctx context.Context, ready []dueTask, moved []luascripts.Retiming, from []int) {
+	var tasks []luascripts.Retiming
+	var bookings []throttle.BookingRef
+	for n, m := range moved {
+		if booking, ok := w.bookingOf(ready[from[n]]); ok && m.In > movedFar {
+			tasks, bookings = append(tasks, m), append(bookings, booking)
+		}
+	}
+	if len(bookings) == 0 {
+		return
+	}
+	for n, now := range throttle.ForWorkers.Refresh(ctx, w.rdb, bookings) {
+		w.promotions.add(now.Promoted...)
+		if now.Err == nil && now.Known && tasks[n].At.Sub(now.At) > moveLeast {
+			w.promotions.add(throttle.Promotion{Job: bookings[n].Job, At: now.At, Wait: now.At.Sub(now.Now), Place: bookings[n]})
+		}
+	}
 }
 
 // instant orders due tasks. Jobs of one key may have the same instant; they go in the order

@@ -209,8 +209,9 @@ func (c *call) check(stands *ruleCall) luascripts.RefreshReply {
 		return stands.number > set[len(set)-1].number
 	})
 	// an instant that is past is no new promise: how late it gets must show. Who is
-	// held up by a narrower part than before stands there, and in nobody's way behind it
-	if at > c.now && stands.place != aside {
+	// held up by a narrower part than before stands there, and in nobody's way behind it.
+	// Who is parked stands in line again: nobody would tell it that it may come earlier
+	if at > c.now {
 		c.stand(by, at)
 	}
 	for i := range c.parts {

@@ -18,7 +18,6 @@ local line = require("limit/line")
 local rulecall = require("limit/rulecall")
 local places = require("limit/places")
 local outlive = ledger.outlive
-local is_parked = line.is_parked
 local missed, park = line.missed, line.park
 local find_place, left_behind, open_parts, rules_at = rulecall.find_place, rulecall.left_behind, rulecall.open_parts, rulecall.rules_at
 local stand_for = places.stand_for
@@ -30,7 +29,8 @@ return function(keys, args)
   local width = #keys / bookings
 
   -- an instant that is past is no new promise: how late it gets must show. Who is held
-  -- up by a narrower part than before stands there, and in nobody's way behind it.
+  -- up by a narrower part than before stands there, and in nobody's way behind it. Who is
+  -- parked stands in line again: nobody would tell it that it may come earlier
   local function check(i)
     local rules = rules_at(args[2], keys, width * (i - 1), width, args[2 + i], now)
     local failed, which, newer = open_parts(rules, now)
@@ -39,7 +39,7 @@ return function(keys, args)
     if not place then return { 0, 0, 0, 0, 0 } end
 
     local turns = {}
-    local moves = at > now and not is_parked(rules[place].ticket)
+    local moves = at > now
     local keeps = moves and stand_for(rules, by, at, now)
     for _, rule in ipairs(rules) do
       park(rule)
