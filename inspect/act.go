@@ -87,7 +87,9 @@ type Change struct {
 	Key    string    `json:"key,omitempty"` // as it stands in Redis: hashed where a Secret is set, else in clear; see [Mask]
 	Queue  string    `json:"queue,omitempty"`
 	Task   string    `json:"task,omitempty"`
+	Batch  string    `json:"batch,omitempty"`
 	Value  string    `json:"value,omitempty"`
+	Before string    `json:"before,omitempty"` // what Value replaced; of a limit, the one that was stored, empty for none
 	Until  time.Time `json:"until,omitzero"`
 	Failed string    `json:"failed,omitempty"` // why the change was not made
 }
@@ -173,8 +175,12 @@ func (i *Inspector) CloseKey(ctx context.Context, rule, key string, d time.Durat
 	if err != nil {
 		return time.Time{}, err
 	}
-	err = i.change(ctx, r, Change{Action: ActionClose, Rule: rule, Key: l.ID(key), Until: in(d)}, func() (err error) {
-		until, err = l.CloseKey(ctx, key, d)
+	id, err := i.id(l, key)
+	if err != nil {
+		return time.Time{}, err
+	}
+	err = i.change(ctx, r, Change{Action: ActionClose, Rule: rule, Key: id, Until: in(d)}, func() (err error) {
+		until, err = throttle.ForWorkers.Close(ctx, l, id, d)
 		return err
 	})
 	return until, err
@@ -187,8 +193,12 @@ func (i *Inspector) OpenKey(ctx context.Context, rule, key string, r Reason) err
 	if err != nil {
 		return err
 	}
-	return i.change(ctx, r, Change{Action: ActionOpen, Rule: rule, Key: l.ID(key)}, func() error {
-		promoted, err := l.OpenKey(ctx, key)
+	id, err := i.id(l, key)
+	if err != nil {
+		return err
+	}
+	return i.change(ctx, r, Change{Action: ActionOpen, Rule: rule, Key: id}, func() error {
+		promoted, err := throttle.ForWorkers.Open(ctx, l, id)
 		promotion.Move(ctx, i.rdb, i.cfg.Prefix, i.set, promoted...)
 		return err
 	})
@@ -223,7 +233,7 @@ func (i *Inspector) SetLimit(ctx context.Context, rule string, limit throttle.Li
 	if err != nil {
 		return err
 	}
-	return i.change(ctx, r, Change{Action: ActionSetLimit, Rule: rule, Value: limit.String(), Until: in(d)}, func() error {
+	return i.change(ctx, r, Change{Action: ActionSetLimit, Rule: rule, Value: limit.String(), Before: stored(ctx, l), Until: in(d)}, func() error {
 		_, err := l.SetLimit(ctx, limit, throttle.SetLimitOptions{For: d})
 		return err
 	})
@@ -235,7 +245,15 @@ func (i *Inspector) UnsetLimit(ctx context.Context, rule string, r Reason) error
 	if err != nil {
 		return err
 	}
-	return i.change(ctx, r, Change{Action: ActionUnsetLimit, Rule: rule}, func() error { return l.UnsetLimit(ctx) })
+	return i.change(ctx, r, Change{Action: ActionUnsetLimit, Rule: rule, Before: stored(ctx, l)}, func() error { return l.UnsetLimit(ctx) })
+}
+
+// stored is the limit that is stored for a rule; empty for none, or one that can't be read.
+func stored(ctx context.Context, l *throttle.Limiter) string {
+	if s := l.LimitStatus(ctx); s.Stored && s.Err == nil {
+		return s.Limit.String()
+	}
+	return ""
 }
 
 // PauseKey is [Inspector.CloseKey] for a year, which is the longest time.
@@ -302,7 +320,12 @@ func (i *Inspector) onKey(ctx context.Context, queue, rule, key string) iter.Seq
 			yield(onKeyTask{}, err)
 			return
 		}
-		id, from, skip := l.ID(key), time.Time{}, 0
+		id, err := i.id(l, key)
+		if err != nil {
+			yield(onKeyTask{}, err)
+			return
+		}
+		from, skip := time.Time{}, 0
 		for {
 			r, err := luascripts.ScanDeferred(ctx, i.rdb, i.keys(queue), from, skip, scanPortion, false)
 			if err != nil {
@@ -484,7 +507,11 @@ func (i *Inspector) eachOnKey(ctx context.Context, what Action, queue, rule, key
 		}
 		return err
 	}
-	err = i.change(ctx, r, Change{Action: what, Rule: rule, Key: l.ID(key), Queue: queue}, func() error {
+	id, err := i.id(l, key)
+	if err != nil {
+		return 0, err
+	}
+	err = i.change(ctx, r, Change{Action: what, Rule: rule, Key: id, Queue: queue}, func() error {
 		var all []onKeyTask
 		for w, err := range i.onKey(ctx, queue, rule, key) {
 			if err != nil {

@@ -90,6 +90,42 @@ type Explanation struct {
 	Asynq AsynqView
 }
 
+// Says answers in a sentence what an operator asks: is something wrong, does it end by
+// itself, and what can be done.
+func (e Explanation) Says() string {
+	switch e.State {
+	case StateLimit:
+		if e.Parked {
+			return "it did not come at its instant, so others pass it; it goes first when it comes: look whether a pool serves its queue"
+		}
+		return "a limit holds it, and it starts by itself: a higher limit would let it start earlier"
+	case StateSlot:
+		return "all slots are taken, and it starts when one is released"
+	case StateClosed:
+		return "its rule or key is closed; it starts by itself then: \"headway open\" ends that early"
+	case StateGate:
+		return "a gate is shut, and it starts by itself when that opens"
+	case StateNoPlace:
+		return "it has no place in a line yet, and asks for its permits at its instant"
+	case StatePending:
+		return "a free worker takes it: if it stays so, workers are missing or the queue is paused"
+	case StateActive:
+		return "a worker has it"
+	case StateScheduled:
+		return "its producer chose when it starts"
+	case StateRetry:
+		return "it failed, and asynq tries it again"
+	case StateGroup:
+		return "asynq gathers its group"
+	case StateEnded:
+		return "it was completed or archived"
+	case StatePaused:
+		return "its batch is paused, and it goes on with the batch"
+	default:
+		return "it was never enqueued, or it is done and deleted"
+	}
+}
+
 // AsynqView is what asynq's own tools show of a task.
 type AsynqView struct {
 	State    string    // "retry" for a deferred task, "scheduled" for a booked one; empty in StateMissing

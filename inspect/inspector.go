@@ -64,7 +64,35 @@ type Inspector struct {
 	set      *policyset.Set          // the limiters of all policies
 	policies map[string]queue.Policy // by task type, never changed
 	asynq    *asynq.Inspector
+	byID     bool // keys are given as they stand in Redis
 }
+
+// ByID returns an inspector whose methods take keys as they stand in Redis, which is how
+// answers have them: hashed where a Secret is set, else in clear. It is for a program that
+// leads from one answer to the next, such as a page with links. Its policies and its
+// connection are the same.
+func (i *Inspector) ByID() *Inspector {
+	other := *i
+	other.byID = true
+	return &other
+}
+
+// id is how a key stands in Redis.
+func (i *Inspector) id(l *throttle.Limiter, key string) (string, error) {
+	if key == "" || len(key) > throttle.KeyMax {
+		return "", fmt.Errorf("inspect: %w: it has %d bytes, want 1 to %d", throttle.ErrInvalidKey, len(key), throttle.KeyMax)
+	}
+	if !i.byID {
+		return l.ID(key), nil
+	}
+	if hashed := strings.HasPrefix(key, "#"); !hashed && luascripts.KeyID(nil, key) != key || len(key) > idMax {
+		return "", fmt.Errorf("inspect: %w: no key stands so in Redis", throttle.ErrInvalidKey)
+	}
+	return key, nil
+}
+
+// idMax is how many bytes a key has in Redis at most; longer ones are hashed.
+const idMax = 64
 
 // New returns an inspector of pools that have these policies and this throttle.Config. The
 // error has all that is wrong with config, joined: it unwraps to queue.ErrInvalidPolicy,
@@ -359,7 +387,11 @@ func (i *Inspector) LinePage(ctx context.Context, rule, key string, from Cursor,
 	if from != "" {
 		at = throttle.ListFrom{Ticket: number, Skip: skip}
 	}
-	list, err := l.List(ctx, key, at, most)
+	id, err := i.id(l, key)
+	if err != nil {
+		return Page{}, err
+	}
+	list, err := throttle.ForWorkers.List(ctx, l, id, at, most)
 	if err != nil {
 		return Page{}, fmt.Errorf("inspect: list a line: %w", err)
 	}

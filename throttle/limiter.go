@@ -205,14 +205,23 @@ func closeKey(ctx context.Context, p *Policy, rule int, r Request, d time.Durati
 		return reply, err
 	}
 	reply, err = closeID(ctx, p, rule, p.rules.ids(r), r, d)
-	if tell := p.cfg.Observer.KeyClosed; err == nil && tell != nil {
-		e := event.KeyClosed{Rule: p.rules[rule].rule}
-		if d > 0 {
-			e.Until = reply.Until
-		}
-		tell(ctx, e)
+	if err == nil {
+		p.rules[rule].tellClosed(ctx, d, reply.Until)
 	}
 	return reply, err
+}
+
+// tellClosed tells the observer that a key was closed for d, or opened when d is 0.
+func (l *Limiter) tellClosed(ctx context.Context, d time.Duration, until time.Time) {
+	tell := l.policy.cfg.Observer.KeyClosed
+	if tell == nil {
+		return
+	}
+	e := event.KeyClosed{Rule: l.rule}
+	if d > 0 {
+		e.Until = until
+	}
+	tell(ctx, e)
 }
 
 // closeID is closeKey by the ids of the keys, and tells no observer.
@@ -243,8 +252,13 @@ func (l *Limiter) OpenKey(ctx context.Context, key string) ([]Promotion, error) 
 	if err != nil {
 		return nil, err
 	}
-	promoted := l.policy.rules.promotions(reply.Promoted, []string{l.ID(key)}, reply.Now)
-	_, err = l.closeRule(ctx, -time.Microsecond) // changes nothing, and all limiters read the limit anew
+	return l.opened(ctx, l.ID(key), reply)
+}
+
+// opened are the jobs that come next on a key that was opened.
+func (l *Limiter) opened(ctx context.Context, id string, reply luascripts.CloseReply) ([]Promotion, error) {
+	promoted := l.policy.rules.promotions(reply.Promoted, []string{id}, reply.Now)
+	_, err := l.closeRule(ctx, -time.Microsecond) // changes nothing, and all limiters read the limit anew
 	return promoted, err
 }
 
@@ -377,7 +391,8 @@ func (l *Limiter) Peek(ctx context.Context, key string, most int) (State, error)
 	if most < 0 || most > PeekMax {
 		return State{}, fmt.Errorf("%w: a peek at %d places, want 0 to %d", ErrInvalidConfig, most, PeekMax)
 	}
-	return l.look(ctx, l.ID(key), 1, most)
+	s, _, err := l.look(ctx, l.ID(key), 1, most, 0)
+	return s, err
 }
 
 // Available returns how many permits of key TryAcquire could take now: 0 while a job
@@ -399,36 +414,37 @@ func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Durati
 	if err := r.check(l.policy.rules); err != nil {
 		return 0, err
 	}
-	s, err := l.look(ctx, l.ID(key), n, 0)
+	s, _, err := l.look(ctx, l.ID(key), n, 0, 0)
 	return max(0, s.Next.Sub(s.Now)), err
 }
 
-// look peeks for a new job of a cost on the key of an id.
-func (l *Limiter) look(ctx context.Context, id string, cost, most int) (s State, err error) {
+// look peeks for a new job of a cost on the key of an id. It lists the first most of the
+// line, and so many of the newest grants.
+func (l *Limiter) look(ctx context.Context, id string, cost, most, grants int) (s State, spent []luascripts.Spent, err error) {
 	t, err := newRetry(ctx, l.policy)
 	if err != nil {
-		return s, err
+		return s, nil, err
 	}
 	k := l.names.Of(id)
 	var reply luascripts.PeekReply
 	for again := true; again; {
 		in := t.limits[0]
 		if err := in.fits(l.rule, cost); err != nil {
-			return s, err
+			return s, nil, err
 		}
-		a := luascripts.PeekArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, Cost: cost, Most: most}
+		a := luascripts.PeekArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, Cost: cost, Most: most, Spent: grants}
 		a.Version = in.version
 		reply, err = t.store.peek(ctx, k, a)
 		again, err = t.again(ctx, "peek", answer{reply.Status, 1, reply.Version, reply.Now}, err)
 	}
 	if err != nil {
-		return s, err
+		return s, nil, err
 	}
 	s = State{Now: reply.Now, Available: reply.Free, Next: reply.Next, Waiting: reply.Waiting, Expires: reply.Life, Closed: reply.Closed}
 	for _, w := range reply.Listed {
 		s.Booked = append(s.Booked, Waiting{Job: w.Job, Cost: w.Cost, At: w.At})
 	}
-	return s, nil
+	return s, reply.Spent, nil
 }
 
 // ListFrom is where a page of a line begins: behind the first Skip jobs of a ticket. The
@@ -455,6 +471,11 @@ func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int)
 	if err := checkKey(key); err != nil {
 		return Listing{}, err
 	}
+	return l.list(ctx, l.ID(key), from, most)
+}
+
+// list is List by the id of a key.
+func (l *Limiter) list(ctx context.Context, id string, from ListFrom, most int) (Listing, error) {
 	if most < 1 || most > PeekMax {
 		return Listing{}, fmt.Errorf("%w: a list of %d places, want 1 to %d", ErrInvalidConfig, most, PeekMax)
 	}
@@ -470,7 +491,7 @@ func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int)
 		in := t.limits[0]
 		a := luascripts.ListArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, From: luascripts.Ticket{Number: from.Ticket, Some: from.Skip > 0}, Skip: from.Skip, Most: most}
 		a.Version = in.version
-		reply, err = luascripts.List(ctx, l.rdb, l.names.Of(l.ID(key)), a)
+		reply, err = luascripts.List(ctx, l.rdb, l.names.Of(id), a)
 		again, err = t.again(ctx, "list", answer{reply.Status, 1, reply.Version, reply.Now}, err)
 		if err != nil {
 			return Listing{}, err

@@ -261,7 +261,46 @@ func lookup(ctx context.Context, t *retry, calls []luascripts.RuleCall, at slotC
 // the key in clear. State.Next is that of a new job of this cost; one that the limit in
 // force never admits is an [ExceedsLimitError].
 func (workerCalls) Peek(ctx context.Context, l *Limiter, id string, cost, most int) (State, error) {
-	return l.look(ctx, id, cost, most)
+	s, _, err := l.look(ctx, id, cost, most, 0)
+	return s, err
+}
+
+// Spent is Peek for one permit, and what of the newest grants the ledger still knows, the
+// newest first, at most so many: their instants and permits. Of a limit that only counts an
+// instant is the last of so many permits, and of a lease its end.
+func (workerCalls) Spent(ctx context.Context, l *Limiter, id string, most int) (s State, at []time.Time, permits []int, err error) {
+	s, spent, err := l.look(ctx, id, 1, 0, most)
+	for _, g := range spent {
+		at, permits = append(at, g.At), append(permits, g.Permits)
+	}
+	return s, at, permits, err
+}
+
+// List is [Limiter.List] by the id of a key, see [Limiter.ID].
+func (workerCalls) List(ctx context.Context, l *Limiter, id string, from ListFrom, most int) (Listing, error) {
+	return l.list(ctx, id, from, most)
+}
+
+// Close is [Limiter.CloseKey] by the id of a key, see [Limiter.ID].
+func (workerCalls) Close(ctx context.Context, l *Limiter, id string, d time.Duration) (until time.Time, err error) {
+	if err := checkClosing(d); err != nil {
+		return time.Time{}, err
+	}
+	reply, err := closeID(ctx, l.policy, 0, []string{id}, Request{Cost: 1}, d)
+	if err == nil {
+		l.tellClosed(ctx, d, reply.Until)
+	}
+	return reply.Until, err
+}
+
+// Open is [Limiter.OpenKey] by the id of a key, see [Limiter.ID].
+func (workerCalls) Open(ctx context.Context, l *Limiter, id string) ([]Promotion, error) {
+	reply, err := closeID(ctx, l.policy, 0, []string{id}, Request{Cost: 1}, 0)
+	if err != nil {
+		return nil, err
+	}
+	l.tellClosed(ctx, 0, time.Time{})
+	return l.opened(ctx, id, reply)
 }
 
 // LimitStatuses asks for the limits in force of many limiters, in order, with

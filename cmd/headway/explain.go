@@ -63,7 +63,7 @@ type asynqAnswer struct {
 // explained is the answer about a task, with its keys as the flags want them shown.
 func explained(a *app, q, id string, e inspect.Explanation) explainAnswer {
 	got := explainAnswer{
-		Queue: q, Task: id, Type: e.Type, Batch: e.Batch, State: e.State.String(), Says: says(e), Rule: e.Rule, At: e.At.UTC(), Now: e.Now.UTC(),
+		Queue: q, Task: id, Type: e.Type, Batch: e.Batch, State: e.State.String(), Says: e.Says(), Rule: e.Rule, At: e.At.UTC(), Now: e.Now.UTC(),
 		Jobs: e.Jobs, Permits: e.Permits, Closed: e.Closed.UTC(), Booked: e.Booked, Parked: e.Parked, Deadline: e.Deadline.UTC(), Postponed: e.Postponed,
 	}
 	for _, w := range e.Before {
@@ -86,42 +86,6 @@ func explained(a *app, q, id string, e inspect.Explanation) explainAnswer {
 		}
 	}
 	return got
-}
-
-// says answers what an operator asks: is something wrong, does it end by itself, and what
-// can be done.
-func says(e inspect.Explanation) string {
-	switch e.State {
-	case inspect.StateLimit:
-		if e.Parked {
-			return "it did not come at its instant, so others pass it; it goes first when it comes: look whether a pool serves its queue"
-		}
-		return "a limit holds it, and it starts by itself: a higher limit would let it start earlier"
-	case inspect.StateSlot:
-		return "all slots are taken, and it starts when one is released"
-	case inspect.StateClosed:
-		return "its rule or key is closed; it starts by itself then: \"headway open\" ends that early"
-	case inspect.StateGate:
-		return "a gate is shut, and it starts by itself when that opens"
-	case inspect.StateNoPlace:
-		return "it has no place in a line yet, and asks for its permits at its instant"
-	case inspect.StatePending:
-		return "a free worker takes it: if it stays so, workers are missing or the queue is paused"
-	case inspect.StateActive:
-		return "a worker has it"
-	case inspect.StateScheduled:
-		return "its producer chose when it starts"
-	case inspect.StateRetry:
-		return "it failed, and asynq tries it again"
-	case inspect.StateGroup:
-		return "asynq gathers its group"
-	case inspect.StateEnded:
-		return "it was completed or archived"
-	case inspect.StatePaused:
-		return "its batch is paused, and it goes on with the batch"
-	default:
-		return "it was never enqueued, or it is done and deleted"
-	}
 }
 
 func (e explainAnswer) table(t *table) {

@@ -318,6 +318,14 @@ type PeekArgs struct {
 	Cost   int       // of the newcomer whose instant is asked for, at least 1
 	Most   int       // how many of the line to list, 0 to 250
 	Closed time.Time // until when the rule is closed; zero for not
+	Spent  int       // how many of the newest grants to list, 0 to 250
+}
+
+// Spent is what was granted at an instant. Of a kind that only counts, At is the last of so
+// many permits; of a lease it is its end.
+type Spent struct {
+	At      time.Time
+	Permits int
 }
 
 // PeekReply is the answer of peek.lua.
@@ -330,13 +338,14 @@ type PeekReply struct {
 	Closed  time.Time     // until when the key is closed; zero for not
 	Waiting int
 	Listed  []Waiting
+	Spent   []Spent
 	Version int64 // of the ledger's limit, when Outdated
 }
 
 // Peek runs peek.lua.
 func Peek(ctx context.Context, c redis.Scripter, k LimitKeys, a PeekArgs) (PeekReply, error) {
-	r := run(ctx, c, peekScript, 8, k.all(),
-		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, a.Cost, a.Most, instant(a.Closed))
+	r := run(ctx, c, peekScript, 9, k.all(),
+		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, a.Cost, a.Most, instant(a.Closed), a.Spent)
 	reply := PeekReply{Status: Status(r.int()), Now: r.time(), Free: int(r.int()), Next: r.time()}
 	reply.Life = time.Duration(r.int()) * time.Millisecond
 	reply.Closed = r.time()
@@ -344,8 +353,12 @@ func Peek(ctx context.Context, c redis.Scripter, k LimitKeys, a PeekArgs) (PeekR
 	if reply.Status == Outdated {
 		outdated(&reply.Next, &reply.Version)
 	}
-	for range r.count(3) {
+	listed, spent := r.int(), r.int()
+	for range r.groups(listed, 3) {
 		reply.Listed = append(reply.Listed, Waiting{At: r.time(), Job: r.text(), Cost: int(r.int())})
+	}
+	for range r.groups(spent, 2) {
+		reply.Spent = append(reply.Spent, Spent{At: r.time(), Permits: int(r.int())})
 	}
 	return reply, r.err
 }

@@ -252,6 +252,15 @@ func ScanDeferred(ctx context.Context, c redis.Scripter, k QueueKeys, from time.
 	if states {
 		prefix = k.task
 	}
+	return scanDeferred(ctx, c, k, first, skip, most, prefix)
+}
+
+// ScanDeferredEnd runs scan_deferred.lua for the last `most` deferred tasks, 1 to 1000.
+func ScanDeferredEnd(ctx context.Context, c redis.Scripter, k QueueKeys, most int) (ScanDeferredReply, error) {
+	return scanDeferred(ctx, c, k, -1, 0, most, "")
+}
+
+func scanDeferred(ctx context.Context, c redis.Scripter, k QueueKeys, first int64, skip, most int, prefix string) (ScanDeferredReply, error) {
 	r := run(ctx, c, scanDeferredScript, 3, []string{k.due}, first, skip, most, prefix)
 	reply := ScanDeferredReply{Now: r.time(), Last: r.time()}
 	for range r.count(4) {

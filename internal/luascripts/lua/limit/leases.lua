@@ -93,6 +93,15 @@ return {
 
   grants = function() return {} end,
 
+  spent = function(_, ledger, _, most)
+    local list, ends = {}, ends_from(ledger, 0, most)
+    for i = #ends, 2, -2 do
+      list[#list + 1] = tonumber(ends[i])
+      list[#list + 1] = 1
+    end
+    return list
+  end,
+
   -- n places: those that are free, and the others in the order in which their
   -- leases end; whoever is ahead takes them one by one, for a lease each. The ends of
   -- leases that are renewed move: whoever waits for one that is given back early is

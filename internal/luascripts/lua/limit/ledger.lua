@@ -30,6 +30,7 @@
 --   fetch(limit, key)                   reads the head of a value
 --   value(limit, ledger)                what stands behind the head; or
 --   write(limit, ledger, now)           writes it
+--   spent(limit, ledger, now, most)     the newest grants that count, for a reader: {at, count, at, count ...}, the newest first
 --   lease, offer, anew                  see leases.lua
 
 local numbers = require("lib/numbers")
@@ -174,10 +175,24 @@ local function free(rule, now)
   return rule.ledger.newest > now and not rule.kind.lease and 0 or rule.kind.free(rule.limit, rule.ledger, now)
 end
 
+-- spent is what is known of the newest grants, the newest first: {at, permits, at, permits ...}
+local function spent(rule, now, most)
+  if most == 0 then return {} end
+  local kind = rule.kind
+  if kind.spent then return kind.spent(rule.limit, rule.ledger, now, most) end
+  local grants, list = kind.grants(rule.ledger, rule.limit), {}
+  for i = #grants - 1, 1, -2 do
+    list[#list + 1] = grants[i]
+    list[#list + 1] = grants[i + 1]
+  end
+  return list
+end
+
 local function worth(rule)
   return rule.kind.worth and rule.kind.worth(rule.ledger) or 0
 end
 
 return {
-  NEVER = NEVER, free = free, limit_of = limit_of, open = open, outlive = outlive, slot = slot, worth = worth, write = write,
+  NEVER = NEVER, free = free, limit_of = limit_of, open = open, outlive = outlive, slot = slot, spent = spent, worth = worth,
+  write = write,
 }

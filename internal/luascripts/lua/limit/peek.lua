@@ -11,7 +11,9 @@
 -- ARGV[6]  cost       permits of the newcomer whose instant is asked for, >= 1
 -- ARGV[7]  most       how many of the line to list, 0 to 250
 -- ARGV[8]  closed_us  until when the rule is closed on all keys, 0 when it is not
--- returns  {status, now_us, free, next_us, life_ms, closed_us, waiting, listed, then per booking: at_us, job, cost}
+-- ARGV[9]  spent      how many of the newest grants to list, 0 to 250
+-- returns  {status, now_us, free, next_us, life_ms, closed_us, waiting, listed, spent, then per booking: at_us, job, cost, and per
+--          grant, the newest first: at_us, permits}; of a kind that only counts, at_us is the last of so many; of a lease it is its end
 --          status 1 known, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in next_us;
 --          integers, but for job, which is text
 
@@ -20,7 +22,7 @@ local ledger = require("limit/ledger")
 local line = require("limit/line")
 local rulecall = require("limit/rulecall")
 local max, min = math.max, math.min
-local free, limit_of, open, slot = ledger.free, ledger.limit_of, ledger.open, ledger.slot
+local free, limit_of, open, slot, spent = ledger.free, ledger.limit_of, ledger.open, ledger.slot, ledger.spent
 local rule_on = rulecall.rule_on
 local cost_of = line.cost_of
 local closed, find, line_ends, look, rank = line.closed, line.find, line.line_ends, line.look, line.rank
@@ -31,7 +33,7 @@ return function(keys, args)
   local now = clock()
   local rule = rule_on(keys[1], keys[2], keys[3], limit_of(args[1], args[2], args[3], args[4], args[5]), args[6], args[8], now)
   local status, newer = open(rule, now)
-  if status then return { status, now, 0, newer, 0, 0, 0, 0 } end
+  if status then return { status, now, 0, newer, 0, 0, 0, 0, 0 } end
   closed(rule, now)
   look(rule, now)
   find(rule)
@@ -40,7 +42,7 @@ return function(keys, args)
   local known_ms = max(0, redis.call("PTTL", rule.key))
   local none = waiting > 0 or rule.closed > 0
   local from = max(now, rule.closed)
-  local reply = { 1, now, none and 0 or free(rule, now), slot(rule, from, rule.ahead, rule.want), known_ms, rule.closed, waiting, 0 }
+  local reply = { 1, now, none and 0 or free(rule, now), slot(rule, from, rule.ahead, rule.want), known_ms, rule.closed, waiting, 0, 0 }
 
   local many = min(most, waiting)
   local members = many > 0 and redis.call("ZRANGE", rule.line, rule.first, rule.first + many - 1) or {}
@@ -52,5 +54,8 @@ return function(keys, args)
     reply[#reply + 1] = cost_of(m)
   end
   reply[8] = #members
+  local grants = spent(rule, now, tonumber(args[9]))
+  for i = 1, #grants do reply[#reply + 1] = grants[i] end
+  reply[9] = #grants / 2
   return reply
 end

@@ -184,6 +184,20 @@ return {
     return grants
   end,
 
+  spent = function(limit, ledger, now, most)
+    local list = {}
+    for k = 1, min(most, later(ledger, now - limit.W)) do
+      local at = nth(ledger, k)
+      if list[#list - 1] == at then
+        list[#list] = list[#list] + 1
+      else
+        list[#list + 1] = at
+        list[#list + 1] = 1
+      end
+    end
+    return list
+  end,
+
   -- carry makes a log of grants that the ledger of another kind told
   carry = function(limit, ledger, grants)
     ledger.anew, ledger.runs = true, grants[1] and grants

@@ -2,7 +2,7 @@
 -- instants, and what each task waits for.
 --
 -- KEYS[1]  due        sorted set of tasks, see taskid.lua, score = instant in microseconds
--- ARGV[1]  from_us    first instant to list
+-- ARGV[1]  from_us    first instant to list, or -1 for the last of all
 -- ARGV[2]  skip       how many of that very instant were seen and left there
 -- ARGV[3]  most       how many to list, 1 to 1000
 -- ARGV[4]  tasks      prefix of asynq's task hashes of this queue, which carry the same tag, to be told their states; "" for none
@@ -12,7 +12,7 @@
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")
 local taskid = require("lib/taskid")
-local min = math.min
+local max, min = math.max, math.min
 local int = numbers.int
 local long, parted = taskid.long, taskid.parted
 
@@ -21,7 +21,12 @@ return function(keys, args)
   local from, skip, most, prefix = tonumber(args[1]), tonumber(args[2]), tonumber(args[3]), args[4]
 
   local now = clock()
-  local rank = redis.call("ZCOUNT", due, "-inf", "(" .. int(from)) + min(skip, redis.call("ZCOUNT", due, int(from), int(from)))
+  local rank
+  if from < 0 then
+    rank = max(0, redis.call("ZCARD", due) - most)
+  else
+    rank = redis.call("ZCOUNT", due, "-inf", "(" .. int(from)) + min(skip, redis.call("ZCOUNT", due, int(from), int(from)))
+  end
   local v = redis.call("ZRANGE", due, rank, rank + most - 1, "WITHSCORES")
   local last = redis.call("ZRANGE", due, -1, -1, "WITHSCORES")
   local reply = { now, tonumber(last[2] or "0"), #v / 2 }

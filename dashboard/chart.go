@@ -1,0 +1,121 @@
+package dashboard
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/headwayq/headway/inspect"
+)
+
+// chart are bars, in the units of its picture.
+type chart struct {
+	Bars   []bar
+	Ticks  []tick // below the bars
+	Max    int
+	Sum    int
+	Empty  bool
+	Points []point // of a timeline
+	Now    float64
+}
+
+type bar struct {
+	X, Y, W, H float64
+	N          int
+	Minute     int
+	From, To   time.Time
+}
+
+type tick struct {
+	X    float64
+	Text string
+	End  bool // it stands at the right edge
+}
+
+const (
+	chartWidth  = 720.0
+	chartHeight = 120.0
+)
+
+// barsOf draws the planned starts of the next minutes.
+func barsOf(minutes []int, now time.Time) chart {
+	c := chart{}
+	for _, n := range minutes {
+		c.Max = max(c.Max, n)
+		c.Sum += n
+	}
+	c.Empty = c.Sum == 0
+	step := chartWidth / float64(len(minutes))
+	for i, n := range minutes {
+		h := 0.0
+		if n > 0 {
+			h = max(2, chartHeight*float64(n)/float64(c.Max))
+		}
+		c.Bars = append(c.Bars, bar{
+			X: float64(i)*step + 1, Y: chartHeight - h, W: step - 2, H: h, N: n, Minute: i,
+			From: now.Add(time.Duration(i) * time.Minute), To: now.Add(time.Duration(i+1) * time.Minute),
+		})
+	}
+	for i := 0; i <= len(minutes); i += 15 {
+		text := fmt.Sprintf("+%d min", i)
+		if i == 0 {
+			text = "now"
+		}
+		c.Ticks = append(c.Ticks, tick{X: float64(i) * step, Text: text, End: i == len(minutes)})
+	}
+	return c
+}
+
+// point is one instant on a timeline.
+type point struct {
+	X     float64
+	Spent bool // it was granted; else it is planned
+	Late  bool
+	Label string
+	At    time.Time
+}
+
+// timeline draws what was spent on a key and what is planned on it.
+func timeline(spent []inspect.Spent, line []inspect.Waiting, now time.Time, concurrent bool) chart {
+	c := chart{Empty: len(spent)+len(line) == 0}
+	if c.Empty {
+		return c
+	}
+	from, to := now, now
+	widen := func(at time.Time) {
+		if at.Before(from) {
+			from = at
+		}
+		if at.After(to) {
+			to = at
+		}
+	}
+	for _, s := range spent {
+		widen(s.At)
+	}
+	for _, w := range line {
+		if !w.Parked {
+			widen(w.At)
+		}
+	}
+	length := max(to.Sub(from), time.Second)
+	x := func(at time.Time) float64 {
+		return 8 + (chartWidth-16)*float64(max(0, at.Sub(from)))/float64(length)
+	}
+	c.Now = x(now)
+	for _, s := range spent {
+		label := plural(s.Permits, "permit") + " spent"
+		if concurrent {
+			label = "a lease ends"
+		}
+		c.Points = append(c.Points, point{X: x(s.At), Spent: true, Label: label, At: s.At})
+	}
+	for _, w := range line {
+		p := point{X: x(w.At), Label: safeIn(w.ID, 60), At: w.At}
+		if w.Parked {
+			p.X, p.Late = c.Now, true
+		}
+		c.Points = append(c.Points, p)
+	}
+	c.Ticks = []tick{{X: 8, Text: relative(from, now)}, {X: chartWidth - 8, Text: relative(to, now), End: true}}
+	return c
+}

@@ -1,0 +1,124 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/headwayq/headway/throttle/gate"
+)
+
+// gatesPage is a week of opening hours.
+type gatesPage struct {
+	Gates     []gateRow
+	Zone      string // that gates of the recipient's zone are shown in
+	Recipient bool   // some gate opens by the recipient's zone
+	Now       time.Time
+}
+
+type gateRow struct {
+	Rule, Text, Zone string
+	Types            []string
+	Recipient        bool
+	Open             bool
+	Changes          time.Time // when it closes or opens next; zero when it does not within a week
+	Days             []dayRow
+}
+
+type dayRow struct {
+	Name  string
+	Date  string
+	Note  string // about a change of the clock
+	Spans []bar
+	Now   float64 // where now is; negative for another day
+}
+
+// dayWidth is the width of a day in the picture.
+const dayWidth = 720.0
+
+func (d *board) gates(ctx context.Context, q url.Values) (any, error) {
+	s, err := d.source(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := gatesPage{Zone: q.Get("zone"), Now: time.Now()}
+	if p.Zone == "" {
+		p.Zone = "UTC"
+	}
+	zone, err := time.LoadLocation(p.Zone)
+	if err != nil || p.Zone == "Local" || len(p.Zone) > 64 {
+		return nil, fmt.Errorf("%w: %q is no time zone; want a name such as Europe/Lisbon", errRequest, clip(p.Zone, 64))
+	}
+	byName := make(map[string]int)
+	for _, policy := range s.policies {
+		for _, r := range policy.Rules {
+			if r.Gate.IsZero() {
+				continue
+			}
+			n, ok := byName[r.Name]
+			if !ok {
+				n = len(p.Gates)
+				byName[r.Name] = n
+				p.Gates = append(p.Gates, week(r.Name, r.Gate, zone, p.Now))
+				p.Recipient = p.Recipient || p.Gates[n].Recipient
+			}
+			p.Gates[n].Types = append(p.Gates[n].Types, policy.Type)
+		}
+	}
+	slices.SortFunc(p.Gates, func(a, b gateRow) int {
+		if a.Rule < b.Rule {
+			return -1
+		}
+		return 1
+	})
+	return p, nil
+}
+
+// week draws seven days of a gate, from today on, by the clock of its zone.
+func week(rule string, g gate.Gate, recipient *time.Location, now time.Time) gateRow {
+	row := gateRow{Rule: rule, Text: g.String(), Zone: g.Zone(), Recipient: g.Zone() == ""}
+	zone := recipient
+	if !row.Recipient {
+		if z, err := time.LoadLocation(g.Zone()); err == nil {
+			zone = z
+		}
+	} else {
+		row.Zone = recipient.String()
+	}
+	y, m, day := now.In(zone).Date()
+	begin := time.Date(y, m, day, 0, 0, 0, 0, zone)
+	openings := g.Openings(begin, begin.AddDate(0, 0, 8), zone)
+	for _, o := range openings {
+		if row.Open = !o.Open.After(now) && o.Close.After(now); row.Open {
+			row.Changes = o.Close
+			break
+		}
+		if o.Open.After(now) {
+			row.Changes = o.Open
+			break
+		}
+	}
+	for n := range 7 {
+		from, to := time.Date(y, m, day+n, 0, 0, 0, 0, zone), time.Date(y, m, day+n+1, 0, 0, 0, 0, zone)
+		length := to.Sub(from)
+		r := dayRow{Name: from.Format("Mon"), Date: from.Format("2 Jan"), Now: -1}
+		if h := length.Hours(); h != 24 {
+			r.Note = fmt.Sprintf("clocks are changed: this day has %g hours", h)
+		}
+		x := func(at time.Time) float64 {
+			return dayWidth * float64(min(length, max(0, at.Sub(from)))) / float64(length)
+		}
+		for _, o := range openings {
+			if a, b := x(o.Open), x(o.Close); b > a {
+				r.Spans = append(r.Spans, bar{X: a, W: b - a, From: o.Open.In(zone), To: o.Close.In(zone)})
+			}
+		}
+		if !now.Before(from) && now.Before(to) {
+			r.Now = x(now)
+		}
+		row.Days = append(row.Days, r)
+	}
+	return row
+}

@@ -1,0 +1,103 @@
+package dashboard
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// policy is the content security policy: what is not of this server is not loaded, and no
+// script or style stands in a page.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// guard stands before everything: headers, where a request comes from, and cross-origin
+// requests.
+func (d *board) guard(next http.Handler) http.Handler {
+	protection := http.NewCrossOriginProtection()
+	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		d.fault(w, r, http.StatusForbidden, "This request comes from another site.", "Open the dashboard itself, and try again there.")
+	}))
+	inner := protection.Handler(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "same-origin") // not "no-referrer": a browser would send a form with Origin: null
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=()")
+		h.Set("Cache-Control", "no-store")
+		if why := d.outside(r); why != "" {
+			d.fault(w, r, http.StatusForbidden, "This dashboard is closed to where the request comes from.", why)
+			return
+		}
+		inner.ServeHTTP(w, r)
+	})
+}
+
+// outside says why a request is not to be answered, by its address and the host that it
+// names. The host is looked at because a page of another site can have its own name lead to
+// this machine.
+func (d *board) outside(r *http.Request) string {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return "Its address is not known."
+	}
+	addr, host := from.Addr().Unmap(), r.Host
+	forwarded := r.Header.Get("X-Forwarded-For") + r.Header.Get("X-Forwarded-Host") + r.Header.Get("X-Forwarded-Proto") + r.Header.Get("Forwarded")
+	switch {
+	case d.trusted(addr):
+		addr = d.client(addr, r.Header.Values("X-Forwarded-For"))
+		if h := r.Header.Get("X-Forwarded-Host"); h != "" {
+			host = h
+		}
+	case forwarded != "" && len(d.cfg.Hosts) == 0:
+		return "A proxy passes it on. Config.TrustedProxies names the proxies that may, and Config.Hosts lets other machines in."
+	}
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	name = strings.ToLower(strings.Trim(name, "[]"))
+	local := name == "localhost"
+	if ip, err := netip.ParseAddr(name); err == nil && ip.IsLoopback() {
+		local = true
+	}
+	known := slices.ContainsFunc(d.cfg.Hosts, func(h string) bool { return strings.EqualFold(strings.Trim(h, "[]"), name) })
+	switch {
+	case !addr.IsLoopback() && len(d.cfg.Hosts) == 0:
+		return "It answers only requests of its own machine. Config.Hosts lets other machines in."
+	case !local && !known:
+		return "It does not go by the name in the address. Config.Hosts lists its names."
+	}
+	return ""
+}
+
+func (d *board) trusted(addr netip.Addr) bool {
+	return slices.ContainsFunc(d.cfg.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// client is the last address in X-Forwarded-For that is not that of a trusted proxy. What
+// stands before it anybody may have written.
+func (d *board) client(proxy netip.Addr, headers []string) netip.Addr {
+	hops := strings.Split(strings.Join(headers, ","), ",")
+	for _, hop := range slices.Backward(hops) {
+		addr, err := netip.ParseAddr(strings.TrimSpace(hop))
+		if err != nil {
+			return proxy
+		}
+		if addr = addr.Unmap(); !d.trusted(addr) {
+			return addr
+		}
+		proxy = addr
+	}
+	return proxy
+}
+
+// allowed asks whether a request may do something.
+func (d *board) allowed(r *http.Request, a Action) bool {
+	return (a.Verb == View || d.cfg.AllowWrites) && d.cfg.Authorize(r, a) == nil
+}

@@ -1,0 +1,403 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/queue/batch"
+)
+
+// pages are all pages, in the order of the navigation.
+var pages = []page{
+	{name: "overview", path: "/", title: "Overview", nav: true, load: (*board).overview},
+	{name: "queue", path: "/queue", title: "Queue", params: []string{"queue", "from"}, load: (*board).queue, asks: []Verb{PauseQueue, ResumeQueue}},
+	{name: "rule", path: "/rule", title: "Rule", params: []string{"rule", "limit", "for"}, load: (*board).rule, asks: []Verb{SetLimit, UnsetLimit, CloseRule, OpenRule}},
+	{name: "key", path: "/key", title: "Key", params: []string{"rule", "k", "from"}, load: (*board).key, asks: []Verb{CloseKey, OpenKey, PauseKey, CancelKey, FrontKey}},
+	{name: "task", path: "/task", title: "Task", params: []string{"queue", "id"}, load: (*board).task, asks: []Verb{CancelTask, FrontTask}},
+	{name: "gates", path: "/gates", title: "Gates", nav: true, params: []string{"zone"}, load: (*board).gates},
+	{name: "batches", path: "/batches", title: "Batches", nav: true, load: (*board).batches, asks: []Verb{PauseBatch, ResumeBatch, CancelBatch, SetPace, SetWeight}},
+	{name: "schedules", path: "/schedules", title: "Schedules", nav: true, load: (*board).schedules},
+	{name: "policies", path: "/policies", title: "Policies", nav: true, load: (*board).rulesBeside},
+	{name: "pools", path: "/pools", title: "Pools", nav: true, load: (*board).pools},
+	{name: "audit", path: "/audit", title: "Audit", nav: true, params: []string{"skip"}, load: (*board).audit, asks: []Verb{Undo}},
+}
+
+// lineMost is how many places a page of a line or a queue has.
+const lineMost = 50
+
+// queues are the counts of all queues, which several pages share.
+func (d *board) queues(ctx context.Context, s *source) ([]inspect.QueueStatus, error) {
+	got, err := d.views.get(ctx, "queues", d.cfg.Refresh, func(ctx context.Context) (any, error) { return s.Queues(ctx) })
+	if err != nil {
+		return nil, err
+	}
+	return got.value.([]inspect.QueueStatus), nil
+}
+
+// changes are the newest entries of the audit list, which several pages share.
+func (d *board) changes(ctx context.Context, s *source) ([]inspect.Change, error) {
+	got, err := d.views.get(ctx, "changes", d.cfg.Refresh, func(ctx context.Context) (any, error) { return s.Audit(ctx, 0, 250) })
+	if err != nil {
+		return nil, err
+	}
+	return got.value.([]inspect.Change), nil
+}
+
+// now is Redis' clock as the queues tell it.
+func now(queues []inspect.QueueStatus) time.Time {
+	if len(queues) > 0 {
+		return queues[0].Now
+	}
+	return time.Now()
+}
+
+// overview is the first page.
+type overview struct {
+	Verdict verdict
+	Queues  []inspect.QueueStatus
+	Sum     inspect.QueueStatus // of all queues
+	Workers int
+	Busy    int
+	Pools   int
+	Chart   chart
+	Charted int // queues in the chart, of those in which something waits
+	Waits   int
+	Rules   []ruleRow
+	Changes []inspect.Change
+	Now     time.Time
+}
+
+type ruleRow struct {
+	inspect.RuleStatus
+	Types []string // of the tasks that need it
+}
+
+// chartedMax is how many queues the chart adds up: each costs Redis 60 counts.
+const chartedMax = 10
+
+func (d *board) overview(ctx context.Context, _ url.Values) (any, error) {
+	s, err := d.source(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o := overview{}
+	if o.Queues, err = d.queues(ctx, s); err != nil {
+		return nil, err
+	}
+	o.Now = now(o.Queues)
+	for _, q := range o.Queues {
+		o.Sum.Waiting += q.Waiting
+		o.Sum.Overdue += q.Overdue
+		o.Sum.Within1h += q.Within1h
+		o.Sum.Pending += q.Pending
+		o.Sum.Active += q.Active
+		o.Sum.Other += q.Other
+		o.Sum.Archived += q.Archived
+	}
+	for _, p := range s.processes {
+		if p.Kind == "pool" {
+			o.Pools++
+			o.Workers += p.Workers
+			o.Busy += p.Busy
+		}
+	}
+	if o.Chart, o.Charted, o.Waits, err = d.planned(ctx, s, o.Queues); err != nil {
+		return nil, err
+	}
+	o.Rules = ruleRows(s, s.Rules(ctx))
+	changes, err := d.changes(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	o.Changes = changes[:min(len(changes), 5)]
+	o.Verdict = judge(facts{
+		queues: o.Queues, rules: o.Rules, processes: s.processes, differences: inspect.Differences(nil, s.processes), changes: changes, now: o.Now,
+	})
+	return o, nil
+}
+
+// planned adds up the planned starts of the queues in which most comes due within the hour.
+func (d *board) planned(ctx context.Context, s *source, queues []inspect.QueueStatus) (c chart, charted, waits int, err error) {
+	var busy []inspect.QueueStatus
+	for _, q := range queues {
+		if q.Within1h > 0 {
+			busy = append(busy, q)
+		}
+	}
+	slices.SortStableFunc(busy, func(a, b inspect.QueueStatus) int { return cmp.Compare(b.Within1h, a.Within1h) })
+	var minutes [60]int
+	for _, q := range busy[:min(len(busy), chartedMax)] {
+		d.meter.spend(ctx, 60)
+		of, err := s.Planned(ctx, q.Queue)
+		if err != nil {
+			return chart{}, 0, 0, err
+		}
+		for n, tasks := range of {
+			minutes[n] += tasks
+		}
+	}
+	return barsOf(minutes[:], now(queues)), min(len(busy), chartedMax), len(busy), nil
+}
+
+func ruleRows(s *source, rules []inspect.RuleStatus) []ruleRow {
+	rows := make([]ruleRow, len(rules))
+	for n, r := range rules {
+		rows[n] = ruleRow{RuleStatus: r}
+		for _, p := range s.policies {
+			for _, of := range p.Rules {
+				if of.Name == r.Rule {
+					rows[n].Types = append(rows[n].Types, p.Type)
+				}
+			}
+		}
+	}
+	return rows
+}
+
+// queuePage is what waits on a queue.
+type queuePage struct {
+	inspect.QueueStatus
+	Page inspect.Page
+	From string
+}
+
+func (d *board) queue(ctx context.Context, q url.Values) (any, error) {
+	s, err := d.source(ctx)
+	if err != nil {
+		return nil, err
+	}
+	queues, err := d.queues(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	n := slices.IndexFunc(queues, func(of inspect.QueueStatus) bool { return of.Queue == q.Get("queue") })
+	if n < 0 {
+		return nil, fmt.Errorf("%w: there is no such queue", errGone)
+	}
+	p := queuePage{QueueStatus: queues[n], From: q.Get("from")}
+	p.Page, err = s.DeferredPage(ctx, q.Get("queue"), inspect.Cursor(p.From), lineMost)
+	return p, err
+}
+
+// batchesPage are the batches of all queues.
+type batchesPage struct {
+	Batches []batch.Progress
+	More    bool
+	Now     time.Time
+}
+
+// batchQueues is how many queues are asked for their batches.
+const batchQueues = 20
+
+func (d *board) batches(ctx context.Context, _ url.Values) (any, error) {
+	s, err := d.source(ctx)
+	if err != nil {
+		return nil, err
+	}
+	queues, err := d.queues(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	p := batchesPage{Now: now(queues), More: len(queues) > batchQueues}
+	for _, q := range queues[:min(len(queues), batchQueues)] {
+		all, more, err := s.Batches(ctx, q.Queue)
+		if err != nil {
+			return nil, err
+		}
+		p.Batches, p.More = append(p.Batches, all...), p.More || more
+	}
+	return p, nil
+}
+
+// share says how much of what they have in common a batch gets beside the others of its
+// type that run: as their weighted windows are to each other.
+func share(all []batch.Progress, p batch.Progress) string {
+	mine, sum, others := 0, 0, 0
+	for _, of := range all {
+		if of.Type != p.Type || of.State != batch.Running {
+			continue
+		}
+		sum += of.Window * of.Weight
+		if of.ID == p.ID && of.Queue == p.Queue {
+			mine = of.Window * of.Weight
+		} else {
+			others++
+		}
+	}
+	if mine == 0 || others == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d %% of what %s share", 100*mine/sum, fmt.Sprintf("%d batches", others+1))
+}
+
+// schedulesPage are the entries of schedulers and their ticks.
+type schedulesPage struct {
+	Entries []inspect.Entry
+	Ticks   []inspect.Tick
+	Now     time.Time
+}
+
+func (d *board) schedules(ctx context.Context, _ url.Values) (any, error) {
+	s, err := d.source(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := schedulesPage{Now: time.Now()}
+	p.Entries, p.Ticks = inspect.Schedules(s.processes, p.Now, 20)
+	return p, nil
+}
+
+// policiesPage are the rules by task type, beside those of pools that differ.
+type policiesPage struct {
+	Policies    []policyRow
+	Given       bool // the policies were given, not said by pools
+	Pools       int
+	Differences []inspect.Difference
+}
+
+type policyRow struct {
+	Type  string
+	Rules []policyRule
+}
+
+type policyRule struct {
+	Name, InCode, InForce string
+	Gate, Stored          bool
+}
+
+func (d *board) rulesBeside(ctx context.Context, _ url.Values) (any, error) {
+	s, err := d.source(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := policiesPage{Given: d.cfg.Policies != nil, Differences: inspect.Differences(d.cfg.Policies, s.processes)}
+	for _, of := range s.processes {
+		if of.Kind == "pool" {
+			p.Pools++
+		}
+	}
+	inForce := make(map[string]inspect.RuleStatus)
+	for _, r := range s.Rules(ctx) {
+		inForce[r.Rule] = r
+	}
+	for _, of := range s.policies {
+		row := policyRow{Type: of.Type}
+		for _, r := range of.Rules {
+			rule := policyRule{Name: r.Name, InCode: numbersOf(r), Gate: !r.Gate.IsZero()}
+			rule.InForce, rule.Stored = rule.InCode, false
+			if known, ok := inForce[r.Name]; ok {
+				rule.InForce, rule.Stored = known.Limit.String(), known.Stored
+			}
+			row.Rules = append(row.Rules, rule)
+		}
+		p.Policies = append(p.Policies, row)
+	}
+	return p, nil
+}
+
+// poolsPage are the processes that run.
+type poolsPage struct {
+	Processes   []processRow
+	All         int
+	Differences []inspect.Difference
+	Now         time.Time
+}
+
+type processRow struct {
+	inspect.Process
+	Queues, Runs []string
+	More         int // that are not named
+	Differs      bool
+}
+
+// runsMax is how many queues, policies, sources or entries of a process are named.
+const runsMax = 6
+
+func (d *board) pools(ctx context.Context, _ url.Values) (any, error) {
+	s, err := d.source(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := poolsPage{All: s.all, Differences: inspect.Differences(d.cfg.Policies, s.processes), Now: time.Now()}
+	for _, of := range s.processes {
+		row := processRow{Process: of}
+		for name := range of.Queues {
+			row.Queues = append(row.Queues, name)
+		}
+		slices.Sort(row.Queues)
+		for _, policy := range of.Policies {
+			row.Runs = append(row.Runs, policy.Type)
+		}
+		for _, e := range of.Entries {
+			row.Runs = append(row.Runs, e.Name)
+		}
+		row.More = max(0, len(row.Queues)-runsMax) + max(0, len(row.Runs)-runsMax)
+		row.Queues, row.Runs = row.Queues[:min(len(row.Queues), runsMax)], row.Runs[:min(len(row.Runs), runsMax)]
+		name := fmt.Sprintf("%s:%d", of.Host, of.PID)
+		row.Differs = of.Kind == "pool" && slices.ContainsFunc(p.Differences, func(diff inspect.Difference) bool { return diff.Pool == name })
+		p.Processes = append(p.Processes, row)
+	}
+	return p, nil
+}
+
+// auditPage is a page of the audit list.
+type auditPage struct {
+	Changes    []auditRow
+	Skip       int
+	Prev, Next string // values of skip; empty for none
+	Now        time.Time
+}
+
+type auditRow struct {
+	inspect.Change
+	Undo string // what would undo it; empty where that can't be done
+	Ref  string // that the form sends
+}
+
+func (d *board) audit(ctx context.Context, q url.Values) (any, error) {
+	s, err := d.source(ctx)
+	if err != nil {
+		return nil, err
+	}
+	skip := 0
+	if text := q.Get("skip"); text != "" {
+		if skip, err = strconv.Atoi(text); err != nil || skip < 0 || skip > 100_000 {
+			return nil, fmt.Errorf("%w: skip is %q, want a number from 0", errRequest, clip(text, 20))
+		}
+	}
+	changes, err := s.Audit(ctx, skip, lineMost+1)
+	if err != nil {
+		return nil, err
+	}
+	p := auditPage{Skip: skip, Now: time.Now()}
+	if len(changes) > lineMost {
+		changes, p.Next = changes[:lineMost], strconv.Itoa(skip+lineMost)
+	}
+	if skip > 0 {
+		p.Prev = strconv.Itoa(max(0, skip-lineMost))
+	}
+	able := make(map[string]string)
+	newest, err := d.changes(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	for n, text := range undoable(newest) {
+		if text != "" {
+			able[refOf(newest[n])] = text
+		}
+	}
+	for _, c := range changes {
+		row := auditRow{Change: c}
+		if c.Failed == "" {
+			row.Undo, row.Ref = able[refOf(c)], refOf(c)
+		}
+		p.Changes = append(p.Changes, row)
+	}
+	return p, nil
+}

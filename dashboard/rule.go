@@ -1,0 +1,244 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/throttle"
+)
+
+// rulePage is all about one rule.
+type rulePage struct {
+	inspect.RuleStatus
+	Types      []string
+	Words      string          // the limit in force, in words
+	Set        *inspect.Change // who stored the limit
+	ClosedBy   *inspect.Change
+	Far        []inspect.FarKey
+	Looked     int
+	Waiting    int // on the queues that were looked at
+	Changes    []inspect.Change
+	Preview    *preview
+	LimitText  string // of the form
+	ForText    string
+	Now        time.Time
+	Concurrent bool
+}
+
+// preview says what another limit would do to the line.
+type preview struct {
+	Limit, Words string
+	Problem      string
+	Slower       bool
+	Factor       string // how much longer or shorter lines take
+	Rows         []previewRow
+}
+
+type previewRow struct {
+	ID        string
+	Jobs      int
+	Last, New time.Time // when the last one starts now, and by the other limit
+}
+
+// previewKeys is how many keys a preview looks at.
+const previewKeys = 5
+
+func (d *board) rule(ctx context.Context, q url.Values) (any, error) {
+	s, err := d.source(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := rulePage{LimitText: q.Get("limit"), ForText: q.Get("for")}
+	rows := ruleRows(s, s.Rules(ctx))
+	n := slices.IndexFunc(rows, func(r ruleRow) bool { return r.Rule == q.Get("rule") })
+	if n < 0 {
+		return nil, fmt.Errorf("%w: no rule of this name", errGone)
+	}
+	p.RuleStatus, p.Types = rows[n].RuleStatus, rows[n].Types
+	if errors.Is(p.Err, throttle.ErrUnavailable) {
+		return nil, p.Err
+	}
+	p.Words, p.Concurrent = words(p.Limit), p.Limit.IsConcurrent()
+	queues, err := d.queues(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	p.Now = now(queues)
+	var names []string
+	for _, of := range queues {
+		if of.Waiting > 0 {
+			names = append(names, of.Queue)
+			p.Waiting += of.Waiting
+		}
+	}
+	if p.Far, p.Looked, err = s.FarKeys(ctx, p.Rule, names); err != nil {
+		return nil, err
+	}
+	changes, err := d.changes(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	for n, c := range changes {
+		if c.Rule != p.Rule {
+			continue
+		}
+		if len(p.Changes) < 10 {
+			p.Changes = append(p.Changes, c)
+		}
+		if p.Set == nil && p.Stored && c.Action == inspect.ActionSetLimit && c.Failed == "" {
+			p.Set = &changes[n]
+		}
+	}
+	if !p.Closed.IsZero() {
+		p.ClosedBy = closing(changes, p.Rule)
+	}
+	if p.LimitText != "" {
+		if p.Preview, err = previewOf(ctx, s, p); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// words says what a limit does.
+func words(l throttle.Limit) string {
+	n, w := l.Permits(), spelled(l.Window())
+	switch l.Kind() {
+	case "concurrent":
+		return fmt.Sprintf("At most %s run at once for each key.", count(n))
+	case "sliding":
+		return fmt.Sprintf("At most %s in any %s for each key.", count(n), w)
+	case "fixed":
+		return fmt.Sprintf("At most %s in a window of %s that begins with the first, for each key.", count(n), w)
+	case "calendar":
+		return fmt.Sprintf("At most %s in each period of the calendar, for each key.", count(n))
+	case "leaky", "smooth":
+		return fmt.Sprintf("One after the other, %s in %s for each key, evenly spaced.", count(n), w)
+	default:
+		return fmt.Sprintf("%s in %s for each key, and bursts of %s.", count(n), w, count(max(1, l.Burst())))
+	}
+}
+
+// spelled is a window in words.
+func spelled(d time.Duration) string {
+	for _, u := range []struct {
+		d    time.Duration
+		word string
+	}{{24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"}} {
+		if d >= u.d && d%u.d == 0 {
+			if d == u.d {
+				return u.word
+			}
+			return fmt.Sprintf("%d %ss", d/u.d, u.word)
+		}
+	}
+	return d.String()
+}
+
+// rate is how many permits a limit gives in a second in the long run; 0 for one that does
+// not say.
+func rate(l throttle.Limit) float64 {
+	if l.IsConcurrent() || l.Window() <= 0 {
+		return 0
+	}
+	return float64(l.Permits()) / l.Window().Seconds()
+}
+
+// previewOf tells what another limit does to the lines that reach furthest.
+func previewOf(ctx context.Context, s *source, p rulePage) (*preview, error) {
+	l, err := throttle.ParseLimit(p.LimitText)
+	if err != nil {
+		return &preview{Problem: safeIn(err.Error(), 300)}, nil //nolint:nilerr // the page shows it
+	}
+	v := &preview{Limit: l.String(), Words: words(l)}
+	old, changed := rate(p.Limit), rate(l)
+	if old == 0 || changed == 0 {
+		v.Factor = "How long the lines take follows from how long tasks run."
+		return v, nil
+	}
+	v.Slower = changed < old
+	switch {
+	case changed == old:
+		v.Factor = "In the long run it lets as many through as the limit in force."
+	case v.Slower:
+		v.Factor = fmt.Sprintf("Lines take about %.3g times as long.", old/changed)
+	default:
+		v.Factor = fmt.Sprintf("Lines take about %.3g %% of the time that they take now.", 100*old/changed)
+	}
+	for _, far := range p.Far[:min(len(p.Far), previewKeys)] {
+		k, err := s.Key(ctx, p.Rule, far.ID)
+		if err != nil {
+			return nil, err
+		}
+		if k.Waiting == 0 {
+			continue
+		}
+		begin := k.Now
+		if k.Closed.After(begin) {
+			begin = k.Closed
+		}
+		after := time.Duration(float64(k.Waiting) / changed * float64(time.Second))
+		v.Rows = append(v.Rows, previewRow{ID: far.ID, Jobs: k.Waiting, Last: far.Last, New: begin.Add(after).Truncate(time.Second)})
+	}
+	return v, nil
+}
+
+// keyPage is the line of one key.
+type keyPage struct {
+	inspect.Key
+	Rule       string
+	Token      string
+	Page       inspect.Page
+	From       string
+	First      int // place of the first of the page, from 1; 0 when it is not known
+	Timeline   chart
+	Words      string
+	Concurrent bool
+	Changes    []inspect.Change
+	Queue      string // of the first that waits, for what is done to all
+}
+
+func (d *board) key(ctx context.Context, q url.Values) (any, error) {
+	id, err := d.seal.open(q.Get("k"))
+	if err != nil {
+		return nil, err
+	}
+	s, err := d.source(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := keyPage{Rule: q.Get("rule"), Token: q.Get("k"), From: q.Get("from")}
+	if p.Key, err = s.Inspector.Key(ctx, p.Rule, id); err != nil {
+		return nil, err
+	}
+	if p.Page, err = s.LinePage(ctx, p.Rule, id, inspect.Cursor(p.From), lineMost); err != nil {
+		return nil, err
+	}
+	if p.From == "" {
+		p.First = 1
+	}
+	if len(p.Page.Waiting) > 0 {
+		p.Queue = p.Page.Waiting[0].Queue
+	}
+	p.Words, p.Concurrent = words(p.Limit), p.Limit.IsConcurrent()
+	spent := p.Spent
+	if p.From != "" {
+		spent = nil
+	}
+	p.Timeline = timeline(spent, p.Page.Waiting, p.Page.Now, p.Concurrent)
+	changes, err := d.changes(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range changes {
+		if c.Rule == p.Rule && (c.Key == id || c.Key == "") && len(p.Changes) < 5 {
+			p.Changes = append(p.Changes, c)
+		}
+	}
+	return p, nil
+}

@@ -1,0 +1,123 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/headwayq/headway/inspect"
+)
+
+// taskPage is the explanation of one task.
+type taskPage struct {
+	inspect.Explanation
+	Queue, ID string
+	Says      string
+	Level     string
+	Steps     []step
+	Place     int
+}
+
+// step is one thing on a task's way.
+type step struct {
+	What string
+	At   time.Time // zero where that is not known
+	Note string
+	Is   string // "past", "now" or "ahead"
+}
+
+func (d *board) task(ctx context.Context, q url.Values) (any, error) {
+	s, err := d.source(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := taskPage{Queue: q.Get("queue"), ID: q.Get("id")}
+	if p.ID == "" {
+		return nil, fmt.Errorf("%w: a task has an id", errRequest)
+	}
+	if p.Queue == "" {
+		p.Queue = "default"
+	}
+	if p.Explanation, err = s.Explain(ctx, p.Queue, p.ID); err != nil {
+		return nil, err
+	}
+	if p.State == inspect.StateMissing {
+		return nil, fmt.Errorf("%w: no task of this id is on the queue: it never was, or it has ended and was deleted", errGone)
+	}
+	p.Says = p.Explanation.Says()
+	p.Level = level(p.Explanation)
+	switch p.State {
+	case inspect.StateLimit, inspect.StateSlot, inspect.StateClosed:
+		p.Place = p.Jobs + 1
+	}
+	p.Steps = steps(p.Explanation)
+	return p, nil
+}
+
+// level is how grave a state is.
+func level(e inspect.Explanation) string {
+	switch e.State {
+	case inspect.StateClosed, inspect.StatePaused, inspect.StateRetry:
+		return "note"
+	case inspect.StateLimit:
+		if e.Parked {
+			return "warn"
+		}
+	}
+	return "ok"
+}
+
+// steps is the way of a task as far as it is known.
+func steps(e inspect.Explanation) (all []step) {
+	add := func(is, what string, at time.Time, format string, a ...any) {
+		all = append(all, step{What: what, At: at, Note: fmt.Sprintf(format, a...), Is: is})
+	}
+	if e.Booked {
+		add("past", "Booked", time.Time{}, "it got its place when it was enqueued")
+	} else {
+		add("past", "Enqueued", time.Time{}, "%s", "")
+	}
+	if e.Asynq.Retried > 0 {
+		add("past", "Failed", e.Asynq.FailedAt, "%d of %d retries are used", e.Asynq.Retried, e.Asynq.MaxRetry)
+	}
+	if e.Postponed > 0 {
+		add("past", "Postponed", time.Time{}, "%s, because its provider asked for a later attempt", plural(e.Postponed, "time"))
+	}
+	switch e.State {
+	case inspect.StateLimit, inspect.StateSlot, inspect.StateClosed, inspect.StateGate, inspect.StateNoPlace, inspect.StatePaused:
+		what := "Waits"
+		if !e.Booked {
+			what = "Deferred, waits"
+		}
+		note := e.State.String()
+		if e.Rule != "" {
+			note = "for " + safeIn(e.Rule, 64)
+		}
+		add("now", what, e.Now, "%s", note)
+		if !e.Closed.IsZero() {
+			add("ahead", "Its rule or key opens", e.Closed, "%s", "")
+		}
+		if e.At.After(e.Now) {
+			add("ahead", "Starts", e.At, "%s", "unless something is changed")
+		}
+		if !e.Deadline.IsZero() {
+			add("ahead", "Deadline", e.Deadline, "it fails when it would have to wait longer")
+		}
+	case inspect.StatePending:
+		add("now", "Pending", e.Now, "the next free worker takes it")
+	case inspect.StateActive:
+		add("now", "Runs", e.Now, "a worker has it")
+	case inspect.StateScheduled:
+		add("now", "Scheduled", e.Now, "by its producer")
+		add("ahead", "Comes due", e.At, "%s", "")
+	case inspect.StateRetry:
+		add("now", "Waits for a retry", e.Now, "%s", "")
+		add("ahead", "Tried again", e.At, "%s", "")
+	case inspect.StateEnded:
+		add("now", "Ended", time.Time{}, "asynq has it as %s", safeIn(e.Asynq.State, 20))
+	default:
+		add("now", "Is "+e.State.String(), e.Now, "%s", "")
+	}
+	return all
+}
