@@ -277,10 +277,10 @@ type view struct {
 	At                         time.Time // when the data was read
 	Cost, Budget               int
 	Every                      time.Duration
-	Live                       string // address of the events; empty for none
-	Self                       string // address of the page
-	Can                        map[Verb]bool
-	Done                       string // what was changed just now
+	Live                       string          // address of the events; empty for none
+	Self                       string          // address of the page
+	Can                        map[string]bool // by verb
+	Done                       string          // what was changed just now
 	Writes, ShowKeys           bool
 	Asynqmon                   string
 	Code                       int
@@ -344,7 +344,7 @@ func (d *board) page(w http.ResponseWriter, r *http.Request, p page) {
 	}
 	v.Live = d.url("/live", "view", v.Self)
 	for _, verb := range p.asks {
-		v.Can[verb] = d.allowed(r, Action{Verb: verb, Page: p.name, Rule: q.Get("rule"), Queue: q.Get("queue"), Task: q.Get("id")})
+		v.Can[string(verb)] = d.allowed(r, Action{Verb: verb, Page: p.name, Rule: q.Get("rule"), Queue: q.Get("queue"), Task: q.Get("id")})
 	}
 	v.Done = doneText(r.URL.Query().Get("done"))
 	d.render(w, http.StatusOK, p.name, "base.html", v)
@@ -353,7 +353,7 @@ func (d *board) page(w http.ResponseWriter, r *http.Request, p page) {
 // view has what all pages have.
 func (d *board) view(name, title string) view {
 	v := view{
-		Root: d.cfg.Prefix, Version: d.version, Page: name, Title: title, Budget: d.cfg.Budget, Every: d.cfg.Refresh, Can: make(map[Verb]bool),
+		Root: d.cfg.Prefix, Version: d.version, Page: name, Title: title, Budget: d.cfg.Budget, Every: d.cfg.Refresh, Can: make(map[string]bool),
 		Writes: d.cfg.AllowWrites, ShowKeys: d.cfg.ShowKeys, Asynqmon: d.cfg.AsynqmonURL,
 	}
 	for _, p := range pages {
@@ -367,7 +367,7 @@ func (d *board) view(name, title string) view {
 func (d *board) render(w http.ResponseWriter, code int, name, block string, v view) {
 	var b bytes.Buffer
 	if err := d.pages[name].ExecuteTemplate(&b, block, v); err != nil {
-		http.Error(w, "This page can't be shown.", http.StatusInternalServerError) // the error may quote what it shows
+		http.Error(w, "This page can’t be shown.", http.StatusInternalServerError) // the error may quote what it shows
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")

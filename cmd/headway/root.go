@@ -154,7 +154,7 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.who, "who", os.Getenv("HEADWAY_WHO"), "`NAME` of who changes it (default your user and host; HEADWAY_WHO)")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(statusCommand(a), explainCommand(a), lineCommand(a), rulesCommand(a), historyCommand(a), keysCommand(a), limitCommand(a), closeCommand(a), openCommand(a),
-		pauseCommand(a), resumeCommand(a), cancelCommand(a), frontCommand(a), drainCommand(a), batchesCommand(a), schedulesCommand(a), poolsCommand(a), auditCommand(a), doctorCommand(a), policyCommand(a))
+		pauseCommand(a), resumeCommand(a), cancelCommand(a), frontCommand(a), drainCommand(a), batchesCommand(a), schedulesCommand(a), poolsCommand(a), auditCommand(a), doctorCommand(a), policyCommand(a), serveCommand(a))
 	return root
 }
 
@@ -180,17 +180,22 @@ func (a *app) why() (inspect.Reason, error) {
 	if err := errors.Join(errs...); err != nil {
 		return inspect.Reason{}, usageError{err}
 	}
-	who := a.who
-	if who == "" {
-		who = "unknown"
-		if u, err := user.Current(); err == nil {
-			who = u.Username
-		}
-		if host, err := os.Hostname(); err == nil {
-			who += "@" + host
-		}
+	return inspect.Reason{Who: a.name(), Why: a.reason}, nil
+}
+
+// name is who changes something.
+func (a *app) name() string {
+	if a.who != "" {
+		return a.who
 	}
-	return inspect.Reason{Who: who, Why: a.reason}, nil
+	who := "unknown"
+	if u, err := user.Current(); err == nil {
+		who = u.Username
+	}
+	if host, err := os.Hostname(); err == nil {
+		who += "@" + host
+	}
+	return who
 }
 
 // config is that of the pools, as the flags say.

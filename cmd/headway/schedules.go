@@ -4,36 +4,17 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/headwayq/headway/inspect"
-	"github.com/headwayq/headway/queue/schedule"
 )
 
 type schedulesAnswer struct {
-	Now     time.Time     `json:"now"` // of this machine
-	Entries []entryAnswer `json:"entries"`
-	Ticks   []tickAnswer  `json:"ticks"` // the next of all entries
-}
-
-type entryAnswer struct {
-	Entry     string    `json:"entry"`
-	Queue     string    `json:"queue"`
-	Type      string    `json:"type,omitempty"` // empty where a function makes the tasks
-	Spec      string    `json:"spec"`
-	Next      time.Time `json:"next,omitzero"`
-	Processes int       `json:"processes"` // that run it
-	Problem   string    `json:"problem,omitempty"`
-}
-
-type tickAnswer struct {
-	At    time.Time `json:"at"`
-	Entry string    `json:"entry"`
-	Queue string    `json:"queue"`
+	Now     time.Time       `json:"now"` // of this machine
+	Entries []inspect.Entry `json:"entries"`
+	Ticks   []inspect.Tick  `json:"ticks"` // the next of all entries
 }
 
 func (s schedulesAnswer) table(t *table) {
@@ -56,44 +37,15 @@ func (s schedulesAnswer) table(t *table) {
 	}
 }
 
-// schedules merges what the schedulers say, and computes the next ticks.
+// schedules are the entries of what runs, and the next ticks.
 func schedules(running []inspect.Process, now time.Time, most int) schedulesAnswer {
-	got := schedulesAnswer{Now: now.UTC(), Entries: []entryAnswer{}, Ticks: []tickAnswer{}}
-	index := make(map[[3]string]int)
-	for _, p := range running {
-		if p.Kind != "scheduler" {
-			continue
-		}
-		for _, e := range p.Entries {
-			key := [3]string{e.Name, e.Queue, e.Spec}
-			n, known := index[key]
-			if !known {
-				n = len(got.Entries)
-				index[key] = n
-				got.Entries = append(got.Entries, entryAnswer{Entry: e.Name, Queue: e.Queue, Type: e.Type, Spec: e.Spec})
-			}
-			got.Entries[n].Processes++
-		}
+	got := schedulesAnswer{Now: now.UTC(), Entries: []inspect.Entry{}, Ticks: []inspect.Tick{}}
+	entries, ticks := inspect.Schedules(running, now, most)
+	got.Entries = append(got.Entries, entries...)
+	for _, t := range ticks {
+		t.At = t.At.UTC()
+		got.Ticks = append(got.Ticks, t)
 	}
-	slices.SortFunc(got.Entries, func(a, b entryAnswer) int {
-		return cmp.Or(cmp.Compare(a.Entry, b.Entry), cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Spec, b.Spec))
-	})
-	for n := range got.Entries {
-		e := &got.Entries[n]
-		cron, err := schedule.ParseCron(e.Spec, nil)
-		if err != nil {
-			e.Problem = "the spec can't be read here"
-			continue
-		}
-		for at, k := cron.Next(now), 0; k < most && !at.IsZero(); at, k = cron.Next(at), k+1 {
-			if k == 0 {
-				e.Next = at.UTC()
-			}
-			got.Ticks = append(got.Ticks, tickAnswer{at.UTC(), e.Entry, e.Queue})
-		}
-	}
-	slices.SortStableFunc(got.Ticks, func(a, b tickAnswer) int { return cmp.Or(a.At.Compare(b.At), strings.Compare(a.Entry, b.Entry)) })
-	got.Ticks = got.Ticks[:min(len(got.Ticks), most)]
 	return got
 }
 

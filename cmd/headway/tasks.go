@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/headwayq/headway/inspect"
-	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
 )
 
@@ -138,36 +137,21 @@ func (b batchesAnswer) table(t *table) {
 	}
 }
 
-// batchesMax bounds how many batches are listed.
-const batchesMax = 200
-
 func batchesCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "batches", Short: "how far the batches of a queue are", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
-				rdb, err := a.open()
-				if err != nil {
-					return nil, err
-				}
-				cfg, err := a.config()
-				if err != nil {
-					return nil, err
-				}
-				client, err := queue.NewClient(rdb, queue.ClientConfig{Throttle: cfg})
+				i, err := a.inspector(ctx)
 				if err != nil {
 					return nil, err
 				}
 				got := batchesAnswer{Queue: a.queue, Batches: []batch.Progress{}}
-				for p, err := range batch.NewControl(client).All(ctx, a.queue) {
-					if err != nil {
-						return nil, err
-					}
-					if got.More = len(got.Batches) == batchesMax; got.More {
-						break
-					}
-					got.Batches = append(got.Batches, p)
+				all, more, err := i.Batches(ctx, a.queue)
+				if err != nil {
+					return nil, err
 				}
+				got.Batches, got.More = append(got.Batches, all...), more
 				return got, nil
 			})
 		},

@@ -1,0 +1,285 @@
+package dashboard
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headwayq/headway/throttle"
+)
+
+// Every page is answered without a script, loads nothing from elsewhere, and has no script
+// or style in it.
+func TestPagesStandAlone(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.AllowWrites = true })
+	d.book("+15550100", "a", "b", "c")
+	inline := regexp.MustCompile(`(?i)<script(>|\s+[^>]*[^c]>)|<style|\sstyle=|\son[a-z]+=|javascript:`)
+	elsewhere := regexp.MustCompile(`(?i)(src|href|action|data-live)="[^"/?#]*:?//`)
+	for name, target := range d.targets("+15550100", "b") {
+		w := d.do(request("GET", target, nil))
+		page := w.Body.String()
+		if w.Code != http.StatusOK {
+			t.Errorf("%s: %d\n%s", name, w.Code, page)
+			continue
+		}
+		if csp := w.Header().Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") {
+			t.Errorf("%s: Content-Security-Policy is %q", name, csp)
+		}
+		if len(w.Result().Cookies()) > 0 {
+			t.Errorf("%s sets cookies", name)
+		}
+		if found := inline.FindString(page); found != "" && !strings.Contains(found, "src=") {
+			t.Errorf("%s has %q", name, found)
+		}
+		if found := elsewhere.FindString(page); found != "" {
+			t.Errorf("%s leads elsewhere: %q", name, found)
+		}
+		for _, part := range []string{`<html lang="en">`, `<main id="main"`, `<nav aria-label="Pages">`, `href="#main"`, `name="viewport"`} {
+			if !strings.Contains(page, part) {
+				t.Errorf("%s lacks %s", name, part)
+			}
+		}
+		if n := strings.Count(page, "<h1"); n != 1 && name != "overview" {
+			t.Errorf("%s has %d headings of the first level, want 1", name, n)
+		}
+	}
+}
+
+// The pages show what waits, in which order, and until when.
+func TestPagesShowTheLine(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, nil)
+	d.book("+15550100", "0", "a", "b", "c") // the first runs at once
+	overview := d.get(http.StatusOK, "/")
+	wants(t, overview, "No pool serves queue default", "Planned starts of the next hour", `<a href="/rule?rule=phone">phone</a>`, "sliding 1/20m", "Next start")
+	if strings.Contains(overview, "could run and") {
+		t.Error("without a pool the overview says that workers are busy")
+	}
+	wants(t, d.get(http.StatusOK, "/queue?queue=default"), `href="/task?id=b&amp;queue=default"`)
+	task := d.get(http.StatusOK, "/task?queue=default&id=c")
+	wants(t, task, "Waits for", "binds", "Booked", `href="/task?id=a&amp;queue=default"`, "&#43;…100")
+	if !regexp.MustCompile(`place [34] in its line`).MatchString(task) { // until the first has come or is too late, it stands before the others
+		t.Errorf("the task has no place 3 or 4 in\n%s", task)
+	}
+	key := d.get(http.StatusOK, d.keyPage("+15550100"))
+	wants(t, key, "jobs in line", "&#43;…100")
+	if a, b, c := strings.Index(key, ">a</a>"), strings.Index(key, ">b</a>"), strings.Index(key, ">c</a>"); a < 0 || a > b || b > c {
+		t.Errorf("the line is not in order: %d %d %d", a, b, c)
+	}
+	wants(t, d.get(http.StatusOK, "/rule?rule=phone"), "&#43;…100", "At most 1 in any 20 minutes", "3")
+	wants(t, d.get(http.StatusOK, "/gates"), "daytime", "00:00–00:00")
+	wants(t, d.get(http.StatusOK, "/policies"), "gcra 100/1s burst 20")
+	for target, code := range map[string]int{
+		"/task?queue=default&id=none": 404, "/queue?queue=none": 404, "/rule?rule=none": 404, "/key?rule=phone&k=none": 410, "/none": 404, "/task?queue=default": 400,
+		"/queue?queue=default&from=x": 400, "/audit?skip=-1": 400, "/gates?zone=Nowhere": 400, "/rule?rule=" + strings.Repeat("x", 3000): 400, "/live?view=/none": 400,
+		"/live?view=//x": 400, "/assets/none": 404,
+	} {
+		d.get(code, target)
+	}
+}
+
+// Lists have pages, and a page is bounded.
+func TestListsArePaged(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, nil)
+	for n := range lineMost + 11 { // the first runs at once
+		d.book("+15550100", fmt.Sprintf("t%03d", n))
+	}
+	next := regexp.MustCompile(`<a rel="next" href="([^"]+)"`)
+	for _, target := range []string{"/queue?queue=default", d.keyPage("+15550100")} {
+		page := d.get(http.StatusOK, target)
+		if n := strings.Count(page, "/task?id=t"); n != lineMost {
+			t.Errorf("%s lists %d tasks, want %d", target, n, lineMost)
+		}
+		link := next.FindStringSubmatch(page)
+		if link == nil {
+			t.Fatalf("%s has no next page", target)
+		}
+		page = d.get(http.StatusOK, strings.ReplaceAll(link[1], "&amp;", "&"))
+		if n := strings.Count(page, "/task?id=t"); n != 10 {
+			t.Errorf("the next page of %s lists %d tasks, want 10", target, n)
+		}
+		wants(t, page, "t060", "First page")
+	}
+}
+
+// A dashboard can be mounted under any prefix, and its links stay below it.
+func TestPrefix(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.Prefix = "/ops/headway/" })
+	d.book("+15550100", "a")
+	link := regexp.MustCompile(`(?:href|src|action|data-live)="([^"#]+)`)
+	for _, target := range []string{"/ops/headway/", "/ops/headway/task?queue=default&id=a", "/ops/headway/rule?rule=phone"} {
+		for _, found := range link.FindAllStringSubmatch(d.get(http.StatusOK, target), -1) {
+			if !strings.HasPrefix(found[1], "/ops/headway/") {
+				t.Errorf("%s has a link to %s", target, found[1])
+			}
+		}
+	}
+	d.get(http.StatusMovedPermanently, "/ops/headway")
+	d.get(http.StatusNotFound, "/")
+	wants(t, d.get(http.StatusOK, "/ops/headway/assets/live.js"), "EventSource")
+}
+
+// What stands in Redis is shown as text: markup, control characters and great length break
+// no page, and no key is shown in clear.
+func TestHostileText(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, nil)
+	hostile := []string{
+		`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, "a\x00b\x1b[31mc\u202ed\u2028e", "javascript:alert(1)", "../../etc", strings.Repeat("x", 400), "a&b=c#d e?f",
+	}
+	for _, id := range hostile {
+		d.book("+15550100", id)
+		d.book(clean(id)+"<b>key</b>", id+"-2")
+	}
+	i := d.inspector()
+	if err := i.SetLimit(t.Context(), "provider", throttle.Sliding(5, time.Second), 0, because); err != nil {
+		t.Fatal(err)
+	}
+	because := because
+	because.Why = `<b onclick="x">why</b>`
+	if _, err := i.CloseKey(t.Context(), "phone", clean(hostile[1])+"<b>key</b>", time.Hour, because); err != nil {
+		t.Fatal(err)
+	}
+	pages := []string{"/", "/queue?queue=default", "/rule?rule=phone", "/rule?rule=provider", "/audit", "/pools"}
+	for _, id := range hostile {
+		pages = append(pages, "/task?queue=default&id="+url.QueryEscape(id), "/task?queue=default&id="+url.QueryEscape(id+"-2"), d.keyPage(clean(id)+"<b>key</b>"))
+	}
+	for _, target := range pages {
+		page := d.get(http.StatusOK, target)
+		for _, bad := range []string{"<script>alert", "<img src=x", "<b>key", "<b onclick", "\x00", "\x1b", "\u202e", "\u2028", strings.Repeat("x", 200) + "<", "+15550100"} {
+			if strings.Contains(page, bad) {
+				t.Errorf("%s has %q", target, bad)
+			}
+		}
+		if strings.Contains(target, "15550100") {
+			t.Errorf("an address has a key: %s", target)
+		}
+	}
+}
+
+// clean is a text that can stand in JSON.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < 0x20 || r == 0xFFFD {
+			return 'x'
+		}
+		return r
+	}, s)
+}
+
+// Only with ShowKeys keys are shown in full.
+func TestShowKeys(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.ShowKeys = true })
+	d.book("+15550100", "a", "b")
+	target := d.keyPage("+15550100")
+	wants(t, d.get(http.StatusOK, target), "<code>&#43;15550100</code>")
+	if strings.Contains(target, "15550100") {
+		t.Errorf("an address has a key: %s", target)
+	}
+}
+
+// A request from elsewhere, by another name, through a proxy that is not named, or from
+// another site is refused.
+func TestClosedByDefault(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.AllowWrites = true })
+	change := url.Values{"verb": {"pause queue"}, "queue": {"default"}, "reason": {"x"}, "back": {"/"}}
+	d.book("+15550100", "a")
+	for name, r := range map[string]func() *http.Request{
+		"another machine": func() *http.Request { r := request("GET", "/", nil); r.RemoteAddr = "192.0.2.1:5"; return r },
+		"another name":    func() *http.Request { r := request("GET", "/", nil); r.Host = "evil.example"; return r },
+		"a proxy": func() *http.Request {
+			r := request("GET", "/", nil)
+			r.Header.Set("X-Forwarded-For", "127.0.0.1")
+			return r
+		},
+		"no address": func() *http.Request { r := request("GET", "/", nil); r.RemoteAddr = ""; return r },
+		"another site": func() *http.Request {
+			r := request("POST", "/act", change)
+			r.Header.Set("Sec-Fetch-Site", "cross-site")
+			return r
+		},
+		"another origin": func() *http.Request {
+			r := request("POST", "/act", change)
+			r.Header.Del("Sec-Fetch-Site")
+			r.Header.Set("Origin", "https://evil.example")
+			return r
+		},
+	} {
+		if w := d.do(r()); w.Code != http.StatusForbidden || strings.Contains(w.Body.String(), "Throttled") {
+			t.Errorf("%s: %d, want %d\n%s", name, w.Code, http.StatusForbidden, w.Body)
+		}
+	}
+	for _, host := range []string{"localhost", "127.0.0.1:80", "[::1]:80", "LOCALHOST:1"} {
+		r := request("GET", "/", nil)
+		if r.Host = host; d.do(r).Code != http.StatusOK {
+			t.Errorf("host %s is refused", host)
+		}
+	}
+	if queues, err := d.inspector().Queues(t.Context()); err != nil || queues[0].Paused {
+		t.Errorf("queues are %+v, %v: want none paused", queues, err)
+	}
+}
+
+// Other machines come in by name, with Authorize. Only a named proxy is believed.
+func TestHosts(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) {
+		c.Hosts, c.TrustedProxies = []string{"ops.example"}, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+		c.Authorize = func(r *http.Request, _ Action) error {
+			if r.Header.Get("X-User") == "" {
+				return errors.New("who?")
+			}
+			return nil
+		}
+	})
+	for name, c := range map[string]struct {
+		from, host, user, forwardedHost string
+		code                            int
+	}{
+		"a known name":             {"192.0.2.1:5", "ops.example", "ann", "", 200},
+		"a known name with a port": {"192.0.2.1:5", "OPS.example:8443", "ann", "", 200},
+		"nobody":                   {"192.0.2.1:5", "ops.example", "", "", 403},
+		"another name":             {"192.0.2.1:5", "evil.example", "ann", "", 403},
+		"a proxy's word":           {"10.1.2.3:5", "inside:80", "ann", "ops.example", 200},
+		"a stranger's word":        {"192.0.2.1:5", "inside:80", "ann", "ops.example", 403},
+	} {
+		r := request("GET", "/", nil)
+		r.RemoteAddr, r.Host = c.from, c.host
+		r.Header.Set("X-User", c.user)
+		if c.forwardedHost != "" {
+			r.Header.Set("X-Forwarded-Host", c.forwardedHost)
+			r.Header.Set("X-Forwarded-For", "198.51.100.7")
+		}
+		if w := d.do(r); w.Code != c.code {
+			t.Errorf("%s: %d, want %d\n%s", name, w.Code, c.code, w.Body)
+		}
+	}
+}
+
+// Everything that is wrong with a configuration is said, in one error.
+func TestConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	_, err := New(newRig(t, nil).rdb, Config{
+		Prefix: "headway", Hosts: []string{"ops.example", "http://x"}, Refresh: time.Millisecond, Budget: 1, AsynqmonURL: "javascript:x",
+		Throttle: throttle.Config{Prefix: "a:b"},
+	})
+	if !errors.Is(err, ErrInvalidConfig) || !errors.Is(err, throttle.ErrInvalidConfig) {
+		t.Fatalf("New = %v", err)
+	}
+	for _, field := range []string{"Prefix", "Hosts", "Refresh", "Budget", "AsynqmonURL", "Authorize"} {
+		if !strings.Contains(err.Error(), field) {
+			t.Errorf("%v does not name %s", err, field)
+		}
+	}
+}
