@@ -106,7 +106,7 @@ func (d *board) follow(w http.ResponseWriter, r *http.Request) {
 // viewOf finds the page of an address.
 func (d *board) viewOf(self string) (page, url.Values, error) {
 	u, err := url.Parse(self)
-	if err != nil || len(self) > 4*paramMax {
+	if err != nil || len(self) > 4*paramMax || u.IsAbs() || u.Host != "" {
 		return page{}, nil, fmt.Errorf("%w: the view is no address of a page", errRequest)
 	}
 	for _, p := range pages {

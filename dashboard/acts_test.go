@@ -1,0 +1,384 @@
+package dashboard
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/queue/batch"
+	"github.com/headwayq/headway/throttle"
+)
+
+// forms are a form of each change, of a rig in which "b" waits for a phone.
+func (d *rig) forms() map[Verb]url.Values {
+	d.Helper()
+	at, err := url.Parse(d.keyPage("+15550100"))
+	if err != nil {
+		d.Fatal(err)
+	}
+	k, back := at.Query().Get("k"), at.RequestURI()
+	form := func(back string, pairs ...string) url.Values {
+		f := url.Values{"reason": {"a test"}, "back": {back}}
+		for i := 0; i < len(pairs); i += 2 {
+			f.Set(pairs[i], pairs[i+1])
+		}
+		return f
+	}
+	rule := "/rule?rule=phone"
+	return map[Verb]url.Values{
+		CloseKey:    form(back, "rule", "phone", "k", k, "for", "15m"),
+		OpenKey:     form(back, "rule", "phone", "k", k),
+		PauseKey:    form(back, "rule", "phone", "k", k),
+		CancelKey:   form(back, "rule", "phone", "k", k, "queue", "default"),
+		FrontKey:    form(back, "rule", "phone", "k", k, "queue", "default"),
+		CloseRule:   form(rule, "rule", "phone", "for", "1h"),
+		OpenRule:    form(rule, "rule", "phone"),
+		SetLimit:    form(rule, "rule", "phone", "value", "2/20m", "for", "2d"),
+		UnsetLimit:  form(rule, "rule", "phone"),
+		PauseQueue:  form("/queue?queue=default", "queue", "default"),
+		ResumeQueue: form("/queue?queue=default", "queue", "default"),
+		CancelTask:  form("/task?queue=default&id=b", "queue", "default", "id", "b"),
+		FrontTask:   form("/task?queue=default&id=b", "queue", "default", "id", "b"),
+		PauseBatch:  form("/batches", "queue", "default", "batch", "letter"),
+		ResumeBatch: form("/batches", "queue", "default", "batch", "letter"),
+		CancelBatch: form("/batches", "queue", "default", "batch", "letter"),
+		SetPace:     form("/batches", "queue", "default", "batch", "letter", "value", "100/1m"),
+		SetWeight:   form("/batches", "queue", "default", "batch", "letter", "value", "50"),
+		Undo:        form("/audit", "change", "none"),
+	}
+}
+
+func (d *rig) send(verb Verb, f url.Values) int {
+	d.Helper()
+	f.Set("verb", string(verb))
+	return d.do(request("POST", "/act", f)).Code
+}
+
+// startBatch has a batch that nobody feeds.
+func (d *rig) startBatch() {
+	d.Helper()
+	if _, err := batch.NewControl(d.client).Start(d.Context(), batch.Spec{ID: "letter", Type: "sms", Source: "readers", Total: 10}); err != nil {
+		d.Fatal(err)
+	}
+}
+
+// audited is what the audit list holds of what came about.
+func (d *rig) audited() []inspect.Change {
+	d.Helper()
+	changes, err := d.inspector().Audit(d.Context(), 0, 250)
+	if err != nil {
+		d.Fatal(err)
+	}
+	return changes
+}
+
+// Every change is made, with who and why in the audit list, and leads back to its page.
+func TestEveryChange(t *testing.T) {
+	t.Parallel()
+	for verb := range (&rig{T: t}).verbs() {
+		t.Run(string(verb), func(t *testing.T) {
+			t.Parallel()
+			d := newRig(t, func(c *Config) { c.AllowWrites, c.Who = true, func(*http.Request) string { return "ann" } })
+			d.book("+15550100", "0", "a", "b")
+			d.startBatch()
+			if verb == Undo {
+				t.Skip("TestUndo has it")
+			}
+			made := 1
+			if verb == ResumeQueue { // asynq refuses to resume what runs
+				d.send(PauseQueue, d.forms()[PauseQueue])
+				made++
+			}
+			if code := d.send(verb, d.forms()[verb]); code != http.StatusSeeOther {
+				t.Fatalf("the answer is %d, want %d", code, http.StatusSeeOther)
+			}
+			changes := d.audited()
+			if len(changes) != made || changes[0].Who != "ann" || changes[0].Why != "a test" || changes[0].Failed != "" {
+				t.Fatalf("the audit list has %+v", changes)
+			}
+			wants(t, d.get(http.StatusOK, "/audit"), "a test", "<strong>ann</strong>")
+		})
+	}
+}
+
+// verbs are those of all changes.
+func (d *rig) verbs() map[Verb]bool {
+	all := make(map[Verb]bool)
+	for _, a := range doers {
+		all[a.verb] = true
+	}
+	return all
+}
+
+// Each page and each change asks Authorize on the server, and is refused when it says no,
+// whatever form is sent. What is refused is not done.
+func TestAuthorize(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var asked []Action
+	refuse := Verb("")
+	d := newRig(t, func(c *Config) {
+		c.AllowWrites = true
+		c.Authorize = func(_ *http.Request, a Action) error {
+			mu.Lock()
+			defer mu.Unlock()
+			asked = append(asked, a)
+			if a.Verb == refuse {
+				return errors.New("no: +15550100")
+			}
+			return nil
+		}
+	})
+	d.book("+15550100", "0", "a", "b")
+	d.startBatch()
+	forms, targets := d.forms(), d.targets("+15550100", "b")
+	if code := d.send(CloseRule, url.Values{"rule": {"phone"}, "for": {"1h"}, "reason": {"x"}, "back": {"/"}}); code != http.StatusSeeOther {
+		t.Fatalf("a closing that is allowed is answered with %d", code)
+	}
+	forms[Undo].Set("change", refOf(d.audited()[0]))
+	before := len(d.audited())
+	for verb, form := range forms {
+		mu.Lock()
+		refuse, asked = verb, nil
+		mu.Unlock()
+		if code := d.send(verb, form); code != http.StatusForbidden {
+			t.Errorf("%s: %d, want %d", verb, code, http.StatusForbidden)
+		}
+		if !slices.ContainsFunc(asked, func(a Action) bool { return a.Verb == verb && a.Page != "" }) {
+			t.Errorf("%s: asked was %+v", verb, asked)
+		}
+	}
+	if n := len(d.audited()); n != before {
+		t.Errorf("%d changes were made that were refused", n-before)
+	}
+	mu.Lock()
+	refuse = View
+	mu.Unlock()
+	for name, target := range targets {
+		for _, at := range []string{target, "/live?view=" + url.QueryEscape(target)} {
+			w := d.do(request("GET", at, nil))
+			if w.Code != http.StatusForbidden || strings.Contains(w.Body.String(), "15550100") {
+				t.Errorf("%s: %d, want %d\n%s", name, w.Code, http.StatusForbidden, w.Body)
+			}
+		}
+	}
+	if w := d.do(request("POST", "/find", url.Values{"rule": {"phone"}, "key": {"+15550100"}})); w.Code != http.StatusForbidden {
+		t.Errorf("find: %d, want %d", w.Code, http.StatusForbidden)
+	}
+}
+
+// What Authorize refuses is not offered, and a dashboard that only shows offers nothing.
+func TestOnlyWhatIsAllowedIsOffered(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]func(*Config){
+		"read only": func(*Config) {},
+		"no writer": func(c *Config) {
+			c.AllowWrites = true
+			c.Authorize = func(_ *http.Request, a Action) error {
+				if a.Verb != View {
+					return errors.New("no")
+				}
+				return nil
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newRig(t, c)
+			d.book("+15550100", "0", "a", "b")
+			d.startBatch()
+			for verb, form := range d.forms() {
+				if code := d.send(verb, form); code != http.StatusForbidden && verb != Undo {
+					t.Errorf("%s: %d, want %d", verb, code, http.StatusForbidden)
+				}
+			}
+			if n := len(d.audited()); n != 0 {
+				t.Errorf("%d changes were made", n)
+			}
+			for page, target := range d.targets("+15550100", "b") {
+				if text := d.get(http.StatusOK, target); strings.Contains(text, `/act"`) {
+					t.Errorf("%s offers a change", page)
+				}
+			}
+		})
+	}
+}
+
+// A change without a reason, or one that makes no sense, is refused with what would be
+// right, and is not made.
+func TestChangesAreChecked(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.AllowWrites = true })
+	d.book("+15550100", "0", "a", "b")
+	d.startBatch()
+	for name, change := range map[string]func(f map[Verb]url.Values) (Verb, url.Values){
+		"no reason": func(f map[Verb]url.Values) (Verb, url.Values) {
+			f[CloseKey].Del("reason")
+			return CloseKey, f[CloseKey]
+		},
+		"a blank reason": func(f map[Verb]url.Values) (Verb, url.Values) {
+			f[CloseKey].Set("reason", " ")
+			return CloseKey, f[CloseKey]
+		},
+		"no time": func(f map[Verb]url.Values) (Verb, url.Values) {
+			f[CloseRule].Del("for")
+			return CloseRule, f[CloseRule]
+		},
+		"a bad time": func(f map[Verb]url.Values) (Verb, url.Values) {
+			f[CloseRule].Set("for", "soon")
+			return CloseRule, f[CloseRule]
+		},
+		"a bad limit": func(f map[Verb]url.Values) (Verb, url.Values) {
+			f[SetLimit].Set("value", "0/1m")
+			return SetLimit, f[SetLimit]
+		},
+		"a bad pace": func(f map[Verb]url.Values) (Verb, url.Values) {
+			f[SetPace].Set("value", "fast")
+			return SetPace, f[SetPace]
+		},
+		"a bad weight": func(f map[Verb]url.Values) (Verb, url.Values) {
+			f[SetWeight].Set("value", "101")
+			return SetWeight, f[SetWeight]
+		},
+		"no such verb": func(f map[Verb]url.Values) (Verb, url.Values) { return "drop all", f[SetWeight] },
+		"another page": func(f map[Verb]url.Values) (Verb, url.Values) {
+			f[OpenRule].Set("back", "//evil.example/")
+			return OpenRule, f[OpenRule]
+		},
+		"long reason": func(f map[Verb]url.Values) (Verb, url.Values) {
+			f[OpenRule].Set("reason", strings.Repeat("x", 600))
+			return OpenRule, f[OpenRule]
+		},
+	} {
+		if code := d.send(change(d.forms())); code != http.StatusBadRequest {
+			t.Errorf("%s: %d, want %d", name, code, http.StatusBadRequest)
+		}
+	}
+	f := d.forms()[CancelTask]
+	f.Set("id", "none")
+	if code := d.send(CancelTask, f); code != http.StatusNotFound {
+		t.Errorf("a task that is not there: %d, want %d", code, http.StatusNotFound)
+	}
+	for _, c := range d.audited() {
+		if c.Failed == "" && c.Action != inspect.ActionCancel && c.Action != inspect.ActionSetLimit && c.Action != inspect.ActionSetWeight {
+			t.Errorf("%+v was made", c)
+		}
+	}
+	if r := d.inspector().Rules(t.Context()); slices.ContainsFunc(r, func(r inspect.RuleStatus) bool { return r.Stored }) {
+		t.Errorf("the rules are %+v, want none stored", r)
+	}
+}
+
+// A change is undone from the audit page: what was before counts again.
+func TestUndo(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.AllowWrites = true })
+	d.book("+15550100", "0", "a", "b")
+	d.startBatch()
+	undoLast := func() {
+		t.Helper()
+		n := slices.IndexFunc(undoable(d.audited()), func(text string) bool { return text != "" })
+		if n != 0 {
+			t.Fatalf("the last change can't be undone: %+v", d.audited()[0])
+		}
+		if code := d.send(Undo, url.Values{"change": {refOf(d.audited()[0])}, "reason": {"a mistake"}, "back": {"/audit"}}); code != http.StatusSeeOther {
+			t.Fatalf("undo is answered with %d", code)
+		}
+	}
+	i := d.inspector()
+	rule := func() inspect.RuleStatus {
+		t.Helper()
+		for _, r := range i.Rules(t.Context()) {
+			if r.Rule == "phone" {
+				return r
+			}
+		}
+		t.Fatal("the rule is gone")
+		return inspect.RuleStatus{}
+	}
+	key := func() inspect.Key {
+		t.Helper()
+		k, err := i.Key(t.Context(), "phone", "+15550100")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	do := func(verb Verb) {
+		t.Helper()
+		if code := d.send(verb, d.forms()[verb]); code != http.StatusSeeOther {
+			t.Fatalf("%s is answered with %d", verb, code)
+		}
+	}
+
+	do(SetLimit)
+	undoLast()
+	if r := rule(); r.Stored {
+		t.Errorf("after the undo %v is stored", r.Limit)
+	}
+	if err := i.SetLimit(t.Context(), "phone", throttle.Sliding(7, time.Hour), 0, because); err != nil {
+		t.Fatal(err)
+	}
+	do(UnsetLimit)
+	undoLast()
+	if r := rule(); r.Limit != throttle.Sliding(7, time.Hour) {
+		t.Errorf("after the undo the limit is %v, want the one before", r.Limit)
+	}
+
+	do(CloseKey)
+	until := key().Closed
+	if until.IsZero() {
+		t.Fatal("the key is not closed")
+	}
+	undoLast()
+	if k := key(); !k.Closed.IsZero() {
+		t.Errorf("after the undo the key is closed until %v", k.Closed)
+	}
+	do(CloseKey)
+	until = key().Closed
+	do(OpenKey)
+	undoLast()
+	if k := key(); k.Closed.Sub(until).Abs() > 10*time.Second {
+		t.Errorf("after the undo the key is closed until %v, want %v", k.Closed, until)
+	}
+
+	do(CloseRule)
+	undoLast()
+	if r := rule(); !r.Closed.IsZero() {
+		t.Errorf("after the undo the rule is closed until %v", r.Closed)
+	}
+	do(PauseQueue)
+	undoLast()
+	if q, err := i.Queues(t.Context()); err != nil || q[0].Paused {
+		t.Errorf("after the undo the queue is paused, %v", err)
+	}
+	do(SetWeight)
+	undoLast()
+	do(PauseBatch)
+	undoLast()
+	if all, _, err := i.Batches(t.Context(), "default"); err != nil || len(all) != 1 || all[0].Weight != 100 || all[0].State != batch.Running {
+		t.Errorf("after the undo the batches are %+v, %v", all, err)
+	}
+
+	do(FrontTask)
+	if texts := undoable(d.audited()); texts[0] != "" {
+		t.Errorf("what moved a task to the front can be undone: %q", texts[0])
+	}
+	// Only the newest change of a thing can be undone, and none that failed.
+	now := time.Now()
+	list := []inspect.Change{
+		{At: now, Action: inspect.ActionSetLimit, Rule: "r", Value: "1/1s", Failed: "away"}, {At: now, Action: inspect.ActionSetLimit, Rule: "r", Value: "1/1s"},
+		{At: now.Add(-1), Action: inspect.ActionSetLimit, Rule: "r", Before: "2/1s"}, {At: now.Add(-2), Action: inspect.ActionUnsetLimit, Rule: "r", Before: "3/1s"},
+		{At: now.Add(-3), Action: inspect.ActionClose, Rule: "r", Until: now.Add(-time.Second)},
+	}
+	if got, want := fmt.Sprintf("%q", undoable(list)), `["" "" "store 2/1s again" "" ""]`; got != want {
+		t.Errorf("undoable = %s, want %s", got, want)
+	}
+}

@@ -1,0 +1,133 @@
+package dashboard
+
+import (
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/throttle"
+)
+
+func TestSafe(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                          "",
+		"plain <b>":                 "plain <b>",
+		"a\nb\x00c\x7f":             "a␊b␀c␡",
+		"a\u202eb\u2066c\u200bd":    "a�b�c�d",
+		"\xff":                      "�",
+		"日本語":                       "日本語",
+		"e\u0301\u0301\u0301\u0301": "e\u0301\u0301",
+		strings.Repeat("x", 10_000): strings.Repeat("x", textMax) + "…",
+		strings.Repeat("日", 10_000): strings.Repeat("日", textMax) + "…",
+	} {
+		if got := safe(text); got != want {
+			t.Errorf("safe(%.20q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
+func FuzzSafe(f *testing.F) {
+	f.Add("a\x00\u202e\xff")
+	f.Fuzz(func(t *testing.T, text string) {
+		got := safe(text)
+		if !utf8.ValidString(got) || utf8.RuneCountInString(got) > textMax+1 || strings.ContainsAny(got, "\x00\x1b\n\r\u202e\u2028") {
+			t.Errorf("safe(%q) = %q", text, got)
+		}
+	})
+}
+
+func TestSpans(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
+	for d, want := range map[time.Duration]string{
+		0: "now", 12 * time.Millisecond: "in 12 ms", 1500 * time.Millisecond: "in 1.5 s", -42 * time.Second: "42 s ago", 90 * time.Second: "in 1 min 30 s",
+		2*time.Hour + 5*time.Minute: "in 2 h 5 min", 75 * time.Hour: "in 3 days 3 h", 20 * time.Minute: "in 20 min",
+	} {
+		if got := strings.ReplaceAll(relative(now.Add(d), now), "\u00A0", " "); got != want {
+			t.Errorf("%v: %q, want %q", d, got, want)
+		}
+	}
+	if got := count(1234567) + " " + count(-1000) + " " + count(999); got != "1,234,567 -1,000 999" {
+		t.Errorf("count gives %s", got)
+	}
+}
+
+// A link hides its key, is the same for all viewers, and can't be made or changed by others.
+func TestLinksHideKeys(t *testing.T) {
+	t.Parallel()
+	s, err := newSealer(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := newSealer(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := s.seal("+15550100")
+	if strings.Contains(token, "15550100") || token != s.seal("+15550100") || token == s.seal("+15550101") {
+		t.Errorf("the token is %s", token)
+	}
+	if key, err := s.open(token); key != "+15550100" || err != nil {
+		t.Errorf("open = %q, %v", key, err)
+	}
+	changed := "A" + token[1:]
+	if token[0] == 'A' {
+		changed = "B" + token[1:]
+	}
+	for _, bad := range []string{"", "x", changed, token[:len(token)-1], other.seal("+15550100")} {
+		if _, err := s.open(bad); err == nil {
+			t.Errorf("open(%q) is no error", bad)
+		}
+	}
+	a, _ := newSealer([]byte("sixteen bytes ..")) //nolint:errcheck // it never fails
+	b, _ := newSealer([]byte("sixteen bytes ..")) //nolint:errcheck // it never fails
+	if key, err := b.open(a.seal("k")); key != "k" || err != nil {
+		t.Errorf("with one secret another process opens %q, %v", key, err)
+	}
+}
+
+// The verdict names the gravest thing first, and says what is to be done.
+func TestVerdict(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
+	pool := inspect.Process{Kind: "pool", Workers: 10, Busy: 3, Queues: map[string]int{"default": 1}}
+	busy := pool
+	busy.Busy = 10
+	waits := inspect.QueueStatus{Queue: "default", Waiting: 5000, Within1h: 100, Next: now.Add(time.Minute), Now: now}
+	late := waits
+	late.Next, late.Overdue = now.Add(-time.Minute), 7
+	fresh := late
+	fresh.Next = now.Add(-time.Millisecond)
+	paused := waits
+	paused.Paused = true
+	crowd := inspect.QueueStatus{Queue: "default", Pending: 500, Active: 10, Now: now}
+	closed := ruleRow{RuleStatus: inspect.RuleStatus{Rule: "phone", Limit: throttle.Sliding(1, time.Minute), Closed: now.Add(time.Hour)}}
+	broken := ruleRow{RuleStatus: inspect.RuleStatus{Rule: "phone", Problem: "stored"}}
+	because := []inspect.Change{{Action: inspect.ActionClose, Rule: "phone", Why: "an outage"}}
+	for name, c := range map[string]struct {
+		facts           facts
+		level, headline string
+	}{
+		"nothing":           {facts{}, "ok", "Nothing waits"},
+		"limits hold tasks": {facts{queues: []inspect.QueueStatus{waits}, processes: []inspect.Process{pool}}, "ok", "Limits hold 5,000 tasks"},
+		"just due":          {facts{queues: []inspect.QueueStatus{fresh}, processes: []inspect.Process{pool}}, "ok", "Limits hold 5,000 tasks"},
+		"no pool":           {facts{queues: []inspect.QueueStatus{late}}, "bad", "No pool serves queue default, and 7 tasks"},
+		"no pool, not yet":  {facts{queues: []inspect.QueueStatus{waits}}, "ok", "Limits hold 5,000 tasks"},
+		"late":              {facts{queues: []inspect.QueueStatus{late}, processes: []inspect.Process{pool}}, "warn", "7 tasks of queue default should have started"},
+		"late and busy":     {facts{queues: []inspect.QueueStatus{late}, processes: []inspect.Process{busy}}, "bad", "All 10 workers are busy"},
+		"workers lack":      {facts{queues: []inspect.QueueStatus{crowd}, processes: []inspect.Process{busy}}, "warn", "Workers are missing, not permits"},
+		"paused":            {facts{queues: []inspect.QueueStatus{paused}, processes: []inspect.Process{pool}}, "warn", "Queue default is paused"},
+		"closed":            {facts{queues: []inspect.QueueStatus{waits}, processes: []inspect.Process{pool}, rules: []ruleRow{closed}, changes: because}, "note", "phone is closed for another 1\u00A0h: an outage"},
+		"broken":            {facts{rules: []ruleRow{closed, broken}}, "bad", "The stored limit of phone can't be read"},
+		"several numbers":   {facts{differences: []inspect.Difference{{Rule: "phone"}}}, "warn", "Pools run with several numbers for phone"},
+	} {
+		c.facts.now = now
+		v := judge(c.facts)
+		if v.Level != c.level || !strings.HasPrefix(v.Headline, c.headline) || v.Next == "" {
+			t.Errorf("%s: %+v, want %s: %s", name, v, c.level, c.headline)
+		}
+	}
+}
