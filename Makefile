@@ -38,6 +38,7 @@ PLAIN := ./e2e ./cmd/... ./examples/... ./internal/luascripts ./internal/memory
 test: ## install redis-server and promtool if they are missing, check, run all tests in their short form, and each benchmark once
 	tools/install-redis
 	-tools/install-prometheus
+	-tools/install-chromium
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory --output-sync=target -j 2 test-race test-plain
 	cd bench && go test -count=1 -timeout 10m ./...
@@ -60,8 +61,10 @@ soak: ## run all tests at their full length with -race, the random ones ten time
 accept: ## run the acceptance tests: the whole thing in real time (a quarter of an hour)
 	go test -count=1 -tags accept -run Accept -v -p 1 -timeout 60m ./e2e
 
-docs: ## draw docs/algorithms from real runs, and print what keys cost (a minute)
+docs: ## draw docs/algorithms and docs/dashboard.png from real runs, and print what keys cost (a minute)
 	go run ./tools/drawlimits
+	tools/install-chromium
+	HEADWAY_PICTURE=$(CURDIR)/docs/dashboard.png go test -count=1 -run TestPictureForDocs ./dashboard
 
 measures: ## print how easy the repository is to read, in numbers: files, names, Lua
 	go run ./tools/measures

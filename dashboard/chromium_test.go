@@ -274,8 +274,8 @@ func (b *browser) look(width int, scheme string) {
 	b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
 }
 
-// shoot writes a picture of the whole page.
-func (b *browser) shoot(file string) {
+// shoot writes a picture of the page from its top, so high at most.
+func (b *browser) shoot(file string, most float64) {
 	b.Helper()
 	var size struct{ W, H float64 }
 	if err := b.eval("({W: innerWidth, H: document.documentElement.scrollHeight})", &size); err != nil {
@@ -284,10 +284,10 @@ func (b *browser) shoot(file string) {
 	var picture struct {
 		Data string `json:"data"`
 	}
-	b.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": true, "clip": map[string]any{"x": 0, "y": 0, "width": size.W, "height": min(size.H, 4000), "scale": 1}}, &picture)
+	b.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": true, "clip": map[string]any{"x": 0, "y": 0, "width": size.W, "height": min(size.H, most), "scale": 1}}, &picture)
 	raw, err := base64.StdEncoding.DecodeString(picture.Data)
 	if err == nil {
-		err = os.WriteFile(file, raw, 0o600)
+		err = os.WriteFile(file, raw, 0o644)
 	}
 	if err != nil {
 		b.Fatal(err)

@@ -248,6 +248,20 @@ func TestStoryInABrowser(t *testing.T) {
 	}
 }
 
+// TestPictureForDocs draws docs/dashboard.png from a real run; "make docs" calls it.
+func TestPictureForDocs(t *testing.T) {
+	file := os.Getenv("HEADWAY_PICTURE")
+	if file == "" {
+		t.Skip("make docs sets HEADWAY_PICTURE")
+	}
+	b := newBrowser(t)
+	s := tell(t, 5000, 700, nil)
+	b.look(1280, "light")
+	b.open(s.url + "/")
+	b.until("the overview is live", `document.querySelector("#state").textContent === "Live" && document.querySelectorAll("svg rect.bar").length > 10`)
+	b.shoot(file, 1010)
+}
+
 // lookAround takes pictures of all pages, wide and narrow, light and dark, and looks for
 // what can't be used by everybody.
 func (s *story) lookAround(b *browser, keyPage string) {
@@ -288,7 +302,7 @@ func (s *story) lookAround(b *browser, keyPage string) {
 			b.look(width, scheme)
 			for _, p := range pages {
 				b.open(s.url + p.address)
-				b.shoot(filepath.Join(dir, fmt.Sprintf("%s-%d-%s.png", p.name, width, scheme)))
+				b.shoot(filepath.Join(dir, fmt.Sprintf("%s-%d-%s.png", p.name, width, scheme)), 4000)
 				var wide int
 				if err := b.eval("document.documentElement.scrollWidth", &wide); err != nil || wide > width {
 					s.Errorf("%s is %d pixels wide on a screen of %d, %v", p.name, wide, width, err)
