@@ -153,7 +153,7 @@ func rate(l throttle.Limit) float64 {
 func previewOf(ctx context.Context, s *source, p rulePage) (*preview, error) {
 	l, err := throttle.ParseLimit(p.LimitText)
 	if err != nil {
-		return &preview{Problem: safeIn(err.Error(), 300)}, nil //nolint:nilerr // the page shows it
+		return &preview{Problem: safeIn(err.Error(), 300)}, nil // the page shows it
 	}
 	v := &preview{Limit: l.String(), Words: words(l)}
 	old, changed := rate(p.Limit), rate(l)
@@ -213,7 +213,7 @@ func (d *board) key(ctx context.Context, q url.Values) (any, error) {
 		return nil, err
 	}
 	p := keyPage{Rule: q.Get("rule"), Token: q.Get("k"), From: q.Get("from")}
-	if p.Key, err = s.Inspector.Key(ctx, p.Rule, id); err != nil {
+	if p.Key, err = s.Key(ctx, p.Rule, id); err != nil {
 		return nil, err
 	}
 	if p.Page, err = s.LinePage(ctx, p.Rule, id, inspect.Cursor(p.From), lineMost); err != nil {

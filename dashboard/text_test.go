@@ -82,8 +82,8 @@ func TestLinksHideKeys(t *testing.T) {
 			t.Errorf("open(%q) is no error", bad)
 		}
 	}
-	a, _ := newSealer([]byte("sixteen bytes ..")) //nolint:errcheck // it never fails
-	b, _ := newSealer([]byte("sixteen bytes ..")) //nolint:errcheck // it never fails
+	a, _ := newSealer([]byte("sixteen bytes .."))
+	b, _ := newSealer([]byte("sixteen bytes .."))
 	if key, err := b.open(a.seal("k")); key != "k" || err != nil {
 		t.Errorf("with one secret another process opens %q, %v", key, err)
 	}

@@ -46,9 +46,9 @@ func (i *Inspector) IDOf(rule, key string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	clear := *i
-	clear.byID = false
-	return clear.id(l, key)
+	inClear := *i
+	inClear.byID = false
+	return inClear.id(l, key)
 }
 
 // Key tells what was spent on a key of a rule, how many jobs wait, and whether it is closed.

@@ -118,12 +118,12 @@ func TestByID(t *testing.T) {
 				t.Errorf("IDOf = %q, %v, want %q", of, err, id)
 			}
 			by := i.ByID()
-			clear, err := i.LinePage(t.Context(), "phone", "+15550100", "", 10)
+			want, err := i.LinePage(t.Context(), "phone", "+15550100", "", 10)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if page, err := by.LinePage(t.Context(), "phone", id, "", 10); err != nil || !cmp.Equal(page.Waiting, clear.Waiting) || page.All == 0 {
-				t.Errorf("by id the line is %+v, %v, want %+v", page, err, clear)
+			if page, err := by.LinePage(t.Context(), "phone", id, "", 10); err != nil || !cmp.Equal(page.Waiting, want.Waiting) || page.All == 0 {
+				t.Errorf("by id the line is %+v, %v, want %+v", page, err, want)
 			}
 			if until, err := by.CloseKey(t.Context(), "phone", id, time.Hour, because); err != nil || until.IsZero() {
 				t.Errorf("CloseKey = %v, %v", until, err)
