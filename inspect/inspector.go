@@ -219,6 +219,71 @@ func (i *Inspector) Rules(ctx context.Context) []RuleStatus {
 	return all
 }
 
+// History returns what happened to the tasks of a rule in the last time, up to [HistoryMax],
+// as all pools saw it. It asks Redis twice, whatever the number of keys.
+func (i *Inspector) History(ctx context.Context, rule string, span time.Duration) (History, error) {
+	step, err := historyStep(span)
+	if err != nil {
+		return History{}, err
+	}
+	now, err := luascripts.Now(ctx, i.rdb)
+	if err != nil {
+		return History{}, away("read the clock", err)
+	}
+	values, err := luascripts.ReadHistory(ctx, i.rdb, i.cfg.Prefix, rule, now.Add(step-span).Truncate(step), now.Add(step), step)
+	if err != nil {
+		return History{}, away("read a history", err)
+	}
+	return historyOf(rule, values, now, span, step), nil
+}
+
+// Keys lists at most [KeysMax] keys of a rule of the policies: the busiest, or those on
+// which jobs wait the longest. Which keys these are is known from what pools saw, of which a
+// bounded part is kept; how each one stands is asked of Redis, two short calls for the list
+// and at most 40 for the keys.
+func (i *Inspector) Keys(ctx context.Context, rule string, order KeyOrder) ([]KeyStatus, error) {
+	l, err := i.limiter(rule)
+	if err != nil {
+		return nil, err
+	}
+	if i.cfg.PerClient {
+		return nil, errPerClient
+	}
+	now, err := luascripts.Now(ctx, i.rdb)
+	if err != nil {
+		return nil, away("read the clock", err)
+	}
+	busy, err := luascripts.BusyKeys(ctx, i.rdb, i.cfg.Prefix, rule, now)
+	if err != nil {
+		return nil, away("read the keys of a rule", err)
+	}
+	var waiting []luascripts.HistoryKey
+	if order == ByWait {
+		if waiting, err = luascripts.WaitingKeys(ctx, i.rdb, i.cfg.Prefix, rule); err != nil {
+			return nil, away("read the keys of a rule", err)
+		}
+	}
+	permits := make(map[string]int64, len(busy))
+	for _, k := range busy {
+		permits[k.ID] = k.N
+	}
+	all := make([]KeyStatus, 0, KeysMax)
+	for _, id := range candidates(busy, waiting, order) {
+		s, err := throttle.ForWorkers.Peek(ctx, l, id, 1, 0)
+		if err != nil {
+			return nil, fmt.Errorf("inspect: ask a rule: %w", err)
+		}
+		if order == ByWait && s.Waiting == 0 && s.Closed.IsZero() {
+			continue // they have started, or were cancelled
+		}
+		all = append(all, KeyStatus{Key: id, Permits: permits[id], Waiting: s.Waiting, Next: latest(s.Next, s.Now), Closed: s.Closed, Now: s.Now})
+	}
+	if order == ByWait {
+		slices.SortStableFunc(all, func(a, b KeyStatus) int { return b.Next.Compare(a.Next) })
+	}
+	return all[:min(len(all), KeysMax)], nil
+}
+
 // Process is a process that runs, as it says itself every few seconds.
 type Process = presence.Process
 

@@ -227,6 +227,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 	a.wg.Go(func() { (&archiveWatch{a.core, a.deferrals}).run(ctx) })
 	a.wg.Go(func() { a.upkeep.run(ctx) })
 	a.wg.Go(func() { present(ctx, a.core) })
+	a.wg.Go(func() { a.history.Run(ctx) })
 	a.batchCounts.begin()
 	a.wg.Go(func() { a.batchCounts.run(ctx) })
 	return nil

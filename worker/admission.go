@@ -226,17 +226,16 @@ func (t *attempt) refuse(ctx context.Context, err error) error {
 // refused counts a task that can never run.
 func (t *attempt) refused(ctx context.Context, err error) {
 	t.a.counters.refused.Add(1)
-	tell := t.a.cfg.Observer.Refused
-	if tell == nil {
-		return
-	}
 	e := event.Refused{Task: t.event(), Reason: event.Invalid}
 	if late, ok := errors.AsType[*throttle.TooLateError](err); ok {
 		e.Reason, e.Rule, e.At = event.TooLate, late.Rule, late.At
 	} else if exceeds, ok := errors.AsType[*throttle.ExceedsLimitError](err); ok {
 		e.Reason, e.Rule = event.ExceedsLimit, exceeds.Rule
 	}
-	tell(ctx, e)
+	t.a.history.Of(e.Rule).Refused()
+	if tell := t.a.cfg.Observer.Refused; tell != nil {
+		tell(ctx, e)
+	}
 }
 
 // begins counts a handler that starts, under these rules. An Observer that panics must not
@@ -268,6 +267,9 @@ func (t *attempt) started(ctx context.Context, rules []string, d throttle.Decisi
 		}
 		late = max(0, d.At.Sub(since)) + time.Since(d.Start()) // a raised limit may admit it before the promised instant
 		c.lateness.add(late)
+		for _, rule := range rules {
+			t.a.history.Of(rule).Started(late)
+		}
 	}
 	if tell := t.a.cfg.Observer.Granted; tell != nil {
 		tell(ctx, event.Granted{

@@ -174,6 +174,7 @@ func (c *client) deferBy(ctx context.Context, d *deferral) *redis.Cmd {
 	if cmd.Err() == nil && c.a.deferrals.remove(d) {
 		c.a.counters.deferred.Add(1)
 		c.a.counters.rules.bound(d.rule)
+		c.a.recordDeferral(d)
 		c.a.waits.begin(c.a.keys(d.task.Queue).Task(d.task.ID), d.rule, d.made)
 		if tell := c.a.cfg.Observer.Deferred; tell != nil {
 			tell(ctx, event.Deferred{Task: d.task, Rule: d.rule, Reason: d.reason, At: d.at, Wait: d.wait})

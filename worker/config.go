@@ -72,6 +72,10 @@ type Config struct {
 	// password for instance, is an error all the same. Defaults to an error at once.
 	WaitForRedis bool
 
+	// NoHistory keeps the pool from writing the history that inspect.Inspector.History and
+	// inspect.Inspector.Keys read: one short call for each rule in use every 5 s.
+	NoHistory bool
+
 	// Logger takes the pool's and asynq's lines. Defaults to zap's production lines on
 	// stderr, warnings and errors only; zap.NewNop() silences them.
 	Logger *zap.Logger

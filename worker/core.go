@@ -14,6 +14,7 @@ import (
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/asynqwire"
+	"github.com/headwayq/headway/internal/history"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/policyset"
 	"github.com/headwayq/headway/internal/rediserr"
@@ -32,6 +33,7 @@ type core struct {
 	counters counters
 	waits    *waits
 	lead     *lead
+	history  *history.Recorder // nil with Config.NoHistory
 	load     load
 	away     outage
 	noFetch  chan struct{} // closed when no more tasks are to be fetched
@@ -64,7 +66,10 @@ func newCore(rdb redis.UniversalClient, cfg Config) *core {
 		owner: fmt.Sprintf("%016x", rand.Uint64()), set: policyset.New(rdb, cfg.Throttle),
 		queues: make(map[string]luascripts.QueueKeys), lead: newLead(cfg.Throttle.InlineWait), noFetch: make(chan struct{}), stop: make(chan struct{}),
 	}
-	c.waits = newWaits(&c.counters.rules)
+	if !cfg.NoHistory {
+		c.history = history.New(rdb, cfg.Throttle.Prefix, c.limitText)
+	}
+	c.waits = newWaits(&c.counters.rules, c.history)
 	binary.BigEndian.PutUint32(c.poolMark[:], rand.Uint32())
 	return c
 }

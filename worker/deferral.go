@@ -25,6 +25,7 @@ type deferral struct {
 	task      event.Task
 	unique    string // the key of the task's unique lock; empty for none
 	rule      string // that refuses; empty when none was asked
+	key       string // of that rule, as it stands in Redis; empty for a gate, and where it is not known
 	reason    event.Reason
 	postponed bool      // its provider asked to wait: that is counted
 	at        time.Time // by Redis' clock; zero without a booking: wait from made

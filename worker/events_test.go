@@ -226,18 +226,19 @@ func TestVirtualObserverIsToldOfAnOutage(t *testing.T) {
 }
 
 // BenchmarkPoolObserver runs tasks that are granted at once, with nobody who hears of it,
-// with an observer that counts, and with one behind a buffer.
+// with the history, which is the default, with an observer that counts, and with one behind a
+// buffer.
 func BenchmarkPoolObserver(b *testing.B) {
 	var heard atomic.Int64
 	all := event.All(func(context.Context, event.Event) { heard.Add(1) })
-	for _, with := range []string{"none", "counting", "buffer"} {
+	for _, with := range []string{"none", "history", "counting", "buffer"} {
 		b.Run(with, func(b *testing.B) {
 			srv := redistest.Start(b)
 			rdb := srv.Client(b)
 			cfg := policies(queue.Policy{Type: "sms", Rules: []queue.Rule{
 				{Name: "phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")},
 			}})
-			cfg.Asynq.Concurrency = 64
+			cfg.Asynq.Concurrency, cfg.NoHistory = 64, with != "history"
 			switch with {
 			case "counting":
 				cfg.Observer = all

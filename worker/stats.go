@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headwayq/headway/internal/history"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
@@ -166,7 +167,8 @@ const (
 // waits measures how long tasks really wait that this process deferred. It is safe for
 // concurrent use.
 type waits struct {
-	rules *ruleCounters
+	rules   *ruleCounters
+	history *history.Recorder
 
 	mu     sync.Mutex
 	byTask map[string]wait // by asynq's key of the task
@@ -178,7 +180,15 @@ type wait struct {
 	since, woken time.Time
 }
 
-func newWaits(rules *ruleCounters) *waits { return &waits{rules: rules, byTask: make(map[string]wait)} }
+func newWaits(rules *ruleCounters, h *history.Recorder) *waits {
+	return &waits{rules: rules, history: h, byTask: make(map[string]wait)}
+}
+
+// over notes a wait that is over.
+func (w *waits) over(rule string, d time.Duration) {
+	w.rules.waited(rule, d)
+	w.history.Of(rule).Waited(d)
+}
 
 // begin notes that a task waits for a rule from now on, and that its wait for the rule
 // before is over.
@@ -208,7 +218,7 @@ func (w *waits) end(task string, now time.Time) {
 	delete(w.byTask, task)
 	w.mu.Unlock()
 	if ok {
-		w.rules.waited(at.rule, now.Sub(at.since))
+		w.over(at.rule, now.Sub(at.since))
 	}
 }
 
@@ -220,7 +230,7 @@ func (w *waits) purge(now time.Time) {
 	for task, at := range w.byTask {
 		switch {
 		case !at.woken.IsZero() && now.Sub(at.woken) > startWithin:
-			w.rules.waited(at.rule, at.woken.Sub(at.since))
+			w.over(at.rule, at.woken.Sub(at.since))
 		case now.Sub(at.since) <= waitsFor:
 			continue
 		}

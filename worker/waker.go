@@ -425,6 +425,7 @@ func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.
 // moved notes that the booking of a task has moved to another instant.
 func (w *waker) moved(ctx context.Context, r luascripts.Retiming, rule string, from time.Time) {
 	w.counters.moved.Add(1)
+	w.recordWait(rule, r.For, r.At)
 	if tell := w.cfg.Observer.Moved; tell != nil {
 		tell(ctx, event.Moved{Task: w.task(r.ID), Rule: rule, At: r.At, Was: from})
 	}

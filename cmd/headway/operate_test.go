@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/headwayq/headway/inspect"
@@ -26,7 +27,7 @@ import (
 // TestOperate runs the program as an operator does, against a redis-server of each script.
 func TestOperate(t *testing.T) {
 	t.Parallel()
-	servers := &sync.Map{} // by work directory
+	servers, pools := &sync.Map{}, &sync.Map{} // by work directory
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "operate"),
 		Setup: func(e *testscript.Env) error {
@@ -55,6 +56,30 @@ func TestOperate(t *testing.T) {
 					ts.Check(r.Err)
 				}
 			},
+			// enqueue N PHONES: as book, but without booking
+			"enqueue": func(ts *testscript.TestScript, _ bool, args []string) {
+				srv, _ := servers.Load(ts.Getenv("WORK"))
+				client, err := queue.NewClient(srv.(*redistest.Server).Client(t), queue.ClientConfig{})
+				ts.Check(err)
+				n, _ := strconv.Atoi(args[0])
+				phones, _ := strconv.Atoi(args[1])
+				for i := range n {
+					_, err := client.Enqueue(context.Background(), queue.NewTask("sms", fmt.Appendf(nil, `{"to":"+1555010%02d"}`, i%phones), asynq.TaskID(fmt.Sprintf("t%03d", i))))
+					ts.Check(err)
+				}
+			},
+			// stoppool waits until nothing is pending or runs, and stops the last pool
+			"stoppool": func(ts *testscript.TestScript, _ bool, _ []string) {
+				srv, _ := servers.Load(ts.Getenv("WORK"))
+				i, err := inspect.New(srv.(*redistest.Server).Client(t), inspect.Config{})
+				ts.Check(err)
+				await(ts, "nothing is pending or runs", func() (bool, error) {
+					all, err := i.Queues(context.Background())
+					return err == nil && len(all) == 1 && all[0].Pending+all[0].Active == 0, err
+				})
+				p, _ := pools.Load(ts.Getenv("WORK"))
+				p.(*worker.Pool).Shutdown()
+			},
 			// pool FILE: a pool with the policies of a file, until the test ends
 			"pool": func(ts *testscript.TestScript, _ bool, args []string) {
 				srv, _ := servers.Load(ts.Getenv("WORK"))
@@ -65,19 +90,9 @@ func TestOperate(t *testing.T) {
 				ts.Check(err)
 				ts.Check(p.Start(context.Background()))
 				ts.Defer(p.Shutdown)
-				i, err := inspect.New(rdb, inspect.Config{})
-				ts.Check(err)
+				pools.Store(ts.Getenv("WORK"), p)
 				before, _ := strconv.Atoi(args[1])
-				for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-					running, _, err := i.Processes(context.Background())
-					ts.Check(err)
-					if len(running) > before {
-						return
-					}
-					if time.Now().After(end) {
-						ts.Fatalf("the pool does not say that it runs")
-					}
-				}
+				awaitProcesses(ts, rdb, before+1)
 			},
 			// scheduler and feeder run until the test ends
 			"scheduler": func(ts *testscript.TestScript, _ bool, _ []string) {
@@ -95,18 +110,7 @@ func TestOperate(t *testing.T) {
 				running.Go(func() { _ = s.Run(ctx) })
 				running.Go(func() { _ = f.Run(ctx) })
 				ts.Defer(func() { stop(); running.Wait() })
-				i, err := inspect.New(srv.(*redistest.Server).Client(t), inspect.Config{})
-				ts.Check(err)
-				for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-					said, _, err := i.Processes(context.Background())
-					ts.Check(err)
-					if len(said) == 2 {
-						return
-					}
-					if time.Now().After(end) {
-						ts.Fatalf("the scheduler and the feeder do not say that they run")
-					}
-				}
+				awaitProcesses(ts, srv.(*redistest.Server).Client(t), 2)
 			},
 			// config NAME VALUE: of the server
 			"config": func(ts *testscript.TestScript, _ bool, args []string) {
@@ -114,6 +118,35 @@ func TestOperate(t *testing.T) {
 				ts.Check(srv.(*redistest.Server).Client(t).ConfigSet(context.Background(), args[0], args[1]).Err())
 			},
 		},
+	})
+}
+
+// await waits until something is so, at most a minute.
+func await(ts *testscript.TestScript, what string, is func() (bool, error)) {
+	t := time.NewTicker(5 * time.Millisecond)
+	defer t.Stop()
+	end := time.After(time.Minute)
+	for {
+		ok, err := is()
+		ts.Check(err)
+		if ok {
+			return
+		}
+		select {
+		case <-t.C:
+		case <-end:
+			ts.Fatalf("a minute later it is not so that %s", what)
+		}
+	}
+}
+
+// awaitProcesses waits until so many pools, feeders and schedulers say that they run.
+func awaitProcesses(ts *testscript.TestScript, rdb redis.UniversalClient, n int) {
+	i, err := inspect.New(rdb, inspect.Config{})
+	ts.Check(err)
+	await(ts, fmt.Sprintf("%d processes say that they run", n), func() (bool, error) {
+		running, _, err := i.Processes(context.Background())
+		return len(running) >= n, err
 	})
 }
 

@@ -6,10 +6,11 @@
 // function(keys, args); one Go function calls it, and a test compares its header, its body
 // and that Go function. The folders are:
 //
-//	lib    the clock, numbers, identifiers
-//	limit  one decision about limits, ledgers, leases and lines; their keys share the slot of a limit
-//	queue  tasks of a queue: deferred, due, woken, enqueued; their keys share the slot of the queue
-//	batch  batches of a queue, in the queue's slot
+//	lib      the clock, numbers, identifiers
+//	limit    one decision about limits, ledgers, leases and lines; their keys share the slot of a limit
+//	queue    tasks of a queue: deferred, due, woken, enqueued; their keys share the slot of the queue
+//	batch    batches of a queue, in the queue's slot
+//	history  what happened to tasks, by rule; its keys share a slot of their own
 //
 // All modules together are one library of Redis Functions. Its name carries a digest of its
 // text, so processes of two releases use one server side by side. The first call that finds
@@ -80,6 +81,8 @@
 //	batch/batchstart  a batch begins
 //	batch/batchsweep  which tasks of a batch have ended unseen
 //	batch/feed        elements of a batch -> new tasks
+//
+//	history/record  what a process saw of a rule joins what others saw
 //
 // Scripts use only commands of Redis 6.2, take every number as text and answer integers,
 // and ids of tasks and jobs, which are text. Times are microseconds since 1970, which a Lua

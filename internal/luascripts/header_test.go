@@ -88,7 +88,7 @@ var scripts = []*script{
 	enqueueScript, tickScript, fetchScript, requeueScript, deferScript, dueScript, wakeScript, retimeScript, forgetScript, getTaskScript, rulesScript, countScript,
 	scanDeferredScript, claimScript, replanDoneScript,
 	batchStartScript, batchClaimScript, feedScript, batchCountScript, batchSetScript, batchSweepScript, batchPeekScript,
-	batchListScript, batchDropScript,
+	batchListScript, batchDropScript, recordScript,
 }
 
 // moduleNames are the names of all files.
@@ -147,6 +147,8 @@ func calls(r *recorder) {
 	_, _ = BatchSet(ctx, r, q, BatchSetArgs{ID: "b"})
 	_, _ = BatchDrop(ctx, r, q, "b", []string{"a"})
 	_, _ = BatchDrop(ctx, r, q, "b", []string{"a", "b", "c"})
+	_ = Record(ctx, r, "hw", "sms", RecordArgs{})
+	_ = Record(ctx, r, "hw", "sms", RecordArgs{Busy: make([]HistoryKey, 2), Waiting: make([]HistoryKey, 3)})
 	// These take a client for its pipeline.
 	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer c.Close()

@@ -29,7 +29,7 @@ type module struct {
 
 var (
 	// moduleName is a module's name wherever it stands in a text between quotes.
-	moduleName = regexp.MustCompile(`"((?:lib|limit|queue|batch)/[a-z_]+)"`)
+	moduleName = regexp.MustCompile(`"((?:lib|limit|queue|batch|history)/[a-z_]+)"`)
 	// scriptHead is how the function of a script begins.
 	scriptHead = regexp.MustCompile(`(?m)^return function\(keys, args\)$`)
 )

@@ -78,6 +78,8 @@ var (
 	batchPeekScript  = newScript("batch/batchpeek")
 	batchListScript  = newScript("batch/batchlist")
 	batchDropScript  = newScript("batch/batchdrop")
+
+	recordScript = newScript("history/record")
 )
 
 // ReplyError says that a script answered what it never should: another program
