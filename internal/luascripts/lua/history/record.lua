@@ -50,7 +50,7 @@ return function(keys, args)
   for s, sorted in ipairs({ minute_keys, hour_keys }) do
     for i = 1, busy do redis.call("ZINCRBY", sorted, args[6 + 2 * i], args[5 + 2 * i]) end
     redis.call("ZREMRANGEBYRANK", sorted, 0, -keep - 1)
-    reply[s] = tonumber(redis.call("ZREVRANGE", sorted, 0, 0, "WITHSCORES")[2] or "0")
+    reply[s] = tonumber(redis.call("ZRANGE", sorted, -1, -1, "WITHSCORES")[2] or "0")
   end
   redis.call("HSET", minutes, minute, joined(redis.call("HGET", minutes, minute), counts, limit, reply[1]))
   redis.call("HSET", hours, hour, joined(redis.call("HGET", hours, hour), counts, limit, reply[2]))
@@ -64,7 +64,7 @@ return function(keys, args)
   live(hour_keys, 7200000000)
   live(minutes, 90000000000)
   live(hours, 2764800000000)
-  local last = tonumber(redis.call("ZREVRANGE", waiting, 0, 0, "WITHSCORES")[2] or "0")
+  local last = tonumber(redis.call("ZRANGE", waiting, -1, -1, "WITHSCORES")[2] or "0")
   if last > now then live(waiting, last - now) end
   return reply
 end
