@@ -133,6 +133,18 @@ func TestProcessesAreAddedUp(t *testing.T) {
 	}
 }
 
+// An instant that has passed when it is written leaves nothing that lives for ever.
+func TestWaitsThatAreOver(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	r := newRecorder(rdb)
+	r.Of("phone").Deferred("+1", time.Now().Add(-time.Second))
+	r.Write(t.Context())
+	if waiting, err := luascripts.WaitingKeys(t.Context(), rdb, "hw", "phone"); err != nil || len(waiting) != 0 {
+		t.Errorf("waiting keys are %v, %v", waiting, err)
+	}
+}
+
 // However many keys there are, what stands in Redis is bounded, and the busiest key and the
 // one that waits longest are found.
 func TestSizeDoesNotGrowWithKeys(t *testing.T) {

@@ -54,10 +54,10 @@ return function(keys, args)
   end
   redis.call("HSET", minutes, minute, joined(redis.call("HGET", minutes, minute), counts, limit, reply[1]))
   redis.call("HSET", hours, hour, joined(redis.call("HGET", hours, hour), counts, limit, reply[2]))
-  redis.call("ZREMRANGEBYSCORE", waiting, "-inf", int(now))
   for i = 7 + 2 * busy, #args, 2 do
     redis.call("ZADD", waiting, "GT", args[i + 1], args[i])
   end
+  redis.call("ZREMRANGEBYSCORE", waiting, "-inf", int(now))
   redis.call("ZREMRANGEBYRANK", waiting, 0, -keep - 1)
 
   live(minute_keys, 120000000)
