@@ -12,9 +12,9 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// Bounds of a [History]. Up to HistoryMinutes its points are minutes, else hours.
+// Bounds of a [History]. Up to HistoryByMinute its points are minutes, else hours.
 const (
-	HistoryMinutes = 24 * time.Hour
+	HistoryByMinute = 24 * time.Hour
 	HistoryMax     = 30 * 24 * time.Hour
 )
 
@@ -57,7 +57,7 @@ func historyStep(span time.Duration) (time.Duration, error) {
 	switch {
 	case span < time.Minute || span > HistoryMax:
 		return 0, fmt.Errorf("%w: a history of %v, want 1m to %v", ErrInvalidSpan, span, HistoryMax)
-	case span <= HistoryMinutes:
+	case span <= HistoryByMinute:
 		return time.Minute, nil
 	}
 	return time.Hour, nil

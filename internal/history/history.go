@@ -7,6 +7,7 @@ package history
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -199,10 +200,7 @@ func (r *Recorder) Run(ctx context.Context) {
 // that was asked.
 func (r *Recorder) Write(ctx context.Context) {
 	r.mu.RLock()
-	rules := make(map[string]*Rule, len(r.rules))
-	for name, rule := range r.rules {
-		rules[name] = rule
-	}
+	rules := maps.Clone(r.rules)
 	r.mu.RUnlock()
 	for name, rule := range rules {
 		seen, busy, waiting := rule.take()
