@@ -15,7 +15,7 @@ import (
 // Bounds of a [History]. Up to HistoryByMinute its points are minutes, else hours.
 const (
 	HistoryByMinute = 24 * time.Hour
-	HistoryMax     = 30 * 24 * time.Hour
+	HistoryMax      = 30 * 24 * time.Hour
 )
 
 // ErrInvalidSpan says that no history goes back so far.
