@@ -12,10 +12,10 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// Bounds of a [History]. Up to HistoryByMinute its points are minutes, else hours.
+// Bounds of a [History]. Up to HistoryFineMax its points are minutes, else hours.
 const (
-	HistoryByMinute = 24 * time.Hour
-	HistoryMax      = 30 * 24 * time.Hour
+	HistoryFineMax = 24 * time.Hour
+	HistoryMax     = 30 * 24 * time.Hour
 )
 
 // ErrInvalidSpan says that no history goes back so far.
@@ -57,7 +57,7 @@ func historyStep(span time.Duration) (time.Duration, error) {
 	switch {
 	case span < time.Minute || span > HistoryMax:
 		return 0, fmt.Errorf("%w: a history of %v, want 1m to %v", ErrInvalidSpan, span, HistoryMax)
-	case span <= HistoryByMinute:
+	case span <= HistoryFineMax:
 		return time.Minute, nil
 	}
 	return time.Hour, nil
