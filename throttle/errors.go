@@ -39,6 +39,9 @@ var (
 	ErrLeaseLost = errors.New("throttle: lease lost")
 	// ErrSchema: the state in Redis was written by a newer version of this package.
 	ErrSchema = errors.New("throttle: state of a newer schema")
+	// ErrCorrupt: what a key spent can't be read, because something else has written to Redis
+	// there. Nothing is granted on the key until [Limiter.Reset] forgets it.
+	ErrCorrupt = errors.New("throttle: corrupt state, which a reset of the key forgets")
 )
 
 // ExceedsLimitError says which cost can never be met. It unwraps to [ErrExceedsLimit].

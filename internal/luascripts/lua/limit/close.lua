@@ -6,8 +6,7 @@
 -- ARGV[3]  for_us     how long from now on; 0 opens it
 -- ARGV[4]  rule       the part that is closed: those before are narrower or share its key, those behind share it
 -- returns  {status, part, now_us, until_us, version, turns, then per turn: part, at_us, member}, integers, but for member, "cost:job", which is text
---          status 1 done, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in version; part
---          is the one that can't be read
+--          status 1 done, 5 to 8 see ledger.lua, the version is that of 7; part is the one that can't be read
 --
 -- Who is put off goes first once the key is open: behind those who were put off
 -- before it in the same closing, and before all others. Their tickets count up by 1.

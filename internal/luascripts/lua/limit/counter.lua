@@ -24,6 +24,8 @@ local pack, unpack_at = binary.pack, binary.unpack_at
 local COUNTED = ">ddddddddd"
 local NOBODY = "\0\0\0\0\0\0\0\0"
 
+local HUGE = 72057594037927936 -- above the sum of all that is written; what is no number is not below it
+
 -- the numbers of a kind's limit are a and b, its own x, y and z; keep gives those their names
 local FORMATS = { [0] = COUNTED, [3] = COUNTED .. "ddd", [5] = COUNTED .. "ddddd" }
 local BYTES = { [0] = 72, [3] = 96, [5] = 112 }
@@ -74,11 +76,14 @@ local function grants(ledger)
 end
 
 -- read reads a value; the second answer are the numbers that it was written under, when
--- they are not those of limit. nil for a form that it does not know
+-- they are not those of limit. nil for what value does not write
 local function read(kind, limit, s)
   local more = kind.more or 0
   if #s ~= 17 + BYTES[more] then return nil end
   local newest, used, start, before, before_at, taken, changed, n, W, a, x, y, b, z = unpack_at(FORMATS[more], s, 18)
+  local sum = newest + used + start + before + before_at + taken + changed
+  if more > 0 then sum = sum + x + y end
+  if not (n >= 1 and W >= 1 and sum >= 0 and sum < HUGE) then return nil end
   local ledger = {
     token = string.sub(s, 2, 9), known = true, newest = newest, used = used, start = start, before = before, before_at = before_at, taken = taken, changed = changed,
     key = nil, limit = nil, tokens = nil, dirty = false,

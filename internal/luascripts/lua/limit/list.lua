@@ -14,8 +14,7 @@
 -- ARGV[9]  most       how many to list, 1 to 250
 -- returns  {status, now_us, newer, all, listed, then per booking: at_us, job, cost, parked 0|1, ticket}; at_us of one who is parked
 --          is the instant that it missed
---          status 1 known, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in newer;
---          integers, but for job, which is text
+--          status 1 known, 5 to 8 see ledger.lua, newer is that of 7; integers, but for job, which is text
 
 local clock = require("lib/clock")
 local ledger = require("limit/ledger")

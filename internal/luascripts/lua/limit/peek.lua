@@ -12,8 +12,7 @@
 -- ARGV[7]  most       how many of the line to list, 0 to 250
 -- ARGV[8]  closed_us  until when the rule is closed on all keys, 0 when it is not
 -- returns  {status, now_us, free, next_us, life_ms, closed_us, waiting, listed, then per booking: at_us, job, cost}
---          status 1 known, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in next_us;
---          integers, but for job, which is text
+--          status 1 known, 5 to 8 see ledger.lua, the version of 7 is in next_us; integers, but for job, which is text
 
 local clock = require("lib/clock")
 local ledger = require("limit/ledger")
