@@ -14,7 +14,7 @@
 --
 --   SINCE       from when on the key is closed
 --   LAST, IN    the ticket of the one who was put off last, and since when that closing was
---   SQUEEZED    permits of those who stand between two whole ROOMs
+--   SQUEEZED    what those cost, in steps, who stand between two whole ROOMs
 
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")
@@ -45,7 +45,7 @@ return function(keys, args)
     local last = v[1] and v[1] - TOLD - PARK
     if last and v[2] and v[2] - TOLD == since and last >= ticket then
       ticket = min(last + 1, (floor(last / ROOM) + 1) * ROOM - 1)
-      if is_squeezed(ticket) then squeeze(rule, rule.want) end
+      if is_squeezed(ticket) then squeeze(rule, rule.want, 1) end
     end
     redis.call("ZADD", rule.line, int(ticket + PARK + TOLD), LAST, int(since + TOLD), IN)
     return ticket

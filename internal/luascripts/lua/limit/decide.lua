@@ -52,7 +52,7 @@ end
 -- refuses is the first rule from..to who lets nobody pass those who wait
 local function refuses(rules, from, to)
   for i = from, to do
-    if not rules[i].ticket and rules[i].front then return i end
+    if rules[i].held_up or not rules[i].ticket and rules[i].front then return i end
   end
 end
 

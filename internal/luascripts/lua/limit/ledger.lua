@@ -31,15 +31,18 @@
 --   value(limit, ledger)                what stands behind the head; or
 --   write(limit, ledger, now)           writes it
 --   lease, offer, anew                  see leases.lua
+--   copy(ledger)                        a ledger to charge in vain, where slot must be told whole jobs: what one leaves over of a window
+--                                       may be too little for the next, see line.lua
 
 local numbers = require("lib/numbers")
 local binary = require("lib/binary")
-local min = math.min
+local max, min = math.max, math.min
 local life, live = numbers.life, numbers.live
 local timestamp, timestamp_at = binary.timestamp, binary.timestamp_at
 
 local call, sub = redis.call, string.sub
 local NEVER = 9007199254740991 -- the year 2255: what is further away is told so, a reply holds no more
+local STEPS = 1048576 -- steps of the largest cost of a limit, about
 local CORRUPT = 8 -- a status
 local MOST = 256 -- limits that are kept from call to call
 
@@ -69,6 +72,8 @@ local function limit_of(letter, n, W, more, version)
   limit = { letter = letter, kind = kind_of(letter), n = tonumber(n), W = tonumber(W), more = more, version = tonumber(version) }
   limit.stamp, limit.life = timestamp(limit.version), numbers.int(life(limit.W)) -- as they are written
   if limit.kind.numbers then limit.kind.numbers(limit) end
+  limit.unit = 1 -- so many permits are one step of a ticket, see line.lua
+  while max(limit.n, limit.burst or 0) > STEPS * limit.unit do limit.unit = 2 * limit.unit end
   limits[text], count = limit, count + 1
   return limit
 end
@@ -182,5 +187,5 @@ local function worth(rule)
 end
 
 return {
-  CORRUPT = CORRUPT, NEVER = NEVER, free = free, limit_of = limit_of, open = open, outlive = outlive, slot = slot, worth = worth, write = write,
+  CORRUPT = CORRUPT, NEVER = NEVER, STEPS = STEPS, free = free, limit_of = limit_of, open = open, outlive = outlive, slot = slot, worth = worth, write = write,
 }

@@ -19,10 +19,10 @@ local ledger = require("limit/ledger")
 local line = require("limit/line")
 local rulecall = require("limit/rulecall")
 local max, min = math.max, math.min
-local free, limit_of, open, slot = ledger.free, ledger.limit_of, ledger.open, ledger.slot
+local free, limit_of, open = ledger.free, ledger.limit_of, ledger.open
 local rule_on = rulecall.rule_on
 local cost_of = line.cost_of
-local closed, find, line_ends, look, rank = line.closed, line.find, line.line_ends, line.look, line.rank
+local closed, find, follow, gone, line_ends, look, rank = line.closed, line.find, line.follow, line.gone, line.line_ends, line.look, line.rank
 
 return function(keys, args)
   local most = tonumber(args[7])
@@ -39,14 +39,15 @@ return function(keys, args)
   local known_ms = max(0, redis.call("PTTL", rule.key))
   local none = waiting > 0 or rule.closed > 0
   local from = max(now, rule.closed)
-  local reply = { 1, now, none and 0 or free(rule, now), slot(rule, from, rule.ahead, rule.want), known_ms, rule.closed, waiting, 0 }
+  local next_us = follow(rule, from, gone(rule, from))(rule.want)
+  local reply = { 1, now, none and 0 or free(rule, now), next_us, known_ms, rule.closed, waiting, 0 }
 
   local many = min(most, waiting)
   local members = many > 0 and redis.call("ZRANGE", rule.line, rule.first, rule.first + many - 1) or {}
-  local before = 0
+  rule.costs = nil
+  local goes = follow(rule, from, rule.ledger, 0)
   for _, m in ipairs(members) do
-    reply[#reply + 1] = slot(rule, from, before, cost_of(m))
-    before = before + cost_of(m)
+    reply[#reply + 1] = goes(cost_of(m))
     reply[#reply + 1] = string.match(m, ":(.*)$")
     reply[#reply + 1] = cost_of(m)
   end

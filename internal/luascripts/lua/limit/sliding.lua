@@ -184,6 +184,13 @@ return {
     return grants
   end,
 
+  copy = function(ledger)
+    local other, runs = {}, ledger.runs
+    for name, value in pairs(ledger) do other[name] = value end
+    if runs then other.runs = { unpack(runs) } end
+    return other
+  end,
+
   -- carry makes a log of grants that the ledger of another kind told
   carry = function(limit, ledger, grants)
     ledger.anew, ledger.runs = true, grants[1] and grants
