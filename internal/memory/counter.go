@@ -28,7 +28,7 @@ func (t *tally) add(w, at, c int64) {
 func (t *tally) spend(at, c int64) {
 	if t.taken == 0 {
 		t.taken, t.changed = at, max(t.changed, at-1)
-	} else if t.taken+c > farthest { // of a grant before that it is not known any more how many followed
+	} else if t.taken+c > 1<<53-1 { // of a grant before that it is not known any more how many followed
 		t.taken = at
 	}
 	t.used += c

@@ -45,9 +45,6 @@ func (w *twin) places(r *rule) {
 		if set["closed"] <= w.now.UnixMicro() {
 			delete(set, "closed") // it counts no more
 		}
-		for name, at := range set { // the sum that stands in Redis has one bit less than the year 2255 needs
-			set[name] = min(at, 1<<53-4)
-		}
 		if len(set) == 0 {
 			delete(sets, r.key.Ledger()+":promised")
 		}

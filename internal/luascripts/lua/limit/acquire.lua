@@ -67,8 +67,8 @@ local function look_around(script, forms, keys, args)
     k, before = k + form.keys, key
   end
   script.lines = { some = call("EXISTS", unpack(lines)) > 0 }
-  script.fresh = forms[1].short and call("EXISTS", unpack(ledgers)) == 0
   script.no_tokens = call("EXISTS", unpack(tokens)) == 0
+  script.fresh = script.no_tokens and forms[1].short and call("EXISTS", unpack(ledgers)) == 0
 end
 
 -- ask_tokens finds which tokens of several calls may be remembered in which set
@@ -94,7 +94,7 @@ local function last_alike(forms, keys, k, i)
 end
 
 -- opened: ledgers by their keys; lines: what is known of each, see line.lua; dirty: ledgers to write;
--- fresh: no call has a ledger, but for those of granted
+-- fresh: no call has a ledger or tokens, but for those of granted
 local function new_script(now)
   return { now = now, opened = nil, lines = nil, no_tokens = false, askers = nil, dirty = {}, wrote = false, names = {}, fresh = false, granted = {} }
 end

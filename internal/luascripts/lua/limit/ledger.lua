@@ -41,7 +41,7 @@ local life, live = numbers.life, numbers.live
 local timestamp, timestamp_at = binary.timestamp, binary.timestamp_at
 
 local call, sub = redis.call, string.sub
-local NEVER = 9007199254740991 -- the year 2255: what is further away is told so, a reply holds no more
+local NEVER = 6755399441055743 -- the year 2184: what is further away is told so, a score in line holds no more
 local STEPS = 1048576 -- steps of the largest cost of a limit, about
 local CORRUPT = 8 -- a status
 local MOST = 256 -- limits that are kept from call to call
