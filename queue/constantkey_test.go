@@ -27,6 +27,6 @@ func TestConstantsThatNoTaskCanHave(t *testing.T) {
 	want(t, panicOf(func() { ConstantKey(strings.Repeat("k", 1025)) }), any("queue: a constant key of 1025 bytes, want 1 to 1024"))
 	want(t, panicOf(func() { ConstantKey("$.to") }), any("queue: a constant key that begins with $, as a path does: want a path, such as $.to, or a constant, such as acme"))
 	want(t, panicOf(func() { ConstantKey("=acme") }), any("queue: a constant key that begins with =, which marks constants in policy files: want the constant itself, such as acme"))
-	want(t, panicOf(func() { constantCost(0) }), any("queue: a constant cost of 0, want 1 to 1000000"))
-	want(t, panicOf(func() { constantCost(1_000_001) }), any("queue: a constant cost of 1000001, want 1 to 1000000"))
+	want(t, panicOf(func() { constantCost(0) }), any("queue: a constant cost of 0, want 1 to 1099511627776"))
+	want(t, panicOf(func() { constantCost(1<<40 + 1) }), any("queue: a constant cost of 1099511627777, want 1 to 1099511627776"))
 }

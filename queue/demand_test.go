@@ -120,7 +120,7 @@ func TestDemandRefuses(t *testing.T) {
 		{"cost is a string", p, `{"to":"a","n":"13612345678"}`, ErrBadCost, "the cost function failed: $.n is a string, want an integer"},
 		{"cost 0", p, `{"to":"a","n":0}`, ErrBadCost, "the cost is below 1 permit"},
 		{"cost negative", p, `{"to":"a","n":-13612345678}`, ErrBadCost, "the cost is below 1 permit"},
-		{"cost above any limit", p, `{"to":"a","n":13612345678}`, ErrBadCost, "the cost is above 1000000 permits, which no limit holds"},
+		{"cost above any limit", p, `{"to":"a","n":13612345678000}`, ErrBadCost, "the cost is above 1099511627776 permits, which no limit holds"},
 		{"zone fails", lost, `13612345678`, ErrNoZone, "the zone function failed: *queue.quotingError"},
 		{"no zone and no error", nowhere, `13612345678`, ErrNoZone, "the zone function finds none"},
 		{"no such zone", gated(MustJSONZone("$.z")), `{"z":"13612345678"}`, ErrNoZone, "the zone function failed: $.z is no time zone that is known here"},

@@ -32,6 +32,8 @@ func (f *policyFile) rule(e yamlfile.Entry) *fileRule {
 		r      = &fileRule{Rule: Rule{Name: e.Name}, at: e.At}
 		before = len(f.Faults)
 		gate   = true // as it stands can be held against the other fields
+
+		constant int // cost, 0 for none
 	)
 	places := f.Fields(e.Value, "a rule: "+strings.Join(ruleFields, ", "), ruleFields, func(field yamlfile.Entry) {
 		switch n := field.Value; field.Name {
@@ -46,7 +48,7 @@ func (f *policyFile) rule(e yamlfile.Entry) *fileRule {
 				r.Key = ConstantKey("?")
 			}
 		case "cost":
-			if r.Cost = f.cost(n); r.Cost == nil {
+			if r.Cost, constant = f.cost(n); r.Cost == nil {
 				r.Cost = constantCost(1)
 			}
 		case "zone":
@@ -63,6 +65,9 @@ func (f *policyFile) rule(e yamlfile.Entry) *fileRule {
 			}
 			f.FaultOf(at, fmt.Sprintf("rule %q: ", clip(e.Name)), fault.err)
 		}
+	}
+	if at, given := places["cost"]; given && constant <= r.Limit.Permits() && constant > r.Limit.MaxCost() { // more than one call may take
+		f.FaultOf(at, "", &throttle.ExceedsLimitError{Rule: clip(e.Name), Cost: constant, Limit: r.Limit})
 	}
 	r.good = len(f.Faults) == before
 	return r
@@ -139,35 +144,35 @@ func bareWord(text string) string {
 	return fmt.Sprintf("the key %q is ambiguous: write %s for a field of the payload, or =%s for one key that all tasks share", clip(text), clip(field), clip(text))
 }
 
-// cost reads what finds a cost, or returns nil.
-func (f *policyFile) cost(n ast.Node) CostFunc {
+// cost reads what finds a cost, or returns nil; and the cost that all tasks have, 0 for none.
+func (f *policyFile) cost(n ast.Node) (find CostFunc, constant int) {
 	const want = "a whole number of permits, or a path, such as $.tokens"
 	if _, ok := n.(*ast.IntegerNode); ok {
 		if cost, ok := f.Number(n, 1, throttle.PermitsMax); ok {
-			return constantCost(cost)
+			return constantCost(cost), cost
 		}
-		return nil
+		return nil, 0
 	}
 	if _, ok := n.(*ast.FloatNode); ok {
 		f.Fault(yamlfile.PosOf(n), "a number with a fraction or an exponent, want "+want)
-		return nil
+		return nil, 0
 	}
 	text, ok := f.Text(n, want)
 	if !ok {
-		return nil
+		return nil, 0
 	}
 	if name, ok := yamlfile.FuncName(text); ok {
-		return lookUp(f, yamlfile.PosOf(n), "Costs", f.funcs.Costs, name)
+		return lookUp(f, yamlfile.PosOf(n), "Costs", f.funcs.Costs, name), 0
 	}
 	if !strings.HasPrefix(text, "$") {
 		f.Fault(yamlfile.PosOf(n), fmt.Sprintf("text %q, want %s", clip(text), want))
-		return nil
+		return nil, 0
 	}
-	cost, err := JSONCost(text)
+	find, err := JSONCost(text)
 	if err != nil {
 		f.FaultOf(yamlfile.PosOf(n), "", err)
 	}
-	return cost
+	return find, 0
 }
 
 // zone reads what finds a recipient's zone, or returns nil.

@@ -88,11 +88,14 @@ func (m *coalescer) acquire(ctx context.Context, c *luascripts.Call) error {
 	return c.Err
 }
 
-// weightOf is how much of one script's work a call is: 1 for a rule and a permit.
+// weightOf is how much of one script's work a call is: 1 for a rule, and more for many
+// permits that are recorded one by one.
 func weightOf(a *luascripts.AcquireArgs) int {
 	w := len(a.Rules)
 	for i := range a.Rules {
-		w += a.Rules[i].Cost / 128
+		if a.Rules[i].Kind == luascripts.Sliding {
+			w += a.Rules[i].Cost / 128
+		}
 	}
 	return w
 }

@@ -393,8 +393,11 @@ func (rs ruleSet) fault(ctx context.Context, op string, rule int, status luascri
 // Redis client leaves this package.
 func (l *Limiter) fault(ctx context.Context, op string, status luascripts.Status, err error) error {
 	if err == nil {
-		if status == luascripts.NewerSchema {
+		switch status {
+		case luascripts.NewerSchema:
 			return fmt.Errorf("%w: rule %q", ErrSchema, l.rule)
+		case luascripts.Corrupt:
+			return fmt.Errorf("%w: rule %q", ErrCorrupt, l.rule)
 		}
 		return nil
 	}

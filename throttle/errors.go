@@ -39,6 +39,9 @@ var (
 	ErrLeaseLost = errors.New("throttle: lease lost")
 	// ErrSchema: the state in Redis was written by a newer version of this package.
 	ErrSchema = errors.New("throttle: state of a newer schema")
+	// ErrCorrupt: what a key spent can't be read, because something else has written to Redis
+	// there. Nothing is granted on the key until [Limiter.Reset] forgets it.
+	ErrCorrupt = errors.New("throttle: corrupt state, which a reset of the key forgets")
 )
 
 // ExceedsLimitError says which cost can never be met. It unwraps to [ErrExceedsLimit].
@@ -49,6 +52,9 @@ type ExceedsLimitError struct {
 }
 
 func (e *ExceedsLimitError) Error() string {
+	if most := e.Limit.MaxCost(); e.Cost <= e.Limit.permits && e.Limit.kind == kindSliding {
+		return fmt.Sprintf("throttle: rule %q: cost %d, want at most %d at once under %v, which keeps a record of each permit: other kinds take any cost", e.Rule, e.Cost, most, e.Limit)
+	}
 	return fmt.Sprintf("throttle: rule %q: cost %d exceeds the limit %v", e.Rule, e.Cost, e.Limit)
 }
 

@@ -24,7 +24,7 @@ func ExampleParseLimit() {
 	// sliding 5/1d -> 5 24h0m0s 5
 	// bucket 100/1s burst 100 -> 100 1s 100
 	// calendar 10/day UTC -> 10 24h0m0s 10
-	// warmup 2/1s over 4s cold 3 -> 2 1s 1000000
+	// warmup 2/1s over 4s cold 3 -> 2 1s 210240000
 	// throttle: invalid limit: "0/1s": 0 permits, want 1 to 1000000; right is for example "1/60s"
 }
 

@@ -13,10 +13,23 @@ import (
 
 // Bounds of a limit.
 const (
-	PermitsMax = 1_000_000        // permits per window, at most
+	PermitsMax = 1 << 40          // permits per window, at most; 1,000,000 of sliding and concurrent, which keep a record of each
 	windowMin  = time.Millisecond // shortest window
 	windowMax  = 10 * 365 * day   // longest window, and longest time to fill what a limit stores
+
+	recordsMax = 1_000_000 // permits per window of a limit that keeps a record of each
+	// recordsAtOnce bounds what one call takes of such a limit: to write 10,000 records takes Redis
+	// a fifth of a millisecond, which is as long as others may have to wait for a script.
+	recordsAtOnce = 10_000
 )
+
+// permitsMax is how many permits a window of the limit may hold.
+func (l Limit) permitsMax() int {
+	if l.kind == kindSliding || l.kind == kindConcurrent {
+		return recordsMax
+	}
+	return PermitsMax
+}
 
 const day = 24 * time.Hour
 
@@ -97,12 +110,14 @@ func (l Limit) Window() time.Duration { return l.window }
 func (l Limit) Burst() int { return l.burst }
 
 // MaxCost returns the largest cost that can ever be granted: what a window or a
-// bucket holds. Under leaky, smooth and warmup a job waits for the one before
+// bucket holds, and 10,000 at most of sliding, which keeps a record of each permit. Under leaky, smooth and warmup a job waits for the one before
 // it, so any cost up to [PermitsMax] is granted, as long as its own time (its
 // cold time under warmup) is at most 10 years.
 func (l Limit) MaxCost() int {
 	switch l.kind {
-	case kindSliding, kindFixed, kindCalendar:
+	case kindSliding:
+		return min(l.permits, recordsAtOnce)
+	case kindFixed, kindCalendar:
 		return l.permits
 	case kindBucket, kindStepped, kindGCRA:
 		return l.burst
@@ -224,7 +239,7 @@ func (l Limit) faults() faultList {
 		f.add("kind", "none", "a limit from a constructor or ParseLimit")
 		return f
 	}
-	f.whole("permits", l.permits, 1, PermitsMax, "")
+	f.whole("permits", l.permits, 1, l.permitsMax(), "")
 	switch l.kind {
 	case kindCalendar:
 		l.calendarFaults(&f)
@@ -259,9 +274,12 @@ func (l Limit) burstFaults(f *faultList, sane bool) {
 	if sane {
 		fill := permitsWithin(l.permits, l.window)
 		if l.kind == kindStepped {
-			fill = uint64(windowMax/l.window) * uint64(l.permits)
+			fill = math.MaxUint64
+			if steps := uint64(windowMax / l.window); steps <= fill/uint64(l.permits) {
+				fill = steps * uint64(l.permits)
+			}
 		}
-		if fill < PermitsMax {
+		if fill < uint64(high) {
 			high, why = int(fill), ", what is filled within "+formatWindow(windowMax)
 		}
 	}

@@ -17,8 +17,9 @@ import (
 //
 //	instant = max(now, (n-k+1)-th newest grant + per)   for the k-th permit from now, k <= n
 //
-// n is 1 to [PermitsMax], per is 1 ms to 10 years in whole
-// microseconds; [Limit.Validate] says what is wrong with others. An idle key
+// n is 1 to 1,000,000, per is 1 ms to 10 years in whole
+// microseconds; [Limit.Validate] says what is wrong with others. One call takes
+// 10,000 permits at most. An idle key
 // costs one small Redis string, and each further permit in the window 7 bytes.
 //
 // Choose it when the limit is a promise; choose [GCRA] when n is so large that a
@@ -40,8 +41,8 @@ func Sliding(n int, per time.Duration) Limit {
 // at 8:00 and nine at 8:59, the next call at 8:59 is told to wait 1 m; ten may
 // go at 9:00, which makes nineteen in that minute.
 //
-// Bounds as with [Sliding]. A key costs one small Redis string, however large n
-// is. Choose it for quotas where the edge does not matter. It is the counter of
+// n is 1 to [PermitsMax], per as with [Sliding]. A key costs one small Redis string,
+// however large n is. Choose it for quotas where the edge does not matter. It is the counter of
 // Redis with Lua (INCR with an expiry, @CountLimit), without its lost expiries.
 func Fixed(n int, per time.Duration) Limit {
 	return Limit{kind: kindFixed, permits: n, window: per}
@@ -449,7 +450,7 @@ const (
 // renewed at 10 s, a job that comes at 15 s is promised 40 s, and goes at 21 s when one of
 // the two is released then: the release returns the next in line.
 //
-// n is 1 to [PermitsMax], lease 100 ms to 24 h; choose a lease longer than
+// n is 1 to 1,000,000, lease 100 ms to 24 h; choose a lease longer than
 // any pause of a process that is still alive. Each grant costs one. A worker renews
 // and releases by itself; others use [Policy.Renew] and [Policy.Release]. It can't be
 // changed into a limit of another kind at run time, nor back.

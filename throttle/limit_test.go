@@ -38,7 +38,7 @@ func faultsOf(t *testing.T, err error) []string {
 
 func TestValidateReportsEveryFault(t *testing.T) {
 	t.Parallel()
-	const most, longest = throttle.PermitsMax, throttle.WindowMax
+	const most, records, longest = throttle.PermitsMax, 1_000_000, throttle.WindowMax
 	year := 365 * dayLong
 	for name, tt := range map[string]struct {
 		limit throttle.Limit
@@ -46,11 +46,11 @@ func TestValidateReportsEveryFault(t *testing.T) {
 	}{
 		"zero": {throttle.Limit{}, "kind"},
 
-		"sliding at the bounds":   {throttle.Sliding(most, longest), ""},
+		"sliding at the bounds":   {throttle.Sliding(records, longest), ""},
 		"sliding, shortest":       {throttle.Sliding(1, throttle.WindowMin), ""},
 		"sliding of nothing":      {throttle.Sliding(0, 0), "permits window"},
 		"sliding, negative":       {throttle.Sliding(-1, -time.Second), "permits window"},
-		"sliding, too much":       {throttle.Sliding(most+1, longest+time.Microsecond), "permits window"},
+		"sliding, too much":       {throttle.Sliding(records+1, longest+time.Microsecond), "permits window"},
 		"sliding, nanoseconds":    {throttle.Sliding(1, ms+1), "window"},
 		"fixed at the bounds":     {throttle.Fixed(most, longest), ""},
 		"fixed of nothing":        {throttle.Fixed(0, ms-1), "permits window"},
@@ -115,11 +115,13 @@ func TestValidateSaysWhatIsRight(t *testing.T) {
 	}{
 		{throttle.Sliding(0, time.Second), "throttle: invalid limit: 0 permits, want 1 to 1000000"},
 		{throttle.Sliding(1, time.Nanosecond), "throttle: invalid limit: window 1ns, want 1ms to 3650d"},
+		{throttle.Sliding(1_000_001, time.Second), "throttle: invalid limit: 1000001 permits, want 1 to 1000000"},
+		{throttle.Fixed(throttle.PermitsMax+1, time.Second), "throttle: invalid limit: 1099511627777 permits, want 1 to 1099511627776"},
 		{throttle.Bucket(1, 365*dayLong, 11), "throttle: invalid limit: burst 11, want 1 to 10, what is filled within 3650d"},
 		{throttle.SteppedBucket(3, time.Second, 2), "throttle: invalid limit: burst 2, want at least the 3 permits of a step: what does not fit would be lost at every tick"},
 		{throttle.WarmUp(1, time.Second, time.Second, math.NaN()), "throttle: invalid limit: cold NaN, want 1 to 1000 in thousandths"},
 		{throttle.WarmUp(1, time.Second, time.Second, math.Inf(1)), "throttle: invalid limit: cold +Inf, want 1 to 1000 in thousandths"},
-		{throttle.WarmUp(throttle.PermitsMax, ms, throttle.WindowMax, 3), "throttle: invalid limit: over 3650d, want a time in which at most 1000000000000 permits are stored, not 315360000000000000"},
+		{throttle.WarmUp(1_000_000, ms, throttle.WindowMax, 3), "throttle: invalid limit: over 3650d, want a time in which at most 1000000000000 permits are stored, not 315360000000000000"},
 		{throttle.Calendar(1, throttle.Day, "Local"), `throttle: invalid limit: zone "Local", want a name of the time zone database such as Europe/Berlin: this one differs per machine`},
 		{throttle.Calendar(1, 0, "UTC"), "throttle: invalid limit: unit no unit, want minute, hour, day, week or month"},
 	} {
@@ -153,9 +155,9 @@ func TestLimitAccessors(t *testing.T) {
 		{throttle.Bucket(3, time.Minute, 2), facts{"bucket", 3, time.Minute, 2, 2}},
 		{throttle.SteppedBucket(3, time.Minute, 5), facts{"bucket", 3, time.Minute, 5, 5}},
 		{throttle.GCRA(3, time.Minute, 2), facts{"gcra", 3, time.Minute, 2, 2}},
-		{throttle.Leaky(3, time.Minute), facts{"leaky", 3, time.Minute, 0, throttle.PermitsMax}},
-		{throttle.Smooth(3, time.Minute, 2), facts{"smooth", 3, time.Minute, 2, throttle.PermitsMax}},
-		{throttle.WarmUp(3, time.Minute, time.Hour, 3), facts{"warmup", 3, time.Minute, 0, throttle.PermitsMax}},
+		{throttle.Leaky(3, time.Minute), facts{"leaky", 3, time.Minute, 0, 15_768_000}},
+		{throttle.Smooth(300_000_000, time.Minute, 2), facts{"smooth", 300_000_000, time.Minute, 2, throttle.PermitsMax}},
+		{throttle.WarmUp(3, time.Minute, time.Hour, 3), facts{"warmup", 3, time.Minute, 0, 5_256_000}},
 		// The debt of one job stays within the longest window.
 		{throttle.Leaky(1, throttle.WindowMax), facts{"leaky", 1, throttle.WindowMax, 0, 1}},
 		{throttle.Smooth(2, 365*dayLong, 0), facts{"smooth", 2, 365 * dayLong, 0, 20}},
@@ -262,9 +264,9 @@ func TestConcurrent(t *testing.T) {
 		limit throttle.Limit
 		want  string // fields at fault
 	}{
-		{throttle.Concurrent(1, throttle.LeaseMin), ""}, {throttle.Concurrent(throttle.PermitsMax, throttle.LeaseMax), ""},
+		{throttle.Concurrent(1, throttle.LeaseMin), ""}, {throttle.Concurrent(1_000_000, throttle.LeaseMax), ""},
 		{throttle.Concurrent(0, 0), "permits lease"}, {throttle.Concurrent(-1, -time.Second), "permits lease"},
-		{throttle.Concurrent(throttle.PermitsMax+1, throttle.LeaseMax+time.Microsecond), "permits lease"},
+		{throttle.Concurrent(1_000_001, throttle.LeaseMax+time.Microsecond), "permits lease"},
 		{throttle.Concurrent(1, throttle.LeaseMin-1), "lease"}, {throttle.Concurrent(1, time.Second+1), "lease"},
 	} {
 		if got := strings.Join(faultsOf(t, tt.limit.Validate()), " "); got != tt.want {

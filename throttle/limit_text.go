@@ -238,7 +238,7 @@ func (p *parser) unknown(w string, known, seen []string) {
 func (p *parser) readInt(field, s string, low int) int {
 	n, err := strconv.Atoi(s)
 	if err != nil || s != strconv.Itoa(n) {
-		p.faults.add(field, errtext.Quote(s), fmt.Sprintf("a whole number, %d to %d", low, PermitsMax))
+		p.faults.add(field, errtext.Quote(s), fmt.Sprintf("a whole number, %d to %d", low, p.limit.permitsMax()))
 		return 0
 	}
 	return n

@@ -33,7 +33,7 @@ func TestParseLimit(t *testing.T) {
 		{"5/.5s", throttle.Sliding(5, 500*ms), "sliding 5/500ms"},
 		{"1/1ms", throttle.Sliding(1, ms), "sliding 1/1ms"},
 		{"1/1001us", throttle.Sliding(1, 1001*time.Microsecond), "sliding 1/1.001ms"},
-		{"1000000/1s", throttle.Sliding(throttle.PermitsMax, time.Second), "sliding 1000000/1s"},
+		{"1000000/1s", throttle.Sliding(1_000_000, time.Second), "sliding 1000000/1s"},
 		{"fixed 10/h", throttle.Fixed(10, time.Hour), "fixed 10/1h"},
 		{"calendar 10/day", throttle.Calendar(10, throttle.Day, ""), "calendar 10/day UTC"},
 		{"calendar 10/day UTC", throttle.Calendar(10, throttle.Day, "UTC"), "calendar 10/day UTC"},
@@ -56,7 +56,7 @@ func TestParseLimit(t *testing.T) {
 		{"warmup 2/1s cold 1.005 over 2d", throttle.WarmUp(2, time.Second, 48*time.Hour, 1.005), "warmup 2/1s over 2d cold 1.005"},
 		{"warmup 2/s over s cold 1000.", throttle.WarmUp(2, time.Second, time.Second, 1000), "warmup 2/1s over 1s cold 1000"},
 		{"concurrent 50 lease 30s", throttle.Concurrent(50, 30*time.Second), "concurrent 50 lease 30s"},
-		{" concurrent  1000000 lease d", throttle.Concurrent(throttle.PermitsMax, throttle.LeaseMax), "concurrent 1000000 lease 1d"},
+		{" concurrent  1000000 lease d", throttle.Concurrent(1_000_000, throttle.LeaseMax), "concurrent 1000000 lease 1d"},
 		{"concurrent 1 lease 100ms", throttle.Concurrent(1, throttle.LeaseMin), "concurrent 1 lease 100ms"},
 	} {
 		got, err := throttle.ParseLimit(tt.text)
@@ -86,10 +86,10 @@ func TestParseLimitRefuses(t *testing.T) {
 		"calendar 1/day Local": "zone: differs per machine", "calendar 1/day UTC UTC": `word: nothing after the zone`, "calendar 1/Day": "unit",
 		"calendar 1/day Europe/Berlin2": "zone", "calendar 1/no unit": "unit zone",
 
-		"bucket": "rate", "bucket 0/1ns burst 9999999": "permits window burst", "bucket 1/1s burst": "burst: missing", "bucket 1/1s burst x": `burst: "x"`,
+		"bucket": "rate", "bucket 0/1ns burst 9999999999999": "permits window burst", "bucket 1/1s burst": "burst: missing", "bucket 1/1s burst x": `burst: "x"`,
 		"bucket 1/1s burst 0": "burst", "bucket 1/1s burst 2 burst 3": `word: "burst", want it once`, "bucket 1/1s step step": `word: "step", want it once`,
 		"bucket 10/1s burst 9 step": "burst: lost at every tick", "bucket x/1s burst y": "permits burst", "bucket x/1s": "permits", "bucket 1/1s size 3": `word: "size", want burst or step`,
-		"bucket 1/1s burst step": `burst: "step"`, "bucket 1000001/1s": "permits burst",
+		"bucket 1/1s burst step": `burst: "step"`, "bucket 1099511627777/1s": "permits burst",
 		"gcra 1/1s step": `word: "step", want burst`, "gcra 1/1s burst -1": "burst", "smooth 1/1s burst -1": "burst",
 
 		"concurrent": "permits lease: missing permits, want how many at once; lease missing", "concurrent 3": "lease: missing",
@@ -127,8 +127,8 @@ func TestParseLimitRefuses(t *testing.T) {
 func TestParseLimitSaysWhatWasReadAndWhatIsRight(t *testing.T) {
 	t.Parallel()
 	_, err := throttle.ParseLimit("bucket 0/1s burst x")
-	const want = `throttle: invalid limit: "bucket 0/1s burst x": burst "x", want a whole number, 1 to 1000000; ` +
-		`0 permits, want 1 to 1000000; right is for example "bucket 100/1s burst 200"`
+	const want = `throttle: invalid limit: "bucket 0/1s burst x": burst "x", want a whole number, 1 to 1099511627776; ` +
+		`0 permits, want 1 to 1099511627776; right is for example "bucket 100/1s burst 200"`
 	if err == nil || err.Error() != want {
 		t.Errorf("ParseLimit = %v, want %v", err, want)
 	}

@@ -145,7 +145,8 @@ func (l *Limiter) Reserve(ctx context.Context, key string, n int) (*Reservation,
 	return l.policy.Reserve(ctx, Request{Key: key, Cost: n})
 }
 
-// Reset forgets what was spent on a key. Jobs that wait keep their places.
+// Reset forgets what was spent on a key, also when that is corrupt. Jobs that wait keep
+// their places.
 func (l *Limiter) Reset(ctx context.Context, key string) ([]Promotion, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err

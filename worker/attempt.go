@@ -111,7 +111,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 		if lost && errors.Is(err, throttle.ErrWithdrawn) { // by one slot of a cluster; by another it may be charged
 			t.a.refunds.later(p, r)
 		}
-		if errors.Is(err, throttle.ErrSchema) || errors.Is(err, throttle.ErrStoredLimit) {
+		if isUnreadable(err) {
 			return d, t.unanswered(ctx, p, r, err, lost)
 		}
 		if t.isFinal(err) {
@@ -305,8 +305,14 @@ func bookedRules(p *throttle.Policy, r throttle.Request) luascripts.BookedRules 
 	return luascripts.NewBookedRules(p.String(), ref.Costs, ref.IDs)
 }
 
+// isUnreadable says that a rule can't be decided about until somebody does something: its state is
+// of a newer schema or corrupt, or its stored limit is one that this version can't read.
+func isUnreadable(err error) bool {
+	return errors.Is(err, throttle.ErrSchema) || errors.Is(err, throttle.ErrCorrupt) || errors.Is(err, throttle.ErrStoredLimit)
+}
+
 // unanswered ends an admission that Redis did not answer, or that can't be decided because
-// of a newer schema or a stored limit that this version can't read. The call is taken back
+// something can't be read. The call is taken back
 // later, and the task is deferred for a while without a booking.
 func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle.Request, cause error, lost bool) error {
 	if lost { // some call of this token had no answer: it may have been charged

@@ -29,6 +29,7 @@ const (
 	NewerSchema
 	NotCovered // the bounds of a calendar lie elsewhere than Redis' clock
 	Outdated   // a ledger was written under a newer limit: the reply has its version
+	Corrupt    // a ledger is of a kind that is known, and not what that kind writes
 )
 
 // Mode says what acquire.lua may do.

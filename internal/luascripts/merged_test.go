@@ -112,3 +112,25 @@ func TestMergedCallsOnOneKeyAndOnOthers(t *testing.T) {
 		}
 	}
 }
+
+// A call that was taken back before it arrived is refused also when it comes together with others,
+// on keys that nobody has used.
+func TestWithdrawnCallAmongOthersIsRefused(t *testing.T) {
+	t.Parallel()
+	rdb, _ := timed(t)
+	ctx, n := t.Context(), Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}
+	calls := make([]*Call, 2)
+	for i := range calls {
+		k := NewLimitKeys("hw", "rule", fmt.Sprint("phone ", i))
+		calls[i] = &Call{AcquireArgs: AcquireArgs{Rules: one(k, n, 1), Token: uint64(i + 1), Mode: Try, MaxWait: -1}}
+	}
+	if _, err := Cancel(ctx, rdb, CancelArgs{Rules: calls[1].Rules, Token: calls[1].Token}); err != nil {
+		t.Fatal(err)
+	}
+	if err := AcquireMany(ctx, rdb, calls); err != nil {
+		t.Fatal(err)
+	}
+	if calls[0].Status != Granted || calls[1].Status != Withdrawn {
+		t.Errorf("status %d and %d, want %d and %d", calls[0].Status, calls[1].Status, Granted, Withdrawn)
+	}
+}

@@ -62,6 +62,9 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		v.at = c.book(v, g)
 		c.refuse()
 		r.Promoted = c.offerUnheard(v, c.leftBehind())
+		if p := v.by; p != nil && p.kind == luascripts.Leases && len(r.Promoted) > 0 { // it may be one of those who were just told when a lease ends
+			v.at, _ = p.line.promised.score(p.me)
+		}
 	}
 	r.At, r.Promoted = instantOf(v.at), c.missed(r.Promoted)
 	if a.Tell {

@@ -28,6 +28,8 @@ func (t *tally) add(w, at, c int64) {
 func (t *tally) spend(at, c int64) {
 	if t.taken == 0 {
 		t.taken, t.changed = at, max(t.changed, at-1)
+	} else if t.taken+c > 1<<53-1 { // of a grant before that it is not known any more how many followed
+		t.taken = at
 	}
 	t.used += c
 	t.taken += c
@@ -226,8 +228,7 @@ func (s *step) advanced(l *numbers, a int64) (have, anchor int64) {
 	}
 	j := max(0, floorDiv(a-s.anchor, l.w))
 	anchor = s.anchor + j*l.w
-	// so many that it is full for sure, or j*n might not fit
-	if have = min(l.burst, s.have+min(j, l.burst)*l.n); have >= l.burst {
+	if have = min(l.burst, s.have+times(j, l.n)); have >= l.burst {
 		anchor = a
 	}
 	return have, anchor

@@ -101,8 +101,8 @@ func (g *ledger) under(l *numbers) state {
 	return s
 }
 
-// farthest is the year 2255: what is further away is told so, as the scripts do.
-const farthest = 1<<53 - 1
+// farthest is the year 2184: what is further away is told so, as the scripts do.
+const farthest = 1<<53 - 1<<51 - 1
 
 // slot is the instant at which cost permits go behind `before` others.
 func slot(l *numbers, s state, now, before, cost int64) int64 {

@@ -14,7 +14,9 @@ const (
 	lateMost = 20            // how many are parked by one call
 	park     = 1 << 52       // how much lower the ticket of one who is parked is
 	live     = -park / 2     // the lowest ticket of one who is not
-	room     = 4096          // tickets a permit: those who are put off stand between
+	room     = 4096          // tickets a step: those who are put off stand between
+	wholes   = 32            // jobs ahead of one that are looked at each, where costs differ
+	far      = 1 << 52       // permits ahead: more are counted as so many
 )
 
 // What stands among the promises and is nobody's. The last four have `park` added:
@@ -25,11 +27,11 @@ const (
 	closedSince   = "closed since"
 	lastPostponed = "put off last" // as line.lua has it: the ticket of the job that was postponed last
 	postponedIn   = "put off in"   // since when the key was closed then
-	squeezed      = "squeezed"     // permits of the jobs that stand between whole rooms
+	squeezed      = "squeezed"     // steps of the jobs that stand between whole rooms
 )
 
 // line is the jobs that wait, by tickets. A ticket is that of the job before, plus room for
-// each permit of that job. A job that comes too late is parked: it keeps its ticket and
+// each permit of that job, or for each so many of a large limit, see steps. A job that comes too late is parked: it keeps its ticket and
 // holds up nobody. A member is the text "cost:job". Tickets and promises are forgotten
 // together.
 type line struct {
@@ -95,7 +97,7 @@ func (q *line) marked(name string) (int64, bool) {
 
 func (q *line) mark(name string, v int64) { q.promised.add(name, v+park) }
 
-// squeezedIn are the permits that tickets do not show.
+// squeezedIn are the steps that tickets do not show.
 func (q *line) squeezedIn() int64 {
 	if n, some := q.marked(squeezed); some {
 		return n
@@ -103,10 +105,10 @@ func (q *line) squeezedIn() int64 {
 	return 0
 }
 
-// squeezeOut takes the permits of one who leaves off them, if its ticket is no whole
+// squeezeOut takes the steps of one who leaves off them, if its ticket is no whole
 // room.
-func (q *line) squeezeOut(ticket, permits int64) {
-	switch left := q.squeezedIn() - permits; {
+func (q *line) squeezeOut(ticket, steps int64) {
+	switch left := q.squeezedIn() - steps; {
 	case ticket%room == 0:
 	case left > 0:
 		q.mark(squeezed, left)
@@ -176,37 +178,74 @@ type ahead struct {
 	first, last         int
 	firstTurn, lastTurn int
 	mixed               bool
-	squeezed            int64 // permits that tickets do not show
+	squeezed            int64 // steps that tickets do not show
+	numbers             *numbers
 }
 
-// permits are all of theirs. Equal costs are counted exactly; with mixed costs
-// tickets bound them from above.
-func (a ahead) permits() int64 {
-	waiting, turns := a.first < a.last, a.firstTurn < a.lastTurn
-	switch {
-	case waiting && turns:
-		return a.permitsFrom(min(a.line.order[a.first].score, a.turns.order[a.firstTurn].score))
-	case waiting:
-		return a.permitsFrom(a.line.order[a.first].score)
-	case turns:
-		return a.permitsFrom(a.turns.order[a.firstTurn].score)
+// count is how many they are.
+func (a ahead) count() int { return max(0, a.last-a.first) + max(0, a.lastTurn-a.firstTurn) }
+
+// cost is that of the first of them, which all have where costs are not mixed.
+func (a ahead) cost() int64 {
+	if a.first < a.last {
+		return costOf(a.line.order[a.first].member)
 	}
-	return 0
+	return costOf(a.turns.order[a.firstTurn].member)
+}
+
+// permits are all of theirs. Where costs are mixed those of the first jobs are counted, and
+// tickets bound the others from above.
+func (a ahead) permits() int64 {
+	switch {
+	case a.count() == 0:
+		return 0
+	case !a.mixed:
+		return min(far, times(int64(a.count()), a.cost()))
+	}
+	sum := int64(0)
+	costs, _, behind := a.firstCosts()
+	for _, c := range costs {
+		sum += c
+	}
+	if behind != nil {
+		sum += a.permitsFrom(behind.score)
+	}
+	return min(far, sum)
+}
+
+// firstCosts are what the first of them cost, in their order; which of them is the first in the
+// line, -1 for none; and who comes behind them.
+func (a ahead) firstCosts() (costs []int64, head int, behind *scored[string]) {
+	head = -1
+	for i, j := a.first, a.firstTurn; ; {
+		var next *scored[string]
+		inLine := i < a.last && (j >= a.lastTurn || a.line.order[i].score <= a.turns.order[j].score)
+		switch {
+		case inLine:
+			next = &a.line.order[i]
+			i++
+		case j < a.lastTurn:
+			next = &a.turns.order[j]
+			j++
+		}
+		if next == nil || len(costs) == wholes {
+			return costs, head, next
+		}
+		if inLine && head < 0 {
+			head = len(costs)
+		}
+		costs = append(costs, costOf(next.member))
+	}
 }
 
 // permitsFrom are those of the one who has this ticket, and of who comes behind.
 func (a ahead) permitsFrom(ticket int64) int64 {
 	if a.mixed {
-		return rooms(a.end()-ticket+room-1) + a.squeezed
+		return (rooms(a.end()-ticket+room-1) + a.squeezed) * a.numbers.unit()
 	}
 	waiting := max(0, a.last-max(a.first, a.line.below(ticket)))
 	turns := max(0, a.lastTurn-max(a.firstTurn, a.turns.below(ticket)))
-	first := a.turns
-	rank := a.firstTurn
-	if a.first < a.last {
-		first, rank = a.line, a.first
-	}
-	return int64(waiting+turns) * costOf(first.order[rank].member)
+	return int64(waiting+turns) * a.cost()
 }
 
 // end is the ticket behind the last of them.
@@ -214,11 +253,11 @@ func (a ahead) end() int64 {
 	var line, turns int64
 	if a.first < a.last {
 		p := a.line.order[a.last-1]
-		line = p.score + costOf(p.member)*room
+		line = p.score + a.numbers.steps(costOf(p.member))*room
 	}
 	if a.firstTurn < a.lastTurn {
 		p := a.turns.order[a.lastTurn-1]
-		turns = p.score + costOf(p.member)*room
+		turns = p.score + a.numbers.steps(costOf(p.member))*room
 	}
 	switch {
 	case a.first >= a.last:
@@ -228,6 +267,21 @@ func (a ahead) end() int64 {
 	}
 	return max(line, turns)
 }
+
+// stepsMost is how many steps the largest cost of a limit has, about.
+const stepsMost = 1 << 20
+
+// unit is how many permits one step of a ticket is.
+func (l *numbers) unit() int64 {
+	unit := int64(1)
+	for max(l.n, l.burst) > stepsMost*unit {
+		unit *= 2
+	}
+	return unit
+}
+
+// steps is by how many rooms a ticket comes behind one of this cost.
+func (l *numbers) steps(cost int64) int64 { return min(ceilDiv(cost, l.unit()), stepsMost) }
 
 // copied is how long a copy of a call may take to arrive, in microseconds.
 const copied = 60_000_000

@@ -35,6 +35,7 @@ type ruleCall struct {
 	told   int64
 	ahead  ahead
 
+	heldUp   bool  // the first who waits goes before the job
 	byLedger int64 // when this part admits the job, if all ahead go as early as they can
 	due      int64 // when it does if turns ahead go when they were promised
 }
@@ -46,7 +47,7 @@ func (p *ruleCall) look() {
 	p.find()
 	p.ahead = ahead{
 		line: &p.line.set, turns: p.turns, mixed: p.line.isMixed(), squeezed: p.line.squeezedIn(),
-		first: p.view.first, last: p.view.last, firstTurn: len(p.late), lastTurn: p.turns.len(),
+		first: p.view.first, last: p.view.last, firstTurn: len(p.late), lastTurn: p.turns.len(), numbers: p.numbers,
 	}
 	if p.place != nowhere {
 		p.ahead.last, p.ahead.lastTurn = p.line.below(p.ticket), p.turns.below(p.ticket)
@@ -72,7 +73,77 @@ func (p *ruleCall) find() {
 }
 
 // grantable says that the job passes no job that waits.
-func (p *ruleCall) grantable() bool { return p.place != nowhere || p.view.first == p.view.last }
+func (p *ruleCall) grantable() bool {
+	return !p.heldUp && (p.place != nowhere || p.view.first == p.view.last)
+}
+
+// chargeable is a state that slot must be told whole jobs of: what one leaves over of a window
+// may be too little for the next.
+type chargeable interface{ copy() state }
+
+func (f *fixed) copy() state    { c := *f; return &c }
+func (c *calendar) copy() state { d := *c; return &d }
+func (s *step) copy() state     { c := *s; return &c }
+func (s *sliding) copy() state  { return &sliding{slices.Clone(s.ring), s.head} }
+
+// gone is the state as it is when the first of those ahead have gone, each as a whole and as
+// early as it can; how many permits go before the job's then; and when the first who waits
+// here goes, 0 when that does not matter.
+func (p *ruleCall) gone(now int64) (s state, left, headAt int64) {
+	s, left = p.state, p.ahead.permits()
+	if left == 0 {
+		return s, 0, 0
+	}
+	var costs []int64
+	head := -1
+	if p.ahead.mixed {
+		costs, head, _ = p.ahead.firstCosts()
+	} else if c := p.ahead.cost(); c > 1 || p.cost > 1 {
+		costs = slices.Repeat([]int64{c}, min(wholes, p.ahead.count()))
+	}
+	of, whole := s.(chargeable)
+	if !whole {
+		before := int64(0)
+		for i, cost := range costs {
+			if i == head {
+				headAt = s.slot(p.numbers, now, before, cost)
+			}
+			before += cost
+		}
+		return s, left, headAt
+	}
+	if len(costs) > 0 {
+		s = of.copy()
+	}
+	for i, cost := range costs {
+		at := s.slot(p.numbers, now, 0, cost)
+		if i == head {
+			headAt = at
+		}
+		s.charge(p.numbers, at, cost)
+		left -= cost
+	}
+	return s, max(0, left), headAt
+}
+
+// follow says when jobs go one behind the other, from the first on.
+func (p *ruleCall) follow(now int64) func(cost int64) int64 {
+	s, left, more := p.state, int64(0), wholes
+	of, whole := s.(chargeable)
+	if whole {
+		s = of.copy()
+	}
+	return func(cost int64) int64 {
+		at := slot(p.numbers, s, now, left, cost)
+		if left == 0 && more > 0 && whole && (p.ahead.mixed || cost > 1) {
+			s.charge(p.numbers, at, cost)
+			more--
+		} else {
+			left += cost
+		}
+		return at
+	}
+}
 
 func (p *ruleCall) slot(now, before, cost int64) int64 {
 	return slot(p.numbers, p.state, now, before, cost)
@@ -81,9 +152,22 @@ func (p *ruleCall) slot(now, before, cost int64) int64 {
 // measure finds when the part admits the job. Those ahead go as early as they can;
 // turns go when they were promised, which may be later, and between these and me
 // there may be more: when it refuses me, that is what I am told.
+//
+// Where costs differ nobody goes before the first who waits: a smaller job would take what
+// that one waits for, again and again. So a job that the first goes before is held up, and
+// comes when the first is expected at the latest.
 func (p *ruleCall) measure() {
 	b := max(p.now, p.closed)
-	p.byLedger = p.slot(b, p.ahead.permits(), p.cost)
+	s, left, headAt := p.gone(b)
+	p.byLedger = slot(p.numbers, s, b, left, p.cost)
+	p.heldUp = p.ahead.mixed && p.place != nowhere && headAt > 0 && headAt < p.byLedger
+	if p.heldUp {
+		expected, _ := p.line.promised.score(p.view.head)
+		if expected <= p.now {
+			expected += grace
+		}
+		p.byLedger = max(p.byLedger, min(expected, farthest))
+	}
 	p.due = p.byLedger
 	first, last := p.ahead.firstTurn, p.ahead.lastTurn-1
 	if first > last {
@@ -255,7 +339,7 @@ func (p *ruleCall) setAside(at int64) {
 
 // leave gives up the job's place.
 func (p *ruleCall) leave() {
-	p.line.squeezeOut(p.ticketOf(p.me), p.cost)
+	p.line.squeezeOut(p.ticketOf(p.me), p.steps(p.cost))
 	p.line.drop(p.me)
 	p.turns.drop(p.me)
 	p.line.promised.drop(p.me)
@@ -300,7 +384,7 @@ func (p *ruleCall) behind() int64 {
 	after := func(s *set, rank int) {
 		if 0 <= rank && rank < s.len() {
 			last := s.order[rank]
-			ticket = max(ticket, (rooms(turnOf(last.score)+room-1)+costOf(last.member))*room)
+			ticket = max(ticket, (rooms(turnOf(last.score)+room-1)+p.steps(costOf(last.member)))*room)
 		}
 	}
 	after(&p.line.set, p.line.below(live)-1)
@@ -314,7 +398,7 @@ func (p *ruleCall) front() int64 {
 	ticket, some := int64(0), false
 	before := func(s *set, rank int) {
 		if rank < s.len() {
-			if t := (rooms(turnOf(s.order[rank].score)) - costOf(p.me)) * room; !some || t < ticket {
+			if t := (rooms(turnOf(s.order[rank].score)) - p.steps(costOf(p.me))) * room; !some || t < ticket {
 				ticket, some = t, true
 			}
 		}
@@ -343,7 +427,7 @@ func (p *ruleCall) clear() {
 			continue
 		}
 		if ticket, ok := p.line.score(g.member); !ok || parked(ticket) {
-			p.line.squeezeOut(ticket, costOf(g.member))
+			p.line.squeezeOut(ticket, p.steps(costOf(g.member)))
 			p.line.drop(g.member)
 			promised.drop(g.member)
 		}

@@ -68,12 +68,11 @@ func (s *Store) Peek(k luascripts.LimitKeys, a luascripts.PeekArgs) luascripts.P
 		if p.ledger.state != nil {
 			r.Life = max(0, time.Duration(p.ledger.expires-c.now/1000)*time.Millisecond)
 		}
-		before := int64(0)
+		goes := p.follow(from)
 		for _, w := range p.line.order[v.first:min(v.last, v.first+a.Most)] {
 			cost := costOf(w.member)
-			at := p.slot(from, before, cost)
+			at := goes(cost)
 			r.Listed = append(r.Listed, luascripts.Waiting{At: instantOf(at), Job: jobOf(w.member), Cost: int(cost)})
-			before += cost
 		}
 	})
 	if no.status != 0 {

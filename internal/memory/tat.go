@@ -14,9 +14,15 @@ type rational struct{ us, part int64 }
 
 // plus is t and the time of k permits later; k may be negative.
 func (l *numbers) plus(t rational, k int64) rational {
-	s := t.part + k*(l.w%l.n)
-	us := t.us + times(k, l.w/l.n) + floorDiv(s, l.n)
-	return rational{min(us, never), floorMod(s, l.n)}
+	hi, lo := bits.Mul64(uint64(max(k, -k)), uint64(l.w%l.n))
+	often, rest := bits.Div64(hi, lo, uint64(l.n)) // below k: the rest of a window is below n
+	more, part := int64(often), int64(rest)
+	if k < 0 {
+		more, part = -more, -part
+	}
+	part += t.part
+	us := t.us + times(k, l.w/l.n) + more + floorDiv(part, l.n)
+	return rational{min(us, never), floorMod(part, l.n)}
 }
 
 // ceil is the first whole microsecond that is not before t.

@@ -70,7 +70,7 @@ func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 	if lost := w.justLost(); len(lost) > 0 && rapid.IntRange(0, 9).Draw(w.T, "too late") == 0 { // it comes behind its withdrawal
 		h := rapid.SampledFrom(lost).Draw(w.T, "withdrawn")
 		policy = h.policy
-		a.Token, a.Rules, a.Policy = h.token, w.partsOf(h), w.name(policy)
+		a.Token, a.Rules, a.Policy = h.token, w.grantable(w.partsOf(h)), w.name(policy)
 		if a.Mode != luascripts.Try {
 			a.Job = w.job(policy)
 		}
@@ -79,12 +79,29 @@ func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 	if held := w.justHeld(); len(held) > 0 && rapid.IntRange(0, 5).Draw(w.T, "again") == 0 { // the same call delivered twice
 		h := rapid.SampledFrom(held).Draw(w.T, "held")
 		policy = h.policy
-		a.Token, a.Rules, a.Policy = h.token, w.partsOf(h), w.name(policy)
+		a.Token, a.Rules, a.Policy = h.token, w.grantable(w.partsOf(h)), w.name(policy)
 		if a.Mode != luascripts.Try {
 			a.Job = gocmp.Or(h.job, w.job(policy))
 		}
 	}
 	return a, policy
+}
+
+// grantable are rules with costs that their limits, which may have changed, can ever grant.
+func (w *twin) grantable(rules []luascripts.RuleCall) []luascripts.RuleCall {
+	for i := range rules {
+		rules[i].Cost = min(rules[i].Cost, most(rules[i].Numbers))
+	}
+	return rules
+}
+
+// settled are the grants of which it is sure whether they are known: a token that was due to be
+// cleared before the clock went back may or may not be there.
+func (w *twin) settled() []*held {
+	return slices.DeleteFunc(slices.Clone(w.held), func(h *held) bool {
+		forgotten := h.at.Add(time.Minute)
+		return w.now.Before(forgotten) && !w.latest.Before(forgotten)
+	})
 }
 
 // justLost are the tokens that were withdrawn, but for those that hold a grant again which may
@@ -110,8 +127,8 @@ func (w *twin) justHeld() []*held {
 
 func (w *twin) cancel() {
 	var a luascripts.CancelArgs
-	if len(w.held) > 0 && rapid.IntRange(0, 2).Draw(w.T, "a grant") > 0 {
-		h := rapid.SampledFrom(w.held).Draw(w.T, "held")
+	if grants := w.settled(); len(grants) > 0 && rapid.IntRange(0, 2).Draw(w.T, "a grant") > 0 {
+		h := rapid.SampledFrom(grants).Draw(w.T, "held")
 		a.Token, a.Rules, a.Policy, a.Job = h.token, w.partsOf(h), w.name(h.policy), h.job
 		a.Back = !w.calm && h.job != "" && rapid.Bool().Draw(w.T, "back")
 	} else {
@@ -134,15 +151,18 @@ func (w *twin) cancel() {
 
 // settle corrects what a grant has paid, also above the limit, or does so again.
 func (w *twin) settle() {
-	if len(w.held) == 0 {
+	grants := w.settled()
+	if len(grants) == 0 {
 		return
 	}
 	var b bill
 	if len(w.bills) > 0 && rapid.IntRange(0, 3).Draw(w.T, "the same bill") == 0 {
-		b = rapid.SampledFrom(w.bills).Draw(w.T, "bill")
+		if b = rapid.SampledFrom(w.bills).Draw(w.T, "bill"); !slices.Contains(grants, b.of) {
+			return
+		}
 	} else {
 		w.tokens++
-		b = bill{of: rapid.SampledFrom(w.held).Draw(w.T, "held"), token: w.tokens, at: w.now}
+		b = bill{of: rapid.SampledFrom(grants).Draw(w.T, "held"), token: w.tokens, at: w.now}
 		for _, paid := range b.of.paid {
 			b.costs = append(b.costs, rapid.IntRange(-paid, 9).Draw(w.T, "difference"))
 		}

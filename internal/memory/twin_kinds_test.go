@@ -36,11 +36,16 @@ func numbers(t *rapid.T, kind luascripts.Kind) luascripts.Numbers {
 		Kind: kind, Permits: rapid.IntRange(1, 7).Draw(t, "n"),
 		Window: rapid.SampledFrom([]time.Duration{1100 * time.Microsecond, 1000003 * time.Microsecond, time.Second, time.Minute, 5 * time.Minute}).Draw(t, "window"),
 	}
+	spare := 9
+	if kind != luascripts.Sliding && kind != luascripts.Leases && kind != luascripts.WarmUp && rapid.IntRange(0, 4).Draw(t, "large") == 0 { // as of bytes
+		n.Permits = rapid.SampledFrom([]int{1 << 40, 1<<33 + 7, 3_000_000_019, 1 << 21, 1<<20 + 1}).Draw(t, "of")
+		spare = n.Permits
+	}
 	switch kind {
 	case luascripts.Sliding: // a long ring is not read at once
 		n.Permits = rapid.OneOf(rapid.Just(n.Permits), rapid.Just(n.Permits), rapid.IntRange(50, 90)).Draw(t, "ring")
 	case luascripts.GCRA:
-		n.Burst = rapid.IntRange(1, 9).Draw(t, "burst")
+		n.Burst = rapid.IntRange(1, spare).Draw(t, "burst")
 	case luascripts.Step:
 		n.Burst = n.Permits + rapid.IntRange(0, 5).Draw(t, "more burst")
 	case luascripts.Smooth:

@@ -427,7 +427,7 @@ func (g *feeding) answered(p *item, b throttle.Booking, now time.Time, behind bo
 	case errors.Is(b.Err, throttle.ErrExceedsLimit) && slices.ContainsFunc(p.before, func(n int) bool { return n > 0 }):
 		g.keyQueues.back(p, now.Add(unsettledPoll)) // alone it may fit
 		return false, nil
-	case errors.Is(b.Err, throttle.ErrStoredLimit), errors.Is(b.Err, throttle.ErrSchema):
+	case errors.Is(b.Err, throttle.ErrStoredLimit), errors.Is(b.Err, throttle.ErrSchema), errors.Is(b.Err, throttle.ErrCorrupt):
 		g.keyQueues.back(p, now.Add(unreadableAgain))
 		return false, nil
 	case errors.Is(b.Err, throttle.ErrUnavailable):

@@ -20,8 +20,8 @@
 -- returns  {now_us, then per call: a number: granted at now, and for so many microseconds the ledger would have admitted it, -1 since ever;
 --          -2 failed: ask alone; or {status, part, at_us, from_us, promised_us, fence, turns, then per part: worth, free, then per
 --          turn: part, at_us, member}}, integers, but for member, "cost:job", which is text; zeros at the end of a call's may be left out
---          status 0 refused, 1 granted, 2 booked, 3 too late, 4 withdrawn, 5 newer schema, 6 now is not
---          covered, 7 an older limit than the ledger's, which is then in at_us; part is the one that refuses, 0 for the gate
+--          status 0 refused, 1 granted, 2 booked, 3 too late, 4 withdrawn, 5 to 8 see ledger.lua, the
+--          version of 7 is then in at_us; part is the one that refuses, 0 for the gate
 
 local clock = require("lib/clock")
 local kept = require("lib/form")
@@ -67,8 +67,8 @@ local function look_around(script, forms, keys, args)
     k, before = k + form.keys, key
   end
   script.lines = { some = call("EXISTS", unpack(lines)) > 0 }
-  script.fresh = forms[1].short and call("EXISTS", unpack(ledgers)) == 0
   script.no_tokens = call("EXISTS", unpack(tokens)) == 0
+  script.fresh = script.no_tokens and forms[1].short and call("EXISTS", unpack(ledgers)) == 0
 end
 
 -- ask_tokens finds which tokens of several calls may be remembered in which set
@@ -94,7 +94,7 @@ local function last_alike(forms, keys, k, i)
 end
 
 -- opened: ledgers by their keys; lines: what is known of each, see line.lua; dirty: ledgers to write;
--- fresh: no call has a ledger, but for those of granted
+-- fresh: no call has a ledger or tokens, but for those of granted
 local function new_script(now)
   return { now = now, opened = nil, lines = nil, no_tokens = false, askers = nil, dirty = {}, wrote = false, names = {}, fresh = false, granted = {} }
 end

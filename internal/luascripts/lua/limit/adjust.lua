@@ -8,8 +8,8 @@
 -- ARGV[4+] told       2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
 --                     is not known
 -- returns  {status, part, now_us, version, turns, then per turn: part, at_us, member}, integers, but for member, "cost:job", which is text
---          status 0 was done before, 1 done, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is
---          then in version; part is the one that can't be read
+--          status 0 was done before, 1 done, 5 to 8 see ledger.lua, the version is that of 7; part is the one that can't
+--          be read
 
 local clock = require("lib/clock")
 local ledger = require("limit/ledger")

@@ -9,8 +9,7 @@
 -- returns  {now_us, then per booking: {status, part, at_us, before, turns, then per turn: part, at_us, member}}, integers, but for member,
 --          "cost:job", which is text; before counts the permits ahead of it in the line of the part by which it waits; turns are of lines that
 --          it left, and of leases
---          status 0 unknown, 2 booked, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is in at_us,
---          -1 failed: ask alone
+--          status 0 unknown, 2 booked, 5 to 8 see ledger.lua, the version of 7 is in at_us, -1 failed: ask alone
 
 local clock = require("lib/clock")
 local ledger = require("limit/ledger")

@@ -6,8 +6,7 @@
 -- ARGV[3]  for_us     how long from now on; 0 opens it
 -- ARGV[4]  rule       the part that is closed: those before are narrower or share its key, those behind share it
 -- returns  {status, part, now_us, until_us, version, turns, then per turn: part, at_us, member}, integers, but for member, "cost:job", which is text
---          status 1 done, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in version; part
---          is the one that can't be read
+--          status 1 done, 5 to 8 see ledger.lua, the version is that of 7; part is the one that can't be read
 --
 -- Who is put off goes first once the key is open: behind those who were put off
 -- before it in the same closing, and before all others. Their tickets count up by 1.
@@ -15,7 +14,7 @@
 --
 --   SINCE       from when on the key is closed
 --   LAST, IN    the ticket of the one who was put off last, and since when that closing was
---   SQUEEZED    permits of those who stand between two whole ROOMs
+--   SQUEEZED    what those cost, in steps, who stand between two whole ROOMs
 
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")
@@ -46,7 +45,7 @@ return function(keys, args)
     local last = v[1] and v[1] - TOLD - PARK
     if last and v[2] and v[2] - TOLD == since and last >= ticket then
       ticket = min(last + 1, (floor(last / ROOM) + 1) * ROOM - 1)
-      if is_squeezed(ticket) then squeeze(rule, rule.want) end
+      if is_squeezed(ticket) then squeeze(rule, rule.want, 1) end
     end
     redis.call("ZADD", rule.line, int(ticket + PARK + TOLD), LAST, int(since + TOLD), IN)
     return ticket

@@ -24,6 +24,9 @@ local pack, unpack_at = binary.pack, binary.unpack_at
 local COUNTED = ">ddddddddd"
 local NOBODY = "\0\0\0\0\0\0\0\0"
 
+local MOST = 9007199254740991 -- permits that are counted: a double holds no more exactly
+local HUGE = 72057594037927936 -- above the sum of all that is written; what is no number is not below it
+
 -- the numbers of a kind's limit are a and b, its own x, y and z; keep gives those their names
 local FORMATS = { [0] = COUNTED, [3] = COUNTED .. "ddd", [5] = COUNTED .. "ddddd" }
 local BYTES = { [0] = 72, [3] = 96, [5] = 112 }
@@ -41,8 +44,18 @@ local function spend(ledger, at, cost, from)
     if ledger.used > 0 then ledger.before, ledger.before_at = ledger.used, ledger.newest end
     ledger.start, ledger.used = from, 0
   end
-  if ledger.taken == 0 then ledger.taken, ledger.changed = at, max(ledger.changed, at - 1) end
+  if ledger.taken == 0 then
+    ledger.taken, ledger.changed = at, max(ledger.changed, at - 1)
+  elseif ledger.taken + cost > MOST then -- of a grant before that it is not known any more how many followed
+    ledger.taken = at
+  end
   ledger.used, ledger.newest, ledger.taken = ledger.used + cost, at, ledger.taken + cost
+end
+
+local function copy(ledger)
+  local other = {}
+  for name, value in pairs(ledger) do other[name] = value end
+  return other
 end
 
 -- over says that the tally has ended at an instant, or never began
@@ -74,11 +87,14 @@ local function grants(ledger)
 end
 
 -- read reads a value; the second answer are the numbers that it was written under, when
--- they are not those of limit. nil for a form that it does not know
+-- they are not those of limit. nil for what value does not write
 local function read(kind, limit, s)
   local more = kind.more or 0
   if #s ~= 17 + BYTES[more] then return nil end
   local newest, used, start, before, before_at, taken, changed, n, W, a, x, y, b, z = unpack_at(FORMATS[more], s, 18)
+  local sum = newest + used + start + before + before_at + taken + changed
+  if more > 0 then sum = sum + x + y end
+  if not (n >= 1 and W >= 1 and sum >= 0 and sum < HUGE) then return nil end
   local ledger = {
     token = string.sub(s, 2, 9), known = true, newest = newest, used = used, start = start, before = before, before_at = before_at, taken = taken, changed = changed,
     key = nil, limit = nil, tokens = nil, dirty = false,
@@ -137,7 +153,7 @@ local counter = {
 -- `fixed n/W`, at most n permits in a window that begins with the
 -- first of them. The tally is all there is to know.
 counter.fixed = {
-  fresh = fresh, grants = grants, read = read, value = value,
+  copy = copy, fresh = fresh, grants = grants, read = read, value = value,
   settle = function(limit, old, ledger)
     fit(limit, ledger)
     if limit.W > old.W and ledger.before > 0 and ledger.before_at + limit.W > ledger.newest then again(limit, ledger) end -- one window may hold both now
@@ -188,7 +204,7 @@ local function used(limit, ledger, i)
 end
 
 counter.calendar = {
-  fresh = fresh, grants = grants, read = read, value = value,
+  copy = copy, fresh = fresh, grants = grants, read = read, value = value,
   numbers = function(limit)
     if not limit.more then return end -- the bounds of another day are no other limit
     limit.bounds = {}
@@ -233,7 +249,7 @@ end
 
 counter.step = {
   more = 3,
-  grants = grants, read = read, value = value,
+  copy = copy, grants = grants, read = read, value = value,
   numbers = function(limit)
     limit.a = limit.a or tonumber(limit.more)
     limit.burst = limit.a

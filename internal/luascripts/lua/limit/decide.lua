@@ -9,7 +9,7 @@ local places = require("limit/places")
 local max = math.max
 local free, outlive, slot, worth = ledger.free, ledger.outlive, ledger.slot, ledger.worth
 local COPY, OFFERED = numbers.COPY, line.OFFERED
-local anybody, closed, find, leave, look, missed, next_turns, park, rank = line.anybody, line.closed, line.find, line.leave, line.look, line.missed, line.next_turns, line.park, line.rank
+local anybody, closed, find, leave, look, missed, next_turns, park, rank, told = line.anybody, line.closed, line.find, line.leave, line.look, line.missed, line.next_turns, line.park, line.rank, line.told
 local holds, put, spend = tokens.holds, tokens.put, tokens.spend
 local joint, last_of_group, left_behind, measure, name, open_rule, place = rulecall.joint, rulecall.last_of_group, rulecall.left_behind, rulecall.measure, rulecall.name, rulecall.open_rule, rulecall.place
 
@@ -52,7 +52,7 @@ end
 -- refuses is the first rule from..to who lets nobody pass those who wait
 local function refuses(rules, from, to)
   for i = from, to do
-    if not rules[i].ticket and rules[i].front then return i end
+    if rules[i].held_up or not rules[i].ticket and rules[i].front then return i end
   end
 end
 
@@ -281,7 +281,9 @@ local function decide(script, form, keys, k, text)
   end
   local keeps = places.stand_for(rules, binding, at, now)
   done(rules, now)
-  return answer(call, 2, binding, at, offer_unheard(bound, now, left_behind(rules, keeps, now)))
+  local turns = offer_unheard(bound, now, left_behind(rules, keeps, now))
+  if #turns > 0 and bound.kind.lease then at = told(bound, bound.me) end -- it may be one of those who were just told when a lease ends
+  return answer(call, 2, binding, at, turns)
 end
 
 return { decide = decide, put_all = put_all }

@@ -13,7 +13,7 @@ local line = require("limit/line")
 local floor, max, min = math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
 local pack, unpack_at = binary.pack, binary.unpack_at
-local slot = ledger.slot
+local NEVER, slot = ledger.NEVER, ledger.slot
 local OFFERED, TOLD, at_rank, told = line.OFFERED, line.TOLD, line.at_rank, line.told
 local line_ends, tell = line.line_ends, line.tell
 
@@ -86,7 +86,7 @@ return {
     local ledger = kind.fresh()
     ledger.token, ledger.known = string.sub(s, 2, 9), true
     ledger.newest, ledger.fence = unpack_at(">dd", s, 17)
-    return ledger
+    return ledger.fence >= 0 and ledger.fence <= NEVER and ledger or nil
   end,
 
   value = function(limit, ledger) return pack(">dddd", ledger.newest, ledger.fence, limit.n, limit.W) end,

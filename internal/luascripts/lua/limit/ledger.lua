@@ -11,7 +11,7 @@
 -- (there is a value), and what its kind keeps. Each kind gives these functions:
 --
 --   fresh(limit, key)                   a key on which nothing was spent
---   read(kind, limit, s, key)           what s, the head of the value, holds; nil for a form that it does not know. The second
+--   read(kind, limit, s, key)           what s, the head of the value, holds; nil when the kind writes no such value. The second
 --                                       answer is the limit that it was written under, when that is not `limit`
 --   grants(ledger, limit)               what another kind needs to know of the past: {at, count, at, count ...}, oldest first
 --   slot(limit, ledger, now, before, cost)  when cost permits behind `before` others go, if all go as early as possible
@@ -32,15 +32,19 @@
 --   write(limit, ledger, now)           writes it
 --   spent(limit, ledger, now, most)     the newest grants that count, for a reader: {at, count, at, count ...}, the newest first
 --   lease, offer, anew                  see leases.lua
+--   copy(ledger)                        a ledger to charge in vain, where slot must be told whole jobs: what one leaves over of a window
+--                                       may be too little for the next, see line.lua
 
 local numbers = require("lib/numbers")
 local binary = require("lib/binary")
-local min = math.min
+local max, min = math.max, math.min
 local life, live = numbers.life, numbers.live
 local timestamp, timestamp_at = binary.timestamp, binary.timestamp_at
 
 local call, sub = redis.call, string.sub
-local NEVER = 9007199254740991 -- the year 2255: what is further away is told so, a reply holds no more
+local NEVER = 6755399441055743 -- the year 2184: what is further away is told so, a score in line holds no more
+local STEPS = 1048576 -- steps of the largest cost of a limit, about
+local CORRUPT = 8 -- a status
 local MOST = 256 -- limits that are kept from call to call
 
 local KINDS = {
@@ -69,6 +73,8 @@ local function limit_of(letter, n, W, more, version)
   limit = { letter = letter, kind = kind_of(letter), n = tonumber(n), W = tonumber(W), more = more, version = tonumber(version) }
   limit.stamp, limit.life = timestamp(limit.version), numbers.int(life(limit.W)) -- as they are written
   if limit.kind.numbers then limit.kind.numbers(limit) end
+  limit.unit = 1 -- so many permits are one step of a ticket, see line.lua
+  while max(limit.n, limit.burst or 0) > STEPS * limit.unit do limit.unit = 2 * limit.unit end
   limits[text], count = limit, count + 1
   return limit
 end
@@ -86,7 +92,8 @@ end
 -- written, so `now` has no part in it: an instant that moved on with the clock
 -- would never come. The second answer is a status when there is nothing to decide
 -- with: 5 newer schema, 6 a calendar that does not cover now, 7 an older limit than
--- the ledger was written under, whose version is the third. A caller that has not
+-- the ledger was written under, whose version is the third, 8 a corrupt ledger: its
+-- kind is known, and the rest is not what that kind writes. A caller that has not
 -- heard of a change yet would grant by the old limit, and rewrite the ledger in its
 -- form.
 local function read(rule, now, nothing)
@@ -98,10 +105,11 @@ local function read(rule, now, nothing)
   if s == "" then return fresh(limit, key) end
   local letter = sub(s, 1, 1)
   local writer = letter == limit.letter and kind or kind_of(letter)
-  if not writer or #s < 16 then return nil, 5 end
+  if not writer then return nil, 5 end
+  if #s < 16 then return nil, CORRUPT end
   if writer ~= kind and kind.fetch then s = call("GETRANGE", key, "0", "398") end -- it may have read the head alone
   local ledger, old = writer.read(writer, writer == kind and limit or nil, s, key)
-  if not ledger then return nil, 5 end
+  if not ledger or not (ledger.newest >= 0 and ledger.newest <= NEVER) then return nil, CORRUPT end
   local other = sub(s, 10, 16) ~= limit.stamp
   if other and timestamp_at(s, 10) > limit.version then return nil, 7, timestamp_at(s, 10) end
   if writer ~= kind then
@@ -193,6 +201,6 @@ local function worth(rule)
 end
 
 return {
-  NEVER = NEVER, free = free, limit_of = limit_of, open = open, outlive = outlive, slot = slot, spent = spent, worth = worth,
+  CORRUPT = CORRUPT, NEVER = NEVER, STEPS = STEPS, free = free, limit_of = limit_of, open = open, outlive = outlive, slot = slot, spent = spent, worth = worth,
   write = write,
 }

@@ -1,7 +1,7 @@
 -- line.lua: who waits on a key, in which order, and what they were promised.
 --
--- line      sorted set, member "cost:job", score = ticket, which orders the line:
---           that of the one before plus ROOM for each permit of its cost. Who comes too late is parked: the same
+-- line      sorted set, member "cost:job", score = ticket, which orders the line: that of the one before plus ROOM
+--           for each permit of its cost, or for each so many, see steps. Who comes too late is parked: the same
 --           ticket, PARK lower, so it holds up nobody and finds its turn again
 -- turns     sorted set, the same, of the jobs of one policy that another of its
 --           rules holds up: each keeps its turn among jobs of that policy, and does not exist for others
@@ -15,7 +15,7 @@ local numbers = require("lib/numbers")
 local ledger = require("limit/ledger")
 local ceil, max, min = math.ceil, math.max, math.min
 local int, live = numbers.int, numbers.live
-local slot = ledger.slot
+local NEVER, STEPS, slot = ledger.NEVER, ledger.STEPS, ledger.slot
 
 local MIXED, CLOSED = "mixed", "closed"
 local SINCE, LAST, IN, SQUEEZED = "closed since", "put off last", "put off in", "squeezed"
@@ -24,8 +24,10 @@ local GRACE = 100000 -- how long after its last promise a head keeps its place
 local OFFERED = 900000 -- how long, with GRACE, a lease that is free is kept for those to whom it is offered
 local LATE = 3600000000 -- how long it stays parked
 local PARK = 4503599627370496
-local ROOM = 4096 -- tickets a permit: between two places there is room for those who are put off, see close.lua
+local ROOM = 4096 -- tickets a step: between two places there is room for those who are put off, see close.lua
 local PARKED, LIVE = "(-2251799813685248", "-2251799813685248" -- below and above
+local WHOLE = 32 -- jobs ahead of one that are looked at each, where costs differ
+local FAR = 4503599627370496 -- permits ahead: more are counted as so many
 local NOTED = "6755399441055744" -- PARK + TOLD: from here on stands what is noted of a key, but for when it opens
 
 local function cost_of(member)
@@ -164,6 +166,12 @@ local function below(set, ticket)
   return redis.call("ZCOUNT", set, LIVE, "(" .. int(ticket))
 end
 
+-- steps is by how many ROOMs a ticket comes behind one of this cost: a permit each, where limits
+-- are not so large that the tickets of some jobs would pass all bounds
+local function steps(rule, cost)
+  return min(ceil(cost / rule.limit.unit), STEPS)
+end
+
 -- permits of so many who wait, and so many turns, from a ticket on. Equal costs are
 -- counted exactly; with mixed costs tickets bound it from above, with the costs of
 -- those who were squeezed in between.
@@ -172,20 +180,98 @@ local function permits(rule, waiting, turns, from)
   local ends = -PARK
   if rule.waiting > 0 then
     local m, ticket = at_rank(rule.line, rule.first + rule.waiting - 1)
-    ends = ticket + cost_of(m) * ROOM
+    ends = ticket + steps(rule, cost_of(m)) * ROOM
   end
   if rule.turns_ahead > 0 then
     local m, ticket = at_rank(rule.turns, rule.turn + rule.turns_ahead - 1)
-    ends = max(ends, ticket + cost_of(m) * ROOM)
+    ends = max(ends, ticket + steps(rule, cost_of(m)) * ROOM)
   end
-  return ceil((ends - from) / ROOM) + (mark(rule, SQUEEZED) or PARK) - PARK
+  return (ceil((ends - from) / ROOM) + (mark(rule, SQUEEZED) or PARK) - PARK) * rule.limit.unit
 end
 
--- rank finds how much is ahead of me, or of a newcomer: `ahead` permits; and
+-- first_costs finds, of a line with mixed costs, what the first ahead of me cost, in their order, and
+-- which of them is the first who waits here; and the ticket of the one behind them
+local function first_costs(rule)
+  local waiting, turns = NONE, NONE
+  if rule.waiting > 0 then waiting = redis.call("ZRANGE", rule.line, rule.first, rule.first + min(rule.waiting, WHOLE + 1) - 1, "WITHSCORES") end
+  if rule.turns_ahead > 0 then turns = redis.call("ZRANGE", rule.turns, rule.turn, rule.turn + min(rule.turns_ahead, WHOLE + 1) - 1, "WITHSCORES") end
+  local costs, sum, i, j = {}, 0, 1, 1
+  while true do
+    local mine, other = tonumber(waiting[i + 1]), tonumber(turns[j + 1])
+    if #costs == WHOLE or not (mine or other) then return costs, sum, mine and other and min(mine, other) or mine or other end
+    if mine and (not other or mine <= other) then
+      rule.head = rule.head or #costs + 1
+      costs[#costs + 1], i = cost_of(waiting[i]), i + 2
+    else
+      costs[#costs + 1], j = cost_of(turns[j]), j + 2
+    end
+    sum = sum + costs[#costs]
+  end
+end
+
+-- count_ahead finds how many permits go before mine, and what the first jobs of these cost, when
+-- slot must be told whole jobs
+local function count_ahead(rule)
+  local many = rule.waiting + rule.turns_ahead
+  local cost = cost_of(rule.waiting > 0 and rule.front or rule.turn_front)
+  if rule.mixed then
+    local behind
+    rule.costs, rule.ahead, behind = first_costs(rule)
+    if behind then rule.ahead = rule.ahead + permits(rule, rule.waiting, rule.turns_ahead, behind) end
+  else
+    rule.ahead = many * cost
+    if rule.kind.copy and (cost > 1 or rule.want > 1) then
+      rule.costs = {}
+      for i = 1, min(many, WHOLE) do rule.costs[i] = cost end
+    end
+  end
+  rule.ahead = min(rule.ahead, FAR)
+end
+
+-- gone is the ledger of a rule as it is when the first of those ahead have gone, each as a whole and as
+-- early as it can, how many permits go before mine then, and when the first who waits here goes
+local function gone(rule, now)
+  local costs, kind, limit, left, head_at = rule.costs, rule.kind, rule.limit, rule.ahead, nil
+  if not costs then return rule.ledger, left end
+  if not kind.copy then
+    if rule.head then
+      for i = 1, rule.head - 1 do head_at = (head_at or 0) + costs[i] end
+      head_at = kind.slot(limit, rule.ledger, now, head_at or 0, costs[rule.head])
+    end
+    return rule.ledger, left, head_at
+  end
+  local of = kind.copy(rule.ledger)
+  for i, cost in ipairs(costs) do
+    local at = kind.slot(limit, of, now, 0, cost)
+    if i == rule.head then head_at = at end
+    kind.charge(limit, of, at, cost)
+    left = left - cost
+  end
+  return of, max(0, left), head_at
+end
+
+-- follow says when jobs go one behind the other that come behind those who have `gone`
+local function follow(rule, now, of, left)
+  local kind, limit, more = rule.kind, rule.limit, WHOLE - #(rule.costs or NONE)
+  if rule.kind.copy and of == rule.ledger then of = kind.copy(of) end
+  return function(cost)
+    local at = min(kind.slot(limit, of, now, left, cost), NEVER)
+    if left == 0 and more > 0 and kind.copy and (rule.mixed or cost > 1) then
+      kind.charge(limit, of, at, cost)
+      more = more - 1
+    else
+      left = left + cost
+    end
+    return at
+  end
+end
+
+-- rank finds who is ahead of me, or of a newcomer: `ahead` permits, of which `costs` are
+-- those of the first jobs; and
 -- `behind`, {from when on, permits ...}: I come behind turns that have an instant of
 -- their own, so many permits after it
 local function rank(rule)
-  rule.waiting, rule.turns_ahead, rule.ahead, rule.behind = 0, rule.turns_last - rule.turn, 0, nil
+  rule.waiting, rule.turns_ahead, rule.ahead, rule.behind, rule.costs, rule.head = 0, rule.turns_last - rule.turn, 0, nil, nil, nil
   if rule.ticket then
     local ticket = normal(rule.ticket)
     if rule.front and rule.front ~= rule.me then rule.waiting = max(0, rule.parked + below(rule.line, ticket) - rule.first) end
@@ -194,9 +280,7 @@ local function rank(rule)
     rule.waiting = line_ends(rule) - rule.first
   end
   if rule.waiting + rule.turns_ahead == 0 then return end
-  local first = rule.waiting > 0 and rule.front_ticket or rule.turn_ticket
-  if rule.turns_ahead > 0 then first = min(first, rule.turn_ticket) end
-  rule.ahead = permits(rule, rule.waiting, rule.turns_ahead, first)
+  count_ahead(rule)
   if rule.turns_ahead == 0 then return end
   rule.behind = {}
   local m, ticket, p, left = rule.turn_front, rule.turn_ticket, rule.turn_told, rule.turns_ahead
@@ -213,10 +297,10 @@ local function rank(rule)
   until not more
 end
 
--- squeeze adds to the permits of those who stand between two whole ROOMs, or takes
--- them off when one leaves who stood there by its ticket
-local function squeeze(rule, permits)
-  local sum = (mark(rule, SQUEEZED) or PARK) + permits
+-- squeeze adds the cost of one who stands between two whole ROOMs to what such jobs cost in
+-- all, in steps, or with -1 takes it off
+local function squeeze(rule, cost, sign)
+  local sum = (mark(rule, SQUEEZED) or PARK) + sign * steps(rule, cost)
   if sum > PARK then redis.call("ZADD", rule.line, int(sum + TOLD), SQUEEZED) else redis.call("ZREM", rule.line, SQUEEZED) end
 end
 
@@ -225,7 +309,7 @@ local function is_squeezed(ticket)
 end
 
 local function leave(rule)
-  if is_squeezed(rule.ticket) then squeeze(rule, -rule.want) end
+  if is_squeezed(rule.ticket) then squeeze(rule, rule.want, -1) end
   redis.call("ZREM", rule.line, rule.me, "@" .. rule.me)
   if rule.turns and not rule.no_turns then redis.call("ZREM", rule.turns, rule.me) end
   if not rule.marked then return end
@@ -302,7 +386,7 @@ end
 return {
   CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, LATE = LATE, LIVE = LIVE, MIXED = MIXED, NOTED = NOTED, OFFERED = OFFERED, PARK = PARK,
   PARKED = PARKED, ROOM = ROOM, SINCE = SINCE, SQUEEZED = SQUEEZED, TOLD = TOLD, WAITING = WAITING, anybody = anybody, at_rank = at_rank,
-  closed = closed, cost_of = cost_of, find = find, first_of = first_of, in_time = in_time, is_parked = is_parked, is_squeezed = is_squeezed,
+  closed = closed, cost_of = cost_of, find = find, first_of = first_of, follow = follow, gone = gone, in_time = in_time, is_parked = is_parked, is_squeezed = is_squeezed,
   leave = leave, line_ends = line_ends, look = look, mark = mark, missed = missed, next_turns = next_turns, normal = normal, park = park,
-  rank = rank, squeeze = squeeze, tell = tell, told = told,
+  rank = rank, squeeze = squeeze, steps = steps, tell = tell, told = told,
 }

@@ -14,18 +14,17 @@
 -- ARGV[9]  most       how many to list, 1 to 250
 -- returns  {status, now_us, newer, all, listed, then per booking: at_us, job, cost, parked 0|1, ticket}; at_us of one who is parked
 --          is the instant that it missed
---          status 1 known, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in newer;
---          integers, but for job, which is text
+--          status 1 known, 5 to 8 see ledger.lua, newer is that of 7; integers, but for job, which is text
 
 local clock = require("lib/clock")
 local ledger = require("limit/ledger")
 local line = require("limit/line")
 local rulecall = require("limit/rulecall")
 local max, min = math.max, math.min
-local limit_of, open, slot = ledger.limit_of, ledger.open, ledger.slot
+local limit_of, open = ledger.limit_of, ledger.open
 local rule_on = rulecall.rule_on
 local cost_of, told = line.cost_of, line.told
-local closed, line_ends, look, rank = line.closed, line.line_ends, line.look, line.rank
+local closed, follow, gone, line_ends, look, rank = line.closed, line.follow, line.gone, line.line_ends, line.look, line.rank
 
 return function(keys, args)
   local first, skip, most = args[7], tonumber(args[8]), tonumber(args[9])
@@ -45,20 +44,19 @@ return function(keys, args)
   local v = index < ends and redis.call("ZRANGE", rule.line, index, ends - 1, "WITHSCORES") or {}
   local reply = { 1, now, 0, rule.last, #v / 2 }
 
-  local before
+  local goes
   for i = 1, #v, 2 do
     local m, ticket, parked = v[i], tonumber(v[i + 1]), index < rule.first
     local at
     if parked then
       at = told(rule, m) or 0
     else
-      if not before then
+      if not goes then
         rule.me, rule.ticket = m, ticket
         rank(rule)
-        before = rule.ahead
+        goes = follow(rule, from, gone(rule, from))
       end
-      at = slot(rule, from, before, cost_of(m))
-      before = before + cost_of(m)
+      at = goes(cost_of(m))
     end
     reply[#reply + 1] = at
     reply[#reply + 1] = string.match(m, ":(.*)$")

@@ -7,7 +7,7 @@
 -- returns  {status, part, at_us, now_us, permits, jobs, parked, closed_us}, integers: by which part it waits until when; how many
 --          permits and jobs are ahead of it in the line where it stands; 1 when it came too late and is not counted in that line;
 --          until when the key of that part is closed, 0 when it is not
---          status 0 unknown, 2 booked, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is in at_us
+--          status 0 unknown, 2 booked, 5 to 8 see ledger.lua, the version of 7 is in at_us
 
 local clock = require("lib/clock")
 local line = require("limit/line")

@@ -14,18 +14,17 @@
 -- ARGV[9]  spent      how many of the newest grants to list, 0 to 250
 -- returns  {status, now_us, free, next_us, life_ms, closed_us, waiting, listed, spent, then per booking: at_us, job, cost, and per
 --          grant, the newest first: at_us, permits}; of a kind that only counts, at_us is the last of so many; of a lease it is its end
---          status 1 known, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in next_us;
---          integers, but for job, which is text
+--          status 1 known, 5 to 8 see ledger.lua, the version of 7 is in next_us; integers, but for job, which is text
 
 local clock = require("lib/clock")
 local ledger = require("limit/ledger")
 local line = require("limit/line")
 local rulecall = require("limit/rulecall")
 local max, min = math.max, math.min
-local free, limit_of, open, slot, spent = ledger.free, ledger.limit_of, ledger.open, ledger.slot, ledger.spent
+local free, limit_of, open, spent = ledger.free, ledger.limit_of, ledger.open, ledger.spent
 local rule_on = rulecall.rule_on
 local cost_of = line.cost_of
-local closed, find, line_ends, look, rank = line.closed, line.find, line.line_ends, line.look, line.rank
+local closed, find, follow, gone, line_ends, look, rank = line.closed, line.find, line.follow, line.gone, line.line_ends, line.look, line.rank
 
 return function(keys, args)
   local most = tonumber(args[7])
@@ -42,14 +41,15 @@ return function(keys, args)
   local known_ms = max(0, redis.call("PTTL", rule.key))
   local none = waiting > 0 or rule.closed > 0
   local from = max(now, rule.closed)
-  local reply = { 1, now, none and 0 or free(rule, now), slot(rule, from, rule.ahead, rule.want), known_ms, rule.closed, waiting, 0, 0 }
+  local next_us = follow(rule, from, gone(rule, from))(rule.want)
+  local reply = { 1, now, none and 0 or free(rule, now), next_us, known_ms, rule.closed, waiting, 0, 0 }
 
   local many = min(most, waiting)
   local members = many > 0 and redis.call("ZRANGE", rule.line, rule.first, rule.first + many - 1) or {}
-  local before = 0
+  rule.costs = nil
+  local goes = follow(rule, from, rule.ledger, 0)
   for _, m in ipairs(members) do
-    reply[#reply + 1] = slot(rule, from, before, cost_of(m))
-    before = before + cost_of(m)
+    reply[#reply + 1] = goes(cost_of(m))
     reply[#reply + 1] = string.match(m, ":(.*)$")
     reply[#reply + 1] = cost_of(m)
   end

@@ -6,7 +6,7 @@ local line = require("limit/line")
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
 local LATE, MIXED, PARK, PARKED, ROOM, TOLD, at_rank, cost_of, is_parked, normal = line.LATE, line.MIXED, line.PARK, line.PARKED, line.ROOM, line.TOLD, line.at_rank, line.cost_of, line.is_parked, line.normal
-local is_squeezed, line_ends, squeeze = line.is_squeezed, line.line_ends, line.squeeze
+local is_squeezed, line_ends, squeeze, steps = line.is_squeezed, line.line_ends, line.squeeze, line.steps
 
 -- mix notes that costs differ, when mine is not that of the first who waits, or
 -- where nobody does, of the first turn
@@ -22,7 +22,7 @@ end
 local function last_ticket(rule)
   local ticket = 0
   local function after(member, t)
-    if member then ticket = max(ticket, (ceil(normal(t) / ROOM) + cost_of(member)) * ROOM) end
+    if member then ticket = max(ticket, (ceil(normal(t) / ROOM) + steps(rule, cost_of(member))) * ROOM) end
   end
   if rule.parked > 0 then after(at_rank(rule.line, rule.parked - 1)) end -- the last who is parked
   if line_ends(rule) > 0 then after(at_rank(rule.line, rule.last - 1)) end
@@ -67,7 +67,7 @@ local function clear(rule, now)
     local m = string.match(name, "^@(.*)$") or ""
     local t = redis.call("ZSCORE", rule.line, m)
     if (not t or is_parked(tonumber(t))) and not (rule.turns and redis.call("ZSCORE", rule.turns, m)) then
-      if is_squeezed(tonumber(t or "")) then squeeze(rule, -cost_of(m)) end
+      if is_squeezed(tonumber(t or "")) then squeeze(rule, cost_of(m), -1) end
       redis.call("ZREM", rule.line, m, name)
     end
   end
@@ -141,7 +141,7 @@ local function first_ticket(rule)
     local m, t = at_rank(rule.turns, 0)
     if m then ticket = min(ticket or t, t) end
   end
-  return ticket and (floor(ticket / ROOM) - rule.want) * ROOM or 0
+  return ticket and (floor(ticket / ROOM) - steps(rule, rule.want)) * ROOM or 0
 end
 
 -- join_at gives me the place of a ticket in a set, among those who are parked when

@@ -9,7 +9,7 @@
 -- ARGV[4]  token      8 bytes
 -- ARGV[5]  closed_us  until when the rule is closed on all keys, 0 when it is not
 -- returns  {status, released, now_us, version, turns, then per turn: part, at_us, member}, integers, but for member, "cost:job", which is text
---          released 0: it had ended; status 1 known, 5 newer schema, 7 an older limit than the ledger's, which is then in version
+--          released 0: it had ended; status 1 known, 5, 7, 8 see ledger.lua, the version is that of 7
 
 local clock = require("lib/clock")
 local ledger = require("limit/ledger")

@@ -1,4 +1,4 @@
--- reset.lua: forget what was spent on a key; who waits keeps its place.
+-- reset.lua: forget what was spent on a key, also what can't be read; who waits keeps its place.
 --
 -- KEYS[1]  ledger     string, see ledger.lua
 -- KEYS[2]  tokens     sorted set, see tokens.lua
@@ -9,21 +9,21 @@
 -- ARGV[4]  more       what only some algorithms have
 -- ARGV[5]  version    of the limit, 0 when it is the one in code
 -- returns  {status, now_us, version, turns, then per turn: part, at_us, member}, integers, but for member, "cost:job", which is text
---          status 1 done, 5 newer schema, 6 now is not covered, 7 an older limit than the ledger's, which is then in version
+--          status 1 done, 5, 6, 7 see ledger.lua, the version is that of 7
 
 local clock = require("lib/clock")
 local ledger = require("limit/ledger")
 local line = require("limit/line")
 local rulecall = require("limit/rulecall")
-local limit_of, open = ledger.limit_of, ledger.open
+local CORRUPT, limit_of, open = ledger.CORRUPT, ledger.limit_of, ledger.open
 local rule_on = rulecall.rule_on
 local closed, missed, next_turns = line.closed, line.missed, line.next_turns
 
 return function(keys, args)
   local now = clock()
   local rule = rule_on(keys[1], keys[2], keys[3], limit_of(args[1], args[2], args[3], args[4], args[5]), "1", "0", now)
-  local status, newer = open(rule, now)
-  if status then return { status, now, newer, 0 } end
+  local readable, status, newer = pcall(open, rule, now) -- the key may be of another type
+  if readable and status and status ~= CORRUPT then return { status, now, newer, 0 } end
 
   redis.call("UNLINK", rule.key, rule.tokens)
   open(rule, now)

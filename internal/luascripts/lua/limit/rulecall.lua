@@ -16,11 +16,11 @@ local kept = require("lib/form")
 local ledger = require("limit/ledger")
 local tokens = require("limit/tokens")
 local line = require("limit/line")
-local max = math.max
-local limit_of, open, slot = ledger.limit_of, ledger.open, ledger.slot
+local max, min = math.max, math.min
+local NEVER, limit_of, open, slot = ledger.NEVER, ledger.limit_of, ledger.open, ledger.slot
 local put = tokens.put
-local is_parked = line.is_parked
-local closed, find, look, next_turns, rank = line.closed, line.find, line.look, line.next_turns, line.rank
+local GRACE, is_parked = line.GRACE, line.is_parked
+local closed, find, gone, look, next_turns, rank = line.closed, line.find, line.gone, line.look, line.next_turns, line.rank
 
 local RULE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()" -- and where the next begins
 
@@ -108,9 +108,20 @@ end
 -- measure finds when a part admits me if all ahead of me go as early as they can:
 -- from then on it does, as long as nobody else comes. Turns ahead go when they were
 -- promised, which may be later: when it refuses me, that is what I am told.
+--
+-- Where costs differ nobody goes before the first who waits: a smaller job would take what
+-- that one waits for, again and again. So `held_up` says that I have a ticket and the first
+-- goes before me: I come when it is expected at the latest.
 local function measure(rule, now)
   local b = max(now, rule.closed)
-  rule.by_ledger = slot(rule, b, rule.ahead, rule.want)
+  local of, left, head_at = gone(rule, b)
+  rule.by_ledger = min(rule.kind.slot(rule.limit, of, b, left, rule.want), NEVER)
+  rule.held_up = rule.mixed and rule.ticket and head_at and head_at < rule.by_ledger
+  if rule.held_up then
+    local expected = rule.front_told or 0
+    if expected <= now then expected = expected + GRACE end
+    rule.by_ledger = max(rule.by_ledger, min(expected, NEVER))
+  end
   rule.by_turns = rule.by_ledger
   for i = 1, rule.behind and #rule.behind or 0, 2 do
     if rule.behind[i] > b then rule.by_turns = max(rule.by_turns, slot(rule, rule.behind[i], rule.behind[i + 1], rule.want)) end

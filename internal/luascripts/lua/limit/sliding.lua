@@ -156,10 +156,10 @@ return {
     local ledger = make(key, 1, head, 0, sub(s, 2, 9), s)
     if #s < READ and #s > HEADER then
       ledger.count = (#s - HEADER) / WIDTH
-      ledger.newest = head < ledger.count and timestamp_at(s, HEADER + head * WIDTH + 1)
+      ledger.newest = head < ledger.count and ledger.count % 1 == 0 and timestamp_at(s, HEADER + head * WIDTH + 1)
     else
       local two = call("GETRANGE", key, place(head, 0), place(head, 2 * WIDTH - 1)) -- the newest is the last, or the ring has turned
-      if #two < WIDTH then return nil end
+      if #two < WIDTH or #two % WIDTH > 0 then return nil end
       ledger.newest, ledger.text, ledger.from = timestamp_at(two, 1), two, HEADER + head * WIDTH
       ledger.count = #two < 2 * WIDTH and head + 1 or (call("STRLEN", key) - HEADER) / WIDTH
     end
@@ -196,6 +196,13 @@ return {
       end
     end
     return list
+  end,
+
+  copy = function(ledger)
+    local other, runs = {}, ledger.runs
+    for name, value in pairs(ledger) do other[name] = value end
+    if runs then other.runs = { unpack(runs) } end
+    return other
   end,
 
   -- carry makes a log of grants that the ledger of another kind told

@@ -7,13 +7,36 @@ local counter = require("limit/counter")
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 local over, spend = counter.over, counter.spend
 
+local EXACT = 9007199254740992 -- below it a double holds every whole number
+
+-- share is how often n goes into k * m, and the rest; 0 <= m < n <= 2^40. The product may be too
+-- large for a double: then it is made of the digits of k, 12 bits each, the highest first.
+local function share(k, m, n)
+  local often, rest, unit = 0, 0, 281474976710656
+  while unit >= 1 do
+    local digit = floor(k / unit)
+    k = k - digit * unit
+    rest = rest * 4096 + digit * m
+    local more = floor(rest / n)
+    often, rest, unit = often * 4096 + more, rest - more * n, unit / 4096
+  end
+  return often, rest
+end
+
 -- plus is the time of k permits later; k may be negative
 local function plus(limit, t, r, k)
   local n, W = limit.n, limit.W
   local q = floor(W / n)
   local s = r + k * (W - q * n)
-  local whole = floor(s / n)
-  return t + k * q + whole, s - whole * n
+  if s < EXACT and s > -EXACT then
+    local whole = floor(s / n)
+    return t + k * q + whole, s - whole * n
+  end
+  local often, rest = share(k < 0 and -k or k, W - q * n, n)
+  if k < 0 then often, rest = -often, -rest end
+  rest = r + rest
+  if rest >= n then often, rest = often + 1, rest - n elseif rest < 0 then often, rest = often - 1, rest + n end
+  return t + k * q + often, rest
 end
 
 local function up(t, r)
@@ -103,7 +126,7 @@ local gcra = {
   back = function(limit, ledger, at, cost, worth, a) return back(limit, ledger, at, cost, worth, a, 0) end,
   free = function(limit, ledger, a)
     local t, r = full(ledger, a)
-    local k = floor(limit.burst - (t - a) * limit.n / limit.W) + 1 -- near it
+    local k = floor(limit.burst - ((t - a) * limit.n + r) / limit.W) + 1 -- near it
     while k > 0 and up(plus(limit, t, r, k - limit.burst)) > a do k = k - 1 end
     return max(0, min(k, limit.burst))
   end,
@@ -157,7 +180,7 @@ local smooth = {
   free = function(limit, ledger, a)
     local t, r = following(limit, ledger, a)
     if up(t, r) > a then return 0 end
-    local k = floor((a - t) * limit.n / limit.W) + 1 -- near it
+    local k = floor(((a - t) * limit.n - r) / limit.W) + 1 -- near it
     while k > 1 and up(plus(limit, t, r, k)) > a do k = k - 1 end
     return k
   end,

@@ -81,7 +81,7 @@ local function spend(rule, now, at, token)
     local first = part == 1 and rule.W < COPY
     local before = newest + COPY > now and held ~= NOBODY and not of.second and not (list and rule.W < COPY)
     if of.granted then
-      if before then of.granted[held] = newest end
+      if before then of.granted[held] = of.granted.scores and of.granted.scores[held] or newest end
       of.granted[token] = at
     end
     if before and first then -- at once: a table that grows is slow
