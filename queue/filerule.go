@@ -29,7 +29,7 @@ var ruleFields = []string{"limit", "gate", "key", "cost", "zone"}
 // already, and that it is missing would be a wrong one.
 func (f *policyFile) rule(e yamlfile.Entry) *fileRule {
 	var (
-		r      = &fileRule{Rule: Rule{Name: e.Name}, at: e.At}
+		r      = &fileRule{Rule: Rule{Name: e.Name, source: fileSource{file: f.Name, at: e.At}}, at: e.At}
 		before = len(f.Faults)
 		gate   = true // as it stands can be held against the other fields
 	)
@@ -45,14 +45,17 @@ func (f *policyFile) rule(e yamlfile.Entry) *fileRule {
 			if r.Key = f.key(n); r.Key == nil {
 				r.Key = ConstantKey("?")
 			}
+			r.source.key = yamlfile.TextOf(n)
 		case "cost":
 			if r.Cost = f.cost(n); r.Cost == nil {
 				r.Cost = constantCost(1)
 			}
+			r.source.cost = yamlfile.TextOf(n)
 		case "zone":
 			if r.Zone = f.zone(n); r.Zone == nil {
 				r.Zone = func(*asynq.Task) (*time.Location, error) { return time.UTC, nil }
 			}
+			r.source.zone = yamlfile.TextOf(n)
 		}
 	})
 	if gate && places != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/queue/internal/yamlfile"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
 )
@@ -50,6 +51,8 @@ type Policy struct {
 	// MaxPostpones is how often a task may be put off by its provider, with a
 	// Retry-After, before that counts as a failure; at least 1. Defaults to 100.
 	MaxPostpones int
+
+	source fileSource
 }
 
 // Rule is a named limit, and how the key and the cost of a task are found; or a
@@ -80,6 +83,16 @@ type Rule struct {
 	// Zone finds the recipient's time zone. Required with a gate that opens by
 	// it, refused with any other and with a limit.
 	Zone ZoneFunc
+
+	source fileSource
+}
+
+// fileSource is where a file has a policy or a rule, and what of it can't be compared
+// otherwise. The zero fileSource is that of Go code.
+type fileSource struct {
+	file            string
+	at              yamlfile.Pos
+	key, cost, zone string // as the file has them
 }
 
 // limited says that the rule is a limit, in a valid policy.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -134,14 +135,15 @@ const (
 
 // knownLimit is what one look found.
 type knownLimit struct {
-	limit   Limit // the one in force
-	stored  bool
-	version int64     // of the last change that is known; 0 for none
-	closed  time.Time // until when the rule is closed on all keys; zero for not
-	changed int64     // version of the last change, also of the closing
-	err     error     // the stored limit can't be read: nothing is granted
-	began   time.Time // of the look: it held then or later
-	done    time.Time
+	limit    Limit // the one in force
+	stored   bool
+	version  int64     // of the last change that is known; 0 for none
+	closed   time.Time // until when the rule is closed on all keys; zero for not
+	changed  int64     // version of the last change, also of the closing
+	replaced []string  // the limits that it replaced, the newest first, when a policy file has it
+	err      error     // the stored limit can't be read: nothing is granted
+	began    time.Time // of the look: it held then or later
+	done     time.Time
 }
 
 func (k *knownLimit) age() time.Duration { return time.Since(k.began) }
@@ -264,6 +266,7 @@ func (l *Limiter) heard(ctx context.Context, began time.Time, s storedLimit) kno
 		if err == nil && limit.IsConcurrent() != l.limit.IsConcurrent() {
 			err = ErrInvalidLimit
 		}
+		k.replaced = s.replaced
 		if k.limit, k.stored = limit, err == nil; err != nil {
 			k.err = &storedLimitError{Rule: l.rule, Text: errtext.Clip(s.text)}
 		}
@@ -305,7 +308,7 @@ func (l *Limiter) setLimit(ctx context.Context, limit Limit, c limitChange) (boo
 		return false, &LimitError{Field: "kind", Value: limit.Kind(), Want: "one that counts like " + l.limit.Kind() + ", the limit in code: what runs at once and what runs per window are kept apart"}
 	}
 	c.text = limit.String()
-	return l.change(ctx, c, knownLimit{limit: limit, stored: true})
+	return l.change(ctx, c, knownLimit{limit: limit, stored: true, replaced: c.replaced})
 }
 
 // change makes a change, after which `then` is in force.
@@ -323,6 +326,29 @@ func (l *Limiter) change(ctx context.Context, c limitChange, then knownLimit) (b
 		l.readLimit(ctx) // what is known of the closing is as old as it was
 	}
 	return done, nil
+}
+
+// replacedMax bounds how many limits are remembered that a policy file has had.
+const replacedMax = 16
+
+// followFile brings the limit that a policy file has in force in all processes. See
+// FollowFile of [ForWorkers].
+func (l *Limiter) followFile(ctx context.Context, was, now Limit) (knownLimit, error) {
+	for tries := 0; ; tries++ {
+		k := l.readLimit(ctx)
+		own := k.stored && k.replaced == nil
+		older := k.limit != was && slices.Contains(k.replaced, now.String())
+		if k.err != nil || k.limit == now || own || older {
+			return k, k.err
+		}
+		if tries == roundTripsMax {
+			return k, fmt.Errorf("%w: the stored limit of rule %q changes all the time", ErrUnavailable, l.rule)
+		}
+		before := slices.DeleteFunc(append([]string{k.limit.String()}, k.replaced...), func(text string) bool { return text == now.String() })
+		if _, err := l.setLimit(ctx, now, limitChange{replaced: before[:min(len(before), replacedMax)], version: k.version}); err != nil {
+			return k, err
+		}
+	}
 }
 
 func (l *Limiter) closeRule(ctx context.Context, d time.Duration) (time.Time, error) {

@@ -305,6 +305,10 @@ type LimitStatus struct {
 	Version int64     // grows with each change of what is stored, and of the closing; 0 when nothing is
 	Closed  time.Time // until when the rule is closed on all keys; zero for not
 	Err     error     // why it is not known; nothing is granted then
+
+	// Replaced are the limits that the stored one replaced, the newest first, when it is stored
+	// because a policy file was edited. It is nil for a limit of [Limiter.SetLimit].
+	Replaced []string
 }
 
 // LimitStatus asks Redis for the limit that decides now. This limiter goes by the answer

@@ -292,7 +292,20 @@ func (workerCalls) LimitStatuses(ctx context.Context, limiters []*Limiter) []Lim
 }
 
 func (k knownLimit) status() LimitStatus {
-	return LimitStatus{Limit: k.limit, Stored: k.stored, Version: k.changed, Closed: k.closed, Err: k.err}
+	return LimitStatus{Limit: k.limit, Stored: k.stored, Version: k.changed, Closed: k.closed, Err: k.err, Replaced: k.replaced}
+}
+
+// FollowFile brings the limit that a policy file has in force in all processes, by storing it,
+// and returns what is in force then. was is the limit that this process read from the file
+// before it was edited; zero at the start.
+//
+// It leaves what is stored as it is in two cases. One is a limit that an operator stored. The
+// other is a limit that replaced this very one: then this process has an older copy of the
+// file, unless what was edited is the limit in force. A program that is started with an older
+// file does not bring an old limit back.
+func (workerCalls) FollowFile(ctx context.Context, l *Limiter, was, now Limit) (LimitStatus, error) {
+	k, err := l.followFile(ctx, was, now)
+	return k.status(), err
 }
 
 // Answered says that an error came from a Redis that answered, and refused: it
