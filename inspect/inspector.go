@@ -199,6 +199,7 @@ type RuleStatus struct {
 	InCode  throttle.Limit `json:"in_code"`           // of the policies here
 	Limit   throttle.Limit `json:"limit"`             // that decides
 	Stored  bool           `json:"stored"`            // it is stored, and goes before the one in code
+	File    bool           `json:"file,omitempty"`    // it is stored because a policy file was edited
 	Closed  time.Time      `json:"closed,omitzero"`   // until when the rule is closed on all keys
 	Problem string         `json:"problem,omitempty"` // the text of Err
 	Err     error          `json:"-"`                 // [throttle.ErrStoredLimit] when the stored limit can't be read
@@ -211,7 +212,7 @@ func (i *Inspector) Rules(ctx context.Context) []RuleStatus {
 	slices.SortFunc(limiters, func(a, b *throttle.Limiter) int { return cmp.Compare(a.Rule(), b.Rule()) })
 	all := make([]RuleStatus, len(limiters))
 	for n, s := range throttle.ForWorkers.LimitStatuses(ctx, limiters) {
-		all[n] = RuleStatus{Rule: limiters[n].Rule(), InCode: limiters[n].Limit(), Limit: s.Limit, Stored: s.Stored, Closed: s.Closed}
+		all[n] = RuleStatus{Rule: limiters[n].Rule(), InCode: limiters[n].Limit(), Limit: s.Limit, Stored: s.Stored, File: s.Replaced != nil, Closed: s.Closed}
 		if s.Err != nil {
 			all[n].Problem, all[n].Err = s.Err.Error(), s.Err
 		}

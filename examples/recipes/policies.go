@@ -23,13 +23,9 @@ func SMS() queue.Policy {
 	}}
 }
 
-// NewPool runs tasks by policies from files.
+// NewPool runs tasks by policies from files, and follows the files while it runs.
 func NewPool(rdb redis.UniversalClient, handler asynq.Handler, files ...string) (*worker.Pool, error) {
-	policies, err := queue.ReadPolicyFiles(files...)
-	if err != nil {
-		return nil, err // everything that is wrong, each with its line
-	}
-	return worker.New(rdb, handler, worker.Config{Policies: policies})
+	return worker.New(rdb, handler, worker.Config{PolicyFiles: files}) // an error has everything that is wrong, each with its line
 }
 
 // Tenants reads a file whose key is found by a function.
