@@ -86,7 +86,7 @@ func New(rdb redis.UniversalClient, config Config) (*Inspector, error) {
 		p.Rules = slices.Clone(p.Rules)
 		rules := make([]policyset.Rule, len(p.Rules))
 		for n, r := range p.Rules {
-			rules[n] = policyset.Rule{Name: r.Name, Limit: r.Limit}
+			rules[n] = policyset.Rule{Name: r.Name, Limit: r.Limit, LimitOf: r.LimitOf}
 		}
 		if _, err := i.set.Compile(rules); err != nil {
 			return nil, err

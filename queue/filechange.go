@@ -93,6 +93,9 @@ func (c *fileChanges) rule(before, after Rule) {
 	case before.Limit.IsConcurrent() != after.Limit.IsConcurrent():
 		c.refuse(after.source, "rule %q has %s, and had %s: what runs at once and what runs per window are kept apart", name, after.what(), before.what())
 	}
+	if !maps.Equal(before.source.limits, after.source.limits) {
+		c.refuse(after.source, "rule %q has other limits of keys", name)
+	}
 	for _, field := range []struct{ name, was, is string }{
 		{"key", before.source.key, after.source.key}, {"cost", before.source.cost, after.source.cost}, {"zone", before.source.zone, after.source.zone},
 	} {

@@ -43,6 +43,7 @@ policies:
 		{"a gate", "08:00", "09:00", nil, []string{`line 4, column 3: rule "day" has the gate 09:00-21:00 recipient, and had the gate 08:00-21:00 recipient`}},
 		{"a key", "$.to", "$.phone", nil, []string{`line 2, column 3: rule "phone" has another key`}},
 		{"a cost, and a limit", "90/1m, key: =acme, cost: $.tokens", "80/1m, key: =acme, cost: 3", nil, []string{`line 3, column 3: rule "tokens" has another cost`}},
+		{"limits of keys", "key: $.to", "key: $.to, limits: {x: 2/60s}", nil, []string{`line 2, column 3: rule "phone" has other limits of keys`}},
 		{"no cost", ", cost: $.tokens", "", nil, []string{`line 3, column 3: rule "tokens" has another cost`}},
 		{"a zone", "zone: $.zone", "zone: $.where", nil, []string{`line 4, column 3: rule "day" has another zone`}},
 		{"the charge", "code: {rules: [phone]}", "code: {rules: [phone], charge: success}", nil, []string{`line 8, column 3: policy "code" has the charge "success", and had "every attempt"`}},

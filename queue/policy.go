@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -67,6 +68,12 @@ type Rule struct {
 	// Limit is how much is let through for each key.
 	Limit throttle.Limit
 
+	// LimitOf finds the limit of one key, where keys have limits of their own, such as
+	// tenants. Limit is then that of all other keys, and of the same kind of counting. It is
+	// throttle.Config.LimitOf, see there. A rule has it wherever it is named, or nowhere.
+	// Refused with a gate. Defaults to none.
+	LimitOf func(ctx context.Context, key string, newer time.Time) (limit throttle.Limit, changed time.Time, err error)
+
 	// Gate is when anything is let through.
 	Gate gate.Gate
 
@@ -93,6 +100,7 @@ type fileSource struct {
 	file            string
 	at              yamlfile.Pos
 	key, cost, zone string // as the file has them
+	limits          map[string]throttle.Limit
 }
 
 // limited says that the rule is a limit, in a valid policy.

@@ -39,6 +39,7 @@ type Limiter struct {
 	limit   Limit               // in code
 	limits  limitStore
 	force   limitInForce
+	met     keysMet // of limits of their own
 	cfg     Config
 	waiters waiters
 	policy  *Policy // of only this rule
@@ -151,9 +152,10 @@ func (l *Limiter) Reset(ctx context.Context, key string) ([]Promotion, error) {
 		return nil, err
 	}
 	if local := l.policy.fallback.local.Load(); local != nil {
-		_, _ = l.reset(ctx, newRetryBy(l.policy, local, l.policy.rules.lastKnown()), key) // fails only with ctx, as the next call does
+		known := l.policy.rules.lastKnown(ctx, byID(l.met.id(l, key)))
+		_, _ = l.reset(ctx, newRetryBy(l.policy, local, known), key) // fails only with ctx, as the next call does
 	}
-	t, err := newRetry(ctx, l.policy)
+	t, err := newRetry(ctx, l.policy, byID(l.met.id(l, key)))
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +223,7 @@ func closeID(ctx context.Context, p *Policy, rule int, ids []string, r Request, 
 	for end < len(ids) && ids[end] == ids[rule] && !p.rules[end].limit.IsConcurrent() {
 		end++
 	}
-	t, err := newRetry(ctx, p)
+	t, err := newRetry(ctx, p, byID(ids...))
 	if err != nil {
 		return reply, err
 	}
@@ -381,7 +383,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, most int) (State, error)
 	if most < 0 || most > PeekMax {
 		return State{}, fmt.Errorf("%w: a peek at %d places, want 0 to %d", ErrInvalidConfig, most, PeekMax)
 	}
-	return l.look(ctx, l.ID(key), 1, most)
+	return l.look(ctx, l.met.id(l, key), 1, most)
 }
 
 // Available returns how many permits of key TryAcquire could take now: 0 while a job
@@ -403,13 +405,13 @@ func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Durati
 	if err := r.check(l.policy.rules); err != nil {
 		return 0, err
 	}
-	s, err := l.look(ctx, l.ID(key), n, 0)
+	s, err := l.look(ctx, l.met.id(l, key), n, 0)
 	return max(0, s.Next.Sub(s.Now)), err
 }
 
 // look peeks for a new job of a cost on the key of an id.
 func (l *Limiter) look(ctx context.Context, id string, cost, most int) (s State, err error) {
-	t, err := newRetry(ctx, l.policy)
+	t, err := newRetry(ctx, l.policy, byID(id))
 	if err != nil {
 		return s, err
 	}
@@ -465,7 +467,7 @@ func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int)
 	if l.rdb == nil {
 		return Listing{}, fmt.Errorf("%w: rule %q counts in its own process, where its lines can't be read", ErrInvalidConfig, l.rule)
 	}
-	t, err := newRetry(ctx, l.policy)
+	t, err := newRetry(ctx, l.policy, byID(l.met.id(l, key)))
 	if err != nil {
 		return Listing{}, err
 	}

@@ -157,13 +157,16 @@ func (s *memoryLimits) change(_ context.Context, rule string, c limitChange) (bo
 		return false, old.version, nil
 	}
 	now := orNow(s.now)
-	m := memoryLimit{text: c.text, version: max(now.UnixMicro(), old.version+1), replaced: c.replaced, closed: old.closed, closing: old.closing}
+	m := memoryLimit{text: c.text, version: even(max(now.UnixMicro(), old.version+1)), replaced: c.replaced, closed: old.closed, closing: old.closing}
 	if c.ttl > 0 {
 		m.until = now.Add(c.ttl)
 	}
 	s.putLocked(rule, m)
 	return true, m.version, nil
 }
+
+// even is a version of a stored limit, not before v: those of [Config.LimitOf] are odd.
+func even(v int64) int64 { return v + v&1 }
 
 func (s *memoryLimits) putLocked(rule string, m memoryLimit) {
 	if s.rules == nil {

@@ -147,7 +147,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	for _, p := range cfg.Policies {
 		rules := make([]policyset.Rule, len(p.Rules))
 		for i, r := range p.Rules {
-			rules[i] = policyset.Rule{Name: r.Name, Limit: r.Limit}
+			rules[i] = policyset.Rule{Name: r.Name, Limit: r.Limit, LimitOf: r.LimitOf}
 		}
 		decide, err := a.set.Compile(rules)
 		if err != nil {

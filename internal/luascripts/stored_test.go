@@ -42,13 +42,13 @@ func TestSetLimit(t *testing.T) {
 	at(0)
 	wantSet(t, rdb, SetLimitArgs{Limit: "1/1m", TTL: minute}, true, 0)
 	life(59*time.Second, minute+time.Second)
-	at(-time.Hour) // a failover: one microsecond later all the same
-	wantSet(t, rdb, SetLimitArgs{Limit: "2/1m"}, true, time.Microsecond)
+	at(-time.Hour) // a failover: later all the same, by two microseconds, for versions are even
+	wantSet(t, rdb, SetLimitArgs{Limit: "2/1m"}, true, 2*time.Microsecond)
 	life(-1, -1)
-	wantSet(t, rdb, SetLimitArgs{Limit: "3/1m", Absent: true}, false, time.Microsecond)
-	wantSet(t, rdb, SetLimitArgs{}, true, 2*time.Microsecond)
+	wantSet(t, rdb, SetLimitArgs{Limit: "3/1m", Absent: true}, false, 2*time.Microsecond)
+	wantSet(t, rdb, SetLimitArgs{}, true, 4*time.Microsecond)
 	life(minute, time.Hour+time.Second)
-	wantSet(t, rdb, SetLimitArgs{}, false, 2*time.Microsecond)
+	wantSet(t, rdb, SetLimitArgs{}, false, 4*time.Microsecond)
 	at(time.Second)
 	wantSet(t, rdb, SetLimitArgs{Limit: "sliding 3/1m", Absent: true}, true, time.Second)
 	raw.Set(t.Context(), "hw:limit:strange", "3/1m", 0)
@@ -87,15 +87,15 @@ func TestSetLimitOfAFile(t *testing.T) {
 	if want := (StoredLimit{Text: "2/1m", Version: first, Replaced: []string{"1/1m"}}); !reflect.DeepEqual(stored(), want) {
 		t.Errorf("stored is %+v, want %+v", stored(), want)
 	}
-	wantSet(t, rdb, SetLimitArgs{Limit: "3/1m", Replaced: []string{"2/1m", "1/1m"}, Version: first}, true, time.Microsecond)
-	if want := (StoredLimit{Text: "3/1m", Version: first + 1, Replaced: []string{"2/1m", "1/1m"}}); !reflect.DeepEqual(stored(), want) {
+	wantSet(t, rdb, SetLimitArgs{Limit: "3/1m", Replaced: []string{"2/1m", "1/1m"}, Version: first}, true, 2*time.Microsecond)
+	if want := (StoredLimit{Text: "3/1m", Version: first + 2, Replaced: []string{"2/1m", "1/1m"}}); !reflect.DeepEqual(stored(), want) {
 		t.Errorf("stored is %+v, want %+v", stored(), want)
 	}
-	wantSet(t, rdb, SetLimitArgs{Limit: "4/1m"}, true, 2*time.Microsecond) // an operator
+	wantSet(t, rdb, SetLimitArgs{Limit: "4/1m"}, true, 4*time.Microsecond) // an operator
 	if got := stored(); got.Replaced != nil {
 		t.Errorf("an operator's limit replaced %q, want nothing", got.Replaced)
 	}
-	wantSet(t, rdb, SetLimitArgs{Limit: "5/1m", Replaced: []string{"3/1m"}, Version: first + 1}, false, 2*time.Microsecond)
+	wantSet(t, rdb, SetLimitArgs{Limit: "5/1m", Replaced: []string{"3/1m"}, Version: first + 2}, false, 4*time.Microsecond)
 }
 
 // A user who may not publish may set.

@@ -32,6 +32,7 @@ return function(keys, args)
 
   -- a clock that went back must not make an older version of a newer one
   local version = max(now, before + 1)
+  version = version + version % 2 -- the odd ones are of limits that a function gave for one key
   if limit == "" then ttl = TRACE end
   if ttl > 0 then
     redis.call("SET", stored, int(version) .. " " .. limit .. replaced, "PX", int(life(ttl)))
