@@ -36,6 +36,23 @@ func Tenants(file io.Reader) ([]queue.Policy, error) {
 	return fn.ReadPolicies("tenants.yaml", file)
 }
 
+// PerTenant gives each tenant a limit of its own, under one rule.
+func PerTenant(planOf func(tenant string) (throttle.Limit, time.Time), refresh func(ctx context.Context, tenant string) error) queue.Policy {
+	return queue.Policy{Type: "report:make", Rules: []queue.Rule{{
+		Name: "tenant", Key: queue.MustJSONKey("$.tenant"),
+		Limit: throttle.Sliding(100, time.Hour), // of tenants without a plan
+		LimitOf: func(ctx context.Context, tenant string, newer time.Time) (throttle.Limit, time.Time, error) {
+			if !newer.IsZero() { // Redis knows of a plan that was changed then
+				if err := refresh(ctx, tenant); err != nil {
+					return throttle.Limit{}, time.Time{}, err
+				}
+			}
+			limit, changed := planOf(tenant)
+			return limit, changed, nil
+		},
+	}}}
+}
+
 // Serve is asynq's own server, with limits around its handler.
 func Serve(ctx context.Context, rdb redis.UniversalClient, mux *asynq.ServeMux, policies ...queue.Policy) error {
 	a, err := worker.NewAdapter(rdb, worker.Config{Policies: policies})
