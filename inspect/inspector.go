@@ -114,7 +114,7 @@ func New(rdb redis.UniversalClient, config Config) (*Inspector, error) {
 		p.Rules = slices.Clone(p.Rules)
 		rules := make([]policyset.Rule, len(p.Rules))
 		for n, r := range p.Rules {
-			rules[n] = policyset.Rule{Name: r.Name, Limit: r.Limit}
+			rules[n] = policyset.Rule{Name: r.Name, Limit: r.Limit, LimitOf: r.LimitOf}
 		}
 		if _, err := i.set.Compile(rules); err != nil {
 			return nil, err
@@ -227,6 +227,7 @@ type RuleStatus struct {
 	InCode  throttle.Limit `json:"in_code"`           // of the policies here
 	Limit   throttle.Limit `json:"limit"`             // that decides
 	Stored  bool           `json:"stored"`            // it is stored, and goes before the one in code
+	File    bool           `json:"file,omitempty"`    // it is stored because a policy file was edited
 	Closed  time.Time      `json:"closed,omitzero"`   // until when the rule is closed on all keys
 	Problem string         `json:"problem,omitempty"` // the text of Err
 	Err     error          `json:"-"`                 // [throttle.ErrStoredLimit] when the stored limit can't be read
@@ -239,7 +240,7 @@ func (i *Inspector) Rules(ctx context.Context) []RuleStatus {
 	slices.SortFunc(limiters, func(a, b *throttle.Limiter) int { return cmp.Compare(a.Rule(), b.Rule()) })
 	all := make([]RuleStatus, len(limiters))
 	for n, s := range throttle.ForWorkers.LimitStatuses(ctx, limiters) {
-		all[n] = RuleStatus{Rule: limiters[n].Rule(), InCode: limiters[n].Limit(), Limit: s.Limit, Stored: s.Stored, Closed: s.Closed}
+		all[n] = RuleStatus{Rule: limiters[n].Rule(), InCode: limiters[n].Limit(), Limit: s.Limit, Stored: s.Stored, File: s.Replaced != nil, Closed: s.Closed}
 		if s.Err != nil {
 			all[n].Problem, all[n].Err = s.Err.Error(), s.Err
 		}

@@ -90,7 +90,7 @@ func NewClient(rdb redis.UniversalClient, config ClientConfig) (*Client, error) 
 		p.Rules = slices.Clone(p.Rules)
 		rules := make([]policyset.Rule, len(p.Rules))
 		for i, r := range p.Rules {
-			rules[i] = policyset.Rule{Name: r.Name, Limit: r.Limit}
+			rules[i] = policyset.Rule{Name: r.Name, Limit: r.Limit, LimitOf: r.LimitOf}
 		}
 		decide, err := set.Compile(rules)
 		if err != nil {
@@ -164,7 +164,7 @@ func (p typePolicy) demand(ctx context.Context, task *asynq.Task) (Demand, error
 		if !r.limited() {
 			continue
 		}
-		if err := p.fits(ctx, r, limiters[0], costs[0].Cost); err != nil {
+		if err := p.fits(ctx, r, limiters[0], costs[0]); err != nil {
 			return Demand{}, err
 		}
 		costs, limiters = costs[1:], limiters[1:]
@@ -173,11 +173,12 @@ func (p typePolicy) demand(ctx context.Context, task *asynq.Task) (Demand, error
 }
 
 // fits refuses a cost that the limit in force can't meet.
-func (p typePolicy) fits(ctx context.Context, r Rule, l *throttle.Limiter, cost int) error {
-	if cost <= r.Limit.MaxCost() {
+func (p typePolicy) fits(ctx context.Context, r Rule, l *throttle.Limiter, of throttle.KeyCost) error {
+	cost := of.Cost
+	if r.LimitOf == nil && cost <= r.Limit.MaxCost() || cost == 1 {
 		return nil
 	}
-	limit, err := throttle.ForWorkers.LimitInForce(ctx, l)
+	limit, err := throttle.ForWorkers.LimitOfKey(ctx, l, of.Key)
 	switch {
 	case errors.Is(err, throttle.ErrStoredLimit):
 		return nil // nobody knows: the task waits in the pool until somebody does

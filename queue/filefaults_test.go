@@ -48,7 +48,7 @@ func TestPolicyFileFaults(t *testing.T) {
 		{"a tab", "rules:\n\ta: b\n", []string{"2:1: not valid YAML: ..."}},
 		{"a reserved character", "rules: @a\n", []string{"1:8: not valid YAML: ..."}},
 		{"a path with brackets in braces", in("  a: {limit: 1/60s, key: $.to[0]}\n", "a"), []string{"2:30: not valid YAML: ..."}},
-		{"an anchor", in("  a: &a {limit: 1/60s, key: $}\n", "a"), []string{"2:6: an anchor, an alias, a merge key or a tag (which are not read here), want a rule: limit, gate, key, cost, zone"}},
+		{"an anchor", in("  a: &a {limit: 1/60s, key: $}\n", "a"), []string{"2:6: an anchor, an alias, a merge key or a tag (which are not read here), want a rule: limit, limits, gate, key, cost, zone"}},
 		{"an alias", in(ruleA, "*a"), []string{`2:3: rule "a": no policy lists it`, "4:15: an anchor, an alias..."}},
 		{"a merge key", in("  a: {<<: {limit: 1/60s}, key: $}\n", "a"), []string{`2:3: rule "a": neither a limit nor a gate`, "2:7: an anchor, an alias..."}},
 		{"a tag", in("  a: {limit: !!str 1/60s, key: $}\n", "a"), []string{"2:14: an anchor, an alias..."}},
@@ -66,9 +66,9 @@ func TestPolicyFileFaults(t *testing.T) {
 		{"a blank type", in(ruleA, "a") + "  ' ': {rules: [a]}\n", []string{"5:3: a policy without a task type"}},
 
 		// a rule
-		{"no rule", in("  a: 1/60s\n", "a"), []string{"2:6: text, want a rule: limit, gate, key, cost, zone"}},
+		{"no rule", in("  a: 1/60s\n", "a"), []string{"2:6: text, want a rule: limit, limits, gate, key, cost, zone"}},
 		{"an empty rule", in("  a: {}\n", "a"), []string{`2:3: rule "a": neither a limit nor a gate`}},
-		{"an unknown field", in("  a: {limit: 1/60s, key: $, burst: 3}\n", "a"), []string{`2:29: unknown field "burst", want limit, gate, key, cost, zone`}},
+		{"an unknown field", in("  a: {limit: 1/60s, key: $, burst: 3}\n", "a"), []string{`2:29: unknown field "burst", want limit, limits, gate, key, cost, zone`}},
 		{"a bad name", in("  a b: {limit: 1/60s, key: $}\n", "a b"), []string{`2:3: rule "a b": throttle: invalid configuration: rule name "a b"...`}},
 		{"a reserved name", in("  due: {limit: 1/60s, key: $}\n", "due"), []string{`2:3: rule "due": throttle: invalid configuration...`}},
 		{"a bad limit", in("  a: {limit: 1/60x, key: $}\n", "a"), []string{`2:14: throttle: invalid limit: "1/60x"...`}},
@@ -81,6 +81,11 @@ func TestPolicyFileFaults(t *testing.T) {
 		{"a gate with a key", in("  a: {gate: 08:00-21:00 recipient, zone: $.z, key: $, cost: 2}\n", "a"), []string{`2:52: rule "a": a key, but a gate has none`, `2:61: rule "a": a cost, but a gate has none`}},
 		{"a gate without a zone", in("  a: {gate: 08:00-21:00 recipient}\n", "a"), []string{`2:3: rule "a": no zone, but the gate opens by the recipient's`}},
 		{"a limit with a zone", in("  a: {limit: 1/60s, key: $, zone: $.z}\n", "a"), []string{`2:35: rule "a": a zone, but a limit has none`}},
+		{"limits and no limit", in("  a: {limits: {x: 1/60s}, key: $}\n", "a"), []string{`2:3: rule "a": neither a limit nor a gate`}},
+		{"limits of a gate", in("  a: {gate: 08:00-21:00 recipient, zone: $.z, limits: {x: 1/60s}}\n", "a"), []string{`2:55: rule "a": limits of keys, but a gate has none`}},
+		{"a bad limit of a key", in("  a: {limit: 1/60s, key: $, limits: {x: 1/60x, y: 7}}\n", "a"), []string{`2:41: throttle: invalid limit: "1/60x"...`, "2:51: a number..."}},
+		{"slots for a key", in("  a: {limit: 1/60s, key: $, limits: {x: concurrent 1 lease 30s}}\n", "a"), []string{`2:37: rule "a": one of its limits is concurrent 1 lease 30s, and the limit of other keys sliding 1/1m...`}},
+		{"limits as a list", in("  a: {limit: 1/60s, key: $, limits: [x]}\n", "a"), []string{"2:37: a list, want limits by their keys, such as {acme: 1000/1h}"}},
 		{"a list for a gate", in("  a: {gate: [], zone: $.z}\n", "a"), []string{"2:13: a list, want a gate, such as 08:00-21:00 recipient"}},
 
 		// keys, costs, zones

@@ -71,7 +71,7 @@ func (f *policyFile) document(n ast.Node) {
 
 // policy reads what a task type needs.
 func (f *policyFile) policy(e yamlfile.Entry, byName map[string]*fileRule) {
-	p := filePolicy{Policy: Policy{Type: e.Name}, at: e.At}
+	p := filePolicy{Policy: Policy{Type: e.Name, source: fileSource{file: f.Name, at: e.At}}, at: e.At}
 	if strings.TrimSpace(e.Name) == "" {
 		f.Fault(e.At, "a policy without a task type")
 	} else if fault := patternFault(e.Name); fault != "" {

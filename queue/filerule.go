@@ -1,8 +1,11 @@
 package queue
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,13 +26,13 @@ type fileRule struct {
 	good bool // without a fault of its own
 }
 
-var ruleFields = []string{"limit", "gate", "key", "cost", "zone"}
+var ruleFields = []string{"limit", "limits", "gate", "key", "cost", "zone"}
 
 // rule reads a rule. A field that can't be read counts as given: it is a fault
 // already, and that it is missing would be a wrong one.
 func (f *policyFile) rule(e yamlfile.Entry) *fileRule {
 	var (
-		r      = &fileRule{Rule: Rule{Name: e.Name}, at: e.At}
+		r      = &fileRule{Rule: Rule{Name: e.Name, source: fileSource{file: f.Name, at: e.At}}, at: e.At}
 		before = len(f.Faults)
 		gate   = true // as it stands can be held against the other fields
 
@@ -41,22 +44,33 @@ func (f *policyFile) rule(e yamlfile.Entry) *fileRule {
 			if r.Limit = f.limit(n); !r.limited() {
 				r.Limit = throttle.Sliding(1, time.Second)
 			}
+		case "limits":
+			r.source.limits = f.limits(n)
+			r.LimitOf = limitsOf(r.source.limits)
 		case "gate":
 			r.Gate, gate = f.gate(n)
 		case "key":
 			if r.Key = f.key(n); r.Key == nil {
 				r.Key = ConstantKey("?")
 			}
+			r.source.key = yamlfile.TextOf(n)
 		case "cost":
 			if r.Cost, constant = f.cost(n); r.Cost == nil {
 				r.Cost = constantCost(1)
 			}
+			r.source.cost = yamlfile.TextOf(n)
 		case "zone":
 			if r.Zone = f.zone(n); r.Zone == nil {
 				r.Zone = func(*asynq.Task) (*time.Location, error) { return time.UTC, nil }
 			}
+			r.source.zone = yamlfile.TextOf(n)
 		}
 	})
+	for _, name := range slices.Sorted(maps.Keys(r.source.limits)) {
+		if own := r.source.limits[name]; r.limited() && own != (throttle.Limit{}) && own.IsConcurrent() != r.Limit.IsConcurrent() {
+			f.Fault(places["limits"], fmt.Sprintf("rule %q: one of its limits is %v, and the limit of other keys %v: what runs at once and what runs per window are kept apart", clip(e.Name), own, r.Limit))
+		}
+	}
 	if gate && places != nil {
 		for _, fault := range r.faults(r.traits()) {
 			at := e.At
@@ -84,6 +98,26 @@ func (f *policyFile) limit(n ast.Node) throttle.Limit {
 		f.FaultOf(yamlfile.PosOf(n), "", err)
 	}
 	return limit
+}
+
+// limits reads the limits of keys that have their own.
+func (f *policyFile) limits(n ast.Node) map[string]throttle.Limit {
+	limits := make(map[string]throttle.Limit)
+	for _, e := range f.Entries(n, "limits by their keys, such as {acme: 1000/1h}") {
+		if e.Name == "" || len(e.Name) > throttle.KeyMax {
+			f.Fault(e.At, fmt.Sprintf("a key of %d bytes, want 1 to %d", len(e.Name), throttle.KeyMax))
+			continue
+		}
+		limits[e.Name] = f.limit(e.Value)
+	}
+	return limits
+}
+
+// limitsOf finds the limit of a key among these.
+func limitsOf(limits map[string]throttle.Limit) func(context.Context, string, time.Time) (throttle.Limit, time.Time, error) {
+	return func(_ context.Context, key string, _ time.Time) (throttle.Limit, time.Time, error) {
+		return limits[key], time.Time{}, nil
+	}
 }
 
 func (f *policyFile) gate(n ast.Node) (g gate.Gate, ok bool) {

@@ -1,12 +1,14 @@
 package queue
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/queue/internal/yamlfile"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
 )
@@ -50,6 +52,8 @@ type Policy struct {
 	// MaxPostpones is how often a task may be put off by its provider, with a
 	// Retry-After, before that counts as a failure; at least 1. Defaults to 100.
 	MaxPostpones int
+
+	source fileSource
 }
 
 // Rule is a named limit, and how the key and the cost of a task are found; or a
@@ -63,6 +67,12 @@ type Rule struct {
 
 	// Limit is how much is let through for each key.
 	Limit throttle.Limit
+
+	// LimitOf finds the limit of one key, where keys have limits of their own, such as
+	// tenants. Limit is then that of all other keys, and of the same kind of counting. It is
+	// throttle.Config.LimitOf, see there. A rule has it wherever it is named, or nowhere.
+	// Refused with a gate. Defaults to none.
+	LimitOf func(ctx context.Context, key string, newer time.Time) (limit throttle.Limit, changed time.Time, err error)
 
 	// Gate is when anything is let through.
 	Gate gate.Gate
@@ -80,6 +90,17 @@ type Rule struct {
 	// Zone finds the recipient's time zone. Required with a gate that opens by
 	// it, refused with any other and with a limit.
 	Zone ZoneFunc
+
+	source fileSource
+}
+
+// fileSource is where a file has a policy or a rule, and what of it can't be compared
+// otherwise. The zero fileSource is that of Go code.
+type fileSource struct {
+	file            string
+	at              yamlfile.Pos
+	key, cost, zone string // as the file has them
+	limits          map[string]throttle.Limit
 }
 
 // limited says that the rule is a limit, in a valid policy.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -77,6 +78,12 @@ func (p Policy) place(rule int) string {
 
 // differs says what r has and first, of the same name, has not.
 func (r Rule) differs(first Rule, where string) error {
+	if (r.LimitOf == nil) != (first.LimitOf == nil) {
+		return fmt.Errorf("has LimitOf here or in %s, and not in the other", where)
+	}
+	if !maps.Equal(r.source.limits, first.source.limits) {
+		return fmt.Errorf("has other limits of keys here than in %s", where)
+	}
 	if r.Limit == first.Limit && r.Gate == first.Gate {
 		return nil
 	}
@@ -234,6 +241,7 @@ func (r Rule) faults(is traits) []ruleFault {
 	case r.gated():
 		check("gate", r.Gate.Validate())
 		refuse("key", r.Key != nil, "a key, but a gate has none")
+		refuse("limits", r.LimitOf != nil, "limits of keys, but a gate has none")
 		refuse("cost", r.Cost != nil, "a cost, but a gate has none")
 		refuse("zone", r.Zone != nil && !is.recipient, "a zone, but the gate has its own")
 		refuse("", r.Zone == nil && is.recipient, "no zone, but the gate opens by the recipient's")

@@ -101,7 +101,7 @@ func (w waiter) waitForPlace(ctx context.Context, d Decision) error {
 		if d.Fallback != FailClosed || w.p.fallback.isUnavailable() {
 			continue // to look may take as long as Redis hangs
 		}
-		if in, err := w.p.activeLimits(ctx); err == nil && !sameLimits(in, d.grant.limits) {
+		if in, err := w.p.activeLimits(ctx, byRequest(&d.Request)); err == nil && !sameLimits(in, d.grant.limits) {
 			return nil
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -113,12 +115,116 @@ func (l *Limiter) catchUp(ctx context.Context, version int64) (activeLimit, erro
 	if k.err != nil {
 		return activeLimit{}, k.err
 	}
-	for floor := l.force.floor.Load(); floor < version && k.version < version; floor = l.force.floor.Load() {
+	ofKey := l.cfg.LimitOf != nil && version&1 == 1 // the limit of one key
+	for floor := l.force.floor.Load(); !ofKey && floor < version && k.version < version; floor = l.force.floor.Load() {
 		if l.force.floor.CompareAndSwap(floor, version) {
 			break
 		}
 	}
 	return l.force.active(&k), nil
+}
+
+// keySet are the keys of a call by rule: those of its request, or only their ids.
+type keySet struct {
+	r   *Request
+	ids []string
+}
+
+func byRequest(r *Request) keySet { return keySet{r: r} }
+
+func byID(ids ...string) keySet { return keySet{ids: ids} }
+
+// of is the key of the rule i, if it is known here.
+func (k keySet) of(l *Limiter, i int) (key string, known bool) {
+	if k.r != nil {
+		key = k.r.keyCost(i).Key
+		l.met.id(l, key)
+		return key, true
+	}
+	if i >= len(k.ids) {
+		return "", false
+	}
+	if id := k.ids[i]; !strings.HasPrefix(id, "#") {
+		return id, true // as [luascripts.KeyID] leaves it
+	}
+	return l.met.key(k.ids[i])
+}
+
+// keysMet are the keys that this process has met, by ids that are hashes. Only limits of
+// their own need them. The zero value is ready.
+type keysMet struct {
+	mu   sync.Mutex
+	keys map[string]string
+}
+
+// keysMetMax bounds them. Without its key the limit of a key can't be found, until the process
+// meets it again.
+const keysMetMax = 16384
+
+// id is [Limiter.ID], which is remembered where limits are found by keys.
+func (m *keysMet) id(l *Limiter, key string) string {
+	id := l.ID(key)
+	if l.cfg.LimitOf == nil || id == key {
+		return id
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.keys == nil || len(m.keys) >= keysMetMax {
+		m.keys = make(map[string]string)
+	}
+	m.keys[id] = key
+	return id
+}
+
+func (m *keysMet) key(id string) (key string, known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	key, known = m.keys[id]
+	return key, known
+}
+
+// ofKey is the limit of the key of the rule i: its own, or in, which is that of the rule. newer
+// is a version that its ledger knows, or 0.
+//
+// A limit of a function has an odd version, the microsecond in which it was set, and a stored
+// limit has an even one, see setlimit.lua. So a ledger tells which of the two it knows.
+func (l *Limiter) ofKey(ctx context.Context, in activeLimit, keys keySet, i int, newer int64) (activeLimit, error) {
+	if l.cfg.LimitOf == nil {
+		return in, nil
+	}
+	key, known := keys.of(l, i)
+	if !known {
+		return in, &keyLimitError{Rule: l.rule, Reason: "this process has not met the key, and Redis has only its hash"}
+	}
+	var since time.Time
+	if newer > 0 {
+		since = time.UnixMicro(newer)
+	}
+	own, changed, err := l.cfg.LimitOf(ctx, key, since)
+	if err == nil && own != (Limit{}) {
+		err = errors.Join(own.Validate(), l.sameCounting(own))
+	}
+	if err != nil {
+		return in, &keyLimitError{Rule: l.rule, Reason: fmt.Sprintf("Config.LimitOf returned an error of type %T, or a limit that makes no sense", err), Err: err}
+	}
+	if own != (Limit{}) {
+		in.Limit = own
+	}
+	if !changed.IsZero() {
+		in.version = max(in.version, changed.UnixMicro()|1)
+	}
+	return in, nil
+}
+
+// catchUpKey asks the function for the limit of a key anew, because a ledger knows this
+// version. If a function gave it that knew more than the one here, this process must not
+// decide.
+func (l *Limiter) catchUpKey(ctx context.Context, keys keySet, i int, version int64) (activeLimit, error) {
+	in, err := l.ofKey(ctx, l.force.active(l.force.last.Load()), keys, i, version)
+	if err == nil && in.version < version {
+		err = &keyLimitError{Rule: l.rule, Reason: fmt.Sprintf("another process knows one that was set at %v, and Config.LimitOf here does not", time.UnixMicro(version).UTC())}
+	}
+	return in, err
 }
 
 const (
@@ -134,14 +240,15 @@ const (
 
 // knownLimit is what one look found.
 type knownLimit struct {
-	limit   Limit // the one in force
-	stored  bool
-	version int64     // of the last change that is known; 0 for none
-	closed  time.Time // until when the rule is closed on all keys; zero for not
-	changed int64     // version of the last change, also of the closing
-	err     error     // the stored limit can't be read: nothing is granted
-	began   time.Time // of the look: it held then or later
-	done    time.Time
+	limit    Limit // the one in force
+	stored   bool
+	version  int64     // of the last change that is known; 0 for none
+	closed   time.Time // until when the rule is closed on all keys; zero for not
+	changed  int64     // version of the last change, also of the closing
+	replaced []string  // the limits that it replaced, the newest first, when a policy file has it
+	err      error     // the stored limit can't be read: nothing is granted
+	began    time.Time // of the look: it held then or later
+	done     time.Time
 }
 
 func (k *knownLimit) age() time.Duration { return time.Since(k.began) }
@@ -264,6 +371,7 @@ func (l *Limiter) heard(ctx context.Context, began time.Time, s storedLimit) kno
 		if err == nil && limit.IsConcurrent() != l.limit.IsConcurrent() {
 			err = ErrInvalidLimit
 		}
+		k.replaced = s.replaced
 		if k.limit, k.stored = limit, err == nil; err != nil {
 			k.err = &storedLimitError{Rule: l.rule, Text: errtext.Clip(s.text)}
 		}
@@ -301,11 +409,19 @@ func (l *Limiter) setLimit(ctx context.Context, limit Limit, c limitChange) (boo
 	if err := limit.Validate(); err != nil {
 		return false, err
 	}
-	if limit.IsConcurrent() != l.limit.IsConcurrent() {
-		return false, &LimitError{Field: "kind", Value: limit.Kind(), Want: "one that counts like " + l.limit.Kind() + ", the limit in code: what runs at once and what runs per window are kept apart"}
+	if err := l.sameCounting(limit); err != nil {
+		return false, err
 	}
 	c.text = limit.String()
-	return l.change(ctx, c, knownLimit{limit: limit, stored: true})
+	return l.change(ctx, c, knownLimit{limit: limit, stored: true, replaced: c.replaced})
+}
+
+// sameCounting refuses a limit that counts otherwise than the one in code.
+func (l *Limiter) sameCounting(limit Limit) error {
+	if limit.IsConcurrent() == l.limit.IsConcurrent() {
+		return nil
+	}
+	return &LimitError{Field: "kind", Value: limit.Kind(), Want: "one that counts like " + l.limit.Kind() + ", the limit in code: what runs at once and what runs per window are kept apart"}
 }
 
 // change makes a change, after which `then` is in force.
@@ -323,6 +439,29 @@ func (l *Limiter) change(ctx context.Context, c limitChange, then knownLimit) (b
 		l.readLimit(ctx) // what is known of the closing is as old as it was
 	}
 	return done, nil
+}
+
+// replacedMax bounds how many limits are remembered that a policy file has had.
+const replacedMax = 16
+
+// followFile brings the limit that a policy file has in force in all processes. See
+// FollowFile of [ForWorkers].
+func (l *Limiter) followFile(ctx context.Context, was, now Limit) (knownLimit, error) {
+	for tries := 0; ; tries++ {
+		k := l.readLimit(ctx)
+		own := k.stored && k.replaced == nil
+		older := k.limit != was && slices.Contains(k.replaced, now.String())
+		if k.err != nil || k.limit == now || own || older {
+			return k, k.err
+		}
+		if tries == roundTripsMax {
+			return k, fmt.Errorf("%w: the stored limit of rule %q changes all the time", ErrUnavailable, l.rule)
+		}
+		before := slices.DeleteFunc(append([]string{k.limit.String()}, k.replaced...), func(text string) bool { return text == now.String() })
+		if _, err := l.setLimit(ctx, now, limitChange{replaced: before[:min(len(before), replacedMax)], version: k.version}); err != nil {
+			return k, err
+		}
+	}
 }
 
 func (l *Limiter) closeRule(ctx context.Context, d time.Duration) (time.Time, error) {

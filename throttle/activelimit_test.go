@@ -14,7 +14,7 @@ func TestActiveLimitsAreSharedAndKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	limits := func() []activeLimit {
-		in, err := l.policy.activeLimits(t.Context())
+		in, err := l.policy.activeLimits(t.Context(), byID("k"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -24,7 +24,7 @@ func TestActiveLimitsAreSharedAndKept(t *testing.T) {
 	if second := limits(); &first[0] != &second[0] {
 		t.Error("nothing changed, and the next call has limits of its own")
 	}
-	caught, err := l.policy.rules.catchUp(t.Context(), first, 0, 7)
+	caught, err := l.policy.rules.catchUp(t.Context(), first, byID("k"), 0, 7)
 	if err != nil || caught[0].version != 7 || first[0].version != 0 {
 		t.Errorf("caught up with version %d, %v, the call before has %d; want 7 and 0", caught[0].version, err, first[0].version)
 	}

@@ -112,7 +112,7 @@ func newBookCall(ctx context.Context, w BookRequest, out *Booking) *bookCall {
 	if checkJob(c.r.Job) != nil || c.r.check(p.rules) != nil {
 		return c // the error follows when it is sent by itself
 	}
-	limits, err := p.activeLimits(ctx)
+	limits, err := p.activeLimits(ctx, byRequest(&c.r))
 	if err != nil {
 		return c
 	}

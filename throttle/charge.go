@@ -206,10 +206,10 @@ func (b *Charge) sendLocked(ctx context.Context, s adjustment) ([]Promotion, err
 	}
 	var t retry
 	if b.d.made == fromFallback { // Redis may still be away, and knows nothing of this grant
-		t = newRetryBy(b.p, b.p.fallback.localStore(), b.p.rules.lastKnown())
+		t = newRetryBy(b.p, b.p.fallback.localStore(), b.p.rules.lastKnown(ctx, byRequest(&r)))
 	} else {
 		var err error
-		if t, err = newRetry(ctx, b.p); err != nil {
+		if t, err = newRetry(ctx, b.p, byRequest(&r)); err != nil {
 			return nil, err
 		}
 	}

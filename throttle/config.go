@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -65,6 +66,20 @@ type Config struct {
 	// OnUnavailable is what happens to calls while Redis does not answer.
 	// Defaults to [FailClosed].
 	OnUnavailable FailureMode
+
+	// LimitOf finds the limit of one key, where keys have limits of their own: each tenant what
+	// it has paid for. The zero Limit stands for the limit of the rule, in code or stored. changed
+	// is when the limit of this key was set, or taken away; the zero time when nobody knows. What a
+	// key has spent is written with that time, and a process whose function knows an older limit
+	// than another process is refused: it does not bring the old limit back. So give a time
+	// with each limit that can change, also with one that was taken away.
+	//
+	// It is called for each decision, and has to answer from memory. When Redis knows of a limit
+	// that was set at a later time, it is called once more with that time in newer, and should
+	// look where the limits come from. Its limit counts like the one in code: what runs at once
+	// and what runs per window are kept apart. An error is an [ErrStoredLimit] with its cause, and
+	// grants nothing. It must be safe for concurrent use. Defaults to none.
+	LimitOf func(ctx context.Context, key string, newer time.Time) (limit Limit, changed time.Time, err error)
 
 	// Shadow decides and counts, and lets run: nothing is refused, waits, takes
 	// a place or fails because of the limit. What the limit would not have

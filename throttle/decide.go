@@ -58,7 +58,7 @@ func (a *attempt) begin() { a.d = Decision{Request: a.r, Rule: a.p.rules[0].rule
 // inRedis decides by the active limits where the policy counts.
 func (a *attempt) inRedis(ctx context.Context) error {
 	a.begin()
-	t, err := newRetry(ctx, a.p)
+	t, err := newRetry(ctx, a.p, byRequest(&a.r))
 	if err == nil {
 		err = a.ask(ctx, &t)
 	}
@@ -238,6 +238,7 @@ func closedGate(gates []gate.At, now, until time.Time) string {
 type retry struct {
 	rules  ruleSet
 	store  *clockedStore
+	keys   keySet
 	limits []activeLimit // by which the store is asked now
 	fixed  bool          // newer limits are not looked for
 
@@ -305,9 +306,9 @@ type answer struct {
 }
 
 // newRetry begins a call where the policy counts, by the limits that are in force.
-func newRetry(ctx context.Context, p *Policy) (retry, error) {
-	in, err := p.activeLimits(ctx)
-	return retry{rules: p.rules, store: p.store, limits: in}, err
+func newRetry(ctx context.Context, p *Policy, keys keySet) (retry, error) {
+	in, err := p.activeLimits(ctx, keys)
+	return retry{rules: p.rules, store: p.store, keys: keys, limits: in}, err
 }
 
 // newRetryBy begins a call by given limits, which stay what they are.
@@ -340,7 +341,7 @@ func (t *retry) again(ctx context.Context, op string, a answer, err error) (bool
 			err = &outdatedError{a.version, a.rule - 1}
 			break
 		}
-		newer, err := t.rules.catchUp(ctx, t.limits, a.rule-1, a.version)
+		newer, err := t.rules.catchUp(ctx, t.limits, t.keys, a.rule-1, a.version)
 		if err != nil {
 			return false, err
 		}

@@ -33,7 +33,8 @@ var (
 	// unwraps to the error of the context and to its cause, too.
 	ErrUnavailable = errors.New("throttle: redis unavailable")
 	// ErrStoredLimit: this version can't read the limit that is stored for the rule. Nothing
-	// is granted until it is set anew or taken away; what was granted can be given back.
+	// is granted until it is set anew or taken away; what was granted can be given back. Or
+	// [Config.LimitOf] does not find the limit of a key, or an older one than another process.
 	ErrStoredLimit = errors.New("throttle: stored limit can't be read")
 	// ErrLeaseLost: the lease has ended, and its place may be another's by now.
 	ErrLeaseLost = errors.New("throttle: lease lost")
@@ -99,6 +100,24 @@ func (e *storedLimitError) Error() string {
 }
 
 func (e *storedLimitError) Unwrap() error { return ErrStoredLimit }
+
+// keyLimitError says that the limit of a key can't be found, see [Config.LimitOf].
+type keyLimitError struct {
+	Rule   string
+	Reason string // never the text of the function's error, which may name the key
+	Err    error  // of the function, or nil
+}
+
+func (e *keyLimitError) Error() string {
+	return fmt.Sprintf("throttle: rule %q: the limit of the key is not known: %s", e.Rule, e.Reason)
+}
+
+func (e *keyLimitError) Unwrap() []error {
+	if e.Err == nil {
+		return []error{ErrStoredLimit}
+	}
+	return []error{ErrStoredLimit, e.Err}
+}
 
 // unavailableError says what kept Redis from answering, see [ErrUnavailable].
 type unavailableError struct {

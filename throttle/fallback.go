@@ -181,7 +181,7 @@ func (f *fallback) leave(ctx context.Context, a *attempt) {
 	}
 	r := a.r
 	r.Token, r.grant = 0, grant{}
-	_, _, _ = refund{p: a.p, ids: a.p.rules.ids(r), r: r}.in(ctx, newRetryBy(a.p, local, a.p.rules.lastKnown()))
+	_, _, _ = refund{p: a.p, ids: a.p.rules.ids(r), r: r}.in(ctx, newRetryBy(a.p, local, a.p.rules.lastKnown(ctx, byRequest(&a.r))))
 }
 
 // withoutRedis decides without Redis. A gate that is closed stays closed, and a rule
@@ -189,13 +189,13 @@ func (f *fallback) leave(ctx context.Context, a *attempt) {
 func (f *fallback) withoutRedis(ctx context.Context, a *attempt) (err error) {
 	a.begin()
 	if f.mode == FailLocal {
-		t := newRetryBy(a.p, f.localStore(), a.p.rules.lastKnown())
+		t := newRetryBy(a.p, f.localStore(), a.p.rules.lastKnown(ctx, byRequest(&a.r)))
 		err = a.ask(ctx, &t)
 		if a.d.Granted {
 			a.d.made = fromFallback
 		}
 	} else {
-		err = a.open()
+		err = a.open(ctx)
 	}
 	a.d.Fallback = f.mode
 	if err != nil {
@@ -206,10 +206,10 @@ func (f *fallback) withoutRedis(ctx context.Context, a *attempt) (err error) {
 
 // open grants whatever the limits could ever admit, while the gates and the
 // rules are open.
-func (a *attempt) open() error {
+func (a *attempt) open(ctx context.Context) error {
 	rules, r, d, now := a.p.rules, &a.r, &a.d, time.Now()
 	d.Granted, d.At, d.Now, d.start, d.made = !a.mode.Books(), now, now, now, fromNowhere
-	if rule, err := rules.fits(rules.lastKnown(), r); err != nil {
+	if rule, err := rules.fits(rules.lastKnown(ctx, byRequest(r)), r); err != nil {
 		d.Rule = rule
 		return err
 	}

@@ -58,7 +58,12 @@ func (s *lease) keys() luascripts.LimitKeys { return s.limiter.names.Of(s.limite
 // release ends the lease by the limit of now: it says for how many there is a place.
 func (s *lease) release(ctx context.Context) (reply luascripts.ReleaseReply, err error) {
 	l := s.limiter
-	t := retry{rules: ruleSet{l}, store: s.store, limits: []activeLimit{l.lastActiveLimit()}}
+	keys := byID(l.met.id(l, s.key))
+	limit, err := l.ofKey(ctx, l.lastActiveLimit(), keys, 0, 0)
+	if err != nil {
+		limit = s.limit
+	}
+	t := retry{rules: ruleSet{l}, store: s.store, keys: keys, limits: []activeLimit{limit}}
 	part := []luascripts.RuleCall{{LimitKeys: s.keys(), Cost: 1}}
 	for again := true; again; {
 		number(part, t.limits, t.begin())

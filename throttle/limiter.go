@@ -39,6 +39,7 @@ type Limiter struct {
 	limit   Limit               // in code
 	limits  limitStore
 	force   limitInForce
+	met     keysMet // of limits of their own
 	cfg     Config
 	waiters waiters
 	policy  *Policy // of only this rule
@@ -152,9 +153,10 @@ func (l *Limiter) Reset(ctx context.Context, key string) ([]Promotion, error) {
 		return nil, err
 	}
 	if local := l.policy.fallback.local.Load(); local != nil {
-		_, _ = l.reset(ctx, newRetryBy(l.policy, local, l.policy.rules.lastKnown()), key) // fails only with ctx, as the next call does
+		known := l.policy.rules.lastKnown(ctx, byID(l.met.id(l, key)))
+		_, _ = l.reset(ctx, newRetryBy(l.policy, local, known), key) // fails only with ctx, as the next call does
 	}
-	t, err := newRetry(ctx, l.policy)
+	t, err := newRetry(ctx, l.policy, byID(l.met.id(l, key)))
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +233,7 @@ func closeID(ctx context.Context, p *Policy, rule int, ids []string, r Request, 
 	for end < len(ids) && ids[end] == ids[rule] && !p.rules[end].limit.IsConcurrent() {
 		end++
 	}
-	t, err := newRetry(ctx, p)
+	t, err := newRetry(ctx, p, byID(ids...))
 	if err != nil {
 		return reply, err
 	}
@@ -320,6 +322,10 @@ type LimitStatus struct {
 	Version int64     // grows with each change of what is stored, and of the closing; 0 when nothing is
 	Closed  time.Time // until when the rule is closed on all keys; zero for not
 	Err     error     // why it is not known; nothing is granted then
+
+	// Replaced are the limits that the stored one replaced, the newest first, when it is stored
+	// because a policy file was edited. It is nil for a limit of [Limiter.SetLimit].
+	Replaced []string
 }
 
 // LimitStatus asks Redis for the limit that decides now. This limiter goes by the answer
@@ -392,7 +398,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, most int) (State, error)
 	if most < 0 || most > PeekMax {
 		return State{}, fmt.Errorf("%w: a peek at %d places, want 0 to %d", ErrInvalidConfig, most, PeekMax)
 	}
-	s, _, err := l.look(ctx, l.ID(key), 1, most, 0)
+	s, _, err := l.look(ctx, l.met.id(l, key), 1, most, 0)
 	return s, err
 }
 
@@ -415,14 +421,14 @@ func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Durati
 	if err := r.check(l.policy.rules); err != nil {
 		return 0, err
 	}
-	s, _, err := l.look(ctx, l.ID(key), n, 0, 0)
+	s, _, err := l.look(ctx, l.met.id(l, key), n, 0, 0)
 	return max(0, s.Next.Sub(s.Now)), err
 }
 
 // look peeks for a new job of a cost on the key of an id. It lists the first most of the
 // line, and so many of the newest grants.
 func (l *Limiter) look(ctx context.Context, id string, cost, most, grants int) (s State, spent []luascripts.Spent, err error) {
-	t, err := newRetry(ctx, l.policy)
+	t, err := newRetry(ctx, l.policy, byID(id))
 	if err != nil {
 		return s, nil, err
 	}
@@ -472,7 +478,7 @@ func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int)
 	if err := checkKey(key); err != nil {
 		return Listing{}, err
 	}
-	return l.list(ctx, l.ID(key), from, most)
+	return l.list(ctx, l.met.id(l, key), from, most)
 }
 
 // list is List by the id of a key.
@@ -483,7 +489,7 @@ func (l *Limiter) list(ctx context.Context, id string, from ListFrom, most int) 
 	if l.rdb == nil {
 		return Listing{}, fmt.Errorf("%w: rule %q counts in its own process, where its lines can't be read", ErrInvalidConfig, l.rule)
 	}
-	t, err := newRetry(ctx, l.policy)
+	t, err := newRetry(ctx, l.policy, byID(id))
 	if err != nil {
 		return Listing{}, err
 	}

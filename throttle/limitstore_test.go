@@ -1,12 +1,45 @@
 package throttle
 
 import (
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/headwayq/headway/internal/redistest"
 )
+
+// A limit of a policy file is stored with what it replaced, and only over what was read:
+// in both stores.
+func TestLimitStoresOfAFile(t *testing.T) {
+	t.Parallel()
+	for name, s := range map[string]limitStore{
+		"memory": &memoryLimits{},
+		"redis":  redisLimits{redistest.Start(t).Client(t), "hw"},
+	} {
+		change := func(c limitChange, want bool) (version int64) {
+			t.Helper()
+			done, version, err := s.change(t.Context(), "sms", c)
+			if err != nil || done != want {
+				t.Errorf("%s: change %+v = %v, %v, want %v", name, c, done, err, want)
+			}
+			return version
+		}
+		before := []string{"1/1s"}
+		change(limitChange{text: "2/1s", replaced: before, version: 7}, false)
+		version := change(limitChange{text: "2/1s", replaced: before}, true)
+		change(limitChange{text: "3/1s", replaced: before}, false)
+		if got := s.stored(t.Context(), "sms"); !reflect.DeepEqual(got, (storedLimit{text: "2/1s", version: version, replaced: before})) {
+			t.Errorf("%s: %+v is stored, want 2/1s and what it replaced", name, got)
+		}
+		version = change(limitChange{text: "3/1s", replaced: before, version: version}, true)
+		change(limitChange{text: "4/1s"}, true)
+		change(limitChange{text: "5/1s", replaced: before, version: version}, false)
+		if got := s.stored(t.Context(), "sms"); got.text != "4/1s" || got.replaced != nil {
+			t.Errorf("%s: %+v is stored, want an operator's 4/1s", name, got)
+		}
+	}
+}
 
 // Both stores answer alike.
 func TestLimitStores(t *testing.T) {
@@ -38,11 +71,11 @@ func TestLimitStores(t *testing.T) {
 				t.Errorf("%s: change %d has version %d after %d, done = %v", name, i, version, last, done)
 			}
 			last = version
-			if got := s.stored(t.Context(), "sms"); got != (storedLimit{text: step.text, version: version}) {
+			if got := s.stored(t.Context(), "sms"); !reflect.DeepEqual(got, (storedLimit{text: step.text, version: version})) {
 				t.Errorf("%s: after change %d %+v is stored, want %q of version %d", name, i, got, step.text, version)
 			}
 		}
-		if got := s.stored(t.Context(), "other"); got != (storedLimit{}) {
+		if got := s.stored(t.Context(), "other"); !reflect.DeepEqual(got, storedLimit{}) {
 			t.Errorf("%s: of another rule %+v is stored, want nothing", name, got)
 		}
 	}

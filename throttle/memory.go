@@ -113,6 +113,8 @@ type memoryLimit struct {
 	version int64
 	until   time.Time // zero for ever
 
+	replaced []string // as in storedLimit
+
 	closed  time.Time
 	closing int64
 }
@@ -121,7 +123,7 @@ func (s *memoryLimits) stored(_ context.Context, rule string) storedLimit {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.getLocked(rule)
-	return storedLimit{text: m.text, version: m.version, closed: m.closed, closing: m.closing}
+	return storedLimit{text: m.text, version: m.version, replaced: m.replaced, closed: m.closed, closing: m.closing}
 }
 
 func (s *memoryLimits) closeRule(_ context.Context, rule string, d time.Duration) (time.Time, int64, error) {
@@ -142,7 +144,7 @@ func (s *memoryLimits) closeRule(_ context.Context, rule string, d time.Duration
 func (s *memoryLimits) getLocked(rule string) memoryLimit {
 	m := s.rules[rule]
 	if !m.until.IsZero() && !orNow(s.now).Before(m.until) {
-		m.text = ""
+		m.text, m.replaced = "", nil
 	}
 	return m
 }
@@ -151,17 +153,20 @@ func (s *memoryLimits) change(_ context.Context, rule string, c limitChange) (bo
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.getLocked(rule)
-	if c.absent && old.text != "" || c.text == "" && old.text == "" {
+	if c.absent && old.text != "" || c.text == "" && old.text == "" || c.replaced != nil && c.version != old.version {
 		return false, old.version, nil
 	}
 	now := orNow(s.now)
-	m := memoryLimit{text: c.text, version: max(now.UnixMicro(), old.version+1), closed: old.closed, closing: old.closing}
+	m := memoryLimit{text: c.text, version: even(max(now.UnixMicro(), old.version+1)), replaced: c.replaced, closed: old.closed, closing: old.closing}
 	if c.ttl > 0 {
 		m.until = now.Add(c.ttl)
 	}
 	s.putLocked(rule, m)
 	return true, m.version, nil
 }
+
+// even is a version of a stored limit, not before v: those of [Config.LimitOf] are odd.
+func even(v int64) int64 { return v + v&1 }
 
 func (s *memoryLimits) putLocked(rule string, m memoryLimit) {
 	if s.rules == nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -46,6 +47,7 @@ type Policy struct {
 	fallback fallback
 	counters counters
 
+	keyLimits bool // a rule has limits by key
 	ruleNames []string
 	awaySince atomic.Int64     // since when Redis does not answer, in nanoseconds; 0 while it does
 	decided   func(any, error) // hears each decision, in tests; may be nil
@@ -93,6 +95,7 @@ func newPolicy(rules []*Limiter) *Policy {
 	p := &Policy{rules: rules, name: lineName(rules), rdb: first.rdb, store: first.store, cfg: first.cfg, decided: first.decided}
 	for _, l := range rules {
 		p.ruleNames = append(p.ruleNames, l.rule)
+		p.keyLimits = p.keyLimits || l.cfg.LimitOf != nil
 	}
 	p.fallback.mode, p.fallback.now = first.cfg.OnUnavailable, first.fallbackNow
 	if p.cfg.Shadow && p.cfg.OnUnavailable == FailClosed {
@@ -235,9 +238,19 @@ func (p *Policy) decideForJob(ctx context.Context, mode luascripts.Mode, r Reque
 	return d, err
 }
 
-// activeLimits are the limits by which the policy decides now.
-func (p *Policy) activeLimits(ctx context.Context) ([]activeLimit, error) {
-	return p.last.active(ctx, p.rules)
+// activeLimits are the limits by which the policy decides now about keys.
+func (p *Policy) activeLimits(ctx context.Context, keys keySet) ([]activeLimit, error) {
+	limits, err := p.last.active(ctx, p.rules)
+	if err != nil || !p.keyLimits {
+		return limits, err
+	}
+	limits = slices.Clone(limits) // others go by these
+	for i, l := range p.rules {
+		if limits[i], err = l.ofKey(ctx, limits[i], keys, i, 0); err != nil {
+			return nil, err
+		}
+	}
+	return limits, nil
 }
 
 // Counts returns what was counted until now, all rules together; what its rules

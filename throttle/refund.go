@@ -99,7 +99,7 @@ type refund struct {
 // or in both.
 func (f refund) run(ctx context.Context) ([]Promotion, error) {
 	if local := f.p.fallback.local.Load(); local != nil {
-		promoted, given, err := f.in(ctx, newRetryBy(f.p, local, f.p.rules.lastKnown()))
+		promoted, given, err := f.in(ctx, newRetryBy(f.p, local, f.p.rules.lastKnown(ctx, byID(f.ids...))))
 		if err != nil || given || f.r.made == fromFallback {
 			return promoted, err
 		}
@@ -109,6 +109,9 @@ func (f refund) run(ctx context.Context) ([]Promotion, error) {
 		limits := make([]activeLimit, len(f.p.rules))
 		for i, l := range f.p.rules {
 			limits[i] = l.lastActiveLimit()
+			if own, err := l.ofKey(ctx, limits[i], byID(f.ids...), i, 0); err == nil {
+				limits[i] = own
+			}
 		}
 		promoted, _, err = f.in(ctx, newRetryBy(f.p, f.p.store, limits))
 	}
@@ -117,7 +120,7 @@ func (f refund) run(ctx context.Context) ([]Promotion, error) {
 
 // inRedis gives back where the policy counts, by the active limits.
 func (f refund) inRedis(ctx context.Context) ([]Promotion, error) {
-	t, err := newRetry(ctx, f.p)
+	t, err := newRetry(ctx, f.p, byID(f.ids...))
 	if err != nil {
 		return nil, err
 	}

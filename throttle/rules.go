@@ -65,11 +65,14 @@ func (rs ruleSet) appendCalls(calls []luascripts.RuleCall, r *Request) []luascri
 
 // catchUp returns the limits, with the limit of one rule read anew: its ledger knows
 // this version.
-func (rs ruleSet) catchUp(ctx context.Context, limits []activeLimit, rule int, version int64) ([]activeLimit, error) {
+func (rs ruleSet) catchUp(ctx context.Context, limits []activeLimit, keys keySet, rule int, version int64) ([]activeLimit, error) {
 	if rule < 0 || rule >= len(rs) {
 		return nil, &outdatedError{version, rule} // a store that does not name the rule
 	}
 	newer, err := rs[rule].catchUp(ctx, version)
+	if err == nil && rs[rule].cfg.LimitOf != nil {
+		newer, err = rs[rule].catchUpKey(ctx, keys, rule, version)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -80,10 +83,14 @@ func (rs ruleSet) catchUp(ctx context.Context, limits []activeLimit, rule int, v
 
 // lastKnown are the active limits as they were read last, without their versions: for a
 // store that knows no version.
-func (rs ruleSet) lastKnown() []activeLimit {
+func (rs ruleSet) lastKnown(ctx context.Context, keys keySet) []activeLimit {
 	limits := make([]activeLimit, len(rs))
 	for i, l := range rs {
 		limits[i] = activeLimit{Limit: l.limitLastKnown(), closed: l.closedLastKnown()}
+		if own, err := l.ofKey(ctx, limits[i], keys, i, 0); err == nil {
+			limits[i] = own
+		}
+		limits[i].version = 0
 	}
 	return limits
 }

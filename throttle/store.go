@@ -89,7 +89,8 @@ type limitStore interface {
 type storedLimit struct {
 	text      string
 	version   int64
-	malformed bool // we did not write it
+	replaced  []string // the limits before it, the newest first, when a policy file has it
+	malformed bool     // we did not write it
 	err       error
 
 	closed  time.Time // until when the rule is closed on all keys; zero for not
@@ -101,6 +102,10 @@ type limitChange struct {
 	text   string        // "" to take it away
 	absent bool          // only if none is stored
 	ttl    time.Duration // zero for ever
+
+	// Of a limit that a policy file has, which is stored only if nothing newer is.
+	replaced []string // the limits before it, the newest first
+	version  int64    // of what is stored now
 }
 
 // redisLimits stores limits in Redis.
@@ -118,13 +123,13 @@ func (s redisLimits) storedOf(ctx context.Context, rules []string) []storedLimit
 	out := make([]storedLimit, len(rules))
 	for i, r := range luascripts.StoredLimits(ctx, s.rdb, s.prefix, rules) {
 		_, malformed := errors.AsType[*luascripts.ReplyError](r.Err)
-		out[i] = storedLimit{text: r.Text, version: r.Version, malformed: malformed, err: r.Err, closed: r.Closed, closing: r.Closing}
+		out[i] = storedLimit{text: r.Text, version: r.Version, replaced: r.Replaced, malformed: malformed, err: r.Err, closed: r.Closed, closing: r.Closing}
 	}
 	return out
 }
 
 func (s redisLimits) change(ctx context.Context, rule string, c limitChange) (bool, int64, error) {
-	return luascripts.SetLimit(ctx, s.rdb, s.prefix, rule, luascripts.SetLimitArgs{Limit: c.text, Absent: c.absent, TTL: c.ttl})
+	return luascripts.SetLimit(ctx, s.rdb, s.prefix, rule, luascripts.SetLimitArgs{Limit: c.text, Absent: c.absent, TTL: c.ttl, Replaced: c.replaced, Version: c.version})
 }
 
 func (s redisLimits) closeRule(ctx context.Context, rule string, d time.Duration) (time.Time, int64, error) {

@@ -121,7 +121,7 @@ func (workerCalls) Refresh(ctx context.Context, rdb redis.UniversalClient, place
 	limits := make([][]activeLimit, len(places))
 	for i, p := range places {
 		var err error
-		if limits[i], err = p.Policy.activeLimits(ctx); err == nil {
+		if limits[i], err = p.Policy.activeLimits(ctx, byID(p.IDs...)); err == nil {
 			_, err = p.Policy.rules.fits(limits[i], new(p.request()))
 		}
 		switch {
@@ -162,7 +162,7 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]act
 				again, err = append(again, i), errClock
 			}
 			if err == nil && r.Status == luascripts.Outdated {
-				if limits[i], err = p.rules.catchUp(ctx, limits[i], r.Rule-1, r.Version); err == nil {
+				if limits[i], err = p.rules.catchUp(ctx, limits[i], byID(places[i].IDs...), r.Rule-1, r.Version); err == nil {
 					again, err = append(again, i), &outdatedError{r.Version, r.Rule - 1}
 				}
 			}
@@ -209,7 +209,7 @@ func (workerCalls) Lookup(ctx context.Context, place BookingRef) (BookingStatus,
 	if p.rdb == nil {
 		return BookingStatus{}, fmt.Errorf("%w: rule %q counts in its own process, where its lines can't be read", ErrInvalidConfig, p.rules[0].rule)
 	}
-	t, err := newRetry(ctx, p)
+	t, err := newRetry(ctx, p, byID(place.IDs...))
 	if err != nil {
 		return BookingStatus{}, err
 	}
@@ -331,7 +331,20 @@ func (workerCalls) LimitStatuses(ctx context.Context, limiters []*Limiter) []Lim
 }
 
 func (k knownLimit) status() LimitStatus {
-	return LimitStatus{Limit: k.limit, Stored: k.stored, Version: k.changed, Closed: k.closed, Err: k.err}
+	return LimitStatus{Limit: k.limit, Stored: k.stored, Version: k.changed, Closed: k.closed, Err: k.err, Replaced: k.replaced}
+}
+
+// FollowFile brings the limit that a policy file has in force in all processes, by storing it,
+// and returns what is in force then. was is the limit that this process read from the file
+// before it was edited; zero at the start.
+//
+// It leaves what is stored as it is in two cases. One is a limit that an operator stored. The
+// other is a limit that replaced this very one: then this process has an older copy of the
+// file, unless what was edited is the limit in force. A program that is started with an older
+// file does not bring an old limit back.
+func (workerCalls) FollowFile(ctx context.Context, l *Limiter, was, now Limit) (LimitStatus, error) {
+	k, err := l.followFile(ctx, was, now)
+	return k.status(), err
 }
 
 // Answered says that an error came from a Redis that answered, and refused: it
@@ -386,9 +399,15 @@ func (workerCalls) Postpone(ctx context.Context, p *Policy, rule string, r Reque
 // Adjusted says whether a correction of a charge was made, or may have been.
 func (workerCalls) Adjusted(b *Charge) bool { return b.adjusted() }
 
-// ValidateConfig returns everything that is wrong with a configuration, joined. Each
-// fault unwraps to [ErrInvalidConfig]. [New] and [NewLocal] do the same.
-func (workerCalls) ValidateConfig(c Config) error { return c.validate() }
+// ValidateConfig returns everything that is wrong with a configuration of several rules,
+// joined. Each fault unwraps to [ErrInvalidConfig]. [New] and [NewLocal] do the same for one.
+func (workerCalls) ValidateConfig(c Config) error {
+	err := c.validate()
+	if c.LimitOf != nil {
+		err = errors.Join(err, fmt.Errorf("%w: LimitOf is of one rule: give it to the rule of the policy, as queue.Rule.LimitOf", ErrInvalidConfig))
+	}
+	return err
+}
 
 // FillConfig returns c with its defaults where it is zero, as [New] and [NewLocal] use it.
 func (workerCalls) FillConfig(c Config) Config { return c.fill() }
@@ -397,6 +416,15 @@ func (workerCalls) FillConfig(c Config) Config { return c.fill() }
 // in code. It was in force at most a second ago.
 func (workerCalls) LimitInForce(ctx context.Context, l *Limiter) (Limit, error) {
 	return l.inForce(ctx)
+}
+
+// LimitOfKey is the limit by which a limiter decides now about a key, see [Config.LimitOf].
+func (workerCalls) LimitOfKey(ctx context.Context, l *Limiter, key string) (Limit, error) {
+	in, err := l.policy.activeLimits(ctx, byID(l.met.id(l, key)))
+	if err != nil {
+		return Limit{}, err
+	}
+	return in[0].Limit, nil
 }
 
 // LimitLastKnown is the limit in force when this limiter read it last, and the one in

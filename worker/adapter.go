@@ -75,6 +75,7 @@ type Adapter struct {
 	batchCounts *batchCounts
 	limitWatch  *limitWatch
 	subscriber  *subscriber
+	policyFiles *policyFiles
 	upkeep      *upkeep
 
 	mu          sync.Mutex // over the queues, until Start
@@ -123,28 +124,30 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	if rdb == nil {
 		panic("worker: nil Redis client")
 	}
-	if err := cfg.Validate(); err != nil {
+	cfg, files, err := cfg.readPolicyFiles()
+	if err != nil {
 		return nil, err
 	}
 	given := len(cfg.Asynq.Queues) > 0
 	cfg = cfg.fill()
 	cfg.Throttle.Observer = event.Join(cfg.Throttle.Observer, limitEvents(cfg.Observer))
 	c := newCore(rdb, cfg)
+	files.core = c
 	a := &Adapter{
 		core: c, policies: make(map[string]taskPolicy),
 		inFlight: newTTLMap[string, asynqwire.Message](inFlightTTL), recentlyDone: newTTLMap[string, struct{}](recentlyDoneTTL),
 		deferrals: newDeferrals(), answered: newTTLMap[string, *deferral](deferralTTL), batches: newBatches(c),
 		scripts: newScripts(rdb), idle: newIdleServers(c),
-		wakers: make(map[string]*waker), recheck: newRecheckFilter(), promotions: newPromotions(c), batchCounts: newBatchCounts(c),
+		wakers: make(map[string]*waker), recheck: newRecheckFilter(), promotions: newPromotions(c), batchCounts: newBatchCounts(c), policyFiles: files,
 	}
 	a.fetcher = newFetcher(a)
 	a.refunds, a.types = newRefunds(c, a.promotions), newTypeWatch(c)
 	a.limitWatch, a.subscriber = &limitWatch{c, a.wakers}, &subscriber{c, a.wakers}
-	a.upkeep = &upkeep{c, a.policies, a.types, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight, a.waits, a.answered}}
+	a.upkeep = &upkeep{c, a.policies, files, a.types, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight, a.waits, a.answered}}
 	for _, p := range cfg.Policies {
 		rules := make([]policyset.Rule, len(p.Rules))
 		for i, r := range p.Rules {
-			rules[i] = policyset.Rule{Name: r.Name, Limit: r.Limit}
+			rules[i] = policyset.Rule{Name: r.Name, Limit: r.Limit, LimitOf: r.LimitOf}
 		}
 		decide, err := a.set.Compile(rules)
 		if err != nil {
@@ -213,6 +216,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 	a.started.Store(true)
 	a.checkAsynq()
 	a.types.start()
+	a.policyFiles.settle(ctx)
 	a.upkeep.shareRules(ctx)
 	ctx, a.quit = context.WithCancel(context.WithoutCancel(ctx))
 	for _, w := range a.wakers {
@@ -226,8 +230,9 @@ func (a *Adapter) Start(ctx context.Context) error {
 	a.wg.Go(func() { a.refunds.run(ctx) })
 	a.wg.Go(func() { (&archiveWatch{a.core, a.deferrals}).run(ctx) })
 	a.wg.Go(func() { a.upkeep.run(ctx) })
-	a.wg.Go(func() { present(ctx, a.core) })
 	a.wg.Go(func() { a.history.Run(ctx) })
+	a.wg.Go(func() { a.policyFiles.run(ctx) })
+	a.wg.Go(func() { present(ctx, a.core, a.policyFiles) })
 	a.batchCounts.begin()
 	a.wg.Go(func() { a.batchCounts.run(ctx) })
 	return nil
@@ -339,6 +344,12 @@ func (a *Adapter) Stats() Stats {
 	s.Lead = a.lead.get()
 	return s
 }
+
+// ReloadPolicies reads Config.PolicyFiles again, at once: a running adapter does so when they
+// have changed. An error has all that is wrong with them, or needs a restart, and nothing is
+// changed then; or Redis does not answer, and what is changed counts when it does. Without files
+// it does nothing.
+func (a *Adapter) ReloadPolicies(ctx context.Context) error { return a.policyFiles.reload(ctx) }
 
 // Limiter returns the limiter of a policy's rule, or nil.
 func (a *Adapter) Limiter(rule string) *throttle.Limiter { return a.set.Limiter(rule) }

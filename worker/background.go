@@ -268,6 +268,7 @@ var ErrClockSkew = errors.New("worker: clock differs from Redis' clock")
 type upkeep struct {
 	*core
 	policies map[string]taskPolicy
+	files    *policyFiles
 	types    *typeWatch
 	purge    []interface{ purge(now time.Time) }
 }
@@ -318,8 +319,8 @@ func (u *upkeep) shareRules(ctx context.Context) {
 	for _, p := range u.policies {
 		for _, l := range p.decide.Rules() {
 			if numbers[l.Rule()] == "" {
-				numbers[l.Rule()] = l.Limit().String()
-				own = append(own, l.Rule()+" "+l.Limit().String())
+				numbers[l.Rule()] = u.files.limitOf(l).String()
+				own = append(own, l.Rule()+" "+numbers[l.Rule()])
 			}
 		}
 	}
@@ -330,7 +331,7 @@ func (u *upkeep) shareRules(ctx context.Context) {
 	}
 	for _, said := range all {
 		rule, limit, _ := strings.Cut(said, " ")
-		if mine, ok := numbers[rule]; ok && limit != mine {
+		if mine, ok := numbers[rule]; ok && limit != mine && !u.stored(ctx, rule) {
 			u.logOnce("rule "+said, func() {
 				u.log.Warn("another pool runs this rule with other numbers, or did in the last three minutes; each decides by its own",
 					zap.String("rule", rule), zap.String("here", mine), zap.String("there", limit))
@@ -339,23 +340,29 @@ func (u *upkeep) shareRules(ctx context.Context) {
 	}
 }
 
+// stored says that a limit is stored for a rule, by which all pools decide.
+func (u *upkeep) stored(ctx context.Context, rule string) bool {
+	return u.set.Limiter(rule).LimitStatus(ctx).Stored
+}
+
 // present says every few seconds that this pool runs, with its policies and their numbers,
 // for an operator who asks which pools there are.
-func present(ctx context.Context, c *core) {
+func present(ctx context.Context, c *core, files *policyFiles) {
 	p := presence.New(presence.Pool)
-	p.Queues, p.Policies = c.cfg.Asynq.Queues, make([]presence.Policy, 0, len(c.cfg.Policies))
-	for _, policy := range c.cfg.Policies {
-		said := presence.Policy{Type: policy.Type, Charge: policy.Charge.String()}
-		for _, r := range policy.Rules {
-			if r.Limit == (throttle.Limit{}) {
-				said.Rules = append(said.Rules, presence.Rule{Name: r.Name, Gate: r.Gate.String()})
-				continue
-			}
-			said.Rules = append(said.Rules, presence.Rule{Name: r.Name, Limit: r.Limit.String()})
-		}
-		p.Policies = append(p.Policies, said)
-	}
+	p.Queues = c.cfg.Asynq.Queues
 	presence.Run(ctx, c.rdb, c.cfg.Throttle.Prefix, p, func(p *presence.Process) {
 		p.Servers, p.Workers, p.Busy = int(c.load.servers.Load()), int(c.load.workers.Load()), int(c.load.running.Load())
+		p.Policies = make([]presence.Policy, 0, len(c.cfg.Policies))
+		for _, policy := range c.cfg.Policies {
+			said := presence.Policy{Type: policy.Type, Charge: policy.Charge.String()}
+			for _, r := range policy.Rules {
+				if l := c.set.Limiter(r.Name); r.Limit != (throttle.Limit{}) {
+					said.Rules = append(said.Rules, presence.Rule{Name: r.Name, Limit: files.limitOf(l).String()})
+					continue
+				}
+				said.Rules = append(said.Rules, presence.Rule{Name: r.Name, Gate: r.Gate.String()})
+			}
+			p.Policies = append(p.Policies, said)
+		}
 	})
 }

@@ -48,6 +48,17 @@ type Config struct {
 	// A pool runs policies with at least one limit among their rules.
 	Policies []queue.Policy
 
+	// PolicyFiles are paths of YAML files with more policies, see docs/policies.md. They must be
+	// there and right when the pool is made. While it runs it looks every second whether they
+	// have changed. A limit with other numbers then counts in all processes, as with
+	// [throttle.Limiter.SetLimit]; a file with a fault changes nothing, and neither does one with
+	// a change that needs a restart, see [queue.ChangedLimits]. Both are logged, with the line.
+	// A limit that an operator stored goes before the file, and that is logged too.
+	PolicyFiles []string
+
+	// PolicyFuncs are the functions that the files name.
+	PolicyFuncs queue.Funcs
+
 	// Unlimited is what happens to a task whose type has no policy. Defaults to
 	// [UnlimitedWarn]. A policy that no task came for in a quarter of an hour, and one that
 	// the [asynq.ServeMux] has no handler for, are named in the log unless it is
@@ -104,6 +115,7 @@ func (c Config) fill() Config {
 	for i, p := range c.Policies {
 		c.Policies[i].Rules = slices.Clone(p.Rules)
 	}
+	c.PolicyFiles = slices.Clone(c.PolicyFiles)
 	c.Throttle = throttle.ForWorkers.FillConfig(c.Throttle)
 	c.Logger = stderrlog.Or(c.Logger)
 	return c
@@ -111,7 +123,7 @@ func (c Config) fill() Config {
 
 // Validate returns everything that is wrong with c, joined: nothing is silently
 // corrected. Faults of asynq's part that asynq itself would drop or panic about
-// are among them.
+// are among them. It does not read PolicyFiles, as [New] does.
 func (c Config) Validate() error {
 	c = c.fill()
 	var errs []error
@@ -137,7 +149,7 @@ func (c Config) Validate() error {
 	switch {
 	case c.Unlimited < UnlimitedWarn || c.Unlimited > UnlimitedRefuse:
 		bad("Unlimited is %d, want UnlimitedWarn, UnlimitedAllow or UnlimitedRefuse", c.Unlimited)
-	case c.Unlimited == UnlimitedRefuse && len(c.Policies) == 0:
+	case c.Unlimited == UnlimitedRefuse && len(c.Policies) == 0 && len(c.PolicyFiles) == 0:
 		bad("Unlimited is UnlimitedRefuse and there are no Policies: each task would be refused")
 	}
 	errs = append(errs, queue.ValidatePolicies(c.Policies), throttle.ForWorkers.ValidateConfig(c.Throttle))

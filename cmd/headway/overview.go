@@ -40,7 +40,10 @@ func rulesTable(t *table, rules []inspect.RuleStatus) {
 	t.row("RULE", "LIMIT", "", "CLOSED UNTIL")
 	for _, r := range rules {
 		note := ""
-		if r.Stored {
+		switch {
+		case r.File && r.InCode != r.Limit:
+			note = t.warn("of a policy file that was edited, in code " + r.InCode.String())
+		case r.Stored && !r.File:
 			note = t.warn("stored, in code " + r.InCode.String())
 		}
 		if r.Problem != "" {

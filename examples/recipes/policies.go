@@ -23,13 +23,9 @@ func SMS() queue.Policy {
 	}}
 }
 
-// NewPool runs tasks by policies from files.
+// NewPool runs tasks by policies from files, and follows the files while it runs.
 func NewPool(rdb redis.UniversalClient, handler asynq.Handler, files ...string) (*worker.Pool, error) {
-	policies, err := queue.ReadPolicyFiles(files...)
-	if err != nil {
-		return nil, err // everything that is wrong, each with its line
-	}
-	return worker.New(rdb, handler, worker.Config{Policies: policies})
+	return worker.New(rdb, handler, worker.Config{PolicyFiles: files}) // an error has everything that is wrong, each with its line
 }
 
 // Tenants reads a file whose key is found by a function.
@@ -38,6 +34,23 @@ func Tenants(file io.Reader) ([]queue.Policy, error) {
 		"tenant": func(t *asynq.Task) (string, error) { return t.Headers()["tenant"], nil },
 	}}
 	return fn.ReadPolicies("tenants.yaml", file)
+}
+
+// PerTenant gives each tenant a limit of its own, under one rule.
+func PerTenant(planOf func(tenant string) (throttle.Limit, time.Time), refresh func(ctx context.Context, tenant string) error) queue.Policy {
+	return queue.Policy{Type: "report:make", Rules: []queue.Rule{{
+		Name: "tenant", Key: queue.MustJSONKey("$.tenant"),
+		Limit: throttle.Sliding(100, time.Hour), // of tenants without a plan
+		LimitOf: func(ctx context.Context, tenant string, newer time.Time) (throttle.Limit, time.Time, error) {
+			if !newer.IsZero() { // Redis knows of a plan that was changed then
+				if err := refresh(ctx, tenant); err != nil {
+					return throttle.Limit{}, time.Time{}, err
+				}
+			}
+			limit, changed := planOf(tenant)
+			return limit, changed, nil
+		},
+	}}}
 }
 
 // Serve is asynq's own server, with limits around its handler.

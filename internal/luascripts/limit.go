@@ -377,6 +377,11 @@ type SetLimitArgs struct {
 	Limit  string        // its text, "" to take it away
 	Absent bool          // only if none is stored
 	TTL    time.Duration // zero for ever
+
+	// Of a limit that a policy file has: the limits that it replaced, the newest first, and the
+	// version of what is stored now, 0 for nothing. It is stored only if that is stored still.
+	Replaced []string
+	Version  int64
 }
 
 // SetLimit runs setlimit.lua for a rule. The version is that of what is stored
@@ -386,7 +391,11 @@ func SetLimit(ctx context.Context, c redis.Scripter, prefix, rule string, a SetL
 	if a.Absent {
 		absent = 1
 	}
-	r := run(ctx, c, setLimitScript, 2, []string{StoredLimitKey(prefix, rule)}, a.Limit, absent, micros(a.TTL))
+	var replaced strings.Builder
+	for _, limit := range a.Replaced {
+		replaced.WriteString("\n" + limit)
+	}
+	r := run(ctx, c, setLimitScript, 2, []string{StoredLimitKey(prefix, rule)}, a.Limit, absent, micros(a.TTL), replaced.String(), a.Version)
 	done = r.int() == 1
 	return done, r.int(), r.err
 }
@@ -404,7 +413,10 @@ func CloseRule(ctx context.Context, c redis.Scripter, prefix, rule string, d tim
 type StoredLimit struct {
 	Text    string
 	Version int64 // of the last change; 0 when none is known
-	Err     error // a [ReplyError] when what is stored has another form
+	// Replaced are the limits that it replaced, the newest first, when a policy file has it.
+	// It is nil for the limit of an operator.
+	Replaced []string
+	Err      error // a [ReplyError] when what is stored has another form
 
 	Closed  time.Time // until when the rule is closed on all keys; zero for not
 	Closing int64     // version of that
@@ -465,5 +477,10 @@ func readStored(value string) StoredLimit {
 	if !ok || err != nil || n < 1 {
 		return StoredLimit{Text: value, Err: &ReplyError{Script: "GET", What: `a stored limit that is not "version limit"`}}
 	}
-	return StoredLimit{Text: text, Version: n}
+	lines := strings.Split(text, "\n")
+	stored := StoredLimit{Text: lines[0], Version: n}
+	if len(lines) > 1 {
+		stored.Replaced = lines[1:]
+	}
+	return stored
 }

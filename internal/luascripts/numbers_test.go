@@ -18,7 +18,7 @@ var textJoins = map[string][]string{
 	"due.lua":      {`prefix .. long(short)`},
 	"clock.lua":    {`t[1] .. t[2]`}, // both as they came
 	"taskid.lua":   {`short .. what end`, `string.format("\3%d:", #short) .. short .. what`},
-	"setlimit.lua": {`int(version) .. " " .. limit`},
+	"setlimit.lua": {`int(version) .. " " .. limit .. replaced`},
 	"sliding.lua": {
 		`call("GETRANGE", ledger.key, turn, -1) .. call("GETRANGE", ledger.key, HEADER, turn - 1)`,
 		`"s" .. ledger.token .. ledger.limit.stamp .. char(`, `header(ledger, ledger.head) .. records`, `header(ledger, 0) .. timestamp(ledger.newest)`, `"s" .. token .. limit.stamp .. "\0\0\0" .. timestamp(now)`, `"s" .. token .. limit.stamp .. char(`,

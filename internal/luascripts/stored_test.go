@@ -2,6 +2,8 @@ package luascripts
 
 import (
 	"fmt"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,19 +42,19 @@ func TestSetLimit(t *testing.T) {
 	at(0)
 	wantSet(t, rdb, SetLimitArgs{Limit: "1/1m", TTL: minute}, true, 0)
 	life(59*time.Second, minute+time.Second)
-	at(-time.Hour) // a failover: one microsecond later all the same
-	wantSet(t, rdb, SetLimitArgs{Limit: "2/1m"}, true, time.Microsecond)
+	at(-time.Hour) // a failover: later all the same, by two microseconds, for versions are even
+	wantSet(t, rdb, SetLimitArgs{Limit: "2/1m"}, true, 2*time.Microsecond)
 	life(-1, -1)
-	wantSet(t, rdb, SetLimitArgs{Limit: "3/1m", Absent: true}, false, time.Microsecond)
-	wantSet(t, rdb, SetLimitArgs{}, true, 2*time.Microsecond)
+	wantSet(t, rdb, SetLimitArgs{Limit: "3/1m", Absent: true}, false, 2*time.Microsecond)
+	wantSet(t, rdb, SetLimitArgs{}, true, 4*time.Microsecond)
 	life(minute, time.Hour+time.Second)
-	wantSet(t, rdb, SetLimitArgs{}, false, 2*time.Microsecond)
+	wantSet(t, rdb, SetLimitArgs{}, false, 4*time.Microsecond)
 	at(time.Second)
 	wantSet(t, rdb, SetLimitArgs{Limit: "sliding 3/1m", Absent: true}, true, time.Second)
 	raw.Set(t.Context(), "hw:limit:strange", "3/1m", 0)
 	raw.LPush(t.Context(), "hw:limit:list", "x")
 	got := StoredLimits(t.Context(), rdb, "hw", []string{"none", "sms", "strange", "list"})
-	if want := (StoredLimit{Text: "sliding 3/1m", Version: start.Add(time.Second).UnixMicro()}); got[0] != (StoredLimit{}) || got[1] != want {
+	if want := (StoredLimit{Text: "sliding 3/1m", Version: start.Add(time.Second).UnixMicro()}); !reflect.DeepEqual(got[:2], []StoredLimit{{}, want}) {
 		t.Errorf("StoredLimits = %+v, want none and %+v", got, want)
 	}
 	if got[2].Err == nil || got[3].Err == nil {
@@ -67,6 +69,33 @@ func TestSetLimit(t *testing.T) {
 	if m, err := sub.ReceiveTimeout(t.Context(), 50*time.Millisecond); err == nil {
 		t.Errorf("told as well: %v", m)
 	}
+}
+
+// A limit of a policy file is stored only if nothing has changed since it was read, and
+// with what it replaced.
+func TestSetLimitOfAFile(t *testing.T) {
+	t.Parallel()
+	rdb, raw := timed(t)
+	if err := rdb.SetTime(t.Context(), start); err != nil {
+		t.Fatal(err)
+	}
+	stored := func() StoredLimit { return StoredLimits(t.Context(), raw, "hw", []string{"sms"})[0] }
+	wantSet(t, rdb, SetLimitArgs{Limit: "2/1m", Replaced: []string{"1/1m"}, Version: 1}, false, -time.Duration(start.UnixMicro())*time.Microsecond)
+	wantSet(t, rdb, SetLimitArgs{Limit: "2/1m", Replaced: []string{"1/1m"}}, true, 0)
+	first := start.UnixMicro()
+	wantSet(t, rdb, SetLimitArgs{Limit: "9/1m", Replaced: []string{"1/1m"}}, false, 0)
+	if want := (StoredLimit{Text: "2/1m", Version: first, Replaced: []string{"1/1m"}}); !reflect.DeepEqual(stored(), want) {
+		t.Errorf("stored is %+v, want %+v", stored(), want)
+	}
+	wantSet(t, rdb, SetLimitArgs{Limit: "3/1m", Replaced: []string{"2/1m", "1/1m"}, Version: first}, true, 2*time.Microsecond)
+	if want := (StoredLimit{Text: "3/1m", Version: first + 2, Replaced: []string{"2/1m", "1/1m"}}); !reflect.DeepEqual(stored(), want) {
+		t.Errorf("stored is %+v, want %+v", stored(), want)
+	}
+	wantSet(t, rdb, SetLimitArgs{Limit: "4/1m"}, true, 4*time.Microsecond) // an operator
+	if got := stored(); got.Replaced != nil {
+		t.Errorf("an operator's limit replaced %q, want nothing", got.Replaced)
+	}
+	wantSet(t, rdb, SetLimitArgs{Limit: "5/1m", Replaced: []string{"3/1m"}, Version: first + 2}, false, 4*time.Microsecond)
 }
 
 // A user who may not publish may set.
@@ -88,7 +117,7 @@ func TestSetLimitWithoutARightToPublish(t *testing.T) {
 
 // Whatever stands in the key of a stored limit is read, or refused as none.
 func FuzzStored(f *testing.F) {
-	for _, s := range []string{"1763640000000000 sliding 1/1m", "1763640000000000 ", "1 x y", " ", "", "0 a", "-1 a", "9223372036854775808 a", "1"} {
+	for _, s := range []string{"1763640000000000 sliding 1/1m", "1763640000000000 ", "1 x y", " ", "", "0 a", "-1 a", "9223372036854775808 a", "1", "1 a\nb\nc", "1 a\n", "1 \n"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, value string) {
@@ -99,8 +128,8 @@ func FuzzStored(f *testing.F) {
 			}
 			return
 		}
-		back := fmt.Sprintf("%d %s", s.Version, s.Text)
-		if s.Version < 1 || readStored(back) != s {
+		back := fmt.Sprintf("%d %s", s.Version, strings.Join(append([]string{s.Text}, s.Replaced...), "\n"))
+		if s.Version < 1 || !reflect.DeepEqual(readStored(back), s) {
 			t.Errorf("readStored(%q) = %+v, and of %q %+v", value, s, back, readStored(back))
 		}
 	})

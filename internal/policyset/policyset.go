@@ -4,9 +4,11 @@
 package policyset
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -21,9 +23,13 @@ const Max = 1024
 // Rule is a named limit. The zero Limit is a gate: it comes with each request, so it has
 // no limiter.
 type Rule struct {
-	Name  string
-	Limit throttle.Limit
+	Name    string
+	Limit   throttle.Limit
+	LimitOf LimitFunc // nil for one limit for all keys
 }
+
+// LimitFunc finds the limit of one key, see throttle.Config.LimitOf.
+type LimitFunc = func(ctx context.Context, key string, newer time.Time) (throttle.Limit, time.Time, error)
 
 // Set holds one limiter for each rule, and one policy for each list of rules, whichever
 // task types have them. It does not talk to Redis, and is safe for concurrent use. The
@@ -54,7 +60,9 @@ func (s *Set) Compile(rules []Rule) (*throttle.Policy, error) {
 			continue
 		}
 		if s.limiters[r.Name] == nil {
-			l, err := throttle.New(s.rdb, r.Name, r.Limit, s.cfg)
+			cfg := s.cfg
+			cfg.LimitOf = r.LimitOf
+			l, err := throttle.New(s.rdb, r.Name, r.Limit, cfg)
 			if err != nil {
 				return nil, err
 			}

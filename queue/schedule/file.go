@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/internal/filewatch"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/internal/backend"
 	"github.com/headwayq/headway/queue/internal/check"
@@ -26,7 +26,7 @@ type scheduleFile struct {
 	yamlfile.File
 	client  backend.Client
 	funcs   map[string]TaskFunc
-	stamp   fileStamp
+	stamps  filewatch.Stamps
 	entries []fileEntry
 }
 
@@ -41,23 +41,9 @@ type fileEntry struct {
 	broken map[string]bool         // fields of Entry whose faults the file has already; nil for an entry that could be read
 }
 
-// fileStamp tells whether a file has changed.
-type fileStamp struct {
-	changed time.Time
-	size    int64
-}
-
-func stampOf(path string) fileStamp {
-	info, err := os.Stat(path)
-	if err != nil {
-		return fileStamp{}
-	}
-	return fileStamp{info.ModTime(), info.Size()}
-}
-
 // readScheduleFile reads a file of entries, or its faults.
 func readScheduleFile(path string, funcs map[string]TaskFunc, client backend.Client) scheduleFile {
-	f := scheduleFile{File: yamlfile.File{Name: path, Want: "entries"}, client: client, funcs: funcs, stamp: stampOf(path)}
+	f := scheduleFile{File: yamlfile.File{Name: path, Want: "entries"}, client: client, funcs: funcs, stamps: filewatch.Of(path)}
 	if body := f.Open(); body != nil {
 		f.document(body)
 	}

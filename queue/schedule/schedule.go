@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/filewatch"
 	"github.com/headwayq/headway/internal/presence"
 	"github.com/headwayq/headway/internal/stderrlog"
 	"github.com/headwayq/headway/queue"
@@ -101,9 +102,6 @@ const (
 	OutcomeHeld     Outcome = "held"     // until that is finished
 	OutcomeGivenUp  Outcome = "given up" // there is no task, or one that could never run
 )
-
-// filePoll is how often the file is looked at.
-const filePoll = time.Second
 
 // New returns a schedule of entries, to which those of cfg.File are
 // added. It enqueues through client, whose policies its tasks are held against.
@@ -239,32 +237,18 @@ func (s *Schedule) follow(ctx context.Context) {
 	}
 }
 
-// watch reads the file again when it has changed, and stayed so until the next
-// look: it may be half written.
+// watch reads the file again when it has changed.
 func (s *Schedule) watch(ctx context.Context) {
-	look := time.NewTicker(filePoll)
-	defer look.Stop()
 	s.mu.Lock()
-	read := s.file.stamp
+	read := s.file.stamps
 	s.mu.Unlock()
-	seen := read
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-look.C:
-		}
-		before := seen
-		if seen = stampOf(s.cfg.File); seen == read || seen != before {
-			continue
-		}
-		read = seen
+	filewatch.Run(ctx, filewatch.Poll, read, func() {
 		if err := s.Reload(); err != nil {
 			s.log.Error("the schedule's file is wrong: its entries stay as they were", zap.Error(err))
-			continue
+			return
 		}
 		s.log.Info("the schedule's file was read")
-	}
+	}, s.cfg.File)
 }
 
 // reached notes whether Redis answers one who began to ask then, and logs when that

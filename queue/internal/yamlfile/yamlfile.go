@@ -294,6 +294,14 @@ func (f *File) Text(n ast.Node, want string) (string, bool) {
 	return s.Value, true
 }
 
+// TextOf is a scalar as the file has it, without quotes.
+func TextOf(n ast.Node) string {
+	if t := n.GetToken(); t != nil {
+		return t.Value
+	}
+	return ""
+}
+
 // KindOf names what a node is, for errors.
 func KindOf(n ast.Node) string {
 	switch n.(type) {

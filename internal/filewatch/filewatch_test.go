@@ -1,0 +1,57 @@
+package filewatch
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A change is told once, and not before the file stayed as it is for one look.
+func TestRunTellsAChangeThatStays(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		write := func(path, text string) {
+			t.Helper()
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chtimes(path, begin, begin); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(a, "1")
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		told := 0
+		go Run(ctx, time.Second, Of(a, b), func() { told++ }, a, b)
+		want := func(looks time.Duration, n int) {
+			t.Helper()
+			time.Sleep(looks * time.Second)
+			synctest.Wait()
+			if told != n {
+				t.Errorf("told %d times, want %d", told, n)
+			}
+		}
+		time.Sleep(time.Second / 2)
+		want(3, 0)
+		write(a, "12") // half written
+		want(1, 0)
+		write(a, "123")
+		want(1, 0)
+		want(1, 1)
+		want(5, 1)
+		write(b, "new")
+		want(2, 2)
+		if err := os.Remove(a); err != nil {
+			t.Fatal(err)
+		}
+		want(2, 3)
+		want(5, 3)
+	})
+}
