@@ -202,7 +202,7 @@ func TestRestOfADivision(t *testing.T) {
 		cost := rapid.IntRange(1, n).Draw(rt, "cost")
 		per := time.Duration(window) * us
 		each := func(permits int) int64 { return (int64(max(0, permits))*window + int64(n) - 1) / int64(n) }
-		whole := func(k int) int64 { return int64((k-1)/n) * window }
+		whole := func(k int) int64 { return int64((k/cost-1)/(n/cost)) * window } // a rest that is too small for a job stays unused
 		for i, c := range []struct {
 			limit throttle.Limit
 			at    func(k int) int64 // of the k-th permit, or of one behind k-cost others

@@ -33,7 +33,7 @@ func TestAvailableAndTimeUntil(t *testing.T) {
 	s.want(s.try(l, 1), true, 20*time.Second)
 	look(1, 0, 40*time.Second, time.Minute)
 	s.want(s.job(l, "a", 2), false, time.Minute)
-	look(0, time.Minute, time.Minute, 100*time.Second) // behind the two of a
+	look(0, time.Minute, 100*time.Second, 100*time.Second) // behind the two of a, which go at once
 	if _, err := l.TimeUntil(t.Context(), key, 4); !errors.Is(err, throttle.ErrExceedsLimit) {
 		t.Errorf("TimeUntil(4) = %v, want %v", err, throttle.ErrExceedsLimit)
 	}
