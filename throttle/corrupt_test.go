@@ -33,7 +33,8 @@ func TestCorruptLedgerIsToldAndHealed(t *testing.T) {
 			for i, limit := range limits {
 				l := s.limiter(fmt.Sprint("rule", i), limit)
 				s.want(s.try(l, 1), true, 0)
-				for s.job(l, "a", 1).Granted { // until it waits
+				for granted := true; granted; { // until it waits
+					granted = s.job(l, "a", 1).Granted
 				}
 				ledger := "hw:{" + key + "}:" + l.Rule()
 				corrupt(s, ledger, s.raw.Get(t.Context(), ledger).Val())
