@@ -233,6 +233,8 @@ func TestStoryInABrowser(t *testing.T) {
 	b.open(s.url + "/rule?rule=sms-per-phone")
 	b.until("the limit in code counts", `document.querySelector(".facts").textContent.includes("the code")`)
 
+	b.until("what the pools did is told", `document.querySelector("#day-h").parentElement.textContent.includes("Held up")`)
+
 	s.lookAround(b, keyPage)
 	b.mu.Lock()
 	defer b.mu.Unlock()
