@@ -164,6 +164,10 @@ func TestStoryInABrowser(t *testing.T) {
 	b.open(s.url + "/")
 	b.until("the overview is live", `document.querySelector("#state").textContent === "Live"`)
 	b.until("a chart of planned starts", `document.querySelectorAll("svg rect.bar").length > 10`)
+	for _, kind := range []string{"keyDown", "keyUp"} {
+		b.call("Input.dispatchKeyEvent", map[string]any{"type": kind, "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9}, nil)
+	}
+	b.until("the keyboard comes to the content first", `document.activeElement.matches("a.skip") && document.activeElement.getBoundingClientRect().left >= 0`)
 	b.leave("to the rule", `document.querySelector('a[href*="rule=sms-per-phone"]').click()`)
 	b.leave("to the key that waits longest", `document.querySelector('a[href^="/key"]').click()`)
 	keyPage := ""
