@@ -21,7 +21,8 @@ type chart struct {
 type bar struct {
 	X, Y, W, H float64
 	N          int
-	Minute     int
+	Minute     int // or the tasks that were granted
+	Percent    int // of a limit that was used
 	From, To   time.Time
 }
 
@@ -61,6 +62,46 @@ func barsOf(minutes []int, now time.Time) chart {
 			text = "now"
 		}
 		c.Ticks = append(c.Ticks, tick{X: float64(i) * step, Text: text, End: i == len(minutes)})
+	}
+	return c
+}
+
+// dayBars is how many bars a day has: each is a quarter of an hour.
+const dayBars = 96
+
+// dayOf draws how much of a limit its busiest key used, and what was held up, over a day.
+func dayOf(h inspect.History) chart {
+	c := chart{Empty: true}
+	if len(h.Points) == 0 {
+		return c
+	}
+	per := max(1, (len(h.Points)+dayBars-1)/dayBars)
+	step := chartWidth / float64(dayBars)
+	for from := 0; from < len(h.Points); from += per {
+		var used float64
+		n, granted := 0, 0
+		for _, p := range h.Points[from:min(len(h.Points), from+per)] {
+			used = max(used, p.Used)
+			n += int(p.Deferred)
+			granted += int(p.Granted)
+		}
+		height := 0.0
+		if granted+n > 0 {
+			c.Empty = false
+			height = max(2, chartHeight*min(1, used))
+		}
+		c.Sum += n
+		c.Bars = append(c.Bars, bar{
+			X: float64(from/per)*step + .5, Y: chartHeight - height, W: step - 1, H: height, N: n, Minute: granted,
+			From: h.Points[from].At, Percent: int(100*used + .5),
+		})
+	}
+	for i := 0; i <= 24; i += 6 {
+		text := fmt.Sprintf("−%d h", 24-i)
+		if i == 24 {
+			text = "now"
+		}
+		c.Ticks = append(c.Ticks, tick{X: chartWidth * float64(i) / 24, Text: text, End: i == 24})
 	}
 	return c
 }

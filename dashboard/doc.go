@@ -27,7 +27,7 @@
 //
 //	/           what waits, a verdict in words, planned starts of the next hour, rules
 //	/queue      what waits on a queue, the first to start first
-//	/rule       a limit, who set it, the keys whose tasks start last, changes
+//	/rule       a limit, who set it, its last 24 hours, its keys, changes
 //	/key        the line of a key with instants, and what was spent
 //	/task       why a task waits, until when, behind whom, and its way so far
 //	/gates      opening hours of the week

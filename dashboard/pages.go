@@ -75,7 +75,27 @@ type overview struct {
 
 type ruleRow struct {
 	inspect.RuleStatus
-	Types []string // of the tasks that need it
+	Types []string      // of the tasks that need it
+	Hour  inspect.Point // what happened in the last hour
+	Known bool          // Hour is
+}
+
+// historyRules is how many rules the overview tells the last hour of.
+const historyRules = 30
+
+// historyFor is how old a history may be on a page: pools write it every 5 s, and its points
+// are minutes.
+const historyFor = 10 * time.Second
+
+// history is what happened by a rule, which several pages and viewers share.
+func (d *board) history(ctx context.Context, s *source, rule string, span time.Duration) (inspect.History, error) {
+	got, err := d.views.get(ctx, fmt.Sprint("history ", span, " ", rule), max(historyFor, d.cfg.Refresh), func(ctx context.Context) (any, error) {
+		return s.History(ctx, rule, span)
+	})
+	if err != nil {
+		return inspect.History{}, err
+	}
+	return got.value.(inspect.History), nil
 }
 
 // chartedMax is how many queues the chart adds up: each costs Redis 60 counts.
@@ -111,6 +131,14 @@ func (d *board) overview(ctx context.Context, _ url.Values) (any, error) {
 		return nil, err
 	}
 	o.Rules = ruleRows(s, s.Rules(ctx))
+	for n := range o.Rules[:min(len(o.Rules), historyRules)] {
+		h, err := d.history(ctx, s, o.Rules[n].Rule, time.Hour)
+		if err != nil {
+			return nil, err
+		}
+		o.Rules[n].Hour, o.Rules[n].Known = h.Total, true
+	}
+	slices.SortStableFunc(o.Rules, func(a, b ruleRow) int { return cmp.Compare(b.Hour.Deferred, a.Hour.Deferred) })
 	changes, err := d.changes(ctx, s)
 	if err != nil {
 		return nil, err

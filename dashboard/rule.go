@@ -19,6 +19,9 @@ type rulePage struct {
 	Words      string          // the limit in force, in words
 	Set        *inspect.Change // who stored the limit
 	ClosedBy   *inspect.Change
+	Day        inspect.History
+	DayChart   chart
+	Busy       []inspect.KeyStatus
 	Far        []inspect.FarKey
 	Looked     int
 	Waiting    int // on the queues that were looked at
@@ -79,6 +82,13 @@ func (d *board) rule(ctx context.Context, q url.Values) (any, error) {
 	if p.Far, p.Looked, err = s.FarKeys(ctx, p.Rule, names); err != nil {
 		return nil, err
 	}
+	if p.Day, err = d.history(ctx, s, p.Rule, inspect.HistoryFineMax); err != nil {
+		return nil, err
+	}
+	p.DayChart = dayOf(p.Day)
+	if p.Busy, err = d.busy(ctx, s, p.Rule); err != nil {
+		return nil, err
+	}
 	changes, err := d.changes(ctx, s)
 	if err != nil {
 		return nil, err
@@ -103,6 +113,19 @@ func (d *board) rule(ctx context.Context, q url.Values) (any, error) {
 		}
 	}
 	return p, nil
+}
+
+// busyMax is how many of the busiest keys a page lists.
+const busyMax = 10
+
+// busy are the busiest keys of a rule, which all viewers share.
+func (d *board) busy(ctx context.Context, s *source, rule string) ([]inspect.KeyStatus, error) {
+	got, err := d.views.get(ctx, "busy "+rule, max(historyFor, d.cfg.Refresh), func(ctx context.Context) (any, error) { return s.Keys(ctx, rule, inspect.ByPermits) })
+	if err != nil {
+		return nil, err
+	}
+	keys := got.value.([]inspect.KeyStatus)
+	return keys[:min(len(keys), busyMax)], nil
 }
 
 // words says what a limit does.

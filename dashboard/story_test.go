@@ -164,6 +164,10 @@ func TestStoryInABrowser(t *testing.T) {
 	b.open(s.url + "/")
 	b.until("the overview is live", `document.querySelector("#state").textContent === "Live"`)
 	b.until("a chart of planned starts", `document.querySelectorAll("svg rect.bar").length > 10`)
+	for _, kind := range []string{"keyDown", "keyUp"} {
+		b.call("Input.dispatchKeyEvent", map[string]any{"type": kind, "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9}, nil)
+	}
+	b.until("the keyboard comes to the content first", `document.activeElement.matches("a.skip") && document.activeElement.getBoundingClientRect().left >= 0`)
 	b.leave("to the rule", `document.querySelector('a[href*="rule=sms-per-phone"]').click()`)
 	b.leave("to the key that waits longest", `document.querySelector('a[href^="/key"]').click()`)
 	keyPage := ""
@@ -232,6 +236,8 @@ func TestStoryInABrowser(t *testing.T) {
 	b.submit("undo", map[string]string{"change": ref, "reason": "caught up"})
 	b.open(s.url + "/rule?rule=sms-per-phone")
 	b.until("the limit in code counts", `document.querySelector(".facts").textContent.includes("the code")`)
+
+	b.until("what the pools did is told", `document.querySelector("#day-h").parentElement.textContent.includes("Held up")`)
 
 	s.lookAround(b, keyPage)
 	b.mu.Lock()
