@@ -81,6 +81,11 @@ type Explanation struct {
 
 	Type  string // of the task; empty in StateMissing
 	Batch string // that it belongs to; empty for none
+	// Since is since when it waits, in whole seconds: since its first deferral, or since it was
+	// booked. Zero when it does not wait, or an older version of Headway deferred it.
+	Since time.Time
+	Moved int   // how often its instant was changed since
+	Cause Cause // of the instant that it has
 	// Postponed is how often it was put off because its provider asked for a later attempt.
 	Postponed int
 	// Rules are all rules of its policy, in order. The list is empty when its type has no
@@ -124,6 +129,31 @@ func (e Explanation) Says() string {
 	default:
 		return "it was never enqueued, or it is done and deleted"
 	}
+}
+
+// Cause is why a task that waits has its instant.
+type Cause string
+
+// The causes.
+const (
+	CauseNone       Cause = ""
+	CauseBooked     Cause = "booked"      // it got a place in a line, or asked again and was told another instant
+	CauseGate       Cause = "gate"        // a gate is closed
+	CauseRetryAfter Cause = "retry after" // its provider asked for a later attempt
+	CausePaused     Cause = "paused"      // its batch is paused
+	CauseReturned   Cause = "returned"    // it was granted and could not start: its pool shut down
+	CauseRedisAway  Cause = "redis away"  // its limits could not be asked
+	CauseLine       Cause = "line"        // those before it took longer than expected, or less long
+	CauseChange     Cause = "change"      // a limit or a closing was changed
+	CauseEarlier    Cause = "earlier"     // permits came back, or it was moved to the front
+	CauseBatch      Cause = "batch"       // its batch goes on
+)
+
+// causes are the causes as scripts keep them.
+var causes = map[luascripts.Cause]Cause{
+	luascripts.CauseBooked: CauseBooked, luascripts.CauseGate: CauseGate, luascripts.CauseProvider: CauseRetryAfter, luascripts.CausePaused: CausePaused,
+	luascripts.CauseReturned: CauseReturned, luascripts.CauseAway: CauseRedisAway, luascripts.CauseLine: CauseLine, luascripts.CauseChange: CauseChange,
+	luascripts.CausePromotion: CauseEarlier, luascripts.CauseBatch: CauseBatch,
 }
 
 // AsynqView is what asynq's own tools show of a task.
@@ -258,6 +288,9 @@ func (i *Inspector) standing(ctx context.Context, queue, id string) (e Explanati
 		return e, "", fmt.Errorf("inspect: find a task: asynq has it as %q, which is not known here", clip(f.State))
 	}
 	e = Explanation{State: state, At: f.At, Now: f.Now}
+	if state != StateActive && state != StateEnded {
+		e.Since, e.Moved, e.Cause = f.Wait.Since, f.Wait.Moved, causes[f.Wait.Why.Cause]
+	}
 	if !f.Ours {
 		return e, "", nil
 	}

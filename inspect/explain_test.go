@@ -33,7 +33,7 @@ func (d *rig) explains(i *Inspector, id string, want Explanation) {
 		d.Errorf("Explain(%s) is as of %v, want %v, %v", id, got.Now, clock.Now, err)
 	}
 	got.Now = time.Time{}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Explanation{}, "Type", "Rules", "Before", "Asynq")); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Explanation{}, "Type", "Rules", "Before", "Asynq", "Since", "Moved", "Cause")); diff != "" {
 		d.Errorf("Explain(%s), want -, got +:\n%s", id, diff)
 	}
 }
@@ -195,4 +195,27 @@ func TestExplainParked(t *testing.T) {
 	if diff := cmp.Diff(want, p.Waiting); err != nil || diff != "" || p.All != 3 || !p.Now.Equal(now) || p.Next != "" {
 		t.Errorf("LinePage = %+v, %v; want -, got +:\n%s", p, err, diff)
 	}
+}
+
+// Since when a task waits, how often its instant was changed and why is told until it has run.
+func TestExplainSinceWhen(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, perMinute())
+	i := d.inspector(throttle.Config{}, perMinute())
+	d.booked("+15550100", 0, asynq.TaskID("first"))
+	d.booked("+15550100", time.Minute, asynq.TaskID("before"))
+	d.booked("+15550100", 2*time.Minute, asynq.TaskID("it"))
+	want := func(id string, since time.Time, moved int, cause Cause) {
+		t.Helper()
+		e, err := i.Explain(t.Context(), "default", id)
+		if err != nil || !e.Since.Equal(since) || e.Moved != moved || e.Cause != cause {
+			t.Fatalf("%s waits since %v, moved %d times, by %q, %v", id, e.Since, e.Moved, e.Cause, err)
+		}
+	}
+	want("first", time.Time{}, 0, CauseNone)
+	want("it", d.start, 0, CauseBooked)
+	if err := i.Front(t.Context(), "default", "it", because); err != nil {
+		t.Fatal(err)
+	}
+	want("it", d.start, 1, CauseEarlier)
 }

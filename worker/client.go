@@ -164,6 +164,7 @@ func (c *client) deferBy(ctx context.Context, d *deferral) *redis.Cmd {
 	left := time.Until(d.made.Add(d.wait))
 	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(d.task.Queue), luascripts.DeferArgs{
 		ID: d.task.ID, Token: uint64(d.token), At: d.at, For: d.booking.Text(), Wait: left, Unique: d.unique, PutOff: d.postponed, Pool: c.a.comesFirst(d.rule, d.wait),
+		Why: luascripts.WhyOf(causes[d.reason], d.booking.Rules, d.rule),
 	})
 	if isNotFound(cmd.Err()) { // as in script: its lease was lost
 		c.a.deferrals.remove(d)

@@ -35,6 +35,12 @@ type deferral struct {
 	cause     error // a throttle.ThrottledError, or what kept Redis from answering
 }
 
+// causes are the reasons of deferrals as they stand in Redis.
+var causes = map[event.Reason]luascripts.Cause{
+	event.Booked: luascripts.CauseBooked, event.Gated: luascripts.CauseGate, event.Asked: luascripts.CauseProvider, event.Paused: luascripts.CausePaused,
+	event.Returned: luascripts.CauseReturned, event.Unavailable: luascripts.CauseAway,
+}
+
 // Error contains the token. By it the adapter finds the deferral again in the text that
 // asynq writes, however often the error was wrapped.
 func (d *deferral) Error() string {

@@ -256,7 +256,8 @@ func (w *waker) replan(ctx context.Context, r luascripts.ScanDeferredReply, rule
 			continue
 		}
 		if at.Sub(t.At).Abs() > moveLeast {
-			retimings = append(retimings, luascripts.Retiming{ID: t.ID, At: at, In: in, Any: w.forLease(now.Rule, in), For: t.For})
+			retimings = append(retimings, luascripts.Retiming{ID: t.ID, At: at, In: in, Any: w.forLease(now.Rule, in), For: t.For,
+				Why: luascripts.WhyOf(luascripts.CauseChange, t.booking.Rules, now.Rule)})
 			rule, was = append(rule, now.Rule), append(was, t.At)
 		}
 	}

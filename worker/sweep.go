@@ -77,6 +77,7 @@ func (s *sweeper) portion(ctx context.Context, from time.Time, skip int, lines m
 			over = append(over, t)
 		} else {
 			s.noteLines(t, lines)
+			s.recordWait(d.Wait.RuleOf(t.booking.Rules), d.For, d.At)
 		}
 	}
 	s.wake(ctx, over, time.Now()) // clears their entries

@@ -373,7 +373,8 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 		}
 		w.recheck.invalidate(bookings[n].Policy, bookings[n].IDs, now.Rule)
 		anys := t.Pool == luascripts.PoolMark{} // it belonged to every pool before this look
-		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At, In: wait, Any: anys || w.forLease(now.Rule, wait), For: t.For})
+		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At, In: wait, Any: anys || w.forLease(now.Rule, wait), For: t.For,
+			Why: luascripts.WhyOf(luascripts.CauseLine, t.booking.Rules, now.Rule)})
 		from = append(from, index[n])
 		rules = append(rules, now.Rule)
 		waits = append(waits, wait)

@@ -31,6 +31,9 @@ type explainAnswer struct {
 	Booked    bool            `json:"booked"`
 	Parked    bool            `json:"parked"`
 	Deadline  time.Time       `json:"deadline,omitzero"`
+	Since     time.Time       `json:"since,omitzero"`
+	Moved     int             `json:"moved,omitempty"`
+	Cause     string          `json:"cause,omitempty"`
 	Postponed int             `json:"postponed,omitempty"`
 	Rules     []verdictAnswer `json:"rules,omitempty"`
 	Asynq     *asynqAnswer    `json:"asynq,omitempty"`
@@ -65,6 +68,7 @@ func explained(a *app, q, id string, e inspect.Explanation) explainAnswer {
 	got := explainAnswer{
 		Queue: q, Task: id, Type: e.Type, Batch: e.Batch, State: e.State.String(), Says: e.Says(), Rule: e.Rule, At: e.At.UTC(), Now: e.Now.UTC(),
 		Jobs: e.Jobs, Permits: e.Permits, Closed: e.Closed.UTC(), Booked: e.Booked, Parked: e.Parked, Deadline: e.Deadline.UTC(), Postponed: e.Postponed,
+		Since: e.Since.UTC(), Moved: e.Moved, Cause: string(e.Cause),
 	}
 	for _, w := range e.Before {
 		got.Before = append(got.Before, w.ID)
@@ -88,6 +92,27 @@ func explained(a *app, q, id string, e inspect.Explanation) explainAnswer {
 	return got
 }
 
+// causeTexts say why a task was moved.
+var causeTexts = map[string]string{
+	string(inspect.CauseBooked):     "it asked again and was told another instant",
+	string(inspect.CauseGate):       "a gate is closed",
+	string(inspect.CauseRetryAfter): "its provider asked for a later attempt",
+	string(inspect.CausePaused):     "its batch is paused",
+	string(inspect.CauseReturned):   "the pool that had it shut down",
+	string(inspect.CauseRedisAway):  "its limits could not be asked",
+	string(inspect.CauseLine):       "those before it took another time than expected",
+	string(inspect.CauseChange):     "a limit or a closing was changed",
+	string(inspect.CauseEarlier):    "permits came back, or it was moved to the front",
+	string(inspect.CauseBatch):      "its batch goes on",
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
 func (e explainAnswer) table(t *table) {
 	if e.Task != "" {
 		t.row("task", e.Task+" on queue "+e.Queue)
@@ -104,6 +129,13 @@ func (e explainAnswer) table(t *table) {
 	}
 	if !e.At.IsZero() {
 		t.row("starts", when(e.At, e.Now))
+	}
+	if !e.Since.IsZero() {
+		text := when(e.Since, e.Now) + fmt.Sprintf(", its instant was changed %s", times(e.Moved))
+		if e.Moved > 0 && causeTexts[e.Cause] != "" {
+			text += ", at last because " + causeTexts[e.Cause]
+		}
+		t.row("waits since", text)
 	}
 	if !e.Closed.IsZero() {
 		t.row("closed until", t.bad(when(e.Closed, e.Now)))

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
 )
 
 // field is what we keep in asynq's hash of a task.
@@ -22,12 +24,12 @@ func TestFieldDoesNotGrow(t *testing.T) {
 	a.put("active", uuid)
 	for n := 1; n <= 12; n++ {
 		a.deferTask(uuid, time.Duration(n)*time.Second, "")
-		if got, want := len(a.field(uuid)), 9+8*min(n, 8)+len("sms 1 key"); got != want {
+		if got, want := len(a.field(uuid)), 17+8*min(n, 8)+len("sms 1 key"); got != want {
 			t.Fatalf("after %d deferrals the field has %d bytes, want %d", n, got, want)
 		}
 		got, err := Wake(t.Context(), a.rdb, a.q, tasks(uuid), start, false)
 		wantCodes(t, "Wake", got, err, Woken)
-		if got, want := len(a.field(uuid)), 9+8*min(n, 8); got != want {
+		if got, want := len(a.field(uuid)), 17+8*min(n, 8); got != want {
 			t.Fatalf("when it was woken it has %d bytes, want %d", got, want)
 		}
 		a.raw.LRem(t.Context(), a.q.pending, 0, uuid)
@@ -35,6 +37,83 @@ func TestFieldDoesNotGrow(t *testing.T) {
 	}
 	if n := a.raw.Exists(t.Context(), a.q.due).Val(); n != 0 {
 		t.Error("the index is left, want none")
+	}
+}
+
+// How a task waits is kept until it has run: since when, how often its instant was changed,
+// and why it has the one that it has.
+func TestHowATaskWaits(t *testing.T) {
+	t.Parallel()
+	a := newQueue(t)
+	want := func(since time.Duration, moved int, cause Cause, rule int) {
+		t.Helper()
+		f, err := GetTask(t.Context(), a.rdb, a.q, "a")
+		w := Wait{Since: start.Add(since), Moved: moved, Why: Why{cause, rule}}
+		if since < 0 {
+			w = Wait{}
+		}
+		if err != nil || !f.Wait.Since.Equal(w.Since) || f.Wait.Moved != w.Moved || f.Wait.Why != w.Why {
+			t.Fatalf("it waits as %+v, %v, want %+v", f.Wait, err, w)
+		}
+		if r, err := ScanDeferred(t.Context(), a.rdb, a.q, time.Time{}, 0, 10, true); err != nil || len(r.Tasks) == 1 && r.Tasks[0].Wait != f.Wait {
+			t.Fatalf("in a list it waits as %+v, %v", r.Tasks, err)
+		}
+	}
+	deferAs := func(token uint64, cause Cause, rule int) {
+		t.Helper()
+		d := DeferArgs{ID: "a", Token: token, At: start.Add(2 * minute), For: "sms+day 1 key", Wait: minute, Why: Why{cause, rule}}
+		if err := Defer(t.Context(), a.rdb, a.q, d).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.put("active", "a")
+	want(-1, 0, 0, 0)
+	deferAs(1, CauseBooked, 1)
+	want(0, 0, CauseBooked, 1)
+	if err := a.rdb.(*redistest.Timed).SetTime(t.Context(), start.Add(10*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Retime(t.Context(), a.rdb, a.q, false, []Retiming{{ID: "a", At: start.Add(minute), Why: Why{CauseChange, 2}}})
+	wantCodes(t, "Retime", got, err, Retimed)
+	want(0, 1, CauseChange, 2)
+	got, err = Retime(t.Context(), a.rdb, a.q, true, []Retiming{{ID: "a", At: start.Add(30 * time.Second), Why: Why{CausePromotion, SameRule}}})
+	wantCodes(t, "Retime", got, err, Retimed)
+	want(0, 2, CausePromotion, 2)
+	got, err = Wake(t.Context(), a.rdb, a.q, []DueTask{{ID: "a", For: "sms+day 1 key"}}, start, false)
+	wantCodes(t, "Wake", got, err, Woken)
+	want(0, 2, CausePromotion, 2)
+	a.raw.LRem(t.Context(), a.q.pending, 0, "a")
+	a.put("active", "a")
+	deferAs(2, CauseGate, 0)
+	want(0, 3, CauseGate, 0)
+	a.put("active", "a") // an operator ran it, and it failed
+	a.raw.ZRem(t.Context(), a.q.retry, "a")
+	if err := Forget(t.Context(), a.rdb, a.q, "a", ""); err != nil {
+		t.Fatal(err)
+	}
+	want(-1, 0, 0, 0)
+	deferAs(3, CauseBooked, 1)
+	want(10*time.Second, 0, CauseBooked, 1)
+}
+
+// What an older version wrote about a deferred task is read: only how it waits is not known.
+func TestFieldOfAnOlderVersion(t *testing.T) {
+	t.Parallel()
+	a := newQueue(t)
+	a.put("active", "a")
+	a.deferTask("a", minute, "")
+	hw := a.field("a")
+	old := string([]byte{hw[0] - 2}) + hw[1:17] + hw[25:] // one token
+	a.raw.HSet(t.Context(), a.q.Task("a"), "hw", old)
+	f, err := GetTask(t.Context(), a.rdb, a.q, "a")
+	if err != nil || !f.Ours || f.For != "sms 1 key" || f.Wait != (Wait{}) {
+		t.Fatalf("it is %+v, %v", f, err)
+	}
+	got, err := Retime(t.Context(), a.rdb, a.q, false, []Retiming{{ID: "a", At: start.Add(2 * minute), Why: Why{CauseLine, 1}}})
+	wantCodes(t, "Retime", got, err, Retimed)
+	a.place("a", "retry", 2*minute+safetyNet, 2*minute)
+	if f, err = GetTask(t.Context(), a.rdb, a.q, "a"); err != nil || f.For != "sms 1 key" || !f.Wait.Since.Equal(start) {
+		t.Errorf("when it moved it is %+v, %v", f, err)
 	}
 }
 

@@ -28,6 +28,7 @@ type EnqueueTask struct {
 	At    time.Time     // when a booked task is woken
 	In    time.Duration // from now to At, as Wait of [DeferArgs]
 	For   string        // what a booked task waits for
+	Why   Why
 
 	Unique string        // asynq's lock of a unique task, or ""
 	Lock   time.Duration // its life, whole seconds; of a booked task from its instant on
@@ -45,7 +46,7 @@ const (
 // tokens while the tasks exist, it can be sent again.
 func Enqueue(ctx context.Context, c redis.Scripter, k QueueKeys, call uint64, tasks []EnqueueTask) ([]int64, error) {
 	keys := append(make([]string, 0, 4+2*len(tasks)), k.pending, k.scheduled, k.due, k.answer(call))
-	args := append(make([]any, 0, 1+7*len(tasks)), len(tasks))
+	args := append(make([]any, 0, 1+8*len(tasks)), len(tasks))
 	for i := range tasks {
 		keys, args = tasks[i].append(c, k, keys, args)
 	}
@@ -62,7 +63,7 @@ func (t *EnqueueTask) append(c redis.Scripter, k QueueKeys, keys []string, args 
 	task := k.Task(t.ID)
 	state, when := t.put(c)
 	keys = append(keys, task, cmp.Or(t.Unique, task))
-	return keys, append(args, shortID(t.ID), tokenText(t.Token), t.Message, state, when, t.For, int64(t.Lock/time.Second))
+	return keys, append(args, shortID(t.ID), tokenText(t.Token), t.Message, state, when, t.For, int64(t.Lock/time.Second), t.Why.text())
 }
 
 // put is how insert_task.lua puts the task, and when.

@@ -90,10 +90,11 @@ type GetTaskReply struct {
 	Ours  bool      // pools wake it
 	At    time.Time // its instant, or asynq's; zero for a state that has none
 	For   string    // as [DeferArgs] had it
+	Wait  Wait
 }
 
 // GetTask runs get_task.lua.
 func GetTask(ctx context.Context, c redis.Scripter, k QueueKeys, id string) (GetTaskReply, error) {
-	r := run(ctx, c, getTaskScript, 5, []string{k.Task(id), k.due, k.retry, k.scheduled}, shortID(id))
-	return GetTaskReply{Now: r.time(), State: r.text(), Ours: r.int() == 1, At: r.time(), For: r.text()}, r.err
+	r := run(ctx, c, getTaskScript, 6, []string{k.Task(id), k.due, k.retry, k.scheduled}, shortID(id))
+	return GetTaskReply{Now: r.time(), State: r.text(), Ours: r.int() == 1, At: r.time(), For: r.text(), Wait: waitOf(r.text())}, r.err
 }

@@ -10,7 +10,11 @@ import (
 // textJoins are the only lines that join with "..": each joins text, and no
 // number gets into it but through string.format.
 var textJoins = map[string][]string{
-	"deferred.lua": {`string.char(3 + 2 * #tokens) .. score .. pool .. tokens .. what`, `token .. string.sub(before.tokens, 1, 56)`, `string.sub(hw, 1, before) .. pool .. string.sub(hw, before + 5)`},
+	"deferred.lua": {
+		`string.char(5 + 2 * #tokens) .. score .. pool .. tokens .. waits .. what`, `score_bytes(math.floor(now / 1000000)) .. "\0\0" .. why`,
+		`string.sub(before, 1, 4) .. string.char(math.floor(moved / 256), moved % 256) .. string.sub(why, 1, 1) .. (rule`,
+		`token .. string.sub(before.tokens, 1, 56)`, `string.sub(hw, 1, before) .. pool .. string.sub(hw, before + 5)`,
+	},
 	"due.lua":      {`prefix .. long(short)`},
 	"clock.lua":    {`t[1] .. t[2]`}, // both as they came
 	"taskid.lua":   {`short .. what end`, `string.format("\3%d:", #short) .. short .. what`},

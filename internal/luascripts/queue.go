@@ -2,8 +2,11 @@ package luascripts
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -55,6 +58,69 @@ type DeferArgs struct {
 	Pool   PoolMark      // comes first to wake it; zero for all at once
 	Unique string        // asynq's lock of a unique task, or ""
 	PutOff bool          // counted, see Postpones
+	Why    Why
+}
+
+// Why says why a task that waits has its instant.
+type Why struct {
+	Cause Cause
+	// Rule is which of the rules that it waits for holds it, counted from 1; 0 when it is
+	// none of them, and [SameRule] for the one that it waits for already.
+	Rule int
+}
+
+// SameRule is the rule that a task waits for already, in a [Why].
+const SameRule = 255
+
+// Cause is what set the instant of a task that waits.
+type Cause byte
+
+// The causes. Scripts keep them and do not look at them.
+const (
+	CauseBooked    Cause = 'b' // it got a place in a line, or asked again and was told another instant
+	CauseGate      Cause = 'g' // a gate is closed
+	CauseProvider  Cause = 'p' // its provider asked for a later attempt
+	CausePaused    Cause = 'h' // its batch is paused
+	CauseReturned  Cause = 'r' // it was granted and could not start
+	CauseAway      Cause = 'a' // Redis could not be asked
+	CauseLine      Cause = 'l' // those before it took longer, or less long
+	CauseChange    Cause = 'c' // a limit or a closing was changed
+	CausePromotion Cause = 'e' // permits came back
+	CauseBatch     Cause = 't' // its batch goes on, or was booked anew
+)
+
+// WhyOf says that a cause made a task wait for one of the rules that it booked by.
+func WhyOf(cause Cause, booked BookedRules, rule string) Why {
+	return Why{cause, slices.Index(strings.Split(booked.Policy(), "+"), rule) + 1}
+}
+
+// RuleOf is the rule that holds a task, of those that it booked by; "" when it is none.
+func (w Wait) RuleOf(booked BookedRules) string {
+	if names := strings.Split(booked.Policy(), "+"); w.Why.Rule > 0 && w.Why.Rule <= len(names) {
+		return names[w.Why.Rule-1]
+	}
+	return ""
+}
+
+func (w Why) text() string { return string([]byte{byte(w.Cause), byte(w.Rule)}) } //nolint:gosec // a policy has at most RulesMax rules
+
+// Wait is how a task waits.
+type Wait struct {
+	Since time.Time // in whole seconds; zero when it does not wait
+	Moved int       // how often its instant was changed since
+	Why   Why
+}
+
+// waitOf reads what deferred.lua writes about it.
+func waitOf(text string) Wait {
+	if len(text) != 8 || text == "\x00\x00\x00\x00\x00\x00\x00\x00" {
+		return Wait{}
+	}
+	b := []byte(text)
+	return Wait{
+		Since: time.Unix(int64(binary.BigEndian.Uint32(b)), 0), Moved: int(binary.BigEndian.Uint16(b[4:])),
+		Why: Why{Cause(b[6]), int(b[7])},
+	}
 }
 
 // PoolMark tells pools apart: 4 bytes, for two of one mark only wake at the same time.
@@ -68,7 +134,7 @@ func Defer(ctx context.Context, c redis.Scripter, k QueueKeys, a DeferArgs) *red
 		unique = task
 	}
 	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.retry, k.due, unique},
-		shortID(a.ID), tokenText(a.Token), dueAt(c, a.At, a.Wait), micros(max(0, a.Wait)), a.For, flag(a.PutOff), a.Pool[:])
+		shortID(a.ID), tokenText(a.Token), dueAt(c, a.At, a.Wait), micros(max(0, a.Wait)), a.For, flag(a.PutOff), a.Pool[:], a.Why.text())
 }
 
 // dueAt is an instant as the scripts of queues take it: microseconds since 1970, or the time
@@ -105,6 +171,7 @@ type DueTask struct {
 	State string   // asynq's state, "" when the task is gone
 	For   string   // as [DeferArgs] had it
 	Pool  PoolMark // who came first to wake it, zero for every pool
+	Wait  Wait     // told by [ScanDeferred] alone
 }
 
 // DueArgs are the arguments of due.lua.
@@ -173,6 +240,7 @@ type Retiming struct {
 	At  time.Time
 	In  time.Duration // from now to At, as Wait of [DeferArgs]
 	Any bool          // every pool wakes it from now on; else who came first still does
+	Why Why
 
 	// For is what the task waits for where At is of that: an entry that is left of
 	// another task of this id is not moved.
@@ -187,10 +255,10 @@ const Retimed = 1
 // earlier set only what comes earlier moves, also for a task that is active.
 func Retime(ctx context.Context, c redis.Scripter, k QueueKeys, earlier bool, tasks []Retiming) ([]int64, error) {
 	keys := append(make([]string, 0, 3+len(tasks)), k.due, k.retry, k.scheduled)
-	args := append(make([]any, 0, 2+4*len(tasks)), len(tasks), flag(earlier))
+	args := append(make([]any, 0, 2+5*len(tasks)), len(tasks), flag(earlier))
 	for _, t := range tasks {
 		keys = append(keys, k.Task(t.ID))
-		args = append(args, shortID(t.ID), dueAt(c, t.At, t.In), flag(t.Any), t.For)
+		args = append(args, t.Why.text(), shortID(t.ID), dueAt(c, t.At, t.In), flag(t.Any), t.For)
 	}
 	return codes(run(ctx, c, retimeScript, len(tasks), keys, args...), len(tasks))
 }
@@ -243,7 +311,8 @@ type ScanDeferredReply struct {
 }
 
 // ScanDeferred runs scan_deferred.lua: at most `most` deferred tasks, 1 to 1000, from an instant
-// on, but for the first skip of that very instant. Only with states set it tells those.
+// on, but for the first skip of that very instant. Only with states set it tells those, and
+// how the tasks wait.
 func ScanDeferred(ctx context.Context, c redis.Scripter, k QueueKeys, from time.Time, skip, most int, states bool) (ScanDeferredReply, error) {
 	first, prefix := int64(0), ""
 	if !from.IsZero() {
@@ -263,8 +332,8 @@ func ScanDeferredEnd(ctx context.Context, c redis.Scripter, k QueueKeys, most in
 func scanDeferred(ctx context.Context, c redis.Scripter, k QueueKeys, first int64, skip, most int, prefix string) (ScanDeferredReply, error) {
 	r := run(ctx, c, scanDeferredScript, 3, []string{k.due}, first, skip, most, prefix)
 	reply := ScanDeferredReply{Now: r.time(), Last: r.time()}
-	for range r.count(4) {
-		reply.Tasks = append(reply.Tasks, DueTask{At: r.time(), ID: longID(r.text()), For: r.text(), State: r.text()})
+	for range r.count(5) {
+		reply.Tasks = append(reply.Tasks, DueTask{At: r.time(), ID: longID(r.text()), For: r.text(), State: r.text(), Wait: waitOf(r.text())})
 	}
 	return reply, r.err
 }

@@ -142,7 +142,7 @@ func TestDue(t *testing.T) {
 	}
 	a.raw.Del(t.Context(), a.q.Task("b"))
 	reply, err = Due(t.Context(), a.rdb, a.q, DueArgs{Lead: 1500 * time.Millisecond, Room: 10})
-	want := []DueTask{{"a", start, "retry", "sms 1 key", pool}, {"b", start.Add(time.Second), "", "sms 1 key", PoolMark{}}}
+	want := []DueTask{{"a", start, "retry", "sms 1 key", pool, Wait{}}, {"b", start.Add(time.Second), "", "sms 1 key", PoolMark{}, Wait{}}}
 	same := func(x, y DueTask) bool {
 		return x.ID == y.ID && x.At.Equal(y.At) && x.State == y.State && x.For == y.For && x.Pool == y.Pool
 	}

@@ -438,7 +438,7 @@ func (g *feeding) bookAgain(ctx context.Context, open []luascripts.BatchElement,
 			in = time.Duration(i) * time.Microsecond
 			at = g.clock.now().Add(in) // it hears it from a pool
 		}
-		moves = append(moves, luascripts.Retiming{ID: ids[i], At: at, In: in})
+		moves = append(moves, luascripts.Retiming{ID: ids[i], At: at, In: in, Why: byBatch})
 	}
 	if len(moves) == 0 {
 		return nil

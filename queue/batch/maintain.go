@@ -66,6 +66,9 @@ func (c client) eachOpen(ctx context.Context, queue, id string, f func([]luascri
 	}, f)
 }
 
+// byBatch is why such a task has its new instant.
+var byBatch = luascripts.Why{Cause: luascripts.CauseBatch, Rule: luascripts.SameRule}
+
 // recall brings back what pools put away while a batch was paused, in its order. What
 // has a place in a line comes at the instant of that all the same: pools look before
 // they wake a task.
@@ -79,7 +82,7 @@ func (c client) recall(ctx context.Context, queue, id string) error {
 		tasks := make([]luascripts.Retiming, len(open))
 		for i, e := range open {
 			in := time.Duration(n) * time.Microsecond
-			tasks[i], n = luascripts.Retiming{ID: luascripts.BatchTaskID(id, e.ID), At: views[0].Now.Add(in), In: in}, n+1
+			tasks[i], n = luascripts.Retiming{ID: luascripts.BatchTaskID(id, e.ID), At: views[0].Now.Add(in), In: in, Why: byBatch}, n+1
 		}
 		_, err := luascripts.Retime(ctx, c.Redis(), c.Keys(queue), true, tasks)
 		return err
@@ -104,7 +107,7 @@ func (c client) strays(ctx context.Context, queue, id string) error {
 		var tasks []luascripts.Retiming
 		for i, f := range found {
 			if place, ok := luascripts.ParseBookingRef(f.For); f.Ours && ok && place.Rules == "" && f.At.Sub(f.Now) > strayFrom {
-				tasks = append(tasks, luascripts.Retiming{ID: luascripts.BatchTaskID(id, open[i].ID), At: f.Now})
+				tasks = append(tasks, luascripts.Retiming{ID: luascripts.BatchTaskID(id, open[i].ID), At: f.Now, Why: byBatch})
 			}
 		}
 		if len(tasks) == 0 {

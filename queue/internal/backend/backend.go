@@ -102,12 +102,14 @@ func (t *Task) Booked(d throttle.Decision) {
 		return
 	}
 	t.Wait, t.Rule = d.At.Sub(d.Now), d.Rule
-	ref := luascripts.BookingRef{Deadline: t.Info.Deadline}
+	ref, cause := luascripts.BookingRef{Deadline: t.Info.Deadline}, luascripts.CauseGate
 	if !d.Gated {
+		cause = luascripts.CauseBooked
 		booked := throttle.ForWorkers.Ref(t.Policy, d.Request)
 		ref.Rules = luascripts.NewBookedRules(t.Policy.String(), booked.Costs, booked.IDs)
 	}
 	t.Message.At, t.Message.In, t.Message.For = d.At, t.Wait, ref.Text()
+	t.Message.Why = luascripts.WhyOf(cause, ref.Rules, d.Rule)
 	t.Info.State, t.Info.NextProcessAt = asynq.TaskStateScheduled, d.At
 }
 

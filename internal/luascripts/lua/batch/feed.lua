@@ -39,7 +39,7 @@ return function(keys, args)
   local queue, sent = { pending = keys[1], scheduled = keys[2], due = keys[3] }, keys[4]
   local batch = { record = keys[5], open = keys[6], ahead = keys[7], batches = keys[8], ended = keys[9], id = args[1] }
   local owner, cursor, mark, over, pace_at = args[2], tonumber(args[3]), args[4], args[5] == "1", args[6]
-  local count, FIELDS = tonumber(args[7]), 9
+  local count, FIELDS = tonumber(args[7]), 10
   local DROPS = 500 -- so many elements before the cursor a call takes out: all at once may be four of the largest windows
 
   local now = clock()

@@ -14,12 +14,14 @@
 -- ARGV[5]  for        what it waits for, see BookedRules in internal/luascripts
 -- ARGV[6]  put_off    1: its provider put it off, which is counted in the task's hash
 -- ARGV[7]  pool       4 bytes, who comes first to wake it; zeros for all at once
+-- ARGV[8]  why        2 bytes, see deferred.lua
 -- returns  status OK, or the error NOT FOUND, as asynq's own scripts answer, when it is not active
 
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")
 local taskid = require("lib/taskid")
 local deferred = require("queue/deferred")
+local waiting = deferred.waiting
 local ceil, max = math.ceil, math.max
 local int, live = numbers.int, numbers.live
 local entry, long = taskid.entry, taskid.long
@@ -29,7 +31,7 @@ return function(keys, args)
   local task, active, lease, retry = keys[1], keys[2], keys[3], keys[4]
   local due, unique = keys[5], keys[6]
   local short, token, at, wait, what = args[1], args[2], tonumber(args[3]), tonumber(args[4]), args[5]
-  local put_off, pool, id = args[6] == "1", args[7], long(args[1])
+  local put_off, pool, why, id = args[6] == "1", args[7], args[8], long(args[1])
 
   -- a copy of this call, whose first answer was lost, may come when the task
   -- runs again: that attempt is not its business
@@ -38,7 +40,8 @@ return function(keys, args)
   if redis.call("LREM", active, 0, id) == 0 then return redis.error_reply("NOT FOUND") end
   redis.call("ZREM", lease, id) -- one that is missing must not cost the task
 
-  at = instant(at, clock())
+  local now = clock()
+  at = instant(at, now)
   -- a hint may have come before us: then it is due earlier than our caller knows
   local known = entry(short, before.what)
   local hinted = tonumber(redis.call("ZSCORE", due, known) or "")
@@ -47,7 +50,7 @@ return function(keys, args)
     redis.call("ZREM", due, known)
   end
   redis.call("ZADD", retry, second_net(at), id)
-  redis.call("HSET", task, "state", "retry", "hw", deferred_as(second_net(at), pool, token, what, before))
+  redis.call("HSET", task, "state", "retry", "hw", deferred_as(second_net(at), pool, token, waiting(before.waits, now, why), what, before))
   if put_off then redis.call("HINCRBY", task, "hw_putoff", 1) end
   redis.call("ZADD", due, int(at), entry(short, what))
   live(due, wait + 3600000000)

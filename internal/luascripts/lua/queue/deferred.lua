@@ -1,11 +1,18 @@
 -- deferred.lua: what a deferral, or the enqueueing, writes into asynq's hash of a
--- task, the field `hw`: a byte, 3 and 16 more for each token; asynq's score as we wrote
+-- task, the field `hw`: a byte, 5 and 16 more for each token; asynq's score as we wrote
 -- it, its lowest 4 bytes, zeros when it is not ours; 4 bytes for the pool that comes
 -- first to wake it, zeros for all; the tokens of the last eight of these calls, 8 bytes
--- each; and what the task waits for, which names its entry in due, see taskid.lua.
+-- each; 8 bytes that tell a person how it waits; and what the task waits for, which names
+-- its entry in due, see taskid.lua.
+--
+-- Those 8 bytes are since when it waits, 4 bytes in seconds; how often its instant was
+-- changed since, 2 bytes; and why it has this one, 2 bytes: a letter, see Cause in
+-- internal/luascripts, and which of the rules it waits for, counted from 1, 0 when that is
+-- none of them. They are zeros while it waits for nothing.
 
 local ANY = "\0\0\0\0" -- all pools
 local NOT_OURS = "\0\0\0\0"
+local NO_WAIT = "\0\0\0\0\0\0\0\0"
 
 -- asynq's whole-second score of a task that is due at an instant: 5 s later
 -- asynq's own forwarder may take it, should every waker be gone
@@ -21,45 +28,66 @@ end
 -- deferred takes the field apart, also one that an older version wrote
 local function deferred(hw)
   local first = hw and string.byte(hw, 1) or 0
+  if first % 16 == 5 then
+    local ends = 9 + (first - 5) / 2
+    return {
+      score = string.sub(hw, 2, 5), pool = string.sub(hw, 6, 9), tokens = string.sub(hw, 10, ends), waits = string.sub(hw, ends + 1, ends + 8),
+      what = string.sub(hw, ends + 9),
+    }
+  end
   if first % 16 == 3 then
     local ends = 9 + (first - 3) / 2
-    return { score = string.sub(hw, 2, 5), pool = string.sub(hw, 6, 9), tokens = string.sub(hw, 10, ends), what = string.sub(hw, ends + 1) }
+    return { score = string.sub(hw, 2, 5), pool = string.sub(hw, 6, 9), tokens = string.sub(hw, 10, ends), waits = NO_WAIT, what = string.sub(hw, ends + 1) }
   end
   if first == 2 then
-    return { score = score_bytes(tonumber(string.sub(hw, 2, 11))), pool = string.sub(hw, 12, 15), tokens = string.sub(hw, 16, 79), what = "" }
+    return { score = score_bytes(tonumber(string.sub(hw, 2, 11))), pool = string.sub(hw, 12, 15), tokens = string.sub(hw, 16, 79), waits = NO_WAIT, what = "" }
   end
-  return { score = NOT_OURS, pool = ANY, tokens = "", what = "" }
+  return { score = NOT_OURS, pool = ANY, tokens = "", waits = NO_WAIT, what = "" }
 end
 
-local function field(score, pool, tokens, what)
-  return string.char(3 + 2 * #tokens) .. score .. pool .. tokens .. what
+local function field(score, pool, tokens, waits, what)
+  return string.char(5 + 2 * #tokens) .. score .. pool .. tokens .. waits .. what
+end
+
+-- waiting are the 8 bytes of a task whose instant is set now, for a reason of 2 bytes; one
+-- that has no rule keeps the rule before
+local function waiting(before, now, why)
+  if before == NO_WAIT then return score_bytes(math.floor(now / 1000000)) .. "\0\0" .. why end
+  local moved = math.min(65535, 256 * string.byte(before, 5) + string.byte(before, 6) + 1)
+  local rule = string.sub(why, 2)
+  return string.sub(before, 1, 4) .. string.char(math.floor(moved / 256), moved % 256) .. string.sub(why, 1, 1) .. (rule == "\255" and string.sub(before, 8) or rule)
 end
 
 -- deferred_as is the field after a call; before is what it was, taken apart
-local function deferred_as(score, pool, token, what, before)
-  return field(score_bytes(tonumber(score)), pool, token .. string.sub(before.tokens, 1, 56), what)
+local function deferred_as(score, pool, token, waits, what, before)
+  return field(score_bytes(tonumber(score)), pool, token .. string.sub(before.tokens, 1, 56), waits, what)
 end
 
--- moved_to is the field with another score and pool
-local function moved_to(score, pool, d)
-  return field(score_bytes(tonumber(score)), pool, d.tokens, d.what)
+-- moved_to is the field with another score and pool, for a reason
+local function moved_to(score, pool, now, why, d)
+  return field(score_bytes(tonumber(score)), pool, d.tokens, waiting(d.waits, now, why), d.what)
 end
 
--- woken_as is the field of a task that waits for nothing any more
+-- woken_as is the field of a task that was woken: it may have to wait again
 local function woken_as(d)
-  return field(NOT_OURS, ANY, d.tokens, "")
+  return field(NOT_OURS, ANY, d.tokens, d.waits, "")
+end
+
+-- ended_as is the field of a task that has waited
+local function ended_as(d)
+  return field(NOT_OURS, ANY, d.tokens, NO_WAIT, "")
 end
 
 -- pool_of is the pool in the field, of any task
 local function pool_of(hw)
   local first = hw and string.byte(hw, 1) or 0
-  return first % 16 == 3 and string.sub(hw, 6, 9) or first == 2 and string.sub(hw, 12, 15) or ANY
+  return (first % 16 == 5 or first % 16 == 3) and string.sub(hw, 6, 9) or first == 2 and string.sub(hw, 12, 15) or ANY
 end
 
 -- claimed_by is the field with another pool, nil where there is none
 local function claimed_by(pool, hw)
   local first = hw and string.byte(hw, 1) or 0
-  local before = first % 16 == 3 and 5 or first == 2 and 11
+  local before = (first % 16 == 5 or first % 16 == 3) and 5 or first == 2 and 11
   return before and string.sub(hw, 1, before) .. pool .. string.sub(hw, before + 5)
 end
 
@@ -81,7 +109,7 @@ local function over(state)
 end
 
 return {
-  ANY = ANY, NOT_OURS = NOT_OURS, claimed_by = claimed_by, deferred = deferred, deferred_as = deferred_as, instant = instant, moved_to = moved_to, ours = ours,
+  ANY = ANY, NOT_OURS = NOT_OURS, NO_WAIT = NO_WAIT, claimed_by = claimed_by, deferred = deferred, deferred_as = deferred_as, ended_as = ended_as, instant = instant, moved_to = moved_to, ours = ours,
   over = over,
-  pool_of = pool_of, second_net = second_net, woken_as = woken_as,
+  pool_of = pool_of, second_net = second_net, waiting = waiting, woken_as = woken_as,
 }

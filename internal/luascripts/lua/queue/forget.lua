@@ -11,7 +11,7 @@
 local taskid = require("lib/taskid")
 local deferred = require("queue/deferred")
 local entry = taskid.entry
-local NOT_OURS, deferred, woken_as = deferred.NOT_OURS, deferred.deferred, deferred.woken_as
+local NOT_OURS, NO_WAIT, deferred, ended_as = deferred.NOT_OURS, deferred.NO_WAIT, deferred.deferred, deferred.ended_as
 
 return function(keys, args)
   local due, task, short, what = keys[1], keys[2], args[1], args[2]
@@ -25,6 +25,6 @@ return function(keys, args)
     return 1
   end
   redis.call("ZREM", due, entry(short, d.what))
-  if d.score ~= NOT_OURS then redis.call("HSET", task, "hw", woken_as(d)) end
+  if d.score ~= NOT_OURS or d.waits ~= NO_WAIT then redis.call("HSET", task, "hw", ended_as(d)) end
   return 1
 end

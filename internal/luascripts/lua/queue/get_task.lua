@@ -5,8 +5,9 @@
 -- KEYS[3]  retry      asynq's sorted set of tasks to try again, score in whole seconds
 -- KEYS[4]  scheduled  asynq's sorted set of tasks that start later, score in whole seconds
 -- ARGV[1]  id         of the task, see taskid.lua
--- returns  {now_us, state, ours, at_us, for}: asynq's state, empty when the task is gone; 1 when pools wake it, and then the instant
---          and what it waits for; otherwise asynq's score, 0 when it has none; integers, but for state and for, which are text
+-- returns  {now_us, state, ours, at_us, for, waits}: asynq's state, empty when the task is gone; 1 when pools wake it, and then the instant
+--          and what it waits for; otherwise asynq's score, 0 when it has none; 8 bytes about its waiting, see deferred.lua;
+--          integers, but for state, for and waits, which are text
 
 local clock = require("lib/clock")
 local taskid = require("lib/taskid")
@@ -23,8 +24,8 @@ return function(keys, args)
   local h = redis.call("HMGET", task, "state", "hw")
   local state, d = h[1] or "", deferred(h[2])
   local score = waits[state] and tonumber(redis.call("ZSCORE", waits[state], long(short)) or "")
-  if not score then return { now, state, 0, 0, "" } end
+  if not score then return { now, state, 0, 0, "", d.waits } end
   local at = ours(d, score) and tonumber(redis.call("ZSCORE", due, entry(short, d.what)) or "")
-  if not at then return { now, state, 0, score * 1000000, "" } end
-  return { now, state, 1, at, d.what }
+  if not at then return { now, state, 0, score * 1000000, "", d.waits } end
+  return { now, state, 1, at, d.what, d.waits }
 end

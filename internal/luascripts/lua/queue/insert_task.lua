@@ -4,6 +4,7 @@
 local numbers = require("lib/numbers")
 local taskid = require("lib/taskid")
 local deferred = require("queue/deferred")
+local NO_WAIT, waiting = deferred.NO_WAIT, deferred.waiting
 local ceil, max = math.ceil, math.max
 local int, live = numbers.int, numbers.live
 local entry, long = taskid.entry, taskid.long
@@ -28,17 +29,18 @@ local function put_booked(queue, now, short, at, what, lock)
   if not queue.first or at < queue.first then queue.first = at end
 end
 
--- put puts the task whose seven arguments stand from args[a] on, and answers as
+-- put puts the task whose eight arguments stand from args[a] on, and answers as
 -- enqueue.lua does
 local function put(args, queue, now, task, lock, a)
-  local short, token, msg, state, at, what, lock_s = args[a], args[a + 1], args[a + 2], args[a + 3], args[a + 4], args[a + 5], args[a + 6]
+  local short, token, msg, state, at, what, lock_s, why = args[a], args[a + 1], args[a + 2], args[a + 3], args[a + 4], args[a + 5], args[a + 6], args[a + 7]
   local code = put_refused(task, lock, token)
   if code then return code end
   local unique = lock ~= task and lock
   if unique then redis.call("SET", lock, long(short), "EX", lock_s) end
   if state == "booked" then at = instant(tonumber(at), now) end
   local net = state == "booked" and second_net(at) or "0"
-  local hw = deferred_as(net, ANY, token, state == "booked" and what or "", UNTOUCHED)
+  local waits = state == "booked" and waiting(NO_WAIT, now, why) or NO_WAIT
+  local hw = deferred_as(net, ANY, token, waits, state == "booked" and what or "", UNTOUCHED)
   redis.call("HSET", task, "msg", msg, "state", state == "booked" and "scheduled" or state, "hw", hw)
   if unique then redis.call("HSET", task, "unique_key", lock) end
   if state == "pending" then

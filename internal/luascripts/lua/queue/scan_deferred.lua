@@ -6,12 +6,14 @@
 -- ARGV[2]  skip       how many of that very instant were seen and left there
 -- ARGV[3]  most       how many to list, 1 to 1000
 -- ARGV[4]  tasks      prefix of asynq's task hashes of this queue, which carry the same tag, to be told their states; "" for none
--- returns  {now_us, last_us, listed, then per task: at_us, task, for, state}; last_us is the last instant of
---          all tasks, or 0; integers, but task, for and state are text; state is "" when the task was deleted, or ARGV[4] is ""
+-- returns  {now_us, last_us, listed, then per task: at_us, task, for, state, waits}; last_us is the last instant of
+--          all tasks, or 0; waits are 8 bytes, see deferred.lua; integers, but task, for, state and waits are text; state is "" when
+--          the task was deleted, and it and waits are when ARGV[4] is ""
 
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")
 local taskid = require("lib/taskid")
+local deferred = require("queue/deferred").deferred
 local max, min = math.max, math.min
 local int = numbers.int
 local long, parted = taskid.long, taskid.parted
@@ -34,7 +36,11 @@ return function(keys, args)
     local short, what = parted(v[i])
     local n = #reply
     reply[n + 1], reply[n + 2], reply[n + 3] = tonumber(v[i + 1]), short, what
-    reply[n + 4] = prefix ~= "" and redis.call("HGET", prefix .. long(short), "state") or ""
+    reply[n + 4], reply[n + 5] = "", ""
+    if prefix ~= "" then
+      local h = redis.call("HMGET", prefix .. long(short), "state", "hw")
+      reply[n + 4], reply[n + 5] = h[1] or "", h[1] and deferred(h[2]).waits or ""
+    end
   end
   return reply
 end
