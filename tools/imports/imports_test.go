@@ -28,7 +28,7 @@ const (
 // its non-test files may import. "dir/*" means each directory below dir. A new
 // package needs a line here, and a place in the order.
 //
-//	cmd, examples -> metrics, dashboard -> worker, inspect -> queue/* -> queue -> throttle -> throttle/gate, internal/memory -> internal/luascripts
+//	cmd, examples -> metrics, tracing, dashboard -> worker, inspect -> queue/* -> queue -> throttle -> throttle/gate, internal/memory -> internal/luascripts
 //	                                          worker, queue -> internal/asynqwire -> internal/luascripts
 //	                                          worker, queue -> internal/policyset, internal/promotion -> throttle
 //	                                    httplimit -------------^
@@ -77,6 +77,7 @@ var edges = map[string][]string{
 	"worker":                    {"queue", "throttle", "throttle/gate", "internal/precheck", "internal/presence", "internal/history", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/coalesce", "internal/asynqwire", "internal/stderrlog", "event"},
 	"httplimit":                 {"throttle", "internal/stderrlog"},
 	"metrics":                   {"worker", "inspect", "queue/schedule", "queue", "throttle", "event"},
+	"tracing":                   {"worker", "queue", "throttle", "event"},
 	"dashboard":                 {"worker", "inspect", "queue/batch", "queue/schedule", "queue", "throttle", "throttle/gate"},
 	"internal/e2e":              {"internal/judge", "event", "worker", "queue", "queue/phonezone", "throttle", "throttle/gate"},
 	"internal/e2e/mailtest":     {"internal/e2e", "internal/judge", "queue/batch", "throttle", "throttle/gate"},
@@ -106,7 +107,7 @@ var foreign = []struct {
 }{
 	{"github.com/alicebob/miniredis", []string{"internal/redistest", "internal/e2e"},
 		"an embedded server is a choice of programs, not of libraries"},
-	{"github.com/hibiken/asynq", []string{"internal/asynqwire", "inspect", "queue", "queue/batch", "queue/schedule", "queue/phonezone", "queue/internal/backend", "worker", "metrics", "dashboard", "internal/e2e", "cmd/headway", "examples/*"},
+	{"github.com/hibiken/asynq", []string{"internal/asynqwire", "inspect", "queue", "queue/batch", "queue/schedule", "queue/phonezone", "queue/internal/backend", "worker", "metrics", "tracing", "dashboard", "internal/e2e", "cmd/headway", "examples/*"},
 		"throttle and what is below it have never heard of tasks"},
 	{"github.com/emersion", []string{"internal/e2e/mailtest", "examples/*"}, "what sends mails is a choice of programs"},
 	{"github.com/goccy/go-yaml", []string{"queue", "queue/schedule", "queue/internal/yamlfile"}, "policy files and schedule files are read in one place"},
@@ -114,6 +115,8 @@ var foreign = []struct {
 	{"github.com/robfig/cron", []string{"throttle/gate", "queue/schedule", "internal/cronspec"}, "whether a gate is open is asked of the gate"},
 	{"github.com/prometheus", []string{"metrics"},
 		"whoever measures in another way does not link Prometheus"},
+	{"go.opentelemetry.io/otel/sdk", nil, "which SDK takes the spans is a choice of programs"},
+	{"go.opentelemetry.io", []string{"tracing"}, "whoever makes no traces does not link OpenTelemetry"},
 	{"testing", []string{"internal/redistest", "throttle/throttletest"},
 		"nor does a program link the testing package"},
 	{"go.uber.org/goleak", nil, "it is for tests"},
@@ -311,6 +314,9 @@ func TestImportRulesBite(t *testing.T) {
 		{"worker/a_test.go", own + `queue/batch"`, ""},
 		{"queue/a.go", own + `queue/batch"`, "it may import throttle"},
 		{"worker/a.go", other + `github.com/prometheus/client_golang/prometheus"`, "does not link Prometheus"},
+		{"worker/a.go", other + `go.opentelemetry.io/otel/trace"`, "does not link OpenTelemetry"},
+		{"tracing/a.go", other + `go.opentelemetry.io/otel/trace"`, ""},
+		{"tracing/a.go", other + `go.opentelemetry.io/otel/sdk/trace"`, "a choice of programs"},
 		{"worker/a.go", other + module + `"`, "it may import queue"},
 		{"internal/e2e/a.go", other + `github.com/alicebob/miniredis/v2"`, ""},
 		{"examples/sms-sender/a.go", own + `internal/luascripts"`, "it may import internal/e2e, internal/e2e/mailtest"},
