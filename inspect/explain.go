@@ -358,12 +358,14 @@ func (i *Inspector) ofBatch(ctx context.Context, e *Explanation, queue, id strin
 
 // atGate tells which gate holds a task up that has no place, if one does.
 func (i *Inspector) atGate(e *Explanation, task *asynq.Task) {
-	p := i.policies[task.Type()]
-	d, err := p.Demand(task)
-	if err != nil {
-		return // the worker that takes the task fails it
+	var gates []gate.At
+	for _, r := range i.policies[task.Type()].Rules {
+		// Each by itself: the keys of the limits may not be known here.
+		if d, err := (queue.Policy{Type: task.Type(), Rules: []queue.Rule{r}}).Demand(task); gated(r) && err == nil {
+			gates = append(gates, d.Gates...)
+		}
 	}
-	if rule, closed := closedBetween(d.Gates, e.Now, e.At); closed {
+	if rule, closed := closedBetween(gates, e.Now, e.At); closed {
 		e.State, e.Rule = StateGate, rule
 	}
 }

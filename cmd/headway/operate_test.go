@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"iter"
 	"os"
@@ -15,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/inspect"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
@@ -28,6 +31,17 @@ import (
 func TestOperate(t *testing.T) {
 	t.Parallel()
 	servers, pools := &sync.Map{}, &sync.Map{} // by work directory
+	starts := &starts{byTask: make(map[string]event.Granted)}
+	book := func(ts *testscript.TestScript, tasks ...*queue.Task) {
+		srv, _ := servers.Load(ts.Getenv("WORK"))
+		policies, err := queue.ReadPolicyFiles(ts.MkAbs("policy.yaml"))
+		ts.Check(err)
+		client, err := queue.NewClient(srv.(*redistest.Server).Client(t), queue.ClientConfig{Policies: policies})
+		ts.Check(err)
+		for _, r := range client.BookMany(context.Background(), tasks) {
+			ts.Check(r.Err)
+		}
+	}
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "operate"),
 		Setup: func(e *testscript.Env) error {
@@ -35,26 +49,53 @@ func TestOperate(t *testing.T) {
 			servers.Store(e.WorkDir, srv)
 			e.Setenv("HEADWAY_REDIS_URL", "redis://"+srv.Addr())
 			e.Setenv("HEADWAY_WHO", "ann")
-			return nil
+			return shutGates(filepath.Join(e.WorkDir, "policy.yaml"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			// book N PHONES: N tasks t000, t001, ... to so many phones
 			"book": func(ts *testscript.TestScript, _ bool, args []string) {
+				n, _ := strconv.Atoi(args[0])
+				phones, _ := strconv.Atoi(args[1])
+				book(ts, crowd(n, phones)...)
+			},
+			// crowd: thousands of tasks to a hundred phones, and more of them to one
+			"crowd": func(ts *testscript.TestScript, _ bool, _ []string) {
+				n, phones := 5000, 100
+				if testing.Short() {
+					n, phones = 500, 10
+				}
+				tasks := crowd(n, phones)
+				for i := range n/phones + 15 {
+					tasks = append(tasks, queue.NewTask("sms", []byte(`{"to":"+15559999"}`), asynq.TaskID(fmt.Sprintf("long%02d", i))))
+				}
+				book(ts, tasks...)
+			},
+			// task TYPE ID PHONE
+			"task": func(ts *testscript.TestScript, _ bool, args []string) {
+				book(ts, queue.NewTask(args[0], fmt.Appendf(nil, `{"to":%q}`, args[2]), asynq.TaskID(args[1])))
+			},
+			// startsAsExplained ID FILE: the task starts at the instant that an explanation told
+			"startsAsExplained": func(ts *testscript.TestScript, _ bool, args []string) {
+				var told explainAnswer
+				ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[1])), &told))
+				await(ts, args[0]+" has started", func() (bool, error) { return starts.has(args[0]), nil })
+				got := starts.of(args[0])
+				if got.Promised.Sub(told.At).Abs() > 25*time.Millisecond || got.At.Before(told.At.Add(-25*time.Millisecond)) {
+					ts.Fatalf("it was explained to start at %v, was promised %v and granted %v", told.At, got.Promised, got.At)
+				}
+				ts.Logf("it started %v after the explained instant, on this machine", got.At.Sub(told.At)+got.Late)
+			},
+			// awaitKey RULE KEY: the key is the one that waits longest
+			"awaitKey": func(ts *testscript.TestScript, _ bool, args []string) {
 				srv, _ := servers.Load(ts.Getenv("WORK"))
 				policies, err := queue.ReadPolicyFiles(ts.MkAbs("policy.yaml"))
 				ts.Check(err)
-				rdb := srv.(*redistest.Server).Client(t)
-				client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: policies})
+				i, err := inspect.New(srv.(*redistest.Server).Client(t), inspect.Config{Policies: policies})
 				ts.Check(err)
-				n, _ := strconv.Atoi(args[0])
-				phones, _ := strconv.Atoi(args[1])
-				var tasks []*queue.Task
-				for i := range n {
-					tasks = append(tasks, queue.NewTask("sms", fmt.Appendf(nil, `{"to":"+1555010%02d"}`, i%phones), asynq.TaskID(fmt.Sprintf("t%03d", i))))
-				}
-				for _, r := range client.BookMany(context.Background(), tasks) {
-					ts.Check(r.Err)
-				}
+				await(ts, "the key is known that waits longest", func() (bool, error) {
+					keys, err := i.Keys(context.Background(), args[0], inspect.ByWait)
+					return len(keys) > 0 && keys[0].Key == args[1], err
+				})
 			},
 			// enqueue N PHONES: as book, but without booking
 			"enqueue": func(ts *testscript.TestScript, _ bool, args []string) {
@@ -86,7 +127,7 @@ func TestOperate(t *testing.T) {
 				policies, err := queue.ReadPolicyFiles(ts.MkAbs(args[0]))
 				ts.Check(err)
 				rdb := srv.(*redistest.Server).Client(t)
-				p, err := worker.New(rdb, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }), worker.Config{Policies: policies, Servers: 1})
+				p, err := worker.New(rdb, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }), worker.Config{Policies: policies, Servers: 1, Observer: starts.observer()})
 				ts.Check(err)
 				ts.Check(p.Start(context.Background()))
 				ts.Defer(p.Shutdown)
@@ -120,6 +161,50 @@ func TestOperate(t *testing.T) {
 		},
 	})
 }
+
+// crowd are so many tasks to so many phones.
+func crowd(n, phones int) (tasks []*queue.Task) {
+	for i := range n {
+		tasks = append(tasks, queue.NewTask("sms", fmt.Appendf(nil, `{"to":"+1555010%02d"}`, i%phones), asynq.TaskID(fmt.Sprintf("t%03d", i))))
+	}
+	return tasks
+}
+
+// shutGates puts opening hours into a policy file in place of GATE that begin in some hours.
+func shutGates(file string) error {
+	text, err := os.ReadFile(file)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	opening := time.Now().UTC().Add(3 * time.Hour).Hour()
+	gate := fmt.Sprintf(`"%02d:00-%02d:59 UTC"`, opening, opening)
+	return os.WriteFile(file, bytes.ReplaceAll(text, []byte("GATE"), []byte(gate)), 0o600)
+}
+
+// starts notes which tasks have started, and when.
+type starts struct {
+	mu     sync.Mutex
+	byTask map[string]event.Granted
+}
+
+func (s *starts) observer() event.Observer {
+	return event.Observer{Granted: func(_ context.Context, e event.Granted) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.byTask[e.Task.ID] = e
+	}}
+}
+
+func (s *starts) of(id string) event.Granted {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byTask[id]
+}
+
+func (s *starts) has(id string) bool { return !s.of(id).At.IsZero() }
 
 // await waits until something is so, at most a minute.
 func await(ts *testscript.TestScript, what string, is func() (bool, error)) {
