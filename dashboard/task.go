@@ -27,7 +27,7 @@ type step struct {
 	Is   string // "past", "now" or "ahead"
 }
 
-func (d *board) task(ctx context.Context, q url.Values) (any, error) {
+func loadTask(ctx context.Context, d *board, q url.Values) (any, error) {
 	s, err := d.source(ctx)
 	if err != nil {
 		return nil, err
