@@ -91,7 +91,7 @@ func New(rdb redis.UniversalClient, config Config) (http.Handler, error) {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		d.fault(w, r, http.StatusNotFound, "There is no such page.", "")
 	})
-	d.handler = d.guard(mux)
+	d.handler = guard(d, mux)
 	return d, nil
 }
 
@@ -265,7 +265,7 @@ type page struct {
 	name, path, title string
 	nav               bool
 	params            []string // of its address; others are not looked at
-	load              func(d *board, ctx context.Context, q url.Values) (any, error)
+	load              func(ctx context.Context, d *board, q url.Values) (any, error)
 	asks              []Verb // changes that it offers
 }
 
@@ -318,7 +318,7 @@ var errGone = errors.New("not found")
 
 // show loads a view through the snapshots.
 func (d *board) show(ctx context.Context, p page, q url.Values) (snapshot, error) {
-	return d.views.get(ctx, p.name+"?"+q.Encode(), d.cfg.Refresh, func(ctx context.Context) (any, error) { return p.load(d, ctx, q) })
+	return d.views.get(ctx, p.name+"?"+q.Encode(), d.cfg.Refresh, func(ctx context.Context) (any, error) { return p.load(ctx, d, q) })
 }
 
 func (d *board) page(w http.ResponseWriter, r *http.Request, p page) {
@@ -417,4 +417,17 @@ func explained(err error) (code int, what, next string) {
 		return http.StatusBadRequest, "This can't be done as it was asked.", text
 	}
 	return http.StatusInternalServerError, "Something went wrong.", text
+}
+
+// shownKey is a key as far as it may be shown.
+func (d *board) shownKey(id string) string {
+	if d.cfg.ShowKeys {
+		return safe(id)
+	}
+	return safe(inspect.Mask(id))
+}
+
+// allowed asks whether a request may do something.
+func (d *board) allowed(r *http.Request, a Action) bool {
+	return (a.Verb == View || d.cfg.AllowWrites) && d.cfg.Authorize(r, a) == nil
 }

@@ -38,7 +38,7 @@ type dayRow struct {
 // dayWidth is the width of a day in the picture.
 const dayWidth = 720.0
 
-func (d *board) gates(ctx context.Context, q url.Values) (any, error) {
+func loadGates(ctx context.Context, d *board, q url.Values) (any, error) {
 	s, err := d.source(ctx)
 	if err != nil {
 		return nil, err

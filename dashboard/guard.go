@@ -15,7 +15,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 
 // guard stands before everything: headers, where a request comes from, and cross-origin
 // requests.
-func (d *board) guard(next http.Handler) http.Handler {
+func guard(d *board, next http.Handler) http.Handler {
 	protection := http.NewCrossOriginProtection()
 	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d.fault(w, r, http.StatusForbidden, "This request comes from another site.", "Open the dashboard itself, and try again there.")
@@ -30,7 +30,7 @@ func (d *board) guard(next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=()")
 		h.Set("Cache-Control", "no-store")
-		if why := d.outside(r); why != "" {
+		if why := outside(d.cfg, r); why != "" {
 			d.fault(w, r, http.StatusForbidden, "This dashboard is closed to where the request comes from.", why)
 			return
 		}
@@ -41,7 +41,7 @@ func (d *board) guard(next http.Handler) http.Handler {
 // outside says why a request is not to be answered, by its address and the host that it
 // names. The host is looked at because a page of another site can have its own name lead to
 // this machine.
-func (d *board) outside(r *http.Request) string {
+func outside(c Config, r *http.Request) string {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return "Its address is not known."
@@ -49,12 +49,12 @@ func (d *board) outside(r *http.Request) string {
 	addr, host := from.Addr().Unmap(), r.Host
 	forwarded := r.Header.Get("X-Forwarded-For") + r.Header.Get("X-Forwarded-Host") + r.Header.Get("X-Forwarded-Proto") + r.Header.Get("Forwarded")
 	switch {
-	case d.trusted(addr):
-		addr = d.client(addr, r.Header.Values("X-Forwarded-For"))
+	case trusted(c, addr):
+		addr = clientOf(c, addr, r.Header.Values("X-Forwarded-For"))
 		if h := r.Header.Get("X-Forwarded-Host"); h != "" {
 			host = h
 		}
-	case forwarded != "" && len(d.cfg.Hosts) == 0:
+	case forwarded != "" && len(c.Hosts) == 0:
 		return "A proxy passes it on. Config.TrustedProxies names the proxies that may, and Config.Hosts lets other machines in."
 	}
 	name := host
@@ -66,9 +66,9 @@ func (d *board) outside(r *http.Request) string {
 	if ip, err := netip.ParseAddr(name); err == nil && ip.IsLoopback() {
 		local = true
 	}
-	known := slices.ContainsFunc(d.cfg.Hosts, func(h string) bool { return strings.EqualFold(strings.Trim(h, "[]"), name) })
+	known := slices.ContainsFunc(c.Hosts, func(h string) bool { return strings.EqualFold(strings.Trim(h, "[]"), name) })
 	switch {
-	case !addr.IsLoopback() && len(d.cfg.Hosts) == 0:
+	case !addr.IsLoopback() && len(c.Hosts) == 0:
 		return "It answers only requests of its own machine. Config.Hosts lets other machines in."
 	case !local && !known:
 		return "It does not go by the name in the address. Config.Hosts lists its names."
@@ -76,28 +76,23 @@ func (d *board) outside(r *http.Request) string {
 	return ""
 }
 
-func (d *board) trusted(addr netip.Addr) bool {
-	return slices.ContainsFunc(d.cfg.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr) })
+func trusted(c Config, addr netip.Addr) bool {
+	return slices.ContainsFunc(c.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// client is the last address in X-Forwarded-For that is not that of a trusted proxy. What
+// clientOf is the last address in X-Forwarded-For that is not that of a trusted proxy. What
 // stands before it anybody may have written.
-func (d *board) client(proxy netip.Addr, headers []string) netip.Addr {
+func clientOf(c Config, proxy netip.Addr, headers []string) netip.Addr {
 	hops := strings.Split(strings.Join(headers, ","), ",")
 	for _, hop := range slices.Backward(hops) {
 		addr, err := netip.ParseAddr(strings.TrimSpace(hop))
 		if err != nil {
 			return proxy
 		}
-		if addr = addr.Unmap(); !d.trusted(addr) {
+		if addr = addr.Unmap(); !trusted(c, addr) {
 			return addr
 		}
 		proxy = addr
 	}
 	return proxy
-}
-
-// allowed asks whether a request may do something.
-func (d *board) allowed(r *http.Request, a Action) bool {
-	return (a.Verb == View || d.cfg.AllowWrites) && d.cfg.Authorize(r, a) == nil
 }

@@ -15,24 +15,24 @@ import (
 
 // pages are all pages, in the order of the navigation.
 var pages = []page{
-	{name: "overview", path: "/", title: "Overview", nav: true, load: (*board).overview},
-	{name: "queue", path: "/queue", title: "Queue", params: []string{"queue", "from"}, load: (*board).queue, asks: []Verb{PauseQueue, ResumeQueue}},
-	{name: "rule", path: "/rule", title: "Rule", params: []string{"rule", "limit", "for"}, load: (*board).rule, asks: []Verb{SetLimit, UnsetLimit, CloseRule, OpenRule}},
-	{name: "key", path: "/key", title: "Key", params: []string{"rule", "k", "from"}, load: (*board).key, asks: []Verb{CloseKey, OpenKey, PauseKey, CancelKey, FrontKey}},
-	{name: "task", path: "/task", title: "Task", params: []string{"queue", "id"}, load: (*board).task, asks: []Verb{CancelTask, FrontTask}},
-	{name: "gates", path: "/gates", title: "Gates", nav: true, params: []string{"zone"}, load: (*board).gates},
-	{name: "batches", path: "/batches", title: "Batches", nav: true, load: (*board).batches, asks: []Verb{PauseBatch, ResumeBatch, CancelBatch, SetPace, SetWeight}},
-	{name: "schedules", path: "/schedules", title: "Schedules", nav: true, load: (*board).schedules},
-	{name: "policies", path: "/policies", title: "Policies", nav: true, load: (*board).rulesBeside},
-	{name: "pools", path: "/pools", title: "Pools", nav: true, load: (*board).pools},
-	{name: "audit", path: "/audit", title: "Audit", nav: true, params: []string{"skip"}, load: (*board).audit, asks: []Verb{Undo}},
+	{name: "overview", path: "/", title: "Overview", nav: true, load: loadOverview},
+	{name: "queue", path: "/queue", title: "Queue", params: []string{"queue", "from"}, load: loadQueue, asks: []Verb{PauseQueue, ResumeQueue}},
+	{name: "rule", path: "/rule", title: "Rule", params: []string{"rule", "limit", "for"}, load: loadRule, asks: []Verb{SetLimit, UnsetLimit, CloseRule, OpenRule}},
+	{name: "key", path: "/key", title: "Key", params: []string{"rule", "k", "from"}, load: loadKey, asks: []Verb{CloseKey, OpenKey, PauseKey, CancelKey, FrontKey}},
+	{name: "task", path: "/task", title: "Task", params: []string{"queue", "id"}, load: loadTask, asks: []Verb{CancelTask, FrontTask}},
+	{name: "gates", path: "/gates", title: "Gates", nav: true, params: []string{"zone"}, load: loadGates},
+	{name: "batches", path: "/batches", title: "Batches", nav: true, load: loadBatches, asks: []Verb{PauseBatch, ResumeBatch, CancelBatch, SetPace, SetWeight}},
+	{name: "schedules", path: "/schedules", title: "Schedules", nav: true, load: loadSchedules},
+	{name: "policies", path: "/policies", title: "Policies", nav: true, load: loadPolicies},
+	{name: "pools", path: "/pools", title: "Pools", nav: true, load: loadPools},
+	{name: "audit", path: "/audit", title: "Audit", nav: true, params: []string{"skip"}, load: loadAudit, asks: []Verb{Undo}},
 }
 
 // lineMost is how many places a page of a line or a queue has.
 const lineMost = 50
 
 // queues are the counts of all queues, which several pages share.
-func (d *board) queues(ctx context.Context, s *source) ([]inspect.QueueStatus, error) {
+func queuesOf(ctx context.Context, d *board, s *source) ([]inspect.QueueStatus, error) {
 	got, err := d.views.get(ctx, "queues", d.cfg.Refresh, func(ctx context.Context) (any, error) { return s.Queues(ctx) })
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (d *board) queues(ctx context.Context, s *source) ([]inspect.QueueStatus, e
 }
 
 // changes are the newest entries of the audit list, which several pages share.
-func (d *board) changes(ctx context.Context, s *source) ([]inspect.Change, error) {
+func changesOf(ctx context.Context, d *board, s *source) ([]inspect.Change, error) {
 	got, err := d.views.get(ctx, "changes", d.cfg.Refresh, func(ctx context.Context) (any, error) { return s.Audit(ctx, 0, 250) })
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ const historyRules = 30
 const historyFor = 10 * time.Second
 
 // history is what happened by a rule, which several pages and viewers share.
-func (d *board) history(ctx context.Context, s *source, rule string, span time.Duration) (inspect.History, error) {
+func historyOf(ctx context.Context, d *board, s *source, rule string, span time.Duration) (inspect.History, error) {
 	got, err := d.views.get(ctx, fmt.Sprint("history ", span, " ", rule), max(historyFor, d.cfg.Refresh), func(ctx context.Context) (any, error) {
 		return s.History(ctx, rule, span)
 	})
@@ -101,13 +101,13 @@ func (d *board) history(ctx context.Context, s *source, rule string, span time.D
 // chartedMax is how many queues the chart adds up: each costs Redis 60 counts.
 const chartedMax = 10
 
-func (d *board) overview(ctx context.Context, _ url.Values) (any, error) {
+func loadOverview(ctx context.Context, d *board, _ url.Values) (any, error) {
 	s, err := d.source(ctx)
 	if err != nil {
 		return nil, err
 	}
 	o := overview{}
-	if o.Queues, err = d.queues(ctx, s); err != nil {
+	if o.Queues, err = queuesOf(ctx, d, s); err != nil {
 		return nil, err
 	}
 	o.Now = now(o.Queues)
@@ -127,19 +127,19 @@ func (d *board) overview(ctx context.Context, _ url.Values) (any, error) {
 			o.Busy += p.Busy
 		}
 	}
-	if o.Chart, o.Charted, o.Waits, err = d.planned(ctx, s, o.Queues); err != nil {
+	if o.Chart, o.Charted, o.Waits, err = plannedOf(ctx, d, s, o.Queues); err != nil {
 		return nil, err
 	}
 	o.Rules = ruleRows(s, s.Rules(ctx))
 	for n := range o.Rules[:min(len(o.Rules), historyRules)] {
-		h, err := d.history(ctx, s, o.Rules[n].Rule, time.Hour)
+		h, err := historyOf(ctx, d, s, o.Rules[n].Rule, time.Hour)
 		if err != nil {
 			return nil, err
 		}
 		o.Rules[n].Hour, o.Rules[n].Known = h.Total, true
 	}
 	slices.SortStableFunc(o.Rules, func(a, b ruleRow) int { return cmp.Compare(b.Hour.Deferred, a.Hour.Deferred) })
-	changes, err := d.changes(ctx, s)
+	changes, err := changesOf(ctx, d, s)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (d *board) overview(ctx context.Context, _ url.Values) (any, error) {
 }
 
 // planned adds up the planned starts of the queues in which most comes due within the hour.
-func (d *board) planned(ctx context.Context, s *source, queues []inspect.QueueStatus) (c chart, charted, waits int, err error) {
+func plannedOf(ctx context.Context, d *board, s *source, queues []inspect.QueueStatus) (c chart, charted, waits int, err error) {
 	var busy []inspect.QueueStatus
 	for _, q := range queues {
 		if q.Within1h > 0 {
@@ -195,12 +195,12 @@ type queuePage struct {
 	From string
 }
 
-func (d *board) queue(ctx context.Context, q url.Values) (any, error) {
+func loadQueue(ctx context.Context, d *board, q url.Values) (any, error) {
 	s, err := d.source(ctx)
 	if err != nil {
 		return nil, err
 	}
-	queues, err := d.queues(ctx, s)
+	queues, err := queuesOf(ctx, d, s)
 	if err != nil {
 		return nil, err
 	}
@@ -223,12 +223,12 @@ type batchesPage struct {
 // batchQueues is how many queues are asked for their batches.
 const batchQueues = 20
 
-func (d *board) batches(ctx context.Context, _ url.Values) (any, error) {
+func loadBatches(ctx context.Context, d *board, _ url.Values) (any, error) {
 	s, err := d.source(ctx)
 	if err != nil {
 		return nil, err
 	}
-	queues, err := d.queues(ctx, s)
+	queues, err := queuesOf(ctx, d, s)
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +271,7 @@ type schedulesPage struct {
 	Now     time.Time
 }
 
-func (d *board) schedules(ctx context.Context, _ url.Values) (any, error) {
+func loadSchedules(ctx context.Context, d *board, _ url.Values) (any, error) {
 	s, err := d.source(ctx)
 	if err != nil {
 		return nil, err
@@ -299,7 +299,7 @@ type policyRule struct {
 	Gate, Stored          bool
 }
 
-func (d *board) rulesBeside(ctx context.Context, _ url.Values) (any, error) {
+func loadPolicies(ctx context.Context, d *board, _ url.Values) (any, error) {
 	s, err := d.source(ctx)
 	if err != nil {
 		return nil, err
@@ -347,7 +347,7 @@ type processRow struct {
 // runsMax is how many queues, policies, sources or entries of a process are named.
 const runsMax = 6
 
-func (d *board) pools(ctx context.Context, _ url.Values) (any, error) {
+func loadPools(ctx context.Context, d *board, _ url.Values) (any, error) {
 	s, err := d.source(ctx)
 	if err != nil {
 		return nil, err
@@ -388,7 +388,7 @@ type auditRow struct {
 	Ref  string // that the form sends
 }
 
-func (d *board) audit(ctx context.Context, q url.Values) (any, error) {
+func loadAudit(ctx context.Context, d *board, q url.Values) (any, error) {
 	s, err := d.source(ctx)
 	if err != nil {
 		return nil, err
@@ -411,7 +411,7 @@ func (d *board) audit(ctx context.Context, q url.Values) (any, error) {
 		p.Prev = strconv.Itoa(max(0, skip-lineMost))
 	}
 	able := make(map[string]string)
-	newest, err := d.changes(ctx, s)
+	newest, err := changesOf(ctx, d, s)
 	if err != nil {
 		return nil, err
 	}

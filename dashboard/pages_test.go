@@ -64,7 +64,7 @@ func TestPagesShowTheLine(t *testing.T) {
 	}
 	wants(t, d.get(http.StatusOK, "/queue?queue=default"), `href="/task?id=b&amp;queue=default"`)
 	task := d.get(http.StatusOK, "/task?queue=default&id=c")
-	wants(t, task, "Waits for", "binds", "Booked", `href="/task?id=a&amp;queue=default"`, "&#43;…100")
+	wants(t, task, "Waits for", "binds", "Booked", "so far", `href="/task?id=a&amp;queue=default"`, "&#43;…100")
 	if !regexp.MustCompile(`place [34] in its line`).MatchString(task) { // until the first has come or is too late, it stands before the others
 		t.Errorf("the task has no place 3 or 4 in\n%s", task)
 	}

@@ -51,7 +51,7 @@ type previewRow struct {
 // previewKeys is how many keys a preview looks at.
 const previewKeys = 5
 
-func (d *board) rule(ctx context.Context, q url.Values) (any, error) {
+func loadRule(ctx context.Context, d *board, q url.Values) (any, error) {
 	s, err := d.source(ctx)
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (d *board) rule(ctx context.Context, q url.Values) (any, error) {
 		return nil, p.Err
 	}
 	p.Words, p.Concurrent = words(p.Limit), p.Limit.IsConcurrent()
-	queues, err := d.queues(ctx, s)
+	queues, err := queuesOf(ctx, d, s)
 	if err != nil {
 		return nil, err
 	}
@@ -82,14 +82,14 @@ func (d *board) rule(ctx context.Context, q url.Values) (any, error) {
 	if p.Far, p.Looked, err = s.FarKeys(ctx, p.Rule, names); err != nil {
 		return nil, err
 	}
-	if p.Day, err = d.history(ctx, s, p.Rule, inspect.HistoryFineMax); err != nil {
+	if p.Day, err = historyOf(ctx, d, s, p.Rule, inspect.HistoryFineMax); err != nil {
 		return nil, err
 	}
 	p.DayChart = dayOf(p.Day)
-	if p.Busy, err = d.busy(ctx, s, p.Rule); err != nil {
+	if p.Busy, err = busyOf(ctx, d, s, p.Rule); err != nil {
 		return nil, err
 	}
-	changes, err := d.changes(ctx, s)
+	changes, err := changesOf(ctx, d, s)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (d *board) rule(ctx context.Context, q url.Values) (any, error) {
 const busyMax = 10
 
 // busy are the busiest keys of a rule, which all viewers share.
-func (d *board) busy(ctx context.Context, s *source, rule string) ([]inspect.KeyStatus, error) {
+func busyOf(ctx context.Context, d *board, s *source, rule string) ([]inspect.KeyStatus, error) {
 	got, err := d.views.get(ctx, "busy "+rule, max(historyFor, d.cfg.Refresh), func(ctx context.Context) (any, error) { return s.Keys(ctx, rule, inspect.ByPermits) })
 	if err != nil {
 		return nil, err
@@ -226,7 +226,7 @@ type keyPage struct {
 	Queue      string // of the first that waits, for what is done to all
 }
 
-func (d *board) key(ctx context.Context, q url.Values) (any, error) {
+func loadKey(ctx context.Context, d *board, q url.Values) (any, error) {
 	id, err := d.seal.open(q.Get("k"))
 	if err != nil {
 		return nil, err
@@ -254,7 +254,7 @@ func (d *board) key(ctx context.Context, q url.Values) (any, error) {
 		spent = nil
 	}
 	p.Timeline = timeline(spent, p.Page.Waiting, p.Page.Now, p.Concurrent)
-	changes, err := d.changes(ctx, s)
+	changes, err := changesOf(ctx, d, s)
 	if err != nil {
 		return nil, err
 	}

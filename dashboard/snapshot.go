@@ -53,7 +53,9 @@ func (s *snapshots) get(ctx context.Context, view string, every time.Duration, l
 	}
 	now := time.Now()
 	at.asked = now
-	if fresh := !at.at.IsZero() && now.Sub(at.at) < every; fresh {
+	// A viewer who comes back after `every` finds what was loaded a little later than when it
+	// asked: that counts as old, or a lone viewer would see each change only the second time.
+	if fresh := !at.at.IsZero() && now.Sub(at.at) < every-every/10; fresh {
 		defer s.mu.Unlock()
 		return *at, at.err
 	}

@@ -27,7 +27,7 @@ type step struct {
 	Is   string // "past", "now" or "ahead"
 }
 
-func (d *board) task(ctx context.Context, q url.Values) (any, error) {
+func loadTask(ctx context.Context, d *board, q url.Values) (any, error) {
 	s, err := d.source(ctx)
 	if err != nil {
 		return nil, err
@@ -68,13 +68,28 @@ func level(e inspect.Explanation) string {
 	return "ok"
 }
 
+// cause says why a task has the instant that it has.
+func cause(c inspect.Cause) string {
+	switch c {
+	case inspect.CauseNone:
+		return ""
+	case inspect.CauseLine:
+		return ", because those before it took another time than expected"
+	case inspect.CauseChange:
+		return ", because a limit or a closing was changed"
+	case inspect.CauseEarlier:
+		return ", because permits came back, or it went to the front"
+	}
+	return ", last: " + safeIn(string(c), 40)
+}
+
 // steps is the way of a task as far as it is known.
 func steps(e inspect.Explanation) (all []step) {
 	add := func(is, what string, at time.Time, format string, a ...any) {
 		all = append(all, step{What: what, At: at, Note: fmt.Sprintf(format, a...), Is: is})
 	}
 	if e.Booked {
-		add("past", "Booked", time.Time{}, "it got its place when it was enqueued")
+		add("past", "Booked", e.Since, "it got its place when it was enqueued")
 	} else {
 		add("past", "Enqueued", time.Time{}, "%s", "")
 	}
@@ -90,9 +105,19 @@ func steps(e inspect.Explanation) (all []step) {
 		if !e.Booked {
 			what = "Deferred, waits"
 		}
+		if !e.Booked && !e.Since.IsZero() {
+			add("past", "Deferred", e.Since, "a worker asked for its permits")
+			what = "Waits"
+		}
+		if e.Moved > 0 {
+			add("past", "Moved", time.Time{}, "its instant was changed %s%s", plural(e.Moved, "time"), cause(e.Cause))
+		}
 		note := e.State.String()
 		if e.Rule != "" {
 			note = "for " + safeIn(e.Rule, 64)
+		}
+		if !e.Since.IsZero() {
+			note += ", for " + span(e.Now.Sub(e.Since)) + " so far"
 		}
 		add("now", what, e.Now, "%s", note)
 		if !e.Closed.IsZero() {

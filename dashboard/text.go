@@ -15,8 +15,6 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/headwayq/headway/inspect"
 )
 
 // textMax is how many characters of a text from Redis a page shows.
@@ -68,14 +66,6 @@ func stacked(s string) bool {
 
 // clip keeps an error readable.
 func clip(s string, most int) string { return safeIn(s, most) }
-
-// shownKey is a key as far as it may be shown.
-func (d *board) shownKey(id string) string {
-	if d.cfg.ShowKeys {
-		return safe(id)
-	}
-	return safe(inspect.Mask(id))
-}
 
 // count writes a number with its thousands apart.
 func count[T int | int64](n T) string {
