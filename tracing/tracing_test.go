@@ -117,7 +117,7 @@ func of(spans []sdktrace.ReadOnlySpan, id, name string) (all []sdktrace.ReadOnly
 func value(s sdktrace.ReadOnlySpan, key attribute.Key) string {
 	for _, a := range s.Attributes() {
 		if a.Key == key {
-			return a.Value.Emit()
+			return a.Value.String()
 		}
 	}
 	return ""
