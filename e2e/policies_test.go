@@ -273,7 +273,11 @@ func (s *stage) audit(grants []grant, phones int) books {
 		if state.Waiting > 0 {
 			b.left = append(b.left, rule+": somebody waits for "+key)
 		}
-		return l.Limit().MaxCost() - state.Available
+		capacity := l.Limit().MaxCost()
+		if l.Limit().Kind() == "sliding" { // of which one call takes a part at most
+			capacity = l.Limit().Permits()
+		}
+		return capacity - state.Available
 	}
 	paid := func(sum *int, rule, key string, ran int) {
 		n := spent(rule, key)
@@ -308,6 +312,9 @@ func (s *stage) stray() []string {
 	for iter.Next(s.Context()) {
 		if strings.HasPrefix(iter.Val(), throttleDefaults.Prefix+":process") || strings.Contains(iter.Val(), ":fetched:") {
 			continue // what a killed process said of itself, and what it fetched last, stays for some seconds
+		}
+		if strings.HasPrefix(iter.Val(), throttleDefaults.Prefix+":history:") {
+			continue // it is kept for days
 		}
 		switch last := iter.Val()[strings.LastIndex(iter.Val(), ":")+1:]; last {
 		case "phone-day", "tenant", "tokens", "rules":

@@ -34,6 +34,9 @@ var (
 	process    = regexp.MustCompile(`:process:[0-9a-f]{16}$`)
 	fetchedBy  = regexp.MustCompile(`:fetched:[0-9a-f]{16}$`)
 	callToken  = regexp.MustCompile(`:sent:[0-9a-f]{16}$`)
+	historyOf  = regexp.MustCompile(`^hw:history:\{[^}]+\}`)
+	historyAt  = regexp.MustCompile(`^(hw:history:.*:)(busy:1:|busy:60:|hours:|minutes:)\d+$`)
+	period     = map[string]string{"busy:1:": "<minute>", "busy:60:": "<hour>", "hours:": "<day>", "minutes:": "<hour>"}
 	keyRow     = regexp.MustCompile("(?m)^\\| `(hw:[^`]+)` \\| ([a-z ]+) \\|")
 	redisType  = map[string]string{"sorted set": "zset", "string": "string", "hash": "hash", "list": "list"}
 )
@@ -67,7 +70,10 @@ func TestRedisKeys(t *testing.T) {
 				name := process.ReplaceAllString(key, ":process:<process>")
 				name = fetchedBy.ReplaceAllString(name, ":fetched:<pool>")
 				name = callToken.ReplaceAllString(policyHash.ReplaceAllString(name, ":turns:<policy>"), ":sent:<call>")
-				name = generalised.Replace(name)
+				name = historyOf.ReplaceAllString(generalised.Replace(name), "hw:history:{<rule>}")
+				if m := historyAt.FindStringSubmatch(name); m != nil {
+					name = m[1] + m[2] + period[m[2]]
+				}
 				if kind := b.rdb.Type(t.Context(), key).Val(); kind != "none" { // it has gone meanwhile
 					seen[name] = kind
 				}
