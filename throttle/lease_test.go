@@ -290,34 +290,6 @@ func TestPolicyWithLeases(t *testing.T) {
 	s.available(p, b.Request, 1, 2, 1)
 }
 
-// A job that waits for a lease holds up nobody at the rates of its policy: they are told
-// the place in the line for the lease, and not an instant after the end of the lease.
-func TestWaitingForALeaseKeepsNoTurn(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	p := newPolicy(t, s.limiter("phone", throttle.Sliding(1, 10*time.Second)), s.limiter("provider", throttle.Sliding(10, time.Second)),
-		s.limiter("slots", throttle.Concurrent(1, time.Minute)))
-	ask := func(phone, job string) throttle.Decision {
-		r := jobRequest(2, phone, job)
-		r.More = append(r.More, throttle.KeyCost{Key: "slots of the provider", Cost: 1})
-		return s.redeem(p, r)
-	}
-	a := ask("A", "a")
-	s.want(a, true, 0)
-	s.by(ask("B", "b1"), "slots", time.Minute)
-	s.by(ask("B", "b2"), "slots", 2*time.Minute)
-	s.by(ask("C", "c"), "slots", 3*time.Minute)
-	s.at(time.Second)
-	s.release(p, a, "b1")
-	s.by(ask("B", "b2"), "slots", 61*time.Second) // b1 is before it
-	b1 := ask("B", "b1")
-	s.want(b1, true, time.Second)
-	s.at(2 * time.Second)
-	s.release(p, b1, "b2")
-	s.by(ask("B", "b2"), "phone", 11*time.Second) // it gives the slot up
-	s.want(ask("C", "c"), true, 2*time.Second)
-}
-
 // A grant that can't start goes back with its lease, and comes first for the next.
 func TestReturnOfALease(t *testing.T) {
 	t.Parallel()

@@ -55,7 +55,10 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		r.Promoted = c.leftBehind()
 	case !v.bound:
 		c.grant(&r, v.at, a.Token)
-		early := func(p *ruleCall) bool { return p.place == turn && p.told > v.at+1000 } // it leaves its followers behind
+		// who came earlier than it was told leaves its followers behind; and turns may have
+		// been told the end of a lease, which comes nearer whenever one is given back
+		leased := c.parts[len(c.parts)-1].kind == luascripts.Leases
+		early := func(p *ruleCall) bool { return leased || p.place == turn && p.told > v.at+1000 }
 		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.promotions(early)
 	default:
 		r.Status = luascripts.Booked
@@ -167,19 +170,38 @@ func (c *call) book(v verdict, g gate) int64 {
 	return v.at
 }
 
-// stand gives the job its places while a part puts it off until an instant. A job that
-// waits for a lease, whose group is 0, keeps no turn.
+// stand gives the job its places while a part puts it off until an instant.
 func (c *call) stand(by *ruleCall, at int64) {
+	admitted := c.admitted(by)
 	for i := range c.parts {
 		switch p := &c.parts[i]; {
 		case p == by && p.follows(at):
 			p.enter(turn, at)
 		case p == by:
 			p.enter(waits, at)
-		case p.group > 0 && p.group <= by.group:
+		case p.group > 0 && p.group <= admitted:
 			p.enter(turn, at)
 		default:
 			p.setAside(at)
 		}
 	}
+}
+
+// admitted is the last group in which a job keeps its turn while a part holds it
+// up. A lease holds up nobody at rates of its own key and wider ones.
+func (c *call) admitted(by *ruleCall) int {
+	if by.group > 0 {
+		return by.group
+	}
+	last := 0
+	for i := range c.parts {
+		switch p := &c.parts[i]; {
+		case p.group == 0:
+		case p.id == by.id:
+			return p.group - 1
+		default:
+			last = p.group
+		}
+	}
+	return last
 }

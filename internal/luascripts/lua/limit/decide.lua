@@ -261,7 +261,9 @@ local function decide(script, form, keys, k, text)
     for _, rule in ipairs(rules) do
       park(rule)
       if rule.ticket then leave(rule) end
-      local early = rule.in_turns and rule.told_me > at + 1000 -- it leaves its followers behind
+      -- who came earlier than it was told leaves its followers behind; and turns may have
+      -- been told the end of a lease, which comes nearer whenever one is given back
+      local early = rules[count].kind.lease and rule.turns_last > 0 or rule.in_turns and rule.told_me > at + 1000
       if rule.leader or rule.parked > 0 or early or rule.missed then next_turns(rule, now, turns, early) end
       if rule.kind.lease then call.fence = rule.ledger.fence end
     end

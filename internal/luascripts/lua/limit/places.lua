@@ -112,13 +112,12 @@ end
 
 -- stand_for gives me my places while a part puts me off until an instant, and
 -- answers in whose line I wait, nil when I only follow turns. The groups before that
--- part admitted me: there I keep my turn. Who waits for a lease keeps none: it is promised
--- the end of one, which is given back long before as a rule, and those behind its
--- turns would be told to come after that. The line for the lease keeps their order
+-- part admitted me: there I keep my turn. Who waits for a lease keeps none in the
+-- rates of its key, nor of wider ones.
 local function stand_for(rules, binding, at, now)
   local bound, keeps = rules[binding], nil
   for i, rule in ipairs(rules) do
-    local admitted = not bound.kind.lease and rule.group <= bound.group
+    local admitted = rule.group < bound.group or (rule.group == bound.group and not bound.kind.lease)
     if i == binding and not follows(rule, at) then keeps = i end
     if i == binding or (admitted and not rule.kind.lease) then stand(rule, i ~= keeps, at, now) else step_aside(rule, at, now) end
   end
