@@ -262,7 +262,7 @@ func TestExplainCases(t *testing.T) {
 	d.says(i, "c", "limit provider 10s behind 1 [a] | phone now | provider* 10s")
 	d.says(i, "d", "limit provider 20s behind 2 [a c] | phone now | provider* 20s")
 	d.wouldBe(i, "sms", `{"to":"+4","n":2}`, "limit provider 30s behind 3 [a c d] | phone now | provider* 30s")
-	d.wouldBe(i, "sms", one, "limit phone 1m0s behind 1 [b] | phone* 1m0s | provider 20s") // the turn of a is not seen
+	d.wouldBe(i, "sms", one, "limit phone 1m0s behind 1 [b] | phone* 1m0s | provider 30s") // the turn of a is not seen
 	d.says(d.inspector(throttle.Config{}, policies[1]), "d", "limit 20s")                  // of rules that nobody here knows
 	if e := d.says(i, "d", "limit provider 20s behind 2 [a c] | phone now | provider* 20s"); e.Rules[0].Key != "+3" || e.Rules[1].Key != "acme" ||
 		e.Rules[1].Cost != 2 || e.Rules[1].Limit != "sliding 2/10s" || e.Asynq.State != "scheduled" || e.Asynq.MaxRetry != 25 || e.Type != "sms" {
@@ -279,15 +279,15 @@ func TestExplainCases(t *testing.T) {
 	if p, err := i.Position(t.Context(), "default", "a"); err != nil || !p.Begun || !p.Start.IsZero() {
 		t.Errorf("Position(a) = %+v, %v, want it to have begun", p, err)
 	}
-	d.says(i, "b", "limit phone 1m0s | phone* 1m0s | provider 20s")
+	d.says(i, "b", "limit phone 1m0s | phone* 1m0s | provider 30s")
 	if _, err := d.Enqueue(t.Context(), queue.NewTask("sms", []byte(`{"to":"+9","n":1}`), asynq.TaskID("v"))); err != nil {
 		t.Fatal(err)
 	}
-	d.says(i, "v", "pending | phone now | provider 20s")
+	d.says(i, "v", "pending | phone now | provider 30s")
 	d.takes("v")
 	place := d.redeem(i, "v", "+9", false)
 	d.defers("v", place.At, "+9")
-	d.says(i, "v", "limit provider 20s behind 2 [c d] | phone now | provider* 20s")
+	d.says(i, "v", "limit provider 30s behind 2 [c d] | phone now | provider* 30s")
 
 	// What is closed, who closed it and why.
 	_, err = i.CloseKey(t.Context(), "phone", "+1", time.Hour, Reason{"ann", "wrong number"})

@@ -322,10 +322,10 @@ func TestLimitInForceWhileRedisIsUnavailable(t *testing.T) {
 	rdb, proxy := redistest.Behind(t, redistest.Start(t), func(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 })
 	limit := throttle.Sliding(5, time.Minute)
 	l := newLimiter(t, rdb, "sms", limit, throttle.Config{})
+	set := time.Now() // what is remembered is as old as the call
 	if err := setLimit(t.Context(), l, limit); err != nil {
 		t.Fatal(err)
 	}
-	set := time.Now()
 	proxy.Refuse(true)
 	if got, err := throttle.ForWorkers.LimitInForce(t.Context(), l); got != limit || err != nil {
 		t.Errorf("LimitInForce = %v, %v, want %v from memory", got, err, limit)

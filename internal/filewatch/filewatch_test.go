@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,14 +29,14 @@ func TestRunTellsAChangeThatStays(t *testing.T) {
 		write(a, "1")
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		told := 0
-		go Run(ctx, time.Second, Of(a, b), func() { told++ }, a, b)
+		var told atomic.Int64
+		go Run(ctx, time.Second, Of(a, b), func() { told.Add(1) }, a, b)
 		want := func(looks time.Duration, n int) {
 			t.Helper()
 			time.Sleep(looks * time.Second)
 			synctest.Wait()
-			if told != n {
-				t.Errorf("told %d times, want %d", told, n)
+			if told.Load() != int64(n) {
+				t.Errorf("told %d times, want %d", told.Load(), n)
 			}
 		}
 		time.Sleep(time.Second / 2)
