@@ -148,8 +148,8 @@ func TestRun(t *testing.T) {
 	var admissions int
 	var perMail float64
 	field(t, stdout.String(), "admissions", "%d, %f per mail", &admissions, &perMail)
-	if admissions < 60 || perMail >= 2 { // without a booking each mail takes two; a mail that is late on a busy machine does, too
-		t.Errorf("%d admissions, %.2f per mail, want 60 or some more", admissions, perMail)
+	if admissions < 60 || perMail > 1.5 {
+		t.Errorf("%d admissions, %.2f per mail, want 60 or little more", admissions, perMail)
 	}
 	var first, second string
 	field(t, stdout.String(), "fed by", "replica %s from mail 1, then replica %s from", &first, &second)
