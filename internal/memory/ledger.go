@@ -190,6 +190,21 @@ func numbersOf(a luascripts.Numbers) *numbers {
 	return l
 }
 
+// stepsMost is how many steps the largest cost of a limit has, about.
+const stepsMost = 1 << 20
+
+// unit is how many permits one step of a ticket is.
+func (l *numbers) unit() int64 {
+	unit := int64(1)
+	for max(l.n, l.burst) > stepsMost*unit {
+		unit *= 2
+	}
+	return unit
+}
+
+// steps is by how many rooms a ticket comes behind one of this cost.
+func (l *numbers) steps(cost int64) int64 { return min(ceilDiv(cost, l.unit()), stepsMost) }
+
 // covers says whether a calendar knows the window of now.
 func (l *numbers) covers(now int64) bool {
 	if l.kind != luascripts.Calendar {

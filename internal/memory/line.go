@@ -268,21 +268,6 @@ func (a ahead) end() int64 {
 	return max(line, turns)
 }
 
-// stepsMost is how many steps the largest cost of a limit has, about.
-const stepsMost = 1 << 20
-
-// unit is how many permits one step of a ticket is.
-func (l *numbers) unit() int64 {
-	unit := int64(1)
-	for max(l.n, l.burst) > stepsMost*unit {
-		unit *= 2
-	}
-	return unit
-}
-
-// steps is by how many rooms a ticket comes behind one of this cost.
-func (l *numbers) steps(cost int64) int64 { return min(ceilDiv(cost, l.unit()), stepsMost) }
-
 // copied is how long a copy of a call may take to arrive, in microseconds.
 const copied = 60_000_000
 
