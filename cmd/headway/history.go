@@ -79,18 +79,6 @@ Up to 24h each line is a minute, else an hour. Lines in which nothing happened a
 	return c
 }
 
-// knows says whether a policy has a rule, also a gate.
-func (a *app) knows(rule string) bool {
-	for _, p := range a.known {
-		for _, r := range p.Rules {
-			if r.Name == rule {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 type keysAnswer struct {
 	Keys []inspect.KeyStatus `json:"keys"`
 }

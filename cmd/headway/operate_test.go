@@ -74,6 +74,10 @@ func TestOperate(t *testing.T) {
 			"task": func(ts *testscript.TestScript, _ bool, args []string) {
 				book(ts, queue.NewTask(args[0], fmt.Appendf(nil, `{"to":%q}`, args[2]), asynq.TaskID(args[1])))
 			},
+			// started ID: the task has started
+			"started": func(ts *testscript.TestScript, _ bool, args []string) {
+				await(ts, args[0]+" has started", func() (bool, error) { return starts.has(args[0]), nil })
+			},
 			// startsAsExplained ID FILE: the task starts at the instant that an explanation told
 			"startsAsExplained": func(ts *testscript.TestScript, _ bool, args []string) {
 				var told explainAnswer

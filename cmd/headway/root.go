@@ -241,6 +241,18 @@ func (a *app) inspector(ctx context.Context) (*inspect.Inspector, error) {
 	return inspect.New(rdb, inspect.Config{Policies: a.known, Throttle: cfg})
 }
 
+// knows says whether a policy has a rule, also a gate.
+func (a *app) knows(rule string) bool {
+	for _, p := range a.known {
+		for _, r := range p.Rules {
+			if r.Name == rule {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // unknownRule adds which rules are known here.
 func (a *app) unknownRule(err error) error {
 	if !strings.Contains(err.Error(), "no policy here has a limit") {

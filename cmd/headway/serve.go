@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -48,7 +49,7 @@ It changes nothing unless --write is given; then the page asks for a reason of e
 			if err != nil {
 				return usageError{err}
 			}
-			return a.serve(cmd.Context(), addr.String(), cfg.Prefix, board)
+			return serve(cmd.Context(), a.stdout, addr.String(), cfg.Prefix, board)
 		},
 	}
 	c.Flags().StringVar(&listen, "listen", listen, "`ADDRESS` of this machine; port 0 takes a free one")
@@ -59,8 +60,8 @@ It changes nothing unless --write is given; then the page asks for a reason of e
 	return c
 }
 
-// serve answers requests until ctx ends.
-func (a *app) serve(ctx context.Context, addr, prefix string, h http.Handler) error {
+// serve answers requests until ctx ends. It prints the address.
+func serve(ctx context.Context, stdout io.Writer, addr, prefix string, h http.Handler) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return fmt.Errorf("serve: %w", err)
@@ -69,7 +70,7 @@ func (a *app) serve(ctx context.Context, addr, prefix string, h http.Handler) er
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: time.Minute,
 		BaseContext: func(net.Listener) context.Context { return ctx }, // so that those who follow end with it
 	}
-	if _, err := fmt.Fprintf(a.stdout, "http://%s%s/\n", l.Addr(), prefix); err != nil {
+	if _, err := fmt.Fprintf(stdout, "http://%s%s/\n", l.Addr(), prefix); err != nil {
 		return errors.Join(err, l.Close())
 	}
 	ended := make(chan error, 1)
