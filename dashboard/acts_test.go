@@ -117,8 +117,8 @@ func (d *rig) verbs() map[Verb]bool {
 	return all
 }
 
-// Each page and each change asks Authorize on the server, and is refused when it says no,
-// whatever form is sent. What is refused is not done.
+// Each page and each change asks Authorize on the server. When it says no the request is refused and
+// changes nothing, whichever form it sends.
 func TestAuthorize(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

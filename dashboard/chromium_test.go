@@ -44,7 +44,7 @@ type reply struct {
 // browserPatience is how long a page may take on a machine that does other things.
 const browserPatience = 60 * time.Second
 
-// newBrowser starts a Chromium, or skips the test where there is none.
+// newBrowser starts a Chromium. It skips the test on a machine that has none.
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
 	path := ""
@@ -105,7 +105,7 @@ func newBrowser(t *testing.T) *browser {
 	return b
 }
 
-// read hands answers to those who wait, and keeps what pages complain about.
+// read passes each answer to the call that waits for it, and keeps the errors that pages report.
 func (b *browser) read(out *os.File) {
 	lines := bufio.NewReaderSize(out, 1<<20)
 	for {

@@ -55,7 +55,7 @@ type Config struct {
 	// Defaults to "dashboard".
 	Who func(*http.Request) string
 
-	// ShowKeys shows keys, payloads and the errors of handlers in full. They may be
+	// ShowKeys shows keys and the errors of handlers in full. They may be
 	// personal data. Defaults to masking them.
 	ShowKeys bool
 

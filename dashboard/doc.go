@@ -12,7 +12,7 @@
 //
 // Without options it answers only requests of this machine, changes nothing, and masks keys.
 // [Config] opens it: Hosts lets other machines in and then needs Authorize, AllowWrites lets
-// operators change something, ShowKeys shows keys and payloads. Authorize is asked about
+// operators change something, ShowKeys shows keys and handlers' errors. Authorize is asked about
 // every request and every change. There are no cookies, no inline scripts, and nothing is
 // fetched from elsewhere. Text that comes from Redis is escaped, its control characters are
 // made visible, and it is clipped. A key never stands in a link in clear.

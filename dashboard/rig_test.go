@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -65,6 +66,22 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 		t.Fatal(err)
 	}
 	return &rig{t, rdb, client, board}
+}
+
+// commands is how many commands the server has run, with those inside scripts.
+func (d *rig) commands() int {
+	d.Helper()
+	info, err := d.rdb.Info(d.Context(), "stats").Result()
+	if err != nil {
+		d.Fatal(err)
+	}
+	_, text, _ := strings.Cut(info, "total_commands_processed:")
+	text, _, _ = strings.Cut(text, "\r\n")
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		d.Fatal(err)
+	}
+	return n
 }
 
 // book books tasks of a phone.

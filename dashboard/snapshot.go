@@ -17,12 +17,12 @@ var errBusy = errors.New("all viewers together have spent the budget of Redis co
 const (
 	loadFor      = 10 * time.Second // how long a load may take
 	snapshotsMax = 200              // views that are kept
-	staleMax     = time.Minute      // what is older is not shown while it is loaded anew
+	staleMax     = time.Minute      // an older view is not shown while it is being loaded again
 	blindCost    = 50               // what a load counts as where commands can't be counted
 )
 
-// snapshots are what views show, shared by all their viewers. A view is loaded when somebody
-// asks for it and what is there is older than `every`.
+// snapshots are what views show, shared by all their viewers. When a viewer asks for a view and the
+// snapshot is older than `every`, the view is loaded.
 type snapshots struct {
 	every time.Duration
 	meter *meter
@@ -53,8 +53,8 @@ func (s *snapshots) get(ctx context.Context, view string, every time.Duration, l
 	}
 	now := time.Now()
 	at.asked = now
-	// A viewer who comes back after `every` finds what was loaded a little later than when it
-	// asked: that counts as old, or a lone viewer would see each change only the second time.
+	// A viewer comes back after `every`. The view was loaded a little after its last request, so it is a
+	// little younger than `every`. It counts as old, or a lone viewer would see each change one visit late.
 	if fresh := !at.at.IsZero() && now.Sub(at.at) < every-every/10; fresh {
 		defer s.mu.Unlock()
 		return *at, at.err
@@ -125,8 +125,8 @@ func (s *snapshots) drop() {
 	delete(s.all, oldest)
 }
 
-// meter counts Redis commands, and says when the budget is spent. A load may go over it;
-// what is owed is waited for by the next.
+// meter counts Redis commands, and says when the budget is spent. A load may go over the budget;
+// the next load waits until that is made up.
 type meter struct {
 	perSecond float64
 	blind     bool // commands can't be counted: each load counts as blindCost

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,25 +20,11 @@ func TestFiftyViewersCostNoMoreThanOne(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, func(c *Config) { c.Refresh = RefreshMax })
 	d.book("+15550100", "0", "a", "b")
-	commands := func() int {
-		t.Helper()
-		info, err := d.rdb.Info(t.Context(), "stats").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, text, _ := strings.Cut(info, "total_commands_processed:")
-		text, _, _ = strings.Cut(text, "\r\n")
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
 	d.get(http.StatusOK, "/pools") // what all pages share is read
-	overhead := -commands()
-	overhead += commands()
+	overhead := -d.commands()
+	overhead += d.commands()
 	for name, target := range map[string]string{"rule": "/rule?rule=phone", "task": "/task?queue=default&id=b"} {
-		before := commands()
+		before := d.commands()
 		var viewers sync.WaitGroup
 		for range 50 {
 			viewers.Go(func() {
@@ -49,8 +34,8 @@ func TestFiftyViewersCostNoMoreThanOne(t *testing.T) {
 			})
 		}
 		viewers.Wait()
-		cost := commands() - before - overhead
-		alone := d.alone(target, commands)
+		cost := d.commands() - before - overhead
+		alone := d.alone(target)
 		if cost > alone*2 { // what happens to be refreshed beside it, such as what processes say
 			t.Errorf("%s: 50 viewers cost %d commands, one costs %d", name, cost, alone)
 		}
@@ -58,20 +43,20 @@ func TestFiftyViewersCostNoMoreThanOne(t *testing.T) {
 }
 
 // alone is what one viewer of a dashboard costs that nobody else looks at.
-func (d *rig) alone(target string, commands func() int) int {
+func (d *rig) alone(target string) int {
 	d.Helper()
 	other, err := New(d.rdb, Config{Policies: policies(d.T), Refresh: RefreshMax})
 	if err != nil {
 		d.Fatal(err)
 	}
-	before := commands()
+	before := d.commands()
 	w := httptest.NewRecorder()
 	other.ServeHTTP(w, request("GET", target, nil))
-	return commands() - before
+	return d.commands() - before
 }
 
-// Those who wait for a view get one load, an old view is shown while it is loaded anew, and
-// an error is not kept longer than a view.
+// All viewers who wait for a view share one load. While it is loaded again they see the old view.
+// An error is kept no longer than a view.
 func TestSnapshotsAreShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
