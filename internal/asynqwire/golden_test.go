@@ -525,6 +525,8 @@ func goldenHandler(started chan<- string, hang <-chan struct{}) asynq.HandlerFun
 			return asynq.RevokeTask
 		case "defer":
 			return errGoldenDeferred
+		case "throttle":
+			return errGoldenThrottled
 		case "utf8":
 			return errors.New("not text: \xff")
 		case "cancel":
@@ -541,13 +543,18 @@ func goldenHandler(started chan<- string, hang <-chan struct{}) asynq.HandlerFun
 
 var errGoldenDeferred = errors.New("worker: deferred")
 
+// errGoldenThrottled is an error as a throttle has it: a long cause, and the token last.
+var errGoldenThrottled = errors.New(strings.Repeat("a cause that is as long as causes are; ", 30) + "[token]")
+
 func (g *golden) server() *asynq.Server {
 	return asynq.NewServerFromRedisClient(g.c, asynq.Config{
 		Concurrency: 8, Queues: map[string]int{goldenQueue: 1},
 		Logger: g.log, LogLevel: asynq.DebugLevel,
 		TaskCheckInterval: 10 * time.Millisecond, DelayedTaskCheckInterval: 20 * time.Millisecond,
 		JanitorInterval: 50 * time.Millisecond, ShutdownTimeout: 100 * time.Millisecond,
-		IsFailure:        func(err error) bool { return !errors.Is(err, errGoldenDeferred) },
+		IsFailure: func(err error) bool {
+			return !errors.Is(err, errGoldenDeferred) && !errors.Is(err, errGoldenThrottled)
+		},
 		RetryDelayFunc:   func(int, error, *asynq.Task) time.Duration { return time.Hour },
 		GroupGracePeriod: time.Second, GroupMaxSize: 2,
 		GroupAggregator: asynq.GroupAggregatorFunc(func(group string, tasks []*asynq.Task) *asynq.Task {
@@ -677,6 +684,11 @@ func (g *golden) process() {
 	// archived although IsFailure says that it is none: why the adapter exists
 	g.enqueue("defer", "last", asynq.MaxRetry(0))
 	g.failed(g.c.waitOp(OpArchive, "last"), "last", errGoldenDeferred.Error(), true)
+	// the text of an error is written whole, however long: the token at its end tells a throttle from a failure
+	g.enqueue("throttle", "throttled")
+	g.failed(g.c.waitOp(OpRetry, "throttled"), "throttled", errGoldenThrottled.Error(), false)
+	g.enqueue("throttle", "throttled last", asynq.MaxRetry(0))
+	g.failed(g.c.waitOp(OpArchive, "throttled last"), "throttled last", errGoldenThrottled.Error(), true)
 	g.enqueue("revoke", "revoke")
 	g.c.waitOp(OpDone, "revoke")
 
