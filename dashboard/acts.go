@@ -92,6 +92,9 @@ var doers = []doer{
 	{FrontTask, "The task is at the front of its line.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.Front(ctx, f.queue, f.task, why)
 	}},
+	{RunTask, "A free worker takes the task, whatever its rules say.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+		return s.RunNow(ctx, f.queue, f.task, why)
+	}},
 	{PauseBatch, "The batch is paused.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.PauseBatch(ctx, f.queue, f.batchID, why)
 	}},

@@ -46,6 +46,7 @@ func (d *rig) forms() map[Verb]url.Values {
 		ResumeQueue: form("/queue?queue=default", "queue", "default"),
 		CancelTask:  form("/task?queue=default&id=b", "queue", "default", "id", "b"),
 		FrontTask:   form("/task?queue=default&id=b", "queue", "default", "id", "b"),
+		RunTask:     form("/task?queue=default&id=b", "queue", "default", "id", "b"),
 		PauseBatch:  form("/batches", "queue", "default", "batch", "letter"),
 		ResumeBatch: form("/batches", "queue", "default", "batch", "letter"),
 		CancelBatch: form("/batches", "queue", "default", "batch", "letter"),

@@ -141,6 +141,7 @@ const (
 	ResumeQueue Verb = "resume queue"
 	CancelTask  Verb = "cancel task"
 	FrontTask   Verb = "task to the front"
+	RunTask     Verb = "run task now"
 	PauseBatch  Verb = "pause batch"
 	ResumeBatch Verb = "resume batch"
 	CancelBatch Verb = "cancel batch"

@@ -19,7 +19,7 @@ var pages = []page{
 	{name: "queue", path: "/queue", title: "Queue", params: []string{"queue", "from"}, load: loadQueue, asks: []Verb{PauseQueue, ResumeQueue}},
 	{name: "rule", path: "/rule", title: "Rule", params: []string{"rule", "limit", "for"}, load: loadRule, asks: []Verb{SetLimit, UnsetLimit, CloseRule, OpenRule}},
 	{name: "key", path: "/key", title: "Key", params: []string{"rule", "k", "from"}, load: loadKey, asks: []Verb{CloseKey, OpenKey, PauseKey, CancelKey, FrontKey}},
-	{name: "task", path: "/task", title: "Task", params: []string{"queue", "id"}, load: loadTask, asks: []Verb{CancelTask, FrontTask}},
+	{name: "task", path: "/task", title: "Task", params: []string{"queue", "id"}, load: loadTask, asks: []Verb{CancelTask, FrontTask, RunTask}},
 	{name: "gates", path: "/gates", title: "Gates", nav: true, params: []string{"zone"}, load: loadGates},
 	{name: "batches", path: "/batches", title: "Batches", nav: true, load: loadBatches, asks: []Verb{PauseBatch, ResumeBatch, CancelBatch, SetPace, SetWeight}},
 	{name: "schedules", path: "/schedules", title: "Schedules", nav: true, load: loadSchedules},

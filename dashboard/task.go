@@ -17,6 +17,7 @@ type taskPage struct {
 	Level     string
 	Steps     []step
 	Place     int
+	Waits     bool // it can be told to run now
 }
 
 // step is one thing on a task's way.
@@ -50,6 +51,11 @@ func loadTask(ctx context.Context, d *board, q url.Values) (any, error) {
 	switch p.State {
 	case inspect.StateLimit, inspect.StateSlot, inspect.StateClosed:
 		p.Place = p.Jobs + 1
+	}
+	switch p.State {
+	case inspect.StateActive, inspect.StateEnded, inspect.StateGroup:
+	default:
+		p.Waits = true
 	}
 	p.Steps = steps(p.Explanation)
 	return p, nil
@@ -88,12 +94,17 @@ func steps(e inspect.Explanation) (all []step) {
 	add := func(is, what string, at time.Time, format string, a ...any) {
 		all = append(all, step{What: what, At: at, Note: fmt.Sprintf(format, a...), Is: is})
 	}
+	woken := func() {
+		if !e.Woken.IsZero() {
+			add("past", "Woken", e.Woken, "its instant came, and a pool put it to the head of its queue")
+		}
+	}
 	if e.Booked {
 		add("past", "Booked", e.Since, "it got its place when it was enqueued")
 	} else {
 		add("past", "Enqueued", time.Time{}, "%s", "")
 	}
-	if e.Asynq.Retried > 0 {
+	if !e.Asynq.FailedAt.IsZero() {
 		add("past", "Failed", e.Asynq.FailedAt, "%d of %d retries are used", e.Asynq.Retried, e.Asynq.MaxRetry)
 	}
 	if e.Postponed > 0 {
@@ -130,9 +141,20 @@ func steps(e inspect.Explanation) (all []step) {
 			add("ahead", "Deadline", e.Deadline, "it fails when it would have to wait longer")
 		}
 	case inspect.StatePending:
-		add("now", "Pending", e.Now, "the next free worker takes it")
+		woken()
+		note := "the next free worker takes it"
+		if e.RunNow {
+			note += ", in spite of its rules: an operator lets it run"
+		}
+		add("now", "Pending", e.Now, "%s", note)
 	case inspect.StateActive:
-		add("now", "Runs", e.Now, "a worker has it")
+		woken()
+		if e.Started.IsZero() {
+			add("now", "Runs", e.Now, "a worker has it")
+			break
+		}
+		add("past", "Started", e.Started, "a worker called its handler, or asks its rules")
+		add("now", "Runs", e.Now, "for %s so far", span(e.Now.Sub(e.Started)))
 	case inspect.StateScheduled:
 		add("now", "Scheduled", e.Now, "by its producer")
 		add("ahead", "Comes due", e.At, "%s", "")
@@ -140,7 +162,8 @@ func steps(e inspect.Explanation) (all []step) {
 		add("now", "Waits for a retry", e.Now, "%s", "")
 		add("ahead", "Tried again", e.At, "%s", "")
 	case inspect.StateEnded:
-		add("now", "Ended", time.Time{}, "asynq has it as %s", safeIn(e.Asynq.State, 20))
+		woken()
+		add("now", "Ended", e.Asynq.CompletedAt, "asynq has it as %s", safeIn(e.Asynq.State, 20))
 	default:
 		add("now", "Is "+e.State.String(), e.Now, "%s", "")
 	}

@@ -71,6 +71,8 @@ type Granted struct {
 	Shadowed bool
 	// Fallback says that it was granted without Redis: see throttle.Config.OnUnavailable.
 	Fallback bool
+	// Forced says that an operator let it run: the rules were not asked, and nothing was spent. At is zero.
+	Forced bool
 }
 
 // Reason says why something was refused or deferred.

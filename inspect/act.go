@@ -73,8 +73,9 @@ const (
 	ActionUnsetLimit  Action = "unset limit" // the limit in code counts again
 	ActionPauseQueue  Action = "pause queue"
 	ActionResumeQueue Action = "resume queue"
-	ActionCancel      Action = "cancel" // Task, or all that waits on a key
-	ActionFront       Action = "front"  // Task, or all that waits on a key, goes to the front
+	ActionCancel      Action = "cancel"  // Task, or all that waits on a key
+	ActionFront       Action = "front"   // Task, or all that waits on a key, goes to the front
+	ActionRunNow      Action = "run now" // Task, in spite of its rules
 )
 
 // Change is one entry of the audit list. It is written before the change is made. When
@@ -411,6 +412,31 @@ func (i *Inspector) ref(queue string, w onKeyTask) (throttle.BookingRef, bool) {
 	policy := i.set.Lookup(w.rules.Policy())
 	ids, costs, ok := w.rules.Read()
 	return throttle.BookingRef{Policy: policy, IDs: ids, Costs: costs, Job: luascripts.JobID(queue, w.task.ID)}, ok && policy != nil && !i.cfg.PerClient
+}
+
+// RunNow lets a task that waits run at once, in spite of its rules: no limit, gate or pause of its batch
+// holds it up. It spends no permits, and those behind it in its lines move up. That breaks the limits on
+// purpose, once: pools count it as forced, and a later attempt of the task asks its rules again. What the handler acquires itself is limited as ever.
+//
+// The task goes to the head of its queue, where a free worker takes it. One that is pending already keeps its
+// place there. A paused queue stays paused. A task that runs, has ended, or is not there is [ErrNotWaiting].
+func (i *Inspector) RunNow(ctx context.Context, queue, id string, r Reason) error {
+	return i.change(ctx, r, Change{Action: ActionRunNow, Queue: queue, Task: id}, func() error {
+		status, err := luascripts.RunNow(ctx, i.rdb, i.keys(queue), id, time.Now())
+		switch {
+		case err != nil:
+			return away("let a task run", err)
+		case status == luascripts.RunNowActive:
+			return fmt.Errorf("%w: it runs", ErrNotWaiting)
+		case status == luascripts.RunNowDeleted:
+			return fmt.Errorf("%w: it is not there", ErrNotWaiting)
+		case status == luascripts.RunNowGrouped:
+			return fmt.Errorf("%w for its rules: asynq gathers it with others of its group", ErrNotWaiting)
+		case status == luascripts.RunNowOver:
+			return fmt.Errorf("%w: it was completed or archived", ErrNotWaiting)
+		}
+		return nil
+	})
 }
 
 // Front gives a task the first place in the line in which it stands. The others of that line

@@ -84,8 +84,14 @@ type Explanation struct {
 	// Since is since when it waits, in whole seconds: since its first deferral, or since it was
 	// booked. Zero when it does not wait, or an older version of Headway deferred it.
 	Since time.Time
-	Moved int   // how often its instant was changed since
-	Cause Cause // of the instant that it has
+	Moved int       // how often its instant was changed since
+	Woken time.Time // when a pool woke it last; zero for never
+	// Started is when its handler was called, in StateActive. asynq says it every 5 s, by the
+	// clock of the worker; zero until then.
+	Started time.Time
+	// RunNow says that an operator lets it run in spite of its rules, see [Inspector.RunNow].
+	RunNow bool
+	Cause  Cause // of the instant that it has
 	// Postponed is how often it was put off because its provider asked for a later attempt.
 	Postponed int
 	// Rules are all rules of its policy, in order. The list is empty when its type has no
@@ -113,6 +119,9 @@ func (e Explanation) Says() string {
 	case StateNoPlace:
 		return "it has no place in a line yet, and asks for its permits at its instant"
 	case StatePending:
+		if e.RunNow {
+			return "an operator lets it run in spite of its rules: a free worker takes it"
+		}
 		return "a free worker takes it: if it stays so, workers are missing or the queue is paused"
 	case StateActive:
 		return "a worker has it"
@@ -166,6 +175,8 @@ type AsynqView struct {
 	// hold personal data.
 	LastError string
 	FailedAt  time.Time // zero for never
+	// CompletedAt is when it was completed; zero when it was not, or is not retained.
+	CompletedAt time.Time
 }
 
 // Verdict is what a rule says of a task.
@@ -216,7 +227,7 @@ func (i *Inspector) Explain(ctx context.Context, queue, id string) (Explanation,
 	e.Type = info.Type
 	e.Asynq = AsynqView{
 		State: info.State.String(), Next: info.NextProcessAt, Retried: info.Retried, MaxRetry: info.MaxRetry,
-		LastError: info.LastErr, FailedAt: info.LastFailedAt,
+		LastError: info.LastErr, FailedAt: info.LastFailedAt, CompletedAt: info.CompletedAt,
 	}
 	if e.Postponed, err = luascripts.Postpones(ctx, i.rdb, i.keys(queue), id); err != nil {
 		return Explanation{}, away("read a task", err)
@@ -224,7 +235,11 @@ func (i *Inspector) Explain(ctx context.Context, queue, id string) (Explanation,
 	if err := i.ofBatch(ctx, &e, queue, id); err != nil {
 		return Explanation{}, err
 	}
-	if e.State == StateActive || e.State == StateEnded {
+	if e.State == StateActive {
+		e.Started, err = i.started(queue, id)
+		return e, err
+	}
+	if e.State == StateEnded {
 		return e, nil
 	}
 	task := asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers)
@@ -239,6 +254,22 @@ func (i *Inspector) Explain(ctx context.Context, queue, id string) (Explanation,
 		return e, i.turn(ctx, &e, job)
 	}
 	return e, i.bind(ctx, &e, job)
+}
+
+// started is when the handler of an active task was called, as its asynq server says.
+func (i *Inspector) started(queue, id string) (time.Time, error) {
+	servers, err := i.asynq.Servers()
+	if err != nil {
+		return time.Time{}, away("list asynq's servers", err)
+	}
+	for _, s := range servers {
+		for _, w := range s.ActiveWorkers {
+			if w.Queue == queue && w.TaskID == id {
+				return w.Started, nil
+			}
+		}
+	}
+	return time.Time{}, nil
 }
 
 // turn corrects the verdict of the rule in whose line a pending task still has its place: it
@@ -287,7 +318,7 @@ func (i *Inspector) standing(ctx context.Context, queue, id string) (e Explanati
 	if !ok {
 		return e, "", fmt.Errorf("inspect: find a task: asynq has it as %q, which is not known here", clip(f.State))
 	}
-	e = Explanation{State: state, At: f.At, Now: f.Now}
+	e = Explanation{State: state, At: f.At, Now: f.Now, RunNow: f.RunNow, Woken: f.Woken}
 	if state != StateActive && state != StateEnded {
 		e.Since, e.Moved, e.Cause = f.Wait.Since, f.Wait.Moved, causes[f.Wait.Why.Cause]
 	}

@@ -123,8 +123,12 @@ func buildInfo() prometheus.Collector {
 func (m *Metrics) Observer() event.Observer {
 	return event.Observer{
 		Granted: func(_ context.Context, e event.Granted) {
+			outcome := "granted"
+			if e.Forced {
+				outcome = "forced"
+			}
 			for _, rule := range e.Rules {
-				m.admissions.WithLabelValues(rule, "granted").Inc()
+				m.admissions.WithLabelValues(rule, outcome).Inc()
 			}
 			if !e.Promised.IsZero() && e.Task.Queue != "" {
 				m.lateness.WithLabelValues(e.Task.Queue).Observe(e.Late.Seconds())

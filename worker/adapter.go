@@ -55,8 +55,8 @@ type Adapter struct {
 	policies map[string]taskPolicy // by task type, never changed
 
 	// What is known of deliveries and attempts.
-	inFlight     *ttlMap[string, asynqwire.Message] // asynq's messages by task key, from the fetch to the handler
-	recentlyDone *ttlMap[string, struct{}]          // tasks whose handler returned nil, until Redis has it in writing
+	inFlight     *ttlMap[string, delivery] // by task key, from the fetch to the handler
+	recentlyDone *ttlMap[string, struct{}] // tasks whose handler returned nil, until Redis has it in writing
 	deferrals    *deferrals
 	answered     *ttlMap[string, *deferral] // by task key, from the handler's answer until asynq writes it
 	batches      *batches
@@ -135,7 +135,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	files.core = c
 	a := &Adapter{
 		core: c, policies: make(map[string]taskPolicy),
-		inFlight: newTTLMap[string, asynqwire.Message](inFlightTTL), recentlyDone: newTTLMap[string, struct{}](recentlyDoneTTL),
+		inFlight: newTTLMap[string, delivery](inFlightTTL), recentlyDone: newTTLMap[string, struct{}](recentlyDoneTTL),
 		deferrals: newDeferrals(), answered: newTTLMap[string, *deferral](deferralTTL), batches: newBatches(c),
 		scripts: newScripts(rdb), idle: newIdleServers(c),
 		wakers: make(map[string]*waker), recheck: newRecheckFilter(), promotions: newPromotions(c), batchCounts: newBatchCounts(c), policyFiles: files,

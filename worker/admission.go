@@ -73,7 +73,8 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		most, _ := asynq.GetMaxRetry(ctx)
 		t.last = retried >= most
 
-		if back, err := t.heldBack(ctx, task); back {
+		runNow := m.runNow && t.takeRunNow(ctx)
+		if back, err := t.heldBack(ctx, task, runNow); back {
 			t.end(ctx, err)
 			return a.noteAnswer(key, err)
 		}
@@ -87,6 +88,10 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		case limited && handled:
 			a.types.saw(p.Type)
 			t.policy = p
+			if runNow {
+				t.runsNow(ctx, task, p)
+				break
+			}
 			d, err := t.admit(ctx, task, p)
 			if err != nil {
 				t.end(ctx, err)
@@ -207,6 +212,24 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 	}
 }
 
+// takeRunNow says that an operator lets this attempt run without asking its rules. The next attempt
+// asks them again. When Redis does not answer, this one asks them too.
+func (t *attempt) takeRunNow(ctx context.Context) bool {
+	ctx, cancel := t.after(ctx)
+	defer cancel()
+	taken, err := luascripts.TakeRunNow(ctx, t.a.rdb, t.a.keys(t.queue), t.taskID)
+	return taken && err == nil
+}
+
+// runsNow gives up what the task has booked, and counts that it runs without permits.
+func (t *attempt) runsNow(ctx context.Context, task *asynq.Task, p taskPolicy) {
+	t.cancelBookings(ctx, task)
+	t.a.counters.forced.Add(1)
+	if tell := t.a.cfg.Observer.Granted; tell != nil {
+		tell(ctx, event.Granted{Task: t.event(), Rules: p.names, Forced: true})
+	}
+}
+
 // event is the task in events.
 func (t *attempt) event() event.Task {
 	return event.Task{Queue: t.queue, Type: t.taskType, ID: t.taskID}
@@ -293,17 +316,17 @@ type errPaused struct{}
 func (errPaused) Error() string { return "worker: its batch is paused" }
 
 // heldBack says that a task does not run because of what its batch does. Of a paused batch
-// err is a deferral until the batch goes on. Of a cancelled batch err is nil, which ends
-// the task. Either way its bookings are cancelled.
-func (t *attempt) heldBack(ctx context.Context, task *asynq.Task) (back bool, err error) {
+// err is a deferral until the batch goes on, unless an operator lets the task run now. Of a cancelled
+// batch err is nil, which ends the task. Either way its bookings are cancelled.
+func (t *attempt) heldBack(ctx context.Context, task *asynq.Task, runNow bool) (back bool, err error) {
 	id, _, ok := luascripts.ParseBatchTaskID(t.taskID)
 	if !ok {
 		return false, nil
 	}
 	switch t.a.batches.state(ctx, batchID{t.queue, id}) {
 	case luascripts.BatchPaused:
-		if t.mustStay() {
-			return false, nil // an unknown version of asynq would archive it
+		if runNow || t.mustStay() { // an unknown version of asynq would archive it
+			return false, nil
 		}
 		t.cancelBookings(ctx, task)
 		away := luascripts.BookingRef{Deadline: t.deadline}

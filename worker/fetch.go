@@ -91,6 +91,7 @@ type fetchQueue struct {
 type fetchedTask struct {
 	text    string // asynq's message, as a server wants it
 	message asynqwire.Message
+	runNow  bool // an operator lets it run without asking its rules
 }
 
 func newFetcher(a *Adapter) *fetcher {
@@ -164,15 +165,15 @@ func (f *fetcher) ask(ctx context.Context, q *fetchQueue, leaseEnds int64, n int
 		q.call++
 	}
 	at := time.Now()
-	texts, err := luascripts.Fetch(ctx, f.rdb, q.keys, luascripts.FetchArgs{Pool: f.owner, Call: q.call, LeaseEnds: leaseEnds, Most: n})
+	fetched, err := luascripts.Fetch(ctx, f.rdb, q.keys, luascripts.FetchArgs{Pool: f.owner, Call: q.call, LeaseEnds: leaseEnds, Most: n})
 	q.lost = err != nil
-	tasks := make([]fetchedTask, len(texts))
-	for i, text := range texts {
-		m, err := asynqwire.DecodeMessage([]byte(text))
+	tasks := make([]fetchedTask, len(fetched))
+	for i, t := range fetched {
+		m, err := asynqwire.DecodeMessage([]byte(t.Message))
 		if err != nil {
 			f.distrust("a message of asynq can't be read", zap.Error(err))
 		}
-		tasks[i] = fetchedTask{text, m}
+		tasks[i] = fetchedTask{t.Message, m, t.RunNow}
 	}
 
 	f.mu.Lock()
@@ -307,7 +308,7 @@ func (c *client) fetch(ctx context.Context, call asynqwire.Call) *redis.Cmd {
 		c.fails.Store(0)
 		c.a.sawAnswer(ctx)
 		c.a.idle.came()
-		c.a.noteDelivery(call.Queue, task.message)
+		c.a.noteDelivery(call.Queue, delivery{task.message, task.runNow})
 		cmd.SetErr(nil)
 		cmd.SetVal(task.text)
 	case asked:
@@ -321,14 +322,20 @@ func (c *client) fetch(ctx context.Context, call asynqwire.Call) *redis.Cmd {
 	return cmd
 }
 
-// noteDelivery remembers the message of a task: asynq hands its handler only a part of it.
-func (a *Adapter) noteDelivery(queue string, m asynqwire.Message) {
-	if m.ID == "" { // it could not be read
+// delivery is a task on its way to its handler. asynq hands the handler only a part of the message.
+type delivery struct {
+	asynqwire.Message
+	runNow bool // an operator lets it run without asking its rules
+}
+
+// noteDelivery remembers a delivery until its handler is called.
+func (a *Adapter) noteDelivery(queue string, d delivery) {
+	if d.ID == "" { // it could not be read
 		return
 	}
-	key, now := a.keys(queue).Task(m.ID), time.Now()
+	key, now := a.keys(queue).Task(d.ID), time.Now()
 	_, _ = a.answered.take(key, now) // of an earlier delivery
-	a.inFlight.put(key, m, now)
+	a.inFlight.put(key, d, now)
 }
 
 // idleServers holds the asynq servers of this process while they have nothing to do.

@@ -21,6 +21,7 @@ type Stats struct {
 	Booked     int64 // admissions that were answered with a booking
 	Deferred   int64 // tasks that gave their slot back
 	Refused    int64 // tasks that can never run: no key, cost above the limit, too late
+	Forced     int64 // handlers that an operator let in without asking their rules; not among Granted
 	Unlimited  int64 // tasks whose type has no policy, whatever Config.Unlimited made of them
 	Stale      int64 // grants that came too late to be used, because this process stood still
 	WakeChecks int64 // looks at a booking just before its instant
@@ -61,7 +62,7 @@ type RuleStats struct {
 type counters struct {
 	admissions, granted, redeemed, booked, deferred, refused, stale   atomic.Int64
 	wakeChecks, moved, wakes, finished, postponed, leasesLost, hidden atomic.Int64
-	archived                                                          atomic.Int64
+	archived, forced                                                  atomic.Int64
 	unlimited                                                         atomic.Int64
 	shadowed                                                          shadowCounters
 	rules                                                             ruleCounters
@@ -73,7 +74,7 @@ func (c *counters) snapshot() Stats {
 		Admissions: c.admissions.Load(), Granted: c.granted.Load(), Redeemed: c.redeemed.Load(),
 		Booked: c.booked.Load(), Deferred: c.deferred.Load(), Refused: c.refused.Load(), Stale: c.stale.Load(),
 		WakeChecks: c.wakeChecks.Load(), Moved: c.moved.Load(), Wakes: c.wakes.Load(), Finished: c.finished.Load(), Postponed: c.postponed.Load(), LeasesLost: c.leasesLost.Load(), Hidden: c.hidden.Load(), Archived: c.archived.Load(), Rules: c.rules.snapshot(),
-		Unlimited: c.unlimited.Load(), Shadowed: c.shadowed.snapshot(),
+		Forced: c.forced.Load(), Unlimited: c.unlimited.Load(), Shadowed: c.shadowed.snapshot(),
 	}
 	sorted := c.lateness.sorted()
 	s.LatenessP50, s.LatenessP99, s.LatenessMax = quantile(sorted, 0.5), quantile(sorted, 0.99), quantile(sorted, 1)

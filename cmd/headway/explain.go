@@ -35,6 +35,9 @@ type explainAnswer struct {
 	Moved     int             `json:"moved,omitempty"`
 	Cause     string          `json:"cause,omitempty"`
 	Postponed int             `json:"postponed,omitempty"`
+	RunNow    bool            `json:"run_now,omitempty"`
+	Woken     time.Time       `json:"woken,omitzero"`
+	Started   time.Time       `json:"started,omitzero"`
 	Rules     []verdictAnswer `json:"rules,omitempty"`
 	Asynq     *asynqAnswer    `json:"asynq,omitempty"`
 }
@@ -61,6 +64,7 @@ type asynqAnswer struct {
 	MaxRetry  int       `json:"max_retry"`
 	LastError string    `json:"last_error,omitempty"` // only with --show-keys: it is the program's own text
 	FailedAt  time.Time `json:"failed_at,omitzero"`
+	Completed time.Time `json:"completed_at,omitzero"`
 }
 
 // explained is the answer about a task, with its keys as the flags want them shown.
@@ -68,7 +72,7 @@ func explained(a *app, q, id string, e inspect.Explanation) explainAnswer {
 	got := explainAnswer{
 		Queue: q, Task: id, Type: e.Type, Batch: e.Batch, State: e.State.String(), Says: e.Says(), Rule: e.Rule, At: e.At.UTC(), Now: e.Now.UTC(),
 		Jobs: e.Jobs, Permits: e.Permits, Closed: e.Closed.UTC(), Booked: e.Booked, Parked: e.Parked, Deadline: e.Deadline.UTC(), Postponed: e.Postponed,
-		Since: e.Since.UTC(), Moved: e.Moved, Cause: string(e.Cause),
+		Since: e.Since.UTC(), Moved: e.Moved, Cause: string(e.Cause), RunNow: e.RunNow, Woken: e.Woken.UTC(), Started: e.Started.UTC(),
 	}
 	for _, w := range e.Before {
 		got.Before = append(got.Before, w.ID)
@@ -84,7 +88,7 @@ func explained(a *app, q, id string, e inspect.Explanation) explainAnswer {
 		got.Rules = append(got.Rules, answer)
 	}
 	if e.Asynq.State != "" {
-		got.Asynq = &asynqAnswer{State: e.Asynq.State, Next: e.Asynq.Next.UTC(), Retried: e.Asynq.Retried, MaxRetry: e.Asynq.MaxRetry, FailedAt: e.Asynq.FailedAt.UTC()}
+		got.Asynq = &asynqAnswer{State: e.Asynq.State, Next: e.Asynq.Next.UTC(), Retried: e.Asynq.Retried, MaxRetry: e.Asynq.MaxRetry, FailedAt: e.Asynq.FailedAt.UTC(), Completed: e.Asynq.CompletedAt.UTC()}
 		if a.showKeys {
 			got.Asynq.LastError = e.Asynq.LastError
 		}
@@ -148,6 +152,9 @@ func (e explainAnswer) table(t *table) {
 	}
 	if e.Booked {
 		t.row("booked", "when it was enqueued")
+	}
+	if !e.Started.IsZero() {
+		t.row("started", when(e.Started, e.Now))
 	}
 	if e.Postponed > 0 {
 		t.row("postponed", fmt.Sprintf("%d times, its provider asked for it", e.Postponed))

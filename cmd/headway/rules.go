@@ -240,7 +240,7 @@ func (a *app) tasksCommand(use, short, long, did string,
 				return err
 			})
 			if errors.Is(err, inspect.ErrNotWaiting) {
-				return fmt.Errorf("%w: task %q on queue %q: %w", errMissing, args[0], a.queue, err)
+				return a.notWaiting(args[0], err)
 			}
 			if err != nil && got.Tasks == 0 || len(args) == 1 && err != nil {
 				return err
@@ -248,6 +248,11 @@ func (a *app) tasksCommand(use, short, long, did string,
 			return errors.Join(err, a.output.print(a.stdout, got, false))
 		},
 	}
+}
+
+// notWaiting says which task it is that does not wait.
+func (a *app) notWaiting(id string, err error) error {
+	return fmt.Errorf("%w: task %q on queue %q: %w", errMissing, id, a.queue, err)
 }
 
 func cancelCommand(a *app) *cobra.Command {
@@ -264,4 +269,27 @@ func frontCommand(a *app) *cobra.Command {
 and a key it does so for all tasks of the queue that wait and need permits of the rule on
 that key; they keep their order. No limit is broken by that: others come later.`,
 		"moved to the front", (*inspect.Inspector).Front, (*inspect.Inspector).FrontKey)
+}
+
+func runNowCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "run-now TASK", Short: "let a task of --queue that waits run now, in spite of its rules", Args: cobra.ExactArgs(1),
+		Long: `run-now lets one task that waits run at once, in spite of its limits, its gates and a pause of
+its batch. That breaks the limits on purpose: pools count it as forced. It spends no
+permits, and those behind it move up. It counts for one attempt.
+
+"headway front" breaks no limit: try that first.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			err := a.act(cmd.Context(), "", func(ctx context.Context, i *inspect.Inspector, why inspect.Reason) error {
+				return i.RunNow(ctx, a.queue, args[0], why)
+			})
+			if errors.Is(err, inspect.ErrNotWaiting) {
+				return a.notWaiting(args[0], err)
+			}
+			if err != nil {
+				return err
+			}
+			return a.output.print(a.stdout, changed{Did: "let run now", Tasks: 1}, false)
+		},
+	}
 }

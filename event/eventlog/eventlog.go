@@ -18,7 +18,7 @@ func New(log *zap.Logger) event.Observer {
 	return event.Observer{
 		Granted: logged(log, zap.DebugLevel, "granted", func(e event.Granted) []zap.Field {
 			return append(task(e.Task), zap.String("rule", strings.Join(e.Rules, "+")), zap.Time("at", e.At), zap.Bool("waited", !e.Promised.IsZero()),
-				zap.Duration("late", e.Late), zap.Bool("shadowed", e.Shadowed), zap.Bool("fallback", e.Fallback))
+				zap.Duration("late", e.Late), zap.Bool("shadowed", e.Shadowed), zap.Bool("fallback", e.Fallback), zap.Bool("forced", e.Forced))
 		}),
 		Refused: logged(log, zap.WarnLevel, "refused", func(e event.Refused) []zap.Field {
 			return append(task(e.Task), zap.String("rule", e.Rule), zap.String("reason", string(e.Reason)))

@@ -6,17 +6,18 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
 )
 
 // fetch fetches by a call of a pool and checks whose messages come.
 func (a *asynqQueue) fetch(pool string, call uint64, most int, want ...string) {
 	a.Helper()
 	got, err := Fetch(a.Context(), a.rdb, a.q, FetchArgs{Pool: pool, Call: call, LeaseEnds: start.Add(30 * time.Second).Unix(), Most: most})
-	messages := make([]string, len(want))
+	tasks := make([]FetchedTask, len(want))
 	for i, id := range want {
-		messages[i] = "message of " + id
+		tasks[i].Message = "message of " + id
 	}
-	if diff := cmp.Diff(messages, got); diff != "" || err != nil {
+	if diff := cmp.Diff(tasks, got); diff != "" || err != nil {
 		a.Errorf("Fetch, call %d of pool %q: %v (-want +got):\n%s", call, pool, err, diff)
 	}
 	keysHaveALife(a.T, a.raw)
@@ -103,11 +104,11 @@ func TestFetchFromAPausedQueue(t *testing.T) {
 	a.raw.Set(t.Context(), a.q.paused, 1, 0)
 	got, err := Fetch(t.Context(), a.rdb, a.q, FetchArgs{Pool: "p", Call: 2, Most: 1})
 	if len(got) != 0 || err != nil {
-		t.Errorf("Fetch from a paused queue = %q, %v", got, err)
+		t.Errorf("Fetch from a paused queue = %v, %v", got, err)
 	}
 	got, err = Fetch(t.Context(), a.rdb, a.q, FetchArgs{Pool: "p", Call: 1, Most: 1})
 	if len(got) != 1 || err != nil {
-		t.Errorf("Fetch anew from a queue that was paused meanwhile = %q, %v, want what was fetched before", got, err)
+		t.Errorf("Fetch anew from a queue that was paused meanwhile = %v, %v, want what was fetched before", got, err)
 	}
 }
 
@@ -144,4 +145,48 @@ func TestRequeueOfWhatMayBeAnothers(t *testing.T) {
 	a.raw.Del(t.Context(), a.q.fetched+"p") // as time does
 	a.requeue("p", 1, 0, "a")
 	a.wantLists(nil, []string{"a"})
+}
+
+// A task that is to run now goes before all that is pending, in whichever of asynq's sets it
+// waits, and its fetch tells so, also when the call is repeated. The mark is taken once.
+func TestRunNow(t *testing.T) {
+	t.Parallel()
+	a := newQueue(t)
+	a.put("pending", "first", "second")
+	a.put("active", "deferred", "runs")
+	a.deferTask("deferred", time.Hour, "")
+	a.enqueue(1, []int64{1}, a.booked("booked", 1, time.Hour))
+	a.put("retry", "back-off")
+	a.raw.ZAdd(t.Context(), a.q.retry, redis.Z{Score: float64(start.Add(time.Hour).Unix()), Member: "back-off"})
+	a.put("archived", "over")
+	now := start.Add(time.Second)
+	for _, want := range []struct {
+		id string
+		RunNowStatus
+	}{
+		{"back-off", RunNowPending}, {"booked", RunNowPending}, {"deferred", RunNowPending}, {"second", RunNowPending}, {"deferred", RunNowPending},
+		{"runs", RunNowActive}, {"over", RunNowOver}, {"never", RunNowDeleted},
+	} {
+		if got, err := RunNow(t.Context(), a.rdb, a.q, want.id, now); got != want.RunNowStatus || err != nil {
+			t.Errorf("RunNow(%s) = %v, %v, want %v", want.id, got, err, want.RunNowStatus)
+		}
+	}
+	a.wantLists([]string{"deferred", "booked", "back-off", "first", "second"}, []string{"runs"})
+	for _, set := range []string{a.q.due, a.q.retry, a.q.scheduled} {
+		if n := a.raw.ZCard(t.Context(), set).Val(); n != 0 {
+			t.Errorf("%s holds %d tasks, want none", set, n)
+		}
+	}
+	want := []FetchedTask{{"message of deferred", true}, {"message of booked", true}, {"message of back-off", true}, {"message of first", false}, {"message of second", true}}
+	for range 2 {
+		got, err := Fetch(t.Context(), a.rdb, a.q, FetchArgs{Pool: "p", Call: 1, LeaseEnds: now.Add(time.Minute).Unix(), Most: 9})
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("Fetch: %v (-want +got):\n%s", err, diff)
+		}
+	}
+	for _, first := range []bool{true, false} {
+		if taken, err := TakeRunNow(t.Context(), a.raw, a.q, "booked"); taken != first || err != nil {
+			t.Errorf("TakeRunNow = %v, %v, want %v", taken, err, first)
+		}
+	}
 }

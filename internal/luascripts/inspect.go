@@ -91,10 +91,17 @@ type GetTaskReply struct {
 	At    time.Time // its instant, or asynq's; zero for a state that has none
 	For   string    // as [DeferArgs] had it
 	Wait  Wait
+	// RunNow says that an operator lets it run without asking its rules.
+	RunNow bool
+	Woken  time.Time // when pools woke it last; zero for never
 }
 
 // GetTask runs get_task.lua.
 func GetTask(ctx context.Context, c redis.Scripter, k QueueKeys, id string) (GetTaskReply, error) {
-	r := run(ctx, c, getTaskScript, 6, []string{k.Task(id), k.due, k.retry, k.scheduled}, shortID(id))
-	return GetTaskReply{Now: r.time(), State: r.text(), Ours: r.int() == 1, At: r.time(), For: r.text(), Wait: waitOf(r.text())}, r.err
+	r := run(ctx, c, getTaskScript, 8, []string{k.Task(id), k.due, k.retry, k.scheduled}, shortID(id))
+	got := GetTaskReply{Now: r.time(), State: r.text(), Ours: r.int() == 1, At: r.time(), For: r.text(), Wait: waitOf(r.text()), RunNow: r.int() == 1}
+	if ns, err := strconv.ParseInt(r.text(), 10, 64); err == nil {
+		got.Woken = time.Unix(0, ns)
+	}
+	return got, r.err
 }

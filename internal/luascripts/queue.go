@@ -20,14 +20,25 @@ type FetchArgs struct {
 	Most      int    // how many tasks, 0 to 1000; 0 when only the answer of the last call is wanted
 }
 
-// Fetch runs fetch.lua and returns asynq's messages of the tasks, the first to run first.
-func Fetch(ctx context.Context, c redis.Scripter, k QueueKeys, a FetchArgs) ([]string, error) {
+// FetchedTask is a task as fetch.lua returns it.
+type FetchedTask struct {
+	Message string // asynq's
+	RunNow  bool   // an operator lets it run without asking its rules, see [TakeRunNow]
+}
+
+// Fetch runs fetch.lua and returns the tasks, the first to run first.
+func Fetch(ctx context.Context, c redis.Scripter, k QueueKeys, a FetchArgs) ([]FetchedTask, error) {
 	r := run(ctx, c, fetchScript, 0, []string{k.pending, k.paused, k.active, k.lease, k.fetched + a.Pool}, k.task, a.Call, a.LeaseEnds, a.Most)
-	messages := make([]string, 0, len(r.values))
+	tasks := make([]FetchedTask, 0, len(r.values))
+	runNow := false
 	for range r.values {
-		messages = append(messages, r.text())
+		text := r.text()
+		if text != "" {
+			tasks = append(tasks, FetchedTask{text, runNow})
+		}
+		runNow = text == ""
 	}
-	return messages, r.err
+	return tasks, r.err
 }
 
 // RequeueArgs are the arguments of requeue.lua beside its keys.
@@ -278,6 +289,34 @@ func Forget(ctx context.Context, c redis.Scripter, k QueueKeys, id, what string)
 		return forgetScript.failed(err)
 	}
 	return nil
+}
+
+// RunNowStatus is an answer of run_now.lua.
+type RunNowStatus int64
+
+// The answers of run_now.lua.
+const (
+	RunNowPending RunNowStatus = 1 // it is pending, with the mark
+	RunNowActive  RunNowStatus = 2
+	RunNowDeleted RunNowStatus = 3
+	RunNowGrouped RunNowStatus = 4 // it waits for others of its group
+	RunNowOver    RunNowStatus = 6 // archived or completed
+)
+
+// RunNow runs run_now.lua.
+func RunNow(ctx context.Context, c redis.Scripter, k QueueKeys, id string, now time.Time) (RunNowStatus, error) {
+	r := run(ctx, c, runNowScript, 1, []string{k.due, k.retry, k.pending, k.scheduled, k.Task(id)}, shortID(id), now.UnixNano())
+	return RunNowStatus(r.int()), r.err
+}
+
+// TakeRunNow takes the mark of run_now.lua from a task. It returns whether there was one: of
+// several who take it, one gets it.
+func TakeRunNow(ctx context.Context, c redis.Cmdable, k QueueKeys, id string) (bool, error) {
+	n, err := c.HDel(ctx, k.Task(id), "hw_now").Result()
+	if err != nil {
+		return false, fmt.Errorf("take the mark of a task that is to run now: %w", err)
+	}
+	return n == 1, nil
 }
 
 // Rules runs rules.lua: it says that this process runs the given "rule limit"

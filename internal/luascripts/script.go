@@ -62,6 +62,7 @@ var (
 	wakeScript         = newScript("queue/wake")
 	retimeScript       = newScript("queue/retime")
 	forgetScript       = newScript("queue/forget")
+	runNowScript       = newScript("queue/run_now")
 	getTaskScript      = newScript("queue/get_task")
 	rulesScript        = newScript("queue/rules")
 	countScript        = newScript("queue/count")

@@ -11,7 +11,8 @@
 -- ARGV[2]  call     number of the call; each call of a pool about a queue has a higher one
 -- ARGV[3]  expires  when asynq's lease on the tasks ends
 -- ARGV[4]  most     how many tasks at most, 0 to 1000; none when only the answer of the last call is wanted
--- returns  a list of asynq's messages, the first to run first; empty when a later call of the pool has been answered
+-- returns  a list of asynq's messages, the first to run first, an empty text before the message of a task that an operator lets run now,
+--          see run_now.lua; empty when a later call of the pool has been answered
 
 local fetched = require("queue/fetched")
 local last, note = fetched.last, fetched.note
@@ -21,6 +22,12 @@ return function(keys, args)
   local prefix, call, expires = args[1], tonumber(args[2]), args[3]
 
   local messages = {}
+  local function add(task)
+    local h = redis.call("HMGET", task, "msg", "hw_now")
+    if h[1] and h[2] then messages[#messages + 1] = "" end
+    messages[#messages + 1] = h[1] or nil
+  end
+
   local before = last(keys[5])
   if before and call < before.call then return messages end
   if before and call == before.call then
@@ -28,7 +35,7 @@ return function(keys, args)
     for _, id in ipairs(before.ids) do
       -- XX: what has ended since has no lease any more
       redis.call("ZADD", lease, "XX", "GT", expires, id)
-      messages[#messages + 1] = redis.call("HGET", prefix .. id, "msg") or nil
+      add(prefix .. id)
     end
     return messages
   end
@@ -43,7 +50,7 @@ return function(keys, args)
     redis.call("HDEL", task, "pending_since")
     redis.call("ZADD", lease, expires, id)
     ids[i] = id
-    messages[#messages + 1] = redis.call("HGET", task, "msg") or nil
+    add(task)
   end
   if #ids > 0 then note(keys[5], call, ids) end
   return messages

@@ -5,9 +5,10 @@
 -- KEYS[3]  retry      asynq's sorted set of tasks to try again, score in whole seconds
 -- KEYS[4]  scheduled  asynq's sorted set of tasks that start later, score in whole seconds
 -- ARGV[1]  id         of the task, see taskid.lua
--- returns  {now_us, state, ours, at_us, for, waits}: asynq's state, empty when the task is gone; 1 when pools wake it, and then the instant
---          and what it waits for; otherwise asynq's score, 0 when it has none; 8 bytes about its waiting, see deferred.lua;
---          integers, but for state, for and waits, which are text
+-- returns  {now_us, state, ours, at_us, for, waits, run_now, woken}: asynq's state, empty when the task is gone; 1 when pools wake it, and then the instant
+--          and what it waits for; otherwise asynq's score, 0 when it has none; 8 bytes about its waiting, see deferred.lua; 1 when an
+--          operator lets it run now; when it was woken last, in nanoseconds since 1970, empty for never;
+--          integers, but for state, for, waits and woken, which are text
 
 local clock = require("lib/clock")
 local taskid = require("lib/taskid")
@@ -21,11 +22,12 @@ return function(keys, args)
   local short = args[1]
 
   local now = clock()
-  local h = redis.call("HMGET", task, "state", "hw")
+  local h = redis.call("HMGET", task, "state", "hw", "hw_now", "hw_woken")
   local state, d = h[1] or "", deferred(h[2])
+  local run_now, woken = h[3] and 1 or 0, h[4] or ""
   local score = waits[state] and tonumber(redis.call("ZSCORE", waits[state], long(short)) or "")
-  if not score then return { now, state, 0, 0, "", d.waits } end
+  if not score then return { now, state, 0, 0, "", d.waits, run_now, woken } end
   local at = ours(d, score) and tonumber(redis.call("ZSCORE", due, entry(short, d.what)) or "")
-  if not at then return { now, state, 0, score * 1000000, "", d.waits } end
-  return { now, state, 1, at, d.what, d.waits }
+  if not at then return { now, state, 0, score * 1000000, "", d.waits, run_now, woken } end
+  return { now, state, 1, at, d.what, d.waits, run_now, woken }
 end

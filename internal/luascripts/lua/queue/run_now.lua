@@ -1,0 +1,37 @@
+-- run_now.lua: a task that waits goes to the head of pending with a mark, by which the worker that
+-- fetches it runs it without asking its rules. One that is pending already keeps its place there.
+-- The worker takes the mark away before it runs the task, so the mark counts for one attempt.
+--
+-- KEYS[1]  due        sorted set of tasks, see taskid.lua, score = instant in microseconds
+-- KEYS[2]  retry      asynq's sorted set of tasks to try again
+-- KEYS[3]  pending    asynq's list of tasks to run; asynq pops its right end
+-- KEYS[4]  scheduled  asynq's sorted set of tasks that start later
+-- KEYS[5]  task       asynq's hash of the task
+-- ARGV[1]  task       the task's id, see taskid.lua
+-- ARGV[2]  now_ns     pending since, as asynq writes it
+-- returns  one integer: 1 it is pending with a mark, 2 active, 3 deleted, 4 it waits for others of its group, 6 over: archived or completed
+
+local taskid = require("lib/taskid")
+local deferred = require("queue/deferred")
+local entry, long = taskid.entry, taskid.long
+local deferred, over, woken_as = deferred.deferred, deferred.over, deferred.woken_as
+
+return function(keys, args)
+  local due, pending, task = keys[1], keys[3], keys[5]
+  local waits = { retry = keys[2], scheduled = keys[4] } -- by state
+  local short, now_ns = args[1], args[2]
+
+  local h = redis.call("HMGET", task, "state", "hw")
+  local state, d = h[1], deferred(h[2])
+  if over(state) then return { over(state) } end
+  if state == "active" then return { 2 } end
+  if state ~= "pending" and not waits[state] then return { 4 } end
+  if waits[state] then
+    redis.call("ZREM", due, entry(short, d.what))
+    redis.call("ZREM", waits[state], long(short))
+    redis.call("RPUSH", pending, long(short))
+    redis.call("HSET", task, "state", "pending", "pending_since", now_ns, "hw_woken", now_ns, "hw", woken_as(d))
+  end
+  redis.call("HSET", task, "hw_now", "1")
+  return { 1 }
+end
