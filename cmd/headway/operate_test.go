@@ -42,6 +42,14 @@ func TestOperate(t *testing.T) {
 			ts.Check(r.Err)
 		}
 	}
+	inspector := func(ts *testscript.TestScript) *inspect.Inspector {
+		srv, _ := servers.Load(ts.Getenv("WORK"))
+		policies, err := queue.ReadPolicyFiles(ts.MkAbs("policy.yaml"))
+		ts.Check(err)
+		i, err := inspect.New(srv.(*redistest.Server).Client(t), inspect.Config{Policies: policies})
+		ts.Check(err)
+		return i
+	}
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "operate"),
 		Setup: func(e *testscript.Env) error {
@@ -74,9 +82,13 @@ func TestOperate(t *testing.T) {
 			"task": func(ts *testscript.TestScript, _ bool, args []string) {
 				book(ts, queue.NewTask(args[0], fmt.Appendf(nil, `{"to":%q}`, args[2]), asynq.TaskID(args[1])))
 			},
-			// started ID: the task has started
-			"started": func(ts *testscript.TestScript, _ bool, args []string) {
-				await(ts, args[0]+" has started", func() (bool, error) { return starts.has(args[0]), nil })
+			// soon ID: the task is to start within a minute
+			"soon": func(ts *testscript.TestScript, _ bool, args []string) {
+				i := inspector(ts)
+				await(ts, args[0]+" is to start within a minute", func() (bool, error) {
+					e, err := i.Explain(context.Background(), "default", args[0])
+					return err == nil && e.At.Sub(e.Now) < time.Minute, err
+				})
 			},
 			// startsAsExplained ID FILE: the task starts at the instant that an explanation told
 			"startsAsExplained": func(ts *testscript.TestScript, _ bool, args []string) {
@@ -91,11 +103,7 @@ func TestOperate(t *testing.T) {
 			},
 			// awaitKey RULE KEY: the key is the one that waits longest
 			"awaitKey": func(ts *testscript.TestScript, _ bool, args []string) {
-				srv, _ := servers.Load(ts.Getenv("WORK"))
-				policies, err := queue.ReadPolicyFiles(ts.MkAbs("policy.yaml"))
-				ts.Check(err)
-				i, err := inspect.New(srv.(*redistest.Server).Client(t), inspect.Config{Policies: policies})
-				ts.Check(err)
+				i := inspector(ts)
 				await(ts, "the key is known that waits longest", func() (bool, error) {
 					keys, err := i.Keys(context.Background(), args[0], inspect.ByWait)
 					return len(keys) > 0 && keys[0].Key == args[1], err
