@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,24 +20,35 @@ import (
 func TestPoolsWriteTheHistory(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	var granted, deferred, late atomic.Int64
+	var granted, deferred, late, waited atomic.Int64
 	cfg := policies(queue.Policy{Type: "sms", Rules: []queue.Rule{
 		{Name: "phone", Limit: throttle.Sliding(1, 300*ms), Key: queue.MustJSONKey("$.to")},
 		{Name: "day", Limit: throttle.Sliding(3, 24*time.Hour), Key: queue.MustJSONKey("$.to")},
 	}})
-	cfg.Observer = event.Observer{
-		Granted: func(_ context.Context, e event.Granted) {
-			granted.Add(1)
-			if !e.Promised.IsZero() {
-				late.Add(1)
-			}
-		},
-		Deferred: func(_ context.Context, e event.Deferred) { deferred.Add(1) },
+	observer := func() event.Observer { // of one pool
+		var here sync.Map // ids of the tasks that it deferred
+		return event.Observer{
+			Granted: func(_ context.Context, e event.Granted) {
+				granted.Add(1)
+				if !e.Promised.IsZero() {
+					late.Add(1)
+				}
+				if _, ok := here.Load(e.Task.ID); ok {
+					waited.Add(1)
+				}
+			},
+			Deferred: func(_ context.Context, e event.Deferred) {
+				deferred.Add(1)
+				here.Store(e.Task.ID, true)
+			},
+		}
 	}
 	none := cfg
-	none.NoHistory = true
+	none.NoHistory, none.Observer = true, observer()
 	handler := asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })
+	cfg.Observer = observer()
 	_, stopA := r.start(handler, cfg)
+	cfg.Observer = observer()
 	_, stopB := r.start(handler, cfg)
 	for n := range 8 {
 		r.enqueue("sms", fmt.Sprint("a", n), to("+4917"))
@@ -73,7 +85,8 @@ func TestPoolsWriteTheHistory(t *testing.T) {
 	if day.Total.Limit != "sliding 3/1d" || day.Total.Used != 1 {
 		t.Errorf("the day's limit is %q, and %v of it is used: want all", day.Total.Limit, day.Total.Used)
 	}
-	if phone.Total.WaitedP50 == 0 || late.Load() > 0 && phone.Total.LateP99 == 0 {
+	// a pool measures the waits of the tasks that it deferred itself
+	if (phone.Total.WaitedP50 == 0) != (waited.Load() == 0) || late.Load() > 0 && phone.Total.LateP99 == 0 {
 		t.Errorf("tasks waited %v, and %d started %v late", phone.Total.WaitedP50, late.Load(), phone.Total.LateP99)
 	}
 	keys, err := i.Keys(t.Context(), "day", inspect.ByWait)
