@@ -283,3 +283,16 @@ func TestConfigIsChecked(t *testing.T) {
 		}
 	}
 }
+
+// The page of batches tells why elements were refused.
+func TestRefusedElements(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, nil)
+	d.startBatch()
+	const record = "hw:{default}:batch:letter"
+	if err := d.rdb.HSet(t.Context(), record, "refused", 7, "refused:too late", 2, "refused:id taken", 4, "refused:<b>", 1).Err(); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, d.get(http.StatusOK, "/batches"),
+		`<dt>Refused</dt><dd>7 <span class="quiet">4 id taken</span> <span class="quiet">1 not known</span> <span class="quiet">2 too late</span></dd>`)
+}
