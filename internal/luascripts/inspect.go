@@ -95,6 +95,31 @@ type GetTaskReply struct {
 
 // GetTask runs get_task.lua.
 func GetTask(ctx context.Context, c redis.Scripter, k QueueKeys, id string) (GetTaskReply, error) {
-	r := run(ctx, c, getTaskScript, 6, []string{k.Task(id), k.due, k.retry, k.scheduled}, shortID(id))
-	return GetTaskReply{Now: r.time(), State: r.text(), Ours: r.int() == 1, At: r.time(), For: r.text(), Wait: waitOf(r.text())}, r.err
+	r := run(ctx, c, getTaskScript, 6, k.taskKeys(id), shortID(id))
+	return r.task(), r.err
+}
+
+// GetTasks is [GetTask] for some tasks of a queue, in one trip.
+func GetTasks(ctx context.Context, c redis.UniversalClient, k QueueKeys, ids []string) ([]GetTaskReply, error) {
+	calls, replies := make([]command, len(ids)), make([]GetTaskReply, len(ids))
+	for i, id := range ids {
+		calls[i] = getTaskScript.call(k.taskKeys(id), shortID(id))
+	}
+	for i, cmd := range sendAll(ctx, c, calls) {
+		v, err := cmd.Result()
+		r := readReply(getTaskScript, 6, v, err)
+		if replies[i] = r.task(); r.err != nil {
+			return nil, r.err
+		}
+	}
+	return replies, nil
+}
+
+func (k QueueKeys) taskKeys(id string) []string {
+	return []string{k.Task(id), k.due, k.retry, k.scheduled}
+}
+
+// task reads the answer of get_task.lua.
+func (r *reply) task() GetTaskReply {
+	return GetTaskReply{Now: r.time(), State: r.text(), Ours: r.int() == 1, At: r.time(), For: r.text(), Wait: waitOf(r.text())}
 }
