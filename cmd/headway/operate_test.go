@@ -182,6 +182,13 @@ func TestOperate(t *testing.T) {
 					return p.Read == int64(len(ids)), err
 				})
 			},
+			// ticked ENTRY: the entry has a tick of which the task is done and gone
+			"ticked": func(ts *testscript.TestScript, _ bool, args []string) {
+				srv, _ := servers.Load(ts.Getenv("WORK"))
+				rdb := srv.(*redistest.Server).Client(t)
+				at := time.Now().Add(-time.Hour).Truncate(time.Second).UnixMicro()
+				ts.Check(rdb.LPush(context.Background(), "hw:{low}:ticks:"+args[0], fmt.Sprint(at, " 1 ", at)).Err())
+			},
 			// config NAME VALUE: of the server
 			"config": func(ts *testscript.TestScript, _ bool, args []string) {
 				srv, _ := servers.Load(ts.Getenv("WORK"))

@@ -2,10 +2,14 @@ package luascripts
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/rediserr"
 )
 
 // LocateReply is the answer of locate.lua.
@@ -113,6 +117,24 @@ func GetTasks(ctx context.Context, c redis.UniversalClient, k QueueKeys, ids []s
 		}
 	}
 	return replies, nil
+}
+
+// TaskStates are asynq's states of some tasks of a queue, "" of those that are gone, in one
+// trip.
+func TaskStates(ctx context.Context, c redis.Cmdable, k QueueKeys, ids []string) ([]string, error) {
+	pipe := c.Pipeline()
+	cmds, states := make([]*redis.StringCmd, len(ids)), make([]string, len(ids))
+	for i, id := range ids {
+		cmds[i] = pipe.HGet(ctx, k.Task(id), "state")
+	}
+	_, _ = rediserr.Exec(ctx, pipe) // each command carries its own error
+	for i, cmd := range cmds {
+		var err error
+		if states[i], err = cmd.Result(); err != nil && !errors.Is(err, redis.Nil) {
+			return nil, fmt.Errorf("HGET: %w", err)
+		}
+	}
+	return states, nil
 }
 
 func (k QueueKeys) taskKeys(id string) []string {
