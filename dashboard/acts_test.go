@@ -382,3 +382,18 @@ func TestUndo(t *testing.T) {
 		t.Errorf("undoable = %s, want %s", got, want)
 	}
 }
+
+// To resume a queue that is not paused, or to pause it twice, is answered with words.
+func TestPauseThatIsNone(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.AllowWrites = true })
+	d.book("+15550100", "a")
+	for n, step := range []struct {
+		verb Verb
+		want int
+	}{{ResumeQueue, http.StatusConflict}, {PauseQueue, http.StatusSeeOther}, {PauseQueue, http.StatusConflict}, {ResumeQueue, http.StatusSeeOther}} {
+		if code := d.send(step.verb, d.forms()[step.verb]); code != step.want {
+			t.Errorf("step %d, %s: %d, want %d", n, step.verb, code, step.want)
+		}
+	}
+}
