@@ -383,3 +383,47 @@ func TestUndo(t *testing.T) {
 		t.Errorf("undoable = %s, want %s", got, want)
 	}
 }
+
+// A pace and a weight are undone: the batch has what it had before, also when that was a pace.
+func TestUndoOfPaceAndWeight(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.AllowWrites = true })
+	d.startBatch()
+	change := func(verb Verb, value, pace string, weight int) {
+		t.Helper()
+		f := url.Values{"queue": {"default"}, "batch": {"letter"}, "value": {value}, "reason": {"a test"}, "back": {"/batches"}}
+		if verb == Undo {
+			f = url.Values{"change": {refOf(d.audited()[0])}, "reason": {"a mistake"}, "back": {"/audit"}}
+		}
+		if code := d.send(verb, f); code != http.StatusSeeOther {
+			t.Fatalf("%s %s is answered with %d", verb, value, code)
+		}
+		all, _, err := d.inspector().Batches(t.Context(), "default")
+		if err != nil || len(all) != 1 || all[0].Pace.String() != pace || all[0].Weight != weight {
+			t.Fatalf("after %s %s the batches are %+v, %v, want pace %s and weight %d", verb, value, all, err, pace, weight)
+		}
+	}
+	none := batch.Pace{}.String()
+	change(SetPace, "100/1m", "100/1m0s", 100)
+	change(Undo, "", none, 100)
+	change(SetPace, "100/1m", "100/1m0s", 100)
+	change(SetPace, "5/1s", "5/1s", 100)
+	change(Undo, "", "100/1m0s", 100)
+	change(SetWeight, "40", "100/1m0s", 40)
+	change(Undo, "", "100/1m0s", 100)
+}
+
+// To resume a queue that is not paused, or to pause it twice, is answered with words.
+func TestPauseThatIsNone(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.AllowWrites = true })
+	d.book("+15550100", "a")
+	for n, step := range []struct {
+		verb Verb
+		want int
+	}{{ResumeQueue, http.StatusConflict}, {PauseQueue, http.StatusSeeOther}, {PauseQueue, http.StatusConflict}, {ResumeQueue, http.StatusSeeOther}} {
+		if code := d.send(step.verb, d.forms()[step.verb]); code != step.want {
+			t.Errorf("step %d, %s: %d, want %d", n, step.verb, code, step.want)
+		}
+	}
+}

@@ -409,6 +409,8 @@ func explained(err error) (code int, what, next string) {
 		return http.StatusNotFound, "It is not there.", text
 	case strings.Contains(text, "no policy here has a limit"):
 		return http.StatusNotFound, "There is no such rule.", "No pool that runs, and no policy that is given, has it."
+	case errors.Is(err, inspect.ErrPaused), errors.Is(err, inspect.ErrNotPaused):
+		return http.StatusConflict, "There is nothing to do.", text
 	case errors.Is(err, errSeal):
 		return http.StatusGone, "This link has ended.", "It was made before the dashboard was started anew. Find the key on the page of its rule."
 	case errors.Is(err, errRequest), errors.Is(err, inspect.ErrInvalidCursor), errors.Is(err, inspect.ErrInvalidReason), errors.Is(err, throttle.ErrInvalidKey),

@@ -268,8 +268,13 @@ func share(all []batch.Progress, p batch.Progress) string {
 type schedulesPage struct {
 	Entries []inspect.Entry
 	Ticks   []inspect.Tick
+	Last    []inspect.PastTick
+	Of      int // entries of which the last ticks are told
 	Now     time.Time
 }
+
+// Of so many entries the last ticks are told, so many of each.
+const lastEntries, lastTicks = 50, 5
 
 func loadSchedules(ctx context.Context, d *board, _ url.Values) (any, error) {
 	s, err := d.source(ctx)
@@ -278,7 +283,9 @@ func loadSchedules(ctx context.Context, d *board, _ url.Values) (any, error) {
 	}
 	p := schedulesPage{Now: time.Now()}
 	p.Entries, p.Ticks = inspect.Schedules(s.processes, p.Now, 20)
-	return p, nil
+	p.Of = min(len(p.Entries), lastEntries)
+	p.Last, err = s.LastTicks(ctx, p.Entries[:p.Of], p.Now, lastTicks)
+	return p, err
 }
 
 // policiesPage are the rules by task type, beside those of pools that differ.

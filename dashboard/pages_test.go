@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -282,4 +284,33 @@ func TestConfigIsChecked(t *testing.T) {
 			t.Errorf("%v does not name %s", err, field)
 		}
 	}
+}
+
+// The page of batches tells why elements were refused.
+func TestRefusedElements(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, nil)
+	d.startBatch()
+	const record = "hw:{default}:batch:letter"
+	if err := d.rdb.HSet(t.Context(), record, "refused", 7, "refused:too late", 2, "refused:id taken", 4, "refused:<b>", 1).Err(); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, d.get(http.StatusOK, "/batches"),
+		`<dt>Refused</dt><dd>7 <span class="quiet">4 id taken</span> <span class="quiet">1 not known</span> <span class="quiet">2 too late</span></dd>`)
+}
+
+// The page of schedules tells what became of the last ticks, and leads to their tasks.
+func TestLastTicks(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, nil)
+	process := `{"id":"x","kind":"scheduler","entries":[{"name":"nightly","queue":"low","spec":"CRON_TZ=UTC 30 2 * * *"}]}`
+	if err := errors.Join(d.rdb.Set(t.Context(), "hw:process:x", process, time.Hour).Err(),
+		d.rdb.ZAdd(t.Context(), "hw:processes", redis.Z{Score: float64(time.Now().UnixMicro()), Member: "x"}).Err()); err != nil {
+		t.Fatal(err)
+	}
+	at := time.Date(2026, 3, 1, 2, 30, 0, 0, time.UTC).UnixMicro()
+	if err := d.rdb.LPush(t.Context(), "hw:{low}:ticks:nightly", fmt.Sprint(at, " 1 ", at), fmt.Sprint(at+86_400_000_000, " 2 ", at)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, d.get(http.StatusOK, "/schedules"), `>ended, and deleted</a>`, "<td>skipped: an earlier one had not ended</td>", "nightly%402026-03-01T02%3A30%3A00Z")
 }

@@ -264,15 +264,38 @@ func (i *Inspector) PauseKey(ctx context.Context, rule, key string, r Reason) er
 	return err
 }
 
+// ErrPaused says that a queue is paused already, and ErrNotPaused that a queue to resume is
+// not paused: there is nothing to do.
+var (
+	ErrPaused    = errors.New("inspect: the queue is paused already: there is nothing to do")
+	ErrNotPaused = errors.New("inspect: the queue is not paused: there is nothing to do")
+)
+
 // PauseQueue lets workers take nothing more from a queue. What waits keeps its places, and
-// is late when its instants pass.
+// is late when its instants pass. A queue that is paused already is [ErrPaused].
 func (i *Inspector) PauseQueue(ctx context.Context, queue string, r Reason) error {
-	return i.change(ctx, r, Change{Action: ActionPauseQueue, Queue: queue}, func() error { return i.asynq.PauseQueue(queue) })
+	return i.change(ctx, r, Change{Action: ActionPauseQueue, Queue: queue}, func() error {
+		return pauseFault(i.asynq.PauseQueue(queue), "already paused", ErrPaused)
+	})
 }
 
-// ResumeQueue ends a pause.
+// ResumeQueue ends a pause. A queue that is not paused is [ErrNotPaused].
 func (i *Inspector) ResumeQueue(ctx context.Context, queue string, r Reason) error {
-	return i.change(ctx, r, Change{Action: ActionResumeQueue, Queue: queue}, func() error { return i.asynq.UnpauseQueue(queue) })
+	return i.change(ctx, r, Change{Action: ActionResumeQueue, Queue: queue}, func() error {
+		return pauseFault(i.asynq.UnpauseQueue(queue), "not paused", ErrNotPaused)
+	})
+}
+
+// pauseFault is what asynq's error means, which only its text says: nothing to do where it
+// has said, and otherwise that Redis does not answer.
+func pauseFault(err error, said string, nothing error) error {
+	switch {
+	case err == nil:
+		return nil
+	case strings.Contains(err.Error(), said):
+		return nothing
+	}
+	return away("pause or resume a queue", err)
 }
 
 // Mask hides most of a key, for people who need not know it: at most half of its

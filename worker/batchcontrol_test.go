@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
@@ -354,6 +356,9 @@ func TestVirtualBatchRefusesElements(t *testing.T) {
 		p := h.ends()
 		if p.Done != 3 || p.Refused != 6 || p.Read != 9 {
 			t.Errorf("it ended as %+v, want 3 done and 6 refused", p)
+		}
+		if want := map[event.Reason]int64{event.Invalid: 4, event.TooLate: 1, batch.IDTaken: 1}; !maps.Equal(p.RefusedFor, want) {
+			t.Errorf("elements were refused for %v, want %v", p.RefusedFor, want)
 		}
 		mu.Lock()
 		defer mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -164,6 +165,37 @@ func TestOperate(t *testing.T) {
 				running.Go(func() { _ = f.Run(ctx) })
 				ts.Defer(func() { stop(); running.Wait() })
 				awaitProcesses(ts, srv.(*redistest.Server).Client(t), 2)
+			},
+			// feed IDS: a batch of elements with these ids, fed until all are enqueued or refused
+			"feed": func(ts *testscript.TestScript, _ bool, ids []string) {
+				srv, _ := servers.Load(ts.Getenv("WORK"))
+				client, err := queue.NewClient(srv.(*redistest.Server).Client(t), queue.ClientConfig{})
+				ts.Check(err)
+				var elements []batch.Element
+				for _, id := range ids {
+					elements = append(elements, batch.Element{ID: id})
+				}
+				list := batch.Seq(func(batch.Spec) iter.Seq[batch.Element] { return slices.Values(elements) })
+				f, err := batch.NewFeeder(client, batch.FeederConfig{Queues: []string{"default"}, Sources: map[string]batch.Source{"list": list}})
+				ts.Check(err)
+				batches := batch.NewControl(client)
+				_, err = batches.Start(context.Background(), batch.Spec{ID: "letter", Type: "sms", Source: "list"})
+				ts.Check(err)
+				ctx, stop := context.WithCancel(context.Background())
+				var running sync.WaitGroup
+				running.Go(func() { _ = f.Run(ctx) })
+				ts.Defer(func() { stop(); running.Wait() })
+				await(ts, "all elements are read", func() (bool, error) {
+					p, err := batches.Progress(context.Background(), "default", "letter")
+					return p.Read == int64(len(ids)), err
+				})
+			},
+			// ticked ENTRY: the entry has a tick of which the task is done and gone
+			"ticked": func(ts *testscript.TestScript, _ bool, args []string) {
+				srv, _ := servers.Load(ts.Getenv("WORK"))
+				rdb := srv.(*redistest.Server).Client(t)
+				at := time.Now().Add(-time.Hour).Truncate(time.Second).UnixMicro()
+				ts.Check(rdb.LPush(context.Background(), "hw:{low}:ticks:"+args[0], fmt.Sprint(at, " 1 ", at)).Err())
 			},
 			// config NAME VALUE: of the server
 			"config": func(ts *testscript.TestScript, _ bool, args []string) {

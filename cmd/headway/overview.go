@@ -149,7 +149,7 @@ type poolsAnswer struct {
 const runsMax = 5
 
 func (a poolsAnswer) table(t *table) {
-	t.row("KIND", "HOST", "PID", "VERSION", "SINCE", "SERVERS", "BUSY", "QUEUES", "RUNS")
+	t.row("KIND", "HOST", "PID", "VERSION", "SINCE", "SERVERS", "BUSY", "CONNS", "QUEUES", "RUNS")
 	for _, p := range a.Processes {
 		var runs []string // the policies of a pool, the sources of a feeder, the entries of a scheduler
 		for _, policy := range p.Policies {
@@ -158,7 +158,7 @@ func (a poolsAnswer) table(t *table) {
 		for _, e := range p.Entries {
 			runs = append(runs, e.Name)
 		}
-		t.row(p.Kind, p.Host, p.PID, p.Version, p.Since.UTC().Format(time.RFC3339), p.Servers, fmt.Sprintf("%d/%d", p.Busy, p.Workers),
+		t.row(p.Kind, p.Host, p.PID, p.Version, p.Since.UTC().Format(time.RFC3339), p.Servers, fmt.Sprintf("%d/%d", p.Busy, p.Workers), p.Connections,
 			strings.Join(slices.Sorted(maps.Keys(p.Queues)), ","), strings.Join(runs[:min(len(runs), runsMax)], ","))
 	}
 	if len(a.Processes) < a.All {

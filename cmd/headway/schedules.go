@@ -15,6 +15,8 @@ type schedulesAnswer struct {
 	Now     time.Time       `json:"now"` // of this machine
 	Entries []inspect.Entry `json:"entries"`
 	Ticks   []inspect.Tick  `json:"ticks"` // the next of all entries
+
+	Last []inspect.PastTick `json:"last"` // the last of each entry
 }
 
 func (s schedulesAnswer) table(t *table) {
@@ -35,11 +37,22 @@ func (s schedulesAnswer) table(t *table) {
 	for _, tick := range s.Ticks {
 		t.row(when(tick.At, s.Now), tick.Entry, tick.Queue)
 	}
+	if len(s.Last) == 0 {
+		return
+	}
+	t.line("")
+	t.row("LAST TICKS", "ENTRY", "QUEUE", "BECAME")
+	for _, tick := range s.Last {
+		t.row(when(tick.At, s.Now), tick.Entry, tick.Queue, string(tick.Became))
+	}
 }
+
+// lastTicks is how many of the last ticks of an entry are listed.
+const lastTicks = 5
 
 // schedules are the entries of what runs, and the next ticks.
 func schedules(running []inspect.Process, now time.Time, most int) schedulesAnswer {
-	got := schedulesAnswer{Now: now.UTC(), Entries: []inspect.Entry{}, Ticks: []inspect.Tick{}}
+	got := schedulesAnswer{Now: now.UTC(), Entries: []inspect.Entry{}, Ticks: []inspect.Tick{}, Last: []inspect.PastTick{}}
 	entries, ticks := inspect.Schedules(running, now, most)
 	got.Entries = append(got.Entries, entries...)
 	for _, t := range ticks {
@@ -52,9 +65,10 @@ func schedules(running []inspect.Process, now time.Time, most int) schedulesAnsw
 func schedulesCommand(a *app) *cobra.Command {
 	most := 10
 	c := &cobra.Command{
-		Use: "schedules", Short: "the entries of the schedulers that run, and their next ticks", Args: cobra.NoArgs,
+		Use: "schedules", Short: "the entries of the schedulers that run, their next ticks, and what became of the last", Args: cobra.NoArgs,
 		Long: `schedules lists the entries that running schedulers say they have, and the next ticks of all
-of them. An entry that is listed with two specs runs in processes of two versions. Instants
+of them. Of each entry it tells what became of the last ticks; see docs/schedules.md for the
+words. An entry that is listed with two specs runs in processes of two versions. Instants
 are seen from the clock of this machine.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if most < 1 || most > 1000 {
@@ -69,7 +83,10 @@ are seen from the clock of this machine.`,
 				if err != nil {
 					return nil, err
 				}
-				return schedules(running, time.Now(), most), nil
+				got := schedules(running, time.Now(), most)
+				last, err := i.LastTicks(ctx, got.Entries, got.Now, lastTicks)
+				got.Last = append(got.Last, last...)
+				return got, err
 			})
 		},
 	}

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -130,11 +132,23 @@ func (b batchesAnswer) table(t *table) {
 		if p.State == batch.Running && !p.Fed {
 			state += " " + t.bad("(no feeder)")
 		}
-		t.row(p.ID, p.Type, state, p.Read, p.Total, p.Open, p.Done, p.Failed, p.Refused, fmt.Sprintf("%.1f/s", p.Rate), when(p.ExpectedEnd, p.Now))
+		t.row(p.ID, p.Type, state, p.Read, p.Total, p.Open, p.Done, p.Failed, refusedText(p), fmt.Sprintf("%.1f/s", p.Rate), when(p.ExpectedEnd, p.Now))
 	}
 	if b.More {
 		t.line("... and more")
 	}
+}
+
+// refusedText is how many elements were refused, and why: "3: 2 invalid, 1 too late".
+func refusedText(p batch.Progress) string {
+	var reasons []string
+	for _, reason := range slices.Sorted(maps.Keys(p.RefusedFor)) {
+		reasons = append(reasons, fmt.Sprintf("%d %s", p.RefusedFor[reason], reason))
+	}
+	if len(reasons) == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%d: %s", p.Refused, strings.Join(reasons, ", "))
 }
 
 func batchesCommand(a *app) *cobra.Command {

@@ -47,8 +47,9 @@ type Batch struct {
 	Mark                                     string // the source's own text for that position
 	End                                      bool   // all of the source is settled
 	Enqueued, Done, Failed, Refused, Dropped int64
-	PaceAt                                   time.Time // from when on its pace allows the next
-	Until                                    time.Time // of the lease of who feeds it
+	RefusedFor                               map[string]int64 // by reason; those that an older version refused are not among them
+	PaceAt                                   time.Time        // from when on its pace allows the next
+	Until                                    time.Time        // of the lease of who feeds it
 	Started, Ended, Resumed                  time.Time
 	Rebooked                                 time.Time // the Resumed for which what was enqueued has new places
 
@@ -100,6 +101,14 @@ func readBatch(id string, fields map[string]string) (Batch, error) {
 	b.PaceN, b.PacePer = int(number("pace_n")), time.Duration(number("pace_us"))*time.Microsecond
 	b.Cursor, b.Enqueued, b.Done, b.Failed = number("cursor"), number("enqueued"), number("done"), number("failed")
 	b.Refused, b.Dropped = number("refused"), number("dropped")
+	for field := range fields {
+		if reason, ok := strings.CutPrefix(field, "refused:"); ok {
+			if b.RefusedFor == nil {
+				b.RefusedFor = make(map[string]int64)
+			}
+			b.RefusedFor[reason] = number(field)
+		}
+	}
 	b.PaceAt, b.Until = instantOf(number("pace_at")), instantOf(number("until"))
 	b.Started, b.Ended, b.Resumed = instantOf(number("started")), instantOf(number("ended")), instantOf(number("resumed"))
 	b.Rebooked = instantOf(number("rebooked"))
@@ -226,12 +235,19 @@ func (r *reply) newer(status int64) {
 }
 
 // FeedTask is an element of a batch. Its task is named by [BatchTaskID], whatever ID
-// says; without a Message it is refused.
+// says; without a Message it is refused, and counted for Reason.
 type FeedTask struct {
 	Position int64
 	Element  string
+	Reason   string
 	EnqueueTask
 }
+
+// The reasons for which feed.lua itself refuses an element.
+const (
+	ReasonIDTaken   = "id taken"
+	ReasonDuplicate = "duplicate"
+)
 
 // FeedArgs are the arguments of feed.lua beside its keys.
 type FeedArgs struct {
@@ -278,6 +294,9 @@ func Feed(ctx context.Context, c redis.Scripter, k QueueKeys, a FeedArgs) (FeedR
 		t := &a.Tasks[i]
 		task := t.EnqueueTask
 		task.ID = BatchTaskID(a.Batch, t.Element)
+		if t.Message == nil {
+			task.For = t.Reason
+		}
 		keys, args = task.append(c, k, keys, append(args, t.Position, t.Element))
 	}
 	r := run(ctx, c, feedScript, 4, keys, args...)

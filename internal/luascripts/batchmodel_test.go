@@ -3,6 +3,7 @@ package luascripts
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -34,6 +35,9 @@ type fed struct {
 type view struct {
 	settled map[int64]bool
 }
+
+// reasonFor is why an element is refused that is a bad one.
+func reasonFor(position int64) string { return []string{"invalid", "too late"}[position%2] }
 
 func element(position int64) string { return fmt.Sprint("e", position) }
 
@@ -95,6 +99,8 @@ func (f *fed) feed(who int) {
 		task := FeedTask{Position: i, Element: element(i), EnqueueTask: EnqueueTask{Token: 1000*f.calls + uint64(i), Since: 1}}
 		if !f.bad[i] {
 			task.Message = []byte("m")
+		} else {
+			task.Reason = reasonFor(i)
 		}
 		a.Tasks = append(a.Tasks, task)
 	}
@@ -244,9 +250,12 @@ func TestBatchModel(t *testing.T) {
 				f.step(op)
 			}
 		}
-		want := map[bool]int64{}
+		want, reasons := map[bool]int64{}, map[string]int64{}
 		for i := range f.size {
 			want[f.bad[i]]++
+			if f.bad[i] {
+				reasons[reasonFor(i)]++
+			}
 			if n := f.ran[element(i)]; n != map[bool]int{false: 1, true: 0}[f.bad[i]] {
 				rt.Fatalf("%s ran %d times", element(i), n)
 			}
@@ -254,6 +263,9 @@ func TestBatchModel(t *testing.T) {
 		v := read()
 		if v.State != BatchEnded || v.Enqueued != want[false] || v.Refused != want[true] || v.Cursor != f.size || v.Mark != element(f.size) {
 			rt.Fatalf("the batch is %+v, want it ended with %d enqueued and %d refused", v, want[false], want[true])
+		}
+		if !maps.Equal(v.RefusedFor, reasons) {
+			rt.Fatalf("elements are refused for %v, want %v", v.RefusedFor, reasons)
 		}
 	})
 }

@@ -50,15 +50,19 @@ func TestFeedRefuses(t *testing.T) {
 	b.raw.Set(t.Context(), lock, "other", time.Hour)
 	b.put("completed", BatchTaskID("b", "e1"))
 	tasks := b.tasks(0, 6)
-	tasks[2].Message = nil
+	tasks[2].Message, tasks[2].Reason = nil, "too late"
 	tasks[3].Unique, tasks[3].Lock = lock, time.Hour
 	tasks[4].Element = "e0"
 	wantCodes(t, "Feed", b.feed(0, tasks...).Codes, nil, 1, Conflict, FeedRefused, Duplicate, Conflict, 1)
 	again := b.tasks(8, 9)
 	again[0].Element = "e2"
 	wantCodes(t, "Feed", b.feed(6, again...).Codes, nil, Conflict)
-	if v := b.read(); v.Refused != 5 || v.Enqueued != 2 || v.Open != 2 || v.Cursor != 6 {
+	v := b.read()
+	if v.Refused != 5 || v.Enqueued != 2 || v.Open != 2 || v.Cursor != 6 {
 		t.Errorf("the batch is %+v, want 2 enqueued and 5 refused", v)
+	}
+	if want := map[string]int64{"too late": 1, ReasonDuplicate: 1, ReasonIDTaken: 3}; !maps.Equal(v.RefusedFor, want) {
+		t.Errorf("they are refused for %v, want %v", v.RefusedFor, want)
 	}
 	if ahead, err := AheadElements(t.Context(), b.raw, b.q, "b", 0, 10); err != nil || !slices.Equal(ahead, []BatchElement{{"e2", 8}}) {
 		t.Errorf("ahead of the cursor are %v, %v, want e2 where it was met last", ahead, err)

@@ -2,10 +2,14 @@ package luascripts
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/rediserr"
 )
 
 // LocateReply is the answer of locate.lua.
@@ -96,12 +100,58 @@ type GetTaskReply struct {
 	Woken  time.Time // when pools woke it last; zero for never
 }
 
+// getTaskValues is how many values get_task.lua returns.
+const getTaskValues = 8
+
 // GetTask runs get_task.lua.
 func GetTask(ctx context.Context, c redis.Scripter, k QueueKeys, id string) (GetTaskReply, error) {
-	r := run(ctx, c, getTaskScript, 8, []string{k.Task(id), k.due, k.retry, k.scheduled}, shortID(id))
+	r := run(ctx, c, getTaskScript, getTaskValues, k.taskKeys(id), shortID(id))
+	return r.task(), r.err
+}
+
+// GetTasks is [GetTask] for some tasks of a queue, in one trip.
+func GetTasks(ctx context.Context, c redis.UniversalClient, k QueueKeys, ids []string) ([]GetTaskReply, error) {
+	calls, replies := make([]command, len(ids)), make([]GetTaskReply, len(ids))
+	for i, id := range ids {
+		calls[i] = getTaskScript.call(k.taskKeys(id), shortID(id))
+	}
+	for i, cmd := range sendAll(ctx, c, calls) {
+		v, err := cmd.Result()
+		r := readReply(getTaskScript, getTaskValues, v, err)
+		if replies[i] = r.task(); r.err != nil {
+			return nil, r.err
+		}
+	}
+	return replies, nil
+}
+
+// TaskStates are asynq's states of some tasks of a queue, "" of those that are gone, in one
+// trip.
+func TaskStates(ctx context.Context, c redis.Cmdable, k QueueKeys, ids []string) ([]string, error) {
+	pipe := c.Pipeline()
+	cmds, states := make([]*redis.StringCmd, len(ids)), make([]string, len(ids))
+	for i, id := range ids {
+		cmds[i] = pipe.HGet(ctx, k.Task(id), "state")
+	}
+	_, _ = rediserr.Exec(ctx, pipe) // each command carries its own error
+	for i, cmd := range cmds {
+		var err error
+		if states[i], err = cmd.Result(); err != nil && !errors.Is(err, redis.Nil) {
+			return nil, fmt.Errorf("HGET: %w", err)
+		}
+	}
+	return states, nil
+}
+
+func (k QueueKeys) taskKeys(id string) []string {
+	return []string{k.Task(id), k.due, k.retry, k.scheduled}
+}
+
+// task reads the answer of get_task.lua.
+func (r *reply) task() GetTaskReply {
 	got := GetTaskReply{Now: r.time(), State: r.text(), Ours: r.int() == 1, At: r.time(), For: r.text(), Wait: waitOf(r.text()), RunNow: r.int() == 1}
 	if ns, err := strconv.ParseInt(r.text(), 10, 64); err == nil {
 		got.Woken = time.Unix(0, ns)
 	}
-	return got, r.err
+	return got
 }

@@ -84,7 +84,7 @@ type QueueKeys struct {
 	due, claim, planned, sweep string
 	sent                       string // prefix of the answers of enqueueing calls
 	fetched                    string // prefix of what each pool has fetched last
-	tick                       string // prefix of the records of a schedule's entries
+	tick, ticks                string // prefixes of the records of a schedule's entries, and of their last ticks
 	batches, ended             string // batches by when they started, and until when records are kept
 	batch                      string // prefix of the keys of each
 
@@ -100,7 +100,7 @@ func NewQueueKeys(prefix, queue string) QueueKeys {
 		due:     prefix + ":{" + queue + "}:due",
 		sent:    prefix + ":{" + queue + "}:sent:",
 		fetched: prefix + ":{" + queue + "}:fetched:",
-		tick:    prefix + ":{" + queue + "}:tick:",
+		tick:    prefix + ":{" + queue + "}:tick:", ticks: prefix + ":{" + queue + "}:ticks:",
 		batches: prefix + ":{" + queue + "}:batches", ended: prefix + ":{" + queue + "}:batches:ended",
 		batch: prefix + ":{" + queue + "}:batch:",
 		claim: prefix + ":{" + queue + "}:replan", planned: prefix + ":{" + queue + "}:planned", sweep: prefix + ":{" + queue + "}:sweep",

@@ -31,7 +31,7 @@ var textJoins = map[string][]string{
 	"counter.lua":       {`COUNTED .. "ddd"`, `COUNTED .. "ddddd"`, `"\0") .. pack(`},
 	"places.lua":        {`"@" .. rule.me`},
 	"line.lua":          {`"(" .. int(ticket)`, `"@" .. rule.me`, `"@" .. (m or rule.me)`, `"@" .. member`},
-	"feed.lua":          {`"(" .. int(cursor)`},
+	"feed.lua":          {`"(" .. int(cursor)`, `"refused:" .. reason`},
 	"list.lua":          {`"(" .. first`},
 	"tick.lua":          {`prefix .. other`},
 	"wake.lua":          {`prefix .. id`},

@@ -2,6 +2,10 @@ package luascripts
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -9,7 +13,7 @@ import (
 
 // TickArgs are the arguments of tick.lua beside its keys.
 type TickArgs struct {
-	Spec    string        // hex digits: which spec the ticks are of
+	Spec    string        // which spec the ticks are of, see [TickSpec]
 	Life    time.Duration // of the record, at least
 	At      time.Time     // the tick; zero only looks
 	From    time.Time     // as the last answer had it
@@ -54,7 +58,77 @@ func Tick(ctx context.Context, c redis.Scripter, k QueueKeys, entry string, a Ti
 	if !a.At.IsZero() {
 		task = k.Task(a.ID)
 	}
-	r := run(ctx, c, tickScript, 4, []string{record, k.pending, task},
+	r := run(ctx, c, tickScript, 4, []string{record, k.pending, task, k.ticks + entry},
 		"spec:"+a.Spec, micros(a.Life), instant(a.At), instant(a.From), instant(a.By), int(a.Overlap), a.ID, a.Message, k.task)
 	return TickReply{Code: r.int(), Now: r.time(), From: r.time(), Held: r.time()}, r.err
+}
+
+// TickSpec names a spec in the record of an entry.
+func TickSpec(spec string) string {
+	sum := sha256.Sum256([]byte(spec))
+	return hex.EncodeToString(sum[:8])
+}
+
+// DecidedTick is a tick of an entry that was decided.
+type DecidedTick struct {
+	At   time.Time
+	Code int64     // what tick.lua did
+	When time.Time // it did so
+}
+
+// TickRecord is what is known of an entry of a schedule.
+type TickRecord struct {
+	Last  time.Time            // all ticks up to then are decided; zero for no such entry
+	Held  time.Time            // the tick that waits; zero when none does
+	Since map[string]time.Time // from when on the ticks of each [TickSpec] count
+	Ticks []DecidedTick        // those decided last, the newest first; after a loss of data a tick may come twice
+}
+
+// ReadTicks reads the records of entries that enqueue into a queue. It changes nothing.
+func ReadTicks(ctx context.Context, c redis.Cmdable, k QueueKeys, entries []string) ([]TickRecord, error) {
+	pipe := c.Pipeline()
+	fields, ticks := make([]*redis.MapStringStringCmd, len(entries)), make([]*redis.StringSliceCmd, len(entries))
+	for i, entry := range entries {
+		fields[i], ticks[i] = pipe.HGetAll(ctx, k.tick+entry), pipe.LRange(ctx, k.ticks+entry, 0, -1)
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, fmt.Errorf("HGETALL, LRANGE: %w", err)
+	}
+	records := make([]TickRecord, len(entries))
+	for i := range entries {
+		if err := records[i].read(fields[i].Val(), ticks[i].Val()); err != nil {
+			return nil, err
+		}
+	}
+	return records, nil
+}
+
+func (r *TickRecord) read(fields map[string]string, ticks []string) error {
+	r.Since = make(map[string]time.Time)
+	for field, value := range fields {
+		spec, since := strings.CutPrefix(field, "spec:")
+		if !since && field != "last" && field != "held" {
+			continue
+		}
+		var us int64
+		if _, err := fmt.Sscan(value, &us); err != nil { // of a spec only the first number counts
+			return &ReplyError{Script: "tick", What: "a field of a record is no number"}
+		}
+		switch {
+		case since:
+			r.Since[spec] = instantOf(us)
+		case field == "last":
+			r.Last = instantOf(us)
+		default:
+			r.Held = instantOf(us)
+		}
+	}
+	for _, text := range ticks {
+		var at, code, when int64
+		if _, err := fmt.Sscan(text, &at, &code, &when); err != nil {
+			return &ReplyError{Script: "tick", What: "a tick that was decided can't be read"}
+		}
+		r.Ticks = append(r.Ticks, DecidedTick{At: instantOf(at), Code: code, When: instantOf(when)})
+	}
+	return nil
 }

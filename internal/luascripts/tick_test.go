@@ -78,6 +78,25 @@ func (s *scheduled) look(from, held time.Duration) {
 	}
 }
 
+// decided checks what is kept of the last ticks, as "60s 1", the newest first.
+func (s *scheduled) decided(want ...string) {
+	s.Helper()
+	r, err := ReadTicks(s.Context(), s.raw, s.q, []string{"nightly"})
+	if err != nil {
+		s.Fatal(err)
+	}
+	var got []string
+	for _, d := range r[0].Ticks {
+		got = append(got, fmt.Sprintf("%v %d", d.At.Sub(start), d.Code))
+		if d.When.Before(d.At) {
+			s.Errorf("the tick %v was decided at %v", d.At, d.When)
+		}
+	}
+	if !slices.Equal(got, want) {
+		s.Errorf("decided are %q, want %q", got, want)
+	}
+}
+
 func idOf(at time.Time) string { return fmt.Sprintf("nightly@%d", at.Unix()) }
 
 // pending are the ticks whose tasks wait, the first to run first.
@@ -131,6 +150,7 @@ func TestTickIsEnqueuedOnce(t *testing.T) {
 	s.call(TickGivenUp, TickArgs{At: start.Add(190 * sec)})
 	s.look(190*sec, 0)
 	s.pending(60*sec, 180*sec)
+	s.decided("3m10s 4", "3m0s 1", "1m0s 1") // each once, however often it was asked
 }
 
 // Should the record be lost, the task is still there.
@@ -210,6 +230,36 @@ func TestOneTickIsHeld(t *testing.T) {
 	s.tick(TickHeld, 50*sec, TickIsHeld)
 	s.call(TickGivenUp, TickArgs{At: start.Add(50 * sec), Overlap: TickIsHeld})
 	s.look(50*sec, 0)
+	s.decided("50s 4", "40s 2", "31s 2", "30s 2", "20s 1", "10s 1")
+}
+
+// Of the last ticks ten are kept, one that is held among them as it stands.
+func TestLastTicksAreKept(t *testing.T) {
+	t.Parallel()
+	s := newScheduled(t)
+	s.decided()
+	s.look(0, 0)
+	s.decided()
+	s.at(1000 * sec)
+	s.tick(TickEnqueued, 10*sec, TickIsHeld)
+	s.tick(TickHeld, 20*sec, TickIsHeld)
+	s.tick(TickHeld, 20*sec, TickIsHeld)
+	s.decided("20s 3", "10s 1")
+	r, err := ReadTicks(t.Context(), s.raw, s.q, []string{"nightly", "none"})
+	if err != nil || !r[0].Last.Equal(start.Add(20*sec)) || !r[0].Held.Equal(start.Add(20*sec)) || !r[0].Since["abc"].Equal(start) || len(r[0].Since) != 1 ||
+		!r[1].Last.IsZero() || r[1].Ticks != nil {
+		t.Errorf("ReadTicks = %+v, %v, want the tick of 20s decided and held", r, err)
+	}
+	var want []string
+	for at := 30 * sec; at < 130*sec; at += 10 * sec {
+		s.tick(TickSkipped, at, TickIsHeld)
+		want = append(want, fmt.Sprintf("%v 2", at))
+	}
+	slices.Reverse(want)
+	s.decided(want...)
+	s.state(10*sec, "completed")
+	s.tick(TickEnqueued, 20*sec, TickIsHeld) // it is not among the last ten any more
+	s.decided(want...)
 }
 
 // Two specs of one entry, as during a deployment, share how far it is: a late tick of one

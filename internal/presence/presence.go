@@ -36,6 +36,9 @@ type Process struct {
 	Since   time.Time `json:"since"`
 	Seen    time.Time `json:"seen"` // by its own clock
 
+	// Connections is how many its Redis client has open; 0 where the client does not say.
+	Connections int `json:"connections,omitempty"`
+
 	// Of a pool.
 	Servers  int            `json:"servers,omitempty"`
 	Workers  int            `json:"workers,omitempty"`
@@ -106,6 +109,9 @@ func version() string {
 func Run(ctx context.Context, rdb redis.Cmdable, prefix string, p Process, now func(*Process)) {
 	say := func() {
 		p.Seen = time.Now()
+		if c, ok := rdb.(interface{ PoolStats() *redis.PoolStats }); ok {
+			p.Connections = int(c.PoolStats().TotalConns)
+		}
 		now(&p)
 		text, err := json.Marshal(p)
 		if err != nil {

@@ -47,7 +47,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("at first %+v are listed, want the process", all)
 		}
 		time.Sleep(5 * time.Minute)
-		if all := listed(); len(all) != 1 || all[0].Busy < 50 {
+		if all := listed(); len(all) != 1 || all[0].Busy < 50 || all[0].Connections < 1 {
 			t.Errorf("after minutes %+v are listed, want the process as it is now", all)
 		}
 		if err := rdb.ZAdd(t.Context(), "hw:processes", redis.Z{Score: float64(time.Now().UnixMicro()), Member: "dead"}).Err(); err != nil {

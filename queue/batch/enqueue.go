@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/internal/backend"
@@ -196,7 +197,7 @@ func (g *feeding) call(items, refused []*item) *feedCall {
 			p.task.Message.Since = time.Now().UnixNano()
 			t.EnqueueTask = p.task.Message
 		} else {
-			t.Token = newOwner()
+			t.Token, t.Reason = newOwner(), string(reasonOf(p.fault))
 		}
 	}
 	c.args.Cursor, c.args.Mark = g.input.cursor.with(positions)
@@ -317,6 +318,17 @@ func (g *feeding) leave(ctx context.Context, items []*item) {
 		promoted = append(promoted, next...)
 	}
 	g.f.c.Promote(ctx, promoted)
+}
+
+// reasonOf is the reason for which an element is counted as refused.
+func reasonOf(err error) event.Reason {
+	switch {
+	case errors.Is(err, throttle.ErrTooLate):
+		return event.TooLate
+	case errors.Is(err, throttle.ErrExceedsLimit):
+		return event.ExceedsLimit
+	}
+	return event.Invalid
 }
 
 // refuse tells of an element that is no task.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/queue/internal/check"
 )
@@ -186,6 +187,11 @@ type Progress struct {
 	Refused  int64 // never enqueued: they could never run, or their ids were taken
 	Dropped  int64 // taken out because the batch was cancelled
 
+	// RefusedFor is how many were refused for each reason, and their sum is Refused. The
+	// reasons are event.Invalid, event.TooLate, event.ExceedsLimit, [IDTaken], [Duplicate]
+	// and [ReasonUnknown].
+	RefusedFor map[event.Reason]int64
+
 	Rate        float64   // ended per second, over the last 10 to 20 s
 	ExpectedEnd time.Time // at that rate; zero when that is not known
 	Fed         bool      // a feeder has it
@@ -194,12 +200,36 @@ type Progress struct {
 	Now         time.Time // Redis' clock
 }
 
+// Reasons for which elements are refused, beside those of package event.
+const (
+	IDTaken       event.Reason = luascripts.ReasonIDTaken   // the batch has an element of this id, or there is a task of it
+	Duplicate     event.Reason = luascripts.ReasonDuplicate // a unique task that is as this one holds the lock
+	ReasonUnknown event.Reason = "not known"                // another version of this library refused it
+)
+
+// refusedFor are the refused elements of a record by reason. What is not counted there was
+// refused by a version that did not know the reasons, or knew more of them.
+func refusedFor(b luascripts.Batch) map[event.Reason]int64 {
+	counts, left := make(map[event.Reason]int64), b.Refused
+	for _, reason := range []event.Reason{event.Invalid, event.TooLate, event.ExceedsLimit, IDTaken, Duplicate} {
+		if n := min(b.RefusedFor[string(reason)], left); n > 0 {
+			counts[reason] = n
+			left -= n
+		}
+	}
+	if left > 0 {
+		counts[ReasonUnknown] = left
+	}
+	return counts
+}
+
 // progressOf reads a record.
 func progressOf(queue string, v luascripts.BatchView) Progress {
 	p := Progress{
 		Spec: specOf(queue, v.Batch), State: State(v.State),
 		Read: v.Enqueued + v.Refused, Enqueued: v.Enqueued, Open: int64(v.Open), Done: v.Done, Failed: v.Failed, Refused: v.Refused, Dropped: v.Dropped,
-		Fed: fed(v), Started: v.Started, Ended: v.Ended, Now: v.Now,
+		RefusedFor: refusedFor(v.Batch),
+		Fed:        fed(v), Started: v.Started, Ended: v.Ended, Now: v.Now,
 	}
 	if p.State == Ended {
 		return p

@@ -209,9 +209,9 @@ func (s zoneSegment) clock(t time.Time) time.Time {
 	return t.UTC().Add(s.offset).Truncate(time.Second)
 }
 
-// latest returns the last n ticks, or fewer, after from and up to until. It looks
+// Latest returns the last n ticks, or fewer, after from and up to until. It looks
 // at no more than a few times as many.
-func (c Cron) latest(from, until time.Time, n int) []time.Time {
+func (c Cron) Latest(from, until time.Time, n int) []time.Time {
 	for span := time.Duration(n) * time.Second; ; span *= 2 {
 		lo := until.Add(-span)
 		if !lo.After(from) {

@@ -261,8 +261,8 @@ func TestCronEqualsTheModel(t *testing.T) {
 			t.Fatalf("ticks of %v after %v = %v, want %v", c, lo, got, want)
 		}
 		n := rapid.IntRange(1, 100).Draw(t, "n")
-		if last := want[max(0, len(want)-n):]; !cmp.Equal(c.latest(lo, hi, n), last) && len(last) > 0 {
-			t.Fatalf("the latest %d ticks of %v up to %v = %v, want %v", n, c, hi, c.latest(lo, hi, n), last)
+		if last := want[max(0, len(want)-n):]; !cmp.Equal(c.Latest(lo, hi, n), last) && len(last) > 0 {
+			t.Fatalf("the latest %d ticks of %v up to %v = %v, want %v", n, c, hi, c.Latest(lo, hi, n), last)
 		}
 	})
 }

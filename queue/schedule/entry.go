@@ -3,8 +3,6 @@ package schedule
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"slices"
 	"strings"
@@ -165,8 +163,7 @@ func (e Entry) ready(c backend.Client) (*scheduled, []*EntryError) {
 	bad("LateMax", check.Range(e.LateMax, lateMin, lateMax))
 	bad("MissedWithin", check.Range(e.MissedWithin, e.LateMax, MissedWithinMax))
 	bad("MissedMax", check.Range(e.MissedMax, 1, MissedMaxMax))
-	sum := sha256.Sum256([]byte(cron.String()))
-	return &scheduled{e, cron, hex.EncodeToString(sum[:8]), c.Keys(e.Queue)}, faults
+	return &scheduled{e, cron, luascripts.TickSpec(cron.String()), c.Keys(e.Queue)}, faults
 }
 
 // joinEntries makes entries ready, in the order of their names, or returns what is

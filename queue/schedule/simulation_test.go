@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue/internal/backend"
 )
@@ -156,6 +157,32 @@ func (w *scheduleWorld) compare(before int) {
 	}
 }
 
+// kept holds what is kept of the last ticks against all that the script did.
+func (w *scheduleWorld) kept() {
+	w.Helper()
+	records, err := luascripts.ReadTicks(w.Context(), w.raw, backend.Of(newClient(w.T, w.raw)).Keys(w.entry.Queue), []string{w.entry.Name})
+	if err != nil {
+		w.Fatal(err)
+	}
+	outcome := make(map[int64]Outcome) // the last of each tick
+	var ticks []int64                  // in the order in which they were decided first
+	for _, d := range w.got {
+		if _, known := outcome[d.tick.Unix()]; !known {
+			ticks = append(ticks, d.tick.Unix())
+		}
+		outcome[d.tick.Unix()] = d.outcome
+	}
+	got := records[0].Ticks
+	if len(got) != min(len(ticks), 10) {
+		w.Fatalf("%d of %d ticks are kept, want 10", len(got), len(ticks))
+	}
+	for i, d := range got {
+		if at := ticks[len(ticks)-1-i]; d.At.Unix() != at || outcomes[d.Code] != outcome[at] {
+			w.Errorf("of the last ticks %v is kept as %q, want %v as %q", d.At, outcomes[d.Code], time.Unix(at, 0), outcome[at])
+		}
+	}
+}
+
 // work moves tasks to their next state.
 func (w *scheduleWorld) work() {
 	var rest []*worldTask
@@ -217,6 +244,7 @@ func (w *scheduleWorld) run(from, until time.Time) {
 					w.kill(r)
 				}
 			}
+			w.kept()
 			return
 		}
 		if err := w.timed.SetTime(w.Context(), next); err != nil {

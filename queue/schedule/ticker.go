@@ -207,9 +207,9 @@ func (e *scheduled) due(from, now time.Time) []dueTick {
 	if oldest := later(from, now.Add(-e.MissedWithin)); oldest.Before(late) {
 		switch {
 		case e.Missed == MissedRunAll:
-			missed = e.cron.latest(oldest, late, e.MissedMax)
+			missed = e.cron.Latest(oldest, late, e.MissedMax)
 		case e.Missed == MissedRunOnce && len(onTime) == 0:
-			missed = e.cron.latest(oldest, late, 1)
+			missed = e.cron.Latest(oldest, late, 1)
 		}
 	}
 	var due []dueTick

@@ -64,7 +64,7 @@ var edges = map[string][]string{
 	"throttle/throttletest":     {"throttle", "throttle/internal/fake"},
 	"queue":                     {"throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/asynqwire", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
 	"inspect":                   {"queue/batch", "queue/schedule", "queue", "throttle", "throttle/gate", "internal/presence", "internal/history", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr"},
-	"queue/batch":               {"queue", "throttle", "internal/luascripts", "internal/presence", "internal/stderrlog", "queue/internal/backend", "queue/internal/check"},
+	"queue/batch":               {"event", "queue", "throttle", "internal/luascripts", "internal/presence", "internal/stderrlog", "queue/internal/backend", "queue/internal/check"},
 	"queue/schedule":            {"queue", "throttle", "internal/filewatch", "internal/luascripts", "internal/presence", "internal/stderrlog", "internal/asynqwire", "internal/cronspec", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
 	"queue/phonezone":           {"queue", "queue/internal/zones"},
 	"queue/internal/yamlfile":   {"queue/internal/check"},

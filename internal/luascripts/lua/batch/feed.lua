@@ -21,7 +21,7 @@
 -- ARGV[6]  pace_at    from when on its pace allows the next, in microseconds
 -- ARGV[7]  count      how many elements, 0 to 100
 -- ARGV[8+] elements   of each: its position; its id; then as enqueue.lua has them: task, token, message, how it is put, when, what it
---                     waits for, life of the lock. An empty message: it is refused
+--                     waits for, life of the lock. An empty message: it is refused, and why stands where it says what it waits for
 -- returns  {status, now_us, open, 1 when the batch ended by this, then count codes}, integers; status: 1 done; nothing was done: -1 the
 --          batch is another's, or gone; -2 it does not run; 5 it is of a newer schema. Codes: as enqueue.lua's, of which 0 and -1 count as refused; 2 no room,
 --          not settled: then the cursor stays; 3 was settled before; 4 refused
@@ -40,6 +40,7 @@ return function(keys, args)
   local batch = { record = keys[5], open = keys[6], ahead = keys[7], batches = keys[8], ended = keys[9], id = args[1] }
   local owner, cursor, mark, over, pace_at = args[2], tonumber(args[3]), args[4], args[5] == "1", args[6]
   local count, FIELDS = tonumber(args[7]), 10
+  local WHY = { [0] = "id taken", [-1] = "duplicate" } -- by code, as batch.go has them
   local DROPS = 500 -- so many elements before the cursor a call takes out: all at once may be four of the largest windows
 
   local now = clock()
@@ -73,7 +74,7 @@ return function(keys, args)
     return code
   end
 
-  local letters, settled, refused, full = { "b" }, {}, 0, false
+  local letters, settled, refused, full = { "b" }, {}, {}, false
   for i = 1, count do
     local a = FIELDS * (i - 1) + 8
     local code = settle(keys[8 + 2 * i], keys[9 + 2 * i], a)
@@ -83,12 +84,16 @@ return function(keys, args)
     elseif code ~= 3 then
       settled[#settled + 1] = args[a]
       settled[#settled + 1] = args[a + 1]
-      if code ~= 1 then refused = refused + 1 end
+      local reason = WHY[code] or code == 4 and args[a + 7]
+      if reason then refused[reason] = (refused[reason] or 0) + 1 end
     end
   end
   if #settled > 0 then redis.call("ZADD", batch.ahead, "GT", unpack(settled)) end
   redis.call("HSET", batch.record, "pace_at", pace_at)
-  if refused > 0 then redis.call("HINCRBY", batch.record, "refused", refused) end
+  for reason, n in pairs(refused) do
+    redis.call("HINCRBY", batch.record, "refused", n)
+    redis.call("HINCRBY", batch.record, "refused:" .. reason, n)
+  end
   if cursor >= from and not full then
     redis.call("HSET", batch.record, "cursor", int(cursor), "mark", mark)
     local before = min(DROPS, redis.call("ZCOUNT", batch.ahead, "-inf", "(" .. int(cursor)))

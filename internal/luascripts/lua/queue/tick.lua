@@ -5,6 +5,8 @@
 --                   ones; open, the ids of up to 32 of those; and of each spec that is in use since when, and when it was seen last
 -- KEYS[2]  pending  asynq's list of tasks to run
 -- KEYS[3]  task     asynq's hash of the tick's task; the record again when it only looks
+-- KEYS[4]  ticks    list of up to 10 ticks that were decided last, for people to read, the newest first: the tick, its code, and when it
+--                   was decided, with spaces between them
 -- ARGV[1]  spec     names the spec of whoever asks; never last, held or open
 -- ARGV[2]  life_us  how long the record lives at least
 -- ARGV[3]  at_us    the tick; 0 only looks
@@ -23,10 +25,10 @@ local max, min = math.max, math.min
 local int, live = numbers.int, numbers.live
 
 return function(keys, args)
-  local record, pending, task = keys[1], keys[2], keys[3]
+  local record, pending, task, ticks = keys[1], keys[2], keys[3], keys[4]
   local spec, lives, at, known, by = args[1], tonumber(args[2]), tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
   local overlap, id, message, prefix = args[6], args[7], args[8], args[9]
-  local AWAY, SPECS, OPEN = 300000000, 16, 32 -- a spec that is not seen so long, while another is, is out of use
+  local AWAY, SPECS, OPEN, KEPT = 300000000, 16, 32, 10 -- a spec that is not seen so long, while another is, is out of use
   local UNFINISHED = { pending = true, active = true, scheduled = true, retry = true, aggregating = true }
 
   local now = clock()
@@ -64,6 +66,19 @@ return function(keys, args)
     return #open > 0
   end
 
+  -- note keeps what was decided; of a tick that was held it replaces that
+  local function note(waited, code)
+    local text = string.format("%.0f %d %.0f", at, code, now)
+    if not waited then
+      redis.call("LPUSH", ticks, text)
+      redis.call("LTRIM", ticks, 0, KEPT - 1)
+      return
+    end
+    for i, other in ipairs(redis.call("LRANGE", ticks, 0, -1)) do
+      if tonumber(string.match(other, "^%d+")) == at then redis.call("LSET", ticks, i - 1, text) end
+    end
+  end
+
   local code, from = 0, max(last, since)
   local mine = at > 0 and (at == held or at > from and known == from and now >= at and now < by)
   if mine then
@@ -79,6 +94,7 @@ return function(keys, args)
       code = 1
     end
     if waited and code ~= 3 then held = 0 end
+    if not waited or code ~= 3 then note(waited, code) end
   end
 
   if code == 1 then
@@ -93,5 +109,6 @@ return function(keys, args)
     spec, string.format("%.0f %.0f", since, now))
   for _, name in ipairs(gone) do redis.call("HDEL", record, name) end
   live(record, lives)
+  live(ticks, lives)
   return { code, now, max(last, since), held }
 end
