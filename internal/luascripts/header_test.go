@@ -85,7 +85,7 @@ func header(t *testing.T, name, text string) (h shape, body string) {
 var scripts = []*script{
 	acquireScript, checkScript, locateScript, listScript, cancelScript, peekScript, resetScript, closeScript, releaseScript,
 	adjustScript, renewScript, setLimitScript, closeRuleScript,
-	enqueueScript, tickScript, fetchScript, requeueScript, deferScript, dueScript, wakeScript, retimeScript, forgetScript, getTaskScript, rulesScript, countScript,
+	enqueueScript, tickScript, fetchScript, requeueScript, deferScript, dueScript, wakeScript, retimeScript, forgetScript, runNowScript, getTaskScript, rulesScript, countScript,
 	scanDeferredScript, claimScript, replanDoneScript,
 	batchStartScript, batchClaimScript, feedScript, batchCountScript, batchSetScript, batchSweepScript, batchPeekScript,
 	batchListScript, batchDropScript, recordScript,
@@ -126,6 +126,7 @@ func calls(r *recorder) {
 	_, _ = Retime(ctx, r, q, true, make([]Retiming, 1))
 	_, _ = Retime(ctx, r, q, false, make([]Retiming, 3))
 	_ = Forget(ctx, r, q, "a", "")
+	_, _ = RunNow(ctx, r, q, "a", time.Now())
 	_, _ = Rules(ctx, r, "hw", time.Second, nil)
 	_, _ = Rules(ctx, r, "hw", time.Second, []string{"a", "b"})
 	_, _, _ = SetLimit(ctx, r, "hw", "sms", SetLimitArgs{})
