@@ -157,7 +157,8 @@ func (p Policy) listFaults(i int, isConcurrent func(Rule) bool) []fault {
 	var (
 		faults []fault
 		seen   = make(map[string]bool)
-		slots  = "" // the first concurrent rule
+		slots  = ""                    // the first concurrent rule
+		shared = make(map[bool]string) // the first constant key of the rates (false) and of the slots (true)
 	)
 	for n, r := range p.Rules {
 		switch {
@@ -169,6 +170,16 @@ func (p Policy) listFaults(i int, isConcurrent func(Rule) bool) []fault {
 		case slots != "":
 			// a slot that is held while a rate is waited for serves nobody
 			faults = append(faults, fault{i, n, fmt.Errorf("comes after the concurrent limit %q, want concurrent limits after all other limits", clip(slots))})
+		}
+		// A task that waits behind its own key would keep a place of everyone's.
+		switch is := isConcurrent(r); {
+		case !r.limited():
+		case r.constant():
+			shared[is] = cmp.Or(shared[is], r.Name)
+		case r.varies() && shared[is] != "":
+			wide := clip(shared[is])
+			faults = append(faults, fault{i, n, fmt.Errorf("comes after %q, whose key is the same for all tasks: "+
+				"tasks that wait for a key of their own would keep places there, and stall all others; want %q before %q", wide, clip(r.Name), wide)})
 		}
 		seen[r.Name] = true
 	}
