@@ -39,7 +39,7 @@ func GrantFrom(ctx context.Context) (throttle.Decision, bool) {
 
 // Handler puts admission before a handler: a task with a policy gets its
 // permits first. A task that a [asynq.ServeMux] has no handler for goes straight
-// to its NotFound and spends nothing.
+// to its NotFound and spends nothing. Around a handler twice, only the outer one counts.
 func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 	if next == nil {
 		panic("worker: nil handler")
@@ -49,6 +49,12 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		a.types.watchMux(mux)
 	}
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		if outer, ok := ctx.Value(attemptKey{}).(*attempt); ok && outer.a == a {
+			a.logOnce("wrapped twice", func() {
+				a.log.Warn("Adapter.Handler stands around a handler twice, as by mux.Use(a.Handler) and a.Handler(mux): only the outer one asks the limits. Take one of them away")
+			})
+			return next.ProcessTask(ctx, task)
+		}
 		taskID, _ := asynq.GetTaskID(ctx)
 		name, _ := asynq.GetQueueName(ctx)
 		key := a.keys(name).Task(taskID)

@@ -148,3 +148,28 @@ func TestTaskThatAsynqEndsIsNoServerWithoutHandler(t *testing.T) {
 		t.Errorf("%d tasks count as run without limits, want none", s.Bypassed)
 	}
 }
+
+// mux.Use(a.Handler) and a.Handler(mux) together ask the limits once.
+func TestHandlerAroundAHandlerTwiceAsksTheLimitsOnce(t *testing.T) {
+	t.Parallel()
+	r, seen := newRig(t), &runs{}
+	a := r.adapter(policies(phone("sms", time.Minute)))
+	cfg := a.Server(asynq.Config{Concurrency: 1})
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mux := asynq.NewServeMux()
+	mux.Use(a.Handler)
+	mux.Handle("sms", seen.handler())
+	r.serve(a.Client(), cfg, a.Handler(mux))
+	for i := range 2 {
+		r.enqueuePlain("sms", fmt.Sprint(i), to(fmt.Sprint("+", i)))
+	}
+	seen.ran(t, 2)
+	if s := a.Stats(); s.Granted != 2 || s.Refused != 0 {
+		t.Errorf("%d grants and %d refusals of two tasks, want 2 and 0", s.Granted, s.Refused)
+	}
+	if n := r.logs.FilterMessageSnippet("around a handler twice").Len(); n != 1 {
+		t.Errorf("%d lines about it, want 1", n)
+	}
+}
