@@ -293,14 +293,16 @@ type shadowCounters struct {
 }
 
 // add counts a task that would have been refused with err.
-func (c *shadowCounters) add(err error) {
+func (c *shadowCounters) add(err error) { c.count(refusedBy(err)) }
+
+// refusedBy says what stands for an error that refuses a task, or would.
+func refusedBy(err error) string {
 	for _, by := range shadowedBy {
 		if errors.Is(err, by.err) {
-			c.count(by.text)
-			return
+			return by.text
 		}
 	}
-	c.count(ShadowedOther)
+	return ShadowedOther
 }
 
 func (c *shadowCounters) count(what string) {
