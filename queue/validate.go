@@ -137,10 +137,12 @@ func (p Policy) faults(i int) []fault {
 // errNoLimit is about a policy of gates alone.
 var errNoLimit = errors.New("no limit, want at least one besides gates")
 
-// patternFault is what is wrong with a type that looks like a pattern, or "". A policy for
+// patternFault is what is wrong with a type that looks like a pattern, or has blanks at its ends, or "". A policy for
 // one would fit no task, and its tasks would run without limits.
 func patternFault(typ string) string {
 	switch {
+	case strings.TrimSpace(typ) != typ:
+		return fmt.Sprintf("the type %q begins or ends with a blank, want %q: types are compared exactly", clip(typ), clip(strings.TrimSpace(typ)))
 	case strings.Contains(typ, "*"):
 		return fmt.Sprintf("the type %q is a pattern, want a task type: types are compared exactly, so each type of such tasks needs a policy of its own, which may list the same rules", clip(typ))
 	case strings.HasSuffix(typ, ":"):
