@@ -2,8 +2,8 @@ package throttle_test
 
 import (
 	"errors"
-	"slices"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
