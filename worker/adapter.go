@@ -214,6 +214,9 @@ func (a *Adapter) Start(ctx context.Context) error {
 		return err
 	}
 	a.started.Store(true)
+	if a.cfg.Throttle.Shadow {
+		a.log.Warn("shadow mode: limits are counted and not kept")
+	}
 	a.checkAsynq()
 	a.types.start()
 	a.policyFiles.settle(ctx)
