@@ -80,8 +80,8 @@ func TestNamesOfAQueuesKeysAreReserved(t *testing.T) {
 	t.Parallel()
 	keys := reflect.ValueOf(luascripts.NewQueueKeys("hw", "q"))
 	found := 0
-	for i := range keys.NumField() {
-		own, ok := strings.CutPrefix(keys.Field(i).String(), "hw:{q}:")
+	for _, key := range keys.Fields() {
+		own, ok := strings.CutPrefix(key.String(), "hw:{q}:")
 		if !ok {
 			continue
 		}
