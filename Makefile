@@ -35,7 +35,7 @@ check: ## look at the code without running it: gofmt, go vet, golangci-lint
 # in virtual time, or thousands of calls at one instant. `make soak` runs all of them with it.
 PLAIN := ./e2e ./cmd/... ./examples/... ./internal/luascripts ./internal/memory
 
-test: ## install redis-server and promtool if they are missing, check, run all tests in their short form, and each benchmark once
+test: ## install redis-server, and prometheus and chromium if it can, where they are missing, check, run all tests in their short form, and each benchmark once
 	tools/install-redis
 	-tools/install-prometheus
 	-tools/install-chromium

@@ -221,7 +221,7 @@ func TestReadPolicyFiles(t *testing.T) {
 		t.Errorf("the rule of the second file has the key of the first: %v, %v", d, err)
 	}
 
-	c := write("c.yaml", "rules:\n  phone: {limit: 2/60s, key: $.to}\n  all: {limit: 9/1s, key: =k}\npolicies:\n  sms: {rules: [phone]}\n  mail: {rules: [all, phone]}\n")
+	c := write("c.yaml", "rules:\n  phone: {limit: 2/60s, key: $.to}\n  all: {limit: 9/1s, key: $.all}\npolicies:\n  sms: {rules: [phone]}\n  mail: {rules: [all, phone]}\n")
 	absent := filepath.Join(dir, "absent.yaml")
 	policies, err = ReadPolicyFiles(a, absent, c)
 	if policies != nil || !errors.Is(err, fs.ErrNotExist) {

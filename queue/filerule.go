@@ -51,7 +51,7 @@ func (f *policyFile) rule(e yamlfile.Entry) *fileRule {
 			r.Gate, gate = f.gate(n)
 		case "key":
 			if r.Key = f.key(n); r.Key == nil {
-				r.Key = ConstantKey("?")
+				r.Key = unreadKey
 			}
 			r.source.key = yamlfile.TextOf(n)
 		case "cost":

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -38,10 +39,12 @@ type Policy struct {
 	// refused. Required.
 	Type string
 
-	// Rules are 1 to 16, narrowest key first: the phone, then the tenant,
-	// then the provider. A task stands in the line of the first rule that
+	// Rules are 1 to 16, narrowest key first: the rule whose key the fewest tasks
+	// share, the phone, then the tenant, and last the one that most share, the
+	// provider. A task stands in the line of the first rule that
 	// refuses it and in none after that, so a wide rule that came first would
-	// keep places for tasks that their phones hold up. Gates have no key and may
+	// keep places for tasks that their phones hold up. A rule with a [ConstantKey]
+	// before one whose key differs from task to task is refused. Gates have no key and may
 	// stand anywhere; concurrent limits come after all other limits. All
 	// policies list the rules that they share in one order.
 	Rules []Rule
@@ -148,11 +151,35 @@ func chargePolicyOf(text string) (ChargePolicy, bool) {
 // name of a provider; a policy file has it as "=acme". It panics when the key is empty or
 // over 1024 bytes long, and when it begins with $ or =: that was meant for [JSONKey] or for
 // a policy file, and would count all tasks together.
+//
+// It is not inlined: [Rule.constant] knows its keys by the code that they share, and a copy in
+// the caller would be code of its own.
+//
+//go:noinline
 func ConstantKey(key string) KeyFunc {
 	if fault := constantFault(key); fault != "" {
 		panic("queue: " + fault)
 	}
 	return func(*asynq.Task) (string, error) { return key, nil }
+}
+
+// unreadKey stands for a key of a policy file that could not be read.
+func unreadKey(*asynq.Task) (string, error) { return "?", nil }
+
+var (
+	constantCode = codeOf(ConstantKey("?"))
+	unreadCode   = codeOf(unreadKey)
+)
+
+// codeOf is where the code of a function begins. All closures of one function literal share it.
+func codeOf(key KeyFunc) uintptr { return reflect.ValueOf(key).Pointer() }
+
+// constant says that all tasks have the same key under the rule.
+func (r Rule) constant() bool { return r.Key != nil && codeOf(r.Key) == constantCode }
+
+// varies says that the key differs from task to task, as far as can be known.
+func (r Rule) varies() bool {
+	return r.Key != nil && codeOf(r.Key) != constantCode && codeOf(r.Key) != unreadCode
 }
 
 // constantFault is what is wrong with a constant key, or "".

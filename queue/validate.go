@@ -137,10 +137,12 @@ func (p Policy) faults(i int) []fault {
 // errNoLimit is about a policy of gates alone.
 var errNoLimit = errors.New("no limit, want at least one besides gates")
 
-// patternFault is what is wrong with a type that looks like a pattern, or "". A policy for
+// patternFault is what is wrong with a type that looks like a pattern, or has blanks at its ends, or "". A policy for
 // one would fit no task, and its tasks would run without limits.
 func patternFault(typ string) string {
 	switch {
+	case strings.TrimSpace(typ) != typ:
+		return fmt.Sprintf("the type %q begins or ends with a blank, want %q: types are compared exactly", clip(typ), clip(strings.TrimSpace(typ)))
 	case strings.Contains(typ, "*"):
 		return fmt.Sprintf("the type %q is a pattern, want a task type: types are compared exactly, so each type of such tasks needs a policy of its own, which may list the same rules", clip(typ))
 	case strings.HasSuffix(typ, ":"):
@@ -157,7 +159,8 @@ func (p Policy) listFaults(i int, isConcurrent func(Rule) bool) []fault {
 	var (
 		faults []fault
 		seen   = make(map[string]bool)
-		slots  = "" // the first concurrent rule
+		slots  = ""                    // the first concurrent rule
+		shared = make(map[bool]string) // the first constant key of the rates (false) and of the slots (true)
 	)
 	for n, r := range p.Rules {
 		switch {
@@ -169,6 +172,16 @@ func (p Policy) listFaults(i int, isConcurrent func(Rule) bool) []fault {
 		case slots != "":
 			// a slot that is held while a rate is waited for serves nobody
 			faults = append(faults, fault{i, n, fmt.Errorf("comes after the concurrent limit %q, want concurrent limits after all other limits", clip(slots))})
+		}
+		// A task that waits behind its own key would keep a place of everyone's.
+		switch is := isConcurrent(r); {
+		case !r.limited():
+		case r.constant():
+			shared[is] = cmp.Or(shared[is], r.Name)
+		case r.varies() && shared[is] != "":
+			wide := clip(shared[is])
+			faults = append(faults, fault{i, n, fmt.Errorf("comes after %q, whose key is the same for all tasks: "+
+				"tasks that wait for a key of their own would keep places there, and stall all others; want %q before %q", wide, clip(r.Name), wide)})
 		}
 		seen[r.Name] = true
 	}

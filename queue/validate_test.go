@@ -35,6 +35,7 @@ func TestValidateOnePolicy(t *testing.T) {
 		{"a limit that makes no sense", first(func(r *Rule) { r.Limit = throttle.Sliding(0, time.Minute) }), []string{`rule 0 ("sms-per-phone"): throttle: invalid limit: 0 permits`}},
 		{"no key", first(func(r *Rule) { r.Key = nil }), []string{`rule 0 ("sms-per-phone"): no key`}},
 		{"a zone for a limit", first(func(r *Rule) { r.Zone = utcZone }), []string{"a zone, but a limit has none"}},
+		{"a blank behind the type", func(p *Policy) { p.Type = "sms " }, []string{`the type "sms " begins or ends with a blank, want "sms"`}},
 		{"zero policy", func(p *Policy) { *p = Policy{} }, []string{"no Type", "no Rules"}},
 		{"zero rule", first(func(r *Rule) { *r = Rule{} }), []string{`rule 0 (""): no name`, "neither"}},
 		{"16 rules", func(p *Policy) { *p = manyRules(16) }, nil},

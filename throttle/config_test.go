@@ -2,6 +2,7 @@ package throttle_test
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -69,6 +71,28 @@ func TestValidateRule(t *testing.T) {
 		if err := throttle.ForWorkers.ValidateRule(name); !errors.Is(err, throttle.ErrInvalidConfig) {
 			t.Errorf("ValidateRule(%q) = %v, want %v", name, err, throttle.ErrInvalidConfig)
 		}
+	}
+}
+
+// A rule with the name of a queue's own key would share that key with it, on a user's key that
+// is called like the queue.
+func TestNamesOfAQueuesKeysAreReserved(t *testing.T) {
+	t.Parallel()
+	keys := reflect.ValueOf(luascripts.NewQueueKeys("hw", "q"))
+	found := 0
+	for _, key := range keys.Fields() {
+		own, ok := strings.CutPrefix(key.String(), "hw:{q}:")
+		if !ok {
+			continue
+		}
+		found++
+		name, _, _ := strings.Cut(own, ":")
+		if err := throttle.ForWorkers.ValidateRule(name); err == nil {
+			t.Errorf("a rule may be called %q, and a queue has the key hw:{q}:%s", name, own)
+		}
+	}
+	if found < 8 {
+		t.Errorf("only %d keys of a queue were found", found)
 	}
 }
 

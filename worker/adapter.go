@@ -210,10 +210,19 @@ func (a *Adapter) Start(ctx context.Context) error {
 		return err
 	}
 	a.queuesOf(nil) // from now on they stay
-	if err := errors.Join(a.checkRedis(ctx), a.upkeep.compareClocks(ctx)); err != nil {
+	err := a.checkRedis(ctx)
+	if err == nil || errors.Is(err, ErrRedisUnfit) { // it answers
+		if skew := a.upkeep.compareClocks(ctx); err == nil || errors.Is(skew, ErrClockSkew) {
+			err = errors.Join(err, skew)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	a.started.Store(true)
+	if a.cfg.Throttle.Shadow {
+		a.log.Warn("shadow mode: limits are counted and not kept")
+	}
 	a.checkAsynq()
 	a.types.start()
 	a.policyFiles.settle(ctx)
@@ -268,13 +277,16 @@ const (
 	awaitMax = time.Second
 )
 
-// checkRedis refuses a server that can't do what the adapter needs, with all its faults. A
-// server that is away is no fault of its own: whoever asks it next says so.
+// checkRedis refuses a server that can't do what the adapter needs, with all its faults, and
+// says so of one that is away.
 func (a *Adapter) checkRedis(ctx context.Context) error {
 	found, err := precheck.Run(ctx, a.rdb, precheck.Needs{
 		Role: precheck.Worker, Prefix: a.cfg.Throttle.Prefix, AllowEviction: a.cfg.AllowEviction,
 		Queue: slices.Min(slices.Collect(maps.Keys(a.cfg.Asynq.Queues))),
 	})
+	if err != nil && !rediserr.Of(err).Answered() {
+		return fmt.Errorf("worker: Redis does not answer: %w; start it, or let the start wait for it with worker.Config.WaitForRedis", err)
+	}
 	if err != nil {
 		a.log.Warn("Redis could not be checked", zap.Error(err))
 	}

@@ -1,13 +1,16 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/hibiken/asynq"
+	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
@@ -39,7 +42,7 @@ func GrantFrom(ctx context.Context) (throttle.Decision, bool) {
 
 // Handler puts admission before a handler: a task with a policy gets its
 // permits first. A task that a [asynq.ServeMux] has no handler for goes straight
-// to its NotFound and spends nothing.
+// to its NotFound and spends nothing. Around a handler twice, only the outer one counts.
 func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 	if next == nil {
 		panic("worker: nil handler")
@@ -49,6 +52,12 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		a.types.watchMux(mux)
 	}
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		if outer, ok := ctx.Value(attemptKey{}).(*attempt); ok && outer.a == a {
+			a.logOnce("wrapped twice", func() {
+				a.log.Warn("Adapter.Handler stands around a handler twice, as by mux.Use(a.Handler) and a.Handler(mux): only the outer one asks the limits. Take one of them away")
+			})
+			return next.ProcessTask(ctx, task)
+		}
 		taskID, _ := asynq.GetTaskID(ctx)
 		name, _ := asynq.GetQueueName(ctx)
 		key := a.keys(name).Task(taskID)
@@ -255,10 +264,37 @@ func (t *attempt) refused(ctx context.Context, err error) {
 	} else if exceeds, ok := errors.AsType[*throttle.ExceedsLimitError](err); ok {
 		e.Reason, e.Rule = event.ExceedsLimit, exceeds.Rule
 	}
+	t.logRefused(err)
 	t.a.history.Of(e.Rule).Refused()
 	if tell := t.a.cfg.Observer.Refused; tell != nil {
 		tell(ctx, e)
 	}
+}
+
+// remedies say what to do about tasks that can never run, by what is wrong with them.
+var remedies = map[string]string{
+	ShadowedNoKey:   "let the payload hold the key, or mend the rule's key",
+	ShadowedBadCost: "mend the cost in the payload, or the rule's cost",
+	ShadowedNoZone:  "let the payload hold the zone, or name another one in the rule",
+	ShadowedExceeds: "raise the limit, or split the task",
+	ShadowedTooLate: "give the task a later deadline, or raise the limit",
+}
+
+// logRefused says why tasks can never run: not more than a line in a while for each type, rule
+// and reason. It has neither key nor payload.
+func (t *attempt) logRefused(err error) {
+	what, rule, reason := refusedBy(err), "", ""
+	if demand, ok := errors.AsType[*queue.DemandError](err); ok {
+		rule, reason = demand.Rule, demand.Reason
+	} else if late, ok := errors.AsType[*throttle.TooLateError](err); ok {
+		rule, reason = late.Rule, "its turn comes after its deadline"
+	} else if exceeds, ok := errors.AsType[*throttle.ExceedsLimitError](err); ok {
+		rule, reason = exceeds.Rule, fmt.Sprintf("a cost of %d is above the limit %v", exceeds.Cost, exceeds.Limit)
+	}
+	t.a.logFew("refused "+what+" "+rule+" "+t.taskType, func() {
+		t.a.log.Warn("a task can never run, and is archived",
+			zap.String("type", t.taskType), zap.String("rule", rule), zap.String("reason", cmp.Or(reason, what)), zap.String("remedy", cmp.Or(remedies[what], "see docs/guarantees.md")))
+	})
 }
 
 // begins counts a handler that starts, under these rules. An Observer that panics must not

@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,8 +23,8 @@ func TestStartWaitsForRedis(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := impatient.Start(t.Context()); err == nil {
-		t.Error("a pool that does not wait starts without Redis")
+	if err := impatient.Start(t.Context()); err == nil || !strings.Contains(err.Error(), srv.Addr()) || !strings.Contains(err.Error(), "WaitForRedis") {
+		t.Errorf("a pool that does not wait starts without Redis: %v, want an error with the address and the remedy", err)
 	}
 	impatient.Shutdown()
 

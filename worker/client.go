@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -81,9 +82,12 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 	}
 	switch op {
 	case asynqwire.OpRetry, asynqwire.OpArchive:
-		c.a.inFlight.take(call.TaskKey, time.Now()) // its handler may never have been called
+		delivered, bypassed := c.a.inFlight.take(call.TaskKey, time.Now()) // its handler may never have been called
 		if cmd := c.deferTask(ctx, call); cmd != nil {
 			return cmd
+		}
+		if bypassed && !endedByAsynq(call) {
+			c.a.types.bypassed(delivered.Type)
 		}
 		if op == asynqwire.OpRetry {
 			c.forgetDue(ctx, call)
@@ -91,6 +95,12 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 	case asynqwire.OpDone, asynqwire.OpComplete:
 		if cmd := c.deferHidden(ctx, call); cmd != nil {
 			return cmd
+		}
+		if c.a.recentlyDone.has(call.TaskKey, time.Now()) {
+			break // and what is in flight is another delivery of it
+		}
+		if delivered, bypassed := c.a.inFlight.take(call.TaskKey, time.Now()); bypassed {
+			c.a.types.bypassed(delivered.Type)
 		}
 	}
 	cmd := run(ctx)
@@ -111,6 +121,13 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 		c.a.recentlyDone.take(call.TaskKey, time.Now())
 	}
 	return cmd
+}
+
+// endedByAsynq says that asynq may have ended an attempt before it called the handler: the
+// deadline had passed, or the recoverer found the task.
+func endedByAsynq(call asynqwire.Call) bool {
+	m, err := asynqwire.DecodeMessage(call.Message)
+	return err != nil || slices.Contains([]string{context.DeadlineExceeded.Error(), context.Canceled.Error(), asynq.ErrLeaseExpired.Error()}, m.ErrorMsg)
 }
 
 // deferTask writes a deferral where asynq wants to write a retry or an archived

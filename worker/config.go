@@ -31,7 +31,7 @@ const (
 // without limits. It is not read again after New.
 type Config struct {
 	// Asynq configures the servers, as in asynq. Concurrency is that of the
-	// whole pool, shared out over its servers; it defaults to GOMAXPROCS, or Servers
+	// whole pool, shared out over its servers; it defaults to runtime.NumCPU, or Servers
 	// when that is more. The other defaults are asynq's. IsFailure, RetryDelayFunc and
 	// ErrorHandler work as ever and never see a throttle. TaskCheckInterval is
 	// ours: an idle server is woken, it does not sleep. A Logger of your own is

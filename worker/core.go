@@ -109,6 +109,7 @@ func (c *core) sawError(ctx context.Context, err error) {
 		return
 	}
 	if c.away.since.CompareAndSwap(0, time.Now().UnixNano()) {
+		c.log.Error("Redis is away: no task is fetched until it answers", zap.Error(err))
 		if tell := c.cfg.Observer.RedisAway; tell != nil {
 			tell(ctx, event.RedisAway{Err: err})
 		}
@@ -121,6 +122,7 @@ func (c *core) sawAnswer(ctx context.Context) {
 		return
 	}
 	if since := c.away.since.Swap(0); since != 0 {
+		c.log.Warn("Redis is back", zap.Duration("after", time.Duration(time.Now().UnixNano()-since)))
 		if tell := c.cfg.Observer.RedisBack; tell != nil {
 			tell(ctx, event.RedisBack{For: time.Duration(time.Now().UnixNano() - since)})
 		}

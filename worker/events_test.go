@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hibiken/asynq"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
@@ -209,6 +211,8 @@ func TestVirtualObserverIsToldOfAnOutage(t *testing.T) {
 		w, seen := &told{T: t}, &runs{}
 		cfg := policies(phone("sms", time.Hour))
 		cfg.Asynq.Concurrency, cfg.Observer = 2, w.observer()
+		lines, logs := observer.New(zap.WarnLevel)
+		cfg.Logger = zap.New(lines)
 		started(t, clients[0], seen.handler(), cfg)
 		for range 2 {
 			m.SetError("LOADING an outage")
@@ -222,6 +226,9 @@ func TestVirtualObserverIsToldOfAnOutage(t *testing.T) {
 			t.Errorf("%d runs, want 1", len(seen.all()))
 		}
 		w.want("", "RedisAway", "RedisBack", "RedisAway", "RedisBack")
+		if away, back := logs.FilterMessageSnippet("Redis is away").Len(), logs.FilterMessageSnippet("Redis is back").Len(); away != 2 || back != 2 {
+			t.Errorf("the log says %d times that Redis is away and %d times that it is back, want each twice", away, back)
+		}
 	})
 }
 

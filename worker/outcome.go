@@ -152,6 +152,9 @@ const (
 // goes first when the key is open again. Other keys are not affected. This is not a failure
 // and costs no retry, up to the policy's MaxPostpones; after that it is Err, a failure like
 // any other. The attempt has paid, unless the error is also marked as [NotCharged].
+//
+// It is a failure like any other, too, from a task type without a policy, and when Rule is none
+// of the policy's and the handler has not acquired it itself. The log says so once for each type.
 type RetryAfterError struct {
 	Err   error         // what the provider said; nil is fine
 	After time.Duration // less than RetryAfterMin counts as that, more than RetryAfterMax too
@@ -212,6 +215,7 @@ func RetryAfterFrom(resp *http.Response, most time.Duration) (d time.Duration, o
 func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterError, err error) error {
 	g, ok := t.grantOf(p, later.Rule)
 	if !ok {
+		t.logNoSuchRule(p, later.Rule)
 		return err
 	}
 	rule := later.Rule
@@ -252,6 +256,21 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 	cause := &throttle.ThrottledError{Rule: rule, At: time.Now().Add(d), RetryAfter: d}
 	from := luascripts.BookingRef{Deadline: t.deadline, Rules: bookedRules(g.policy, g.Request)}
 	return t.deferTo(deferral{rule: rule, reason: event.Asked, wait: d, booking: from, cause: fmt.Errorf("%w: %w", cause, err), postponed: true}, g)
+}
+
+// logNoSuchRule says that a Retry-After counts as a failure because of what it names, once. In
+// shadow mode a task may have no grant by a rule of its policy: that is no mistake.
+func (t *attempt) logNoSuchRule(p taskPolicy, rule string) {
+	if slices.Contains(p.names, rule) || rule == "" && p.decide != nil {
+		return
+	}
+	what := "a RetryAfterError names a rule by which its task holds no grant, so it counts as a failure: name a rule of the policy, or none"
+	if p.decide == nil {
+		what = "a RetryAfterError comes from a task type without a policy, so it counts as a failure: there is no key to close"
+	}
+	t.a.logOnce("no such rule "+t.taskType, func() {
+		t.a.log.Error(what, zap.String("type", t.taskType), zap.String("rule", rule), zap.Strings("rules", p.names))
+	})
 }
 
 // gaveUp says that asynq has ended the attempt of a handler, whose error nobody reads.

@@ -50,6 +50,28 @@ func TestPostponedAfterTheAttemptWasGivenUp(t *testing.T) {
 	wantNobody(t, r, "a")
 }
 
+// A Retry-After that names a rule which its task does not have counts as a failure, and is told.
+func TestRetryAfterOfARuleThatIsNotThePolicysIsTold(t *testing.T) {
+	t.Parallel()
+	for typ, text := range map[string]string{"sms": "names a rule by which its task holds no grant", "mail": "a task type without a policy"} {
+		t.Run(typ, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+				return &worker.RetryAfterError{Err: errBusy, After: time.Hour, Rule: "provider"}
+			}), policies(phone("sms", ms)))
+			for _, id := range []string{"a", "b"} {
+				r.enqueuePlain(typ, id, to("+1"), asynq.MaxRetry(0))
+			}
+			r.eventually("both failed", func() bool { return r.queueInfo().Archived == 2 })
+			lines := r.logs.FilterMessageSnippet(text).All()
+			if len(lines) != 1 || lines[0].ContextMap()["rule"] != "provider" || lines[0].ContextMap()["type"] != typ {
+				t.Errorf("the log has %v about it, want one line with the type and the rule", lines)
+			}
+		})
+	}
+}
+
 // wantClosed waits until a key is closed.
 func wantClosed(t *testing.T, l *throttle.Limiter) {
 	t.Helper()

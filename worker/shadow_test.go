@@ -61,3 +61,19 @@ func TestShadowRunsWhatWouldBeRefused(t *testing.T) {
 		}
 	})
 }
+
+// Limits that are not kept are said so at start, once.
+func TestShadowModeIsToldAtStart(t *testing.T) {
+	t.Parallel()
+	for _, shadow := range []bool{true, false} {
+		r := newRig(t)
+		cfg := policies(phone("sms", time.Minute))
+		cfg.Throttle.Shadow = shadow
+		if err := r.adapter(cfg).Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := r.logs.FilterMessage("shadow mode: limits are counted and not kept").Len(); (n == 1) != shadow {
+			t.Errorf("shadow %v: %d lines about it", shadow, n)
+		}
+	}
+}

@@ -31,6 +31,7 @@ type Stats struct {
 	LeasesLost int64 // leases that ended while their handler ran
 	Hidden     int64 // deferred tasks whose middleware told asynq something else
 	Archived   int64 // throttled tasks that asynq archived all the same: it is not the asynq that is known
+	Bypassed   int64 // tasks with a policy that ended and whose limits were not asked: Adapter.Handler is not around their handler
 	Finished   int64 // redeliveries of tasks that had finished here while Redis was away
 
 	// Lateness is how long after the later of its promise and the instant from
@@ -62,7 +63,7 @@ type RuleStats struct {
 type counters struct {
 	admissions, granted, redeemed, booked, deferred, refused, stale   atomic.Int64
 	wakeChecks, moved, wakes, finished, postponed, leasesLost, hidden atomic.Int64
-	archived, forced                                                  atomic.Int64
+	archived, forced, bypassed                                        atomic.Int64
 	unlimited                                                         atomic.Int64
 	shadowed                                                          shadowCounters
 	rules                                                             ruleCounters
@@ -73,8 +74,9 @@ func (c *counters) snapshot() Stats {
 	s := Stats{
 		Admissions: c.admissions.Load(), Granted: c.granted.Load(), Redeemed: c.redeemed.Load(),
 		Booked: c.booked.Load(), Deferred: c.deferred.Load(), Refused: c.refused.Load(), Stale: c.stale.Load(),
-		WakeChecks: c.wakeChecks.Load(), Moved: c.moved.Load(), Wakes: c.wakes.Load(), Finished: c.finished.Load(), Postponed: c.postponed.Load(), LeasesLost: c.leasesLost.Load(), Hidden: c.hidden.Load(), Archived: c.archived.Load(), Rules: c.rules.snapshot(),
-		Forced: c.forced.Load(), Unlimited: c.unlimited.Load(), Shadowed: c.shadowed.snapshot(),
+		WakeChecks: c.wakeChecks.Load(), Moved: c.moved.Load(), Wakes: c.wakes.Load(), Finished: c.finished.Load(), Postponed: c.postponed.Load(),
+		LeasesLost: c.leasesLost.Load(), Hidden: c.hidden.Load(), Archived: c.archived.Load(), Rules: c.rules.snapshot(),
+		Forced: c.forced.Load(), Bypassed: c.bypassed.Load(), Unlimited: c.unlimited.Load(), Shadowed: c.shadowed.snapshot(),
 	}
 	sorted := c.lateness.sorted()
 	s.LatenessP50, s.LatenessP99, s.LatenessMax = quantile(sorted, 0.5), quantile(sorted, 0.99), quantile(sorted, 1)
@@ -293,14 +295,16 @@ type shadowCounters struct {
 }
 
 // add counts a task that would have been refused with err.
-func (c *shadowCounters) add(err error) {
+func (c *shadowCounters) add(err error) { c.count(refusedBy(err)) }
+
+// refusedBy says what stands for an error that refuses a task, or would.
+func refusedBy(err error) string {
 	for _, by := range shadowedBy {
 		if errors.Is(err, by.err) {
-			c.count(by.text)
-			return
+			return by.text
 		}
 	}
-	c.count(ShadowedOther)
+	return ShadowedOther
 }
 
 func (c *shadowCounters) count(what string) {

@@ -122,6 +122,28 @@ func (w *typeWatch) name(typ, what string) {
 	w.log.Warn(what, zap.String("type", typ), zap.Strings("policies", w.types()))
 }
 
+// bypassed is called for a task that ended while the adapter's handler was not called for it.
+// Of a type with a policy that is a server without limits, or a middleware that stands before
+// the adapter's handler and answers in its stead, which only one that was called once can have.
+func (w *typeWatch) bypassed(typ string) {
+	seen := w.seen[typ]
+	if seen == nil {
+		return
+	}
+	w.counters.bypassed.Add(1)
+	if seen.Load() {
+		w.logOnce("bypassed at times "+typ, func() {
+			w.log.Warn("a task ended before the adapter's handler was called, so its limits were not asked: "+
+				"a middleware around Adapter.Handler answered for it, or one of several servers has a handler without Adapter.Handler", zap.String("type", typ))
+		})
+		return
+	}
+	w.logOnce("bypassed "+typ, func() {
+		w.log.Error("a task with a policy ran without limits: the adapter's handler was not called. "+
+			"Wrap the handler of the server with Adapter.Handler: srv.Start(a.Handler(mux))", zap.String("type", typ))
+	})
+}
+
 // types are those of some policies, for the log.
 func (w *typeWatch) types() []string {
 	all := slices.Sorted(maps.Keys(w.seen))

@@ -103,3 +103,73 @@ func TestIncompleteAdapterFailsItsFirstTask(t *testing.T) {
 		})
 	}
 }
+
+// A server whose handler is not the adapter's runs its tasks without limits. That can't be
+// seen at start, so it is told with the first task of each type.
+func TestServerWithoutTheAdaptersHandlerIsTold(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]error{"done": nil, "failed": errors.New("something"), "failed for good": asynq.SkipRetry} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			a := r.adapter(policies(phone("sms", time.Minute)))
+			cfg := a.Server(asynq.Config{Concurrency: 1})
+			if err := a.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r.serve(a.Client(), cfg, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return answer }))
+			for i := range 2 {
+				r.enqueuePlain("sms", fmt.Sprint(i), to("+1"))
+			}
+			r.eventually("both are counted", func() bool { return a.Stats().Bypassed >= 2 })
+			if n := r.logs.FilterMessageSnippet("Wrap the handler of the server with Adapter.Handler").Len(); n != 1 {
+				t.Errorf("%d lines about it, want 1", n)
+			}
+		})
+	}
+}
+
+// asynq ends a task whose deadline has passed without calling any handler.
+func TestTaskThatAsynqEndsIsNoServerWithoutHandler(t *testing.T) {
+	t.Parallel()
+	r, seen := newRig(t), &runs{}
+	a := r.adapter(policies(phone("sms", ms)))
+	cfg := a.Server(asynq.Config{Concurrency: 1})
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.enqueuePlain("sms", "late", to("+1"), asynq.Deadline(time.Now().Add(-time.Minute)))
+	r.enqueuePlain("sms", "a", to("+1"))
+	r.serve(a.Client(), cfg, a.Handler(seen.handler()))
+	r.eventually("one ended by asynq", func() bool { info := r.info("late"); return info != nil && info.LastErr != "" })
+	seen.ran(t, 1)
+	r.eventually("the other is done", func() bool { return r.info("a") == nil })
+	if s := a.Stats(); s.Bypassed != 0 {
+		t.Errorf("%d tasks count as run without limits, want none", s.Bypassed)
+	}
+}
+
+// mux.Use(a.Handler) and a.Handler(mux) together ask the limits once.
+func TestHandlerAroundAHandlerTwiceAsksTheLimitsOnce(t *testing.T) {
+	t.Parallel()
+	r, seen := newRig(t), &runs{}
+	a := r.adapter(policies(phone("sms", time.Minute)))
+	cfg := a.Server(asynq.Config{Concurrency: 1})
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mux := asynq.NewServeMux()
+	mux.Use(a.Handler)
+	mux.Handle("sms", seen.handler())
+	r.serve(a.Client(), cfg, a.Handler(mux))
+	for i := range 2 {
+		r.enqueuePlain("sms", fmt.Sprint(i), to(fmt.Sprint("+", i)))
+	}
+	seen.ran(t, 2)
+	if s := a.Stats(); s.Granted != 2 || s.Refused != 0 {
+		t.Errorf("%d grants and %d refusals of two tasks, want 2 and 0", s.Granted, s.Refused)
+	}
+	if n := r.logs.FilterMessageSnippet("around a handler twice").Len(); n != 1 {
+		t.Errorf("%d lines about it, want 1", n)
+	}
+}

@@ -301,13 +301,20 @@ func (s server) try(ctx context.Context, pipe redis.Pipeliner) trials {
 
 // findings says what the user lacks: all of it in one finding.
 func (t trials) findings(s server, info map[string]string) []Finding {
-	var lacks []string
-	for i, cmd := range t.sent {
-		if noPermission(cmd.Err()) {
-			lacks = append(lacks, t.rights[i].String())
+	var lacks, patterns []string
+	for _, kind := range []struct{ word, pattern string }{{"KEY", "~" + s.needs.Prefix + ":*"}, {"CHANNEL", "&" + s.needs.Prefix + ":*"}, {"TASK", "~asynq:*"}, {"", ""}} {
+		refused, all := t.refused(kind.word)
+		if all && kind.pattern != "" {
+			patterns = append(patterns, kind.pattern)
+		} else {
+			lacks = append(lacks, refused...)
 		}
 	}
 	var out []Finding
+	if len(patterns) > 0 {
+		out = append(out, s.fault("rights", "its user may use none of the keys or channels "+strings.Join(patterns, ", "),
+			"add "+strings.Join(patterns, " ")+" with ACL SETUSER; docs/production.md lists the rights of each role"))
+	}
 	if len(lacks) > 0 {
 		out = append(out, s.fault("rights", "its user may not call what is needed: "+strings.Join(lacks, ", "),
 			"grant these with ACL SETUSER; docs/production.md lists the rights of each role"))
@@ -331,6 +338,26 @@ func (t trials) findings(s server, info map[string]string) []Finding {
 			"grant these: until then scripts run in their place, which cost Redis more"))
 	}
 	return out
+}
+
+// refused are the rights that the user lacks on one kind of keys, "" for commands without a key.
+// all says that it may not use those keys at all: then the pattern is missing, and Redis'
+// answers speak of access and not of a command.
+func (t trials) refused(kind string) (lacks []string, all bool) {
+	tried, shut := 0, 0
+	for i, cmd := range t.sent {
+		if t.rights[i].kind() != kind {
+			continue
+		}
+		tried++
+		if noPermission(cmd.Err()) {
+			lacks = append(lacks, t.rights[i].String())
+			if strings.Contains(cmd.Err().Error(), "to access") {
+				shut++
+			}
+		}
+	}
+	return lacks, tried > 0 && shut == tried
 }
 
 func noPermission(err error) bool {

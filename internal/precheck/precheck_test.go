@@ -128,8 +128,9 @@ func TestMissingRightsAreNamed(t *testing.T) {
 	s, admin := own(t)
 	want(t, as(t, s, admin, "~hw:*", "~asynq:*", "&*", "+@all", "-zadd", "-publish", "-fcall"), needs, s.Addr(),
 		map[string]string{"rights fault": "+zadd on Headway's keys, +publish on Headway's channels, +zadd on asynq's keys", "scripts warning": "+fcall"})
-	want(t, as(t, s, admin, "~asynq:*", "&*", "+@all"), needs, s.Addr(), map[string]string{"rights fault": "+set on Headway's keys"})
-	want(t, as(t, s, admin, "~hw:*", "~asynq:*", "+@all"), needs, s.Addr(), map[string]string{"rights fault": "+publish on Headway's channels"})
+	want(t, as(t, s, admin, "~asynq:*", "&*", "+@all"), needs, s.Addr(), map[string]string{"rights fault": "add ~hw:* with"})
+	want(t, as(t, s, admin, "~hw:*", "~asynq:*", "resetchannels", "+@all"), needs, s.Addr(), map[string]string{"rights fault": "add &hw:* with"})
+	want(t, as(t, s, admin, "resetchannels", "+@all"), needs, s.Addr(), map[string]string{"rights fault": "add ~hw:* &hw:* ~asynq:* with"})
 	want(t, as(t, s, admin, "~hw:*", "~asynq:*", "&*", "+@all", "-fcall", "-eval"), needs, s.Addr(),
 		map[string]string{"scripts fault": "neither functions nor scripts: it lacks +fcall, +eval"})
 	if err := admin.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {

@@ -131,15 +131,25 @@ func (r right) args(key, task, channel string) []any {
 	return out
 }
 
+// kind is the word of the trial that stands for what the command is on, or "".
+func (r right) kind() string {
+	for _, word := range []string{"TASK", "KEY", "CHANNEL"} {
+		if strings.Contains(r.trial, " "+word) {
+			return word
+		}
+	}
+	return ""
+}
+
 // String is the command as it is granted, on whose keys.
 func (r right) String() string {
-	name, rest, _ := strings.Cut(r.trial, " ")
-	switch {
-	case strings.Contains(rest, "TASK"):
+	name, _, _ := strings.Cut(r.trial, " ")
+	switch r.kind() {
+	case "TASK":
 		return "+" + name + " on asynq's keys"
-	case strings.Contains(rest, "KEY"):
+	case "KEY":
 		return "+" + name + " on Headway's keys"
-	case strings.Contains(rest, "CHANNEL"):
+	case "CHANNEL":
 		return "+" + name + " on Headway's channels"
 	}
 	return "+" + name

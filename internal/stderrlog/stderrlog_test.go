@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -46,6 +47,18 @@ func TestWithoutALoggerWarningsGoToStderr(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(got), &line); err != nil || line.Level != "warn" || line.Msg != "look here" || line.Component != "a" || line.N != 1 {
 		t.Errorf("stderr = %q (%v), want the one line of the warning", got, err)
+	}
+}
+
+// People read these lines: an error has no stack trace, and its time is a date.
+func TestLinesAreForPeople(t *testing.T) {
+	got := written(t, func() { stderrlog.Or(nil).Error("Redis is away") })
+	var line struct{ TS, Stacktrace string }
+	if err := json.Unmarshal([]byte(got), &line); err != nil || line.Stacktrace != "" {
+		t.Errorf("stderr = %q (%v), want no stack trace", got, err)
+	}
+	if _, err := time.Parse("2006-01-02T15:04:05.000Z0700", line.TS); err != nil {
+		t.Errorf("the time is %q, want ISO 8601: %v", line.TS, err)
 	}
 }
 
