@@ -320,12 +320,22 @@ func (t trials) findings(s server, info map[string]string) []Finding {
 		}
 		return missing
 	}
-	functions, scripts := may("+fcall", "+function|load"), may("+evalsha", "+eval", "+script|load")
+	functions, asynqs, ours := may("+fcall", "+function|load"), may("+evalsha", "+eval"), may("+script|load")
+	if s.needs.Role < Enqueuer {
+		asynqs, ours = nil, may("+evalsha", "+eval", "+script|load") // it runs no script of asynq
+	}
 	has := info["redis_version"] == "" || !older(info["redis_version"], versionFn)
 	switch {
-	case len(scripts) > 0 && (len(functions) > 0 || !has):
-		out = append(out, s.fault("scripts", "its user may run neither functions nor scripts: it lacks "+strings.Join(append(functions, scripts...), ", "),
-			"grant +fcall and +function|load, or +evalsha, +eval and +script|load"))
+	case len(asynqs) > 0 && has && len(functions) == 0:
+		out = append(out, s.fault("scripts", "its user may not run asynq's scripts: it lacks "+strings.Join(asynqs, ", "),
+			"grant +evalsha and +eval: functions stand in for Headway's scripts only"))
+	case len(asynqs)+len(ours) > 0 && (len(functions) > 0 || !has):
+		remedy := "grant +fcall and +function|load, or +evalsha, +eval and +script|load"
+		if s.needs.Role >= Enqueuer {
+			remedy = "grant +evalsha, +eval and +script|load"
+		}
+		lacks := slices.Concat(functions, asynqs, ours)
+		out = append(out, s.fault("scripts", "its user may run neither functions nor scripts: it lacks "+strings.Join(lacks, ", "), remedy))
 	case len(functions) > 0 && has && info["redis_version"] != "":
 		out = append(out, s.warning("scripts", "its user may not use functions: it lacks "+strings.Join(functions, ", "),
 			"grant these: until then scripts run in their place, which cost Redis more"))

@@ -141,6 +141,22 @@ func TestMissingRightsAreNamed(t *testing.T) {
 		map[string]string{"rights fault": "+hset", "eviction warning": "allkeys-lru"})
 }
 
+// Functions stand in for Headway's scripts, and for none of asynq's.
+func TestRolesThatRunAsynqsScriptsNeedEval(t *testing.T) {
+	t.Parallel()
+	s, admin := own(t)
+	for _, role := range []precheck.Role{precheck.Limiter, precheck.Enqueuer, precheck.Worker} {
+		for lacks, faulty := range map[string]bool{"-script|load": false, "-eval": role >= precheck.Enqueuer, "-evalsha": role >= precheck.Enqueuer} {
+			n, texts := needs, map[string]string{}
+			n.Role = role
+			if faulty {
+				texts["scripts fault"] = "may not run asynq's scripts: it lacks +" + lacks[1:]
+			}
+			want(t, as(t, s, admin, "~hw:*", "~asynq:*", "&*", "+@all", lacks), n, s.Addr(), texts)
+		}
+	}
+}
+
 func TestARefusedConnectionIsToldWithItsRemedy(t *testing.T) {
 	t.Parallel()
 	s, admin := own(t)
