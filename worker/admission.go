@@ -133,10 +133,25 @@ type validText struct{ error }
 func (e validText) Error() string { return strings.ToValidUTF8(e.error.Error(), "\uFFFD") }
 func (e validText) Unwrap() error { return e.error }
 
-// run calls the handler, and holds the leases of the attempt until the handler has really
+// run calls the handler. It calls it again when a task was to be postponed that can't be deferred.
+func (t *attempt) run(ctx context.Context, next asynq.Handler, task *asynq.Task) error {
+	for {
+		err := t.runOnce(ctx, next, task)
+		stay, ok := errors.AsType[*stayError](err)
+		if !ok {
+			return err
+		}
+		if ctx, err = t.again(ctx, task, stay); err != nil {
+			t.end(ctx, err)
+			return err
+		}
+	}
+}
+
+// runOnce calls the handler, and holds the leases of the attempt until the handler has really
 // returned: asynq may have given the attempt up long before. After a panic the attempt is
 // ended, and the panic goes on to asynq. An error may panic too, when it is looked at.
-func (t *attempt) run(ctx context.Context, next asynq.Handler, task *asynq.Task) (err error) {
+func (t *attempt) runOnce(ctx context.Context, next asynq.Handler, task *asynq.Task) (err error) {
 	ctx, cancel := t.cancellable(ctx)
 	ended := false
 	defer func() {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/event"
@@ -221,6 +222,7 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 	after, cancel := t.after(ctx)
 	defer cancel()
 	times, failed := luascripts.Postpones(after, t.a.rdb, t.a.keys(t.queue), t.taskID)
+	times += t.stayed // of which Redis does not know
 	tooOften := times >= p.maxPostpones()
 	d := min(max(later.After, RetryAfterMin), RetryAfterMax)
 	tooLate := t.MaxWait() != 0 && t.MaxWait() < d
@@ -249,9 +251,39 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 	if tell := t.a.cfg.Observer.Postponed; tell != nil {
 		tell(ctx, event.Postponed{Task: t.event(), Rule: rule, Wait: d, Times: times + 1})
 	}
+	if t.mustStay() {
+		t.stayed++
+		return &stayError{wait: d, cause: err}
+	}
 	cause := &throttle.ThrottledError{Rule: rule, At: time.Now().Add(d), RetryAfter: d}
 	from := luascripts.BookingRef{Deadline: t.deadline, Rules: bookedRules(g.policy, g.Request)}
 	return t.deferTo(deferral{rule: rule, reason: event.Asked, wait: d, booking: from, cause: fmt.Errorf("%w: %w", cause, err), postponed: true}, g)
+}
+
+// stayError is the end of a run whose provider asked to wait, on the last attempt of a task
+// that can't be deferred: it waits in its worker slot and runs again.
+type stayError struct {
+	wait  time.Duration
+	cause error
+}
+
+func (e *stayError) Error() string { return e.cause.Error() }
+func (e *stayError) Unwrap() error { return e.cause }
+
+// again waits in the worker slot for the next run of the handler. What the last one was
+// granted is spent.
+func (t *attempt) again(ctx context.Context, task *asynq.Task, stay *stayError) (context.Context, error) {
+	t.mu.Lock()
+	t.grants, t.lost, t.isLost = nil, nil, false
+	t.mu.Unlock()
+	if t.policy.decide == nil { // its handler asks for permits by itself, and waits there too
+		return ctx, t.waitFor(ctx, stay.wait)
+	}
+	d, err := t.admit(ctx, task, t.policy)
+	if d.Granted {
+		ctx = context.WithValue(ctx, grantKey{}, d)
+	}
+	return ctx, err
 }
 
 // gaveUp says that asynq has ended the attempt of a handler, whose error nobody reads.
