@@ -153,6 +153,10 @@ const (
 // goes first when the key is open again. Other keys are not affected. This is not a failure
 // and costs no retry, up to the policy's MaxPostpones; after that it is Err, a failure like
 // any other. The attempt has paid, unless the error is also marked as [NotCharged].
+//
+// In shadow mode (throttle.Config.Shadow) the task is deferred all the same, for it is its
+// provider who asks. Other tasks of the key run, and one that would come back behind its
+// deadline is an ordinary failure.
 type RetryAfterError struct {
 	Err   error         // what the provider said; nil is fine
 	After time.Duration // less than RetryAfterMin counts as that, more than RetryAfterMax too
@@ -241,6 +245,9 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 	}
 	switch {
 	case tooOften, gaveUp(ctx):
+		return err
+	case tooLate && t.a.cfg.Throttle.Shadow: // it fails like any other, and asynq tries it again
+		t.a.counters.shadowed.count(ShadowedTooLate)
 		return err
 	case tooLate:
 		late := &throttle.TooLateError{Rule: rule, At: time.Now().Add(d), Wait: d, MaxWait: t.MaxWait()}
