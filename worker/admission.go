@@ -271,7 +271,7 @@ func (t *attempt) started(ctx context.Context, rules []string, d throttle.Decisi
 	c := &t.a.counters
 	c.granted.Add(1)
 	if d.Shadowed {
-		c.shadowed.count(shadowedAs(d))
+		c.shadowed.add(throttle.ForWorkers.ShadowedFor(d))
 	}
 	late := time.Duration(0)
 	if !d.Promised.IsZero() {
