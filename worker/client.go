@@ -31,11 +31,18 @@ type client struct {
 	a      *Adapter
 	misses atomic.Int32 // empty queues in a row; asynq asks one after the other
 	fails  atomic.Int32 // failed fetches in a row
+	// recovered by another server of the pool are tasks whose process died. If each server did
+	// that, the user's functions would be asked by each about the same task.
+	recovered bool
 }
 
 // Eval runs a script that Redis does not have yet: asynq sends its text.
 func (c *client) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
-	op, call := asynqwire.Recognise(asynqwire.SHA(text), keys, args)
+	sha := asynqwire.SHA(text)
+	if c.recovered && asynqwire.ListsExpired(sha) {
+		return nothing(ctx)
+	}
+	op, call := asynqwire.Recognise(sha, keys, args)
 	return c.script(ctx, op, call, func(ctx context.Context) *redis.Cmd {
 		return c.UniversalClient.Eval(ctx, text, keys, args...)
 	})
@@ -43,6 +50,9 @@ func (c *client) Eval(ctx context.Context, text string, keys []string, args ...a
 
 // EvalSha is how asynq runs its scripts.
 func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	if c.recovered && asynqwire.ListsExpired(sha) {
+		return nothing(ctx)
+	}
 	op, call := asynqwire.Recognise(sha, keys, args)
 	return c.script(ctx, op, call, func(ctx context.Context) *redis.Cmd {
 		if c.a.scripts.rdb == nil || op == asynqwire.OpOther || op == asynqwire.OpUnknown {
@@ -200,6 +210,13 @@ func (c *client) forgetDue(ctx context.Context, call asynqwire.Call) {
 func done(ctx context.Context) *redis.Cmd {
 	cmd := redis.NewCmd(ctx)
 	cmd.SetVal("OK")
+	return cmd
+}
+
+// nothing is the answer of a script that lists tasks and found none.
+func nothing(ctx context.Context) *redis.Cmd {
+	cmd := redis.NewCmd(ctx)
+	cmd.SetVal([]any{})
 	return cmd
 }
 
