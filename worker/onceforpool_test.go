@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -104,5 +105,22 @@ func TestPoolIsOneServerToAsynq(t *testing.T) {
 	servers, err := r.insp.Servers()
 	if err != nil || len(servers) != 1 || servers[0].Concurrency != 16 {
 		t.Errorf("Inspector.Servers() lists %v, %v, want one with 16 workers", servers, err)
+	}
+}
+
+// Concurrency defaults to the number of CPUs, as in asynq, and not to GOMAXPROCS.
+//
+//nolint:paralleltest // it changes GOMAXPROCS for a moment
+func TestConcurrencyDefaultsToTheNumberOfCPUs(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU() + 1))
+	r := newRig(t)
+	started(t, r.rdb, asynq.NotFoundHandler(), worker.Config{Logger: r.log})
+	r.eventually("a server is listed", func() bool {
+		servers, err := r.insp.Servers()
+		return err == nil && len(servers) == 1 && servers[0].Concurrency == runtime.NumCPU()
+	})
+	a := r.adapter(worker.Config{})
+	if n := a.Server(asynq.Config{}).Concurrency; n != runtime.NumCPU() {
+		t.Errorf("Adapter.Server sets Concurrency %d, want %d", n, runtime.NumCPU())
 	}
 }
