@@ -155,6 +155,7 @@ func (s server) check(ctx context.Context) ([]Finding, error) {
 	if s.needs.LookOnly {
 		return out, nil
 	}
+	s.tryListening(ctx, &trials)
 	return append(out, trials.findings(s, info)...), nil
 }
 
@@ -297,6 +298,34 @@ func (s server) try(ctx context.Context, pipe redis.Pipeliner) trials {
 		"+script|load":   pipe.Do(ctx, "script", "load", "return 1"),
 	}
 	return t
+}
+
+// listenFor bounds the wait for the answer to a SUBSCRIBE.
+const listenFor = time.Second
+
+// tryListening subscribes to a channel of Headway and, as a worker does, to that by which asynq
+// cancels tasks, on a connection of its own.
+func (s server) tryListening(ctx context.Context, t *trials) {
+	sub := s.c.Subscribe(ctx)
+	defer func() { _ = sub.Close() }()
+	for _, listen := range []struct {
+		from           Role
+		trial, channel string
+	}{
+		{Limiter, "subscribe CHANNEL", s.needs.Prefix + ":{precheck}:trial"},
+		{Worker, "subscribe ASYNQS", "asynq:cancel"},
+	} {
+		if listen.from > s.needs.Role {
+			continue
+		}
+		err := sub.Subscribe(ctx, listen.channel)
+		if err == nil {
+			_, err = sub.ReceiveTimeout(ctx, listenFor)
+		}
+		cmd := redis.NewCmd(ctx)
+		cmd.SetErr(err)
+		t.rights, t.sent = append(t.rights, right{listen.from, listen.trial}), append(t.sent, cmd)
+	}
 }
 
 // findings says what the user lacks: all of it in one finding.

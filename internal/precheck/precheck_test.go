@@ -141,6 +141,20 @@ func TestMissingRightsAreNamed(t *testing.T) {
 		map[string]string{"rights fault": "+hset", "eviction warning": "allkeys-lru"})
 }
 
+// A pool listens to its own channel and to that by which asynq cancels tasks.
+func TestMissingRightsToListenAreNamed(t *testing.T) {
+	t.Parallel()
+	s, admin := own(t)
+	want(t, as(t, s, admin, "~hw:*", "~asynq:*", "&hw:*", "+@all"), needs, s.Addr(), map[string]string{"rights fault": "needed: +subscribe on asynq's channels"})
+	want(t, as(t, s, admin, "~hw:*", "~asynq:*", "&asynq:*", "&*:trial", "+@all"), needs, s.Addr(), nil)
+	lacks := as(t, s, admin, "~hw:*", "~asynq:*", "&*", "+@all", "-subscribe")
+	want(t, lacks, needs, s.Addr(), map[string]string{"rights fault": "needed: +subscribe on Headway's channels, +subscribe on asynq's channels"})
+	n := needs
+	n.Role = precheck.Enqueuer
+	want(t, lacks, n, s.Addr(), map[string]string{"rights fault": "needed: +subscribe on Headway's channels"})
+	want(t, as(t, s, admin, "~hw:*", "~asynq:*", "&hw:*", "+@all"), n, s.Addr(), nil)
+}
+
 // Functions stand in for Headway's scripts, and for none of asynq's.
 func TestRolesThatRunAsynqsScriptsNeedEval(t *testing.T) {
 	t.Parallel()

@@ -141,6 +141,8 @@ func (r right) String() string {
 		return "+" + name + " on Headway's keys"
 	case strings.Contains(rest, "CHANNEL"):
 		return "+" + name + " on Headway's channels"
+	case strings.Contains(rest, "ASYNQS"):
+		return "+" + name + " on asynq's channels"
 	}
 	return "+" + name
 }
