@@ -82,7 +82,7 @@ func Run(ctx context.Context, rdb redis.UniversalClient, needs Needs) ([]Finding
 			out, err = []Finding{found}, nil
 		}
 	} else {
-		err = one(ctx, rdb, address(rdb), false)
+		err = one(ctx, rdb, Address(rdb), false)
 	}
 	slices.SortStableFunc(out, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Level, b.Level), cmp.Compare(a.Where, b.Where)) // "fault" < "warning"
@@ -101,8 +101,18 @@ func Err(found []Finding) error {
 	return errors.Join(errs...)
 }
 
-// address is where a client leads, as far as it shows that.
-func address(rdb redis.UniversalClient) string {
+// bySentinel stands for the address of a client that asks Sentinels for it, and shows neither
+// theirs nor that of the master.
+const bySentinel = "(the master that the Sentinels name)"
+
+// Address is where a client leads, as far as it shows that.
+func Address(rdb redis.UniversalClient) string {
+	if c, ok := rdb.(interface{ Options() *redis.ClusterOptions }); ok {
+		return strings.Join(c.Options().Addrs, ",")
+	}
+	if c, ok := rdb.(interface{ Options() *redis.Options }); ok && c.Options().Addr == "FailoverClient" {
+		return bySentinel
+	}
 	if c, ok := rdb.(interface{ Options() *redis.Options }); ok {
 		return c.Options().Addr
 	}
@@ -147,6 +157,9 @@ func (s server) check(ctx context.Context) ([]Finding, error) {
 		return nil, fmt.Errorf("redis %s: %w", s.where, infoCmd.Err())
 	}
 	info, err := readInfo(infoCmd)
+	if port := info["tcp_port"]; s.where == bySentinel && port != "" {
+		s.where = "(the master that the Sentinels name, port " + port + ")"
+	}
 	out := s.identity(info)
 	out = append(out, s.eviction(ctx, info, err)...)
 	if off := began.Add(took / 2).Sub(clock.Val()).Round(time.Millisecond); clock.Err() == nil {

@@ -1,6 +1,8 @@
 package precheck_test
 
 import (
+	"context"
+	"net"
 	"os"
 	"strings"
 	"testing"
@@ -214,6 +216,30 @@ func TestAServerThatIsAwayIsAnError(t *testing.T) {
 	proxy.Refuse(true)
 	if found, err := precheck.Run(t.Context(), rdb, needs); err == nil || len(found) != 0 || !strings.Contains(err.Error(), proxy.Addr()) {
 		t.Errorf("Run = %v, %v, want an error with the address", found, err)
+	}
+}
+
+// A client that asks Sentinels calls itself FailoverClient where others have an address.
+func TestAMasterBehindSentinelsIsNamed(t *testing.T) {
+	t.Parallel()
+	s, admin := own(t)
+	if err := admin.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
+		t.Fatal(err)
+	}
+	o := s.ClientOptions()
+	o.Dialer = func(context.Context, string, string) (net.Conn, error) { return net.Dial("tcp", s.Addr()) }
+	o.Addr = "FailoverClient" // as redis.NewFailoverClient has it
+	rdb := redis.NewClient(o)
+	t.Cleanup(func() { _ = rdb.Close() })
+	_, port, err := net.SplitHostPort(s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, rdb, needs, "(the master that the Sentinels name, port "+port+")", map[string]string{"eviction warning": "allkeys-lru"})
+	failover := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{s.Addr()}})
+	t.Cleanup(func() { _ = failover.Close() })
+	if got := precheck.Address(failover); got != "(the master that the Sentinels name)" {
+		t.Errorf("Address = %q", got)
 	}
 }
 
