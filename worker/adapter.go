@@ -121,7 +121,7 @@ const (
 // configuration with all its faults; each unwraps to [ErrInvalidConfig] or to
 // the error of the part it is in.
 func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
-	if rdb == nil {
+	if policyset.IsNil(rdb) {
 		panic("worker: nil Redis client")
 	}
 	cfg, files, err := cfg.readPolicyFiles()

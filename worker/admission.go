@@ -11,6 +11,7 @@ import (
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/policyset"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
@@ -41,7 +42,7 @@ func GrantFrom(ctx context.Context) (throttle.Decision, bool) {
 // permits first. A task that a [asynq.ServeMux] has no handler for goes straight
 // to its NotFound and spends nothing.
 func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
-	if next == nil {
+	if policyset.IsNil(next) {
 		panic("worker: nil handler")
 	}
 	mux, _ := next.(taskMux)

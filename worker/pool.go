@@ -9,6 +9,8 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/internal/policyset"
 )
 
 // ErrClosed is returned by [Pool.Run] after [Pool.Shutdown].
@@ -54,7 +56,7 @@ const (
 // [ErrInvalidConfig], or to the error of the part that it is in: queue.ErrInvalidPolicy,
 // throttle.ErrInvalidLimit, throttle.ErrInvalidConfig. A nil client or handler panics.
 func New(rdb redis.UniversalClient, handler asynq.Handler, cfg Config) (*Pool, error) {
-	if handler == nil {
+	if policyset.IsNil(handler) {
 		panic("worker: nil handler")
 	}
 	a, err := NewAdapter(rdb, cfg)
