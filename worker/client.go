@@ -92,7 +92,7 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 	switch op {
 	case asynqwire.OpRetry, asynqwire.OpArchive:
 		c.a.inFlight.take(call.TaskKey, time.Now()) // its handler may never have been called
-		if cmd := c.deferTask(ctx, call); cmd != nil {
+		if cmd := c.deferTask(ctx, op, call); cmd != nil {
 			return cmd
 		}
 		if op == asynqwire.OpRetry {
@@ -125,7 +125,7 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 
 // deferTask writes a deferral where asynq wants to write a retry or an archived
 // task. It returns nil when the attempt was not deferred.
-func (c *client) deferTask(ctx context.Context, call asynqwire.Call) *redis.Cmd {
+func (c *client) deferTask(ctx context.Context, op asynqwire.Op, call asynqwire.Call) *redis.Cmd {
 	m, err := asynqwire.DecodeMessage(call.Message)
 	if err != nil {
 		c.a.distrust("a message of asynq can't be read", zap.Error(err))
@@ -143,6 +143,12 @@ func (c *client) deferTask(ctx context.Context, call asynqwire.Call) *redis.Cmd 
 		return nil
 	}
 	_, _ = c.a.answered.take(call.TaskKey, time.Now())
+	if op == asynqwire.OpRetry && m.ErrorMsg != asynq.ErrLeaseExpired.Error() && !c.a.deferrals.wasJudged(d) {
+		c.a.logOnce("other configuration", func() {
+			c.a.log.Error("a server of this adapter does not have the configuration that Adapter.Server returned: limits hold, but your ErrorHandler, IsFailure and RetryDelayFunc see "+
+				"throttled tasks as failures; give the server what Adapter.Server returns", zap.String("queue", d.task.Queue))
+		})
+	}
 	return c.deferBy(ctx, d)
 }
 
