@@ -133,6 +133,9 @@ func (p *Pool) Start(ctx context.Context) error {
 			return fmt.Errorf("worker: starting server %d: %w", i+1, err)
 		}
 	}
+	if c, ok := p.rdb.(interface{ Options() *redis.Options }); ok && c.Options().ClientName == "" {
+		p.log.Info("the connections have no name in CLIENT LIST: set ClientName in the options of the Redis client")
+	}
 	p.log.Info("started", zap.Int("servers", len(p.servers)), zap.Int("concurrency", p.cfg.Asynq.Concurrency), zap.Int("policies", len(p.policies)))
 	return nil
 }
