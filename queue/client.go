@@ -76,7 +76,7 @@ type ClientConfig struct {
 // has nothing to close, and whoever opened rdb closes it after the last call. NewClient
 // does not ask Redis. It panics when rdb is nil.
 func NewClient(rdb redis.UniversalClient, config ClientConfig) (*Client, error) {
-	if rdb == nil {
+	if policyset.IsNil(rdb) {
 		panic("queue: nil Redis client")
 	}
 	policies, cfg := config.Policies, config.Throttle

@@ -50,8 +50,10 @@ func TestNewClientRefusesBadPolicies(t *testing.T) {
 	if client != nil || !errors.Is(err, ErrInvalidPolicy) {
 		t.Errorf("NewClient = %v, %v, want ErrInvalidPolicy", client, err)
 	}
-	if got, want := panicOf(func() { _, _ = NewClient(nil, ClientConfig{}) }), "queue: nil Redis client"; got != want {
-		t.Errorf("NewClient(nil, ClientConfig{}) panics with %v, want %s", got, want)
+	for name, rdb := range map[string]redis.UniversalClient{"nil": nil, "a nil Client": (*redis.Client)(nil), "a nil ClusterClient": (*redis.ClusterClient)(nil)} {
+		if got, want := panicOf(func() { _, _ = NewClient(rdb, ClientConfig{}) }), "queue: nil Redis client"; got != want {
+			t.Errorf("NewClient(%s, ClientConfig{}) panics with %v, want %s", name, got, want)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"go/parser"
 	"go/token"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -204,6 +205,26 @@ func TestUnknownOptionsOfAsynqPass(t *testing.T) {
 		if madeByAsynq(opt) {
 			t.Errorf("%T is taken for one of asynq's", opt)
 		}
+	}
+}
+
+// newerOption stands for an option of a newer asynq.
+type newerOption struct{ asynq.Option }
+
+func (newerOption) String() string         { return "Newer()" }
+func (newerOption) Type() asynq.OptionType { return asynq.GroupOpt + 1 }
+func (newerOption) Value() any             { return "x" }
+
+//nolint:paralleltest // for a moment this package counts as asynq's
+func TestNewerOptionsOfAsynqAreNotRefused(t *testing.T) {
+	defer func(was string) { asynqPackage = was }(asynqPackage)
+	asynqPackage = reflect.TypeFor[newerOption]().PkgPath()
+	newer := []asynq.Option{newerOption{}}
+	if err := checkOptions(newer); err != nil {
+		t.Errorf("checkOptions = %v, want nil", err)
+	}
+	if _, err := checkBooking(newer); err != nil {
+		t.Errorf("checkBooking = %v, want nil", err)
 	}
 }
 

@@ -85,7 +85,8 @@ type Config struct {
 	// a place or fails because of the limit. What the limit would not have
 	// admitted is granted at once, with Decision.Shadowed, and spends nothing;
 	// so its instants are those of a job that is first in the line. For a
-	// limit that is to be tried on real traffic. Defaults to false.
+	// limit that is to be tried on real traffic. A worker.RetryAfter is a provider's wish
+	// and no limit: it defers its own task also then. Defaults to false.
 	Shadow bool
 
 	// Observer hears of every decision, see package event: Granted, Refused, Deferred,

@@ -14,6 +14,10 @@
 //		return err
 //	}
 //
+// Redis must not evict keys (maxmemory-policy noeviction): a limit whose state is evicted
+// grants too much. [New] asks Redis nothing and can't tell; `headway doctor` does, and so does
+// a pool of package worker when it starts.
+//
 // # Which call
 //
 //	[Limiter.TryAcquire]     answers now, books nothing, never passes jobs that wait

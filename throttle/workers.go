@@ -356,6 +356,23 @@ func (workerCalls) Answered(err error) bool {
 	return ok && u.answered
 }
 
+// ShadowedFor is what the answer would have been in place of a grant that shadow mode made:
+// [ErrThrottled], [ErrTooLate], [ErrExceedsLimit], or [ErrStoredLimit] for whatever can't be
+// read. It is nil for any other grant, also for one that was made while Redis is away.
+func (workerCalls) ShadowedFor(d Decision) error {
+	switch d.instead {
+	case insteadOfWait:
+		return ErrThrottled
+	case insteadOfLate:
+		return ErrTooLate
+	case insteadOfNever:
+		return ErrExceedsLimit
+	case insteadOfFault:
+		return ErrStoredLimit
+	}
+	return nil
+}
+
 // LeaseFor is the shortest lease of a grant: renew it well before it is over. 0
 // when there is none.
 func (workerCalls) LeaseFor(p *Policy, d Decision) time.Duration { return shortestLease(p, d) }

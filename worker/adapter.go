@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -121,7 +122,7 @@ const (
 // configuration with all its faults; each unwraps to [ErrInvalidConfig] or to
 // the error of the part it is in.
 func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
-	if rdb == nil {
+	if policyset.IsNil(rdb) {
 		panic("worker: nil Redis client")
 	}
 	cfg, files, err := cfg.readPolicyFiles()
@@ -380,7 +381,9 @@ func (a *Adapter) Client() redis.UniversalClient {
 // Config.Asynq.Queues, and when that names none either, "default". All servers of an
 // adapter have the same queues: Server panics when base contradicts Config or
 // another server, and when it comes with queues of its own after [Adapter.Start].
+// Whatever else base leaves zero is that of Config.Asynq.
 func (a *Adapter) Server(base asynq.Config) asynq.Config {
+	base = orElse(base, a.cfg.Asynq, a.load.servers.Load() == 0)
 	a.load.servers.Add(1)
 	if base.Concurrency < 1 {
 		base.Concurrency = runtime.NumCPU() // as asynq does
@@ -401,9 +404,26 @@ func (a *Adapter) Server(base asynq.Config) asynq.Config {
 	return base
 }
 
+// orElse is base with the fields of other where base has none, but for the queues. The health
+// check is that of one server, for all use one client.
+func orElse(base, other asynq.Config, first bool) asynq.Config {
+	other.Queues = nil
+	if !first {
+		other.HealthCheckFunc = nil
+	}
+	to, from := reflect.ValueOf(&base).Elem(), reflect.ValueOf(other)
+	for i := range to.NumField() {
+		if to.Field(i).IsZero() {
+			to.Field(i).Set(from.Field(i))
+		}
+	}
+	return base
+}
+
 func (a *Adapter) isFailure(user func(error) bool) func(error) bool {
 	return func(err error) bool {
-		if a.deferrals.of(err) != nil {
+		if d := a.deferrals.of(err); d != nil {
+			a.deferrals.judge(d)
 			return false
 		}
 		if user == nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/policyset"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
@@ -44,7 +45,7 @@ func GrantFrom(ctx context.Context) (throttle.Decision, bool) {
 // permits first. A task that a [asynq.ServeMux] has no handler for goes straight
 // to its NotFound and spends nothing. Around a handler twice, only the outer one counts.
 func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
-	if next == nil {
+	if policyset.IsNil(next) {
 		panic("worker: nil handler")
 	}
 	mux, _ := next.(taskMux)
@@ -147,10 +148,25 @@ type validText struct{ error }
 func (e validText) Error() string { return strings.ToValidUTF8(e.error.Error(), "\uFFFD") }
 func (e validText) Unwrap() error { return e.error }
 
-// run calls the handler, and holds the leases of the attempt until the handler has really
+// run calls the handler. It calls it again when a task was to be postponed that can't be deferred.
+func (t *attempt) run(ctx context.Context, next asynq.Handler, task *asynq.Task) error {
+	for {
+		err := t.runOnce(ctx, next, task)
+		stay, ok := errors.AsType[*stayError](err)
+		if !ok {
+			return err
+		}
+		if ctx, err = t.again(ctx, task, stay); err != nil {
+			t.end(ctx, err)
+			return err
+		}
+	}
+}
+
+// runOnce calls the handler, and holds the leases of the attempt until the handler has really
 // returned: asynq may have given the attempt up long before. After a panic the attempt is
 // ended, and the panic goes on to asynq. An error may panic too, when it is looked at.
-func (t *attempt) run(ctx context.Context, next asynq.Handler, task *asynq.Task) (err error) {
+func (t *attempt) runOnce(ctx context.Context, next asynq.Handler, task *asynq.Task) (err error) {
 	ctx, cancel := t.cancellable(ctx)
 	ended := false
 	defer func() {
@@ -315,7 +331,7 @@ func (t *attempt) started(ctx context.Context, rules []string, d throttle.Decisi
 	c := &t.a.counters
 	c.granted.Add(1)
 	if d.Shadowed {
-		c.shadowed.count(shadowedAs(d))
+		c.shadowed.add(throttle.ForWorkers.ShadowedFor(d))
 	}
 	late := time.Duration(0)
 	if !d.Promised.IsZero() {

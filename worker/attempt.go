@@ -53,6 +53,7 @@ type attempt struct {
 	isLost    bool                    // a lease is lost
 	grants    []held
 	deferrals []booked
+	stayed    int // times that a Retry-After was waited for in the worker slot
 }
 
 // held is a grant of the attempt, with what it came to pay.
@@ -110,6 +111,11 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 		t.a.promotions.add(d.Promoted...)
 		if lost && errors.Is(err, throttle.ErrWithdrawn) { // by one slot of a cluster; by another it may be charged
 			t.a.refunds.later(p, r)
+		}
+		if isUnreadable(err) && t.mustStay() && ctx.Err() == nil {
+			t.logUnanswered(p, err)
+			_ = t.waitFor(ctx, unbookedWait)
+			continue
 		}
 		if isUnreadable(err) {
 			return d, t.unanswered(ctx, p, r, err, lost)
@@ -325,11 +331,15 @@ func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle
 	if errors.Is(cause, throttle.ErrUnavailable) {
 		t.a.sawError(ctx, cause)
 	}
+	t.logUnanswered(p, cause)
+	away := luascripts.BookingRef{Deadline: t.deadline}
+	return t.deferTo(deferral{wait: unbookedWait + rand.N(unbookedWait), reason: event.Unavailable, booking: away, cause: cause}, held{})
+}
+
+func (t *attempt) logUnanswered(p *throttle.Policy, cause error) {
 	t.a.logFew("unanswered", func() {
 		t.a.log.Error("a rule can't be asked: its tasks wait", zap.Stringer("rule", p), zap.Error(cause))
 	})
-	away := luascripts.BookingRef{Deadline: t.deadline}
-	return t.deferTo(deferral{wait: unbookedWait + rand.N(unbookedWait), reason: event.Unavailable, booking: away, cause: cause}, held{})
 }
 
 // comeBack gives a grant back that could not be used. The task stays first in its line.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/precheck"
 	"github.com/headwayq/headway/internal/presence"
 	"github.com/headwayq/headway/internal/promotion"
 	"github.com/headwayq/headway/throttle"
@@ -284,9 +285,10 @@ func (u *upkeep) compareClocks(ctx context.Context) error {
 	skew := middle.Sub(server).Round(time.Millisecond)
 	switch {
 	case skew.Abs() > ClockSkewMax:
-		return fmt.Errorf("%w: the local clock is %v ahead, at most %v are allowed; asynq's leases and schedules follow it", ErrClockSkew, skew, ClockSkewMax)
+		return fmt.Errorf("%w: redis %s: the local clock is %v ahead of its clock, at most %v are allowed; keep both clocks right with NTP: asynq's leases and schedules follow the local one",
+			ErrClockSkew, precheck.Address(u.rdb), skew, ClockSkewMax)
 	case skew.Abs() > ClockSkewWarn:
-		u.log.Warn("the local clock differs from Redis' clock", zap.Duration("ahead", skew))
+		u.log.Warn("the local clock differs from Redis' clock", zap.String("addr", precheck.Address(u.rdb)), zap.Duration("ahead", skew))
 	}
 	return nil
 }

@@ -32,11 +32,18 @@ type client struct {
 	a      *Adapter
 	misses atomic.Int32 // empty queues in a row; asynq asks one after the other
 	fails  atomic.Int32 // failed fetches in a row
+	// recovered by another server of the pool are tasks whose process died. If each server did
+	// that, the user's functions would be asked by each about the same task.
+	recovered bool
 }
 
 // Eval runs a script that Redis does not have yet: asynq sends its text.
 func (c *client) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
-	op, call := asynqwire.Recognise(asynqwire.SHA(text), keys, args)
+	sha := asynqwire.SHA(text)
+	if c.recovered && asynqwire.ListsExpired(sha) {
+		return nothing(ctx)
+	}
+	op, call := asynqwire.Recognise(sha, keys, args)
 	return c.script(ctx, op, call, func(ctx context.Context) *redis.Cmd {
 		return c.UniversalClient.Eval(ctx, text, keys, args...)
 	})
@@ -44,6 +51,9 @@ func (c *client) Eval(ctx context.Context, text string, keys []string, args ...a
 
 // EvalSha is how asynq runs its scripts.
 func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	if c.recovered && asynqwire.ListsExpired(sha) {
+		return nothing(ctx)
+	}
 	op, call := asynqwire.Recognise(sha, keys, args)
 	return c.script(ctx, op, call, func(ctx context.Context) *redis.Cmd {
 		if c.a.scripts.rdb == nil || op == asynqwire.OpOther || op == asynqwire.OpUnknown {
@@ -83,7 +93,7 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 	switch op {
 	case asynqwire.OpRetry, asynqwire.OpArchive:
 		delivered, bypassed := c.a.inFlight.take(call.TaskKey, time.Now()) // its handler may never have been called
-		if cmd := c.deferTask(ctx, call); cmd != nil {
+		if cmd := c.deferTask(ctx, op, call); cmd != nil {
 			return cmd
 		}
 		if bypassed && !endedByAsynq(call) {
@@ -132,7 +142,7 @@ func endedByAsynq(call asynqwire.Call) bool {
 
 // deferTask writes a deferral where asynq wants to write a retry or an archived
 // task. It returns nil when the attempt was not deferred.
-func (c *client) deferTask(ctx context.Context, call asynqwire.Call) *redis.Cmd {
+func (c *client) deferTask(ctx context.Context, op asynqwire.Op, call asynqwire.Call) *redis.Cmd {
 	m, err := asynqwire.DecodeMessage(call.Message)
 	if err != nil {
 		c.a.distrust("a message of asynq can't be read", zap.Error(err))
@@ -150,6 +160,12 @@ func (c *client) deferTask(ctx context.Context, call asynqwire.Call) *redis.Cmd 
 		return nil
 	}
 	_, _ = c.a.answered.take(call.TaskKey, time.Now())
+	if op == asynqwire.OpRetry && m.ErrorMsg != asynq.ErrLeaseExpired.Error() && !c.a.deferrals.wasJudged(d) {
+		c.a.logOnce("other configuration", func() {
+			c.a.log.Error("a server of this adapter does not have the configuration that Adapter.Server returned: limits hold, but your ErrorHandler, IsFailure and RetryDelayFunc see "+
+				"throttled tasks as failures; give the server what Adapter.Server returns", zap.String("queue", d.task.Queue))
+		})
+	}
 	return c.deferBy(ctx, d)
 }
 
@@ -217,6 +233,13 @@ func (c *client) forgetDue(ctx context.Context, call asynqwire.Call) {
 func done(ctx context.Context) *redis.Cmd {
 	cmd := redis.NewCmd(ctx)
 	cmd.SetVal("OK")
+	return cmd
+}
+
+// nothing is the answer of a script that lists tasks and found none.
+func nothing(ctx context.Context) *redis.Cmd {
+	cmd := redis.NewCmd(ctx)
+	cmd.SetVal([]any{})
 	return cmd
 }
 

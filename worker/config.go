@@ -35,7 +35,8 @@ type Config struct {
 	// when that is more. The other defaults are asynq's. IsFailure, RetryDelayFunc and
 	// ErrorHandler work as ever and never see a throttle. TaskCheckInterval is
 	// ours: an idle server is woken, it does not sleep. A Logger of your own is
-	// kept, without asynq's warning about retries for what was only deferred.
+	// kept, without asynq's warning about retries for what was only deferred. For an
+	// [Adapter] it is what [Adapter.Server] takes where it is given nothing else.
 	Asynq asynq.Config
 
 	// Servers is how many asynq servers run in this process, 1 to [ServersMax]

@@ -33,6 +33,7 @@ type deferral struct {
 	made      time.Time
 	booking   luascripts.BookingRef
 	cause     error // a throttle.ThrottledError, or what kept Redis from answering
+	judged    bool  // asynq has asked the adapter whether it is a failure; under the lock of deferrals
 }
 
 // causes are the reasons of deferrals as they stand in Redis.
@@ -142,6 +143,20 @@ func (s *deferrals) inText(text string) *deferral {
 		}
 	}
 	return nil
+}
+
+// judge notes that asynq has asked about a deferral.
+func (s *deferrals) judge(d *deferral) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d.judged = true
+}
+
+// wasJudged says whether it has.
+func (s *deferrals) wasJudged(d *deferral) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return d.judged
 }
 
 // underWay says whether some task of this id is just being deferred.

@@ -299,6 +299,66 @@ func TestUnknownAsynqWaitsInPlace(t *testing.T) {
 	w.want(t, 0, 0)
 }
 
+// So does one whose provider asks to come again, until it was asked too often, and one whose
+// limit can't be read.
+func TestUnknownAsynqPostponesInPlace(t *testing.T) {
+	t.Parallel()
+	r, w, seen := newRig(t), &witness{}, &runs{}
+	cfg := policies(phone("sms", ms))
+	cfg.Policies[0].MaxPostpones = 2
+	cfg.Asynq = w.config()
+	noted := seen.handler()
+	p, _ := r.start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		_ = noted.ProcessTask(ctx, task)
+		id, _ := asynq.GetTaskID(ctx)
+		if id == "last" && seen.count(id) > 2 {
+			return nil
+		}
+		return worker.RetryAfter(errBusy, 300*ms)
+	}), cfg)
+	p.DistrustAsynq()
+	r.enqueue("sms", "last", to("+1"), asynq.MaxRetry(0))
+	r.eventually("done", func() bool { return seen.count("last") == 3 && r.info("last") == nil })
+	all := seen.all()
+	for i, n := range all[1:] {
+		if gap := n.at.Sub(all[i].at); gap < 300*ms {
+			t.Errorf("run %d came %v after the one before, want 300ms or more", i+2, gap)
+		}
+	}
+	if s := p.Stats(); s.Deferred != 0 || s.Postponed != 2 || s.Archived != 0 {
+		t.Errorf("%d deferred, %d postponed, %d archived, want 0, 2, 0", s.Deferred, s.Postponed, s.Archived)
+	}
+	w.want(t, 0, 0)
+	wantNobody(t, r, "last")
+	r.enqueue("sms", "ever", to("+1"), asynq.MaxRetry(0))
+	r.eventually("archived", func() bool { return r.is("ever", asynq.TaskStateArchived) })
+	if n := seen.count("ever"); n != 3 {
+		t.Errorf("it ran %d times, want 3: it may be postponed twice", n)
+	}
+}
+
+func TestUnknownAsynqWaitsInPlaceForAnUnreadableLimit(t *testing.T) {
+	t.Parallel()
+	r, w, seen := newRig(t), &witness{}, &runs{}
+	cfg := policies(phone("sms", ms))
+	cfg.Asynq = w.config()
+	r.rdb.Set(t.Context(), "hw:limit:sms", "junk", 0)
+	p, _ := r.start(seen.handler(), cfg)
+	p.DistrustAsynq()
+	r.enqueue("sms", "last", to("+1"), asynq.MaxRetry(0))
+	r.eventually("it is told", func() bool { return r.logs.FilterMessageSnippet("a rule can't be asked").Len() > 0 })
+	never(t, 500*ms, "it left its worker slot", func() bool { return !r.is("last", asynq.TaskStateActive) })
+	if err := p.Limiter("sms").UnsetLimit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	seen.ran(t, 1)
+	r.eventually("done", func() bool { return r.info("last") == nil })
+	if n := p.Stats().Deferred; n != 0 {
+		t.Errorf("%d deferrals, want none", n)
+	}
+	w.want(t, 0, 0)
+}
+
 func TestUnknownAsynqHandsBackAtItsOwnShutdown(t *testing.T) {
 	t.Parallel()
 	r, seen := newRig(t), &runs{}

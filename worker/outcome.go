@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/event"
@@ -155,6 +156,10 @@ const (
 //
 // It is a failure like any other, too, from a task type without a policy, and when Rule is none
 // of the policy's and the handler has not acquired it itself. The log says so once for each type.
+//
+// In shadow mode (throttle.Config.Shadow) the task is deferred all the same, for it is its
+// provider who asks. Other tasks of the key run, and one that would come back behind its
+// deadline is an ordinary failure.
 type RetryAfterError struct {
 	Err   error         // what the provider said; nil is fine
 	After time.Duration // less than RetryAfterMin counts as that, more than RetryAfterMax too
@@ -225,6 +230,7 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 	after, cancel := t.after(ctx)
 	defer cancel()
 	times, failed := luascripts.Postpones(after, t.a.rdb, t.a.keys(t.queue), t.taskID)
+	times += t.stayed // of which Redis does not know
 	tooOften := times >= p.maxPostpones()
 	d := min(max(later.After, RetryAfterMin), RetryAfterMax)
 	tooLate := t.MaxWait() != 0 && t.MaxWait() < d
@@ -244,6 +250,9 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 	switch {
 	case tooOften, gaveUp(ctx):
 		return err
+	case tooLate && t.a.cfg.Throttle.Shadow: // it fails like any other, and asynq tries it again
+		t.a.counters.shadowed.count(ShadowedTooLate)
+		return err
 	case tooLate:
 		late := &throttle.TooLateError{Rule: rule, At: time.Now().Add(d), Wait: d, MaxWait: t.MaxWait()}
 		t.refused(ctx, late)
@@ -252,6 +261,10 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 	t.a.counters.postponed.Add(1)
 	if tell := t.a.cfg.Observer.Postponed; tell != nil {
 		tell(ctx, event.Postponed{Task: t.event(), Rule: rule, Wait: d, Times: times + 1})
+	}
+	if t.mustStay() {
+		t.stayed++
+		return &stayError{wait: d, cause: err}
 	}
 	cause := &throttle.ThrottledError{Rule: rule, At: time.Now().Add(d), RetryAfter: d}
 	from := luascripts.BookingRef{Deadline: t.deadline, Rules: bookedRules(g.policy, g.Request)}
@@ -271,6 +284,32 @@ func (t *attempt) logNoSuchRule(p taskPolicy, rule string) {
 	t.a.logOnce("no such rule "+t.taskType, func() {
 		t.a.log.Error(what, zap.String("type", t.taskType), zap.String("rule", rule), zap.Strings("rules", p.names))
 	})
+}
+
+// stayError is the end of a run whose provider asked to wait, on the last attempt of a task
+// that can't be deferred: it waits in its worker slot and runs again.
+type stayError struct {
+	wait  time.Duration
+	cause error
+}
+
+func (e *stayError) Error() string { return e.cause.Error() }
+func (e *stayError) Unwrap() error { return e.cause }
+
+// again waits in the worker slot for the next run of the handler. What the last one was
+// granted is spent.
+func (t *attempt) again(ctx context.Context, task *asynq.Task, stay *stayError) (context.Context, error) {
+	t.mu.Lock()
+	t.grants, t.lost, t.isLost = nil, nil, false
+	t.mu.Unlock()
+	if t.policy.decide == nil { // its handler asks for permits by itself, and waits there too
+		return ctx, t.waitFor(ctx, stay.wait)
+	}
+	d, err := t.admit(ctx, task, t.policy)
+	if d.Granted {
+		ctx = context.WithValue(ctx, grantKey{}, d)
+	}
+	return ctx, err
 }
 
 // gaveUp says that asynq has ended the attempt of a handler, whose error nobody reads.

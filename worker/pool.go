@@ -9,6 +9,8 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/internal/policyset"
 )
 
 // ErrClosed is returned by [Pool.Run] after [Pool.Shutdown].
@@ -54,7 +56,7 @@ const (
 // [ErrInvalidConfig], or to the error of the part that it is in: queue.ErrInvalidPolicy,
 // throttle.ErrInvalidLimit, throttle.ErrInvalidConfig. A nil client or handler panics.
 func New(rdb redis.UniversalClient, handler asynq.Handler, cfg Config) (*Pool, error) {
-	if handler == nil {
+	if policyset.IsNil(handler) {
 		panic("worker: nil handler")
 	}
 	a, err := NewAdapter(rdb, cfg)
@@ -69,7 +71,8 @@ func New(rdb redis.UniversalClient, handler asynq.Handler, cfg Config) (*Pool, e
 		if i > 0 {
 			c.HealthCheckFunc = nil // the first server calls it, for all use one client
 		}
-		p.servers = append(p.servers, asynq.NewServerFromRedisClient(a.Client(), a.Server(c)))
+		rdb := &client{UniversalClient: a.rdb, a: a, recovered: i > 0} // the first server does that, too
+		p.servers = append(p.servers, asynq.NewServerFromRedisClient(rdb, a.Server(c)))
 	}
 	return p, nil
 }
@@ -129,6 +132,9 @@ func (p *Pool) Start(ctx context.Context) error {
 			p.closeLocked()
 			return fmt.Errorf("worker: starting server %d: %w", i+1, err)
 		}
+	}
+	if c, ok := p.rdb.(interface{ Options() *redis.Options }); ok && c.Options().ClientName == "" {
+		p.log.Info("the connections have no name in CLIENT LIST: set ClientName in the options of the Redis client")
 	}
 	p.log.Info("started", zap.Int("servers", len(p.servers)), zap.Int("concurrency", p.cfg.Asynq.Concurrency), zap.Int("policies", len(p.policies)))
 	return nil

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
@@ -92,5 +94,30 @@ func TestAdapterRefusesQueuesThatContradict(t *testing.T) {
 				t.Errorf("Server panics with %v, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+// What Config.Asynq says was dropped in silence when a server said nothing of it.
+func TestAdapterTakesTheRestOfConfigAsynq(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var asked, judged atomic.Int64
+	cfg := policies(phone("sms", time.Minute))
+	cfg.Asynq = asynq.Config{
+		Concurrency: 3, StrictPriority: true, ShutdownTimeout: time.Minute,
+		IsFailure:       func(error) bool { judged.Add(1); return false },
+		RetryDelayFunc:  func(int, error, *asynq.Task) time.Duration { asked.Add(1); return time.Hour },
+		HealthCheckFunc: func(error) {},
+	}
+	a := r.adapter(cfg)
+	first, second := a.Server(asynq.Config{}), a.Server(asynq.Config{Concurrency: 5, IsFailure: func(error) bool { return true }})
+	if first.Concurrency != 3 || !first.StrictPriority || first.ShutdownTimeout != time.Minute || first.HealthCheckFunc == nil {
+		t.Errorf("a server that says nothing has %+v, want what Config.Asynq says", first)
+	}
+	if first.IsFailure(errBusy) || first.RetryDelayFunc(1, errBusy, nil) != time.Hour || judged.Load() != 1 || asked.Load() != 1 {
+		t.Error("the functions of Config.Asynq are not called")
+	}
+	if second.Concurrency != 5 || !second.StrictPriority || !second.IsFailure(errBusy) || second.HealthCheckFunc != nil {
+		t.Errorf("a server that says something has %+v, want that", second)
 	}
 }

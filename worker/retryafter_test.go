@@ -33,6 +33,37 @@ func TestPostponedBeyondTheDeadline(t *testing.T) {
 	wantNobody(t, r, "a")
 }
 
+// In shadow mode it is a failure like any other, which asynq tries again, and it is counted.
+// A Retry-After that is not too late defers its task, and holds up no other of its key.
+func TestPostponedInShadow(t *testing.T) {
+	t.Parallel()
+	r, seen := newRig(t), &runs{}
+	cfg := policies(phone("sms", ms))
+	cfg.Throttle.Shadow = true
+	cfg.Asynq.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return 0 }
+	noted := seen.handler()
+	p, _ := r.start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		_ = noted.ProcessTask(ctx, task)
+		if id, _ := asynq.GetTaskID(ctx); id != "other" && seen.count(id) == 1 {
+			return worker.RetryAfter(errBusy, time.Hour)
+		}
+		return nil
+	}), cfg)
+	r.enqueue("sms", "late", to("+1"), asynq.MaxRetry(5), asynq.Deadline(time.Now().Add(time.Minute)))
+	r.eventually("late ran again", func() bool { return seen.count("late") == 2 })
+	r.enqueue("sms", "in time", to("+1"), asynq.MaxRetry(5))
+	r.eventually("in time is deferred", func() bool { return r.is("in time", asynq.TaskStateRetry) })
+	r.enqueue("sms", "other", to("+1"))
+	r.eventually("other ran", func() bool { return seen.count("other") == 1 })
+	s := p.Stats()
+	if s.Refused != 0 || s.Postponed != 1 || s.Shadowed[worker.ShadowedTooLate] != 2 {
+		t.Errorf("%d refused, %d postponed, shadowed %v; want none, 1, and 2 too late: its return and, as its key is closed, its next start", s.Refused, s.Postponed, s.Shadowed)
+	}
+	if n := r.queueInfo().Archived; n != 0 {
+		t.Errorf("%d archived, want none", n)
+	}
+}
+
 // A handler returns a Retry-After when asynq has given its attempt up already: its key is
 // closed, and no booking is left that would hold others up.
 func TestPostponedAfterTheAttemptWasGivenUp(t *testing.T) {

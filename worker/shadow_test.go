@@ -77,3 +77,29 @@ func TestShadowModeIsToldAtStart(t *testing.T) {
 		}
 	}
 }
+
+// What can't be decided runs too, and is not counted as a cost above the limit.
+func TestShadowCountsWhatCannotBeDecidedByItsReason(t *testing.T) {
+	t.Parallel()
+	for what, spoil := range map[string]func(r *rig){
+		"a stored limit": func(r *rig) { r.rdb.Set(r.Context(), "hw:limit:sms", "junk", 0) },
+		"a ledger": func(r *rig) {
+			r.rdb.Set(r.Context(), r.limiter("sms", throttle.Sliding(1, time.Minute)).Ledger("A"), "junk", 0)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			r, ran := newRig(t), &runs{}
+			cfg := policies(phone("sms", time.Minute))
+			cfg.Throttle.Shadow = true
+			spoil(r)
+			pool, stop := r.start(ran.handler(), cfg)
+			r.enqueue("sms", "a", to("A"), asynq.MaxRetry(0))
+			ran.ran(t, 1)
+			stop()
+			if diff := cmp.Diff(map[string]int64{worker.ShadowedUnreadable: 1}, pool.Stats().Shadowed); diff != "" {
+				t.Errorf("shadowed (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -254,14 +254,15 @@ func (c *ruleCounters) snapshot() []RuleStats {
 // What would have kept a task from running that ran in shadow mode: the keys of
 // [Stats.Shadowed].
 const (
-	ShadowedDeferred = "deferred"         // it would have waited for permits
-	ShadowedTooLate  = "too late"         // its permits would have come behind its deadline
-	ShadowedExceeds  = "cost above limit" // the limit never admits so much
-	ShadowedNoKey    = "no key"
-	ShadowedBadCost  = "bad cost"
-	ShadowedNoZone   = "no time zone"
-	ShadowedNoPolicy = "no policy" // under UnlimitedRefuse
-	ShadowedOther    = "other"
+	ShadowedDeferred   = "deferred"         // it would have waited for permits
+	ShadowedTooLate    = "too late"         // its permits would have come behind its deadline
+	ShadowedExceeds    = "cost above limit" // the limit never admits so much
+	ShadowedNoKey      = "no key"
+	ShadowedBadCost    = "bad cost"
+	ShadowedNoZone     = "no time zone"
+	ShadowedNoPolicy   = "no policy"  // under UnlimitedRefuse
+	ShadowedUnreadable = "unreadable" // it would have waited: a stored limit or the state of its key can't be read
+	ShadowedOther      = "other"
 )
 
 // shadowedBy says what stands for an error that would have refused a task.
@@ -274,18 +275,9 @@ var shadowedBy = []struct {
 	{queue.ErrNoZone, ShadowedNoZone},
 	{throttle.ErrExceedsLimit, ShadowedExceeds},
 	{throttle.ErrTooLate, ShadowedTooLate},
+	{throttle.ErrThrottled, ShadowedDeferred},
+	{throttle.ErrStoredLimit, ShadowedUnreadable},
 	{ErrNoPolicy, ShadowedNoPolicy},
-}
-
-// shadowedAs says what would have become of a task that shadow mode granted.
-func shadowedAs(d throttle.Decision) string {
-	switch {
-	case d.At.IsZero():
-		return ShadowedExceeds
-	case d.MaxWait != 0 && d.At.Sub(d.Now) > max(0, d.MaxWait):
-		return ShadowedTooLate
-	}
-	return ShadowedDeferred
 }
 
 // shadowCounters count what would have kept tasks from running. The zero value is ready.

@@ -239,6 +239,8 @@ func TestVirtualPoolRefusesToStartWithAWrongClock(t *testing.T) {
 					t.Errorf("Start with a clock %v ahead: %v, want %v", tc.ahead, err, worker.ErrClockSkew)
 				case !tc.starts && !strings.Contains(err.Error(), tc.ahead.String()):
 					t.Errorf("the error does not say how far: %v", err)
+				case !tc.starts && (!strings.Contains(err.Error(), "redis "+rdb.Options().Addr) || !strings.Contains(err.Error(), "NTP")):
+					t.Errorf("the error does not say which server, or what to do: %v", err)
 				}
 				if n := logs.FilterMessageSnippet("clock differs").Len(); n != tc.warns {
 					t.Errorf("%d warnings, want %d", n, tc.warns)

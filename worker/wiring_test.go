@@ -173,3 +173,37 @@ func TestHandlerAroundAHandlerTwiceAsksTheLimitsOnce(t *testing.T) {
 		t.Errorf("%d lines about it, want 1", n)
 	}
 }
+
+// A server that is not given what Adapter.Server returned keeps the limits. Its user's functions
+// see throttles, and the log says why, once.
+func TestUnusedServerConfigurationIsTold(t *testing.T) {
+	t.Parallel()
+	for name, unused := range map[string]bool{"unused": true, "used": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, seen := newRig(t), &runs{}
+			a := r.adapter(policies(phone("sms", 300*ms)))
+			base := asynq.Config{Concurrency: 4, DelayedTaskCheckInterval: 100 * ms, TaskCheckInterval: 10 * ms, LogLevel: asynq.FatalLevel}
+			cfg := a.Server(base)
+			if unused {
+				cfg = base
+			}
+			if err := a.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r.serve(a.Client(), cfg, a.Handler(seen.handler()))
+			for i := range 4 {
+				r.enqueuePlain("sms", fmt.Sprint(i), to("+1"), asynq.MaxRetry(5))
+			}
+			seen.ran(t, 4)
+			want := 0
+			if unused {
+				want = 1
+			}
+			if n := r.logs.FilterMessageSnippet("does not have the configuration that Adapter.Server returned").Len(); n != want {
+				t.Errorf("%d lines about it, want %d", n, want)
+			}
+			r.wantGaps(seen, 300*ms)
+		})
+	}
+}

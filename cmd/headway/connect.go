@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -47,7 +48,10 @@ func (r *redisFlags) add(f *pflag.FlagSet) {
 // open makes a client. It does not connect. No error quotes the URL, which may hold a
 // password.
 func (r *redisFlags) open() (redis.UniversalClient, error) {
-	o := redis.UniversalOptions{Addrs: r.addrs}
+	o := redis.UniversalOptions{Addrs: r.addrs, OnConnect: func(ctx context.Context, c *redis.Conn) error {
+		_ = c.ClientSetName(ctx, "headway").Err() // a user without that right connects all the same
+		return nil
+	}}
 	var errs []error
 	if r.url != "" {
 		if len(r.addrs) > 0 {

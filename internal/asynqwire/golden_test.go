@@ -156,6 +156,9 @@ func TestAsynqGoldenScripts(t *testing.T) {
 			found[sha] = true
 		}
 	}
+	if sha := SHA(texts["listLeaseExpiredCmd"]); !ListsExpired(sha) {
+		t.Errorf("asynq's listLeaseExpiredCmd changed, its SHA-1 is now %s, pinned is %s", sha, listExpired)
+	}
 	for name := range goldenScripts {
 		if _, ok := texts[name]; !ok {
 			t.Errorf("asynq's script %s is gone", name)

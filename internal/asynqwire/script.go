@@ -189,6 +189,13 @@ func (s *scriptShape) match(keys []string, args []any) (Call, bool) {
 	return call, true
 }
 
+// listExpired is the SHA-1 of the script by which asynq's recoverer finds the tasks of a
+// queue whose leases have ended.
+const listExpired = "16988a462595f6ee317be300951533b004f27f5c"
+
+// ListsExpired says whether a script is the one by which a recoverer finds its tasks.
+func ListsExpired(sha string) bool { return sha == listExpired }
+
 // isKey reports whether key is prefix+rest, without building it.
 func isKey(key, prefix, rest string) bool {
 	return len(key) == len(prefix)+len(rest) && key[:len(prefix)] == prefix && key[len(prefix):] == rest

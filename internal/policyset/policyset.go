@@ -5,6 +5,7 @@ package policyset
 
 import (
 	"context"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -41,6 +42,13 @@ type Set struct {
 	mu       sync.RWMutex
 	limiters map[string]*throttle.Limiter // by rule
 	policies map[string]*throttle.Policy  // of several rules, by their names
+}
+
+// IsNil says that a value is nil, or an interface around a pointer or function that is. Such a
+// Redis client or handler would fail with its first use.
+func IsNil(v any) bool {
+	r := reflect.ValueOf(v)
+	return v == nil || (r.Kind() == reflect.Pointer || r.Kind() == reflect.Func) && r.IsNil()
 }
 
 // New returns an empty set, whose limiters have this client and configuration.

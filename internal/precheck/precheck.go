@@ -82,7 +82,7 @@ func Run(ctx context.Context, rdb redis.UniversalClient, needs Needs) ([]Finding
 			out, err = []Finding{found}, nil
 		}
 	} else {
-		err = one(ctx, rdb, address(rdb), false)
+		err = one(ctx, rdb, Address(rdb), false)
 	}
 	slices.SortStableFunc(out, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Level, b.Level), cmp.Compare(a.Where, b.Where)) // "fault" < "warning"
@@ -101,8 +101,18 @@ func Err(found []Finding) error {
 	return errors.Join(errs...)
 }
 
-// address is where a client leads, as far as it shows that.
-func address(rdb redis.UniversalClient) string {
+// bySentinel stands for the address of a client that asks Sentinels for it, and shows neither
+// theirs nor that of the master.
+const bySentinel = "(the master that the Sentinels name)"
+
+// Address is where a client leads, as far as it shows that.
+func Address(rdb redis.UniversalClient) string {
+	if c, ok := rdb.(interface{ Options() *redis.ClusterOptions }); ok {
+		return strings.Join(c.Options().Addrs, ",")
+	}
+	if c, ok := rdb.(interface{ Options() *redis.Options }); ok && c.Options().Addr == "FailoverClient" {
+		return bySentinel
+	}
 	if c, ok := rdb.(interface{ Options() *redis.Options }); ok {
 		return c.Options().Addr
 	}
@@ -147,6 +157,9 @@ func (s server) check(ctx context.Context) ([]Finding, error) {
 		return nil, fmt.Errorf("redis %s: %w", s.where, infoCmd.Err())
 	}
 	info, err := readInfo(infoCmd)
+	if port := info["tcp_port"]; s.where == bySentinel && port != "" {
+		s.where = "(the master that the Sentinels name, port " + port + ")"
+	}
 	out := s.identity(info)
 	out = append(out, s.eviction(ctx, info, err)...)
 	if off := began.Add(took / 2).Sub(clock.Val()).Round(time.Millisecond); clock.Err() == nil {
@@ -155,6 +168,7 @@ func (s server) check(ctx context.Context) ([]Finding, error) {
 	if s.needs.LookOnly {
 		return out, nil
 	}
+	s.tryListening(ctx, &trials)
 	return append(out, trials.findings(s, info)...), nil
 }
 
@@ -299,10 +313,40 @@ func (s server) try(ctx context.Context, pipe redis.Pipeliner) trials {
 	return t
 }
 
+// listenFor bounds the wait for the answer to a SUBSCRIBE.
+const listenFor = time.Second
+
+// tryListening subscribes to a channel of Headway and, as a worker does, to that by which asynq
+// cancels tasks, on a connection of its own.
+func (s server) tryListening(ctx context.Context, t *trials) {
+	sub := s.c.Subscribe(ctx)
+	defer func() { _ = sub.Close() }()
+	for _, listen := range []struct {
+		from           Role
+		trial, channel string
+	}{
+		{Limiter, "subscribe CHANNEL", s.needs.Prefix + ":{precheck}:trial"},
+		{Worker, "subscribe ASYNQS", "asynq:cancel"},
+	} {
+		if listen.from > s.needs.Role {
+			continue
+		}
+		err := sub.Subscribe(ctx, listen.channel)
+		if err == nil {
+			_, err = sub.ReceiveTimeout(ctx, listenFor)
+		}
+		cmd := redis.NewCmd(ctx)
+		cmd.SetErr(err)
+		t.rights, t.sent = append(t.rights, right{listen.from, listen.trial}), append(t.sent, cmd)
+	}
+}
+
 // findings says what the user lacks: all of it in one finding.
 func (t trials) findings(s server, info map[string]string) []Finding {
 	var lacks, patterns []string
-	for _, kind := range []struct{ word, pattern string }{{"KEY", "~" + s.needs.Prefix + ":*"}, {"CHANNEL", "&" + s.needs.Prefix + ":*"}, {"TASK", "~asynq:*"}, {"", ""}} {
+	for _, kind := range []struct{ word, pattern string }{
+		{"KEY", "~" + s.needs.Prefix + ":*"}, {"CHANNEL", "&" + s.needs.Prefix + ":*"}, {"TASK", "~asynq:*"}, {"ASYNQS", "&asynq:*"}, {"", ""},
+	} {
 		refused, all := t.refused(kind.word)
 		if all && kind.pattern != "" {
 			patterns = append(patterns, kind.pattern)
@@ -327,12 +371,22 @@ func (t trials) findings(s server, info map[string]string) []Finding {
 		}
 		return missing
 	}
-	functions, scripts := may("+fcall", "+function|load"), may("+evalsha", "+eval", "+script|load")
+	functions, asynqs, ours := may("+fcall", "+function|load"), may("+evalsha", "+eval"), may("+script|load")
+	if s.needs.Role < Enqueuer {
+		asynqs, ours = nil, may("+evalsha", "+eval", "+script|load") // it runs no script of asynq
+	}
 	has := info["redis_version"] == "" || !older(info["redis_version"], versionFn)
 	switch {
-	case len(scripts) > 0 && (len(functions) > 0 || !has):
-		out = append(out, s.fault("scripts", "its user may run neither functions nor scripts: it lacks "+strings.Join(append(functions, scripts...), ", "),
-			"grant +fcall and +function|load, or +evalsha, +eval and +script|load"))
+	case len(asynqs) > 0 && has && len(functions) == 0:
+		out = append(out, s.fault("scripts", "its user may not run asynq's scripts: it lacks "+strings.Join(asynqs, ", "),
+			"grant +evalsha and +eval: functions stand in for Headway's scripts only"))
+	case len(asynqs)+len(ours) > 0 && (len(functions) > 0 || !has):
+		remedy := "grant +fcall and +function|load, or +evalsha, +eval and +script|load"
+		if s.needs.Role >= Enqueuer {
+			remedy = "grant +evalsha, +eval and +script|load"
+		}
+		lacks := slices.Concat(functions, asynqs, ours)
+		out = append(out, s.fault("scripts", "its user may run neither functions nor scripts: it lacks "+strings.Join(lacks, ", "), remedy))
 	case len(functions) > 0 && has && info["redis_version"] != "":
 		out = append(out, s.warning("scripts", "its user may not use functions: it lacks "+strings.Join(functions, ", "),
 			"grant these: until then scripts run in their place, which cost Redis more"))

@@ -1,6 +1,8 @@
 package precheck_test
 
 import (
+	"context"
+	"net"
 	"os"
 	"strings"
 	"testing"
@@ -129,8 +131,8 @@ func TestMissingRightsAreNamed(t *testing.T) {
 	want(t, as(t, s, admin, "~hw:*", "~asynq:*", "&*", "+@all", "-zadd", "-publish", "-fcall"), needs, s.Addr(),
 		map[string]string{"rights fault": "+zadd on Headway's keys, +publish on Headway's channels, +zadd on asynq's keys", "scripts warning": "+fcall"})
 	want(t, as(t, s, admin, "~asynq:*", "&*", "+@all"), needs, s.Addr(), map[string]string{"rights fault": "add ~hw:* with"})
-	want(t, as(t, s, admin, "~hw:*", "~asynq:*", "resetchannels", "+@all"), needs, s.Addr(), map[string]string{"rights fault": "add &hw:* with"})
-	want(t, as(t, s, admin, "resetchannels", "+@all"), needs, s.Addr(), map[string]string{"rights fault": "add ~hw:* &hw:* ~asynq:* with"})
+	want(t, as(t, s, admin, "~hw:*", "~asynq:*", "resetchannels", "+@all"), needs, s.Addr(), map[string]string{"rights fault": "add &hw:* &asynq:* with"})
+	want(t, as(t, s, admin, "resetchannels", "+@all"), needs, s.Addr(), map[string]string{"rights fault": "add ~hw:* &hw:* ~asynq:* &asynq:* with"})
 	want(t, as(t, s, admin, "~hw:*", "~asynq:*", "&*", "+@all", "-fcall", "-eval"), needs, s.Addr(),
 		map[string]string{"scripts fault": "neither functions nor scripts: it lacks +fcall, +eval"})
 	if err := admin.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
@@ -140,6 +142,36 @@ func TestMissingRightsAreNamed(t *testing.T) {
 		map[string]string{"rights fault": "+hset", "eviction warning": "can't be read"})
 	want(t, as(t, s, admin, "~hw:*", "~asynq:*", "&*", "+@all", "-config", "-hset"), needs, s.Addr(),
 		map[string]string{"rights fault": "+hset", "eviction warning": "allkeys-lru"})
+}
+
+// A pool listens to its own channel and to that by which asynq cancels tasks.
+func TestMissingRightsToListenAreNamed(t *testing.T) {
+	t.Parallel()
+	s, admin := own(t)
+	want(t, as(t, s, admin, "~hw:*", "~asynq:*", "&hw:*", "+@all"), needs, s.Addr(), map[string]string{"rights fault": "add &asynq:* with"})
+	want(t, as(t, s, admin, "~hw:*", "~asynq:*", "&asynq:*", "&*:trial", "+@all"), needs, s.Addr(), nil)
+	lacks := as(t, s, admin, "~hw:*", "~asynq:*", "&*", "+@all", "-subscribe")
+	want(t, lacks, needs, s.Addr(), map[string]string{"rights fault": "needed: +subscribe on Headway's channels, +subscribe on asynq's channels"})
+	n := needs
+	n.Role = precheck.Enqueuer
+	want(t, lacks, n, s.Addr(), map[string]string{"rights fault": "needed: +subscribe on Headway's channels"})
+	want(t, as(t, s, admin, "~hw:*", "~asynq:*", "&hw:*", "+@all"), n, s.Addr(), nil)
+}
+
+// Functions stand in for Headway's scripts, and for none of asynq's.
+func TestRolesThatRunAsynqsScriptsNeedEval(t *testing.T) {
+	t.Parallel()
+	s, admin := own(t)
+	for _, role := range []precheck.Role{precheck.Limiter, precheck.Enqueuer, precheck.Worker} {
+		for lacks, faulty := range map[string]bool{"-script|load": false, "-eval": role >= precheck.Enqueuer, "-evalsha": role >= precheck.Enqueuer} {
+			n, texts := needs, map[string]string{}
+			n.Role = role
+			if faulty {
+				texts["scripts fault"] = "may not run asynq's scripts: it lacks +" + lacks[1:]
+			}
+			want(t, as(t, s, admin, "~hw:*", "~asynq:*", "&*", "+@all", lacks), n, s.Addr(), texts)
+		}
+	}
 }
 
 func TestARefusedConnectionIsToldWithItsRemedy(t *testing.T) {
@@ -185,6 +217,30 @@ func TestAServerThatIsAwayIsAnError(t *testing.T) {
 	proxy.Refuse(true)
 	if found, err := precheck.Run(t.Context(), rdb, needs); err == nil || len(found) != 0 || !strings.Contains(err.Error(), proxy.Addr()) {
 		t.Errorf("Run = %v, %v, want an error with the address", found, err)
+	}
+}
+
+// A client that asks Sentinels calls itself FailoverClient where others have an address.
+func TestAMasterBehindSentinelsIsNamed(t *testing.T) {
+	t.Parallel()
+	s, admin := own(t)
+	if err := admin.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
+		t.Fatal(err)
+	}
+	o := s.ClientOptions()
+	o.Dialer = func(context.Context, string, string) (net.Conn, error) { return net.Dial("tcp", s.Addr()) }
+	o.Addr = "FailoverClient" // as redis.NewFailoverClient has it
+	rdb := redis.NewClient(o)
+	t.Cleanup(func() { _ = rdb.Close() })
+	_, port, err := net.SplitHostPort(s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, rdb, needs, "(the master that the Sentinels name, port "+port+")", map[string]string{"eviction warning": "allkeys-lru"})
+	failover := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{s.Addr()}})
+	t.Cleanup(func() { _ = failover.Close() })
+	if got := precheck.Address(failover); got != "(the master that the Sentinels name)" {
+		t.Errorf("Address = %q", got)
 	}
 }
 

@@ -133,7 +133,7 @@ func (r right) args(key, task, channel string) []any {
 
 // kind is the word of the trial that stands for what the command is on, or "".
 func (r right) kind() string {
-	for _, word := range []string{"TASK", "KEY", "CHANNEL"} {
+	for _, word := range []string{"TASK", "KEY", "CHANNEL", "ASYNQS"} {
 		if strings.Contains(r.trial, " "+word) {
 			return word
 		}
@@ -151,6 +151,8 @@ func (r right) String() string {
 		return "+" + name + " on Headway's keys"
 	case "CHANNEL":
 		return "+" + name + " on Headway's channels"
+	case "ASYNQS":
+		return "+" + name + " on asynq's channels"
 	}
 	return "+" + name
 }
