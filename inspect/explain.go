@@ -98,6 +98,9 @@ type Explanation struct {
 	// policy here, and in the states in which no rule is asked any more: StateActive,
 	// StateEnded and StateMissing.
 	Rules []Verdict
+	// Never says why a task that was archived could not run, when its key, cost or zone can't be
+	// found in it; nil for not so, and where its policy is not known here.
+	Never error
 	Asynq AsynqView
 }
 
@@ -132,6 +135,9 @@ func (e Explanation) Says() string {
 	case StateGroup:
 		return "asynq gathers its group"
 	case StateEnded:
+		if e.Never != nil {
+			return "it was archived and could never run: " + e.Never.Error()
+		}
 		return "it was completed or archived"
 	case StatePaused:
 		return "its batch is paused, and it goes on with the batch"
@@ -239,10 +245,13 @@ func (i *Inspector) Explain(ctx context.Context, queue, id string) (Explanation,
 		e.Started, err = i.started(queue, id)
 		return e, err
 	}
+	task := asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers)
 	if e.State == StateEnded {
+		if info.State == asynq.TaskStateArchived {
+			e.Never = i.never(task)
+		}
 		return e, nil
 	}
-	task := asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers)
 	if e.State == StateNoPlace {
 		i.atGate(&e, task)
 	}
@@ -254,6 +263,19 @@ func (i *Inspector) Explain(ctx context.Context, queue, id string) (Explanation,
 		return e, i.turn(ctx, &e, job)
 	}
 	return e, i.bind(ctx, &e, job)
+}
+
+// never says why the policy of a task can't be asked about it. A function of another program
+// is not known here.
+func (i *Inspector) never(task *asynq.Task) error {
+	p, ok := i.policies[task.Type()]
+	if !ok {
+		return nil
+	}
+	if _, err := p.Demand(task); !errors.Is(err, errFunc) {
+		return err
+	}
+	return nil
 }
 
 // started is when the handler of an active task was called, as its asynq server says.

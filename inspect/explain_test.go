@@ -56,7 +56,7 @@ func TestExplain(t *testing.T) {
 	later := d.start.Add(time.Hour)
 	plain := asynq.NewClientFromRedisClient(d.raw)
 	for id, opt := range map[string]asynq.Option{"own": asynq.ProcessAt(later), "grouped": asynq.Group("g")} {
-		if _, err := plain.Enqueue(asynq.NewTask("sms", nil), asynq.TaskID(id), opt); err != nil {
+		if _, err := plain.Enqueue(asynq.NewTask("sms", []byte(`{"to":"+9"}`)), asynq.TaskID(id), opt); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -366,10 +366,17 @@ func TestExplainCases(t *testing.T) {
 	d.says(i, "broken", "pending | lines ?")
 	d.says(i, "free", "pending")
 	d.says(i, "nobody", "missing")
-	if err := d.asynq.ArchiveTask("default", "own"); err != nil {
-		t.Fatal(err)
+	for _, id := range []string{"own", "broken"} {
+		if err := d.asynq.ArchiveTask("default", id); err != nil {
+			t.Fatal(err)
+		}
 	}
-	d.says(i, "own", "ended")
+	if e := d.says(i, "own", "ended"); e.Never != nil {
+		t.Errorf("of a task with all that its rules need: it can never run: %v", e.Never)
+	}
+	if e := d.says(i, "broken", "ended"); !errors.Is(e.Never, queue.ErrNoKey) || !strings.Contains(e.Says(), "$.to is missing") {
+		t.Errorf("of a task without a key: %v; %s", e.Never, e.Says())
+	}
 	if _, err := plain.Enqueue(asynq.NewTask("call", []byte(one)), asynq.TaskID("failed"), asynq.MaxRetry(3), asynq.Queue("failing")); err != nil {
 		t.Fatal(err)
 	}

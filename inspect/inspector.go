@@ -611,3 +611,12 @@ func (c Cursor) read(most int) (number int64, skip int, err error) {
 	}
 	return number, skip, nil
 }
+
+// LastTicks tells what became of the last ticks of entries, most of each entry, 1 to
+// [LastTicksMax], the newest first; one that is held comes besides. The entries are those
+// of [Schedules], which keep their order. What was decided is read from Redis; ticks of
+// their specs between those that were decided were missed. Nothing is told of ticks before
+// the oldest that is kept.
+func (i *Inspector) LastTicks(ctx context.Context, entries []Entry, now time.Time, most int) ([]PastTick, error) {
+	return tickReader{i.rdb, i.keys}.last(ctx, entries, now, most)
+}

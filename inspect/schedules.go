@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/presence"
 	"github.com/headwayq/headway/queue/schedule"
@@ -120,12 +122,14 @@ type PastTick struct {
 	Task   string    `json:"task,omitempty"` // its id, where the tick was enqueued
 }
 
-// LastTicks tells what became of the last ticks of entries, most of each entry, 1 to
-// [LastTicksMax], the newest first; one that is held comes besides. The entries are those
-// of [Schedules], which keep their order. What was decided is read from Redis; ticks of
-// their specs between those that were decided were missed. Nothing is told of ticks before
-// the oldest that is kept.
-func (i *Inspector) LastTicks(ctx context.Context, entries []Entry, now time.Time, most int) ([]PastTick, error) {
+// tickReader reads what became of ticks.
+type tickReader struct {
+	rdb  redis.UniversalClient
+	keys func(queue string) luascripts.QueueKeys
+}
+
+// last is [Inspector.LastTicks].
+func (r tickReader) last(ctx context.Context, entries []Entry, now time.Time, most int) ([]PastTick, error) {
 	most = max(1, min(most, LastTicksMax))
 	type place struct{ entry, queue string }
 	var places []place // in the order of entries
@@ -141,7 +145,7 @@ func (i *Inspector) LastTicks(ctx context.Context, entries []Entry, now time.Tim
 	}
 	told := make(map[place][]PastTick)
 	for name, names := range byQueue {
-		records, err := luascripts.ReadTicks(ctx, i.rdb, i.keys(name), names)
+		records, err := luascripts.ReadTicks(ctx, r.rdb, r.keys(name), names)
 		if err != nil {
 			return nil, away("read the last ticks", err)
 		}
@@ -153,7 +157,7 @@ func (i *Inspector) LastTicks(ctx context.Context, entries []Entry, now time.Tim
 				all = append(all, &told[at][k])
 			}
 		}
-		if err := i.becameOf(ctx, name, all); err != nil {
+		if err := r.becameOf(ctx, name, all); err != nil {
 			return nil, err
 		}
 	}
@@ -212,7 +216,7 @@ func pastTicks(entry, queue string, specs []string, r luascripts.TickRecord, now
 
 // becameOf finds where the tasks of ticks are that were enqueued. An older version enqueues
 // ticks and does not keep them, so it is looked for those that seem to be missed, too.
-func (i *Inspector) becameOf(ctx context.Context, queue string, ticks []*PastTick) error {
+func (r tickReader) becameOf(ctx context.Context, queue string, ticks []*PastTick) error {
 	var ids, waits []string
 	var enqueued, waiting []*PastTick
 	for _, t := range ticks {
@@ -220,7 +224,7 @@ func (i *Inspector) becameOf(ctx context.Context, queue string, ticks []*PastTic
 			enqueued, ids = append(enqueued, t), append(ids, t.Entry+"@"+t.At.Format(time.RFC3339)) // as schedule.ParseTaskID has it
 		}
 	}
-	states, err := luascripts.TaskStates(ctx, i.rdb, i.keys(queue), ids)
+	states, err := luascripts.TaskStates(ctx, r.rdb, r.keys(queue), ids)
 	if err != nil {
 		return away("read the tasks of ticks", err)
 	}
@@ -247,7 +251,7 @@ func (i *Inspector) becameOf(ctx context.Context, queue string, ticks []*PastTic
 			t.Became = TickUnknown
 		}
 	}
-	found, err := luascripts.GetTasks(ctx, i.rdb, i.keys(queue), waits)
+	found, err := luascripts.GetTasks(ctx, r.rdb, r.keys(queue), waits)
 	if err != nil {
 		return away("read the tasks of ticks", err)
 	}

@@ -106,7 +106,7 @@ const getTaskValues = 8
 // GetTask runs get_task.lua.
 func GetTask(ctx context.Context, c redis.Scripter, k QueueKeys, id string) (GetTaskReply, error) {
 	r := run(ctx, c, getTaskScript, getTaskValues, k.taskKeys(id), shortID(id))
-	return r.task(), r.err
+	return taskOf(r), r.err
 }
 
 // GetTasks is [GetTask] for some tasks of a queue, in one trip.
@@ -118,7 +118,7 @@ func GetTasks(ctx context.Context, c redis.UniversalClient, k QueueKeys, ids []s
 	for i, cmd := range sendAll(ctx, c, calls) {
 		v, err := cmd.Result()
 		r := readReply(getTaskScript, getTaskValues, v, err)
-		if replies[i] = r.task(); r.err != nil {
+		if replies[i] = taskOf(r); r.err != nil {
 			return nil, r.err
 		}
 	}
@@ -147,8 +147,8 @@ func (k QueueKeys) taskKeys(id string) []string {
 	return []string{k.Task(id), k.due, k.retry, k.scheduled}
 }
 
-// task reads the answer of get_task.lua.
-func (r *reply) task() GetTaskReply {
+// taskOf reads the answer of get_task.lua.
+func taskOf(r *reply) GetTaskReply {
 	got := GetTaskReply{Now: r.time(), State: r.text(), Ours: r.int() == 1, At: r.time(), For: r.text(), Wait: waitOf(r.text()), RunNow: r.int() == 1}
 	if ns, err := strconv.ParseInt(r.text(), 10, 64); err == nil {
 		got.Woken = time.Unix(0, ns)
