@@ -154,8 +154,9 @@ const (
 // and costs no retry, up to the policy's MaxPostpones; after that it is Err, a failure like
 // any other. The attempt has paid, unless the error is also marked as [NotCharged].
 //
-// It is a failure like any other, too, from a task type without a policy, and when Rule is none
-// of the policy's and the handler has not acquired it itself. The log says so once for each type.
+// It is a failure like any other, too, from a task type without a policy, from an attempt that an
+// operator let run now, and when Rule is none of the policy's and the handler has not acquired it
+// itself. The log names such a type and such a Rule once for each type.
 //
 // In shadow mode (throttle.Config.Shadow) the task is deferred all the same, for it is its
 // provider who asks. Other tasks of the key run, and one that would come back behind its
