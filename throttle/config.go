@@ -104,11 +104,11 @@ var rulePattern = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 
 // ruleReserved are names whose keys would be those of a queue's own state, now or in an
 // earlier version.
-var ruleReserved = []string{"due", "places", "replan", "planned", "tick", "batch", "batches", "sweep", "sent", "fetched"}
+var ruleReserved = []string{"due", "places", "replan", "planned", "tick", "ticks", "batch", "batches", "sweep", "sent", "fetched"}
 
 // ValidateRule says whether a name can name a rule: 1 to 64 letters,
 // digits, "_", "." and "-", but not "due", "places", "replan", "planned", "tick",
-// "batch", "batches", "sweep", "sent" or "fetched".
+// "ticks", "batch", "batches", "sweep", "sent" or "fetched".
 func (workerCalls) ValidateRule(name string) error {
 	if slices.Contains(ruleReserved, name) {
 		return fmt.Errorf("%w: rule name %q is reserved", ErrInvalidConfig, name)

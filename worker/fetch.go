@@ -75,7 +75,7 @@ type fetchQueue struct {
 
 	// calling is locked while Redis is asked about this queue. Another server that wants a task
 	// of it waits, and gets one of those that come.
-	calling sync.Mutex
+	calling turn
 	call    uint64 // the number of the last call
 	lost    bool   // it was not answered
 
@@ -87,6 +87,13 @@ type fetchQueue struct {
 	woken int           // tasks that were put to the head of pending since the last call
 	empty time.Time     // when it was found empty last
 }
+
+// turn is a lock that is held while Redis is asked. It is a channel, so that in virtual time
+// (testing/synctest) time goes on for those who wait for it, as it does for the answer.
+type turn chan struct{}
+
+func (t turn) Lock()   { t <- struct{}{} }
+func (t turn) Unlock() { <-t }
 
 type fetchedTask struct {
 	text    string // asynq's message, as a server wants it
@@ -102,7 +109,7 @@ func newFetcher(a *Adapter) *fetcher {
 func (f *fetcher) of(name string) *fetchQueue {
 	q := f.queues[name]
 	if q == nil {
-		q = &fetchQueue{name: name, keys: f.keys(name), next: 1}
+		q = &fetchQueue{name: name, keys: f.keys(name), next: 1, calling: make(turn, 1)}
 		f.queues[name] = q
 	}
 	return q

@@ -67,6 +67,7 @@
 //	queue/requeue        fetched tasks that were not started -> head of pending
 //	queue/retime         move due tasks to another instant
 //	queue/rules          which pools run which numbers
+//	queue/run_now        a task that waits -> head of pending, to run in spite of its rules
 //	queue/scan_deferred  what is deferred on a queue, by portions
 //	queue/tick           a tick of a schedule, once for all replicas
 //	queue/wake           due tasks -> head of pending
