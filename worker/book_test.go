@@ -286,7 +286,7 @@ func TestOperatorActsOnBookings(t *testing.T) {
 	policy := phone("sms", window)
 	limiter := r.limiter("sms", throttle.Sliding(1, window))
 	wantBooked(t, r.producer(policy).BookMany(t.Context(), smsTo("+1", "t", 6)))
-	// nobody is late before the pool runs: who is late lets others pass
+	// the key is closed, so that no task is late before the pool runs: others pass a late one
 	if _, err := limiter.CloseKey(t.Context(), "+1", time.Hour); err != nil {
 		t.Fatal(err)
 	}

@@ -88,8 +88,9 @@ type fetchQueue struct {
 	empty time.Time     // when it was found empty last
 }
 
-// turn is a lock that is held while Redis is asked. It is a channel, so that in virtual time
-// (testing/synctest) time goes on for those who wait for it, as it does for the answer.
+// turn is a lock that is held while Redis is asked. It is a channel: in a test with virtual time
+// (testing/synctest) a goroutine that waits for a mutex stops the clock, and one that waits for a
+// channel does not.
 type turn chan struct{}
 
 func (t turn) Lock()   { t <- struct{}{} }
