@@ -358,7 +358,7 @@ func acceptIdle(t *testing.T, tab *table) {
 		server := redistest.Start(t)
 		rdb := server.Client(t)
 		if servers > 0 {
-			defer idlePool(t, rdb, servers).Shutdown()
+			defer idlePool(t, rdb, servers, 1).Shutdown()
 			time.Sleep(time.Second) // its start is not idling
 		}
 		before := server.CPU()

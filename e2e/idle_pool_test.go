@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -18,11 +19,14 @@ import (
 )
 
 // idlePool runs a pool with default settings and one policy, and no tasks.
-func idlePool(tb testing.TB, rdb redis.UniversalClient, servers int) *worker.Pool {
+func idlePool(tb testing.TB, rdb redis.UniversalClient, servers, queues int) *worker.Pool {
 	tb.Helper()
-	return startPool(tb, rdb, asynq.NewServeMux(), worker.Config{
-		Servers: servers, Policies: []queue.Policy{smsPolicy(throttle.Sliding(1, time.Minute))},
-	})
+	cfg := worker.Config{Servers: servers, Policies: []queue.Policy{smsPolicy(throttle.Sliding(1, time.Minute))}}
+	cfg.Asynq.Queues = map[string]int{"default": 1}
+	for i := 1; i < queues; i++ {
+		cfg.Asynq.Queues[fmt.Sprint("queue", i)] = 1
+	}
+	return startPool(tb, rdb, asynq.NewServeMux(), cfg)
 }
 
 // An idle pool has few connections, however many workers: one listens for asynq, one for the
@@ -63,22 +67,28 @@ func subscribers(tb testing.TB, rdb *redis.Client) (n int) {
 // on the machine.
 func TestIdle(t *testing.T) {
 	t.Parallel()
-	for _, servers := range []int{1, 4, 32} {
-		t.Run(strconv.Itoa(servers)+" servers", func(t *testing.T) {
+	for _, tc := range []struct {
+		servers, queues int
+		span            time.Duration
+	}{
+		{1, 1, 2 * time.Second}, {4, 1, 2 * time.Second}, {32, 1, 2 * time.Second},
+		{1, 3, 10 * time.Second}, // for asynq moves what is due in each queue every 5 s
+	} {
+		servers := tc.servers
+		t.Run(fmt.Sprintf("%d servers, %d queues", tc.servers, tc.queues), func(t *testing.T) {
 			t.Parallel()
 			most := float64(30 * servers) // with those inside of scripts; asynq's are 6 for each server
 			rdb := redistest.Start(t).Client(t)
 			var sent sentCount
 			rdb.AddHook(&sent)
-			idlePool(t, rdb, servers)
-			const calm, span = 4500 * time.Millisecond, 2 * time.Second
-			time.Sleep(calm) // the longer a pool has been idle, the less often it looks
+			idlePool(t, rdb, servers, tc.queues)
+			time.Sleep(4500 * time.Millisecond) // the longer a pool has been idle, the less often it looks
 			beginning, before := sent.Load(), commands(t, rdb)
-			time.Sleep(span) // the rate is what is measured
-			requests := float64(sent.Load()-beginning) / span.Seconds()
-			inner := float64(commands(t, rdb)-before) / span.Seconds()
+			time.Sleep(tc.span) // the rate is what is measured
+			requests := float64(sent.Load()-beginning) / tc.span.Seconds()
+			inner := float64(commands(t, rdb)-before) / tc.span.Seconds()
 			if inner > most {
-				t.Errorf("an idle pool with %d servers costs Redis %.1f commands a second, want at most %v", servers, inner, most)
+				t.Errorf("an idle pool with %d servers and %d queues costs Redis %.1f commands a second, want at most %v", servers, tc.queues, inner, most)
 			}
 			if infos, err := asynq.NewInspectorFromRedisClient(rdb).Servers(); err != nil || len(infos) != servers {
 				t.Errorf("asynq lists %d servers, %v, want %d", len(infos), err, servers)

@@ -272,15 +272,21 @@ func (a *Adapter) awaitRedis(ctx context.Context) error {
 	}
 }
 
-// How long the start waits between two questions to a Redis that does not answer.
 const (
+	// How long the start waits between two questions to a Redis that does not answer.
 	awaitMin = 50 * time.Millisecond
 	awaitMax = time.Second
+	// When the check of Redis says that it still waits: go-redis dials for seconds before it gives up.
+	slowCheck = 500 * time.Millisecond
 )
 
 // checkRedis refuses a server that can't do what the adapter needs, with all its faults, and
 // says so of one that is away.
 func (a *Adapter) checkRedis(ctx context.Context) error {
+	slow := time.AfterFunc(slowCheck, func() {
+		a.log.Warn("Redis has not answered yet: the start fails if it does not in a few seconds", zap.String("addr", precheck.Address(a.rdb)))
+	})
+	defer slow.Stop()
 	found, err := precheck.Run(ctx, a.rdb, precheck.Needs{
 		Role: precheck.Worker, Prefix: a.cfg.Throttle.Prefix, AllowEviction: a.cfg.AllowEviction,
 		Queue: slices.Min(slices.Collect(maps.Keys(a.cfg.Asynq.Queues))),
@@ -321,7 +327,8 @@ func (a *Adapter) incomplete(seen bool) error {
 		add = append(add, "make the server's configuration with Adapter.Server: without it a throttle counts as a failure")
 	}
 	if !seen && !a.unknown.Load() {
-		add = append(add, "give the server Adapter.Client as its Redis client, by asynq.NewServerFromRedisClient: without it a throttled task is not deferred")
+		add = append(add, "give the server Adapter.Client as its Redis client, by asynq.NewServerFromRedisClient: without it a throttled task is not deferred; "+
+			"if it has it, a middleware around Adapter.Handler called it again in one attempt: let it return the error, for asynq tries again")
 	}
 	if len(add) == 0 {
 		return nil

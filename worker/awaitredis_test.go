@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/worker"
@@ -19,7 +22,10 @@ func TestStartWaitsForRedis(t *testing.T) {
 	rdb := srv.Client(t)
 	srv.Stop()
 	seen := &runs{}
-	impatient, err := worker.New(rdb, seen.handler(), policies(phone("sms", time.Minute)))
+	core, logs := observer.New(zap.WarnLevel)
+	quick := policies(phone("sms", time.Minute))
+	quick.Logger = zap.New(core)
+	impatient, err := worker.New(rdb, seen.handler(), quick)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,6 +33,9 @@ func TestStartWaitsForRedis(t *testing.T) {
 		t.Errorf("a pool that does not wait starts without Redis: %v, want an error with the address and the remedy", err)
 	}
 	impatient.Shutdown()
+	if n := logs.FilterMessageSnippet("has not answered yet").FilterField(zap.String("addr", srv.Addr())).Len(); n != 1 {
+		t.Errorf("%d lines say that Redis has not answered yet, want 1 while go-redis dials again and again", n)
+	}
 
 	cfg := policies(phone("sms", time.Minute))
 	cfg.WaitForRedis = true

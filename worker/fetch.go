@@ -30,13 +30,16 @@ const (
 	closeTimeout = 5 * time.Second
 
 	// A server that found nothing waits before it looks again, a sixteenth of the time for which
-	// nothing has come, within these bounds. A task that is woken here ends the wait at once.
+	// nothing has come, for each queue, within these bounds. A task that is woken here ends the wait at once.
 	// While a task is deferred the wait is idlePollDue at most, for another pool may wake more
 	// than it can take. When more than idleMany servers are idle, each waits longer in
-	// proportion, so that all together look no more often than idleMany.
+	// proportion, so that all together look no more often than idleMany. Each queue is asked by
+	// a call of its own. So a server of several queues waits idlePollMax at most for each, and no
+	// longer than idlePollTop, which is how long asynq waits.
 	idlePollMin = 10 * time.Millisecond
 	idlePollDue = 25 * time.Millisecond
 	idlePollMax = 300 * time.Millisecond
+	idlePollTop = time.Second
 	idleShare   = 16
 	idleMany    = 8
 	// A server whose fetches fail waits between them; asynq itself would not.
@@ -324,7 +327,7 @@ func (c *client) fetch(ctx context.Context, call asynqwire.Call) *redis.Cmd {
 		c.a.sawAnswer(ctx)
 		if int(c.misses.Add(1)) >= len(c.a.queues) { // every queue was empty
 			c.misses.Store(0)
-			c.a.idle.wait(c.a.fetcher.waitsForDue())
+			c.a.idle.wait(len(c.a.queues), c.a.fetcher.waitsForDue())
 		}
 	}
 	return cmd
@@ -363,16 +366,16 @@ func newIdleServers(c *core) *idleServers {
 // came notes that a server has got a task.
 func (s *idleServers) came() { s.last.Store(time.Now().UnixNano()) }
 
-// wait returns when a task was woken, no more are to be fetched, or it is time to look again:
-// soon when a task is deferred. The waits differ at random: servers that look in step find a new task no
-// sooner than one.
-func (s *idleServers) wait(deferred bool) {
-	most := idlePollMax
+// wait returns when a task was woken, no more are to be fetched, or it is time to look again
+// into that many queues: soon when a task is deferred. The waits differ at random: servers that
+// look in step find a new task no sooner than one.
+func (s *idleServers) wait(queues int, deferred bool) {
+	most := min(time.Duration(queues)*idlePollMax, idlePollTop)
 	if deferred {
 		most = idlePollDue
 	}
 	idle := time.Duration(time.Now().UnixNano() - s.last.Load())
-	d := min(max(idlePollMin, idle/idleShare), most)
+	d := min(max(idlePollMin, time.Duration(queues)*idle/idleShare), most)
 	d = d * time.Duration(max(idleMany, s.waiting.Add(1))) / idleMany
 	defer s.waiting.Add(-1)
 	t := time.NewTimer((d*3/4 + rand.N(d/2)).Truncate(time.Microsecond)) // whole microseconds, which Redis counts: virtual time moves from timer to timer

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -126,6 +127,37 @@ func TestServerWithoutTheAdaptersHandlerIsTold(t *testing.T) {
 				t.Errorf("%d lines about it, want 1", n)
 			}
 		})
+	}
+}
+
+// A middleware around the adapter's handler that calls it again when it fails does not run
+// the user's handler a second time under one permit, and is told what to do instead.
+func TestSecondCallOfOneAttemptIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a := r.adapter(policies(phone("sms", time.Minute)))
+	cfg := a.Server(asynq.Config{Concurrency: 1})
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var ran atomic.Int64
+	h := a.Handler(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		ran.Add(1)
+		return errors.New("the gateway is away")
+	}))
+	r.serve(a.Client(), cfg, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		if err := h.ProcessTask(ctx, task); err == nil {
+			return nil
+		}
+		return h.ProcessTask(ctx, task)
+	}))
+	r.enqueuePlain("sms", "a", to("+1"), asynq.MaxRetry(1))
+	r.eventually("a failure", func() bool { info := r.info("a"); return info != nil && info.LastErr != "" })
+	if got := r.info("a").LastErr; !strings.Contains(got, "called it again in one attempt: let it return the error") {
+		t.Errorf("the task failed with %q, want what to do about the middleware", got)
+	}
+	if n := ran.Load(); n != 1 {
+		t.Errorf("the handler ran %d times under one permit, want once", n)
 	}
 }
 
