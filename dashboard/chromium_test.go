@@ -274,6 +274,12 @@ func (b *browser) look(width int, scheme string) {
 	b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
 }
 
+// scripts lets the pages that are opened from now on run scripts, or not.
+func (b *browser) scripts(run bool) {
+	b.Helper()
+	b.call("Emulation.setScriptExecutionDisabled", map[string]any{"value": !run}, nil)
+}
+
 // shoot writes a picture of the page from its top, so high at most.
 func (b *browser) shoot(file string, most float64) {
 	b.Helper()

@@ -18,7 +18,7 @@ const (
 	loadFor      = 10 * time.Second // how long a load may take
 	snapshotsMax = 200              // views that are kept
 	staleMax     = time.Minute      // an older view is not shown while it is being loaded again
-	blindCost    = 50               // what a load counts as where commands can't be counted
+	blindCost    = 50               // what a load counts as with a client whose commands can't be counted
 )
 
 // snapshots are what views show, shared by all their viewers. When a viewer asks for a view and the
@@ -85,17 +85,18 @@ func (s *snapshots) load(at *snapshot, load func(context.Context) (any, error)) 
 	ctx, cancel := context.WithTimeout(context.Background(), loadFor)
 	defer cancel()
 	var value any
-	cost := new(int)
+	cost := &loadCost{of: s.meter}
 	err := s.meter.wait(ctx)
 	if err == nil {
+		ctx = context.WithValue(ctx, costKey{}, cost)
 		if s.meter.blind {
-			s.meter.spend(context.WithValue(ctx, costKey{}, cost), blindCost)
+			s.meter.spend(ctx, blindCost)
 		}
-		value, err = load(context.WithValue(ctx, costKey{}, cost))
+		value, err = load(ctx)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at.value, at.err, at.at, at.cost = value, err, time.Now(), *cost
+	at.value, at.err, at.at, at.cost = value, err, time.Now(), cost.commands
 	close(at.loading)
 	at.loading = nil
 }
@@ -135,6 +136,12 @@ type meter struct {
 	left  float64
 	at    time.Time
 	total int64
+}
+
+// loadCost is what a load has cost, in Redis commands. It travels in the context of the load.
+type loadCost struct {
+	of       *meter
+	commands int // guarded by its meter
 }
 
 type costKey struct{}
@@ -179,28 +186,39 @@ func (m *meter) wait(ctx context.Context) error {
 func (m *meter) spend(ctx context.Context, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if cost, ok := ctx.Value(costKey{}).(*int); ok {
-		*cost += n
+	if cost, ok := ctx.Value(costKey{}).(*loadCost); ok {
+		cost.commands += n
 	}
 	m.fill()
 	m.left -= float64(n)
 	m.total += int64(n)
 }
 
-// metered is a client whose commands are counted. It shares the connections of rdb, and
-// the caller's own commands are not counted. Of a cluster each load is counted as a whole.
+// metered is a client whose commands are counted. It shares the connections of rdb, and the
+// caller's own commands are not counted. A cluster's client can't be copied with its connections:
+// it gets a hook for good, which counts the commands of loads and leaves all others alone.
 func metered(rdb redis.UniversalClient, m *meter) redis.UniversalClient {
-	c, ok := rdb.(*redis.Client)
-	if !ok {
+	switch c := rdb.(type) {
+	case *redis.Client:
+		clone := c.WithTimeout(loadFor)
+		clone.AddHook(meterHook{m, func(context.Context) bool { return true }})
+		return clone
+	case *redis.ClusterClient:
+		c.AddHook(meterHook{m, func(ctx context.Context) bool {
+			cost, ok := ctx.Value(costKey{}).(*loadCost)
+			return ok && cost.of == m
+		}})
+	default:
 		m.blind = true
-		return rdb
 	}
-	clone := c.WithTimeout(loadFor)
-	clone.AddHook(meterHook{m})
-	return clone
+	return rdb
 }
 
-type meterHook struct{ m *meter }
+// meterHook counts the commands that are the dashboard's own, as their context says.
+type meterHook struct {
+	m   *meter
+	own func(context.Context) bool
+}
 
 func costOf(cmd redis.Cmder) int {
 	switch cmd.Name() {
@@ -216,7 +234,9 @@ func (h meterHook) DialHook(next redis.DialHook) redis.DialHook {
 
 func (h meterHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		h.m.spend(ctx, costOf(cmd))
+		if h.own(ctx) {
+			h.m.spend(ctx, costOf(cmd))
+		}
 		return next(ctx, cmd)
 	}
 }
@@ -227,7 +247,9 @@ func (h meterHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 		for _, cmd := range cmds {
 			n += costOf(cmd)
 		}
-		h.m.spend(ctx, n)
+		if h.own(ctx) {
+			h.m.spend(ctx, n)
+		}
 		return next(ctx, cmds)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/headwayq/headway/internal/redistest"
 )
 
 // fiftyViewers look at once; they cost Redis what one costs.
@@ -40,6 +42,49 @@ func TestFiftyViewersCostNoMoreThanOne(t *testing.T) {
 			t.Errorf("%s: 50 viewers cost %d commands, one costs %d", name, cost, alone)
 		}
 	}
+}
+
+// On Redis Cluster a load costs what its commands are, as on one server. The caller's own commands
+// cost nothing, and neither do those of another dashboard on the same client.
+func TestCommandsOfAClusterAreCounted(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.StartCluster(t, 3)
+	boards := map[string]*board{}
+	for _, name := range []string{"looked at", "idle"} {
+		h, err := New(rdb, Config{Policies: policies(t), Refresh: RefreshMax})
+		if err != nil {
+			t.Fatal(err)
+		}
+		boards[name] = h.(*board)
+	}
+	for range 100 {
+		if err := rdb.Set(t.Context(), "mine", "1", time.Minute).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one := newRig(t, func(c *Config) { c.Refresh = RefreshMax })
+	if w := one.do(request("GET", "/rule?rule=phone", nil)); w.Code != http.StatusOK {
+		t.Fatalf("one server: %d", w.Code)
+	}
+	w := httptest.NewRecorder()
+	boards["looked at"].ServeHTTP(w, request("GET", "/rule?rule=phone", nil))
+	if w.Code != http.StatusOK {
+		t.Fatalf("cluster: %d %s", w.Code, w.Body)
+	}
+	want := one.board.(*board).meter.spent()
+	if got := boards["looked at"].meter.spent(); got < want/2 || got > 4*want || got == blindCost {
+		t.Errorf("a page of a cluster counts as %d commands, of one server as %d", got, want)
+	}
+	if got := boards["idle"].meter.spent(); got != 0 {
+		t.Errorf("a dashboard that nobody looks at has spent %d commands", got)
+	}
+}
+
+// spent is how many commands have been counted.
+func (m *meter) spent() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.total
 }
 
 // alone is what one viewer of a dashboard costs that nobody else looks at.

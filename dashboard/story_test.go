@@ -254,6 +254,71 @@ func TestStoryInABrowser(t *testing.T) {
 	}
 }
 
+// Without a script every page shows what it has, a reload shows what is new, links and forms lead
+// where they say, and changes can be made and undone.
+func TestBrowserWithoutScript(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t)
+	s := tell(t, 200, 10, nil)
+	b.scripts(false)
+	b.look(390, "light")
+	b.open(s.url + "/")
+	b.until("no script runs", `document.querySelector("#state").textContent === "Reload to refresh" && document.querySelector("#pause").hidden`)
+	b.until("a chart of planned starts", `document.querySelectorAll("svg rect.bar").length > 0`)
+	b.until("times say their zone", `[...document.querySelectorAll("time")].every(t => t.textContent.includes("UTC"))`)
+	b.leave("to the rule", `document.querySelector('a[href*="rule=sms-per-phone"]').click()`)
+	b.leave("to the key that waits longest", `document.querySelector('a[href^="/key"]').click()`)
+	keyPage := ""
+	if err := b.eval("location.pathname + location.search", &keyPage); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range s.pages(keyPage) {
+		b.open(s.url + p.address)
+		b.until(p.name+" has a heading and content", `document.querySelector("h1").innerText && document.querySelector("main").innerText.length > 20`)
+	}
+	b.open(s.url + keyPage)
+	b.leave("to its first task", `document.querySelector("#live tbody th a").click()`)
+	b.until("the task's explanation", `document.querySelector("main").innerText.includes("sms-per-phone")`)
+	if err := b.eval("history.back()", nil); err != nil {
+		t.Fatal(err)
+	}
+	b.until("back at the key", `location.pathname === "/key" && document.readyState === "complete"`)
+	b.submit("close key", map[string]string{"for": "15m", "reason": "the customer asked"})
+	b.until("the key is closed", `document.querySelector(".banner.note").innerText.includes("the customer asked")`)
+	first := ""
+	if err := b.eval(`document.querySelector("#live tbody th a").textContent`, &first); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.seen.Cancel(t.Context(), "default", first, because); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(browserPatience); ; time.Sleep(100 * time.Millisecond) {
+		b.leave("reload", "location.reload()")
+		var there bool
+		if err := b.eval(fmt.Sprintf(`[...document.querySelectorAll("#live tbody th a")].some(a => a.textContent === %q)`, first), &there); err == nil && !there {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("a reload shows the old line, %v", err)
+		}
+	}
+	b.submit("open key", map[string]string{"reason": "done"})
+	b.until("the key is open", `!document.querySelector(".banner.note")`)
+
+	b.open(s.url + "/rule?rule=sms-per-phone")
+	b.leave("a preview", `(f => { f.elements.limit.value = "4/4m"; f.elements.for.value = "1h"; f.querySelector("button").click() })(document.querySelector("form[method=get]"))`)
+	b.until("the preview", `document.querySelector(".preview").innerText.includes("25 %")`)
+	b.submit("set limit", map[string]string{"reason": "catch up"})
+	b.until("the limit is stored", `document.querySelector(".facts").innerText.includes("sliding 4/4m")`)
+	b.open(s.url + "/audit")
+	ref := ""
+	if err := b.eval(`[...document.querySelectorAll('select[name=change] option')].find(o => o.textContent.includes("set limit")).value`, &ref); err != nil {
+		t.Fatal(err)
+	}
+	b.submit("undo", map[string]string{"change": ref, "reason": "caught up"})
+	b.open(s.url + "/rule?rule=sms-per-phone")
+	b.until("the limit in code counts", `document.querySelector(".facts").innerText.includes("the code")`)
+}
+
 // TestPictureForDocs draws docs/dashboard.png from a real run; "make docs" calls it.
 func TestPictureForDocs(t *testing.T) {
 	file := os.Getenv("HEADWAY_PICTURE")
@@ -285,21 +350,7 @@ func (s *story) lookAround(b *browser, keyPage string) {
 	if axe == "" {
 		s.Log("axe-core is not installed: tools/install-chromium installs it")
 	}
-	task := ""
-	for w, err := range s.seen.Deferred(s.Context(), "default") {
-		if err != nil {
-			s.Fatal(err)
-		}
-		if slices.Contains(w.Rules, "sms-per-phone") && time.Until(w.At) > 5*time.Minute {
-			task = w.ID
-			break
-		}
-	}
-	pages := []struct{ name, address string }{
-		{"overview", "/"}, {"queue", "/queue?queue=default"}, {"rule", "/rule?rule=sms-per-phone&limit=1/8m&for=2h"}, {"key", strings.TrimPrefix(keyPage, s.url)},
-		{"task", "/task?queue=default&id=" + url.QueryEscape(task)}, {"gates", "/gates"}, {"batches", "/batches"}, {"schedules", "/schedules"},
-		{"policies", "/policies"}, {"pools", "/pools"}, {"audit", "/audit"}, {"fault", "/none"},
-	}
+	pages := s.pages(strings.TrimPrefix(keyPage, s.url))
 	for _, width := range []int{1280, 390} {
 		for _, scheme := range []string{"light", "dark"} {
 			if testing.Short() && (width == 390) == (scheme == "light") {
@@ -320,6 +371,29 @@ func (s *story) lookAround(b *browser, keyPage string) {
 		}
 	}
 	s.Logf("pictures of all pages are in %s", dir)
+}
+
+// place is a page of the dashboard.
+type place struct{ name, address string }
+
+// pages are all pages, with the page of that key.
+func (s *story) pages(keyPage string) []place {
+	s.Helper()
+	task := ""
+	for w, err := range s.seen.Deferred(s.Context(), "default") {
+		if err != nil {
+			s.Fatal(err)
+		}
+		if slices.Contains(w.Rules, "sms-per-phone") && time.Until(w.At) > 5*time.Minute {
+			task = w.ID
+			break
+		}
+	}
+	return []place{
+		{"overview", "/"}, {"queue", "/queue?queue=default"}, {"rule", "/rule?rule=sms-per-phone&limit=1/8m&for=2h"}, {"key", keyPage},
+		{"task", "/task?queue=default&id=" + url.QueryEscape(task)}, {"gates", "/gates"}, {"batches", "/batches"}, {"schedules", "/schedules"},
+		{"policies", "/policies"}, {"pools", "/pools"}, {"audit", "/audit"}, {"fault", "/none"},
+	}
 }
 
 // axe runs axe-core on the page.
