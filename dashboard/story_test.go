@@ -239,6 +239,9 @@ func TestStoryInABrowser(t *testing.T) {
 
 	b.until("what the pools did is told", `document.querySelector("#day-h").parentElement.textContent.includes("Held up")`)
 
+	b.open(s.url + "/pools")
+	b.until("a pool says how many connections it has", `(cell => cell && Number(cell.textContent) > 0)([...document.querySelectorAll("#live tbody tr")].find(r => r.cells[1].textContent === "pool").cells[[...document.querySelectorAll("#live thead th")].findIndex(h => h.textContent === "Connections")])`)
+
 	s.lookAround(b, keyPage)
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/queue/batch"
 )
 
@@ -32,8 +33,16 @@ type lineJob struct {
 	Rules  []string  `json:"rules,omitempty"` // that it needs, of a queue's task
 }
 
+// waits is the verb for so many that wait.
+func waits(n int) string {
+	if n == 1 {
+		return "waits"
+	}
+	return "wait"
+}
+
 func (l lineAnswer) table(t *table) {
-	t.line("%d jobs wait for %s on %s", l.All, l.Rule, l.Key)
+	t.line("%s %s for %s on %s", e2e.Count(l.All, "job"), waits(l.All), l.Rule, l.Key)
 	if len(l.Jobs) > 0 {
 		t.row("TASK", "QUEUE", "COST", "STARTS", "")
 	}
@@ -94,7 +103,11 @@ type onKeyAnswer struct {
 }
 
 func (o onKeyAnswer) table(t *table) {
-	t.line("%d tasks of queue %s wait and need %s on %s", o.All, o.Queue, o.Rule, o.Key)
+	need := "need"
+	if o.All == 1 {
+		need = "needs"
+	}
+	t.line("%s of queue %s %s and %s %s on %s", e2e.Count(o.All, "task"), o.Queue, waits(o.All), need, o.Rule, o.Key)
 	if len(o.Tasks) > 0 {
 		t.row("TASK", "WOKEN", "RULES")
 	}
