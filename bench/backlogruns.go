@@ -97,7 +97,7 @@ func backlogPool(rdb *redis.Client, l *backlogLog, name string) (*worker.Pool, e
 	return worker.New(rdb, handler, worker.Config{
 		Asynq: asynq.Config{Concurrency: backlogConcurrency, Queues: map[string]int{name: 1}, LogLevel: asynq.FatalLevel},
 		Policies: []queue.Policy{{Type: taskType, Rules: []queue.Rule{
-			{Name: name, Limit: l.what.limit(), Key: queue.ConstantKey(backlogKey)},
+			{Name: name, Limit: l.what.limit(), Constant: backlogKey},
 		}}},
 		Observer: event.Observer{Deferred: l.deferred},
 	})

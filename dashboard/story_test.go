@@ -48,18 +48,15 @@ func storyPolicies(t *testing.T) []queue.Policy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	constant := func(key string) queue.KeyFunc {
-		return func(*asynq.Task) (string, error) { return key, nil }
-	}
 	return []queue.Policy{
 		{Type: "sms:send", Rules: []queue.Rule{
 			{Name: "sms-per-phone", Limit: throttle.Sliding(1, 4*time.Minute), Key: queue.MustJSONKey("$.to")},
-			{Name: "sms-provider", Limit: throttle.GCRA(50, time.Second, 20), Key: constant("acme")},
+			{Name: "sms-provider", Limit: throttle.GCRA(50, time.Second, 20), Constant: "acme"},
 		}},
-		{Type: "mail:send", Rules: []queue.Rule{{Name: "mail-host", Limit: throttle.Smooth(4, time.Second, 1), Key: constant("mx.example")}}},
+		{Type: "mail:send", Rules: []queue.Rule{{Name: "mail-host", Limit: throttle.Smooth(4, time.Second, 1), Constant: "mx.example"}}},
 		{Type: "call:dial", Rules: []queue.Rule{
 			{Name: "calling-hours", Gate: hours},
-			{Name: "call-slots", Limit: throttle.Concurrent(5, time.Minute), Key: constant("pbx")},
+			{Name: "call-slots", Limit: throttle.Concurrent(5, time.Minute), Constant: "pbx"},
 		}},
 	}
 }

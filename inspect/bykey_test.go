@@ -111,7 +111,7 @@ func TestFrontKey(t *testing.T) {
 	t.Parallel()
 	policy := perMinute()
 	policy.Rules[0].Limit = throttle.Sliding(10, time.Minute)
-	policy.Rules = append(policy.Rules, queue.Rule{Name: "provider", Limit: throttle.Sliding(1, time.Hour), Key: queue.ConstantKey("acme")})
+	policy.Rules = append(policy.Rules, queue.Rule{Name: "provider", Limit: throttle.Sliding(1, time.Hour), Constant: "acme"})
 	cfg := throttle.Config{Secret: []byte("sixteen bytes at least")}
 	for _, closed := range []bool{false, true} {
 		t.Run(fmt.Sprint("closed ", closed), func(t *testing.T) {

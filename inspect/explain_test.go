@@ -156,7 +156,7 @@ func TestClosedBetween(t *testing.T) {
 func TestExplainSeveralRules(t *testing.T) {
 	t.Parallel()
 	policy := perMinute()
-	policy.Rules = append(policy.Rules, queue.Rule{Name: "provider", Limit: throttle.Sliding(1, time.Second), Key: queue.ConstantKey("acme")})
+	policy.Rules = append(policy.Rules, queue.Rule{Name: "provider", Limit: throttle.Sliding(1, time.Second), Constant: "acme"})
 	d := newRig(t, policy)
 	i := d.inspector(throttle.Config{}, policy)
 	for n, want := range []Explanation{

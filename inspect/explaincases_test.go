@@ -240,7 +240,7 @@ func TestExplainCases(t *testing.T) {
 	}
 	key := queue.MustJSONKey("$.to")
 	phone := queue.Rule{Name: "phone", Limit: throttle.Sliding(1, time.Minute), Key: key}
-	provider := queue.Rule{Name: "provider", Limit: throttle.Sliding(2, 10*time.Second), Key: queue.ConstantKey("acme"), Cost: queue.MustJSONCost("$.n")}
+	provider := queue.Rule{Name: "provider", Limit: throttle.Sliding(2, 10*time.Second), Constant: "acme", Cost: queue.MustJSONCost("$.n")}
 	lines := queue.Rule{Name: "lines", Limit: throttle.Concurrent(1, time.Minute), Key: key}
 	policies := []queue.Policy{
 		{Type: "sms", Rules: []queue.Rule{phone, provider}},
@@ -399,7 +399,7 @@ func TestExplainCases(t *testing.T) {
 func TestExplainNewWhileTheClockRuns(t *testing.T) {
 	t.Parallel()
 	policy := perMinute()
-	policy.Rules = append(policy.Rules, queue.Rule{Name: "provider", Limit: throttle.Sliding(1, time.Second), Key: queue.ConstantKey("acme")})
+	policy.Rules = append(policy.Rules, queue.Rule{Name: "provider", Limit: throttle.Sliding(1, time.Second), Constant: "acme"})
 	i, err := New(redistest.Start(t).Client(t), Config{Policies: []queue.Policy{policy}})
 	if err != nil {
 		t.Fatal(err)

@@ -16,14 +16,14 @@ import (
 // that task stood as due now in Deferred once, while Explain told its instant.
 func TestRefusedBookLeavesOneTruth(t *testing.T) {
 	t.Parallel()
-	phone, tenant, provider := queue.MustJSONKey("$.to"), queue.ConstantKey("tenant"), queue.ConstantKey("acme")
+	phone := queue.MustJSONKey("$.to")
 	per := func(n int, window time.Duration) throttle.Limit { return throttle.Sliding(n, window) }
 	for name, rules := range map[string][]queue.Rule{
-		"two on the phone": {{Name: "a", Limit: per(1, time.Hour), Key: phone}, {Name: "b", Limit: per(10, 24*time.Hour), Key: phone}, {Name: "c", Limit: throttle.GCRA(100, time.Second, 20), Key: provider}},
-		"three keys":       {{Name: "a", Limit: per(1, time.Hour), Key: phone}, {Name: "b", Limit: per(10, time.Hour), Key: tenant}, {Name: "c", Limit: per(100, time.Second), Key: provider}},
-		"all bind":         {{Name: "a", Limit: per(1, time.Hour), Key: phone}, {Name: "b", Limit: per(1, time.Hour), Key: tenant}, {Name: "c", Limit: per(1, time.Hour), Key: provider}},
-		"the last binds":   {{Name: "a", Limit: per(10, time.Hour), Key: phone}, {Name: "b", Limit: per(10, time.Hour), Key: tenant}, {Name: "c", Limit: per(1, time.Hour), Key: provider}},
-		"slots":            {{Name: "a", Limit: per(1, time.Hour), Key: tenant}, {Name: "b", Limit: per(1, 2*time.Hour), Key: provider}, {Name: "c", Limit: throttle.Concurrent(1, time.Minute), Key: provider}},
+		"two on the phone": {{Name: "a", Limit: per(1, time.Hour), Key: phone}, {Name: "b", Limit: per(10, 24*time.Hour), Key: phone}, {Name: "c", Limit: throttle.GCRA(100, time.Second, 20), Constant: "acme"}},
+		"three keys":       {{Name: "a", Limit: per(1, time.Hour), Key: phone}, {Name: "b", Limit: per(10, time.Hour), Constant: "tenant"}, {Name: "c", Limit: per(100, time.Second), Constant: "acme"}},
+		"all bind":         {{Name: "a", Limit: per(1, time.Hour), Key: phone}, {Name: "b", Limit: per(1, time.Hour), Constant: "tenant"}, {Name: "c", Limit: per(1, time.Hour), Constant: "acme"}},
+		"the last binds":   {{Name: "a", Limit: per(10, time.Hour), Key: phone}, {Name: "b", Limit: per(10, time.Hour), Constant: "tenant"}, {Name: "c", Limit: per(1, time.Hour), Constant: "acme"}},
+		"slots":            {{Name: "a", Limit: per(1, time.Hour), Constant: "tenant"}, {Name: "b", Limit: per(1, 2*time.Hour), Constant: "acme"}, {Name: "c", Limit: throttle.Concurrent(1, time.Minute), Constant: "acme"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

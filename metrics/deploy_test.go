@@ -127,8 +127,8 @@ func exposition(t *testing.T) string {
 	rdb := redistest.Start(t).Client(t)
 	policies := []queue.Policy{{Type: "sms", Rules: []queue.Rule{
 		{Name: "phone", Limit: throttle.Sliding(1, 200*time.Millisecond), Key: queue.MustJSONKey("$.to")},
-		{Name: "provider", Limit: throttle.GCRA(1000, time.Second, 10), Key: queue.ConstantKey("acme")},
-	}}, {Type: "later", Rules: []queue.Rule{{Name: "hour", Limit: throttle.Sliding(1, time.Hour), Key: queue.ConstantKey("all")}}}}
+		{Name: "provider", Limit: throttle.GCRA(1000, time.Second, 10), Constant: "acme"},
+	}}, {Type: "later", Rules: []queue.Rule{{Name: "hour", Limit: throttle.Sliding(1, time.Hour), Constant: "all"}}}}
 	inspector, err := inspect.New(rdb, inspect.Config{Policies: policies})
 	if err != nil {
 		t.Fatal(err)

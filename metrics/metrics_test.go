@@ -95,7 +95,7 @@ func TestFiguresAreThoseOfTheHandlers(t *testing.T) {
 		Asynq: asynq.Config{Concurrency: 8}, Observer: m.Observer(),
 		Policies: []queue.Policy{{Type: "sms", Rules: []queue.Rule{
 			{Name: "phone", Limit: throttle.Sliding(1, 300*time.Millisecond), Key: queue.MustJSONKey("$.to")},
-			{Name: "provider", Limit: throttle.Sliding(1000, time.Second), Key: queue.ConstantKey("acme")},
+			{Name: "provider", Limit: throttle.Sliding(1000, time.Second), Constant: "acme"},
 		}}},
 	})
 	if err != nil {

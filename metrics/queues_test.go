@@ -25,7 +25,7 @@ func TestQueuesTellThrottledFromStarved(t *testing.T) {
 	policies := []queue.Policy{{Type: "sms", Rules: []queue.Rule{
 		{Name: "phone", Limit: throttle.Sliding(1, time.Hour), Key: queue.MustJSONKey("$.to")},
 	}}, {Type: "quick", Rules: []queue.Rule{
-		{Name: "rate", Limit: throttle.Sliding(1, 200*time.Millisecond), Key: queue.ConstantKey("all")},
+		{Name: "rate", Limit: throttle.Sliding(1, 200*time.Millisecond), Constant: "all"},
 	}}}
 	inspector, err := inspect.New(rdb, inspect.Config{Policies: policies})
 	if err != nil {

@@ -120,7 +120,7 @@ func TestCostUnderEachRule(t *testing.T) {
 	p := priced(throttle.Sliding(3, time.Minute))
 	p.Rules = append(p.Rules,
 		Rule{Name: "daytime", Gate: recipientGate(t), Zone: utcZone},
-		Rule{Name: "provider", Limit: throttle.Sliding(5, time.Minute), Key: ConstantKey("acme"), Cost: MustJSONCost("$.n")})
+		Rule{Name: "provider", Limit: throttle.Sliding(5, time.Minute), Constant: "acme", Cost: MustJSONCost("$.n")})
 	refusedBy := func(cost int, rule string) {
 		t.Helper()
 		err := enqueueCost(t, rdb, "hw", p, cost)

@@ -57,7 +57,7 @@ func TestDemandOfSeveralRules(t *testing.T) {
 	abroad.Zone = MustJSONZone("$.zone")
 	home := gateRule(t, "home")
 	home.Zone = nil // its gate has a zone of its own
-	provider := Rule{Name: "provider", Limit: throttle.GCRA(100, time.Second, 20), Key: ConstantKey("acme"), Cost: MustJSONCost("$.n")}
+	provider := Rule{Name: "provider", Limit: throttle.GCRA(100, time.Second, 20), Constant: "acme", Cost: MustJSONCost("$.n")}
 	p := Policy{Type: "t", Rules: []Rule{abroad, limitRule("phone"), home, provider}}
 	got, err := p.Demand(asynq.NewTask("t", []byte(`{"to":"a","n":7,"zone":"Europe/Berlin"}`)))
 	if err != nil {

@@ -9,7 +9,7 @@
 //		Type: "sms:send",
 //		Rules: []queue.Rule{
 //			{Name: "phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")},
-//			{Name: "provider", Limit: throttle.GCRA(100, time.Second, 20), Key: queue.ConstantKey("acme")},
+//			{Name: "provider", Limit: throttle.GCRA(100, time.Second, 20), Constant: "acme"},
 //		},
 //	}}})
 //	...

@@ -52,7 +52,7 @@ func ExamplePolicy_Demand() {
 				Key:   queue.MustJSONKey("$.customer.id"),
 				Cost:  queue.MustJSONCost("$.recipients"),
 			},
-			{Name: "provider", Limit: throttle.GCRA(100, time.Second, 20), Key: queue.ConstantKey("acme")},
+			{Name: "provider", Limit: throttle.GCRA(100, time.Second, 20), Constant: "acme"},
 		},
 	}
 	for _, payload := range []string{

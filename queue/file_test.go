@@ -132,7 +132,7 @@ policies:
   t: {rules: [tenant, open]}
 `
 	funcs := Funcs{
-		Keys:  map[string]KeyFunc{"tenant": ConstantKey("from Go")},
+		Keys:  map[string]KeyFunc{"tenant": func(*asynq.Task) (string, error) { return "from Go", nil }},
 		Costs: map[string]CostFunc{"size": constantCost(4)},
 		Zones: map[string]ZoneFunc{"home": utcZone},
 	}

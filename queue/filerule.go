@@ -50,8 +50,8 @@ func (f *policyFile) rule(e yamlfile.Entry) *fileRule {
 		case "gate":
 			r.Gate, gate = f.gate(n)
 		case "key":
-			if r.Key = f.key(n); r.Key == nil {
-				r.Key = unreadKey
+			if r.Key, r.Constant = f.key(n); r.Key == nil && r.Constant == "" {
+				r.Key, r.source.unread = func(*asynq.Task) (string, error) { return "?", nil }, true
 			}
 			r.source.key = yamlfile.TextOf(n)
 		case "cost":
@@ -132,31 +132,31 @@ func (f *policyFile) gate(n ast.Node) (g gate.Gate, ok bool) {
 	return g, err == nil
 }
 
-// key reads what finds a key, or returns nil.
-func (f *policyFile) key(n ast.Node) KeyFunc {
+// key reads what finds a key, or the constant that is the key. It returns neither when that is a fault.
+func (f *policyFile) key(n ast.Node) (find KeyFunc, constant string) {
 	const want = "a path, such as $.to, or = and a constant, such as =acme"
 	text, ok := f.Text(n, want)
 	if !ok {
-		return nil
+		return nil, ""
 	}
 	if text == "" {
 		f.Fault(yamlfile.PosOf(n), "an empty text, want "+want)
-		return nil
+		return nil, ""
 	}
 	if name, ok := yamlfile.FuncName(text); ok {
-		return lookUp(f, yamlfile.PosOf(n), "Keys", f.funcs.Keys, name)
+		return lookUp(f, yamlfile.PosOf(n), "Keys", f.funcs.Keys, name), ""
 	}
 	if strings.HasPrefix(text, "$") {
 		key, err := JSONKey(text)
 		if err != nil {
 			f.FaultOf(yamlfile.PosOf(n), "", err)
 		}
-		return key
+		return key, ""
 	}
-	constant, ok := strings.CutPrefix(text, "=")
+	constant, ok = strings.CutPrefix(text, "=")
 	if !ok { // a path whose $ was forgotten would count all tasks together
 		f.Fault(yamlfile.PosOf(n), bareWord(text))
-		return nil
+		return nil, ""
 	}
 	fault := constantFault(constant)
 	if strings.TrimSpace(constant) != constant {
@@ -164,9 +164,9 @@ func (f *policyFile) key(n ast.Node) KeyFunc {
 	}
 	if fault != "" {
 		f.Fault(yamlfile.PosOf(n), fault)
-		return nil
+		return nil, ""
 	}
-	return ConstantKey(constant)
+	return nil, constant
 }
 
 // bareWord is the fault of a key that is neither a path nor marked as a constant.

@@ -13,22 +13,23 @@ import (
 
 // A constant key before one that differs from task to task would let the tasks of one phone
 // stall those of all others.
-func TestConstantKeyComesAfterKeysOfTasks(t *testing.T) {
+func TestConstantComesAfterKeysOfTasks(t *testing.T) {
 	t.Parallel()
 	rate, slots := throttle.Sliding(1, time.Minute), throttle.Concurrent(5, time.Minute)
 	own := func(task *asynq.Task) (string, error) { return task.Type(), nil }
 	rule := func(name string, l throttle.Limit, key KeyFunc) Rule { return Rule{Name: name, Limit: l, Key: key} }
-	acme := rule("acme", rate, ConstantKey("acme"))
+	constant := func(name string, l throttle.Limit) Rule { return Rule{Name: name, Limit: l, Constant: name} }
+	acme := constant("acme", rate)
 	for name, tt := range map[string]struct {
 		rules []Rule
 		fault string
 	}{
 		"a path after it":          {[]Rule{acme, rule("phone", rate, MustJSONKey("$.to"))}, `rule 1 ("phone"): comes after "acme"`},
 		"a function after it":      {[]Rule{acme, rule("phone", rate, own)}, `want "phone" before "acme"`},
-		"slots of a task after it": {[]Rule{rule("acme", slots, ConstantKey("acme")), rule("phone", slots, own)}, `want "phone" before "acme"`},
+		"slots of a task after it": {[]Rule{constant("acme", slots), rule("phone", slots, own)}, `want "phone" before "acme"`},
 		"a gate between":           {[]Rule{acme, gateRule(t, "daytime"), rule("phone", rate, own)}, `rule 2 ("phone"): comes after "acme"`},
 		"narrowest first":          {[]Rule{rule("phone", rate, own), acme}, ""},
-		"two constants":            {[]Rule{acme, rule("all", rate, ConstantKey("all"))}, ""},
+		"two constants":            {[]Rule{acme, constant("all", rate)}, ""},
 		"slots after a rate":       {[]Rule{acme, rule("phone", slots, own)}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -41,7 +42,7 @@ func TestConstantKeyComesAfterKeysOfTasks(t *testing.T) {
 	}
 }
 
-func TestConstantKeyComesAfterKeysOfTasksInFiles(t *testing.T) {
+func TestConstantComesAfterKeysOfTasksInFiles(t *testing.T) {
 	t.Parallel()
 	const wide = "rules:\n  acme: {limit: 1/500ms, key: =acme}\n"
 	for text, fault := range map[string]string{

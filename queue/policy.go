@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"slices"
 	"time"
 
@@ -43,7 +42,7 @@ type Policy struct {
 	// share, the phone, then the tenant, and last the one that most share, the
 	// provider. A task stands in the line of the first rule that
 	// refuses it and in none after that, so a wide rule that came first would
-	// keep places for tasks that their phones hold up. A rule with a [ConstantKey]
+	// keep places for tasks that their phones hold up. A rule with a constant key
 	// before one whose key differs from task to task is refused. Gates have no key and may
 	// stand anywhere; concurrent limits come after all other limits. All
 	// policies list the rules that they share in one order.
@@ -80,9 +79,14 @@ type Rule struct {
 	// Gate is when anything is let through.
 	Gate gate.Gate
 
-	// Key finds the key, 1 to 1024 bytes. Required with a limit, refused with a
-	// gate.
+	// Key finds the key, 1 to 1024 bytes. A limit has either Key or Constant; a gate has
+	// neither.
 	Key KeyFunc
+
+	// Constant is the key of all tasks, such as the name of a provider, 1 to 1024 bytes. A
+	// policy file has it as "=acme". One that begins with $ or = is refused: that was meant for
+	// [JSONKey] or for a policy file, and would count all tasks together.
+	Constant string
 
 	// Cost finds the number of permits, 1 to Limit.MaxCost(), or to that of a
 	// limit that is stored for the rule and goes before it. Refused with a gate,
@@ -103,6 +107,7 @@ type fileSource struct {
 	file            string
 	at              yamlfile.Pos
 	key, cost, zone string // as the file has them
+	unread          bool   // the key could not be read, and stands for one
 	limits          map[string]throttle.Limit
 }
 
@@ -147,39 +152,15 @@ func chargePolicyOf(text string) (ChargePolicy, bool) {
 	return ChargePolicy(max(i, 0)), i >= 0
 }
 
-// ConstantKey returns a [KeyFunc] that gives all tasks the same key, such as the
-// name of a provider; a policy file has it as "=acme". It panics when the key is empty or
-// over 1024 bytes long, and when it begins with $ or =: that was meant for [JSONKey] or for
-// a policy file, and would count all tasks together.
-//
-// It is not inlined: [Rule.constant] knows its keys by the code that they share, and a copy in
-// the caller would be code of its own.
-//
-//go:noinline
-func ConstantKey(key string) KeyFunc {
-	if fault := constantFault(key); fault != "" {
-		panic("queue: " + fault)
-	}
-	return func(*asynq.Task) (string, error) { return key, nil }
-}
-
-// unreadKey stands for a key of a policy file that could not be read.
-func unreadKey(*asynq.Task) (string, error) { return "?", nil }
-
-var (
-	constantCode = codeOf(ConstantKey("?"))
-	unreadCode   = codeOf(unreadKey)
-)
-
-// codeOf is where the code of a function begins. All closures of one function literal share it.
-func codeOf(key KeyFunc) uintptr { return reflect.ValueOf(key).Pointer() }
-
-// constant says that all tasks have the same key under the rule.
-func (r Rule) constant() bool { return r.Key != nil && codeOf(r.Key) == constantCode }
-
 // varies says that the key differs from task to task, as far as can be known.
-func (r Rule) varies() bool {
-	return r.Key != nil && codeOf(r.Key) != constantCode && codeOf(r.Key) != unreadCode
+func (r Rule) varies() bool { return r.Key != nil && !r.source.unread }
+
+// keyOf finds the key of a task.
+func (r Rule) keyOf(task *asynq.Task) (string, error) {
+	if r.Constant != "" {
+		return r.Constant, nil
+	}
+	return r.Key(task)
 }
 
 // constantFault is what is wrong with a constant key, or "".

@@ -176,7 +176,7 @@ func (p Policy) listFaults(i int, isConcurrent func(Rule) bool) []fault {
 		// A task that waits behind its own key would keep a place of everyone's.
 		switch is := isConcurrent(r); {
 		case !r.limited():
-		case r.constant():
+		case r.Constant != "":
 			shared[is] = cmp.Or(shared[is], r.Name)
 		case r.varies() && shared[is] != "":
 			wide := clip(shared[is])
@@ -248,12 +248,17 @@ func (r Rule) faults(is traits) []ruleFault {
 		check("gate", r.Gate.Validate())
 	case r.limited():
 		check("limit", r.Limit.Validate())
-		refuse("", r.Key == nil, "no key")
+		refuse("", r.Key == nil && r.Constant == "", "no key")
+		refuse("key", r.Key != nil && r.Constant != "", "both Key and Constant, want one of them")
+		if r.Constant != "" {
+			text := constantFault(r.Constant)
+			refuse("key", text != "", text)
+		}
 		refuse("cost", r.Cost != nil && is.concurrent, "a cost, but under a concurrent limit each task holds one slot")
 		refuse("zone", r.Zone != nil, "a zone, but a limit has none")
 	case r.gated():
 		check("gate", r.Gate.Validate())
-		refuse("key", r.Key != nil, "a key, but a gate has none")
+		refuse("key", r.Key != nil || r.Constant != "", "a key, but a gate has none")
 		refuse("limits", r.LimitOf != nil, "limits of keys, but a gate has none")
 		refuse("cost", r.Cost != nil, "a cost, but a gate has none")
 		refuse("zone", r.Zone != nil && !is.recipient, "a zone, but the gate has its own")

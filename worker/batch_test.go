@@ -91,7 +91,7 @@ func (h *batchRig) handler() asynq.Handler {
 func phoneAndProvider(per time.Duration, provider throttle.Limit) queue.Policy {
 	return queue.Policy{Type: "sms", Rules: []queue.Rule{
 		{Name: "phone", Limit: throttle.Sliding(1, per), Key: queue.MustJSONKey("$.to")},
-		{Name: "provider", Limit: provider, Key: queue.ConstantKey("acme")},
+		{Name: "provider", Limit: provider, Constant: "acme"},
 	}}
 }
 

@@ -25,7 +25,7 @@ import (
 // provider is a policy with one key, ten permits each tenth of a second.
 func provider() queue.Policy {
 	return queue.Policy{Type: "sms", Rules: []queue.Rule{
-		{Name: "provider", Limit: throttle.Sliding(10, 100*ms), Key: queue.ConstantKey("acme")},
+		{Name: "provider", Limit: throttle.Sliding(10, 100*ms), Constant: "acme"},
 	}}
 }
 

@@ -27,7 +27,7 @@ func TestVirtualBatchBehindLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 100
 		h := virtualBatchRig(t, queue.Policy{Type: "sms", Rules: []queue.Rule{
-			{Name: "slots", Limit: throttle.Concurrent(3, 30*time.Second), Key: queue.ConstantKey("x")},
+			{Name: "slots", Limit: throttle.Concurrent(3, 30*time.Second), Constant: "x"},
 		}})
 		h.takes = 20 * ms
 		pool := h.pool(10)
@@ -47,7 +47,7 @@ func TestVirtualBatchOfPhonesBehindLeases(t *testing.T) {
 		const n, phones = 200, 20
 		h := virtualBatchRig(t, queue.Policy{Type: "sms", Rules: []queue.Rule{
 			{Name: "phone", Limit: throttle.Sliding(1, 500*ms), Key: queue.MustJSONKey("$.to")},
-			{Name: "slots", Limit: throttle.Concurrent(3, 30*time.Second), Key: queue.ConstantKey("x")},
+			{Name: "slots", Limit: throttle.Concurrent(3, 30*time.Second), Constant: "x"},
 		}})
 		h.takes = 20 * ms
 		h.pool(10)

@@ -157,7 +157,7 @@ func TestBookedUnderSeveralRules(t *testing.T) {
 	r, seen := newRig(t), &runs{}
 	policy := queue.Policy{Type: "sms", Rules: []queue.Rule{
 		{Name: "phone", Limit: throttle.Sliding(1, time.Second), Key: queue.MustJSONKey("$.to")},
-		{Name: "provider", Limit: throttle.Sliding(5, 200*ms), Key: queue.ConstantKey("acme")},
+		{Name: "provider", Limit: throttle.Sliding(5, 200*ms), Constant: "acme"},
 	}}
 	var pools []*worker.Pool
 	for range 2 {

@@ -57,7 +57,7 @@ func TestPoolOnClusterWithConcurrentLimit(t *testing.T) {
 	t.Parallel()
 	const phones, messages, window, lease = 25, 4, 500 * ms, time.Minute
 	policy := phoneAndProvider(window, throttle.Sliding(20, 100*ms))
-	policy.Rules = append(policy.Rules, queue.Rule{Name: "concurrent", Limit: throttle.Concurrent(5, lease), Key: queue.ConstantKey("line")})
+	policy.Rules = append(policy.Rules, queue.Rule{Name: "concurrent", Limit: throttle.Concurrent(5, lease), Constant: "line"})
 	rdb := redistest.StartCluster(t, 3)
 	seen := &runs{}
 	cfg := worker.Config{Policies: []queue.Policy{policy}}

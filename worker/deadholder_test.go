@@ -58,7 +58,7 @@ func slotTasks(seen *runs, lease, first time.Duration) (asynq.Handler, worker.Co
 		return context.Cause(ctx)
 	})
 	cfg := policies(queue.Policy{Type: "sms", Rules: []queue.Rule{{
-		Name: "slots", Limit: throttle.Concurrent(1, lease), Key: queue.ConstantKey("acme"),
+		Name: "slots", Limit: throttle.Concurrent(1, lease), Constant: "acme",
 	}}})
 	cfg.Asynq.Concurrency = 4
 	return handler, cfg

@@ -140,7 +140,7 @@ func TestVirtualPlacesOfTasksThatAreGoneAreFree(t *testing.T) {
 				seen := &runs{}
 				cfg := policies(queue.Policy{Type: "sms", Rules: []queue.Rule{
 					{Name: "phone", Limit: throttle.Sliding(1, time.Second), Key: queue.MustJSONKey("$.to")},
-					{Name: "provider", Limit: throttle.Sliding(5, time.Second), Key: queue.ConstantKey("acme")},
+					{Name: "provider", Limit: throttle.Sliding(5, time.Second), Constant: "acme"},
 				}})
 				cfg.Asynq.Concurrency = 8
 				started(t, clients[0], seen.handler(), cfg)

@@ -32,7 +32,7 @@ func TestVirtualOpenedKeyWakesWhatWaits(t *testing.T) {
 			return nil
 		})
 		pool := started(t, clients[0], handler, policies(queue.Policy{Type: "sms", Rules: []queue.Rule{{
-			Name: "sms", Limit: limit, Key: queue.ConstantKey("acme"),
+			Name: "sms", Limit: limit, Constant: "acme",
 		}}}))
 		enqueue(t, clients[0], queue.NewTask("sms", nil))
 		time.Sleep(time.Minute)

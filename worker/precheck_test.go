@@ -66,7 +66,7 @@ func useLeastRights(t *testing.T, without []string) {
 	}
 	policies := []queue.Policy{{Type: "sms:send", Rules: []queue.Rule{
 		{Name: "phone", Limit: throttle.Sliding(1, 300*time.Millisecond), Key: to},
-		{Name: "slots", Limit: throttle.Concurrent(2, 10*time.Second), Key: queue.ConstantKey("all")},
+		{Name: "slots", Limit: throttle.Concurrent(2, 10*time.Second), Constant: "all"},
 	}}}
 	ran := make(chan string, 10)
 	var failed atomic.Bool

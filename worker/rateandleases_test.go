@@ -20,13 +20,13 @@ func TestVirtualInstantsComeNearerWithTheLeases(t *testing.T) {
 		rule queue.Rule
 		most time.Duration
 	}{
-		"provider": {queue.Rule{Name: "provider", Limit: throttle.Sliding(10, 100*ms), Key: queue.ConstantKey("acme")}, 4 * time.Second},
+		"provider": {queue.Rule{Name: "provider", Limit: throttle.Sliding(10, 100*ms), Constant: "acme"}, 4 * time.Second},
 		"phone":    {queue.Rule{Name: "phone", Limit: throttle.Sliding(1, 500*ms), Key: queue.MustJSONKey("$.to")}, 6 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				slots := queue.Rule{Name: "slots", Limit: throttle.Concurrent(3, 30*time.Second), Key: queue.ConstantKey("gateway")}
+				slots := queue.Rule{Name: "slots", Limit: throttle.Concurrent(3, 30*time.Second), Constant: "gateway"}
 				h := virtualBatchRig(t, queue.Policy{Type: "sms", Rules: []queue.Rule{tt.rule, slots}})
 				h.takes = 20 * ms
 				h.pool(10)

@@ -41,7 +41,7 @@ func TestSlotIsReleasedWhateverTheHandlerDoes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, seen := newRig(t), &runs{}
-			cfg := policies(queue.Policy{Type: "job", Rules: []queue.Rule{{Name: "slots", Limit: throttle.Concurrent(1, time.Hour), Key: queue.ConstantKey("all")}}})
+			cfg := policies(queue.Policy{Type: "job", Rules: []queue.Rule{{Name: "slots", Limit: throttle.Concurrent(1, time.Hour), Constant: "all"}}})
 			if name == "has an observer that panics" {
 				cfg.Observer = onceBad
 			}

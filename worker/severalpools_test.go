@@ -26,7 +26,7 @@ func TestVirtualSlotGoesAtOnceToATaskOfAnotherPool(t *testing.T) {
 			return nil
 		})
 		cfg := policies(queue.Policy{Type: "sms", Rules: []queue.Rule{{
-			Name: "slots", Limit: throttle.Concurrent(1, time.Minute), Key: queue.ConstantKey("acme"),
+			Name: "slots", Limit: throttle.Concurrent(1, time.Minute), Constant: "acme",
 		}}})
 		cfg.Asynq.Concurrency = 1 // so that the second task goes to the second pool
 		for i, rdb := range clients {
@@ -62,7 +62,7 @@ func TestVirtualPoolsShareTasksOfEveryPool(t *testing.T) {
 			return nil
 		})
 		policy := queue.Policy{Type: "sms", Rules: []queue.Rule{{
-			Name: "sms", Limit: throttle.Sliding(n, window), Key: queue.ConstantKey("acme"),
+			Name: "sms", Limit: throttle.Sliding(n, window), Constant: "acme",
 		}}}
 		cfg := policies(policy)
 		cfg.Servers, cfg.Asynq.Concurrency = 1, n/2

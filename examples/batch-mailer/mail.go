@@ -39,7 +39,7 @@ const (
 func policyOf(cfg config, zone *time.Location) queue.Policy {
 	return queue.Policy{Type: typeSend, Rules: []queue.Rule{
 		{Name: ruleRecipient, Limit: throttle.Sliding(1, cfg.perRecipient()), Key: recipientKey},
-		{Name: ruleProvider, Limit: cfg.rate, Key: queue.ConstantKey("smtp")},
+		{Name: ruleProvider, Limit: cfg.rate, Constant: "smtp"},
 		{Name: ruleGate, Gate: cfg.gate, Zone: func(*asynq.Task) (*time.Location, error) { return zone, nil }},
 	}}
 }

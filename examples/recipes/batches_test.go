@@ -141,7 +141,7 @@ func TestOutbox(t *testing.T) {
 func TestSlowDown(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, b *bed) {
-		provider := queue.Policy{Type: "sms:send", Rules: []queue.Rule{{Name: "provider", Limit: throttle.GCRA(30, time.Second, 3), Key: queue.ConstantKey("acme")}}}
+		provider := queue.Policy{Type: "sms:send", Rules: []queue.Rule{{Name: "provider", Limit: throttle.GCRA(30, time.Second, 3), Constant: "acme"}}}
 		b.queues = map[string]int{"campaigns": 1}
 		b.work(done, provider)
 		batches := batch.NewControl(b.client)

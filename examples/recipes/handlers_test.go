@@ -85,8 +85,8 @@ func TestOverspent(t *testing.T) {
 // perDay is a policy of 3 a day for all; what is put off waits for a narrower key.
 func perDay(pay queue.ChargePolicy) queue.Policy {
 	return queue.Policy{Type: "job", Charge: pay, Rules: []queue.Rule{
-		{Name: "narrow", Limit: throttle.Sliding(100, 24*time.Hour), Key: queue.ConstantKey("one")},
-		{Name: "day", Limit: throttle.Sliding(3, 24*time.Hour), Key: queue.ConstantKey("all")},
+		{Name: "narrow", Limit: throttle.Sliding(100, 24*time.Hour), Constant: "one"},
+		{Name: "day", Limit: throttle.Sliding(3, 24*time.Hour), Constant: "all"},
 	}}
 }
 

@@ -54,7 +54,7 @@ func TestRedisKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := SMS()
-	p.Rules = append(p.Rules, queue.Rule{Name: "slots", Limit: throttle.Concurrent(1, 30*time.Second), Key: queue.ConstantKey("acme")})
+	p.Rules = append(p.Rules, queue.Rule{Name: "slots", Limit: throttle.Concurrent(1, 30*time.Second), Constant: "acme"})
 	gated := queue.Policy{Type: "sms:ad", Rules: append(slices.Clone(p.Rules), queue.Rule{Name: "night", Gate: shut})}
 	inBubble(t, func(t *testing.T, b *bed) {
 		seen := map[string]string{}

@@ -19,7 +19,7 @@ func SMS() queue.Policy {
 	return queue.Policy{Type: "sms:send", Rules: []queue.Rule{ // narrowest key first
 		{Name: "phone-minute", Limit: throttle.Sliding(1, time.Minute), Key: to},
 		{Name: "phone-day", Limit: throttle.Sliding(10, 24*time.Hour), Key: to},
-		{Name: "provider", Limit: throttle.GCRA(100, time.Second, 20), Key: queue.ConstantKey("acme")},
+		{Name: "provider", Limit: throttle.GCRA(100, time.Second, 20), Constant: "acme"},
 	}}
 }
 

@@ -55,7 +55,7 @@ func TestRebookedOnceHoweverOftenItIsTakenOver(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	line := &scriptsOn{key: "hw:{acme}:provider:line"}
 	rdb.AddHook(line)
-	c := newClient(t, rdb, queue.Policy{Type: "sms", Rules: []queue.Rule{{Name: "provider", Limit: throttle.Sliding(1, time.Hour), Key: queue.ConstantKey("acme")}}})
+	c := newClient(t, rdb, queue.Policy{Type: "sms", Rules: []queue.Rule{{Name: "provider", Limit: throttle.Sliding(1, time.Hour), Constant: "acme"}}})
 	b := NewControl(c)
 	spec := winter()
 	spec.Window = 3
@@ -144,7 +144,7 @@ func TestLeaseIsRenewedWhileAFeederLearnsWhatIsSettled(t *testing.T) {
 func TestRebookedInOrderAlthoughAPoolFetchesOne(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
-	c := newClient(t, rdb, queue.Policy{Type: "sms", Rules: []queue.Rule{{Name: "provider", Limit: throttle.Sliding(1, time.Hour), Key: queue.ConstantKey("acme")}}})
+	c := newClient(t, rdb, queue.Policy{Type: "sms", Rules: []queue.Rule{{Name: "provider", Limit: throttle.Sliding(1, time.Hour), Constant: "acme"}}})
 	spec := winter()
 	spec.Window = 3
 	if _, err := NewControl(c).Start(t.Context(), spec); err != nil {
