@@ -62,36 +62,53 @@ func subscribers(tb testing.TB, rdb *redis.Client) (n int) {
 	return strings.Count(list, " sub=1 ")
 }
 
-// TestIdle: a pool without tasks asks Redis for little. The share of a core is
+// TestIdle: a pool without tasks, or whose tasks are not due for long, asks Redis for little. The share of a core is
 // measured by `make accept`; here the requests are counted, which do not depend
 // on the machine.
 func TestIdle(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		servers, queues int
-		span            time.Duration
+		servers, queues, deferred int
+		most                      float64 // with those inside of scripts; asynq's are 6 for each server
+		span                      time.Duration
 	}{
-		{1, 1, 2 * time.Second}, {4, 1, 2 * time.Second}, {32, 1, 2 * time.Second},
-		{1, 3, 10 * time.Second}, // for asynq moves what is due in each queue every 5 s
+		{1, 1, 0, 30, 2 * time.Second}, {4, 1, 0, 4 * 30, 2 * time.Second}, {32, 1, 0, 32 * 30, 2 * time.Second},
+		{1, 3, 0, 30, 10 * time.Second}, // for asynq moves what is due in each queue every 5 s
+		{1, 1, 9, 80, 10 * time.Second}, // of one phone: the next is due after a minute, and its limit may change
 	} {
 		servers := tc.servers
-		t.Run(fmt.Sprintf("%d servers, %d queues", tc.servers, tc.queues), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d servers, %d queues, %d deferred", tc.servers, tc.queues, tc.deferred), func(t *testing.T) {
 			t.Parallel()
-			most := float64(30 * servers) // with those inside of scripts; asynq's are 6 for each server
 			rdb := redistest.Start(t).Client(t)
 			var sent sentCount
 			rdb.AddHook(&sent)
 			idlePool(t, rdb, servers, tc.queues)
+			client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{smsPolicy(throttle.Sliding(1, time.Minute))}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			tasks := make([]*queue.Task, tc.deferred)
+			for i := range tasks {
+				tasks[i] = queue.NewTask(typeSMS, []byte(`{"to":"+15550100"}`))
+			}
+			for _, b := range client.BookMany(t.Context(), tasks) {
+				if b.Err != nil {
+					t.Fatal(b.Err)
+				}
+			}
 			time.Sleep(4500 * time.Millisecond) // the longer a pool has been idle, the less often it looks
 			beginning, before := sent.Load(), commands(t, rdb)
 			time.Sleep(tc.span) // the rate is what is measured
 			requests := float64(sent.Load()-beginning) / tc.span.Seconds()
 			inner := float64(commands(t, rdb)-before) / tc.span.Seconds()
-			if inner > most {
-				t.Errorf("an idle pool with %d servers and %d queues costs Redis %.1f commands a second, want at most %v", servers, tc.queues, inner, most)
+			if inner > tc.most {
+				t.Errorf("an idle pool with %d servers, %d queues and %d deferred tasks costs Redis %.1f commands a second, want at most %v", servers, tc.queues, tc.deferred, inner, tc.most)
 			}
 			if infos, err := asynq.NewInspectorFromRedisClient(rdb).Servers(); err != nil || len(infos) != servers {
 				t.Errorf("asynq lists %d servers, %v, want %d", len(infos), err, servers)
+			}
+			if n := rdb.ZCard(t.Context(), "hw:{default}:due").Val(); n < int64(tc.deferred-1) { // the first is due at once
+				t.Errorf("%d tasks are deferred, want %d", n, tc.deferred-1)
 			}
 			t.Logf("%.1f commands a second sent, %.1f processed with those inside of scripts", requests, inner)
 		})

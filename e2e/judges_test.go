@@ -263,7 +263,7 @@ func (s *stage) keyed(grants []grant, r queue.Rule) []grant {
 	for i, g := range grants {
 		body, err := json.Marshal(s.messages[g.id])
 		if err == nil {
-			g.to, err = r.Key(asynq.NewTask(typeSMS, body))
+			g.to, err = r.KeyOf(asynq.NewTask(typeSMS, body))
 		}
 		if err != nil {
 			s.Fatal(err)

@@ -59,7 +59,7 @@ func (p Policy) Demand(task *asynq.Task) (Demand, error) {
 }
 
 func (p Policy) key(r Rule, task *asynq.Task) (string, error) {
-	key, err := r.keyOf(task)
+	key, err := r.KeyOf(task)
 	switch {
 	case err != nil:
 		return "", p.refuse(r, ErrNoKey, "the key function", err)

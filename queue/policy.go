@@ -155,8 +155,8 @@ func chargePolicyOf(text string) (ChargePolicy, bool) {
 // varies says that the key differs from task to task, as far as can be known.
 func (r Rule) varies() bool { return r.Key != nil && !r.source.unread }
 
-// keyOf finds the key of a task.
-func (r Rule) keyOf(task *asynq.Task) (string, error) {
+// KeyOf returns the key of a task under the rule, which is a limit. It is not checked.
+func (r Rule) KeyOf(task *asynq.Task) (string, error) {
 	if r.Constant != "" {
 		return r.Constant, nil
 	}

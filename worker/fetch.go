@@ -31,8 +31,8 @@ const (
 
 	// A server that found nothing waits before it looks again, a sixteenth of the time for which
 	// nothing has come, for each queue, within these bounds. A task that is woken here ends the wait at once.
-	// While a task is deferred the wait is idlePollDue at most, for another pool may wake more
-	// than it can take. When more than idleMany servers are idle, each waits longer in
+	// While a deferred task is due soon the wait is idlePollDue at most, for another pool may
+	// wake more than it can take. When more than idleMany servers are idle, each waits longer in
 	// proportion, so that all together look no more often than idleMany. Each queue is asked by
 	// a call of its own. So a server of several queues waits idlePollMax at most for each, and no
 	// longer than idlePollTop, which is how long asynq waits.
@@ -289,10 +289,10 @@ func (f *fetcher) closeQueue(ctx context.Context, q *fetchQueue) {
 	}
 }
 
-// waitsForDue says whether tasks are deferred that may come to this process.
-func (f *fetcher) waitsForDue() bool {
+// dueSoon says whether deferred tasks are due soon that may come to this process.
+func (f *fetcher) dueSoon() bool {
 	for _, w := range f.wakers {
-		if w.hasDeferred() {
+		if w.dueSoon() {
 			return true
 		}
 	}
@@ -327,7 +327,7 @@ func (c *client) fetch(ctx context.Context, call asynqwire.Call) *redis.Cmd {
 		c.a.sawAnswer(ctx)
 		if int(c.misses.Add(1)) >= len(c.a.queues) { // every queue was empty
 			c.misses.Store(0)
-			c.a.idle.wait(len(c.a.queues), c.a.fetcher.waitsForDue())
+			c.a.idle.wait(len(c.a.queues), c.a.fetcher.dueSoon())
 		}
 	}
 	return cmd
@@ -367,11 +367,11 @@ func newIdleServers(c *core) *idleServers {
 func (s *idleServers) came() { s.last.Store(time.Now().UnixNano()) }
 
 // wait returns when a task was woken, no more are to be fetched, or it is time to look again
-// into that many queues: soon when a task is deferred. The waits differ at random: servers that
+// into that many queues: sooner when a deferred task is due soon. The waits differ at random: servers that
 // look in step find a new task no sooner than one.
-func (s *idleServers) wait(queues int, deferred bool) {
+func (s *idleServers) wait(queues int, dueSoon bool) {
 	most := min(time.Duration(queues)*idlePollMax, idlePollTop)
-	if deferred {
+	if dueSoon {
 		most = idlePollDue
 	}
 	idle := time.Duration(time.Now().UnixNano() - s.last.Load())

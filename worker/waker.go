@@ -25,6 +25,9 @@ const (
 	// lookMost is the longest time between two looks at the due index. A task that another
 	// process deferred before it died is found within it.
 	lookMost = time.Second
+	// soonAhead is how far ahead a task is due soon: so far that an idle server, whose wait was
+	// begun when nothing was, looks again before its instant. A look knows it up to lookMost late.
+	soonAhead = lookMost + 3*idlePollTop/2
 	// sweepAfter is how long overdue a task has to be before a pool wakes what another pool
 	// should have woken. If all pools checked each task at its instant, the load would be
 	// multiplied by their number.
@@ -74,6 +77,7 @@ type waker struct {
 	pauses        int                  // looks in a row that found an active task
 	adopts        time.Time            // local: until then it wakes what others deferred as its own
 	anyDeferred   bool                 // something is deferred, as far as is known
+	soonUntil     time.Time            // local: until then what is due soon, or was just now, may be woken by any pool
 	newlyDeferred bool                 // a task was deferred since the last look began
 	dense         bool                 // tasks become due one close behind the other
 }
@@ -84,9 +88,11 @@ func newWaker(c *core, queue string, p *promotions, r *recheckFilter, f *fetcher
 
 // expect says that a task is due in d: the next look comes in time for it.
 func (w *waker) expect(d time.Duration) {
-	at := time.Now().Add(d - w.lead.get())
+	now := time.Now()
+	at := now.Add(d - w.lead.get())
 	w.mu.Lock()
 	w.anyDeferred, w.newlyDeferred = true, true
+	w.dueLocked(now, d)
 	early := at.Before(w.next)
 	if early {
 		w.next = at
@@ -206,7 +212,7 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 		return time.Now(), lookMost
 	}
 	w.sawAnswer(ctx)
-	w.found(len(due.Tasks) > 0 || due.More || !due.Again.IsZero())
+	w.found(due)
 	wait = lookMost
 	if !due.Again.IsZero() {
 		wait = min(wait, due.Again.Sub(due.Now))
@@ -289,11 +295,32 @@ func (w *waker) sweep() time.Duration {
 	return sweepAfter
 }
 
-// found notes whether something is deferred.
-func (w *waker) found(some bool) {
+// found notes whether something is deferred, and whether it is due soon.
+func (w *waker) found(due luascripts.DueReply) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.anyDeferred = some || w.newlyDeferred
+	dueNow := len(due.Tasks) > 0 || due.More
+	w.anyDeferred = dueNow || !due.Again.IsZero() || w.newlyDeferred
+	switch {
+	case dueNow:
+		w.dueLocked(time.Now(), 0)
+	case !due.Again.IsZero():
+		w.dueLocked(time.Now(), due.Again.Sub(due.Now))
+	}
+}
+
+// dueLocked notes that a task is due in d.
+func (w *waker) dueLocked(now time.Time, d time.Duration) {
+	if until := now.Add(d + lookMost); d <= soonAhead && until.After(w.soonUntil) {
+		w.soonUntil = until
+	}
+}
+
+// dueSoon says whether a task may be woken at any moment, here or by another pool.
+func (w *waker) dueSoon() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Now().Before(w.soonUntil)
 }
 
 // dueTask is a due entry with what was stored beside it.

@@ -69,7 +69,7 @@ func TestLimitsOfTenantsInAFile(t *testing.T) {
 	}
 	r := policies[0].Rules[0]
 	for payload, want := range map[string]int{`{"tenant":"acme"}`: 5000, `{"tenant":"zeta"}`: 500, `{"tenant":"other"}`: 100} {
-		key, err := r.Key(asynq.NewTask("report:make", []byte(payload)))
+		key, err := r.KeyOf(asynq.NewTask("report:make", []byte(payload)))
 		if err != nil {
 			t.Fatal(err)
 		}
