@@ -97,8 +97,12 @@ func TestOperate(t *testing.T) {
 				ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[1])), &told))
 				await(ts, args[0]+" has started", func() (bool, error) { return starts.has(args[0]), nil })
 				got := starts.of(args[0])
-				if got.Promised.Sub(told.At).Abs() > 25*time.Millisecond || got.At.Before(told.At.Add(-25*time.Millisecond)) {
-					ts.Fatalf("it was explained to start at %v, was promised %v and granted %v", told.At, got.Promised, got.At)
+				at := told.At
+				for _, id := range told.Before { // one that was granted late on a busy machine moves those behind it
+					at = at.Add(max(0, starts.of(id).At.Sub(starts.of(id).Promised)))
+				}
+				if got.Promised.Sub(at).Abs() > 25*time.Millisecond || got.At.Before(told.At.Add(-25*time.Millisecond)) {
+					ts.Fatalf("it was explained to start at %v, which those before it moved to %v, was promised %v and granted %v", told.At, at, got.Promised, got.At)
 				}
 				ts.Logf("it started %v after the explained instant, on this machine", got.At.Sub(told.At)+got.Late)
 			},
