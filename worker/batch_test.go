@@ -318,7 +318,7 @@ func TestVirtualBatchWhoseFeederDies(t *testing.T) {
 func TestVirtualBatchWhoseFeedersDieAtRandom(t *testing.T) {
 	t.Parallel()
 	const n, phones = 500, 20
-	for seed := range uint64(4) {
+	for seed := range seeds() {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {

@@ -26,7 +26,11 @@ func TestVirtualBatchStartedAgainAfterACancel(t *testing.T) {
 				h.pool(4)
 				h.feed(map[string]batch.Source{"messages": messages(n, 300)})
 				spec := batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100}
-				for round := range 5 {
+				rounds := 5
+				if testing.Short() {
+					rounds = 2
+				}
+				for round := range rounds {
 					h.begin(spec)
 					h.until("some ran", func() bool { return h.progress("winter").Done > int64(50+20*round) })
 					time.Sleep(time.Duration(round) * 70 * ms)

@@ -46,12 +46,20 @@ func (s *sleepy) EvalSha(ctx context.Context, sha string, keys []string, args ..
 
 func (s *sleepy) Pipeline() redis.Pipeliner { return s.UniversalClient.Pipeline() }
 
+// seeds is how many courses a random test takes.
+func seeds() uint64 {
+	if testing.Short() {
+		return 2
+	}
+	return 4
+}
+
 // Feeders that are stopped for longer than their lease, and go on when another has it:
 // each message runs once, and the window holds.
 func TestVirtualBatchWhoseFeedersFreeze(t *testing.T) {
 	t.Parallel()
 	const n, phones = 400, 20
-	for seed := range uint64(4) {
+	for seed := range seeds() {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
