@@ -58,6 +58,7 @@ type app struct {
 
 	started bool // the arguments were right
 	rdb     redis.UniversalClient
+	stop    func()         // ends what is embedded; nil for nothing
 	known   []queue.Policy // of the files, or of the pools that run
 }
 
@@ -81,6 +82,9 @@ func command(ctx context.Context, args []string, e env) int {
 	err := root.ExecuteContext(ctx)
 	if a.rdb != nil {
 		_ = a.rdb.Close()
+	}
+	if a.stop != nil {
+		a.stop()
 	}
 	if err == nil {
 		return code
@@ -155,7 +159,7 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.who, "who", os.Getenv("HEADWAY_WHO"), "`NAME` of who changes it (default your user and host; HEADWAY_WHO)")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(statusCommand(a), explainCommand(a), lineCommand(a), rulesCommand(a), historyCommand(a), keysCommand(a), limitCommand(a), closeCommand(a), openCommand(a),
-		pauseCommand(a), resumeCommand(a), cancelCommand(a), frontCommand(a), runNowCommand(a), drainCommand(a), batchesCommand(a), schedulesCommand(a), poolsCommand(a), auditCommand(a), doctorCommand(a), policyCommand(a), simulateCommand(a), serveCommand(a))
+		pauseCommand(a), resumeCommand(a), cancelCommand(a), frontCommand(a), runNowCommand(a), drainCommand(a), batchesCommand(a), schedulesCommand(a), poolsCommand(a), auditCommand(a), doctorCommand(a), policyCommand(a), simulateCommand(a), serveCommand(a), devCommand(a))
 	return root
 }
 

@@ -115,7 +115,7 @@ var foreign = []struct {
 	{"github.com/goccy/go-yaml", []string{"queue", "queue/schedule", "queue/internal/yamlfile"}, "policy files and schedule files are read in one place"},
 	{"github.com/nyaruka/phonenumbers", []string{"queue/phonezone"}, "numbering plans are only for programs that ask for them"},
 	{"github.com/robfig/cron", []string{"throttle/gate", "queue/schedule", "internal/cronspec"}, "whether a gate is open is asked of the gate"},
-	{"github.com/prometheus", []string{"metrics"},
+	{"github.com/prometheus", []string{"metrics", "cmd/headway"},
 		"whoever measures in another way does not link Prometheus"},
 	{"go.opentelemetry.io/otel/sdk", nil, "which SDK takes the spans is a choice of programs"},
 	{"go.opentelemetry.io", []string{"tracing"}, "whoever makes no traces does not link OpenTelemetry"},
