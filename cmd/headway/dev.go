@@ -35,7 +35,7 @@ import (
 const devPolicies = `rules:
   phone:       {limit: 1/10s, key: $.to}
   provider:    {limit: gcra 20/1s burst 20, key: =acme}
-  connections: {limit: concurrent 3 lease 30s, key: =acme}
+  connections: {limit: concurrent 3 lease 5s, key: =acme}
 policies:
   sms:send: {rules: [phone, provider, connections]}
 `
