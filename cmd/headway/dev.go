@@ -196,7 +196,9 @@ func (d *demo) startLoad(ctx context.Context, policies []queue.Policy, log *zap.
 	if err != nil {
 		return err
 	}
-	feeder, err := batch.NewFeeder(client, batch.FeederConfig{Queues: []string{d.queue}, Sources: map[string]batch.Source{"newsletter": batch.Seq(newsletter)}, Logger: log})
+	feeder, err := batch.NewFeeder(client, batch.FeederConfig{
+		Queues: []string{d.queue}, Sources: map[string]batch.Source{"newsletter": batch.Seq(newsletter)}, Logger: log,
+	})
 	if err != nil {
 		return err
 	}

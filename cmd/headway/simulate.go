@@ -244,7 +244,7 @@ func (s *simulation) read(r io.Reader) error {
 			}
 		}
 		var fault string
-		offset := time.Duration(-1)
+		var offset time.Duration
 		if job.At, offset, fault = instantOf(strings.TrimSpace(fields[0])); fault != "" {
 			faults = append(faults, fault)
 		}

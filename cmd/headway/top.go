@@ -292,19 +292,25 @@ type section struct {
 func (v topView) lines(width, height int, every time.Duration) []string {
 	sum := inspect.QueueStatus{}
 	for _, q := range v.queues {
-		sum.Pending, sum.Active, sum.Waiting, sum.Overdue, sum.Archived = sum.Pending+q.Pending, sum.Active+q.Active, sum.Waiting+q.Waiting, sum.Overdue+q.Overdue, sum.Archived+q.Archived
+		sum.Pending += q.Pending
+		sum.Active += q.Active
+		sum.Waiting += q.Waiting
+		sum.Overdue += q.Overdue
+		sum.Archived += q.Archived
 	}
 	out := []string{fmt.Sprintf("headway top  %s, every %v, q quits", v.now.UTC().Format("2006-01-02 15:04:05Z"), every)}
 	if v.fault != "" {
 		out = append(out, "not read again: "+v.fault)
 	}
-	out = append(out, fmt.Sprintf("throttled %d  runnable %d  running %d  failed %d  processes %d", sum.Waiting-sum.Overdue, sum.Pending+sum.Overdue, sum.Active, sum.Archived, v.all))
+	out = append(out, fmt.Sprintf("throttled %d  runnable %d  running %d  failed %d  processes %d",
+		sum.Waiting-sum.Overdue, sum.Pending+sum.Overdue, sum.Active, sum.Archived, v.all))
 	sections := v.sections()
 	if len(sections) == 0 {
 		out = append(out, "", "nothing was enqueued, and no pool runs")
 	}
 	chart, most := bars(v.planned)
-	planned := []string{"", fmt.Sprintf("STARTS IN THE NEXT HOUR, at most %d a minute", most), chart, "now" + strings.Repeat(" ", 25) + "in 30m" + strings.Repeat(" ", 21) + "in 1h"}
+	axis := "now" + strings.Repeat(" ", 25) + "in 30m" + strings.Repeat(" ", 21) + "in 1h"
+	planned := []string{"", fmt.Sprintf("STARTS IN THE NEXT HOUR, at most %d a minute", most), chart, axis}
 	if most == 0 {
 		planned = nil
 	}
@@ -353,7 +359,9 @@ func (v topView) sections() []section {
 		if r.problem != "" {
 			is = r.problem
 		}
-		rules.rows = append(rules.rows, []any{cut(r.rule, nameWidth), r.hour.Deferred, r.hour.Granted, short(r.hour.WaitedP99), fmt.Sprintf("%.0f%%", 100*r.hour.Used), until(r.closed, v.now), is})
+		rules.rows = append(rules.rows, []any{
+			cut(r.rule, nameWidth), r.hour.Deferred, r.hour.Granted, short(r.hour.WaitedP99), fmt.Sprintf("%.0f%%", 100*r.hour.Used), until(r.closed, v.now), is,
+		})
 	}
 	keys := section{head: []any{"KEY", "RULE", "TASKS", "LAST START"}}
 	for _, k := range v.keys {
@@ -361,7 +369,10 @@ func (v topView) sections() []section {
 	}
 	pools := section{head: []any{"PROCESS", "PID", "UP", "BUSY", "QUEUES"}}
 	for _, p := range v.processes {
-		pools.rows = append(pools.rows, []any{p.Kind + " " + cut(p.Host, nameWidth), p.PID, short(v.now.Sub(p.Since)), fmt.Sprintf("%d/%d", p.Busy, p.Workers), strings.Join(slices.Sorted(maps.Keys(p.Queues)), ",")})
+		pools.rows = append(pools.rows, []any{
+			p.Kind + " " + cut(p.Host, nameWidth), p.PID, short(v.now.Sub(p.Since)), fmt.Sprintf("%d/%d", p.Busy, p.Workers),
+			strings.Join(slices.Sorted(maps.Keys(p.Queues)), ","),
+		})
 	}
 	return slices.DeleteFunc([]section{queues, rules, keys, pools}, func(s section) bool { return len(s.rows) == 0 })
 }

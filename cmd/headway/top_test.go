@@ -18,8 +18,12 @@ func busyView() topView {
 	now := time.Date(2026, 3, 2, 8, 0, 0, 0, time.UTC)
 	v := topView{now: now, all: 3}
 	for n := range 6 {
-		v.queues = append(v.queues, inspect.QueueStatus{Queue: fmt.Sprint("queue", n), Pending: n, Active: 1, Waiting: 10 * n, Overdue: n, Next: now.Add(time.Duration(n) * time.Second), Paused: n == 2})
-		v.rules = append(v.rules, topRule{rule: fmt.Sprint("rule", n), is: "gcra 100/1s burst 20", hour: inspect.Point{Granted: 100, Deferred: int64(60 - n), WaitedP99: 90 * time.Second, Used: 0.5}})
+		v.queues = append(v.queues, inspect.QueueStatus{
+			Queue: fmt.Sprint("queue", n), Pending: n, Active: 1, Waiting: 10 * n, Overdue: n, Next: now.Add(time.Duration(n) * time.Second), Paused: n == 2,
+		})
+		v.rules = append(v.rules, topRule{rule: fmt.Sprint("rule", n), is: "gcra 100/1s burst 20", hour: inspect.Point{
+			Granted: 100, Deferred: int64(60 - n), WaitedP99: 90 * time.Second, Used: 0.5,
+		}})
 	}
 	v.rules[0].closed = now.Add(time.Hour)
 	v.rules[1].problem = "the stored limit can't be read: it has a text that is far too long to be shown in a column"
@@ -28,7 +32,9 @@ func busyView() topView {
 		v.planned[3*n] = n
 	}
 	for n := range 3 {
-		v.processes = append(v.processes, inspect.Process{Kind: "pool", Host: "app", PID: 100 + n, Since: now.Add(-time.Hour), Busy: n, Workers: 10, Queues: map[string]int{"queue0": 1}})
+		v.processes = append(v.processes, inspect.Process{
+			Kind: "pool", Host: "app", PID: 100 + n, Since: now.Add(-time.Hour), Busy: n, Workers: 10, Queues: map[string]int{"queue0": 1},
+		})
 	}
 	return v
 }
@@ -87,7 +93,8 @@ func TestTopNeedsTerminal(t *testing.T) {
 		}
 	}
 	stderr.Reset()
-	if code := command(t.Context(), []string{"top", "-o", "json"}, env{stdin: file, stdout: file, stderr: &stderr}); code != exitUsage || !strings.Contains(stderr.String(), "status -o json") {
+	code := command(t.Context(), []string{"top", "-o", "json"}, env{stdin: file, stdout: file, stderr: &stderr})
+	if code != exitUsage || !strings.Contains(stderr.String(), "status -o json") {
 		t.Errorf("exit code %d, want %d; %s", code, exitUsage, &stderr)
 	}
 }
