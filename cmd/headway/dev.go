@@ -221,7 +221,9 @@ func (d *demo) enqueue(ctx context.Context, client *queue.Client) {
 	letter := 0
 	for {
 		if p, err := batches.Progress(ctx, d.queue, letterID(letter)); letter == 0 || err == nil && p.State != batch.Running {
-			spec := batch.Spec{ID: letterID(letter + 1), Name: "newsletter", Queue: d.queue, Type: e2e.TaskType, Source: "newsletter", Total: devBatch, Window: devWaits / 2}
+			spec := batch.Spec{
+				ID: letterID(letter + 1), Name: "newsletter", Queue: d.queue, Type: e2e.TaskType, Source: "newsletter", Total: devBatch, Window: devWaits / 2,
+			}
 			if _, err := batches.Start(ctx, spec); err == nil {
 				letter++
 			}
@@ -277,7 +279,8 @@ func (d *demo) announce(w io.Writer, addr net.Addr) {
 		how = "as " + d.name
 		flags += " --prefix " + d.name + " --queue " + d.name
 	}
-	_, _ = fmt.Fprintf(w, "dashboard  http://%s/\nmetrics    http://%s/metrics\nRedis      %s, %s\ntry        headway %s status\n", addr, addr, redisAddr, how, flags)
+	_, _ = fmt.Fprintf(w, "dashboard  http://%s/\nmetrics    http://%s/metrics\n", addr, addr)
+	_, _ = fmt.Fprintf(w, "Redis      %s, %s\ntry        headway %s status\n", redisAddr, how, flags)
 	for line := range strings.Lines(devPolicies) {
 		_, _ = fmt.Fprintf(w, "           %s", line)
 	}

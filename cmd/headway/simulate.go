@@ -80,7 +80,8 @@ func (s simulateAnswer) table(t *table) {
 	if s.Run == 0 {
 		t.line("none of %s starts", e2e.Count(s.Jobs, "job"))
 	} else {
-		t.line("%d of %s start, the last at %s, %v after the first arrival", s.Run, e2e.Count(s.Jobs, "job"), s.Last.Format(instantLayout), s.Last.Sub(s.Start).Round(time.Millisecond))
+		t.line("%d of %s start, the last at %s, %v after the first arrival",
+			s.Run, e2e.Count(s.Jobs, "job"), s.Last.Format(instantLayout), s.Last.Sub(s.Start).Round(time.Millisecond))
 		t.line("they wait %s (p50), %s (p99), %s (max)", orZero(s.WaitP50), orZero(s.WaitP99), orZero(s.WaitMax))
 	}
 	if s.Unlimited > 0 {
@@ -220,7 +221,8 @@ func (s *simulation) check(cmd *cobra.Command, policies []queue.Policy) error {
 	given := cmd.Flags().Changed("takes")
 	switch {
 	case len(slots) > 0 && !given:
-		errs = append(errs, fmt.Errorf("%s limits how many jobs run at once: say by --takes DURATION how long a job runs, such as --takes 200ms", strings.Join(slots, ", ")))
+		errs = append(errs, fmt.Errorf("%s limits how many jobs run at once: say by --takes DURATION how long a job runs, such as --takes 200ms",
+			strings.Join(slots, ", ")))
 	case len(slots) == 0 && given:
 		errs = append(errs, errors.New("--takes has no effect: no rule of the files limits how many jobs run at once"))
 	case given && s.takes <= 0:

@@ -66,7 +66,9 @@ func Run(ctx context.Context, policies []queue.Policy, jobs []Job, takes time.Du
 }
 
 // runOn counts where rdb says. set moves its clock.
-func runOn(ctx context.Context, rdb redis.UniversalClient, set func(time.Time) error, policies []queue.Policy, jobs []Job, takes time.Duration) ([]Outcome, error) {
+func runOn(
+	ctx context.Context, rdb redis.UniversalClient, set func(time.Time) error, policies []queue.Policy, jobs []Job, takes time.Duration,
+) ([]Outcome, error) {
 	s := &simulation{
 		set: set, takes: takes, policies: make(map[string]policy), jobs: jobs,
 		out: make([]Outcome, len(jobs)), waits: make([]waiting, len(jobs)),

@@ -224,7 +224,8 @@ func TestSameAsOnRedis(t *testing.T) {
 	late := 0
 	for i := range jobs {
 		if got[i].Err != nil || want[i].Err != nil || !got[i].Start.Equal(want[i].Start) || got[i].Rule != want[i].Rule {
-			t.Errorf("job %d: on Redis it starts at %v by %q (%v), in memory at %v by %q (%v)", i, got[i].Start, got[i].Rule, got[i].Err, want[i].Start, want[i].Rule, want[i].Err)
+			t.Errorf("job %d: on Redis it starts at %v by %q (%v), in memory at %v by %q (%v)",
+				i, got[i].Start, got[i].Rule, got[i].Err, want[i].Start, want[i].Rule, want[i].Err)
 		}
 		if want[i].Start.After(jobs[i].At.Add(time.Second)) {
 			late++
