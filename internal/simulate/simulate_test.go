@@ -188,7 +188,7 @@ func crowd(n int) (jobs []Job) {
 		jobs = append(jobs, Job{
 			At:      start.Add(time.Duration(r.IntN(120_000_000)) * time.Microsecond),
 			Type:    []string{"sms", "sms", "mail"}[i%3],
-			Payload: fmt.Appendf(nil, `{"to":"%d","tenant":"%d","n":%d}`, r.IntN(20), r.IntN(3), 1+r.IntN(2)),
+			Payload: fmt.Appendf(nil, `{"to":"phone %d","tenant":"tenant %d","n":%d}`, r.IntN(20), r.IntN(3), 1+r.IntN(2)),
 		})
 	}
 	return jobs
