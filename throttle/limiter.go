@@ -13,8 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/event"
+	"github.com/headwayq/headway/internal/fake"
 	"github.com/headwayq/headway/internal/luascripts"
-	"github.com/headwayq/headway/throttle/internal/fake"
 )
 
 // Limiter is a named limit: a rule, on a Redis server, or with [NewLocal] in

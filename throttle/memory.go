@@ -5,9 +5,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headwayq/headway/internal/fake"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/memory"
-	"github.com/headwayq/headway/throttle/internal/fake"
 )
 
 // NewLocal returns a limiter that counts in the memory of this process instead

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -24,8 +25,18 @@ type output struct {
 	clear    bool
 }
 
-func (o *output) check(w io.Writer) error {
-	if o.format != "table" && o.format != "json" {
+// rows is an answer that can be written as CSV too.
+type rows interface{ csv(w *csv.Writer) error }
+
+// csvToo marks a command whose answer is rows.
+const csvToo = "csv"
+
+func (o *output) check(w io.Writer, csvToo bool) error {
+	switch {
+	case o.format == "table", o.format == "json", o.format == "csv" && csvToo:
+	case csvToo:
+		return fmt.Errorf("--output is %q, want table, json or csv", o.format)
+	default:
 		return fmt.Errorf("--output is %q, want table or json", o.format)
 	}
 	f, file := w.(*os.File)
@@ -35,6 +46,9 @@ func (o *output) check(w io.Writer) error {
 }
 
 func (o *output) print(w io.Writer, a answer, again bool) error {
+	if r, ok := a.(rows); ok && o.format == "csv" {
+		return r.csv(csv.NewWriter(w))
+	}
 	var text string
 	if o.format == "json" {
 		out, err := json.MarshalIndent(a, "", "  ")

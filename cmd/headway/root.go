@@ -58,6 +58,7 @@ type app struct {
 
 	started bool // the arguments were right
 	rdb     redis.UniversalClient
+	stop    func()         // ends what is embedded; nil for nothing
 	known   []queue.Policy // of the files, or of the pools that run
 }
 
@@ -81,6 +82,9 @@ func command(ctx context.Context, args []string, e env) int {
 	err := root.ExecuteContext(ctx)
 	if a.rdb != nil {
 		_ = a.rdb.Close()
+	}
+	if a.stop != nil {
+		a.stop()
 	}
 	if err == nil {
 		return code
@@ -124,8 +128,9 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use: "headway", Short: "what waits, why, and until when", Long: long,
 		SilenceErrors: true, SilenceUsage: true, Args: cobra.NoArgs,
-		PersistentPreRunE: func(*cobra.Command, []string) error {
-			if err := a.output.check(a.stdout); err != nil {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			_, rows := cmd.Annotations[csvToo]
+			if err := a.output.check(a.stdout, rows); err != nil {
 				return err
 			}
 			if a.watch < 0 || a.watch > 0 && a.watch < 100*time.Millisecond {
@@ -153,8 +158,8 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.reason, "reason", "", "`WHY` something is changed, for the audit list")
 	f.StringVar(&a.who, "who", os.Getenv("HEADWAY_WHO"), "`NAME` of who changes it (default your user and host; HEADWAY_WHO)")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
-	root.AddCommand(statusCommand(a), explainCommand(a), lineCommand(a), rulesCommand(a), historyCommand(a), keysCommand(a), limitCommand(a), closeCommand(a), openCommand(a),
-		pauseCommand(a), resumeCommand(a), cancelCommand(a), frontCommand(a), runNowCommand(a), drainCommand(a), batchesCommand(a), schedulesCommand(a), poolsCommand(a), auditCommand(a), doctorCommand(a), policyCommand(a), serveCommand(a))
+	root.AddCommand(statusCommand(a), topCommand(a), explainCommand(a), lineCommand(a), rulesCommand(a), historyCommand(a), keysCommand(a), limitCommand(a), closeCommand(a), openCommand(a),
+		pauseCommand(a), resumeCommand(a), cancelCommand(a), frontCommand(a), runNowCommand(a), drainCommand(a), batchesCommand(a), schedulesCommand(a), poolsCommand(a), auditCommand(a), doctorCommand(a), policyCommand(a), simulateCommand(a), serveCommand(a), devCommand(a))
 	return root
 }
 

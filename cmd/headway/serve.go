@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -24,9 +23,9 @@ machine: to let others in, a program mounts dashboard.New and says who may do wh
 
 It changes nothing unless --write is given; then the page asks for a reason of each change.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			addr, err := netip.ParseAddrPort(listen)
-			if err != nil || !addr.Addr().IsLoopback() {
-				return badUsage("--listen is %q, want an address of this machine such as 127.0.0.1:8411", listen)
+			addr, err := loopback(listen)
+			if err != nil {
+				return err
 			}
 			if a.watch != 0 || a.output.format != "table" {
 				return badUsage("serve has no --watch and no --output")
@@ -49,7 +48,14 @@ It changes nothing unless --write is given; then the page asks for a reason of e
 			if err != nil {
 				return usageError{err}
 			}
-			return serve(cmd.Context(), a.stdout, addr.String(), cfg.Prefix, board)
+			l, err := net.Listen("tcp", addr)
+			if err != nil {
+				return fmt.Errorf("serve: %w", err)
+			}
+			if _, err := fmt.Fprintf(a.stdout, "http://%s%s/\n", l.Addr(), cfg.Prefix); err != nil {
+				return errors.Join(err, l.Close())
+			}
+			return serve(cmd.Context(), l, board)
 		},
 	}
 	c.Flags().StringVar(&listen, "listen", listen, "`ADDRESS` of this machine; port 0 takes a free one")
@@ -60,18 +66,20 @@ It changes nothing unless --write is given; then the page asks for a reason of e
 	return c
 }
 
-// serve answers requests until ctx ends. It prints the address.
-func serve(ctx context.Context, stdout io.Writer, addr, prefix string, h http.Handler) error {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return fmt.Errorf("serve: %w", err)
+// loopback is an address of this machine, as --listen has it.
+func loopback(listen string) (string, error) {
+	addr, err := netip.ParseAddrPort(listen)
+	if err != nil || !addr.Addr().IsLoopback() {
+		return "", badUsage("--listen is %q, want an address of this machine such as 127.0.0.1:8411", listen)
 	}
+	return addr.String(), nil
+}
+
+// serve answers requests until ctx ends.
+func serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: time.Minute,
 		BaseContext: func(net.Listener) context.Context { return ctx }, // so that those who follow end with it
-	}
-	if _, err := fmt.Fprintf(stdout, "http://%s%s/\n", l.Addr(), prefix); err != nil {
-		return errors.Join(err, l.Close())
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()

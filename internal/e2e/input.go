@@ -66,7 +66,7 @@ func ReadFile(path string, stdin io.Reader, read func(io.Reader) error) error {
 // there are no messages.
 func ReadInput(r io.Reader) ([]Message, error) {
 	var msgs []Message
-	err := ReadCSV(r, []string{"to", "text"}, func(fields []string) []string {
+	err := ReadCSV(r, []string{"to", "text"}, func(_ int, fields []string) []string {
 		m := Message{To: fields[0], Text: fields[1]}
 		faults := m.inputFaults()
 		if len(faults) == 0 {
@@ -99,15 +99,15 @@ func (m Message) inputFaults() []string {
 }
 
 // ReadCSV reads records from CSV with a header that has these columns, in any order and
-// among others, which are ignored. It calls take with the fields of each record, in
-// the order of columns; take returns what is wrong with them, without quoting them. A
+// among others, which are ignored. It calls take with the line on which a record starts,
+// and its fields in the order of columns; take returns what is wrong with them, without quoting them. A
 // byte order mark and CRLF are taken as they come. ReadCSV reads to the end before it
 // returns, and holds all of it in memory.
 //
 // With faults the error is an *[InputError] with all of them. A header that cannot be
 // used leaves no record. After broken quoting it goes on at the line after the one on
 // which the record started.
-func ReadCSV(r io.Reader, columns []string, take func(fields []string) (faults []string)) error {
+func ReadCSV(r io.Reader, columns []string, take func(line int, fields []string) (faults []string)) error {
 	data, err := io.ReadAll(r)
 	if err != nil {
 		return fmt.Errorf("input: %w", err)
@@ -132,7 +132,7 @@ func ReadCSV(r io.Reader, columns []string, take func(fields []string) (faults [
 type input struct {
 	recs    *records
 	columns []string
-	take    func([]string) []string
+	take    func(int, []string) []string
 	width   int   // fields of the header, and of each record
 	at      []int // where the columns are
 	faults  []Fault
@@ -201,7 +201,7 @@ func (in *input) readRecord() {
 	for i, column := range in.at {
 		wanted[i] = fields[column]
 	}
-	for _, what := range in.take(wanted) {
+	for _, what := range in.take(line, wanted) {
 		in.fault(line, "%s", what)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headwayq/headway/internal/fake"
 	"github.com/headwayq/headway/throttle"
-	"github.com/headwayq/headway/throttle/internal/fake"
 )
 
 // errAway is what limiters hear while a [Fake] is away.

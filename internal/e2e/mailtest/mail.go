@@ -108,7 +108,7 @@ func Sample(n int) []Mail {
 // them, without quoting an address or a mail.
 func ReadMails(path string) (mails []Mail, err error) {
 	err = e2e.ReadFile(path, nil, func(r io.Reader) error {
-		return e2e.ReadCSV(r, []string{"to", "subject", "text"}, func(fields []string) []string {
+		return e2e.ReadCSV(r, []string{"to", "subject", "text"}, func(_ int, fields []string) []string {
 			m := Mail{To: fields[0], Subject: fields[1], Text: fields[2]}
 			mails = append(mails, m)
 			return m.Faults()

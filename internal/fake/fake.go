@@ -1,5 +1,5 @@
-// Package fake is the seam between throttle and throttletest: what a test tells
-// limiters that count in memory.
+// Package fake is how limiters are told to count in memory, by a clock that the caller
+// moves. Package throttletest uses it for tests, and a simulation for runs that take no time.
 package fake
 
 import (
