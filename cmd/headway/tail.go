@@ -16,7 +16,7 @@ import (
 )
 
 func tailCommand(a *app) *cobra.Command {
-	var rate int
+	var rate, most int
 	var rule string
 	var d time.Duration
 	c := &cobra.Command{
@@ -35,8 +35,8 @@ Keys are never shown. With -o json each line is a JSON object.`,
 				return badUsage("--rate is %d, want 1 to %d", rate, tail.RateMax)
 			case a.watch != 0:
 				return badUsage("tail goes on by itself: take --watch away")
-			case d < 0:
-				return badUsage("--for is %v, want more than 0", d)
+			case d < 0 || most < 0:
+				return badUsage("--for is %v and --most is %d, want more than 0", d, most)
 			case d > 0:
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, d)
@@ -46,20 +46,21 @@ Keys are never shown. With -o json each line is a JSON object.`,
 			if cmd.Flags().Changed("queue") {
 				ask.Queue = a.queue
 			}
-			return a.tail(ctx, ask)
+			return a.tail(ctx, ask, most)
 		},
 	}
 	c.Flags().IntVar(&rate, "rate", 10, "show at most `N` decisions a second of each process, 1 to 100")
 	c.Flags().StringVar(&rule, "rule", "", "show only decisions by a `RULE`")
 	c.Flags().DurationVar(&d, "for", 0, "end after a `DURATION` (default at Ctrl-C)")
+	c.Flags().IntVar(&most, "most", 0, "end after `N` decisions (default at Ctrl-C)")
 	_ = c.RegisterFlagCompletionFunc("rule", func(cmd *cobra.Command, _ []string, part string) ([]string, cobra.ShellCompDirective) {
 		return a.completeRules(cmd, nil, part)
 	})
 	return c
 }
 
-// tail shows lines until ctx ends.
-func (a *app) tail(ctx context.Context, ask tail.Ask) error {
+// tail shows lines until ctx ends, or so many of them; 0 is no bound.
+func (a *app) tail(ctx context.Context, ask tail.Ask, most int) error {
 	rdb, err := a.open()
 	if err != nil {
 		return err
@@ -73,7 +74,15 @@ func (a *app) tail(ctx context.Context, ask tail.Ask) error {
 		_, _ = fmt.Fprintln(a.stderr, "headway: no pool listens: none runs, or those that run are of an older version")
 	}
 	var printing error
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	err = tail.Watch(ctx, rdb, throttle.ForWorkers.FillConfig(cfg).Prefix, ask, alone, func(l tail.Line) error {
+		if ctx.Err() != nil {
+			return nil
+		}
+		if most--; most == 0 {
+			defer end()
+		}
 		if a.output.format == "json" {
 			printing = json.NewEncoder(a.stdout).Encode(l)
 		} else {

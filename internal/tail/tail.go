@@ -278,7 +278,9 @@ func Watch(ctx context.Context, rdb redis.UniversalClient, prefix string, a Ask,
 	a.Viewer = fmt.Sprintf("%016x", rand.Uint64()) //nolint:gosec // it only names a channel
 	a.Rate = min(max(a.Rate, 1), RateMax)
 	caller := ctx
-	ctx, fail := context.WithCancelCause(caller)
+	// Without its deadline: a read that times out by it may be noticed before the context has ended.
+	ctx, fail := context.WithCancelCause(context.WithoutCancel(caller))
+	defer context.AfterFunc(caller, func() { fail(nil) })()
 	defer fail(nil)
 	ended := func(err error) error {
 		if caller.Err() != nil {
