@@ -26,6 +26,8 @@ import (
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/metrics"
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
+	"github.com/headwayq/headway/queue/schedule"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/worker"
 )
@@ -179,7 +181,15 @@ func exposition(t *testing.T) string {
 	if err := inspector.PauseQueue(t.Context(), "default", why); err != nil {
 		t.Fatal(err)
 	}
+	batches := batch.NewControl(client)
+	if _, err := batches.Start(t.Context(), batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: 100}); err != nil {
+		t.Fatal(err)
+	}
+	if err := batches.Pause(t.Context(), "default", "winter"); err != nil {
+		t.Fatal(err)
+	}
 	// What happens rarely is told by hand.
+	m.Tick(schedule.Tick{Entry: "nightly", Outcome: schedule.OutcomeEnqueued})
 	o := m.Observer()
 	o.LeaseLost(t.Context(), event.LeaseLost{Rule: "slots"})
 	o.Postponed(t.Context(), event.Postponed{Rule: "phone"})

@@ -36,8 +36,9 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 // RegisterQueues registers gauges of what stands in Redis: the tasks of each queue, the rules
-// of the inspector's policies, and the processes that run. A scrape asks Redis, about three
-// calls and one a queue, of at most 100 queues and 500 processes, and waits at most 3 s for it. When
+// of the inspector's policies, batches, and the processes that run. A scrape asks Redis: about three
+// calls, three for a queue and two for a rule, of at most 100 queues, 50 rules, 200 batches and 500
+// processes, and for the first 1000 tasks that wait on each of 10 queues. It waits at most 3 s for that. When
 // Redis does not answer, headway_scrape_up is 0 and the other gauges are missing.
 //
 // Each process that registers them reports the same figures, so one is enough. Where several
@@ -63,10 +64,11 @@ type figures struct {
 	queues    []inspect.QueueStatus
 	rules     []inspect.RuleStatus
 	processes []inspect.Process
+	detail    detail
 }
 
 func (*queues) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{scrapeUp, runnable, active, deferred, due, next, archived, paused, closed, stored, unusable, processes} {
+	for _, d := range append([]*prometheus.Desc{scrapeUp, runnable, active, deferred, due, next, archived, paused, closed, stored, unusable, processes}, more...) {
 		to <- d
 	}
 }
@@ -105,6 +107,7 @@ func (q *queues) Collect(to chan<- prometheus.Metric) {
 	for kind, n := range kinds {
 		gauge(processes, float64(n), kind)
 	}
+	got.detail.collect(gauge, got.rules)
 }
 
 // ask asks Redis, and answers false when that takes too long. A client of Redis heeds no context while it waits for an
@@ -135,6 +138,9 @@ func (q *queues) ask() (figures, bool) {
 			if r.Err != nil && !errors.Is(r.Err, throttle.ErrStoredLimit) {
 				return
 			}
+		}
+		if f.detail, err = q.detail(ctx, f); err != nil {
+			return
 		}
 		answer <- f
 	}()

@@ -24,6 +24,7 @@ import (
 	"github.com/headwayq/headway/internal/policyset"
 	"github.com/headwayq/headway/internal/precheck"
 	"github.com/headwayq/headway/internal/rediserr"
+	"github.com/headwayq/headway/internal/tail"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
@@ -132,6 +133,8 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	given := len(cfg.Asynq.Queues) > 0
 	cfg = cfg.fill()
 	cfg.Throttle.Observer = event.Join(cfg.Throttle.Observer, limitEvents(cfg.Observer))
+	teller := tail.NewTeller(rdb, cfg.Throttle.Prefix)
+	cfg.Observer = event.Join(cfg.Observer, teller.Observer())
 	c := newCore(rdb, cfg)
 	files.core = c
 	a := &Adapter{
@@ -143,7 +146,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	}
 	a.fetcher = newFetcher(a)
 	a.refunds, a.types = newRefunds(c, a.promotions), newTypeWatch(c)
-	a.limitWatch, a.subscriber = &limitWatch{c, a.wakers}, &subscriber{c, a.wakers}
+	a.limitWatch, a.subscriber = &limitWatch{c, a.wakers}, &subscriber{c, a.wakers, teller}
 	a.upkeep = &upkeep{c, a.policies, files, a.types, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight, a.waits, a.answered}}
 	for _, p := range cfg.Policies {
 		rules := make([]policyset.Rule, len(p.Rules))
@@ -236,6 +239,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 	}
 	a.wg.Go(func() { a.limitWatch.run(ctx) })
 	a.wg.Go(func() { a.subscriber.run(ctx) })
+	a.wg.Go(func() { a.subscriber.teller.Run(ctx) })
 	a.wg.Go(func() { a.promotions.run(ctx, a.wakers) })
 	a.wg.Go(func() { a.refunds.run(ctx) })
 	a.wg.Go(func() { (&archiveWatch{a.core, a.deferrals}).run(ctx) })

@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/tail"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -53,7 +54,9 @@ func (a *Adapter) RefundLater(l *throttle.Limiter, r throttle.Request) {
 }
 
 // ReceiveUntilSilent listens for nobody, until the connection is dead.
-func ReceiveUntilSilent(ctx context.Context, sub *redis.PubSub) { receiveUntilSilent(ctx, sub, nil) }
+func ReceiveUntilSilent(ctx context.Context, sub *redis.PubSub) {
+	(&subscriber{teller: tail.NewTeller(nil, "")}).receiveUntilSilent(ctx, sub, nil)
+}
 
 // SilenceMax is after what silence it asks.
 const SilenceMax = silenceMax

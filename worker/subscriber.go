@@ -8,6 +8,7 @@ import (
 
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/rediserr"
+	"github.com/headwayq/headway/internal/tail"
 )
 
 // silenceMax is how long a subscription may be silent before it is asked whether it
@@ -17,15 +18,17 @@ const silenceMax = 15 * time.Second
 
 // subscriber listens to clients that book tasks for our queues: one that is due
 // before all others must not wait for the next look. What is published while the
-// connection is broken is found by that look.
+// connection is broken is found by that look. It also hears of those who look at what the
+// pool decides.
 type subscriber struct {
 	*core
 	wakers map[string]*waker
+	teller *tail.Teller
 }
 
 func (s *subscriber) run(ctx context.Context) {
 	wakers := make(map[string]*waker, len(s.wakers))
-	var channels []string
+	channels := []string{s.teller.Channel()}
 	for name, w := range s.wakers {
 		channel := s.keys(name).Channel()
 		wakers[channel] = w
@@ -34,14 +37,14 @@ func (s *subscriber) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		sub := s.rdb.Subscribe(ctx, channels...)
 		stop := context.AfterFunc(ctx, func() { _ = sub.Close() }) // a read in progress would outlive ctx
-		receiveUntilSilent(ctx, sub, wakers)
+		s.receiveUntilSilent(ctx, sub, wakers)
 		stop()
 		_ = sub.Close()
 	}
 }
 
 // receiveUntilSilent passes notices on until ctx ends or the connection is dead.
-func receiveUntilSilent(ctx context.Context, sub *redis.PubSub, wakers map[string]*waker) {
+func (s *subscriber) receiveUntilSilent(ctx context.Context, sub *redis.PubSub, wakers map[string]*waker) {
 	asked := false
 	for {
 		m, err := sub.ReceiveTimeout(ctx, silenceMax)
@@ -67,6 +70,10 @@ func receiveUntilSilent(ctx context.Context, sub *redis.PubSub, wakers map[strin
 		}
 		notice, ok := m.(*redis.Message)
 		if !ok {
+			continue
+		}
+		if notice.Channel == s.teller.Channel() {
+			s.teller.Hear(notice.Payload)
 			continue
 		}
 		if d, err := luascripts.ParseNotice(notice.Payload); err == nil && wakers[notice.Channel] != nil {

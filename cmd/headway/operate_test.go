@@ -201,6 +201,30 @@ func TestOperate(t *testing.T) {
 				at := time.Now().Add(-time.Hour).Truncate(time.Second).UnixMicro()
 				ts.Check(rdb.LPush(context.Background(), "hw:{low}:ticks:"+args[0], fmt.Sprint(at, " 1 ", at)).Err())
 			},
+			// pairs: two tasks to one phone, and two to the next one, until the test ends
+			"pairs": func(ts *testscript.TestScript, _ bool, _ []string) {
+				srv, _ := servers.Load(ts.Getenv("WORK"))
+				client, err := queue.NewClient(srv.(*redistest.Server).Client(t), queue.ClientConfig{})
+				ts.Check(err)
+				ctx, stop := context.WithCancel(context.Background())
+				var running sync.WaitGroup
+				running.Go(func() {
+					for n := 0; ctx.Err() == nil; n++ {
+						_, _ = client.Enqueue(ctx, queue.NewTask("sms", fmt.Appendf(nil, `{"to":"+1555010%04d"}`, n/2), asynq.TaskID(fmt.Sprintf("t%03d", n))))
+						time.Sleep(10 * time.Millisecond)
+					}
+				})
+				ts.Defer(func() { stop(); running.Wait() })
+			},
+			// unwatched: nobody looks any more
+			"unwatched": func(ts *testscript.TestScript, _ bool, _ []string) {
+				srv, _ := servers.Load(ts.Getenv("WORK"))
+				rdb := srv.(*redistest.Server).Client(t)
+				await(ts, "nobody looks", func() (bool, error) {
+					channels, err := rdb.PubSubChannels(context.Background(), "hw:tail:*").Result()
+					return len(channels) == 0, err
+				})
+			},
 			// config NAME VALUE: of the server
 			"config": func(ts *testscript.TestScript, _ bool, args []string) {
 				srv, _ := servers.Load(ts.Getenv("WORK"))

@@ -159,7 +159,7 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.who, "who", os.Getenv("HEADWAY_WHO"), "`NAME` of who changes it (default your user and host; HEADWAY_WHO)")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(statusCommand(a), topCommand(a), explainCommand(a), lineCommand(a), rulesCommand(a), historyCommand(a), keysCommand(a), limitCommand(a), closeCommand(a), openCommand(a),
-		pauseCommand(a), resumeCommand(a), cancelCommand(a), frontCommand(a), runNowCommand(a), drainCommand(a), batchesCommand(a), schedulesCommand(a), poolsCommand(a), auditCommand(a), doctorCommand(a), policyCommand(a), simulateCommand(a), serveCommand(a), devCommand(a))
+		pauseCommand(a), resumeCommand(a), cancelCommand(a), frontCommand(a), runNowCommand(a), drainCommand(a), batchesCommand(a), schedulesCommand(a), poolsCommand(a), auditCommand(a), doctorCommand(a), policyCommand(a), simulateCommand(a), serveCommand(a), tailCommand(a), devCommand(a))
 	return root
 }
 

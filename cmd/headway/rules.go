@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,25 +16,71 @@ import (
 )
 
 type rulesAnswer struct {
-	Rules []inspect.RuleStatus `json:"rules"`
+	Rules   []inspect.RuleStatus   `json:"rules"`
+	Waiting *inspect.WaitingByRule `json:"waiting,omitempty"`
+	Left    int                    `json:"queues_left_out,omitempty"` // queues that Waiting does not count
 }
 
-func (r rulesAnswer) table(t *table) { rulesTable(t, r.Rules) }
+func (r rulesAnswer) table(t *table) {
+	rulesTable(t, r.Rules)
+	if r.Waiting != nil && len(r.Waiting.Queues) > 0 {
+		t.line("")
+		r.waiting(t)
+	}
+}
 
-// rules answers about one rule, or about all when the name is empty.
-func (a *app) rules(ctx context.Context, rule string) (answer, error) {
-	i, err := a.inspector(ctx)
+// waiting shows for which rules tasks wait. A number with a plus is the least.
+func (r rulesAnswer) waiting(t *table) {
+	w := *r.Waiting
+	count := func(n int, exact bool) string { return strconv.Itoa(n) + yes(!exact || r.Left > 0, "+") }
+	t.row("WAIT FOR", "WAITING", "<1s", "<1m", "<1h", "NEXT")
+	for _, c := range w.Rules {
+		t.row(cmp.Or(c.Rule, "(no limit)"), count(c.Waiting, w.Until.IsZero()), count(c.Within1s, w.Counts(time.Second)),
+			count(c.Within1m, w.Counts(time.Minute)), count(c.Within1h, w.Counts(time.Hour)), when(c.Next, w.Now))
+	}
+	for _, q := range w.Queues {
+		if q.Looked < q.Waiting {
+			t.line("of the %d tasks that wait on queue %s, the %d that start first were looked at", q.Waiting, q.Queue, q.Looked)
+		}
+	}
+	if r.Left > 0 {
+		t.line("%s more not looked at", e2e.Count(r.Left, "queue"))
+	}
+}
+
+// withWaiting adds for which rules tasks wait.
+func (r rulesAnswer) withWaiting(ctx context.Context, i *inspect.Inspector) (answer, error) {
+	queues, err := i.Queues(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var got rulesAnswer
+	var names []string
+	for _, q := range queues {
+		if q.Waiting > 0 {
+			names = append(names, q.Queue)
+		}
+	}
+	w, err := i.WaitingByRule(ctx, names...)
+	if err != nil {
+		return nil, err
+	}
+	r.Waiting, r.Left = &w, len(names)-len(w.Queues)
+	return r, nil
+}
+
+// rules answers about one rule, or about all when the name is empty.
+func (a *app) rules(ctx context.Context, rule string) (got rulesAnswer, err error) {
+	i, err := a.inspector(ctx)
+	if err != nil {
+		return got, err
+	}
 	for _, r := range i.Rules(ctx) {
 		if rule == "" || r.Rule == rule {
 			got.Rules = append(got.Rules, r)
 		}
 	}
 	if rule != "" && len(got.Rules) == 0 {
-		return nil, a.unknownRule(fmt.Errorf("no policy here has a limit named %q", rule))
+		return got, a.unknownRule(fmt.Errorf("no policy here has a limit named %q", rule))
 	}
 	return got, nil
 }
@@ -55,9 +103,24 @@ func (a *app) completeRules(cmd *cobra.Command, args []string, _ string) ([]stri
 
 func rulesCommand(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "rules", Short: "the limit in force of each rule", Args: cobra.NoArgs,
+		Use: "rules", Short: "the limit in force of each rule, and how many tasks wait for it", Args: cobra.NoArgs,
+		Long: `rules shows the limit in force of each rule, and how many tasks wait for it.
+
+The tasks are counted by looking at the 1000 of each queue that start first, of 10 queues
+at most. Behind a number that is the least, because more tasks may wait, stands a plus.
+(no limit) are tasks that a gate, a paused batch or a provider's Retry-After holds.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) { return a.rules(ctx, "") })
+			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
+				got, err := a.rules(ctx, "")
+				if err != nil {
+					return nil, err
+				}
+				i, err := a.inspector(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return got.withWaiting(ctx, i)
+			})
 		},
 	}
 }

@@ -1,0 +1,116 @@
+package inspect
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+)
+
+// WaitingByRuleMax is how many tasks of a queue [Inspector.WaitingByRule] looks at.
+const WaitingByRuleMax = scanPortion
+
+// WaitingByRule says for which rules tasks wait, of those that start next. It is a sample
+// from the front: Redis keeps what waits by queue and by key, and no count by rule.
+type WaitingByRule struct {
+	Rules []RuleCount `json:"rules"` // in the order of their names
+	// Until is up to which instant every task was counted. It is zero when all were. A
+	// count of tasks that come due before it is exact, any other one is the least.
+	Until  time.Time      `json:"until,omitzero"`
+	Queues []SampledQueue `json:"queues"`
+	Now    time.Time      `json:"now,omitzero"` // Redis' clock
+}
+
+// RuleCount is how many tasks wait for a rule, of those that were looked at. A task counts
+// for the one rule that holds it. Rule is empty for tasks that wait for something else, such
+// as a gate, a paused batch or a provider's Retry-After.
+type RuleCount struct {
+	Rule     string    `json:"rule"`
+	Waiting  int       `json:"waiting"`
+	Within1s int       `json:"within_1s"` // tasks of Waiting that come due within a second, with the overdue ones
+	Within1m int       `json:"within_1m"`
+	Within1h int       `json:"within_1h"`
+	Next     time.Time `json:"next"`           // the first instant of them
+	Since    time.Time `json:"since,omitzero"` // since when the one of them waits that waits longest
+}
+
+// SampledQueue is a queue of a [WaitingByRule].
+type SampledQueue struct {
+	Queue   string `json:"queue"`
+	Waiting int    `json:"waiting"` // all that wait
+	Looked  int    `json:"looked"`  // how many of them were looked at, those that start first
+}
+
+// Counts says whether every task was counted that comes due within a time.
+func (w WaitingByRule) Counts(within time.Duration) bool {
+	return w.Until.IsZero() || w.Until.After(w.Now.Add(within))
+}
+
+// WaitingByRule counts by rule the tasks that wait on queues, 1 to 10 of them. It looks at the
+// first 1000 of each queue in the order of their instants, by two calls for each.
+func (i *Inspector) WaitingByRule(ctx context.Context, queues ...string) (WaitingByRule, error) {
+	var w WaitingByRule
+	byRule := make(map[string]*RuleCount)
+	for _, q := range queues[:min(len(queues), farQueues)] {
+		n, err := luascripts.CountQueue(ctx, i.rdb, i.keys(q))
+		if err != nil {
+			return w, away("count a queue", err)
+		}
+		r, err := luascripts.ScanDeferred(ctx, i.rdb, i.keys(q), time.Time{}, 0, WaitingByRuleMax, true)
+		if err != nil {
+			return w, away("list what waits", err)
+		}
+		w.Now = r.Now
+		w.Queues = append(w.Queues, SampledQueue{q, max(n.Due, len(r.Tasks)), len(r.Tasks)})
+		if len(r.Tasks) == WaitingByRuleMax {
+			if last := r.Tasks[len(r.Tasks)-1].At; w.Until.IsZero() || last.Before(w.Until) {
+				w.Until = last
+			}
+		}
+		for _, t := range r.Tasks {
+			if t.State == "" {
+				continue // somebody deleted it: a pool will find that out
+			}
+			rule := holder(t)
+			if byRule[rule] == nil {
+				byRule[rule] = &RuleCount{Rule: rule, Next: t.At}
+			}
+			byRule[rule].add(t, r.Now)
+		}
+	}
+	for _, rule := range slices.Sorted(maps.Keys(byRule)) {
+		w.Rules = append(w.Rules, *byRule[rule])
+	}
+	return w, nil
+}
+
+// add counts a task.
+func (c *RuleCount) add(t luascripts.DueTask, now time.Time) {
+	c.Waiting++
+	for _, n := range []struct {
+		within time.Duration
+		count  *int
+	}{{time.Second, &c.Within1s}, {time.Minute, &c.Within1m}, {time.Hour, &c.Within1h}} {
+		if !t.At.After(now.Add(n.within)) {
+			*n.count++
+		}
+	}
+	if t.At.Before(c.Next) {
+		c.Next = t.At
+	}
+	if since := t.Wait.Since; !since.IsZero() && (c.Since.IsZero() || since.Before(c.Since)) {
+		c.Since = since
+	}
+}
+
+// holder is the rule that a task waits for, as it was written when its instant was set; ""
+// when it waits for none.
+func holder(t luascripts.DueTask) string {
+	place, ok := luascripts.ParseBookingRef(t.For)
+	if !ok {
+		return ""
+	}
+	return t.Wait.RuleOf(place.Rules)
+}
