@@ -10,7 +10,7 @@ import (
 )
 
 // WaitingByRuleMax is how many tasks of a queue [Inspector.WaitingByRule] looks at.
-const WaitingByRuleMax = scanPortion
+const WaitingByRuleMax = 4 * pageMax
 
 // WaitingByRule says for which rules tasks wait, of those that start next. It is a sample
 // from the front: Redis keeps what waits by queue and by key, and no count by rule.
@@ -49,7 +49,8 @@ func (w WaitingByRule) Counts(within time.Duration) bool {
 }
 
 // WaitingByRule counts by rule the tasks that wait on queues, 1 to 10 of them. It looks at the
-// first 1000 of each queue in the order of their instants, by two calls for each.
+// first 1000 of each queue in the order of their instants, by portions of 250: Redis serves
+// others in between, and a task that moves meanwhile may be missed.
 func (i *Inspector) WaitingByRule(ctx context.Context, queues ...string) (WaitingByRule, error) {
 	var w WaitingByRule
 	byRule := make(map[string]*RuleCount)
@@ -58,18 +59,18 @@ func (i *Inspector) WaitingByRule(ctx context.Context, queues ...string) (Waitin
 		if err != nil {
 			return w, away("count a queue", err)
 		}
-		r, err := luascripts.ScanDeferred(ctx, i.rdb, i.keys(q), time.Time{}, 0, WaitingByRuleMax, true)
+		tasks, all, err := i.firstDeferred(ctx, q)
 		if err != nil {
-			return w, away("list what waits", err)
+			return w, err
 		}
-		w.Now = r.Now
-		w.Queues = append(w.Queues, SampledQueue{q, max(n.Due, len(r.Tasks)), len(r.Tasks)})
-		if len(r.Tasks) == WaitingByRuleMax {
-			if last := r.Tasks[len(r.Tasks)-1].At; w.Until.IsZero() || last.Before(w.Until) {
+		w.Now = n.Now
+		w.Queues = append(w.Queues, SampledQueue{q, max(n.Due, len(tasks)), len(tasks)})
+		if !all {
+			if last := tasks[len(tasks)-1].At; w.Until.IsZero() || last.Before(w.Until) {
 				w.Until = last
 			}
 		}
-		for _, t := range r.Tasks {
+		for _, t := range tasks {
 			if t.State == "" {
 				continue // somebody deleted it: a pool will find that out
 			}
@@ -77,13 +78,40 @@ func (i *Inspector) WaitingByRule(ctx context.Context, queues ...string) (Waitin
 			if byRule[rule] == nil {
 				byRule[rule] = &RuleCount{Rule: rule, Next: t.At}
 			}
-			byRule[rule].add(t, r.Now)
+			byRule[rule].add(t, n.Now)
 		}
 	}
 	for _, rule := range slices.Sorted(maps.Keys(byRule)) {
 		w.Rules = append(w.Rules, *byRule[rule])
 	}
 	return w, nil
+}
+
+// firstDeferred are the tasks of a queue that start first, up to [WaitingByRuleMax], and
+// whether that is all of them.
+func (i *Inspector) firstDeferred(ctx context.Context, queue string) (tasks []luascripts.DueTask, all bool, err error) {
+	from, skip := time.Time{}, 0
+	seen := make(map[string]bool, WaitingByRuleMax)
+	for range WaitingByRuleMax / pageMax {
+		r, err := luascripts.ScanDeferred(ctx, i.rdb, i.keys(queue), from, skip, pageMax, true)
+		if err != nil {
+			return nil, false, away("list what waits", err)
+		}
+		for _, t := range r.Tasks {
+			if !t.At.Equal(from) {
+				from, skip = t.At, 0
+			}
+			skip++
+			if !seen[t.ID] { // it may have moved behind the portion before
+				seen[t.ID] = true
+				tasks = append(tasks, t)
+			}
+		}
+		if len(r.Tasks) < pageMax {
+			return tasks, true, nil
+		}
+	}
+	return tasks, false, nil
 }
 
 // add counts a task.

@@ -38,7 +38,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 // RegisterQueues registers gauges of what stands in Redis: the tasks of each queue, the rules
 // of the inspector's policies, batches, and the processes that run. A scrape asks Redis: about three
 // calls, three for a queue and two for a rule, of at most 100 queues, 50 rules, 200 batches and 500
-// processes, and for the first 1000 tasks that wait on each of 10 queues. It waits at most 3 s for that. When
+// processes, and five more for the first 1000 tasks that wait on each of 10 queues. It waits at most 3 s for that. When
 // Redis does not answer, headway_scrape_up is 0 and the other gauges are missing.
 //
 // Each process that registers them reports the same figures, so one is enough. Where several

@@ -284,9 +284,11 @@ func Watch(ctx context.Context, rdb redis.UniversalClient, prefix string, a Ask,
 	defer fail(nil)
 	ended := func(err error) error {
 		if caller.Err() != nil {
-			return nil
+			err = nil
+		} else {
+			err = cmp.Or(context.Cause(ctx), err)
 		}
-		return cmp.Or(context.Cause(ctx), err)
+		return err
 	}
 	sub := rdb.Subscribe(ctx, viewerChannel(prefix, a.Viewer))
 	stop := context.AfterFunc(ctx, func() { _ = sub.Close() }) // a read in progress would outlive ctx
