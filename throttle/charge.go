@@ -213,7 +213,7 @@ func (b *Charge) sendLocked(ctx context.Context, s adjustment) ([]Promotion, err
 			return nil, err
 		}
 	}
-	args := luascripts.AdjustArgs{Rules: b.p.rules.calls(b.p.rules.ids(r), r), Policy: b.p.name, Token: uint64(s.of), Charge: uint64(s.token)}
+	args := luascripts.AdjustArgs{Rules: b.p.calls(b.p.rules.ids(r), r), Policy: b.p.name, Token: uint64(s.of), Charge: uint64(s.token)}
 	r.grant.addTo(args.Rules, b.p, r.Key)
 	for i := range args.Rules {
 		args.Rules[i].Cost = s.by[i]

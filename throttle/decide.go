@@ -121,7 +121,7 @@ func (a *attempt) fill(c *luascripts.Call) {
 		inline = 0
 	}
 	c.AcquireArgs = luascripts.AcquireArgs{
-		Rules: p.rules.appendCalls(c.Rules[:0], r), Policy: p.name, Token: uint64(r.Token), Job: r.Job,
+		Rules: p.appendCalls(c.Rules[:0], r), Policy: p.name, Token: uint64(r.Token), Job: r.Job,
 		Mode: a.mode, Inline: inline, MaxWait: longest, Tell: r.wantLeft, Templates: &p.templates,
 	}
 }

@@ -229,15 +229,15 @@ func (l *Limiter) tellClosed(ctx context.Context, d time.Duration, until time.Ti
 
 // closeID is closeKey by the ids of the keys, and tells no observer.
 func closeID(ctx context.Context, p *Policy, rule int, ids []string, r Request, d time.Duration) (reply luascripts.CloseReply, err error) {
-	end := rule + 1
-	for end < len(ids) && ids[end] == ids[rule] && !p.rules[end].limit.IsConcurrent() {
+	calls, end := p.calls(ids, r), rule+1
+	for end < len(ids) && calls[end].With(&calls[rule]) && !p.rules[end].limit.IsConcurrent() {
 		end++
 	}
 	t, err := newRetry(ctx, p, byID(ids...))
 	if err != nil {
 		return reply, err
 	}
-	args := luascripts.CloseArgs{Rules: p.rules.calls(ids, r)[:end], Rule: rule + 1, Policy: p.name, Job: r.Job, For: d}
+	args := luascripts.CloseArgs{Rules: calls[:end], Rule: rule + 1, Policy: p.name, Job: r.Job, For: d}
 	r.grant.addTo(args.Rules, p, r.Key)
 	for again := true; again; {
 		number(args.Rules, t.limits, t.begin())

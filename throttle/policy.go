@@ -54,6 +54,7 @@ type Policy struct {
 
 	templates luascripts.CallTemplates // of its calls
 	last      lastLimits               // by which it decided last
+	oneKey    oneKeyRules
 }
 
 // NewPolicy puts rules together. They must be on one client and have one [Config];

@@ -135,7 +135,7 @@ func (f refund) in(ctx context.Context, t retry) (_ []Promotion, given bool, _ e
 	if (t.store == p.store) != (f.r.made == fromStore) {
 		f.r.grant = grant{} // this store knows only the token: its instants are those of other grants
 	}
-	args := luascripts.CancelArgs{Rules: p.rules.calls(f.ids, f.r), Policy: p.name, Token: uint64(f.r.Token), Job: f.r.Job}
+	args := luascripts.CancelArgs{Rules: p.calls(f.ids, f.r), Policy: p.name, Token: uint64(f.r.Token), Job: f.r.Job}
 	f.r.grant.addTo(args.Rules, p, f.r.Key)
 	var reply luascripts.CancelReply
 	for again := true; again; {

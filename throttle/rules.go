@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
@@ -43,24 +44,72 @@ func (rs ruleSet) ids(r Request) []string {
 
 // calls are what the scripts need to know of each rule. The limits are put in later by
 // [number], when the store's clock is known.
-func (rs ruleSet) calls(ids []string, r Request) []luascripts.RuleCall {
-	calls := make([]luascripts.RuleCall, len(rs))
-	for i, l := range rs {
+func (p *Policy) calls(ids []string, r Request) []luascripts.RuleCall {
+	calls := make([]luascripts.RuleCall, len(p.rules))
+	for i, l := range p.rules {
 		calls[i] = luascripts.RuleCall{LimitKeys: l.names.Of(ids[i]), Cost: r.keyCost(i).Cost}
 	}
+	p.oneKey.mark(calls)
 	return calls
 }
 
-// appendCalls is [ruleSet.calls] for the keys in r, into memory that is there already.
-func (rs ruleSet) appendCalls(calls []luascripts.RuleCall, r *Request) []luascripts.RuleCall {
+// appendCalls is [Policy.calls] for the keys in r, into memory that is there already.
+func (p *Policy) appendCalls(calls []luascripts.RuleCall, r *Request) []luascripts.RuleCall {
 	w := KeyCost{r.Key, r.Cost}
-	for i, l := range rs {
+	from := len(calls)
+	for i, l := range p.rules {
 		if i > 0 {
 			w = r.More[i-1]
 		}
 		calls = append(calls, luascripts.RuleCall{LimitKeys: l.names.Of(l.ID(w.Key)), Cost: w.Cost})
 	}
+	p.oneKey.mark(calls[from:])
 	return calls
+}
+
+// oneKeyRules learns which rules of a policy have one key, such as a limit per hour and one
+// per day of a phone. Rules side by side with one key are decided together: a job that waits
+// has a place with each of them. But two keys may be the same text by chance, as user 42 and
+// tenant 42. If these were decided together, and those of other jobs one after the other, jobs
+// could wait for each other in a circle, for ever. So rules count as having one key while no
+// call has shown two. It is safe for concurrent use; the zero value is ready.
+type oneKeyRules struct {
+	first atomic.Uint64 // 4 bits a rule: the first rule that has the same key, as far as is known
+}
+
+func firstWith(first uint64, rule int) int {
+	return int(first >> (4 * rule) & (luascripts.RulesMax - 1))
+}
+
+// mark learns from the keys of a call, and writes into it what is known.
+func (o *oneKeyRules) mark(calls []luascripts.RuleCall) {
+	first := o.first.Load()
+	for i := 1; i < len(calls); i++ {
+		if calls[i].ID != calls[firstWith(first, i)].ID {
+			first = o.learn(calls)
+			break
+		}
+	}
+	for i := range calls {
+		calls[i].OneKey = firstWith(first, i)
+	}
+}
+
+func (o *oneKeyRules) learn(calls []luascripts.RuleCall) uint64 {
+	for {
+		old := o.first.Load()
+		var next uint64
+		for i := range calls {
+			j := 0
+			for firstWith(old, j) != firstWith(old, i) || calls[j].ID != calls[i].ID {
+				j++
+			}
+			next |= uint64(j) << (4 * i)
+		}
+		if o.first.CompareAndSwap(old, next) {
+			return next
+		}
+	}
 }
 
 // catchUp returns the limits, with the limit of one rule read anew: its ledger knows

@@ -147,7 +147,7 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]act
 		args := make([]luascripts.RefreshArgs, len(indices))
 		for j, i := range indices {
 			p := places[i].Policy
-			args[j] = luascripts.RefreshArgs{Rules: p.rules.calls(places[i].IDs, places[i].request()), Policy: p.name, Job: places[i].Job}
+			args[j] = luascripts.RefreshArgs{Rules: p.calls(places[i].IDs, places[i].request()), Policy: p.name, Job: places[i].Job}
 			number(args[j].Rules, limits[i], p.store.now())
 		}
 		var again []int
@@ -214,7 +214,7 @@ func (workerCalls) Lookup(ctx context.Context, place BookingRef) (BookingStatus,
 		return BookingStatus{}, err
 	}
 	r := place.request()
-	calls := p.rules.calls(place.IDs, r)
+	calls := p.calls(place.IDs, r)
 	slotted := []slotCalls{{0, len(calls)}}
 	if _, sharded := p.store.store.(clusterStore); sharded {
 		slotted = slots(calls)

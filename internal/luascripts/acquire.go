@@ -335,5 +335,5 @@ func alikePart(a, b *RuleCall) bool {
 	x, y := &a.Numbers, &b.Numbers
 	return x.Version == y.Version && x.Kind == y.Kind && x.Permits == y.Permits && x.Window == y.Window && x.Burst == y.Burst &&
 		x.Warm == y.Warm && x.ColdMilli == y.ColdMilli && x.Short == y.Short && slices.Equal(x.Bounds, y.Bounds) &&
-		a.Cost == b.Cost && a.Closed.Equal(b.Closed) && a.Worth == b.Worth
+		a.Cost == b.Cost && a.OneKey == b.OneKey && a.Closed.Equal(b.Closed) && a.Worth == b.Worth
 }

@@ -129,11 +129,15 @@ type RuleCall struct {
 	LimitKeys
 	Numbers
 	Cost   int
+	OneKey int       // of a policy's rules those that have one key for all jobs have one number
 	Closed time.Time // until when the rule is closed; zero for not
 	Worth  int64     // cancel.lua, adjust.lua: of a grant, as its answer had it
 	At     time.Time // cancel.lua, adjust.lua: instant of the grant, by which it is found when its token is forgotten; zero when not known
 	Until  time.Time // cancel.lua, adjust.lua: until when it may be: as long as it counts under the limit that granted it
 }
+
+// With says that two rules have one key, and not two whose text is the same by chance.
+func (c *RuleCall) With(other *RuleCall) bool { return c.ID == other.ID && c.OneKey == other.OneKey }
 
 // Opening is a time in which work may run, from Open until before Close.
 type Opening struct{ Open, Close time.Time }
@@ -227,7 +231,7 @@ func grantArgs(args []any, parts []RuleCall) []any {
 
 var firstGroup = []int{1}
 
-// groups counts up with each other key. Leases, which come last, count to the
+// groups counts up with each other key, see [RuleCall.With]. Leases, which come last, count to the
 // group of their key; others only share with those before them.
 func groups(parts []RuleCall) []int {
 	if len(parts) == 1 {
@@ -235,12 +239,12 @@ func groups(parts []RuleCall) []int {
 	}
 	out, last := make([]int, len(parts)), 0
 	for i, p := range parts {
-		if i > 0 && p.Kind != Leases && p.ID == parts[i-1].ID {
+		if i > 0 && p.Kind != Leases && p.With(&parts[i-1]) {
 			out[i] = last
 			continue
 		}
 		if p.Kind == Leases {
-			same := slices.IndexFunc(parts[:i], func(q RuleCall) bool { return q.Kind != Leases && q.ID == p.ID })
+			same := slices.IndexFunc(parts[:i], func(q RuleCall) bool { return q.Kind != Leases && q.With(&p) })
 			if same >= 0 {
 				out[i] = out[same]
 				continue

@@ -197,7 +197,7 @@ func (c *call) admitted(by *ruleCall) int {
 	for i := range c.parts {
 		switch p := &c.parts[i]; {
 		case p.group == 0:
-		case p.id == by.id:
+		case p.with(by):
 			return p.group - 1
 		default:
 			last = p.group

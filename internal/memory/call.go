@@ -60,7 +60,7 @@ func (c *call) read(i int, a *luascripts.RuleCall, from *keys) refusal {
 	p := &c.parts[i]
 	*p = ruleCall{
 		numbers: numbersOf(a.Numbers), now: c.now, extra: c.extra, number: i + 1,
-		id: a.ID, cost: int64(a.Cost), worth: a.Worth, toldAt: microsOf(a.At), toldUntil: microsOf(a.Until),
+		id: a.ID, oneKey: a.OneKey, cost: int64(a.Cost), worth: a.Worth, toldAt: microsOf(a.At), toldUntil: microsOf(a.Until),
 	}
 	if !p.covers(c.now) {
 		return refusal{status: luascripts.NotCovered, part: p.number}
@@ -90,7 +90,7 @@ func (c *call) group() {
 		if p.kind == luascripts.Leases {
 			continue
 		}
-		if group == 0 || p.id != c.parts[i-1].id {
+		if group == 0 || !p.with(&c.parts[i-1]) {
 			group++
 		}
 		p.group = group

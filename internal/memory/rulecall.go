@@ -16,6 +16,7 @@ type ruleCall struct {
 	number     int // from 1
 	group      int // of rates on the same user key, from 1; 0 for leases
 	id         string
+	oneKey     int // rules with one key for all jobs have one number
 	cost       int64
 	worth      int64 // of a grant to give back
 	toldAt     int64 // when it was, as its holder tells; 0 when that is not known
@@ -39,6 +40,9 @@ type ruleCall struct {
 	byLedger int64 // when this part admits the job, if all ahead go as early as they can
 	due      int64 // when it does if turns ahead go when they were promised
 }
+
+// with says that two parts have one key, and not two whose text is the same by chance.
+func (p *ruleCall) with(other *ruleCall) bool { return p.id == other.id && p.oneKey == other.oneKey }
 
 // look finds the job and those ahead of it.
 func (p *ruleCall) look() {

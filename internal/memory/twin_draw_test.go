@@ -22,6 +22,7 @@ type rule struct {
 	kind    limitKind
 	n       luascripts.Numbers
 	version int64
+	oneKey  int // rules with the same text for a key and another number are asked one after the other
 }
 
 // worlds are one rule of each kind, and then several rules.
@@ -94,7 +95,7 @@ func (w *twin) numbers(r *rule) luascripts.Numbers {
 
 // part is a rule as a call asks about it.
 func (w *twin) part(r *rule, cost int) luascripts.RuleCall {
-	p := luascripts.RuleCall{LimitKeys: r.key, Numbers: w.numbers(r), Cost: min(cost, most(r.n))}
+	p := luascripts.RuleCall{LimitKeys: r.key, Numbers: w.numbers(r), Cost: min(cost, most(r.n)), OneKey: r.oneKey}
 	if !w.calm && rapid.IntRange(0, 15).Draw(w.T, "closed") == 0 {
 		p.Closed = w.now.Add(rapid.SampledFrom([]time.Duration{-time.Second, 0, 30 * time.Millisecond, 5 * time.Second}).Draw(w.T, "until"))
 	}

@@ -141,6 +141,11 @@ func runTwin(rt *rapid.T, world world, rdb redis.UniversalClient, raw *redis.Cli
 		steps = append(steps, -1000, -300*time.Millisecond, -30*time.Second)
 	}
 	for range rapid.IntRange(5, 60).Draw(rt, "length") {
+		if rapid.IntRange(0, 19).Draw(rt, "two keys are seen") == 0 {
+			for i, r := range w.rules {
+				r.oneKey = i
+			}
+		}
 		w.step(steps, back)
 		for _, r := range w.rules {
 			w.peek(r)

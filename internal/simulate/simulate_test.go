@@ -181,6 +181,35 @@ policies:
   mail: {rules: [tenant, provider]}
 `
 
+// alike are jobs of phones and tenants whose names are the same text, drawn by a seed.
+func alike(n int, seed uint64) (jobs []Job) {
+	r := rand.New(rand.NewPCG(seed, 3)) // #nosec G404: the same jobs each time
+	for range n {
+		payload := fmt.Appendf(nil, `{"to":"%d","tenant":"%d"}`, r.IntN(3), r.IntN(3))
+		jobs = append(jobs, Job{At: start.Add(time.Duration(r.IntN(1_000_000)) * time.Microsecond), Type: "sms", Payload: payload})
+	}
+	return jobs
+}
+
+// Keys of two rules that are the same text by chance, as user 42 and tenant 42, let no jobs
+// wait for each other in a circle: each job runs, and no later than all would one by one.
+func TestKeysOfOneTextByChance(t *testing.T) {
+	t.Parallel()
+	all := policies(t, one("sms", "phone: {limit: 1/60s, key: $.to}", "tenant: {limit: 1/10s, key: $.tenant}"))
+	const n = 30
+	for seed := range uint64(20) {
+		out, err := Run(t.Context(), all, alike(n, seed), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, o := range out {
+			if o.Err != nil || o.Start.Sub(start) > n*time.Minute {
+				t.Errorf("seed %d: job %d starts at %v, %v", seed, i, o.Start, o.Err)
+			}
+		}
+	}
+}
+
 // crowd are jobs that arrive within some minutes, drawn by a seed.
 func crowd(n int) (jobs []Job) {
 	r := rand.New(rand.NewPCG(1, 2)) // #nosec G404: the same jobs each time
@@ -211,7 +240,13 @@ func TestSameAsOnRedis(t *testing.T) {
 	if testing.Short() {
 		n = 150
 	}
-	all, jobs := policies(t, crowdRules), crowd(n)
+	sameAsOnRedis(t, policies(t, crowdRules), crowd(n))
+	sameAsOnRedis(t, policies(t, one("sms", "phone: {limit: 1/60s, key: $.to}", "tenant: {limit: 1/10s, key: $.tenant}")), alike(n/5, 1))
+}
+
+func sameAsOnRedis(t *testing.T, all []queue.Policy, jobs []Job) {
+	t.Helper()
+	n := len(jobs)
 	want, err := Run(t.Context(), all, jobs, 0)
 	if err != nil {
 		t.Fatal(err)
