@@ -24,7 +24,7 @@ const (
 )
 
 var (
-	ruleNext = desc("headway_rule_next_release_timestamp_seconds", "The first instant of the tasks that wait for the rule, of those of each queue that start first.", "rule")
+	ruleNext = desc("headway_rule_next_release_timestamp_seconds", "The first instant of the tasks that wait for the rule, if it is known.", "rule")
 	oldest   = desc("headway_oldest_wait_seconds", "How long the one of those tasks has waited that has waited longest.", "rule")
 	ruleDue  = desc("headway_rule_due", "Tasks that wait for the rule and come due within this time. Missing when that is not known exactly.", "rule", "within")
 	used     = desc("headway_limit_used_ratio", "The share of the limit that the busiest key of the rule got in the last whole minute.", "rule")
