@@ -24,15 +24,15 @@ const (
 )
 
 var (
-	ruleNext = desc("headway_rule_next_release_timestamp_seconds", "The first instant of the tasks that wait for the rule, of the 1000 of each queue that start first.", "rule")
+	ruleNext = desc("headway_rule_next_release_timestamp_seconds", "The first instant of the tasks that wait for the rule, if it is known.", "rule")
 	oldest   = desc("headway_oldest_wait_seconds", "How long the one of those tasks has waited that has waited longest.", "rule")
-	ruleDue  = desc("headway_rule_due", "Tasks that wait for the rule and come due within this time. Missing when more than 1000 tasks of a queue do, or when more than 10 queues have tasks that wait.", "rule", "within")
+	ruleDue  = desc("headway_rule_due", "Tasks that wait for the rule and come due within this time. Missing when that is not known exactly.", "rule", "within")
 	used     = desc("headway_limit_used_ratio", "The share of the limit that the busiest key of the rule got in the last whole minute.", "rule")
 
 	batches  = desc("headway_batches", "Batches of the queue by state. One that ended is counted for a day.", "queue", "state")
 	fed      = desc("headway_batch_fed", "Elements that were enqueued, of those batches.", "queue")
 	open     = desc("headway_batch_open", "Elements that were enqueued and have not ended, of those batches.", "queue")
-	outcomes = desc("headway_batch_ended", "Elements that are done, failed for good, or were dropped by a cancellation, of those batches.", "queue", "outcome")
+	outcomes = desc("headway_batch_ended", "Elements that are done, failed for good, or were dropped, of those batches.", "queue", "outcome")
 	refused  = desc("headway_batch_refused", "Elements that were never enqueued, of those batches.", "queue", "reason")
 	left     = desc("headway_batch_remaining", "Elements that have not ended of batches that run or are paused, where it is known how many those have.", "queue")
 	rate     = desc("headway_batch_rate", "Elements that end each second, over the last 10 to 20 s, of the batches that run.", "queue")
