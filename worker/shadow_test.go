@@ -44,6 +44,7 @@ func TestShadowRunsWhatWouldBeRefused(t *testing.T) {
 		for i := range 3 {
 			r.enqueue("sms", fmt.Sprint("one of three ", i), to("A"), asynq.MaxRetry(0))
 		}
+		ran.ran(t, 9) // first: the task with a deadline is too late behind them
 		r.enqueue("sms", "deadline", to("A"), asynq.MaxRetry(0), asynq.Deadline(time.Now().Add(30*time.Second)))
 		ran.ran(t, 10)
 		stop()
