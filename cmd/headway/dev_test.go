@@ -141,9 +141,7 @@ func TestDev(t *testing.T) {
 		}
 		return string(body)
 	}
-	if body := page(at["dashboard"]); !strings.Contains(body, "headway-dev-") {
-		t.Errorf("the dashboard at %q does not show the queue:\n%s", at["dashboard"], body)
-	}
+	soon(t, "the dashboard shows the queue", func() bool { return strings.Contains(page(at["dashboard"]), "headway-dev-") })
 	soon(t, "a message was granted", func() bool {
 		return strings.Contains(page(at["metrics"]), `headway_admissions_total{outcome="granted",rule="phone"}`)
 	})
