@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -40,6 +41,8 @@ type board struct {
 	version string // of the assets, for their links
 	handler http.Handler
 	live    liveCount
+
+	undoing sync.Mutex // held while a change is undone
 
 	mu       sync.Mutex
 	policies []queue.Policy // of the inspector
@@ -266,7 +269,7 @@ type page struct {
 	nav               bool
 	params            []string // of its address; others are not looked at
 	load              func(ctx context.Context, d *board, q url.Values) (any, error)
-	asks              []Verb // changes that it offers
+	asks              []Verb // changes that it offers; no other page does
 }
 
 // view is what a template is filled with.
@@ -277,14 +280,49 @@ type view struct {
 	At                         time.Time // when the data was read
 	Cost, Budget               int
 	Every                      time.Duration
-	Live                       string          // address of the events; empty for none
-	Self                       string          // address of the page
-	Can                        map[string]bool // by verb
-	Done                       string          // what was changed just now
+	Live                       string // address of the events; empty for none
+	Self                       string // address of the page
+	Done                       string // what was changed just now
 	Writes, ShowKeys           bool
 	Asynqmon                   string
 	Code                       int
 	What, Next                 string // of a fault
+
+	may func(Action) bool
+}
+
+// Can says whether the reader may change something that the page shows, and Authorize is asked
+// as it will be when the form is sent.
+func (v view) Can(verb Verb, of any) bool {
+	f := form{verb: verb}
+	switch of := of.(type) {
+	case queuePage:
+		f.queue = of.Queue
+	case rulePage:
+		f.rule = of.Rule
+	case keyPage:
+		f.rule, f.queue = of.Rule, of.Queue
+	case taskPage:
+		f.queue, f.task = of.Queue, of.ID
+	case batch.Progress:
+		f.queue, f.batchID = of.Queue, of.ID
+	case auditRow:
+		f.rule, f.queue, f.task, f.batchID = of.Rule, of.Queue, of.Task, of.Batch
+		if of.back.text == "" || slices.ContainsFunc(of.back.steps, func(step form) bool { return !v.may(step.action()) }) {
+			return false
+		}
+	}
+	return v.may(f.action())
+}
+
+// CanAny says whether the reader may make some of the page's changes on something.
+func (v view) CanAny(of any) bool {
+	for _, p := range pages {
+		if p.name == v.Page {
+			return slices.ContainsFunc(p.asks, func(verb Verb) bool { return v.Can(verb, of) })
+		}
+	}
+	return false
 }
 
 type navItem struct {
@@ -343,9 +381,7 @@ func (d *board) page(w http.ResponseWriter, r *http.Request, p page) {
 		v.Self += "?" + q.Encode()
 	}
 	v.Live = d.url("/live", "view", v.Self)
-	for _, verb := range p.asks {
-		v.Can[string(verb)] = d.allowed(r, Action{Verb: verb, Page: p.name, Rule: q.Get("rule"), Queue: q.Get("queue"), Task: q.Get("id")})
-	}
+	v.may = func(a Action) bool { return d.allowed(r, a) }
 	v.Done = doneText(r.URL.Query().Get("done"))
 	d.render(w, http.StatusOK, p.name, "base.html", v)
 }
@@ -353,7 +389,7 @@ func (d *board) page(w http.ResponseWriter, r *http.Request, p page) {
 // view has what all pages have.
 func (d *board) view(name, title string) view {
 	v := view{
-		Root: d.cfg.Prefix, Version: d.version, Page: name, Title: title, Budget: d.cfg.Budget, Every: d.cfg.Refresh, Can: make(map[string]bool),
+		Root: d.cfg.Prefix, Version: d.version, Page: name, Title: title, Budget: d.cfg.Budget, Every: d.cfg.Refresh,
 		Writes: d.cfg.AllowWrites, ShowKeys: d.cfg.ShowKeys, Asynqmon: d.cfg.AsynqmonURL,
 	}
 	for _, p := range pages {
