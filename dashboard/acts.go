@@ -202,13 +202,18 @@ var errMayNot = errors.New("not allowed")
 
 // make makes the change of a form, or those that undo another.
 func (d *board) make(r *http.Request, f *form, why inspect.Reason) error {
-	s, err := d.source(r.Context())
+	ctx, end, err := d.views.enter(r.Context(), "change")
+	if err != nil {
+		return err
+	}
+	defer end()
+	s, err := d.source(ctx)
 	steps := []form{*f}
 	if f.verb == Undo {
 		d.undoing.Lock() // the second of two who undo one change finds that it is undone
 		defer d.undoing.Unlock()
 		if err == nil {
-			steps, err = f.find(r.Context(), s)
+			steps, err = f.find(ctx, s)
 		}
 		if !d.allowed(r, f.action()) || slices.ContainsFunc(steps, func(step form) bool { return !d.allowed(r, step.action()) }) {
 			return errMayNot // also when there is nothing to undo: who may not undo is not told that
@@ -224,7 +229,7 @@ func (d *board) make(r *http.Request, f *form, why inspect.Reason) error {
 	}
 	for _, step := range steps {
 		n := slices.IndexFunc(doers, func(a doer) bool { return a.verb == step.verb })
-		if err := doers[n].do(r.Context(), s, step, why); err != nil {
+		if err := doers[n].do(ctx, s, step, why); err != nil {
 			return err
 		}
 	}
@@ -455,7 +460,13 @@ func (d *board) find(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, d.taskURL(cmp.Or(queue, "default"), strings.TrimSpace(r.PostFormValue("id"))), http.StatusSeeOther)
 		return
 	}
-	s, err := d.source(r.Context())
+	ctx, end, err := d.views.enter(r.Context(), "find")
+	if err != nil {
+		d.fail(w, r, err)
+		return
+	}
+	defer end()
+	s, err := d.source(ctx)
 	if err == nil {
 		var id string
 		if id, err = s.IDOf(rule, key); err == nil {

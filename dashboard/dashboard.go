@@ -71,7 +71,7 @@ func New(rdb redis.UniversalClient, config Config) (http.Handler, error) {
 	}
 	d := &board{cfg: cfg, meter: &meter{perSecond: float64(cfg.Budget), left: float64(cfg.Budget), at: time.Now()}}
 	d.rdb = metered(rdb, d.meter)
-	d.views = &snapshots{every: cfg.Refresh, meter: d.meter, all: make(map[string]*snapshot)}
+	d.views = newSnapshots(cfg.Refresh, d.meter)
 	if d.seal, err = newSealer(cfg.Throttle.Secret); err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
