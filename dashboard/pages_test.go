@@ -269,6 +269,46 @@ func TestHosts(t *testing.T) {
 	}
 }
 
+// A named proxy's X-Forwarded-For says where a request comes from. What can't be read is refused, and
+// so is what any other proxy passes on.
+func TestForwardedFor(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")} })
+	from := func(addr string, pairs ...string) int {
+		r := request("GET", "/gates", nil)
+		r.RemoteAddr = addr
+		for i := 0; i < len(pairs); i += 2 {
+			r.Header.Set(pairs[i], pairs[i+1])
+		}
+		return d.do(r).Code
+	}
+	for _, hops := range []string{"127.0.0.1", "127.0.0.1:80", "::1", "[::1]", "[::1]:80", "203.0.113.9, 127.0.0.2, 127.0.0.1:7", "::ffff:127.0.0.3"} {
+		if code := from("127.0.0.1:5", "X-Forwarded-For", hops); code != http.StatusOK {
+			t.Errorf("%q: %d, want %d", hops, code, http.StatusOK)
+		}
+	}
+	for _, hops := range []string{
+		"203.0.113.9", "203.0.113.9:4711", "unknown", `"[2001:db8::1]:80"`, "[2001:db8::1]:80", "[2001:db8::1]", "203.0.113.9, x", "", " ", "127.0.0.2,", "203.0.113.9, 127.0.0.1",
+	} {
+		if code := from("127.0.0.1:5", "X-Forwarded-For", hops); code != http.StatusForbidden {
+			t.Errorf("%q: %d, want %d", hops, code, http.StatusForbidden)
+		}
+	}
+	for _, header := range []string{"X-Real-IP", "Via", "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Port"} {
+		for _, addr := range []string{"127.0.0.2:5", "[::1]:5"} { // not the named one
+			if code := from(addr, header, "127.0.0.1"); code != http.StatusForbidden {
+				t.Errorf("%s from %s: %d, want %d", header, addr, code, http.StatusForbidden)
+			}
+		}
+	}
+	if code := from("127.0.0.1:5", "X-Real-IP", "203.0.113.9"); code != http.StatusForbidden {
+		t.Errorf("a named proxy that does not say X-Forwarded-For: %d, want %d", code, http.StatusForbidden)
+	}
+	if code := from("127.0.0.1:5"); code != http.StatusOK {
+		t.Errorf("the named proxy's machine itself: %d, want %d", code, http.StatusOK)
+	}
+}
+
 // Everything that is wrong with a configuration is said, in one error.
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
