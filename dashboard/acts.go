@@ -457,7 +457,12 @@ func (d *board) find(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if rule == "" {
-		http.Redirect(w, r, d.taskURL(cmp.Or(queue, "default"), strings.TrimSpace(r.PostFormValue("id"))), http.StatusSeeOther)
+		id := strings.TrimSpace(r.PostFormValue("id"))
+		if len(id) > paramMax || len(queue) > paramMax {
+			d.fail(w, r, fmt.Errorf("%w: a page shows a task whose id and queue have at most %d bytes; headway explain shows any", errRequest, paramMax))
+			return
+		}
+		http.Redirect(w, r, d.taskURL(cmp.Or(queue, "default"), id), http.StatusSeeOther)
 		return
 	}
 	ctx, end, err := d.views.enter(r.Context(), "find")

@@ -112,7 +112,7 @@ func (d *board) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.handler.Se
 func (d *board) parse() error {
 	funcs := template.FuncMap{
 		"safe": safe, "clip": safeIn, "key": d.shownKey, "n": count[int], "n64": count[int64], "plural": plural, "span": span, "stamp": stamp, "in": relative,
-		"url": d.url, "keyURL": d.keyURL, "taskURL": d.taskURL, "secret": func() bool { return !d.cfg.ShowKeys },
+		"url": d.url, "keyURL": d.keyURL, "taskURL": d.taskURL, "taskLink": d.taskLink, "does": does, "secret": func() bool { return !d.cfg.ShowKeys },
 		"place":   func(i int) int { return i + 1 },
 		"upper":   func(s string) string { return strings.ToUpper(s[:min(1, len(s))]) + s[min(1, len(s)):] },
 		"ended":   func(p batch.Progress) int64 { return p.Done + p.Failed + p.Refused + p.Dropped },
@@ -192,6 +192,15 @@ func (d *board) keyURL(rule, id string) string {
 }
 
 func (d *board) taskURL(queue, id string) string { return d.url("/task", "queue", queue, "id", id) }
+
+// taskLink is the id of a task with a link to its page. An id can be too long for an address.
+func (d *board) taskLink(queue, id string, most int) template.HTML {
+	text := template.HTMLEscapeString(safeIn(id, most))
+	if len(id) > paramMax || len(queue) > paramMax {
+		return template.HTML(text + ` <span class="small">too long for a page of its own</span>`) //nolint:gosec // escaped above
+	}
+	return template.HTML(`<a href="` + template.HTMLEscapeString(d.taskURL(queue, id)) + `">` + text + `</a>`) //nolint:gosec // escaped
+}
 
 // source is what all views are made from: an inspector of the policies that are given, or of
 // those that the running pools say.

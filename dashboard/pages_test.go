@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -134,7 +136,29 @@ func TestPrefix(t *testing.T) {
 // no page, and no key is shown in clear.
 func TestHostileText(t *testing.T) {
 	t.Parallel()
+	const nasty = "a\x1b[31m\u202e<b>\r\x00"
 	d := newRig(t, nil)
+	process, err := json.Marshal(map[string]any{
+		"id": "x", "kind": "pool", "host": nasty, "version": nasty, "queues": map[string]int{nasty: 1},
+		"policies": []any{map[string]any{"type": nasty, "rules": []any{map[string]any{"name": nasty + "rule", "limit": nasty}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(d.rdb.Set(t.Context(), "hw:process:x", process, time.Hour).Err(),
+		d.rdb.ZAdd(t.Context(), "hw:processes", redis.Z{Score: float64(time.Now().UnixMicro()), Member: "x"}).Err()); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.rdb.SAdd(t.Context(), "asynq:queues", nasty+"queue").Err(); err != nil {
+		t.Fatal(err)
+	}
+	spec := batch.Spec{ID: "letter", Type: "sms", Source: "readers", Args: "to=+15550100"}
+	if _, err := batch.NewControl(d.client).Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.rdb.HSet(t.Context(), "hw:{default}:batch:letter", "state", nasty+"state").Err(); err != nil {
+		t.Fatal(err)
+	}
 	hostile := []string{
 		`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, "a\x00b\x1b[31mc\u202ed\u2028e", "javascript:alert(1)", "../../etc", strings.Repeat("x", 400), "a&b=c#d e?f",
 	}
@@ -151,13 +175,13 @@ func TestHostileText(t *testing.T) {
 	if _, err := i.CloseKey(t.Context(), "phone", clean(hostile[1])+"<b>key</b>", time.Hour, because); err != nil {
 		t.Fatal(err)
 	}
-	pages := []string{"/", "/queue?queue=default", "/rule?rule=phone", "/rule?rule=provider", "/audit", "/pools"}
+	pages := []string{"/", "/queue?queue=default", "/rule?rule=phone", "/rule?rule=provider", "/audit", "/pools", "/policies", "/batches"}
 	for _, id := range hostile {
 		pages = append(pages, "/task?queue=default&id="+url.QueryEscape(id), "/task?queue=default&id="+url.QueryEscape(id+"-2"), d.keyPage(clean(id)+"<b>key</b>"))
 	}
 	for _, target := range pages {
-		page := d.get(http.StatusOK, target)
-		for _, bad := range []string{"<script>alert", "<img src=x", "<b>key", "<b onclick", "\x00", "\x1b", "\u202e", "\u2028", strings.Repeat("x", 200) + "<", "+15550100"} {
+		page := regexp.MustCompile(`<option value="[^"]*"`).ReplaceAllString(d.get(http.StatusOK, target), "") // what is sent stays as it is
+		for _, bad := range []string{"<script>alert", "<img src=x", "<b>key", "<b onclick", "\x00", "\x1b", "\u202e", "\u2028", "\r", strings.Repeat("x", 200) + "<", "+15550100"} {
 			if strings.Contains(page, bad) {
 				t.Errorf("%s has %q", target, bad)
 			}
@@ -166,6 +190,35 @@ func TestHostileText(t *testing.T) {
 			t.Errorf("an address has a key: %s", target)
 		}
 	}
+}
+
+// An event of a live page keeps its lines together, whatever ends a line.
+func TestLinesOfAnEvent(t *testing.T) {
+	t.Parallel()
+	if got, want := eventOf("view", "a\rdata: b\r\n\r\revent: c\n"), "event: view\ndata: a\ndata: data: b\ndata: \ndata: \ndata: event: c\n\n"; got != want {
+		t.Errorf("the event is %q, want %q", got, want)
+	}
+}
+
+// A task whose id is too long for an address is listed without a link, and a search for it says so.
+func TestLongTaskID(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, nil)
+	long, fits := strings.Repeat("x", 3000), strings.Repeat("y", paramMax)
+	d.book("+15550100", "0", long, fits)
+	link := regexp.MustCompile(`href="(/task[^"]*)"`)
+	page := d.get(http.StatusOK, "/queue?queue=default")
+	wants(t, page, "too long for a page of its own")
+	links := link.FindAllStringSubmatch(page, -1)
+	if len(links) != 1 {
+		t.Errorf("%d tasks have a link, want the one whose id fits", len(links))
+	}
+	for _, found := range links {
+		d.get(http.StatusOK, strings.ReplaceAll(found[1], "&amp;", "&"))
+	}
+	d.post(http.StatusSeeOther, "/find", "id", fits)
+	d.post(http.StatusBadRequest, "/find", "id", long)
+	d.post(http.StatusBadRequest, "/find", "id", "a", "queue", long)
 }
 
 // clean is a text that can stand in JSON.
