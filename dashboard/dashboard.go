@@ -79,15 +79,27 @@ func New(rdb redis.UniversalClient, config Config) (http.Handler, error) {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
 	mux := http.NewServeMux()
-	for _, p := range pages {
-		mux.HandleFunc("GET "+cfg.Prefix+p.path+suffix(p.path), func(w http.ResponseWriter, r *http.Request) { d.page(w, r, p) })
+	only := func(allow, path string, h http.HandlerFunc) {
+		for method := range strings.SplitSeq(allow, ", ") {
+			if method != http.MethodHead { // GET has it, too
+				mux.HandleFunc(method+" "+cfg.Prefix+path, h)
+			}
+		}
+		mux.HandleFunc(cfg.Prefix+path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", allow)
+			d.fault(w, r, http.StatusMethodNotAllowed, "This address is not asked in this way.", "It answers "+allow+".")
+		})
 	}
-	mux.HandleFunc("GET "+cfg.Prefix+"/live", d.follow)
-	mux.HandleFunc("GET "+cfg.Prefix+"/assets/{name}", d.asset)
-	mux.HandleFunc("POST "+cfg.Prefix+"/find", d.find)
-	mux.HandleFunc("POST "+cfg.Prefix+"/act", d.act)
+	const read, write = "GET, HEAD", "POST"
+	for _, p := range pages {
+		only(read, p.path+suffix(p.path), func(w http.ResponseWriter, r *http.Request) { d.page(w, r, p) })
+	}
+	only(read, "/live", d.follow)
+	only(read, "/assets/{name}", d.asset)
+	only(write, "/find", d.find)
+	only(write, "/act", d.act)
 	if cfg.Prefix != "" {
-		mux.HandleFunc("GET "+cfg.Prefix, func(w http.ResponseWriter, r *http.Request) {
+		only(read, "", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, cfg.Prefix+"/", http.StatusMovedPermanently)
 		})
 	}
@@ -448,6 +460,8 @@ func explained(err error) (code int, what, next string) {
 	switch {
 	case errors.Is(err, throttle.ErrUnavailable):
 		return http.StatusServiceUnavailable, "Redis does not answer as it should.", text
+	case errors.Is(err, throttle.ErrStoredLimit):
+		return http.StatusConflict, "The stored limit can't be read.", "Nothing is granted by it. Store another one on the page of its rule, or take it away there: then the limit in code counts again. " + text
 	case errors.Is(err, errBusy), errors.Is(err, context.DeadlineExceeded):
 		return http.StatusServiceUnavailable, "Too much is asked at once.", "Reload the page in a moment. " + text
 	case errors.Is(err, errGone), errors.Is(err, inspect.ErrNotWaiting), errors.Is(err, batch.ErrNotFound):

@@ -30,6 +30,10 @@ func (d *board) follow(w http.ResponseWriter, r *http.Request) {
 		d.refuse(w, r)
 		return
 	}
+	if r.Method == http.MethodHead { // it has no events to wait for
+		w.Header().Set("Content-Type", "text/event-stream")
+		return
+	}
 	if d.live.n.Add(1) > liveMax {
 		d.live.n.Add(-1)
 		w.Header().Set("Retry-After", "30")

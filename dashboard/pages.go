@@ -303,7 +303,7 @@ type policyRow struct {
 
 type policyRule struct {
 	Name, InCode, InForce string
-	Gate, Stored          bool
+	Gate, Stored, Broken  bool // Broken: the stored limit can't be read
 }
 
 func loadPolicies(ctx context.Context, d *board, _ url.Values) (any, error) {
@@ -327,7 +327,7 @@ func loadPolicies(ctx context.Context, d *board, _ url.Values) (any, error) {
 			rule := policyRule{Name: r.Name, InCode: numbersOf(r), Gate: !r.Gate.IsZero()}
 			rule.InForce, rule.Stored = rule.InCode, false
 			if known, ok := inForce[r.Name]; ok {
-				rule.InForce, rule.Stored = known.Limit.String(), known.Stored
+				rule.InForce, rule.Stored, rule.Broken = known.Limit.String(), known.Stored, known.Problem != ""
 			}
 			row.Rules = append(row.Rules, rule)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // Every page is answered without a script, loads nothing from elsewhere, and has no script
@@ -63,7 +64,7 @@ func TestPagesShowTheLine(t *testing.T) {
 	d.book("+15550100", "0", "a", "b", "c") // the first runs at once
 	overview := d.get(http.StatusOK, "/")
 	wants(t, overview, "No pool serves queue default", "Planned starts of the next hour", `<a href="/rule?rule=phone">phone</a>`, "sliding 1/20m", "Next start")
-	if strings.Contains(overview, "could run and") {
+	if strings.Contains(overview, "could run") {
 		t.Error("without a pool the overview says that workers are busy")
 	}
 	wants(t, d.get(http.StatusOK, "/queue?queue=default"), `href="/task?id=b&amp;queue=default"`)
@@ -78,7 +79,7 @@ func TestPagesShowTheLine(t *testing.T) {
 		t.Errorf("the line is not in order: %d %d %d", a, b, c)
 	}
 	wants(t, d.get(http.StatusOK, "/rule?rule=phone"), "&#43;…100", "At most 1 in any 20 minutes", "3")
-	wants(t, d.get(http.StatusOK, "/gates"), "daytime", "00:00–00:00")
+	wants(t, d.get(http.StatusOK, "/gates"), "daytime", "00:00–24:00")
 	wants(t, d.get(http.StatusOK, "/policies"), "gcra 100/1s burst 20")
 	for target, code := range map[string]int{
 		"/task?queue=default&id=none": 404, "/queue?queue=none": 404, "/rule?rule=none": 404, "/key?rule=phone&k=none": 410, "/none": 404, "/task?queue=default": 400,
@@ -377,6 +378,87 @@ func TestConfigIsChecked(t *testing.T) {
 			t.Errorf("%v does not name %s", err, field)
 		}
 	}
+}
+
+// A stored limit that can't be read is told on every page that needs it, with what to do, and can be
+// taken away from the page of its rule.
+func TestUnreadableLimit(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.AllowWrites = true })
+	d.book("+15550100", "0", "a")
+	key := d.keyPage("+15550100")
+	if err := d.rdb.Set(t.Context(), "hw:limit:phone", "nonsense", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, d.get(http.StatusOK, "/"), "The stored limit of phone can&#39;t be read")
+	wants(t, d.get(http.StatusOK, "/policies"), "can’t be read")
+	rule := d.get(http.StatusOK, "/rule?rule=phone")
+	wants(t, rule, "The stored limit can’t be read", "take it away", `value="unset limit"`, `placeholder="sliding 1/20m"`)
+	for _, bad := range []string{"0 in ", "0s", "invalid limit"} {
+		if strings.Contains(rule, bad) {
+			t.Errorf("the page of the rule has %q", bad)
+		}
+	}
+	for _, target := range []string{key, "/task?queue=default&id=a"} {
+		wants(t, d.get(http.StatusConflict, target), "The stored limit can&#39;t be read.", "take it away")
+	}
+	d.post(http.StatusSeeOther, "/act", "verb", "unset limit", "rule", "phone", "reason", "x", "back", "/rule?rule=phone")
+	wants(t, d.get(http.StatusOK, "/rule?rule=phone"), "At most 1 in any 20 minutes")
+}
+
+// A wrong method is told which are right, and a HEAD of a live page has no events to wait for.
+func TestMethods(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.Prefix = "/headway" })
+	for _, c := range []struct {
+		method, target string
+		code           int
+		allow          string
+	}{
+		{"POST", "/headway/", 405, "GET, HEAD"}, {"DELETE", "/headway/rule?rule=phone", 405, "GET, HEAD"}, {"POST", "/headway/live?view=/headway/", 405, "GET, HEAD"},
+		{"PUT", "/headway/assets/live.js", 405, "GET, HEAD"}, {"GET", "/headway/act", 405, "POST"}, {"GET", "/headway/find", 405, "POST"}, {"POST", "/headway/none", 404, ""},
+		{"HEAD", "/headway/pools", 200, ""}, {"HEAD", "/headway/live?view=" + url.QueryEscape("/headway/pools"), 200, ""}, {"HEAD", "/headway/live?view=/none", 400, ""},
+	} {
+		r := request(c.method, c.target, nil)
+		r.Header.Set("Sec-Fetch-Site", "same-origin")
+		if w := d.do(r); w.Code != c.code || w.Header().Get("Allow") != c.allow {
+			t.Errorf("%s %s: %d, Allow %q, want %d, %q", c.method, c.target, w.Code, w.Header().Get("Allow"), c.code, c.allow)
+		}
+	}
+}
+
+// An opening over midnight stands in two days by the clock of each, and a gate that is always open
+// is told as such.
+func TestWeekOfAGate(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
+	for text, want := range map[string]struct {
+		day    string
+		always bool
+	}{
+		"20:00-06:00 UTC": {"[00:00 06:00] [20:00 24:00]", false},
+		"00:00-24:00 UTC": {"[00:00 24:00]", true},
+		"08:00-20:00 UTC": {"[08:00 20:00]", false},
+	} {
+		g, err := gate.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row := week("r", g, time.UTC, now)
+		for _, day := range row.Days[1:6] {
+			var got []string
+			for _, o := range day.Spans {
+				got = append(got, fmt.Sprintf("[%s %s]", o.From, o.To))
+			}
+			if day := strings.Join(got, " "); day != want.day {
+				t.Errorf("%s: a day is %s, want %s", text, day, want.day)
+			}
+		}
+		if row.Always != want.always {
+			t.Errorf("%s: always open is %t, want %t", text, row.Always, want.always)
+		}
+	}
+	wants(t, newRig(t, nil).get(http.StatusOK, "/gates"), "It is always open.")
 }
 
 // The page of batches tells why elements were refused.
