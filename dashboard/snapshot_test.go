@@ -215,9 +215,9 @@ func TestManyViewsAtOnce(t *testing.T) {
 			m.spend(ctx, cost)
 			time.Sleep(time.Second)
 			mu.Lock()
+			defer mu.Unlock()
 			now--
-			mu.Unlock()
-			return nil, nil
+			return most, nil
 		}
 		begin := time.Now()
 		var viewers sync.WaitGroup
