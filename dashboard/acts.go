@@ -24,97 +24,97 @@ type form struct {
 	text                            string        // a limit or a pace
 	percent                         int           // a weight
 	d                               time.Duration // 0 for not given
-	change                          inspect.Change
-	back                            string
+	token, span, change, back       string        // as they were sent; see read
 }
 
 const formMax = 64 << 10 // bytes of a form
 
 // doer makes a change.
 type doer struct {
-	verb Verb
-	done string // what the page says afterwards
-	do   func(ctx context.Context, s *source, f form, why inspect.Reason) error
+	verb   Verb
+	fields string // of its form, which has no others
+	done   string // what the page says afterwards
+	do     func(ctx context.Context, s *source, f form, why inspect.Reason) error
 }
 
 // doers are the changes.
 var doers = []doer{
-	{CloseKey, "The key is closed.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{CloseKey, "rule k for", "The key is closed.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		if f.d <= 0 {
 			return errNoTime
 		}
 		_, err := s.CloseKey(ctx, f.rule, f.key, f.d, why)
 		return err
 	}},
-	{OpenKey, "The key is open.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{OpenKey, "rule k", "The key is open.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.OpenKey(ctx, f.rule, f.key, why)
 	}},
-	{PauseKey, "The key is paused.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{PauseKey, "rule k", "The key is paused.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.PauseKey(ctx, f.rule, f.key, why)
 	}},
-	{CancelKey, "What waited on the key is cancelled.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{CancelKey, "queue rule k", "What waited on the key is cancelled.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		_, err := s.CancelKey(ctx, f.queue, f.rule, f.key, why)
 		return err
 	}},
-	{FrontKey, "What waits on the key is at the front.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{FrontKey, "queue rule k", "What waits on the key is at the front.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		_, err := s.FrontKey(ctx, f.queue, f.rule, f.key, why)
 		return err
 	}},
-	{CloseRule, "The rule is closed.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{CloseRule, "rule for", "The rule is closed.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		if f.d <= 0 {
 			return errNoTime
 		}
 		_, err := s.CloseRule(ctx, f.rule, f.d, why)
 		return err
 	}},
-	{OpenRule, "The rule is open.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{OpenRule, "rule", "The rule is open.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.OpenRule(ctx, f.rule, why)
 	}},
-	{SetLimit, "The limit is stored. All processes decide by it within a second.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{SetLimit, "rule value for", "The limit is stored. All processes decide by it within a second.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		l, err := throttle.ParseLimit(f.text)
 		if err != nil {
 			return err
 		}
 		return s.SetLimit(ctx, f.rule, l, f.d, why)
 	}},
-	{UnsetLimit, "The limit in code counts again.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{UnsetLimit, "rule", "The limit in code counts again.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.UnsetLimit(ctx, f.rule, why)
 	}},
-	{PauseQueue, "The queue is paused.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{PauseQueue, "queue", "The queue is paused.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.PauseQueue(ctx, f.queue, why)
 	}},
-	{ResumeQueue, "The queue goes on.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{ResumeQueue, "queue", "The queue goes on.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.ResumeQueue(ctx, f.queue, why)
 	}},
-	{CancelTask, "The task is cancelled.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{CancelTask, "queue id", "The task is cancelled.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.Cancel(ctx, f.queue, f.task, why)
 	}},
-	{FrontTask, "The task is at the front of its line.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{FrontTask, "queue id", "The task is at the front of its line.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.Front(ctx, f.queue, f.task, why)
 	}},
-	{RunTask, "A free worker takes the task, whatever its rules say.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{RunTask, "queue id", "A free worker takes the task, whatever its rules say.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.RunNow(ctx, f.queue, f.task, why)
 	}},
-	{PauseBatch, "The batch is paused.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{PauseBatch, "queue batch", "The batch is paused.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.PauseBatch(ctx, f.queue, f.batchID, why)
 	}},
-	{ResumeBatch, "The batch goes on.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{ResumeBatch, "queue batch", "The batch goes on.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.ResumeBatch(ctx, f.queue, f.batchID, why)
 	}},
-	{CancelBatch, "The batch is cancelled.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{CancelBatch, "queue batch", "The batch is cancelled.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.CancelBatch(ctx, f.queue, f.batchID, why)
 	}},
-	{SetPace, "The batch has another pace.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{SetPace, "queue batch value", "The batch has another pace.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		pace, err := parsePace(f.text)
 		if err != nil {
 			return err
 		}
 		return s.SetPace(ctx, f.queue, f.batchID, pace, why)
 	}},
-	{SetWeight, "The batch has another weight.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	{SetWeight, "queue batch value", "The batch has another weight.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.SetWeight(ctx, f.queue, f.batchID, f.percent, why)
 	}},
-	{Undo, "The change is undone.", undo},
+	{Undo, "change", "The change is undone.", nil}, // act makes the changes that undo it
 }
 
 var errNoTime = fmt.Errorf("%w: say for how long: what is closed opens by itself then", errRequest)
@@ -132,20 +132,41 @@ func doneText(of string) string {
 	return ""
 }
 
+// action is what Authorize is asked about a form. It has the fields that the verb uses and no
+// others, and the page that offers the verb, wherever the form says that it comes from.
+func (f form) action() Action {
+	a := Action{Verb: f.verb, Rule: f.rule, Queue: f.queue, Task: f.task, Batch: f.batchID}
+	for _, p := range pages {
+		if slices.Contains(p.asks, f.verb) {
+			a.Page = p.name
+		}
+	}
+	if f.verb == Undo {
+		return a // of any change
+	}
+	for name, field := range map[string]*string{"rule": &a.Rule, "queue": &a.Queue, "id": &a.Task, "batch": &a.Batch} {
+		if !f.verb.uses(name) {
+			*field = ""
+		}
+	}
+	return a
+}
+
+// uses says that the form of a verb has a field.
+func (v Verb) uses(field string) bool {
+	n := slices.IndexFunc(doers, func(a doer) bool { return a.verb == v })
+	return n >= 0 && slices.Contains(strings.Fields(doers[n].fields), field)
+}
+
 // act makes a change, and leads back to the page that asked for it.
 func (d *board) act(w http.ResponseWriter, r *http.Request) {
 	if !d.cfg.AllowWrites {
 		d.fault(w, r, http.StatusForbidden, "This dashboard only shows.", "Config.AllowWrites, or headway serve --write, lets it change something.")
 		return
 	}
-	f, err := d.form(w, r)
+	f, err := formOf(w, r)
 	if err != nil {
 		d.fail(w, r, err)
-		return
-	}
-	n := slices.IndexFunc(doers, func(a doer) bool { return a.verb == f.verb })
-	if n < 0 {
-		d.fail(w, r, fmt.Errorf("%w: there is no such change", errRequest))
 		return
 	}
 	p, q, err := d.viewOf(f.back)
@@ -153,26 +174,16 @@ func (d *board) act(w http.ResponseWriter, r *http.Request) {
 		d.fail(w, r, err)
 		return
 	}
-	a := Action{Verb: f.verb, Page: p.name, Rule: f.rule, Queue: f.queue, Task: f.task, Batch: f.batchID}
-	s, err := d.source(r.Context())
-	if err == nil && f.verb == Undo {
-		err = f.find(r.Context(), s, r.PostFormValue("change"))
-		a.Rule, a.Queue, a.Task, a.Batch = f.change.Rule, f.change.Queue, f.change.Task, f.change.Batch
-	}
-	if err != nil {
-		d.fail(w, r, err)
-		return
-	}
-	if !d.allowed(r, a) {
+	if f.verb != Undo && !d.allowed(r, f.action()) { // before anything is told about what it names
 		d.refuse(w, r)
 		return
 	}
 	why := inspect.Reason{Who: d.cfg.Who(r), Why: strings.TrimSpace(r.PostFormValue("reason"))}
-	if why.Why == "" {
-		d.fail(w, r, fmt.Errorf("%w: every change is noted: say why", errRequest))
+	switch err = d.make(r, &f, why); {
+	case errors.Is(err, errMayNot):
+		d.refuse(w, r)
 		return
-	}
-	if err := doers[n].do(r.Context(), s, f, why); err != nil {
+	case err != nil:
 		d.fail(w, r, err)
 		return
 	}
@@ -186,8 +197,47 @@ func (d *board) act(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, d.cfg.Prefix+p.path+"?"+q.Encode(), http.StatusSeeOther)
 }
 
-// form reads a change.
-func (d *board) form(w http.ResponseWriter, r *http.Request) (form, error) {
+// errMayNot says that Authorize refuses a change.
+var errMayNot = errors.New("not allowed")
+
+// make makes the change of a form, or those that undo another.
+func (d *board) make(r *http.Request, f *form, why inspect.Reason) error {
+	ctx, end, err := d.views.enter(r.Context(), "change")
+	if err != nil {
+		return err
+	}
+	defer end()
+	s, err := d.source(ctx)
+	steps := []form{*f}
+	if f.verb == Undo {
+		d.undoing.Lock() // the second of two who undo one change finds that it is undone
+		defer d.undoing.Unlock()
+		if err == nil {
+			steps, err = f.find(ctx, s)
+		}
+		if !d.allowed(r, f.action()) || slices.ContainsFunc(steps, func(step form) bool { return !d.allowed(r, step.action()) }) {
+			return errMayNot // also when there is nothing to undo: who may not undo is not told that
+		}
+	} else if err == nil {
+		err = steps[0].read(d.seal)
+	}
+	if err != nil {
+		return err
+	}
+	if why.Why == "" {
+		return fmt.Errorf("%w: every change is noted: say why", errRequest)
+	}
+	for _, step := range steps {
+		n := slices.IndexFunc(doers, func(a doer) bool { return a.verb == step.verb })
+		if err := doers[n].do(ctx, s, step, why); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// formOf takes a form as it was sent. A field that its verb does not use is refused.
+func formOf(w http.ResponseWriter, r *http.Request) (form, error) {
 	r.Body = http.MaxBytesReader(w, r.Body, formMax)
 	if err := r.ParseForm(); err != nil {
 		return form{}, fmt.Errorf("%w: the form can't be read", errRequest)
@@ -195,19 +245,35 @@ func (d *board) form(w http.ResponseWriter, r *http.Request) (form, error) {
 	v := func(name string) string { return r.PostFormValue(name) }
 	f := form{
 		verb: Verb(v("verb")), rule: v("rule"), queue: v("queue"), task: v("id"), batchID: v("batch"), back: v("back"),
-		text: strings.TrimSpace(v("value")),
+		text: strings.TrimSpace(v("value")), token: v("k"), span: strings.TrimSpace(v("for")), change: v("change"),
 	}
+	if !slices.ContainsFunc(doers, func(a doer) bool { return a.verb == f.verb }) {
+		return form{}, fmt.Errorf("%w: there is no such change", errRequest)
+	}
+	for name := range r.PostForm {
+		switch name {
+		case "verb", "reason", "back":
+			continue
+		}
+		if !f.verb.uses(name) && v(name) != "" {
+			return form{}, fmt.Errorf("%w: %q has no field %q", errRequest, f.verb, clip(name, 20))
+		}
+	}
+	return f, nil
+}
+
+// read reads the fields that are more than a text.
+func (f *form) read(seal *sealer) error {
 	var errs []error
-	if token := v("k"); token != "" {
-		id, err := d.seal.open(token)
+	if f.token != "" {
+		id, err := seal.open(f.token)
 		f.key = id
 		errs = append(errs, err)
 	}
-	if text := strings.TrimSpace(v("for")); text != "" {
+	if f.span != "" {
 		var err error
-		if f.d, err = parseSpan(text); err != nil {
-			errs = append(errs, err)
-		}
+		f.d, err = parseSpan(f.span)
+		errs = append(errs, err)
 	}
 	if f.verb == SetWeight {
 		var err error
@@ -215,7 +281,7 @@ func (d *board) form(w http.ResponseWriter, r *http.Request) (form, error) {
 			errs = append(errs, fmt.Errorf("%w: the weight is %q, want 1 to 100", errRequest, clip(f.text, 20)))
 		}
 	}
-	return f, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // parseSpan reads a length of time such as "90m" or "2d".
@@ -253,23 +319,20 @@ func parsePace(text string) (batch.Pace, error) {
 	return batch.Pace{}, fmt.Errorf("%w: the pace is %q, want such as 100/1m, or none", errRequest, clip(text, 40))
 }
 
-// find looks a change up by its instant.
-func (f *form) find(ctx context.Context, s *source, ref string) error {
+// find looks a change up by its instant, and notes what it is about. It returns the changes
+// that undo it.
+func (f *form) find(ctx context.Context, s *source) ([]form, error) {
 	changes, err := s.Audit(ctx, 0, 250)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	able := undoable(changes)
-	for n, c := range changes {
-		if refOf(c) == ref && able[n] != "" {
-			f.change = c
-			if c.Action == inspect.ActionOpen {
-				f.change.Until = closedBefore(changes[n+1:], c)
-			}
-			return nil
+	for n, back := range undoable(changes, time.Now()) {
+		if c := changes[n]; refOf(c) == f.change && back.text != "" {
+			f.rule, f.queue, f.task, f.batchID = c.Rule, c.Queue, c.Task, c.Batch
+			return back.steps, nil
 		}
 	}
-	return fmt.Errorf("%w: this change can't be undone: something newer has changed the same, or it is too old", errRequest)
+	return nil, fmt.Errorf("%w: this change can't be undone: it is undone already, something newer has changed the same, or it is too old", errRequest)
 }
 
 func refOf(c inspect.Change) string {
@@ -292,9 +355,16 @@ func subject(c inspect.Change) string {
 	return strings.Join([]string{kind, c.Rule, c.Key, c.Queue, c.Task, c.Batch}, "\x00")
 }
 
-// undoable says of each of the newest changes what would undo it; "" where nothing does.
-func undoable(changes []inspect.Change) []string {
-	out := make([]string, len(changes))
+// reversal is what undoes a change, in words and as changes to make. It is empty where nothing
+// does.
+type reversal struct {
+	text  string
+	steps []form
+}
+
+// undoable says of each of the newest changes what would undo it.
+func undoable(changes []inspect.Change, now time.Time) []reversal {
+	out := make([]reversal, len(changes))
 	seen := make(map[string]bool)
 	failed := make(map[string]bool)
 	for n, c := range changes { // the newest first: a change that failed stands behind the entry that says so
@@ -306,101 +376,71 @@ func undoable(changes []inspect.Change) []string {
 			continue
 		}
 		seen[subject(c)] = true
-		switch c.Action {
-		case inspect.ActionClose:
-			if c.Until.After(time.Now()) {
-				out[n] = "open it"
-			}
-		case inspect.ActionOpen:
-			if until := closedBefore(changes[n+1:], c); until.After(time.Now()) {
-				out[n] = "close it until then again"
-			}
-		case inspect.ActionSetLimit, inspect.ActionUnsetLimit:
-			if c.Before != "" {
-				out[n] = "store " + clip(c.Before, 60) + " again"
-			} else if c.Action == inspect.ActionSetLimit {
-				out[n] = "let the limit in code count again"
-			}
-		case inspect.ActionPauseQueue, inspect.ActionPauseBatch:
-			out[n] = "resume it"
-		case inspect.ActionResumeQueue, inspect.ActionResumeBatch:
-			out[n] = "pause it"
-		case inspect.ActionSetPace, inspect.ActionSetWeight:
-			if c.Before != "" {
-				out[n] = "set " + clip(c.Before, 60) + " again"
-			}
-		}
+		out[n] = reverse(c, now)
 	}
 	return out
 }
 
-// closedBefore is until when something was closed that a change opened.
-func closedBefore(older []inspect.Change, opened inspect.Change) time.Time {
-	for _, c := range older {
-		if c.Rule == opened.Rule && c.Key == opened.Key && c.Failed == "" {
-			if c.Action == inspect.ActionClose {
-				return c.Until
-			}
-			if c.Action == inspect.ActionOpen {
-				return time.Time{}
-			}
+// reverse is what undoes a change at a moment: what was before counts again, for as long as it
+// would have counted still.
+func reverse(c inspect.Change, now time.Time) reversal {
+	f := form{rule: c.Rule, key: c.Key, queue: c.Queue, batchID: c.Batch, text: c.Before}
+	to := func(text string, verbs ...Verb) (r reversal) {
+		r.text = text
+		for _, verb := range verbs {
+			f.verb = verb
+			r.steps = append(r.steps, f)
 		}
+		return r
 	}
-	return time.Time{}
-}
-
-// undo makes the change that takes another back.
-func undo(ctx context.Context, s *source, f form, why inspect.Reason) error {
-	c := f.change
-	left := time.Until(c.Until).Truncate(time.Millisecond)
+	left := c.BeforeUntil.Sub(now).Truncate(time.Millisecond) // of what was before
+	open, shut := OpenRule, CloseRule
+	if c.Key != "" {
+		open, shut = OpenKey, CloseKey
+	}
 	switch c.Action {
 	case inspect.ActionClose:
-		if c.Key == "" {
-			return s.OpenRule(ctx, c.Rule, why)
+		switch {
+		case !c.Until.After(now), !c.BeforeUntil.Before(c.Until): // it is over, or it changed nothing
+			return reversal{}
+		case left <= 0:
+			return to("open it", open)
 		}
-		return s.OpenKey(ctx, c.Rule, c.Key, why)
+		f.d = left
+		return to("close it for another "+span(left), open, shut) // a closing is made shorter by no other way
 	case inspect.ActionOpen:
-		if left <= 0 {
-			return fmt.Errorf("%w: it would be open by now", errRequest)
+		if f.d = left; left > 0 {
+			return to("close it until then again", shut)
 		}
-		var err error
-		if c.Key == "" {
-			_, err = s.CloseRule(ctx, c.Rule, left, why)
-		} else {
-			_, err = s.CloseKey(ctx, c.Rule, c.Key, left, why)
-		}
-		return err
 	case inspect.ActionSetLimit, inspect.ActionUnsetLimit:
-		if c.Before == "" {
-			return s.UnsetLimit(ctx, c.Rule, why)
+		switch {
+		case c.Before != "" && c.BeforeUntil.IsZero():
+			return to("store "+clip(c.Before, 60)+" again", SetLimit)
+		case c.Before != "" && left >= time.Second: // no limit is stored for less
+			f.d = left
+			return to("store "+clip(c.Before, 60)+" for another "+span(left), SetLimit)
+		case c.Action == inspect.ActionSetLimit && (c.Until.IsZero() || c.Until.After(now)):
+			return to("let the limit in code count again", UnsetLimit)
 		}
-		l, err := throttle.ParseLimit(c.Before)
-		if err != nil {
-			return err
-		}
-		return s.SetLimit(ctx, c.Rule, l, 0, why)
 	case inspect.ActionPauseQueue:
-		return s.ResumeQueue(ctx, c.Queue, why)
+		return to("resume it", ResumeQueue)
 	case inspect.ActionResumeQueue:
-		return s.PauseQueue(ctx, c.Queue, why)
+		return to("pause it", PauseQueue)
 	case inspect.ActionPauseBatch:
-		return s.ResumeBatch(ctx, c.Queue, c.Batch, why)
+		return to("resume it", ResumeBatch)
 	case inspect.ActionResumeBatch:
-		return s.PauseBatch(ctx, c.Queue, c.Batch, why)
+		return to("pause it", PauseBatch)
 	case inspect.ActionSetPace:
-		pace, err := parsePace(c.Before)
-		if err != nil {
-			return err
+		if c.Before != "" {
+			return to("set "+clip(c.Before, 60)+" again", SetPace)
 		}
-		return s.SetPace(ctx, c.Queue, c.Batch, pace, why)
 	case inspect.ActionSetWeight:
-		percent, err := strconv.Atoi(strings.TrimSuffix(c.Before, "%"))
-		if err != nil {
-			return fmt.Errorf("%w: the weight before is not known", errRequest)
+		var err error
+		if f.percent, err = strconv.Atoi(strings.TrimSuffix(c.Before, "%")); err == nil {
+			return to("set "+clip(c.Before, 60)+" again", SetWeight)
 		}
-		return s.SetWeight(ctx, c.Queue, c.Batch, percent, why)
 	}
-	return fmt.Errorf("%w: this change can't be undone", errRequest)
+	return reversal{}
 }
 
 // find leads to the page of a task or a key. It is a form that is sent by POST, so that no
@@ -417,10 +457,21 @@ func (d *board) find(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if rule == "" {
-		http.Redirect(w, r, d.taskURL(cmp.Or(queue, "default"), strings.TrimSpace(r.PostFormValue("id"))), http.StatusSeeOther)
+		id := strings.TrimSpace(r.PostFormValue("id"))
+		if len(id) > paramMax || len(queue) > paramMax {
+			d.fail(w, r, fmt.Errorf("%w: a page shows a task whose id and queue have at most %d bytes; headway explain shows any", errRequest, paramMax))
+			return
+		}
+		http.Redirect(w, r, d.taskURL(cmp.Or(queue, "default"), id), http.StatusSeeOther)
 		return
 	}
-	s, err := d.source(r.Context())
+	ctx, end, err := d.views.enter(r.Context(), "find")
+	if err != nil {
+		d.fail(w, r, err)
+		return
+	}
+	defer end()
+	s, err := d.source(ctx)
 	if err == nil {
 		var id string
 		if id, err = s.IDOf(rule, key); err == nil {

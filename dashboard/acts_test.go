@@ -175,6 +175,106 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
+// Authorize sees what a change does: fields that its verb does not use are refused, and the page is
+// that of the verb. An undo is also the change that it makes.
+func TestAuthorizeIsNotMisled(t *testing.T) {
+	t.Parallel()
+	var may func(Action) bool
+	var mu sync.Mutex
+	d := newRig(t, func(c *Config) {
+		c.AllowWrites = true
+		c.Authorize = func(_ *http.Request, a Action) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if a.Verb == View || may == nil || may(a) {
+				return nil
+			}
+			return errors.New("no")
+		}
+	})
+	allow := func(f func(Action) bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		may = f
+	}
+	d.book("+15550100", "0", "a", "b")
+	d.startBatch()
+	forms := d.forms()
+	allow(func(a Action) bool { return a.Queue == "mine" && a.Page == "batches" })
+	for verb, form := range forms {
+		for _, field := range []string{"rule", "k", "queue", "id", "batch", "value", "for", "change"} {
+			if form.Has(field) {
+				continue
+			}
+			form.Set(field, "mine")
+			form.Set("back", "/batches")
+			if code := d.send(verb, form); code != http.StatusBadRequest {
+				t.Errorf("%s with a field %s: %d, want %d", verb, field, code, http.StatusBadRequest)
+			}
+			form.Del(field)
+		}
+		allow(func(a Action) bool { return a.Page == "gates" })
+		form.Set("back", "/gates")
+		if code := d.send(verb, form); code != http.StatusForbidden {
+			t.Errorf("%s that says it comes from a page that may: %d, want %d", verb, code, http.StatusForbidden)
+		}
+	}
+	if n := len(d.audited()); n != 0 {
+		t.Errorf("%d changes were made", n)
+	}
+
+	allow(nil)
+	if code := d.send(CloseRule, d.forms()[CloseRule]); code != http.StatusSeeOther {
+		t.Fatalf("a closing that is allowed is answered with %d", code)
+	}
+	undo := url.Values{"change": {refOf(d.audited()[0])}, "reason": {"x"}, "back": {"/audit"}}
+	allow(func(a Action) bool { return a.Verb == Undo })
+	if code := d.send(Undo, undo); code != http.StatusForbidden || strings.Contains(d.get(http.StatusOK, "/audit"), `/act"`) {
+		t.Errorf("an undo that opens a rule, by one who may not: %d, or it is offered", code)
+	}
+	allow(func(a Action) bool { return (a.Verb == Undo || a.Verb == OpenRule) && a.Rule == "phone" })
+	if !strings.Contains(d.get(http.StatusOK, "/audit"), `/act"`) {
+		t.Error("an undo that is allowed is not offered")
+	}
+	if code := d.send(Undo, undo); code != http.StatusSeeOther {
+		t.Errorf("an undo that is allowed: %d", code)
+	}
+}
+
+// A change is offered where it may be made: Authorize is asked with the queue, the batch and the
+// change that a form would name, and before anything is told about them.
+func TestOffersNameWhatTheyAreAbout(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) {
+		c.AllowWrites = true
+		c.Authorize = func(_ *http.Request, a Action) error {
+			if a.Verb != View && a.Queue != "default" {
+				return errors.New("no")
+			}
+			return nil
+		}
+	})
+	d.book("+15550100", "0", "a", "b")
+	d.startBatch()
+	if err := d.inspector().PauseQueue(t.Context(), "default", because); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, d.get(http.StatusOK, "/batches"), `value="pause batch"`, `value="cancel batch"`)
+	key := d.get(http.StatusOK, d.keyPage("+15550100"))
+	wants(t, key, `value="cancel all on a key"`, `value="all on a key to the front"`)
+	if strings.Contains(key, `value="close key"`) {
+		t.Error("a closing of a key is offered to one who may not")
+	}
+	wants(t, d.get(http.StatusOK, "/audit"), `value="undo"`)
+
+	if code := d.send(Undo, url.Values{"change": {"none"}, "reason": {"x"}, "back": {"/audit"}}); code != http.StatusForbidden {
+		t.Errorf("an undo of nothing by one who may not: %d, want %d", code, http.StatusForbidden)
+	}
+	if code := d.send(OpenKey, url.Values{"rule": {"phone"}, "k": {"none"}, "reason": {"x"}, "back": {"/audit"}}); code != http.StatusForbidden {
+		t.Errorf("a bad link by one who may not: %d, want %d", code, http.StatusForbidden)
+	}
+}
+
 // What Authorize refuses is not offered, and a dashboard that only shows offers nothing.
 func TestOnlyWhatIsAllowedIsOffered(t *testing.T) {
 	t.Parallel()
@@ -196,7 +296,7 @@ func TestOnlyWhatIsAllowedIsOffered(t *testing.T) {
 			d.book("+15550100", "0", "a", "b")
 			d.startBatch()
 			for verb, form := range d.forms() {
-				if code := d.send(verb, form); code != http.StatusForbidden && verb != Undo {
+				if code := d.send(verb, form); code != http.StatusForbidden {
 					t.Errorf("%s: %d, want %d", verb, code, http.StatusForbidden)
 				}
 			}
@@ -285,8 +385,7 @@ func TestUndo(t *testing.T) {
 	d.startBatch()
 	undoLast := func() {
 		t.Helper()
-		n := slices.IndexFunc(undoable(d.audited()), func(text string) bool { return text != "" })
-		if n != 0 {
+		if undoable(d.audited(), time.Now())[0].text == "" {
 			t.Fatalf("the last change can't be undone: %+v", d.audited()[0])
 		}
 		if code := d.send(Undo, url.Values{"change": {refOf(d.audited()[0])}, "reason": {"a mistake"}, "back": {"/audit"}}); code != http.StatusSeeOther {
@@ -369,8 +468,8 @@ func TestUndo(t *testing.T) {
 	}
 
 	do(FrontTask)
-	if texts := undoable(d.audited()); texts[0] != "" {
-		t.Errorf("what moved a task to the front can be undone: %q", texts[0])
+	if all := undoable(d.audited(), time.Now()); all[0].text != "" {
+		t.Errorf("what moved a task to the front can be undone: %q", all[0].text)
 	}
 	// Only the newest change of a thing can be undone, and none that failed.
 	now := time.Now()
@@ -379,8 +478,106 @@ func TestUndo(t *testing.T) {
 		{At: now.Add(-1), Action: inspect.ActionSetLimit, Rule: "r", Before: "2/1s"}, {At: now.Add(-2), Action: inspect.ActionUnsetLimit, Rule: "r", Before: "3/1s"},
 		{At: now.Add(-3), Action: inspect.ActionClose, Rule: "r", Until: now.Add(-time.Second)},
 	}
-	if got, want := fmt.Sprintf("%q", undoable(list)), `["" "" "store 2/1s again" "" ""]`; got != want {
+	var got []string
+	for _, back := range undoable(list, now) {
+		got = append(got, back.text)
+	}
+	if got, want := fmt.Sprintf("%q", got), `["" "" "store 2/1s again" "" ""]`; got != want {
 		t.Errorf("undoable = %s, want %s", got, want)
+	}
+}
+
+// An undo restores what is left of what was before, and nothing is offered when nothing is left.
+func TestUndoRestoresWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.AllowWrites = true })
+	d.book("+15550100", "0", "a")
+	do := func(verb Verb, pairs ...string) {
+		t.Helper()
+		f := d.forms()[verb]
+		for i := 0; i < len(pairs); i += 2 {
+			f.Set(pairs[i], pairs[i+1])
+		}
+		if verb == Undo {
+			f.Set("change", refOf(d.audited()[0]))
+		}
+		if code := d.send(verb, f); code != http.StatusSeeOther {
+			t.Fatalf("%s %q is answered with %d", verb, pairs, code)
+		}
+	}
+	about := func(what string, got, want time.Duration) {
+		t.Helper()
+		if (got - want).Abs() > 10*time.Minute {
+			t.Errorf("%s for another %v, want about %v", what, got, want)
+		}
+	}
+	do(SetLimit, "value", "5/1h", "for", "2h")
+	do(SetLimit, "value", "6/1h", "for", "")
+	do(Undo)
+	about("the limit is stored", d.rdb.PTTL(t.Context(), "hw:limit:phone").Val(), 2*time.Hour)
+
+	do(CloseRule, "for", "3h")
+	do(CloseRule, "for", "4h")
+	do(Undo)
+	rules := d.inspector().Rules(t.Context())
+	n := slices.IndexFunc(rules, func(r inspect.RuleStatus) bool { return r.Rule == "phone" })
+	about("the rule is closed", time.Until(rules[n].Closed), 3*time.Hour)
+	do(OpenRule)
+
+	do(CloseKey, "for", "3h")
+	do(CloseKey, "for", "4h")
+	do(Undo)
+	k, err := d.inspector().Key(t.Context(), "phone", "+15550100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	about("the key is closed", time.Until(k.Closed), 3*time.Hour)
+
+	now := time.Now()
+	for name, c := range map[string]struct {
+		change inspect.Change
+		want   string
+	}{
+		"a limit that has ended":             {inspect.Change{Action: inspect.ActionSetLimit, Until: now.Add(-time.Second)}, ""},
+		"a limit before that would be over":  {inspect.Change{Action: inspect.ActionUnsetLimit, Before: "1/1m", BeforeUntil: now.Add(-time.Second)}, ""},
+		"a limit whose forerunner would end": {inspect.Change{Action: inspect.ActionSetLimit, Before: "1/1m", BeforeUntil: now.Add(-time.Second)}, "let the limit in code count again"},
+		"a limit that was there for good":    {inspect.Change{Action: inspect.ActionSetLimit, Before: "1/1m", Until: now.Add(-time.Second)}, "store 1/1m again"},
+		"a closing that changed nothing":     {inspect.Change{Action: inspect.ActionClose, Until: now.Add(time.Hour), BeforeUntil: now.Add(2 * time.Hour)}, ""},
+		"an opening of what was open":        {inspect.Change{Action: inspect.ActionOpen}, ""},
+	} {
+		if got := reverse(c.change, now); got.text != c.want {
+			t.Errorf("%s: %q, want %q", name, got.text, c.want)
+		}
+	}
+}
+
+// Of several who undo one change at once, one does; the others are told that it is undone.
+func TestUndoOnce(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.AllowWrites = true })
+	if code := d.send(SetLimit, d.forms()[SetLimit]); code != http.StatusSeeOther {
+		t.Fatalf("the answer is %d", code)
+	}
+	ref := refOf(d.audited()[0])
+	codes := make(chan int, 8)
+	for range cap(codes) {
+		go func() {
+			f := url.Values{"verb": {"undo"}, "change": {ref}, "reason": {"a mistake"}, "back": {"/audit"}}
+			codes <- d.do(request("POST", "/act", f)).Code
+		}()
+	}
+	made := 0
+	for range cap(codes) {
+		switch code := <-codes; code {
+		case http.StatusSeeOther:
+			made++
+		case http.StatusBadRequest:
+		default:
+			t.Errorf("an undo is answered with %d", code)
+		}
+	}
+	if n := len(d.audited()); made != 1 || n != 2 {
+		t.Errorf("%d undid the change, and the audit list has %d entries, want 1 and 2", made, n)
 	}
 }
 

@@ -154,7 +154,7 @@ const (
 // data.
 type Action struct {
 	Verb  Verb
-	Page  string // the page that is looked at, or from which a change comes: "overview", "rule" ...
+	Page  string // that is looked at, or that offers the change: "overview", "rule" ...
 	Rule  string // where it is about one
 	Queue string
 	Task  string

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -41,6 +42,8 @@ type board struct {
 	handler http.Handler
 	live    liveCount
 
+	undoing sync.Mutex // held while a change is undone
+
 	mu       sync.Mutex
 	policies []queue.Policy // of the inspector
 	known    *inspect.Inspector
@@ -68,7 +71,7 @@ func New(rdb redis.UniversalClient, config Config) (http.Handler, error) {
 	}
 	d := &board{cfg: cfg, meter: &meter{perSecond: float64(cfg.Budget), left: float64(cfg.Budget), at: time.Now()}}
 	d.rdb = metered(rdb, d.meter)
-	d.views = &snapshots{every: cfg.Refresh, meter: d.meter, all: make(map[string]*snapshot)}
+	d.views = newSnapshots(cfg.Refresh, d.meter)
 	if d.seal, err = newSealer(cfg.Throttle.Secret); err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
@@ -76,15 +79,27 @@ func New(rdb redis.UniversalClient, config Config) (http.Handler, error) {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
 	mux := http.NewServeMux()
-	for _, p := range pages {
-		mux.HandleFunc("GET "+cfg.Prefix+p.path+suffix(p.path), func(w http.ResponseWriter, r *http.Request) { d.page(w, r, p) })
+	only := func(allow, path string, h http.HandlerFunc) {
+		for method := range strings.SplitSeq(allow, ", ") {
+			if method != http.MethodHead { // GET has it, too
+				mux.HandleFunc(method+" "+cfg.Prefix+path, h)
+			}
+		}
+		mux.HandleFunc(cfg.Prefix+path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", allow)
+			d.fault(w, r, http.StatusMethodNotAllowed, "This address is not asked in this way.", "It answers "+allow+".")
+		})
 	}
-	mux.HandleFunc("GET "+cfg.Prefix+"/live", d.follow)
-	mux.HandleFunc("GET "+cfg.Prefix+"/assets/{name}", d.asset)
-	mux.HandleFunc("POST "+cfg.Prefix+"/find", d.find)
-	mux.HandleFunc("POST "+cfg.Prefix+"/act", d.act)
+	const read, write = "GET, HEAD", "POST"
+	for _, p := range pages {
+		only(read, p.path+suffix(p.path), func(w http.ResponseWriter, r *http.Request) { d.page(w, r, p) })
+	}
+	only(read, "/live", d.follow)
+	only(read, "/assets/{name}", d.asset)
+	only(write, "/find", d.find)
+	only(write, "/act", d.act)
 	if cfg.Prefix != "" {
-		mux.HandleFunc("GET "+cfg.Prefix, func(w http.ResponseWriter, r *http.Request) {
+		only(read, "", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, cfg.Prefix+"/", http.StatusMovedPermanently)
 		})
 	}
@@ -109,7 +124,7 @@ func (d *board) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.handler.Se
 func (d *board) parse() error {
 	funcs := template.FuncMap{
 		"safe": safe, "clip": safeIn, "key": d.shownKey, "n": count[int], "n64": count[int64], "plural": plural, "span": span, "stamp": stamp, "in": relative,
-		"url": d.url, "keyURL": d.keyURL, "taskURL": d.taskURL, "secret": func() bool { return !d.cfg.ShowKeys },
+		"url": d.url, "keyURL": d.keyURL, "taskURL": d.taskURL, "taskLink": d.taskLink, "does": does, "secret": func() bool { return !d.cfg.ShowKeys },
 		"place":   func(i int) int { return i + 1 },
 		"upper":   func(s string) string { return strings.ToUpper(s[:min(1, len(s))]) + s[min(1, len(s)):] },
 		"ended":   func(p batch.Progress) int64 { return p.Done + p.Failed + p.Refused + p.Dropped },
@@ -190,6 +205,15 @@ func (d *board) keyURL(rule, id string) string {
 
 func (d *board) taskURL(queue, id string) string { return d.url("/task", "queue", queue, "id", id) }
 
+// taskLink is the id of a task with a link to its page. An id can be too long for an address.
+func (d *board) taskLink(queue, id string, most int) template.HTML {
+	text := template.HTMLEscapeString(safeIn(id, most))
+	if len(id) > paramMax || len(queue) > paramMax {
+		return template.HTML(text + ` <span class="small">too long for a page of its own</span>`) //nolint:gosec // escaped above
+	}
+	return template.HTML(`<a href="` + template.HTMLEscapeString(d.taskURL(queue, id)) + `">` + text + `</a>`) //nolint:gosec // escaped
+}
+
 // source is what all views are made from: an inspector of the policies that are given, or of
 // those that the running pools say.
 type source struct {
@@ -266,7 +290,7 @@ type page struct {
 	nav               bool
 	params            []string // of its address; others are not looked at
 	load              func(ctx context.Context, d *board, q url.Values) (any, error)
-	asks              []Verb // changes that it offers
+	asks              []Verb // changes that it offers; no other page does
 }
 
 // view is what a template is filled with.
@@ -277,14 +301,49 @@ type view struct {
 	At                         time.Time // when the data was read
 	Cost, Budget               int
 	Every                      time.Duration
-	Live                       string          // address of the events; empty for none
-	Self                       string          // address of the page
-	Can                        map[string]bool // by verb
-	Done                       string          // what was changed just now
+	Live                       string // address of the events; empty for none
+	Self                       string // address of the page
+	Done                       string // what was changed just now
 	Writes, ShowKeys           bool
 	Asynqmon                   string
 	Code                       int
 	What, Next                 string // of a fault
+
+	may func(Action) bool
+}
+
+// Can says whether the reader may change something that the page shows, and Authorize is asked
+// as it will be when the form is sent.
+func (v view) Can(verb Verb, of any) bool {
+	f := form{verb: verb}
+	switch of := of.(type) {
+	case queuePage:
+		f.queue = of.Queue
+	case rulePage:
+		f.rule = of.Rule
+	case keyPage:
+		f.rule, f.queue = of.Rule, of.Queue
+	case taskPage:
+		f.queue, f.task = of.Queue, of.ID
+	case batch.Progress:
+		f.queue, f.batchID = of.Queue, of.ID
+	case auditRow:
+		f.rule, f.queue, f.task, f.batchID = of.Rule, of.Queue, of.Task, of.Batch
+		if of.back.text == "" || slices.ContainsFunc(of.back.steps, func(step form) bool { return !v.may(step.action()) }) {
+			return false
+		}
+	}
+	return v.may(f.action())
+}
+
+// CanAny says whether the reader may make some of the page's changes on something.
+func (v view) CanAny(of any) bool {
+	for _, p := range pages {
+		if p.name == v.Page {
+			return slices.ContainsFunc(p.asks, func(verb Verb) bool { return v.Can(verb, of) })
+		}
+	}
+	return false
 }
 
 type navItem struct {
@@ -343,9 +402,7 @@ func (d *board) page(w http.ResponseWriter, r *http.Request, p page) {
 		v.Self += "?" + q.Encode()
 	}
 	v.Live = d.url("/live", "view", v.Self)
-	for _, verb := range p.asks {
-		v.Can[string(verb)] = d.allowed(r, Action{Verb: verb, Page: p.name, Rule: q.Get("rule"), Queue: q.Get("queue"), Task: q.Get("id")})
-	}
+	v.may = func(a Action) bool { return d.allowed(r, a) }
 	v.Done = doneText(r.URL.Query().Get("done"))
 	d.render(w, http.StatusOK, p.name, "base.html", v)
 }
@@ -353,7 +410,7 @@ func (d *board) page(w http.ResponseWriter, r *http.Request, p page) {
 // view has what all pages have.
 func (d *board) view(name, title string) view {
 	v := view{
-		Root: d.cfg.Prefix, Version: d.version, Page: name, Title: title, Budget: d.cfg.Budget, Every: d.cfg.Refresh, Can: make(map[string]bool),
+		Root: d.cfg.Prefix, Version: d.version, Page: name, Title: title, Budget: d.cfg.Budget, Every: d.cfg.Refresh,
 		Writes: d.cfg.AllowWrites, ShowKeys: d.cfg.ShowKeys, Asynqmon: d.cfg.AsynqmonURL,
 	}
 	for _, p := range pages {
@@ -403,6 +460,8 @@ func explained(err error) (code int, what, next string) {
 	switch {
 	case errors.Is(err, throttle.ErrUnavailable):
 		return http.StatusServiceUnavailable, "Redis does not answer as it should.", text
+	case errors.Is(err, throttle.ErrStoredLimit):
+		return http.StatusConflict, "The stored limit can't be read.", "Nothing is granted by it. Store another one on the page of its rule, or take it away there: then the limit in code counts again. " + text
 	case errors.Is(err, errBusy), errors.Is(err, context.DeadlineExceeded):
 		return http.StatusServiceUnavailable, "Too much is asked at once.", "Reload the page in a moment. " + text
 	case errors.Is(err, errGone), errors.Is(err, inspect.ErrNotWaiting), errors.Is(err, batch.ErrNotFound):

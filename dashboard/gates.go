@@ -22,7 +22,7 @@ type gateRow struct {
 	Rule, Text, Zone string
 	Types            []string
 	Recipient        bool
-	Open             bool
+	Open, Always     bool
 	Changes          time.Time // when it closes or opens next; zero when it does not within a week
 	Days             []dayRow
 }
@@ -31,9 +31,18 @@ type dayRow struct {
 	Name  string
 	Date  string
 	Note  string // about a change of the clock
-	Spans []bar
+	Spans []opening
 	Now   float64 // where now is; negative for another day
 }
+
+// opening is a part of a day, in the picture and by the clock.
+type opening struct {
+	X, W     float64
+	From, To string
+}
+
+// alwaysFrom is a length of an opening that no calendar has: the gate is always open.
+const alwaysFrom = 366 * 24 * time.Hour
 
 // dayWidth is the width of a day in the picture.
 const dayWidth = 720.0
@@ -92,7 +101,7 @@ func week(rule string, g gate.Gate, recipient *time.Location, now time.Time) gat
 	openings := g.Openings(begin, begin.AddDate(0, 0, 8), zone)
 	for _, o := range openings {
 		if row.Open = !o.Open.After(now) && o.Close.After(now); row.Open {
-			row.Changes = o.Close
+			row.Changes, row.Always = o.Close, o.Close.Sub(o.Open) > alwaysFrom
 			break
 		}
 		if o.Open.After(now) {
@@ -112,7 +121,14 @@ func week(rule string, g gate.Gate, recipient *time.Location, now time.Time) gat
 		}
 		for _, o := range openings {
 			if a, b := x(o.Open), x(o.Close); b > a {
-				r.Spans = append(r.Spans, bar{X: a, W: b - a, From: o.Open.In(zone), To: o.Close.In(zone)})
+				span := opening{X: a, W: b - a, From: "00:00", To: "24:00"} // a night is in two days
+				if o.Open.After(from) {
+					span.From = o.Open.In(zone).Format("15:04")
+				}
+				if o.Close.Before(to) {
+					span.To = o.Close.In(zone).Format("15:04")
+				}
+				r.Spans = append(r.Spans, span)
 			}
 		}
 		if !now.Before(from) && now.Before(to) {

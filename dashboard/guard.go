@@ -47,14 +47,19 @@ func outside(c Config, r *http.Request) string {
 		return "Its address is not known."
 	}
 	addr, host := from.Addr().Unmap(), r.Host
-	forwarded := r.Header.Get("X-Forwarded-For") + r.Header.Get("X-Forwarded-Host") + r.Header.Get("X-Forwarded-Proto") + r.Header.Get("Forwarded")
-	switch {
+	switch hops := r.Header.Values("X-Forwarded-For"); {
 	case trusted(c, addr):
-		addr = clientOf(c, addr, r.Header.Values("X-Forwarded-For"))
+		if len(hops) > 0 {
+			if addr, err = clientOf(c, hops); err != nil {
+				return "The X-Forwarded-For of the proxy can't be read: it has to be a list of addresses."
+			}
+		} else if forwarded(r.Header) && len(c.Hosts) == 0 {
+			return "A proxy passes it on without X-Forwarded-For, so its address is not known."
+		}
 		if h := r.Header.Get("X-Forwarded-Host"); h != "" {
 			host = h
 		}
-	case forwarded != "" && len(c.Hosts) == 0:
+	case forwarded(r.Header) && len(c.Hosts) == 0:
 		return "A proxy passes it on. Config.TrustedProxies names the proxies that may, and Config.Hosts lets other machines in."
 	}
 	name := host
@@ -80,19 +85,35 @@ func trusted(c Config, addr netip.Addr) bool {
 	return slices.ContainsFunc(c.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// clientOf is the last address in X-Forwarded-For that is not that of a trusted proxy. What
-// stands before it anybody may have written.
-func clientOf(c Config, proxy netip.Addr, headers []string) netip.Addr {
-	hops := strings.Split(strings.Join(headers, ","), ",")
-	for _, hop := range slices.Backward(hops) {
-		addr, err := netip.ParseAddr(strings.TrimSpace(hop))
-		if err != nil {
-			return proxy
+// forwarded says that a proxy has passed a request on, whatever stands in its headers.
+func forwarded(h http.Header) bool {
+	for name := range h {
+		switch {
+		case strings.HasPrefix(name, "X-Forwarded-"), name == "Forwarded", name == "X-Real-Ip", name == "Via":
+			return true
 		}
-		if addr = addr.Unmap(); !trusted(c, addr) {
-			return addr
-		}
-		proxy = addr
 	}
-	return proxy
+	return false
+}
+
+// clientOf is the last address in X-Forwarded-For that is not that of a trusted proxy; when all
+// are, the first. What stands before it anybody may have written. An address may have a port.
+func clientOf(c Config, headers []string) (client netip.Addr, err error) {
+	for _, hop := range slices.Backward(strings.Split(strings.Join(headers, ","), ",")) {
+		hop = strings.TrimSpace(hop)
+		if with, err := netip.ParseAddrPort(hop); err == nil {
+			client = with.Addr()
+		} else if inside, ok := strings.CutPrefix(hop, "["); ok && strings.HasSuffix(inside, "]") {
+			client, err = netip.ParseAddr(strings.TrimSuffix(inside, "]"))
+			if err != nil {
+				return client, err
+			}
+		} else if client, err = netip.ParseAddr(hop); err != nil {
+			return client, err
+		}
+		if client = client.Unmap(); !trusted(c, client) {
+			break
+		}
+	}
+	return client, nil
 }

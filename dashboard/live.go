@@ -30,6 +30,10 @@ func (d *board) follow(w http.ResponseWriter, r *http.Request) {
 		d.refuse(w, r)
 		return
 	}
+	if r.Method == http.MethodHead { // it has no events to wait for
+		w.Header().Set("Content-Type", "text/event-stream")
+		return
+	}
 	if d.live.n.Add(1) > liveMax {
 		d.live.n.Add(-1)
 		w.Header().Set("Retry-After", "30")
@@ -42,16 +46,7 @@ func (d *board) follow(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Accel-Buffering", "no") // nginx would hold it back
 	send := func(event, text string) bool {
 		_ = out.SetWriteDeadline(time.Now().Add(liveBeat)) // a server without deadlines has none to set
-		var b strings.Builder
-		if event != "" {
-			fmt.Fprintf(&b, "event: %s\n", event)
-			for line := range strings.Lines(text) {
-				b.WriteString("data: " + strings.TrimRight(line, "\r\n") + "\n")
-			}
-		} else {
-			b.WriteString(":\n")
-		}
-		if _, err := w.Write([]byte(b.String() + "\n")); err != nil {
+		if _, err := w.Write([]byte(eventOf(event, text))); err != nil {
 			return false
 		}
 		return out.Flush() == nil
@@ -101,6 +96,19 @@ func (d *board) follow(w http.ResponseWriter, r *http.Request) {
 		case <-tick.C:
 		}
 	}
+}
+
+// eventOf is a server-sent event; without a name it is a comment. A carriage return ends a line, too.
+func eventOf(name, text string) string {
+	if name == "" {
+		return ":\n\n"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "event: %s\n", name)
+	for line := range strings.Lines(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(text)) {
+		b.WriteString("data: " + strings.TrimSuffix(line, "\n") + "\n")
+	}
+	return b.String() + "\n"
 }
 
 // viewOf finds the page of an address.

@@ -303,7 +303,7 @@ type policyRow struct {
 
 type policyRule struct {
 	Name, InCode, InForce string
-	Gate, Stored          bool
+	Gate, Stored, Broken  bool // Broken: the stored limit can't be read
 }
 
 func loadPolicies(ctx context.Context, d *board, _ url.Values) (any, error) {
@@ -327,7 +327,7 @@ func loadPolicies(ctx context.Context, d *board, _ url.Values) (any, error) {
 			rule := policyRule{Name: r.Name, InCode: numbersOf(r), Gate: !r.Gate.IsZero()}
 			rule.InForce, rule.Stored = rule.InCode, false
 			if known, ok := inForce[r.Name]; ok {
-				rule.InForce, rule.Stored = known.Limit.String(), known.Stored
+				rule.InForce, rule.Stored, rule.Broken = known.Limit.String(), known.Stored, known.Problem != ""
 			}
 			row.Rules = append(row.Rules, rule)
 		}
@@ -393,6 +393,7 @@ type auditRow struct {
 	inspect.Change
 	Undo string // what would undo it; empty where that can't be done
 	Ref  string // that the form sends
+	back reversal
 }
 
 func loadAudit(ctx context.Context, d *board, q url.Values) (any, error) {
@@ -417,20 +418,21 @@ func loadAudit(ctx context.Context, d *board, q url.Values) (any, error) {
 	if skip > 0 {
 		p.Prev = strconv.Itoa(max(0, skip-lineMost))
 	}
-	able := make(map[string]string)
+	able := make(map[string]reversal)
 	newest, err := changesOf(ctx, d, s)
 	if err != nil {
 		return nil, err
 	}
-	for n, text := range undoable(newest) {
-		if text != "" {
-			able[refOf(newest[n])] = text
+	for n, back := range undoable(newest, p.Now) {
+		if back.text != "" {
+			able[refOf(newest[n])] = back
 		}
 	}
 	for _, c := range changes {
 		row := auditRow{Change: c}
 		if c.Failed == "" {
-			row.Undo, row.Ref = able[refOf(c)], refOf(c)
+			row.back, row.Ref = able[refOf(c)], refOf(c)
+			row.Undo = row.back.text
 		}
 		p.Changes = append(p.Changes, row)
 	}

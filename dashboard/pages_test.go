@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,7 +14,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // Every page is answered without a script, loads nothing from elsewhere, and has no script
@@ -61,7 +64,7 @@ func TestPagesShowTheLine(t *testing.T) {
 	d.book("+15550100", "0", "a", "b", "c") // the first runs at once
 	overview := d.get(http.StatusOK, "/")
 	wants(t, overview, "No pool serves queue default", "Planned starts of the next hour", `<a href="/rule?rule=phone">phone</a>`, "sliding 1/20m", "Next start")
-	if strings.Contains(overview, "could run and") {
+	if strings.Contains(overview, "could run") {
 		t.Error("without a pool the overview says that workers are busy")
 	}
 	wants(t, d.get(http.StatusOK, "/queue?queue=default"), `href="/task?id=b&amp;queue=default"`)
@@ -76,7 +79,7 @@ func TestPagesShowTheLine(t *testing.T) {
 		t.Errorf("the line is not in order: %d %d %d", a, b, c)
 	}
 	wants(t, d.get(http.StatusOK, "/rule?rule=phone"), "&#43;…100", "At most 1 in any 20 minutes", "3")
-	wants(t, d.get(http.StatusOK, "/gates"), "daytime", "00:00–00:00")
+	wants(t, d.get(http.StatusOK, "/gates"), "daytime", "00:00–24:00")
 	wants(t, d.get(http.StatusOK, "/policies"), "gcra 100/1s burst 20")
 	for target, code := range map[string]int{
 		"/task?queue=default&id=none": 404, "/queue?queue=none": 404, "/rule?rule=none": 404, "/key?rule=phone&k=none": 410, "/none": 404, "/task?queue=default": 400,
@@ -134,7 +137,29 @@ func TestPrefix(t *testing.T) {
 // no page, and no key is shown in clear.
 func TestHostileText(t *testing.T) {
 	t.Parallel()
+	const nasty = "a\x1b[31m\u202e<b>\r\x00"
 	d := newRig(t, nil)
+	process, err := json.Marshal(map[string]any{
+		"id": "x", "kind": "pool", "host": nasty, "version": nasty, "queues": map[string]int{nasty: 1},
+		"policies": []any{map[string]any{"type": nasty, "rules": []any{map[string]any{"name": nasty + "rule", "limit": nasty}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(d.rdb.Set(t.Context(), "hw:process:x", process, time.Hour).Err(),
+		d.rdb.ZAdd(t.Context(), "hw:processes", redis.Z{Score: float64(time.Now().UnixMicro()), Member: "x"}).Err()); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.rdb.SAdd(t.Context(), "asynq:queues", nasty+"queue").Err(); err != nil {
+		t.Fatal(err)
+	}
+	spec := batch.Spec{ID: "letter", Type: "sms", Source: "readers", Args: "to=+15550100"}
+	if _, err := batch.NewControl(d.client).Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.rdb.HSet(t.Context(), "hw:{default}:batch:letter", "state", nasty+"state").Err(); err != nil {
+		t.Fatal(err)
+	}
 	hostile := []string{
 		`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, "a\x00b\x1b[31mc\u202ed\u2028e", "javascript:alert(1)", "../../etc", strings.Repeat("x", 400), "a&b=c#d e?f",
 	}
@@ -151,13 +176,13 @@ func TestHostileText(t *testing.T) {
 	if _, err := i.CloseKey(t.Context(), "phone", clean(hostile[1])+"<b>key</b>", time.Hour, because); err != nil {
 		t.Fatal(err)
 	}
-	pages := []string{"/", "/queue?queue=default", "/rule?rule=phone", "/rule?rule=provider", "/audit", "/pools"}
+	pages := []string{"/", "/queue?queue=default", "/rule?rule=phone", "/rule?rule=provider", "/audit", "/pools", "/policies", "/batches"}
 	for _, id := range hostile {
 		pages = append(pages, "/task?queue=default&id="+url.QueryEscape(id), "/task?queue=default&id="+url.QueryEscape(id+"-2"), d.keyPage(clean(id)+"<b>key</b>"))
 	}
 	for _, target := range pages {
-		page := d.get(http.StatusOK, target)
-		for _, bad := range []string{"<script>alert", "<img src=x", "<b>key", "<b onclick", "\x00", "\x1b", "\u202e", "\u2028", strings.Repeat("x", 200) + "<", "+15550100"} {
+		page := regexp.MustCompile(`<option value="[^"]*"`).ReplaceAllString(d.get(http.StatusOK, target), "") // what is sent stays as it is
+		for _, bad := range []string{"<script>alert", "<img src=x", "<b>key", "<b onclick", "\x00", "\x1b", "\u202e", "\u2028", "\r", strings.Repeat("x", 200) + "<", "+15550100"} {
 			if strings.Contains(page, bad) {
 				t.Errorf("%s has %q", target, bad)
 			}
@@ -166,6 +191,35 @@ func TestHostileText(t *testing.T) {
 			t.Errorf("an address has a key: %s", target)
 		}
 	}
+}
+
+// An event of a live page keeps its lines together, whatever ends a line.
+func TestLinesOfAnEvent(t *testing.T) {
+	t.Parallel()
+	if got, want := eventOf("view", "a\rdata: b\r\n\r\revent: c\n"), "event: view\ndata: a\ndata: data: b\ndata: \ndata: \ndata: event: c\n\n"; got != want {
+		t.Errorf("the event is %q, want %q", got, want)
+	}
+}
+
+// A task whose id is too long for an address is listed without a link, and a search for it says so.
+func TestLongTaskID(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, nil)
+	long, fits := strings.Repeat("x", 3000), strings.Repeat("y", paramMax)
+	d.book("+15550100", "0", long, fits)
+	link := regexp.MustCompile(`href="(/task[^"]*)"`)
+	page := d.get(http.StatusOK, "/queue?queue=default")
+	wants(t, page, "too long for a page of its own")
+	links := link.FindAllStringSubmatch(page, -1)
+	if len(links) != 1 {
+		t.Errorf("%d tasks have a link, want the one whose id fits", len(links))
+	}
+	for _, found := range links {
+		d.get(http.StatusOK, strings.ReplaceAll(found[1], "&amp;", "&"))
+	}
+	d.post(http.StatusSeeOther, "/find", "id", fits)
+	d.post(http.StatusBadRequest, "/find", "id", long)
+	d.post(http.StatusBadRequest, "/find", "id", "a", "queue", long)
 }
 
 // clean is a text that can stand in JSON.
@@ -269,6 +323,46 @@ func TestHosts(t *testing.T) {
 	}
 }
 
+// A named proxy's X-Forwarded-For says where a request comes from. What can't be read is refused, and
+// so is what any other proxy passes on.
+func TestForwardedFor(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")} })
+	from := func(addr string, pairs ...string) int {
+		r := request("GET", "/gates", nil)
+		r.RemoteAddr = addr
+		for i := 0; i < len(pairs); i += 2 {
+			r.Header.Set(pairs[i], pairs[i+1])
+		}
+		return d.do(r).Code
+	}
+	for _, hops := range []string{"127.0.0.1", "127.0.0.1:80", "::1", "[::1]", "[::1]:80", "203.0.113.9, 127.0.0.2, 127.0.0.1:7", "::ffff:127.0.0.3"} {
+		if code := from("127.0.0.1:5", "X-Forwarded-For", hops); code != http.StatusOK {
+			t.Errorf("%q: %d, want %d", hops, code, http.StatusOK)
+		}
+	}
+	for _, hops := range []string{
+		"203.0.113.9", "203.0.113.9:4711", "unknown", `"[2001:db8::1]:80"`, "[2001:db8::1]:80", "[2001:db8::1]", "203.0.113.9, x", "", " ", "127.0.0.2,", "203.0.113.9, 127.0.0.1",
+	} {
+		if code := from("127.0.0.1:5", "X-Forwarded-For", hops); code != http.StatusForbidden {
+			t.Errorf("%q: %d, want %d", hops, code, http.StatusForbidden)
+		}
+	}
+	for _, header := range []string{"X-Real-IP", "Via", "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Port"} {
+		for _, addr := range []string{"127.0.0.2:5", "[::1]:5"} { // not the named one
+			if code := from(addr, header, "127.0.0.1"); code != http.StatusForbidden {
+				t.Errorf("%s from %s: %d, want %d", header, addr, code, http.StatusForbidden)
+			}
+		}
+	}
+	if code := from("127.0.0.1:5", "X-Real-IP", "203.0.113.9"); code != http.StatusForbidden {
+		t.Errorf("a named proxy that does not say X-Forwarded-For: %d, want %d", code, http.StatusForbidden)
+	}
+	if code := from("127.0.0.1:5"); code != http.StatusOK {
+		t.Errorf("the named proxy's machine itself: %d, want %d", code, http.StatusOK)
+	}
+}
+
 // Everything that is wrong with a configuration is said, in one error.
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
@@ -284,6 +378,87 @@ func TestConfigIsChecked(t *testing.T) {
 			t.Errorf("%v does not name %s", err, field)
 		}
 	}
+}
+
+// A stored limit that can't be read is told on every page that needs it, with what to do, and can be
+// taken away from the page of its rule.
+func TestUnreadableLimit(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.AllowWrites = true })
+	d.book("+15550100", "0", "a")
+	key := d.keyPage("+15550100")
+	if err := d.rdb.Set(t.Context(), "hw:limit:phone", "nonsense", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, d.get(http.StatusOK, "/"), "The stored limit of phone can&#39;t be read")
+	wants(t, d.get(http.StatusOK, "/policies"), "can’t be read")
+	rule := d.get(http.StatusOK, "/rule?rule=phone")
+	wants(t, rule, "The stored limit can’t be read", "take it away", `value="unset limit"`, `placeholder="sliding 1/20m"`)
+	for _, bad := range []string{"0 in ", "0s", "invalid limit"} {
+		if strings.Contains(rule, bad) {
+			t.Errorf("the page of the rule has %q", bad)
+		}
+	}
+	for _, target := range []string{key, "/task?queue=default&id=a"} {
+		wants(t, d.get(http.StatusConflict, target), "The stored limit can&#39;t be read.", "take it away")
+	}
+	d.post(http.StatusSeeOther, "/act", "verb", "unset limit", "rule", "phone", "reason", "x", "back", "/rule?rule=phone")
+	wants(t, d.get(http.StatusOK, "/rule?rule=phone"), "At most 1 in any 20 minutes")
+}
+
+// A wrong method is told which are right, and a HEAD of a live page has no events to wait for.
+func TestMethods(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.Prefix = "/headway" })
+	for _, c := range []struct {
+		method, target string
+		code           int
+		allow          string
+	}{
+		{"POST", "/headway/", 405, "GET, HEAD"}, {"DELETE", "/headway/rule?rule=phone", 405, "GET, HEAD"}, {"POST", "/headway/live?view=/headway/", 405, "GET, HEAD"},
+		{"PUT", "/headway/assets/live.js", 405, "GET, HEAD"}, {"GET", "/headway/act", 405, "POST"}, {"GET", "/headway/find", 405, "POST"}, {"POST", "/headway/none", 404, ""},
+		{"HEAD", "/headway/pools", 200, ""}, {"HEAD", "/headway/live?view=" + url.QueryEscape("/headway/pools"), 200, ""}, {"HEAD", "/headway/live?view=/none", 400, ""},
+	} {
+		r := request(c.method, c.target, nil)
+		r.Header.Set("Sec-Fetch-Site", "same-origin")
+		if w := d.do(r); w.Code != c.code || w.Header().Get("Allow") != c.allow {
+			t.Errorf("%s %s: %d, Allow %q, want %d, %q", c.method, c.target, w.Code, w.Header().Get("Allow"), c.code, c.allow)
+		}
+	}
+}
+
+// An opening over midnight stands in two days by the clock of each, and a gate that is always open
+// is told as such.
+func TestWeekOfAGate(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
+	for text, want := range map[string]struct {
+		day    string
+		always bool
+	}{
+		"20:00-06:00 UTC": {"[00:00 06:00] [20:00 24:00]", false},
+		"00:00-24:00 UTC": {"[00:00 24:00]", true},
+		"08:00-20:00 UTC": {"[08:00 20:00]", false},
+	} {
+		g, err := gate.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row := week("r", g, time.UTC, now)
+		for _, day := range row.Days[1:6] {
+			var got []string
+			for _, o := range day.Spans {
+				got = append(got, fmt.Sprintf("[%s %s]", o.From, o.To))
+			}
+			if day := strings.Join(got, " "); day != want.day {
+				t.Errorf("%s: a day is %s, want %s", text, day, want.day)
+			}
+		}
+		if row.Always != want.always {
+			t.Errorf("%s: always open is %t, want %t", text, row.Always, want.always)
+		}
+	}
+	wants(t, newRig(t, nil).get(http.StatusOK, "/gates"), "It is always open.")
 }
 
 // The page of batches tells why elements were refused.

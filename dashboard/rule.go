@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/headwayq/headway/inspect"
@@ -67,6 +68,9 @@ func loadRule(ctx context.Context, d *board, q url.Values) (any, error) {
 		return nil, p.Err
 	}
 	p.Words, p.Concurrent = words(p.Limit), p.Limit.IsConcurrent()
+	if p.Problem != "" {
+		p.Words, p.Concurrent = "", p.InCode.IsConcurrent()
+	}
 	queues, err := queuesOf(ctx, d, s)
 	if err != nil {
 		return nil, err
@@ -131,19 +135,25 @@ func busyOf(ctx context.Context, d *board, s *source, rule string) ([]inspect.Ke
 // words says what a limit does.
 func words(l throttle.Limit) string {
 	n, w := l.Permits(), spelled(l.Window())
+	per := w // "2 minutes", "a minute"
+	if !strings.Contains(w, " ") && l.Window() >= time.Second {
+		if per = "a " + w; w == "hour" {
+			per = "an hour"
+		}
+	}
 	switch l.Kind() {
 	case "concurrent":
 		return fmt.Sprintf("At most %s run at once for each key.", count(n))
 	case "sliding":
 		return fmt.Sprintf("At most %s in any %s for each key.", count(n), w)
 	case "fixed":
-		return fmt.Sprintf("At most %s in a window of %s that begins with the first, for each key.", count(n), w)
+		return fmt.Sprintf("At most %s in a window of %s that begins with the first, for each key.", count(n), per)
 	case "calendar":
 		return fmt.Sprintf("At most %s in each period of the calendar, for each key.", count(n))
 	case "leaky", "smooth":
-		return fmt.Sprintf("One after the other, %s in %s for each key, evenly spaced.", count(n), w)
+		return fmt.Sprintf("One after the other, %s in %s for each key, evenly spaced.", count(n), per)
 	default:
-		return fmt.Sprintf("%s in %s for each key, and bursts of %s.", count(n), w, count(max(1, l.Burst())))
+		return fmt.Sprintf("%s in %s for each key, and bursts of %s.", count(n), per, count(max(1, l.Burst())))
 	}
 }
 
@@ -180,7 +190,11 @@ func previewOf(ctx context.Context, s *source, p rulePage) (*preview, error) {
 	}
 	v := &preview{Limit: l.String(), Words: words(l)}
 	old, changed := rate(p.Limit), rate(l)
-	if old == 0 || changed == 0 {
+	switch {
+	case p.Problem != "":
+		v.Factor = "Nothing is granted now."
+		return v, nil
+	case old == 0 || changed == 0:
 		v.Factor = "How long the lines take follows from how long tasks run."
 		return v, nil
 	}

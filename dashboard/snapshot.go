@@ -1,34 +1,53 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// errBusy says that the budget is spent, and there is nothing to show yet.
+// errBusy says that a load can't start soon enough.
 var errBusy = errors.New("all viewers together have spent the budget of Redis commands")
+
+// errFault says that a load did not come to an end. What it panicked with may hold a key.
+var errFault = errors.New("dashboard: a fault in the dashboard kept this page from being made")
 
 const (
 	loadFor      = 10 * time.Second // how long a load may take
-	snapshotsMax = 200              // views that are kept
+	startWithin  = 10 * time.Second // a load that would start later is refused
+	loadsMax     = 8                // loads that are under way at once
+	waitingMax   = 100              // loads that wait to start
+	snapshotsMax = 200              // views that are kept: more than can be loading
 	staleMax     = time.Minute      // an older view is not shown while it is being loaded again
+	firstCost    = 50               // what the first load of a page is estimated at
 	blindCost    = 50               // what a load counts as with a client whose commands can't be counted
 )
 
 // snapshots are what views show, shared by all their viewers. When a viewer asks for a view and the
 // snapshot is older than `every`, the view is loaded.
+//
+// Few loads are under way at once, and a load pays what it is estimated at before it starts. A load
+// that another one needs starts at once, as a part of that: it would be a deadlock otherwise.
 type snapshots struct {
 	every time.Duration
 	meter *meter
+	slots chan struct{} // one for each load under way
 
-	mu  sync.Mutex
-	all map[string]*snapshot
+	mu      sync.Mutex
+	all     map[string]*snapshot
+	waiting int            // loads that wait to start
+	costs   map[string]int // of the last load, by kind of view
+}
+
+func newSnapshots(every time.Duration, m *meter) *snapshots {
+	return &snapshots{every: every, meter: m, slots: make(chan struct{}, loadsMax), all: make(map[string]*snapshot), costs: make(map[string]int)}
 }
 
 // snapshot is one view. A snapshot that is handed out never changes.
@@ -37,19 +56,31 @@ type snapshot struct {
 	err     error
 	at      time.Time // when it was loaded
 	asked   time.Time
-	cost    int           // Redis commands of the load
-	loading chan struct{} // closed when the load under way has ended; nil for none
+	cost    int   // Redis commands of the load
+	loading *load // that is under way; nil for none
+}
+
+// load is one load of a view.
+type load struct {
+	view    string
+	run     func(context.Context) (any, error)
+	cost    *loadCost
+	done    chan struct{} // closed when it has ended
+	busy    bool          // it did not start; read after done
+	needed  chan struct{} // closed when a load that is under way waits for it
+	hurry   func()        // closes needed
+	viewers int           // that wait for it
+	cancel  context.CancelFunc
 }
 
 // get returns a view that is at most so old. Only one load of a view is under way, whoever
 // waits for it.
-func (s *snapshots) get(ctx context.Context, view string, every time.Duration, load func(context.Context) (any, error)) (snapshot, error) {
+func (s *snapshots) get(ctx context.Context, view string, every time.Duration, run func(context.Context) (any, error)) (snapshot, error) {
+	outer := s.meter.costIn(ctx)
 	s.mu.Lock()
 	at, ok := s.all[view]
 	if !ok {
-		s.drop()
 		at = &snapshot{}
-		s.all[view] = at
 	}
 	now := time.Now()
 	at.asked = now
@@ -60,45 +91,187 @@ func (s *snapshots) get(ctx context.Context, view string, every time.Duration, l
 		return *at, at.err
 	}
 	known := !at.at.IsZero() && at.err == nil && now.Sub(at.at) < staleMax
-	if known && (at.loading != nil || !s.meter.has()) { // better a little old than late
+	if known && (at.loading != nil || !s.meter.has(s.estimate(view))) { // better a little old than late
 		defer s.mu.Unlock()
 		return *at, nil
 	}
 	if at.loading == nil {
-		at.loading = make(chan struct{})
-		go s.load(at, load)
+		l := &load{view: view, run: run, cost: &loadCost{of: s.meter, outer: outer}, done: make(chan struct{}), needed: make(chan struct{})}
+		l.hurry = sync.OnceFunc(func() { close(l.needed) })
+		if outer == nil {
+			wait, err := s.book(l.cost, view)
+			if err != nil {
+				defer s.mu.Unlock()
+				return snapshot{}, err
+			}
+			l.cost.wait = wait
+		}
+		var loadCtx context.Context
+		loadCtx, l.cancel = context.WithCancel(context.Background())
+		at.loading = l
+		if !ok {
+			s.drop()
+			s.all[view] = at
+		}
+		go s.load(loadCtx, at, l)
 	}
-	done := at.loading
+	l := at.loading
+	if outer != nil {
+		l.hurry()
+	}
+	l.viewers++
 	s.mu.Unlock()
 	select {
 	case <-ctx.Done():
+		s.leave(at, l)
 		return snapshot{}, context.Cause(ctx)
-	case <-done:
+	case <-l.done:
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if l.busy {
+		return snapshot{}, errBusy
+	}
 	return *at, at.err
 }
 
-// load fills a view. It goes on when the viewer who began it has left: others may wait.
-func (s *snapshots) load(at *snapshot, load func(context.Context) (any, error)) {
-	ctx, cancel := context.WithTimeout(context.Background(), loadFor)
-	defer cancel()
-	var value any
-	cost := &loadCost{of: s.meter}
-	err := s.meter.wait(ctx)
-	if err == nil {
-		ctx = context.WithValue(ctx, costKey{}, cost)
-		if s.meter.blind {
-			s.meter.spend(ctx, blindCost)
-		}
-		value, err = load(ctx)
-	}
+// leave ends a load that nobody waits for any more. The snapshot that was there before stays.
+func (s *snapshots) leave(at *snapshot, l *load) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at.value, at.err, at.at, at.cost = value, err, time.Now(), cost.commands
-	close(at.loading)
-	at.loading = nil
+	if l.viewers--; l.viewers > 0 || at.loading != l {
+		return
+	}
+	l.cancel()
+	if s.all[l.view] != at {
+		return
+	}
+	if delete(s.all, l.view); !at.at.IsZero() {
+		before := *at
+		before.loading = nil
+		s.all[l.view] = &before
+	}
+}
+
+// load fills a view. A panic of what it runs must not end the program that the dashboard is in.
+func (s *snapshots) load(ctx context.Context, at *snapshot, l *load) {
+	defer l.cancel()
+	var value any
+	err, started := errFault, false
+	defer func() {
+		_ = recover() // err says so
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if at.loading, l.busy = nil, !started; started {
+			at.value, at.err, at.at, at.cost = value, err, time.Now(), l.cost.commands
+		} else if at.at.IsZero() && s.all[l.view] == at {
+			delete(s.all, l.view)
+		}
+		close(l.done)
+	}()
+	end, err := s.start(ctx, l.cost, l.view, l.needed)
+	if started = err == nil; !started {
+		return
+	}
+	defer end()
+	err = errFault
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, costKey{}, l.cost), loadFor)
+	defer cancel()
+	if s.meter.blind {
+		s.meter.spend(ctx, blindCost)
+	}
+	value, err = l.run(ctx)
+}
+
+// enter waits until work that is no view, such as a change, may start. Loads that it needs are parts
+// of it. The caller says when it has ended.
+func (s *snapshots) enter(ctx context.Context, kind string) (inside context.Context, end func(), err error) {
+	cost := &loadCost{of: s.meter}
+	s.mu.Lock()
+	cost.wait, err = s.book(cost, kind)
+	s.mu.Unlock()
+	if err == nil {
+		end, err = s.start(ctx, cost, kind, nil)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	inside = context.WithValue(ctx, costKey{}, cost)
+	if s.meter.blind {
+		s.meter.spend(inside, blindCost)
+	}
+	return inside, end, nil
+}
+
+// kindOf is what views have in common that cost about the same: the first word of their names.
+func kindOf(view string) string {
+	if n := strings.IndexAny(view, "? "); n >= 0 {
+		return view[:n]
+	}
+	return view
+}
+
+func (s *snapshots) estimate(view string) int { return cmp.Or(s.costs[kindOf(view)], firstCost) }
+
+// book takes a place among the loads that wait to start, and pays the estimate. It refuses at once
+// what would start too late.
+func (s *snapshots) book(cost *loadCost, view string) (wait time.Duration, err error) {
+	if s.waiting >= waitingMax {
+		return 0, errBusy
+	}
+	wait, ok := s.meter.book(cost, s.estimate(view))
+	if !ok {
+		return 0, errBusy
+	}
+	s.waiting++
+	return wait, nil
+}
+
+// start waits until what was booked may start, or a load under way needs it. What an inner load
+// needs was never booked, and starts at once.
+func (s *snapshots) start(ctx context.Context, cost *loadCost, view string, needed <-chan struct{}) (end func(), err error) {
+	if cost.outer != nil {
+		return func() {}, nil
+	}
+	defer func() {
+		s.mu.Lock()
+		s.waiting--
+		s.mu.Unlock()
+	}()
+	giveUp, paid := time.NewTimer(startWithin), time.NewTimer(cost.wait)
+	defer giveUp.Stop()
+	defer paid.Stop()
+	slot := false
+	select {
+	case <-paid.C:
+		select {
+		case s.slots <- struct{}{}:
+			slot = true
+		case <-needed:
+		case <-ctx.Done():
+		case <-giveUp.C:
+			err = errBusy
+		}
+	case <-needed:
+	case <-ctx.Done():
+	}
+	free := func() {
+		if slot {
+			<-s.slots
+		}
+	}
+	if err != nil || ctx.Err() != nil { // of two that are ready, select takes any
+		free()
+		s.meter.settle(cost)
+		return nil, errBusy
+	}
+	return func() {
+		free()
+		n := s.meter.settle(cost)
+		s.mu.Lock()
+		s.costs[kindOf(view)] = n
+		s.mu.Unlock()
+	}, nil
 }
 
 // forget makes all views be loaded anew: something was changed.
@@ -126,8 +299,8 @@ func (s *snapshots) drop() {
 	delete(s.all, oldest)
 }
 
-// meter counts Redis commands, and says when the budget is spent. A load may go over the budget;
-// the next load waits until that is made up.
+// meter counts Redis commands, and says when the budget is spent. A load may cost more than it was
+// estimated at; the next load waits until that is made up.
 type meter struct {
 	perSecond float64
 	blind     bool // commands can't be counted: each load counts as blindCost
@@ -141,10 +314,21 @@ type meter struct {
 // loadCost is what a load has cost, in Redis commands. It travels in the context of the load.
 type loadCost struct {
 	of       *meter
-	commands int // guarded by its meter
+	outer    *loadCost     // of the load that needs this one; nil for none
+	wait     time.Duration // until it may start
+	commands int           // with those of inner loads; guarded by its meter, as paid is
+	paid     int           // ahead, and not spent
 }
 
 type costKey struct{}
+
+// costIn is the load of a context; nil for none.
+func (m *meter) costIn(ctx context.Context) *loadCost {
+	if cost, ok := ctx.Value(costKey{}).(*loadCost); ok && cost.of == m {
+		return cost
+	}
+	return nil
+}
 
 // scriptCost is what a script counts as: about the commands that one of ours runs inside.
 const scriptCost = 8
@@ -156,42 +340,55 @@ func (m *meter) fill() {
 	m.at = now
 }
 
-func (m *meter) has() bool {
+// lack is what the budget lacks for n commands. For more than a second gives, all of a second's
+// is enough.
+func (m *meter) lack(n int) float64 {
+	m.fill()
+	return math.Min(float64(n), m.perSecond) - m.left
+}
+
+func (m *meter) has(n int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.lack(n) <= 0
+}
+
+// book pays n commands ahead, and says after which time the budget has them. It pays nothing when
+// that is too long.
+func (m *meter) book(cost *loadCost, n int) (wait time.Duration, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	wait = time.Duration(max(0, m.lack(n)) / m.perSecond * float64(time.Second))
+	if wait >= startWithin {
+		return 0, false
+	}
+	m.left -= float64(n)
+	cost.paid = n
+	return wait, true
+}
+
+// settle gives back what was paid ahead and not spent. It returns what was spent.
+func (m *meter) settle(cost *loadCost) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fill()
-	return m.left > 0
-}
-
-// wait waits until the budget has something left.
-func (m *meter) wait(ctx context.Context) error {
-	for {
-		m.mu.Lock()
-		m.fill()
-		owed := -m.left
-		m.mu.Unlock()
-		if owed < 0 {
-			return nil
-		}
-		t := time.NewTimer(time.Duration((owed + 1) / m.perSecond * float64(time.Second)))
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return errBusy
-		case <-t.C:
-		}
-	}
+	m.left += float64(cost.paid)
+	cost.paid = 0
+	return cost.commands
 }
 
 func (m *meter) spend(ctx context.Context, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if cost, ok := ctx.Value(costKey{}).(*loadCost); ok {
-		cost.commands += n
-	}
 	m.fill()
-	m.left -= float64(n)
 	m.total += int64(n)
+	m.left -= float64(n)
+	for cost := m.costIn(ctx); cost != nil; cost = cost.outer {
+		cost.commands += n
+		ahead := min(n, cost.paid) // only an outermost load has paid
+		cost.paid -= ahead
+		m.left += float64(ahead)
+	}
 }
 
 // metered is a client whose commands are counted. It shares the connections of rdb, and the
@@ -204,10 +401,7 @@ func metered(rdb redis.UniversalClient, m *meter) redis.UniversalClient {
 		clone.AddHook(meterHook{m, func(context.Context) bool { return true }})
 		return clone
 	case *redis.ClusterClient:
-		c.AddHook(meterHook{m, func(ctx context.Context) bool {
-			cost, ok := ctx.Value(costKey{}).(*loadCost)
-			return ok && cost.of == m
-		}})
+		c.AddHook(meterHook{m, func(ctx context.Context) bool { return m.costIn(ctx) != nil }})
 	default:
 		m.blind = true
 	}

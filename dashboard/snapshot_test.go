@@ -3,6 +3,7 @@ package dashboard
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
@@ -51,7 +52,7 @@ func TestCommandsOfAClusterAreCounted(t *testing.T) {
 	rdb := redistest.StartCluster(t, 3)
 	boards := map[string]*board{}
 	for _, name := range []string{"looked at", "idle"} {
-		h, err := New(rdb, Config{Policies: policies(t), Refresh: RefreshMax})
+		h, err := New(rdb, Config{Policies: policies(t), Refresh: RefreshMax, AllowWrites: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,6 +75,12 @@ func TestCommandsOfAClusterAreCounted(t *testing.T) {
 	want := one.board.(*board).meter.spent()
 	if got := boards["looked at"].meter.spent(); got < want/2 || got > 4*want || got == blindCost {
 		t.Errorf("a page of a cluster counts as %d commands, of one server as %d", got, want)
+	}
+	before := boards["looked at"].meter.spent()
+	w = httptest.NewRecorder()
+	boards["looked at"].ServeHTTP(w, request("POST", "/act", url.Values{"verb": {"close rule"}, "rule": {"phone"}, "for": {"1h"}, "reason": {"x"}, "back": {"/"}}))
+	if w.Code != http.StatusSeeOther || boards["looked at"].meter.spent() < before+scriptCost {
+		t.Errorf("a change of a cluster is answered with %d, and counts as %d commands", w.Code, boards["looked at"].meter.spent()-before)
 	}
 	if got := boards["idle"].meter.spent(); got != 0 {
 		t.Errorf("a dashboard that nobody looks at has spent %d commands", got)
@@ -105,7 +112,7 @@ func (d *rig) alone(target string) int {
 func TestSnapshotsAreShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &snapshots{meter: &meter{perSecond: 1000, left: 1000, at: time.Now()}, all: make(map[string]*snapshot)}
+		s := newSnapshots(0, &meter{perSecond: 1000, left: 1000, at: time.Now()})
 		loads := 0
 		load := func(context.Context) (any, error) {
 			loads++
@@ -166,7 +173,7 @@ func TestBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := &meter{perSecond: 100, left: 100, at: time.Now()}
-		s := &snapshots{meter: m, all: make(map[string]*snapshot)}
+		s := newSnapshots(0, m)
 		begin := time.Now()
 		load := func(cost int) func(context.Context) (any, error) {
 			return func(ctx context.Context) (any, error) { m.spend(ctx, cost); return time.Since(begin), nil }
@@ -188,6 +195,179 @@ func TestBudget(t *testing.T) {
 			t.Errorf("a load that would wait too long: %v, want %v", err, errBusy)
 		}
 	})
+}
+
+// Many different views do not start together: few loads are under way at once, what they spend stays
+// in the budget, and a viewer who would wait too long is told so at once.
+func TestManyViewsAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const perSecond, cost, views = 100, 60, 400
+		m := &meter{perSecond: perSecond, left: perSecond, at: time.Now()}
+		s := newSnapshots(0, m)
+		var mu sync.Mutex
+		now, most, refused, served := 0, 0, 0, 0
+		run := func(ctx context.Context) (any, error) {
+			mu.Lock()
+			now++
+			most = max(most, now)
+			mu.Unlock()
+			m.spend(ctx, cost)
+			time.Sleep(time.Second)
+			mu.Lock()
+			defer mu.Unlock()
+			now--
+			return most, nil
+		}
+		begin := time.Now()
+		var viewers sync.WaitGroup
+		for n := range views {
+			viewers.Go(func() {
+				_, err := s.get(t.Context(), fmt.Sprint("rule?", n), time.Second, run)
+				mu.Lock()
+				defer mu.Unlock()
+				switch waited := time.Since(begin); {
+				case err == nil:
+					served++
+				case !errors.Is(err, errBusy) || waited > 0:
+					t.Errorf("%v after %v, want %v at once", err, waited, errBusy)
+				default:
+					refused++
+				}
+			})
+		}
+		synctest.Wait()
+		if n := len(s.all); n > snapshotsMax {
+			t.Errorf("%d views are held, want at most %d", n, snapshotsMax)
+		}
+		viewers.Wait()
+		// The first loads are booked before it is known what they cost.
+		if bound := perSecond * (1 + time.Since(begin).Seconds()) * cost / firstCost; float64(m.spent()) > bound || served == 0 || served+refused != views {
+			t.Errorf("%d were served, %d refused, and %d commands spent, want at most %.0f", served, refused, m.spent(), bound)
+		}
+
+		m.perSecond, m.left = 1e6, 1e6
+		for n := range snapshotsMax {
+			viewers.Go(func() { _, _ = s.get(t.Context(), fmt.Sprint("task?", n), time.Second, run) })
+		}
+		viewers.Wait()
+		if most != loadsMax {
+			t.Errorf("%d loads were under way at once, want %d", most, loadsMax)
+		}
+		time.Sleep(loadFor)
+	})
+}
+
+// A load that others need does not wait behind them.
+func TestLoadsThatNeedALoad(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSnapshots(0, &meter{perSecond: 1e6, left: 1e6, at: time.Now()})
+		shared := func(ctx context.Context) error {
+			_, err := s.get(ctx, "shared", time.Second, func(context.Context) (any, error) { time.Sleep(time.Second); return 1, nil })
+			return err
+		}
+		var viewers sync.WaitGroup
+		for n := range 4 * loadsMax {
+			viewers.Go(func() {
+				if _, err := s.get(t.Context(), fmt.Sprint(n), time.Second, func(ctx context.Context) (any, error) {
+					time.Sleep(time.Millisecond)
+					return 1, shared(ctx)
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		viewers.Go(func() { // it is behind the others, until they need it
+			if err := shared(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		begin := time.Now()
+		viewers.Wait()
+		if took := time.Since(begin); took > 2*time.Second {
+			t.Errorf("the loads took %v", took)
+		}
+	})
+}
+
+// When all have left who wait for a view, its load ends. One that has not started never does.
+func TestViewersLeave(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSnapshots(0, &meter{perSecond: 1e6, left: 1e6, at: time.Now()})
+		var viewers sync.WaitGroup
+		var mu sync.Mutex
+		ended := 0
+		begin := func(n int) (leave context.CancelFunc) {
+			ctx, leave := context.WithCancel(t.Context())
+			for range n {
+				viewers.Go(func() {
+					_, _ = s.get(ctx, fmt.Sprint(n, rand.Text()), time.Second, func(ctx context.Context) (any, error) {
+						<-ctx.Done()
+						mu.Lock()
+						defer mu.Unlock()
+						ended++
+						return nil, ctx.Err()
+					})
+				})
+			}
+			synctest.Wait()
+			return leave
+		}
+		first, behind := begin(loadsMax), begin(5)
+		behind()
+		synctest.Wait()
+		first()
+		viewers.Wait()
+		synctest.Wait()
+		if ended != loadsMax || len(s.slots) != 0 || len(s.all) != 0 || s.waiting != 0 {
+			t.Errorf("%d loads ended, want %d; %d are under way, %d wait, %d views are held", ended, loadsMax, len(s.slots), s.waiting, len(s.all))
+		}
+	})
+}
+
+// A panic in a load is an error without its text. It does not end the program, and the next viewer
+// gets the view.
+func TestPanicInALoad(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSnapshots(0, &meter{perSecond: 1000, left: 1000, at: time.Now()})
+		if _, err := s.get(t.Context(), "x", time.Second, func(context.Context) (any, error) { panic("+15550100") }); !errors.Is(err, errFault) {
+			t.Errorf("a panic is %v, want %v", err, errFault)
+		}
+		if code, what, next := explained(errFault); code != http.StatusInternalServerError || strings.Contains(what+next, "15550100") {
+			t.Errorf("a panic is answered with %d %s %s", code, what, next)
+		}
+		time.Sleep(time.Second)
+		if v, err := s.get(t.Context(), "x", time.Second, func(context.Context) (any, error) { return 2, nil }); v.value != 2 || err != nil || len(s.slots) != 0 {
+			t.Errorf("after a panic a viewer got %v, %v, and %d loads are under way", v.value, err, len(s.slots))
+		}
+	})
+}
+
+// Changes and searches wait for the budget as pages do. Whoever would wait too long is refused, with
+// a time to try again.
+func TestChangesWaitForTheBudget(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.AllowWrites = true })
+	d.book("+15550100", "a", "b")
+	forms := d.forms()
+	d.board.(*board).meter.spend(t.Context(), 1e9)
+	change := forms[CloseRule]
+	change.Set("verb", string(CloseRule))
+	for name, r := range map[string]*http.Request{
+		"a page": request("GET", "/audit", nil), "a change": request("POST", "/act", change),
+		"a search": request("POST", "/find", url.Values{"rule": {"phone"}, "key": {"+15550100"}}),
+	} {
+		if w := d.do(r); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
+			t.Errorf("%s is answered with %d, want %d and when to try again", name, w.Code, http.StatusServiceUnavailable)
+		}
+	}
+	if n := len(d.audited()); n != 0 {
+		t.Errorf("%d changes were made", n)
+	}
 }
 
 // A page that is followed comes anew when something has changed, and only then.

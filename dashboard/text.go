@@ -88,6 +88,14 @@ func plural(n int, word string) string {
 	return count(n) + " " + word + "s"
 }
 
+// does is a verb for so many: "waits" for one, "wait" for several.
+func does(n int, verb string) string {
+	if n == 1 {
+		return verb + "s"
+	}
+	return verb
+}
+
 // span is a length of time in at most two units, for a person.
 func span(d time.Duration) string {
 	d = d.Abs()

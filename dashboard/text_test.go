@@ -89,6 +89,23 @@ func TestLinksHideKeys(t *testing.T) {
 	}
 }
 
+// A limit is told in a sentence that a person would say.
+func TestWords(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"sliding 5/1s": "At most 5 in any second for each key.", "gcra 5/1s": "5 in a second for each key", "gcra 5/1h": "5 in an hour for each key", "fixed 5/1m": "in a window of a minute that",
+		"gcra 5/2m": "5 in 2 minutes for each key", "leaky 5/24h": "5 in a day for each key",
+	} {
+		l, err := throttle.ParseLimit(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := words(l); !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}
+
 // The verdict names the gravest thing first, and says what is to be done.
 func TestVerdict(t *testing.T) {
 	t.Parallel()
@@ -106,6 +123,14 @@ func TestVerdict(t *testing.T) {
 	crowd := inspect.QueueStatus{Queue: "default", Pending: 500, Active: 10, Now: now}
 	closed := ruleRow{RuleStatus: inspect.RuleStatus{Rule: "phone", Limit: throttle.Sliding(1, time.Minute), Closed: now.Add(time.Hour)}}
 	broken := ruleRow{RuleStatus: inspect.RuleStatus{Rule: "phone", Problem: "stored"}}
+	one := inspect.QueueStatus{Queue: "default", Waiting: 1, Next: now.Add(time.Minute), Now: now}
+	oneLate := inspect.QueueStatus{Queue: "default", Waiting: 1, Overdue: 1, Next: now.Add(-time.Minute), Now: now}
+	onePaused := one
+	onePaused.Paused = true
+	alone := pool
+	alone.Workers, alone.Busy = 1, 1
+	broke := waits
+	broke.Archived = 3
 	because := []inspect.Change{{Action: inspect.ActionClose, Rule: "phone", Why: "an outage"}}
 	for name, c := range map[string]struct {
 		facts           facts
@@ -122,6 +147,10 @@ func TestVerdict(t *testing.T) {
 		"paused":            {facts{queues: []inspect.QueueStatus{paused}, processes: []inspect.Process{pool}}, "warn", "Queue default is paused"},
 		"closed":            {facts{queues: []inspect.QueueStatus{waits}, processes: []inspect.Process{pool}, rules: []ruleRow{closed}, changes: because}, "note", "phone is closed for another 1\u00A0h: an outage"},
 		"broken":            {facts{rules: []ruleRow{closed, broken}}, "bad", "The stored limit of phone can't be read"},
+		"one task":          {facts{queues: []inspect.QueueStatus{one}, processes: []inspect.Process{pool}}, "ok", "Limits hold 1 task. It starts by itself"},
+		"one task, paused":  {facts{queues: []inspect.QueueStatus{onePaused}, processes: []inspect.Process{pool}}, "warn", "Queue default is paused, and 1 task waits in it"},
+		"one late and busy": {facts{queues: []inspect.QueueStatus{oneLate}, processes: []inspect.Process{alone}}, "bad", "The only worker is busy, so 1 task of queue default is late"},
+		"failed":            {facts{queues: []inspect.QueueStatus{broke}, processes: []inspect.Process{pool}}, "note", "3 tasks failed in all their attempts"},
 		"several numbers":   {facts{differences: []inspect.Difference{{Rule: "phone"}}}, "warn", "Pools run with several numbers for phone"},
 	} {
 		c.facts.now = now

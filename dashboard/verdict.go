@@ -53,13 +53,14 @@ func judge(f facts) verdict {
 	add := func(level, next, path string, pair []string, format string, a ...any) {
 		found = append(found, verdict{Level: level, Headline: fmt.Sprintf(format, a...), Next: next, NextURL: path, NextPair: pair})
 	}
-	waiting, pending, active, hour := 0, 0, 0, 0
+	waiting, pending, active, failed, hour := 0, 0, 0, 0, 0
 	var first time.Time
 	for _, q := range f.queues {
 		waiting += q.Waiting
 		hour += q.Within1h
 		pending += q.Pending
 		active += q.Active
+		failed += q.Archived
 		if !q.Next.IsZero() && (first.IsZero() || q.Next.Before(first)) {
 			first = q.Next
 		}
@@ -68,7 +69,7 @@ func judge(f facts) verdict {
 		link := []string{"queue", q.Queue}
 		switch {
 		case q.Paused && q.Waiting+q.Pending > 0:
-			add("warn", "Resume the queue when it may go on", "/queue", link, "Queue %s is paused, and %s wait in it", name, plural(q.Waiting+q.Pending, "task"))
+			add("warn", "Resume the queue when it may go on", "/queue", link, "Queue %s is paused, and %s %s in it", name, plural(q.Waiting+q.Pending, "task"), does(q.Waiting+q.Pending, "wait"))
 		case !served[q.Queue] && (late || q.Pending > 0):
 			n := q.Pending
 			if late {
@@ -76,13 +77,13 @@ func judge(f facts) verdict {
 			}
 			add("bad", "Start a pool that serves it", "/pools", nil, "No pool serves queue %s, and %s in it should run now", name, plural(n, "task"))
 		case late && busy >= workers:
-			add("bad", "Add workers, or find what holds them", "/pools", nil, "All %d workers are busy, so %s of queue %s are late", workers, plural(q.Overdue, "task"), name)
+			add("bad", "Add workers, or find what holds them", "/pools", nil, "%s, so %s of queue %s %s late", allBusy(workers), plural(q.Overdue, "task"), name, is(q.Overdue))
 		case late:
 			add("warn", "Look at what is overdue", "/queue", link, "%s of queue %s should have started", plural(q.Overdue, "task"), name)
 		}
 	}
 	if pending > 0 && workers > 0 && busy >= workers && pending > workers {
-		add("warn", "Add workers: a higher limit would not help", "/pools", nil, "Workers are missing, not permits: %s could run and %d workers are busy", plural(pending, "task"), workers)
+		add("warn", "Add workers: a higher limit would not help", "/pools", nil, "Workers are missing, not permits: %s could run. %s", plural(pending, "task"), allBusy(workers))
 	}
 	for _, r := range f.rules {
 		link := []string{"rule", r.Rule}
@@ -97,6 +98,9 @@ func judge(f facts) verdict {
 			}
 			add("note", "It opens by itself. To open it earlier, look at the rule", "/rule", link, "%s is closed for another %s%s", name, span(r.Closed.Sub(f.now)), by)
 		}
+	}
+	if failed > 0 {
+		add("note", "Find out why. asynq keeps them until they are run again or deleted", "/", nil, "%s failed in all %s attempts", plural(failed, "task"), own(failed))
 	}
 	if len(f.differences) > 0 {
 		var rules []string
@@ -123,7 +127,10 @@ func judge(f facts) verdict {
 	calm := ""
 	switch {
 	case waiting > 0:
-		calm = fmt.Sprintf("Limits hold %s. Each starts by itself", plural(waiting, "task"))
+		calm = "Limits hold 1 task. It starts by itself"
+		if waiting > 1 {
+			calm = fmt.Sprintf("Limits hold %s. Each starts by itself", plural(waiting, "task"))
+		}
 		if !first.IsZero() && first.After(f.now) {
 			calm += ", the next " + relative(first, f.now)
 		}
@@ -146,6 +153,33 @@ func judge(f facts) verdict {
 		v.Evidence = append(v.Evidence, "No pool runs.")
 	}
 	return v
+}
+
+// is is the verb for so many.
+func is(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
+}
+
+// own is whose the attempts of so many tasks are.
+func own(n int) string {
+	if n == 1 {
+		return "its"
+	}
+	return "their"
+}
+
+// allBusy says that no worker is free.
+func allBusy(workers int) string {
+	switch workers {
+	case 0:
+		return "There is no worker"
+	case 1:
+		return "The only worker is busy"
+	}
+	return fmt.Sprintf("All %s are busy", plural(workers, "worker"))
 }
 
 // closing is the change that closed a rule on all keys, unless it was opened since.

@@ -93,7 +93,12 @@ type Change struct {
 	Value  string    `json:"value,omitempty"`
 	Before string    `json:"before,omitempty"` // what Value replaced; of a limit, the one that was stored, empty for none
 	Until  time.Time `json:"until,omitzero"`
-	Failed string    `json:"failed,omitempty"` // why the change was not made
+
+	// BeforeUntil is until when a stored limit that was replaced would have counted, zero for one
+	// without an end, and until when a key or rule was closed before it was closed or opened.
+	BeforeUntil time.Time `json:"before_until,omitzero"`
+
+	Failed string `json:"failed,omitempty"` // why the change was not made
 }
 
 // Audit returns changes, the newest first, without the first skip. The list holds the
@@ -181,7 +186,7 @@ func (i *Inspector) CloseKey(ctx context.Context, rule, key string, d time.Durat
 	if err != nil {
 		return time.Time{}, err
 	}
-	err = i.change(ctx, r, Change{Action: ActionClose, Rule: rule, Key: id, Until: in(d)}, func() (err error) {
+	err = i.change(ctx, r, Change{Action: ActionClose, Rule: rule, Key: id, Until: in(d), BeforeUntil: keyClosed(ctx, l, id)}, func() (err error) {
 		until, err = throttle.ForWorkers.Close(ctx, l, id, d)
 		return err
 	})
@@ -199,7 +204,7 @@ func (i *Inspector) OpenKey(ctx context.Context, rule, key string, r Reason) err
 	if err != nil {
 		return err
 	}
-	return i.change(ctx, r, Change{Action: ActionOpen, Rule: rule, Key: id}, func() error {
+	return i.change(ctx, r, Change{Action: ActionOpen, Rule: rule, Key: id, BeforeUntil: keyClosed(ctx, l, id)}, func() error {
 		promoted, err := throttle.ForWorkers.Open(ctx, l, id)
 		promotion.Move(ctx, i.rdb, i.cfg.Prefix, i.set, promoted...)
 		return err
@@ -212,7 +217,7 @@ func (i *Inspector) CloseRule(ctx context.Context, rule string, d time.Duration,
 	if err != nil {
 		return time.Time{}, err
 	}
-	err = i.change(ctx, r, Change{Action: ActionClose, Rule: rule, Until: in(d)}, func() (err error) {
+	err = i.change(ctx, r, Change{Action: ActionClose, Rule: rule, Until: in(d), BeforeUntil: l.LimitStatus(ctx).Closed}, func() (err error) {
 		until, err = l.CloseRule(ctx, d)
 		return err
 	})
@@ -225,7 +230,7 @@ func (i *Inspector) OpenRule(ctx context.Context, rule string, r Reason) error {
 	if err != nil {
 		return err
 	}
-	return i.change(ctx, r, Change{Action: ActionOpen, Rule: rule}, func() error { return l.OpenRule(ctx) })
+	return i.change(ctx, r, Change{Action: ActionOpen, Rule: rule, BeforeUntil: l.LimitStatus(ctx).Closed}, func() error { return l.OpenRule(ctx) })
 }
 
 // SetLimit stores a limit for a rule. It goes before the limit in code, in all processes
@@ -235,7 +240,9 @@ func (i *Inspector) SetLimit(ctx context.Context, rule string, limit throttle.Li
 	if err != nil {
 		return err
 	}
-	return i.change(ctx, r, Change{Action: ActionSetLimit, Rule: rule, Value: limit.String(), Before: stored(ctx, l), Until: in(d)}, func() error {
+	before, until := i.stored(ctx, l)
+	c := Change{Action: ActionSetLimit, Rule: rule, Value: limit.String(), Before: before, BeforeUntil: until, Until: in(d)}
+	return i.change(ctx, r, c, func() error {
 		_, err := l.SetLimit(ctx, limit, throttle.SetLimitOptions{For: d})
 		return err
 	})
@@ -247,15 +254,32 @@ func (i *Inspector) UnsetLimit(ctx context.Context, rule string, r Reason) error
 	if err != nil {
 		return err
 	}
-	return i.change(ctx, r, Change{Action: ActionUnsetLimit, Rule: rule, Before: stored(ctx, l)}, func() error { return l.UnsetLimit(ctx) })
+	before, until := i.stored(ctx, l)
+	c := Change{Action: ActionUnsetLimit, Rule: rule, Before: before, BeforeUntil: until}
+	return i.change(ctx, r, c, func() error { return l.UnsetLimit(ctx) })
 }
 
-// stored is the limit that is stored for a rule; empty for none, or one that can't be read.
-func stored(ctx context.Context, l *throttle.Limiter) string {
-	if s := l.LimitStatus(ctx); s.Stored && s.Err == nil {
-		return s.Limit.String()
+// stored is the limit that is stored for a rule, and until when; empty for none, or one that
+// can't be read. A limit without an end has no instant.
+func (i *Inspector) stored(ctx context.Context, l *throttle.Limiter) (limit string, until time.Time) {
+	s := l.LimitStatus(ctx)
+	if !s.Stored || s.Err != nil {
+		return "", time.Time{}
 	}
-	return ""
+	if left := i.rdb.PTTL(ctx, luascripts.StoredLimitKey(i.cfg.Prefix, l.Rule())).Val(); left > 0 {
+		until = time.Now().Add(left)
+	}
+	return s.Limit.String(), until
+}
+
+// keyClosed is until when a key is closed by itself. A closing of the whole rule that ends later
+// hides it.
+func keyClosed(ctx context.Context, l *throttle.Limiter, id string) time.Time {
+	s, err := throttle.ForWorkers.Peek(ctx, l, id, 1, 0)
+	if err != nil || s.Closed.Equal(l.LimitStatus(ctx).Closed) {
+		return time.Time{}
+	}
+	return s.Closed
 }
 
 // PauseKey is [Inspector.CloseKey] for a year, which is the longest time.
