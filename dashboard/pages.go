@@ -31,7 +31,7 @@ var pages = []page{
 // lineMost is how many places a page of a line or a queue has.
 const lineMost = 50
 
-// queues are the counts of all queues, which several pages share.
+// queuesOf returns the counts of all queues, which several pages share.
 func queuesOf(ctx context.Context, d *board, s *source) ([]inspect.QueueStatus, error) {
 	got, err := d.views.get(ctx, "queues", d.cfg.Refresh, func(ctx context.Context) (any, error) { return s.Queues(ctx) })
 	if err != nil {
@@ -40,7 +40,7 @@ func queuesOf(ctx context.Context, d *board, s *source) ([]inspect.QueueStatus, 
 	return got.value.([]inspect.QueueStatus), nil
 }
 
-// changes are the newest entries of the audit list, which several pages share.
+// changesOf returns the newest entries of the audit list, which several pages share.
 func changesOf(ctx context.Context, d *board, s *source) ([]inspect.Change, error) {
 	got, err := d.views.get(ctx, "changes", d.cfg.Refresh, func(ctx context.Context) (any, error) { return s.Audit(ctx, 0, 250) })
 	if err != nil {
@@ -87,7 +87,7 @@ const historyRules = 30
 // are minutes.
 const historyFor = 10 * time.Second
 
-// history is what happened by a rule, which several pages and viewers share.
+// historyOf returns what happened by a rule, which several pages and viewers share.
 func historyOf(ctx context.Context, d *board, s *source, rule string, span time.Duration) (inspect.History, error) {
 	got, err := d.views.get(ctx, fmt.Sprint("history ", span, " ", rule), max(historyFor, d.cfg.Refresh), func(ctx context.Context) (any, error) {
 		return s.History(ctx, rule, span)
@@ -150,7 +150,7 @@ func loadOverview(ctx context.Context, d *board, _ url.Values) (any, error) {
 	return o, nil
 }
 
-// planned adds up the planned starts of the queues in which most comes due within the hour.
+// plannedOf adds up the planned starts of the queues in which most comes due within the hour.
 func plannedOf(ctx context.Context, d *board, s *source, queues []inspect.QueueStatus) (c chart, charted, waits int, err error) {
 	var busy []inspect.QueueStatus
 	for _, q := range queues {

@@ -122,7 +122,7 @@ func loadRule(ctx context.Context, d *board, q url.Values) (any, error) {
 // busyMax is how many of the busiest keys a page lists.
 const busyMax = 10
 
-// busy are the busiest keys of a rule, which all viewers share.
+// busyOf returns the busiest keys of a rule, which all viewers share.
 func busyOf(ctx context.Context, d *board, s *source, rule string) ([]inspect.KeyStatus, error) {
 	got, err := d.views.get(ctx, "busy "+rule, max(historyFor, d.cfg.Refresh), func(ctx context.Context) (any, error) { return s.Keys(ctx, rule, inspect.ByPermits) })
 	if err != nil {

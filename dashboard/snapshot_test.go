@@ -18,7 +18,7 @@ import (
 	"github.com/headwayq/headway/internal/redistest"
 )
 
-// fiftyViewers look at once; they cost Redis what one costs.
+// Fifty viewers who look at once cost Redis what one costs.
 func TestFiftyViewersCostNoMoreThanOne(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, func(c *Config) { c.Refresh = RefreshMax })
