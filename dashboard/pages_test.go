@@ -78,7 +78,7 @@ func TestPagesShowTheLine(t *testing.T) {
 	if a, b, c := strings.Index(key, ">a</a>"), strings.Index(key, ">b</a>"), strings.Index(key, ">c</a>"); a < 0 || a > b || b > c {
 		t.Errorf("the line is not in order: %d %d %d", a, b, c)
 	}
-	wants(t, d.get(http.StatusOK, "/rule?rule=phone"), "&#43;…100", "At most 1 in any 20 minutes", "3")
+	wants(t, d.get(http.StatusOK, "/rule?rule=phone"), "&#43;…100", "At most 1 in any 20 minutes", "<dt>Wait for it</dt><dd>3 tasks</dd>", "<dt>Next start</dt>", "<dt>Oldest wait</dt>")
 	wants(t, d.get(http.StatusOK, "/gates"), "daytime", "00:00–24:00")
 	wants(t, d.get(http.StatusOK, "/policies"), "gcra 100/1s burst 20")
 	for target, code := range map[string]int{

@@ -23,6 +23,8 @@ type rulePage struct {
 	Day        inspect.History
 	DayChart   chart
 	Busy       []inspect.KeyStatus
+	Line       inspect.RuleCount // of the tasks that start next
+	More       bool              // others start later, and were not counted
 	Far        []inspect.FarKey
 	Looked     int
 	Waiting    int // on the queues that were looked at
@@ -83,6 +85,9 @@ func loadRule(ctx context.Context, d *board, q url.Values) (any, error) {
 			p.Waiting += of.Waiting
 		}
 	}
+	if p.Line, p.More, err = lineOf(ctx, d, s, p.Rule, names); err != nil {
+		return nil, err
+	}
 	if p.Far, p.Looked, err = s.FarKeys(ctx, p.Rule, names); err != nil {
 		return nil, err
 	}
@@ -117,6 +122,20 @@ func loadRule(ctx context.Context, d *board, q url.Values) (any, error) {
 		}
 	}
 	return p, nil
+}
+
+// lineOf returns what waits for a rule among the tasks that start next, and whether others start
+// later. All rules and viewers share the count.
+func lineOf(ctx context.Context, d *board, s *source, rule string, queues []string) (of inspect.RuleCount, more bool, err error) {
+	got, err := d.views.get(ctx, "waiting", max(historyFor, d.cfg.Refresh), func(ctx context.Context) (any, error) { return s.WaitingByRule(ctx, queues...) })
+	if err != nil {
+		return of, false, err
+	}
+	w := got.value.(inspect.WaitingByRule)
+	if n := slices.IndexFunc(w.Rules, func(c inspect.RuleCount) bool { return c.Rule == rule }); n >= 0 {
+		of = w.Rules[n]
+	}
+	return of, !w.Until.IsZero() || len(w.Queues) < len(queues), nil
 }
 
 // busyMax is how many of the busiest keys a page lists.
