@@ -163,7 +163,7 @@ func (s *snapshots) load(ctx context.Context, at *snapshot, l *load) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if at.loading, l.busy = nil, !started; started {
-			at.value, at.err, at.at, at.cost = value, err, time.Now(), l.cost.commands
+			at.value, at.err, at.at, at.cost = value, err, time.Now(), s.meter.spentBy(l.cost)
 		} else if at.at.IsZero() && s.all[l.view] == at {
 			delete(s.all, l.view)
 		}
@@ -374,6 +374,13 @@ func (m *meter) settle(cost *loadCost) int {
 	m.fill()
 	m.left += float64(cost.paid)
 	cost.paid = 0
+	return cost.commands
+}
+
+// spentBy is what a load has cost so far: a load that it needed may go on for others.
+func (m *meter) spentBy(cost *loadCost) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return cost.commands
 }
 
