@@ -292,7 +292,7 @@ func TestLoadsThatNeedALoad(t *testing.T) {
 	})
 }
 
-// When all have left who wait for a view, its load ends. One that has not started never does.
+// A load ends when nobody waits for its view any more. If it has not started by then, it never starts.
 func TestViewersLeave(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -280,3 +280,28 @@ func (p *Policy) countsAs(q *Policy) bool {
 	a, b := reflect.ValueOf(p.store.store), reflect.ValueOf(q.store.store)
 	return a.Comparable() && b.Comparable() && p.store.store == q.store.store // a client may be of any type
 }
+
+// calls are what the scripts need to know of each rule. The limits are put in later by
+// [number], when the store's clock is known.
+func (p *Policy) calls(ids []string, r Request) []luascripts.RuleCall {
+	calls := make([]luascripts.RuleCall, len(p.rules))
+	for i, l := range p.rules {
+		calls[i] = luascripts.RuleCall{LimitKeys: l.names.Of(ids[i]), Cost: r.keyCost(i).Cost}
+	}
+	p.oneKey.mark(calls)
+	return calls
+}
+
+// appendCalls is [Policy.calls] for the keys in r, into memory that is there already.
+func (p *Policy) appendCalls(calls []luascripts.RuleCall, r *Request) []luascripts.RuleCall {
+	w := KeyCost{r.Key, r.Cost}
+	from := len(calls)
+	for i, l := range p.rules {
+		if i > 0 {
+			w = r.More[i-1]
+		}
+		calls = append(calls, luascripts.RuleCall{LimitKeys: l.names.Of(l.ID(w.Key)), Cost: w.Cost})
+	}
+	p.oneKey.mark(calls[from:])
+	return calls
+}

@@ -42,31 +42,6 @@ func (rs ruleSet) ids(r Request) []string {
 	return ids
 }
 
-// calls are what the scripts need to know of each rule. The limits are put in later by
-// [number], when the store's clock is known.
-func (p *Policy) calls(ids []string, r Request) []luascripts.RuleCall {
-	calls := make([]luascripts.RuleCall, len(p.rules))
-	for i, l := range p.rules {
-		calls[i] = luascripts.RuleCall{LimitKeys: l.names.Of(ids[i]), Cost: r.keyCost(i).Cost}
-	}
-	p.oneKey.mark(calls)
-	return calls
-}
-
-// appendCalls is [Policy.calls] for the keys in r, into memory that is there already.
-func (p *Policy) appendCalls(calls []luascripts.RuleCall, r *Request) []luascripts.RuleCall {
-	w := KeyCost{r.Key, r.Cost}
-	from := len(calls)
-	for i, l := range p.rules {
-		if i > 0 {
-			w = r.More[i-1]
-		}
-		calls = append(calls, luascripts.RuleCall{LimitKeys: l.names.Of(l.ID(w.Key)), Cost: w.Cost})
-	}
-	p.oneKey.mark(calls[from:])
-	return calls
-}
-
 // oneKeyRules learns which rules of a policy have one key, such as a limit per hour and one
 // per day of a phone. Rules side by side with one key are decided together: a job that waits
 // has a place with each of them. But two keys may be the same text by chance, as user 42 and
@@ -95,6 +70,7 @@ func (o *oneKeyRules) mark(calls []luascripts.RuleCall) {
 	}
 }
 
+// learn splits what a call has shown to have two keys.
 func (o *oneKeyRules) learn(calls []luascripts.RuleCall) uint64 {
 	for {
 		old := o.first.Load()
