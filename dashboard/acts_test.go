@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -419,6 +420,9 @@ func TestUndo(t *testing.T) {
 	}
 
 	do(SetLimit)
+	if page := d.get(http.StatusOK, "/audit"); !regexp.MustCompile(`<option value="[^"]+" data-at="20\S+Z">20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC · set limit phone`).MatchString(page) {
+		t.Errorf("what can be undone is not offered with its day and zone in\n%s", page)
+	}
 	undoLast()
 	if r := rule(); r.Stored {
 		t.Errorf("after the undo %v is stored", r.Limit)

@@ -46,9 +46,10 @@ type Config struct {
 	AllowWrites bool
 
 	// Authorize says whether a request may do something: look at a page, or make a change.
-	// An error refuses it; its text is not shown. It is called for every request, and for
-	// every change that a page could offer, so it must be fast and safe for concurrent
-	// use. Required when Hosts is given. Defaults to letting everything through.
+	// An error refuses it; its text is not shown. It is called for every request, for every
+	// change that a page could offer, and again before a page that is followed is sent anew,
+	// so it must be fast and safe for concurrent use. Required when Hosts is given. Defaults to
+	// letting everything through.
 	Authorize func(*http.Request, Action) error
 
 	// Who names the person behind a request for the audit list: 1 to 128 bytes of one line.

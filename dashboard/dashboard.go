@@ -124,12 +124,11 @@ func (d *board) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.handler.Se
 func (d *board) parse() error {
 	funcs := template.FuncMap{
 		"safe": safe, "clip": safeIn, "key": d.shownKey, "n": count[int], "n64": count[int64], "plural": plural, "span": span, "stamp": stamp, "in": relative,
-		"url": d.url, "keyURL": d.keyURL, "taskURL": d.taskURL, "taskLink": d.taskLink, "does": does, "secret": func() bool { return !d.cfg.ShowKeys },
+		"url": d.url, "keyURL": d.keyURL, "taskURL": d.taskURL, "taskLink": d.taskLink, "asynqmon": d.asynqmonURL, "clock": clockText, "does": does, "secret": func() bool { return !d.cfg.ShowKeys },
 		"place":   func(i int) int { return i + 1 },
 		"upper":   func(s string) string { return strings.ToUpper(s[:min(1, len(s))]) + s[min(1, len(s)):] },
 		"ended":   func(p batch.Progress) int64 { return p.Done + p.Failed + p.Refused + p.Dropped },
 		"wide":    func(part, whole int64) float64 { return 720 * min(1, max(0, float64(part)/float64(max(1, whole)))) },
-		"share":   share,
 		"running": func(s batch.State) bool { return s == batch.Running || s == batch.Paused },
 		"percent": func(part, whole int64) int {
 			if whole <= 0 {
@@ -204,6 +203,18 @@ func (d *board) keyURL(rule, id string) string {
 }
 
 func (d *board) taskURL(queue, id string) string { return d.url("/task", "queue", queue, "id", id) }
+
+// asynqmonURL is the page of asynqmon about a task, or without one about a queue; empty when it is
+// not known where asynqmon runs.
+func (d *board) asynqmonURL(queue, id string) string {
+	switch {
+	case d.cfg.AsynqmonURL == "":
+		return ""
+	case id == "":
+		return d.cfg.AsynqmonURL + "/queues/" + url.PathEscape(queue)
+	}
+	return d.cfg.AsynqmonURL + "/queues/" + url.PathEscape(queue) + "/tasks/" + url.PathEscape(id)
+}
 
 // taskLink is the id of a task with a link to its page. An id can be too long for an address.
 func (d *board) taskLink(queue, id string, most int) template.HTML {
@@ -325,7 +336,7 @@ func (v view) Can(verb Verb, of any) bool {
 		f.rule, f.queue = of.Rule, of.Queue
 	case taskPage:
 		f.queue, f.task = of.Queue, of.ID
-	case batch.Progress:
+	case batchRow:
 		f.queue, f.batchID = of.Queue, of.ID
 	case auditRow:
 		f.rule, f.queue, f.task, f.batchID = of.Rule, of.Queue, of.Task, of.Batch

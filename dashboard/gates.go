@@ -13,6 +13,7 @@ import (
 // gatesPage is a week of opening hours.
 type gatesPage struct {
 	Gates     []gateRow
+	Pager     pager
 	Zone      string // that gates of the recipient's zone are shown in
 	Recipient bool   // some gate opens by the recipient's zone
 	Now       time.Time
@@ -82,7 +83,8 @@ func loadGates(ctx context.Context, d *board, q url.Values) (any, error) {
 		}
 		return 1
 	})
-	return p, nil
+	p.Gates, p.Pager, err = pageOf(d, "/gates", q, "from", p.Gates)
+	return p, err
 }
 
 // week draws seven days of a gate, from today on, by the clock of its zone.
@@ -111,13 +113,19 @@ func week(rule string, g gate.Gate, recipient *time.Location, now time.Time) gat
 	}
 	for n := range 7 {
 		from, to := time.Date(y, m, day+n, 0, 0, 0, 0, zone), time.Date(y, m, day+n+1, 0, 0, 0, 0, zone)
-		length := to.Sub(from)
 		r := dayRow{Name: from.Format("Mon"), Date: from.Format("2 Jan"), Now: -1}
-		if h := length.Hours(); h != 24 {
+		if h := to.Sub(from).Hours(); h != 24 {
 			r.Note = fmt.Sprintf("clocks are changed: this day has %g hours", h)
 		}
-		x := func(at time.Time) float64 {
-			return dayWidth * float64(min(length, max(0, at.Sub(from)))) / float64(length)
+		x := func(at time.Time) float64 { // by the clock of the zone, as the hours below the picture
+			switch {
+			case !at.After(from):
+				return 0
+			case !at.Before(to):
+				return dayWidth
+			}
+			h, m, s := at.In(zone).Clock()
+			return dayWidth * float64(h*3600+m*60+s) / 86_400
 		}
 		for _, o := range openings {
 			if a, b := x(o.Open), x(o.Close); b > a {

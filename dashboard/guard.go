@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"net"
 	"net/http"
 	"net/netip"
@@ -34,8 +35,21 @@ func guard(d *board, next http.Handler) http.Handler {
 			d.fault(w, r, http.StatusForbidden, "This dashboard is closed to where the request comes from.", why)
 			return
 		}
+		if host := forwardedHost(d.cfg, r); host != "" {
+			r = r.Clone(r.Context())
+			r.Host = host // a browser's Origin has the name by which it knows the proxy
+		}
 		inner.ServeHTTP(w, r)
 	})
+}
+
+// forwardedHost is the host that a trusted proxy was asked for; empty when none says so.
+func forwardedHost(c Config, r *http.Request) string {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil || !trusted(c, from.Addr().Unmap()) {
+		return ""
+	}
+	return r.Header.Get("X-Forwarded-Host")
 }
 
 // outside says why a request is not to be answered, by its address and the host that it
@@ -46,7 +60,7 @@ func outside(c Config, r *http.Request) string {
 	if err != nil {
 		return "Its address is not known."
 	}
-	addr, host := from.Addr().Unmap(), r.Host
+	addr, host := from.Addr().Unmap(), cmp.Or(forwardedHost(c, r), r.Host)
 	switch hops := r.Header.Values("X-Forwarded-For"); {
 	case trusted(c, addr):
 		if len(hops) > 0 {
@@ -55,9 +69,6 @@ func outside(c Config, r *http.Request) string {
 			}
 		} else if forwarded(r.Header) && len(c.Hosts) == 0 {
 			return "A proxy passes it on without X-Forwarded-For, so its address is not known."
-		}
-		if h := r.Header.Get("X-Forwarded-Host"); h != "" {
-			host = h
 		}
 	case forwarded(r.Header) && len(c.Hosts) == 0:
 		return "A proxy passes it on. Config.TrustedProxies names the proxies that may, and Config.Hosts lets other machines in."

@@ -26,7 +26,8 @@ func (d *board) follow(w http.ResponseWriter, r *http.Request) {
 		d.fail(w, r, err)
 		return
 	}
-	if !d.allowed(r, Action{Verb: View, Page: p.name, Rule: q.Get("rule"), Queue: q.Get("queue"), Task: q.Get("id")}) {
+	look := Action{Verb: View, Page: p.name, Rule: q.Get("rule"), Queue: q.Get("queue"), Task: q.Get("id")}
+	if !d.allowed(r, look) {
 		d.refuse(w, r)
 		return
 	}
@@ -44,14 +45,14 @@ func (d *board) follow(w http.ResponseWriter, r *http.Request) {
 	out := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // nginx would hold it back
-	send := func(event, text string) bool {
+	send := func(event, text string, at time.Time) bool {
 		_ = out.SetWriteDeadline(time.Now().Add(liveBeat)) // a server without deadlines has none to set
-		if _, err := w.Write([]byte(eventOf(event, text))); err != nil {
+		if _, err := w.Write([]byte(eventOf(event, text, at))); err != nil {
 			return false
 		}
 		return out.Flush() == nil
 	}
-	if !send("", "") {
+	if !send("", "", time.Time{}) {
 		return
 	}
 	var seen time.Time
@@ -67,7 +68,7 @@ func (d *board) follow(w http.ResponseWriter, r *http.Request) {
 		case err != nil:
 			_, what, _ := explained(err)
 			if what != last {
-				if last, said = what, time.Now(); !send("fault", what) {
+				if last, said = what, time.Now(); !send("fault", what, time.Time{}) {
 					return
 				}
 			}
@@ -80,13 +81,17 @@ func (d *board) follow(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 			if text := b.String(); text != last {
-				if last, said = text, time.Now(); !send("view", text) {
+				if !d.allowed(r, look) { // any more
+					send("fault", "You may not look at this any more.", time.Time{})
+					return
+				}
+				if last, said = text, time.Now(); !send("view", text, got.at) {
 					return
 				}
 			}
 		}
 		if time.Since(said) > liveBeat {
-			if said = time.Now(); !send("", "") {
+			if said = time.Now(); !send("", "", time.Time{}) {
 				return
 			}
 		}
@@ -98,13 +103,17 @@ func (d *board) follow(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// eventOf is a server-sent event; without a name it is a comment. A carriage return ends a line, too.
-func eventOf(name, text string) string {
+// eventOf is a server-sent event; without a name it is a comment. Its id is the instant of what it
+// shows. A carriage return ends a line, too.
+func eventOf(name, text string, at time.Time) string {
 	if name == "" {
 		return ":\n\n"
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "event: %s\n", name)
+	if !at.IsZero() {
+		fmt.Fprintf(&b, "id: %s\n", at.UTC().Format("2006-01-02T15:04:05.000Z"))
+	}
 	for line := range strings.Lines(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(text)) {
 		b.WriteString("data: " + strings.TrimSuffix(line, "\n") + "\n")
 	}

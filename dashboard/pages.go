@@ -10,28 +10,25 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/inspect"
-	"github.com/headwayq/headway/queue/batch"
+	"github.com/headwayq/headway/queue"
 )
 
 // pages are all pages, in the order of the navigation.
 var pages = []page{
-	{name: "overview", path: "/", title: "Overview", nav: true, load: loadOverview},
+	{name: "overview", path: "/", title: "Overview", nav: true, params: []string{"rules", "queues"}, load: loadOverview},
 	{name: "queue", path: "/queue", title: "Queue", params: []string{"queue", "from"}, load: loadQueue, asks: []Verb{PauseQueue, ResumeQueue}},
 	{name: "rule", path: "/rule", title: "Rule", params: []string{"rule", "limit", "for"}, load: loadRule, asks: []Verb{SetLimit, UnsetLimit, CloseRule, OpenRule}},
 	{name: "key", path: "/key", title: "Key", params: []string{"rule", "k", "from"}, load: loadKey, asks: []Verb{CloseKey, OpenKey, PauseKey, CancelKey, FrontKey}},
 	{name: "task", path: "/task", title: "Task", params: []string{"queue", "id"}, load: loadTask, asks: []Verb{CancelTask, FrontTask, RunTask}},
-	{name: "gates", path: "/gates", title: "Gates", nav: true, params: []string{"zone"}, load: loadGates},
-	{name: "batches", path: "/batches", title: "Batches", nav: true, load: loadBatches, asks: []Verb{PauseBatch, ResumeBatch, CancelBatch, SetPace, SetWeight}},
-	{name: "schedules", path: "/schedules", title: "Schedules", nav: true, load: loadSchedules},
-	{name: "policies", path: "/policies", title: "Policies", nav: true, load: loadPolicies},
-	{name: "pools", path: "/pools", title: "Pools", nav: true, load: loadPools},
-	{name: "audit", path: "/audit", title: "Audit", nav: true, params: []string{"skip"}, load: loadAudit, asks: []Verb{Undo}},
+	{name: "gates", path: "/gates", title: "Gates", nav: true, params: []string{"zone", "from"}, load: loadGates},
+	{name: "batches", path: "/batches", title: "Batches", nav: true, params: []string{"from"}, load: loadBatches, asks: []Verb{PauseBatch, ResumeBatch, CancelBatch, SetPace, SetWeight}},
+	{name: "schedules", path: "/schedules", title: "Schedules", nav: true, params: []string{"from"}, load: loadSchedules},
+	{name: "policies", path: "/policies", title: "Policies", nav: true, params: []string{"from", "differences"}, load: loadPolicies},
+	{name: "pools", path: "/pools", title: "Pools", nav: true, params: []string{"from"}, load: loadPools},
+	{name: "audit", path: "/audit", title: "Audit", nav: true, params: []string{"from"}, load: loadAudit, asks: []Verb{Undo}},
 }
 
-// lineMost is how many places a page of a line or a queue has.
-const lineMost = 50
-
-// queuesOf returns the counts of all queues, which several pages share.
+// queuesOf returns the counts of the first 100 queues, which several pages share.
 func queuesOf(ctx context.Context, d *board, s *source) ([]inspect.QueueStatus, error) {
 	got, err := d.views.get(ctx, "queues", d.cfg.Refresh, func(ctx context.Context) (any, error) { return s.Queues(ctx) })
 	if err != nil {
@@ -60,8 +57,11 @@ func now(queues []inspect.QueueStatus) time.Time {
 // overview is the first page.
 type overview struct {
 	Verdict verdict
-	Queues  []inspect.QueueStatus
-	Sum     inspect.QueueStatus // of all queues
+	Queues  []inspect.QueueStatus // those that are counted
+	Sum     inspect.QueueStatus   // of them
+	All     int                   // how many there are
+	Listed  []inspect.QueueStatus // on this page
+	ByQueue pager
 	Workers int
 	Busy    int
 	Pools   int
@@ -69,6 +69,7 @@ type overview struct {
 	Charted int // queues in the chart, of those in which something waits
 	Waits   int
 	Rules   []ruleRow
+	ByRule  pager
 	Changes []inspect.Change
 	Now     time.Time
 }
@@ -81,7 +82,7 @@ type ruleRow struct {
 }
 
 // historyRules is how many rules the overview tells the last hour of.
-const historyRules = 30
+const historyRules = 100
 
 // historyFor is how old a history may be on a page: pools write it every 5 s, and its points
 // are minutes.
@@ -101,7 +102,7 @@ func historyOf(ctx context.Context, d *board, s *source, rule string, span time.
 // chartedMax is how many queues the chart adds up: each costs Redis 60 counts.
 const chartedMax = 10
 
-func loadOverview(ctx context.Context, d *board, _ url.Values) (any, error) {
+func loadOverview(ctx context.Context, d *board, q url.Values) (any, error) {
 	s, err := d.source(ctx)
 	if err != nil {
 		return nil, err
@@ -111,14 +112,25 @@ func loadOverview(ctx context.Context, d *board, _ url.Values) (any, error) {
 		return nil, err
 	}
 	o.Now = now(o.Queues)
-	for _, q := range o.Queues {
-		o.Sum.Waiting += q.Waiting
-		o.Sum.Overdue += q.Overdue
-		o.Sum.Within1h += q.Within1h
-		o.Sum.Pending += q.Pending
-		o.Sum.Active += q.Active
-		o.Sum.Other += q.Other
-		o.Sum.Archived += q.Archived
+	for _, of := range o.Queues {
+		o.Sum.Waiting += of.Waiting
+		o.Sum.Overdue += of.Overdue
+		o.Sum.Within1h += of.Within1h
+		o.Sum.Pending += of.Pending
+		o.Sum.Active += of.Active
+		o.Sum.Other += of.Other
+		o.Sum.Archived += of.Archived
+	}
+	names, err := s.QueueNames(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o.All = len(names)
+	if names, o.ByQueue, err = pageOf(d, "/", q, "queues", names); err != nil {
+		return nil, err
+	}
+	if o.Listed, err = statusesOf(ctx, s, o.Queues, names); err != nil {
+		return nil, err
 	}
 	for _, p := range s.processes {
 		if p.Kind == "pool" {
@@ -147,7 +159,25 @@ func loadOverview(ctx context.Context, d *board, _ url.Values) (any, error) {
 	o.Verdict = judge(facts{
 		queues: o.Queues, rules: o.Rules, processes: s.processes, differences: inspect.Differences(nil, s.processes), changes: changes, now: o.Now,
 	})
-	return o, nil
+	o.Rules, o.ByRule, err = pageOf(d, "/", q, "rules", o.Rules)
+	return o, err
+}
+
+// statusesOf returns what some queues hold. Those that are known already are not counted again.
+func statusesOf(ctx context.Context, s *source, known []inspect.QueueStatus, names []string) ([]inspect.QueueStatus, error) {
+	var all []inspect.QueueStatus
+	for _, name := range names {
+		if n := slices.IndexFunc(known, func(of inspect.QueueStatus) bool { return of.Queue == name }); n >= 0 {
+			all = append(all, known[n])
+			continue
+		}
+		one, err := s.Queues(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one...)
+	}
+	return all, nil
 }
 
 // plannedOf adds up the planned starts of the queues in which most comes due within the hour.
@@ -191,8 +221,8 @@ func ruleRows(s *source, rules []inspect.RuleStatus) []ruleRow {
 // queuePage is what waits on a queue.
 type queuePage struct {
 	inspect.QueueStatus
-	Page inspect.Page
-	From string
+	Page  inspect.Page
+	Pager pager
 }
 
 func loadQueue(ctx context.Context, d *board, q url.Values) (any, error) {
@@ -200,100 +230,63 @@ func loadQueue(ctx context.Context, d *board, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	queues, err := queuesOf(ctx, d, s)
+	names, err := s.QueueNames(ctx)
 	if err != nil {
 		return nil, err
 	}
-	n := slices.IndexFunc(queues, func(of inspect.QueueStatus) bool { return of.Queue == q.Get("queue") })
-	if n < 0 {
+	name := q.Get("queue")
+	if _, found := slices.BinarySearch(names, name); !found {
 		return nil, fmt.Errorf("%w: there is no such queue", errGone)
 	}
-	p := queuePage{QueueStatus: queues[n], From: q.Get("from")}
-	p.Page, err = s.DeferredPage(ctx, q.Get("queue"), inspect.Cursor(p.From), lineMost)
-	return p, err
-}
-
-// batchesPage are the batches of all queues.
-type batchesPage struct {
-	Batches []batch.Progress
-	More    bool
-	Now     time.Time
-}
-
-// batchQueues is how many queues are asked for their batches.
-const batchQueues = 20
-
-func loadBatches(ctx context.Context, d *board, _ url.Values) (any, error) {
-	s, err := d.source(ctx)
-	if err != nil {
-		return nil, err
-	}
 	queues, err := queuesOf(ctx, d, s)
 	if err != nil {
 		return nil, err
 	}
-	p := batchesPage{Now: now(queues), More: len(queues) > batchQueues}
-	for _, q := range queues[:min(len(queues), batchQueues)] {
-		all, more, err := s.Batches(ctx, q.Queue)
-		if err != nil {
-			return nil, err
-		}
-		p.Batches, p.More = append(p.Batches, all...), p.More || more
+	of, err := statusesOf(ctx, s, queues, []string{name})
+	if err != nil {
+		return nil, err
 	}
-	return p, nil
-}
-
-// share says how much of what they have in common a batch gets beside the others of its
-// type that run: as their weighted windows are to each other.
-func share(all []batch.Progress, p batch.Progress) string {
-	mine, sum, others := 0, 0, 0
-	for _, of := range all {
-		if of.Type != p.Type || of.State != batch.Running {
-			continue
-		}
-		sum += of.Window * of.Weight
-		if of.ID == p.ID && of.Queue == p.Queue {
-			mine = of.Window * of.Weight
-		} else {
-			others++
-		}
-	}
-	if mine == 0 || others == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%d %% of what %s share", 100*mine/sum, fmt.Sprintf("%d batches", others+1))
+	p := queuePage{QueueStatus: of[0]}
+	p.Page, err = s.DeferredPage(ctx, name, inspect.Cursor(q.Get("from")), lineMost)
+	p.Pager = d.cursors("/queue", q, p.Page.Next)
+	return p, err
 }
 
 // schedulesPage are the entries of schedulers and their ticks.
 type schedulesPage struct {
 	Entries []inspect.Entry
+	Pager   pager
 	Ticks   []inspect.Tick
-	Last    []inspect.PastTick
-	Of      int // entries of which the last ticks are told
+	Last    []inspect.PastTick // of the entries on this page
 	Now     time.Time
 }
 
-// Of so many entries the last ticks are told, so many of each.
-const lastEntries, lastTicks = 50, 5
+// nextTicks is how many of the next ticks of all entries are told, and lastTicks how many of the
+// last of each entry.
+const nextTicks, lastTicks = 20, 5
 
-func loadSchedules(ctx context.Context, d *board, _ url.Values) (any, error) {
+func loadSchedules(ctx context.Context, d *board, q url.Values) (any, error) {
 	s, err := d.source(ctx)
 	if err != nil {
 		return nil, err
 	}
 	p := schedulesPage{Now: time.Now()}
-	p.Entries, p.Ticks = inspect.Schedules(s.processes, p.Now, 20)
-	p.Of = min(len(p.Entries), lastEntries)
-	p.Last, err = s.LastTicks(ctx, p.Entries[:p.Of], p.Now, lastTicks)
+	p.Entries, p.Ticks = inspect.Schedules(s.processes, p.Now, nextTicks)
+	if p.Entries, p.Pager, err = pageOf(d, "/schedules", q, "from", p.Entries); err != nil {
+		return nil, err
+	}
+	p.Last, err = s.LastTicks(ctx, p.Entries, p.Now, lastTicks)
 	return p, err
 }
 
 // policiesPage are the rules by task type, beside those of pools that differ.
 type policiesPage struct {
 	Policies    []policyRow
+	Pager       pager
 	Given       bool // the policies were given, not said by pools
 	Pools       int
 	Differences []inspect.Difference
+	ByPool      pager
 }
 
 type policyRow struct {
@@ -306,12 +299,15 @@ type policyRule struct {
 	Gate, Stored, Broken  bool // Broken: the stored limit can't be read
 }
 
-func loadPolicies(ctx context.Context, d *board, _ url.Values) (any, error) {
+func loadPolicies(ctx context.Context, d *board, q url.Values) (any, error) {
 	s, err := d.source(ctx)
 	if err != nil {
 		return nil, err
 	}
-	p := policiesPage{Given: d.cfg.Policies != nil, Differences: inspect.Differences(d.cfg.Policies, s.processes)}
+	p := policiesPage{Given: d.cfg.Policies != nil}
+	if p.Differences, p.ByPool, err = pageOf(d, "/policies", q, "differences", inspect.Differences(d.cfg.Policies, s.processes)); err != nil {
+		return nil, err
+	}
 	for _, of := range s.processes {
 		if of.Kind == "pool" {
 			p.Pools++
@@ -321,7 +317,11 @@ func loadPolicies(ctx context.Context, d *board, _ url.Values) (any, error) {
 	for _, r := range s.Rules(ctx) {
 		inForce[r.Rule] = r
 	}
-	for _, of := range s.policies {
+	var listed []queue.Policy
+	if listed, p.Pager, err = pageOf(d, "/policies", q, "from", s.policies); err != nil {
+		return nil, err
+	}
+	for _, of := range listed {
 		row := policyRow{Type: of.Type}
 		for _, r := range of.Rules {
 			rule := policyRule{Name: r.Name, InCode: numbersOf(r), Gate: !r.Gate.IsZero()}
@@ -339,7 +339,8 @@ func loadPolicies(ctx context.Context, d *board, _ url.Values) (any, error) {
 // poolsPage are the processes that run.
 type poolsPage struct {
 	Processes   []processRow
-	All         int
+	Pager       pager
+	Known, All  int // how many could be listed, and how many there are
 	Differences []inspect.Difference
 	Now         time.Time
 }
@@ -354,13 +355,18 @@ type processRow struct {
 // runsMax is how many queues, policies, sources or entries of a process are named.
 const runsMax = 6
 
-func loadPools(ctx context.Context, d *board, _ url.Values) (any, error) {
+func loadPools(ctx context.Context, d *board, q url.Values) (any, error) {
 	s, err := d.source(ctx)
 	if err != nil {
 		return nil, err
 	}
-	p := poolsPage{All: s.all, Differences: inspect.Differences(d.cfg.Policies, s.processes), Now: time.Now()}
-	for _, of := range s.processes {
+	p := poolsPage{Known: len(s.processes), All: s.all, Differences: inspect.Differences(d.cfg.Policies, s.processes), Now: time.Now()}
+	listed, at, err := pageOf(d, "/pools", q, "from", s.processes)
+	if err != nil {
+		return nil, err
+	}
+	p.Pager = at
+	for _, of := range listed {
 		row := processRow{Process: of}
 		for name := range of.Queues {
 			row.Queues = append(row.Queues, name)
@@ -383,10 +389,9 @@ func loadPools(ctx context.Context, d *board, _ url.Values) (any, error) {
 
 // auditPage is a page of the audit list.
 type auditPage struct {
-	Changes    []auditRow
-	Skip       int
-	Prev, Next string // values of skip; empty for none
-	Now        time.Time
+	Changes []auditRow
+	Pager   pager
+	Now     time.Time
 }
 
 type auditRow struct {
@@ -401,22 +406,20 @@ func loadAudit(ctx context.Context, d *board, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	skip := 0
-	if text := q.Get("skip"); text != "" {
-		if skip, err = strconv.Atoi(text); err != nil || skip < 0 || skip > 100_000 {
-			return nil, fmt.Errorf("%w: skip is %q, want a number from 0", errRequest, clip(text, 20))
-		}
+	skip, err := skipOf(q, "from")
+	if err != nil {
+		return nil, err
 	}
 	changes, err := s.Audit(ctx, skip, lineMost+1)
 	if err != nil {
 		return nil, err
 	}
-	p := auditPage{Skip: skip, Now: time.Now()}
+	p := auditPage{Now: time.Now()}
 	if len(changes) > lineMost {
-		changes, p.Next = changes[:lineMost], strconv.Itoa(skip+lineMost)
+		changes, p.Pager.Next = changes[:lineMost], d.with("/audit", q, "from", strconv.Itoa(skip+lineMost))
 	}
 	if skip > 0 {
-		p.Prev = strconv.Itoa(max(0, skip-lineMost))
+		p.Pager.Prev = d.with("/audit", q, "from", before(skip))
 	}
 	able := make(map[string]reversal)
 	newest, err := changesOf(ctx, d, s)

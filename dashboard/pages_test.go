@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
@@ -83,7 +86,7 @@ func TestPagesShowTheLine(t *testing.T) {
 	wants(t, d.get(http.StatusOK, "/policies"), "gcra 100/1s burst 20")
 	for target, code := range map[string]int{
 		"/task?queue=default&id=none": 404, "/queue?queue=none": 404, "/rule?rule=none": 404, "/key?rule=phone&k=none": 410, "/none": 404, "/task?queue=default": 400,
-		"/queue?queue=default&from=x": 400, "/audit?skip=-1": 400, "/gates?zone=Nowhere": 400, "/rule?rule=" + strings.Repeat("x", 3000): 400, "/live?view=/none": 400,
+		"/queue?queue=default&from=x": 400, "/audit?from=-1": 400, "/gates?zone=Nowhere": 400, "/rule?rule=" + strings.Repeat("x", 3000): 400, "/live?view=/none": 400,
 		"/live?view=//x": 400, "/assets/none": 404,
 	} {
 		d.get(code, target)
@@ -112,6 +115,101 @@ func TestListsArePaged(t *testing.T) {
 			t.Errorf("the next page of %s lists %d tasks, want 10 or 11", target, n)
 		}
 		wants(t, page, "t060", "First page")
+	}
+}
+
+// say notes a process as it says itself that it runs.
+func (d *rig) say(process string) {
+	d.Helper()
+	id := fmt.Sprintf("%016x", rand.Uint64())
+	if err := errors.Join(d.rdb.Set(d.Context(), "hw:process:"+id, process, time.Hour).Err(),
+		d.rdb.ZAdd(d.Context(), "hw:processes", redis.Z{Score: float64(time.Now().UnixMicro()), Member: id}).Err()); err != nil {
+		d.Fatal(err)
+	}
+}
+
+// Every list that can be long has pages, which lead from the first row to the last. Queues whose
+// names come late have a page, too.
+func TestLongListsHavePages(t *testing.T) {
+	t.Parallel()
+	const rows = 130
+	hours, err := gate.Parse("08:00-20:00 UTC")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var policies []queue.Policy
+	var entries []string
+	for n := range rows {
+		policies = append(policies, queue.Policy{Type: fmt.Sprintf("row-%03d", n), Rules: []queue.Rule{
+			{Name: fmt.Sprintf("hours-%03d", n), Gate: hours},
+			{Name: fmt.Sprintf("rule-%03d", n), Limit: throttle.Sliding(1, time.Hour), Constant: "x"},
+		}})
+		entries = append(entries, fmt.Sprintf(`{"name":"row-%03d","queue":"default","spec":"@every 6h"}`, n))
+	}
+	d := newRig(t, func(c *Config) { c.Policies = policies })
+	control := batch.NewControl(d.client)
+	for n := range rows {
+		name := fmt.Sprintf("row-%03d", n)
+		d.say(fmt.Sprintf(`{"kind":"pool","host":%q,"pid":1,"policies":[{"type":"row-000","rules":[{"name":"hours-000","gate":%q},{"name":"rule-000","limit":"sliding %d/1h"}]}]}`, name, hours, n+2))
+		if err := d.rdb.SAdd(t.Context(), "asynq:queues", name).Err(); err != nil {
+			t.Fatal(err)
+		}
+		where := name // one batch in each of most queues, and many in one
+		if n%4 == 0 {
+			where = "row-000"
+		}
+		if _, err := control.Start(t.Context(), batch.Spec{ID: name, Queue: where, Type: "sms", Source: "readers"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.inspector().CloseRule(t.Context(), "provider", time.Hour, inspect.Reason{Who: name, Why: "a test"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.say(`{"kind":"scheduler","host":"z","entries":[` + strings.Join(entries, ",") + `]}`)
+	next := regexp.MustCompile(`<a rel="next" href="([^"]+)"`)
+	for name, list := range map[string]struct{ first, begin, end, row, param string }{
+		"queues":      {"/", `id="queues-h"`, "</section>", `<th scope="row"><a href="/queue\?queue=(row-\d+)">`, "queues"},
+		"rules":       {"/", `id="rules-h"`, "</section>", `<th scope="row"><a href="/rule\?rule=rule-(\d+)">`, "rules"},
+		"pools":       {"/pools", "<main", "</main>", `<th scope="row">(row-\d+):1`, "from"},
+		"policies":    {"/policies", `aria-label="Policy of`, "</main>", `<h2>(row-\d+)</h2>`, "from"},
+		"differences": {"/policies", `id="diff-h"`, "</section>", `<th scope="row">(row-\d+):1`, "differences"},
+		"gates":       {"/gates", "<main", "</main>", `<section class="gate" aria-label="hours-(\d+)">`, "from"},
+		"entries":     {"/schedules", `id="entries-h"`, "</section>", `<th scope="row">(row-\d+)</th>`, "from"},
+		"batches":     {"/batches", "<main", "</main>", `<section class="batch" aria-label="Batch (row-\d+)">`, "from"},
+		"changes":     {"/audit", "<main", "</main>", `<strong>(row-\d+)</strong>`, "from"},
+	} {
+		seen := make(map[string]bool)
+		pages := 0
+		for target := list.first; target != ""; pages++ {
+			_, part, _ := strings.Cut(d.get(http.StatusOK, target), list.begin)
+			part, _, _ = strings.Cut(part, list.end)
+			found := regexp.MustCompile(list.row).FindAllStringSubmatch(part, -1)
+			if len(found) > lineMost {
+				t.Errorf("a page of %s has %d rows, want at most %d", name, len(found), lineMost)
+			}
+			for _, row := range found {
+				if seen[row[1]] {
+					t.Errorf("%s lists %s twice", name, row[1])
+				}
+				seen[row[1]] = true
+			}
+			target = ""
+			for _, link := range next.FindAllStringSubmatch(part, -1) {
+				if strings.Contains(link[1], list.param+"=") {
+					target = strings.ReplaceAll(link[1], "&amp;", "&")
+				}
+			}
+		}
+		if len(seen) != rows || pages < 3 {
+			t.Errorf("%d pages of %s list %d rows, want %d", pages, name, len(seen), rows)
+		}
+	}
+	wants(t, d.get(http.StatusOK, "/queue?queue=row-129"), "Nothing waits here.")
+	wants(t, d.get(http.StatusOK, "/"), "The figures above are of the first 100 queues of 130, by name.")
+	wants(t, d.get(http.StatusOK, "/pools?from=100"), "101 to 131 of 131", `<a rel="prev" href="/pools?from=50">`)
+	wants(t, d.get(http.StatusOK, "/pools?from=9999"), "101 to 131 of 131")
+	for _, target := range []string{"/batches?from=x", "/batches?from=-1.0", "/pools?from=1e9", "/?rules=-1", "/?queues=x", "/schedules?from=99999", "/gates?from=x", "/policies?differences=x"} {
+		d.get(http.StatusBadRequest, target)
 	}
 }
 
@@ -146,10 +244,7 @@ func TestHostileText(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(d.rdb.Set(t.Context(), "hw:process:x", process, time.Hour).Err(),
-		d.rdb.ZAdd(t.Context(), "hw:processes", redis.Z{Score: float64(time.Now().UnixMicro()), Member: "x"}).Err()); err != nil {
-		t.Fatal(err)
-	}
+	d.say(string(process))
 	if err := d.rdb.SAdd(t.Context(), "asynq:queues", nasty+"queue").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +291,7 @@ func TestHostileText(t *testing.T) {
 // An event of a live page keeps its lines together, whatever ends a line.
 func TestLinesOfAnEvent(t *testing.T) {
 	t.Parallel()
-	if got, want := eventOf("view", "a\rdata: b\r\n\r\revent: c\n"), "event: view\ndata: a\ndata: data: b\ndata: \ndata: \ndata: event: c\n\n"; got != want {
+	if got, want := eventOf("view", "a\rdata: b\r\n\r\revent: c\n", time.Time{}), "event: view\ndata: a\ndata: data: b\ndata: \ndata: \ndata: event: c\n\n"; got != want {
 		t.Errorf("the event is %q, want %q", got, want)
 	}
 }
@@ -363,6 +458,35 @@ func TestForwardedFor(t *testing.T) {
 	}
 }
 
+// A browser names the host by which it knows a proxy, and the proxy may ask for another one. What a
+// named proxy says of it counts, also for a form.
+func TestFormThroughAProxy(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) {
+		c.AllowWrites, c.Authorize = true, func(*http.Request, Action) error { return nil }
+		c.Hosts, c.TrustedProxies = []string{"ops.example", "inside"}, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	})
+	d.book("+15550100", "a")
+	for name, c := range map[string]struct {
+		from, origin string
+		code         int
+	}{
+		"a named proxy":          {"10.1.2.3:5", "http://ops.example", http.StatusSeeOther},
+		"a stranger":             {"192.0.2.1:5", "http://ops.example", http.StatusForbidden},
+		"another site behind it": {"10.1.2.3:5", "http://evil.example", http.StatusForbidden},
+	} {
+		r := request("POST", "/act", url.Values{"verb": {"pause queue"}, "queue": {"default"}, "reason": {"x"}, "back": {"/"}})
+		r.RemoteAddr, r.Host = c.from, "inside:80"
+		r.Header.Del("Sec-Fetch-Site") // a browser does not send it to a name in plain http
+		r.Header.Set("Origin", c.origin)
+		r.Header.Set("X-Forwarded-Host", "ops.example")
+		r.Header.Set("X-Forwarded-For", "198.51.100.7")
+		if w := d.do(r); w.Code != c.code {
+			t.Errorf("%s: %d, want %d\n%s", name, w.Code, c.code, w.Body)
+		}
+	}
+}
+
 // Everything that is wrong with a configuration is said, in one error.
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
@@ -461,6 +585,36 @@ func TestWeekOfAGate(t *testing.T) {
 	wants(t, newRig(t, nil).get(http.StatusOK, "/gates"), "It is always open.")
 }
 
+// On a day of 25 or 23 hours an opening stands where the hours below the picture say.
+func TestGateOnADayOfAClockChange(t *testing.T) {
+	t.Parallel()
+	zone, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := gate.Parse("06:00-18:00 Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, day := range []time.Time{time.Date(2026, 10, 25, 12, 0, 0, 0, zone), time.Date(2026, 3, 29, 12, 0, 0, 0, zone)} {
+		row := week("r", g, time.UTC, day)
+		d := row.Days[0]
+		if d.Note == "" || len(d.Spans) != 1 || d.Spans[0].X != dayWidth/4 || d.Spans[0].W != dayWidth/2 || d.Now != dayWidth/2 {
+			t.Errorf("on %s the day is %+v, want open from a quarter to three quarters, now in the middle, and a note", day.Format(time.DateOnly), d)
+		}
+	}
+}
+
+// Where asynqmon runs, the pages of a queue and of a task lead to its pages about the same.
+func TestLinksToAsynqmon(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.AsynqmonURL = "https://ops.example/asynqmon/" })
+	d.book("+15550100", "0", "a/b?c")
+	wants(t, d.get(http.StatusOK, "/"), `href="https://ops.example/asynqmon"`)
+	wants(t, d.get(http.StatusOK, "/queue?queue=default"), `href="https://ops.example/asynqmon/queues/default"`)
+	wants(t, d.get(http.StatusOK, "/task?queue=default&id="+url.QueryEscape("a/b?c")), `href="https://ops.example/asynqmon/queues/default/tasks/a%2Fb%3Fc"`)
+}
+
 // The page of batches tells why elements were refused.
 func TestRefusedElements(t *testing.T) {
 	t.Parallel()
@@ -478,11 +632,7 @@ func TestRefusedElements(t *testing.T) {
 func TestLastTicks(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, nil)
-	process := `{"id":"x","kind":"scheduler","entries":[{"name":"nightly","queue":"low","spec":"CRON_TZ=UTC 30 2 * * *"}]}`
-	if err := errors.Join(d.rdb.Set(t.Context(), "hw:process:x", process, time.Hour).Err(),
-		d.rdb.ZAdd(t.Context(), "hw:processes", redis.Z{Score: float64(time.Now().UnixMicro()), Member: "x"}).Err()); err != nil {
-		t.Fatal(err)
-	}
+	d.say(`{"id":"x","kind":"scheduler","entries":[{"name":"nightly","queue":"low","spec":"CRON_TZ=UTC 30 2 * * *"}]}`)
 	at := time.Date(2026, 3, 1, 2, 30, 0, 0, time.UTC).UnixMicro()
 	if err := d.rdb.LPush(t.Context(), "hw:{low}:ticks:nightly", fmt.Sprint(at, " 1 ", at), fmt.Sprint(at+86_400_000_000, " 2 ", at)).Err(); err != nil {
 		t.Fatal(err)

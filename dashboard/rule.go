@@ -250,7 +250,7 @@ type keyPage struct {
 	Rule       string
 	Token      string
 	Page       inspect.Page
-	From       string
+	Pager      pager
 	First      int // place of the first of the page, from 1; 0 when it is not known
 	Timeline   chart
 	Words      string
@@ -268,14 +268,15 @@ func loadKey(ctx context.Context, d *board, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := keyPage{Rule: q.Get("rule"), Token: q.Get("k"), From: q.Get("from")}
+	p := keyPage{Rule: q.Get("rule"), Token: q.Get("k")}
 	if p.Key, err = s.Key(ctx, p.Rule, id); err != nil {
 		return nil, err
 	}
-	if p.Page, err = s.LinePage(ctx, p.Rule, id, inspect.Cursor(p.From), lineMost); err != nil {
+	if p.Page, err = s.LinePage(ctx, p.Rule, id, inspect.Cursor(q.Get("from")), lineMost); err != nil {
 		return nil, err
 	}
-	if p.From == "" {
+	p.Pager = d.cursors("/key", q, p.Page.Next)
+	if q.Get("from") == "" {
 		p.First = 1
 	}
 	if len(p.Page.Waiting) > 0 {
@@ -283,7 +284,7 @@ func loadKey(ctx context.Context, d *board, q url.Values) (any, error) {
 	}
 	p.Words, p.Concurrent = words(p.Limit), p.Limit.IsConcurrent()
 	spent := p.Spent
-	if p.From != "" {
+	if q.Get("from") != "" {
 		spent = nil
 	}
 	p.Timeline = timeline(spent, p.Page.Waiting, p.Page.Now, p.Concurrent)

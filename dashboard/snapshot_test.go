@@ -9,8 +9,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -370,10 +372,19 @@ func TestChangesWaitForTheBudget(t *testing.T) {
 	}
 }
 
-// A page that is followed comes anew when something has changed, and only then.
+// A page that is followed comes anew when something has changed, and only then. It ends when its
+// reader may no longer look.
 func TestLive(t *testing.T) {
 	t.Parallel()
-	d := newRig(t, nil)
+	var barred atomic.Bool
+	d := newRig(t, func(c *Config) {
+		c.Authorize = func(*http.Request, Action) error {
+			if barred.Load() {
+				return errors.New("signed out")
+			}
+			return nil
+		}
+	})
 	d.book("+15550100", "0", "a")
 	server := httptest.NewServer(d.board)
 	defer server.Close()
@@ -410,7 +421,7 @@ func TestLive(t *testing.T) {
 			event.Reset()
 		}
 	}()
-	if first := <-events; !strings.Contains(first, "event: view") || !strings.Contains(first, "Nobody has changed anything") {
+	if first := <-events; !regexp.MustCompile(`event: view\nid: 20\d\d-\S+Z\n`).MatchString(first) || !strings.Contains(first, "Nobody has changed anything") {
 		t.Fatalf("the first event is %s", first)
 	}
 	if err := d.inspector().PauseQueue(t.Context(), "default", because); err != nil {
@@ -418,6 +429,13 @@ func TestLive(t *testing.T) {
 	}
 	if second := <-events; !strings.Contains(second, "paused queue default") {
 		t.Errorf("after a change the event is %s", second)
+	}
+	barred.Store(true)
+	if err := d.inspector().ResumeQueue(t.Context(), "default", because); err != nil {
+		t.Fatal(err)
+	}
+	if last, more := <-events, <-events; !strings.Contains(last, "event: fault") || more != "" {
+		t.Errorf("who is signed out is sent %s and %s, want a fault and the end", last, more)
 	}
 	stop()
 	for range events { // until the reader has ended

@@ -15,6 +15,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/headwayq/headway/inspect"
 )
 
 // textMax is how many characters of a text from Redis a page shows.
@@ -136,6 +138,19 @@ func relative(at, now time.Time) string {
 	default:
 		return "in " + span(d)
 	}
+}
+
+// clockText is how far the clock of a process is from Redis'.
+func clockText(p inspect.Process) string {
+	switch {
+	case p.ClockWithin == 0:
+		return "–"
+	case p.ClockAhead.Abs() <= max(p.ClockWithin, time.Millisecond):
+		return "equal"
+	case p.ClockAhead < 0:
+		return span(p.ClockAhead) + " behind"
+	}
+	return span(p.ClockAhead) + " ahead"
 }
 
 // stamp is an instant as an element whose text is in the reader's zone where a script runs,

@@ -1,12 +1,15 @@
 package dashboard
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
 	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -157,6 +160,54 @@ func TestVerdict(t *testing.T) {
 		v := judge(c.facts)
 		if v.Level != c.level || !strings.HasPrefix(v.Headline, c.headline) || v.Next == "" {
 			t.Errorf("%s: %+v, want %s: %s", name, v, c.level, c.headline)
+		}
+	}
+}
+
+// The clock of a process is equal to Redis' when the difference is within what can be measured.
+func TestClockText(t *testing.T) {
+	t.Parallel()
+	for want, p := range map[string]inspect.Process{
+		"–":                {},
+		"equal":            {ClockAhead: -3 * time.Millisecond, ClockWithin: 4 * time.Millisecond},
+		"40\u00A0ms behind": {ClockAhead: -40 * time.Millisecond, ClockWithin: time.Millisecond},
+		"3.2\u00A0s ahead":  {ClockAhead: 3200 * time.Millisecond, ClockWithin: time.Microsecond},
+	} {
+		if got := clockText(p); got != want {
+			t.Errorf("%v within %v is %q, want %q", p.ClockAhead, p.ClockWithin, got, want)
+		}
+	}
+}
+
+// A batch gets its weighted window's share of the provider that all batches need, whatever their types.
+func TestShareOfAProvider(t *testing.T) {
+	t.Parallel()
+	policies := []queue.Policy{
+		{Type: "sms", Rules: []queue.Rule{{Name: "phone"}, {Name: "own", Constant: "a"}, {Name: "provider", Constant: "acme"}}},
+		{Type: "letter", Rules: []queue.Rule{{Name: "provider", Constant: "acme"}}},
+		{Type: "mail", Rules: []queue.Rule{{Name: "phone"}}},
+	}
+	var said inspect.Process
+	if err := json.Unmarshal([]byte(`{"kind":"pool","policies":[
+		{"type":"sms","rules":[{"name":"phone"},{"name":"own","constant":true},{"name":"provider","constant":true}]},
+		{"type":"letter","rules":[{"name":"provider","constant":true}]}]}`), &said); err != nil {
+		t.Fatal(err)
+	}
+	of := func(id, taskType string, window, weight int, state batch.State) batch.Progress {
+		return batch.Progress{Spec: batch.Spec{ID: id, Type: taskType, Window: window, Weight: weight}, State: state}
+	}
+	all := []batch.Progress{
+		of("a", "sms", 100, 100, batch.Running), of("b", "letter", 100, 50, batch.Running), of("c", "letter", 50, 100, batch.Running),
+		of("d", "letter", 900, 100, batch.Paused), of("e", "mail", 900, 100, batch.Running),
+	}
+	for name, common := range map[string]map[string][]string{"given": constants(policies, nil), "said": constants(nil, []inspect.Process{said})} {
+		for id, want := range map[int]string{0: "50 % of provider, which 3 batches share", 1: "25 % of provider, which 3 batches share", 3: "", 4: ""} {
+			if got := share(all, all[id], common); got != want {
+				t.Errorf("with policies that are %s, the share of %s is %q, want %q", name, all[id].ID, got, want)
+			}
+		}
+		if got := share(all[:1], all[0], common); got != "" {
+			t.Errorf("the share of a batch that is alone is %q", got)
 		}
 	}
 }

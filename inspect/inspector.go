@@ -170,14 +170,26 @@ type QueueStatus struct {
 	Now      time.Time `json:"now"`           // Redis' clock
 }
 
-// Queues returns what the queues hold, in the order of their names; at most 100 of them.
-// Each costs O(log n) in what it holds.
-func (i *Inspector) Queues(ctx context.Context) ([]QueueStatus, error) {
+// QueueNames returns the names of all queues, in order. It asks Redis once.
+func (i *Inspector) QueueNames(context.Context) ([]string, error) {
 	names, err := i.asynq.Queues()
 	if err != nil {
 		return nil, away("list the queues", err)
 	}
 	slices.Sort(names)
+	return names, nil
+}
+
+// Queues returns what queues hold, at most 100 of them: those that are named, in that order, or
+// without names all, in the order of their names. Each costs O(log n) in what it holds. One that
+// is not there holds nothing.
+func (i *Inspector) Queues(ctx context.Context, names ...string) ([]QueueStatus, error) {
+	if len(names) == 0 {
+		var err error
+		if names, err = i.QueueNames(ctx); err != nil {
+			return nil, err
+		}
+	}
 	names = names[:min(len(names), queuesMax)]
 	all := make([]QueueStatus, 0, len(names))
 	for _, name := range names {
@@ -357,8 +369,8 @@ func (i *Inspector) Key(ctx context.Context, rule, key string) (Key, error) {
 	return k, nil
 }
 
-// FarKeys returns the keys of a rule whose tasks start last, at most 20 of them: those are
-// the keys that wait longest. It looks at the last 1000 tasks that wait on each queue, and
+// FarKeys returns the keys of a rule whose tasks start last, at most 20 of them: those have
+// to wait longest. It looks at the last 1000 tasks that wait on each queue, and
 // at 10 queues; looked is how many tasks it saw.
 func (i *Inspector) FarKeys(ctx context.Context, rule string, queues []string) (keys []FarKey, looked int, err error) {
 	if _, err := i.limiter(rule); err != nil {
@@ -415,20 +427,29 @@ func (i *Inspector) control() (*batch.Control, error) {
 // whether there are more: those that have not ended, the oldest first, and then those that
 // ended within a day.
 func (i *Inspector) Batches(ctx context.Context, queue string) (all []batch.Progress, more bool, err error) {
+	return i.BatchesPage(ctx, queue, 0, BatchesMax)
+}
+
+// BatchesPage returns most of these batches without the first skip, and whether there are more.
+// What is skipped is read, too.
+func (i *Inspector) BatchesPage(ctx context.Context, queue string, skip, most int) (page []batch.Progress, more bool, err error) {
 	control, err := i.control()
 	if err != nil {
 		return nil, false, err
 	}
 	for p, err := range control.All(ctx, queue) {
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, false, fmt.Errorf("inspect: list batches: %w", err)
+		case skip > 0:
+			skip--
+		case len(page) == most:
+			return page, true, nil
+		default:
+			page = append(page, p)
 		}
-		if len(all) == BatchesMax {
-			return all, true, nil
-		}
-		all = append(all, p)
 	}
-	return all, false, nil
+	return page, false, nil
 }
 
 // Process is a process that runs, as it says itself every few seconds.

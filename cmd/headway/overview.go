@@ -149,7 +149,7 @@ type poolsAnswer struct {
 const runsMax = 5
 
 func (a poolsAnswer) table(t *table) {
-	t.row("KIND", "HOST", "PID", "VERSION", "SINCE", "SERVERS", "BUSY", "CONNS", "QUEUES", "RUNS")
+	t.row("KIND", "HOST", "PID", "VERSION", "SINCE", "SERVERS", "BUSY", "CONNS", "CLOCK", "QUEUES", "RUNS")
 	for _, p := range a.Processes {
 		var runs []string // the policies of a pool, the sources of a feeder, the entries of a scheduler
 		for _, policy := range p.Policies {
@@ -158,7 +158,7 @@ func (a poolsAnswer) table(t *table) {
 		for _, e := range p.Entries {
 			runs = append(runs, e.Name)
 		}
-		t.row(p.Kind, p.Host, p.PID, p.Version, p.Since.UTC().Format(time.RFC3339), p.Servers, fmt.Sprintf("%d/%d", p.Busy, p.Workers), p.Connections,
+		t.row(p.Kind, p.Host, p.PID, p.Version, p.Since.UTC().Format(time.RFC3339), p.Servers, fmt.Sprintf("%d/%d", p.Busy, p.Workers), p.Connections, clockOf(p),
 			strings.Join(slices.Sorted(maps.Keys(p.Queues)), ","), strings.Join(runs[:min(len(runs), runsMax)], ","))
 	}
 	if len(a.Processes) < a.All {
@@ -168,6 +168,14 @@ func (a poolsAnswer) table(t *table) {
 		t.line("")
 		differencesTable(t, a.Differences)
 	}
+}
+
+// clockOf is how far the clock of a process is ahead of Redis', and how exact that is.
+func clockOf(p inspect.Process) string {
+	if p.ClockWithin == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%+dms ±%d", p.ClockAhead.Round(time.Millisecond).Milliseconds(), (p.ClockWithin+time.Millisecond-1)/time.Millisecond)
 }
 
 func differencesTable(t *table, all []inspect.Difference) {
@@ -199,18 +207,24 @@ type auditAnswer struct {
 }
 
 func (a auditAnswer) table(t *table) {
-	t.row("AT", "WHO", "ACTION", "ON", "VALUE", "UNTIL", "WHY", "")
+	t.row("AT", "WHO", "ACTION", "ON", "VALUE", "UNTIL", "WAS", "WHY", "")
 	for _, c := range a.Changes {
 		on := c.Rule
 		if c.Key != "" {
 			on += " " + c.Key
 		}
 		on = cmp.Or(strings.TrimSpace(on), c.Queue+" "+c.Task)
-		until := "-"
-		if !c.Until.IsZero() {
-			until = c.Until.UTC().Format(time.RFC3339)
+		until := func(at time.Time) string {
+			if at.IsZero() {
+				return ""
+			}
+			return at.UTC().Format(time.RFC3339)
 		}
-		t.row(c.At.UTC().Format(time.RFC3339), c.Who, string(c.Action), strings.TrimSpace(on), cmp.Or(c.Value, "-"), until, c.Why, t.bad(c.Failed))
+		was := c.Before
+		if end := until(c.BeforeUntil); end != "" {
+			was = cmp.Or(was, "closed") + " until " + end
+		}
+		t.row(until(c.At), c.Who, string(c.Action), strings.TrimSpace(on), cmp.Or(c.Value, "-"), cmp.Or(until(c.Until), "-"), cmp.Or(was, "-"), c.Why, t.bad(c.Failed))
 	}
 }
 

@@ -6,14 +6,23 @@
   var day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
   var clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 
+  // written is an instant in the reader's zone, with its day when that is not today.
+  function written(at) {
+    var text = clock.format(at);
+    return day.format(at) === day.format(new Date()) ? text : day.format(at) + ", " + text;
+  }
+
   // local writes the times below a node in the reader's zone. The title keeps the exact instant.
   function local(node) {
     node.querySelectorAll("time[datetime]").forEach(function (t) {
       var at = new Date(t.dateTime);
       if (isNaN(at)) return;
-      var text = clock.format(at);
-      if (day.format(at) !== day.format(new Date())) text = day.format(at) + ", " + text;
+      var text = written(at);
       if (t.textContent !== text) t.textContent = text;
+    });
+    node.querySelectorAll("option[data-at]").forEach(function (o) {
+      var at = new Date(o.dataset.at), rest = o.textContent.indexOf(" · ");
+      if (!isNaN(at) && rest > 0) o.textContent = written(at) + o.textContent.slice(rest);
     });
   }
 
@@ -68,10 +77,9 @@
       local(next);
       change(page, next.getElementById("live"));
       var asOf = document.querySelector("#as-of time");
-      if (asOf) {
-        asOf.dateTime = new Date().toISOString();
-        asOf.title = asOf.dateTime;
-        asOf.textContent = clock.format(new Date());
+      if (asOf && e.lastEventId) {
+        asOf.dateTime = asOf.title = e.lastEventId;
+        local(asOf.parentElement);
       }
       say("Live", true);
     });

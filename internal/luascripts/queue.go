@@ -334,7 +334,7 @@ func Rules(ctx context.Context, c redis.Scripter, prefix string, ttl time.Durati
 }
 
 // Now is Redis' clock.
-func Now(ctx context.Context, c redis.UniversalClient) (time.Time, error) {
+func Now(ctx context.Context, c redis.Cmdable) (time.Time, error) {
 	t, err := c.Time(ctx).Result()
 	if err != nil {
 		return time.Time{}, fmt.Errorf("TIME: %w", err)

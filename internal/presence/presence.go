@@ -36,6 +36,11 @@ type Process struct {
 	Since   time.Time `json:"since"`
 	Seen    time.Time `json:"seen"` // by its own clock
 
+	// ClockAhead is how far its clock is ahead of Redis', and ClockWithin how exact that is: half
+	// of the time that the question took. ClockWithin is 0 when the clock could not be asked.
+	ClockAhead  time.Duration `json:"clock_ahead_ns,omitempty"`
+	ClockWithin time.Duration `json:"clock_within_ns,omitempty"`
+
 	// Connections is how many its Redis client has open; 0 where the client does not say.
 	Connections int `json:"connections,omitempty"`
 
@@ -62,6 +67,8 @@ type Rule struct {
 	Name  string `json:"name"`
 	Limit string `json:"limit,omitempty"`
 	Gate  string `json:"gate,omitempty"`
+	// Constant says that all tasks have one key by the rule, such as a provider's.
+	Constant bool `json:"constant,omitempty"`
 }
 
 // Entry is a source of a feeder, or an entry of a schedule.
@@ -108,6 +115,9 @@ func version() string {
 // process is not listed.
 func Run(ctx context.Context, rdb redis.Cmdable, prefix string, p Process, now func(*Process)) {
 	say := func() {
+		call, cancel := context.WithTimeout(ctx, Every)
+		defer cancel()
+		p.ClockAhead, p.ClockWithin = clock(call, rdb)
 		p.Seen = time.Now()
 		if c, ok := rdb.(interface{ PoolStats() *redis.PoolStats }); ok {
 			p.Connections = int(c.PoolStats().TotalConns)
@@ -117,8 +127,6 @@ func Run(ctx context.Context, rdb redis.Cmdable, prefix string, p Process, now f
 		if err != nil {
 			return
 		}
-		call, cancel := context.WithTimeout(ctx, Every)
-		defer cancel()
 		_ = luascripts.SayProcess(call, rdb, prefix, p.ID, p.Seen, text)
 	}
 	t := time.NewTicker(Every)
@@ -133,4 +141,16 @@ func Run(ctx context.Context, rdb redis.Cmdable, prefix string, p Process, now f
 		case <-t.C:
 		}
 	}
+}
+
+// clock compares the clock of the process with Redis', which showed its time at some moment while
+// the question was on its way.
+func clock(ctx context.Context, rdb redis.Cmdable) (ahead, within time.Duration) {
+	began := time.Now()
+	server, err := luascripts.Now(ctx, rdb)
+	if err != nil {
+		return 0, 0
+	}
+	within = max(time.Since(began)/2, time.Microsecond)
+	return began.Add(within).Sub(server), within
 }

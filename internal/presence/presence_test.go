@@ -56,10 +56,38 @@ func TestRun(t *testing.T) {
 		if all := listed(); len(all) != 1 {
 			t.Errorf("beside one that has died %+v are listed, want the process", all)
 		}
+		if all := listed(); all[0].ClockWithin <= 0 || all[0].ClockAhead.Abs() > all[0].ClockWithin {
+			t.Errorf("the clock is %v ahead within %v, want equal", all[0].ClockAhead, all[0].ClockWithin)
+		}
+		rdb.AddHook(slowTime{})
+		time.Sleep(2 * Every)
+		if all := listed(); len(all) != 1 || all[0].ClockWithin != 20*time.Millisecond || all[0].ClockAhead != -3*time.Second {
+			t.Errorf("the clock is %v ahead within %v, want 3 s behind within 20 ms", all[0].ClockAhead, all[0].ClockWithin)
+		}
 		stop()
 		running.Wait()
 		if all := listed(); len(all) != 0 {
 			t.Errorf("at the end %+v are listed", all)
 		}
 	})
+}
+
+// slowTime lets Redis show a time that is 3 s ahead, after 20 ms, and the answer take as long again.
+type slowTime struct{}
+
+func (slowTime) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (slowTime) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (slowTime) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, c redis.Cmder) error {
+		cmd, ok := c.(*redis.TimeCmd)
+		if !ok {
+			return next(ctx, c)
+		}
+		time.Sleep(20 * time.Millisecond)
+		cmd.SetVal(time.Now().Add(3 * time.Second))
+		time.Sleep(20 * time.Millisecond)
+		return nil
+	}
 }
