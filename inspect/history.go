@@ -40,8 +40,9 @@ type Point struct {
 	Permits  int64     `json:"permits"`  // that they got
 	Refused  int64     `json:"refused"`  // tasks that can never run because of the rule
 	Deferred int64     `json:"deferred"` // times that the rule made a task wait
-	// Waited is how long tasks waited for the rule, from the deferral to the start or to the
-	// next rule; of tasks that were booked when they were enqueued it is not known.
+	// Waited is how long tasks waited for the rule, from the deferral or the booking to the start
+	// or to the next rule. Of a task that was booked, or deferred by another pool than started it,
+	// it is known to the second, and counts from its first deferral.
 	WaitedP50 time.Duration `json:"waited_p50_ns"`
 	WaitedP99 time.Duration `json:"waited_p99_ns"`
 	// LateP99 is how long after their instants tasks started that had waited.

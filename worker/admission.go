@@ -94,6 +94,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 			_, pattern := mux.Handler(task)
 			handled = pattern != ""
 		}
+		a.waits.arrived(key, m.wait, p.names)
 		switch {
 		case limited && handled:
 			a.types.saw(p.Type)

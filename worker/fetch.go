@@ -100,9 +100,8 @@ func (t turn) Lock()   { t <- struct{}{} }
 func (t turn) Unlock() { <-t }
 
 type fetchedTask struct {
-	text    string // asynq's message, as a server wants it
-	message asynqwire.Message
-	runNow  bool // an operator lets it run without asking its rules
+	text string // asynq's message, as a server wants it
+	delivery
 }
 
 func newFetcher(a *Adapter) *fetcher {
@@ -184,7 +183,7 @@ func (f *fetcher) ask(ctx context.Context, q *fetchQueue, leaseEnds int64, n int
 		if err != nil {
 			f.distrust("a message of asynq can't be read", zap.Error(err))
 		}
-		tasks[i] = fetchedTask{t.Message, m, t.RunNow}
+		tasks[i] = fetchedTask{t.Message, delivery{m, t.RunNow, t.Wait}}
 	}
 
 	f.mu.Lock()
@@ -239,7 +238,7 @@ func (f *fetcher) giveBack(ctx context.Context, q *fetchQueue, after time.Durati
 	var ids []string
 	if time.Since(q.at) >= after {
 		for _, t := range q.tasks {
-			ids = append(ids, t.message.ID)
+			ids = append(ids, t.ID)
 		}
 	}
 	f.mu.Unlock()
@@ -319,7 +318,7 @@ func (c *client) fetch(ctx context.Context, call asynqwire.Call) *redis.Cmd {
 		c.fails.Store(0)
 		c.a.sawAnswer(ctx)
 		c.a.idle.came()
-		c.a.noteDelivery(call.Queue, delivery{task.message, task.runNow})
+		c.a.noteDelivery(call.Queue, task.delivery)
 		cmd.SetErr(nil)
 		cmd.SetVal(task.text)
 	case asked:
@@ -336,7 +335,8 @@ func (c *client) fetch(ctx context.Context, call asynqwire.Call) *redis.Cmd {
 // delivery is a task on its way to its handler. asynq hands the handler only a part of the message.
 type delivery struct {
 	asynqwire.Message
-	runNow bool // an operator lets it run without asking its rules
+	runNow bool            // an operator lets it run without asking its rules
+	wait   luascripts.Wait // how it waited
 }
 
 // noteDelivery remembers a delivery until its handler is called.

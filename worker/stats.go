@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/internal/history"
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
@@ -51,12 +52,14 @@ type Stats struct {
 
 // RuleStats is how a rule kept tasks waiting. A wait is real time, from the admission that
 // the rule refused to the start of the handler, or to an admission that another rule
-// refused. It counts when it is over, in the pool that deferred the task.
+// refused, and of a booked task from its enqueueing. It counts when it is over, in the pool that
+// starts the task. That pool knows it to the second where another one deferred the task, or where it
+// was booked; then all of it counts for the last rule.
 type RuleStats struct {
 	Rule   string
 	Bound  int64         // times that it was the rule that refused
 	Waited time.Duration // of the tasks whose wait is over, together
-	Waits  int64         // how many waits that were: of more than 65,536 under way at once, the rest is not measured
+	Waits  int64         // how many waits that were; of more than 65,536 at once, the rest is known to the second
 }
 
 // counters are the live form of [Stats].
@@ -145,7 +148,7 @@ func (c *ruleCounters) waited(rule string, wait time.Duration) {
 	defer c.mu.Unlock()
 	s := c.of(rule)
 	s.Waits++
-	s.Waited += max(0, wait)
+	s.Waited += wait
 }
 
 func (c *ruleCounters) of(rule string) *RuleStats {
@@ -167,8 +170,9 @@ const (
 	waitsFor    = 48 * time.Hour // then another pool has woken it, or it was deleted
 )
 
-// waits measures how long tasks really wait that this process deferred. It is safe for
-// concurrent use.
+// waits measures how long tasks really wait that this process starts. Of those that it deferred it
+// knows that exactly. Of others, and of those that were booked, Redis has the second in which they
+// began to wait. It is safe for concurrent use.
 type waits struct {
 	rules   *ruleCounters
 	history *history.Recorder
@@ -189,8 +193,8 @@ func newWaits(rules *ruleCounters, h *history.Recorder) *waits {
 
 // over notes a wait that is over.
 func (w *waits) over(rule string, d time.Duration) {
-	w.rules.waited(rule, d)
-	w.history.Of(rule).Waited(d)
+	w.rules.waited(rule, max(0, d))
+	w.history.Of(rule).Waited(max(0, d))
 }
 
 // begin notes that a task waits for a rule from now on, and that its wait for the rule
@@ -201,6 +205,25 @@ func (w *waits) begin(task, rule string, now time.Time) {
 	defer w.mu.Unlock()
 	if rule != "" && len(w.byTask) < waitsMax {
 		w.byTask[task] = wait{rule: rule, since: now}
+	}
+}
+
+// arrived notes how a task waited that comes to its handler now, as Redis has it: another process
+// may have deferred or booked it, and what is known here can be of an earlier wait. names are the
+// limits of its policy.
+func (w *waits) arrived(task string, as luascripts.Wait, names []string) {
+	rule := as.RuleAmong(names)
+	if rule == "" {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known, ok := w.byTask[task]
+	if ok && known.rule == rule && known.since.After(as.Since.Add(-time.Second)) {
+		return // it is the same wait, and exact
+	}
+	if ok || len(w.byTask) < waitsMax {
+		w.byTask[task] = wait{rule: rule, since: as.Since.Add(time.Second / 2)} // somewhen in this second
 	}
 }
 
@@ -225,19 +248,15 @@ func (w *waits) end(task string, now time.Time) {
 	}
 }
 
-// purge ends the waits of tasks that another pool has started, and forgets those that
-// nobody will end.
+// purge forgets the waits of tasks that another pool has started, which counts them, and those
+// that nobody will end.
 func (w *waits) purge(now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for task, at := range w.byTask {
-		switch {
-		case !at.woken.IsZero() && now.Sub(at.woken) > startWithin:
-			w.over(at.rule, at.woken.Sub(at.since))
-		case now.Sub(at.since) <= waitsFor:
-			continue
+		if !at.woken.IsZero() && now.Sub(at.woken) > startWithin || now.Sub(at.since) > waitsFor {
+			delete(w.byTask, task)
 		}
-		delete(w.byTask, task)
 	}
 }
 

@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,6 +38,43 @@ func TestWaitedIsWhatTasksReallyWaited(t *testing.T) {
 		ran.ran(t, 5)
 		if s := ruleOf(); s.Waits != 4 || s.Waited < 99*time.Second || s.Waited > 101*time.Second {
 			t.Errorf("%+v, want 4 waits of 100s together", s)
+		}
+	})
+}
+
+// The pool that starts a task counts how long it waited, also one that was booked when it was
+// enqueued, or that another pool deferred. Each is counted once. Here ten tasks are booked and ten
+// are deferred behind them by one of two pools, and 19 wait for 10, 20, ... 190 s from their start.
+func TestWaitsOfBookedTasksAndOfOtherPools(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		r := rigOn(t, nil, rdb)
+		policy := phone("sms", 10*time.Second)
+		ran := &runs{}
+		var pools []*worker.Pool
+		for range 2 {
+			cfg := policies(policy)
+			cfg.Asynq.Concurrency = 1
+			pool, _ := r.start(ran.handler(), cfg)
+			pools = append(pools, pool)
+		}
+		wantBooked(t, producerOn(t, rdb, policy).BookMany(t.Context(), smsTo("A", "booked", 10)))
+		ran.ran(t, 1)
+		for n := range 10 {
+			r.enqueue("sms", fmt.Sprint("deferred-", n), to("A"))
+		}
+		time.Sleep(5 * time.Minute) // of the bubble
+		ran.ran(t, 20)
+		waits, waited, both := int64(0), time.Duration(0), true
+		for _, pool := range pools {
+			for _, s := range pool.Stats().Rules {
+				waits, waited = waits+s.Waits, waited+s.Waited
+				both = both && s.Waits > 0
+			}
+		}
+		if want := 1900 * time.Second; waits != 19 || waited < want-19*time.Second || waited > want+19*time.Second || !both {
+			t.Errorf("%d waits of %v together, in both pools: %t; want 19 of about %v", waits, waited, both, want)
 		}
 	})
 }

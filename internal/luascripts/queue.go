@@ -24,19 +24,19 @@ type FetchArgs struct {
 type FetchedTask struct {
 	Message string // asynq's
 	RunNow  bool   // an operator lets it run without asking its rules, see [TakeRunNow]
+	Wait    Wait   // how it waited; zero when it did not
 }
 
 // Fetch runs fetch.lua and returns the tasks, the first to run first.
 func Fetch(ctx context.Context, c redis.Scripter, k QueueKeys, a FetchArgs) ([]FetchedTask, error) {
 	r := run(ctx, c, fetchScript, 0, []string{k.pending, k.paused, k.active, k.lease, k.fetched + a.Pool}, k.task, a.Call, a.LeaseEnds, a.Most)
-	tasks := make([]FetchedTask, 0, len(r.values))
-	runNow := false
-	for range r.values {
-		text := r.text()
-		if text != "" {
-			tasks = append(tasks, FetchedTask{text, runNow})
+	tasks := make([]FetchedTask, 0, len(r.values)/2)
+	for range r.count(2) {
+		t := FetchedTask{Message: r.text()}
+		if how := r.text(); how != "" {
+			t.RunNow, t.Wait = how[0] == '1', waitOf(how[1:])
 		}
-		runNow = text == ""
+		tasks = append(tasks, t)
 	}
 	return tasks, r.err
 }
@@ -106,8 +106,11 @@ func WhyOf(cause Cause, booked BookedRules, rule string) Why {
 }
 
 // RuleOf is the rule that holds a task, of those that it booked by; "" when it is none.
-func (w Wait) RuleOf(booked BookedRules) string {
-	if names := strings.Split(booked.Policy(), "+"); w.Why.Rule > 0 && w.Why.Rule <= len(names) {
+func (w Wait) RuleOf(booked BookedRules) string { return w.RuleAmong(strings.Split(booked.Policy(), "+")) }
+
+// RuleAmong is the rule that held a task, of the names of its policy's limits; "" when it was none.
+func (w Wait) RuleAmong(names []string) string {
+	if w.Why.Rule > 0 && w.Why.Rule <= len(names) {
 		return names[w.Why.Rule-1]
 	}
 	return ""

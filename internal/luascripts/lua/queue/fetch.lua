@@ -11,25 +11,36 @@
 -- ARGV[2]  call     number of the call; each call of a pool about a queue has a higher one
 -- ARGV[3]  expires  when asynq's lease on the tasks ends
 -- ARGV[4]  most     how many tasks at most, 0 to 1000; none when only the answer of the last call is wanted
--- returns  a list of asynq's messages, the first to run first, an empty text before the message of a task that an operator lets run now,
---          see run_now.lua; empty when a later call of the pool has been answered
+-- returns  {tasks, then per task, the first to run first: message, how}, an integer and texts: asynq's message; and a byte, "1" when an
+--          operator lets it run now, see run_now.lua, with the 8 bytes that tell how it waited, see deferred.lua, or an empty text
+--          when there is neither; no tasks when a later call of the pool has been answered
 
+local deferred = require("queue/deferred")
 local fetched = require("queue/fetched")
+local NO_WAIT, deferred = deferred.NO_WAIT, deferred.deferred
 local last, note = fetched.last, fetched.note
+
+local function how(now, hw)
+  local waits = hw and deferred(hw).waits or NO_WAIT
+  if not now and waits == NO_WAIT then return "" end
+  return (now and "1" or "0") .. waits
+end
 
 return function(keys, args)
   local pending, paused, active, lease = keys[1], keys[2], keys[3], keys[4]
   local prefix, call, expires = args[1], tonumber(args[2]), args[3]
 
-  local messages = {}
+  local reply = { 0 }
   local function add(task)
-    local h = redis.call("HMGET", task, "msg", "hw_now")
-    if h[1] and h[2] then messages[#messages + 1] = "" end
-    messages[#messages + 1] = h[1] or nil
+    local h = redis.call("HMGET", task, "msg", "hw_now", "hw")
+    if not h[1] then return end
+    reply[1] = reply[1] + 1
+    reply[#reply + 1] = h[1]
+    reply[#reply + 1] = how(h[2], h[3])
   end
 
   local before = last(keys[5])
-  if before and call < before.call then return messages end
+  if before and call < before.call then return reply end
   if before and call == before.call then
     note(keys[5], call, before.ids)
     for _, id in ipairs(before.ids) do
@@ -37,10 +48,10 @@ return function(keys, args)
       redis.call("ZADD", lease, "XX", "GT", expires, id)
       add(prefix .. id)
     end
-    return messages
+    return reply
   end
 
-  if redis.call("EXISTS", paused) == 1 then return messages end
+  if redis.call("EXISTS", paused) == 1 then return reply end
   local ids = {}
   for i = 1, tonumber(args[4]) do
     local id = redis.call("RPOPLPUSH", pending, active)
@@ -53,5 +64,5 @@ return function(keys, args)
     add(task)
   end
   if #ids > 0 then note(keys[5], call, ids) end
-  return messages
+  return reply
 end
