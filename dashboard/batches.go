@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/headwayq/headway/inspect"
@@ -12,7 +13,7 @@ import (
 	"github.com/headwayq/headway/queue/batch"
 )
 
-// batchesPage are the batches of all queues.
+// batchesPage lists batches of all queues.
 type batchesPage struct {
 	Batches []batchRow
 	Pager   pager
@@ -21,16 +22,20 @@ type batchesPage struct {
 
 type batchRow struct {
 	batch.Progress
-	Share string // of what it has in common with others
+	Share string // how much it gets beside others; empty for all of it, and where that is not known
 }
 
 // batchQueues is how many queues a page asks for their batches.
 const batchQueues = 100
 
-// loadBatches lists the batches of all queues. A page begins at a batch of a queue: its cursor is
-// the queue's place among the names, a dot, and how many of its batches come before.
+// loadBatches lists the batches of all queues, in the order of their names. A page begins at a
+// position in a queue.
 func loadBatches(ctx context.Context, d *board, q url.Values) (any, error) {
 	s, err := d.source(ctx)
+	if err != nil {
+		return nil, err
+	}
+	from, err := skipOf(q, "from")
 	if err != nil {
 		return nil, err
 	}
@@ -38,55 +43,66 @@ func loadBatches(ctx context.Context, d *board, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := batchesPage{Now: time.Now()}
-	first, skip := 0, 0
-	if from := q.Get("from"); from != "" {
-		if _, err := fmt.Sscanf(from, "%d.%d", &first, &skip); err != nil || first < 0 || skip < 0 || skip > skipMax {
-			return nil, fmt.Errorf("%w: from is %q, want a link of this page", errRequest, clip(from, 20))
+	p := batchesPage{Pager: pager{Of: "batches"}, Now: time.Now()}
+	first := 0
+	if at := q.Get("queue"); at != "" {
+		found := false
+		if first, found = slices.BinarySearch(names, at); !found {
+			from = 0 // of a queue that is gone
 		}
-		p.Pager.First = d.with("/batches", q, "from", "")
+		p.Pager.First = d.with("/batches", nil)
 	}
 	var all []batch.Progress
-	for n := first; n < len(names); n, skip = n+1, 0 {
-		if len(all) == lineMost || n-first == batchQueues {
-			p.Pager.Next = d.with("/batches", q, "from", fmt.Sprintf("%d.%d", n, skip))
+	for n := first; n < len(names); n, from = n+1, 0 {
+		next := d.with("/batches", nil, "queue", names[n], "from", strconv.Itoa(from))
+		if n-first == batchQueues {
+			p.Pager.Next = next
 			break
 		}
-		some, more, err := s.BatchesPage(ctx, names[n], skip, lineMost-len(all))
+		some, more, err := s.BatchesPage(ctx, names[n], from, max(1, lineMost-len(all)))
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, some...)
-		if more {
-			p.Pager.Next = d.with("/batches", q, "from", fmt.Sprintf("%d.%d", n, skip+len(some)))
+		if len(all) == lineMost { // it is full, and this was a look whether others follow
+			if len(some) > 0 {
+				p.Pager.Next = next
+				break
+			}
+			continue
+		}
+		if all = append(all, some...); more > 0 {
+			p.Pager.Next = d.with("/batches", nil, "queue", names[n], "from", strconv.Itoa(more))
 			break
 		}
 	}
-	common := constants(d.cfg.Policies, s.processes)
+	keys := constants(d.cfg.Policies, s.processes)
 	for _, of := range all {
 		row := batchRow{Progress: of}
 		if row.Now.After(p.Now) {
 			p.Now = row.Now
 		}
-		if p.Pager == (pager{}) { // else others may run that are not on this page
-			row.Share = share(all, of, common)
+		if p.Pager.First+p.Pager.Next == "" { // else others may run that are not on this page
+			row.Share = share(all, of, keys)
 		}
 		p.Batches = append(p.Batches, row)
 	}
 	return p, nil
 }
 
-// constants are the rules by which all tasks of a type have one key, such as a provider's.
-func constants(policies []queue.Policy, running []inspect.Process) map[string][]string {
-	byType := make(map[string][]string)
-	add := func(taskType, rule string, constant bool) {
-		if constant && !slices.Contains(byType[taskType], rule) {
-			byType[taskType] = append(byType[taskType], rule)
+// constant is a key that all tasks of a type have by a rule, such as a provider's.
+type constant struct{ rule, key string }
+
+// constants are the keys of this kind by task type: of the policies given, or of those that pools say.
+func constants(policies []queue.Policy, running []inspect.Process) map[string][]constant {
+	byType := make(map[string][]constant)
+	add := func(taskType, rule, key string) {
+		if of := (constant{rule, key}); key != "" && !slices.Contains(byType[taskType], of) {
+			byType[taskType] = append(byType[taskType], of)
 		}
 	}
 	for _, p := range policies {
 		for _, r := range p.Rules {
-			add(p.Type, r.Name, r.Constant != "")
+			add(p.Type, r.Name, r.Constant)
 		}
 	}
 	if policies != nil {
@@ -103,23 +119,23 @@ func constants(policies []queue.Policy, running []inspect.Process) map[string][]
 }
 
 // share says how much a batch gets beside the others that run, as their weighted windows are to
-// each other: of a rule with one key that they all need, such as the provider's. With several
+// each other: of a rule by which all their tasks have one key, such as the provider's. With several
 // such rules it is the one that most of them need.
-func share(all []batch.Progress, p batch.Progress, common map[string][]string) (said string) {
+func share(all []batch.Progress, p batch.Progress, keys map[string][]constant) (said string) {
 	if p.State != batch.Running {
 		return ""
 	}
 	most := 1
-	for _, rule := range common[p.Type] {
+	for _, of := range keys[p.Type] {
 		sum, n := 0, 0
-		for _, of := range all {
-			if of.State == batch.Running && slices.Contains(common[of.Type], rule) {
-				sum += of.Window * of.Weight
+		for _, other := range all {
+			if other.State == batch.Running && slices.Contains(keys[other.Type], of) {
+				sum += other.Window * other.Weight
 				n++
 			}
 		}
-		if n > most {
-			most, said = n, fmt.Sprintf("%d %% of %s, which %d batches share", 100*p.Window*p.Weight/sum, rule, n)
+		if n > most && sum > 0 {
+			most, said = n, fmt.Sprintf("%d %% of %s, which %d batches share", 100*p.Window*p.Weight/sum, of.rule, n)
 		}
 	}
 	return said

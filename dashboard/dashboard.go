@@ -184,11 +184,12 @@ func (d *board) asset(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(a.body)
 }
 
-// url is a link: a path and pairs of a name and a value.
+// url is a link: a path and pairs of a name and a value. The last of a name counts, and an empty
+// value takes the name away.
 func (d *board) url(path string, pairs ...string) string {
 	q := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
-		if pairs[i+1] != "" {
+		if q.Del(pairs[i]); pairs[i+1] != "" {
 			q.Set(pairs[i], pairs[i+1])
 		}
 	}
@@ -300,6 +301,7 @@ type page struct {
 	name, path, title string
 	nav               bool
 	params            []string // of its address; others are not looked at
+	skips             []string // parameters that say how many rows of a list are skipped
 	load              func(ctx context.Context, d *board, q url.Values) (any, error)
 	asks              []Verb // changes that it offers; no other page does
 }
@@ -368,7 +370,12 @@ const paramMax = 2048
 // query takes the values of a page out of an address.
 func (p page) query(all url.Values) (url.Values, error) {
 	q := url.Values{}
-	for _, name := range p.params {
+	for _, name := range p.skips {
+		if _, err := skipOf(all, name); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range slices.Concat(p.params, p.skips) {
 		v := all.Get(name)
 		if len(v) > paramMax {
 			return nil, fmt.Errorf("%w: %s has %d bytes, want at most %d", errRequest, name, len(v), paramMax)

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"time"
@@ -26,6 +27,8 @@ type gateRow struct {
 	Open, Always     bool
 	Changes          time.Time // when it closes or opens next; zero when it does not within a week
 	Days             []dayRow
+
+	gate gate.Gate
 }
 
 type dayRow struct {
@@ -61,46 +64,46 @@ func loadGates(ctx context.Context, d *board, q url.Values) (any, error) {
 	if err != nil || p.Zone == "Local" || len(p.Zone) > 64 {
 		return nil, fmt.Errorf("%w: %q is no time zone; want a name such as Europe/Lisbon", errRequest, clip(p.Zone, 64))
 	}
-	byName := make(map[string]int)
+	byName := make(map[string]*gateRow)
 	for _, policy := range s.policies {
 		for _, r := range policy.Rules {
 			if r.Gate.IsZero() {
 				continue
 			}
-			n, ok := byName[r.Name]
-			if !ok {
-				n = len(p.Gates)
-				byName[r.Name] = n
-				p.Gates = append(p.Gates, week(r.Name, r.Gate, zone, p.Now))
-				p.Recipient = p.Recipient || p.Gates[n].Recipient
+			if byName[r.Name] == nil {
+				byName[r.Name] = &gateRow{Rule: r.Name, gate: r.Gate, Recipient: r.Gate.Zone() == ""}
 			}
-			p.Gates[n].Types = append(p.Gates[n].Types, policy.Type)
+			row := byName[r.Name]
+			row.Types = append(row.Types, policy.Type)
+			p.Recipient = p.Recipient || row.Recipient
 		}
 	}
-	slices.SortFunc(p.Gates, func(a, b gateRow) int {
-		if a.Rule < b.Rule {
-			return -1
-		}
-		return 1
-	})
-	p.Gates, p.Pager, err = pageOf(d, "/gates", q, "from", p.Gates)
-	return p, err
+	rules, links, err := pageOf(d, q, list{path: "/gates", param: "from", of: "gates"}, slices.Sorted(maps.Keys(byName)))
+	if err != nil {
+		return nil, err
+	}
+	p.Pager = links
+	for _, rule := range rules {
+		row := *byName[rule]
+		row.draw(zone, p.Now)
+		p.Gates = append(p.Gates, row)
+	}
+	return p, nil
 }
 
-// week draws seven days of a gate, from today on, by the clock of its zone.
-func week(rule string, g gate.Gate, recipient *time.Location, now time.Time) gateRow {
-	row := gateRow{Rule: rule, Text: g.String(), Zone: g.Zone(), Recipient: g.Zone() == ""}
-	zone := recipient
+// draw draws seven days of the gate, from today on, by the clock of its zone, which is that of the
+// recipient where it names none.
+func (row *gateRow) draw(recipient *time.Location, now time.Time) {
+	g, zone := row.gate, recipient
+	row.Text, row.Zone = g.String(), recipient.String()
 	if !row.Recipient {
+		row.Zone = g.Zone()
 		if z, err := time.LoadLocation(g.Zone()); err == nil {
 			zone = z
 		}
-	} else {
-		row.Zone = recipient.String()
 	}
 	y, m, day := now.In(zone).Date()
-	begin := time.Date(y, m, day, 0, 0, 0, 0, zone)
-	openings := g.Openings(begin, begin.AddDate(0, 0, 8), zone)
+	openings := g.Openings(dayStart(y, m, day, zone), dayStart(y, m, day+8, zone), zone)
 	for _, o := range openings {
 		if row.Open = !o.Open.After(now) && o.Close.After(now); row.Open {
 			row.Changes, row.Always = o.Close, o.Close.Sub(o.Open) > alwaysFrom
@@ -112,37 +115,70 @@ func week(rule string, g gate.Gate, recipient *time.Location, now time.Time) gat
 		}
 	}
 	for n := range 7 {
-		from, to := time.Date(y, m, day+n, 0, 0, 0, 0, zone), time.Date(y, m, day+n+1, 0, 0, 0, 0, zone)
-		r := dayRow{Name: from.Format("Mon"), Date: from.Format("2 Jan"), Now: -1}
+		from, to := dayStart(y, m, day+n, zone), dayStart(y, m, day+n+1, zone)
+		noon := time.Date(y, m, day+n, 12, 0, 0, 0, zone)
+		r := dayRow{Name: noon.Format("Mon"), Date: noon.Format("2 Jan"), Now: -1}
+		layout := "15:04"
 		if h := to.Sub(from).Hours(); h != 24 {
 			r.Note = fmt.Sprintf("clocks are changed: this day has %g hours", h)
-		}
-		x := func(at time.Time) float64 { // by the clock of the zone, as the hours below the picture
-			switch {
-			case !at.After(from):
-				return 0
-			case !at.Before(to):
-				return dayWidth
-			}
-			h, m, s := at.In(zone).Clock()
-			return dayWidth * float64(h*3600+m*60+s) / 86_400
+			layout = "15:04 MST" // an hour may come twice
 		}
 		for _, o := range openings {
-			if a, b := x(o.Open), x(o.Close); b > a {
-				span := opening{X: a, W: b - a, From: "00:00", To: "24:00"} // a night is in two days
-				if o.Open.After(from) {
-					span.From = o.Open.In(zone).Format("15:04")
-				}
-				if o.Close.Before(to) {
-					span.To = o.Close.In(zone).Format("15:04")
+			for _, part := range parts(later(o.Open, from), earlier(o.Close, to), zone) {
+				span := opening{X: dayX(part.Open), W: dayWidth * part.Close.Sub(part.Open).Hours() / 24, From: part.Open.Format(layout), To: part.Close.Format(layout)}
+				if part.Close.Equal(to) { // a night is in two days
+					span.To = "24:00"
 				}
 				r.Spans = append(r.Spans, span)
 			}
 		}
 		if !now.Before(from) && now.Before(to) {
-			r.Now = x(now)
+			r.Now = dayX(now.In(zone))
 		}
 		row.Days = append(row.Days, r)
 	}
-	return row
+}
+
+// dayStart is the first instant of a day. In some zones clocks go forward at midnight.
+func dayStart(y int, m time.Month, day int, zone *time.Location) time.Time {
+	at := time.Date(y, m, day, 0, 0, 0, 0, zone)
+	if at.Day() != time.Date(y, m, day, 12, 0, 0, 0, zone).Day() {
+		_, at = at.ZoneBounds()
+	}
+	return at
+}
+
+// dayX is where an instant stands in the picture of its day, by the clock of its zone.
+func dayX(at time.Time) float64 {
+	h, m, s := at.Clock()
+	return dayWidth * float64(h*3600+m*60+s) / 86_400
+}
+
+// parts are the parts of an opening between two changes of the clock. The end of each is by the
+// clock of its begin, so that it ends where the picture of it ends.
+func parts(from, to time.Time, zone *time.Location) (all []gate.Opening) {
+	for from.Before(to) {
+		from = from.In(zone)
+		end := to
+		if _, change := from.ZoneBounds(); !change.IsZero() {
+			end = earlier(to, change)
+		}
+		all = append(all, gate.Opening{Open: from, Close: end.In(time.FixedZone(from.Zone()))})
+		from = end
+	}
+	return all
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }

@@ -18,10 +18,6 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 // requests.
 func guard(d *board, next http.Handler) http.Handler {
 	protection := http.NewCrossOriginProtection()
-	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		d.fault(w, r, http.StatusForbidden, "This request comes from another site.", "Open the dashboard itself, and try again there.")
-	}))
-	inner := protection.Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
@@ -35,11 +31,17 @@ func guard(d *board, next http.Handler) http.Handler {
 			d.fault(w, r, http.StatusForbidden, "This dashboard is closed to where the request comes from.", why)
 			return
 		}
-		if host := forwardedHost(d.cfg, r); host != "" {
-			r = r.Clone(r.Context())
-			r.Host = host // a browser's Origin has the name by which it knows the proxy
+		err := protection.Check(r)
+		if host := forwardedHost(d.cfg, r); err != nil && host != "" {
+			as := r.Clone(r.Context())
+			as.Host = host // a browser's Origin has the name by which it knows the proxy
+			err = protection.Check(as)
 		}
-		inner.ServeHTTP(w, r)
+		if err != nil {
+			d.fault(w, r, http.StatusForbidden, "This request comes from another site.", "Open the dashboard itself, and try again there.")
+			return
+		}
+		next.ServeHTTP(w, r)
 	})
 }
 

@@ -65,6 +65,9 @@ func (d *board) follow(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.Context().Err() != nil:
 			return
+		case (err != nil || !got.at.Equal(seen)) && !d.allowed(r, look):
+			send("end", "You may not look at this any more.", time.Time{})
+			return
 		case err != nil:
 			_, what, _ := explained(err)
 			if what != last {
@@ -81,10 +84,6 @@ func (d *board) follow(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 			if text := b.String(); text != last {
-				if !d.allowed(r, look) { // any more
-					send("fault", "You may not look at this any more.", time.Time{})
-					return
-				}
 				if last, said = text, time.Now(); !send("view", text, got.at) {
 					return
 				}

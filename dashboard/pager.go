@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"fmt"
-	"maps"
 	"net/url"
 	"strconv"
 
@@ -14,12 +13,13 @@ const lineMost = 50
 
 // pager are the links of a list that goes over several pages.
 type pager struct {
+	Of                string // what is listed
 	First, Prev, Next string // addresses; empty for none
 	Text              string // which rows these are; empty when that is not known
 }
 
-// skipMax bounds how many rows are skipped, because what is skipped may have to be read.
-const skipMax = 10_000
+// skipMax bounds how many rows are skipped.
+const skipMax = 100_000
 
 // skipOf reads how many rows a parameter skips.
 func skipOf(q url.Values, param string) (int, error) {
@@ -34,40 +34,41 @@ func skipOf(q url.Values, param string) (int, error) {
 	return skip, nil
 }
 
-// with is the address of a page with another value of a parameter.
-func (d *board) with(path string, q url.Values, param, value string) string {
-	q = maps.Clone(q)
-	if q == nil {
-		q = url.Values{}
+// with is the address of a page with other values of parameters, given as pairs. An empty value
+// takes a parameter away.
+func (d *board) with(path string, q url.Values, pairs ...string) string {
+	all := make([]string, 0, 2*len(q)+len(pairs))
+	for name := range q {
+		all = append(all, name, q.Get(name))
 	}
-	if q.Del(param); value != "" {
-		q.Set(param, value)
-	}
-	if len(q) == 0 {
-		return d.cfg.Prefix + path
-	}
-	return d.cfg.Prefix + path + "?" + q.Encode()
+	return d.url(path, append(all, pairs...)...)
+}
+
+// list is where a list stands: on a page, behind a parameter of its address, which says how many
+// rows are skipped.
+type list struct {
+	path, param, of string
+	anchor          string // of its heading; empty where the list is all of the page
 }
 
 // pageOf is the page of a list that an address names, with the links to those beside it.
-func pageOf[T any](d *board, path string, q url.Values, param string, all []T) ([]T, pager, error) {
-	skip, err := skipOf(q, param)
+func pageOf[T any](d *board, q url.Values, of list, all []T) ([]T, pager, error) {
+	from, err := skipOf(q, of.param)
 	if err != nil {
 		return nil, pager{}, err
 	}
-	from := skip
 	if from >= len(all) { // the list has become shorter
 		from = max(0, len(all)-1) / lineMost * lineMost
 	}
 	to := min(from+lineMost, len(all))
-	var p pager
+	p := pager{Of: of.of}
 	if from > 0 {
-		p.Prev = d.with(path, q, param, before(from))
+		p.Prev = d.with(of.path, q, of.param, before(from)) + of.anchor
 	}
 	if to < len(all) {
-		p.Next = d.with(path, q, param, strconv.Itoa(to))
+		p.Next = d.with(of.path, q, of.param, strconv.Itoa(to)) + of.anchor
 	}
-	if p != (pager{}) {
+	if p.Prev+p.Next != "" {
 		p.Text = fmt.Sprintf("%d to %d of %d", from+1, to, len(all))
 	}
 	return all[from:to], p, nil
@@ -82,7 +83,8 @@ func before(from int) string {
 }
 
 // cursors are the links of a list that is read from a cursor on.
-func (d *board) cursors(path string, q url.Values, next inspect.Cursor) (p pager) {
+func (d *board) cursors(path, of string, q url.Values, next inspect.Cursor) pager {
+	p := pager{Of: of}
 	if q.Get("from") != "" {
 		p.First = d.with(path, q, "from", "")
 	}

@@ -15,17 +15,17 @@ import (
 
 // pages are all pages, in the order of the navigation.
 var pages = []page{
-	{name: "overview", path: "/", title: "Overview", nav: true, params: []string{"rules", "queues"}, load: loadOverview},
+	{name: "overview", path: "/", title: "Overview", nav: true, skips: []string{"rules", "queues"}, load: loadOverview},
 	{name: "queue", path: "/queue", title: "Queue", params: []string{"queue", "from"}, load: loadQueue, asks: []Verb{PauseQueue, ResumeQueue}},
 	{name: "rule", path: "/rule", title: "Rule", params: []string{"rule", "limit", "for"}, load: loadRule, asks: []Verb{SetLimit, UnsetLimit, CloseRule, OpenRule}},
 	{name: "key", path: "/key", title: "Key", params: []string{"rule", "k", "from"}, load: loadKey, asks: []Verb{CloseKey, OpenKey, PauseKey, CancelKey, FrontKey}},
 	{name: "task", path: "/task", title: "Task", params: []string{"queue", "id"}, load: loadTask, asks: []Verb{CancelTask, FrontTask, RunTask}},
-	{name: "gates", path: "/gates", title: "Gates", nav: true, params: []string{"zone", "from"}, load: loadGates},
-	{name: "batches", path: "/batches", title: "Batches", nav: true, params: []string{"from"}, load: loadBatches, asks: []Verb{PauseBatch, ResumeBatch, CancelBatch, SetPace, SetWeight}},
-	{name: "schedules", path: "/schedules", title: "Schedules", nav: true, params: []string{"from"}, load: loadSchedules},
-	{name: "policies", path: "/policies", title: "Policies", nav: true, params: []string{"from", "differences"}, load: loadPolicies},
-	{name: "pools", path: "/pools", title: "Pools", nav: true, params: []string{"from"}, load: loadPools},
-	{name: "audit", path: "/audit", title: "Audit", nav: true, params: []string{"from"}, load: loadAudit, asks: []Verb{Undo}},
+	{name: "gates", path: "/gates", title: "Gates", nav: true, params: []string{"zone"}, skips: []string{"from"}, load: loadGates},
+	{name: "batches", path: "/batches", title: "Batches", nav: true, params: []string{"queue"}, skips: []string{"from"}, load: loadBatches, asks: []Verb{PauseBatch, ResumeBatch, CancelBatch, SetPace, SetWeight}},
+	{name: "schedules", path: "/schedules", title: "Schedules", nav: true, skips: []string{"from"}, load: loadSchedules},
+	{name: "policies", path: "/policies", title: "Policies", nav: true, skips: []string{"from", "differences"}, load: loadPolicies},
+	{name: "pools", path: "/pools", title: "Pools", nav: true, skips: []string{"from"}, load: loadPools},
+	{name: "audit", path: "/audit", title: "Audit", nav: true, skips: []string{"from"}, load: loadAudit, asks: []Verb{Undo}},
 }
 
 // queuesOf returns the counts of the first 100 queues, which several pages share.
@@ -59,7 +59,7 @@ type overview struct {
 	Verdict verdict
 	Queues  []inspect.QueueStatus // those that are counted
 	Sum     inspect.QueueStatus   // of them
-	All     int                   // how many there are
+	Names   []string              // of all
 	Listed  []inspect.QueueStatus // on this page
 	ByQueue pager
 	Workers int
@@ -68,8 +68,10 @@ type overview struct {
 	Chart   chart
 	Charted int // queues in the chart, of those in which something waits
 	Waits   int
-	Rules   []ruleRow
+	Rules   []ruleRow // on this page
 	ByRule  pager
+	Limits  []string // names of all rules
+	Told    int      // of how many of them the last hour is told
 	Changes []inspect.Change
 	Now     time.Time
 }
@@ -81,8 +83,8 @@ type ruleRow struct {
 	Known bool          // Hour is
 }
 
-// historyRules is how many rules the overview tells the last hour of.
-const historyRules = 100
+// historyRules is how many rules the overview tells the last hour of: those for which most waits.
+const historyRules = 30
 
 // historyFor is how old a history may be on a page: pools write it every 5 s, and its points
 // are minutes.
@@ -121,17 +123,17 @@ func loadOverview(ctx context.Context, d *board, q url.Values) (any, error) {
 		o.Sum.Other += of.Other
 		o.Sum.Archived += of.Archived
 	}
-	names, err := s.QueueNames(ctx)
-	if err != nil {
+	if o.Names, err = s.QueueNames(ctx); err != nil {
 		return nil, err
 	}
-	o.All = len(names)
-	if names, o.ByQueue, err = pageOf(d, "/", q, "queues", names); err != nil {
+	names, links, err := pageOf(d, q, list{"/", "queues", "queues", "#queues-h"}, o.Names)
+	if err != nil {
 		return nil, err
 	}
 	if o.Listed, err = statusesOf(ctx, s, o.Queues, names); err != nil {
 		return nil, err
 	}
+	o.ByQueue = links
 	for _, p := range s.processes {
 		if p.Kind == "pool" {
 			o.Pools++
@@ -142,25 +144,48 @@ func loadOverview(ctx context.Context, d *board, q url.Values) (any, error) {
 	if o.Chart, o.Charted, o.Waits, err = plannedOf(ctx, d, s, o.Queues); err != nil {
 		return nil, err
 	}
-	o.Rules = ruleRows(s, s.Rules(ctx))
-	for n := range o.Rules[:min(len(o.Rules), historyRules)] {
-		h, err := historyOf(ctx, d, s, o.Rules[n].Rule, time.Hour)
-		if err != nil {
-			return nil, err
-		}
-		o.Rules[n].Hour, o.Rules[n].Known = h.Total, true
+	rules, err := bindingFirst(ctx, d, s, o.Queues)
+	if err != nil {
+		return nil, err
 	}
-	slices.SortStableFunc(o.Rules, func(a, b ruleRow) int { return cmp.Compare(b.Hour.Deferred, a.Hour.Deferred) })
+	o.Told = min(len(rules), historyRules)
 	changes, err := changesOf(ctx, d, s)
 	if err != nil {
 		return nil, err
 	}
 	o.Changes = changes[:min(len(changes), 5)]
 	o.Verdict = judge(facts{
-		queues: o.Queues, rules: o.Rules, processes: s.processes, differences: inspect.Differences(nil, s.processes), changes: changes, now: o.Now,
+		queues: o.Queues, rules: rules, processes: s.processes, differences: inspect.Differences(nil, s.processes), changes: changes, now: o.Now,
 	})
-	o.Rules, o.ByRule, err = pageOf(d, "/", q, "rules", o.Rules)
+	for _, r := range rules {
+		o.Limits = append(o.Limits, r.Rule)
+	}
+	slices.Sort(o.Limits)
+	o.Rules, o.ByRule, err = pageOf(d, q, list{"/", "rules", "rules", "#rules-h"}, rules)
 	return o, err
+}
+
+// bindingFirst are all rules, those first that held tasks up most often in the last hour.
+func bindingFirst(ctx context.Context, d *board, s *source, queues []inspect.QueueStatus) ([]ruleRow, error) {
+	rules := ruleRows(s, s.Rules(ctx))
+	if len(rules) > historyRules {
+		waiting, err := waitingOf(ctx, d, s, queues)
+		if err != nil {
+			return nil, err
+		}
+		slices.SortStableFunc(rules, func(a, b ruleRow) int {
+			return cmp.Compare(countOf(waiting, b.Rule).Waiting, countOf(waiting, a.Rule).Waiting)
+		})
+	}
+	for n := range rules[:min(len(rules), historyRules)] {
+		h, err := historyOf(ctx, d, s, rules[n].Rule, time.Hour)
+		if err != nil {
+			return nil, err
+		}
+		rules[n].Hour, rules[n].Known = h.Total, true
+	}
+	slices.SortStableFunc(rules, func(a, b ruleRow) int { return cmp.Compare(b.Hour.Deferred, a.Hour.Deferred) })
+	return rules, nil
 }
 
 // statusesOf returns what some queues hold. Those that are known already are not counted again.
@@ -248,7 +273,7 @@ func loadQueue(ctx context.Context, d *board, q url.Values) (any, error) {
 	}
 	p := queuePage{QueueStatus: of[0]}
 	p.Page, err = s.DeferredPage(ctx, name, inspect.Cursor(q.Get("from")), lineMost)
-	p.Pager = d.cursors("/queue", q, p.Page.Next)
+	p.Pager = d.cursors("/queue", "tasks", q, p.Page.Next)
 	return p, err
 }
 
@@ -272,7 +297,7 @@ func loadSchedules(ctx context.Context, d *board, q url.Values) (any, error) {
 	}
 	p := schedulesPage{Now: time.Now()}
 	p.Entries, p.Ticks = inspect.Schedules(s.processes, p.Now, nextTicks)
-	if p.Entries, p.Pager, err = pageOf(d, "/schedules", q, "from", p.Entries); err != nil {
+	if p.Entries, p.Pager, err = pageOf(d, q, list{path: "/schedules", param: "from", of: "entries"}, p.Entries); err != nil {
 		return nil, err
 	}
 	p.Last, err = s.LastTicks(ctx, p.Entries, p.Now, lastTicks)
@@ -305,7 +330,7 @@ func loadPolicies(ctx context.Context, d *board, q url.Values) (any, error) {
 		return nil, err
 	}
 	p := policiesPage{Given: d.cfg.Policies != nil}
-	if p.Differences, p.ByPool, err = pageOf(d, "/policies", q, "differences", inspect.Differences(d.cfg.Policies, s.processes)); err != nil {
+	if p.Differences, p.ByPool, err = pageOf(d, q, list{"/policies", "differences", "differences", "#differences-h"}, inspect.Differences(d.cfg.Policies, s.processes)); err != nil {
 		return nil, err
 	}
 	for _, of := range s.processes {
@@ -318,7 +343,7 @@ func loadPolicies(ctx context.Context, d *board, q url.Values) (any, error) {
 		inForce[r.Rule] = r
 	}
 	var listed []queue.Policy
-	if listed, p.Pager, err = pageOf(d, "/policies", q, "from", s.policies); err != nil {
+	if listed, p.Pager, err = pageOf(d, q, list{path: "/policies", param: "from", of: "policies"}, s.policies); err != nil {
 		return nil, err
 	}
 	for _, of := range listed {
@@ -347,6 +372,7 @@ type poolsPage struct {
 
 type processRow struct {
 	inspect.Process
+	Ago          time.Duration // since it said so last, by Redis' clock
 	Queues, Runs []string
 	More         int // that are not named
 	Differs      bool
@@ -360,14 +386,18 @@ func loadPools(ctx context.Context, d *board, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := poolsPage{Known: len(s.processes), All: s.all, Differences: inspect.Differences(d.cfg.Policies, s.processes), Now: time.Now()}
-	listed, at, err := pageOf(d, "/pools", q, "from", s.processes)
+	queues, err := queuesOf(ctx, d, s)
+	if err != nil {
+		return nil, err
+	}
+	p := poolsPage{Known: len(s.processes), All: s.all, Differences: inspect.Differences(d.cfg.Policies, s.processes), Now: now(queues)}
+	listed, at, err := pageOf(d, q, list{path: "/pools", param: "from", of: "processes"}, s.processes)
 	if err != nil {
 		return nil, err
 	}
 	p.Pager = at
 	for _, of := range listed {
-		row := processRow{Process: of}
+		row := processRow{Process: of, Ago: max(0, p.Now.Sub(of.Seen.Add(-of.ClockAhead)))}
 		for name := range of.Queues {
 			row.Queues = append(row.Queues, name)
 		}
@@ -414,12 +444,12 @@ func loadAudit(ctx context.Context, d *board, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := auditPage{Now: time.Now()}
+	p := auditPage{Pager: pager{Of: "changes"}, Now: time.Now()}
 	if len(changes) > lineMost {
-		changes, p.Pager.Next = changes[:lineMost], d.with("/audit", q, "from", strconv.Itoa(skip+lineMost))
+		changes, p.Pager.Next = changes[:lineMost], d.with("/audit", nil, "from", strconv.Itoa(skip+lineMost))
 	}
 	if skip > 0 {
-		p.Pager.Prev = d.with("/audit", q, "from", before(skip))
+		p.Pager.First, p.Pager.Prev = d.with("/audit", nil), d.with("/audit", nil, "from", before(skip))
 	}
 	able := make(map[string]reversal)
 	newest, err := changesOf(ctx, d, s)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/inspect"
@@ -172,7 +173,7 @@ func TestLongListsHavePages(t *testing.T) {
 		"rules":       {"/", `id="rules-h"`, "</section>", `<th scope="row"><a href="/rule\?rule=rule-(\d+)">`, "rules"},
 		"pools":       {"/pools", "<main", "</main>", `<th scope="row">(row-\d+):1`, "from"},
 		"policies":    {"/policies", `aria-label="Policy of`, "</main>", `<h2>(row-\d+)</h2>`, "from"},
-		"differences": {"/policies", `id="diff-h"`, "</section>", `<th scope="row">(row-\d+):1`, "differences"},
+		"differences": {"/policies", `id="differences-h"`, "</section>", `<th scope="row">(row-\d+):1`, "differences"},
 		"gates":       {"/gates", "<main", "</main>", `<section class="gate" aria-label="hours-(\d+)">`, "from"},
 		"entries":     {"/schedules", `id="entries-h"`, "</section>", `<th scope="row">(row-\d+)</th>`, "from"},
 		"batches":     {"/batches", "<main", "</main>", `<section class="batch" aria-label="Batch (row-\d+)">`, "from"},
@@ -196,7 +197,7 @@ func TestLongListsHavePages(t *testing.T) {
 			target = ""
 			for _, link := range next.FindAllStringSubmatch(part, -1) {
 				if strings.Contains(link[1], list.param+"=") {
-					target = strings.ReplaceAll(link[1], "&amp;", "&")
+					target, _, _ = strings.Cut(strings.ReplaceAll(link[1], "&amp;", "&"), "#")
 				}
 			}
 		}
@@ -205,11 +206,45 @@ func TestLongListsHavePages(t *testing.T) {
 		}
 	}
 	wants(t, d.get(http.StatusOK, "/queue?queue=row-129"), "Nothing waits here.")
-	wants(t, d.get(http.StatusOK, "/"), "The figures above are of the first 100 queues of 130, by name.")
+	wants(t, d.get(http.StatusOK, "/"), "The verdict, the counts and the chart are of the first 100 queues of 130, by name.", "The last hour is told of the 30 rules for which most waits now.",
+		`<option value="rule-129">`, `<option value="row-129">`, `aria-label="Pages of queues"`)
 	wants(t, d.get(http.StatusOK, "/pools?from=100"), "101 to 131 of 131", `<a rel="prev" href="/pools?from=50">`)
 	wants(t, d.get(http.StatusOK, "/pools?from=9999"), "101 to 131 of 131")
-	for _, target := range []string{"/batches?from=x", "/batches?from=-1.0", "/pools?from=1e9", "/?rules=-1", "/?queues=x", "/schedules?from=99999", "/gates?from=x", "/policies?differences=x"} {
+	wants(t, d.get(http.StatusOK, "/audit?from=5000"), "No older change is kept.", "First page")
+	wants(t, d.get(http.StatusOK, "/batches?queue=zzz&from=7"), "No batch is on this page.", "First page")
+	for _, target := range []string{"/batches?from=x", "/batches?from=-1", "/pools?from=1e9", "/?rules=-1", "/?queues=x", "/schedules?from=1000000", "/gates?from=x", "/policies?differences=x"} {
 		d.get(http.StatusBadRequest, target)
+	}
+}
+
+// What comes before a page of batches is not read, and a page that is just full leads nowhere.
+func TestPagesOfBatches(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, nil)
+	control := batch.NewControl(d.client)
+	start := func(queue string, n int) {
+		for k := range n {
+			if _, err := control.Start(t.Context(), batch.Spec{ID: fmt.Sprintf("%s-%03d", queue, k), Queue: queue, Type: "sms", Source: "readers"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	start("a", lineMost)
+	if err := d.rdb.SAdd(t.Context(), "asynq:queues", "b").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if page := d.get(http.StatusOK, "/batches"); strings.Contains(page, "Next page") || strings.Count(page, `class="batch"`) != lineMost {
+		t.Errorf("a page that holds all batches has a next page")
+	}
+	start("c", 400)
+	cost := func(target string) int {
+		before := d.commands()
+		wants(t, d.get(http.StatusOK, target), `class="batch"`)
+		return d.commands() - before
+	}
+	near, far := cost("/batches?queue=c"), cost("/batches?queue=c&from=350")
+	if far > near+20 {
+		t.Errorf("a page behind 350 batches costs %d commands, the first one %d", far, near)
 	}
 }
 
@@ -471,11 +506,12 @@ func TestFormThroughAProxy(t *testing.T) {
 		from, origin string
 		code         int
 	}{
-		"a named proxy":          {"10.1.2.3:5", "http://ops.example", http.StatusSeeOther},
-		"a stranger":             {"192.0.2.1:5", "http://ops.example", http.StatusForbidden},
-		"another site behind it": {"10.1.2.3:5", "http://evil.example", http.StatusForbidden},
+		"a named proxy":               {"10.1.2.3:5", "http://ops.example", http.StatusSeeOther},
+		"one that leaves the host":    {"10.1.2.3:5", "http://inside:80", http.StatusSeeOther},
+		"a stranger":                  {"192.0.2.1:5", "http://ops.example", http.StatusForbidden},
+		"another site behind a proxy": {"10.1.2.3:5", "http://evil.example", http.StatusForbidden},
 	} {
-		r := request("POST", "/act", url.Values{"verb": {"pause queue"}, "queue": {"default"}, "reason": {"x"}, "back": {"/"}})
+		r := request("POST", "/act", url.Values{"verb": {"close rule"}, "rule": {"phone"}, "for": {"1h"}, "reason": {"x"}, "back": {"/"}})
 		r.RemoteAddr, r.Host = c.from, "inside:80"
 		r.Header.Del("Sec-Fetch-Site") // a browser does not send it to a name in plain http
 		r.Header.Set("Origin", c.origin)
@@ -568,7 +604,8 @@ func TestWeekOfAGate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		row := week("r", g, time.UTC, now)
+		row := gateRow{gate: g}
+		row.draw(time.UTC, now)
 		for _, day := range row.Days[1:6] {
 			var got []string
 			for _, o := range day.Spans {
@@ -585,22 +622,52 @@ func TestWeekOfAGate(t *testing.T) {
 	wants(t, newRig(t, nil).get(http.StatusOK, "/gates"), "It is always open.")
 }
 
-// On a day of 25 or 23 hours an opening stands where the hours below the picture say.
+// On a day of 25 or 23 hours an opening stands where the hours below the picture say, and is told with
+// its zone. One that goes over the change is drawn in two parts.
 func TestGateOnADayOfAClockChange(t *testing.T) {
 	t.Parallel()
-	zone, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := gate.Parse("06:00-18:00 Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, day := range []time.Time{time.Date(2026, 10, 25, 12, 0, 0, 0, zone), time.Date(2026, 3, 29, 12, 0, 0, 0, zone)} {
-		row := week("r", g, time.UTC, day)
-		d := row.Days[0]
-		if d.Note == "" || len(d.Spans) != 1 || d.Spans[0].X != dayWidth/4 || d.Spans[0].W != dayWidth/2 || d.Now != dayWidth/2 {
-			t.Errorf("on %s the day is %+v, want open from a quarter to three quarters, now in the middle, and a note", day.Format(time.DateOnly), d)
+	for _, c := range []struct {
+		day, gate string
+		want      []string // name of the day, and its openings
+	}{
+		{"2026-10-25", "06:00-18:00 Europe/Berlin", []string{"Sun 25 Oct", "6 to 18: 06:00 CET–18:00 CET"}},
+		{"2026-10-25", "02:30-06:00 Europe/Berlin", []string{"Sun 25 Oct", "2.5 to 3: 02:30 CEST–03:00 CEST", "2.5 to 6: 02:30 CET–06:00 CET"}},
+		{"2026-10-25", "02:15-02:45 Europe/Berlin", []string{"Sun 25 Oct", "2.25 to 2.75: 02:15 CEST–02:45 CEST", "2.25 to 2.75: 02:15 CET–02:45 CET"}},
+		{"2026-10-25", "00:00-24:00 Europe/Berlin", []string{"Sun 25 Oct", "0 to 3: 00:00 CEST–03:00 CEST", "2 to 24: 02:00 CET–24:00"}},
+		{"2026-03-29", "06:00-18:00 Europe/Berlin", []string{"Sun 29 Mar", "6 to 18: 06:00 CEST–18:00 CEST"}},
+		{"2026-03-29", "01:00-04:00 Europe/Berlin", []string{"Sun 29 Mar", "1 to 2: 01:00 CET–02:00 CET", "3 to 4: 03:00 CEST–04:00 CEST"}},
+		{"2026-09-05", "08:00-23:30 America/Santiago", []string{"Sat 5 Sep", "8 to 23.5: 08:00–23:30"}},
+		{"2026-09-06", "08:00-23:30 America/Santiago", []string{"Sun 6 Sep", "8 to 23.5: 08:00 -03–23:30 -03"}}, // the hour after midnight is left out
+		{"2026-09-06", "00:00-24:00 America/Santiago", []string{"Sun 6 Sep", "1 to 24: 01:00 -03–24:00"}},
+	} {
+		g, err := gate.Parse(c.gate)
+		if err != nil {
+			t.Fatal(err)
+		}
+		zone, err := time.LoadLocation(g.Zone())
+		if err != nil {
+			t.Fatal(err)
+		}
+		noon, err := time.ParseInLocation("2006-01-02 15", c.day+" 12", zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row := gateRow{gate: g}
+		row.draw(time.UTC, noon)
+		day := row.Days[0]
+		got := []string{day.Name + " " + day.Date}
+		for _, s := range day.Spans {
+			got = append(got, fmt.Sprintf("%g to %g: %s–%s", s.X*24/dayWidth, (s.X+s.W)*24/dayWidth, s.From, s.To))
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" || day.Now != dayWidth/2 {
+			t.Errorf("%s on %s, now at %g (-want +got):\n%s", c.gate, c.day, day.Now, diff)
+		}
+		names := make(map[string]bool)
+		for _, day := range row.Days {
+			names[day.Date] = true
+		}
+		if len(names) != 7 {
+			t.Errorf("the week has the days %v, want seven", names)
 		}
 	}
 }

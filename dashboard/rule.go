@@ -78,16 +78,15 @@ func loadRule(ctx context.Context, d *board, q url.Values) (any, error) {
 		return nil, err
 	}
 	p.Now = now(queues)
-	var names []string
+	names := waitingOn(queues)
 	for _, of := range queues {
-		if of.Waiting > 0 {
-			names = append(names, of.Queue)
-			p.Waiting += of.Waiting
-		}
+		p.Waiting += of.Waiting
 	}
-	if p.Line, p.More, err = lineOf(ctx, d, s, p.Rule, names); err != nil {
+	waiting, err := waitingOf(ctx, d, s, queues)
+	if err != nil {
 		return nil, err
 	}
+	p.Line, p.More = countOf(waiting, p.Rule), !waiting.Until.IsZero() || len(waiting.Queues) < len(names)
 	if p.Far, p.Looked, err = s.FarKeys(ctx, p.Rule, names); err != nil {
 		return nil, err
 	}
@@ -124,18 +123,32 @@ func loadRule(ctx context.Context, d *board, q url.Values) (any, error) {
 	return p, nil
 }
 
-// lineOf returns what waits for a rule among the tasks that start next, and whether others start
-// later. All rules and viewers share the count.
-func lineOf(ctx context.Context, d *board, s *source, rule string, queues []string) (of inspect.RuleCount, more bool, err error) {
-	got, err := d.views.get(ctx, "waiting", max(historyFor, d.cfg.Refresh), func(ctx context.Context) (any, error) { return s.WaitingByRule(ctx, queues...) })
+// waitingOn are the names of the queues on which something waits.
+func waitingOn(queues []inspect.QueueStatus) (names []string) {
+	for _, of := range queues {
+		if of.Waiting > 0 {
+			names = append(names, of.Queue)
+		}
+	}
+	return names
+}
+
+// waitingOf counts by rule the tasks that start next. All rules and viewers share the count.
+func waitingOf(ctx context.Context, d *board, s *source, queues []inspect.QueueStatus) (inspect.WaitingByRule, error) {
+	names := waitingOn(queues)
+	got, err := d.views.get(ctx, "waiting", max(historyFor, d.cfg.Refresh), func(ctx context.Context) (any, error) { return s.WaitingByRule(ctx, names...) })
 	if err != nil {
-		return of, false, err
+		return inspect.WaitingByRule{}, err
 	}
-	w := got.value.(inspect.WaitingByRule)
+	return got.value.(inspect.WaitingByRule), nil
+}
+
+// countOf is the count of a rule.
+func countOf(w inspect.WaitingByRule, rule string) inspect.RuleCount {
 	if n := slices.IndexFunc(w.Rules, func(c inspect.RuleCount) bool { return c.Rule == rule }); n >= 0 {
-		of = w.Rules[n]
+		return w.Rules[n]
 	}
-	return of, !w.Until.IsZero() || len(w.Queues) < len(queues), nil
+	return inspect.RuleCount{Rule: rule}
 }
 
 // busyMax is how many of the busiest keys a page lists.
@@ -275,7 +288,7 @@ func loadKey(ctx context.Context, d *board, q url.Values) (any, error) {
 	if p.Page, err = s.LinePage(ctx, p.Rule, id, inspect.Cursor(q.Get("from")), lineMost); err != nil {
 		return nil, err
 	}
-	p.Pager = d.cursors("/key", q, p.Page.Next)
+	p.Pager = d.cursors("/key", "the line", q, p.Page.Next)
 	if q.Get("from") == "" {
 		p.First = 1
 	}

@@ -434,8 +434,8 @@ func TestLive(t *testing.T) {
 	if err := d.inspector().ResumeQueue(t.Context(), "default", because); err != nil {
 		t.Fatal(err)
 	}
-	if last, more := <-events, <-events; !strings.Contains(last, "event: fault") || more != "" {
-		t.Errorf("who is signed out is sent %s and %s, want a fault and the end", last, more)
+	if last, more := <-events, <-events; !strings.Contains(last, "event: end") || more != "" {
+		t.Errorf("who is signed out is sent %s and %s, want that and no more", last, more)
 	}
 	stop()
 	for range events { // until the reader has ended

@@ -148,9 +148,9 @@ func clockText(p inspect.Process) string {
 	case p.ClockAhead.Abs() <= max(p.ClockWithin, time.Millisecond):
 		return "equal"
 	case p.ClockAhead < 0:
-		return span(p.ClockAhead) + " behind"
+		return span(p.ClockAhead) + " behind, ±" + span(p.ClockWithin)
 	}
-	return span(p.ClockAhead) + " ahead"
+	return span(p.ClockAhead) + " ahead, ±" + span(p.ClockWithin)
 }
 
 // stamp is an instant as an element whose text is in the reader's zone where a script runs,

@@ -168,10 +168,10 @@ func TestVerdict(t *testing.T) {
 func TestClockText(t *testing.T) {
 	t.Parallel()
 	for want, p := range map[string]inspect.Process{
-		"–":                {},
-		"equal":            {ClockAhead: -3 * time.Millisecond, ClockWithin: 4 * time.Millisecond},
-		"40\u00A0ms behind": {ClockAhead: -40 * time.Millisecond, ClockWithin: time.Millisecond},
-		"3.2\u00A0s ahead":  {ClockAhead: 3200 * time.Millisecond, ClockWithin: time.Microsecond},
+		"–":                             {},
+		"equal":                         {ClockAhead: -3 * time.Millisecond, ClockWithin: 4 * time.Millisecond},
+		"40\u00A0ms behind, ±1\u00A0ms": {ClockAhead: -40 * time.Millisecond, ClockWithin: time.Millisecond},
+		"3.2\u00A0s ahead, ±7\u00A0ms":  {ClockAhead: 3200 * time.Millisecond, ClockWithin: 7 * time.Millisecond},
 	} {
 		if got := clockText(p); got != want {
 			t.Errorf("%v within %v is %q, want %q", p.ClockAhead, p.ClockWithin, got, want)
@@ -186,11 +186,13 @@ func TestShareOfAProvider(t *testing.T) {
 		{Type: "sms", Rules: []queue.Rule{{Name: "phone"}, {Name: "own", Constant: "a"}, {Name: "provider", Constant: "acme"}}},
 		{Type: "letter", Rules: []queue.Rule{{Name: "provider", Constant: "acme"}}},
 		{Type: "mail", Rules: []queue.Rule{{Name: "phone"}}},
+		{Type: "fax", Rules: []queue.Rule{{Name: "provider", Constant: "other"}}},
 	}
 	var said inspect.Process
 	if err := json.Unmarshal([]byte(`{"kind":"pool","policies":[
-		{"type":"sms","rules":[{"name":"phone"},{"name":"own","constant":true},{"name":"provider","constant":true}]},
-		{"type":"letter","rules":[{"name":"provider","constant":true}]}]}`), &said); err != nil {
+		{"type":"sms","rules":[{"name":"phone"},{"name":"own","constant":"a"},{"name":"provider","constant":"acme"}]},
+		{"type":"fax","rules":[{"name":"provider","constant":"other"}]},
+		{"type":"letter","rules":[{"name":"provider","constant":"acme"}]}]}`), &said); err != nil {
 		t.Fatal(err)
 	}
 	of := func(id, taskType string, window, weight int, state batch.State) batch.Progress {
@@ -199,14 +201,19 @@ func TestShareOfAProvider(t *testing.T) {
 	all := []batch.Progress{
 		of("a", "sms", 100, 100, batch.Running), of("b", "letter", 100, 50, batch.Running), of("c", "letter", 50, 100, batch.Running),
 		of("d", "letter", 900, 100, batch.Paused), of("e", "mail", 900, 100, batch.Running),
+		of("f", "fax", 900, 100, batch.Running), // at another provider
 	}
-	for name, common := range map[string]map[string][]string{"given": constants(policies, nil), "said": constants(nil, []inspect.Process{said})} {
-		for id, want := range map[int]string{0: "50 % of provider, which 3 batches share", 1: "25 % of provider, which 3 batches share", 3: "", 4: ""} {
-			if got := share(all, all[id], common); got != want {
+	for name, keys := range map[string]map[string][]constant{"given": constants(policies, nil), "said": constants(nil, []inspect.Process{said})} {
+		for id, want := range map[int]string{0: "50 % of provider, which 3 batches share", 1: "25 % of provider, which 3 batches share", 3: "", 4: "", 5: ""} {
+			if got := share(all, all[id], keys); got != want {
 				t.Errorf("with policies that are %s, the share of %s is %q, want %q", name, all[id].ID, got, want)
 			}
 		}
-		if got := share(all[:1], all[0], common); got != "" {
+		none := []batch.Progress{of("a", "sms", 0, 100, batch.Running), of("b", "letter", 100, 0, batch.Running)} // a record that makes no sense
+		if got := share(none, none[0], keys); got != "" {
+			t.Errorf("the share of nothing is %q", got)
+		}
+		if got := share(all[:1], all[0], keys); got != "" {
 			t.Errorf("the share of a batch that is alone is %q", got)
 		}
 	}

@@ -171,8 +171,8 @@ type QueueStatus struct {
 }
 
 // QueueNames returns the names of all queues, in order. It asks Redis once.
-func (i *Inspector) QueueNames(context.Context) ([]string, error) {
-	names, err := i.asynq.Queues()
+func (i *Inspector) QueueNames(ctx context.Context) ([]string, error) {
+	names, err := luascripts.Queues(ctx, i.rdb)
 	if err != nil {
 		return nil, away("list the queues", err)
 	}
@@ -427,29 +427,21 @@ func (i *Inspector) control() (*batch.Control, error) {
 // whether there are more: those that have not ended, the oldest first, and then those that
 // ended within a day.
 func (i *Inspector) Batches(ctx context.Context, queue string) (all []batch.Progress, more bool, err error) {
-	return i.BatchesPage(ctx, queue, 0, BatchesMax)
+	all, next, err := i.BatchesPage(ctx, queue, 0, BatchesMax)
+	return all, next > 0, err
 }
 
-// BatchesPage returns most of these batches without the first skip, and whether there are more.
-// What is skipped is read, too.
-func (i *Inspector) BatchesPage(ctx context.Context, queue string, skip, most int) (page []batch.Progress, more bool, err error) {
+// BatchesPage returns at most `most` of these batches from a position on, 0 for the first, and the
+// position at which the next page begins, 0 when nothing follows. What comes before is not read.
+func (i *Inspector) BatchesPage(ctx context.Context, queue string, from, most int) (page []batch.Progress, next int, err error) {
 	control, err := i.control()
 	if err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
-	for p, err := range control.All(ctx, queue) {
-		switch {
-		case err != nil:
-			return nil, false, fmt.Errorf("inspect: list batches: %w", err)
-		case skip > 0:
-			skip--
-		case len(page) == most:
-			return page, true, nil
-		default:
-			page = append(page, p)
-		}
+	if page, next, err = control.Page(ctx, queue, from, most); err != nil {
+		return nil, 0, fmt.Errorf("inspect: list batches: %w", err)
 	}
-	return page, false, nil
+	return page, next, nil
 }
 
 // Process is a process that runs, as it says itself every few seconds.

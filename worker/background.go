@@ -359,7 +359,11 @@ func present(ctx context.Context, c *core, files *policyFiles) {
 			said := presence.Policy{Type: policy.Type, Charge: policy.Charge.String()}
 			for _, r := range policy.Rules {
 				if l := c.set.Limiter(r.Name); r.Limit != (throttle.Limit{}) {
-					said.Rules = append(said.Rules, presence.Rule{Name: r.Name, Limit: files.limitOf(l).String(), Constant: r.Constant != ""})
+					rule := presence.Rule{Name: r.Name, Limit: files.limitOf(l).String()}
+					if r.Constant != "" {
+						rule.Constant = l.ID(r.Constant)
+					}
+					said.Rules = append(said.Rules, rule)
 					continue
 				}
 				said.Rules = append(said.Rules, presence.Rule{Name: r.Name, Gate: r.Gate.String()})

@@ -55,7 +55,7 @@
   var place = document.body.dataset.live, page = document.getElementById("live");
   var button = document.getElementById("pause"), state = document.getElementById("state");
   if (!place || !page || !button || !state || !window.EventSource) return;
-  var pulse = state.parentElement, source = null, paused = false;
+  var pulse = state.parentElement, source = null, paused = false, ended = false;
 
   function say(text, on) {
     if (state.textContent !== text) state.textContent = text;
@@ -69,7 +69,7 @@
 
   function follow() {
     stop();
-    if (paused || document.hidden) return;
+    if (paused || ended || document.hidden) return;
     source = new EventSource(place);
     source.addEventListener("open", function () { say("Live", true); });
     source.addEventListener("view", function (e) {
@@ -78,10 +78,17 @@
       change(page, next.getElementById("live"));
       var asOf = document.querySelector("#as-of time");
       if (asOf && e.lastEventId) {
-        asOf.dateTime = asOf.title = e.lastEventId;
+        asOf.dateTime = e.lastEventId;
+        asOf.title = e.lastEventId.replace("T", " ").replace("Z", " UTC");
         local(asOf.parentElement);
       }
       say("Live", true);
+    });
+    source.addEventListener("end", function (e) {
+      ended = true;
+      stop();
+      say(e.data, false);
+      button.hidden = true;
     });
     source.addEventListener("fault", function (e) { say(e.data, false); });
     source.addEventListener("error", function () {

@@ -23,7 +23,7 @@ var textJoins = map[string][]string{
 		`call("GETRANGE", ledger.key, turn, -1) .. call("GETRANGE", ledger.key, HEADER, turn - 1)`,
 		`"s" .. ledger.token .. ledger.limit.stamp .. char(`, `header(ledger, ledger.head) .. records`, `header(ledger, 0) .. timestamp(ledger.newest)`, `"s" .. token .. limit.stamp .. "\0\0\0" .. timestamp(now)`, `"s" .. token .. limit.stamp .. char(`,
 	},
-	"fetch.lua":         {`prefix .. id`},
+	"fetch.lua":         {`(now and "1" or "0") .. waits`, `prefix .. id`},
 	"fetched.lua":       {`string.format("%d:", #id) .. id`},
 	"requeue.lua":       {`prefix .. id`},
 	"ledger.lua":        {`limit.letter .. ledger.token .. limit.stamp .. kind.value(limit, ledger)`, `letter .. n .. "|" .. W .. "|" .. more .. "|" .. version`}, // all as they came

@@ -136,3 +136,12 @@ func Processes(ctx context.Context, c redis.Cmdable, prefix string) (said []stri
 	}
 	return said, all, nil
 }
+
+// Queues are the names of all queues that asynq knows, in no order.
+func Queues(ctx context.Context, c redis.Cmdable) ([]string, error) {
+	names, err := c.SMembers(ctx, queuesKey).Result()
+	if err != nil {
+		return nil, fmt.Errorf("list the queues: %w", err)
+	}
+	return names, nil
+}

@@ -106,7 +106,9 @@ func WhyOf(cause Cause, booked BookedRules, rule string) Why {
 }
 
 // RuleOf is the rule that holds a task, of those that it booked by; "" when it is none.
-func (w Wait) RuleOf(booked BookedRules) string { return w.RuleAmong(strings.Split(booked.Policy(), "+")) }
+func (w Wait) RuleOf(booked BookedRules) string {
+	return w.RuleAmong(strings.Split(booked.Policy(), "+"))
+}
 
 // RuleAmong is the rule that held a task, of the names of its policy's limits; "" when it was none.
 func (w Wait) RuleAmong(names []string) string {

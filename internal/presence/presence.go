@@ -67,8 +67,9 @@ type Rule struct {
 	Name  string `json:"name"`
 	Limit string `json:"limit,omitempty"`
 	Gate  string `json:"gate,omitempty"`
-	// Constant says that all tasks have one key by the rule, such as a provider's.
-	Constant bool `json:"constant,omitempty"`
+	// Constant is the key by the rule that all tasks have, such as a provider's, as it stands in Redis;
+	// empty where keys differ.
+	Constant string `json:"constant,omitempty"`
 }
 
 // Entry is a source of a feeder, or an entry of a schedule.
@@ -115,9 +116,7 @@ func version() string {
 // process is not listed.
 func Run(ctx context.Context, rdb redis.Cmdable, prefix string, p Process, now func(*Process)) {
 	say := func() {
-		call, cancel := context.WithTimeout(ctx, Every)
-		defer cancel()
-		p.ClockAhead, p.ClockWithin = clock(call, rdb)
+		p.ClockAhead, p.ClockWithin = clock(ctx, rdb)
 		p.Seen = time.Now()
 		if c, ok := rdb.(interface{ PoolStats() *redis.PoolStats }); ok {
 			p.Connections = int(c.PoolStats().TotalConns)
@@ -127,6 +126,8 @@ func Run(ctx context.Context, rdb redis.Cmdable, prefix string, p Process, now f
 		if err != nil {
 			return
 		}
+		call, cancel := context.WithTimeout(ctx, Every)
+		defer cancel()
 		_ = luascripts.SayProcess(call, rdb, prefix, p.ID, p.Seen, text)
 	}
 	t := time.NewTicker(Every)
@@ -143,9 +144,14 @@ func Run(ctx context.Context, rdb redis.Cmdable, prefix string, p Process, now f
 	}
 }
 
+// clockFor is how long an answer about the clock is waited for.
+const clockFor = time.Second
+
 // clock compares the clock of the process with Redis', which showed its time at some moment while
 // the question was on its way.
 func clock(ctx context.Context, rdb redis.Cmdable) (ahead, within time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, clockFor)
+	defer cancel()
 	began := time.Now()
 	server, err := luascripts.Now(ctx, rdb)
 	if err != nil {

@@ -91,38 +91,92 @@ func (b *Control) Progress(ctx context.Context, queue, id string) (Progress, err
 func (b *Control) All(ctx context.Context, queue string) iter.Seq2[Progress, error] {
 	queue = named(queue)
 	return func(yield func(Progress, error) bool) {
-		k, seen := b.c.Keys(queue), make(map[string]bool) // one may end meanwhile
-		page := func(ids []string) error { return b.page(ctx, queue, ids, seen, yield) }
-		err := luascripts.EachUnfinished(ctx, b.c.Redis(), k, batchPage, page)
-		if err == nil {
-			err = luascripts.EachFinished(ctx, b.c.Redis(), k, batchPage, page)
-		}
-		if err != nil && err != errStop { //nolint:errorlint // it is our own, from below
-			yield(Progress{}, fmt.Errorf("batch: list batches: %w: %w", throttle.ErrUnavailable, err))
+		seen := make(map[string]bool) // one may end meanwhile
+		err := b.each(ctx, queue, func(ids []string) error {
+			page, err := b.read(ctx, queue, ids, seen)
+			for _, p := range page {
+				if !yield(p, nil) {
+					return errStop
+				}
+			}
+			return err
+		})
+		if err != nil {
+			yield(Progress{}, err)
 		}
 	}
 }
 
-// errStop: who ranges over batches was told all, or has had enough.
+// Page are at most `most` of these batches from a position on, 0 for the first, and the position
+// at which the next page begins, 0 when nothing follows. What comes before is passed over by its
+// ids alone. A batch that ends meanwhile moves behind those that have not, and may be missed.
+func (b *Control) Page(ctx context.Context, queue string, from, most int) (page []Progress, next int, err error) {
+	queue = named(queue)
+	seen, at := make(map[string]bool), 0
+	err = b.each(ctx, queue, func(ids []string) error {
+		over := min(len(ids), max(0, from-at))
+		for _, id := range ids[:over] {
+			seen[id] = true
+		}
+		at, ids = at+over, ids[over:]
+		for len(ids) > 0 {
+			if len(page) == most {
+				next = at
+				return errStop
+			}
+			n := min(len(ids), most-len(page))
+			some, err := b.read(ctx, queue, ids[:n], seen)
+			page = append(page, some...)
+			if err != nil {
+				return err
+			}
+			at, ids = at+n, ids[n:]
+		}
+		return nil
+	})
+	return page, next, err
+}
+
+// errStop: who goes through batches has had enough.
 var errStop = errors.New("batch: stop")
 
-// page yields those of some batches that were not seen.
-func (b *Control) page(ctx context.Context, queue string, ids []string, seen map[string]bool, yield func(Progress, error) bool) error {
+// each goes through the ids of the batches of a queue by portions, until f returns an error.
+func (b *Control) each(ctx context.Context, queue string, f func(ids []string) error) error {
+	var own error // of f
+	portion := func(ids []string) error {
+		own = f(ids)
+		return own
+	}
+	k := b.c.Keys(queue)
+	err := luascripts.EachUnfinished(ctx, b.c.Redis(), k, batchPage, portion)
+	if err == nil {
+		err = luascripts.EachFinished(ctx, b.c.Redis(), k, batchPage, portion)
+	}
+	switch {
+	case errors.Is(own, errStop):
+		return nil
+	case own != nil:
+		return own
+	case err != nil:
+		return fmt.Errorf("batch: list batches: %w: %w", throttle.ErrUnavailable, err)
+	}
+	return nil
+}
+
+// read reads those of some batches that were not seen, up to the first that can't be read.
+func (b *Control) read(ctx context.Context, queue string, ids []string, seen map[string]bool) (page []Progress, err error) {
 	views, errs := luascripts.ReadBatches(ctx, b.c.Redis(), b.c.Keys(queue), ids)
 	for i, v := range views {
 		switch {
 		case seen[ids[i]] || errors.Is(errs[i], luascripts.ErrNoBatch):
 			continue
 		case errs[i] != nil:
-			yield(Progress{}, batchFault(ids[i], errs[i]))
-			return errStop
+			return page, batchFault(ids[i], errs[i])
 		}
 		seen[ids[i]] = true
-		if !yield(progressOf(queue, v), nil) {
-			return errStop
-		}
+		page = append(page, progressOf(queue, v))
 	}
-	return nil
+	return page, nil
 }
 
 // Pause stops a batch within a second: nothing more of it is enqueued, and what waits is
