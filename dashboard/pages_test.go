@@ -171,7 +171,7 @@ func TestLongListsHavePages(t *testing.T) {
 	for name, list := range map[string]struct{ first, begin, end, row, param string }{
 		"queues":      {"/", `id="queues-h"`, "</section>", `<th scope="row"><a href="/queue\?queue=(row-\d+)">`, "queues"},
 		"rules":       {"/", `id="rules-h"`, "</section>", `<th scope="row"><a href="/rule\?rule=rule-(\d+)">`, "rules"},
-		"pools":       {"/pools", "<main", "</main>", `<th scope="row">(row-\d+):1`, "from"},
+		"pools":       {"/pools", "<main", "</main>", `<th scope="row" class="whole">(row-\d+):1`, "from"},
 		"policies":    {"/policies", `aria-label="Policy of`, "</main>", `<h2>(row-\d+)</h2>`, "from"},
 		"differences": {"/policies", `id="differences-h"`, "</section>", `<th scope="row">(row-\d+):1`, "differences"},
 		"gates":       {"/gates", "<main", "</main>", `<section class="gate" aria-label="hours-(\d+)">`, "from"},
