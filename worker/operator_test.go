@@ -26,7 +26,7 @@ func (r *rig) deferred(ids ...string) {
 func TestPausedQueueLosesNothing(t *testing.T) {
 	t.Parallel()
 	r, w, seen := newRig(t), &witness{}, &runs{}
-	r.exhausted(500*ms, seen.handler(), w.config())
+	r.exhausted(2*time.Second, seen.handler(), w.config())
 	r.deferred("a", "b", "c")
 	if err := r.insp.PauseQueue("default"); err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func TestPausedQueueLosesNothing(t *testing.T) {
 	}
 	seen.ran(t, 3)
 	t.Logf("after the pause they ran in the order %v", seen.ids()) // who was woken meanwhile is late, and keeps no order
-	r.wantGaps(seen, 500*ms)
+	r.wantGaps(seen, 2*time.Second)
 	r.eventually("an empty queue", func() bool { return r.queueInfo().Size == 0 })
 	r.wantQueue(3, 0, 0)
 	w.want(t, 0, 0)
