@@ -17,6 +17,7 @@ import (
 	"github.com/headwayq/headway/dashboard"
 	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/queue/batch"
 )
 
 // Prometheus' text of the demonstration has the figures that its gateway counts, which judges
@@ -101,6 +102,28 @@ func soon(t *testing.T, what string, is func() bool) {
 		case <-end:
 			t.Fatalf("a minute later it is not so that %s", what)
 		}
+	}
+}
+
+// A batch ends while messages of the sample keep coming, because it has none of their phones.
+func TestDevBatchHasPhonesOfItsOwn(t *testing.T) {
+	t.Parallel()
+	sample := make(map[string]bool)
+	for _, m := range e2e.Sample() {
+		sample[m.To] = true
+	}
+	elements := 0
+	for e := range newsletter(batch.Spec{ID: "letter-1"}) {
+		m, err := e2e.DecodeMessage(e.Payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if elements++; sample[m.To] || e2e.PhoneFault(m.To) != "" {
+			t.Errorf("element %d goes to %s, want a phone number that the sample does not have", elements, m.To)
+		}
+	}
+	if elements != devBatch {
+		t.Errorf("%d elements, want %d", elements, devBatch)
 	}
 }
 

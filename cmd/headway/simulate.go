@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,7 +39,7 @@ type simulateAnswer struct {
 type simulatedRule struct {
 	Rule    string        `json:"rule"`
 	Is      string        `json:"is"`
-	Binds   int           `json:"binds"` // jobs that waited for it last
+	Binds   int           `json:"binds"` // jobs whose start it says
 	WaitMax time.Duration `json:"wait_max_ns"`
 }
 
@@ -80,9 +81,17 @@ func (s simulateAnswer) table(t *table) {
 	if s.Run == 0 {
 		t.line("none of %s starts", e2e.Count(s.Jobs, "job"))
 	} else {
-		t.line("%d of %s start, the last at %s, %v after the first arrival",
-			s.Run, e2e.Count(s.Jobs, "job"), s.Last.Format(instantLayout), s.Last.Sub(s.Start).Round(time.Millisecond))
-		t.line("they wait %s (p50), %s (p99), %s (max)", orZero(s.WaitP50), orZero(s.WaitP99), orZero(s.WaitMax))
+		verb := "start"
+		if s.Run == 1 {
+			verb = "starts"
+		}
+		t.line("%d of %s %s, the last at %s, %v after the first arrival",
+			s.Run, e2e.Count(s.Jobs, "job"), verb, s.Last.Format(instantLayout), s.Last.Sub(s.Start).Round(time.Millisecond))
+		if s.Run == 1 {
+			t.line("it waits %s", orZero(s.WaitMax))
+		} else {
+			t.line("they wait %s (p50), %s (p99), %s (max)", orZero(s.WaitP50), orZero(s.WaitP99), orZero(s.WaitMax))
+		}
 	}
 	if s.Unlimited > 0 {
 		t.line("%s", t.warn(fmt.Sprintf("without a limit: %s of types that have no policy", e2e.Count(s.Unlimited, "job"))))
@@ -141,11 +150,13 @@ func simulateCommand(a *app) *cobra.Command {
 for which rule. It asks no Redis, and no time passes: the limits decide in memory.
 
 The jobs are a CSV file with the columns at, type and payload. at is an instant as in RFC 3339,
-or a duration from the start, such as 1.5s. With --type there is no column type.
+or a duration from the start, such as 1.5s, in the years 2000 to 2100. With --type there is no
+column type.
 
 It takes for granted that a worker is free for each job at its instant, that no job fails, and
-that nothing was spent before the first of them. BINDS counts the jobs that waited for a rule
-last. -o csv and -o json have all jobs. The exit code is 1 when a job never runs.`,
+that nothing was spent before the first of them. BINDS counts the jobs whose start a rule says:
+a gate that is closed right before it, or else a limit. Of several limits after a gate it may
+count the gate. -o csv and -o json have all jobs. The exit code is 1 when a job never runs.`,
 		RunE: func(cmd *cobra.Command, files []string) error {
 			if a.watch != 0 {
 				return badUsage("simulate has no --watch")
@@ -204,10 +215,12 @@ func (s *simulation) check(cmd *cobra.Command, policies []queue.Policy) error {
 	if s.most < 0 {
 		errs = append(errs, fmt.Errorf("--most is %d, want at least 0", s.most))
 	}
-	if s.start != "" {
+	if cmd.Flags().Changed("start") {
 		var err error
 		if s.from, err = time.Parse(time.RFC3339Nano, s.start); err != nil {
 			errs = append(errs, fmt.Errorf("--start is %q, want an instant such as 2026-03-02T08:00:00Z", s.start))
+		} else if !inYears(s.from) {
+			errs = append(errs, fmt.Errorf("--start is %q, want a year from %d to %d", s.start, firstYear, lastYear))
 		}
 	}
 	var slots []string
@@ -261,27 +274,59 @@ func (s *simulation) read(r io.Reader) error {
 	if err == nil && len(s.jobs) == 0 {
 		err = &e2e.InputError{Faults: []e2e.Fault{{Line: 1, What: "no jobs after the header"}}}
 	}
-	if s.from.IsZero() {
+	if err != nil {
+		return err
+	}
+	if s.from.IsZero() { // no --start: it refuses the year 1
 		if s.from = first; first.IsZero() {
 			s.from = time.Now().UTC().Truncate(time.Second)
 		}
 	}
+	late := &e2e.InputError{}
 	for n, i := range s.after {
-		s.jobs[i].At = s.from.Add(s.offset[n])
+		if s.jobs[i].At = s.from.Add(s.offset[n]); !inYears(s.jobs[i].At) {
+			late.Faults = append(late.Faults, e2e.Fault{Line: s.lines[i], What: fmt.Sprintf("at is after the year %d, counted from the start", lastYear)})
+		}
 	}
-	return err
+	if len(late.Faults) > 0 {
+		return late
+	}
+	return nil
 }
+
+// Instants lie in these years: the windows around them, and leases of many years, are on a clock of
+// microseconds since 1970.
+const firstYear, lastYear = 2000, 2100
+
+func inYears(at time.Time) bool {
+	year := at.UTC().Year()
+	return firstYear <= year && year <= lastYear
+}
+
+// longestAfter bounds a duration from the start.
+const longestAfter = 101 * 366 * 24 * time.Hour
+
+// longDuration finds a duration that [time.ParseDuration] refuses for its size.
+var longDuration = regexp.MustCompile(`^[-+]?([0-9]*\.?[0-9]+(h|m|s|ms|us|µs|ns))+$`)
 
 // instantOf reads an instant, or a duration of 0 or more from the start.
 func instantOf(text string) (at time.Time, after time.Duration, fault string) {
 	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
+		if !inYears(at) {
+			return at, -1, fmt.Sprintf("at is not in the years %d to %d", firstYear, lastYear)
+		}
 		return at.UTC(), -1, ""
 	}
 	after, err := time.ParseDuration(text)
-	if err != nil || after < 0 {
-		return at, -1, "at is no instant as in RFC 3339, and no duration such as 1.5s"
+	switch {
+	case err == nil && 0 <= after && after <= longestAfter:
+		return at, after, ""
+	case err != nil && !longDuration.MatchString(text):
+		return at, -1, "at is not an instant such as 2026-03-02T08:00:00Z, and not a duration such as 1.5s"
+	case strings.HasPrefix(text, "-"):
+		return at, -1, "at is a negative duration, want at least 0s"
 	}
-	return at, after, ""
+	return at, -1, fmt.Sprintf("at is a duration that is too long, want at most %dh", longestAfter/time.Hour)
 }
 
 // answer sums up.

@@ -20,6 +20,7 @@ import (
 	"github.com/headwayq/headway/internal/policyset"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // Horizon is how long after the last arrival a simulation ends. A job that would start later
@@ -43,7 +44,7 @@ type Job struct {
 // Outcome is what becomes of a job.
 type Outcome struct {
 	Start     time.Time // zero for a job that never runs
-	Rule      string    // that it waited for last; empty for a job that runs at once
+	Rule      string    // that it waited for; empty for a job that runs at once
 	Unlimited bool      // its type has no policy
 	Err       error     // why it never runs
 }
@@ -77,7 +78,7 @@ func runOn(
 	for _, p := range policies {
 		var rules []policyset.Rule
 		for _, r := range p.Rules {
-			rules = append(rules, policyset.Rule{Name: r.Name, Limit: r.Limit, LimitOf: r.LimitOf})
+			rules = append(rules, s.rule(r))
 		}
 		decide, err := limiters.Compile(rules)
 		if err != nil {
@@ -100,6 +101,33 @@ func runOn(
 	return s.out, s.run(ctx, jobs[order[len(order)-1]].At.Add(Horizon))
 }
 
+// leaseMax is the longest lease of throttle.Concurrent.
+const leaseMax = 24 * time.Hour
+
+// rule is a rule whose leases last at least as long as a job runs. A pool renews a shorter lease
+// until the job ends, and a job that waits asks whenever one of them might have ended. Here the
+// end is known, so a job that waits is told it and asks then.
+func (s *simulation) rule(r queue.Rule) policyset.Rule {
+	long := func(l throttle.Limit) throttle.Limit {
+		if takes := wholeMicros(s.takes); l.IsConcurrent() && takes > l.Window() {
+			return throttle.Concurrent(l.Permits(), min(takes, leaseMax))
+		}
+		return l
+	}
+	rule := policyset.Rule{Name: r.Name, Limit: long(r.Limit)}
+	if r.LimitOf != nil {
+		rule.LimitOf = func(ctx context.Context, key string, newer time.Time) (throttle.Limit, time.Time, error) {
+			l, changed, err := r.LimitOf(ctx, key, newer)
+			return long(l), changed, err
+		}
+	}
+	return rule
+}
+
+func wholeMicros(d time.Duration) time.Duration {
+	return (d + time.Microsecond - 1).Truncate(time.Microsecond)
+}
+
 type policy struct {
 	queue.Policy
 	decide *throttle.Policy
@@ -112,6 +140,7 @@ type waiting struct {
 	rank    int
 	next    time.Time // when it asks
 	again   time.Time // when it asked a second time at one instant
+	limit   string    // that held it up last
 	started bool
 }
 
@@ -125,10 +154,12 @@ type simulation struct {
 	waits    []waiting
 	events   events
 	open     int // jobs that wait
-	vain     int // asks since the last job that started
+	running  int // jobs that hold leases
+	vain     int // asks since the last job that started, while none held a lease
 }
 
-// vainMax bounds how often each job that waits may ask before one of them starts.
+// vainMax bounds how often each job that waits may ask before one of them starts. While a job holds
+// a lease there is no bound: its end can let others start.
 const vainMax = 100
 
 func (s *simulation) run(ctx context.Context, horizon time.Time) error {
@@ -169,6 +200,7 @@ func (s *simulation) happens(ctx context.Context, e event) error {
 	w := &s.waits[e.job]
 	switch e.kind {
 	case ends:
+		s.running--
 		promoted, err := w.policy.decide.Release(ctx, *e.grant)
 		s.promote(promoted)
 		return err
@@ -217,8 +249,12 @@ func (s *simulation) ask(ctx context.Context, i int) error {
 	case err != nil:
 		return err
 	case !d.Granted:
-		s.vain++
-		s.out[i].Rule = d.Rule
+		if s.running == 0 {
+			s.vain++
+		}
+		if s.out[i].Rule = d.Rule; !d.Gated {
+			w.limit = d.Rule
+		}
 		switch {
 		case d.At.After(s.now):
 			s.askAt(i, asks, d.At)
@@ -231,9 +267,10 @@ func (s *simulation) ask(ctx context.Context, i int) error {
 		return nil
 	}
 	s.open, s.vain = s.open-1, 0
-	w.started, s.out[i].Start = true, d.At
+	w.started, s.out[i].Start, s.out[i].Rule = true, d.At, w.heldUpBy(s.out[i].Rule, s.jobs[i].At, d.At)
 	w.request = throttle.Request{}
 	if throttle.ForWorkers.LeaseFor(w.policy.decide, d) > 0 {
+		s.running++
 		e := event{at: d.At, kind: ends, job: i, grant: &d}
 		s.renewLater(w.policy.decide, e)
 		e.at = d.At.Add(s.takes)
@@ -242,11 +279,30 @@ func (s *simulation) ask(ctx context.Context, i int) error {
 	return nil
 }
 
+// heldUpBy is the rule that says when a job starts, of a job that was told a rule at last. That is a
+// gate which is closed right before the start. Else it is a limit: a job can be told a gate, and
+// start later than the gate opens because of others that were told the same.
+func (w *waiting) heldUpBy(told string, arrived, start time.Time) string {
+	if told == "" || !start.After(arrived) {
+		return told
+	}
+	if rule, closed := gate.FirstClosed(w.request.Gates, start.Add(-time.Microsecond)); closed {
+		return rule
+	}
+	gated := slices.ContainsFunc(w.request.Gates, func(g gate.At) bool { return g.Rule == told })
+	switch limits := w.policy.decide.Rules(); {
+	case gated && w.limit != "":
+		return w.limit
+	case gated && len(limits) == 1:
+		return limits[0].Rule()
+	}
+	return told
+}
+
 // renewLater renews the lease of a job as a pool does, until the job ends.
 func (s *simulation) renewLater(p *throttle.Policy, e event) {
-	end := e.grant.At.Add(s.takes)
-	e.kind, e.at = renews, e.at.Add(throttle.ForWorkers.LeaseFor(p, *e.grant)/3)
-	if e.at.Before(end) {
+	lease, end := throttle.ForWorkers.LeaseFor(p, *e.grant), e.grant.At.Add(s.takes)
+	if e.kind, e.at = renews, e.at.Add(lease/3); lease < s.takes && e.at.Before(end) {
 		s.add(e)
 	}
 }

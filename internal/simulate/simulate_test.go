@@ -13,6 +13,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/fake"
 	"github.com/headwayq/headway/internal/policyset"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
@@ -94,7 +95,17 @@ func TestStartsAreThoseOfTheFormulas(t *testing.T) {
 			start: func(n int) time.Duration { // at 9:00, 9:20, 9:40, and on the next day
 				return []time.Duration{1 * time.Hour, 80 * time.Minute, 100 * time.Minute, 25 * time.Hour, 25*time.Hour + 20*time.Minute}[n]
 			},
-			rule: func(int) string { return "hours" }, // they are told instants behind the opening
+			rule: func(n int) string { return []string{"hours", "phone", "phone", "hours", "phone"}[n] },
+		},
+		"jobs that come while a gate is open wait for the gate, and then for the limit": {
+			rules: one("sms", `hours: {gate: "08:00-21:00 Europe/Berlin"}`, `phone: {limit: sliding 1/1h, key: $.to}`),
+			jobs:  slices.Repeat([]Job{to("a", 630*time.Minute)}, 9), // at 18:30 UTC, and it closes at 20:00
+			start: func(n int) time.Duration { // the next day at 7:00, 8:00 and so on
+				return append([]time.Duration{630 * time.Minute, 690 * time.Minute}, hours(23, 30)...)[n]
+			},
+			rule: func(n int) string {
+				return append([]string{"", "phone", "hours"}, slices.Repeat([]string{"phone"}, 6)...)[n]
+			},
 		},
 		"a calendar day ends at midnight": {
 			rules: one("sms", `day: {limit: calendar 3/day UTC, key: $.to}`),
@@ -126,6 +137,18 @@ func TestStartsAreThoseOfTheFormulas(t *testing.T) {
 			start: func(n int) time.Duration { return time.Duration(n) * 10 * time.Second },
 			rule:  func(n int) string { return map[bool]string{true: "", false: "slots"}[n == 0] },
 		},
+		"a job waits for one that runs for a day": {
+			rules: one("sms", `slots: {limit: concurrent 2 lease 5s, key: =acme}`),
+			jobs:  many(3, "a"), takes: 24 * time.Hour,
+			start: func(n int) time.Duration { return time.Duration(n/2) * 24 * time.Hour },
+			rule:  func(n int) string { return map[bool]string{true: "", false: "slots"}[n < 2] },
+		},
+		"a job runs longer than the longest lease": {
+			rules: one("sms", `slots: {limit: concurrent 2 lease 5s, key: =acme}`),
+			jobs:  many(30, "a"), takes: 100 * 24 * time.Hour,
+			start: func(n int) time.Duration { return time.Duration(n/2) * 100 * 24 * time.Hour },
+			rule:  func(n int) string { return map[bool]string{true: "", false: "slots"}[n < 2] },
+		},
 		"a type without a policy waits for nothing": {
 			rules: one("mail", `phone: {limit: 1/60s, key: $.to}`),
 			jobs:  many(3, "a"),
@@ -145,6 +168,42 @@ func TestStartsAreThoseOfTheFormulas(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// hours are the hours from one to another after the start.
+func hours(from, to int) (all []time.Duration) {
+	for h := from; h < to; h++ {
+		all = append(all, time.Duration(h)*time.Hour)
+	}
+	return all
+}
+
+// A job that waits for a slot asks a few times, however long the jobs run before it.
+func TestAsksLittle(t *testing.T) {
+	t.Parallel()
+	const n = 1000
+	var now time.Time
+	asks := 0
+	rdb := &fake.Client{Source: fake.Source{
+		Now: func() time.Time { return now }, Fault: func() error { return nil }, Join: func(func()) {}, Decided: func(any, error) { asks++ },
+	}}
+	set := func(at time.Time) error {
+		now = at
+		return nil
+	}
+	all := policies(t, one("sms", `slots: {limit: concurrent 2 lease 30s, key: =acme}`))
+	out, err := runOn(t.Context(), rdb, set, all, many(n, "a"), 6*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, o := range out {
+		if want := time.Duration(i/2) * 6 * time.Hour; o.Err != nil || o.Start.Sub(start) != want {
+			t.Errorf("job %d starts at %v, %v; want %v", i, o.Start.Sub(start), o.Err, want)
+		}
+	}
+	if asks > 5*n {
+		t.Errorf("%d jobs ask %d times, want at most 5 times each", n, asks)
 	}
 }
 
