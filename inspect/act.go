@@ -267,7 +267,9 @@ func (i *Inspector) stored(ctx context.Context, l *throttle.Limiter) (limit stri
 		return "", time.Time{}
 	}
 	if left := i.rdb.PTTL(ctx, luascripts.StoredLimitKey(i.cfg.Prefix, l.Rule())).Val(); left > 0 {
-		until = time.Now().Add(left)
+		if now, err := luascripts.Now(ctx, i.rdb); err == nil {
+			until = now.Add(left)
+		}
 	}
 	return s.Limit.String(), until
 }

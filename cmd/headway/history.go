@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/throttle"
 )
 
 type historyAnswer struct {
@@ -15,11 +16,19 @@ type historyAnswer struct {
 	all bool
 }
 
+// usedOf is the share of a limit that was used. Of slots it is not known.
+func usedOf(p inspect.Point) string {
+	if l, err := throttle.ParseLimit(p.Limit); err != nil || l.IsConcurrent() {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f%%", 100*p.Used)
+}
+
 func (h historyAnswer) table(t *table) {
 	layout := "01-02 15:04"
 	t.row("SINCE", "GRANTED", "PERMITS", "REFUSED", "DEFERRED", "WAITED P50", "P99", "LATE P99", "USED", "LIMIT")
 	row := func(name string, p inspect.Point) {
-		t.row(name, p.Granted, p.Permits, p.Refused, p.Deferred, short(p.WaitedP50), short(p.WaitedP99), short(p.LateP99), fmt.Sprintf("%.0f%%", 100*p.Used), orDash(p.Limit))
+		t.row(name, p.Granted, p.Permits, p.Refused, p.Deferred, short(p.WaitedP50), short(p.WaitedP99), short(p.LateP99), usedOf(p), orDash(p.Limit))
 	}
 	for _, p := range h.Points {
 		if h.all || p.Granted+p.Refused+p.Deferred > 0 {

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -78,6 +80,14 @@ type table struct {
 // line is text of its own.
 func (t *table) line(format string, a ...any) {
 	t.flush()
+	for i, arg := range a {
+		switch v := arg.(type) {
+		case string:
+			a[i] = shown(v)
+		case error:
+			a[i] = shown(v.Error())
+		}
+	}
 	fmt.Fprintf(&t.b, format+"\n", a...)
 }
 
@@ -85,15 +95,21 @@ func (t *table) row(cells ...any) {
 	row := make([]string, len(cells))
 	for i, c := range cells {
 		switch v := c.(type) {
-		case string:
-			row[i] = v
 		case int:
 			row[i] = strconv.Itoa(v)
 		default:
-			row[i] = fmt.Sprint(v)
+			row[i] = shown(fmt.Sprint(v))
 		}
 	}
 	t.rows = append(t.rows, row)
+}
+
+// counted is a number with what so many are or do.
+func counted(n int, one, more string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, more)
 }
 
 // bad and good mark a word with a colour, on a terminal.
@@ -105,7 +121,41 @@ func (t *table) paint(code, s string) string {
 	if !t.colour {
 		return s
 	}
-	return "\x1b[" + code + "m" + s + "\x1b[0m"
+	return paintMark + code + "m" + s + paintMark + "0m"
+}
+
+// paintMark stands before a colour until the text around it is shown. It is random, so no text from
+// elsewhere has it.
+var paintMark = fmt.Sprintf("\x00%016x", rand.Uint64()) //nolint:gosec // nothing depends on it but colours
+
+// shown is text with its colours, which does nothing else to a terminal.
+func shown(s string) string {
+	parts := strings.Split(s, paintMark)
+	for i, part := range parts {
+		code, rest := "", part
+		if i > 0 {
+			code, rest, _ = strings.Cut(part, "m")
+			code = "\x1b[" + code + "m"
+		}
+		parts[i] = code + visible(rest)
+	}
+	return strings.Join(parts, "")
+}
+
+// visible is text with all that is not printed as Go writes it, such as \x1b or \u202e.
+func visible(s string) string {
+	var b strings.Builder
+	for s != "" {
+		r, size := utf8.DecodeRuneInString(s)
+		if unicode.IsPrint(r) && (r != utf8.RuneError || size > 1) {
+			b.WriteRune(r)
+		} else {
+			quoted := strconv.Quote(s[:size])
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+		s = s[size:]
+	}
+	return b.String()
 }
 
 // width is that of a text without colours.

@@ -33,7 +33,7 @@ func (a statusAnswer) table(t *table) {
 	t.line("")
 	rulesTable(t, a.Rules)
 	t.line("")
-	t.line("%d processes run", a.Pools)
+	t.line("%s", counted(a.Pools, "process runs", "processes run"))
 }
 
 func rulesTable(t *table, rules []inspect.RuleStatus) {
@@ -175,7 +175,7 @@ func clockOf(p inspect.Process) string {
 	if p.ClockWithin == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%+dms ±%d", p.ClockAhead.Round(time.Millisecond).Milliseconds(), (p.ClockWithin+time.Millisecond-1)/time.Millisecond)
+	return fmt.Sprintf("%+dms ±%dms", p.ClockAhead.Round(time.Millisecond).Milliseconds(), (p.ClockWithin+time.Millisecond-1)/time.Millisecond)
 }
 
 func differencesTable(t *table, all []inspect.Difference) {
@@ -188,7 +188,7 @@ func differencesTable(t *table, all []inspect.Difference) {
 func poolsCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "pools", Short: "the pools, feeders and schedulers that run, and which pool has other numbers", Args: cobra.NoArgs,
-		Long: "pools lists the processes that said within 20 seconds that they run: pools with their\npolicies, feeders with their sources, schedulers with their entries. Of rules that run with\nseveral numbers it shows the pools that differ from most.",
+		Long: "pools lists the processes that said within 20 seconds that they run: pools with their\npolicies, feeders with their sources, schedulers with their entries. Of rules that run with\nseveral numbers it shows the pools that differ from most.\n\nCLOCK is how far the clock of the process is ahead of Redis', and how exact that is.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
 				i, err := a.inspector(ctx)

@@ -163,7 +163,7 @@ type diffAnswer struct {
 
 func (d diffAnswer) table(t *table) {
 	if len(d.Differences) == 0 {
-		t.line("%s", t.good(fmt.Sprintf("%d pools run as the files say", d.Pools)))
+		t.line("%s", t.good(counted(d.Pools, "pool runs", "pools run")+" as the files say"))
 		return
 	}
 	differencesTable(t, d.Differences)

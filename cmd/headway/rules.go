@@ -48,9 +48,9 @@ func (r rulesAnswer) waiting(t *table) {
 	}
 }
 
-// withWaiting adds for which rules tasks wait.
-func (r rulesAnswer) withWaiting(ctx context.Context, i *inspect.Inspector) (answer, error) {
-	queues, err := i.Queues(ctx)
+// withWaiting adds for which rules tasks wait, on some queues, or without names on all.
+func (r rulesAnswer) withWaiting(ctx context.Context, i *inspect.Inspector, on ...string) (answer, error) {
+	queues, err := i.Queues(ctx, on...)
 	if err != nil {
 		return nil, err
 	}
@@ -110,6 +110,10 @@ The tasks are counted by looking at the 1000 of each queue that start first, of 
 at most. Behind a number that is the least, because more tasks may wait, stands a plus.
 (no limit) are tasks that a gate, a paused batch or a provider's Retry-After holds.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			var on []string
+			if cmd.Flags().Changed("queue") {
+				on = []string{a.queue}
+			}
 			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
 				got, err := a.rules(ctx, "")
 				if err != nil {
@@ -119,7 +123,7 @@ at most. Behind a number that is the least, because more tasks may wait, stands 
 				if err != nil {
 					return nil, err
 				}
-				return got.withWaiting(ctx, i)
+				return got.withWaiting(ctx, i, on...)
 			})
 		},
 	}

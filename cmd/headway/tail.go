@@ -5,13 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/headwayq/headway/internal/tail"
+	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -24,7 +25,8 @@ func tailCommand(a *app) *cobra.Command {
 		Long: `tail shows what pools decide while it runs: which tasks are granted, deferred, moved,
 postponed or refused, by which rule, and until when. Ctrl-C ends it.
 
-Each process shows at most --rate decisions in a second, so it is a sample where more
+A process shows its decisions to 4 tails at the same time; a fifth one is told so. Each
+process shows at most --rate decisions in a second, so it is a sample where more
 happens: "+312 not shown" counts the others of that process. Without tail nothing is
 published, and a lost line is lost: count by the metrics or "headway history".
 Keys are never shown. With -o json each line is a JSON object.`,
@@ -35,8 +37,10 @@ Keys are never shown. With -o json each line is a JSON object.`,
 				return badUsage("--rate is %d, want 1 to %d", rate, tail.RateMax)
 			case a.watch != 0:
 				return badUsage("tail goes on by itself: take --watch away")
-			case d < 0 || most < 0:
-				return badUsage("--for is %v and --most is %d, want more than 0", d, most)
+			case d < 0:
+				return badUsage("--for is %v, want more than 0, or leave it out", d)
+			case most < 0:
+				return badUsage("--most is %d, want more than 0, or leave it out", most)
 			case d > 0:
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, d)
@@ -46,6 +50,7 @@ Keys are never shown. With -o json each line is a JSON object.`,
 			if cmd.Flags().Changed("queue") {
 				ask.Queue = a.queue
 			}
+			a.warnOfRule(ctx, rule)
 			return a.tail(ctx, ask, most)
 		},
 	}
@@ -57,6 +62,24 @@ Keys are never shown. With -o json each line is a JSON object.`,
 		return a.completeRules(cmd, nil, part)
 	})
 	return c
+}
+
+// warnOfRule says that no pool and no policy file has a rule, if that is known.
+func (a *app) warnOfRule(ctx context.Context, rule string) {
+	if rule == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if _, err := a.inspector(ctx); err != nil {
+		return // tail itself will say so
+	}
+	for _, p := range a.known {
+		if slices.ContainsFunc(p.Rules, func(r queue.Rule) bool { return r.Name == rule }) {
+			return
+		}
+	}
+	_, _ = fmt.Fprintf(a.stderr, "headway: no pool that runs, and no policy file, has the rule %q\n", rule)
 }
 
 // tail shows lines until ctx ends, or so many of them; 0 is no bound.
@@ -73,11 +96,19 @@ func (a *app) tail(ctx context.Context, ask tail.Ask, most int) error {
 	alone := func() {
 		_, _ = fmt.Fprintln(a.stderr, "headway: no pool listens: none runs, or those that run are of an older version")
 	}
+	full := make(map[string]struct{}) // processes that have no room
 	var printing error
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	err = tail.Watch(ctx, rdb, throttle.ForWorkers.FillConfig(cfg).Prefix, ask, alone, func(l tail.Line) error {
 		if ctx.Err() != nil {
+			return nil
+		}
+		if l.Outcome == tail.Full {
+			if _, said := full[l.Process]; !said {
+				full[l.Process] = struct{}{}
+				_, _ = fmt.Fprintln(a.stderr, visible(fmt.Sprintf("headway: %s has %d tails already, and shows nothing to this one: end one of them", l.Process, tail.ViewersMax)))
+			}
 			return nil
 		}
 		if most--; most == 0 {
@@ -98,7 +129,7 @@ func (a *app) tail(ctx context.Context, ask tail.Ask, most int) error {
 
 // tailLine is a decision for people.
 func tailLine(t *table, l tail.Line) string {
-	outcome := fmt.Sprintf("%-10s", plain(l.Outcome))
+	outcome := fmt.Sprintf("%-10s", l.Outcome)
 	switch l.Outcome {
 	case tail.Granted:
 		outcome = t.good(outcome)
@@ -113,20 +144,12 @@ func tailLine(t *table, l tail.Line) string {
 			notes = append(notes, fmt.Sprintf(format, args...))
 		}
 	}
-	add(l.Reason != "" && l.Reason != "booked", "%s", plain(l.Reason))
+	add(l.Reason != "" && l.Reason != "booked", "%s", l.Reason)
 	add(l.Wait > 0, "in %v", l.Wait.Round(time.Millisecond))
 	add(!l.Until.IsZero(), "at %s", l.Until.UTC().Format("15:04:05.000Z"))
 	add(l.Late > 0, "%v late", l.Late.Round(100*time.Microsecond))
 	add(l.Skipped > 0, "+%d not shown", l.Skipped)
-	text := fmt.Sprintf("%s  %s  %s %-10s  %s  %s  %s", l.At.UTC().Format("15:04:05.000Z"), plain(l.Process), outcome,
-		plain(l.Queue), plain(cmp.Or(l.Type, "-")), plain(l.Task), plain(cmp.Or(strings.Join(l.Rules, "+"), "-")))
-	return strings.TrimRight(text+"  "+strings.Join(notes, ", "), " ")
-}
-
-// plain is text that does nothing to a terminal.
-func plain(s string) string {
-	if quoted := strconv.Quote(s); quoted != `"`+s+`"` {
-		return quoted
-	}
-	return s
+	text := fmt.Sprintf("%s  %s  %s %-10s  %s  %s  %s", l.At.UTC().Format("15:04:05.000Z"), l.Process, outcome,
+		l.Queue, cmp.Or(l.Type, "-"), l.Task, cmp.Or(strings.Join(l.Rules, "+"), "-"))
+	return shown(strings.TrimRight(text+"  "+strings.Join(notes, ", "), " "))
 }

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -103,6 +102,9 @@ func (a *app) top(ctx context.Context, in, out *os.File) (err error) {
 	}
 }
 
+// topMost is how long one reading may take, before the view says that it is old.
+const topMost = 3 * time.Second
+
 // topViews reads again and again, until ctx ends.
 func (a *app) topViews(ctx context.Context, every time.Duration) <-chan topView {
 	views := make(chan topView)
@@ -115,7 +117,9 @@ func (a *app) topViews(ctx context.Context, every time.Duration) <-chan topView 
 				return
 			case <-tick.C:
 			}
-			v, err := a.topView(ctx)
+			call, cancel := context.WithTimeout(ctx, topMost)
+			v, err := a.topView(call)
+			cancel()
 			if err != nil {
 				v.fault = err.Error()
 			}
@@ -360,7 +364,7 @@ func (v topView) sections() []section {
 			is = r.problem
 		}
 		rules.rows = append(rules.rows, []any{
-			cut(r.rule, nameWidth), r.hour.Deferred, r.hour.Granted, short(r.hour.WaitedP99), fmt.Sprintf("%.0f%%", 100*r.hour.Used), until(r.closed, v.now), is,
+			cut(r.rule, nameWidth), r.hour.Deferred, r.hour.Granted, short(r.hour.WaitedP99), usedOf(r.hour), until(r.closed, v.now), is,
 		})
 	}
 	keys := section{head: []any{"KEY", "RULE", "TASKS", "LAST START"}}
@@ -423,14 +427,9 @@ func until(at, now time.Time) string {
 	}
 }
 
-// cut shortens a line to a width, and leaves out what would move the cursor.
+// cut shortens a line to a width, and shows what would move the cursor.
 func cut(line string, width int) string {
-	runes := []rune(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, line))
+	runes := []rune(visible(line))
 	if len(runes) <= width {
 		return string(runes)
 	}

@@ -22,7 +22,7 @@ func busyView() topView {
 			Queue: fmt.Sprint("queue", n), Pending: n, Active: 1, Waiting: 10 * n, Overdue: n, Next: now.Add(time.Duration(n) * time.Second), Paused: n == 2,
 		})
 		v.rules = append(v.rules, topRule{rule: fmt.Sprint("rule", n), is: "gcra 100/1s burst 20", hour: inspect.Point{
-			Granted: 100, Deferred: int64(60 - n), WaitedP99: 90 * time.Second, Used: 0.5,
+			Granted: 100, Deferred: int64(60 - n), WaitedP99: 90 * time.Second, Used: 0.5, Limit: "gcra 100/1s burst 20",
 		}})
 	}
 	v.rules[0].closed = now.Add(time.Hour)

@@ -1,20 +1,22 @@
-// Package tail shows what pools decide to somebody who looks, as it happens.
+// Package tail shows what pools decide to a reader, as it happens. A reader is a "headway tail".
 //
-// Nobody looks most of the time, and then it costs Redis nothing: a pool only listens to one
-// channel more, in the subscription that it has anyway. Who looks publishes an [Ask] on that
-// channel every 2 s, and pools publish lines on a channel of the one who asked. They stop 5 s
+// Most of the time there is no reader, and then it costs Redis nothing: a pool only listens to one
+// channel more, in the subscription that it has anyway. A reader publishes an [Ask] on that
+// channel every 2 s, and pools publish lines on a channel of that reader. They stop 5 s
 // after the last Ask. No key is written, so nothing can be left over, and on Redis Cluster
 // Pub/Sub reaches every node.
 //
-// All of it is bounded: a process serves 4 who look, tells each of them at most 100 lines a
-// second, and keeps 256 lines for a Redis that is slow. What finds no room is counted and not
-// told. A worker never waits for any of it.
+// All of it is bounded: a process serves 4 readers, tells each of them at most 100 lines a
+// second, and keeps 256 lines for a Redis that is slow. A fifth reader is told that there is no
+// room for it. A line that finds no room is counted and not told. A worker never waits for any
+// of it.
 package tail
 
 import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -31,15 +33,15 @@ import (
 
 // Bounds of what one process tells.
 const (
-	RateMax    = 100 // lines a second to each one who looks
-	viewersMax = 4   // who look at the same time; more of them are not heard
+	RateMax    = 100 // lines a second to each reader
+	ViewersMax = 4   // readers at the same time; others are told that there is no room
 	room       = 256 // lines that wait for Redis
-	askMax     = 4096
+	askBytes   = 4096
 )
 
 const (
 	askEvery = 2 * time.Second
-	heedFor  = 5 * time.Second // how long an Ask counts
+	askFor   = 5 * time.Second // how long an Ask counts
 	callMost = time.Second
 )
 
@@ -48,7 +50,7 @@ func AskChannel(prefix string) string { return prefix + ":tail" }
 
 func viewerChannel(prefix, viewer string) string { return AskChannel(prefix) + ":" + viewer }
 
-// Ask says that somebody looks.
+// Ask says that there is a reader, and what it wants to see.
 type Ask struct {
 	Viewer string `json:"viewer"`          // 16 hex digits, random
 	Rate   int    `json:"rate"`            // lines a second from each process, up to [RateMax]; 0 for no more
@@ -84,9 +86,12 @@ const (
 	Moved     = "moved"
 	Postponed = "postponed"
 	LeaseLost = "lease lost"
+
+	// Full is no decision: the process has [ViewersMax] readers, and shows nothing to this one.
+	Full = "full"
 )
 
-// viewer is one who looks.
+// viewer is a reader, on the side of a pool.
 type viewer struct {
 	Ask
 	channel string
@@ -94,7 +99,7 @@ type viewer struct {
 
 	mu      sync.Mutex
 	second  int64
-	told    int // in that second
+	sent    int // lines, in that second
 	skipped int
 }
 
@@ -103,12 +108,13 @@ type Teller struct {
 	rdb     redis.UniversalClient
 	prefix  string
 	process string
-	viewers atomic.Pointer[[]*viewer] // nil while nobody looks
+	viewers atomic.Pointer[[]*viewer] // nil while there is no reader
 	hearing sync.Mutex
-	lines   chan told
+	lines   chan message
 }
 
-type told struct {
+// message is a line on its way to a reader.
+type message struct {
 	channel string
 	line    Line
 }
@@ -119,7 +125,7 @@ func NewTeller(rdb redis.UniversalClient, prefix string) *Teller {
 	if err != nil {
 		host = "unknown"
 	}
-	return &Teller{rdb: rdb, prefix: prefix, process: fmt.Sprintf("%s:%d", host, os.Getpid()), lines: make(chan told, room)}
+	return &Teller{rdb: rdb, prefix: prefix, process: fmt.Sprintf("%s:%d", host, os.Getpid()), lines: make(chan message, room)}
 }
 
 // Channel is the one to listen to.
@@ -129,7 +135,7 @@ func (t *Teller) Channel() string { return AskChannel(t.prefix) }
 // publish there.
 func (t *Teller) Hear(text string) {
 	var a Ask
-	if len(text) > askMax || json.Unmarshal([]byte(text), &a) != nil || !viewerName.MatchString(a.Viewer) {
+	if len(text) > askBytes || json.Unmarshal([]byte(text), &a) != nil || !viewerName.MatchString(a.Viewer) {
 		return
 	}
 	a.Rate = min(a.Rate, RateMax)
@@ -145,12 +151,19 @@ func (t *Teller) Hear(text string) {
 		}
 	}
 	n := slices.IndexFunc(all, func(v *viewer) bool { return v.Viewer == a.Viewer })
-	if n < 0 && len(all) < viewersMax && a.Rate > 0 {
+	switch {
+	case n >= 0 || a.Rate <= 0:
+	case len(all) == ViewersMax:
+		select {
+		case t.lines <- message{viewerChannel(t.prefix, a.Viewer), Line{At: now, Process: t.process, Outcome: Full}}:
+		default: // it asks again
+		}
+	default:
 		all = append(all, &viewer{Ask: a, channel: viewerChannel(t.prefix, a.Viewer)})
 		n = len(all) - 1
 	}
 	if n >= 0 {
-		all[n].until.Store(now.Add(heedFor).UnixNano())
+		all[n].until.Store(now.Add(askFor).UnixNano())
 	}
 	t.set(all)
 }
@@ -175,14 +188,14 @@ func (t *Teller) Run(ctx context.Context) {
 	}
 }
 
-func (t *Teller) publish(ctx context.Context, l told) {
+func (t *Teller) publish(ctx context.Context, l message) {
 	text, err := json.Marshal(l.line)
 	if err != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, callMost)
 	defer cancel()
-	_ = t.rdb.Publish(ctx, l.channel, text).Err() // who looks does not wait for a line that is lost
+	_ = t.rdb.Publish(ctx, l.channel, text).Err() // a reader does not wait for a line that is lost
 }
 
 // Observer hears the decisions of the pool. It never blocks.
@@ -228,7 +241,7 @@ func one(rule string) []string {
 	return []string{rule}
 }
 
-// tell offers a line to all who look.
+// tell offers a line to all readers.
 func (t *Teller) tell(task event.Task, l Line) {
 	all := t.viewers.Load()
 	if all == nil {
@@ -251,20 +264,20 @@ func (t *Teller) tell(task event.Task, l Line) {
 }
 
 // offer puts a line into the queue to Redis if the second has room for it.
-func (v *viewer) offer(l Line, to chan<- told) {
+func (v *viewer) offer(l Line, to chan<- message) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if second := l.At.Unix(); second != v.second {
-		v.second, v.told = second, 0
+		v.second, v.sent = second, 0
 	}
-	if v.told >= v.Rate {
+	if v.sent >= v.Rate {
 		v.skipped++
 		return
 	}
 	l.Skipped = v.skipped
 	select {
-	case to <- told{v.channel, l}:
-		v.told++
+	case to <- message{v.channel, l}:
+		v.sent++
 		v.skipped = 0
 	default:
 		v.skipped++
@@ -297,6 +310,9 @@ func Watch(ctx context.Context, rdb redis.UniversalClient, prefix string, a Ask,
 		_ = sub.Close()
 	}()
 	if _, err := sub.Receive(ctx); err != nil {
+		if errors.Is(caller.Err(), context.DeadlineExceeded) {
+			return caller.Err() // Redis has not answered in all the time
+		}
 		return ended(err)
 	}
 	var asking sync.WaitGroup
@@ -322,7 +338,7 @@ func Watch(ctx context.Context, rdb redis.UniversalClient, prefix string, a Ask,
 	}
 }
 
-// keepAsking says every 2 s that somebody looks, and at the end that nobody does.
+// keepAsking says every 2 s that there is a reader, and at the end that there is none.
 func (a Ask) keepAsking(ctx context.Context, rdb redis.UniversalClient, prefix string, alone func()) error {
 	say := func(ctx context.Context) (int64, error) {
 		text, err := json.Marshal(a)

@@ -73,7 +73,7 @@ var edges = map[string][]string{
 	"queue/internal/check":      {},
 	"internal/policyset":        {"throttle"},
 	"internal/promotion":        {"throttle", "internal/policyset", "internal/luascripts"},
-	"internal/simulate":         {"queue", "throttle", "internal/policyset", "internal/fake"},
+	"internal/simulate":         {"queue", "throttle", "throttle/gate", "internal/policyset", "internal/fake"},
 	"internal/presence":         {"internal/luascripts"},
 	"internal/tail":             {"event"},
 	"internal/history":          {"internal/luascripts"},
