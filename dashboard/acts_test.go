@@ -88,7 +88,8 @@ func TestEveryChange(t *testing.T) {
 		t.Run(string(verb), func(t *testing.T) {
 			t.Parallel()
 			d := newRig(t, func(c *Config) { c.AllowWrites, c.Who = true, func(*http.Request) string { return "ann" } })
-			d.book("+15550100", "0", "a", "b")
+			d.spend("+15550100")
+			d.book("+15550100", "a", "b")
 			d.startBatch()
 			if verb == Undo {
 				t.Skip("TestUndo has it")
@@ -138,7 +139,8 @@ func TestAuthorize(t *testing.T) {
 			return nil
 		}
 	})
-	d.book("+15550100", "0", "a", "b")
+	d.spend("+15550100")
+	d.book("+15550100", "a", "b")
 	d.startBatch()
 	forms, targets := d.forms(), d.targets("+15550100", "b")
 	if code := d.send(CloseRule, url.Values{"rule": {"phone"}, "for": {"1h"}, "reason": {"x"}, "back": {"/"}}); code != http.StatusSeeOther {
@@ -198,7 +200,8 @@ func TestAuthorizeIsNotMisled(t *testing.T) {
 		defer mu.Unlock()
 		may = f
 	}
-	d.book("+15550100", "0", "a", "b")
+	d.spend("+15550100")
+	d.book("+15550100", "a", "b")
 	d.startBatch()
 	forms := d.forms()
 	allow(func(a Action) bool { return a.Queue == "mine" && a.Page == "batches" })
@@ -255,7 +258,8 @@ func TestOffersNameWhatTheyAreAbout(t *testing.T) {
 			return nil
 		}
 	})
-	d.book("+15550100", "0", "a", "b")
+	d.spend("+15550100")
+	d.book("+15550100", "a", "b")
 	d.startBatch()
 	if err := d.inspector().PauseQueue(t.Context(), "default", because); err != nil {
 		t.Fatal(err)
@@ -294,7 +298,8 @@ func TestOnlyWhatIsAllowedIsOffered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newRig(t, c)
-			d.book("+15550100", "0", "a", "b")
+			d.spend("+15550100")
+			d.book("+15550100", "a", "b")
 			d.startBatch()
 			for verb, form := range d.forms() {
 				if code := d.send(verb, form); code != http.StatusForbidden {
@@ -318,7 +323,8 @@ func TestOnlyWhatIsAllowedIsOffered(t *testing.T) {
 func TestChangesAreChecked(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, func(c *Config) { c.AllowWrites = true })
-	d.book("+15550100", "0", "a", "b")
+	d.spend("+15550100")
+	d.book("+15550100", "a", "b")
 	d.startBatch()
 	for name, change := range map[string]func(f map[Verb]url.Values) (Verb, url.Values){
 		"no reason": func(f map[Verb]url.Values) (Verb, url.Values) {
@@ -382,7 +388,8 @@ func TestChangesAreChecked(t *testing.T) {
 func TestUndo(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, func(c *Config) { c.AllowWrites = true })
-	d.book("+15550100", "0", "a", "b")
+	d.spend("+15550100")
+	d.book("+15550100", "a", "b")
 	d.startBatch()
 	undoLast := func() {
 		t.Helper()
@@ -495,7 +502,8 @@ func TestUndo(t *testing.T) {
 func TestUndoRestoresWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, func(c *Config) { c.AllowWrites = true })
-	d.book("+15550100", "0", "a")
+	d.spend("+15550100")
+	d.book("+15550100", "a")
 	do := func(verb Verb, pairs ...string) {
 		t.Helper()
 		f := d.forms()[verb]

@@ -335,7 +335,8 @@ func TestLongTaskID(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, nil)
 	long, fits := strings.Repeat("x", 3000), strings.Repeat("y", paramMax)
-	d.book("+15550100", "0", long, fits)
+	d.spend("+15550100")
+	d.book("+15550100", long, fits)
 	link := regexp.MustCompile(`href="(/task[^"]*)"`)
 	page := d.get(http.StatusOK, "/queue?queue=default")
 	wants(t, page, "too long for a page of its own")
@@ -544,7 +545,8 @@ func TestConfigIsChecked(t *testing.T) {
 func TestUnreadableLimit(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, func(c *Config) { c.AllowWrites = true })
-	d.book("+15550100", "0", "a")
+	d.spend("+15550100")
+	d.book("+15550100", "a")
 	key := d.keyPage("+15550100")
 	if err := d.rdb.Set(t.Context(), "hw:limit:phone", "nonsense", 0).Err(); err != nil {
 		t.Fatal(err)
@@ -675,7 +677,8 @@ func TestGateOnADayOfAClockChange(t *testing.T) {
 func TestLinksToAsynqmon(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, func(c *Config) { c.AsynqmonURL = "https://ops.example/asynqmon/" })
-	d.book("+15550100", "0", "a/b?c")
+	d.spend("+15550100")
+	d.book("+15550100", "a/b?c")
 	wants(t, d.get(http.StatusOK, "/"), `href="https://ops.example/asynqmon"`)
 	wants(t, d.get(http.StatusOK, "/queue?queue=default"), `href="https://ops.example/asynqmon/queues/default"`)
 	wants(t, d.get(http.StatusOK, "/task?queue=default&id="+url.QueryEscape("a/b?c")), `href="https://ops.example/asynqmon/queues/default/tasks/a%2Fb%3Fc"`)

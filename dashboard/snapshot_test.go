@@ -24,7 +24,8 @@ import (
 func TestFiftyViewersCostNoMoreThanOne(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, func(c *Config) { c.Refresh = RefreshMax })
-	d.book("+15550100", "0", "a", "b")
+	d.spend("+15550100")
+	d.book("+15550100", "a", "b")
 	d.get(http.StatusOK, "/pools") // what all pages share is read
 	overhead := -d.commands()
 	overhead += d.commands()
@@ -385,7 +386,8 @@ func TestLive(t *testing.T) {
 			return nil
 		}
 	})
-	d.book("+15550100", "0", "a")
+	d.spend("+15550100")
+	d.book("+15550100", "a")
 	server := httptest.NewServer(d.board)
 	defer server.Close()
 	ctx, stop := context.WithCancel(t.Context())
