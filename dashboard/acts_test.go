@@ -88,7 +88,7 @@ func TestEveryChange(t *testing.T) {
 		t.Run(string(verb), func(t *testing.T) {
 			t.Parallel()
 			d := newRig(t, func(c *Config) { c.AllowWrites, c.Who = true, func(*http.Request) string { return "ann" } })
-			d.spend("+15550100")
+			d.spend()
 			d.book("+15550100", "a", "b")
 			d.startBatch()
 			if verb == Undo {
@@ -139,7 +139,7 @@ func TestAuthorize(t *testing.T) {
 			return nil
 		}
 	})
-	d.spend("+15550100")
+	d.spend()
 	d.book("+15550100", "a", "b")
 	d.startBatch()
 	forms, targets := d.forms(), d.targets("+15550100", "b")
@@ -200,7 +200,7 @@ func TestAuthorizeIsNotMisled(t *testing.T) {
 		defer mu.Unlock()
 		may = f
 	}
-	d.spend("+15550100")
+	d.spend()
 	d.book("+15550100", "a", "b")
 	d.startBatch()
 	forms := d.forms()
@@ -258,7 +258,7 @@ func TestOffersNameWhatTheyAreAbout(t *testing.T) {
 			return nil
 		}
 	})
-	d.spend("+15550100")
+	d.spend()
 	d.book("+15550100", "a", "b")
 	d.startBatch()
 	if err := d.inspector().PauseQueue(t.Context(), "default", because); err != nil {
@@ -298,7 +298,7 @@ func TestOnlyWhatIsAllowedIsOffered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newRig(t, c)
-			d.spend("+15550100")
+			d.spend()
 			d.book("+15550100", "a", "b")
 			d.startBatch()
 			for verb, form := range d.forms() {
@@ -323,7 +323,7 @@ func TestOnlyWhatIsAllowedIsOffered(t *testing.T) {
 func TestChangesAreChecked(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, func(c *Config) { c.AllowWrites = true })
-	d.spend("+15550100")
+	d.spend()
 	d.book("+15550100", "a", "b")
 	d.startBatch()
 	for name, change := range map[string]func(f map[Verb]url.Values) (Verb, url.Values){
@@ -388,7 +388,7 @@ func TestChangesAreChecked(t *testing.T) {
 func TestUndo(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, func(c *Config) { c.AllowWrites = true })
-	d.spend("+15550100")
+	d.spend()
 	d.book("+15550100", "a", "b")
 	d.startBatch()
 	undoLast := func() {
@@ -502,7 +502,7 @@ func TestUndo(t *testing.T) {
 func TestUndoRestoresWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, func(c *Config) { c.AllowWrites = true })
-	d.spend("+15550100")
+	d.spend()
 	d.book("+15550100", "a")
 	do := func(verb Verb, pairs ...string) {
 		t.Helper()

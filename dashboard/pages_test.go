@@ -65,7 +65,7 @@ func TestPagesStandAlone(t *testing.T) {
 func TestPagesShowTheLine(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, nil)
-	d.spend("+15550100")
+	d.spend()
 	d.book("+15550100", "a", "b", "c")
 	d.book("+15550101", "goes") // it can run at once, and no pool takes it
 	overview := d.get(http.StatusOK, "/")
@@ -335,7 +335,7 @@ func TestLongTaskID(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, nil)
 	long, fits := strings.Repeat("x", 3000), strings.Repeat("y", paramMax)
-	d.spend("+15550100")
+	d.spend()
 	d.book("+15550100", long, fits)
 	link := regexp.MustCompile(`href="(/task[^"]*)"`)
 	page := d.get(http.StatusOK, "/queue?queue=default")
@@ -545,7 +545,7 @@ func TestConfigIsChecked(t *testing.T) {
 func TestUnreadableLimit(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, func(c *Config) { c.AllowWrites = true })
-	d.spend("+15550100")
+	d.spend()
 	d.book("+15550100", "a")
 	key := d.keyPage("+15550100")
 	if err := d.rdb.Set(t.Context(), "hw:limit:phone", "nonsense", 0).Err(); err != nil {
@@ -677,7 +677,7 @@ func TestGateOnADayOfAClockChange(t *testing.T) {
 func TestLinksToAsynqmon(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, func(c *Config) { c.AsynqmonURL = "https://ops.example/asynqmon/" })
-	d.spend("+15550100")
+	d.spend()
 	d.book("+15550100", "a/b?c")
 	wants(t, d.get(http.StatusOK, "/"), `href="https://ops.example/asynqmon"`)
 	wants(t, d.get(http.StatusOK, "/queue?queue=default"), `href="https://ops.example/asynqmon/queues/default"`)

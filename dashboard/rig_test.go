@@ -98,15 +98,15 @@ func (d *rig) book(phone string, ids ...string) {
 	}
 }
 
-// spend spends the permit of a phone, so that the first task that is booked after it waits.
-func (d *rig) spend(phone string) {
+// spend spends the permit of +15550100, so that the first task that is booked for it afterwards waits.
+func (d *rig) spend() {
 	d.Helper()
 	rule := policies(d.T)[0].Rules[1]
 	l, err := throttle.New(d.rdb, rule.Name, rule.Limit, throttle.Config{})
 	if err != nil {
 		d.Fatal(err)
 	}
-	if got, err := l.TryAcquire(d.Context(), phone, 1); err != nil || !got.Granted {
+	if got, err := l.TryAcquire(d.Context(), "+15550100", 1); err != nil || !got.Granted {
 		d.Fatalf("TryAcquire = %+v, %v, want a grant", got, err)
 	}
 }

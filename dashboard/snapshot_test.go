@@ -24,7 +24,7 @@ import (
 func TestFiftyViewersCostNoMoreThanOne(t *testing.T) {
 	t.Parallel()
 	d := newRig(t, func(c *Config) { c.Refresh = RefreshMax })
-	d.spend("+15550100")
+	d.spend()
 	d.book("+15550100", "a", "b")
 	d.get(http.StatusOK, "/pools") // what all pages share is read
 	overhead := -d.commands()
@@ -386,7 +386,7 @@ func TestLive(t *testing.T) {
 			return nil
 		}
 	})
-	d.spend("+15550100")
+	d.spend()
 	d.book("+15550100", "a")
 	server := httptest.NewServer(d.board)
 	defer server.Close()
