@@ -202,7 +202,7 @@ func (e *examination) pools() {
 		e.add("pools", "warn", "start one", "no pool runs")
 		return
 	}
-	e.add("pools", "ok", "", "%d pools run", n)
+	e.add("pools", "ok", "", "%s", counted(n, "pool runs", "pools run"))
 }
 
 // typesMost is how many tasks of a queue are looked at.

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/internal/tail"
 )
 
 // Whatever stands in Redis or in a file, a table does nothing to a terminal but colour what the
@@ -29,5 +32,25 @@ func TestTablesShowHostileText(t *testing.T) {
 		if got := shown(text); got != text {
 			t.Errorf("%q is shown as %q", text, got)
 		}
+	}
+}
+
+// The share of a limit that was used is not known of slots, and where nothing happened.
+func TestUsedOf(t *testing.T) {
+	t.Parallel()
+	for limit, want := range map[string]string{"sliding 1/20m": "50%", "concurrent 3 lease 5s": "-", "": "-"} {
+		if got := usedOf(inspect.Point{Limit: limit, Used: 0.5}); got != want {
+			t.Errorf("of %q used is %s, want %s", limit, got, want)
+		}
+	}
+}
+
+// A decision does nothing to a terminal, whatever its texts hold.
+func TestTailLineShowsHostileText(t *testing.T) {
+	t.Parallel()
+	const nasty = "a\x1b[2J\nb"
+	line := tailLine(&table{}, tail.Line{Process: nasty, Queue: nasty, Type: nasty, Task: nasty, Outcome: nasty, Rules: []string{nasty}, Reason: nasty})
+	if strings.ContainsAny(line, "\x1b\n") || strings.Count(line, `a\x1b[2J\nb`) != 7 {
+		t.Errorf("the line is %q", line)
 	}
 }

@@ -90,7 +90,11 @@ func command(ctx context.Context, args []string, e env) int {
 		return code
 	}
 	if text := err.Error(); text != "" {
-		_, _ = fmt.Fprintf(e.stderr, "headway: %s\n", text)
+		lines := strings.Split(text, "\n") // an error with several faults has a line for each
+		for i := range lines {
+			lines[i] = visible(lines[i])
+		}
+		_, _ = fmt.Fprintf(e.stderr, "headway: %s\n", strings.Join(lines, "\n"))
 	}
 	if !a.started {
 		err = usageError{err}
