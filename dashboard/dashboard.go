@@ -124,7 +124,8 @@ func (d *board) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.handler.Se
 func (d *board) parse() error {
 	funcs := template.FuncMap{
 		"safe": safe, "clip": safeIn, "key": d.shownKey, "n": count[int], "n64": count[int64], "plural": plural, "span": span, "stamp": stamp, "in": relative,
-		"url": d.url, "keyURL": d.keyURL, "taskURL": d.taskURL, "taskLink": d.taskLink, "asynqmon": d.asynqmonURL, "clock": clockText, "does": does, "secret": func() bool { return !d.cfg.ShowKeys },
+		"url": d.url, "keyURL": d.keyURL, "taskURL": d.taskURL, "taskLink": d.taskLink, "asynqmon": d.asynqmonURL,
+		"clock": clockText, "does": does, "secret": func() bool { return !d.cfg.ShowKeys },
 		"place":   func(i int) int { return i + 1 },
 		"upper":   func(s string) string { return strings.ToUpper(s[:min(1, len(s))]) + s[min(1, len(s)):] },
 		"ended":   func(p batch.Progress) int64 { return p.Done + p.Failed + p.Refused + p.Dropped },
@@ -197,6 +198,16 @@ func (d *board) url(path string, pairs ...string) string {
 		return d.cfg.Prefix + path
 	}
 	return d.cfg.Prefix + path + "?" + q.Encode()
+}
+
+// with is the address of a page with other values of parameters, given as pairs. An empty value
+// takes a parameter away.
+func (d *board) with(path string, q url.Values, pairs ...string) string {
+	all := make([]string, 0, 2*len(q)+len(pairs))
+	for name := range q {
+		all = append(all, name, q.Get(name))
+	}
+	return d.url(path, append(all, pairs...)...)
 }
 
 func (d *board) keyURL(rule, id string) string {

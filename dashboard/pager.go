@@ -34,16 +34,6 @@ func skipOf(q url.Values, param string) (int, error) {
 	return skip, nil
 }
 
-// with is the address of a page with other values of parameters, given as pairs. An empty value
-// takes a parameter away.
-func (d *board) with(path string, q url.Values, pairs ...string) string {
-	all := make([]string, 0, 2*len(q)+len(pairs))
-	for name := range q {
-		all = append(all, name, q.Get(name))
-	}
-	return d.url(path, append(all, pairs...)...)
-}
-
 // list is where a list stands: on a page, behind a parameter of its address, which says how many
 // rows are skipped.
 type list struct {
@@ -82,8 +72,8 @@ func before(from int) string {
 	return strconv.Itoa(from - lineMost)
 }
 
-// cursors are the links of a list that is read from a cursor on.
-func (d *board) cursors(path, of string, q url.Values, next inspect.Cursor) pager {
+// cursorsOf are the links of a list that is read from a cursor on.
+func cursorsOf(d *board, path, of string, q url.Values, next inspect.Cursor) pager {
 	p := pager{Of: of}
 	if q.Get("from") != "" {
 		p.First = d.with(path, q, "from", "")

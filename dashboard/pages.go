@@ -273,7 +273,7 @@ func loadQueue(ctx context.Context, d *board, q url.Values) (any, error) {
 	}
 	p := queuePage{QueueStatus: of[0]}
 	p.Page, err = s.DeferredPage(ctx, name, inspect.Cursor(q.Get("from")), lineMost)
-	p.Pager = d.cursors("/queue", "tasks", q, p.Page.Next)
+	p.Pager = cursorsOf(d, "/queue", "tasks", q, p.Page.Next)
 	return p, err
 }
 
@@ -330,7 +330,8 @@ func loadPolicies(ctx context.Context, d *board, q url.Values) (any, error) {
 		return nil, err
 	}
 	p := policiesPage{Given: d.cfg.Policies != nil}
-	if p.Differences, p.ByPool, err = pageOf(d, q, list{"/policies", "differences", "differences", "#differences-h"}, inspect.Differences(d.cfg.Policies, s.processes)); err != nil {
+	differences := inspect.Differences(d.cfg.Policies, s.processes)
+	if p.Differences, p.ByPool, err = pageOf(d, q, list{"/policies", "differences", "differences", "#differences-h"}, differences); err != nil {
 		return nil, err
 	}
 	for _, of := range s.processes {

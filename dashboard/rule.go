@@ -288,7 +288,7 @@ func loadKey(ctx context.Context, d *board, q url.Values) (any, error) {
 	if p.Page, err = s.LinePage(ctx, p.Rule, id, inspect.Cursor(q.Get("from")), lineMost); err != nil {
 		return nil, err
 	}
-	p.Pager = d.cursors("/key", "the line", q, p.Page.Next)
+	p.Pager = cursorsOf(d, "/key", "the line", q, p.Page.Next)
 	if q.Get("from") == "" {
 		p.First = 1
 	}

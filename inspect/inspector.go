@@ -431,8 +431,8 @@ func (i *Inspector) Batches(ctx context.Context, queue string) (all []batch.Prog
 	return all, next > 0, err
 }
 
-// BatchesPage returns at most `most` of these batches from a position on, 0 for the first, and the
-// position at which the next page begins, 0 when nothing follows. What comes before is not read.
+// BatchesPage returns at most `most` of these batches, from a position on: the first batch is at 0.
+// next is the position of the next page, or 0 when this page is the last one.
 func (i *Inspector) BatchesPage(ctx context.Context, queue string, from, most int) (page []batch.Progress, next int, err error) {
 	control, err := i.control()
 	if err != nil {

@@ -224,7 +224,8 @@ func (a auditAnswer) table(t *table) {
 		if end := until(c.BeforeUntil); end != "" {
 			was = cmp.Or(was, "closed") + " until " + end
 		}
-		t.row(cmp.Or(until(c.At), "-"), c.Who, string(c.Action), strings.TrimSpace(on), cmp.Or(c.Value, "-"), cmp.Or(until(c.Until), "-"), cmp.Or(was, "-"), c.Why, t.bad(c.Failed))
+		t.row(cmp.Or(until(c.At), "-"), c.Who, string(c.Action), strings.TrimSpace(on),
+			cmp.Or(c.Value, "-"), cmp.Or(until(c.Until), "-"), cmp.Or(was, "-"), c.Why, t.bad(c.Failed))
 	}
 }
 

@@ -107,7 +107,8 @@ func (a *app) tail(ctx context.Context, ask tail.Ask, most int) error {
 		if l.Outcome == tail.Full {
 			if _, said := full[l.Process]; !said {
 				full[l.Process] = struct{}{}
-				_, _ = fmt.Fprintln(a.stderr, visible(fmt.Sprintf("headway: %s has %d tails already, and shows nothing to this one: end one of them", l.Process, tail.ViewersMax)))
+				_, _ = fmt.Fprintf(a.stderr, "headway: %s has %d tails already, and shows nothing to this one: end one of them\n",
+					visible(l.Process), tail.ViewersMax)
 			}
 			return nil
 		}

@@ -338,7 +338,7 @@ func Watch(ctx context.Context, rdb redis.UniversalClient, prefix string, a Ask,
 	}
 }
 
-// keepAsking says every 2 s that there is a reader, and at the end that there is none.
+// keepAsking publishes the Ask every 2 s. At the end it tells the pools to stop.
 func (a Ask) keepAsking(ctx context.Context, rdb redis.UniversalClient, prefix string, alone func()) error {
 	say := func(ctx context.Context) (int64, error) {
 		text, err := json.Marshal(a)

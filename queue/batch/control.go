@@ -107,9 +107,10 @@ func (b *Control) All(ctx context.Context, queue string) iter.Seq2[Progress, err
 	}
 }
 
-// Page are at most `most` of these batches from a position on, 0 for the first, and the position
-// at which the next page begins, 0 when nothing follows. What comes before is passed over by its
-// ids alone. A batch that ends meanwhile moves behind those that have not, and may be missed.
+// Page returns at most `most` of these batches, from a position on: the first batch is at 0. next is
+// the position of the next page, or 0 when this page is the last one. Of the batches before the
+// page only the ids are read. A batch that ends meanwhile moves behind those that have not ended,
+// and may be missed.
 func (b *Control) Page(ctx context.Context, queue string, from, most int) (page []Progress, next int, err error) {
 	queue = named(queue)
 	seen, at := make(map[string]bool), 0
