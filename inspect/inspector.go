@@ -261,6 +261,13 @@ func (i *Inspector) Rules(ctx context.Context) []RuleStatus {
 	return all
 }
 
+// WaitingByRule counts by rule the tasks that wait on queues, 1 to 10 of them. It looks at the
+// first 1000 of each queue in the order of their instants, by portions of 250: Redis serves
+// others in between, and a task that moves meanwhile may be missed.
+func (i *Inspector) WaitingByRule(ctx context.Context, queues ...string) (WaitingByRule, error) {
+	return waitingByRule(ctx, i, queues)
+}
+
 // History returns what happened to the tasks of a rule in the last time, up to [HistoryMax],
 // as all pools saw it. It asks Redis twice, whatever the number of keys.
 func (i *Inspector) History(ctx context.Context, rule string, span time.Duration) (History, error) {

@@ -48,10 +48,8 @@ func (w WaitingByRule) Counts(within time.Duration) bool {
 	return w.Until.IsZero() || w.Until.After(w.Now.Add(within))
 }
 
-// WaitingByRule counts by rule the tasks that wait on queues, 1 to 10 of them. It looks at the
-// first 1000 of each queue in the order of their instants, by portions of 250: Redis serves
-// others in between, and a task that moves meanwhile may be missed.
-func (i *Inspector) WaitingByRule(ctx context.Context, queues ...string) (WaitingByRule, error) {
+// waitingByRule is behind [Inspector.WaitingByRule].
+func waitingByRule(ctx context.Context, i *Inspector, queues []string) (WaitingByRule, error) {
 	var w WaitingByRule
 	byRule := make(map[string]*RuleCount)
 	for _, q := range queues[:min(len(queues), farQueues)] {
@@ -59,7 +57,7 @@ func (i *Inspector) WaitingByRule(ctx context.Context, queues ...string) (Waitin
 		if err != nil {
 			return w, away("count a queue", err)
 		}
-		tasks, all, err := i.firstDeferred(ctx, q)
+		tasks, all, err := firstDeferred(ctx, i, q)
 		if err != nil {
 			return w, err
 		}
@@ -89,7 +87,7 @@ func (i *Inspector) WaitingByRule(ctx context.Context, queues ...string) (Waitin
 
 // firstDeferred are the tasks of a queue that start first, up to [WaitingByRuleMax], and
 // whether that is all of them.
-func (i *Inspector) firstDeferred(ctx context.Context, queue string) (tasks []luascripts.DueTask, all bool, err error) {
+func firstDeferred(ctx context.Context, i *Inspector, queue string) (tasks []luascripts.DueTask, all bool, err error) {
 	from, skip := time.Time{}, 0
 	seen := make(map[string]bool, WaitingByRuleMax)
 	for range WaitingByRuleMax / pageMax {

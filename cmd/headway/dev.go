@@ -65,7 +65,7 @@ the end. It does not look at the environment for one.`,
 			if a.watch != 0 || a.output.format != "table" || len(a.policies) > 0 || cmd.Flags().Changed("prefix") || cmd.Flags().Changed("queue") || a.secret != "" {
 				return badUsage("dev has no --watch, --output, --policy, --prefix, --queue and --secret-file")
 			}
-			rdb, name, err := a.devRedis(cmd)
+			rdb, name, err := devRedis(a, cmd)
 			if err != nil {
 				return err
 			}
@@ -93,7 +93,7 @@ the end. It does not look at the environment for one.`,
 
 // devRedis is an embedded Redis, or the one of the flags with a name for what the
 // demonstration writes there.
-func (a *app) devRedis(cmd *cobra.Command) (rdb *redis.Client, name string, err error) {
+func devRedis(a *app, cmd *cobra.Command) (rdb *redis.Client, name string, err error) {
 	if !cmd.Flags().Changed("redis") && !cmd.Flags().Changed("url") {
 		rdb, stop, err := e2e.OpenRedis(nil)
 		a.stop = stop

@@ -5,14 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/headwayq/headway/internal/tail"
-	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -50,8 +48,8 @@ Keys are never shown. With -o json each line is a JSON object.`,
 			if cmd.Flags().Changed("queue") {
 				ask.Queue = a.queue
 			}
-			a.warnOfRule(ctx, rule)
-			return a.tail(ctx, ask, most)
+			warnOfRule(ctx, a, rule)
+			return showTail(ctx, a, ask, most)
 		},
 	}
 	c.Flags().IntVar(&rate, "rate", 10, "show at most `N` decisions a second of each process, 1 to 100")
@@ -65,7 +63,7 @@ Keys are never shown. With -o json each line is a JSON object.`,
 }
 
 // warnOfRule says that no pool and no policy file has a rule, if that is known.
-func (a *app) warnOfRule(ctx context.Context, rule string) {
+func warnOfRule(ctx context.Context, a *app, rule string) {
 	if rule == "" {
 		return
 	}
@@ -74,16 +72,14 @@ func (a *app) warnOfRule(ctx context.Context, rule string) {
 	if _, err := a.inspector(ctx); err != nil {
 		return // tail itself will say so
 	}
-	for _, p := range a.known {
-		if slices.ContainsFunc(p.Rules, func(r queue.Rule) bool { return r.Name == rule }) {
-			return
-		}
+	if a.knows(rule) {
+		return
 	}
 	_, _ = fmt.Fprintf(a.stderr, "headway: no pool that runs, and no policy file, has the rule %q\n", rule)
 }
 
-// tail shows lines until ctx ends, or so many of them; 0 is no bound.
-func (a *app) tail(ctx context.Context, ask tail.Ask, most int) error {
+// showTail shows lines until ctx ends, or so many of them; 0 is no bound.
+func showTail(ctx context.Context, a *app, ask tail.Ask, most int) error {
 	rdb, err := a.open()
 	if err != nil {
 		return err

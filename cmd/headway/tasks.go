@@ -74,7 +74,7 @@ key, whichever rule they wait for. It reads all that waits on the queue.`,
 					return nil, err
 				}
 				if all {
-					return a.onKey(ctx, i, args[0], args[1], most)
+					return onKey(ctx, a, i, args[0], args[1], most)
 				}
 				page, err := i.LinePage(ctx, args[0], args[1], inspect.Cursor(from), most)
 				if err != nil {
@@ -119,7 +119,7 @@ func (o onKeyAnswer) table(t *table) {
 	}
 }
 
-func (a *app) onKey(ctx context.Context, i *inspect.Inspector, rule, key string, most int) (answer, error) {
+func onKey(ctx context.Context, a *app, i *inspect.Inspector, rule, key string, most int) (answer, error) {
 	got := onKeyAnswer{Rule: rule, Key: a.key(key), Queue: a.queue, Tasks: []lineJob{}}
 	for w, err := range i.OnKey(ctx, a.queue, rule, key) {
 		if err != nil {

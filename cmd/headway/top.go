@@ -43,17 +43,17 @@ which tasks wait that start last, of the three rules that bind most.`,
 			if !fromFile || !toFile || !term.IsTerminal(int(in.Fd())) || !term.IsTerminal(int(out.Fd())) {
 				return badUsage("top needs a terminal: use status --watch, or for scripts status -o json")
 			}
-			return a.top(cmd.Context(), in, out)
+			return showTop(cmd.Context(), a, in, out)
 		},
 	}
 }
 
-// top shows views until somebody quits. The terminal is as it was afterwards.
-func (a *app) top(ctx context.Context, in, out *os.File) (err error) {
+// showTop shows views until somebody quits. The terminal is as it was afterwards.
+func showTop(ctx context.Context, a *app, in, out *os.File) (err error) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	every := cmp.Or(a.watch, topEvery)
-	v, err := a.topView(ctx)
+	v, err := readTop(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (a *app) top(ctx context.Context, in, out *os.File) (err error) {
 		return fmt.Errorf("top: %w", err)
 	}
 	quit := quitBy(in)
-	views := a.topViews(ctx, every)
+	views := topViews(ctx, a, every)
 	look := time.NewTicker(topLook)
 	defer look.Stop()
 	var shown string
@@ -106,7 +106,7 @@ func (a *app) top(ctx context.Context, in, out *os.File) (err error) {
 const topMost = 3 * time.Second
 
 // topViews reads again and again, until ctx ends.
-func (a *app) topViews(ctx context.Context, every time.Duration) <-chan topView {
+func topViews(ctx context.Context, a *app, every time.Duration) <-chan topView {
 	views := make(chan topView)
 	go func() {
 		tick := time.NewTicker(every)
@@ -118,7 +118,7 @@ func (a *app) topViews(ctx context.Context, every time.Duration) <-chan topView 
 			case <-tick.C:
 			}
 			call, cancel := context.WithTimeout(ctx, topMost)
-			v, err := a.topView(call)
+			v, err := readTop(call, a)
 			cancel()
 			if err != nil {
 				v.fault = err.Error()
@@ -181,7 +181,7 @@ type topKey struct {
 	last      time.Time // when the last of them starts
 }
 
-func (a *app) topView(ctx context.Context) (v topView, err error) {
+func readTop(ctx context.Context, a *app) (v topView, err error) {
 	if len(a.policies) == 0 {
 		a.known = nil // pools may have come
 	}
@@ -199,10 +199,10 @@ func (a *app) topView(ctx context.Context) (v topView, err error) {
 	if v.processes, v.all, err = i.Processes(ctx); err != nil {
 		return v, err
 	}
-	if v.rules, err = a.topRules(ctx, i); err != nil {
+	if v.rules, err = readTopRules(ctx, a, i); err != nil {
 		return v, err
 	}
-	if v.keys, err = a.topKeys(ctx, i, v); err != nil {
+	if v.keys, err = readTopKeys(ctx, a, i, v); err != nil {
 		return v, err
 	}
 	busy := slices.DeleteFunc(slices.Clone(v.queues), func(q inspect.QueueStatus) bool { return q.Within1h == 0 })
@@ -219,7 +219,7 @@ func (a *app) topView(ctx context.Context) (v topView, err error) {
 	return v, nil
 }
 
-func (a *app) topRules(ctx context.Context, i *inspect.Inspector) ([]topRule, error) {
+func readTopRules(ctx context.Context, a *app, i *inspect.Inspector) ([]topRule, error) {
 	limits := make(map[string]inspect.RuleStatus)
 	for _, r := range i.Rules(ctx) {
 		limits[r.Rule] = r
@@ -243,7 +243,7 @@ func (a *app) topRules(ctx context.Context, i *inspect.Inspector) ([]topRule, er
 	return rules, nil
 }
 
-func (a *app) topKeys(ctx context.Context, i *inspect.Inspector, v topView) (keys []topKey, err error) {
+func readTopKeys(ctx context.Context, a *app, i *inspect.Inspector, v topView) (keys []topKey, err error) {
 	var queues []string
 	for _, q := range v.queues {
 		if q.Waiting > 0 {
