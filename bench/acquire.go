@@ -84,8 +84,10 @@ func acquire(ctx context.Context, b *bench) error {
 			return err
 		}
 	}
-	b.say("Granted on one hot key: a limit of %v, which never binds. Granted on %s keys: %v, each key asked once, for %v or until all are used up. Refused: %v, all spent before. "+
-		"GCRA limiters have a burst of as many. One goroutine that is granted takes %d turns of %v.", never, number(float64(keys)), sms, lasts, sms, lone.rounds, lone.lasts)
+	b.say("Granted on one hot key: a limit of %v, which never binds. Granted on %s keys: %v, each key asked once, for %v or until all are used up. "+
+		"Refused: %v, all spent before. "+
+		"GCRA limiters have a burst of as many. One goroutine that is granted takes %d turns of %v.", never, number(float64(keys)), sms, lasts, sms,
+		lone.rounds, lone.lasts)
 	b.say("Headway counts by an exact sliding window; “Headway, gcra” beside it is ours by the algorithm of redis_rate and throttled.")
 	return nil
 }

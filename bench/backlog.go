@@ -69,9 +69,14 @@ func backlogs(ctx context.Context, b *bench) error {
 	}
 	b.say("All jobs of a backlog are in the queue, in order, before the start, for one key; handlers do nothing; concurrency %d each; one round. "+
 		"Ours: the three paces of a size at the same time, one pool, queue and key each, cut after %v. "+
-		"asynq's recipe: the handler asks redis_rate and returns an error that is no failure, and RetryDelayFunc the exact delay of the answer; one backlog after the other, so that none disturbs another, cut after %v. "+
-		"(asynq's DelayedTaskCheckInterval and TaskCheckInterval are 10 ms for it, and in the remarks its defaults of 5 s and 1 s.) The share is of what each limiter permits by its own rules: ours, n in any window; redis_rate, n at first and then one by one. Jobs that did not start by then are not counted. Admissions are entries into the limiter, of the jobs that started: where a backlog was cut, its other jobs have more by the end. Inversions are pairs of jobs that started in the other order, per job. "+
-		"Lateness is from what a job was promised last (ours: from the instant at which the ledger admitted it, if that is later) to its start; jobs that never waited have none.",
+		"asynq's recipe: the handler asks redis_rate and returns an error that is no failure, and RetryDelayFunc the exact delay of the answer; "+
+		"one backlog after the other, so that none disturbs another, cut after %v. "+
+		"(asynq's DelayedTaskCheckInterval and TaskCheckInterval are 10 ms for it, and in the remarks its defaults of 5 s and 1 s.) The share is "+
+		"of what each limiter permits by its own rules: ours, n in any window; redis_rate, n at first and then one by one. Jobs that did not "+
+		"start by then are not counted. Admissions are entries into the limiter, of the jobs that started: where a backlog was cut, its other "+
+		"jobs have more by the end. Inversions are pairs of jobs that started in the other order, per job. "+
+		"Lateness is from what a job was promised last (ours: from the instant at which the ledger admitted it, if that is later) to its start; "+
+		"jobs that never waited have none.",
 		backlogConcurrency, within, theirs)
 	for _, jobs := range sizes {
 		cases := make([]backlogCase, len(paces))
@@ -113,7 +118,8 @@ func compareBacklog(ctx context.Context, b *bench, rdb *redis.Client, c backlogC
 	if len(ours.late) > 0 {
 		b.row(beside(c.String()+": lateness, p99", "ms", lower, millis(quantile(ours.late, 0.99)), millis(quantile(often.late, 0.99))))
 	}
-	text := fmt.Sprintf("%v: ours ran %s, %s; the recipe, polling every 10 ms, ran %s, %s", c, number(float64(ours.ran)), latenessOf(ours.late), number(float64(often.ran)), latenessOf(often.late))
+	text := fmt.Sprintf("%v: ours ran %s, %s; the recipe, polling every 10 ms, ran %s, %s", c, number(float64(ours.ran)), latenessOf(ours.late),
+		number(float64(often.ran)), latenessOf(often.late))
 	if !b.short {
 		seldom, err := runRecipe(ctx, rdb, c, recipeLook{}, within)
 		if err != nil {

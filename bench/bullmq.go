@@ -91,7 +91,8 @@ func bullLimited(ctx context.Context, b *bench, rdb *redis.Client, name string, 
 		return err
 	}
 	theirs := 100 * millis(c.ideal(jobs)) / took.FromFirst
-	b.say("The limited backlog: one key of ours beside one queue of BullMQ, whose limiter counts for the whole queue; concurrency %d, one round; the share is over the time from the first handler to the last. "+
+	b.say("The limited backlog: one key of ours beside one queue of BullMQ, whose limiter counts for the whole queue; concurrency %d, one "+
+		"round; the share is over the time from the first handler to the last. "+
 		"A share above 100 %% is a window with more than %d jobs in it.", backlogConcurrency, c.permits)
 	b.row(against(c.String()+": share of the permitted rate", "%", higher, name, []float64{ours[0].share}, []float64{theirs}))
 	return nil
@@ -109,7 +110,8 @@ func bullFree(ctx context.Context, b *bench, rdb *redis.Client, addr, name strin
 	if err != nil {
 		return err
 	}
-	b.say("Without a limit: %s jobs with handlers that do nothing, in the queue before the clock starts; one process each, concurrency %d, our pool with one asynq server, BullMQ with one worker.",
+	b.say("Without a limit: %s jobs with handlers that do nothing, in the queue before the clock starts; one process each, concurrency %d, our "+
+		"pool with one asynq server, BullMQ with one worker.",
 		number(float64(jobs)), poolConcurrency)
 	b.row(against("no limit", "jobs/s", higher, name, figures[0], figures[1]))
 	return nil

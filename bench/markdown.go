@@ -44,9 +44,11 @@ func (b *bench) markdown() string {
 	s.WriteString(paragraph(fmt.Sprintf("Measured on %d cores, with Redis %s on the same machine, by %s. Headway and its rivals took turns in one run "+
 		"(ours, theirs, ours, theirs ...), %s; a figure is the median of its rounds. Figures of two runs, or of two machines, can't be compared; "+
 		"the ratios of one run can.", runtime.NumCPU(), b.redis, runtime.Version(), rounds)))
-	s.WriteString(paragraph("The ratio is Headway's figure divided by the rival's, with the lowest and the highest of the rounds behind it: above 1 is good where a figure is a rate (/s), " +
+	s.WriteString(paragraph("The ratio is Headway's figure divided by the rival's, with the lowest and the highest of the rounds behind it: " +
+		"above 1 is good where a figure is a rate (/s), " +
 		"and bad where it is a time, a size or a count. Everybody who uses go-redis has the same options, its defaults."))
-	s.WriteString(paragraph("In this build: " + strings.Join(versions(), ", ") + ". Not measured, because they could not be fetched through the Go module proxy when this was written: " + strings.Join(unavailable, ", ") + "."))
+	s.WriteString(paragraph("In this build: " + strings.Join(versions(), ", ") + ". Not measured, because they could not be fetched through " +
+		"the Go module proxy when this was written: " + strings.Join(unavailable, ", ") + "."))
 	if targets := b.targets(); len(targets) > 0 {
 		s.WriteString("## Targets\n\n" + table(targets))
 	}
@@ -62,8 +64,9 @@ func (b *bench) markdown() string {
 			s.WriteString(paragraph(text))
 		}
 	}
-	s.WriteString("## Repeating it\n\n" + paragraph("`make bench` runs everything and writes this page. `cd bench && go run . -only 'acquire|memory'` runs some sections, "+
-		"`-rounds` says how often, `-short` (as in `make bench-short`) runs everything once with small numbers; none of them writes. A redis-server must be installed."))
+	s.WriteString("## Repeating it\n\n" + paragraph("`make bench` runs everything and writes this page. "+
+		"`cd bench && go run . -only 'acquire|memory'` runs some sections, `-rounds` says how often, "+
+		"`-short` (as in `make bench-short`) runs everything once with small numbers; none of them writes. A redis-server must be installed."))
 	return strings.TrimSuffix(s.String(), "\n")
 }
 

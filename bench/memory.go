@@ -216,7 +216,8 @@ func deferredJobs(ctx context.Context, b *bench, rdb *redis.Client) error {
 	r := against("a deferred job on a phone of its own: our keys beside asynq's share", "bytes", lower, "asynq", []float64{ours}, asynqs)
 	b.row(r.holding("≤ 300", ours <= 300))
 	b.row(against("the same, with our field in asynq's hash of the task", "bytes", lower, "asynq", []float64{ours + own}, asynqs))
-	b.say("A deferred job, bytes of ours by key: %s; our field hw in asynq's hash of the task %s. The phone's own %s bytes, which are there without a deferred job too, "+
+	b.say("A deferred job, bytes of ours by key: %s; our field hw in asynq's hash of the task %s. The phone's own %s bytes, which are there "+
+		"without a deferred job too, "+
 		"and asynq's share are not in it.", strings.Join(parts, ", "), number(own), number(per("sms")+per("tokens")))
 	return nil
 }

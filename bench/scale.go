@@ -28,9 +28,11 @@ func scale(ctx context.Context, b *bench) error {
 		}
 	}
 	b.say("Every crowd waits on a tenth as many keys at %v each, and all under one cap: %s lets everybody through here, %s holds up whom his phone lets through. "+
-		"All crowds are there at once, each in a Redis of its own, the smallest once for each of %d rounds. In a round %d jobs of each size are measured, one size after the other; a crowd stays as large as it is, and in one of %s no key has two jobs that are granted. "+
+		"All crowds are there at once, each in a Redis of its own, the smallest once for each of %d rounds. In a round %d jobs of each size are "+
+		"measured, one size after the other; a crowd stays as large as it is, and in one of %s no key has two jobs that are granted. "+
 		"One caller: a job comes and is booked, is looked at once when it is due, "+
-		"and is granted; under the cap that holds up it is also booked once more, at the cap. Not measured is what makes room for them: a refund of the grant before, instead of a wait. "+
+		"and is granted; under the cap that holds up it is also booked once more, at the cap. Not measured is what makes room for them: a refund "+
+		"of the grant before, instead of a wait. "+
 		"To book all was measured once for each crowd. Time in scripts is by the clock, so it holds what others took of the processor.",
 		perPhone, roomyCap, narrowCap, r.rounds, r.sample, number(float64(r.sizes[0])))
 	for _, limit := range []string{roomyCap, narrowCap} {

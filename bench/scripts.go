@@ -35,7 +35,8 @@ func scripts(ctx context.Context, b *bench) error {
 			return err
 		}
 	}
-	b.say("Server time of the one script of a call (INFO commandstats), the median of %d. What is in Redis was written by calls of one permit and of one booking, "+
+	b.say("Server time of the one script of a call (INFO commandstats), the median of %d. What is in Redis was written by calls of one permit "+
+		"and of one booking, "+
 		"and is put back as it was before each call (DUMP and RESTORE, with a life long enough to be there when all permits have left the window).", s.times)
 	return nil
 }

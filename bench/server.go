@@ -38,8 +38,11 @@ func server(ctx context.Context, b *bench) error {
 			return err
 		}
 	}
-	b.say("Each figure is over %s calls; 1 goroutine where nothing else is said. The commands' time is what INFO commandstats says of those that the client sent, with all that their scripts call; "+
-		"Redis counts whole microseconds for it, rounded down, so a GET is next to nothing. All of Redis' processor time (INFO cpu) has reading and answering in it. Limits: %v on a hot key that grants, otherwise %v. Headway also reads the limit in force, at most twice a second; that is not counted.",
+	b.say("Each figure is over %s calls; 1 goroutine where nothing else is said. The commands' time is what INFO commandstats says of "+
+		"those that the client sent, with all that their scripts call; "+
+		"Redis counts whole microseconds for it, rounded down, so a GET is next to nothing. All of Redis' processor time (INFO cpu) has reading "+
+		"and answering in it. Limits: %v on a hot key that grants, otherwise %v. Headway also reads the limit in force, at most twice a second; "+
+		"that is not counted.",
 		number(float64(calls)), never, sms)
 	return nil
 }

@@ -70,13 +70,14 @@ var doers = []doer{
 	{OpenRule, "rule", "The rule is open.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.OpenRule(ctx, f.rule, why)
 	}},
-	{SetLimit, "rule value for", "The limit is stored. All processes decide by it within a second.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
-		l, err := throttle.ParseLimit(f.text)
-		if err != nil {
-			return err
-		}
-		return s.SetLimit(ctx, f.rule, l, f.d, why)
-	}},
+	{SetLimit, "rule value for", "The limit is stored. All processes decide by it within a second.",
+		func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+			l, err := throttle.ParseLimit(f.text)
+			if err != nil {
+				return err
+			}
+			return s.SetLimit(ctx, f.rule, l, f.d, why)
+		}},
 	{UnsetLimit, "rule", "The limit in code counts again.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.UnsetLimit(ctx, f.rule, why)
 	}},

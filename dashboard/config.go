@@ -88,7 +88,8 @@ func (c Config) fill() (Config, error) {
 		errs = append(errs, fmt.Errorf("%w: %s %s", ErrInvalidConfig, field, fmt.Sprintf(format, a...)))
 	}
 	if c.Prefix = strings.TrimRight(c.Prefix, "/"); c.Prefix != "" {
-		if u, err := url.Parse(c.Prefix); err != nil || !strings.HasPrefix(c.Prefix, "/") || strings.HasPrefix(c.Prefix, "//") || u.Path != c.Prefix || strings.ContainsAny(c.Prefix, "{}") {
+		if u, err := url.Parse(c.Prefix); err != nil || !strings.HasPrefix(c.Prefix, "/") || strings.HasPrefix(c.Prefix, "//") || u.Path != c.Prefix ||
+			strings.ContainsAny(c.Prefix, "{}") {
 			bad("Prefix", "is %q, want a path such as \"/headway\"", clip(c.Prefix, 80))
 		}
 	}

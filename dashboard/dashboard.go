@@ -490,7 +490,8 @@ func explained(err error) (code int, what, next string) {
 	case errors.Is(err, throttle.ErrUnavailable):
 		return http.StatusServiceUnavailable, "Redis does not answer as it should.", text
 	case errors.Is(err, throttle.ErrStoredLimit):
-		return http.StatusConflict, "The stored limit can't be read.", "Nothing is granted by it. Store another one on the page of its rule, or take it away there: then the limit in code counts again. " + text
+		return http.StatusConflict, "The stored limit can't be read.", "Nothing is granted by it. Store another one on the page of its rule, or " +
+			"take it away there: then the limit in code counts again. " + text
 	case errors.Is(err, errBusy), errors.Is(err, context.DeadlineExceeded):
 		return http.StatusServiceUnavailable, "Too much is asked at once.", "Reload the page in a moment. " + text
 	case errors.Is(err, errGone), errors.Is(err, inspect.ErrNotWaiting), errors.Is(err, batch.ErrNotFound):

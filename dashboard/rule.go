@@ -156,7 +156,8 @@ const busyMax = 10
 
 // busyOf returns the busiest keys of a rule, which all viewers share.
 func busyOf(ctx context.Context, d *board, s *source, rule string) ([]inspect.KeyStatus, error) {
-	got, err := d.views.get(ctx, "busy "+rule, max(historyFor, d.cfg.Refresh), func(ctx context.Context) (any, error) { return s.Keys(ctx, rule, inspect.ByPermits) })
+	got, err := d.views.get(ctx, "busy "+rule, max(historyFor, d.cfg.Refresh),
+		func(ctx context.Context) (any, error) { return s.Keys(ctx, rule, inspect.ByPermits) })
 	if err != nil {
 		return nil, err
 	}

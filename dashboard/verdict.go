@@ -69,7 +69,8 @@ func judge(f facts) verdict {
 		link := []string{"queue", q.Queue}
 		switch {
 		case q.Paused && q.Waiting+q.Pending > 0:
-			add("warn", "Resume the queue when it may go on", "/queue", link, "Queue %s is paused, and %s %s in it", name, plural(q.Waiting+q.Pending, "task"), does(q.Waiting+q.Pending, "wait"))
+			add("warn", "Resume the queue when it may go on", "/queue", link, "Queue %s is paused, and %s %s in it", name, plural(q.Waiting+q.Pending, "task"),
+				does(q.Waiting+q.Pending, "wait"))
 		case !served[q.Queue] && (late || q.Pending > 0):
 			n := q.Pending
 			if late {
@@ -77,13 +78,15 @@ func judge(f facts) verdict {
 			}
 			add("bad", "Start a pool that serves it", "/pools", nil, "No pool serves queue %s, and %s in it should run now", name, plural(n, "task"))
 		case late && busy >= workers:
-			add("bad", "Add workers, or find what holds them", "/pools", nil, "%s, so %s of queue %s %s late", allBusy(workers), plural(q.Overdue, "task"), name, is(q.Overdue))
+			add("bad", "Add workers, or find what holds them", "/pools", nil, "%s, so %s of queue %s %s late", allBusy(workers), plural(q.Overdue, "task"),
+				name, is(q.Overdue))
 		case late:
 			add("warn", "Look at what is overdue", "/queue", link, "%s of queue %s should have started", plural(q.Overdue, "task"), name)
 		}
 	}
 	if pending > 0 && workers > 0 && busy >= workers && pending > workers {
-		add("warn", "Add workers: a higher limit would not help", "/pools", nil, "Workers are missing, not permits: %s could run. %s", plural(pending, "task"), allBusy(workers))
+		add("warn", "Add workers: a higher limit would not help", "/pools", nil, "Workers are missing, not permits: %s could run. %s",
+			plural(pending, "task"), allBusy(workers))
 	}
 	for _, r := range f.rules {
 		link := []string{"rule", r.Rule}
@@ -100,7 +103,8 @@ func judge(f facts) verdict {
 		}
 	}
 	if failed > 0 {
-		add("note", "Find out why. asynq keeps them until they are run again or deleted", "/", nil, "%s failed in all %s attempts", plural(failed, "task"), own(failed))
+		add("note", "Find out why. asynq keeps them until they are run again or deleted", "/", nil, "%s failed in all %s attempts", plural(failed, "task"),
+			own(failed))
 	}
 	if len(f.differences) > 0 {
 		var rules []string

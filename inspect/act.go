@@ -570,7 +570,8 @@ func (i *Inspector) front(ctx context.Context, queue string, w onKeyTask) error 
 // eachOnKey notes a change, lists the tasks on a key, and lets do act on them. What is done
 // moves the others, so they are listed before. counted counts a task of which do says that it
 // is done, and passes over one that does not wait any more.
-func (i *Inspector) eachOnKey(ctx context.Context, what Action, queue, rule, key string, r Reason, do func(all []onKeyTask, counted func(error) error) error) (done int, err error) {
+func (i *Inspector) eachOnKey(ctx context.Context, what Action, queue, rule, key string, r Reason,
+	do func(all []onKeyTask, counted func(error) error) error) (done int, err error) {
 	l, err := i.limiter(rule)
 	if err != nil {
 		return 0, err

@@ -24,10 +24,12 @@ const (
 )
 
 var (
-	ruleNext = desc("headway_rule_next_release_timestamp_seconds", "The first instant of the tasks that wait for the rule, among those of each queue that start first.", "rule")
-	oldest   = desc("headway_oldest_wait_seconds", "How long the task has waited that has waited longest for the rule, among those of each queue that start first.", "rule")
-	ruleDue  = desc("headway_rule_due", "Tasks that wait for the rule and come due within this time. Missing when that is not known exactly.", "rule", "within")
-	used     = desc("headway_limit_used_ratio", "The share of the limit that the busiest key of the rule got in the last whole minute.", "rule")
+	ruleNext = desc("headway_rule_next_release_timestamp_seconds", "The first instant of the tasks that wait for the rule, among those of each "+
+		"queue that start first.", "rule")
+	oldest = desc("headway_oldest_wait_seconds", "How long the task has waited that has waited longest for the rule, among those of each "+
+		"queue that start first.", "rule")
+	ruleDue = desc("headway_rule_due", "Tasks that wait for the rule and come due within this time. Missing when that is not known exactly.", "rule", "within")
+	used    = desc("headway_limit_used_ratio", "The share of the limit that the busiest key of the rule got in the last whole minute.", "rule")
 
 	batches  = desc("headway_batches", "Batches of the queue by state. One that ended is counted for a day.", "queue", "state")
 	fed      = desc("headway_batch_fed", "Elements of batches that were enqueued.", "queue")

@@ -68,8 +68,9 @@ func New(to prometheus.Registerer) (*Metrics, error) {
 		}, labels)
 	}
 	m := &Metrics{
-		admissions: counter("headway_admissions_total", "Answers to tasks that asked for their permits. Each rule of a granted task counts it; of others the rule that holds it does.", "rule", "outcome"),
-		binding:    counter("headway_binding_total", "Times that a rule was the one that made a task wait.", "rule"),
+		admissions: counter("headway_admissions_total", "Answers to tasks that asked for their permits. Each rule of a granted task counts it; of "+
+			"others the rule that holds it does.", "rule", "outcome"),
+		binding: counter("headway_binding_total", "Times that a rule was the one that made a task wait.", "rule"),
 		wait: histogram("headway_wait_seconds", "How long tasks were told to wait when they were deferred.",
 			[]float64{.01, .1, 1, 10, 60, 300, 1800, 7200, 28800, 86400}, "rule"),
 		lateness: histogram("headway_lateness_seconds", "How long after their instants tasks that waited started.",
@@ -84,10 +85,13 @@ func New(to prometheus.Registerer) (*Metrics, error) {
 		types:      make(map[string]bool),
 		changes:    counter("headway_limit_changes_total", "Changes of the limit in force, or of the closing of a rule, that this process has seen.", "rule"),
 		closures:   counter("headway_key_closures_total", "Keys that this process closed or opened.", "rule", "action"),
-		away:       prometheus.NewGauge(prometheus.GaugeOpts{Name: "headway_redis_away", Help: "Pools and policies of this process to which Redis does not answer at the moment."}),
-		outages:    prometheus.NewCounter(prometheus.CounterOpts{Name: "headway_redis_outages_total", Help: "Times that Redis stopped to answer."}),
-		awayFor:    prometheus.NewCounter(prometheus.CounterOpts{Name: "headway_redis_away_seconds_total", Help: "How long Redis did not answer, in outages that are over."}),
-		scripts: histogram("headway_redis_script_seconds", "How long calls of Redis scripts took, to the server and back. The calls of one pipeline count once, as pipeline.",
+		away: prometheus.NewGauge(prometheus.GaugeOpts{Name: "headway_redis_away", Help: "Pools and policies of this process to which Redis " +
+			"does not answer at the moment."}),
+		outages: prometheus.NewCounter(prometheus.CounterOpts{Name: "headway_redis_outages_total", Help: "Times that Redis stopped to answer."}),
+		awayFor: prometheus.NewCounter(prometheus.CounterOpts{Name: "headway_redis_away_seconds_total", Help: "How long Redis did not answer, " +
+			"in outages that are over."}),
+		scripts: histogram("headway_redis_script_seconds", "How long calls of Redis scripts took, to the server and back. The calls of one "+
+			"pipeline count once, as pipeline.",
 			[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .5, 2.5}, "script"),
 		ticks: counter("headway_ticks_total", "Ticks of schedules that this process decided.", "entry", "outcome"),
 	}
@@ -113,7 +117,8 @@ func buildInfo() prometheus.Collector {
 			}
 		}
 	}
-	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "headway_build_info", Help: "1, with the version of Headway.", ConstLabels: prometheus.Labels{"version": version}})
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "headway_build_info", Help: "1, with the version of Headway.",
+		ConstLabels: prometheus.Labels{"version": version}})
 	g.Set(1)
 	return g
 }

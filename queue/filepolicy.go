@@ -92,7 +92,8 @@ func (f *policyFile) policy(e yamlfile.Entry, byName map[string]*fileRule) {
 			p.MaxPostpones, _ = f.Number(n, 1, math.MaxInt32)
 		}
 	})
-	if known := len(p.Rules) > 0 && p.listed == len(p.Rules); known && !slices.ContainsFunc(p.Rules, func(r Rule) bool { return !byName[r.Name].good || r.limited() }) {
+	if known := len(p.Rules) > 0 && p.listed == len(p.Rules); known &&
+		!slices.ContainsFunc(p.Rules, func(r Rule) bool { return !byName[r.Name].good || r.limited() }) {
 		f.FaultOf(p.at, fmt.Sprintf("policy %q: ", clip(e.Name)), errNoLimit)
 	}
 	if _, ok := given["rules"]; !ok && given != nil {

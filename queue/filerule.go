@@ -68,7 +68,8 @@ func (f *policyFile) rule(e yamlfile.Entry) *fileRule {
 	})
 	for _, name := range slices.Sorted(maps.Keys(r.source.limits)) {
 		if own := r.source.limits[name]; r.limited() && own != (throttle.Limit{}) && own.IsConcurrent() != r.Limit.IsConcurrent() {
-			f.Fault(places["limits"], fmt.Sprintf("rule %q: one of its limits is %v, and the limit of other keys %v: what runs at once and what runs per window are kept apart", clip(e.Name), own, r.Limit))
+			f.Fault(places["limits"], fmt.Sprintf("rule %q: one of its limits is %v, and the limit of other keys %v: what runs at once and what runs "+
+				"per window are kept apart", clip(e.Name), own, r.Limit))
 		}
 	}
 	if gate && places != nil {
@@ -175,7 +176,8 @@ func bareWord(text string) string {
 	if _, err := parsePath(field); err != nil {
 		field = "$.to"
 	}
-	return fmt.Sprintf("the key %q is ambiguous: write %s for a field of the payload, or =%s for one key that all tasks share", clip(text), clip(field), clip(text))
+	return fmt.Sprintf("the key %q is ambiguous: write %s for a field of the payload, or =%s for one key that all tasks share", clip(text), clip(field),
+		clip(text))
 }
 
 // cost reads what finds a cost, or returns nil; and the cost that all tasks have, 0 for none.
@@ -239,7 +241,8 @@ func (f *policyFile) zone(n ast.Node) ZoneFunc {
 }
 
 // errNoPhoneZones is about a program that does not have the numbering plans.
-var errNoPhoneZones = errors.New("zones of phone numbers are not built in: import github.com/headwayq/headway/queue/phonezone, and set Funcs.PhoneZone to phonezone.Of")
+var errNoPhoneZones = errors.New("zones of phone numbers are not built in: import github.com/headwayq/headway/queue/phonezone, and set " +
+	"Funcs.PhoneZone to phonezone.Of")
 
 // phoneZone reads "PATH" or "PATH or ZONE". A name in a path's quotes may have
 // the word too, and then what follows has a quote.

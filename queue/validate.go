@@ -144,9 +144,11 @@ func patternFault(typ string) string {
 	case strings.TrimSpace(typ) != typ:
 		return fmt.Sprintf("the type %q begins or ends with a blank, want %q: types are compared exactly", clip(typ), clip(strings.TrimSpace(typ)))
 	case strings.Contains(typ, "*"):
-		return fmt.Sprintf("the type %q is a pattern, want a task type: types are compared exactly, so each type of such tasks needs a policy of its own, which may list the same rules", clip(typ))
+		return fmt.Sprintf("the type %q is a pattern, want a task type: types are compared exactly, so each type of such tasks needs a policy of "+
+			"its own, which may list the same rules", clip(typ))
 	case strings.HasSuffix(typ, ":"):
-		return fmt.Sprintf("the type %q is a prefix, as asynq's ServeMux has them, want a task type: types are compared exactly, so each type of such tasks needs a policy of its own, which may list the same rules", clip(typ))
+		return fmt.Sprintf("the type %q is a prefix, as asynq's ServeMux has them, want a task type: types are compared exactly, so each type of "+
+			"such tasks needs a policy of its own, which may list the same rules", clip(typ))
 	}
 	return ""
 }

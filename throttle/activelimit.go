@@ -222,7 +222,8 @@ func (l *Limiter) ofKey(ctx context.Context, in activeLimit, keys keySet, i int,
 func (l *Limiter) catchUpKey(ctx context.Context, keys keySet, i int, version int64) (activeLimit, error) {
 	in, err := l.ofKey(ctx, l.force.active(l.force.last.Load()), keys, i, version)
 	if err == nil && in.version < version {
-		err = &keyLimitError{Rule: l.rule, Reason: fmt.Sprintf("another process knows one that was set at %v, and Config.LimitOf here does not", time.UnixMicro(version).UTC())}
+		err = &keyLimitError{Rule: l.rule, Reason: fmt.Sprintf("another process knows one that was set at %v, and Config.LimitOf here does not",
+			time.UnixMicro(version).UTC())}
 	}
 	return in, err
 }
@@ -421,7 +422,8 @@ func (l *Limiter) sameCounting(limit Limit) error {
 	if limit.IsConcurrent() == l.limit.IsConcurrent() {
 		return nil
 	}
-	return &LimitError{Field: "kind", Value: limit.Kind(), Want: "one that counts like " + l.limit.Kind() + ", the limit in code: what runs at once and what runs per window are kept apart"}
+	return &LimitError{Field: "kind", Value: limit.Kind(), Want: "one that counts like " + l.limit.Kind() + ", the limit in code: what runs at " +
+		"once and what runs per window are kept apart"}
 }
 
 // change makes a change, after which `then` is in force.

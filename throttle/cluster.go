@@ -230,7 +230,8 @@ func awayUntil(asked []luascripts.RuleCall, r luascripts.AcquireReply) time.Time
 
 // giveBack takes a grant back that another slot made useless. A job that has to wait there
 // keeps its order here until an instant of the clock base, unless that is zero.
-func (s clusterStore) giveBack(ctx context.Context, a luascripts.AcquireArgs, at slotCalls, worth []int64, away time.Time, base *redisclock.Clock) []luascripts.Promotion {
+func (s clusterStore) giveBack(ctx context.Context, a luascripts.AcquireArgs, at slotCalls, worth []int64, away time.Time,
+	base *redisclock.Clock) []luascripts.Promotion {
 	back := luascripts.CancelArgs{Rules: slices.Clone(a.Rules[at.from:at.to]), Policy: a.Policy, Token: a.Token, Job: a.Job}
 	for i := range back.Rules {
 		back.Rules[i].Worth = worth[at.from+i]
@@ -382,7 +383,8 @@ func (s clusterStore) bookLastRule(ctx context.Context, c *luascripts.Call, last
 // admittedBy is when all rules outside of one slot would admit a new job, and which
 // rule is the last of them, counted from 1. Otherwise it is the status of a rule
 // that can't be decided about.
-func (s clusterStore) admittedBy(ctx context.Context, calls []luascripts.RuleCall, but slotCalls, base *redisclock.Clock) (at time.Time, by int, fault luascripts.AcquireReply, _ error) {
+func (s clusterStore) admittedBy(ctx context.Context, calls []luascripts.RuleCall, but slotCalls,
+	base *redisclock.Clock) (at time.Time, by int, fault luascripts.AcquireReply, _ error) {
 	for i := range calls {
 		p := &calls[i]
 		if i >= but.from && i < but.to {

@@ -54,7 +54,8 @@ type ExceedsLimitError struct {
 
 func (e *ExceedsLimitError) Error() string {
 	if most := e.Limit.MaxCost(); e.Cost <= e.Limit.permits && e.Limit.kind == kindSliding {
-		return fmt.Sprintf("throttle: rule %q: cost %d, want at most %d at once under %v, which keeps a record of each permit: other kinds take any cost", e.Rule, e.Cost, most, e.Limit)
+		return fmt.Sprintf("throttle: rule %q: cost %d, want at most %d at once under %v, which keeps a record of each permit: other kinds take "+
+			"any cost", e.Rule, e.Cost, most, e.Limit)
 	}
 	return fmt.Sprintf("throttle: rule %q: cost %d exceeds the limit %v", e.Rule, e.Cost, e.Limit)
 }

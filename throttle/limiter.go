@@ -496,7 +496,8 @@ func (l *Limiter) list(ctx context.Context, id string, from ListFrom, most int) 
 	var reply luascripts.ListReply
 	for again := true; again; {
 		in := t.limits[0]
-		a := luascripts.ListArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, From: luascripts.Ticket{Number: from.Ticket, Some: from.Skip > 0}, Skip: from.Skip, Most: most}
+		a := luascripts.ListArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, From: luascripts.Ticket{Number: from.Ticket, Some: from.Skip > 0},
+			Skip: from.Skip, Most: most}
 		a.Version = in.version
 		reply, err = luascripts.List(ctx, l.rdb, l.names.Of(id), a)
 		again, err = t.again(ctx, "list", answer{reply.Status, 1, reply.Version, reply.Now}, err)

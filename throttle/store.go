@@ -129,7 +129,8 @@ func (s redisLimits) storedOf(ctx context.Context, rules []string) []storedLimit
 }
 
 func (s redisLimits) change(ctx context.Context, rule string, c limitChange) (bool, int64, error) {
-	return luascripts.SetLimit(ctx, s.rdb, s.prefix, rule, luascripts.SetLimitArgs{Limit: c.text, Absent: c.absent, TTL: c.ttl, Replaced: c.replaced, Version: c.version})
+	return luascripts.SetLimit(ctx, s.rdb, s.prefix, rule,
+		luascripts.SetLimitArgs{Limit: c.text, Absent: c.absent, TTL: c.ttl, Replaced: c.replaced, Version: c.version})
 }
 
 func (s redisLimits) closeRule(ctx context.Context, rule string, d time.Duration) (time.Time, int64, error) {

@@ -167,7 +167,8 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]act
 				}
 			}
 			err = p.rules.fault(ctx, "refresh", r.Rule, r.Status, err)
-			out[i] = BookingStatus{Known: err == nil && r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Before, Promoted: p.rules.promotions(r.Promoted, places[i].IDs, r.Now), Err: err}
+			out[i] = BookingStatus{Known: err == nil && r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Before,
+				Promoted: p.rules.promotions(r.Promoted, places[i].IDs, r.Now), Err: err}
 			if r.Rule > 0 && r.Rule <= len(p.rules) {
 				out[i].Rule = p.rules[r.Rule-1].rule
 			}

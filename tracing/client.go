@@ -63,7 +63,8 @@ func (c *Client) BookMany(ctx context.Context, tasks []*queue.Task, opts ...asyn
 	return c.many(ctx, "book", c.client.BookMany, tasks, opts)
 }
 
-func (c *Client) many(ctx context.Context, operation string, do func(context.Context, []*queue.Task, ...asynq.Option) []queue.Result, tasks []*queue.Task, opts []asynq.Option) []queue.Result {
+func (c *Client) many(ctx context.Context, operation string, do func(context.Context, []*queue.Task, ...asynq.Option) []queue.Result,
+	tasks []*queue.Task, opts []asynq.Option) []queue.Result {
 	ctx, span := c.begin(ctx, operation, tasks, opts)
 	defer span.End()
 	carrying := make([]*queue.Task, len(tasks))

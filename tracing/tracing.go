@@ -142,7 +142,8 @@ func (t *Tracer) end(span trace.Span, of event.Task, err error) {
 	}
 	t.seen.attempted(of, span.SpanContext())
 	if later, ok := errors.AsType[*worker.RetryAfterError](err); ok {
-		span.AddEvent("headway.postponed", trace.WithAttributes(attribute.String("headway.rule", later.Rule), attribute.Float64("headway.wait_seconds", later.After.Seconds())))
+		span.AddEvent("headway.postponed", trace.WithAttributes(attribute.String("headway.rule", later.Rule),
+			attribute.Float64("headway.wait_seconds", later.After.Seconds())))
 		return
 	}
 	if errors.Is(err, throttle.ErrThrottled) {

@@ -147,7 +147,8 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	a.fetcher = newFetcher(a)
 	a.refunds, a.types = newRefunds(c, a.promotions), newTypeWatch(c)
 	a.limitWatch, a.subscriber = &limitWatch{c, a.wakers}, &subscriber{c, a.wakers, teller}
-	a.upkeep = &upkeep{c, a.policies, files, a.types, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight, a.waits, a.answered}}
+	a.upkeep = &upkeep{c, a.policies, files, a.types, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight,
+		a.waits, a.answered}}
 	for _, p := range cfg.Policies {
 		rules := make([]policyset.Rule, len(p.Rules))
 		for i, r := range p.Rules {
@@ -303,7 +304,8 @@ func (a *Adapter) checkRedis(ctx context.Context) error {
 	}
 	for _, f := range found {
 		if f.Level == precheck.Warning {
-			a.log.Warn("Redis is not as it should be", zap.String("check", f.Name), zap.String("addr", f.Where), zap.String("what", f.What), zap.String("remedy", f.Remedy))
+			a.log.Warn("Redis is not as it should be", zap.String("check", f.Name), zap.String("addr", f.Where), zap.String("what", f.What),
+				zap.String("remedy", f.Remedy))
 		}
 	}
 	if err := precheck.Err(found); err != nil {

@@ -55,7 +55,8 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		if outer, ok := ctx.Value(attemptKey{}).(*attempt); ok && outer.a == a {
 			a.logOnce("wrapped twice", func() {
-				a.log.Warn("Adapter.Handler stands around a handler twice, as by mux.Use(a.Handler) and a.Handler(mux): only the outer one asks the limits. Take one of them away")
+				a.log.Warn("Adapter.Handler stands around a handler twice, as by mux.Use(a.Handler) and a.Handler(mux): only the outer one asks the " +
+					"limits. Take one of them away")
 			})
 			return next.ProcessTask(ctx, task)
 		}
@@ -310,7 +311,8 @@ func (t *attempt) logRefused(err error) {
 	}
 	t.a.logFew("refused "+what+" "+rule+" "+t.taskType, func() {
 		t.a.log.Warn("a task can never run, and is archived",
-			zap.String("type", t.taskType), zap.String("rule", rule), zap.String("reason", cmp.Or(reason, what)), zap.String("remedy", cmp.Or(remedies[what], "see docs/guarantees.md")))
+			zap.String("type", t.taskType), zap.String("rule", rule), zap.String("reason", cmp.Or(reason, what)),
+			zap.String("remedy", cmp.Or(remedies[what], "see docs/guarantees.md")))
 	})
 }
 

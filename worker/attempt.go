@@ -294,7 +294,8 @@ func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Deci
 	case d.Gated:
 		reason = event.Gated
 	}
-	return t.deferTo(deferral{rule: d.Rule, reason: reason, at: d.At, wait: d.Wait(), booking: t.bookingRef(p, d), cause: cause, key: keyOf(p, d)}, held{policy: p, Decision: d})
+	return t.deferTo(deferral{rule: d.Rule, reason: reason, at: d.At, wait: d.Wait(), booking: t.bookingRef(p, d), cause: cause, key: keyOf(p, d)},
+		held{policy: p, Decision: d})
 }
 
 // bookingRef is what the task has booked, as it is stored beside it.

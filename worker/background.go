@@ -285,7 +285,8 @@ func (u *upkeep) compareClocks(ctx context.Context) error {
 	skew := middle.Sub(server).Round(time.Millisecond)
 	switch {
 	case skew.Abs() > ClockSkewMax:
-		return fmt.Errorf("%w: redis %s: the local clock is %v ahead of its clock, at most %v are allowed; keep both clocks right with NTP: asynq's leases and schedules follow the local one",
+		return fmt.Errorf("%w: redis %s: the local clock is %v ahead of its clock, at most %v are allowed; keep both clocks right with NTP: "+
+			"asynq's leases and schedules follow the local one",
 			ErrClockSkew, precheck.Address(u.rdb), skew, ClockSkewMax)
 	case skew.Abs() > ClockSkewWarn:
 		u.log.Warn("the local clock differs from Redis' clock", zap.String("addr", precheck.Address(u.rdb)), zap.Duration("ahead", skew))

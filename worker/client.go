@@ -162,7 +162,8 @@ func (c *client) deferTask(ctx context.Context, op asynqwire.Op, call asynqwire.
 	_, _ = c.a.answered.take(call.TaskKey, time.Now())
 	if op == asynqwire.OpRetry && m.ErrorMsg != asynq.ErrLeaseExpired.Error() && !c.a.deferrals.wasJudged(d) {
 		c.a.logOnce("other configuration", func() {
-			c.a.log.Error("a server of this adapter does not have the configuration that Adapter.Server returned: limits hold, but your ErrorHandler, IsFailure and RetryDelayFunc see "+
+			c.a.log.Error("a server of this adapter does not have the configuration that Adapter.Server returned: limits hold, but your "+
+				"ErrorHandler, IsFailure and RetryDelayFunc see "+
 				"throttled tasks as failures; give the server what Adapter.Server returns", zap.String("queue", d.task.Queue))
 		})
 	}
@@ -196,8 +197,9 @@ func (c *client) deferHidden(ctx context.Context, call asynqwire.Call) *redis.Cm
 func (c *client) deferBy(ctx context.Context, d *deferral) *redis.Cmd {
 	left := time.Until(d.made.Add(d.wait))
 	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(d.task.Queue), luascripts.DeferArgs{
-		ID: d.task.ID, Token: uint64(d.token), At: d.at, For: d.booking.Text(), Wait: left, Unique: d.unique, PutOff: d.postponed, Pool: c.a.comesFirst(d.rule, d.wait),
-		Why: luascripts.WhyOf(causes[d.reason], d.booking.Rules, d.rule),
+		ID: d.task.ID, Token: uint64(d.token), At: d.at, For: d.booking.Text(), Wait: left, Unique: d.unique, PutOff: d.postponed,
+		Pool: c.a.comesFirst(d.rule, d.wait),
+		Why:  luascripts.WhyOf(causes[d.reason], d.booking.Rules, d.rule),
 	})
 	if isNotFound(cmd.Err()) { // as in script: its lease was lost
 		c.a.deferrals.remove(d)

@@ -154,11 +154,13 @@ func (f *policyFiles) tell(rule string, limit throttle.Limit, before, is throttl
 		delete(f.said, rule)
 	case f.said[rule] == is.Limit:
 	case is.Replaced == nil:
-		log.Warn("a limit that was stored with SetLimit goes before the one in the policy file: take it away with headway limit unset, or UnsetLimit, if the file is to count",
+		log.Warn("a limit that was stored with SetLimit goes before the one in the policy file: take it away with headway limit unset, or "+
+			"UnsetLimit, if the file is to count",
 			zap.Stringer("stored", is.Limit))
 		f.said[rule] = is.Limit
 	default:
-		log.Warn("the policy file here is older than the one whose limit is in force: update it. If it was changed back on purpose while no pool ran, take the stored limit away with headway limit unset, or UnsetLimit",
+		log.Warn("the policy file here is older than the one whose limit is in force: update it. If it was changed back on purpose while no pool "+
+			"ran, take the stored limit away with headway limit unset, or UnsetLimit",
 			zap.Stringer("stored", is.Limit))
 		f.said[rule] = is.Limit
 	}

@@ -83,7 +83,8 @@ type waker struct {
 }
 
 func newWaker(c *core, queue string, p *promotions, r *recheckFilter, f *fetcher) *waker {
-	return &waker{core: c, promotions: p, recheck: r, fetcher: f, queue: queue, keys: c.keys(queue), bell: make(chan struct{}, 1), limits: make(chan limitVersions, 1), onWay: make(map[string]time.Time)}
+	return &waker{core: c, promotions: p, recheck: r, fetcher: f, queue: queue, keys: c.keys(queue), bell: make(chan struct{}, 1),
+		limits: make(chan limitVersions, 1), onWay: make(map[string]time.Time)}
 }
 
 // expect says that a task is due in d: the next look comes in time for it.

@@ -88,7 +88,8 @@ func explained(a *app, q, id string, e inspect.Explanation) explainAnswer {
 		got.Rules = append(got.Rules, answer)
 	}
 	if e.Asynq.State != "" {
-		got.Asynq = &asynqAnswer{State: e.Asynq.State, Next: e.Asynq.Next.UTC(), Retried: e.Asynq.Retried, MaxRetry: e.Asynq.MaxRetry, FailedAt: e.Asynq.FailedAt.UTC(), Completed: e.Asynq.CompletedAt.UTC()}
+		got.Asynq = &asynqAnswer{State: e.Asynq.State, Next: e.Asynq.Next.UTC(), Retried: e.Asynq.Retried, MaxRetry: e.Asynq.MaxRetry,
+			FailedAt: e.Asynq.FailedAt.UTC(), Completed: e.Asynq.CompletedAt.UTC()}
 		if a.showKeys {
 			got.Asynq.LastError = e.Asynq.LastError
 		}

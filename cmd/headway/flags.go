@@ -59,7 +59,8 @@ func parseFlags(args []string, stdout io.Writer) (config, error) {
 	fs.StringVar(&c.redisAddr, "redis", "", "Redis at `ADDR`, host:port or a redis:// URL (default embedded)")
 	fs.StringVar(&c.input, "input", "", "read messages from `FILE`, CSV with the header to,text; - is stdin (default a sample)")
 	fs.StringVar(&c.gateway, "gateway", "", "POST messages as JSON to `URL` (default an embedded gateway that sends nothing)")
-	faults := fs.String("gateway-faults", "", "let the embedded gateway fail now and then, by a `SPEC` like 429=5%,after=2s,5xx=1%,timeout=0.5%,seed=7 (default never)")
+	faults := fs.String("gateway-faults", "", "let the embedded gateway fail now and then, by a `SPEC` like "+
+		"429=5%,after=2s,5xx=1%,timeout=0.5%,seed=7 (default never)")
 	limit := fs.String("limit", "1/60s", "send each phone at most `n/duration`, in any window of that length; no other kind of limit")
 	fs.StringVar(&c.policyFile, "policy", "", "send by the rules that a YAML `FILE` has for sms:send, in place of -limit")
 	fs.IntVar(&c.concurrency, "concurrency", 10, "send `N` messages at once in this process")
@@ -119,7 +120,8 @@ func drawSeed() uint64 {
 func parseLimit(text string) (throttle.Limit, error) {
 	limit, err := throttle.ParseLimit(text)
 	if kind := limit.Kind(); err == nil && kind != "sliding" {
-		return throttle.Limit{}, fmt.Errorf("%q is a %s limit, want a sliding one such as 1/60s: grants and arrivals are judged by any window of that length", limit, kind)
+		return throttle.Limit{}, fmt.Errorf("%q is a %s limit, want a sliding one such as 1/60s: grants and arrivals are judged by any window of "+
+			"that length", limit, kind)
 	}
 	return limit, err
 }

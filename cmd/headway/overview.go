@@ -188,7 +188,11 @@ func differencesTable(t *table, all []inspect.Difference) {
 func poolsCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "pools", Short: "the pools, feeders and schedulers that run, and which pool has other numbers", Args: cobra.NoArgs,
-		Long: "pools lists the processes that said within 20 seconds that they run: pools with their\npolicies, feeders with their sources, schedulers with their entries. Of rules that run with\nseveral numbers it shows the pools that differ from most.\n\nCLOCK is how far the clock of the process is ahead of Redis', and how exact that is.",
+		Long: `pools lists the processes that said within 20 seconds that they run: pools with their
+policies, feeders with their sources, schedulers with their entries. Of rules that run with
+several numbers it shows the pools that differ from most.
+
+CLOCK is how far the clock of the process is ahead of Redis', and how exact that is.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
 				i, err := a.inspector(ctx)

@@ -109,7 +109,8 @@ func exitCode(err error) int {
 	case errors.Is(err, errMissing):
 		return exitMissing
 	case usage, errors.Is(err, queue.ErrInvalidPolicy), errors.Is(err, throttle.ErrInvalidConfig), errors.Is(err, throttle.ErrInvalidLimit),
-		errors.Is(err, throttle.ErrInvalidKey), errors.Is(err, inspect.ErrInvalidReason), errors.Is(err, inspect.ErrInvalidCursor), errors.Is(err, inspect.ErrInvalidSpan):
+		errors.Is(err, throttle.ErrInvalidKey), errors.Is(err, inspect.ErrInvalidReason), errors.Is(err, inspect.ErrInvalidCursor),
+		errors.Is(err, inspect.ErrInvalidSpan):
 		return exitUsage
 	case errors.Is(err, throttle.ErrUnavailable):
 		return exitAway
@@ -162,8 +163,10 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.reason, "reason", "", "`WHY` something is changed, for the audit list")
 	f.StringVar(&a.who, "who", os.Getenv("HEADWAY_WHO"), "`NAME` of who changes it (default your user and host; HEADWAY_WHO)")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
-	root.AddCommand(statusCommand(a), topCommand(a), explainCommand(a), lineCommand(a), rulesCommand(a), historyCommand(a), keysCommand(a), limitCommand(a), closeCommand(a), openCommand(a),
-		pauseCommand(a), resumeCommand(a), cancelCommand(a), frontCommand(a), runNowCommand(a), drainCommand(a), batchesCommand(a), schedulesCommand(a), poolsCommand(a), auditCommand(a), doctorCommand(a), policyCommand(a), simulateCommand(a), serveCommand(a), tailCommand(a), devCommand(a))
+	root.AddCommand(statusCommand(a), topCommand(a), explainCommand(a), lineCommand(a), rulesCommand(a), historyCommand(a), keysCommand(a),
+		limitCommand(a), closeCommand(a), openCommand(a),
+		pauseCommand(a), resumeCommand(a), cancelCommand(a), frontCommand(a), runNowCommand(a), drainCommand(a), batchesCommand(a), schedulesCommand(a),
+		poolsCommand(a), auditCommand(a), doctorCommand(a), policyCommand(a), simulateCommand(a), serveCommand(a), tailCommand(a), devCommand(a))
 	return root
 }
 

@@ -142,7 +142,8 @@ func limitCommand(a *app) *cobra.Command {
 	}
 	var d time.Duration
 	set := &cobra.Command{
-		Use: "set RULE LIMIT", Short: `store a limit such as "10/1m", which goes before the one in code`, Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeRules,
+		Use: "set RULE LIMIT", Short: `store a limit such as "10/1m", which goes before the one in code`, Args: cobra.ExactArgs(2),
+		ValidArgsFunction: a.completeRules,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := throttle.ParseLimit(args[1])
 			if err != nil {
@@ -192,7 +193,8 @@ func (a *app) act(ctx context.Context, rule string, do func(context.Context, *in
 func closeCommand(a *app) *cobra.Command {
 	var d time.Duration
 	c := &cobra.Command{
-		Use: "close RULE [KEY]", Short: "let nothing through on a rule, or on a key of it, for a time", Args: cobra.RangeArgs(1, 2), ValidArgsFunction: a.completeRules,
+		Use: "close RULE [KEY]", Short: "let nothing through on a rule, or on a key of it, for a time", Args: cobra.RangeArgs(1, 2),
+		ValidArgsFunction: a.completeRules,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if d <= 0 {
 				return usageError{errors.New("give --for DURATION: what is closed opens by itself then")}
@@ -230,7 +232,8 @@ func openCommand(a *app) *cobra.Command {
 
 func pauseCommand(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "pause [RULE KEY]", Short: "let workers take nothing more from --queue, or let nothing through on a key", Args: noneOrTwo, ValidArgsFunction: a.completeRules,
+		Use: "pause [RULE KEY]", Short: "let workers take nothing more from --queue, or let nothing through on a key", Args: noneOrTwo,
+		ValidArgsFunction: a.completeRules,
 		Long: `pause stops a whole queue, or what needs permits of a rule on a key, until resume.
 
 A key is paused for a year at most, which is a closing of a year: see "headway close".`,

@@ -176,7 +176,8 @@ func (s *session) announce() {
 	}
 	s.watch.Say("Redis      %s", where)
 	s.watch.Say("server     embedded, sends nothing: smtp://%s", s.server.Addr())
-	s.watch.Say("clock      %d times as fast as ours; the batch starts at %s, the gate opens at %s", s.cfg.scale, s.clock.Show(s.tick), s.clock.Show(s.clock.Opens))
+	s.watch.Say("clock      %d times as fast as ours; the batch starts at %s, the gate opens at %s", s.cfg.scale, s.clock.Show(s.tick),
+		s.clock.Show(s.clock.Opens))
 	s.watch.Say("gate       %s", s.rules().Hours())
 	s.watch.Say("provider   %d in any %v", s.cfg.rate.Permits(), s.cfg.rate.Window())
 	s.watch.Say("recipient  1 in any %v, an hour of the clock", s.cfg.perRecipient())

@@ -71,9 +71,11 @@ const (
 // of their text. Those that add to a group are not: such a task does not run by itself. TestRecorderGolden says what another version changed.
 var enqueueShapes = map[string]*enqueueShape{
 	"98d28b42650870a743450ffda9791e9e19c6991b": {keys: []string{enqueueKeyTask, "pending"}, args: 3, message: 0, id: 1, since: 2, score: -1, lock: -1},
-	"297b3f9abfd963a3316434ef9d88fc5bf8a7ddc3": {keys: []string{enqueueKeyUnique, enqueueKeyTask, "pending"}, args: 4, id: 0, lock: 1, message: 2, since: 3, score: -1},
+	"297b3f9abfd963a3316434ef9d88fc5bf8a7ddc3": {keys: []string{enqueueKeyUnique, enqueueKeyTask, "pending"},
+		args: 4, id: 0, lock: 1, message: 2, since: 3, score: -1},
 	"8ce6b38a99b73194585c251eb3c2a89559f37a87": {keys: []string{enqueueKeyTask, "scheduled"}, args: 3, message: 0, score: 1, id: 2, since: -1, lock: -1},
-	"e9b8aa859a976a1fce09eaf723b4fccd02ba799e": {keys: []string{enqueueKeyUnique, enqueueKeyTask, "scheduled"}, args: 4, id: 0, lock: 1, score: 2, message: 3, since: -1},
+	"e9b8aa859a976a1fce09eaf723b4fccd02ba799e": {keys: []string{enqueueKeyUnique, enqueueKeyTask, "scheduled"},
+		args: 4, id: 0, lock: 1, score: 2, message: 3, since: -1},
 }
 
 // catch reads a call into r, and answers false for one that is not as pinned.

@@ -221,7 +221,8 @@ func (s server) identity(info map[string]string) []Finding {
 		out = append(out, s.fault("server", "it is a Sentinel", "make the client with redis.NewFailoverClient, which asks the Sentinels for the master"))
 	case (info["cluster_enabled"] == "1" || info["redis_mode"] == "cluster") && !s.sharded:
 		if _, plain := s.c.(*redis.Client); plain {
-			out = append(out, s.fault("server", "it is a node of a Redis Cluster, and the client is one for a single server", "make the client with redis.NewClusterClient"))
+			out = append(out, s.fault("server", "it is a node of a Redis Cluster, and the client is one for a single server",
+				"make the client with redis.NewClusterClient"))
 		}
 	}
 	if info["role"] == "slave" && !s.sharded {

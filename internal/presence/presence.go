@@ -88,7 +88,8 @@ func New(kind string) Process {
 		host = "unknown"
 	}
 	return Process{
-		ID: fmt.Sprintf("%016x", rand.Uint64()), Kind: kind, Host: host, PID: os.Getpid(), Version: version(), Since: time.Now(), //nolint:gosec // it only names a process
+		ID:   fmt.Sprintf("%016x", rand.Uint64()), //nolint:gosec // it only names a process
+		Kind: kind, Host: host, PID: os.Getpid(), Version: version(), Since: time.Now(),
 	}
 }
 

@@ -73,7 +73,8 @@ func (t Tasks) locate(ctx context.Context, rdb redis.UniversalClient, keys luasc
 
 // instantOf is when a task may run that waits under several rules, as its places are now, and
 // how long that is from now.
-func instantOf(ctx context.Context, rdb redis.UniversalClient, keys luascripts.QueueKeys, set *policyset.Set, queue, id string) (at time.Time, wait time.Duration, ok bool) {
+func instantOf(ctx context.Context, rdb redis.UniversalClient, keys luascripts.QueueKeys, set *policyset.Set,
+	queue, id string) (at time.Time, wait time.Duration, ok bool) {
 	f, err := luascripts.GetTask(ctx, rdb, keys, id)
 	if err != nil || !f.Ours {
 		return time.Time{}, 0, false
@@ -92,10 +93,12 @@ func instantOf(ctx context.Context, rdb redis.UniversalClient, keys luascripts.Q
 // of at most [luascripts.RetimeMax] tasks. Tasks that come earlier already stay as they
 // are. It calls gone for each task that is gone, with [luascripts.Gone] or
 // [luascripts.Over]. It returns the ids of those that it moved, also with an error.
-func (t Tasks) Retime(ctx context.Context, rdb redis.Scripter, keys luascripts.QueueKeys, gone func(p throttle.Promotion, code int64)) (moved []string, err error) {
+func (t Tasks) Retime(ctx context.Context, rdb redis.Scripter, keys luascripts.QueueKeys,
+	gone func(p throttle.Promotion, code int64)) (moved []string, err error) {
 	all := make([]luascripts.Retiming, 0, len(t))
 	for id, p := range t {
-		all = append(all, luascripts.Retiming{ID: id, At: p.At, In: p.Wait, Any: true, Why: luascripts.Why{Cause: luascripts.CausePromotion, Rule: luascripts.SameRule}})
+		all = append(all, luascripts.Retiming{ID: id, At: p.At, In: p.Wait, Any: true,
+			Why: luascripts.Why{Cause: luascripts.CausePromotion, Rule: luascripts.SameRule}})
 	}
 	slices.SortFunc(all, func(a, b luascripts.Retiming) int { return a.At.Compare(b.At) })
 	for portion := range slices.Chunk(all, luascripts.RetimeMax) {

@@ -96,7 +96,8 @@ func printAcquire(root string) error {
 		return err
 	}
 	w := wayOf(entered)
-	fmt.Printf("one Limiter.Acquire calls %d functions in %d files; of %d stays in a file %d are returns to a file already left\n", len(entered), len(w.files), w.stays, w.returns)
+	fmt.Printf("one Limiter.Acquire calls %d functions in %d files; of %d stays in a file %d are returns to a file already left\n",
+		len(entered), len(w.files), w.stays, w.returns)
 	for _, name := range w.files {
 		fmt.Println("  " + name)
 	}
