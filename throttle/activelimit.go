@@ -42,6 +42,22 @@ type lastLimits struct {
 	known atomic.Pointer[[]activeLimit] // what is in it stays as it is
 }
 
+// of are the limits by which the rules decide now about keys. Most rules have one limit for
+// all of them.
+func (f *lastLimits) of(ctx context.Context, rules ruleSet, keys keySet, byKey bool) ([]activeLimit, error) {
+	limits, err := f.active(ctx, rules)
+	if err != nil || !byKey {
+		return limits, err
+	}
+	limits = slices.Clone(limits) // others go by these
+	for i, l := range rules {
+		if limits[i], err = l.ofKey(ctx, limits[i], keys, i, 0); err != nil {
+			return nil, err
+		}
+	}
+	return limits, nil
+}
+
 // active are the limits by which the rules decide now. Most are those of the call before,
 // and then in the same memory: nobody writes to it.
 func (f *lastLimits) active(ctx context.Context, rules ruleSet) ([]activeLimit, error) {

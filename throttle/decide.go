@@ -76,12 +76,12 @@ func (a *attempt) ask(ctx context.Context, t *retry) error {
 	a.fill(c)
 	for again := true; again; {
 		around := t.begin()
+		c.Gate = gateAround(a.r.Gates, around)
 		if rule, err := a.p.rules.numberFitting(c.Rules, t.limits, around); err != nil {
 			a.d.Rule = rule
 			freeCall(c)
 			return err
 		}
-		c.Gate = gateAround(a.r.Gates, around)
 		var said answer
 		err := t.store.acquire(ctx, c)
 		if err == nil { // after an error others may work on the call still

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"reflect"
-	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -241,17 +240,7 @@ func (p *Policy) decideForJob(ctx context.Context, mode luascripts.Mode, r Reque
 
 // activeLimits are the limits by which the policy decides now about keys.
 func (p *Policy) activeLimits(ctx context.Context, keys keySet) ([]activeLimit, error) {
-	limits, err := p.last.active(ctx, p.rules)
-	if err != nil || !p.keyLimits {
-		return limits, err
-	}
-	limits = slices.Clone(limits) // others go by these
-	for i, l := range p.rules {
-		if limits[i], err = l.ofKey(ctx, limits[i], keys, i, 0); err != nil {
-			return nil, err
-		}
-	}
-	return limits, nil
+	return p.last.of(ctx, p.rules, keys, p.keyLimits)
 }
 
 // Counts returns what was counted until now, all rules together; what its rules
