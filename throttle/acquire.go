@@ -15,36 +15,87 @@ const (
 	// grant is then spent at the instant itself. Never more than InlineWait:
 	// earlier it would only get a booking.
 	lead = 15 * time.Millisecond
-	// recheck bounds how long a blocked caller trusts its promise: a caller
+	// recheck is how often the first of those who wait in one line asks again: a caller
 	// ahead of it, in another process, may have left.
 	recheck = time.Second
 )
 
 // waiter is one caller of this process that blocks until its job is granted. It asks,
 // sleeps until its instant comes or a script promotes the job, and asks again.
+//
+// What other processes do moves its instant, too. So of those who wait in one line in this
+// process the first asks each second, and when it has moved up it wakes those whose instants may
+// come within the next second. When it goes, the next one asks if it has not lately.
 type waiter struct {
 	p        *Policy
 	job      string
 	promoted chan struct{} // is sent to when a script promotes the job, in the line of any rule
+
+	told   *Decision // the last answer that let it wait
+	rule   *Limiter  // in whose line the caller waits; nil for none
+	key    string    // of that line
+	checks bool      // it asks as the first of its line, because a second has passed
 }
 
 // newWaiter listens for promotions of the job, until stop.
-func newWaiter(p *Policy, job string) waiter {
-	w := waiter{p: p, job: job, promoted: make(chan struct{}, 1)}
+func newWaiter(p *Policy, job string) *waiter {
+	w := &waiter{p: p, job: job, promoted: make(chan struct{}, 1)}
 	for _, l := range p.rules {
 		l.waiters.add(job, w.promoted)
 	}
 	return w
 }
 
-func (w waiter) stop() {
+func (w *waiter) stop() {
+	w.leaveLine()
 	for _, l := range w.p.rules {
 		l.waiters.remove(w.job)
 	}
 }
 
+// answered wakes others whom it concerns what the first of a line was told.
+func (w *waiter) answered(d Decision, err error) {
+	if w.checks && w.rule != nil {
+		switch now := time.Now(); {
+		case err != nil, d.Fallback != w.told.Fallback, d.Promised.IsZero(): // Redis is away or back, or has lost the line
+			w.rule.waiters.wakeLine(w.key, time.Time{})
+		case !w.rule.limit.IsConcurrent(): // the end of a lease tells nothing about those behind
+			if up := w.told.start.Sub(d.start); up > 0 {
+				w.rule.waiters.wakeLine(w.key, now.Add(up+recheck))
+			}
+		}
+	}
+	w.checks = false
+}
+
+// standInLine notes in which line the caller waits, and for which instant.
+func (w *waiter) standInLine(d Decision) {
+	w.told = &d
+	var rule *Limiter
+	key := ""
+	for i, l := range w.p.rules {
+		if l.rule == d.Rule {
+			rule, key = l, d.Request.keyCost(i).Key
+		}
+	}
+	if rule != w.rule || key != w.key {
+		w.leaveLine()
+		w.rule, w.key = rule, key
+	}
+	if rule != nil {
+		rule.waiters.stand(key, standing{w.job, d.start, time.Now(), w.promoted})
+	}
+}
+
+func (w *waiter) leaveLine() {
+	if w.rule != nil {
+		w.rule.waiters.leave(w.key, w.job)
+		w.rule = nil
+	}
+}
+
 // acquire asks for r as the waiter's job until it is granted, and may be used at once.
-func (w waiter) acquire(ctx context.Context, r Request) (Decision, error) {
+func (w *waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 	p := w.p
 	r.Job = w.job
 	began := time.Now()
@@ -58,6 +109,7 @@ func (w waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 		}
 		r.Token = NewToken()
 		d, err := p.decide(ctx, luascripts.GrantOrBook, r)
+		w.answered(d, err)
 		if err != nil {
 			lost := p.withdrawLost(ctx, r, err)
 			if booked && !lost && !errors.Is(err, ErrTooLate) { // those have left
@@ -91,10 +143,23 @@ func (w waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 
 // waitForPlace waits until the caller has to ask again. Meanwhile it looks for a change
 // of the limits, together with all others that wait in this process.
-func (w waiter) waitForPlace(ctx context.Context, d Decision) error {
-	end := time.Now().Add(min(recheck, d.Wait()-min(lead, w.p.cfg.InlineWait)))
-	for time.Until(end) > limitPoll {
-		woken, err := waitPromoted(ctx, limitPoll, w.promoted)
+func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
+	w.standInLine(d)
+	instant := time.Now().Add(d.Wait() - min(lead, w.p.cfg.InlineWait))
+	check := time.Now().Add(recheck)
+	for {
+		now := time.Now()
+		if left := instant.Sub(now); left <= limitPoll {
+			return wait(ctx, left, w.promoted)
+		}
+		if !now.Before(check) {
+			if w.rule == nil || w.rule.waiters.first(w.key, w.job) {
+				w.checks = true
+				return nil
+			}
+			check = now.Add(recheck)
+		}
+		woken, err := waitPromoted(ctx, min(limitPoll, check.Sub(now)), w.promoted)
 		if woken || err != nil {
 			return err
 		}
@@ -105,7 +170,6 @@ func (w waiter) waitForPlace(ctx context.Context, d Decision) error {
 			return nil
 		}
 	}
-	return wait(ctx, time.Until(end), w.promoted)
 }
 
 // sameLimits says whether what is in force is what decided.
@@ -185,6 +249,69 @@ func acquireHosted(ctx context.Context, h Host, p *Policy, r Request) (Decision,
 type waiters struct {
 	mu      sync.Mutex
 	waiting map[string]chan struct{}
+	lines   map[string][]standing // by key: who waits in the line of the rule, by instants
+}
+
+// standing is a caller that waits in a line.
+type standing struct {
+	job      string
+	start    time.Time // for which it waits, by the local clock
+	asked    time.Time
+	promoted chan struct{}
+}
+
+// stand puts a caller into the line of a key, or moves it there.
+func (w *waiters) stand(key string, s standing) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	line := slices.DeleteFunc(w.lines[key], func(o standing) bool { return o.job == s.job })
+	at, _ := slices.BinarySearchFunc(line, s, func(o, s standing) int {
+		if o.start.After(s.start) {
+			return 1
+		}
+		return -1 // who stood there before goes first
+	})
+	if w.lines == nil {
+		w.lines = make(map[string][]standing)
+	}
+	w.lines[key] = slices.Insert(line, at, s)
+}
+
+// leave takes a caller out of the line of a key. The next one may have moved up since it
+// asked, as nobody saw who left between the two: it asks again.
+func (w *waiters) leave(key, job string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	line := w.lines[key]
+	first := len(line) > 0 && line[0].job == job
+	line = slices.DeleteFunc(line, func(o standing) bool { return o.job == job })
+	w.lines[key] = line
+	if len(line) == 0 {
+		delete(w.lines, key)
+	} else if first && time.Since(line[0].asked) > recheck {
+		notify(line[0].promoted)
+	}
+}
+
+// first says whether nobody of this process waits before a caller in the line of a key.
+func (w *waiters) first(key, job string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	line := w.lines[key]
+	return len(line) > 0 && line[0].job == job
+}
+
+// wakeLine wakes those in the line of a key who wait for an instant until then; all of them
+// when that is zero.
+func (w *waiters) wakeLine(key string, until time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.lines[key] {
+		if !until.IsZero() && s.start.After(until) {
+			return
+		}
+		notify(s.promoted)
+	}
 }
 
 func (w *waiters) add(job string, promoted chan struct{}) {

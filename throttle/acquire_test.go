@@ -201,6 +201,87 @@ func TestAcquireDoesNotSpin(t *testing.T) {
 	}
 }
 
+// Of many who wait in one line one asks each second, and the others ask at their
+// instants: 300 callers of 10 a second would ask 4,600 times in half a minute, if each did so.
+func TestOneOfThoseWhoWaitAsksEachSecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const callers = 300
+		_, m := redistest.Mini(t)
+		rdb := miniClient(t, m)
+		asks := &decisions{}
+		rdb.AddHook(asks)
+		l := newLimiter(t, rdb, "sms", throttle.Sliding(10, time.Second), throttle.Config{})
+		begin := time.Now()
+		var wg sync.WaitGroup
+		for i := range callers {
+			wg.Go(func() {
+				if err := l.Acquire(t.Context(), key, 1); err != nil {
+					t.Errorf("Acquire %d = %v, want nil", i, err)
+				}
+				if late := time.Since(begin) - time.Duration(i/10)*time.Second; late < 0 || late > ms {
+					t.Errorf("Acquire %d returned %v late, want between 0 and 1ms", i, late)
+				}
+			})
+			synctest.Wait()
+		}
+		wg.Wait()
+		seconds := int64(time.Since(begin) / time.Second)
+		if n := asks.n.Load(); n > 2*callers+2*seconds {
+			t.Errorf("%d callers were decided about %d times within %d s, want twice each and twice a second at most", callers, n, seconds)
+		}
+	})
+}
+
+// decisions counts what acquire.lua is asked for, which may be many in one call.
+type decisions struct{ calls }
+
+func (d *decisions) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if args := cmd.Args(); redistest.IsScript(cmd) && !redistest.IsUnknown(err) {
+			d.n.Add(int64(args[3+args[2].(int)].(int)))
+		}
+		return err
+	}
+}
+
+// Three processes wait in turns, and all callers of one of them leave. Those of the others move
+// up, though nobody tells them: the first of each finds out within a second, and the next ones
+// when those before them go.
+func TestCallersMoveUpWhenThoseOfAnotherProcessLeave(t *testing.T) {
+	t.Parallel()
+	const each = 300 * ms
+	for _, limit := range []throttle.Limit{throttle.Sliding(1, each), throttle.GCRA(1, each, 1)} {
+		bubble(t, limit, func(t *testing.T, limiter func() *throttle.Limiter, _ *redis.Client) {
+			const callers = 40
+			stay, leaves := []*throttle.Limiter{limiter(), limiter()}, limiter()
+			if err := stay[0].Acquire(t.Context(), key, 1); err != nil {
+				t.Fatal(err)
+			}
+			begin := time.Now()
+			ctx, leave := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			for i := range callers {
+				wg.Go(func() { _ = leaves.Acquire(ctx, key, 1) })
+				synctest.Wait()
+				wg.Go(func() {
+					if err := stay[i%2].Acquire(t.Context(), key, 1); err != nil {
+						t.Errorf("Acquire %d = %v, want nil", i, err)
+					}
+					if late := time.Since(begin) - time.Duration(i+1)*each; late < 0 || late > time.Second {
+						t.Errorf("%v: Acquire %d returned %v late, want between 0 and 1s", limit, i, late)
+					}
+				})
+				synctest.Wait()
+			}
+			time.Sleep(100 * ms)
+			leave()
+			wg.Wait()
+		})
+	}
+}
+
 // A grant is worth nothing once its context ended while Redis was asked: it is
 // given back.
 func TestAcquireGivesBackWhatNobodyWants(t *testing.T) {

@@ -85,7 +85,7 @@ func (v *Reservation) Take(ctx context.Context) (Decision, error) {
 }
 
 // Wait blocks until the permits are granted: nil means that the caller may go.
-// It wakes when the place moves up, and asks at least once a second. When ctx
+// It wakes when the place moves up; what other processes do is noticed within a second. When ctx
 // ends it returns ctx's cause and the place stays: Wait again, or Cancel. Other
 // errors are those of Take.
 func (v *Reservation) Wait(ctx context.Context) error {
@@ -102,6 +102,7 @@ func (v *Reservation) Wait(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		d, err := v.askAhead(ctx)
+		w.answered(d, err)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return context.Cause(ctx)
