@@ -19,7 +19,7 @@ func TestBatchOnCluster(t *testing.T) {
 	const n, phones = 300, 60
 	cluster := redistest.StartCluster(t, 3)
 	connect := func() redis.UniversalClient { return cluster }
-	h := batchRigOn(rigOn(t, nil, nil), connect, []queue.Policy{phoneAndProvider(200*ms, throttle.Sliding(10, 100*ms))})
+	h := batchRigOn(rigOn(t, nil, nil), connect, []queue.Policy{phoneAndProvider(500*ms, throttle.Sliding(100, time.Second))})
 	h.real = true
 	h.pool(10)
 	sources := map[string]batch.Source{"messages": messages(n, phones), "more": messages(100_000, phones)}

@@ -55,13 +55,15 @@ func wantBooked(t *testing.T, results []queue.Result) {
 	}
 }
 
-// A backlog of 100 jobs on one key from two clients at once: in the order of the line,
+// A backlog of jobs on one key from two clients at once: in the order of the line,
 // never too early, and each is taken by a worker once. In virtual time no machine is slow; on a real
 // server the bounds of time hold while the machine has time for it.
 func TestBookedBacklogIsAdmittedOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.bookedBacklog(func(s worker.Stats) bool { return s.Stale > 0 || s.LatenessMax > 50*ms }, r.producer(bookedBacklogPolicy), r.producer(bookedBacklogPolicy))
+	const window = 300 * ms // of which a grant lives a tenth
+	policy := phone("sms", window)
+	r.bookedBacklog(30, window, func(s worker.Stats) bool { return s.Stale > 0 || s.LatenessMax > 50*ms }, r.producer(policy), r.producer(policy))
 }
 
 func TestVirtualBookedBacklogIsAdmittedOnce(t *testing.T) {
@@ -69,20 +71,18 @@ func TestVirtualBookedBacklogIsAdmittedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clients, _ := mini(t, 3)
 		r := rigOn(t, nil, clients[0])
-		r.bookedBacklog(func(worker.Stats) bool { return false }, producerOn(t, clients[1], bookedBacklogPolicy), producerOn(t, clients[2], bookedBacklogPolicy))
+		policy := phone("sms", 100*ms)
+		r.bookedBacklog(100, 100*ms, func(worker.Stats) bool { return false }, producerOn(t, clients[1], policy), producerOn(t, clients[2], policy))
 	})
 }
 
-var bookedBacklogPolicy = phone("sms", 100*ms)
-
-// bookedBacklog lets two producers book at once. slow says that the machine stood still: for longer than
+// bookedBacklog lets two producers book n jobs at once. slow says that the machine stood still: for longer than
 // a grant of this window lives, or than a line waits for somebody. Then a neighbour passes, and the
 // job is taken again.
-func (r *rig) bookedBacklog(slow func(worker.Stats) bool, producers ...*queue.Client) {
+func (r *rig) bookedBacklog(n int, window time.Duration, slow func(worker.Stats) bool, producers ...*queue.Client) {
 	r.Helper()
-	const n, window = 100, 100 * ms
 	t, seen := r.T, &runs{}
-	pool, _ := r.start(seen.handler(), policies(bookedBacklogPolicy))
+	pool, _ := r.start(seen.handler(), policies(phone("sms", window)))
 	var wg sync.WaitGroup
 	results := make([][]queue.Result, 2)
 	for i, c := range producers {
@@ -118,11 +118,12 @@ func (r *rig) bookedBacklog(slow func(worker.Stats) bool, producers ...*queue.Cl
 	if got := seen.ids(); !slices.Equal(got, want) {
 		t.Errorf("they ran in the order %v, want %v", got, want)
 	}
-	if stats.Admissions > n*105/100 {
+	if stats.Admissions > int64(n)*105/100 {
 		t.Errorf("%d admissions for %d jobs, want at most 1.05 each", stats.Admissions, n)
 	}
-	if total := seen.all()[n-1].at.Sub(seen.all()[0].at); total > (n-1)*window*105/100 {
-		t.Errorf("%d jobs took %v, want %v", n, total, (n-1)*window)
+	ideal := time.Duration(n-1) * window
+	if total := seen.all()[n-1].at.Sub(seen.all()[0].at); total > ideal*105/100 {
+		t.Errorf("%d jobs took %v, want %v", n, total, ideal)
 	}
 }
 

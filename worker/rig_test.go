@@ -301,7 +301,12 @@ func (s *runs) first(id string) run {
 // ran waits for n calls in all.
 func (s *runs) ran(t *testing.T, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d runs, there are %v", n, s.ids()), func() bool { return len(s.all()) >= n })
+	defer func() {
+		if t.Failed() {
+			t.Logf("want %d runs, there are %v", n, s.ids())
+		}
+	}()
+	eventually(t, "the runs", func() bool { return len(s.all()) >= n })
 }
 
 // phone is a policy of one permit per window and phone.
