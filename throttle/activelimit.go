@@ -261,7 +261,8 @@ type knownLimit struct {
 	stored   bool
 	version  int64     // of the last change that is known; 0 for none
 	closed   time.Time // until when the rule is closed on all keys; zero for not
-	changed  int64     // version of the last change, also of the closing
+	closing  int64     // version of the last change of that
+	changed  int64     // version of the last change of either
 	replaced []string  // the limits that it replaced, the newest first, when a policy file has it
 	err      error     // the stored limit can't be read: nothing is granted
 	began    time.Time // of the look: it held then or later
@@ -368,6 +369,119 @@ func (l *Limiter) lookFor(ctx context.Context, mine *look) (activeLimit, error) 
 	return f.active(&k), k.err
 }
 
+// lookAlong is what a decision takes for in force without a look. Redis compares it with what
+// is stored, and decides only when both are the same. So a call that comes rarely is one round trip.
+type lookAlong struct {
+	rules ruleSet
+	known []*knownLimit // by rule
+	looks []*look       // by rule; nil where none is due, or another caller looks
+}
+
+// lookAlong begins a look at those limits that are due, nil when none is. While another caller looks
+// it waits for that, if what is known is too old to go by, so that those who come at once are one
+// batch afterwards.
+func (rs ruleSet) lookAlong(ctx context.Context) (*lookAlong, error) {
+	due, other := rs.dueLooks()
+	for ; other != nil; due, other = rs.dueLooks() {
+		select {
+		case <-other.over:
+			if other.err != nil && !other.abandoned {
+				return nil, other.err
+			}
+		case <-ctx.Done():
+			return nil, rs[0].fault(ctx, "limit", 0, ctx.Err())
+		}
+	}
+	if !due {
+		return nil, nil
+	}
+	a := &lookAlong{rs, make([]*knownLimit, len(rs)), make([]*look, len(rs))}
+	for i, l := range rs {
+		f := &l.force
+		f.mu.Lock()
+		a.known[i] = f.last.Load()
+		if a.known[i] == nil {
+			a.known[i] = &knownLimit{limit: l.limit}
+		}
+		if f.look == nil && !f.fresh(a.known[i]) {
+			f.look = &look{over: make(chan struct{})}
+			a.looks[i] = f.look
+		}
+		f.mu.Unlock()
+	}
+	return a, nil
+}
+
+// dueLooks says whether a look is due that nobody has begun, and for which one to wait.
+func (rs ruleSet) dueLooks() (due bool, other *look) {
+	for _, l := range rs {
+		f := &l.force
+		k := f.last.Load()
+		if k != nil && k.err != nil {
+			return false, nil // it has to be read again
+		}
+		if f.fresh(k) {
+			continue
+		}
+		f.mu.Lock()
+		looks := f.look
+		f.mu.Unlock()
+		switch {
+		case looks == nil:
+			due = true
+		case k == nil || k.age() >= limitTrust:
+			return false, looks
+		}
+	}
+	return due, nil
+}
+
+func (a *lookAlong) limits() []activeLimit {
+	limits := make([]activeLimit, len(a.rules))
+	for i, l := range a.rules {
+		limits[i] = l.force.active(a.known[i])
+	}
+	return limits
+}
+
+// asked is what Redis is to compare; nothing when a is nil.
+func (a *lookAlong) asked() []luascripts.KnownLimit {
+	if a == nil {
+		return nil
+	}
+	asked := make([]luascripts.KnownLimit, len(a.rules))
+	for i, l := range a.rules {
+		asked[i] = luascripts.KnownLimit{Prefix: l.cfg.Prefix, Rule: l.rule, Version: a.known[i].version, Closing: a.known[i].closing}
+	}
+	return asked
+}
+
+// end ends the look. When the decision was made, what is known was in force after began. Those who
+// wait for the look fail with it when Redis is away.
+func (a *lookAlong) end(ctx context.Context, began time.Time, err error) {
+	if a == nil {
+		return
+	}
+	for i, mine := range a.looks {
+		if mine == nil {
+			continue
+		}
+		f := &a.rules[i].force
+		if last := f.last.Load(); err == nil && (last == nil || last == a.known[i]) {
+			k := *a.known[i]
+			k.began, k.done = began, time.Now()
+			f.learn(&k)
+		}
+		f.mu.Lock()
+		if errors.Is(err, ErrUnavailable) {
+			mine.err, mine.abandoned = err, ctx.Err() != nil
+		}
+		f.look = nil
+		close(mine.over)
+		f.mu.Unlock()
+	}
+}
+
 // readLimit asks for the limit in force and remembers the answer.
 func (l *Limiter) readLimit(ctx context.Context) knownLimit {
 	began := time.Now()
@@ -376,7 +490,7 @@ func (l *Limiter) readLimit(ctx context.Context) knownLimit {
 
 // heard makes the limit in force of what was stored at a moment after began.
 func (l *Limiter) heard(ctx context.Context, began time.Time, s storedLimit) knownLimit {
-	k := knownLimit{limit: l.limit, version: s.version, closed: s.closed, changed: max(s.version, s.closing), began: began, done: time.Now()}
+	k := knownLimit{limit: l.limit, version: s.version, closed: s.closed, closing: s.closing, changed: max(s.version, s.closing), began: began, done: time.Now()}
 	switch {
 	case s.malformed:
 		k.err = &storedLimitError{Rule: l.rule, Text: errtext.Clip(s.text)}
@@ -450,7 +564,7 @@ func (l *Limiter) change(ctx context.Context, c limitChange, then knownLimit) (b
 	}
 	if done {
 		if k := l.force.last.Load(); k != nil {
-			then.closed, then.changed, then.began = k.closed, k.changed, k.began
+			then.closed, then.closing, then.changed, then.began = k.closed, k.closing, k.changed, k.began
 		}
 		then.version, then.changed, then.done = version, max(version, then.changed), time.Now()
 		l.learned(then)
@@ -489,7 +603,7 @@ func (l *Limiter) closeRule(ctx context.Context, d time.Duration) (time.Time, er
 	}
 	if k := l.force.last.Load(); k != nil && k.err == nil {
 		then := *k
-		then.closed, then.changed, then.done = until, max(version, k.changed), time.Now()
+		then.closed, then.closing, then.changed, then.done = until, version, max(version, k.changed), time.Now()
 		l.learned(then)
 	}
 	l.readLimit(ctx) // what is known of the limit is as old as it was

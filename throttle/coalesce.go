@@ -71,6 +71,13 @@ func newCoalescer(rdb redis.UniversalClient, scattered bool) *coalescer {
 // acquire answers c. After an error the call may be under way still: c is not to be
 // used again.
 func (m *coalescer) acquire(ctx context.Context, c *luascripts.Call) error {
+	if len(c.Known) > 0 {
+		err := m.send(ctx, c)
+		if rediserr.Of(err) == rediserr.CrossSlot {
+			m.scattered.Store(true)
+		}
+		return err
+	}
 	if m.scattered.Load() {
 		return m.send(ctx, c)
 	}

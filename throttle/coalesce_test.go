@@ -94,6 +94,7 @@ func TestConcurrentAcquiresAreMerged(t *testing.T) {
 	l := newLimiter(t, held.rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 	throttle.Patient(held.rdb)
 	wide := newLimiter(t, held.rdb, "tenant", throttle.Sliding(7, time.Hour), throttle.Config{})
+	throttle.Informed(l, wide)
 	var granted [phones]atomic.Int64
 	var wideGranted atomic.Int64
 	var wg sync.WaitGroup
@@ -159,6 +160,7 @@ func TestMergedCallsFailAlone(t *testing.T) {
 	held := holdBack(t, rdb)
 	l := newLimiter(t, held.rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 	throttle.Patient(held.rdb)
+	throttle.Informed(l)
 	bad := map[int]bool{3: true, 20: true, 41: true}
 	for i := range bad {
 		if err := rdb.LPush(t.Context(), l.Ledger(fmt.Sprint(i)), "not ours").Err(); err != nil {
@@ -190,6 +192,7 @@ func TestMergedCallsOnAFullRedis(t *testing.T) {
 	held := holdBack(t, rdb)
 	l := newLimiter(t, held.rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 	throttle.Patient(held.rdb)
+	throttle.Informed(l)
 	if err := rdb.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -220,6 +223,7 @@ func TestMergedCallerLeaves(t *testing.T) {
 	held := holdBack(t, rdb)
 	l := newLimiter(t, held.rdb, "sms", throttle.Sliding(100, time.Minute), throttle.Config{})
 	throttle.Patient(held.rdb)
+	throttle.Informed(l)
 	calm := newLimiter(t, rdb, "sms", throttle.Sliding(100, time.Minute), throttle.Config{})
 	var wg sync.WaitGroup
 	for range 2 {
@@ -303,6 +307,7 @@ func TestMergedCallsKeepTheOrderOnWiderKeys(t *testing.T) {
 		newLimiter(t, held.rdb, "phone", throttle.Sliding(5, time.Minute), throttle.Config{}),
 		newLimiter(t, held.rdb, "provider", throttle.Sliding(3, time.Minute), throttle.Config{}))
 	throttle.Patient(held.rdb)
+	throttle.Informed(p.Rules()...)
 	var wg sync.WaitGroup
 	var first, second throttle.Decision
 	ask := func(phone string, d *throttle.Decision) {
@@ -413,6 +418,7 @@ func TestCallOfOneWhoLeftIsNobodyElses(t *testing.T) {
 	slow.rdb.AddHook(slow)
 	full := newLimiter(t, slow.rdb, "full", throttle.Sliding(1, time.Hour), throttle.Config{})
 	throttle.Patient(slow.rdb)
+	throttle.Informed(full)
 	free := newLimiter(t, rdb, "free", throttle.Sliding(1, time.Hour), throttle.Config{})
 	var wg sync.WaitGroup
 	for range 2 {

@@ -58,9 +58,10 @@ func (a *attempt) begin() { a.d = Decision{Request: a.r, Rule: a.p.rules[0].rule
 // inRedis decides by the active limits where the policy counts.
 func (a *attempt) inRedis(ctx context.Context) error {
 	a.begin()
-	t, err := newRetry(ctx, a.p, byRequest(&a.r))
+	t, err := newRetryAlong(ctx, a.p, byRequest(&a.r))
 	if err == nil {
 		err = a.ask(ctx, &t)
+		t.along.end(ctx, t.began, err)
 	}
 	if _, sharded := a.p.store.store.(clusterStore); sharded && err != nil && (t.outdated > 0 || ForWorkers.Answered(err)) {
 		lost := a.r // a slot that was asked before may have granted, and this token is not sent again
@@ -76,9 +77,13 @@ func (a *attempt) ask(ctx context.Context, t *retry) error {
 	a.fill(c)
 	for again := true; again; {
 		around := t.begin()
-		c.Gate = gateAround(a.r.Gates, around)
+		c.Gate, c.Known = gateAround(a.r.Gates, around), t.along.asked()
 		if rule, err := a.p.rules.numberFitting(c.Rules, t.limits, around); err != nil {
-			a.d.Rule = rule
+			if t.along == nil {
+				a.d.Rule = rule
+			} else if err = t.lookApart(ctx, a.p, 0); err == nil { // the limit may be a larger one by now
+				continue
+			}
 			freeCall(c)
 			return err
 		}
@@ -86,6 +91,12 @@ func (a *attempt) ask(ctx context.Context, t *retry) error {
 		err := t.store.acquire(ctx, c)
 		if err == nil { // after an error others may work on the call still
 			said = answer{c.Status, c.Rule, c.Version, c.Now}
+		}
+		if t.along != nil && (said.status == luascripts.Outdated || err != nil && rediserr.Of(err).Answered()) {
+			if err := t.lookApart(ctx, a.p, said.rule); err != nil {
+				return err
+			}
+			continue
 		}
 		if again, err = t.again(ctx, "acquire", said, err); err != nil {
 			return err
@@ -241,10 +252,12 @@ type retry struct {
 	keys   keySet
 	limits []activeLimit // by which the store is asked now
 	fixed  bool          // newer limits are not looked for
+	along  *lookAlong    // which of the limits the store is to look at, too; nil for none
 
 	roundTripTimes     // of the last call
 	clocks         int // replies in a row that its clock was in no window
 	outdated       int // replies that a limit was replaced
+	changed        int // replies that another limit was stored than the one known here
 }
 
 // roundTripTimes is when a call was made and answered, by the local, monotonic clock.
@@ -309,6 +322,45 @@ type answer struct {
 func newRetry(ctx context.Context, p *Policy, keys keySet) (retry, error) {
 	in, err := p.activeLimits(ctx, keys)
 	return retry{rules: p.rules, store: p.store, keys: keys, limits: in}, err
+}
+
+// newRetryAlong is [newRetry], but a look at limits that is due is left to the call itself, where one
+// server has all keys.
+func newRetryAlong(ctx context.Context, p *Policy, keys keySet) (retry, error) {
+	if s, ok := p.store.store.(redisStore); ok && !p.keyLimits && !s.coalescer.scattered.Load() {
+		along, err := p.rules.lookAlong(ctx)
+		if err != nil {
+			return retry{}, err
+		}
+		if along != nil {
+			return retry{rules: p.rules, store: p.store, keys: keys, limits: along.limits(), along: along}, nil
+		}
+	}
+	return newRetry(ctx, p, keys)
+}
+
+var errLookApart = errors.New("what is known is not in force")
+
+// lookApart reads the limits that the call could not find in force: that of a rule, from 1, has
+// changed. Or Redis answered an error, as when the limits are on another server; then the look may say
+// better what is wrong.
+func (t *retry) lookApart(ctx context.Context, p *Policy, rule int) (err error) {
+	t.along.end(ctx, time.Time{}, errLookApart)
+	t.along = nil
+	if rule >= 1 && rule <= len(t.rules) {
+		t.rules[rule-1].readLimit(ctx)
+		if t.changed++; t.changed < roundTripsMax { // what is known of the others may still hold
+			if t.along, err = t.rules.lookAlong(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	if t.along != nil {
+		t.limits = t.along.limits()
+		return nil
+	}
+	t.limits, err = p.activeLimits(ctx, t.keys)
+	return err
 }
 
 // newRetryBy begins a call by given limits, which stay what they are.

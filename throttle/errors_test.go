@@ -166,8 +166,8 @@ func TestRedisAway(t *testing.T) {
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 	proxy.Refuse(true)
 	_, err := l.TryAcquire(t.Context(), key, 1)
-	if !errors.Is(err, throttle.ErrUnavailable) || !strings.HasPrefix(err.Error(), "throttle: limit: redis: ") || errors.Is(err, context.Canceled) {
-		t.Errorf("TryAcquire = %#v, want %v of the call that reads the limit", err, throttle.ErrUnavailable)
+	if !errors.Is(err, throttle.ErrUnavailable) || !strings.HasPrefix(err.Error(), "throttle: acquire: redis: ") || errors.Is(err, context.Canceled) {
+		t.Errorf("TryAcquire = %#v, want %v of the call that decides", err, throttle.ErrUnavailable)
 	}
 	if throttle.ForWorkers.Answered(err) {
 		t.Errorf("Answered(%v) = true, want false", err)

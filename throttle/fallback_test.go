@@ -88,7 +88,7 @@ func TestAwayDoesNotHammer(t *testing.T) {
 		round(20, 24)           // all found out, two alone and the others in two scripts, and each took its own call back
 		round(0, 0)             // left alone
 		time.Sleep(150 * ms)    // the pause is over
-		round(1, 2)             // one tries again
+		round(1, 3)             // one tries again, and reads the limit to take its call back
 		time.Sleep(time.Minute) // nobody asks in the background
 		before := c.tries.Load()
 		c.pulled.Store(false)

@@ -442,6 +442,129 @@ func TestNoPlaceUnderALimitThatCannotBeRead(t *testing.T) {
 	})
 }
 
+// A call that comes after a while is one round trip, and so is the first of a limiter: Redis looks
+// with it whether the limit still holds.
+func TestRareCallIsOneRoundTrip(t *testing.T) {
+	t.Parallel()
+	check := func(t *testing.T, rdb *redis.Client) {
+		long := throttle.Sliding(100, time.Hour)
+		warm := newLimiter(t, rdb, "other", long, throttle.Config{})
+		if _, err := warm.TryAcquire(t.Context(), key, 1); err != nil { // it loads the script
+			t.Fatal(err)
+		}
+		sent := &roundTrips{}
+		rdb.AddHook(sent)
+		ask := func(l *throttle.Limiter, what string) {
+			before := sent.n
+			if d, err := l.TryAcquire(t.Context(), key, 1); err != nil || !d.Granted {
+				t.Errorf("%s: %+v, %v, want a grant", what, d, err)
+			}
+			if n := sent.n - before; n != 1 {
+				t.Errorf("%s: %d round trips, want 1", what, n)
+			}
+		}
+		l := newLimiter(t, rdb, "sms", long, throttle.Config{})
+		ask(l, "the first call of a limiter")
+		ask(l, "the next one")
+		ask(newLimiter(t, rdb, "sms", long, throttle.Config{}), "a limiter for one call")
+		time.Sleep(600 * time.Millisecond)
+		ask(l, "after a while")
+		if err := setLimit(t.Context(), warm, throttle.Sliding(50, time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(600 * time.Millisecond)
+		ask(warm, "by a stored limit")
+
+		other := newLimiter(t, rdb, "tenant", long, throttle.Config{})
+		two := newPolicy(t, newLimiter(t, rdb, "phone", long, throttle.Config{}), newLimiter(t, rdb, "tenant", long, throttle.Config{}))
+		if err := setLimit(t.Context(), other, throttle.Sliding(1, time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		for i, trips := range []int{3, 1} { // what the second rule did not know takes a look, and another decision
+			before := sent.n
+			d, err := two.TryAcquire(t.Context(), throttle.Request{Key: key, Cost: 1, More: []throttle.KeyCost{{Key: "acme", Cost: 1}}})
+			if err != nil || d.Granted != (i == 0) || sent.n-before != trips {
+				t.Errorf("call %d of two rules: %+v, %v in %d round trips, want granted %v in %d", i+1, d, err, sent.n-before, i == 0, trips)
+			}
+			time.Sleep(600 * time.Millisecond)
+		}
+	}
+	t.Run("functions", func(t *testing.T) {
+		t.Parallel()
+		check(t, redistest.Start(t).Client(t))
+	})
+	t.Run("scripts", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			rdb, _ := redistest.Mini(t)
+			check(t, rdb)
+		})
+	})
+}
+
+// What another process changes counts for the next call of one that has not looked for long.
+func TestRareCallGoesByWhatChanged(t *testing.T) {
+	t.Parallel()
+	code := throttle.Sliding(2, time.Hour)
+	for name, tt := range map[string]struct {
+		before  throttle.Limit // stored when the process looks last; zero for none
+		change  func(ctx context.Context, other *throttle.Limiter, rdb *redis.Client) error
+		cost    int
+		granted bool
+		err     error
+	}{
+		"nothing": {granted: true},
+		"lowered": {change: func(ctx context.Context, other *throttle.Limiter, _ *redis.Client) error {
+			return setLimit(ctx, other, throttle.Sliding(1, time.Hour))
+		}},
+		"raised": {cost: 4, granted: true, change: func(ctx context.Context, other *throttle.Limiter, _ *redis.Client) error {
+			return setLimit(ctx, other, throttle.Sliding(5, time.Hour))
+		}},
+		"taken away": {before: throttle.Sliding(1, time.Hour), granted: true, change: func(ctx context.Context, other *throttle.Limiter, _ *redis.Client) error {
+			return other.UnsetLimit(ctx)
+		}},
+		"gone": {before: throttle.Sliding(1, time.Hour), granted: true, change: func(ctx context.Context, _ *throttle.Limiter, rdb *redis.Client) error {
+			return rdb.Del(ctx, storedKey).Err()
+		}},
+		"closed": {change: func(ctx context.Context, other *throttle.Limiter, _ *redis.Client) error {
+			_, err := other.CloseRule(ctx, time.Hour)
+			return err
+		}},
+		"closed and opened": {granted: true, change: func(ctx context.Context, other *throttle.Limiter, _ *redis.Client) error {
+			_, err := other.CloseRule(ctx, time.Hour)
+			return errors.Join(err, other.OpenRule(ctx))
+		}},
+		"unreadable": {err: throttle.ErrStoredLimit, change: func(ctx context.Context, _ *throttle.Limiter, rdb *redis.Client) error {
+			return rdb.Set(ctx, storedKey, "0 1/60s", 0).Err()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, code, func(t *testing.T, limiter func() *throttle.Limiter, rdb *redis.Client) {
+				l, other := limiter(), limiter()
+				if tt.before != (throttle.Limit{}) {
+					if err := setLimit(t.Context(), other, tt.before); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if d, err := l.TryAcquire(t.Context(), key, 1); err != nil || !d.Granted {
+					t.Fatalf("TryAcquire = %+v, %v, want a grant", d, err)
+				}
+				time.Sleep(10 * time.Second)
+				if tt.change != nil {
+					if err := tt.change(t.Context(), other, rdb); err != nil {
+						t.Fatal(err)
+					}
+				}
+				d, err := l.TryAcquire(t.Context(), key, max(1, tt.cost))
+				if d.Granted != tt.granted || !errors.Is(err, tt.err) {
+					t.Errorf("TryAcquire = %+v, %v, want granted %v, error %v", d, err, tt.granted, tt.err)
+				}
+			})
+		})
+	}
+}
+
 // gets counts the looks at stored limits.
 type gets struct{ atomic.Int64 }
 

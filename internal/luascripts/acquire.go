@@ -34,7 +34,16 @@ type AcquireArgs struct {
 	Inline    time.Duration
 	MaxWait   time.Duration
 	Tell      bool           // the permits that are left, too
+	Known     []KnownLimit   // by rule, when Redis is to look whether the limits still hold; such a call is sent alone
 	Templates *CallTemplates // of calls before, with which it may share its form; nil for none
+}
+
+// KnownLimit is what a caller knows of the stored limit of a rule, and of its closing: the versions of
+// the last changes, 0 for none. When others are stored, nothing is decided: the answer is
+// Outdated, and its version 0.
+type KnownLimit struct {
+	Prefix, Rule     string
+	Version, Closing int64
 }
 
 // AcquireReply is the answer to one call of acquire.lua.
@@ -165,6 +174,11 @@ func acquireCommand(calls []*Call) command {
 	for _, f := range forms {
 		args = append(args, &f.text)
 	}
+	for _, c := range calls {
+		for _, k := range c.Known {
+			args = append(args, k.Version, k.Closing)
+		}
+	}
 	return command{acquireScript, args, keys}
 }
 
@@ -177,7 +191,7 @@ func (a *AcquireArgs) keys() int {
 	if !a.Gate.isZero() {
 		n++
 	}
-	return n
+	return n + 2*len(a.Known)
 }
 
 func (a *AcquireArgs) appendKeys(keys []arg) []arg {
@@ -192,6 +206,9 @@ func (a *AcquireArgs) appendKeys(keys []arg) []arg {
 	}
 	if !a.Gate.isZero() {
 		keys = append(keys, arg(widest(a.Rules).opening()))
+	}
+	for _, k := range a.Known {
+		keys = append(keys, arg(StoredLimitKey(k.Prefix, k.Rule)), arg(closingKey(k.Prefix, k.Rule)))
 	}
 	return keys
 }
@@ -298,7 +315,7 @@ func (f *CallTemplates) of(a *AcquireArgs) *callTemplate {
 	fresh := &callTemplate{text: arg(a.form())}
 	if old == nil || rand.N(16) == 0 { // rarely: calls may take turns, or differ each time
 		fresh.call = *a
-		fresh.call.Job, fresh.call.Token, fresh.call.Rules = "", 0, slices.Clone(a.Rules)
+		fresh.call.Job, fresh.call.Token, fresh.call.Known, fresh.call.Rules = "", 0, nil, slices.Clone(a.Rules)
 		last.Store(fresh)
 	}
 	return fresh

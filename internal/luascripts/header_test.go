@@ -100,6 +100,7 @@ func calls(r *recorder) {
 	ctx, k, q := context.Background(), NewLimitKeys("hw", "rule", "id"), NewQueueKeys("hw", "default")
 	n := Numbers{Kind: Sliding, Permits: 1, Window: time.Second}
 	_, _ = Acquire(ctx, r, AcquireArgs{Rules: one(k, n, 1)})
+	_, _ = Acquire(ctx, r, AcquireArgs{Rules: one(k, n, 1), Known: make([]KnownLimit, 1)})
 	_, _ = Cancel(ctx, r, CancelArgs{Rules: one(k, n, 1), Back: true})
 	several := append(one(k, n, 1), RuleCall{LimitKeys: NewLimitKeys("hw", "wide", "all"), Numbers: n, Cost: 1})
 	_, _ = Acquire(ctx, r, AcquireArgs{Rules: several, Policy: "p", Gate: Gate{Until: time.Now()}})

@@ -4,7 +4,8 @@
 -- Each ledger is read once, when a call needs it first, and written once, when all are decided.
 --
 -- KEYS[1+] calls      of each: 3 keys a rule, then the turns of each rule when the policy has several, see rulecall.lua; then, with
---                     a gate, its opening, see gate.lua
+--                     a gate, its opening, see gate.lua. A call that comes alone may have two more keys a rule: the stored limit, see
+--                     setlimit.lua, and the closing, see closerule.lua
 -- ARGV[1]  calls      how many, 1 to 64
 -- ARGV[2+] call       a byte: its form, from 1; 8 bytes: the token of the attempt, and the same token gets the same grant; then the
 --                     job: who waits, or nothing for one who never does. Behind all calls come the forms: what calls have in
@@ -17,6 +18,8 @@
 --                     tell       1: how many permits are left, too
 --                     turns      1: the policy has several rules
 --                     rules      9 of each, see rulecall.lua
+--                     Behind the form of a call with stored limits come their versions and those of the closings, as the caller knows
+--                     them, 0 for none. Where another is stored the answer is 7, without a version
 -- returns  {now_us, then per call: a number: granted at now, and for so many microseconds the ledger would have admitted it, -1 since ever;
 --          -2 failed: ask alone; or {status, part, at_us, from_us, promised_us, fence, turns, then per part: worth, free, then per
 --          turn: part, at_us, member}}, integers, but for member, "cost:job", which is text; zeros at the end of a call's may be left out
@@ -99,11 +102,25 @@ local function new_script(now)
   return { now = now, opened = nil, lines = nil, no_tokens = false, askers = nil, dirty = {}, wrote = false, names = {}, fresh = false, granted = {} }
 end
 
+-- changed is the first rule whose stored limit or closing is not the one that the caller knows; nil for none
+local function changed(keys, args, form)
+  for i = 1, #keys - form.keys do
+    local stored = call("GET", keys[form.keys + i])
+    local version = stored and (match(stored, "^[1-9]%d*") or "unreadable") or "0"
+    if version ~= args[3 + i] then return math.ceil(i / 2) end
+  end
+end
+
 local alone = { now = 0, no_tokens = false, fresh = false, granted = {}, replies = { 0 } } -- of each call that comes alone: a table costs as much as a command
 
 -- answer_one answers a call that comes alone
 local function answer_one(now, keys, args)
   local form = form_of(args[2 + byte(args[2])])
+  if #keys > form.keys then
+    local part = changed(keys, args, form)
+    if part then return { now, { 7, part } } end
+    keys = { unpack(keys, 1, form.keys) }
+  end
   if form.short then
     local script, replies = alone, alone.replies
     local there = form.rules[1].n == 1 and call("EXISTS", unpack(keys)) or 3 -- most keys of one permit are fresh
