@@ -271,12 +271,13 @@ func (m *mortal) Pipeline() redis.Pipeliner { return m.UniversalClient.Pipeline(
 // in order by its phone, as fast as the provider allows, and is taken by a worker once.
 func TestVirtualBatchOnTwoRules(t *testing.T) {
 	t.Parallel()
-	const n, phones, rate = 1200, 45, 200
+	const phones, rate = 45, 200
+	n := sized(600, 1200)
 	synctest.Test(t, func(t *testing.T) {
 		h := virtualBatchRig(t, phoneAndProvider(200*ms, throttle.Sliding(rate/10, 100*ms)))
 		pool := h.pool(20)
 		h.feed(map[string]batch.Source{"messages": messages(n, phones)})
-		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 400})
+		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: int64(n), Window: 400})
 		h.allDone(n, phones)
 		h.share(pool, n, rate, 98)
 		h.nothingLeft()

@@ -21,16 +21,12 @@ func TestVirtualBatchStartedAgainAfterACancel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				const n = 500 // no round comes that far
+				n := sized(250, 500) // no round comes that far
 				h := virtualBatchRig(t, phoneAndProvider(time.Second, throttle.Sliding(10, 100*ms)))
 				h.pool(4)
-				h.feed(map[string]batch.Source{"messages": messages(n, 300)})
-				spec := batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 100}
-				rounds := 5
-				if testing.Short() {
-					rounds = 2
-				}
-				for round := range rounds {
+				h.feed(map[string]batch.Source{"messages": messages(n, 3*n/5)})
+				spec := batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: int64(n), Window: 100}
+				for round := range sized(2, 5) {
 					h.begin(spec)
 					h.until("some ran", func() bool { return h.progress("winter").Done > int64(50+20*round) })
 					time.Sleep(time.Duration(round) * 70 * ms)
@@ -44,7 +40,7 @@ func TestVirtualBatchStartedAgainAfterACancel(t *testing.T) {
 					time.Sleep(after)
 				}
 				h.begin(spec)
-				if p := h.ends(); p.Done != n || p.Dropped != 0 || p.Enqueued != n {
+				if p := h.ends(); p.Done != int64(n) || p.Dropped != 0 || p.Enqueued != int64(n) {
 					t.Errorf("the last one ended as %+v, want %d done", p, n)
 				}
 			})

@@ -47,12 +47,7 @@ func (s *sleepy) EvalSha(ctx context.Context, sha string, keys []string, args ..
 func (s *sleepy) Pipeline() redis.Pipeliner { return s.UniversalClient.Pipeline() }
 
 // seeds is how many courses a random test takes.
-func seeds() uint64 {
-	if testing.Short() {
-		return 2
-	}
-	return 4
-}
+func seeds() uint64 { return uint64(sized(2, 4)) }
 
 // Feeders that are stopped for longer than their lease, and go on when another has it:
 // each message runs once, and the window holds.

@@ -150,7 +150,8 @@ func TestVirtualBatchWhoseLineGetsShort(t *testing.T) {
 func TestVirtualBatchWithABusyPhone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const n, per = 1300, time.Minute
+		const per = time.Minute
+		n := sized(400, 1300)
 		h := virtualBatchRig(t, phoneAndProvider(per, throttle.Sliding(20, 100*ms)))
 		pool := h.pool(5)
 		source := batch.Seq(func(batch.Spec) iter.Seq[batch.Element] {
@@ -163,9 +164,9 @@ func TestVirtualBatchWithABusyPhone(t *testing.T) {
 			}
 		})
 		h.feed(map[string]batch.Source{"messages": source})
-		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 40})
+		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: int64(n), Window: 40})
 		began := time.Now()
-		h.doneWithin(15*time.Second, n-1)
+		h.doneWithin(15*time.Second, int64(n-1))
 		if most := int64(1200); h.rdb.ZCard(t.Context(), "hw:{default}:batch:winter:ahead").Val() > most {
 			t.Errorf("over %d elements are ahead", most)
 		}
@@ -173,7 +174,7 @@ func TestVirtualBatchWithABusyPhone(t *testing.T) {
 		if p := time.Since(began); p < per || p > per+time.Minute {
 			t.Errorf("it ended after %v, want %v", p, per)
 		}
-		if a := pool.Stats().Admissions; a > n*105/100 {
+		if a := pool.Stats().Admissions; a > int64(n)*105/100 {
 			t.Errorf("%d admissions for %d messages, want hardly more", a, n)
 		}
 		h.nothingLeft()

@@ -309,6 +309,14 @@ func (s *runs) ran(t *testing.T, n int) {
 	eventually(t, "the runs", func() bool { return len(s.all()) >= n })
 }
 
+// sized is a size of a test: the small one in the short form, the other in the full one.
+func sized(small, full int) int {
+	if testing.Short() {
+		return small
+	}
+	return full
+}
+
 // phone is a policy of one permit per window and phone.
 func phone(typ string, per time.Duration) queue.Policy {
 	return queue.Policy{Type: typ, Rules: []queue.Rule{{Name: typ, Limit: throttle.Sliding(1, per), Key: queue.MustJSONKey("$.to")}}}

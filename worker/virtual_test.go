@@ -137,7 +137,7 @@ func TestVirtualOnePerMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clients, m := mini(t, 2)
 		rdb := clients[0]
-		c := newCampaign(time.Minute, 50, 5)
+		c := newCampaign(time.Minute, sized(20, 50), 5)
 		start := time.Now()
 		pools := []*worker.Pool{c.pool(t, rdb), c.pool(t, clients[1])}
 		c.enqueue(t, rdb, func() { time.Sleep(time.Second) }) // of the bubble
