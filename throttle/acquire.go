@@ -18,14 +18,17 @@ const (
 	// recheck is how often the first of those who wait in one line asks again: a caller
 	// ahead of it, in another process, may have left.
 	recheck = time.Second
+	// replace is how often each of them asks: Redis may have lost its place alone.
+	replace = 30 * time.Second
 )
 
 // waiter is one caller of this process that blocks until its job is granted. It asks,
 // sleeps until its instant comes or a script promotes the job, and asks again.
 //
 // What other processes do moves its instant, too. So of those who wait in one line in this
-// process the first asks each second, and when it has moved up it wakes those whose instants may
-// come within the next second. When it goes, the next one asks if it has not lately.
+// process only the first, with those of the same instant, asks each second. Whenever it finds that it has moved up it wakes those whose
+// instants may come within the next second. When it goes, the next one asks if it has not done so
+// in the last second.
 type waiter struct {
 	p        *Policy
 	job      string
@@ -53,19 +56,30 @@ func (w *waiter) stop() {
 	}
 }
 
-// answered wakes others whom it concerns what the first of a line was told.
+// answered wakes others in the line when the answer to the first one says that theirs will be
+// another one, too.
 func (w *waiter) answered(d Decision, err error) {
-	if w.checks && w.rule != nil {
-		switch now := time.Now(); {
-		case err != nil, d.Fallback != w.told.Fallback, d.Promised.IsZero(): // Redis is away or back, or has lost the line
-			w.rule.waiters.wakeLine(w.key, time.Time{})
-		case !w.rule.limit.IsConcurrent(): // the end of a lease tells nothing about those behind
-			if up := w.told.start.Sub(d.start); up > 0 {
-				w.rule.waiters.wakeLine(w.key, now.Add(up+recheck))
-			}
-		}
-	}
+	checks := w.checks
 	w.checks = false
+	if w.rule == nil || !w.rule.waiters.first(w.key, w.job) {
+		return
+	}
+	if err != nil {
+		if checks && errors.Is(err, ErrUnavailable) {
+			w.rule.waiters.wakeLine(w.key, w.job, time.Time{})
+		}
+		return
+	}
+	lost := checks && d.Promised.IsZero() && d.Fallback == FailClosed && !d.Gated // by Redis, with the line
+	if lost || d.Fallback != w.told.Fallback {
+		w.rule.waiters.wakeLine(w.key, w.job, time.Time{})
+		return
+	}
+	// By so much the first one has moved up, and those behind it at least as much. Later ones hear
+	// of it when they are the first, in time.
+	if up := w.told.start.Sub(d.start); up > lead {
+		w.rule.waiters.wakeLine(w.key, w.job, time.Now().Add(up+recheck))
+	}
 }
 
 // standInLine notes in which line the caller waits, and for which instant.
@@ -74,7 +88,9 @@ func (w *waiter) standInLine(d Decision) {
 	var rule *Limiter
 	key := ""
 	for i, l := range w.p.rules {
-		if l.rule == d.Rule {
+		// Who waits for a gate stands in no line. Of those who wait for a lease each asks: when one
+		// ends says nothing of the others.
+		if l.rule == d.Rule && !d.Gated && !l.limit.IsConcurrent() {
 			rule, key = l, d.Request.keyCost(i).Key
 		}
 	}
@@ -145,8 +161,9 @@ func (w *waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 // of the limits, together with all others that wait in this process.
 func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 	w.standInLine(d)
-	instant := time.Now().Add(d.Wait() - min(lead, w.p.cfg.InlineWait))
-	check := time.Now().Add(recheck)
+	asked := time.Now()
+	instant := asked.Add(d.Wait() - min(lead, w.p.cfg.InlineWait))
+	check := asked.Add(recheck)
 	for {
 		now := time.Now()
 		if left := instant.Sub(now); left <= limitPoll {
@@ -155,6 +172,9 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 		if !now.Before(check) {
 			if w.rule == nil || w.rule.waiters.first(w.key, w.job) {
 				w.checks = true
+				return nil
+			}
+			if now.Sub(asked) >= replace {
 				return nil
 			}
 			check = now.Add(recheck)
@@ -260,57 +280,78 @@ type standing struct {
 	promoted chan struct{}
 }
 
-// stand puts a caller into the line of a key, or moves it there.
+// stand puts a caller into the line of a key, by its instant.
 func (w *waiters) stand(key string, s standing) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	line := slices.DeleteFunc(w.lines[key], func(o standing) bool { return o.job == s.job })
-	at, _ := slices.BinarySearchFunc(line, s, func(o, s standing) int {
-		if o.start.After(s.start) {
-			return 1
+	line := w.lines[key]
+	if i := slices.IndexFunc(line, func(o standing) bool { return o.job == s.job }); i >= 0 {
+		before := i == 0 || !line[i-1].start.After(s.start)
+		behind := i == len(line)-1 || !line[i+1].start.Before(s.start)
+		if before && behind {
+			line[i] = s
+			return
 		}
-		return -1 // who stood there before goes first
-	})
+		line = slices.Delete(line, i, i+1)
+	}
+	at, _ := slices.BinarySearchFunc(line, s, func(o, s standing) int { return o.start.Compare(s.start) })
 	if w.lines == nil {
 		w.lines = make(map[string][]standing)
 	}
 	w.lines[key] = slices.Insert(line, at, s)
 }
 
-// leave takes a caller out of the line of a key. The next one may have moved up since it
-// asked, as nobody saw who left between the two: it asks again.
+// firstOf are the first of a line. Several permits come free at one instant, and who of
+// those that got it stands before the others Redis alone knows: all of them are the first.
+func firstOf(line []standing) []standing {
+	n := 0
+	for n < len(line) && line[n].start.Sub(line[0].start) <= lead {
+		n++
+	}
+	return line[:n]
+}
+
+// leave takes a caller out of the line of a key. When that was one of the first, the next
+// ones may have moved up since they asked, as nobody saw who left between: they ask again.
 func (w *waiters) leave(key, job string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	line := w.lines[key]
-	first := len(line) > 0 && line[0].job == job
-	line = slices.DeleteFunc(line, func(o standing) bool { return o.job == job })
+	isJob := func(s standing) bool { return s.job == job }
+	first := slices.ContainsFunc(firstOf(w.lines[key]), isJob)
+	line := slices.DeleteFunc(w.lines[key], isJob)
 	w.lines[key] = line
 	if len(line) == 0 {
 		delete(w.lines, key)
-	} else if first && time.Since(line[0].asked) > recheck {
-		notify(line[0].promoted)
+	}
+	if !first {
+		return
+	}
+	for _, s := range firstOf(line) {
+		if time.Since(s.asked) > recheck {
+			notify(s.promoted)
+		}
 	}
 }
 
-// first says whether nobody of this process waits before a caller in the line of a key.
+// first says whether a caller is one of the first in the line of a key in this process.
 func (w *waiters) first(key, job string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	line := w.lines[key]
-	return len(line) > 0 && line[0].job == job
+	return slices.ContainsFunc(firstOf(w.lines[key]), func(s standing) bool { return s.job == job })
 }
 
-// wakeLine wakes those in the line of a key who wait for an instant until then; all of them
-// when that is zero.
-func (w *waiters) wakeLine(key string, until time.Time) {
+// wakeLine wakes those in the line of a key, but for one, who wait for an instant until then; all
+// of them when that is zero.
+func (w *waiters) wakeLine(key, but string, until time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range w.lines[key] {
 		if !until.IsZero() && s.start.After(until) {
 			return
 		}
-		notify(s.promoted)
+		if s.job != but {
+			notify(s.promoted)
+		}
 	}
 }
 

@@ -374,7 +374,7 @@ func (l *Limiter) lookFor(ctx context.Context, mine *look) (activeLimit, error) 
 type lookAlong struct {
 	rules ruleSet
 	known []*knownLimit // by rule
-	looks []*look       // by rule; nil where none is due, or another caller looks
+	looks []*look       // by rule; nil where none is due, or another caller looks: these are compared, too
 }
 
 // lookAlong begins a look at those limits that are due, nil when none is. While another caller looks
@@ -456,8 +456,10 @@ func (a *lookAlong) asked() []luascripts.KnownLimit {
 	return asked
 }
 
-// end ends the look. When the decision was made, what is known was in force after began. Those who
-// wait for the look fail with it when Redis is away.
+// end ends the look, of which every way out of the decision must make sure: others wait for it.
+// Without an error what is known was in force after began; it counts unless somebody has learned
+// something else meanwhile. When Redis did not answer, those who wait fail with that, too, and
+// do not try one after the other.
 func (a *lookAlong) end(ctx context.Context, began time.Time, err error) {
 	if a == nil {
 		return
@@ -473,7 +475,7 @@ func (a *lookAlong) end(ctx context.Context, began time.Time, err error) {
 			f.learn(&k)
 		}
 		f.mu.Lock()
-		if errors.Is(err, ErrUnavailable) {
+		if u, ok := errors.AsType[*unavailableError](err); ok && !u.answered {
 			mine.err, mine.abandoned = err, ctx.Err() != nil
 		}
 		f.look = nil

@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,8 +61,10 @@ func (a *attempt) inRedis(ctx context.Context) error {
 	a.begin()
 	t, err := newRetryAlong(ctx, a.p, byRequest(&a.r))
 	if err == nil {
+		if t.along != nil { // also when a hook of the client panics
+			defer func() { t.along.end(ctx, time.Time{}, cmp.Or(err, errLookApart)) }()
+		}
 		err = a.ask(ctx, &t)
-		t.along.end(ctx, t.began, err)
 	}
 	if _, sharded := a.p.store.store.(clusterStore); sharded && err != nil && (t.outdated > 0 || ForWorkers.Answered(err)) {
 		lost := a.r // a slot that was asked before may have granted, and this token is not sent again
@@ -102,6 +105,8 @@ func (a *attempt) ask(ctx context.Context, t *retry) error {
 			return err
 		}
 	}
+	t.along.end(ctx, t.began, nil) // the limits are in force, whatever the decision is
+	t.along = nil
 	reply := c.AcquireReply
 	t.localTimes(&reply, slack(c.Rules))
 	freeCall(c)

@@ -502,6 +502,45 @@ func TestRareCallIsOneRoundTrip(t *testing.T) {
 	})
 }
 
+// Redis has compared the limits also when the answer is that the permits come too late: the next
+// call does not look again.
+func TestRefusalIsALook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Hour), throttle.Config{})
+		if err := l.Acquire(t.Context(), key, 1); err != nil {
+			t.Fatal(err)
+		}
+		last := &lastScript{}
+		rdb.AddHook(last)
+		time.Sleep(2 * time.Second)
+		for i, keys := range []int{5, 3} { // the ledger's three, and the stored limit and the closing
+			if err := acquireWithin(t.Context(), l, key, 1, time.Second); !errors.Is(err, throttle.ErrTooLate) {
+				t.Errorf("Acquire = %v, want %v", err, throttle.ErrTooLate)
+			}
+			if last.keys != keys {
+				t.Errorf("call %d has %d keys, want %d", i+1, last.keys, keys)
+			}
+		}
+	})
+}
+
+// lastScript is how many keys the last script had.
+type lastScript struct {
+	calls
+	keys int
+}
+
+func (s *lastScript) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if redistest.IsScript(cmd) {
+			s.keys = cmd.Args()[2].(int)
+		}
+		return next(ctx, cmd)
+	}
+}
+
 // What another process changes counts for the next call of one that has not looked for long.
 func TestRareCallGoesByWhatChanged(t *testing.T) {
 	t.Parallel()

@@ -18,8 +18,8 @@
 --                     tell       1: how many permits are left, too
 --                     turns      1: the policy has several rules
 --                     rules      9 of each, see rulecall.lua
---                     Behind the form of a call with stored limits come their versions and those of the closings, as the caller knows
---                     them, 0 for none. Where another is stored the answer is 7, without a version
+--                     Behind the form of a call with stored limits come for each rule the versions of the limit and of the closing, as
+--                     the caller knows them, 0 for none. Where another is stored the answer is 7, without a version
 -- returns  {now_us, then per call: a number: granted at now, and for so many microseconds the ledger would have admitted it, -1 since ever;
 --          -2 failed: ask alone; or {status, part, at_us, from_us, promised_us, fence, turns, then per part: worth, free, then per
 --          turn: part, at_us, member}}, integers, but for member, "cost:job", which is text; zeros at the end of a call's may be left out
