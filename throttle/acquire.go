@@ -18,17 +18,17 @@ const (
 	// recheck is how often the first of those who wait in one line asks again: a caller
 	// ahead of it, in another process, may have left.
 	recheck = time.Second
-	// replace is how often each of them asks: Redis may have lost its place alone.
-	replace = 30 * time.Second
+	// confirm is how often each of them asks: Redis may have lost its place alone.
+	confirm = 30 * time.Second
 )
 
 // waiter is one caller of this process that blocks until its job is granted. It asks,
 // sleeps until its instant comes or a script promotes the job, and asks again.
 //
 // What other processes do moves its instant, too. So of those who wait in one line in this
-// process only the first, with those of the same instant, asks each second. Whenever it finds that it has moved up it wakes those whose
-// instants may come within the next second. When it goes, the next one asks if it has not done so
-// in the last second.
+// process the first asks each second, with those of the same instant. Whenever it finds that it
+// has moved up it wakes those whose instants may come within the next second. When it goes, the
+// next one asks if it has not done so in the last second.
 type waiter struct {
 	p        *Policy
 	job      string
@@ -174,7 +174,7 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 				w.checks = true
 				return nil
 			}
-			if now.Sub(asked) >= replace {
+			if now.Sub(asked) >= confirm {
 				return nil
 			}
 			check = now.Add(recheck)

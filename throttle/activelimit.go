@@ -412,7 +412,8 @@ func (rs ruleSet) lookAlong(ctx context.Context) (*lookAlong, error) {
 	return a, nil
 }
 
-// dueLooks says whether a look is due that nobody has begun, and for which one to wait.
+// dueLooks says whether a look is due that nobody has begun, or otherwise for whose look to wait
+// first. Neither when what a rule goes by can't be read: then it is read again before.
 func (rs ruleSet) dueLooks() (due bool, other *look) {
 	for _, l := range rs {
 		f := &l.force

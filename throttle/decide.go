@@ -348,7 +348,7 @@ var errLookApart = errors.New("what is known is not in force")
 
 // lookApart reads the limits that the call could not find in force: that of a rule, from 1, has
 // changed. Or Redis answered an error, as when the limits are on another server; then the look may say
-// better what is wrong.
+// better what is wrong. The call is sent again afterwards.
 func (t *retry) lookApart(ctx context.Context, p *Policy, rule int) (err error) {
 	t.along.end(ctx, time.Time{}, errLookApart)
 	t.along = nil

@@ -207,7 +207,7 @@ func TestReservationOutlivesAWait(t *testing.T) {
 // A Reserve whose answer is lost leaves nothing; a Take is repeated and charged once.
 func TestReservationAndLostReplies(t *testing.T) {
 	t.Parallel()
-	s := newLossy(t, throttle.Sliding(1, 100*ms), -1)
+	s := newLossy(t, throttle.Sliding(1, 500*ms), -1) // the next call comes before it ends
 	s.cutNext()
 	if v, err := s.l.Reserve(t.Context(), key, 1); !errors.Is(err, throttle.ErrUnavailable) {
 		t.Errorf("Reserve = %v, %v, want %v", v, err, throttle.ErrUnavailable)

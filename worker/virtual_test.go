@@ -171,7 +171,11 @@ func TestOnePerTwoSecondsOnARealServer(t *testing.T) {
 	})
 	c.runs.ran(t, c.size())
 	r.eventually("an empty queue", func() bool { return r.queueInfo().Size == 0 })
-	c.check(t, 500*ms, pools...)
+	late := 500 * ms // and what the machine is late, as the pools measure it: the test in virtual time has the tight bound
+	for _, p := range pools {
+		late += p.Stats().LatenessMax
+	}
+	c.check(t, late, pools...)
 	r.wantQueue(c.size(), 0, 0)
 }
 
