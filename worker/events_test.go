@@ -189,7 +189,7 @@ func TestObserverIsToldOfMoves(t *testing.T) {
 func TestObserverIsToldOfALostLease(t *testing.T) {
 	t.Parallel()
 	r, w := newRig(t), &told{T: t}
-	cfg := policies(queue.Policy{Type: "call", Rules: []queue.Rule{{Name: "slots", Limit: throttle.Concurrent(1, 300*ms), Constant: "pbx"}}})
+	cfg := policies(queue.Policy{Type: "call", Rules: []queue.Rule{{Name: "slots", Limit: throttle.Concurrent(1, time.Second), Constant: "pbx"}}})
 	cfg.Observer = w.observer()
 	var p *worker.Pool
 	started := make(chan struct{})
