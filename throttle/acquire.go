@@ -15,8 +15,8 @@ const (
 	// grant is then spent at the instant itself. Never more than InlineWait:
 	// earlier it would only get a booking.
 	lead = 15 * time.Millisecond
-	// recheck is how often the first of those who wait in one line asks again: a caller
-	// ahead of it, in another process, may have left.
+	// recheck is how often the first caller in a line asks again: another process may have
+	// had a caller ahead of it, and that one may have left.
 	recheck = time.Second
 	// confirm is how often each of them asks: Redis may have lost its place alone.
 	confirm = 30 * time.Second
@@ -25,10 +25,10 @@ const (
 // waiter is one caller of this process that blocks until its job is granted. It asks,
 // sleeps until its instant comes or a script promotes the job, and asks again.
 //
-// What other processes do moves its instant, too. So of those who wait in one line in this
-// process the first asks each second, with those of the same instant. Whenever it finds that it
-// has moved up it wakes those whose instants may come within the next second. When it goes, the
-// next one asks if it has not done so in the last second.
+// Callers of other processes may leave the line, and nobody tells this process. So the first
+// caller in a line of this process asks once a second, and so do those of the same instant. When
+// it has moved up, it wakes the callers whose instants may come within the next second. When it
+// goes, the next caller asks, unless it has asked in the last second.
 type waiter struct {
 	p        *Policy
 	job      string
@@ -56,8 +56,8 @@ func (w *waiter) stop() {
 	}
 }
 
-// answered wakes others in the line when the answer to the first one says that theirs will be
-// another one, too.
+// answered takes the answer to the first caller of a line. When it shows that the line has moved,
+// the others are woken, so that they ask, too.
 func (w *waiter) answered(d Decision, err error) {
 	checks := w.checks
 	w.checks = false
@@ -88,8 +88,8 @@ func (w *waiter) standInLine(d Decision) {
 	var rule *Limiter
 	key := ""
 	for i, l := range w.p.rules {
-		// Who waits for a gate stands in no line. Of those who wait for a lease each asks: when one
-		// ends says nothing of the others.
+		// A job that waits for a gate stands in no line. Callers that wait for a lease all ask: the
+		// end of one lease says nothing about the others.
 		if l.rule == d.Rule && !d.Gated && !l.limit.IsConcurrent() {
 			rule, key = l, d.Request.keyCost(i).Key
 		}
@@ -269,7 +269,7 @@ func acquireHosted(ctx context.Context, h Host, p *Policy, r Request) (Decision,
 type waiters struct {
 	mu      sync.Mutex
 	waiting map[string]chan struct{}
-	lines   map[string][]standing // by key: who waits in the line of the rule, by instants
+	lines   map[string][]standing // the callers in the line of each key, in the order of their instants
 }
 
 // standing is a caller that waits in a line.
@@ -340,8 +340,8 @@ func (w *waiters) first(key, job string) bool {
 	return slices.ContainsFunc(firstOf(w.lines[key]), func(s standing) bool { return s.job == job })
 }
 
-// wakeLine wakes those in the line of a key, but for one, who wait for an instant until then; all
-// of them when that is zero.
+// wakeLine wakes the callers in the line of a key whose instants come until then, or all callers
+// when that is zero. It does not wake the job that asks for it.
 func (w *waiters) wakeLine(key, but string, until time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

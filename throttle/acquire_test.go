@@ -201,8 +201,8 @@ func TestAcquireDoesNotSpin(t *testing.T) {
 	}
 }
 
-// Of many who wait in one line those of the first instant ask each second, and the others ask at their
-// instants: 300 callers of 10 a second would ask 4,600 times in half a minute, if each did so.
+// Only the callers of the first instant in a line ask each second. The others ask at their instants. If
+// each of 300 callers asked every second, they would ask 4,600 times in half a minute.
 func TestOneOfThoseWhoWaitAsksEachSecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
