@@ -9,7 +9,8 @@
 -- ARGV[3]  n          pace: so many elements; weight: percent; window: how many
 -- ARGV[4]  per_us     pace: in this time
 -- returns  {status, now_us, open, then field, value ... of the record}; fields and values are text; status: 0 there is none; 1 done, or
---          it was so already; 2 not in its state; 5 of a newer schema, nothing was done and nothing follows; of a cancelled batch that had nothing open the record is what it was: all is deleted
+--          it was so already; 2 not in its state; 5 of a newer schema, nothing was done and nothing follows; of a cancelled batch that had
+--          nothing open the record is what it was: all is deleted
 
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")

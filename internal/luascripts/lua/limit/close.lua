@@ -24,7 +24,8 @@ local places = require("limit/places")
 local floor, max, min = math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
 local CLOSED, IN, LAST, PARK, ROOM, SINCE, TOLD, mark = line.CLOSED, line.IN, line.LAST, line.PARK, line.ROOM, line.SINCE, line.TOLD, line.mark
-local closed, find, is_squeezed, look, missed, next_turns, squeeze = line.closed, line.find, line.is_squeezed, line.look, line.missed, line.next_turns, line.squeeze
+local closed, find, is_squeezed, look, missed, next_turns, squeeze =
+  line.closed, line.find, line.is_squeezed, line.look, line.missed, line.next_turns, line.squeeze
 local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
 local first_ticket, join_at = places.first_ticket, places.join_at
 

@@ -96,7 +96,8 @@ local function read(kind, limit, s)
   if more > 0 then sum = sum + x + y end
   if not (n >= 1 and W >= 1 and sum >= 0 and sum < HUGE) then return nil end
   local ledger = {
-    token = string.sub(s, 2, 9), known = true, newest = newest, used = used, start = start, before = before, before_at = before_at, taken = taken, changed = changed,
+    token = string.sub(s, 2, 9), known = true, newest = newest, used = used, start = start, before = before, before_at = before_at,
+    taken = taken, changed = changed,
     key = nil, limit = nil, tokens = nil, dirty = false,
   }
   if string.byte(s, 17) == 1 then ledger.second = true end
@@ -114,7 +115,8 @@ local function value(limit, ledger)
   local more = kind.more or 0
   local x, y, z
   if more > 0 then x, y, z = kind.own(ledger) end
-  return (ledger.second and "\1" or "\0") .. pack(FORMATS[more], ledger.newest, ledger.used, ledger.start, ledger.before, ledger.before_at, ledger.taken, ledger.changed,
+  return (ledger.second and "\1" or "\0") .. pack(FORMATS[more], ledger.newest, ledger.used, ledger.start, ledger.before, ledger.before_at,
+    ledger.taken, ledger.changed,
     limit.n, limit.W, limit.a or 0, x or 0, y or 0, limit.b or 0, z or 0)
 end
 

@@ -9,9 +9,11 @@ local places = require("limit/places")
 local max = math.max
 local free, outlive, slot, worth = ledger.free, ledger.outlive, ledger.slot, ledger.worth
 local COPY, OFFERED = numbers.COPY, line.OFFERED
-local anybody, closed, find, leave, look, missed, next_turns, park, rank, told = line.anybody, line.closed, line.find, line.leave, line.look, line.missed, line.next_turns, line.park, line.rank, line.told
+local anybody, closed, find, leave, look, missed, next_turns, park, rank, told =
+  line.anybody, line.closed, line.find, line.leave, line.look, line.missed, line.next_turns, line.park, line.rank, line.told
 local holds, put, spend = tokens.holds, tokens.put, tokens.spend
-local joint, last_of_group, left_behind, measure, name, open_rule, place = rulecall.joint, rulecall.last_of_group, rulecall.left_behind, rulecall.measure, rulecall.name, rulecall.open_rule, rulecall.place
+local joint, last_of_group, left_behind, measure, name, open_rule, place =
+  rulecall.joint, rulecall.last_of_group, rulecall.left_behind, rulecall.measure, rulecall.name, rulecall.open_rule, rulecall.place
 
 local NONE = {} -- stands for the late ones where nobody waits; never written to
 

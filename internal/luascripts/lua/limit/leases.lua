@@ -78,7 +78,8 @@ end
 
 return {
   fresh = function()
-    return { key = nil, limit = nil, tokens = nil, token = "\0\0\0\0\0\0\0\0", known = false, newest = 0, fence = 0, now = 0, live = nil, ends = nil, ends_at = 0 }
+    return { key = nil, limit = nil, tokens = nil, token = "\0\0\0\0\0\0\0\0", known = false, newest = 0, fence = 0, now = 0, live = nil,
+      ends = nil, ends_at = 0 }
   end,
 
   read = function(kind, _, s)

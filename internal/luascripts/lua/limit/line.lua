@@ -386,7 +386,8 @@ end
 return {
   CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, LATE = LATE, LIVE = LIVE, MIXED = MIXED, NOTED = NOTED, OFFERED = OFFERED, PARK = PARK,
   PARKED = PARKED, ROOM = ROOM, SINCE = SINCE, SQUEEZED = SQUEEZED, TOLD = TOLD, WAITING = WAITING, anybody = anybody, at_rank = at_rank,
-  closed = closed, cost_of = cost_of, find = find, first_of = first_of, follow = follow, gone = gone, in_time = in_time, is_parked = is_parked, is_squeezed = is_squeezed,
+  closed = closed, cost_of = cost_of, find = find, first_of = first_of, follow = follow, gone = gone, in_time = in_time,
+  is_parked = is_parked, is_squeezed = is_squeezed,
   leave = leave, line_ends = line_ends, look = look, mark = mark, missed = missed, next_turns = next_turns, normal = normal, park = park,
   rank = rank, squeeze = squeeze, steps = steps, tell = tell, told = told,
 }

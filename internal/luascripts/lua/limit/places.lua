@@ -5,7 +5,8 @@ local numbers = require("lib/numbers")
 local line = require("limit/line")
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
-local LATE, MIXED, PARK, PARKED, ROOM, TOLD, at_rank, cost_of, is_parked, normal = line.LATE, line.MIXED, line.PARK, line.PARKED, line.ROOM, line.TOLD, line.at_rank, line.cost_of, line.is_parked, line.normal
+local LATE, MIXED, PARK, PARKED, ROOM, TOLD, at_rank, cost_of, is_parked, normal =
+  line.LATE, line.MIXED, line.PARK, line.PARKED, line.ROOM, line.TOLD, line.at_rank, line.cost_of, line.is_parked, line.normal
 local is_squeezed, line_ends, squeeze, steps = line.is_squeezed, line.line_ends, line.squeeze, line.steps
 
 -- mix notes that costs differ, when mine is not that of the first who waits, or

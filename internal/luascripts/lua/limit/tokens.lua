@@ -221,6 +221,7 @@ local function lessen(rule, now, held, token)
 end
 
 return {
-  bill_of = bill_of, grant = grant, granted = granted, holds = holds, lessen = lessen, put = put, read_told = read_told, remember = remember, spend = spend, spend_all = spend_all, unspend = unspend,
+  bill_of = bill_of, grant = grant, granted = granted, holds = holds, lessen = lessen, put = put, read_told = read_told,
+  remember = remember, spend = spend, spend_all = spend_all, unspend = unspend,
   withdraw = withdraw,
 }

@@ -109,7 +109,8 @@ local function over(state)
 end
 
 return {
-  ANY = ANY, NOT_OURS = NOT_OURS, NO_WAIT = NO_WAIT, claimed_by = claimed_by, deferred = deferred, deferred_as = deferred_as, ended_as = ended_as, instant = instant, moved_to = moved_to, ours = ours,
+  ANY = ANY, NOT_OURS = NOT_OURS, NO_WAIT = NO_WAIT, claimed_by = claimed_by, deferred = deferred, deferred_as = deferred_as,
+  ended_as = ended_as, instant = instant, moved_to = moved_to, ours = ours,
   over = over,
   pool_of = pool_of, second_net = second_net, waiting = waiting, woken_as = woken_as,
 }

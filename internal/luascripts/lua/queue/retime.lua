@@ -6,7 +6,8 @@
 -- KEYS[4+] tasks      asynq's hash of each task, ARGV[1] of them
 -- ARGV[1]  count      how many tasks, 1 to 1000
 -- ARGV[2]  earlier    1: only if it is earlier than what is there, and for a task that is still active too
--- ARGV[3+] per task   why, 2 bytes, see deferred.lua, with 255 for the rule that it waits for already; task, at_us, see instant in deferred.lua, any: 1 when every pool wakes it, 0 when the one that comes first stays so; and of which entry that
+-- ARGV[3+] per task   why, 2 bytes, see deferred.lua, with 255 for the rule that it waits for already; task, at_us, see instant in
+--                     deferred.lua, any: 1 when every pool wakes it, 0 when the one that comes first stays so; and of which entry that
 --                     is the instant, by what the task waits for, empty for the one that it has
 -- returns  count integers: 1 moved, 0 left alone, 3 gone: deleted, 6 over: archived or completed
 
@@ -17,7 +18,8 @@ local deferred = require("queue/deferred")
 local max = math.max
 local int, live = numbers.int, numbers.live
 local entry, long = taskid.entry, taskid.long
-local ANY, deferred, instant, moved_to, ours, over, second_net = deferred.ANY, deferred.deferred, deferred.instant, deferred.moved_to, deferred.ours, deferred.over, deferred.second_net
+local ANY, deferred, instant, moved_to, ours, over, second_net =
+  deferred.ANY, deferred.deferred, deferred.instant, deferred.moved_to, deferred.ours, deferred.over, deferred.second_net
 
 return function(keys, args)
   local due, waits = keys[1], { retry = keys[2], scheduled = keys[3] } -- by state
