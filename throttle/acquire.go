@@ -15,10 +15,12 @@ const (
 	// grant is then spent at the instant itself. Never more than InlineWait:
 	// earlier it would only get a booking.
 	lead = 15 * time.Millisecond
-	// recheck is how often the first caller in a line asks again: another process may have
-	// had a caller ahead of it, and that one may have left.
+	// recheck is how often the first caller in a line asks again, at least: another process may
+	// have had a caller ahead of it, and that one may have left.
 	recheck = time.Second
-	// confirm is how often each of them asks: Redis may have lost its place alone.
+	// movingFor is how long the first caller asks more often, after it has moved up.
+	movingFor = 5 * time.Second
+	// confirm is how often each caller asks, the first or not: Redis may have lost its place alone.
 	confirm = 30 * time.Second
 )
 
@@ -26,25 +28,31 @@ const (
 // sleeps until its instant comes or a script promotes the job, and asks again.
 //
 // Callers of other processes may leave the line, and nobody tells this process. So the first
-// caller in a line of this process asks once a second, and so do those of the same instant. When
-// it has moved up, it wakes the callers whose instants may come within the next second. When it
-// goes, the next caller asks, unless it has asked in the last second.
+// caller in a line of this process asks once a second, and so do those of the same instant. While
+// it moves up it asks more often, after half of the time that is left. Then it also wakes the callers
+// behind it that may come soon. When it goes, the next caller asks, unless it has just asked. Every
+// caller asks at least every 30 s.
+//
+// Who asks early takes no grant ahead of its instant. Callers that are woken ask in any order, and a
+// grant ahead for one of them would make all that stand before it later.
 type waiter struct {
 	p        *Policy
 	job      string
 	promoted chan struct{} // is sent to when a script promotes the job, in the line of any rule
+	moved    chan struct{} // is sent to when the line has moved, by those who wait in it
 
 	told   *Decision // the last answer that let it wait
 	rule   *Limiter  // in whose line the caller waits; nil for none
 	key    string    // of that line
-	checks bool      // it asks as the first of its line, because a second has passed
+	checks bool      // it asks as the first of its line, because time has passed
+	early  bool      // it asks before its instant, without a promotion
 }
 
 // newWaiter listens for promotions of the job, until stop.
 func newWaiter(p *Policy, job string) *waiter {
-	w := &waiter{p: p, job: job, promoted: make(chan struct{}, 1)}
+	w := &waiter{p: p, job: job, promoted: make(chan struct{}, 1), moved: make(chan struct{}, 1)}
 	for _, l := range p.rules {
-		l.waiters.add(job, w.promoted)
+		l.waiters.add(w)
 	}
 	return w
 }
@@ -61,7 +69,10 @@ func (w *waiter) stop() {
 func (w *waiter) answered(d Decision, err error) {
 	checks := w.checks
 	w.checks = false
-	if w.rule == nil || !w.rule.waiters.first(w.key, w.job) {
+	if w.rule == nil {
+		return
+	}
+	if first, _ := w.rule.waiters.first(w.key, w.job, 0); !first {
 		return
 	}
 	if err != nil {
@@ -75,10 +86,19 @@ func (w *waiter) answered(d Decision, err error) {
 		w.rule.waiters.wakeLine(w.key, w.job, time.Time{})
 		return
 	}
-	// By so much the first one has moved up, and those behind it at least as much. Later ones hear
-	// of it when they are the first, in time.
-	if up := w.told.start.Sub(d.start); up > lead {
-		w.rule.waiters.wakeLine(w.key, w.job, time.Now().Add(up+recheck))
+	// By so much the first one has moved up, and those behind it at least as much. A grant comes at
+	// its instant at the earliest, and says when it could have come. Later callers hear of it
+	// when they are the first, in time.
+	start := d.At
+	if d.Granted && !d.From.IsZero() {
+		start = d.From
+	}
+	up := w.told.At.Sub(start)
+	if up > time.Millisecond {
+		w.rule.waiters.movedUp(w.key)
+	}
+	if up > lead {
+		w.rule.waiters.wakeLine(w.key, w.job, time.Now().Add(up+min(4*up, recheck)))
 	}
 }
 
@@ -99,7 +119,7 @@ func (w *waiter) standInLine(d Decision) {
 		w.rule, w.key = rule, key
 	}
 	if rule != nil {
-		rule.waiters.stand(key, standing{w.job, d.start, time.Now(), w.promoted})
+		rule.waiters.stand(key, standing{w.job, d.start, time.Now(), w.moved})
 	}
 }
 
@@ -120,6 +140,7 @@ func (w *waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 		end, bounded = t, true
 	}
 	for booked := false; ; {
+		r.notAhead = w.early
 		if bounded {
 			r.MaxWait = leastWait(time.Until(end))
 		}
@@ -145,7 +166,7 @@ func (w *waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 			}
 			continue
 		}
-		if err := wait(ctx, d.Wait(), nil); err != nil {
+		if err := wait(ctx, d.Wait()); err != nil {
 			p.withdraw(ctx, r)
 			return d, err
 		}
@@ -162,27 +183,34 @@ func (w *waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 	w.standInLine(d)
 	asked := time.Now()
-	instant := asked.Add(d.Wait() - min(lead, w.p.cfg.InlineWait))
-	check := asked.Add(recheck)
-	for {
+	told := d.Wait()
+	instant := asked.Add(told - min(lead, w.p.cfg.InlineWait))
+	w.early = true
+	for looked := asked; ; {
 		now := time.Now()
-		if left := instant.Sub(now); left <= limitPoll {
-			return wait(ctx, left, w.promoted)
+		first, check := true, recheck
+		if w.rule != nil {
+			first, check = w.rule.waiters.first(w.key, w.job, told)
 		}
-		if !now.Before(check) {
-			if w.rule == nil || w.rule.waiters.first(w.key, w.job) {
-				w.checks = true
-				return nil
-			}
-			if now.Sub(asked) >= confirm {
-				return nil
-			}
-			check = now.Add(recheck)
+		switch {
+		case !now.Before(instant):
+			w.early = false
+			return wait(ctx, 0)
+		case first && now.Sub(asked) >= check, now.Sub(asked) >= confirm:
+			w.checks = first
+			return wait(ctx, 0)
 		}
-		woken, err := waitPromoted(ctx, min(limitPoll, check.Sub(now)), w.promoted)
-		if woken || err != nil {
+		pause := min(limitPoll, instant.Sub(now))
+		if first {
+			pause = min(pause, check-now.Sub(asked))
+		}
+		if woken, err := w.sleep(ctx, pause); woken || err != nil {
 			return err
 		}
+		if time.Since(looked) < limitPoll {
+			continue
+		}
+		looked = time.Now()
 		if d.Fallback != FailClosed || w.p.fallback.isUnavailable() {
 			continue // to look may take as long as Redis hangs
 		}
@@ -199,6 +227,23 @@ func sameLimits(in, decided []activeLimit) bool {
 	})
 }
 
+// sleep returns after d, or when the caller is woken to ask.
+func (w *waiter) sleep(ctx context.Context, d time.Duration) (woken bool, err error) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	case <-w.promoted:
+		w.early = false
+		return true, nil
+	case <-w.moved:
+		return true, nil
+	case <-t.C:
+		return false, nil
+	}
+}
+
 // leastWait keeps a wait that is used up apart from zero, which means any wait.
 func leastWait(d time.Duration) time.Duration {
 	if d <= 0 {
@@ -207,30 +252,22 @@ func leastWait(d time.Duration) time.Duration {
 	return d
 }
 
-// wait returns nil after d, or when promoted is sent to. It returns the cause of ctx
-// when that ends first, or has ended already: then nobody wants the grant any more.
-func wait(ctx context.Context, d time.Duration, promoted <-chan struct{}) error {
-	_, err := waitPromoted(ctx, d, promoted)
-	return err
-}
-
-// waitPromoted is [wait], and says whether promoted was sent to.
-func waitPromoted(ctx context.Context, d time.Duration, promoted <-chan struct{}) (bool, error) {
+// wait returns nil after d. It returns the cause of ctx when that ends first, or has ended
+// already: then nobody wants the grant any more.
+func wait(ctx context.Context, d time.Duration) error {
 	if ctx.Err() != nil {
-		return false, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 	if d <= 0 {
-		return false, nil
+		return nil
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
-		return false, context.Cause(ctx)
-	case <-promoted:
-		return true, nil
+		return context.Cause(ctx)
 	case <-t.C:
-		return false, nil
+		return nil
 	}
 }
 
@@ -240,8 +277,9 @@ func hostFrom(ctx context.Context) Host {
 	return h
 }
 
-// acquireHosted asks once. A caller's own bound and the task's deadline both
-// hold.
+// acquireHosted asks for the task of a worker. It does not wait: a refusal becomes a deferral. It asks
+// again when the grant came too late to be used. A caller's own bound and the task's deadline
+// both hold.
 func acquireHosted(ctx context.Context, h Host, p *Policy, r Request) (Decision, error) {
 	r.Job = h.Job()
 	r.Token = NewToken()
@@ -268,23 +306,37 @@ func acquireHosted(ctx context.Context, h Host, p *Policy, r Request) (Decision,
 // when a script promotes its job. The zero value is ready.
 type waiters struct {
 	mu      sync.Mutex
-	waiting map[string]chan struct{}
-	lines   map[string][]standing // the callers in the line of each key, in the order of their instants
+	waiting map[string]*waiter      // by job
+	lines   map[string]*waitingLine // by key
+}
+
+// waitingLine are the callers in the line of a key, in the order of their instants.
+type waitingLine struct {
+	callers []standing
+	movedUp time.Time // when the first of them was seen to have moved up
 }
 
 // standing is a caller that waits in a line.
 type standing struct {
-	job      string
-	start    time.Time // for which it waits, by the local clock
-	asked    time.Time
-	promoted chan struct{}
+	job   string
+	start time.Time // for which it waits, by the local clock
+	asked time.Time
+	moved chan struct{}
 }
 
 // stand puts a caller into the line of a key, by its instant.
 func (w *waiters) stand(key string, s standing) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	line := w.lines[key]
+	of := w.lines[key]
+	if of == nil {
+		if w.lines == nil {
+			w.lines = make(map[string]*waitingLine)
+		}
+		of = &waitingLine{movedUp: time.Now()} // nothing is known of it yet
+		w.lines[key] = of
+	}
+	line := of.callers
 	if i := slices.IndexFunc(line, func(o standing) bool { return o.job == s.job }); i >= 0 {
 		before := i == 0 || !line[i-1].start.After(s.start)
 		behind := i == len(line)-1 || !line[i+1].start.Before(s.start)
@@ -295,20 +347,30 @@ func (w *waiters) stand(key string, s standing) {
 		line = slices.Delete(line, i, i+1)
 	}
 	at, _ := slices.BinarySearchFunc(line, s, func(o, s standing) int { return o.start.Compare(s.start) })
-	if w.lines == nil {
-		w.lines = make(map[string][]standing)
-	}
-	w.lines[key] = slices.Insert(line, at, s)
+	of.callers = slices.Insert(line, at, s)
 }
 
-// firstOf are the first of a line. Several permits come free at one instant, and who of
+// first are the first of a line. Several permits come free at one instant, and who of
 // those that got it stands before the others Redis alone knows: all of them are the first.
-func firstOf(line []standing) []standing {
+func (l *waitingLine) first() []standing {
+	if l == nil {
+		return nil
+	}
 	n := 0
-	for n < len(line) && line[n].start.Sub(line[0].start) <= lead {
+	for n < len(l.callers) && l.callers[n].start.Sub(l.callers[0].start) <= lead {
 		n++
 	}
-	return line[:n]
+	return l.callers[:n]
+}
+
+// checkAfter is how long after its last question one of the first asks again, when it was told to
+// wait so long. While callers of other processes give up it asks the more often the nearer it
+// is: a limit that hands out its permits one by one loses those for which nobody comes in time.
+func (l *waitingLine) checkAfter(wait time.Duration) time.Duration {
+	if time.Since(l.movedUp) < movingFor {
+		return min(recheck, wait/2)
+	}
+	return recheck
 }
 
 // leave takes a caller out of the line of a key. When that was one of the first, the next
@@ -317,27 +379,44 @@ func (w *waiters) leave(key, job string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	isJob := func(s standing) bool { return s.job == job }
-	first := slices.ContainsFunc(firstOf(w.lines[key]), isJob)
-	line := slices.DeleteFunc(w.lines[key], isJob)
-	w.lines[key] = line
-	if len(line) == 0 {
+	line := w.lines[key]
+	if line == nil {
+		return
+	}
+	first := slices.ContainsFunc(line.first(), isJob)
+	line.callers = slices.DeleteFunc(line.callers, isJob)
+	if len(line.callers) == 0 {
 		delete(w.lines, key)
 	}
 	if !first {
 		return
 	}
-	for _, s := range firstOf(line) {
-		if time.Since(s.asked) > recheck {
-			notify(s.promoted)
+	for _, s := range line.first() {
+		if time.Since(s.asked) > line.checkAfter(s.start.Sub(s.asked)) {
+			notify(s.moved)
 		}
 	}
 }
 
-// first says whether a caller is one of the first in the line of a key in this process.
-func (w *waiters) first(key, job string) bool {
+// first says whether a caller is one of the first in the line of a key in this process, and how long
+// after its last question it asks again as such, when it was told to wait so long.
+func (w *waiters) first(key, job string, wait time.Duration) (first bool, check time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.ContainsFunc(firstOf(w.lines[key]), func(s standing) bool { return s.job == job })
+	line := w.lines[key]
+	if !slices.ContainsFunc(line.first(), func(s standing) bool { return s.job == job }) {
+		return false, 0
+	}
+	return true, line.checkAfter(wait)
+}
+
+// movedUp notes that the first caller in the line of a key has moved up.
+func (w *waiters) movedUp(key string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if line := w.lines[key]; line != nil {
+		line.movedUp = time.Now()
+	}
 }
 
 // wakeLine wakes the callers in the line of a key whose instants come until then, or all callers
@@ -345,23 +424,27 @@ func (w *waiters) first(key, job string) bool {
 func (w *waiters) wakeLine(key, but string, until time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, s := range w.lines[key] {
+	line := w.lines[key]
+	if line == nil {
+		return
+	}
+	for _, s := range line.callers {
 		if !until.IsZero() && s.start.After(until) {
 			return
 		}
 		if s.job != but {
-			notify(s.promoted)
+			notify(s.moved)
 		}
 	}
 }
 
-func (w *waiters) add(job string, promoted chan struct{}) {
+func (w *waiters) add(who *waiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.waiting == nil {
-		w.waiting = make(map[string]chan struct{})
+		w.waiting = make(map[string]*waiter)
 	}
-	w.waiting[job] = promoted
+	w.waiting[who.job] = who
 }
 
 func (w *waiters) remove(job string) {
@@ -373,8 +456,8 @@ func (w *waiters) remove(job string) {
 func (w *waiters) wake(job string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if promoted, ok := w.waiting[job]; ok {
-		notify(promoted)
+	if who, ok := w.waiting[job]; ok {
+		notify(who.promoted)
 	}
 }
 
@@ -382,8 +465,8 @@ func (w *waiters) wake(job string) {
 func (w *waiters) wakeAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, promoted := range w.waiting {
-		notify(promoted)
+	for _, who := range w.waiting {
+		notify(who.moved)
 	}
 }
 

@@ -101,7 +101,7 @@ func (v *Reservation) Wait(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		d, err := v.askAhead(ctx)
+		d, err := v.lockAndAsk(ctx, w.early)
 		w.answered(d, err)
 		switch {
 		case err != nil && ctx.Err() != nil:
@@ -123,7 +123,7 @@ func (v *Reservation) Wait(ctx context.Context) error {
 // settle waits the rest until a grant's instant. When that fails, or comes too
 // late, the grant must not be used: it goes back, for the first place.
 func (v *Reservation) settle(ctx context.Context, d Decision) (ok bool, err error) {
-	err = wait(ctx, d.Wait(), nil)
+	err = wait(ctx, d.Wait())
 	v.asking.Lock()
 	defer v.asking.Unlock()
 	if gone := v.gone(); gone != nil {
@@ -159,10 +159,10 @@ func (v *Reservation) comeBack(ctx context.Context) error {
 	return nil
 }
 
-func (v *Reservation) askAhead(ctx context.Context) (Decision, error) {
+func (v *Reservation) lockAndAsk(ctx context.Context, prompt bool) (Decision, error) {
 	v.asking.Lock()
 	defer v.asking.Unlock()
-	return v.ask(ctx, false)
+	return v.ask(ctx, prompt)
 }
 
 // ask is called with asking held.
