@@ -21,5 +21,10 @@
 // Published messages, scripts and INFO are the server's and are shared. Tests
 // that need the process ([AOF], [Arg], [Server.Kill] and its like) are skipped.
 //
+// # Servers without functions
+//
+// With HEADWAY_TEST_WITHOUT_FUNCTIONS=1 the servers that are started know neither FCALL nor
+// FUNCTION, as Redis 6.2 and some services. All scripts then run by EVALSHA.
+//
 // The package needs a Unix. It is for tests: no library package imports it.
 package redistest

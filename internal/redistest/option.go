@@ -1,6 +1,23 @@
 package redistest
 
-import "slices"
+import (
+	"os"
+	"slices"
+	"testing"
+)
+
+// withoutEnv starts all servers without functions, so that all scripts run by EVALSHA.
+const withoutEnv = "HEADWAY_TEST_WITHOUT_FUNCTIONS"
+
+func withoutFunctions() bool { return os.Getenv(withoutEnv) != "" }
+
+// NeedFunctions skips a test that loads functions of its own, where servers have none.
+func NeedFunctions(tb testing.TB) {
+	tb.Helper()
+	if withoutFunctions() {
+		tb.Skipf("redistest: this test loads functions, and with %s servers have none", withoutEnv)
+	}
+}
 
 // An Option changes how a server is started.
 type Option func(*settings)
@@ -52,6 +69,9 @@ func (s *settings) args(dir, port string) []string {
 	for _, d := range s.directives {
 		args = append(args, "--"+d.name)
 		args = append(args, d.values...)
+	}
+	if withoutFunctions() {
+		args = append(args, "--rename-command", "FCALL", "", "--rename-command", "FUNCTION", "")
 	}
 	return append(args,
 		"--bind", loopback, "--port", port, "--dir", dir, "--daemonize", "no")
