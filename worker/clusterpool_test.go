@@ -16,11 +16,22 @@ import (
 // On a cluster whose servers' clocks differ, pools keep the limits by a clock outside, and no
 // task is left behind.
 func TestPoolsOnClusterOfDifferentClocks(t *testing.T) {
+	redistest.NeedFunctions(t)
 	t.Parallel()
+	for name, ahead := range map[string][]time.Duration{
+		"by some of a second": {0, 150 * ms, -150 * ms},
+		"by an hour":          {0, time.Hour, -time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) { poolsOnClocks(t, ahead) }) // one after the other: each has three servers
+	}
+}
+
+func poolsOnClocks(t *testing.T, ahead []time.Duration) {
+	t.Helper()
 	const phones, messages, window = 30, 5, 500 * ms
 	rdb, nodes := redistest.StartNodes(t, 3)
 	_, library := luascripts.Library()
-	for i, ahead := range []time.Duration{0, 150 * ms, -150 * ms} {
+	for i, ahead := range ahead {
 		if err := redistest.Skew(t.Context(), nodes[i].Client(t), library, ahead); err != nil {
 			t.Fatal(err)
 		}
