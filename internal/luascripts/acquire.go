@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// CallsMax bounds how many calls of acquire.lua are one.
+// CallsMax is how many calls of acquire.lua go in one script.
 const CallsMax = 64
 
 // ErrRetrySingly says that a call among others failed: what it comes back with when

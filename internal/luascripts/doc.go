@@ -49,7 +49,7 @@
 //	limit/run         the short cut: calls by one rule on one key on which nobody waits
 //	limit/setlimit    the limit of a rule that goes before code
 //	limit/sliding     the algorithm of `sliding n/W`, a log of grants
-//	limit/tat         the kinds that keep one instant: gcra, smooth, warmup
+//	limit/tat         the kinds that keep one instant: gcra (bucket, too), smooth (leaky, too), warmup
 //	limit/tokens      which attempt holds which grant, and what its holder corrects
 //
 //	queue/claim          one pool alone plans a queue anew
@@ -63,7 +63,7 @@
 //	queue/forget         drop what a deferral left of a running task
 //	queue/get_task       where a task is, and change nothing
 //	queue/insert_task    a new task goes into a queue
-//	queue/replan_done    it has planned the queue
+//	queue/replan_done    the pool that claimed the queue is done
 //	queue/requeue        fetched tasks that were not started -> head of pending
 //	queue/retime         move due tasks to another instant
 //	queue/rules          which pools run which numbers
@@ -87,6 +87,6 @@
 //
 // Scripts use only commands of Redis 6.2, take every number as text and answer integers,
 // and ids of tasks and jobs, which are text. Times are microseconds since 1970, which a Lua
-// number holds exactly until the year 2255. A script that takes permits makes a write that
-// allocates its first write, so that a Redis that is full refuses it whole.
+// number holds exactly until the year 2255. The first write of a script that takes permits is one
+// that needs memory, so that a full Redis refuses the script before it has changed anything.
 package luascripts

@@ -42,7 +42,7 @@ func TestWhatIsEveryPoolsIsTakenByOne(t *testing.T) {
 	a := newQueue(t)
 	one, other := PoolMark{1}, PoolMark{2}
 	a.every(time.Second, "a", "b", "c")
-	args := DueArgs{Lead: time.Second, Room: 2, Free: 2, Pool: one, Sweep: time.Second}
+	args := DueArgs{Lead: time.Second, Room: 2, Free: 2, Pool: one, Others: time.Second}
 	r := a.wantDue(args, "a", "b")
 	if r.Tasks[0].Pool != (PoolMark{}) || !r.More {
 		t.Errorf("Due = %+v, want that a was every pool's, and that there is more", r)
@@ -51,12 +51,12 @@ func TestWhatIsEveryPoolsIsTakenByOne(t *testing.T) {
 	if r = a.wantDue(args, "c"); !r.Again.Equal(start.Add(2 * time.Second)) {
 		t.Errorf("another is to ask again at %v, want when the first is overdue", r.Again)
 	}
-	a.wantDue(DueArgs{Lead: time.Second, Room: 10, Pool: one, Sweep: time.Second}, "a", "b")
-	args.Lead, args.Sweep = 2*time.Second, -time.Second
+	a.wantDue(DueArgs{Lead: time.Second, Room: 10, Pool: one, Others: time.Second}, "a", "b")
+	args.Lead, args.Others = 2*time.Second, -time.Second
 	a.wantDue(args, "a", "b", "c")
 	codes, err := Retime(t.Context(), a.rdb, a.q, false, []Retiming{{ID: "a", At: start, Any: true}})
 	wantCodes(t, "Retime", codes, err, 1)
-	a.wantDue(DueArgs{Room: 10, Free: 10, Pool: other, Sweep: time.Minute}, "a")
+	a.wantDue(DueArgs{Room: 10, Free: 10, Pool: other, Others: time.Minute}, "a")
 	codes, err = Wake(t.Context(), a.rdb, a.q, tasks("a", "b"), start, false)
 	wantCodes(t, "Wake of what was taken", codes, err, Woken, Woken)
 }
@@ -66,8 +66,8 @@ func TestNoPoolTakesMoreThanItHasWorkersFor(t *testing.T) {
 	t.Parallel()
 	a := newQueue(t)
 	a.every(0, "a", "b", "c")
-	a.wantDue(DueArgs{Room: 2, Free: 1, Pool: PoolMark{1}, Sweep: minute}, "a", "b")
-	a.wantDue(DueArgs{Room: 3, Free: 3, Pool: PoolMark{2}, Sweep: minute}, "b", "c")
+	a.wantDue(DueArgs{Room: 2, Free: 1, Pool: PoolMark{1}, Others: minute}, "a", "b")
+	a.wantDue(DueArgs{Room: 3, Free: 3, Pool: PoolMark{2}, Others: minute}, "b", "c")
 }
 
 // Those that can't be woken, and those of others, keep nobody from those behind them.
@@ -83,7 +83,7 @@ func TestWhatIsDueBehindWhatIsNot(t *testing.T) {
 	a.raw.HSet(t.Context(), a.q.Task("D"), "state", "active")
 	a.raw.Del(t.Context(), a.q.Task("E"))
 	a.every(0, "x", "y")
-	args := DueArgs{Room: 1, Free: 1, Pool: PoolMark{9}, Sweep: minute}
+	args := DueArgs{Room: 1, Free: 1, Pool: PoolMark{9}, Others: minute}
 	if r := a.wantDue(args, "D", "E", "x"); !r.More {
 		t.Errorf("Due = %+v, want that there is more", r)
 	}
@@ -125,6 +125,6 @@ func TestFullRedisAndWhatIsDue(t *testing.T) {
 	_, _ = Wake(t.Context(), rdb, a.q, tasks("none"), start, false)
 	var full filler
 	full.fill(t, raw)
-	a.wantDue(DueArgs{Room: 10, Free: 10, Pool: PoolMark{1}, Sweep: minute}, "a")
-	a.wantDue(DueArgs{Room: 10, Free: 10, Pool: PoolMark{2}, Sweep: minute}, "a")
+	a.wantDue(DueArgs{Room: 10, Free: 10, Pool: PoolMark{1}, Others: minute}, "a")
+	a.wantDue(DueArgs{Room: 10, Free: 10, Pool: PoolMark{2}, Others: minute}, "a")
 }

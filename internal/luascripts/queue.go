@@ -192,11 +192,12 @@ type DueTask struct {
 
 // DueArgs are the arguments of due.lua.
 type DueArgs struct {
-	Lead  time.Duration // how long before its instant a task is due
-	Room  int           // how many that can be woken are listed, 0 to 1000
-	Free  int           // how many of the first of these are taken; the others stay every pool's
-	Pool  PoolMark      // who asks: what is every pool's becomes its own; zero for nobody, to whom all are listed
-	Sweep time.Duration // how long after its instant what another pool comes first to wake is due
+	Lead time.Duration // how long before its instant a task is due
+	Room int           // how many that can be woken are listed, 0 to 1000
+	Free int           // how many of the first of these are taken; the others stay every pool's
+	Pool PoolMark      // who asks: what is every pool's becomes its own; zero for nobody, to whom all are listed
+	// Others is how long after its instant a task is due to this pool that another pool should wake.
+	Others time.Duration
 }
 
 // DueReply is the answer of due.lua.
@@ -209,7 +210,7 @@ type DueReply struct {
 
 // Due runs due.lua.
 func Due(ctx context.Context, c redis.Scripter, k QueueKeys, a DueArgs) (DueReply, error) {
-	r := run(ctx, c, dueScript, 4, []string{k.due}, k.task, micros(a.Lead), a.Room, a.Free, a.Pool[:], micros(a.Sweep))
+	r := run(ctx, c, dueScript, 4, []string{k.due}, k.task, micros(a.Lead), a.Room, a.Free, a.Pool[:], micros(a.Others))
 	reply := DueReply{Now: r.time(), Again: r.time(), More: r.int() == 1}
 	for range r.count(5) {
 		t := DueTask{At: r.time(), ID: longID(r.text()), State: r.text(), For: r.text()}

@@ -32,7 +32,7 @@ type RefreshReply struct {
 	Version int64 // of the part's ledger, when Outdated
 }
 
-// Refresh runs check.lua for many bookings in one pipeline: once for up to [CheckMost] that
+// Refresh runs check.lua for many bookings in one pipeline: once for up to [RefreshMax] that
 // differ in nothing but keys and jobs, on Cluster of one slot. Each booking fails alone.
 func Refresh(ctx context.Context, c redis.UniversalClient, bookings []RefreshArgs) []RefreshReply {
 	out := make([]RefreshReply, len(bookings))

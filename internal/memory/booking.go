@@ -163,7 +163,7 @@ func (p *ruleCall) ticketOfPostponed(since int64) int64 {
 	return ticket
 }
 
-// spend makes a grant at an instant that is not before slot's.
+// spend makes a grant at an instant that is not before earliest's.
 func (p *ruleCall) spend(at int64, token uint64) {
 	was, wasAt, second := p.ledger.token, p.state.newest(), p.ledger.second
 	p.state.charge(p.numbers, at, p.cost)

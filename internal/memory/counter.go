@@ -102,7 +102,7 @@ func (t *tally) grants(*numbers) []grant {
 // with whoever comes then.
 type fixed struct{ tally }
 
-func (f *fixed) slot(l *numbers, now, before, cost int64) int64 {
+func (f *fixed) earliest(l *numbers, now, before, cost int64) int64 {
 	a, k := max(now, f.at), before+cost
 	if f.used == 0 || a >= f.start+l.w {
 		return a + times((k-1)/l.n, l.w)
@@ -174,7 +174,7 @@ func (c *calendar) look(l *numbers, now int64) (a, index, used int64) {
 	return a, index, used
 }
 
-func (c *calendar) slot(l *numbers, now, before, cost int64) int64 {
+func (c *calendar) earliest(l *numbers, now, before, cost int64) int64 {
 	a, index, used := c.look(l, now)
 	if over := min(used, l.n) + before + cost - l.n; over > 0 { // after n fell more may be used
 		return l.begin(index + 1 + (over-1)/l.n)
@@ -234,7 +234,7 @@ func (s *step) advanced(l *numbers, a int64) (have, anchor int64) {
 	return have, anchor
 }
 
-func (s *step) slot(l *numbers, now, before, cost int64) int64 {
+func (s *step) earliest(l *numbers, now, before, cost int64) int64 {
 	a, k := max(now, s.at), before+cost
 	have, anchor := s.advanced(l, a)
 	if k <= have {

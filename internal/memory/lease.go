@@ -20,9 +20,9 @@ func (s *leases) newest() int64 { return s.last }
 // live are the ends to come, in order.
 func (s *leases) live() []scored[uint64] { return s.tokens.order[s.tokens.below(s.now+1):] }
 
-// slot tells n places: those that are free, and the others in the order in which
+// earliest tells n places: those that are free, and the others in the order in which
 // their leases end. Whoever is ahead takes them one by one, for a lease each.
-func (s *leases) slot(l *numbers, now, before, _ int64) int64 {
+func (s *leases) earliest(l *numbers, now, before, _ int64) int64 {
 	ends := s.live()
 	if i := int64(len(ends)) - l.n + before%l.n; i >= 0 {
 		now = max(now, ends[i].score)

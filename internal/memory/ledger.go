@@ -13,11 +13,11 @@ type state interface {
 	// newest is the instant of the newest grant, 0 when there is none.
 	newest() int64
 
-	// slot is the instant of a job if all ahead of it, with `before` permits,
+	// earliest is the instant of a job if all ahead of it, with `before` permits,
 	// go as early as they can. now = 0 asks since when.
-	slot(l *numbers, now, before, cost int64) int64
+	earliest(l *numbers, now, before, cost int64) int64
 
-	// charge spends at an instant that slot gave.
+	// charge spends at an instant that earliest gave.
 	charge(l *numbers, at, cost int64)
 
 	// back gives a grant back at a; worth is what worth said after its charge,
@@ -104,9 +104,9 @@ func (g *ledger) under(l *numbers) state {
 // farthest is the year 2184: what is further away is told so, as the scripts do.
 const farthest = 1<<53 - 1<<51 - 1
 
-// slot is the instant at which cost permits go behind `before` others.
-func slot(l *numbers, s state, now, before, cost int64) int64 {
-	return min(s.slot(l, now, before, cost), farthest)
+// earliest is the instant at which cost permits go behind `before` others.
+func earliest(l *numbers, s state, now, before, cost int64) int64 {
+	return min(s.earliest(l, now, before, cost), farthest)
 }
 
 // counted is a state with a tally.
@@ -160,7 +160,7 @@ func (g *ledger) keep(l *numbers, s state, now, extra int64) {
 
 // expiry is when a key is forgotten that must live so many microseconds: whole
 // milliseconds, with as many to spare as the scripts give.
-func expiry(now, us int64) int64 { return now/1000 - floorDiv(-us, 1000) + 250 }
+func expiry(now, us int64) int64 { return now/1000 - floorDiv(-us, 1000) + 50 }
 
 // numbers are those of a limit, in microseconds and permits.
 type numbers struct {

@@ -22,7 +22,7 @@ func (p *ruleCall) promotions(turns []luascripts.Promotion, turnToo bool) []luas
 		}
 	}
 	for _, m := range first {
-		at := p.slot(max(p.now, p.closed), 0, costOf(m))
+		at := p.earliest(max(p.now, p.closed), 0, costOf(m))
 		if told, _ := p.line.promised.score(m); told-at > 1000 {
 			turns = p.tell(turns, at, m)
 		}
@@ -60,7 +60,7 @@ func (p *ruleCall) tellNext(turns []luascripts.Promotion, waiting []scored[strin
 	if free >= len(waiting) {
 		return turns
 	}
-	at, m := p.slot(max(p.now, p.closed), int64(free), 1), waiting[free].member
+	at, m := p.earliest(max(p.now, p.closed), int64(free), 1), waiting[free].member
 	if told, _ := p.line.promised.score(m); 2*(at-p.now) > p.w || told <= at+1000 {
 		return turns
 	}
@@ -80,7 +80,7 @@ func (p *ruleCall) tellAhead(turns []luascripts.Promotion, waiting []scored[stri
 	}
 	from := max(p.now, p.closed)
 	sooner := func(rank int) (at int64, is bool) {
-		at = p.slot(from, int64(min(rank, free+many-1)), 1)
+		at = p.earliest(from, int64(min(rank, free+many-1)), 1)
 		told, _ := p.line.promised.score(waiting[rank].member)
 		return at, told > at+1000
 	}

@@ -210,7 +210,7 @@ func TestFarAway(t *testing.T) {
 		now := start.UnixMicro()
 		s.charge(l, now, 1)
 		for _, before := range []int64{1_000_000_000, 1 << 50} {
-			if at := s.slot(l, now, before, 1); at < never/2 {
+			if at := s.earliest(l, now, before, 1); at < never/2 {
 				t.Errorf("%c: behind %d permits of a year at %d", limit.Kind, before, at)
 			}
 		}

@@ -81,7 +81,7 @@ func (p *ruleCall) grantable() bool {
 	return !p.heldUp && (p.place != nowhere || p.view.first == p.view.last)
 }
 
-// chargeable is a state that slot must be told whole jobs of: what one leaves over of a window
+// chargeable is a state that earliest must be told whole jobs of: what one leaves over of a window
 // may be too little for the next.
 type chargeable interface{ copy() state }
 
@@ -110,7 +110,7 @@ func (p *ruleCall) gone(now int64) (s state, left, headAt int64) {
 		before := int64(0)
 		for i, cost := range costs {
 			if i == head {
-				headAt = s.slot(p.numbers, now, before, cost)
+				headAt = s.earliest(p.numbers, now, before, cost)
 			}
 			before += cost
 		}
@@ -120,7 +120,7 @@ func (p *ruleCall) gone(now int64) (s state, left, headAt int64) {
 		s = of.copy()
 	}
 	for i, cost := range costs {
-		at := s.slot(p.numbers, now, 0, cost)
+		at := s.earliest(p.numbers, now, 0, cost)
 		if i == head {
 			headAt = at
 		}
@@ -138,7 +138,7 @@ func (p *ruleCall) follow(now int64) func(cost int64) int64 {
 		s = of.copy()
 	}
 	return func(cost int64) int64 {
-		at := slot(p.numbers, s, now, left, cost)
+		at := earliest(p.numbers, s, now, left, cost)
 		if left == 0 && more > 0 && whole && (p.ahead.mixed || cost > 1) {
 			s.charge(p.numbers, at, cost)
 			more--
@@ -149,8 +149,8 @@ func (p *ruleCall) follow(now int64) func(cost int64) int64 {
 	}
 }
 
-func (p *ruleCall) slot(now, before, cost int64) int64 {
-	return slot(p.numbers, p.state, now, before, cost)
+func (p *ruleCall) earliest(now, before, cost int64) int64 {
+	return earliest(p.numbers, p.state, now, before, cost)
 }
 
 // measure finds when the part admits the job. Those ahead go as early as they can;
@@ -163,7 +163,7 @@ func (p *ruleCall) slot(now, before, cost int64) int64 {
 func (p *ruleCall) measure() {
 	b := max(p.now, p.closed)
 	s, left, headAt := p.gone(b)
-	p.byLedger = slot(p.numbers, s, b, left, p.cost)
+	p.byLedger = earliest(p.numbers, s, b, left, p.cost)
 	p.heldUp = p.ahead.mixed && p.place != nowhere && headAt > 0 && headAt < p.byLedger
 	if p.heldUp {
 		expected, _ := p.line.promised.score(p.view.head)
@@ -180,7 +180,7 @@ func (p *ruleCall) measure() {
 	for _, rank := range []int{first, last}[:min(2, last-first+1)] {
 		t := p.turns.order[rank]
 		if told, _ := p.line.promised.score(t.member); told > b {
-			p.due = max(p.due, p.slot(told, p.ahead.permitsFrom(t.score), p.cost))
+			p.due = max(p.due, p.earliest(told, p.ahead.permitsFrom(t.score), p.cost))
 		}
 	}
 }
@@ -200,7 +200,7 @@ func (p *ruleCall) since() int64 {
 	if p.state.newest() == 0 && p.closed == 0 {
 		return 0
 	}
-	return p.slot(p.closed, p.ahead.permits(), p.cost)
+	return p.earliest(p.closed, p.ahead.permits(), p.cost)
 }
 
 // park lets those who are late hold up nobody.

@@ -34,7 +34,7 @@ func (s *sliding) index(k int) int {
 
 func (s *sliding) newest() int64 { return s.nth(1) }
 
-func (s *sliding) slot(l *numbers, now, before, cost int64) int64 {
+func (s *sliding) earliest(l *numbers, now, before, cost int64) int64 {
 	k := before + cost
 	rounds := (k - 1) / l.n
 	at := max(now, s.newest())

@@ -81,16 +81,16 @@ func TestPartsExpireAlone(t *testing.T) {
 	granted := s.ask(limit, 1, "a")
 	s.ask(limit, 1, "b") // booked at 2 min, parked for an hour from then
 	look := luascripts.PeekArgs{Numbers: limit, Cost: 1, Most: 10}
-	if p := s.Peek(s.key, look); p.Life != 2*time.Minute+250*ms || p.Waiting != 1 {
-		t.Fatalf("Peek = %+v, want a life of 2 min and 250 ms, one waiting", p)
+	if p := s.Peek(s.key, look); p.Life != 2*time.Minute+50*ms || p.Waiting != 1 {
+		t.Fatalf("Peek = %+v, want a life of 2 min and 50 ms, one waiting", p)
 	}
 	s.at(time.Minute)
 	if r := s.refund(limit, 1, 77, 0); r.Status != luascripts.Refused {
 		t.Fatalf("refund of nobody's token = %+v", r)
 	}
 	s.at(2*time.Minute + 2*ms)
-	if p := s.Peek(s.key, look); p.Life != 248*ms || p.Next.IsZero() || p.Waiting != 1 {
-		t.Fatalf("Peek behind the window = %+v, want a life of 248 ms, one waiting", p)
+	if p := s.Peek(s.key, look); p.Life != 48*ms || p.Next.IsZero() || p.Waiting != 1 {
+		t.Fatalf("Peek behind the window = %+v, want a life of 48 ms, one waiting", p)
 	}
 	s.at(2*time.Minute + 251*ms)
 	if p := s.Peek(s.key, look); p.Life != 0 || p.Next.IsZero() || p.Waiting != 0 {

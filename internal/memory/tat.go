@@ -115,7 +115,7 @@ func (g *gcra) from(a int64) rational {
 	return g.full
 }
 
-func (g *gcra) slot(l *numbers, now, before, cost int64) int64 {
+func (g *gcra) earliest(l *numbers, now, before, cost int64) int64 {
 	a := max(now, g.at)
 	return max(a, l.plus(g.from(a), before+cost-l.burst).ceil())
 }
@@ -185,7 +185,7 @@ func (s *smooth) from(l *numbers, a int64) rational {
 	return s.paid
 }
 
-func (s *smooth) slot(l *numbers, now, before, _ int64) int64 {
+func (s *smooth) earliest(l *numbers, now, before, _ int64) int64 {
 	a := max(now, s.at)
 	return max(a, l.plus(s.from(l, a), before).ceil())
 }
@@ -307,7 +307,7 @@ func (w *warmUp) synced(c curve, a int64) warmUp {
 	return out
 }
 
-func (w *warmUp) slot(l *numbers, now, before, _ int64) int64 {
+func (w *warmUp) earliest(l *numbers, now, before, _ int64) int64 {
 	a, c := max(now, w.at), l.curve()
 	s := w.synced(c, a)
 	p := s.part + c.price(s.stored, before)

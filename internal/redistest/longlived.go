@@ -19,7 +19,7 @@ func (c LongLived) Eval(ctx context.Context, text string, keys []string, args ..
 
 // longer is a text that gives keys an hour more.
 func longer(text string) string {
-	const life = "math.ceil(us / 1000) + 250"
+	const life = "math.ceil(us / 1000) + 50"
 	if strings.Count(text, life) < 2 { // in life and in live
 		panic("redistest: the scripts compute a key's life in another way: change this too")
 	}

@@ -22,10 +22,10 @@ end
 -- is notes a number whose text is known
 local function is(n, text) last, last_text = n, text end
 
--- whole milliseconds of a key's life, with some to spare: miniredis counts it
--- from when it took the script on, which under load is well before our TIME
+-- whole milliseconds of a key's life, with some to spare: calls that come shortly after
+-- another need not make it longer
 local function life(us)
-  return math.ceil(us / 1000) + 250
+  return math.ceil(us / 1000) + 50
 end
 
 -- live gives a key that must live at least so long its life; it never shortens what the
@@ -34,7 +34,7 @@ end
 -- written. A life must not come before the first write: it would be one, and behind that
 -- a full Redis refuses nothing.
 local function live(key, us)
-  local px = math.ceil(us / 1000) + 250 -- as life
+  local px = math.ceil(us / 1000) + 50 -- as life
   return call("PTTL", key) >= px - 50 or call("PEXPIRE", key, format("%.0f", px)) == 1
 end
 

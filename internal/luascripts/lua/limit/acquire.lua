@@ -56,7 +56,7 @@ end)
 
 -- look_around finds for several calls whether anybody waits in any of their lines, whether
 -- any of their first rules remembers a token, and whether any of these has a ledger
-local function look_around(script, forms, keys, args)
+local function look_around(script, forms, keys)
   local lines, tokens, ledgers, k, n, before = {}, {}, {}, 0, 0, nil
   for _, form in ipairs(forms) do
     local key = keys[k + 1]
@@ -133,7 +133,7 @@ local function answer_one(now, keys, args)
   return { now, answer }
 end
 
--- answer_all answers several calls; replies begins with the clock
+-- answer_all answers several calls, in their order
 local function answer_all(script, forms, keys, args)
   local answers, i, k, count = {}, 1, 0, #forms
   while i <= count do
@@ -169,7 +169,7 @@ return function(keys, args)
   local script, forms = new_script(now), {}
   for i = 1, count do forms[i] = form_of(args[1 + count + byte(args[1 + i])]) end
   script.opened = {}
-  look_around(script, forms, keys, args)
+  look_around(script, forms, keys)
   local answers = answer_all(script, forms, keys, args)
   if not pcall(put_all, script) then -- a full Redis: each may be refused by itself, or need no memory
     for i = 1, count do answers[i] = -2 end

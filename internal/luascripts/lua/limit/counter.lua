@@ -160,7 +160,7 @@ counter.fixed = {
     fit(limit, ledger)
     if limit.W > old.W and ledger.before > 0 and ledger.before_at + limit.W > ledger.newest then again(limit, ledger) end -- one window may hold both now
   end,
-  slot = function(limit, ledger, now, before, cost)
+  earliest = function(limit, ledger, now, before, cost)
     local a, k = max(now, ledger.newest), before + cost
     if over(limit, ledger, a) then return a + limit.W * floor((k - 1) / limit.n) end
     local most = min(ledger.used, limit.n) + k -- used is more than n after n fell; the next window owes nothing for that
@@ -216,7 +216,7 @@ counter.calendar = {
   end,
   covered = function(limit, now) return limit.bounds[1] <= now and now < limit.bounds[#limit.bounds] end,
   settle = function(limit, _, ledger) again(limit, ledger) end,
-  slot = function(limit, ledger, now, before, cost)
+  earliest = function(limit, ledger, now, before, cost)
     local a = max(now, ledger.newest, limit.bounds[1])
     local i = index(limit, a)
     local most = min(used(limit, ledger, i), limit.n) + before + cost -- used is more than n after n fell
@@ -276,7 +276,7 @@ counter.step = {
       end
     end
   end,
-  slot = function(limit, ledger, now, before, cost)
+  earliest = function(limit, ledger, now, before, cost)
     local a, k = max(now, ledger.newest), before + cost
     local have, anchor = filled(limit, ledger, a)
     if k <= have then return a end

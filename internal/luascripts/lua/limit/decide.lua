@@ -7,15 +7,17 @@ local tokens = require("limit/tokens")
 local rulecall = require("limit/rulecall")
 local places = require("limit/places")
 local max = math.max
-local free, outlive, slot, worth = ledger.free, ledger.outlive, ledger.slot, ledger.worth
+local free, outlive, earliest, worth = ledger.free, ledger.outlive, ledger.earliest, ledger.worth
 local COPY, OFFERED = numbers.COPY, line.OFFERED
 local anybody, closed, find, leave, look, missed, next_turns, park, rank, told =
   line.anybody, line.closed, line.find, line.leave, line.look, line.missed, line.next_turns, line.park, line.rank, line.told
 local holds, put, spend = tokens.holds, tokens.put, tokens.spend
-local joint, last_of_group, left_behind, measure, name, open_rule, place =
-  rulecall.joint, rulecall.last_of_group, rulecall.left_behind, rulecall.measure, rulecall.name, rulecall.open_rule, rulecall.place
+local joint, last_of_group, left_behind, measure, open_rule, set_job, set_keys =
+  rulecall.joint, rulecall.last_of_group, rulecall.left_behind, rulecall.measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
 
 local NONE = {} -- stands for the late ones where nobody waits; never written to
+local REFUSED, GRANTED, BOOKED, TOO_LATE, WITHDRAWN, NOT_COVERED = 0, 1, 2, 3, 4, 6 -- statuses; those of a ledger are in ledger.lua
+local GATE = 0 -- as the part that refuses
 
 -- put_all writes the ledgers that were spent on
 local function put_all(script)
@@ -27,11 +29,12 @@ local function put_all(script)
 end
 
 -- in_widest is for mode 3 of acquire.lua: a place with the widest rates, which share a key, or
--- none. It answers the first of these rates, of which the rule `widest` is the last; the
--- instant at which they admit me; and which of them puts me off beyond reach. For one who has
--- no place there yet: a later instant, which of the other rules puts it off until then, and
--- true. A lease does so only while it is closed: who has one now will not then. Nil for one
--- that waits elsewhere, or where there are no rates.
+-- none. The rule `widest` is the last of these rates. The results:
+--   1  the first of these rates; nil where there are no rates, or I wait in another line
+--   2  the instant at which I am admitted
+--   3  the rule that admits me so late, nil when that is within reach
+--   4  true: I have no place there yet, and rule 3 is none of these rates. So I get none
+-- A lease admits late only while it is closed: whoever has one now will not have it then.
 local function in_widest(rules, widest, now, reach)
   if rules[widest].kind.lease then return nil end
   local from, placed, elsewhere = widest, false, false
@@ -51,7 +54,7 @@ local function in_widest(rules, widest, now, reach)
   return from, at, at > reach and by or nil, false
 end
 
--- refuses is the first rule from..to who lets nobody pass those who wait
+-- refuses is the first rule from..to in whose line somebody is ahead of me
 local function refuses(rules, from, to)
   for i = from, to do
     if rules[i].held_up or not rules[i].ticket and rules[i].front then return i end
@@ -95,9 +98,9 @@ local function look_alone(script, rules)
   script.lines, script.no_tokens = { some = some }, quiet and not some
 end
 
--- charge spends permits of all rules. They are written when all calls are decided; but a
--- script's first write takes memory, so that a full Redis refuses all of it, and to leave a
--- line takes none
+-- charge spends permits of all rules. The ledgers are written when all calls are decided. But the
+-- first write of a script has to be one that needs memory: then a full Redis refuses the script
+-- before it has changed anything. To leave a line needs none
 local function charge(script, rules, at, token, later)
   local now, dirty = script.now, script.dirty
   for i = 1, #rules do
@@ -122,10 +125,10 @@ end
 local function answer(call, status, part, at, turns)
   local rules, from, promised, fence = call.rules, call.from, call.promised, call.fence
   turns = missed(rules, call.now, turns or {})
-  if #turns == 0 and status ~= 1 and promised == 0 and not call.tell then return { status, part, at, from } end
+  if #turns == 0 and status ~= GRANTED and promised == 0 and not call.tell then return { status, part, at, from } end
   local reply = { status, part, at, from, promised, fence, #turns / 3 }
   for _, rule in ipairs(rules) do
-    reply[#reply + 1] = status == 1 and rule.ledger.token == call.token and worth(rule) or 0
+    reply[#reply + 1] = status == GRANTED and rule.ledger.token == call.token and worth(rule) or 0
     reply[#reply + 1] = call.tell and rule.late and rule.closed == 0 and (rule.nobody or not anybody(rule)) and free(rule, call.now) or 0
   end
   for _, v in ipairs(turns) do reply[#reply + 1] = v end
@@ -142,7 +145,7 @@ local function repeated(call, held)
       call.fence = rule.kind.anew(rule.ledger)
     end
   end
-  return answer(call, 1, 0, held)
+  return answer(call, GRANTED, 0, held)
 end
 
 -- decide answers a call of a form whose keys stand behind keys[k]
@@ -154,7 +157,7 @@ local function decide(script, form, keys, k, text)
   local failed, which, newer
   for i = 1, count do
     local rule = rules[i]
-    place(rule, keys, k + 3 * (i - 1), form.turns and keys[k + 3 * count + i] or nil, now)
+    set_keys(rule, keys, k + 3 * (i - 1), form.turns and keys[k + 3 * count + i] or nil, now)
     if not failed then
       failed, newer = open_rule(rule, now, script.opened)
       which = i
@@ -177,25 +180,24 @@ local function decide(script, form, keys, k, text)
     local at, from = now, 0
     for i = 1, count do
       local rule = rules[i]
-      local slot, limit, of, want = rule.kind.slot, rule.limit, rule.ledger, rule.want
-      at = max(at, slot(limit, of, max(now, rule.closed), 0, want))
-      if of.newest > 0 or rule.closed > 0 then from = max(from, slot(limit, of, rule.closed, 0, want)) end
+      at = max(at, earliest(rule, max(now, rule.closed), 0, rule.want))
+      if rule.ledger.newest > 0 or rule.closed > 0 then from = max(from, earliest(rule, rule.closed, 0, rule.want)) end
     end
     if at <= reach and (longest < 0 or at <= now + longest) and (not gate or gate.covers(now) and gate.opened(at) == at) then
       charge(script, rules, at, token, true)
       if at == now and not form.tell and not form.worthy then return from == 0 and -1 or now - from end
       for i = 1, count do rules[i].missed, rules[i].late = nil, NONE end
       local fence = rules[count].kind.lease and rules[count].ledger.fence or 0
-      return answer({ rules = rules, now = now, token = token, tell = form.tell, from = from, promised = 0, fence = fence }, 1, 0, at)
+      return answer({ rules = rules, now = now, token = token, tell = form.tell, from = from, promised = 0, fence = fence }, GRANTED, 0, at)
     end
   end
 
   local job = string.sub(text, 10)
-  for i = 1, count do name(rules[i], job) end
+  for i = 1, count do set_job(rules[i], job) end
   local call = { rules = rules, now = now, token = token, tell = form.tell, from = 0, promised = 0, fence = 0 }
   if failed then return answer(call, failed, which, newer) end
-  if gate and not gate.covers(now) then return answer(call, 6, 0, 0) end
-  if held and held < 0 then return answer(call, 4, 0, 0) end
+  if gate and not gate.covers(now) then return answer(call, NOT_COVERED, 0, 0) end
+  if held and held < 0 then return answer(call, WITHDRAWN, 0, 0) end
   if held then return repeated(call, held) end
 
   for _, rule in ipairs(rules) do
@@ -204,7 +206,7 @@ local function decide(script, form, keys, k, text)
     rule.told_me = rule.ticket and rule.told_me or 0
     rank(rule)
     measure(rule, now)
-    if rule.ledger.newest > 0 or rule.closed > 0 then call.from = max(call.from, slot(rule, rule.closed, rule.ahead, rule.want)) end
+    if rule.ledger.newest > 0 or rule.closed > 0 then call.from = max(call.from, earliest(rule, rule.closed, rule.ahead, rule.want)) end
   end
   local widest = count -- the last of the rates, or of all where there is none
   while widest > 1 and rules[widest].kind.lease do widest = widest - 1 end
@@ -216,11 +218,11 @@ local function decide(script, form, keys, k, text)
   local wide, wide_at, wide_by, no_place
   if mode == 3 then wide, wide_at, wide_by, no_place = in_widest(rules, widest, now, reach) end
   if opened(gate, now) > reach then
-    at, binding = opened(gate, now), 0
+    at, binding = opened(gate, now), GATE
   elseif wide then
     at, binding, refused = wide_at, wide_by, no_place
     if not refused then binding = binding or refuses(rules, wide, widest) or widest end
-    if opened(gate, at) > at then at, binding = opened(gate, at), 0 end
+    if opened(gate, at) > at then at, binding = opened(gate, at), GATE end
   else
     local i = 1
     while i <= count and not binding do
@@ -231,7 +233,7 @@ local function decide(script, form, keys, k, text)
     end
     if opened(gate, at) > at then
       at = opened(gate, at)
-      by, binding = 0, (binding or at > reach) and 0
+      by, binding = GATE, (binding or at > reach) and GATE
     end
     if not binding and mode >= 2 then binding = widest end
   end
@@ -248,14 +250,14 @@ local function decide(script, form, keys, k, text)
   -- write
   if binding and mode == 0 then
     done(rules, now)
-    return answer(call, 0, binding, at, offer_unheard(bound, now, {}))
+    return answer(call, REFUSED, binding, at, offer_unheard(bound, now, {}))
   end
   if longest >= 0 and at > now + longest then
     leave_all(rules)
     done(rules, now)
     local turns = {}
     for _, rule in ipairs(rules) do next_turns(rule, now, turns, rule.ticket) end
-    return answer(call, 3, binding or by, at, turns)
+    return answer(call, TOO_LATE, binding or by, at, turns)
   end
   if not binding then
     charge(script, rules, at, token, false)
@@ -269,25 +271,25 @@ local function decide(script, form, keys, k, text)
       if rule.leader or rule.parked > 0 or early or rule.missed then next_turns(rule, now, turns, early) end
       if rule.kind.lease then call.fence = rule.ledger.fence end
     end
-    return answer(call, 1, 0, at, turns)
+    return answer(call, GRANTED, 0, at, turns)
   end
-  if refused or mode == 3 and binding == 0 then
+  if refused or mode == 3 and binding == GATE then
     leave_all(rules)
     done(rules, now)
-    return answer(call, 0, binding, at, left_behind(rules, nil, now))
+    return answer(call, REFUSED, binding, at, left_behind(rules, nil, now))
   end
-  if binding == 0 then
+  if binding == GATE then
     -- when no opening is known nobody waits for one yet: they are told to ask again
     if not rules[widest].kind.lease and at < gate[2] then at = gate.spread(keys[k + form.keys], rules[widest], at, now) end
     leave_all(rules)
     done(rules, now)
-    return answer(call, 2, 0, at, left_behind(rules, nil, now))
+    return answer(call, BOOKED, GATE, at, left_behind(rules, nil, now))
   end
   local keeps = places.stand_for(rules, binding, at, now)
   done(rules, now)
   local turns = offer_unheard(bound, now, left_behind(rules, keeps, now))
   if #turns > 0 and bound.kind.lease then at = told(bound, bound.me) end -- it may be one of those who were just told when a lease ends
-  return answer(call, 2, binding, at, turns)
+  return answer(call, BOOKED, binding, at, turns)
 end
 
 return { decide = decide, put_all = put_all }

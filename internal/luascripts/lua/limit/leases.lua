@@ -13,7 +13,7 @@ local line = require("limit/line")
 local floor, max, min = math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
 local pack, unpack_at = binary.pack, binary.unpack_at
-local NEVER, slot = ledger.NEVER, ledger.slot
+local NEVER, earliest = ledger.NEVER, ledger.earliest
 local OFFERED, TOLD, at_rank, told = line.OFFERED, line.TOLD, line.at_rank, line.told
 local line_ends, tell = line.line_ends, line.tell
 
@@ -41,18 +41,18 @@ local function tell_ahead(rule, from, free, reply)
   local last = min(free + 2 * many, line_ends(rule) - rule.first) - 1
   if last < free then return end
   local edge = min(last, free + many - 1)
-  local at_edge = slot(rule, from, edge, 1)
+  local at_edge = earliest(rule, from, edge, 1)
   if (told(rule, (at_rank(rule.line, rule.first + last))) or 0) <= at_edge + 1000 then return end
   local members = redis.call("ZRANGE", rule.line, rule.first + free, min(rule.last, rule.first + free + 3 * many) - 1)
   local names, sooner = {}, {}
   for i, m in ipairs(members) do names[i] = "@" .. m end
   local before = redis.call("ZMSCORE", rule.line, unpack(names))
   local ledger = rule.ledger
-  ledger.ends_at = max(0, ledger.live - rule.n + free) -- slot needs them for each
+  ledger.ends_at = max(0, ledger.live - rule.n + free) -- earliest needs them for each
   ledger.ends = ends_from(ledger, ledger.ends_at, many)
   for i, m in ipairs(members) do
     local rank = free + i - 1
-    local at = rank < edge and slot(rule, from, rank, 1) or at_edge
+    local at = rank < edge and earliest(rule, from, rank, 1) or at_edge
     if before[i] and before[i] - TOLD > at + 1000 then
       sooner[#sooner + 1] = int(at + TOLD)
       sooner[#sooner + 1] = names[i]
@@ -68,7 +68,7 @@ end
 -- told it may have gone before, for leases that were given back
 local function tell_next(rule, from, free, reply)
   if free >= line_ends(rule) - rule.first then return end
-  local at = slot(rule, from, free, 1)
+  local at = earliest(rule, from, free, 1)
   if at > rule.ledger.now + rule.W / 2 then return end
   local m = at_rank(rule.line, rule.first + free)
   if (told(rule, m) or 0) <= at + 1000 then return end
@@ -107,7 +107,7 @@ return {
   -- leases end; whoever is ahead takes them one by one, for a lease each. The ends of
   -- leases that are renewed move: whoever waits for one that is given back early is
   -- told so
-  slot = function(limit, ledger, now, before)
+  earliest = function(limit, ledger, now, before)
     local rounds = floor(before / limit.n)
     local index = (ledger.live or live_leases(ledger, ledger.now)) - limit.n + before - rounds * limit.n
     if index < 0 then return now + rounds * limit.W end

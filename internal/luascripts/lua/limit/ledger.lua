@@ -14,7 +14,7 @@
 --   read(kind, limit, s, key)           what s, the head of the value, holds; nil when the kind writes no such value. The second
 --                                       answer is the limit that it was written under, when that is not `limit`
 --   grants(ledger, limit)               what another kind needs to know of the past: {at, count, at, count ...}, oldest first
---   slot(limit, ledger, now, before, cost)  when cost permits behind `before` others go, if all go as early as possible
+--   earliest(limit, ledger, now, before, cost)  when cost permits behind `before` others go, if all go as early as possible
 --   charge(limit, ledger, at, cost)     spends them, in memory
 --   ends(limit, ledger)                 from when on nothing of it counts
 --   back(limit, ledger, at, cost, worth, now)  takes a grant out again, in memory; false when there is nothing to write
@@ -32,7 +32,9 @@
 --   write(limit, ledger, now)           writes it
 --   spent(limit, ledger, now, most)     the newest grants that count, for a reader: {at, count, at, count ...}, the newest first
 --   lease, offer, anew                  see leases.lua
---   copy(ledger)                        a ledger to charge in vain, where slot must be told whole jobs: what one leaves over of a window
+--   begin(limit, key, token, now)       writes the first grant on a key that has no ledger, see run.lua
+--   again(limit, key, tokens, line, token, now)  grants one permit without reading all of a large ledger, see run.lua
+--   copy(ledger)                        a ledger to charge in vain, where earliest must be told whole jobs: what one leaves over of a window
 --                                       may be too little for the next, see line.lua
 
 local numbers = require("lib/numbers")
@@ -165,10 +167,10 @@ local function write(ledger, now)
   ledger.known = true
 end
 
--- slot is the instant at which cost permits go behind `before` others
-local function slot(rule, now, before, cost)
+-- earliest is the instant at which cost permits go behind `before` others
+local function earliest(rule, now, before, cost)
   local limit = rule.limit
-  return min(limit.kind.slot(limit, rule.ledger, now, before, cost), NEVER)
+  return min(limit.kind.earliest(limit, rule.ledger, now, before, cost), NEVER)
 end
 
 -- outlive keeps a ledger that was written under another limit for as long as the
@@ -201,6 +203,6 @@ local function worth(rule)
 end
 
 return {
-  CORRUPT = CORRUPT, NEVER = NEVER, STEPS = STEPS, free = free, limit_of = limit_of, open = open, outlive = outlive, slot = slot, spent = spent, worth = worth,
+  CORRUPT = CORRUPT, NEVER = NEVER, STEPS = STEPS, free = free, limit_of = limit_of, open = open, outlive = outlive, earliest = earliest, spent = spent, worth = worth,
   write = write,
 }

@@ -6,23 +6,24 @@
 -- turns     sorted set, the same, of the jobs of one policy that another of its
 --           rules holds up: each keeps its turn among jobs of that policy, and does not exist for others
 --
--- Behind the tickets stands in `line`, with scores TOLD higher than they are, what each
--- of both was told last: member "@cost:job", score = the instant; the member MIXED
--- while costs in the line differ; the member CLOSED until when the key is closed, and
--- those of close.lua with scores above all instants
+-- The same sorted set holds, behind the tickets:
+-- promises  the instant that each job was told last: member "@cost:job", score = the instant + TOLD
+-- MIXED     a member that is there while costs in the line differ
+-- CLOSED    a member whose score, less TOLD, is the instant until which the key is closed
+-- and the members of close.lua, with scores above all instants
 
 local numbers = require("lib/numbers")
 local ledger = require("limit/ledger")
 local ceil, max, min = math.ceil, math.max, math.min
 local int, live = numbers.int, numbers.live
-local NEVER, STEPS, slot = ledger.NEVER, ledger.STEPS, ledger.slot
+local NEVER, STEPS, earliest = ledger.NEVER, ledger.STEPS, ledger.earliest
 
 local MIXED, CLOSED = "mixed", "closed"
 local SINCE, LAST, IN, SQUEEZED = "closed since", "put off last", "put off in", "squeezed"
 local TOLD, WAITING = 2251799813685248, "(2251799813685248" -- above all tickets; those below
 local GRACE = 100000 -- how long after its last promise a head keeps its place
 local OFFERED = 900000 -- how long, with GRACE, a lease that is free is kept for those to whom it is offered
-local LATE = 3600000000 -- how long it stays parked
+local LATE = 3600000000 -- how long a job stays parked
 local PARK = 4503599627370496
 local ROOM = 4096 -- tickets a step: between two places there is room for those who are put off, see close.lua
 local PARKED, LIVE = "(-2251799813685248", "-2251799813685248" -- below and above
@@ -210,7 +211,7 @@ local function first_costs(rule)
 end
 
 -- count_ahead finds how many permits go before mine, and what the first jobs of these cost, when
--- slot must be told whole jobs
+-- earliest must be told whole jobs
 local function count_ahead(rule)
   local many = rule.waiting + rule.turns_ahead
   local cost = cost_of(rule.waiting > 0 and rule.front or rule.turn_front)
@@ -236,13 +237,13 @@ local function gone(rule, now)
   if not kind.copy then
     if rule.head then
       for i = 1, rule.head - 1 do head_at = (head_at or 0) + costs[i] end
-      head_at = kind.slot(limit, rule.ledger, now, head_at or 0, costs[rule.head])
+      head_at = kind.earliest(limit, rule.ledger, now, head_at or 0, costs[rule.head])
     end
     return rule.ledger, left, head_at
   end
   local of = kind.copy(rule.ledger)
   for i, cost in ipairs(costs) do
-    local at = kind.slot(limit, of, now, 0, cost)
+    local at = kind.earliest(limit, of, now, 0, cost)
     if i == rule.head then head_at = at end
     kind.charge(limit, of, at, cost)
     left = left - cost
@@ -250,12 +251,13 @@ local function gone(rule, now)
   return of, max(0, left), head_at
 end
 
--- follow says when jobs go one behind the other that come behind those who have `gone`
+-- follow returns a function. Each call of it says when the next job goes, of those that come one by one behind
+-- the jobs that `gone` let go
 local function follow(rule, now, of, left)
   local kind, limit, more = rule.kind, rule.limit, WHOLE - #(rule.costs or NONE)
   if rule.kind.copy and of == rule.ledger then of = kind.copy(of) end
   return function(cost)
-    local at = min(kind.slot(limit, of, now, left, cost), NEVER)
+    local at = min(kind.earliest(limit, of, now, left, cost), NEVER)
     if left == 0 and more > 0 and kind.copy and (rule.mixed or cost > 1) then
       kind.charge(limit, of, at, cost)
       more = more - 1
@@ -354,7 +356,7 @@ end
 
 -- sooner tells a member who was told p, when it may come earlier than that
 local function sooner(rule, now, member, p, reply)
-  local at = slot(rule, max(now, rule.closed), 0, cost_of(member))
+  local at = earliest(rule, max(now, rule.closed), 0, cost_of(member))
   if (p or 0) - at > 1000 then tell(rule, at, member, reply) end
 end
 
@@ -384,9 +386,9 @@ local function next_turns(rule, now, reply, turn_too)
 end
 
 return {
-  CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, LATE = LATE, LIVE = LIVE, MIXED = MIXED, NOTED = NOTED, OFFERED = OFFERED, PARK = PARK,
-  PARKED = PARKED, ROOM = ROOM, SINCE = SINCE, SQUEEZED = SQUEEZED, TOLD = TOLD, WAITING = WAITING, anybody = anybody, at_rank = at_rank,
-  closed = closed, cost_of = cost_of, find = find, first_of = first_of, follow = follow, gone = gone, in_time = in_time,
+  CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, LATE = LATE, MIXED = MIXED, OFFERED = OFFERED, PARK = PARK,
+  PARKED = PARKED, ROOM = ROOM, SINCE = SINCE, TOLD = TOLD, anybody = anybody, at_rank = at_rank,
+  closed = closed, cost_of = cost_of, find = find, follow = follow, gone = gone,
   is_parked = is_parked, is_squeezed = is_squeezed,
   leave = leave, line_ends = line_ends, look = look, mark = mark, missed = missed, next_turns = next_turns, normal = normal, park = park,
   rank = rank, squeeze = squeeze, steps = steps, tell = tell, told = told,

@@ -10,14 +10,14 @@
 --   closed_us  until when the rule is closed on all keys, 0 when it is not
 --   worth      of a grant, as acquire.lua answered it; 0 when that is not known
 --
--- The tables that are made of a text serve one call after another: place gives them its keys.
+-- The tables that are made of a text serve one call after another: set_keys gives them its keys.
 
 local kept = require("lib/form")
 local ledger = require("limit/ledger")
 local tokens = require("limit/tokens")
 local line = require("limit/line")
 local max, min = math.max, math.min
-local NEVER, limit_of, open, slot = ledger.NEVER, ledger.limit_of, ledger.open, ledger.slot
+local NEVER, limit_of, open, earliest = ledger.NEVER, ledger.limit_of, ledger.open, ledger.earliest
 local put = tokens.put
 local GRACE, is_parked = line.GRACE, line.is_parked
 local closed, find, gone, look, next_turns, rank = line.closed, line.find, line.gone, line.look, line.next_turns, line.rank
@@ -49,14 +49,14 @@ local rules_of = kept(function(text)
   return { rules = rules, once = once }
 end)
 
--- place gives a rule the keys behind keys[k] and the turns
-local function place(rule, keys, k, turns, now)
+-- set_keys gives a rule the keys behind keys[k] and the turns
+local function set_keys(rule, keys, k, turns, now)
   rule.key, rule.tokens, rule.line, rule.turns, rule.now = keys[k + 1], keys[k + 2], keys[k + 3], turns, now
   rule.ledger, rule.seen, rule.no_tokens, rule.askers = nil, nil, false, nil
 end
 
--- name gives a rule the job of a call, and forgets what it knew of the line for the one before
-local function name(rule, job)
+-- set_job gives a rule the job of a call, and forgets what it knew of the line for the one before
+local function set_job(rule, job)
   rule.me = job ~= "" and rule.cost .. ":" .. job or ""
   rule.ticket, rule.in_turns, rule.told_me, rule.no_turns = nil, false, nil, false
   rule.waiting, rule.turns_ahead, rule.ahead, rule.behind, rule.late, rule.missed = 0, 0, 0, nil, nil, nil
@@ -65,8 +65,8 @@ end
 -- rule_on is a rule that a script asks about alone, with nobody's job
 local function rule_on(key, tokens, line, limit, cost, closed_us, now)
   local rule = rule_of(limit, 1, cost, "1", closed_us, "0")
-  place(rule, { key, tokens, line }, 0, nil, now)
-  name(rule, "")
+  set_keys(rule, { key, tokens, line }, 0, nil, now)
+  set_job(rule, "")
   return rule
 end
 
@@ -75,8 +75,8 @@ local function rules_at(text, keys, k, many, job, now)
   local rules = rules_of(text).rules
   local count = #rules
   for i, rule in ipairs(rules) do
-    place(rule, keys, k + 3 * (i - 1), many == 4 * count and keys[3 * count + k + i] or nil, now)
-    name(rule, job)
+    set_keys(rule, keys, k + 3 * (i - 1), many == 4 * count and keys[3 * count + k + i] or nil, now)
+    set_job(rule, job)
   end
   return rules
 end
@@ -115,7 +115,7 @@ end
 local function measure(rule, now)
   local b = max(now, rule.closed)
   local of, left, head_at = gone(rule, b)
-  rule.by_ledger = min(rule.kind.slot(rule.limit, of, b, left, rule.want), NEVER)
+  rule.by_ledger = min(rule.kind.earliest(rule.limit, of, b, left, rule.want), NEVER)
   rule.held_up = rule.mixed and rule.ticket and head_at and head_at < rule.by_ledger
   if rule.held_up then
     local expected = rule.front_told or 0
@@ -124,7 +124,7 @@ local function measure(rule, now)
   end
   rule.by_turns = rule.by_ledger
   for i = 1, rule.behind and #rule.behind or 0, 2 do
-    if rule.behind[i] > b then rule.by_turns = max(rule.by_turns, slot(rule, rule.behind[i], rule.behind[i + 1], rule.want)) end
+    if rule.behind[i] > b then rule.by_turns = max(rule.by_turns, earliest(rule, rule.behind[i], rule.behind[i + 1], rule.want)) end
   end
 end
 
@@ -186,6 +186,6 @@ local function find_place(rules, now)
 end
 
 return {
-  find_place = find_place, joint = joint, last_of_group = last_of_group, left_behind = left_behind, measure = measure, name = name, open_parts = open_parts,
-  open_rule = open_rule, place = place, read_rules = read_rules, rule_on = rule_on, rules_at = rules_at,
+  find_place = find_place, joint = joint, last_of_group = last_of_group, left_behind = left_behind, measure = measure, open_parts = open_parts,
+  open_rule = open_rule, read_rules = read_rules, rule_on = rule_on, rules_at = rules_at, set_job = set_job, set_keys = set_keys,
 }

@@ -5,9 +5,9 @@
 local ledger = require("limit/ledger")
 local tokens = require("limit/tokens")
 local rulecall = require("limit/rulecall")
-local open, slot, floor = ledger.open, ledger.slot, math.floor
+local open, earliest, floor = ledger.open, ledger.earliest, math.floor
 local holds, put, remember, spend_all, int = tokens.holds, tokens.put, tokens.remember, tokens.spend_all, require("lib/numbers").int
-local place, call, sub, NONE = rulecall.place, redis.call, string.sub, {}
+local set_keys, call, sub, NONE = rulecall.set_keys, redis.call, string.sub, {}
 
 -- run answers calls from i to last, whose keys stand behind keys[k], into replies, and says from
 -- which on it did not. With `there` it answers a call that comes alone: how many of its keys exist, 3 when that is not known.
@@ -29,7 +29,7 @@ local function run(script, form, keys, k, args, i, last, replies, there)
       return i + 1
     end
   end
-  place(rule, keys, k, nil, now)
+  set_keys(rule, keys, k, nil, now)
   if open(rule, now, fresh) or rule.ledger.carried then return i end
   of, rule.no_tokens = rule.ledger, script.no_tokens
   if there and not rule.no_tokens then -- alone: nobody looked yet
@@ -49,8 +49,8 @@ local function run(script, form, keys, k, args, i, last, replies, there)
       if held then return i end
     end
   end
-  local many, from = last - i + 1, of.newest > 0 and slot(rule, 0, 0, want) or 0
-  while many > 1 and kind.slot(limit, of, now, (many - 1) * want, want) > now do many = floor(many / 2) end
+  local many, from = last - i + 1, of.newest > 0 and earliest(rule, 0, 0, want) or 0
+  while many > 1 and kind.earliest(limit, of, now, (many - 1) * want, want) > now do many = floor(many / 2) end
   if from > now then many = 0 end
   if many > 0 then
     spend_all(rule, now, list or { token }, many, i, replies)
@@ -60,7 +60,7 @@ local function run(script, form, keys, k, args, i, last, replies, there)
     if not there then script.wrote, script.no_tokens, script.granted[key] = true, false, true end
   end
   if i > last or form.mode ~= 0 then return i end
-  local refused = { 0, 1, slot(rule, now, 0, want), of.newest > 0 and slot(rule, 0, 0, want) or 0 }
+  local refused = { 0, 1, earliest(rule, now, 0, want), of.newest > 0 and earliest(rule, 0, 0, want) or 0 }
   if refused[3] <= now then return i end
   for m = i, last do replies[m] = refused end
   return last + 1

@@ -23,7 +23,7 @@ local GROUPS = 32 -- what another algorithm is told of the past
 local FITTED = 150000 -- the most records of a ring that are moved to where they just fit
 
 -- place is where a record stands, as text: a number costs a call of Redis more
-local function place(index, more)
+local function offset(index, more)
   return format("%d", HEADER + index * WIDTH + more)
 end
 
@@ -43,7 +43,7 @@ end
 local function record(ledger, index)
   local at = HEADER + index * WIDTH - ledger.from
   if at < 0 or at + WIDTH > #ledger.text then
-    ledger.text = call("GETRANGE", ledger.key, place(index, 0), place(index, ledger.asked and 64 * WIDTH - 1 or 2 * WIDTH - 1))
+    ledger.text = call("GETRANGE", ledger.key, offset(index, 0), offset(index, ledger.asked and 64 * WIDTH - 1 or 2 * WIDTH - 1))
     ledger.asked, ledger.from, at = true, HEADER + index * WIDTH, 0
   end
   return timestamp_at(ledger.text, at + 1)
@@ -94,13 +94,13 @@ local function put(key, size, index, runs, skip)
       parts[#parts + 1] = run == 1 and bytes or string.rep(bytes, run)
       index, many, left = index + run, many + run, left - run
       if index == size or many == CHUNK then
-        call("SETRANGE", key, place(from, 0), table.concat(parts))
+        call("SETRANGE", key, offset(from, 0), table.concat(parts))
         index = index % size
         parts, from, many = {}, index, 0
       end
     end
   end
-  if many > 0 then call("SETRANGE", key, place(from, 0), table.concat(parts)) end
+  if many > 0 then call("SETRANGE", key, offset(from, 0), table.concat(parts)) end
 end
 
 -- shift moves many records from an index of the ring on by some places, the
@@ -158,7 +158,7 @@ return {
       ledger.count = (#s - HEADER) / WIDTH
       ledger.newest = head < ledger.count and ledger.count % 1 == 0 and timestamp_at(s, HEADER + head * WIDTH + 1)
     else
-      local two = call("GETRANGE", key, place(head, 0), place(head, 2 * WIDTH - 1)) -- the newest is the last, or the ring has turned
+      local two = call("GETRANGE", key, offset(head, 0), offset(head, 2 * WIDTH - 1)) -- the newest is the last, or the ring has turned
       if #two < WIDTH or #two % WIDTH > 0 then return nil end
       ledger.newest, ledger.text, ledger.from = timestamp_at(two, 1), two, HEADER + head * WIDTH
       ledger.count = #two < 2 * WIDTH and head + 1 or (call("STRLEN", key) - HEADER) / WIDTH
@@ -213,9 +213,9 @@ return {
     ledger.size = max(limit.n, ledger.pending)
   end,
 
-  -- slot is never before the newest grant: a clock that went backwards, or a
+  -- earliest is never before the newest grant: a clock that went backwards, or a
   -- neighbour that spent ahead of its turn, must not credit anything
-  slot = function(limit, ledger, now, before, cost)
+  earliest = function(limit, ledger, now, before, cost)
     local k, n = before + cost, limit.n
     local rounds = k > n and floor((k - 1) / n) or 0
     local at = max(now, ledger.newest)
@@ -253,7 +253,7 @@ return {
     local a, b, c = byte(s, 17, 19)
     local head, held = (a * 256 + b) * 256 + c, sub(s, 2, 9)
     if a > 127 or held == token or held == NOBODY then return nil end
-    local two = call("GETRANGE", key, place(head, 0), place(head, 2 * WIDTH - 1))
+    local two = call("GETRANGE", key, offset(head, 0), offset(head, 2 * WIDTH - 1))
     if two == "" or #two % WIDTH > 0 then return nil end
     local newest = timestamp_at(two, 1)
     local from = newest
@@ -265,7 +265,7 @@ return {
     end
     if from > now or newest + COPY <= now or call("EXISTS", line) > 0 or call("ZSCORE", tokens, token) then return nil end
     head = (head + 1) % limit.n
-    call("SETRANGE", key, place(head, 0), timestamp(now))
+    call("SETRANGE", key, offset(head, 0), timestamp(now))
     local low = head % 256
     call("SETRANGE", key, "0", "s" .. token .. limit.stamp .. char(floor(head / 65536), (head - low) / 256 % 256, low))
     live(key, limit.W)
@@ -291,7 +291,7 @@ return {
     else
       if count < size and ledger.head ~= count - 1 then turned(ledger) end
       if ledger.pending == 1 then
-        call("SETRANGE", key, place((ledger.head + 1) % size, 0), timestamp(ledger.newest))
+        call("SETRANGE", key, offset((ledger.head + 1) % size, 0), timestamp(ledger.newest))
       else
         put(key, size, (ledger.head + 1 + ledger.pending - many) % size, runs_of(ledger), ledger.pending - many)
       end

@@ -1,4 +1,5 @@
--- tat.lua: the kinds whose state is an instant, beside the tally: gcra, smooth, warmup.
+-- tat.lua: the kinds whose state is an instant (of gcra the theoretical arrival time, tat), beside the tally:
+-- gcra, which bucket is too; smooth, which leaky is too; and warmup.
 --
 -- Of gcra and smooth it is t + r/n microseconds with 0 <= r < n, so that a permit
 -- may take W/n and nothing is ever rounded in a ledger. nil on a fresh key.
@@ -109,7 +110,7 @@ local gcra = {
     if t > most then t, r = most, rest end
     settled(limit, old, ledger, t, r)
   end,
-  slot = function(limit, ledger, now, before, cost)
+  earliest = function(limit, ledger, now, before, cost)
     local a = max(now, ledger.newest)
     local t, r = full(ledger, a)
     return max(a, up(plus(limit, t, r, before + cost - limit.burst)))
@@ -162,7 +163,7 @@ local smooth = {
     end
     ledger.t, ledger.r = t, 0
   end,
-  slot = function(limit, ledger, now, before)
+  earliest = function(limit, ledger, now, before)
     local a = max(now, ledger.newest)
     local t, r = following(limit, ledger, a)
     return max(a, up(plus(limit, t, r, before)))
@@ -247,7 +248,7 @@ local warmup = {
     counter.fit(limit, ledger)
     ledger.stored = ledger.stored * limit.most / old.most
   end,
-  slot = function(limit, ledger, now, before)
+  earliest = function(limit, ledger, now, before)
     local a = max(now, ledger.newest)
     local stored, t, f = idle(limit, ledger, a)
     return max(a, t + ceil(f + wait(limit, stored, before)))

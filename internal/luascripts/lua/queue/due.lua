@@ -7,7 +7,7 @@
 -- ARGV[3]  room       how many of those that can be woken to list, 0 to 1000; others beside, at most 100
 -- ARGV[4]  free       how many of the first of these to take: so many workers wait for one; the others stay every pool's
 -- ARGV[5]  pool       who asks, 4 bytes; zeros for nobody, to whom all are listed
--- ARGV[6]  sweep_us   how long after its instant a task is due to a pool that does not come first to wake it
+-- ARGV[6]  others_us  how long after its instant a task is due to a pool that does not come first to wake it
 -- returns  {now_us, again_us, more, listed, then per task: at_us, task, state, for, pool}; again_us is when the next is due to that
 --          pool, 0 when there is none; more is 1 when another is now, for which there was no room; pool is who came first to wake
 --          it before; integers, but for task, state, for and pool, which are text
@@ -21,7 +21,7 @@ local ANY, claimed_by, pool_of = deferred.ANY, deferred.claimed_by, deferred.poo
 
 return function(keys, args)
   local due, prefix, lead, room = keys[1], args[1], tonumber(args[2]), tonumber(args[3])
-  local free, mark, sweep = tonumber(args[4]), args[5], tonumber(args[6])
+  local free, mark, others = tonumber(args[4]), args[5], tonumber(args[6])
   local BESIDE = 100 -- so many that are not to be woken are passed by
 
   local now = clock()
@@ -50,8 +50,8 @@ return function(keys, args)
     if state == "" or state == "active" or state == "archived" or state == "completed" then
       list(at, short, state, what, pool)
       passed = passed + 1
-    elseif mark ~= ANY and pool ~= ANY and pool ~= mark and now - at < sweep then
-      waits_until(at + sweep)
+    elseif mark ~= ANY and pool ~= ANY and pool ~= mark and now - at < others then
+      waits_until(at + others)
       passed = passed + 1
     elseif waits == room then
       more = 1
