@@ -9,10 +9,11 @@ FUZZTIME ?= 10m
 # out of go.mod. It must be able to read the Go version that go.mod asks for.
 LINT := go tool -modfile=tools/golangci/go.mod golangci-lint
 
-GOTEST := -shuffle=on -count=1 -timeout 20m
+# `make check` vets all of it once.
+GOTEST := -vet=off -shuffle=on -count=1 -timeout 20m
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test test-race test-plain soak accept docs measures fuzz bench bench-short
+.PHONY: help run check test test-race test-plain soak mutants accept docs measures fuzz bench bench-short
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,10 +32,12 @@ check: ## look at the code without running it: gofmt, go vet, golangci-lint
 
 # The race detector makes Lua and the embedded Redis several times slower. So these run
 # without it: packages whose tests run whole programs, the scripts and their twin in Go,
-# which make one call after another, and tests named TestVirtual, which make days pass
-# in virtual time, or thousands of calls at one instant. `make soak` runs all of them with it. The
-# embedded Redis makes a new Lua for each script, so garbage is collected less often there: a fifth less time.
-PLAIN := ./e2e ./cmd/... ./examples/... ./internal/luascripts ./internal/memory
+# which make one call after another, packages that start no goroutine, and tests named TestVirtual,
+# which make days pass in virtual time, or thousands of calls at one instant. `make soak` runs all of
+# them with it. The embedded Redis makes a new Lua for each script, so garbage is collected less often
+# there: a fifth less time.
+PLAIN := ./e2e ./cmd/... ./examples/... ./internal/luascripts ./internal/memory ./event/eventlog ./internal/cronspec ./internal/judge \
+	./internal/rediserr ./internal/simulate ./internal/stderrlog ./queue/internal/check ./queue/internal/yamlfile ./throttle/internal/civil ./tools/...
 
 test: ## install redis-server, and prometheus and chromium if it can, where they are missing, check, run all tests in their short form, and each benchmark once
 	tools/install-redis
@@ -58,7 +61,12 @@ soak: ## run all tests at their full length with -race, the random ones ten time
 	go test -race $(GOTEST) -timeout 90m ./...
 	go list -test -f '{{if .ForTest}}{{range .Imports}}{{if eq . "pgregory.net/rapid"}}{{$$.ForTest}}{{end}}{{end}}{{end}}' ./... | sort -u | \
 		xargs -I '{}' go test $(GOTEST) -timeout 90m '{}' -rapid.checks=1000
+	HEADWAY_TEST_WITHOUT_FUNCTIONS=1 go test $(GOTEST) ./throttle/... ./queue/... ./worker
+	@$(MAKE) --no-print-directory mutants
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=20000x
+
+mutants: ## break each formula of the scripts, one at a time, and see that the comparison with the twin in Go finds it (an hour)
+	go test -count=1 -timeout 3h -run TestMutantsAreFound ./internal/memory -mutants 1
 
 accept: ## run the acceptance tests: the whole thing in real time (a quarter of an hour)
 	go test -count=1 -tags accept -run Accept -v -p 1 -timeout 60m ./e2e
