@@ -7,7 +7,7 @@
 //	...
 //	http.Handle("/", limit.Handler(mux))
 //
-// The rules of one [Limit] are decided together: a request is charged to all of
+// The rules of one [Middleware] are decided together: a request is charged to all of
 // them or to none. Limiters are those of package throttle, with the same state: a
 // worker that sends SMS and a server that takes orders for them can share one.
 //

@@ -20,7 +20,7 @@ const StatusDefault = http.StatusTooManyRequests
 
 // Rule is a limit and what it is counted for.
 type Rule struct {
-	// Limiter decides. The limiters of a [Limit] share one client and one
+	// Limiter decides. The limiters of a [Middleware] share one client and one
 	// configuration; those of [throttle.Concurrent] come last.
 	Limiter *throttle.Limiter
 
@@ -44,7 +44,7 @@ const (
 	HeadersOff
 )
 
-// Config is how a [Limit] acts. The zero Config is usable.
+// Config is how a [Middleware] acts. The zero Config is usable.
 type Config struct {
 	// Match says which requests are limited; others go on untouched. Defaults
 	// to all.

@@ -369,18 +369,18 @@ func (l *Limiter) lookFor(ctx context.Context, mine *look) (activeLimit, error) 
 	return f.active(&k), k.err
 }
 
-// lookAlong is what a decision takes for in force without a look. Redis compares it with what
+// lookInCall is what a decision takes for in force without a look. Redis compares it with what
 // is stored, and decides only when both are the same. So a call that comes rarely is one round trip.
-type lookAlong struct {
+type lookInCall struct {
 	rules ruleSet
 	known []*knownLimit // by rule
 	looks []*look       // by rule; nil where none is due, or another caller looks: these are compared, too
 }
 
-// lookAlong begins a look at those limits that are due, nil when none is. While another caller looks
+// lookInCall begins a look at those limits that are due, nil when none is. While another caller looks
 // it waits for that, if what is known is too old to go by, so that those who come at once are one
 // batch afterwards.
-func (rs ruleSet) lookAlong(ctx context.Context) (*lookAlong, error) {
+func (rs ruleSet) lookInCall(ctx context.Context) (*lookInCall, error) {
 	due, other := rs.dueLooks()
 	for ; other != nil; due, other = rs.dueLooks() {
 		select {
@@ -395,7 +395,7 @@ func (rs ruleSet) lookAlong(ctx context.Context) (*lookAlong, error) {
 	if !due {
 		return nil, nil
 	}
-	a := &lookAlong{rs, make([]*knownLimit, len(rs)), make([]*look, len(rs))}
+	a := &lookInCall{rs, make([]*knownLimit, len(rs)), make([]*look, len(rs))}
 	for i, l := range rs {
 		f := &l.force
 		f.mu.Lock()
@@ -437,7 +437,7 @@ func (rs ruleSet) dueLooks() (due bool, other *look) {
 	return due, nil
 }
 
-func (a *lookAlong) limits() []activeLimit {
+func (a *lookInCall) limits() []activeLimit {
 	limits := make([]activeLimit, len(a.rules))
 	for i, l := range a.rules {
 		limits[i] = l.force.active(a.known[i])
@@ -446,7 +446,7 @@ func (a *lookAlong) limits() []activeLimit {
 }
 
 // asked is what Redis is to compare; nothing when a is nil.
-func (a *lookAlong) asked() []luascripts.KnownLimit {
+func (a *lookInCall) asked() []luascripts.KnownLimit {
 	if a == nil {
 		return nil
 	}
@@ -461,7 +461,7 @@ func (a *lookAlong) asked() []luascripts.KnownLimit {
 // Without an error what is known was in force after began; it counts unless somebody has learned
 // something else meanwhile. When Redis did not answer, those who wait fail with that, too, and
 // do not try one after the other.
-func (a *lookAlong) end(ctx context.Context, began time.Time, err error) {
+func (a *lookInCall) end(ctx context.Context, began time.Time, err error) {
 	if a == nil {
 		return
 	}
@@ -597,6 +597,12 @@ func (l *Limiter) followFile(ctx context.Context, was, now Limit) (knownLimit, e
 			return k, err
 		}
 	}
+}
+
+// readAnew makes all limiters of the rule read its limit anew, and changes nothing.
+func (l *Limiter) readAnew(ctx context.Context) error {
+	_, err := l.closeRule(ctx, -time.Microsecond) // a closing that is over already
+	return err
 }
 
 func (l *Limiter) closeRule(ctx context.Context, d time.Duration) (time.Time, error) {

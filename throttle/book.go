@@ -149,7 +149,7 @@ func bookBatch(ctx context.Context, rdb redis.UniversalClient, batch []*bookCall
 	calls := make([]*luascripts.Call, len(batch))
 	for i, c := range batch {
 		around := c.p.store.now()
-		number(c.call.Rules, c.limits, around)
+		setLimits(c.call.Rules, c.limits, around)
 		c.call.Gate = gateAround(c.r.Gates, around)
 		c.when.began = time.Now()
 		calls[i] = &c.call

@@ -220,7 +220,7 @@ func (b *Charge) sendLocked(ctx context.Context, s adjustment) ([]Promotion, err
 	}
 	var reply luascripts.CancelReply
 	for again := true; again; {
-		number(args.Rules, t.limits, t.begin())
+		setLimits(args.Rules, t.limits, t.begin())
 		var err error
 		reply, err = t.store.adjust(ctx, args)
 		again, err = t.again(ctx, "adjust", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)

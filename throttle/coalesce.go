@@ -58,7 +58,7 @@ const nodesMax = 1024
 func newCoalescer(rdb redis.UniversalClient, scattered bool) *coalescer {
 	m := &coalescer{rdb: rdb}
 	m.way = coalesce.Transport[*luascripts.Call]{
-		Alone: m.send, Together: m.sendMany, Patience: coalesce.PatienceDefault, Few: batchLeast,
+		Alone: m.send, Together: m.sendTogether, Patience: coalesce.PatienceDefault, Few: batchLeast,
 		Weight: func(c *luascripts.Call) int { return weightOf(&c.AcquireArgs) }, Most: luascripts.CallsMax,
 	}
 	m.sole = m.newNode()
@@ -150,9 +150,9 @@ func (m *coalescer) send(ctx context.Context, c *luascripts.Call) error {
 	return c.Err
 }
 
-// sendMany is [sendMany], and notes that keys are on servers that the client does
+// sendTogether is [sendMany], and notes that keys are on servers that the client does
 // not show.
-func (m *coalescer) sendMany(ctx context.Context, calls []*luascripts.Call) error {
+func (m *coalescer) sendTogether(ctx context.Context, calls []*luascripts.Call) error {
 	err := sendMany(ctx, m.rdb, calls)
 	if rediserr.Of(err) == rediserr.CrossSlot {
 		m.scattered.Store(true)

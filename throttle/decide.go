@@ -59,10 +59,10 @@ func (a *attempt) begin() { a.d = Decision{Request: a.r, Rule: a.p.rules[0].rule
 // inRedis decides by the active limits where the policy counts.
 func (a *attempt) inRedis(ctx context.Context) error {
 	a.begin()
-	t, err := newRetryAlong(ctx, a.p, byRequest(&a.r))
+	t, err := newRetryWithLook(ctx, a.p, byRequest(&a.r))
 	if err == nil {
-		if t.along != nil { // also when a hook of the client panics
-			defer func() { t.along.end(ctx, time.Time{}, cmp.Or(err, errLookApart)) }()
+		if t.inCall != nil { // also when a hook of the client panics
+			defer func() { t.inCall.end(ctx, time.Time{}, cmp.Or(err, errLookSeparately)) }()
 		}
 		err = a.ask(ctx, &t)
 	}
@@ -80,11 +80,11 @@ func (a *attempt) ask(ctx context.Context, t *retry) error {
 	a.fill(c)
 	for again := true; again; {
 		around := t.begin()
-		c.Gate, c.Known = gateAround(a.r.Gates, around), t.along.asked()
-		if rule, err := a.p.rules.numberFitting(c.Rules, t.limits, around); err != nil {
-			if t.along == nil {
+		c.Gate, c.Known = gateAround(a.r.Gates, around), t.inCall.asked()
+		if rule, err := a.p.rules.setFittingLimits(c.Rules, t.limits, around); err != nil {
+			if t.inCall == nil {
 				a.d.Rule = rule
-			} else if err = t.lookApart(ctx, a.p, 0); err == nil { // the limit may be a larger one by now
+			} else if err = t.lookSeparately(ctx, a.p, 0); err == nil { // the limit may be a larger one by now
 				continue
 			}
 			freeCall(c)
@@ -95,8 +95,8 @@ func (a *attempt) ask(ctx context.Context, t *retry) error {
 		if err == nil { // after an error others may work on the call still
 			said = answer{c.Status, c.Rule, c.Version, c.Now}
 		}
-		if t.along != nil && (said.status == luascripts.Outdated || err != nil && rediserr.Of(err).Answered()) {
-			if err := t.lookApart(ctx, a.p, said.rule); err != nil {
+		if t.inCall != nil && (said.status == luascripts.Outdated || err != nil && rediserr.Of(err).Answered()) {
+			if err := t.lookSeparately(ctx, a.p, said.rule); err != nil {
 				return err
 			}
 			continue
@@ -105,15 +105,15 @@ func (a *attempt) ask(ctx context.Context, t *retry) error {
 			return err
 		}
 	}
-	t.along.end(ctx, t.began, nil) // the limits are in force, whatever the decision is
-	t.along = nil
+	t.inCall.end(ctx, t.began, nil) // the limits are in force, whatever the decision is
+	t.inCall = nil
 	reply := c.AcquireReply
 	t.localTimes(&reply, slack(c.Rules))
 	freeCall(c)
 	return a.read(&reply, t.limits, t.roundTripTimes)
 }
 
-// calls are those that came to their end: one that failed may be under way still.
+// calls are kept for the next calls, when they were answered. One that failed may be under way still.
 var calls = sync.Pool{New: func() any { return &luascripts.Call{} }}
 
 // freeCall lets a call be used for another, with the memory of its rules. It keeps no keys.
@@ -129,7 +129,7 @@ func freeCall(c *luascripts.Call) {
 // store's clock is known.
 func (a *attempt) fill(c *luascripts.Call) {
 	p, r := a.p, &a.r
-	longest, inline := time.Duration(-1), p.cfg.InlineWait
+	longest, inline := time.Duration(-1), p.cfg.InlineWait // -1: any wait; in a request that is 0
 	if r.MaxWait != 0 {
 		longest = max(0, r.MaxWait)
 	}
@@ -162,7 +162,7 @@ func (a *attempt) read(reply *luascripts.AcquireReply, limits []activeLimit, whe
 	}
 	switch reply.Status {
 	case luascripts.Granted:
-		d.grant.made(a.p, r.Key, reply)
+		d.grant.fromReply(a.p, r.Key, reply)
 	case luascripts.TooLate:
 		return &TooLateError{Rule: d.Rule, At: d.At, Wait: d.At.Sub(d.Now), MaxWait: r.MaxWait}
 	case luascripts.Withdrawn:
@@ -244,10 +244,11 @@ func closedGate(gates []gate.At, now, until time.Time) string {
 
 // retry is one call of a store, made anew until the store decides. It does not
 // decide when its clock is in none of the windows it was sent, or when one of the
-// limits it was sent was replaced. The loop is always
+// limits it was sent was replaced. Most callers loop like this ([attempt.ask] may look at the
+// limits with its call, too):
 //
 //	for again := true; again; {
-//		number(rules, t.limits, t.begin())
+//		setLimits(rules, t.limits, t.begin())
 //		reply, err = t.store.cancel(ctx, args)
 //		again, err = t.again(ctx, "cancel", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
 //	}
@@ -257,7 +258,7 @@ type retry struct {
 	keys   keySet
 	limits []activeLimit // by which the store is asked now
 	fixed  bool          // newer limits are not looked for
-	along  *lookAlong    // which of the limits the store is to look at, too; nil for none
+	inCall *lookInCall   // which of the limits the store is to look at, too; nil for none
 
 	roundTripTimes     // of the last call
 	clocks         int // replies in a row that its clock was in no window
@@ -280,8 +281,8 @@ func (t *roundTripTimes) observe(s *clockedStore, now time.Time) {
 	}
 }
 
-// localTimes puts those of an answer into it, unless the store has done so. A grant may be so
-// old when it is acted on. As long as one answer is all that is known of a clock, the grant
+// localTimes puts those of an answer into it, unless the store has done so. A grant may be at most
+// `old` when it is acted on. As long as one answer is all that is known of a clock, the grant
 // may be as old as the call.
 func (t *roundTripTimes) localTimes(r *luascripts.AcquireReply, old time.Duration) {
 	if !r.Local.Start.IsZero() {
@@ -329,39 +330,39 @@ func newRetry(ctx context.Context, p *Policy, keys keySet) (retry, error) {
 	return retry{rules: p.rules, store: p.store, keys: keys, limits: in}, err
 }
 
-// newRetryAlong is [newRetry], but a look at limits that is due is left to the call itself, where one
+// newRetryWithLook is [newRetry], but a look at limits that is due is left to the call itself, where one
 // server has all keys.
-func newRetryAlong(ctx context.Context, p *Policy, keys keySet) (retry, error) {
+func newRetryWithLook(ctx context.Context, p *Policy, keys keySet) (retry, error) {
 	if s, ok := p.store.store.(redisStore); ok && !p.keyLimits && !s.coalescer.scattered.Load() {
-		along, err := p.rules.lookAlong(ctx)
+		look, err := p.rules.lookInCall(ctx)
 		if err != nil {
 			return retry{}, err
 		}
-		if along != nil {
-			return retry{rules: p.rules, store: p.store, keys: keys, limits: along.limits(), along: along}, nil
+		if look != nil {
+			return retry{rules: p.rules, store: p.store, keys: keys, limits: look.limits(), inCall: look}, nil
 		}
 	}
 	return newRetry(ctx, p, keys)
 }
 
-var errLookApart = errors.New("what is known is not in force")
+var errLookSeparately = errors.New("another limit is in force than the one known here")
 
-// lookApart reads the limits that the call could not find in force: that of a rule, from 1, has
+// lookSeparately reads the limits that the call could not find in force: that of a rule, from 1, has
 // changed. Or Redis answered an error, as when the limits are on another server; then the look may say
 // better what is wrong. The call is sent again afterwards.
-func (t *retry) lookApart(ctx context.Context, p *Policy, rule int) (err error) {
-	t.along.end(ctx, time.Time{}, errLookApart)
-	t.along = nil
+func (t *retry) lookSeparately(ctx context.Context, p *Policy, rule int) (err error) {
+	t.inCall.end(ctx, time.Time{}, errLookSeparately)
+	t.inCall = nil
 	if rule >= 1 && rule <= len(t.rules) {
 		t.rules[rule-1].readLimit(ctx)
 		if t.changed++; t.changed < roundTripsMax { // what is known of the others may still hold
-			if t.along, err = t.rules.lookAlong(ctx); err != nil {
+			if t.inCall, err = t.rules.lookInCall(ctx); err != nil {
 				return err
 			}
 		}
 	}
-	if t.along != nil {
-		t.limits = t.along.limits()
+	if t.inCall != nil {
+		t.limits = t.inCall.limits()
 		return nil
 	}
 	t.limits, err = p.activeLimits(ctx, t.keys)
@@ -408,16 +409,16 @@ func (t *retry) again(ctx context.Context, op string, a answer, err error) (bool
 	return false, t.rules.fault(ctx, op, a.rule, a.status, err)
 }
 
-// number puts the limits into the calls of their rules, computed around an instant.
-func number(calls []luascripts.RuleCall, limits []activeLimit, around time.Time) {
+// setLimits puts the limits into the calls of their rules, computed around an instant.
+func setLimits(calls []luascripts.RuleCall, limits []activeLimit, around time.Time) {
 	for i := range calls {
 		limits[i].putInto(&calls[i], around)
 	}
 }
 
-// numberFitting is [number] where permits are asked for. It refuses a cost that a limit
+// setFittingLimits is [setLimits] where permits are asked for. It refuses a cost that a limit
 // can never admit, and names the rule.
-func (rs ruleSet) numberFitting(calls []luascripts.RuleCall, limits []activeLimit, around time.Time) (rule string, err error) {
+func (rs ruleSet) setFittingLimits(calls []luascripts.RuleCall, limits []activeLimit, around time.Time) (rule string, err error) {
 	for i, l := range rs {
 		if err := limits[i].fits(l.rule, calls[i].Cost); err != nil {
 			return l.rule, err
@@ -427,8 +428,8 @@ func (rs ruleSet) numberFitting(calls []luascripts.RuleCall, limits []activeLimi
 	return "", nil
 }
 
-// made takes in the reply that is the grant.
-func (g *grant) made(p *Policy, key string, r *luascripts.AcquireReply) {
+// fromReply takes in the reply that is the grant.
+func (g *grant) fromReply(p *Policy, key string, r *luascripts.AcquireReply) {
 	g.worth, g.by, g.key, g.at, g.each = r.Worth, p, key, r.At, r.Each
 }
 

@@ -66,7 +66,7 @@ func (s *lease) release(ctx context.Context) (reply luascripts.ReleaseReply, err
 	t := retry{rules: ruleSet{l}, store: s.store, keys: keys, limits: []activeLimit{limit}}
 	part := []luascripts.RuleCall{{LimitKeys: s.keys(), Cost: 1}}
 	for again := true; again; {
-		number(part, t.limits, t.begin())
+		setLimits(part, t.limits, t.begin())
 		reply, err = s.store.release(ctx, part[0], s.token)
 		again, err = t.again(ctx, "release", answer{reply.Status, 1, reply.Version, reply.Now}, err)
 	}

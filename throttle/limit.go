@@ -42,7 +42,7 @@ const day = 24 * time.Hour
 // How to choose: sliding when the limit is a promise to a person ("never two
 // in 60 s"); fixed or calendar when it is counted like a bill; bucket when
 // bursts are welcome; gcra or leaky when they are not; smooth and warmup to
-// fallback a server that a job burdens after it was let in; concurrent to limit how
+// spare a server that a job burdens after it was let in; concurrent to limit how
 // many run at once.
 type Limit struct {
 	kind      kind

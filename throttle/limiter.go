@@ -20,10 +20,10 @@ import (
 // Limiter is a named limit: a rule, on a Redis server, or with [NewLocal] in
 // this process. It counts permits per key. Limiters of the same name and prefix
 // share their state, in any number of processes, and should have the same
-// limit in code. Of two that differ each decides by its own, and what it writes
-// (but for two sliding ones) is kept in the form and for the window of its own,
-// so the other may miss what that lets go: change a limit that is in use with
-// [Limiter.SetLimit], which goes before both, and not by a rolling deploy.
+// limit in code. Of two that differ each decides by its own limit, and writes the ledger by it.
+// It may drop grants that the other one still needs; two sliding limits don't. So change
+// a limit that is in use with [Limiter.SetLimit], which goes before both, and not by a
+// rolling deploy.
 //
 // A Limiter holds no state that matters and needs no closing; it does not own
 // the client. It is safe for concurrent use. A call for permits whose context has ended
@@ -39,7 +39,7 @@ type Limiter struct {
 	limit   Limit               // in code
 	limits  limitStore
 	force   limitInForce
-	met     keysMet // of limits of their own
+	met     keysMet // the keys seen so far, by their ids; only with Config.LimitOf
 	cfg     Config
 	waiters waiters
 	policy  *Policy // of only this rule
@@ -68,7 +68,7 @@ func New(rdb redis.UniversalClient, rule string, limit Limit, cfg Config) (*Limi
 	return l, nil
 }
 
-// newRule is a limiter that can't decide yet.
+// newRule is a limiter without its policy, which [New] adds.
 func newRule(s store, rule string, limit Limit, cfg Config) (*Limiter, error) {
 	if err := errors.Join(ForWorkers.ValidateRule(rule), limit.Validate(), cfg.validate()); err != nil {
 		return nil, err
@@ -240,7 +240,7 @@ func closeID(ctx context.Context, p *Policy, rule int, ids []string, r Request, 
 	args := luascripts.CloseArgs{Rules: calls[:end], Rule: rule + 1, Policy: p.name, Job: r.Job, For: d}
 	r.grant.addTo(args.Rules, p, r.Key)
 	for again := true; again; {
-		number(args.Rules, t.limits, t.begin())
+		setLimits(args.Rules, t.limits, t.begin())
 		reply, err = t.store.close(ctx, args)
 		again, err = t.again(ctx, "close", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
 	}
@@ -261,8 +261,7 @@ func (l *Limiter) OpenKey(ctx context.Context, key string) ([]Promotion, error) 
 // opened are the jobs that come next on a key that was opened.
 func (l *Limiter) opened(ctx context.Context, id string, reply luascripts.CloseReply) ([]Promotion, error) {
 	promoted := l.policy.rules.promotions(reply.Promoted, []string{id}, reply.Now)
-	_, err := l.closeRule(ctx, -time.Microsecond) // changes nothing, and all limiters read the limit anew
-	return promoted, err
+	return promoted, l.readAnew(ctx)
 }
 
 // CloseRule is [Limiter.CloseKey] for all keys of the rule. It bites at once in

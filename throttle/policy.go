@@ -23,9 +23,9 @@ const rulesMax = luascripts.RulesMax
 //
 // Rules stand narrowest key first: phone, then tenant, then provider. The first
 // key that refuses is the only one in whose line a job waits; wider rules are not
-// touched, so a job that waits for its phone holds no place at the provider. What
-// the narrower rules admitted it keeps its order: jobs of the same policy on that
-// key come behind it, jobs of other policies are not held up. Rules on the same key
+// touched, so a job that waits for its phone holds no place at the provider. In the
+// lines of the narrower rules, which admitted it, the job keeps its turn: later jobs of the
+// same policy stay behind it, and jobs of other policies pass. Rules on the same key
 // count as one, the latest of their instants. Rules that limit how many run at once
 // ([Concurrent]) come last, and are decided in the same step.
 //

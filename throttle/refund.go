@@ -141,7 +141,7 @@ func (f refund) in(ctx context.Context, t retry) (_ []Promotion, given bool, _ e
 	for again := true; again; {
 		_, misfit := p.rules.fits(t.limits, &f.r)
 		args.Back = f.first && misfit == nil
-		number(args.Rules, t.limits, t.begin())
+		setLimits(args.Rules, t.limits, t.begin())
 		var err error
 		reply, err = t.store.cancel(ctx, args)
 		again, err = t.again(ctx, "cancel", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)

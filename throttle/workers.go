@@ -148,7 +148,7 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]act
 		for j, i := range indices {
 			p := places[i].Policy
 			args[j] = luascripts.RefreshArgs{Rules: p.calls(places[i].IDs, places[i].request()), Policy: p.name, Job: places[i].Job}
-			number(args[j].Rules, limits[i], p.store.now())
+			setLimits(args[j].Rules, limits[i], p.store.now())
 		}
 		var again []int
 		began := time.Now()
@@ -247,7 +247,7 @@ func (workerCalls) Lookup(ctx context.Context, place BookingRef) (BookingStatus,
 // lookup asks once about the calls of one slot.
 func lookup(ctx context.Context, t *retry, calls []luascripts.RuleCall, at slotCalls, place BookingRef) (s BookingStatus, again bool, err error) {
 	p := place.Policy
-	number(calls, t.limits, t.begin())
+	setLimits(calls, t.limits, t.begin())
 	r, err := luascripts.Locate(ctx, p.rdb, luascripts.RefreshArgs{Rules: calls[at.from:at.to], Policy: p.name, Job: place.Job})
 	rule := r.Rule + at.from
 	again, err = t.again(ctx, "lookup", answer{r.Status, rule, r.Version, r.Now}, err)

@@ -234,7 +234,7 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 			r.Token = throttle.NewToken()
 			continue
 		}
-		t.begins(ctx, p.names, d)
+		t.countStartOrRefund(ctx, p.names, d)
 		return d, nil
 	}
 }
@@ -316,21 +316,20 @@ func (t *attempt) logRefused(err error) {
 	})
 }
 
-// begins counts a handler that starts, under these rules. An Observer that panics must not
-// keep what the task was granted.
-func (t *attempt) begins(ctx context.Context, rules []string, d throttle.Decision) {
+// countStartOrRefund is [attempt.countStart], and gives the permits back when the Observer panics.
+func (t *attempt) countStartOrRefund(ctx context.Context, rules []string, d throttle.Decision) {
 	told := false
 	defer func() {
 		if !told {
 			t.giveAllBack(ctx)
 		}
 	}()
-	t.started(ctx, rules, d)
+	t.countStart(ctx, rules, d)
 	told = true
 }
 
-// started counts a handler that starts, under these rules.
-func (t *attempt) started(ctx context.Context, rules []string, d throttle.Decision) {
+// countStart counts a handler that starts, under these rules.
+func (t *attempt) countStart(ctx context.Context, rules []string, d throttle.Decision) {
 	c := &t.a.counters
 	c.granted.Add(1)
 	if d.Shadowed {

@@ -239,7 +239,7 @@ func (q *promotions) leave(ctx context.Context, places []throttle.BookingRef) {
 			wg.Go(func() {
 				promoted, err := throttle.ForWorkers.Leave(ctx, p)
 				if err != nil {
-					q.failed(ctx, "the place of a task that is gone can't be given up", err)
+					q.logAndPause(ctx, "the place of a task that is gone can't be given up", err)
 				}
 				q.add(promoted...)
 			})
@@ -294,15 +294,12 @@ func (u *upkeep) compareClocks(ctx context.Context) error {
 	return nil
 }
 
-const (
-	// rulesTTL is how long the numbers count that a pool has written.
-	rulesTTL = 3 * time.Minute
-	minute   = time.Minute
-)
+// rulesTTL is how long the numbers count that a pool has written.
+const rulesTTL = 3 * time.Minute
 
 // run is the work of each minute.
 func (u *upkeep) run(ctx context.Context) {
-	every(ctx, minute, func(now time.Time) {
+	every(ctx, time.Minute, func(now time.Time) {
 		if err := u.compareClocks(ctx); errors.Is(err, ErrClockSkew) {
 			u.log.Error("the local clock is far off Redis' clock: tasks may be recovered too early or too late", zap.Error(err))
 		}

@@ -32,15 +32,15 @@ type client struct {
 	a      *Adapter
 	misses atomic.Int32 // empty queues in a row; asynq asks one after the other
 	fails  atomic.Int32 // failed fetches in a row
-	// recovered by another server of the pool are tasks whose process died. If each server did
-	// that, the user's functions would be asked by each about the same task.
-	recovered bool
+	// skipRecovery is set when another server of this pool recovers the tasks of dead processes. If
+	// each server did that, each would call the user's functions about the same task.
+	skipRecovery bool
 }
 
 // Eval runs a script that Redis does not have yet: asynq sends its text.
 func (c *client) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
 	sha := asynqwire.SHA(text)
-	if c.recovered && asynqwire.ListsExpired(sha) {
+	if c.skipRecovery && asynqwire.ListsExpired(sha) {
 		return nothing(ctx)
 	}
 	op, call := asynqwire.Recognise(sha, keys, args)
@@ -51,7 +51,7 @@ func (c *client) Eval(ctx context.Context, text string, keys []string, args ...a
 
 // EvalSha is how asynq runs its scripts.
 func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	if c.recovered && asynqwire.ListsExpired(sha) {
+	if c.skipRecovery && asynqwire.ListsExpired(sha) {
 		return nothing(ctx)
 	}
 	op, call := asynqwire.Recognise(sha, keys, args)

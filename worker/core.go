@@ -55,7 +55,7 @@ type load struct {
 // free is how many workers are free.
 func (l *load) free() int { return int(l.workers.Load() - l.running.Load()) }
 
-// wakeAhead is how many workers there are for each task that is woken more than workers are free.
+// wakeAhead is for how many workers one task more is woken than workers are free.
 const wakeAhead = 8
 
 // ahead is how many more tasks are woken than workers are free: a worker that becomes free
@@ -129,8 +129,8 @@ func (c *core) sawAnswer(ctx context.Context) {
 	}
 }
 
-// limitEvents is what an observer of a pool hears from the limiters: of tasks the pool tells
-// itself, with their queue and their type.
+// limitEvents are the events that the pool's limiters tell. The pool itself tells those of tasks,
+// with their queue and their type.
 func limitEvents(o event.Observer) event.Observer {
 	return event.Observer{LimitChanged: o.LimitChanged, KeyClosed: o.KeyClosed}
 }
@@ -155,8 +155,8 @@ func (c *core) logFew(what string, log func()) {
 	log()
 }
 
-// failed logs that a call of the background work failed, and waits a moment.
-func (c *core) failed(ctx context.Context, what string, err error) {
+// logAndPause logs that a call of the background work failed, and waits a moment.
+func (c *core) logAndPause(ctx context.Context, what string, err error) {
 	if ctx.Err() != nil {
 		return
 	}

@@ -56,7 +56,7 @@ func (d *deferral) Error() string {
 // Unwrap leads to [throttle.ErrThrottled], for code that looks at handlers' errors.
 func (d *deferral) Unwrap() error { return d.cause }
 
-// comesFirst is the pool that tries first to wake a task that waits so long for a rule: this
+// comesFirst is the pool that tries first to wake a task that waits for a rule: this
 // one, which spares the others the check. A task that waits for a lease belongs to every
 // pool: the lease may be held here, and this process may die with it. So does each task once
 // this pool fetches no more: it wakes none either.
@@ -178,7 +178,7 @@ func (s *deferrals) ofTask(queue, taskID string) *deferral {
 	return nil
 }
 
-// unwritten returns some deferrals that asynq should have written for so long.
+// unwritten returns at most `most` deferrals that asynq should have written longer than `after` ago.
 func (s *deferrals) unwritten(now time.Time, after time.Duration, most int) (all []*deferral) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -58,9 +58,10 @@ package worker
 //	core.go        core, load
 //	client.go      client, scripts
 //	fetch.go       fetcher, idleServers, and how the client fetches
-//	admission.go   attempt until its handler runs
+//	admission.go   attempt until its handler has run
 //	attempt.go     attempt as the host of its handler: ask, wait, hold, defer, give back
 //	outcome.go     attempt after its handler: correct the charge, Retry-After
+//	policyfiles.go follows policy files
 //	deferral.go    deferral, deferrals, archiveWatch
 //	batch.go       batches, batchCounts
 //	waker.go       waker wakes what is due, in order, as workers are free; lead

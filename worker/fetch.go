@@ -78,7 +78,7 @@ type fetchQueue struct {
 
 	// calling is locked while Redis is asked about this queue. Another server that wants a task
 	// of it waits, and gets one of those that come.
-	calling turn
+	calling chanLock
 	call    uint64 // the number of the last call
 	lost    bool   // it was not answered
 
@@ -91,13 +91,13 @@ type fetchQueue struct {
 	empty time.Time     // when it was found empty last
 }
 
-// turn is a lock that is held while Redis is asked. It is a channel: in a test with virtual time
+// chanLock is a lock that is held while Redis is asked. It is a channel: in a test with virtual time
 // (testing/synctest) a goroutine that waits for a mutex stops the clock, and one that waits for a
 // channel does not.
-type turn chan struct{}
+type chanLock chan struct{}
 
-func (t turn) Lock()   { t <- struct{}{} }
-func (t turn) Unlock() { <-t }
+func (l chanLock) Lock()   { l <- struct{}{} }
+func (l chanLock) Unlock() { <-l }
 
 type fetchedTask struct {
 	text string // asynq's message, as a server wants it
@@ -112,14 +112,14 @@ func newFetcher(a *Adapter) *fetcher {
 func (f *fetcher) of(name string) *fetchQueue {
 	q := f.queues[name]
 	if q == nil {
-		q = &fetchQueue{name: name, keys: f.keys(name), next: 1, calling: make(turn, 1)}
+		q = &fetchQueue{name: name, keys: f.keys(name), next: 1, calling: make(chanLock, 1)}
 		f.queues[name] = q
 	}
 	return q
 }
 
-// fetch returns a task of a queue, or none. asked is false when Redis was not asked: then a
-// server has to ask for another queue first, of which tasks are held.
+// fetch returns a task of a queue, or none. asked says whether Redis was asked. When there is no
+// task and Redis was not asked, a server has to take the tasks first that are held of another queue.
 func (f *fetcher) fetch(ctx context.Context, call asynqwire.Call) (task *fetchedTask, asked bool, err error) {
 	f.mu.Lock()
 	q := f.of(call.Queue)

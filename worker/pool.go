@@ -71,7 +71,7 @@ func New(rdb redis.UniversalClient, handler asynq.Handler, cfg Config) (*Pool, e
 		if i > 0 {
 			c.HealthCheckFunc = nil // the first server calls it, for all use one client
 		}
-		rdb := &client{UniversalClient: a.rdb, a: a, recovered: i > 0} // the first server does that, too
+		rdb := &client{UniversalClient: a.rdb, a: a, skipRecovery: i > 0} // the first server recovers
 		p.servers = append(p.servers, asynq.NewServerFromRedisClient(rdb, a.Server(c)))
 	}
 	return p, nil

@@ -118,7 +118,7 @@ func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
 	}
 	claimed, open, err := luascripts.Claim(ctx, w.rdb, w.keys, w.owner, claimTTL, rules)
 	if err != nil {
-		w.failed(ctx, "a changed limit can't be planned", err)
+		w.logAndPause(ctx, "a changed limit can't be planned", err)
 		return
 	}
 	var changed []luascripts.RuleVersion
@@ -177,7 +177,7 @@ func (w *waker) walk(ctx context.Context, rules []luascripts.RuleVersion) bool {
 		}
 		r, err := luascripts.ScanDeferred(ctx, w.rdb, w.keys, from, skip, replanPortion, false)
 		if err != nil {
-			w.failed(ctx, "the due index can't be read", err)
+			w.logAndPause(ctx, "the due index can't be read", err)
 			return false
 		}
 		if last.IsZero() {
@@ -266,7 +266,7 @@ func (w *waker) replan(ctx context.Context, r luascripts.ScanDeferredReply, rule
 	}
 	codes, err := luascripts.Retime(ctx, w.rdb, w.keys, false, retimings)
 	if err != nil {
-		w.failed(ctx, "deferred tasks can't be re-timed", err)
+		w.logAndPause(ctx, "deferred tasks can't be re-timed", err)
 		return nil, false
 	}
 	moved = make(map[string]bool)

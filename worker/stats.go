@@ -17,7 +17,7 @@ import (
 // Stats is a snapshot of what a pool or an adapter did since it was made.
 type Stats struct {
 	Admissions int64 // times that a rule was asked for a task
-	Granted    int64 // handlers that were let in, or Acquires in them
+	Granted    int64 // grants under which a handler started; not what a handler acquires itself
 	Redeemed   int64 // of those, by tasks that had been promised an instant
 	Booked     int64 // admissions that were answered with a booking
 	Deferred   int64 // tasks that gave their slot back
@@ -35,8 +35,8 @@ type Stats struct {
 	Bypassed   int64 // tasks with a policy that ended and whose limits were not asked: Adapter.Handler is not around their handler
 	Finished   int64 // redeliveries of tasks that had finished here while Redis was away
 
-	// Lateness is how long after the later of its promise and the instant from
-	// which the ledger admits it a task that waited started, over the last 8192.
+	// Lateness is how late tasks that waited were started: counted from the promised instant, or from
+	// when the ledger admits the task, if that is later. It is of the last 8192 of them.
 	LatenessP50, LatenessP99, LatenessMax time.Duration
 
 	// Rules are those that kept tasks waiting, by name.
@@ -50,11 +50,11 @@ type Stats struct {
 	Lead time.Duration
 }
 
-// RuleStats is how a rule kept tasks waiting. A wait is real time, from the admission that
-// the rule refused to the start of the handler, or to an admission that another rule
-// refused, and of a booked task from its enqueueing. It counts when it is over, in the pool that
-// starts the task. That pool knows it to the second where another one deferred the task, or where it
-// was booked; then all of it counts for the last rule.
+// RuleStats is how a rule kept tasks waiting. A wait is real time. It begins at the admission that
+// the rule refused, or when the task was enqueued with a booking. It ends when the handler starts, or
+// at an admission that another rule refused. The pool that starts the task counts it. When another
+// pool deferred the task, or it was booked, the wait is known to the second, and all of it counts
+// for the last rule.
 type RuleStats struct {
 	Rule   string
 	Bound  int64         // times that it was the rule that refused

@@ -66,7 +66,7 @@ func (s *sweeper) sweep(ctx context.Context) {
 func (s *sweeper) portion(ctx context.Context, from time.Time, skip int, lines map[doubtKey]throttle.BookingRef) (luascripts.ScanDeferredReply, bool) {
 	r, err := luascripts.ScanDeferred(ctx, s.rdb, s.keys, from, skip, sweepPortion, true)
 	if err != nil {
-		s.failed(ctx, "the due index can't be read", err)
+		s.logAndPause(ctx, "the due index can't be read", err)
 		return r, false
 	}
 	var over []dueTask

@@ -28,10 +28,10 @@ const (
 	// soonAhead is how far ahead a task is due soon: so far that an idle server, whose wait was
 	// begun when nothing was, looks again before its instant. A look knows it up to lookMost late.
 	soonAhead = lookMost + 3*idlePollTop/2
-	// sweepAfter is how long overdue a task has to be before a pool wakes what another pool
+	// othersOverdue is how long overdue a task has to be before a pool wakes what another pool
 	// should have woken. If all pools checked each task at its instant, the load would be
 	// multiplied by their number.
-	sweepAfter = 25 * time.Millisecond
+	othersOverdue = 25 * time.Millisecond
 	// moveLeast is what a booking must have moved to be re-timed.
 	moveLeast = time.Millisecond
 	// movedFar is how far ahead a booking must have moved to be asked about once more.
@@ -55,8 +55,8 @@ const (
 
 // waker wakes the deferred tasks of one queue: it sleeps until the first entry
 // of the due index is due, checks the bookings of what is due, re-times what
-// has moved, and moves the rest to the head of pending, in order, no more than
-// workers are free.
+// has moved, and moves the rest to the head of pending, in order, as many as workers
+// are free and some more.
 type waker struct {
 	*core
 	promotions *promotions
@@ -134,9 +134,9 @@ func (w *waker) ring() {
 }
 
 // room is how many tasks may be woken now: as many as workers are free, and some
-// that are fetched as soon as the next ones become free, less those on their way. Woken tasks go before all others in the
-// queue, so waking more would starve those. When room is below want, free rings the waker
-// as soon as a worker is free; without that it should look again after so long. There is no
+// that are fetched as soon as the next ones become free, less those on their way. Woken tasks
+// go before all others in the queue, so waking more would starve those. When room is below want,
+// a worker that becomes free rings the waker; without that it looks `again` later. There is no
 // room once this pool fetches no more: other pools wake what is due.
 func (w *waker) room(now time.Time, want int) (room int, again time.Duration) {
 	w.mu.Lock()
@@ -182,7 +182,7 @@ func (w *waker) run(ctx context.Context) {
 	}
 }
 
-// restBetweenLooks waits lookRest after the last look, while tasks are due one close behind the other.
+// restBetweenLooks waits until lookRest after the last look began, while tasks are due one close behind the other.
 func (w *waker) restBetweenLooks(ctx context.Context, began time.Time) {
 	w.mu.Lock()
 	thick := w.dense
@@ -207,9 +207,9 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 	began = time.Now()
 	most, _ := w.room(began, 0)
 	free := max(0, most-w.load.ahead())
-	due, err := luascripts.Due(ctx, w.rdb, w.keys, luascripts.DueArgs{Lead: lead, Room: most, Free: free, Pool: w.poolMark, Sweep: w.sweep()})
+	due, err := luascripts.Due(ctx, w.rdb, w.keys, luascripts.DueArgs{Lead: lead, Room: most, Free: free, Pool: w.poolMark, Others: w.othersOverdue()})
 	if err != nil {
-		w.failed(ctx, "the due index can't be read", err)
+		w.logAndPause(ctx, "the due index can't be read", err)
 		return time.Now(), lookMost
 	}
 	w.sawAnswer(ctx)
@@ -274,7 +274,7 @@ func (w *waker) lookRest() time.Duration {
 	return min(lookLeast, time.Duration(w.load.workers.Load())*lookWorker)
 }
 
-// spaced is when to look again, at the earliest after lookLeast when one look after the
+// spaced is when to look again, at the earliest after lookRest when one look after the
 // other finds something.
 func (w *waker) spaced(wait time.Duration, ready int) time.Duration {
 	w.mu.Lock()
@@ -286,14 +286,14 @@ func (w *waker) spaced(wait time.Duration, ready int) time.Duration {
 	return wait
 }
 
-// sweep is how long after its instant this pool wakes a task that another pool should wake.
-func (w *waker) sweep() time.Duration {
+// othersOverdue is how long after its instant this pool wakes a task that another pool should wake.
+func (w *waker) othersOverdue() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if time.Now().Before(w.adopts) {
 		return -lookMost // it treats them as its own
 	}
-	return sweepAfter
+	return othersOverdue
 }
 
 // found notes whether something is deferred, and whether it is due soon.
@@ -384,27 +384,27 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 	for i, t := range ready {
 		order[i] = instant{i, t.At, 0}
 	}
-	for n, now := range throttle.ForWorkers.Refresh(ctx, w.rdb, bookings) {
+	for n, place := range throttle.ForWorkers.Refresh(ctx, w.rdb, bookings) {
 		t := ready[index[n]]
-		w.promotions.add(now.Promoted...)
-		if now.Known {
-			order[index[n]] = instant{index[n], now.At, now.Permits}
+		w.promotions.add(place.Promoted...)
+		if place.Known {
+			order[index[n]] = instant{index[n], place.At, place.Permits}
 		}
-		wait := now.At.Sub(now.Now)
+		wait := place.At.Sub(place.Now)
 		late := !t.booking.Deadline.IsZero() && wait > time.Until(t.booking.Deadline)
 		// a task whose booking is gone, or comes too late, is woken: its admission handles it
-		if now.Err != nil || !now.Known || late || wait <= lead+moveLeast {
-			if now.Known {
+		if place.Err != nil || !place.Known || late || wait <= lead+moveLeast {
+			if place.Known {
 				w.recheck.confirm(bookings[n])
 			}
 			continue
 		}
-		w.recheck.invalidate(bookings[n].Policy, bookings[n].IDs, now.Rule)
+		w.recheck.invalidate(bookings[n].Policy, bookings[n].IDs, place.Rule)
 		anys := t.Pool == luascripts.PoolMark{} // it belonged to every pool before this look
-		moved = append(moved, luascripts.Retiming{ID: t.ID, At: now.At, In: wait, Any: anys || w.forLease(now.Rule, wait), For: t.For,
-			Why: luascripts.WhyOf(luascripts.CauseLine, t.booking.Rules, now.Rule)})
+		moved = append(moved, luascripts.Retiming{ID: t.ID, At: place.At, In: wait, Any: anys || w.forLease(place.Rule, wait), For: t.For,
+			Why: luascripts.WhyOf(luascripts.CauseLine, t.booking.Rules, place.Rule)})
 		from = append(from, index[n])
-		rules = append(rules, now.Rule)
+		rules = append(rules, place.Rule)
 		waits = append(waits, wait)
 	}
 	moves := w.retime(ctx, ready, moved, from, rules, waits)
@@ -435,10 +435,10 @@ func (w *waker) checkMoved(ctx context.Context, ready []dueTask, moved []luascri
 	if len(bookings) == 0 {
 		return
 	}
-	for n, now := range throttle.ForWorkers.Refresh(ctx, w.rdb, bookings) {
-		w.promotions.add(now.Promoted...)
-		if now.Err == nil && now.Known && tasks[n].At.Sub(now.At) > moveLeast {
-			w.promotions.add(throttle.Promotion{Job: bookings[n].Job, At: now.At, Wait: now.At.Sub(now.Now), Place: bookings[n]})
+	for n, place := range throttle.ForWorkers.Refresh(ctx, w.rdb, bookings) {
+		w.promotions.add(place.Promoted...)
+		if place.Err == nil && place.Known && tasks[n].At.Sub(place.At) > moveLeast {
+			w.promotions.add(throttle.Promotion{Job: bookings[n].Job, At: place.At, Wait: place.At.Sub(place.Now), Place: bookings[n]})
 		}
 	}
 }
@@ -461,7 +461,7 @@ func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.
 	}
 	codes, err := luascripts.Retime(ctx, w.rdb, w.keys, false, moved)
 	if err != nil {
-		w.failed(ctx, "due tasks can't be re-timed", err)
+		w.logAndPause(ctx, "due tasks can't be re-timed", err)
 	}
 	for n, code := range codes {
 		if err == nil && code != luascripts.Retimed {
@@ -512,7 +512,7 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 	}
 	w.mu.Unlock()
 	if err != nil {
-		w.failed(ctx, "due tasks can't be woken", err)
+		w.logAndPause(ctx, "due tasks can't be woken", err)
 		return nil, 0
 	}
 	w.counters.wakes.Add(int64(woken))
