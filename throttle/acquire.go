@@ -41,11 +41,12 @@ type waiter struct {
 	promoted chan struct{} // is sent to when a script promotes the job, in the line of any rule
 	moved    chan struct{} // is sent to when the line has moved, by those who wait in it
 
-	told   *Decision // the last answer that let it wait
-	rule   *Limiter  // in whose line the caller waits; nil for none
-	key    string    // of that line
-	checks bool      // it asks as the first of its line, because time has passed
-	early  bool      // it asks before its instant, without a promotion
+	told   *Decision     // the last answer that let it wait
+	rule   *Limiter      // in whose line the caller waits; nil for none
+	key    string        // of that line
+	checks bool          // it asks as the first of its line, because time has passed
+	early  bool          // it asks before its instant, without a promotion
+	took   time.Duration // from the last question to its answer
 }
 
 // newWaiter listens for promotions of the job, until stop.
@@ -64,6 +65,15 @@ func (w *waiter) stop() {
 	}
 }
 
+// ask asks for the caller, and takes the answer in.
+func (w *waiter) ask(f func() (Decision, error)) (Decision, error) {
+	began := time.Now()
+	d, err := f()
+	w.took = time.Since(began)
+	w.answered(d, err)
+	return d, err
+}
+
 // answered takes the answer to the first caller of a line. When it shows that the line has moved,
 // the others are woken, so that they ask, too.
 func (w *waiter) answered(d Decision, err error) {
@@ -72,7 +82,7 @@ func (w *waiter) answered(d Decision, err error) {
 	if w.rule == nil {
 		return
 	}
-	if first, _ := w.rule.waiters.first(w.key, w.job, 0); !first {
+	if !w.rule.waiters.isFirst(w.key, w.told.start) {
 		return
 	}
 	if err != nil {
@@ -145,8 +155,7 @@ func (w *waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 			r.MaxWait = leastWait(time.Until(end))
 		}
 		r.Token = NewToken()
-		d, err := p.decide(ctx, luascripts.GrantOrBook, r)
-		w.answered(d, err)
+		d, err := w.ask(func() (Decision, error) { return p.decide(ctx, luascripts.GrantOrBook, r) })
 		if err != nil {
 			lost := p.withdrawLost(ctx, r, err)
 			if booked && !lost && !errors.Is(err, ErrTooLate) { // those have left
@@ -171,7 +180,7 @@ func (w *waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 			return d, err
 		}
 		if !d.stale() {
-			d.Waited = time.Since(began)
+			d.Waited, d.notAhead = time.Since(began), false
 			return d, nil
 		}
 		_ = p.comeBack(ctx, r) // this process stood still: the grant is worth nothing now
@@ -185,12 +194,16 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 	asked := time.Now()
 	told := d.Wait()
 	instant := asked.Add(told - min(lead, w.p.cfg.InlineWait))
+	check := recheck
 	w.early = true
 	for looked := asked; ; {
 		now := time.Now()
-		first, check := true, recheck
-		if w.rule != nil {
-			first, check = w.rule.waiters.first(w.key, w.job, told)
+		first := w.rule == nil
+		if !first && w.rule.waiters.isFirst(w.key, d.start) {
+			first, check = true, w.rule.waiters.checkAfter(w.key, told, w.rule.limit.each())
+		}
+		if instant.Sub(asked.Add(check)) <= w.took { // the answer would come too late to be of use
+			first = false
 		}
 		switch {
 		case !now.Before(instant):
@@ -205,6 +218,7 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 			pause = min(pause, check-now.Sub(asked))
 		}
 		if woken, err := w.sleep(ctx, pause); woken || err != nil {
+			w.early = w.early && time.Until(instant) > w.took
 			return err
 		}
 		if time.Since(looked) < limitPoll {
@@ -363,12 +377,19 @@ func (l *waitingLine) first() []standing {
 	return l.callers[:n]
 }
 
+// isFirst says whether one who waits for an instant is among the first.
+func (l *waitingLine) isFirst(start time.Time) bool {
+	return l != nil && len(l.callers) > 0 && start.Sub(l.callers[0].start) <= lead
+}
+
 // checkAfter is how long after its last question one of the first asks again, when it was told to
 // wait so long. While callers of other processes give up it asks the more often the nearer it
 // is: a limit that hands out its permits one by one loses those for which nobody comes in time.
-func (l *waitingLine) checkAfter(wait time.Duration) time.Duration {
-	if time.Since(l.movedUp) < movingFor {
-		return min(recheck, wait/2)
+//
+// Nobody is ahead of a caller that is nearer than the time `each` of a permit.
+func (l *waitingLine) checkAfter(wait, each time.Duration) time.Duration {
+	if l != nil && time.Since(l.movedUp) < movingFor {
+		return min(recheck, max(wait/2, each, lead))
 	}
 	return recheck
 }
@@ -392,22 +413,24 @@ func (w *waiters) leave(key, job string) {
 		return
 	}
 	for _, s := range line.first() {
-		if time.Since(s.asked) > line.checkAfter(s.start.Sub(s.asked)) {
+		if time.Since(s.asked) > line.checkAfter(s.start.Sub(s.asked), 0) {
 			notify(s.moved)
 		}
 	}
 }
 
-// first says whether a caller is one of the first in the line of a key in this process, and how long
-// after its last question it asks again as such, when it was told to wait so long.
-func (w *waiters) first(key, job string, wait time.Duration) (first bool, check time.Duration) {
+// isFirst says whether a caller that waits for an instant is one of the first in the line of a key in
+// this process.
+func (w *waiters) isFirst(key string, start time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	line := w.lines[key]
-	if !slices.ContainsFunc(line.first(), func(s standing) bool { return s.job == job }) {
-		return false, 0
-	}
-	return true, line.checkAfter(wait)
+	return w.lines[key].isFirst(start)
+}
+
+func (w *waiters) checkAfter(key string, wait, each time.Duration) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lines[key].checkAfter(wait, each)
 }
 
 // movedUp notes that the first caller in the line of a key has moved up.

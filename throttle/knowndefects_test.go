@@ -207,8 +207,8 @@ func TestTTLRoundedDown(t *testing.T) {
 		before := time.Now()
 		s.try(s.limiter(rule, throttle.Sliding(1, window)), 1)
 		got := s.life("hw:{" + key + "}:" + rule)
-		if gone := time.Since(before); got+gone < window || got > window+251*ms {
-			t.Errorf("window %v: the key lives %v after %v, want %v and at most 251 ms more", window, got, gone, window)
+		if gone := time.Since(before); got+gone < window || got > window+51*ms {
+			t.Errorf("window %v: the key lives %v after %v, want %v and at most 51 ms more", window, got, gone, window)
 		}
 	}
 }

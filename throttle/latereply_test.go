@@ -3,7 +3,9 @@ package throttle_test
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -42,6 +44,49 @@ func TestLateReplyIsNotActedOn(t *testing.T) {
 	if gap := time.Since(first); gap < window-window/10 {
 		t.Errorf("the next grant follows after %v, want %v less a tenth", gap, window)
 	}
+}
+
+// A reservation that waits asks early, because nobody came for the place before it. The answer, a grant,
+// is 1.5 s on its way: it is not acted on.
+func TestLateReplyToAReservationIsNotActedOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const window, delay = 2 * time.Second, 1500 * time.Millisecond
+		_, m := redistest.Mini(t)
+		var late atomic.Bool
+		rdb := miniClient(t, m)
+		rdb.AddHook(&calls{after: func() {
+			if late.Swap(false) {
+				time.Sleep(delay)
+			}
+		}})
+		far := newLimiter(t, rdb, "phone", throttle.Sliding(1, window), throttle.Config{})
+		near := newLimiter(t, miniClient(t, m), "phone", throttle.Sliding(1, window), throttle.Config{})
+		if err := near.Acquire(t.Context(), key, 1); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := near.Reserve(t.Context(), key, 1); err != nil { // for its place nobody comes
+			t.Fatal(err)
+		}
+		r, err := far.Reserve(t.Context(), key, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(window+window/2-100*time.Millisecond, func() { late.Store(true) })
+		if err := r.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		first := time.Now()
+		if late.Load() {
+			t.Fatal("no answer was late")
+		}
+		if err := near.Acquire(t.Context(), key, 1); err != nil {
+			t.Fatal(err)
+		}
+		if gap := time.Since(first); gap < window-window/10 {
+			t.Errorf("the next grant follows after %v, want %v less a tenth", gap, window)
+		}
+	})
 }
 
 // Behind a network that is slow all the time there are grants all the same.

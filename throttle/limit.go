@@ -105,6 +105,9 @@ func (l Limit) Permits() int { return l.permits }
 // for a day, 7 days for a week, 31 days for a month.
 func (l Limit) Window() time.Duration { return l.window }
 
+// each is the time of one permit.
+func (l Limit) each() time.Duration { return l.window / time.Duration(l.permits) }
+
 // Burst returns how many permits a bucket or gcra gives at once, and how many
 // smooth stores; 0 for limits that know no burst.
 func (l Limit) Burst() int { return l.burst }

@@ -208,6 +208,7 @@ func (p *Policy) Redeem(ctx context.Context, r Request) (Decision, error) {
 	if ctx.Err() != nil {
 		return Decision{}, context.Cause(ctx)
 	}
+	r.notAhead = false // of the decision that r comes from
 	return p.decideForJob(ctx, luascripts.GrantOrBook, r)
 }
 
@@ -271,7 +272,7 @@ func (p *Policy) countsAs(q *Policy) bool {
 }
 
 // calls are what the scripts need to know of each rule. The limits are put in later by
-// [number], when the store's clock is known.
+// [setLimits], when the store's clock is known.
 func (p *Policy) calls(ids []string, r Request) []luascripts.RuleCall {
 	calls := make([]luascripts.RuleCall, len(p.rules))
 	for i, l := range p.rules {

@@ -81,7 +81,7 @@ func (v *Reservation) Take(ctx context.Context) (Decision, error) {
 		d.Granted = false
 		return d, v.gone()
 	}
-	return v.ask(ctx, true)
+	return v.ask(ctx, true, false)
 }
 
 // Wait blocks until the permits are granted: nil means that the caller may go.
@@ -101,8 +101,7 @@ func (v *Reservation) Wait(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		d, err := v.lockAndAsk(ctx, w.early)
-		w.answered(d, err)
+		d, err := w.ask(func() (Decision, error) { return v.lockAndAsk(ctx, w.early) })
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -159,14 +158,14 @@ func (v *Reservation) comeBack(ctx context.Context) error {
 	return nil
 }
 
-func (v *Reservation) lockAndAsk(ctx context.Context, prompt bool) (Decision, error) {
+func (v *Reservation) lockAndAsk(ctx context.Context, notAhead bool) (Decision, error) {
 	v.asking.Lock()
 	defer v.asking.Unlock()
-	return v.ask(ctx, prompt)
+	return v.ask(ctx, notAhead, true)
 }
 
-// ask is called with asking held.
-func (v *Reservation) ask(ctx context.Context, prompt bool) (Decision, error) {
+// ask is called with asking held, by a Wait, which settles the grant, or by Take.
+func (v *Reservation) ask(ctx context.Context, notAhead, settles bool) (Decision, error) {
 	err := v.gone()
 	if err == nil {
 		err = v.comeBack(ctx)
@@ -178,21 +177,25 @@ func (v *Reservation) ask(ctx context.Context, prompt bool) (Decision, error) {
 	if err != nil || d.Granted {
 		return d, err
 	}
-	r.notAhead = prompt
+	r.notAhead = notAhead
 	d, err = v.p.decideForJob(ctx, luascripts.GrantOrBook, r)
-	if err == nil {
-		v.keep(d, !prompt)
+	if err != nil {
+		return d, err
 	}
-	return d, err
+	if !settles && d.Wait() > 0 {
+		d.Granted = false // a Wait was granted it ahead, and its answer was lost: Take gets it at its instant
+	}
+	v.keep(d, settles)
+	return d, nil
 }
 
 // keep remembers an answer. The token stays the same, so that a call whose
 // answer was lost can be repeated, until the fallback answers instead of Redis: then
 // that call is taken back, and its token with it.
-func (v *Reservation) keep(d Decision, ahead bool) {
+func (v *Reservation) keep(d Decision, settles bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.d, v.ahead = d, ahead && d.Granted
+	v.d, v.ahead = d, settles && d.Granted
 	if d.Fallback != FailClosed {
 		v.next.Token = NewToken()
 	}

@@ -88,6 +88,7 @@ func (m mutant) in(text string) string {
 // The comparison of the scripts with the store in memory bites: it finds a script in which one
 // formula is wrong by the least there is.
 func TestMutantsAreFound(t *testing.T) { // not parallel: it sets flags of rapid
+	redistest.NeedFunctions(t)
 	for name, value := range map[string]string{"rapid.checks": "1000", "rapid.shrinktime": "0s", "rapid.nofailfile": "true", "rapid.seed": "1"} {
 		was := flag.Lookup(name).Value.String()
 		if err := flag.Set(name, value); err != nil {
@@ -115,7 +116,8 @@ func TestMutantsAreFound(t *testing.T) { // not parallel: it sets flags of rapid
 		if *everyMutant > 0 {
 			fmt.Printf("%d of %d %.1f s %v %v\n", i+1, len(few), time.Since(began).Seconds(), found, m)
 		}
-		if broken {
+		if broken { // it loops
+			rig.server.Kill()
 			rig = nil
 		}
 		if !found {
@@ -133,11 +135,11 @@ var some = []string{
 	"return ledger.start + limit.W + limit.W * 1 + floor((most - limit.n - 1) / limit.n)", // fixed
 	"return begin(limit, i + (1 + 1) + floor((most - limit.n - 1) / limit.n))",            // calendar
 	"return 1 + max(a, anchor + ceil((k - have) / limit.n) * limit.W)",                    // step
-	"return 1 + max(a, up(plus(limit, t, r, before + cost - limit.burst)))", // gcra
-	"return 1 + max(a, up(plus(limit, t, r, before)))",                      // smooth
-	"return 1 + max(a, t + ceil(f + wait(limit, stored, before)))",          // warmup
-	"local oldest = nth(ledger, n + (k - 1 - rounds * n))",                  // sliding
-	"if index <= 0 then return now + rounds * limit.W end",                  // leases
+	"return 1 + max(a, up(plus(limit, t, r, before + cost - limit.burst)))",               // gcra
+	"return 1 + max(a, up(plus(limit, t, r, before)))",                                    // smooth
+	"return 1 + max(a, t + ceil(f + wait(limit, stored, before)))",                        // warmup
+	"local oldest = nth(ledger, n + (k - 1 - rounds * n))",                                // sliding
+	"if index <= 0 then return now + rounds * limit.W end",                                // leases
 	"rule.by_ledger = 1 + min(rule.kind.earliest(rule.limit, of, b, left, rule.want), NEVER)",
 	"while i < count and not binding do",
 	"if i > last or form.mode ~= (1 + 0) then return i end",
@@ -171,14 +173,15 @@ func everyNth(all []mutant, n int) []mutant {
 // mutantRig is a server for mutants.
 type mutantRig struct {
 	t         *testing.T
+	server    *redistest.Server
 	raw       *redis.Client
 	functions *redis.Client
 }
 
 func newMutantRig(t *testing.T) *mutantRig {
 	t.Helper()
-	server := redistest.Start(t)
-	r, o := &mutantRig{t: t, raw: server.Client(t)}, server.ClientOptions()
+	server := redistest.Start(t, redistest.Arg("save", "")) // configured, so never a server that others use, too
+	r, o := &mutantRig{t: t, server: server, raw: server.Client(t)}, server.ClientOptions()
 	o.ReadTimeout, o.MaxRetries = 2*time.Second, -1 // a mutant may loop without end
 	r.functions = redis.NewClient(o)
 	t.Cleanup(func() { _ = r.functions.Close() })

@@ -92,6 +92,10 @@ func TestPartsExpireAlone(t *testing.T) {
 	if p := s.Peek(s.key, look); p.Life != 48*ms || p.Next.IsZero() || p.Waiting != 1 {
 		t.Fatalf("Peek behind the window = %+v, want a life of 48 ms, one waiting", p)
 	}
+	s.at(2*time.Minute + 51*ms)
+	if p := s.Peek(s.key, look); p.Life != 0 || p.Next.IsZero() || p.Waiting != 1 {
+		t.Fatalf("Peek behind the ledger's life = %+v, want no life, one waiting", p)
+	}
 	s.at(2*time.Minute + 251*ms)
 	if p := s.Peek(s.key, look); p.Life != 0 || p.Next.IsZero() || p.Waiting != 0 {
 		t.Fatalf("Peek behind the ledger's life = %+v, want no life, the one who waited late", p)

@@ -25,7 +25,7 @@ local write = ledger.write
 
 local call, byte, sub = redis.call, string.byte, string.sub
 local BILLS = 4503599627370496
-local STRETCH = -6 -- a tenth of a second, an instant but for five digits: for one the set is given its life once, which has two to spare
+local STRETCH = -6 -- a tenth of a second, an instant but for five digits: for one the set is given its life once, which has one to spare
 local NOBODY = "\0\0\0\0\0\0\0\0"
 
 -- holds is the instant of the token's grant, a negative number when the token
@@ -70,7 +70,7 @@ local function remember(tokens, list, now)
   if not again or byte(list[2], 8) < 32 then -- one call in eight, which clears more than the eight add
     forget_old(tokens, "0", int(now - COPY), 64 + 8 * #list)
   end
-  if not again then live(tokens, last + COPY - now) end
+  if not again then live(tokens, last + COPY + 100000 - now) end
 end
 
 -- spend makes a grant of a rule, which put writes
