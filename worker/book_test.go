@@ -245,7 +245,7 @@ func (c *dying) EvalSha(ctx context.Context, sha string, keys []string, args ...
 // behind them come at their own instants, and nothing breaks the limit.
 func TestProducerDiesBeforeItEnqueues(t *testing.T) {
 	t.Parallel()
-	const n, window = 10, 200 * ms // a grant of less is given back whenever a slow machine takes 10 ms
+	const n, window = 10, 400 * ms // a grant of less is given back whenever a slow machine takes 10 ms
 	r, seen := newRig(t), &runs{}
 	policy := phone("sms", window)
 	dead, err := queue.NewClient(&dying{UniversalClient: r.rdb}, queue.ClientConfig{Policies: []queue.Policy{policy}})
@@ -366,7 +366,7 @@ func TestBookedUniqueTask(t *testing.T) {
 // booked, enqueued and run once.
 func TestBookedThroughLostReplies(t *testing.T) {
 	t.Parallel()
-	const n, window = 15, 200 * ms
+	const n, window = 15, 400 * ms
 	r, seen := newRig(t), &runs{}
 	policy := phone("sms", window)
 	pool, _ := r.start(seen.handler(), policies(policy))

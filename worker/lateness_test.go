@@ -60,11 +60,11 @@ func (h *slowHook) slow(cmds []redis.Cmder, do func() error) error {
 	return do()
 }
 
-// A task becomes due 500 ms after another, the look at which is slow: the first
+// A task becomes due 1.5 s after another, the look at which is slow: the first
 // is late, the second is not.
 func TestSlowLookDelaysNoOther(t *testing.T) {
 	t.Parallel()
-	const per, apart, slow = 1100 * ms, 900 * ms, 800 * ms
+	const per, apart, slow = 2000 * ms, 1500 * ms, 1300 * ms
 	for name, h := range map[string]*slowHook{
 		"check":           {suffix: ":line", after: slow},
 		"way to the due":  {suffix: ":due", before: slow},

@@ -80,7 +80,7 @@ func TestLostAnswerToADeferral(t *testing.T) {
 	cases := map[string]*lostDeferral{ // side by side: their time is waiting
 		"go-redis repeats it":                  newLostDeferral(t, 1500*ms, 5500*ms, byDefault),
 		"asynq repeats it while the task runs": newLostDeferral(t, 1500*ms, 5500*ms, never),
-		"asynq repeats it before":              newLostDeferral(t, 6*time.Second, 5*time.Second, never),
+		"asynq repeats it before":              newLostDeferral(t, 8*time.Second, 5*time.Second, never),
 	}
 	for name, c := range cases {
 		c.seen.ran(t, 1)

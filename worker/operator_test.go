@@ -64,7 +64,7 @@ func (r *rig) wantGaps(s *runs, per time.Duration) {
 func TestDeletedQueueLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	r, seen := newRig(t), &runs{}
-	lim, _ := r.exhausted(700*ms, seen.handler(), asynq.Config{})
+	lim, _ := r.exhausted(1500*ms, seen.handler(), asynq.Config{})
 	r.deferred("a", "b", "c")
 	if err := r.insp.DeleteQueue("default", true); err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestArchivedWhileDeferredRunsWhenPermitted(t *testing.T) {
 func TestIDUsedAgain(t *testing.T) {
 	t.Parallel()
 	r, seen := newRig(t), &runs{}
-	r.exhausted(800*ms, seen.handler(), asynq.Config{})
+	r.exhausted(1400*ms, seen.handler(), asynq.Config{})
 	r.deferred("a")
 	if err := r.insp.DeleteTask("default", "a"); err != nil {
 		t.Fatal(err)

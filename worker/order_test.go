@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/hibiken/asynq"
 )
@@ -27,7 +28,7 @@ func TestLineKeepsItsOrderWhileWorkersAreBusy(t *testing.T) {
 	t.Parallel()
 	r, seen := newRig(t), &runs{}
 	release := make(chan struct{})
-	r.exhausted(300*ms, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+	r.exhausted(time.Second, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		if task.Type() == "block" {
 			<-release
 			return nil
@@ -43,14 +44,14 @@ func TestLineKeepsItsOrderWhileWorkersAreBusy(t *testing.T) {
 	if got := seen.ids(); !slices.Equal(got, want) {
 		t.Errorf("they ran in the order %v, want %v", got, want)
 	}
-	r.wantGaps(seen, 300*ms)
+	r.wantGaps(seen, time.Second)
 }
 
 // A whole line becomes due while its queue is paused.
 func TestLineKeepsItsOrderInAPause(t *testing.T) {
 	t.Parallel()
 	r, seen := newRig(t), &runs{}
-	r.exhausted(300*ms, seen.handler(), asynq.Config{Concurrency: 1})
+	r.exhausted(time.Second, seen.handler(), asynq.Config{Concurrency: 1})
 	want := r.lineOf(6)
 	if err := r.insp.PauseQueue("default"); err != nil {
 		t.Fatal(err)
@@ -63,5 +64,5 @@ func TestLineKeepsItsOrderInAPause(t *testing.T) {
 	if got := seen.ids(); !slices.Equal(got, want) {
 		t.Errorf("they ran in the order %v, want %v", got, want)
 	}
-	r.wantGaps(seen, 300*ms)
+	r.wantGaps(seen, time.Second)
 }

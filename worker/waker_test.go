@@ -98,7 +98,7 @@ func TestStaleDueEntriesWakeNobody(t *testing.T) {
 func TestPromotionBeforeTheDeferral(t *testing.T) {
 	t.Parallel()
 	r, seen := newRig(t), &runs{}
-	const per = 1500 * ms
+	const per = 3 * time.Second
 	lim := r.limiter("one", throttle.Sliding(1, per))
 	r.take(lim, "k")
 	spent := time.Now()
@@ -152,7 +152,7 @@ func (c *hooked) EvalSha(ctx context.Context, sha string, keys []string, args ..
 func TestDeferredDuringALook(t *testing.T) {
 	t.Parallel()
 	r, seen := newRig(t), &runs{}
-	const per = 400 * ms
+	const per = 1200 * ms
 	lim := r.limiter("sms", throttle.Sliding(1, per))
 	var once sync.Once
 	var spent time.Time
@@ -183,7 +183,7 @@ func TestDeferredDuringALook(t *testing.T) {
 func TestWokenTasksGoFirstAndInOrder(t *testing.T) {
 	t.Parallel()
 	r, seen := newRig(t), &runs{}
-	const n, per, backlog = 8, 250 * ms, 3000
+	const n, per, backlog = 6, 700 * ms, 3000
 	var bulk atomic.Int32
 	release := make(chan struct{})
 	p, _ := r.start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
