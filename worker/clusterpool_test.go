@@ -73,7 +73,12 @@ func TestPoolOnClusterWithConcurrentLimit(t *testing.T) {
 	seen := &runs{}
 	cfg := worker.Config{Policies: []queue.Policy{policy}}
 	cfg.Asynq.Concurrency = 10
-	started(t, rdb, seen.handler(), cfg)
+	p := started(t, rdb, seen.handler(), cfg)
+	defer func() {
+		if t.Failed() {
+			t.Logf("%d ran; %+v", len(seen.all()), p.Stats())
+		}
+	}()
 	began := time.Now()
 	for i := range phones * messages {
 		enqueue(t, rdb, queue.NewTask("sms", []byte(to(fmt.Sprint("+", i%phones)))))

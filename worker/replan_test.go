@@ -135,13 +135,13 @@ func TestLoweredLimitDelaysTheBacklog(t *testing.T) {
 	const window = 500 * ms
 	code := throttle.Sliding(10, window)
 	lim := r.limiter("sms", code)
-	// 40 wait under a limit that is closed, so that the line is complete
+	// they wait under a limit that is closed, so that the line is complete
 	if _, err := lim.SetLimit(t.Context(), throttle.Sliding(1, time.Hour), throttle.SetLimitOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.take(lim, "+1")
 	p, _ := r.start(seen.handler(), policies(smsLimit(code)))
-	const n = 40
+	const n = 30
 	rank := r.backlog(lim, n)
 	before := p.Stats().Admissions
 	r.set(code)

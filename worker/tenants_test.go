@@ -119,7 +119,10 @@ func TestAPoolWithATenantsOldLimitDefersItsTasks(t *testing.T) {
 		t.Errorf("%d ran by the old limit, want none", ran("acme"))
 	}
 	r.start(h, worker.Config{Policies: []queue.Policy{policy(2, time.Now())}})
-	r.eventually("one runs", func() bool { return ran("acme") == 1 && r.queueInfo().Retry == 1 })
+	r.eventually("one runs", func() bool {
+		q := r.queueInfo()
+		return ran("acme") == 1 && q.Retry == 1 && q.Active == 0
+	})
 	r.wantQueue(1, 0, 0)
 }
 

@@ -243,7 +243,7 @@ func TestPanicAfterGrantIsPaid(t *testing.T) {
 func TestEarlierGrantsAreGivenBack(t *testing.T) {
 	t.Parallel()
 	r, seen := newRig(t), &runs{}
-	first, second := r.limiter("first", throttle.Sliding(1, time.Hour)), r.limiter("second", throttle.Sliding(1, 700*ms))
+	first, second := r.limiter("first", throttle.Sliding(1, time.Hour)), r.limiter("second", throttle.Sliding(1, 2*time.Second))
 	r.take(second, "k")
 	p, _ := r.start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		for _, l := range []*throttle.Limiter{first, second} {
