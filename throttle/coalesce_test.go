@@ -87,6 +87,7 @@ func (h *heldBack) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 // Acquires that come while others are under way are one script call, of at most 64;
 // each is decided as if it had come alone.
 func TestConcurrentAcquiresAreMerged(t *testing.T) {
+	redistest.NeedFunctions(t) // it looks at FCALL
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	held := holdBack(t, rdb)
@@ -135,6 +136,7 @@ func TestConcurrentAcquiresAreMerged(t *testing.T) {
 
 // A lone call is one script call, and waits for nobody.
 func TestLoneAcquireIsSentAtOnce(t *testing.T) {
+	redistest.NeedFunctions(t) // it looks at FCALL
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
@@ -412,6 +414,7 @@ func (o *oneByOne) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 // A call whose caller left while it was under way is answered still, and to nobody:
 // what it stands in is not used for another call.
 func TestCallOfOneWhoLeftIsNobodyElses(t *testing.T) {
+	redistest.NeedFunctions(t) // it looks at FCALL
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	slow := &oneByOne{rdb: another(t, rdb), words: make(chan struct{})}

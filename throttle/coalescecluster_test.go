@@ -179,6 +179,7 @@ func TestConcurrentAcquiresAreMergedOnCluster(t *testing.T) {
 
 // A lone call on Cluster is one script call, and waits for nobody.
 func TestLoneAcquireOnClusterIsSentAtOnce(t *testing.T) {
+	redistest.NeedFunctions(t) // it looks at FCALL
 	t.Parallel()
 	rdb, nodes := redistest.StartNodes(t, 2)
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
@@ -201,6 +202,7 @@ func TestLoneAcquireOnClusterIsSentAtOnce(t *testing.T) {
 // One node forgets the library: what it can't run is sent again, and the library is
 // loaded once and not for each.
 func TestMergedCallsOnANodeWithoutTheLibrary(t *testing.T) {
+	redistest.NeedFunctions(t) // it looks at FCALL
 	t.Parallel()
 	rdb, nodes := redistest.StartNodes(t, 3)
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})

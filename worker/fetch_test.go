@@ -121,6 +121,7 @@ func (r *fetchRig) list(queue, name string) []string {
 // While tasks come and workers are free, a fetch asks for more of them, and the server gets
 // those without another round trip.
 func TestFetchAsksForSeveralTasksWhileTheyCome(t *testing.T) {
+	redistest.NeedFunctions(t) // it looks at FCALL
 	t.Parallel()
 	r := newFetchRig(t, 20, "a")
 	r.enqueue("a", 12)
@@ -161,6 +162,7 @@ func TestFetchHoldsNoMoreTasksThanWorkersAreFree(t *testing.T) {
 
 // A queue that was found empty costs no round trip for each task of another one.
 func TestFetchFromSeveralQueues(t *testing.T) {
+	redistest.NeedFunctions(t) // it looks at FCALL
 	t.Parallel()
 	r := newFetchRig(t, 20, "a", "b")
 	r.enqueue("b", 7)
@@ -197,6 +199,7 @@ func TestFetchKeepsTheOrder(t *testing.T) {
 // Tasks that were fetched and that no server takes are at the head of their queue again, in
 // their order, when the adapter is closed.
 func TestFetchedTasksGoBackWhenTheAdapterCloses(t *testing.T) {
+	redistest.NeedFunctions(t) // it looks at FCALL
 	t.Parallel()
 	r := newFetchRig(t, 20, "a")
 	r.enqueue("a", 9)
@@ -235,6 +238,7 @@ func TestFetchedTasksGoBackWhenNobodyTakesThem(t *testing.T) {
 // The answer to a fetch is lost, as often as go-redis sends the call: the next fetch gets the
 // same tasks, and each of them once.
 func TestFetchWhoseAnswerIsLostGetsTheSameTasks(t *testing.T) {
+	redistest.NeedFunctions(t) // it looks at FCALL
 	t.Parallel()
 	r := newFetchRig(t, 20, "a")
 	r.enqueue("a", 6)
@@ -258,6 +262,7 @@ func TestFetchWhoseAnswerIsLostGetsTheSameTasks(t *testing.T) {
 // The answer to a fetch is lost, and the adapter is closed before the next one: the tasks go
 // back, for nobody else knows that they are not running.
 func TestFetchWhoseAnswerIsLostGoesBackWhenTheAdapterCloses(t *testing.T) {
+	redistest.NeedFunctions(t) // it looks at FCALL
 	t.Parallel()
 	r := newFetchRig(t, 20, "a")
 	r.enqueue("a", 4)

@@ -11,11 +11,11 @@ const withoutEnv = "HEADWAY_TEST_WITHOUT_FUNCTIONS"
 
 func withoutFunctions() bool { return os.Getenv(withoutEnv) != "" }
 
-// NeedFunctions skips a test that loads functions of its own, where servers have none.
+// NeedFunctions skips a test that loads functions, or counts their calls, where servers have none.
 func NeedFunctions(tb testing.TB) {
 	tb.Helper()
 	if withoutFunctions() {
-		tb.Skipf("redistest: this test loads functions, and with %s servers have none", withoutEnv)
+		tb.Skipf("redistest: this test needs functions, and with %s servers have none", withoutEnv)
 	}
 }
 
