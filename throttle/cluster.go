@@ -94,6 +94,9 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 			earliest = r.At
 		}
 		out = joined(out, r, at, counted)
+		if r.Status == luascripts.Booked {
+			out.Promoted = append(out.Promoted, s.leaveLeases(ctx, a, all[n+1:], base)...)
+		}
 		if r.Status != luascripts.Granted {
 			break
 		}
@@ -247,6 +250,19 @@ func (s clusterStore) giveBack(ctx context.Context, a luascripts.AcquireArgs, at
 	defer cancel()
 	r, _ := s.redisStore.cancel(ctx, back) // else it stays charged: one too many, never one too few
 	return moved(r.Promoted, at)
+}
+
+// leaveLeases takes a job that waits elsewhere out of the lines for leases in other slots. A free lease
+// would be kept for it there for a second, and nobody else get it.
+func (s clusterStore) leaveLeases(ctx context.Context, a luascripts.AcquireArgs, wider []slotCalls, base *redisclock.Clock) []luascripts.Promotion {
+	var promoted []luascripts.Promotion
+	a.Token = 0 // there is no grant
+	for _, at := range wider {
+		if a.Job != "" && a.Rules[at.from].Kind == luascripts.Leases {
+			promoted = append(promoted, s.giveBack(ctx, a, at, make([]int64, len(a.Rules)), time.Time{}, base)...)
+		}
+	}
+	return promoted
 }
 
 func (s clusterStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {

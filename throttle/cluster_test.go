@@ -164,3 +164,34 @@ func apart(t *testing.T, what string, at []time.Time, window time.Duration) {
 		}
 	}
 }
+
+// A job that came for its lease, and is refused by the limit of its phone, leaves the line for leases:
+// the next one gets the lease at once.
+func TestClusterJobThatWaitsForItsPhoneHoldsNoLease(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.StartCluster(t, 3)
+	phone := newLimiter(t, rdb, "phone", throttle.Sliding(1, time.Hour), throttle.Config{})
+	p, err := throttle.NewPolicy(phone, newLimiter(t, rdb, "slots", throttle.Concurrent(1, time.Minute), throttle.Config{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(job string, granted bool, rule string) throttle.Decision {
+		t.Helper()
+		d, err := p.Redeem(t.Context(), throttle.Request{Key: job, Cost: 1, Job: job, More: []throttle.KeyCost{{Key: "acme", Cost: 1}}})
+		if err != nil || d.Granted != granted || !granted && d.Rule != rule {
+			t.Fatalf("%s: granted %v by rule %q, %v, want %v and %q", job, d.Granted, d.Rule, err, granted, rule)
+		}
+		return d
+	}
+	a := ask("a", true, "")
+	ask("b", false, "slots")
+	if d, err := phone.TryAcquire(t.Context(), "b", 1); err != nil || !d.Granted {
+		t.Fatalf("TryAcquire = %v, %v", d, err)
+	}
+	ask("c", false, "slots")
+	if _, err := p.Refund(t.Context(), a.Request); err != nil {
+		t.Fatal(err)
+	}
+	ask("b", false, "phone")
+	ask("c", true, "")
+}
