@@ -62,11 +62,10 @@ soak: ## run all tests at their full length with -race, the random ones ten time
 	go list -test -f '{{if .ForTest}}{{range .Imports}}{{if eq . "pgregory.net/rapid"}}{{$$.ForTest}}{{end}}{{end}}{{end}}' ./... | sort -u | \
 		xargs -I '{}' go test $(GOTEST) -timeout 90m '{}' -rapid.checks=1000
 	HEADWAY_TEST_WITHOUT_FUNCTIONS=1 go test $(GOTEST) ./throttle/... ./queue/... ./worker
-	@$(MAKE) --no-print-directory mutants
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=20000x
 
-mutants: ## break each formula of the scripts, one at a time, and see that the comparison with the twin in Go finds it (an hour)
-	go test -count=1 -timeout 3h -run TestMutantsAreFound ./internal/memory -mutants 1
+mutants: ## break each formula of the scripts, one at a time, and list what the comparison with the twin in Go does not find (hours)
+	go test -short -count=1 -timeout 12h -run TestMutantsAreFound ./internal/memory -mutants 1
 
 accept: ## run the acceptance tests: the whole thing in real time (a quarter of an hour)
 	go test -count=1 -tags accept -run Accept -v -p 1 -timeout 60m ./e2e

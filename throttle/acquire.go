@@ -39,7 +39,7 @@ type waiter struct {
 	p        *Policy
 	job      string
 	promoted chan struct{} // is sent to when a script promotes the job, in the line of any rule
-	moved    chan struct{} // is sent to when the line has moved, by those who wait in it
+	moved    chan struct{} // another caller sends to it when the line has moved
 
 	told   *Decision     // the last answer that let it wait
 	rule   *Limiter      // in whose line the caller waits; nil for none
@@ -377,7 +377,7 @@ func (l *waitingLine) first() []standing {
 	return l.callers[:n]
 }
 
-// isFirst says whether one who waits for an instant is among the first.
+// isFirst says whether a caller that waits for this instant is among the first.
 func (l *waitingLine) isFirst(start time.Time) bool {
 	return l != nil && len(l.callers) > 0 && start.Sub(l.callers[0].start) <= lead
 }

@@ -458,9 +458,9 @@ func (a *lookInCall) asked() []luascripts.KnownLimit {
 }
 
 // end ends the look, of which every way out of the decision must make sure: others wait for it.
-// Without an error what is known was in force after began; it counts unless somebody has learned
-// something else meanwhile. When Redis did not answer, those who wait fail with that, too, and
-// do not try one after the other.
+// Without an error the known limits were in force after began. They count, unless another call has
+// learned others meanwhile. When Redis did not answer, all callers that wait for the look fail at
+// once, and do not try one after the other.
 func (a *lookInCall) end(ctx context.Context, began time.Time, err error) {
 	if a == nil {
 		return

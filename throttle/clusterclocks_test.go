@@ -52,7 +52,7 @@ func allGoAtTheirDistance(t *testing.T, rdb *redis.ClusterClient) {
 	for i := range phones * messages {
 		wg.Go(func() {
 			r := clusterRequest(i % phones)
-			r.MaxWait = time.Minute // who is told an instant an hour off is refused
+			r.MaxWait = time.Minute // a caller that is told an instant an hour off is refused
 			if _, err := p.Acquire(t.Context(), r); err != nil {
 				t.Error(err)
 				return

@@ -18,7 +18,7 @@ import (
 	"github.com/headwayq/headway/internal/redistest"
 )
 
-// everyMutant is set by `make mutants`, which takes an hour; otherwise a few mutants are tried.
+// everyMutant is set by `make mutants`, which takes hours; otherwise a few mutants are tried.
 var everyMutant = flag.Int("mutants", 0, "try each n-th mutant of the scripts; 0 for a few")
 
 // mutant is a change of one place of the library that makes one formula wrong: by one permit, by

@@ -203,6 +203,6 @@ local function worth(rule)
 end
 
 return {
-  CORRUPT = CORRUPT, NEVER = NEVER, STEPS = STEPS, free = free, limit_of = limit_of, open = open, outlive = outlive, earliest = earliest, spent = spent, worth = worth,
-  write = write,
+  CORRUPT = CORRUPT, NEVER = NEVER, STEPS = STEPS, free = free, limit_of = limit_of, open = open, outlive = outlive,
+  earliest = earliest, spent = spent, worth = worth, write = write,
 }

@@ -55,7 +55,8 @@ local function waiting(before, now, why)
   if before == NO_WAIT then return score_bytes(math.floor(now / 1000000)) .. "\0\0" .. why end
   local moved = math.min(65535, 256 * string.byte(before, 5) + string.byte(before, 6) + 1)
   local rule = string.sub(why, 2)
-  return string.sub(before, 1, 4) .. string.char(math.floor(moved / 256), moved % 256) .. string.sub(why, 1, 1) .. (rule == "\255" and string.sub(before, 8) or rule)
+  if rule == "\255" then rule = string.sub(before, 8) end
+  return string.sub(before, 1, 4) .. string.char(math.floor(moved / 256), moved % 256) .. string.sub(why, 1, 1) .. rule
 end
 
 -- deferred_as is the field after a call; before is what it was, taken apart
