@@ -92,7 +92,7 @@ func (workerCalls) BookMany(ctx context.Context, rdb redis.UniversalClient, requ
 
 // bookCall is one request among those of one script call.
 type bookCall struct {
-	attempt
+	acquisition
 	out       *Booking
 	batchable bool // it may share a script call with others
 
@@ -104,7 +104,7 @@ type bookCall struct {
 // newBookCall checks a request as far as that can be done without Redis.
 func newBookCall(ctx context.Context, w BookRequest, out *Booking) *bookCall {
 	p := w.Policy
-	c := &bookCall{attempt: attempt{p: p, mode: w.mode(), r: w.Request}, out: out}
+	c := &bookCall{acquisition: acquisition{p: p, mode: w.mode(), r: w.Request}, out: out}
 	c.r.Token, c.r.grant, c.r.made = NewToken(), grant{}, fromStore
 	if !batchable(p) {
 		return c

@@ -22,8 +22,8 @@ const (
 	fromNowhere                // counted nowhere
 )
 
-// attempt is one request on its way to its decision.
-type attempt struct {
+// acquisition is one request on its way to its decision.
+type acquisition struct {
 	p    *Policy
 	mode luascripts.Mode
 	r    Request
@@ -37,7 +37,7 @@ func decide(ctx context.Context, p *Policy, mode luascripts.Mode, r Request) (De
 	if r.Token == 0 {
 		r.Token = NewToken()
 	}
-	a := attempt{p: p, mode: mode, r: r}
+	a := acquisition{p: p, mode: mode, r: r}
 	err := a.r.check(p.rules)
 	if err == nil {
 		switch {
@@ -54,10 +54,10 @@ func decide(ctx context.Context, p *Policy, mode luascripts.Mode, r Request) (De
 }
 
 // begin makes d the answer to r that nothing is known about.
-func (a *attempt) begin() { a.d = Decision{Request: a.r, Rule: a.p.rules[0].rule} }
+func (a *acquisition) begin() { a.d = Decision{Request: a.r, Rule: a.p.rules[0].rule} }
 
 // inRedis decides by the active limits where the policy counts.
-func (a *attempt) inRedis(ctx context.Context) error {
+func (a *acquisition) inRedis(ctx context.Context) error {
 	a.begin()
 	t, err := newRetryWithLook(ctx, a.p, byRequest(&a.r))
 	if err == nil {
@@ -75,7 +75,7 @@ func (a *attempt) inRedis(ctx context.Context) error {
 }
 
 // ask asks a store until it decides, and reads its reply.
-func (a *attempt) ask(ctx context.Context, t *retry) error {
+func (a *acquisition) ask(ctx context.Context, t *retry) error {
 	c := calls.Get().(*luascripts.Call)
 	a.fill(c)
 	for again := true; again; {
@@ -127,7 +127,7 @@ func freeCall(c *luascripts.Call) {
 
 // fill prepares c to ask for the request. Numbers and gates are put in later, when the
 // store's clock is known.
-func (a *attempt) fill(c *luascripts.Call) {
+func (a *acquisition) fill(c *luascripts.Call) {
 	p, r := a.p, &a.r
 	longest, inline := time.Duration(-1), p.cfg.InlineWait // -1: any wait; in a request that is 0
 	if r.MaxWait != 0 {
@@ -138,12 +138,12 @@ func (a *attempt) fill(c *luascripts.Call) {
 	}
 	c.AcquireArgs = luascripts.AcquireArgs{
 		Rules: p.appendCalls(c.Rules[:0], r), Policy: p.name, Token: uint64(r.Token), Job: r.Job,
-		Mode: a.mode, Inline: inline, MaxWait: longest, Tell: r.wantLeft, Templates: &p.templates,
+		Mode: a.mode, Inline: inline, MaxWait: longest, Tell: r.wantLeft, Forms: &p.forms,
 	}
 }
 
 // read makes a store's reply the decision.
-func (a *attempt) read(reply *luascripts.AcquireReply, limits []activeLimit, when roundTripTimes) error {
+func (a *acquisition) read(reply *luascripts.AcquireReply, limits []activeLimit, when roundTripTimes) error {
 	rules, r, d := a.p.rules, &a.r, &a.d
 	if err := rules.fault(context.Background(), "acquire", reply.Rule, reply.Status, nil); err != nil { // it was answered
 		return err
@@ -172,7 +172,7 @@ func (a *attempt) read(reply *luascripts.AcquireReply, limits []activeLimit, whe
 }
 
 // count counts the decision and tells the observer.
-func (a *attempt) count(ctx context.Context, err error) {
+func (a *acquisition) count(ctx context.Context, err error) {
 	p := a.p
 	if !p.cfg.Shadow || !a.mode.Books() { // that takes no place
 		p.counters.add(a.mode, &a.d, err)
@@ -244,7 +244,7 @@ func closedGate(gates []gate.At, now, until time.Time) string {
 
 // retry is one call of a store, made anew until the store decides. It does not
 // decide when its clock is in none of the windows it was sent, or when one of the
-// limits it was sent was replaced. Most callers loop like this ([attempt.ask] may look at the
+// limits it was sent was replaced. Most callers loop like this ([acquisition.ask] may look at the
 // limits with its call, too):
 //
 //	for again := true; again; {

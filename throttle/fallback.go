@@ -129,7 +129,7 @@ func (f *fallback) localStore() *clockedStore {
 }
 
 // decide asks Redis, or decides without it.
-func (f *fallback) decide(ctx context.Context, a *attempt) error {
+func (f *fallback) decide(ctx context.Context, a *acquisition) error {
 	if f.skipRedis() {
 		return f.withoutRedis(ctx, a)
 	}
@@ -153,7 +153,7 @@ func (f *fallback) decide(ctx context.Context, a *attempt) error {
 }
 
 // afterSilence decides without a Redis whose answer did not come.
-func (f *fallback) afterSilence(ctx context.Context, a *attempt) error {
+func (f *fallback) afterSilence(ctx context.Context, a *acquisition) error {
 	f.unavailable()
 	err := f.withoutRedis(ctx, a)
 	lost := a.r
@@ -174,7 +174,7 @@ func withdrawFromRedis(ctx context.Context, p *Policy, r Request) {
 
 // leave takes a job out of the lines of this process: it has its place in Redis now, or
 // needs none.
-func (f *fallback) leave(ctx context.Context, a *attempt) {
+func (f *fallback) leave(ctx context.Context, a *acquisition) {
 	local := f.local.Load()
 	if local == nil || a.r.Job == "" {
 		return
@@ -186,7 +186,7 @@ func (f *fallback) leave(ctx context.Context, a *attempt) {
 
 // withoutRedis decides without Redis. A gate that is closed stays closed, and a rule
 // that is known to be closed stays closed.
-func (f *fallback) withoutRedis(ctx context.Context, a *attempt) (err error) {
+func (f *fallback) withoutRedis(ctx context.Context, a *acquisition) (err error) {
 	a.begin()
 	if f.mode == FailLocal {
 		t := newRetryBy(a.p, f.localStore(), a.p.rules.lastKnown(ctx, byRequest(&a.r)))
@@ -206,7 +206,7 @@ func (f *fallback) withoutRedis(ctx context.Context, a *attempt) (err error) {
 
 // open grants whatever the limits could ever admit, while the gates and the
 // rules are open.
-func (a *attempt) open(ctx context.Context) error {
+func (a *acquisition) open(ctx context.Context) error {
 	rules, r, d, now := a.p.rules, &a.r, &a.d, time.Now()
 	d.Granted, d.At, d.Now, d.start, d.made = !a.mode.Books(), now, now, now, fromNowhere
 	if rule, err := rules.fits(rules.lastKnown(ctx, byRequest(r)), r); err != nil {
@@ -239,7 +239,7 @@ const (
 )
 
 // inShadow asks without waiting or booking, and grants what was refused.
-func (a *attempt) inShadow(ctx context.Context) error {
+func (a *acquisition) inShadow(ctx context.Context) error {
 	a.begin()
 	r, d := &a.r, &a.d
 	if a.mode.Books() { // it spends nothing, and is not to wait
@@ -247,7 +247,7 @@ func (a *attempt) inShadow(ctx context.Context) error {
 		d.At, d.Now, d.start = now, now, now
 		return nil
 	}
-	asked := attempt{p: a.p, mode: luascripts.Try, r: *r}
+	asked := acquisition{p: a.p, mode: luascripts.Try, r: *r}
 	asked.r.MaxWait = 0 // the answer must not depend on it
 	err := a.p.fallback.decide(ctx, &asked)
 	*d = asked.d

@@ -63,7 +63,7 @@ func isCallers(err error) bool {
 }
 
 // tell tells the observer of a decision.
-func (a *attempt) tell(ctx context.Context, err error) {
+func (a *acquisition) tell(ctx context.Context, err error) {
 	p, d, o := a.p, &a.d, &a.p.cfg.Observer
 	if o.RedisAway != nil || o.RedisBack != nil {
 		a.tellOutage(ctx, err)
@@ -114,7 +114,7 @@ func refusal(d *Decision, err error) event.Refused {
 }
 
 // tellOutage tells the observer when Redis goes and when it comes back.
-func (a *attempt) tellOutage(ctx context.Context, err error) {
+func (a *acquisition) tellOutage(ctx context.Context, err error) {
 	p, d, o := a.p, &a.d, &a.p.cfg.Observer
 	away := errors.Is(err, ErrUnavailable) && ctx.Err() == nil && (!ForWorkers.Answered(err) || rediserr.Of(err) == rediserr.Passing)
 	switch {

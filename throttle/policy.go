@@ -51,9 +51,9 @@ type Policy struct {
 	awaySince atomic.Int64     // since when Redis does not answer, in nanoseconds; 0 while it does
 	decided   func(any, error) // hears each decision, in tests; may be nil
 
-	templates luascripts.CallTemplates // of its calls
-	last      lastLimits               // by which it decided last
-	oneKey    oneKeyRules
+	forms  luascripts.CallForms // of its calls
+	last   lastLimits           // by which it decided last
+	oneKey oneKeyRules
 }
 
 // NewPolicy puts rules together. They must be on one client and have one [Config];

@@ -25,17 +25,17 @@ var ErrRetrySingly = errors.New("luascripts: the call failed among others")
 // AcquireArgs are the arguments of one call of acquire.lua. Token is not zero.
 // MaxWait below zero means any wait.
 type AcquireArgs struct {
-	Rules     []RuleCall // narrowest first, 1 to RulesMax; those of kind Leases last
-	Policy    string     // whose turns count; "" for a policy of one rule
-	Gate      Gate
-	Token     uint64
-	Job       string
-	Mode      Mode
-	Inline    time.Duration
-	MaxWait   time.Duration
-	Tell      bool           // the permits that are left, too
-	Known     []KnownLimit   // by rule, when Redis is to look whether the limits still hold; such a call is sent alone
-	Templates *CallTemplates // of calls before, with which it may share its form; nil for none
+	Rules   []RuleCall // narrowest first, 1 to RulesMax; those of kind Leases last
+	Policy  string     // whose turns count; "" for a policy of one rule
+	Gate    Gate
+	Token   uint64
+	Job     string
+	Mode    Mode
+	Inline  time.Duration
+	MaxWait time.Duration
+	Tell    bool         // the permits that are left, too
+	Known   []KnownLimit // by rule, when Redis is to look whether the limits still hold; such a call is sent alone
+	Forms   *CallForms   // of calls before, with which it may share its form; nil for none
 }
 
 // KnownLimit is what a caller knows of the stored limit of a rule, and of its closing: the versions of
@@ -149,10 +149,10 @@ func acquireCommand(calls []*Call) command {
 	}
 	var text strings.Builder // of all calls
 	text.Grow(size)
-	forms := make([]*callTemplate, 0, 4)
+	forms := make([]*callForm, 0, 4)
 	for _, c := range calls {
-		of := c.Templates.of(&c.AcquireArgs)
-		n := slices.IndexFunc(forms, func(f *callTemplate) bool { return f == of || f.text == of.text })
+		of := c.Forms.of(&c.AcquireArgs)
+		n := slices.IndexFunc(forms, func(f *callForm) bool { return f == of || f.text == of.text })
 		if n < 0 {
 			n = len(forms)
 			forms = append(forms, of)
@@ -253,7 +253,7 @@ func (c *Call) read(r *reply, now time.Time) {
 	in := r.list()
 	c.Status, c.Rule, c.At, c.From = Status(in.int()), int(in.orZero()), in.timeOrZero(), in.timeOrZero()
 	c.Promised, c.Fence = in.timeOrZero(), in.orZero()
-	turns := in.orZero()
+	promoted := in.orZero()
 	if c.Status == Outdated {
 		outdated(&c.At, &c.Version)
 	}
@@ -270,7 +270,7 @@ func (c *Call) read(r *reply, now time.Time) {
 			c.Free[i] = free
 		}
 	}
-	c.Promoted, c.Err = in.promotions(turns), in.err
+	c.Promoted, c.Err = in.promotions(promoted), in.err
 }
 
 // readShort reads an answer that is one integer.
@@ -289,30 +289,30 @@ func (c *Call) readShort(ago int64, s string) error {
 	return nil
 }
 
-// CallTemplates remembers what calls had in common, see acquire.lua, because most calls have
+// CallForms remembers what calls had in common, see acquire.lua, because most calls have
 // it in common with the one before. The zero value is ready and safe for concurrent
 // use; nil remembers nothing.
-type CallTemplates struct {
-	last [BookLastRule + 1]atomic.Pointer[callTemplate] // by mode
+type CallForms struct {
+	last [BookLastRule + 1]atomic.Pointer[callForm] // by mode
 }
 
-// callTemplate is the text of what calls of one form share, and a call that has it.
-type callTemplate struct {
+// callForm is the text of what calls of one form share, and a call that has it.
+type callForm struct {
 	text arg
 	call AcquireArgs
 }
 
 // of is the form of a call.
-func (f *CallTemplates) of(a *AcquireArgs) *callTemplate {
+func (f *CallForms) of(a *AcquireArgs) *callForm {
 	if f == nil || a.MaxWait > 0 || !a.Gate.isZero() { // those are seldom the same twice
-		return &callTemplate{text: arg(a.form())}
+		return &callForm{text: arg(a.form())}
 	}
 	last := &f.last[a.Mode]
 	old := last.Load()
 	if old != nil && alike(&old.call, a) {
 		return old
 	}
-	fresh := &callTemplate{text: arg(a.form())}
+	fresh := &callForm{text: arg(a.form())}
 	if old == nil || rand.N(16) == 0 { // rarely: calls may take turns, or differ each time
 		fresh.call = *a
 		fresh.call.Job, fresh.call.Token, fresh.call.Known, fresh.call.Rules = "", 0, nil, slices.Clone(a.Rules)

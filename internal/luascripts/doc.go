@@ -22,7 +22,7 @@
 //
 //	lib/binary     numbers as bytes
 //	lib/clock      the one reading of Redis' clock
-//	lib/form       texts that many calls have in common are read once
+//	lib/kept       texts that many calls have in common are read once
 //	lib/numbers    numbers as text, lives of keys
 //	lib/taskid     how a task's id is written in our keys
 //

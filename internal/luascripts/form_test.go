@@ -23,7 +23,7 @@ func others(t *testing.T) map[string]AcquireArgs {
 	each := func(of string, typ reflect.Type, at func(*AcquireArgs) reflect.Value) {
 		for i := range typ.NumField() {
 			switch name := typ.Field(i).Name; name {
-			case "Rules", "Token", "Job", "Known", "Templates", "LimitKeys", "Numbers":
+			case "Rules", "Token", "Job", "Known", "Forms", "LimitKeys", "Numbers":
 			default:
 				a := sample()
 				change(t, at(&a).Field(i))
@@ -64,11 +64,11 @@ func change(t *testing.T, v reflect.Value) {
 }
 
 // What is remembered of a call is the form of no other.
-func TestTemplatesTellCallsApart(t *testing.T) {
+func TestFormsTellCallsApart(t *testing.T) {
 	t.Parallel()
 	for field, other := range others(t) {
 		first := sample()
-		var f CallTemplates
+		var f CallForms
 		for _, a := range []*AcquireArgs{&first, &other, &first, &other} {
 			if got, want := string(f.of(a).text), a.form(); got != want {
 				t.Errorf("%s: the form is %q, want %q", field, got, want)
@@ -86,7 +86,7 @@ func TestFormsAreMadeOnce(t *testing.T) {
 	for i := range b.Rules {
 		b.Rules[i].LimitKeys = NewLimitKeys("hw", "c", "another id")
 	}
-	var f CallTemplates
+	var f CallForms
 	first := f.of(&a)
 	clear(a.Rules)
 	if f.of(&b) != first {

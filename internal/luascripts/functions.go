@@ -176,8 +176,8 @@ func (c *command) split() (keys []string, args []any) {
 	return keys, args
 }
 
-// attempt is a call on its way to Redis.
-type attempt struct {
+// sending is a call on its way to Redis.
+type sending struct {
 	call command
 	by   way
 	cmd  *redis.Cmd // as it was sent last, with its answer
@@ -192,8 +192,8 @@ func sendOne(ctx context.Context, c redis.Scripter, call command) *redis.Cmd {
 	if remedyFor(cmd.Err(), by) == nothing {
 		return cmd
 	}
-	a := attempt{call: call, by: by, cmd: cmd}
-	s.repair(ctx, c, []*attempt{&a})
+	a := sending{call: call, by: by, cmd: cmd}
+	s.repair(ctx, c, []*sending{&a})
 	return a.cmd
 }
 
@@ -201,14 +201,14 @@ func sendOne(ctx context.Context, c redis.Scripter, call command) *redis.Cmd {
 // with its own error.
 func sendAll(ctx context.Context, c redis.Scripter, calls []command) []*redis.Cmd {
 	s := serverOf(c)
-	attempts := make([]*attempt, len(calls))
+	sendings := make([]*sending, len(calls))
 	for i, call := range calls {
-		attempts[i] = &attempt{call: call, by: s.wayNow()}
+		sendings[i] = &sending{call: call, by: s.wayNow()}
 	}
-	send(ctx, c, attempts)
-	s.repair(ctx, c, attempts)
+	send(ctx, c, sendings)
+	s.repair(ctx, c, sendings)
 	sent := make([]*redis.Cmd, len(calls))
-	for i, a := range attempts {
+	for i, a := range sendings {
 		sent[i] = a.cmd
 	}
 	return sent
@@ -216,35 +216,35 @@ func sendAll(ctx context.Context, c redis.Scripter, calls []command) []*redis.Cm
 
 // repair sends again what a server did not run because it lacks the library or the script:
 // at most as often as there are remedies that can follow each other.
-func (s *server) repair(ctx context.Context, c redis.Scripter, attempts []*attempt) {
+func (s *server) repair(ctx context.Context, c redis.Scripter, sendings []*sending) {
 	for range 3 {
-		attempts = s.mend(ctx, c, attempts)
-		send(ctx, c, attempts)
+		sendings = s.mend(ctx, c, sendings)
+		send(ctx, c, sendings)
 	}
 }
 
-// send sends one attempt by itself, and several in a pipeline.
-func send(ctx context.Context, c redis.Scripter, attempts []*attempt) {
-	switch len(attempts) {
+// send sends one call by itself, and several in a pipeline.
+func send(ctx context.Context, c redis.Scripter, sendings []*sending) {
+	switch len(sendings) {
 	case 0:
 		return
 	case 1:
-		a := attempts[0]
+		a := sendings[0]
 		a.cmd = a.call.send(ctx, c, a.by)
 		return
 	}
 	pipe := c.(redis.UniversalClient).Pipeline()
-	for _, a := range attempts {
+	for _, a := range sendings {
 		a.cmd = a.call.send(ctx, pipe, a.by)
 	}
 	_, _ = rediserr.Exec(ctx, pipe) // each command carries its own error
 }
 
-// mend does what the attempts need that did not run, and answers which are to be sent again.
-func (s *server) mend(ctx context.Context, c redis.Scripter, attempts []*attempt) []*attempt {
-	var again []*attempt
-	var load, text func() error // what several attempts need is done once
-	for _, a := range attempts {
+// mend does what the calls need that did not run, and answers which are to be sent again.
+func (s *server) mend(ctx context.Context, c redis.Scripter, sendings []*sending) []*sending {
+	var again []*sending
+	var load, text func() error // what several need is done once
+	for _, a := range sendings {
 		switch remedyFor(a.cmd.Err(), a.by) {
 		case nothing:
 			continue
@@ -261,13 +261,13 @@ func (s *server) mend(ctx context.Context, c redis.Scripter, attempts []*attempt
 		case scriptsOnly, scriptOnce:
 			s.heed(a.cmd.Err(), a)
 		case textFirst:
-			if len(attempts) == 1 { // alone it is sent with the text
+			if len(sendings) == 1 { // alone it is sent with the text
 				keys, args := a.call.split()
 				a.cmd = a.call.script.eval().Eval(ctx, c, keys, args...)
 				continue
 			}
 			if text == nil {
-				text = sync.OnceValue(func() error { return loadTexts(ctx, c, attempts) })
+				text = sync.OnceValue(func() error { return loadTexts(ctx, c, sendings) })
 			}
 			if err := text(); err != nil {
 				a.cmd.SetErr(err)
@@ -279,9 +279,9 @@ func (s *server) mend(ctx context.Context, c redis.Scripter, attempts []*attempt
 	return again
 }
 
-// heed lets an attempt go as a script where an error says that functions don't run, now or
+// heed lets a call go as a script where an error says that functions don't run, now or
 // for good.
-func (s *server) heed(err error, a *attempt) {
+func (s *server) heed(err error, a *sending) {
 	switch remedyFor(err, byFunction) {
 	case scriptsOnly:
 		s.way.Store(int32(byScript))
@@ -291,10 +291,10 @@ func (s *server) heed(err error, a *attempt) {
 	}
 }
 
-// loadTexts loads the scripts of the attempts that the server does not have.
-func loadTexts(ctx context.Context, c redis.Scripter, attempts []*attempt) error {
+// loadTexts loads the scripts of the calls that the server does not have.
+func loadTexts(ctx context.Context, c redis.Scripter, sendings []*sending) error {
 	loaded := make(map[*script]bool)
-	for _, a := range attempts {
+	for _, a := range sendings {
 		if remedyFor(a.cmd.Err(), a.by) != textFirst || loaded[a.call.script] {
 			continue
 		}

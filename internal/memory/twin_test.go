@@ -77,7 +77,7 @@ func TestTwinOnMiniredis(t *testing.T) {
 // twin asks both.
 type twin struct {
 	*rapid.T
-	forms    luascripts.CallTemplates
+	forms    luascripts.CallForms
 	ctx      context.Context
 	rdb      redis.UniversalClient
 	raw      *redis.Client

@@ -21,13 +21,13 @@
 --                     Behind the form of a call with stored limits come for each rule the versions of the limit and of the closing, as
 --                     the caller knows them, 0 for none. Where another is stored the answer is 7, without a version
 -- returns  {now_us, then per call: a number: granted at now, and for so many microseconds the ledger would have admitted it, -1 since ever;
---          -2 failed: ask alone; or {status, part, at_us, from_us, promised_us, fence, turns, then per part: worth, free, then per
---          turn: part, at_us, member}}, integers, but for member, "cost:job", which is text; zeros at the end of a call's may be left out
+--          -2 failed: ask alone; or {status, part, at_us, from_us, promised_us, fence, promoted, then per part: worth, free, then per
+--          promotion: part, at_us, member}}, integers, but for member, "cost:job", which is text; zeros at the end of a call's may be left out
 --          status 0 refused, 1 granted, 2 booked, 3 too late, 4 withdrawn, 5 to 8 see ledger.lua, the
 --          version of 7 is then in at_us; part is the one that refuses, 0 for the gate
 
 local clock = require("lib/clock")
-local kept = require("lib/form")
+local kept = require("lib/kept")
 local numbers = require("lib/numbers")
 local rulecall = require("limit/rulecall")
 local gate = require("limit/gate")

@@ -7,7 +7,8 @@
 -- ARGV[3]  text       of the rules, see rulecall.lua
 -- ARGV[4+] told       2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
 --                     is not known
--- returns  {status, part, now_us, version, turns, then per turn: part, at_us, member}, integers, but for member, "cost:job", which is text
+-- returns  {status, part, now_us, version, promoted, then per promotion: part, at_us, member}, integers, but for
+--          member, "cost:job", which is text
 --          status 0 was done before, 1 done, 5 to 8 see ledger.lua, the version is that of 7; part is the one that can't
 --          be read
 
@@ -18,7 +19,7 @@ local tokens = require("limit/tokens")
 local rulecall = require("limit/rulecall")
 local max = math.max
 local outlive = ledger.outlive
-local next_turns = line.next_turns
+local promote = line.promote
 local bill_of, grant, granted, holds, lessen, read_told = tokens.bill_of, tokens.grant, tokens.granted, tokens.holds, tokens.lessen, tokens.read_told
 local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
 
@@ -34,7 +35,7 @@ return function(keys, args)
     if rule.want ~= 0 and holds(rule, bill) then return { 0, 0, now, 0, 0 } end
   end
 
-  local turns, first = {}, nil
+  local promoted, first = {}, nil
   for _, rule in ipairs(rules) do
     local held, at = granted(rule, token, first), now
     first = first or held
@@ -43,12 +44,12 @@ return function(keys, args)
       grant(rule, now, at, bill)
     elseif rule.want < 0 and held and held > 0 and not rule.kind.lease then
       lessen(rule, now, held, token)
-      next_turns(rule, now, turns, true)
+      promote(rule, now, promoted, true)
     end
     outlive(rule, now)
     if not rule.kind.lease and rule.want ~= 0 then bill_of(rule, bill, at, now) end
   end
-  local reply = { 1, 0, now, 0, #turns / 3 }
-  for _, v in ipairs(turns) do reply[#reply + 1] = v end
+  local reply = { 1, 0, now, 0, #promoted / 3 }
+  for _, v in ipairs(promoted) do reply[#reply + 1] = v end
   return reply
 end

@@ -8,7 +8,8 @@
 -- ARGV[4]  text       of the rules, see rulecall.lua
 -- ARGV[5+] told       2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
 --                     is not known
--- returns  {status, part, now_us, version, turns, then per turn: part, at_us, member}, integers, but for member, "cost:job", which is text
+-- returns  {status, part, now_us, version, promoted, then per promotion: part, at_us, member}, integers, but for
+--          member, "cost:job", which is text
 --          status 0 no such grant, 1 given back, 5 to 8 see ledger.lua, the version is that of 7; part is the one that can't
 --          be read
 
@@ -20,7 +21,7 @@ local rulecall = require("limit/rulecall")
 local places = require("limit/places")
 local max = math.max
 local outlive = ledger.outlive
-local leave, missed, next_turns = line.leave, line.missed, line.next_turns
+local leave, missed, promote = line.leave, line.missed, line.promote
 local granted, read_told, unspend, withdraw = tokens.granted, tokens.read_told, tokens.unspend, tokens.withdraw
 local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
 local first_ticket, join_at, stands = places.first_ticket, places.join_at, places.stands
@@ -46,7 +47,7 @@ return function(keys, args)
     told_until = max(told_until, rule.told_until)
   end
 
-  local given, at, turns = 0, now, {}
+  local given, at, promoted = 0, now, {}
   for i, rule in ipairs(rules) do
     local held = rule.found and rule.found > 0 and rule.found
     -- the first write frees: a full Redis must not refuse to take anything back
@@ -66,10 +67,10 @@ return function(keys, args)
   end
   for _, rule in ipairs(rules) do
     outlive(rule, now)
-    next_turns(rule, now, turns, true)
+    promote(rule, now, promoted, true)
   end
-  missed(rules, now, turns)
-  local reply = { given, 0, now, 0, #turns / 3 }
-  for _, v in ipairs(turns) do reply[#reply + 1] = v end
+  missed(rules, now, promoted)
+  local reply = { given, 0, now, 0, #promoted / 3 }
+  for _, v in ipairs(promoted) do reply[#reply + 1] = v end
   return reply
 end

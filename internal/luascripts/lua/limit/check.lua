@@ -6,9 +6,9 @@
 -- ARGV[1]  bookings   how many, 1 to 8
 -- ARGV[2]  text       of the rules, see rulecall.lua: those of all bookings, which differ in nothing but keys
 -- ARGV[3+] jobs       of each: who waits
--- returns  {now_us, then per booking: {status, part, at_us, before, turns, then per turn: part, at_us, member}}, integers, but for member,
---          "cost:job", which is text; before counts the permits ahead of it in the line of the part by which it waits; turns are of lines that
---          it left, and of leases
+-- returns  {now_us, then per booking: {status, part, at_us, before, promoted, then per promotion: part, at_us, member}}, integers, but
+--          for member, "cost:job", which is text; before counts the permits ahead of it in the line of the part by which it waits;
+--          promotions are of lines that it left, and of leases
 --          status 0 unknown, 2 booked, 5 to 8 see ledger.lua, the version of 7 is in at_us, -1 failed: ask alone
 
 local clock = require("lib/clock")
@@ -37,17 +37,17 @@ return function(keys, args)
     local place, at, by = find_place(rules, now)
     if not place then return { 0, 0, 0, 0, 0 } end
 
-    local turns = {}
+    local promoted = {}
     local moves = at > now
     local keeps = moves and stand_for(rules, by, at, now)
     for _, rule in ipairs(rules) do
       park(rule)
       outlive(rule, now)
     end
-    if moves then turns = left_behind(rules, keeps, now) end
-    missed(rules, now, turns)
-    local reply = { 2, at > now and by or place, at, rules[place].ahead, #turns / 3 }
-    for _, v in ipairs(turns) do reply[#reply + 1] = v end
+    if moves then promoted = left_behind(rules, keeps, now) end
+    missed(rules, now, promoted)
+    local reply = { 2, at > now and by or place, at, rules[place].ahead, #promoted / 3 }
+    for _, v in ipairs(promoted) do reply[#reply + 1] = v end
     return reply
   end
 

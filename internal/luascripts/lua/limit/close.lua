@@ -5,7 +5,8 @@
 -- ARGV[2]  job        who goes first once it is open, or ""
 -- ARGV[3]  for_us     how long from now on; 0 opens it
 -- ARGV[4]  rule       the part that is closed: those before are narrower or share its key, those behind share it
--- returns  {status, part, now_us, until_us, version, turns, then per turn: part, at_us, member}, integers, but for member, "cost:job", which is text
+-- returns  {status, part, now_us, until_us, version, promoted, then per promotion: part, at_us, member}, integers, but for
+--          member, "cost:job", which is text
 --          status 1 done, 5 to 8 see ledger.lua, the version is that of 7; part is the one that can't be read
 --
 -- Who is put off goes first once the key is open: behind those who were put off
@@ -24,8 +25,8 @@ local places = require("limit/places")
 local floor, max, min = math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
 local CLOSED, IN, LAST, PARK, ROOM, SINCE, TOLD, mark = line.CLOSED, line.IN, line.LAST, line.PARK, line.ROOM, line.SINCE, line.TOLD, line.mark
-local closed, find, is_squeezed, look, missed, next_turns, squeeze =
-  line.closed, line.find, line.is_squeezed, line.look, line.missed, line.next_turns, line.squeeze
+local closed, find, is_squeezed, look, missed, promote, squeeze =
+  line.closed, line.find, line.is_squeezed, line.look, line.missed, line.promote, line.squeeze
 local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
 local first_ticket, join_at = places.first_ticket, places.join_at
 
@@ -36,7 +37,7 @@ return function(keys, args)
   local rules = rules_at(args[1], keys, 0, #keys, job, now)
   local failed, which, newer = open_parts(rules, now)
   if failed then return { failed, which, now, 0, newer, 0 } end
-  local shut, until_us, turns = rules[closes], 0, {}
+  local shut, until_us, promoted = rules[closes], 0, {}
 
   -- put_off gives me the ticket behind the last who was put off since then; were they
   -- so many that there is no room left, that of the last
@@ -70,10 +71,10 @@ return function(keys, args)
   else
     redis.call("ZREM", shut.line, CLOSED, SINCE)
     closed(shut, now)
-    next_turns(shut, now, turns, true)
-    missed(rules, now, turns)
+    promote(shut, now, promoted, true)
+    missed(rules, now, promoted)
   end
-  local reply = { 1, 0, now, until_us, 0, #turns / 3 }
-  for _, v in ipairs(turns) do reply[#reply + 1] = v end
+  local reply = { 1, 0, now, until_us, 0, #promoted / 3 }
+  for _, v in ipairs(promoted) do reply[#reply + 1] = v end
   return reply
 end

@@ -9,8 +9,8 @@ local places = require("limit/places")
 local max = math.max
 local free, outlive, earliest, worth = ledger.free, ledger.outlive, ledger.earliest, ledger.worth
 local COPY, OFFERED = numbers.COPY, line.OFFERED
-local anybody, closed, find, leave, look, missed, next_turns, park, rank, told =
-  line.anybody, line.closed, line.find, line.leave, line.look, line.missed, line.next_turns, line.park, line.rank, line.told
+local anybody, closed, find, leave, look, missed, promote, park, rank, told =
+  line.anybody, line.closed, line.find, line.leave, line.look, line.missed, line.promote, line.park, line.rank, line.told
 local holds, put, spend = tokens.holds, tokens.put, tokens.spend
 local joint, last_of_group, left_behind, measure, open_rule, set_job, set_keys =
   rulecall.joint, rulecall.last_of_group, rulecall.left_behind, rulecall.measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
@@ -64,10 +64,10 @@ end
 local function opened(gate, at) return gate and gate.opened(at) or at end
 
 -- offer_unheard lets the next in line know of a lease that is free, when it has not heard of it
-local function offer_unheard(rule, now, turns)
+local function offer_unheard(rule, now, promoted)
   local unheard = rule and rule.kind.lease and rule.closed == 0 and rule.front and rule.front ~= rule.me and (rule.front_told or 0) > now + OFFERED
-  if unheard and free(rule, now) > 0 then next_turns(rule, now, turns) end
-  return turns
+  if unheard and free(rule, now) > 0 then promote(rule, now, promoted) end
+  return promoted
 end
 
 local function leave_all(rules)
@@ -122,16 +122,16 @@ local function charge(script, rules, at, token, later)
 end
 
 -- answer is the reply to a call; zeros at its end are left out
-local function answer(call, status, part, at, turns)
+local function answer(call, status, part, at, promoted)
   local rules, from, promised, fence = call.rules, call.from, call.promised, call.fence
-  turns = missed(rules, call.now, turns or {})
-  if #turns == 0 and status ~= GRANTED and promised == 0 and not call.tell then return { status, part, at, from } end
-  local reply = { status, part, at, from, promised, fence, #turns / 3 }
+  promoted = missed(rules, call.now, promoted or {})
+  if #promoted == 0 and status ~= GRANTED and promised == 0 and not call.tell then return { status, part, at, from } end
+  local reply = { status, part, at, from, promised, fence, #promoted / 3 }
   for _, rule in ipairs(rules) do
     reply[#reply + 1] = status == GRANTED and rule.ledger.token == call.token and worth(rule) or 0
     reply[#reply + 1] = call.tell and rule.late and rule.closed == 0 and (rule.nobody or not anybody(rule)) and free(rule, call.now) or 0
   end
-  for _, v in ipairs(turns) do reply[#reply + 1] = v end
+  for _, v in ipairs(promoted) do reply[#reply + 1] = v end
   return reply
 end
 
@@ -255,23 +255,23 @@ local function decide(script, form, keys, k, text)
   if longest >= 0 and at > now + longest then
     leave_all(rules)
     done(rules, now)
-    local turns = {}
-    for _, rule in ipairs(rules) do next_turns(rule, now, turns, rule.ticket) end
-    return answer(call, TOO_LATE, binding or by, at, turns)
+    local promoted = {}
+    for _, rule in ipairs(rules) do promote(rule, now, promoted, rule.ticket) end
+    return answer(call, TOO_LATE, binding or by, at, promoted)
   end
   if not binding then
     charge(script, rules, at, token, false)
-    local turns = {}
+    local promoted = {}
     for _, rule in ipairs(rules) do
       park(rule)
       if rule.ticket then leave(rule) end
       -- who came earlier than it was told leaves its followers behind; and turns may have
       -- been told the end of a lease, which comes nearer whenever one is given back
       local early = rules[count].kind.lease and rule.turns_last > 0 or rule.in_turns and rule.told_me > at + 1000
-      if rule.leader or rule.parked > 0 or early or rule.missed then next_turns(rule, now, turns, early) end
+      if rule.leader or rule.parked > 0 or early or rule.missed then promote(rule, now, promoted, early) end
       if rule.kind.lease then call.fence = rule.ledger.fence end
     end
-    return answer(call, GRANTED, 0, at, turns)
+    return answer(call, GRANTED, 0, at, promoted)
   end
   if refused or mode == 3 and binding == GATE then
     leave_all(rules)
@@ -287,9 +287,9 @@ local function decide(script, form, keys, k, text)
   end
   local keeps = places.stand_for(rules, binding, at, now)
   done(rules, now)
-  local turns = offer_unheard(bound, now, left_behind(rules, keeps, now))
-  if #turns > 0 and bound.kind.lease then at = told(bound, bound.me) end -- it may be one of those who were just told when a lease ends
-  return answer(call, BOOKED, binding, at, turns)
+  local promoted = offer_unheard(bound, now, left_behind(rules, keeps, now))
+  if #promoted > 0 and bound.kind.lease then at = told(bound, bound.me) end -- it may be one of those who were just told when a lease ends
+  return answer(call, BOOKED, binding, at, promoted)
 end
 
 return { decide = decide, put_all = put_all }

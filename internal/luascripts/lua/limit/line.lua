@@ -369,9 +369,9 @@ local function missed(rules, now, reply)
   return reply
 end
 
--- next_turns tells who may come earlier than promised: the first who waits and, when
+-- promote tells who may come earlier than promised: the first who waits and, when
 -- asked for, the first turn; of leases, see offer
-local function next_turns(rule, now, reply, turn_too)
+local function promote(rule, now, reply, turn_too)
   local me = rule.me
   rule.me = ""
   look(rule, now, not (turn_too or rule.kind.lease))
@@ -390,6 +390,6 @@ return {
   PARKED = PARKED, ROOM = ROOM, SINCE = SINCE, TOLD = TOLD, anybody = anybody, at_rank = at_rank,
   closed = closed, cost_of = cost_of, find = find, follow = follow, gone = gone,
   is_parked = is_parked, is_squeezed = is_squeezed,
-  leave = leave, line_ends = line_ends, look = look, mark = mark, missed = missed, next_turns = next_turns, normal = normal, park = park,
+  leave = leave, line_ends = line_ends, look = look, mark = mark, missed = missed, promote = promote, normal = normal, park = park,
   rank = rank, squeeze = squeeze, steps = steps, tell = tell, told = told,
 }

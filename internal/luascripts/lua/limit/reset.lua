@@ -8,7 +8,7 @@
 -- ARGV[3]  window_us  length of the window, >= 1000
 -- ARGV[4]  more       what only some algorithms have
 -- ARGV[5]  version    of the limit, 0 when it is the one in code
--- returns  {status, now_us, version, turns, then per turn: part, at_us, member}, integers, but for member, "cost:job", which is text
+-- returns  {status, now_us, version, promoted, then per promotion: part, at_us, member}, integers, but for member, "cost:job", which is text
 --          status 1 done, 5, 6, 7 see ledger.lua, the version is that of 7
 
 local clock = require("lib/clock")
@@ -17,7 +17,7 @@ local line = require("limit/line")
 local rulecall = require("limit/rulecall")
 local CORRUPT, limit_of, open = ledger.CORRUPT, ledger.limit_of, ledger.open
 local rule_on = rulecall.rule_on
-local closed, missed, next_turns = line.closed, line.missed, line.next_turns
+local closed, missed, promote = line.closed, line.missed, line.promote
 
 return function(keys, args)
   local now = clock()
@@ -28,10 +28,10 @@ return function(keys, args)
   redis.call("UNLINK", rule.key, rule.tokens)
   open(rule, now)
   closed(rule, now)
-  local turns = {}
-  next_turns(rule, now, turns)
-  missed({ rule }, now, turns)
-  local reply = { 1, now, 0, #turns / 3 }
-  for _, v in ipairs(turns) do reply[#reply + 1] = v end
+  local promoted = {}
+  promote(rule, now, promoted)
+  missed({ rule }, now, promoted)
+  local reply = { 1, now, 0, #promoted / 3 }
+  for _, v in ipairs(promoted) do reply[#reply + 1] = v end
   return reply
 end

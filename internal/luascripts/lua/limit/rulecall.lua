@@ -12,7 +12,7 @@
 --
 -- The tables that are made of a text serve one call after another: set_keys gives them its keys.
 
-local kept = require("lib/form")
+local kept = require("lib/kept")
 local ledger = require("limit/ledger")
 local tokens = require("limit/tokens")
 local line = require("limit/line")
@@ -20,7 +20,7 @@ local max, min = math.max, math.min
 local NEVER, limit_of, open, earliest = ledger.NEVER, ledger.limit_of, ledger.open, ledger.earliest
 local put = tokens.put
 local GRACE, is_parked = line.GRACE, line.is_parked
-local closed, find, gone, look, next_turns, rank = line.closed, line.find, line.gone, line.look, line.next_turns, line.rank
+local closed, find, gone, look, promote, rank = line.closed, line.find, line.gone, line.look, line.promote, line.rank
 
 local RULE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()" -- and where the next begins
 
@@ -130,11 +130,11 @@ end
 
 -- left_behind tells who comes next in the lines in which I do not wait any more
 local function left_behind(rules, keeps, now)
-  local turns = {}
+  local promoted = {}
   for i, rule in ipairs(rules) do
-    if i ~= keeps and rule.ticket and not rule.in_turns and not is_parked(rule.ticket) then next_turns(rule, now, turns) end
+    if i ~= keeps and rule.ticket and not rule.in_turns and not is_parked(rule.ticket) then promote(rule, now, promoted) end
   end
-  return turns
+  return promoted
 end
 
 -- joint is the first instant, not before a, at which all the parts from..to admit

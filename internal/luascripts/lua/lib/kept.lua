@@ -1,4 +1,4 @@
--- form.lua: texts that many calls have in common are read once.
+-- kept.lua: texts that many calls have in common are read once.
 --
 -- kept(read) is a function that answers for a text what read(text) answered before. A function
 -- of a library keeps that from call to call; a script that EVALSHA runs begins with nothing.
