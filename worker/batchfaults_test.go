@@ -53,7 +53,8 @@ func seeds() uint64 { return uint64(sized(2, 4)) }
 // each message runs once, and the window holds.
 func TestVirtualBatchWhoseFeedersFreeze(t *testing.T) {
 	t.Parallel()
-	const n, phones = 400, 20
+	const phones = 20
+	n := sized(200, 400)
 	for seed := range seeds() {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
@@ -67,7 +68,7 @@ func TestVirtualBatchWhoseFeedersFreeze(t *testing.T) {
 					all = append(all, c)
 					h.feedOn(c, map[string]batch.Source{"messages": messages(n, phones)})
 				}
-				h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 15})
+				h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: int64(n), Window: 15})
 				h.ends()
 				for _, c := range all {
 					frozen += c.n
@@ -171,12 +172,12 @@ func (f faraway) EvalSha(ctx context.Context, sha string, keys []string, args ..
 	return f.UniversalClient.EvalSha(ctx, sha, keys, args...)
 }
 
-// A window of a thousand goes on within a second behind a network that is slow, and is
+// A large window goes on within a second behind a network that is slow, and is
 // cancelled within one.
 func TestVirtualBatchBehindASlowNetwork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const n = 500
+		n := sized(250, 500)
 		h := virtualBatchRig(t, provider())
 		far := faraway{h.connect()}
 		h.feedOn(far, map[string]batch.Source{"messages": messages(2*n, 1)})
@@ -186,7 +187,7 @@ func TestVirtualBatchBehindASlowNetwork(t *testing.T) {
 		}
 		batches := batch.NewControl(c)
 		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Window: n})
-		h.until("the window is full", func() bool { return h.progress("winter").Open == n })
+		h.until("the window is full", func() bool { return h.progress("winter").Open == int64(n) })
 		if err := errors.Join(batches.Pause(t.Context(), "default", "winter"), batches.SetWindow(t.Context(), "default", "winter", n+10)); err != nil {
 			t.Fatal(err)
 		}
@@ -195,7 +196,7 @@ func TestVirtualBatchBehindASlowNetwork(t *testing.T) {
 		if err := batches.Resume(t.Context(), "default", "winter"); err != nil {
 			t.Fatal(err)
 		}
-		h.until("it goes on", func() bool { return h.progress("winter").Open > n })
+		h.until("it goes on", func() bool { return h.progress("winter").Open > int64(n) })
 		if took := time.Since(began); took > 1500*ms {
 			t.Errorf("it went on after %v, want about a second", took)
 		}

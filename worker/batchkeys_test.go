@@ -44,7 +44,7 @@ func TestVirtualBatchBehindLeases(t *testing.T) {
 func TestVirtualBatchOfPhonesBehindLeases(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const n, phones = 200, 20
+		const n, phones = 140, 20
 		h := virtualBatchRig(t, queue.Policy{Type: "sms", Rules: []queue.Rule{
 			{Name: "phone", Limit: throttle.Sliding(1, 500*ms), Key: queue.MustJSONKey("$.to")},
 			{Name: "slots", Limit: throttle.Concurrent(3, 30*time.Second), Constant: "x"},
@@ -53,7 +53,7 @@ func TestVirtualBatchOfPhonesBehindLeases(t *testing.T) {
 		h.pool(10)
 		h.feed(map[string]batch.Source{"messages": messages(n, phones)})
 		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 50})
-		h.doneWithin(8*time.Second, n) // ten messages a phone
+		h.doneWithin(5600*ms, n) // seven messages a phone
 		h.allDone(n, phones)
 	})
 }
@@ -61,7 +61,7 @@ func TestVirtualBatchOfPhonesBehindLeases(t *testing.T) {
 // What was shut for an hour is opened after five seconds: the batch goes on at once.
 func TestVirtualBatchThatIsOpenedEarly(t *testing.T) {
 	t.Parallel()
-	const n, phones = 400, 30
+	const n, phones = 250, 30
 	must := func(t *testing.T, err error) {
 		t.Helper()
 		if err != nil {
@@ -131,7 +131,7 @@ func TestVirtualBatchThatIsOpenedEarly(t *testing.T) {
 func TestVirtualBatchWhoseLineGetsShort(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const n, phones = 300, 30
+		const n, phones = 200, 30
 		slow := throttle.Sliding(10, 5*time.Second)
 		h := virtualBatchRig(t, phoneAndProvider(50*ms, slow))
 		h.pool(5)
@@ -140,7 +140,7 @@ func TestVirtualBatchWhoseLineGetsShort(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		setLimit(t, h.limiter("provider", slow), throttle.Sliding(2, 100*ms))
 		h.moved = true
-		h.doneWithin(20*time.Second, n)
+		h.doneWithin(14*time.Second, n)
 		h.allDone(n, phones)
 	})
 }
@@ -151,7 +151,7 @@ func TestVirtualBatchWithABusyPhone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const per = time.Minute
-		n := sized(400, 1300)
+		n := sized(200, 1300)
 		h := virtualBatchRig(t, phoneAndProvider(per, throttle.Sliding(20, 100*ms)))
 		pool := h.pool(5)
 		source := batch.Seq(func(batch.Spec) iter.Seq[batch.Element] {
