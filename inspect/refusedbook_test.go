@@ -27,7 +27,7 @@ func TestRefusedBookLeavesOneTruth(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb := redistest.Start(t).Client(t)
+			rdb := redistest.Start(t, redistest.Own()).Client(t)
 			// Time stands still: else the first task, for which no pool comes, is soon late, and others pass it.
 			if err := redistest.TimedLibrary(t.Context(), rdb, time.Now()); err != nil {
 				t.Fatal(err)

@@ -190,7 +190,7 @@ func TestMergedCallsFailAlone(t *testing.T) {
 // A full Redis refuses each of them, and nothing is half done.
 func TestMergedCallsOnAFullRedis(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Start(t, redistest.Own()).Client(t)
 	held := holdBack(t, rdb)
 	l := newLimiter(t, held.rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 	throttle.Patient(held.rdb)

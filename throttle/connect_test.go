@@ -23,7 +23,7 @@ import (
 func TestErrorOfConnecting(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	secured := redistest.Start(t, redistest.Arg("databases", "1")) // a server of its own: it gets a password
+	secured := redistest.Start(t, redistest.Own()) // it gets a password
 	if err := secured.Client(t).ConfigSet(t.Context(), "requirepass", "correct horse").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestErrorOfConnecting(t *testing.T) {
 // each of the calls that go there together has that error.
 func TestErrorOfConnectingInAPipeline(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t, redistest.Arg("databases", "1")) // a server of its own: it gets a password
+	s := redistest.Start(t, redistest.Own()) // it gets a password
 	admin := s.Client(t)
 	o := s.ClientOptions()
 	o.MaxRetries, o.PoolSize, o.Password = -1, 1, "what is taken as long as there is none"

@@ -187,7 +187,7 @@ func TestConfigurationInRedis(t *testing.T) {
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
 	s.try(l, 1)
-	s.raw.FlushAll(t.Context())
+	s.raw.FlushDB(t.Context())
 	s.at(0)
 	s.want(s.try(l, 1), true, 0)
 }
@@ -575,7 +575,7 @@ func TestCrossSlot(t *testing.T) { TestKeysOfAnyKind(t) }
 // 34: the server forgets its scripts.
 func TestForgottenScripts(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Start(t, redistest.Own()).Client(t)
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(10, time.Minute), throttle.Config{})
 	for i := range 3 {
 		for range 2 {

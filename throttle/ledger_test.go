@@ -220,7 +220,7 @@ func TestChangedLimitCountsWhatWasSpent(t *testing.T) {
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		ctx := context.Background()
-		raw.FlushAll(ctx)
+		raw.FlushDB(ctx)
 		now := start
 		var spent []throttle.Decision
 		for i := range rapid.IntRange(5, 50).Draw(rt, "length") {

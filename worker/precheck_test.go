@@ -57,7 +57,7 @@ func TestTheLeastRightsSuffice(t *testing.T) {
 // useLeastRights runs a pool, a client and a limiter with the least rights, without some of them.
 func useLeastRights(t *testing.T, without []string) {
 	t.Helper()
-	s := redistest.Start(t, redistest.Arg("databases", "1"))
+	s := redistest.Start(t, redistest.Own())
 	admin := s.Client(t)
 	rdb := userOf(t, s, admin, "app", precheck.Worker, without...)
 	to, err := queue.JSONKey("$.to")
@@ -154,7 +154,7 @@ func useLimiter(t *testing.T, rdb *redis.Client) {
 // what to do.
 func TestStartRefusesAnUnfitRedis(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t, redistest.Arg("databases", "1"), redistest.Arg("maxmemory", "100mb"), redistest.Arg("maxmemory-policy", "allkeys-lru"))
+	s := redistest.Start(t, redistest.Arg("maxmemory", "100mb"), redistest.Arg("maxmemory-policy", "allkeys-lru"))
 	admin := s.Client(t)
 	start := func(rdb *redis.Client, allow bool) error {
 		t.Helper()

@@ -10,7 +10,7 @@ import (
 // CLIENT LIST shows whose connections they are, where the user may say so.
 func TestConnectionsAreNamed(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t, redistest.Arg("databases", "1"))
+	s := redistest.Start(t, redistest.Own())
 	r := redisFlags{addrs: []string{s.Addr()}}
 	rdb, err := r.open()
 	if err != nil {

@@ -131,7 +131,7 @@ func TestDevBatchHasPhonesOfItsOwn(t *testing.T) {
 // given.
 func TestDev(t *testing.T) {
 	t.Parallel()
-	srv := redistest.Start(t)
+	srv := redistest.Start(t, redistest.Own())
 	rdb := srv.Client(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()

@@ -54,7 +54,7 @@ func TestOperate(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "operate"),
 		Setup: func(e *testscript.Env) error {
-			srv := redistest.Start(t)
+			srv := redistest.Start(t, redistest.Own())
 			servers.Store(e.WorkDir, srv)
 			e.Setenv("HEADWAY_REDIS_URL", "redis://"+srv.Addr())
 			e.Setenv("HEADWAY_WHO", "ann")

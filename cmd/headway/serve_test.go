@@ -15,7 +15,7 @@ import (
 // serve answers until Ctrl-C, which also ends what follows a page.
 func TestServe(t *testing.T) {
 	t.Parallel()
-	srv := redistest.Start(t)
+	srv := redistest.Start(t, redistest.Own())
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	in, out := io.Pipe()

@@ -70,7 +70,7 @@ func (s *screenText) has(text string) bool {
 // the terminal is as it was.
 func TestTopOnTerminal(t *testing.T) {
 	t.Parallel()
-	srv := redistest.Start(t)
+	srv := redistest.Start(t, redistest.Own())
 	if err := srv.Client(t).SAdd(t.Context(), "asynq:queues", "default").Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -129,7 +129,7 @@ func (a *app) counts() (processed, failed int) {
 // as it does with plain asynq: same result, same error, same count of attempts.
 func TestSameResults(t *testing.T) {
 	t.Parallel()
-	before := runApp(t, redistest.Start(t), "before")
+	before := runApp(t, redistest.Start(t, redistest.Own()), "before")
 	before.waitFor(all)
 	before.stop()
 	want := before.outcomes()
@@ -140,7 +140,7 @@ func TestSameResults(t *testing.T) {
 	for _, limit := range []string{"1000/60s", "1/1s"} {
 		t.Run(strings.ReplaceAll(limit, "/", " in "), func(t *testing.T) {
 			t.Parallel()
-			after := runApp(t, redistest.Start(t), "after", "-limit", limit)
+			after := runApp(t, redistest.Start(t, redistest.Own()), "after", "-limit", limit)
 			after.waitFor(all)
 			after.stop()
 			if diff := cmp.Diff(want, after.outcomes()); diff != "" {
@@ -157,7 +157,7 @@ func TestSameResults(t *testing.T) {
 // own each, by Redis' clock. What has no limit runs as ever.
 func TestTheLimitHolds(t *testing.T) {
 	t.Parallel()
-	after := runApp(t, redistest.Start(t), "after", "-limit", "1/1h")
+	after := runApp(t, redistest.Start(t, redistest.Own()), "after", "-limit", "1/1h")
 	after.waitFor(phones + phones*messages)
 	after.stop()
 	ran := make(map[string]int)
@@ -213,7 +213,7 @@ func TestTheLimitHolds(t *testing.T) {
 // TestTheWayBack: what Headway has deferred are tasks of asynq. Plain asynq runs them all.
 func TestTheWayBack(t *testing.T) {
 	t.Parallel()
-	srv := redistest.Start(t)
+	srv := redistest.Start(t, redistest.Own())
 	after := runApp(t, srv, "after", "-limit", "1/1h")
 	after.waitFor(phones + phones*messages)
 	after.stop()

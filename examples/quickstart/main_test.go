@@ -69,7 +69,7 @@ func linesOf(t *testing.T, name string) []string {
 // goes at once, and the others wait without a worker slot.
 func TestQuickstart(t *testing.T) {
 	t.Parallel()
-	srv := redistest.Start(t)
+	srv := redistest.Start(t, redistest.Own())
 	rdb := srv.Client(t)
 	bin := filepath.Join(t.TempDir(), "quickstart")
 	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {

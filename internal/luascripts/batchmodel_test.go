@@ -212,7 +212,7 @@ func TestBatchModel(t *testing.T) {
 	rdb, raw := timed(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		ctx := context.Background()
-		raw.FlushAll(ctx)
+		raw.FlushDB(ctx)
 		f := &fed{T: rt, ctx: ctx, rdb: rdb, raw: raw, q: NewQueueKeys("hw", "default"), now: start, bad: map[int64]bool{}, ran: map[string]int{}}
 		if err := rdb.SetTime(ctx, start); err != nil {
 			rt.Fatal(err)

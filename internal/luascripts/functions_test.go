@@ -38,7 +38,7 @@ func calledBy(t *testing.T, c *redis.Client) map[string]bool {
 // A server that has lost the library, or the scripts, is given them again, whichever way it is asked.
 func TestServerThatLostItsScripts(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Start(t, redistest.Own()).Client(t)
 	for name, c := range map[string]redis.Scripter{"functions": rdb, "scripts": behind{rdb}} {
 		for range 2 {
 			grantedBy(t, c, name)
@@ -73,7 +73,7 @@ func TestServersWithoutFunctions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			admin := redistest.Start(t).Client(t)
+			admin := redistest.Start(t, redistest.Own()).Client(t)
 			rule := append([]any{"acl", "setuser", "headway", "on", ">secret", "~hw:*", "&*", "+@all"}, rights...)
 			if err := admin.Do(t.Context(), rule...).Err(); err != nil {
 				t.Fatal(err)
@@ -97,7 +97,7 @@ func TestServersWithoutFunctions(t *testing.T) {
 // Redis 7 is called by function from the first call on.
 func TestServerWithFunctions(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Start(t, redistest.Own()).Client(t)
 	grantedBy(t, rdb, "a")
 	if called := calledBy(t, rdb); !called["fcall"] || called["evalsha"] || called["eval"] {
 		t.Errorf("the call was sent by %v, want FCALL alone", called)
@@ -119,7 +119,7 @@ func TestServerWithFunctions(t *testing.T) {
 // frees memory, need none.
 func TestFullServerIsAskedByScript(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Start(t, redistest.Own()).Client(t)
 	n, k := Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}, NewLimitKeys("hw", "sms", "a")
 	call := AcquireArgs{Rules: one(k, n, 1), Token: 1, MaxWait: -1}
 	if _, err := Acquire(t.Context(), rdb, call); err != nil {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
 )
 
 var lineOfStat = regexp.MustCompile(`(?m)^cmdstat_(\w+):calls=(\d+)`)
@@ -48,7 +50,7 @@ func TestALoneCallAsksLittle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb, raw := timed(t)
+			rdb, raw := timed(t, redistest.Own())
 			k := NewLimitKeys("hw", "rule", "id")
 			for i := range tt.before + 1 {
 				if i == tt.before {

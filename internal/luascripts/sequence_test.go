@@ -72,7 +72,7 @@ func runSequence(rt *rapid.T, rdb redis.UniversalClient, raw *redis.Client, back
 		T: rt, ctx: context.Background(), rdb: rdb, raw: raw, now: start, setTime: setTime,
 		merged: NewLimitKeys("hw", "merged", "id"), single: NewLimitKeys("hw", "single", "id"),
 	}
-	raw.FlushAll(w.ctx)
+	raw.FlushDB(w.ctx)
 	setTime(w.now)
 	window := rapid.SampledFrom([]time.Duration{1100 * time.Microsecond, time.Second, time.Minute, 100 * time.Second}).Draw(rt, "window")
 	for range rapid.SampledFrom([]int{1, 1, 2, 3}).Draw(rt, "limits") {

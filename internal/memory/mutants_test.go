@@ -180,7 +180,7 @@ type mutantRig struct {
 
 func newMutantRig(t *testing.T) *mutantRig {
 	t.Helper()
-	server := redistest.Start(t, redistest.Arg("save", "")) // configured, so never a server that others use, too
+	server := redistest.Start(t, redistest.Own())
 	r, o := &mutantRig{t: t, server: server, raw: server.Client(t)}, server.ClientOptions()
 	o.ReadTimeout, o.MaxRetries = 2*time.Second, -1 // a mutant may loop without end
 	r.functions = redis.NewClient(o)

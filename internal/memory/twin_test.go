@@ -30,7 +30,7 @@ func TestTwinOnRedis(t *testing.T) {
 	for _, world := range worlds(true) {
 		t.Run(world.name, func(t *testing.T) {
 			t.Parallel()
-			raw := redistest.Start(t).Client(t)
+			raw := redistest.Start(t, redistest.Own()).Client(t)
 			rdb, err := redistest.NewTimed(t.Context(), redistest.LongLived{UniversalClient: raw}, start)
 			if err != nil {
 				t.Fatal(err)
@@ -120,7 +120,7 @@ func runTwin(rt *rapid.T, world world, rdb redis.UniversalClient, raw *redis.Cli
 		T: rt, ctx: context.Background(), rdb: rdb, raw: raw, setTime: setTime, now: start, changing: back,
 		rules: world.rules(rt), jobs: []string{"a", "b", "c", "d", "e"},
 	}
-	raw.FlushAll(w.ctx)
+	raw.FlushDB(w.ctx)
 	w.store = memory.New(func() time.Time { return w.now })
 	if back {
 		w.store.Keep(1000000 * time.Hour)

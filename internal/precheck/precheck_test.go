@@ -19,7 +19,7 @@ var needs = precheck.Needs{Role: precheck.Worker, Prefix: "hw"}
 // own is a server that the test may configure.
 func own(t *testing.T) (*redistest.Server, *redis.Client) {
 	t.Helper()
-	s := redistest.Start(t, redistest.Arg("databases", "2"))
+	s := redistest.Start(t, redistest.Own())
 	return s, s.Client(t)
 }
 
@@ -65,7 +65,7 @@ func want(t *testing.T, rdb redis.UniversalClient, n precheck.Needs, addr string
 
 func TestAGoodServerHasNoFinding(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
+	s := redistest.Start(t, redistest.Own())
 	rdb := s.Client(t)
 	n := needs
 	n.ClockWarn, n.ClockMax = time.Second, 5*time.Second

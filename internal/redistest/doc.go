@@ -19,7 +19,8 @@
 // claims are keys with a TTL in database 0), hands that out, and flushes that
 // one alone when the test ends. Databases that hold anything are passed over.
 // Published messages, scripts and INFO are the server's and are shared. Tests
-// that need the process ([AOF], [Arg], [Server.Kill] and its like) are skipped.
+// that need the process ([AOF], [Arg], [Server.Kill] and its like), or change it ([Own]),
+// are skipped.
 //
 // # Servers without functions
 //

@@ -39,6 +39,10 @@ func Arg(name string, values ...string) Option {
 	return func(s *settings) { s.set(name, values...) }
 }
 
+// Own gives a test a server that no other test uses. A test needs it that changes the server itself (its
+// settings, users, functions, scripts or statistics), or runs a program that uses database 0.
+func Own() Option { return func(*settings) {} }
+
 // AOF makes the server write every change to disk before it answers, so that
 // it still has its data after [Server.Kill]. Without it a restart is empty.
 func AOF() Option {
