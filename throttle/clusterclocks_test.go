@@ -1,6 +1,7 @@
 package throttle_test
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -75,5 +76,54 @@ func allGoAtTheirDistance(t *testing.T, rdb *redis.ClusterClient) {
 				t.Errorf("phone %d: two jobs are %v apart, want %v less 50 ms", phone, gap, narrow)
 			}
 		}
+	}
+}
+
+// Where servers' clocks are an hour apart, a decision is by the clock of the server that has the phone:
+// so is the instant of a job that the provider's server refuses, and until when it keeps its order at its phone.
+func TestClusterTellsInstantsByOneClock(t *testing.T) {
+	redistest.NeedFunctions(t)
+	t.Parallel()
+	rdb, nodes := redistest.StartNodes(t, 3)
+	_, library := luascripts.Library()
+	aheadOf := make(map[string]time.Duration)
+	for i, ahead := range []time.Duration{0, time.Hour, -time.Hour} {
+		if err := redistest.Skew(t.Context(), nodes[i].Client(t), library, ahead); err != nil {
+			t.Fatal(err)
+		}
+		aheadOf[nodes[i].Addr()] = ahead
+	}
+	nodeOf := func(key string) string {
+		c, err := rdb.MasterForKey(t.Context(), "{"+key+"}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Options().Addr
+	}
+	const phones, few = 8, 2 * time.Minute // of the hour that the clocks differ by
+	p := clusterPolicy(t, rdb, throttle.Sliding(1, time.Second), throttle.Sliding(1, time.Second))
+	if _, err := p.Acquire(t.Context(), clusterRequest(0)); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := 0
+	for i := range phones {
+		for n := range 2 { // the first waits for the provider, the second for the first
+			r := clusterRequest(1 + i)
+			r.Job = fmt.Sprintf("job %d of phone %d", n, 1+i)
+			d, err := p.Redeem(t.Context(), r)
+			if err != nil || d.Granted {
+				t.Fatalf("%s: %v, %v, want it to wait", r.Job, d, err)
+			}
+			node := nodeOf(r.Key)
+			if node != nodeOf("acme") {
+				elsewhere++
+			}
+			if wait := d.At.Sub(time.Now().Add(aheadOf[node])); wait < -time.Second || wait > few {
+				t.Errorf("%s is told an instant %v from now by the clock of its phone's server, want less than %v", r.Job, wait, few)
+			}
+		}
+	}
+	if elsewhere == 0 {
+		t.Fatal("all phones are on the provider's server")
 	}
 }
