@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 	"weak"
 
@@ -189,7 +190,7 @@ func sendOne(ctx context.Context, c redis.Scripter, call command) *redis.Cmd {
 	s := serverOf(c)
 	by := s.wayNow()
 	cmd := call.send(ctx, c, by)
-	if remedyFor(cmd.Err(), by) == nothing {
+	if remedyFor(cmd.Err(), by) == nothing && !slotMoves(c, cmd.Err()) {
 		return cmd
 	}
 	a := sending{call: call, by: by, cmd: cmd}
@@ -214,13 +215,50 @@ func sendAll(ctx context.Context, c redis.Scripter, calls []command) []*redis.Cm
 	return sent
 }
 
-// repair sends again what a server did not run because it lacks the library or the script:
-// at most as often as there are remedies that can follow each other.
+// How long a call waits for a slot that moves, and how long between two looks.
+const (
+	moveWait     = 2 * time.Second
+	movePauseMin = 10 * time.Millisecond
+	movePauseMax = 200 * time.Millisecond
+)
+
+// repair sends again what a server did not run: because it lacks the library or the script,
+// at most as often as there are remedies that can follow each other; and because a slot moves.
 func (s *server) repair(ctx context.Context, c redis.Scripter, sendings []*sending) {
-	for range 3 {
-		sendings = s.mend(ctx, c, sendings)
+	until := time.Now().Add(moveWait)
+	for pause := movePauseMin; ; pause = min(2*pause, movePauseMax) {
+		again := sendings
+		for range 3 {
+			again = s.mend(ctx, c, again)
+			send(ctx, c, again)
+		}
+		var refused []*sending
+		for _, a := range sendings {
+			if slotMoves(c, a.cmd.Err()) {
+				refused = append(refused, a)
+			}
+		}
+		if len(refused) == 0 || time.Now().After(until) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		sendings = refused
 		send(ctx, c, sendings)
 	}
+}
+
+// slotMoves says that a call on a Cluster did not run because the keys of its slot are on their way from
+// one node to another. go-redis asks both, and gives up after a few questions.
+func slotMoves(c redis.Scripter, err error) bool {
+	if err == nil || !Sharded(c) {
+		return false
+	}
+	code, _, _ := strings.Cut(err.Error(), " ")
+	return code == "TRYAGAIN" || code == "ASK" || code == "MOVED"
 }
 
 // send sends one call by itself, and several in a pipeline.

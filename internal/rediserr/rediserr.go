@@ -50,7 +50,7 @@ const (
 //
 // These are Refused on purpose. OOM: Redis is full, and more calls don't empty it. MISCONF:
 // its disk is full or broken. MOVED and ASK: a client of a Cluster follows them by itself,
-// and any other client gets them for ever.
+// and our scripts wait for a slot that moves; any other client gets them for ever.
 var kinds = map[string]Kind{
 	"LOADING":     Passing, // the server starts
 	"READONLY":    Passing, // a replica: another server becomes the master
