@@ -80,8 +80,9 @@ type Adapter struct {
 	policyFiles *policyFiles
 	upkeep      *upkeep
 
-	mu          sync.Mutex // over the queues, until Start
-	queuesFixed bool       // they are Config's, or a server's
+	mu           sync.Mutex                    // over the queues, until Start, and the loggers
+	queuesFixed  bool                          // they are Config's, or a server's
+	asynqLoggers map[asynq.Logger]asynq.Logger // by the one that they write to
 
 	started   atomic.Bool        // Start was called and succeeded
 	fetchOnce sync.Once          // of closing noFetch
@@ -143,6 +144,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		deferrals: newDeferrals(), answered: newTTLMap[string, *deferral](deferralTTL), batches: newBatches(c),
 		scripts: newScripts(rdb), idle: newIdleServers(c),
 		wakers: make(map[string]*waker), recheck: newRecheckFilter(), promotions: newPromotions(c), batchCounts: newBatchCounts(c), policyFiles: files,
+		asynqLoggers: make(map[asynq.Logger]asynq.Logger),
 	}
 	a.fetcher = newFetcher(a)
 	a.refunds, a.types = newRefunds(c, a.promotions), newTypeWatch(c)
@@ -409,12 +411,26 @@ func (a *Adapter) Server(base asynq.Config) asynq.Config {
 	if base.ErrorHandler != nil {
 		base.ErrorHandler = a.errorHandler(base.ErrorHandler)
 	}
-	if base.Logger != nil {
-		base.Logger = quietLogger{base.Logger, a.dropLine}
-	} else {
-		base.Logger = asynqwire.NewLogger(a.cfg.Logger, a.dropLine)
-	}
+	base.Logger = a.asynqLogger(base.Logger)
 	return base
+}
+
+// asynqLogger is where asynq logs to, nil for our own logger. Servers with one logger share what is
+// known of repeated lines.
+func (a *Adapter) asynqLogger(to asynq.Logger) asynq.Logger {
+	if to != nil && !reflect.ValueOf(to).Comparable() {
+		return asynqwire.Collapse(to, a.dropLine)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.asynqLoggers[to] == nil {
+		l := asynqwire.NewLogger(a.cfg.Logger, a.dropLine)
+		if to != nil {
+			l = asynqwire.Collapse(to, a.dropLine)
+		}
+		a.asynqLoggers[to] = l
+	}
+	return a.asynqLoggers[to]
 }
 
 // orElse is base with the fields of other where base has none, but for the queues. The health
@@ -471,16 +487,4 @@ func (a *Adapter) errorHandler(user asynq.ErrorHandler) asynq.ErrorHandler {
 func (a *Adapter) dropLine(line string) bool {
 	id, ok := asynqwire.RetryExhaustedID(line)
 	return ok && a.deferrals.underWay(id)
-}
-
-// quietLogger is a user's asynq logger without the lines that are not true.
-type quietLogger struct {
-	asynq.Logger
-	drop func(string) bool
-}
-
-func (l quietLogger) Warn(args ...any) {
-	if !l.drop(fmt.Sprint(args...)) {
-		l.Logger.Warn(args...)
-	}
 }

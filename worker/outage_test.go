@@ -180,7 +180,7 @@ func TestLostRepliesOfTheWay(t *testing.T) {
 
 func TestScriptCacheIsFlushed(t *testing.T) {
 	t.Parallel()
-	r, w, seen := newRig(t), &witness{}, &runs{}
+	r, w, seen := newRig(t, redistest.Own()), &witness{}, &runs{}
 	cfg := policies(phone("sms", 50*ms))
 	cfg.Asynq = w.config()
 	r.start(seen.handler(), cfg)
@@ -256,7 +256,7 @@ func TestOutageWhileTasksWait(t *testing.T) {
 	t.Parallel()
 	r, w, seen := newRig(t, redistest.AOF()), &witness{}, &runs{}
 	cfg := policies(phone("sms", 500*ms))
-	cfg.Asynq = w.config()
+	cfg.Asynq, cfg.Servers = w.config(), 8 // which log as much as one
 	r.start(seen.handler(), cfg)
 	const n = 8
 	for i := range n {

@@ -19,20 +19,27 @@ const (
 	asynqLogKinds = 256
 )
 
-// logger gives asynq's lines to a zap logger. It is safe for concurrent use.
+// logger gives asynq's lines to another logger. It is safe for concurrent use.
 //
 // The level at which asynq logs is set by its own Config.LogLevel first; then
-// zap's level decides. A line is a debug, info, warn or error entry as in asynq.
+// that of the other logger decides. A line is a debug, info, warn or error entry as in asynq.
 // Fatal is an error entry and does not end the process, although asynq's
 // interface says so: v0.26.0 calls it nowhere (pinned by a test), and to end
 // the process belongs to the host.
 type logger struct {
-	log  *zap.Logger
+	to   lines
 	drop func(msg string) bool
 	now  func() time.Time
 
 	mu    sync.Mutex
-	lines map[logLine]*flood
+	kinds map[logLine]*flood
+}
+
+// lines is where lines go.
+type lines interface {
+	enabled(level zapcore.Level) bool
+	// write writes a line, and how many like it were left out before.
+	write(level zapcore.Level, msg string, suppressed int)
 }
 
 // logLine is what makes two lines alike.
@@ -51,17 +58,56 @@ type flood struct {
 //
 // Of lines that are alike one is logged per 3 s, with the number of those
 // left out since the one before as "suppressed": during an outage asynq repeats
-// its errors for every component and task. What is left out at the very end is
-// not counted anywhere.
+// its errors for every component and task, and each server does. So all servers of a
+// process share one logger. What is left out at the very end is not counted anywhere.
 func NewLogger(log *zap.Logger, drop func(msg string) bool) asynq.Logger {
 	if log == nil {
 		log = zap.NewNop()
 	}
-	return &logger{
-		log:   log.With(zap.String("component", "asynq")),
-		drop:  drop,
-		now:   time.Now,
-		lines: make(map[logLine]*flood),
+	return newLogger(zapLines{log.With(zap.String("component", "asynq"))}, drop)
+}
+
+// Collapse is [NewLogger] for a logger of asynq's own kind. The number of lines left out stands at the
+// end of a line.
+func Collapse(to asynq.Logger, drop func(msg string) bool) asynq.Logger {
+	return newLogger(asynqLines{to}, drop)
+}
+
+func newLogger(to lines, drop func(msg string) bool) *logger {
+	return &logger{to: to, drop: drop, now: time.Now, kinds: make(map[logLine]*flood)}
+}
+
+type zapLines struct{ log *zap.Logger }
+
+func (z zapLines) enabled(level zapcore.Level) bool { return z.log.Core().Enabled(level) }
+
+func (z zapLines) write(level zapcore.Level, msg string, suppressed int) {
+	if ce := z.log.Check(level, msg); ce != nil {
+		if suppressed > 0 {
+			ce.Write(zap.Int("suppressed", suppressed))
+		} else {
+			ce.Write()
+		}
+	}
+}
+
+type asynqLines struct{ to asynq.Logger }
+
+func (asynqLines) enabled(zapcore.Level) bool { return true } // it decides itself
+
+func (a asynqLines) write(level zapcore.Level, msg string, suppressed int) {
+	if suppressed > 0 {
+		msg = fmt.Sprintf("%s (suppressed=%d)", msg, suppressed)
+	}
+	switch level {
+	case zapcore.DebugLevel:
+		a.to.Debug(msg)
+	case zapcore.InfoLevel:
+		a.to.Info(msg)
+	case zapcore.WarnLevel:
+		a.to.Warn(msg)
+	default:
+		a.to.Error(msg)
 	}
 }
 
@@ -72,7 +118,7 @@ func (l *logger) Error(args ...any) { l.write(zapcore.ErrorLevel, args) }
 func (l *logger) Fatal(args ...any) { l.write(zapcore.ErrorLevel, args) }
 
 func (l *logger) write(level zapcore.Level, args []any) {
-	if !l.log.Core().Enabled(level) {
+	if !l.to.enabled(level) {
 		return
 	}
 	msg := fmt.Sprint(args...)
@@ -80,16 +126,8 @@ func (l *logger) write(level zapcore.Level, args []any) {
 		return
 	}
 	msg = withoutUserData(msg)
-	suppressed, ok := l.admit(logLine{level, constantPrefix(msg)})
-	if !ok {
-		return
-	}
-	if ce := l.log.Check(level, msg); ce != nil {
-		if suppressed > 0 {
-			ce.Write(zap.Int("suppressed", suppressed))
-		} else {
-			ce.Write()
-		}
+	if suppressed, ok := l.admit(logLine{level, constantPrefix(msg)}); ok {
+		l.to.write(level, msg, suppressed)
 	}
 }
 
@@ -99,14 +137,14 @@ func (l *logger) admit(line logLine) (suppressed int, ok bool) {
 	now := l.now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f := l.lines[line]
+	f := l.kinds[line]
 	if f == nil {
 		l.forgetLocked(now)
-		if len(l.lines) >= asynqLogKinds {
+		if len(l.kinds) >= asynqLogKinds {
 			line.prefix = "" // all further kinds share one line
 		}
-		if f = l.lines[line]; f == nil {
-			l.lines[line] = &flood{logged: now}
+		if f = l.kinds[line]; f == nil {
+			l.kinds[line] = &flood{logged: now}
 			return 0, true
 		}
 	}
@@ -122,12 +160,12 @@ func (l *logger) admit(line logLine) (suppressed int, ok bool) {
 // forgetLocked makes room once the map is full. A kind with a count to report
 // is kept for a minute.
 func (l *logger) forgetLocked(now time.Time) {
-	if len(l.lines) < asynqLogKinds {
+	if len(l.kinds) < asynqLogKinds {
 		return
 	}
-	for line, f := range l.lines {
+	for line, f := range l.kinds {
 		if age := now.Sub(f.logged); age > time.Minute || f.suppressed == 0 && age > asynqLogQuiet {
-			delete(l.lines, line)
+			delete(l.kinds, line)
 		}
 	}
 }

@@ -21,8 +21,8 @@ func observedAsynqLogger(level zapcore.Level, drop func(string) bool) (*logger, 
 	return l, logs, &now
 }
 
-// lines renders entries as "level message suppressed".
-func lines(logs *observer.ObservedLogs) []string {
+// linesOf renders entries as "level message suppressed".
+func linesOf(logs *observer.ObservedLogs) []string {
 	var out []string
 	for _, e := range logs.TakeAll() {
 		s := e.Level.String() + " " + e.Message
@@ -48,7 +48,7 @@ func TestLogLevels(t *testing.T) {
 		}
 	}
 	want := []string{"info ab1 2", "warn warned", "error failed", "error fatal, yet we go on"}
-	if diff := cmp.Diff(want, lines(logs)); diff != "" {
+	if diff := cmp.Diff(want, linesOf(logs)); diff != "" {
 		t.Errorf("lines differ (-want +got):\n%s", diff)
 	}
 }
@@ -71,7 +71,7 @@ func TestLogDrop(t *testing.T) {
 	l.Warn("Retry exhausted for task id=deferred")
 	l.Warn("Retry exhausted for task id=failed") // a dropped line starts no quiet time
 	l.Warn("Retry exhausted for task id=deferred")
-	if diff := cmp.Diff([]string{"warn Retry exhausted for task id=failed"}, lines(logs)); diff != "" {
+	if diff := cmp.Diff([]string{"warn Retry exhausted for task id=failed"}, linesOf(logs)); diff != "" {
 		t.Errorf("lines differ (-want +got):\n%s", diff)
 	}
 }
@@ -98,7 +98,7 @@ func TestLogFlood(t *testing.T) {
 	} {
 		*now = start.Add(step.at)
 		step.level(step.msg)
-		if diff := cmp.Diff(step.want, lines(logs)); diff != "" {
+		if diff := cmp.Diff(step.want, linesOf(logs)); diff != "" {
 			t.Errorf("at %v, %q: lines differ (-want +got):\n%s", step.at, step.msg, diff)
 		}
 	}
@@ -122,11 +122,44 @@ func TestLogKindsAreBounded(t *testing.T) {
 	logs.TakeAll()
 	*now = now.Add(asynqLogQuiet + 1)
 	l.Info("new")
-	if diff := cmp.Diff([]string{"info new"}, lines(logs)); diff != "" {
+	if diff := cmp.Diff([]string{"info new"}, linesOf(logs)); diff != "" {
 		t.Errorf("lines differ (-want +got):\n%s", diff)
 	}
-	if got := len(l.lines); got > 2 { // the new one, and the shared one for its count
+	if got := len(l.kinds); got > 2 { // the new one, and the shared one for its count
 		t.Errorf("%d kinds are kept after the quiet time, want 2", got)
+	}
+}
+
+// written is a logger of asynq's kind that keeps its lines.
+type written []string
+
+func (w *written) Debug(args ...any) { w.add("debug", args) }
+func (w *written) Info(args ...any)  { w.add("info", args) }
+func (w *written) Warn(args ...any)  { w.add("warn", args) }
+func (w *written) Error(args ...any) { w.add("error", args) }
+func (w *written) Fatal(args ...any) { w.add("fatal", args) }
+
+func (w *written) add(level string, args []any) { *w = append(*w, level+" "+fmt.Sprint(args...)) }
+
+func TestLogToALoggerOfTheUser(t *testing.T) {
+	t.Parallel()
+	var got written
+	l := Collapse(&got, func(msg string) bool { return msg == "dropped" }).(*logger)
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	l.now = func() time.Time { return now }
+	l.Warn("dropped")
+	l.Debug("a")
+	l.Info("b")
+	for range 3 {
+		l.Error("Dequeue error: EOF")
+	}
+	l.Warn(`failed for group="+4917"`)
+	now = now.Add(asynqLogQuiet)
+	l.Error("Dequeue error: EOF")
+	l.Fatal("fatal, yet we go on")
+	want := written{"debug a", "info b", "error Dequeue error: EOF", `warn failed for group="..."`, "error Dequeue error: EOF (suppressed=2)", "error fatal, yet we go on"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("lines differ (-want +got):\n%s", diff)
 	}
 }
 
@@ -180,7 +213,7 @@ func TestLogUserData(t *testing.T) {
 		}
 		l, logs, _ := observedAsynqLogger(zapcore.DebugLevel, nil)
 		l.Debug(msg)
-		if diff := cmp.Diff([]string{"debug " + want}, lines(logs)); diff != "" {
+		if diff := cmp.Diff([]string{"debug " + want}, linesOf(logs)); diff != "" {
 			t.Errorf("lines differ (-want +got):\n%s", diff)
 		}
 	}
