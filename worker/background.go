@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/event"
@@ -274,12 +275,31 @@ type upkeep struct {
 	purge    []interface{ purge(now time.Time) }
 }
 
-// compareClocks returns an error when the local clock is too far off.
+// compareClocks returns an error when the local clock is too far off that of Redis; on a Cluster, off that
+// of any master.
 func (u *upkeep) compareClocks(ctx context.Context) error {
+	cluster, ok := u.rdb.(*redis.ClusterClient)
+	if !ok {
+		return u.compareClock(ctx, u.rdb, precheck.Address(u.rdb))
+	}
+	var mu sync.Mutex
+	var errs []error
+	asked := cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
+		err := u.compareClock(ctx, c, c.Options().Addr)
+		mu.Lock()
+		defer mu.Unlock()
+		errs = append(errs, err)
+		return nil // the others are compared all the same
+	})
+	return errors.Join(append(errs, asked)...)
+}
+
+// compareClock compares the clock of one server.
+func (u *upkeep) compareClock(ctx context.Context, c redis.Cmdable, addr string) error {
 	before := time.Now()
-	server, err := luascripts.Now(ctx, u.rdb)
+	server, err := luascripts.Now(ctx, c)
 	if err != nil {
-		return fmt.Errorf("worker: reading Redis' clock: %w", err)
+		return fmt.Errorf("worker: reading the clock of redis %s: %w", addr, err)
 	}
 	middle := before.Add(time.Since(before) / 2)
 	skew := middle.Sub(server).Round(time.Millisecond)
@@ -287,9 +307,9 @@ func (u *upkeep) compareClocks(ctx context.Context) error {
 	case skew.Abs() > ClockSkewMax:
 		return fmt.Errorf("%w: redis %s: the local clock is %v ahead of its clock, at most %v are allowed; keep both clocks right with NTP: "+
 			"asynq's leases and schedules follow the local one",
-			ErrClockSkew, precheck.Address(u.rdb), skew, ClockSkewMax)
+			ErrClockSkew, addr, skew, ClockSkewMax)
 	case skew.Abs() > ClockSkewWarn:
-		u.log.Warn("the local clock differs from Redis' clock", zap.String("addr", precheck.Address(u.rdb)), zap.Duration("ahead", skew))
+		u.log.Warn("the local clock differs from Redis' clock", zap.String("addr", addr), zap.Duration("ahead", skew))
 	}
 	return nil
 }

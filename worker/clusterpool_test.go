@@ -1,10 +1,19 @@
 package worker_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redistest"
@@ -85,4 +94,108 @@ func TestPoolOnClusterWithConcurrentLimit(t *testing.T) {
 	}
 	eventually(t, "all ran", func() bool { return len(seen.all()) >= phones*messages })
 	t.Logf("%d messages took %v; the phones' limit allows them in 1.5 s", phones*messages, time.Since(began))
+}
+
+// The clock of each master is compared with the local one, and one that is off is named.
+func TestPoolComparesTheClockOfEachMaster(t *testing.T) {
+	t.Parallel()
+	rdb, nodes := redistest.StartNodes(t, 3)
+	off := nodes[2].Addr()
+	for ahead, starts := range map[time.Duration]bool{-6 * time.Second: false, 2 * time.Second: true} {
+		o := *rdb.Options()
+		o.NewClient = func(o *redis.Options) *redis.Client {
+			c := redis.NewClient(o)
+			if o.Addr == off {
+				c.AddHook(shiftedTime(ahead))
+			}
+			return c
+		}
+		client := redis.NewClusterClient(&o)
+		t.Cleanup(func() { _ = client.Close() })
+		core, logs := observer.New(zapcore.WarnLevel)
+		p, err := worker.New(client, new(runs).handler(), worker.Config{Logger: zap.New(core), Unlimited: worker.UnlimitedAllow})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = p.Start(t.Context())
+		p.Shutdown()
+		if starts {
+			warned := logs.FilterMessageSnippet("clock differs").All()
+			if err != nil || len(warned) != 1 || warned[0].ContextMap()["addr"] != off {
+				t.Errorf("a clock %v ahead: Start = %v, warnings %v, want one that names %s", ahead, err, warned, off)
+			}
+			continue
+		}
+		if !errors.Is(err, worker.ErrClockSkew) || strings.Count(err.Error(), "ahead") != 1 || !strings.Contains(err.Error(), "redis "+off) {
+			t.Errorf("a clock %v ahead: Start = %v, want it to name %s alone", ahead, err, off)
+		}
+	}
+}
+
+// shiftedTime lets the clock of a server be so far ahead, as its client hears of it.
+type shiftedTime time.Duration
+
+func (shiftedTime) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s shiftedTime) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		s.shift(cmd)
+		return err
+	}
+}
+
+func (s shiftedTime) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			s.shift(cmd)
+		}
+		return err
+	}
+}
+
+func (s shiftedTime) shift(cmd redis.Cmder) {
+	if t, ok := cmd.(*redis.TimeCmd); ok {
+		t.SetVal(t.Val().Add(time.Duration(s)))
+	}
+}
+
+// A master of a Cluster is killed and its replica takes over: enqueuers and pools go on soon after that.
+// Where a client read its map of slots once a minute only, they stood still for about as long.
+func TestPoolGoesOnAfterAMasterDied(t *testing.T) {
+	t.Parallel()
+	rdb, nodes, replicas := redistest.StartReplicated(t, 3)
+	owner, err := rdb.MasterForKey(t.Context(), "{default}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := slices.IndexFunc(nodes, func(n *redistest.Server) bool { return n.Addr() == owner.Options().Addr })
+	seen := &runs{}
+	cfg := policies(phone("sms", 100*ms))
+	started(t, rdb, seen.handler(), cfg)
+	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: cfg.Policies})
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(id string) bool {
+		_, err := client.Enqueue(t.Context(), queue.NewTask("sms", []byte(to("+1")), asynq.TaskID(id)))
+		return err == nil || errors.Is(err, asynq.ErrTaskIDConflict) // the answer was lost
+	}
+	eventually(t, "one is enqueued", func() bool { return send("before") })
+	seen.ran(t, 1)
+	nodes[of].Kill()
+	replica := replicas[of].Client(t)
+	eventually(t, "the replica took over", func() bool {
+		role, err := replica.Do(t.Context(), "role").Slice()
+		return err == nil && role[0] == "master"
+	})
+	began := time.Now()
+	eventually(t, "another is enqueued", func() bool { return send("after") })
+	enqueued := time.Since(began)
+	eventually(t, "it runs", func() bool { return seen.count("after") > 0 })
+	t.Logf("enqueued %v after the replica took over, run after %v", enqueued.Round(ms), time.Since(began).Round(ms))
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("it ran %v after the replica took over, want some seconds", took)
+	}
 }
