@@ -46,7 +46,7 @@
 //	limit/renew       a lease goes on
 //	limit/reset       forget what was spent
 //	limit/rulecall    the rules that one call decides together, and where a booking stands
-//	limit/run         the short cut: calls by one rule on one key on which nobody waits
+//	limit/shortcut    calls by one rule on one key on which nobody waits
 //	limit/setlimit    the limit of a rule that goes before code
 //	limit/sliding     the algorithm of `sliding n/W`, a log of grants
 //	limit/tat         the kinds that keep one instant: gcra (bucket, too), smooth (leaky, too), warmup

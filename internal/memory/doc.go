@@ -8,17 +8,17 @@
 //	acquire.go    decide.lua   the call that grants, books or refuses
 //	booking.go    cancel.lua   what becomes of bookings and grants: cancel, adjust (adjust.lua), close (close.lua),
 //	                           and their instants, anew (check.lua)
-//	call.go       rulecall.lua    what a call on several rules reads first, and which rule holds a job up
-//	rulecall.go   places.lua   one rule on one key, as a job finds it; where a job waits
+//	call.go       decide.lua   what a call on several rules reads first, and which rule holds a job up (rulecall.lua)
+//	rulecall.go   rulecall.lua  one rule on one key, as a job finds it (line.lua); where a job waits (places.lua)
 //	gate.go       gate.lua     when work may run
 //	lease.go      leases.lua   at most so many at once
-//	promotion.go  places.lua   who is told that it may come earlier
+//	promotion.go  line.lua     who is told that it may come earlier (leases.lua)
 //	line.go       line.lua     the jobs that wait, in which order, and what they were promised; the
 //	                           tokens of attempts (tokens.lua)
 //	ledger.go     ledger.lua   what the algorithms have in common, and a change of limit
 //	sliding.go    sliding.lua  the grants themselves
-//	counter.go    counter.lua    the kinds that count: fixed, calendar, step
-//	tat.go        tat.lua  the kinds that keep one instant: gcra, smooth, warmup
+//	counter.go    counter.lua  the kinds that count: fixed, calendar, step
+//	tat.go        tat.lua      the kinds that keep one instant: gcra, smooth, warmup
 //	sortedset.go  (ZSET)       a sorted set
 //
 // Several rules are decided together, narrowest first. A job waits in the line of

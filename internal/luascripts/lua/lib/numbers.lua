@@ -22,7 +22,7 @@ end
 -- is notes a number whose text is known
 local function is(n, text) last, last_text = n, text end
 
--- whole milliseconds of a key's life, with some to spare: calls that come shortly after
+-- life is a key's life in whole milliseconds, with some to spare: calls that come shortly after
 -- another need not make it longer
 local function life(us)
   return math.ceil(us / 1000) + 50

@@ -32,7 +32,7 @@ local numbers = require("lib/numbers")
 local rulecall = require("limit/rulecall")
 local gate = require("limit/gate")
 local decisions = require("limit/decide")
-local run = require("limit/run")
+local shortcut = require("limit/shortcut")
 local COPY = numbers.COPY
 local decide, put_all = decisions.decide, decisions.put_all
 
@@ -43,13 +43,13 @@ local form_of = kept(function(text)
   local mode, inline, longest, open, tell, turns, from = match(text, FORM)
   local form = {
     mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), tell = tell == "1", turns = turns == "1",
-    rules = rulecall.read_rules(text, from), keys = 0, worthy = false, short = false, begins = false, again = false, once = tonumber(longest) > 0,
+    rules = rulecall.read_rules(text, from), keys = 0, worthy = false, short = false, first_grants = false, grants_unread = false, once = tonumber(longest) > 0,
   }
   form.keys = (form.turns and 4 or 3) * #form.rules + (form.gate and 1 or 0)
   for _, rule in ipairs(form.rules) do form.worthy = form.worthy or rule.kind.worth ~= nil or rule.kind.lease ~= nil end
   local first = form.rules[1]
-  form.begins = first.kind.begin and first.want == 1 and first.W >= COPY -- its first token is in the ledger alone
-  form.again = first.kind.again and first.want == 1 and first.n > 54 and first.W < COPY -- a ring that is not read at once
+  form.first_grants = first.kind.first_grant and first.want == 1 and first.W >= COPY -- its first token is in the ledger alone
+  form.grants_unread = first.kind.grant_unread and first.want == 1 and first.n > first.kind.READ_AT_ONCE and first.W < COPY -- a ring that is not read at once
   form.short = #form.rules == 1 and form.mode < 2 and not (form.gate or form.tell or form.turns or first.kind.lease) and first.rule_closed == 0
   return form
 end)
@@ -125,7 +125,7 @@ local function answer_one(now, keys, args)
     local script, replies = alone, alone.replies
     local there = form.rules[1].n == 1 and call("EXISTS", unpack(keys)) or 3 -- most keys of one permit are fresh
     script.now, script.fresh, script.no_tokens = now, there == 0, there == 0
-    if run(script, form, keys, 0, args, 1, 1, replies, there) > 1 then return { now, replies[1] } end
+    if shortcut(script, form, keys, 0, args, 1, 1, replies, there) > 1 then return { now, replies[1] } end
   end
   local script = new_script(now)
   local answer = decide(script, form, keys, 0, args[2])
@@ -141,7 +141,7 @@ local function answer_all(script, forms, keys, args)
     if form.short then
       last = last_alike(forms, keys, k, i)
       if not script.lines.some and not script.opened[keys[k + 1]] then
-        local ok, from = pcall(run, script, form, keys, k, args, i, last, answers)
+        local ok, from = pcall(shortcut, script, form, keys, k, args, i, last, answers)
         next = ok and from or last + 1
         for n = i, ok and 0 or last do answers[n] = -2 end
       end

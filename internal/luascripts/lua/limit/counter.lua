@@ -133,9 +133,9 @@ local function replay(limit, ledger)
   return replayed
 end
 
--- again counts all that is known once more: a window may be longer now, and
+-- recount counts all that is known once more: a window may be longer now, and
 -- hold both tallies
-local function again(limit, ledger)
+local function recount(limit, ledger)
   local replayed = replay(limit, ledger)
   for _, name in ipairs({ "used", "start", "before", "before_at", "taken" }) do ledger[name] = replayed[name] end
   ledger.changed = ledger.newest
@@ -158,7 +158,7 @@ counter.fixed = {
   copy = copy, fresh = fresh, grants = grants, read = read, value = value,
   settle = function(limit, old, ledger)
     fit(limit, ledger)
-    if limit.W > old.W and ledger.before > 0 and ledger.before_at + limit.W > ledger.newest then again(limit, ledger) end -- one window may hold both now
+    if limit.W > old.W and ledger.before > 0 and ledger.before_at + limit.W > ledger.newest then recount(limit, ledger) end -- one window may hold both now
   end,
   earliest = function(limit, ledger, now, before, cost)
     local a, k = max(now, ledger.newest), before + cost
@@ -182,8 +182,8 @@ counter.fixed = {
 -- more  "short b0 b1 ...": where windows begin, as the caller's calendar has it;
 --       beyond the last they are taken to be `short` long, which none falls below
 
--- begin is where window i begins
-local function begin(limit, i)
+-- window_start is where window i begins
+local function window_start(limit, i)
   local bounds = limit.bounds
   local last = #bounds
   if i <= last then return bounds[i] end
@@ -202,7 +202,7 @@ end
 
 -- used is what went in window i
 local function used(limit, ledger, i)
-  return ledger.newest >= begin(limit, i) and ledger.used or 0
+  return ledger.newest >= window_start(limit, i) and ledger.used or 0
 end
 
 counter.calendar = {
@@ -215,21 +215,21 @@ counter.calendar = {
     end
   end,
   covered = function(limit, now) return limit.bounds[1] <= now and now < limit.bounds[#limit.bounds] end,
-  settle = function(limit, _, ledger) again(limit, ledger) end,
+  settle = function(limit, _, ledger) recount(limit, ledger) end,
   earliest = function(limit, ledger, now, before, cost)
     local a = max(now, ledger.newest, limit.bounds[1])
     local i = index(limit, a)
     local most = min(used(limit, ledger, i), limit.n) + before + cost -- used is more than n after n fell
     if most <= limit.n then return a end
-    return begin(limit, i + 1 + floor((most - limit.n - 1) / limit.n))
+    return window_start(limit, i + 1 + floor((most - limit.n - 1) / limit.n))
   end,
   -- an instant that the calendar does not know is in none of its windows
   charge = function(limit, ledger, at, cost)
-    local from = at < limit.bounds[1] and at or begin(limit, index(limit, at))
+    local from = at < limit.bounds[1] and at or window_start(limit, index(limit, at))
     spend(ledger, at, cost, (ledger.used == 0 or ledger.newest < from) and from)
   end,
   ends = function(limit, ledger)
-    return max(begin(limit, index(limit, max(ledger.newest, limit.bounds[1])) + 1), ledger.newest + limit.W)
+    return max(window_start(limit, index(limit, max(ledger.newest, limit.bounds[1])) + 1), ledger.newest + limit.W)
   end,
   back = counter.fixed.back,
   free = function(limit, ledger, a) return max(0, limit.n - used(limit, ledger, index(limit, a))) end,

@@ -129,7 +129,7 @@ local function answer(call, status, part, at, promoted)
   local reply = { status, part, at, from, promised, fence, #promoted / 3 }
   for _, rule in ipairs(rules) do
     reply[#reply + 1] = status == GRANTED and rule.ledger.token == call.token and worth(rule) or 0
-    reply[#reply + 1] = call.tell and rule.late and rule.closed == 0 and (rule.nobody or not anybody(rule)) and free(rule, call.now) or 0
+    reply[#reply + 1] = call.tell and rule.to_park and rule.closed == 0 and (rule.nobody or not anybody(rule)) and free(rule, call.now) or 0
   end
   for _, v in ipairs(promoted) do reply[#reply + 1] = v end
   return reply
@@ -186,7 +186,7 @@ local function decide(script, form, keys, k, text)
     if at <= reach and (longest < 0 or at <= now + longest) and (not gate or gate.covers(now) and gate.opened(at) == at) then
       charge(script, rules, at, token, true)
       if at == now and not form.tell and not form.worthy then return from == 0 and -1 or now - from end
-      for i = 1, count do rules[i].missed, rules[i].late = nil, NONE end
+      for i = 1, count do rules[i].missed, rules[i].to_park = nil, NONE end
       local fence = rules[count].kind.lease and rules[count].ledger.fence or 0
       return answer({ rules = rules, now = now, token = token, tell = form.tell, from = from, promised = 0, fence = fence }, GRANTED, 0, at)
     end

@@ -32,8 +32,9 @@
 --   write(limit, ledger, now)           writes it
 --   spent(limit, ledger, now, most)     the newest grants that count, for a reader: {at, count, at, count ...}, the newest first
 --   lease, offer, anew                  see leases.lua
---   begin(limit, key, token, now)       writes the first grant on a key that has no ledger, see run.lua
---   again(limit, key, tokens, line, token, now)  grants one permit without reading all of a large ledger, see run.lua
+--   first_grant(limit, key, token, now) writes the first grant on a key that has no ledger, see shortcut.lua
+--   grant_unread(limit, key, tokens, line, token, now)  grants one permit on a ledger of more than READ_AT_ONCE
+--                                       without reading it, see shortcut.lua
 --   copy(ledger)                        a ledger to charge in vain, where earliest must be told whole jobs: what one leaves over of a window
 --                                       may be too little for the next, see line.lua
 

@@ -11,6 +11,8 @@
 -- MIXED     a member that is there while costs in the line differ
 -- CLOSED    a member whose score, less TOLD, is the instant until which the key is closed
 -- and the members of close.lua, with scores above all instants
+--
+-- `I` am the job of the call, rule.me. See rulecall.lua for what a rule has.
 
 local numbers = require("lib/numbers")
 local ledger = require("limit/ledger")
@@ -23,8 +25,8 @@ local SINCE, LAST, IN, SQUEEZED = "closed since", "put off last", "put off in", 
 local TOLD, WAITING = 2251799813685248, "(2251799813685248" -- above all tickets; those below
 local GRACE = 100000 -- how long after its last promise a head keeps its place
 local OFFERED = 900000 -- how long, with GRACE, a lease that is free is kept for those to whom it is offered
-local LATE = 3600000000 -- how long a job stays parked
-local PARK = 4503599627370496
+local PARKED_FOR = 3600000000 -- how long a job stays parked
+local PARK = 4503599627370496 -- so much lower is the score of a job that is parked
 local ROOM = 4096 -- tickets a step: between two places there is room for those who are put off, see close.lua
 local PARKED, LIVE = "(-2251799813685248", "-2251799813685248" -- below and above
 local WHOLE = 32 -- jobs ahead of one that are looked at each, where costs differ
@@ -79,20 +81,20 @@ end
 local NONE = {} -- stands for the late ones where nobody is, as of most calls; never written to
 
 local function found_late(rule, member, ticket)
-  if rule.late == NONE then rule.late = {} end
-  rule.late[#rule.late + 1] = int(ticket - PARK)
-  rule.late[#rule.late + 1] = member
+  if rule.to_park == NONE then rule.to_park = {} end
+  rule.to_park[#rule.to_park + 1] = int(ticket - PARK)
+  rule.to_park[#rule.to_park + 1] = member
 end
 
 -- look finds who waits: the ranks from `first` to line_ends of the line, of which `front`
 -- with its ticket is the first, and the ranks turn..turns_last-1 of the turns. Before
--- them are `parked` ones, and in `late`, as arguments of a ZADD that parks them,
--- those whose last promise is more than GRACE past, 20 of each at most. `leader` is the
+-- them stand so many `parked` jobs, and those that are late: their last promise is more than GRACE past.
+-- Of these `to_park` has up to 20 of each, as arguments of a ZADD that parks them. `leader` is the
 -- first who is not parked yet, late or not; my place in the line and what I was told are
 -- read with what the leader was. With only_line the turns are not read, and count as none.
 -- The first of the line is v where that was read, and nothing written since.
 local function look(rule, now, only_line, v)
-  rule.parked, rule.first, rule.last, rule.late, rule.leader, rule.front = 0, 0, 0, NONE, nil, nil
+  rule.parked, rule.first, rule.last, rule.to_park, rule.leader, rule.front = 0, 0, 0, NONE, nil, nil
   rule.turn, rule.turns_last, rule.turns_late, rule.turn_front = 0, 0, NONE, nil
   rule.turn_told, rule.in_line, rule.told_me = nil, nil, nil
   if rule.nobody then return end
@@ -114,7 +116,7 @@ local function look(rule, now, only_line, v)
   end
   rule.leader = m
   while m do
-    if #rule.late == 40 or in_time(rule, m, p, now) then
+    if #rule.to_park == 40 or in_time(rule, m, p, now) then
       rule.front, rule.front_ticket, rule.front_told = m, ticket, p
       break
     end
@@ -144,14 +146,14 @@ end
 
 -- park writes what look found late. rule.missed are those of them who wait for a lease
 local function park(rule)
-  if #rule.late == 0 then return end
-  redis.call("ZADD", rule.line, unpack(rule.late))
+  if #rule.to_park == 0 then return end
+  redis.call("ZADD", rule.line, unpack(rule.to_park))
   if rule.kind.lease then
     rule.missed = rule.missed or {}
-    for i = 2, #rule.late, 2 do rule.missed[#rule.missed + 1] = rule.late[i] end
+    for i = 2, #rule.to_park, 2 do rule.missed[#rule.missed + 1] = rule.to_park[i] end
   end
   if #rule.turns_late > 0 then redis.call("ZREM", rule.turns, unpack(rule.turns_late)) end
-  live(rule.line, LATE) -- miniredis may have let it go since it was read
+  live(rule.line, PARKED_FOR) -- miniredis may have let it go since it was read
 end
 
 -- find is my ticket, and whether it is one in the turns
@@ -375,7 +377,7 @@ local function promote(rule, now, reply, turn_too)
   local me = rule.me
   rule.me = ""
   look(rule, now, not (turn_too or rule.kind.lease))
-  if rule.kind.lease and #rule.late > 0 then -- or the next call would tell them again
+  if rule.kind.lease and #rule.to_park > 0 then -- or the next call would tell them again
     park(rule)
     look(rule, now)
   end
@@ -386,7 +388,7 @@ local function promote(rule, now, reply, turn_too)
 end
 
 return {
-  CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, LATE = LATE, MIXED = MIXED, OFFERED = OFFERED, PARK = PARK,
+  CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, PARKED_FOR = PARKED_FOR, MIXED = MIXED, OFFERED = OFFERED, PARK = PARK,
   PARKED = PARKED, ROOM = ROOM, SINCE = SINCE, TOLD = TOLD, anybody = anybody, at_rank = at_rank,
   closed = closed, cost_of = cost_of, find = find, follow = follow, gone = gone,
   is_parked = is_parked, is_squeezed = is_squeezed,

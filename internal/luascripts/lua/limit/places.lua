@@ -5,8 +5,8 @@ local numbers = require("lib/numbers")
 local line = require("limit/line")
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
-local LATE, MIXED, PARK, PARKED, ROOM, TOLD, at_rank, cost_of, is_parked, normal =
-  line.LATE, line.MIXED, line.PARK, line.PARKED, line.ROOM, line.TOLD, line.at_rank, line.cost_of, line.is_parked, line.normal
+local PARKED_FOR, MIXED, PARK, PARKED, ROOM, TOLD, at_rank, cost_of, is_parked, normal =
+  line.PARKED_FOR, line.MIXED, line.PARK, line.PARKED, line.ROOM, line.TOLD, line.at_rank, line.cost_of, line.is_parked, line.normal
 local is_squeezed, line_ends, squeeze, steps = line.is_squeezed, line.line_ends, line.squeeze, line.steps
 
 -- mix notes that costs differ, when mine is not that of the first who waits, or
@@ -14,7 +14,7 @@ local is_squeezed, line_ends, squeeze, steps = line.is_squeezed, line.line_ends,
 local function mix(rule)
   if rule.nobody then return end
   local m
-  if rule.late then m = rule.leader else m = at_rank(rule.line, redis.call("ZCOUNT", rule.line, "-inf", PARKED)) end
+  if rule.to_park then m = rule.leader else m = at_rank(rule.line, redis.call("ZCOUNT", rule.line, "-inf", PARKED)) end
   m = m or (rule.turns and not rule.no_turns and at_rank(rule.turns, 0))
   if m and cost_of(m) ~= rule.want then redis.call("ZADD", rule.line, int(PARK + TOLD), MIXED) end
 end
@@ -31,10 +31,10 @@ local function last_ticket(rule)
   return ticket
 end
 
--- the line outlives the last promise by the time that somebody stays parked
+-- keep_line lets the line outlive the last promise by the time that somebody stays parked
 local function keep_line(rule, at, now)
-  live(rule.line, at - now + LATE)
-  if rule.turns and not rule.no_turns then live(rule.turns, at - now + LATE) end
+  live(rule.line, at - now + PARKED_FOR)
+  if rule.turns and not rule.no_turns then live(rule.turns, at - now + PARKED_FOR) end
 end
 
 -- is_there notes that somebody has a place
@@ -63,7 +63,7 @@ end
 
 -- clear takes out who was late for too long
 local function clear(rule, now)
-  local gone = redis.call("ZRANGEBYSCORE", rule.line, int(TOLD), int(TOLD + now - LATE), "LIMIT", 0, 20)
+  local gone = redis.call("ZRANGEBYSCORE", rule.line, int(TOLD), int(TOLD + now - PARKED_FOR), "LIMIT", 0, 20)
   for _, name in ipairs(gone) do
     local m = string.match(name, "^@(.*)$") or ""
     local t = redis.call("ZSCORE", rule.line, m)

@@ -10,6 +10,21 @@
 --   closed_us  until when the rule is closed on all keys, 0 when it is not
 --   worth      of a grant, as acquire.lua answered it; 0 when that is not known
 --
+-- In these files a `rule` is a part of a call: a limit, a key and a cost. `I` am the job of the call, and
+-- who is ahead of me has a smaller ticket. A rule's table has, in the order in which they become known:
+--
+--   of the text       limit, kind, n, W; part, its number; want, its cost; group; rule_closed; told_worth
+--   set_keys          key (of the ledger), tokens, line, turns; now; seen, askers: what the script knows of all lines
+--                     and tokens; no_tokens: nobody has one
+--   set_job           me, the member of the line that is my job, "" for nobody's
+--   open_rule         ledger
+--   closed            closed: until when, or 0; nobody waits; mixed: costs differ; top: the first of the line, as read
+--   look              the line: parked, first, last, front, leader, to_park; the turns: turn, turns_last, turn_front ...;
+--                     told_me, what I was promised
+--   find              ticket, mine, and whether it is in_turns
+--   rank              who is ahead: waiting and turns_ahead, jobs; ahead, permits; costs, of the first; behind, turns
+--   measure           by_ledger, by_turns: the first instants at which the part admits me; held_up, see there
+--
 -- The tables that are made of a text serve one call after another: set_keys gives them its keys.
 
 local kept = require("lib/kept")
@@ -59,7 +74,7 @@ end
 local function set_job(rule, job)
   rule.me = job ~= "" and rule.cost .. ":" .. job or ""
   rule.ticket, rule.in_turns, rule.told_me, rule.no_turns = nil, false, nil, false
-  rule.waiting, rule.turns_ahead, rule.ahead, rule.behind, rule.late, rule.missed = 0, 0, 0, nil, nil, nil
+  rule.waiting, rule.turns_ahead, rule.ahead, rule.behind, rule.to_park, rule.missed = 0, 0, 0, nil, nil, nil
 end
 
 -- rule_on is a rule that a script asks about alone, with nobody's job
@@ -159,9 +174,9 @@ end
 
 -- find_place is the part in whose line I wait, or in which I have any place, nil when
 -- in none; the instant, now when it has come; and the part that put that off last.
--- Asked is as far as where I stand: what I stand in no line for is not asked, or I
--- would be told later and later by those who join that line. A narrower rule that
--- admits me before my turn comes there puts nothing off: I keep my place
+-- It asks the rules up to the one in whose line I stand. It does not ask those behind it: I have
+-- no place there, and whoever joins that line would put me off again and again. A narrower rule
+-- that admits me before my turn comes there puts nothing off: I keep my place.
 local function find_place(rules, now)
   local place, waiting
   for i, rule in ipairs(rules) do

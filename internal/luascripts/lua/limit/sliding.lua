@@ -16,13 +16,13 @@ local timestamp, timestamp_at = binary.timestamp, binary.timestamp_at
 local call, byte, sub, char, format = redis.call, string.byte, string.sub, string.char, string.format
 local NOBODY = "\0\0\0\0\0\0\0\0"
 local HEADER, WIDTH = 19, 7
-local WHOLE, READ = 54, 399 -- a ring of so many permits is read at once, with so many bytes
+local READ_AT_ONCE, READ = 54, 399 -- a ring of so many permits is read at once, with so many bytes
 local CHUNK = 2000 -- records that are written or moved at a time: a long text is slow to make
 local MOVED = 50000 -- records that one call moves at most
 local GROUPS = 32 -- what another algorithm is told of the past
 local FITTED = 150000 -- the most records of a ring that are moved to where they just fit
 
--- place is where a record stands, as text: a number costs a call of Redis more
+-- offset is where a record stands in the value, as text: as a number it would cost a conversion
 local function offset(index, more)
   return format("%d", HEADER + index * WIDTH + more)
 end
@@ -140,9 +140,11 @@ local function write_anew(ledger, now)
 end
 
 return {
+  READ_AT_ONCE = READ_AT_ONCE,
+
   -- of a ring that is larger the head is read first, and then what is needed
   fetch = function(limit, key)
-    return call("GETRANGE", key, "0", limit.n <= WHOLE and "398" or "18")
+    return call("GETRANGE", key, "0", limit.n <= READ_AT_ONCE and "398" or "18")
   end,
 
   fresh = function(limit, key)
@@ -238,16 +240,16 @@ return {
     ledger.newest, ledger.pending = at, ledger.pending + cost
   end,
 
-  -- begin writes the ledger of a key that has none, of one permit that is granted now
-  begin = function(limit, key, token, now)
+  -- first_grant writes the ledger of a key that has none, of one permit that is granted now
+  first_grant = function(limit, key, token, now)
     -- not SET: what a script sets takes the room that an argument of its calls before had
     call("SETRANGE", key, "0", "s" .. token .. limit.stamp .. "\0\0\0" .. timestamp(now))
     call("PEXPIRE", key, limit.life)
   end,
 
-  -- again grants one permit now on a large ring of the same numbers, without a table: it says since when that
-  -- was possible, and which grant was the newest. nil, and nothing done, where it is not so simple. See run.lua
-  again = function(limit, key, tokens, line, token, now)
+  -- grant_unread grants one permit now on a large ring of the same numbers, without a table: it says since when that
+  -- was possible, and which grant was the newest. nil, and nothing done, where it is not so simple. See shortcut.lua
+  grant_unread = function(limit, key, tokens, line, token, now)
     local s = call("GETRANGE", key, "0", "18")
     if #s < HEADER or byte(s) ~= 115 or sub(s, 10, 16) ~= limit.stamp then return nil end
     local a, b, c = byte(s, 17, 19)

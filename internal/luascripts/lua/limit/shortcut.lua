@@ -1,4 +1,4 @@
--- run.lua: the one short cut. Calls of one form, by one rule, on one key on which nobody waits, are
+-- shortcut.lua: calls of one form, by one rule, on one key on which nobody waits, are
 -- granted now or, when they try, refused: with one look at the key and one write. decide.lua would answer
 -- the same. The rows "1 goroutine" and "128 goroutines" of the benchmark `acquire` pay for it.
 
@@ -9,20 +9,20 @@ local open, earliest, floor = ledger.open, ledger.earliest, math.floor
 local holds, put, remember, spend_all, int = tokens.holds, tokens.put, tokens.remember, tokens.spend_all, require("lib/numbers").int
 local set_keys, call, sub, NONE = rulecall.set_keys, redis.call, string.sub, {}
 
--- run answers calls from i to last, whose keys stand behind keys[k], into replies, and says from
+-- shortcut answers calls from i to last, whose keys stand behind keys[k], into replies, and says from
 -- which on it did not. With `there` it answers a call that comes alone: how many of its keys exist, 3 when that is not known.
-local function run(script, form, keys, k, args, i, last, replies, there)
+local function shortcut(script, form, keys, k, args, i, last, replies, there)
   local rule, now, want = form.rules[1], script.now, form.rules[1].want
   local kind, limit, key, token, of, list = rule.kind, rule.limit, keys[k + 1], sub(args[1 + i], 2, 9), nil, nil
   local fresh = script.fresh and not script.granted[key]
-  if fresh and i == last and form.begins then -- as of most phones
-    kind.begin(limit, key, token, now)
+  if fresh and i == last and form.first_grants then -- as of most phones
+    kind.first_grant(limit, key, token, now)
     if not there then script.wrote, script.granted[key] = true, true end
     replies[i] = -1
     return i + 1
   end
-  if there and form.again then
-    local since, newest, held = kind.again(limit, key, keys[2], keys[3], token, now)
+  if there and form.grants_unread then
+    local since, newest, held = kind.grant_unread(limit, key, keys[2], keys[3], token, now)
     if since then
       remember(keys[2], { int(newest), held, int(now), token }, now)
       replies[i] = since
@@ -66,4 +66,4 @@ local function run(script, form, keys, k, args, i, last, replies, there)
   return last + 1
 end
 
-return run
+return shortcut
