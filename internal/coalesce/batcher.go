@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// InFlightNear is how many batches are in flight before other calls gather: one that
+	// inFlightNear is how many batches are in flight before other calls gather: one that
 	// Redis works on, and one on the way, so that neither waits for the other.
-	InFlightNear = 2
+	inFlightNear = 2
 	// batchMany is the size at which a batch does not wait for another to come back.
 	batchMany = 32
 	// PatienceDefault is how long the first gathered call waits for a batch to come back.
@@ -36,8 +36,8 @@ const (
 	// is no yield for yieldNot.
 	yieldMost = 3 * time.Millisecond
 	yieldNot  = time.Second
-	// InFlightMax bounds the batches in flight: each takes a connection of the client.
-	InFlightMax = 8
+	// inFlightMax bounds the batches in flight: each takes a connection of the client.
+	inFlightMax = 8
 	// batchTimeout bounds a batch: the deadline of no single caller does.
 	batchTimeout = 10 * time.Second
 )
@@ -100,7 +100,7 @@ func NewBatcher[C any](transport *Transport[C]) *Batcher[C] {
 // call may still be in flight: do not read or use it again.
 func (b *Batcher[C]) Do(ctx context.Context, c C) error {
 	b.mu.Lock()
-	if awaited := b.inFlight - b.overdue; b.inFlight < InFlightMax && (awaited == 0 || awaited < InFlightNear && !b.gathers()) {
+	if awaited := b.inFlight - b.overdue; b.inFlight < inFlightMax && (awaited == 0 || awaited < inFlightNear && !b.gathers()) {
 		b.inFlight++
 		b.mu.Unlock()
 		return b.sendAlone(ctx, c)
@@ -109,7 +109,7 @@ func (b *Batcher[C]) Do(ctx context.Context, c C) error {
 	if b.waiting = append(b.waiting, p); len(b.waiting) == 1 {
 		b.startPatience()
 	}
-	if b.inFlight-b.overdue < InFlightNear && b.inFlight < InFlightMax && len(b.waiting) >= batchMany {
+	if b.inFlight-b.overdue < inFlightNear && b.inFlight < inFlightMax && len(b.waiting) >= batchMany {
 		b.flush()
 	}
 	b.mu.Unlock()
@@ -166,7 +166,7 @@ func (b *Batcher[C]) next(f *batch[C], took time.Duration) *batch[C] {
 	defer b.mu.Unlock()
 	b.roundTrip += max(0, took-b.roundTrip) / 16
 	b.roundTrip = min(b.roundTrip, took)
-	enough := InFlightNear
+	enough := inFlightNear
 	if b.gathers() && len(b.waiting) < batchMany/2 {
 		enough = 1
 	}
@@ -254,7 +254,7 @@ func (b *Batcher[C]) flushSoon() {
 	if b.roundTrip <= b.transport.Patience {
 		b.overdue = b.inFlight
 	}
-	for len(b.waiting) > 0 && b.inFlight < InFlightMax {
+	for len(b.waiting) > 0 && b.inFlight < inFlightMax {
 		b.flush()
 	}
 	b.impatient = len(b.waiting) > 0

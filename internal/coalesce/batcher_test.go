@@ -155,8 +155,8 @@ func TestSlowBatchNearAServer(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if near.calls != 1000 || near.atMost != InFlightNear {
-			t.Errorf("%d calls of 1000, %d batches at once, want %d", near.calls, near.atMost, InFlightNear)
+		if near.calls != 1000 || near.atMost != inFlightNear {
+			t.Errorf("%d calls of 1000, %d batches at once, want %d", near.calls, near.atMost, inFlightNear)
 		}
 	})
 }
@@ -241,8 +241,8 @@ func TestBatchesAreBounded(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if far.calls != n || far.atMost != InFlightMax {
-			t.Errorf("%d calls of %d, %d batches at once, want %d", far.calls, n, far.atMost, InFlightMax)
+		if far.calls != n || far.atMost != inFlightMax {
+			t.Errorf("%d calls of %d, %d batches at once, want %d", far.calls, n, far.atMost, inFlightMax)
 		}
 		for i, n := range far.batches {
 			if n > most {
@@ -291,8 +291,8 @@ func TestFewBatchesWhenServerIsFastAgain(t *testing.T) {
 		far.atMost = 0
 		far.mu.Unlock()
 		wg.Wait()
-		if most <= InFlightNear || far.atMost != InFlightNear {
-			t.Errorf("%d batches at once while the server is slow, then %d; want more than %d, then %d", most, far.atMost, InFlightNear, InFlightNear)
+		if most <= inFlightNear || far.atMost != inFlightNear {
+			t.Errorf("%d batches at once while the server is slow, then %d; want more than %d, then %d", most, far.atMost, inFlightNear, inFlightNear)
 		}
 	})
 }
@@ -361,7 +361,7 @@ func TestPanicLeavesNoCallBehind(t *testing.T) {
 			return 100 * time.Microsecond, nil
 		}}).batcher()
 		var wg sync.WaitGroup
-		for range InFlightNear {
+		for range inFlightNear {
 			wg.Go(func() {
 				defer func() {
 					if recover() == nil {
@@ -415,8 +415,8 @@ func TestManyGather(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if got := float64(near.calls) / float64(len(near.batches)); got < least || near.atMost > InFlightNear {
-				t.Errorf("%d callers: batches of %.1f, %d batches at once, want %v at least, and %d", callers, got, near.atMost, least, InFlightNear)
+			if got := float64(near.calls) / float64(len(near.batches)); got < least || near.atMost > inFlightNear {
+				t.Errorf("%d callers: batches of %.1f, %d batches at once, want %v at least, and %d", callers, got, near.atMost, least, inFlightNear)
 			}
 			synctest.Wait()
 			if !b.Idle() {

@@ -149,14 +149,14 @@ func ParseBatchTaskID(id string) (batch, element string, ok bool) {
 		return "", "", false
 	}
 	batch, element, ok = strings.Cut(rest, ":")
-	if !ok || !IsBatchID(batch) || !IsElementID(element) {
+	if !ok || !isBatchID(batch) || !IsElementID(element) {
 		return "", "", false
 	}
 	return batch, element, true
 }
 
-// IsBatchID says that a text may name a batch.
-func IsBatchID(id string) bool {
+// isBatchID says that a text may name a batch.
+func isBatchID(id string) bool {
 	return len(id) >= 1 && len(id) <= 64 && !strings.ContainsFunc(id, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("._-", c)
 	})

@@ -33,7 +33,7 @@ func JobID(queue, id string) string {
 	if queue != queueDefault {
 		name = url.QueryEscape(queue)
 	}
-	if raw, ok := UUIDBytes(id); ok {
+	if raw, ok := uuidBytes(id); ok {
 		return jobUUID + name + ":" + raw
 	}
 	job := jobText + name + ":" + id
@@ -53,7 +53,7 @@ func TaskOf(job string) (queue, id string, ok bool) {
 	escaped, uuid := strings.CutPrefix(name, jobUUID)
 	switch {
 	case uuid && len(id) == 16:
-		id = UUIDText(id)
+		id = uuidText(id)
 	case uuid || !strings.HasPrefix(name, jobText):
 		return "", "", false
 	default:

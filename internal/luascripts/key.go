@@ -157,7 +157,7 @@ const (
 // shortID is a task's id as our keys hold it, see taskid.lua: asynq draws UUIDs,
 // and in raw bytes one takes half the memory.
 func shortID(id string) string {
-	if raw, ok := UUIDBytes(id); ok {
+	if raw, ok := uuidBytes(id); ok {
 		return idUUID + raw
 	}
 	if strings.HasPrefix(id, idEscaped) || strings.HasPrefix(id, idUUID) || strings.HasPrefix(id, idEntry) {
@@ -169,14 +169,14 @@ func shortID(id string) string {
 // longID reads it back; what nobody wrote so stays as it is.
 func longID(short string) string {
 	if raw, ok := strings.CutPrefix(short, idUUID); ok && len(raw) == 16 {
-		return UUIDText(raw)
+		return uuidText(raw)
 	}
 	return strings.TrimPrefix(short, idEscaped)
 }
 
-// UUIDBytes are the 16 bytes of a UUID in its one canonical form, lower case with
+// uuidBytes are the 16 bytes of a UUID in its one canonical form, lower case with
 // hyphens; any other text is none.
-func UUIDBytes(id string) (raw string, ok bool) {
+func uuidBytes(id string) (raw string, ok bool) {
 	if len(id) != 36 || id[8] != '-' || id[13] != '-' || id[18] != '-' || id[23] != '-' {
 		return "", false
 	}
@@ -197,8 +197,8 @@ func UUIDBytes(id string) (raw string, ok bool) {
 	return string(b[:]), err == nil
 }
 
-// UUIDText is the text of 16 bytes.
-func UUIDText(raw string) string {
+// uuidText is the text of 16 bytes.
+func uuidText(raw string) string {
 	t := hex.EncodeToString([]byte(raw))
 	return t[:8] + "-" + t[8:12] + "-" + t[12:16] + "-" + t[16:20] + "-" + t[20:]
 }

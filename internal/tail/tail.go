@@ -45,10 +45,10 @@ const (
 	callMost = time.Second
 )
 
-// AskChannel is where pools listen.
-func AskChannel(prefix string) string { return prefix + ":tail" }
+// askChannel is where pools listen.
+func askChannel(prefix string) string { return prefix + ":tail" }
 
-func viewerChannel(prefix, viewer string) string { return AskChannel(prefix) + ":" + viewer }
+func viewerChannel(prefix, viewer string) string { return askChannel(prefix) + ":" + viewer }
 
 // Ask says that there is a reader, and what it wants to see.
 type Ask struct {
@@ -129,7 +129,7 @@ func NewTeller(rdb redis.UniversalClient, prefix string) *Teller {
 }
 
 // Channel is the one to listen to.
-func (t *Teller) Channel() string { return AskChannel(t.prefix) }
+func (t *Teller) Channel() string { return askChannel(t.prefix) }
 
 // Hear takes what was published on the channel. What is no Ask is ignored: anybody may
 // publish there.
@@ -345,7 +345,7 @@ func (a Ask) keepAsking(ctx context.Context, rdb redis.UniversalClient, prefix s
 		if err != nil {
 			return 0, err
 		}
-		return rdb.Publish(ctx, AskChannel(prefix), text).Result()
+		return rdb.Publish(ctx, askChannel(prefix), text).Result()
 	}
 	defer func() {
 		a.Rate = 0
