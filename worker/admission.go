@@ -85,7 +85,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		t.last = retried >= most
 
 		runNow := m.runNow && t.takeRunNow(ctx)
-		if back, err := t.heldBack(ctx, task, runNow); back {
+		if back, err := t.holdForBatch(ctx, task, runNow); back {
 			t.end(ctx, err)
 			return a.noteAnswer(key, err)
 		}
@@ -131,7 +131,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 // around this handler may answer asynq something else, and then the task would be lost.
 func (a *Adapter) noteAnswer(key string, err error) error {
 	if d := a.deferrals.of(err); d != nil {
-		a.answered.put(key, d, time.Now())
+		a.returned.put(key, d, time.Now())
 	}
 	return err
 }
@@ -269,12 +269,12 @@ func (t *attempt) refuse(ctx context.Context, err error) error {
 		t.a.counters.shadowed.add(err)
 		return nil
 	}
-	t.refused(ctx, err)
+	t.countRefused(ctx, err)
 	return forGood(err)
 }
 
-// refused counts a task that can never run.
-func (t *attempt) refused(ctx context.Context, err error) {
+// countRefused counts a task that can never run.
+func (t *attempt) countRefused(ctx context.Context, err error) {
 	t.a.counters.refused.Add(1)
 	e := event.Refused{Task: t.event(), Reason: event.Invalid}
 	if late, ok := errors.AsType[*throttle.TooLateError](err); ok {
@@ -360,7 +360,7 @@ func (t *attempt) countStart(ctx context.Context, rules []string, d throttle.Dec
 func (a *Adapter) freed() {
 	a.load.running.Add(-1)
 	for _, w := range a.wakers {
-		w.free()
+		w.workerFreed()
 	}
 }
 
@@ -369,10 +369,10 @@ type errPaused struct{}
 
 func (errPaused) Error() string { return "worker: its batch is paused" }
 
-// heldBack says that a task does not run because of what its batch does. Of a paused batch
+// holdForBatch keeps a task from running because of what its batch does. Of a paused batch
 // err is a deferral until the batch goes on, unless an operator lets the task run now. Of a cancelled
 // batch err is nil, which ends the task. Either way its bookings are cancelled.
-func (t *attempt) heldBack(ctx context.Context, task *asynq.Task, runNow bool) (back bool, err error) {
+func (t *attempt) holdForBatch(ctx context.Context, task *asynq.Task, runNow bool) (back bool, err error) {
 	id, _, ok := luascripts.ParseBatchTaskID(t.taskID)
 	if !ok {
 		return false, nil

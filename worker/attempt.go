@@ -126,7 +126,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 		if err != nil {
 			return d, err
 		}
-		t.answered()
+		t.noteLead()
 		if d.Granted {
 			return d, nil
 		}
@@ -159,8 +159,8 @@ func (t *attempt) isFinal(err error) bool {
 	return ok && !t.deadline.IsZero() && late.Wait > time.Until(t.deadline)
 }
 
-// answered notes how long it took from the wake-up until now, once.
-func (t *attempt) answered() {
+// noteLead notes how long it took from the wake-up until now, once.
+func (t *attempt) noteLead() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.woken.IsZero() {
@@ -206,14 +206,14 @@ func (t *attempt) Begin(ctx context.Context, p *throttle.Policy, d throttle.Deci
 	}
 	switch {
 	case errors.Is(err, errStopped):
-		t.comeBack(ctx, p, d)
+		t.returnGrant(ctx, p, d)
 		return false, t.Defer(ctx, p, d)
 	case err != nil:
 		t.refund(ctx, held{policy: p, Decision: d})
 		return false, err
 	case throttle.ForWorkers.Stale(d): // called once only: a moment later the result may differ
 		t.a.counters.stale.Add(1)
-		t.comeBack(ctx, p, d)
+		t.returnGrant(ctx, p, d)
 		return false, nil
 	}
 	t.hold(ctx, p, d)
@@ -343,8 +343,8 @@ func (t *attempt) logUnanswered(p *throttle.Policy, cause error) {
 	})
 }
 
-// comeBack gives a grant back that could not be used. The task stays first in its line.
-func (t *attempt) comeBack(ctx context.Context, p *throttle.Policy, d throttle.Decision) {
+// returnGrant gives a grant back that could not be used. The task stays first in its line.
+func (t *attempt) returnGrant(ctx context.Context, p *throttle.Policy, d throttle.Decision) {
 	ctx, cancel := t.after(ctx)
 	defer cancel()
 	promoted, err := throttle.ForWorkers.Return(ctx, p, d.Request)

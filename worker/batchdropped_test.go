@@ -68,7 +68,7 @@ func TestVirtualDroppedTasksAreForgotten(t *testing.T) {
 					time.Sleep(10 * time.Minute)
 				}
 				synctest.Wait()
-				if n := pool.Dropped(); n != 0 {
+				if n := pool.Adapter().Dropped(); n != 0 {
 					t.Errorf("%d are remembered, want none", n)
 				}
 			})

@@ -181,7 +181,7 @@ func TestObserverIsToldOfMoves(t *testing.T) {
 	if err != nil || len(promoted) == 0 {
 		t.Fatalf("Cancel = %v, %v, want the next", promoted, err)
 	}
-	p.Promote(promoted...)
+	p.Adapter().Promote(promoted...)
 	r.eventually("the promotion is told of", func() bool { return slices.Contains(w.of("second"), "Promoted") })
 }
 

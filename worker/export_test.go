@@ -13,6 +13,9 @@ import (
 
 // Hooks for tests of the package's own promises that no public door leads to.
 
+// Adapter is what a pool is made of.
+func (p *Pool) Adapter() *Adapter { return p.adapter }
+
 // DistrustAsynq makes the adapter take asynq for one that it does not know.
 func (a *Adapter) DistrustAsynq() { a.unknown.Store(true) }
 

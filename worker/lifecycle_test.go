@@ -281,7 +281,7 @@ func TestUnknownAsynqWaitsInPlace(t *testing.T) {
 	cfg := policies(phone("sms", per))
 	cfg.Asynq = w.config()
 	p, _ := r.start(seen.handler(), cfg)
-	p.DistrustAsynq()
+	p.Adapter().DistrustAsynq()
 	spent := r.take(p.Limiter("sms"), "+1").At
 	r.enqueue("sms", "last", to("+1"), asynq.MaxRetry(0))
 	r.eventually("in line", func() bool { return r.peek(p.Limiter("sms"), "+1").Waiting == 1 })
@@ -317,7 +317,7 @@ func TestUnknownAsynqPostponesInPlace(t *testing.T) {
 		}
 		return worker.RetryAfter(errBusy, 300*ms)
 	}), cfg)
-	p.DistrustAsynq()
+	p.Adapter().DistrustAsynq()
 	r.enqueue("sms", "last", to("+1"), asynq.MaxRetry(0))
 	r.eventually("done", func() bool { return seen.count("last") == 3 && r.info("last") == nil })
 	all := seen.all()
@@ -345,7 +345,7 @@ func TestUnknownAsynqWaitsInPlaceForAnUnreadableLimit(t *testing.T) {
 	cfg.Asynq = w.config()
 	r.rdb.Set(t.Context(), "hw:limit:sms", "junk", 0)
 	p, _ := r.start(seen.handler(), cfg)
-	p.DistrustAsynq()
+	p.Adapter().DistrustAsynq()
 	r.enqueue("sms", "last", to("+1"), asynq.MaxRetry(0))
 	r.eventually("it is told", func() bool { return r.logs.FilterMessageSnippet("a rule can't be asked").Len() > 0 })
 	never(t, 500*ms, "it left its worker slot", func() bool { return !r.is("last", asynq.TaskStateActive) })
@@ -366,7 +366,7 @@ func TestUnknownAsynqHandsBackAtItsOwnShutdown(t *testing.T) {
 	cfg := policies(phone("sms", time.Hour))
 	cfg.Asynq.ShutdownTimeout = 300 * ms
 	p, stop := r.start(seen.handler(), cfg)
-	p.DistrustAsynq()
+	p.Adapter().DistrustAsynq()
 	r.take(p.Limiter("sms"), "+1")
 	r.enqueue("sms", "a", to("+1"), asynq.MaxRetry(0))
 	r.eventually("in line", func() bool { return r.peek(p.Limiter("sms"), "+1").Waiting == 1 })

@@ -35,7 +35,7 @@ func TestOutageAfterTheHandlerReturned(t *testing.T) {
 	r.srv.Stop()
 	close(goOn)
 	never(t, 6*time.Second, "another run", func() bool { return len(seen.all()) > 2 })
-	if !p.IsRecentlyDone("default", "gone") || !p.IsRecentlyDone("default", "kept") {
+	if !p.Adapter().IsRecentlyDone("default", "gone") || !p.Adapter().IsRecentlyDone("default", "kept") {
 		t.Error("it is not remembered that they are through")
 	}
 	r.srv.StartAgain()
@@ -44,7 +44,9 @@ func TestOutageAfterTheHandlerReturned(t *testing.T) {
 		return err == nil && q.Active == 0 && q.Completed == 1 && r.info("gone") == nil
 	})
 	// what Redis has written is forgotten when its answer is there
-	r.eventually("both forgotten", func() bool { return !p.IsRecentlyDone("default", "gone") && !p.IsRecentlyDone("default", "kept") })
+	r.eventually("both forgotten", func() bool {
+		return !p.Adapter().IsRecentlyDone("default", "gone") && !p.Adapter().IsRecentlyDone("default", "kept")
+	})
 	if n := len(seen.all()); n != 2 {
 		t.Errorf("%d runs, want 2", n)
 	}
@@ -74,7 +76,7 @@ func TestVirtualOutageBeyondTheLease(t *testing.T) {
 				time.Sleep(45 * time.Second) // of the bubble
 				m.SetError("")
 				if forgets {
-					p.ForgetRecentlyDone()
+					p.Adapter().ForgetRecentlyDone()
 				}
 				time.Sleep(90 * time.Second)
 				want := 1

@@ -256,7 +256,7 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 		return err
 	case tooLate:
 		late := &throttle.TooLateError{Rule: rule, At: time.Now().Add(d), Wait: d, MaxWait: t.MaxWait()}
-		t.refused(ctx, late)
+		t.countRefused(ctx, late)
 		return forGood(fmt.Errorf("%w: %w", late, err))
 	}
 	t.a.counters.postponed.Add(1)

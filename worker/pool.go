@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/internal/policyset"
+	"github.com/headwayq/headway/throttle"
 )
 
 // ErrClosed is returned by [Pool.Run] after [Pool.Shutdown].
@@ -20,7 +21,7 @@ var ErrClosed = errors.New("worker: pool is shut down")
 // process on one Redis client, which it does not own. Its methods are safe for
 // concurrent use; it runs once.
 type Pool struct {
-	*Adapter
+	adapter *Adapter
 	handler asynq.Handler
 	servers []*asynq.Server
 
@@ -63,7 +64,7 @@ func New(rdb redis.UniversalClient, handler asynq.Handler, cfg Config) (*Pool, e
 	if err != nil {
 		return nil, err
 	}
-	p := &Pool{Adapter: a, handler: a.Handler(handler), asked: make(chan struct{})}
+	p := &Pool{adapter: a, handler: a.Handler(handler), asked: make(chan struct{})}
 	n := a.cfg.Servers
 	for i := range n {
 		c := a.cfg.Asynq
@@ -111,7 +112,7 @@ func (p *Pool) Run(ctx context.Context) error {
 
 // Start starts the pool and returns; Run is Start, a wait, and Shutdown.
 func (p *Pool) Start(ctx context.Context) error {
-	if err := p.awaitRedis(ctx); err != nil { // without the lock, so that Shutdown can end it
+	if err := p.adapter.awaitRedis(ctx); err != nil { // without the lock, so that Shutdown can end it
 		return err
 	}
 	p.mu.Lock()
@@ -122,7 +123,7 @@ func (p *Pool) Start(ctx context.Context) error {
 	case poolClosed:
 		return ErrClosed
 	}
-	if err := p.Adapter.Start(ctx); err != nil {
+	if err := p.adapter.Start(ctx); err != nil {
 		return err
 	}
 	p.state = poolRunning
@@ -133,10 +134,10 @@ func (p *Pool) Start(ctx context.Context) error {
 			return fmt.Errorf("worker: starting server %d: %w", i+1, err)
 		}
 	}
-	if c, ok := p.rdb.(interface{ Options() *redis.Options }); ok && c.Options().ClientName == "" {
-		p.log.Info("the connections have no name in CLIENT LIST: set ClientName in the options of the Redis client")
+	if c, ok := p.adapter.rdb.(interface{ Options() *redis.Options }); ok && c.Options().ClientName == "" {
+		p.adapter.log.Info("the connections have no name in CLIENT LIST: set ClientName in the options of the Redis client")
 	}
-	p.log.Info("started", zap.Int("servers", len(p.servers)), zap.Int("concurrency", p.cfg.Asynq.Concurrency), zap.Int("policies", len(p.policies)))
+	p.adapter.log.Info("started", zap.Int("servers", len(p.servers)), zap.Int("concurrency", p.adapter.cfg.Asynq.Concurrency), zap.Int("policies", len(p.adapter.policies)))
 	return nil
 }
 
@@ -150,7 +151,7 @@ func (p *Pool) Stop() {
 	if !running {
 		return // as asynq has it
 	}
-	p.stopFetching()
+	p.adapter.stopFetching()
 	var wg sync.WaitGroup
 	for _, srv := range p.servers {
 		wg.Go(srv.Stop) // asynq's own tools show the server as stopped
@@ -168,13 +169,22 @@ func (p *Pool) Shutdown() {
 	p.closeLocked()
 }
 
+// Stats returns a snapshot of the counters.
+func (p *Pool) Stats() Stats { return p.adapter.Stats() }
+
+// ReloadPolicies is [Adapter.ReloadPolicies].
+func (p *Pool) ReloadPolicies(ctx context.Context) error { return p.adapter.ReloadPolicies(ctx) }
+
+// Limiter returns the limiter of a policy's rule, or nil.
+func (p *Pool) Limiter(rule string) *throttle.Limiter { return p.adapter.Limiter(rule) }
+
 func (p *Pool) closeLocked() {
 	if p.state == poolClosed {
 		return
 	}
 	running := p.state == poolRunning
 	p.state = poolClosed
-	p.Adapter.Stop()
+	p.adapter.Stop()
 	if running {
 		var wg sync.WaitGroup
 		for _, srv := range p.servers {
@@ -182,6 +192,6 @@ func (p *Pool) closeLocked() {
 		}
 		wg.Wait()
 	}
-	p.Close()
-	p.log.Info("shut down")
+	p.adapter.Close()
+	p.adapter.log.Info("shut down")
 }

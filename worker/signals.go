@@ -19,7 +19,7 @@ var errSignal = errors.New("worker: a signal asked for the shutdown")
 // these signals do again what they did before: a second one ends the process. Where there
 // is a SIGTSTP it stops the pool. release ends the listening.
 func (p *Pool) heedSignals(ctx context.Context) (_ context.Context, release func()) {
-	if p.cfg.NoSignals {
+	if p.adapter.cfg.NoSignals {
 		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -34,10 +34,10 @@ func (p *Pool) heedSignals(ctx context.Context) (_ context.Context, release func
 			select {
 			case s := <-end:
 				signal.Stop(end)
-				p.log.Info("shutting down; a second signal ends the process at once", zap.Stringer("signal", s))
+				p.adapter.log.Info("shutting down; a second signal ends the process at once", zap.Stringer("signal", s))
 				cancel(fmt.Errorf("%w: %v", errSignal, s))
 			case s := <-stop:
-				p.log.Info("stopping: no more tasks are fetched", zap.Stringer("signal", s))
+				p.adapter.log.Info("stopping: no more tasks are fetched", zap.Stringer("signal", s))
 				stopping.Go(p.Stop) // it may take a moment
 			case <-over:
 				return

@@ -16,7 +16,7 @@ import (
 
 // Stats is a snapshot of what a pool or an adapter did since it was made.
 type Stats struct {
-	Admissions int64 // times that a rule was asked for a task
+	Admissions int64 // times that a task asked its rules; all rules of a policy are one ask
 	Granted    int64 // grants under which a handler started; not what a handler acquires itself
 	Redeemed   int64 // of those, by tasks that had been promised an instant
 	Booked     int64 // admissions that were answered with a booking

@@ -42,7 +42,7 @@ func TestMisspeltPolicyIsNamed(t *testing.T) {
 		if s := pool.Stats(); s.Unlimited != 3 {
 			t.Errorf("%d tasks are counted as unlimited, want 3", s.Unlimited)
 		}
-		pool.StartedEarlier(15 * time.Minute)
+		pool.Adapter().StartedEarlier(15 * time.Minute)
 		time.Sleep(time.Minute) // of the bubble
 		r.wantWarning("no task came for these policies", `"types":["sms:sned"]`)
 	})

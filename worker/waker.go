@@ -105,8 +105,8 @@ func (w *waker) expect(d time.Duration) {
 	}
 }
 
-// free says that a worker has become free.
-func (w *waker) free() {
+// workerFreed says that a worker has become free.
+func (w *waker) workerFreed() {
 	w.mu.Lock()
 	blocked := w.blocked
 	w.blocked = false
@@ -218,7 +218,7 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 	if !due.Again.IsZero() {
 		wait = min(wait, due.Again.Sub(due.Now))
 	}
-	b := w.sort(due, &wait)
+	b := w.split(due, &wait)
 	cleared := len(b.stuck) > 0
 	if len(b.over) > 0 {
 		codes, _ := w.wake(ctx, b.over, began) // clears their entries
@@ -338,9 +338,9 @@ type dueSet struct {
 	stuck []dueTask // running, long after their instant
 }
 
-// sort splits the due tasks by what is to be done with them, and shortens wait for those that are to be
+// split splits the due tasks by what is to be done with them, and shortens wait for those that are to be
 // looked at again.
-func (w *waker) sort(due luascripts.DueReply, wait *time.Duration) dueSet {
+func (w *waker) split(due luascripts.DueReply, wait *time.Duration) dueSet {
 	var b dueSet
 	active := false
 	for _, d := range due.Tasks {
