@@ -181,9 +181,9 @@ func TestErrorsNameFileAndLine(t *testing.T) {
 	if err := rdb.LPush(t.Context(), k.Ledger(), "not a ledger").Err(); err != nil {
 		t.Fatal(err)
 	}
-	lines := strings.Split(modules()["limit/sliding"].raw, "\n")
-	reads := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, `return call("GETRANGE", key`) })
-	want := fmt.Sprintf("limit/peek.lua at limit/sliding.lua:%d: WRONGTYPE", reads+1)
+	lines := strings.Split(modules()["limit/ledger"].raw, "\n")
+	reads := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, `call("GETRANGE", key, "0", "398")`) })
+	want := fmt.Sprintf("limit/peek.lua at limit/ledger.lua:%d: WRONGTYPE", reads+1)
 	for name, c := range map[string]redis.Scripter{"functions": rdb, "scripts": behind{rdb}} {
 		_, err := Peek(t.Context(), c, k, PeekArgs{Numbers: Numbers{Kind: Sliding, Permits: 1, Window: time.Second}, Cost: 1, Most: 1})
 		if err == nil || !strings.HasPrefix(err.Error(), want) {

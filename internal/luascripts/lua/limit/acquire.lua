@@ -43,13 +43,12 @@ local form_of = kept(function(text)
   local mode, inline, longest, open, tell, turns, from = match(text, FORM)
   local form = {
     mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), tell = tell == "1", turns = turns == "1",
-    rules = rulecall.read_rules(text, from), keys = 0, worthy = false, short = false, first_grants = false, grants_unread = false, once = tonumber(longest) > 0,
+    rules = rulecall.read_rules(text, from), keys = 0, worthy = false, short = false, first_grants = false, once = tonumber(longest) > 0,
   }
   form.keys = (form.turns and 4 or 3) * #form.rules + (form.gate and 1 or 0)
   for _, rule in ipairs(form.rules) do form.worthy = form.worthy or rule.kind.worth ~= nil or rule.kind.lease ~= nil end
   local first = form.rules[1]
   form.first_grants = first.kind.first_grant and first.want == 1 and first.W >= COPY -- its first token is in the ledger alone
-  form.grants_unread = first.kind.grant_unread and first.want == 1 and first.n > first.kind.READ_AT_ONCE and first.W < COPY -- a ring that is not read at once
   form.short = #form.rules == 1 and form.mode < 2 and not (form.gate or form.tell or form.turns or first.kind.lease) and first.rule_closed == 0
   return form
 end)

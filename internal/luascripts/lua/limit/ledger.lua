@@ -27,14 +27,11 @@
 --   settle(limit, old, ledger)          carries a ledger over from other numbers
 --   carry(limit, ledger, grants)        the same from the grants that another kind told
 --   worth(ledger)                       of the newest grant: what back needs to give as much as can be given
---   fetch(limit, key)                   reads the head of a value
 --   value(limit, ledger)                what stands behind the head; or
 --   write(limit, ledger, now)           writes it
 --   spent(limit, ledger, now, most)     the newest grants that count, for a reader: {at, count, at, count ...}, the newest first
 --   lease, offer, anew                  see leases.lua
 --   first_grant(limit, key, token, now) writes the first grant on a key that has no ledger, see shortcut.lua
---   grant_unread(limit, key, tokens, line, token, now)  grants one permit on a ledger of more than READ_AT_ONCE
---                                       without reading it, see shortcut.lua
 --   copy(ledger)                        a ledger to charge in vain, where earliest must be told whole jobs: what one leaves over of a window
 --                                       may be too little for the next, see line.lua
 
@@ -103,14 +100,12 @@ local function read(rule, now, nothing)
   local key, limit = rule.key, rule.limit
   local kind = limit.kind
   if kind.covered and not kind.covered(limit, now) then return nil, 6 end
-  local s
-  if nothing then s = "" elseif kind.fetch then s = kind.fetch(limit, key) else s = call("GETRANGE", key, "0", "398") end
+  local s = nothing and "" or call("GETRANGE", key, "0", "398")
   if s == "" then return fresh(limit, key) end
   local letter = sub(s, 1, 1)
   local writer = letter == limit.letter and kind or kind_of(letter)
   if not writer then return nil, 5 end
   if #s < 16 then return nil, CORRUPT end
-  if writer ~= kind and kind.fetch then s = call("GETRANGE", key, "0", "398") end -- it may have read the head alone
   local ledger, old = writer.read(writer, writer == kind and limit or nil, s, key)
   if not ledger or not (ledger.newest >= 0 and ledger.newest <= NEVER) then return nil, CORRUPT end
   local other = sub(s, 10, 16) ~= limit.stamp

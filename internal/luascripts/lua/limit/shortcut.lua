@@ -6,7 +6,7 @@ local ledger = require("limit/ledger")
 local tokens = require("limit/tokens")
 local rulecall = require("limit/rulecall")
 local open, earliest, floor = ledger.open, ledger.earliest, math.floor
-local holds, put, remember, spend_all, int = tokens.holds, tokens.put, tokens.remember, tokens.spend_all, require("lib/numbers").int
+local holds, put, spend_all = tokens.holds, tokens.put, tokens.spend_all
 local set_keys, call, sub, NONE = rulecall.set_keys, redis.call, string.sub, {}
 
 -- shortcut answers calls from i to last, whose keys stand behind keys[k], into replies, and says from
@@ -20,14 +20,6 @@ local function shortcut(script, form, keys, k, args, i, last, replies, there)
     if not there then script.wrote, script.granted[key] = true, true end
     replies[i] = -1
     return i + 1
-  end
-  if there and form.grants_unread then
-    local since, newest, held = kind.grant_unread(limit, key, keys[2], keys[3], token, now)
-    if since then
-      remember(keys[2], { int(newest), held, int(now), token }, now)
-      replies[i] = since
-      return i + 1
-    end
   end
   set_keys(rule, keys, k, nil, now)
   if open(rule, now, fresh) or rule.ledger.carried then return i end

@@ -16,7 +16,7 @@ local timestamp, timestamp_at = binary.timestamp, binary.timestamp_at
 local call, byte, sub, char, format = redis.call, string.byte, string.sub, string.char, string.format
 local NOBODY = "\0\0\0\0\0\0\0\0"
 local HEADER, WIDTH = 19, 7
-local READ_AT_ONCE, READ = 54, 399 -- a ring of so many permits is read at once, with so many bytes
+local READ = 399 -- so many bytes are read at once, which are all of a ring of 54 permits
 local CHUNK = 2000 -- records that are written or moved at a time: a long text is slow to make
 local MOVED = 50000 -- records that one call moves at most
 local GROUPS = 32 -- what another algorithm is told of the past
@@ -28,13 +28,13 @@ local function offset(index, more)
 end
 
 -- a ledger has `count` records in Redis, of which `head` is the newest, and `text`, what was
--- read of them, from a byte on; behind them are `pending` permits that are not written yet, of
--- the instant `newest`, or where they have several of `runs`: {at, permits, at, permits ...}.
+-- read of them, from a byte on; behind them are `pending` permits that are not written yet, as
+-- `runs` of one instant each: {at, permits, at, permits ...}, of which the last is `newest`.
 -- All fields are named: a table that grows is slow
 local function make(key, count, head, size, token, text)
   return {
     key = key, limit = nil, tokens = nil, token = token, known = count > 0, newest = 0, dirty = false,
-    count = count, head = head, size = size, pending = 0, runs = nil, text = text, from = 0,
+    count = count, head = head, size = size, pending = 0, runs = {}, text = text, from = 0,
   }
 end
 
@@ -59,7 +59,6 @@ local function nth(ledger, k)
     return record(ledger, (ledger.head - k + 1) % ledger.count)
   end
   local runs = ledger.runs
-  if not runs then return ledger.newest end
   for i = #runs, 1, -2 do
     if k <= runs[i] then return runs[i - 1] end
     k = k - runs[i]
@@ -124,29 +123,20 @@ local function turned(ledger)
   call("SET", ledger.key, header(ledger, ledger.head) .. records, "KEEPTTL")
 end
 
-local function runs_of(ledger) return ledger.runs or { ledger.newest, ledger.pending } end
-
 -- write_anew makes a log of what the ledger of another kind told. Of more than the limit
 -- holds twice, its newest records do
 local function write_anew(ledger, now)
-  local key, limit, runs = ledger.key, ledger.limit, runs_of(ledger)
+  local key, limit = ledger.key, ledger.limit
   local count = min(ledger.pending, ledger.size)
   local kept = min(count, 2 * limit.n + CHUNK)
   local px = max(1, life(ledger.newest + limit.W - now), call("PTTL", key))
   call("SET", key, header(ledger, kept - 1), "PX", numbers.int(px))
-  put(key, kept, 0, runs, ledger.pending - kept)
+  put(key, kept, 0, ledger.runs, ledger.pending - kept)
   ledger.anew, ledger.size = nil, max(limit.n, kept)
-  ledger.count, ledger.head, ledger.pending, ledger.runs, ledger.text, ledger.from = kept, kept - 1, 0, nil, "", 0
+  ledger.count, ledger.head, ledger.pending, ledger.runs, ledger.text, ledger.from = kept, kept - 1, 0, {}, "", 0
 end
 
 return {
-  READ_AT_ONCE = READ_AT_ONCE,
-
-  -- of a ring that is larger the head is read first, and then what is needed
-  fetch = function(limit, key)
-    return call("GETRANGE", key, "0", limit.n <= READ_AT_ONCE and "398" or "18")
-  end,
-
   fresh = function(limit, key)
     return make(key, 0, -1, limit.n, NOBODY, "")
   end,
@@ -201,15 +191,15 @@ return {
   end,
 
   copy = function(ledger)
-    local other, runs = {}, ledger.runs
+    local other = {}
     for name, value in pairs(ledger) do other[name] = value end
-    if runs then other.runs = { unpack(runs) } end
+    other.runs = { unpack(ledger.runs) }
     return other
   end,
 
   -- carry makes a log of grants that the ledger of another kind told
   carry = function(limit, ledger, grants)
-    ledger.anew, ledger.runs = true, grants[1] and grants
+    ledger.anew, ledger.runs = true, grants
     for i = 2, #grants, 2 do ledger.pending = ledger.pending + grants[i] end
     ledger.newest = grants[#grants - 1] or 0
     ledger.size = max(limit.n, ledger.pending)
@@ -228,13 +218,9 @@ return {
 
   charge = function(_, ledger, at, cost)
     local runs = ledger.runs
-    if ledger.pending > 0 and at ~= ledger.newest and not runs then
-      runs = { ledger.newest, ledger.pending }
-      ledger.runs = runs
-    end
-    if runs and at == ledger.newest then
+    if runs[1] and at == ledger.newest then
       runs[#runs] = runs[#runs] + cost
-    elseif runs then
+    else
       runs[#runs + 1], runs[#runs + 2] = at, cost
     end
     ledger.newest, ledger.pending = at, ledger.pending + cost
@@ -247,64 +233,24 @@ return {
     call("PEXPIRE", key, limit.life)
   end,
 
-  -- grant_unread grants one permit now on a large ring of the same numbers, without a table: it says since when that
-  -- was possible, and which grant was the newest. nil, and nothing done, where it is not so simple. See shortcut.lua
-  grant_unread = function(limit, key, tokens, line, token, now)
-    local s = call("GETRANGE", key, "0", "18")
-    if #s < HEADER or byte(s) ~= 115 or sub(s, 10, 16) ~= limit.stamp then return nil end
-    local a, b, c = byte(s, 17, 19)
-    local head, held = (a * 256 + b) * 256 + c, sub(s, 2, 9)
-    if a > 127 or held == token or held == NOBODY then return nil end
-    local two = call("GETRANGE", key, offset(head, 0), offset(head, 2 * WIDTH - 1))
-    if two == "" or #two % WIDTH > 0 then return nil end
-    local newest = timestamp_at(two, 1)
-    local from = newest
-    if #two > WIDTH then -- the ring has turned
-      if call("STRLEN", key) ~= HEADER + limit.n * WIDTH then return nil end
-      from = max(newest, timestamp_at(two, WIDTH + 1) + limit.W)
-    elseif head > limit.n - 3 then -- it is full, or will be
-      return nil
-    end
-    if from > now or newest + COPY <= now or call("EXISTS", line) > 0 or call("ZSCORE", tokens, token) then return nil end
-    head = (head + 1) % limit.n
-    call("SETRANGE", key, offset(head, 0), timestamp(now))
-    local low = head % 256
-    call("SETRANGE", key, "0", "s" .. token .. limit.stamp .. char(floor(head / 65536), (head - low) / 256 % 256, low))
-    live(key, limit.W)
-    return now - from, newest, held
-  end,
-
   -- write writes what is pending: what is larger than the ring fills all of it
   write = function(limit, ledger, now)
     if ledger.anew then return write_anew(ledger, now) end
     local key, count, size = ledger.key, ledger.count, ledger.size
     local many = min(ledger.pending, size)
-    if count == 0 or (size == 1 and many == 1) then
-      -- not SET: what a script sets takes the room that an argument of its calls before had
-      if many == 1 then
-        call("SETRANGE", key, "0", header(ledger, 0) .. timestamp(ledger.newest))
-      else
-        call("SETRANGE", key, "0", header(ledger, (ledger.pending - 1) % size))
-        put(key, size, (ledger.pending - many) % size, runs_of(ledger), ledger.pending - many)
-      end
-      count, ledger.head = many, (ledger.pending - 1) % size
-    elseif many == 0 then
-      call("SETRANGE", key, "0", header(ledger, ledger.head))
+    if many > 0 and count < size and ledger.head ~= count - 1 then turned(ledger) end
+    ledger.head = (ledger.head + ledger.pending) % size
+    -- not SET: what a script sets takes the room that an argument of its calls before had
+    if many == 1 and ledger.head == 0 then -- the record stands right behind the head of the value
+      call("SETRANGE", key, "0", header(ledger, 0) .. timestamp(ledger.newest))
     else
-      if count < size and ledger.head ~= count - 1 then turned(ledger) end
-      if ledger.pending == 1 then
-        call("SETRANGE", key, offset((ledger.head + 1) % size, 0), timestamp(ledger.newest))
-      else
-        put(key, size, (ledger.head + 1 + ledger.pending - many) % size, runs_of(ledger), ledger.pending - many)
-      end
-      ledger.head = (ledger.head + ledger.pending) % size
+      put(key, size, (ledger.head + 1 - many) % size, ledger.runs, ledger.pending - many)
       call("SETRANGE", key, "0", header(ledger, ledger.head))
-      local full = count < size and count + many >= size
-      count = min(size, count + many)
-      -- gives back what Redis set aside for a ring to grow, half of it: it grows no more
-      if full and size <= FITTED then call("SET", key, call("GETRANGE", key, 0, -1), "KEEPTTL") end
     end
-    ledger.count, ledger.pending, ledger.runs, ledger.text, ledger.from = count, 0, nil, "", 0
+    -- gives back what Redis set aside for a ring to grow, half of it: it grows no more
+    local full = count > 0 and count < size and count + many >= size
+    if full and size <= FITTED then call("SET", key, call("GETRANGE", key, 0, -1), "KEEPTTL") end
+    ledger.count, ledger.pending, ledger.runs, ledger.text, ledger.from = min(size, count + many), 0, {}, "", 0
     if ledger.known then
       live(key, ledger.newest + limit.W - now)
     else
