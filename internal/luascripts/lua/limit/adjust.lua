@@ -7,8 +7,7 @@
 -- ARGV[3]  text       of the rules, see rulecall.lua
 -- ARGV[4+] told       2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
 --                     is not known
--- returns  {status, part, now_us, version, promoted, then per promotion: part, at_us, member}, integers, but for
---          member, "cost:job", which is text
+-- returns  {status, part, now_us, version, promotions}, integers; see with_promotions in line.lua
 --          status 0 was done before, 1 done, 5 to 8 see ledger.lua, the version is that of 7; part is the one that can't
 --          be read
 
@@ -19,7 +18,7 @@ local tokens = require("limit/tokens")
 local rulecall = require("limit/rulecall")
 local max = math.max
 local outlive = ledger.outlive
-local promote = line.promote
+local promote, with_promotions = line.promote, line.with_promotions
 local bill_of, grant, granted, holds, lessen, read_told = tokens.bill_of, tokens.grant, tokens.granted, tokens.holds, tokens.lessen, tokens.read_told
 local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
 
@@ -49,7 +48,5 @@ return function(keys, args)
     outlive(rule, now)
     if not rule.kind.lease and rule.want ~= 0 then bill_of(rule, bill, at, now) end
   end
-  local reply = { 1, 0, now, 0, #promoted / 3 }
-  for _, v in ipairs(promoted) do reply[#reply + 1] = v end
-  return reply
+  return with_promotions({ 1, 0, now, 0 }, rules, now, promoted)
 end

@@ -8,8 +8,7 @@
 -- ARGV[4]  text       of the rules, see rulecall.lua
 -- ARGV[5+] told       2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
 --                     is not known
--- returns  {status, part, now_us, version, promoted, then per promotion: part, at_us, member}, integers, but for
---          member, "cost:job", which is text
+-- returns  {status, part, now_us, version, promotions}, integers; see with_promotions in line.lua
 --          status 0 no such grant, 1 given back, 5 to 8 see ledger.lua, the version is that of 7; part is the one that can't
 --          be read
 
@@ -21,7 +20,7 @@ local rulecall = require("limit/rulecall")
 local places = require("limit/places")
 local max = math.max
 local outlive = ledger.outlive
-local leave, missed, promote = line.leave, line.missed, line.promote
+local leave, promote, with_promotions = line.leave, line.promote, line.with_promotions
 local granted, read_told, unspend, withdraw = tokens.granted, tokens.read_told, tokens.unspend, tokens.withdraw
 local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
 local first_ticket, join_at, stands = places.first_ticket, places.join_at, places.stands
@@ -69,8 +68,5 @@ return function(keys, args)
     outlive(rule, now)
     promote(rule, now, promoted, true)
   end
-  missed(rules, now, promoted)
-  local reply = { given, 0, now, 0, #promoted / 3 }
-  for _, v in ipairs(promoted) do reply[#reply + 1] = v end
-  return reply
+  return with_promotions({ given, 0, now, 0 }, rules, now, promoted)
 end

@@ -6,9 +6,8 @@
 -- ARGV[1]  bookings   how many, 1 to 8
 -- ARGV[2]  text       of the rules, see rulecall.lua: those of all bookings, which differ in nothing but keys
 -- ARGV[3+] jobs       of each: who waits
--- returns  {now_us, then per booking: {status, part, at_us, before, promoted, then per promotion: part, at_us, member}}, integers, but
---          for member, "cost:job", which is text; before counts the permits ahead of it in the line of the part by which it waits;
---          promotions are of lines that it left, and of leases
+-- returns  {now_us, then per booking: {status, part, at_us, before, promotions}}, integers; see with_promotions in line.lua; before counts
+--          the permits ahead of it in the line of the part by which it waits; promotions are of lines that it left, and of leases
 --          status 0 unknown, 2 booked, 5 to 8 see ledger.lua, the version of 7 is in at_us, -1 failed: ask alone
 
 local clock = require("lib/clock")
@@ -17,7 +16,7 @@ local line = require("limit/line")
 local rulecall = require("limit/rulecall")
 local places = require("limit/places")
 local outlive = ledger.outlive
-local missed, park = line.missed, line.park
+local park, with_promotions = line.park, line.with_promotions
 local find_place, left_behind, open_parts, rules_at = rulecall.find_place, rulecall.left_behind, rulecall.open_parts, rulecall.rules_at
 local stand_for = places.stand_for
 
@@ -45,10 +44,7 @@ return function(keys, args)
       outlive(rule, now)
     end
     if moves then promoted = left_behind(rules, keeps, now) end
-    missed(rules, now, promoted)
-    local reply = { 2, at > now and by or place, at, rules[place].ahead, #promoted / 3 }
-    for _, v in ipairs(promoted) do reply[#reply + 1] = v end
-    return reply
+    return with_promotions({ 2, at > now and by or place, at, rules[place].ahead }, rules, now, promoted)
   end
 
   if bookings == 1 then return { now, check(1) } end

@@ -5,8 +5,7 @@
 -- ARGV[2]  job        who goes first once it is open, or ""
 -- ARGV[3]  for_us     how long from now on; 0 opens it
 -- ARGV[4]  rule       the part that is closed: those before are narrower or share its key, those behind share it
--- returns  {status, part, now_us, until_us, version, promoted, then per promotion: part, at_us, member}, integers, but for
---          member, "cost:job", which is text
+-- returns  {status, part, now_us, until_us, version, promotions}, integers; see with_promotions in line.lua
 --          status 1 done, 5 to 8 see ledger.lua, the version is that of 7; part is the one that can't be read
 --
 -- Who is put off goes first once the key is open: behind those who were put off
@@ -25,8 +24,8 @@ local places = require("limit/places")
 local floor, max, min = math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
 local CLOSED, IN, LAST, PARK, ROOM, SINCE, TOLD, mark = line.CLOSED, line.IN, line.LAST, line.PARK, line.ROOM, line.SINCE, line.TOLD, line.mark
-local closed, find, is_squeezed, look, missed, promote, squeeze =
-  line.closed, line.find, line.is_squeezed, line.look, line.missed, line.promote, line.squeeze
+local closed, find, is_squeezed, look, promote, squeeze, with_promotions =
+  line.closed, line.find, line.is_squeezed, line.look, line.promote, line.squeeze, line.with_promotions
 local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
 local first_ticket, join_at = places.first_ticket, places.join_at
 
@@ -72,9 +71,6 @@ return function(keys, args)
     redis.call("ZREM", shut.line, CLOSED, SINCE)
     closed(shut, now)
     promote(shut, now, promoted, true)
-    missed(rules, now, promoted)
   end
-  local reply = { 1, 0, now, until_us, 0, #promoted / 3 }
-  for _, v in ipairs(promoted) do reply[#reply + 1] = v end
-  return reply
+  return with_promotions({ 1, 0, now, until_us, 0 }, rules, now, promoted)
 end

@@ -371,6 +371,15 @@ local function missed(rules, now, reply)
   return reply
 end
 
+-- with_promotions ends a reply with its promotions: how many jobs may come earlier than they were promised, and
+-- of each {part, at_us, member}, of which the member, "cost:job", is text. Those who were parked for a lease are among them
+local function with_promotions(reply, rules, now, promoted)
+  missed(rules, now, promoted)
+  reply[#reply + 1] = #promoted / 3
+  for _, v in ipairs(promoted) do reply[#reply + 1] = v end
+  return reply
+end
+
 -- promote tells who may come earlier than promised: the first who waits and, when
 -- asked for, the first turn; of leases, see offer
 local function promote(rule, now, reply, turn_too)
@@ -393,5 +402,5 @@ return {
   closed = closed, cost_of = cost_of, find = find, follow = follow, gone = gone,
   is_parked = is_parked, is_squeezed = is_squeezed,
   leave = leave, line_ends = line_ends, look = look, mark = mark, missed = missed, promote = promote, normal = normal, park = park,
-  rank = rank, squeeze = squeeze, steps = steps, tell = tell, told = told,
+  rank = rank, squeeze = squeeze, steps = steps, tell = tell, told = told, with_promotions = with_promotions,
 }

@@ -8,8 +8,7 @@
 -- ARGV[3]  version    of the limit, 0 when it is the one in code
 -- ARGV[4]  token      8 bytes
 -- ARGV[5]  closed_us  until when the rule is closed on all keys, 0 when it is not
--- returns  {status, released, now_us, version, promoted, then per promotion: part, at_us, member}, integers, but for
---          member, "cost:job", which is text
+-- returns  {status, released, now_us, version, promotions}, integers; see with_promotions in line.lua
 --          released 0: it had ended; status 1 known, 5, 7, 8 see ledger.lua, the version is that of 7
 
 local clock = require("lib/clock")
@@ -18,7 +17,7 @@ local line = require("limit/line")
 local rulecall = require("limit/rulecall")
 local limit_of, open = ledger.limit_of, ledger.open
 local rule_on = rulecall.rule_on
-local closed, missed, promote = line.closed, line.missed, line.promote
+local closed, promote, with_promotions = line.closed, line.promote, line.with_promotions
 
 return function(keys, args)
   local now = clock()
@@ -31,8 +30,5 @@ return function(keys, args)
   closed(rule, now)
   local promoted = {}
   promote(rule, now, promoted)
-  missed({ rule }, now, promoted)
-  local reply = { 1, released, now, 0, #promoted / 3 }
-  for _, v in ipairs(promoted) do reply[#reply + 1] = v end
-  return reply
+  return with_promotions({ 1, released, now, 0 }, { rule }, now, promoted)
 end

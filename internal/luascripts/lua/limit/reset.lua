@@ -8,7 +8,7 @@
 -- ARGV[3]  window_us  length of the window, >= 1000
 -- ARGV[4]  more       what only some algorithms have
 -- ARGV[5]  version    of the limit, 0 when it is the one in code
--- returns  {status, now_us, version, promoted, then per promotion: part, at_us, member}, integers, but for member, "cost:job", which is text
+-- returns  {status, now_us, version, promotions}, integers; see with_promotions in line.lua
 --          status 1 done, 5, 6, 7 see ledger.lua, the version is that of 7
 
 local clock = require("lib/clock")
@@ -17,7 +17,7 @@ local line = require("limit/line")
 local rulecall = require("limit/rulecall")
 local CORRUPT, limit_of, open = ledger.CORRUPT, ledger.limit_of, ledger.open
 local rule_on = rulecall.rule_on
-local closed, missed, promote = line.closed, line.missed, line.promote
+local closed, promote, with_promotions = line.closed, line.promote, line.with_promotions
 
 return function(keys, args)
   local now = clock()
@@ -30,8 +30,5 @@ return function(keys, args)
   closed(rule, now)
   local promoted = {}
   promote(rule, now, promoted)
-  missed({ rule }, now, promoted)
-  local reply = { 1, now, 0, #promoted / 3 }
-  for _, v in ipairs(promoted) do reply[#reply + 1] = v end
-  return reply
+  return with_promotions({ 1, now, 0 }, { rule }, now, promoted)
 end
