@@ -12,7 +12,7 @@ func All(f func(context.Context, Event)) Observer {
 		Granted: each[Granted](f), Refused: each[Refused](f), Deferred: each[Deferred](f), Moved: each[Moved](f),
 		Promoted: each[Promoted](f), Woken: each[Woken](f), Postponed: each[Postponed](f), LeaseLost: each[LeaseLost](f),
 		Adjusted: each[Adjusted](f), Unlimited: each[Unlimited](f), LimitChanged: each[LimitChanged](f), KeyClosed: each[KeyClosed](f),
-		RedisAway: each[RedisAway](f), RedisBack: each[RedisBack](f),
+		RedisAway: each[RedisAway](f), RedisBack: each[RedisBack](f), RedisReplaced: each[RedisReplaced](f), ClockJumped: each[ClockJumped](f),
 	}
 }
 
@@ -30,6 +30,7 @@ func Join(observers ...Observer) Observer {
 			Postponed: both(all.Postponed, o.Postponed), LeaseLost: both(all.LeaseLost, o.LeaseLost), Adjusted: both(all.Adjusted, o.Adjusted),
 			Unlimited: both(all.Unlimited, o.Unlimited), LimitChanged: both(all.LimitChanged, o.LimitChanged), KeyClosed: both(all.KeyClosed, o.KeyClosed),
 			RedisAway: both(all.RedisAway, o.RedisAway), RedisBack: both(all.RedisBack, o.RedisBack),
+			RedisReplaced: both(all.RedisReplaced, o.RedisReplaced), ClockJumped: both(all.ClockJumped, o.ClockJumped),
 		}
 	}
 	return all
@@ -74,7 +75,7 @@ func (b *Buffer) Observer() Observer {
 		Granted: later(b, b.to.Granted), Refused: later(b, b.to.Refused), Deferred: later(b, b.to.Deferred), Moved: later(b, b.to.Moved),
 		Promoted: later(b, b.to.Promoted), Woken: later(b, b.to.Woken), Postponed: later(b, b.to.Postponed), LeaseLost: later(b, b.to.LeaseLost),
 		Adjusted: later(b, b.to.Adjusted), Unlimited: later(b, b.to.Unlimited), LimitChanged: later(b, b.to.LimitChanged), KeyClosed: later(b, b.to.KeyClosed),
-		RedisAway: later(b, b.to.RedisAway), RedisBack: later(b, b.to.RedisBack),
+		RedisAway: later(b, b.to.RedisAway), RedisBack: later(b, b.to.RedisBack), RedisReplaced: later(b, b.to.RedisReplaced), ClockJumped: later(b, b.to.ClockJumped),
 	}
 }
 

@@ -40,6 +40,9 @@ type Observer struct {
 	KeyClosed    func(context.Context, KeyClosed)
 	RedisAway    func(context.Context, RedisAway)
 	RedisBack    func(context.Context, RedisBack)
+	// A pool tells these two, some seconds later.
+	RedisReplaced func(context.Context, RedisReplaced)
+	ClockJumped   func(context.Context, ClockJumped)
 }
 
 // Task is the task that an event is about. It is empty outside of a pool.
@@ -51,7 +54,7 @@ type Task struct {
 
 // Event is one of the kinds of this package: [Granted], [Refused], [Deferred], [Moved],
 // [Promoted], [Woken], [Postponed], [LeaseLost], [Adjusted], [Unlimited], [LimitChanged],
-// [KeyClosed], [RedisAway] or [RedisBack]. More may come.
+// [KeyClosed], [RedisAway], [RedisBack], [RedisReplaced] or [ClockJumped]. More may come.
 type Event interface{ event() }
 
 // Granted says that a task or a caller has all of its permits: in a pool when its handler
@@ -193,17 +196,32 @@ type RedisBack struct {
 	For time.Duration // that it was away, as far as it was noticed
 }
 
-func (Granted) event()      {}
-func (Refused) event()      {}
-func (Deferred) event()     {}
-func (Moved) event()        {}
-func (Promoted) event()     {}
-func (Woken) event()        {}
-func (Postponed) event()    {}
-func (LeaseLost) event()    {}
-func (Adjusted) event()     {}
-func (Unlimited) event()    {}
-func (LimitChanged) event() {}
-func (KeyClosed) event()    {}
-func (RedisAway) event()    {}
-func (RedisBack) event()    {}
+// RedisReplaced says that another server process answers than before: Redis was restarted, a replica took
+// over, or a node joined the Cluster. Writes that it has never seen are forgotten: permits that they took
+// may be granted once more, and tasks that they enqueued may be lost.
+type RedisReplaced struct {
+	Addr string
+}
+
+// ClockJumped says that the clock of a server was set forward or back, by more than a second.
+type ClockJumped struct {
+	Addr string
+	By   time.Duration
+}
+
+func (Granted) event()       {}
+func (Refused) event()       {}
+func (Deferred) event()      {}
+func (Moved) event()         {}
+func (Promoted) event()      {}
+func (Woken) event()         {}
+func (Postponed) event()     {}
+func (LeaseLost) event()     {}
+func (Adjusted) event()      {}
+func (Unlimited) event()     {}
+func (LimitChanged) event()  {}
+func (KeyClosed) event()     {}
+func (RedisAway) event()     {}
+func (RedisBack) event()     {}
+func (RedisReplaced) event() {}
+func (ClockJumped) event()   {}

@@ -44,6 +44,8 @@ type Metrics struct {
 	away       prometheus.Gauge
 	outages    prometheus.Counter
 	awayFor    prometheus.Counter
+	replaced   prometheus.Counter
+	clockJumps prometheus.Counter
 	scripts    *prometheus.HistogramVec
 	ticks      *prometheus.CounterVec
 
@@ -90,6 +92,8 @@ func New(to prometheus.Registerer) (*Metrics, error) {
 		outages: prometheus.NewCounter(prometheus.CounterOpts{Name: "headway_redis_outages_total", Help: "Times that Redis stopped to answer."}),
 		awayFor: prometheus.NewCounter(prometheus.CounterOpts{Name: "headway_redis_away_seconds_total", Help: "How long Redis did not answer, " +
 			"in outages that are over."}),
+		replaced:   prometheus.NewCounter(prometheus.CounterOpts{Name: "headway_redis_replaced_total", Help: "Times that another server process answered than before."}),
+		clockJumps: prometheus.NewCounter(prometheus.CounterOpts{Name: "headway_redis_clock_jumps_total", Help: "Times that the clock of a server was set by more than a second."}),
 		scripts: histogram("headway_redis_script_seconds", "How long calls of Redis scripts took, to the server and back. The calls of one "+
 			"pipeline count once, as pipeline.",
 			[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .5, 2.5}, "script"),
@@ -97,7 +101,7 @@ func New(to prometheus.Registerer) (*Metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{
 		m.admissions, m.binding, m.wait, m.lateness, m.moved, m.promoted, m.woken, m.postponed, m.leasesLost, m.adjusted, m.unlimited,
-		m.changes, m.closures, m.away, m.outages, m.awayFor, m.scripts, m.ticks, buildInfo(),
+		m.changes, m.closures, m.away, m.outages, m.awayFor, m.replaced, m.clockJumps, m.scripts, m.ticks, buildInfo(),
 	} {
 		if err := to.Register(c); err != nil {
 			return nil, fmt.Errorf("metrics: %w", err)
@@ -177,6 +181,8 @@ func (m *Metrics) Observer() event.Observer {
 			m.away.Dec()
 			m.awayFor.Add(e.For.Seconds())
 		},
+		RedisReplaced: func(context.Context, event.RedisReplaced) { m.replaced.Inc() },
+		ClockJumped:   func(context.Context, event.ClockJumped) { m.clockJumps.Inc() },
 	}
 }
 

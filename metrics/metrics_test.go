@@ -163,6 +163,8 @@ func TestEachEventIsCounted(t *testing.T) {
 	o.RedisAway(ctx, event.RedisAway{})
 	o.RedisAway(ctx, event.RedisAway{})
 	o.RedisBack(ctx, event.RedisBack{For: 2 * time.Second})
+	o.RedisReplaced(ctx, event.RedisReplaced{})
+	o.ClockJumped(ctx, event.ClockJumped{})
 	o.LeaseLost(ctx, event.LeaseLost{Rule: "slots"})
 	o.Adjusted(ctx, event.Adjusted{Rule: "budget"})
 	o.LimitChanged(ctx, event.LimitChanged{Rule: "sms"})
@@ -177,6 +179,7 @@ func TestEachEventIsCounted(t *testing.T) {
 	got := scrape(t, reg)
 	for name, want := range map[string]float64{
 		"headway_redis_away{}": 1, "headway_redis_outages_total{}": 2, "headway_redis_away_seconds_total{}": 2,
+		"headway_redis_replaced_total{}": 1, "headway_redis_clock_jumps_total{}": 1,
 		"headway_leases_lost_total{slots}": 1, "headway_charges_adjusted_total{budget}": 1, "headway_limit_changes_total{sms}": 1,
 		"headway_moved_total{sms}": 1, "headway_promoted_total{low}": 1, "headway_key_closures_total{open,sms}": 1,
 		"headway_admissions_total{refused,sms}": 1, "headway_admissions_total{unavailable,sms}": 1, "headway_admissions_total{unavailable,}": 1,

@@ -17,6 +17,7 @@ import (
 	"github.com/headwayq/headway/internal/precheck"
 	"github.com/headwayq/headway/internal/presence"
 	"github.com/headwayq/headway/internal/promotion"
+	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -312,6 +313,101 @@ func (u *upkeep) compareClock(ctx context.Context, c redis.Cmdable, addr string)
 		u.log.Warn("the local clock differs from Redis' clock", zap.String("addr", addr), zap.Duration("ahead", skew))
 	}
 	return nil
+}
+
+// serverWatch notices that another server process answers than before, and that a server's clock was set.
+type serverWatch struct {
+	*core
+	known map[string]serverSeen // by the run id of each master; nil before the first look
+}
+
+// serverSeen is a server as it was seen last.
+type serverSeen struct {
+	addr   string
+	clock  time.Time // of the server
+	before time.Time // the call that read it began, by the local monotonic clock
+	after  time.Time // and ended
+}
+
+const (
+	serverLookEvery = 3 * time.Second
+	clockJumpMin    = time.Second
+)
+
+func (w *serverWatch) run(ctx context.Context) {
+	w.look(ctx)
+	every(ctx, serverLookEvery, func(time.Time) { w.look(ctx) })
+}
+
+// look compares the servers with those of the look before. While one of them does not answer there
+// is nothing to compare.
+func (w *serverWatch) look(ctx context.Context) {
+	found := make(map[string]serverSeen)
+	var mu sync.Mutex
+	see := func(ctx context.Context, c redis.UniversalClient, addr string) error {
+		id, s, err := seeServer(ctx, c, addr)
+		mu.Lock()
+		defer mu.Unlock()
+		if id != "" {
+			found[id] = s
+		}
+		return err
+	}
+	var err error
+	if cluster, ok := w.rdb.(*redis.ClusterClient); ok {
+		err = cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return see(ctx, c, c.Options().Addr) })
+	} else {
+		err = see(ctx, w.rdb, precheck.Address(w.rdb))
+	}
+	if err != nil || len(found) == 0 {
+		return
+	}
+	for id, s := range found {
+		old, seen := w.known[id]
+		if !seen && w.known != nil {
+			w.log.Warn("another Redis server answers: it was restarted, took over, or is new. Writes that it has not seen are forgotten", zap.String("addr", s.addr))
+			if tell := w.cfg.Observer.RedisReplaced; tell != nil {
+				tell(ctx, event.RedisReplaced{Addr: s.addr})
+			}
+		}
+		if by := old.jump(s); seen && by != 0 {
+			w.log.Warn("Redis' clock was set: instants that were told before are wrong by that", zap.String("addr", s.addr), zap.Duration("by", by))
+			if tell := w.cfg.Observer.ClockJumped; tell != nil {
+				tell(ctx, event.ClockJumped{Addr: s.addr, By: by})
+			}
+		}
+	}
+	w.known = found
+}
+
+// seeServer asks a server who it is and what time it is. Its id is empty when it does not say.
+func seeServer(ctx context.Context, c redis.UniversalClient, addr string) (id string, s serverSeen, err error) {
+	pipe := c.Pipeline()
+	info, clock := pipe.Info(ctx, "server"), pipe.Time(ctx)
+	s = serverSeen{addr: addr, before: time.Now()}
+	if _, err := rediserr.Exec(ctx, pipe); err != nil {
+		return "", s, err
+	}
+	s.clock, s.after = clock.Val(), time.Now()
+	for line := range strings.Lines(info.Val()) {
+		if v, ok := strings.CutPrefix(line, "run_id:"); ok {
+			id = strings.TrimSpace(v)
+		}
+	}
+	return id, s, nil
+}
+
+// jump is by how much a server's clock was set since it was seen before, 0 for hardly: the calls
+// took some time.
+func (s serverSeen) jump(now serverSeen) time.Duration {
+	passed := now.clock.Sub(s.clock)
+	switch least, most := now.before.Sub(s.after), now.after.Sub(s.before); {
+	case passed > most+clockJumpMin:
+		return (passed - most).Round(time.Millisecond)
+	case passed < least-clockJumpMin:
+		return (passed - least).Round(time.Millisecond)
+	}
+	return 0
 }
 
 // rulesTTL is how long the numbers count that a pool has written.

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
@@ -173,6 +174,8 @@ func TestPoolGoesOnAfterAMasterDied(t *testing.T) {
 	of := slices.IndexFunc(nodes, func(n *redistest.Server) bool { return n.Addr() == owner.Options().Addr })
 	seen := &runs{}
 	cfg := policies(phone("sms", 100*ms))
+	replaced := make(chan string, 10)
+	cfg.Observer.RedisReplaced = func(_ context.Context, e event.RedisReplaced) { replaced <- e.Addr }
 	started(t, rdb, seen.handler(), cfg)
 	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: cfg.Policies})
 	if err != nil {
@@ -195,6 +198,9 @@ func TestPoolGoesOnAfterAMasterDied(t *testing.T) {
 	enqueued := time.Since(began)
 	eventually(t, "it runs", func() bool { return seen.count("after") > 0 })
 	t.Logf("enqueued %v after the replica took over, run after %v", enqueued.Round(ms), time.Since(began).Round(ms))
+	if addr := <-replaced; addr != replicas[of].Addr() {
+		t.Errorf("the pool says that %s took over, want %s", addr, replicas[of].Addr())
+	}
 	if took := time.Since(began); took > 15*time.Second {
 		t.Errorf("it ran %v after the replica took over, want some seconds", took)
 	}

@@ -66,3 +66,8 @@ const SilenceMax = silenceMax
 
 // Promote passes promotions on, as the calls of a pool do that are answered with some.
 func (a *Adapter) Promote(p ...throttle.Promotion) { a.promotions.add(p...) }
+
+// Jump is by how much a server's clock was set between two looks at local instants, of which the second took so long.
+func Jump(was, is, first, second time.Time, call time.Duration) time.Duration {
+	return serverSeen{clock: was, before: first, after: first}.jump(serverSeen{clock: is, before: second, after: second.Add(call)})
+}

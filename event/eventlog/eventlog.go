@@ -59,6 +59,12 @@ func New(log *zap.Logger) event.Observer {
 		RedisBack: logged(log, zap.InfoLevel, "redis is back", func(e event.RedisBack) []zap.Field {
 			return []zap.Field{zap.Duration("for", e.For)}
 		}),
+		RedisReplaced: logged(log, zap.WarnLevel, "another redis server answers", func(e event.RedisReplaced) []zap.Field {
+			return []zap.Field{zap.String("addr", e.Addr)}
+		}),
+		ClockJumped: logged(log, zap.WarnLevel, "the clock of redis jumped", func(e event.ClockJumped) []zap.Field {
+			return []zap.Field{zap.String("addr", e.Addr), zap.Duration("by", e.By)}
+		}),
 	}
 }
 

@@ -1,0 +1,55 @@
+package worker_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/headwayq/headway/event"
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/worker"
+)
+
+// A Redis that was restarted may have forgotten what was written last: the pool says so, once.
+func TestARestartOfRedisIsTold(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.AOF())
+	told := make(chan event.RedisReplaced, 10)
+	cfg := worker.Config{}
+	cfg.Observer.RedisReplaced = func(_ context.Context, e event.RedisReplaced) { told <- e }
+	r.start((&runs{}).handler(), cfg)
+	never(t, time.Second, "told of the first server", func() bool { return len(told) > 0 })
+	r.srv.Restart()
+	r.eventually("told of the second", func() bool { return len(told) > 0 })
+	never(t, 4*time.Second, "told again", func() bool { return len(told) > 1 })
+	if e := <-told; e.Addr != r.srv.Addr() {
+		t.Errorf("told of %s, want %s", e.Addr, r.srv.Addr())
+	}
+	if n := r.logs.FilterMessageSnippet("another Redis server answers").Len(); n != 1 {
+		t.Errorf("%d lines say it, want 1", n)
+	}
+}
+
+// So it is when a server's clock is set. A call that takes long is no jump.
+func TestAJumpOfRedisClockIsTold(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	began := time.Now()
+	for name, tc := range map[string]struct {
+		passed time.Duration // by the server, in 3 s
+		call   time.Duration // so long the second call took
+		want   time.Duration
+	}{
+		"no jump":               {3 * time.Second, 0, 0},
+		"forward":               {63 * time.Second, 0, time.Minute},
+		"back":                  {-57 * time.Second, 0, -time.Minute},
+		"half a second":         {3500 * ms, 0, 0},
+		"an answer came late":   {3 * time.Second, 10 * time.Second, 0},
+		"a command came late":   {13 * time.Second, 10 * time.Second, 0},
+		"forward and came late": {73 * time.Second, 10 * time.Second, time.Minute},
+	} {
+		if got := worker.Jump(at, at.Add(tc.passed), began, began.Add(3*time.Second), tc.call); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
