@@ -55,7 +55,11 @@ func playSlots(t *testing.T, peace time.Duration, kills int) slotsRun {
 	var killed []time.Time
 	var ends [][]int64
 	for i := range kills {
-		work := atWork(s.gateway.Arrivals(), time.Now())
+		var work map[int]int
+		s.eventually(10*time.Second, "somebody is at work", func() bool { // a busy machine has moments of none
+			work = atWork(s.gateway.Arrivals(), time.Now())
+			return len(work) > 0
+		})
 		victim := 0 // who has the most slots
 		for n := range alive {
 			if work[alive[n].number] > work[alive[victim].number] {

@@ -75,7 +75,8 @@ func (b *Buffer) Observer() Observer {
 		Granted: later(b, b.to.Granted), Refused: later(b, b.to.Refused), Deferred: later(b, b.to.Deferred), Moved: later(b, b.to.Moved),
 		Promoted: later(b, b.to.Promoted), Woken: later(b, b.to.Woken), Postponed: later(b, b.to.Postponed), LeaseLost: later(b, b.to.LeaseLost),
 		Adjusted: later(b, b.to.Adjusted), Unlimited: later(b, b.to.Unlimited), LimitChanged: later(b, b.to.LimitChanged), KeyClosed: later(b, b.to.KeyClosed),
-		RedisAway: later(b, b.to.RedisAway), RedisBack: later(b, b.to.RedisBack), RedisReplaced: later(b, b.to.RedisReplaced), ClockJumped: later(b, b.to.ClockJumped),
+		RedisAway: later(b, b.to.RedisAway), RedisBack: later(b, b.to.RedisBack),
+		RedisReplaced: later(b, b.to.RedisReplaced), ClockJumped: later(b, b.to.ClockJumped),
 	}
 }
 

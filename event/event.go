@@ -203,7 +203,8 @@ type RedisReplaced struct {
 	Addr string
 }
 
-// ClockJumped says that the clock of a server was set forward or back, by more than a second.
+// ClockJumped says that the clock of a server was set forward or back, by more than a second. It
+// says so, too, when the machine of this process was suspended.
 type ClockJumped struct {
 	Addr string
 	By   time.Duration

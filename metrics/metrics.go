@@ -92,8 +92,10 @@ func New(to prometheus.Registerer) (*Metrics, error) {
 		outages: prometheus.NewCounter(prometheus.CounterOpts{Name: "headway_redis_outages_total", Help: "Times that Redis stopped to answer."}),
 		awayFor: prometheus.NewCounter(prometheus.CounterOpts{Name: "headway_redis_away_seconds_total", Help: "How long Redis did not answer, " +
 			"in outages that are over."}),
-		replaced:   prometheus.NewCounter(prometheus.CounterOpts{Name: "headway_redis_replaced_total", Help: "Times that another server process answered than before."}),
-		clockJumps: prometheus.NewCounter(prometheus.CounterOpts{Name: "headway_redis_clock_jumps_total", Help: "Times that the clock of a server was set by more than a second."}),
+		replaced: prometheus.NewCounter(prometheus.CounterOpts{Name: "headway_redis_replaced_total",
+			Help: "Times that another server process answered than before."}),
+		clockJumps: prometheus.NewCounter(prometheus.CounterOpts{Name: "headway_redis_clock_jumps_total",
+			Help: "Times that the clock of a server was set by more than a second."}),
 		scripts: histogram("headway_redis_script_seconds", "How long calls of Redis scripts took, to the server and back. The calls of one "+
 			"pipeline count once, as pipeline.",
 			[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .5, 2.5}, "script"),

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/asynqwire"
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/policyset"
 	"github.com/headwayq/headway/throttle"
 )
@@ -125,7 +126,11 @@ func (c *Client) Enqueue(ctx context.Context, task *Task, opts ...asynq.Option) 
 	if err := c.check(ctx, at); err != nil {
 		return nil, err
 	}
-	info, err := c.asynq.EnqueueContext(ctx, at, opts...)
+	var info *asynq.TaskInfo
+	err := luascripts.WhileSlotMoves(ctx, c.rdb, func() (err error) {
+		info, err = c.asynq.EnqueueContext(ctx, at, opts...)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("queue: enqueue %q: %w", task.typ, err)
 	}

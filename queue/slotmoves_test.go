@@ -84,7 +84,10 @@ func TestEnqueueWhileItsSlotMoves(t *testing.T) {
 		t.Error(err)
 	}
 	info, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo("default")
-	if err != nil || info.Pending != n+5 {
-		t.Errorf("%d tasks are pending, %v, want %d", info.Pending, err, n+5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Pending != n+5 {
+		t.Errorf("%d tasks are pending, want %d", info.Pending, n+5)
 	}
 }

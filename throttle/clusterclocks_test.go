@@ -101,7 +101,7 @@ func TestClusterTellsInstantsByOneClock(t *testing.T) {
 		return c.Options().Addr
 	}
 	const phones, few = 8, 2 * time.Minute // of the hour that the clocks differ by
-	p := clusterPolicy(t, rdb, throttle.Sliding(1, time.Second), throttle.Sliding(1, time.Second))
+	p := clusterPolicy(t, rdb, throttle.Sliding(1, time.Second), throttle.Sliding(1, 5*time.Second))
 	if _, err := p.Acquire(t.Context(), clusterRequest(0)); err != nil {
 		t.Fatal(err)
 	}

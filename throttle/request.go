@@ -11,7 +11,7 @@ import (
 	"github.com/headwayq/headway/throttle/gate"
 )
 
-// Token names one attempt to get permits. The ledger remembers it with the
+// Token names one ask for permits. The ledger remembers it with the
 // grant, so the same token gets the same grant and is charged once.
 type Token uint64
 
@@ -41,7 +41,7 @@ type Request struct {
 	// Job identifies the job that waits, 1 to [JobMax] bytes: one job has one place in a
 	// key's line, however often it asks.
 	Job string
-	// Token identifies this attempt; a zero Token is drawn.
+	// Token identifies this ask; a zero Token is drawn.
 	Token Token
 	// MaxWait is the longest wait that makes sense, less than zero when there
 	// is no time left. Zero means any wait.

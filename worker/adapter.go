@@ -247,7 +247,9 @@ func (a *Adapter) Start(ctx context.Context) error {
 	a.wg.Go(func() { a.refunds.run(ctx) })
 	a.wg.Go(func() { (&archiveWatch{a.core, a.deferrals}).run(ctx) })
 	a.wg.Go(func() { a.upkeep.run(ctx) })
-	a.wg.Go(func() { (&serverWatch{core: a.core}).run(ctx) })
+	watch := &serverWatch{core: a.core}
+	watch.look(ctx) // what comes later is compared with this
+	a.wg.Go(func() { watch.run(ctx) })
 	a.wg.Go(func() { a.history.Run(ctx) })
 	a.wg.Go(func() { a.policyFiles.run(ctx) })
 	a.wg.Go(func() { present(ctx, a.core, a.policyFiles) })

@@ -335,7 +335,6 @@ const (
 )
 
 func (w *serverWatch) run(ctx context.Context) {
-	w.look(ctx)
 	every(ctx, serverLookEvery, func(time.Time) { w.look(ctx) })
 }
 
@@ -360,6 +359,11 @@ func (w *serverWatch) look(ctx context.Context) {
 		err = see(ctx, w.rdb, precheck.Address(w.rdb))
 	}
 	if err != nil || len(found) == 0 {
+		if err == nil || rediserr.Of(err) == rediserr.Refused {
+			w.logOnce("servers", func() {
+				w.log.Info("Redis does not say who it is, so a restart or a failover is not noticed", zap.Error(err))
+			})
+		}
 		return
 	}
 	for id, s := range found {
@@ -390,8 +394,13 @@ func seeServer(ctx context.Context, c redis.UniversalClient, addr string) (id st
 	}
 	s.clock, s.after = clock.Val(), time.Now()
 	for line := range strings.Lines(info.Val()) {
-		if v, ok := strings.CutPrefix(line, "run_id:"); ok {
-			id = strings.TrimSpace(v)
+		switch name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name {
+		case "run_id":
+			id = value
+		case "tcp_port":
+			if strings.HasPrefix(addr, "(") { // the client of Sentinels knows no address
+				s.addr += ", port " + value
+			}
 		}
 	}
 	return id, s, nil

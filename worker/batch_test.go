@@ -330,7 +330,7 @@ func TestVirtualBatchWhoseFeedersDieAtRandom(t *testing.T) {
 				sources := map[string]batch.Source{"messages": messages(n, phones)}
 				var dying [3]*mortal
 				var stops [3]func()
-				h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: n, Window: 15})
+				h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages", Total: int64(n), Window: 15})
 				deaths, paused := 0, false
 				for began := time.Now(); h.progress("winter").State != batch.Ended; time.Sleep(time.Duration(rng.IntN(400)) * ms) {
 					for i := range dying {

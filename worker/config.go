@@ -35,8 +35,8 @@ type Config struct {
 	// when that is more. The other defaults are asynq's. IsFailure, RetryDelayFunc and
 	// ErrorHandler work as ever and never see a throttle. TaskCheckInterval is
 	// ours: an idle server is woken, it does not sleep. A Logger of your own gets
-	// asynq's lines without group keys, one of those that are alike each 3 s, and not the warning
-	// about retries for what was only deferred. For an
+	// asynq's lines without group keys, one of those that are alike each 3 s, fatal ones as errors,
+	// and not the warning about retries for what was only deferred. For an
 	// [Adapter] it is what [Adapter.Server] takes where it is given nothing else.
 	Asynq asynq.Config
 

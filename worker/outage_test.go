@@ -258,7 +258,7 @@ func TestOutageWhileTasksWait(t *testing.T) {
 	t.Parallel()
 	r, w, seen := newRig(t, redistest.AOF()), &witness{}, &runs{}
 	cfg := policies(phone("sms", 500*ms))
-	cfg.Asynq, cfg.Servers = w.config(), 8 // which log as much as one
+	cfg.Asynq, cfg.Servers = w.config(), 4 // which log as much as one
 	r.start(seen.handler(), cfg)
 	const n = 8
 	for i := range n {

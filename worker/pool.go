@@ -134,10 +134,11 @@ func (p *Pool) Start(ctx context.Context) error {
 			return fmt.Errorf("worker: starting server %d: %w", i+1, err)
 		}
 	}
-	if c, ok := p.adapter.rdb.(interface{ Options() *redis.Options }); ok && c.Options().ClientName == "" {
-		p.adapter.log.Info("the connections have no name in CLIENT LIST: set ClientName in the options of the Redis client")
+	a := p.adapter
+	if c, ok := a.rdb.(interface{ Options() *redis.Options }); ok && c.Options().ClientName == "" {
+		a.log.Info("the connections have no name in CLIENT LIST: set ClientName in the options of the Redis client")
 	}
-	p.adapter.log.Info("started", zap.Int("servers", len(p.servers)), zap.Int("concurrency", p.adapter.cfg.Asynq.Concurrency), zap.Int("policies", len(p.adapter.policies)))
+	a.log.Info("started", zap.Int("servers", len(p.servers)), zap.Int("concurrency", a.cfg.Asynq.Concurrency), zap.Int("policies", len(a.policies)))
 	return nil
 }
 

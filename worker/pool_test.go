@@ -19,7 +19,7 @@ func TestPoolCountsEachWorkerOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if workers, servers := p.load.workers.Load(), p.load.servers.Load(); workers != 7 || servers != 3 {
+	if workers, servers := p.adapter.load.workers.Load(), p.adapter.load.servers.Load(); workers != 7 || servers != 3 {
 		t.Errorf("%d workers of %d servers, want 7 of 3", workers, servers)
 	}
 }

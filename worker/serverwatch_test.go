@@ -18,7 +18,7 @@ func TestARestartOfRedisIsTold(t *testing.T) {
 	cfg := worker.Config{}
 	cfg.Observer.RedisReplaced = func(_ context.Context, e event.RedisReplaced) { told <- e }
 	r.start((&runs{}).handler(), cfg)
-	never(t, time.Second, "told of the first server", func() bool { return len(told) > 0 })
+	never(t, 4*time.Second, "told of the first server", func() bool { return len(told) > 0 })
 	r.srv.Restart()
 	r.eventually("told of the second", func() bool { return len(told) > 0 })
 	never(t, 4*time.Second, "told again", func() bool { return len(told) > 1 })

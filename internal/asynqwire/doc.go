@@ -6,5 +6,6 @@
 //
 // [Recognise] tells a worker's client what a script call of asynq does to a task.
 // [DecodeMessage] reads the message that such a call carries. [Recorder] has asynq make
-// a message without enqueueing it. [NewLogger] gives asynq's log lines to zap.
+// a message without enqueueing it. [NewLogger] gives asynq's log lines to zap, and
+// [Collapse] to a logger of asynq's own kind.
 package asynqwire

@@ -2,6 +2,7 @@ package luascripts
 
 import (
 	"context"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -185,17 +186,55 @@ type sending struct {
 	load error      // what came of loading the library for it
 }
 
-// sendOne sends a call, and answers its command.
-func sendOne(ctx context.Context, c redis.Scripter, call command) *redis.Cmd {
+// sendOne sends a call, and answers its command. It waits for a slot that moves.
+func sendOne(ctx context.Context, c redis.Scripter, call command) (cmd *redis.Cmd) {
+	_ = WhileSlotMoves(ctx, c, func() error {
+		cmd = sendOnce(ctx, c, call)
+		return cmd.Err()
+	})
+	return cmd
+}
+
+func sendOnce(ctx context.Context, c redis.Scripter, call command) *redis.Cmd {
 	s := serverOf(c)
 	by := s.wayNow()
 	cmd := call.send(ctx, c, by)
-	if remedyFor(cmd.Err(), by) == nothing && !slotMoves(c, cmd.Err()) {
+	if remedyFor(cmd.Err(), by) == nothing {
 		return cmd
 	}
 	a := sending{call: call, by: by, cmd: cmd}
 	s.repair(ctx, c, []*sending{&a})
 	return a.cmd
+}
+
+// How long a call waits for a slot that moves, and how long between two looks.
+const (
+	moveWait     = 2 * time.Second
+	movePauseMin = 10 * time.Millisecond
+	movePauseMax = 200 * time.Millisecond
+)
+
+// movingSlot is the refusal of a Cluster's node when the keys of a call are on their way to another
+// node. Nothing has run. go-redis asks both nodes, and gives up after a few questions.
+var movingSlot = regexp.MustCompile(`(?:^|: )(?:TRYAGAIN|ASK|MOVED) `)
+
+// WhileSlotMoves makes a call, and makes it again while the slot of its keys moves to another node of
+// the Cluster, for two seconds at most. A call to anything but a Cluster is made once.
+func WhileSlotMoves(ctx context.Context, c redis.Scripter, call func() error) error {
+	err := call()
+	if err == nil || !Sharded(c) {
+		return err
+	}
+	until := time.Now().Add(moveWait)
+	for pause := movePauseMin; err != nil && movingSlot.MatchString(err.Error()) && time.Now().Before(until); pause = min(2*pause, movePauseMax) {
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+		err = call()
+	}
+	return err
 }
 
 // sendAll sends calls of scripts, several in one pipeline, and answers the command of each,
@@ -215,50 +254,13 @@ func sendAll(ctx context.Context, c redis.Scripter, calls []command) []*redis.Cm
 	return sent
 }
 
-// How long a call waits for a slot that moves, and how long between two looks.
-const (
-	moveWait     = 2 * time.Second
-	movePauseMin = 10 * time.Millisecond
-	movePauseMax = 200 * time.Millisecond
-)
-
-// repair sends again what a server did not run: because it lacks the library or the script,
-// at most as often as there are remedies that can follow each other; and because a slot moves.
+// repair sends again what a server did not run because it lacks the library or the script:
+// at most as often as there are remedies that can follow each other.
 func (s *server) repair(ctx context.Context, c redis.Scripter, sendings []*sending) {
-	until := time.Now().Add(moveWait)
-	for pause := movePauseMin; ; pause = min(2*pause, movePauseMax) {
-		again := sendings
-		for range 3 {
-			again = s.mend(ctx, c, again)
-			send(ctx, c, again)
-		}
-		var refused []*sending
-		for _, a := range sendings {
-			if slotMoves(c, a.cmd.Err()) {
-				refused = append(refused, a)
-			}
-		}
-		if len(refused) == 0 || time.Now().After(until) {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-		sendings = refused
+	for range 3 {
+		sendings = s.mend(ctx, c, sendings)
 		send(ctx, c, sendings)
 	}
-}
-
-// slotMoves says that a call on a Cluster did not run because the keys of its slot are on their way from
-// one node to another. go-redis asks both, and gives up after a few questions.
-func slotMoves(c redis.Scripter, err error) bool {
-	if err == nil || !Sharded(c) {
-		return false
-	}
-	code, _, _ := strings.Cut(err.Error(), " ")
-	return code == "TRYAGAIN" || code == "ASK" || code == "MOVED"
 }
 
 // send sends one call by itself, and several in a pipeline.

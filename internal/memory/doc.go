@@ -9,7 +9,7 @@
 //	booking.go    cancel.lua   what becomes of bookings and grants: cancel, adjust (adjust.lua), close (close.lua),
 //	                           and their instants, anew (check.lua)
 //	call.go       decide.lua   what a call on several rules reads first, and which rule holds a job up (rulecall.lua)
-//	rulecall.go   rulecall.lua  one rule on one key, as a job finds it (line.lua); where a job waits (places.lua)
+//	rulecall.go   rulecall.lua one rule on one key, as a job finds it (line.lua); where a job waits (places.lua)
 //	gate.go       gate.lua     when work may run
 //	lease.go      leases.lua   at most so many at once
 //	promotion.go  line.lua     who is told that it may come earlier (leases.lua)

@@ -133,7 +133,7 @@ func TestMutantsAreFound(t *testing.T) { // not parallel: it sets flags of rapid
 // and each step of a decision. All of them were found at once.
 var some = []string{
 	"return ledger.start + limit.W + limit.W * 1 + floor((most - limit.n - 1) / limit.n)", // fixed
-	"return window_start(limit, i + (1 + 1) + floor((most - limit.n - 1) / limit.n))",            // calendar
+	"return window_start(limit, i + (1 + 1) + floor((most - limit.n - 1) / limit.n))",     // calendar
 	"return 1 + max(a, anchor + ceil((k - have) / limit.n) * limit.W)",                    // step
 	"return 1 + max(a, up(plus(limit, t, r, before + cost - limit.burst)))",               // gcra
 	"return 1 + max(a, up(plus(limit, t, r, before)))",                                    // smooth

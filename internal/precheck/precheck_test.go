@@ -180,7 +180,7 @@ func TestARefusedConnectionIsToldWithItsRemedy(t *testing.T) {
 	_ = as(t, s, admin, "+@all", "~*", "&*")
 	for text, change := range map[string]func(o *redis.Options){
 		"WRONGPASS":      func(o *redis.Options) { o.Username, o.Password = "app", "wrong-horse" },
-		"does not exist": func(o *redis.Options) { o.DB = 7 },
+		"does not exist": func(o *redis.Options) { o.DB = 99_999 },
 	} {
 		o := s.ClientOptions()
 		change(o)

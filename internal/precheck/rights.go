@@ -110,7 +110,7 @@ func ACL(role Role, prefix string) []string {
 	for _, name := range Commands(role) {
 		out = append(out, "+"+name)
 	}
-	// go-redis greets with HELLO. INFO is read at start.
+	// go-redis greets with HELLO. INFO is read at start, and by a pool every 3 s.
 	return append(out, "+subscribe", "+unsubscribe", "+hello", "+info", "+fcall", "+function|load", "+evalsha", "+eval", "+script|load")
 }
 

@@ -7,7 +7,7 @@
 --                     a gate, its opening, see gate.lua. A call that comes alone may have two more keys a rule: the stored limit, see
 --                     setlimit.lua, and the closing, see closerule.lua
 -- ARGV[1]  calls      how many, 1 to 64
--- ARGV[2+] call       a byte: its form, from 1; 8 bytes: the token of the attempt, and the same token gets the same grant; then the
+-- ARGV[2+] call       a byte: its form, from 1; 8 bytes: the token of the ask, and the same token gets the same grant; then the
 --                     job: who waits, or nothing for one who never does. Behind all calls come the forms: what calls have in
 --                     common, with "|" behind each:
 --                     mode       0 try: now or not at all; 1 acquire: grant or book; 2 book: never grant; 3 book in the line of the

@@ -10,7 +10,7 @@
 local numbers = require("lib/numbers")
 local binary = require("lib/binary")
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
-local COPY, life, live = numbers.COPY, numbers.life, numbers.live
+local life, live = numbers.life, numbers.live
 local timestamp, timestamp_at = binary.timestamp, binary.timestamp_at
 
 local call, byte, sub, char, format = redis.call, string.byte, string.sub, string.char, string.format

@@ -222,6 +222,6 @@ end
 
 return {
   bill_of = bill_of, grant = grant, granted = granted, holds = holds, lessen = lessen, put = put, read_told = read_told,
-  remember = remember, spend = spend, spend_all = spend_all, unspend = unspend,
+  spend = spend, spend_all = spend_all, unspend = unspend,
   withdraw = withdraw,
 }
