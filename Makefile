@@ -13,7 +13,7 @@ LINT := go tool -modfile=tools/golangci/go.mod golangci-lint
 GOTEST := -vet=off -shuffle=on -count=1 -timeout 20m
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test test-race test-plain soak mutants accept docs measures fuzz bench bench-short
+.PHONY: help run check test test-race test-plain test-virtual soak mutants accept docs measures fuzz bench bench-short
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,17 +44,19 @@ test: ## install redis-server, and prometheus and chromium if it can, where they
 	-tools/install-prometheus
 	-tools/install-chromium
 	@$(MAKE) --no-print-directory check
-	@$(MAKE) --no-print-directory --output-sync=target -j 2 test-race test-plain
+	@$(MAKE) --no-print-directory --output-sync=target -j 2 test-race test-virtual test-plain
 	cd bench && go test -count=1 -timeout 10m ./...
 	@$(MAKE) --no-print-directory bench-short
 
-# The two halves of the tests take about as long, so they run side by side. The longest packages come first.
+# Two parts of the tests run side by side. The longest packages come first.
 # A program with the race detector sleeps for a second at its end, unless it is told otherwise.
 test-race:
 	GORACE=atexit_sleep_ms=50 go test -race -short -p 1 -parallel 4 -skip '^TestVirtual' $(GOTEST) $$(go list ./worker ./throttle ./... | grep -vxF "$$(go list $(PLAIN))")
 
 test-plain:
 	go test -short -p 1 -parallel 4 $(GOTEST) $(PLAIN)
+
+test-virtual:
 	GOGC=400 go test -short -p 1 -run '^TestVirtual' $(GOTEST) ./worker ./throttle ./queue/schedule
 
 soak: ## run all tests at their full length with -race, the random ones ten times as long, and fuzz (an hour)

@@ -208,7 +208,7 @@ func asksAtMost(t *testing.T, inline, window time.Duration, most int64) {
 
 // Only the callers of the first instant in a line ask each second. The others ask at their instants. If
 // each of 300 callers asked every second, they would ask 4,600 times in half a minute.
-func TestOneOfThoseWhoWaitAsksEachSecond(t *testing.T) {
+func TestVirtualOneOfThoseWhoWaitAsksEachSecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const callers = 300
@@ -254,7 +254,7 @@ func (d *decisions) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // Three processes wait in turns, and all callers of one of them leave. Those of the others move
 // up, though nobody tells them: the first of each finds out within a second, and the next ones
 // when those before them go.
-func TestCallersMoveUpWhenThoseOfAnotherProcessLeave(t *testing.T) {
+func TestVirtualCallersMoveUpWhenThoseOfAnotherProcessLeave(t *testing.T) {
 	t.Parallel()
 	const each = 300 * ms
 	for _, limit := range []throttle.Limit{throttle.Sliding(1, each), throttle.GCRA(1, each, 1)} {
@@ -289,7 +289,7 @@ func TestCallersMoveUpWhenThoseOfAnotherProcessLeave(t *testing.T) {
 
 // All callers of another process leave while 300 wait behind them, and Redis is 20 ms away. They don't
 // go one after the other, each told by the one before it: that takes 6 s.
-func TestManyCallersMoveUpAtOnce(t *testing.T) {
+func TestVirtualManyCallersMoveUpAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, m := redistest.Mini(t)

@@ -17,7 +17,7 @@ import (
 // Three in ten of the callers of several processes give up while they wait. The others use the
 // permits that those had been promised: a limit that hands out its permits one by one has to be used
 // in time, or the permit is lost.
-func TestCallersThatGiveUpCostNothing(t *testing.T) {
+func TestVirtualCallersThatGiveUpCostNothing(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []throttle.Limit{throttle.GCRA(100, time.Second, 1), throttle.GCRA(20, time.Second, 1)} {
 		bubble(t, limit, func(t *testing.T, limiter func() *throttle.Limiter, _ *redis.Client) {

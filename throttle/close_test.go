@@ -227,7 +227,7 @@ func TestClosedRuleKeepsItsLimit(t *testing.T) {
 
 // A closing of the rule bites at once where it is made and within a second in
 // another process, and so does its end: who blocks there goes on.
-func TestClosedRuleReachesOthers(t *testing.T) {
+func TestVirtualClosedRuleReachesOthers(t *testing.T) {
 	t.Parallel()
 	bubble(t, throttle.Sliding(1000, time.Second), func(t *testing.T, limiter func() *throttle.Limiter, _ *redis.Client) {
 		l, operator := limiter(), limiter()

@@ -21,7 +21,7 @@ func TestVirtualBatchStartedAgainAfterACancel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				n := sized(250, 500) // no round comes that far
+				n := sized(150, 500) // no round comes that far
 				h := virtualBatchRig(t, phoneAndProvider(time.Second, throttle.Sliding(10, 100*ms)))
 				h.pool(4)
 				h.feed(map[string]batch.Source{"messages": messages(n, 3*n/5)})

@@ -224,7 +224,7 @@ func TestVirtualBatchAtAGate(t *testing.T) {
 		opens := time.Now().UTC().Truncate(time.Hour).Add(time.Hour)
 		h := virtualBatchRig(t, policy)
 		pool := h.pool(10)
-		h.feed(map[string]batch.Source{"messages": messages(500, 150)})
+		h.feed(map[string]batch.Source{"messages": messages(250, 100)})
 		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages"})
 		wait := time.Until(opens) - ms
 		if wait < 29*time.Second { // a pool that starts may wait a little
@@ -235,12 +235,12 @@ func TestVirtualBatchAtAGate(t *testing.T) {
 			t.Fatalf("%d messages ran before the gate opened", n)
 		}
 		time.Sleep(10 * time.Second)
-		h.allDone(500, 150)
-		if n := pool.Stats().Admissions; n > 525 {
-			t.Errorf("%d admissions for 500 messages, want at most 525", n)
+		h.allDone(250, 100)
+		if n := pool.Stats().Admissions; n > 262 {
+			t.Errorf("%d admissions for 250 messages, want at most 262", n)
 		}
 		for _, r := range h.seen.all() {
-			if r.at.Before(opens) || r.at.After(opens.Add(7*time.Second)) {
+			if r.at.Before(opens) || r.at.After(opens.Add(4*time.Second)) {
 				t.Errorf("%s ran at %v, want within 7 s after %v", r.id, r.at, opens)
 			}
 		}

@@ -104,7 +104,7 @@ func TestVirtualManyDeletedTasksDelayNoOther(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				const n = 350
+				n := sized(220, 350)
 				rdb, _ := redistest.Mini(t)
 				r, seen := rigOn(t, nil, rdb), &runs{}
 				limit := throttle.Sliding(1, 20*time.Second)

@@ -110,12 +110,11 @@ func (p *signalled) hears(want string) {
 	}
 }
 
-// hearsAllStop waits until no server of the process fetches tasks.
+// hearsAllStop waits until no server of the process fetches tasks: the pool stops that before it shuts them
+// down. Of the lines of all servers one is logged.
 func (p *signalled) hearsAllStop() {
 	p.Helper()
-	for range signalsServers {
-		p.hears("Waiting for all workers")
-	}
+	p.hears("Waiting for all workers")
 }
 
 func (p *signalled) send(s syscall.Signal) {
