@@ -120,8 +120,11 @@ func TestAPoolWithATenantsOldLimitDefersItsTasks(t *testing.T) {
 	}
 	r.start(h, worker.Config{Policies: []queue.Policy{policy(2, time.Now())}})
 	r.eventually("one runs", func() bool {
+		if ran("acme") != 1 {
+			return false
+		}
 		q := r.queueInfo()
-		return ran("acme") == 1 && q.Retry == 1 && q.Active == 0
+		return q.Retry == 1 && q.Active == 0
 	})
 	r.wantQueue(1, 0, 0)
 }
