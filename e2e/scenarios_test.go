@@ -175,7 +175,11 @@ func frozen(t *testing.T, d time.Duration) (during, permitted int) {
 	lives[0].freeze()
 	began := time.Now()
 	time.Sleep(d) // the fault lasts so long
-	during = s.gateway.since(began)
+	during, permitted = s.gateway.since(began), phones*int(d/s.limit.Window())
+	// A busy machine takes longer. Whoever waits for the process that stands still never gets there.
+	s.eventually(20*time.Second, "half of what is permitted arrives while one process stands still", func() bool {
+		return s.gateway.since(began) >= permitted/2
+	})
 	lives[0].resume()
 	for range moments {
 		time.Sleep(moment) // work goes on
@@ -188,10 +192,6 @@ func frozen(t *testing.T, d time.Duration) (during, permitted int) {
 	s.judge()
 	if again := s.gateway.Repeated(); len(again) > 0 {
 		t.Errorf("sent twice: %q", again)
-	}
-	permitted = phones * int(d/s.limit.Window())
-	if during < permitted/2 {
-		t.Errorf("%d messages arrived while one process stood still, want at least half of the %d permitted", during, permitted)
 	}
 	return during, permitted
 }
