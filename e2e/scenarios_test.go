@@ -33,7 +33,8 @@ func TestOnePhone(t *testing.T) {
 		t.Errorf("message %s was displaced by %d from the order of enqueueing, want 20 at most", id, most)
 	}
 	stats := sum(all)
-	if per := float64(stats.Admissions) / float64(s.sent); per > 2.05 {
+	// A busy machine stands still between a grant and its use, which costs one admission more.
+	if per := float64(stats.Admissions-stats.Stale) / float64(s.sent); per > 2.05 {
 		t.Errorf("%.3f admissions per message, want 2.05 at most; %+v", per, stats)
 	}
 	late := lateness(all)
