@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -95,7 +96,7 @@ func TestCallsAreBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t)
+			s := newScene(t, redistest.Own())
 			l := s.limiter("sms", throttle.Sliding(tt.n, time.Minute))
 			tt.prepare(s, l)
 			_ = s.job(l, "warm up", tt.cost)

@@ -138,7 +138,7 @@ func TestConcurrentAcquiresAreMerged(t *testing.T) {
 func TestLoneAcquireIsSentAtOnce(t *testing.T) {
 	redistest.NeedFunctions(t) // it looks at FCALL
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Start(t, redistest.Own()).Client(t)
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 	if _, err := l.TryAcquire(t.Context(), "warm", 1); err != nil {
 		t.Fatal(err)

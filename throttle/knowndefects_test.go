@@ -524,7 +524,7 @@ func TestWaitRoundedDown(t *testing.T) {
 // Lua, and too long for Redis.
 func TestMassExpiry(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newScene(t, redistest.Own())
 	const n = 100_000
 	l := s.limiter("sms", throttle.Sliding(n, time.Minute))
 	for range 2 {

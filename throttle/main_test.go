@@ -46,9 +46,9 @@ type scene struct {
 	now time.Time
 }
 
-func newScene(t *testing.T) *scene {
+func newScene(t *testing.T, opts ...redistest.Option) *scene {
 	t.Helper()
-	raw := redistest.Start(t).Client(t)
+	raw := redistest.Start(t, opts...).Client(t)
 	rdb, err := redistest.NewTimed(t.Context(), redistest.LongLived{UniversalClient: raw}, start)
 	if err != nil {
 		t.Fatal(err)
