@@ -248,7 +248,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 	a.wg.Go(func() { (&archiveWatch{a.core, a.deferrals}).run(ctx) })
 	a.wg.Go(func() { a.upkeep.run(ctx) })
 	watch := &serverWatch{core: a.core}
-	watch.look(ctx) // what comes later is compared with this
+	watch.look(ctx) // later looks are compared with this one
 	a.wg.Go(func() { watch.run(ctx) })
 	a.wg.Go(func() { a.history.Run(ctx) })
 	a.wg.Go(func() { a.policyFiles.run(ctx) })

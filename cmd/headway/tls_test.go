@@ -73,8 +73,8 @@ func (a *authority) issue(name string) (cert, key string) {
 	return cert, key
 }
 
-// A server that wants certificates lets in who has one of its authority's, and nobody else. A pool runs over
-// such a connection.
+// The server asks each client for a certificate. It accepts those of its own authority and refuses all
+// others. A pool runs over such a connection.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	ours, other := newAuthority(t), newAuthority(t)

@@ -12,7 +12,7 @@
 //	rulecall.go   rulecall.lua one rule on one key, as a job finds it (line.lua); where a job waits (places.lua)
 //	gate.go       gate.lua     when work may run
 //	lease.go      leases.lua   at most so many at once
-//	promotion.go  line.lua     who is told that it may come earlier (leases.lua)
+//	promotion.go  line.lua     which jobs are told that they may come earlier (leases.lua)
 //	line.go       line.lua     the jobs that wait, in which order, and what they were promised; the
 //	                           tokens of attempts (tokens.lua)
 //	ledger.go     ledger.lua   what the algorithms have in common, and a change of limit

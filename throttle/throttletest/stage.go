@@ -20,7 +20,7 @@ const (
 	inlineWaitMax = time.Second
 
 	// patience is how long a call may take that must not wait.
-	patience = 20 * time.Second
+	patience = 5 * time.Second
 )
 
 // stage is where a scenario plays: a limiter, and verbs that check what every

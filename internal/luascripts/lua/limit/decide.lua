@@ -33,7 +33,7 @@ end
 --   1  the first of these rates; nil where there are no rates, or I wait in another line
 --   2  the instant at which I am admitted
 --   3  the rule that admits me so late, nil when that is within reach
---   4  true when I get no place: I have none there yet, and rule 3 is none of these rates
+--   4  true when I get no place: I have none yet, and the rule of result 3 is not one of these rates
 -- A lease admits late only while it is closed: whoever has one now will not have it then.
 local function in_widest(rules, widest, now, reach)
   if rules[widest].kind.lease then return nil end

@@ -380,7 +380,7 @@ local function with_promotions(reply, rules, now, promoted)
   return reply
 end
 
--- promote tells who may come earlier than promised: the first who waits and, when
+-- promote tells jobs that they may come earlier than promised: the first that waits and, when
 -- asked for, the first turn; of leases, see offer
 local function promote(rule, now, reply, turn_too)
   local me = rule.me

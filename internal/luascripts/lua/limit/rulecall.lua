@@ -10,8 +10,8 @@
 --   closed_us  until when the rule is closed on all keys, 0 when it is not
 --   worth      of a grant, as acquire.lua answered it; 0 when that is not known
 --
--- In these files a `rule` is a part of a call: a limit, a key and a cost. `I` am the job of the call, and
--- who is ahead of me has a smaller ticket. A rule's table has, in the order in which they become known:
+-- In these files a `rule` is a part of a call: a limit, a key and a cost. `I` am the job of the call. Jobs
+-- ahead of me have smaller tickets. A rule's table has these fields, in the order in which they are set:
 --
 --   of the text       limit, kind, n, W; part, its number; want, its cost; group; rule_closed; told_worth
 --   set_keys          key (of the ledger), tokens, line, turns; now; seen, askers: what the script knows of all lines
@@ -22,7 +22,8 @@
 --   look              the line: parked, first, last, front, leader, to_park; the turns: turn, turns_last, turn_front ...;
 --                     told_me, what I was promised
 --   find              ticket, mine, and whether it is in_turns
---   rank              who is ahead: waiting and turns_ahead, jobs; ahead, permits; costs, of the first; behind, turns
+--   rank              jobs ahead of me: waiting and turns_ahead count them, ahead counts their permits, costs has those
+--                     of the first; behind has the turns
 --   measure           by_ledger, by_turns: the first instants at which the part admits me; held_up, see there
 --
 -- The tables that are made of a text serve one call after another: set_keys gives them its keys.
