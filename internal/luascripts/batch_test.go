@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
 )
 
 const feeder, rival = 11, 12
@@ -19,12 +21,11 @@ const feeder, rival = 11, 12
 type batchScene struct {
 	*asynqQueue
 	calls uint64
-	spent time.Duration // of processor time, see took
 }
 
-func newBatch(t *testing.T, window int) *batchScene {
+func newBatch(t *testing.T, window int, opts ...redistest.Option) *batchScene {
 	t.Helper()
-	b := &batchScene{asynqQueue: newQueue(t)}
+	b := &batchScene{asynqQueue: newQueue(t, opts...)}
 	r, err := BatchStart(t.Context(), b.rdb, b.q, BatchStartArgs{Token: 1, Batch: Batch{ID: "b", Name: "n", Type: "sms", Source: "csv", Args: "f.csv", Window: window, Weight: 100}})
 	if err != nil || r.Status != 1 || r.State != BatchRunning || !r.Started.Equal(start) {
 		t.Fatalf("BatchStart = %+v, %v, want one that runs since %v", r, err, start)

@@ -3,14 +3,13 @@ package luascripts
 import (
 	"fmt"
 	"testing"
-	"time"
 )
 
 // Behind many tasks of others a cancel does not look for its own: they are left to the
 // pools, and are deleted as they come near.
 func TestBatchDropBehindManyOthers(t *testing.T) {
 	t.Parallel()
-	const others, most = 100_000, 5 * time.Millisecond // all of them take 150 ms
+	const others = 100_000 // a call that looked at all of them would take 150 ms, and find its tasks
 	b := newBatch(t, 1000)
 	ctx := t.Context()
 	for from := 0; from < others; from += 1000 {
@@ -34,13 +33,8 @@ func TestBatchDropBehindManyOthers(t *testing.T) {
 		}
 		return r
 	}
-	drop() // loads it
-	b.took()
 	if r := drop(); r.Open != 100 {
 		t.Errorf("%d are left, want all 100", r.Open)
-	}
-	if took := b.took(); took > most {
-		t.Errorf("the call took %v, want less than %v", took, most)
 	}
 	b.raw.LTrim(ctx, b.q.pending, 0, 1599) // the others ran, but for 1500
 	for rounds, open := 0, 100; open > 0; rounds++ {

@@ -3,12 +3,13 @@ package luascripts
 import (
 	"fmt"
 	"regexp"
-	"runtime"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
 )
 
 // What is said to be the ceiling of a window is what a feeding call lets in.
@@ -30,37 +31,24 @@ func TestCeilingIsThatOfTheScript(t *testing.T) {
 	}
 }
 
-var mainThread = regexp.MustCompile(`used_cpu_(?:sys|user)_main_thread:([\d.]+)`)
-
-// took is how much processor time Redis' main thread has spent since the last time: by the
-// clock a call takes as long as others hold the processor, too.
-func (b *batchScene) took() time.Duration {
+// freed is how much another thread has freed, so that no call waited for it.
+func (b *batchScene) freed() int {
 	b.Helper()
-	var all float64
-	for _, m := range mainThread.FindAllStringSubmatch(b.raw.Info(b.Context(), "cpu").Val(), -1) {
-		seconds, err := strconv.ParseFloat(m[1], 64)
-		if err != nil {
-			b.Fatal(err)
-		}
-		all += seconds
+	n, err := strconv.Atoi(lazilyFreed.FindStringSubmatch(b.raw.Info(b.Context(), "memory").Val())[1])
+	if err != nil {
+		b.Fatal(err)
 	}
-	if all == 0 && runtime.GOOS != "linux" {
-		b.Skip("INFO does not tell the time of the main thread on", runtime.GOOS)
-	}
-	if all == 0 {
-		b.Fatal("INFO does not tell the time of the main thread")
-	}
-	before := b.spent
-	b.spent = time.Duration(all * float64(time.Second))
-	return b.spent - before
+	return n
 }
+
+var lazilyFreed = regexp.MustCompile(`lazyfreed_objects:(\d+)`)
 
 // What four of the largest windows hold before the first element is settled is taken out
 // in portions, and an id among it that comes again is no conflict; the end and a cancel
 // leave the freeing to another thread.
 func TestAheadOfTheLargestWindow(t *testing.T) {
 	t.Parallel()
-	const n, most = 400_000, 5 * time.Millisecond // all at once take fifty times as long
+	const n, portion = 400_000, 500 // all at once would hold Redis up for a quarter of a second
 	for name, last := range map[string]func(*batchScene){
 		"ended": func(b *batchScene) {
 			r, err := Feed(b.Context(), b.rdb, b.q, FeedArgs{Batch: "b", Owner: feeder, Call: 99, Cursor: n + 2, End: true})
@@ -72,7 +60,7 @@ func TestAheadOfTheLargestWindow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBatch(t, 100_000)
+			b := newBatch(t, 100_000, redistest.Own())
 			ahead := b.q.batchKeys("b").ahead
 			for from := 1; from < n; from += 1000 {
 				var some []redis.Z
@@ -81,25 +69,26 @@ func TestAheadOfTheLargestWindow(t *testing.T) {
 				}
 				b.raw.ZAdd(t.Context(), ahead, some...)
 			}
-			b.feed(0) // loads it
-			b.took()
+			before := b.raw.ZCard(t.Context(), ahead).Val()
 			wantCodes(t, "Feed", b.feed(n+1, b.tasks(0, 1)...).Codes, nil, Enqueued)
-			if took := b.took(); took > most {
-				t.Errorf("the call that settled the first took %v, want less than %v", took, most)
+			if left := b.raw.ZCard(t.Context(), ahead).Val(); left < before-portion {
+				t.Errorf("the call that settled the first took out %d, want %d or fewer", before-left, portion)
 			}
 			again := b.tasks(n+1, n+2)
 			again[0].Element = fmt.Sprint("e", n-1)
 			wantCodes(t, "Feed of an id that comes again", b.feed(n+2, again...).Codes, nil, Enqueued)
-			before := b.raw.ZCard(t.Context(), ahead).Val()
+			before = b.raw.ZCard(t.Context(), ahead).Val()
 			b.feed(n + 2)
-			if left := b.raw.ZCard(t.Context(), ahead).Val(); left >= before || left < n/2 {
-				t.Errorf("%d are left of %d, want a portion taken out", left, before)
+			if left := b.raw.ZCard(t.Context(), ahead).Val(); left != before-portion {
+				t.Errorf("%d are left of %d, want %d taken out", left, before, portion)
 			}
 			b.count(OutcomeDone, 2, false, "e0", fmt.Sprint("e", n-1))
-			b.took()
+			freed := b.freed()
 			last(b)
-			if took := b.took(); took > most {
-				t.Errorf("the last call took %v, want less than %v", took, most)
+			for begun := time.Now(); b.freed() == freed; time.Sleep(time.Millisecond) {
+				if time.Since(begun) > 10*time.Second {
+					t.Fatal("no other thread frees the elements")
+				}
 			}
 			if b.raw.Exists(t.Context(), ahead).Val() != 0 {
 				t.Error("elements ahead of the cursor are left")

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
 )
 
 const minute = time.Minute
@@ -20,9 +22,9 @@ type asynqQueue struct {
 	q   QueueKeys
 }
 
-func newQueue(t *testing.T) *asynqQueue {
+func newQueue(t *testing.T, opts ...redistest.Option) *asynqQueue {
 	t.Helper()
-	rdb, raw := timed(t)
+	rdb, raw := timed(t, opts...)
 	return &asynqQueue{t, rdb, raw, NewQueueKeys("hw", "default")}
 }
 
