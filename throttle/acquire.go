@@ -74,20 +74,33 @@ func (w *waiter) ask(f func() (Decision, error)) (Decision, error) {
 	return d, err
 }
 
-// answered takes the answer to the first caller of a line. When it shows that the line has moved,
-// the others are woken, so that they ask, too.
+// answered takes the answer to a caller that stands in a line. When it shows that the line has moved,
+// others are woken, so that they ask, too: by the first caller those behind it, and by another that
+// came forward by more than a window those who were told the same instant. Redis tells them only one
+// by one, as each leaves the line.
 func (w *waiter) answered(d Decision, err error) {
 	checks := w.checks
 	w.checks = false
 	if w.rule == nil {
 		return
 	}
-	if !w.rule.waiters.isFirst(w.key, w.told.start) {
+	first := w.rule.waiters.isFirst(w.key, w.told.start)
+	if err != nil {
+		if first && checks && errors.Is(err, ErrUnavailable) {
+			w.rule.waiters.wakeLine(w.key, w.job, time.Time{})
+		}
 		return
 	}
-	if err != nil {
-		if checks && errors.Is(err, ErrUnavailable) {
-			w.rule.waiters.wakeLine(w.key, w.job, time.Time{})
+	// By so much the caller has moved up, and those behind it at least as much. A grant comes at
+	// its instant at the earliest, and says when it could have come.
+	start := d.At
+	if d.Granted && !d.From.IsZero() {
+		start = d.From
+	}
+	up := w.told.At.Sub(start)
+	if !first {
+		if up > w.rule.limit.Window() {
+			w.rule.waiters.wakeBeside(w.key, w.job, w.told.start)
 		}
 		return
 	}
@@ -96,14 +109,7 @@ func (w *waiter) answered(d Decision, err error) {
 		w.rule.waiters.wakeLine(w.key, w.job, time.Time{})
 		return
 	}
-	// By so much the first one has moved up, and those behind it at least as much. A grant comes at
-	// its instant at the earliest, and says when it could have come. Later callers hear of it
-	// when they are the first, in time.
-	start := d.At
-	if d.Granted && !d.From.IsZero() {
-		start = d.From
-	}
-	up := w.told.At.Sub(start)
+	// Later callers hear of it when they are the first, in time.
 	if up > time.Millisecond {
 		w.rule.waiters.movedUp(w.key)
 	}
@@ -456,6 +462,22 @@ func (w *waiters) wakeLine(key, but string, until time.Time) {
 			return
 		}
 		if s.job != but {
+			notify(s.moved)
+		}
+	}
+}
+
+// wakeBeside wakes the callers in the line of a key that wait for about that instant. It does not
+// wake the job that asks for it.
+func (w *waiters) wakeBeside(key, but string, at time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	line := w.lines[key]
+	if line == nil {
+		return
+	}
+	for _, s := range line.callers {
+		if s.job != but && s.start.Sub(at).Abs() <= lead {
 			notify(s.moved)
 		}
 	}
