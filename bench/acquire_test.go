@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/internal/redisserver"
 )
 
 // Every contender that decides allows what it was told to, and no more.
@@ -127,7 +127,7 @@ func newRedis(t *testing.T) *redis.Client {
 	t.Helper()
 	b := &bench{out: &bytes.Buffer{}}
 	_, rdb, err := b.server()
-	if errors.Is(err, redistest.ErrNoServer) {
+	if errors.Is(err, redisserver.ErrNoServer) {
 		t.Skip(err)
 	}
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/internal/redisserver"
 )
 
 // A section measures some things and adds rows.
@@ -131,13 +131,13 @@ func takeTurns(times int, contenders ...func() (float64, error)) ([][]float64, e
 
 // server starts a redis-server without persistence and connects a client with
 // the options that every contender gets. Both are closed at the section's end.
-func (b *bench) server() (*redistest.Process, *redis.Client, error) {
+func (b *bench) server() (*redisserver.Process, *redis.Client, error) {
 	dir, err := os.MkdirTemp("", "headway-bench")
 	if err != nil {
 		return nil, nil, err
 	}
 	b.onEnd(func() error { return os.RemoveAll(dir) })
-	p, err := redistest.Launch(dir)
+	p, err := redisserver.Launch(dir)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/internal/redisserver"
 )
 
 func TestMedian(t *testing.T) {
@@ -124,7 +124,7 @@ func TestShort(t *testing.T) {
 			var out bytes.Buffer
 			b := &bench{short: true, rounds: 1, out: &out}
 			err := b.runSection(t.Context(), s)
-			if errors.Is(err, redistest.ErrNoServer) {
+			if errors.Is(err, redisserver.ErrNoServer) {
 				t.Skip(err)
 			}
 			if err != nil {

@@ -20,6 +20,8 @@ const (
 	claimWithin = time.Minute             // how long to wait while every database is claimed
 	claimPoll   = 50 * time.Millisecond
 
+	giveBackWithin = 5 * time.Second
+
 	databasesDefault = 16 // of a Redis that does not tell
 )
 
@@ -101,7 +103,7 @@ func tryClaim(ctx context.Context, options redis.Options, token string) (int, er
 // unclaim flushes the database if it is still ours: an expired claim may have
 // been followed by somebody else's.
 func unclaim(options redis.Options, token string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), giveBackWithin)
 	defer cancel()
 	claims := openDB(options, 0)
 	defer claims.Close()

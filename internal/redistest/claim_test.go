@@ -1,10 +1,24 @@
 package redistest
 
 import (
+	"net"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/headwayq/headway/internal/redisserver"
 )
+
+// launch starts a server that stands for one that is there already.
+func launch(t *testing.T, opts ...Option) *redisserver.Process {
+	t.Helper()
+	p, err := redisserver.Launch(t.TempDir(), opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed(t, p)
+	return p
+}
 
 func TestNamedServerIsClaimedAndGivenBack(t *testing.T) {
 	p := launch(t, Arg("databases", "4"))
@@ -109,11 +123,12 @@ func TestNamedServerSkipsWhatNeedsAProcess(t *testing.T) {
 }
 
 func TestUnreachableNamedServerIsFatal(t *testing.T) {
-	port, err := freePort()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(serverEnv, loopback+":"+port)
+	t.Setenv(serverEnv, ln.Addr().String())
+	_ = ln.Close()
 	how := (&fakeTB{TB: t}).run(func(tb testing.TB) { Start(tb) })
 	if !strings.HasPrefix(how, "fatal: ") || !strings.Contains(how, serverEnv) {
 		t.Errorf("Start on nothing ended %q, want fatal that names %s", how, serverEnv)

@@ -2,10 +2,13 @@
 // process that can be killed, restarted and frozen, a proxy in front of one
 // that loses replies, and an embedded server for synctest bubbles.
 //
-//	[Start]     a real server for one test; the default choice
-//	[Launch]    the same without a testing.TB, for commands
-//	[NewProxy]  a TCP proxy that cuts, delays and refuses
-//	[Mini]      miniredis without a socket, for testing/synctest
+//	[Start]         a real server for one test; the default choice
+//	[StartCluster]  a Redis Cluster
+//	[StartWatched]  a master with replicas and sentinels
+//	[NewProxy]      a TCP proxy that cuts, delays and refuses
+//	[Mini]          miniredis without a socket, for testing/synctest
+//
+// What needs no testing.TB is package redisserver.
 //
 // A test that talks about numbers in Lua, memory, expiry or a crash belongs on
 // a real server: miniredis hides such bugs. A test that talks about an hour of
@@ -21,11 +24,6 @@
 // Published messages, scripts and INFO are the server's and are shared. Tests
 // that need the process ([AOF], [Arg], [Server.Kill] and its like), or change it ([Own]),
 // are skipped.
-//
-// # Servers without functions
-//
-// With HEADWAY_TEST_WITHOUT_FUNCTIONS=1 the servers that are started know neither FCALL nor
-// FUNCTION, as Redis 6.2 and some services. All scripts then run by EVALSHA.
 //
 // The package needs a Unix. It is for tests: no library package imports it.
 package redistest

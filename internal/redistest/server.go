@@ -2,12 +2,15 @@ package redistest
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redisserver"
 )
 
 // Server is a Redis that belongs to one test. A method that fails ends the
@@ -15,7 +18,7 @@ import (
 type Server struct {
 	tb      testing.TB
 	options redis.Options
-	process *Process // nil when HEADWAY_TEST_REDIS names the server
+	process *redisserver.Process // nil when HEADWAY_TEST_REDIS names the server
 }
 
 // Start starts a redis-server in a temporary directory, waits until it answers,
@@ -29,15 +32,14 @@ func Start(tb testing.TB, opts ...Option) *Server {
 		}
 		return &Server{tb: tb, options: claimDB(tb, addr)}
 	}
-	p, err := Launch(tb.TempDir(), opts...)
+	p, err := redisserver.Launch(tb.TempDir(), opts...)
+	if errors.Is(err, redisserver.ErrNoServer) {
+		tb.Fatalf("%v; %s names a running one", err, serverEnv)
+	}
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			tb.Error(err)
-		}
-	})
+	closed(tb, p)
 	return &Server{tb: tb, options: redis.Options{Addr: p.Addr()}, process: p}
 }
 
@@ -59,24 +61,24 @@ func (s *Server) Client(tb testing.TB) *redis.Client {
 
 // Restart ends the server in an orderly way and starts it again on the same
 // port. Without [AOF] it comes back empty.
-func (s *Server) Restart() { s.tb.Helper(); s.control((*Process).Restart) }
+func (s *Server) Restart() { s.tb.Helper(); s.control((*redisserver.Process).Restart) }
 
 // Kill ends the server as a crash would. [Server.StartAgain] brings it back.
-func (s *Server) Kill() { s.tb.Helper(); s.control((*Process).Kill) }
+func (s *Server) Kill() { s.tb.Helper(); s.control((*redisserver.Process).Kill) }
 
 // Stop ends the server in an orderly way, and [Server.StartAgain] starts it on
 // the same port: between them connections are refused.
-func (s *Server) Stop() { s.tb.Helper(); s.control((*Process).Stop) }
+func (s *Server) Stop() { s.tb.Helper(); s.control((*redisserver.Process).Stop) }
 
 // StartAgain starts a stopped or killed server and waits until it answers.
-func (s *Server) StartAgain() { s.tb.Helper(); s.control((*Process).StartAgain) }
+func (s *Server) StartAgain() { s.tb.Helper(); s.control((*redisserver.Process).StartAgain) }
 
 // Pause freezes the server until [Server.Resume]: connections stay open,
 // nothing answers.
-func (s *Server) Pause() { s.tb.Helper(); s.control((*Process).Pause) }
+func (s *Server) Pause() { s.tb.Helper(); s.control((*redisserver.Process).Pause) }
 
 // Resume continues a paused server.
-func (s *Server) Resume() { s.tb.Helper(); s.control((*Process).Resume) }
+func (s *Server) Resume() { s.tb.Helper(); s.control((*redisserver.Process).Resume) }
 
 // CPU returns the processor time that the server has used, user and system.
 func (s *Server) CPU() time.Duration {
@@ -89,7 +91,7 @@ func (s *Server) CPU() time.Duration {
 	}
 	var sum time.Duration
 	for _, field := range []string{"used_cpu_user", "used_cpu_sys"} {
-		value, err := infoField(info, field)
+		value, err := redisserver.InfoField(info, field)
 		if err != nil {
 			s.tb.Fatal(err)
 		}
@@ -109,7 +111,7 @@ func (s *Server) Pid() int {
 	return s.process.Pid()
 }
 
-func (s *Server) control(do func(*Process) error) {
+func (s *Server) control(do func(*redisserver.Process) error) {
 	s.tb.Helper()
 	s.needProcess()
 	if err := do(s.process); err != nil {

@@ -21,7 +21,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/internal/redisserver"
 )
 
 func main() {
@@ -43,8 +43,8 @@ func drawAll(ctx context.Context, dir string) error {
 		return err
 	}
 	defer os.RemoveAll(temp)
-	server, err := redistest.Launch(temp)
-	if errors.Is(err, redistest.ErrNoServer) {
+	server, err := redisserver.Launch(temp)
+	if errors.Is(err, redisserver.ErrNoServer) {
 		return errors.New("redis-server is not installed: run tools/install-redis")
 	}
 	if err != nil {

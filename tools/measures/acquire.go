@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/internal/redisserver"
 )
 
 const module = "github.com/headwayq/headway"
@@ -28,8 +28,8 @@ func enteredByOneAcquire(root string) ([]string, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(temp)
-	server, err := redistest.Launch(temp)
-	if errors.Is(err, redistest.ErrNoServer) {
+	server, err := redisserver.Launch(temp)
+	if errors.Is(err, redisserver.ErrNoServer) {
 		return nil, errors.New("redis-server is not installed: run tools/install-redis")
 	}
 	if err != nil {

@@ -1,4 +1,4 @@
-package redistest
+package redisserver
 
 import (
 	"bytes"
@@ -23,12 +23,11 @@ const (
 )
 
 // ErrNoServer is returned when there is no redis-server to run.
-var ErrNoServer = errors.New("redistest: redis-server is not installed (`make test` installs it, " +
-	"HEADWAY_TEST_REDIS names a running one)")
+var ErrNoServer = errors.New("redisserver: redis-server is not installed (`make test` installs it)")
 
 var (
-	errPortTaken  = errors.New("redistest: the port is taken")
-	errNotRunning = errors.New("redistest: the server does not run")
+	errPortTaken  = errors.New("redisserver: the port is taken")
+	errNotRunning = errors.New("redisserver: the server does not run")
 )
 
 // Process is a redis-server of our own, on a port of the loopback that it
@@ -51,7 +50,7 @@ type run struct {
 }
 
 // Launch starts a redis-server that keeps its files in dir, and returns when it
-// answers. The caller ends it with [Process.Close]. Tests use [Start].
+// answers. The caller ends it with [Process.Close]. Tests use redistest.Start.
 func Launch(dir string, opts ...Option) (*Process, error) {
 	p := &Process{settings: newSettings(opts), dir: dir}
 	for range portAttempts {
@@ -139,9 +138,9 @@ func (p *Process) Close() error {
 func (p *Process) startLocked() error {
 	switch {
 	case p.closed:
-		return errors.New("redistest: the server is closed")
+		return errors.New("redisserver: the server is closed")
 	case p.run != nil:
-		return errors.New("redistest: the server runs already")
+		return errors.New("redisserver: the server runs already")
 	}
 	bin, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -149,16 +148,20 @@ func (p *Process) startLocked() error {
 	}
 	log, err := os.Create(filepath.Join(p.dir, "redis.log"))
 	if err != nil {
-		return fmt.Errorf("redistest: %w", err)
+		return fmt.Errorf("redisserver: %w", err)
 	}
 	defer log.Close()
 
-	cmd := exec.Command(bin, p.settings.args(p.dir, p.port)...)
+	args, err := p.settings.args(p.dir, p.port)
+	if err != nil {
+		return fmt.Errorf("redisserver: %w", err)
+	}
+	cmd := exec.Command(bin, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = dieWithParent()
 	r, err := spawn(cmd)
 	if err != nil {
-		return fmt.Errorf("redistest: %w", err)
+		return fmt.Errorf("redisserver: %w", err)
 	}
 	p.run = r
 	if err := p.awaitReadyLocked(); err != nil {
@@ -208,7 +211,7 @@ func (p *Process) awaitReadyLocked() error {
 		if err != nil {
 			continue // not there yet, or something that is no Redis has the port
 		}
-		if pid, err := infoField(info, "process_id"); err != nil || pid != strconv.Itoa(p.run.proc.Pid) {
+		if pid, err := InfoField(info, "process_id"); err != nil || pid != strconv.Itoa(p.run.proc.Pid) {
 			return errPortTaken
 		}
 		if _, err := ask(p.Addr(), "PING"); err == nil { // refused while an AOF loads
@@ -220,12 +223,12 @@ func (p *Process) awaitReadyLocked() error {
 func (p *Process) startFailure(what string) error {
 	log, err := os.ReadFile(filepath.Join(p.dir, "redis.log"))
 	if err != nil {
-		return fmt.Errorf("redistest: redis-server %s: %w", what, err)
+		return fmt.Errorf("redisserver: redis-server %s: %w", what, err)
 	}
 	if bytes.Contains(log, []byte("Address already in use")) {
 		return errPortTaken
 	}
-	return fmt.Errorf("redistest: redis-server %s, its log ends:\n%s", what, log[max(0, len(log)-2000):])
+	return fmt.Errorf("redisserver: redis-server %s, its log ends:\n%s", what, log[max(0, len(log)-2000):])
 }
 
 func (p *Process) stopLocked(shutdown string) error {
@@ -282,7 +285,7 @@ func (r *run) ended() bool {
 // reaped: the id of a dead server never hits somebody else.
 func (r *run) signal(sig syscall.Signal) error {
 	if err := r.proc.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("redistest: %v: %w", sig, err)
+		return fmt.Errorf("redisserver: %v: %w", sig, err)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package redistest
+package redisserver
 
 import (
 	"context"
@@ -28,10 +28,16 @@ func launch(t *testing.T, opts ...Option) *Process {
 	return p
 }
 
+// impatient returns a client that fails at the first fault. Its pool is large, because after
+// as many refused dials as it has places it looks again only once a second.
+func impatient(addr string) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialerRetries: 1, PoolSize: 1000})
+}
+
 func TestLaunchAnswersAndCloses(t *testing.T) {
 	t.Parallel()
 	p := launch(t)
-	client := redis.NewClient(impatient(&redis.Options{Addr: p.Addr()}))
+	client := impatient(p.Addr())
 	defer client.Close()
 	if err := client.Ping(t.Context()).Err(); err != nil {
 		t.Fatalf("PING after Launch: %v", err)
@@ -129,13 +135,13 @@ func TestPausedServerCanBeStopped(t *testing.T) {
 func TestBusyServerIsKilled(t *testing.T) {
 	t.Parallel()
 	p := launch(t, Arg("busy-reply-threshold", "1"))
-	client := redis.NewClient(impatient(&redis.Options{Addr: p.Addr()}))
+	client := impatient(p.Addr())
 	defer client.Close()
 	busy := make(chan error, 1)
 	go func() {
 		busy <- client.Eval(context.Background(), "redis.call('SET', 'k', 1) while true do end", nil).Err()
 	}()
-	probe := redis.NewClient(impatient(&redis.Options{Addr: p.Addr()}))
+	probe := impatient(p.Addr())
 	defer probe.Close()
 	for probe.Ping(t.Context()).Err() == nil {
 		continue // until the script has begun
@@ -177,7 +183,7 @@ func TestServerKeepsItsFilesInItsDirectory(t *testing.T) {
 func TestLastArgWins(t *testing.T) {
 	t.Parallel()
 	p := launch(t, AOF(), Arg("appendfsync", "no"), Arg("save", "900", "1"), Arg("port", "1"))
-	client := redis.NewClient(impatient(&redis.Options{Addr: p.Addr()}))
+	client := impatient(p.Addr())
 	defer client.Close()
 	for name, want := range map[string]string{"appendonly": "yes", "appendfsync": "no", "save": "900 1"} {
 		got, err := client.ConfigGet(t.Context(), name).Result()

@@ -1,4 +1,4 @@
-package redistest
+package redisserver
 
 import (
 	"bufio"
@@ -113,7 +113,7 @@ func readCommand(r *bufio.Reader) ([]byte, error) {
 func lengthOf(head []byte) (int, error) {
 	n, err := strconv.Atoi(string(bytes.TrimRight(head[1:], "\r\n")))
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("redistest: the proxy cannot read %q as a length", head)
+		return 0, fmt.Errorf("redisserver: the proxy cannot read %q as a length", head)
 	}
 	return n, nil
 }

@@ -1,4 +1,4 @@
-package redistest
+package redisserver
 
 import (
 	"bufio"
@@ -14,15 +14,26 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+func proxyOf(t *testing.T, target string) *Proxy {
+	t.Helper()
+	p, err := ListenProxy(target, t.Fatalf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
 // behind returns a client that goes through a proxy and retries nothing, the
 // proxy, and a client that goes straight to the server.
 func behind(t *testing.T) (*redis.Client, *Proxy, *redis.Client) {
 	t.Helper()
-	s := Start(t)
-	p := NewProxy(t, s.Addr())
-	o := impatient(s.ClientOptions())
-	o.Addr = p.Addr()
-	return clientFor(t, o), p, s.Client(t)
+	s := launch(t)
+	p := proxyOf(t, s.Addr())
+	through, direct := impatient(p.Addr()), impatient(s.Addr())
+	t.Cleanup(func() { _ = through.Close() })
+	t.Cleanup(func() { _ = direct.Close() })
+	return through, p, direct
 }
 
 func containing(words ...string) func([]byte) bool {
@@ -60,12 +71,11 @@ func TestCutNextRunsAndLosesOneReply(t *testing.T) {
 // The very thing it is for: a client that retries spends twice.
 func TestCutReplyMakesARetrySpendTwice(t *testing.T) {
 	t.Parallel()
-	s := Start(t)
-	p := NewProxy(t, s.Addr())
-	o := s.ClientOptions()
-	o.Addr = p.Addr()
+	p := proxyOf(t, launch(t).Addr())
+	rdb := client(p.Addr())
+	defer rdb.Close()
 	p.CutNext(containing("eval"))
-	n, err := clientFor(t, o).Eval(t.Context(), "return redis.call('INCR', KEYS[1])", []string{"k"}).Int()
+	n, err := rdb.Eval(t.Context(), "return redis.call('INCR', KEYS[1])", []string{"k"}).Int()
 	if n != 2 || err != nil {
 		t.Errorf("EVAL through a client that retries = %d, %v, want 2", n, err)
 	}
@@ -165,7 +175,7 @@ func TestProxyCarriesLargeValues(t *testing.T) {
 func TestProxyCarriesPubSub(t *testing.T) {
 	t.Parallel()
 	client, _, direct := behind(t)
-	channel := fmt.Sprintf("redistest:%p", t) // channels are shared on a named server
+	channel := fmt.Sprintf("redisserver:%p", t) // channels are shared on a named server
 	sub := client.Subscribe(t.Context(), channel)
 	defer sub.Close()
 	if _, err := sub.Receive(t.Context()); err != nil {
@@ -183,8 +193,9 @@ func TestProxyToNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := NewProxy(t, loopback+":"+port)
-	client := clientFor(t, impatient(&redis.Options{Addr: p.Addr()}))
+	p := proxyOf(t, loopback+":"+port)
+	client := impatient(p.Addr())
+	defer client.Close()
 	if client.Ping(t.Context()).Err() == nil {
 		t.Error("PING through a proxy to nothing = nil, want an error")
 	}
@@ -196,11 +207,9 @@ func TestProxyToNothing(t *testing.T) {
 // Everything at once, for the race detector; nothing may be counted wrongly.
 func TestProxyUnderLoad(t *testing.T) {
 	t.Parallel()
-	s := Start(t)
-	p := NewProxy(t, s.Addr())
-	o := impatient(s.ClientOptions())
-	o.Addr = p.Addr()
-	client := clientFor(t, o)
+	p := proxyOf(t, launch(t).Addr())
+	client := impatient(p.Addr())
+	defer client.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -232,7 +241,9 @@ func TestProxyUnderLoad(t *testing.T) {
 	p.Refuse(false)
 	p.CutNext(nil)
 	// A new client: the pool of the old one may have seen too many refusals.
-	if err := clientFor(t, o).Ping(t.Context()).Err(); err != nil {
+	after := impatient(p.Addr())
+	defer after.Close()
+	if err := after.Ping(t.Context()).Err(); err != nil {
 		t.Errorf("PING after the storm: %v", err)
 	}
 }

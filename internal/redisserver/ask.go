@@ -1,4 +1,4 @@
-package redistest
+package redisserver
 
 import (
 	"bufio"
@@ -52,12 +52,12 @@ func ask(addr, command string) (string, error) {
 	}
 }
 
-// infoField returns one field of a reply to INFO.
-func infoField(info, field string) (string, error) {
+// InfoField returns one field of a reply to INFO.
+func InfoField(info, field string) (string, error) {
 	for line := range strings.Lines(info) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok && name == field {
 			return value, nil
 		}
 	}
-	return "", fmt.Errorf("redistest: INFO has no %s", field)
+	return "", fmt.Errorf("redisserver: INFO has no %s", field)
 }

@@ -1,4 +1,4 @@
-package redistest
+package redisserver
 
 import (
 	"fmt"
@@ -27,7 +27,7 @@ func listenFree() (net.Listener, error) {
 			return ln, nil
 		}
 	}
-	return nil, fmt.Errorf("redistest: no free port: %w", err)
+	return nil, fmt.Errorf("redisserver: no free port: %w", err)
 }
 
 // freePort returns a port that was free a moment ago. Somebody may take it

@@ -1,0 +1,250 @@
+package redisserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// clusterPatience is after how many milliseconds the others say that a node is gone.
+const clusterPatience = "2000"
+
+// Slots is how many slots a Redis Cluster has.
+const Slots = 16384
+
+// formsWithin is how long nodes may take until all of them know each other.
+const formsWithin = 30 * time.Second
+
+// Cluster is a Redis Cluster of our own, whose masters share the slots evenly. The order
+// of the masters is that of their slots, and that of the replicas is that of their masters.
+type Cluster struct{ Masters, Replicas []*Process }
+
+// LaunchCluster starts masters, and a replica for each if they are replicated. A replica takes
+// over about two seconds after its master died. The nodes keep their files below dir. The
+// caller ends it with [Cluster.Close].
+func LaunchCluster(dir string, masters int, replicated bool) (*Cluster, error) {
+	c := &Cluster{}
+	err := c.form(dir, masters)
+	if err == nil && replicated {
+		err = c.replicate(dir)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// Nodes returns all nodes, masters first.
+func (c *Cluster) Nodes() []*Process {
+	return append(append([]*Process(nil), c.Masters...), c.Replicas...)
+}
+
+// Addrs returns the addresses of all nodes.
+func (c *Cluster) Addrs() []string { return addrsOf(c.Nodes()) }
+
+// Close ends all nodes.
+func (c *Cluster) Close() error { return closeAll(c.Nodes()) }
+
+// AddMaster starts one more master, which has no slots. It keeps its files below dir.
+func (c *Cluster) AddMaster(dir string) (*Process, error) {
+	node, err := c.meet(dir, len(c.Nodes()))
+	if err != nil {
+		return nil, err
+	}
+	c.Masters = append(c.Masters, node)
+	return node, c.joined()
+}
+
+// Move moves a slot with its keys from one node to another, while both serve it.
+func (c *Cluster) Move(ctx context.Context, slot int, from, to *Process) error {
+	source, target := client(from.Addr()), client(to.Addr())
+	defer source.Close()
+	defer target.Close()
+	sourceID, err := source.Do(ctx, "cluster", "myid").Text()
+	if err != nil {
+		return fmt.Errorf("redisserver: %w", err)
+	}
+	targetID, err := target.Do(ctx, "cluster", "myid").Text()
+	if err != nil {
+		return fmt.Errorf("redisserver: %w", err)
+	}
+	if err := errors.Join(tell(to.Addr(), "cluster", "setslot", slot, "importing", sourceID),
+		tell(from.Addr(), "cluster", "setslot", slot, "migrating", targetID)); err != nil {
+		return err
+	}
+	host, port, err := net.SplitHostPort(to.Addr())
+	if err != nil {
+		return err
+	}
+	for {
+		keys, err := source.ClusterGetKeysInSlot(ctx, slot, 100).Result()
+		if err != nil {
+			return fmt.Errorf("redisserver: %w", err)
+		}
+		if len(keys) == 0 {
+			break
+		}
+		args := []any{"migrate", host, port, "", 0, 5000, "keys"}
+		for _, key := range keys {
+			args = append(args, key)
+		}
+		if err := source.Do(ctx, args...).Err(); err != nil {
+			return fmt.Errorf("redisserver: %w", err)
+		}
+	}
+	var errs []error
+	for _, node := range []*Process{to, from} {
+		errs = append(errs, tell(node.Addr(), "cluster", "setslot", slot, "node", targetID))
+	}
+	return errors.Join(errs...)
+}
+
+// form starts the masters, and gives them their slots.
+func (c *Cluster) form(dir string, masters int) error {
+	for i := range masters {
+		node, err := c.meet(dir, i)
+		if err != nil {
+			return err
+		}
+		c.Masters = append(c.Masters, node)
+		if err := tell(node.Addr(), "cluster", "addslotsrange", i*Slots/masters, (i+1)*Slots/masters-1); err != nil {
+			return err
+		}
+	}
+	return c.joined()
+}
+
+// replicate gives each master a replica that has its data.
+func (c *Cluster) replicate(dir string) error {
+	for range c.Masters {
+		replica, err := c.meet(dir, len(c.Nodes()))
+		if err != nil {
+			return err
+		}
+		c.Replicas = append(c.Replicas, replica)
+	}
+	if err := c.joined(); err != nil {
+		return err
+	}
+	for i, replica := range c.Replicas {
+		id, err := ask(c.Masters[i].Addr(), "cluster myid")
+		if err != nil {
+			return err
+		}
+		if err := tell(replica.Addr(), "cluster", "replicate", id); err != nil {
+			return err
+		}
+	}
+	for _, replica := range c.Replicas {
+		if err := Following(replica); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// meet starts the n-th node, which hears of the others.
+func (c *Cluster) meet(dir string, n int) (*Process, error) {
+	node, err := launchIn(dir, n, Arg("cluster-enabled", "yes"), Arg("cluster-node-timeout", clusterPatience), Arg("repl-diskless-sync-delay", "0"))
+	if err != nil || len(c.Masters) == 0 {
+		return node, err
+	}
+	host, port, err := net.SplitHostPort(c.Masters[0].Addr())
+	if err != nil {
+		return nil, errors.Join(err, node.Close())
+	}
+	if err := tell(node.Addr(), "cluster", "meet", host, port); err != nil {
+		return nil, errors.Join(err, node.Close())
+	}
+	return node, nil
+}
+
+// joined waits until each node knows the whole cluster.
+func (c *Cluster) joined() error {
+	want := fmt.Sprintf("cluster_known_nodes:%d", len(c.Nodes()))
+	for _, node := range c.Nodes() {
+		rdb := client(node.Addr())
+		var info string
+		err := until(formsWithin, func() (done bool, err error) {
+			info, err = rdb.ClusterInfo(context.Background()).Result()
+			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, want), err
+		})
+		_ = rdb.Close()
+		if err != nil {
+			return fmt.Errorf("redisserver: the cluster did not form, a node says %q: %w", info, err)
+		}
+	}
+	return nil
+}
+
+// Following waits until a replica has the data of its master.
+func Following(replica *Process) error {
+	var info string
+	err := until(formsWithin, func() (done bool, err error) {
+		info, err = ask(replica.Addr(), "info replication")
+		return strings.Contains(info, "master_link_status:up"), err
+	})
+	if err != nil {
+		return fmt.Errorf("redisserver: a replica did not follow its master, it says %q: %w", info, err)
+	}
+	return nil
+}
+
+// until waits until something is done. What goes wrong meanwhile is told when the time is over.
+func until(within time.Duration, done func() (bool, error)) error {
+	for end := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) {
+		ok, err := done()
+		if ok && err == nil {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("not after %v: %w", within, err)
+		}
+	}
+}
+
+// launchIn starts a server that keeps its files in the n-th directory below dir.
+func launchIn(dir string, n int, opts ...Option) (*Process, error) {
+	own := filepath.Join(dir, fmt.Sprint(n))
+	if err := os.Mkdir(own, 0o700); err != nil {
+		return nil, fmt.Errorf("redisserver: %w", err)
+	}
+	return Launch(own, opts...)
+}
+
+func addrsOf(all []*Process) []string {
+	var addrs []string
+	for _, p := range all {
+		addrs = append(addrs, p.Addr())
+	}
+	return addrs
+}
+
+func closeAll(all []*Process) error {
+	var errs []error
+	for _, p := range all {
+		errs = append(errs, p.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func client(addr string) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: addr})
+}
+
+// tell sends a command to one node.
+func tell(addr string, args ...any) error {
+	c := client(addr)
+	defer c.Close()
+	if err := c.Do(context.Background(), args...).Err(); err != nil {
+		return fmt.Errorf("redisserver: %v: %w", args, err)
+	}
+	return nil
+}

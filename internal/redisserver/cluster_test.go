@@ -1,0 +1,102 @@
+package redisserver
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A master that dies is followed by its replica, and a slot moves with its keys.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c, err := LaunchCluster(dir, 2, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs()})
+	defer rdb.Close()
+	const n = 250 // more than one portion
+	for i := range n {
+		rdb.Set(t.Context(), fmt.Sprintf("{k}%d", i), i, 0)
+	}
+	slot := int(rdb.ClusterKeySlot(t.Context(), "k").Val())
+	added, err := c.AddMaster(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Move(t.Context(), slot, c.Masters[2*slot/Slots], added); err != nil {
+		t.Fatal(err)
+	}
+	there := client(added.Addr())
+	defer there.Close()
+	if got := there.DBSize(t.Context()).Val(); got != n {
+		t.Errorf("%d keys have moved, want %d", got, n)
+	}
+	rdb.ReloadState(t.Context())
+	rdb.Set(t.Context(), "a", "kept", 0) // in the slots of the second
+	if err := c.Masters[1].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := until(formsWithin, func() (bool, error) {
+		rdb.ReloadState(t.Context()) // else it looks once a minute
+		got, err := rdb.Get(t.Context(), "a").Result()
+		return got == "kept", err
+	}); err != nil {
+		t.Errorf("the replica did not take over: %v", err)
+	}
+}
+
+// Sentinels make another server the master, and say which, when they are asked to and when it dies.
+func TestWatched(t *testing.T) {
+	t.Parallel()
+	w, err := LaunchWatched(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	first, err := w.Master(t.Context())
+	if err != nil || first != w.Servers[0] {
+		t.Fatalf("Master = %v, %v, want the first server", first, err)
+	}
+	if err := w.Failover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	moved := func() (bool, error) {
+		m, err := w.Master(t.Context())
+		return err == nil && m != first, err
+	}
+	if err := until(formsWithin, moved); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Settled(t.Context(), formsWithin); err != nil {
+		t.Fatal(err)
+	}
+	if first, err = w.Master(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second) // sentinels tell each other
+	if err := first.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := until(formsWithin, moved); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.StartAgain(); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Settled(t.Context(), formsWithin); err != nil {
+		t.Error(err)
+	}
+}
