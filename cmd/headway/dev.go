@@ -167,7 +167,7 @@ func (d *demo) start(ctx context.Context, policies []queue.Policy, log *zap.Logg
 		return err
 	}
 	d.pool, err = worker.New(d.rdb, asynq.HandlerFunc(d.send), worker.Config{
-		Asynq:    asynq.Config{Concurrency: 10, Queues: map[string]int{d.queue: 1}, ShutdownTimeout: sendGrace},
+		Asynq:    asynq.Config{Concurrency: 10, Queues: map[string]int{d.queue: 1}, ShutdownTimeout: e2e.GatewayTimeoutDefault + time.Second},
 		Policies: policies, Throttle: d.cfg, Logger: log, Observer: m.Observer(),
 	})
 	if err == nil {
@@ -184,7 +184,7 @@ func (d *demo) start(ctx context.Context, policies []queue.Policy, log *zap.Logg
 func (d *demo) send(ctx context.Context, task *asynq.Task) error {
 	m, err := e2e.DecodeMessage(task.Payload())
 	if err != nil {
-		return finalError{err}
+		return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
 	}
 	grant, _ := worker.GrantFrom(ctx)
 	return d.client.Send(ctx, m, grant.At.UnixMicro())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/user"
 	"strings"
@@ -12,11 +13,18 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/headwayq/headway/cmd/headway/prove"
 	"github.com/headwayq/headway/inspect"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/phonezone"
 	"github.com/headwayq/headway/throttle"
 )
+
+// env is what a command has of the world around it.
+type env struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+}
 
 // Exit codes of all commands; those of prove are 0 to 2 of these.
 const (
@@ -71,7 +79,7 @@ func command(ctx context.Context, args []string, e env) int {
 		Use: "prove [flags]", Short: "send messages through a gateway that may fail, and prove that the limits held",
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
-			code = prove(ctx, args, e)
+			code = prove.Run(ctx, args, e.stdin, e.stdout, e.stderr)
 			return nil
 		},
 	})

@@ -85,7 +85,8 @@ var edges = map[string][]string{
 	"dashboard":                 {"worker", "inspect", "queue/batch", "queue/schedule", "queue", "throttle", "throttle/gate"},
 	"internal/e2e":              {"internal/judge", "event", "worker", "queue", "queue/phonezone", "throttle", "throttle/gate"},
 	"internal/e2e/mailtest":     {"internal/e2e", "internal/judge", "queue/batch", "throttle", "throttle/gate"},
-	"cmd/headway":               {"event", "dashboard", "metrics", "httplimit", "worker", "inspect", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate", "internal/precheck", "internal/simulate", "internal/tail", "internal/e2e"},
+	"cmd/headway/prove":         {"internal/e2e", "worker", "queue", "throttle", "throttle/gate"},
+	"cmd/headway":               {"cmd/headway/prove", "event", "dashboard", "metrics", "httplimit", "worker", "inspect", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate", "internal/precheck", "internal/simulate", "internal/tail", "internal/e2e"},
 	"examples/*":                {"internal/e2e", "internal/e2e/mailtest", "dashboard", "metrics", "httplimit", "worker", "inspect", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate"},
 	"tools/drawlimits":          {"throttle", "internal/redisserver"},
 	"e2e":                       {},
@@ -111,7 +112,7 @@ var foreign = []struct {
 }{
 	{"github.com/alicebob/miniredis", []string{"internal/redistest", "internal/e2e"},
 		"an embedded server is a choice of programs, not of libraries"},
-	{"github.com/hibiken/asynq", []string{"internal/asynqwire", "inspect", "queue", "queue/batch", "queue/schedule", "queue/phonezone", "queue/internal/backend", "worker", "metrics", "tracing", "dashboard", "internal/simulate", "internal/e2e", "cmd/headway", "examples/*"},
+	{"github.com/hibiken/asynq", []string{"internal/asynqwire", "inspect", "queue", "queue/batch", "queue/schedule", "queue/phonezone", "queue/internal/backend", "worker", "metrics", "tracing", "dashboard", "internal/simulate", "internal/e2e", "cmd/headway", "cmd/headway/prove", "examples/*"},
 		"throttle and what is below it have never heard of tasks"},
 	{"github.com/emersion", []string{"internal/e2e/mailtest", "examples/*"}, "what sends mails is a choice of programs"},
 	{"github.com/goccy/go-yaml", []string{"queue", "queue/schedule", "queue/internal/yamlfile"}, "policy files and schedule files are read in one place"},

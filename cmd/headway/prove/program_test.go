@@ -1,4 +1,4 @@
-package main
+package prove
 
 import (
 	"bytes"
@@ -58,7 +58,7 @@ func (p *program) run(ctx context.Context) result {
 	if e.stdin == nil {
 		e.stdin = strings.NewReader("")
 	}
-	r := result{code: command(ctx, append([]string{"prove"}, p.args...), e), stdout: stdout.String(), stderr: stderr.String()}
+	r := result{code: run(ctx, p.args, e), stdout: stdout.String(), stderr: stderr.String()}
 	if b, err := os.ReadFile(p.path("report")); err == nil && len(b) > 0 {
 		if err := json.Unmarshal(b, &r.report); err != nil {
 			p.t.Error(err)

@@ -1,4 +1,4 @@
-package main
+package prove
 
 import (
 	"context"
@@ -26,8 +26,20 @@ type env struct {
 	openOutlet func(ctx context.Context, cfg config, files []byte) (outlet, error)
 }
 
-// prove is the subcommand: it returns the exit code. Ending ctx ends it gracefully.
-func prove(ctx context.Context, args []string, e env) int {
+// Exit codes.
+const (
+	exitOK    = 0
+	exitRun   = 1 // it failed, or a limit was broken
+	exitUsage = 2 // an argument, a flag or a file is wrong; nothing was done
+)
+
+// Run is the subcommand: it returns the exit code. Ending ctx ends it gracefully.
+func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	return run(ctx, args, env{stdin: stdin, stdout: stdout, stderr: stderr})
+}
+
+func run(ctx context.Context, args []string, e env) int {
+
 	cfg, err := parseFlags(args, e.stdout)
 	if errors.Is(err, flag.ErrHelp) {
 		return exitOK

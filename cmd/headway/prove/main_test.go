@@ -1,0 +1,15 @@
+package prove
+
+import (
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/headwayq/headway/internal/e2e"
+)
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(e2e.Silence{}) // as main does
+	goleak.VerifyTestMain(m)
+}
