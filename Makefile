@@ -13,7 +13,7 @@ LINT := go tool -modfile=tools/golangci/go.mod golangci-lint
 GOTEST := -vet=off -shuffle=on -count=1 -timeout 20m
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test test-race test-plain test-virtual soak mutants accept docs measures fuzz bench bench-short
+.PHONY: help run check test test-race test-plain test-virtual soak faults mutants accept docs measures fuzz bench bench-short
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,7 +36,7 @@ check: ## look at the code without running it: gofmt, go vet, golangci-lint
 # which make days pass in virtual time, or thousands of calls at one instant. `make soak` runs all of
 # them with it. The embedded Redis makes a new Lua for each script, so garbage is collected less often
 # there: a fifth less time.
-PLAIN := ./e2e ./cmd/... ./examples/... ./internal/luascripts ./internal/memory ./event/eventlog ./internal/cronspec ./internal/judge \
+PLAIN := ./e2e ./cmd/... ./examples/... ./internal/luascripts ./internal/memory ./internal/faults ./internal/redisserver ./event/eventlog ./internal/cronspec ./internal/judge \
 	./internal/rediserr ./internal/simulate ./internal/stderrlog ./queue/internal/check ./queue/internal/yamlfile ./throttle/internal/civil ./tools/...
 
 test: ## install redis-server, and prometheus and chromium if it can, where they are missing, check, run all tests in their short form, and each benchmark once
@@ -65,6 +65,9 @@ soak: ## run all tests at their full length with -race, the random ones ten time
 		xargs -I '{}' go test $(GOTEST) -timeout 90m '{}' -rapid.checks=1000
 	HEADWAY_TEST_WITHOUT_FUNCTIONS=1 go test $(GOTEST) ./throttle/... ./queue/... ./worker
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=20000x
+
+faults: ## lead worker processes through each fault for five minutes, and write the table of docs/reliability.md (an hour and a half)
+	go run ./cmd/headway prove $$(go run ./cmd/headway prove faults | cut -d ' ' -f 1) -for $(or $(FAULTTIME),5m) -table docs/reliability.md
 
 mutants: ## break each formula of the scripts, one at a time, and list what the comparison with the twin in Go does not find (hours)
 	go test -short -count=1 -timeout 12h -run TestMutantsAreFound ./internal/memory -mutants 1

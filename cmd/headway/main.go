@@ -9,9 +9,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/e2e"
+	"github.com/headwayq/headway/internal/faults"
 )
 
 func main() {
+	if code, is := faults.Worker(); is {
+		os.Exit(code)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second Ctrl-C ends the process at once
 	redis.SetLogger(e2e.Silence{})

@@ -76,7 +76,7 @@ func command(ctx context.Context, args []string, e env) int {
 	root := a.root()
 	code := exitOK
 	root.AddCommand(&cobra.Command{
-		Use: "prove [flags]", Short: "send messages through a gateway that may fail, and prove that the limits held",
+		Use: "prove [FAULT...] [flags]", Short: "send messages through faults, and prove that the limits held",
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			code = prove.Run(ctx, args, e.stdin, e.stdout, e.stderr)

@@ -52,6 +52,7 @@ type GatewayClient struct {
 	url     string
 	timeout time.Duration
 	HTTP    *http.Client
+	Sender  int // which process this is, for the gateway's log; 0 says nothing
 }
 
 // NewGatewayClient returns a client for the gateway at an http or https URL, whose user
@@ -100,6 +101,9 @@ func (c *GatewayClient) Send(ctx context.Context, m Message, grantedUs int64) er
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set(GrantedHeader, strconv.FormatInt(grantedUs, 10))
+	if c.Sender > 0 {
+		req.Header.Set(SenderHeader, strconv.Itoa(c.Sender))
+	}
 	resp, err := c.HTTP.Do(req)
 	if err != nil {
 		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {

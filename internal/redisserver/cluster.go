@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,6 +63,89 @@ func (c *Cluster) AddMaster(dir string) (*Process, error) {
 	return node, c.joined()
 }
 
+// Shard is a master, who follows it, and its ranges of slots, first and last.
+type Shard struct {
+	Master   *Process
+	Replicas []*Process
+	Slots    [][2]int
+}
+
+// Has says whether the master has a slot.
+func (s Shard) Has(slot int) bool {
+	return slices.ContainsFunc(s.Slots, func(r [2]int) bool { return r[0] <= slot && slot <= r[1] })
+}
+
+// Shards returns who leads whom, as a node that runs says it.
+func (c *Cluster) Shards(ctx context.Context) ([]Shard, error) {
+	var errs []error
+	for _, node := range c.Nodes() {
+		if node.Pid() == 0 {
+			continue
+		}
+		rdb := client(node.Addr())
+		ranges, err := rdb.ClusterSlots(ctx).Result()
+		_ = rdb.Close()
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		return c.shards(ranges), nil
+	}
+	return nil, fmt.Errorf("redisserver: no node says who has which slots: %w", errors.Join(errs...))
+}
+
+func (c *Cluster) shards(ranges []redis.ClusterSlot) []Shard {
+	byAddr := map[string]*Process{}
+	for _, node := range c.Nodes() {
+		byAddr[node.Addr()] = node
+	}
+	var all []Shard
+	for _, r := range ranges {
+		if len(r.Nodes) == 0 || byAddr[r.Nodes[0].Addr] == nil {
+			continue
+		}
+		master := byAddr[r.Nodes[0].Addr]
+		i := slices.IndexFunc(all, func(s Shard) bool { return s.Master == master })
+		if i < 0 {
+			s := Shard{Master: master}
+			for _, n := range r.Nodes[1:] {
+				if replica := byAddr[n.Addr]; replica != nil {
+					s.Replicas = append(s.Replicas, replica)
+				}
+			}
+			all, i = append(all, s), len(all)
+		}
+		all[i].Slots = append(all[i].Slots, [2]int{r.Start, r.End})
+	}
+	return all
+}
+
+// Whole waits until all nodes that run say that all slots are served, and that each of them
+// leads or follows.
+func (c *Cluster) Whole(ctx context.Context, within time.Duration) error {
+	return until(within, func() (bool, error) {
+		running := 0
+		for _, node := range c.Nodes() {
+			if node.Pid() == 0 {
+				continue
+			}
+			running++
+			if info, err := ask(node.Addr(), "cluster info"); err != nil || !strings.Contains(info, "cluster_state:ok") {
+				return false, err
+			}
+		}
+		shards, err := c.Shards(ctx)
+		listed := 0
+		for _, s := range shards {
+			listed += 1 + len(s.Replicas)
+			if len(s.Replicas) == 0 && len(c.Replicas) > 0 {
+				return false, err
+			}
+		}
+		return listed == running, err
+	})
+}
+
 // Move moves a slot with its keys from one node to another, while both serve it.
 func (c *Cluster) Move(ctx context.Context, slot int, from, to *Process) error {
 	source, target := client(from.Addr()), client(to.Addr())
@@ -99,9 +183,16 @@ func (c *Cluster) Move(ctx context.Context, slot int, from, to *Process) error {
 			return fmt.Errorf("redisserver: %w", err)
 		}
 	}
-	var errs []error
-	for _, node := range []*Process{to, from} {
-		errs = append(errs, tell(node.Addr(), "cluster", "setslot", slot, "node", targetID))
+	// Others hear of it in time, and until then send clients to the wrong node.
+	shards, err := c.Shards(ctx)
+	if err != nil {
+		return err
+	}
+	errs := []error{tell(to.Addr(), "cluster", "setslot", slot, "node", targetID)}
+	for _, s := range shards {
+		if s.Master != to {
+			errs = append(errs, tell(s.Master.Addr(), "cluster", "setslot", slot, "node", targetID))
+		}
 	}
 	return errors.Join(errs...)
 }

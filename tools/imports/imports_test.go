@@ -39,6 +39,7 @@ const (
 // internal/stderrlog is the logger of a program that gives none. It imports nothing of the module.
 // internal/judge says which permits broke a limit, and imports nothing of the module.
 // internal/e2e, which judges all of it from outside, lies above worker; cmd, examples and tests use it.
+// internal/faults, which runs a load through faults, lies above internal/e2e and internal/redisserver.
 var edges = map[string][]string{
 	".":                         {},
 	"internal/rediserr":         {},
@@ -84,9 +85,10 @@ var edges = map[string][]string{
 	"tracing":                   {"worker", "queue", "throttle", "event"},
 	"dashboard":                 {"worker", "inspect", "queue/batch", "queue/schedule", "queue", "throttle", "throttle/gate"},
 	"internal/e2e":              {"internal/judge", "event", "worker", "queue", "queue/phonezone", "throttle", "throttle/gate"},
+	"internal/faults":           {"internal/e2e", "internal/redisserver", "worker", "queue", "queue/batch", "queue/schedule", "throttle"},
 	"internal/e2e/mailtest":     {"internal/e2e", "internal/judge", "queue/batch", "throttle", "throttle/gate"},
-	"cmd/headway/prove":         {"internal/e2e", "worker", "queue", "throttle", "throttle/gate"},
-	"cmd/headway":               {"cmd/headway/prove", "event", "dashboard", "metrics", "httplimit", "worker", "inspect", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate", "internal/precheck", "internal/simulate", "internal/tail", "internal/e2e"},
+	"cmd/headway/prove":         {"internal/e2e", "internal/faults", "worker", "queue", "throttle", "throttle/gate"},
+	"cmd/headway":               {"cmd/headway/prove", "internal/faults", "event", "dashboard", "metrics", "httplimit", "worker", "inspect", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate", "internal/precheck", "internal/simulate", "internal/tail", "internal/e2e"},
 	"examples/*":                {"internal/e2e", "internal/e2e/mailtest", "dashboard", "metrics", "httplimit", "worker", "inspect", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate"},
 	"tools/drawlimits":          {"throttle", "internal/redisserver"},
 	"e2e":                       {},
@@ -112,7 +114,7 @@ var foreign = []struct {
 }{
 	{"github.com/alicebob/miniredis", []string{"internal/redistest", "internal/e2e"},
 		"an embedded server is a choice of programs, not of libraries"},
-	{"github.com/hibiken/asynq", []string{"internal/asynqwire", "inspect", "queue", "queue/batch", "queue/schedule", "queue/phonezone", "queue/internal/backend", "worker", "metrics", "tracing", "dashboard", "internal/simulate", "internal/e2e", "cmd/headway", "cmd/headway/prove", "examples/*"},
+	{"github.com/hibiken/asynq", []string{"internal/asynqwire", "inspect", "queue", "queue/batch", "queue/schedule", "queue/phonezone", "queue/internal/backend", "worker", "metrics", "tracing", "dashboard", "internal/simulate", "internal/e2e", "internal/faults", "cmd/headway", "cmd/headway/prove", "examples/*"},
 		"throttle and what is below it have never heard of tasks"},
 	{"github.com/emersion", []string{"internal/e2e/mailtest", "examples/*"}, "what sends mails is a choice of programs"},
 	{"github.com/goccy/go-yaml", []string{"queue", "queue/schedule", "queue/internal/yamlfile"}, "policy files and schedule files are read in one place"},

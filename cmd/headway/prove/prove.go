@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -39,7 +40,9 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 }
 
 func run(ctx context.Context, args []string, e env) int {
-
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		return runFaults(ctx, args, e)
+	}
 	cfg, err := parseFlags(args, e.stdout)
 	if errors.Is(err, flag.ErrHelp) {
 		return exitOK

@@ -1,0 +1,157 @@
+package prove
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headwayq/headway/internal/e2e"
+	"github.com/headwayq/headway/internal/faults"
+)
+
+// listFaults is the argument that lists them.
+const listFaults = "faults"
+
+// faultFlags are those of runs through faults.
+type faultFlags struct {
+	length, drain time.Duration
+	seed          uint64
+	workers, rate int
+	keep          string
+	report, table string
+}
+
+// parse reads the names of faults and the flags behind them, and returns all that is wrong.
+func (c *faultFlags) parse(args []string, stdout io.Writer) ([]faults.Fault, error) {
+	n := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "-") })
+	if n < 0 {
+		n = len(args)
+	}
+	fs := flag.NewFlagSet("headway prove "+strings.Join(args[:n], " "), flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.DurationVar(&c.length, "for", time.Minute, "enqueue and strike for a `DURATION`")
+	fs.DurationVar(&c.drain, "drain", 4*time.Minute, "let what waits run for a `DURATION` at most: what a killed process had comes back after a minute or two")
+	fs.Uint64Var(&c.seed, "seed", 0, "strike as a run with that `SEED` did (default another each time)")
+	fs.IntVar(&c.workers, "workers", 4, "start `N` worker processes")
+	fs.IntVar(&c.rate, "rate", 50, "let `N` messages a second through")
+	fs.StringVar(&c.keep, "keep", "", "keep the grants, the gateway's log, the strikes and all logs below `DIR` (default: only of a run that failed)")
+	fs.StringVar(&c.report, "report", "", "write the reports as JSON to `FILE`")
+	fs.StringVar(&c.table, "table", "", "write the reports as a Markdown table to `FILE`, in the place of an earlier one")
+	err := fs.Parse(args[n:])
+	if errors.Is(err, flag.ErrHelp) {
+		_, _ = fmt.Fprintln(stdout, "headway prove FAULT... starts its own servers, gateway and worker processes, strikes at random, and judges from outside what came of it.")
+		fs.SetOutput(stdout)
+		fs.PrintDefaults()
+		return nil, err
+	}
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+	var chosen []faults.Fault
+	for _, name := range args[:n] {
+		f, ok := faults.Find(name)
+		if !ok {
+			bad("%q is no fault: \"headway prove %s\" lists them", name, listFaults)
+		}
+		chosen = append(chosen, f)
+	}
+	if fs.NArg() > 0 {
+		bad("%s behind the flags: faults stand before them", e2e.Count(fs.NArg(), "argument"))
+	}
+	if c.length < time.Second || c.length > 24*time.Hour {
+		bad("-for is %v, want 1s to 24h", c.length)
+	}
+	if c.drain < time.Second || c.drain > time.Hour {
+		bad("-drain is %v, want 1s to 1h", c.drain)
+	}
+	if c.workers < 1 || c.workers > 100 {
+		bad("-workers is %d, want 1 to 100", c.workers)
+	}
+	if c.rate < 1 || c.rate > 1000 {
+		bad("-rate is %d, want 1 to 1000", c.rate)
+	}
+	if c.seed == 0 {
+		c.seed = drawSeed()
+	}
+	return chosen, errors.Join(errs...)
+}
+
+// runFaults is the subcommand with names of faults.
+func runFaults(ctx context.Context, args []string, e env) int {
+	if slices.Equal(args, []string{listFaults}) {
+		for _, f := range faults.All() {
+			_, _ = fmt.Fprintf(e.stdout, "%-18s %s\n", f.Name, f.About)
+		}
+		return exitOK
+	}
+	var c faultFlags
+	chosen, err := c.parse(args, e.stdout)
+	if errors.Is(err, flag.ErrHelp) {
+		return exitOK
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(e.stderr, "headway prove: %v\n-h lists the flags\n", err)
+		return exitUsage
+	}
+	var reports []faults.Report
+	var failed []error
+	for _, f := range chosen {
+		if ctx.Err() != nil {
+			failed = append(failed, fmt.Errorf("%s: interrupted", f.Name))
+			continue
+		}
+		r, err := c.one(ctx, f, e)
+		if err == nil {
+			reports = append(reports, r)
+			err = errors.Join(r.Print(e.stdout), r.Failed())
+		}
+		failed = append(failed, err)
+	}
+	if c.report != "" {
+		failed = append(failed, faults.WriteFile(c.report, reports))
+	}
+	if c.table != "" {
+		failed = append(failed, faults.WriteTable(c.table, reports))
+	}
+	if err := errors.Join(failed...); err != nil {
+		_, _ = fmt.Fprintf(e.stderr, "headway prove: %v\n", err)
+		return exitRun
+	}
+	return exitOK
+}
+
+// one runs one fault. What it leaves is kept if that was asked for, or if it failed.
+func (c *faultFlags) one(ctx context.Context, f faults.Fault, e env) (r faults.Report, err error) {
+	var dir string
+	if c.keep != "" {
+		dir = filepath.Join(c.keep, f.Name)
+		err = os.MkdirAll(c.keep, 0o700)
+		if err == nil {
+			err = os.Mkdir(dir, 0o700)
+		}
+	} else {
+		dir, err = os.MkdirTemp("", "headway-prove-")
+	}
+	if err != nil {
+		return faults.Report{}, err
+	}
+	say := func(format string, a ...any) { _, _ = fmt.Fprintf(e.stderr, format+"\n", a...) }
+	say("%s, seed %d: %s", f.Name, c.seed, f.About)
+	r, err = faults.Run(ctx, faults.Spec{
+		Fault: f, For: c.length, Drain: c.drain, Seed: c.seed, Workers: c.workers, Rate: c.rate, Dir: dir, Log: say,
+	})
+	if err != nil || r.Failed() != nil || c.keep != "" {
+		say("what it left is in %s", dir)
+		return r, err
+	}
+	return r, os.RemoveAll(dir)
+}

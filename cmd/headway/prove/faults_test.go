@@ -1,0 +1,80 @@
+package prove
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/headwayq/headway/internal/faults"
+)
+
+// What is wrong with the arguments of a run through faults is said all at once, and nothing is started.
+func TestFaultArguments(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"floods -for 1ms -workers 0":   "headway prove: \"floods\" is no fault: \"headway prove faults\" lists them\n-for is 1ms, want 1s to 24h\n-workers is 0, want 1 to 100\n-h lists the flags\n",
+		"workers -rate 5000 -drain 2h": "headway prove: -drain is 2h0m0s, want 1s to 1h\n-rate is 5000, want 1 to 1000\n-h lists the flags\n",
+		"workers -seed 1 network":      "headway prove: 1 argument behind the flags: faults stand before them\n-h lists the flags\n",
+		"workers -limit 1/2s":          "headway prove: flag provided but not defined: -limit\n-h lists the flags\n",
+		"faults workers":               "headway prove: \"faults\" is no fault: \"headway prove faults\" lists them\n-h lists the flags\n",
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := Run(t.Context(), strings.Fields(args), strings.NewReader(""), &stdout, &stderr); code != exitUsage || stderr.String() != want {
+			t.Errorf("prove %s: code %d, stderr\n%swant code %d and\n%s", args, code, &stderr, exitUsage, want)
+		}
+	}
+}
+
+func TestFaultsAreListed(t *testing.T) {
+	t.Parallel()
+	var stdout, stderr bytes.Buffer
+	if code := Run(t.Context(), []string{"faults"}, strings.NewReader(""), &stdout, &stderr); code != exitOK {
+		t.Errorf("code %d, stderr %s", code, &stderr)
+	}
+	for _, f := range faults.All() {
+		if !strings.Contains(stdout.String(), f.Name+" ") || !strings.Contains(stdout.String(), f.About) {
+			t.Errorf("%s is not listed:\n%s", f.Name, &stdout)
+		}
+	}
+}
+
+// A run prints its report, and writes it as JSON and as a line of the table.
+func TestFaultRun(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	report, table := filepath.Join(dir, "report"), filepath.Join(dir, "table")
+	var stdout, stderr bytes.Buffer
+	args := []string{"restart-always", "-for", "4s", "-rate", "20", "-workers", "2", "-seed", "1", "-report", report, "-table", table, "-keep", filepath.Join(dir, "kept")}
+	if code := Run(t.Context(), args, strings.NewReader(""), &stdout, &stderr); code != exitOK {
+		t.Fatalf("code %d, stdout\n%sstderr\n%s", code, &stdout, &stderr)
+	}
+	var all []faults.Report
+	text, err := os.ReadFile(report)
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil || len(all) != 1 || all[0].Sent != all[0].Accepted || all[0].Sent == 0 || all[0].Seed != 1 {
+		t.Errorf("the report is %+v, %v", all, err)
+	}
+	line, err := os.ReadFile(table)
+	if err != nil || !strings.Contains(string(line), "\n| `restart-always` | ") {
+		t.Errorf("the table is %q, %v", line, err)
+	}
+	for _, want := range []string{"fault ", "restart-always: Redis is killed", "lost ", "over a limit ", "stall at a strike "} {
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("stdout has no %q:\n%s", want, &stdout)
+		}
+	}
+	for _, name := range []string{"grants.jsonl", "arrivals.jsonl", "strikes.json", "worker-1.log"} {
+		kept, err := os.ReadFile(filepath.Join(dir, "kept", "restart-always", name))
+		if err != nil {
+			t.Error(err)
+		}
+		if strings.Contains(string(kept), "+49151") || strings.Contains(string(kept), "hello") {
+			t.Errorf("%s shows a phone number or a text", name)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package faults
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+)
+
+const (
+	readyWithin = 30 * time.Second
+	endWithin   = 30 * time.Second // asynq's ShutdownTimeout, and its loops
+)
+
+// crew is the worker processes of a run. It is used by one goroutine at a time.
+type crew struct {
+	dir       string
+	spec      workerSpec
+	processes []*process // all that ever were; the number of each is its place, from 1
+}
+
+// process is one worker process, from its start to its end.
+type process struct {
+	number int
+	cmd    *exec.Cmd
+	stdin  io.Closer
+	ended  chan struct{} // closed once it is reaped
+
+	killed, frozen bool
+}
+
+// start starts one more process, and waits until it works.
+func (c *crew) start() error {
+	p := &process{number: len(c.processes) + 1, ended: make(chan struct{})}
+	log := filepath.Join(c.dir, fmt.Sprintf("worker-%d.log", p.number))
+	if err := c.launch(p, log); err != nil {
+		text, _ := os.ReadFile(log)
+		return fmt.Errorf("faults: worker process %d: %w\n%s", p.number, err, text[max(0, len(text)-2000):])
+	}
+	return nil
+}
+
+func (c *crew) launch(p *process, log string) error {
+	spec := c.spec
+	spec.Process = p.number
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	out, err := os.Create(log)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	p.cmd = exec.Command(self)
+	p.cmd.Env = append(os.Environ(), workerEnv+"="+string(text))
+	p.cmd.Stderr = out
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the run, which ends its workers
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		return err
+	}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	c.processes = append(c.processes, p)
+	ready := make(chan error, 1)
+	go func() {
+		line, err := bufio.NewReader(stdout).ReadString('\n')
+		if err == nil && line != readyLine+"\n" {
+			err = fmt.Errorf("it says %q, want %q", line, readyLine)
+		}
+		ready <- err
+		_ = p.cmd.Wait() // killed is how many of them end
+		close(p.ended)
+	}()
+	select {
+	case err := <-ready:
+		return err
+	case <-time.After(readyWithin):
+		return fmt.Errorf("not ready after %v", readyWithin)
+	}
+}
+
+// pick returns a process that runs.
+func (c *crew) pick(random *rand.Rand) *process {
+	running := slices.DeleteFunc(slices.Clone(c.processes), (*process).over)
+	return running[random.IntN(len(running))]
+}
+
+// end lets all processes that run end cleanly.
+func (c *crew) end() error {
+	var errs []error
+	for _, p := range c.processes {
+		if !p.over() {
+			errs = append(errs, p.end())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// clear kills what runs, also what stands still.
+func (c *crew) clear() {
+	for _, p := range c.processes {
+		if !p.over() {
+			p.kill()
+		}
+		_ = p.stdin.Close()
+	}
+}
+
+// struck says whether a process was killed or stood still: what it did then may be done again.
+func (c *crew) struck(number int) bool {
+	if number < 1 || number > len(c.processes) {
+		return false
+	}
+	p := c.processes[number-1]
+	return p.killed || p.frozen
+}
+
+func (p *process) over() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// kill ends the process as a crash would. os.Process knows when it was reaped: only our own
+// process is signalled.
+func (p *process) kill() {
+	p.killed = true
+	_ = p.cmd.Process.Kill()
+	<-p.ended
+}
+
+func (p *process) freeze() {
+	p.frozen = true
+	_ = p.cmd.Process.Signal(syscall.SIGSTOP)
+}
+
+func (p *process) resume() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
+
+// end lets the process shut down.
+func (p *process) end() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.ended:
+	case <-time.After(endWithin):
+		return fmt.Errorf("faults: worker process %d did not end within %v", p.number, endWithin)
+	}
+	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
+		return fmt.Errorf("faults: worker process %d ended with code %d, see worker-%d.log", p.number, code, p.number)
+	}
+	return nil
+}

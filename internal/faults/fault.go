@@ -1,0 +1,337 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redisserver"
+)
+
+// Fault is a kind of fault that a run can be led through.
+type Fault struct {
+	Name  string
+	About string
+	// Forgets says that Redis itself forgets what it had accepted, so that grants and tasks
+	// may be lost. Such a run tells how many, and is no failure for that.
+	Forgets bool
+
+	start starter
+	every time.Duration // from the end of a strike to the next one, on average
+	// strike does the fault once, and returns what it did when it is over.
+	strike func(ctx context.Context, r *run) (what string, err error)
+}
+
+// All returns the faults, in the order of the documentation.
+func All() []Fault {
+	always := []redisserver.Option{redisserver.AOF()}
+	everySecond := []redisserver.Option{redisserver.AOF(), redisserver.Arg("appendfsync", "everysec")}
+	return []Fault{
+		{
+			Name: "workers", About: "each second a worker process is killed, stands still for 3 s, or is stopped cleanly",
+			start: alone("one server"), every: time.Second, strike: strikeWorkers,
+		},
+		{
+			Name: "restart-always", About: "Redis is killed and started again, with appendfsync always",
+			start: alone("one server, AOF always", always...), every: 4 * time.Second, strike: restart,
+		},
+		{
+			Name: "restart-everysec", About: "Redis is killed and started again, with appendfsync everysec",
+			start: alone("one server, AOF everysec", everySecond...), every: 4 * time.Second, strike: restart,
+		},
+		{
+			Name: "restart-empty", About: "Redis without persistence is killed and started again: all is forgotten", Forgets: true,
+			start: alone("one server, no persistence"), every: 10 * time.Second, strike: restart,
+		},
+		{
+			Name: "network", About: "latency and jitter, connections cut, replies lost, silence of 3 s",
+			start: behindProxy(), every: 2 * time.Second, strike: strikeNetwork,
+		},
+		{
+			Name:  "server",
+			About: "full memory, CLIENT PAUSE, CLIENT KILL, SCRIPT FLUSH, FUNCTION FLUSH, a command that takes half a second, BGSAVE, a rewritten AOF",
+			start: alone("one server, AOF always", append(always, redisserver.Arg("enable-debug-command", "yes"))...), every: 2 * time.Second, strike: strikeServer,
+		},
+		{
+			Name: "sentinel-kill", About: "the master is killed, and Sentinel makes a replica the master", Forgets: true,
+			start: watched(), every: 5 * time.Second, strike: killMaster,
+		},
+		{
+			Name: "sentinel-frozen", About: "the master stands still until Sentinel has replaced it, and comes back as a second master for a moment", Forgets: true,
+			start: watched(), every: 5 * time.Second, strike: freezeMaster,
+		},
+		{
+			Name: "sentinel-failover", About: "SENTINEL FAILOVER, as it is", Forgets: true,
+			start: watched(), every: 5 * time.Second, strike: func(ctx context.Context, r *run) (string, error) { return failover(ctx, r, false) },
+		},
+		{
+			Name: "sentinel-paused", About: "SENTINEL FAILOVER after CLIENT PAUSE 5000 WRITE on the master, as docs/production.md says",
+			start: watched(), every: 5 * time.Second, strike: func(ctx context.Context, r *run) (string, error) { return failover(ctx, r, true) },
+		},
+		{
+			Name: "cluster-kill", About: "a master of a cluster is killed, and its replica takes over", Forgets: true,
+			start: cluster, every: 5 * time.Second, strike: killNode,
+		},
+		{
+			Name: "cluster-failover", About: "CLUSTER FAILOVER on a replica",
+			start: cluster, every: 3 * time.Second, strike: clusterFailover,
+		},
+		{
+			Name: "reshard", About: "slots move from one master of a cluster to another, that of the queue among them",
+			start: cluster, every: 2 * time.Second, strike: reshard,
+		},
+	}
+}
+
+// Find returns the fault of a name.
+func Find(name string) (Fault, bool) {
+	all := All()
+	i := slices.IndexFunc(all, func(f Fault) bool { return f.Name == name })
+	if i < 0 {
+		return Fault{}, false
+	}
+	return all[i], true
+}
+
+func strikeWorkers(_ context.Context, r *run) (string, error) {
+	p := r.crew.pick(r.random)
+	switch r.random.IntN(3) {
+	case 0:
+		p.kill()
+		return "a worker killed", r.crew.start()
+	case 1:
+		p.freeze()
+		r.sleep(3 * time.Second)
+		p.resume()
+		return "a worker stood still", nil
+	}
+	if err := p.end(); err != nil {
+		return "", err
+	}
+	return "a worker stopped", r.crew.start()
+}
+
+func restart(_ context.Context, r *run) (string, error) {
+	if err := r.system.one.Kill(); err != nil {
+		return "", err
+	}
+	r.sleep(r.upTo(time.Second))
+	return "Redis killed", r.system.one.StartAgain()
+}
+
+func strikeNetwork(_ context.Context, r *run) (string, error) {
+	p := r.system.proxy
+	switch r.random.IntN(4) {
+	case 0:
+		for range 20 {
+			p.Delay(r.upTo(25 * time.Millisecond))
+			r.sleep(100 * time.Millisecond)
+		}
+		p.Delay(0)
+		return "latency", nil
+	case 1:
+		for range 5 {
+			p.Refuse(true)
+			p.Refuse(false)
+			r.sleep(200 * time.Millisecond)
+		}
+		return "connections cut", nil
+	case 2:
+		n := 0
+		p.CutReplies(func([]byte) bool { n++; return n%20 == 0 })
+		r.sleep(2 * time.Second)
+		p.CutReplies(nil)
+		return "replies lost", nil
+	}
+	p.Delay(3 * time.Second)
+	r.sleep(100 * time.Millisecond)
+	p.Delay(0)
+	r.sleep(3 * time.Second)
+	return "silence", nil
+}
+
+func strikeServer(ctx context.Context, r *run) (string, error) {
+	rdb := redis.NewClient(&redis.Options{Addr: r.system.one.Addr()})
+	defer rdb.Close()
+	do := func(args ...any) error { return rdb.Do(ctx, args...).Err() }
+	switch r.random.IntN(8) {
+	case 0:
+		err := do("config", "set", "maxmemory", "1")
+		r.sleep(time.Second)
+		return "full memory", errors.Join(err, do("config", "set", "maxmemory", "0"))
+	case 1:
+		err := do("client", "pause", "1000", "all")
+		r.sleep(time.Second)
+		return "CLIENT PAUSE", err
+	case 2:
+		return "CLIENT KILL", do("client", "kill", "type", "normal", "skipme", "yes")
+	case 3:
+		return "SCRIPT FLUSH", do("script", "flush")
+	case 4:
+		return "FUNCTION FLUSH", do("function", "flush")
+	case 5:
+		return "DEBUG SLEEP", do("debug", "sleep", "0.5")
+	case 6:
+		return "BGSAVE", unlessBusy(do("bgsave", "schedule"))
+	}
+	return "BGREWRITEAOF", unlessBusy(do("bgrewriteaof"))
+}
+
+// unlessBusy leaves out that the server does so already.
+func unlessBusy(err error) error {
+	if err != nil && redis.HasErrorPrefix(err, "ERR Background") {
+		return nil
+	}
+	return err
+}
+
+// settlesWithin is how long servers may take until they agree on who is the master.
+const settlesWithin = time.Minute
+
+func killMaster(ctx context.Context, r *run) (string, error) {
+	w := r.system.watched
+	master, err := w.Master(ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := master.Kill(); err != nil {
+		return "", err
+	}
+	err = r.until(ctx, "sentinels name another master", func() bool {
+		now, err := w.Master(ctx)
+		return err == nil && now != master
+	})
+	return "the master killed", errors.Join(err, master.StartAgain(), w.Settled(ctx, settlesWithin))
+}
+
+func freezeMaster(ctx context.Context, r *run) (string, error) {
+	w := r.system.watched
+	master, err := w.Master(ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := master.Pause(); err != nil {
+		return "", err
+	}
+	err = r.until(ctx, "sentinels name another master", func() bool {
+		now, err := w.Master(ctx)
+		return err == nil && now != master
+	})
+	return "the master stood still", errors.Join(err, master.Resume(), w.Settled(ctx, settlesWithin))
+}
+
+func failover(ctx context.Context, r *run, paused bool) (string, error) {
+	w := r.system.watched
+	master, err := w.Master(ctx)
+	if err != nil {
+		return "", err
+	}
+	if paused {
+		rdb := redis.NewClient(&redis.Options{Addr: master.Addr()})
+		err := rdb.Do(ctx, "client", "pause", "5000", "write").Err()
+		_ = rdb.Close()
+		if err != nil {
+			return "", err
+		}
+	}
+	if err := w.Failover(ctx); err != nil {
+		return "", err
+	}
+	err = r.until(ctx, "sentinels name another master", func() bool {
+		now, err := w.Master(ctx)
+		return err == nil && now != master
+	})
+	return "SENTINEL FAILOVER", errors.Join(err, w.Settled(ctx, settlesWithin))
+}
+
+// shard returns a shard of the cluster at random, when each has its replica.
+func shard(ctx context.Context, r *run) (redisserver.Shard, error) {
+	if err := r.system.cluster.Whole(ctx, settlesWithin); err != nil {
+		return redisserver.Shard{}, err
+	}
+	all, err := r.system.cluster.Shards(ctx)
+	if err != nil {
+		return redisserver.Shard{}, err
+	}
+	if len(all) == 0 {
+		return redisserver.Shard{}, errors.New("faults: the cluster has no shard")
+	}
+	return all[r.random.IntN(len(all))], nil
+}
+
+func killNode(ctx context.Context, r *run) (string, error) {
+	s, err := shard(ctx, r)
+	if err != nil {
+		return "", err
+	}
+	if err := s.Master.Kill(); err != nil {
+		return "", err
+	}
+	err = r.until(ctx, "a replica takes over", func() bool { return !leads(ctx, r, s.Master) })
+	if err := errors.Join(err, s.Master.StartAgain()); err != nil {
+		return "", err
+	}
+	return "a master killed", errors.Join(redisserver.Following(s.Master), r.system.cluster.Whole(ctx, settlesWithin))
+}
+
+func clusterFailover(ctx context.Context, r *run) (string, error) {
+	s, err := shard(ctx, r)
+	if err != nil {
+		return "", err
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: s.Replicas[0].Addr()})
+	defer rdb.Close()
+	if err := rdb.ClusterFailover(ctx).Err(); err != nil {
+		return "", err
+	}
+	err = r.until(ctx, "the replica takes over", func() bool { return !leads(ctx, r, s.Master) })
+	if err != nil {
+		return "", err
+	}
+	return "CLUSTER FAILOVER", errors.Join(redisserver.Following(s.Master), r.system.cluster.Whole(ctx, settlesWithin))
+}
+
+// leads says whether a server is the master of a shard, as far as the others know.
+func leads(ctx context.Context, r *run, p *redisserver.Process) bool {
+	all, err := r.system.cluster.Shards(ctx)
+	return err != nil || slices.ContainsFunc(all, func(s redisserver.Shard) bool { return s.Master == p })
+}
+
+// movedSlots is how many slots move in a strike.
+const movedSlots = 100
+
+func reshard(ctx context.Context, r *run) (string, error) {
+	all, err := r.system.cluster.Shards(ctx)
+	if err != nil {
+		return "", err
+	}
+	queueSlot, err := r.client.ClusterKeySlot(ctx, "{default}").Result()
+	if err != nil {
+		return "", err
+	}
+	slots := []int{int(queueSlot)}
+	for len(slots) < movedSlots {
+		slots = append(slots, r.random.IntN(redisserver.Slots))
+	}
+	for _, slot := range slots {
+		from := slices.IndexFunc(all, func(s redisserver.Shard) bool { return s.Has(slot) })
+		to := r.random.IntN(len(all))
+		if from < 0 || from == to {
+			to = (from + 1) % len(all)
+		}
+		if from < 0 || from == to {
+			return "", fmt.Errorf("faults: nobody has slot %d", slot)
+		}
+		if err := r.system.cluster.Move(ctx, slot, all[from].Master, all[to].Master); err != nil {
+			return "", err
+		}
+		if all, err = r.system.cluster.Shards(ctx); err != nil {
+			return "", err
+		}
+	}
+	return "slots moved", nil
+}

@@ -1,0 +1,369 @@
+package faults
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/internal/e2e"
+)
+
+// Report is what came of a run.
+type Report struct {
+	Fault   string         `json:"fault"`
+	About   string         `json:"about"`
+	Forgets bool           `json:"forgets"`
+	System  string         `json:"system"`
+	Server  string         `json:"server"`
+	Seed    uint64         `json:"seed"`
+	For     time.Duration  `json:"for_ns"`
+	Workers int            `json:"workers"`
+	Rate    int            `json:"rate"`
+	Limits  string         `json:"limits"` // by which it is judged
+	Strikes map[string]int `json:"strikes"`
+
+	Accepted int `json:"accepted"` // messages of the client and of the batch, and ticks
+	Refused  int `json:"refused"`  // calls to enqueue that failed, and were made again
+	Sent     int `json:"sent"`     // messages that the gateway got
+	Lost     int `json:"lost"`     // accepted, and neither sent nor in the queue
+	Left     int `json:"left"`     // still in the queue when the time was over
+	Archived int `json:"archived"` // by asynq, for good
+	Again    int `json:"again"`    // sendings of a message that the gateway had
+
+	// Unexplained are those of Again whose first sender was neither killed nor stood still, and
+	// between which no server was struck.
+	Unexplained int            `json:"unexplained"`
+	Breaches    map[string]int `json:"breaches"` // by rule, by the instants at which Redis granted
+	AtGateway   int            `json:"at_gateway"`
+	Unused      int            `json:"unused"` // grants of which nothing came to the gateway
+
+	Used    float64         `json:"used"`      // what was sent during the load, of what the provider's limit lets through
+	Stall   time.Duration   `json:"stall_ns"`  // longest time without a message at the gateway, during the load
+	Stalls  []time.Duration `json:"stalls_ns"` // the same for each strike, until five seconds after it; sorted
+	LateP50 time.Duration   `json:"late_p50_ns"`
+	LateP99 time.Duration   `json:"late_p99_ns"` // of a grant, after the instant that was promised
+}
+
+// Failed says what must not be, by the guarantees: nothing is lost, sent twice without a cause,
+// or over a limit, unless Redis itself forgets.
+func (r Report) Failed() error {
+	var errs []error
+	bad := func(n int, what string) {
+		if n > 0 {
+			errs = append(errs, fmt.Errorf("%s: %d %s", r.Fault, n, what))
+		}
+	}
+	bad(r.Unexplained, "sent again without a cause")
+	bad(r.Archived, "archived")
+	bad(r.Left, "left in the queue")
+	if !r.Forgets {
+		bad(r.Lost, "lost")
+		bad(r.broken(), "over a limit")
+		bad(r.AtGateway, "over a limit by the gateway's clock")
+	}
+	return errors.Join(errs...)
+}
+
+func (r Report) broken() int {
+	n := 0
+	for _, b := range r.Breaches {
+		n += b
+	}
+	return n
+}
+
+func (r Report) struck() int {
+	n := 0
+	for _, s := range r.Strikes {
+		n += s
+	}
+	return n
+}
+
+// judge holds what the gateway got against what was accepted, and against the limits.
+func (r *run) judge(ctx context.Context) (Report, error) {
+	s := r.spec
+	rep := Report{
+		Fault: s.Fault.Name, About: s.Fault.About, Forgets: s.Fault.Forgets, System: r.system.about, Server: r.system.version(ctx),
+		Seed: s.Seed, For: s.For, Workers: s.Workers, Rate: s.Rate, Refused: r.refused,
+		Strikes: map[string]int{}, Breaches: map[string]int{},
+	}
+	var limits []string
+	for _, rule := range r.policy.Rules {
+		limits = append(limits, fmt.Sprintf("%s %s", rule.Name, e2e.RuleText(rule)))
+	}
+	rep.Limits = strings.Join(limits, ", ")
+	for _, strike := range r.strikes {
+		rep.Strikes[strike.What]++
+	}
+	grants, err := e2e.ReadGrants(r.crew.spec.Grants)
+	if err != nil {
+		return Report{}, err
+	}
+	arrivals := r.gateway.Arrivals()
+	for _, rule := range r.policy.Rules {
+		if n := e2e.Breaches(grants, rule); n > 0 {
+			rep.Breaches[rule.Name] = n
+		}
+	}
+	rep.AtGateway = r.gateway.Stats().Breaches
+	rep.Unused = unused(grants, arrivals)
+	left, err := r.left()
+	if err != nil {
+		return Report{}, err
+	}
+	rep.Left, rep.Archived = left.waiting, left.archived
+	r.messages(&rep, arrivals, left.ids)
+	r.pace(&rep, arrivals)
+	rep.LateP50, rep.LateP99 = lateness(grants)
+	return rep, nil
+}
+
+// leftover is what is in the queue at the end.
+type leftover struct {
+	waiting, archived int
+	ids               map[string]bool
+}
+
+func (r *run) left() (leftover, error) {
+	rdb := r.system.address.client()
+	defer rdb.Close()
+	i := asynq.NewInspectorFromRedisClient(rdb)
+	l := leftover{ids: map[string]bool{}}
+	for state, list := range map[*int][]func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error){
+		&l.waiting:  {i.ListPendingTasks, i.ListActiveTasks, i.ListScheduledTasks, i.ListRetryTasks},
+		&l.archived: {i.ListArchivedTasks},
+	} {
+		for _, of := range list {
+			for page := 1; ; page++ {
+				tasks, err := of(queueName, asynq.Page(page), asynq.PageSize(1000))
+				if errors.Is(err, asynq.ErrQueueNotFound) {
+					break // Redis forgot it
+				}
+				if err != nil {
+					return leftover{}, err
+				}
+				for _, t := range tasks {
+					if m, err := e2e.DecodeMessage(t.Payload); err == nil {
+						l.ids[m.ID] = true
+					}
+				}
+				*state += len(tasks)
+				if len(tasks) < 1000 {
+					break
+				}
+			}
+		}
+	}
+	return l, nil
+}
+
+// messages counts what was sent, lost and sent again.
+func (r *run) messages(rep *Report, arrivals []e2e.Arrival, left map[string]bool) {
+	r.acceptTicks(arrivals)
+	first := map[string]e2e.Arrival{}
+	for _, a := range arrivals {
+		before, again := first[a.ID]
+		if !again {
+			first[a.ID] = a
+			continue
+		}
+		rep.Again++
+		if !r.explained(before, a) {
+			rep.Unexplained++
+		}
+		first[a.ID] = a
+	}
+	rep.Sent, rep.Accepted = len(first), len(r.accepted)
+	for id := range r.accepted {
+		if _, sent := first[id]; !sent && !left[id] {
+			rep.Lost++
+		}
+	}
+}
+
+// acceptTicks adds each tick of the schedule from the first to the last one that was sent:
+// all of them were to be enqueued.
+func (r *run) acceptTicks(arrivals []e2e.Arrival) {
+	first, last := int64(math.MaxInt64), int64(0)
+	for _, a := range arrivals {
+		if text, ok := strings.CutPrefix(a.ID, tickPrefix); ok {
+			at, _ := strconv.ParseInt(text, 10, 64)
+			first, last = min(first, at), max(last, at)
+		}
+	}
+	for at := first; at <= last; at++ {
+		r.accepted[tickPrefix+strconv.FormatInt(at, 10)] = true
+	}
+}
+
+// explained says whether a message may have been sent again: its first sender was killed or
+// stood still, or Redis was struck before it had heard that the message was sent.
+func (r *run) explained(before, again e2e.Arrival) bool {
+	if r.crew.struck(before.Sender) {
+		return true
+	}
+	if r.spec.Fault.Name == "workers" {
+		return false
+	}
+	return slices.ContainsFunc(r.strikes, func(s Strike) bool {
+		return s.From.UnixMicro() <= again.ArrivedUs && s.To.UnixMicro() >= before.ArrivedUs-time.Second.Microseconds()
+	})
+}
+
+// afterStrike is how long after a strike a stall is put down to it.
+const afterStrike = 5 * time.Second
+
+// pace finds for how long the gateway got nothing, at all and around each strike.
+func (r *run) pace(rep *Report, arrivals []e2e.Arrival) {
+	end := r.began.Add(r.spec.For)
+	stalls := make([]time.Duration, len(r.strikes))
+	sent, last := 0, r.began
+	for _, a := range arrivals {
+		at := time.UnixMicro(a.ArrivedUs)
+		if at.After(end) && last.After(end) {
+			break
+		}
+		sent++
+		gap := at.Sub(last)
+		rep.Stall = max(rep.Stall, gap)
+		for i, s := range r.strikes {
+			if at.After(s.From) && last.Before(s.To.Add(afterStrike)) {
+				stalls[i] = max(stalls[i], gap)
+			}
+		}
+		last = at
+	}
+	slices.Sort(stalls)
+	rep.Stalls, rep.Used = stalls, float64(sent)/(float64(r.spec.Rate)*r.spec.For.Seconds())
+}
+
+// unused counts the grants under which nothing came to the gateway.
+func unused(grants []e2e.Grant, arrivals []e2e.Arrival) int {
+	type use struct {
+		id string
+		at int64
+	}
+	used := map[use]bool{}
+	for _, a := range arrivals {
+		used[use{a.ID, a.GrantedUs}] = true
+	}
+	n := 0
+	for _, g := range grants {
+		if !used[use{g.ID, g.GrantedUs}] {
+			n++
+		}
+	}
+	return n
+}
+
+// lateness is how much later than promised grants were given.
+func lateness(grants []e2e.Grant) (p50, p99 time.Duration) {
+	var late []time.Duration
+	for _, g := range grants {
+		if g.PromisedUs > 0 {
+			late = append(late, time.Duration(g.GrantedUs-g.PromisedUs)*time.Microsecond)
+		}
+	}
+	if len(late) == 0 {
+		return 0, 0
+	}
+	slices.Sort(late)
+	return late[len(late)/2], late[len(late)*99/100]
+}
+
+// Print writes the report for people.
+func (r Report) Print(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	line := func(name, format string, a ...any) { _, _ = fmt.Fprintf(t, name+"\t"+format+"\n", a...) }
+	line("fault", "%s: %s", r.Fault, r.About)
+	line("Redis", "%s, %s", r.Server, r.System)
+	line("load", "%d/s for %v, %d worker processes, seed %d", r.Rate, r.For, r.Workers, r.Seed)
+	line("limits", "%s", r.Limits)
+	line("strikes", "%d: %s", r.struck(), counts(r.Strikes))
+	line("accepted", "%d, after %d refusals", r.Accepted, r.Refused)
+	line("sent", "%d", r.Sent)
+	line("lost", "%d", r.Lost)
+	line("sent again", "%d, %d of them without a cause", r.Again, r.Unexplained)
+	line("left", "%d in the queue, %d archived", r.Left, r.Archived)
+	line("over a limit", "%s by the grants, %d by the gateway's clock", cmp.Or(counts(r.Breaches), "0"), r.AtGateway)
+	line("grants unused", "%d", r.Unused)
+	line("limit used", "%.0f %%", 100*r.Used)
+	line("stall at a strike", "p50 %v, worst %v", r.stallAt(50), r.stallAt(100))
+	line("lateness", "p50 %v, p99 %v", r.LateP50.Round(time.Millisecond), r.LateP99.Round(time.Millisecond))
+	return t.Flush()
+}
+
+func counts(of map[string]int) string {
+	var parts []string
+	for what, n := range of {
+		parts = append(parts, fmt.Sprintf("%d × %s", n, what))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ", ")
+}
+
+func (r Report) stallAt(percent int) time.Duration {
+	if len(r.Stalls) == 0 {
+		return 0
+	}
+	return r.Stalls[min(len(r.Stalls)-1, len(r.Stalls)*percent/100)].Round(10 * time.Millisecond)
+}
+
+// WriteFile writes reports as JSON.
+func WriteFile(path string, all []Report) error {
+	text, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o600)
+}
+
+// The table of a file stands between these lines, where it has them.
+const (
+	tableBegins = "<!-- headway prove writes from here -->\n"
+	tableEnds   = "<!-- to here -->\n"
+)
+
+// WriteTable writes reports as the table of docs/reliability.md: into the place of an earlier one,
+// where the file has one, or as a file of its own.
+func WriteTable(path string, all []Report) error {
+	text := table(all)
+	old, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	before, rest, begins := strings.Cut(string(old), tableBegins)
+	if _, after, ends := strings.Cut(rest, tableEnds); begins && ends {
+		text = before + tableBegins + text + tableEnds + after
+	}
+	return os.WriteFile(path, []byte(text), 0o644) // #nosec G306: a page of the docs
+}
+
+func table(all []Report) string {
+	var b strings.Builder
+	b.WriteString("| fault | strikes | accepted | lost | sent again | without a cause | over a limit | limit used | stall at a strike, p50 / worst |\n")
+	b.WriteString("|---|--:|--:|--:|--:|--:|--:|--:|--:|\n")
+	for _, r := range all {
+		fmt.Fprintf(&b, "| `%s` | %d | %d | %d | %d | %d | %d | %.0f %% | %v / %v |\n", r.Fault, r.struck(), r.Accepted, r.Lost,
+			r.Again, r.Unexplained, max(r.broken(), r.AtGateway), 100*r.Used, r.stallAt(50), r.stallAt(100))
+	}
+	if len(all) > 0 {
+		r := all[0]
+		fmt.Fprintf(&b, "\n%s, %d/s for %v a fault, %d worker processes, seed %d.\n", r.Server, r.Rate, r.For, r.Workers, r.Seed)
+	}
+	return b.String()
+}

@@ -1,0 +1,136 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redisserver"
+)
+
+// address is where a process finds Redis.
+type address struct {
+	Addrs   []string `json:"addrs"`
+	Cluster bool     `json:"cluster,omitempty"`
+	Master  string   `json:"master,omitempty"` // its name; Addrs are the sentinels
+}
+
+func (a address) client() redis.UniversalClient {
+	return redis.NewUniversalClient(&redis.UniversalOptions{Addrs: a.Addrs, IsClusterMode: a.Cluster, MasterName: a.Master})
+}
+
+// system is the Redis of a run: one of its kinds.
+type system struct {
+	address address
+	about   string
+	one     *redisserver.Process // also where a proxy leads to
+	proxy   *redisserver.Proxy
+	watched *redisserver.Watched
+	cluster *redisserver.Cluster
+	dir     string
+}
+
+func (s *system) close() error {
+	var errs []error
+	if s.proxy != nil {
+		s.proxy.Close()
+	}
+	if s.one != nil {
+		errs = append(errs, s.one.Close())
+	}
+	if s.watched != nil {
+		errs = append(errs, s.watched.Close())
+	}
+	if s.cluster != nil {
+		errs = append(errs, s.cluster.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// version is what the servers say they are.
+func (s *system) version(ctx context.Context) string {
+	rdb := s.address.client()
+	defer rdb.Close()
+	info, err := rdb.Info(ctx, "server").Result()
+	if err != nil {
+		return "unknown"
+	}
+	if v, err := redisserver.InfoField(info, "valkey_version"); err == nil {
+		return "Valkey " + v
+	}
+	v, err := redisserver.InfoField(info, "redis_version")
+	if err != nil {
+		return "unknown"
+	}
+	return "Redis " + v
+}
+
+// starter starts the Redis of a run, which keeps its files in a directory.
+type starter func(dir string) (*system, error)
+
+// alone is one server.
+func alone(about string, opts ...redisserver.Option) starter {
+	return func(dir string) (*system, error) {
+		one, err := redisserver.Launch(dir, opts...)
+		if err != nil {
+			return nil, err
+		}
+		return &system{one: one, about: about, address: address{Addrs: []string{one.Addr()}}}, nil
+	}
+}
+
+// behindProxy is one server that is reached through a proxy.
+func behindProxy(opts ...redisserver.Option) starter {
+	return func(dir string) (*system, error) {
+		s, err := alone("one server behind a proxy", opts...)(dir)
+		if err != nil {
+			return nil, err
+		}
+		if s.proxy, err = redisserver.ListenProxy(s.one.Addr(), nil); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+		s.address.Addrs = []string{s.proxy.Addr()}
+		return s, nil
+	}
+}
+
+// watched is a master with two replicas and three sentinels.
+func watched(opts ...redisserver.Option) starter {
+	return func(dir string) (*system, error) {
+		w, err := redisserver.LaunchWatched(dir, opts...)
+		if err != nil {
+			return nil, err
+		}
+		return &system{
+			watched: w, about: "a master, two replicas, three sentinels",
+			address: address{Addrs: w.Addrs(), Master: redisserver.MasterName},
+		}, nil
+	}
+}
+
+// cluster is a Redis Cluster of three masters with a replica each.
+func cluster(dir string) (*system, error) {
+	c, err := redisserver.LaunchCluster(dir, 3, true)
+	if err != nil {
+		return nil, err
+	}
+	return &system{cluster: c, about: "a cluster of three masters, each with a replica", address: address{Addrs: c.Addrs(), Cluster: true}}, nil
+}
+
+// startIn starts a system in a directory of its own below dir.
+func startIn(start starter, dir string) (*system, error) {
+	own := filepath.Join(dir, "redis")
+	if err := os.Mkdir(own, 0o700); err != nil {
+		return nil, fmt.Errorf("faults: %w", err)
+	}
+	s, err := start(own)
+	if err != nil {
+		return nil, fmt.Errorf("faults: %w", err)
+	}
+	s.dir = own
+	return s, nil
+}

@@ -1,0 +1,204 @@
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/internal/e2e"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
+	"github.com/headwayq/headway/queue/schedule"
+	"github.com/headwayq/headway/worker"
+)
+
+const (
+	// workerEnv holds a [workerSpec], and makes a program that calls [Worker] a worker process.
+	workerEnv = "HEADWAY_FAULTS_WORKER"
+
+	queueName = "default"
+	readyLine = "ready"
+	source    = "messages"    // of the batch
+	tick      = "each-second" // the entry of the schedule
+)
+
+// workerSpec is all that a worker process is told.
+type workerSpec struct {
+	Redis    address `json:"redis"`
+	Gateway  string  `json:"gateway"`  // URL to POST to
+	Policies string  `json:"policies"` // YAML
+	Grants   string  `json:"grants"`   // the file to append to
+	Secret   []byte  `json:"secret"`   // of the keys in that file
+	Phones   int     `json:"phones"`
+	Process  int     `json:"process"` // its number
+}
+
+// Worker runs a worker process if the environment asks for one, and says whether it did. A
+// program that starts runs calls it first of all, and exits with the code.
+func Worker() (code int, is bool) {
+	text := os.Getenv(workerEnv)
+	if text == "" {
+		return 0, false
+	}
+	if err := work(text); err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, "worker process:", err)
+		return 1, true
+	}
+	return 0, true
+}
+
+// workerProcess is what the handlers of a worker process share.
+type workerProcess struct {
+	spec    workerSpec
+	policy  e2e.Policy
+	grants  *e2e.GrantWriter
+	gateway *e2e.GatewayClient
+}
+
+// work works until SIGTERM, or until the process that started it is gone.
+func work(text string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(3) // whoever started us is gone
+	}()
+	p := &workerProcess{}
+	if err := json.Unmarshal([]byte(text), &p.spec); err != nil {
+		return err
+	}
+	var err error
+	if p.policy, err = readPolicy(p.spec.Policies); err != nil {
+		return err
+	}
+	if p.grants, err = e2e.OpenGrants(p.spec.Grants); err != nil {
+		return err
+	}
+	if p.gateway, err = e2e.NewGatewayClient(p.spec.Gateway, 0); err != nil {
+		return err
+	}
+	p.gateway.Sender = p.spec.Process
+	rdb := p.spec.Redis.client()
+	defer rdb.Close()
+	log, err := zap.NewProduction()
+	if err != nil {
+		return err
+	}
+	pool, err := worker.New(rdb, asynq.HandlerFunc(p.send), worker.Config{
+		Asynq: asynq.Config{
+			Concurrency:    10,
+			RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Second }, // what died comes back soon
+		},
+		Policies: []queue.Policy{p.policy.Policy}, WaitForRedis: true, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	if err := pool.Start(ctx); err != nil {
+		return err
+	}
+	fmt.Println(readyLine)
+	err = p.feedAndTick(ctx, rdb, log)
+	pool.Shutdown()
+	return err
+}
+
+// feedAndTick feeds the batch and ticks the schedule until ctx ends.
+func (p *workerProcess) feedAndTick(ctx context.Context, rdb redis.UniversalClient, log *zap.Logger) error {
+	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{p.policy.Policy}})
+	if err != nil {
+		return err
+	}
+	feeder, err := batch.NewFeeder(client, batch.FeederConfig{
+		Queues: []string{queueName}, Sources: map[string]batch.Source{source: batch.Seq(p.elements)}, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	ticks, err := schedule.New(client, schedule.Config{Logger: log}, schedule.Entry{Name: tick, Spec: "@every 1s", Overlap: schedule.OverlapAllow, TaskFunc: p.tickTask})
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	var feeding, ticking error
+	wg.Go(func() { feeding = feeder.Run(ctx) })
+	wg.Go(func() { ticking = ticks.Run(ctx) })
+	wg.Wait()
+	return errors.Join(feeding, ticking)
+}
+
+// elements are those of a batch whose Args say how many.
+func (p *workerProcess) elements(b batch.Spec) iter.Seq[batch.Element] {
+	return func(yield func(batch.Element) bool) {
+		n, _ := strconv.Atoi(b.Args)
+		random := rand.New(rand.NewPCG(1, 2)) // each feeder yields the same
+		for i := range n {
+			m := newMessage(batchPrefix+strconv.Itoa(i), random.IntN(p.spec.Phones))
+			payload, err := m.Encode()
+			if err != nil || !yield(batch.Element{ID: m.ID, Payload: payload}) {
+				return
+			}
+		}
+	}
+}
+
+func (p *workerProcess) tickTask(_ context.Context, at time.Time) (*queue.Task, error) {
+	m := newMessage(tickPrefix+strconv.FormatInt(at.Unix(), 10), int(at.Unix())%p.spec.Phones)
+	payload, err := m.Encode()
+	return queue.NewTask(e2e.TaskType, payload), err
+}
+
+// send is the handler of a message.
+func (p *workerProcess) send(ctx context.Context, task *asynq.Task) error {
+	m, err := e2e.DecodeMessage(task.Payload())
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
+	}
+	d, ok := worker.GrantFrom(ctx)
+	if !ok {
+		return fmt.Errorf("no grant: %w", asynq.SkipRetry)
+	}
+	g, err := p.policy.GrantOf(m, task.Payload(), p.spec.Secret, d.Token.String(), d.Promised, d.At)
+	if err != nil {
+		return err
+	}
+	if err := p.grants.Write(g); err != nil { // before it is used: a process that dies has shown it
+		return err
+	}
+	return p.gateway.Send(ctx, m, g.GrantedUs)
+}
+
+// What the ids of messages begin with says where they come from.
+const (
+	clientPrefix = "c"
+	batchPrefix  = "b"
+	tickPrefix   = "t"
+)
+
+func newMessage(id string, phone int) e2e.Message {
+	return e2e.Message{ID: id, To: fmt.Sprintf("+49151%07d", phone), Text: "hello"}
+}
+
+// readPolicy reads the policy of a run, whose grants say what each rule was charged.
+func readPolicy(text string) (e2e.Policy, error) {
+	all, err := queue.ReadPolicies("policies of the run", strings.NewReader(text))
+	if err != nil {
+		return e2e.Policy{}, err
+	}
+	return e2e.Policy{Policy: all[0], PerRule: true}, nil
+}
