@@ -65,6 +65,10 @@ func All() []Fault {
 			start: watched(), every: 5 * time.Second, strike: freezeMaster,
 		},
 		{
+			Name: "sentinel-min-replicas", About: "the same with min-replicas-to-write 1, so that a master without replicas refuses to write", Forgets: true,
+			start: watched(redisserver.Arg("min-replicas-to-write", "1"), redisserver.Arg("min-replicas-max-lag", "2")), every: 5 * time.Second, strike: freezeMaster,
+		},
+		{
 			Name: "sentinel-failover", About: "SENTINEL FAILOVER, as it is", Forgets: true,
 			start: watched(), every: 5 * time.Second, strike: func(ctx context.Context, r *run) (string, error) { return failover(ctx, r, false) },
 		},

@@ -130,7 +130,7 @@ func (p *workerProcess) feedAndTick(ctx context.Context, rdb redis.UniversalClie
 	if err != nil {
 		return err
 	}
-	ticks, err := schedule.New(client, schedule.Config{Logger: log}, schedule.Entry{Name: tick, Spec: "@every 1s", Overlap: schedule.OverlapAllow, TaskFunc: p.tickTask})
+	ticks, err := schedule.New(client, schedule.Config{Logger: log}, schedule.Entry{Name: tick, Spec: "@every 1s", TaskFunc: p.tickTask})
 	if err != nil {
 		return err
 	}

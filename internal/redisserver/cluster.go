@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -83,39 +84,40 @@ func (c *Cluster) Shards(ctx context.Context) ([]Shard, error) {
 			continue
 		}
 		rdb := client(node.Addr())
-		ranges, err := rdb.ClusterSlots(ctx).Result()
+		shards, err := rdb.ClusterShards(ctx).Result()
 		_ = rdb.Close()
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		return c.shards(ranges), nil
+		return c.shards(shards), nil
 	}
 	return nil, fmt.Errorf("redisserver: no node says who has which slots: %w", errors.Join(errs...))
 }
 
-func (c *Cluster) shards(ranges []redis.ClusterSlot) []Shard {
+func (c *Cluster) shards(told []redis.ClusterShard) []Shard {
 	byAddr := map[string]*Process{}
 	for _, node := range c.Nodes() {
 		byAddr[node.Addr()] = node
 	}
 	var all []Shard
-	for _, r := range ranges {
-		if len(r.Nodes) == 0 || byAddr[r.Nodes[0].Addr] == nil {
-			continue
-		}
-		master := byAddr[r.Nodes[0].Addr]
-		i := slices.IndexFunc(all, func(s Shard) bool { return s.Master == master })
-		if i < 0 {
-			s := Shard{Master: master}
-			for _, n := range r.Nodes[1:] {
-				if replica := byAddr[n.Addr]; replica != nil {
-					s.Replicas = append(s.Replicas, replica)
-				}
+	for _, t := range told {
+		var s Shard
+		for _, n := range t.Nodes {
+			switch node := byAddr[net.JoinHostPort(n.IP, strconv.FormatInt(n.Port, 10))]; {
+			case node == nil:
+			case n.Role == "master":
+				s.Master = node
+			default:
+				s.Replicas = append(s.Replicas, node)
 			}
-			all, i = append(all, s), len(all)
 		}
-		all[i].Slots = append(all[i].Slots, [2]int{r.Start, r.End})
+		for _, r := range t.Slots {
+			s.Slots = append(s.Slots, [2]int{int(r.Start), int(r.End)})
+		}
+		if s.Master != nil && len(s.Slots) > 0 { // one that failed and was replaced has none
+			all = append(all, s)
+		}
 	}
 	return all
 }

@@ -46,7 +46,7 @@ func (c *faultFlags) parse(args []string, stdout io.Writer) ([]faults.Fault, err
 	fs.StringVar(&c.table, "table", "", "write the reports as a Markdown table to `FILE`, in the place of an earlier one")
 	err := fs.Parse(args[n:])
 	if errors.Is(err, flag.ErrHelp) {
-		_, _ = fmt.Fprintln(stdout, "headway prove FAULT... starts its own servers, gateway and worker processes, strikes at random, and judges from outside what came of it.")
+		_, _ = fmt.Fprintln(stdout, "headway prove FAULT... starts servers, a gateway and worker processes, strikes at random, and judges from outside what came of it.")
 		fs.SetOutput(stdout)
 		fs.PrintDefaults()
 		return nil, err
@@ -89,7 +89,7 @@ func (c *faultFlags) parse(args []string, stdout io.Writer) ([]faults.Fault, err
 func runFaults(ctx context.Context, args []string, e env) int {
 	if slices.Equal(args, []string{listFaults}) {
 		for _, f := range faults.All() {
-			_, _ = fmt.Fprintf(e.stdout, "%-18s %s\n", f.Name, f.About)
+			_, _ = fmt.Fprintf(e.stdout, "%-22s %s\n", f.Name, f.About)
 		}
 		return exitOK
 	}
