@@ -114,9 +114,7 @@ func (c *tally) Eval(ctx context.Context, text string, keys []string, args ...an
 func TestLostRepliesEnqueueOnce(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
-	proxy := redistest.NewProxy(t, srv.Addr())
-	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb, proxy := redistest.Behind(t, srv, nil)
 	raw := srv.Client(t)
 	c := newClient(t, rdb, perMinute())
 	for name, lost := range map[string]string{"the enqueueing": ":sent:", "the booking": ":line", "the look": "exists", "the name": "sadd"} {

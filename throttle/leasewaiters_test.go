@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -168,7 +169,7 @@ type hall struct {
 // newHall has n leases held, and so many jobs "j00", "j01", … waiting.
 func newHall(t *testing.T, n, waiting int, lease time.Duration) *hall {
 	t.Helper()
-	h := &hall{scene: newScene(t), due: make(map[string]time.Time)}
+	h := &hall{scene: newScene(t, redistest.Own()), due: make(map[string]time.Time)}
 	h.l = h.limiter("slots", throttle.Concurrent(n, lease))
 	for i := range n {
 		h.comes(fmt.Sprint("holder", i))

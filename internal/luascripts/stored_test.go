@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
 )
 
 // wantSet sets a limit and checks the answer.
@@ -21,7 +23,7 @@ func wantSet(t *testing.T, rdb redis.Scripter, a SetLimitArgs, done bool, versio
 
 func TestSetLimit(t *testing.T) {
 	t.Parallel()
-	rdb, raw := timed(t)
+	rdb, raw := timed(t, redistest.Own()) // it hears all that is published
 	at := func(d time.Duration) {
 		if err := rdb.SetTime(t.Context(), start.Add(d)); err != nil {
 			t.Fatal(err)
