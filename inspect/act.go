@@ -361,7 +361,7 @@ func (i *Inspector) OnKey(ctx context.Context, queue, rule, key string) iter.Seq
 // onKeyTask is a deferred task and in whose lines it stands.
 type onKeyTask struct {
 	task  luascripts.DueTask
-	rules luascripts.BookedRules
+	rules luascripts.StoredBooking
 }
 
 func (i *Inspector) onKey(ctx context.Context, queue, rule, key string) iter.Seq2[onKeyTask, error] {
@@ -384,7 +384,7 @@ func (i *Inspector) onKey(ctx context.Context, queue, rule, key string) iter.Seq
 				return
 			}
 			for _, t := range r.Tasks {
-				place, _ := luascripts.ParseBookingRef(t.For)
+				place, _ := luascripts.ParseWaitRecord(t.For)
 				if onRule(place.Rules, rule, id) && !yield(onKeyTask{t, place.Rules}, nil) {
 					return
 				}
@@ -401,7 +401,7 @@ func (i *Inspector) onKey(ctx context.Context, queue, rule, key string) iter.Seq
 }
 
 // onRule says that a booking is for a rule on the key of an id.
-func onRule(booked luascripts.BookedRules, rule, id string) bool {
+func onRule(booked luascripts.StoredBooking, rule, id string) bool {
 	ids, _, ok := booked.Read()
 	n := slices.Index(strings.Split(booked.Policy(), "+"), rule)
 	return ok && n >= 0 && ids[n] == id
@@ -415,7 +415,7 @@ func (i *Inspector) Cancel(ctx context.Context, queue, id string, r Reason) erro
 		if err != nil {
 			return away("find a task", err)
 		}
-		place, _ := luascripts.ParseBookingRef(f.For)
+		place, _ := luascripts.ParseWaitRecord(f.For)
 		return i.cancel(ctx, queue, onKeyTask{luascripts.DueTask{ID: id, At: f.At, For: f.For}, place.Rules})
 	})
 }
@@ -496,7 +496,7 @@ func (i *Inspector) Front(ctx context.Context, queue, id string, r Reason) error
 		if err != nil {
 			return away("find a task", err)
 		}
-		place, _ := luascripts.ParseBookingRef(f.For)
+		place, _ := luascripts.ParseWaitRecord(f.For)
 		return i.front(ctx, queue, onKeyTask{luascripts.DueTask{ID: id, At: f.At, For: f.For}, place.Rules})
 	})
 }

@@ -331,7 +331,7 @@ func (e *Explanation) holds(rule string, at time.Time) {
 }
 
 // standing is where a task is, and its place in the line in which it stands.
-func (i *Inspector) standing(ctx context.Context, queue, id string) (e Explanation, booked luascripts.BookedRules, err error) {
+func (i *Inspector) standing(ctx context.Context, queue, id string) (e Explanation, booked luascripts.StoredBooking, err error) {
 	f, err := luascripts.GetTask(ctx, i.rdb, i.keys(queue), id)
 	if err != nil {
 		return e, "", away("find a task", err)
@@ -348,7 +348,7 @@ func (i *Inspector) standing(ctx context.Context, queue, id string) (e Explanati
 		return e, "", nil
 	}
 	e.State, e.Booked = StateNoPlace, f.State == "scheduled"
-	place, ok := luascripts.ParseBookingRef(f.For)
+	place, ok := luascripts.ParseWaitRecord(f.For)
 	if !ok {
 		return e, "", nil
 	}
@@ -360,7 +360,7 @@ func (i *Inspector) standing(ctx context.Context, queue, id string) (e Explanati
 }
 
 // inLine tells of a task that took a place.
-func (i *Inspector) inLine(ctx context.Context, e *Explanation, booked luascripts.BookedRules, job string) error {
+func (i *Inspector) inLine(ctx context.Context, e *Explanation, booked luascripts.StoredBooking, job string) error {
 	names := booked.Policy()
 	policy := i.set.Lookup(names)
 	ids, costs, ok := booked.Read()
@@ -438,7 +438,7 @@ func closedBetween(gates []gate.At, now, at time.Time) (rule string, closed bool
 
 // verdicts are those of all rules of a task's policy, and of the rules of a booking where the
 // type has no policy here. The limits are asked first: where now is zero, it is read with them.
-func (i *Inspector) verdicts(ctx context.Context, now *time.Time, task *asynq.Task, booked luascripts.BookedRules) ([]Verdict, error) {
+func (i *Inspector) verdicts(ctx context.Context, now *time.Time, task *asynq.Task, booked luascripts.StoredBooking) ([]Verdict, error) {
 	rules := i.policies[task.Type()].Rules
 	names := strings.Split(booked.Policy(), "+")
 	ids, costs, ok := booked.Read()

@@ -147,9 +147,9 @@ func (d *rig) redeem(i *Inspector, id, phone string, granted bool) throttle.Deci
 // defers defers an active task, with the place of a task to a phone if one is given.
 func (d *rig) defers(id string, at time.Time, phone string) {
 	d.Helper()
-	args := luascripts.DeferArgs{ID: id, Token: 7, At: at, Wait: at.Sub(d.start), For: luascripts.BookingRef{}.Text()}
+	args := luascripts.DeferArgs{ID: id, Token: 7, At: at, Wait: at.Sub(d.start), For: luascripts.WaitRecord{}.Text()}
 	if phone != "" {
-		args.For = luascripts.BookingRef{Rules: luascripts.NewBookedRules("phone+provider", []int{1, 1}, []string{phone, "acme"})}.Text()
+		args.For = luascripts.WaitRecord{Rules: luascripts.NewStoredBooking("phone+provider", []int{1, 1}, []string{phone, "acme"})}.Text()
 	}
 	if err := luascripts.Defer(d.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), args).Err(); err != nil {
 		d.Fatal(err)

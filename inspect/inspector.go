@@ -391,7 +391,7 @@ func (i *Inspector) FarKeys(ctx context.Context, rule string, queues []string) (
 		}
 		looked += len(r.Tasks)
 		for _, t := range r.Tasks {
-			place, _ := luascripts.ParseBookingRef(t.For)
+			place, _ := luascripts.ParseWaitRecord(t.For)
 			ids, _, ok := place.Rules.Read()
 			n := slices.Index(strings.Split(place.Rules.Policy(), "+"), rule)
 			if !ok || n < 0 || n >= len(ids) {
@@ -569,7 +569,7 @@ func (i *Inspector) DeferredPage(ctx context.Context, queue string, from Cursor,
 	p := Page{Now: r.Now}
 	for _, t := range r.Tasks {
 		w := Waiting{Queue: queue, ID: t.ID, At: t.At}
-		if place, ok := luascripts.ParseBookingRef(t.For); ok && place.Rules != "" {
+		if place, ok := luascripts.ParseWaitRecord(t.For); ok && place.Rules != "" {
 			w.Rules = strings.Split(place.Rules.Policy(), "+")
 		}
 		p.Waiting = append(p.Waiting, w)

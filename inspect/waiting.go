@@ -134,7 +134,7 @@ func (c *RuleCount) add(t luascripts.DueTask, now time.Time) {
 // holder is the rule that a task waits for, as it was written when its instant was set; ""
 // when it waits for none.
 func holder(t luascripts.DueTask) string {
-	place, ok := luascripts.ParseBookingRef(t.For)
+	place, ok := luascripts.ParseWaitRecord(t.For)
 	if !ok {
 		return ""
 	}

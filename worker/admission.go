@@ -383,7 +383,7 @@ func (t *attempt) holdForBatch(ctx context.Context, task *asynq.Task, runNow boo
 			return false, nil
 		}
 		t.cancelBookings(ctx, task)
-		away := luascripts.BookingRef{Deadline: t.deadline}
+		away := luascripts.WaitRecord{Deadline: t.deadline}
 		return true, t.deferTo(deferral{wait: t.pauseFor(), reason: event.Paused, booking: away, cause: errPaused{}}, held{})
 	case luascripts.BatchCancelled:
 		t.cancelBookings(ctx, task)

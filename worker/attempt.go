@@ -294,22 +294,22 @@ func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Deci
 	case d.Gated:
 		reason = event.Gated
 	}
-	return t.deferTo(deferral{rule: d.Rule, reason: reason, at: d.At, wait: d.Wait(), booking: t.bookingRef(p, d), cause: cause, key: keyOf(p, d)},
+	return t.deferTo(deferral{rule: d.Rule, reason: reason, at: d.At, wait: d.Wait(), booking: t.waitRecord(p, d), cause: cause, key: keyOf(p, d)},
 		held{policy: p, Decision: d})
 }
 
-// bookingRef is what the task has booked, as it is stored beside it.
-func (t *attempt) bookingRef(p *throttle.Policy, d throttle.Decision) luascripts.BookingRef {
-	at := luascripts.BookingRef{Deadline: t.deadline}
+// waitRecord is what the task has booked, as it is stored beside it.
+func (t *attempt) waitRecord(p *throttle.Policy, d throttle.Decision) luascripts.WaitRecord {
+	at := luascripts.WaitRecord{Deadline: t.deadline}
 	if !d.Gated {
-		at.Rules = bookedRules(p, d.Request)
+		at.Rules = storedBooking(p, d.Request)
 	}
 	return at
 }
 
-func bookedRules(p *throttle.Policy, r throttle.Request) luascripts.BookedRules {
+func storedBooking(p *throttle.Policy, r throttle.Request) luascripts.StoredBooking {
 	ref := throttle.ForWorkers.Ref(p, r)
-	return luascripts.NewBookedRules(p.String(), ref.Costs, ref.IDs)
+	return luascripts.NewStoredBooking(p.String(), ref.Costs, ref.IDs)
 }
 
 // isUnreadable says that a rule can't be decided about until somebody does something: its state is
@@ -333,7 +333,7 @@ func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle
 		t.a.sawError(ctx, cause)
 	}
 	t.logUnanswered(p, cause)
-	away := luascripts.BookingRef{Deadline: t.deadline}
+	away := luascripts.WaitRecord{Deadline: t.deadline}
 	return t.deferTo(deferral{wait: unbookedWait + rand.N(unbookedWait), reason: event.Unavailable, booking: away, cause: cause}, held{})
 }
 

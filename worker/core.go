@@ -232,7 +232,7 @@ func (c *core) recordDeferral(d *deferral) {
 // recordWait notes in the history until when a task waits for a rule. what is what it waits
 // for, as text.
 func (c *core) recordWait(rule, what string, until time.Time) {
-	place, ok := luascripts.ParseBookingRef(what)
+	place, ok := luascripts.ParseWaitRecord(what)
 	if c.history == nil || !ok {
 		return
 	}

@@ -268,7 +268,7 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 		return &stayError{wait: d, cause: err}
 	}
 	cause := &throttle.ThrottledError{Rule: rule, At: time.Now().Add(d), RetryAfter: d}
-	from := luascripts.BookingRef{Deadline: t.deadline, Rules: bookedRules(g.policy, g.Request)}
+	from := luascripts.WaitRecord{Deadline: t.deadline, Rules: storedBooking(g.policy, g.Request)}
 	return t.deferTo(deferral{rule: rule, reason: event.Asked, wait: d, booking: from, cause: fmt.Errorf("%w: %w", cause, err), postponed: true}, g)
 }
 

@@ -234,7 +234,7 @@ func (w *waker) replan(ctx context.Context, r luascripts.ScanDeferredReply, rule
 	var tasks []dueTask
 	for _, d := range r.Tasks {
 		t := dueTask{DueTask: d}
-		t.booking, t.known = luascripts.ParseBookingRef(d.For)
+		t.booking, t.known = luascripts.ParseWaitRecord(d.For)
 		p, ok := w.bookingOf(t)
 		if ok && slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool { return t.booking.Rules.Has(r.Rule) }) {
 			tasks = append(tasks, t)

@@ -72,7 +72,7 @@ func (s *sweeper) portion(ctx context.Context, from time.Time, skip int, lines m
 	var over []dueTask
 	for _, d := range r.Tasks {
 		t := dueTask{DueTask: d}
-		t.booking, t.known = luascripts.ParseBookingRef(d.For)
+		t.booking, t.known = luascripts.ParseWaitRecord(d.For)
 		if isGone(d) {
 			over = append(over, t)
 		} else {

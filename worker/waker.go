@@ -327,7 +327,7 @@ func (w *waker) dueSoon() bool {
 // dueTask is a due entry with what was stored beside it.
 type dueTask struct {
 	luascripts.DueTask
-	booking luascripts.BookingRef
+	booking luascripts.WaitRecord
 	known   bool // booking was read
 }
 
@@ -345,7 +345,7 @@ func (w *waker) split(due luascripts.DueReply, wait *time.Duration) dueSet {
 	active := false
 	for _, d := range due.Tasks {
 		t := dueTask{DueTask: d}
-		t.booking, t.known = luascripts.ParseBookingRef(d.For)
+		t.booking, t.known = luascripts.ParseWaitRecord(d.For)
 		switch d.State {
 		case "", "archived", "completed":
 			b.over = append(b.over, t)

@@ -66,40 +66,40 @@ func TaskOf(job string) (queue, id string, ok bool) {
 	return queue, id, err == nil
 }
 
-// BookingRef is what a deferred or a booked task waits for, as it is stored beside it: enough
+// WaitRecord is what a deferred or a booked task waits for, as it is stored beside it: enough
 // for any pool to check, to re-time and to give up its booking.
-type BookingRef struct {
+type WaitRecord struct {
 	Deadline time.Time   // of the task, zero for none
-	Rules    BookedRules // empty when there is no booking
+	Rules    StoredBooking // empty when there is no booking
 }
 
-// BookedRules is in whose lines a task stands, as text: "rules costs lengths ids", by
+// StoredBooking is in whose lines a task stands, as text: "rules costs lengths ids", by
 // rule joined with "+", but for the ids: they are the keys as Redis sees them (see
 // throttle.Limiter.ID), any bytes, one after the other.
-type BookedRules string
+type StoredBooking string
 
-// NewBookedRules is for rules joined with "+", with the cost and the id of each.
-func NewBookedRules(rules string, costs []int, ids []string) BookedRules {
+// NewStoredBooking is for rules joined with "+", with the cost and the id of each.
+func NewStoredBooking(rules string, costs []int, ids []string) StoredBooking {
 	var texts, lengths []string
 	for i, id := range ids {
 		texts, lengths = append(texts, strconv.Itoa(costs[i])), append(lengths, strconv.Itoa(len(id)))
 	}
-	return BookedRules(strings.Join([]string{rules, strings.Join(texts, "+"), strings.Join(lengths, "+"), strings.Join(ids, "")}, " "))
+	return StoredBooking(strings.Join([]string{rules, strings.Join(texts, "+"), strings.Join(lengths, "+"), strings.Join(ids, "")}, " "))
 }
 
 // Policy names the rules, as throttle.Policy.String does.
-func (s BookedRules) Policy() string {
+func (s StoredBooking) Policy() string {
 	rules, _, _ := strings.Cut(string(s), " ")
 	return rules
 }
 
 // Has says whether a rule is among them.
-func (s BookedRules) Has(rule string) bool {
+func (s StoredBooking) Has(rule string) bool {
 	return s != "" && slices.Contains(strings.Split(s.Policy(), "+"), rule)
 }
 
 // Read takes it apart; ok is false for what nobody here wrote.
-func (s BookedRules) Read() (ids []string, costs []int, ok bool) {
+func (s StoredBooking) Read() (ids []string, costs []int, ok bool) {
 	f := strings.SplitN(string(s), " ", 4)
 	if len(f) != 4 {
 		return nil, nil, false
@@ -131,7 +131,7 @@ const (
 
 // Text is what is stored: the rules' names joined with "+", what ends them, the deadline in microseconds if there is one, the costs, and the ids as
 // [appendKey] writes them. Numbers are varints.
-func (p BookingRef) Text() string {
+func (p WaitRecord) Text() string {
 	ids, costs, ok := p.Rules.Read()
 	var b []byte
 	if ok {
@@ -151,11 +151,11 @@ func (p BookingRef) Text() string {
 	return string(b)
 }
 
-// ParseBookingRef reads a place back; what another schema wrote is nobody's.
-func ParseBookingRef(text string) (p BookingRef, ok bool) {
+// ParseWaitRecord reads a place back; what another schema wrote is nobody's.
+func ParseWaitRecord(text string) (p WaitRecord, ok bool) {
 	end := strings.IndexAny(text, "\x00\x01\x02\x03")
 	if end < 0 || text[end] < placeForEver {
-		return BookingRef{}, false
+		return WaitRecord{}, false
 	}
 	names, r := text[:end], bookingReader{rest: text[end+1:]}
 	if text[end] == placeUntil {
@@ -164,7 +164,7 @@ func ParseBookingRef(text string) (p BookingRef, ok bool) {
 	if names != "" {
 		n := 1 + strings.Count(names, "+")
 		if n > RulesMax {
-			return BookingRef{}, false
+			return WaitRecord{}, false
 		}
 		costs, ids := make([]int, n), make([]string, n)
 		for i := range n {
@@ -173,10 +173,10 @@ func ParseBookingRef(text string) (p BookingRef, ok bool) {
 		for i := range n {
 			ids[i] = r.key()
 		}
-		p.Rules = NewBookedRules(names, costs, ids)
+		p.Rules = NewStoredBooking(names, costs, ids)
 	}
 	if _, _, ok := p.Rules.Read(); r.bad || r.rest != "" || p.Rules != "" && !ok {
-		return BookingRef{}, false
+		return WaitRecord{}, false
 	}
 	return p, true
 }

@@ -225,7 +225,7 @@ func TestEntriesOfDeletedTasks(t *testing.T) {
 func TestAPlaceIsShort(t *testing.T) {
 	t.Parallel()
 	const most = 30 // and 2 of Redis make a piece of 32
-	text := BookingRef{Rules: NewBookedRules("sms", []int{1}, []string{"+4917010000000"})}.Text()
+	text := WaitRecord{Rules: NewStoredBooking("sms", []int{1}, []string{"+4917010000000"})}.Text()
 	if n := len(shortID(uuid) + text); n > most || strings.Contains(text, "491") {
 		t.Errorf("an entry takes %d bytes, want %d at most", n, most)
 	}

@@ -7,7 +7,7 @@ import (
 
 func TestPlaceReadsBack(t *testing.T) {
 	t.Parallel()
-	for _, p := range []BookingRef{
+	for _, p := range []WaitRecord{
 		{},
 		{Deadline: time.UnixMicro(1763640000000001)},
 		{Rules: "sms 1 14 +4917012345678"}, {Rules: "sms 1 13 +491701234567"}, {Rules: "sms 1 1 +"}, {Rules: "sms 1 2 +a"}, {Rules: "sms 1 4 +1 2"},
@@ -15,8 +15,8 @@ func TestPlaceReadsBack(t *testing.T) {
 		{Rules: "sms 7 7 #x y  z", Deadline: time.UnixMicro(1763640000000001)},
 		{Rules: "sms+day+all 1+1+300 3+3+4 a ba bacme", Deadline: time.UnixMicro(1763640000000001)},
 	} {
-		if got, ok := ParseBookingRef(p.Text()); !ok || got != p {
-			t.Errorf("ParseBookingRef(%q) = %+v, %v, want %+v", p.Text(), got, ok, p)
+		if got, ok := ParseWaitRecord(p.Text()); !ok || got != p {
+			t.Errorf("ParseWaitRecord(%q) = %+v, %v, want %+v", p.Text(), got, ok, p)
 		}
 	}
 }
@@ -32,12 +32,12 @@ func FuzzPlace(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		p, ok := ParseBookingRef(text)
+		p, ok := ParseWaitRecord(text)
 		if !ok {
 			return
 		}
-		if again, ok := ParseBookingRef(p.Text()); !ok || again != p {
-			t.Errorf("ParseBookingRef(%q) = %+v, and of %q %+v, %v", text, p, p.Text(), again, ok)
+		if again, ok := ParseWaitRecord(p.Text()); !ok || again != p {
+			t.Errorf("ParseWaitRecord(%q) = %+v, and of %q %+v, %v", text, p, p.Text(), again, ok)
 		}
 	})
 }

@@ -101,12 +101,12 @@ const (
 )
 
 // WhyOf says that a cause made a task wait for one of the rules that it booked by.
-func WhyOf(cause Cause, booked BookedRules, rule string) Why {
+func WhyOf(cause Cause, booked StoredBooking, rule string) Why {
 	return Why{cause, slices.Index(strings.Split(booked.Policy(), "+"), rule) + 1}
 }
 
 // RuleOf is the rule that holds a task, of those that it booked by; "" when it is none.
-func (w Wait) RuleOf(booked BookedRules) string {
+func (w Wait) RuleOf(booked StoredBooking) string {
 	return w.RuleAmong(strings.Split(booked.Policy(), "+"))
 }
 

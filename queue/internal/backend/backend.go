@@ -102,11 +102,11 @@ func (t *Task) Booked(d throttle.Decision) {
 		return
 	}
 	t.Wait, t.Rule = d.At.Sub(d.Now), d.Rule
-	ref, cause := luascripts.BookingRef{Deadline: t.Info.Deadline}, luascripts.CauseGate
+	ref, cause := luascripts.WaitRecord{Deadline: t.Info.Deadline}, luascripts.CauseGate
 	if !d.Gated {
 		cause = luascripts.CauseBooked
 		booked := throttle.ForWorkers.Ref(t.Policy, d.Request)
-		ref.Rules = luascripts.NewBookedRules(t.Policy.String(), booked.Costs, booked.IDs)
+		ref.Rules = luascripts.NewStoredBooking(t.Policy.String(), booked.Costs, booked.IDs)
 	}
 	t.Message.At, t.Message.In, t.Message.For = d.At, t.Wait, ref.Text()
 	t.Message.Why = luascripts.WhyOf(cause, ref.Rules, d.Rule)
