@@ -31,7 +31,8 @@ const (
 // caller in a line of this process asks once a second, and so do those of the same instant. While
 // it moves up it asks more often, after half of the time that is left. Then it also wakes the callers
 // behind it that may come soon. When it goes, the next caller asks, unless it has just asked. Every
-// caller asks at least every 30 s.
+// caller asks at least every 30 s. Scripts promote one job at a time; when one comes forward by more
+// than a window, it wakes the callers that were told the same instant.
 //
 // Who asks early takes no grant ahead of its instant. Callers that are woken ask in any order, and a
 // grant ahead for one of them would make all that stand before it later.
@@ -46,6 +47,7 @@ type waiter struct {
 	key    string        // of that line
 	checks bool          // it asks as the first of its line, because time has passed
 	early  bool          // it asks before its instant, without a promotion
+	called bool          // it asks because a script promoted its job
 	took   time.Duration // from the last question to its answer
 }
 
@@ -75,12 +77,12 @@ func (w *waiter) ask(f func() (Decision, error)) (Decision, error) {
 }
 
 // answered takes the answer to a caller that stands in a line. When it shows that the line has moved,
-// others are woken, so that they ask, too: by the first caller those behind it, and by another that
-// came forward by more than a window those who were told the same instant. Redis tells them only one
-// by one, as each leaves the line.
+// others are woken, so that they ask, too: by the first caller those behind it, and by one whose job
+// was promoted by more than a window those who were told the same instant. Redis promotes them one
+// by one, as each leaves the line. They don't wake others in turn: that would run through the line.
 func (w *waiter) answered(d Decision, err error) {
-	checks := w.checks
-	w.checks = false
+	checks, called := w.checks, w.called
+	w.checks, w.called = false, false
 	if w.rule == nil {
 		return
 	}
@@ -99,8 +101,8 @@ func (w *waiter) answered(d Decision, err error) {
 	}
 	up := w.told.At.Sub(start)
 	if !first {
-		if up > w.rule.limit.Window() {
-			w.rule.waiters.wakeBeside(w.key, w.job, w.told.start)
+		if called && up > w.rule.limit.Window() {
+			w.rule.waiters.wakeBeside(w.key, w.job, w.told.At)
 		}
 		return
 	}
@@ -135,7 +137,7 @@ func (w *waiter) standInLine(d Decision) {
 		w.rule, w.key = rule, key
 	}
 	if rule != nil {
-		rule.waiters.stand(key, standing{w.job, d.start, time.Now(), w.moved})
+		rule.waiters.stand(key, standing{w.job, d.start, d.At, time.Now(), w.moved})
 	}
 }
 
@@ -255,7 +257,7 @@ func (w *waiter) sleep(ctx context.Context, d time.Duration) (woken bool, err er
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	case <-w.promoted:
-		w.early = false
+		w.early, w.called = false, true
 		return true, nil
 	case <-w.moved:
 		return true, nil
@@ -340,6 +342,7 @@ type waitingLine struct {
 type standing struct {
 	job   string
 	start time.Time // for which it waits, by the local clock
+	at    time.Time // the same by Redis' clock
 	asked time.Time
 	moved chan struct{}
 }
@@ -467,8 +470,8 @@ func (w *waiters) wakeLine(key, but string, until time.Time) {
 	}
 }
 
-// wakeBeside wakes the callers in the line of a key that wait for about that instant. It does not
-// wake the job that asks for it.
+// wakeBeside wakes the callers in the line of a key that wait for about that instant of Redis. It
+// does not wake the job that asks for it.
 func (w *waiters) wakeBeside(key, but string, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -477,7 +480,7 @@ func (w *waiters) wakeBeside(key, but string, at time.Time) {
 		return
 	}
 	for _, s := range line.callers {
-		if s.job != but && s.start.Sub(at).Abs() <= lead {
+		if s.job != but && s.at.Sub(at).Abs() <= lead {
 			notify(s.moved)
 		}
 	}
