@@ -8,12 +8,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/cmd/headway/prove"
 	"github.com/headwayq/headway/internal/e2e"
-	"github.com/headwayq/headway/internal/faults"
 )
 
 func main() {
-	if code, is := faults.Worker(); is {
+	if code, is := prove.Worker(); is {
 		os.Exit(code)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -34,7 +34,9 @@ type process struct {
 	stdin  io.Closer
 	ended  chan struct{} // closed once it is reaped
 
-	killed, frozen bool
+	killed  time.Time      // zero for not
+	stopped bool           // cleanly
+	stood   [][2]time.Time // from when to when it stood still
 }
 
 // start starts one more process, and waits until it works.
@@ -43,7 +45,7 @@ func (c *crew) start() error {
 	log := filepath.Join(c.dir, fmt.Sprintf("worker-%d.log", p.number))
 	if err := c.launch(p, log); err != nil {
 		text, _ := os.ReadFile(log)
-		return fmt.Errorf("faults: worker process %d: %w\n%s", p.number, err, text[max(0, len(text)-2000):])
+		return fmt.Errorf("worker process %d: %w\n%s", p.number, err, text[max(0, len(text)-2000):])
 	}
 	return nil
 }
@@ -98,9 +100,23 @@ func (c *crew) launch(p *process, log string) error {
 }
 
 // pick returns a process that runs.
-func (c *crew) pick(random *rand.Rand) *process {
+func (c *crew) pick(random *rand.Rand) (*process, error) {
 	running := slices.DeleteFunc(slices.Clone(c.processes), (*process).over)
-	return running[random.IntN(len(running))]
+	if len(running) == 0 {
+		return nil, errors.New("no worker process runs any more")
+	}
+	return running[random.IntN(len(running))], nil
+}
+
+// check says which processes ended although nobody wanted them to.
+func (c *crew) check() error {
+	var errs []error
+	for _, p := range c.processes {
+		if p.over() && p.killed.IsZero() && !p.stopped {
+			errs = append(errs, fmt.Errorf("worker process %d ended by itself, with %v: see worker-%d.log", p.number, p.cmd.ProcessState, p.number))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // end lets all processes that run end cleanly.
@@ -124,14 +140,20 @@ func (c *crew) clear() {
 	}
 }
 
-// struck says whether a process was killed or stood still: what it did then may be done again.
-func (c *crew) struck(number int) bool {
+// struck says whether a process was killed or stood still so soon after an instant that it may
+// not have noted what it did then: that may be done again.
+func (c *crew) struck(number int, at time.Time) bool {
 	if number < 1 || number > len(c.processes) {
 		return false
 	}
 	p := c.processes[number-1]
-	return p.killed || p.frozen
+	soon := func(from, to time.Time) bool { return from.Before(at.Add(notesWithin)) && to.After(at) }
+	return !p.killed.IsZero() && soon(p.killed, p.killed.Add(time.Second)) ||
+		slices.ContainsFunc(p.stood, func(s [2]time.Time) bool { return soon(s[0], s[1]) })
 }
+
+// notesWithin is how long a process may take, at most, to note in Redis that a message was sent.
+const notesWithin = 5 * time.Second
 
 func (p *process) over() bool {
 	select {
@@ -145,28 +167,31 @@ func (p *process) over() bool {
 // kill ends the process as a crash would. os.Process knows when it was reaped: only our own
 // process is signalled.
 func (p *process) kill() {
-	p.killed = true
+	p.killed = time.Now()
 	_ = p.cmd.Process.Kill()
 	<-p.ended
 }
 
-func (p *process) freeze() {
-	p.frozen = true
+// standStill stops the process where it is, and lets it go on after d.
+func (p *process) standStill(d time.Duration) {
+	from := time.Now()
 	_ = p.cmd.Process.Signal(syscall.SIGSTOP)
+	time.Sleep(d)
+	_ = p.cmd.Process.Signal(syscall.SIGCONT)
+	p.stood = append(p.stood, [2]time.Time{from, time.Now()})
 }
-
-func (p *process) resume() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
 
 // end lets the process shut down.
 func (p *process) end() error {
+	p.stopped = true
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.ended:
 	case <-time.After(endWithin):
-		return fmt.Errorf("faults: worker process %d did not end within %v", p.number, endWithin)
+		return fmt.Errorf("worker process %d did not end within %v", p.number, endWithin)
 	}
 	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
-		return fmt.Errorf("faults: worker process %d ended with code %d, see worker-%d.log", p.number, code, p.number)
+		return fmt.Errorf("worker process %d ended with code %d: see worker-%d.log", p.number, code, p.number)
 	}
 	return nil
 }

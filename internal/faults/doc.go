@@ -1,5 +1,5 @@
 // Package faults runs a load of messages through faults of one kind, and judges from outside
-// what came of it. `headway prove FAULT` and `make soak` run it.
+// what came of it. `headway prove FAULT` and `make faults` run it, and `make test` a short form.
 //
 // A run starts Redis, a gateway that stands for the provider, and worker processes. Each of
 // these runs a pool, feeds a batch and ticks a schedule, as the processes of a user do. The run

@@ -1,8 +1,12 @@
 package faults
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -32,12 +36,15 @@ func TestFaults(t *testing.T) {
 			spec := short(t, f.Name)
 			if f.Name == "workers" { // what a killed process had comes back after a minute or two: e2e has that
 				spec.Fault.strike = func(_ context.Context, r *run) (string, error) {
-					if p := r.crew.pick(r.random); r.random.IntN(2) == 0 {
-						p.freeze()
-						r.sleep(time.Second)
-						p.resume()
+					p, err := r.crew.pick(r.random)
+					if err != nil {
+						return "", err
+					}
+					if r.random.IntN(2) == 0 {
+						p.standStill(time.Second)
 						return "a worker stood still", nil
-					} else if err := p.end(); err != nil {
+					}
+					if err := p.end(); err != nil {
 						return "", err
 					}
 					return "a worker stopped", r.crew.start()
@@ -47,8 +54,8 @@ func TestFaults(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.struck() == 0 || r.Sent == 0 {
-				t.Errorf("%d strikes, %d sent, want both", r.struck(), r.Sent)
+			if (r.struck() == 0) != (f.strike == nil) || r.Sent == 0 {
+				t.Errorf("%d strikes, %d sent", r.struck(), r.Sent)
 			}
 			if err := r.Failed(); err != nil {
 				var text strings.Builder
@@ -62,8 +69,7 @@ func TestFaults(t *testing.T) {
 // Workers that let more through than they are judged by are found out, by both judges.
 func TestBreachesAreFound(t *testing.T) {
 	t.Parallel()
-	spec := short(t, "server")
-	spec.Fault.every = time.Minute // no strike
+	spec := short(t, "none")
 	spec.phone = "5/2s"
 	r, err := Run(t.Context(), spec)
 	if err != nil {
@@ -79,48 +85,81 @@ func TestBreachesAreFound(t *testing.T) {
 
 func TestMessagesAreCounted(t *testing.T) {
 	t.Parallel()
-	at := func(s float64) int64 { return int64(1e15 + s*1e6) }
+	began := time.Unix(1e9, 0)
+	at := func(s float64) time.Time { return began.Add(time.Duration(s * float64(time.Second))) }
 	arrival := func(id string, s float64, sender int) e2e.Arrival {
-		return e2e.Arrival{ID: id, ArrivedUs: at(s), GrantedUs: at(s), Sender: sender}
+		return e2e.Arrival{ID: id, ArrivedUs: at(s).UnixMicro(), GrantedUs: at(s).UnixMicro(), Sender: sender}
 	}
-	began := time.UnixMicro(at(0))
 	r := &run{
-		spec: Spec{Fault: Fault{Name: "restart-always"}, Rate: 1, For: 10 * time.Second}, began: began,
-		crew:     &crew{processes: []*process{{killed: true}, {}}},
-		accepted: map[string]bool{"c1": true, "c2": true, "c3": true, "c4": true, "c5": true},
-		strikes:  []Strike{{"Redis killed", began.Add(5 * time.Second), began.Add(6 * time.Second)}},
+		spec: Spec{Fault: Fault{Name: "restart-always"}, Rate: 1, For: 30 * time.Second}, began: began,
+		crew:    &crew{processes: []*process{{killed: at(1.5)}, {stood: [][2]time.Time{{at(2), at(3)}}}}},
+		strikes: []Strike{{"Redis killed", at(15), at(16)}, {bgSave, at(25), at(26)}},
+		accepted: map[string]time.Time{
+			"c1": at(0), "c2": at(0), "c3": at(0), "c4": at(0), "c5": at(0), "c6": at(14), "c7": at(1), "b1": {}, "b2": {},
+		},
+		unfed: 1, // b2, or b1
 	}
 	arrivals := []e2e.Arrival{
-		arrival("c1", 1, 1), arrival("t100", 1.5, 2), arrival("c1", 2, 2), // its first sender was killed
-		arrival("c2", 2.5, 2), arrival("c2", 3, 2), // nobody knows why
-		arrival("t103", 3.5, 2),                    // 101 and 102 are missing
-		arrival("c3", 4.9, 2), arrival("c3", 7, 2), // Redis was killed in between
-		arrival("c5", 9, 2),
+		arrival("c1", 1, 1), arrival("c1", 90, 2), // its sender was killed
+		arrival("c2", 1.9, 2), arrival("c2", 95, 2), // its sender stood still
+		arrival("c3", 14.9, 2), arrival("c3", 99, 2), // Redis was killed
+		arrival("c4", 9, 1), arrival("c4", 100, 2), // long after its sender was killed, long before Redis was
+		arrival("c5", 25, 2), arrival("c5", 101, 2), // BGSAVE loses no answer
+		arrival("b1", 102, 2),
+	}
+	for s := 2; s < 30; s++ {
+		if s != 5 && s != 17 { // those ticks are lost
+			arrivals = append(arrivals, arrival(fmt.Sprint(tickPrefix, at(float64(s)).Unix()), float64(s), 2))
+		}
+	}
+	slices.SortFunc(arrivals, func(a, b e2e.Arrival) int { return cmp.Compare(a.ArrivedUs, b.ArrivedUs) })
+	var rep Report
+	r.messages(&rep, arrivals, map[string]bool{})
+	want := Report{Accepted: 9 + 28, Sent: 6 + 26, Lost: 4, LostLate: 2, Again: 5, Unexplained: 2}
+	if fmt.Sprint(rep) != fmt.Sprint(want) {
+		t.Errorf("%+v, want\n%+v: c6 and c7 and two ticks lost, of which c7 and one tick long before a strike", rep, want)
+	}
+}
+
+// A stall is put down to each strike that is near, and only the load counts.
+func TestStalls(t *testing.T) {
+	t.Parallel()
+	began := time.Unix(1e9, 0)
+	at := func(s float64) time.Time { return began.Add(time.Duration(s * float64(time.Second))) }
+	r := &run{spec: Spec{Rate: 1, For: 20 * time.Second}, began: began, strikes: []Strike{{"a", at(5), at(6)}, {"b", at(15), at(16)}}}
+	var arrivals []e2e.Arrival
+	for _, s := range []float64{1, 2, 3, 4, 7.5, 8, 9, 10, 12, 14, 16, 17, 19, 60} {
+		arrivals = append(arrivals, e2e.Arrival{ArrivedUs: at(s).UnixMicro()})
 	}
 	var rep Report
-	r.messages(&rep, arrivals, map[string]bool{"c4": true})
-	if rep.Accepted != 9 || rep.Sent != 6 || rep.Lost != 2 || rep.Again != 3 || rep.Unexplained != 1 {
-		t.Errorf("%+v, want 9 accepted, 6 sent, 2 ticks lost, 3 sent again and 1 of them without a cause", rep)
-	}
 	r.pace(&rep, arrivals)
-	if want := []time.Duration{2100 * time.Millisecond}; rep.Stall != want[0] || !slices.Equal(rep.Stalls, want) || rep.Used != 0.9 {
-		t.Errorf("stall %v, at strikes %v, used %v, want 2.1 s for both and 0.9", rep.Stall, rep.Stalls, rep.Used)
+	if want := []time.Duration{2 * time.Second, 3500 * time.Millisecond}; !slices.Equal(rep.Stalls, want) || rep.Stall != 41*time.Second || rep.Used != 0.7 {
+		t.Errorf("stalls at strikes %v, longest %v, used %v, want %v, the last 41 s and 0.7", rep.Stalls, rep.Stall, rep.Used, want)
 	}
-	grants := []e2e.Grant{{ID: "c1", GrantedUs: at(1)}, {ID: "c1", GrantedUs: at(1.1), PromisedUs: at(1)}}
-	if n := unused(grants, arrivals); n != 1 {
+}
+
+func TestGrantsAreCounted(t *testing.T) {
+	t.Parallel()
+	grants := []e2e.Grant{{ID: "c1", GrantedUs: 1e15}, {ID: "c1", GrantedUs: 1e15 + 1e5, PromisedUs: 1e15}}
+	if n := unused(grants, []e2e.Arrival{{ID: "c1", GrantedUs: 1e15}, {ID: "c2", GrantedUs: 1e15 + 1e5}}); n != 1 {
 		t.Errorf("%d grants are unused, want 1", n)
 	}
 	if _, p99 := lateness(grants); p99 != 100*time.Millisecond {
 		t.Errorf("the 99th percentile of lateness is %v, want 100 ms", p99)
 	}
+	r := &run{strikes: []Strike{{"a", time.UnixMicro(1e15 + 6e6), time.UnixMicro(1e15 + 7e6)}}}
+	if far := r.apart([]e2e.Grant{{GrantedUs: 1e15}, {GrantedUs: 1e15 + 2e6}, {GrantedUs: 1e15 + 13e6}, {GrantedUs: 1e15 + 15e6}}, 2*time.Second); len(far) != 2 {
+		t.Errorf("%d grants are apart from the strike, want the first and the last", len(far))
+	}
 }
 
 func TestFailed(t *testing.T) {
 	t.Parallel()
-	bad := Report{Fault: "f", Lost: 1, Unexplained: 2, Left: 3, Archived: 4, AtGateway: 5, Breaches: map[string]int{"phone": 6}}
+	bad := Report{Fault: "f", Lost: 1, LostLate: 7, Unexplained: 2, Early: 8, Left: 3, Archived: 4, AtGateway: 5, Breaches: map[string]int{"phone": 6}, Apart: 9}
+	always := "f: 2 sent again without a cause\nf: 8 sent before they were granted\nf: 4 archived\nf: 3 left in the queue\n"
 	for forgets, want := range map[bool]string{
-		false: "f: 2 sent again without a cause\nf: 4 archived\nf: 3 left in the queue\nf: 1 lost\nf: 6 over a limit\nf: 5 over a limit by the gateway's clock",
-		true:  "f: 2 sent again without a cause\nf: 4 archived\nf: 3 left in the queue",
+		false: always + "f: 1 lost\nf: 6 over a limit\nf: 5 over a limit by the gateway's clock",
+		true:  always + "f: 7 lost that were accepted long before a strike\nf: 9 over a limit with no strike near",
 	} {
 		bad.Forgets = forgets
 		if got := fmt.Sprint(bad.Failed()); got != want {
@@ -129,5 +168,61 @@ func TestFailed(t *testing.T) {
 	}
 	if err := (Report{Again: 3, Unused: 1}).Failed(); err != nil {
 		t.Errorf("Failed = %v, want nil", err)
+	}
+}
+
+// A worker process that ends by itself fails the run.
+func TestDeadWorkerIsNoticed(t *testing.T) {
+	t.Parallel()
+	spec := short(t, "none")
+	spec.Fault.strike = func(_ context.Context, r *run) (string, error) {
+		p, err := r.crew.pick(r.random)
+		if err != nil {
+			return "", err
+		}
+		_ = p.stdin.Close() // it takes us for gone
+		<-p.ended
+		return "a worker ended", nil
+	}
+	if _, err := Run(t.Context(), spec); err == nil || !strings.Contains(err.Error(), "ended by itself") {
+		t.Errorf("Run = %v, want that a worker process ended by itself", err)
+	}
+}
+
+// The table goes into its place, or into a file of its own, and into no other file.
+func TestWriteTable(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	read := func(path string) string {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+		}
+		return string(text)
+	}
+	all := []Report{{Fault: "workers", Server: "Redis 1", Strikes: map[string]int{"a": 1, "b": 2}, Accepted: 4, Breaches: map[string]int{"phone": 5}, Used: 0.456}}
+	page, empty, other := file("page", "before\n"+tableBegins+"old\n"+tableEnds+"after\n"), file("empty", ""), file("other", "precious\n")
+	for range 2 { // the second time it is in the place of the first
+		for _, path := range []string{page, empty, filepath.Join(dir, "new")} {
+			if err := errors.Join(CheckTable(path), WriteTable(path, all)); err != nil {
+				t.Error(err)
+			}
+			if got := read(path); strings.Count(got, "| `workers` | 3 | 4 | 0 | 0 | 0 | 5 | 46 % | 0s / 0s |\n") != 1 || strings.Contains(got, "old") {
+				t.Errorf("%s is\n%s", path, got)
+			}
+		}
+	}
+	if got := read(page); !strings.HasPrefix(got, "before\n") || !strings.HasSuffix(got, "after\n") {
+		t.Errorf("around the table the page is\n%s", got)
+	}
+	if CheckTable(other) == nil || WriteTable(other, all) == nil || read(other) != "precious\n" {
+		t.Errorf("a file without a place for a table is now\n%s", read(other))
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -35,18 +34,21 @@ type Report struct {
 	Limits  string         `json:"limits"` // by which it is judged
 	Strikes map[string]int `json:"strikes"`
 
-	Accepted int `json:"accepted"` // messages of the client and of the batch, and ticks
-	Refused  int `json:"refused"`  // calls to enqueue that failed, and were made again
-	Sent     int `json:"sent"`     // messages that the gateway got
-	Lost     int `json:"lost"`     // accepted, and neither sent nor in the queue
-	Left     int `json:"left"`     // still in the queue when the time was over
-	Archived int `json:"archived"` // by asynq, for good
-	Again    int `json:"again"`    // sendings of a message that the gateway had
+	Accepted int `json:"accepted"`  // messages of the client and of the batch, and ticks
+	Refused  int `json:"refused"`   // calls to enqueue that failed, and were made again
+	Sent     int `json:"sent"`      // messages that the gateway got
+	Lost     int `json:"lost"`      // accepted, and neither sent nor in the queue
+	LostLate int `json:"lost_late"` // of these, such that were accepted long before a strike: Redis had time to keep them
+	Left     int `json:"left"`      // still in the queue, or to be fed, when the time was over; ticks don't count, which go on
+	Archived int `json:"archived"`  // by asynq, for good
+	Again    int `json:"again"`     // sendings of a message that the gateway had
 
-	// Unexplained are those of Again whose first sender was neither killed nor stood still, and
-	// between which no server was struck.
+	// Unexplained are those of Again whose sender before was neither killed nor stood still right
+	// then, nor was Redis struck so that it may not have heard of the sending.
 	Unexplained int            `json:"unexplained"`
+	Early       int            `json:"early"`    // sendings before their grants
 	Breaches    map[string]int `json:"breaches"` // by rule, by the instants at which Redis granted
+	Apart       int            `json:"apart"`    // of these, such that no strike was near: a window and some seconds
 	AtGateway   int            `json:"at_gateway"`
 	Unused      int            `json:"unused"` // grants of which nothing came to the gateway
 
@@ -67,9 +69,13 @@ func (r Report) Failed() error {
 		}
 	}
 	bad(r.Unexplained, "sent again without a cause")
+	bad(r.Early, "sent before they were granted")
 	bad(r.Archived, "archived")
 	bad(r.Left, "left in the queue")
-	if !r.Forgets {
+	if r.Forgets {
+		bad(r.LostLate, "lost that were accepted long before a strike")
+		bad(r.Apart, "over a limit with no strike near")
+	} else {
 		bad(r.Lost, "lost")
 		bad(r.broken(), "over a limit")
 		bad(r.AtGateway, "over a limit by the gateway's clock")
@@ -97,7 +103,7 @@ func (r Report) struck() int {
 func (r *run) judge(ctx context.Context) (Report, error) {
 	s := r.spec
 	rep := Report{
-		Fault: s.Fault.Name, About: s.Fault.About, Forgets: s.Fault.Forgets, System: r.system.about, Server: r.system.version(ctx),
+		Fault: s.Fault.Name, About: s.Fault.About, Forgets: s.Fault.Forgets || r.forgot, System: r.system.about, Server: r.system.version(ctx),
 		Seed: s.Seed, For: s.For, Workers: s.Workers, Rate: s.Rate, Refused: r.refused,
 		Strikes: map[string]int{}, Breaches: map[string]int{},
 	}
@@ -117,20 +123,34 @@ func (r *run) judge(ctx context.Context) (Report, error) {
 	for _, rule := range r.policy.Rules {
 		if n := e2e.Breaches(grants, rule); n > 0 {
 			rep.Breaches[rule.Name] = n
+			rep.Apart += e2e.Breaches(r.apart(grants, rule.Limit.Window()), rule)
 		}
 	}
-	rep.AtGateway = r.gateway.Stats().Breaches
+	rep.AtGateway, rep.Early = r.gateway.Stats().Breaches, r.gateway.Stats().Early
 	rep.Unused = unused(grants, arrivals)
 	left, err := r.left()
 	if err != nil {
 		return Report{}, err
 	}
-	rep.Left, rep.Archived = left.waiting, left.archived
+	rep.Left, rep.Archived = left.waiting+r.unfed, left.archived
 	r.messages(&rep, arrivals, left.ids)
 	r.pace(&rep, arrivals)
 	rep.LateP50, rep.LateP99 = lateness(grants)
 	return rep, nil
 }
+
+// apart are the grants that no strike was near, by a window: what Redis forgot does not concern them.
+func (r *run) apart(grants []e2e.Grant, window time.Duration) []e2e.Grant {
+	return slices.DeleteFunc(slices.Clone(grants), func(g e2e.Grant) bool {
+		at := time.UnixMicro(g.GrantedUs)
+		return slices.ContainsFunc(r.strikes, func(s Strike) bool {
+			return at.After(s.From.Add(-lagsBehind)) && at.Before(s.To.Add(window+lagsBehind))
+		})
+	})
+}
+
+// lagsBehind is how far a replica, or a file, may lag behind what Redis answered.
+const lagsBehind = 5 * time.Second
 
 // leftover is what is in the queue at the end.
 type leftover struct {
@@ -157,11 +177,14 @@ func (r *run) left() (leftover, error) {
 					return leftover{}, err
 				}
 				for _, t := range tasks {
-					if m, err := e2e.DecodeMessage(t.Payload); err == nil {
+					m, err := e2e.DecodeMessage(t.Payload)
+					if err == nil {
 						l.ids[m.ID] = true
 					}
+					if !strings.HasPrefix(m.ID, tickPrefix) {
+						*state++
+					}
 				}
-				*state += len(tasks)
 				if len(tasks) < 1000 {
 					break
 				}
@@ -173,54 +196,51 @@ func (r *run) left() (leftover, error) {
 
 // messages counts what was sent, lost and sent again.
 func (r *run) messages(rep *Report, arrivals []e2e.Arrival, left map[string]bool) {
-	r.acceptTicks(arrivals)
-	first := map[string]e2e.Arrival{}
+	r.acceptTicks()
+	last := map[string]e2e.Arrival{}
 	for _, a := range arrivals {
-		before, again := first[a.ID]
-		if !again {
-			first[a.ID] = a
+		if before, again := last[a.ID]; again {
+			rep.Again++
+			if !r.explained(before) {
+				rep.Unexplained++
+			}
+		}
+		last[a.ID] = a
+	}
+	rep.Sent, rep.Accepted = len(last), len(r.accepted)
+	lost := 0
+	for id, at := range r.accepted {
+		if _, sent := last[id]; sent || left[id] {
 			continue
 		}
-		rep.Again++
-		if !r.explained(before, a) {
-			rep.Unexplained++
+		lost++
+		if !at.IsZero() && !r.spec.Fault.ForgetsAll && !r.nearStrike(at) {
+			rep.LostLate++
 		}
-		first[a.ID] = a
 	}
-	rep.Sent, rep.Accepted = len(first), len(r.accepted)
-	for id := range r.accepted {
-		if _, sent := first[id]; !sent && !left[id] {
-			rep.Lost++
-		}
+	rep.Lost = lost - r.unfed
+}
+
+// nearStrike says whether Redis may have forgotten what it accepted at an instant.
+func (r *run) nearStrike(at time.Time) bool {
+	return slices.ContainsFunc(r.strikes, func(s Strike) bool { return at.After(s.From.Add(-lagsBehind)) && at.Before(s.To.Add(lagsBehind)) })
+}
+
+// acceptTicks adds the ticks of the schedule while messages were enqueued: each second has one.
+func (r *run) acceptTicks() {
+	end := r.began.Add(r.spec.For)
+	for at := r.began.Truncate(time.Second).Add(2 * time.Second); at.Before(end); at = at.Add(time.Second) {
+		r.accepted[tickPrefix+strconv.FormatInt(at.Unix(), 10)] = at
 	}
 }
 
-// acceptTicks adds each tick of the schedule from the first to the last one that was sent:
-// all of them were to be enqueued.
-func (r *run) acceptTicks(arrivals []e2e.Arrival) {
-	first, last := int64(math.MaxInt64), int64(0)
-	for _, a := range arrivals {
-		if text, ok := strings.CutPrefix(a.ID, tickPrefix); ok {
-			at, _ := strconv.ParseInt(text, 10, 64)
-			first, last = min(first, at), max(last, at)
-		}
-	}
-	for at := first; at <= last; at++ {
-		r.accepted[tickPrefix+strconv.FormatInt(at, 10)] = true
-	}
-}
-
-// explained says whether a message may have been sent again: its first sender was killed or
-// stood still, or Redis was struck before it had heard that the message was sent.
-func (r *run) explained(before, again e2e.Arrival) bool {
-	if r.crew.struck(before.Sender) {
-		return true
-	}
-	if r.spec.Fault.Name == "workers" {
-		return false
-	}
-	return slices.ContainsFunc(r.strikes, func(s Strike) bool {
-		return s.From.UnixMicro() <= again.ArrivedUs && s.To.UnixMicro() >= before.ArrivedUs-time.Second.Microseconds()
+// explained says whether a message may have been sent once more: its sender was killed or stood
+// still, or Redis was struck, before it had heard that the message was sent.
+func (r *run) explained(before e2e.Arrival) bool {
+	at := time.UnixMicro(before.ArrivedUs)
+	return r.crew.struck(before.Sender, at) || slices.ContainsFunc(r.strikes, func(s Strike) bool {
+		atRedis := r.spec.Fault.Name != "workers" && !slices.Contains(losesNoReply, s.What)
+		return atRedis && s.From.Before(at.Add(notesWithin)) && s.To.After(at.Add(-time.Second))
 	})
 }
 
@@ -296,10 +316,11 @@ func (r Report) Print(w io.Writer) error {
 	line("strikes", "%d: %s", r.struck(), counts(r.Strikes))
 	line("accepted", "%d, after %d refusals", r.Accepted, r.Refused)
 	line("sent", "%d", r.Sent)
-	line("lost", "%d", r.Lost)
+	line("lost", "%d, %d of them accepted long before a strike", r.Lost, r.LostLate)
 	line("sent again", "%d, %d of them without a cause", r.Again, r.Unexplained)
 	line("left", "%d in the queue, %d archived", r.Left, r.Archived)
-	line("over a limit", "%s by the grants, %d by the gateway's clock", cmp.Or(counts(r.Breaches), "0"), r.AtGateway)
+	line("over a limit", "%s by the grants, %d of them with no strike near, %d by the gateway's clock", cmp.Or(counts(r.Breaches), "0"), r.Apart, r.AtGateway)
+	line("too early", "%d before their grants", r.Early)
 	line("grants unused", "%d", r.Unused)
 	line("limit used", "%.0f %%", 100*r.Used)
 	line("stall at a strike", "p50 %v, worst %v", r.stallAt(50), r.stallAt(100))
@@ -339,18 +360,36 @@ const (
 )
 
 // WriteTable writes reports as the table of docs/reliability.md: into the place of an earlier one,
-// where the file has one, or as a file of its own.
+// or as a file of its own.
 func WriteTable(path string, all []Report) error {
-	text := table(all)
-	old, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	before, after, err := aroundTable(path)
+	if err != nil {
 		return err
 	}
-	before, rest, begins := strings.Cut(string(old), tableBegins)
-	if _, after, ends := strings.Cut(rest, tableEnds); begins && ends {
-		text = before + tableBegins + text + tableEnds + after
+	return os.WriteFile(path, []byte(before+tableBegins+table(all)+tableEnds+after), 0o644) // #nosec G306: a page of the docs
+}
+
+// CheckTable says why a table can't be written to a file.
+func CheckTable(path string) error {
+	_, _, err := aroundTable(path)
+	return err
+}
+
+// aroundTable is what stands before and behind the table of a file.
+func aroundTable(path string) (before, after string, err error) {
+	old, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(old) == 0 {
+		return "", "", nil
 	}
-	return os.WriteFile(path, []byte(text), 0o644) // #nosec G306: a page of the docs
+	if err != nil {
+		return "", "", err
+	}
+	before, rest, begins := strings.Cut(string(old), tableBegins)
+	_, after, ends := strings.Cut(rest, tableEnds)
+	if !begins || !ends {
+		return "", "", fmt.Errorf("%s is there, and has no place for a table: the lines %q and %q", path, strings.TrimSpace(tableBegins), strings.TrimSpace(tableEnds))
+	}
+	return before, after, nil
 }
 
 func table(all []Report) string {

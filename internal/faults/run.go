@@ -62,10 +62,13 @@ type run struct {
 	random  *mathrand.Rand // of the strikes
 	began   time.Time
 
+	strikes []Strike
+	forgot  bool // a strike did not go by the recipe, and Redis may have forgotten
+	unfed   int  // elements of the batch that nobody enqueued in time
+
 	mu       sync.Mutex
-	accepted map[string]bool // the ids of the messages that must be sent
-	refused  int             // calls that failed; each was made again
-	strikes  []Strike
+	accepted map[string]time.Time // by the id of a message that must be sent: when it was accepted; zero for not known
+	refused  int                  // calls that failed; each was made again
 }
 
 // Strike is a fault that happened.
@@ -75,17 +78,26 @@ type Strike struct {
 	To   time.Time `json:"to"` // when it was healed
 }
 
-// Run runs what the spec says, and returns its report. It ends early, and judges what was, when
-// ctx ends. The error says why there is no report, or that a strike could not be done.
+// ErrInterrupted says that a run was ended early, and so can't be judged.
+var ErrInterrupted = errors.New("interrupted")
+
+// Run runs what the spec says, and returns its report. The error says why there is none: the
+// context ended, or a strike could not be done.
 func Run(ctx context.Context, spec Spec) (Report, error) {
-	r := &run{spec: spec, random: mathrand.New(mathrand.NewPCG(spec.Seed, 1)), accepted: map[string]bool{}}
+	r := &run{spec: spec, random: mathrand.New(mathrand.NewPCG(spec.Seed, 1)), accepted: map[string]time.Time{}}
 	if err := r.start(); err != nil {
 		return Report{}, errors.Join(err, r.close())
 	}
 	err := r.play(ctx)
 	var rep Report
+	if err == nil && ctx.Err() != nil {
+		err = ErrInterrupted
+	}
 	if err == nil {
-		rep, err = r.judge(context.WithoutCancel(ctx))
+		rep, err = r.judge(ctx)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", spec.Fault.Name, err)
 	}
 	return rep, errors.Join(err, r.keep(), r.close())
 }
@@ -110,6 +122,7 @@ func (r *run) start() error {
 	if r.gateway, err = e2e.StartGateway(context.Background(), r.policy, e2e.Faults{}, secret); err != nil {
 		return err
 	}
+	r.gateway.SetTakes(gatewayTakes)
 	r.crew = &crew{dir: r.spec.Dir, spec: workerSpec{
 		Redis: system.address, Gateway: r.gateway.URL(), Policies: text, Secret: secret,
 		Grants: filepath.Join(r.spec.Dir, "grants.jsonl"), Phones: r.spec.Rate * phonesPerRate,
@@ -122,20 +135,20 @@ func (r *run) start() error {
 	return nil
 }
 
+// gatewayTakes is how long the gateway works on a message: a handler that is killed is at work now and then.
+const gatewayTakes = 50 * time.Millisecond
+
 // allowForSlots judges windows that are shorter by what docs/guarantees.md says of rules whose keys
-// lie in several hash slots.
+// lie in several hash slots: by a tenth.
 func (r *run) allowForSlots() {
 	if r.client == nil {
 		return
 	}
 	for i, rule := range r.policy.Rules {
 		window := rule.Limit.Window()
-		r.policy.Rules[i].Limit = throttle.Sliding(rule.Limit.Permits(), window-max(window/10, slotsLeast))
+		r.policy.Rules[i].Limit = throttle.Sliding(rule.Limit.Permits(), window-window/10)
 	}
 }
-
-// slotsLeast is what is allowed at least.
-const slotsLeast = 50 * time.Millisecond
 
 // play enqueues and strikes for as long as the spec says, then lets all that waits run, and
 // ends the processes.
@@ -158,14 +171,16 @@ func (r *run) play(ctx context.Context) error {
 	defer stop()
 	var wg sync.WaitGroup
 	wg.Go(func() { r.enqueue(load, client) })
-	err = r.strikeUntil(load)
+	if err = r.strikeUntil(ctx, load); err != nil {
+		stop()
+	}
 	wg.Wait()
 	if err != nil {
 		return err
 	}
 	r.spec.Log("%s after %v; what waits runs now", e2e.Count(len(r.strikes), "strike"), time.Since(r.began).Round(time.Second))
 	r.drain(ctx, rdb, client)
-	return r.crew.end()
+	return errors.Join(r.crew.check(), r.crew.end())
 }
 
 const batchID = "load"
@@ -181,7 +196,7 @@ func (r *run) startBatch(ctx context.Context, client *queue.Client) error {
 		ID: batchID, Type: e2e.TaskType, Source: source, Args: strconv.Itoa(n), Total: int64(n), Window: max(1, r.spec.Rate),
 	})
 	for i := range n {
-		r.accepted[batchPrefix+strconv.Itoa(i)] = true
+		r.accepted[batchPrefix+strconv.Itoa(i)] = time.Time{}
 	}
 	return err
 }
@@ -229,7 +244,7 @@ func (r *run) accept(ctx context.Context, client *queue.Client, m e2e.Message) {
 		stop()
 		r.mu.Lock()
 		if err == nil || errors.Is(err, asynq.ErrTaskIDConflict) { // it was accepted, and the answer lost
-			r.accepted[m.ID] = true
+			r.accepted[m.ID] = time.Now()
 			r.mu.Unlock()
 			return
 		}
@@ -240,18 +255,25 @@ func (r *run) accept(ctx context.Context, client *queue.Client, m e2e.Message) {
 }
 
 // strikeUntil strikes at random until the load ends.
-func (r *run) strikeUntil(ctx context.Context) error {
+func (r *run) strikeUntil(ctx, load context.Context) error {
+	if r.spec.Fault.strike == nil {
+		<-load.Done()
+		return nil
+	}
 	for {
 		pause := r.spec.Fault.every/2 + r.upTo(r.spec.Fault.every)
 		select {
-		case <-ctx.Done():
+		case <-load.Done():
 			return nil
 		case <-time.After(pause):
 		}
 		s := Strike{From: time.Now()}
 		var err error
-		if s.What, err = r.spec.Fault.strike(context.WithoutCancel(ctx), r); err != nil {
-			return fmt.Errorf("faults: %s after %v: %w", r.spec.Fault.Name, time.Since(r.began).Round(time.Millisecond), err)
+		if s.What, err = r.spec.Fault.strike(ctx, r); err == nil {
+			err = r.crew.check()
+		}
+		if err != nil {
+			return fmt.Errorf("a strike %v after the begin: %w", s.From.Sub(r.began).Round(time.Millisecond), err)
 		}
 		s.To = time.Now()
 		r.strikes = append(r.strikes, s)
@@ -267,7 +289,11 @@ func (r *run) drain(ctx context.Context, rdb redis.UniversalClient, client *queu
 	for ctx.Err() == nil {
 		p, err := control.Progress(ctx, queueName, batchID)
 		if errors.Is(err, batch.ErrNotFound) || err == nil && p.State == batch.Ended { // Redis may have forgotten it
+			r.unfed = 0
 			break
+		}
+		if err == nil {
+			r.unfed = int(p.Total - p.Read)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -276,7 +302,7 @@ func (r *run) drain(ctx context.Context, rdb redis.UniversalClient, client *queu
 	b.Wait(ctx, true)
 }
 
-// keep writes what happened beside the grants, so that a run can be judged again.
+// keep writes what happened beside the grants, so that what went wrong can be looked into.
 func (r *run) keep() error {
 	if r.gateway == nil {
 		return nil
@@ -313,8 +339,6 @@ func (r *run) close() error {
 func (r *run) upTo(most time.Duration) time.Duration {
 	return time.Duration(r.random.Int64N(int64(most)))
 }
-
-func (r *run) sleep(d time.Duration) { time.Sleep(d) }
 
 // until waits until something is so.
 func (r *run) until(ctx context.Context, what string, so func() bool) error {

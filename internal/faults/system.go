@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -31,7 +32,8 @@ type system struct {
 	proxy   *redisserver.Proxy
 	watched *redisserver.Watched
 	cluster *redisserver.Cluster
-	dir     string
+
+	proxyFault atomic.Value // a string: what kept the proxy from listening again
 }
 
 func (s *system) close() error {
@@ -84,18 +86,17 @@ func alone(about string, opts ...redisserver.Option) starter {
 }
 
 // behindProxy is one server that is reached through a proxy.
-func behindProxy(opts ...redisserver.Option) starter {
-	return func(dir string) (*system, error) {
-		s, err := alone("one server behind a proxy", opts...)(dir)
-		if err != nil {
-			return nil, err
-		}
-		if s.proxy, err = redisserver.ListenProxy(s.one.Addr(), nil); err != nil {
-			return nil, errors.Join(err, s.close())
-		}
-		s.address.Addrs = []string{s.proxy.Addr()}
-		return s, nil
+func behindProxy(dir string) (*system, error) {
+	s, err := alone("one server behind a proxy")(dir)
+	if err != nil {
+		return nil, err
 	}
+	s.proxy, err = redisserver.ListenProxy(s.one.Addr(), func(format string, a ...any) { s.proxyFault.Store(fmt.Sprintf(format, a...)) })
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	s.address.Addrs = []string{s.proxy.Addr()}
+	return s, nil
 }
 
 // watched is a master with two replicas and three sentinels.
@@ -131,6 +132,5 @@ func startIn(start starter, dir string) (*system, error) {
 	if err != nil {
 		return nil, fmt.Errorf("faults: %w", err)
 	}
-	s.dir = own
 	return s, nil
 }

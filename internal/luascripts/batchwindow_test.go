@@ -34,7 +34,12 @@ func TestCeilingIsThatOfTheScript(t *testing.T) {
 // freed is how much another thread has freed, so that no call waited for it.
 func (b *batchScene) freed() int {
 	b.Helper()
-	n, err := strconv.Atoi(lazilyFreed.FindStringSubmatch(b.raw.Info(b.Context(), "memory").Val())[1])
+	info := b.raw.Info(b.Context(), "memory").Val()
+	found := lazilyFreed.FindStringSubmatch(info)
+	if found == nil {
+		b.Fatalf("INFO memory does not tell what was freed:\n%s", info)
+	}
+	n, err := strconv.Atoi(found[1])
 	if err != nil {
 		b.Fatal(err)
 	}

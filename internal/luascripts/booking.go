@@ -69,7 +69,7 @@ func TaskOf(job string) (queue, id string, ok bool) {
 // WaitRecord is what a deferred or a booked task waits for, as it is stored beside it: enough
 // for any pool to check, to re-time and to give up its booking.
 type WaitRecord struct {
-	Deadline time.Time   // of the task, zero for none
+	Deadline time.Time     // of the task, zero for none
 	Rules    StoredBooking // empty when there is no booking
 }
 

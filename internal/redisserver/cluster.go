@@ -106,6 +106,7 @@ func (c *Cluster) shards(told []redis.ClusterShard) []Shard {
 		for _, n := range t.Nodes {
 			switch node := byAddr[net.JoinHostPort(n.IP, strconv.FormatInt(n.Port, 10))]; {
 			case node == nil:
+			case n.Health == "fail" || n.Health == "failed": // it stays in the list, as a master
 			case n.Role == "master":
 				s.Master = node
 			default:
@@ -122,10 +123,10 @@ func (c *Cluster) shards(told []redis.ClusterShard) []Shard {
 	return all
 }
 
-// Whole waits until all nodes that run say that all slots are served, and that each of them
-// leads or follows.
+// Whole waits until all nodes that run say that all slots are served, and one of them says that
+// each leads or follows, and that no master is without a replica.
 func (c *Cluster) Whole(ctx context.Context, within time.Duration) error {
-	return until(within, func() (bool, error) {
+	return until(ctx, within, func() (bool, error) {
 		running := 0
 		for _, node := range c.Nodes() {
 			if node.Pid() == 0 {
@@ -265,7 +266,7 @@ func (c *Cluster) joined() error {
 	for _, node := range c.Nodes() {
 		rdb := client(node.Addr())
 		var info string
-		err := until(formsWithin, func() (done bool, err error) {
+		err := until(context.Background(), formsWithin, func() (done bool, err error) {
 			info, err = rdb.ClusterInfo(context.Background()).Result()
 			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, want), err
 		})
@@ -280,7 +281,7 @@ func (c *Cluster) joined() error {
 // Following waits until a replica has the data of its master.
 func Following(replica *Process) error {
 	var info string
-	err := until(formsWithin, func() (done bool, err error) {
+	err := until(context.Background(), formsWithin, func() (done bool, err error) {
 		info, err = ask(replica.Addr(), "info replication")
 		return strings.Contains(info, "master_link_status:up"), err
 	})
@@ -291,11 +292,17 @@ func Following(replica *Process) error {
 }
 
 // until waits until something is done. What goes wrong meanwhile is told when the time is over.
-func until(within time.Duration, done func() (bool, error)) error {
+func until(ctx context.Context, within time.Duration, done func() (bool, error)) error {
 	for end := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) {
 		ok, err := done()
 		if ok && err == nil {
 			return nil
+		}
+		if err == nil {
+			err = errors.New("all answer, and it is not so yet")
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		if time.Now().After(end) {
 			return fmt.Errorf("not after %v: %w", within, err)

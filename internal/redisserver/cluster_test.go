@@ -45,7 +45,7 @@ func TestCluster(t *testing.T) {
 	if err := c.Masters[1].Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if err := until(formsWithin, func() (bool, error) {
+	if err := until(t.Context(), formsWithin, func() (bool, error) {
 		rdb.ReloadState(t.Context()) // else it looks once a minute
 		got, err := rdb.Get(t.Context(), "a").Result()
 		return got == "kept", err
@@ -77,7 +77,7 @@ func TestWatched(t *testing.T) {
 		m, err := w.Master(t.Context())
 		return err == nil && m != first, err
 	}
-	if err := until(formsWithin, moved); err != nil {
+	if err := until(t.Context(), formsWithin, moved); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Settled(t.Context(), formsWithin); err != nil {
@@ -90,7 +90,7 @@ func TestWatched(t *testing.T) {
 	if err := first.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if err := until(formsWithin, moved); err != nil {
+	if err := until(t.Context(), formsWithin, moved); err != nil {
 		t.Fatal(err)
 	}
 	if err := first.StartAgain(); err != nil {

@@ -32,7 +32,7 @@ func Arg(name string, values ...string) Option {
 }
 
 // AOF makes the server write every change to disk before it answers, so that
-// it still has its data after [Server.Kill]. Without it a restart is empty.
+// it still has its data after [Process.Kill]. Without it a restart is empty.
 func AOF() Option {
 	return func(s *settings) {
 		s.set("appendonly", "yes")

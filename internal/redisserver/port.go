@@ -11,10 +11,11 @@ const loopback = "127.0.0.1"
 
 // Ports are drawn from below the ranges that systems give to outgoing
 // connections (Linux starts at 32768, macOS at 49152): while a server is down,
-// no passing connection can take its port.
+// no passing connection can take its port. A node of a cluster listens on a second port, which
+// is 10,000 higher.
 const (
-	portMin = 16384
-	portMax = 32767
+	portMin = 12768
+	portMax = 22767
 )
 
 // listenFree listens on a free port of the loopback.

@@ -23,7 +23,7 @@ const (
 )
 
 // ErrNoServer is returned when there is no redis-server to run.
-var ErrNoServer = errors.New("redisserver: redis-server is not installed (`make test` installs it)")
+var ErrNoServer = errors.New("redisserver: redis-server is not installed (`tools/install-redis` installs it)")
 
 var (
 	errPortTaken  = errors.New("redisserver: the port is taken")

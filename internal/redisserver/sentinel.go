@@ -67,7 +67,7 @@ func (w *Watched) Failover(ctx context.Context) error {
 
 // Settled waits until the sentinels agree on a master, and all other servers that run follow it.
 func (w *Watched) Settled(ctx context.Context, within time.Duration) error {
-	return until(within, func() (bool, error) {
+	return until(ctx, within, func() (bool, error) {
 		master, err := w.Master(ctx)
 		if err != nil {
 			return false, err
@@ -118,7 +118,7 @@ func (w *Watched) start(dir string, opts []Option) error {
 		}
 		w.Sentinels = append(w.Sentinels, s)
 	}
-	err = until(formsWithin, func() (bool, error) {
+	err = until(context.Background(), formsWithin, func() (bool, error) {
 		for _, s := range w.Sentinels {
 			info, err := ask(s.Addr(), "info sentinel")
 			if err != nil || !strings.Contains(info, "slaves=2,sentinels=3") {

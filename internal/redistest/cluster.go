@@ -48,24 +48,6 @@ func launchCluster(tb testing.TB, masters int, replicated bool) (*redis.ClusterC
 	return rdb, c
 }
 
-// StartWatched starts a master with two replicas and three sentinels, and returns a client
-// that asks the sentinels where the master is. They end with the test, which is skipped where
-// HEADWAY_TEST_REDIS names a server.
-func StartWatched(tb testing.TB, opts ...Option) (*redis.Client, *redisserver.Watched) {
-	tb.Helper()
-	if addr := os.Getenv(serverEnv); addr != "" {
-		tb.Skipf("redistest: this test starts sentinels, and %s names a server", serverEnv)
-	}
-	w, err := redisserver.LaunchWatched(tb.TempDir(), opts...)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	closed(tb, w)
-	rdb := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: redisserver.MasterName, SentinelAddrs: w.Addrs()})
-	tb.Cleanup(func() { _ = rdb.Close() })
-	return rdb, w
-}
-
 // closed closes servers when the test ends.
 func closed(tb testing.TB, c interface{ Close() error }) {
 	tb.Cleanup(func() {

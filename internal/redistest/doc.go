@@ -4,7 +4,6 @@
 //
 //	[Start]         a real server for one test; the default choice
 //	[StartCluster]  a Redis Cluster
-//	[StartWatched]  a master with replicas and sentinels
 //	[NewProxy]      a TCP proxy that cuts, delays and refuses
 //	[Mini]          miniredis without a socket, for testing/synctest
 //

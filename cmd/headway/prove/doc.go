@@ -15,7 +15,9 @@
 //	headway prove -redis localhost:6379 -role enqueue -input messages.csv -once
 //	headway prove -redis localhost:6379 -role work -gateway https://sms.example/send -drain
 //
-// # Flags of prove
+// With the names of faults in front it does something else, see "Through faults" below.
+//
+// # Flags
 //
 //	-redis ADDR        host:port, or a redis:// URL with user, password and database; default: embedded
 //	-input FILE        CSV with the header "to,text", - is stdin; default: the sample
@@ -64,7 +66,7 @@
 // the embedded gateway saw, if all messages have one key under it. A broken rule, or a message that comes before a
 // Retry-After has passed, fails the run.
 //
-// # Faults
+// # Faults of the gateway
 //
 // -gateway-faults 429=5%,after=2s,5xx=1%,timeout=0.5%,seed=7 shows what becomes
 // of a run when the provider has bad moments. Of the messages that come to the embedded
@@ -106,4 +108,15 @@
 // is in Redis under "headway-prove:secret". asynq keeps the payload of a task as
 // it is, phone number and text, until the message is sent; with -once 24 h more, in
 // the archive for up to 90 days. Whoever can read that Redis can read them.
+//
+// # Through faults
+//
+//	headway prove faults
+//	headway prove workers restart-always -for 5m -seed 7
+//
+// The first command lists the faults. The second starts servers of its own, a gateway, and worker
+// processes that run a pool, feed a batch and tick a schedule. It enqueues messages, strikes at random
+// for five minutes with each fault, lets run what waits, and prints what came of it. It fails with
+// exit code 1 when what docs/guarantees.md promises did not hold, when a strike could not be done, and
+// when it was interrupted. docs/prove.md explains its flags and its report.
 package prove

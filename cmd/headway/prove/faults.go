@@ -1,3 +1,5 @@
+//go:build unix
+
 package prove
 
 import (
@@ -15,6 +17,10 @@ import (
 	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/internal/faults"
 )
+
+// Worker runs a worker process of a run through faults if the environment asks for one, and says
+// whether it did. A program calls it first of all, and exits with the code.
+func Worker() (code int, is bool) { return faults.Worker() }
 
 // listFaults is the argument that lists them.
 const listFaults = "faults"
@@ -82,7 +88,31 @@ func (c *faultFlags) parse(args []string, stdout io.Writer) ([]faults.Fault, err
 	if c.seed == 0 {
 		c.seed = drawSeed()
 	}
+	errs = append(errs, c.checkFiles(chosen)...)
 	return chosen, errors.Join(errs...)
+}
+
+// checkFiles refuses now what could not be written when the work is done.
+func (c *faultFlags) checkFiles(chosen []faults.Fault) []error {
+	var errs []error
+	if c.report != "" {
+		f, err := os.OpenFile(c.report, os.O_CREATE|os.O_WRONLY, 0o600)
+		if err == nil {
+			err = f.Close()
+		}
+		errs = append(errs, err)
+	}
+	if c.table != "" {
+		errs = append(errs, faults.CheckTable(c.table))
+	}
+	for _, f := range chosen {
+		if dir := filepath.Join(c.keep, f.Name); c.keep != "" && f.Name != "" {
+			if _, err := os.Lstat(dir); err == nil {
+				errs = append(errs, fmt.Errorf("-keep: %s is there already", dir))
+			}
+		}
+	}
+	return errs
 }
 
 // runFaults is the subcommand with names of faults.
@@ -106,8 +136,7 @@ func runFaults(ctx context.Context, args []string, e env) int {
 	var failed []error
 	for _, f := range chosen {
 		if ctx.Err() != nil {
-			failed = append(failed, fmt.Errorf("%s: interrupted", f.Name))
-			continue
+			break
 		}
 		r, err := c.one(ctx, f, e)
 		if err == nil {
@@ -116,11 +145,15 @@ func runFaults(ctx context.Context, args []string, e env) int {
 		}
 		failed = append(failed, err)
 	}
-	if c.report != "" {
-		failed = append(failed, faults.WriteFile(c.report, reports))
-	}
-	if c.table != "" {
-		failed = append(failed, faults.WriteTable(c.table, reports))
+	if writes := c.report != "" || c.table != ""; writes && len(reports) < len(chosen) {
+		failed = append(failed, errors.New("not all faults were run to the end: -report and -table are not written"))
+	} else {
+		if c.report != "" {
+			failed = append(failed, faults.WriteFile(c.report, reports))
+		}
+		if c.table != "" {
+			failed = append(failed, faults.WriteTable(c.table, reports))
+		}
 	}
 	if err := errors.Join(failed...); err != nil {
 		_, _ = fmt.Fprintf(e.stderr, "headway prove: %v\n", err)

@@ -72,7 +72,8 @@ func parseFlags(args []string, stdout io.Writer) (config, error) {
 	fs.BoolVar(&c.skipInvalid, "skip-invalid", false, "send what is right in the input, and report the rest")
 	fs.BoolVar(&c.once, "once", false, "enqueue a message again only 24 h after it was sent")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
-		_, _ = fmt.Fprintln(stdout, "headway prove sends at most one SMS per phone number per 60 seconds, and proves it. Without flags it shows how.")
+		_, _ = fmt.Fprintln(stdout, "headway prove sends at most one SMS per phone number per 60 seconds, and proves it. Without flags it shows how.\n"+
+			"headway prove faults lists what it can be led through, and headway prove FAULT -h how.")
 		fs.SetOutput(stdout)
 		fs.PrintDefaults()
 		return c, err

@@ -8,11 +8,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/headwayq/headway/internal/e2e"
-	"github.com/headwayq/headway/internal/faults"
 )
 
 func TestMain(m *testing.M) {
-	if code, is := faults.Worker(); is {
+	if code, is := Worker(); is {
 		os.Exit(code)
 	}
 	redis.SetLogger(e2e.Silence{}) // as main does
