@@ -34,14 +34,14 @@ type Report struct {
 	Limits  string         `json:"limits"` // by which it is judged
 	Strikes map[string]int `json:"strikes"`
 
-	Accepted int `json:"accepted"`  // messages of the client and of the batch, and ticks
-	Refused  int `json:"refused"`   // calls to enqueue that failed, and were made again
-	Sent     int `json:"sent"`      // messages that the gateway got
-	Lost     int `json:"lost"`      // accepted, and neither sent nor in the queue
-	LostLate int `json:"lost_late"` // of these, such that were accepted long before a strike: Redis had time to keep them
-	Left     int `json:"left"`      // still in the queue, or to be fed, when the time was over; ticks don't count, which go on
-	Archived int `json:"archived"`  // by asynq, for good
-	Again    int `json:"again"`     // sendings of a message that the gateway had
+	Accepted  int `json:"accepted"`   // messages of the client and of the batch, and ticks
+	Refused   int `json:"refused"`    // calls to enqueue that failed, and were made again
+	Sent      int `json:"sent"`       // messages that the gateway got
+	Lost      int `json:"lost"`       // accepted, and neither sent nor in the queue
+	LostApart int `json:"lost_apart"` // of these, such that were accepted when no strike was near
+	Left      int `json:"left"`       // still in the queue, or to be fed, when the time was over; ticks don't count, which go on
+	Archived  int `json:"archived"`   // by asynq, for good
+	Again     int `json:"again"`      // sendings of a message that the gateway had
 
 	// Unexplained are those of Again whose sender before was neither killed nor stood still right
 	// then, nor was Redis struck so that it may not have heard of the sending.
@@ -73,7 +73,7 @@ func (r Report) Failed() error {
 	bad(r.Archived, "archived")
 	bad(r.Left, "left in the queue")
 	if r.Forgets {
-		bad(r.LostLate, "lost that were accepted long before a strike")
+		bad(r.LostApart, "lost with no strike near")
 		bad(r.Apart, "over a limit with no strike near")
 	} else {
 		bad(r.Lost, "lost")
@@ -215,7 +215,7 @@ func (r *run) messages(rep *Report, arrivals []e2e.Arrival, left map[string]bool
 		}
 		lost++
 		if !at.IsZero() && !r.spec.Fault.ForgetsAll && !r.nearStrike(at) {
-			rep.LostLate++
+			rep.LostApart++
 		}
 	}
 	rep.Lost = lost - r.unfed
@@ -251,13 +251,14 @@ const afterStrike = 5 * time.Second
 func (r *run) pace(rep *Report, arrivals []e2e.Arrival) {
 	end := r.began.Add(r.spec.For)
 	stalls := make([]time.Duration, len(r.strikes))
-	sent, last := 0, r.began
+	var instants []time.Time
 	for _, a := range arrivals {
-		at := time.UnixMicro(a.ArrivedUs)
-		if at.After(end) && last.After(end) {
-			break
+		if at := time.UnixMicro(a.ArrivedUs); at.Before(end) {
+			instants = append(instants, at)
 		}
-		sent++
+	}
+	last := r.began
+	for _, at := range append(instants, end) {
 		gap := at.Sub(last)
 		rep.Stall = max(rep.Stall, gap)
 		for i, s := range r.strikes {
@@ -268,7 +269,7 @@ func (r *run) pace(rep *Report, arrivals []e2e.Arrival) {
 		last = at
 	}
 	slices.Sort(stalls)
-	rep.Stalls, rep.Used = stalls, float64(sent)/(float64(r.spec.Rate)*r.spec.For.Seconds())
+	rep.Stalls, rep.Used = stalls, float64(len(instants))/(float64(r.spec.Rate)*r.spec.For.Seconds())
 }
 
 // unused counts the grants under which nothing came to the gateway.
@@ -316,7 +317,7 @@ func (r Report) Print(w io.Writer) error {
 	line("strikes", "%d: %s", r.struck(), counts(r.Strikes))
 	line("accepted", "%d, after %d refusals", r.Accepted, r.Refused)
 	line("sent", "%d", r.Sent)
-	line("lost", "%d, %d of them accepted long before a strike", r.Lost, r.LostLate)
+	line("lost", "%d, %d of them with no strike near", r.Lost, r.LostApart)
 	line("sent again", "%d, %d of them without a cause", r.Again, r.Unexplained)
 	line("left", "%d in the queue, %d archived", r.Left, r.Archived)
 	line("over a limit", "%s by the grants, %d of them with no strike near, %d by the gateway's clock", cmp.Or(counts(r.Breaches), "0"), r.Apart, r.AtGateway)
