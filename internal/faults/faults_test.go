@@ -175,6 +175,7 @@ func TestFailed(t *testing.T) {
 func TestDeadWorkerIsNoticed(t *testing.T) {
 	t.Parallel()
 	spec := short(t, "none")
+	spec.Fault.every = time.Second
 	spec.Fault.strike = func(_ context.Context, r *run) (string, error) {
 		p, err := r.crew.pick(r.random)
 		if err != nil {
