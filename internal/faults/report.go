@@ -388,7 +388,7 @@ func aroundTable(path string) (before, after string, err error) {
 	before, rest, begins := strings.Cut(string(old), tableBegins)
 	_, after, ends := strings.Cut(rest, tableEnds)
 	if !begins || !ends {
-		return "", "", fmt.Errorf("%s is there, and has no place for a table: the lines %q and %q", path, strings.TrimSpace(tableBegins), strings.TrimSpace(tableEnds))
+		return "", "", fmt.Errorf("%s has no place for a table: the lines %q and %q", path, strings.TrimSpace(tableBegins), strings.TrimSpace(tableEnds))
 	}
 	return before, after, nil
 }

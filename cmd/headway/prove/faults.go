@@ -52,7 +52,7 @@ func (c *faultFlags) parse(args []string, stdout io.Writer) ([]faults.Fault, err
 	fs.StringVar(&c.table, "table", "", "write the reports as a Markdown table to `FILE`, in the place of an earlier one")
 	err := fs.Parse(args[n:])
 	if errors.Is(err, flag.ErrHelp) {
-		_, _ = fmt.Fprintln(stdout, "headway prove FAULT... starts servers, a gateway and worker processes, strikes at random, and judges from outside what came of it.")
+		_, _ = fmt.Fprintln(stdout, "headway prove FAULT... starts servers, a gateway and workers, strikes at random, and judges from outside what came of it.")
 		fs.SetOutput(stdout)
 		fs.PrintDefaults()
 		return nil, err
