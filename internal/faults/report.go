@@ -36,7 +36,7 @@ type Report struct {
 
 	Accepted  int `json:"accepted"`   // messages of the client and of the batch, and ticks
 	Refused   int `json:"refused"`    // calls to enqueue that failed, and were made again
-	Sent      int `json:"sent"`       // messages that the gateway got
+	Sent      int `json:"sent"`       // of these, what the gateway got
 	Lost      int `json:"lost"`       // accepted, and neither sent nor in the queue
 	LostApart int `json:"lost_apart"` // of these, such that were accepted when no strike was near
 	Left      int `json:"left"`       // still in the queue, or to be fed, when the time was over; ticks don't count, which go on
@@ -207,10 +207,14 @@ func (r *run) messages(rep *Report, arrivals []e2e.Arrival, left map[string]bool
 		}
 		last[a.ID] = a
 	}
-	rep.Sent, rep.Accepted = len(last), len(r.accepted)
+	rep.Accepted = len(r.accepted)
 	lost := 0
 	for id, at := range r.accepted {
-		if _, sent := last[id]; sent || left[id] {
+		if _, sent := last[id]; sent {
+			rep.Sent++
+			continue
+		}
+		if left[id] {
 			continue
 		}
 		lost++

@@ -34,7 +34,7 @@ func Start(tb testing.TB, opts ...Option) *Server {
 	}
 	p, err := redisserver.Launch(tb.TempDir(), opts...)
 	if errors.Is(err, redisserver.ErrNoServer) {
-		tb.Fatalf("%v; %s names a running one", err, serverEnv)
+		tb.Fatalf("%v; `make test` does so, too, and %s names a running one", err, serverEnv)
 	}
 	if err != nil {
 		tb.Fatal(err)

@@ -41,7 +41,7 @@ func mustPolicy(t *testing.T, path string) e2e.Policy {
 // sample through at some time.
 func TestSamplePolicy(t *testing.T) {
 	t.Parallel()
-	p := mustPolicy(t, "../../examples/sms-sender/policy.yaml")
+	p := mustPolicy(t, "../../../examples/sms-sender/policy.yaml")
 	var rules []string
 	for _, r := range p.Rules {
 		rules = append(rules, r.Name+": "+e2e.RuleText(r))

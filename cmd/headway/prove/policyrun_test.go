@@ -68,7 +68,7 @@ func TestPolicyBreachFails(t *testing.T) {
 // TestSampleByDay leaves out who sleeps: at midnight UTC that is Europe.
 func TestSampleByDay(t *testing.T) {
 	t.Parallel()
-	p := newProgram(t, "-policy", "../../examples/sms-sender/policy.yaml")
+	p := newProgram(t, "-policy", "../../../examples/sms-sender/policy.yaml")
 	p.env.openRedis, p.env.openOutlet = redisInMemory, gatewayInMemory
 	synctest.Test(t, func(t *testing.T) {
 		r := p.run(t.Context())
