@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -317,7 +316,7 @@ func killNode(ctx context.Context, r *run) (string, error) {
 	if err := s.Master.Kill(); err != nil {
 		return "", err
 	}
-	err = r.until(ctx, "a replica takes over", func() bool { return !leads(ctx, r, s.Master) })
+	err = r.until(ctx, "a replica takes over", func() bool { return replaced(ctx, r, s) })
 	if err := errors.Join(err, s.Master.StartAgain()); err != nil {
 		return "", err
 	}
@@ -334,17 +333,20 @@ func clusterFailover(ctx context.Context, r *run) (string, error) {
 	if err := rdb.ClusterFailover(ctx).Err(); err != nil {
 		return "", err
 	}
-	err = r.until(ctx, "the replica takes over", func() bool { return !leads(ctx, r, s.Master) })
+	err = r.until(ctx, "the replica takes over", func() bool { return replaced(ctx, r, s) })
 	if err != nil {
 		return "", err
 	}
 	return "CLUSTER FAILOVER", errors.Join(redisserver.Following(s.Master), r.system.cluster.Whole(ctx, settlesWithin))
 }
 
-// leads says whether a server is the master of a shard, as far as the others know.
-func leads(ctx context.Context, r *run, p *redisserver.Process) bool {
+// replaced says whether another server has the slots of a shard, as far as the others know. A master
+// that is only known to be gone must not come back: without persistence it would be empty.
+func replaced(ctx context.Context, r *run, s redisserver.Shard) bool {
 	all, err := r.system.cluster.Shards(ctx)
-	return err != nil || slices.ContainsFunc(all, func(s redisserver.Shard) bool { return s.Master == p })
+	return err == nil && slices.ContainsFunc(all, func(now redisserver.Shard) bool {
+		return now.Has(s.Slots[0][0]) && now.Master != s.Master
+	})
 }
 
 // movedKeys is how many slots with keys move in a strike.
@@ -374,17 +376,23 @@ func reshard(ctx context.Context, r *run) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		from := slices.IndexFunc(all, func(s redisserver.Shard) bool { return s.Has(int(slot)) })
-		if from < 0 {
-			return "", fmt.Errorf("nobody has slot %d", slot)
-		}
-		to := (from + 1 + r.random.IntN(len(all)-1)) % len(all)
-		if err := cluster.Move(ctx, int(slot), all[from].Master, all[to].Master); err != nil {
-			return "", err
-		}
-		if all, err = cluster.Shards(ctx); err != nil {
+		if err := moveSlot(ctx, r, int(slot)); err != nil {
 			return "", err
 		}
 	}
 	return "slots moved", nil
+}
+
+// moveSlot moves a slot from the master that has it to another one.
+func moveSlot(ctx context.Context, r *run, slot int) error {
+	from, err := r.system.cluster.Owner(ctx, slot)
+	if err != nil {
+		return err
+	}
+	all, err := r.system.cluster.Shards(ctx)
+	if err != nil {
+		return err
+	}
+	others := slices.DeleteFunc(all, func(s redisserver.Shard) bool { return s.Master == from })
+	return r.system.cluster.Move(ctx, slot, from, others[r.random.IntN(len(others))].Master)
 }

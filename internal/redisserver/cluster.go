@@ -123,6 +123,27 @@ func (c *Cluster) shards(told []redis.ClusterShard) []Shard {
 	return all
 }
 
+// Owner returns the node that says of itself that it has a slot. The others may not have heard.
+func (c *Cluster) Owner(ctx context.Context, slot int) (*Process, error) {
+	for _, node := range c.Nodes() {
+		if node.Pid() == 0 {
+			continue
+		}
+		rdb := client(node.Addr())
+		told, err := rdb.ClusterShards(ctx).Result()
+		_ = rdb.Close()
+		if err != nil {
+			return nil, fmt.Errorf("redisserver: %w", err)
+		}
+		for _, s := range c.shards(told) {
+			if s.Master == node && s.Has(slot) {
+				return node, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("redisserver: nobody has slot %d", slot)
+}
+
 // Whole waits until all nodes that run say that all slots are served, and one of them says that
 // each leads or follows, and that no master is without a replica.
 func (c *Cluster) Whole(ctx context.Context, within time.Duration) error {
@@ -162,9 +183,12 @@ func (c *Cluster) Move(ctx context.Context, slot int, from, to *Process) error {
 	if err != nil {
 		return fmt.Errorf("redisserver: %w", err)
 	}
-	if err := errors.Join(tell(to.Addr(), "cluster", "setslot", slot, "importing", sourceID),
-		tell(from.Addr(), "cluster", "setslot", slot, "migrating", targetID)); err != nil {
+	// The source first: when it does not have the slot any more, nothing has been changed.
+	if err := tell(from.Addr(), "cluster", "setslot", slot, "migrating", targetID); err != nil {
 		return err
+	}
+	if err := tell(to.Addr(), "cluster", "setslot", slot, "importing", sourceID); err != nil {
+		return errors.Join(err, tell(from.Addr(), "cluster", "setslot", slot, "stable"))
 	}
 	host, port, err := net.SplitHostPort(to.Addr())
 	if err != nil {
