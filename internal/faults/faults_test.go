@@ -33,9 +33,6 @@ func TestFaults(t *testing.T) {
 	for _, f := range All() {
 		t.Run(f.Name, func(t *testing.T) {
 			t.Parallel()
-			if f.Name == "reshard" {
-				t.Skip("it loses a message now and then, and nobody knows yet why: see docs/reliability.md")
-			}
 			spec := short(t, f.Name)
 			if f.Name == "workers" { // what a killed process had comes back after a minute or two: e2e has that
 				spec.Fault.strike = func(_ context.Context, r *run) (string, error) {

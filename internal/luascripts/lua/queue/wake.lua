@@ -47,9 +47,11 @@ return function(keys, args)
   end
   local full = #front - first >= 99
   if fair and first > 1 then first = first - 1 end
-  local ahead = #front - first + 1
 
-  local reply, aside = {}, 0
+  -- All is read before anything is written, and each key is written once. While a slot moves to another
+  -- node, Redis ends a script that touches a key which its own writes have emptied: half of it would be done
+  local reply, entries, left, woken_ids, hashes = {}, {}, { retry = {}, scheduled = {} }, {}, {}
+  local taken = {}
   for i = count, 1, -1 do
     local task, short, what = keys[4 + i], args[3 + 2 * i], args[4 + 2 * i]
     local h = redis.call("HMGET", task, "state", "hw")
@@ -59,29 +61,41 @@ return function(keys, args)
     elseif full and waits[state] then
       reply[i] = 5
     elseif what == "" and over(state) then
-      redis.call("ZREM", due, short) -- the entry that says no more than that
+      entries[#entries + 1] = short -- the entry that says no more than that
       reply[i] = over(state)
     else
       local id, d = long(short), deferred(h[2])
-      redis.call("ZREM", due, entry(short, what))
+      entries[#entries + 1] = entry(short, what)
       if what == "" and d.what ~= "" then
         what = d.what
-        redis.call("ZREM", due, entry(short, what))
+        entries[#entries + 1] = entry(short, what)
       end
       reply[i] = over(state) or 4
       -- another score than ours is a user's own back-off, or later start: it is not ours to end
-      if waits[state] and what == d.what and ours(d, tonumber(redis.call("ZSCORE", waits[state], id) or "")) then
-        redis.call("ZREM", waits[state], id)
-        while aside < ahead do
-          redis.call("RPOP", pending)
-          aside = aside + 1
-        end
-        redis.call("RPUSH", pending, id)
-        redis.call("HSET", task, "state", "pending", "pending_since", now_ns, "hw_woken", now_ns, "hw", woken_as(d))
+      if waits[state] and not taken[id] and what == d.what and ours(d, tonumber(redis.call("ZSCORE", waits[state], id) or "")) then
+        taken[id] = true
+        table.insert(left[state], id)
+        woken_ids[#woken_ids + 1] = id
+        hashes[#hashes + 1] = { task, woken_as(d) }
         reply[i] = 1
       end
     end
   end
-  for i = first, first + aside - 1 do redis.call("RPUSH", pending, front[i]) end
+
+  if #entries > 0 then redis.call("ZREM", due, unpack(entries)) end
+  for state, ids in pairs(left) do
+    if #ids > 0 then redis.call("ZREM", waits[state], unpack(ids)) end
+  end
+  -- the woken go before those in front: the list grows by them, and the places from there on are filled anew
+  local n = #woken_ids
+  if n > 0 then
+    local tail = woken_ids
+    for i = first, #front do tail[#tail + 1] = front[i] end
+    redis.call("RPUSH", pending, unpack(tail, #tail - n + 1))
+    for i = 1, #tail - n do redis.call("LSET", pending, i - #tail - 1, tail[i]) end
+  end
+  for _, h in ipairs(hashes) do
+    redis.call("HSET", h[1], "state", "pending", "pending_since", now_ns, "hw_woken", now_ns, "hw", h[2])
+  end
   return reply
 end
