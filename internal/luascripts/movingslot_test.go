@@ -10,11 +10,11 @@ import (
 	"github.com/headwayq/headway/internal/redistest"
 )
 
-// While a slot moves to another node, Redis ends a script that touches a key which the script has
-// emptied. Tasks that are woken then empty the set in which they wait, and take the whole list of
-// pending tasks aside: none of them may be lost.
-func TestWakeWhileItsSlotMoves(t *testing.T) {
-	t.Parallel()
+// aMovingQueue is a queue on a cluster, and what begins to move its slot to another node, with
+// all of its keys still here. From then on Redis ends a script that touches a key which the script
+// itself has emptied.
+func aMovingQueue(t *testing.T) (a *asynqQueue, move func()) {
+	t.Helper()
 	rdb, nodes := redistest.StartNodes(t, 2)
 	q := NewQueueKeys("hw", "default")
 	owner, err := rdb.MasterForKey(t.Context(), q.pending)
@@ -25,37 +25,95 @@ func TestWakeWhileItsSlotMoves(t *testing.T) {
 	if owner.Options().Addr == nodes[1].Addr() {
 		here, there = there, here
 	}
-	a := &asynqQueue{t, here, here, q}
-	now := time.Now()
-	a.put("active", "a", "b", "c")
-	for i, id := range []string{"a", "b", "c"} {
-		d := DeferArgs{ID: id, Token: uint64(4711 + i), At: now, For: "sms 1 key", Wait: minute}
-		if err := Defer(t.Context(), here, q, d).Err(); err != nil {
+	here.ZAdd(t.Context(), q.scheduled, redis.Z{Score: 1e10, Member: "later"})
+	return &asynqQueue{t, here, here, q}, func() {
+		t.Helper()
+		slot, id := here.ClusterKeySlot(t.Context(), q.pending).Val(), there.Do(t.Context(), "cluster", "myid").Val()
+		if err := here.Do(t.Context(), "cluster", "setslot", slot, "migrating", id).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	here.ZAdd(t.Context(), q.scheduled, redis.Z{Score: 1e10, Member: "later"})
-	a.put("pending", "other")
-	slot := here.ClusterKeySlot(t.Context(), q.pending).Val()
-	id := there.Do(t.Context(), "cluster", "myid").Val()
-	if err := here.Do(t.Context(), "cluster", "setslot", slot, "migrating", id).Err(); err != nil {
-		t.Fatal(err)
-	}
-	var due []DueTask
-	for _, id := range []string{"a", "b", "c"} {
-		due = append(due, DueTask{ID: id, For: "sms 1 key"})
-	}
-	for _, some := range [][]DueTask{due[:1], due[1:]} { // the second call finds the first in front
-		if got, err := Wake(t.Context(), here, q, some, now, true); err != nil || slices.ContainsFunc(got, func(code int64) bool { return code != 1 }) {
-			t.Errorf("Wake(%v) = %v, %v, want all woken", some, got, err)
+}
+
+const waitsForSMS = "sms 1 key"
+
+func (a *asynqQueue) putAway(at time.Time, ids ...string) {
+	a.Helper()
+	for i, id := range ids {
+		d := DeferArgs{ID: id, Token: uint64(4711 + i), At: at, For: waitsForSMS, Wait: minute}
+		if err := Defer(a.Context(), a.rdb, a.q, d).Err(); err != nil {
+			a.Fatalf("Defer(%q): %v", id, err)
 		}
 	}
-	if got := here.LRange(t.Context(), q.pending, 0, -1).Val(); len(got) != 4 {
-		t.Errorf("%q are pending, want the three and the other one", got)
+}
+
+func (a *asynqQueue) wantEntries(key string, want ...string) {
+	a.Helper()
+	if got := a.raw.ZRange(a.Context(), key, 0, -1).Val(); !slices.Equal(got, want) {
+		a.Errorf("%s has %q, want %q", key, got, want)
+	}
+}
+
+// Tasks that are woken empty the set in which they wait, and go behind those that were woken earlier.
+func TestWakeWhileItsSlotMoves(t *testing.T) {
+	t.Parallel()
+	a, move := aMovingQueue(t)
+	now := time.Now()
+	a.put("active", "a", "b", "c")
+	a.putAway(now, "a", "b", "c")
+	a.put("pending", "other")
+	move()
+	for _, ids := range [][]string{{"a"}, {"b", "c"}} { // the second call finds the first in front
+		var due []DueTask
+		for _, id := range ids {
+			due = append(due, DueTask{ID: id, For: waitsForSMS})
+		}
+		if got, err := Wake(t.Context(), a.rdb, a.q, due, now, true); err != nil || slices.ContainsFunc(got, func(code int64) bool { return code != Woken }) {
+			t.Errorf("Wake(%v) = %v, %v, want all woken", ids, got, err)
+		}
+	}
+	if got, want := a.raw.LRange(t.Context(), a.q.pending, 0, -1).Val(), []string{"c", "b", "a", "other"}; !slices.Equal(got, want) {
+		t.Errorf("%q are pending, want %q", got, want)
 	}
 	for _, id := range []string{"a", "b", "c"} {
-		if state := here.HGet(t.Context(), q.Task(id), "state").Val(); state != "pending" {
+		if state := a.raw.HGet(t.Context(), a.q.Task(id), "state").Val(); state != "pending" {
 			t.Errorf("%s is %q, want pending", id, state)
 		}
+	}
+}
+
+// The task is the only one that waits, and so is its entry.
+func TestRetimeWhileItsSlotMoves(t *testing.T) {
+	t.Parallel()
+	a, move := aMovingQueue(t)
+	now := time.Now()
+	a.put("active", "a")
+	a.putAway(now, "a")
+	entries := a.raw.ZRange(t.Context(), a.q.due, 0, -1).Val()
+	move()
+	got, err := Retime(t.Context(), a.rdb, a.q, false, []Retiming{{ID: "a", At: now.Add(minute), In: minute}})
+	if err != nil || !slices.Equal(got, []int64{Retimed}) {
+		t.Errorf("Retime = %v, %v, want it re-timed", got, err)
+	}
+	a.wantEntries(a.q.due, entries...)
+	a.wantEntries(a.q.retry, "a")
+}
+
+// The only entry is a hint that came before the task was deferred.
+func TestDeferWhileItsSlotMoves(t *testing.T) {
+	t.Parallel()
+	a, move := aMovingQueue(t)
+	now := time.Now()
+	a.put("active", "a")
+	a.raw.ZAdd(t.Context(), a.q.retry, redis.Z{Score: 1e10, Member: "later"})
+	if got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{ID: "a", At: now}}); err != nil || !slices.Equal(got, []int64{Retimed}) {
+		t.Fatalf("Retime = %v, %v, want a hint", got, err)
+	}
+	hint := a.raw.ZRange(t.Context(), a.q.due, 0, -1).Val()
+	move()
+	a.putAway(now.Add(minute), "a")
+	a.wantEntries(a.q.retry, "a", "later")
+	if entries := a.raw.ZRange(t.Context(), a.q.due, 0, -1).Val(); len(entries) != 1 || slices.Equal(entries, hint) {
+		t.Errorf("%q are due, want another entry in the place of %q", entries, hint)
 	}
 }

@@ -11,7 +11,7 @@
 -- ARGV[2]  token      of the deferral, 8 bytes; the last 8 that were written are not written again
 -- ARGV[3]  at_us      instant at which to wake it, see instant in deferred.lua
 -- ARGV[4]  wait_us    from now to the instant: so much longer its unique lock lives
--- ARGV[5]  for        what it waits for, see BookingRef.Text in internal/luascripts/booking.go
+-- ARGV[5]  for        what it waits for, see WaitRecord.Text in internal/luascripts/booking.go
 -- ARGV[6]  put_off    1: its provider put it off, which is counted in the task's hash
 -- ARGV[7]  pool       4 bytes, who comes first to wake it; zeros for all at once
 -- ARGV[8]  why        2 bytes, see deferred.lua
@@ -43,16 +43,14 @@ return function(keys, args)
   local now = clock()
   at = instant(at, now)
   -- a hint may have come before us: then it is due earlier than our caller knows
-  local known = entry(short, before.what)
+  local known, new = entry(short, before.what), entry(short, what)
   local hinted = tonumber(redis.call("ZSCORE", due, known) or "")
-  if hinted then
-    if hinted < at then at, pool = hinted, ANY end
-    redis.call("ZREM", due, known)
-  end
+  if hinted and hinted < at then at, pool = hinted, ANY end
   redis.call("ZADD", retry, second_net(at), id)
   redis.call("HSET", task, "state", "retry", "hw", deferred_as(second_net(at), pool, token, waiting(before.waits, now, why), what, before))
   if put_off then redis.call("HINCRBY", task, "hw_putoff", 1) end
-  redis.call("ZADD", due, int(at), entry(short, what))
+  redis.call("ZADD", due, int(at), new)
+  if hinted and known ~= new then redis.call("ZREM", due, known) end -- now: it must not be empty in between, see wake.lua
   live(due, wait + 3600000000)
   if unique ~= task and redis.call("GET", unique) == id then
     redis.call("PEXPIRE", unique, int(max(0, redis.call("PTTL", unique)) + ceil(wait / 1000)))

@@ -41,7 +41,7 @@ return function(keys, args)
     elseif earlier and old and old <= at then
       -- it knows already
     elseif ours(d, score) then
-      redis.call("ZREM", due, known) -- first a write that needs no memory: a full Redis lets the others pass
+      redis.call("ZREM", due, "") -- no entry: a write that needs no memory comes first, so that a full Redis lets the others pass
       redis.call("ZADD", waits[h[1]], second_net(at), id)
       redis.call("ZADD", due, int(at), known)
       redis.call("HSET", task, "hw", moved_to(second_net(at), any and ANY or d.pool, now, why, d))
