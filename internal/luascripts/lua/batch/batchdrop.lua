@@ -63,10 +63,16 @@ return function(keys, args)
     local h, id = redis.call("HMGET", task, "state", "unique_key", "hw"), long(short)
     if not h[1] or h[1] == "completed" then return 2, "" end
     if h[1] == "archived" then return 3, "" end
-    local found = waits[h[1]] and redis.call("ZREM", waits[h[1]], id) or h[1] == "pending" and unlist(id, others) or 0
+    local what, found = deferred(h[3]).what, 0
+    if waits[h[1]] then
+      -- first: a script that ends here, see wake.lua, leaves the task where the next call finds it
+      redis.call("ZREM", due, entry(short, what))
+      found = redis.call("ZREM", waits[h[1]], id)
+    elseif h[1] == "pending" and unlist(id, others) > 0 then
+      found = 1
+      redis.call("ZREM", due, entry(short, what))
+    end
     if found == 0 then return 0, "" end
-    local what = deferred(h[3]).what
-    redis.call("ZREM", due, entry(short, what))
     redis.call("DEL", task)
     if h[2] and redis.call("GET", h[2]) == id then redis.call("DEL", h[2]) end -- the lock carries the queue's tag
     return 1, what
