@@ -210,6 +210,12 @@ func (c *Cluster) Move(ctx context.Context, slot int, from, to *Process) error {
 			return fmt.Errorf("redisserver: %w", err)
 		}
 	}
+	// A message that the source sent before it gave the slot up still claims it. The target
+	// must know the epoch of the source by then: it gives a slot to who claims it with a
+	// greater epoch than its own, and then nobody has it.
+	if err := heardOf(ctx, to, from); err != nil {
+		return err
+	}
 	// Others hear of it in time, and until then send clients to the wrong node.
 	shards, err := c.Shards(ctx)
 	if err != nil {
@@ -222,6 +228,32 @@ func (c *Cluster) Move(ctx context.Context, slot int, from, to *Process) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// heardOf waits until a node knows the epoch that another one claims its slots with.
+func heardOf(ctx context.Context, node, other *Process) error {
+	claimed, err := epoch(other, "cluster_my_epoch")
+	if err != nil {
+		return err
+	}
+	return until(ctx, formsWithin, func() (bool, error) {
+		known, err := epoch(node, "cluster_current_epoch")
+		return known >= claimed, err
+	})
+}
+
+func epoch(node *Process, which string) (int64, error) {
+	info, err := ask(node.Addr(), "cluster info")
+	if err != nil {
+		return 0, err
+	}
+	_, after, _ := strings.Cut(info, which+":")
+	value, _, _ := strings.Cut(after, "\r\n")
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("redisserver: %s of %q: %w", which, info, err)
+	}
+	return n, nil
 }
 
 // form starts the masters, and gives them their slots.
