@@ -101,13 +101,23 @@ func (p *Proxy) Refuse(refuse bool) {
 	if p.closed || p.listener != nil {
 		return
 	}
-	ln, err := net.Listen("tcp", p.Addr())
-	if err != nil {
-		p.failf("redisserver: the proxy lost its port while it refused: %v", err)
-		return
+	var ln net.Listener
+	var err error
+	for end := time.Now().Add(listensWithin); ; time.Sleep(time.Millisecond) {
+		if ln, err = net.Listen("tcp", p.Addr()); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			p.failf("redisserver: the proxy lost its port while it refused: %v", err)
+			return
+		}
 	}
 	p.listenLocked(ln)
 }
+
+// listensWithin is how long it may take to listen again. A program that was being started while the
+// proxy listened has the listener as well, until it runs.
+const listensWithin = 2 * time.Second
 
 func (p *Proxy) listenLocked(ln net.Listener) {
 	accepted := make(chan struct{})
