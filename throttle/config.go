@@ -30,6 +30,8 @@ const (
 	inlineWaitDefault = 50 * time.Millisecond
 	inlineWaitMax     = time.Second
 	secretMin         = 16 // bytes of a secret
+	replicasMax       = 16
+	replicasWithin    = 100 * time.Millisecond
 )
 
 // Config is what limiters may have in common. The zero Config is usable.
@@ -62,6 +64,35 @@ type Config struct {
 	// that starts again under its name finds what it spent. Defaults to a name
 	// drawn at random once per process.
 	Client string
+
+	// HoldAfterFailover keeps limits also when Redis forgets grants. A server that was promoted,
+	// or that has begun again, may lack the last grants of the one before. With this set
+	// it grants nothing on any key until a permit of the server before has
+	// stopped to count: a window of the rule after its first answer, and a second more after a
+	// failover; for a bucket, until it would be full. Who asks meanwhile is refused, or waits, as
+	// if the rule were closed. Set it in all processes.
+	//
+	// It needs Redis functions (Redis 7.0 or newer, rights +fcall and +function|load): on a server
+	// without them each call is an [ErrUnavailable]. It does not help while two servers are
+	// masters for longer than a second; min-replicas-to-write does. A server that has just been
+	// started for the first time is held, too. So is one that was promoted some time ago when
+	// the first process of another release asks it. A limiter in memory forgets nothing, and
+	// ignores this. Defaults to false: a grant that Redis forgot can be made again.
+	HoldAfterFailover bool
+
+	// Replicas is how many replicas must have a grant before the caller gets it, so that a
+	// failover to one of them does not forget it: 0 to 16. The master waits for them behind the
+	// decision, in the same round trip (WAIT, right +wait). When fewer than that have it within
+	// ReplicasWithin, the call is an [ErrUnavailable] and the permit is given back: with no
+	// replica nothing is granted. A replica that lacks the grant may still be the one that is
+	// promoted, if there are more replicas than this. Places in a line and tasks are not waited
+	// for. The client must be a redis.Client or a redis.ClusterClient. A limiter in memory ignores
+	// this. Defaults to 0.
+	Replicas int
+
+	// ReplicasWithin is how long a grant may wait for its replicas: 1 ms to 1 s. The grant ages
+	// meanwhile. Defaults to 100 ms where Replicas is set.
+	ReplicasWithin time.Duration
 
 	// OnUnavailable is what happens to calls while Redis does not answer.
 	// Defaults to [FailClosed].
@@ -126,6 +157,9 @@ func (c Config) fill() Config {
 	if c.PerClient && c.Client == "" {
 		c.Client = clientDefault()
 	}
+	if c.Replicas > 0 {
+		c.ReplicasWithin = cmp.Or(c.ReplicasWithin, replicasWithin)
+	}
 	return c
 }
 
@@ -151,6 +185,14 @@ func (c Config) validate() error {
 	}
 	if c.PerClient && (len(c.Client) > ruleMax || !rulePattern.MatchString(c.Client)) {
 		errs = append(errs, fmt.Errorf("%w: Client %q, want 1 to %d of A-Z a-z 0-9 _ . -", ErrInvalidConfig, errtext.Clip(c.Client), ruleMax))
+	}
+	switch {
+	case c.Replicas < 0 || c.Replicas > replicasMax:
+		errs = append(errs, fmt.Errorf("%w: Replicas %d, want 0 to %d", ErrInvalidConfig, c.Replicas, replicasMax))
+	case c.Replicas == 0 && c.ReplicasWithin != 0:
+		errs = append(errs, fmt.Errorf("%w: ReplicasWithin %v without Replicas", ErrInvalidConfig, c.ReplicasWithin))
+	case c.Replicas > 0 && (c.ReplicasWithin < time.Millisecond || c.ReplicasWithin > time.Second):
+		errs = append(errs, fmt.Errorf("%w: ReplicasWithin %v, want 1ms to 1s", ErrInvalidConfig, c.ReplicasWithin))
 	}
 	if !c.OnUnavailable.valid() {
 		errs = append(errs, fmt.Errorf("%w: OnUnavailable %d, want FailClosed, FailOpen or FailLocal", ErrInvalidConfig, c.OnUnavailable))

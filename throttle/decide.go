@@ -138,7 +138,8 @@ func (a *acquisition) fill(c *luascripts.Call) {
 	}
 	c.AcquireArgs = luascripts.AcquireArgs{
 		Rules: p.appendCalls(c.Rules[:0], r), Policy: p.name, Token: uint64(r.Token), Job: r.Job,
-		Mode: a.mode, Inline: inline, MaxWait: longest, Tell: r.wantLeft, Forms: &p.forms,
+		Mode: a.mode, Inline: inline, MaxWait: longest, Tell: r.wantLeft, Hold: p.cfg.HoldAfterFailover,
+		Durable: luascripts.Durability{Replicas: p.cfg.Replicas, Within: p.cfg.ReplicasWithin}, Forms: &p.forms,
 	}
 }
 

@@ -94,7 +94,8 @@ func (l *Limiter) sharesWith(other *Limiter) bool {
 	a, b := l.cfg, other.cfg
 	sameStore := l.store.store == other.store.store
 	return sameStore && a.Prefix == b.Prefix && bytes.Equal(a.Secret, b.Secret) && a.InlineWait == b.InlineWait &&
-		a.PerClient == b.PerClient && a.Client == b.Client && a.OnUnavailable == b.OnUnavailable && a.Shadow == b.Shadow
+		a.PerClient == b.PerClient && a.Client == b.Client && a.OnUnavailable == b.OnUnavailable && a.Shadow == b.Shadow &&
+		a.HoldAfterFailover == b.HoldAfterFailover && a.Replicas == b.Replicas && a.ReplicasWithin == b.ReplicasWithin
 }
 
 // Rule returns the limiter's name.

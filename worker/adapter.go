@@ -298,8 +298,8 @@ func (a *Adapter) checkRedis(ctx context.Context) error {
 	})
 	defer slow.Stop()
 	found, err := precheck.Run(ctx, a.rdb, precheck.Needs{
-		Role: precheck.Worker, Prefix: a.cfg.Throttle.Prefix, AllowEviction: a.cfg.AllowEviction,
-		Queue: slices.Min(slices.Collect(maps.Keys(a.cfg.Asynq.Queues))),
+		Role: precheck.Worker, Prefix: a.cfg.Throttle.Prefix, AllowEviction: a.cfg.AllowEviction, Functions: a.cfg.Throttle.HoldAfterFailover,
+		Replicas: a.cfg.Throttle.Replicas, Queue: slices.Min(slices.Collect(maps.Keys(a.cfg.Asynq.Queues))),
 	})
 	if err != nil && !rediserr.Of(err).Answered() {
 		return fmt.Errorf("worker: Redis does not answer: %w; start it, or let the start wait for it with worker.Config.WaitForRedis", err)

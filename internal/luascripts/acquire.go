@@ -34,6 +34,8 @@ type AcquireArgs struct {
 	Inline  time.Duration
 	MaxWait time.Duration
 	Tell    bool         // the permits that are left, too
+	Durable Durability   // of a grant; the server's own where it is zero
+	Hold    bool         // nothing is granted while permits may count that the server has not heard of
 	Known   []KnownLimit // by rule, when Redis is to look whether the limits still hold; such a call is sent alone
 	Forms   *CallForms   // of calls before, with which it may share its form; nil for none
 }
@@ -80,8 +82,9 @@ type Call struct {
 // Acquire runs acquire.lua for one call.
 func Acquire(ctx context.Context, c redis.Scripter, a AcquireArgs) (AcquireReply, error) {
 	call := Call{AcquireArgs: a}
-	r := sendAcquire(ctx, c, []*Call{&call})
+	r, said := sendAcquire(ctx, c, []*Call{&call})
 	call.read(&r, r.time())
+	call.heed(said)
 	return call.AcquireReply, call.Err
 }
 
@@ -89,13 +92,19 @@ func Acquire(ctx context.Context, c redis.Scripter, a AcquireArgs) (AcquireReply
 // were sent alone. On Cluster their keys share a slot. After an error none has an
 // answer.
 func AcquireMany(ctx context.Context, c redis.Scripter, calls []*Call) error {
-	r := sendAcquire(ctx, c, calls)
-	return readMany(calls, &r)
+	r, said := sendAcquire(ctx, c, calls)
+	return readMany(calls, &r, said)
 }
 
 // readMany reads the answers to calls that were sent together.
-func readMany(calls []*Call, r *reply) error {
+func readMany(calls []*Call, r *reply, said *confirmation) error {
 	now := r.time()
+	if _, ok := errors.AsType[needsFunctionsError](r.err); ok && len(calls) > 1 { // which need not all hold
+		for _, call := range calls {
+			call.Err = ErrRetrySingly
+		}
+		return nil
+	}
 	if r.err != nil {
 		return r.err
 	}
@@ -104,14 +113,16 @@ func readMany(calls []*Call, r *reply) error {
 		if call.Err == nil && call.Status == askAlone {
 			call.Err = ErrRetrySingly
 		}
+		call.heed(said)
 	}
 	return nil
 }
 
 // sendAcquire sends calls, and begins to read the answer.
-func sendAcquire(ctx context.Context, c redis.Scripter, calls []*Call) reply {
-	v, err := sendOne(ctx, c, acquireCommand(calls)).Result()
-	return acquireReply(calls, v, err)
+func sendAcquire(ctx context.Context, c redis.Scripter, calls []*Call) (reply, *confirmation) {
+	command := acquireCommand(calls)
+	v, err := sendOne(ctx, c, command).Result()
+	return acquireReply(calls, v, err), command.confirm
 }
 
 func acquireReply(calls []*Call, v any, err error) reply {
@@ -131,7 +142,10 @@ func (a *AcquireArgs) form() string {
 	for _, n := range [...]int64{int64(a.Mode), micros(a.Inline), longest} {
 		b = append(strconv.AppendInt(b, n, 10), '|')
 	}
-	b = append(append(b, a.Gate.text()...), '|', '0'+byte(flag(a.Tell)), '|', '0'+byte(flag(a.Policy != "")), '|')
+	b = append(append(b, a.Gate.text()...), '|')
+	for _, is := range [...]bool{a.Tell, a.Policy != "", a.Hold} {
+		b = append(b, '0'+byte(flag(is)), '|')
+	}
 	return string(appendRules(b, a.Rules))
 }
 
@@ -139,7 +153,10 @@ func (a *AcquireArgs) form() string {
 // be used again while a hook still has the command.
 func acquireCommand(calls []*Call) command {
 	keys, size := 0, 0
+	var confirm *confirmation
+	holds := false
 	for _, c := range calls {
+		confirm, holds = confirm.strictest(c.Durable), holds || c.Hold
 		keys += c.keys()
 		size += 1 + tokenLen + len(c.Job)
 	}
@@ -179,7 +196,7 @@ func acquireCommand(calls []*Call) command {
 			args = append(args, k.Version, k.Closing)
 		}
 	}
-	return command{acquireScript, args, keys}
+	return command{acquireScript, args, keys, confirm, holds}
 }
 
 // keys is how many keys a call has.
@@ -324,7 +341,7 @@ func (f *CallForms) of(a *AcquireArgs) *callForm {
 // alike says that calls without a gate differ in nothing but keys, token and job:
 // they have one form.
 func alike(a, b *AcquireArgs) bool {
-	if a.Mode != b.Mode || a.Inline != b.Inline || a.MaxWait != b.MaxWait || a.Tell != b.Tell || (a.Policy == "") != (b.Policy == "") {
+	if a.Mode != b.Mode || a.Inline != b.Inline || a.MaxWait != b.MaxWait || a.Tell != b.Tell || a.Hold != b.Hold || (a.Policy == "") != (b.Policy == "") {
 		return false
 	}
 	return alikeParts(a.Rules, b.Rules)

@@ -34,6 +34,7 @@
 //	limit/closerule   nothing goes by a rule until an instant
 //	limit/counter     the kinds that count: fixed, calendar, step
 //	limit/decide      one call of acquire.lua, by all rules of its policy
+//	limit/failover    after a failover nothing is granted for a while, for callers that want it
 //	limit/gate        when work may run at all
 //	limit/leases      the algorithm of `concurrent n lease d`
 //	limit/ledger      what was spent on a key: read, decided on, written

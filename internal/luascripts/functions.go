@@ -4,6 +4,7 @@ import (
 	"context"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -140,13 +141,34 @@ func (a *arg) MarshalBinary() ([]byte, error) {
 // command is a call of a script as Redis gets it: FCALL, the function, how many keys, the
 // keys, the arguments.
 type command struct {
-	script *script
-	args   []any
-	keys   int
+	script  *script
+	args    []any
+	keys    int
+	confirm *confirmation // nil when no replica need have it
+	holds   bool          // its function remembers from call to call, so a script won't do
 }
+
+// needsFunctionsError is the answer to a call that holds, where there are no functions. For whoever
+// made the call it is one of Redis.
+type needsFunctionsError struct{}
+
+func (needsFunctionsError) Error() string {
+	return "HoldAfterFailover needs Redis functions: a script remembers nothing from call to call"
+}
+
+// RedisError makes it an answer of Redis.
+func (needsFunctionsError) RedisError() {}
 
 // send sends the command a way: over a client, or into a pipeline.
 func (c *command) send(ctx context.Context, to redis.Scripter, by way) *redis.Cmd {
+	if c.holds && by == byScript {
+		cmd := redis.NewCmd(ctx, c.args...)
+		cmd.SetErr(needsFunctionsError{})
+		return cmd
+	}
+	if c.confirm != nil {
+		return c.sendConfirmed(ctx, to, by)
+	}
 	if by == byScript {
 		keys, args := c.split()
 		return to.EvalSha(ctx, c.script.eval().Hash(), keys, args...)
@@ -263,7 +285,8 @@ func (s *server) repair(ctx context.Context, c redis.Scripter, sendings []*sendi
 	}
 }
 
-// send sends one call by itself, and several in a pipeline.
+// send sends one call by itself, and several in a pipeline. Where one is to be confirmed, each
+// has a pipeline of its own.
 func send(ctx context.Context, c redis.Scripter, sendings []*sending) {
 	switch len(sendings) {
 	case 0:
@@ -271,6 +294,14 @@ func send(ctx context.Context, c redis.Scripter, sendings []*sending) {
 	case 1:
 		a := sendings[0]
 		a.cmd = a.call.send(ctx, c, a.by)
+		return
+	}
+	if slices.ContainsFunc(sendings, func(a *sending) bool { return a.call.confirm != nil }) {
+		var wg sync.WaitGroup
+		for _, a := range sendings {
+			wg.Go(func() { a.cmd = a.call.send(ctx, c, a.by) })
+		}
+		wg.Wait()
 		return
 	}
 	pipe := c.(redis.UniversalClient).Pipeline()
@@ -285,7 +316,11 @@ func (s *server) mend(ctx context.Context, c redis.Scripter, sendings []*sending
 	var again []*sending
 	var load, text func() error // what several need is done once
 	for _, a := range sendings {
-		switch remedyFor(a.cmd.Err(), a.by) {
+		remedy := remedyFor(a.cmd.Err(), a.by)
+		if remedy == scriptOnce && a.call.holds {
+			continue
+		}
+		switch remedy {
 		case nothing:
 			continue
 		case loadFirst:
@@ -301,7 +336,7 @@ func (s *server) mend(ctx context.Context, c redis.Scripter, sendings []*sending
 		case scriptsOnly, scriptOnce:
 			s.heed(a.cmd.Err(), a)
 		case textFirst:
-			if len(sendings) == 1 { // alone it is sent with the text
+			if len(sendings) == 1 && a.call.confirm == nil { // alone it is sent with the text
 				keys, args := a.call.split()
 				a.cmd = a.call.script.eval().Eval(ctx, c, keys, args...)
 				continue

@@ -117,7 +117,7 @@ func AcquireSlots(ctx context.Context, c *redis.ClusterClient, calls []*Call) {
 	for i, cmd := range sendAll(ctx, c, commands) {
 		v, err := cmd.Result()
 		r := acquireReply(crowds[i], v, err)
-		if err := readMany(crowds[i], &r); err != nil {
+		if err := readMany(crowds[i], &r, commands[i].confirm); err != nil {
 			for _, call := range crowds[i] {
 				call.Err = err
 			}

@@ -31,7 +31,7 @@ const (
 
 // Finding is one thing that is not as it should be.
 type Finding struct {
-	Name   string // of the check: connection, server, version, eviction, clock, rights, scripts
+	Name   string // of the check: connection, server, version, eviction, clock, rights, scripts, functions, replicas
 	Level  Level
 	What   string // is so
 	Where  string // the address of the server
@@ -48,6 +48,8 @@ type Needs struct {
 	Prefix        string        // of Headway's keys
 	Queue         string        // of asynq whose keys are tried; empty for "default"
 	AllowEviction bool          // an eviction policy is the caller's own will
+	Replicas      int           // that must have a grant
+	Functions     bool          // scripts won't do in their place
 	LookOnly      bool          // nothing is tried or written, so the user's rights are not looked at
 	ClockWarn     time.Duration // more than that off the local clock is a warning; zero checks no clock
 	ClockMax      time.Duration // and more than that a fault
@@ -168,6 +170,9 @@ func (s server) check(ctx context.Context) ([]Finding, error) {
 	if s.needs.LookOnly {
 		return out, nil
 	}
+	if s.needs.Replicas > 0 {
+		out = append(out, s.replicas(ctx, info)...)
+	}
 	s.tryListening(ctx, &trials)
 	return append(out, trials.findings(s, info)...), nil
 }
@@ -268,6 +273,18 @@ func (s server) eviction(ctx context.Context, info map[string]string, infoErr er
 		return []Finding{s.warning("eviction", "maxmemory-policy is "+policy+": as soon as it has a maxmemory, it evicts what limits have counted", remedy)}
 	}
 	return []Finding{s.fault("eviction", "maxmemory-policy is "+policy+": when it is full, it evicts what limits have counted, and they grant too much", remedy)}
+}
+
+// replicas is whether enough of them follow.
+func (s server) replicas(ctx context.Context, info map[string]string) []Finding {
+	if err := s.c.Do(ctx, "wait", 0, 1).Err(); noPermission(err) {
+		return []Finding{s.fault("replicas", "its user may not wait for replicas, as Config.Replicas wants: it lacks +wait", "grant it with ACL SETUSER")}
+	}
+	if n, err := strconv.Atoi(info["connected_slaves"]); err == nil && n < s.needs.Replicas {
+		return []Finding{s.warning("replicas", fmt.Sprintf("it has %d of %d replicas that Config.Replicas wants", n, s.needs.Replicas),
+			"add replicas: until then nothing is granted")}
+	}
+	return nil
 }
 
 // clock compares the server's clock with the local one.
@@ -377,6 +394,12 @@ func (t trials) findings(s server, info map[string]string) []Finding {
 		asynqs, ours = nil, may("+evalsha", "+eval", "+script|load") // it runs no script of asynq
 	}
 	has := info["redis_version"] == "" || !older(info["redis_version"], versionFn)
+	if s.needs.Functions && !has {
+		out = append(out, s.fault("functions", "it has no functions, which HoldAfterFailover needs", "run Redis "+versionFn+" or newer, or do without"))
+	} else if s.needs.Functions && len(functions) > 0 {
+		out = append(out, s.fault("functions", "its user may not use functions, which HoldAfterFailover needs: it lacks "+strings.Join(functions, ", "),
+			"grant these, or do without"))
+	}
 	switch {
 	case len(asynqs) > 0 && has && len(functions) == 0:
 		out = append(out, s.fault("scripts", "its user may not run asynq's scripts: it lacks "+strings.Join(asynqs, ", "),

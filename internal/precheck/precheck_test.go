@@ -174,6 +174,18 @@ func TestRolesThatRunAsynqsScriptsNeedEval(t *testing.T) {
 	}
 }
 
+// Who needs functions is told so, and does not get by with scripts.
+func TestFunctionsAreNeeded(t *testing.T) {
+	t.Parallel()
+	s, admin := own(t)
+	n := needs
+	n.Functions = true
+	want(t, admin, n, s.Addr(), nil)
+	want(t, as(t, s, admin, "~hw:*", "~asynq:*", "&*", "+@all", "-fcall", "-function"), n, s.Addr(), map[string]string{
+		"functions fault": "HoldAfterFailover needs: it lacks +fcall, +function|load", "scripts warning": "+fcall",
+	})
+}
+
 func TestARefusedConnectionIsToldWithItsRemedy(t *testing.T) {
 	t.Parallel()
 	s, admin := own(t)

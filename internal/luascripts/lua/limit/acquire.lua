@@ -17,6 +17,7 @@
 --                     gate       when work may run, see gate.lua; "" for always
 --                     tell       1: how many permits are left, too
 --                     turns      1: the policy has several rules
+--                     hold       1: not while permits may count that this server has not heard of, see failover.lua
 --                     rules      9 of each, see rulecall.lua
 --                     Behind the form of a call with stored limits come for each rule the versions of the limit and of the closing, as
 --                     the caller knows them, 0 for none. Where another is stored the answer is 7, without a version
@@ -33,25 +34,35 @@ local rulecall = require("limit/rulecall")
 local gate = require("limit/gate")
 local decisions = require("limit/decide")
 local shortcut = require("limit/shortcut")
+local hold = require("limit/failover")
 local COPY = numbers.COPY
 local decide, put_all = decisions.decide, decisions.put_all
 
 local call, byte, sub, match = redis.call, string.byte, string.sub, string.match
-local FORM = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()"
+local FORM = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()"
 
-local form_of = kept(function(text)
-  local mode, inline, longest, open, tell, turns, from = match(text, FORM)
+local read_form = kept(function(text)
+  local mode, inline, longest, open, tell, turns, holds, from = match(text, FORM)
   local form = {
-    mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), tell = tell == "1", turns = turns == "1",
-    rules = rulecall.read_rules(text, from), keys = 0, worthy = false, short = false, first_grants = false, once = tonumber(longest) > 0,
+    mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), tell = tell == "1", turns = turns == "1", holds = holds == "1",
+    rules = rulecall.read_rules(text, from), keys = 0, worthy = false, short = false, may_be_short = false, closings = {}, first_grants = false,
+    once = tonumber(longest) > 0,
   }
   form.keys = (form.turns and 4 or 3) * #form.rules + (form.gate and 1 or 0)
   for _, rule in ipairs(form.rules) do form.worthy = form.worthy or rule.kind.worth ~= nil or rule.kind.lease ~= nil end
   local first = form.rules[1]
   form.first_grants = first.kind.first_grant and first.want == 1 and first.W >= COPY -- its first token is in the ledger alone
-  form.short = #form.rules == 1 and form.mode < 2 and not (form.gate or form.tell or form.turns or first.kind.lease) and first.rule_closed == 0
+  form.may_be_short = #form.rules == 1 and form.mode < 2 and not (form.gate or form.tell or form.turns or first.kind.lease) and first.rule_closed == 0
+  form.short = form.may_be_short
+  for i, rule in ipairs(form.rules) do form.closings[i] = rule.rule_closed end
   return form
 end)
+
+local function form_of(text, now)
+  local form = read_form(text)
+  if form.holds then hold(form, now) end
+  return form
+end
 
 -- look_around finds for several calls whether anybody waits in any of their lines, whether
 -- any of their first rules remembers a token, and whether any of these has a ledger
@@ -114,7 +125,7 @@ local alone = { now = 0, no_tokens = false, fresh = false, granted = {}, replies
 
 -- answer_one answers a call that comes alone
 local function answer_one(now, keys, args)
-  local form = form_of(args[2 + byte(args[2])])
+  local form = form_of(args[2 + byte(args[2])], now)
   if #keys > form.keys then
     local part = changed(keys, args, form)
     if part then return { now, { 7, part } } end
@@ -166,7 +177,7 @@ return function(keys, args)
   if count == 1 then return answer_one(now, keys, args) end
 
   local script, forms = new_script(now), {}
-  for i = 1, count do forms[i] = form_of(args[1 + count + byte(args[1 + i])]) end
+  for i = 1, count do forms[i] = form_of(args[1 + count + byte(args[1 + i])], now) end
   script.opened = {}
   look_around(script, forms, keys)
   local answers = answer_all(script, forms, keys, args)

@@ -135,10 +135,13 @@ local function answer(call, status, part, at, promoted)
   return reply
 end
 
--- repeated answers a copy of a call as the call was answered
+-- repeated answers a copy of a call as the call was answered. It writes, too: a WAIT behind it then
+-- waits until replicas have what the first one wrote
 local function repeated(call, held)
   call.from = held
   for _, rule in ipairs(call.rules) do
+    local left = redis.call("PTTL", rule.key)
+    if left > 0 then redis.call("PEXPIRE", rule.key, numbers.int(left)) end
     if rule.kind.lease and rule.ledger.token == call.token then
       call.fence = rule.ledger.fence
     elseif rule.kind.lease and (holds(rule, call.token) or -1) > 0 then
