@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/redisserver"
+	"github.com/headwayq/headway/throttle"
 )
 
 // Fault is a kind of fault that a run can be led through.
@@ -21,9 +22,12 @@ type Fault struct {
 	Forgets bool
 	// ForgetsAll says that Redis forgets all.
 	ForgetsAll bool
+	// KeepsLimits says that no limit is broken by what Redis forgets.
+	KeepsLimits bool
 
-	start starter
-	every time.Duration // from the end of a strike to the next one, on average
+	start  starter
+	limits throttle.Config // of the workers
+	every  time.Duration   // from the end of a strike to the next one, on average
 	// strike does the fault once, and returns what it did when it is over. Nil does nothing.
 	strike func(ctx context.Context, r *run) (what string, err error)
 }
@@ -78,6 +82,16 @@ func All() []Fault {
 		{
 			Name: "sentinel-paused", About: "SENTINEL FAILOVER after CLIENT PAUSE 5000 WRITE on the master, as docs/production.md says",
 			start: watched(), every: 5 * time.Second, strike: func(ctx context.Context, r *run) (string, error) { return failover(ctx, r, true) },
+		},
+		{
+			Name: "sentinel-held", About: "SENTINEL FAILOVER, with HoldAfterFailover", Forgets: true, KeepsLimits: true,
+			start: watched(), limits: throttle.Config{HoldAfterFailover: true}, every: 10 * time.Second,
+			strike: func(ctx context.Context, r *run) (string, error) { return failover(ctx, r, false) },
+		},
+		{
+			Name: "sentinel-replicas", About: "SENTINEL FAILOVER, where both replicas must have a grant", Forgets: true, KeepsLimits: true,
+			start: watched(), limits: throttle.Config{Replicas: 2}, every: 5 * time.Second,
+			strike: func(ctx context.Context, r *run) (string, error) { return failover(ctx, r, false) },
 		},
 		{Name: "cluster-none", About: "nothing happens on a cluster", start: cluster},
 		{
@@ -229,7 +243,7 @@ func unlessBusy(err error) error {
 	return err
 }
 
-// settlesWithin is how long servers may take until they agree on who is the master.
+// settlesWithin bounds the wait until all servers name the same master.
 const settlesWithin = time.Minute
 
 func killMaster(ctx context.Context, r *run) (string, error) {

@@ -157,13 +157,18 @@ func TestFailed(t *testing.T) {
 	t.Parallel()
 	bad := Report{Fault: "f", Lost: 1, LostApart: 7, Unexplained: 2, Early: 8, Left: 3, Archived: 4, AtGateway: 5, Breaches: map[string]int{"phone": 6}, Apart: 9}
 	always := "f: 2 sent again without a cause\nf: 8 sent before they were granted\nf: 4 archived\nf: 3 left in the queue\n"
-	for forgets, want := range map[bool]string{
-		false: always + "f: 1 lost\nf: 6 over a limit\nf: 5 over a limit by the gateway's clock",
-		true:  always + "f: 7 lost with no strike near\nf: 9 over a limit with no strike near",
+	const over = "\nf: 6 over a limit\nf: 5 over a limit by the gateway's clock"
+	for _, c := range []struct {
+		forgets, keeps bool
+		want           string
+	}{
+		{false, false, always + "f: 1 lost" + over},
+		{true, false, always + "f: 7 lost with no strike near\nf: 9 over a limit with no strike near"},
+		{true, true, always + "f: 7 lost with no strike near" + over},
 	} {
-		bad.Forgets = forgets
-		if got := fmt.Sprint(bad.Failed()); got != want {
-			t.Errorf("a fault that forgets (%v) failed for\n%s\nwant\n%s", forgets, got, want)
+		bad.Forgets, bad.Keeps = c.forgets, c.keeps
+		if got := fmt.Sprint(bad.Failed()); got != c.want {
+			t.Errorf("a fault that forgets (%v) and keeps limits (%v) failed for\n%s\nwant\n%s", c.forgets, c.keeps, got, c.want)
 		}
 	}
 	if err := (Report{Again: 3, Unused: 1}).Failed(); err != nil {

@@ -25,6 +25,7 @@ type Report struct {
 	Fault   string         `json:"fault"`
 	About   string         `json:"about"`
 	Forgets bool           `json:"forgets"`
+	Keeps   bool           `json:"keeps_limits"`
 	System  string         `json:"system"`
 	Server  string         `json:"server"`
 	Seed    uint64         `json:"seed"`
@@ -74,9 +75,12 @@ func (r Report) Failed() error {
 	bad(r.Left, "left in the queue")
 	if r.Forgets {
 		bad(r.LostApart, "lost with no strike near")
-		bad(r.Apart, "over a limit with no strike near")
 	} else {
 		bad(r.Lost, "lost")
+	}
+	if r.Forgets && !r.Keeps {
+		bad(r.Apart, "over a limit with no strike near")
+	} else {
 		bad(r.broken(), "over a limit")
 		bad(r.AtGateway, "over a limit by the gateway's clock")
 	}
@@ -103,7 +107,8 @@ func (r Report) struck() int {
 func (r *run) judge(ctx context.Context) (Report, error) {
 	s := r.spec
 	rep := Report{
-		Fault: s.Fault.Name, About: s.Fault.About, Forgets: s.Fault.Forgets || r.forgot, System: r.system.about, Server: r.system.version(ctx),
+		Fault: s.Fault.Name, About: s.Fault.About, Forgets: s.Fault.Forgets || r.forgot, Keeps: s.Fault.KeepsLimits,
+		System: r.system.about, Server: r.system.version(ctx),
 		Seed: s.Seed, For: s.For, Workers: s.Workers, Rate: s.Rate, Refused: r.refused,
 		Strikes: map[string]int{}, Breaches: map[string]int{},
 	}

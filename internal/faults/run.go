@@ -81,8 +81,8 @@ type Strike struct {
 // ErrInterrupted says that a run was ended early, and so can't be judged.
 var ErrInterrupted = errors.New("interrupted")
 
-// Run runs what the spec says, and returns its report. The error says why there is none: the
-// context ended, or a strike could not be done.
+// Run leads a load through the faults of a spec, and reports what came of it. There is no report
+// when ctx ends, or when a fault can't be made: the error says so.
 func Run(ctx context.Context, spec Spec) (Report, error) {
 	r := &run{spec: spec, random: mathrand.New(mathrand.NewPCG(spec.Seed, 1)), accepted: map[string]time.Time{}}
 	if err := r.start(); err != nil {
@@ -126,6 +126,7 @@ func (r *run) start() error {
 	r.crew = &crew{dir: r.spec.Dir, spec: workerSpec{
 		Redis: system.address, Gateway: r.gateway.URL(), Policies: text, Secret: secret,
 		Grants: filepath.Join(r.spec.Dir, "grants.jsonl"), Phones: r.spec.Rate * phonesPerRate,
+		Hold: r.spec.Fault.limits.HoldAfterFailover, Replicas: r.spec.Fault.limits.Replicas,
 	}}
 	for range r.spec.Workers {
 		if err := r.crew.start(); err != nil {

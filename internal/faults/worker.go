@@ -24,6 +24,7 @@ import (
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/queue/schedule"
+	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/worker"
 )
 
@@ -45,7 +46,9 @@ type workerSpec struct {
 	Grants   string  `json:"grants"`   // the file to append to
 	Secret   []byte  `json:"secret"`   // of the keys in that file
 	Phones   int     `json:"phones"`
-	Process  int     `json:"process"` // its number
+	Hold     bool    `json:"hold"`     // limits are kept also when Redis forgets grants
+	Replicas int     `json:"replicas"` // that must have a grant
+	Process  int     `json:"process"`  // its number
 }
 
 // Worker runs a worker process if the environment asks for one, and says whether it did. A
@@ -105,6 +108,7 @@ func work(text string) error {
 			RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Second }, // what died comes back soon
 		},
 		Policies: []queue.Policy{p.policy.Policy}, WaitForRedis: true, Logger: log,
+		Throttle: throttle.Config{HoldAfterFailover: p.spec.Hold, Replicas: p.spec.Replicas},
 	})
 	if err != nil {
 		return err
