@@ -27,6 +27,8 @@ var sections = []section{
 	{"memory", "Memory", memory},
 	{"scripts", "The longest script", scripts},
 	{"scale", "Redis' work per job as more jobs wait", scale},
+	{"cluster", "What the masters of a Redis Cluster share", clusters},
+	{"failover", "What it costs that a failover breaks no limit", failover},
 }
 
 func main() {

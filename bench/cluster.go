@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redisserver"
+	"github.com/headwayq/headway/throttle"
+)
+
+// clusterMasters are the sizes of the clusters that are compared.
+var clusterMasters = []int{1, 2, 3}
+
+// clusters measures how the work spreads over the masters of a Redis Cluster. They share the
+// processor of one machine, so rates would say little: what counts is the time of the busiest one.
+func clusters(ctx context.Context, b *bench) error {
+	calls := int64(20_000)
+	if b.short {
+		calls = 300
+	}
+	loads := make([]*clusterLoad, len(clusterMasters))
+	for i, masters := range clusterMasters {
+		var err error
+		if loads[i], err = b.clusterLoad(masters); err != nil {
+			return err
+		}
+	}
+	for _, c := range []struct {
+		what string
+		try  func(ctx context.Context, l *clusterLoad, key string) (throttle.Decision, error)
+	}{
+		{"a limit per phone", func(ctx context.Context, l *clusterLoad, key string) (throttle.Decision, error) {
+			return l.phone.TryAcquire(ctx, key, 1)
+		}},
+		{"a limit per phone and the provider's", func(ctx context.Context, l *clusterLoad, key string) (throttle.Decision, error) {
+			return l.both.TryAcquire(ctx, throttle.Request{Key: key, Cost: 1, More: []throttle.KeyCost{{Key: "all", Cost: 1}}})
+		}},
+	} {
+		var measures []func() (float64, error)
+		for _, l := range loads {
+			measures = append(measures, func() (float64, error) {
+				return l.measure(ctx, calls, func(ctx context.Context, key string) (throttle.Decision, error) { return c.try(ctx, l, key) })
+			})
+		}
+		figures, err := b.interleave(measures...)
+		if err != nil {
+			return err
+		}
+		for i, masters := range clusterMasters[1:] {
+			b.row(against(fmt.Sprintf("%s: processor time of the busiest of %d masters for a call", c.what, masters), "µs", lower, "1 master", figures[i+1], figures[0]))
+		}
+	}
+	b.say("%s calls of 128 goroutines, each for another phone at %v; the provider's limit, %v, is one key for all. Time is that of INFO cpu of each master.",
+		number(float64(calls)), sms, never)
+	return nil
+}
+
+// clusterLoad is a cluster, and the limits that are asked there.
+type clusterLoad struct {
+	nodes []*redis.Client
+	phone *throttle.Limiter
+	both  *throttle.Policy
+	next  int64 // phone
+}
+
+// clusterLoad starts a cluster, which ends with the section.
+func (b *bench) clusterLoad(masters int) (*clusterLoad, error) {
+	dir, err := os.MkdirTemp("", "headway-bench")
+	if err != nil {
+		return nil, err
+	}
+	b.onEnd(func() error { return os.RemoveAll(dir) })
+	cluster, err := redisserver.LaunchCluster(dir, masters, false)
+	if err != nil {
+		return nil, err
+	}
+	b.onEnd(cluster.Close)
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
+	b.onEnd(rdb.Close)
+	l := &clusterLoad{}
+	for _, addr := range cluster.Addrs() {
+		node := redis.NewClient(clientOptions(addr))
+		b.onEnd(node.Close)
+		l.nodes = append(l.nodes, node)
+	}
+	l.phone, err = throttle.New(rdb, "phone", throttle.Sliding(sms.permits, sms.window), throttle.Config{})
+	if err != nil {
+		return nil, err
+	}
+	provider, err := throttle.New(rdb, "provider", throttle.Sliding(never.permits, never.window), throttle.Config{})
+	if err != nil {
+		return nil, err
+	}
+	l.both, err = throttle.NewPolicy(l.phone, provider)
+	return l, err
+}
+
+// measure returns the processor time of the busiest node for each of some calls, in microseconds.
+func (l *clusterLoad) measure(ctx context.Context, calls int64, try func(ctx context.Context, key string) (throttle.Decision, error)) (float64, error) {
+	before, err := l.times(ctx)
+	if err != nil {
+		return 0, err
+	}
+	from := l.next
+	l.next += calls
+	_, err = drive(ctx, 128, time.Minute, calls, func(ctx context.Context, i int64) error {
+		d, err := try(ctx, "+49170"+strconv.FormatInt(from+i, 10))
+		if err == nil && !d.Granted {
+			err = fmt.Errorf("call %d was not granted", i)
+		}
+		return err
+	})
+	after, errAfter := l.times(ctx)
+	if err := errors.Join(err, errAfter); err != nil {
+		return 0, err
+	}
+	busiest := 0.0
+	for i := range after {
+		busiest = max(busiest, after[i]-before[i])
+	}
+	return busiest / float64(calls), nil
+}
+
+func (l *clusterLoad) times(ctx context.Context) ([]float64, error) {
+	times := make([]float64, len(l.nodes))
+	for i, node := range l.nodes {
+		var err error
+		if times[i], err = cpuTime(ctx, node); err != nil {
+			return nil, err
+		}
+	}
+	return times, nil
+}
