@@ -107,6 +107,8 @@ func (w *Watched) start(dir string, opts []Option) error {
 			return err
 		}
 		w.Servers = append(w.Servers, replica)
+	}
+	for _, replica := range w.Servers[1:] {
 		if err := Following(replica); err != nil {
 			return err
 		}
