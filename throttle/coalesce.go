@@ -191,7 +191,7 @@ func sendSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*luasc
 	luascripts.AcquireSlots(ctx, cluster, calls)
 	var lost []*luascripts.Call
 	for _, c := range calls {
-		if c.Err != nil && ctx.Err() == nil && rediserr.Of(c.Err) == rediserr.Lost {
+		if c.Err != nil && ctx.Err() == nil && rediserr.Of(c.Err) == rediserr.Lost && !unreplicated(c) {
 			lost = append(lost, c)
 		}
 	}
@@ -200,7 +200,7 @@ func sendSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*luasc
 	}
 	for _, c := range calls {
 		switch {
-		case c.Err == nil:
+		case c.Err == nil, unreplicated(c):
 		case rediserr.Of(c.Err).Answered():
 			c.Err = luascripts.ErrRetrySingly
 		case silent == nil && !errors.Is(c.Err, luascripts.ErrRetrySingly):
@@ -208,6 +208,12 @@ func sendSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*luasc
 		}
 	}
 	return silent
+}
+
+// unreplicated says that a call was answered by a server that waited for its replicas in vain.
+func unreplicated(c *luascripts.Call) bool {
+	_, is := errors.AsType[*luascripts.NotReplicatedError](c.Err)
+	return is
 }
 
 // coalescers has one for each client that a limiter is on.

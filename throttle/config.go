@@ -65,33 +65,41 @@ type Config struct {
 	// drawn at random once per process.
 	Client string
 
-	// HoldAfterFailover keeps limits also when Redis forgets grants. A server that was promoted,
-	// or that has begun again, may lack the last grants of the one before. With this set
-	// it grants nothing on any key until a permit of the server before has
-	// stopped to count: a window of the rule after its first answer, and a second more after a
-	// failover; for a bucket, until it would be full. Who asks meanwhile is refused, or waits, as
-	// if the rule were closed. Set it in all processes.
+	// HoldAfterFailover keeps limits also when Redis forgets grants. A server that was promoted
+	// lacks the last grants of the one before, and one that has begun again may have lost some. With
+	// this set it grants nothing on any key until those have stopped to count. That takes a
+	// window of the rule; for a bucket, until it would be full; for smooth, leaky and warmup, until
+	// a job of the same cost has been paid for. It begins with the first call after a
+	// failover, and two seconds more are for clients that come late to the new master; or with
+	// the process of Redis, and a second more. Who asks meanwhile is refused, or waits, as if the rule
+	// were closed. Peek and the lists don't know of it. Set it in all processes.
 	//
-	// It needs Redis functions (Redis 7.0 or newer, rights +fcall and +function|load): on a server
-	// without them each call is an [ErrUnavailable]. It does not help while two servers are
-	// masters for longer than a second; min-replicas-to-write does. A server that has just been
-	// started for the first time is held, too. So is one that was promoted some time ago when
-	// the first process of another release asks it. A limiter in memory forgets nothing, and
-	// ignores this. Defaults to false: a grant that Redis forgot can be made again.
+	// It needs Redis functions (Redis 7.0 or newer; rights +fcall, +function|load, +info) and a
+	// redis.Client or redis.ClusterClient: otherwise each call is an [ErrUnavailable]. It goes with
+	// OnUnavailable [FailClosed] alone. It does not help while clients use two masters for longer than
+	// a second (min-replicas-to-write does), and slots of a Cluster must not move while a key is held. Whenever
+	// Redis gets another text of Headway's functions, or loses it (a new version of Headway, FUNCTION
+	// FLUSH), all keys are held once more, unless Redis never followed another server and began within
+	// the last hour. A limiter in memory forgets nothing, and ignores this. Defaults to false: a
+	// grant that Redis forgot can be made again.
 	HoldAfterFailover bool
 
-	// Replicas is how many replicas must have a grant before the caller gets it, so that a
-	// failover to one of them does not forget it: 0 to 16. The master waits for them behind the
-	// decision, in the same round trip (WAIT, right +wait). When fewer than that have it within
-	// ReplicasWithin, the call is an [ErrUnavailable] and the permit is given back: with no
-	// replica nothing is granted. A replica that lacks the grant may still be the one that is
-	// promoted, if there are more replicas than this. Places in a line and tasks are not waited
-	// for. The client must be a redis.Client or a redis.ClusterClient. A limiter in memory ignores
-	// this. Defaults to 0.
+	// Replicas is how many replicas must have a grant before the caller gets it: 0 to 16. A failover
+	// to one of these does not forget it. If it is the number of all replicas, no failover does. The master
+	// waits for them behind the decision, in the same round trip (WAIT, right +wait). If fewer have
+	// the grant within ReplicasWithin, the call is an [ErrUnavailable], and the permit is given back. So
+	// with too few replicas nothing is granted.
+	//
+	// A call that is refused, or books, waits for earlier writes in the same way, and so do calls of other
+	// limiters on the same client that are sent together with one of this. Nothing else waits for
+	// replicas: places in a line, what is given back or corrected, stored limits, closings, tasks.
+	// It goes with OnUnavailable [FailClosed] alone, and with a redis.Client or redis.ClusterClient. A
+	// limiter in memory ignores it. Defaults to 0.
 	Replicas int
 
-	// ReplicasWithin is how long a grant may wait for its replicas: 1 ms to 1 s. The grant ages
-	// meanwhile. Defaults to 100 ms where Replicas is set.
+	// ReplicasWithin is how long a grant may wait for its replicas: 1 ms to 1 s. A worker does not act
+	// on a grant that is older than a tenth of the rule's window: stay below that, and below the client's
+	// ReadTimeout. Defaults to 100 ms where Replicas is set.
 	ReplicasWithin time.Duration
 
 	// OnUnavailable is what happens to calls while Redis does not answer.
@@ -193,6 +201,10 @@ func (c Config) validate() error {
 		errs = append(errs, fmt.Errorf("%w: ReplicasWithin %v without Replicas", ErrInvalidConfig, c.ReplicasWithin))
 	case c.Replicas > 0 && (c.ReplicasWithin < time.Millisecond || c.ReplicasWithin > time.Second):
 		errs = append(errs, fmt.Errorf("%w: ReplicasWithin %v, want 1ms to 1s", ErrInvalidConfig, c.ReplicasWithin))
+	}
+	if c.OnUnavailable != FailClosed && (c.HoldAfterFailover || c.Replicas > 0) {
+		errs = append(errs, fmt.Errorf("%w: OnUnavailable %v would grant what HoldAfterFailover and Replicas hold back, want FailClosed with these",
+			ErrInvalidConfig, c.OnUnavailable))
 	}
 	if !c.OnUnavailable.valid() {
 		errs = append(errs, fmt.Errorf("%w: OnUnavailable %d, want FailClosed, FailOpen or FailLocal", ErrInvalidConfig, c.OnUnavailable))

@@ -6,6 +6,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,8 +18,8 @@ import (
 
 var hold = throttle.Config{HoldAfterFailover: true}
 
-// overlap is how long a master before may have gone on.
-const overlap = time.Second
+// overlap is how long a master before may have gone on, and how far in the future it may have granted.
+const overlap = 2 * time.Second
 
 // pair is two servers, one of which can be the replica of the other.
 type pair struct {
@@ -137,8 +138,9 @@ func TestHoldOfEachKind(t *testing.T) {
 		{throttle.SteppedBucket(3, time.Minute, 7), 3 * time.Minute},
 		{throttle.GCRA(3, time.Minute, 4), 2 * time.Minute},
 		{throttle.Leaky(3, time.Minute), time.Minute},
-		{throttle.Smooth(3, time.Minute, 6), 2 * time.Minute},
+		{throttle.Smooth(3, time.Minute, 6), 3 * time.Minute},
 		{throttle.WarmUp(3, time.Minute, time.Hour, 3), time.Minute},
+		{throttle.WarmUp(1, time.Minute, time.Hour, 3), 3 * time.Minute},
 		{throttle.Concurrent(3, time.Minute), time.Minute},
 	} {
 		d, err := newLimiter(t, p.b, fmt.Sprint("rule", i), c.limit, hold).TryAcquire(t.Context(), key, 1)
@@ -201,8 +203,8 @@ func TestHoldAfterRestart(t *testing.T) {
 	})
 	s.Restart()
 	d, err := l.TryAcquire(t.Context(), "forgotten", 1)
-	if err != nil || d.Granted || d.At.Sub(d.Now) > window {
-		t.Errorf("TryAcquire after a restart = %+v, %v, want none for %v at most", d, err, window)
+	if err != nil || d.Granted || d.At.Sub(d.Now) > window+time.Second {
+		t.Errorf("TryAcquire after a restart = %+v, %v, want none for %v at most", d, err, window+time.Second)
 	}
 
 	other := newLimiter(t, s.Client(t), "sms", throttle.Sliding(1, 10*time.Millisecond), hold)
@@ -230,6 +232,36 @@ func TestHoldNeedsFunctions(t *testing.T) {
 			t.Errorf("%s: TryAcquire = %+v, %v, want that functions are needed", name, d, err)
 		}
 	}
+}
+
+// A call that can't be held is refused by itself: those of other limiters that are sent with it are not.
+func TestHoldThatCantBeHad(t *testing.T) {
+	t.Parallel()
+	redistest.NeedFunctions(t)
+	s := redistest.Start(t, redistest.Own())
+	if err := s.Client(t).Do(t.Context(), "acl", "setuser", "app", "on", ">secret", "~*", "&*", "+@all", "-info").Err(); err != nil {
+		t.Fatal(err)
+	}
+	o := s.ClientOptions()
+	o.Username, o.Password = "app", "secret"
+	rdb := redis.NewClient(o)
+	defer rdb.Close()
+	limit := throttle.Sliding(1, time.Minute)
+	l, careless := newLimiter(t, rdb, "sms", limit, hold), newLimiter(t, rdb, "careless", limit, throttle.Config{})
+	var wg sync.WaitGroup
+	for i := range 60 {
+		wg.Go(func() {
+			if i%2 == 0 {
+				d, err := l.TryAcquire(t.Context(), fmt.Sprint(i), 1)
+				if !errors.Is(err, throttle.ErrUnavailable) || !strings.Contains(err.Error(), "+info") || d.Granted {
+					t.Errorf("TryAcquire = %+v, %v, want that +info is missing", d, err)
+				}
+			} else if d, err := careless.TryAcquire(t.Context(), fmt.Sprint(i), 1); err != nil || !d.Granted {
+				t.Errorf("TryAcquire without HoldAfterFailover = %+v, %v, want a grant", d, err)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 func embedded(t *testing.T) *redis.Client {

@@ -59,6 +59,9 @@ func New(rdb redis.UniversalClient, rule string, limit Limit, cfg Config) (*Limi
 	if c, ok := rdb.(*fake.Client); ok {
 		return newFake(c, rule, limit, cfg)
 	}
+	if _, cluster := rdb.(*redis.ClusterClient); cfg.Replicas > 0 && luascripts.Sharded(rdb) && !cluster {
+		return nil, fmt.Errorf("%w: Replicas with a %T, want a redis.Client or a redis.ClusterClient", ErrInvalidConfig, rdb)
+	}
 	l, err := newRule(storeOn(rdb), rule, limit, cfg)
 	if err != nil {
 		return nil, err

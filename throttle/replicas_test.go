@@ -144,6 +144,25 @@ func TestReplicasOnCluster(t *testing.T) {
 	})
 }
 
+// Neither option goes with a limiter that grants when Redis does not answer, nor with clients that ask several servers.
+func TestHoldAndReplicasAreRefusedWhereTheyDontHelp(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	limit := throttle.Sliding(1, time.Minute)
+	for _, mode := range []throttle.FailureMode{throttle.FailOpen, throttle.FailLocal} {
+		for _, cfg := range []throttle.Config{{HoldAfterFailover: true, OnUnavailable: mode}, {Replicas: 1, OnUnavailable: mode}} {
+			if _, err := throttle.New(rdb, "sms", limit, cfg); !errors.Is(err, throttle.ErrInvalidConfig) || !strings.Contains(err.Error(), mode.String()) {
+				t.Errorf("New(%+v) = %v, want that it is refused", cfg, err)
+			}
+		}
+	}
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": rdb.Options().Addr}})
+	defer ring.Close()
+	if _, err := throttle.New(ring, "sms", limit, throttle.Config{Replicas: 1}); !errors.Is(err, throttle.ErrInvalidConfig) {
+		t.Errorf("New on a ring = %v, want ErrInvalidConfig", err)
+	}
+}
+
 func TestReplicasAreChecked(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)

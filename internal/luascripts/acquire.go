@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/rediserr"
 )
 
 // CallsMax is how many calls of acquire.lua go in one script.
@@ -99,8 +101,8 @@ func AcquireMany(ctx context.Context, c redis.Scripter, calls []*Call) error {
 // readMany reads the answers to calls that were sent together.
 func readMany(calls []*Call, r *reply, said *confirmation) error {
 	now := r.time()
-	if _, ok := errors.AsType[needsFunctionsError](r.err); ok && len(calls) > 1 { // which need not all hold
-		for _, call := range calls {
+	if r.err != nil && rediserr.Of(r.err).Answered() && len(calls) > 1 && slices.ContainsFunc(calls, func(c *Call) bool { return c.Hold }) {
+		for _, call := range calls { // those that don't hold may run as a script
 			call.Err = ErrRetrySingly
 		}
 		return nil
@@ -143,8 +145,8 @@ func (a *AcquireArgs) form() string {
 		b = append(strconv.AppendInt(b, n, 10), '|')
 	}
 	b = append(append(b, a.Gate.text()...), '|')
-	for _, is := range [...]bool{a.Tell, a.Policy != "", a.Hold} {
-		b = append(b, '0'+byte(flag(is)), '|')
+	for _, n := range [...]int{flag(a.Tell), flag(a.Policy != ""), flag(a.Hold) + 2*flag(a.Durable.Replicas > 0)} {
+		b = append(b, '0'+byte(n), '|')
 	}
 	return string(appendRules(b, a.Rules))
 }
@@ -341,7 +343,8 @@ func (f *CallForms) of(a *AcquireArgs) *callForm {
 // alike says that calls without a gate differ in nothing but keys, token and job:
 // they have one form.
 func alike(a, b *AcquireArgs) bool {
-	if a.Mode != b.Mode || a.Inline != b.Inline || a.MaxWait != b.MaxWait || a.Tell != b.Tell || a.Hold != b.Hold || (a.Policy == "") != (b.Policy == "") {
+	if a.Mode != b.Mode || a.Inline != b.Inline || a.MaxWait != b.MaxWait || a.Tell != b.Tell || a.Hold != b.Hold ||
+		(a.Durable.Replicas > 0) != (b.Durable.Replicas > 0) || (a.Policy == "") != (b.Policy == "") {
 		return false
 	}
 	return alikeParts(a.Rules, b.Rules)

@@ -23,7 +23,7 @@ func others(t *testing.T) map[string]AcquireArgs {
 	each := func(of string, typ reflect.Type, at func(*AcquireArgs) reflect.Value) {
 		for i := range typ.NumField() {
 			switch name := typ.Field(i).Name; name {
-			case "Rules", "Token", "Job", "Known", "Durable", "Forms", "LimitKeys", "Numbers":
+			case "Rules", "Token", "Job", "Known", "Forms", "LimitKeys", "Numbers":
 			default:
 				a := sample()
 				change(t, at(&a).Field(i))
@@ -58,6 +58,8 @@ func change(t *testing.T, v reflect.Value) {
 		*at = ""
 	case *bool:
 		*at = true
+	case *Durability:
+		at.Replicas = 1
 	default:
 		v.SetInt(2)
 	}

@@ -123,7 +123,7 @@ func remedyFor(err error, by way) remedy {
 func noFunctions(text string) bool {
 	lower := strings.ToLower(text)
 	return strings.HasPrefix(lower, "err unknown command") || strings.HasPrefix(lower, "err unknown subcommand") ||
-		strings.HasPrefix(lower, "noperm") && (strings.Contains(lower, "fcall") || strings.Contains(lower, "function"))
+		strings.HasPrefix(lower, "noperm") && (strings.Contains(lower, "'fcall") || strings.Contains(lower, "'function"))
 }
 
 // arg is a text among the arguments of a command. go-redis takes each as an interface,

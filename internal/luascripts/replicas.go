@@ -67,7 +67,8 @@ func (c *command) sendConfirmed(ctx context.Context, to redis.Scripter, by way) 
 	_ = pipe.Process(ctx, wait)
 	_, _ = rediserr.Exec(ctx, pipe) // each command carries its own error
 	c.confirm.got, c.confirm.err = wait.Result()
-	if cluster, ok := to.(*redis.ClusterClient); ok && cmd.Err() != nil && strings.HasPrefix(cmd.Err().Error(), "MOVED ") {
+	cluster, sharded := to.(*redis.ClusterClient)
+	if err := cmd.Err(); sharded && err != nil && (!rediserr.Of(err).Answered() || strings.HasPrefix(err.Error(), "MOVED ")) {
 		cluster.ReloadState(ctx) // whoever waits for the slot sends it again
 	}
 	return cmd

@@ -396,6 +396,8 @@ func (t trials) findings(s server, info map[string]string) []Finding {
 	has := info["redis_version"] == "" || !older(info["redis_version"], versionFn)
 	if s.needs.Functions && !has {
 		out = append(out, s.fault("functions", "it has no functions, which HoldAfterFailover needs", "run Redis "+versionFn+" or newer, or do without"))
+	} else if s.needs.Functions && len(info) == 0 {
+		out = append(out, s.fault("functions", "its user may not call INFO, which HoldAfterFailover needs", "grant +info, or do without"))
 	} else if s.needs.Functions && len(functions) > 0 {
 		out = append(out, s.fault("functions", "its user may not use functions, which HoldAfterFailover needs: it lacks "+strings.Join(functions, ", "),
 			"grant these, or do without"))

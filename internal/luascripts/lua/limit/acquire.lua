@@ -17,7 +17,7 @@
 --                     gate       when work may run, see gate.lua; "" for always
 --                     tell       1: how many permits are left, too
 --                     turns      1: the policy has several rules
---                     hold       1: not while permits may count that this server has not heard of, see failover.lua
+--                     safe       1: not while permits may count that this server has not heard of, see failover.lua; 2: a WAIT comes behind; 3: both
 --                     rules      9 of each, see rulecall.lua
 --                     Behind the form of a call with stored limits come for each rule the versions of the limit and of the closing, as
 --                     the caller knows them, 0 for none. Where another is stored the answer is 7, without a version
@@ -42,10 +42,10 @@ local call, byte, sub, match = redis.call, string.byte, string.sub, string.match
 local FORM = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()"
 
 local read_form = kept(function(text)
-  local mode, inline, longest, open, tell, turns, holds, from = match(text, FORM)
+  local mode, inline, longest, open, tell, turns, safe, from = match(text, FORM)
   local form = {
-    mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), tell = tell == "1", turns = turns == "1", holds = holds == "1",
-    rules = rulecall.read_rules(text, from), keys = 0, worthy = false, short = false, may_be_short = false, closings = {}, first_grants = false,
+    mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), tell = tell == "1", turns = turns == "1", holds = safe == "1" or safe == "3", waits = safe > "1",
+    rules = rulecall.read_rules(text, from), keys = 0, worthy = false, short = false, may_be_short = false, closings = {}, unheld = nil, first_grants = false,
     once = tonumber(longest) > 0,
   }
   form.keys = (form.turns and 4 or 3) * #form.rules + (form.gate and 1 or 0)
@@ -106,10 +106,10 @@ local function last_alike(forms, keys, k, i)
   return last
 end
 
--- opened: ledgers by their keys; lines: what is known of each, see line.lua; dirty: ledgers to write;
+-- repeats: ledgers of grants that were made before; opened: ledgers by their keys; lines: what is known of each, see line.lua; dirty: ledgers to write;
 -- fresh: no call has a ledger or tokens, but for those of granted
 local function new_script(now)
-  return { now = now, opened = nil, lines = nil, no_tokens = false, askers = nil, dirty = {}, wrote = false, names = {}, fresh = false, granted = {} }
+  return { now = now, repeats = nil, opened = nil, lines = nil, no_tokens = false, askers = nil, dirty = {}, wrote = false, names = {}, fresh = false, granted = {} }
 end
 
 -- changed is the first rule whose stored limit or closing is not the one that the caller knows; nil for none
@@ -118,6 +118,15 @@ local function changed(keys, args, form)
     local stored = call("GET", keys[form.keys + i])
     local version = stored and (match(stored, "^[1-9]%d*") or "unreadable") or "0"
     if version ~= args[3 + i] then return math.ceil(i / 2) end
+  end
+end
+
+-- touch writes the ledgers of grants that were made before, so that a WAIT behind this script waits until replicas
+-- have them. It comes last: to touch needs no memory, and a full Redis refuses only what a script writes first
+local function touch(script)
+  for _, key in ipairs(script.repeats or {}) do
+    local left = call("PTTL", key)
+    if left > 0 then call("PEXPIRE", key, numbers.int(left)) end
   end
 end
 
@@ -140,6 +149,7 @@ local function answer_one(now, keys, args)
   local script = new_script(now)
   local answer = decide(script, form, keys, 0, args[2])
   put_all(script)
+  touch(script)
   return { now, answer }
 end
 
@@ -184,6 +194,7 @@ return function(keys, args)
   if not pcall(put_all, script) then -- a full Redis: each may be refused by itself, or need no memory
     for i = 1, count do answers[i] = -2 end
   end
+  touch(script)
   table.insert(answers, 1, now)
   return answers
 end

@@ -135,13 +135,10 @@ local function answer(call, status, part, at, promoted)
   return reply
 end
 
--- repeated answers a copy of a call as the call was answered. It writes, too: a WAIT behind it then
--- waits until replicas have what the first one wrote
+-- repeated answers a copy of a call as the call was answered
 local function repeated(call, held)
   call.from = held
   for _, rule in ipairs(call.rules) do
-    local left = redis.call("PTTL", rule.key)
-    if left > 0 then redis.call("PEXPIRE", rule.key, numbers.int(left)) end
     if rule.kind.lease and rule.ledger.token == call.token then
       call.fence = rule.ledger.fence
     elseif rule.kind.lease and (holds(rule, call.token) or -1) > 0 then
@@ -153,6 +150,7 @@ end
 
 -- decide answers a call of a form whose keys stand behind keys[k]
 local function decide(script, form, keys, k, text)
+  if form.unheld then error(form.unheld) end
   local now, rules, gate, mode, longest = script.now, form.rules, form.gate, form.mode, form.longest
   local count, token, nobody = #rules, string.sub(text, 2, 9), true
 
@@ -201,7 +199,13 @@ local function decide(script, form, keys, k, text)
   if failed then return answer(call, failed, which, newer) end
   if gate and not gate.covers(now) then return answer(call, NOT_COVERED, 0, 0) end
   if held and held < 0 then return answer(call, WITHDRAWN, 0, 0) end
-  if held then return repeated(call, held) end
+  if held then
+    if form.waits then
+      script.repeats = script.repeats or {}
+      for i = 1, count do table.insert(script.repeats, rules[i].key) end
+    end
+    return repeated(call, held)
+  end
 
   for _, rule in ipairs(rules) do
     look(rule, now, false, rule.top)

@@ -1,34 +1,42 @@
--- failover.lua: for calls that want it, which come by function alone, nothing is granted after a failover until permits that
--- this server may not have heard of have stopped to count. See HoldAfterFailover of
--- throttle.Config.
+-- failover.lua: for calls that want it, which come by function alone, nothing is granted after a
+-- failover until the permits have stopped to count that this server may not have heard of. See
+-- HoldAfterFailover of throttle.Config.
 --
--- A server that was promoted, or has begun again, may lack the last grants of the one before.
--- They were made before its first call, or within OVERLAP of it. So they count no longer than one that was
--- granted then: until that has stopped to count each rule is closed.
+-- A server that was promoted lacks the last grants of the one before; one that has begun again
+-- may have lost some. Such grants were made before the first call that we see here, or a little later
+-- by clients that had not heard of the new master. So each rule is closed for as long as a
+-- permit counts that was granted then.
 
 local max, ceil, match = math.max, math.ceil, string.match
 
-local LOOK = 1000 -- how long what INFO said is believed: no server becomes a replica and a master again so soon
 local SECOND = 1000000
-local OVERLAP = SECOND -- how long the master before may go on, until its clients have heard of the new one
+local LOOK = 1000 -- how long what INFO said is believed: no server becomes a replica and a master again so soon
+local AHEAD = SECOND -- a grant may lie so far in the future, see InlineWait
+local OVERLAP = SECOND -- how long clients may go on with the master before
+local FORGETS = 3600 * SECOND -- after so long without replicas Redis forgets that it was promoted, see repl-backlog-ttl
 
-local history, began, looked = nil, 0, 0 -- the replication id of this server's data, and from when on it has decided about them
+local history, began, looked = nil, 0, 0 -- the replication id of this server, from when on it knows of each grant, the last look
 
--- since is from when on this server knows of each grant. One that never followed another does since
--- its process began. When another one was promoted nobody says: it is the first time that we
--- see its id.
+-- first_began is from when on a server knows of each grant that says that it never followed another:
+-- since its process began, unless it may have forgotten that it did
+local function first_began(now)
+  local up = tonumber(match(redis.call("INFO", "server"), "uptime_in_seconds:(%d+)")) * SECOND -- in whole seconds
+  if up >= FORGETS then return now + OVERLAP + AHEAD end
+  return now - max(0, up - SECOND) + AHEAD
+end
+
+-- since is from when on this server knows of each grant; nil and a text when nobody knows that
 local function since(now)
   if history and now >= looked and now - looked < LOOK then return began end
-  local info = redis.call("INFO", "replication")
-  local id = match(info, "master_replid:(%x+)")
-  if not id then error("HoldAfterFailover needs master_replid of INFO replication") end
+  local info = redis.pcall("INFO", "replication")
+  local id = type(info) == "string" and match(info, "master_replid:(%x+)")
+  if not id then return nil, "HoldAfterFailover needs master_replid of INFO replication, and the right +info" end
   if id ~= history then
-    local first = match(info, "master_replid2:0+%s")
-    if not first then
-      began = now + OVERLAP
+    local followed = not match(info, "master_replid2:0+%s")
+    if followed or history and now - looked >= FORGETS then
+      began = now + OVERLAP + AHEAD -- nobody says when it was promoted: we see it now
     elseif not history then
-      local up = tonumber(match(redis.call("INFO", "server"), "uptime_in_seconds:(%d+)")) -- in whole seconds
-      began = now - max(0, up - 1) * SECOND
+      began = first_began(now)
     end
     history = id
   end
@@ -36,18 +44,26 @@ local function since(now)
   return began
 end
 
--- counts_until is until when a permit of a limit may count that was granted at an instant
-local function counts_until(limit, at)
-  local kind = limit.kind
+-- counts_until is until when a permit of a rule may count that was granted at an instant
+local function counts_until(rule, at)
+  local limit, kind = rule.limit, rule.kind
   if kind.covered then return kind.earliest(limit, { newest = at, used = limit.n }, at, 0, 1) end -- the next window of the calendar
-  return at + limit.W * max(1, ceil((limit.burst or 0) / limit.n))
+  local permits = max(limit.n, limit.burst or 0)
+  if kind.owes then permits = max(permits, (limit.burst or 0) + rule.want * kind.owes(limit)) end
+  return at + limit.W * ceil(permits / limit.n)
 end
 
--- hold closes the rules of a form for so long
+-- hold closes the rules of a form for so long. A form that it can't say that of is `unheld`
 local function hold(form, now)
-  local from, held = since(now), false
+  local from, fault = since(now)
+  form.unheld = fault
+  if fault then
+    form.short = false
+    return
+  end
+  local held = false
   for i, rule in ipairs(form.rules) do
-    local open = counts_until(rule.limit, from)
+    local open = counts_until(rule, from)
     held = held or open > now
     rule.rule_closed = max(form.closings[i], open)
   end

@@ -178,6 +178,7 @@ local smooth = {
     return max(limit.burst > 0 and ends + STORED or ends, ledger.newest + limit.W)
   end,
   back = function(limit, ledger, at, cost, worth, a) return back(limit, ledger, at, cost, worth, a, limit.burst) end,
+  owes = function() return 1 end,
   free = function(limit, ledger, a)
     local t, r = following(limit, ledger, a)
     if up(t, r) > a then return 0 end
@@ -270,6 +271,7 @@ local warmup = {
     counter.back(ledger, at, cost, worth)
     return true
   end,
+  owes = function(limit) return limit.b / 1000 end, -- each takes that much longer of a cold limiter
   free = function(limit, ledger, a)
     local _, t, f = idle(limit, ledger, a)
     return t + ceil(f) <= a and 1 or 0
