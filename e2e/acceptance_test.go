@@ -263,7 +263,7 @@ func trouble(t *testing.T, tab *table, took time.Duration, opts []redistest.Opti
 	if t.Failed() {
 		return
 	}
-	t.Logf("a process logged:\n%s", s.crew.lives[0].tail())
+	t.Logf("a process logged:\n%s", s.crew.lives[0].Tail())
 }
 
 func acceptAway(t *testing.T, tab *table) {

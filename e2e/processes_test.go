@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -10,7 +9,6 @@ import (
 	"iter"
 	"net/http"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -23,16 +21,12 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/childprocess"
 	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/worker"
-)
-
-const (
-	readyWithin = 30 * time.Second // a race detector on a busy machine
-	endWithin   = 30 * time.Second // asynq's ShutdownTimeout and its loops
 )
 
 // crew is the worker processes of one test, and the file that they record to.
@@ -46,13 +40,10 @@ type crew struct {
 
 // life is one worker process, from its start to its end.
 type life struct {
+	*childprocess.Process
 	tb     testing.TB
 	number int
-	cmd    *exec.Cmd
-	stdin  io.Closer
 	log    string
-	ended  chan struct{} // closed once the process is reaped
-
 	killed bool
 }
 
@@ -77,68 +68,25 @@ func (c *crew) start(n int) []*life {
 // launch starts one worker process and waits until it works.
 func (c *crew) launch() *life {
 	c.tb.Helper()
-	l := &life{tb: c.tb, number: len(c.lives) + 1, ended: make(chan struct{})}
+	l := &life{tb: c.tb, number: len(c.lives) + 1}
 	l.log = filepath.Join(c.dir, fmt.Sprintf("worker-%d.log", l.number))
-	if err := c.run(l); err != nil {
-		c.tb.Fatalf("worker process %d: %v\n%s", l.number, err, l.tail())
-	}
-	return l
-}
-
-func (c *crew) run(l *life) error {
 	spec := c.spec
 	spec.Life = l.number
 	text, err := json.Marshal(spec)
 	if err != nil {
-		return err
+		c.tb.Fatal(err)
 	}
-	log, err := os.Create(l.log)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	l.cmd = exec.Command(self)
-	l.cmd.Env = append(os.Environ(), workerEnv+"="+string(text))
-	l.cmd.Stderr = log
-	if l.stdin, err = l.cmd.StdinPipe(); err != nil {
-		return err
-	}
-	stdout, err := l.cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := l.cmd.Start(); err != nil {
-		return err
+	if l.Process, err = childprocess.Start(workerEnv, string(text), l.log); err != nil {
+		c.tb.Fatalf("worker process %d: %v", l.number, err)
 	}
 	c.lives = append(c.lives, l)
-	ready := make(chan error, 1)
-	go func() {
-		line, err := bufio.NewReader(stdout).ReadString('\n')
-		if err == nil && line != readyLine+"\n" {
-			err = fmt.Errorf("it says %q, want %q", line, readyLine)
-		}
-		ready <- err
-		_ = l.cmd.Wait() // killed is how many of them end; ProcessState tells
-		close(l.ended)
-	}()
-	select {
-	case err := <-ready:
-		return err
-	case <-time.After(readyWithin):
-		return fmt.Errorf("not ready after %v", readyWithin)
-	}
+	return l
 }
 
 // kill ends the process as a crash would.
 func (l *life) kill() {
-	l.tb.Helper()
 	l.killed = true
-	l.signal(syscall.SIGKILL)
-	<-l.ended
+	l.Kill()
 }
 
 // freeze stops the process where it stands, until resume.
@@ -152,38 +100,21 @@ func (l *life) resume() {
 	l.signal(syscall.SIGCONT)
 }
 
-// end lets the process shut down gracefully.
-func (l *life) end() {
-	l.tb.Helper()
-	if l.isOver() {
-		return
-	}
-	l.signal(syscall.SIGTERM)
-	select {
-	case <-l.ended:
-	case <-time.After(endWithin):
-		l.tb.Errorf("worker process %d did not shut down within %v", l.number, endWithin)
-		return
-	}
-	if code := l.cmd.ProcessState.ExitCode(); code != 0 {
-		l.tb.Errorf("worker process %d ended with code %d:\n%s", l.number, code, l.tail())
-	}
-}
-
-// signal reaches our own process only: os.Process knows when it was reaped.
 func (l *life) signal(sig syscall.Signal) {
 	l.tb.Helper()
-	if err := l.cmd.Process.Signal(sig); err != nil {
+	if err := l.Signal(sig); err != nil {
 		l.tb.Fatalf("worker process %d: %v: %v", l.number, sig, err)
 	}
 }
 
-func (l *life) isOver() bool {
-	select {
-	case <-l.ended:
-		return true
-	default:
-		return false
+// end lets the process shut down gracefully.
+func (l *life) end() {
+	l.tb.Helper()
+	if l.Over() {
+		return
+	}
+	if err := l.Stop(); err != nil {
+		l.tb.Errorf("worker process %d: %v", l.number, err)
 	}
 }
 
@@ -194,15 +125,6 @@ func (l *life) lines() int {
 		l.tb.Fatal(err)
 	}
 	return bytes.Count(text, []byte("\n"))
-}
-
-// tail is the end of what the process has logged.
-func (l *life) tail() []byte {
-	text, err := os.ReadFile(l.log)
-	if err != nil {
-		return []byte(err.Error())
-	}
-	return text[max(0, len(text)-4000):]
 }
 
 // end shuts all processes down that still run.
@@ -216,12 +138,11 @@ func (c *crew) end() {
 // clear ends what a failed test left, and shows what it logged.
 func (c *crew) clear() {
 	for _, l := range c.lives {
-		if !l.isOver() {
+		if !l.Over() {
 			l.kill() // frozen ones too
 		}
-		_ = l.stdin.Close()
 		if c.tb.Failed() {
-			c.tb.Logf("worker process %d logged last:\n%s", l.number, l.tail())
+			c.tb.Logf("worker process %d logged last:\n%s", l.number, l.Tail())
 		}
 	}
 }
@@ -246,7 +167,6 @@ const (
 	typeSMS   = "sms:send"
 	typeOther = "other" // has no rule
 	ruleSMS   = "sms"
-	readyLine = "ready"
 )
 
 // workerSpec is all that a worker process is told.
@@ -297,10 +217,7 @@ func runWorker(text string) int {
 func work(text string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(3) // whoever started us is gone
-	}()
+	childprocess.EndWithStarter()
 	p := &workerProcess{http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}, Timeout: 10 * time.Second}}
 	if err := json.Unmarshal([]byte(text), &p.spec); err != nil {
 		return err
@@ -341,7 +258,7 @@ func work(text string) error {
 	if err := pool.Start(ctx); err != nil {
 		return err
 	}
-	fmt.Println(readyLine)
+	childprocess.Ready()
 	<-ctx.Done()
 	pool.Shutdown()
 	s := pool.Stats()
@@ -479,7 +396,7 @@ func (p *workerProcess) feed(ctx context.Context, rdb redis.UniversalClient, pol
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- feeder.Run(ctx) }()
-	fmt.Println(readyLine)
+	childprocess.Ready()
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
 	for {

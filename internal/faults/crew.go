@@ -1,23 +1,16 @@
 package faults
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
-)
 
-const (
-	readyWithin = 30 * time.Second
-	endWithin   = 30 * time.Second // asynq's ShutdownTimeout, and its loops
+	"github.com/headwayq/headway/internal/childprocess"
 )
 
 // crew is the worker processes of a run. It is used by one goroutine at a time.
@@ -27,12 +20,10 @@ type crew struct {
 	processes []*process // all that ever were; the number of each is its place, from 1
 }
 
-// process is one worker process, from its start to its end.
+// process is one worker process, and what was done to it.
 type process struct {
+	*childprocess.Process
 	number int
-	cmd    *exec.Cmd
-	stdin  io.Closer
-	ended  chan struct{} // closed once it is reaped
 
 	killed  time.Time      // zero for not
 	stopped bool           // cleanly
@@ -41,67 +32,23 @@ type process struct {
 
 // start starts one more process, and waits until it works.
 func (c *crew) start() error {
-	p := &process{number: len(c.processes) + 1, ended: make(chan struct{})}
-	log := filepath.Join(c.dir, fmt.Sprintf("worker-%d.log", p.number))
-	if err := c.launch(p, log); err != nil {
-		text, _ := os.ReadFile(log)
-		return fmt.Errorf("worker process %d: %w\n%s", p.number, err, text[max(0, len(text)-2000):])
-	}
-	return nil
-}
-
-func (c *crew) launch(p *process, log string) error {
+	p := &process{number: len(c.processes) + 1}
 	spec := c.spec
 	spec.Process = p.number
 	text, err := json.Marshal(spec)
 	if err != nil {
 		return err
 	}
-	out, err := os.Create(log)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	p.cmd = exec.Command(self)
-	p.cmd.Env = append(os.Environ(), workerEnv+"="+string(text))
-	p.cmd.Stderr = out
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the run, which ends its workers
-	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
-		return err
-	}
-	stdout, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := p.cmd.Start(); err != nil {
-		return err
+	if p.Process, err = childprocess.Start(workerEnv, string(text), filepath.Join(c.dir, fmt.Sprintf("worker-%d.log", p.number))); err != nil {
+		return fmt.Errorf("worker process %d: %w", p.number, err)
 	}
 	c.processes = append(c.processes, p)
-	ready := make(chan error, 1)
-	go func() {
-		line, err := bufio.NewReader(stdout).ReadString('\n')
-		if err == nil && line != readyLine+"\n" {
-			err = fmt.Errorf("it says %q, want %q", line, readyLine)
-		}
-		ready <- err
-		_ = p.cmd.Wait() // killed is how many of them end
-		close(p.ended)
-	}()
-	select {
-	case err := <-ready:
-		return err
-	case <-time.After(readyWithin):
-		return fmt.Errorf("not ready after %v", readyWithin)
-	}
+	return nil
 }
 
 // pick returns a process that runs.
 func (c *crew) pick(random *rand.Rand) (*process, error) {
-	running := slices.DeleteFunc(slices.Clone(c.processes), (*process).over)
+	running := slices.DeleteFunc(slices.Clone(c.processes), func(p *process) bool { return p.Over() })
 	if len(running) == 0 {
 		return nil, errors.New("no worker process runs any more")
 	}
@@ -112,8 +59,8 @@ func (c *crew) pick(random *rand.Rand) (*process, error) {
 func (c *crew) check() error {
 	var errs []error
 	for _, p := range c.processes {
-		if p.over() && p.killed.IsZero() && !p.stopped {
-			errs = append(errs, fmt.Errorf("worker process %d ended by itself, with %v: see worker-%d.log", p.number, p.cmd.ProcessState, p.number))
+		if p.Over() && p.killed.IsZero() && !p.stopped {
+			errs = append(errs, fmt.Errorf("worker process %d ended by itself, with %v: see worker-%d.log", p.number, p.State(), p.number))
 		}
 	}
 	return errors.Join(errs...)
@@ -123,8 +70,8 @@ func (c *crew) check() error {
 func (c *crew) end() error {
 	var errs []error
 	for _, p := range c.processes {
-		if !p.over() {
-			errs = append(errs, p.end())
+		if !p.Over() {
+			errs = append(errs, p.stop())
 		}
 	}
 	return errors.Join(errs...)
@@ -133,10 +80,9 @@ func (c *crew) end() error {
 // clear kills what runs, also what stands still.
 func (c *crew) clear() {
 	for _, p := range c.processes {
-		if !p.over() {
+		if !p.Over() {
 			p.kill()
 		}
-		_ = p.stdin.Close()
 	}
 }
 
@@ -155,43 +101,26 @@ func (c *crew) struck(number int, at time.Time) bool {
 // notesWithin is how long a process may take, at most, to note in Redis that a message was sent.
 const notesWithin = 5 * time.Second
 
-func (p *process) over() bool {
-	select {
-	case <-p.ended:
-		return true
-	default:
-		return false
-	}
-}
-
-// kill ends the process as a crash would. os.Process knows when it was reaped: only our own
-// process is signalled.
+// kill ends the process as a crash would.
 func (p *process) kill() {
 	p.killed = time.Now()
-	_ = p.cmd.Process.Kill()
-	<-p.ended
+	p.Kill()
 }
 
 // standStill stops the process where it is, and lets it go on after d.
 func (p *process) standStill(d time.Duration) {
 	from := time.Now()
-	_ = p.cmd.Process.Signal(syscall.SIGSTOP)
+	_ = p.Signal(syscall.SIGSTOP)
 	time.Sleep(d)
-	_ = p.cmd.Process.Signal(syscall.SIGCONT)
+	_ = p.Signal(syscall.SIGCONT)
 	p.stood = append(p.stood, [2]time.Time{from, time.Now()})
 }
 
-// end lets the process shut down.
-func (p *process) end() error {
+// stop lets the process shut down.
+func (p *process) stop() error {
 	p.stopped = true
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-p.ended:
-	case <-time.After(endWithin):
-		return fmt.Errorf("worker process %d did not end within %v", p.number, endWithin)
-	}
-	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
-		return fmt.Errorf("worker process %d ended with code %d: see worker-%d.log", p.number, code, p.number)
+	if err := p.Stop(); err != nil {
+		return fmt.Errorf("worker process %d: %w", p.number, err)
 	}
 	return nil
 }

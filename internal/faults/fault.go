@@ -132,7 +132,7 @@ func strikeWorkers(_ context.Context, r *run) (string, error) {
 		p.standStill(3 * time.Second)
 		return "a worker stood still", nil
 	}
-	if err := p.end(); err != nil {
+	if err := p.stop(); err != nil {
 		return "", err
 	}
 	return "a worker stopped", r.crew.start()

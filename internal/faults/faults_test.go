@@ -44,7 +44,7 @@ func TestFaults(t *testing.T) {
 						p.standStill(time.Second)
 						return "a worker stood still", nil
 					}
-					if err := p.end(); err != nil {
+					if err := p.stop(); err != nil {
 						return "", err
 					}
 					return "a worker stopped", r.crew.start()
@@ -186,8 +186,9 @@ func TestDeadWorkerIsNoticed(t *testing.T) {
 		if err != nil {
 			return "", err
 		}
-		_ = p.stdin.Close() // it takes us for gone
-		<-p.ended
+		if err := p.Abandon(); err == nil {
+			return "", errors.New("it ended with code 0")
+		}
 		return "a worker ended", nil
 	}
 	if _, err := Run(t.Context(), spec); err == nil || !strings.Contains(err.Error(), "ended by itself") {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"math/rand/v2"
 	"os"
@@ -20,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/childprocess"
 	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
@@ -33,7 +33,6 @@ const (
 	workerEnv = "HEADWAY_FAULTS_WORKER"
 
 	queueName = "default"
-	readyLine = "ready"
 	source    = "messages"    // of the batch
 	tick      = "each-second" // the entry of the schedule
 )
@@ -77,10 +76,7 @@ type workerProcess struct {
 func work(text string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(3) // whoever started us is gone
-	}()
+	childprocess.EndWithStarter()
 	p := &workerProcess{}
 	if err := json.Unmarshal([]byte(text), &p.spec); err != nil {
 		return err
@@ -116,7 +112,7 @@ func work(text string) error {
 	if err := pool.Start(ctx); err != nil {
 		return err
 	}
-	fmt.Println(readyLine)
+	childprocess.Ready()
 	err = p.feedAndTick(ctx, rdb, log)
 	pool.Shutdown()
 	return err
