@@ -322,14 +322,14 @@ func TestChangedLimitMovesBookings(t *testing.T) {
 	pool, _ := r.start(seen.handler(), policies(policy))
 	wantBooked(t, r.producer(policy).BookMany(t.Context(), smsTo("+1", "t", 5)))
 	seen.ran(t, 1)
-	if _, err := pool.Limiter("sms").SetLimit(t.Context(), throttle.Sliding(1, 200*ms), throttle.SetLimitOptions{}); err != nil {
+	if _, err := pool.Limiter("sms").SetLimit(t.Context(), throttle.Sliding(1, 500*ms), throttle.SetLimitOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	seen.ran(t, 5)
 	if got := seen.ids(); !slices.IsSorted(got) {
 		t.Errorf("they ran in the order %v", got)
 	}
-	r.wantGaps(seen, 200*ms)
+	r.wantGaps(seen, 500*ms)
 }
 
 // A task of another queue, unique, with all of asynq's options, is booked, woken and

@@ -129,10 +129,12 @@ func TestPromotedWhileATaskIsMoved(t *testing.T) {
 		r.enqueue("sms", task.id, fmt.Sprintf(`{"to":"+1","via":%q}`, task.via), asynq.MaxRetry(0))
 		r.eventually(task.id+" deferred", func() bool { return r.is(task.id, asynq.TaskStateRetry) })
 	}
+	defer func() { // also when a does not run: then x may be there still
+		if between.hits.Load() != 1 {
+			t.Errorf("%d tasks were cancelled during a check, want 1", between.hits.Load())
+		}
+	}()
 	seen.ran(t, 1)
-	if between.hits.Load() != 1 {
-		t.Fatalf("%d tasks were cancelled during a check, want 1", between.hits.Load())
-	}
 }
 
 // Three tasks become due while the only worker is busy for longer: all three
