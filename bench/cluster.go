@@ -27,7 +27,7 @@ func clusters(ctx context.Context, b *bench) error {
 	loads := make([]*clusterLoad, len(clusterMasters))
 	for i, masters := range clusterMasters {
 		var err error
-		if loads[i], err = b.clusterLoad(masters); err != nil {
+		if loads[i], err = newClusterLoad(b, masters); err != nil {
 			return err
 		}
 	}
@@ -69,8 +69,8 @@ type clusterLoad struct {
 	next  int64 // phone
 }
 
-// clusterLoad starts a cluster, which ends with the section.
-func (b *bench) clusterLoad(masters int) (*clusterLoad, error) {
+// newClusterLoad starts a cluster, which ends with the section.
+func newClusterLoad(b *bench, masters int) (*clusterLoad, error) {
 	dir, err := os.MkdirTemp("", "headway-bench")
 	if err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ import (
 
 var replicated = throttle.Config{Replicas: 1, ReplicasWithin: 200 * time.Millisecond}
 
-// wantUnreplicated checks that a call is none that granted, because no replica has it.
+// wantUnreplicated checks that a call fails because no replica has its grant.
 func wantUnreplicated(t *testing.T, l *throttle.Limiter, key string) {
 	t.Helper()
 	d, err := l.TryAcquire(t.Context(), key, 1)

@@ -24,6 +24,7 @@
 //	lib/clock      the one reading of Redis' clock
 //	lib/kept       texts that many calls have in common are read once
 //	lib/numbers    numbers as text, lives of keys
+//	lib/server     since when this server knows of each grant
 //	lib/taskid     how a task's id is written in our keys
 //
 //	limit/acquire     grant, book or refuse, for up to 64 calls
@@ -34,7 +35,6 @@
 //	limit/closerule   nothing goes by a rule until an instant
 //	limit/counter     the kinds that count: fixed, calendar, step
 //	limit/decide      one call of acquire.lua, by all rules of its policy
-//	limit/failover    after a failover nothing is granted for a while, for callers that want it
 //	limit/gate        when work may run at all
 //	limit/leases      the algorithm of `concurrent n lease d`
 //	limit/ledger      what was spent on a key: read, decided on, written

@@ -17,7 +17,7 @@
 --                     gate       when work may run, see gate.lua; "" for always
 --                     tell       1: how many permits are left, too
 --                     turns      1: the policy has several rules
---                     safe       1: not while permits may count that this server has not heard of, see failover.lua; 2: a WAIT comes behind; 3: both
+--                     safe       1: not while permits may count that this server has not heard of, see server.lua; 2: a WAIT comes behind; 3: both
 --                     rules      9 of each, see rulecall.lua
 --                     Behind the form of a call with stored limits come for each rule the versions of the limit and of the closing, as
 --                     the caller knows them, 0 for none. Where another is stored the answer is 7, without a version
@@ -30,21 +30,49 @@
 local clock = require("lib/clock")
 local kept = require("lib/kept")
 local numbers = require("lib/numbers")
+local since = require("lib/server")
 local rulecall = require("limit/rulecall")
 local gate = require("limit/gate")
 local decisions = require("limit/decide")
 local shortcut = require("limit/shortcut")
-local hold = require("limit/failover")
 local COPY = numbers.COPY
 local decide, put_all = decisions.decide, decisions.put_all
 
-local call, byte, sub, match = redis.call, string.byte, string.sub, string.match
+local call, byte, sub, match, ceil, max = redis.call, string.byte, string.sub, string.match, math.ceil, math.max
 local FORM = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()"
+
+-- counts_until is until when a permit of a rule may count that was granted at an instant
+local function counts_until(rule, at)
+  local limit, kind = rule.limit, rule.kind
+  if kind.covered then return kind.earliest(limit, { newest = at, used = limit.n }, at, 0, 1) end -- the next window of the calendar
+  local permits = max(limit.n, limit.burst or 0)
+  if kind.owes then permits = max(permits, (limit.burst or 0) + rule.want * kind.owes(limit)) end
+  return at + limit.W * ceil(permits / limit.n)
+end
+
+-- hold closes the rules of a form until what this server may have forgotten has stopped to count. Where nobody can
+-- say how long that is, the form has a text in `unheld`, and its calls fail
+local function hold(form, now)
+  local from, fault = since(now)
+  form.unheld = fault
+  if fault then
+    form.short = false
+    return
+  end
+  local held = false
+  for i, rule in ipairs(form.rules) do
+    local open = counts_until(rule, from)
+    held = held or open > now
+    rule.rule_closed = max(form.closings[i], open)
+  end
+  form.short = form.may_be_short and not held
+end
 
 local read_form = kept(function(text)
   local mode, inline, longest, open, tell, turns, safe, from = match(text, FORM)
   local form = {
-    mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), tell = tell == "1", turns = turns == "1", holds = safe == "1" or safe == "3", waits = safe > "1",
+    mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), tell = tell == "1",
+    turns = turns == "1", holds = safe == "1" or safe == "3", waits = safe > "1",
     rules = rulecall.read_rules(text, from), keys = 0, worthy = false, short = false, may_be_short = false, closings = {}, unheld = nil, first_grants = false,
     once = tonumber(longest) > 0,
   }
@@ -106,10 +134,13 @@ local function last_alike(forms, keys, k, i)
   return last
 end
 
--- repeats: ledgers of grants that were made before; opened: ledgers by their keys; lines: what is known of each, see line.lua; dirty: ledgers to write;
--- fresh: no call has a ledger or tokens, but for those of granted
+-- repeats: ledgers of grants that were made before; opened: ledgers by their keys; lines: what is known of each,
+-- see line.lua; dirty: ledgers to write; fresh: no call has a ledger or tokens, but for those of granted
 local function new_script(now)
-  return { now = now, repeats = nil, opened = nil, lines = nil, no_tokens = false, askers = nil, dirty = {}, wrote = false, names = {}, fresh = false, granted = {} }
+  return {
+    now = now, repeats = nil, opened = nil, lines = nil, no_tokens = false, askers = nil, dirty = {}, wrote = false, names = {},
+    fresh = false, granted = {},
+  }
 end
 
 -- changed is the first rule whose stored limit or closing is not the one that the caller knows; nil for none
@@ -117,7 +148,7 @@ local function changed(keys, args, form)
   for i = 1, #keys - form.keys do
     local stored = call("GET", keys[form.keys + i])
     local version = stored and (match(stored, "^[1-9]%d*") or "unreadable") or "0"
-    if version ~= args[3 + i] then return math.ceil(i / 2) end
+    if version ~= args[3 + i] then return ceil(i / 2) end
   end
 end
 

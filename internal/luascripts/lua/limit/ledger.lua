@@ -27,7 +27,7 @@
 --   settle(limit, old, ledger)          carries a ledger over from other numbers
 --   carry(limit, ledger, grants)        the same from the grants that another kind told
 --   worth(ledger)                       of the newest grant: what back needs to give as much as can be given
---   owes(limit)                         that a job never waits for its own permits, and who comes behind it waits so many times as long
+--   owes(limit)                         where the next job waits for the permits of this one: how many times as long as for others, at most
 --   value(limit, ledger)                what stands behind the head; or
 --   write(limit, ledger, now)           writes it
 --   spent(limit, ledger, now, most)     the newest grants that count, for a reader: {at, count, at, count ...}, the newest first

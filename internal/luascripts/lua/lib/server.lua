@@ -1,13 +1,11 @@
--- failover.lua: for calls that want it, which come by function alone, nothing is granted after a
--- failover until the permits have stopped to count that this server may not have heard of. See
--- HoldAfterFailover of throttle.Config.
+-- server.lua: since when this server knows of each grant, for functions alone: a script that
+-- EVALSHA runs remembers nothing. See HoldAfterFailover of throttle.Config.
 --
 -- A server that was promoted lacks the last grants of the one before; one that has begun again
 -- may have lost some. Such grants were made before the first call that we see here, or a little later
--- by clients that had not heard of the new master. So each rule is closed for as long as a
--- permit counts that was granted then.
+-- by clients that had not heard of the new master.
 
-local max, ceil, match = math.max, math.ceil, string.match
+local max, match = math.max, string.match
 
 local SECOND = 1000000
 local LOOK = 1000 -- how long what INFO said is believed: no server becomes a replica and a master again so soon
@@ -44,30 +42,4 @@ local function since(now)
   return began
 end
 
--- counts_until is until when a permit of a rule may count that was granted at an instant
-local function counts_until(rule, at)
-  local limit, kind = rule.limit, rule.kind
-  if kind.covered then return kind.earliest(limit, { newest = at, used = limit.n }, at, 0, 1) end -- the next window of the calendar
-  local permits = max(limit.n, limit.burst or 0)
-  if kind.owes then permits = max(permits, (limit.burst or 0) + rule.want * kind.owes(limit)) end
-  return at + limit.W * ceil(permits / limit.n)
-end
-
--- hold closes the rules of a form for so long. A form that it can't say that of is `unheld`
-local function hold(form, now)
-  local from, fault = since(now)
-  form.unheld = fault
-  if fault then
-    form.short = false
-    return
-  end
-  local held = false
-  for i, rule in ipairs(form.rules) do
-    local open = counts_until(rule, from)
-    held = held or open > now
-    rule.rule_closed = max(form.closings[i], open)
-  end
-  form.short = form.may_be_short and not held
-end
-
-return hold
+return since
