@@ -3,7 +3,7 @@ package worker_test
 import (
 	"context"
 	"fmt"
-	"strings"
+	"regexp"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,10 +17,9 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// slowHook makes one call slow: the first, once it is armed, that has a key
-// which ends so.
+// slowHook makes one call slow: the first, once it is armed, whose arguments match.
 type slowHook struct {
-	suffix        string
+	call          *regexp.Regexp
 	before, after time.Duration
 	then          func() // after it was answered; nil for nothing
 	armed         atomic.Bool
@@ -43,18 +42,15 @@ func (h *slowHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 
 func (h *slowHook) slow(cmds []redis.Cmder, do func() error) error {
 	for _, cmd := range cmds {
-		// FCALL function 2 key key: both the look at the due index and the check have theirs here
-		for _, arg := range cmd.Args()[min(3, len(cmd.Args())):] {
-			if strings.HasSuffix(fmt.Sprint(arg), h.suffix) && h.armed.CompareAndSwap(true, false) {
-				h.hits.Add(1)
-				time.Sleep(h.before)
-				err := do()
-				time.Sleep(h.after)
-				if h.then != nil {
-					h.then()
-				}
-				return err
+		if h.call.MatchString(fmt.Sprint(cmd.Args())) && h.armed.CompareAndSwap(true, false) {
+			h.hits.Add(1)
+			time.Sleep(h.before)
+			err := do()
+			time.Sleep(h.after)
+			if h.then != nil {
+				h.then()
 			}
+			return err
 		}
 	}
 	return do()
@@ -65,10 +61,11 @@ func (h *slowHook) slow(cmds []redis.Cmder, do func() error) error {
 func TestSlowLookDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	const per, apart, slow = 2000 * ms, 1500 * ms, 1300 * ms
+	check, due := regexp.MustCompile(`_check .*:line\b`), regexp.MustCompile(`:due\b`)
 	for name, h := range map[string]*slowHook{
-		"check":           {suffix: ":line", after: slow},
-		"way to the due":  {suffix: ":due", before: slow},
-		"way back of due": {suffix: ":due", after: slow},
+		"check":           {call: check, after: slow},
+		"way to the due":  {call: due, before: slow},
+		"way back of due": {call: due, after: slow},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -109,19 +106,18 @@ func TestPromotedWhileATaskIsMoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	between := &slowHook{suffix: ":line", then: func() {
+	between := &slowHook{call: regexp.MustCompile(`_check .*{free}:provider:line`), then: func() {
+		r.eventually("x deferred again", func() bool { return r.is("x", asynq.TaskStateRetry) })
 		if err := inspector.Cancel(t.Context(), "default", "x", inspect.Reason{Who: "test", Why: "test"}); err != nil {
 			t.Error(err)
 		}
 	}}
-	cfg.Observer.Deferred = func(_ context.Context, d event.Deferred) {
-		if d.Rule == "provider" { // x, which has a turn at its phone now; a is checked next
-			between.armed.Store(true)
-		}
-	}
+	// x is let in by its phone and refused by its provider: behind it, a is moved
+	refused := &slowHook{call: regexp.MustCompile(`_acquire .*{spent}:provider:line`), then: func() { between.armed.Store(true) }}
 	rdb := redis.NewClient(r.srv.ClientOptions())
 	t.Cleanup(func() { _ = rdb.Close() })
 	rdb.AddHook(between)
+	rdb.AddHook(refused)
 	r.startOn(rdb, seen.handler(), cfg)
 	r.take(r.limiter("provider", provider.Limit), "spent")
 	r.take(r.limiter("phone", throttle.Sliding(1, per)), "+1")
@@ -129,6 +125,7 @@ func TestPromotedWhileATaskIsMoved(t *testing.T) {
 		r.enqueue("sms", task.id, fmt.Sprintf(`{"to":"+1","via":%q}`, task.via), asynq.MaxRetry(0))
 		r.eventually(task.id+" deferred", func() bool { return r.is(task.id, asynq.TaskStateRetry) })
 	}
+	refused.armed.Store(true)
 	defer func() { // also when a does not run: then x may be there still
 		if between.hits.Load() != 1 {
 			t.Errorf("%d tasks were cancelled during a check, want 1", between.hits.Load())

@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"regexp"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ func TestAnswerAfterTheAttemptWasGivenUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, seen := newRig(t), &runs{}
-			slow := &slowHook{suffix: "sms:line", after: 2500 * ms}
+			slow := &slowHook{call: regexp.MustCompile(`sms:line`), after: 2500 * ms}
 			rdb := redis.NewClient(r.srv.ClientOptions())
 			t.Cleanup(func() { _ = rdb.Close() })
 			rdb.AddHook(slow)
