@@ -82,7 +82,7 @@ type Explanation struct {
 	Type  string // of the task; empty in StateMissing
 	Batch string // that it belongs to; empty for none
 	// Since is since when it waits, in whole seconds: since its first deferral, or since it was
-	// booked. Zero when it does not wait, or an older version of Headway deferred it.
+	// booked. Zero when it does not wait.
 	Since time.Time
 	Moved int       // how often its instant was changed since
 	Woken time.Time // when a pool woke it last; zero for never

@@ -131,7 +131,7 @@ func acquireReply(calls []*Call, v any, err error) reply {
 	return replyOf(acquireScript, 1+len(calls), v, err)
 }
 
-// askAlone is the answer to a call that failed among others.
+// askAlone is the status here of a call that failed among others; Redis sends shortFailed.
 const askAlone Status = -1
 
 // form is what a call has in common with others: all but its keys, token and job.
@@ -247,8 +247,8 @@ func (a *AcquireArgs) write(to *strings.Builder, form byte) {
 // What an integer means in place of a call's answer; another one is since when the
 // ledger admits what is granted now, in microseconds ago.
 const (
-	shortUnknown = -1 // granted, and the ledger held nothing
-	shortFailed  = -2
+	shortSinceEver = -1 // granted, and the ledger held nothing
+	shortFailed    = -2 // it failed among others
 )
 
 // zeros are what is not known of a grant; shared, so that to read most answers takes
@@ -301,7 +301,7 @@ func (c *Call) readShort(ago int64, s string) error {
 		return &ReplyError{Script: s, What: fmt.Sprintf("a grant since %d us ago", ago)}
 	default:
 		c.Status, c.At = Granted, c.Now
-		if ago != shortUnknown {
+		if ago != shortSinceEver {
 			c.From = instantOf(c.Now.UnixMicro() - ago)
 		}
 	}

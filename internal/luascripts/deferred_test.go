@@ -96,27 +96,6 @@ func TestHowATaskWaits(t *testing.T) {
 	want(10*time.Second, 0, CauseBooked, 1)
 }
 
-// What an older version wrote about a deferred task is read: only how it waits is not known.
-func TestFieldOfAnOlderVersion(t *testing.T) {
-	t.Parallel()
-	a := newQueue(t)
-	a.put("active", "a")
-	a.deferTask("a", minute, "")
-	hw := a.field("a")
-	old := string([]byte{hw[0] - 2}) + hw[1:17] + hw[25:] // one token
-	a.raw.HSet(t.Context(), a.q.Task("a"), "hw", old)
-	f, err := GetTask(t.Context(), a.rdb, a.q, "a")
-	if err != nil || !f.Ours || f.For != "sms 1 key" || f.Wait != (Wait{}) {
-		t.Fatalf("it is %+v, %v", f, err)
-	}
-	got, err := Retime(t.Context(), a.rdb, a.q, false, []Retiming{{ID: "a", At: start.Add(2 * minute), Why: Why{CauseLine, 1}}})
-	wantCodes(t, "Retime", got, err, Retimed)
-	a.place("a", "retry", 2*minute+safetyNet, 2*minute)
-	if f, err = GetTask(t.Context(), a.rdb, a.q, "a"); err != nil || f.For != "sms 1 key" || !f.Wait.Since.Equal(start) {
-		t.Errorf("when it moved it is %+v, %v", f, err)
-	}
-}
-
 // A task whose handler is running has no score of ours any more: its own back-off may
 // end in the very second that was ours.
 func TestForgetDropsTheScore(t *testing.T) {
@@ -152,38 +131,6 @@ func TestScoresOfOthers(t *testing.T) {
 		codes, err := Wake(t.Context(), a.rdb, a.q, tasks(name), start, false)
 		wantCodes(t, "Wake of "+name, codes, err, NotOurs)
 	}
-}
-
-// What a version before this deferred has its place elsewhere: it is woken without a
-// look at it, and what it was told before is not done again.
-func TestOlderField(t *testing.T) {
-	t.Parallel()
-	a := newQueue(t)
-	ctx := t.Context()
-	for _, id := range []string{uuid, "a"} {
-		score := start.Add(minute + safetyNet).Unix()
-		a.raw.HSet(ctx, a.q.Task(id), "msg", "m", "state", "retry", "hw", fmt.Sprintf("\x02%010d", score)+string(pool[:])+tokenText(77))
-		a.raw.ZAdd(ctx, a.q.retry, redis.Z{Score: float64(score), Member: id})
-		a.raw.ZAdd(ctx, a.q.due, redis.Z{Score: float64(start.Add(minute).UnixMicro()), Member: shortID(id)})
-	}
-	a.raw.Expire(ctx, a.q.due, time.Hour)
-	due, err := Due(ctx, a.rdb, a.q, DueArgs{Lead: 2 * minute, Room: 10})
-	if err != nil || len(due.Tasks) != 2 || due.Tasks[0].For != "" || due.Tasks[0].Pool != pool || due.Tasks[0].State != "retry" {
-		t.Fatalf("Due = %+v, %v, want both, for nothing that is known, of the pool", due, err)
-	}
-	if f, err := GetTask(ctx, a.rdb, a.q, uuid); err != nil || !f.Ours || !f.At.Equal(start.Add(minute)) {
-		t.Errorf("Find = %+v, %v, want it ours", f, err)
-	}
-	codes, err := Retime(ctx, a.rdb, a.q, true, []Retiming{{ID: uuid, At: start.Add(time.Second)}})
-	wantCodes(t, "Retime", codes, err, 1)
-	a.place(uuid, "retry", time.Second+safetyNet, time.Second)
-	codes, err = Wake(ctx, a.rdb, a.q, due.Tasks, start, false)
-	wantCodes(t, "Wake", codes, err, Woken, Woken)
-	a.put("active", uuid)
-	if err := Defer(ctx, a.rdb, a.q, DeferArgs{ID: uuid, Token: 77, At: start, For: "x"}).Err(); err != nil {
-		t.Errorf("a copy of an older deferral = %v, want OK", err)
-	}
-	a.place(uuid, "active", 0, 0)
 }
 
 // What a task waits for is told also when somebody deleted it, and its entry can be

@@ -11,9 +11,9 @@ import (
 // number gets into it but through string.format.
 var textJoins = map[string][]string{
 	"deferred.lua": {
-		`string.char(5 + 2 * #tokens) .. score .. pool .. tokens .. waits .. what`, `score_bytes(math.floor(now / 1000000)) .. "\0\0" .. why`,
+		`string.char(5 + 2 * #tokens) .. score .. pool .. tokens .. waits .. record`, `score_bytes(math.floor(now / 1000000)) .. "\0\0" .. why`,
 		`string.sub(before, 1, 4) .. string.char(math.floor(moved / 256), moved % 256) .. string.sub(why, 1, 1) .. rule`,
-		`token .. string.sub(before.tokens, 1, 56)`, `string.sub(hw, 1, before) .. pool .. string.sub(hw, before + 5)`,
+		`token .. string.sub(before.tokens, 1, 56)`, `string.sub(hw, 1, 5) .. pool .. string.sub(hw, 10)`,
 	},
 	"due.lua":      {`prefix .. long(short)`},
 	"clock.lua":    {`t[1] .. t[2]`}, // both as they came

@@ -50,7 +50,7 @@ const (
 // oldest when there are [AuditMax].
 func AppendAudit(ctx context.Context, c redis.Cmdable, prefix string, entry []byte) error {
 	key := auditKey(prefix)
-	_, err := c.TxPipelined(ctx, func(p redis.Pipeliner) error {
+	_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.LPush(ctx, key, entry)
 		p.LTrim(ctx, key, 0, AuditMax-1)
 		p.PExpire(ctx, key, auditTTL)

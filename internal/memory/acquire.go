@@ -58,7 +58,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		// who came earlier than it was told leaves its followers behind; and turns may have
 		// been told the end of a lease, which comes nearer whenever one is given back
 		leased := c.parts[len(c.parts)-1].kind == luascripts.Leases
-		early := func(p *ruleCall) bool { return leased || p.place == turn && p.told > v.at+1000 }
+		early := func(p *ruleCall) bool { return leased || p.place == turn && p.myPromise > v.at+1000 }
 		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.promotions(early)
 	default:
 		r.Status = luascripts.Booked
@@ -85,7 +85,7 @@ func (c *call) offerUnheard(v verdict, turns []luascripts.Promotion) []luascript
 	if p == nil || p.kind != luascripts.Leases || p.view.head == "" || p.view.head == p.me || p.closed > 0 {
 		return turns
 	}
-	if told, _ := p.line.promised.score(p.view.head); told <= p.now+offered || p.state.free(p.numbers, p.now) <= 0 {
+	if promised, _ := p.line.promised.score(p.view.head); promised <= p.now+offered || p.state.free(p.numbers, p.now) <= 0 {
 		return turns
 	}
 	return p.promotions(turns, false)
@@ -110,15 +110,15 @@ func (c *call) since() int64 {
 	return from
 }
 
-// promised is what the job was told at its place in the part that holds it up, or
+// promised is what the job was promised at its place in the part that holds it up, or
 // else at the narrowest one.
 func (c *call) promised(v verdict) int64 {
 	if v.bound && v.by != nil && v.by.place != nowhere {
-		return v.by.told
+		return v.by.myPromise
 	}
 	for i := range c.parts {
 		if c.parts[i].place != nowhere {
-			return c.parts[i].told
+			return c.parts[i].myPromise
 		}
 	}
 	return 0

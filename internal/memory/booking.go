@@ -43,11 +43,11 @@ func (c *call) found(token uint64) (held []int64, until int64) {
 		if first == 0 {
 			first = held[i]
 		}
-		told := p.toldUntil
-		if told == 0 && held[i] > 0 && p.kind != luascripts.Leases {
-			told = held[i] + p.w // who knew the token alone may know the instant later: it must not come back twice
+		claimed := p.claimedUntil
+		if claimed == 0 && held[i] > 0 && p.kind != luascripts.Leases {
+			claimed = held[i] + p.w // who knew the token alone may know the instant later: it must not come back twice
 		}
-		until = max(until, told)
+		until = max(until, claimed)
 	}
 	return held, until
 }

@@ -129,8 +129,8 @@ func (q *line) closedUntil(now int64) int64 {
 
 // overdue says whether one who could be at the head is not expected any more.
 func (q *line) overdue(m string, now int64) bool {
-	told, known := q.promised.score(m)
-	return !known || told+grace < now
+	promised, known := q.promised.score(m)
+	return !known || promised+grace < now
 }
 
 // anybody says that somebody waits, late or not.

@@ -141,7 +141,7 @@ var some = []string{
 	"local oldest = nth(ledger, n + (k - 1 - rounds * n))",                                // sliding
 	"if index <= 0 then return now + rounds * limit.W end",                                // leases
 	"rule.by_ledger = 1 + min(rule.kind.earliest(rule.limit, of, b, left, rule.want), NEVER)",
-	"while i < count and not binding do",
+	"while i < #rules and not binding do",
 	"if i > last or form.mode ~= (1 + 0) then return i end",
 	"if at < gate[i + (1 + 1)] then return i end",
 	"if #old >= 0 then call(\"ZREM\", tokens, unpack(old)) end",

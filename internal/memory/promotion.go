@@ -23,7 +23,7 @@ func (p *ruleCall) promotions(turns []luascripts.Promotion, turnToo bool) []luas
 	}
 	for _, m := range first {
 		at := p.earliest(max(p.now, p.closed), 0, costOf(m))
-		if told, _ := p.line.promised.score(m); told-at > 1000 {
+		if promised, _ := p.line.promised.score(m); promised-at > 1000 {
 			turns = p.tell(turns, at, m)
 		}
 	}
@@ -45,7 +45,7 @@ func (p *ruleCall) offer(turns []luascripts.Promotion) []luascripts.Promotion {
 		free = int(max(0, p.state.free(p.numbers, p.now+min(soonMost, p.w/10))))
 	}
 	for _, w := range waiting[:min(free, offerMost, len(waiting))] {
-		if told, _ := p.line.promised.score(w.member); told > p.now+offered {
+		if promised, _ := p.line.promised.score(w.member); promised > p.now+offered {
 			p.line.promised.add(w.member, p.now+offered)
 		}
 		turns = p.tell(turns, p.now, w.member) // also who was told before: it may not have heard
@@ -61,7 +61,7 @@ func (p *ruleCall) tellNext(turns []luascripts.Promotion, waiting []scored[strin
 		return turns
 	}
 	at, m := p.earliest(max(p.now, p.closed), int64(free), 1), waiting[free].member
-	if told, _ := p.line.promised.score(m); 2*(at-p.now) > p.w || told <= at+1000 {
+	if promised, _ := p.line.promised.score(m); 2*(at-p.now) > p.w || promised <= at+1000 {
 		return turns
 	}
 	p.line.promised.add(m, at)
@@ -81,8 +81,8 @@ func (p *ruleCall) tellAhead(turns []luascripts.Promotion, waiting []scored[stri
 	from := max(p.now, p.closed)
 	sooner := func(rank int) (at int64, is bool) {
 		at = p.earliest(from, int64(min(rank, free+many-1)), 1)
-		told, _ := p.line.promised.score(waiting[rank].member)
-		return at, told > at+1000
+		promised, _ := p.line.promised.score(waiting[rank].member)
+		return at, promised > at+1000
 	}
 	if _, is := sooner(last); !is {
 		return turns

@@ -12,29 +12,29 @@ import (
 type ruleCall struct {
 	*numbers
 	*key
-	now, extra int64
-	number     int // from 1
-	group      int // of rates on the same user key, from 1; 0 for leases
-	id         string
-	oneKey     int // rules with one key for all jobs have one number
-	cost       int64
-	worth      int64 // of a grant to give back
-	toldAt     int64 // when it was, as its holder tells; 0 when that is not known
-	toldUntil  int64
-	ruleClosed int64
-	closed     int64 // until when the key or the rule is closed; 0 when open
-	state      state // as the numbers see it
-	turns      *set  // of the call's policy
-	none       set   // the turns where there is one part
-	me         string
+	now, extra   int64
+	number       int // from 1
+	group        int // of rates on the same user key, from 1; 0 for leases
+	id           string
+	oneKey       int // rules with one key for all jobs have one number
+	cost         int64
+	worth        int64 // of a grant to give back
+	claimedAt    int64 // when it was, as its holder says; 0 when that is not known
+	claimedUntil int64
+	ruleClosed   int64
+	closed       int64 // until when the key or the rule is closed; 0 when open
+	state        state // as the numbers see it
+	turns        *set  // of the call's policy
+	none         set   // the turns where there is one part
+	me           string
 
-	view   view
-	late   []string // turns
-	missed []string // who were parked here while they waited for a lease
-	place  place
-	ticket int64 // as if not parked
-	told   int64
-	ahead  ahead
+	view      view
+	late      []string // turns
+	missed    []string // who were parked here while they waited for a lease
+	place     place
+	ticket    int64 // as if not parked
+	myPromise int64
+	ahead     ahead
 
 	heldUp   bool  // the first who waits goes before the job
 	byLedger int64 // when this part admits the job, if all ahead go as early as they can
@@ -72,7 +72,7 @@ func (p *ruleCall) find() {
 		p.place, p.ticket = turn, t
 	}
 	if p.place != nowhere {
-		p.told, _ = p.line.promised.score(p.me)
+		p.myPromise, _ = p.line.promised.score(p.me)
 	}
 }
 
@@ -179,8 +179,8 @@ func (p *ruleCall) measure() {
 	}
 	for _, rank := range []int{first, last}[:min(2, last-first+1)] {
 		t := p.turns.order[rank]
-		if told, _ := p.line.promised.score(t.member); told > b {
-			p.due = max(p.due, p.earliest(told, p.ahead.permitsFrom(t.score), p.cost))
+		if promised, _ := p.line.promised.score(t.member); promised > b {
+			p.due = max(p.due, p.earliest(promised, p.ahead.permitsFrom(t.score), p.cost))
 		}
 	}
 }
@@ -273,11 +273,11 @@ func (p *ruleCall) granted(token uint64, first int64) int64 {
 			held, known = p.state.newest(), true
 		}
 	}
-	if known || p.kind == luascripts.Leases || p.ledger.state == nil || p.toldAt == 0 {
+	if known || p.kind == luascripts.Leases || p.ledger.state == nil || p.claimedAt == 0 {
 		return held
 	}
-	if p.toldAt <= p.state.newest() && p.toldAt+copied <= p.now && p.now < p.toldUntil {
-		return p.toldAt
+	if p.claimedAt <= p.state.newest() && p.claimedAt+copied <= p.now && p.now < p.claimedUntil {
+		return p.claimedAt
 	}
 	return 0
 }

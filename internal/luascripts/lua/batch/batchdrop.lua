@@ -28,7 +28,7 @@ local batch = require("batch/batch")
 local floor, min = math.floor, math.min
 local int = numbers.int
 local entry, long = taskid.entry, taskid.long
-local deferred = deferred.deferred
+local read_hw = deferred.read_hw
 local NEWER, finish, newer = batch.NEWER, batch.finish, batch.newer
 
 return function(keys, args)
@@ -63,32 +63,32 @@ return function(keys, args)
     local h, id = redis.call("HMGET", task, "state", "unique_key", "hw"), long(short)
     if not h[1] or h[1] == "completed" then return 2, "" end
     if h[1] == "archived" then return 3, "" end
-    local what, found = deferred(h[3]).what, 0
+    local record, found = read_hw(h[3]).record, 0
     if waits[h[1]] then
       -- first: a script that ends here, see wake.lua, leaves the task where the next call finds it
-      redis.call("ZREM", due, entry(short, what))
+      redis.call("ZREM", due, entry(short, record))
       found = redis.call("ZREM", waits[h[1]], id)
     elseif h[1] == "pending" and unlist(id, others) > 0 then
       found = 1
-      redis.call("ZREM", due, entry(short, what))
+      redis.call("ZREM", due, entry(short, record))
     end
     if found == 0 then return 0, "" end
     redis.call("DEL", task)
     if h[2] and redis.call("GET", h[2]) == id then redis.call("DEL", h[2]) end -- the lock carries the queue's tag
-    return 1, what
+    return 1, record
   end
 
   local reply = { 1, now, 0, 0, 0, 0, 0 }
   for i = 1, count do
     local element, short = args[2 * i + 1], args[2 * i + 2]
-    local code, what = 4, ""
-    if redis.call("ZSCORE", batch.open, element) then code, what = drop(keys[8 + i], short, count - i) end
+    local code, record = 4, ""
+    if redis.call("ZSCORE", batch.open, element) then code, record = drop(keys[8 + i], short, count - i) end
     if COUNTED[code] then
       redis.call("ZREM", batch.open, element)
       redis.call("HINCRBY", batch.record, COUNTED[code], 1)
     end
     reply[#reply + 1] = code
-    reply[#reply + 1] = what
+    reply[#reply + 1] = record
   end
   reply[3] = redis.call("ZCARD", batch.open)
   local ended = redis.call("HMGET", batch.record, "done", "failed", "dropped")

@@ -32,7 +32,7 @@ local insert_task = require("queue/insert_task")
 local batch = require("batch/batch")
 local floor, max, min = math.floor, math.max, math.min
 local COPY, int, life = numbers.COPY, numbers.int, numbers.life
-local put, put_told = insert_task.put, insert_task.put_told
+local put, put_and_publish = insert_task.put, insert_task.put_and_publish
 local NEWER, finish, newer = batch.NEWER, batch.finish, batch.newer
 
 return function(keys, args)
@@ -107,6 +107,6 @@ return function(keys, args)
     end
   end
   redis.call("SET", sent, table.concat(letters), "PX", int(life(COPY)))
-  put_told(queue, now)
+  put_and_publish(queue, now)
   return reply
 end

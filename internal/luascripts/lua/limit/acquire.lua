@@ -50,9 +50,9 @@ local function counts_until(rule, at)
   return at + limit.W * ceil(permits / limit.n)
 end
 
--- hold closes the rules of a form until what this server may have forgotten has stopped to count. Where nobody can
+-- close_after_failover closes the rules of a form until what this server may have forgotten has stopped to count. Where nobody can
 -- say how long that is, the form has a text in `unheld`, and its calls fail
-local function hold(form, now)
+local function close_after_failover(form, now)
   local from, fault = since(now)
   form.unheld = fault
   if fault then
@@ -88,7 +88,7 @@ end)
 
 local function form_of(text, now)
   local form = read_form(text)
-  if form.holds then hold(form, now) end
+  if form.holds then close_after_failover(form, now) end
   return form
 end
 

@@ -5,7 +5,7 @@
 -- ARGV[1]  token      8 bytes, the grant
 -- ARGV[2]  bill       8 bytes, this settling; the same is done once
 -- ARGV[3]  text       of the rules, see rulecall.lua
--- ARGV[4+] told       2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
+-- ARGV[4+] claims     2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
 --                     is not known
 -- returns  {status, part, now_us, version, promotions}, integers; see with_promotions in line.lua
 --          status 0 was done before, 1 done, 5 to 8 see ledger.lua, the version is that of 7; part is the one that can't
@@ -19,7 +19,7 @@ local rulecall = require("limit/rulecall")
 local max = math.max
 local outlive = ledger.outlive
 local promote, with_promotions = line.promote, line.with_promotions
-local bill_of, grant, granted, holds, lessen, read_told = tokens.bill_of, tokens.grant, tokens.granted, tokens.holds, tokens.lessen, tokens.read_told
+local bill_of, grant, granted, held_at, lessen, read_claims = tokens.bill_of, tokens.grant, tokens.granted, tokens.held_at, tokens.lessen, tokens.read_claims
 local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
 
 return function(keys, args)
@@ -29,9 +29,9 @@ return function(keys, args)
   local rules = rules_at(args[3], keys, 0, #keys, "", now)
   local failed, which, newer = open_parts(rules, now)
   if failed then return { failed, which, now, newer, 0 } end
-  read_told(rules, args, 4)
+  read_claims(rules, args, 4)
   for _, rule in ipairs(rules) do -- each remembers it as long as what it corrects counts there
-    if rule.want ~= 0 and holds(rule, bill) then return { 0, 0, now, 0, 0 } end
+    if rule.want ~= 0 and held_at(rule, bill) then return { 0, 0, now, 0, 0 } end
   end
 
   local promoted, first = {}, nil

@@ -10,7 +10,7 @@
 --
 -- Who is put off goes first once the key is open: behind those who were put off
 -- before it in the same closing, and before all others. Their tickets count up by 1.
--- In `line`, TOLD and PARK higher than they are:
+-- In `line`, PROMISED and PARK higher than they are:
 --
 --   SINCE       from when on the key is closed
 --   LAST, IN    the ticket of the one who was put off last, and since when that closing was
@@ -23,7 +23,7 @@ local rulecall = require("limit/rulecall")
 local places = require("limit/places")
 local floor, max, min = math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
-local CLOSED, IN, LAST, PARK, ROOM, SINCE, TOLD, mark = line.CLOSED, line.IN, line.LAST, line.PARK, line.ROOM, line.SINCE, line.TOLD, line.mark
+local CLOSED, IN, LAST, PARK, ROOM, SINCE, PROMISED, mark = line.CLOSED, line.IN, line.LAST, line.PARK, line.ROOM, line.SINCE, line.PROMISED, line.mark
 local closed, find, is_squeezed, look, promote, squeeze, with_promotions =
   line.closed, line.find, line.is_squeezed, line.look, line.promote, line.squeeze, line.with_promotions
 local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
@@ -43,12 +43,12 @@ return function(keys, args)
   local function put_off(rule, since)
     local ticket = first_ticket(rule)
     local v = redis.call("ZMSCORE", rule.line, LAST, IN)
-    local last = v[1] and v[1] - TOLD - PARK
-    if last and v[2] and v[2] - TOLD == since and last >= ticket then
+    local last = v[1] and v[1] - PROMISED - PARK
+    if last and v[2] and v[2] - PROMISED == since and last >= ticket then
       ticket = min(last + 1, (floor(last / ROOM) + 1) * ROOM - 1)
       if is_squeezed(ticket) then squeeze(rule, rule.want, 1) end
     end
-    redis.call("ZADD", rule.line, int(ticket + PARK + TOLD), LAST, int(since + TOLD), IN)
+    redis.call("ZADD", rule.line, int(ticket + PARK + PROMISED), LAST, int(since + PROMISED), IN)
     return ticket
   end
 
@@ -56,7 +56,7 @@ return function(keys, args)
     local before = mark(shut, CLOSED) or 0
     local since = before > now and mark(shut, SINCE) or now + PARK
     until_us = max(before, now + span)
-    redis.call("ZADD", shut.line, int(until_us + TOLD), CLOSED, int(since + TOLD), SINCE)
+    redis.call("ZADD", shut.line, int(until_us + PROMISED), CLOSED, int(since + PROMISED), SINCE)
     live(shut.line, until_us - now + 1000000)
     for _, rule in ipairs(rules) do
       look(rule, now)

@@ -8,8 +8,8 @@
 -- newest  instant of the newest grant
 -- used    permits since the tally began at `start`
 -- before  permits of the tally before this one, whose last was at before_at
--- taken   grows by each permit, from the first instant on: what it grew by since a
---         grant was taken after it
+-- taken   begins as the instant of the first grant, and grows by 1 with each permit. Its value behind a grant is the
+--         worth of that: what was granted since is the difference
 -- changed  the newest grant when the limit was changed, or else just before the first one: nothing up to then is given back
 -- n W     the numbers it was written under
 --
@@ -27,7 +27,7 @@ local NOBODY = "\0\0\0\0\0\0\0\0"
 local MOST = 9007199254740991 -- permits that are counted: a double holds no more exactly
 local HUGE = 72057594037927936 -- above the sum of all that is written; what is no number is not below it
 
--- the numbers of a kind's limit are a and b, its own x, y and z; keep gives those their names
+-- by how many doubles a kind has of its own: the numbers of its limit are a and b, its own x, y and z; keep gives those their names
 local FORMATS = { [0] = COUNTED, [3] = COUNTED .. "ddd", [5] = COUNTED .. "ddddd" }
 local BYTES = { [0] = 72, [3] = 96, [5] = 112 }
 
@@ -89,11 +89,11 @@ end
 -- read reads a value; the second answer are the numbers that it was written under, when
 -- they are not those of limit. nil for what value does not write
 local function read(kind, limit, s)
-  local more = kind.more or 0
-  if #s ~= 17 + BYTES[more] then return nil end
-  local newest, used, start, before, before_at, taken, changed, n, W, a, x, y, b, z = unpack_at(FORMATS[more], s, 18)
+  local doubles = kind.doubles or 0
+  if #s ~= 17 + BYTES[doubles] then return nil end
+  local newest, used, start, before, before_at, taken, changed, n, W, a, x, y, b, z = unpack_at(FORMATS[doubles], s, 18)
   local sum = newest + used + start + before + before_at + taken + changed
-  if more > 0 then sum = sum + x + y end
+  if doubles > 0 then sum = sum + x + y end
   if not (n >= 1 and W >= 1 and sum >= 0 and sum < HUGE) then return nil end
   local ledger = {
     token = string.sub(s, 2, 9), known = true, newest = newest, used = used, start = start, before = before, before_at = before_at,
@@ -101,8 +101,8 @@ local function read(kind, limit, s)
     key = nil, limit = nil, tokens = nil, dirty = false,
   }
   if string.byte(s, 17) == 1 then ledger.second = true end
-  if more == 0 then a = nil else kind.keep(ledger, x, y, z) end
-  if more < 5 then b = nil end
+  if doubles == 0 then a = nil else kind.keep(ledger, x, y, z) end
+  if doubles < 5 then b = nil end
   if limit and limit.kind == kind and n == limit.n and W == limit.W and a == limit.a and b == limit.b then return ledger end
   local old = { n = n, W = W, kind = kind, a = a, b = b }
   if kind.numbers then kind.numbers(old) end
@@ -112,10 +112,10 @@ end
 -- value is what is written behind the head
 local function value(limit, ledger)
   local kind = limit.kind
-  local more = kind.more or 0
+  local doubles = kind.doubles or 0
   local x, y, z
-  if more > 0 then x, y, z = kind.own(ledger) end
-  return (ledger.second and "\1" or "\0") .. pack(FORMATS[more], ledger.newest, ledger.used, ledger.start, ledger.before, ledger.before_at,
+  if doubles > 0 then x, y, z = kind.own(ledger) end
+  return (ledger.second and "\1" or "\0") .. pack(FORMATS[doubles], ledger.newest, ledger.used, ledger.start, ledger.before, ledger.before_at,
     ledger.taken, ledger.changed,
     limit.n, limit.W, limit.a or 0, x or 0, y or 0, limit.b or 0, z or 0)
 end
@@ -250,7 +250,7 @@ local function filled(limit, ledger, a)
 end
 
 counter.step = {
-  more = 3,
+  doubles = 3,
   copy = copy, grants = grants, read = read, value = value,
   numbers = function(limit)
     limit.a = limit.a or tonumber(limit.more)

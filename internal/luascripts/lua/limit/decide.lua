@@ -9,9 +9,9 @@ local places = require("limit/places")
 local max = math.max
 local free, outlive, earliest, worth = ledger.free, ledger.outlive, ledger.earliest, ledger.worth
 local COPY, OFFERED = numbers.COPY, line.OFFERED
-local anybody, closed, find, leave, look, missed, promote, park, rank, told =
-  line.anybody, line.closed, line.find, line.leave, line.look, line.missed, line.promote, line.park, line.rank, line.told
-local holds, put, spend = tokens.holds, tokens.put, tokens.spend
+local anybody, closed, find, leave, look, missed, promote, park, rank, promised =
+  line.anybody, line.closed, line.find, line.leave, line.look, line.missed, line.promote, line.park, line.rank, line.promised
+local held_at, put, spend = tokens.held_at, tokens.put, tokens.spend
 local joint, last_of_group, left_behind, measure, open_rule, set_job, set_keys =
   rulecall.joint, rulecall.last_of_group, rulecall.left_behind, rulecall.measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
 
@@ -65,7 +65,7 @@ local function opened(gate, at) return gate and gate.opened(at) or at end
 
 -- offer_unheard lets the next in line know of a lease that is free, when it has not heard of it
 local function offer_unheard(rule, now, promoted)
-  local unheard = rule and rule.kind.lease and rule.closed == 0 and rule.front and rule.front ~= rule.me and (rule.front_told or 0) > now + OFFERED
+  local unheard = rule and rule.kind.lease and rule.closed == 0 and rule.front and rule.front ~= rule.me and (rule.front_promised or 0) > now + OFFERED
   if unheard and free(rule, now) > 0 then promote(rule, now, promoted) end
   return promoted
 end
@@ -141,20 +141,20 @@ local function repeated(call, held)
   for _, rule in ipairs(call.rules) do
     if rule.kind.lease and rule.ledger.token == call.token then
       call.fence = rule.ledger.fence
-    elseif rule.kind.lease and (holds(rule, call.token) or -1) > 0 then
+    elseif rule.kind.lease and (held_at(rule, call.token) or -1) > 0 then
       call.fence = rule.kind.anew(rule.ledger)
     end
   end
   return answer(call, GRANTED, 0, held)
 end
 
--- decide answers a call of a form whose keys stand behind keys[k]
-local function decide(script, form, keys, k, text)
-  if form.unheld then error(form.unheld) end
-  local now, rules, gate, mode, longest = script.now, form.rules, form.gate, form.mode, form.longest
-  local count, token, nobody = #rules, string.sub(text, 2, 9), true
-
-  -- read
+-- read opens the ledgers of a call whose keys stand behind keys[k]. The results:
+--   1  whether nobody waits in any line
+--   2  the status of a ledger that can't be used; nil when all can
+--   3  its rule
+--   4  what that status tells
+local function read(script, form, keys, k)
+  local now, rules, count = script.now, form.rules, #form.rules
   local failed, which, newer
   for i = 1, count do
     local rule = rules[i]
@@ -165,6 +165,7 @@ local function decide(script, form, keys, k, text)
     end
   end
   look_alone(script, rules)
+  local nobody = not failed
   for i = 1, count do
     local rule = rules[i]
     rule.seen, rule.no_tokens, rule.askers = script.lines, i == 1 and script.no_tokens, i == 1 and script.askers or nil
@@ -173,130 +174,185 @@ local function decide(script, form, keys, k, text)
       nobody = nobody and rule.nobody
     end
   end
-  local held = not failed and holds(rules[1], token)
+  return nobody, failed, which, newer
+end
 
-  -- nobody waits in any line, and all ledgers admit the job
-  local reach = now + (mode == 0 and 0 or form.inline)
-  if nobody and not failed and not held and mode < 2 then
-    local at, from = now, 0
-    for i = 1, count do
-      local rule = rules[i]
-      at = max(at, earliest(rule, max(now, rule.closed), 0, rule.want))
-      if rule.ledger.newest > 0 or rule.closed > 0 then from = max(from, earliest(rule, rule.closed, 0, rule.want)) end
-    end
-    if at <= reach and (longest < 0 or at <= now + longest) and (not gate or gate.covers(now) and gate.opened(at) == at) then
-      charge(script, rules, at, token, true)
-      if at == now and not form.tell and not form.worthy then return from == 0 and -1 or now - from end
-      for i = 1, count do rules[i].missed, rules[i].to_park = nil, NONE end
-      local fence = rules[count].kind.lease and rules[count].ledger.fence or 0
-      return answer({ rules = rules, now = now, token = token, tell = form.tell, from = from, promised = 0, fence = fence }, GRANTED, 0, at)
+-- grant_at_once answers a call before which nobody waits, when all ledgers admit it; nil when
+-- they do not
+local function grant_at_once(script, form, token, reach)
+  local now, rules, gate, count = script.now, form.rules, form.gate, #form.rules
+  local at, from = now, 0
+  for i = 1, count do
+    local rule = rules[i]
+    at = max(at, earliest(rule, max(now, rule.closed), 0, rule.want))
+    if rule.ledger.newest > 0 or rule.closed > 0 then from = max(from, earliest(rule, rule.closed, 0, rule.want)) end
+  end
+  if at > reach or form.longest >= 0 and at > now + form.longest then return nil end
+  if gate and not (gate.covers(now) and gate.opened(at) == at) then return nil end
+
+  charge(script, rules, at, token, true)
+  if at == now and not form.tell and not form.worthy then return from == 0 and -1 or now - from end
+  for i = 1, count do rules[i].missed, rules[i].to_park = nil, NONE end
+  local fence = rules[count].kind.lease and rules[count].ledger.fence or 0
+  return answer({ rules = rules, now = now, token = token, tell = form.tell, from = from, promised = 0, fence = fence }, GRANTED, 0, at)
+end
+
+-- find_places finds in each line the place of a call, and who is before it
+local function find_places(call)
+  local now = call.now
+  for _, rule in ipairs(call.rules) do
+    look(rule, now, false, rule.top)
+    find(rule)
+    rule.my_promise = rule.ticket and rule.my_promise or 0
+    rank(rule)
+    measure(rule, now)
+    if rule.ledger.newest > 0 or rule.closed > 0 then call.from = max(call.from, earliest(rule, rule.closed, rule.ahead, rule.want)) end
+  end
+end
+
+-- widest_of is the last of the rates, or of all rules where there is none
+local function widest_of(rules)
+  for i = #rules, 1, -1 do
+    if not rules[i].kind.lease then return i end
+  end
+  return #rules
+end
+
+-- instant is when a call is admitted. The results:
+--   1  the instant
+--   2  the rule that makes it wait, or GATE; nil when it is admitted now
+--   3  the rule that makes the instant so late
+--   4  true when it gets no place to wait at: for mode 3 of acquire.lua
+local function instant(call)
+  local rules, gate, mode, now, reach = call.rules, call.form.gate, call.form.mode, call.now, call.reach
+  local at, by, binding = now, 1, nil
+  local widest = widest_of(rules)
+  if opened(gate, now) > reach then return opened(gate, now), GATE, by, mode == 3 end
+  if mode == 3 then
+    local wide, wide_at, wide_by, no_place = in_widest(rules, widest, now, reach)
+    if wide then
+      at, binding = wide_at, wide_by
+      if not no_place then binding = binding or refuses(rules, wide, widest) or widest end
+      if opened(gate, at) > at then return opened(gate, at), GATE, by, true end
+      return at, binding, by, no_place
     end
   end
 
+  local i = 1
+  while i <= #rules and not binding do
+    local to = last_of_group(rules, i)
+    at, by = joint(rules, i, to, at, by, reach)
+    if at > reach then binding = by else binding = refuses(rules, i, to) end
+    i = to + 1
+  end
+  if opened(gate, at) > at then
+    at = opened(gate, at)
+    by, binding = GATE, (binding or at > reach) and GATE
+  end
+  if not binding and mode >= 2 then binding = widest end
+  return at, binding, by, mode == 3 and binding == GATE
+end
+
+-- promised_before is the instant that was promised to a call when it came the last time
+local function promised_before(rules, binding)
+  local bound = binding and rules[binding]
+  if bound and bound.ticket then return bound.my_promise end
+  for _, rule in ipairs(rules) do
+    if rule.ticket then return rule.my_promise end
+  end
+  return 0
+end
+
+-- grant spends the permits of a call and takes it out of its lines
+local function grant(script, call, at)
+  local now, rules, promoted = call.now, call.rules, {}
+  charge(script, rules, at, call.token, false)
+  for _, rule in ipairs(rules) do
+    park(rule)
+    if rule.ticket then leave(rule) end
+    -- who came earlier than it was told leaves its followers behind; and turns may have
+    -- been told the end of a lease, which comes nearer whenever one is given back
+    local early = rules[#rules].kind.lease and rule.turns_end > 0 or rule.in_turns and rule.my_promise > at + 1000
+    if rule.first_unparked or rule.parked > 0 or early or rule.missed then promote(rule, now, promoted, early) end
+    if rule.kind.lease then call.fence = rule.ledger.fence end
+  end
+  return answer(call, GRANTED, 0, at, promoted)
+end
+
+-- give_up answers a call that would have to wait for longer than it can
+local function give_up(call, at, by)
+  local now, promoted = call.now, {}
+  leave_all(call.rules)
+  done(call.rules, now)
+  for _, rule in ipairs(call.rules) do promote(rule, now, promoted, rule.ticket) end
+  return answer(call, TOO_LATE, by, at, promoted)
+end
+
+-- keep_no_place answers a call that waits in no line
+local function keep_no_place(call, status, binding, at)
+  leave_all(call.rules)
+  done(call.rules, call.now)
+  return answer(call, status, binding, at, left_behind(call.rules, nil, call.now))
+end
+
+-- book gives a call its place in the lines
+local function book(call, binding, at)
+  local rules, bound, now = call.rules, call.rules[binding], call.now
+  local keeps = places.stand_for(rules, binding, at, now)
+  done(rules, now)
+  local promoted = offer_unheard(bound, now, left_behind(rules, keeps, now))
+  if #promoted > 0 and bound.kind.lease then at = promised(bound, bound.me) end -- it may be one of those who were just told when a lease ends
+  return answer(call, BOOKED, binding, at, promoted)
+end
+
+-- decide answers a call of a form whose keys stand behind keys[k]
+local function decide(script, form, keys, k, text)
+  if form.unheld then error(form.unheld) end
+  local now, rules, gate, mode, longest = script.now, form.rules, form.gate, form.mode, form.longest
+  local token = string.sub(text, 2, 9)
+
+  -- read
+  local nobody, failed, which, newer = read(script, form, keys, k)
+  local held = not failed and held_at(rules[1], token)
+  local reach = now + (mode == 0 and 0 or form.inline)
+  if nobody and not held and mode < 2 then
+    local reply = grant_at_once(script, form, token, reach)
+    if reply then return reply end
+  end
   local job = string.sub(text, 10)
-  for i = 1, count do set_job(rules[i], job) end
-  local call = { rules = rules, now = now, token = token, tell = form.tell, from = 0, promised = 0, fence = 0 }
+  for _, rule in ipairs(rules) do set_job(rule, job) end
+  local call = { form = form, rules = rules, now = now, reach = reach, token = token, tell = form.tell, from = 0, promised = 0, fence = 0 }
   if failed then return answer(call, failed, which, newer) end
   if gate and not gate.covers(now) then return answer(call, NOT_COVERED, 0, 0) end
   if held and held < 0 then return answer(call, WITHDRAWN, 0, 0) end
   if held then
     if form.waits then
       script.repeats = script.repeats or {}
-      for i = 1, count do table.insert(script.repeats, rules[i].key) end
+      for _, rule in ipairs(rules) do table.insert(script.repeats, rule.key) end
     end
     return repeated(call, held)
   end
-
-  for _, rule in ipairs(rules) do
-    look(rule, now, false, rule.top)
-    find(rule)
-    rule.told_me = rule.ticket and rule.told_me or 0
-    rank(rule)
-    measure(rule, now)
-    if rule.ledger.newest > 0 or rule.closed > 0 then call.from = max(call.from, earliest(rule, rule.closed, rule.ahead, rule.want)) end
-  end
-  local widest = count -- the last of the rates, or of all where there is none
-  while widest > 1 and rules[widest].kind.lease do widest = widest - 1 end
-  if rules[widest].kind.lease then widest = count end
+  find_places(call)
 
   -- decide
-  local at, by, binding = now, 1, nil
-  local refused = false -- mode 3: no place
-  local wide, wide_at, wide_by, no_place
-  if mode == 3 then wide, wide_at, wide_by, no_place = in_widest(rules, widest, now, reach) end
-  if opened(gate, now) > reach then
-    at, binding = opened(gate, now), GATE
-  elseif wide then
-    at, binding, refused = wide_at, wide_by, no_place
-    if not refused then binding = binding or refuses(rules, wide, widest) or widest end
-    if opened(gate, at) > at then at, binding = opened(gate, at), GATE end
-  else
-    local i = 1
-    while i <= count and not binding do
-      local to = last_of_group(rules, i)
-      at, by = joint(rules, i, to, at, by, reach)
-      if at > reach then binding = by else binding = refuses(rules, i, to) end
-      i = to + 1
-    end
-    if opened(gate, at) > at then
-      at = opened(gate, at)
-      by, binding = GATE, (binding or at > reach) and GATE
-    end
-    if not binding and mode >= 2 then binding = widest end
-  end
-
-  local bound = binding and rules[binding]
-  if bound and bound.ticket then
-    call.promised = bound.told_me
-  else
-    for i = count, 1, -1 do
-      if rules[i].ticket then call.promised = rules[i].told_me end
-    end
-  end
+  local at, binding, by, no_place = instant(call)
+  call.promised = promised_before(rules, binding)
 
   -- write
   if binding and mode == 0 then
     done(rules, now)
-    return answer(call, REFUSED, binding, at, offer_unheard(bound, now, {}))
+    return answer(call, REFUSED, binding, at, offer_unheard(rules[binding], now, {}))
   end
-  if longest >= 0 and at > now + longest then
-    leave_all(rules)
-    done(rules, now)
-    local promoted = {}
-    for _, rule in ipairs(rules) do promote(rule, now, promoted, rule.ticket) end
-    return answer(call, TOO_LATE, binding or by, at, promoted)
-  end
-  if not binding then
-    charge(script, rules, at, token, false)
-    local promoted = {}
-    for _, rule in ipairs(rules) do
-      park(rule)
-      if rule.ticket then leave(rule) end
-      -- who came earlier than it was told leaves its followers behind; and turns may have
-      -- been told the end of a lease, which comes nearer whenever one is given back
-      local early = rules[count].kind.lease and rule.turns_last > 0 or rule.in_turns and rule.told_me > at + 1000
-      if rule.leader or rule.parked > 0 or early or rule.missed then promote(rule, now, promoted, early) end
-      if rule.kind.lease then call.fence = rule.ledger.fence end
-    end
-    return answer(call, GRANTED, 0, at, promoted)
-  end
-  if refused or mode == 3 and binding == GATE then
-    leave_all(rules)
-    done(rules, now)
-    return answer(call, REFUSED, binding, at, left_behind(rules, nil, now))
-  end
+  if longest >= 0 and at > now + longest then return give_up(call, at, binding or by) end
+  if not binding then return grant(script, call, at) end
+  if no_place then return keep_no_place(call, REFUSED, binding, at) end
   if binding == GATE then
     -- when no opening is known nobody waits for one yet: they are told to ask again
-    if not rules[widest].kind.lease and at < gate[2] then at = gate.spread(keys[k + form.keys], rules[widest], at, now) end
-    leave_all(rules)
-    done(rules, now)
-    return answer(call, BOOKED, GATE, at, left_behind(rules, nil, now))
+    local widest = rules[widest_of(rules)]
+    if not widest.kind.lease and at < gate[2] then at = gate.spread(keys[k + form.keys], widest, at, now) end
+    return keep_no_place(call, BOOKED, GATE, at)
   end
-  local keeps = places.stand_for(rules, binding, at, now)
-  done(rules, now)
-  local promoted = offer_unheard(bound, now, left_behind(rules, keeps, now))
-  if #promoted > 0 and bound.kind.lease then at = told(bound, bound.me) end -- it may be one of those who were just told when a lease ends
-  return answer(call, BOOKED, binding, at, promoted)
+  return book(call, binding, at)
 end
 
 return { decide = decide, put_all = put_all }

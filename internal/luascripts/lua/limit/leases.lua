@@ -14,7 +14,7 @@ local floor, max, min = math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
 local pack, unpack_at = binary.pack, binary.unpack_at
 local NEVER, earliest = ledger.NEVER, ledger.earliest
-local OFFERED, TOLD, at_rank, told = line.OFFERED, line.TOLD, line.at_rank, line.told
+local OFFERED, PROMISED, at_rank, promised = line.OFFERED, line.PROMISED, line.at_rank, line.promised
 local line_ends, tell = line.line_ends, line.tell
 
 local OFFERS = 16 -- how many a call tells at most that a lease is free
@@ -30,20 +30,19 @@ local function ends_from(ledger, index, many)
   return redis.call("ZRANGEBYSCORE", ledger.tokens, "(" .. int(ledger.now), "+inf", "WITHSCORES", "LIMIT", index, many)
 end
 
--- tell_ahead tells those behind the free leases when they come if nobody gives one
--- back: a hint dies with the process that reads it, and that may have held all leases.
--- So the first `many` must have heard it longer ago than from the last `many` calls:
--- twice as many know it, and when they do not, three times as many are told. It is
--- due again after so many more leases, not after each. From the second `many` on they
--- are told what the last of the first is
+-- tell_ahead tells the jobs behind the free leases when they come if nobody gives one back. A hint dies with the
+-- process that reads it, and that may have held all leases: so jobs know in advance when these end. Nothing is to be
+-- done while job 2 * many behind them has been promised the instant of job `many`, or an earlier one. Else 3 * many jobs
+-- are told, so that this is due again after `many` more leases and not after each. From the second `many` on they are
+-- told the instant of job `many`
 local function tell_ahead(rule, from, free, reply)
   local many = min(rule.n, AHEAD)
-  local last = min(free + 2 * many, line_ends(rule) - rule.first) - 1
+  local last = min(free + 2 * many, line_ends(rule) - rule.first_rank) - 1
   if last < free then return end
   local edge = min(last, free + many - 1)
   local at_edge = earliest(rule, from, edge, 1)
-  if (told(rule, (at_rank(rule.line, rule.first + last))) or 0) <= at_edge + 1000 then return end
-  local members = redis.call("ZRANGE", rule.line, rule.first + free, min(rule.last, rule.first + free + 3 * many) - 1)
+  if (promised(rule, (at_rank(rule.line, rule.first_rank + last))) or 0) <= at_edge + 1000 then return end
+  local members = redis.call("ZRANGE", rule.line, rule.first_rank + free, min(rule.end_rank, rule.first_rank + free + 3 * many) - 1)
   local names, sooner = {}, {}
   for i, m in ipairs(members) do names[i] = "@" .. m end
   local before = redis.call("ZMSCORE", rule.line, unpack(names))
@@ -53,8 +52,8 @@ local function tell_ahead(rule, from, free, reply)
   for i, m in ipairs(members) do
     local rank = free + i - 1
     local at = rank < edge and earliest(rule, from, rank, 1) or at_edge
-    if before[i] and before[i] - TOLD > at + 1000 then
-      sooner[#sooner + 1] = int(at + TOLD)
+    if before[i] and before[i] - PROMISED > at + 1000 then
+      sooner[#sooner + 1] = int(at + PROMISED)
       sooner[#sooner + 1] = names[i]
       tell(rule, at, m, reply)
     end
@@ -67,12 +66,12 @@ end
 -- in time. Its holder has died, so the end stays where it is; and those whom tell_ahead
 -- told it may have gone before, for leases that were given back
 local function tell_next(rule, from, free, reply)
-  if free >= line_ends(rule) - rule.first then return end
+  if free >= line_ends(rule) - rule.first_rank then return end
   local at = earliest(rule, from, free, 1)
   if at > rule.ledger.now + rule.W / 2 then return end
-  local m = at_rank(rule.line, rule.first + free)
-  if (told(rule, m) or 0) <= at + 1000 then return end
-  redis.call("ZADD", rule.line, int(at + TOLD), "@" .. m)
+  local m = at_rank(rule.line, rule.first_rank + free)
+  if (promised(rule, m) or 0) <= at + 1000 then return end
+  redis.call("ZADD", rule.line, int(at + PROMISED), "@" .. m)
   tell(rule, at, m, reply)
 end
 
@@ -147,10 +146,10 @@ return {
   offer = function(rule, now, reply)
     local ledger = rule.ledger
     local free = rule.closed == 0 and max(0, rule.n - live_leases(ledger, now + min(SOON, floor(rule.W / 10)))) or 0
-    local most = min(free, OFFERS, line_ends(rule) - rule.first)
+    local most = min(free, OFFERS, line_ends(rule) - rule.first_rank)
     if most > 0 then
-      for _, m in ipairs(redis.call("ZRANGE", rule.line, rule.first, rule.first + most - 1)) do
-        if (told(rule, m) or 0) > now + OFFERED then redis.call("ZADD", rule.line, int(now + OFFERED + TOLD), "@" .. m) end
+      for _, m in ipairs(redis.call("ZRANGE", rule.line, rule.first_rank, rule.first_rank + most - 1)) do
+        if (promised(rule, m) or 0) > now + OFFERED then redis.call("ZADD", rule.line, int(now + OFFERED + PROMISED), "@" .. m) end
         tell(rule, now, m, reply) -- also who was told before: it may not have heard
       end
     end

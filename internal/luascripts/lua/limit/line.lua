@@ -7,9 +7,10 @@
 --           rules holds up: each keeps its turn among jobs of that policy, and does not exist for others
 --
 -- The same sorted set holds, behind the tickets:
--- promises  the instant that each job was told last: member "@cost:job", score = the instant + TOLD
+-- promises  the instant that each job was promised last: member "@cost:job", score = the instant + PROMISED. A job keeps
+--           its place until GRACE after it. Of a lease that is offered now it is OFFERED from now
 -- MIXED     a member that is there while costs in the line differ
--- CLOSED    a member whose score, less TOLD, is the instant until which the key is closed
+-- CLOSED    a member whose score, less PROMISED, is the instant until which the key is closed
 -- and the members of close.lua, with scores above all instants
 --
 -- `I` am the job of the call, rule.me. See rulecall.lua for what a rule has.
@@ -22,7 +23,7 @@ local NEVER, STEPS, earliest = ledger.NEVER, ledger.STEPS, ledger.earliest
 
 local MIXED, CLOSED = "mixed", "closed"
 local SINCE, LAST, IN, SQUEEZED = "closed since", "put off last", "put off in", "squeezed"
-local TOLD, WAITING = 2251799813685248, "(2251799813685248" -- above all tickets; those below
+local PROMISED, WAITING = 2251799813685248, "(2251799813685248" -- above all tickets; those below
 local GRACE = 100000 -- how long after its last promise a head keeps its place
 local OFFERED = 900000 -- how long, with GRACE, a lease that is free is kept for those to whom it is offered
 local PARKED_FOR = 3600000000 -- how long a job stays parked
@@ -31,7 +32,7 @@ local ROOM = 4096 -- tickets a step: between two places there is room for those 
 local PARKED, LIVE = "(-2251799813685248", "-2251799813685248" -- below and above
 local WHOLE = 32 -- jobs ahead of one that are looked at each, where costs differ
 local FAR = 4503599627370496 -- permits ahead: more are counted as so many
-local NOTED = "6755399441055744" -- PARK + TOLD: from here on stands what is noted of a key, but for when it opens
+local NOTED = "6755399441055744" -- PARK + PROMISED: from here on stands what is noted of a key, but for when it opens
 
 local function cost_of(member)
   return tonumber(string.match(member, "^%d+"))
@@ -49,7 +50,7 @@ end
 -- first_of is the member that was read first and its ticket, nil when it does not wait
 local function first_of(v)
   local ticket = tonumber(v[2])
-  if ticket and ticket < TOLD then return v[1], ticket end
+  if ticket and ticket < PROMISED then return v[1], ticket end
 end
 
 -- at_rank is the member at a rank and its ticket, nil where none waits
@@ -57,25 +58,25 @@ local function at_rank(set, rank)
   return first_of(redis.call("ZRANGE", set, rank, rank, "WITHSCORES"))
 end
 
--- mark is a member that does not wait, without TOLD
+-- mark is a member that does not wait, without PROMISED
 local function mark(rule, name)
   local v = redis.call("ZSCORE", rule.line, name)
-  return v and v - TOLD or nil
+  return v and v - PROMISED or nil
 end
 
-local function told(rule, member)
+local function promised(rule, member)
   return mark(rule, "@" .. member)
 end
 
--- in_time says that a member who was told p keeps its place although it did not come yet
+-- in_time says that a member who was promised p keeps its place although it did not come yet
 local function in_time(rule, member, p, now)
   return member == rule.me or (p and p + GRACE >= now)
 end
 
 -- line_ends is the rank behind the last who has a ticket in the line, counted once
 local function line_ends(rule)
-  rule.last = rule.last or redis.call("ZCOUNT", rule.line, "-inf", WAITING)
-  return rule.last
+  rule.end_rank = rule.end_rank or redis.call("ZCOUNT", rule.line, "-inf", WAITING)
+  return rule.end_rank
 end
 
 local NONE = {} -- stands for the late ones where nobody is, as of most calls; never written to
@@ -86,54 +87,54 @@ local function found_late(rule, member, ticket)
   rule.to_park[#rule.to_park + 1] = member
 end
 
--- look finds who waits: the ranks from `first` to line_ends of the line, of which `front`
--- with its ticket is the first, and the ranks turn..turns_last-1 of the turns. Before
+-- look finds who waits: the ranks from `first_rank` to line_ends of the line, of which `front`
+-- with its ticket is the first, and the ranks turn..turns_end-1 of the turns. Before
 -- them stand so many `parked` jobs, and those that are late: their last promise is more than GRACE past.
--- Of these `to_park` has up to 20 of each, as arguments of a ZADD that parks them. `leader` is the
--- first who is not parked yet, late or not; my place in the line and what I was told are
--- read with what the leader was. With only_line the turns are not read, and count as none.
+-- Of these `to_park` has up to 20 of each, as arguments of a ZADD that parks them. `first_unparked` is the
+-- first who is not parked yet, late or not; my place in the line and what I was promised are
+-- read with that. With only_line the turns are not read, and count as none.
 -- The first of the line is v where that was read, and nothing written since.
 local function look(rule, now, only_line, v)
-  rule.parked, rule.first, rule.last, rule.to_park, rule.leader, rule.front = 0, 0, 0, NONE, nil, nil
-  rule.turn, rule.turns_last, rule.turns_late, rule.turn_front = 0, 0, NONE, nil
-  rule.turn_told, rule.in_line, rule.told_me = nil, nil, nil
+  rule.parked, rule.first_rank, rule.end_rank, rule.to_park, rule.first_unparked, rule.front = 0, 0, 0, NONE, nil, nil
+  rule.turn, rule.turns_end, rule.turns_late, rule.turn_front = 0, 0, NONE, nil
+  rule.turn_promised, rule.in_line, rule.my_promise = nil, nil, nil
   if rule.nobody then return end
   v = v or redis.call("ZRANGE", rule.line, "0", "0", "WITHSCORES")
   local m, ticket = first_of(v)
-  if m then rule.last = nil end
+  if m then rule.end_rank = nil end
   if m and is_parked(ticket) then
     rule.parked = redis.call("ZCOUNT", rule.line, "-inf", PARKED)
-    rule.first = rule.parked
-    m, ticket = at_rank(rule.line, rule.first)
+    rule.first_rank = rule.parked
+    m, ticket = at_rank(rule.line, rule.first_rank)
   end
   local p
   if rule.me == "" or rule.me == m then
-    p = m and told(rule, m)
-    if rule.me == m then rule.in_line, rule.told_me = ticket, p end
+    p = m and promised(rule, m)
+    if rule.me == m then rule.in_line, rule.my_promise = ticket, p end
   else
     local u = redis.call("ZMSCORE", rule.line, rule.me, "@" .. rule.me, "@" .. (m or rule.me))
-    rule.in_line, rule.told_me, p = tonumber(u[1] or ""), u[2] and u[2] - TOLD, u[3] and u[3] - TOLD
+    rule.in_line, rule.my_promise, p = tonumber(u[1] or ""), u[2] and u[2] - PROMISED, u[3] and u[3] - PROMISED
   end
-  rule.leader = m
+  rule.first_unparked = m
   while m do
     if #rule.to_park == 40 or in_time(rule, m, p, now) then
-      rule.front, rule.front_ticket, rule.front_told = m, ticket, p
+      rule.front, rule.front_ticket, rule.front_promised = m, ticket, p
       break
     end
     found_late(rule, m, ticket)
-    rule.first = rule.first + 1
-    m, ticket = at_rank(rule.line, rule.first)
-    p = m and told(rule, m)
+    rule.first_rank = rule.first_rank + 1
+    m, ticket = at_rank(rule.line, rule.first_rank)
+    p = m and promised(rule, m)
   end
   if only_line or not rule.turns or rule.no_turns then return end
   v = redis.call("ZRANGE", rule.turns, "0", "1", "WITHSCORES") -- where there is one at most, that is all
-  rule.turns_last = #v < 4 and #v / 2 or max(2, redis.call("ZCARD", rule.turns)) -- miniredis may let them go meanwhile
-  rule.no_turns = rule.turns_last == 0
+  rule.turns_end = #v < 4 and #v / 2 or max(2, redis.call("ZCARD", rule.turns)) -- miniredis may let them go meanwhile
+  rule.no_turns = rule.turns_end == 0
   m, ticket = v[1], tonumber(v[2])
   while m do
-    p = m ~= rule.me and told(rule, m) or nil
+    p = m ~= rule.me and promised(rule, m) or nil
     if #rule.turns_late == 20 or in_time(rule, m, p, now) then
-      rule.turn_front, rule.turn_ticket, rule.turn_told = m, ticket, p
+      rule.turn_front, rule.turn_ticket, rule.turn_promised = m, ticket, p
       break
     end
     found_late(rule, m, ticket)
@@ -159,7 +160,7 @@ end
 -- find is my ticket, and whether it is one in the turns
 local function find(rule)
   rule.ticket, rule.in_turns = rule.in_line, false
-  if rule.ticket or rule.me == "" or rule.turns_last == 0 then return end
+  if rule.ticket or rule.me == "" or rule.turns_end == 0 then return end
   rule.ticket = rule.turn_front == rule.me and rule.turn_ticket or tonumber(redis.call("ZSCORE", rule.turns, rule.me) or "")
   rule.in_turns = rule.ticket ~= nil
 end
@@ -182,7 +183,7 @@ local function permits(rule, waiting, turns, from)
   if not rule.mixed then return (waiting + turns) * cost_of(rule.waiting > 0 and rule.front or rule.turn_front) end
   local ends = -PARK
   if rule.waiting > 0 then
-    local m, ticket = at_rank(rule.line, rule.first + rule.waiting - 1)
+    local m, ticket = at_rank(rule.line, rule.first_rank + rule.waiting - 1)
     ends = ticket + steps(rule, cost_of(m)) * ROOM
   end
   if rule.turns_ahead > 0 then
@@ -196,7 +197,7 @@ end
 -- which of them is the first who waits here; and the ticket of the one behind them
 local function first_costs(rule)
   local waiting, turns = NONE, NONE
-  if rule.waiting > 0 then waiting = redis.call("ZRANGE", rule.line, rule.first, rule.first + min(rule.waiting, WHOLE + 1) - 1, "WITHSCORES") end
+  if rule.waiting > 0 then waiting = redis.call("ZRANGE", rule.line, rule.first_rank, rule.first_rank + min(rule.waiting, WHOLE + 1) - 1, "WITHSCORES") end
   if rule.turns_ahead > 0 then turns = redis.call("ZRANGE", rule.turns, rule.turn, rule.turn + min(rule.turns_ahead, WHOLE + 1) - 1, "WITHSCORES") end
   local costs, sum, i, j = {}, 0, 1, 1
   while true do
@@ -275,28 +276,28 @@ end
 -- `behind`, {from when on, permits ...}: I come behind turns that have an instant of
 -- their own, so many permits after it
 local function rank(rule)
-  rule.waiting, rule.turns_ahead, rule.ahead, rule.behind, rule.costs, rule.head = 0, rule.turns_last - rule.turn, 0, nil, nil, nil
+  rule.waiting, rule.turns_ahead, rule.ahead, rule.behind, rule.costs, rule.head = 0, rule.turns_end - rule.turn, 0, nil, nil, nil
   if rule.ticket then
     local ticket = normal(rule.ticket)
-    if rule.front and rule.front ~= rule.me then rule.waiting = max(0, rule.parked + below(rule.line, ticket) - rule.first) end
+    if rule.front and rule.front ~= rule.me then rule.waiting = max(0, rule.parked + below(rule.line, ticket) - rule.first_rank) end
     if rule.turns_ahead > 0 then rule.turns_ahead = rule.turn_front == rule.me and 0 or max(0, below(rule.turns, ticket) - rule.turn) end
   elseif rule.front then
-    rule.waiting = line_ends(rule) - rule.first
+    rule.waiting = line_ends(rule) - rule.first_rank
   end
   if rule.waiting + rule.turns_ahead == 0 then return end
   count_ahead(rule)
   if rule.turns_ahead == 0 then return end
   rule.behind = {}
-  local m, ticket, p, left = rule.turn_front, rule.turn_ticket, rule.turn_told, rule.turns_ahead
+  local m, ticket, p, left = rule.turn_front, rule.turn_ticket, rule.turn_promised, rule.turns_ahead
   repeat
-    local waiting = rule.waiting > 0 and max(0, rule.waiting - max(0, rule.parked + below(rule.line, ticket) - rule.first)) or 0
+    local waiting = rule.waiting > 0 and max(0, rule.waiting - max(0, rule.parked + below(rule.line, ticket) - rule.first_rank)) or 0
     rule.behind[#rule.behind + 1] = p or 0
     rule.behind[#rule.behind + 1] = permits(rule, waiting, left, ticket)
     local more = left > 1
     if more then
       left = 1
       m, ticket = at_rank(rule.turns, rule.turn + rule.turns_ahead - 1)
-      p = told(rule, m)
+      p = promised(rule, m)
     end
   until not more
 end
@@ -305,7 +306,7 @@ end
 -- all, in steps, or with -1 takes it off
 local function squeeze(rule, cost, sign)
   local sum = (mark(rule, SQUEEZED) or PARK) + sign * steps(rule, cost)
-  if sum > PARK then redis.call("ZADD", rule.line, int(sum + TOLD), SQUEEZED) else redis.call("ZREM", rule.line, SQUEEZED) end
+  if sum > PARK then redis.call("ZADD", rule.line, int(sum + PROMISED), SQUEEZED) else redis.call("ZREM", rule.line, SQUEEZED) end
 end
 
 local function is_squeezed(ticket)
@@ -317,7 +318,7 @@ local function leave(rule)
   redis.call("ZREM", rule.line, rule.me, "@" .. rule.me)
   if rule.turns and not rule.no_turns then redis.call("ZREM", rule.turns, rule.me) end
   if not rule.marked then return end
-  rule.last = nil
+  rule.end_rank = nil
   if line_ends(rule) == 0 and not (rule.turns and redis.call("ZCARD", rule.turns) > 0) then redis.call("ZREM", rule.line, MIXED, SQUEEZED, LAST, IN) end
 end
 
@@ -338,7 +339,7 @@ local function closed(rule, now)
   if not rule.nobody and redis.call("ZCOUNT", rule.line, NOTED, "+inf") > 0 then -- beside CLOSED there is SINCE
     rule.marked = true
     local u = redis.call("ZMSCORE", rule.line, CLOSED, MIXED)
-    at, rule.mixed = max(at, u[1] and u[1] - TOLD or 0), u[2]
+    at, rule.mixed = max(at, u[1] and u[1] - PROMISED or 0), u[2]
   end
   rule.closed, rule.top = at > now and at or 0, v
 end
@@ -356,7 +357,7 @@ local function tell(rule, at, member, reply)
   reply[#reply + 1] = member
 end
 
--- sooner tells a member who was told p, when it may come earlier than that
+-- sooner tells a member who was promised p, when it may come earlier than that
 local function sooner(rule, now, member, p, reply)
   local at = earliest(rule, max(now, rule.closed), 0, cost_of(member))
   if (p or 0) - at > 1000 then tell(rule, at, member, reply) end
@@ -392,15 +393,15 @@ local function promote(rule, now, reply, turn_too)
   end
   rule.me = me
   if rule.front and rule.kind.lease then rule.kind.offer(rule, now, reply) end
-  if rule.front and not rule.kind.lease then sooner(rule, now, rule.front, rule.front_told, reply) end
-  if turn_too and rule.turn_front then sooner(rule, now, rule.turn_front, rule.turn_told, reply) end
+  if rule.front and not rule.kind.lease then sooner(rule, now, rule.front, rule.front_promised, reply) end
+  if turn_too and rule.turn_front then sooner(rule, now, rule.turn_front, rule.turn_promised, reply) end
 end
 
 return {
   CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, PARKED_FOR = PARKED_FOR, MIXED = MIXED, OFFERED = OFFERED, PARK = PARK,
-  PARKED = PARKED, ROOM = ROOM, SINCE = SINCE, TOLD = TOLD, anybody = anybody, at_rank = at_rank,
+  PARKED = PARKED, ROOM = ROOM, SINCE = SINCE, PROMISED = PROMISED, anybody = anybody, at_rank = at_rank,
   closed = closed, cost_of = cost_of, find = find, follow = follow, gone = gone,
   is_parked = is_parked, is_squeezed = is_squeezed,
   leave = leave, line_ends = line_ends, look = look, mark = mark, missed = missed, promote = promote, normal = normal, park = park,
-  rank = rank, squeeze = squeeze, steps = steps, tell = tell, told = told, with_promotions = with_promotions,
+  rank = rank, squeeze = squeeze, steps = steps, tell = tell, promised = promised, with_promotions = with_promotions,
 }

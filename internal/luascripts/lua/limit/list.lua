@@ -23,7 +23,7 @@ local rulecall = require("limit/rulecall")
 local max, min = math.max, math.min
 local limit_of, open = ledger.limit_of, ledger.open
 local rule_on = rulecall.rule_on
-local cost_of, told = line.cost_of, line.told
+local cost_of, promised = line.cost_of, line.promised
 local closed, follow, gone, line_ends, look, rank = line.closed, line.follow, line.gone, line.line_ends, line.look, line.rank
 
 return function(keys, args)
@@ -42,14 +42,14 @@ return function(keys, args)
   end
   local ends = min(index + most, line_ends(rule))
   local v = index < ends and redis.call("ZRANGE", rule.line, index, ends - 1, "WITHSCORES") or {}
-  local reply = { 1, now, 0, rule.last, #v / 2 }
+  local reply = { 1, now, 0, rule.end_rank, #v / 2 }
 
   local goes
   for i = 1, #v, 2 do
-    local m, ticket, parked = v[i], tonumber(v[i + 1]), index < rule.first
+    local m, ticket, parked = v[i], tonumber(v[i + 1]), index < rule.first_rank
     local at
     if parked then
-      at = told(rule, m) or 0
+      at = promised(rule, m) or 0
     else
       if not goes then
         rule.me, rule.ticket = m, ticket

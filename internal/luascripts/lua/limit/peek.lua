@@ -37,7 +37,7 @@ return function(keys, args)
   look(rule, now)
   find(rule)
   rank(rule)
-  local waiting = line_ends(rule) - rule.first
+  local waiting = line_ends(rule) - rule.first_rank
   local known_ms = max(0, redis.call("PTTL", rule.key))
   local none = waiting > 0 or rule.closed > 0
   local from = max(now, rule.closed)
@@ -45,7 +45,7 @@ return function(keys, args)
   local reply = { 1, now, none and 0 or free(rule, now), next_us, known_ms, rule.closed, waiting, 0, 0 }
 
   local many = min(most, waiting)
-  local members = many > 0 and redis.call("ZRANGE", rule.line, rule.first, rule.first + many - 1) or {}
+  local members = many > 0 and redis.call("ZRANGE", rule.line, rule.first_rank, rule.first_rank + many - 1) or {}
   rule.costs = nil
   local goes = follow(rule, from, rule.ledger, 0)
   for _, m in ipairs(members) do

@@ -5,8 +5,8 @@ local numbers = require("lib/numbers")
 local line = require("limit/line")
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
-local PARKED_FOR, MIXED, PARK, PARKED, ROOM, TOLD, at_rank, cost_of, is_parked, normal =
-  line.PARKED_FOR, line.MIXED, line.PARK, line.PARKED, line.ROOM, line.TOLD, line.at_rank, line.cost_of, line.is_parked, line.normal
+local PARKED_FOR, MIXED, PARK, PARKED, ROOM, PROMISED, at_rank, cost_of, is_parked, normal =
+  line.PARKED_FOR, line.MIXED, line.PARK, line.PARKED, line.ROOM, line.PROMISED, line.at_rank, line.cost_of, line.is_parked, line.normal
 local is_squeezed, line_ends, squeeze, steps = line.is_squeezed, line.line_ends, line.squeeze, line.steps
 
 -- mix notes that costs differ, when mine is not that of the first who waits, or
@@ -14,9 +14,9 @@ local is_squeezed, line_ends, squeeze, steps = line.is_squeezed, line.line_ends,
 local function mix(rule)
   if rule.nobody then return end
   local m
-  if rule.to_park then m = rule.leader else m = at_rank(rule.line, redis.call("ZCOUNT", rule.line, "-inf", PARKED)) end
+  if rule.to_park then m = rule.first_unparked else m = at_rank(rule.line, redis.call("ZCOUNT", rule.line, "-inf", PARKED)) end
   m = m or (rule.turns and not rule.no_turns and at_rank(rule.turns, 0))
-  if m and cost_of(m) ~= rule.want then redis.call("ZADD", rule.line, int(PARK + TOLD), MIXED) end
+  if m and cost_of(m) ~= rule.want then redis.call("ZADD", rule.line, int(PARK + PROMISED), MIXED) end
 end
 
 -- last_ticket is that of one behind all: a whole number of ROOMs, as first_ticket
@@ -26,8 +26,8 @@ local function last_ticket(rule)
     if member then ticket = max(ticket, (ceil(normal(t) / ROOM) + steps(rule, cost_of(member))) * ROOM) end
   end
   if rule.parked > 0 then after(at_rank(rule.line, rule.parked - 1)) end -- the last who is parked
-  if line_ends(rule) > 0 then after(at_rank(rule.line, rule.last - 1)) end
-  if rule.turns_last > 0 then after(at_rank(rule.turns, -1)) end
+  if line_ends(rule) > 0 then after(at_rank(rule.line, rule.end_rank - 1)) end
+  if rule.turns_end > 0 then after(at_rank(rule.turns, -1)) end
   return ticket
 end
 
@@ -46,14 +46,14 @@ end
 -- promise tells me an instant
 local function promise(rule, at)
   is_there(rule)
-  redis.call("ZADD", rule.line, int(at + TOLD), "@" .. rule.me)
+  redis.call("ZADD", rule.line, int(at + PROMISED), "@" .. rule.me)
 end
 
 -- enlist gives me a ticket in a set, and tells me an instant
 local function enlist(rule, set, ticket, at)
   is_there(rule)
   if set == rule.line then
-    redis.call("ZADD", set, int(ticket), rule.me, int(at + TOLD), "@" .. rule.me)
+    redis.call("ZADD", set, int(ticket), rule.me, int(at + PROMISED), "@" .. rule.me)
   else
     rule.no_turns = false
     redis.call("ZADD", set, int(ticket), rule.me)
@@ -63,7 +63,7 @@ end
 
 -- clear takes out who was late for too long
 local function clear(rule, now)
-  local gone = redis.call("ZRANGEBYSCORE", rule.line, int(TOLD), int(TOLD + now - PARKED_FOR), "LIMIT", 0, 20)
+  local gone = redis.call("ZRANGEBYSCORE", rule.line, int(PROMISED), int(PROMISED + now - PARKED_FOR), "LIMIT", 0, 20)
   for _, name in ipairs(gone) do
     local m = string.match(name, "^@(.*)$") or ""
     local t = redis.call("ZSCORE", rule.line, m)
@@ -77,7 +77,7 @@ end
 -- join puts me into a set, the line or the turns: with my ticket, or behind all
 local function join(rule, set, at, now)
   local ticket = rule.ticket and normal(rule.ticket) or last_ticket(rule)
-  if rule.turns_last > 0 and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.me) end
+  if rule.turns_end > 0 and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.me) end
   if rule.ticket and not rule.in_turns and set ~= rule.line then redis.call("ZREM", rule.line, rule.me) end
   local first = rule.nobody
   mix(rule)
@@ -100,7 +100,7 @@ end
 -- step_aside parks me: my ticket stays good and holds up nobody
 local function step_aside(rule, at, now)
   if not rule.ticket or is_parked(rule.ticket) then return end
-  if rule.turns_last > 0 then redis.call("ZREM", rule.turns, rule.me) end
+  if rule.turns_end > 0 then redis.call("ZREM", rule.turns, rule.me) end
   redis.call("ZADD", rule.line, int(rule.ticket - PARK), rule.me)
   keep_line(rule, at, now)
 end

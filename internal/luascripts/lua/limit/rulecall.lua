@@ -13,14 +13,14 @@
 -- In these files a `rule` is a part of a call: a limit, a key and a cost. `I` am the job of the call. Jobs
 -- ahead of me have smaller tickets. A rule's table has these fields, in the order in which they are set:
 --
---   of the text       limit, kind, n, W; part, its number; want, its cost; group; rule_closed; told_worth
+--   of the text       limit, kind, n, W; part, its number; want, its cost; group; rule_closed; claimed_worth
 --   set_keys          key (of the ledger), tokens, line, turns; now; seen, askers: what the script knows of all lines
 --                     and tokens; no_tokens: nobody has one
 --   set_job           me, the member of the line that is my job, "" for nobody's
 --   open_rule         ledger
 --   closed            closed: until when, or 0; nobody waits; mixed: costs differ; top: the first of the line, as read
---   look              the line: parked, first, last, front, leader, to_park; the turns: turn, turns_last, turn_front ...;
---                     told_me, what I was promised
+--   look              the line: parked, first_rank, end_rank, front, first_unparked, to_park; the turns: turn, turns_end, turn_front ...;
+--                     my_promise, what I was promised
 --   find              ticket, mine, and whether it is in_turns
 --   rank              jobs ahead of me: waiting and turns_ahead count them, ahead counts their permits, costs has those
 --                     of the first; behind has the turns
@@ -44,7 +44,7 @@ local RULE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|(
 local function rule_of(limit, part, cost, group, closed_us, worth)
   return {
     limit = limit, kind = limit.kind, n = limit.n, W = limit.W, part = part,
-    want = tonumber(cost), cost = cost, group = tonumber(group), rule_closed = tonumber(closed_us), told_worth = tonumber(worth),
+    want = tonumber(cost), cost = cost, group = tonumber(group), rule_closed = tonumber(closed_us), claimed_worth = tonumber(worth),
   }
 end
 
@@ -61,7 +61,7 @@ end
 
 local rules_of = kept(function(text)
   local rules, once = read_rules(text, 1), false
-  for _, rule in ipairs(rules) do once = once or rule.told_worth ~= 0 end
+  for _, rule in ipairs(rules) do once = once or rule.claimed_worth ~= 0 end
   return { rules = rules, once = once }
 end)
 
@@ -74,7 +74,7 @@ end
 -- set_job gives a rule the job of a call, and forgets what it knew of the line for the one before
 local function set_job(rule, job)
   rule.me = job ~= "" and rule.cost .. ":" .. job or ""
-  rule.ticket, rule.in_turns, rule.told_me, rule.no_turns = nil, false, nil, false
+  rule.ticket, rule.in_turns, rule.my_promise, rule.no_turns = nil, false, nil, false
   rule.waiting, rule.turns_ahead, rule.ahead, rule.behind, rule.to_park, rule.missed = 0, 0, 0, nil, nil, nil
 end
 
@@ -134,7 +134,7 @@ local function measure(rule, now)
   rule.by_ledger = min(rule.kind.earliest(rule.limit, of, b, left, rule.want), NEVER)
   rule.held_up = rule.mixed and rule.ticket and head_at and head_at < rule.by_ledger
   if rule.held_up then
-    local expected = rule.front_told or 0
+    local expected = rule.front_promised or 0
     if expected <= now then expected = expected + GRACE end
     rule.by_ledger = max(rule.by_ledger, min(expected, NEVER))
   end
@@ -154,8 +154,8 @@ local function left_behind(rules, keeps, now)
 end
 
 -- joint is the first instant, not before a, at which all the parts from..to admit
--- me, and which part put it off last: `by` when none of these did. What they do not
--- admit until `reach` is put off by turns, too.
+-- me, and which part put it off last: `by` when none of these did. Turns count only for
+-- parts whose ledger admits me behind `reach`.
 local function joint(rules, from, to, a, by, reach)
   for i = from, to do
     if rules[i].by_ledger > a then a, by = rules[i].by_ledger, i end

@@ -6,7 +6,7 @@ local ledger = require("limit/ledger")
 local tokens = require("limit/tokens")
 local rulecall = require("limit/rulecall")
 local open, earliest, floor = ledger.open, ledger.earliest, math.floor
-local holds, put, spend_all = tokens.holds, tokens.put, tokens.spend_all
+local held_at, put, spend_all = tokens.held_at, tokens.put, tokens.spend_all
 local set_keys, call, sub, NONE = rulecall.set_keys, redis.call, string.sub, {}
 
 -- shortcut answers calls from i to last, whose keys stand behind keys[k], into replies, and says from
@@ -28,7 +28,7 @@ local function shortcut(script, form, keys, k, args, i, last, replies, there)
     rule.no_tokens = of.known and there == 1
     if not rule.no_tokens and call("EXISTS", rule.line) > 0 then return i end
   end
-  if i == last and holds(rule, token) then return i end
+  if i == last and held_at(rule, token) then return i end
   if i < last then
     local seen = { [of.token] = true }
     list = {}

@@ -99,7 +99,7 @@ local function full(ledger, a)
 end
 
 local gcra = {
-  more = 3,
+  doubles = 3,
   fresh = counter.fresh, grants = counter.grants, keep = keep, numbers = burst, own = own, read = counter.read, value = counter.value, worth = worth,
   -- what is owed is carried over, in permits
   settle = function(limit, old, ledger)
@@ -151,7 +151,7 @@ local function following(limit, ledger, a)
 end
 
 local smooth = {
-  more = 3,
+  doubles = 3,
   fresh = counter.fresh, grants = counter.grants, keep = keep, numbers = burst, own = own, read = counter.read, value = counter.value, worth = worth,
   -- the instant until which is owed stays as it is, and the permits that are stored are
   -- scaled, as Guava's setRate does
@@ -222,7 +222,7 @@ local function idle(limit, ledger, a)
 end
 
 local warmup = {
-  more = 5,
+  doubles = 5,
   grants = counter.grants, read = counter.read, value = counter.value, worth = worth,
   numbers = function(limit)
     if limit.more then

@@ -1,4 +1,4 @@
--- tokens.lua: which attempt holds which grant, and what its holder gives back or pays more.
+-- tokens.lua: which ask has which grant, and what its holder gives back or pays more.
 --
 -- The ledger's header names the newest grant's token. When the next grant takes
 -- its place it moves to a sorted set of its own, for as long as a copy of its call may still
@@ -28,9 +28,9 @@ local BILLS = 4503599627370496
 local STRETCH = -6 -- a tenth of a second, an instant but for five digits: for one the set is given its life once, which has one to spare
 local NOBODY = "\0\0\0\0\0\0\0\0"
 
--- holds is the instant of the token's grant, a negative number when the token
+-- held_at is the instant of the token's grant, a negative number when the token
 -- was withdrawn, nil when it is new. A lease is held until it ends.
-local function holds(rule, token)
+local function held_at(rule, token)
   local of, lease = rule.ledger, rule.kind.lease
   if of.token == token and not lease then return of.newest end
   local known = of.granted
@@ -166,33 +166,33 @@ local function unspend(rule, now, at, cost, token, worth)
   give_back(rule, now, at, cost, worth)
 end
 
--- read_told reads what the holder of a grant tells: of each rule two arguments from
+-- read_claims reads what the holder of a grant says about it: of each rule two arguments from
 -- args[from] on, its instant and until when it may be found by that
-local function read_told(rules, args, from)
+local function read_claims(rules, args, from)
   for i, rule in ipairs(rules) do
-    rule.told_at, rule.told_until = tonumber(args[2 * i + from - 2]), tonumber(args[2 * i + from - 1])
+    rule.claimed_at, rule.claimed_until = tonumber(args[2 * i + from - 2]), tonumber(args[2 * i + from - 1])
   end
 end
 
 -- granted is the instant of the grant that a token's holder corrects, for a rule behind the
--- first what that found. Of one whose token is forgotten it is what was told, if there may
+-- first what that found. When the token is forgotten it is what the holder claims, if there may
 -- have been a grant then
 local function granted(rule, token, first)
   local of = rule.ledger
   local held
   if rule.part == 1 or rule.kind.lease then
-    held = holds(rule, token)
+    held = held_at(rule, token)
   else
     held = of.token == token and of.newest or first
   end
-  if held or rule.kind.lease or not of.known or rule.told_at == 0 then return held end
-  if rule.told_at <= of.newest and rule.told_at + COPY <= rule.now and rule.now < rule.told_until then return rule.told_at end
+  if held or rule.kind.lease or not of.known or rule.claimed_at == 0 then return held end
+  if rule.claimed_at <= of.newest and rule.claimed_at + COPY <= rule.now and rule.now < rule.claimed_until then return rule.claimed_at end
 end
 
--- withdraw makes the token refuse from now on, and find nothing by what is told until an
+-- withdraw makes the token refuse from now on, and find nothing by what is claimed until an
 -- instant; held is what it held, below 0 when it refused already: it does not for less long than it would
-local function withdraw(rule, token, held, told_until, now)
-  local since = max(now, told_until - COPY, -(held or 0))
+local function withdraw(rule, token, held, claimed_until, now)
+  local since = max(now, claimed_until - COPY, -(held or 0))
   call("ZADD", rule.tokens, int(-since), token)
   forget_old(rule.tokens, "(" .. int(COPY - now), "(0")
   live(rule.tokens, since + COPY - now)
@@ -211,7 +211,7 @@ end
 local function lessen(rule, now, held, token)
   local of = rule.ledger
   local newest = of.token == token and of.newest
-  give_back(rule, now, held, -rule.want, rule.told_worth)
+  give_back(rule, now, held, -rule.want, rule.claimed_worth)
   if not newest or of.newest == newest then return end
   local second = of.second
   forget(rule)
@@ -221,7 +221,7 @@ local function lessen(rule, now, held, token)
 end
 
 return {
-  bill_of = bill_of, grant = grant, granted = granted, holds = holds, lessen = lessen, put = put, read_told = read_told,
+  bill_of = bill_of, grant = grant, granted = granted, held_at = held_at, lessen = lessen, put = put, read_claims = read_claims,
   spend = spend, spend_all = spend_all, unspend = unspend,
   withdraw = withdraw,
 }

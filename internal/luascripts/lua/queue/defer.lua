@@ -11,7 +11,7 @@
 -- ARGV[2]  token      of the deferral, 8 bytes; the last 8 that were written are not written again
 -- ARGV[3]  at_us      instant at which to wake it, see instant in deferred.lua
 -- ARGV[4]  wait_us    from now to the instant: so much longer its unique lock lives
--- ARGV[5]  for        what it waits for, see WaitRecord.Text in internal/luascripts/booking.go
+-- ARGV[5]  record     what it waits for, see WaitRecord.Text in internal/luascripts/booking.go
 -- ARGV[6]  put_off    1: its provider put it off, which is counted in the task's hash
 -- ARGV[7]  pool       4 bytes, who comes first to wake it; zeros for all at once
 -- ARGV[8]  why        2 bytes, see deferred.lua
@@ -25,17 +25,17 @@ local waiting = deferred.waiting
 local ceil, max = math.ceil, math.max
 local int, live = numbers.int, numbers.live
 local entry, long = taskid.entry, taskid.long
-local ANY, deferred, deferred_as, instant, second_net = deferred.ANY, deferred.deferred, deferred.deferred_as, deferred.instant, deferred.second_net
+local ANY, read_hw, deferred_as, instant, second_net = deferred.ANY, deferred.read_hw, deferred.deferred_as, deferred.instant, deferred.second_net
 
 return function(keys, args)
   local task, active, lease, retry = keys[1], keys[2], keys[3], keys[4]
   local due, unique = keys[5], keys[6]
-  local short, token, at, wait, what = args[1], args[2], tonumber(args[3]), tonumber(args[4]), args[5]
+  local short, token, at, wait, record = args[1], args[2], tonumber(args[3]), tonumber(args[4]), args[5]
   local put_off, pool, why, id = args[6] == "1", args[7], args[8], long(args[1])
 
   -- a copy of this call, whose first answer was lost, may come when the task
   -- runs again: that attempt is not its business
-  local before = deferred(redis.call("HGET", task, "hw"))
+  local before = read_hw(redis.call("HGET", task, "hw"))
   if string.find(before.tokens, token, 1, true) then return redis.status_reply("OK") end
   if redis.call("LREM", active, 0, id) == 0 then return redis.error_reply("NOT FOUND") end
   redis.call("ZREM", lease, id) -- one that is missing must not cost the task
@@ -43,11 +43,11 @@ return function(keys, args)
   local now = clock()
   at = instant(at, now)
   -- a hint may have come before us: then it is due earlier than our caller knows
-  local known, new = entry(short, before.what), entry(short, what)
+  local known, new = entry(short, before.record), entry(short, record)
   local hinted = tonumber(redis.call("ZSCORE", due, known) or "")
   if hinted and hinted < at then at, pool = hinted, ANY end
   redis.call("ZADD", retry, second_net(at), id)
-  redis.call("HSET", task, "state", "retry", "hw", deferred_as(second_net(at), pool, token, waiting(before.waits, now, why), what, before))
+  redis.call("HSET", task, "state", "retry", "hw", deferred_as(second_net(at), pool, token, waiting(before.waits, now, why), record, before))
   if put_off then redis.call("HINCRBY", task, "hw_putoff", 1) end
   redis.call("ZADD", due, int(at), new)
   if hinted and known ~= new then redis.call("ZREM", due, known) end -- now: it must not be empty in between, see wake.lua

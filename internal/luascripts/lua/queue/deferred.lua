@@ -25,28 +25,23 @@ local function score_bytes(score)
   return string.char(math.floor(high / 256) % 256, high % 256, math.floor(score / 256) % 256, score % 256)
 end
 
--- deferred takes the field apart, also one that an older version wrote
-local function deferred(hw)
-  local first = hw and string.byte(hw, 1) or 0
-  if first % 16 == 5 then
-    local ends = 9 + (first - 5) / 2
-    return {
-      score = string.sub(hw, 2, 5), pool = string.sub(hw, 6, 9), tokens = string.sub(hw, 10, ends), waits = string.sub(hw, ends + 1, ends + 8),
-      what = string.sub(hw, ends + 9),
-    }
-  end
-  if first % 16 == 3 then
-    local ends = 9 + (first - 3) / 2
-    return { score = string.sub(hw, 2, 5), pool = string.sub(hw, 6, 9), tokens = string.sub(hw, 10, ends), waits = NO_WAIT, what = string.sub(hw, ends + 1) }
-  end
-  if first == 2 then
-    return { score = score_bytes(tonumber(string.sub(hw, 2, 11))), pool = string.sub(hw, 12, 15), tokens = string.sub(hw, 16, 79), waits = NO_WAIT, what = "" }
-  end
-  return { score = NOT_OURS, pool = ANY, tokens = "", waits = NO_WAIT, what = "" }
+-- is_ours says that a field has the form that is written here: its low 4 bits are 5
+local function is_ours(hw)
+  return hw and #hw > 0 and string.byte(hw, 1) % 16 == 5
 end
 
-local function field(score, pool, tokens, waits, what)
-  return string.char(5 + 2 * #tokens) .. score .. pool .. tokens .. waits .. what
+-- read_hw takes the field apart
+local function read_hw(hw)
+  if not is_ours(hw) then return { score = NOT_OURS, pool = ANY, tokens = "", waits = NO_WAIT, record = "" } end
+  local ends = 9 + (string.byte(hw, 1) - 5) / 2
+  return {
+    score = string.sub(hw, 2, 5), pool = string.sub(hw, 6, 9), tokens = string.sub(hw, 10, ends), waits = string.sub(hw, ends + 1, ends + 8),
+    record = string.sub(hw, ends + 9),
+  }
+end
+
+local function field(score, pool, tokens, waits, record)
+  return string.char(5 + 2 * #tokens) .. score .. pool .. tokens .. waits .. record
 end
 
 -- waiting are the 8 bytes of a task whose instant is set now, for a reason of 2 bytes; one
@@ -60,13 +55,13 @@ local function waiting(before, now, why)
 end
 
 -- deferred_as is the field after a call; before is what it was, taken apart
-local function deferred_as(score, pool, token, waits, what, before)
-  return field(score_bytes(tonumber(score)), pool, token .. string.sub(before.tokens, 1, 56), waits, what)
+local function deferred_as(score, pool, token, waits, record, before)
+  return field(score_bytes(tonumber(score)), pool, token .. string.sub(before.tokens, 1, 56), waits, record)
 end
 
 -- moved_to is the field with another score and pool, for a reason
 local function moved_to(score, pool, now, why, d)
-  return field(score_bytes(tonumber(score)), pool, d.tokens, waiting(d.waits, now, why), d.what)
+  return field(score_bytes(tonumber(score)), pool, d.tokens, waiting(d.waits, now, why), d.record)
 end
 
 -- woken_as is the field of a task that was woken: it may have to wait again
@@ -81,15 +76,12 @@ end
 
 -- pool_of is the pool in the field, of any task
 local function pool_of(hw)
-  local first = hw and string.byte(hw, 1) or 0
-  return (first % 16 == 5 or first % 16 == 3) and string.sub(hw, 6, 9) or first == 2 and string.sub(hw, 12, 15) or ANY
+  return is_ours(hw) and string.sub(hw, 6, 9) or ANY
 end
 
 -- claimed_by is the field with another pool, nil where there is none
 local function claimed_by(pool, hw)
-  local first = hw and string.byte(hw, 1) or 0
-  local before = (first % 16 == 5 or first % 16 == 3) and 5 or first == 2 and 11
-  return before and string.sub(hw, 1, before) .. pool .. string.sub(hw, before + 5)
+  return is_ours(hw) and string.sub(hw, 1, 5) .. pool .. string.sub(hw, 10) or nil
 end
 
 -- ours says that a score of asynq is the one that we wrote
@@ -110,7 +102,7 @@ local function over(state)
 end
 
 return {
-  ANY = ANY, NOT_OURS = NOT_OURS, NO_WAIT = NO_WAIT, claimed_by = claimed_by, deferred = deferred, deferred_as = deferred_as,
+  ANY = ANY, NOT_OURS = NOT_OURS, NO_WAIT = NO_WAIT, claimed_by = claimed_by, read_hw = read_hw, deferred_as = deferred_as,
   ended_as = ended_as, instant = instant, moved_to = moved_to, ours = ours,
   over = over,
   pool_of = pool_of, second_net = second_net, waiting = waiting, woken_as = woken_as,

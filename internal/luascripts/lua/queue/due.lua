@@ -32,9 +32,9 @@ return function(keys, args)
     if not again or at < again then again = at end
   end
 
-  local function list(at, short, state, what, pool)
+  local function list(at, short, state, record, pool)
     local n = #reply
-    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = at, short, state, what, pool
+    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = at, short, state, record, pool
   end
 
   -- look takes one entry on, and answers whether to go on
@@ -43,12 +43,12 @@ return function(keys, args)
       waits_until(at - lead)
       return false
     end
-    local short, what = parted(e)
+    local short, record = parted(e)
     local task = prefix .. long(short)
     local h = redis.call("HMGET", task, "state", "hw")
     local state, pool = h[1] or "", pool_of(h[2])
     if state == "" or state == "active" or state == "archived" or state == "completed" then
-      list(at, short, state, what, pool)
+      list(at, short, state, record, pool)
       passed = passed + 1
     elseif mark ~= ANY and pool ~= ANY and pool ~= mark and now - at < others then
       waits_until(at + others)
@@ -59,7 +59,7 @@ return function(keys, args)
     else
       local hw = pool == ANY and mark ~= ANY and waits < free and claimed_by(mark, h[2])
       if hw then redis.pcall("HSET", task, "hw", hw) end -- a Redis that is full may refuse it: then all pools have it
-      list(at, short, state, what, pool)
+      list(at, short, state, record, pool)
       waits = waits + 1
     end
     return passed < BESIDE

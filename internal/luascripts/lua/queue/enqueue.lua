@@ -20,7 +20,7 @@ local clock = require("lib/clock")
 local numbers = require("lib/numbers")
 local insert_task = require("queue/insert_task")
 local COPY, int, life = numbers.COPY, numbers.int, numbers.life
-local put, put_told = insert_task.put, insert_task.put_told
+local put, put_and_publish = insert_task.put, insert_task.put_and_publish
 
 return function(keys, args)
   local queue, sent = { pending = keys[1], scheduled = keys[2], due = keys[3] }, keys[4]
@@ -39,6 +39,6 @@ return function(keys, args)
     letters[i] = string.char(reply[i] + 98)
   end
   redis.call("SET", sent, table.concat(letters), "PX", int(life(COPY)))
-  put_told(queue, now)
+  put_and_publish(queue, now)
   return reply
 end

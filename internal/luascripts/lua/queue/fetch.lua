@@ -17,11 +17,11 @@
 
 local deferred = require("queue/deferred")
 local fetched = require("queue/fetched")
-local NO_WAIT, deferred = deferred.NO_WAIT, deferred.deferred
+local NO_WAIT, read_hw = deferred.NO_WAIT, deferred.read_hw
 local last, note = fetched.last, fetched.note
 
 local function how(now, hw)
-  local waits = hw and deferred(hw).waits or NO_WAIT
+  local waits = hw and read_hw(hw).waits or NO_WAIT
   if not now and waits == NO_WAIT then return "" end
   return (now and "1" or "0") .. waits
 end

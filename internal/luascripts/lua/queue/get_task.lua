@@ -14,7 +14,7 @@ local clock = require("lib/clock")
 local taskid = require("lib/taskid")
 local deferred = require("queue/deferred")
 local entry, long = taskid.entry, taskid.long
-local deferred, ours = deferred.deferred, deferred.ours
+local read_hw, ours = deferred.read_hw, deferred.ours
 
 return function(keys, args)
   local task, due = keys[1], keys[2]
@@ -23,11 +23,11 @@ return function(keys, args)
 
   local now = clock()
   local h = redis.call("HMGET", task, "state", "hw", "hw_now", "hw_woken")
-  local state, d = h[1] or "", deferred(h[2])
+  local state, d = h[1] or "", read_hw(h[2])
   local run_now, woken = h[3] and 1 or 0, h[4] or ""
   local score = waits[state] and tonumber(redis.call("ZSCORE", waits[state], long(short)) or "")
   if not score then return { now, state, 0, 0, "", d.waits, run_now, woken } end
-  local at = ours(d, score) and tonumber(redis.call("ZSCORE", due, entry(short, d.what)) or "")
+  local at = ours(d, score) and tonumber(redis.call("ZSCORE", due, entry(short, d.record)) or "")
   if not at then return { now, state, 0, score * 1000000, "", d.waits, run_now, woken } end
-  return { now, state, 1, at, d.what, d.waits, run_now, woken }
+  return { now, state, 1, at, d.record, d.waits, run_now, woken }
 end

@@ -8,22 +8,22 @@ local NO_WAIT, waiting = deferred.NO_WAIT, deferred.waiting
 local ceil, max = math.ceil, math.max
 local int, live = numbers.int, numbers.live
 local entry, long = taskid.entry, taskid.long
-local ANY, deferred, deferred_as, instant, second_net = deferred.ANY, deferred.deferred, deferred.deferred_as, deferred.instant, deferred.second_net
+local ANY, read_hw, deferred_as, instant, second_net = deferred.ANY, deferred.read_hw, deferred.deferred_as, deferred.instant, deferred.second_net
 
-local UNTOUCHED = deferred(nil) -- nothing was written of a new task
+local UNTOUCHED = read_hw(nil) -- nothing was written of a new task
 
 -- put_refused is why a task can't be put there, nil when it can; enqueued, by a call
 -- that was cut short, is no reason
 local function put_refused(task, lock, token)
   local hw = redis.call("HGET", task, "hw")
-  if hw and string.find(deferred(hw).tokens, token, 1, true) then return 1 end
+  if hw and string.find(read_hw(hw).tokens, token, 1, true) then return 1 end
   if lock ~= task and redis.call("EXISTS", lock) == 1 then return -1 end
   return (hw or redis.call("EXISTS", task) == 1) and 0 or nil
 end
 
-local function put_booked(queue, now, short, at, what, lock)
+local function put_booked(queue, now, short, at, record, lock)
   redis.call("ZADD", queue.scheduled, second_net(at), long(short))
-  redis.call("ZADD", queue.due, int(at), entry(short, what))
+  redis.call("ZADD", queue.due, int(at), entry(short, record))
   live(queue.due, max(0, at - now) + 3600000000)
   if lock then redis.call("PEXPIRE", lock, int(redis.call("PTTL", lock) + ceil(max(0, at - now) / 1000))) end
   if not queue.first or at < queue.first then queue.first = at end
@@ -32,7 +32,7 @@ end
 -- put puts the task whose eight arguments stand from args[a] on, and answers as
 -- enqueue.lua does
 local function put(args, queue, now, task, lock, a)
-  local short, token, msg, state, at, what, lock_s, why = args[a], args[a + 1], args[a + 2], args[a + 3], args[a + 4], args[a + 5], args[a + 6], args[a + 7]
+  local short, token, msg, state, at, record, lock_s, why = args[a], args[a + 1], args[a + 2], args[a + 3], args[a + 4], args[a + 5], args[a + 6], args[a + 7]
   local code = put_refused(task, lock, token)
   if code then return code end
   local unique = lock ~= task and lock
@@ -40,7 +40,7 @@ local function put(args, queue, now, task, lock, a)
   if state == "booked" then at = instant(tonumber(at), now) end
   local net = state == "booked" and second_net(at) or "0"
   local waits = state == "booked" and waiting(NO_WAIT, now, why) or NO_WAIT
-  local hw = deferred_as(net, ANY, token, waits, state == "booked" and what or "", UNTOUCHED)
+  local hw = deferred_as(net, ANY, token, waits, state == "booked" and record or "", UNTOUCHED)
   redis.call("HSET", task, "msg", msg, "state", state == "booked" and "scheduled" or state, "hw", hw)
   if unique then redis.call("HSET", task, "unique_key", lock) end
   if state == "pending" then
@@ -49,18 +49,18 @@ local function put(args, queue, now, task, lock, a)
   elseif state == "scheduled" then
     redis.call("ZADD", queue.scheduled, at, long(short))
   else
-    put_booked(queue, now, short, at, what, unique)
+    put_booked(queue, now, short, at, record, unique)
   end
   return 1
 end
 
--- put_told tells pools of a new first instant
-local function put_told(queue, now)
+-- put_and_publish tells pools of a new first instant
+local function put_and_publish(queue, now)
   if queue.first and redis.call("ZRANGE", queue.due, 0, 0, "WITHSCORES")[2] == int(queue.first) then
     redis.pcall("PUBLISH", queue.due, int(max(0, queue.first - now))) -- a user who may not publish may enqueue: pools look each second
   end
 end
 
 return {
-  put = put, put_told = put_told,
+  put = put, put_and_publish = put_and_publish,
 }

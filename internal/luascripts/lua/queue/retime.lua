@@ -18,8 +18,8 @@ local deferred = require("queue/deferred")
 local max = math.max
 local int, live = numbers.int, numbers.live
 local entry, long = taskid.entry, taskid.long
-local ANY, deferred, instant, moved_to, ours, over, second_net =
-  deferred.ANY, deferred.deferred, deferred.instant, deferred.moved_to, deferred.ours, deferred.over, deferred.second_net
+local ANY, read_hw, instant, moved_to, ours, over, second_net =
+  deferred.ANY, deferred.read_hw, deferred.instant, deferred.moved_to, deferred.ours, deferred.over, deferred.second_net
 
 return function(keys, args)
   local due, waits = keys[1], { retry = keys[2], scheduled = keys[3] } -- by state
@@ -29,14 +29,14 @@ return function(keys, args)
   local reply = {}
   for i = 1, count do
     local task, why, short, at = keys[3 + i], args[5 * i - 2], args[5 * i - 1], instant(tonumber(args[5 * i]), now)
-    local any, what = args[5 * i + 1] == "1", args[5 * i + 2]
+    local any, record = args[5 * i + 1] == "1", args[5 * i + 2]
     local h = redis.call("HMGET", task, "state", "unique_key", "hw")
-    local id, d = long(short), deferred(h[3])
-    local known = entry(short, d.what)
+    local id, d = long(short), read_hw(h[3])
+    local known = entry(short, d.record)
     local old = tonumber(redis.call("ZSCORE", due, known) or "")
     local score = waits[h[1]] and tonumber(redis.call("ZSCORE", waits[h[1]], id) or "")
     reply[i] = over(h[1]) or 0
-    if what ~= "" and what ~= d.what then
+    if record ~= "" and record ~= d.record then
       -- left of one that was deleted, which had this id: wake.lua clears it
     elseif earlier and old and old <= at then
       -- it knows already

@@ -14,7 +14,7 @@
 local taskid = require("lib/taskid")
 local deferred = require("queue/deferred")
 local entry, long = taskid.entry, taskid.long
-local deferred, over, woken_as = deferred.deferred, deferred.over, deferred.woken_as
+local read_hw, over, woken_as = deferred.read_hw, deferred.over, deferred.woken_as
 
 return function(keys, args)
   local due, pending, task = keys[1], keys[3], keys[5]
@@ -22,12 +22,12 @@ return function(keys, args)
   local short, now_ns = args[1], args[2]
 
   local h = redis.call("HMGET", task, "state", "hw")
-  local state, d = h[1], deferred(h[2])
+  local state, d = h[1], read_hw(h[2])
   if over(state) then return { over(state) } end
   if state == "active" then return { 2 } end
   if state ~= "pending" and not waits[state] then return { 4 } end
   if waits[state] then
-    redis.call("ZREM", due, entry(short, d.what))
+    redis.call("ZREM", due, entry(short, d.record))
     redis.call("ZREM", waits[state], long(short))
     redis.call("RPUSH", pending, long(short))
     redis.call("HSET", task, "state", "pending", "pending_since", now_ns, "hw_woken", now_ns, "hw", woken_as(d))

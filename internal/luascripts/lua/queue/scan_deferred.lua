@@ -13,7 +13,7 @@
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")
 local taskid = require("lib/taskid")
-local deferred = require("queue/deferred").deferred
+local read_hw = require("queue/deferred").read_hw
 local max, min = math.max, math.min
 local int = numbers.int
 local long, parted = taskid.long, taskid.parted
@@ -33,13 +33,13 @@ return function(keys, args)
   local last = redis.call("ZRANGE", due, -1, -1, "WITHSCORES")
   local reply = { now, tonumber(last[2] or "0"), #v / 2 }
   for i = 1, #v, 2 do
-    local short, what = parted(v[i])
+    local short, record = parted(v[i])
     local n = #reply
-    reply[n + 1], reply[n + 2], reply[n + 3] = tonumber(v[i + 1]), short, what
+    reply[n + 1], reply[n + 2], reply[n + 3] = tonumber(v[i + 1]), short, record
     reply[n + 4], reply[n + 5] = "", ""
     if prefix ~= "" then
       local h = redis.call("HMGET", prefix .. long(short), "state", "hw")
-      reply[n + 4], reply[n + 5] = h[1] or "", h[1] and deferred(h[2]).waits or ""
+      reply[n + 4], reply[n + 5] = h[1] or "", h[1] and read_hw(h[2]).waits or ""
     end
   end
   return reply

@@ -19,21 +19,16 @@
 local taskid = require("lib/taskid")
 local deferred = require("queue/deferred")
 local entry, long = taskid.entry, taskid.long
-local deferred, ours, over, woken_as = deferred.deferred, deferred.ours, deferred.over, deferred.woken_as
+local read_hw, ours, over, woken_as = deferred.read_hw, deferred.ours, deferred.over, deferred.woken_as
 
-return function(keys, args)
-  local due, pending = keys[1], keys[3]
-  local waits = { retry = keys[2], scheduled = keys[4] } -- by state
-  local now_ns, prefix, fair, count = args[1], args[2], args[3] == "1", tonumber(args[4])
-
+-- in_front reads the head of pending: who is woken now goes behind front[first] and all behind it, which were
+-- woken before, with the other tasks that took turns with them
+local function in_front(pending, prefix)
   -- a task that was woken, and only that, has been pending since its mark
   local function woken(id)
     local h = redis.call("HMGET", prefix .. id, "hw_woken", "pending_since")
     return h[1] and h[1] == h[2]
   end
-
-  -- front[first] and all behind it stay in front: who was woken before, with the
-  -- other tasks that took turns with them
   local front = redis.call("LRANGE", pending, -101, -1)
   local first = #front + 1
   while first > 1 do
@@ -45,57 +40,72 @@ return function(keys, args)
       break
     end
   end
-  local full = #front - first >= 99
-  if fair and first > 1 then first = first - 1 end
+  return front, first
+end
 
-  -- All is read before anything is written, and each key is written once. While a slot moves to another
-  -- node, Redis ends a script that touches a key which its own writes have emptied: half of it would be done
-  local reply, entries, left, woken_ids, hashes = {}, {}, { retry = {}, scheduled = {} }, {}, {}
-  local taken = {}
+-- read finds what becomes of each task: `reply`; and what is to be written for it: due `entries` that go, `left`, who
+-- leaves which of asynq's sets, `ids` that become pending, and their `hashes`
+local function read(keys, args, count, waits, full)
+  local found = { reply = {}, entries = {}, left = { retry = {}, scheduled = {} }, ids = {}, hashes = {} }
+  local reply, entries, taken = found.reply, found.entries, {}
   for i = count, 1, -1 do
-    local task, short, what = keys[4 + i], args[3 + 2 * i], args[4 + 2 * i]
+    local task, short, record = keys[4 + i], args[3 + 2 * i], args[4 + 2 * i]
     local h = redis.call("HMGET", task, "state", "hw")
     local state = h[1]
     if state == "active" then
       reply[i] = 2
     elseif full and waits[state] then
       reply[i] = 5
-    elseif what == "" and over(state) then
+    elseif record == "" and over(state) then
       entries[#entries + 1] = short -- the entry that says no more than that
       reply[i] = over(state)
     else
-      local id, d = long(short), deferred(h[2])
-      entries[#entries + 1] = entry(short, what)
-      if what == "" and d.what ~= "" then
-        what = d.what
-        entries[#entries + 1] = entry(short, what)
+      local id, d = long(short), read_hw(h[2])
+      entries[#entries + 1] = entry(short, record)
+      if record == "" and d.record ~= "" then
+        record = d.record
+        entries[#entries + 1] = entry(short, record)
       end
       reply[i] = over(state) or 4
       -- another score than ours is a user's own back-off, or later start: it is not ours to end
-      if waits[state] and not taken[id] and what == d.what and ours(d, tonumber(redis.call("ZSCORE", waits[state], id) or "")) then
+      if waits[state] and not taken[id] and record == d.record and ours(d, tonumber(redis.call("ZSCORE", waits[state], id) or "")) then
         taken[id] = true
-        table.insert(left[state], id)
-        woken_ids[#woken_ids + 1] = id
-        hashes[#hashes + 1] = { task, woken_as(d) }
+        table.insert(found.left[state], id)
+        table.insert(found.ids, id)
+        table.insert(found.hashes, { task, woken_as(d) })
         reply[i] = 1
       end
     end
   end
+  return found
+end
 
-  if #entries > 0 then redis.call("ZREM", due, unpack(entries)) end
-  for state, ids in pairs(left) do
+-- push puts tasks before those in front: the list grows by them, and the places from there on are filled anew
+local function push(pending, ids, front, first)
+  local n, tail = #ids, ids
+  for i = first, #front do tail[#tail + 1] = front[i] end
+  redis.call("RPUSH", pending, unpack(tail, #tail - n + 1))
+  for i = 1, #tail - n do redis.call("LSET", pending, i - #tail - 1, tail[i]) end
+end
+
+return function(keys, args)
+  local due, pending = keys[1], keys[3]
+  local waits = { retry = keys[2], scheduled = keys[4] } -- by state
+  local now_ns, prefix, fair, count = args[1], args[2], args[3] == "1", tonumber(args[4])
+
+  -- All is read before anything is written, and each key is written once. While a slot moves to another
+  -- node, Redis ends a script that touches a key which its own writes have emptied: half of it would be done
+  local front, first = in_front(pending, prefix)
+  local found = read(keys, args, count, waits, #front - first >= 99)
+  if fair and first > 1 then first = first - 1 end
+
+  if #found.entries > 0 then redis.call("ZREM", due, unpack(found.entries)) end
+  for state, ids in pairs(found.left) do
     if #ids > 0 then redis.call("ZREM", waits[state], unpack(ids)) end
   end
-  -- the woken go before those in front: the list grows by them, and the places from there on are filled anew
-  local n = #woken_ids
-  if n > 0 then
-    local tail = woken_ids
-    for i = first, #front do tail[#tail + 1] = front[i] end
-    redis.call("RPUSH", pending, unpack(tail, #tail - n + 1))
-    for i = 1, #tail - n do redis.call("LSET", pending, i - #tail - 1, tail[i]) end
-  end
-  for _, h in ipairs(hashes) do
+  if #found.ids > 0 then push(pending, found.ids, front, first) end
+  for _, h in ipairs(found.hashes) do
     redis.call("HSET", h[1], "state", "pending", "pending_since", now_ns, "hw_woken", now_ns, "hw", h[2])
   end
-  return reply
+  return found.reply
 end
