@@ -22,9 +22,9 @@ import (
 //
 //   - [Client.Enqueue] and [Client.EnqueueMany] leave it to the pool when a task
 //     runs. One that has to wait is taken by a worker twice: once to learn of its
-//     instant, and once at that instant. For a limit in Redis they look only when a
-//     cost is above the one in code: then a limit that is stored for the rule
-//     (throttle.Limiter.SetLimit) may allow more.
+//     instant, and once at that instant. They read the limit that is stored for a rule
+//     (throttle.Limiter.SetLimit) only when a cost is above the limit in code, or above 1
+//     where the rule has a LimitOf.
 //   - [Client.Book] and [Client.BookMany] take a place in the line of the task's key
 //     first, and put the task where it is woken at its instant: a worker takes it
 //     once. The caller learns the instant, and can refuse one that is too late.

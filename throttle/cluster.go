@@ -79,7 +79,7 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 		if counted, err = s.ask(ctx, &call, base, staleSlots); err == nil { // after an error others may write to it still
 			r = call.AcquireReply
 		}
-		for _, given := range all[:granted(n, r.Status, err)] {
+		for _, given := range all[:slotsToUndo(n, r.Status, err)] {
 			back := a
 			if err != nil {
 				back.Job = "" // a place in a line stays
@@ -168,10 +168,10 @@ func modeAt(mode luascripts.Mode, wider []luascripts.RuleCall) luascripts.Mode {
 
 func isRate(p luascripts.RuleCall) bool { return p.Kind != luascripts.Leases }
 
-// granted is how many of the slots have something to give back after the slot n gave
-// this answer. A slot whose answer is lost may have. A call that is repeated in a
+// slotsToUndo is how many of the slots, from the first, have something to give back after the
+// slot n gave this answer. A slot whose answer is lost may have. A call that is repeated in a
 // moment, with the same token and other numbers, finds the grants where they are.
-func granted(n int, status luascripts.Status, err error) int {
+func slotsToUndo(n int, status luascripts.Status, err error) int {
 	switch {
 	case err != nil && n > 0:
 		return n + 1

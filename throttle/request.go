@@ -55,7 +55,7 @@ type Request struct {
 
 // String prints the request without its key.
 func (r Request) String() string {
-	return fmt.Sprintf("%d permits for job %q, attempt %v", r.Cost, r.Job, r.Token)
+	return fmt.Sprintf("%d permits for job %q, ask %v", r.Cost, r.Job, r.Token)
 }
 
 // Format keeps the key out of every verb, %+v and %#v too.
@@ -240,7 +240,7 @@ type grant struct {
 	limits []activeLimit // those that decided; none when none did
 	worth  []int64       // by rule: what a refund of it is worth, in the store's own words
 
-	// An instant means something only where it is of.
+	// The instants below are those of this policy and key.
 	by   *Policy
 	key  string
 	at   time.Time

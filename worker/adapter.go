@@ -60,7 +60,7 @@ type Adapter struct {
 	inFlight     *ttlMap[string, delivery] // by task key, from the fetch to the handler
 	recentlyDone *ttlMap[string, struct{}] // tasks whose handler returned nil, until Redis has it in writing
 	deferrals    *deferrals
-	returned     *ttlMap[string, *deferral] // by task key, from the handler's answer until asynq writes it
+	answered     *ttlMap[string, *deferral] // by task key, from the handler's answer until asynq writes it
 	batches      *batches
 	types        *typeWatch
 
@@ -141,7 +141,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	a := &Adapter{
 		core: c, policies: make(map[string]taskPolicy),
 		inFlight: newTTLMap[string, delivery](inFlightTTL), recentlyDone: newTTLMap[string, struct{}](recentlyDoneTTL),
-		deferrals: newDeferrals(), returned: newTTLMap[string, *deferral](deferralTTL), batches: newBatches(c),
+		deferrals: newDeferrals(), answered: newTTLMap[string, *deferral](deferralTTL), batches: newBatches(c),
 		scripts: newScripts(rdb), idle: newIdleServers(c),
 		wakers: make(map[string]*waker), recheck: newRecheckFilter(), promotions: newPromotions(c), batchCounts: newBatchCounts(c), policyFiles: files,
 		asynqLoggers: make(map[asynq.Logger]asynq.Logger),
@@ -150,7 +150,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	a.refunds, a.types = newRefunds(c, a.promotions), newTypeWatch(c)
 	a.limitWatch, a.subscriber = &limitWatch{c, a.wakers}, &subscriber{c, a.wakers, teller}
 	a.upkeep = &upkeep{c, a.policies, files, a.types, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight,
-		a.waits, a.returned}}
+		a.waits, a.answered}}
 	for _, p := range cfg.Policies {
 		rules := make([]policyset.Rule, len(p.Rules))
 		for i, r := range p.Rules {

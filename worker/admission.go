@@ -53,73 +53,33 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		a.types.watchMux(mux)
 	}
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-		if outer, ok := ctx.Value(attemptKey{}).(*attempt); ok && outer.a == a {
-			a.logOnce("wrapped twice", func() {
-				a.log.Warn("Adapter.Handler stands around a handler twice, as by mux.Use(a.Handler) and a.Handler(mux): only the outer one asks the " +
-					"limits. Take one of them away")
-			})
+		if a.isAround(ctx) {
 			return next.ProcessTask(ctx, task)
 		}
-		taskID, _ := asynq.GetTaskID(ctx)
-		name, _ := asynq.GetQueueName(ctx)
-		key := a.keys(name).Task(taskID)
-		m, seen := a.inFlight.take(key, time.Now())
-		if err := a.incomplete(seen); err != nil {
+		t, from, err := a.newAttempt(ctx, task)
+		if err != nil {
 			return err
 		}
-		t := &attempt{a: a, queue: name, taskType: task.Type(), taskID: taskID, job: luascripts.JobID(name, taskID), unique: m.UniqueKey}
-		if w := a.wakers[name]; w != nil {
-			t.woken = w.arrived(taskID) // before it counts as running: counted twice it would look like a full pool
-		}
+		key := a.keys(t.queue).Task(t.taskID)
 		a.load.running.Add(1)
 		defer a.freed()
-		if m.ErrorMsg == asynq.ErrLeaseExpired.Error() && a.recentlyDone.has(key, time.Now()) {
+		if from.ErrorMsg == asynq.ErrLeaseExpired.Error() && a.recentlyDone.has(key, time.Now()) {
 			a.counters.finished.Add(1)
 			return nil
 		}
-		if m.Deadline > 0 {
-			t.deadline = time.Unix(m.Deadline, 0)
-		}
-		retried, _ := asynq.GetRetryCount(ctx)
-		most, _ := asynq.GetMaxRetry(ctx)
-		t.last = retried >= most
-
-		runNow := m.runNow && t.takeRunNow(ctx)
+		runNow := from.runNow && t.takeRunNow(ctx)
 		if back, err := t.holdForBatch(ctx, task, runNow); back {
 			t.end(ctx, err)
 			return a.noteAnswer(key, err)
 		}
-		p, limited := a.policies[task.Type()]
-		handled := true
-		if mux != nil {
-			_, pattern := mux.Handler(task)
-			handled = pattern != ""
-		}
-		a.waits.arrived(key, m.wait, p.names)
-		switch {
-		case limited && handled:
-			a.types.saw(p.Type)
-			t.policy = p
-			if runNow {
-				t.runsNow(ctx, task, p)
-				break
-			}
-			d, err := t.admit(ctx, task, p)
-			if err != nil {
-				t.end(ctx, err)
+		a.waits.arrived(key, from.wait, a.policies[t.taskType].names)
+		if mux == nil || handles(mux, task) {
+			if ctx, err = t.askPolicy(ctx, task, runNow); err != nil {
 				return a.noteAnswer(key, err)
-			}
-			if d.Granted {
-				ctx = context.WithValue(ctx, grantKey{}, d)
-			}
-		case handled:
-			if err := a.types.without(ctx, t.event()); err != nil {
-				return err
 			}
 		}
 		a.waits.end(key, time.Now())
-		err := t.run(ctx, next, task)
-		if err == nil {
+		if err = t.run(ctx, next, task); err == nil {
 			a.recentlyDone.put(key, struct{}{}, time.Now())
 			return nil
 		}
@@ -127,11 +87,71 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 	})
 }
 
+// isAround says that a handler of this adapter has been called for the task already, and says
+// so to the user: it stands around itself.
+func (a *Adapter) isAround(ctx context.Context) bool {
+	outer, ok := ctx.Value(attemptKey{}).(*attempt)
+	if !ok || outer.a != a {
+		return false
+	}
+	a.logOnce("wrapped twice", func() {
+		a.log.Warn("Adapter.Handler stands around a handler twice, as by mux.Use(a.Handler) and a.Handler(mux): only the outer one asks the " +
+			"limits. Take one of them away")
+	})
+	return true
+}
+
+// newAttempt is the attempt at a task that has just reached its handler, and how it was delivered.
+// The error says what is missing around the handler.
+func (a *Adapter) newAttempt(ctx context.Context, task *asynq.Task) (*attempt, delivery, error) {
+	taskID, _ := asynq.GetTaskID(ctx)
+	name, _ := asynq.GetQueueName(ctx)
+	from, seen := a.inFlight.take(a.keys(name).Task(taskID), time.Now())
+	if err := a.incomplete(seen); err != nil {
+		return nil, from, err
+	}
+	t := &attempt{a: a, queue: name, taskType: task.Type(), taskID: taskID, job: luascripts.JobID(name, taskID), unique: from.UniqueKey}
+	if w := a.wakers[name]; w != nil {
+		t.woken = w.arrived(taskID) // before it counts as running: counted twice it would look like a full pool
+	}
+	if from.Deadline > 0 {
+		t.deadline = time.Unix(from.Deadline, 0)
+	}
+	retried, _ := asynq.GetRetryCount(ctx)
+	most, _ := asynq.GetMaxRetry(ctx)
+	t.last = retried >= most
+	return t, from, nil
+}
+
+// askPolicy asks the limits of the task's type, if it has any. It returns the handler's context, or why
+// the task does not run.
+func (t *attempt) askPolicy(ctx context.Context, task *asynq.Task, runNow bool) (context.Context, error) {
+	p, limited := t.a.policies[t.taskType]
+	if !limited {
+		return ctx, t.a.types.without(ctx, t.event())
+	}
+	t.a.types.saw(p.Type)
+	t.policy = p
+	if runNow {
+		t.runsNow(ctx, task, p)
+		return ctx, nil
+	}
+	d, err := t.admit(ctx, task, p)
+	if err != nil {
+		t.end(ctx, err)
+		return ctx, err
+	}
+	if d.Granted {
+		ctx = context.WithValue(ctx, grantKey{}, d)
+	}
+	return ctx, nil
+}
+
 // noteAnswer remembers the answer of an attempt that is a deferral. A middleware that stands
 // around this handler may answer asynq something else, and then the task would be lost.
 func (a *Adapter) noteAnswer(key string, err error) error {
 	if d := a.deferrals.of(err); d != nil {
-		a.returned.put(key, d, time.Now())
+		a.answered.put(key, d, time.Now())
 	}
 	return err
 }
@@ -194,8 +214,8 @@ func (t *attempt) cancellable(ctx context.Context) (context.Context, context.Can
 	ctx, cancel := context.WithCancelCause(ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.lost = cancel
-	if t.isLost {
+	t.cancelHandler = cancel
+	if t.leaseLost {
 		cancel(throttle.ErrLeaseLost)
 	}
 	return ctx, cancel
@@ -206,7 +226,7 @@ func (t *attempt) cancellable(ctx context.Context) (context.Context, context.Can
 func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (throttle.Decision, error) {
 	demand, err := p.Demand(task)
 	if err != nil {
-		return throttle.Decision{}, t.refuse(ctx, err)
+		return throttle.Decision{}, t.failForGood(ctx, err)
 	}
 	r := demand.Request(t.job)
 	r.Token = throttle.NewToken()
@@ -220,7 +240,7 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 			r.Token = throttle.NewToken()
 			continue
 		case err != nil:
-			return throttle.Decision{}, t.refuse(ctx, err)
+			return throttle.Decision{}, t.failForGood(ctx, err)
 		case !d.Granted && ctx.Err() != nil:
 			return d, context.Cause(ctx) // asynq has given this attempt up; the next attempt redeems the booking
 		case !d.Granted:
@@ -262,9 +282,9 @@ func (t *attempt) event() event.Task {
 	return event.Task{Queue: t.queue, Type: t.taskType, ID: t.taskID}
 }
 
-// refuse makes a failure for good of why a task can never run. In shadow mode it is nil: the
+// failForGood makes a failure for good of why a task can never run. In shadow mode it is nil: the
 // task runs without a grant, and why it would have been refused is counted.
-func (t *attempt) refuse(ctx context.Context, err error) error {
+func (t *attempt) failForGood(ctx context.Context, err error) error {
 	if t.a.cfg.Throttle.Shadow {
 		t.a.counters.shadowed.add(err)
 		return nil
@@ -383,8 +403,8 @@ func (t *attempt) holdForBatch(ctx context.Context, task *asynq.Task, runNow boo
 			return false, nil
 		}
 		t.cancelBookings(ctx, task)
-		away := luascripts.WaitRecord{Deadline: t.deadline}
-		return true, t.deferTo(deferral{wait: t.pauseFor(), reason: event.Paused, booking: away, cause: errPaused{}}, held{})
+		record := luascripts.WaitRecord{Deadline: t.deadline}
+		return true, t.deferTo(deferral{wait: t.pauseFor(), reason: event.Paused, record: record, cause: errPaused{}}, held{})
 	case luascripts.BatchCancelled:
 		t.cancelBookings(ctx, task)
 		t.a.batches.dropped.put(t.a.keys(t.queue).Task(t.taskID), struct{}{}, time.Now())

@@ -48,15 +48,15 @@ type attempt struct {
 	woken    time.Time  // when our waker woke it; zero if it did not
 	policy   taskPolicy // of the task's type; zero for none
 
-	mu        sync.Mutex
-	lost      context.CancelCauseFunc // ends the handler's context
-	isLost    bool                    // a lease is lost
-	grants    []held
-	deferrals []booked
-	stayed    int // times that a Retry-After was waited for in the worker slot
+	mu            sync.Mutex
+	cancelHandler context.CancelCauseFunc // ends the handler's context
+	leaseLost     bool
+	grants        []held
+	deferrals     []booked
+	stayed        int // times that a Retry-After was waited for in the worker slot
 }
 
-// held is a grant of the attempt, with what it came to pay.
+// held is a decision of the attempt: a grant, with what it came to pay, or what is behind a deferral.
 type held struct {
 	policy *throttle.Policy
 	throttle.Decision
@@ -92,16 +92,16 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 		return throttle.Decision{}, permanent{fmt.Errorf("%w: rule %v", ErrTwice, p)}
 	}
 	t.a.set.Learn(p)
-	began, bound, pause, lost := time.Now(), r.MaxWait, askPauseMin, false
+	began, bound, pause, answerLost := time.Now(), r.MaxWait, askPauseMin, false
 	for {
 		if bound > 0 {
 			r.MaxWait = max(bound-time.Since(began), 1) // 0 would mean no bound
 		}
 		d, err := p.Redeem(ctx, r)
 		if err != nil && (ctx.Err() != nil || errors.Is(err, throttle.ErrUnavailable)) {
-			lost = lost || !throttle.ForWorkers.Answered(err)
+			answerLost = answerLost || !throttle.ForWorkers.Answered(err)
 			if ctx.Err() != nil || !t.mustStay() && (throttle.ForWorkers.Answered(err) || t.a.stopped() || time.Since(began) > askFor) {
-				return d, t.unanswered(ctx, p, r, err, lost)
+				return d, t.unanswered(ctx, p, r, err, answerLost)
 			}
 			_ = t.waitFor(ctx, pause)
 			pause = min(2*pause, askPauseMax)
@@ -109,7 +109,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 		}
 		t.a.counters.admissions.Add(1)
 		t.a.promotions.add(d.Promoted...)
-		if lost && errors.Is(err, throttle.ErrWithdrawn) { // by one slot of a cluster; by another it may be charged
+		if answerLost && errors.Is(err, throttle.ErrWithdrawn) { // by one slot of a cluster; by another it may be charged
 			t.a.refunds.later(p, r)
 		}
 		if isUnreadable(err) && t.mustStay() && ctx.Err() == nil {
@@ -118,7 +118,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 			continue
 		}
 		if isUnreadable(err) {
-			return d, t.unanswered(ctx, p, r, err, lost)
+			return d, t.unanswered(ctx, p, r, err, answerLost)
 		}
 		if t.isFinal(err) {
 			return d, permanent{err}
@@ -216,14 +216,14 @@ func (t *attempt) Begin(ctx context.Context, p *throttle.Policy, d throttle.Deci
 		t.returnGrant(ctx, p, d)
 		return false, nil
 	}
-	t.hold(ctx, p, d)
+	t.keepGrant(ctx, p, d)
 	t.a.recordGrant(p, d)
 	return true, nil
 }
 
-// hold makes a grant part of the attempt. When one of its leases is lost the
+// keepGrant makes a grant part of the attempt. When one of its leases is lost the
 // handler's context ends: another task may have its slot already.
-func (t *attempt) hold(ctx context.Context, p *throttle.Policy, d throttle.Decision) {
+func (t *attempt) keepGrant(ctx context.Context, p *throttle.Policy, d throttle.Decision) {
 	ctx, release := p.Hold(context.WithoutCancel(ctx), d)
 	if throttle.ForWorkers.LeaseFor(p, d) > 0 {
 		stop := context.AfterFunc(ctx, func() {
@@ -260,9 +260,9 @@ func firstConcurrent(p *throttle.Policy) string {
 func (t *attempt) endLost() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.isLost = true
-	if t.lost != nil {
-		t.lost(throttle.ErrLeaseLost)
+	t.leaseLost = true
+	if t.cancelHandler != nil {
+		t.cancelHandler(throttle.ErrLeaseLost)
 	}
 }
 
@@ -294,17 +294,17 @@ func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Deci
 	case d.Gated:
 		reason = event.Gated
 	}
-	return t.deferTo(deferral{rule: d.Rule, reason: reason, at: d.At, wait: d.Wait(), booking: t.waitRecord(p, d), cause: cause, key: keyOf(p, d)},
+	return t.deferTo(deferral{rule: d.Rule, reason: reason, at: d.At, wait: d.Wait(), record: t.waitRecord(p, d), cause: cause, key: keyOf(p, d)},
 		held{policy: p, Decision: d})
 }
 
 // waitRecord is what the task has booked, as it is stored beside it.
 func (t *attempt) waitRecord(p *throttle.Policy, d throttle.Decision) luascripts.WaitRecord {
-	at := luascripts.WaitRecord{Deadline: t.deadline}
+	record := luascripts.WaitRecord{Deadline: t.deadline}
 	if !d.Gated {
-		at.Rules = storedBooking(p, d.Request)
+		record.Rules = storedBooking(p, d.Request)
 	}
-	return at
+	return record
 }
 
 func storedBooking(p *throttle.Policy, r throttle.Request) luascripts.StoredBooking {
@@ -321,8 +321,8 @@ func isUnreadable(err error) bool {
 // unanswered ends an admission that Redis did not answer, or that can't be decided because
 // something can't be read. The call is taken back
 // later, and the task is deferred for a while without a booking.
-func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle.Request, cause error, lost bool) error {
-	if lost { // some call of this token had no answer: it may have been charged
+func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle.Request, cause error, answerLost bool) error {
+	if answerLost { // some call of this token had no answer: it may have been charged
 		t.a.refunds.later(p, r)
 	}
 	t.giveAllBack(ctx)
@@ -333,8 +333,8 @@ func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle
 		t.a.sawError(ctx, cause)
 	}
 	t.logUnanswered(p, cause)
-	away := luascripts.WaitRecord{Deadline: t.deadline}
-	return t.deferTo(deferral{wait: unbookedWait + rand.N(unbookedWait), reason: event.Unavailable, booking: away, cause: cause}, held{})
+	record := luascripts.WaitRecord{Deadline: t.deadline}
+	return t.deferTo(deferral{wait: unbookedWait + rand.N(unbookedWait), reason: event.Unavailable, record: record, cause: cause}, held{})
 }
 
 func (t *attempt) logUnanswered(p *throttle.Policy, cause error) {
@@ -417,7 +417,7 @@ func (t *attempt) end(ctx context.Context, err error) {
 			continue
 		}
 		t.a.deferrals.remove(b.deferral)
-		if b.policy == nil || returned != nil && returned.booking.Rules == b.booking.Rules {
+		if b.policy == nil || returned != nil && returned.record.Rules == b.record.Rules {
 			continue // it is the same booking
 		}
 		after, cancel := t.after(ctx)

@@ -159,7 +159,7 @@ func (c *client) deferTask(ctx context.Context, op asynqwire.Op, call asynqwire.
 	if d.task.ID != call.TaskID || d.task.Queue != call.Queue {
 		return nil
 	}
-	_, _ = c.a.returned.take(call.TaskKey, time.Now())
+	_, _ = c.a.answered.take(call.TaskKey, time.Now())
 	if op == asynqwire.OpRetry && m.ErrorMsg != asynq.ErrLeaseExpired.Error() && !c.a.deferrals.wasJudged(d) {
 		c.a.logOnce("other configuration", func() {
 			c.a.log.Error("a server of this adapter does not have the configuration that Adapter.Server returned: limits hold, but your "+
@@ -175,13 +175,13 @@ func (c *client) deferTask(ctx context.Context, op asynqwire.Op, call asynqwire.
 // It returns nil when the attempt was not deferred.
 func (c *client) deferHidden(ctx context.Context, call asynqwire.Call) *redis.Cmd {
 	now := time.Now()
-	d, ok := c.a.returned.take(call.TaskKey, now)
+	d, ok := c.a.answered.take(call.TaskKey, now)
 	if !ok {
 		return nil
 	}
 	cmd := c.deferBy(ctx, d)
 	if cmd.Err() != nil {
-		c.a.returned.put(call.TaskKey, d, now) // asynq repeats the call
+		c.a.answered.put(call.TaskKey, d, now) // asynq repeats the call
 		return cmd
 	}
 	c.a.counters.hidden.Add(1)
@@ -197,9 +197,9 @@ func (c *client) deferHidden(ctx context.Context, call asynqwire.Call) *redis.Cm
 func (c *client) deferBy(ctx context.Context, d *deferral) *redis.Cmd {
 	left := time.Until(d.made.Add(d.wait))
 	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(d.task.Queue), luascripts.DeferArgs{
-		ID: d.task.ID, Token: uint64(d.token), At: d.at, For: d.booking.Text(), Wait: left, Unique: d.unique, PutOff: d.postponed,
+		ID: d.task.ID, Token: uint64(d.token), At: d.at, For: d.record.Text(), Wait: left, Unique: d.unique, PutOff: d.postponed,
 		Pool: c.a.comesFirst(d.rule, d.wait),
-		Why:  luascripts.WhyOf(causes[d.reason], d.booking.Rules, d.rule),
+		Why:  luascripts.WhyOf(causes[d.reason], d.record.Rules, d.rule),
 	})
 	if isNotFound(cmd.Err()) { // as in script: its lease was lost
 		c.a.deferrals.remove(d)

@@ -31,7 +31,7 @@ type deferral struct {
 	at        time.Time // by Redis' clock; zero without a booking: wait from made
 	wait      time.Duration
 	made      time.Time
-	booking   luascripts.WaitRecord
+	record    luascripts.WaitRecord
 	cause     error // a throttle.ThrottledError, or what kept Redis from answering
 	judged    bool  // asynq has asked the adapter whether it is a failure; under the lock of deferrals
 }

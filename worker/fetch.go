@@ -345,7 +345,7 @@ func (a *Adapter) noteDelivery(queue string, d delivery) {
 		return
 	}
 	key, now := a.keys(queue).Task(d.ID), time.Now()
-	_, _ = a.returned.take(key, now) // of an earlier delivery
+	_, _ = a.answered.take(key, now) // of an earlier delivery
 	a.inFlight.put(key, d, now)
 }
 

@@ -77,7 +77,7 @@ func newLostDeferral(t *testing.T, per, work time.Duration, retries int) *lostDe
 func TestLostAnswerToADeferral(t *testing.T) {
 	t.Parallel()
 	const byDefault, never = 0, -1
-	const syncer = 5 * time.Second // a task whose deferral only asynq's repetition makes good is granted behind it
+	const syncer = 5 * time.Second     // a task whose deferral only asynq's repetition makes good is granted behind it
 	cases := map[string]*lostDeferral{ // side by side: their time is waiting
 		"go-redis repeats it":                  newLostDeferral(t, 1500*ms, 5500*ms, byDefault),
 		"asynq repeats it while the task runs": newLostDeferral(t, 1500*ms, 5500*ms, never),

@@ -268,8 +268,8 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 		return &stayError{wait: d, cause: err}
 	}
 	cause := &throttle.ThrottledError{Rule: rule, At: time.Now().Add(d), RetryAfter: d}
-	from := luascripts.WaitRecord{Deadline: t.deadline, Rules: storedBooking(g.policy, g.Request)}
-	return t.deferTo(deferral{rule: rule, reason: event.Asked, wait: d, booking: from, cause: fmt.Errorf("%w: %w", cause, err), postponed: true}, g)
+	record := luascripts.WaitRecord{Deadline: t.deadline, Rules: storedBooking(g.policy, g.Request)}
+	return t.deferTo(deferral{rule: rule, reason: event.Asked, wait: d, record: record, cause: fmt.Errorf("%w: %w", cause, err), postponed: true}, g)
 }
 
 // logNoSuchRule says that a Retry-After counts as a failure because of what it names, once. In
@@ -301,7 +301,7 @@ func (e *stayError) Unwrap() error { return e.cause }
 // granted is spent.
 func (t *attempt) again(ctx context.Context, task *asynq.Task, stay *stayError) (context.Context, error) {
 	t.mu.Lock()
-	t.grants, t.lost, t.isLost = nil, nil, false
+	t.grants, t.cancelHandler, t.leaseLost = nil, nil, false
 	t.mu.Unlock()
 	if t.policy.decide == nil { // its handler asks for permits by itself, and waits there too
 		return ctx, t.waitFor(ctx, stay.wait)

@@ -108,7 +108,7 @@ func (w *waker) toRecheck(ready []dueTask, now time.Time) (index []int, bookings
 		if all[i], ok = w.bookingOf(t); !ok {
 			continue
 		}
-		keys[i] = doubtKey{t.booking.Rules.Policy(), all[i].IDs[0]}
+		keys[i] = doubtKey{t.record.Rules.Policy(), all[i].IDs[0]}
 		when := at{keys[i], t.At}
 		tied[keys[i]] = tied[keys[i]] || seen[when]
 		seen[when] = true

@@ -234,9 +234,9 @@ func (w *waker) replan(ctx context.Context, r luascripts.ScanDeferredReply, rule
 	var tasks []dueTask
 	for _, d := range r.Tasks {
 		t := dueTask{DueTask: d}
-		t.booking, t.known = luascripts.ParseWaitRecord(d.For)
+		t.record, t.known = luascripts.ParseWaitRecord(d.For)
 		p, ok := w.bookingOf(t)
-		if ok && slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool { return t.booking.Rules.Has(r.Rule) }) {
+		if ok && slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool { return t.record.Rules.Has(r.Rule) }) {
 			tasks = append(tasks, t)
 			bookings = append(bookings, p)
 		}
@@ -248,7 +248,7 @@ func (w *waker) replan(ctx context.Context, r luascripts.ScanDeferredReply, rule
 		t := tasks[n]
 		w.promotions.add(now.Promoted...)
 		at, in := now.At, now.At.Sub(now.Now)
-		late := now.Known && !t.booking.Deadline.IsZero() && in > time.Until(t.booking.Deadline)
+		late := now.Known && !t.record.Deadline.IsZero() && in > time.Until(t.record.Deadline)
 		switch {
 		case errors.Is(now.Err, throttle.ErrExceedsLimit), late:
 			at, in = r.Now, 0 // its admission fails it
@@ -257,7 +257,7 @@ func (w *waker) replan(ctx context.Context, r luascripts.ScanDeferredReply, rule
 		}
 		if at.Sub(t.At).Abs() > moveLeast {
 			retimings = append(retimings, luascripts.Retiming{ID: t.ID, At: at, In: in, Any: w.forLease(now.Rule, in), For: t.For,
-				Why: luascripts.WhyOf(luascripts.CauseChange, t.booking.Rules, now.Rule)})
+				Why: luascripts.WhyOf(luascripts.CauseChange, t.record.Rules, now.Rule)})
 			rule, was = append(rule, now.Rule), append(was, t.At)
 		}
 	}

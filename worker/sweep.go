@@ -72,12 +72,12 @@ func (s *sweeper) portion(ctx context.Context, from time.Time, skip int, lines m
 	var over []dueTask
 	for _, d := range r.Tasks {
 		t := dueTask{DueTask: d}
-		t.booking, t.known = luascripts.ParseWaitRecord(d.For)
+		t.record, t.known = luascripts.ParseWaitRecord(d.For)
 		if isGone(d) {
 			over = append(over, t)
 		} else {
 			s.noteLines(t, lines)
-			s.recordWait(d.Wait.RuleOf(t.booking.Rules), d.For, d.At)
+			s.recordWait(d.Wait.RuleOf(t.record.Rules), d.For, d.At)
 		}
 	}
 	s.wake(ctx, over, time.Now()) // clears their entries

@@ -67,6 +67,12 @@ type taskMux interface {
 	Handler(task *asynq.Task) (h asynq.Handler, pattern string)
 }
 
+// handles says whether a mux has a handler for a task.
+func handles(mux taskMux, task *asynq.Task) bool {
+	_, pattern := mux.Handler(task)
+	return pattern != ""
+}
+
 func newTypeWatch(c *core) *typeWatch {
 	w := &typeWatch{core: c, seen: make(map[string]*atomic.Bool), named: make(map[string]bool)}
 	for _, p := range c.cfg.Policies {
@@ -181,7 +187,7 @@ func (w *typeWatch) compareLocked(mux taskMux) {
 	}
 	var unhandled []string
 	for _, typ := range slices.Sorted(maps.Keys(w.seen)) {
-		if _, pattern := mux.Handler(asynq.NewTask(typ, nil)); pattern == "" {
+		if !handles(mux, asynq.NewTask(typ, nil)) {
 			unhandled = append(unhandled, typ)
 		}
 	}

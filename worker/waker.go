@@ -25,8 +25,8 @@ const (
 	// lookMost is the longest time between two looks at the due index. A task that another
 	// process deferred before it died is found within it.
 	lookMost = time.Second
-	// soonAhead is how far ahead a task is due soon: so far that an idle server, whose wait was
-	// begun when nothing was, looks again before its instant. A look knows it up to lookMost late.
+	// soonAhead is how far ahead a task is due soon. An idle server may have begun a wait of up to
+	// 3/2 idlePollTop before it heard of the task, and a look hears of it up to lookMost late.
 	soonAhead = lookMost + 3*idlePollTop/2
 	// othersOverdue is how long overdue a task has to be before a pool wakes what another pool
 	// should have woken. If all pools checked each task at its instant, the load would be
@@ -203,7 +203,7 @@ func (w *waker) restBetweenLooks(ctx context.Context, began time.Time) {
 // is needed. Counted from the beginning, a slow round trip makes the next look too early,
 // which costs another look, and never too late.
 func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) {
-	lead := w.reach()
+	lead := w.lookAhead()
 	began = time.Now()
 	most, _ := w.room(began, 0)
 	free := max(0, most-w.load.ahead())
@@ -257,8 +257,8 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 	return began, w.spaced(max(wait, 0), ready)
 }
 
-// reach is how far ahead a look looks.
-func (w *waker) reach() time.Duration {
+// lookAhead is how far ahead a look looks.
+func (w *waker) lookAhead() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	lead := w.lead.get()
@@ -327,8 +327,8 @@ func (w *waker) dueSoon() bool {
 // dueTask is a due entry with what was stored beside it.
 type dueTask struct {
 	luascripts.DueTask
-	booking luascripts.WaitRecord
-	known   bool // booking was read
+	record luascripts.WaitRecord
+	known  bool // record could be read
 }
 
 // dueSet is what one look found.
@@ -345,7 +345,7 @@ func (w *waker) split(due luascripts.DueReply, wait *time.Duration) dueSet {
 	active := false
 	for _, d := range due.Tasks {
 		t := dueTask{DueTask: d}
-		t.booking, t.known = luascripts.ParseWaitRecord(d.For)
+		t.record, t.known = luascripts.ParseWaitRecord(d.For)
 		switch d.State {
 		case "", "archived", "completed":
 			b.over = append(b.over, t)
@@ -376,10 +376,7 @@ func (w *waker) split(due luascripts.DueReply, wait *time.Duration) dueSet {
 func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, now time.Time) []dueTask {
 	index, bookings := w.toRecheck(ready, now)
 	w.counters.wakeChecks.Add(int64(len(bookings)))
-	var moved []luascripts.Retiming
-	var from []int // their indices in ready
-	var rules []string
-	var waits []time.Duration
+	var moved []move
 	order := make([]instant, len(ready))
 	for i, t := range ready {
 		order[i] = instant{i, t.At, 0}
@@ -391,7 +388,7 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 			order[index[n]] = instant{index[n], place.At, place.Permits}
 		}
 		wait := place.At.Sub(place.Now)
-		late := !t.booking.Deadline.IsZero() && wait > time.Until(t.booking.Deadline)
+		late := !t.record.Deadline.IsZero() && wait > time.Until(t.record.Deadline)
 		// a task whose booking is gone, or comes too late, is woken: its admission handles it
 		if place.Err != nil || !place.Known || late || wait <= lead+moveLeast {
 			if place.Known {
@@ -401,34 +398,38 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 		}
 		w.recheck.invalidate(bookings[n].Policy, bookings[n].IDs, place.Rule)
 		anys := t.Pool == luascripts.PoolMark{} // it belonged to every pool before this look
-		moved = append(moved, luascripts.Retiming{ID: t.ID, At: place.At, In: wait, Any: anys || w.forLease(place.Rule, wait), For: t.For,
-			Why: luascripts.WhyOf(luascripts.CauseLine, t.booking.Rules, place.Rule)})
-		from = append(from, index[n])
-		rules = append(rules, place.Rule)
-		waits = append(waits, wait)
+		moved = append(moved, move{index[n], place.Rule, luascripts.Retiming{ID: t.ID, At: place.At, In: wait,
+			Any: anys || w.forLease(place.Rule, wait), For: t.For, Why: luascripts.WhyOf(luascripts.CauseLine, t.record.Rules, place.Rule)}})
 	}
-	moves := w.retime(ctx, ready, moved, from, rules, waits)
-	w.checkMoved(ctx, ready, moved, from)
+	stay := w.retime(ctx, ready, moved)
+	w.checkMoved(ctx, ready, moved)
 	slices.SortStableFunc(order, func(a, b instant) int {
 		return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.before, b.before))
 	})
 	wake := ready[:0:0]
 	for _, o := range order {
-		if !moves[o.index] {
+		if !stay[o.index] {
 			wake = append(wake, ready[o.index])
 		}
 	}
 	return wake
 }
 
+// move is a new instant for a due task.
+type move struct {
+	index int    // of the task in what the look found
+	rule  string // that puts it off
+	luascripts.Retiming
+}
+
 // checkMoved asks once more about tasks that were moved far ahead. A promotion that came between
 // the check and the move found the old entry, which was earlier, and left it as it was. One that
 // comes from now on finds the new entry.
-func (w *waker) checkMoved(ctx context.Context, ready []dueTask, moved []luascripts.Retiming, from []int) {
-	var tasks []luascripts.Retiming
+func (w *waker) checkMoved(ctx context.Context, ready []dueTask, moved []move) {
+	var tasks []move
 	var bookings []throttle.BookingRef
-	for n, m := range moved {
-		if booking, ok := w.bookingOf(ready[from[n]]); ok && m.In > movedFar {
+	for _, m := range moved {
+		if booking, ok := w.bookingOf(ready[m.index]); ok && m.In > movedFar {
 			tasks, bookings = append(tasks, m), append(bookings, booking)
 		}
 	}
@@ -454,12 +455,16 @@ type instant struct {
 // retime moves bookings to their new instants. It returns the indices of the ready tasks
 // that must not be woken now. A task that is not deferred any more is not among them:
 // wake.lua clears its entry.
-func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.Retiming, from []int, rules []string, waits []time.Duration) map[int]bool {
-	moves := make(map[int]bool)
+func (w *waker) retime(ctx context.Context, ready []dueTask, moved []move) (stay map[int]bool) {
+	stay = make(map[int]bool)
 	if len(moved) == 0 {
-		return moves
+		return stay
 	}
-	codes, err := luascripts.Retime(ctx, w.rdb, w.keys, false, moved)
+	retimings := make([]luascripts.Retiming, len(moved))
+	for n, m := range moved {
+		retimings[n] = m.Retiming
+	}
+	codes, err := luascripts.Retime(ctx, w.rdb, w.keys, false, retimings)
 	if err != nil {
 		w.logAndPause(ctx, "due tasks can't be re-timed", err)
 	}
@@ -467,13 +472,14 @@ func (w *waker) retime(ctx context.Context, ready []dueTask, moved []luascripts.
 		if err == nil && code != luascripts.Retimed {
 			continue
 		}
-		moves[from[n]] = true
+		m := moved[n]
+		stay[m.index] = true
 		if err == nil {
-			w.moved(ctx, moved[n], rules[n], ready[from[n]].At)
-			w.expect(waits[n])
+			w.moved(ctx, m.Retiming, m.rule, ready[m.index].At)
+			w.expect(m.In)
 		}
 	}
-	return moves
+	return stay
 }
 
 // moved notes that the booking of a task has moved to another instant.
@@ -520,7 +526,7 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 	if tell := w.cfg.Observer.Woken; tell != nil {
 		for i, code := range codes {
 			if code == luascripts.Woken {
-				tell(ctx, event.Woken{Task: w.task(due[i].ID), Policy: tasks[i].booking.Rules.Policy(), At: tasks[i].At})
+				tell(ctx, event.Woken{Task: w.task(due[i].ID), Policy: tasks[i].record.Rules.Policy(), At: tasks[i].At})
 			}
 		}
 	}
@@ -564,11 +570,11 @@ func (w *waker) wakeOffered(ctx context.Context, promoted promotion.Tasks, gone 
 
 // bookingOf is the booking of a deferred task, when it has one and its rules are known.
 func (w *waker) bookingOf(t dueTask) (throttle.BookingRef, bool) {
-	p := w.set.Lookup(t.booking.Rules.Policy())
+	p := w.set.Lookup(t.record.Rules.Policy())
 	if !t.known || p == nil {
 		return throttle.BookingRef{}, false
 	}
-	ids, costs, ok := t.booking.Rules.Read()
+	ids, costs, ok := t.record.Rules.Read()
 	return throttle.BookingRef{Policy: p, IDs: ids, Costs: costs, Job: luascripts.JobID(w.queue, t.ID)}, ok
 }
 
