@@ -20,6 +20,7 @@ import (
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/internal/precheck"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
@@ -83,17 +84,20 @@ func TestOperate(t *testing.T) {
 			"task": func(ts *testscript.TestScript, _ bool, args []string) {
 				book(ts, queue.NewTask(args[0], fmt.Appendf(nil, `{"to":%q}`, args[2]), asynq.TaskID(args[1])))
 			},
-			// taskThatWaits TYPE ID PHONE: a task whose rule is closed. A pool may take that for open for half a
-			// second yet: then the task has run, and comes again
+			// taskThatWaits TYPE ID PHONE: a task whose rule is closed. Pools may take that for open for half a
+			// second yet. Then the task runs, and comes again, until it has waited for a second
 			"taskThatWaits": func(ts *testscript.TestScript, _ bool, args []string) {
-				i := inspector(ts)
-				await(ts, args[1]+" waits", func() (bool, error) {
+				i, since := inspector(ts), time.Now()
+				await(ts, args[1]+" waits for a second", func() (bool, error) {
 					e, err := i.Explain(context.Background(), "default", args[1])
 					if e.State == inspect.StateMissing {
 						book(ts, queue.NewTask(args[0], fmt.Appendf(nil, `{"to":%q}`, args[2]), asynq.TaskID(args[1])))
-						return false, nil
+						err = nil
 					}
-					return e.State == inspect.StateClosed, err
+					if e.State != inspect.StateClosed {
+						since = time.Now()
+					}
+					return time.Since(since) > time.Second, err
 				})
 			},
 			// started ID ...: the tasks have started, and have no places in a line any more
@@ -171,8 +175,8 @@ func TestOperate(t *testing.T) {
 				before, _ := strconv.Atoi(args[1])
 				awaitProcesses(ts, rdb, before+1)
 			},
-			// scheduler and feeder run until the test ends
-			"scheduler": func(ts *testscript.TestScript, _ bool, _ []string) {
+			// scheduler N: a scheduler and a feeder run until the test ends, beside so many processes
+			"scheduler": func(ts *testscript.TestScript, _ bool, args []string) {
 				srv, _ := servers.Load(ts.Getenv("WORK"))
 				client, err := queue.NewClient(srv.(*redistest.Server).Client(t), queue.ClientConfig{})
 				ts.Check(err)
@@ -187,7 +191,8 @@ func TestOperate(t *testing.T) {
 				running.Go(func() { _ = s.Run(ctx) })
 				running.Go(func() { _ = f.Run(ctx) })
 				ts.Defer(func() { stop(); running.Wait() })
-				awaitProcesses(ts, srv.(*redistest.Server).Client(t), 2)
+				before, _ := strconv.Atoi(args[0])
+				awaitProcesses(ts, srv.(*redistest.Server).Client(t), before+2)
 			},
 			// feed IDS: a batch of elements with these ids, fed until all are enqueued or refused
 			"feed": func(ts *testscript.TestScript, _ bool, ids []string) {
@@ -243,6 +248,30 @@ func TestOperate(t *testing.T) {
 					channels, err := rdb.PubSubChannels(context.Background(), "hw:tail:*").Result()
 					return len(channels) == 0, err
 				})
+			},
+			// as ROLE: from now on the program is a user with the least rights of a role
+			"as": func(ts *testscript.TestScript, _ bool, args []string) {
+				srv, _ := servers.Load(ts.Getenv("WORK"))
+				role := map[string]precheck.Role{"viewer": precheck.Viewer, "operator": precheck.Operator}[args[0]]
+				user := []any{"acl", "setuser", args[0], "reset", "on", ">secret"}
+				for _, rule := range precheck.ACL(role, "hw") {
+					user = append(user, rule)
+				}
+				admin := srv.(*redistest.Server).Client(t)
+				ts.Check(admin.Do(context.Background(), user...).Err())
+				ts.Check(admin.ACLLogReset(context.Background()).Err())
+				ts.Setenv("HEADWAY_REDIS_URL", "redis://"+args[0]+":secret@"+srv.(*redistest.Server).Addr())
+			},
+			// nothingRefused: the server has refused nothing to that user, but for the name of a connection
+			"nothingRefused": func(ts *testscript.TestScript, _ bool, _ []string) {
+				srv, _ := servers.Load(ts.Getenv("WORK"))
+				log, err := srv.(*redistest.Server).Client(t).ACLLog(context.Background(), 100).Result()
+				ts.Check(err)
+				for _, e := range log {
+					if e.Object != "client|setname" && e.Object != "client|setinfo" {
+						ts.Fatalf("the server refused %s %q in %s", e.Reason, e.Object, e.Context)
+					}
+				}
 			},
 			// config NAME VALUE: of the server
 			"config": func(ts *testscript.TestScript, _ bool, args []string) {

@@ -263,7 +263,9 @@ func TestTheDocsListTheRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, role := range map[string]precheck.Role{"limiter": precheck.Limiter, "enqueuer": precheck.Enqueuer, "worker": precheck.Worker} {
+	for name, role := range map[string]precheck.Role{
+		"limiter": precheck.Limiter, "enqueuer": precheck.Enqueuer, "worker": precheck.Worker, "viewer": precheck.Viewer, "operator": precheck.Operator,
+	} {
 		line := "ACL SETUSER " + name + " on >PASSWORD " + strings.Join(precheck.ACL(role, "hw"), " ")
 		if !strings.Contains(string(text), "\n"+line+"\n") {
 			t.Errorf("docs/production.md lacks this line:\n%s", line)

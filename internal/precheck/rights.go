@@ -1,15 +1,20 @@
 package precheck
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Role is who needs the rights.
 type Role int
 
-// The roles, each with the rights of those before it.
+// The roles. All but the last have the rights of those before them.
 const (
 	Limiter  Role = iota // a program that only asks for permits
 	Enqueuer             // one that enqueues and books tasks, too
 	Worker               // a pool, a feeder or a schedule
+	Operator             // somebody who changes something, with the command headway or the dashboard
+	Viewer               // somebody who looks, with the command or the dashboard, and changes nothing
 )
 
 // right is a command that a role sends itself or through a script, as it is tried: with
@@ -85,17 +90,35 @@ var rights = []right{
 	{Enqueuer, "del TASK"},
 }
 
+// reads are the commands of a viewer.
+var reads = strings.Fields("get exists strlen getrange pttl zscore zmscore zcard zcount zrange zrevrange zrangebyscore hget hmget hgetall " +
+	"llen lrange smembers sismember time publish scan")
+
+// acts are the commands of an operator besides those of a viewer and a worker.
+var acts = strings.Fields("ltrim")
+
 // Commands are the commands that a role needs on keys, in the order in which they are
 // tried, without those that run scripts.
 func Commands(role Role) []string {
+	if role == Viewer {
+		return reads
+	}
 	var out []string
-	seen := make(map[string]bool)
-	for _, r := range rights {
-		name, _, _ := strings.Cut(r.trial, " ")
-		if r.from <= role && !seen[name] {
-			seen[name] = true
-			out = append(out, name)
+	add := func(names ...string) {
+		for _, name := range names {
+			if !slices.Contains(out, name) {
+				out = append(out, name)
+			}
 		}
+	}
+	for _, r := range rights {
+		if name, _, _ := strings.Cut(r.trial, " "); r.from <= role {
+			add(name)
+		}
+	}
+	if role == Operator {
+		add(reads...)
+		add(acts...)
 	}
 	return out
 }
@@ -104,7 +127,7 @@ func Commands(role Role) []string {
 // keys of a prefix.
 func ACL(role Role, prefix string) []string {
 	out := []string{"~" + prefix + ":*", "&" + prefix + ":*"}
-	if role >= Enqueuer {
+	if role != Limiter {
 		out = append(out, "~asynq:*", "&asynq:*")
 	}
 	for _, name := range Commands(role) {
