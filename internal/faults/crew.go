@@ -46,9 +46,14 @@ func (c *crew) start() error {
 	return nil
 }
 
+// running returns the processes that run.
+func (c *crew) running() []*process {
+	return slices.DeleteFunc(slices.Clone(c.processes), func(p *process) bool { return p.Over() })
+}
+
 // pick returns a process that runs.
 func (c *crew) pick(random *rand.Rand) (*process, error) {
-	running := slices.DeleteFunc(slices.Clone(c.processes), func(p *process) bool { return p.Over() })
+	running := c.running()
 	if len(running) == 0 {
 		return nil, errors.New("no worker process runs any more")
 	}

@@ -25,9 +25,13 @@ type Fault struct {
 	// KeepsLimits says that no limit is broken by what Redis forgets.
 	KeepsLimits bool
 
-	start  starter
-	limits throttle.Config // of the workers
-	every  time.Duration   // from the end of a strike to the next one, on average
+	// Long is how long a run takes until the fault has happened as often as docs/reliability.md wants.
+	Long time.Duration
+
+	start     starter
+	limits    throttle.Config // of the workers
+	atWorkers bool            // and Redis loses no reply
+	every     time.Duration   // from the end of a strike to the next one, on average
 	// strike does the fault once, and returns what it did when it is over. Nil does nothing.
 	strike func(ctx context.Context, r *run) (what string, err error)
 }
@@ -37,74 +41,96 @@ func All() []Fault {
 	always := []redisserver.Option{redisserver.AOF()}
 	everySecond := []redisserver.Option{redisserver.AOF(), redisserver.Arg("appendfsync", "everysec")}
 	return []Fault{
-		{Name: "none", About: "nothing happens: what to compare the others on one server with", start: alone("one server")},
+		{Name: "none", About: "nothing happens: what to compare the others on one server with", Long: time.Minute, start: alone("one server")},
 		{
 			Name: "workers", About: "again and again a worker process is killed, stands still for 3 s, or is stopped cleanly",
-			start: alone("one server"), every: time.Second, strike: strikeWorkers,
+			Long: 4 * time.Minute, start: alone("one server"), atWorkers: true, every: time.Second, strike: strikeWorkers,
+		},
+		{
+			Name: "workers-kill", About: "again and again a worker process is killed",
+			Long: 18 * time.Minute, start: alone("one server"), atWorkers: true, every: 500 * time.Millisecond, strike: killWorker,
+		},
+		{
+			Name: "deploy", About: "all worker processes are stopped and started one by one with another policy, and limits are changed while they run",
+			Long: 4 * time.Minute, start: alone("one server"), atWorkers: true, every: 2 * time.Second, strike: strikePolicies,
 		},
 		{
 			Name: "restart-always", About: "Redis is killed and started again, with appendfsync always",
-			start: alone("one server, AOF always", always...), every: 4 * time.Second, strike: restart,
+			Long: 9 * time.Minute, start: alone("one server, AOF always", always...), every: 4 * time.Second, strike: restart,
 		},
 		{
 			Name: "restart-everysec", About: "Redis is killed and started again, with appendfsync everysec", Forgets: true,
-			start: alone("one server, AOF everysec", everySecond...), every: 4 * time.Second, strike: restart,
+			Long: 9 * time.Minute, start: alone("one server, AOF everysec", everySecond...), every: 4 * time.Second, strike: restart,
 		},
 		{
 			Name: "restart-empty", About: "Redis without persistence is killed and started again: all is forgotten", Forgets: true, ForgetsAll: true,
-			start: alone("one server, no persistence"), every: 10 * time.Second, strike: restart,
+			Long: 9 * time.Minute, start: alone("one server, no persistence"), every: 4 * time.Second, strike: restart,
 		},
 		{
 			Name: "network", About: "latency and jitter, connections cut, replies lost, silence of 4 s",
-			start: behindProxy, every: 2 * time.Second, strike: strikeNetwork,
+			Long: 4 * time.Minute, start: behindProxy, every: 2 * time.Second, strike: strikeNetwork,
+		},
+		{
+			Name: "silence", About: "Redis takes calls, and answers none for a minute",
+			Long: 6 * time.Minute, start: alone("one server"), every: 20 * time.Second, strike: silence(time.Minute),
 		},
 		{
 			Name:  "server",
 			About: "full memory, CLIENT PAUSE, CLIENT KILL, SCRIPT FLUSH, FUNCTION FLUSH, a command that takes half a second, BGSAVE, a rewritten AOF",
-			start: alone("one server, AOF always", append(always, redisserver.Arg("enable-debug-command", "yes"))...), every: 2 * time.Second, strike: strikeServer,
+			Long:  4 * time.Minute, start: alone("one server, AOF always", append(always, redisserver.Arg("enable-debug-command", "yes"))...),
+			every: 2 * time.Second, strike: strikeServer,
 		},
 		{
 			Name: "sentinel-kill", About: "the master is killed, and Sentinel makes a replica the master", Forgets: true,
-			start: watched(), every: 5 * time.Second, strike: killMaster,
+			Long: 11 * time.Minute, start: watched(), every: 5 * time.Second, strike: killMaster,
 		},
 		{
 			Name: "sentinel-frozen", About: "the master stands still until Sentinel has replaced it, and comes back as a second master for a moment", Forgets: true,
-			start: watched(), every: 5 * time.Second, strike: freezeMaster,
+			Long: 18 * time.Minute, start: watched(), every: 5 * time.Second, strike: freezeMaster,
 		},
 		{
 			Name: "sentinel-min-replicas", About: "the master stands still, with min-replicas-to-write 1: without replicas it refuses to write", Forgets: true,
-			start: watched(redisserver.Arg("min-replicas-to-write", "1"), redisserver.Arg("min-replicas-max-lag", "2")), every: 5 * time.Second, strike: freezeMaster,
+			Long: 18 * time.Minute, start: watched(redisserver.Arg("min-replicas-to-write", "1"), redisserver.Arg("min-replicas-max-lag", "2")),
+			every: 5 * time.Second, strike: freezeMaster,
 		},
 		{
 			Name: "sentinel-failover", About: "SENTINEL FAILOVER, as it is", Forgets: true,
-			start: watched(), every: 5 * time.Second, strike: func(ctx context.Context, r *run) (string, error) { return failover(ctx, r, false) },
+			Long: 13 * time.Minute, start: watched(), every: 5 * time.Second, strike: failover(false),
 		},
 		{
 			Name: "sentinel-paused", About: "SENTINEL FAILOVER after CLIENT PAUSE 5000 WRITE on the master, as docs/production.md says",
-			start: watched(), every: 5 * time.Second, strike: func(ctx context.Context, r *run) (string, error) { return failover(ctx, r, true) },
+			Long: 13 * time.Minute, start: watched(), every: 5 * time.Second, strike: failover(true),
 		},
 		{
 			Name: "sentinel-held", About: "SENTINEL FAILOVER, with HoldAfterFailover", Forgets: true, KeepsLimits: true,
-			start: watched(), limits: throttle.Config{HoldAfterFailover: true}, every: 10 * time.Second,
-			strike: func(ctx context.Context, r *run) (string, error) { return failover(ctx, r, false) },
+			Long: 16 * time.Minute, start: watched(), limits: throttle.Config{HoldAfterFailover: true}, every: 10 * time.Second,
+			strike: failover(false),
 		},
 		{
 			Name: "sentinel-replicas", About: "SENTINEL FAILOVER, where both replicas must have a grant", Forgets: true, KeepsLimits: true,
-			start: watched(), limits: throttle.Config{Replicas: 2}, every: 5 * time.Second,
-			strike: func(ctx context.Context, r *run) (string, error) { return failover(ctx, r, false) },
+			Long: 13 * time.Minute, start: watched(), limits: throttle.Config{Replicas: 2}, every: 5 * time.Second,
+			strike: failover(false),
 		},
-		{Name: "cluster-none", About: "nothing happens on a cluster", start: cluster},
+		{Name: "cluster-none", About: "nothing happens on a cluster", Long: time.Minute, start: cluster},
 		{
 			Name: "cluster-kill", About: "a master of a cluster is killed, and its replica takes over", Forgets: true,
-			start: cluster, every: 5 * time.Second, strike: killNode,
+			Long: 9 * time.Minute, start: cluster, every: 5 * time.Second, strike: killNode,
 		},
 		{
 			Name: "cluster-failover", About: "CLUSTER FAILOVER on a replica",
-			start: cluster, every: 3 * time.Second, strike: clusterFailover,
+			Long: 4 * time.Minute, start: cluster, every: 3 * time.Second, strike: clusterFailover,
 		},
 		{
 			Name: "reshard", About: "slots move from one master of a cluster to another, that of the queue among them",
-			start: cluster, every: 2 * time.Second, strike: reshard,
+			Long: 2 * time.Minute, start: cluster, every: 2 * time.Second, strike: reshard,
+		},
+		{
+			Name: "cluster-nodes", About: "a master is added to a cluster, gets slots, gives them away, and is removed",
+			Long: 2 * time.Minute, start: cluster, every: 2 * time.Second, strike: addAndRemoveNode,
+		},
+		{
+			Name: "cluster-down", About: "a master of a cluster does not serve one of its slots, and so none, for two seconds",
+			Long: 3 * time.Minute, start: cluster, every: 3 * time.Second, strike: unserveSlot,
 		},
 	}
 }
@@ -127,7 +153,7 @@ func strikeWorkers(_ context.Context, r *run) (string, error) {
 	switch r.random.IntN(3) {
 	case 0:
 		p.kill()
-		return "a worker killed", r.crew.start()
+		return workerKilled, r.crew.start()
 	case 1:
 		p.standStill(3 * time.Second)
 		return "a worker stood still", nil
@@ -136,6 +162,48 @@ func strikeWorkers(_ context.Context, r *run) (string, error) {
 		return "", err
 	}
 	return "a worker stopped", r.crew.start()
+}
+
+const workerKilled = "a worker killed"
+
+func killWorker(_ context.Context, r *run) (string, error) {
+	p, err := r.crew.pick(r.random)
+	if err != nil {
+		return "", err
+	}
+	p.kill()
+	return workerKilled, r.crew.start()
+}
+
+// strikePolicies deploys the other policy, or lowers the limit of a phone for a moment. No limit is ever
+// above the one by which the run is judged.
+func strikePolicies(ctx context.Context, r *run) (string, error) {
+	if r.random.IntN(2) == 0 {
+		return "a limit changed twice", lowerForAMoment(ctx, r)
+	}
+	r.deployed++
+	r.crew.spec.Policies = [2]string{r.policies, r.otherPolicies}[r.deployed%2]
+	for _, p := range r.crew.running() {
+		if err := errors.Join(p.stop(), r.crew.start()); err != nil {
+			return "", err
+		}
+	}
+	return "a policy deployed", nil
+}
+
+func lowerForAMoment(ctx context.Context, r *run) error {
+	rdb := r.system.address.client()
+	defer rdb.Close()
+	phone := r.policy.Rules[0]
+	l, err := throttle.New(rdb, phone.Name, phone.Limit, throttle.Config{})
+	if err != nil {
+		return err
+	}
+	if _, err := l.SetLimit(ctx, throttle.Sliding(1, 3*phone.Limit.Window()/2), throttle.SetLimitOptions{}); err != nil {
+		return err
+	}
+	time.Sleep(r.upTo(4 * time.Second))
+	return l.UnsetLimit(ctx)
 }
 
 func restart(_ context.Context, r *run) (string, error) {
@@ -180,12 +248,8 @@ func strikeNetwork(_ context.Context, r *run) (string, error) {
 			return "", errors.New("no reply was lost")
 		}
 	case 3: // longer than go-redis waits for a reply
-		what = "silence"
-		if err := r.system.one.Pause(); err != nil {
-			return "", err
-		}
-		time.Sleep(4 * time.Second)
-		if err := r.system.one.Resume(); err != nil {
+		var err error
+		if what, err = silence(4*time.Second)(context.Background(), r); err != nil {
 			return "", err
 		}
 	}
@@ -193,6 +257,17 @@ func strikeNetwork(_ context.Context, r *run) (string, error) {
 		return "", errors.New(fault)
 	}
 	return what, nil
+}
+
+// silence lets Redis stand still.
+func silence(d time.Duration) func(context.Context, *run) (string, error) {
+	return func(_ context.Context, r *run) (string, error) {
+		if err := r.system.one.Pause(); err != nil {
+			return "", err
+		}
+		time.Sleep(d)
+		return "silence", r.system.one.Resume()
+	}
 }
 
 // What a strike is called that loses no reply, and so is no cause for a message to come again.
@@ -246,6 +321,14 @@ func unlessBusy(err error) error {
 // settlesWithin bounds the wait until all servers name the same master.
 const settlesWithin = time.Minute
 
+// anotherMaster waits until sentinels name another master.
+func anotherMaster(ctx context.Context, r *run, before *redisserver.Process) error {
+	return r.until(ctx, "sentinels name another master", func() bool {
+		now, err := r.system.watched.Master(ctx)
+		return err == nil && now != before
+	})
+}
+
 func killMaster(ctx context.Context, r *run) (string, error) {
 	w := r.system.watched
 	master, err := w.Master(ctx)
@@ -255,11 +338,7 @@ func killMaster(ctx context.Context, r *run) (string, error) {
 	if err := master.Kill(); err != nil {
 		return "", err
 	}
-	err = r.until(ctx, "sentinels name another master", func() bool {
-		now, err := w.Master(ctx)
-		return err == nil && now != master
-	})
-	return "the master killed", errors.Join(err, master.StartAgain(), w.Settled(ctx, settlesWithin))
+	return "the master killed", errors.Join(anotherMaster(ctx, r, master), master.StartAgain(), w.Settled(ctx, settlesWithin))
 }
 
 func freezeMaster(ctx context.Context, r *run) (string, error) {
@@ -271,40 +350,36 @@ func freezeMaster(ctx context.Context, r *run) (string, error) {
 	if err := master.Pause(); err != nil {
 		return "", err
 	}
-	err = r.until(ctx, "sentinels name another master", func() bool {
-		now, err := w.Master(ctx)
-		return err == nil && now != master
-	})
-	return "the master stood still", errors.Join(err, master.Resume(), w.Settled(ctx, settlesWithin))
+	return "the master stood still", errors.Join(anotherMaster(ctx, r, master), master.Resume(), w.Settled(ctx, settlesWithin))
 }
 
-func failover(ctx context.Context, r *run, paused bool) (string, error) {
-	w := r.system.watched
-	master, err := w.Master(ctx)
-	if err != nil {
-		return "", err
-	}
-	asked := time.Now()
-	if paused {
-		rdb := redis.NewClient(&redis.Options{Addr: master.Addr()})
-		err := rdb.Do(ctx, "client", "pause", "5000", "write").Err()
-		_ = rdb.Close()
+// failover asks the sentinels for another master. With paused nobody may write until it is there.
+func failover(paused bool) func(context.Context, *run) (string, error) {
+	return func(ctx context.Context, r *run) (string, error) {
+		w := r.system.watched
+		master, err := w.Master(ctx)
 		if err != nil {
 			return "", err
 		}
+		asked := time.Now()
+		if paused {
+			rdb := redis.NewClient(&redis.Options{Addr: master.Addr()})
+			err := rdb.Do(ctx, "client", "pause", "5000", "write").Err()
+			_ = rdb.Close()
+			if err != nil {
+				return "", err
+			}
+		}
+		if err := w.Failover(ctx); err != nil {
+			return "", err
+		}
+		err = anotherMaster(ctx, r, master)
+		what := "SENTINEL FAILOVER"
+		if paused && time.Since(asked) > 4*time.Second { // the recipe gives it five
+			what, r.forgot = "SENTINEL FAILOVER slower than the pause", true
+		}
+		return what, errors.Join(err, w.Settled(ctx, settlesWithin))
 	}
-	if err := w.Failover(ctx); err != nil {
-		return "", err
-	}
-	err = r.until(ctx, "sentinels name another master", func() bool {
-		now, err := w.Master(ctx)
-		return err == nil && now != master
-	})
-	what := "SENTINEL FAILOVER"
-	if paused && time.Since(asked) > 4*time.Second { // the recipe gives it five
-		what, r.forgot = "SENTINEL FAILOVER slower than the pause", true
-	}
-	return what, errors.Join(err, w.Settled(ctx, settlesWithin))
 }
 
 // shard returns a shard of the cluster at random, when each has its replica.
@@ -367,13 +442,26 @@ func replaced(ctx context.Context, r *run, s redisserver.Shard) bool {
 const movedKeys = 30
 
 func reshard(ctx context.Context, r *run) (string, error) {
-	cluster := r.system.cluster
-	all, err := cluster.Shards(ctx)
+	slots, err := usedSlots(ctx, r, movedKeys)
 	if err != nil {
 		return "", err
 	}
+	for _, slot := range slots {
+		if err := moveSlot(ctx, r, slot); err != nil {
+			return "", err
+		}
+	}
+	return "slots moved", nil
+}
+
+// usedSlots are the slot of the queue, and those of some keys at random.
+func usedSlots(ctx context.Context, r *run, n int) ([]int, error) {
+	all, err := r.system.cluster.Shards(ctx)
+	if err != nil {
+		return nil, err
+	}
 	keys := []string{"{" + queueName + "}"}
-	for len(keys) < movedKeys {
+	for len(keys) < n {
 		rdb := redis.NewClient(&redis.Options{Addr: all[r.random.IntN(len(all))].Master.Addr()})
 		key, err := rdb.RandomKey(ctx).Result()
 		_ = rdb.Close()
@@ -381,20 +469,19 @@ func reshard(ctx context.Context, r *run) (string, error) {
 			continue // this one has none at the moment
 		}
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		keys = append(keys, key)
 	}
+	var slots []int
 	for _, key := range keys {
 		slot, err := r.client.ClusterKeySlot(ctx, key).Result()
 		if err != nil {
-			return "", err
+			return nil, err
 		}
-		if err := moveSlot(ctx, r, int(slot)); err != nil {
-			return "", err
-		}
+		slots = append(slots, int(slot))
 	}
-	return "slots moved", nil
+	return slots, nil
 }
 
 // moveSlot moves a slot from the master that has it to another one.
@@ -409,4 +496,47 @@ func moveSlot(ctx context.Context, r *run, slot int) error {
 	}
 	others := slices.DeleteFunc(all, func(s redisserver.Shard) bool { return s.Master == from })
 	return r.system.cluster.Move(ctx, slot, from, others[r.random.IntN(len(others))].Master)
+}
+
+func addAndRemoveNode(ctx context.Context, r *run) (string, error) {
+	cluster := r.system.cluster
+	slots, err := usedSlots(ctx, r, movedKeys/2)
+	if err != nil {
+		return "", err
+	}
+	slices.Sort(slots)
+	slots = slices.Compact(slots)
+	added, err := cluster.AddMaster()
+	if err != nil {
+		return "", err
+	}
+	for _, slot := range slots {
+		owner, err := cluster.Owner(ctx, slot)
+		if err != nil {
+			return "", err
+		}
+		if err := cluster.Move(ctx, slot, owner, added); err != nil {
+			return "", err
+		}
+	}
+	time.Sleep(r.upTo(time.Second))
+	for _, slot := range slots {
+		if err := moveSlot(ctx, r, slot); err != nil {
+			return "", err
+		}
+	}
+	return "a node added and removed", errors.Join(cluster.RemoveMaster(added), cluster.Whole(ctx, settlesWithin))
+}
+
+func unserveSlot(ctx context.Context, r *run) (string, error) {
+	slots, err := usedSlots(ctx, r, 2)
+	if err != nil {
+		return "", err
+	}
+	serve, err := r.system.cluster.Unserve(ctx, slots[r.random.IntN(len(slots))])
+	if err != nil {
+		return "", err
+	}
+	time.Sleep(2 * time.Second)
+	return "a slot not served", errors.Join(serve(), r.system.cluster.Whole(ctx, settlesWithin))
 }

@@ -248,7 +248,7 @@ func (r *run) acceptTicks() {
 func (r *run) explained(before e2e.Arrival) bool {
 	at := time.UnixMicro(before.ArrivedUs)
 	return r.crew.struck(before.Sender, at) || slices.ContainsFunc(r.strikes, func(s Strike) bool {
-		atRedis := r.spec.Fault.Name != "workers" && !slices.Contains(losesNoReply, s.What)
+		atRedis := !r.spec.Fault.atWorkers && !slices.Contains(losesNoReply, s.What)
 		return atRedis && s.From.Before(at.Add(notesWithin)) && s.To.After(at.Add(-time.Second))
 	})
 }
@@ -404,15 +404,23 @@ func aroundTable(path string) (before, after string, err error) {
 
 func table(all []Report) string {
 	var b strings.Builder
-	b.WriteString("| fault | strikes | accepted | lost | sent again | without a cause | over a limit | limit used | stall at a strike, p50 / worst |\n")
-	b.WriteString("|---|--:|--:|--:|--:|--:|--:|--:|--:|\n")
+	b.WriteString("| fault | for | strikes | accepted | lost | sent again | without a cause | over a limit | limit used | stall at a strike, p50 / worst |\n")
+	b.WriteString("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, r := range all {
-		fmt.Fprintf(&b, "| `%s` | %d | %d | %d | %d | %d | %d | %.0f %% | %v / %v |\n", r.Fault, r.struck(), r.Accepted, r.Lost,
+		fmt.Fprintf(&b, "| `%s` | %v | %d | %d | %d | %d | %d | %d | %.0f %% | %v / %v |\n", r.Fault, minutes(r.For), r.struck(), r.Accepted, r.Lost,
 			r.Again, r.Unexplained, max(r.broken(), r.AtGateway), 100*r.Used, r.stallAt(50), r.stallAt(100))
 	}
 	if len(all) > 0 {
 		r := all[0]
-		fmt.Fprintf(&b, "\n%s, %d/s for %v a fault, %d worker processes, seed %d.\n", r.Server, r.Rate, r.For, r.Workers, r.Seed)
+		fmt.Fprintf(&b, "\n%s, %d/s, %d worker processes, seed %d.\n", r.Server, r.Rate, r.Workers, r.Seed)
 	}
 	return b.String()
+}
+
+// minutes is a time as 4m, and not as 4m0s.
+func minutes(d time.Duration) string {
+	if d >= time.Minute && d%time.Minute == 0 {
+		return fmt.Sprintf("%dm", d/time.Minute)
+	}
+	return d.String()
 }

@@ -49,18 +49,29 @@ rules:
 policies:
   sms:send: {rules: [phone, provider]}
 `
+	// Another policy for the same tasks, with one more rule and lower limits.
+	otherTemplate = `
+rules:
+  phone:    {limit: 1/3s, key: $.to}
+  tenant:   {limit: gcra 1000/1s burst 1000, key: =acme}
+  provider: {limit: %d/1s, key: =all}
+policies:
+  sms:send: {rules: [phone, tenant, provider]}
+`
 )
 
 // run is a run under way.
 type run struct {
-	spec    Spec
-	system  *system
-	client  *redis.ClusterClient // of a cluster; nil for others
-	crew    *crew
-	gateway *e2e.Gateway
-	policy  e2e.Policy     // by which it is judged
-	random  *mathrand.Rand // of the strikes
-	began   time.Time
+	spec                    Spec
+	system                  *system
+	client                  *redis.ClusterClient // of a cluster; nil for others
+	crew                    *crew
+	gateway                 *e2e.Gateway
+	policy                  e2e.Policy     // by which it is judged
+	policies, otherPolicies string         // YAML that is deployed, and that may be deployed instead
+	deployed                int            // how often another one was deployed
+	random                  *mathrand.Rand // of the strikes
+	began                   time.Time
 
 	strikes []Strike
 	forgot  bool // a strike did not go by the recipe, and Redis may have forgotten
@@ -115,7 +126,8 @@ func (r *run) start() error {
 	if r.policy, err = readPolicy(fmt.Sprintf(policyTemplate, phoneLimit, r.spec.Rate)); err != nil {
 		return err
 	}
-	text := fmt.Sprintf(policyTemplate, cmp.Or(r.spec.phone, phoneLimit), r.spec.Rate)
+	r.policies = fmt.Sprintf(policyTemplate, cmp.Or(r.spec.phone, phoneLimit), r.spec.Rate)
+	r.otherPolicies = fmt.Sprintf(otherTemplate, max(1, r.spec.Rate*9/10))
 	r.allowForSlots()
 	secret := make([]byte, 32)
 	rand.Read(secret) // never fails since Go 1.24
@@ -124,7 +136,7 @@ func (r *run) start() error {
 	}
 	r.gateway.SetTakes(gatewayTakes)
 	r.crew = &crew{dir: r.spec.Dir, spec: workerSpec{
-		Redis: system.address, Gateway: r.gateway.URL(), Policies: text, Secret: secret,
+		Redis: system.address, Gateway: r.gateway.URL(), Policies: r.policies, Secret: secret,
 		Grants: filepath.Join(r.spec.Dir, "grants.jsonl"), Phones: r.spec.Rate * phonesPerRate,
 		Hold: r.spec.Fault.limits.HoldAfterFailover, Replicas: r.spec.Fault.limits.Replicas,
 	}}

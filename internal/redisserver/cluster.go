@@ -26,16 +26,21 @@ const formsWithin = 30 * time.Second
 
 // Cluster is a Redis Cluster of our own, whose masters share the slots evenly. The order
 // of the masters is that of their slots, and that of the replicas is that of their masters.
-type Cluster struct{ Masters, Replicas []*Process }
+type Cluster struct {
+	Masters, Replicas []*Process
+
+	dir  string // where the nodes keep their files
+	made int    // nodes that were started, for the names of their directories
+}
 
 // LaunchCluster starts masters, and a replica for each if they are replicated. A replica takes
 // over about two seconds after its master died. The nodes keep their files below dir. The
 // caller ends it with [Cluster.Close].
 func LaunchCluster(dir string, masters int, replicated bool) (*Cluster, error) {
-	c := &Cluster{}
-	err := c.form(dir, masters)
+	c := &Cluster{dir: dir}
+	err := c.form(masters)
 	if err == nil && replicated {
-		err = c.replicate(dir)
+		err = c.replicate()
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -54,14 +59,42 @@ func (c *Cluster) Addrs() []string { return addrsOf(c.Nodes()) }
 // Close ends all nodes.
 func (c *Cluster) Close() error { return closeAll(c.Nodes()) }
 
-// AddMaster starts one more master, which has no slots. It keeps its files below dir.
-func (c *Cluster) AddMaster(dir string) (*Process, error) {
-	node, err := c.meet(dir, len(c.Nodes()))
+// AddMaster starts one more master, which has no slots.
+func (c *Cluster) AddMaster() (*Process, error) {
+	node, err := c.meet()
 	if err != nil {
 		return nil, err
 	}
 	c.Masters = append(c.Masters, node)
 	return node, c.joined()
+}
+
+// RemoveMaster ends a master that has no slots any more, and lets the others forget it.
+func (c *Cluster) RemoveMaster(node *Process) error {
+	id, err := ask(node.Addr(), "cluster myid")
+	if err != nil {
+		return err
+	}
+	errs := []error{node.Close()}
+	c.Masters = slices.DeleteFunc(c.Masters, func(m *Process) bool { return m == node })
+	for _, other := range c.Nodes() {
+		if other.Pid() != 0 {
+			errs = append(errs, tell(other.Addr(), "cluster", "forget", id))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Unserve lets the owner of a slot serve it no more, and with it no slot at all, until serve is called.
+func (c *Cluster) Unserve(ctx context.Context, slot int) (serve func() error, err error) {
+	owner, err := c.Owner(ctx, slot)
+	if err != nil {
+		return nil, err
+	}
+	if err := tell(owner.Addr(), "cluster", "delslots", slot); err != nil {
+		return nil, err
+	}
+	return func() error { return tell(owner.Addr(), "cluster", "addslots", slot) }, nil
 }
 
 // Shard is a master, who follows it, and its ranges of slots, first and last.
@@ -257,9 +290,9 @@ func epoch(node *Process, which string) (int64, error) {
 }
 
 // form starts the masters, and gives them their slots.
-func (c *Cluster) form(dir string, masters int) error {
+func (c *Cluster) form(masters int) error {
 	for i := range masters {
-		node, err := c.meet(dir, i)
+		node, err := c.meet()
 		if err != nil {
 			return err
 		}
@@ -272,9 +305,9 @@ func (c *Cluster) form(dir string, masters int) error {
 }
 
 // replicate gives each master a replica that has its data.
-func (c *Cluster) replicate(dir string) error {
+func (c *Cluster) replicate() error {
 	for range c.Masters {
-		replica, err := c.meet(dir, len(c.Nodes()))
+		replica, err := c.meet()
 		if err != nil {
 			return err
 		}
@@ -300,9 +333,12 @@ func (c *Cluster) replicate(dir string) error {
 	return nil
 }
 
-// meet starts the n-th node, which hears of the others.
-func (c *Cluster) meet(dir string, n int) (*Process, error) {
-	node, err := launchIn(dir, n, Arg("cluster-enabled", "yes"), Arg("cluster-node-timeout", clusterPatience), Arg("repl-diskless-sync-delay", "0"))
+// meet starts a node, which hears of the others.
+func (c *Cluster) meet() (*Process, error) {
+	n := c.made
+	c.made++
+	node, err := launchIn(c.dir, n, Arg("cluster-enabled", "yes"), Arg("cluster-node-timeout", clusterPatience), Arg("repl-diskless-sync-delay", "0"),
+		Arg("cluster-allow-replica-migration", "no")) // else a master that gave its last slot away becomes a replica
 	if err != nil || len(c.Masters) == 0 {
 		return node, err
 	}

@@ -1,6 +1,7 @@
 package redisserver
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -8,11 +9,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A master that dies is followed by its replica, and a slot moves with its keys.
+// A master that dies is followed by its replica, and a slot moves with its keys, to a master that was
+// added and is removed again, and can be left unserved.
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	c, err := LaunchCluster(dir, 2, true)
+	c, err := LaunchCluster(t.TempDir(), 2, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +29,7 @@ func TestCluster(t *testing.T) {
 		rdb.Set(t.Context(), fmt.Sprintf("{k}%d", i), i, 0)
 	}
 	slot := int(rdb.ClusterKeySlot(t.Context(), "k").Val())
-	added, err := c.AddMaster(dir)
+	added, err := c.AddMaster()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,6 +52,30 @@ func TestCluster(t *testing.T) {
 		return got == "kept", err
 	}); err != nil {
 		t.Errorf("the replica did not take over: %v", err)
+	}
+	if err := errors.Join(c.Masters[1].StartAgain(), Following(c.Masters[1])); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Move(t.Context(), slot, added, c.Masters[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(c.RemoveMaster(added), c.joined()); err != nil {
+		t.Errorf("a master that was added and removed: %v", err)
+	}
+	serve, err := c.Unserve(t.Context(), slot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := client(c.Masters[0].Addr())
+	defer owner.Close()
+	if err := owner.Get(t.Context(), "{k}0").Err(); !redis.HasErrorPrefix(err, "CLUSTERDOWN") {
+		t.Errorf("a slot that is not served answers %v, want CLUSTERDOWN", err)
+	}
+	if err := errors.Join(serve(), c.Whole(t.Context(), formsWithin)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := owner.Get(t.Context(), "{k}0").Result(); got != "0" || err != nil {
+		t.Errorf("served again, it answers %q, %v, want what was there", got, err)
 	}
 }
 

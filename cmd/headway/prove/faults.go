@@ -3,6 +3,7 @@
 package prove
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/headwayq/headway/internal/e2e"
@@ -28,6 +30,8 @@ const listFaults = "faults"
 // faultFlags are those of runs through faults.
 type faultFlags struct {
 	length, drain time.Duration
+	long          bool
+	together      int
 	seed          uint64
 	workers, rate int
 	keep          string
@@ -43,6 +47,8 @@ func (c *faultFlags) parse(args []string, stdout io.Writer) ([]faults.Fault, err
 	fs := flag.NewFlagSet("headway prove "+strings.Join(args[:n], " "), flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.DurationVar(&c.length, "for", time.Minute, "enqueue and strike for a `DURATION`")
+	fs.BoolVar(&c.long, "long", false, "go through each fault for as long as it takes to happen often enough for docs/reliability.md, instead of -for")
+	fs.IntVar(&c.together, "together", 1, "go through `N` faults at a time")
 	fs.DurationVar(&c.drain, "drain", 4*time.Minute, "let what waits run for a `DURATION` at most: what a killed process had comes back after a minute or two")
 	fs.Uint64Var(&c.seed, "seed", 0, "strike as a run with that `SEED` did (default another each time)")
 	fs.IntVar(&c.workers, "workers", 4, "start `N` worker processes")
@@ -81,6 +87,9 @@ func (c *faultFlags) parse(args []string, stdout io.Writer) ([]faults.Fault, err
 	}
 	if c.workers < 1 || c.workers > 100 {
 		bad("-workers is %d, want 1 to 100", c.workers)
+	}
+	if c.together < 1 || c.together > 100 {
+		bad("-together is %d, want 1 to 100", c.together)
 	}
 	if c.rate < 1 || c.rate > 1000 {
 		bad("-rate is %d, want 1 to 1000", c.rate)
@@ -132,19 +141,7 @@ func runFaults(ctx context.Context, args []string, e env) int {
 		_, _ = fmt.Fprintf(e.stderr, "headway prove: %v\n-h lists the flags\n", err)
 		return exitUsage
 	}
-	var reports []faults.Report
-	var failed []error
-	for _, f := range chosen {
-		if ctx.Err() != nil {
-			break
-		}
-		r, err := c.one(ctx, f, e)
-		if err == nil {
-			reports = append(reports, r)
-			err = errors.Join(r.Print(e.stdout), r.Failed())
-		}
-		failed = append(failed, err)
-	}
+	reports, failed := c.all(ctx, chosen, e)
 	if writes := c.report != "" || c.table != ""; writes && len(reports) < len(chosen) {
 		failed = append(failed, errors.New("not all faults were run to the end: -report and -table are not written"))
 	} else {
@@ -162,6 +159,52 @@ func runFaults(ctx context.Context, args []string, e env) int {
 	return exitOK
 }
 
+// all runs faults, some of them at a time. The reports are in their order, without those of runs
+// that were not led to their end.
+func (c *faultFlags) all(ctx context.Context, chosen []faults.Fault, e env) ([]faults.Report, []error) {
+	reports, failed := make([]*faults.Report, len(chosen)), make([]error, len(chosen))
+	e.stdout, e.stderr = &lines{w: e.stdout}, &lines{w: e.stderr}
+	slots := make(chan struct{}, c.together)
+	var wg sync.WaitGroup
+	for i, f := range chosen {
+		slots <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			r, err := c.one(ctx, f, e)
+			if err == nil {
+				var text bytes.Buffer
+				err = errors.Join(r.Print(&text), r.Failed())
+				_, _ = e.stdout.Write(text.Bytes())
+				reports[i] = &r
+			}
+			failed[i] = err
+		})
+	}
+	wg.Wait()
+	var whole []faults.Report
+	for _, r := range reports {
+		if r != nil {
+			whole = append(whole, *r)
+		}
+	}
+	return whole, failed
+}
+
+// lines is a writer for several goroutines.
+type lines struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
 // one runs one fault. What it leaves is kept if that was asked for, or if it failed.
 func (c *faultFlags) one(ctx context.Context, f faults.Fault, e env) (r faults.Report, err error) {
 	var dir string
@@ -177,10 +220,18 @@ func (c *faultFlags) one(ctx context.Context, f faults.Fault, e env) (r faults.R
 	if err != nil {
 		return faults.Report{}, err
 	}
-	say := func(format string, a ...any) { _, _ = fmt.Fprintf(e.stderr, format+"\n", a...) }
+	said := ""
+	if c.together > 1 {
+		said = f.Name + ": "
+	}
+	say := func(format string, a ...any) { _, _ = fmt.Fprintf(e.stderr, said+format+"\n", a...) }
 	say("%s, seed %d: %s", f.Name, c.seed, f.About)
+	length := c.length
+	if c.long {
+		length = f.Long
+	}
 	r, err = faults.Run(ctx, faults.Spec{
-		Fault: f, For: c.length, Drain: c.drain, Seed: c.seed, Workers: c.workers, Rate: c.rate, Dir: dir, Log: say,
+		Fault: f, For: length, Drain: c.drain, Seed: c.seed, Workers: c.workers, Rate: c.rate, Dir: dir, Log: say,
 	})
 	if err != nil || r.Failed() != nil || c.keep != "" {
 		say("what it left is in %s", dir)
