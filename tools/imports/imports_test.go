@@ -101,6 +101,7 @@ var edges = map[string][]string{
 
 // testEdges are what the tests of a package may import besides.
 var testEdges = map[string][]string{
+	"throttle":              {"internal/judge"},
 	"throttle/throttletest": {"event"},
 	"worker":                {"inspect", "queue/batch", "internal/judge"},
 	"internal/e2e/mailtest": {"queue/schedule"},
