@@ -101,7 +101,10 @@ func bullLimited(ctx context.Context, b *bench, rdb *redis.Client, name string, 
 // bullFree compares the pools without a limit.
 func bullFree(ctx context.Context, b *bench, rdb *redis.Client, addr, name string, jobs int, run func(bullJobs) (bullTook, error)) error {
 	figures, err := b.interleave(
-		func() (float64, error) { return drain(ctx, rdb, addr, headwayPool("no policy"), jobs) },
+		func() (float64, error) {
+			rate, _, err := drain(ctx, rdb, addr, headwayPool("no policy"), jobs)
+			return rate, err
+		},
 		func() (float64, error) {
 			took, err := run(bullJobs{Jobs: jobs, Concurrency: poolConcurrency})
 			return 1000 * float64(jobs) / took.FromStart, err

@@ -51,7 +51,7 @@ func pool(ctx context.Context, b *bench) error {
 	b.say("Tasks are in the queue before the clock starts; it stops with the last handler, which does nothing. Concurrency %d in all, up to %d "+
 		"connections a client for everybody. "+
 		"The pool has one asynq server in its process, its default. %s tasks on loopback, %s behind a proxy that makes a round trip %v longer. "+
-		"The rule is %v on one key, or 1000/1s for each of %d phones; the five are of five kinds, on keys from the phone to the whole.",
+		"Redis' processor time is that of INFO cpu. The rule is %v on one key, or 1000/1s for each of %d phones; the five are of five kinds, on keys from the phone to the whole.",
 		poolConcurrency, poolConnections, number(float64(near)), number(float64(far)), roundTrip, never, poolPhones)
 	for _, at := range []distance{
 		{"on loopback", "pool-near", proc.Addr(), near, 1.7},
@@ -72,9 +72,15 @@ func comparePools(ctx context.Context, b *bench, rdb *redis.Client, at distance)
 		headwayPool("five rules that never bind", easyRules()...),
 	}
 	theirs := []fleet{bareAsynq("a bare asynq.Server", 1), bareAsynq(fmt.Sprintf("%d bare asynq servers", manyServers), manyServers)}
+	all := slices.Concat(ours, theirs)
 	var measures []func() (float64, error)
-	for _, f := range slices.Concat(ours, theirs) {
-		measures = append(measures, func() (float64, error) { return drain(ctx, rdb, at.addr, f, at.tasks) })
+	spent := make([][]float64, len(all)) // of each fleet, in each round: Redis' processor time for a task
+	for i, f := range all {
+		measures = append(measures, func() (float64, error) {
+			rate, us, err := drain(ctx, rdb, at.addr, f, at.tasks)
+			spent[i] = append(spent[i], us)
+			return rate, err
+		})
 	}
 	rates, err := b.interleave(measures...)
 	if err != nil {
@@ -91,6 +97,7 @@ func comparePools(ctx context.Context, b *bench, rdb *redis.Client, at distance)
 			}
 			b.row(r)
 		}
+		b.row(against(at.where+", "+f.name+": Redis' processor time for a task", "µs", lower, theirs[0].name, spent[i], spent[len(ours)]))
 	}
 	for j, f := range theirs {
 		bars.bars = append(bars.bars, bar{label: f.name, value: median(rates[len(ours)+j])})
@@ -99,13 +106,14 @@ func comparePools(ctx context.Context, b *bench, rdb *redis.Client, at distance)
 	return nil
 }
 
-// drain measures how fast a fleet works a queue off, in tasks a second.
-func drain(ctx context.Context, rdb *redis.Client, addr string, f fleet, tasks int) (float64, error) {
+// drain measures how fast a fleet works a queue off, in tasks a second, and Redis' processor time
+// for each task, in microseconds.
+func drain(ctx context.Context, rdb *redis.Client, addr string, f fleet, tasks int) (rate, us float64, err error) {
 	if err := rdb.FlushAll(ctx).Err(); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	if err := fillQueue(ctx, rdb, tasks); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	var handled atomic.Int64
 	done := make(chan time.Time, 1)
@@ -115,22 +123,27 @@ func drain(ctx context.Context, rdb *redis.Client, addr string, f fleet, tasks i
 		}
 		return nil
 	})
+	before, err := cpuTime(ctx, rdb)
+	if err != nil {
+		return 0, 0, err
+	}
 	began := time.Now()
 	stop, err := f.start(addr, handler)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	timeout := time.NewTimer(drainWithin)
 	defer timeout.Stop()
 	select {
 	case ended := <-done:
-		return float64(tasks) / ended.Sub(began).Seconds(), stop()
+		after, err := cpuTime(ctx, rdb)
+		return float64(tasks) / ended.Sub(began).Seconds(), (after - before) / float64(tasks), errors.Join(err, stop())
 	case <-timeout.C:
 		err = fmt.Errorf("%s: %d of %d tasks within %v", f.name, handled.Load(), tasks, drainWithin)
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
-	return 0, errors.Join(err, stop())
+	return 0, 0, errors.Join(err, stop())
 }
 
 // fillQueue enqueues tasks to all phones in turns, in no particular order.

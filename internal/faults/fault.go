@@ -30,7 +30,7 @@ type Fault struct {
 
 	start     starter
 	limits    throttle.Config // of the workers
-	atWorkers bool            // and Redis loses no reply
+	atWorkers bool            // strikes do not touch replies of Redis: they explain no message that is sent again
 	every     time.Duration   // from the end of a strike to the next one, on average
 	// strike does the fault once, and returns what it did when it is over. Nil does nothing.
 	strike func(ctx context.Context, r *run) (what string, err error)
@@ -214,7 +214,7 @@ func restart(_ context.Context, r *run) (string, error) {
 	return "Redis killed", r.system.one.StartAgain()
 }
 
-func strikeNetwork(_ context.Context, r *run) (string, error) {
+func strikeNetwork(ctx context.Context, r *run) (string, error) {
 	p := r.system.proxy
 	what := ""
 	switch r.random.IntN(4) {
@@ -249,7 +249,7 @@ func strikeNetwork(_ context.Context, r *run) (string, error) {
 		}
 	case 3: // longer than go-redis waits for a reply
 		var err error
-		if what, err = silence(4*time.Second)(context.Background(), r); err != nil {
+		if what, err = silence(4*time.Second)(ctx, r); err != nil {
 			return "", err
 		}
 	}
@@ -261,11 +261,14 @@ func strikeNetwork(_ context.Context, r *run) (string, error) {
 
 // silence lets Redis stand still.
 func silence(d time.Duration) func(context.Context, *run) (string, error) {
-	return func(_ context.Context, r *run) (string, error) {
+	return func(ctx context.Context, r *run) (string, error) {
 		if err := r.system.one.Pause(); err != nil {
 			return "", err
 		}
-		time.Sleep(d)
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
+		}
 		return "silence", r.system.one.Resume()
 	}
 }

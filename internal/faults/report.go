@@ -31,6 +31,7 @@ type Report struct {
 	Seed    uint64         `json:"seed"`
 	For     time.Duration  `json:"for_ns"`
 	Workers int            `json:"workers"`
+	Others  int            `json:"others"` // runs that shared the machine
 	Rate    int            `json:"rate"`
 	Limits  string         `json:"limits"` // by which it is judged
 	Strikes map[string]int `json:"strikes"`
@@ -109,7 +110,7 @@ func (r *run) judge(ctx context.Context) (Report, error) {
 	rep := Report{
 		Fault: s.Fault.Name, About: s.Fault.About, Forgets: s.Fault.Forgets || r.forgot, Keeps: s.Fault.KeepsLimits,
 		System: r.system.about, Server: r.system.version(ctx),
-		Seed: s.Seed, For: s.For, Workers: s.Workers, Rate: s.Rate, Refused: r.refused,
+		Seed: s.Seed, For: s.For, Workers: s.Workers, Others: s.Others, Rate: s.Rate, Refused: r.refused,
 		Strikes: map[string]int{}, Breaches: map[string]int{},
 	}
 	var limits []string
@@ -412,7 +413,7 @@ func table(all []Report) string {
 	}
 	if len(all) > 0 {
 		r := all[0]
-		fmt.Fprintf(&b, "\n%s, %d/s, %d worker processes, seed %d.\n", r.Server, r.Rate, r.Workers, r.Seed)
+		fmt.Fprintf(&b, "\n%s, %d/s, %d worker processes, seed %d, %d faults at a time.\n", r.Server, r.Rate, r.Workers, r.Seed, 1+r.Others)
 	}
 	return b.String()
 }

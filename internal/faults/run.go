@@ -30,6 +30,7 @@ type Spec struct {
 	Drain   time.Duration // how long what waits may take after that
 	Seed    uint64        // decides what happens, and when
 	Workers int           // processes
+	Others  int           // runs that share the machine at the same time
 	Rate    int           // messages per second that the provider's limit lets through
 	Dir     string        // empty; servers keep their files there, and histories stay there
 	Log     func(format string, a ...any)

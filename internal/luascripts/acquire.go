@@ -57,7 +57,7 @@ type AcquireReply struct {
 	At       time.Time   // of the grant or the booking; when refused, the first instant possible
 	From     time.Time   // since when the ledgers admit it, which may be past
 	Now      time.Time   // Redis' clock
-	Promised time.Time   // what the job was told before; zero when it was not in the line
+	Promised time.Time   // what the job was promised before; zero when it was not in the line
 	Fence    int64       // of a grant with a lease: grows from lease to lease
 	Each     []time.Time // of a grant, by part: its instant, where they differ; else none, and all are At
 	Worth    []int64     // of a grant, by part: what cancel.lua needs to give all of it back; 0 is not known

@@ -17,7 +17,7 @@ var textJoins = map[string][]string{
 	},
 	"due.lua":      {`prefix .. long(short)`},
 	"clock.lua":    {`t[1] .. t[2]`}, // both as they came
-	"taskid.lua":   {`short .. what end`, `string.format("\3%d:", #short) .. short .. what`},
+	"taskid.lua":   {`short .. record end`, `string.format("\3%d:", #short) .. short .. record`},
 	"setlimit.lua": {`int(version) .. " " .. limit .. replaced`},
 	"sliding.lua": {
 		`call("GETRANGE", ledger.key, turn, -1) .. call("GETRANGE", ledger.key, HEADER, turn - 1)`,

@@ -50,7 +50,7 @@ const (
 // oldest when there are [AuditMax].
 func AppendAudit(ctx context.Context, c redis.Cmdable, prefix string, entry []byte) error {
 	key := auditKey(prefix)
-	_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
+	_, err := c.TxPipelined(ctx, func(p redis.Pipeliner) error {
 		p.LPush(ctx, key, entry)
 		p.LTrim(ctx, key, 0, AuditMax-1)
 		p.PExpire(ctx, key, auditTTL)
@@ -84,7 +84,7 @@ func SayProcess(ctx context.Context, c redis.Cmdable, prefix, id string, now tim
 		return fmt.Errorf("say that a process runs: %w", err)
 	}
 	all := processesKey(prefix)
-	_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
+	_, err := c.TxPipelined(ctx, func(p redis.Pipeliner) error {
 		p.ZAdd(ctx, all, redis.Z{Score: float64(now.UnixMicro()), Member: id})
 		p.ZRemRangeByScore(ctx, all, "-inf", "("+strconv.FormatInt(now.Add(-ProcessTTL).UnixMicro(), 10))
 		p.PExpire(ctx, all, ProcessTTL)

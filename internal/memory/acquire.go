@@ -19,7 +19,7 @@ func (c *call) again(token uint64, held int64) luascripts.AcquireReply {
 			worth = p.state.worth(p.numbers)
 		}
 		if l, ok := p.state.(*leases); ok {
-			if end, _ := p.holds(token); p.ledger.token == token {
+			if end, _ := p.heldAt(token); p.ledger.token == token {
 				r.Fence = l.fence
 			} else if end > 0 {
 				r.Fence = l.anew()
@@ -55,8 +55,8 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		r.Promoted = c.leftBehind()
 	case !v.bound:
 		c.grant(&r, v.at, a.Token)
-		// who came earlier than it was told leaves its followers behind; and turns may have
-		// been told the end of a lease, which comes nearer whenever one is given back
+		// who came earlier than it was promised leaves its followers behind; and turns may have
+		// been promised the end of a lease, which comes nearer whenever one is given back
 		leased := c.parts[len(c.parts)-1].kind == luascripts.Leases
 		early := func(p *ruleCall) bool { return leased || p.place == turn && p.myPromise > v.at+1000 }
 		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.promotions(early)
@@ -65,7 +65,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		v.at = c.book(v, g)
 		c.refuse()
 		r.Promoted = c.offerUnheard(v, c.leftBehind())
-		if p := v.by; p != nil && p.kind == luascripts.Leases && len(r.Promoted) > 0 { // it may be one of those who were just told when a lease ends
+		if p := v.by; p != nil && p.kind == luascripts.Leases && len(r.Promoted) > 0 { // it may be one of those who were just promised the end of a lease
 			v.at, _ = p.line.promised.score(p.me)
 		}
 	}

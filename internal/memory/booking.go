@@ -30,7 +30,7 @@ func (c *call) cancel(a luascripts.CancelArgs) (given bool) {
 }
 
 // found is when the grant of each rule was that a token holds, 0 or less when there is none,
-// and until when any of the rules may be told of it.
+// and until when a grant of any of the rules may be claimed by it.
 func (c *call) found(token uint64) (held []int64, until int64) {
 	held = make([]int64, len(c.parts))
 	if token == 0 {

@@ -36,7 +36,7 @@ const (
 // together.
 type line struct {
 	set
-	promised set // the instants told last, also to jobs that keep a turn
+	promised set // the instants promised last, also to jobs that keep a turn
 }
 
 // live never shortens what the line has.

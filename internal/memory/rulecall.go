@@ -235,9 +235,9 @@ func (p *ruleCall) store() {
 	}
 }
 
-// holds is the instant of a token's grant, negative when it was withdrawn. Who
+// heldAt is the instant of a token's grant, negative when it was withdrawn. Who
 // has a lease has it granted now.
-func (p *ruleCall) holds(token uint64) (at int64, known bool) {
+func (p *ruleCall) heldAt(token uint64) (at int64, known bool) {
 	if p.kind == luascripts.Leases {
 		switch end, known := p.tokens.score(token); {
 		case known && end > p.now:
@@ -266,7 +266,7 @@ func (p *ruleCall) holds(token uint64) (at int64, known bool) {
 // token is forgotten it is what the holder tells, if there may have been one then. 0 or less is
 // none.
 func (p *ruleCall) granted(token uint64, first int64) int64 {
-	held, known := p.holds(token)
+	held, known := p.heldAt(token)
 	if p.number > 1 && p.kind != luascripts.Leases {
 		held, known = first, first != 0
 		if token != 0 && p.ledger.token == token {

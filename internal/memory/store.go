@@ -234,7 +234,7 @@ func (s *Store) Acquire(a luascripts.AcquireArgs) luascripts.AcquireReply {
 			r.Status = luascripts.NotCovered
 			return
 		}
-		if held, known := c.parts[0].holds(a.Token); known {
+		if held, known := c.parts[0].heldAt(a.Token); known {
 			r = c.again(a.Token, held)
 			return
 		}
@@ -271,7 +271,7 @@ func (s *Store) Settle(a luascripts.AdjustArgs) luascripts.CancelReply {
 	var r luascripts.CancelReply
 	now, no := s.on(a.Rules, a.Policy, "", func(c *call) {
 		for i := range c.parts { // each remembers it as long as what it corrects counts there
-			if _, done := c.parts[i].holds(a.Charge); done && c.parts[i].cost != 0 {
+			if _, done := c.parts[i].heldAt(a.Charge); done && c.parts[i].cost != 0 {
 				return
 			}
 		}

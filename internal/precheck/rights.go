@@ -95,7 +95,7 @@ var reads = strings.Fields("get exists strlen getrange pttl zscore zmscore zcard
 	"llen lrange smembers sismember time publish scan")
 
 // acts are the commands of an operator besides those of a viewer and a worker.
-var acts = strings.Fields("ltrim")
+var acts = strings.Fields("ltrim multi exec")
 
 // Commands are the commands that a role needs on keys, in the order in which they are
 // tried, without those that run scripts.
@@ -127,14 +127,22 @@ func Commands(role Role) []string {
 // keys of a prefix.
 func ACL(role Role, prefix string) []string {
 	out := []string{"~" + prefix + ":*", "&" + prefix + ":*"}
-	if role != Limiter {
+	switch role {
+	case Limiter:
+	case Viewer: // asynq's tasks can be cancelled by its channels
+		out = append(out, "~asynq:*")
+	default:
 		out = append(out, "~asynq:*", "&asynq:*")
 	}
 	for _, name := range Commands(role) {
 		out = append(out, "+"+name)
 	}
 	// go-redis greets with HELLO. INFO is read at start, and by a pool every 3 s.
-	return append(out, "+subscribe", "+unsubscribe", "+hello", "+info", "+fcall", "+function|load", "+evalsha", "+eval", "+script|load")
+	out = append(out, "+subscribe", "+unsubscribe", "+hello", "+info")
+	if role != Viewer { // who loads a library can replace one that others call
+		out = append(out, "+fcall", "+function|load")
+	}
+	return append(out, "+evalsha", "+eval", "+script|load")
 }
 
 // args are the arguments of the trial.

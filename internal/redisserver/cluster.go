@@ -338,7 +338,8 @@ func (c *Cluster) meet() (*Process, error) {
 	n := c.made
 	c.made++
 	node, err := launchIn(c.dir, n, Arg("cluster-enabled", "yes"), Arg("cluster-node-timeout", clusterPatience), Arg("repl-diskless-sync-delay", "0"),
-		Arg("cluster-allow-replica-migration", "no")) // else a master that gave its last slot away becomes a replica
+		Arg("cluster-allow-replica-migration", "no"), // else a master that gave its last slot away becomes a replica
+		Arg("cluster-replica-validity-factor", "0"))  // else a replica tries to take over for half a minute only
 	if err != nil || len(c.Masters) == 0 {
 		return node, err
 	}

@@ -205,6 +205,14 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
+// lengthOf is how long a run through a fault takes.
+func (c *faultFlags) lengthOf(f faults.Fault) time.Duration {
+	if c.long {
+		return f.Long
+	}
+	return c.length
+}
+
 // one runs one fault. What it leaves is kept if that was asked for, or if it failed.
 func (c *faultFlags) one(ctx context.Context, f faults.Fault, e env) (r faults.Report, err error) {
 	var dir string
@@ -226,12 +234,8 @@ func (c *faultFlags) one(ctx context.Context, f faults.Fault, e env) (r faults.R
 	}
 	say := func(format string, a ...any) { _, _ = fmt.Fprintf(e.stderr, said+format+"\n", a...) }
 	say("%s, seed %d: %s", f.Name, c.seed, f.About)
-	length := c.length
-	if c.long {
-		length = f.Long
-	}
 	r, err = faults.Run(ctx, faults.Spec{
-		Fault: f, For: length, Drain: c.drain, Seed: c.seed, Workers: c.workers, Rate: c.rate, Dir: dir, Log: say,
+		Fault: f, For: c.lengthOf(f), Drain: c.drain, Seed: c.seed, Workers: c.workers, Others: c.together - 1, Rate: c.rate, Dir: dir, Log: say,
 	})
 	if err != nil || r.Failed() != nil || c.keep != "" {
 		say("what it left is in %s", dir)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/headwayq/headway/internal/faults"
 )
@@ -43,13 +44,24 @@ func TestFaultsAreListed(t *testing.T) {
 	}
 }
 
-// A run prints its report, and writes it as JSON and as a line of the table.
+// With -long each fault has a length of its own.
+func TestLongRuns(t *testing.T) {
+	t.Parallel()
+	for _, f := range faults.All() {
+		short, long := faultFlags{length: time.Second}, faultFlags{length: time.Second, long: true}
+		if short.lengthOf(f) != time.Second || long.lengthOf(f) != f.Long || f.Long < time.Minute {
+			t.Errorf("%s takes %v, and with -long %v, want 1s and a minute at least", f.Name, short.lengthOf(f), long.lengthOf(f))
+		}
+	}
+}
+
+// Runs at the same time print their reports, and write them as JSON and as lines of the table.
 func TestFaultRun(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	report, table := filepath.Join(dir, "report"), filepath.Join(dir, "table")
 	var stdout, stderr bytes.Buffer
-	args := []string{"restart-always", "-for", "4s", "-rate", "20", "-workers", "2", "-seed", "1", "-report", report, "-table", table, "-keep", filepath.Join(dir, "kept")}
+	args := []string{"restart-always", "none", "-together", "2", "-for", "4s", "-rate", "20", "-workers", "2", "-seed", "1", "-report", report, "-table", table, "-keep", filepath.Join(dir, "kept")}
 	if code := Run(t.Context(), args, strings.NewReader(""), &stdout, &stderr); code != exitOK {
 		t.Fatalf("code %d, stdout\n%sstderr\n%s", code, &stdout, &stderr)
 	}
@@ -58,11 +70,15 @@ func TestFaultRun(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal(text, &all)
 	}
-	if err != nil || len(all) != 1 || all[0].Sent != all[0].Accepted || all[0].Sent == 0 || all[0].Seed != 1 {
+	if err != nil || len(all) != 2 || all[0].Sent != all[0].Accepted || all[0].Sent == 0 || all[0].Seed != 1 || all[1].Fault != "none" || all[1].Sent != all[1].Accepted {
 		t.Errorf("the report is %+v, %v", all, err)
 	}
+	if !strings.Contains(stderr.String(), "none: none, seed 1: ") {
+		t.Errorf("stderr does not say whose its lines are:\n%s", &stderr)
+	}
 	line, err := os.ReadFile(table)
-	if err != nil || !strings.Contains(string(line), "\n| `restart-always` | ") {
+	if err != nil || !strings.Contains(string(line), "\n| `restart-always` | 4s | ") || !strings.Contains(string(line), "\n| `none` | 4s | 0 | ") ||
+		!strings.Contains(string(line), ", 2 faults at a time.") {
 		t.Errorf("the table is %q, %v", line, err)
 	}
 	for _, want := range []string{"fault ", "restart-always: Redis is killed", "lost ", "over a limit ", "stall at a strike "} {

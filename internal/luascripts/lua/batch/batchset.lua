@@ -5,7 +5,7 @@
 -- KEYS[3]  ahead      sorted set of its elements that are settled and not before the cursor
 -- KEYS[4]  batches    sorted set of the ids of batches that have not ended
 -- ARGV[1]  id         of the batch
--- ARGV[2]  what       pause, resume, cancel, pace, weight or window
+-- ARGV[2]  change     pause, resume, cancel, pace, weight or window
 -- ARGV[3]  n          pace: so many elements; weight: percent; window: how many
 -- ARGV[4]  per_us     pace: in this time
 -- returns  {status, now_us, open, then field, value ... of the record}; fields and values are text; status: 0 there is none; 1 done, or
@@ -20,7 +20,7 @@ local NEWER, answer_batch, delete_batch, newer = batch.NEWER, batch.answer_batch
 
 return function(keys, args)
   local batch = { record = keys[1], open = keys[2], ahead = keys[3], batches = keys[4], id = args[1] }
-  local record, n, per = args[2], args[3], args[4]
+  local change, n, per = args[2], args[3], args[4]
   local BECOMES = { pause = "paused", resume = "running", cancel = "cancelled" }
 
   local now = clock()
@@ -28,19 +28,19 @@ return function(keys, args)
   if not state then return { 0, now, 0 } end
   if newer(batch) then return { NEWER, now, 0 } end
   local status = 1
-  if state == "ended" or state == "cancelled" and record ~= "cancel" then status = 2 end
+  if state == "ended" or state == "cancelled" and change ~= "cancel" then status = 2 end
 
-  if status == 1 and BECOMES[record] and state ~= BECOMES[record] then
+  if status == 1 and BECOMES[change] and state ~= BECOMES[change] then
     redis.call("HDEL", batch.record, "resumed", "rebooked") -- frees: a full Redis does not refuse what follows
-    redis.call("HSET", batch.record, "state", BECOMES[record])
-    if record == "resume" then redis.call("HSET", batch.record, "resumed", int(now)) end
-  elseif status == 1 and record == "pace" then
+    redis.call("HSET", batch.record, "state", BECOMES[change])
+    if change == "resume" then redis.call("HSET", batch.record, "resumed", int(now)) end
+  elseif status == 1 and change == "pace" then
     redis.call("HSET", batch.record, "pace_n", n, "pace_us", per, "pace_at", int(now))
-  elseif status == 1 and not BECOMES[record] then
-    redis.call("HSET", batch.record, record, n)
+  elseif status == 1 and not BECOMES[change] then
+    redis.call("HSET", batch.record, change, n)
   end
   local left = redis.call("ZCARD", batch.open)
   local reply = answer_batch(batch, { status, now, left })
-  if record == "cancel" and status == 1 and left == 0 then delete_batch(batch) end
+  if change == "cancel" and status == 1 and left == 0 then delete_batch(batch) end
   return reply
 end

@@ -15,9 +15,9 @@ local function long(short)
 end
 
 -- entry names a task in due
-local function entry(short, what)
-  if what == "" or (string.byte(short, 1) == 2 and #short == 17) then return short .. what end
-  return string.format("\3%d:", #short) .. short .. what
+local function entry(short, record)
+  if record == "" or (string.byte(short, 1) == 2 and #short == 17) then return short .. record end
+  return string.format("\3%d:", #short) .. short .. record
 end
 
 -- parted is a task, and what it waits for, of an entry

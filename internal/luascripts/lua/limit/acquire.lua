@@ -50,8 +50,8 @@ local function counts_until(rule, at)
   return at + limit.W * ceil(permits / limit.n)
 end
 
--- close_after_failover closes the rules of a form until what this server may have forgotten has stopped to count. Where nobody can
--- say how long that is, the form has a text in `unheld`, and its calls fail
+-- close_after_failover closes the rules of a form until what this server may have forgotten has stopped to count.
+-- Where nobody can say how long that is, the form has a text in `unheld`, and its calls fail
 local function close_after_failover(form, now)
   local from, fault = since(now)
   form.unheld = fault

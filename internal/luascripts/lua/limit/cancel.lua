@@ -35,7 +35,7 @@ return function(keys, args)
   read_claims(rules, args, 5)
 
   -- each rule finds the grant, some by what the first one found; that one refuses until none of
-  -- them may be told of it. Who knew the token alone may know the instant later: it must not
+  -- them may be claimed by it. Who knew the token alone may know the instant later: it must not
   -- come back twice
   local first, claimed_until = nil, 0
   for _, rule in ipairs(rules) do

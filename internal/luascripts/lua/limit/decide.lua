@@ -123,10 +123,10 @@ end
 
 -- answer is the reply to a call; zeros at its end are left out
 local function answer(call, status, part, at, promoted)
-  local rules, from, promised, fence = call.rules, call.from, call.promised, call.fence
+  local rules, from, before, fence = call.rules, call.from, call.promised, call.fence
   promoted = missed(rules, call.now, promoted or {})
-  if #promoted == 0 and status ~= GRANTED and promised == 0 and not call.tell then return { status, part, at, from } end
-  local reply = { status, part, at, from, promised, fence, #promoted / 3 }
+  if #promoted == 0 and status ~= GRANTED and before == 0 and not call.tell then return { status, part, at, from } end
+  local reply = { status, part, at, from, before, fence, #promoted / 3 }
   for _, rule in ipairs(rules) do
     reply[#reply + 1] = status == GRANTED and rule.ledger.token == call.token and worth(rule) or 0
     reply[#reply + 1] = call.tell and rule.to_park and rule.closed == 0 and (rule.nobody or not anybody(rule)) and free(rule, call.now) or 0
@@ -149,7 +149,7 @@ local function repeated(call, held)
 end
 
 -- read opens the ledgers of a call whose keys stand behind keys[k]. The results:
---   1  whether nobody waits in any line
+--   1  whether all ledgers can be used and nobody waits in any line
 --   2  the status of a ledger that can't be used; nil when all can
 --   3  its rule
 --   4  what that status tells
@@ -220,9 +220,9 @@ end
 
 -- instant is when a call is admitted. The results:
 --   1  the instant
---   2  the rule that makes it wait, or GATE; nil when it is admitted now
---   3  the rule that makes the instant so late
---   4  true when it gets no place to wait at: for mode 3 of acquire.lua
+--   2  the rule that makes it wait, or GATE; nil or false when it is granted
+--   3  the rule that makes the instant so late, or GATE
+--   4  true when mode 3 of acquire.lua gives it no place
 local function instant(call)
   local rules, gate, mode, now, reach = call.rules, call.form.gate, call.form.mode, call.now, call.reach
   local at, by, binding = now, 1, nil
@@ -270,8 +270,8 @@ local function grant(script, call, at)
   for _, rule in ipairs(rules) do
     park(rule)
     if rule.ticket then leave(rule) end
-    -- who came earlier than it was told leaves its followers behind; and turns may have
-    -- been told the end of a lease, which comes nearer whenever one is given back
+    -- who came earlier than it was promised leaves its followers behind; and turns may have
+    -- been promised the end of a lease, which comes nearer whenever one is given back
     local early = rules[#rules].kind.lease and rule.turns_end > 0 or rule.in_turns and rule.my_promise > at + 1000
     if rule.first_unparked or rule.parked > 0 or early or rule.missed then promote(rule, now, promoted, early) end
     if rule.kind.lease then call.fence = rule.ledger.fence end
@@ -301,7 +301,7 @@ local function book(call, binding, at)
   local keeps = places.stand_for(rules, binding, at, now)
   done(rules, now)
   local promoted = offer_unheard(bound, now, left_behind(rules, keeps, now))
-  if #promoted > 0 and bound.kind.lease then at = promised(bound, bound.me) end -- it may be one of those who were just told when a lease ends
+  if #promoted > 0 and bound.kind.lease then at = promised(bound, bound.me) end -- it may be one of those who were just promised the end of a lease
   return answer(call, BOOKED, binding, at, promoted)
 end
 

@@ -8,7 +8,7 @@
 --
 -- The same sorted set holds, behind the tickets:
 -- promises  the instant that each job was promised last: member "@cost:job", score = the instant + PROMISED. A job keeps
---           its place until GRACE after it. Of a lease that is offered now it is OFFERED from now
+--           its place until GRACE after it. Of a lease that is offered now it is at most OFFERED from now
 -- MIXED     a member that is there while costs in the line differ
 -- CLOSED    a member whose score, less PROMISED, is the instant until which the key is closed
 -- and the members of close.lua, with scores above all instants

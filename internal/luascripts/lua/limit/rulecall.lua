@@ -123,7 +123,7 @@ end
 
 -- measure finds when a part admits me if all ahead of me go as early as they can:
 -- from then on it does, as long as nobody else comes. Turns ahead go when they were
--- promised, which may be later: when it refuses me, that is what I am told.
+-- promised, which may be later: when it refuses me, that is what I am promised.
 --
 -- Where costs differ nobody goes before the first who waits: a smaller job would take what
 -- that one waits for, again and again. So `held_up` says that I have a ticket and the first
