@@ -84,7 +84,7 @@ func SayProcess(ctx context.Context, c redis.Cmdable, prefix, id string, now tim
 		return fmt.Errorf("say that a process runs: %w", err)
 	}
 	all := processesKey(prefix)
-	_, err := c.TxPipelined(ctx, func(p redis.Pipeliner) error {
+	_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.ZAdd(ctx, all, redis.Z{Score: float64(now.UnixMicro()), Member: id})
 		p.ZRemRangeByScore(ctx, all, "-inf", "("+strconv.FormatInt(now.Add(-ProcessTTL).UnixMicro(), 10))
 		p.PExpire(ctx, all, ProcessTTL)
