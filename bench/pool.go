@@ -51,7 +51,8 @@ func pool(ctx context.Context, b *bench) error {
 	b.say("Tasks are in the queue before the clock starts; it stops with the last handler, which does nothing. Concurrency %d in all, up to %d "+
 		"connections a client for everybody. "+
 		"The pool has one asynq server in its process, its default. %s tasks on loopback, %s behind a proxy that makes a round trip %v longer. "+
-		"Redis' processor time is that of INFO cpu. The rule is %v on one key, or 1000/1s for each of %d phones; the five are of five kinds, on keys from the phone to the whole.",
+		"Redis' processor time is that of INFO cpu. The rule is %v on one key, or 1000/1s for each of %d phones; the five are of five kinds, on keys "+
+		"from the phone to the whole.",
 		poolConcurrency, poolConnections, number(float64(near)), number(float64(far)), roundTrip, never, poolPhones)
 	for _, at := range []distance{
 		{"on loopback", "pool-near", proc.Addr(), near, 1.7},
