@@ -89,6 +89,9 @@ func TestLostAnswerToADeferral(t *testing.T) {
 		if got := c.proxy.Cuts(); got != 1 {
 			t.Fatalf("%s: %d answers were lost, want 1", name, got)
 		}
+		if got := c.seen.first("a").grant.Promised.Sub(c.spent); got != c.per {
+			t.Errorf("%s: promised %v after the last permit, want %v", name, got, c.per)
+		}
 		most := syncer
 		if c.per >= syncer {
 			most = c.per + syncer

@@ -316,7 +316,7 @@ func (s server) try(ctx context.Context, pipe redis.Pipeliner) trials {
 	task := "asynq:{" + s.needs.Queue + "}:t:" + id
 	var t trials
 	for _, r := range rights {
-		if r.from <= s.needs.Role { // of a program: a viewer is none
+		if r.from <= s.needs.Role {
 			t.rights = append(t.rights, r)
 			t.sent = append(t.sent, pipe.Do(ctx, r.args(key, task, channel)...))
 		}

@@ -14,7 +14,7 @@ const (
 	Enqueuer             // one that enqueues and books tasks, too
 	Worker               // a pool, a feeder or a schedule
 	Operator             // somebody who changes something, with the command headway or the dashboard
-	Viewer               // somebody who looks, with the command or the dashboard, and changes nothing
+	Viewer               // somebody who looks, with the command or the dashboard, and changes nothing; no program, so not for [Needs]
 )
 
 // right is a command that a role sends itself or through a script, as it is tried: with

@@ -30,7 +30,7 @@ func TestFollow(t *testing.T) {
 		"pipeline": func(ctx context.Context) error { return set(ctx, rdb.Pipeline(), key) },
 	}
 	replica := replicas[1].Client(t)
-	within(t, time.Minute, func(ctx context.Context) error { return isMaster(ctx, replica) }) // that is Redis' own
+	within(t, 30*time.Second, func(ctx context.Context) error { return isMaster(ctx, replica) }) // that is Redis' own
 	took := time.Now()
 	for name, try := range tries {
 		within(t, 5*time.Second, try)

@@ -197,7 +197,7 @@ local function grant_at_once(script, form, token, reach)
   return answer({ rules = rules, now = now, token = token, tell = form.tell, from = from, promised = 0, fence = fence }, GRANTED, 0, at)
 end
 
--- find_places finds in each line the place of a call, and who is before it
+-- find_places looks up, in the line of each rule, the place of the call's job and the jobs ahead of it
 local function find_places(call)
   local now = call.now
   for _, rule in ipairs(call.rules) do
@@ -210,7 +210,7 @@ local function find_places(call)
   end
 end
 
--- widest_of is the last of the rates, or of all rules where there is none
+-- widest_of is the number of the last rule that is a rate. When all rules are leases, it is that of the last one
 local function widest_of(rules)
   for i = #rules, 1, -1 do
     if not rules[i].kind.lease then return i end

@@ -68,7 +68,7 @@ local function promised(rule, member)
   return mark(rule, "@" .. member)
 end
 
--- in_time says that a member who was promised p keeps its place although it did not come yet
+-- in_time says whether a job that was promised the instant p, and has not come yet, still keeps its place. My own job has come
 local function in_time(rule, member, p, now)
   return member == rule.me or (p and p + GRACE >= now)
 end
@@ -87,13 +87,16 @@ local function found_late(rule, member, ticket)
   rule.to_park[#rule.to_park + 1] = member
 end
 
--- look finds who waits: the ranks from `first_rank` to line_ends of the line, of which `front`
--- with its ticket is the first, and the ranks turn..turns_end-1 of the turns. Before
--- them stand so many `parked` jobs, and those that are late: their last promise is more than GRACE past.
--- Of these `to_park` has up to 20 of each, as arguments of a ZADD that parks them. `first_unparked` is the
--- first who is not parked yet, late or not; my place in the line and what I was promised are
--- read with that. With only_line the turns are not read, and count as none.
--- The first of the line is v where that was read, and nothing written since.
+-- look finds the jobs that wait. It sets these fields of the rule:
+--   parked          how many jobs at the head of the line are parked
+--   first_unparked  the first job that is not parked, late or not
+--   first_rank      the rank of the first job that is neither parked nor late; up to line_ends the jobs wait
+--   front           that job; front_ticket and front_promised are its ticket and its promise
+--   turn, turns_end, turn_front  the same of the turns: ranks turn to turns_end - 1 wait
+--   to_park         up to 20 late jobs of each set, as arguments of a ZADD that parks them
+-- A job is late when its last promise is more than GRACE ago. My own place and promise are read in the same
+-- call as those of first_unparked. With only_line the turns are not read, and count as none. v is the first
+-- job of the line, if the caller has read it and nothing was written since.
 local function look(rule, now, only_line, v)
   rule.parked, rule.first_rank, rule.end_rank, rule.to_park, rule.first_unparked, rule.front = 0, 0, 0, NONE, nil, nil
   rule.turn, rule.turns_end, rule.turns_late, rule.turn_front = 0, 0, NONE, nil
@@ -357,7 +360,7 @@ local function tell(rule, at, member, reply)
   reply[#reply + 1] = member
 end
 
--- sooner tells a member who was promised p, when it may come earlier than that
+-- sooner tells a job that it may come earlier, if its instant is now before p, which it was promised
 local function sooner(rule, now, member, p, reply)
   local at = earliest(rule, max(now, rule.closed), 0, cost_of(member))
   if (p or 0) - at > 1000 then tell(rule, at, member, reply) end

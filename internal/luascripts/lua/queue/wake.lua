@@ -21,8 +21,8 @@ local deferred = require("queue/deferred")
 local entry, long = taskid.entry, taskid.long
 local read_hw, ours, over, woken_as = deferred.read_hw, deferred.ours, deferred.over, deferred.woken_as
 
--- in_front reads the head of pending: who is woken now goes behind front[first] and all behind it, which were
--- woken before, with the other tasks that took turns with them
+-- in_front reads the head of pending. The tasks from front[first] on run first: they were woken before, and the other
+-- tasks among them took turns with those. The tasks that are woken now run after them
 local function in_front(pending, prefix)
   -- a task that was woken, and only that, has been pending since its mark
   local function woken(id)
