@@ -83,7 +83,7 @@ func perPhone(window time.Duration) queue.Policy {
 }
 
 func sms(id string) *queue.Task {
-	return queue.NewTask("sms", []byte(`{"to":"+4917"}`), asynq.TaskID(id), asynq.MaxRetry(3))
+	return queue.NewTask("sms", []byte(`{"to":"+4917012345678"}`), asynq.TaskID(id), asynq.MaxRetry(3))
 }
 
 // wait waits until so many spans have ended.
@@ -97,7 +97,7 @@ func (r *rig) wait(n int) []sdktrace.ReadOnlySpan {
 		}
 	}
 	for _, s := range r.spans.Ended() {
-		if strings.Contains(fmt.Sprint(s.Attributes(), s.Events(), s.Status(), s.Name()), "4917") {
+		if strings.Contains(fmt.Sprint(s.Attributes(), s.Events(), s.Status(), s.Name()), "4917012345678") {
 			r.Errorf("span %q holds a key: %v %v %v", s.Name(), s.Attributes(), s.Events(), s.Status())
 		}
 	}
@@ -134,7 +134,7 @@ func links(s sdktrace.ReadOnlySpan) (ids []trace.SpanID) {
 // to the attempt before. That the task waited is an event with the rule and the instant.
 func TestAttemptsAreLinked(t *testing.T) {
 	t.Parallel()
-	failed := errors.New("the provider of +4917 failed")
+	failed := errors.New("the provider of +4917012345678 failed")
 	var runs atomic.Int32
 	r := newRig(t, tracing.Config{}, perPhone(time.Second), asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		if !trace.SpanContextFromContext(ctx).IsValid() {
@@ -226,7 +226,7 @@ func TestWaitingIsNoError(t *testing.T) {
 // A handler that panics ends its span.
 func TestPanicEndsTheSpan(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, tracing.Config{}, perPhone(time.Millisecond), asynq.HandlerFunc(func(context.Context, *asynq.Task) error { panic("+4917") }))
+	r := newRig(t, tracing.Config{}, perPhone(time.Millisecond), asynq.HandlerFunc(func(context.Context, *asynq.Task) error { panic("+4917012345678") }))
 	if _, err := r.Enqueue(t.Context(), sms("a"), asynq.MaxRetry(0)); err != nil {
 		t.Fatal(err)
 	}
