@@ -134,3 +134,34 @@ func TestWithdrawnCallAmongOthersIsRefused(t *testing.T) {
 		t.Errorf("status %d and %d, want %d and %d", calls[0].Status, calls[1].Status, Granted, Withdrawn)
 	}
 }
+
+// On Redis Cluster each slot is asked about its own rule alone, by the short cut where nobody waits. A job
+// that another slot made wait has its turn there all the same, whether those behind it come alone or together.
+func TestTurnForAnotherSlotIsKept(t *testing.T) {
+	t.Parallel()
+	rdb, _ := timed(t)
+	ctx, token := t.Context(), uint64(0)
+	rules := one(NewLimitKeys("hw", "phone", "+49170"), Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}, 1)
+	call := func(job string) *Call {
+		token++
+		return &Call{AcquireArgs: AcquireArgs{Rules: rules, Policy: "p", Token: token, Job: job, Mode: GrantOrBook, MaxWait: -1}}
+	}
+	a := call("a")
+	if err := AcquireMany(ctx, rdb, []*Call{a}); err != nil || a.Status != Granted {
+		t.Fatalf("%+v, %v, want a grant", a.AcquireReply, err)
+	}
+	back := CancelArgs{Rules: rules, Policy: "p", Token: a.Token, Job: "a", Away: start.Add(10 * time.Second)}
+	if r, err := Cancel(ctx, rdb, back); err != nil || r.Status != Granted {
+		t.Fatalf("%+v, %v, want that the grant came back", r, err)
+	}
+	for _, calls := range [][]*Call{{call("b")}, {call("c"), call("d")}} {
+		if err := AcquireMany(ctx, rdb, calls); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range calls {
+			if c.Err != nil || c.Status != Booked || c.At.Before(start.Add(70*time.Second)) {
+				t.Errorf("%s: %+v, %v, want a place behind a, who comes after 10 s", c.Job, c.AcquireReply, c.Err)
+			}
+		}
+	}
+}

@@ -131,7 +131,7 @@ func runTwin(rt *rapid.T, world world, rdb redis.UniversalClient, raw *redis.Cli
 	}
 	w.drawPolicies()
 	w.calm = rapid.Bool().Draw(rt, "calm")
-	w.alone = w.calm || rapid.Bool().Draw(rt, "alone")
+	w.alone = rapid.Bool().Draw(rt, "alone")
 	for i := range rapid.SampledFrom([]int{0, 0, 7}).Draw(rt, "more jobs") { // a long line
 		w.jobs = append(w.jobs, fmt.Sprint("job ", i))
 	}

@@ -80,7 +80,7 @@ local read_form = kept(function(text)
   for _, rule in ipairs(form.rules) do form.worthy = form.worthy or rule.kind.worth ~= nil or rule.kind.lease ~= nil end
   local first = form.rules[1]
   form.first_grants = first.kind.first_grant and first.want == 1 and first.W >= COPY -- its first token is in the ledger alone
-  form.may_be_short = #form.rules == 1 and form.mode < 2 and not (form.gate or form.tell or form.turns or first.kind.lease) and first.rule_closed == 0
+  form.may_be_short = #form.rules == 1 and form.mode < 2 and not (form.gate or form.tell or first.kind.lease) and first.rule_closed == 0
   form.short = form.may_be_short
   for i, rule in ipairs(form.rules) do form.closings[i] = rule.rule_closed end
   return form
@@ -102,7 +102,7 @@ local function look_around(script, forms, keys)
       n = n + 1
       ledgers[n], tokens[n] = key, keys[k + 2]
     end
-    if key ~= before or form.keys > 3 then
+    if key ~= before or #form.rules > 1 then
       for j = 1, #form.rules do lines[#lines + 1] = keys[k + 3 * j] end
     end
     k, before = k + form.keys, key
@@ -129,8 +129,8 @@ end
 
 -- last_alike is the last of the calls from i on that are of its form and on its key
 local function last_alike(forms, keys, k, i)
-  local last = i
-  while forms[last + 1] == forms[i] and keys[k + 3 * (last - i) + 4] == keys[k + 1] do last = last + 1 end
+  local last, form = i, forms[i]
+  while forms[last + 1] == form and keys[k + form.keys * (last + 1 - i) + 1] == keys[k + 1] do last = last + 1 end
   return last
 end
 
@@ -196,7 +196,7 @@ local function answer_all(script, forms, keys, args)
         next = ok and from or last + 1
         for n = i, ok and 0 or last do answers[n] = -2 end
       end
-      k = k + 3 * (next - i)
+      k = k + form.keys * (next - i)
     end
     if next > i then
       i = next
