@@ -13,7 +13,7 @@ LINT := go tool -modfile=tools/golangci/go.mod golangci-lint
 GOTEST := -vet=off -shuffle=on -count=1 -timeout 20m
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test test-race test-plain test-virtual soak faults mutants accept docs measures fuzz bench bench-short
+.PHONY: help run check test test-race test-programs test-plain test-virtual soak faults mutants accept docs measures fuzz bench bench-short
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,12 +31,13 @@ check: ## look at the code without running it: gofmt, go vet, golangci-lint
 	cd bench && go vet ./... && $(subst tools/,../tools/,$(LINT)) run
 
 # The race detector makes Lua and the embedded Redis several times slower. So these run
-# without it: packages whose tests run whole programs, the scripts and their twin in Go,
-# which make one call after another, packages that start no goroutine, and tests named TestVirtual,
-# which make days pass in virtual time, or thousands of calls at one instant. `make soak` runs all of
-# them with it. The embedded Redis makes a new Lua for each script, so garbage is collected less often
-# there: a fifth less time.
-PLAIN := ./e2e ./cmd/... ./examples/... ./internal/luascripts ./internal/memory ./internal/faults ./internal/redisserver ./event/eventlog ./internal/cronspec ./internal/judge \
+# without it: PROGRAMS, whose tests run whole programs and servers, and mostly wait; PLAIN, the scripts
+# and their twin in Go, which make one call after another, and packages that start no goroutine; and
+# tests named TestVirtual, which make days pass in virtual time, or thousands of calls at one instant.
+# `make soak` runs all of them with it. The embedded Redis makes a new Lua for each script, so garbage is
+# collected less often there: a fifth less time.
+PROGRAMS := ./internal/faults ./e2e ./cmd/... ./examples/... ./internal/redisserver
+PLAIN := ./internal/luascripts ./internal/memory ./event/eventlog ./internal/cronspec ./internal/judge \
 	./internal/rediserr ./internal/simulate ./internal/stderrlog ./queue/internal/check ./queue/internal/yamlfile ./throttle/internal/civil ./tools/...
 
 test: ## install redis-server, and prometheus and chromium if it can, where they are missing, check, run all tests in their short form, and each benchmark once
@@ -44,14 +45,18 @@ test: ## install redis-server, and prometheus and chromium if it can, where they
 	-tools/install-prometheus
 	-tools/install-chromium
 	@$(MAKE) --no-print-directory check
-	@$(MAKE) --no-print-directory --output-sync=target -j 2 test-race test-virtual test-plain
+	@$(MAKE) --no-print-directory --output-sync=target -j 3 test-race test-programs test-virtual test-plain
 	cd bench && go test -count=1 -timeout 10m ./...
 	@$(MAKE) --no-print-directory bench-short
 
-# Two parts of the tests run side by side. The longest packages come first.
+# Three parts of the tests run side by side: on two cores a third part takes the time that the two others
+# wait. The longest packages come first.
 # A program with the race detector sleeps for a second at its end, unless it is told otherwise.
 test-race:
-	GORACE=atexit_sleep_ms=50 go test -race -short -p 1 -parallel 4 -skip '^TestVirtual' $(GOTEST) $$(go list ./worker ./throttle ./... | grep -vxF "$$(go list $(PLAIN))")
+	GORACE=atexit_sleep_ms=50 go test -race -short -p 1 -parallel 4 -skip '^TestVirtual' $(GOTEST) $$(go list ./worker ./throttle ./... | grep -vxF "$$(go list $(PROGRAMS) $(PLAIN))")
+
+test-programs:
+	go test -short -p 1 -parallel 4 $(GOTEST) $(PROGRAMS)
 
 test-plain:
 	go test -short -p 1 -parallel 4 $(GOTEST) $(PLAIN)
