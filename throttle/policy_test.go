@@ -233,6 +233,63 @@ func TestPolicyKeepsTurns(t *testing.T) {
 	s.by(s.redeem(p, jobRequest(2, "C", "late")), "phone", 4*time.Minute)
 }
 
+// Jobs of other policies do not see the turns of a policy. A job of that policy counts both, each by its
+// own cost: those who came to the line meanwhile, and the turns before it.
+func TestPolicyCountsLineAndTurnsByTheirCosts(t *testing.T) {
+	t.Parallel()
+	type ask func(job string, cost int) throttle.Decision
+	for name, tt := range map[string]struct {
+		phone, provider throttle.Limit
+		run             func(s *scene, p *throttle.Policy, ask ask)
+	}{
+		"a turn of two, and one in the line": {throttle.Sliding(3, time.Minute), throttle.Sliding(1, time.Minute), func(s *scene, p *throttle.Policy, ask ask) {
+			s.by(ask("turn", 2), "provider", time.Minute)
+			s.at(2 * time.Second)
+			s.want(s.try(p.Rules()[0], 3), true, 2*time.Second)
+			s.by(s.redeem(p.Rules()[0].Policy(), throttle.Request{Key: key, Cost: 1, Job: "other"}), "phone", 62*time.Second)
+			s.by(ask("last", 1), "phone", 122*time.Second) // at 62 s the two before it take all three
+		}},
+		"turns of one and three, and nobody in the line any more": {throttle.Sliding(4, time.Minute), throttle.Sliding(1, time.Minute), func(s *scene, p *throttle.Policy, ask ask) {
+			s.by(ask("first turn", 1), "provider", time.Minute)
+			s.by(ask("second turn", 3), "provider", 2*time.Minute)
+			s.at(2 * time.Second)
+			s.want(s.try(p.Rules()[0], 4), true, 2*time.Second)
+			alone := throttle.Request{Key: key, Cost: 1, Job: "other"}
+			s.by(s.redeem(p.Rules()[0].Policy(), alone), "phone", 62*time.Second)
+			if _, err := p.Rules()[0].Policy().Cancel(t.Context(), alone); err != nil {
+				t.Fatal(err)
+			}
+			s.by(ask("last", 1), "phone", 122*time.Second) // at 62 s the turns take all four
+		}},
+		"a turn of three that came behind three of another policy": {throttle.Sliding(4, time.Minute), throttle.Sliding(1, 10*time.Minute), func(s *scene, p *throttle.Policy, ask ask) {
+			s.by(ask("first turn", 1), "provider", 10*time.Minute)
+			s.at(2 * time.Second)
+			s.want(s.try(p.Rules()[0], 4), true, 2*time.Second)
+			alone := throttle.Request{Key: key, Cost: 3, Job: "other"}
+			s.by(s.redeem(p.Rules()[0].Policy(), alone), "phone", 62*time.Second)
+			s.by(ask("second turn", 3), "phone", 11*time.Minute) // the first goes at 10 minutes, and the other with it
+			if _, err := p.Rules()[0].Policy().Cancel(t.Context(), alone); err != nil {
+				t.Fatal(err)
+			}
+			s.at(62 * time.Second)
+			s.by(ask("second turn", 3), "provider", 20*time.Minute)
+			s.by(ask("last", 1), "phone", 20*time.Minute) // behind the second, which goes then
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			p := newPolicy(t, s.limiter("phone", tt.phone), s.limiter("provider", tt.provider))
+			s.want(s.redeem(p, jobRequest(2, "B", "spends the provider")), true, 0)
+			tt.run(s, p, func(job string, cost int) throttle.Decision {
+				r := jobRequest(2, key, job)
+				r.Cost = cost
+				return s.redeem(p, r)
+			})
+		})
+	}
+}
+
 // What another policy took meanwhile counts: then the phone refuses who was
 // waiting for the provider, and it keeps its turn.
 func TestPolicyWaitsWhereItIsRefusedNow(t *testing.T) {

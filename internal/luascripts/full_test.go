@@ -190,3 +190,30 @@ func TestPitfall36FullRedis(t *testing.T) {
 	}
 	keysHaveALife(t, raw)
 }
+
+// A job that was put off behind others of its closing may leave, too: what is noted of it is
+// written behind what is taken away.
+func TestFullRedisAndAJobThatWasPutOff(t *testing.T) {
+	t.Parallel()
+	rdb, raw := timed(t, redistest.Arg("maxmemory", "8mb"), redistest.Arg("maxmemory-policy", "noeviction"))
+	rules := one(NewLimitKeys("hw", "rule", "id"), Numbers{Kind: Sliding, Permits: 3, Window: time.Minute}, 1)
+	for _, job := range []string{"a", "b", "c"} {
+		if r, err := Close(t.Context(), rdb, CloseArgs{Rules: rules, Rule: 1, Job: job, For: time.Minute}); err != nil || r.Status != Granted {
+			t.Fatalf("Close for %s = %+v, %v", job, r, err)
+		}
+	}
+	if _, err := Cancel(t.Context(), rdb, CancelArgs{Rules: rules, Job: "nobody"}); err != nil { // the text is known before memory runs out
+		t.Fatal(err)
+	}
+	line := rules[0].line
+	squeezed := func() float64 { return raw.ZScore(t.Context(), line, "squeezed").Val() }
+	before := squeezed()
+	var full filler
+	full.fill(t, raw)
+	if r, err := Cancel(t.Context(), rdb, CancelArgs{Rules: rules, Job: "b"}); err != nil {
+		t.Errorf("Cancel = %+v, %v, want nil", r, err)
+	}
+	if after := squeezed(); after != before-1 {
+		t.Errorf("what is noted of those who were put off went from %.0f to %.0f, want one less", before, after)
+	}
+}

@@ -415,7 +415,7 @@ func Claim(ctx context.Context, c redis.Scripter, k QueueKeys, owner string, ttl
 func ReplanDone(ctx context.Context, c redis.Scripter, k QueueKeys, owner string, rules []RuleVersion) (bool, error) {
 	n, err := replanDoneScript.Run(ctx, c, []string{k.claim, k.planned}, pairs(rules, owner, len(rules))...).Int()
 	if err != nil {
-		return false, fmt.Errorf("replan_done.lua: %w", err)
+		return false, replanDoneScript.failed(err)
 	}
 	return n == 1, nil
 }

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -133,6 +134,11 @@ func (q *line) overdue(m string, now int64) bool {
 	return !known || promised+grace < now
 }
 
+// anyPromise says whether any job has a place: in the line, or among the turns of some policy.
+func (q *line) anyPromise() bool {
+	return slices.ContainsFunc(q.promised.order, func(p scored[string]) bool { return jobOf(p.member) != "" })
+}
+
 // anybody says that somebody waits, late or not.
 func (q *line) anybody() bool { return q.below(live) < q.len() }
 
@@ -184,6 +190,12 @@ type ahead struct {
 
 // count is how many they are.
 func (a ahead) count() int { return max(0, a.last-a.first) + max(0, a.lastTurn-a.firstTurn) }
+
+// differ says that the first in the line and the first turn do not cost the same: who came to
+// the line by another policy did not see these turns.
+func (a ahead) differ() bool {
+	return a.first < a.last && a.firstTurn < a.lastTurn && costOf(a.line.order[a.first].member) != costOf(a.turns.order[a.firstTurn].member)
+}
 
 // cost is that of the first of them, which all have where costs are not mixed.
 func (a ahead) cost() int64 {

@@ -56,6 +56,7 @@ func (p *ruleCall) look() {
 	if p.place != nowhere {
 		p.ahead.last, p.ahead.lastTurn = p.line.below(p.ticket), p.turns.below(p.ticket)
 	}
+	p.ahead.mixed = p.ahead.mixed || p.ahead.differ()
 	p.measure()
 }
 
@@ -215,7 +216,7 @@ func (p *ruleCall) park() {
 			p.line.add(m, ticket-park)
 		}
 	}
-	if len(p.late) > 0 {
+	if len(p.view.late)+len(p.late) > 0 {
 		p.line.keep(p.now, p.now, p.extra)
 	}
 }
@@ -347,7 +348,7 @@ func (p *ruleCall) leave() {
 	p.line.drop(p.me)
 	p.turns.drop(p.me)
 	p.line.promised.drop(p.me)
-	if p.line.len() == 0 && p.turns.len() == 0 {
+	if p.line.len() == 0 && !p.line.anyPromise() {
 		for _, name := range []string{mixed, squeezed, lastPostponed, postponedIn} {
 			p.line.promised.drop(name)
 		}
@@ -368,16 +369,12 @@ func (p *ruleCall) keep(at int64) {
 	p.turns.live(p.now, at-p.now+late+p.extra)
 }
 
-// mix notes that costs differ: this job's is not that of the first job in line or, where no
-// job waits, of the first turn.
+// mix notes that costs differ: this job's is not that of the first job in line, or of the
+// first turn.
 func (p *ruleCall) mix() {
-	first := ""
-	if at := p.line.below(live); at < p.line.len() {
-		first = p.line.order[at].member
-	} else if p.turns.len() > 0 {
-		first = p.turns.order[0].member
-	}
-	if first != "" && costOf(first) != costOf(p.me) {
+	mine := costOf(p.me)
+	at := p.line.below(live)
+	if at < p.line.len() && costOf(p.line.order[at].member) != mine || p.turns.len() > 0 && costOf(p.turns.order[0].member) != mine {
 		p.line.mix()
 	}
 }

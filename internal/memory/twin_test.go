@@ -225,6 +225,47 @@ func (w *twin) lose(r *rule) {
 	w.store.Drop(r.key)
 }
 
+// TestTwinParkedAreKept: a call that parks a job keeps its place for an hour from then on.
+func TestTwinParkedAreKept(t *testing.T) {
+	t.Parallel()
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true)
+	t.Cleanup(m.Close)
+	rdb := redis.NewClient(redistest.MiniOptions(m))
+	t.Cleanup(func() { _ = rdb.Close() })
+	now := start
+	store := memory.New(func() time.Time { return now })
+	parts := []luascripts.RuleCall{{
+		LimitKeys: luascripts.NewLimitKeys("hw", "rule", "id"),
+		Numbers:   luascripts.Numbers{Kind: luascripts.Sliding, Permits: 1, Window: time.Minute}, Cost: 1,
+	}}
+	for i, step := range []struct {
+		at   time.Duration
+		mode luascripts.Mode
+		job  string
+		want luascripts.Status
+	}{
+		{0, luascripts.GrantOrBook, "a", luascripts.Granted},
+		{0, luascripts.GrantOrBook, "b", luascripts.Booked},
+		{time.Hour, luascripts.Try, "", luascripts.Granted}, // b is an hour late
+	} {
+		now = start.Add(step.at)
+		m.SetTime(now)
+		a := luascripts.AcquireArgs{Rules: parts, Token: uint64(i + 1), Job: step.job, Mode: step.mode, MaxWait: -1}
+		got, err := luascripts.Acquire(t.Context(), rdb, a)
+		if memo := store.Acquire(a); err != nil || got.Status != step.want || memo.Status != step.want {
+			t.Fatalf("step %d: status %d, %v in Redis, %d in memory, want %d", i, got.Status, err, memo.Status, step.want)
+		}
+	}
+	now = start.Add(time.Hour + 10*time.Minute)
+	m.SetTime(now)
+	place := luascripts.RefreshArgs{Rules: parts, Job: "b"}
+	got := luascripts.Refresh(t.Context(), rdb, []luascripts.RefreshArgs{place})[0]
+	if memo := store.Check(place); got.Err != nil || got.Status != luascripts.Booked || memo.Status != luascripts.Booked {
+		t.Errorf("b has status %d, %v in Redis, %d in memory, want its place: %d", got.Status, got.Err, memo.Status, luascripts.Booked)
+	}
+}
+
 // TestTwinRefundOfWhatWasWrittenOver: a refund that finds nothing to take out
 // writes nothing, so the ledger stays one of the limit that it was written under.
 func TestTwinRefundOfWhatWasWrittenOver(t *testing.T) {

@@ -32,7 +32,7 @@ local ROOM = 4096 -- tickets a step: between two places there is room for those 
 local PARKED, LIVE = "(-2251799813685248", "-2251799813685248" -- below and above
 local WHOLE = 32 -- jobs ahead of one that are looked at each, where costs differ
 local FAR = 4503599627370496 -- permits ahead: more are counted as so many
-local NOTED = "6755399441055744" -- PARK + PROMISED: from here on stands what is noted of a key, but for when it opens
+local NOTED, BELOW_NOTED = "6755399441055744", "(6755399441055744" -- PARK + PROMISED: from here on stands what is noted of a key, but for when it opens
 
 local function cost_of(member)
   return tonumber(string.match(member, "^%d+"))
@@ -288,6 +288,8 @@ local function rank(rule)
     rule.waiting = line_ends(rule) - rule.first_rank
   end
   if rule.waiting + rule.turns_ahead == 0 then return end
+  -- who came to the line by another policy did not see these turns
+  if rule.waiting > 0 and rule.turns_ahead > 0 and cost_of(rule.front) ~= cost_of(rule.turn_front) then rule.mixed = true end
   count_ahead(rule)
   if rule.turns_ahead == 0 then return end
   rule.behind = {}
@@ -316,13 +318,23 @@ local function is_squeezed(ticket)
   return ticket and ticket % ROOM ~= 0
 end
 
+-- any_promise says whether any job has a place: in the line, or among the turns of some policy. The
+-- promises stand in front of what is noted, but for CLOSED, which may be the first
+local function any_promise(rule)
+  for _, m in ipairs(redis.call("ZRANGEBYSCORE", rule.line, int(PROMISED), BELOW_NOTED, "LIMIT", "0", "2")) do
+    if m ~= CLOSED then return true end
+  end
+  return false
+end
+
+-- leave takes me out of the line and the turns. The first write needs no memory: a full Redis lets a job leave
 local function leave(rule)
-  if is_squeezed(rule.ticket) then squeeze(rule, rule.want, -1) end
   redis.call("ZREM", rule.line, rule.me, "@" .. rule.me)
   if rule.turns and not rule.no_turns then redis.call("ZREM", rule.turns, rule.me) end
+  if is_squeezed(rule.ticket) then squeeze(rule, rule.want, -1) end
   if not rule.marked then return end
   rule.end_rank = nil
-  if line_ends(rule) == 0 and not (rule.turns and redis.call("ZCARD", rule.turns) > 0) then redis.call("ZREM", rule.line, MIXED, SQUEEZED, LAST, IN) end
+  if line_ends(rule) == 0 and not any_promise(rule) then redis.call("ZREM", rule.line, MIXED, SQUEEZED, LAST, IN) end
 end
 
 -- closed finds until when nothing goes on a key: it is closed, or its rule is. It notes

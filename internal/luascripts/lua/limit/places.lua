@@ -9,14 +9,17 @@ local PARKED_FOR, MIXED, PARK, PARKED, ROOM, PROMISED, at_rank, cost_of, is_park
   line.PARKED_FOR, line.MIXED, line.PARK, line.PARKED, line.ROOM, line.PROMISED, line.at_rank, line.cost_of, line.is_parked, line.normal
 local is_squeezed, line_ends, squeeze, steps = line.is_squeezed, line.line_ends, line.squeeze, line.steps
 
--- mix notes that costs differ, when mine is not that of the first who waits, or
--- where nobody does, of the first turn
+-- mix notes that costs differ, when mine is not that of the first who waits, or of the first turn
 local function mix(rule)
   if rule.nobody then return end
   local m
   if rule.to_park then m = rule.first_unparked else m = at_rank(rule.line, redis.call("ZCOUNT", rule.line, "-inf", PARKED)) end
-  m = m or (rule.turns and not rule.no_turns and at_rank(rule.turns, 0))
-  if m and cost_of(m) ~= rule.want then redis.call("ZADD", rule.line, int(PARK + PROMISED), MIXED) end
+  local differs = m and cost_of(m) ~= rule.want
+  if not differs and rule.turns and not rule.no_turns then
+    m = at_rank(rule.turns, 0)
+    differs = m and cost_of(m) ~= rule.want
+  end
+  if differs then redis.call("ZADD", rule.line, int(PARK + PROMISED), MIXED) end
 end
 
 -- last_ticket is that of one behind all: a whole number of ROOMs, as first_ticket

@@ -4,7 +4,7 @@
 -- ARGV[1]  ttl_us     how long a member counts
 -- ARGV[2]  count      how many members we run, 0 to 1000
 -- ARGV[3+] members    "rule limit"
--- returns  all members that count, as text
+-- returns  at most 1000 members that count, those seen last first, as text
 
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")
@@ -17,5 +17,5 @@ return function(keys, args)
   for i = 1, count do redis.call("ZADD", rules, int(now), args[2 + i]) end
   redis.call("ZREMRANGEBYSCORE", rules, "-inf", int(now - ttl))
   if count > 0 then redis.call("PEXPIRE", rules, int(life(ttl))) end
-  return redis.call("ZRANGE", rules, 0, 999)
+  return redis.call("ZREVRANGE", rules, 0, 999)
 end
