@@ -10,6 +10,8 @@
 //	queue/batch     batches that are enqueued at the pace of their limits
 //	queue/schedule  cron schedules that any number of processes may run
 //	worker          the pool that runs tasks, and defers what may not run yet
+//	inspect         what waits and why, and what an operator may do about it
+//	event           what happens to tasks, for metrics, traces and logs
 //	httplimit       the same limits before an http.Handler
 //
 // The command cmd/headway is the operator's tool: "headway prove" sends messages through a

@@ -116,7 +116,7 @@ type point struct {
 }
 
 // timeline draws what was spent on a key and what is planned on it.
-func timeline(spent []inspect.Spent, line []inspect.Waiting, now time.Time, concurrent bool) chart {
+func timeline(spent []inspect.Spent, line []inspect.WaitingTask, now time.Time, concurrent bool) chart {
 	c := chart{Empty: len(spent)+len(line) == 0}
 	if c.Empty {
 		return c

@@ -96,7 +96,7 @@ func steps(e inspect.Explanation) (all []step) {
 	}
 	woken := func() {
 		if !e.Woken.IsZero() {
-			add("past", "Woken", e.Woken, "its instant came, and a pool put it to the head of its queue")
+			add("past", "Woken", e.Woken, "its instant came, and a pool put it to the front of its queue")
 		}
 	}
 	if e.Booked {

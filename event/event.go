@@ -89,11 +89,11 @@ const (
 	Invalid      Reason = "invalid"       // its key, cost or id can't be used
 	Unavailable  Reason = "unavailable"   // Redis did not answer, or its answer can't be used; also of a Deferred
 
-	Booked   Reason = "booked"      // it has a place in a line
-	Gated    Reason = "gated"       // opening hours are over; it has an instant and no place
-	Asked    Reason = "retry after" // its provider asked for a later attempt: see Postponed
-	Paused   Reason = "paused"      // the batch that it belongs to is paused
-	Returned Reason = "returned"    // it was granted, and could not start: the pool shuts down
+	Booked     Reason = "booked"      // it has a place in a line
+	Gated      Reason = "gated"       // opening hours are over; it has an instant and no place
+	RetryAfter Reason = "retry after" // its provider asked for a later attempt: see Postponed
+	Paused     Reason = "paused"      // the batch that it belongs to is paused
+	Returned   Reason = "returned"    // it was granted, and could not start: the pool shuts down
 )
 
 // Refused says that a task or a caller gets nothing. In a pool the task is archived with the

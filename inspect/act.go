@@ -343,14 +343,14 @@ const scanPortion = 1000
 // of their rules holds them up, in the order of their instants. [Inspector.Line] has only
 // those that wait for this rule. It reads all that waits on the queue, in portions. After an
 // error nothing follows.
-func (i *Inspector) OnKey(ctx context.Context, queue, rule, key string) iter.Seq2[Waiting, error] {
-	return func(yield func(Waiting, error) bool) {
+func (i *Inspector) OnKey(ctx context.Context, queue, rule, key string) iter.Seq2[WaitingTask, error] {
+	return func(yield func(WaitingTask, error) bool) {
 		for w, err := range i.onKey(ctx, queue, rule, key) {
 			if err != nil {
-				yield(Waiting{}, err)
+				yield(WaitingTask{}, err)
 				return
 			}
-			at := Waiting{Queue: queue, ID: w.task.ID, At: w.task.At, Rules: strings.Split(w.rules.Policy(), "+")}
+			at := WaitingTask{Queue: queue, ID: w.task.ID, At: w.task.At, Rules: strings.Split(w.rules.Policy(), "+")}
 			if !yield(at, nil) {
 				return
 			}
@@ -378,7 +378,7 @@ func (i *Inspector) onKey(ctx context.Context, queue, rule, key string) iter.Seq
 		}
 		from, skip := time.Time{}, 0
 		for {
-			r, err := luascripts.ScanDeferred(ctx, i.rdb, i.keys(queue), from, skip, scanPortion, false)
+			r, err := luascripts.ScanDeferred(ctx, i.rdb, i.keys(queue), from, skip, scanPortion)
 			if err != nil {
 				yield(onKeyTask{}, away("list what waits", err))
 				return
@@ -448,7 +448,7 @@ func (i *Inspector) cancel(ctx context.Context, queue string, w onKeyTask) error
 	// What follows is tidying: a pool that sweeps the queue does the same.
 	_, _ = luascripts.Wake(ctx, i.rdb, i.keys(queue), []luascripts.DueTask{w.task}, time.Now(), false)
 	if ref, ok := i.ref(queue, w); ok {
-		promoted, err := throttle.ForWorkers.Leave(ctx, ref)
+		promoted, err := throttle.ForWorkers.CancelBooking(ctx, ref)
 		if err == nil {
 			promotion.Move(ctx, i.rdb, i.cfg.Prefix, i.set, promoted...)
 		}
@@ -467,7 +467,7 @@ func (i *Inspector) ref(queue string, w onKeyTask) (throttle.BookingRef, bool) {
 // holds it up. It spends no permits, and those behind it in its lines move up. That breaks the limits on
 // purpose, once: pools count it as forced, and a later attempt of the task asks its rules again. What the handler acquires itself is limited as ever.
 //
-// The task goes to the head of its queue, where a free worker takes it. One that is pending already keeps its
+// The task goes to the front of its queue, where a free worker takes it. One that is pending already keeps its
 // place there. A paused queue stays paused. A task that runs, has ended, or is not there is [ErrNotWaiting].
 func (i *Inspector) RunNow(ctx context.Context, queue, id string, r Reason) error {
 	return i.change(ctx, r, Change{Action: ActionRunNow, Queue: queue, Task: id}, func() error {

@@ -70,7 +70,7 @@ type Explanation struct {
 	// differ, permits that those left who gave up are still counted.
 	Permits, Jobs int
 	// Before are the first of that line, as far as they stand before it; at most [BeforeMax].
-	Before []Waiting
+	Before []WaitingTask
 	Closed time.Time // until when Rule is closed for it; zero for not
 	// Booked says that it was booked when it was enqueued, and no worker had it yet.
 	Booked bool
@@ -166,7 +166,7 @@ const (
 
 // causes are the causes as scripts keep them.
 var causes = map[luascripts.Cause]Cause{
-	luascripts.CauseBooked: CauseBooked, luascripts.CauseGate: CauseGate, luascripts.CauseProvider: CauseRetryAfter, luascripts.CausePaused: CausePaused,
+	luascripts.CauseBooked: CauseBooked, luascripts.CauseGate: CauseGate, luascripts.CauseRetryAfter: CauseRetryAfter, luascripts.CausePaused: CausePaused,
 	luascripts.CauseReturned: CauseReturned, luascripts.CauseAway: CauseRedisAway, luascripts.CauseLine: CauseLine, luascripts.CauseChange: CauseChange,
 	luascripts.CausePromotion: CauseEarlier, luascripts.CauseBatch: CauseBatch,
 }
@@ -411,7 +411,7 @@ func (i *Inspector) ofBatch(ctx context.Context, e *Explanation, queue, id strin
 
 // atGate tells which gate holds a task up that has no place, if one does.
 func (i *Inspector) atGate(e *Explanation, task *asynq.Task) {
-	var gates []gate.At
+	var gates []gate.InZone
 	for _, r := range i.policies[task.Type()].Rules {
 		// Each by itself: the keys of the limits may not be known here.
 		if d, err := (queue.Policy{Type: task.Type(), Rules: []queue.Rule{r}}).Demand(task); gated(r) && err == nil {
@@ -424,7 +424,7 @@ func (i *Inspector) atGate(e *Explanation, task *asynq.Task) {
 }
 
 // closedBetween is the gate that is closed now, or the first that closes before an instant.
-func closedBetween(gates []gate.At, now, at time.Time) (rule string, closed bool) {
+func closedBetween(gates []gate.InZone, now, at time.Time) (rule string, closed bool) {
 	if rule, closed := gate.FirstClosed(gates, now); closed {
 		return rule, true
 	}
@@ -544,7 +544,7 @@ func ofGate(v *Verdict, r queue.Rule, task *asynq.Task, now time.Time) {
 
 // openFrom is the first instant from at on at which all gates are open, zero for none in a
 // year.
-func openFrom(gates []gate.At, at time.Time) time.Time {
+func openFrom(gates []gate.InZone, at time.Time) time.Time {
 	const day = 24 * time.Hour
 	if len(gates) == 0 {
 		return at
@@ -605,7 +605,7 @@ func (i *Inspector) bind(ctx context.Context, e *Explanation, job string) error 
 				break
 			}
 			queue, id, _ := luascripts.TaskOf(b.Job)
-			e.Before = append(e.Before, Waiting{Queue: queue, ID: id, Cost: b.Cost, At: b.At})
+			e.Before = append(e.Before, WaitingTask{Queue: queue, ID: id, Cost: b.Cost, At: b.At})
 		}
 	}
 	return nil

@@ -28,7 +28,7 @@ func (d *rig) explains(i *Inspector, id string, want Explanation) {
 	if after := redistest.Content(d.T, d.raw); !maps.Equal(before, after) {
 		d.Errorf("Explain(%s) changed what Redis holds", id)
 	}
-	clock, err := luascripts.ScanDeferred(d.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), time.Time{}, 0, 1, false)
+	clock, err := luascripts.ScanDeferred(d.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), time.Time{}, 0, 1)
 	if err != nil || !got.Now.Equal(clock.Now) {
 		d.Errorf("Explain(%s) is as of %v, want %v, %v", id, got.Now, clock.Now, err)
 	}
@@ -125,13 +125,13 @@ func TestExplainNotPermits(t *testing.T) {
 // Who is told an instant while the gate is open waits for it when it shuts before then.
 func TestClosedBetween(t *testing.T) {
 	t.Parallel()
-	var gates []gate.At
+	var gates []gate.InZone
 	for rule, text := range map[string]string{"days": "00:00-24:00 UTC", "hours": "09:00-21:00 UTC"} {
 		hours, err := gate.Parse(text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		gates = append(gates, gate.At{Rule: rule, Gate: hours})
+		gates = append(gates, gate.InZone{Rule: rule, Gate: hours})
 	}
 	day := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	for _, tt := range []struct {
@@ -187,7 +187,7 @@ func TestExplainParked(t *testing.T) {
 	d.explains(i, "t1", Explanation{State: StateLimit, Rule: "phone", At: now, Booked: true, Parked: true})
 	d.explains(i, "t2", Explanation{State: StateLimit, Rule: "phone", At: now, Booked: true})
 	p, err := i.LinePage(t.Context(), "phone", "+1", "", 10)
-	want := []Waiting{
+	want := []WaitingTask{
 		{Queue: "default", ID: "t0", Cost: 1, At: d.start, Parked: true},
 		{Queue: "default", ID: "t1", Cost: 1, At: d.start.Add(time.Minute), Parked: true},
 		{Queue: "default", ID: "t2", Cost: 1, At: now},

@@ -78,7 +78,7 @@ func TestInspectorWithoutRedis(t *testing.T) {
 	if _, err := i.Explain(t.Context(), "default", "a"); !errors.Is(err, throttle.ErrUnavailable) {
 		t.Errorf("Explain = %v, want %v", err, throttle.ErrUnavailable)
 	}
-	for name, list := range map[string]func(func(Waiting, error) bool){
+	for name, list := range map[string]func(func(WaitingTask, error) bool){
 		"Line": i.Line(t.Context(), "phone", "+1"), "Deferred": i.Deferred(t.Context(), "default"),
 	} {
 		n := 0

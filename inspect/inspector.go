@@ -161,9 +161,9 @@ type QueueStatus struct {
 	Within1s int    `json:"within_1s"` // tasks of Waiting that come due within a second, with the overdue ones
 	Within1m int    `json:"within_1m"`
 	Within1h int    `json:"within_1h"`
-	// Scheduled and Retrying are asynq's, without those that wait: scheduled by their
-	// producers, and tried again after a failure. Each other set also holds tasks
-	// that wait, so only their sum is known.
+	// Other is how many tasks asynq's scheduled and retry sets hold beside those of Waiting:
+	// tasks that a producer scheduled, and tasks that failed and are tried again. Headway's
+	// waiting tasks are in the same two sets, so the two numbers can't be told apart.
 	Other    int       `json:"scheduled_or_retrying"`
 	Archived int       `json:"archived"`
 	Next     time.Time `json:"next,omitzero"` // the first instant of those that wait
@@ -198,9 +198,9 @@ func (i *Inspector) Queues(ctx context.Context, names ...string) ([]QueueStatus,
 			return nil, away("count a queue", err)
 		}
 		all = append(all, QueueStatus{
-			Queue: name, Paused: n.Paused, Pending: n.Pending, Active: n.Active, Waiting: n.Due,
+			Queue: name, Paused: n.Paused, Pending: n.Pending, Active: n.Active, Waiting: n.Waiting,
 			Overdue: n.Within[0], Within1s: n.Within[1], Within1m: n.Within[2], Within1h: n.Within[3],
-			Other: max(0, n.Scheduled+n.Retried-n.Due), Archived: n.Archived, Next: n.First, Now: n.Now,
+			Other: max(0, n.Scheduled+n.Retried-n.Waiting), Archived: n.Archived, Next: n.First, Now: n.Now,
 		})
 	}
 	return all, nil
@@ -384,7 +384,7 @@ func (i *Inspector) FarKeys(ctx context.Context, rule string, queues []string) (
 		return nil, 0, err
 	}
 	byID := make(map[string]*FarKey)
-	for _, q := range queues[:min(len(queues), farQueues)] {
+	for _, q := range queues[:min(len(queues), queuesLooked)] {
 		r, err := luascripts.ScanDeferredEnd(ctx, i.rdb, i.keys(q), scanPortion)
 		if err != nil {
 			return nil, 0, away("list what waits", err)
@@ -484,8 +484,8 @@ const pageMax = throttle.PeekMax
 // page. The empty Cursor is the first page's.
 type Cursor string
 
-// Waiting is one task that waits.
-type Waiting struct {
+// WaitingTask is one task that waits.
+type WaitingTask struct {
 	// Queue and ID are those of the task. In a line they are empty for a caller
 	// that blocks in an Acquire, and for a task whose id is longer than a line holds (about 500 bytes).
 	Queue, ID string
@@ -501,7 +501,7 @@ type Waiting struct {
 
 // Page is a part of a list.
 type Page struct {
-	Waiting []Waiting
+	Waiting []WaitingTask
 	Now     time.Time // Redis' clock
 	Next    Cursor    // the next page's; empty when nothing follows
 	All     int       // how many are in the line; 0 in a list of a queue
@@ -537,7 +537,7 @@ func (i *Inspector) LinePage(ctx context.Context, rule, key string, from Cursor,
 	p := Page{Now: list.Now, All: list.All}
 	for _, b := range list.Listed {
 		queue, id, _ := luascripts.TaskOf(b.Job)
-		p.Waiting = append(p.Waiting, Waiting{Queue: queue, ID: id, Cost: b.Cost, At: b.At, Parked: b.Parked})
+		p.Waiting = append(p.Waiting, WaitingTask{Queue: queue, ID: id, Cost: b.Cost, At: b.At, Parked: b.Parked})
 	}
 	if len(p.Waiting) == most {
 		p.Next = cursorOf(list.Next.Ticket, list.Next.Skip)
@@ -546,7 +546,7 @@ func (i *Inspector) LinePage(ctx context.Context, rule, key string, from Cursor,
 }
 
 // Line is all pages of a line, one after the other. After an error nothing follows.
-func (i *Inspector) Line(ctx context.Context, rule, key string) iter.Seq2[Waiting, error] {
+func (i *Inspector) Line(ctx context.Context, rule, key string) iter.Seq2[WaitingTask, error] {
 	return pages(func(from Cursor) (Page, error) { return i.LinePage(ctx, rule, key, from, pageMax) })
 }
 
@@ -562,13 +562,13 @@ func (i *Inspector) DeferredPage(ctx context.Context, queue string, from Cursor,
 	if from != "" {
 		first = time.UnixMicro(number)
 	}
-	r, err := luascripts.ScanDeferred(ctx, i.rdb, i.keys(queue), first, skip, most, false)
+	r, err := luascripts.ScanDeferred(ctx, i.rdb, i.keys(queue), first, skip, most)
 	if err != nil {
 		return Page{}, away("list what waits", err)
 	}
 	p := Page{Now: r.Now}
 	for _, t := range r.Tasks {
-		w := Waiting{Queue: queue, ID: t.ID, At: t.At}
+		w := WaitingTask{Queue: queue, ID: t.ID, At: t.At}
 		if place, ok := luascripts.ParseWaitRecord(t.For); ok && place.Rules != "" {
 			w.Rules = strings.Split(place.Rules.Policy(), "+")
 		}
@@ -586,16 +586,16 @@ func (i *Inspector) DeferredPage(ctx context.Context, queue string, from Cursor,
 
 // Deferred is all pages of what waits on a queue, one after the other. After an error
 // nothing follows.
-func (i *Inspector) Deferred(ctx context.Context, queue string) iter.Seq2[Waiting, error] {
+func (i *Inspector) Deferred(ctx context.Context, queue string) iter.Seq2[WaitingTask, error] {
 	return pages(func(from Cursor) (Page, error) { return i.DeferredPage(ctx, queue, from, pageMax) })
 }
 
-func pages(page func(Cursor) (Page, error)) iter.Seq2[Waiting, error] {
-	return func(yield func(Waiting, error) bool) {
+func pages(page func(Cursor) (Page, error)) iter.Seq2[WaitingTask, error] {
+	return func(yield func(WaitingTask, error) bool) {
 		for from := Cursor(""); ; {
 			p, err := page(from)
 			if err != nil {
-				yield(Waiting{}, err)
+				yield(WaitingTask{}, err)
 				return
 			}
 			for _, w := range p.Waiting {

@@ -44,6 +44,6 @@ type FarKey struct {
 }
 
 const (
-	farMax    = 20
-	farQueues = 10
+	farMax       = 20
+	queuesLooked = 10
 )

@@ -18,7 +18,7 @@ import (
 )
 
 // ids are the tasks of a list, in its order.
-func ids(t *testing.T, list func(func(Waiting, error) bool)) (out []string) {
+func ids(t *testing.T, list func(func(WaitingTask, error) bool)) (out []string) {
 	t.Helper()
 	for w, err := range list {
 		if err != nil {

@@ -52,7 +52,7 @@ func (w WaitingByRule) Counts(within time.Duration) bool {
 func waitingByRule(ctx context.Context, i *Inspector, queues []string) (WaitingByRule, error) {
 	var w WaitingByRule
 	byRule := make(map[string]*RuleCount)
-	for _, q := range queues[:min(len(queues), farQueues)] {
+	for _, q := range queues[:min(len(queues), queuesLooked)] {
 		n, err := luascripts.CountQueue(ctx, i.rdb, i.keys(q))
 		if err != nil {
 			return w, away("count a queue", err)
@@ -62,7 +62,7 @@ func waitingByRule(ctx context.Context, i *Inspector, queues []string) (WaitingB
 			return w, err
 		}
 		w.Now = n.Now
-		w.Queues = append(w.Queues, SampledQueue{q, max(n.Due, len(tasks)), len(tasks)})
+		w.Queues = append(w.Queues, SampledQueue{q, max(n.Waiting, len(tasks)), len(tasks)})
 		if !all {
 			if last := tasks[len(tasks)-1].At; w.Until.IsZero() || last.Before(w.Until) {
 				w.Until = last
@@ -91,7 +91,7 @@ func firstDeferred(ctx context.Context, i *Inspector, queue string) (tasks []lua
 	from, skip := time.Time{}, 0
 	seen := make(map[string]bool, WaitingByRuleMax)
 	for range WaitingByRuleMax / pageMax {
-		r, err := luascripts.ScanDeferred(ctx, i.rdb, i.keys(queue), from, skip, pageMax, true)
+		r, err := luascripts.ScanDeferredWithStates(ctx, i.rdb, i.keys(queue), from, skip, pageMax)
 		if err != nil {
 			return nil, false, away("list what waits", err)
 		}

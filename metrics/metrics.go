@@ -212,7 +212,7 @@ func (m *Metrics) deferred(_ context.Context, e event.Deferred) {
 		m.admissions.WithLabelValues(e.Rule, "deferred").Inc()
 		m.binding.WithLabelValues(e.Rule).Inc()
 		m.wait.WithLabelValues(e.Rule).Observe(e.Wait.Seconds())
-	case event.Asked: // it was admitted before
+	case event.RetryAfter: // it was admitted before
 		m.binding.WithLabelValues(e.Rule).Inc()
 		m.wait.WithLabelValues(e.Rule).Observe(e.Wait.Seconds())
 	}

@@ -15,7 +15,7 @@ import (
 // Demand is what one task needs under its policy.
 type Demand struct {
 	Costs []throttle.KeyCost // of the rules with limits, in their order
-	Gates []gate.At          // of the rules with gates, in their order
+	Gates []gate.InZone      // of the rules with gates, in their order
 }
 
 // Request is how the task asks its policy under the name of a job.
@@ -42,7 +42,7 @@ func (p Policy) Demand(task *asynq.Task) (Demand, error) {
 			if err != nil {
 				return Demand{}, err
 			}
-			d.Gates = append(d.Gates, gate.At{Rule: r.Name, Gate: r.Gate, In: zone})
+			d.Gates = append(d.Gates, gate.InZone{Rule: r.Name, Gate: r.Gate, In: zone})
 			continue
 		}
 		key, err := p.key(r, task)

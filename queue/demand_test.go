@@ -69,7 +69,7 @@ func TestDemandOfSeveralRules(t *testing.T) {
 	}
 	want := Demand{
 		Costs: []throttle.KeyCost{{Key: "a", Cost: 1}, {Key: "acme", Cost: 7}},
-		Gates: []gate.At{{Rule: "abroad", Gate: abroad.Gate, In: berlin}, {Rule: "home", Gate: home.Gate}},
+		Gates: []gate.InZone{{Rule: "abroad", Gate: abroad.Gate, In: berlin}, {Rule: "home", Gate: home.Gate}},
 	}
 	byName := cmp.Comparer(func(a, b *time.Location) bool { return a == b || a != nil && b != nil && a.String() == b.String() })
 	if diff := cmp.Diff(want, got, byName, cmpopts.EquateComparable(gate.Gate{})); diff != "" {

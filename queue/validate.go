@@ -196,13 +196,13 @@ func (p Policy) listFaults(i int, isConcurrent func(Rule) bool) []fault {
 // closedAlways returns the first gate that leaves no time in which all up to it are
 // open, or -1. Those of the recipient's zone are not looked at: each has another.
 func (p Policy) closedAlways(now time.Time) int {
-	var gates []gate.At
+	var gates []gate.InZone
 	for n, r := range p.Rules {
 		if !r.gated() || r.Gate.Zone() == "" {
 			continue
 		}
-		gates = append(gates, gate.At{Rule: r.Name, Gate: r.Gate})
-		if len(gates) > 1 && len(gate.Openings(gates, now, now.Add(gate.Reach))) == 0 {
+		gates = append(gates, gate.InZone{Rule: r.Name, Gate: r.Gate})
+		if len(gates) > 1 && len(gate.Openings(gates, now, now.Add(gate.Lookahead))) == 0 {
 			return n
 		}
 	}

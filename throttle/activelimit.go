@@ -28,7 +28,7 @@ type activeLimit struct {
 
 // active is the limit that a look found. When a ledger knows a version that is not
 // stored any more, the limit counts as that version.
-func (f *limitInForce) active(k *knownLimit) activeLimit {
+func (f *limitMemory) active(k *knownLimit) activeLimit {
 	return activeLimit{k.limit, max(k.version, f.floor.Load()), k.closed}
 }
 
@@ -87,18 +87,18 @@ func (f *lastLimits) active(ctx context.Context, rules ruleSet) ([]activeLimit, 
 
 // lastActiveLimit is the active limit as it was read last.
 func (l *Limiter) lastActiveLimit() activeLimit {
-	k := l.force.last.Load()
+	k := l.remembered.last.Load()
 	if k == nil {
 		k = &knownLimit{}
 	}
-	r := l.force.active(k)
+	r := l.remembered.active(k)
 	r.Limit = l.limitLastKnown()
 	return r
 }
 
 // limitLastKnown is the limit in force as this limiter read it last.
 func (l *Limiter) limitLastKnown() Limit {
-	if k := l.force.last.Load(); k != nil && k.err == nil {
+	if k := l.remembered.last.Load(); k != nil && k.err == nil {
 		return k.limit
 	}
 	return l.limit
@@ -106,7 +106,7 @@ func (l *Limiter) limitLastKnown() Limit {
 
 // closedLastKnown is until when the rule is closed, as it was heard last.
 func (l *Limiter) closedLastKnown() time.Time {
-	if k := l.force.last.Load(); k != nil {
+	if k := l.remembered.last.Load(); k != nil {
 		return k.closed
 	}
 	return time.Time{}
@@ -132,12 +132,12 @@ func (l *Limiter) catchUp(ctx context.Context, version int64) (activeLimit, erro
 		return activeLimit{}, k.err
 	}
 	ofKey := l.cfg.LimitOf != nil && version&1 == 1 // the limit of one key
-	for floor := l.force.floor.Load(); !ofKey && floor < version && k.version < version; floor = l.force.floor.Load() {
-		if l.force.floor.CompareAndSwap(floor, version) {
+	for floor := l.remembered.floor.Load(); !ofKey && floor < version && k.version < version; floor = l.remembered.floor.Load() {
+		if l.remembered.floor.CompareAndSwap(floor, version) {
 			break
 		}
 	}
-	return l.force.active(&k), nil
+	return l.remembered.active(&k), nil
 }
 
 // keySet are the keys of a call by rule: those of its request, or only their ids.
@@ -236,7 +236,7 @@ func (l *Limiter) ofKey(ctx context.Context, in activeLimit, keys keySet, i int,
 // version. If a function gave it that knew more than the one here, this process must not
 // decide.
 func (l *Limiter) catchUpKey(ctx context.Context, keys keySet, i int, version int64) (activeLimit, error) {
-	in, err := l.ofKey(ctx, l.force.active(l.force.last.Load()), keys, i, version)
+	in, err := l.ofKey(ctx, l.remembered.active(l.remembered.last.Load()), keys, i, version)
 	if err == nil && in.version < version {
 		err = &keyLimitError{Rule: l.rule, Reason: fmt.Sprintf("another process knows one that was set at %v, and Config.LimitOf here does not",
 			time.UnixMicro(version).UTC())}
@@ -271,8 +271,8 @@ type knownLimit struct {
 
 func (k *knownLimit) age() time.Duration { return time.Since(k.began) }
 
-// limitInForce remembers the last look. The zero value is ready.
-type limitInForce struct {
+// limitMemory remembers the last look. The zero value is ready.
+type limitMemory struct {
 	last  atomic.Pointer[knownLimit]
 	floor atomic.Int64 // the newest version that a ledger knew and that is stored no more
 
@@ -290,12 +290,12 @@ type look struct {
 }
 
 // fresh says that k is good without another look.
-func (f *limitInForce) fresh(k *knownLimit) bool {
+func (f *limitMemory) fresh(k *knownLimit) bool {
 	return k != nil && !f.always && k.age() < limitFresh
 }
 
 // learn takes in what was read or written, unless something newer is known.
-func (f *limitInForce) learn(k *knownLimit) (changed bool) {
+func (f *limitMemory) learn(k *knownLimit) (changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	old := f.last.Load()
@@ -316,14 +316,14 @@ func (l *Limiter) inForce(ctx context.Context) (Limit, error) {
 }
 
 func (l *Limiter) activeLimit(ctx context.Context) (activeLimit, error) {
-	if k := l.force.last.Load(); l.force.fresh(k) {
-		return l.force.active(k), k.err
+	if k := l.remembered.last.Load(); l.remembered.fresh(k) {
+		return l.remembered.active(k), k.err
 	}
-	return l.lookAgain(ctx)
+	return l.readOrWait(ctx)
 }
 
-func (l *Limiter) lookAgain(ctx context.Context) (activeLimit, error) {
-	f := &l.force
+func (l *Limiter) readOrWait(ctx context.Context) (activeLimit, error) {
+	f := &l.remembered
 	for {
 		f.mu.Lock()
 		k := f.last.Load()
@@ -332,7 +332,7 @@ func (l *Limiter) lookAgain(ctx context.Context) (activeLimit, error) {
 			mine := &look{over: make(chan struct{})}
 			f.look = mine
 			f.mu.Unlock()
-			return l.lookFor(ctx, mine)
+			return l.readForAll(ctx, mine)
 		}
 		f.mu.Unlock()
 		if k != nil && k.age() < limitTrust {
@@ -352,9 +352,9 @@ func (l *Limiter) lookAgain(ctx context.Context) (activeLimit, error) {
 	}
 }
 
-// lookFor reads the limit on behalf of all who wait for this look.
-func (l *Limiter) lookFor(ctx context.Context, mine *look) (activeLimit, error) {
-	f := &l.force
+// readForAll reads the limit on behalf of all who wait for this look.
+func (l *Limiter) readForAll(ctx context.Context, mine *look) (activeLimit, error) {
+	f := &l.remembered
 	k := l.readLimit(ctx)
 	f.mu.Lock()
 	if errors.Is(k.err, ErrUnavailable) {
@@ -397,7 +397,7 @@ func (rs ruleSet) lookInCall(ctx context.Context) (*lookInCall, error) {
 	}
 	a := &lookInCall{rs, make([]*knownLimit, len(rs)), make([]*look, len(rs))}
 	for i, l := range rs {
-		f := &l.force
+		f := &l.remembered
 		f.mu.Lock()
 		a.known[i] = f.last.Load()
 		if a.known[i] == nil {
@@ -416,7 +416,7 @@ func (rs ruleSet) lookInCall(ctx context.Context) (*lookInCall, error) {
 // first. Neither when what a rule goes by can't be read: then it is read again before.
 func (rs ruleSet) dueLooks() (due bool, other *look) {
 	for _, l := range rs {
-		f := &l.force
+		f := &l.remembered
 		k := f.last.Load()
 		if k != nil && k.err != nil {
 			return false, nil // it has to be read again
@@ -440,7 +440,7 @@ func (rs ruleSet) dueLooks() (due bool, other *look) {
 func (a *lookInCall) limits() []activeLimit {
 	limits := make([]activeLimit, len(a.rules))
 	for i, l := range a.rules {
-		limits[i] = l.force.active(a.known[i])
+		limits[i] = l.remembered.active(a.known[i])
 	}
 	return limits
 }
@@ -469,7 +469,7 @@ func (a *lookInCall) end(ctx context.Context, began time.Time, err error) {
 		if mine == nil {
 			continue
 		}
-		f := &a.rules[i].force
+		f := &a.rules[i].remembered
 		if last := f.last.Load(); err == nil && (last == nil || last == a.known[i]) {
 			k := *a.known[i]
 			k.began, k.done = began, time.Now()
@@ -520,7 +520,7 @@ func (l *Limiter) heard(ctx context.Context, began time.Time, s storedLimit) kno
 // learned notes what is in force; those who block here look again when it is
 // something else.
 func (l *Limiter) learned(k knownLimit) {
-	if l.force.learn(&k) {
+	if l.remembered.learn(&k) {
 		l.waiters.wakeAll()
 		l.tellLimit(&k)
 	}
@@ -566,7 +566,7 @@ func (l *Limiter) change(ctx context.Context, c limitChange, then knownLimit) (b
 		return false, l.fault(ctx, "setlimit", 0, err)
 	}
 	if done {
-		if k := l.force.last.Load(); k != nil {
+		if k := l.remembered.last.Load(); k != nil {
 			then.closed, then.closing, then.changed, then.began = k.closed, k.closing, k.changed, k.began
 		}
 		then.version, then.changed, then.done = version, max(version, then.changed), time.Now()
@@ -599,8 +599,8 @@ func (l *Limiter) followFile(ctx context.Context, was, now Limit) (knownLimit, e
 	}
 }
 
-// readAnew makes all limiters of the rule read its limit anew, and changes nothing.
-func (l *Limiter) readAnew(ctx context.Context) error {
+// announceChange makes all limiters of the rule, in all processes, read its limit anew, and changes nothing.
+func (l *Limiter) announceChange(ctx context.Context) error {
 	_, err := l.closeRule(ctx, -time.Microsecond) // a closing that is over already
 	return err
 }
@@ -610,7 +610,7 @@ func (l *Limiter) closeRule(ctx context.Context, d time.Duration) (time.Time, er
 	if err != nil {
 		return time.Time{}, l.fault(ctx, "closerule", 0, err)
 	}
-	if k := l.force.last.Load(); k != nil && k.err == nil {
+	if k := l.remembered.last.Load(); k != nil && k.err == nil {
 		then := *k
 		then.closed, then.closing, then.changed, then.done = until, version, max(version, k.changed), time.Now()
 		l.learned(then)

@@ -139,7 +139,7 @@ func TestBookLastRuleAtAGate(t *testing.T) {
 	}
 	ask := func(job string) throttle.Booking {
 		w := lastRuleRequest(p, job, job)
-		w.Gates = []gate.At{{Rule: "hours", Gate: hours}}
+		w.Gates = []gate.InZone{{Rule: "hours", Gate: hours}}
 		return throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{w})[0]
 	}
 	want := func(b throttle.Booking, refused bool, at time.Duration) {

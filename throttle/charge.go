@@ -204,12 +204,12 @@ func (b *Charge) sendLocked(ctx context.Context, s adjustment) ([]Promotion, err
 	if s.of != b.d.Token {
 		r.grant = grant{} // it says nothing of what was charged later, which Redis remembers as long as it counts
 	}
-	var t retry
+	var t storeCall
 	if b.d.made == fromFallback { // Redis may still be away, and knows nothing of this grant
-		t = newRetryBy(b.p, b.p.fallback.localStore(), b.p.rules.lastKnown(ctx, byRequest(&r)))
+		t = newStoreCallBy(b.p, b.p.fallback.localStore(), b.p.rules.lastKnown(ctx, byRequest(&r)))
 	} else {
 		var err error
-		if t, err = newRetry(ctx, b.p, byRequest(&r)); err != nil {
+		if t, err = newStoreCall(ctx, b.p, byRequest(&r)); err != nil {
 			return nil, err
 		}
 	}

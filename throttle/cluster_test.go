@@ -71,7 +71,7 @@ func TestClusterAllOrNothing(t *testing.T) {
 	if d, err := p.Redeem(t.Context(), second); err != nil || d.Granted || d.Rule != "phone" || d.At.Sub(d.Now) < time.Hour {
 		t.Errorf("Redeem = %v, %v, want it to come behind the first on its phone", d, err)
 	}
-	if _, err := throttle.ForWorkers.Leave(t.Context(), place); err != nil {
+	if _, err := throttle.ForWorkers.CancelBooking(t.Context(), place); err != nil {
 		t.Fatal(err)
 	}
 	if now := throttle.ForWorkers.Refresh(t.Context(), rdb, []throttle.BookingRef{place})[0]; now.Err != nil || now.Known {

@@ -59,7 +59,7 @@ func (a *acquisition) begin() { a.d = Decision{Request: a.r, Rule: a.p.rules[0].
 // inRedis decides by the active limits where the policy counts.
 func (a *acquisition) inRedis(ctx context.Context) error {
 	a.begin()
-	t, err := newRetryWithLook(ctx, a.p, byRequest(&a.r))
+	t, err := newStoreCallWithLook(ctx, a.p, byRequest(&a.r))
 	if err == nil {
 		if t.inCall != nil { // also when a hook of the client panics
 			defer func() { t.inCall.end(ctx, time.Time{}, cmp.Or(err, errLookSeparately)) }()
@@ -75,7 +75,7 @@ func (a *acquisition) inRedis(ctx context.Context) error {
 }
 
 // ask asks a store until it decides, and reads its reply.
-func (a *acquisition) ask(ctx context.Context, t *retry) error {
+func (a *acquisition) ask(ctx context.Context, t *storeCall) error {
 	c := calls.Get().(*luascripts.Call)
 	a.fill(c)
 	for again := true; again; {
@@ -157,7 +157,7 @@ func (a *acquisition) read(reply *luascripts.AcquireReply, limits []activeLimit,
 	if len(reply.Promoted) > 0 { // few calls promote a job: the others need no ids
 		d.Promoted = rules.promotions(reply.Promoted, rules.ids(*r), reply.Now)
 	}
-	d.start, d.until, d.surely = reply.Local.Start, reply.Local.Until, when.began.Add(reply.At.Sub(reply.Now))
+	d.start, d.until, d.startEarliest = reply.Local.Start, reply.Local.Until, when.began.Add(reply.At.Sub(reply.Now))
 	if r.wantLeft {
 		d.Left = reply.Free
 	}
@@ -191,7 +191,7 @@ const (
 )
 
 // gateAround is when all gates are open around an instant.
-func gateAround(gates []gate.At, around time.Time) luascripts.Gate {
+func gateAround(gates []gate.InZone, around time.Time) luascripts.Gate {
 	if len(gates) == 0 {
 		return luascripts.Gate{}
 	}
@@ -212,7 +212,7 @@ const openingsMax = 64
 
 // openedAt is the first instant, not before at, at which all gates are open, as
 // far as is known.
-func openedAt(gates []gate.At, at time.Time) time.Time {
+func openedAt(gates []gate.InZone, at time.Time) time.Time {
 	if len(gates) == 0 {
 		return at
 	}
@@ -229,7 +229,7 @@ func openedAt(gates []gate.At, at time.Time) time.Time {
 
 // closedGate names the gate that holds a job back until an instant: one that is closed
 // now, or right before that instant.
-func closedGate(gates []gate.At, now, until time.Time) string {
+func closedGate(gates []gate.InZone, now, until time.Time) string {
 	if rule, closed := gate.FirstClosed(gates, now); closed {
 		return rule
 	}
@@ -243,9 +243,9 @@ func closedGate(gates []gate.At, now, until time.Time) string {
 	return gates[0].Rule
 }
 
-// retry is one call of a store, made anew until the store decides. It does not
-// decide when its clock is in none of the windows it was sent, or when one of the
-// limits it was sent was replaced. Most callers loop like this ([acquisition.ask] may look at the
+// storeCall is one call of a store, with the limits that it is sent with. It is sent again while the
+// store does not decide: its clock is in none of the windows that were sent, or one of
+// the limits that were sent was replaced. Most callers loop like this ([acquisition.ask] may look at the
 // limits with its call, too):
 //
 //	for again := true; again; {
@@ -253,7 +253,7 @@ func closedGate(gates []gate.At, now, until time.Time) string {
 //		reply, err = t.store.cancel(ctx, args)
 //		again, err = t.again(ctx, "cancel", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
 //	}
-type retry struct {
+type storeCall struct {
 	rules  ruleSet
 	store  *clockedStore
 	keys   keySet
@@ -325,25 +325,25 @@ type answer struct {
 	now     time.Time
 }
 
-// newRetry begins a call where the policy counts, by the limits that are in force.
-func newRetry(ctx context.Context, p *Policy, keys keySet) (retry, error) {
+// newStoreCall begins a call where the policy counts, by the limits that are in force.
+func newStoreCall(ctx context.Context, p *Policy, keys keySet) (storeCall, error) {
 	in, err := p.activeLimits(ctx, keys)
-	return retry{rules: p.rules, store: p.store, keys: keys, limits: in}, err
+	return storeCall{rules: p.rules, store: p.store, keys: keys, limits: in}, err
 }
 
-// newRetryWithLook is [newRetry], but a look at limits that is due is left to the call itself, where one
+// newStoreCallWithLook is [newStoreCall], but a look at limits that is due is left to the call itself, where one
 // server has all keys.
-func newRetryWithLook(ctx context.Context, p *Policy, keys keySet) (retry, error) {
+func newStoreCallWithLook(ctx context.Context, p *Policy, keys keySet) (storeCall, error) {
 	if s, ok := p.store.store.(redisStore); ok && !p.keyLimits && !s.coalescer.scattered.Load() {
 		look, err := p.rules.lookInCall(ctx)
 		if err != nil {
-			return retry{}, err
+			return storeCall{}, err
 		}
 		if look != nil {
-			return retry{rules: p.rules, store: p.store, keys: keys, limits: look.limits(), inCall: look}, nil
+			return storeCall{rules: p.rules, store: p.store, keys: keys, limits: look.limits(), inCall: look}, nil
 		}
 	}
-	return newRetry(ctx, p, keys)
+	return newStoreCall(ctx, p, keys)
 }
 
 var errLookSeparately = errors.New("another limit is in force than the one known here")
@@ -351,7 +351,7 @@ var errLookSeparately = errors.New("another limit is in force than the one known
 // lookSeparately reads the limits that the call could not find in force: that of a rule, from 1, has
 // changed. Or Redis answered an error, as when the limits are on another server; then the look may say
 // better what is wrong. The call is sent again afterwards.
-func (t *retry) lookSeparately(ctx context.Context, p *Policy, rule int) (err error) {
+func (t *storeCall) lookSeparately(ctx context.Context, p *Policy, rule int) (err error) {
 	t.inCall.end(ctx, time.Time{}, errLookSeparately)
 	t.inCall = nil
 	if rule >= 1 && rule <= len(t.rules) {
@@ -370,20 +370,20 @@ func (t *retry) lookSeparately(ctx context.Context, p *Policy, rule int) (err er
 	return err
 }
 
-// newRetryBy begins a call by given limits, which stay what they are.
-func newRetryBy(p *Policy, store *clockedStore, limits []activeLimit) retry {
-	return retry{rules: p.rules, store: store, limits: limits, fixed: true}
+// newStoreCallBy begins a call by given limits, which stay what they are.
+func newStoreCallBy(p *Policy, store *clockedStore, limits []activeLimit) storeCall {
+	return storeCall{rules: p.rules, store: store, limits: limits, fixed: true}
 }
 
 // begin returns what the store's clock should say now.
-func (t *retry) begin() time.Time {
+func (t *storeCall) begin() time.Time {
 	t.began = time.Now()
 	return t.began.Add(time.Duration(t.store.ahead.Load()))
 }
 
 // again takes in an answer, and says whether to call once more. Otherwise the error
 // is how the call ended, as callers of this package see it.
-func (t *retry) again(ctx context.Context, op string, a answer, err error) (bool, error) {
+func (t *storeCall) again(ctx context.Context, op string, a answer, err error) (bool, error) {
 	t.ended = time.Now()
 	t.observe(t.store, a.now)
 	switch {
@@ -488,7 +488,7 @@ func hasEnded(ctx context.Context) bool {
 }
 
 // decidedBy names the rule that decided, or the gate.
-func (rs ruleSet) decidedBy(reply *luascripts.AcquireReply, gates []gate.At) string {
+func (rs ruleSet) decidedBy(reply *luascripts.AcquireReply, gates []gate.InZone) string {
 	switch {
 	case reply.Rule > 0 && reply.Rule <= len(rs):
 		return rs[reply.Rule-1].rule

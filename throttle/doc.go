@@ -65,8 +65,8 @@
 //
 // # Several rules
 //
-// A [Policy] asks its rules in one step, narrowest key first. A job that is
-// refused waits in the line of the first key that refuses it, and the wider keys know
+// A [Policy] asks its rules in one step, narrowest key first. A job that may
+// not run yet waits in the line of the first key that holds it up, and the wider keys know
 // nothing of it. In the narrower keys, which admitted it, it keeps its order among the
 // jobs of the same policy. A rule that is written in another order, or with others, is
 // another policy.
@@ -122,4 +122,23 @@
 // it is charged once or not at all; one of Redeem is repeated, or refunded, by
 // the holder of the token. All methods are safe for concurrent use. This package
 // does not know about tasks or queues.
+//
+// # Where to read
+//
+//	limit*.go       Limit: its kinds, its text
+//	limiter.go      Limiter: a named limit on a server
+//	policy.go       Policy: several limiters that decide together; rules.go checks them
+//	request.go      Request and Decision
+//	decide.go       one decision, from the check of the request to the count of the answer
+//	activelimit.go  the limit in force: stored, read, changed, watched
+//	waiter.go       callers that block in Acquire
+//	reserve.go      Reserve
+//	refund.go       what is given back: Cancel, Refund, calls whose answers were lost
+//	charge.go       Adjust: a charge that is corrected after the work
+//	lease.go        leases that are renewed while their holder works
+//	fallback.go     what decides while Redis is away
+//	store.go        where permits are counted: cluster.go in Redis Cluster, memory.go in this process
+//	coalesce.go     calls of several goroutines in one script
+//	workers.go      ForWorkers, for those who write a worker; bookmany.go books for many jobs
+//	observer.go     what happens to permits, told to an observer
 package throttle

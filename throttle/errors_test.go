@@ -139,7 +139,7 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	_, reset := l.Reset(t.Context(), key)
 	_, peek := l.Peek(t.Context(), key, 1)
 	place := throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "a", Costs: []int{1}}
-	_, leave := throttle.ForWorkers.Leave(t.Context(), place)
+	_, leave := throttle.ForWorkers.CancelBooking(t.Context(), place)
 	for op, err := range map[string]error{
 		"TryAcquire": try, "Redeem": redeem, "Book": book, "Cancel": cancel, "Refund": refund, "Return": back, "Reset": reset,
 		"Peek": peek, "Leave": leave, "Acquire": l.Acquire(t.Context(), key, 1),

@@ -38,6 +38,6 @@ func Patient(rdb redis.UniversalClient) { coalescerOf(rdb, false).way.Patience =
 // their calls looks.
 func Informed(limiters ...*Limiter) {
 	for _, l := range limiters {
-		l.force.last.Store(&knownLimit{limit: l.limit, began: time.Now().Add(time.Hour)})
+		l.remembered.last.Store(&knownLimit{limit: l.limit, began: time.Now().Add(time.Hour)})
 	}
 }

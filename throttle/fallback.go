@@ -181,7 +181,7 @@ func (f *fallback) leave(ctx context.Context, a *acquisition) {
 	}
 	r := a.r
 	r.Token, r.grant = 0, grant{}
-	_, _, _ = refund{p: a.p, ids: a.p.rules.ids(r), r: r}.in(ctx, newRetryBy(a.p, local, a.p.rules.lastKnown(ctx, byRequest(&a.r))))
+	_, _, _ = refund{p: a.p, ids: a.p.rules.ids(r), r: r}.in(ctx, newStoreCallBy(a.p, local, a.p.rules.lastKnown(ctx, byRequest(&a.r))))
 }
 
 // withoutRedis decides without Redis. A gate that is closed stays closed, and a rule
@@ -189,13 +189,13 @@ func (f *fallback) leave(ctx context.Context, a *acquisition) {
 func (f *fallback) withoutRedis(ctx context.Context, a *acquisition) (err error) {
 	a.begin()
 	if f.mode == FailLocal {
-		t := newRetryBy(a.p, f.localStore(), a.p.rules.lastKnown(ctx, byRequest(&a.r)))
+		t := newStoreCallBy(a.p, f.localStore(), a.p.rules.lastKnown(ctx, byRequest(&a.r)))
 		err = a.ask(ctx, &t)
 		if a.d.Granted {
 			a.d.made = fromFallback
 		}
 	} else {
-		err = a.open(ctx)
+		err = a.failOpen(ctx)
 	}
 	a.d.Fallback = f.mode
 	if err != nil {
@@ -206,7 +206,7 @@ func (f *fallback) withoutRedis(ctx context.Context, a *acquisition) (err error)
 
 // open grants whatever the limits could ever admit, while the gates and the
 // rules are open.
-func (a *acquisition) open(ctx context.Context) error {
+func (a *acquisition) failOpen(ctx context.Context) error {
 	rules, r, d, now := a.p.rules, &a.r, &a.d, time.Now()
 	d.Granted, d.At, d.Now, d.start, d.made = !a.mode.Books(), now, now, now, fromNowhere
 	if rule, err := rules.fits(rules.lastKnown(ctx, byRequest(r)), r); err != nil {
@@ -261,7 +261,7 @@ func (a *acquisition) inShadow(ctx context.Context) error {
 			d.instead = insteadOfLate
 		}
 		if !d.Promised.IsZero() {
-			a.p.leave(ctx, *r) // it stands in the line from before, and runs now
+			a.p.cancelBooking(ctx, *r) // it stands in the line from before, and runs now
 		}
 	case ctx.Err() != nil || errors.Is(err, ErrWithdrawn): // the caller's own doing
 		return err

@@ -21,7 +21,7 @@ func TestGateThatOpensFarAway(t *testing.T) {
 	}
 	for i := range 50 {
 		s.at(time.Duration(i) * ms)
-		d := s.redeem(p, throttle.Request{Key: key, Cost: 1, Job: strconv.Itoa(i), Gates: []gate.At{{Rule: "summer", Gate: hours}}})
+		d := s.redeem(p, throttle.Request{Key: key, Cost: 1, Job: strconv.Itoa(i), Gates: []gate.InZone{{Rule: "summer", Gate: hours}}})
 		if d.Granted || !d.Gated || d.Rule != "summer" || d.At.Before(s.now.Add(24*time.Hour)) || d.At.After(s.now.Add(31*24*time.Hour)) {
 			t.Fatalf("job %d: %v, want it to ask again in some days", i, d)
 		}

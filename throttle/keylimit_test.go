@@ -174,7 +174,7 @@ func TestBookingsByATenantsLimit(t *testing.T) {
 				t.Errorf("%s: e stands at %v, %+v, want 2m", name, st.At.Sub(start), st)
 			}
 		}
-		if _, err := throttle.ForWorkers.Leave(t.Context(), throttle.ForWorkers.Ref(l.Policy(), throttle.Request{Key: key, Cost: 1, Job: "c"})); err != nil {
+		if _, err := throttle.ForWorkers.CancelBooking(t.Context(), throttle.ForWorkers.Ref(l.Policy(), throttle.Request{Key: key, Cost: 1, Job: "c"})); err != nil {
 			t.Errorf("%s: Leave: %v", name, err)
 		}
 		p.mu.Lock()

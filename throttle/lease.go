@@ -63,7 +63,7 @@ func (s *lease) release(ctx context.Context) (reply luascripts.ReleaseReply, err
 	if err != nil {
 		limit = s.limit
 	}
-	t := retry{rules: ruleSet{l}, store: s.store, keys: keys, limits: []activeLimit{limit}}
+	t := storeCall{rules: ruleSet{l}, store: s.store, keys: keys, limits: []activeLimit{limit}}
 	part := []luascripts.RuleCall{{LimitKeys: s.keys(), Cost: 1}}
 	for again := true; again; {
 		setLimits(part, t.limits, t.begin())
@@ -163,7 +163,7 @@ func (p *Policy) Hold(ctx context.Context, d Decision) (held context.Context, re
 			tell(held, event.LeaseLost{Task: taskOf(d.Job), Rule: leaseRule(p, &d)})
 		}
 	})
-	k.expiry = time.AfterFunc(time.Until(d.surely.Add(k.heldFor)), k.lost)
+	k.expiry = time.AfterFunc(time.Until(d.startEarliest.Add(k.heldFor)), k.lost)
 	var wg sync.WaitGroup
 	wg.Go(func() { k.renew(renewing, lease/3) })
 	var once sync.Once

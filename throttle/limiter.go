@@ -31,18 +31,18 @@ import (
 // method returns an error that unwraps to [ErrUnavailable] and nothing is
 // granted, unless [Config.OnUnavailable] or [Config.Shadow] say otherwise.
 type Limiter struct {
-	rdb     redis.UniversalClient // nil for one that counts in this process
-	store   *clockedStore
-	rule    string
-	named   string              // the rule as it stands in keys, see Config.PerClient
-	names   luascripts.RuleKeys // of its keys
-	limit   Limit               // in code
-	limits  limitStore
-	force   limitInForce
-	met     keysMet // the keys seen so far, by their ids; only with Config.LimitOf
-	cfg     Config
-	waiters waiters
-	policy  *Policy // of only this rule
+	rdb        redis.UniversalClient // nil for one that counts in this process
+	store      *clockedStore
+	rule       string
+	named      string              // the rule as it stands in keys, see Config.PerClient
+	names      luascripts.RuleKeys // of its keys
+	limit      Limit               // in code
+	limits     limitStore
+	remembered limitMemory
+	met        keysMet // the keys seen so far, by their ids; only with Config.LimitOf
+	cfg        Config
+	waiters    waiters
+	policy     *Policy // of only this rule
 
 	fallbackNow func() time.Time // of what counts while Redis is unavailable; nil for the local clock
 	decided     func(any, error) // hears each decision, in tests; may be nil
@@ -158,16 +158,16 @@ func (l *Limiter) Reset(ctx context.Context, key string) ([]Promotion, error) {
 	}
 	if local := l.policy.fallback.local.Load(); local != nil {
 		known := l.policy.rules.lastKnown(ctx, byID(l.met.id(l, key)))
-		_, _ = l.reset(ctx, newRetryBy(l.policy, local, known), key) // fails only with ctx, as the next call does
+		_, _ = l.reset(ctx, newStoreCallBy(l.policy, local, known), key) // fails only with ctx, as the next call does
 	}
-	t, err := newRetry(ctx, l.policy, byID(l.met.id(l, key)))
+	t, err := newStoreCall(ctx, l.policy, byID(l.met.id(l, key)))
 	if err != nil {
 		return nil, err
 	}
 	return l.reset(ctx, t, key)
 }
 
-func (l *Limiter) reset(ctx context.Context, t retry, key string) ([]Promotion, error) {
+func (l *Limiter) reset(ctx context.Context, t storeCall, key string) ([]Promotion, error) {
 	k := l.names.Of(l.ID(key))
 	var reply luascripts.CancelReply
 	for again := true; again; {
@@ -237,7 +237,7 @@ func closeID(ctx context.Context, p *Policy, rule int, ids []string, r Request, 
 	for end < len(ids) && calls[end].With(&calls[rule]) && !p.rules[end].limit.IsConcurrent() {
 		end++
 	}
-	t, err := newRetry(ctx, p, byID(ids...))
+	t, err := newStoreCall(ctx, p, byID(ids...))
 	if err != nil {
 		return reply, err
 	}
@@ -265,7 +265,7 @@ func (l *Limiter) OpenKey(ctx context.Context, key string) ([]Promotion, error) 
 // opened are the jobs that come next on a key that was opened.
 func (l *Limiter) opened(ctx context.Context, id string, reply luascripts.CloseReply) ([]Promotion, error) {
 	promoted := l.policy.rules.promotions(reply.Promoted, []string{id}, reply.Now)
-	return promoted, l.readAnew(ctx)
+	return promoted, l.announceChange(ctx)
 }
 
 // CloseRule is [Limiter.CloseKey] for all keys of the rule. It bites at once in
@@ -401,7 +401,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, most int) (State, error)
 	if most < 0 || most > PeekMax {
 		return State{}, fmt.Errorf("%w: a peek at %d places, want 0 to %d", ErrInvalidConfig, most, PeekMax)
 	}
-	s, _, err := l.look(ctx, l.met.id(l, key), 1, most, 0)
+	s, _, err := l.peekID(ctx, l.met.id(l, key), 1, most, 0)
 	return s, err
 }
 
@@ -424,14 +424,14 @@ func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Durati
 	if err := r.check(l.policy.rules); err != nil {
 		return 0, err
 	}
-	s, _, err := l.look(ctx, l.met.id(l, key), n, 0, 0)
+	s, _, err := l.peekID(ctx, l.met.id(l, key), n, 0, 0)
 	return max(0, s.Next.Sub(s.Now)), err
 }
 
-// look peeks for a new job of a cost on the key of an id. It lists the first most of the
+// peekID peeks for a new job of a cost on the key of an id. It lists the first most of the
 // line, and so many of the newest grants.
-func (l *Limiter) look(ctx context.Context, id string, cost, most, grants int) (s State, spent []luascripts.Spent, err error) {
-	t, err := newRetry(ctx, l.policy, byID(id))
+func (l *Limiter) peekID(ctx context.Context, id string, cost, most, grants int) (s State, spent []luascripts.Spent, err error) {
+	t, err := newStoreCall(ctx, l.policy, byID(id))
 	if err != nil {
 		return s, nil, err
 	}
@@ -492,7 +492,7 @@ func (l *Limiter) list(ctx context.Context, id string, from ListFrom, most int) 
 	if l.rdb == nil {
 		return Listing{}, fmt.Errorf("%w: rule %q counts in its own process, where its lines can't be read", ErrInvalidConfig, l.rule)
 	}
-	t, err := newRetry(ctx, l.policy, byID(id))
+	t, err := newStoreCall(ctx, l.policy, byID(id))
 	if err != nil {
 		return Listing{}, err
 	}

@@ -119,7 +119,7 @@ func TestMemoryLimitEndsAndRings(t *testing.T) {
 // An answer that was on its way when the limit was set anew here is no news.
 func TestOlderNewsAreDropped(t *testing.T) {
 	t.Parallel()
-	var f limitInForce
+	var f limitMemory
 	t0 := time.Now()
 	at := func(d time.Duration) time.Time { return t0.Add(d) }
 	newer := &knownLimit{limit: Sliding(2, time.Second), version: 2, began: at(1), done: at(3)}

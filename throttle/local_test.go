@@ -90,7 +90,7 @@ func TestLocalRefusals(t *testing.T) {
 	_, try := l.TryAcquire(ended, key, 1)
 	_, peek := l.Peek(ended, key, 1)
 	_, reset := l.Reset(ended, key)
-	_, leave := throttle.ForWorkers.Leave(ended, place)
+	_, leave := throttle.ForWorkers.CancelBooking(ended, place)
 	for op, err := range map[string]error{
 		"TryAcquire": try, "Peek": peek, "Reset": reset, "Leave": leave,
 		"Refresh": throttle.ForWorkers.Refresh(ended, nil, []throttle.BookingRef{place})[0].Err,
@@ -131,7 +131,7 @@ func TestRefreshOfBothKinds(t *testing.T) {
 	if trips.n != 1 {
 		t.Errorf("%d round trips, want 1", trips.n)
 	}
-	if _, err := throttle.ForWorkers.Leave(t.Context(), places[0]); err != nil {
+	if _, err := throttle.ForWorkers.CancelBooking(t.Context(), places[0]); err != nil {
 		t.Errorf("Leave = %v, want nil", err)
 	}
 	if got := throttle.ForWorkers.Refresh(t.Context(), nil, places[:1]); got[0].Known {

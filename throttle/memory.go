@@ -55,7 +55,7 @@ func (s memoryStore) adjust(ctx context.Context, a luascripts.AdjustArgs) (luasc
 	if err := ctx.Err(); err != nil {
 		return luascripts.CancelReply{}, err
 	}
-	return s.Settle(a), nil
+	return s.Adjust(a), nil
 }
 
 func (s memoryStore) release(ctx context.Context, p luascripts.RuleCall, token uint64) (luascripts.ReleaseReply, error) {
@@ -83,7 +83,7 @@ func (s memoryStore) refresh(ctx context.Context, bookings []luascripts.RefreshA
 	out := make([]luascripts.RefreshReply, len(bookings))
 	for i, b := range bookings {
 		if out[i].Err = ctx.Err(); out[i].Err == nil {
-			out[i] = s.Check(b)
+			out[i] = s.Refresh(b)
 		}
 	}
 	return out
@@ -222,7 +222,7 @@ func newFake(c *fake.Client, rule string, limit Limit, cfg Config) (*Limiter, er
 		return nil, err
 	}
 	l.limits = faultyLimits{on.limits, l.cfg.Prefix, c.Fault}
-	l.force.always = true // what is known ages by the local clock, not by that of the source
+	l.remembered.always = true // what is known ages by the local clock, not by that of the source
 	l.fallbackNow, l.decided = c.Now, c.Decided
 	l.joined = func(p *Policy) {
 		c.Join(func() {

@@ -234,7 +234,7 @@ func (p *Policy) decideForJob(ctx context.Context, mode luascripts.Mode, r Reque
 	}
 	d, err := p.decide(ctx, mode, r)
 	if errors.Is(err, ErrExceedsLimit) || d.instead == insteadOfNever {
-		p.leave(ctx, r)
+		p.cancelBooking(ctx, r)
 	}
 	return d, err
 }

@@ -336,12 +336,12 @@ func TestPolicyBooking(t *testing.T) {
 			t.Errorf("Refresh %d = %+v, want %+v", i, g, want)
 		}
 	}
-	turns, err := throttle.ForWorkers.Leave(t.Context(), place("C", "c"))
+	turns, err := throttle.ForWorkers.CancelBooking(t.Context(), place("C", "c"))
 	if turn := soleTurn(t, turns); err != nil || turn.Job != "d" || turn.Wait != time.Minute {
 		t.Errorf("Leave = %+v, %v, want d to come in a minute", turns, err)
 	}
 	for _, pl := range []throttle.BookingRef{place(key, "b"), place("D", "d")} {
-		if _, err := throttle.ForWorkers.Leave(t.Context(), pl); err != nil {
+		if _, err := throttle.ForWorkers.CancelBooking(t.Context(), pl); err != nil {
 			t.Error(err)
 		}
 	}

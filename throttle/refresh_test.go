@@ -80,7 +80,7 @@ func TestLeave(t *testing.T) {
 	for _, job := range []string{"a", "b", "c"} {
 		s.job(l, job, 1)
 	}
-	turns, err := throttle.ForWorkers.Leave(t.Context(), throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "b", Costs: []int{1}})
+	turns, err := throttle.ForWorkers.CancelBooking(t.Context(), throttle.BookingRef{Policy: l.Policy(), IDs: []string{l.ID(key)}, Job: "b", Costs: []int{1}})
 	turn := soleTurn(t, turns)
 	if err != nil || turn.Job != "c" || turn.At.Sub(start) != time.Minute || turn.Wait != time.Minute {
 		t.Errorf("Leave = %+v, %v, want c to come at 1m", turn, err)

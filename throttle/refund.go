@@ -15,7 +15,7 @@ const withdrawTimeout = time.Second
 // Promotions are the jobs that come next.
 func (p *Policy) Cancel(ctx context.Context, r Request) ([]Promotion, error) {
 	r.Token = 0
-	return p.takeBack(ctx, r, false)
+	return p.takeBack(ctx, r, noPlace)
 }
 
 // Refund gives the grant of r.Token back, if it has one, and takes the booking
@@ -28,19 +28,27 @@ func (p *Policy) Cancel(ctx context.Context, r Request) ([]Promotion, error) {
 // and what it is worth. A minute after the grant its Token alone is not known any
 // more, and a Request that only names it gives nothing back.
 func (p *Policy) Refund(ctx context.Context, r Request) ([]Promotion, error) {
-	return p.takeBack(ctx, r, false)
+	return p.takeBack(ctx, r, noPlace)
 }
+
+// placeAfter is the place that a job gets for what it gives back.
+type placeAfter bool
+
+const (
+	noPlace    placeAfter = false
+	firstPlace placeAfter = true // in the line of the rule that the job waits for next
+)
 
 // takeBack gives back what r has, where r has it. It does not ask whether the limits
 // admit r: they may have been larger when the grant was made.
-func (p *Policy) takeBack(ctx context.Context, r Request, first bool) ([]Promotion, error) {
+func (p *Policy) takeBack(ctx context.Context, r Request, after placeAfter) ([]Promotion, error) {
 	if err := r.check(p.rules); err != nil {
 		return nil, err
 	}
 	if r.made == fromNowhere {
 		return nil, nil
 	}
-	return refund{p: p, ids: p.rules.ids(r), r: r, first: first}.run(ctx)
+	return refund{p: p, ids: p.rules.ids(r), r: r, after: after}.run(ctx)
 }
 
 // withdrawLost takes back a call whose reply never came, and its place in line: it
@@ -71,16 +79,16 @@ func (p *Policy) withdrawNow(ctx context.Context, r Request) {
 	_, _ = p.Refund(ctx, r)
 }
 
-// leave takes r.Job out of the lines, as well as it can. A place that stays behind
+// cancelBooking takes r.Job out of the lines, as well as it can. A place that stays behind
 // is passed 100 ms after its instant.
-func (p *Policy) leave(ctx context.Context, r Request) {
+func (p *Policy) cancelBooking(ctx context.Context, r Request) {
 	r.Token = 0
 	p.withdraw(ctx, r)
 }
 
-// comeBack gives a grant back that came too late to be used; the job stays
+// returnGrant gives a grant back that came too late to be used; the job stays
 // first in the line.
-func (p *Policy) comeBack(ctx context.Context, r Request) error {
+func (p *Policy) returnGrant(ctx context.Context, r Request) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
 	_, err := ForWorkers.Return(ctx, p, r)
@@ -92,14 +100,14 @@ type refund struct {
 	p     *Policy
 	ids   []string // the keys as they stand in Redis, by rule
 	r     Request
-	first bool // the job gets the first place in the line for it
+	after placeAfter
 }
 
 // run gives back where the grant was made, or the place is: in this process, in Redis,
 // or in both.
 func (f refund) run(ctx context.Context) ([]Promotion, error) {
 	if local := f.p.fallback.local.Load(); local != nil {
-		promoted, given, err := f.in(ctx, newRetryBy(f.p, local, f.p.rules.lastKnown(ctx, byID(f.ids...))))
+		promoted, given, err := f.in(ctx, newStoreCallBy(f.p, local, f.p.rules.lastKnown(ctx, byID(f.ids...))))
 		if err != nil || given || f.r.made == fromFallback {
 			return promoted, err
 		}
@@ -113,14 +121,14 @@ func (f refund) run(ctx context.Context) ([]Promotion, error) {
 				limits[i] = own
 			}
 		}
-		promoted, _, err = f.in(ctx, newRetryBy(f.p, f.p.store, limits))
+		promoted, _, err = f.in(ctx, newStoreCallBy(f.p, f.p.store, limits))
 	}
 	return promoted, err
 }
 
 // inRedis gives back where the policy counts, by the active limits.
 func (f refund) inRedis(ctx context.Context) ([]Promotion, error) {
-	t, err := newRetry(ctx, f.p, byID(f.ids...))
+	t, err := newStoreCall(ctx, f.p, byID(f.ids...))
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +138,7 @@ func (f refund) inRedis(ctx context.Context) ([]Promotion, error) {
 
 // in gives back in one store, and says whether there was a grant. A job gets its place
 // back only where the limits can still admit it.
-func (f refund) in(ctx context.Context, t retry) (_ []Promotion, given bool, _ error) {
+func (f refund) in(ctx context.Context, t storeCall) (_ []Promotion, given bool, _ error) {
 	p := f.p
 	if (t.store == p.store) != (f.r.made == fromStore) {
 		f.r.grant = grant{} // this store knows only the token: its instants are those of other grants
@@ -140,7 +148,7 @@ func (f refund) in(ctx context.Context, t retry) (_ []Promotion, given bool, _ e
 	var reply luascripts.CancelReply
 	for again := true; again; {
 		_, misfit := p.rules.fits(t.limits, &f.r)
-		args.Back = f.first && misfit == nil
+		args.Back = bool(f.after) && misfit == nil
 		setLimits(args.Rules, t.limits, t.begin())
 		var err error
 		reply, err = t.store.cancel(ctx, args)

@@ -37,7 +37,7 @@ type Request struct {
 	// and Cost are of the narrowest. None for a [Limiter].
 	More []KeyCost
 	// Gates are the opening hours that hold for this request, besides the limits.
-	Gates []gate.At
+	Gates []gate.InZone
 	// Job identifies the job that waits, 1 to [JobMax] bytes: one job has one place in a
 	// key's line, however often it asks.
 	Job string
@@ -98,7 +98,7 @@ func checkJob(job string) error {
 	return nil
 }
 
-func checkGates(gates []gate.At) error {
+func checkGates(gates []gate.InZone) error {
 	var errs []error
 	for _, g := range gates {
 		errs = append(errs, g.Gate.Validate())
@@ -118,7 +118,7 @@ func (r *Request) keyCost(i int) KeyCost {
 // [Limiter.TryAcquire]) a refusal.
 type Decision struct {
 	Request
-	Rule    string // that refuses; of a grant the narrowest
+	Rule    string // that holds the job up or refuses it; of a grant the narrowest
 	Granted bool
 
 	// At is the instant of the grant or of the booking, by Redis' clock. A
@@ -159,10 +159,10 @@ type Decision struct {
 	// [Config.Shadow]; At is then when it would have, zero for never.
 	Shadowed bool
 
-	start   time.Time // At on the local, monotonic clock; never before it
-	until   time.Time // until when a grant may be acted on, on that clock; zero for ever
-	surely  time.Time // At on that clock, never after it: the answer may have been long on its way
-	instead instead   // of what a shadowed grant was made
+	start         time.Time // At on the local, monotonic clock; never before it
+	until         time.Time // until when a grant may be acted on, on that clock; zero for ever
+	startEarliest time.Time // At on that clock, never after it: the answer may have been long on its way
+	instead       instead   // of what a shadowed grant was made
 }
 
 // Wait is what is left until At, by the local monotonic clock; never negative.

@@ -39,7 +39,7 @@ type Reservation struct {
 func newReservation(p *Policy, r Request, d Decision) *Reservation {
 	r.MaxWait = 0 // it bounded the decision to reserve
 	v := &Reservation{p: p, job: r.Job, waiting: make(chan struct{}, 1), next: r}
-	v.keep(d, false)
+	v.keep(d, byTake)
 	return v
 }
 
@@ -81,7 +81,7 @@ func (v *Reservation) Take(ctx context.Context) (Decision, error) {
 		d.Granted = false
 		return d, v.gone()
 	}
-	return v.ask(ctx, true, false)
+	return v.ask(ctx, byTake)
 }
 
 // Wait blocks until the permits are granted: nil means that the caller may go.
@@ -120,7 +120,7 @@ func (v *Reservation) Wait(ctx context.Context) error {
 }
 
 // settle waits the rest until a grant's instant. When that fails, or comes too
-// late, the grant must not be used: it goes back, for the first place.
+// late, the grant must not be used: it is given back, and the job gets the first place in the line.
 func (v *Reservation) settle(ctx context.Context, d Decision) (ok bool, err error) {
 	err = wait(ctx, d.Wait())
 	v.asking.Lock()
@@ -136,20 +136,20 @@ func (v *Reservation) settle(ctx context.Context, d Decision) (ok bool, err erro
 	if good {
 		return true, nil
 	}
-	back := v.comeBack(ctx)
+	back := v.returnOwed(ctx)
 	return false, cmp.Or(err, back)
 }
 
-// comeBack gives a grant back that is owed, with asking held. After an error it
+// returnOwed gives a grant back that is owed, with asking held. After an error it
 // stays owed: whether it went is not known, so it must not be used.
-func (v *Reservation) comeBack(ctx context.Context) error {
+func (v *Reservation) returnOwed(ctx context.Context) error {
 	v.mu.Lock()
 	owed, r := v.owed, v.d.Request
 	v.mu.Unlock()
 	if !owed {
 		return nil
 	}
-	if err := v.p.comeBack(ctx, r); err != nil {
+	if err := v.p.returnGrant(ctx, r); err != nil {
 		return err
 	}
 	v.mu.Lock()
@@ -158,17 +158,29 @@ func (v *Reservation) comeBack(ctx context.Context) error {
 	return nil
 }
 
-func (v *Reservation) lockAndAsk(ctx context.Context, notAhead bool) (Decision, error) {
+// askedBy says for whom a reservation asks.
+type askedBy int
+
+const (
+	byTake      askedBy = iota // which can't wait: no grant ahead of its instant
+	byWait                     // which waits the rest until the instant of a grant that is ahead
+	byEarlyWait                // a Wait that asks before its instant: others may be first, so no grant ahead
+)
+
+func (v *Reservation) lockAndAsk(ctx context.Context, early bool) (Decision, error) {
 	v.asking.Lock()
 	defer v.asking.Unlock()
-	return v.ask(ctx, notAhead, true)
+	if early {
+		return v.ask(ctx, byEarlyWait)
+	}
+	return v.ask(ctx, byWait)
 }
 
-// ask is called with asking held, by a Wait, which settles the grant, or by Take.
-func (v *Reservation) ask(ctx context.Context, notAhead, settles bool) (Decision, error) {
+// ask is called with asking held.
+func (v *Reservation) ask(ctx context.Context, by askedBy) (Decision, error) {
 	err := v.gone()
 	if err == nil {
-		err = v.comeBack(ctx)
+		err = v.returnOwed(ctx)
 	}
 	v.mu.Lock()
 	d, r := v.d, v.next
@@ -177,25 +189,25 @@ func (v *Reservation) ask(ctx context.Context, notAhead, settles bool) (Decision
 	if err != nil || d.Granted {
 		return d, err
 	}
-	r.notAhead = notAhead
+	r.notAhead = by != byWait
 	d, err = v.p.decideForJob(ctx, luascripts.GrantOrBook, r)
 	if err != nil {
 		return d, err
 	}
-	if !settles && d.Wait() > 0 {
+	if by == byTake && d.Wait() > 0 {
 		d.Granted = false // a Wait was granted it ahead, and its answer was lost: Take gets it at its instant
 	}
-	v.keep(d, settles)
+	v.keep(d, by)
 	return d, nil
 }
 
 // keep remembers an answer. The token stays the same, so that a call whose
 // answer was lost can be repeated, until the fallback answers instead of Redis: then
 // that call is taken back, and its token with it.
-func (v *Reservation) keep(d Decision, settles bool) {
+func (v *Reservation) keep(d Decision, by askedBy) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.d, v.ahead = d, settles && d.Granted
+	v.d, v.ahead = d, by != byTake && d.Granted
 	if d.Fallback != FailClosed {
 		v.next.Token = NewToken()
 	}

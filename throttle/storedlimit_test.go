@@ -401,7 +401,7 @@ func TestStoredLimitThatCannotBeReadRefuses(t *testing.T) {
 		if keys := allKeys(t, rdb); len(keys) != 1 {
 			t.Errorf("%q is stored: keys = %v, want that alone", value, keys)
 		}
-		_, left := throttle.ForWorkers.Leave(t.Context(), place)
+		_, left := throttle.ForWorkers.CancelBooking(t.Context(), place)
 		_, given := l.Policy().Refund(t.Context(), throttle.Request{Key: key, Cost: 1, Token: 7})
 		if left != nil || given != nil {
 			t.Errorf("%q is stored: Leave = %v, Refund = %v, want nil", value, left, given)

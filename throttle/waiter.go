@@ -167,7 +167,7 @@ func (w *waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 		if err != nil {
 			lost := p.withdrawLost(ctx, r, err)
 			if booked && !lost && !errors.Is(err, ErrTooLate) { // those have left
-				p.leave(ctx, r)
+				p.cancelBooking(ctx, r)
 			}
 			if ctx.Err() != nil {
 				return d, context.Cause(ctx)
@@ -191,7 +191,7 @@ func (w *waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 			d.Waited, d.notAhead = time.Since(began), false
 			return d, nil
 		}
-		_ = p.comeBack(ctx, r) // this process stood still: the grant is worth nothing now
+		_ = p.returnGrant(ctx, r) // this process stood still: the grant is worth nothing now
 	}
 }
 

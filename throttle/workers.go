@@ -37,8 +37,8 @@ type Host interface {
 	Ask(ctx context.Context, p *Policy, r Request) (Decision, error)
 	// Begin waits the rest until a grant's instant and makes the grant part of
 	// the attempt. Not fresh means that the process stood still meanwhile: the
-	// grant was given back, for the first place, and the caller asks anew. An error
-	// means that it was given back, and what to return.
+	// grant was given back, the job got the first place in the line for it, and the caller asks
+	// anew. An error means that it was given back, and what to return.
 	Begin(ctx context.Context, p *Policy, d Decision) (fresh bool, err error)
 	// Defer gives earlier grants of the attempt back and answers the error that
 	// the handler has to return.
@@ -141,7 +141,7 @@ func (workerCalls) Refresh(ctx context.Context, rdb redis.UniversalClient, place
 }
 
 // refreshOn asks a store about the bookings of the given indices, and again about
-// those that it did not decide about, see [retry].
+// those that it did not decide about, see [storeCall].
 func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]activeLimit, indices []int, out []BookingStatus) {
 	for n := 0; len(indices) > 0; n++ {
 		args := make([]luascripts.RefreshArgs, len(indices))
@@ -180,7 +180,7 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]act
 }
 
 // Leave takes a booking out of its lines; see [Policy.Cancel].
-func (workerCalls) Leave(ctx context.Context, p BookingRef) ([]Promotion, error) {
+func (workerCalls) CancelBooking(ctx context.Context, p BookingRef) ([]Promotion, error) {
 	return refund{p: p.Policy, ids: p.IDs, r: p.request()}.run(ctx)
 }
 
@@ -210,7 +210,7 @@ func (workerCalls) Lookup(ctx context.Context, place BookingRef) (BookingStatus,
 	if p.rdb == nil {
 		return BookingStatus{}, fmt.Errorf("%w: rule %q counts in its own process, where its lines can't be read", ErrInvalidConfig, p.rules[0].rule)
 	}
-	t, err := newRetry(ctx, p, byID(place.IDs...))
+	t, err := newStoreCall(ctx, p, byID(place.IDs...))
 	if err != nil {
 		return BookingStatus{}, err
 	}
@@ -245,7 +245,7 @@ func (workerCalls) Lookup(ctx context.Context, place BookingRef) (BookingStatus,
 }
 
 // lookup asks once about the calls of one slot.
-func lookup(ctx context.Context, t *retry, calls []luascripts.RuleCall, at slotCalls, place BookingRef) (s BookingStatus, again bool, err error) {
+func lookup(ctx context.Context, t *storeCall, calls []luascripts.RuleCall, at slotCalls, place BookingRef) (s BookingStatus, again bool, err error) {
 	p := place.Policy
 	setLimits(calls, t.limits, t.begin())
 	r, err := luascripts.Locate(ctx, p.rdb, luascripts.RefreshArgs{Rules: calls[at.from:at.to], Policy: p.name, Job: place.Job})
@@ -262,7 +262,7 @@ func lookup(ctx context.Context, t *retry, calls []luascripts.RuleCall, at slotC
 // the key in clear. State.Next is that of a new job of this cost; one that the limit in
 // force never admits is an [ExceedsLimitError].
 func (workerCalls) Peek(ctx context.Context, l *Limiter, id string, cost, most int) (State, error) {
-	s, _, err := l.look(ctx, id, cost, most, 0)
+	s, _, err := l.peekID(ctx, id, cost, most, 0)
 	return s, err
 }
 
@@ -270,7 +270,7 @@ func (workerCalls) Peek(ctx context.Context, l *Limiter, id string, cost, most i
 // newest first, at most so many: their instants and permits. Of a limit that only counts an
 // instant is the last of so many permits, and of a lease its end.
 func (workerCalls) Spent(ctx context.Context, l *Limiter, id string, most int) (s State, at []time.Time, permits []int, err error) {
-	s, spent, err := l.look(ctx, id, 1, 0, most)
+	s, spent, err := l.peekID(ctx, id, 1, 0, most)
 	for _, g := range spent {
 		at, permits = append(at, g.At), append(permits, g.Permits)
 	}
@@ -392,7 +392,7 @@ func (workerCalls) Return(ctx context.Context, p *Policy, r Request) ([]Promotio
 	if err := checkJob(r.Job); err != nil {
 		return nil, err
 	}
-	return p.takeBack(ctx, r, true)
+	return p.takeBack(ctx, r, firstPlace)
 }
 
 // Postpone closes the key of a rule of the policy for d from now on, and gives r.Job

@@ -73,7 +73,7 @@ type Adapter struct {
 	wakers      map[string]*waker // by queue
 	recheck     *recheckFilter
 	promotions  *promotions
-	refunds     *refunds
+	withdrawals *withdrawals
 	batchCounts *batchCounts
 	limitWatch  *limitWatch
 	subscriber  *subscriber
@@ -147,7 +147,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		asynqLoggers: make(map[asynq.Logger]asynq.Logger),
 	}
 	a.fetcher = newFetcher(a)
-	a.refunds, a.types = newRefunds(c, a.promotions), newTypeWatch(c)
+	a.withdrawals, a.types = newWithdrawals(c, a.promotions), newTypeWatch(c)
 	a.limitWatch, a.subscriber = &limitWatch{c, a.wakers}, &subscriber{c, a.wakers, teller}
 	a.upkeep = &upkeep{c, a.policies, files, a.types, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight,
 		a.waits, a.answered}}
@@ -244,7 +244,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 	a.wg.Go(func() { a.subscriber.run(ctx) })
 	a.wg.Go(func() { a.subscriber.teller.Run(ctx) })
 	a.wg.Go(func() { a.promotions.run(ctx, a.wakers) })
-	a.wg.Go(func() { a.refunds.run(ctx) })
+	a.wg.Go(func() { a.withdrawals.run(ctx) })
 	a.wg.Go(func() { (&archiveWatch{a.core, a.deferrals}).run(ctx) })
 	a.wg.Go(func() { a.upkeep.run(ctx) })
 	watch := &serverWatch{core: a.core}
@@ -350,7 +350,8 @@ func (a *Adapter) incomplete(seen bool) error {
 }
 
 // Stop ends the fetching of tasks by all servers of the adapter, for good, and hands tasks
-// that wait in a worker slot back at once. Handlers that run go on. Idempotent.
+// that wait in a worker slot back at once. Handlers that run go on. Idempotent. [Pool.Stop] does not
+// hand tasks back; [Pool.Shutdown] begins with this call.
 func (a *Adapter) Stop() {
 	a.stopFetching()
 	a.stopOnce.Do(func() { close(a.stop) })

@@ -128,7 +128,7 @@ func (a *Adapter) newAttempt(ctx context.Context, task *asynq.Task) (*attempt, d
 func (t *attempt) askPolicy(ctx context.Context, task *asynq.Task, runNow bool) (context.Context, error) {
 	p, limited := t.a.policies[t.taskType]
 	if !limited {
-		return ctx, t.a.types.without(ctx, t.event())
+		return ctx, t.a.types.noPolicy(ctx, t.event())
 	}
 	t.a.types.saw(p.Type)
 	t.policy = p
@@ -194,7 +194,7 @@ func (t *attempt) runOnce(ctx context.Context, next asynq.Handler, task *asynq.T
 	defer func() {
 		if !ended {
 			if t.policy.Charge == queue.ChargeSuccess { // a panic is a failure too
-				t.refundAll(ctx)
+				t.refundKeepingGrants(ctx)
 			}
 			t.release(ctx)
 			t.end(ctx, nil)
@@ -341,7 +341,7 @@ func (t *attempt) countStartOrRefund(ctx context.Context, rules []string, d thro
 	told := false
 	defer func() {
 		if !told {
-			t.giveAllBack(ctx)
+			t.refundAndForget(ctx)
 		}
 	}()
 	t.countStart(ctx, rules, d)
@@ -389,10 +389,11 @@ type errPaused struct{}
 
 func (errPaused) Error() string { return "worker: its batch is paused" }
 
-// holdForBatch keeps a task from running because of what its batch does. Of a paused batch
-// err is a deferral until the batch goes on, unless an operator lets the task run now. Of a cancelled
-// batch err is nil, which ends the task. Either way its bookings are cancelled.
-func (t *attempt) holdForBatch(ctx context.Context, task *asynq.Task, runNow bool) (back bool, err error) {
+// holdForBatch keeps a task from running because of what its batch does. handled says that the task
+// must not run now, and that err is the answer of its handler. Of a paused batch err is a deferral
+// until the batch goes on, unless an operator lets the task run now. Of a cancelled batch err is nil,
+// which ends the task. Either way its bookings are cancelled.
+func (t *attempt) holdForBatch(ctx context.Context, task *asynq.Task, runNow bool) (handled bool, err error) {
 	id, _, ok := luascripts.ParseBatchTaskID(t.taskID)
 	if !ok {
 		return false, nil

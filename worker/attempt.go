@@ -110,7 +110,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 		t.a.counters.admissions.Add(1)
 		t.a.promotions.add(d.Promoted...)
 		if answerLost && errors.Is(err, throttle.ErrWithdrawn) { // by one slot of a cluster; by another it may be charged
-			t.a.refunds.later(p, r)
+			t.a.withdrawals.later(p, r)
 		}
 		if isUnreadable(err) && t.mustStay() && ctx.Err() == nil {
 			t.logUnanswered(p, err)
@@ -285,7 +285,7 @@ func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Deci
 	if !d.Granted && !d.Promised.IsZero() {
 		t.a.recheck.invalidate(p, throttle.ForWorkers.Ref(p, d.Request).IDs, d.Rule)
 	}
-	t.giveAllBack(ctx)
+	t.refundAndForget(ctx)
 	cause := &throttle.ThrottledError{Rule: d.Rule, At: d.At, RetryAfter: d.At.Sub(d.Now)}
 	reason := event.Booked
 	switch {
@@ -323,9 +323,9 @@ func isUnreadable(err error) bool {
 // later, and the task is deferred for a while without a booking.
 func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle.Request, cause error, answerLost bool) error {
 	if answerLost { // some call of this token had no answer: it may have been charged
-		t.a.refunds.later(p, r)
+		t.a.withdrawals.later(p, r)
 	}
-	t.giveAllBack(ctx)
+	t.refundAndForget(ctx)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -349,14 +349,14 @@ func (t *attempt) returnGrant(ctx context.Context, p *throttle.Policy, d throttl
 	defer cancel()
 	promoted, err := throttle.ForWorkers.Return(ctx, p, d.Request)
 	if err != nil {
-		t.a.refunds.later(p, d.Request)
+		t.a.withdrawals.later(p, d.Request)
 		return
 	}
 	t.a.promotions.add(promoted...)
 }
 
-// giveAllBack refunds what the attempt holds.
-func (t *attempt) giveAllBack(ctx context.Context) {
+// refundAndForget refunds all grants of the attempt and forgets them: it holds nothing any more.
+func (t *attempt) refundAndForget(ctx context.Context) {
 	t.mu.Lock()
 	grants := t.grants
 	t.grants = nil
@@ -392,7 +392,7 @@ func (t *attempt) refund(ctx context.Context, g held) {
 	g.Job = "" // its booking ended with the grant: if there is one now, a later Acquire made it
 	promoted, err := g.policy.Refund(ctx, g.Request)
 	if err != nil {
-		t.a.refunds.later(g.policy, g.Request)
+		t.a.withdrawals.later(g.policy, g.Request)
 		return
 	}
 	t.a.promotions.add(promoted...)

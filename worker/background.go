@@ -39,34 +39,34 @@ const (
 	promotionsTogether = 256
 )
 
-// refund is a grant that may have been charged and was not used.
-type refund struct {
+// withdrawal is a call whose answer never came: its grant may have been charged, and is not used.
+type withdrawal struct {
 	policy *throttle.Policy
 	throttle.Request
 	until time.Time
 }
 
-// refunds takes calls back whose answers never came, once Redis answers.
-type refunds struct {
+// withdrawals takes calls back whose answers never came, once Redis answers.
+type withdrawals struct {
 	*core
 	promotions *promotions
-	waiting    chan refund
+	waiting    chan withdrawal
 }
 
-func newRefunds(c *core, p *promotions) *refunds {
-	return &refunds{core: c, promotions: p, waiting: make(chan refund, refundsMax)}
+func newWithdrawals(c *core, p *promotions) *withdrawals {
+	return &withdrawals{core: c, promotions: p, waiting: make(chan withdrawal, refundsMax)}
 }
 
 // later takes a call back in the background. The booking of the job stays: only
 // the token is withdrawn. It never blocks.
-func (f *refunds) later(p *throttle.Policy, r throttle.Request) {
+func (f *withdrawals) later(p *throttle.Policy, r throttle.Request) {
 	r.Job = ""
 	counts := time.Duration(0)
 	for _, l := range p.Rules() { // without an answer it is not known by which limits it was charged
 		counts = max(counts, l.Limit().Window(), throttle.ForWorkers.LimitLastKnown(l).Window())
 	}
 	select {
-	case f.waiting <- refund{p, r, time.Now().Add(max(refundFor, counts))}:
+	case f.waiting <- withdrawal{p, r, time.Now().Add(max(refundFor, counts))}:
 	default:
 		f.logFew("refunds", func() { f.log.Warn("too many refunds wait for Redis: some permits stay charged") })
 	}
@@ -74,8 +74,8 @@ func (f *refunds) later(p *throttle.Policy, r throttle.Request) {
 
 // run tries each refund until Redis answers it. They are tried in turn, so that one that
 // is refused holds up no other.
-func (f *refunds) run(ctx context.Context) {
-	var left []refund
+func (f *withdrawals) run(ctx context.Context) {
+	var left []withdrawal
 	t := time.NewTicker(refundPause)
 	defer t.Stop()
 	for {
@@ -97,8 +97,8 @@ func (f *refunds) run(ctx context.Context) {
 
 // try makes the refunds that it can, and returns those that are left. It ends with the
 // first that Redis does not answer: Redis would not answer the next one either.
-func (f *refunds) try(ctx context.Context, all []refund) []refund {
-	var left []refund
+func (f *withdrawals) try(ctx context.Context, all []withdrawal) []withdrawal {
+	var left []withdrawal
 	for i, r := range all {
 		promoted, err := r.policy.Refund(ctx, r.Request)
 		f.promotions.add(promoted...)
@@ -114,7 +114,7 @@ func (f *refunds) try(ctx context.Context, all []refund) []refund {
 }
 
 // tryLast tries once more, for a moment, what is left at the end.
-func (f *refunds) tryLast(left []refund) {
+func (f *withdrawals) tryLast(left []withdrawal) {
 	ctx, cancel := context.WithTimeout(context.Background(), afterTimeout)
 	defer cancel()
 	for {
@@ -210,7 +210,7 @@ func (q *promotions) passOn(ctx context.Context, queue string, tasks promotion.T
 			w.expect(tasks.First())
 		}
 	}
-	q.leave(ctx, gone)
+	q.cancelBookings(ctx, gone)
 }
 
 // stayedAway says that a task that does not exist did not exist [goneAfter] before either.
@@ -233,13 +233,13 @@ func (q *promotions) stayedAway(p throttle.Promotion) bool {
 	return false
 }
 
-// leave gives places up, and lets those come that are next.
-func (q *promotions) leave(ctx context.Context, places []throttle.BookingRef) {
+// cancelBookings gives places up, and lets those come that are next.
+func (q *promotions) cancelBookings(ctx context.Context, places []throttle.BookingRef) {
 	for some := range slices.Chunk(places, leaveTogether) {
 		var wg sync.WaitGroup
 		for _, p := range some {
 			wg.Go(func() {
-				promoted, err := throttle.ForWorkers.Leave(ctx, p)
+				promoted, err := throttle.ForWorkers.CancelBooking(ctx, p)
 				if err != nil {
 					q.logAndPause(ctx, "the place of a task that is gone can't be given up", err)
 				}

@@ -197,8 +197,8 @@ func (c *client) deferHidden(ctx context.Context, call asynqwire.Call) *redis.Cm
 func (c *client) deferBy(ctx context.Context, d *deferral) *redis.Cmd {
 	left := time.Until(d.made.Add(d.wait))
 	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(d.task.Queue), luascripts.DeferArgs{
-		ID: d.task.ID, Token: uint64(d.token), At: d.at, For: d.record.Text(), Wait: left, Unique: d.unique, PutOff: d.postponed,
-		Pool: c.a.comesFirst(d.rule, d.wait),
+		ID: d.task.ID, Token: uint64(d.token), At: d.at, For: d.record.Text(), Wait: left, Unique: d.unique, Postponed: d.postponed,
+		Pool: c.a.firstPool(d.rule, d.wait),
 		Why:  luascripts.WhyOf(causes[d.reason], d.record.Rules, d.rule),
 	})
 	if isNotFound(cmd.Err()) { // as in script: its lease was lost
@@ -209,9 +209,7 @@ func (c *client) deferBy(ctx context.Context, d *deferral) *redis.Cmd {
 	// script knows the token and writes it once.
 	if cmd.Err() == nil && c.a.deferrals.remove(d) {
 		c.a.counters.deferred.Add(1)
-		c.a.counters.rules.bound(d.rule)
-		c.a.recordDeferral(d)
-		c.a.waits.begin(c.a.keys(d.task.Queue).Task(d.task.ID), d.rule, d.made)
+		c.a.countWait(d)
 		if tell := c.a.cfg.Observer.Deferred; tell != nil {
 			tell(ctx, event.Deferred{Task: d.task, Rule: d.rule, Reason: d.reason, At: d.at, Wait: d.wait})
 		}
@@ -250,7 +248,8 @@ func isNotFound(err error) bool { return rediserr.Of(err) == rediserr.NotFound }
 // scriptsMost is how many scripts of asynq's go in one pipeline.
 const scriptsMost = 64
 
-// scripts sends the scripts by which asynq's servers of this process fetch and finish tasks.
+// scripts sends the scripts by which asynq's servers of this process end tasks. Fetches go
+// another way, see fetcher.
 // Those that come while others are under way go in one pipeline, see [coalesce.Batcher]: the
 // system calls for one script cost more than the script does.
 //

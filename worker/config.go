@@ -47,7 +47,7 @@ type Config struct {
 	Servers int
 
 	// Policies say which task types need permits, and which. Types are compared exactly.
-	// A pool runs policies with at least one limit among their rules.
+	// A policy needs at least one limit: one of gates alone is refused.
 	Policies []queue.Policy
 
 	// PolicyFiles are paths of YAML files with more policies, see docs/policies.md. They must be

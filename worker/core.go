@@ -55,7 +55,7 @@ type load struct {
 // free is how many workers are free.
 func (l *load) free() int { return int(l.workers.Load() - l.running.Load()) }
 
-// wakeAhead is for how many workers one task more is woken than workers are free.
+// wakeAhead is the number of workers for which one task more is woken than workers are free.
 const wakeAhead = 8
 
 // ahead is how many more tasks are woken than workers are free: a worker that becomes free
@@ -221,12 +221,17 @@ func (c *core) recordGrant(p *throttle.Policy, d throttle.Decision) {
 	}
 }
 
-// recordDeferral notes in the history that a task waits for a rule.
-func (c *core) recordDeferral(d *deferral) {
+// countWait counts a deferral for the rule that holds the task up, in the statistics and the history;
+// for no rule when it waits for something else: the wait for the rule before is over then, too.
+func (c *core) countWait(d *deferral) {
+	rule := ""
 	switch d.reason {
-	case event.Booked, event.Gated, event.Asked:
-		c.history.Of(d.rule).Deferred(d.key, d.at)
+	case event.Booked, event.Gated, event.RetryAfter:
+		rule = d.rule
+		c.counters.rules.bound(rule)
+		c.history.Of(rule).Deferred(d.key, d.at)
 	}
+	c.waits.begin(c.keys(d.task.Queue).Task(d.task.ID), rule, d.made)
 }
 
 // recordWait notes in the history until when a task waits for a rule. what is what it waits

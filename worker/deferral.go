@@ -24,7 +24,7 @@ type deferral struct {
 	token     throttle.Token // in the error's text, which asynq writes into the message
 	task      event.Task
 	unique    string // the key of the task's unique lock; empty for none
-	rule      string // that refuses; empty when none was asked
+	rule      string // that holds the task up; empty when none was asked
 	key       string // of that rule, as it stands in Redis; empty for a gate, and where it is not known
 	reason    event.Reason
 	postponed bool      // its provider asked to wait: that is counted
@@ -38,7 +38,7 @@ type deferral struct {
 
 // causes are the reasons of deferrals as they stand in Redis.
 var causes = map[event.Reason]luascripts.Cause{
-	event.Booked: luascripts.CauseBooked, event.Gated: luascripts.CauseGate, event.Asked: luascripts.CauseProvider, event.Paused: luascripts.CausePaused,
+	event.Booked: luascripts.CauseBooked, event.Gated: luascripts.CauseGate, event.RetryAfter: luascripts.CauseRetryAfter, event.Paused: luascripts.CausePaused,
 	event.Returned: luascripts.CauseReturned, event.Unavailable: luascripts.CauseAway,
 }
 
@@ -56,11 +56,11 @@ func (d *deferral) Error() string {
 // Unwrap leads to [throttle.ErrThrottled], for code that looks at handlers' errors.
 func (d *deferral) Unwrap() error { return d.cause }
 
-// comesFirst is the pool that tries first to wake a task that waits for a rule: this
-// one, which spares the others the check. A task that waits for a lease belongs to every
-// pool: the lease may be held here, and this process may die with it. So does each task once
-// this pool fetches no more: it wakes none either.
-func (c *core) comesFirst(rule string, wait time.Duration) luascripts.PoolMark {
+// firstPool is the mark of the pool that tries first to wake a task: this one. Then the others need
+// not look at it. The mark is empty, and every pool tries, when the task waits for a lease: the
+// lease may be held here, and this process may die with it. It is also empty once this pool fetches
+// no more, for then it wakes no task either.
+func (c *core) firstPool(rule string, wait time.Duration) luascripts.PoolMark {
 	if c.forLease(rule, wait) || !c.fetches() {
 		return luascripts.PoolMark{}
 	}

@@ -11,7 +11,7 @@
 // # The life of a delivery
 //
 //	dequeue -> admission -+-> granted -> wait the rest (InlineWait) -> handler -> done, retry, archive
-//	                      +-> booked  -> deferred: asynq's retry set + our due index -> waker -> head of pending
+//	                      +-> booked  -> deferred: asynq's retry set + our due index -> waker -> front of pending
 //	                      +-> never   -> archived with the reason (no key, cost above the limit, too late)
 //
 // A [Pool] owns one or several asynq servers in this process. Beneath it is the
@@ -40,12 +40,12 @@ package worker
 //	a task runs            asynq.Server -> attempt: admission -> handler -> outcome
 //	a task is deferred     attempt -> deferrals; asynq.Server -> client -> due index in Redis
 //	a task is woken        waker (recheckFilter says what to check first) -> pending list in Redis -> fetcher -> idleServers
-//	a task may come early  attempt, waker, refunds -> promotions -> waker
+//	a task may come early  attempt, waker, withdrawals -> promotions -> waker
 //	a limit changes        limitWatch -> waker
 //	a client books a task  subscriber -> waker
-//	a grant is not used    attempt -> refunds, when Redis does not answer at once
+//	a grant is not used    attempt -> withdrawals, when Redis does not answer at once
 //	a batch is controlled  attempt -> batches; a task of it ends: client -> batchCounts
-//	a task is deleted      waker -> sweeper -> the places of the task are given up
+//	a task is deleted      sweeper, or waker at its instant -> the places of the task are given up -> promotions
 //	once a minute          upkeep compares clocks, and forgets what is old
 //
 // All parts share core: Redis, the configuration, the limiters, the counters and the log.
@@ -69,7 +69,7 @@ package worker
 //	replan.go      limitWatch, and what the waker does when a limit has changed
 //	sweep.go       sweeper looks for deferred tasks that were deleted or archived
 //	subscriber.go  subscriber
-//	background.go  refunds, promotions, upkeep
+//	background.go  withdrawals, promotions, upkeep, what is watched of the servers, the sign of life
 //	unlimited.go   typeWatch
 //	stats.go       Stats, and the counters behind them
 //	ttlmap.go      ttlMap, of which Adapter.inFlight and Adapter.recentlyDone are two

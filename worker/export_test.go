@@ -53,7 +53,7 @@ func TaskOf(job string) (queue, id string, ok bool) { return luascripts.TaskOf(j
 
 // RefundLater hands a refund to the background.
 func (a *Adapter) RefundLater(l *throttle.Limiter, r throttle.Request) {
-	a.refunds.later(l.Policy(), r)
+	a.withdrawals.later(l.Policy(), r)
 }
 
 // ReceiveUntilSilent listens for nobody, until the connection is dead.

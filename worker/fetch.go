@@ -20,7 +20,7 @@ const (
 	// fetchMost is how many tasks are asked for in one call.
 	fetchMost = 32
 	// heldFor is how long a task that was fetched may wait for a server to take it. Then it
-	// goes back to the head of its queue. asynq's lease, which no heartbeat renews before the
+	// goes back to the front of its queue. asynq's lease, which no heartbeat renews before the
 	// server has the task, lasts 30 s.
 	heldFor = time.Second
 	// emptyFor is how long a queue that was found empty is not asked again while tasks of
@@ -87,7 +87,7 @@ type fetchQueue struct {
 	at    time.Time     // when they were asked for
 	late  *time.Timer   // gives them back
 	next  int           // how many tasks the next call asks for
-	woken int           // tasks that were put to the head of pending since the last call
+	woken int           // tasks that were put to the front of pending since the last call
 	empty time.Time     // when it was found empty last
 }
 
@@ -205,7 +205,7 @@ func (f *fetcher) ask(ctx context.Context, q *fetchQueue, leaseEnds int64, n int
 	return nil
 }
 
-// wake has the servers fetch n tasks of a queue that were put to the head of pending.
+// wake has the servers fetch n tasks of a queue that were put to the front of pending.
 func (f *fetcher) wake(queue string, n int) {
 	f.mu.Lock()
 	q := f.of(queue)

@@ -196,7 +196,7 @@ func TestFetchKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// Tasks that were fetched and that no server takes are at the head of their queue again, in
+// Tasks that were fetched and that no server takes are at the front of their queue again, in
 // their order, when the adapter is closed.
 func TestFetchedTasksGoBackWhenTheAdapterCloses(t *testing.T) {
 	redistest.NeedFunctions(t) // it looks at FCALL

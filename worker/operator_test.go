@@ -143,7 +143,7 @@ func TestRemovedTaskFreesItsBooking(t *testing.T) {
 // wantNoTrace checks that nothing of ours speaks of a task.
 func (r *rig) wantNoTrace(id string) {
 	r.Helper()
-	walk, err := luascripts.ScanDeferred(context.WithoutCancel(r.Context()), r.rdb, luascripts.NewQueueKeys("hw", "default"), time.Time{}, 0, 1000, false)
+	walk, err := luascripts.ScanDeferred(context.WithoutCancel(r.Context()), r.rdb, luascripts.NewQueueKeys("hw", "default"), time.Time{}, 0, 1000)
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -109,7 +109,7 @@ func (t *attempt) conclude(ctx context.Context, p taskPolicy, err error) error {
 	}
 	_, free := errors.AsType[notCharged](err)
 	if free || p.Charge == queue.ChargeSuccess {
-		t.refundAll(ctx)
+		t.refundKeepingGrants(ctx)
 	}
 	if later, ok := errors.AsType[*RetryAfterError](err); ok {
 		return t.postpone(ctx, p, later, err)
@@ -117,8 +117,9 @@ func (t *attempt) conclude(ctx context.Context, p taskPolicy, err error) error {
 	return err
 }
 
-// refundAll gives back all permits of the attempt, whose handler has returned.
-func (t *attempt) refundAll(ctx context.Context) {
+// refundKeepingGrants refunds all grants of the attempt, whose handler has returned, and keeps the
+// list: postpone needs it.
+func (t *attempt) refundKeepingGrants(ctx context.Context) {
 	t.mu.Lock()
 	grants := slices.Clone(t.grants)
 	t.mu.Unlock()
@@ -269,7 +270,7 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 	}
 	cause := &throttle.ThrottledError{Rule: rule, At: time.Now().Add(d), RetryAfter: d}
 	record := luascripts.WaitRecord{Deadline: t.deadline, Rules: storedBooking(g.policy, g.Request)}
-	return t.deferTo(deferral{rule: rule, reason: event.Asked, wait: d, record: record, cause: fmt.Errorf("%w: %w", cause, err), postponed: true}, g)
+	return t.deferTo(deferral{rule: rule, reason: event.RetryAfter, wait: d, record: record, cause: fmt.Errorf("%w: %w", cause, err), postponed: true}, g)
 }
 
 // logNoSuchRule says that a Retry-After counts as a failure because of what it names, once. In

@@ -144,7 +144,8 @@ func (p *Pool) Start(ctx context.Context) error {
 
 // Stop fetches no more tasks from now on, for good. Tasks that were fetched go on
 // to their end, and so does what else the pool does, until [Pool.Shutdown]: it is
-// what an asynq.Server's Stop is. Deferred tasks are woken by other pools.
+// what an asynq.Server's Stop is. A task that waits in a worker slot goes on to wait there:
+// [Adapter.Stop] hands it back. Deferred tasks are woken by other pools.
 func (p *Pool) Stop() {
 	p.mu.Lock()
 	running := p.state == poolRunning

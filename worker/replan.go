@@ -175,7 +175,7 @@ func (w *waker) walk(ctx context.Context, rules []luascripts.RuleVersion) bool {
 		if err != nil || !claimed {
 			return false
 		}
-		r, err := luascripts.ScanDeferred(ctx, w.rdb, w.keys, from, skip, replanPortion, false)
+		r, err := luascripts.ScanDeferred(ctx, w.rdb, w.keys, from, skip, replanPortion)
 		if err != nil {
 			w.logAndPause(ctx, "the due index can't be read", err)
 			return false
@@ -264,7 +264,7 @@ func (w *waker) replan(ctx context.Context, r luascripts.ScanDeferredReply, rule
 	if len(retimings) == 0 {
 		return nil, true
 	}
-	codes, err := luascripts.Retime(ctx, w.rdb, w.keys, false, retimings)
+	codes, err := luascripts.Retime(ctx, w.rdb, w.keys, retimings)
 	if err != nil {
 		w.logAndPause(ctx, "deferred tasks can't be re-timed", err)
 		return nil, false

@@ -19,7 +19,7 @@ type Stats struct {
 	Admissions int64 // times that a task asked its rules; all rules of a policy are one ask
 	Granted    int64 // grants under which a handler started; not what a handler acquires itself
 	Redeemed   int64 // of those, by tasks that had been promised an instant
-	Booked     int64 // admissions that were answered with a booking
+	Booked     int64 // admissions answered with an instant: by a place in a line, or at a closed gate without one
 	Deferred   int64 // tasks that gave their slot back
 	Refused    int64 // tasks that can never run: no key, cost above the limit, too late
 	Forced     int64 // handlers that an operator let in without asking their rules; not among Granted
@@ -50,14 +50,14 @@ type Stats struct {
 	Lead time.Duration
 }
 
-// RuleStats is how a rule kept tasks waiting. A wait is real time. It begins at the admission that
-// the rule refused, or when the task was enqueued with a booking. It ends when the handler starts, or
-// at an admission that another rule refused. The pool that starts the task counts it. When another
+// RuleStats is how a rule kept tasks waiting. A wait is real time. It begins at the admission in which
+// the rule held the task up, or when the task was enqueued with a booking. It ends when the handler
+// starts, or when another rule holds the task up. The pool that starts the task counts it. When another
 // pool deferred the task, or it was booked, the wait is known to the second, and all of it counts
 // for the last rule.
 type RuleStats struct {
 	Rule   string
-	Bound  int64         // times that it was the rule that refused
+	Bound  int64         // times that it made a task wait, by its own limit or by a Retry-After
 	Waited time.Duration // of the tasks whose wait is over, together
 	Waits  int64         // how many waits that were; of more than 65,536 at once, the rest is known to the second
 }

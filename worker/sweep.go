@@ -64,7 +64,7 @@ func (s *sweeper) sweep(ctx context.Context) {
 // portion looks at some deferred tasks, clears away those that are gone, and notes the
 // lines for leases of the others.
 func (s *sweeper) portion(ctx context.Context, from time.Time, skip int, lines map[doubtKey]throttle.BookingRef) (luascripts.ScanDeferredReply, bool) {
-	r, err := luascripts.ScanDeferred(ctx, s.rdb, s.keys, from, skip, sweepPortion, true)
+	r, err := luascripts.ScanDeferredWithStates(ctx, s.rdb, s.keys, from, skip, sweepPortion)
 	if err != nil {
 		s.logAndPause(ctx, "the due index can't be read", err)
 		return r, false
@@ -81,7 +81,7 @@ func (s *sweeper) portion(ctx context.Context, from time.Time, skip int, lines m
 		}
 	}
 	s.wake(ctx, over, time.Now()) // clears their entries
-	s.giveUp(ctx, over)
+	s.cancelBookings(ctx, over)
 	return r, true
 }
 
@@ -134,5 +134,5 @@ func (s *sweeper) offer(ctx context.Context, lines map[doubtKey]throttle.Booking
 	for _, p := range lines {
 		places = append(places, p)
 	}
-	s.promotions.leave(ctx, places)
+	s.promotions.cancelBookings(ctx, places)
 }

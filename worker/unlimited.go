@@ -88,8 +88,8 @@ func (w *typeWatch) saw(typ string) {
 	}
 }
 
-// without is called for each task that has no policy. It returns why the task does not run.
-func (w *typeWatch) without(ctx context.Context, task event.Task) error {
+// noPolicy is called for each task that has no policy. It returns why the task does not run.
+func (w *typeWatch) noPolicy(ctx context.Context, task event.Task) error {
 	typ := task.Type
 	w.counters.unlimited.Add(1)
 	if tell := w.cfg.Observer.Unlimited; tell != nil {

@@ -55,7 +55,7 @@ const (
 
 // waker wakes the deferred tasks of one queue: it sleeps until the first entry
 // of the due index is due, checks the bookings of what is due, re-times what
-// has moved, and moves the rest to the head of pending, in order, as many as workers
+// has moved, and moves the rest to the front of pending, in order, as many as workers
 // are free and some more.
 type waker struct {
 	*core
@@ -79,7 +79,7 @@ type waker struct {
 	anyDeferred   bool                 // something is deferred, as far as is known
 	soonUntil     time.Time            // local: until then what is due soon, or was just now, may be woken by any pool
 	newlyDeferred bool                 // a task was deferred since the last look began
-	dense         bool                 // tasks become due one close behind the other
+	dense         bool                 // tasks come due in quick succession
 }
 
 func newWaker(c *core, queue string, p *promotions, r *recheckFilter, f *fetcher) *waker {
@@ -182,13 +182,13 @@ func (w *waker) run(ctx context.Context) {
 	}
 }
 
-// restBetweenLooks waits until lookRest after the last look began, while tasks are due one close behind the other.
+// restBetweenLooks waits, while tasks come due in quick succession, until lookRest after the last look began.
 func (w *waker) restBetweenLooks(ctx context.Context, began time.Time) {
 	w.mu.Lock()
-	thick := w.dense
+	dense := w.dense
 	w.mu.Unlock()
 	rest := time.Until(began.Add(w.lookRest()))
-	if !thick || rest <= 0 {
+	if !dense || rest <= 0 {
 		return
 	}
 	t := time.NewTimer(rest)
@@ -222,7 +222,7 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 	cleared := len(b.stuck) > 0
 	if len(b.over) > 0 {
 		codes, _ := w.wake(ctx, b.over, began) // clears their entries
-		w.giveUp(ctx, b.over)
+		w.cancelBookings(ctx, b.over)
 		cleared = cleared || len(codes) > 0
 	}
 	for _, t := range b.stuck {
@@ -464,7 +464,7 @@ func (w *waker) retime(ctx context.Context, ready []dueTask, moved []move) (stay
 	for n, m := range moved {
 		retimings[n] = m.Retiming
 	}
-	codes, err := luascripts.Retime(ctx, w.rdb, w.keys, false, retimings)
+	codes, err := luascripts.Retime(ctx, w.rdb, w.keys, retimings)
 	if err != nil {
 		w.logAndPause(ctx, "due tasks can't be re-timed", err)
 	}
@@ -491,7 +491,7 @@ func (w *waker) moved(ctx context.Context, r luascripts.Retiming, rule string, f
 	}
 }
 
-// wake moves tasks to the head of pending and lets servers fetch them. It returns what
+// wake moves tasks to the front of pending and lets servers fetch them. It returns what
 // became of each, or nil when Redis did not answer, and how many were woken.
 func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (codes []int64, woken int) {
 	if len(tasks) == 0 {
@@ -578,15 +578,15 @@ func (w *waker) bookingOf(t dueTask) (throttle.BookingRef, bool) {
 	return throttle.BookingRef{Policy: p, IDs: ids, Costs: costs, Job: luascripts.JobID(w.queue, t.ID)}, ok
 }
 
-// giveUp cancels the bookings of tasks that somebody ended while they waited.
-func (w *waker) giveUp(ctx context.Context, tasks []dueTask) {
+// cancelBookings cancels the bookings of tasks that somebody ended while they waited.
+func (w *waker) cancelBookings(ctx context.Context, tasks []dueTask) {
 	var places []throttle.BookingRef
 	for _, t := range tasks {
 		if p, ok := w.bookingOf(t); ok {
 			places = append(places, p)
 		}
 	}
-	w.promotions.leave(ctx, places)
+	w.promotions.cancelBookings(ctx, places)
 }
 
 const (

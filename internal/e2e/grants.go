@@ -334,7 +334,7 @@ func whileShut(grants []Grant, r queue.Rule) int {
 			zone, _ = time.LoadLocation(c.Zone) // nil is shut: what can't be proved is a breach
 			zones[c.Zone] = zone
 		}
-		if _, closed := gate.FirstClosed([]gate.At{{Rule: r.Name, Gate: r.Gate, In: zone}}, time.UnixMicro(g.GrantedUs)); closed {
+		if _, closed := gate.FirstClosed([]gate.InZone{{Rule: r.Name, Gate: r.Gate, In: zone}}, time.UnixMicro(g.GrantedUs)); closed {
 			shut++
 		}
 	}

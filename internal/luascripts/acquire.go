@@ -78,7 +78,7 @@ type LocalTimes struct {
 type Call struct {
 	AcquireArgs
 	AcquireReply
-	Err error // ErrRetrySingly when it failed and others did not
+	Err error // ErrRetrySingly: it is to be sent alone
 }
 
 // Acquire runs acquire.lua for one call.
@@ -131,7 +131,8 @@ func acquireReply(calls []*Call, v any, err error) reply {
 	return replyOf(acquireScript, 1+len(calls), v, err)
 }
 
-// askAlone is the status here of a call that failed among others; Redis sends shortFailed.
+// askAlone is the status here of a call that failed among others. acquire.lua sends shortFailed for it,
+// check.lua this number.
 const askAlone Status = -1
 
 // form is what a call has in common with others: all but its keys, token and job.

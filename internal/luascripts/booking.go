@@ -151,7 +151,7 @@ func (p WaitRecord) Text() string {
 	return string(b)
 }
 
-// ParseWaitRecord reads a place back; what another schema wrote is nobody's.
+// ParseWaitRecord reads a record back; ok is false for one of another schema.
 func ParseWaitRecord(text string) (p WaitRecord, ok bool) {
 	end := strings.IndexAny(text, "\x00\x01\x02\x03")
 	if end < 0 || text[end] < placeForEver {

@@ -66,7 +66,7 @@ func TestUniqueLockFollowsTheTask(t *testing.T) {
 	move := func(in time.Duration, ids ...string) {
 		t.Helper()
 		for _, id := range ids {
-			got, err := Retime(ctx, a.rdb, a.q, false, []Retiming{{ID: id, At: start.Add(in)}})
+			got, err := Retime(ctx, a.rdb, a.q, []Retiming{{ID: id, At: start.Add(in)}})
 			wantCodes(t, "Retime", got, err, 1)
 		}
 	}
@@ -90,7 +90,7 @@ func TestHintBeforeDefer(t *testing.T) {
 	a := newQueue(t)
 	a.put("active", "a", "b")
 	for _, id := range []string{"a", "b"} {
-		got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{ID: id, At: start.Add(30 * time.Second)}})
+		got, err := RetimeEarlier(t.Context(), a.rdb, a.q, []Retiming{{ID: id, At: start.Add(30 * time.Second)}})
 		wantCodes(t, "Retime of an active task", got, err, 1)
 		a.place(id, "active", 0, 30*time.Second)
 	}
@@ -100,7 +100,7 @@ func TestHintBeforeDefer(t *testing.T) {
 	a.place("b", "retry", 10*time.Second+safetyNet, 10*time.Second)
 	// Without "earlier" a running task is left alone.
 	a.put("active", "c")
-	got, err := Retime(t.Context(), a.rdb, a.q, false, []Retiming{{ID: "c", At: start.Add(minute)}})
+	got, err := Retime(t.Context(), a.rdb, a.q, []Retiming{{ID: "c", At: start.Add(minute)}})
 	wantCodes(t, "Retime", got, err, 0)
 	a.place("c", "active", 0, 0)
 }
@@ -112,7 +112,7 @@ func TestForget(t *testing.T) {
 	a := newQueue(t)
 	a.put("active", "a", "b")
 	a.deferTask("b", minute, "")
-	got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{ID: "a", At: start.Add(time.Second)}})
+	got, err := RetimeEarlier(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start.Add(time.Second)}})
 	wantCodes(t, "Retime of an active task", got, err, 1)
 	for _, id := range []string{"a", "b", "unknown"} {
 		if err := Forget(t.Context(), a.rdb, a.q, id, ""); err != nil {
@@ -134,7 +134,7 @@ func TestForgetOfADeletedTask(t *testing.T) {
 	a.raw.ZRem(t.Context(), a.q.retry, "a")
 	a.raw.Del(t.Context(), a.q.Task("a"))
 	a.put("active", "a")
-	got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{ID: "a", At: start.Add(time.Second)}})
+	got, err := RetimeEarlier(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start.Add(time.Second)}})
 	wantCodes(t, "Retime of an active task", got, err, 1)
 	due, err := Due(t.Context(), a.rdb, a.q, DueArgs{Lead: time.Hour, Room: 10})
 	if err != nil || len(due.Tasks) != 2 || len(left) != 1 {

@@ -55,7 +55,7 @@ func TestHowATaskWaits(t *testing.T) {
 		if err != nil || !f.Wait.Since.Equal(w.Since) || f.Wait.Moved != w.Moved || f.Wait.Why != w.Why {
 			t.Fatalf("it waits as %+v, %v, want %+v", f.Wait, err, w)
 		}
-		if r, err := ScanDeferred(t.Context(), a.rdb, a.q, time.Time{}, 0, 10, true); err != nil || len(r.Tasks) == 1 && r.Tasks[0].Wait != f.Wait {
+		if r, err := ScanDeferredWithStates(t.Context(), a.rdb, a.q, time.Time{}, 0, 10); err != nil || len(r.Tasks) == 1 && r.Tasks[0].Wait != f.Wait {
 			t.Fatalf("in a list it waits as %+v, %v", r.Tasks, err)
 		}
 	}
@@ -73,10 +73,10 @@ func TestHowATaskWaits(t *testing.T) {
 	if err := a.rdb.(*redistest.Timed).SetTime(t.Context(), start.Add(10*time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Retime(t.Context(), a.rdb, a.q, false, []Retiming{{ID: "a", At: start.Add(minute), Why: Why{CauseChange, 2}}})
+	got, err := Retime(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start.Add(minute), Why: Why{CauseChange, 2}}})
 	wantCodes(t, "Retime", got, err, Retimed)
 	want(0, 1, CauseChange, 2)
-	got, err = Retime(t.Context(), a.rdb, a.q, true, []Retiming{{ID: "a", At: start.Add(30 * time.Second), Why: Why{CausePromotion, SameRule}}})
+	got, err = RetimeEarlier(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start.Add(30 * time.Second), Why: Why{CausePromotion, SameRule}}})
 	wantCodes(t, "Retime", got, err, Retimed)
 	want(0, 2, CausePromotion, 2)
 	got, err = Wake(t.Context(), a.rdb, a.q, []DueTask{{ID: "a", For: "sms+day 1 key"}}, start, false)
@@ -111,7 +111,7 @@ func TestForgetDropsTheScore(t *testing.T) {
 	a.place("a", "active", 0, 0)
 	a.raw.HSet(t.Context(), a.q.Task("a"), "state", "retry")
 	a.raw.ZAdd(t.Context(), a.q.retry, redis.Z{Score: float64(start.Add(minute + safetyNet).Unix()), Member: "a"})
-	codes, err := Retime(t.Context(), a.rdb, a.q, false, []Retiming{{ID: "a", At: start}})
+	codes, err := Retime(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start}})
 	wantCodes(t, "Retime", codes, err, 0)
 	codes, err = Wake(t.Context(), a.rdb, a.q, tasks("a"), start, false)
 	wantCodes(t, "Wake", codes, err, NotOurs)
@@ -154,7 +154,7 @@ func TestEntriesOfDeletedTasks(t *testing.T) {
 			t.Fatal(err)
 		}
 		left := Retiming{ID: id, At: start.Add(30 * time.Second), For: due.Tasks[0].For}
-		codes, err := Retime(ctx, a.rdb, a.q, false, []Retiming{left})
+		codes, err := Retime(ctx, a.rdb, a.q, []Retiming{left})
 		wantCodes(t, "Retime of one that is gone", codes, err, 0)
 		codes, err = Wake(ctx, a.rdb, a.q, due.Tasks, start, false)
 		wantCodes(t, "Wake of one that is gone", codes, err, NotOurs)

@@ -2,7 +2,7 @@
 // that it touches.
 //
 // Each file of the folder lua is a module: its first lines require what it needs of
-// others, its last line returns what it gives. A script is a module that returns a
+// others (ledger.lua requires a kind when it meets one), its last line returns what it gives. A script is a module that returns a
 // function(keys, args); one Go function calls it, and a test compares its header, its body
 // and that Go function. The folders are:
 //
@@ -51,7 +51,7 @@
 //	limit/setlimit    the limit of a rule that goes before code
 //	limit/sliding     the algorithm of `sliding n/W`, a log of grants
 //	limit/tat         the kinds that keep one instant: gcra (bucket, too), smooth (leaky, too), warmup
-//	limit/tokens      which attempt holds which grant, and what its holder corrects
+//	limit/tokens      which ask has which grant, and what its holder corrects
 //
 //	queue/claim          one pool alone plans a queue anew
 //	queue/count          how many tasks of a queue are where
@@ -65,13 +65,13 @@
 //	queue/get_task       where a task is, and change nothing
 //	queue/insert_task    a new task goes into a queue
 //	queue/replan_done    the pool that claimed the queue is done
-//	queue/requeue        fetched tasks that were not started -> head of pending
+//	queue/requeue        fetched tasks that were not started -> front of pending
 //	queue/retime         move due tasks to another instant
 //	queue/rules          which pools run which numbers
-//	queue/run_now        a task that waits -> head of pending, to run in spite of its rules
+//	queue/run_now        a task that waits -> front of pending, to run in spite of its rules
 //	queue/scan_deferred  what is deferred on a queue, by portions
 //	queue/tick           a tick of a schedule, once for all replicas
-//	queue/wake           due tasks -> head of pending
+//	queue/wake           due tasks -> front of pending
 //
 //	batch/batch       how a batch ends, and its rate
 //	batch/batchclaim  one process alone feeds a batch
@@ -86,8 +86,9 @@
 //
 //	history/record  what a process saw of a rule joins what others saw
 //
-// Scripts use only commands of Redis 6.2, take every number as text and answer integers,
-// and ids of tasks and jobs, which are text. Times are microseconds since 1970, which a Lua
-// number holds exactly until the year 2255. The first write of a script that takes permits is one
-// that needs memory, so that a full Redis refuses the script before it has changed anything.
+// Scripts use only commands of Redis 6.2, take every number as text and answer integers, and
+// text where a header says so. Times are microseconds since 1970, which a Lua
+// number holds exactly until the year 2255. The first write of a script that takes permits for
+// one call is one that needs memory, so that a full Redis refuses the script before it has changed anything.
+// Where calls share a script, another call may leave a line before.
 package luascripts

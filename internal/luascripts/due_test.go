@@ -54,7 +54,7 @@ func TestWhatIsEveryPoolsIsTakenByOne(t *testing.T) {
 	a.wantDue(DueArgs{Lead: time.Second, Room: 10, Pool: one, Others: time.Second}, "a", "b")
 	args.Lead, args.Others = 2*time.Second, -time.Second
 	a.wantDue(args, "a", "b", "c")
-	codes, err := Retime(t.Context(), a.rdb, a.q, false, []Retiming{{ID: "a", At: start, Any: true}})
+	codes, err := Retime(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start, Any: true}})
 	wantCodes(t, "Retime", codes, err, 1)
 	a.wantDue(DueArgs{Room: 10, Free: 10, Pool: other, Others: time.Minute}, "a")
 	codes, err = Wake(t.Context(), a.rdb, a.q, tasks("a", "b"), start, false)

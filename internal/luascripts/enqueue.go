@@ -123,9 +123,9 @@ type Look struct {
 	Unique string // as in [EnqueueTask]
 }
 
-// LookFor answers for each what enqueue.lua would refuse it for; Enqueued is for one
+// FindTasks answers for each what enqueue.lua would refuse it for; Enqueued is for one
 // that nobody stands in the way of now. It asks once for all.
-func LookFor(ctx context.Context, c redis.Cmdable, looks []Look) ([]int64, error) {
+func FindTasks(ctx context.Context, c redis.Cmdable, looks []Look) ([]int64, error) {
 	if len(looks) == 0 {
 		return nil, nil
 	}

@@ -149,16 +149,16 @@ func TestBookedIsWokenAtItsInstant(t *testing.T) {
 	if err != nil || len(due.Tasks) != 2 || due.Tasks[0].State != "scheduled" || due.Tasks[0].For != "sms 1 key" || due.Tasks[0].Pool != (PoolMark{}) {
 		t.Errorf("Due = %+v, %v, want a and users, scheduled, of no pool", due, err)
 	}
-	walk, err := ScanDeferred(ctx, a.rdb, a.q, time.Time{}, 0, 10, false)
+	walk, err := ScanDeferred(ctx, a.rdb, a.q, time.Time{}, 0, 10)
 	if err != nil || len(walk.Tasks) != 3 || walk.Tasks[2].ID != uuid {
 		t.Errorf("Walk = %+v, %v, want all three", walk, err)
 	}
-	got, err := Retime(ctx, a.rdb, a.q, false, []Retiming{{ID: uuid, At: start.Add(2 * minute)}})
+	got, err := Retime(ctx, a.rdb, a.q, []Retiming{{ID: uuid, At: start.Add(2 * minute)}})
 	wantCodes(t, "Retime", got, err, 1)
 	wantScore(uuid, 2*minute)
 	// A score that is not ours is the user's.
 	a.raw.ZAdd(ctx, a.q.scheduled, redis.Z{Score: 7, Member: "users"})
-	got, err = Retime(ctx, a.rdb, a.q, false, []Retiming{{ID: "users", At: start.Add(minute)}})
+	got, err = Retime(ctx, a.rdb, a.q, []Retiming{{ID: "users", At: start.Add(minute)}})
 	wantCodes(t, "Retime of a user's own", got, err, 0)
 	got, err = Wake(ctx, a.rdb, a.q, tasks("a", uuid, "users"), start, false)
 	wantCodes(t, "Wake", got, err, Woken, Woken, NotOurs)
@@ -183,7 +183,7 @@ func TestLockOfABooking(t *testing.T) {
 	if ttl := a.raw.PTTL(t.Context(), task.Unique).Val(); ttl > 11*minute || ttl < 11*minute-time.Second {
 		t.Errorf("the lock lives %v, want 11m", ttl)
 	}
-	got, err := Retime(t.Context(), a.rdb, a.q, false, []Retiming{{ID: "a", At: start.Add(12 * minute)}})
+	got, err := Retime(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start.Add(12 * minute)}})
 	wantCodes(t, "Retime", got, err, 1)
 	if ttl := a.raw.PTTL(t.Context(), task.Unique).Val(); ttl > 13*minute || ttl < 13*minute-time.Second {
 		t.Errorf("the lock lives %v, want 13m", ttl)
@@ -202,7 +202,7 @@ func TestScheduledByAUserStays(t *testing.T) {
 		a.raw.ZAdd(ctx, a.q.due, redis.Z{Score: 1, Member: id})
 	}
 	a.raw.Expire(ctx, a.q.due, time.Hour)
-	got, err := Retime(ctx, a.rdb, a.q, false, []Retiming{{ID: "mine", At: start}, {ID: "plain", At: start}})
+	got, err := Retime(ctx, a.rdb, a.q, []Retiming{{ID: "mine", At: start}, {ID: "plain", At: start}})
 	wantCodes(t, "Retime", got, err, 0, 0)
 	got, err = Wake(ctx, a.rdb, a.q, tasks("mine", "plain"), start, false)
 	wantCodes(t, "Wake", got, err, NotOurs, NotOurs)

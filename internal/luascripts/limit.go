@@ -113,7 +113,7 @@ func tokenText(token uint64) string {
 	return string(b[:])
 }
 
-// Promotion is a job that may come earlier than it was promised. No Job means none.
+// Promotion is a job that may come earlier than it was promised.
 type Promotion struct {
 	Part int // in whose line it stands, counted from 1
 	At   time.Time
@@ -231,8 +231,8 @@ func grantArgs(args []any, parts []RuleCall) []any {
 
 var firstGroup = []int{1}
 
-// groups counts up with each other key, see [RuleCall.With]. Leases, which come last, count to the
-// group of their key; others only share with those before them.
+// groups numbers the parts by their keys, see [RuleCall.With]. Neighbouring rates on one key have one
+// number. A lease has the number of a rate on its key, or else the last one + 1.
 func groups(parts []RuleCall) []int {
 	if len(parts) == 1 {
 		return firstGroup
@@ -288,7 +288,7 @@ type CancelArgs struct {
 	Away time.Time // or the first turn, until this instant: a rule in another slot refuses
 }
 
-// CancelReply is the answer of cancel.lua.
+// CancelReply is the answer of cancel.lua, adjust.lua and reset.lua.
 type CancelReply struct {
 	Status   Status // Granted when a grant was given back, or Refused
 	Rule     int    // that could not be read, counted from 1
@@ -391,15 +391,11 @@ type SetLimitArgs struct {
 // SetLimit runs setlimit.lua for a rule. The version is that of what is stored
 // now, whether this call did it or not.
 func SetLimit(ctx context.Context, c redis.Scripter, prefix, rule string, a SetLimitArgs) (done bool, version int64, err error) {
-	absent := 0
-	if a.Absent {
-		absent = 1
-	}
 	var replaced strings.Builder
 	for _, limit := range a.Replaced {
 		replaced.WriteString("\n" + limit)
 	}
-	r := run(ctx, c, setLimitScript, 2, []string{StoredLimitKey(prefix, rule)}, a.Limit, absent, micros(a.TTL), replaced.String(), a.Version)
+	r := run(ctx, c, setLimitScript, 2, []string{StoredLimitKey(prefix, rule)}, a.Limit, flag(a.Absent), micros(a.TTL), replaced.String(), a.Version)
 	done = r.int() == 1
 	return done, r.int(), r.err
 }

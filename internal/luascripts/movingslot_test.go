@@ -91,7 +91,7 @@ func TestRetimeWhileItsSlotMoves(t *testing.T) {
 	a.putAway(now, "a")
 	entries := a.raw.ZRange(t.Context(), a.q.due, 0, -1).Val()
 	move()
-	got, err := Retime(t.Context(), a.rdb, a.q, false, []Retiming{{ID: "a", At: now.Add(minute), In: minute}})
+	got, err := Retime(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: now.Add(minute), In: minute}})
 	if err != nil || !slices.Equal(got, []int64{Retimed}) {
 		t.Errorf("Retime = %v, %v, want it re-timed", got, err)
 	}
@@ -106,7 +106,7 @@ func TestDeferWhileItsSlotMoves(t *testing.T) {
 	now := time.Now()
 	a.put("active", "a")
 	a.raw.ZAdd(t.Context(), a.q.retry, redis.Z{Score: 1e10, Member: "later"})
-	if got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{ID: "a", At: now}}); err != nil || !slices.Equal(got, []int64{Retimed}) {
+	if got, err := RetimeEarlier(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: now}}); err != nil || !slices.Equal(got, []int64{Retimed}) {
 		t.Fatalf("Retime = %v, %v, want a hint", got, err)
 	}
 	hint := a.raw.ZRange(t.Context(), a.q.due, 0, -1).Val()

@@ -15,7 +15,7 @@ type QueueCounts struct {
 	Now                                           time.Time
 	Pending, Active, Scheduled, Retried, Archived int // in asynq's keys; those that are Due are among Scheduled and Retried
 	Paused                                        bool
-	Due                                           int       // deferred or booked: pools wake them
+	Waiting                                       int       // deferred or booked: pools wake them
 	First                                         time.Time // instant of the deferred and booked tasks; zero without any
 	Within                                        []int     // how many of them come due within each span
 }
@@ -32,7 +32,7 @@ func CountQueue(ctx context.Context, c redis.Scripter, k QueueKeys, within ...ti
 	r := run(ctx, c, countScript, 10, []string{k.due, k.pending, k.active, k.scheduled, k.retry, k.archived, k.paused}, args...)
 	n := QueueCounts{
 		Now: r.time(), Pending: int(r.int()), Active: int(r.int()), Scheduled: int(r.int()), Retried: int(r.int()),
-		Archived: int(r.int()), Paused: r.int() == 1, Due: int(r.int()), First: r.time(),
+		Archived: int(r.int()), Paused: r.int() == 1, Waiting: int(r.int()), First: r.time(),
 	}
 	for range r.count(1) {
 		n.Within = append(n.Within, int(r.int()))

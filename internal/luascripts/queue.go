@@ -61,15 +61,15 @@ func Requeue(ctx context.Context, c redis.Scripter, k QueueKeys, a RequeueArgs) 
 
 // DeferArgs are the arguments of defer.lua beside its keys.
 type DeferArgs struct {
-	ID     string
-	Token  uint64        // of the deferral: written once, however often it is sent
-	At     time.Time     // zero for Wait from now, by the clock of the queue's server
-	Wait   time.Duration // from now to At; where the clock of At is another server's, this counts
-	For    string        // what the task waits for
-	Pool   PoolMark      // comes first to wake it; zero for all at once
-	Unique string        // asynq's lock of a unique task, or ""
-	PutOff bool          // counted, see Postpones
-	Why    Why
+	ID        string
+	Token     uint64        // of the deferral: written once, however often it is sent
+	At        time.Time     // zero for Wait from now, by the clock of the queue's server
+	Wait      time.Duration // from now to At; where the clock of At is another server's, this counts
+	For       string        // what the task waits for
+	Pool      PoolMark      // comes first to wake it; zero for all at once
+	Unique    string        // asynq's lock of a unique task, or ""
+	Postponed bool          // counted, see Postpones
+	Why       Why
 }
 
 // Why says why a task that waits has its instant.
@@ -88,16 +88,16 @@ type Cause byte
 
 // The causes. Scripts keep them and do not look at them.
 const (
-	CauseBooked    Cause = 'b' // it got a place in a line, or asked again and was told another instant
-	CauseGate      Cause = 'g' // a gate is closed
-	CauseProvider  Cause = 'p' // its provider asked for a later attempt
-	CausePaused    Cause = 'h' // its batch is paused
-	CauseReturned  Cause = 'r' // it was granted and could not start
-	CauseAway      Cause = 'a' // Redis could not be asked
-	CauseLine      Cause = 'l' // those before it took longer, or less long
-	CauseChange    Cause = 'c' // a limit or a closing was changed
-	CausePromotion Cause = 'e' // permits came back
-	CauseBatch     Cause = 't' // its batch goes on, or was booked anew
+	CauseBooked     Cause = 'b' // it got a place in a line, or asked again and was told another instant
+	CauseGate       Cause = 'g' // a gate is closed
+	CauseRetryAfter Cause = 'p' // its provider asked for a later attempt
+	CausePaused     Cause = 'h' // its batch is paused
+	CauseReturned   Cause = 'r' // it was granted and could not start
+	CauseAway       Cause = 'a' // Redis could not be asked
+	CauseLine       Cause = 'l' // those before it took longer, or less long
+	CauseChange     Cause = 'c' // a limit or a closing was changed
+	CausePromotion  Cause = 'e' // permits came back
+	CauseBatch      Cause = 't' // its batch goes on, or was booked anew
 )
 
 // WhyOf says that a cause made a task wait for one of the rules that it booked by.
@@ -150,7 +150,7 @@ func Defer(ctx context.Context, c redis.Scripter, k QueueKeys, a DeferArgs) *red
 		unique = task
 	}
 	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.retry, k.due, unique},
-		shortID(a.ID), tokenText(a.Token), dueAt(c, a.At, a.Wait), micros(max(0, a.Wait)), a.For, flag(a.PutOff), a.Pool[:], a.Why.text())
+		shortID(a.ID), tokenText(a.Token), dueAt(c, a.At, a.Wait), micros(max(0, a.Wait)), a.For, flag(a.Postponed), a.Pool[:], a.Why.text())
 }
 
 // dueAt is an instant as the scripts of queues take it: microseconds since 1970, or the time
@@ -180,7 +180,7 @@ func Postpones(ctx context.Context, c redis.Cmdable, k QueueKeys, id string) (in
 	return n, err
 }
 
-// DueTask is a deferred task whose instant has nearly come.
+// DueTask is an entry of the due index: a task that waits.
 type DueTask struct {
 	ID    string
 	At    time.Time
@@ -235,12 +235,8 @@ const (
 // but then nothing is cleared of a task that is gone. With fair set one other task
 // goes before them.
 func Wake(ctx context.Context, c redis.Scripter, k QueueKeys, tasks []DueTask, now time.Time, fair bool) ([]int64, error) {
-	flag := 0
-	if fair {
-		flag = 1
-	}
 	keys := append(make([]string, 0, 4+len(tasks)), k.due, k.retry, k.pending, k.scheduled)
-	args := append(make([]any, 0, 4+2*len(tasks)), now.UnixNano(), k.task, flag, len(tasks))
+	args := append(make([]any, 0, 4+2*len(tasks)), now.UnixNano(), k.task, flag(fair), len(tasks))
 	for i := range tasks {
 		keys = append(keys, k.Task(tasks[i].ID))
 		args = append(args, shortID(tasks[i].ID), tasks[i].For)
@@ -268,11 +264,19 @@ type Retiming struct {
 // [Gone] or [Over], as [Wake] has them.
 const Retimed = 1
 
-// Retime runs retime.lua for at most 1000 tasks and answers which moved. With
-// earlier set only what comes earlier moves, also for a task that is active.
-func Retime(ctx context.Context, c redis.Scripter, k QueueKeys, earlier bool, tasks []Retiming) ([]int64, error) {
+// Retime runs retime.lua for at most [RetimeMax] tasks and answers which moved.
+func Retime(ctx context.Context, c redis.Scripter, k QueueKeys, tasks []Retiming) ([]int64, error) {
+	return retime(ctx, c, k, 0, tasks)
+}
+
+// RetimeEarlier is [Retime], but only what comes earlier moves, also of a task that is active.
+func RetimeEarlier(ctx context.Context, c redis.Scripter, k QueueKeys, tasks []Retiming) ([]int64, error) {
+	return retime(ctx, c, k, 1, tasks)
+}
+
+func retime(ctx context.Context, c redis.Scripter, k QueueKeys, onlyEarlier int, tasks []Retiming) ([]int64, error) {
 	keys := append(make([]string, 0, 3+len(tasks)), k.due, k.retry, k.scheduled)
-	args := append(make([]any, 0, 2+5*len(tasks)), len(tasks), flag(earlier))
+	args := append(make([]any, 0, 2+5*len(tasks)), len(tasks), onlyEarlier)
 	for _, t := range tasks {
 		keys = append(keys, k.Task(t.ID))
 		args = append(args, t.Why.text(), shortID(t.ID), dueAt(c, t.At, t.In), flag(t.Any), t.For)
@@ -356,25 +360,30 @@ type ScanDeferredReply struct {
 }
 
 // ScanDeferred runs scan_deferred.lua: at most `most` deferred tasks, 1 to 1000, from an instant
-// on, but for the first skip of that very instant. Only with states set it tells those, and
-// how the tasks wait.
-func ScanDeferred(ctx context.Context, c redis.Scripter, k QueueKeys, from time.Time, skip, most int, states bool) (ScanDeferredReply, error) {
-	first, prefix := int64(0), ""
-	if !from.IsZero() {
-		first = from.UnixMicro()
-	}
-	if states {
-		prefix = k.task
-	}
-	return scanDeferred(ctx, c, k, first, skip, most, prefix)
+// on, but for the first skip of that very instant. It tells no states, nor how the tasks wait.
+func ScanDeferred(ctx context.Context, c redis.Scripter, k QueueKeys, from time.Time, skip, most int) (ScanDeferredReply, error) {
+	return scanDeferred(ctx, c, k, from, skip, most, "")
+}
+
+// ScanDeferredWithStates is [ScanDeferred], and reads of each task its state and how it waits.
+func ScanDeferredWithStates(ctx context.Context, c redis.Scripter, k QueueKeys, from time.Time, skip, most int) (ScanDeferredReply, error) {
+	return scanDeferred(ctx, c, k, from, skip, most, k.task)
 }
 
 // ScanDeferredEnd runs scan_deferred.lua for the last `most` deferred tasks, 1 to 1000.
 func ScanDeferredEnd(ctx context.Context, c redis.Scripter, k QueueKeys, most int) (ScanDeferredReply, error) {
-	return scanDeferred(ctx, c, k, -1, 0, most, "")
+	return scanDeferredFrom(ctx, c, k, -1, 0, most, "")
 }
 
-func scanDeferred(ctx context.Context, c redis.Scripter, k QueueKeys, first int64, skip, most int, prefix string) (ScanDeferredReply, error) {
+func scanDeferred(ctx context.Context, c redis.Scripter, k QueueKeys, from time.Time, skip, most int, prefix string) (ScanDeferredReply, error) {
+	first := int64(0)
+	if !from.IsZero() {
+		first = from.UnixMicro()
+	}
+	return scanDeferredFrom(ctx, c, k, first, skip, most, prefix)
+}
+
+func scanDeferredFrom(ctx context.Context, c redis.Scripter, k QueueKeys, first int64, skip, most int, prefix string) (ScanDeferredReply, error) {
 	r := run(ctx, c, scanDeferredScript, 3, []string{k.due}, first, skip, most, prefix)
 	reply := ScanDeferredReply{Now: r.time(), Last: r.time()}
 	for range r.count(5) {

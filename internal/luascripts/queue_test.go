@@ -109,13 +109,13 @@ func TestRetime(t *testing.T) {
 		}
 		return out
 	}
-	got, err := Retime(ctx, a.rdb, a.q, false, all(2*minute))
+	got, err := Retime(ctx, a.rdb, a.q, all(2*minute))
 	wantCodes(t, "Retime later", got, err, Retimed, Retimed, 0, Over, Gone)
 	a.place("a", "retry", 2*minute+safetyNet, 2*minute)
-	got, err = Retime(ctx, a.rdb, a.q, true, all(3*minute))
+	got, err = RetimeEarlier(ctx, a.rdb, a.q, all(3*minute))
 	wantCodes(t, "Retime earlier, to a later instant", got, err, 0, 0, 0, Over, Gone)
 	a.place("a", "retry", 2*minute+safetyNet, 2*minute)
-	got, err = Retime(ctx, a.rdb, a.q, true, all(30*time.Second))
+	got, err = RetimeEarlier(ctx, a.rdb, a.q, all(30*time.Second))
 	wantCodes(t, "Retime earlier", got, err, Retimed, Retimed, 0, Over, Gone)
 	a.place("a", "retry", 30*time.Second+safetyNet, 30*time.Second)
 	if got := a.raw.ZScore(ctx, a.q.retry, "failed").Val(); got != 7 {
@@ -125,7 +125,7 @@ func TestRetime(t *testing.T) {
 	wantCodes(t, "Wake", got, err, Woken, NotOurs)
 	// Long past, also when its index is new: it stays, and has a life.
 	a.raw.Del(ctx, a.q.due)
-	got, err = Retime(ctx, a.rdb, a.q, false, []Retiming{{ID: "old", At: start.Add(-2 * time.Hour)}})
+	got, err = Retime(ctx, a.rdb, a.q, []Retiming{{ID: "old", At: start.Add(-2 * time.Hour)}})
 	wantCodes(t, "Retime to long ago", got, err, 1)
 	a.place("old", "retry", -2*time.Hour+safetyNet, -2*time.Hour)
 }

@@ -22,7 +22,7 @@ func TestWalk(t *testing.T) {
 	var seen []string
 	from, skip := time.Time{}, 0
 	for {
-		r, err := ScanDeferred(t.Context(), a.rdb, a.q, from, skip, 4, false)
+		r, err := ScanDeferred(t.Context(), a.rdb, a.q, from, skip, 4)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +40,7 @@ func TestWalk(t *testing.T) {
 				from, skip = task.At, 0
 			}
 			if task.ID == "t12" && skip > 0 { // it moves away: it is not to be skipped
-				if _, err := Retime(t.Context(), a.rdb, a.q, false, []Retiming{{ID: "t12", At: start.Add(9 * minute)}}); err != nil {
+				if _, err := Retime(t.Context(), a.rdb, a.q, []Retiming{{ID: "t12", At: start.Add(9 * minute)}}); err != nil {
 					t.Fatal(err)
 				}
 				continue
@@ -51,7 +51,7 @@ func TestWalk(t *testing.T) {
 	if again := append(want, "t12"); !slices.Equal(seen, again) && !slices.Equal(seen, want) {
 		t.Errorf("seen %v, want %v, and t12 once more", seen, want)
 	}
-	r, err := ScanDeferred(t.Context(), a.rdb, NewQueueKeys("hw", "empty"), time.Time{}, 0, 4, false)
+	r, err := ScanDeferred(t.Context(), a.rdb, NewQueueKeys("hw", "empty"), time.Time{}, 0, 4)
 	if err != nil || !r.Last.IsZero() || len(r.Tasks) > 0 {
 		t.Errorf("Walk of an empty queue = %+v, %v", r, err)
 	}

@@ -38,7 +38,7 @@ func readers(c redis.Scripter) map[string]error {
 	_, requeue := Requeue(ctx, c, q, RequeueArgs{Call: 1, IDs: []string{"a"}})
 	_, due := Due(ctx, c, q, DueArgs{Lead: time.Second, Room: 10})
 	_, wake := Wake(ctx, c, q, tasks("a", "b"), time.Now(), false)
-	_, retime := Retime(ctx, c, q, true, make([]Retiming, 2))
+	_, retime := RetimeEarlier(ctx, c, q, make([]Retiming, 2))
 	_, rules := Rules(ctx, c, "hw", time.Second, []string{"a"})
 	_, batchstart := BatchStart(ctx, c, q, BatchStartArgs{})
 	_, batchclaim := BatchClaim(ctx, c, q, BatchClaimArgs{})

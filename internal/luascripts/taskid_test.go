@@ -42,11 +42,11 @@ func TestTaskIDs(t *testing.T) {
 	if err != nil || !slices.Equal(got, ids) {
 		t.Errorf("Due = %q, %v, want %q", got, err, ids)
 	}
-	walked, err := ScanDeferred(t.Context(), a.rdb, a.q, time.Time{}, 0, len(ids), false)
+	walked, err := ScanDeferred(t.Context(), a.rdb, a.q, time.Time{}, 0, len(ids))
 	if err != nil || len(walked.Tasks) != len(ids) || walked.Tasks[0].ID != uuid {
 		t.Errorf("Walk = %+v, %v, want all", walked, err)
 	}
-	moved, err := Retime(t.Context(), a.rdb, a.q, false, []Retiming{{ID: uuid, At: start.Add(minute)}})
+	moved, err := Retime(t.Context(), a.rdb, a.q, []Retiming{{ID: uuid, At: start.Add(minute)}})
 	wantCodes(t, "Retime", moved, err, 1)
 	if got := a.raw.ZScore(t.Context(), a.q.retry, uuid).Val(); int64(got) != start.Add(minute+safetyNet).Unix() {
 		t.Errorf("asynq's score is %v, want a minute and %v", got, safetyNet)

@@ -93,7 +93,7 @@ func TestWhoComesFirst(t *testing.T) {
 	a := newQueue(t)
 	hint := func(id string, in time.Duration, shared bool) {
 		t.Helper()
-		got, err := Retime(t.Context(), a.rdb, a.q, true, []Retiming{{ID: id, At: start.Add(in), Any: shared}})
+		got, err := RetimeEarlier(t.Context(), a.rdb, a.q, []Retiming{{ID: id, At: start.Add(in), Any: shared}})
 		wantCodes(t, "Retime", got, err, 1)
 	}
 	a.put("active", "kept", "moved", "shared", "again", "hinted", "late")

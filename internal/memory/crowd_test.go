@@ -102,7 +102,7 @@ func (c *crowd) nextRunner() (first *runner, returns bool) {
 func (c *crowd) come(r *runner) {
 	c.Helper()
 	if r.came > 0 {
-		p := c.Check(luascripts.RefreshArgs{Rules: r.parts, Policy: r.policy, Job: r.job})
+		p := c.Refresh(luascripts.RefreshArgs{Rules: r.parts, Policy: r.policy, Job: r.job})
 		c.retime(p.Promoted)
 		if p.Status == luascripts.Booked && p.At.After(c.now) {
 			r.told = p.At

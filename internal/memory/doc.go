@@ -23,8 +23,8 @@
 //
 // Several rules are decided together, narrowest first. A job waits in the line of
 // one, that which holds it up. In those before it keeps its turn: jobs of its
-// policy stay behind it, for all others it is one permit at its instant. In wider
-// ones it has no place.
+// policy stay behind it. For jobs of other policies it does not exist. In wider ones
+// it has no place.
 //
 //	nowhere ──> waits at rule 1 ──> turn at 1, waits at 2 ──> granted: nowhere
 //	              │      ^                │      ^

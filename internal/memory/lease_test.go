@@ -35,7 +35,7 @@ func TestLeases(t *testing.T) {
 	if r := s.Renew(part, 2); !r.Held {
 		t.Fatalf("b's renewal = %+v", r)
 	}
-	if r := s.Check(luascripts.RefreshArgs{Rules: []luascripts.RuleCall{part}, Job: "d"}); !r.At.Equal(start.Add(50 * time.Second)) {
+	if r := s.Refresh(luascripts.RefreshArgs{Rules: []luascripts.RuleCall{part}, Job: "d"}); !r.At.Equal(start.Add(50 * time.Second)) {
 		t.Fatalf("d = %+v, want it when b's lease ends, at 50 s", r)
 	}
 	r := s.Release(part, 1)

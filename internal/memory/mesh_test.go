@@ -194,7 +194,7 @@ func (m *mesh) step(back bool) {
 	case 2:
 		m.Cancel(luascripts.CancelArgs{Rules: parts, Policy: fmt.Sprint(policy), Job: job})
 	case 3:
-		m.Check(luascripts.RefreshArgs{Rules: parts, Policy: fmt.Sprint(policy), Job: job})
+		m.Refresh(luascripts.RefreshArgs{Rules: parts, Policy: fmt.Sprint(policy), Job: job})
 	case 4:
 		m.useLease()
 	case 5:

@@ -111,7 +111,7 @@ func (b *mixedBacklog) run(t *testing.T) {
 		if at := b.told[job].Add(-lead); at.After(b.Store.now()) {
 			b.now = at
 		}
-		r := b.Check(luascripts.RefreshArgs{Rules: b.one(b.n, b.costs[job]), Job: fmt.Sprint(job)})
+		r := b.Refresh(luascripts.RefreshArgs{Rules: b.one(b.n, b.costs[job]), Job: fmt.Sprint(job)})
 		b.promote(r.Promoted)
 		if at := r.At.Add(-lead); at.After(b.now) { // it has moved
 			b.told[job] = r.At

@@ -36,7 +36,7 @@ func (p *ruleCall) tell(turns []luascripts.Promotion, at int64, member string) [
 }
 
 // offer tells the next in line that there is a lease for them, and those behind
-// when one ends. In the last tenth of its lease a holder has given it up.
+// when one ends. A lease counts as free when at most a tenth of it is left, and at most 40 ms.
 func (p *ruleCall) offer(turns []luascripts.Promotion) []luascripts.Promotion {
 	v := p.line.look("", p.now)
 	waiting := p.line.order[v.first:v.last]

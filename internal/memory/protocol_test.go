@@ -92,7 +92,7 @@ func TestLine(t *testing.T) {
 		t.Fatalf("a left: %+v, want b to come now", gone)
 	}
 	place := luascripts.RefreshArgs{Rules: s.one(limit, 1), Job: "c"}
-	if r := s.Check(place); r.Status != luascripts.Booked || r.Before != 1 || !r.At.Equal(start.Add(10*time.Second)) {
+	if r := s.Refresh(place); r.Status != luascripts.Booked || r.Before != 1 || !r.At.Equal(start.Add(10*time.Second)) {
 		t.Fatalf("c = %+v, want it at 10 s behind 1", r)
 	}
 	s.at(10*time.Second + 101*ms) // b and c do not come
@@ -105,7 +105,7 @@ func TestLine(t *testing.T) {
 	if r := s.mode(limit, "c", luascripts.GrantOrBook, -1); r.Status != luascripts.Granted || r.Promoted != nil {
 		t.Fatalf("c comes late = %+v, want it granted at once", r)
 	}
-	if r := s.Check(place); r.Status != luascripts.Refused {
+	if r := s.Refresh(place); r.Status != luascripts.Refused {
 		t.Fatalf("c is gone, but %+v", r)
 	}
 	if r := s.mode(limit, "d", luascripts.GrantOrBook, -1); r.Status != luascripts.Booked {
@@ -130,7 +130,7 @@ func TestNotCovered(t *testing.T) {
 	} {
 		acquired := s.ask(other, 1, "c")
 		canceled := s.refund(other, 1, 1, 0)
-		checked := s.Check(luascripts.RefreshArgs{Rules: s.one(other, 1), Job: "b"})
+		checked := s.Refresh(luascripts.RefreshArgs{Rules: s.one(other, 1), Job: "b"})
 		peeked := s.Peek(s.key, luascripts.PeekArgs{Numbers: other, Cost: 1})
 		reset := s.Reset(s.key, other)
 		for i, got := range []struct {

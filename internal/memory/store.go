@@ -265,9 +265,9 @@ func (s *Store) Cancel(a luascripts.CancelArgs) luascripts.CancelReply {
 	return r
 }
 
-// Settle corrects what a grant was charged, by rule: upwards, or downwards when the cost is
+// Adjust corrects what a grant was charged, by rule: upwards, or downwards when the cost is
 // below 0. The same correction is made once, by its token.
-func (s *Store) Settle(a luascripts.AdjustArgs) luascripts.CancelReply {
+func (s *Store) Adjust(a luascripts.AdjustArgs) luascripts.CancelReply {
 	var r luascripts.CancelReply
 	now, no := s.on(a.Rules, a.Policy, "", func(c *call) {
 		for i := range c.parts { // each remembers it as long as what it corrects counts there
@@ -356,8 +356,8 @@ func (s *Store) Renew(p luascripts.RuleCall, token uint64) luascripts.RenewReply
 	return luascripts.RenewReply{Held: true, Now: instantOf(now)}
 }
 
-// Check is the current instant of a booking, which becomes its last promise.
-func (s *Store) Check(a luascripts.RefreshArgs) luascripts.RefreshReply {
+// Refresh is the current instant of a booking, which becomes its last promise.
+func (s *Store) Refresh(a luascripts.RefreshArgs) luascripts.RefreshReply {
 	var r luascripts.RefreshReply
 	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
 		c.look()

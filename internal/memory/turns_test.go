@@ -65,7 +65,7 @@ func TestTurnIsKept(t *testing.T) {
 	}
 	want(ask("d", "alone", parts[0]), luascripts.Granted, 0, time.Minute) // c only follows b: the phone is free
 	s.at(5 * time.Minute)
-	if r := s.Check(luascripts.RefreshArgs{Rules: parts, Policy: "both", Job: "b"}); r.Status != luascripts.Booked || !r.At.Equal(s.now) || r.Before != 0 {
+	if r := s.Refresh(luascripts.RefreshArgs{Rules: parts, Policy: "both", Job: "b"}); r.Status != luascripts.Booked || !r.At.Equal(s.now) || r.Before != 0 {
 		t.Fatalf("b is at %+v, want it now", r)
 	}
 	want(ask("b", "both", parts...), luascripts.Granted, 0, 5*time.Minute)

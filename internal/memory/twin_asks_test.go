@@ -177,7 +177,7 @@ func (w *twin) settle() {
 	}
 	got, err := luascripts.Adjust(w.ctx, w.rdb, a)
 	w.fail(err)
-	w.same(fmt.Sprintf("settle %+v", a), got, w.store.Settle(a))
+	w.same(fmt.Sprintf("settle %+v", a), got, w.store.Adjust(a))
 	if got.Status == luascripts.Granted {
 		for i, cost := range b.costs {
 			b.of.paid[i] = max(0, b.of.paid[i]+cost)
@@ -188,7 +188,7 @@ func (w *twin) settle() {
 func (w *twin) check() {
 	policy, name := w.drawPolicy()
 	a := luascripts.RefreshArgs{Rules: w.parts(policy), Policy: name, Job: w.job(policy)}
-	w.same(fmt.Sprintf("check %+v", a), luascripts.Refresh(w.ctx, w.rdb, []luascripts.RefreshArgs{a})[0], w.store.Check(a))
+	w.same(fmt.Sprintf("check %+v", a), luascripts.Refresh(w.ctx, w.rdb, []luascripts.RefreshArgs{a})[0], w.store.Refresh(a))
 }
 
 func (w *twin) close() {

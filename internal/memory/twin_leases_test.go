@@ -65,7 +65,7 @@ func TestTwinLongLineOfLeases(t *testing.T) {
 				case op < 9:
 					a := luascripts.RefreshArgs{Rules: parts, Job: job}
 					got := luascripts.Refresh(t.Context(), rdb, []luascripts.RefreshArgs{a})[0]
-					same("check", got, store.Check(a), nil)
+					same("check", got, store.Refresh(a), nil)
 					next = got.Promoted
 				default:
 					a := luascripts.CloseArgs{Rules: parts, Rule: 1, For: time.Duration(random.IntN(3)) * 100 * ms}

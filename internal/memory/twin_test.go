@@ -155,7 +155,7 @@ func runTwin(rt *rapid.T, world world, rdb redis.UniversalClient, raw *redis.Cli
 	}
 }
 
-// logs says that a rule may be one of ring.lua.
+// logs says that a rule may keep a log, as sliding.lua does.
 func (w *twin) logs() bool {
 	return slices.ContainsFunc(w.rules, func(r *rule) bool { return r.kind.name == "sliding" || r.kind.name == "changing" })
 }
@@ -261,7 +261,7 @@ func TestTwinParkedAreKept(t *testing.T) {
 	m.SetTime(now)
 	place := luascripts.RefreshArgs{Rules: parts, Job: "b"}
 	got := luascripts.Refresh(t.Context(), rdb, []luascripts.RefreshArgs{place})[0]
-	if memo := store.Check(place); got.Err != nil || got.Status != luascripts.Booked || memo.Status != luascripts.Booked {
+	if memo := store.Refresh(place); got.Err != nil || got.Status != luascripts.Booked || memo.Status != luascripts.Booked {
 		t.Errorf("b has status %d, %v in Redis, %d in memory, want its place: %d", got.Status, got.Err, memo.Status, luascripts.Booked)
 	}
 }

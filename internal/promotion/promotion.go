@@ -102,7 +102,7 @@ func (t Tasks) Retime(ctx context.Context, rdb redis.Scripter, keys luascripts.Q
 	}
 	slices.SortFunc(all, func(a, b luascripts.Retiming) int { return a.At.Compare(b.At) })
 	for portion := range slices.Chunk(all, luascripts.RetimeMax) {
-		codes, err := luascripts.Retime(ctx, rdb, keys, true, portion)
+		codes, err := luascripts.RetimeEarlier(ctx, rdb, keys, portion)
 		if err != nil {
 			return moved, err
 		}

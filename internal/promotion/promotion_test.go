@@ -77,7 +77,7 @@ func TestRetime(t *testing.T) {
 	}
 	got := make(map[string]time.Duration)
 	for from := (time.Time{}); ; {
-		r, err := luascripts.ScanDeferred(t.Context(), rdb, keys, from, 0, luascripts.RetimeMax, false)
+		r, err := luascripts.ScanDeferred(t.Context(), rdb, keys, from, 0, luascripts.RetimeMax)
 		if err != nil {
 			t.Fatal(err)
 		}

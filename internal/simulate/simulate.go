@@ -289,7 +289,7 @@ func (w *waiting) heldUpBy(told string, arrived, start time.Time) string {
 	if rule, closed := gate.FirstClosed(w.request.Gates, start.Add(-time.Microsecond)); closed {
 		return rule
 	}
-	gated := slices.ContainsFunc(w.request.Gates, func(g gate.At) bool { return g.Rule == told })
+	gated := slices.ContainsFunc(w.request.Gates, func(g gate.InZone) bool { return g.Rule == told })
 	switch limits := w.policy.decide.Rules(); {
 	case gated && w.limit != "":
 		return w.limit

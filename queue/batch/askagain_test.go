@@ -150,7 +150,7 @@ func TestKeyQueuesOpenALittle(t *testing.T) {
 	}
 }
 
-// What has ended is promised no more, whenever it was to run; the key queues behind it open.
+// Nothing is reserved any more for what has ended, whenever it was to run; the key queues behind it open.
 func TestKeyQueuesForgetWhatHasEnded(t *testing.T) {
 	t.Parallel()
 	const later = 50 * time.Second
@@ -167,12 +167,12 @@ func TestKeyQueuesForgetWhatHasEnded(t *testing.T) {
 	if far := r.far(r.at(overBefore)); fmt.Sprint(far) != "[0 1]" {
 		t.Errorf("far are %v, want both", far)
 	}
-	r.drop(r.at(0), func(e promise) bool { return e.position == 0 })
+	r.drop(r.at(0), func(e reserved) bool { return e.position == 0 })
 	r.want(0, "2") // and not 3, whose phone has one open
 	r.dropAll(r.at(0))
 	r.want(0, "3")
-	if len(r.promised) != 2 || !r.last.IsZero() {
-		t.Errorf("%d keys have promises, and %v was booked last; want two unsettled, and none", len(r.promised), r.last)
+	if len(r.reservations) != 2 || !r.last.IsZero() {
+		t.Errorf("%d keys have reservations, and %v was booked last; want two unsettled, and none", len(r.reservations), r.last)
 	}
 }
 
@@ -188,6 +188,6 @@ func TestKeyQueuesWhoseLineGotShorter(t *testing.T) {
 	r.settled(r.at(0))
 	r.want(0, "") // it would be booked for 1 s, and not for 50 s
 	if p := r.want(time.Second+spentBy, "2"); p.before[0] != 0 {
-		t.Errorf("%d permits are promised before it, want none", p.before[0])
+		t.Errorf("%d permits are reserved before it, want none", p.before[0])
 	}
 }

@@ -119,15 +119,15 @@ func (l *backpressure) calms(late, least int, now time.Time) {
 
 // rest is how far ahead of now a batch is booked, and how long it rests for that.
 type rest struct {
-	lead    time.Duration // from now to the instant that was booked last
+	ahead   time.Duration // from now to the instant that was booked last
 	reached time.Time     // that instant at the last step, by our clock
 	until   time.Time     // nothing is fed before
 }
 
 // after has the feeding rest after a step from began to now, when it is far ahead.
 func (r *rest) after(began, now time.Time) {
-	took, reached := now.Sub(began), began.Add(r.lead)
-	if spare := r.lead - farAhead; spare > 0 {
+	took, reached := now.Sub(began), began.Add(r.ahead)
+	if spare := r.ahead - farAhead; spare > 0 {
 		gained := reached.Sub(r.reached) * gainFor / gainIn
 		r.until = now.Add(min(max(gained-took, restFor*took), restMost*took, restLongest, spare))
 	}

@@ -127,7 +127,7 @@ func (g *feeding) prepare(ctx context.Context, p *item) error {
 		g.refused = append(g.refused, p)
 		return nil //nolint:nilerr // it is the element's own fault
 	}
-	g.sort(p)
+	g.assignKeyQueue(p)
 	g.keyQueues.add(p)
 	return nil
 }
@@ -147,9 +147,9 @@ func checkElementOptions(opts []asynq.Option) error {
 	return errors.Join(errs...)
 }
 
-// sort finds the key queue of an item: the narrowest key of its policy. The rules before the
+// assignKeyQueue finds the key queue of an item: the narrowest key of its policy. The rules before the
 // widest that are on other keys are narrow ones.
-func (g *feeding) sort(p *item) {
+func (g *feeding) assignKeyQueue(p *item) {
 	if p.task.Policy == nil {
 		return
 	}
@@ -396,7 +396,7 @@ func (g *feeding) book(ctx context.Context, items []*item) (placed []*item, away
 	return placed, away
 }
 
-// request is what an item asks: of narrow rules also what others were promised.
+// request is what an item asks: of narrow rules also what is reserved for others.
 func (g *feeding) request(p *item) throttle.Request {
 	r := p.task.Request
 	r.More = slices.Clone(r.More)
@@ -421,7 +421,7 @@ func (g *feeding) answered(p *item, b throttle.Booking, now time.Time, behind bo
 	switch {
 	case b.Err == nil && b.Refused:
 		// The wide line is so long that who joins it now comes at its end.
-		g.block(p, b.Rule, later(now.Add(unsettledPoll), g.clock.here(b.At).Add(-g.rest.lead)), now, behind)
+		g.block(p, b.Rule, later(now.Add(unsettledPoll), g.clock.here(b.At).Add(-g.rest.ahead)), now, behind)
 		return false, nil
 	case b.Err == nil:
 		p.task.Own = b.Promised.IsZero()
@@ -466,8 +466,8 @@ func (g *feeding) block(p *item, rule string, at, now time.Time, behind bool) {
 func (g *feeding) place(p *item, d throttle.Decision, now time.Time) {
 	d.Request = p.task.Request
 	p.task.Booked(d)
-	g.rest.lead = max(0, d.At.Sub(d.Now))
-	p.bookedAt = now.Add(g.rest.lead)
+	g.rest.ahead = max(0, d.At.Sub(d.Now))
+	p.bookedAt = now.Add(g.rest.ahead)
 }
 
 // formatPosition writes a position in decimal.
@@ -482,7 +482,7 @@ const (
 	bookBlockedMost = 16
 )
 
-// farRead says that so much lies behind the first element that is not settled that no
+// farRead says that too much was read behind the first element that is not settled. Then no
 // more is read.
 func (g *feeding) farRead() bool { return len(g.input.cursor.open) >= 4*g.spec.Window+heldBackMore }
 
@@ -515,8 +515,8 @@ func (g *feeding) bookNarrow(ctx context.Context, items []*item) (placed []*item
 		r.MaxWait = p.task.Longest()
 		requests[i] = throttle.BookRequest{Policy: p.task.Policy, Request: r}
 	}
-	lead := g.rest.lead // is of the wide line
-	defer func() { g.rest.lead = lead }()
+	lead := g.rest.ahead // is of the wide line
+	defer func() { g.rest.ahead = lead }()
 	bookings := throttle.ForWorkers.BookMany(ctx, g.f.c.Redis(), requests)
 	now := g.f.now()
 	var promoted []throttle.Promotion

@@ -215,7 +215,7 @@ func (f *Feeder) takeFree(ctx context.Context, queue string, ids []string, feedi
 		case errors.Is(errs[i], luascripts.ErrNoBatch):
 			continue
 		case errors.Is(errs[i], luascripts.ErrNewerBatch):
-			f.leave(queue, ids[i])
+			f.logNewerOnce(queue, ids[i])
 			continue
 		case errs[i] != nil:
 			unread = cmp.Or(unread, errs[i])
@@ -268,8 +268,8 @@ func (f *Feeder) hold(queue, id string, held bool) {
 	delete(f.held, queue+"/"+id)
 }
 
-// leave says once of a batch that it is for newer feeders.
-func (f *Feeder) leave(queue, id string) {
+// logNewerOnce says once of a batch that it is for newer feeders.
+func (f *Feeder) logNewerOnce(queue, id string) {
 	f.mu.Lock()
 	known := f.newer[queue+"/"+id]
 	if len(f.newer) >= newerMax {

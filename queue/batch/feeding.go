@@ -26,8 +26,8 @@ const (
 	// resumeFor how long what was put away for a pause stays away by itself.
 	resumeAfter = 300 * time.Millisecond
 	resumeFor   = 65 * time.Minute
-	// promisesEvery is how often promises that are over are dropped.
-	promisesEvery = time.Second
+	// reservationsEvery is how often reservations that are over are dropped.
+	reservationsEvery = time.Second
 )
 
 // errLost: the batch is another's now, or is gone.
@@ -60,7 +60,7 @@ type feeding struct {
 	ended        bool      // Redis knows that the source has ended
 	refused      []*item   // to be counted
 	unsure       *feedCall // sent, and not answered
-	expired      time.Time // when promises were last dropped
+	expired      time.Time // when reservations were last dropped
 	looked       int64     // position from which on what is open is to be read for that
 	poll         time.Duration
 	polled       bool // there was no room at the last look
@@ -225,7 +225,7 @@ func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
 		return min(renewal, feedLook), nil
 	}
 	g.input.open(ctx, g.spec, now)
-	if now.Sub(g.expired) >= promisesEvery {
+	if now.Sub(g.expired) >= reservationsEvery {
 		g.keyQueues.expire(now)
 		g.expired = now
 		if err := g.dropEnded(ctx, now); err != nil {
@@ -241,7 +241,7 @@ func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
 	if g.polled {
 		return g.poll, nil
 	}
-	if n = min(n, g.behind(now)); n <= 0 {
+	if n = min(n, g.roomForPools(now)); n <= 0 {
 		g.polled = true
 		return lagPoll, nil
 	}
@@ -341,8 +341,8 @@ func (g *feeding) maintain(ctx context.Context) {
 	}
 }
 
-// behind is how many may be booked for pools that may be behind with what is due.
-func (g *feeding) behind(now time.Time) int {
+// roomForPools is how many may be booked for pools that may be behind with what is due.
+func (g *feeding) roomForPools(now time.Time) int {
 	if !g.policy.limited {
 		return luascripts.BatchMax
 	}
@@ -352,11 +352,11 @@ func (g *feeding) behind(now time.Time) int {
 const (
 	// overBefore is how much sooner than it was to be the end of an element is worth a look.
 	overBefore = 2 * time.Second
-	// overLook is how many open elements are read for that, once in promisesEvery.
+	// overLook is how many open elements are read for that, once in reservationsEvery.
 	overLook = 1000
 )
 
-// dropEnded drops the promises of elements that have ended although their instants have
+// dropEnded drops the reservations of elements that have ended although their instants have
 // not come: what was blocked has been opened, and the ledgers know of them. Of a window that
 // is longer than overLook each part is looked at in turn.
 func (g *feeding) dropEnded(ctx context.Context, now time.Time) error {
@@ -378,7 +378,7 @@ func (g *feeding) dropEnded(ctx context.Context, now time.Time) error {
 		last = open[len(open)-1].Position
 	}
 	g.looked = last + 1
-	g.keyQueues.drop(now, func(e promise) bool { return e.position >= from && e.position <= last && !still[e.position] })
+	g.keyQueues.drop(now, func(e reserved) bool { return e.position >= from && e.position <= last && !still[e.position] })
 	return nil
 }
 
@@ -443,6 +443,6 @@ func (g *feeding) bookAgain(ctx context.Context, open []luascripts.BatchElement,
 	if len(moves) == 0 {
 		return nil
 	}
-	_, err := luascripts.Retime(ctx, g.f.c.Redis(), g.keys, false, moves)
+	_, err := luascripts.Retime(ctx, g.f.c.Redis(), g.keys, moves)
 	return err
 }

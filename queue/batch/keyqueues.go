@@ -27,19 +27,19 @@ type item struct {
 
 // keyQueues hold the items that were read and may not go yet. The items of one narrowest key
 // form a queue, in order. A key queue is blocked until an instant. It is also blocked while all
-// permits of one of its narrow keys are promised to booked elements whose instant has not come:
-// the ledger of a narrow rule knows only what was spent. A promise ends when its permits will
+// permits of one of its narrow keys are reserved for booked elements whose instant has not come:
+// the ledger of a narrow rule knows only what was spent. A reservation ends when its permits will
 // have been regained at the time of the next booking. All times are those of one local clock.
 // Key queues are not safe for concurrent use.
 type keyQueues struct {
-	width    func(rule int) int                 // the most that one may ask of a narrow rule at once
-	regain   func(rule, cost int) time.Duration // so long after it was spent a cost can be asked for again
-	last     time.Time                          // the instant that was booked last: the next is not before it
-	byKey    map[string]*keyQueue
-	line     keyQueueHeap
-	behind   []*keyQueue // blocked because of an unsettled item
-	held     int
-	promised map[narrowKey]*promises
+	width        func(rule int) int                 // the most that one may ask of a narrow rule at once
+	regain       func(rule, cost int) time.Duration // so long after it was spent a cost can be asked for again
+	last         time.Time                          // the instant that was booked last: the next is not before it
+	byKey        map[string]*keyQueue
+	line         keyQueueHeap
+	behind       []*keyQueue // blocked because of an unsettled item
+	held         int
+	reservations map[narrowKey]*reservations
 	blockedKeys
 }
 
@@ -48,19 +48,19 @@ type narrowKey struct {
 	key  string
 }
 
-// promises are the permits of a narrow key that nobody has spent yet, in the order in
-// which they were booked.
-type promises struct{ each []promise }
+// reservations are the permits of a narrow key that are booked and that nobody has spent yet, in the
+// order in which they were booked.
+type reservations struct{ each []reserved }
 
-type promise struct {
+type reserved struct {
 	position int64
 	cost     int
 	until    time.Time // by then the ledger knows of it; zero while it is unsettled
 	regained time.Time
 }
 
-// over is from when on a promise does not count for anybody; false while that is not known.
-func (e promise) over() (time.Time, bool) {
+// over is from when on a reservation does not count for anybody; false while that is not known.
+func (e reserved) over() (time.Time, bool) {
 	if e.regained.Before(e.until) {
 		return e.regained, !e.until.IsZero()
 	}
@@ -72,7 +72,7 @@ type keyQueue struct {
 	key            string
 	at             time.Time      // it is blocked until then
 	waitsForSettle bool           // or until every item is settled
-	busy           bool           // because of promises
+	busy           bool           // because of reservations
 	most           int            // so many are taken before it is known how the first went; 0 for any
 	left           int            // of these
 	index          int            // in the heap
@@ -82,7 +82,7 @@ type keyQueue struct {
 
 func newKeyQueues(width func(rule int) int, regain func(rule, cost int) time.Duration) *keyQueues {
 	return &keyQueues{
-		width: width, regain: regain, byKey: make(map[string]*keyQueue), promised: make(map[narrowKey]*promises),
+		width: width, regain: regain, byKey: make(map[string]*keyQueue), reservations: make(map[narrowKey]*reservations),
 		blockedKeys: blockedKeys{least: againRate, longest: againRate, rules: make(map[string]*blockedByRule)},
 	}
 }
@@ -131,7 +131,7 @@ func (l *keyQueues) opensAt(in *keyQueue, at time.Time) {
 
 // next takes the first item that may go: the one whose key queue has been open for longest.
 // Until it is said how it went ([keyQueues.fed], [keyQueues.forget], [keyQueues.back]) its permits
-// are promised. nil when none may go.
+// are reserved. nil when none may go.
 func (l *keyQueues) next(now time.Time) *item {
 	for len(l.line) > 0 && !l.line[0].at.After(now) {
 		in := l.line[0]
@@ -151,7 +151,7 @@ func (l *keyQueues) next(now time.Time) *item {
 		in.left--
 		p := l.take(in)
 		p.opensAt = time.Time{}
-		l.promise(p, now)
+		l.reserve(p, now)
 		return p
 	}
 	return nil
@@ -211,7 +211,7 @@ const unsettledPoll = 20 * time.Millisecond
 func (l *keyQueues) open(p *item, now time.Time) (again time.Time, open bool) {
 	open = true
 	for i, w := range p.narrow {
-		pr := l.promised[narrowKey{i, w.Key}]
+		pr := l.reservations[narrowKey{i, w.Key}]
 		if pr == nil {
 			continue
 		}
@@ -228,12 +228,12 @@ func (l *keyQueues) open(p *item, now time.Time) (again time.Time, open bool) {
 }
 
 // expire drops what the ledger knows by now.
-func (pr *promises) expire(now time.Time) {
-	pr.each = slices.DeleteFunc(pr.each, func(e promise) bool { return !e.until.IsZero() && !e.until.After(now) })
+func (pr *reservations) expire(now time.Time) {
+	pr.each = slices.DeleteFunc(pr.each, func(e reserved) bool { return !e.until.IsZero() && !e.until.After(now) })
 }
 
 // sum is what counts for one who is booked for an instant.
-func (pr *promises) sum(at time.Time) (sum int) {
+func (pr *reservations) sum(at time.Time) (sum int) {
 	for _, e := range pr.each {
 		if e.until.IsZero() || e.regained.After(at) {
 			sum += e.cost
@@ -243,14 +243,14 @@ func (pr *promises) sum(at time.Time) (sum int) {
 }
 
 // free is when so many permits more will count no more; false while that is not known.
-func (pr *promises) free(need int, now time.Time) (time.Time, bool) {
-	var times []promise
+func (pr *reservations) free(need int, now time.Time) (time.Time, bool) {
+	var times []reserved
 	for _, e := range pr.each {
 		if over, known := e.over(); known && over.After(now) {
-			times = append(times, promise{until: over, cost: e.cost})
+			times = append(times, reserved{until: over, cost: e.cost})
 		}
 	}
-	slices.SortFunc(times, func(a, b promise) int { return a.until.Compare(b.until) })
+	slices.SortFunc(times, func(a, b reserved) int { return a.until.Compare(b.until) })
 	for _, e := range times {
 		if need -= e.cost; need <= 0 {
 			return e.until, true
@@ -259,17 +259,17 @@ func (pr *promises) free(need int, now time.Time) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-func (l *keyQueues) promise(p *item, now time.Time) {
+func (l *keyQueues) reserve(p *item, now time.Time) {
 	p.before = p.before[:0]
 	for i, w := range p.narrow {
 		k := narrowKey{i, w.Key}
-		pr := l.promised[k]
+		pr := l.reservations[k]
 		if pr == nil {
-			pr = &promises{}
-			l.promised[k] = pr
+			pr = &reservations{}
+			l.reservations[k] = pr
 		}
 		p.before = append(p.before, pr.sum(later(now, l.last)))
-		pr.each = append(pr.each, promise{position: p.position, cost: w.Cost})
+		pr.each = append(pr.each, reserved{position: p.position, cost: w.Cost})
 	}
 }
 
@@ -283,7 +283,7 @@ func (l *keyQueues) fed(p *item, at, until time.Time) {
 		l.last = at // earlier than the one before when the wide line was opened early
 	}
 	for i, w := range p.narrow {
-		pr := l.promised[narrowKey{i, w.Key}]
+		pr := l.reservations[narrowKey{i, w.Key}]
 		if pr == nil {
 			continue
 		}
@@ -295,27 +295,27 @@ func (l *keyQueues) fed(p *item, at, until time.Time) {
 	}
 }
 
-// forget drops the promises of an item that was not enqueued.
+// forget drops the reservations of an item that was not enqueued.
 func (l *keyQueues) forget(p *item) {
 	for i, w := range p.narrow {
 		k := narrowKey{i, w.Key}
-		pr := l.promised[k]
+		pr := l.reservations[k]
 		if pr == nil {
 			continue
 		}
-		pr.each = slices.DeleteFunc(pr.each, func(e promise) bool { return e.position == p.position })
+		pr.each = slices.DeleteFunc(pr.each, func(e reserved) bool { return e.position == p.position })
 		if len(pr.each) == 0 {
-			delete(l.promised, k)
+			delete(l.reservations, k)
 		}
 	}
 }
 
-// expire drops the promises that are over; without it keys that do not come again would
+// expire drops the reservations that are over; without it keys that do not come again would
 // stay in memory.
 func (l *keyQueues) expire(now time.Time) {
-	for k, pr := range l.promised {
+	for k, pr := range l.reservations {
 		if pr.expire(now); len(pr.each) == 0 {
-			delete(l.promised, k)
+			delete(l.reservations, k)
 		}
 	}
 }
@@ -361,7 +361,7 @@ func later(a, b time.Time) time.Time {
 
 // far are the positions of what was fed and is not known to the ledgers before an instant.
 func (l *keyQueues) far(at time.Time) (positions []int64) {
-	for _, pr := range l.promised {
+	for _, pr := range l.reservations {
 		for _, e := range pr.each {
 			if e.until.After(at) {
 				positions = append(positions, e.position)
@@ -374,21 +374,21 @@ func (l *keyQueues) far(at time.Time) (positions []int64) {
 
 // dropAll is drop for all that was fed: nothing is open. Who is booked next may come at once.
 func (l *keyQueues) dropAll(now time.Time) {
-	if len(l.promised) > 0 {
-		l.drop(now, func(promise) bool { return true })
+	if len(l.reservations) > 0 {
+		l.drop(now, func(reserved) bool { return true })
 	}
 	l.last = time.Time{}
 }
 
-// drop drops promises of what was fed, and has key queues looked at again that wait for them.
-func (l *keyQueues) drop(now time.Time, over func(promise) bool) {
+// drop drops reservations of what was fed, and has key queues looked at again that wait for them.
+func (l *keyQueues) drop(now time.Time, over func(reserved) bool) {
 	some := false
-	for k, pr := range l.promised {
+	for k, pr := range l.reservations {
 		n := len(pr.each)
-		pr.each = slices.DeleteFunc(pr.each, func(e promise) bool { return !e.until.IsZero() && over(e) })
+		pr.each = slices.DeleteFunc(pr.each, func(e reserved) bool { return !e.until.IsZero() && over(e) })
 		some = some || len(pr.each) < n
 		if len(pr.each) == 0 {
-			delete(l.promised, k)
+			delete(l.reservations, k)
 		}
 	}
 	if !some {
@@ -513,7 +513,7 @@ func (l *keyQueues) nextRetry(now time.Time) *item {
 			l.asked(in)
 			p := l.take(in)
 			p.opensAt = in.at
-			l.promise(p, now)
+			l.reserve(p, now)
 			l.again = append(l.again, asked{p, by})
 			return p
 		}

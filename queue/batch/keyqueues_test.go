@@ -72,7 +72,7 @@ func TestKeyQueuesKeepTheOrderOfAKey(t *testing.T) {
 	}
 }
 
-// What was booked is not promised any more to one who is booked so much later that it
+// What was booked is not reserved any more before one who is booked so much later that it
 // has been regained.
 func TestKeyQueuesWithALongLine(t *testing.T) {
 	t.Parallel()
@@ -95,7 +95,7 @@ func TestKeyQueuesWithALongLine(t *testing.T) {
 	r.fed(r.want(0, "1"), r.at(6*time.Second), r.at(6100*time.Millisecond))
 	r.put("a", "")
 	if p := r.want(0, "2"); p.before[0] != 0 {
-		t.Errorf("%d permits are promised before it, want none: it comes at 6 s at least", p.before[0])
+		t.Errorf("%d permits are reserved before it, want none: it comes at 6 s at least", p.before[0])
 	}
 }
 
@@ -127,8 +127,8 @@ func TestKeyQueuesOfAWiderKey(t *testing.T) {
 	r.want(99*time.Millisecond, "")
 	r.want(100*time.Millisecond, "4")
 	r.expire(r.at(time.Hour))
-	if n := len(r.promised); n != 3 { // of 3 and 4, which are unsettled, and of their tenant
-		t.Errorf("%d keys have promises, want 3", n)
+	if n := len(r.reservations); n != 3 { // of 3 and 4, which are unsettled, and of their tenant
+		t.Errorf("%d keys have reservations, want 3", n)
 	}
 }
 

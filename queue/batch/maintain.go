@@ -84,7 +84,7 @@ func (c client) recall(ctx context.Context, queue, id string) error {
 			in := time.Duration(n) * time.Microsecond
 			tasks[i], n = luascripts.Retiming{ID: luascripts.BatchTaskID(id, e.ID), At: views[0].Now.Add(in), In: in, Why: byBatch}, n+1
 		}
-		_, err := luascripts.Retime(ctx, c.Redis(), c.Keys(queue), true, tasks)
+		_, err := luascripts.RetimeEarlier(ctx, c.Redis(), c.Keys(queue), tasks)
 		return err
 	})
 	if err != nil || n == 0 {
@@ -113,7 +113,7 @@ func (c client) strays(ctx context.Context, queue, id string) error {
 		if len(tasks) == 0 {
 			return nil
 		}
-		if _, err := luascripts.Retime(ctx, c.Redis(), c.Keys(queue), true, tasks); err != nil {
+		if _, err := luascripts.RetimeEarlier(ctx, c.Redis(), c.Keys(queue), tasks); err != nil {
 			return err
 		}
 		return luascripts.Notify(ctx, c.Redis(), c.Keys(queue), 0)

@@ -17,8 +17,8 @@ import (
 )
 
 // Schedule enqueues a task at each tick of its entries' cron specs, exactly once
-// over all processes that run the same entries: what a tick is, is (entry,
-// instant), and one script in Redis decides it and enqueues its task. There is no
+// over all processes that run the same entries. A tick is a pair of entry and instant.
+// One script in Redis decides each tick and enqueues its task. There is no
 // leader. Whether a tick is due is decided by Redis' clock; a process waits for
 // it by its own, which may be wrong by any amount.
 //

@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// tickLook is after what time an entry is looked at though nothing is due: its
-	// record lives on, other processes know that its spec is in use, and a clock
-	// that stood still while the machine slept is set.
+	// tickLook is how often an entry is read although nothing is due. That keeps its record
+	// alive, shows other processes that its spec is in use, and corrects a clock that stood
+	// still while the machine slept.
 	tickLook = 30 * time.Second
 	// heldLook is how often it is looked whether the task that a tick waits for has
 	// ended.
 	heldLook = time.Second
 	// tickRetryMax is the longest wait after a failure.
 	tickRetryMax = 15 * time.Second
-	// recordLife is how long the record of an entry is kept after a tick that
-	// nobody came to could have been made up.
+	// recordLife is how long the record of an entry is kept after its last missed tick became
+	// too old to be made up.
 	recordLife = 31 * 24 * time.Hour
 )
 

@@ -72,7 +72,7 @@ func ExampleOpenings() {
 		fmt.Println(err)
 		return
 	}
-	gates := []gate.At{
+	gates := []gate.InZone{
 		{Rule: "office", Gate: office},
 		{Rule: "daytime", Gate: daytime, In: tokyo},
 	}

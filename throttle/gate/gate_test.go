@@ -173,7 +173,7 @@ func TestZeroGate(t *testing.T) {
 	if got := g.Openings(now, now.Add(day), time.UTC); got != nil {
 		t.Errorf("Openings = %v, want none", got)
 	}
-	if rule, closed := FirstClosed([]At{{Rule: "hours"}}, now); rule != "hours" || !closed {
+	if rule, closed := FirstClosed([]InZone{{Rule: "hours"}}, now); rule != "hours" || !closed {
 		t.Errorf("FirstClosed = %q, %v, want the zero gate", rule, closed)
 	}
 }

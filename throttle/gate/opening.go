@@ -14,9 +14,9 @@ const day = 24 * time.Hour
 const (
 	// WindowMax is the longest time about which one call answers.
 	WindowMax = 10 * 365 * day
-	// Reach is how far before and after the window that was asked for an
+	// Lookahead is how far before and after the window that was asked for an
 	// opening is followed. One that is longer is cut there.
-	Reach = 366 * day
+	Lookahead = 366 * day
 	// OpeningsMax is how many openings one call answers. Later ones are left out.
 	OpeningsMax = 100_000
 )
@@ -25,7 +25,7 @@ const (
 	// scanReach is how far schedules are followed. It is longer than Reach by
 	// what is computed around a window, so that where an opening is cut does not
 	// depend on what was asked before.
-	scanReach = int64(Reach/time.Second) + 64*civil.DaySeconds
+	scanReach = int64(Lookahead/time.Second) + 64*civil.DaySeconds
 	// stretchesMax has room for those around a window, at most one every other minute.
 	stretchesMax = OpeningsMax + 10_000
 )
@@ -33,8 +33,8 @@ const (
 // Opening is a time in which a gate is open, from Open to before Close, in UTC.
 type Opening struct{ Open, Close time.Time }
 
-// At is a gate as one request meets it.
-type At struct {
+// InZone is a gate as one request meets it: in the time zone of its key.
+type InZone struct {
 	Rule string // a name for it, of a policy's rule
 	Gate Gate
 	In   *time.Location // the recipient's zone; nil when the gate has its own
@@ -42,7 +42,7 @@ type At struct {
 
 // Openings returns when g is open: each opening that overlaps [from, until),
 // whole, in order, disjoint; adjacent ones are one. One that began or ends more
-// than [Reach] away is cut there. What lies more than [WindowMax] after
+// than [Lookahead] away is cut there. What lies more than [WindowMax] after
 // from or beyond [OpeningsMax] openings is left out.
 //
 // in is the recipient's zone, which g does not look at if it has its own. Where
@@ -50,12 +50,12 @@ type At struct {
 // below 32 days are remembered per *time.Location: load each of them once.
 func (g Gate) Openings(from, until time.Time, in *time.Location) []Opening {
 	w := windowOf(from, until)
-	return w.openings(At{Gate: g, In: in}.during(w))
+	return w.openings(InZone{Gate: g, In: in}.during(w))
 }
 
 // Openings returns when all gates are open at once, as [Gate.Openings] does for
 // one. Without a gate that is always.
-func Openings(gates []At, from, until time.Time) []Opening {
+func Openings(gates []InZone, from, until time.Time) []Opening {
 	w := windowOf(from, until)
 	all := []stretch{{w.lo - scanReach, w.hi + scanReach}}
 	for _, g := range gates {
@@ -66,7 +66,7 @@ func Openings(gates []At, from, until time.Time) []Opening {
 
 // FirstClosed returns the rule of the first gate that is closed at an instant, and
 // whether there is one.
-func FirstClosed(gates []At, at time.Time) (rule string, closed bool) {
+func FirstClosed(gates []InZone, at time.Time) (rule string, closed bool) {
 	w := windowOf(at, at.Add(1))
 	for _, g := range gates {
 		if len(g.during(w)) == 0 {
@@ -98,7 +98,7 @@ func (w window) openings(all []stretch) []Opening {
 	if w.hi <= w.lo || len(all) == 0 {
 		return nil
 	}
-	const reach = int64(Reach / time.Second)
+	const reach = int64(Lookahead / time.Second)
 	out := make([]Opening, 0, len(all))
 	for _, s := range all[:min(len(all), OpeningsMax)] {
 		out = append(out, Opening{
@@ -111,7 +111,7 @@ func (w window) openings(all []stretch) []Opening {
 
 // during are the stretches that overlap a window. They are shared and must not
 // be written to.
-func (g At) during(w window) []stretch {
+func (g InZone) during(w window) []stretch {
 	p := g.Gate.plan
 	if p == nil || w.hi <= w.lo {
 		return nil

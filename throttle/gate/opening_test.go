@@ -196,7 +196,7 @@ func TestShutOnADateThatNeverWas(t *testing.T) {
 	t.Parallel()
 	from, until := instant(t, "2011-12-30T00:00:00Z"), instant(t, "2011-12-31T00:00:00Z")
 	got := mustParse(t, "00:00-24:00 except 2011-12-30 Pacific/Apia").Openings(from, until, nil)
-	if diff := cmp.Diff([]Opening{{from.Add(-Reach), until.Add(Reach)}}, got); diff != "" {
+	if diff := cmp.Diff([]Opening{{from.Add(-Lookahead), until.Add(Lookahead)}}, got); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -213,13 +213,13 @@ func TestLongOpeningsAreCut(t *testing.T) {
 		}
 		for _, d := range []time.Duration{0, 20 * day, 3 * time.Hour, 33 * day, day} {
 			lo, hi := at.Add(d), at.Add(d+day)
-			want := []Opening{{lo.Add(-Reach), hi.Add(Reach)}}
+			want := []Opening{{lo.Add(-Lookahead), hi.Add(Lookahead)}}
 			if diff := cmp.Diff(want, g.Openings(lo, hi, time.UTC)); diff != "" {
 				t.Errorf("%s %v on (-want +got):\n%s", text, d, diff)
 			}
 		}
 	}
-	if diff := cmp.Diff([]Opening{{from.Add(-Reach), from.Add(day + Reach)}}, Openings(nil, from, from.Add(day))); diff != "" {
+	if diff := cmp.Diff([]Opening{{from.Add(-Lookahead), from.Add(day + Lookahead)}}, Openings(nil, from, from.Add(day))); diff != "" {
 		t.Errorf("Openings without a gate (-want +got):\n%s", diff)
 	}
 }
@@ -256,7 +256,7 @@ func TestOpeningsOfSeveralGates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gates := []At{
+	gates := []InZone{
 		{Rule: "tenant", Gate: mustParse(t, "07:00-21:00 Mon-Sat Europe/Berlin")}, // 06:00 to 20:00 UTC
 		{Rule: "phone", Gate: mustParse(t, "09:00-18:00 recipient"), In: tokyo},   // 00:00 to 09:00 UTC
 	}
@@ -378,7 +378,7 @@ func BenchmarkOpenings(b *testing.B) {
 			}
 		})
 	}
-	gates := []At{{Rule: "a", Gate: mustParse(b, exampleText)}, {Rule: "b", Gate: mustParse(b, "08:00-20:00 recipient"), In: zone}}
+	gates := []InZone{{Rule: "a", Gate: mustParse(b, exampleText)}, {Rule: "b", Gate: mustParse(b, "08:00-20:00 recipient"), In: zone}}
 	b.Run("FirstClosed", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {

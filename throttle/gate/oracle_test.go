@@ -180,7 +180,7 @@ func testOracle(t *testing.T, draw func(*rapid.T, time.Time) *clockGate) {
 			if want := c.opens(shownAt(at)); open != want {
 				rt.Fatalf("%v in %v at %v: open %v, want %v; openings %v", g, zone, at.In(zone), open, want, got)
 			}
-			_, closed := FirstClosed([]At{{Gate: g, In: zone}}, at)
+			_, closed := FirstClosed([]InZone{{Gate: g, In: zone}}, at)
 			if closed == open {
 				rt.Fatalf("%v in %v at %v: FirstClosed %v, but open %v", g, zone, at.In(zone), closed, open)
 			}
@@ -212,7 +212,7 @@ func TestOpeningsAgree(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		around := time.Unix(rapid.Int64Range(2*365*civil.DaySeconds, 80*365*civil.DaySeconds).Draw(rt, "around"), 0)
-		var gates []At
+		var gates []InZone
 		for i := range rapid.IntRange(1, 3).Draw(rt, "gates") {
 			zone, err := time.LoadLocation(rapid.SampledFrom(oddZones).Draw(rt, "zone"))
 			if err != nil {
@@ -222,7 +222,7 @@ func TestOpeningsAgree(t *testing.T) {
 			if err != nil {
 				rt.Fatal(err)
 			}
-			gates = append(gates, At{Rule: fmt.Sprint(i), Gate: g, In: zone})
+			gates = append(gates, InZone{Rule: fmt.Sprint(i), Gate: g, In: zone})
 		}
 		from, until := around, around.Add(time.Duration(rapid.Int64Range(1, 4*civil.DaySeconds).Draw(rt, "window"))*time.Second)
 		got := Openings(gates, from, until)
@@ -230,10 +230,10 @@ func TestOpeningsAgree(t *testing.T) {
 		larger := Openings(gates, from.AddDate(0, -2, 0), until.AddDate(2, 0, 0))
 		rest := got
 		for _, o := range larger {
-			if early := from.Add(-Reach); o.Open.Before(early) {
+			if early := from.Add(-Lookahead); o.Open.Before(early) {
 				o.Open = early.UTC()
 			}
-			if late := until.Add(Reach); o.Close.After(late) {
+			if late := until.Add(Lookahead); o.Close.After(late) {
 				o.Close = late.UTC()
 			}
 			if o.Open.Before(until) && o.Close.After(from) {

@@ -58,7 +58,7 @@ func holdUps(p e2e.Policy, msgs []e2e.Message, now time.Time) (free []e2e.Messag
 
 // opensAt returns when all gates are open next, by the clock of the one that is closed,
 // or the zero time.
-func opensAt(gates []gate.At, rule string, now time.Time) time.Time {
+func opensAt(gates []gate.InZone, rule string, now time.Time) time.Time {
 	const day = 24 * time.Hour
 	for _, reach := range []time.Duration{30 * day, 366 * day} { // results of the first are remembered
 		openings := gate.Openings(gates, now, now.Add(reach))
@@ -71,8 +71,8 @@ func opensAt(gates []gate.At, rule string, now time.Time) time.Time {
 }
 
 // zoneOf is the zone that a gate opens by.
-func zoneOf(gates []gate.At, rule string) *time.Location {
-	i := slices.IndexFunc(gates, func(g gate.At) bool { return g.Rule == rule })
+func zoneOf(gates []gate.InZone, rule string) *time.Location {
+	i := slices.IndexFunc(gates, func(g gate.InZone) bool { return g.Rule == rule })
 	if name := gates[i].Gate.Zone(); name != "" {
 		if zone, err := time.LoadLocation(name); err == nil {
 			return zone

@@ -47,7 +47,7 @@ func Judge(log []Arrival, r Rules) Judgement {
 	}
 	perRecipient, seen := map[string]*account{}, map[string]bool{}
 	all := make([]judge.Spent, 0, len(log))
-	gates := []gate.At{{Rule: "gate", Gate: r.Gate, In: r.Zone}}
+	gates := []gate.InZone{{Rule: "gate", Gate: r.Gate, In: r.Zone}}
 	for _, a := range log {
 		if seen[a.ID] {
 			j.Twice++

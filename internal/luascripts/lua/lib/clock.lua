@@ -6,7 +6,7 @@ local is = require("lib/numbers").is
 local function clock()
   local t = redis.call("TIME")
   local now = t[1] * 1000000 + t[2]
-  if #t[2] == 6 then is(now, t[1] .. t[2]) end -- nothing need print it
+  if #t[2] == 6 then is(now, t[1] .. t[2]) end -- then int(now) need not print it
   return now
 end
 

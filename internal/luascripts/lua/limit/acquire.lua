@@ -1,7 +1,8 @@
 -- acquire.lua: for each of some calls: grant permits of all rules, or book a
 -- place in the line of the one that refuses, or refuse. The calls are decided one
 -- after another, at one reading of the clock; an error of one is none of the others.
--- Each ledger is read once, when a call needs it first, and written once, when all are decided.
+-- decide.lua reads each ledger once, when a call needs it first, and writes it when all are decided, but for: the first grant
+-- that takes a job out of a line (see charge), those of shortcut.lua, and a ledger that is read again under other numbers.
 --
 -- KEYS[1+] calls      of each: 3 keys a rule, then the turns of each rule when the policy has several, see rulecall.lua; then, with
 --                     a gate, its opening, see gate.lua. A call that comes alone may have two more keys a rule: the stored limit, see
@@ -134,8 +135,8 @@ local function last_alike(forms, keys, k, i)
   return last
 end
 
--- repeats: ledgers of grants that were made before; opened: ledgers by their keys; lines: what is known of each,
--- see line.lua; dirty: ledgers to write; fresh: no call has a ledger or tokens, but for those of granted
+-- repeats: ledgers of grants that were made before; opened: ledgers by their keys; lines: `some` says that a line of the script
+-- may have somebody, and lines[key] of one line whether it has, nil when it was not looked at yet; dirty: ledgers to write; fresh: no call has a ledger or tokens, but for those of granted
 local function new_script(now)
   return {
     now = now, repeats = nil, opened = nil, lines = nil, no_tokens = false, askers = nil, dirty = {}, wrote = false, names = {},

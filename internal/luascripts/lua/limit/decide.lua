@@ -54,7 +54,8 @@ local function in_widest(rules, widest, now, reach)
   return from, at, at > reach and by or nil, false
 end
 
--- refuses is the first rule from..to in whose line somebody is ahead of me
+-- refuses is the first rule from..to that I must not pass: somebody waits there and I have no ticket, or the first in line goes
+-- before me, see held_up
 local function refuses(rules, from, to)
   for i = from, to do
     if rules[i].held_up or not rules[i].ticket and rules[i].front then return i end
@@ -84,9 +85,8 @@ local function done(rules, now)
   end
 end
 
--- look_alone finds for a call that comes alone whether anybody waits, and whether the first
--- rule may remember tokens: the ledger of a key that nobody used for so long says that only
--- those are there that were withdrawn
+-- look_alone finds for a call that comes alone whether anybody waits. When the newest grant is older than COPY, there
+-- are probably no tokens: then it asks for them in the same command, and without any no rule has to look for one
 local function look_alone(script, rules)
   if script.opened then return end -- for all calls of the script, see acquire.lua
   local first, keys = rules[1], script.names
@@ -99,7 +99,7 @@ local function look_alone(script, rules)
 end
 
 -- charge spends permits of all rules. The ledgers are written when all calls are decided. But the
--- first write of a script has to be one that needs memory: then a full Redis refuses the script
+-- first write of a call that grants has to be one that needs memory: then a full Redis refuses the script
 -- before it has changed anything. To leave a line needs none
 local function charge(script, rules, at, token, later)
   local now, dirty = script.now, script.dirty

@@ -142,7 +142,7 @@ return {
   end,
 
   -- offer tells the first who wait that a lease is free for them, and those behind when one
-  -- ends. In the last tenth of its lease a holder has given it up
+  -- ends. A lease counts as free when at most a tenth of it is left, and at most SOON
   offer = function(rule, now, reply)
     local ledger = rule.ledger
     local free = rule.closed == 0 and max(0, rule.n - live_leases(ledger, now + min(SOON, floor(rule.W / 10)))) or 0

@@ -11,7 +11,7 @@
 --           its place until GRACE after it. Of a lease that is offered now it is at most OFFERED from now
 -- MIXED     a member that is there while costs in the line differ
 -- CLOSED    a member whose score, less PROMISED, is the instant until which the key is closed
--- and the members of close.lua, with scores above all instants
+-- and the members of close.lua, with scores above all instants before the year 2112
 --
 -- `I` am the job of the call, rule.me. See rulecall.lua for what a rule has.
 

@@ -6,7 +6,8 @@
 --
 --   kind n window_us more version  the limit, see ledger.lua
 --   cost       permits wanted, 1 to what the limit can ever grant
---   group      counts up with each other key: parts of one group share theirs
+--   group      counts up with each other key: rates of one group share theirs; a lease has the group of a rate on its key, or else
+--              the last one + 1
 --   closed_us  until when the rule is closed on all keys, 0 when it is not
 --   worth      of a grant, as acquire.lua answered it; 0 when that is not known
 --
@@ -175,8 +176,8 @@ end
 
 -- find_place is the part in whose line I wait, or in which I have any place, nil when
 -- in none; the instant, now when it has come; and the part that put that off last.
--- It asks the rules up to the one in whose line I stand. It does not ask those behind it: I have
--- no place there, and whoever joins that line would put me off again and again. A narrower rule
+-- It looks at all rules, because I may have a place in any. Those behind the one in whose line I stand put
+-- nothing off: I have no place there, and whoever joins that line would put me off again and again. A narrower rule
 -- that admits me before my turn comes there puts nothing off: I keep my place.
 local function find_place(rules, now)
   local place, waiting

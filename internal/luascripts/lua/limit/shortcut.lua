@@ -1,6 +1,6 @@
 -- shortcut.lua: calls of one form, by one rule, on one key on which nobody waits, are granted now or, when they try,
 -- refused: with one look at the key and one write. decide.lua would answer the same; without a line it reads no turns either.
--- The rows "1 goroutine" and "128 goroutines" of the benchmark `acquire`, and those of `cluster`, pay for it.
+-- It is here for the rows "1 goroutine" and "128 goroutines" of the benchmark `acquire`, and for those of `cluster`.
 
 local ledger = require("limit/ledger")
 local tokens = require("limit/tokens")

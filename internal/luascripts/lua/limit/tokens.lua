@@ -25,7 +25,7 @@ local write = ledger.write
 
 local call, byte, sub = redis.call, string.byte, string.sub
 local BILLS = 4503599627370496
-local STRETCH = -6 -- a tenth of a second, an instant but for five digits: for one the set is given its life once, which has one to spare
+local STRETCH = -6 -- a tenth of a second, an instant but for five digits: the life of the set is renewed once in each, and is a tenth longer than needed
 local NOBODY = "\0\0\0\0\0\0\0\0"
 
 -- held_at is the instant of the token's grant, a negative number when the token
@@ -61,8 +61,8 @@ local function forget_old(tokens, lowest, highest, many)
   if #old > 0 then call("ZREM", tokens, unpack(old)) end
 end
 
--- remember keeps tokens, {score, token ...}, the newest last. Who is known keeps its score:
--- of a bill that says more than its instant
+-- remember keeps tokens, {score, token ...}, the newest last. One that is known keeps its score: that of a bill is
+-- negative
 local function remember(tokens, list, now)
   local new, last = call("ZADD", tokens, "NX", unpack(list)), list[#list - 1]
   if new == 0 then return end -- it was there
@@ -97,8 +97,8 @@ local function spend(rule, now, at, token)
   of.newest, of.token, of.dirty = at, token, true
 end
 
--- spend_all makes grants of a rule at once, each for a token, of which `many` are,
--- and the replies from i on but for since when the first of them was possible
+-- spend_all grants the first `many` of some tokens, each at now, and puts their replies at replies[i] and behind. The
+-- caller fills in since when the first was possible
 local function spend_all(rule, now, tokens, many, i, replies)
   local of, kind, want = rule.ledger, rule.kind, rule.want
   if many == 1 then
@@ -174,9 +174,9 @@ local function read_claims(rules, args, from)
   end
 end
 
--- granted is the instant of the grant that a token's holder corrects, for a rule behind the
--- first what that found. When the token is forgotten it is what the holder claims, if there may
--- have been a grant then
+-- granted is the instant of the grant of a token. The first rule and leases look the token up. Other rules take it from
+-- their header, or else what the first rule found. When the token is forgotten, the instant that the holder claims counts,
+-- if there may have been a grant then
 local function granted(rule, token, first)
   local of = rule.ledger
   local held
@@ -189,8 +189,8 @@ local function granted(rule, token, first)
   if rule.claimed_at <= of.newest and rule.claimed_at + COPY <= rule.now and rule.now < rule.claimed_until then return rule.claimed_at end
 end
 
--- withdraw makes the token refuse from now on, and find nothing by what is claimed until an
--- instant; held is what it held, below 0 when it refused already: it does not for less long than it would
+-- withdraw makes a token refuse from now on, at least until `claimed_until`: until then its holder may still claim
+-- the grant by its instant. `held` is what held_at answered. A token that refuses already does not refuse for less long
 local function withdraw(rule, token, held, claimed_until, now)
   local since = max(now, claimed_until - COPY, -(held or 0))
   call("ZADD", rule.tokens, int(-since), token)

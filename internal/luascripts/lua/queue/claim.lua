@@ -20,7 +20,8 @@ return function(keys, args)
   for i = 1, count do
     local version = tonumber(args[3 + 2 * i])
     local by = tonumber(redis.call("HGET", planned, args[2 + 2 * i]) or "0")
-    -- 0: nothing is stored, or not any more; else who knows less than is planned has yet to hear
+    -- version 0: nothing is stored any more, which counts where another version was planned. A caller that knows a lower
+    -- version than was planned has not heard of the change yet
     reply[1 + i] = (version > by or version == 0 and by > 0) and 1 or 0
     open = open + reply[1 + i]
   end

@@ -1,4 +1,4 @@
--- fetch.lua: take tasks from the tail of pending and make them active, as asynq's own script
+-- fetch.lua: take tasks from the front of pending and make them active, as asynq's own script
 -- does with one. The answer is kept: a copy of the call, or the call sent again because its
 -- answer was lost, gets the same tasks.
 --

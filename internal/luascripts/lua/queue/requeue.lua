@@ -1,4 +1,4 @@
--- requeue.lua: tasks that a pool has fetched and did not start go back to the tail of pending,
+-- requeue.lua: tasks that a pool has fetched and did not start go back to the front of pending,
 -- where they came from, as asynq does at a shutdown. A copy of the call changes nothing.
 --
 -- KEYS[1]  pending  asynq's list of tasks to run

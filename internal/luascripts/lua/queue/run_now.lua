@@ -1,4 +1,4 @@
--- run_now.lua: a task that waits goes to the head of pending with a mark, by which the worker that
+-- run_now.lua: a task that waits goes to the front of pending with a mark, by which the worker that
 -- fetches it runs it without asking its rules. One that is pending already keeps its place there.
 -- The worker takes the mark away before it runs the task, so the mark counts for one attempt.
 --

@@ -8,7 +8,7 @@
 -- ARGV[4]  tasks      prefix of asynq's task hashes of this queue, which carry the same tag, to be told their states; "" for none
 -- returns  {now_us, last_us, listed, then per task: at_us, task, for, state, waits}; last_us is the last instant of
 --          all tasks, or 0; waits are 8 bytes, see deferred.lua; integers, but task, for, state and waits are text; state is "" when
---          the task was deleted, and it and waits are when ARGV[4] is ""
+--          the task was deleted; both state and waits are "" when ARGV[4] is ""
 
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")

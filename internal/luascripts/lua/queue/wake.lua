@@ -1,4 +1,4 @@
--- wake.lua: deferred tasks go to the head of pending, in the order given, and
+-- wake.lua: deferred tasks go to the front of pending, in the order given, and
 -- behind those that were woken before and still wait there. While workers are
 -- scarce one other task goes between them, so that the rest does not starve.
 --
@@ -21,7 +21,7 @@ local deferred = require("queue/deferred")
 local entry, long = taskid.entry, taskid.long
 local read_hw, ours, over, woken_as = deferred.read_hw, deferred.ours, deferred.over, deferred.woken_as
 
--- in_front reads the head of pending. The tasks from front[first] on run first: they were woken before, and the other
+-- in_front reads the front of pending. The tasks from front[first] on run first: they were woken before, and the other
 -- tasks among them took turns with those. The tasks that are woken now run after them
 local function in_front(pending, prefix)
   -- a task that was woken, and only that, has been pending since its mark
@@ -80,7 +80,8 @@ local function read(keys, args, count, waits, full)
   return found
 end
 
--- push puts tasks before those in front: the list grows by them, and the places from there on are filled anew
+-- push puts the woken tasks to the left of those in front, so they run after them: the list grows by them, and the places from
+-- there on are filled anew
 local function push(pending, ids, front, first)
   local n, tail = #ids, ids
   for i = first, #front do tail[#tail + 1] = front[i] end

@@ -90,11 +90,11 @@ type pendingTask struct {
 	options bookingOptions
 }
 
-// enqueueMode is how many tasks are enqueued.
+// enqueueMode is the way in which EnqueueMany or BookMany sends its tasks.
 type enqueueMode struct {
 	verb          string
 	most          int  // so many tasks are held before they are sent
-	asynqFallback bool // what can't be caught is enqueued by asynq itself
+	asynqFallback bool // a task whose script call is not recognised is enqueued by asynq itself
 	check         func([]asynq.Option) (bookingOptions, error)
 	send          func(*Client, context.Context, []*pendingTask) error // the error is that of a Redis that does not answer
 }
@@ -262,7 +262,7 @@ func (c *Client) putInto(ctx context.Context, queue string, entries []*pendingTa
 	return nil
 }
 
-// registerQueue has a queue in asynq's list of them.
+// registerQueue adds a queue to asynq's list of queues, once.
 func (c *Client) registerQueue(ctx context.Context, queue string) error {
 	if _, named := c.named.Load(queue); named {
 		return nil
@@ -325,7 +325,7 @@ func (c *Client) findOthers(ctx context.Context, entries []*pendingTask) (away e
 			looks = append(looks, luascripts.Look{Queue: c.keys(e.Queue), ID: e.Message.ID, Unique: e.Message.Unique})
 		}
 	}
-	codes, err := luascripts.LookFor(ctx, c.rdb, looks)
+	codes, err := luascripts.FindTasks(ctx, c.rdb, looks)
 	if err != nil {
 		failAll(named, err)
 		return unanswered(err)
