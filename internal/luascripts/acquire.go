@@ -215,15 +215,7 @@ func (a *AcquireArgs) keys() int {
 }
 
 func (a *AcquireArgs) appendKeys(keys []arg) []arg {
-	for i := range a.Rules {
-		p := &a.Rules[i]
-		keys = append(keys, arg(p.ledger), arg(p.tokens), arg(p.line))
-	}
-	if a.Policy != "" {
-		for i := range a.Rules {
-			keys = append(keys, arg(a.Rules[i].turns(a.Policy)))
-		}
-	}
+	keys = appendPartKeys(keys, a.Rules, a.Policy)
 	if !a.Gate.isZero() {
 		keys = append(keys, arg(widest(a.Rules).opening()))
 	}

@@ -214,14 +214,15 @@ type BatchClaimArgs struct {
 func BatchClaim(ctx context.Context, c redis.Scripter, k QueueKeys, a BatchClaimArgs) (BatchReply, error) {
 	of := k.batchKeys(a.ID)
 	r := run(ctx, c, batchClaimScript, 3, []string{of.record, of.open}, tokenText(a.Owner), micros(max(0, a.Lease)), instant(a.Rebooked))
-	return r.batchReply(a.ID, ClaimGone)
+	return r.batchReply(a.ID)
 }
 
-// batchReply reads {status, now, open, record}; there is no record with one status.
-func (r *reply) batchReply(id string, gone int64) (BatchReply, error) {
+// batchReply reads {status, now, open, record}; there is no record with ClaimGone, which is
+// SetGone, too.
+func (r *reply) batchReply(id string) (BatchReply, error) {
 	reply := BatchReply{Status: r.int(), BatchView: BatchView{Now: r.time(), Open: int(r.int())}}
 	r.newer(reply.Status)
-	if r.err == nil && reply.Status != gone {
+	if r.err == nil && reply.Status != ClaimGone {
 		reply.Batch = r.batch(id)
 	}
 	return reply, r.err
@@ -383,7 +384,7 @@ func BatchSet(ctx context.Context, c redis.Scripter, k QueueKeys, a BatchSetArgs
 	of := k.batchKeys(a.ID)
 	r := run(ctx, c, batchSetScript, 3, []string{of.record, of.open, of.ahead, k.batches},
 		a.ID, string(a.What), a.N, micros(a.Per))
-	return r.batchReply(a.ID, SetGone)
+	return r.batchReply(a.ID)
 }
 
 // What batchdrop.lua did with an element.
@@ -452,7 +453,7 @@ func ReadBatches(ctx context.Context, c redis.UniversalClient, k QueueKeys, ids 
 	}
 	for i, cmd := range sendAll(ctx, c, calls) {
 		v, err := cmd.Result()
-		r, err := readReply(batchPeekScript, 3, v, err).batchReply(ids[i], 0)
+		r, err := readReply(batchPeekScript, 3, v, err).batchReply(ids[i])
 		if err == nil && r.Status == 0 {
 			err = ErrNoBatch
 		}

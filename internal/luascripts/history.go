@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// HistoryKeysMax is how many keys of a rule are remembered as busy, and as waiting.
-	HistoryKeysMax = 256
+	// historyKeysMax is how many keys of a rule are remembered as busy, and as waiting.
+	historyKeysMax = 256
 
 	day = 24 * time.Hour
 )
@@ -57,7 +57,7 @@ type RecordArgs struct {
 func Record(ctx context.Context, c redis.Scripter, prefix, rule string, a RecordArgs) error {
 	k := newHistoryKeys(prefix, rule)
 	keys := []string{k.minutes(a.Now), k.hours(a.Now), k.busy(a.Now, time.Minute), k.busy(a.Now, time.Hour), k.waiting()}
-	args := []any{a.Now.UTC().Minute(), a.Now.UTC().Hour(), a.Limit, a.Counts, HistoryKeysMax, len(a.Busy)}
+	args := []any{a.Now.UTC().Minute(), a.Now.UTC().Hour(), a.Limit, a.Counts, historyKeysMax, len(a.Busy)}
 	for _, some := range [][]HistoryKey{a.Busy, a.Waiting} {
 		for _, id := range some {
 			args = append(args, id.ID, id.N)
@@ -109,7 +109,7 @@ func BusyKeys(ctx context.Context, c redis.Cmdable, prefix, rule string, now tim
 	k := newHistoryKeys(prefix, rule)
 	sums := make(map[string]int64)
 	for _, at := range []time.Time{now, now.Add(-time.Hour)} {
-		some, err := c.ZRevRangeWithScores(ctx, k.busy(at, time.Hour), 0, HistoryKeysMax-1).Result()
+		some, err := c.ZRevRangeWithScores(ctx, k.busy(at, time.Hour), 0, historyKeysMax-1).Result()
 		if err != nil {
 			return nil, fmt.Errorf("read the busy keys of a rule: %w", err)
 		}
@@ -131,7 +131,7 @@ func BusyKeys(ctx context.Context, c redis.Cmdable, prefix, rule string, now tim
 // WaitingKeys returns the keys of a rule on which jobs were deferred the furthest, the
 // furthest first.
 func WaitingKeys(ctx context.Context, c redis.Cmdable, prefix, rule string) ([]HistoryKey, error) {
-	some, err := c.ZRevRangeWithScores(ctx, newHistoryKeys(prefix, rule).waiting(), 0, HistoryKeysMax-1).Result()
+	some, err := c.ZRevRangeWithScores(ctx, newHistoryKeys(prefix, rule).waiting(), 0, historyKeysMax-1).Result()
 	if err != nil {
 		return nil, fmt.Errorf("read the waiting keys of a rule: %w", err)
 	}

@@ -190,14 +190,14 @@ func partKeys(parts []RuleCall, policy string) []string {
 	return appendPartKeys(make([]string, 0, 5*len(parts)+1), parts, policy)
 }
 
-func appendPartKeys(keys []string, parts []RuleCall, policy string) []string {
+func appendPartKeys[K ~string](keys []K, parts []RuleCall, policy string) []K {
 	for i := range parts {
 		p := &parts[i]
-		keys = append(keys, p.ledger, p.tokens, p.line)
+		keys = append(keys, K(p.ledger), K(p.tokens), K(p.line))
 	}
 	if policy != "" {
 		for i := range parts {
-			keys = append(keys, parts[i].turns(policy))
+			keys = append(keys, K(parts[i].turns(policy)))
 		}
 	}
 	return keys

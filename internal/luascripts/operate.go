@@ -20,10 +20,7 @@ type QueueCounts struct {
 	Within                                        []int     // how many of them come due within each span
 }
 
-// CountSpansMax bounds the spans of one call.
-const CountSpansMax = 100
-
-// CountQueue runs count.lua with at most [CountSpansMax] spans.
+// CountQueue runs count.lua with at most 100 spans.
 func CountQueue(ctx context.Context, c redis.Scripter, k QueueKeys, within ...time.Duration) (QueueCounts, error) {
 	args := []any{len(within)}
 	for _, d := range within {
@@ -42,17 +39,17 @@ func CountQueue(ctx context.Context, c redis.Scripter, k QueueKeys, within ...ti
 
 // The audit list keeps so many entries, and each for so long.
 const (
-	AuditMax = 1000
+	auditMax = 1000
 	auditTTL = 90 * 24 * time.Hour
 )
 
 // AppendAudit puts an entry in front of the list of what operators changed, and drops the
-// oldest when there are [AuditMax].
+// oldest when there are [auditMax].
 func AppendAudit(ctx context.Context, c redis.Cmdable, prefix string, entry []byte) error {
 	key := auditKey(prefix)
 	_, err := c.TxPipelined(ctx, func(p redis.Pipeliner) error {
 		p.LPush(ctx, key, entry)
-		p.LTrim(ctx, key, 0, AuditMax-1)
+		p.LTrim(ctx, key, 0, auditMax-1)
 		p.PExpire(ctx, key, auditTTL)
 		return nil
 	})
@@ -71,23 +68,23 @@ func Audit(ctx context.Context, c redis.Cmdable, prefix string, skip, most int) 
 	return entries, nil
 }
 
-// ProcessTTL is how long a process counts as running after it said so.
-const ProcessTTL = 20 * time.Second
+// processTTL is how long a process counts as running after it said so.
+const processTTL = 20 * time.Second
 
-// ProcessesMax bounds how many processes are listed.
-const ProcessesMax = 500
+// processesMax bounds how many processes are listed.
+const processesMax = 500
 
 // SayProcess notes that a process runs, with what there is to say about it. It says so
 // every few seconds.
 func SayProcess(ctx context.Context, c redis.Cmdable, prefix, id string, now time.Time, said []byte) error {
-	if err := c.Set(ctx, processKey(prefix, id), said, ProcessTTL).Err(); err != nil {
+	if err := c.Set(ctx, processKey(prefix, id), said, processTTL).Err(); err != nil {
 		return fmt.Errorf("say that a process runs: %w", err)
 	}
 	all := processesKey(prefix)
 	_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.ZAdd(ctx, all, redis.Z{Score: float64(now.UnixMicro()), Member: id})
-		p.ZRemRangeByScore(ctx, all, "-inf", "("+strconv.FormatInt(now.Add(-ProcessTTL).UnixMicro(), 10))
-		p.PExpire(ctx, all, ProcessTTL)
+		p.ZRemRangeByScore(ctx, all, "-inf", "("+strconv.FormatInt(now.Add(-processTTL).UnixMicro(), 10))
+		p.PExpire(ctx, all, processTTL)
 		return nil
 	})
 	if err != nil {
@@ -101,15 +98,15 @@ func ForgetProcess(ctx context.Context, c redis.Cmdable, prefix, id string) erro
 	return errors.Join(c.Del(ctx, processKey(prefix, id)).Err(), c.ZRem(ctx, processesKey(prefix), id).Err())
 }
 
-// Processes are what the processes said that run, at most [ProcessesMax], and how many
+// Processes are what the processes said that run, at most [processesMax], and how many
 // there are.
 func Processes(ctx context.Context, c redis.Cmdable, prefix string) (said []string, all int, err error) {
-	ids, err := c.ZRevRange(ctx, processesKey(prefix), 0, ProcessesMax-1).Result()
+	ids, err := c.ZRevRange(ctx, processesKey(prefix), 0, processesMax-1).Result()
 	if err != nil {
 		return nil, 0, fmt.Errorf("list the processes: %w", err)
 	}
 	all = len(ids)
-	if all == ProcessesMax {
+	if all == processesMax {
 		n, err := c.ZCard(ctx, processesKey(prefix)).Result()
 		if err != nil {
 			return nil, 0, fmt.Errorf("count the processes: %w", err)
@@ -131,7 +128,7 @@ func Processes(ctx context.Context, c redis.Cmdable, prefix string) (said []stri
 			said = append(said, r.Val())
 		}
 	}
-	if len(ids) < ProcessesMax {
+	if len(ids) < processesMax {
 		all = len(said) // the others have died: nobody has taken them off the list yet
 	}
 	return said, all, nil

@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RefreshMax bounds how many bookings one call of check.lua takes.
-const RefreshMax = 8
+// refreshMax bounds how many bookings one call of check.lua takes.
+const refreshMax = 8
 
 // RefreshArgs are the arguments of check.lua about one booking.
 type RefreshArgs struct {
@@ -32,7 +32,7 @@ type RefreshReply struct {
 	Version int64 // of the part's ledger, when Outdated
 }
 
-// Refresh runs check.lua for many bookings in one pipeline: once for up to [RefreshMax] that
+// Refresh runs check.lua for many bookings in one pipeline: once for up to [refreshMax] that
 // differ in nothing but keys and jobs, on Cluster of one slot. Each booking fails alone.
 func Refresh(ctx context.Context, c redis.UniversalClient, bookings []RefreshArgs) []RefreshReply {
 	out := make([]RefreshReply, len(bookings))
@@ -91,7 +91,7 @@ func refreshBatches(c redis.UniversalClient, bookings []RefreshArgs) [][]int {
 		b, joined := &bookings[i], false
 		for n := len(crowds) - 1; n >= 0 && !joined; n-- {
 			first := &bookings[crowds[n][0]]
-			joined = len(crowds[n]) < RefreshMax && alikeParts(first.Rules, b.Rules) && (first.Policy == "") == (b.Policy == "") &&
+			joined = len(crowds[n]) < refreshMax && alikeParts(first.Rules, b.Rules) && (first.Policy == "") == (b.Policy == "") &&
 				(!sharded || slotOf(first.Rules[0].ledger) == slotOf(b.Rules[0].ledger))
 			if joined {
 				crowds[n] = append(crowds[n], i)

@@ -15,7 +15,7 @@ func TestRefreshOfMany(t *testing.T) {
 	n := Numbers{Kind: Sliding, Permits: 1, Window: time.Second}
 	wide := Numbers{Kind: Sliding, Permits: 10, Window: time.Second}
 	var all []RefreshArgs
-	for i := range 3 * RefreshMax {
+	for i := range 3 * refreshMax {
 		parts := []RuleCall{
 			{LimitKeys: NewLimitKeys("hw", "phone", fmt.Sprint(i%5)), Numbers: n, Cost: 1},
 			{LimitKeys: NewLimitKeys("hw", "provider", "acme"), Numbers: wide, Cost: 1},

@@ -69,8 +69,8 @@ func TickSpec(spec string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// DecidedTick is a tick of an entry that was decided.
-type DecidedTick struct {
+// decidedTick is a tick of an entry that was decided.
+type decidedTick struct {
 	At   time.Time
 	Code int64     // what tick.lua did
 	When time.Time // it did so
@@ -81,7 +81,7 @@ type TickRecord struct {
 	Last  time.Time            // all ticks up to then are decided; zero for no such entry
 	Held  time.Time            // the tick that waits; zero when none does
 	Since map[string]time.Time // from when on the ticks of each [TickSpec] count
-	Ticks []DecidedTick        // those decided last, the newest first; after a loss of data a tick may come twice
+	Ticks []decidedTick        // those decided last, the newest first; after a loss of data a tick may come twice
 }
 
 // ReadTicks reads the records of entries that enqueue into a queue. It changes nothing.
@@ -128,7 +128,7 @@ func (r *TickRecord) read(fields map[string]string, ticks []string) error {
 		if _, err := fmt.Sscan(text, &at, &code, &when); err != nil {
 			return &ReplyError{Script: "tick", What: "a tick that was decided can't be read"}
 		}
-		r.Ticks = append(r.Ticks, DecidedTick{At: instantOf(at), Code: code, When: instantOf(when)})
+		r.Ticks = append(r.Ticks, decidedTick{At: instantOf(at), Code: code, When: instantOf(when)})
 	}
 	return nil
 }

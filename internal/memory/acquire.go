@@ -80,15 +80,15 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 }
 
 // offerUnheard lets the next in line know of a lease that is free, when it has not heard of it.
-func (c *call) offerUnheard(v verdict, turns []luascripts.Promotion) []luascripts.Promotion {
+func (c *call) offerUnheard(v verdict, promoted []luascripts.Promotion) []luascripts.Promotion {
 	p := v.by
 	if p == nil || p.kind != luascripts.Leases || p.view.head == "" || p.view.head == p.me || p.closed > 0 {
-		return turns
+		return promoted
 	}
 	if promised, _ := p.line.promised.score(p.view.head); promised <= p.now+offered || p.state.free(p.numbers, p.now) <= 0 {
-		return turns
+		return promoted
 	}
-	return p.promotions(turns, false)
+	return p.promotions(promoted, false)
 }
 
 // leftBehind tells who comes next in the lines in which the job does not wait any more.

@@ -85,9 +85,9 @@ func (p *ruleCall) enterAt(to place, ticket, at int64) {
 	p.keep(at)
 }
 
-func (p *ruleCall) adjust(token, charge uint64, held int64, turns []luascripts.Promotion) []luascripts.Promotion {
+func (p *ruleCall) adjust(token, charge uint64, held int64, promoted []luascripts.Promotion) []luascripts.Promotion {
 	if p.kind == luascripts.Leases || p.cost == 0 {
-		return turns
+		return promoted
 	}
 	at := p.now
 	if p.cost > 0 { // what was used is spent, whatever the limit says
@@ -95,10 +95,10 @@ func (p *ruleCall) adjust(token, charge uint64, held int64, turns []luascripts.P
 		p.spend(at, charge)
 	} else if held > 0 {
 		p.lessen(token, held)
-		turns = p.promotions(turns, true)
+		promoted = p.promotions(promoted, true)
 	}
 	p.tokens.charge(charge, at, p.w, p.now, p.extra)
-	return turns
+	return promoted
 }
 
 // lessen gives back some of what a token was granted. When that was all of the newest

@@ -147,22 +147,22 @@ func joint(set []ruleCall, a, reach int64) (at int64, by *ruleCall) {
 
 // missed adds the jobs that were parked while they waited for a lease. A process that died
 // may have kept from them that they should come.
-func (c *call) missed(turns []luascripts.Promotion) []luascripts.Promotion {
+func (c *call) missed(promoted []luascripts.Promotion) []luascripts.Promotion {
 	for i := range c.parts {
 		for _, m := range c.parts[i].missed {
-			turns = c.parts[i].tell(turns, c.now, m)
+			promoted = c.parts[i].tell(promoted, c.now, m)
 		}
 	}
-	return turns
+	return promoted
 }
 
 // promotions are those of all rules, with the first turn where turnToo says so.
 func (c *call) promotions(turnToo func(*ruleCall) bool) []luascripts.Promotion {
-	var turns []luascripts.Promotion
+	var promoted []luascripts.Promotion
 	for i := range c.parts {
-		turns = c.parts[i].promotions(turns, turnToo(&c.parts[i]))
+		promoted = c.parts[i].promotions(promoted, turnToo(&c.parts[i]))
 	}
-	return turns
+	return promoted
 }
 
 // verdict is when a job may run, and what holds it up until then.

@@ -4,7 +4,7 @@ import "github.com/headwayq/headway/internal/luascripts"
 
 // promotions adds the jobs of a rule that may come earlier than they were promised. Of a rate
 // these are the first job in line and, when asked for, the first turn. Of leases see offer.
-func (p *ruleCall) promotions(turns []luascripts.Promotion, turnToo bool) []luascripts.Promotion {
+func (p *ruleCall) promotions(promoted []luascripts.Promotion, turnToo bool) []luascripts.Promotion {
 	me := p.me
 	p.me = ""
 	defer func() { p.me = me }()
@@ -12,7 +12,7 @@ func (p *ruleCall) promotions(turns []luascripts.Promotion, turnToo bool) []luas
 	if p.kind == luascripts.Leases {
 		p.view, p.late = p.line.look("", p.now), p.lateTurns()
 		p.park() // or the next call would tell them again
-		turns = p.offer(turns)
+		promoted = p.offer(promoted)
 	} else if v := p.line.look("", p.now); v.head != "" {
 		first = append(first, v.head)
 	}
@@ -24,20 +24,20 @@ func (p *ruleCall) promotions(turns []luascripts.Promotion, turnToo bool) []luas
 	for _, m := range first {
 		at := p.earliest(max(p.now, p.closed), 0, costOf(m))
 		if promised, _ := p.line.promised.score(m); promised-at > 1000 {
-			turns = p.tell(turns, at, m)
+			promoted = p.tell(promoted, at, m)
 		}
 	}
-	return turns
+	return promoted
 }
 
 // tell adds that a member may come at an instant.
-func (p *ruleCall) tell(turns []luascripts.Promotion, at int64, member string) []luascripts.Promotion {
-	return append(turns, luascripts.Promotion{Part: p.number, At: instantOf(at), Job: jobOf(member), Cost: int(costOf(member))})
+func (p *ruleCall) tell(promoted []luascripts.Promotion, at int64, member string) []luascripts.Promotion {
+	return append(promoted, luascripts.Promotion{Part: p.number, At: instantOf(at), Job: jobOf(member), Cost: int(costOf(member))})
 }
 
 // offer tells the next in line that there is a lease for them, and those behind
 // when one ends. A lease counts as free when at most a tenth of it is left, and at most 40 ms.
-func (p *ruleCall) offer(turns []luascripts.Promotion) []luascripts.Promotion {
+func (p *ruleCall) offer(promoted []luascripts.Promotion) []luascripts.Promotion {
 	v := p.line.look("", p.now)
 	waiting := p.line.order[v.first:v.last]
 	free := 0
@@ -48,35 +48,35 @@ func (p *ruleCall) offer(turns []luascripts.Promotion) []luascripts.Promotion {
 		if promised, _ := p.line.promised.score(w.member); promised > p.now+offered {
 			p.line.promised.add(w.member, p.now+offered)
 		}
-		turns = p.tell(turns, p.now, w.member) // also who was told before: it may not have heard
+		promoted = p.tell(promoted, p.now, w.member) // also who was told before: it may not have heard
 	}
-	return p.tellNext(p.tellAhead(turns, waiting, free), waiting, free)
+	return p.tellNext(p.tellAhead(promoted, waiting, free), waiting, free)
 }
 
 // tellNext tells the first behind the free leases when one ends that was not renewed
 // in time. Its holder has died, so the end stays where it is; and those whom tellAhead
 // told it may have gone before, for leases that were given back.
-func (p *ruleCall) tellNext(turns []luascripts.Promotion, waiting []scored[string], free int) []luascripts.Promotion {
+func (p *ruleCall) tellNext(promoted []luascripts.Promotion, waiting []scored[string], free int) []luascripts.Promotion {
 	if free >= len(waiting) {
-		return turns
+		return promoted
 	}
 	at, m := p.earliest(max(p.now, p.closed), int64(free), 1), waiting[free].member
 	if promised, _ := p.line.promised.score(m); 2*(at-p.now) > p.w || promised <= at+1000 {
-		return turns
+		return promoted
 	}
 	p.line.promised.add(m, at)
-	return p.tell(turns, at, m)
+	return p.tell(promoted, at, m)
 }
 
 // tellAhead tells the jobs behind the free leases when the leases end that are held. A notice
 // can be lost with the process that received it, so these jobs come by themselves. Twice as
 // many jobs as leases have to know their instants. When they do not, three times as many are
 // told, so that it is due again after that many more leases, and not after each.
-func (p *ruleCall) tellAhead(turns []luascripts.Promotion, waiting []scored[string], free int) []luascripts.Promotion {
+func (p *ruleCall) tellAhead(promoted []luascripts.Promotion, waiting []scored[string], free int) []luascripts.Promotion {
 	many := int(min(p.n, aheadMost))
 	last := min(free+2*many, len(waiting)) - 1
 	if last < free {
-		return turns
+		return promoted
 	}
 	from := max(p.now, p.closed)
 	sooner := func(rank int) (at int64, is bool) {
@@ -85,13 +85,13 @@ func (p *ruleCall) tellAhead(turns []luascripts.Promotion, waiting []scored[stri
 		return at, promised > at+1000
 	}
 	if _, is := sooner(last); !is {
-		return turns
+		return promoted
 	}
 	for rank := free; rank < min(free+3*many, len(waiting)); rank++ {
 		if at, is := sooner(rank); is {
 			p.line.promised.add(waiting[rank].member, at)
-			turns = p.tell(turns, at, waiting[rank].member)
+			promoted = p.tell(promoted, at, waiting[rank].member)
 		}
 	}
-	return turns
+	return promoted
 }

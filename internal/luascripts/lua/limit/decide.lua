@@ -8,14 +8,13 @@ local rulecall = require("limit/rulecall")
 local places = require("limit/places")
 local max = math.max
 local free, outlive, earliest, worth = ledger.free, ledger.outlive, ledger.earliest, ledger.worth
-local COPY, OFFERED = numbers.COPY, line.OFFERED
+local COPY, NONE, OFFERED = numbers.COPY, line.NONE, line.OFFERED
 local anybody, closed, find, leave, look, missed, promote, park, rank, promised =
   line.anybody, line.closed, line.find, line.leave, line.look, line.missed, line.promote, line.park, line.rank, line.promised
 local held_at, put, spend = tokens.held_at, tokens.put, tokens.spend
 local joint, last_of_group, left_behind, measure, open_rule, set_job, set_keys =
   rulecall.joint, rulecall.last_of_group, rulecall.left_behind, rulecall.measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
 
-local NONE = {} -- stands for the late ones where nobody waits; never written to
 local REFUSED, GRANTED, BOOKED, TOO_LATE, WITHDRAWN, NOT_COVERED = 0, 1, 2, 3, 4, 6 -- statuses; those of a ledger are in ledger.lua
 local GATE = 0 -- as the part that refuses
 

@@ -35,7 +35,7 @@ end
 -- done while job 2 * many behind them has been promised the instant of job `many`, or an earlier one. Else 3 * many jobs
 -- are told, so that this is due again after `many` more leases and not after each. From the second `many` on they are
 -- told the instant of job `many`
-local function tell_ahead(rule, from, free, reply)
+local function tell_ahead(rule, from, free, promoted)
   local many = min(rule.n, AHEAD)
   local last = min(free + 2 * many, line_ends(rule) - rule.first_rank) - 1
   if last < free then return end
@@ -55,7 +55,7 @@ local function tell_ahead(rule, from, free, reply)
     if before[i] and before[i] - PROMISED > at + 1000 then
       sooner[#sooner + 1] = int(at + PROMISED)
       sooner[#sooner + 1] = names[i]
-      tell(rule, at, m, reply)
+      tell(rule, at, m, promoted)
     end
   end
   ledger.ends = nil
@@ -65,14 +65,14 @@ end
 -- tell_next tells the first behind the free leases when one ends that was not renewed
 -- in time. Its holder has died, so the end stays where it is; and those whom tell_ahead
 -- told it may have gone before, for leases that were given back
-local function tell_next(rule, from, free, reply)
+local function tell_next(rule, from, free, promoted)
   if free >= line_ends(rule) - rule.first_rank then return end
   local at = earliest(rule, from, free, 1)
   if at > rule.ledger.now + rule.W / 2 then return end
   local m = at_rank(rule.line, rule.first_rank + free)
   if (promised(rule, m) or 0) <= at + 1000 then return end
   redis.call("ZADD", rule.line, int(at + PROMISED), "@" .. m)
-  tell(rule, at, m, reply)
+  tell(rule, at, m, promoted)
 end
 
 return {
@@ -143,19 +143,19 @@ return {
 
   -- offer tells the first who wait that a lease is free for them, and those behind when one
   -- ends. A lease counts as free when at most a tenth of it is left, and at most SOON
-  offer = function(rule, now, reply)
+  offer = function(rule, now, promoted)
     local ledger = rule.ledger
     local free = rule.closed == 0 and max(0, rule.n - live_leases(ledger, now + min(SOON, floor(rule.W / 10)))) or 0
     local most = min(free, OFFERS, line_ends(rule) - rule.first_rank)
     if most > 0 then
       for _, m in ipairs(redis.call("ZRANGE", rule.line, rule.first_rank, rule.first_rank + most - 1)) do
         if (promised(rule, m) or 0) > now + OFFERED then redis.call("ZADD", rule.line, int(now + OFFERED + PROMISED), "@" .. m) end
-        tell(rule, now, m, reply) -- also who was told before: it may not have heard
+        tell(rule, now, m, promoted) -- also who was told before: it may not have heard
       end
     end
     ledger.live = live_leases(ledger, now)
-    tell_ahead(rule, max(now, rule.closed), free, reply)
-    tell_next(rule, max(now, rule.closed), free, reply)
+    tell_ahead(rule, max(now, rule.closed), free, promoted)
+    tell_next(rule, max(now, rule.closed), free, promoted)
     ledger.live = nil
   end,
 }

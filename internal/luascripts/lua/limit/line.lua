@@ -364,27 +364,27 @@ local function anybody(rule)
   return redis.call("ZCOUNT", rule.line, LIVE, WAITING) > 0
 end
 
--- tell appends to a reply that a member may come at an instant: {part, at, member}.
+-- tell appends to a list that a member may come at an instant: {part, at, member}.
 -- Whoever reads it re-times that job, and takes the place away of one that is gone
-local function tell(rule, at, member, reply)
-  reply[#reply + 1] = rule.part
-  reply[#reply + 1] = at
-  reply[#reply + 1] = member
+local function tell(rule, at, member, promoted)
+  promoted[#promoted + 1] = rule.part
+  promoted[#promoted + 1] = at
+  promoted[#promoted + 1] = member
 end
 
 -- sooner tells a job that it may come earlier, if its instant is now before p, which it was promised
-local function sooner(rule, now, member, p, reply)
+local function sooner(rule, now, member, p, promoted)
   local at = earliest(rule, max(now, rule.closed), 0, cost_of(member))
-  if (p or 0) - at > 1000 then tell(rule, at, member, reply) end
+  if (p or 0) - at > 1000 then tell(rule, at, member, promoted) end
 end
 
 -- missed tells those who were parked to come: their hint may have died with a process,
 -- and what they know otherwise may be an instant far ahead
-local function missed(rules, now, reply)
+local function missed(rules, now, promoted)
   for _, rule in ipairs(rules) do
-    for _, m in ipairs(rule.missed or NONE) do tell(rule, now, m, reply) end
+    for _, m in ipairs(rule.missed or NONE) do tell(rule, now, m, promoted) end
   end
-  return reply
+  return promoted
 end
 
 -- with_promotions ends a reply with its promotions: how many jobs may come earlier than they were promised, and
@@ -398,7 +398,7 @@ end
 
 -- promote tells jobs that they may come earlier than promised: the first that waits and, when
 -- asked for, the first turn; of leases, see offer
-local function promote(rule, now, reply, turn_too)
+local function promote(rule, now, promoted, turn_too)
   local me = rule.me
   rule.me = ""
   look(rule, now, not (turn_too or rule.kind.lease))
@@ -407,13 +407,13 @@ local function promote(rule, now, reply, turn_too)
     look(rule, now)
   end
   rule.me = me
-  if rule.front and rule.kind.lease then rule.kind.offer(rule, now, reply) end
-  if rule.front and not rule.kind.lease then sooner(rule, now, rule.front, rule.front_promised, reply) end
-  if turn_too and rule.turn_front then sooner(rule, now, rule.turn_front, rule.turn_promised, reply) end
+  if rule.front and rule.kind.lease then rule.kind.offer(rule, now, promoted) end
+  if rule.front and not rule.kind.lease then sooner(rule, now, rule.front, rule.front_promised, promoted) end
+  if turn_too and rule.turn_front then sooner(rule, now, rule.turn_front, rule.turn_promised, promoted) end
 end
 
 return {
-  CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, PARKED_FOR = PARKED_FOR, MIXED = MIXED, OFFERED = OFFERED, PARK = PARK,
+  CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, PARKED_FOR = PARKED_FOR, MIXED = MIXED, NONE = NONE, OFFERED = OFFERED, PARK = PARK,
   PARKED = PARKED, ROOM = ROOM, SINCE = SINCE, PROMISED = PROMISED, anybody = anybody, at_rank = at_rank,
   closed = closed, cost_of = cost_of, find = find, follow = follow, gone = gone,
   is_parked = is_parked, is_squeezed = is_squeezed,
