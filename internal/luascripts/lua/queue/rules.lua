@@ -17,5 +17,5 @@ return function(keys, args)
   for i = 1, count do redis.call("ZADD", rules, int(now), args[2 + i]) end
   redis.call("ZREMRANGEBYSCORE", rules, "-inf", int(now - ttl))
   if count > 0 then redis.call("PEXPIRE", rules, int(life(ttl))) end
-  return redis.call("ZREVRANGE", rules, 0, 999)
+  return redis.call("ZRANGE", rules, 0, 999, "REV")
 end
