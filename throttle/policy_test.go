@@ -290,6 +290,27 @@ func TestPolicyCountsLineAndTurnsByTheirCosts(t *testing.T) {
 	}
 }
 
+// Behind many jobs of mixed costs tickets tell how many permits go before. Those of a line and of turns that do
+// not see each other may be the same.
+func TestPolicyCountsManyInLineAndTurns(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	phone := s.limiter("phone", throttle.Sliding(100, time.Minute))
+	p := newPolicy(t, phone, s.limiter("provider", throttle.Sliding(1000, time.Minute)))
+	spend := jobRequest(2, "B", "spends the provider")
+	spend.Cost, spend.More[0].Cost = 1, 1000
+	s.want(s.redeem(p, spend), true, 0)
+	for i := range 40 {
+		s.by(s.redeem(p, jobRequest(2, key, fmt.Sprint("turn ", i))), "provider", time.Minute)
+	}
+	s.at(2 * time.Second)
+	s.want(s.try(phone, 100), true, 2*time.Second)
+	for i := range 30 {
+		s.by(s.redeem(phone.Policy(), throttle.Request{Key: key, Cost: 2, Job: fmt.Sprint("other ", i)}), "phone", 62*time.Second)
+	}
+	s.by(s.redeem(p, jobRequest(2, key, "last")), "phone", 122*time.Second) // 40 and 60 go at 62 s
+}
+
 // What another policy took meanwhile counts: then the phone refuses who was
 // waiting for the provider, and it keeps its turn.
 func TestPolicyWaitsWhereItIsRefusedNow(t *testing.T) {

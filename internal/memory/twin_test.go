@@ -266,6 +266,71 @@ func TestTwinParkedAreKept(t *testing.T) {
 	}
 }
 
+// TestTwinForgetsMixedCosts: when nobody waits any more, what is noted of those who did is gone, also
+// of a job that was postponed on a young line, whose ticket is below 0.
+func TestTwinForgetsMixedCosts(t *testing.T) {
+	t.Parallel()
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true)
+	t.Cleanup(m.Close)
+	rdb := redis.NewClient(redistest.MiniOptions(m))
+	t.Cleanup(func() { _ = rdb.Close() })
+	now := start
+	store := memory.New(func() time.Time { return now })
+	rules := func(cost int) []luascripts.RuleCall {
+		return []luascripts.RuleCall{{
+			LimitKeys: luascripts.NewLimitKeys("hw", "rule", "id"),
+			Numbers:   luascripts.Numbers{Kind: luascripts.Sliding, Permits: 3, Window: time.Minute}, Cost: cost,
+		}}
+	}
+	token := uint64(0)
+	ask := func(mode luascripts.Mode, job string, cost int, want luascripts.Status, at time.Duration) {
+		t.Helper()
+		token++
+		a := luascripts.AcquireArgs{Rules: rules(cost), Token: token, Job: job, Mode: mode, MaxWait: -1}
+		got, err := luascripts.Acquire(t.Context(), rdb, a)
+		memo := store.Acquire(a)
+		if err != nil || got.Status != want || !got.At.Equal(start.Add(at)) || memo.Status != want || !memo.At.Equal(got.At) {
+			t.Fatalf("%q: status %d at %v, %v in Redis, %d at %v in memory, want %d at %v",
+				job, got.Status, got.At.Sub(start), err, memo.Status, memo.At.Sub(start), want, at)
+		}
+	}
+	do := func(in luascripts.CloseArgs) {
+		t.Helper()
+		in.Rule = 1
+		if got, err := luascripts.Close(t.Context(), rdb, in); err != nil || got.Status != luascripts.Granted || store.Close(in).Status != luascripts.Granted {
+			t.Fatalf("Close(%+v) = %+v, %v", in, got, err)
+		}
+	}
+	cancel := func(job string, cost int) {
+		t.Helper()
+		in := luascripts.CancelArgs{Rules: rules(cost), Job: job}
+		if _, err := luascripts.Cancel(t.Context(), rdb, in); err != nil {
+			t.Fatal(err)
+		}
+		store.Cancel(in)
+	}
+	at := func(d time.Duration) {
+		now = start.Add(d)
+		m.SetTime(now)
+	}
+	at(0)
+	ask(luascripts.Try, "", 3, luascripts.Granted, 0)
+	ask(luascripts.GrantOrBook, "b", 1, luascripts.Booked, time.Minute)
+	do(luascripts.CloseArgs{Rules: rules(2), Job: "c", For: time.Minute})
+	cancel("c", 2)
+	cancel("b", 1)
+	at(61 * time.Second)
+	ask(luascripts.Try, "", 3, luascripts.Granted, 61*time.Second)
+	do(luascripts.CloseArgs{Rules: rules(1), For: 10 * time.Minute})
+	ask(luascripts.GrantOrBook, "d", 2, luascripts.Booked, 661*time.Second)
+	ask(luascripts.GrantOrBook, "e", 2, luascripts.Booked, 721*time.Second)
+	at(62 * time.Second)
+	do(luascripts.CloseArgs{Rules: rules(1)})
+	at(70 * time.Second)
+	ask(luascripts.GrantOrBook, "e", 2, luascripts.Booked, 181*time.Second) // all costs are the same
+}
+
 // TestTwinRefundOfWhatWasWrittenOver: a refund that finds nothing to take out
 // writes nothing, so the ledger stays one of the limit that it was written under.
 func TestTwinRefundOfWhatWasWrittenOver(t *testing.T) {

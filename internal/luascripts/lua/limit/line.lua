@@ -9,9 +9,9 @@
 -- The same sorted set holds, behind the tickets:
 -- promises  the instant that each job was promised last: member "@cost:job", score = the instant + PROMISED. A job keeps
 --           its place until GRACE after it. Of a lease that is offered now it is at most OFFERED from now
--- MIXED     a member that is there while costs in the line differ
+-- MIXED     a member that is there when costs in the line or among turns differ, or did
 -- CLOSED    a member whose score, less PROMISED, is the instant until which the key is closed
--- and the members of close.lua, with scores above all instants before the year 2112
+-- and the members of close.lua. SINCE, IN and SQUEEZED lie above all instants before the year 2112, LAST may lie a little below
 --
 -- `I` am the job of the call, rule.me. See rulecall.lua for what a rule has.
 
@@ -22,7 +22,7 @@ local int, live = numbers.int, numbers.live
 local NEVER, STEPS, earliest = ledger.NEVER, ledger.STEPS, ledger.earliest
 
 local MIXED, CLOSED = "mixed", "closed"
-local SINCE, LAST, IN, SQUEEZED = "closed since", "put off last", "put off in", "squeezed"
+local SINCE, LAST, IN, SQUEEZED = "closed since", "postponed last", "postponed in", "squeezed"
 local PROMISED, WAITING = 2251799813685248, "(2251799813685248" -- above all tickets; those below
 local GRACE = 100000 -- how long after its last promise a head keeps its place
 local OFFERED = 900000 -- how long, with GRACE, a lease that is free is kept for those to whom it is offered
@@ -32,7 +32,7 @@ local ROOM = 4096 -- tickets a step: between two places there is room for those 
 local PARKED, LIVE = "(-2251799813685248", "-2251799813685248" -- below and above
 local WHOLE = 32 -- jobs ahead of one that are looked at each, where costs differ
 local FAR = 4503599627370496 -- permits ahead: more are counted as so many
-local NOTED, BELOW_NOTED = "6755399441055744", "(6755399441055744" -- PARK + PROMISED: from here on stands what is noted of a key, but for when it opens
+local NOTED = "6755399441055744" -- PARK + PROMISED: from here on stands what is noted of a key, but for CLOSED, and for LAST when its ticket is below 0
 
 local function cost_of(member)
   return tonumber(string.match(member, "^%d+"))
@@ -92,7 +92,7 @@ end
 --   first_unparked  the first job that is not parked, late or not
 --   first_rank      the rank of the first job that is neither parked nor late; up to line_ends the jobs wait
 --   front           that job; front_ticket and front_promised are its ticket and its promise
---   turn, turns_end, turn_front  the same of the turns: ranks turn to turns_end - 1 wait
+--   turn, turns_end, turn_front  the same of the turns: ranks turn to turns_end - 1 wait; first_turn is the first, late or not
 --   to_park         up to 20 late jobs of each set, as arguments of a ZADD that parks them
 -- A job is late when its last promise is more than GRACE ago. My own place and promise are read in the same
 -- call as those of first_unparked. With only_line the turns are not read, and count as none. v is the first
@@ -100,7 +100,7 @@ end
 local function look(rule, now, only_line, v)
   rule.parked, rule.first_rank, rule.end_rank, rule.to_park, rule.first_unparked, rule.front = 0, 0, 0, NONE, nil, nil
   rule.turn, rule.turns_end, rule.turns_late, rule.turn_front = 0, 0, NONE, nil
-  rule.turn_promised, rule.in_line, rule.my_promise = nil, nil, nil
+  rule.turn_promised, rule.in_line, rule.my_promise, rule.first_turn = nil, nil, nil, nil
   if rule.nobody then return end
   v = v or redis.call("ZRANGE", rule.line, "0", "0", "WITHSCORES")
   local m, ticket = first_of(v)
@@ -134,6 +134,7 @@ local function look(rule, now, only_line, v)
   rule.turns_end = #v < 4 and #v / 2 or max(2, redis.call("ZCARD", rule.turns)) -- miniredis may let them go meanwhile
   rule.no_turns = rule.turns_end == 0
   m, ticket = v[1], tonumber(v[2])
+  rule.first_turn = m
   while m do
     p = m ~= rule.me and promised(rule, m) or nil
     if #rule.turns_late == 20 or in_time(rule, m, p, now) then
@@ -179,25 +180,30 @@ local function steps(rule, cost)
   return min(ceil(cost / rule.limit.unit), STEPS)
 end
 
--- permits of so many who wait, and so many turns, from a ticket on. Equal costs are
--- counted exactly; with mixed costs tickets bound it from above, with the costs of
--- those who were squeezed in between.
+-- span is how many steps there are from a ticket to the end of the job at a rank
+local function span(rule, set, rank, from)
+  local m, ticket = at_rank(set, rank)
+  return max(0, ceil((ticket + steps(rule, cost_of(m)) * ROOM - from) / ROOM))
+end
+
+-- at_most bounds from above what those cost who are ahead of me: in the line from one ticket on, and among the turns
+-- from another on, nil for none of them. Their tickets tell, and what is noted of those who were squeezed in between. The
+-- two are added up: who came to the line by another policy did not see the turns, and may have the same tickets
+local function at_most(rule, line_from, turns_from)
+  local sum = (mark(rule, SQUEEZED) or PARK) - PARK
+  if rule.waiting > 0 and line_from then sum = sum + span(rule, rule.line, rule.first_rank + rule.waiting - 1, line_from) end
+  if rule.turns_ahead > 0 and turns_from then sum = sum + span(rule, rule.turns, rule.turn + rule.turns_ahead - 1, turns_from) end
+  return sum * rule.limit.unit
+end
+
+-- permits of so many who wait, and so many turns, from a ticket on. Equal costs are counted exactly
 local function permits(rule, waiting, turns, from)
-  if not rule.mixed then return (waiting + turns) * cost_of(rule.waiting > 0 and rule.front or rule.turn_front) end
-  local ends = -PARK
-  if rule.waiting > 0 then
-    local m, ticket = at_rank(rule.line, rule.first_rank + rule.waiting - 1)
-    ends = ticket + steps(rule, cost_of(m)) * ROOM
-  end
-  if rule.turns_ahead > 0 then
-    local m, ticket = at_rank(rule.turns, rule.turn + rule.turns_ahead - 1)
-    ends = max(ends, ticket + steps(rule, cost_of(m)) * ROOM)
-  end
-  return (ceil((ends - from) / ROOM) + (mark(rule, SQUEEZED) or PARK) - PARK) * rule.limit.unit
+  if rule.mixed then return at_most(rule, max(from, rule.front_ticket or from), from) end
+  return (waiting + turns) * cost_of(rule.waiting > 0 and rule.front or rule.turn_front)
 end
 
 -- first_costs finds, of a line with mixed costs, what the first ahead of me cost, in their order, and
--- which of them is the first who waits here; and the ticket of the one behind them
+-- which of them is the first who waits here; and the tickets of those behind them: in the line, and of the turns
 local function first_costs(rule)
   local waiting, turns = NONE, NONE
   if rule.waiting > 0 then waiting = redis.call("ZRANGE", rule.line, rule.first_rank, rule.first_rank + min(rule.waiting, WHOLE + 1) - 1, "WITHSCORES") end
@@ -205,7 +211,7 @@ local function first_costs(rule)
   local costs, sum, i, j = {}, 0, 1, 1
   while true do
     local mine, other = tonumber(waiting[i + 1]), tonumber(turns[j + 1])
-    if #costs == WHOLE or not (mine or other) then return costs, sum, mine and other and min(mine, other) or mine or other end
+    if #costs == WHOLE or not (mine or other) then return costs, sum, mine, other end
     if mine and (not other or mine <= other) then
       rule.head = rule.head or #costs + 1
       costs[#costs + 1], i = cost_of(waiting[i]), i + 2
@@ -222,9 +228,9 @@ local function count_ahead(rule)
   local many = rule.waiting + rule.turns_ahead
   local cost = cost_of(rule.waiting > 0 and rule.front or rule.turn_front)
   if rule.mixed then
-    local behind
-    rule.costs, rule.ahead, behind = first_costs(rule)
-    if behind then rule.ahead = rule.ahead + permits(rule, rule.waiting, rule.turns_ahead, behind) end
+    local line_from, turns_from
+    rule.costs, rule.ahead, line_from, turns_from = first_costs(rule)
+    if line_from or turns_from then rule.ahead = rule.ahead + at_most(rule, line_from, turns_from) end
   else
     rule.ahead = many * cost
     if rule.kind.copy and (cost > 1 or rule.want > 1) then
@@ -318,11 +324,11 @@ local function is_squeezed(ticket)
   return ticket and ticket % ROOM ~= 0
 end
 
--- any_promise says whether any job has a place: in the line, or among the turns of some policy. The
--- promises stand in front of what is noted, but for CLOSED, which may be the first
+-- any_promise says whether any job has a place: in the line, or among the turns of some policy. Beside
+-- promises at most six members have such scores: CLOSED, SINCE, MIXED, SQUEEZED, LAST and IN
 local function any_promise(rule)
-  for _, m in ipairs(redis.call("ZRANGEBYSCORE", rule.line, int(PROMISED), BELOW_NOTED, "LIMIT", "0", "2")) do
-    if m ~= CLOSED then return true end
+  for _, m in ipairs(redis.call("ZRANGEBYSCORE", rule.line, int(PROMISED), "+inf", "LIMIT", "0", "7")) do
+    if string.sub(m, 1, 1) == "@" then return true end
   end
   return false
 end
@@ -378,7 +384,7 @@ local function sooner(rule, now, member, p, promoted)
   if (p or 0) - at > 1000 then tell(rule, at, member, promoted) end
 end
 
--- missed tells those who were parked to come: their hint may have died with a process,
+-- missed tells those who were parked to come: their notice may have been lost with a process,
 -- and what they know otherwise may be an instant far ahead
 local function missed(rules, now, promoted)
   for _, rule in ipairs(rules) do

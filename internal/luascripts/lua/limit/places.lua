@@ -16,7 +16,7 @@ local function mix(rule)
   if rule.to_park then m = rule.first_unparked else m = at_rank(rule.line, redis.call("ZCOUNT", rule.line, "-inf", PARKED)) end
   local differs = m and cost_of(m) ~= rule.want
   if not differs and rule.turns and not rule.no_turns then
-    m = at_rank(rule.turns, 0)
+    m = rule.to_park and rule.first_turn ~= rule.me and rule.first_turn or at_rank(rule.turns, 0)
     differs = m and cost_of(m) ~= rule.want
   end
   if differs then redis.call("ZADD", rule.line, int(PARK + PROMISED), MIXED) end
