@@ -150,12 +150,18 @@ func TestShutdownEndsAnInlineWait(t *testing.T) {
 	if !r.is("a", asynq.TaskStateRetry) {
 		t.Errorf("the task: %+v, want it deferred", r.info("a"))
 	}
-	r.start(seen.handler(), policies(phone("sms", per)))
+	if s := p.Stats(); len(s.Rules) > 0 {
+		t.Errorf("the rules that made it wait: %+v, want none: it was granted", s.Rules)
+	}
+	next, _ := r.start(seen.handler(), policies(phone("sms", per)))
 	seen.ran(t, 1)
 	if gap := seen.first("a").grant.At.Sub(spent); gap < per {
 		t.Errorf("granted %v after the last, want at least %v", gap, per)
 	}
 	r.eventually("done", func() bool { return r.info("a") == nil })
+	if s := next.Stats(); slices.ContainsFunc(s.Rules, func(of worker.RuleStats) bool { return of.Waits > of.Bound }) {
+		t.Errorf("the rules that made it wait: %+v, want none for which the pool before had handed it back", s.Rules)
+	}
 	r.wantQueue(1, 0, 0)
 }
 

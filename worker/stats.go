@@ -129,7 +129,7 @@ type ruleCounters struct {
 	byRule map[string]*RuleStats
 }
 
-// bound notes that a rule refused.
+// bound notes that a rule made a task wait.
 func (c *ruleCounters) bound(rule string) {
 	if rule == "" {
 		return
@@ -210,14 +210,18 @@ func (w *waits) begin(task, rule string, now time.Time) {
 
 // arrived notes how a task waited that comes to its handler now, as Redis has it: another process
 // may have deferred or booked it, and what is known here can be of an earlier wait. names are the
-// limits of its policy.
+// limits of its policy. A task that a closing pool had handed back waited for none of them.
 func (w *waits) arrived(task string, as luascripts.Wait, names []string) {
 	rule := as.RuleAmong(names)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if as.Why.Cause == luascripts.CauseReturned {
+		delete(w.byTask, task)
+		return
+	}
 	if rule == "" {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	known, ok := w.byTask[task]
 	if ok && known.rule == rule && known.since.After(as.Since.Add(-time.Second)) {
 		return // it is the same wait, and exact
