@@ -21,7 +21,7 @@ func TestAcceptPolicies(t *testing.T) {
 	acceptParts(t, []acceptPart{
 		{"two keys: a limit of each phone, and one of the provider", acceptTwoKeys},
 		{"five rules: 5,000 jobs, a worker killed every 3 s", acceptFiveRules},
-		{"put off: one phone of 1,000 answers 429 with 30 s", acceptPutOff},
+		{"postponed: one phone of 1,000 answers 429 with 30 s", acceptPostponed},
 		{"slots: 10 at once, jobs of 50 ms, processes killed", acceptSlots},
 		{"slots: 100,000 keys with a lease each", acceptLeases},
 		{"gate: it opens while 10,000 jobs wait", acceptGate},
@@ -100,9 +100,9 @@ func acceptFiveRules(t *testing.T, tab *table) {
 	tab.note("granted, sent again", "%d, %d", b.granted, again)
 }
 
-func acceptPutOff(t *testing.T, tab *table) {
+func acceptPostponed(t *testing.T, tab *table) {
 	const after = 30 * time.Second
-	r := playPutOff(t, 1000, 6, 10*time.Second, after, 3)
+	r := playPostponed(t, 1000, 6, 10*time.Second, after, 3)
 	tab.none(t, "sent to the phone while it was closed, or out of order", r.early)
 	tab.within(t, "from the 429 to the next message", r.waited, after+time.Second)
 	tab.least(t, "pace of the other phones, %", 100*r.pace, 99)

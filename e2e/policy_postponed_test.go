@@ -8,17 +8,17 @@ import (
 	"github.com/headwayq/headway/internal/e2e"
 )
 
-// putOffRun is what came out when one of many phones was put off.
-type putOffRun struct {
+// postponedRun is what came out when one of many phones was postponed.
+type postponedRun struct {
 	early  []string      // what went to the phone while it was closed, or in another order
 	waited time.Duration // from the 429 to the next message to the phone
 	pace   float64       // of the other phones, of what their limit permits
 	perJob float64
 }
 
-// playPutOff sends so many messages to each phone, at 1 per window. When the closed
+// playPostponed sends so many messages to each phone, at 1 per window. When the closed
 // phone has had two, its next is answered with 429.
-func playPutOff(t *testing.T, phones, messages int, window, after time.Duration, processes int) putOffRun {
+func playPostponed(t *testing.T, phones, messages int, window, after time.Duration, processes int) postponedRun {
 	t.Helper()
 	s := newPolicyStage(t, []string{
 		fmt.Sprintf("phone: {limit: 1/%v, key: $.to}", window),
@@ -29,7 +29,7 @@ func playPutOff(t *testing.T, phones, messages int, window, after time.Duration,
 	s.enqueueSpread(phones, messages, window)
 	order := s.lineOf("phone", closed)
 	s.eventually(3*window+20*time.Second, "the phone had two messages", func() bool { return s.gateway.sentTo(closed) == 2 })
-	s.gateway.PutOff(closed, after)
+	s.gateway.Postpone(closed, after)
 	s.allSent(time.Duration(messages)*window + after + 60*time.Second)
 
 	all := s.crew.records()
@@ -45,7 +45,7 @@ func playPutOff(t *testing.T, phones, messages int, window, after time.Duration,
 	}
 	stats := sum(all)
 	t.Logf("%+v", stats)
-	r := putOffRun{
+	r := postponedRun{
 		perJob: float64(stats.Admissions) / float64(s.sent),
 		pace:   paceOf(grants, window, func(to string) bool { return to != closed }),
 	}
@@ -119,7 +119,7 @@ func paceOf(grants []grant, W time.Duration, counts func(to string) bool) float6
 	return float64(n) * float64(W.Microseconds()) / float64(took)
 }
 
-// afterRefusal are the arrivals at the phone that was put off until it opened, and
+// afterRefusal are the arrivals at the phone that was postponed until it opened, and
 // those that came in another order than that of its line; and how long it was quiet.
 func afterRefusal(arrivals []e2e.Arrival, refused e2e.Arrival, after time.Duration, order []string) (faults []string, quiet time.Duration) {
 	var came []string
@@ -151,7 +151,7 @@ func afterRefusal(arrivals []e2e.Arrival, refused e2e.Arrival, after time.Durati
 func TestPostponed(t *testing.T) {
 	t.Parallel()
 	const after = 3 * time.Second
-	r := playPutOff(t, 50, 4, 2*time.Second, after, 2)
+	r := playPostponed(t, 50, 4, 2*time.Second, after, 2)
 	if len(r.early) > 0 {
 		t.Errorf("while the phone was closed, or out of order: %s", few(r.early))
 	}

@@ -204,7 +204,7 @@ func (f *fallback) withoutRedis(ctx context.Context, a *acquisition) (err error)
 	return err
 }
 
-// open grants whatever the limits could ever admit, while the gates and the
+// failOpen grants whatever the limits could ever admit, while the gates and the
 // rules are open.
 func (a *acquisition) failOpen(ctx context.Context) error {
 	rules, r, d, now := a.p.rules, &a.r, &a.d, time.Now()

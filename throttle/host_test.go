@@ -16,7 +16,7 @@ type host struct {
 	maxWait time.Duration
 	asked   []throttle.Request
 	settled []throttle.Decision
-	refuse  error // of Settle
+	refuse  error // of Begin
 	late    int   // so many grants are not fresh
 }
 

@@ -22,7 +22,7 @@ const rulesMax = luascripts.RulesMax
 // in one step, or by none. A [Limiter] is a policy of one rule.
 //
 // Rules stand narrowest key first: phone, then tenant, then provider. The first
-// key that refuses is the only one in whose line a job waits; wider rules are not
+// key that holds a job up is the only one in whose line a job waits; wider rules are not
 // touched, so a job that waits for its phone holds no place at the provider. In the
 // lines of the narrower rules, which admitted it, the job keeps its turn: later jobs of the
 // same policy stay behind it, and jobs of other policies pass. Rules on the same key
@@ -30,7 +30,7 @@ const rulesMax = luascripts.RulesMax
 // ([Concurrent]) come last, and are decided in the same step.
 //
 // All rules on one Redis are one script, whatever their number. The decision names
-// the rule that refuses, and the instant from which it admits.
+// the rule that holds the job up, and the instant from which it admits.
 //
 // A Policy holds no state that matters and needs no closing. It is safe for
 // concurrent use. A call whose context has ended already asks nothing, and returns the
@@ -182,7 +182,7 @@ func (p *Policy) Reserve(ctx context.Context, r Request) (*Reservation, error) {
 	return newReservation(p, r, d), nil
 }
 
-// Book puts a job into the line of the first key that refuses it, or finds it there, and
+// Book puts a job into the line of the first key that holds it up, or finds it there, and
 // returns its instant; it never grants. A job that is already in the line keeps its
 // place. With MaxWait exceeded it leaves the line and the error is a [TooLateError],
 // and with a cost above a limit too, with an [ExceedsLimitError].

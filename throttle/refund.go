@@ -36,7 +36,7 @@ type placeAfter bool
 
 const (
 	noPlace    placeAfter = false
-	firstPlace placeAfter = true // in the line of the rule that the job waits for next
+	firstPlace placeAfter = true // in the line of the narrowest rule; in the others the job is parked
 )
 
 // takeBack gives back what r has, where r has it. It does not ask whether the limits

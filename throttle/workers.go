@@ -179,7 +179,7 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]act
 	}
 }
 
-// Leave takes a booking out of its lines; see [Policy.Cancel].
+// CancelBooking takes a booking out of its lines; see [Policy.Cancel].
 func (workerCalls) CancelBooking(ctx context.Context, p BookingRef) ([]Promotion, error) {
 	return refund{p: p.Policy, ids: p.IDs, r: p.request()}.run(ctx)
 }

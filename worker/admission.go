@@ -68,7 +68,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 			return nil
 		}
 		runNow := from.runNow && t.takeRunNow(ctx)
-		if back, err := t.holdForBatch(ctx, task, runNow); back {
+		if handled, err := t.holdForBatch(ctx, task, runNow); handled {
 			t.end(ctx, err)
 			return a.noteAnswer(key, err)
 		}

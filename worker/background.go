@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// refundsMax bounds the refunds that wait for Redis to come back. When one finds no
+	// withdrawalsMax bounds the refunds that wait for Redis to come back. When one finds no
 	// room, a permit stays charged that was not used. No limit is exceeded by that.
-	refundsMax = 4096
-	// refundFor is how long a refund is tried at least. It is tried for as long as the grant
+	withdrawalsMax = 4096
+	// withdrawFor is how long a refund is tried at least. It is tried for as long as the grant
 	// that it takes back counts, if that is longer.
-	refundFor   = 2 * time.Minute
-	refundPause = 500 * time.Millisecond
+	withdrawFor   = 2 * time.Minute
+	withdrawPause = 500 * time.Millisecond
 	// promotionsMax bounds the promotions that wait to be passed on.
 	promotionsMax = 1024
 	// goneAfter is how long a task must have been missing before its place is given up.
@@ -39,14 +39,15 @@ const (
 	promotionsTogether = 256
 )
 
-// withdrawal is a call whose answer never came: its grant may have been charged, and is not used.
+// withdrawal is a grant that is not used, or may have been made: its call had no answer, or Redis did
+// not answer when it was to be given back.
 type withdrawal struct {
 	policy *throttle.Policy
 	throttle.Request
 	until time.Time
 }
 
-// withdrawals takes calls back whose answers never came, once Redis answers.
+// withdrawals gives such grants back once Redis answers.
 type withdrawals struct {
 	*core
 	promotions *promotions
@@ -54,7 +55,7 @@ type withdrawals struct {
 }
 
 func newWithdrawals(c *core, p *promotions) *withdrawals {
-	return &withdrawals{core: c, promotions: p, waiting: make(chan withdrawal, refundsMax)}
+	return &withdrawals{core: c, promotions: p, waiting: make(chan withdrawal, withdrawalsMax)}
 }
 
 // later takes a call back in the background. The booking of the job stays: only
@@ -66,21 +67,21 @@ func (f *withdrawals) later(p *throttle.Policy, r throttle.Request) {
 		counts = max(counts, l.Limit().Window(), throttle.ForWorkers.LimitLastKnown(l).Window())
 	}
 	select {
-	case f.waiting <- withdrawal{p, r, time.Now().Add(max(refundFor, counts))}:
+	case f.waiting <- withdrawal{p, r, time.Now().Add(max(withdrawFor, counts))}:
 	default:
-		f.logFew("refunds", func() { f.log.Warn("too many refunds wait for Redis: some permits stay charged") })
+		f.logFew("withdrawals", func() { f.log.Warn("too many grants wait to be given back: some permits stay charged") })
 	}
 }
 
-// run tries each refund until Redis answers it. They are tried in turn, so that one that
+// run tries each withdrawal until Redis answers it. They are tried in turn, so that one that
 // is refused holds up no other.
 func (f *withdrawals) run(ctx context.Context) {
 	var left []withdrawal
-	t := time.NewTicker(refundPause)
+	t := time.NewTicker(withdrawPause)
 	defer t.Stop()
 	for {
 		more := f.waiting
-		if len(left) >= refundsMax {
+		if len(left) >= withdrawalsMax {
 			more = nil
 		}
 		select {
@@ -95,7 +96,7 @@ func (f *withdrawals) run(ctx context.Context) {
 	}
 }
 
-// try makes the refunds that it can, and returns those that are left. It ends with the
+// try makes the withdrawals that it can, and returns those that are left. It ends with the
 // first that Redis does not answer: Redis would not answer the next one either.
 func (f *withdrawals) try(ctx context.Context, all []withdrawal) []withdrawal {
 	var left []withdrawal

@@ -51,8 +51,8 @@ func Job(queue, id string) string { return luascripts.JobID(queue, id) }
 // TaskOf reads it back.
 func TaskOf(job string) (queue, id string, ok bool) { return luascripts.TaskOf(job) }
 
-// RefundLater hands a refund to the background.
-func (a *Adapter) RefundLater(l *throttle.Limiter, r throttle.Request) {
+// WithdrawLater hands a withdrawal to the background.
+func (a *Adapter) WithdrawLater(l *throttle.Limiter, r throttle.Request) {
 	a.withdrawals.later(l.Policy(), r)
 }
 

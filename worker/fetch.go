@@ -231,7 +231,7 @@ func (f *fetcher) giveBackLater(q *fetchQueue) {
 	})
 }
 
-// giveBack puts the tasks of a queue that are held for so long back to its head, in their
+// giveBack puts the tasks of a queue that are held for so long back to its front, in their
 // order. They stay held when that fails. q.calling is locked.
 func (f *fetcher) giveBack(ctx context.Context, q *fetchQueue, after time.Duration) error {
 	f.mu.Lock()

@@ -37,8 +37,8 @@ func (c *counted) EvalSha(ctx context.Context, sha string, keys []string, args .
 	return cmd
 }
 
-// refunds is an adapter without a server, and a rule of one permit an hour.
-func (r *rig) refunds(rdb redis.UniversalClient) (*worker.Adapter, *throttle.Limiter) {
+// withdrawals is an adapter without a server, and a rule of one permit an hour.
+func (r *rig) withdrawals(rdb redis.UniversalClient) (*worker.Adapter, *throttle.Limiter) {
 	r.Helper()
 	a, err := worker.NewAdapter(r.rdb, worker.Config{Logger: r.log})
 	if err != nil {
@@ -61,14 +61,14 @@ func TestRefundThatCantBeMadeHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	c := &counted{UniversalClient: r.rdb, ledger: "hw:{bad}:r"}
-	a, l := r.refunds(c)
+	a, l := r.withdrawals(c)
 	bad, good := r.take(l, "bad"), r.take(l, "good")
 	r.rdb.Set(t.Context(), "hw:{bad}:r", newerSchema, time.Hour)
 	began := c.calls.Load()
-	a.RefundLater(l, bad.Request)
+	a.WithdrawLater(l, bad.Request)
 	r.eventually("the bad one tried", func() bool { return c.calls.Load() > began })
 	start := time.Now()
-	a.RefundLater(l, good.Request)
+	a.WithdrawLater(l, good.Request)
 	r.eventually("the good one made", func() bool { return r.peek(l, "good").Available == 1 })
 	if took := time.Since(start); took > time.Second {
 		t.Errorf("a refund took %v behind one that can't be made, want no time", took)
@@ -83,7 +83,7 @@ func TestPendingRefundsAreMadeAtClose(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	c := &counted{UniversalClient: r.rdb, ledger: "hw:{tried}:r"}
-	a, l := r.refunds(c)
+	a, l := r.withdrawals(c)
 	keys := []string{"tried"}
 	for i := range 10 {
 		keys = append(keys, fmt.Sprint("waits", i))
@@ -96,11 +96,11 @@ func TestPendingRefundsAreMadeAtClose(t *testing.T) {
 	r.rdb.Set(t.Context(), "hw:{tried}:r", newerSchema, time.Hour)
 	held, began := make(chan struct{}), c.calls.Load()
 	c.held.Store(&held)
-	a.RefundLater(l, grants[0].Request)
+	a.WithdrawLater(l, grants[0].Request)
 	r.eventually("the first tried", func() bool { return c.calls.Load() > began })
 	r.rdb.Rename(t.Context(), "aside", "hw:{tried}:r")
 	for _, d := range grants[1:] {
-		a.RefundLater(l, d.Request)
+		a.WithdrawLater(l, d.Request)
 	}
 	time.AfterFunc(100*ms, func() { close(held) }) // while Close waits
 	a.Close()
@@ -119,7 +119,7 @@ func TestVirtualRefundIsTriedAsLongAsTheGrantCounts(t *testing.T) {
 		clients, _ := mini(t, 1)
 		rdb := clients[0]
 		r := rigOn(t, nil, rdb)
-		a, _ := r.refunds(rdb)
+		a, _ := r.withdrawals(rdb)
 		l := r.limiter("stored", throttle.Sliding(1, time.Second))
 		if _, err := l.SetLimit(t.Context(), throttle.Sliding(1, time.Hour), throttle.SetLimitOptions{}); err != nil {
 			t.Fatal(err)
@@ -127,7 +127,7 @@ func TestVirtualRefundIsTriedAsLongAsTheGrantCounts(t *testing.T) {
 		d := r.take(l, "+1")
 		rdb.Rename(t.Context(), l.Ledger("+1"), "aside")
 		rdb.Set(t.Context(), l.Ledger("+1"), newerSchema, time.Hour)
-		a.RefundLater(l, d.Request)
+		a.WithdrawLater(l, d.Request)
 		time.Sleep(10 * time.Minute) // of the bubble
 		rdb.Rename(t.Context(), "aside", l.Ledger("+1"))
 		time.Sleep(time.Second)

@@ -140,15 +140,15 @@ func (g *Gateway) SetTakes(d time.Duration) {
 	g.takes = d
 }
 
-// PutOff answers the next message to a phone with 429 and a Retry-After of d, which is in
+// Postpone answers the next message to a phone with 429 and a Retry-After of d, which is in
 // whole seconds.
-func (g *Gateway) PutOff(to string, d time.Duration) {
+func (g *Gateway) Postpone(to string, d time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed[PhoneKey(g.secret, to)] = d
 }
 
-// Refused returns the messages that [Gateway.PutOff] had answered so far.
+// Refused returns the messages that [Gateway.Postpone] had answered so far.
 func (g *Gateway) Refused() []Arrival {
 	g.mu.Lock()
 	defer g.mu.Unlock()

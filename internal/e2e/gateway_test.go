@@ -238,7 +238,7 @@ func TestGatewayKeepsWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGateway(Policy{}, Faults{}, nil)
 		g.SetTakes(200 * time.Millisecond)
-		g.PutOff("+12025550117", 2*time.Second)
+		g.Postpone("+12025550117", 2*time.Second)
 		post := func(ctx context.Context, sender string) *httptest.ResponseRecorder {
 			r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(okBody))
 			r.Header.Set(SenderHeader, sender)

@@ -27,7 +27,7 @@ type Totals struct {
 	Late       []time.Duration // a sample per send: start of the handler minus the instant it was due
 	Breaches   int             // by the granted instants, see Breaches
 	Rules      []RuleReport    // with -policy
-	PutOff     int64           // times that a Retry-After put a message off
+	Postponed  int64           // times that a Retry-After put a message off
 	LeasesLost int64           // leases that ended before their send
 	Gateway    *GatewayStats   // nil if the gateway is not ours
 	Faults     Faults          // what the gateway was told to do wrong
@@ -37,7 +37,7 @@ type Totals struct {
 // Report is a run in numbers: the file that -report writes, with these fields. What
 // has no value is null: a lateness without a send, a gap when no phone got two
 // messages or the gateway is not ours. Not there at all are gateway_faults without
-// -gateway-faults, put_off without that and -policy, rules and leases_lost without
+// -gateway-faults, postponed without that and -policy, rules and leases_lost without
 // -policy.
 type Report struct {
 	Sent         int      `json:"sent"`
@@ -54,7 +54,7 @@ type Report struct {
 	ElapsedS     float64  `json:"elapsed_s"`
 
 	Rules         []RuleReport `json:"rules,omitempty"` // in the order of the policy
-	PutOff        *int64       `json:"put_off,omitempty"`
+	Postponed     *int64       `json:"postponed,omitempty"`
 	LeasesLost    *int64       `json:"leases_lost,omitempty"`
 	GatewayFaults *FaultReport `json:"gateway_faults,omitempty"`
 
@@ -79,7 +79,7 @@ type FaultReport struct {
 // time it took.
 func SumUp(p Policy, t *Tally, grants []Grant, stats worker.Stats, totals Totals) (Report, []error) {
 	totals.Deferred, totals.Admissions, totals.WakeChecks = stats.Deferred, stats.Admissions, stats.WakeChecks
-	totals.PutOff, totals.LeasesLost = stats.Postponed, stats.LeasesLost
+	totals.Postponed, totals.LeasesLost = stats.Postponed, stats.LeasesLost
 	rules := JudgeRules(p, grants, totals.Gateway, stats.Rules)
 	for _, r := range rules {
 		if r.Breaches != nil {
@@ -118,7 +118,7 @@ func NewReport(t *Tally, totals Totals) Report {
 		r.Rules, r.LeasesLost = totals.Rules, &totals.LeasesLost
 	}
 	if len(totals.Rules) > 0 || totals.Faults != (Faults{}) {
-		r.PutOff = &totals.PutOff
+		r.Postponed = &totals.Postponed
 	}
 	if r.gateway != nil {
 		r.GatewayGapMs = millis(r.gateway.MinGap)
@@ -185,8 +185,8 @@ func (r Report) printTotals(b *strings.Builder) {
 	fmt.Fprintf(b, "sent\t%d to %d phones in %.1f s\n", r.Sent, r.Phones, r.ElapsedS)
 	fmt.Fprintf(b, "failed\t%d\n", r.Failed)
 	fmt.Fprintf(b, "deferred\t%d\n", r.Deferred)
-	if r.PutOff != nil {
-		fmt.Fprintf(b, "put off\t%d by the provider\n", *r.PutOff)
+	if r.Postponed != nil {
+		fmt.Fprintf(b, "postponed\t%d by the provider\n", *r.Postponed)
 	}
 	if r.LeasesLost != nil {
 		fmt.Fprintf(b, "leases lost\t%d\n", *r.LeasesLost)
@@ -256,9 +256,9 @@ func gap(d *time.Duration) string {
 type RuleReport struct {
 	Rule            string   `json:"rule"`
 	Is              string   `json:"is"`               // its limit or gate
-	Bound           int64    `json:"bound"`            // times that it was the one that refused
+	Bound           int64    `json:"bound"`            // times that it made a message wait
 	WaitedS         float64  `json:"waited_s"`         // for it, all messages together
-	WaitedMeanS     *float64 `json:"waited_mean_s"`    // of the waits that are over; null if it never refused
+	WaitedMeanS     *float64 `json:"waited_mean_s"`    // of the waits that are over; null if there were none
 	Breaches        *int     `json:"breaches"`         // by the granted instants; null if these do not tell
 	GatewayBreaches *int     `json:"gateway_breaches"` // by the gateway's clock; null if that does not tell
 	AtOnceMost      *int     `json:"at_once_most"`     // at the gateway, of a rule that limits that; null if it does not tell

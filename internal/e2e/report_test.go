@@ -39,7 +39,7 @@ func faulty(t *testing.T) Report {
 	var tally Tally
 	tally.Sent("+12025550117", 0)
 	return NewReport(&tally, Totals{
-		Admissions: 5, Elapsed: sec, PutOff: 7, LeasesLost: 9,
+		Admissions: 5, Elapsed: sec, Postponed: 7, LeasesLost: 9,
 		Faults: Faults{TooMany: 50_000, After: 2 * sec, Timeout: 5000, Seed: 7},
 		Gateway: &GatewayStats{
 			Messages: 5, Duplicates: 4, Phones: 1, MostAtOnce: 6, MinGap: new(60 * sec),
@@ -48,8 +48,8 @@ func faulty(t *testing.T) Report {
 	})
 }
 
-// ruled is the same under a policy from a file.
-func ruled(t *testing.T) Report {
+// underPolicy is the same under a policy from a file.
+func underPolicy(t *testing.T) Report {
 	t.Helper()
 	p, err := ReadPolicy("../../examples/sms-sender/policy.yaml")
 	if err != nil {
@@ -63,7 +63,7 @@ func ruled(t *testing.T) Report {
 	rules := JudgeRules(p, grants, gateway, []worker.RuleStats{{Rule: "phone-minute", Bound: 4, Waits: 4, Waited: 90 * sec}, {Rule: "unheard-of", Bound: 1}})
 	var tally Tally
 	tally.Sent("+12025550117", 0)
-	return NewReport(&tally, Totals{Elapsed: sec, Rules: rules, Breaches: 1, PutOff: 3, LeasesLost: 2, Gateway: gateway})
+	return NewReport(&tally, Totals{Elapsed: sec, Rules: rules, Breaches: 1, Postponed: 3, LeasesLost: 2, Gateway: gateway})
 }
 
 func TestReportFile(t *testing.T) {
@@ -100,7 +100,7 @@ func TestReportFile(t *testing.T) {
   "gateway_gap_ms": 60000,
   "breaches": 0,
   "elapsed_s": 1,
-  "put_off": 7,
+  "postponed": 7,
   "gateway_faults": {
     "spec": "429=5%,after=2s,timeout=0.5%,seed=7",
     "too_many": 1,
@@ -112,7 +112,7 @@ func TestReportFile(t *testing.T) {
   }
 }
 `},
-		"rules": {ruled(t), `{
+		"rules": {underPolicy(t), `{
   "sent": 1,
   "phones": 1,
   "failed": 0,
@@ -177,7 +177,7 @@ func TestReportFile(t *testing.T) {
       "at_once_most": 51
     }
   ],
-  "put_off": 3,
+  "postponed": 3,
   "leases_lost": 2
 }
 `},
@@ -242,7 +242,7 @@ phone     sent  smallest gap
 sent             1 to 1 phones in 1.0 s
 failed           0
 deferred         0
-put off          7 by the provider
+postponed        7 by the provider
 admissions       5, 5.00 per message
 wake checks      0
 lateness         p50 -, p99 -
@@ -253,7 +253,7 @@ early after 429  2, 1 were under way
 smallest gap     - between grants, 60.000 s between arrivals
 breaches         0 by the grants, 0 by the gateway's clock
 `},
-		"rules": {ruled(t), `
+		"rules": {underPolicy(t), `
 phone     sent  smallest gap
 +12…0117  1     -
 
@@ -267,7 +267,7 @@ provider-slots   concurrent 50 lease 30s  0      0.0 s   -       51 at once
 sent            1 to 1 phones in 1.0 s
 failed          0
 deferred        0
-put off         3 by the provider
+postponed       3 by the provider
 leases lost     2
 admissions      0, 0.00 per message
 wake checks     0

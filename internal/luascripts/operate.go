@@ -13,7 +13,7 @@ import (
 // QueueCounts are the tasks of a queue by where they are.
 type QueueCounts struct {
 	Now                                           time.Time
-	Pending, Active, Scheduled, Retried, Archived int // in asynq's keys; those that are Due are among Scheduled and Retried
+	Pending, Active, Scheduled, Retried, Archived int // in asynq's keys; those that are Waiting are among Scheduled and Retried
 	Paused                                        bool
 	Waiting                                       int       // deferred or booked: pools wake them
 	First                                         time.Time // instant of the deferred and booked tasks; zero without any

@@ -173,7 +173,7 @@ func Sharded(c redis.Scripter) bool {
 
 // Postpones is how often a task was deferred because its provider put it off.
 func Postpones(ctx context.Context, c redis.Cmdable, k QueueKeys, id string) (int, error) {
-	n, err := c.HGet(ctx, k.Task(id), "hw_putoff").Int()
+	n, err := c.HGet(ctx, k.Task(id), "hw_postponed").Int()
 	if errors.Is(err, redis.Nil) {
 		return 0, nil
 	}
@@ -330,7 +330,7 @@ func TakeRunNow(ctx context.Context, c redis.Cmdable, k QueueKeys, id string) (b
 }
 
 // Rules runs rules.lua: it says that this process runs the given "rule limit"
-// pairs and answers all that were said within ttl.
+// pairs, and answers at most 1000 that were said within ttl, those said last first.
 func Rules(ctx context.Context, c redis.Scripter, prefix string, ttl time.Duration, own []string) ([]string, error) {
 	args := append(make([]any, 0, 2+len(own)), micros(ttl), len(own))
 	for _, m := range own {

@@ -1,7 +1,7 @@
 // Package simulate says when jobs would run under policies. The limits are those of package
 // throttle, counted in memory; the clock jumps from one event to the next.
 //
-// A job asks for its permits when it arrives. One that is refused is booked, and asks again
+// A job asks for its permits when it arrives. One that may not run yet is booked, and asks again
 // at the instant that it was told, or when a job before it leaves: so do the tasks of a pool.
 package simulate
 
@@ -341,7 +341,7 @@ func later(a, b time.Time) time.Time {
 }
 
 // kind is what happens. At one instant leases end before anybody asks, and jobs that wait
-// ask before new ones. A job that is refused for those who ask after it asks once more.
+// ask before new ones. A job that is held up by those who ask after it asks once more.
 type kind int
 
 const (

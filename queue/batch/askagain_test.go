@@ -100,7 +100,7 @@ func TestKeyQueuesGoOnBehindOneAskedAgain(t *testing.T) {
 	r.fed(p, r.at(at), r.at(at+100*time.Millisecond))
 	r.settled(r.at(at))
 	if q := r.next(r.at(at + 100*time.Millisecond)); q == nil || q.position != p.position+1 {
-		t.Errorf("behind %d comes %v, want the next of its lane", p.position, q)
+		t.Errorf("behind %d comes %v, want the next of its key queue", p.position, q)
 	}
 }
 

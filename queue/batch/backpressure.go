@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// lagShare is how much of a window may have come due and not have ended before less is
-	// booked; lagLeast is so much of any.
-	lagShare = 64
-	lagLeast = luascripts.BatchMax
-	// lagPoll is how soon it is looked whether they still are.
-	lagPoll = 5 * time.Millisecond
-	// lagProgress is how soon pools that are behind must have ended some of it.
-	lagProgress = time.Second
+	// lateShare is how much of a window may have come due and not have ended before less is
+	// booked; lateLeast is so much of any.
+	lateShare = 64
+	lateLeast = luascripts.BatchMax
+	// latePoll is how soon it is looked whether they still are.
+	latePoll = 5 * time.Millisecond
+	// progressWithin is how soon pools that are behind must have ended some of it.
+	progressWithin = time.Second
 	// Whose last instant is further ahead than farAhead gets no more than gainIn parts
 	// further ahead in the time of gainFor, and rests for it restFor to restMost times as
 	// long as each step took: what is due now needs Redis more.
@@ -24,11 +24,11 @@ const (
 	restFor         = 2
 	restMost        = 10
 	restLongest     = 100 * time.Millisecond
-	// Who has held back for lagProgress and has no more than lagLow ahead lets twice as
+	// Who has held back for progressWithin and has no more than aheadLow ahead lets twice as
 	// many be late: what is late may wait for something else, such as a back-off.
-	lagLow = 500 * time.Millisecond
-	// lagCalm is how long little has to be late before less may be late again.
-	lagCalm = 5 * time.Second
+	aheadLow = 500 * time.Millisecond
+	// calmFor is how long little has to be late before less may be late again.
+	calmFor = 5 * time.Second
 )
 
 // backpressure knows how far the pools are behind. A task that has not come 100 ms after its
@@ -78,7 +78,7 @@ func (l *backpressure) room(open, window int, now time.Time) int {
 	if open >= l.before+l.fed {
 		return window
 	}
-	least := max(lagLeast, window/lagShare)
+	least := max(lateLeast, window/lateShare)
 	l.most = max(l.most, least)
 	ended := l.before + l.fed - open
 	switch {
@@ -88,12 +88,12 @@ func (l *backpressure) room(open, window int, now time.Time) int {
 		return l.most - late
 	case l.held.IsZero():
 		l.since, l.held, l.ended = now, now, ended
-	case now.Sub(l.held) >= lagProgress && !l.reaches(now.Add(lagLow)):
+	case now.Sub(l.held) >= progressWithin && !l.reaches(now.Add(aheadLow)):
 		l.most, l.since, l.held = 2*late, time.Time{}, time.Time{}
 		return l.most - late
-	case l.since.IsZero(), now.Sub(l.since) >= lagProgress && ended-l.ended > late/lagShare:
+	case l.since.IsZero(), now.Sub(l.since) >= progressWithin && ended-l.ended > late/lateShare:
 		l.since, l.ended = now, ended
-	case now.Sub(l.since) >= lagProgress:
+	case now.Sub(l.since) >= progressWithin:
 		l.most, l.since, l.held = 2*late, time.Time{}, time.Time{}
 		return l.most - late
 	}
@@ -112,7 +112,7 @@ func (l *backpressure) calms(late, least int, now time.Time) {
 		l.calm = time.Time{}
 	case l.calm.IsZero():
 		l.calm = now
-	case now.Sub(l.calm) >= lagCalm:
+	case now.Sub(l.calm) >= calmFor:
 		l.most, l.calm = max(least, l.most/2), now
 	}
 }

@@ -38,8 +38,8 @@ func TestLag(t *testing.T) {
 	want("none has ended for a second", 500, 100*time.Millisecond, 200)
 	want("as many", 500, 0, 200)
 	want("few are late: as many may be", 310, 0, 390)
-	want("few have been for a while: half as many", 310, lagCalm, 190)
-	want("and again: the share holds", 310, lagCalm, 90)
+	want("few have been for a while: half as many", 310, calmFor, 190)
+	want("and again: the share holds", 310, calmFor, 90)
 	want("a minute later those ahead are due", 310, time.Minute, 0)
 }
 

@@ -515,8 +515,8 @@ func (g *feeding) bookNarrow(ctx context.Context, items []*item) (placed []*item
 		r.MaxWait = p.task.Longest()
 		requests[i] = throttle.BookRequest{Policy: p.task.Policy, Request: r}
 	}
-	lead := g.rest.ahead // is of the wide line
-	defer func() { g.rest.ahead = lead }()
+	ahead := g.rest.ahead // is of the wide line
+	defer func() { g.rest.ahead = ahead }()
 	bookings := throttle.ForWorkers.BookMany(ctx, g.f.c.Redis(), requests)
 	now := g.f.now()
 	var promoted []throttle.Promotion

@@ -243,7 +243,7 @@ func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
 	}
 	if n = min(n, g.roomForPools(now)); n <= 0 {
 		g.polled = true
-		return lagPoll, nil
+		return latePoll, nil
 	}
 	if rest := g.rest.until.Sub(now); rest > 0 {
 		return min(renewal, rest), nil

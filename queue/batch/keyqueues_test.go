@@ -161,13 +161,13 @@ func TestKeyQueuesAtRandom(t *testing.T) {
 				}
 				unsettled[p.queueKey] = p
 			case 3:
-				for lane, p := range unsettled {
-					delete(unsettled, lane)
+				for queue, p := range unsettled {
+					delete(unsettled, queue)
 					if rng.IntN(2) == 0 {
 						r.back(p, r.at(now+time.Duration(rng.IntN(300))*time.Millisecond))
 						continue
 					}
-					last[lane] = p.position
+					last[queue] = p.position
 					out++
 					r.fed(p, r.at(now), r.at(now+100*time.Millisecond))
 				}
@@ -175,7 +175,7 @@ func TestKeyQueuesAtRandom(t *testing.T) {
 			}
 		}
 		if out != 300 || len(r.byKey) != 0 || len(r.line) != 0 {
-			t.Fatalf("seed %d: %d items came out, %d lanes are left, want 300 and none", seed, out, len(r.byKey))
+			t.Fatalf("seed %d: %d items came out, %d key queues are left, want 300 and none", seed, out, len(r.byKey))
 		}
 	}
 }

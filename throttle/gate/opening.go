@@ -22,7 +22,7 @@ const (
 )
 
 const (
-	// scanReach is how far schedules are followed. It is longer than Reach by
+	// scanReach is how far schedules are followed. It is longer than Lookahead by
 	// what is computed around a window, so that where an opening is cut does not
 	// depend on what was asked before.
 	scanReach = int64(Lookahead/time.Second) + 64*civil.DaySeconds

@@ -118,6 +118,7 @@ var foreign = []struct {
 		"an embedded server is a choice of programs, not of libraries"},
 	{"github.com/hibiken/asynq", []string{"internal/asynqwire", "inspect", "queue", "queue/batch", "queue/schedule", "queue/phonezone", "queue/internal/backend", "worker", "metrics", "tracing", "dashboard", "internal/simulate", "internal/e2e", "internal/faults", "cmd/headway", "cmd/headway/prove", "examples/*"},
 		"throttle and what is below it have never heard of tasks"},
+	{"golang.org/x/term", []string{"internal/e2e", "cmd/headway", "cmd/headway/prove", "examples/*"}, "a terminal is a thing of programs"},
 	{"github.com/emersion", []string{"internal/e2e/mailtest", "examples/*"}, "what sends mails is a choice of programs"},
 	{"github.com/goccy/go-yaml", []string{"queue", "queue/schedule", "queue/internal/yamlfile"}, "policy files and schedule files are read in one place"},
 	{"github.com/nyaruka/phonenumbers", []string{"queue/phonezone"}, "numbering plans are only for programs that ask for them"},

@@ -60,8 +60,8 @@
 // The file has one policy, of exactly sms:send; its faults are said with their lines,
 // and nothing is enqueued then, nor if the policy could never let a message through. How long closed gates
 // hold messages up is said before the run; of the sample such messages are left out.
-// The summary says of each rule how often it refused, how long messages waited for
-// it (put-offs included), and how often it was broken: limits and gates by the granted instants,
+// The summary says of each rule how often it held a message up, how long messages waited for
+// it (postponements included), and how often it was broken: limits and gates by the granted instants,
 // sliding limits by the gateway's clock too, and what limits how many run at once by what
 // the embedded gateway saw, if all messages have one key under it. A broken rule, or a message that comes before a
 // Retry-After has passed, fails the run.

@@ -63,8 +63,8 @@ func TestPolicyRun(t *testing.T) {
 		t.Errorf("report = %+v, want %d to 6 phones, no breach, from 0:01 on", got, n)
 	}
 	f := got.GatewayFaults
-	if f.Unavailable == 0 || f.EarlyAfter429 != 0 || *got.PutOff != int64(f.TooMany+f.UnderWay429) || *got.LeasesLost != 0 {
-		t.Errorf("faults %+v, %d put off, %d leases lost, want each 429 put off and none early", f, *got.PutOff, *got.LeasesLost)
+	if f.Unavailable == 0 || f.EarlyAfter429 != 0 || *got.Postponed != int64(f.TooMany+f.UnderWay429) || *got.LeasesLost != 0 {
+		t.Errorf("faults %+v, %d postponed, %d leases lost, want each 429 postponed and none early", f, *got.Postponed, *got.LeasesLost)
 	}
 	if f.TooMany == 0 {
 		t.Errorf("the seed draws %+v, want a 429", f)

@@ -8,12 +8,12 @@
 -- returns  {status, part, now_us, until_us, version, promotions}, integers; see with_promotions in line.lua
 --          status 1 done, 5 to 8 see ledger.lua, the version is that of 7; part is the one that can't be read
 --
--- Who is put off goes first once the key is open: behind those who were put off
+-- Who is postponed goes first once the key is open: behind those who were postponed
 -- before it in the same closing, and before all others. Their tickets count up by 1.
 -- In `line`, PROMISED and PARK higher than they are:
 --
 --   SINCE       from when on the key is closed
---   LAST, IN    the ticket of the one who was put off last, and since when that closing was
+--   LAST, IN    the ticket of the one who was postponed last, and since when that closing was
 --   SQUEEZED    what those cost, in steps, who stand between two whole ROOMs
 
 local clock = require("lib/clock")
@@ -38,9 +38,9 @@ return function(keys, args)
   if failed then return { failed, which, now, 0, newer, 0 } end
   local shut, until_us, promoted = rules[closes], 0, {}
 
-  -- put_off gives me the ticket behind the last who was put off since then; were they
+  -- postpone gives me the ticket behind the last who was postponed since then; were they
   -- so many that there is no room left, that of the last
-  local function put_off(rule, since)
+  local function postpone(rule, since)
     local ticket = first_ticket(rule)
     local v = redis.call("ZMSCORE", rule.line, LAST, IN)
     local last = v[1] and v[1] - PROMISED - PARK
@@ -64,7 +64,7 @@ return function(keys, args)
     end
     if job ~= "" and not shut.ticket then
       for i, rule in ipairs(rules) do -- first in all of them: an order that differs between rules would never end
-        if not rule.ticket then join_at(rule, i == closes and rule.line or rule.turns, put_off(rule, since), until_us, now, false) end
+        if not rule.ticket then join_at(rule, i == closes and rule.line or rule.turns, postpone(rule, since), until_us, now, false) end
       end
     end
   else

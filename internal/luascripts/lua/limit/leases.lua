@@ -30,8 +30,8 @@ local function ends_from(ledger, index, many)
   return redis.call("ZRANGEBYSCORE", ledger.tokens, "(" .. int(ledger.now), "+inf", "WITHSCORES", "LIMIT", index, many)
 end
 
--- tell_ahead tells the jobs behind the free leases when they come if nobody gives one back. A hint dies with the
--- process that reads it, and that may have held all leases: so jobs know in advance when these end. Nothing is to be
+-- tell_ahead tells the jobs behind the free leases when they come if nobody gives one back. A notice can be lost
+-- with the process that received it, which may have held all leases: so jobs know in advance when these end. Nothing is to be
 -- done while job 2 * many behind them has been promised the instant of job `many`, or an earlier one. Else 3 * many jobs
 -- are told, so that this is due again after `many` more leases and not after each. From the second `many` on they are
 -- told the instant of job `many`

@@ -12,7 +12,7 @@
 -- ARGV[3]  at_us      instant at which to wake it, see instant in deferred.lua
 -- ARGV[4]  wait_us    from now to the instant: so much longer its unique lock lives
 -- ARGV[5]  record     what it waits for, see WaitRecord.Text in internal/luascripts/booking.go
--- ARGV[6]  put_off    1: its provider put it off, which is counted in the task's hash
+-- ARGV[6]  postponed    1: its provider postponed it, which is counted in the task's hash
 -- ARGV[7]  pool       4 bytes, who comes first to wake it; zeros for all at once
 -- ARGV[8]  why        2 bytes, see deferred.lua
 -- returns  status OK, or the error NOT FOUND, as asynq's own scripts answer, when it is not active
@@ -31,7 +31,7 @@ return function(keys, args)
   local task, active, lease, retry = keys[1], keys[2], keys[3], keys[4]
   local due, unique = keys[5], keys[6]
   local short, token, at, wait, record = args[1], args[2], tonumber(args[3]), tonumber(args[4]), args[5]
-  local put_off, pool, why, id = args[6] == "1", args[7], args[8], long(args[1])
+  local postponed, pool, why, id = args[6] == "1", args[7], args[8], long(args[1])
 
   -- a copy of this call, whose first answer was lost, may come when the task
   -- runs again: that attempt is not its business
@@ -48,7 +48,7 @@ return function(keys, args)
   if hinted and hinted < at then at, pool = hinted, ANY end
   redis.call("ZADD", retry, second_net(at), id)
   redis.call("HSET", task, "state", "retry", "hw", deferred_as(second_net(at), pool, token, waiting(before.waits, now, why), record, before))
-  if put_off then redis.call("HINCRBY", task, "hw_putoff", 1) end
+  if postponed then redis.call("HINCRBY", task, "hw_postponed", 1) end
   redis.call("ZADD", due, int(at), new)
   if hinted and known ~= new then redis.call("ZREM", due, known) end -- now: it must not be empty in between, see wake.lua
   live(due, wait + 3600000000)
