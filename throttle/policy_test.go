@@ -290,25 +290,35 @@ func TestPolicyCountsLineAndTurnsByTheirCosts(t *testing.T) {
 	}
 }
 
-// Behind many jobs of mixed costs tickets tell how many permits go before. Those of a line and of turns that do
-// not see each other may be the same.
-func TestPolicyCountsManyInLineAndTurns(t *testing.T) {
+// Jobs of mixed costs that come due at one instant, in any order, keep their turns: more than 32 of them are
+// counted by tickets, of which those in the line and those of the turns lie between each other.
+func TestPolicyOfMixedCostsKeepsItsOrder(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	phone := s.limiter("phone", throttle.Sliding(100, time.Minute))
 	p := newPolicy(t, phone, s.limiter("provider", throttle.Sliding(1000, time.Minute)))
+	job := func(i int) throttle.Request {
+		r := jobRequest(2, key, fmt.Sprint("job ", i))
+		if i == 0 {
+			r.Cost = 2
+		}
+		return r
+	}
+	s.want(s.try(phone, 100), true, 0)
+	for i := range 90 {
+		s.by(s.redeem(p, job(i)), "phone", time.Minute)
+	}
+	s.at(59 * time.Second)
 	spend := jobRequest(2, "B", "spends the provider")
-	spend.Cost, spend.More[0].Cost = 1, 1000
-	s.want(s.redeem(p, spend), true, 0)
-	for i := range 40 {
-		s.by(s.redeem(p, jobRequest(2, key, fmt.Sprint("turn ", i))), "provider", time.Minute)
+	spend.More[0].Cost = 1000
+	s.want(s.redeem(p, spend), true, 59*time.Second)
+	s.at(time.Minute)
+	for _, first := range []int{0, 1} { // those with even numbers come first
+		for i := first; i < 90; i += 2 {
+			s.by(s.redeem(p, job(i)), "provider", 119*time.Second)
+		}
 	}
-	s.at(2 * time.Second)
-	s.want(s.try(phone, 100), true, 2*time.Second)
-	for i := range 30 {
-		s.by(s.redeem(phone.Policy(), throttle.Request{Key: key, Cost: 2, Job: fmt.Sprint("other ", i)}), "phone", 62*time.Second)
-	}
-	s.by(s.redeem(p, jobRequest(2, key, "last")), "phone", 122*time.Second) // 40 and 60 go at 62 s
+	s.by(s.redeem(p, jobRequest(2, key, "newcomer")), "provider", 119*time.Second)
 }
 
 // What another policy took meanwhile counts: then the phone refuses who was

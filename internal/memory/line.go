@@ -206,7 +206,7 @@ func (a ahead) cost() int64 {
 }
 
 // permits are all of theirs. Where costs are mixed those of the first jobs are counted, and
-// tickets bound the others from above.
+// tickets tell those of the others: too few where another policy has given the same tickets.
 func (a ahead) permits() int64 {
 	switch {
 	case a.count() == 0:
@@ -215,73 +215,69 @@ func (a ahead) permits() int64 {
 		return min(far, times(int64(a.count()), a.cost()))
 	}
 	sum := int64(0)
-	costs, _, line, turn := a.firstCosts()
+	costs, _, behind := a.firstCosts()
 	for _, c := range costs {
 		sum += c
 	}
-	if line != nil || turn != nil {
-		sum += a.atMost(line, turn)
+	if behind != nil {
+		sum += a.permitsFrom(behind.score)
 	}
 	return min(far, sum)
 }
 
 // firstCosts are what the first of them cost, in their order; which of them is the first in the
-// line, -1 for none; and the tickets of those behind them: in the line, and of the turns.
-func (a ahead) firstCosts() (costs []int64, head int, line, turn *int64) {
+// line, -1 for none; and who comes behind them.
+func (a ahead) firstCosts() (costs []int64, head int, behind *scored[string]) {
 	head = -1
 	for i, j := a.first, a.firstTurn; ; {
-		line, turn = nil, nil
-		if i < a.last {
-			line = &a.line.order[i].score
-		}
-		if j < a.lastTurn {
-			turn = &a.turns.order[j].score
-		}
+		var next *scored[string]
+		inLine := i < a.last && (j >= a.lastTurn || a.line.order[i].score <= a.turns.order[j].score)
 		switch {
-		case len(costs) == wholes || line == nil && turn == nil:
-			return costs, head, line, turn
-		case turn == nil || line != nil && *line <= *turn:
-			if head < 0 {
-				head = len(costs)
-			}
-			costs = append(costs, costOf(a.line.order[i].member))
+		case inLine:
+			next = &a.line.order[i]
 			i++
-		default:
-			costs = append(costs, costOf(a.turns.order[j].member))
+		case j < a.lastTurn:
+			next = &a.turns.order[j]
 			j++
 		}
+		if next == nil || len(costs) == wholes {
+			return costs, head, next
+		}
+		if inLine && head < 0 {
+			head = len(costs)
+		}
+		costs = append(costs, costOf(next.member))
 	}
 }
 
 // permitsFrom are those of the one who has this ticket, and of who comes behind.
 func (a ahead) permitsFrom(ticket int64) int64 {
 	if a.mixed {
-		line := ticket
-		if a.first < a.last {
-			line = max(ticket, a.line.order[a.first].score)
-		}
-		return a.atMost(&line, &ticket)
+		return (rooms(a.end()-ticket+room-1) + a.squeezed) * a.numbers.unit()
 	}
 	waiting := max(0, a.last-max(a.first, a.line.below(ticket)))
 	turns := max(0, a.lastTurn-max(a.firstTurn, a.turns.below(ticket)))
 	return int64(waiting+turns) * a.cost()
 }
 
-// atMost bounds from above what those cost who are in the line from one ticket on, and among the
-// turns from another on; nil for none of them. The two are added up: who came to the line by another
-// policy did not see the turns, and may have the same tickets.
-func (a ahead) atMost(line, turn *int64) int64 {
-	steps := a.squeezed
-	span := func(last scored[string], from int64) int64 {
-		return max(0, rooms(last.score+a.numbers.steps(costOf(last.member))*room-from+room-1))
+// end is the ticket behind the last of them.
+func (a ahead) end() int64 {
+	var line, turns int64
+	if a.first < a.last {
+		p := a.line.order[a.last-1]
+		line = p.score + a.numbers.steps(costOf(p.member))*room
 	}
-	if a.first < a.last && line != nil {
-		steps += span(a.line.order[a.last-1], *line)
+	if a.firstTurn < a.lastTurn {
+		p := a.turns.order[a.lastTurn-1]
+		turns = p.score + a.numbers.steps(costOf(p.member))*room
 	}
-	if a.firstTurn < a.lastTurn && turn != nil {
-		steps += span(a.turns.order[a.lastTurn-1], *turn)
+	switch {
+	case a.first >= a.last:
+		return turns
+	case a.firstTurn >= a.lastTurn:
+		return line
 	}
-	return steps * a.numbers.unit()
+	return max(line, turns)
 }
 
 // copied is how long a copy of a call may take to arrive, in microseconds.

@@ -102,7 +102,7 @@ func (p *ruleCall) gone(now int64) (s state, left, headAt int64) {
 	var costs []int64
 	head := -1
 	if p.ahead.mixed {
-		costs, head, _, _ = p.ahead.firstCosts()
+		costs, head, _ = p.ahead.firstCosts()
 	} else if c := p.ahead.cost(); c > 1 || p.cost > 1 {
 		costs = slices.Repeat([]int64{c}, min(wholes, p.ahead.count()))
 	}

@@ -180,30 +180,26 @@ local function steps(rule, cost)
   return min(ceil(cost / rule.limit.unit), STEPS)
 end
 
--- span is how many steps there are from a ticket to the end of the job at a rank
-local function span(rule, set, rank, from)
-  local m, ticket = at_rank(set, rank)
-  return max(0, ceil((ticket + steps(rule, cost_of(m)) * ROOM - from) / ROOM))
-end
-
--- at_most bounds from above what those cost who are ahead of me: in the line from one ticket on, and among the turns
--- from another on, nil for none of them. Their tickets tell, and what is noted of those who were squeezed in between. The
--- two are added up: who came to the line by another policy did not see the turns, and may have the same tickets
-local function at_most(rule, line_from, turns_from)
-  local sum = (mark(rule, SQUEEZED) or PARK) - PARK
-  if rule.waiting > 0 and line_from then sum = sum + span(rule, rule.line, rule.first_rank + rule.waiting - 1, line_from) end
-  if rule.turns_ahead > 0 and turns_from then sum = sum + span(rule, rule.turns, rule.turn + rule.turns_ahead - 1, turns_from) end
-  return sum * rule.limit.unit
-end
-
--- permits of so many who wait, and so many turns, from a ticket on. Equal costs are counted exactly
+-- permits of so many who wait, and so many turns, from a ticket on. Equal costs are
+-- counted exactly. With mixed costs tickets tell, which lie apart within a policy, with the costs of
+-- those who were squeezed in between. Where jobs of another policy have the same tickets as the turns it
+-- is too few, and a job may be told an instant too early.
 local function permits(rule, waiting, turns, from)
-  if rule.mixed then return at_most(rule, max(from, rule.front_ticket or from), from) end
-  return (waiting + turns) * cost_of(rule.waiting > 0 and rule.front or rule.turn_front)
+  if not rule.mixed then return (waiting + turns) * cost_of(rule.waiting > 0 and rule.front or rule.turn_front) end
+  local ends = -PARK
+  if rule.waiting > 0 then
+    local m, ticket = at_rank(rule.line, rule.first_rank + rule.waiting - 1)
+    ends = ticket + steps(rule, cost_of(m)) * ROOM
+  end
+  if rule.turns_ahead > 0 then
+    local m, ticket = at_rank(rule.turns, rule.turn + rule.turns_ahead - 1)
+    ends = max(ends, ticket + steps(rule, cost_of(m)) * ROOM)
+  end
+  return (ceil((ends - from) / ROOM) + (mark(rule, SQUEEZED) or PARK) - PARK) * rule.limit.unit
 end
 
 -- first_costs finds, of a line with mixed costs, what the first ahead of me cost, in their order, and
--- which of them is the first who waits here; and the tickets of those behind them: in the line, and of the turns
+-- which of them is the first who waits here; and the ticket of the one behind them
 local function first_costs(rule)
   local waiting, turns = NONE, NONE
   if rule.waiting > 0 then waiting = redis.call("ZRANGE", rule.line, rule.first_rank, rule.first_rank + min(rule.waiting, WHOLE + 1) - 1, "WITHSCORES") end
@@ -211,7 +207,7 @@ local function first_costs(rule)
   local costs, sum, i, j = {}, 0, 1, 1
   while true do
     local mine, other = tonumber(waiting[i + 1]), tonumber(turns[j + 1])
-    if #costs == WHOLE or not (mine or other) then return costs, sum, mine, other end
+    if #costs == WHOLE or not (mine or other) then return costs, sum, mine and other and min(mine, other) or mine or other end
     if mine and (not other or mine <= other) then
       rule.head = rule.head or #costs + 1
       costs[#costs + 1], i = cost_of(waiting[i]), i + 2
@@ -228,9 +224,9 @@ local function count_ahead(rule)
   local many = rule.waiting + rule.turns_ahead
   local cost = cost_of(rule.waiting > 0 and rule.front or rule.turn_front)
   if rule.mixed then
-    local line_from, turns_from
-    rule.costs, rule.ahead, line_from, turns_from = first_costs(rule)
-    if line_from or turns_from then rule.ahead = rule.ahead + at_most(rule, line_from, turns_from) end
+    local behind
+    rule.costs, rule.ahead, behind = first_costs(rule)
+    if behind then rule.ahead = rule.ahead + permits(rule, rule.waiting, rule.turns_ahead, behind) end
   else
     rule.ahead = many * cost
     if rule.kind.copy and (cost > 1 or rule.want > 1) then
