@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"slices"
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
@@ -131,11 +132,20 @@ func refund(l *numbers, s state, at, cost, worth, a int64) (changed bool) {
 	return true
 }
 
-// replay is the state of a key on which these were granted. A log keeps all of
-// them: were it cut to what the new limit looks at, a refund would make holes.
+// carriedMore is how many permits a log takes over beyond twice what its limit holds.
+const carriedMore = 2000
+
+// replay is the state of a key on which these were granted. A log keeps more of
+// them than the new limit looks at, for a refund would make holes otherwise. It does not keep all: a limit
+// in bytes may have granted 2^40.
 func replay(l *numbers, grants []grant) state {
 	s := fresh(l)
 	if log, ok := s.(*sliding); ok {
+		left := 2*l.n + carriedMore
+		for i, g := range slices.Backward(grants) {
+			grants[i].many = min(g.many, left)
+			left -= grants[i].many
+		}
 		for _, g := range grants {
 			log.spend(len(log.ring)+int(g.many), g.at, int(g.many))
 		}

@@ -331,6 +331,39 @@ func TestTwinForgetsMixedCosts(t *testing.T) {
 	ask(luascripts.GrantOrBook, "e", 2, luascripts.Booked, 181*time.Second) // all costs are the same
 }
 
+// TestTwinChangesFromManyPermits: a log takes over no more of a limit in bytes than it may need, and what it tells
+// the kind after it is the same.
+func TestTwinChangesFromManyPermits(t *testing.T) {
+	t.Parallel()
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true)
+	m.SetTime(start)
+	t.Cleanup(m.Close)
+	rdb := redis.NewClient(redistest.MiniOptions(m))
+	t.Cleanup(func() { _ = rdb.Close() })
+	store := memory.New(func() time.Time { return start })
+	for version, n := range []luascripts.Numbers{
+		{Kind: luascripts.Fixed, Permits: 1 << 40, Window: time.Minute},
+		{Kind: luascripts.Sliding, Permits: 2, Window: time.Minute},
+		{Kind: luascripts.WarmUp, Permits: 7, Window: time.Second, Warm: time.Minute, ColdMilli: 10_000},
+	} {
+		n.Version = int64(version)
+		cost := 1
+		if version == 0 {
+			cost = 1 << 40
+		}
+		a := luascripts.AcquireArgs{
+			Rules: []luascripts.RuleCall{{LimitKeys: luascripts.NewLimitKeys("hw", "rule", "id"), Numbers: n, Cost: cost}},
+			Token: uint64(version + 1), Job: "a", Mode: luascripts.GrantOrBook, Inline: 24 * time.Hour, MaxWait: -1,
+		}
+		got, err := luascripts.Acquire(t.Context(), rdb, a)
+		if memo := store.Acquire(a); err != nil || got.Status != luascripts.Granted || memo.Status != got.Status || !memo.At.Equal(got.At) {
+			t.Fatalf("under %+v: status %d at %v, %v in Redis, %d at %v in memory, want it granted at one instant",
+				n, got.Status, got.At.Sub(start), err, memo.Status, memo.At.Sub(start))
+		}
+	}
+}
+
 // TestTwinRefundOfWhatWasWrittenOver: a refund that finds nothing to take out
 // writes nothing, so the ledger stays one of the limit that it was written under.
 func TestTwinRefundOfWhatWasWrittenOver(t *testing.T) {
