@@ -58,7 +58,7 @@ func (s *sliding) spend(n int, at int64, many int) {
 		s.head = len(s.ring) - 1
 		many -= grow
 	}
-	for range many {
+	for range min(many, len(s.ring)) { // more would write over itself
 		s.head = (s.head + 1) % len(s.ring)
 		s.ring[s.head] = at
 	}

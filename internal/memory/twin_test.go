@@ -364,6 +364,39 @@ func TestTwinChangesFromManyPermits(t *testing.T) {
 	}
 }
 
+// TestTwinChargesManyPermits: a log takes as long for 2^40 permits as for those that it holds.
+func TestTwinChargesManyPermits(t *testing.T) {
+	t.Parallel()
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true)
+	m.SetTime(start)
+	t.Cleanup(m.Close)
+	rdb := redis.NewClient(redistest.MiniOptions(m))
+	t.Cleanup(func() { _ = rdb.Close() })
+	store := memory.New(func() time.Time { return start })
+	rules := func(cost int) []luascripts.RuleCall {
+		return []luascripts.RuleCall{{
+			LimitKeys: luascripts.NewLimitKeys("hw", "rule", "id"),
+			Numbers:   luascripts.Numbers{Kind: luascripts.Sliding, Permits: 3, Window: time.Minute}, Cost: cost,
+		}}
+	}
+	ask := luascripts.AcquireArgs{Rules: rules(1), Token: 1, Job: "a", Mode: luascripts.GrantOrBook, MaxWait: -1}
+	got, err := luascripts.Acquire(t.Context(), rdb, ask)
+	if memo := store.Acquire(ask); err != nil || got.Status != luascripts.Granted || memo.Status != luascripts.Granted {
+		t.Fatalf("status %d, %v in Redis, %d in memory, want %d", got.Status, err, memo.Status, luascripts.Granted)
+	}
+	more := luascripts.AdjustArgs{Rules: rules(1 << 40), Token: 1, Charge: 2}
+	charged, err := luascripts.Adjust(t.Context(), rdb, more)
+	if memo := store.Adjust(more); err != nil || charged.Status != luascripts.Granted || memo.Status != luascripts.Granted {
+		t.Fatalf("adjusted: status %d, %v in Redis, %d in memory, want %d", charged.Status, err, memo.Status, luascripts.Granted)
+	}
+	ask.Token, ask.Job = 3, "b"
+	got, err = luascripts.Acquire(t.Context(), rdb, ask)
+	if memo := store.Acquire(ask); err != nil || !got.At.Equal(start.Add(time.Minute)) || !memo.At.Equal(got.At) {
+		t.Errorf("the next comes at %v, %v in Redis, at %v in memory, want a minute", got.At.Sub(start), err, memo.At.Sub(start))
+	}
+}
+
 // TestTwinRefundOfWhatWasWrittenOver: a refund that finds nothing to take out
 // writes nothing, so the ledger stays one of the limit that it was written under.
 func TestTwinRefundOfWhatWasWrittenOver(t *testing.T) {
