@@ -132,7 +132,7 @@ func refund(l *numbers, s state, at, cost, worth, a int64) (changed bool) {
 	return true
 }
 
-// carriedMore is how many permits a log takes over beyond twice what its limit holds.
+// carriedMore is how many permits a log takes over beyond twice what its limit holds: CHUNK of sliding.lua.
 const carriedMore = 2000
 
 // replay is the state of a key on which these were granted. A log keeps more of

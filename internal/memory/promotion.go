@@ -48,7 +48,7 @@ func (p *ruleCall) offer(promoted []luascripts.Promotion) []luascripts.Promotion
 		if promised, _ := p.line.promised.score(w.member); promised > p.now+offered {
 			p.line.promised.add(w.member, p.now+offered)
 		}
-		promoted = p.tell(promoted, p.now, w.member) // also who was told before: it may not have heard
+		promoted = p.tell(promoted, p.now, w.member) // a job that was told before is told again: the notice may have been lost
 	}
 	return p.tellNext(p.tellAhead(promoted, waiting, free), waiting, free)
 }

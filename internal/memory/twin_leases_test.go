@@ -6,13 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/google/go-cmp/cmp"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
-	"github.com/headwayq/headway/internal/memory"
-	"github.com/headwayq/headway/internal/redistest"
 )
 
 // TestTwinLongLineOfLeases: both tell the same jobs where lines are longer than what
@@ -23,13 +19,8 @@ func TestTwinLongLineOfLeases(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			m := miniredis.NewMiniRedis()
-			m.ClockTTL(true)
-			t.Cleanup(m.Close)
-			rdb := redis.NewClient(redistest.MiniOptions(m))
-			t.Cleanup(func() { _ = rdb.Close() })
+			rdb, store, at := onMini(t)
 			now := start
-			store := memory.New(func() time.Time { return now })
 			random := rand.New(rand.NewPCG(seed, 1))
 			n := []int{1, 4, 33, 60}[seed%4]
 			part := luascripts.RuleCall{
@@ -48,7 +39,7 @@ func TestTwinLongLineOfLeases(t *testing.T) {
 			for token := uint64(1); token < 900; token++ {
 				job := fmt.Sprint(random.IntN(250))
 				now = now.Add([]time.Duration{0, 0, 0, 5 * ms, 5 * ms, 40 * ms, 300 * ms, 3 * time.Second}[min(random.IntN(8), random.IntN(8))])
-				m.SetTime(now)
+				at(now.Sub(start))
 				var next []luascripts.Promotion
 				switch op := random.IntN(10); {
 				case op < 6:

@@ -225,16 +225,27 @@ func (w *twin) lose(r *rule) {
 	w.store.Drop(r.key)
 }
 
-// TestTwinParkedAreKept: a call that parks a job keeps its place for an hour from then on.
-func TestTwinParkedAreKept(t *testing.T) {
-	t.Parallel()
+// onMini are a miniredis and a store in memory with one clock, which `at` sets to an instant after the start.
+func onMini(t *testing.T) (rdb *redis.Client, store *memory.Store, at func(time.Duration)) {
+	t.Helper()
 	m := miniredis.NewMiniRedis()
 	m.ClockTTL(true)
 	t.Cleanup(m.Close)
-	rdb := redis.NewClient(redistest.MiniOptions(m))
+	rdb = redis.NewClient(redistest.MiniOptions(m))
 	t.Cleanup(func() { _ = rdb.Close() })
 	now := start
-	store := memory.New(func() time.Time { return now })
+	at = func(d time.Duration) {
+		now = start.Add(d)
+		m.SetTime(now)
+	}
+	at(0)
+	return rdb, memory.New(func() time.Time { return now }), at
+}
+
+// TestTwinParkedAreKept: a call that parks a job keeps its place for an hour from then on.
+func TestTwinParkedAreKept(t *testing.T) {
+	t.Parallel()
+	rdb, store, at := onMini(t)
 	parts := []luascripts.RuleCall{{
 		LimitKeys: luascripts.NewLimitKeys("hw", "rule", "id"),
 		Numbers:   luascripts.Numbers{Kind: luascripts.Sliding, Permits: 1, Window: time.Minute}, Cost: 1,
@@ -249,16 +260,14 @@ func TestTwinParkedAreKept(t *testing.T) {
 		{0, luascripts.GrantOrBook, "b", luascripts.Booked},
 		{time.Hour, luascripts.Try, "", luascripts.Granted}, // b is an hour late
 	} {
-		now = start.Add(step.at)
-		m.SetTime(now)
+		at(step.at)
 		a := luascripts.AcquireArgs{Rules: parts, Token: uint64(i + 1), Job: step.job, Mode: step.mode, MaxWait: -1}
 		got, err := luascripts.Acquire(t.Context(), rdb, a)
 		if memo := store.Acquire(a); err != nil || got.Status != step.want || memo.Status != step.want {
 			t.Fatalf("step %d: status %d, %v in Redis, %d in memory, want %d", i, got.Status, err, memo.Status, step.want)
 		}
 	}
-	now = start.Add(time.Hour + 10*time.Minute)
-	m.SetTime(now)
+	at(time.Hour + 10*time.Minute)
 	place := luascripts.RefreshArgs{Rules: parts, Job: "b"}
 	got := luascripts.Refresh(t.Context(), rdb, []luascripts.RefreshArgs{place})[0]
 	if memo := store.Refresh(place); got.Err != nil || got.Status != luascripts.Booked || memo.Status != luascripts.Booked {
@@ -270,13 +279,7 @@ func TestTwinParkedAreKept(t *testing.T) {
 // of a job that was postponed on a young line, whose ticket is below 0.
 func TestTwinForgetsMixedCosts(t *testing.T) {
 	t.Parallel()
-	m := miniredis.NewMiniRedis()
-	m.ClockTTL(true)
-	t.Cleanup(m.Close)
-	rdb := redis.NewClient(redistest.MiniOptions(m))
-	t.Cleanup(func() { _ = rdb.Close() })
-	now := start
-	store := memory.New(func() time.Time { return now })
+	rdb, store, at := onMini(t)
 	rules := func(cost int) []luascripts.RuleCall {
 		return []luascripts.RuleCall{{
 			LimitKeys: luascripts.NewLimitKeys("hw", "rule", "id"),
@@ -284,15 +287,15 @@ func TestTwinForgetsMixedCosts(t *testing.T) {
 		}}
 	}
 	token := uint64(0)
-	ask := func(mode luascripts.Mode, job string, cost int, want luascripts.Status, at time.Duration) {
+	ask := func(mode luascripts.Mode, job string, cost int, want luascripts.Status, goes time.Duration) {
 		t.Helper()
 		token++
 		a := luascripts.AcquireArgs{Rules: rules(cost), Token: token, Job: job, Mode: mode, MaxWait: -1}
 		got, err := luascripts.Acquire(t.Context(), rdb, a)
 		memo := store.Acquire(a)
-		if err != nil || got.Status != want || !got.At.Equal(start.Add(at)) || memo.Status != want || !memo.At.Equal(got.At) {
+		if err != nil || got.Status != want || !got.At.Equal(start.Add(goes)) || memo.Status != want || !memo.At.Equal(got.At) {
 			t.Fatalf("%q: status %d at %v, %v in Redis, %d at %v in memory, want %d at %v",
-				job, got.Status, got.At.Sub(start), err, memo.Status, memo.At.Sub(start), want, at)
+				job, got.Status, got.At.Sub(start), err, memo.Status, memo.At.Sub(start), want, goes)
 		}
 	}
 	do := func(in luascripts.CloseArgs) {
@@ -310,11 +313,6 @@ func TestTwinForgetsMixedCosts(t *testing.T) {
 		}
 		store.Cancel(in)
 	}
-	at := func(d time.Duration) {
-		now = start.Add(d)
-		m.SetTime(now)
-	}
-	at(0)
 	ask(luascripts.Try, "", 3, luascripts.Granted, 0)
 	ask(luascripts.GrantOrBook, "b", 1, luascripts.Booked, time.Minute)
 	do(luascripts.CloseArgs{Rules: rules(2), Job: "c", For: time.Minute})
@@ -335,13 +333,7 @@ func TestTwinForgetsMixedCosts(t *testing.T) {
 // the kind after it is the same.
 func TestTwinChangesFromManyPermits(t *testing.T) {
 	t.Parallel()
-	m := miniredis.NewMiniRedis()
-	m.ClockTTL(true)
-	m.SetTime(start)
-	t.Cleanup(m.Close)
-	rdb := redis.NewClient(redistest.MiniOptions(m))
-	t.Cleanup(func() { _ = rdb.Close() })
-	store := memory.New(func() time.Time { return start })
+	rdb, store, _ := onMini(t)
 	for version, n := range []luascripts.Numbers{
 		{Kind: luascripts.Fixed, Permits: 1 << 40, Window: time.Minute},
 		{Kind: luascripts.Sliding, Permits: 2, Window: time.Minute},
@@ -367,13 +359,7 @@ func TestTwinChangesFromManyPermits(t *testing.T) {
 // TestTwinChargesManyPermits: a log takes as long for 2^40 permits as for those that it holds.
 func TestTwinChargesManyPermits(t *testing.T) {
 	t.Parallel()
-	m := miniredis.NewMiniRedis()
-	m.ClockTTL(true)
-	m.SetTime(start)
-	t.Cleanup(m.Close)
-	rdb := redis.NewClient(redistest.MiniOptions(m))
-	t.Cleanup(func() { _ = rdb.Close() })
-	store := memory.New(func() time.Time { return start })
+	rdb, store, _ := onMini(t)
 	rules := func(cost int) []luascripts.RuleCall {
 		return []luascripts.RuleCall{{
 			LimitKeys: luascripts.NewLimitKeys("hw", "rule", "id"),

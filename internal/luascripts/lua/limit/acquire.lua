@@ -136,7 +136,8 @@ local function last_alike(forms, keys, k, i)
 end
 
 -- repeats: ledgers of grants that were made before; opened: ledgers by their keys; lines: `some` says that a line of the script
--- may have somebody, and lines[key] of one line whether it has, nil when it was not looked at yet; dirty: ledgers to write; fresh: no call has a ledger or tokens, but for those of granted
+-- may have somebody, and lines[key] of one line whether it has, nil when it was not looked at yet; dirty: ledgers to write; fresh: no
+-- call has a ledger or tokens, but for those of granted
 local function new_script(now)
   return {
     now = now, repeats = nil, opened = nil, lines = nil, no_tokens = false, askers = nil, dirty = {}, wrote = false, names = {},

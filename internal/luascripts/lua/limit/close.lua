@@ -8,12 +8,12 @@
 -- returns  {status, part, now_us, until_us, version, promotions}, integers; see with_promotions in line.lua
 --          status 1 done, 5 to 8 see ledger.lua, the version is that of 7; part is the one that can't be read
 --
--- Who is postponed goes first once the key is open: behind those who were postponed
+-- A job that is postponed goes first once the key is open: behind the jobs that were postponed
 -- before it in the same closing, and before all others. Their tickets count up by 1.
 -- In `line`, PROMISED and PARK higher than they are:
 --
 --   SINCE       from when on the key is closed
---   LAST, IN    the ticket of the one who was postponed last, and since when that closing was
+--   LAST, IN    the ticket of the job that was postponed last, and when that closing began
 --   SQUEEZED    what those cost, in steps, who stand between two whole ROOMs
 
 local clock = require("lib/clock")
@@ -38,7 +38,7 @@ return function(keys, args)
   if failed then return { failed, which, now, 0, newer, 0 } end
   local shut, until_us, promoted = rules[closes], 0, {}
 
-  -- postpone gives me the ticket behind the last who was postponed since then; were they
+  -- postpone gives me the ticket behind the job that was postponed last in this closing; were they
   -- so many that there is no room left, that of the last
   local function postpone(rule, since)
     local ticket = first_ticket(rule)

@@ -40,7 +40,7 @@ local function gate(text)
   function gate.spread(opening, rule, at, now)
     local member = int(at)
     local before = tonumber(redis.call("ZSCORE", opening, member) or "-1")
-    if before < 0 then -- the first who waits for an opening clears old ones: a busy rule would keep all
+    if before < 0 then -- the first job that waits for an opening clears old openings: otherwise a busy rule would keep all
       before = 0
       for _, m in ipairs(redis.call("ZRANGE", opening, 0, 19)) do
         if tonumber(m) + KEPT < now then redis.call("ZREM", opening, m) end

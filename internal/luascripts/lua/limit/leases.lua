@@ -150,7 +150,7 @@ return {
     if most > 0 then
       for _, m in ipairs(redis.call("ZRANGE", rule.line, rule.first_rank, rule.first_rank + most - 1)) do
         if (promised(rule, m) or 0) > now + OFFERED then redis.call("ZADD", rule.line, int(now + OFFERED + PROMISED), "@" .. m) end
-        tell(rule, now, m, promoted) -- also who was told before: it may not have heard
+        tell(rule, now, m, promoted) -- a job that was told before is told again: the notice may have been lost
       end
     end
     ledger.live = live_leases(ledger, now)

@@ -9,7 +9,7 @@ local PARKED_FOR, MIXED, PARK, PARKED, ROOM, PROMISED, at_rank, cost_of, is_park
   line.PARKED_FOR, line.MIXED, line.PARK, line.PARKED, line.ROOM, line.PROMISED, line.at_rank, line.cost_of, line.is_parked, line.normal
 local is_squeezed, line_ends, squeeze, steps = line.is_squeezed, line.line_ends, line.squeeze, line.steps
 
--- mix notes that costs differ, when mine is not that of the first who waits, or of the first turn
+-- mix notes that costs differ, when my cost is not that of the first job that waits, or of the first turn
 local function mix(rule)
   if rule.nobody then return end
   local m

@@ -25,7 +25,7 @@ local write = ledger.write
 
 local call, byte, sub = redis.call, string.byte, string.sub
 local BILLS = 4503599627370496
-local STRETCH = -6 -- a tenth of a second, an instant but for five digits: the life of the set is renewed once in each, and is a tenth of a second longer than needed
+local STRETCH = -6 -- an instant but for five digits, a tenth of a second. The set gets a new life once in each, and lives so much longer than it must
 local NOBODY = "\0\0\0\0\0\0\0\0"
 
 -- held_at is the instant of the token's grant, a negative number when the token

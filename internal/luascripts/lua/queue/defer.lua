@@ -12,7 +12,7 @@
 -- ARGV[3]  at_us      instant at which to wake it, see instant in deferred.lua
 -- ARGV[4]  wait_us    from now to the instant: so much longer its unique lock lives
 -- ARGV[5]  record     what it waits for, see WaitRecord.Text in internal/luascripts/booking.go
--- ARGV[6]  postponed    1: its provider postponed it, which is counted in the task's hash
+-- ARGV[6]  postponed  1: its provider postponed it, which is counted in the task's hash
 -- ARGV[7]  pool       4 bytes, who comes first to wake it; zeros for all at once
 -- ARGV[8]  why        2 bytes, see deferred.lua
 -- returns  status OK, or the error NOT FOUND, as asynq's own scripts answer, when it is not active
