@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // textJoins are the only lines that join with "..": each joins text, and no
@@ -70,6 +71,19 @@ func TestNumbersBecomeTextByFormat(t *testing.T) {
 		}
 		if n := strings.Count(body, "clock()"); n > 1 {
 			t.Errorf("%s asks for the time %d times, want once", name, n)
+		}
+	}
+}
+
+// The linter, which holds Go to lines of 160 characters, reads no Lua.
+func TestLinesAreShort(t *testing.T) {
+	t.Parallel()
+	const most = 160
+	for _, name := range moduleNames() {
+		for i, line := range strings.Split(modules()[name].raw, "\n") {
+			if n := utf8.RuneCountInString(line); n > most {
+				t.Errorf("%s:%d has %d characters, want at most %d", name, i+1, n, most)
+			}
 		}
 	}
 }
