@@ -5,10 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -86,7 +84,9 @@ func Acquire(ctx context.Context, c redis.Scripter, a AcquireArgs) (AcquireReply
 	call := Call{AcquireArgs: a}
 	r, said := sendAcquire(ctx, c, []*Call{&call})
 	call.read(&r, r.time())
-	call.heed(said)
+	if call.Durable.Replicas > 0 {
+		call.heed(said)
+	}
 	return call.AcquireReply, call.Err
 }
 
@@ -115,7 +115,9 @@ func readMany(calls []*Call, r *reply, said *confirmation) error {
 		if call.Err == nil && call.Status == askAlone {
 			call.Err = ErrRetrySingly
 		}
-		call.heed(said)
+		if call.Durable.Replicas > 0 {
+			call.heed(said)
+		}
 	}
 	return nil
 }
@@ -152,23 +154,25 @@ func (a *AcquireArgs) form() string {
 	return string(appendRules(b, a.Rules))
 }
 
-// acquireCommand is the call of acquire.lua. What it points to is its own: a call may
+// acquireCommand is the call of acquire.lua. It shares no memory with the calls: these may
 // be used again while a hook still has the command.
 func acquireCommand(calls []*Call) command {
-	keys, size := 0, 0
 	var confirm *confirmation
 	holds := false
+	keys := make([]string, 0, 3*len(calls))
 	for _, c := range calls {
-		confirm, holds = confirm.strictest(c.Durable), holds || c.Hold
-		keys += c.keys()
-		size += 1 + tokenLen + len(c.Job)
+		if c.Durable.Replicas > 0 {
+			confirm = confirm.strictest(c.Durable)
+		}
+		holds = holds || c.Hold
+		keys = c.appendKeys(keys)
 	}
-	texts := make([]arg, 0, keys+len(calls))
-	for _, c := range calls {
-		texts = c.appendKeys(texts)
+	args := make([]any, firstKey, firstKey+len(keys)+len(calls)+2)
+	args[0], args[1], args[2] = "fcall", acquireScript.function(), len(keys)
+	for _, key := range keys {
+		args = append(args, key)
 	}
-	var text strings.Builder // of all calls
-	text.Grow(size)
+	args = append(args, len(calls))
 	forms := make([]*callForm, 0, 4)
 	for _, c := range calls {
 		of := c.Forms.of(&c.AcquireArgs)
@@ -177,64 +181,48 @@ func acquireCommand(calls []*Call) command {
 			n = len(forms)
 			forms = append(forms, of)
 		}
-		from := text.Len()
-		c.write(&text, byte(n+1))
-		texts = append(texts, arg(text.String()[from:]))
+		args = append(args, c.text(n+1))
 	}
-
-	args := make([]any, firstKey, firstKey+len(texts)+1+len(forms))
-	args[0], args[1], args[2] = "fcall", acquireScript.function(), keys
-	for i := range texts {
-		if i == keys {
-			args = append(args, len(calls))
-		}
-		args = append(args, &texts[i])
-	}
-	args[firstKey] = string(texts[0]) // hooks look there for the key of any command
 	for _, f := range forms {
-		args = append(args, &f.text)
+		args = append(args, f.text)
 	}
 	for _, c := range calls {
 		for _, k := range c.Known {
 			args = append(args, k.Version, k.Closing)
 		}
 	}
-	return command{acquireScript, args, keys, confirm, holds}
+	return command{acquireScript, args, len(keys), confirm, holds}
 }
 
-// keys is how many keys a call has.
-func (a *AcquireArgs) keys() int {
-	n := 3 * len(a.Rules)
-	if a.Policy != "" {
-		n += len(a.Rules)
+func appendPartKeys(keys []string, parts []RuleCall, policy string) []string {
+	for i := range parts {
+		p := &parts[i]
+		keys = append(keys, p.ledger, p.tokens, p.line)
 	}
-	if !a.Gate.isZero() {
-		n++
-	}
-	return n + 2*len(a.Known)
-}
-
-func (a *AcquireArgs) appendKeys(keys []arg) []arg {
-	keys = appendPartKeys(keys, a.Rules, a.Policy)
-	if !a.Gate.isZero() {
-		keys = append(keys, arg(widest(a.Rules).opening()))
-	}
-	for _, k := range a.Known {
-		keys = append(keys, arg(StoredLimitKey(k.Prefix, k.Rule)), arg(closingKey(k.Prefix, k.Rule)))
+	if policy != "" {
+		for i := range parts {
+			keys = append(keys, parts[i].turns(policy))
+		}
 	}
 	return keys
 }
 
-// tokenLen is how many bytes a token has.
-const tokenLen = 8
+func (a *AcquireArgs) appendKeys(keys []string) []string {
+	keys = appendPartKeys(keys, a.Rules, a.Policy)
+	if !a.Gate.isZero() {
+		keys = append(keys, widest(a.Rules).opening())
+	}
+	for _, k := range a.Known {
+		keys = append(keys, StoredLimitKey(k.Prefix, k.Rule), closingKey(k.Prefix, k.Rule))
+	}
+	return keys
+}
 
-// write writes what one call differs in from others of its form.
-func (a *AcquireArgs) write(to *strings.Builder, form byte) {
-	var token [tokenLen]byte
-	binary.BigEndian.PutUint64(token[:], a.Token)
-	to.WriteByte(form)
-	to.Write(token[:])
-	to.WriteString(a.Job)
+// text is what one call differs in from others of its form: the number of the form, the token, the job.
+func (a *AcquireArgs) text(form int) string {
+	b := make([]byte, 0, 1+8+len(a.Job))
+	b = binary.BigEndian.AppendUint64(append(b, byte(form)), a.Token)
+	return string(append(b, a.Job...))
 }
 
 // What an integer means in place of a call's answer; another one is since when the
@@ -310,26 +298,24 @@ type CallForms struct {
 
 // callForm is the text of what calls of one form share, and a call that has it.
 type callForm struct {
-	text arg
+	text string
 	call AcquireArgs
 }
 
 // of is the form of a call.
 func (f *CallForms) of(a *AcquireArgs) *callForm {
 	if f == nil || a.MaxWait > 0 || !a.Gate.isZero() { // those are seldom the same twice
-		return &callForm{text: arg(a.form())}
+		return &callForm{text: a.form()}
 	}
 	last := &f.last[a.Mode]
 	old := last.Load()
 	if old != nil && alike(&old.call, a) {
 		return old
 	}
-	fresh := &callForm{text: arg(a.form())}
-	if old == nil || rand.N(16) == 0 { // rarely: calls may take turns, or differ each time
-		fresh.call = *a
-		fresh.call.Job, fresh.call.Token, fresh.call.Known, fresh.call.Rules = "", 0, nil, slices.Clone(a.Rules)
-		last.Store(fresh)
-	}
+	fresh := &callForm{text: a.form()}
+	fresh.call = *a
+	fresh.call.Job, fresh.call.Token, fresh.call.Known, fresh.call.Rules = "", 0, nil, slices.Clone(a.Rules)
+	last.Store(fresh)
 	return fresh
 }
 

@@ -64,15 +64,3 @@ func TestCommandIsTheSameForEveryClient(t *testing.T) {
 		t.Errorf("the script is asked\n%q\nwant what the function is asked\n%q", script, function)
 	}
 }
-
-// What many calls take is taken for all of them.
-func TestCommandTakesLittleMemory(t *testing.T) { // alone: it counts what all take
-	var forms CallForms
-	calls := make([]*Call, 40)
-	for i := range calls {
-		calls[i] = &Call{AcquireArgs: AcquireArgs{Rules: sample().Rules[:1], Token: uint64(i + 1), MaxWait: -1, Forms: &forms}}
-	}
-	if n := testing.AllocsPerRun(100, func() { acquireCommand(calls) }); n > 8 {
-		t.Errorf("the command of %d calls takes memory %v times, want at most 8", len(calls), n)
-	}
-}

@@ -94,7 +94,7 @@ func TestFormsAreMadeOnce(t *testing.T) {
 	if f.of(&b) != first {
 		t.Error("a call of the same form has another")
 	}
-	if f.of(&b).text != arg(b.form()) {
+	if f.of(&b).text != b.form() {
 		t.Errorf("the form is %q, want %q", f.of(&b).text, b.form())
 	}
 }

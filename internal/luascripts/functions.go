@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 	"weak"
 
 	"github.com/redis/go-redis/v9"
@@ -126,18 +125,6 @@ func noFunctions(text string) bool {
 		strings.HasPrefix(lower, "noperm") && (strings.Contains(lower, "'fcall") || strings.Contains(lower, "'function"))
 }
 
-// arg is a text among the arguments of a command. go-redis takes each as an interface,
-// for which a string needs memory of its own and a pointer none: those of all texts of
-// a command point into one slice. Hooks that print a command print the text.
-type arg string
-
-func (a *arg) String() string { return string(*a) }
-
-// MarshalBinary is what go-redis writes: it copies the bytes at once.
-func (a *arg) MarshalBinary() ([]byte, error) {
-	return unsafe.Slice(unsafe.StringData(string(*a)), len(*a)), nil // #nosec G103: nobody writes to them
-}
-
 // command is a call of a script as Redis gets it: FCALL, the function, how many keys, the
 // keys, the arguments.
 type command struct {
@@ -188,9 +175,6 @@ const firstKey = 3
 func (c *command) split() (keys []string, args []any) {
 	keys, args = make([]string, 0, c.keys), make([]any, 0, len(c.args)-firstKey-c.keys)
 	for i, v := range c.args[firstKey:] {
-		if a, ok := v.(*arg); ok {
-			v = string(*a)
-		}
 		if key, ok := v.(string); ok && i < c.keys {
 			keys = append(keys, key)
 			continue

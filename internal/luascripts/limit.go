@@ -190,19 +190,6 @@ func partKeys(parts []RuleCall, policy string) []string {
 	return appendPartKeys(make([]string, 0, 5*len(parts)+1), parts, policy)
 }
 
-func appendPartKeys[K ~string](keys []K, parts []RuleCall, policy string) []K {
-	for i := range parts {
-		p := &parts[i]
-		keys = append(keys, K(p.ledger), K(p.tokens), K(p.line))
-	}
-	if policy != "" {
-		for i := range parts {
-			keys = append(keys, K(parts[i].turns(policy)))
-		}
-	}
-	return keys
-}
-
 // rulesText is the rules of a call as a script reads them, see rulecall.lua.
 func rulesText(rules []RuleCall) string { return string(appendRules(make([]byte, 0, 192), rules)) }
 

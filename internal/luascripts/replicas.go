@@ -40,9 +40,6 @@ type confirmation struct {
 
 // strictest is a confirmation that will do for two calls.
 func (c *confirmation) strictest(d Durability) *confirmation {
-	if d.Replicas == 0 {
-		return c
-	}
 	if c == nil {
 		c = &confirmation{}
 	}
@@ -91,7 +88,7 @@ func (c *command) pipelineOf(ctx context.Context, to redis.Scripter) (redis.Pipe
 
 // heed fails a grant that too few replicas have.
 func (c *Call) heed(said *confirmation) {
-	if c.Durable.Replicas == 0 || c.Err != nil || c.Status != Granted || said.err == nil && said.got >= int64(c.Durable.Replicas) {
+	if c.Err != nil || c.Status != Granted || said.err == nil && said.got >= int64(c.Durable.Replicas) {
 		return
 	}
 	e := &NotReplicatedError{Want: c.Durable.Replicas, Got: int(said.got)}
