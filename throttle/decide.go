@@ -80,7 +80,10 @@ func (a *acquisition) ask(ctx context.Context, t *storeCall) error {
 	a.fill(c)
 	for again := true; again; {
 		around := t.begin()
-		c.Gate, c.Known = gateAround(a.r.Gates, around), t.inCall.asked()
+		if len(a.r.Gates) > 0 {
+			c.Gate = gateAround(a.r.Gates, around)
+		}
+		c.Known = t.inCall.asked()
 		if rule, err := a.p.rules.setFittingLimits(c.Rules, t.limits, around); err != nil {
 			if t.inCall == nil {
 				a.d.Rule = rule
@@ -125,8 +128,8 @@ func freeCall(c *luascripts.Call) {
 	calls.Put(c)
 }
 
-// fill prepares c to ask for the request. Numbers and gates are put in later, when the
-// store's clock is known.
+// fill prepares c to ask for the request, in the memory that its rules have. Numbers and gates are put in later,
+// when the store's clock is known.
 func (a *acquisition) fill(c *luascripts.Call) {
 	p, r := a.p, &a.r
 	longest, inline := time.Duration(-1), p.cfg.InlineWait // -1: any wait; in a request that is 0
@@ -136,8 +139,17 @@ func (a *acquisition) fill(c *luascripts.Call) {
 	if r.notAhead {
 		inline = 0
 	}
+	ruleCalls := c.Rules[:0]
+	for i, l := range p.rules {
+		of := KeyCost{r.Key, r.Cost}
+		if i > 0 {
+			of = r.More[i-1]
+		}
+		ruleCalls = append(ruleCalls, luascripts.RuleCall{LimitKeys: l.names.Of(l.ID(of.Key)), Cost: of.Cost})
+	}
+	p.oneKey.mark(ruleCalls)
 	c.AcquireArgs = luascripts.AcquireArgs{
-		Rules: p.appendCalls(c.Rules[:0], r), Policy: p.name, Token: uint64(r.Token), Job: r.Job,
+		Rules: ruleCalls, Policy: p.name, Token: uint64(r.Token), Job: r.Job,
 		Mode: a.mode, Inline: inline, MaxWait: longest, Tell: r.wantLeft, Hold: p.cfg.HoldAfterFailover,
 		Durable: luascripts.Durability{Replicas: p.cfg.Replicas, Within: p.cfg.ReplicasWithin}, Forms: &p.forms,
 	}
@@ -182,65 +194,6 @@ func (a *acquisition) count(ctx context.Context, err error) {
 		p.decided(a.d, err)
 	}
 	a.tell(ctx, err)
-}
-
-// How much of a gate the scripts get: so much before and after the store's clock.
-const (
-	gateBehind = time.Hour
-	gateAhead  = 10 * day
-)
-
-// gateAround is when all gates are open around an instant.
-func gateAround(gates []gate.InZone, around time.Time) luascripts.Gate {
-	if len(gates) == 0 {
-		return luascripts.Gate{}
-	}
-	g := luascripts.Gate{From: around.Add(-gateBehind), Until: around.Add(gateAhead)}
-	for _, o := range gate.Openings(gates, g.From, g.Until) {
-		if len(g.Open) < openingsMax {
-			g.Open = append(g.Open, luascripts.Opening{Open: o.Open, Close: o.Close})
-		}
-	}
-	if len(g.Open) == openingsMax {
-		g.Until = g.Open[openingsMax-1].Close
-	}
-	return g
-}
-
-// openingsMax bounds the openings that a script gets.
-const openingsMax = 64
-
-// openedAt is the first instant, not before at, at which all gates are open, as
-// far as is known.
-func openedAt(gates []gate.InZone, at time.Time) time.Time {
-	if len(gates) == 0 {
-		return at
-	}
-	for _, o := range gate.Openings(gates, at, at.Add(gateAhead)) {
-		if o.Close.After(at) {
-			if o.Open.After(at) {
-				return o.Open
-			}
-			return at
-		}
-	}
-	return at.Add(gateAhead)
-}
-
-// closedGate names the gate that holds a job back until an instant: one that is closed
-// now, or right before that instant.
-func closedGate(gates []gate.InZone, now, until time.Time) string {
-	if rule, closed := gate.FirstClosed(gates, now); closed {
-		return rule
-	}
-	for _, o := range gate.Openings(gates, now, until.Add(time.Microsecond)) {
-		if o.Open.After(now) && !until.Before(o.Open) && until.Before(o.Close) {
-			if rule, closed := gate.FirstClosed(gates, o.Open.Add(-time.Microsecond)); closed {
-				return rule
-			}
-		}
-	}
-	return gates[0].Rule
 }
 
 // storeCall is one call of a store, with the limits that it is sent with. It is sent again while the
@@ -368,6 +321,122 @@ func (t *storeCall) lookSeparately(ctx context.Context, p *Policy, rule int) (er
 	}
 	t.limits, err = p.activeLimits(ctx, t.keys)
 	return err
+}
+
+// lookInCall is what a decision takes for in force without a look. Redis compares it with what
+// is stored, and decides only when both are the same. So a call that comes rarely is one round trip.
+type lookInCall struct {
+	rules ruleSet
+	known []*knownLimit // by rule
+	looks []*look       // by rule; nil where none is due, or another caller looks: these are compared, too
+}
+
+// lookInCall begins a look at those limits that are due, nil when none is. While another caller looks
+// it waits for that, if what is known is too old to go by, so that those who come at once are one
+// batch afterwards.
+func (rs ruleSet) lookInCall(ctx context.Context) (*lookInCall, error) {
+	due, other := rs.dueLooks()
+	for ; other != nil; due, other = rs.dueLooks() {
+		select {
+		case <-other.over:
+			if other.err != nil && !other.abandoned {
+				return nil, other.err
+			}
+		case <-ctx.Done():
+			return nil, rs[0].fault(ctx, "limit", 0, ctx.Err())
+		}
+	}
+	if !due {
+		return nil, nil
+	}
+	a := &lookInCall{rs, make([]*knownLimit, len(rs)), make([]*look, len(rs))}
+	for i, l := range rs {
+		f := &l.remembered
+		f.mu.Lock()
+		a.known[i] = f.last.Load()
+		if a.known[i] == nil {
+			a.known[i] = &knownLimit{limit: l.limit}
+		}
+		if f.look == nil && !f.fresh(a.known[i]) {
+			f.look = &look{over: make(chan struct{})}
+			a.looks[i] = f.look
+		}
+		f.mu.Unlock()
+	}
+	return a, nil
+}
+
+// dueLooks says whether a look is due that nobody has begun, or otherwise for whose look to wait
+// first. Neither when what a rule goes by can't be read: then it is read again before.
+func (rs ruleSet) dueLooks() (due bool, other *look) {
+	for _, l := range rs {
+		f := &l.remembered
+		k := f.last.Load()
+		if k != nil && k.err != nil {
+			return false, nil // it has to be read again
+		}
+		if f.fresh(k) {
+			continue
+		}
+		f.mu.Lock()
+		looks := f.look
+		f.mu.Unlock()
+		switch {
+		case looks == nil:
+			due = true
+		case k == nil || k.age() >= limitTrust:
+			return false, looks
+		}
+	}
+	return due, nil
+}
+
+func (a *lookInCall) limits() []activeLimit {
+	limits := make([]activeLimit, len(a.rules))
+	for i, l := range a.rules {
+		limits[i] = l.remembered.active(a.known[i])
+	}
+	return limits
+}
+
+// asked is what Redis is to compare; nothing when a is nil.
+func (a *lookInCall) asked() []luascripts.KnownLimit {
+	if a == nil {
+		return nil
+	}
+	asked := make([]luascripts.KnownLimit, len(a.rules))
+	for i, l := range a.rules {
+		asked[i] = luascripts.KnownLimit{Prefix: l.cfg.Prefix, Rule: l.rule, Version: a.known[i].version, Closing: a.known[i].closing}
+	}
+	return asked
+}
+
+// end ends the look, of which every way out of the decision must make sure: others wait for it.
+// Without an error the known limits were in force after began. They count, unless another call has
+// learned others meanwhile. When Redis did not answer, all callers that wait for the look fail at
+// once, and do not try one after the other.
+func (a *lookInCall) end(ctx context.Context, began time.Time, err error) {
+	if a == nil {
+		return
+	}
+	for i, mine := range a.looks {
+		if mine == nil {
+			continue
+		}
+		f := &a.rules[i].remembered
+		if last := f.last.Load(); err == nil && (last == nil || last == a.known[i]) {
+			k := *a.known[i]
+			k.began, k.done = began, time.Now()
+			f.learn(&k)
+		}
+		f.mu.Lock()
+		if u, ok := errors.AsType[*unavailableError](err); ok && !u.answered {
+			mine.err, mine.abandoned = err, ctx.Err() != nil
+		}
+		f.look = nil
+		close(mine.over)
+		f.mu.Unlock()
+	}
 }
 
 // newStoreCallBy begins a call by given limits, which stay what they are.

@@ -281,17 +281,3 @@ func (p *Policy) calls(ids []string, r Request) []luascripts.RuleCall {
 	p.oneKey.mark(calls)
 	return calls
 }
-
-// appendCalls is [Policy.calls] for the keys in r, into memory that is there already.
-func (p *Policy) appendCalls(calls []luascripts.RuleCall, r *Request) []luascripts.RuleCall {
-	w := KeyCost{r.Key, r.Cost}
-	from := len(calls)
-	for i, l := range p.rules {
-		if i > 0 {
-			w = r.More[i-1]
-		}
-		calls = append(calls, luascripts.RuleCall{LimitKeys: l.names.Of(l.ID(w.Key)), Cost: w.Cost})
-	}
-	p.oneKey.mark(calls[from:])
-	return calls
-}

@@ -106,6 +106,65 @@ func checkGates(gates []gate.InZone) error {
 	return errors.Join(errs...)
 }
 
+// How much of a gate the scripts get: so much before and after the store's clock.
+const (
+	gateBehind = time.Hour
+	gateAhead  = 10 * day
+)
+
+// gateAround is when all gates are open around an instant.
+func gateAround(gates []gate.InZone, around time.Time) luascripts.Gate {
+	if len(gates) == 0 {
+		return luascripts.Gate{}
+	}
+	g := luascripts.Gate{From: around.Add(-gateBehind), Until: around.Add(gateAhead)}
+	for _, o := range gate.Openings(gates, g.From, g.Until) {
+		if len(g.Open) < openingsMax {
+			g.Open = append(g.Open, luascripts.Opening{Open: o.Open, Close: o.Close})
+		}
+	}
+	if len(g.Open) == openingsMax {
+		g.Until = g.Open[openingsMax-1].Close
+	}
+	return g
+}
+
+// openingsMax bounds the openings that a script gets.
+const openingsMax = 64
+
+// openedAt is the first instant, not before at, at which all gates are open, as
+// far as is known.
+func openedAt(gates []gate.InZone, at time.Time) time.Time {
+	if len(gates) == 0 {
+		return at
+	}
+	for _, o := range gate.Openings(gates, at, at.Add(gateAhead)) {
+		if o.Close.After(at) {
+			if o.Open.After(at) {
+				return o.Open
+			}
+			return at
+		}
+	}
+	return at.Add(gateAhead)
+}
+
+// closedGate names the gate that holds a job back until an instant: one that is closed
+// now, or right before that instant.
+func closedGate(gates []gate.InZone, now, until time.Time) string {
+	if rule, closed := gate.FirstClosed(gates, now); closed {
+		return rule
+	}
+	for _, o := range gate.Openings(gates, now, until.Add(time.Microsecond)) {
+		if o.Open.After(now) && !until.Before(o.Open) && until.Before(o.Close) {
+			if rule, closed := gate.FirstClosed(gates, o.Open.Add(-time.Microsecond)); closed {
+				return rule
+			}
+		}
+	}
+	return gates[0].Rule
+}
+
 // keyCost is what is asked of the rule i.
 func (r *Request) keyCost(i int) KeyCost {
 	if i == 0 {
