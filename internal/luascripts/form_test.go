@@ -72,7 +72,7 @@ func TestFormsTellCallsApart(t *testing.T) {
 		first := sample()
 		var f CallForms
 		for _, a := range []*AcquireArgs{&first, &other, &first, &other} {
-			if got, want := string(f.of(a).text), a.form(); got != want {
+			if got, want := f.of(a).text, a.form(); got != want {
 				t.Errorf("%s: the form is %q, want %q", field, got, want)
 			}
 		}
