@@ -58,7 +58,7 @@ func acceptFiveRules(t *testing.T, tab *table) {
 		every         = 3 * time.Second
 		recovery      = 5 * time.Minute // asynq finds the last victim's tasks after 60 to 120 s
 	)
-	s := newPolicyStage(t, fiveRules("1/2s", "gcra 100/1s burst 20", fmt.Sprintf("concurrent %d lease 2s", slots)), workerSpec{Concurrency: 10})
+	s := newPolicyTestbed(t, fiveRules("1/2s", "gcra 100/1s burst 20", fmt.Sprintf("concurrent %d lease 2s", slots)), workerSpec{Concurrency: 10})
 	s.tenants = 5
 	s.gateway.SetTakes(150 * time.Millisecond)
 	s.enqueue(10*phones, phones)
@@ -132,7 +132,7 @@ func acceptLeases(t *testing.T, tab *table) {
 func acceptGate(t *testing.T, tab *table) {
 	const jobs, rate, burst = 10_000, 100, 20
 	opens := time.Now().UTC().Add(90 * time.Second).Truncate(time.Minute)
-	s := newPolicyStage(t, []string{
+	s := newPolicyTestbed(t, []string{
 		fmt.Sprintf("hours: {gate: %s-%s UTC}", opens.Format("15:04"), opens.Add(12*time.Hour).Format("15:04")),
 		"phone: {limit: 1/60s, key: $.to}",
 		fmt.Sprintf("provider: {limit: gcra %d/1s burst %d, key: =acme}", rate, burst),
@@ -170,7 +170,7 @@ func TestAcceptBatches(t *testing.T) {
 
 func acceptBatch(t *testing.T, tab *table) {
 	const jobs, phones, rate, window = 100_000, 10_000, 2_000, 8_000
-	s := newPolicyStage(t, []string{
+	s := newPolicyTestbed(t, []string{
 		"phone: {limit: 1/2s, key: $.to}",
 		fmt.Sprintf("provider: {limit: %d/1s, key: =acme}", rate),
 	}, workerSpec{Concurrency: 20})

@@ -21,7 +21,7 @@ import (
 func acceptMemory(t *testing.T, tab *table) {
 	const jobs = 10_000
 	for _, phones := range []int{jobs, 1} {
-		s := newStage(t, "1/1h", workerSpec{})
+		s := newTestbed(t, "1/1h", workerSpec{})
 		s.enqueue(jobs+phones, phones) // the first to each phone is granted
 		pool, _ := s.pool(s.rdb)
 		s.eventually(2*time.Minute, "all others are deferred", func() bool { return pool.Stats().Deferred >= jobs })
@@ -43,7 +43,7 @@ func acceptMemory(t *testing.T, tab *table) {
 }
 
 // weigh adds up MEMORY USAGE of all keys, by what they are.
-func (s *stage) weigh() map[string]int64 {
+func (s *testbed) weigh() map[string]int64 {
 	s.Helper()
 	bytes := make(map[string]int64)
 	iter := s.rdb.Scan(s.Context(), 0, "*", 1000).Iterator()

@@ -60,7 +60,7 @@ func acceptParts(t *testing.T, parts []acceptPart) {
 // same queue all the time.
 func acceptOnePhone(t *testing.T, tab *table) {
 	const pace = 200 // other tasks a second
-	s := newStage(t, "1/100ms", workerSpec{Concurrency: 4, Takes: 2 * time.Millisecond})
+	s := newTestbed(t, "1/100ms", workerSpec{Concurrency: 4, Takes: 2 * time.Millisecond})
 	s.crew.start(3)
 	flow := s.startFlow(pace)
 	s.enqueuePaced(600, time.Millisecond)
@@ -118,7 +118,7 @@ type flow struct {
 	err          error
 }
 
-func (s *stage) startFlow(pace int) *flow {
+func (s *testbed) startFlow(pace int) *flow {
 	s.Helper()
 	ctx, cancel := context.WithCancel(s.Context())
 	f := &flow{began: time.Now(), stop: cancel}
@@ -158,7 +158,7 @@ func acceptStorm(t *testing.T, tab *table) {
 		every    = 3 * time.Second
 		recovery = 5 * time.Minute // asynq finds the last victim's tasks after 60 to 120 s
 	)
-	s := newStage(t, "1/5s", workerSpec{Concurrency: 10, Takes: 2 * time.Millisecond}, redistest.AOF())
+	s := newTestbed(t, "1/5s", workerSpec{Concurrency: 10, Takes: 2 * time.Millisecond}, redistest.AOF())
 	began := time.Now()
 	alive := s.crew.start(3)
 	var producers errgroup
@@ -238,9 +238,9 @@ func acceptFrozen(t *testing.T, tab *table) {
 }
 
 // trouble is a fault of Redis while messages flow.
-func trouble(t *testing.T, tab *table, took time.Duration, opts []redistest.Option, fault func(*stage)) {
+func trouble(t *testing.T, tab *table, took time.Duration, opts []redistest.Option, fault func(*testbed)) {
 	t.Helper()
-	s := newStage(t, "1/500ms", workerSpec{Concurrency: 4}, opts...)
+	s := newTestbed(t, "1/500ms", workerSpec{Concurrency: 4}, opts...)
 	s.crew.start(3)
 	s.enqueue(40*30, 40) // 15 s of work
 	s.eventually(20*time.Second, "it is under way", func() bool { return s.gateway.Answered() > 200 })
@@ -268,7 +268,7 @@ func trouble(t *testing.T, tab *table, took time.Duration, opts []redistest.Opti
 
 func acceptAway(t *testing.T, tab *table) {
 	const away = 20 * time.Second
-	trouble(t, tab, away, []redistest.Option{redistest.AOF()}, func(s *stage) {
+	trouble(t, tab, away, []redistest.Option{redistest.AOF()}, func(s *testbed) {
 		s.server.Stop()
 		time.Sleep(away) // the fault lasts so long
 		s.server.StartAgain()
@@ -277,7 +277,7 @@ func acceptAway(t *testing.T, tab *table) {
 
 func acceptFull(t *testing.T, tab *table) {
 	const full = 10 * time.Second
-	trouble(t, tab, full, []redistest.Option{redistest.Arg("maxmemory", "48mb"), redistest.Arg("maxmemory-policy", "noeviction")}, func(s *stage) {
+	trouble(t, tab, full, []redistest.Option{redistest.Arg("maxmemory", "48mb"), redistest.Arg("maxmemory-policy", "noeviction")}, func(s *testbed) {
 		end := time.Now().Add(full)
 		for size, n := 1<<20, 0; time.Now().Before(end); n++ {
 			// what the workers free by ending tasks is filled again
@@ -304,7 +304,7 @@ func acceptFull(t *testing.T, tab *table) {
 
 func acceptFlush(t *testing.T, tab *table) {
 	const flushes = 20
-	trouble(t, tab, 2*time.Second, nil, func(s *stage) {
+	trouble(t, tab, 2*time.Second, nil, func(s *testbed) {
 		for range flushes {
 			if err := s.rdb.ScriptFlush(s.Context()).Err(); err != nil {
 				s.Fatal(err)
@@ -320,7 +320,7 @@ func acceptOutage(t *testing.T, tab *table) {
 		tasks  = 20 // with a rule, and as many without
 		outage = 6 * time.Second
 	)
-	s := newStage(t, "1/1m", workerSpec{Concurrency: 2 * tasks, Takes: 2 * time.Second}, redistest.AOF())
+	s := newTestbed(t, "1/1m", workerSpec{Concurrency: 2 * tasks, Takes: 2 * time.Second}, redistest.AOF())
 	s.crew.start(1)
 	s.enqueue(tasks, tasks)
 	for range tasks {
@@ -401,7 +401,7 @@ func (tab *table) none(t *testing.T, name string, faults []string) {
 }
 
 // faults adds what no test may see.
-func (tab *table) faults(t *testing.T, s *stage) {
+func (tab *table) faults(t *testing.T, s *testbed) {
 	t.Helper()
 	for what, faults := range s.faults() {
 		tab.none(t, what, faults)

@@ -257,7 +257,7 @@ func few(faults []string) string {
 }
 
 // keyed are grants with the key of a rule in the place of the phone.
-func (s *stage) keyed(grants []grant, r queue.Rule) []grant {
+func (s *testbed) keyed(grants []grant, r queue.Rule) []grant {
 	s.Helper()
 	out := make([]grant, len(grants))
 	for i, g := range grants {
@@ -275,7 +275,7 @@ func (s *stage) keyed(grants []grant, r queue.Rule) []grant {
 
 // breachesOf are the breaches of each rate among the rules, by the instants of the
 // grants. How many run at once the gateway counts.
-func (s *stage) breachesOf(grants []grant) map[string][]string {
+func (s *testbed) breachesOf(grants []grant) map[string][]string {
 	s.Helper()
 	faults := make(map[string][]string)
 	for _, r := range s.policy.Rules {
@@ -367,7 +367,7 @@ const (
 // seen in it or are sent, and returns the order in which they joined. A line
 // grows at its end alone, so the looks one after the other give the whole;
 // messages that joined and left between two looks are missing.
-func (s *stage) watchLine(to string, within time.Duration) []string {
+func (s *testbed) watchLine(to string, within time.Duration) []string {
 	s.Helper()
 	var order []string
 	seen := make(map[string]bool)

@@ -15,7 +15,7 @@ import (
 func TestLimitLoweredAtRunTime(t *testing.T) {
 	t.Parallel()
 	const window = 200 * time.Millisecond
-	s := newStage(t, "5/200ms", workerSpec{})
+	s := newTestbed(t, "5/200ms", workerSpec{})
 	s.crew.start(2)
 	s.enqueue(80, 1)
 	s.eventually(30*time.Second, "the old limit is used", func() bool { return s.gateway.Answered() >= 15 })
@@ -49,7 +49,7 @@ func TestLimitLoweredAtRunTime(t *testing.T) {
 // just then.
 func TestLimitRaisedAtRunTime(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, "1/1h", workerSpec{})
+	s := newTestbed(t, "1/1h", workerSpec{})
 	lives := s.crew.start(2)
 	const backlog = 60
 	s.enqueue(backlog+1, 1)
@@ -83,7 +83,7 @@ func TestMovedBookingsDoNotHoldUpTheRest(t *testing.T) {
 	t.Parallel()
 	const phones = 120
 	// so long that each phone has a booking before the first of these comes due
-	s := newStage(t, "1/16s", workerSpec{Concurrency: 1})
+	s := newTestbed(t, "1/16s", workerSpec{Concurrency: 1})
 	_, h := s.pool(s.rdb)
 	s.enqueue(phones, phones)
 	s.eventually(20*time.Second, "each phone had its first message", func() bool { return h.count() == phones })

@@ -100,7 +100,7 @@ func TestLostReplies(t *testing.T) {
 	} {
 		t.Run(tc.name+", granted at once", func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t, "5/1h", workerSpec{})
+			s := newTestbed(t, "5/1h", workerSpec{})
 			proxy, lost := s.lossy(tc.retries)
 			_, h := s.pool(lost)
 			s.enqueue(3, 1)
@@ -119,7 +119,7 @@ func TestLostReplies(t *testing.T) {
 		t.Run(tc.name+", booked and redeemed", func(t *testing.T) {
 			t.Parallel()
 			const n = 3
-			s := newStage(t, "3/4s", workerSpec{})
+			s := newTestbed(t, "3/4s", workerSpec{})
 			proxy, lost := s.lossy(tc.retries)
 			_, h := s.pool(lost)
 			s.enqueue(2*n, 1)
@@ -142,7 +142,7 @@ func TestLostReplies(t *testing.T) {
 
 // lossy returns a client behind a proxy that loses the reply to every other
 // acquire, the first included.
-func (s *stage) lossy(retries int) (*redistest.Proxy, redis.UniversalClient) {
+func (s *testbed) lossy(retries int) (*redistest.Proxy, redis.UniversalClient) {
 	s.Helper()
 	rdb, proxy := redistest.Behind(s, s.server, func(o *redis.Options) { o.MaxRetries = retries })
 	n := 0
@@ -157,7 +157,7 @@ func (s *stage) lossy(retries int) (*redistest.Proxy, redis.UniversalClient) {
 }
 
 // pool runs a pool in this process whose handlers only count.
-func (s *stage) pool(rdb redis.UniversalClient) (*worker.Pool, *starts) {
+func (s *testbed) pool(rdb redis.UniversalClient) (*worker.Pool, *starts) {
 	s.Helper()
 	h := &starts{at: make(map[string]time.Time)}
 	return startPool(s, rdb, h, worker.Config{

@@ -39,7 +39,7 @@ type twoKeysRun struct {
 // run plays a case on so many processes. All messages are there when they start.
 func (c twoKeys) run(t *testing.T, processes int) twoKeysRun {
 	t.Helper()
-	s := newPolicyStage(t, []string{
+	s := newPolicyTestbed(t, []string{
 		"phone: {limit: " + c.phone + ", key: $.to}",
 		"provider: {limit: " + c.provider + ", key: =acme}",
 	}, workerSpec{Concurrency: 8})
@@ -256,7 +256,7 @@ type books struct {
 }
 
 // audit reads the keys when all is done.
-func (s *stage) audit(grants []grant, phones int) books {
+func (s *testbed) audit(grants []grant, phones int) books {
 	s.Helper()
 	b := books{granted: len(grants)}
 	byPhone, byTenant := make(map[string]int), make(map[string]int)
@@ -305,7 +305,7 @@ func (s *stage) audit(grants []grant, phones int) books {
 
 // stray are the keys of ours that nobody would miss: neither a ledger of a day nor
 // the tokens of its attempts.
-func (s *stage) stray() []string {
+func (s *testbed) stray() []string {
 	s.Helper()
 	var out []string
 	iter := s.rdb.Scan(s.Context(), 0, throttleDefaults.Prefix+":*", 1000).Iterator()
@@ -330,7 +330,7 @@ func (s *stage) stray() []string {
 
 // placesOf says that a key holds nothing but places of these messages: their process
 // died between booking and deferring, and asynq will bring them back.
-func (s *stage) placesOf(key string, ids []string) bool {
+func (s *testbed) placesOf(key string, ids []string) bool {
 	s.Helper()
 	members, err := s.rdb.ZRange(s.Context(), key, 0, -1).Result()
 	return err == nil && !slices.ContainsFunc(members, func(m string) bool {
@@ -354,7 +354,7 @@ func (b books) faultsOf(killed int) []string {
 // nothing.
 func TestFiveRulesCrash(t *testing.T) {
 	t.Parallel()
-	s := newPolicyStage(t, fiveRules("1/500ms", "gcra 100/1s burst 20", "concurrent 10 lease 1s"),
+	s := newPolicyTestbed(t, fiveRules("1/500ms", "gcra 100/1s burst 20", "concurrent 10 lease 1s"),
 		workerSpec{Concurrency: 8})
 	s.tenants = 3
 	s.gateway.SetTakes(20 * time.Millisecond)

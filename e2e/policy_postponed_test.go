@@ -20,7 +20,7 @@ type postponedRun struct {
 // phone has had two, its next is answered with 429.
 func playPostponed(t *testing.T, phones, messages int, window, after time.Duration, processes int) postponedRun {
 	t.Helper()
-	s := newPolicyStage(t, []string{
+	s := newPolicyTestbed(t, []string{
 		fmt.Sprintf("phone: {limit: 1/%v, key: $.to}", window),
 		"provider: {limit: gcra 5000/1s burst 1000, key: =acme}",
 	}, workerSpec{Concurrency: 10})
@@ -56,7 +56,7 @@ func playPostponed(t *testing.T, phones, messages int, window, after time.Durati
 // enqueueSpread enqueues the messages of one phone after the other, over so long: the
 // phones then take turns within their window, and no burst of all of them at once
 // measures how fast the machine is.
-func (s *stage) enqueueSpread(phones, messages int, over time.Duration) {
+func (s *testbed) enqueueSpread(phones, messages int, over time.Duration) {
 	s.Helper()
 	begin := time.Now()
 	for i := range phones {
@@ -73,7 +73,7 @@ func (s *stage) enqueueSpread(phones, messages int, over time.Duration) {
 
 // lineOf is the order in which the messages to a phone wait, once all but those that
 // were sent do.
-func (s *stage) lineOf(rule, to string) []string {
+func (s *testbed) lineOf(rule, to string) []string {
 	s.Helper()
 	total := 0
 	for _, p := range s.phones {

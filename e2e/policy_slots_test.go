@@ -42,7 +42,7 @@ type slotsRun struct {
 func playSlots(t *testing.T, peace time.Duration, kills int) slotsRun {
 	t.Helper()
 	const between = 2 * slotLease
-	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent %d lease %v, key: =acme}", slots, slotLease)},
+	s := newPolicyTestbed(t, []string{fmt.Sprintf("slots: {limit: concurrent %d lease %v, key: =acme}", slots, slotLease)},
 		workerSpec{Concurrency: slots})
 	s.gateway.SetTakes(slotJob)
 	all := peace + time.Second + time.Duration(kills)*between + time.Second
@@ -131,7 +131,7 @@ func atWork(arrivals []e2e.Arrival, at time.Time) map[int]int {
 }
 
 // leasesUntil are the ends of the leases in Redis that end by then.
-func (s *stage) leasesUntil(end time.Time) []int64 {
+func (s *testbed) leasesUntil(end time.Time) []int64 {
 	s.Helper()
 	all, err := s.rdb.ZRangeByScoreWithScores(s.Context(), "hw:{acme}:slots:tokens",
 		&redis.ZRangeBy{Min: "0", Max: fmt.Sprint(end.UnixMicro())}).Result()
@@ -224,7 +224,7 @@ func TestSlots(t *testing.T) {
 func TestFrozenHolder(t *testing.T) {
 	t.Parallel()
 	const lease = 500 * time.Millisecond
-	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent 2 lease %v, key: =acme}", lease)},
+	s := newPolicyTestbed(t, []string{fmt.Sprintf("slots: {limit: concurrent 2 lease %v, key: =acme}", lease)},
 		workerSpec{Concurrency: 2, Takes: 6 * time.Second})
 	first := s.crew.launch()
 	s.enqueue(2, 2)
@@ -318,7 +318,7 @@ func TestLeasesLeaveNothing(t *testing.T) {
 func TestLastHolderDies(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
-	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent 2 lease %v, key: =acme}", lease)}, workerSpec{Concurrency: 4})
+	s := newPolicyTestbed(t, []string{fmt.Sprintf("slots: {limit: concurrent 2 lease %v, key: =acme}", lease)}, workerSpec{Concurrency: 4})
 	s.gateway.SetTakes(200 * time.Millisecond)
 	s.enqueue(100, 100)
 	first := s.crew.launch()
@@ -341,7 +341,7 @@ func TestLastHolderDies(t *testing.T) {
 func TestSoleHolderDiesAtWork(t *testing.T) {
 	t.Parallel()
 	const rounds, waiting = 5, 400
-	s := newPolicyStage(t, []string{fmt.Sprintf("slots: {limit: concurrent %d lease %v, key: =acme}", slots, slotLease)},
+	s := newPolicyTestbed(t, []string{fmt.Sprintf("slots: {limit: concurrent %d lease %v, key: =acme}", slots, slotLease)},
 		workerSpec{Concurrency: 2 * slots}) // some are left to hear that they have to wait
 	s.gateway.SetTakes(slotLease / 2) // so long that a slow machine has deferred the others before all are through
 	s.enqueue(8*waiting, 100)

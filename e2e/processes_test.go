@@ -378,7 +378,7 @@ func finishes(args []any) (id string, ok bool) {
 }
 
 // sourceMessages is the source of numbered messages to phones in turns, as
-// [stage.write] writes them; its Args say how many.
+// [testbed.write] writes them; its Args say how many.
 const sourceMessages = "messages"
 
 // feed is a whole process that feeds batches. Each half second it records what memory

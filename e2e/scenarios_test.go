@@ -11,7 +11,7 @@ import (
 // TestOnePhone: a hundred messages to one phone, two processes.
 func TestOnePhone(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, "1/100ms", workerSpec{})
+	s := newTestbed(t, "1/100ms", workerSpec{})
 	s.crew.start(2)
 	s.enqueuePaced(100, 5*time.Millisecond)
 	order := s.watchLine(phone(0), 10*time.Second)
@@ -48,7 +48,7 @@ func TestOnePhone(t *testing.T) {
 func TestFiftyPhones(t *testing.T) {
 	t.Parallel()
 	const phones, rounds = 50, 5
-	s := newStage(t, "1/2s", workerSpec{})
+	s := newTestbed(t, "1/2s", workerSpec{})
 	s.crew.start(2)
 	for round := range rounds {
 		var messages []message
@@ -93,7 +93,7 @@ func TestFiftyPhones(t *testing.T) {
 // TestCrash: one of three processes dies.
 func TestCrash(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, "1/500ms", workerSpec{Takes: 20 * time.Millisecond})
+	s := newTestbed(t, "1/500ms", workerSpec{Takes: 20 * time.Millisecond})
 	started := time.Now()
 	lives := s.crew.start(3)
 	s.enqueue(300, 30)
@@ -121,7 +121,7 @@ func TestCrash(t *testing.T) {
 // TestRedisRestart: Redis goes away and comes back with its data.
 func TestRedisRestart(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, "1/500ms", workerSpec{}, redistest.AOF())
+	s := newTestbed(t, "1/500ms", workerSpec{}, redistest.AOF())
 	s.crew.start(2)
 	s.enqueue(200, 20)
 	s.eventually(20*time.Second, "it is under way", func() bool { return s.gateway.Answered() > 60 })
@@ -159,7 +159,7 @@ func frozen(t *testing.T, d time.Duration) (during, permitted int) {
 		moments = 10
 		moment  = 150 * time.Millisecond
 	)
-	s := newStage(t, "1/100ms", workerSpec{Concurrency: 8})
+	s := newTestbed(t, "1/100ms", workerSpec{Concurrency: 8})
 	lives := s.crew.start(2)
 	perPhone := int((d + 2*moments*moment + 2*time.Second) / s.limit.Window())
 	// one phone after the other over a window, so that at any moment some task
@@ -204,7 +204,7 @@ func frozen(t *testing.T, d time.Duration) (during, permitted int) {
 
 // judge looks for what no test may see: a breach, by the instants of the grants
 // or by the gateway's log, and a handler that began early.
-func (s *stage) judge() {
+func (s *testbed) judge() {
 	s.Helper()
 	for what, faults := range s.faults() {
 		if len(faults) > 0 {
@@ -214,7 +214,7 @@ func (s *stage) judge() {
 }
 
 // faults are what judge looks for.
-func (s *stage) faults() iter.Seq2[string, []string] {
+func (s *testbed) faults() iter.Seq2[string, []string] {
 	all, arrivals, W := s.crew.records(), s.gateway.Arrivals(), s.limit.Window()
 	return func(yield func(string, []string) bool) {
 		_ = yield("breaches by granted instants", breaches(grantsOf(all, s.phones), s.limit.Permits(), W)) &&

@@ -58,26 +58,26 @@ func Adjust(ctx context.Context, actual int, rules ...string) error {
 // adjust corrects the charge of the policy's own grant.
 func (t *attempt) adjust(ctx context.Context, costs map[string]int) error {
 	t.mu.Lock()
-	var bill *throttle.Charge
+	var charge *throttle.Charge
 	if len(t.grants) > 0 && t.policy.decide != nil {
-		bill = t.grants[0].charge // what the task was admitted by
+		charge = t.grants[0].charge // what the task was admitted by
 	}
 	t.mu.Unlock()
-	if bill == nil && t.policy.decide != nil && t.a.cfg.Throttle.Shadow {
+	if charge == nil && t.policy.decide != nil && t.a.cfg.Throttle.Shadow {
 		return nil // it runs although it would have been refused: it has paid nothing
 	}
-	if bill == nil {
+	if charge == nil {
 		return ErrNoGrant
 	}
 	was := make(map[string]int, len(costs))
 	for rule := range costs {
-		was[rule] = bill.Charged(rule)
+		was[rule] = charge.Charged(rule)
 	}
-	promoted, err := bill.Adjust(ctx, costs)
+	promoted, err := charge.Adjust(ctx, costs)
 	t.a.promotions.add(promoted...)
 	if tell := t.a.cfg.Observer.Adjusted; err == nil && tell != nil {
 		for _, rule := range slices.Sorted(maps.Keys(costs)) {
-			if now := bill.Charged(rule); now != was[rule] {
+			if now := charge.Charged(rule); now != was[rule] {
 				tell(ctx, event.Adjusted{Task: t.event(), Rule: rule, From: was[rule], To: now})
 			}
 		}

@@ -165,7 +165,7 @@ func (w *sequence) args() AcquireArgs {
 func (w *sequence) correct(op int) {
 	n := rapid.SampledFrom(w.limits).Draw(w.T, "limit")
 	w.tokens++
-	token, cost, bill := w.tokens, 1, w.tokens
+	token, cost, adjustment := w.tokens, 1, w.tokens
 	if w.forget(); len(w.held) > 0 {
 		h := rapid.SampledFrom(w.held).Draw(w.T, "held")
 		token, cost = h.token, h.cost
@@ -184,7 +184,7 @@ func (w *sequence) correct(op int) {
 		case lose:
 			got, err = Reset(w.ctx, w.rdb, k, n)
 		case op == 13:
-			got, err = Adjust(w.ctx, w.rdb, AdjustArgs{Rules: one(k, n, differs), Token: token, Charge: bill})
+			got, err = Adjust(w.ctx, w.rdb, AdjustArgs{Rules: one(k, n, differs), Token: token, Charge: adjustment})
 		case op == 15:
 			got, err = Close(w.ctx, w.rdb, CloseArgs{Rules: one(k, n, 1), Rule: 1, For: closed})
 		default:

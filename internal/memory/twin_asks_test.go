@@ -95,9 +95,9 @@ func (w *twin) grantable(rules []luascripts.RuleCall) []luascripts.RuleCall {
 	return rules
 }
 
-// settled are the grants of which it is sure whether they are known: a token that was due to be
+// adjustable are the grants of which it is sure whether they are known: a token that was due to be
 // cleared before the clock went back may or may not be there.
-func (w *twin) settled() []*held {
+func (w *twin) adjustable() []*held {
 	return slices.DeleteFunc(slices.Clone(w.held), func(h *held) bool {
 		forgotten := h.at.Add(time.Minute)
 		return w.now.Before(forgotten) && !w.latest.Before(forgotten)
@@ -127,7 +127,7 @@ func (w *twin) justHeld() []*held {
 
 func (w *twin) cancel() {
 	var a luascripts.CancelArgs
-	if grants := w.settled(); len(grants) > 0 && rapid.IntRange(0, 2).Draw(w.T, "a grant") > 0 {
+	if grants := w.adjustable(); len(grants) > 0 && rapid.IntRange(0, 2).Draw(w.T, "a grant") > 0 {
 		h := rapid.SampledFrom(grants).Draw(w.T, "held")
 		a.Token, a.Rules, a.Policy, a.Job = h.token, w.partsOf(h), w.name(h.policy), h.job
 		a.Back = !w.calm && h.job != "" && rapid.Bool().Draw(w.T, "back")
@@ -149,24 +149,24 @@ func (w *twin) cancel() {
 	w.same(fmt.Sprintf("cancel %+v", a), got, w.store.Cancel(a))
 }
 
-// settle corrects what a grant has paid, also above the limit, or does so again.
-func (w *twin) settle() {
-	grants := w.settled()
+// adjust corrects what a grant has paid, also above the limit, or does so again.
+func (w *twin) adjust() {
+	grants := w.adjustable()
 	if len(grants) == 0 {
 		return
 	}
-	var b bill
-	if len(w.bills) > 0 && rapid.IntRange(0, 3).Draw(w.T, "the same bill") == 0 {
-		if b = rapid.SampledFrom(w.bills).Draw(w.T, "bill"); !slices.Contains(grants, b.of) {
+	var b adjustment
+	if len(w.adjusted) > 0 && rapid.IntRange(0, 3).Draw(w.T, "the same adjustment") == 0 {
+		if b = rapid.SampledFrom(w.adjusted).Draw(w.T, "adjustment"); !slices.Contains(grants, b.of) {
 			return
 		}
 	} else {
 		w.tokens++
-		b = bill{of: rapid.SampledFrom(grants).Draw(w.T, "held"), token: w.tokens, at: w.now}
+		b = adjustment{of: rapid.SampledFrom(grants).Draw(w.T, "held"), token: w.tokens, at: w.now}
 		for _, paid := range b.of.paid {
 			b.costs = append(b.costs, rapid.IntRange(-paid, 9).Draw(w.T, "difference"))
 		}
-		w.bills = append(w.bills, b)
+		w.adjusted = append(w.adjusted, b)
 	}
 	a := luascripts.AdjustArgs{Rules: w.partsOf(b.of), Policy: w.name(b.of.policy), Token: b.of.token, Charge: b.token}
 	if a.Rules[0].Kind == luascripts.Leases {
@@ -177,7 +177,7 @@ func (w *twin) settle() {
 	}
 	got, err := luascripts.Adjust(w.ctx, w.rdb, a)
 	w.fail(err)
-	w.same(fmt.Sprintf("settle %+v", a), got, w.store.Adjust(a))
+	w.same(fmt.Sprintf("adjust %+v", a), got, w.store.Adjust(a))
 	if got.Status == luascripts.Granted {
 		for i, cost := range b.costs {
 			b.of.paid[i] = max(0, b.of.paid[i]+cost)

@@ -92,7 +92,7 @@ type twin struct {
 	calm     bool // nobody waits and nothing is closed: calls of one rule go the short ways
 	held     []*held
 	lost     []*held // tokens that were withdrawn before their calls arrived
-	bills    []bill
+	adjusted []adjustment
 	jobs     []string
 	tokens   uint64
 }
@@ -102,13 +102,13 @@ type held struct {
 	job    string
 	policy int
 	costs  []int
-	paid   []int // after all bills
+	paid   []int // after all adjustments
 	worth  []int64
 	at     time.Time
 }
 
-// bill is a settling, which may be delivered again.
-type bill struct {
+// adjustment is one call of Adjust, which may be delivered again.
+type adjustment struct {
 	of    *held
 	token uint64
 	costs []int
@@ -180,7 +180,7 @@ func (w *twin) step(steps []time.Duration, back bool) {
 	case op == 20 && !w.calm && rapid.IntRange(0, 2).Draw(w.T, "close") == 0:
 		w.close()
 	case op > 22:
-		w.settle()
+		w.adjust()
 	case op > 20 && r.n.Kind == luascripts.Leases:
 		w.useLease(r)
 	}

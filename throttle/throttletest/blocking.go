@@ -20,7 +20,7 @@ func blockingCases() []scenario {
 		{name: "blocking/Acquire waits for its instant", limit: one, play: waitsForInstant},
 		{name: "blocking/first come, first served", limit: one, moves: true, play: grantsInOrder},
 		{name: "blocking/Acquire ends with its context", limit: throttle.Sliding(1, time.Hour), play: givesUp},
-		{name: "blocking/an ended context gets nothing", limit: throttle.Sliding(1, time.Hour), play: func(s *stage) {
+		{name: "blocking/an ended context gets nothing", limit: throttle.Sliding(1, time.Hour), play: func(s *testbed) {
 			cause := errors.New("over before")
 			ctx, end := context.WithCancelCause(s.Context())
 			end(cause)
@@ -32,13 +32,13 @@ func blockingCases() []scenario {
 	}
 }
 
-func acquireOn(ctx context.Context, s *stage) <-chan error {
+func acquireOn(ctx context.Context, s *testbed) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- s.l.Acquire(ctx, key, 1) }()
 	return done
 }
 
-func waitsForInstant(s *stage) {
+func waitsForInstant(s *testbed) {
 	if err := s.soon("the first Acquire", acquireOn(s.Context(), s)); err != nil {
 		s.Fatalf("Acquire = %v, want nil", err)
 	}
@@ -63,7 +63,7 @@ func waitsForInstant(s *stage) {
 }
 
 // grantsInOrder lets three wait, who are served one by one.
-func grantsInOrder(s *stage) {
+func grantsInOrder(s *testbed) {
 	s.try(1, 0)
 	const callers = 3
 	came := make(chan error, callers)
@@ -92,7 +92,7 @@ type turn int
 
 func (t turn) Error() string { return fmt.Sprintf("it was the turn of caller %d", int(t)) }
 
-func givesUp(s *stage) {
+func givesUp(s *testbed) {
 	s.try(1, 0)
 	cause := errors.New("not needed any more")
 	ctx, end := context.WithCancelCause(s.Context())

@@ -15,7 +15,7 @@ const crowd = 64
 func crowdCases() []scenario {
 	var all []scenario
 	for _, e := range examples() {
-		all = append(all, scenario{name: "crowd/never over/" + e.name, limit: e.limit, moves: e.limit.Kind() == "calendar", play: func(s *stage) {
+		all = append(all, scenario{name: "crowd/never over/" + e.name, limit: e.limit, moves: e.limit.Kind() == "calendar", play: func(s *testbed) {
 			if e.limit.Kind() == "calendar" {
 				s.startAt(time.Hour)
 			}
@@ -25,13 +25,13 @@ func crowdCases() []scenario {
 		}})
 	}
 	return append(all,
-		scenario{name: "crowd/several permits each", limit: throttle.Sliding(10, time.Hour), play: func(s *stage) {
+		scenario{name: "crowd/several permits each", limit: throttle.Sliding(10, time.Hour), play: func(s *testbed) {
 			if got := together(s, func(int) (throttle.Decision, error) { return s.l.TryAcquire(s.Context(), key, 3) }); got != 3 {
 				s.Errorf("%d of %d with 3 permits each were granted, want 3 of 10 permits", got, crowd)
 			}
 			s.free(1)
 		}},
-		scenario{name: "crowd/one token", limit: throttle.Sliding(10, time.Hour), play: func(s *stage) {
+		scenario{name: "crowd/one token", limit: throttle.Sliding(10, time.Hour), play: func(s *testbed) {
 			r := request("a", 3)
 			r.Token = throttle.NewToken()
 			if got := together(s, func(int) (throttle.Decision, error) { return s.l.Redeem(s.Context(), r) }); got != crowd {
@@ -39,7 +39,7 @@ func crowdCases() []scenario {
 			}
 			s.free(7)
 		}},
-		scenario{name: "crowd/refunds", limit: throttle.Sliding(crowd, time.Hour), play: func(s *stage) {
+		scenario{name: "crowd/refunds", limit: throttle.Sliding(crowd, time.Hour), play: func(s *testbed) {
 			together(s, func(int) (throttle.Decision, error) {
 				d, err := s.l.TryAcquire(s.Context(), key, 1)
 				if err == nil {
@@ -53,7 +53,7 @@ func crowdCases() []scenario {
 }
 
 // together calls from many goroutines, and counts the grants.
-func together(s *stage, ask func(i int) (throttle.Decision, error)) int {
+func together(s *testbed, ask func(i int) (throttle.Decision, error)) int {
 	s.Helper()
 	var granted atomic.Int64
 	var wg sync.WaitGroup

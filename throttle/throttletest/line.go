@@ -13,7 +13,7 @@ func lineCases() []scenario {
 	one := throttle.Sliding(1, hour)
 	all := []scenario{
 		{name: "line/order", limit: one, moves: true, play: keepsOrder},
-		{name: "line/a place stays", limit: one, play: func(s *stage) {
+		{name: "line/a place stays", limit: one, play: func(s *testbed) {
 			s.try(1, 0)
 			for range 2 {
 				s.book("a", 1, hour)
@@ -23,13 +23,13 @@ func lineCases() []scenario {
 			s.redeem(request("a", 1), false, hour)
 			s.waiting(2)
 		}},
-		{name: "line/a booking is no grant", limit: one, play: func(s *stage) {
+		{name: "line/a booking is no grant", limit: one, play: func(s *testbed) {
 			s.book("a", 1, 0)
 			s.waiting(1)
 			s.redeem(request("a", 1), true, 0)
 			s.waiting(0)
 		}},
-		{name: "line/small jobs do not pass a large one", limit: throttle.Sliding(3, hour), moves: true, play: func(s *stage) {
+		{name: "line/small jobs do not pass a large one", limit: throttle.Sliding(3, hour), moves: true, play: func(s *testbed) {
 			s.try(2, 0)
 			s.book("large", 3, hour)
 			s.notYet(request("small", 1)) // although there is one permit left
@@ -38,7 +38,7 @@ func lineCases() []scenario {
 			s.redeem(request("large", 3), true, hour)
 			s.redeem(request("small", 1), false, 2*hour)
 		}},
-		{name: "line/a try does not pass jobs that wait", limit: throttle.Sliding(3, hour), play: func(s *stage) {
+		{name: "line/a try does not pass jobs that wait", limit: throttle.Sliding(3, hour), play: func(s *testbed) {
 			s.try(1, 0)
 			s.book("large", 3, hour)
 			s.free(0)
@@ -50,7 +50,7 @@ func lineCases() []scenario {
 			s.free(2)
 			s.try(2, 0)
 		}},
-		{name: "line/keys are apart", limit: one, play: func(s *stage) {
+		{name: "line/keys are apart", limit: one, play: func(s *testbed) {
 			s.try(1, 0)
 			s.book("a", 1, hour)
 			r := request("a", 1)
@@ -59,12 +59,12 @@ func lineCases() []scenario {
 		}},
 	}
 	for gone := range 4 {
-		all = append(all, scenario{name: fmt.Sprintf("line/cancel place %d of 4", gone+1), limit: one, play: func(s *stage) { cancelOne(s, gone) }})
+		all = append(all, scenario{name: fmt.Sprintf("line/cancel place %d of 4", gone+1), limit: one, play: func(s *testbed) { cancelOne(s, gone) }})
 	}
 	return all
 }
 
-func keepsOrder(s *stage) {
+func keepsOrder(s *testbed) {
 	s.try(1, 0)
 	jobs := []string{"a", "b", "c"}
 	for i, job := range jobs {
@@ -87,7 +87,7 @@ func keepsOrder(s *stage) {
 
 // cancelOne gives one of four places up: those behind it move up, those before
 // it do not, and it does no more when it is repeated.
-func cancelOne(s *stage, gone int) {
+func cancelOne(s *testbed, gone int) {
 	s.try(1, 0)
 	jobs := []string{"a", "b", "c", "d"}
 	for i, job := range jobs {

@@ -12,14 +12,14 @@ import (
 func lookCases() []scenario {
 	three := throttle.Sliding(3, time.Hour)
 	return []scenario{
-		{name: "looks/an unknown key", limit: three, play: func(s *stage) {
+		{name: "looks/an unknown key", limit: three, play: func(s *testbed) {
 			for range 2 {
 				looksLike(s, 3, 0, 0)
 				timeUntil(s, 3, 0)
 			}
 			s.try(3, 0)
 		}},
-		{name: "looks/they spend and book nothing", limit: three, play: func(s *stage) {
+		{name: "looks/they spend and book nothing", limit: three, play: func(s *testbed) {
 			s.try(2, 0)
 			for range 5 {
 				looksLike(s, 1, 0, 0)
@@ -32,7 +32,7 @@ func lookCases() []scenario {
 				timeUntil(s, 3, time.Hour)
 			}
 		}},
-		{name: "looks/jobs that wait, in order", limit: three, play: func(s *stage) {
+		{name: "looks/jobs that wait, in order", limit: three, play: func(s *testbed) {
 			s.try(3, 0)
 			for i := range 3 {
 				s.book(fmt.Sprint("job", i), 3, time.Duration(i+1)*time.Hour)
@@ -41,7 +41,7 @@ func lookCases() []scenario {
 				listsJobs(s)
 			}
 		}},
-		{name: "looks/TimeUntil is behind all who wait", limit: three, play: func(s *stage) {
+		{name: "looks/TimeUntil is behind all who wait", limit: three, play: func(s *testbed) {
 			s.try(3, 0)
 			s.book("a", 2, time.Hour)
 			timeUntil(s, 1, time.Hour)
@@ -49,7 +49,7 @@ func lookCases() []scenario {
 			s.cancel("a", 2)
 			timeUntil(s, 2, time.Hour)
 		}},
-		{name: "looks/permits come back one by one", limit: three, moves: true, play: func(s *stage) {
+		{name: "looks/permits come back one by one", limit: three, moves: true, play: func(s *testbed) {
 			for i := range 3 {
 				s.at(time.Duration(i) * time.Minute)
 				s.try(1, 0)
@@ -62,7 +62,7 @@ func lookCases() []scenario {
 				s.free(i + 1)
 			}
 		}},
-		{name: "looks/what can't be looked at", limit: three, play: func(s *stage) {
+		{name: "looks/what can't be looked at", limit: three, play: func(s *testbed) {
 			for _, most := range []int{-1, throttle.PeekMax + 1} {
 				err := s.promptly("Peek", func(ctx context.Context) error { _, err := s.l.Peek(ctx, key, most); return err })
 				if err == nil {
@@ -74,7 +74,7 @@ func lookCases() []scenario {
 }
 
 // looksLike checks the three ways to look.
-func looksLike(s *stage, free, waiting int, next time.Duration) {
+func looksLike(s *testbed, free, waiting int, next time.Duration) {
 	s.Helper()
 	state := s.peek(0)
 	if state.Available != free || state.Waiting != waiting || !s.sameWait(max(0, state.Next.Sub(state.Now)), next) {
@@ -85,7 +85,7 @@ func looksLike(s *stage, free, waiting int, next time.Duration) {
 	timeUntil(s, 1, next)
 }
 
-func timeUntil(s *stage, cost int, want time.Duration) {
+func timeUntil(s *testbed, cost int, want time.Duration) {
 	s.Helper()
 	if got, err := s.l.TimeUntil(s.Context(), key, cost); err != nil || !s.sameWait(got, want) {
 		s.Errorf("TimeUntil(%d) at %v = %v, %v, want %v", cost, s.now, got, err, want)
@@ -93,7 +93,7 @@ func timeUntil(s *stage, cost int, want time.Duration) {
 }
 
 // listsJobs checks a line of three jobs of three permits each.
-func listsJobs(s *stage) {
+func listsJobs(s *testbed) {
 	s.Helper()
 	for most := range 4 {
 		state := s.peek(most)

@@ -19,7 +19,7 @@ type step struct {
 func numberCases() []scenario {
 	const s = time.Second
 	script := func(name string, limit throttle.Limit, steps ...step) scenario {
-		return scenario{name: "numbers/" + name, limit: limit, moves: true, play: func(st *stage) { follow(st, steps) }}
+		return scenario{name: "numbers/" + name, limit: limit, moves: true, play: func(st *testbed) { follow(st, steps) }}
 	}
 	return append([]scenario{
 		script("sliding", throttle.Sliding(3, 10*s),
@@ -49,7 +49,7 @@ func numberCases() []scenario {
 		script("warmup", throttle.WarmUp(2, s, 4*s, 3),
 			step{at: 0, cost: 1}, step{at: 0, cost: 1, wait: 1375 * ms}, step{at: 1375 * ms, cost: 1}, step{at: 1375 * ms, cost: 1, wait: 1125 * ms},
 			step{at: 2500 * ms, cost: 1}, step{at: 2500 * ms, cost: 1, wait: 875 * ms}, step{at: 3 * s, free: 0}),
-		{name: "numbers/calendar", limit: throttle.Calendar(2, throttle.Minute, "UTC"), moves: true, play: func(st *stage) {
+		{name: "numbers/calendar", limit: throttle.Calendar(2, throttle.Minute, "UTC"), moves: true, play: func(st *testbed) {
 			st.startAt(time.Minute)
 			follow(st, []step{
 				{at: 59 * s, cost: 2}, {at: 59 * s, cost: 1, wait: s}, {at: 60 * s, cost: 1}, {at: 61 * s, cost: 2, wait: 59 * s},
@@ -61,7 +61,7 @@ func numberCases() []scenario {
 
 // backwardCases: time that goes backward credits nothing.
 func backwardCases() []scenario {
-	return []scenario{{name: "numbers/clock goes back", limit: throttle.Sliding(2, time.Minute), moves: true, back: true, play: func(st *stage) {
+	return []scenario{{name: "numbers/clock goes back", limit: throttle.Sliding(2, time.Minute), moves: true, back: true, play: func(st *testbed) {
 		follow(st, []step{
 			{at: time.Minute, cost: 1}, {at: 30 * time.Second, free: 0}, {at: 30 * time.Second, cost: 1, wait: 30 * time.Second},
 			{at: 0, cost: 2, wait: 2 * time.Minute}, {at: time.Minute, cost: 1}, {at: time.Minute, cost: 1, wait: time.Minute},
@@ -70,7 +70,7 @@ func backwardCases() []scenario {
 }
 
 // follow plays a script.
-func follow(s *stage, steps []step) {
+func follow(s *testbed, steps []step) {
 	s.Helper()
 	granted := make([]throttle.Decision, len(steps))
 	for i, step := range steps {

@@ -17,7 +17,7 @@ func refusalCases() []scenario {
 		return throttle.Request{Key: key, Cost: cost, Job: job.Job}
 	}
 	refused := func(name string, want error, r throttle.Request) scenario {
-		return scenario{name: "refusals/" + name, limit: three, play: func(s *stage) {
+		return scenario{name: "refusals/" + name, limit: three, play: func(s *testbed) {
 			refusedBy(s, r, want, r.Job == job.Job)
 			s.waiting(0)
 			s.try(3, 0)
@@ -37,7 +37,7 @@ func refusalCases() []scenario {
 
 // refusedBy asks in every way; calls without a job only if it is not the job
 // that is wrong.
-func refusedBy(s *stage, r throttle.Request, want error, all bool) {
+func refusedBy(s *testbed, r throttle.Request, want error, all bool) {
 	s.Helper()
 	calls := map[string]func(context.Context) error{
 		"Book":   func(ctx context.Context) error { _, err := s.l.Book(ctx, r); return err },
@@ -69,7 +69,7 @@ func refusedBy(s *stage, r throttle.Request, want error, all bool) {
 	}
 }
 
-func failsTooLate(s *stage) {
+func failsTooLate(s *testbed) {
 	within := func(d time.Duration) error {
 		return s.promptly("AcquireWithin", func(ctx context.Context) error { return s.l.AcquireWithin(ctx, key, 1, d) })
 	}

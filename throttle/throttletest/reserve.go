@@ -10,7 +10,7 @@ import (
 
 // reserveCases: a place in line may be given up at any position.
 func reserveCases() []scenario {
-	return []scenario{{name: "reserve/a place moves up", limit: throttle.Sliding(1, time.Hour), moves: true, play: func(s *stage) {
+	return []scenario{{name: "reserve/a place moves up", limit: throttle.Sliding(1, time.Hour), moves: true, play: func(s *testbed) {
 		l, ok := s.l.(interface {
 			Reserve(context.Context, string, int) (*throttle.Reservation, error)
 		})

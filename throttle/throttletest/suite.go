@@ -118,7 +118,7 @@ type scenario struct {
 	limit throttle.Limit
 	moves bool // the clock has to be moved
 	back  bool // and backward
-	play  func(*stage)
+	play  func(*testbed)
 }
 
 func allCases() []scenario {
@@ -142,7 +142,7 @@ func (c scenario) run(t *testing.T, s Subject, settle func()) {
 	case c.back && !s.GoesBack:
 		t.Skip("it needs a clock that can be moved back")
 	}
-	st := &stage{T: t, Subject: s, l: s.Limiter, limit: c.limit, settle: settle, began: time.Now()}
+	st := &testbed{T: t, Subject: s, l: s.Limiter, limit: c.limit, settle: settle, began: time.Now()}
 	st.start = st.peek(0).Now
 	c.play(st)
 }

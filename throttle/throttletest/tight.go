@@ -32,7 +32,7 @@ func examples() []example {
 func tightCases() []scenario {
 	var all []scenario
 	for _, e := range examples() {
-		all = append(all, scenario{name: "tight/" + e.name, limit: e.limit, moves: true, play: func(s *stage) {
+		all = append(all, scenario{name: "tight/" + e.name, limit: e.limit, moves: true, play: func(s *testbed) {
 			s.startAt(time.Hour)
 			for range e.first {
 				s.try(1, 0)
@@ -47,7 +47,7 @@ func tightCases() []scenario {
 
 // isTight spends one permit at the instant that is told, after a try one
 // microsecond before it; or at once when there is one.
-func isTight(s *stage) {
+func isTight(s *testbed) {
 	s.Helper()
 	d, err := s.l.TryAcquire(s.Context(), key, 1)
 	if err != nil {

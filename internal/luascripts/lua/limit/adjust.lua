@@ -3,7 +3,7 @@
 -- KEYS[1+] rules      3 of each, then the turns of each when the policy has several rules, see rulecall.lua; the cost of each is the difference:
 --                     above 0 what is paid more, below 0 what comes back, 0 for nothing
 -- ARGV[1]  token      8 bytes, the grant
--- ARGV[2]  bill       8 bytes, this settling; the same is done once
+-- ARGV[2]  adjustment 8 bytes, which name this adjustment; the same is done once
 -- ARGV[3]  text       of the rules, see rulecall.lua
 -- ARGV[4+] claims     2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
 --                     is not known
@@ -19,11 +19,11 @@ local rulecall = require("limit/rulecall")
 local max = math.max
 local outlive = ledger.outlive
 local promote, with_promotions = line.promote, line.with_promotions
-local bill_of, grant, granted, held_at, lessen, read_claims = tokens.bill_of, tokens.grant, tokens.granted, tokens.held_at, tokens.lessen, tokens.read_claims
+local keep_adjustment, grant, granted, held_at, lessen, read_claims = tokens.keep_adjustment, tokens.grant, tokens.granted, tokens.held_at, tokens.lessen, tokens.read_claims
 local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
 
 return function(keys, args)
-  local token, bill = args[1], args[2]
+  local token, adjustment = args[1], args[2]
 
   local now = clock()
   local rules = rules_at(args[3], keys, 0, #keys, "", now)
@@ -31,7 +31,7 @@ return function(keys, args)
   if failed then return { failed, which, now, newer, 0 } end
   read_claims(rules, args, 4)
   for _, rule in ipairs(rules) do -- each remembers it as long as what it corrects counts there
-    if rule.want ~= 0 and held_at(rule, bill) then return { 0, 0, now, 0, 0 } end
+    if rule.want ~= 0 and held_at(rule, adjustment) then return { 0, 0, now, 0, 0 } end
   end
 
   local promoted, first = {}, nil
@@ -40,13 +40,13 @@ return function(keys, args)
     first = first or held
     if rule.want > 0 and not rule.kind.lease then -- what was used is spent, whatever the limit says
       at = max(now, rule.ledger.newest)
-      grant(rule, now, at, bill)
+      grant(rule, now, at, adjustment)
     elseif rule.want < 0 and held and held > 0 and not rule.kind.lease then
       lessen(rule, now, held, token)
       promote(rule, now, promoted, true)
     end
     outlive(rule, now)
-    if not rule.kind.lease and rule.want ~= 0 then bill_of(rule, bill, at, now) end
+    if not rule.kind.lease and rule.want ~= 0 then keep_adjustment(rule, adjustment, at, now) end
   end
   return with_promotions({ 1, 0, now, 0 }, rules, now, promoted)
 end

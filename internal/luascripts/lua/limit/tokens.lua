@@ -9,7 +9,7 @@
 --
 -- tokens  sorted set, score = instant of the grant; of leases, their ends, see leases.lua. A token that was
 --         withdrawn has a negative score: the time of that or, when its grant counts for longer, COPY before its end.
---         A bill has the instant of what was paid more, BILLS lower and negative, as long as that counts
+--         An adjustment has the instant of what was paid more, ADJUSTMENTS lower and negative, as long as that counts
 --
 -- A token whose copy may not arrive any more counts as forgotten, whether it is still there or not:
 -- so it does not matter when old ones are cleared, and not each call does it.
@@ -24,7 +24,7 @@ local COPY, int, live = numbers.COPY, numbers.int, numbers.live
 local write = ledger.write
 
 local call, byte, sub = redis.call, string.byte, string.sub
-local BILLS = 4503599627370496
+local ADJUSTMENTS = 4503599627370496
 local STRETCH = -6 -- an instant but for five digits, a tenth of a second. The set gets a new life once in each, and lives so much longer than it must
 local NOBODY = "\0\0\0\0\0\0\0\0"
 
@@ -48,7 +48,7 @@ local function held_at(rule, token)
     at = known.scores[token]
   end
   if not at then return nil end
-  if at < -BILLS then return -at - BILLS end
+  if at < -ADJUSTMENTS then return -at - ADJUSTMENTS end
   if at <= 0 then return at end
   if lease then return at > rule.now and rule.now or nil end
   if at + COPY > rule.now then return at end
@@ -61,7 +61,7 @@ local function forget_old(tokens, lowest, highest, many)
   if #old > 0 then call("ZREM", tokens, unpack(old)) end
 end
 
--- remember keeps tokens, {score, token ...}, the newest last. One that is known keeps its score: that of a bill is
+-- remember keeps tokens, {score, token ...}, the newest last. One that is known keeps its score: that of an adjustment is
 -- negative
 local function remember(tokens, list, now)
   local new, last = call("ZADD", tokens, "NX", unpack(list)), list[#list - 1]
@@ -198,11 +198,11 @@ local function withdraw(rule, token, held, claimed_until, now)
   live(rule.tokens, since + COPY - now)
 end
 
--- bill_of keeps a bill, so that it is done once, and what it paid at an instant is found
-local function bill_of(rule, bill, at, now)
+-- keep_adjustment keeps an adjustment, so that it is done once, and what it paid at an instant is found
+local function keep_adjustment(rule, adjustment, at, now)
   local keep = max(rule.W, COPY)
-  call("ZADD", rule.tokens, int(-BILLS - at), bill)
-  forget_old(rule.tokens, int(keep - now - BILLS), "(" .. int(-BILLS))
+  call("ZADD", rule.tokens, int(-ADJUSTMENTS - at), adjustment)
+  forget_old(rule.tokens, int(keep - now - ADJUSTMENTS), "(" .. int(-ADJUSTMENTS))
   live(rule.tokens, at + keep - now)
 end
 
@@ -221,7 +221,7 @@ local function lessen(rule, now, held, token)
 end
 
 return {
-  bill_of = bill_of, grant = grant, granted = granted, held_at = held_at, lessen = lessen, put = put, read_claims = read_claims,
+  keep_adjustment = keep_adjustment, grant = grant, granted = granted, held_at = held_at, lessen = lessen, put = put, read_claims = read_claims,
   spend = spend, spend_all = spend_all, unspend = unspend,
   withdraw = withdraw,
 }

@@ -27,9 +27,9 @@ const defaultQueue = "default"
 // throttleDefaults is what an empty throttle.Config means.
 var throttleDefaults = throttle.ForWorkers.FillConfig(throttle.Config{})
 
-// stage is what an end-to-end test plays on: a Redis, a gateway, and a crew of
+// testbed is what an end-to-end test runs on: a Redis, a gateway, and a crew of
 // worker processes in between.
-type stage struct {
+type testbed struct {
 	testing.TB
 	server  *redistest.Server
 	rdb     *redis.Client
@@ -40,7 +40,7 @@ type stage struct {
 	client  *queue.Client
 	tasks   *asynq.Inspector
 
-	limit   throttle.Limit // of a stage with one rule
+	limit   throttle.Limit // of a testbed with one rule
 	limiter *throttle.Limiter
 
 	sent     int                // messages enqueued
@@ -49,23 +49,23 @@ type stage struct {
 	tenants  int                // who send them, in turns; 0 for nobody
 }
 
-// newStage sets a stage up whose messages are counted by the phone that they go
+// newTestbed sets a testbed up whose messages are counted by the phone that they go
 // to; the processes are started by the test. spec needs no more than what differs
 // from one server with four workers.
-func newStage(tb testing.TB, limit string, spec workerSpec, opts ...redistest.Option) *stage {
+func newTestbed(tb testing.TB, limit string, spec workerSpec, opts ...redistest.Option) *testbed {
 	tb.Helper()
-	s := newPolicyStage(tb, []string{ruleSMS + ": {limit: " + limit + ", key: $.to}"}, spec, opts...)
+	s := newPolicyTestbed(tb, []string{ruleSMS + ": {limit: " + limit + ", key: $.to}"}, spec, opts...)
 	s.limiter = s.rules[ruleSMS]
 	s.limit = s.limiter.Limit()
 	return s
 }
 
-// newPolicyStage is newStage with several rules, narrowest key first, each a line
+// newPolicyTestbed is newTestbed with several rules, narrowest key first, each a line
 // as in a policy file.
-func newPolicyStage(tb testing.TB, rules []string, spec workerSpec, opts ...redistest.Option) *stage {
+func newPolicyTestbed(tb testing.TB, rules []string, spec workerSpec, opts ...redistest.Option) *testbed {
 	tb.Helper()
 	server := redistest.Start(tb, opts...)
-	s := &stage{
+	s := &testbed{
 		TB: tb, server: server, rdb: server.Client(tb), gateway: newGateway(tb),
 		rules: make(map[string]*throttle.Limiter), phones: make(map[string]string), messages: make(map[string]message),
 	}
@@ -157,7 +157,7 @@ func policyFile(typ string, rules []string) string {
 func phone(n int) string { return fmt.Sprintf("+86139%08d", n) }
 
 // enqueue enqueues n messages to the given number of phones, in turns.
-func (s *stage) enqueue(n, phones int) {
+func (s *testbed) enqueue(n, phones int) {
 	s.Helper()
 	if err := s.send(s.write(n, phones)); err != nil {
 		s.Fatal(err)
@@ -167,7 +167,7 @@ func (s *stage) enqueue(n, phones int) {
 // enqueuePaced enqueues n messages to one phone, one every pace. Between the
 // fetch of a message and its booking a process may lose its processor; how many
 // others book meanwhile depends on how fast they come.
-func (s *stage) enqueuePaced(n int, pace time.Duration) {
+func (s *testbed) enqueuePaced(n int, pace time.Duration) {
 	s.Helper()
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
@@ -179,7 +179,7 @@ func (s *stage) enqueuePaced(n int, pace time.Duration) {
 
 // write makes n more messages to the given number of phones, in turns. They
 // count as sent from now on.
-func (s *stage) write(n, phones int) []message {
+func (s *testbed) write(n, phones int) []message {
 	messages := make([]message, n)
 	for i := range messages {
 		messages[i] = s.message(phone(i % phones))
@@ -190,7 +190,7 @@ func (s *stage) write(n, phones int) []message {
 func messageID(n int) string { return fmt.Sprintf("m%05d", n) }
 
 // message makes one more message. Ids count up.
-func (s *stage) message(to string) message {
+func (s *testbed) message(to string) message {
 	m := newMessage(messageID(s.sent), to)
 	if s.tenants > 0 {
 		m.Tenant = fmt.Sprintf("tenant-%d", s.sent%s.tenants)
@@ -202,7 +202,7 @@ func (s *stage) message(to string) message {
 
 // send enqueues messages, again and again while Redis is away. It may run
 // beside the test.
-func (s *stage) send(messages []message) error {
+func (s *testbed) send(messages []message) error {
 	for _, m := range messages {
 		body, err := json.Marshal(m)
 		if err != nil {
@@ -224,7 +224,7 @@ func (s *stage) send(messages []message) error {
 }
 
 // eventually waits until cond holds.
-func (s *stage) eventually(within time.Duration, what string, cond func() bool) {
+func (s *testbed) eventually(within time.Duration, what string, cond func() bool) {
 	s.Helper()
 	if !poll(s.Context(), within, cond) {
 		s.Fatalf("not within %v: %s; %s", within, what, s.where())
@@ -250,14 +250,14 @@ func poll(ctx context.Context, within time.Duration, cond func() bool) bool {
 }
 
 // allSent waits until every message arrived, and ends the processes.
-func (s *stage) allSent(within time.Duration) {
+func (s *testbed) allSent(within time.Duration) {
 	s.Helper()
 	s.eventually(within, "every message is sent", func() bool { return s.gateway.Answered() == s.sent })
 	s.crew.end()
 }
 
 // where says where the tasks are, for a test that fails.
-func (s *stage) where() string {
+func (s *testbed) where() string {
 	q, err := s.tasks.GetQueueInfo(defaultQueue)
 	if err != nil {
 		return err.Error()
@@ -276,14 +276,14 @@ func (s *stage) where() string {
 
 // queueInfo is asynq's own view of the queue. It answers false while Redis is
 // away.
-func (s *stage) queueInfo() (*asynq.QueueInfo, bool) {
+func (s *testbed) queueInfo() (*asynq.QueueInfo, bool) {
 	q, err := s.tasks.GetQueueInfo(defaultQueue)
 	return q, err == nil
 }
 
 // settled waits until no task waits for anything but the recovery of what the
 // ended processes had: at most `running` tasks are active.
-func (s *stage) settled(within time.Duration, running int) {
+func (s *testbed) settled(within time.Duration, running int) {
 	s.Helper()
 	var since time.Time
 	s.eventually(within, fmt.Sprintf("nothing waits, and at most %d tasks are active", running), func() bool {
@@ -302,7 +302,7 @@ func (s *stage) settled(within time.Duration, running int) {
 // missing are the messages that have not arrived and that asynq has to recover:
 // they are active. One that a shutdown handed back waits for the next process
 // and is not missing; one that is nowhere is lost.
-func (s *stage) missing() []string {
+func (s *testbed) missing() []string {
 	s.Helper()
 	arrived := make(map[string]bool)
 	for _, a := range s.gateway.Arrivals() {
@@ -330,7 +330,7 @@ func (s *stage) missing() []string {
 }
 
 // waits says whether the next process will find a message.
-func (s *stage) waits(id string) bool {
+func (s *testbed) waits(id string) bool {
 	info, err := s.tasks.GetTaskInfo(defaultQueue, id)
 	return err == nil && (info.State == asynq.TaskStatePending || info.State == asynq.TaskStateRetry)
 }

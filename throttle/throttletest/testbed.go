@@ -23,9 +23,9 @@ const (
 	patience = 5 * time.Second
 )
 
-// stage is where a scenario plays: a limiter, and verbs that check what every
+// testbed is where a scenario runs: a limiter, and verbs that check what every
 // answer must be.
-type stage struct {
+type testbed struct {
 	*testing.T
 	Subject
 	l      Limiter
@@ -38,7 +38,7 @@ type stage struct {
 }
 
 // at moves the clock to d after the start.
-func (s *stage) at(d time.Duration) {
+func (s *testbed) at(d time.Duration) {
 	s.Helper()
 	if by := d - s.now; by != 0 {
 		s.Advance(by)
@@ -47,7 +47,7 @@ func (s *stage) at(d time.Duration) {
 }
 
 // startAt moves the clock to the next multiple of d, and counts from there.
-func (s *stage) startAt(d time.Duration) {
+func (s *testbed) startAt(d time.Duration) {
 	s.Helper()
 	next := s.start.Truncate(d).Add(d)
 	s.at(next.Sub(s.start))
@@ -55,7 +55,7 @@ func (s *stage) startAt(d time.Duration) {
 }
 
 // sameWait compares waits: exactly, unless the clock goes on by itself.
-func (s *stage) sameWait(got, want time.Duration) bool {
+func (s *testbed) sameWait(got, want time.Duration) bool {
 	if s.Advance != nil || want == 0 {
 		return got == want
 	}
@@ -63,7 +63,7 @@ func (s *stage) sameWait(got, want time.Duration) bool {
 }
 
 // wantAt checks whether an answer is a grant, and its instant after the start.
-func (s *stage) wantAt(what string, d throttle.Decision, granted bool, at time.Duration) {
+func (s *testbed) wantAt(what string, d throttle.Decision, granted bool, at time.Duration) {
 	s.Helper()
 	got := d.At.Sub(s.start)
 	near := got == at
@@ -79,7 +79,7 @@ func (s *stage) wantAt(what string, d throttle.Decision, granted bool, at time.D
 }
 
 // try asks for permits, and checks that they are granted, or when.
-func (s *stage) try(cost int, wait time.Duration) throttle.Decision {
+func (s *testbed) try(cost int, wait time.Duration) throttle.Decision {
 	s.Helper()
 	d, err := s.l.TryAcquire(s.Context(), key, cost)
 	if err != nil {
@@ -96,7 +96,7 @@ func request(job string, cost int) throttle.Request {
 }
 
 // book takes a place for a job, or asks about the one it has.
-func (s *stage) book(job string, cost int, at time.Duration) {
+func (s *testbed) book(job string, cost int, at time.Duration) {
 	s.Helper()
 	d, err := s.l.Book(s.Context(), request(job, cost))
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *stage) book(job string, cost int, at time.Duration) {
 }
 
 // redeem asks for a job's turn.
-func (s *stage) redeem(r throttle.Request, granted bool, at time.Duration) throttle.Decision {
+func (s *testbed) redeem(r throttle.Request, granted bool, at time.Duration) throttle.Decision {
 	s.Helper()
 	d, err := s.l.Redeem(s.Context(), r)
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *stage) redeem(r throttle.Request, granted bool, at time.Duration) throt
 }
 
 // notYet asks for a turn that has not come; its instant is not looked at.
-func (s *stage) notYet(r throttle.Request) {
+func (s *testbed) notYet(r throttle.Request) {
 	s.Helper()
 	if d, err := s.l.Redeem(s.Context(), r); err != nil || d.Granted {
 		s.Errorf("Redeem(%q, %d) at %v = granted %v, %v, want a booking", r.Job, r.Cost, s.now, d.Granted, err)
@@ -125,7 +125,7 @@ func (s *stage) notYet(r throttle.Request) {
 }
 
 // cancel tells who comes next, nobody for the zero Turn.
-func (s *stage) cancel(job string, cost int) throttle.Promotion {
+func (s *testbed) cancel(job string, cost int) throttle.Promotion {
 	s.Helper()
 	turns, err := s.l.Cancel(s.Context(), request(job, cost))
 	switch {
@@ -139,14 +139,14 @@ func (s *stage) cancel(job string, cost int) throttle.Promotion {
 	return throttle.Promotion{}
 }
 
-func (s *stage) refund(r throttle.Request) {
+func (s *testbed) refund(r throttle.Request) {
 	s.Helper()
 	if _, err := s.l.Refund(s.Context(), r); err != nil {
 		s.Fatalf("Refund of job %q: %v", r.Job, err)
 	}
 }
 
-func (s *stage) peek(most int) throttle.State {
+func (s *testbed) peek(most int) throttle.State {
 	s.Helper()
 	state, err := s.l.Peek(s.Context(), key, most)
 	if err != nil {
@@ -156,7 +156,7 @@ func (s *stage) peek(most int) throttle.State {
 }
 
 // free checks how many permits there are.
-func (s *stage) free(want int) {
+func (s *testbed) free(want int) {
 	s.Helper()
 	if got, err := s.l.Available(s.Context(), key); err != nil || got != want {
 		s.Errorf("Available at %v = %d, %v, want %d", s.now, got, err, want)
@@ -164,7 +164,7 @@ func (s *stage) free(want int) {
 }
 
 // waiting checks how long the line is.
-func (s *stage) waiting(want int) {
+func (s *testbed) waiting(want int) {
 	s.Helper()
 	if got := s.peek(0).Waiting; got != want {
 		s.Errorf("Peek at %v: %d waiting, want %d", s.now, got, want)
@@ -172,7 +172,7 @@ func (s *stage) waiting(want int) {
 }
 
 // promptly runs a call that must not wait.
-func (s *stage) promptly(what string, call func(ctx context.Context) error) error {
+func (s *testbed) promptly(what string, call func(ctx context.Context) error) error {
 	s.Helper()
 	ctx, cancel := context.WithCancel(s.Context())
 	defer cancel()
@@ -182,7 +182,7 @@ func (s *stage) promptly(what string, call func(ctx context.Context) error) erro
 }
 
 // soon receives what must not take long.
-func (s *stage) soon(what string, from <-chan error) error {
+func (s *testbed) soon(what string, from <-chan error) error {
 	s.Helper()
 	t := time.NewTimer(patience)
 	defer t.Stop()
@@ -196,7 +196,7 @@ func (s *stage) soon(what string, from <-chan error) error {
 }
 
 // lineUp waits until so many stand in the line.
-func (s *stage) lineUp(want int) {
+func (s *testbed) lineUp(want int) {
 	s.Helper()
 	if s.settle != nil {
 		s.settle()
