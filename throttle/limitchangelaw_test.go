@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
+	"github.com/headwayq/headway/internal/judge"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -25,7 +27,7 @@ func TestChangedLimitIsNeverExceeded(t *testing.T) {
 		after := drawLimit(rt, "after", before.Window())
 		now := int64(0)
 		// take tries at a random later time, and again at the instant it is told.
-		take := func(l *throttle.Limiter, window time.Duration) (grant, bool) {
+		take := func(l *throttle.Limiter, window time.Duration) (judge.Spent, bool) {
 			now += rapid.Int64Range(0, window.Microseconds()/2).Draw(rt, "later")
 			cost := rapid.IntRange(1, min(2*l.Limit().Permits(), l.Limit().MaxCost())).Draw(rt, "cost")
 			for range 2 {
@@ -35,14 +37,14 @@ func TestChangedLimitIsNeverExceeded(t *testing.T) {
 					rt.Fatal(err)
 				}
 				if d.Granted {
-					return grant{now, cost}, true
+					return judge.Spent{At: now, Cost: cost}, true
 				}
 				if now = d.At.Sub(start).Microseconds(); rapid.Bool().Draw(rt, "go on") {
-					return grant{}, false
+					return judge.Spent{}, false
 				}
 			}
 			rt.Fatalf("%v: refused at the instant it was told", l.Limit())
-			return grant{}, false
+			return judge.Spent{}, false
 		}
 		var h history
 		old, err := throttle.New(s.rdb, "rule", before, throttle.Config{})
@@ -62,7 +64,7 @@ func TestChangedLimitIsNeverExceeded(t *testing.T) {
 			return
 		}
 		// A refusal moved the clock: the change comes at any time after the newest grant.
-		now = h.old[len(h.old)-1].at + rapid.Int64Range(0, after.Window().Microseconds()).Draw(rt, "change")
+		now = h.old[len(h.old)-1].At + rapid.Int64Range(0, after.Window().Microseconds()).Draw(rt, "change")
 		s.at(time.Duration(now) * us)
 		owed, err := old.Peek(ctx, key, 0)
 		if err != nil {
@@ -86,10 +88,10 @@ func TestChangedLimitIsNeverExceeded(t *testing.T) {
 			}
 			h.new = append(h.new, g)
 			if breach := h.breach(after); breach != "" {
-				rt.Fatalf("%v, then %v: the grant of %d at %d: %s\nbefore %v\nafter %v", before, after, g.cost, g.at, breach, h.old, h.new)
+				rt.Fatalf("%v, then %v: the grant of %d at %d: %s\nbefore %v\nafter %v", before, after, g.Cost, g.At, breach, h.old, h.new)
 			}
-			if paced && g.at < owed.Next.Sub(start).Microseconds() {
-				rt.Fatalf("%v, then %v: a grant at %d before the old debt was paid", before, after, g.at)
+			if paced && g.At < owed.Next.Sub(start).Microseconds() {
+				rt.Fatalf("%v, then %v: a grant at %d before the old debt was paid", before, after, g.At)
 			}
 		}
 	})
@@ -104,20 +106,15 @@ func latestOf(a, b time.Time) time.Time {
 
 // history is what was granted on a key: the instants in microseconds.
 type history struct {
-	old, new []grant // under the limit before, and the one after the change
-}
-
-type grant struct {
-	at   int64
-	cost int
+	old, new []judge.Spent // under the limit before, and the one after the change
 }
 
 // permitsIn counts those in from < at <= to.
-func permitsIn(grants []grant, from, to int64) int {
+func permitsIn(grants []judge.Spent, from, to int64) int {
 	n := 0
 	for _, g := range grants {
-		if from < g.at && g.at <= to {
-			n += g.cost
+		if from < g.At && g.At <= to {
+			n += g.Cost
 		}
 	}
 	return n
@@ -127,24 +124,24 @@ func permitsIn(grants []grant, from, to int64) int {
 // that was granted in its window before the change.
 func (h history) breach(limit throttle.Limit) string {
 	n, window, burst := limit.Permits(), limit.Window().Microseconds(), limit.Burst()
-	last := h.new[len(h.new)-1]
+	all := slices.Concat(h.old, h.new)
 	switch limit.Kind() {
 	case "sliding":
-		if k := permitsIn(h.old, last.at-window, last.at) + permitsIn(h.new, last.at-window, last.at); k > n {
-			return fmt.Sprintf("%d permits in its window", k)
+		if last := len(all) - 1; slices.Contains(judge.Windows(all, n, limit.Window()), last) {
+			return fmt.Sprintf("more than %d permits in its window", n)
 		}
 	case "fixed":
 		if len(h.old) == 0 { // a window may begin with a permit that was given back
-			if k := permitsIn(h.new, last.at-window, last.at); k > 2*n {
-				return fmt.Sprintf("%d permits in its window", k)
+			if over := judge.Windows(all, 2*n, limit.Window()); len(over) > 0 {
+				return fmt.Sprintf("more than %d permits in a window", 2*n)
 			}
 		} else if !h.fixedHolds(n, window) {
 			return "no window of its own holds it"
 		}
 	case "calendar":
-		from := last.at - last.at%window // windows of UTC
-		if k := permitsIn(h.old, from-1, last.at) + permitsIn(h.new, from-1, last.at); k > n {
-			return fmt.Sprintf("%d permits in its civil window", k)
+		civil := func(us int64) string { return fmt.Sprint(us / window) } // windows of UTC
+		if last := len(all) - 1; slices.Contains(judge.NamedWindows(all, n, civil), last) {
+			return fmt.Sprintf("more than %d permits in its civil window", n)
 		}
 	case "bucket", "gcra":
 		refill := func(d int64) int { return int((d + 1) * int64(n) / window) } // a window in whole microseconds that holds both is d+1 long
@@ -165,12 +162,12 @@ func stepped(limit throttle.Limit) bool { return strings.HasSuffix(limit.String(
 func (h history) since(window int64) []int64 {
 	var out []int64
 	for _, g := range h.old {
-		if g.at > h.old[len(h.old)-1].at-window {
-			out = append(out, g.at)
+		if g.At > h.old[len(h.old)-1].At-window {
+			out = append(out, g.At)
 		}
 	}
 	for _, g := range h.new {
-		out = append(out, g.at)
+		out = append(out, g.At)
 	}
 	return out
 }
@@ -180,9 +177,9 @@ func (h history) since(window int64) []int64 {
 func (h history) bucketBreach(burst int, window int64, refill func(int64) int) string {
 	last := h.new[len(h.new)-1]
 	for _, from := range h.since(window) {
-		spent := min(burst, permitsIn(h.old, from-1, last.at)) + permitsIn(h.new, from-1, last.at)
-		if most := burst + refill(last.at-from); spent > most {
-			return fmt.Sprintf("%d permits within %d µs, want at most %d", spent, last.at-from, most)
+		spent := min(burst, permitsIn(h.old, from-1, last.At)) + permitsIn(h.new, from-1, last.At)
+		if most := burst + refill(last.At-from); spent > most {
+			return fmt.Sprintf("%d permits within %d µs, want at most %d", spent, last.At-from, most)
 		}
 	}
 	return ""
@@ -192,11 +189,11 @@ func (h history) bucketBreach(burst int, window int64, refill func(int64) int) s
 func (h history) smoothBreach(stored int, each float64, window int64) string {
 	last := h.new[len(h.new)-1]
 	for _, from := range h.since(window) {
-		if from == last.at {
+		if from == last.At {
 			continue
 		}
-		owed := permitsIn(h.old, from-1, last.at) + permitsIn(h.new, from-1, last.at) - last.cost
-		if paid := from + int64(math.Floor(float64(owed-stored)*each)); last.at < paid {
+		owed := permitsIn(h.old, from-1, last.At) + permitsIn(h.new, from-1, last.At) - last.Cost
+		if paid := from + int64(math.Floor(float64(owed-stored)*each)); last.At < paid {
 			return fmt.Sprintf("%d permits since %d are paid at %d", owed, from, paid)
 		}
 	}
@@ -206,18 +203,18 @@ func (h history) smoothBreach(stored int, each float64, window int64) string {
 // fixedHolds looks for a way to lay the window in which the change fell, such
 // that no window holds more than n.
 func (h history) fixedHolds(n int, window int64) bool {
-	newest := h.old[len(h.old)-1].at
+	newest := h.old[len(h.old)-1].At
 	for _, g := range h.old {
-		begin := g.at
+		begin := g.At
 		if begin <= newest-window {
 			continue
 		}
 		used, ok := permitsIn(h.old, begin-1, newest), true
 		for _, b := range h.new {
-			if b.at >= begin+window {
-				begin, used = b.at, 0
+			if b.At >= begin+window {
+				begin, used = b.At, 0
 			}
-			used += b.cost
+			used += b.Cost
 			ok = ok && used <= n
 		}
 		if ok {

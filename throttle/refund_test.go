@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/headwayq/headway/internal/judge"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -350,7 +351,7 @@ func TestCorrectionsOfOldGrants(t *testing.T) {
 			var h history
 			for _, k := range all {
 				if k.left > 0 {
-					h.new = append(h.new, grant{k.At.Sub(start).Microseconds(), k.left})
+					h.new = append(h.new, judge.Spent{At: k.At.Sub(start).Microseconds(), Cost: k.left})
 				}
 			}
 			if breach := h.breach(limit); breach != "" {
@@ -478,7 +479,7 @@ func TestRefundsOfEachKind(t *testing.T) {
 			kept = append(kept, d)
 			var h history
 			for _, k := range kept {
-				h.new = append(h.new, grant{k.At.Sub(start).Microseconds(), k.Cost})
+				h.new = append(h.new, judge.Spent{At: k.At.Sub(start).Microseconds(), Cost: k.Cost})
 			}
 			if breach := h.breach(limit); breach != "" {
 				rt.Fatalf("%v: the grant of %d at %d: %s\nall %v", limit, d.Cost, now, breach, h.new)
