@@ -11,7 +11,7 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// Whatever a grant is settled to on the way, as much is spent as it comes to: exactly
+// Whatever a grant is adjusted to on the way, as much is spent as it comes to: exactly
 // where the ledger knows single permits. A bucket is one instant or one count: of a
 // correction of a correction it gives back what is sure, and never more.
 func TestAdjustUpAndDown(t *testing.T) {
@@ -41,7 +41,7 @@ func TestAdjustUpAndDown(t *testing.T) {
 	}
 }
 
-// What this process counted while Redis was away is settled here too.
+// What this process counted while Redis was away is adjusted here too.
 func TestChargeOfALocalGrant(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -55,7 +55,7 @@ func TestChargeOfALocalGrant(t *testing.T) {
 	if err != nil || !d.Granted || d.Fallback != throttle.FailLocal {
 		t.Fatalf("TryAcquire = %v, %v, want a local grant", d, err)
 	}
-	// it does not settle by a limit that was heard a moment ago
+	// it does not adjust by a limit that was heard a moment ago
 	if _, err := throttle.ForWorkers.LimitInForce(t.Context(), p.Rules()[0]); !errors.Is(err, throttle.ErrUnavailable) {
 		t.Fatalf("LimitInForce = %v, want %v", err, throttle.ErrUnavailable)
 	}

@@ -128,7 +128,7 @@ func freeCall(c *luascripts.Call) {
 	calls.Put(c)
 }
 
-// fill prepares c to ask for the request, in the memory that its rules have. Numbers and gates are put in later,
+// fill prepares c to ask for the request. It uses the memory of c.Rules again. Numbers and gates are put in later,
 // when the store's clock is known.
 func (a *acquisition) fill(c *luascripts.Call) {
 	p, r := a.p, &a.r
@@ -141,10 +141,7 @@ func (a *acquisition) fill(c *luascripts.Call) {
 	}
 	ruleCalls := c.Rules[:0]
 	for i, l := range p.rules {
-		of := KeyCost{r.Key, r.Cost}
-		if i > 0 {
-			of = r.More[i-1]
-		}
+		of := r.keyCost(i)
 		ruleCalls = append(ruleCalls, luascripts.RuleCall{LimitKeys: l.names.Of(l.ID(of.Key)), Cost: of.Cost})
 	}
 	p.oneKey.mark(ruleCalls)

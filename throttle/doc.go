@@ -128,7 +128,7 @@
 //	limit*.go       Limit: its kinds, its text
 //	limiter.go      Limiter: a named limit on a server
 //	policy.go       Policy: several limiters that decide together; rules.go checks them
-//	request.go      Request and Decision
+//	request.go      Request and Decision; when the gates of a request are open
 //	decide.go       one decision, from the check of the request to the count of the answer
 //	activelimit.go  the limit in force: stored, read, changed, watched
 //	waiter.go       callers that block in Acquire

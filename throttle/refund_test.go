@@ -215,7 +215,7 @@ func TestAdjustOfAnOldGrant(t *testing.T) {
 	}
 }
 
-// The newest grant was settled to nothing: a late copy of its call is the same grant,
+// The newest grant was adjusted to nothing: a late copy of its call is the same grant,
 // and its refund takes nothing from the one before.
 func TestCopyOfACallThatWasAdjustedToNothing(t *testing.T) {
 	t.Parallel()
@@ -289,7 +289,7 @@ func TestOldGrantOfRedisIsNotGivenBackHere(t *testing.T) {
 	})
 }
 
-// Whatever is given back or settled, again or not, of a ledger that is lost or not,
+// Whatever is given back or adjusted, again or not, of a ledger that is lost or not,
 // and however late: the grants that were not given back keep the limit, in every kind.
 func TestCorrectionsOfOldGrants(t *testing.T) {
 	t.Parallel()
@@ -336,7 +336,7 @@ func TestCorrectionsOfOldGrants(t *testing.T) {
 				all = append(all[:i:i], all[i+1:]...)
 				continue
 			case op < 7 && len(all) > 0:
-				h := rapid.SampledFrom(all).Draw(rt, "settled")
+				h := rapid.SampledFrom(all).Draw(rt, "adjusted")
 				h.left = rapid.IntRange(0, h.left).Draw(rt, "to")
 				if _, err := h.charge.Adjust(ctx, map[string]int{"rule": h.left}); err != nil {
 					rt.Fatal(err)
@@ -379,7 +379,7 @@ func TestRefundByTheTokenAloneForgetsNothing(t *testing.T) {
 	})
 }
 
-// A settling whose answer was lost is done once as long as any of the grants counts, not
+// An adjustment whose answer was lost is done once as long as any of the grants counts, not
 // only that of the narrowest rule.
 func TestAdjustAgainAfterTheNarrowestWindow(t *testing.T) {
 	t.Parallel()

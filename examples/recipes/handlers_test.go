@@ -41,7 +41,7 @@ func TestAsk(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if left := b.left("requests", "m"); left != 10 {
-			t.Errorf("%d requests are left, want all 10: only tokens are settled, and a minute has passed", left)
+			t.Errorf("%d requests are left, want all 10: only tokens are adjusted, and a minute has passed", left)
 		}
 		for _, r := range b.ran() {
 			if n := len(b.grants(r.id)); n != 1 {
@@ -76,7 +76,7 @@ func TestOverspent(t *testing.T) {
 				t.Fatal(err)
 			}
 			if next, err := l.TryAcquire(t.Context(), "k", 1); err != nil || next.Granted || next.At.Sub(d.At) != want {
-				t.Errorf("%s, settled to 30: the next goes %v after it, %v, want %v", text, next.At.Sub(d.At), err, want)
+				t.Errorf("%s, adjusted to 30: the next goes %v after it, %v, want %v", text, next.At.Sub(d.At), err, want)
 			}
 		}
 	})

@@ -154,8 +154,8 @@ func (a *AcquireArgs) form() string {
 	return string(appendRules(b, a.Rules))
 }
 
-// acquireCommand is the call of acquire.lua. It shares no memory with the calls: these may
-// be used again while a hook still has the command.
+// acquireCommand is the call of acquire.lua. Nothing in it is written to again: a hook may still
+// have the command when the calls are used for others.
 func acquireCommand(calls []*Call) command {
 	var confirm *confirmation
 	holds := false
@@ -219,10 +219,10 @@ func (a *AcquireArgs) appendKeys(keys []string) []string {
 }
 
 // text is what one call differs in from others of its form: the number of the form, the token, the job.
-func (a *AcquireArgs) text(form int) string {
+func (a *AcquireArgs) text(form int) []byte {
 	b := make([]byte, 0, 1+8+len(a.Job))
 	b = binary.BigEndian.AppendUint64(append(b, byte(form)), a.Token)
-	return string(append(b, a.Job...))
+	return append(b, a.Job...)
 }
 
 // What an integer means in place of a call's answer; another one is since when the
@@ -289,8 +289,8 @@ func (c *Call) readShort(ago int64, s string) error {
 	return nil
 }
 
-// CallForms remembers what calls had in common, see acquire.lua, because most calls have
-// it in common with the one before. The zero value is ready and safe for concurrent
+// CallForms remembers by mode what the newest call has in common with others, see acquire.lua: most
+// calls have it in common with the one before. The zero value is ready and safe for concurrent
 // use; nil remembers nothing.
 type CallForms struct {
 	last [BookLastRule + 1]atomic.Pointer[callForm] // by mode

@@ -97,4 +97,8 @@ func TestFormsAreMadeOnce(t *testing.T) {
 	if f.of(&b).text != b.form() {
 		t.Errorf("the form is %q, want %q", f.of(&b).text, b.form())
 	}
+	b.Rules[0].Cost++
+	if newest := f.of(&b); newest == first || f.of(&b) != newest {
+		t.Error("the form of the newest call is not kept")
+	}
 }

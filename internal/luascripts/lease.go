@@ -88,7 +88,7 @@ type AdjustArgs struct {
 	Rules  []RuleCall
 	Policy string
 	Token  uint64
-	Charge uint64 // names this settling: it is done once
+	Charge uint64 // names this adjustment: it is done once
 }
 
 // Adjust runs adjust.lua.

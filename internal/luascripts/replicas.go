@@ -38,7 +38,7 @@ type confirmation struct {
 	err error
 }
 
-// strictest is a confirmation that will do for two calls.
+// strictest is a confirmation that will do for two calls, of which the second asks for replicas.
 func (c *confirmation) strictest(d Durability) *confirmation {
 	if c == nil {
 		c = &confirmation{}
@@ -86,7 +86,7 @@ func (c *command) pipelineOf(ctx context.Context, to redis.Scripter) (redis.Pipe
 	return nil, fmt.Errorf("luascripts: a %T can't ask for replicas", to)
 }
 
-// heed fails a grant that too few replicas have.
+// heed fails a grant that too few replicas have. The call asked for some.
 func (c *Call) heed(said *confirmation) {
 	if c.Err != nil || c.Status != Granted || said.err == nil && said.got >= int64(c.Durable.Replicas) {
 		return

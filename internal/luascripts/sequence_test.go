@@ -161,7 +161,7 @@ func (w *sequence) args() AcquireArgs {
 	return a
 }
 
-// correct gives back, settles, leaves the line, closes or opens the key, or loses the ledger.
+// correct gives back, adjusts, leaves the line, closes or opens the key, or loses the ledger.
 func (w *sequence) correct(op int) {
 	n := rapid.SampledFrom(w.limits).Draw(w.T, "limit")
 	w.tokens++

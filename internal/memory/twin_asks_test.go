@@ -95,9 +95,9 @@ func (w *twin) grantable(rules []luascripts.RuleCall) []luascripts.RuleCall {
 	return rules
 }
 
-// adjustable are the grants of which it is sure whether they are known: a token that was due to be
+// sureGrants are the grants of which it is sure whether they are known: a token that was due to be
 // cleared before the clock went back may or may not be there.
-func (w *twin) adjustable() []*held {
+func (w *twin) sureGrants() []*held {
 	return slices.DeleteFunc(slices.Clone(w.held), func(h *held) bool {
 		forgotten := h.at.Add(time.Minute)
 		return w.now.Before(forgotten) && !w.latest.Before(forgotten)
@@ -127,7 +127,7 @@ func (w *twin) justHeld() []*held {
 
 func (w *twin) cancel() {
 	var a luascripts.CancelArgs
-	if grants := w.adjustable(); len(grants) > 0 && rapid.IntRange(0, 2).Draw(w.T, "a grant") > 0 {
+	if grants := w.sureGrants(); len(grants) > 0 && rapid.IntRange(0, 2).Draw(w.T, "a grant") > 0 {
 		h := rapid.SampledFrom(grants).Draw(w.T, "held")
 		a.Token, a.Rules, a.Policy, a.Job = h.token, w.partsOf(h), w.name(h.policy), h.job
 		a.Back = !w.calm && h.job != "" && rapid.Bool().Draw(w.T, "back")
@@ -151,7 +151,7 @@ func (w *twin) cancel() {
 
 // adjust corrects what a grant has paid, also above the limit, or does so again.
 func (w *twin) adjust() {
-	grants := w.adjustable()
+	grants := w.sureGrants()
 	if len(grants) == 0 {
 		return
 	}

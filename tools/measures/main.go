@@ -2,11 +2,11 @@
 // many files a package has, over how many files a type is spread, how many
 // names a user sees, how much Lua there is, and how many files one Acquire
 // passes through. The last table has these numbers beside their goals, and as
-// they were before the code was put in order. It reads the tree that it is started in:
+// they were when this program was written. It is started at the root of the repository:
 //
 //	go run ./tools/measures
 //
-// It needs redis-server for the last figure, see tools/install-redis.
+// It needs redis-server, to see the way of an Acquire: tools/install-redis.
 package main
 
 import (
@@ -74,7 +74,7 @@ func printGoals(packages map[string]*sourcePackage, w way) {
 		{"most files with methods of one type", 17, filesOfTypeGoal, spread},
 		{"files that one Limiter.Acquire passes through", 34, 18, len(w.files)},
 		{"returns to a file already left on that way", 34, 12, w.returns},
-		{"bytes of Lua that Redis holds, for all scripts", 875000, 120000, len(library)},
+		{"bytes of the Lua library, for all scripts", 875000, 120000, len(library)},
 		{"exported names of throttle", 223, 150, packages["throttle"].exported},
 		{"exported names of queue", 188, 90, packages["queue"].exported},
 	} {
