@@ -38,7 +38,7 @@ func (b clientBackend) Policy(typ string) (backend.Policy, bool) {
 	if !ok {
 		return backend.Policy{}, false
 	}
-	return backend.Policy{Limiters: p.decide.Rules(), Decide: p.decide, Request: func(task *asynq.Task, job string) (throttle.Request, error) {
+	return backend.Policy{Limiters: p.limits.Rules(), Limits: p.limits, Request: func(task *asynq.Task, job string) (throttle.Request, error) {
 		d, err := p.Demand(task)
 		if err != nil {
 			return throttle.Request{}, err

@@ -120,7 +120,7 @@ func TestBook(t *testing.T) {
 	if want := (luascripts.WaitRecord{Deadline: deadline, Rules: "phone 1 2 +1"}); !ok || !p.Deadline.Equal(want.Deadline) || p.Rules != want.Rules {
 		t.Errorf("the place is %+v, %v, want %+v", p, ok, want)
 	}
-	state, err := d.policies["sms"].decide.Rules()[0].Peek(t.Context(), "+1", 10)
+	state, err := d.policies["sms"].limits.Rules()[0].Peek(t.Context(), "+1", 10)
 	if err != nil || state.Waiting != 3 {
 		t.Errorf("the line = %+v, %v, want all three", state, err)
 	}
@@ -159,7 +159,7 @@ func TestBookTooLate(t *testing.T) {
 	}
 	d.booked("+1", 2*time.Minute, MaxWait(2*time.Minute)) // just in time, and nobody in between
 	// Of a closed key nothing was there before, and nothing is after.
-	if _, err := d.policies["sms"].decide.Rules()[0].CloseRule(t.Context(), time.Hour); err != nil {
+	if _, err := d.policies["sms"].limits.Rules()[0].CloseRule(t.Context(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	before = redistest.Content(t, d.raw)

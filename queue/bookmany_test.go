@@ -201,7 +201,7 @@ func (c *deaf) EvalSha(ctx context.Context, sha string, keys []string, args ...a
 func TestBookManyMovesUpBehindARefusal(t *testing.T) {
 	t.Parallel()
 	d := newBookingRig(t, perMinute())
-	if got, err := d.policies["sms"].decide.Rules()[0].TryAcquire(t.Context(), "+1", 1); err != nil || !got.Granted {
+	if got, err := d.policies["sms"].limits.Rules()[0].TryAcquire(t.Context(), "+1", 1); err != nil || !got.Granted {
 		t.Fatalf("TryAcquire = %v, %v, want a grant", got, err)
 	}
 	once := false
@@ -243,7 +243,7 @@ func TestManyOnCluster(t *testing.T) {
 		tasks = append(tasks, smsTo(fmt.Sprint("+", i%10), asynq.Queue(fmt.Sprint("q", i%3)), asynq.TaskID(fmt.Sprint(i))))
 	}
 	for i := range 10 { // who may run now, and does not come within 100 ms, loses the place
-		if d, err := c.policies["sms"].decide.Rules()[0].TryAcquire(t.Context(), fmt.Sprint("+", i), 1); err != nil || !d.Granted {
+		if d, err := c.policies["sms"].limits.Rules()[0].TryAcquire(t.Context(), fmt.Sprint("+", i), 1); err != nil || !d.Granted {
 			t.Fatalf("TryAcquire = %v, %v, want a grant", d, err)
 		}
 	}

@@ -103,7 +103,7 @@ func (r *racer) EvalSha(ctx context.Context, sha string, keys []string, args ...
 func TestPlaceOfADeadProcess(t *testing.T) {
 	t.Parallel()
 	d := newBookingRig(t, perMinute())
-	limiter := d.policies["sms"].decide.Rules()[0]
+	limiter := d.policies["sms"].limits.Rules()[0]
 	d.booked("+1", 0)
 	request := throttle.Request{Key: "+1", Cost: 1, Job: luascripts.JobID("default", "dead")}
 	if _, err := limiter.Policy().Book(t.Context(), request); err != nil { // and no more: it died

@@ -48,11 +48,11 @@ type Client struct {
 	policies map[string]typePolicy // by task type, never changed
 }
 
-// typePolicy is the policy of a task type, with what decides by it. The rules of decide
+// typePolicy is the policy of a task type, with what decides by it. The rules of limits
 // have the order of [Demand.Costs], and know the limits in force.
 type typePolicy struct {
 	Policy
-	decide *throttle.Policy
+	limits *throttle.Policy
 }
 
 // ClientConfig are the options of a [Client]. The zero value is
@@ -164,7 +164,7 @@ func (p typePolicy) demand(ctx context.Context, task *asynq.Task) (Demand, error
 	if err != nil {
 		return Demand{}, err
 	}
-	costs, limiters := d.Costs, p.decide.Rules()
+	costs, limiters := d.Costs, p.limits.Rules()
 	for _, r := range p.Rules {
 		if !r.limited() {
 			continue

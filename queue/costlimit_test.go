@@ -153,7 +153,7 @@ func TestOneLimiterPerRule(t *testing.T) {
 	a, b := priced(throttle.Sliding(3, time.Minute)), priced(throttle.Sliding(3, time.Minute))
 	b.Type = "sms:code"
 	client := newClient(t, rdb, a, b)
-	one, other := client.policies[a.Type].decide.Rules()[0], client.policies[b.Type].decide.Rules()[0]
+	one, other := client.policies[a.Type].limits.Rules()[0], client.policies[b.Type].limits.Rules()[0]
 	if one == nil || one != other {
 		t.Errorf("the policies have the limiters %p and %p, want one", one, other)
 	}

@@ -197,7 +197,7 @@ func (c *Client) prepare(ctx context.Context, m enqueueMode, task *Task, opts []
 	e.Queue, e.Message, e.Info = r.Queue, r.Task, info
 	e.Message.Token = uint64(throttle.NewToken())
 	if limited {
-		e.Policy, e.Request = c.policies[task.typ].decide, demand.Request(luascripts.JobID(e.Queue, e.Message.ID))
+		e.Policy, e.Request = c.policies[task.typ].limits, demand.Request(luascripts.JobID(e.Queue, e.Message.ID))
 	}
 	return e, nil
 }

@@ -131,7 +131,7 @@ func (l *Limiter) catchUp(ctx context.Context, version int64) (activeLimit, erro
 	if k.err != nil {
 		return activeLimit{}, k.err
 	}
-	ofKey := l.cfg.LimitOf != nil && version&1 == 1 // the limit of one key
+	ofKey := l.cfg.LimitOf != nil && version&1 == 1 // an odd version is that of the limit of one key, see [Limiter.ofKey]
 	for floor := l.remembered.floor.Load(); !ofKey && floor < version && k.version < version; floor = l.remembered.floor.Load() {
 		if l.remembered.floor.CompareAndSwap(floor, version) {
 			break
@@ -276,7 +276,7 @@ type limitMemory struct {
 	last  atomic.Pointer[knownLimit]
 	floor atomic.Int64 // the newest version that a ledger knew and that is stored no more
 
-	always bool // a look costs nothing: nothing known is fresh
+	always bool // the limit is read before each decision, because that costs nothing
 
 	mu   sync.Mutex
 	look *look // under way; guarded by mu
@@ -306,15 +306,16 @@ func (f *limitMemory) learn(k *knownLimit) (changed bool) {
 	return old != nil && (old.limit != k.limit || !old.closed.Equal(k.closed) || (old.err == nil) != (k.err == nil))
 }
 
-// inForce is the limit that decides now. What was read within limitFresh is
-// good; then one caller reads while the others go on with what they know, at
-// most limitTrust old. Older, and Redis must answer: nothing is granted by a
-// limit that may have been lowered.
+// inForce is [Limiter.activeLimit] for those who need no version.
 func (l *Limiter) inForce(ctx context.Context) (Limit, error) {
 	in, err := l.activeLimit(ctx)
 	return in.Limit, err
 }
 
+// activeLimit is the limit that decides now. What was read within limitFresh is
+// good; then one caller reads while the others go on with what they know, at
+// most limitTrust old. Older, and Redis must answer: nothing is granted by a
+// limit that may have been lowered.
 func (l *Limiter) activeLimit(ctx context.Context) (activeLimit, error) {
 	if k := l.remembered.last.Load(); l.remembered.fresh(k) {
 		return l.remembered.active(k), k.err
@@ -322,6 +323,7 @@ func (l *Limiter) activeLimit(ctx context.Context) (activeLimit, error) {
 	return l.readOrWait(ctx)
 }
 
+// readOrWait reads the limit, or waits for another caller who reads it.
 func (l *Limiter) readOrWait(ctx context.Context) (activeLimit, error) {
 	f := &l.remembered
 	for {

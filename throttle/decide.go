@@ -53,16 +53,16 @@ func decide(ctx context.Context, p *Policy, mode luascripts.Mode, r Request) (De
 	return a.d, err
 }
 
-// begin makes d the answer to r that nothing is known about.
+// begin starts with a decision that says no more than the request.
 func (a *acquisition) begin() { a.d = Decision{Request: a.r, Rule: a.p.rules[0].rule} }
 
 // inRedis decides by the active limits where the policy counts.
 func (a *acquisition) inRedis(ctx context.Context) error {
 	a.begin()
-	t, err := newStoreCallWithLook(ctx, a.p, byRequest(&a.r))
+	t, err := newStoreCallAssuming(ctx, a.p, byRequest(&a.r))
 	if err == nil {
-		if t.inCall != nil { // also when a hook of the client panics
-			defer func() { t.inCall.end(ctx, time.Time{}, cmp.Or(err, errLookSeparately)) }()
+		if t.assumed != nil { // also when a hook of the client panics
+			defer func() { t.assumed.end(ctx, time.Time{}, cmp.Or(err, errOtherLimit)) }()
 		}
 		err = a.ask(ctx, &t)
 	}
@@ -83,11 +83,11 @@ func (a *acquisition) ask(ctx context.Context, t *storeCall) error {
 		if len(a.r.Gates) > 0 {
 			c.Gate = gateAround(a.r.Gates, around)
 		}
-		c.Known = t.inCall.asked()
+		c.Known = t.assumed.toCheck()
 		if rule, err := a.p.rules.setFittingLimits(c.Rules, t.limits, around); err != nil {
-			if t.inCall == nil {
+			if t.assumed == nil {
 				a.d.Rule = rule
-			} else if err = t.lookSeparately(ctx, a.p, 0); err == nil { // the limit may be a larger one by now
+			} else if err = t.readLimitsAgain(ctx, a.p, 0); err == nil { // the limit may be a larger one by now
 				continue
 			}
 			freeCall(c)
@@ -98,8 +98,8 @@ func (a *acquisition) ask(ctx context.Context, t *storeCall) error {
 		if err == nil { // after an error others may work on the call still
 			said = answer{c.Status, c.Rule, c.Version, c.Now}
 		}
-		if t.inCall != nil && (said.status == luascripts.Outdated || err != nil && rediserr.Of(err).Answered()) {
-			if err := t.lookSeparately(ctx, a.p, said.rule); err != nil {
+		if t.assumed != nil && (said.status == luascripts.Outdated || err != nil && rediserr.Of(err).Answered()) {
+			if err := t.readLimitsAgain(ctx, a.p, said.rule); err != nil {
 				return err
 			}
 			continue
@@ -108,8 +108,8 @@ func (a *acquisition) ask(ctx context.Context, t *storeCall) error {
 			return err
 		}
 	}
-	t.inCall.end(ctx, t.began, nil) // the limits are in force, whatever the decision is
-	t.inCall = nil
+	t.assumed.end(ctx, t.began, nil) // the limits are in force, whatever the decision is
+	t.assumed = nil
 	reply := c.AcquireReply
 	t.localTimes(&reply, slack(c.Rules))
 	freeCall(c)
@@ -204,12 +204,12 @@ func (a *acquisition) count(ctx context.Context, err error) {
 //		again, err = t.again(ctx, "cancel", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
 //	}
 type storeCall struct {
-	rules  ruleSet
-	store  *clockedStore
-	keys   keySet
-	limits []activeLimit // by which the store is asked now
-	fixed  bool          // newer limits are not looked for
-	inCall *lookInCall   // which of the limits the store is to look at, too; nil for none
+	rules   ruleSet
+	store   *clockedStore
+	keys    keySet
+	limits  []activeLimit  // by which the store is asked now
+	fixed   bool           // newer limits are not looked for
+	assumed *assumedLimits // what the store is to compare with the stored limits; nil for nothing
 
 	roundTripTimes     // of the last call
 	clocks         int // replies in a row that its clock was in no window
@@ -221,7 +221,7 @@ type storeCall struct {
 type roundTripTimes struct {
 	began, ended time.Time
 	shown        time.Time // when the server's clock showed what the answer says, at the latest
-	confirmed    bool      // that does not rest on this answer alone
+	confirmed    bool      // earlier answers say so, too
 }
 
 // observe learns from the answer of a store what its clock shows.
@@ -248,8 +248,8 @@ func (t *roundTripTimes) localTimes(r *luascripts.AcquireReply, old time.Duratio
 	r.Local.Until = since.Add(old)
 }
 
-// A grant that is acted on later than this is acquired anew. Below the least, an ordinary
-// pause of a scheduler or a collector would do it.
+// How old a grant may be when it is acted on, at the least and at the most; an older one is acquired anew. A
+// process often stands still for less than the least, when other programs run or garbage is collected.
 const (
 	staleMin = 10 * time.Millisecond
 	staleMax = time.Second
@@ -281,57 +281,58 @@ func newStoreCall(ctx context.Context, p *Policy, keys keySet) (storeCall, error
 	return storeCall{rules: p.rules, store: p.store, keys: keys, limits: in}, err
 }
 
-// newStoreCallWithLook is [newStoreCall], but a look at limits that is due is left to the call itself, where one
-// server has all keys.
-func newStoreCallWithLook(ctx context.Context, p *Policy, keys keySet) (storeCall, error) {
+// newStoreCallAssuming is [newStoreCall], but the limits are not read first when that is due: the call compares those
+// known here with the stored ones, where one server has all keys.
+func newStoreCallAssuming(ctx context.Context, p *Policy, keys keySet) (storeCall, error) {
 	if s, ok := p.store.store.(redisStore); ok && !p.keyLimits && !s.coalescer.scattered.Load() {
-		look, err := p.rules.lookInCall(ctx)
+		look, err := p.rules.assumeLimits(ctx)
 		if err != nil {
 			return storeCall{}, err
 		}
 		if look != nil {
-			return storeCall{rules: p.rules, store: p.store, keys: keys, limits: look.limits(), inCall: look}, nil
+			return storeCall{rules: p.rules, store: p.store, keys: keys, limits: look.limits(), assumed: look}, nil
 		}
 	}
 	return newStoreCall(ctx, p, keys)
 }
 
-var errLookSeparately = errors.New("another limit is in force than the one known here")
+var errOtherLimit = errors.New("another limit is in force than the one known here")
 
-// lookSeparately reads the limits that the call could not find in force: that of a rule, from 1, has
-// changed. Or Redis answered an error, as when the limits are on another server; then the look may say
-// better what is wrong. The call is sent again afterwards.
-func (t *storeCall) lookSeparately(ctx context.Context, p *Policy, rule int) (err error) {
-	t.inCall.end(ctx, time.Time{}, errLookSeparately)
-	t.inCall = nil
+// readLimitsAgain is for a call that found another limit in force than the one it assumed, of a rule, from 1: it reads
+// that one, and the next call assumes the others, at most so often. Or Redis answered an error, as when the
+// limits are on another server: then it reads all of them, which may say better what is wrong. The call is sent
+// again afterwards.
+func (t *storeCall) readLimitsAgain(ctx context.Context, p *Policy, rule int) (err error) {
+	t.assumed.end(ctx, time.Time{}, errOtherLimit)
+	t.assumed = nil
 	if rule >= 1 && rule <= len(t.rules) {
 		t.rules[rule-1].readLimit(ctx)
 		if t.changed++; t.changed < roundTripsMax { // what is known of the others may still hold
-			if t.inCall, err = t.rules.lookInCall(ctx); err != nil {
+			if t.assumed, err = t.rules.assumeLimits(ctx); err != nil {
 				return err
 			}
 		}
 	}
-	if t.inCall != nil {
-		t.limits = t.inCall.limits()
+	if t.assumed != nil {
+		t.limits = t.assumed.limits()
 		return nil
 	}
 	t.limits, err = p.activeLimits(ctx, t.keys)
 	return err
 }
 
-// lookInCall is what a decision takes for in force without a look. Redis compares it with what
-// is stored, and decides only when both are the same. So a call that comes rarely is one round trip.
-type lookInCall struct {
+// assumedLimits are the limits that a call assumes to be in force, because they were read too long ago. Redis
+// compares them with what is stored, and decides only when both are the same. So a call that comes rarely is one
+// round trip, and it is a look at the limits as well.
+type assumedLimits struct {
 	rules ruleSet
 	known []*knownLimit // by rule
 	looks []*look       // by rule; nil where none is due, or another caller looks: these are compared, too
 }
 
-// lookInCall begins a look at those limits that are due, nil when none is. While another caller looks
-// it waits for that, if what is known is too old to go by, so that those who come at once are one
-// batch afterwards.
-func (rs ruleSet) lookInCall(ctx context.Context) (*lookInCall, error) {
+// assumeLimits begins a look at the limits, nil when none is due. While another caller looks, and what is
+// known is too old to go by, it waits for that caller: so calls that come at once are one batch afterwards.
+func (rs ruleSet) assumeLimits(ctx context.Context) (*assumedLimits, error) {
 	due, other := rs.dueLooks()
 	for ; other != nil; due, other = rs.dueLooks() {
 		select {
@@ -346,7 +347,7 @@ func (rs ruleSet) lookInCall(ctx context.Context) (*lookInCall, error) {
 	if !due {
 		return nil, nil
 	}
-	a := &lookInCall{rs, make([]*knownLimit, len(rs)), make([]*look, len(rs))}
+	a := &assumedLimits{rs, make([]*knownLimit, len(rs)), make([]*look, len(rs))}
 	for i, l := range rs {
 		f := &l.remembered
 		f.mu.Lock()
@@ -364,7 +365,7 @@ func (rs ruleSet) lookInCall(ctx context.Context) (*lookInCall, error) {
 }
 
 // dueLooks says whether a look is due that nobody has begun, or otherwise for whose look to wait
-// first. Neither when what a rule goes by can't be read: then it is read again before.
+// first. Neither when the stored limit of a rule could not be read last time: then it is read before the call.
 func (rs ruleSet) dueLooks() (due bool, other *look) {
 	for _, l := range rs {
 		f := &l.remembered
@@ -376,19 +377,19 @@ func (rs ruleSet) dueLooks() (due bool, other *look) {
 			continue
 		}
 		f.mu.Lock()
-		looks := f.look
+		underWay := f.look
 		f.mu.Unlock()
 		switch {
-		case looks == nil:
+		case underWay == nil:
 			due = true
 		case k == nil || k.age() >= limitTrust:
-			return false, looks
+			return false, underWay
 		}
 	}
 	return due, nil
 }
 
-func (a *lookInCall) limits() []activeLimit {
+func (a *assumedLimits) limits() []activeLimit {
 	limits := make([]activeLimit, len(a.rules))
 	for i, l := range a.rules {
 		limits[i] = l.remembered.active(a.known[i])
@@ -396,8 +397,8 @@ func (a *lookInCall) limits() []activeLimit {
 	return limits
 }
 
-// asked is what Redis is to compare; nothing when a is nil.
-func (a *lookInCall) asked() []luascripts.KnownLimit {
+// toCheck is what Redis is to compare; nothing when a is nil.
+func (a *assumedLimits) toCheck() []luascripts.KnownLimit {
 	if a == nil {
 		return nil
 	}
@@ -412,7 +413,7 @@ func (a *lookInCall) asked() []luascripts.KnownLimit {
 // Without an error the known limits were in force after began. They count, unless another call has
 // learned others meanwhile. When Redis did not answer, all callers that wait for the look fail at
 // once, and do not try one after the other.
-func (a *lookInCall) end(ctx context.Context, began time.Time, err error) {
+func (a *assumedLimits) end(ctx context.Context, began time.Time, err error) {
 	if a == nil {
 		return
 	}

@@ -94,7 +94,7 @@ type Adapter struct {
 // taskPolicy is a policy with what decides by it.
 type taskPolicy struct {
 	queue.Policy
-	decide *throttle.Policy
+	limits *throttle.Policy
 	names  []string // of its limits
 }
 
@@ -337,7 +337,7 @@ func (a *Adapter) incomplete(seen bool) error {
 	if a.load.servers.Load() == 0 {
 		add = append(add, "make the server's configuration with Adapter.Server: without it a throttle counts as a failure")
 	}
-	if !seen && !a.unknown.Load() {
+	if !seen && !a.asynqUntrusted.Load() {
 		add = append(add, "give the server Adapter.Client as its Redis client, by asynq.NewServerFromRedisClient: without it a throttled task is not deferred; "+
 			"if it has it, a middleware around Adapter.Handler called it again in one attempt: let it return the error, for asynq tries again")
 	}

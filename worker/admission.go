@@ -119,7 +119,7 @@ func (a *Adapter) newAttempt(ctx context.Context, task *asynq.Task) (*attempt, d
 	}
 	retried, _ := asynq.GetRetryCount(ctx)
 	most, _ := asynq.GetMaxRetry(ctx)
-	t.last = retried >= most
+	t.lastTry = retried >= most
 	return t, from, nil
 }
 
@@ -232,7 +232,7 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 	r.Token = throttle.NewToken()
 	for {
 		r.MaxWait = t.MaxWait()
-		d, err := t.Ask(ctx, p.decide, r)
+		d, err := t.Ask(ctx, p.limits, r)
 		switch {
 		case err != nil && (t.a.deferrals.of(err) != nil || ctx.Err() != nil):
 			return d, err
@@ -244,9 +244,9 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 		case !d.Granted && ctx.Err() != nil:
 			return d, context.Cause(ctx) // asynq has given this attempt up; the next attempt redeems the booking
 		case !d.Granted:
-			return d, t.Defer(ctx, p.decide, d)
+			return d, t.Defer(ctx, p.limits, d)
 		}
-		fresh, err := t.Begin(ctx, p.decide, d)
+		fresh, err := t.Begin(ctx, p.limits, d)
 		if err != nil {
 			return d, err
 		}
@@ -435,7 +435,7 @@ func (t *attempt) cancelBookings(ctx context.Context, task *asynq.Task) {
 	}
 	after, cancel := t.after(ctx)
 	defer cancel()
-	if promoted, err := p.decide.Cancel(after, demand.Request(t.job)); err == nil {
+	if promoted, err := p.limits.Cancel(after, demand.Request(t.job)); err == nil {
 		t.a.promotions.add(promoted...)
 	} // otherwise they expire
 }

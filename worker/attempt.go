@@ -43,7 +43,7 @@ type attempt struct {
 	taskID   string
 	job      string
 	unique   string     // the key of the task's unique lock; empty for none
-	last     bool       // asynq would archive the task if this attempt failed
+	lastTry  bool       // asynq would archive the task if this attempt failed
 	deadline time.Time  // of the task, not of the attempt; zero for none
 	woken    time.Time  // when our waker woke it; zero if it did not
 	policy   taskPolicy // of the task's type; zero for none
@@ -174,7 +174,7 @@ var errStopped = errors.New("worker: shutting down")
 
 // mustStay says that the task can't be deferred: an unknown version of asynq would archive
 // it. It waits in its worker slot, and asynq's own shutdown hands it back.
-func (t *attempt) mustStay() bool { return t.last && t.a.unknown.Load() }
+func (t *attempt) mustStay() bool { return t.lastTry && t.a.asynqUntrusted.Load() }
 
 // waitFor waits d; the end of ctx ends it at once, and a shutdown too unless the
 // task must stay.

@@ -443,7 +443,7 @@ func (u *upkeep) shareRules(ctx context.Context) {
 	var own []string
 	numbers := make(map[string]string)
 	for _, p := range u.policies {
-		for _, l := range p.decide.Rules() {
+		for _, l := range p.limits.Rules() {
 			if numbers[l.Rule()] == "" {
 				numbers[l.Rule()] = u.files.limitOf(l).String()
 				own = append(own, l.Rule()+" "+numbers[l.Rule()])

@@ -26,23 +26,23 @@ import (
 // core is what all parts of an adapter share: the way to Redis, the configuration, the
 // limiters, and what is counted, logged and observed. It is safe for concurrent use.
 type core struct {
-	rdb      redis.UniversalClient
-	cfg      Config
-	log      *zap.Logger
-	owner    string                          // this adapter's name, among all that plan queues anew
-	poolMark luascripts.PoolMark             // this adapter's mark, among all that defer tasks
-	set      *policyset.Set                  // the limiters of the policies, and of the rules that handlers used
-	queues   map[string]luascripts.QueueKeys // those that are served here; never changed after Start
-	counters counters
-	waits    *waits
-	lead     *lead
-	history  *history.Recorder // nil with Config.NoHistory
-	load     load
-	away     outage
-	noFetch  chan struct{} // closed when no more tasks are to be fetched
-	stop     chan struct{} // closed when tasks that wait in a worker slot are to be handed back
-	unknown  atomic.Bool   // asynq is not the one that is known here
-	reported sync.Map      // what was logged, and when
+	rdb            redis.UniversalClient
+	cfg            Config
+	log            *zap.Logger
+	poolName       string                          // this pool's name in Redis
+	poolMark       luascripts.PoolMark             // this adapter's mark, among all that defer tasks
+	set            *policyset.Set                  // the limiters of the policies, and of the rules that handlers used
+	queues         map[string]luascripts.QueueKeys // those that are served here; never changed after Start
+	counters       counters
+	waits          *waits
+	lead           *lead
+	history        *history.Recorder // nil with Config.NoHistory
+	load           load
+	away           outage
+	noFetch        chan struct{} // closed when no more tasks are to be fetched
+	stop           chan struct{} // closed when tasks that wait in a worker slot are to be handed back
+	asynqUntrusted atomic.Bool   // asynq is not the one that is known here
+	reported       sync.Map      // what was logged, and when
 }
 
 // load is how busy the servers are that were configured here.
@@ -66,7 +66,7 @@ func (l *load) ahead() int { return int(max(1, l.workers.Load()/wakeAhead)) }
 func newCore(rdb redis.UniversalClient, cfg Config) *core {
 	c := &core{
 		rdb: rdb, cfg: cfg, log: cfg.Logger.With(zap.String("component", "worker")),
-		owner: fmt.Sprintf("%016x", rand.Uint64()), set: policyset.New(rdb, cfg.Throttle),
+		poolName: fmt.Sprintf("%016x", rand.Uint64()), set: policyset.New(rdb, cfg.Throttle),
 		queues: make(map[string]luascripts.QueueKeys), lead: newLead(cfg.Throttle.InlineWait), noFetch: make(chan struct{}), stop: make(chan struct{}),
 	}
 	if !cfg.NoHistory {
@@ -196,7 +196,7 @@ func (c *core) checkAsynq() {
 // distrust makes tasks on their last attempt wait in their worker slot: an unknown version
 // of asynq would archive them instead of deferring them.
 func (c *core) distrust(why string, fields ...zap.Field) {
-	c.unknown.Store(true)
+	c.asynqUntrusted.Store(true)
 	c.logOnce(why, func() {
 		c.log.Warn(why+": on their last attempt tasks now wait in a worker slot instead of being deferred", fields...)
 	})

@@ -17,7 +17,7 @@ import (
 func (p *Pool) Adapter() *Adapter { return p.adapter }
 
 // DistrustAsynq makes the adapter take asynq for one that it does not know.
-func (a *Adapter) DistrustAsynq() { a.unknown.Store(true) }
+func (a *Adapter) DistrustAsynq() { a.asynqUntrusted.Store(true) }
 
 // ForgetRecentlyDone is what a restart of the process forgets.
 func (a *Adapter) ForgetRecentlyDone() {

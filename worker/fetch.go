@@ -175,7 +175,7 @@ func (f *fetcher) ask(ctx context.Context, q *fetchQueue, leaseEnds int64, n int
 		q.call++
 	}
 	at := time.Now()
-	fetched, err := luascripts.Fetch(ctx, f.rdb, q.keys, luascripts.FetchArgs{Pool: f.owner, Call: q.call, LeaseEnds: leaseEnds, Most: n})
+	fetched, err := luascripts.Fetch(ctx, f.rdb, q.keys, luascripts.FetchArgs{Pool: f.poolName, Call: q.call, LeaseEnds: leaseEnds, Most: n})
 	q.lost = err != nil
 	tasks := make([]fetchedTask, len(fetched))
 	for i, t := range fetched {
@@ -245,7 +245,7 @@ func (f *fetcher) giveBack(ctx context.Context, q *fetchQueue, after time.Durati
 	if len(ids) == 0 {
 		return nil
 	}
-	back, err := luascripts.Requeue(ctx, f.rdb, q.keys, luascripts.RequeueArgs{Pool: f.owner, Call: q.call, IDs: ids})
+	back, err := luascripts.Requeue(ctx, f.rdb, q.keys, luascripts.RequeueArgs{Pool: f.poolName, Call: q.call, IDs: ids})
 	if err != nil || back < len(ids) {
 		f.logFew("giving back", func() {
 			f.log.Warn("tasks that were fetched and not started can't be given back: asynq recovers them when their lease has ended",

@@ -59,11 +59,11 @@ func Adjust(ctx context.Context, actual int, rules ...string) error {
 func (t *attempt) adjust(ctx context.Context, costs map[string]int) error {
 	t.mu.Lock()
 	var charge *throttle.Charge
-	if len(t.grants) > 0 && t.policy.decide != nil {
+	if len(t.grants) > 0 && t.policy.limits != nil {
 		charge = t.grants[0].charge // what the task was admitted by
 	}
 	t.mu.Unlock()
-	if charge == nil && t.policy.decide != nil && t.a.cfg.Throttle.Shadow {
+	if charge == nil && t.policy.limits != nil && t.a.cfg.Throttle.Shadow {
 		return nil // it runs although it would have been refused: it has paid nothing
 	}
 	if charge == nil {
@@ -276,11 +276,11 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 // logNoSuchRule says that a Retry-After counts as a failure because of what it names, once. In
 // shadow mode a task may have no grant by a rule of its policy: that is no mistake.
 func (t *attempt) logNoSuchRule(p taskPolicy, rule string) {
-	if slices.Contains(p.names, rule) || rule == "" && p.decide != nil {
+	if slices.Contains(p.names, rule) || rule == "" && p.limits != nil {
 		return
 	}
 	what := "a RetryAfterError names a rule by which its task holds no grant, so it counts as a failure: name a rule of the policy, or none"
-	if p.decide == nil {
+	if p.limits == nil {
 		what = "a RetryAfterError comes from a task type without a policy, so it counts as a failure: there is no key to close"
 	}
 	t.a.logOnce("no such rule "+t.taskType, func() {
@@ -304,7 +304,7 @@ func (t *attempt) again(ctx context.Context, task *asynq.Task, stay *stayError) 
 	t.mu.Lock()
 	t.grants, t.cancelHandler, t.leaseLost = nil, nil, false
 	t.mu.Unlock()
-	if t.policy.decide == nil { // its handler asks for permits by itself, and waits there too
+	if t.policy.limits == nil { // its handler asks for permits by itself, and waits there too
 		return ctx, t.waitFor(ctx, stay.wait)
 	}
 	d, err := t.admit(ctx, task, t.policy)
@@ -339,7 +339,7 @@ func (t *attempt) grantOf(p taskPolicy, rule string) (held, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, g := range t.grants {
-		if rule == "" && i == 0 && p.decide != nil {
+		if rule == "" && i == 0 && p.limits != nil {
 			return g, true
 		}
 		for _, l := range g.policy.Rules() {

@@ -116,7 +116,7 @@ func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
 	if len(rules) == 0 {
 		return
 	}
-	claimed, open, err := luascripts.Claim(ctx, w.rdb, w.keys, w.owner, claimTTL, rules)
+	claimed, open, err := luascripts.Claim(ctx, w.rdb, w.keys, w.poolName, claimTTL, rules)
 	if err != nil {
 		w.logAndPause(ctx, "a changed limit can't be planned", err)
 		return
@@ -138,7 +138,7 @@ func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
 		w.release(ctx)
 		return
 	}
-	if ok, err := luascripts.ReplanDone(ctx, w.rdb, w.keys, w.owner, changed); err != nil || !ok {
+	if ok, err := luascripts.ReplanDone(ctx, w.rdb, w.keys, w.poolName, changed); err != nil || !ok {
 		return // the next look begins anew, or finds that another has done it
 	}
 	for _, r := range changed {
@@ -150,7 +150,7 @@ func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
 func (w *waker) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterTimeout)
 	defer cancel()
-	_, _ = luascripts.ReplanDone(ctx, w.rdb, w.keys, w.owner, nil)
+	_, _ = luascripts.ReplanDone(ctx, w.rdb, w.keys, w.poolName, nil)
 }
 
 // changed are the rules of which another version is planned, or none known.
@@ -171,7 +171,7 @@ func (w *waker) walk(ctx context.Context, rules []luascripts.RuleVersion) bool {
 	var from, last time.Time
 	for skip := 0; ; {
 		began := time.Now()
-		claimed, _, err := luascripts.Claim(ctx, w.rdb, w.keys, w.owner, claimTTL, rules)
+		claimed, _, err := luascripts.Claim(ctx, w.rdb, w.keys, w.poolName, claimTTL, rules)
 		if err != nil || !claimed {
 			return false
 		}

@@ -428,7 +428,7 @@ func (g *feeding) bookAgain(ctx context.Context, open []luascripts.BatchElement,
 		if err != nil {
 			continue // the pool says so
 		}
-		requests = append(requests, throttle.BookRequest{Policy: g.policy.Decide, Request: request})
+		requests = append(requests, throttle.BookRequest{Policy: g.policy.Limits, Request: request})
 		ids = append(ids, id)
 	}
 	var moves []luascripts.Retiming

@@ -229,7 +229,7 @@ func (c client) leave(ctx context.Context, task *asynq.Task, job string) []throt
 	if err != nil {
 		return nil
 	}
-	promoted, _ := p.Decide.Cancel(ctx, r) // or the place is parked when its instant has come
+	promoted, _ := p.Limits.Cancel(ctx, r) // or the place is parked when its instant has come
 	return promoted
 }
 

@@ -55,7 +55,7 @@ type Client interface {
 // Policy is the policy of a task type, ready to decide.
 type Policy struct {
 	Limiters []*throttle.Limiter // of the rules with limits, in their order
-	Decide   *throttle.Policy    // by all of them
+	Limits   *throttle.Policy    // by all of them
 
 	// Request is what a task asks of them under the name of a job. It does not ask Redis.
 	Request func(task *asynq.Task, job string) (throttle.Request, error)
