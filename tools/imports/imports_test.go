@@ -65,10 +65,10 @@ var edges = map[string][]string{
 	"event":                     {},
 	"event/eventlog":            {"event"},
 	"throttle/throttletest":     {"throttle", "internal/fake"},
-	"queue":                     {"throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/asynqwire", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
-	"inspect":                   {"queue/batch", "queue/schedule", "queue", "throttle", "throttle/gate", "internal/presence", "internal/history", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr"},
+	"queue":                     {"throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/asynqwire", "queue/internal/backend", "queue/internal/yamlfile", "queue/internal/zones"},
+	"inspect":                   {"queue/batch", "queue/schedule", "queue", "throttle", "throttle/gate", "internal/presence", "internal/history", "internal/policyset", "internal/promotion", "internal/luascripts"},
 	"queue/batch":               {"event", "queue", "throttle", "internal/luascripts", "internal/presence", "internal/stderrlog", "queue/internal/backend", "queue/internal/check"},
-	"queue/schedule":            {"queue", "throttle", "internal/filewatch", "internal/luascripts", "internal/presence", "internal/stderrlog", "internal/asynqwire", "internal/cronspec", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
+	"queue/schedule":            {"queue", "internal/filewatch", "internal/luascripts", "internal/presence", "internal/stderrlog", "internal/asynqwire", "internal/cronspec", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
 	"queue/phonezone":           {"queue", "queue/internal/zones"},
 	"queue/internal/yamlfile":   {"queue/internal/check"},
 	"queue/internal/zones":      {},
@@ -80,16 +80,16 @@ var edges = map[string][]string{
 	"internal/presence":         {"internal/luascripts"},
 	"internal/tail":             {"event"},
 	"internal/history":          {"internal/luascripts"},
-	"worker":                    {"queue", "throttle", "throttle/gate", "internal/tail", "internal/filewatch", "internal/precheck", "internal/presence", "internal/history", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/coalesce", "internal/asynqwire", "internal/stderrlog", "event"},
+	"worker":                    {"queue", "throttle", "internal/tail", "internal/filewatch", "internal/precheck", "internal/presence", "internal/history", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/coalesce", "internal/asynqwire", "internal/stderrlog", "event"},
 	"httplimit":                 {"throttle", "internal/stderrlog"},
-	"metrics":                   {"worker", "inspect", "queue/batch", "queue/schedule", "queue", "throttle", "event"},
+	"metrics":                   {"inspect", "queue/batch", "queue/schedule", "throttle", "event"},
 	"tracing":                   {"worker", "queue", "throttle", "event"},
-	"dashboard":                 {"worker", "inspect", "queue/batch", "queue/schedule", "queue", "throttle", "throttle/gate"},
+	"dashboard":                 {"inspect", "queue/batch", "queue", "throttle", "throttle/gate"},
 	"internal/e2e":              {"internal/judge", "event", "worker", "queue", "queue/phonezone", "throttle", "throttle/gate"},
 	"internal/faults":           {"internal/childprocess", "internal/e2e", "internal/redisserver", "worker", "queue", "queue/batch", "queue/schedule", "throttle"},
 	"internal/e2e/mailtest":     {"internal/e2e", "internal/judge", "queue/batch", "throttle", "throttle/gate"},
 	"cmd/headway/prove":         {"internal/e2e", "internal/faults", "worker", "queue", "throttle", "throttle/gate"},
-	"cmd/headway":               {"cmd/headway/prove", "event", "dashboard", "metrics", "httplimit", "worker", "inspect", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate", "internal/precheck", "internal/simulate", "internal/tail", "internal/e2e"},
+	"cmd/headway":               {"cmd/headway/prove", "dashboard", "metrics", "worker", "inspect", "queue/batch", "queue/phonezone", "queue", "throttle", "internal/precheck", "internal/simulate", "internal/tail", "internal/e2e"},
 	"examples/*":                {"internal/e2e", "internal/e2e/mailtest", "dashboard", "metrics", "httplimit", "worker", "inspect", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate"},
 	"tools/drawlimits":          {"throttle", "internal/redisserver"},
 	"e2e":                       {},
@@ -103,8 +103,12 @@ var edges = map[string][]string{
 var testEdges = map[string][]string{
 	"throttle":              {"internal/judge"},
 	"throttle/throttletest": {"event"},
-	"worker":                {"inspect", "queue/batch", "internal/judge"},
+	"worker":                {"inspect", "queue/batch", "throttle/gate", "internal/judge"},
 	"internal/e2e/mailtest": {"queue/schedule"},
+	"queue/schedule":        {"throttle"},
+	"metrics":               {"worker", "queue"},
+	"dashboard":             {"worker", "queue/schedule"},
+	"cmd/headway":           {"event", "queue/schedule"},
 }
 
 // foreign says where a dependency may be imported outside of tests. A path
@@ -141,7 +145,7 @@ var luaIn = []string{"internal/luascripts", "internal/redistest"}
 // whatever their build tags.
 func TestImports(t *testing.T) {
 	t.Parallel()
-	files := 0
+	files, used := 0, map[string]bool{}
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -167,13 +171,34 @@ func TestImports(t *testing.T) {
 		for _, fault := range faults(filepath.ToSlash(inside), src) {
 			t.Error(fault)
 		}
+		noteEdges(used, filepath.ToSlash(inside), src)
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	for dir, allowed := range edges {
+		for _, imported := range allowed {
+			if !used[dir+" "+imported] && !strings.Contains(dir, "*") {
+				t.Errorf("edges let %s import %s, which it does not: take that away", dir, imported)
+			}
+		}
+	}
 	if files < 2 {
 		t.Fatalf("%d Go files looked at, want the whole module", files)
+	}
+}
+
+// noteEdges notes which packages of this module a file imports that is not a test.
+func noteEdges(used map[string]bool, name string, src []byte) {
+	file, err := parser.ParseFile(token.NewFileSet(), name, src, parser.ImportsOnly)
+	if err != nil || strings.HasSuffix(name, "_test.go") {
+		return
+	}
+	for _, spec := range file.Imports {
+		if own, ok := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module+"/"); ok {
+			used[path.Dir(name)+" "+own] = true
+		}
 	}
 }
 
