@@ -90,7 +90,7 @@ func TestWhatWasToldDoesNotWait(t *testing.T) {
 	if r := ask(two[:1], "", 4, "next"); r.Status != Booked {
 		t.Errorf("%+v, want it booked", r)
 	}
-	if l, err := List(ctx, rdb, phone, ListArgs{Numbers: n, Most: 250}); err != nil || l.All != 1 || len(l.Listed) != 1 || l.Listed[0].Job != "next" || l.Listed[0].Ticket != 0 {
-		t.Errorf("List = %+v, %v, want the one who waits, with the first ticket", l, err)
+	if l, err := List(ctx, rdb, phone, ListArgs{Numbers: n, Most: 250}); err != nil || l.All != 1 || len(l.Listed) != 1 || l.Listed[0].Job != "next" || l.Listed[0].Ticket != 4096 {
+		t.Errorf("List = %+v, %v, want the one who waits, with the ticket behind the turn", l, err)
 	}
 }

@@ -24,6 +24,7 @@ func (s *Store) Places(k luascripts.LimitKeys) map[string]map[string]int64 {
 	}
 	note("line", &key.line.set)
 	note("promised", &key.line.promised)
+	note("kept", &key.line.kept)
 	for policy, turns := range key.policies {
 		note("turns:"+policy, turns)
 	}

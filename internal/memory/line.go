@@ -38,12 +38,13 @@ const (
 type line struct {
 	set
 	promised set // the instants promised last, also to jobs that keep a turn
+	kept     set // tickets of the jobs that keep a turn, by whatever policy
 }
 
 // live never shortens what the line has.
 func (q *line) live(now, us int64) {
 	until := max(q.expires, q.promised.expires, expiry(now, us))
-	for _, s := range []*set{&q.set, &q.promised} {
+	for _, s := range []*set{&q.set, &q.promised, &q.kept} {
 		if s.len() > 0 {
 			s.expires = until
 		}
@@ -206,7 +207,7 @@ func (a ahead) cost() int64 {
 }
 
 // permits are all of theirs. Where costs are mixed those of the first jobs are counted, and
-// tickets tell those of the others: too few where another policy has given the same tickets.
+// tickets bound the others from above.
 func (a ahead) permits() int64 {
 	switch {
 	case a.count() == 0:

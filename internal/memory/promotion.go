@@ -10,14 +10,14 @@ func (p *ruleCall) promotions(promoted []luascripts.Promotion, turnToo bool) []l
 	defer func() { p.me = me }()
 	var first []string
 	if p.kind == luascripts.Leases {
-		p.view, p.late = p.line.look("", p.now), p.lateTurns()
+		p.view, p.turnsLeft = p.line.look("", p.now), p.leftTurns()
 		p.park() // or the next call would tell them again
 		promoted = p.offer(promoted)
 	} else if v := p.line.look("", p.now); v.head != "" {
 		first = append(first, v.head)
 	}
 	if turnToo {
-		if rank := len(p.lateTurns()); rank < p.turns.len() {
+		if rank := len(p.leftTurns()); rank < p.turns.len() {
 			first = append(first, p.turns.order[rank].member)
 		}
 	}

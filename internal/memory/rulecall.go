@@ -29,7 +29,7 @@ type ruleCall struct {
 	me           string
 
 	view      view
-	late      []string // turns
+	turnsLeft []string // turns at the head that hold up nobody, see leftTurns
 	missed    []string // who were parked here while they waited for a lease
 	place     place
 	ticket    int64 // as if not parked
@@ -47,11 +47,11 @@ func (p *ruleCall) with(other *ruleCall) bool { return p.id == other.id && p.one
 // look finds the job and those ahead of it.
 func (p *ruleCall) look() {
 	p.view = p.line.look(p.me, p.now)
-	p.late = p.lateTurns()
+	p.turnsLeft = p.leftTurns()
 	p.find()
 	p.ahead = ahead{
 		line: &p.line.set, turns: p.turns, mixed: p.line.isMixed(), squeezed: p.line.squeezedIn(),
-		first: p.view.first, last: p.view.last, firstTurn: len(p.late), lastTurn: p.turns.len(), numbers: p.numbers,
+		first: p.view.first, last: p.view.last, firstTurn: len(p.turnsLeft), lastTurn: p.turns.len(), numbers: p.numbers,
 	}
 	if p.place != nowhere {
 		p.ahead.last, p.ahead.lastTurn = p.line.below(p.ticket), p.turns.below(p.ticket)
@@ -69,7 +69,7 @@ func (p *ruleCall) find() {
 		if parked(t) {
 			p.place = aside
 		}
-	} else if t, ok := p.turns.score(p.me); ok {
+	} else if t, ok := p.line.kept.score(p.me); ok {
 		p.place, p.ticket = turn, t
 	}
 	if p.place != nowhere {
@@ -207,16 +207,19 @@ func (p *ruleCall) since() int64 {
 // park lets those who are late hold up nobody.
 func (p *ruleCall) park() {
 	if p.kind == luascripts.Leases {
-		p.missed = append(append(p.missed, p.view.late...), p.late...)
+		p.missed = append(append(p.missed, p.view.late...), p.lateTurns()...)
 	}
 	p.line.park(p.view)
-	for _, m := range p.late {
-		if ticket, ok := p.turns.score(m); ok {
-			p.turns.drop(m)
-			p.line.add(m, ticket-park)
-		}
+	late := p.lateTurns()
+	for _, m := range late {
+		ticket, _ := p.turns.score(m)
+		p.line.add(m, ticket-park)
+		p.line.kept.drop(m)
 	}
-	if len(p.view.late)+len(p.late) > 0 {
+	for _, m := range p.turnsLeft {
+		p.turns.drop(m)
+	}
+	if len(p.view.late)+len(late) > 0 {
 		p.line.keep(p.now, p.now, p.extra)
 	}
 }
@@ -308,6 +311,9 @@ func (p *ruleCall) enter(to place, at int64) {
 	p.line.promised.add(p.me, at)
 	switch p.place {
 	case to:
+		if to == turn {
+			p.turns.add(p.me, p.ticket) // it may have kept its turn by another policy
+		}
 	case nowhere:
 		p.put(to, p.behind())
 		p.clear()
@@ -323,9 +329,11 @@ func (p *ruleCall) put(to place, ticket int64) {
 		p.line.drop(p.me)
 		p.mix()
 		p.turns.add(p.me, ticket)
+		p.line.kept.add(p.me, ticket)
 		return
 	}
 	p.turns.drop(p.me)
+	p.line.kept.drop(p.me)
 	if to == aside {
 		p.line.add(p.me, ticket-park)
 		return
@@ -347,6 +355,7 @@ func (p *ruleCall) leave() {
 	p.line.squeezeOut(p.ticketOf(p.me), p.steps(p.cost))
 	p.line.drop(p.me)
 	p.turns.drop(p.me)
+	p.line.kept.drop(p.me)
 	p.line.promised.drop(p.me)
 	if p.line.len() == 0 && !p.line.anyPromise() {
 		for _, name := range []string{mixed, squeezed, lastPostponed, postponedIn} {
@@ -360,7 +369,7 @@ func (p *ruleCall) ticketOf(m string) int64 {
 	if ticket, in := p.line.score(m); in {
 		return ticket
 	}
-	ticket, _ := p.turns.score(m)
+	ticket, _ := p.line.kept.score(m)
 	return ticket
 }
 
@@ -390,7 +399,7 @@ func (p *ruleCall) behind() int64 {
 	}
 	after(&p.line.set, p.line.below(live)-1)
 	after(&p.line.set, p.line.len()-1)
-	after(p.turns, p.turns.len()-1)
+	after(&p.line.kept, p.line.kept.len()-1)
 	return ticket
 }
 
@@ -424,12 +433,10 @@ func (p *ruleCall) clear() {
 	promised := &p.line.promised
 	gone := promised.order[:min(lateMost, promised.below(p.now-late+1))]
 	for _, g := range append([]scored[string](nil), gone...) {
-		if _, has := p.turns.score(g.member); has {
-			continue
-		}
 		if ticket, ok := p.line.score(g.member); !ok || parked(ticket) {
 			p.line.squeezeOut(ticket, p.steps(costOf(g.member)))
 			p.line.drop(g.member)
+			p.line.kept.drop(g.member)
 			promised.drop(g.member)
 		}
 	}
@@ -467,14 +474,29 @@ func (p *ruleCall) forgetOpenings() {
 	}
 }
 
-// lateTurns are the first of them who did not come in time.
-func (p *ruleCall) lateTurns() []string {
+// leftTurns are the first of them that hold up nobody: their jobs did not come in time, or do not keep that
+// turn any more, because another policy has asked for them.
+func (p *ruleCall) leftTurns() []string {
 	var out []string
 	for _, t := range p.turns.order[:min(lateMost, p.turns.len())] {
-		if t.member == p.me || !p.line.overdue(t.member, p.now) {
+		if p.keeps(t) && (t.member == p.me || !p.line.overdue(t.member, p.now)) {
 			break
 		}
 		out = append(out, t.member)
 	}
 	return out
+}
+
+// keeps says that a job keeps a turn.
+func (p *ruleCall) keeps(t scored[string]) bool {
+	ticket, kept := p.line.kept.score(t.member)
+	return kept && ticket == t.score
+}
+
+// lateTurns are those of turnsLeft that are to be parked.
+func (p *ruleCall) lateTurns() []string {
+	return slices.DeleteFunc(slices.Clone(p.turnsLeft), func(m string) bool {
+		ticket, _ := p.turns.score(m)
+		return !p.keeps(scored[string]{ticket, m})
+	})
 }

@@ -28,13 +28,17 @@ func (w *twin) places(r *rule) {
 	for _, kind := range []string{":line", ":turns:p0", ":turns:p1", ":turns:p2"} {
 		for _, z := range w.raw.ZRangeWithScores(w.ctx, r.key.Ledger()+kind, 0, -1).Val() {
 			name, score := r.key.Ledger()+kind, int64(z.Score)
-			if score >= told {
+			member := z.Member.(string)
+			switch {
+			case member[0] == '#':
+				name, score = r.key.Ledger()+":kept", score/8-1<<52
+			case score >= told:
 				name, score = r.key.Ledger()+":promised", score-told
 			}
 			if got[name] == nil {
 				got[name] = map[string]int64{}
 			}
-			got[name][strings.TrimPrefix(z.Member.(string), "@")] = score
+			got[name][strings.TrimLeft(member, "@#")] = score
 		}
 	}
 	for _, sets := range []map[string]map[string]int64{got, want} {

@@ -5,6 +5,7 @@
 
 local call, format = redis.call, string.format
 local COPY = 60000000 -- a copy of a call is not expected later than this
+local NO_TOKEN = "\0\0\0\0\0\0\0\0" -- in place of a grant's token
 
 -- tostring and .. cut a number to 14 digits; a time in microseconds has 16
 local last, last_text -- most numbers of a script are its time
@@ -39,5 +40,5 @@ local function live(key, us)
 end
 
 return {
-  COPY = COPY, int = int, is = is, life = life, live = live,
+  COPY = COPY, NO_TOKEN = NO_TOKEN, int = int, is = is, life = life, live = live,
 }

@@ -31,7 +31,7 @@
 local clock = require("lib/clock")
 local kept = require("lib/kept")
 local numbers = require("lib/numbers")
-local since = require("lib/server")
+local complete_since = require("lib/server")
 local rulecall = require("limit/rulecall")
 local gate = require("limit/gate")
 local decisions = require("limit/decide")
@@ -54,7 +54,7 @@ end
 -- close_after_failover closes the rules of a form until what this server may have forgotten has stopped to count.
 -- Where nobody can say how long that is, the form has a text in `unheld`, and its calls fail
 local function close_after_failover(form, now)
-  local from, fault = since(now)
+  local from, fault = complete_since(now)
   form.unheld = fault
   if fault then
     form.short = false
@@ -69,6 +69,14 @@ local function close_after_failover(form, now)
   form.short = form.may_be_short and not held
 end
 
+-- A form is what calls share. Beside what the text says it has:
+--   keys          how many keys a call has
+--   worthy        true when an answer says what a permit is worth
+--   first_grants  true when a key without a ledger is granted by one write of its kind
+--   may_be_short  true when shortcut.lua may answer; short: and nothing is closed now, see close_after_failover
+--   closings      until when each rule is closed, as the text says
+--   unheld        why nobody can tell until when the rules are to be closed
+--   once          true when a text like this hardly comes again, see kept.lua
 local read_form = kept(function(text)
   local mode, inline, longest, open, tell, turns, safe, from = match(text, FORM)
   local form = {
@@ -175,9 +183,9 @@ local function answer_one(now, keys, args)
   end
   if form.short then
     local script, replies = alone, alone.replies
-    local there = form.rules[1].n == 1 and call("EXISTS", unpack(keys)) or 3 -- most keys of one permit are fresh
-    script.now, script.fresh, script.no_tokens = now, there == 0, there == 0
-    if shortcut(script, form, keys, 0, args, 1, 1, replies, there) > 1 then return { now, replies[1] } end
+    local existing = form.rules[1].n == 1 and call("EXISTS", unpack(keys)) or #keys -- most keys of one permit are fresh
+    script.now, script.fresh, script.no_tokens = now, existing == 0, existing == 0
+    if shortcut(script, form, keys, 0, args, 1, 1, replies, existing) > 1 then return { now, replies[1] } end
   end
   local script = new_script(now)
   local answer = decide(script, form, keys, 0, args[2])
@@ -196,7 +204,9 @@ local function answer_all(script, forms, keys, args)
       if not script.lines.some and not script.opened[keys[k + 1]] then
         local ok, from = pcall(shortcut, script, form, keys, k, args, i, last, answers)
         next = ok and from or last + 1
-        for n = i, ok and 0 or last do answers[n] = -2 end
+        if not ok then
+          for n = i, last do answers[n] = -2 end
+        end
       end
       k = k + form.keys * (next - i)
     end

@@ -19,7 +19,8 @@ local rulecall = require("limit/rulecall")
 local max = math.max
 local outlive = ledger.outlive
 local promote, with_promotions = line.promote, line.with_promotions
-local keep_adjustment, grant, granted, held_at, lessen, read_claims = tokens.keep_adjustment, tokens.grant, tokens.granted, tokens.held_at, tokens.lessen, tokens.read_claims
+local grant, granted, held_at, keep_adjustment, lessen, read_claims =
+  tokens.grant, tokens.granted, tokens.held_at, tokens.keep_adjustment, tokens.lessen, tokens.read_claims
 local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
 
 return function(keys, args)

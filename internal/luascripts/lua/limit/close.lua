@@ -24,8 +24,8 @@ local places = require("limit/places")
 local floor, max, min = math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
 local CLOSED, IN, LAST, PARK, ROOM, SINCE, PROMISED, mark = line.CLOSED, line.IN, line.LAST, line.PARK, line.ROOM, line.SINCE, line.PROMISED, line.mark
-local closed, find, is_squeezed, look, promote, squeeze, with_promotions =
-  line.closed, line.find, line.is_squeezed, line.look, line.promote, line.squeeze, line.with_promotions
+local find, is_squeezed, look, open_line, promote, squeeze, with_promotions =
+  line.find, line.is_squeezed, line.look, line.open_line, line.promote, line.squeeze, line.with_promotions
 local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
 local first_ticket, join_at = places.first_ticket, places.join_at
 
@@ -69,7 +69,7 @@ return function(keys, args)
     end
   else
     redis.call("ZREM", shut.line, CLOSED, SINCE)
-    closed(shut, now)
+    open_line(shut, now)
     promote(shut, now, promoted, true)
   end
   return with_promotions({ 1, 0, now, until_us, 0 }, rules, now, promoted)

@@ -17,12 +17,13 @@
 -- many permits went in the last W, whatever its kind is: that counts when
 -- the limit is changed.
 
+local numbers = require("lib/numbers")
 local binary = require("lib/binary")
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+local NO_TOKEN = numbers.NO_TOKEN
 local pack, unpack_at = binary.pack, binary.unpack_at
 
 local COUNTED = ">ddddddddd"
-local NOBODY = "\0\0\0\0\0\0\0\0"
 
 local MOST = 9007199254740991 -- permits that are counted: a double holds no more exactly
 local HUGE = 72057594037927936 -- above the sum of all that is written; what is no number is not below it
@@ -33,7 +34,7 @@ local BYTES = { [0] = 72, [3] = 96, [5] = 112 }
 
 local function fresh()
   return { -- all fields are named: a table that grows is slow
-    token = NOBODY, known = false, newest = 0, used = 0, start = 0, before = 0, before_at = 0, taken = 0, changed = 0,
+    token = NO_TOKEN, known = false, newest = 0, used = 0, start = 0, before = 0, before_at = 0, taken = 0, changed = 0,
     key = nil, limit = nil, tokens = nil, dirty = false,
   }
 end

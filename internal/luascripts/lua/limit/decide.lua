@@ -9,13 +9,13 @@ local places = require("limit/places")
 local max = math.max
 local free, outlive, earliest, worth = ledger.free, ledger.outlive, ledger.earliest, ledger.worth
 local COPY, NONE, OFFERED = numbers.COPY, line.NONE, line.OFFERED
-local anybody, closed, find, leave, look, missed, promote, park, rank, promised =
-  line.anybody, line.closed, line.find, line.leave, line.look, line.missed, line.promote, line.park, line.rank, line.promised
+local anybody, find, leave, look, missed, open_line, promote, park, rank, promised =
+  line.anybody, line.find, line.leave, line.look, line.missed, line.open_line, line.promote, line.park, line.rank, line.promised
 local held_at, put, spend = tokens.held_at, tokens.put, tokens.spend
 local joint, last_of_group, left_behind, measure, open_rule, set_job, set_keys =
   rulecall.joint, rulecall.last_of_group, rulecall.left_behind, rulecall.measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
 
-local REFUSED, GRANTED, BOOKED, TOO_LATE, WITHDRAWN, NOT_COVERED = 0, 1, 2, 3, 4, 6 -- statuses; those of a ledger are in ledger.lua
+local REFUSED, GRANTED, BOOKED, TOO_LATE, WITHDRAWN = 0, 1, 2, 3, 4 -- statuses; ledger.lua has the others
 local GATE = 0 -- as the part that refuses
 
 -- put_all writes the ledgers that were spent on
@@ -169,7 +169,7 @@ local function read(script, form, keys, k)
     local rule = rules[i]
     rule.seen, rule.no_tokens, rule.askers = script.lines, i == 1 and script.no_tokens, i == 1 and script.askers or nil
     if not failed then
-      closed(rule, now)
+      open_line(rule, now)
       nobody = nobody and rule.nobody
     end
   end
@@ -322,7 +322,7 @@ local function decide(script, form, keys, k, text)
   for _, rule in ipairs(rules) do set_job(rule, job) end
   local call = { form = form, rules = rules, now = now, reach = reach, token = token, tell = form.tell, from = 0, promised = 0, fence = 0 }
   if failed then return answer(call, failed, which, newer) end
-  if gate and not gate.covers(now) then return answer(call, NOT_COVERED, 0, 0) end
+  if gate and not gate.covers(now) then return answer(call, ledger.NOT_COVERED, 0, 0) end
   if held and held < 0 then return answer(call, WITHDRAWN, 0, 0) end
   if held then
     if form.waits then

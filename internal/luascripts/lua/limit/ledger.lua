@@ -45,7 +45,7 @@ local timestamp, timestamp_at = binary.timestamp, binary.timestamp_at
 local call, sub = redis.call, string.sub
 local NEVER = 6755399441055743 -- the year 2184: what is further away is told so, a score in line holds no more
 local STEPS = 1048576 -- steps of the largest cost of a limit, about
-local CORRUPT = 8 -- a status
+local NEWER, NOT_COVERED, OUTDATED, CORRUPT = 5, 6, 7, 8 -- statuses, see read
 local MOST = 256 -- limits that are kept from call to call
 
 local KINDS = {
@@ -100,17 +100,17 @@ end
 local function read(rule, now, nothing)
   local key, limit = rule.key, rule.limit
   local kind = limit.kind
-  if kind.covered and not kind.covered(limit, now) then return nil, 6 end
+  if kind.covered and not kind.covered(limit, now) then return nil, NOT_COVERED end
   local s = nothing and "" or call("GETRANGE", key, "0", "398")
   if s == "" then return fresh(limit, key) end
   local letter = sub(s, 1, 1)
   local writer = letter == limit.letter and kind or kind_of(letter)
-  if not writer then return nil, 5 end
+  if not writer then return nil, NEWER end
   if #s < 16 then return nil, CORRUPT end
   local ledger, old = writer.read(writer, writer == kind and limit or nil, s, key)
   if not ledger or not (ledger.newest >= 0 and ledger.newest <= NEVER) then return nil, CORRUPT end
   local other = sub(s, 10, 16) ~= limit.stamp
-  if other and timestamp_at(s, 10) > limit.version then return nil, 7, timestamp_at(s, 10) end
+  if other and timestamp_at(s, 10) > limit.version then return nil, OUTDATED, timestamp_at(s, 10) end
   if writer ~= kind then
     local before = ledger
     ledger = fresh(limit, key)
@@ -200,6 +200,6 @@ local function worth(rule)
 end
 
 return {
-  CORRUPT = CORRUPT, NEVER = NEVER, STEPS = STEPS, free = free, limit_of = limit_of, open = open, outlive = outlive,
-  earliest = earliest, spent = spent, worth = worth, write = write,
+  CORRUPT = CORRUPT, NEVER = NEVER, NOT_COVERED = NOT_COVERED, OUTDATED = OUTDATED, STEPS = STEPS, free = free, limit_of = limit_of,
+  open = open, outlive = outlive, earliest = earliest, spent = spent, worth = worth, write = write,
 }

@@ -4,11 +4,14 @@
 --           for each permit of its cost, or for each so many, see steps. Who comes too late is parked: the same
 --           ticket, PARK lower, so it holds up nobody and finds its turn again
 -- turns     sorted set, the same, of the jobs of one policy that another of its
---           rules holds up: each keeps its turn among jobs of that policy, and does not exist for others
+--           rules holds up: each keeps its turn among jobs of that policy, and does not exist for others. When another
+--           policy asks for such a job, it finds the ticket among `kept`. So a job may be among several turns, with one ticket
 --
 -- The same sorted set holds, behind the tickets:
 -- promises  the instant that each job was promised last: member "@cost:job", score = the instant + PROMISED. A job keeps
 --           its place until GRACE after it. Of a lease that is offered now it is at most OFFERED from now
+-- kept      the ticket of each job that keeps a turn: member "#cost:job", score = (the ticket + PARK) * 8, above all others. A
+--           job among turns that has no such member, or another ticket there, does not wait there any more
 -- MIXED     a member that is there when costs in the line or among turns differ, or did
 -- CLOSED    a member whose score, less PROMISED, is the instant until which the key is closed
 -- and the members of close.lua. SINCE, IN and SQUEEZED lie above all instants before the year 2112, LAST may lie a little below
@@ -33,6 +36,7 @@ local PARKED, LIVE = "(-2251799813685248", "-2251799813685248" -- below and abov
 local WHOLE = 32 -- jobs ahead of one that are looked at each, where costs differ
 local FAR = 4503599627370496 -- permits ahead: more are counted as so many
 local NOTED = "6755399441055744" -- PARK + PROMISED: from here on stands what is noted of a key, but for CLOSED, and for LAST when its ticket is below 0
+local NOTED_ENDS = "18014398509481984" -- up to here; above are the tickets that are kept
 
 local function cost_of(member)
   return tonumber(string.match(member, "^%d+"))
@@ -68,6 +72,15 @@ local function promised(rule, member)
   return mark(rule, "@" .. member)
 end
 
+-- kept_score is the score of a ticket that is kept, and kept_ticket the ticket of such a score, nil of none
+local function kept_score(ticket)
+  return int((ticket + PARK) * 8)
+end
+
+local function kept_ticket(score)
+  return score and score / 8 - PARK or nil
+end
+
 -- in_time says whether a job that was promised the instant p, and has not come yet, still keeps its place. My own job has come
 local function in_time(rule, member, p, now)
   return member == rule.me or (p and p + GRACE >= now)
@@ -94,13 +107,16 @@ end
 --   front           that job; front_ticket and front_promised are its ticket and its promise
 --   turn, turns_end, turn_front  the same of the turns: ranks turn to turns_end - 1 wait; first_turn is the first, late or not
 --   to_park         up to 20 late jobs of each set, as arguments of a ZADD that parks them
+--   turns_late      up to 20 turns that hold up nobody: their jobs are late, or do not keep them any more; unkept has those
+--                   that are late, as members of kept
+--   in_line, my_turn, my_promise  my ticket in the line, my ticket among turns, the instant that I was promised
 -- A job is late when its last promise is more than GRACE ago. My own place and promise are read in the same
 -- call as those of first_unparked. With only_line the turns are not read, and count as none. v is the first
 -- job of the line, if the caller has read it and nothing was written since.
 local function look(rule, now, only_line, v)
   rule.parked, rule.first_rank, rule.end_rank, rule.to_park, rule.first_unparked, rule.front = 0, 0, 0, NONE, nil, nil
   rule.turn, rule.turns_end, rule.turns_late, rule.turn_front = 0, 0, NONE, nil
-  rule.turn_promised, rule.in_line, rule.my_promise, rule.first_turn = nil, nil, nil, nil
+  rule.turn_promised, rule.in_line, rule.my_turn, rule.my_promise, rule.first_turn, rule.unkept = nil, nil, nil, nil, nil, NONE
   if rule.nobody then return end
   v = v or redis.call("ZRANGE", rule.line, "0", "0", "WITHSCORES")
   local m, ticket = first_of(v)
@@ -115,8 +131,9 @@ local function look(rule, now, only_line, v)
     p = m and promised(rule, m)
     if rule.me == m then rule.in_line, rule.my_promise = ticket, p end
   else
-    local u = redis.call("ZMSCORE", rule.line, rule.me, "@" .. rule.me, "@" .. (m or rule.me))
+    local u = redis.call("ZMSCORE", rule.line, rule.me, "@" .. rule.me, "@" .. (m or rule.me), "#" .. rule.me)
     rule.in_line, rule.my_promise, p = tonumber(u[1] or ""), u[2] and u[2] - PROMISED, u[3] and u[3] - PROMISED
+    rule.my_turn = kept_ticket(u[4])
   end
   rule.first_unparked = m
   while m do
@@ -136,14 +153,19 @@ local function look(rule, now, only_line, v)
   m, ticket = v[1], tonumber(v[2])
   rule.first_turn = m
   while m do
-    p = m ~= rule.me and promised(rule, m) or nil
-    if #rule.turns_late == 20 or in_time(rule, m, p, now) then
+    local u = redis.call("ZMSCORE", rule.line, "@" .. m, "#" .. m)
+    p = u[1] and u[1] - PROMISED
+    local keeps = kept_ticket(u[2]) == ticket
+    if #rule.turns_late == 20 or keeps and in_time(rule, m, p, now) then
       rule.turn_front, rule.turn_ticket, rule.turn_promised = m, ticket, p
       break
     end
-    found_late(rule, m, ticket)
-    if rule.turns_late == NONE then rule.turns_late = {} end
+    if rule.turns_late == NONE then rule.turns_late, rule.unkept = {}, {} end
     rule.turns_late[#rule.turns_late + 1] = m
+    if keeps then
+      found_late(rule, m, ticket)
+      rule.unkept[#rule.unkept + 1] = "#" .. m
+    end
     rule.turn = rule.turn + 1
     m, ticket = at_rank(rule.turns, rule.turn)
   end
@@ -151,22 +173,20 @@ end
 
 -- park writes what look found late. rule.missed are those of them who wait for a lease
 local function park(rule)
+  if #rule.turns_late > 0 then redis.call("ZREM", rule.turns, unpack(rule.turns_late)) end
   if #rule.to_park == 0 then return end
   redis.call("ZADD", rule.line, unpack(rule.to_park))
   if rule.kind.lease then
     rule.missed = rule.missed or {}
     for i = 2, #rule.to_park, 2 do rule.missed[#rule.missed + 1] = rule.to_park[i] end
   end
-  if #rule.turns_late > 0 then redis.call("ZREM", rule.turns, unpack(rule.turns_late)) end
+  if #rule.unkept > 0 then redis.call("ZREM", rule.line, unpack(rule.unkept)) end
   live(rule.line, PARKED_FOR) -- miniredis may have let it go since it was read
 end
 
--- find is my ticket, and whether it is one in the turns
+-- find is my ticket, and whether it is one of a turn, by whatever policy
 local function find(rule)
-  rule.ticket, rule.in_turns = rule.in_line, false
-  if rule.ticket or rule.me == "" or rule.turns_end == 0 then return end
-  rule.ticket = rule.turn_front == rule.me and rule.turn_ticket or tonumber(redis.call("ZSCORE", rule.turns, rule.me) or "")
-  rule.in_turns = rule.ticket ~= nil
+  rule.ticket, rule.in_turns = rule.in_line or rule.my_turn, not rule.in_line and rule.my_turn ~= nil
 end
 
 -- below counts the members of a set with a ticket under this one, who are not parked
@@ -181,9 +201,8 @@ local function steps(rule, cost)
 end
 
 -- permits of so many who wait, and so many turns, from a ticket on. Equal costs are
--- counted exactly. With mixed costs tickets tell, which lie apart within a policy, with the costs of
--- those who were squeezed in between. Where jobs of another policy have the same tickets as the turns it
--- is too few, and a job may be told an instant too early.
+-- counted exactly. With mixed costs tickets bound it from above, with the costs of those who were squeezed in
+-- between: no two jobs have tickets that overlap, see last_ticket.
 local function permits(rule, waiting, turns, from)
   if not rule.mixed then return (waiting + turns) * cost_of(rule.waiting > 0 and rule.front or rule.turn_front) end
   local ends = -PARK
@@ -331,7 +350,7 @@ end
 
 -- leave takes me out of the line and the turns. The first write needs no memory: a full Redis lets a job leave
 local function leave(rule)
-  redis.call("ZREM", rule.line, rule.me, "@" .. rule.me)
+  redis.call("ZREM", rule.line, rule.me, "@" .. rule.me, "#" .. rule.me)
   if rule.turns and not rule.no_turns then redis.call("ZREM", rule.turns, rule.me) end
   if is_squeezed(rule.ticket) then squeeze(rule, rule.want, -1) end
   if not rule.marked then return end
@@ -339,10 +358,9 @@ local function leave(rule)
   if line_ends(rule) == 0 and not any_promise(rule) then redis.call("ZREM", rule.line, MIXED, SQUEEZED, LAST, IN) end
 end
 
--- closed finds until when nothing goes on a key: it is closed, or its rule is. It notes
--- whether costs differ, too, whether anything is noted of the line, and that nobody has
--- a place. What it read of the line is for look
-local function closed(rule, now)
+-- open_line takes the first look at a line. It finds until when nothing goes on the key: the key is closed, or its
+-- rule is; whether anybody has a place; and what is noted beside promises. What it read of the line is for look
+local function open_line(rule, now)
   rule.mixed, rule.marked, rule.top = nil, false, nil
   local at, seen = rule.rule_closed, rule.seen
   rule.closed = at > now and at or 0
@@ -353,7 +371,7 @@ local function closed(rule, now)
   local v = redis.call("ZRANGE", rule.line, "0", "0", "WITHSCORES")
   rule.nobody = not v[1] -- a turn has its promise there
   if rule.nobody and seen then seen[rule.line] = false end
-  if not rule.nobody and redis.call("ZCOUNT", rule.line, NOTED, "+inf") > 0 then -- beside CLOSED there is SINCE
+  if not rule.nobody and redis.call("ZCOUNT", rule.line, NOTED, NOTED_ENDS) > 0 then -- beside CLOSED there is SINCE
     rule.marked = true
     local u = redis.call("ZMSCORE", rule.line, CLOSED, MIXED)
     at, rule.mixed = max(at, u[1] and u[1] - PROMISED or 0), u[2]
@@ -417,8 +435,8 @@ end
 return {
   CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, PARKED_FOR = PARKED_FOR, MIXED = MIXED, NONE = NONE, OFFERED = OFFERED, PARK = PARK,
   PARKED = PARKED, ROOM = ROOM, SINCE = SINCE, PROMISED = PROMISED, anybody = anybody, at_rank = at_rank,
-  closed = closed, cost_of = cost_of, find = find, follow = follow, gone = gone,
-  is_parked = is_parked, is_squeezed = is_squeezed,
-  leave = leave, line_ends = line_ends, look = look, mark = mark, missed = missed, promote = promote, normal = normal, park = park,
+  cost_of = cost_of, find = find, follow = follow, gone = gone,
+  is_parked = is_parked, kept_score = kept_score, kept_ticket = kept_ticket, is_squeezed = is_squeezed,
+  leave = leave, line_ends = line_ends, look = look, mark = mark, missed = missed, open_line = open_line, promote = promote, normal = normal, park = park,
   rank = rank, squeeze = squeeze, steps = steps, tell = tell, promised = promised, with_promotions = with_promotions,
 }

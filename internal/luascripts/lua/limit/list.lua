@@ -24,7 +24,7 @@ local max, min = math.max, math.min
 local limit_of, open = ledger.limit_of, ledger.open
 local rule_on = rulecall.rule_on
 local cost_of, promised = line.cost_of, line.promised
-local closed, follow, gone, line_ends, look, rank = line.closed, line.follow, line.gone, line.line_ends, line.look, line.rank
+local follow, gone, line_ends, look, open_line, rank = line.follow, line.gone, line.line_ends, line.look, line.open_line, line.rank
 
 return function(keys, args)
   local first, skip, most = args[7], tonumber(args[8]), tonumber(args[9])
@@ -33,7 +33,7 @@ return function(keys, args)
   local rule = rule_on(keys[1], keys[2], keys[3], limit_of(args[1], args[2], args[3], args[4], args[5]), "1", args[6], now)
   local status, newer = open(rule, now)
   if status then return { status, now, newer, 0, 0 } end
-  closed(rule, now)
+  open_line(rule, now)
   look(rule, now)
   local from = max(now, rule.closed)
   local index = 0

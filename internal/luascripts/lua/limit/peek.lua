@@ -24,7 +24,7 @@ local max, min = math.max, math.min
 local free, limit_of, open, spent = ledger.free, ledger.limit_of, ledger.open, ledger.spent
 local rule_on = rulecall.rule_on
 local cost_of = line.cost_of
-local closed, find, follow, gone, line_ends, look, rank = line.closed, line.find, line.follow, line.gone, line.line_ends, line.look, line.rank
+local find, follow, gone, line_ends, look, open_line, rank = line.find, line.follow, line.gone, line.line_ends, line.look, line.open_line, line.rank
 
 return function(keys, args)
   local most = tonumber(args[7])
@@ -33,7 +33,7 @@ return function(keys, args)
   local rule = rule_on(keys[1], keys[2], keys[3], limit_of(args[1], args[2], args[3], args[4], args[5]), args[6], args[8], now)
   local status, newer = open(rule, now)
   if status then return { status, now, 0, newer, 0, 0, 0, 0, 0 } end
-  closed(rule, now)
+  open_line(rule, now)
   look(rule, now)
   find(rule)
   rank(rule)

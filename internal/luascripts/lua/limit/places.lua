@@ -7,7 +7,8 @@ local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
 local PARKED_FOR, MIXED, PARK, PARKED, ROOM, PROMISED, at_rank, cost_of, is_parked, normal =
   line.PARKED_FOR, line.MIXED, line.PARK, line.PARKED, line.ROOM, line.PROMISED, line.at_rank, line.cost_of, line.is_parked, line.normal
-local is_squeezed, line_ends, squeeze, steps = line.is_squeezed, line.line_ends, line.squeeze, line.steps
+local is_squeezed, kept_score, kept_ticket, line_ends, squeeze, steps =
+  line.is_squeezed, line.kept_score, line.kept_ticket, line.line_ends, line.squeeze, line.steps
 
 -- mix notes that costs differ, when my cost is not that of the first job that waits, or of the first turn
 local function mix(rule)
@@ -30,7 +31,10 @@ local function last_ticket(rule)
   end
   if rule.parked > 0 then after(at_rank(rule.line, rule.parked - 1)) end -- the last who is parked
   if line_ends(rule) > 0 then after(at_rank(rule.line, rule.end_rank - 1)) end
-  if rule.turns_end > 0 then after(at_rank(rule.turns, -1)) end
+  if not rule.nobody then -- behind the turns of all policies, so that no two jobs have tickets that overlap
+    local last = redis.call("ZRANGE", rule.line, "-1", "-1", "WITHSCORES")
+    if string.sub(last[1] or "", 1, 1) == "#" then after(string.sub(last[1], 2), kept_ticket(last[2])) end
+  end
   return ticket
 end
 
@@ -60,7 +64,7 @@ local function enlist(rule, set, ticket, at)
   else
     rule.no_turns = false
     redis.call("ZADD", set, int(ticket), rule.me)
-    promise(rule, at)
+    redis.call("ZADD", rule.line, int(at + PROMISED), "@" .. rule.me, kept_score(ticket), "#" .. rule.me)
   end
 end
 
@@ -70,9 +74,9 @@ local function clear(rule, now)
   for _, name in ipairs(gone) do
     local m = string.match(name, "^@(.*)$") or ""
     local t = redis.call("ZSCORE", rule.line, m)
-    if (not t or is_parked(tonumber(t))) and not (rule.turns and redis.call("ZSCORE", rule.turns, m)) then
+    if not t or is_parked(tonumber(t)) then
       if is_squeezed(tonumber(t or "")) then squeeze(rule, cost_of(m), -1) end
-      redis.call("ZREM", rule.line, m, name)
+      redis.call("ZREM", rule.line, m, name, "#" .. m)
     end
   end
 end
@@ -81,7 +85,7 @@ end
 local function join(rule, set, at, now)
   local ticket = rule.ticket and normal(rule.ticket) or last_ticket(rule)
   if rule.turns_end > 0 and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.me) end
-  if rule.ticket and not rule.in_turns and set ~= rule.line then redis.call("ZREM", rule.line, rule.me) end
+  if rule.ticket and rule.in_turns ~= (set == rule.turns) then redis.call("ZREM", rule.line, rule.in_turns and "#" .. rule.me or rule.me) end
   local first = rule.nobody
   mix(rule)
   enlist(rule, set, ticket, at)
@@ -94,6 +98,7 @@ local function stand(rule, among_turns, at, now)
   local set = among_turns and rule.turns or rule.line
   if rule.ticket and not is_parked(rule.ticket) and rule.in_turns == among_turns then
     promise(rule, at)
+    if among_turns then redis.call("ZADD", rule.turns, int(rule.ticket), rule.me) end -- it may have kept its turn by another policy
   else
     join(rule, set, at, now)
   end
@@ -104,6 +109,7 @@ end
 local function step_aside(rule, at, now)
   if not rule.ticket or is_parked(rule.ticket) then return end
   if rule.turns_end > 0 then redis.call("ZREM", rule.turns, rule.me) end
+  if rule.in_turns then redis.call("ZREM", rule.line, "#" .. rule.me) end
   redis.call("ZADD", rule.line, int(rule.ticket - PARK), rule.me)
   keep_line(rule, at, now)
 end
@@ -130,7 +136,8 @@ end
 
 -- stands is find without look
 local function stands(rule)
-  rule.ticket = tonumber(redis.call("ZSCORE", rule.line, rule.me) or rule.turns and redis.call("ZSCORE", rule.turns, rule.me) or "")
+  local u = redis.call("ZMSCORE", rule.line, rule.me, "#" .. rule.me)
+  rule.ticket = tonumber(u[1] or "") or kept_ticket(u[2])
 end
 
 -- first_ticket is that of one before all
@@ -150,6 +157,7 @@ end
 -- join_at gives me the place of a ticket in a set, among those who are parked when
 -- aside; first_ticket is that of a grant that came back
 local function join_at(rule, set, ticket, at, now, aside)
+  if set ~= rule.turns then redis.call("ZREM", rule.line, "#" .. rule.me) end
   if rule.turns and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.me) end
   if not aside then mix(rule) end
   enlist(rule, set, aside and ticket - PARK or ticket, at)

@@ -17,7 +17,7 @@ local line = require("limit/line")
 local rulecall = require("limit/rulecall")
 local limit_of, open = ledger.limit_of, ledger.open
 local rule_on = rulecall.rule_on
-local closed, promote, with_promotions = line.closed, line.promote, line.with_promotions
+local open_line, promote, with_promotions = line.open_line, line.promote, line.with_promotions
 
 return function(keys, args)
   local now = clock()
@@ -27,7 +27,7 @@ return function(keys, args)
   if ends >= 0 then redis.call("ZREM", rule.tokens, args[4]) end -- whatever became of the limit; a token that was withdrawn refuses on
   local status, newer = open(rule, now)
   if status then return { status, released, now, newer, 0 } end
-  closed(rule, now)
+  open_line(rule, now)
   local promoted = {}
   promote(rule, now, promoted)
   return with_promotions({ 1, released, now, 0 }, { rule }, now, promoted)

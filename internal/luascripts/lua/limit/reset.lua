@@ -17,7 +17,7 @@ local line = require("limit/line")
 local rulecall = require("limit/rulecall")
 local CORRUPT, limit_of, open = ledger.CORRUPT, ledger.limit_of, ledger.open
 local rule_on = rulecall.rule_on
-local closed, promote, with_promotions = line.closed, line.promote, line.with_promotions
+local open_line, promote, with_promotions = line.open_line, line.promote, line.with_promotions
 
 return function(keys, args)
   local now = clock()
@@ -27,7 +27,7 @@ return function(keys, args)
 
   redis.call("UNLINK", rule.key, rule.tokens)
   open(rule, now)
-  closed(rule, now)
+  open_line(rule, now)
   local promoted = {}
   promote(rule, now, promoted)
   return with_promotions({ 1, now, 0 }, { rule }, now, promoted)

@@ -12,20 +12,37 @@
 --   worth      of a grant, as acquire.lua answered it; 0 when that is not known
 --
 -- In these files a `rule` is a part of a call: a limit, a key and a cost. `I` am the job of the call. Jobs
--- ahead of me have smaller tickets. A rule's table has these fields, in the order in which they are set:
+-- ahead of me have smaller tickets. A rule's table has these fields, by the function that sets them, in the
+-- order in which the functions are called:
 --
---   of the text       limit, kind, n, W; part, its number; want, its cost; group; rule_closed; claimed_worth
---   set_keys          key (of the ledger), tokens, line, turns; now; seen, askers: what the script knows of all lines
---                     and tokens; no_tokens: nobody has one
---   set_job           me, the member of the line that is my job, "" for nobody's
---   open_rule         ledger
---   closed            closed: until when, or 0; nobody waits; mixed: costs differ; top: the first of the line, as read
---   look              the line: parked, first_rank, end_rank, front, first_unparked, to_park; the turns: turn, turns_end, turn_front ...;
---                     my_promise, what I was promised
---   find              ticket, mine, and whether it is in_turns
---   rank              jobs ahead of me: waiting and turns_ahead count them, ahead counts their permits, costs has those
---                     of the first; behind has the turns
---   measure           by_ledger, by_turns: the first instants at which the part admits me; held_up, see there
+--   rule_of    limit, kind, n, W    the limit, and what is asked often of it
+--              part                 the number of the rule in the call, from 1
+--              want                 the cost
+--              group, rule_closed, claimed_worth    as in the text
+--   set_keys   key, tokens, line, turns    the keys; key is that of the ledger
+--              now                  Redis' clock
+--              seen, askers         what the script knows already of all lines, and of all tokens
+--              no_tokens            no grant has a token in `tokens`
+--   set_job    me                   the member of the line that is my job, "" for nobody's
+--   open_rule  ledger
+--   open_line  closed               until when nothing goes, 0 when it is open
+--              nobody               true when nobody waits
+--              marked               true when something beside promises is noted of the line
+--              mixed                true when costs differ
+--              top                  the first of the line, as read
+--   look       parked, first_rank, end_rank, front, first_unparked, to_park    the line, see line.lua
+--              turn, turn_front, first_turn, turns_end, turns_late    the turns, see line.lua
+--              in_line              my ticket in the line
+--              my_promise           the instant that I was promised last
+--   park       missed               who was late and waits for a lease
+--   find       ticket               mine, in the line or among the turns
+--              in_turns             true when it is among the turns
+--   rank       waiting, turns_ahead    how many are ahead of me
+--              ahead                how many permits these want
+--              costs, head          the costs of the first of them, and which of these is the first who waits
+--              behind               the turns after which I come
+--   measure    by_ledger, by_turns  the first instants at which the part admits me
+--              held_up              true when the first who waits goes before me
 --
 -- The tables that are made of a text serve one call after another: set_keys gives them its keys.
 
@@ -37,7 +54,7 @@ local max, min = math.max, math.min
 local NEVER, limit_of, open, earliest = ledger.NEVER, ledger.limit_of, ledger.open, ledger.earliest
 local put = tokens.put
 local GRACE, is_parked = line.GRACE, line.is_parked
-local closed, find, gone, look, promote, rank = line.closed, line.find, line.gone, line.look, line.promote, line.rank
+local find, gone, look, open_line, promote, rank = line.find, line.gone, line.look, line.open_line, line.promote, line.rank
 
 local RULE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()" -- and where the next begins
 
@@ -118,7 +135,7 @@ local function open_parts(rules, now, opened)
   for i, rule in ipairs(rules) do
     local status, version = open_rule(rule, now, opened)
     if status then return status, i, version end
-    closed(rule, now)
+    open_line(rule, now)
   end
 end
 

@@ -10,22 +10,23 @@ local held_at, put, spend_all = tokens.held_at, tokens.put, tokens.spend_all
 local set_keys, call, sub, NONE = rulecall.set_keys, redis.call, string.sub, {}
 
 -- shortcut answers calls from i to last, whose keys stand behind keys[k], into replies, and says from
--- which on it did not. With `there` it answers a call that comes alone: how many of its keys exist, 3 when that is not known.
-local function shortcut(script, form, keys, k, args, i, last, replies, there)
+-- which on it did not. Of a call that comes alone `existing` says how many of its three keys exist, at most; of several
+-- calls it is nil.
+local function shortcut(script, form, keys, k, args, i, last, replies, existing)
   local rule, now, want = form.rules[1], script.now, form.rules[1].want
   local kind, limit, key, token, of, list = rule.kind, rule.limit, keys[k + 1], sub(args[1 + i], 2, 9), nil, nil
   local fresh = script.fresh and not script.granted[key]
   if fresh and i == last and form.first_grants then -- as of most phones
     kind.first_grant(limit, key, token, now)
-    if not there then script.wrote, script.granted[key] = true, true end
+    if not existing then script.wrote, script.granted[key] = true, true end
     replies[i] = -1
     return i + 1
   end
   set_keys(rule, keys, k, nil, now)
   if open(rule, now, fresh) or rule.ledger.carried then return i end
   of, rule.no_tokens = rule.ledger, script.no_tokens
-  if there and not rule.no_tokens then -- alone: nobody looked yet
-    rule.no_tokens = of.known and there == 1
+  if existing and not rule.no_tokens then -- alone: nobody looked yet
+    rule.no_tokens = of.known and existing == 1 -- the ledger alone
     if not rule.no_tokens and call("EXISTS", rule.line) > 0 then return i end
   end
   if i == last and held_at(rule, token) then return i end
@@ -49,7 +50,7 @@ local function shortcut(script, form, keys, k, args, i, last, replies, there)
     if not kind.worth then replies[i] = from == 0 and -1 or now - from else replies[i][4] = from end
     put(of, now)
     i = i + many
-    if not there then script.wrote, script.no_tokens, script.granted[key] = true, false, true end
+    if not existing then script.wrote, script.no_tokens, script.granted[key] = true, false, true end
   end
   if i > last or form.mode ~= 0 then return i end
   local refused = { 0, 1, earliest(rule, now, 0, want), of.newest > 0 and earliest(rule, 0, 0, want) or 0 }

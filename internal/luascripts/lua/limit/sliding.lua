@@ -10,11 +10,10 @@
 local numbers = require("lib/numbers")
 local binary = require("lib/binary")
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
-local life, live = numbers.life, numbers.live
+local NO_TOKEN, life, live = numbers.NO_TOKEN, numbers.life, numbers.live
 local timestamp, timestamp_at = binary.timestamp, binary.timestamp_at
 
 local call, byte, sub, char, format = redis.call, string.byte, string.sub, string.char, string.format
-local NOBODY = "\0\0\0\0\0\0\0\0"
 local HEADER, WIDTH = 19, 7
 local READ = 399 -- so many bytes are read at once, which are all of a ring of 54 permits
 local CHUNK = 2000 -- records that are written or moved at a time: a long text is slow to make
@@ -138,7 +137,7 @@ end
 
 return {
   fresh = function(limit, key)
-    return make(key, 0, -1, limit.n, NOBODY, "")
+    return make(key, 0, -1, limit.n, NO_TOKEN, "")
   end,
 
   read = function(_, limit, s, key)

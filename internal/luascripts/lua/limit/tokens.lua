@@ -20,13 +20,12 @@
 local numbers = require("lib/numbers")
 local ledger = require("limit/ledger")
 local max = math.max
-local COPY, int, live = numbers.COPY, numbers.int, numbers.live
+local COPY, NO_TOKEN, int, live = numbers.COPY, numbers.NO_TOKEN, numbers.int, numbers.live
 local write = ledger.write
 
 local call, byte, sub = redis.call, string.byte, string.sub
 local ADJUSTMENTS = 4503599627370496
 local STRETCH = -6 -- an instant but for five digits, a tenth of a second. The set gets a new life once in each, and lives so much longer than it must
-local NOBODY = "\0\0\0\0\0\0\0\0"
 
 -- held_at is the instant of the token's grant, a negative number when the token
 -- was withdrawn, nil when it is new. A lease is held until it ends.
@@ -79,7 +78,7 @@ local function spend(rule, now, at, token)
   local list, kind, newest, held, part = of.list, rule.kind, of.newest, of.token, rule.part
   if not kind.lease then
     local first = part == 1 and rule.W < COPY
-    local before = newest + COPY > now and held ~= NOBODY and not of.second and not (list and rule.W < COPY)
+    local before = newest + COPY > now and held ~= NO_TOKEN and not of.second and not (list and rule.W < COPY)
     if of.granted then
       if before then of.granted[held] = of.granted.scores and of.granted.scores[held] or newest end
       of.granted[token] = at
@@ -156,8 +155,8 @@ end
 
 -- forget takes the token of the newest grant out of the header
 local function forget(rule)
-  rule.ledger.token = NOBODY
-  call("SETRANGE", rule.key, 1, NOBODY)
+  rule.ledger.token = NO_TOKEN
+  call("SETRANGE", rule.key, 1, NO_TOKEN)
 end
 
 -- unspend takes a grant out again, and its token: a neighbour of the same instant keeps its own
