@@ -30,7 +30,16 @@ func TestTurnIsKeptByAnotherPolicy(t *testing.T) {
 	s.by(s.redeem(after, jobRequest(3, key, "second")), "phone", 121*time.Second)
 	s.by(s.redeem(after, jobRequest(3, key, "third")), "phone", 181*time.Second)
 	s.by(s.redeem(phone.Policy(), throttle.Request{Key: key, Cost: 1, Job: "first"}), "phone", 61*time.Second)
-	for _, job := range []string{"first", "second", "third"} {
+	s.at(61 * time.Second)
+	s.by(s.redeem(before, jobRequest(2, key, "first")), "provider", 10*time.Minute)
+	s.by(s.redeem(after, jobRequest(3, key, "first")), "provider", 10*time.Minute)
+	s.by(s.redeem(before, jobRequest(2, key, "fourth")), "phone", 13*time.Minute) // behind the turn of the first, and behind the second and third
+	for _, name := range allKeys(s, s.raw) {
+		if life := s.raw.PTTL(s.Context(), name).Val(); life < 0 {
+			t.Errorf("%q lives for ever, want it to expire", name)
+		}
+	}
+	for _, job := range []string{"first", "second", "third", "fourth"} {
 		for _, p := range []*throttle.Policy{before, after} {
 			if _, err := p.Cancel(t.Context(), jobRequest(len(p.Rules()), key, job)); err != nil {
 				t.Fatal(err)
@@ -38,6 +47,30 @@ func TestTurnIsKeptByAnotherPolicy(t *testing.T) {
 		}
 	}
 	s.nobodyWaits()
+}
+
+// Who gets the turn by another policy notes that costs differ: a newcomer of cost 1 passes no turn of cost 5.
+func TestTurnOfAnotherPolicyIsCountedByItsCost(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	phone, tenant := s.limiter("phone", throttle.Sliding(6, time.Minute)), s.limiter("tenant", throttle.Sliding(1000, time.Minute))
+	provider := s.limiter("provider", throttle.Sliding(3, 10*time.Minute))
+	one, other := newPolicy(t, phone, provider), newPolicy(t, phone, tenant, provider)
+	spend := jobRequest(2, "B", "spends the provider")
+	spend.More[0].Cost = 3
+	s.want(s.redeem(one, spend), true, 0)
+	costly := func(p *throttle.Policy) throttle.Request {
+		r := jobRequest(len(p.Rules()), key, "costly")
+		r.Cost = 5
+		return r
+	}
+	s.by(s.redeem(one, jobRequest(2, key, "cheap")), "provider", 10*time.Minute)
+	s.by(s.redeem(other, costly(other)), "provider", 10*time.Minute)
+	s.by(s.redeem(one, costly(one)), "provider", 10*time.Minute)
+	s.at(570 * time.Second)
+	s.want(s.try(phone, 3), true, 570*time.Second)
+	s.at(10 * time.Minute)
+	s.by(s.redeem(one, jobRequest(2, key, "newcomer")), "phone", 11*time.Minute) // six permits go before it, three are left
 }
 
 // Behind many jobs of mixed costs tickets tell how many permits go before, in the line and among turns of another

@@ -24,7 +24,8 @@
 // Several rules are decided together, narrowest first. A job waits in the line of
 // one, that which holds it up. In those before it keeps its turn: jobs of its
 // policy stay behind it. For jobs of other policies it does not exist. In wider ones
-// it has no place. On each key it has one ticket, by whatever policy it asks.
+// it has no place. On each key a job that wants so many permits has one ticket, by
+// whatever policy it asks.
 //
 //	nowhere ──> waits at rule 1 ──> turn at 1, waits at 2 ──> granted: nowhere
 //	              │      ^                │      ^

@@ -210,16 +210,18 @@ func (p *ruleCall) park() {
 		p.missed = append(append(p.missed, p.view.late...), p.lateTurns()...)
 	}
 	p.line.park(p.view)
-	late := p.lateTurns()
-	for _, m := range late {
+	turns := p.lateTurns()
+	for _, m := range turns {
 		ticket, _ := p.turns.score(m)
 		p.line.add(m, ticket-park)
 		p.line.kept.drop(m)
 	}
 	for _, m := range p.turnsLeft {
-		p.turns.drop(m)
+		if m != p.me { // the job may have got that turn now
+			p.turns.drop(m)
+		}
 	}
-	if len(p.view.late)+len(late) > 0 {
+	if len(p.view.late)+len(turns) > 0 {
 		p.line.keep(p.now, p.now, p.extra)
 	}
 }
@@ -311,8 +313,9 @@ func (p *ruleCall) enter(to place, at int64) {
 	p.line.promised.add(p.me, at)
 	switch p.place {
 	case to:
-		if to == turn {
-			p.turns.add(p.me, p.ticket) // it may have kept its turn by another policy
+		if to == turn { // it may be one by another policy
+			p.mix()
+			p.turns.add(p.me, p.ticket)
 		}
 	case nowhere:
 		p.put(to, p.behind())
@@ -403,7 +406,7 @@ func (p *ruleCall) behind() int64 {
 	return ticket
 }
 
-// front is the ticket before all.
+// front is the ticket before all, also before the turns of all policies.
 func (p *ruleCall) front() int64 {
 	ticket, some := int64(0), false
 	before := func(s *set, rank int) {
@@ -415,7 +418,7 @@ func (p *ruleCall) front() int64 {
 	}
 	before(&p.line.set, 0)
 	before(&p.line.set, p.line.below(live))
-	before(p.turns, 0)
+	before(&p.line.kept, 0)
 	return ticket
 }
 
@@ -428,12 +431,12 @@ func rooms(ticket int64) int64 {
 	return n
 }
 
-// clear drops some who were late for too long.
+// clear drops some who were late for too long, but for those who are about to be parked.
 func (p *ruleCall) clear() {
-	promised := &p.line.promised
+	promised, turns := &p.line.promised, p.lateTurns()
 	gone := promised.order[:min(lateMost, promised.below(p.now-late+1))]
 	for _, g := range append([]scored[string](nil), gone...) {
-		if ticket, ok := p.line.score(g.member); !ok || parked(ticket) {
+		if ticket, ok := p.line.score(g.member); (!ok || parked(ticket)) && !slices.Contains(turns, g.member) {
 			p.line.squeezeOut(ticket, p.steps(costOf(g.member)))
 			p.line.drop(g.member)
 			p.line.kept.drop(g.member)
@@ -497,6 +500,6 @@ func (p *ruleCall) keeps(t scored[string]) bool {
 func (p *ruleCall) lateTurns() []string {
 	return slices.DeleteFunc(slices.Clone(p.turnsLeft), func(m string) bool {
 		ticket, _ := p.turns.score(m)
-		return !p.keeps(scored[string]{ticket, m})
+		return m == p.me || !p.keeps(scored[string]{ticket, m})
 	})
 }

@@ -240,7 +240,7 @@ func (c *Cluster) Move(ctx context.Context, slot int, from, to *Process) error {
 			args = append(args, key)
 		}
 		if err := source.Do(ctx, args...).Err(); err != nil {
-			return fmt.Errorf("redisserver: %w", err)
+			return fmt.Errorf("redisserver: %w%s", err, onBoth(ctx, source, target, keys))
 		}
 	}
 	// A message that the source sent before it gave the slot up still claims it. The target
@@ -261,6 +261,20 @@ func (c *Cluster) Move(ctx context.Context, slot int, from, to *Process) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// onBoth names the keys of a slot that moves which both nodes have, one behind the other in text: none of them can be moved.
+func onBoth(ctx context.Context, source, target *redis.Client, keys []string) string {
+	var text strings.Builder
+	for _, key := range keys {
+		pipe := target.Pipeline()
+		pipe.Do(ctx, "asking")
+		kind := pipe.Type(ctx, key)
+		if _, err := pipe.Exec(ctx); err == nil && kind.Val() != "none" {
+			fmt.Fprintf(&text, "; %s is a %s here and a %s there", key, source.Type(ctx, key).Val(), kind.Val())
+		}
+	}
+	return text.String()
 }
 
 // heardOf waits until a node knows the epoch that another one claims its slots with.

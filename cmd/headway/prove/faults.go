@@ -49,7 +49,7 @@ func (c *faultFlags) parse(args []string, stdout io.Writer) ([]faults.Fault, err
 	fs.DurationVar(&c.length, "for", time.Minute, "enqueue and strike for a `DURATION`")
 	fs.BoolVar(&c.long, "long", false, "go through each fault for as long as it takes to happen often enough for docs/reliability.md, instead of -for")
 	fs.IntVar(&c.together, "together", 1, "go through `N` faults at a time")
-	fs.DurationVar(&c.drain, "drain", 4*time.Minute, "let what waits run for a `DURATION` at most: what a killed process had comes back after a minute or two")
+	fs.DurationVar(&c.drain, "drain", 4*time.Minute, "let what waits run for a `DURATION` longer than messages came, at most: what a killed process had comes back after a minute or two")
 	fs.Uint64Var(&c.seed, "seed", 0, "strike as a run with that `SEED` did (default another each time)")
 	fs.IntVar(&c.workers, "workers", 4, "start `N` worker processes")
 	fs.IntVar(&c.rate, "rate", 50, "let `N` messages a second through")
@@ -235,7 +235,7 @@ func (c *faultFlags) one(ctx context.Context, f faults.Fault, e env) (r faults.R
 	say := func(format string, a ...any) { _, _ = fmt.Fprintf(e.stderr, said+format+"\n", a...) }
 	say("%s, seed %d: %s", f.Name, c.seed, f.About)
 	r, err = faults.Run(ctx, faults.Spec{
-		Fault: f, For: c.lengthOf(f), Drain: c.drain, Seed: c.seed, Workers: c.workers, Others: c.together - 1, Rate: c.rate, Dir: dir, Log: say,
+		Fault: f, For: c.lengthOf(f), Drain: c.lengthOf(f) + c.drain, Seed: c.seed, Workers: c.workers, Others: c.together - 1, Rate: c.rate, Dir: dir, Log: say,
 	})
 	if err != nil || r.Failed() != nil || c.keep != "" {
 		say("what it left is in %s", dir)

@@ -156,12 +156,12 @@ local function look(rule, now, only_line, v)
     local u = redis.call("ZMSCORE", rule.line, "@" .. m, "#" .. m)
     p = u[1] and u[1] - PROMISED
     local keeps = kept_ticket(u[2]) == ticket
-    if #rule.turns_late == 20 or keeps and in_time(rule, m, p, now) then
+    if rule.turn == 20 or keeps and in_time(rule, m, p, now) then
       rule.turn_front, rule.turn_ticket, rule.turn_promised = m, ticket, p
       break
     end
     if rule.turns_late == NONE then rule.turns_late, rule.unkept = {}, {} end
-    rule.turns_late[#rule.turns_late + 1] = m
+    if m ~= rule.me then rule.turns_late[#rule.turns_late + 1] = m end -- I may get that turn now
     if keeps then
       found_late(rule, m, ticket)
       rule.unkept[#rule.unkept + 1] = "#" .. m
@@ -304,7 +304,8 @@ local function rank(rule)
   if rule.ticket then
     local ticket = normal(rule.ticket)
     if rule.front and rule.front ~= rule.me then rule.waiting = max(0, rule.parked + below(rule.line, ticket) - rule.first_rank) end
-    if rule.turns_ahead > 0 then rule.turns_ahead = rule.turn_front == rule.me and 0 or max(0, below(rule.turns, ticket) - rule.turn) end
+    local first = rule.turn_front == rule.me and rule.turn_ticket == ticket
+    if rule.turns_ahead > 0 then rule.turns_ahead = first and 0 or max(0, below(rule.turns, ticket) - rule.turn) end
   elseif rule.front then
     rule.waiting = line_ends(rule) - rule.first_rank
   end
@@ -422,7 +423,7 @@ local function promote(rule, now, promoted, turn_too)
   local me = rule.me
   rule.me = ""
   look(rule, now, not (turn_too or rule.kind.lease))
-  if rule.kind.lease and #rule.to_park > 0 then -- or the next call would tell them again
+  if rule.kind.lease and #rule.to_park + #rule.turns_late > 0 then -- or the next call would tell them again
     park(rule)
     look(rule, now)
   end
@@ -433,7 +434,8 @@ local function promote(rule, now, promoted, turn_too)
 end
 
 return {
-  CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, PARKED_FOR = PARKED_FOR, MIXED = MIXED, NONE = NONE, OFFERED = OFFERED, PARK = PARK,
+  CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, NOTED_ENDS = NOTED_ENDS,
+  PARKED_FOR = PARKED_FOR, MIXED = MIXED, NONE = NONE, OFFERED = OFFERED, PARK = PARK,
   PARKED = PARKED, ROOM = ROOM, SINCE = SINCE, PROMISED = PROMISED, anybody = anybody, at_rank = at_rank,
   cost_of = cost_of, find = find, follow = follow, gone = gone,
   is_parked = is_parked, kept_score = kept_score, kept_ticket = kept_ticket, is_squeezed = is_squeezed,

@@ -7,8 +7,8 @@ local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
 local PARKED_FOR, MIXED, PARK, PARKED, ROOM, PROMISED, at_rank, cost_of, is_parked, normal =
   line.PARKED_FOR, line.MIXED, line.PARK, line.PARKED, line.ROOM, line.PROMISED, line.at_rank, line.cost_of, line.is_parked, line.normal
-local is_squeezed, kept_score, kept_ticket, line_ends, squeeze, steps =
-  line.is_squeezed, line.kept_score, line.kept_ticket, line.line_ends, line.squeeze, line.steps
+local NOTED_ENDS, is_squeezed, kept_score, kept_ticket, line_ends, squeeze, steps =
+  line.NOTED_ENDS, line.is_squeezed, line.kept_score, line.kept_ticket, line.line_ends, line.squeeze, line.steps
 
 -- mix notes that costs differ, when my cost is not that of the first job that waits, or of the first turn
 local function mix(rule)
@@ -68,13 +68,20 @@ local function enlist(rule, set, ticket, at)
   end
 end
 
--- clear takes out who was late for too long
+local function is_among(list, name)
+  for _, other in ipairs(list) do
+    if other == name then return true end
+  end
+  return false
+end
+
+-- clear takes out who was late for too long, but for those who are about to be parked
 local function clear(rule, now)
   local gone = redis.call("ZRANGEBYSCORE", rule.line, int(PROMISED), int(PROMISED + now - PARKED_FOR), "LIMIT", 0, 20)
   for _, name in ipairs(gone) do
     local m = string.match(name, "^@(.*)$") or ""
     local t = redis.call("ZSCORE", rule.line, m)
-    if not t or is_parked(tonumber(t)) then
+    if (not t or is_parked(tonumber(t))) and not is_among(rule.unkept, "#" .. m) then
       if is_squeezed(tonumber(t or "")) then squeeze(rule, cost_of(m), -1) end
       redis.call("ZREM", rule.line, m, name, "#" .. m)
     end
@@ -98,7 +105,11 @@ local function stand(rule, among_turns, at, now)
   local set = among_turns and rule.turns or rule.line
   if rule.ticket and not is_parked(rule.ticket) and rule.in_turns == among_turns then
     promise(rule, at)
-    if among_turns then redis.call("ZADD", rule.turns, int(rule.ticket), rule.me) end -- it may have kept its turn by another policy
+    if among_turns then -- my turn may be one by another policy
+      mix(rule)
+      rule.no_turns = false
+      redis.call("ZADD", rule.turns, int(rule.ticket), rule.me)
+    end
   else
     join(rule, set, at, now)
   end
@@ -140,17 +151,15 @@ local function stands(rule)
   rule.ticket = tonumber(u[1] or "") or kept_ticket(u[2])
 end
 
--- first_ticket is that of one before all
+-- first_ticket is that of one before all, also before the turns of all policies
 local function first_ticket(rule)
   local ticket
   for _, at in ipairs({ 0, redis.call("ZCOUNT", rule.line, "-inf", PARKED) }) do -- the first who is parked, and the first who is not
     local m, t = at_rank(rule.line, at)
     if m then ticket = min(ticket or normal(t), normal(t)) end
   end
-  if rule.turns then
-    local m, t = at_rank(rule.turns, 0)
-    if m then ticket = min(ticket or t, t) end
-  end
+  local first = redis.call("ZRANGEBYSCORE", rule.line, NOTED_ENDS, "+inf", "WITHSCORES", "LIMIT", "0", "1")
+  if first[1] then ticket = min(ticket or kept_ticket(first[2]), kept_ticket(first[2])) end
   return ticket and (floor(ticket / ROOM) - steps(rule, rule.want)) * ROOM or 0
 end
 
