@@ -22,6 +22,7 @@ type ruleCall struct {
 	claimedAt    int64 // when it was, as its holder says; 0 when that is not known
 	claimedUntil int64
 	ruleClosed   int64
+	nobody       bool  // the key has no line; whoever is among the turns has gone
 	closed       int64 // until when the key or the rule is closed; 0 when open
 	state        state // as the numbers see it
 	turns        *set  // of the call's policy
@@ -52,6 +53,9 @@ func (p *ruleCall) look() {
 	p.ahead = ahead{
 		line: &p.line.set, turns: p.turns, mixed: p.line.isMixed(), squeezed: p.line.squeezedIn(),
 		first: p.view.first, last: p.view.last, firstTurn: len(p.turnsLeft), lastTurn: p.turns.len(), numbers: p.numbers,
+	}
+	if p.nobody {
+		p.ahead.lastTurn = 0
 	}
 	if p.place != nowhere {
 		p.ahead.last, p.ahead.lastTurn = p.line.below(p.ticket), p.turns.below(p.ticket)
@@ -328,9 +332,13 @@ func (p *ruleCall) enter(to place, at int64) {
 
 // put moves me to a place, and notes when costs differ there.
 func (p *ruleCall) put(to place, ticket int64) {
+	defer func() { p.nobody = false }()
 	if to == turn {
 		p.line.drop(p.me)
 		p.mix()
+		if p.nobody {
+			*p.turns = set{}
+		}
 		p.turns.add(p.me, ticket)
 		p.line.kept.add(p.me, ticket)
 		return
@@ -384,6 +392,9 @@ func (p *ruleCall) keep(at int64) {
 // mix notes that costs differ: this job's is not that of the first job in line, or of the
 // first turn.
 func (p *ruleCall) mix() {
+	if p.nobody {
+		return
+	}
 	mine := costOf(p.me)
 	at := p.line.below(live)
 	if at < p.line.len() && costOf(p.line.order[at].member) != mine || p.turns.len() > 0 && costOf(p.turns.order[0].member) != mine {
@@ -437,7 +448,7 @@ func (p *ruleCall) clear() {
 	gone := promised.order[:min(lateMost, promised.below(p.now-late+1))]
 	for _, g := range append([]scored[string](nil), gone...) {
 		if ticket, ok := p.line.score(g.member); (!ok || parked(ticket)) && !slices.Contains(turns, g.member) {
-			p.line.squeezeOut(ticket, p.steps(costOf(g.member)))
+			p.line.squeezeOut(p.ticketOf(g.member), p.steps(costOf(g.member)))
 			p.line.drop(g.member)
 			p.line.kept.drop(g.member)
 			promised.drop(g.member)
@@ -447,6 +458,7 @@ func (p *ruleCall) clear() {
 
 // open makes the state what the numbers of the call see.
 func (p *ruleCall) open() {
+	p.nobody = p.line.len()+p.line.promised.len()+p.line.kept.len() == 0
 	p.closed = max(p.ruleClosed, p.line.closedUntil(p.now))
 	p.state = p.ledger.under(p.numbers)
 	if l, ok := p.state.(*leases); ok {
@@ -480,6 +492,9 @@ func (p *ruleCall) forgetOpenings() {
 // leftTurns are the first of them that hold up nobody: their jobs did not come in time, or do not keep that
 // turn any more, because another policy has asked for them.
 func (p *ruleCall) leftTurns() []string {
+	if p.nobody {
+		return nil
+	}
 	var out []string
 	for _, t := range p.turns.order[:min(lateMost, p.turns.len())] {
 		if p.keeps(t) && (t.member == p.me || !p.line.overdue(t.member, p.now)) {

@@ -147,8 +147,11 @@ func (w *twin) name(policy int) string {
 	return fmt.Sprint("p", policy)
 }
 
-// job is one of a policy: none has two.
+// job is one of a policy, or one that several policies ask for, as in a rolling deploy.
 func (w *twin) job(policy int) string {
+	if w.mixed {
+		return rapid.SampledFrom(w.jobs).Draw(w.T, "job")
+	}
 	return fmt.Sprint(rapid.SampledFrom(w.jobs).Draw(w.T, "job"), policy)
 }
 

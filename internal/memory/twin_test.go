@@ -89,6 +89,7 @@ type twin struct {
 	rules    []*rule
 	policies [][]*rule
 	alone    bool // policies of one rule have no turns
+	mixed    bool // several policies ask for one job
 	calm     bool // nobody waits and nothing is closed: calls of one rule go the short ways
 	held     []*held
 	lost     []*held // tokens that were withdrawn before their calls arrived
@@ -131,7 +132,7 @@ func runTwin(rt *rapid.T, world world, rdb redis.UniversalClient, raw *redis.Cli
 	}
 	w.drawPolicies()
 	w.calm = rapid.Bool().Draw(rt, "calm")
-	w.alone = rapid.Bool().Draw(rt, "alone")
+	w.alone, w.mixed = rapid.Bool().Draw(rt, "alone"), rapid.Bool().Draw(rt, "mixed")
 	for i := range rapid.SampledFrom([]int{0, 0, 7}).Draw(rt, "more jobs") { // a long line
 		w.jobs = append(w.jobs, fmt.Sprint("job ", i))
 	}

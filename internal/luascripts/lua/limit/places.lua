@@ -58,13 +58,15 @@ end
 
 -- enlist gives me a ticket in a set, and tells me an instant
 local function enlist(rule, set, ticket, at)
+  local stale = rule.nobody -- whoever is among the turns has gone
   is_there(rule)
   if set == rule.line then
     redis.call("ZADD", set, int(ticket), rule.me, int(at + PROMISED), "@" .. rule.me)
   else
     rule.no_turns = false
-    redis.call("ZADD", set, int(ticket), rule.me)
     redis.call("ZADD", rule.line, int(at + PROMISED), "@" .. rule.me, kept_score(ticket), "#" .. rule.me)
+    if stale then redis.call("DEL", set) end
+    redis.call("ZADD", set, int(ticket), rule.me)
   end
 end
 
@@ -80,9 +82,10 @@ local function clear(rule, now)
   local gone = redis.call("ZRANGEBYSCORE", rule.line, int(PROMISED), int(PROMISED + now - PARKED_FOR), "LIMIT", 0, 20)
   for _, name in ipairs(gone) do
     local m = string.match(name, "^@(.*)$") or ""
-    local t = redis.call("ZSCORE", rule.line, m)
-    if (not t or is_parked(tonumber(t))) and not is_among(rule.unkept, "#" .. m) then
-      if is_squeezed(tonumber(t or "")) then squeeze(rule, cost_of(m), -1) end
+    local u = redis.call("ZMSCORE", rule.line, m, "#" .. m)
+    local ticket = tonumber(u[1] or "")
+    if (not ticket or is_parked(ticket)) and not is_among(rule.unkept, "#" .. m) then
+      if is_squeezed(ticket or kept_ticket(u[2])) then squeeze(rule, cost_of(m), -1) end
       redis.call("ZREM", rule.line, m, name, "#" .. m)
     end
   end
