@@ -343,7 +343,9 @@ func (p *ruleCall) put(to place, ticket int64) {
 		p.line.kept.add(p.me, ticket)
 		return
 	}
-	p.turns.drop(p.me)
+	if !p.nobody {
+		p.turns.drop(p.me)
+	}
 	p.line.kept.drop(p.me)
 	if to == aside {
 		p.line.add(p.me, ticket-park)

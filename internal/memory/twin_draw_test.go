@@ -104,7 +104,7 @@ func (w *twin) part(r *rule, cost int) luascripts.RuleCall {
 
 // parts are a policy's, mostly with equal costs.
 func (w *twin) parts(policy int) []luascripts.RuleCall {
-	equal := rapid.Bool().Draw(w.T, "equal costs")
+	equal := w.mixed || rapid.Bool().Draw(w.T, "equal costs")
 	var out []luascripts.RuleCall
 	for _, r := range w.policies[policy] {
 		cost := 1

@@ -133,6 +133,9 @@ func runTwin(rt *rapid.T, world world, rdb redis.UniversalClient, raw *redis.Cli
 	w.drawPolicies()
 	w.calm = rapid.Bool().Draw(rt, "calm")
 	w.alone, w.mixed = rapid.Bool().Draw(rt, "alone"), rapid.Bool().Draw(rt, "mixed")
+	if w.mixed {
+		w.calm, w.jobs = false, w.jobs[:3] // few, so that each is asked for often
+	}
 	for i := range rapid.SampledFrom([]int{0, 0, 7}).Draw(rt, "more jobs") { // a long line
 		w.jobs = append(w.jobs, fmt.Sprint("job ", i))
 	}
