@@ -49,7 +49,8 @@ func (c *faultFlags) parse(args []string, stdout io.Writer) ([]faults.Fault, err
 	fs.DurationVar(&c.length, "for", time.Minute, "enqueue and strike for a `DURATION`")
 	fs.BoolVar(&c.long, "long", false, "go through each fault for as long as it takes to happen often enough for docs/reliability.md, instead of -for")
 	fs.IntVar(&c.together, "together", 1, "go through `N` faults at a time")
-	fs.DurationVar(&c.drain, "drain", 4*time.Minute, "let what waits run for a `DURATION` longer than messages came, at most: what a killed process had comes back after a minute or two")
+	fs.DurationVar(&c.drain, "drain", 4*time.Minute,
+		"let what waits run for a `DURATION` longer than messages came, at most: what a killed process had comes back after a minute or two")
 	fs.Uint64Var(&c.seed, "seed", 0, "strike as a run with that `SEED` did (default another each time)")
 	fs.IntVar(&c.workers, "workers", 4, "start `N` worker processes")
 	fs.IntVar(&c.rate, "rate", 50, "let `N` messages a second through")
