@@ -47,6 +47,25 @@ func (a *asynqQueue) wantLists(pending, active []string) {
 	}
 }
 
+// A task whose hash is on another node by now, while the slot moves there, gets no second hash: the slot could not
+// be moved any more, or the hash with the message would be overwritten. asynq recovers the task.
+func TestFetchMakesNoHashOfATaskThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	a := newQueue(t)
+	a.put("pending", "a", "b")
+	a.raw.Del(t.Context(), a.q.task+"a")
+	a.fetch("p", 1, 2, "b")
+	if n := a.raw.Exists(t.Context(), a.q.task+"a").Val(); n != 0 {
+		t.Errorf("the hash of a task that is not there has been made: %v", a.raw.HGetAll(t.Context(), a.q.task+"a").Val())
+	}
+	a.wantLists([]string{}, []string{"a", "b"})
+	a.raw.Del(t.Context(), a.q.task+"b")
+	a.requeue("p", 1, 1, "b")
+	if n := a.raw.Exists(t.Context(), a.q.task+"b").Val(); n != 0 {
+		t.Error("the hash of a task that is handed back and not there has been made")
+	}
+}
+
 // A call that comes again gets the tasks of its first time and takes no others, and one that
 // comes late, behind a newer call of its pool, gets none.
 func TestFetchOnceForEachCall(t *testing.T) {

@@ -31,12 +31,14 @@ return function(keys, args)
   local prefix, call, expires = args[1], tonumber(args[2]), args[3]
 
   local reply = { 0 }
+  -- add answers a task, and says whether it is there
   local function add(task)
     local h = redis.call("HMGET", task, "msg", "hw_now", "hw")
-    if not h[1] then return end
+    if not h[1] then return false end
     reply[1] = reply[1] + 1
     reply[#reply + 1] = h[1]
     reply[#reply + 1] = how(h[2], h[3])
+    return true
   end
 
   local before = last(keys[5])
@@ -57,11 +59,14 @@ return function(keys, args)
     local id = redis.call("RPOPLPUSH", pending, active)
     if not id then break end
     local task = prefix .. id
-    redis.call("HSET", task, "state", "active")
-    redis.call("HDEL", task, "pending_since")
+    -- A task that is not there was deleted, or is on another node by now, while the slot moves there. A hash with
+    -- nothing but a state would be in the way of it. asynq recovers the task when its lease has ended.
+    if add(task) then
+      redis.call("HSET", task, "state", "active")
+      redis.call("HDEL", task, "pending_since")
+    end
     redis.call("ZADD", lease, expires, id)
     ids[i] = id
-    add(task)
   end
   if #ids > 0 then note(keys[5], call, ids) end
   return reply

@@ -26,7 +26,7 @@ return function(keys, args)
     if taken[id] and redis.call("LREM", active, 0, id) > 0 then
       redis.call("ZREM", lease, id)
       redis.call("RPUSH", pending, id)
-      redis.call("HSET", prefix .. id, "state", "pending")
+      if redis.call("EXISTS", prefix .. id) == 1 then redis.call("HSET", prefix .. id, "state", "pending") end -- see fetch.lua
       back = back + 1
     end
   end
