@@ -241,8 +241,12 @@ func (m *mesh) answered(a luascripts.AcquireArgs, r luascripts.AcquireReply) {
 			m.Fatalf("it waits at part %d: %+v", i+1, r)
 		}
 		follows := false
-		if turns := k.policies[a.Policy]; turns != nil {
-			_, follows = turns.score(me)
+		if ticket, kept := k.line.kept.score(me); kept {
+			turns := k.policies[a.Policy]
+			if turns == nil || turns.scores[me] != ticket {
+				m.Fatalf("at part %d it keeps a turn that is not among those of its policy: %+v", i+1, r)
+			}
+			follows = true
 		}
 		if i+1 != r.Rule || !waiting && !follows {
 			continue
@@ -266,10 +270,7 @@ func (m *mesh) placeOf(a luascripts.AcquireArgs) (part int, some bool) {
 		}
 		me := member(luascripts.Member{Job: a.Job, Cost: p.Cost})
 		_, waits := k.line.score(me)
-		if turns := k.policies[a.Policy]; turns != nil && !waits {
-			_, waits = turns.score(me)
-		}
-		if waits {
+		if _, kept := k.line.kept.score(me); waits || kept {
 			return i + 1, true
 		}
 	}

@@ -94,7 +94,7 @@ var edges = map[string][]string{
 	"tools/drawlimits":          {"throttle", "internal/redisserver"},
 	"e2e":                       {},
 	"tools/imports":             {},
-	"tools/measures":            {"internal/redisserver"},
+	"tools/measures":            {"internal/luascripts", "internal/redisserver"},
 	"tools/measures/oneacquire": {"throttle", "tools/measures/trace"},
 	"tools/measures/trace":      {},
 }
