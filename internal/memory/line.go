@@ -227,7 +227,7 @@ func (a ahead) permits() int64 {
 }
 
 // firstCosts are what the first of them cost, in their order; which of them is the first in the
-// line, -1 for none; and who comes behind them.
+// line, -1 for none; and the job behind them, nil for none.
 func (a ahead) firstCosts() (costs []int64, head int, behind *scored[string]) {
 	head = -1
 	for i, j := a.first, a.firstTurn; ; {

@@ -444,7 +444,7 @@ func rooms(ticket int64) int64 {
 	return n
 }
 
-// clear drops some who were late for too long, but for those who are about to be parked.
+// clear drops some jobs that have been late for an hour. It leaves the jobs that this call is about to park.
 func (p *ruleCall) clear() {
 	promised, turns := &p.line.promised, p.lateTurns()
 	gone := promised.order[:min(lateMost, promised.below(p.now-late+1))]

@@ -200,6 +200,6 @@ local function worth(rule)
 end
 
 return {
-  CORRUPT = CORRUPT, NEVER = NEVER, NOT_COVERED = NOT_COVERED, OUTDATED = OUTDATED, STEPS = STEPS, free = free, limit_of = limit_of,
+  CORRUPT = CORRUPT, NEVER = NEVER, NOT_COVERED = NOT_COVERED, STEPS = STEPS, free = free, limit_of = limit_of,
   open = open, outlive = outlive, earliest = earliest, spent = spent, worth = worth, write = write,
 }

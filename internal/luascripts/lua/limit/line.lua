@@ -200,7 +200,7 @@ local function steps(rule, cost)
   return min(ceil(cost / rule.limit.unit), STEPS)
 end
 
--- permits of so many who wait, and so many turns, from a ticket on. Equal costs are
+-- permits is how many permits the jobs ahead of me want, from a ticket on: so many jobs in the line, and so many turns. Equal costs are
 -- counted exactly. With mixed costs tickets bound it from above, with the costs of those who were squeezed in
 -- between: no two jobs have tickets that overlap, see last_ticket.
 local function permits(rule, waiting, turns, from)
@@ -218,7 +218,7 @@ local function permits(rule, waiting, turns, from)
 end
 
 -- first_costs finds, of a line with mixed costs, what the first ahead of me cost, in their order, and
--- which of them is the first who waits here; and the ticket of the one behind them
+-- which of them is the first job of this line; and the ticket of the job behind them
 local function first_costs(rule)
   local waiting, turns = NONE, NONE
   if rule.waiting > 0 then waiting = redis.call("ZRANGE", rule.line, rule.first_rank, rule.first_rank + min(rule.waiting, WHOLE + 1) - 1, "WITHSCORES") end
@@ -341,7 +341,7 @@ local function is_squeezed(ticket)
 end
 
 -- any_promise says whether any job has a place: in the line, or among the turns of some policy. Beside
--- promises at most six members have such scores: CLOSED, SINCE, MIXED, SQUEEZED, LAST and IN
+-- promises at most six members have scores from PROMISED on and below the kept tickets: CLOSED, SINCE, MIXED, SQUEEZED, LAST, IN
 local function any_promise(rule)
   for _, m in ipairs(redis.call("ZRANGEBYSCORE", rule.line, int(PROMISED), "+inf", "LIMIT", "0", "7")) do
     if string.sub(m, 1, 1) == "@" then return true end

@@ -77,7 +77,7 @@ local function is_among(list, name)
   return false
 end
 
--- clear takes out who was late for too long, but for those who are about to be parked
+-- clear takes out jobs that have been late for PARKED_FOR. It leaves the jobs that this call is about to park
 local function clear(rule, now)
   local gone = redis.call("ZRANGEBYSCORE", rule.line, int(PROMISED), int(PROMISED + now - PARKED_FOR), "LIMIT", 0, 20)
   for _, name in ipairs(gone) do

@@ -34,15 +34,15 @@
 --              turn, turn_front, first_turn, turns_end, turns_late    the turns, see line.lua
 --              in_line              my ticket in the line
 --              my_promise           the instant that I was promised last
---   park       missed               who was late and waits for a lease
+--   park       missed               the jobs that were late and wait for a lease
 --   find       ticket               mine, in the line or among the turns
 --              in_turns             true when it is among the turns
 --   rank       waiting, turns_ahead    how many are ahead of me
 --              ahead                how many permits these want
---              costs, head          the costs of the first of them, and which of these is the first who waits
+--              costs, head          the costs of the first of them, and which of these is the first job of the line
 --              behind               the turns after which I come
 --   measure    by_ledger, by_turns  the first instants at which the part admits me
---              held_up              true when the first who waits goes before me
+--              held_up              true when the first job of the line goes before me
 --
 -- The tables that are made of a text serve one call after another: set_keys gives them its keys.
 
