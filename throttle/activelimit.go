@@ -115,7 +115,7 @@ func (l *Limiter) closedLastKnown() time.Time {
 // outdatedError says that the ledger of a rule was written under a newer limit.
 type outdatedError struct {
 	version int64
-	part    int // which rule of the policy, from 0
+	rule    int // which of the policy, from 0
 }
 
 func (e *outdatedError) Error() string {

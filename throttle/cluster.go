@@ -215,7 +215,7 @@ func joined(out, r luascripts.AcquireReply, at slotCalls, counted time.Time) lua
 // moved counts the rules of promotions as the whole call does.
 func moved(promoted []luascripts.Promotion, at slotCalls) []luascripts.Promotion {
 	for i := range promoted {
-		promoted[i].Part += at.from
+		promoted[i].Rule += at.from
 	}
 	return promoted
 }

@@ -570,16 +570,16 @@ func (rs ruleSet) decidedBy(reply *luascripts.AcquireReply, gates []gate.InZone)
 func (rs ruleSet) promotions(answered []luascripts.Promotion, ids []string, now time.Time) []Promotion {
 	var out []Promotion
 	for _, t := range answered {
-		if t.Part < 1 || t.Part > len(rs) {
+		if t.Rule < 1 || t.Rule > len(rs) {
 			continue
 		}
-		l := rs[t.Part-1]
+		l := rs[t.Rule-1]
 		leased := l.limit.IsConcurrent()
 		offered := leased && !t.At.After(now)
 		if offered || !leased { // a blocked caller asks often enough to see a lease end
 			l.waiters.wake(t.Job)
 		}
-		place := BookingRef{Policy: l.policy, IDs: []string{ids[t.Part-1]}, Costs: []int{t.Cost}, Job: t.Job}
+		place := BookingRef{Policy: l.policy, IDs: []string{ids[t.Rule-1]}, Costs: []int{t.Cost}, Job: t.Job}
 		out = append(out, Promotion{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered, Place: place})
 	}
 	return out

@@ -64,10 +64,10 @@ func (s *lease) release(ctx context.Context) (reply luascripts.ReleaseReply, err
 		limit = s.limit
 	}
 	t := storeCall{rules: ruleSet{l}, store: s.store, keys: keys, limits: []activeLimit{limit}}
-	part := []luascripts.RuleCall{{LimitKeys: s.keys(), Cost: 1}}
+	calls := []luascripts.RuleCall{{LimitKeys: s.keys(), Cost: 1}}
 	for again := true; again; {
-		setLimits(part, t.limits, t.begin())
-		reply, err = s.store.release(ctx, part[0], s.token)
+		setLimits(calls, t.limits, t.begin())
+		reply, err = s.store.release(ctx, calls[0], s.token)
 		again, err = t.again(ctx, "release", answer{reply.Status, 1, reply.Version, reply.Now}, err)
 	}
 	return reply, err
@@ -95,7 +95,7 @@ func (p *Policy) Release(ctx context.Context, d Decision) ([]Promotion, error) {
 			continue
 		}
 		for j := range reply.Promoted {
-			reply.Promoted[j].Part = i + 1
+			reply.Promoted[j].Rule = i + 1
 		}
 		promoted = append(promoted, p.rules.promotions(reply.Promoted, p.rules.ids(d.Request), reply.Now)...)
 	}

@@ -57,11 +57,11 @@ type AcquireReply struct {
 	Now      time.Time   // Redis' clock
 	Promised time.Time   // what the job was promised before; zero when it was not in the line
 	Fence    int64       // of a grant with a lease: grows from lease to lease
-	Each     []time.Time // of a grant, by part: its instant, where they differ; else none, and all are At
-	Worth    []int64     // of a grant, by part: what cancel.lua needs to give all of it back; 0 is not known
-	Free     []int       // by part, when Tell
+	Each     []time.Time // of a grant, by rule: its instant, where they differ; else none, and all are At
+	Worth    []int64     // of a grant, by rule: what cancel.lua needs to give all of it back; 0 is not known
+	Free     []int       // by rule, when Tell
 	Promoted []Promotion
-	Version  int64 // of the part's ledger, when Outdated
+	Version  int64 // of the rule's ledger, when Outdated
 
 	Local LocalTimes // set by a store of several servers, which have a clock each
 }
@@ -194,21 +194,21 @@ func acquireCommand(calls []*Call) command {
 	return command{acquireScript, args, len(keys), confirm, holds}
 }
 
-func appendPartKeys(keys []string, parts []RuleCall, policy string) []string {
-	for i := range parts {
-		p := &parts[i]
-		keys = append(keys, p.ledger, p.tokens, p.line)
+func appendKeysOfRules(keys []string, rules []RuleCall, policy string) []string {
+	for i := range rules {
+		rule := &rules[i]
+		keys = append(keys, rule.ledger, rule.tokens, rule.line)
 	}
 	if policy != "" {
-		for i := range parts {
-			keys = append(keys, parts[i].turns(policy))
+		for i := range rules {
+			keys = append(keys, rules[i].turns(policy))
 		}
 	}
 	return keys
 }
 
 func (a *AcquireArgs) appendKeys(keys []string) []string {
-	keys = appendPartKeys(keys, a.Rules, a.Policy)
+	keys = appendKeysOfRules(keys, a.Rules, a.Policy)
 	if !a.Gate.isZero() {
 		keys = append(keys, widest(a.Rules).opening())
 	}
@@ -241,10 +241,10 @@ var (
 
 // read reads the answer to the call, the next value of r.
 func (c *Call) read(r *reply, now time.Time) {
-	parts := len(c.Rules)
-	c.AcquireReply = AcquireReply{Now: now, Worth: zeroWorth[:parts:parts], Free: zeroFree[:parts:parts]}
+	n := len(c.Rules)
+	c.AcquireReply = AcquireReply{Now: now, Worth: zeroWorth[:n:n], Free: zeroFree[:n:n]}
 	if c.Tell {
-		c.Free = make([]int, parts)
+		c.Free = make([]int, n)
 	}
 	if r.isInt() {
 		c.Err = c.readShort(r.int(), r.script)
@@ -258,10 +258,10 @@ func (c *Call) read(r *reply, now time.Time) {
 		outdated(&c.At, &c.Version)
 	}
 	known := false
-	for i := range parts {
+	for i := range n {
 		worth, free := in.orZero(), int(in.orZero())
 		if worth != 0 && !known {
-			c.Worth, known = make([]int64, parts), true
+			c.Worth, known = make([]int64, n), true
 		}
 		if known {
 			c.Worth[i] = worth
@@ -326,11 +326,11 @@ func alike(a, b *AcquireArgs) bool {
 		(a.Durable.Replicas > 0) != (b.Durable.Replicas > 0) || (a.Policy == "") != (b.Policy == "") {
 		return false
 	}
-	return alikeParts(a.Rules, b.Rules)
+	return alikeRules(a.Rules, b.Rules)
 }
 
-// alikeParts says that the parts of calls differ in nothing but keys.
-func alikeParts(a, b []RuleCall) bool {
+// alikeRules says that the rules of calls differ in nothing but keys.
+func alikeRules(a, b []RuleCall) bool {
 	if len(a) != len(b) {
 		return false
 	}

@@ -80,7 +80,7 @@ func TestFormsTellCallsApart(t *testing.T) {
 }
 
 // Calls that differ in keys, token and job have one form, which is made once, also
-// when the parts of the call before are used for another.
+// when the rules of the call before are used for another.
 func TestFormsAreMadeOnce(t *testing.T) {
 	t.Parallel()
 	a, b := sample(), sample()

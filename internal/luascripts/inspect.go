@@ -21,13 +21,13 @@ type LocateReply struct {
 	Permits int       // ahead of it in the line where it stands
 	Jobs    int       // the same, jobs
 	Parked  bool      // it came too late
-	Closed  time.Time // until when the key of the part is closed; zero for not
-	Version int64     // of the part's ledger, when Outdated
+	Closed  time.Time // until when the key of the rule is closed; zero for not
+	Version int64     // of the rule's ledger, when Outdated
 }
 
 // Locate runs locate.lua.
 func Locate(ctx context.Context, c redis.Scripter, a RefreshArgs) (LocateReply, error) {
-	r := run(ctx, c, locateScript, 8, partKeys(a.Rules, a.Policy), rulesText(a.Rules), a.Job)
+	r := run(ctx, c, locateScript, 8, keysOfRules(a.Rules, a.Policy), rulesText(a.Rules), a.Job)
 	reply := LocateReply{Status: Status(r.int()), Rule: int(r.int()), At: r.time(), Now: r.time(), Permits: int(r.int()), Jobs: int(r.int())}
 	reply.Parked = r.int() == 1
 	reply.Closed = r.time()

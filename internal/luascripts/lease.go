@@ -57,7 +57,7 @@ func Renew(ctx context.Context, c redis.UniversalClient, leases []RenewArgs) []R
 // CloseArgs are the arguments of close.lua.
 type CloseArgs struct {
 	Rules  []RuleCall
-	Rule   int // which part is closed, from 1: those before are narrower or share its key, those behind share it
+	Rule   int // which rule is closed, from 1: those before are narrower or share its key, those behind share it
 	Policy string
 	Job    string        // who goes first when it is open again; "" for nobody
 	For    time.Duration // from now on; 0 opens
@@ -70,19 +70,19 @@ type CloseReply struct {
 	Now      time.Time
 	Until    time.Time
 	Promoted []Promotion
-	Version  int64 // of the part's ledger, when Outdated
+	Version  int64 // of the rule's ledger, when Outdated
 }
 
 // Close runs close.lua.
 func Close(ctx context.Context, c redis.Scripter, a CloseArgs) (CloseReply, error) {
-	r := run(ctx, c, closeScript, 6, partKeys(a.Rules, a.Policy),
+	r := run(ctx, c, closeScript, 6, keysOfRules(a.Rules, a.Policy),
 		rulesText(a.Rules), a.Job, micros(a.For), a.Rule)
 	reply := CloseReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Until: r.time(), Version: r.int()}
 	reply.Promoted = r.promotions(r.int())
 	return reply, r.err
 }
 
-// AdjustArgs are the arguments of adjust.lua. The cost of a part is what it pays
+// AdjustArgs are the arguments of adjust.lua. The cost of a rule is what it pays
 // more, or less when it is below 0.
 type AdjustArgs struct {
 	Rules  []RuleCall
@@ -93,7 +93,7 @@ type AdjustArgs struct {
 
 // Adjust runs adjust.lua.
 func Adjust(ctx context.Context, c redis.Scripter, a AdjustArgs) (CancelReply, error) {
-	r := run(ctx, c, adjustScript, 5, partKeys(a.Rules, a.Policy),
+	r := run(ctx, c, adjustScript, 5, keysOfRules(a.Rules, a.Policy),
 		grantArgs([]any{tokenText(a.Token), tokenText(a.Charge)}, a.Rules)...)
 	reply := CancelReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Version: r.int()}
 	reply.Promoted = r.promotions(r.int())

@@ -115,7 +115,7 @@ func tokenText(token uint64) string {
 
 // Promotion is a job that may come earlier than it was promised.
 type Promotion struct {
-	Part int // in whose line it stands, counted from 1
+	Rule int // in whose line it stands, counted from 1
 	At   time.Time
 	Job  string
 	Cost int // of its place there
@@ -184,10 +184,10 @@ func flag(on bool) int {
 	return 0
 }
 
-// partKeys are the first keys of each part, and the turns of a policy of several
+// keysOfRules are the first keys of each rule, and the turns of a policy of several
 // rules.
-func partKeys(parts []RuleCall, policy string) []string {
-	return appendPartKeys(make([]string, 0, 5*len(parts)+1), parts, policy)
+func keysOfRules(rules []RuleCall, policy string) []string {
+	return appendKeysOfRules(make([]string, 0, 5*len(rules)+1), rules, policy)
 }
 
 // rulesText is the rules of a call as a script reads them, see rulecall.lua.
@@ -195,12 +195,12 @@ func rulesText(rules []RuleCall) string { return string(appendRules(make([]byte,
 
 func appendRules(b []byte, rules []RuleCall) []byte {
 	for i, group := range groups(rules) {
-		p := &rules[i]
-		b = append(b, byte(p.Kind), '|')
-		b = append(strconv.AppendInt(b, int64(p.Permits), 10), '|')
-		b = append(strconv.AppendInt(b, micros(p.Window), 10), '|')
-		b = append(append(b, p.more()...), '|')
-		for _, n := range [...]int64{p.Version, int64(p.Cost), int64(group), instant(p.Closed), p.Worth} {
+		rule := &rules[i]
+		b = append(b, byte(rule.Kind), '|')
+		b = append(strconv.AppendInt(b, int64(rule.Permits), 10), '|')
+		b = append(strconv.AppendInt(b, micros(rule.Window), 10), '|')
+		b = append(append(b, rule.more()...), '|')
+		for _, n := range [...]int64{rule.Version, int64(rule.Cost), int64(group), instant(rule.Closed), rule.Worth} {
 			b = append(strconv.AppendInt(b, n, 10), '|')
 		}
 	}
@@ -208,30 +208,30 @@ func appendRules(b []byte, rules []RuleCall) []byte {
 }
 
 // grantArgs puts the rules behind the other arguments, and when each was granted.
-func grantArgs(args []any, parts []RuleCall) []any {
-	args = append(args, rulesText(parts))
-	for i := range parts {
-		args = append(args, instant(parts[i].At), instant(parts[i].Until))
+func grantArgs(args []any, rules []RuleCall) []any {
+	args = append(args, rulesText(rules))
+	for i := range rules {
+		args = append(args, instant(rules[i].At), instant(rules[i].Until))
 	}
 	return args
 }
 
 var firstGroup = []int{1}
 
-// groups numbers the parts by their keys, see [RuleCall.With]. Neighbouring rates on one key have one
+// groups numbers the rules by their keys, see [RuleCall.With]. Neighbouring rates on one key have one
 // number. A lease has the number of a rate on its key, or else the last one + 1.
-func groups(parts []RuleCall) []int {
-	if len(parts) == 1 {
+func groups(rules []RuleCall) []int {
+	if len(rules) == 1 {
 		return firstGroup
 	}
-	out, last := make([]int, len(parts)), 0
-	for i, p := range parts {
-		if i > 0 && p.Kind != Leases && p.With(&parts[i-1]) {
+	out, last := make([]int, len(rules)), 0
+	for i, rule := range rules {
+		if i > 0 && rule.Kind != Leases && rule.With(&rules[i-1]) {
 			out[i] = last
 			continue
 		}
-		if p.Kind == Leases {
-			same := slices.IndexFunc(parts[:i], func(q RuleCall) bool { return q.Kind != Leases && q.With(&p) })
+		if rule.Kind == Leases {
+			same := slices.IndexFunc(rules[:i], func(other RuleCall) bool { return other.Kind != Leases && other.With(&rule) })
 			if same >= 0 {
 				out[i] = out[same]
 				continue
@@ -245,14 +245,14 @@ func groups(parts []RuleCall) []int {
 	return out
 }
 
-// widest is the last part that is no lease, or the last.
-func widest(parts []RuleCall) LimitKeys {
-	for _, p := range slices.Backward(parts) {
-		if p.Kind != Leases {
-			return p.LimitKeys
+// widest is the last rule that is no lease, or the last.
+func widest(rules []RuleCall) LimitKeys {
+	for _, rule := range slices.Backward(rules) {
+		if rule.Kind != Leases {
+			return rule.LimitKeys
 		}
 	}
-	return parts[len(parts)-1].LimitKeys
+	return rules[len(rules)-1].LimitKeys
 }
 
 // instant is microseconds since 1970, 0 for the zero time.
@@ -281,7 +281,7 @@ type CancelReply struct {
 	Rule     int    // that could not be read, counted from 1
 	Now      time.Time
 	Promoted []Promotion
-	Version  int64 // of the part's ledger, when Outdated
+	Version  int64 // of the rule's ledger, when Outdated
 }
 
 // Cancel runs cancel.lua.
@@ -290,7 +290,7 @@ func Cancel(ctx context.Context, c redis.Scripter, a CancelArgs) (CancelReply, e
 	if !a.Away.IsZero() {
 		back = instant(a.Away)
 	}
-	r := run(ctx, c, cancelScript, 5, partKeys(a.Rules, a.Policy),
+	r := run(ctx, c, cancelScript, 5, keysOfRules(a.Rules, a.Policy),
 		grantArgs([]any{tokenText(a.Token), a.Job, back}, a.Rules)...)
 	reply := CancelReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Version: r.int()}
 	reply.Promoted = r.promotions(r.int())

@@ -71,9 +71,9 @@ func TestWhatWasToldDoesNotWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	two := []RuleCall{{LimitKeys: phone, Numbers: n, Cost: 1}, {LimitKeys: tenant, Numbers: n, Cost: 1}}
-	ask := func(parts []RuleCall, policy string, token uint64, job string) AcquireReply {
+	ask := func(rules []RuleCall, policy string, token uint64, job string) AcquireReply {
 		t.Helper()
-		r, err := Acquire(ctx, rdb, AcquireArgs{Rules: parts, Policy: policy, Token: token, Job: job, Mode: GrantOrBook, MaxWait: -1})
+		r, err := Acquire(ctx, rdb, AcquireArgs{Rules: rules, Policy: policy, Token: token, Job: job, Mode: GrantOrBook, MaxWait: -1})
 		if err != nil {
 			t.Fatal(err)
 		}

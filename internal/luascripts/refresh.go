@@ -29,7 +29,7 @@ type RefreshReply struct {
 	Promoted []Promotion
 	Err      error
 
-	Version int64 // of the part's ledger, when Outdated
+	Version int64 // of the rule's ledger, when Outdated
 }
 
 // Refresh runs check.lua for many bookings in one pipeline: once for up to [refreshMax] that
@@ -58,7 +58,7 @@ func refreshAll(ctx context.Context, c redis.UniversalClient, bookings []Refresh
 		var keys []string
 		args := append(make([]any, 0, 2+len(crowd)), len(crowd), rulesText(first.Rules))
 		for _, i := range crowd {
-			keys = appendPartKeys(keys, bookings[i].Rules, bookings[i].Policy)
+			keys = appendKeysOfRules(keys, bookings[i].Rules, bookings[i].Policy)
 			args = append(args, bookings[i].Job)
 		}
 		calls[n] = checkScript.call(keys, args...)
@@ -91,7 +91,7 @@ func refreshBatches(c redis.UniversalClient, bookings []RefreshArgs) [][]int {
 		b, joined := &bookings[i], false
 		for n := len(crowds) - 1; n >= 0 && !joined; n-- {
 			first := &bookings[crowds[n][0]]
-			joined = len(crowds[n]) < refreshMax && alikeParts(first.Rules, b.Rules) && (first.Policy == "") == (b.Policy == "") &&
+			joined = len(crowds[n]) < refreshMax && alikeRules(first.Rules, b.Rules) && (first.Policy == "") == (b.Policy == "") &&
 				(!sharded || slotOf(first.Rules[0].ledger) == slotOf(b.Rules[0].ledger))
 			if joined {
 				crowds[n] = append(crowds[n], i)

@@ -16,13 +16,13 @@ func TestRefreshOfMany(t *testing.T) {
 	wide := Numbers{Kind: Sliding, Permits: 10, Window: time.Second}
 	var all []RefreshArgs
 	for i := range 3 * refreshMax {
-		parts := []RuleCall{
+		rules := []RuleCall{
 			{LimitKeys: NewLimitKeys("hw", "phone", fmt.Sprint(i%5)), Numbers: n, Cost: 1},
 			{LimitKeys: NewLimitKeys("hw", "provider", "acme"), Numbers: wide, Cost: 1},
 		}
-		b := RefreshArgs{Rules: parts, Policy: "p", Job: fmt.Sprint("job", i)}
+		b := RefreshArgs{Rules: rules, Policy: "p", Job: fmt.Sprint("job", i)}
 		if i%7 == 3 {
-			b.Rules, b.Policy = parts[:1], ""
+			b.Rules, b.Policy = rules[:1], ""
 		}
 		all = append(all, b)
 		if r, err := Acquire(ctx, rdb, AcquireArgs{Rules: b.Rules, Policy: b.Policy, Mode: Book, Token: uint64(i + 1), Job: b.Job, MaxWait: -1}); err != nil || r.Status != Booked {

@@ -229,7 +229,7 @@ func (r *reply) groups(n int64, width int) int {
 func (r *reply) promotions(n int64) []Promotion {
 	var out []Promotion
 	for range r.groups(n, 3) {
-		p := Promotion{Part: int(r.int()), At: r.time()}
+		p := Promotion{Rule: int(r.int()), At: r.time()}
 		cost, job, _ := strings.Cut(r.text(), ":")
 		p.Job = job
 		p.Cost, _ = strconv.Atoi(cost) // our own text

@@ -12,8 +12,8 @@ func (c *call) again(token uint64, held int64) luascripts.AcquireReply {
 		return luascripts.AcquireReply{Status: luascripts.Withdrawn}
 	}
 	r := luascripts.AcquireReply{Status: luascripts.Granted, At: instantOf(held), From: instantOf(held)}
-	for i := range c.parts {
-		p := &c.parts[i]
+	for i := range c.rules {
+		p := &c.rules[i]
 		worth := int64(0)
 		if p.ledger.token == token {
 			worth = p.state.worth(p.numbers)
@@ -39,7 +39,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 	v := c.decide(g, c.now+inline, a.Mode)
 	r := luascripts.AcquireReply{From: instantOf(c.since()), Promised: instantOf(c.promised(v))}
 	if v.by != nil {
-		r.Rule = v.by.number
+		r.Rule = v.by.index
 	}
 	switch {
 	case a.Mode == luascripts.Try && v.bound:
@@ -57,7 +57,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		c.grant(&r, v.at, a.Token)
 		// who came earlier than it was promised leaves its followers behind; and turns may have
 		// been promised the end of a lease, which comes nearer whenever one is given back
-		leased := c.parts[len(c.parts)-1].kind == luascripts.Leases
+		leased := c.rules[len(c.rules)-1].kind == luascripts.Leases
 		early := func(p *ruleCall) bool { return leased || p.place == turn && p.myPromise > v.at+1000 }
 		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.promotions(early)
 	default:
@@ -71,8 +71,8 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 	}
 	r.At, r.Promoted = instantOf(v.at), c.missed(r.Promoted)
 	if a.Tell {
-		for i := range c.parts {
-			p := &c.parts[i]
+		for i := range c.rules {
+			p := &c.rules[i]
 			r.Free = append(r.Free, p.free(p.line.anybody()))
 		}
 	}
@@ -93,8 +93,8 @@ func (c *call) offerUnheard(v verdict, promoted []luascripts.Promotion) []luascr
 
 // leftBehind tells who comes next in the lines in which the job does not wait any more.
 func (c *call) leftBehind() (next []luascripts.Promotion) {
-	for i := range c.parts {
-		if p := &c.parts[i]; p.leftLine() {
+	for i := range c.rules {
+		if p := &c.rules[i]; p.leftLine() {
 			next = p.promotions(next, false)
 		}
 	}
@@ -104,21 +104,21 @@ func (c *call) leftBehind() (next []luascripts.Promotion) {
 // since is from when on all ledgers admit the job.
 func (c *call) since() int64 {
 	from := int64(0)
-	for i := range c.parts {
-		from = max(from, c.parts[i].since())
+	for i := range c.rules {
+		from = max(from, c.rules[i].since())
 	}
 	return from
 }
 
-// promised is what the job was promised at its place in the part that holds it up, or
+// promised is what the job was promised at its place in the rule that holds it up, or
 // else at the narrowest one.
 func (c *call) promised(v verdict) int64 {
 	if v.bound && v.by != nil && v.by.place != nowhere {
 		return v.by.myPromise
 	}
-	for i := range c.parts {
-		if c.parts[i].place != nowhere {
-			return c.parts[i].myPromise
+	for i := range c.rules {
+		if c.rules[i].place != nowhere {
+			return c.rules[i].myPromise
 		}
 	}
 	return 0
@@ -126,24 +126,24 @@ func (c *call) promised(v verdict) int64 {
 
 // refuse writes what a call leaves that spends nothing.
 func (c *call) refuse() {
-	for i := range c.parts {
-		c.parts[i].outlive()
-		c.parts[i].park() // or newcomers that only try would never get past more than 20
+	for i := range c.rules {
+		c.rules[i].outlive()
+		c.rules[i].park() // or newcomers that only try would never get past more than 20
 	}
 }
 
 // leave gives up all places.
 func (c *call) leave() {
-	for i := range c.parts {
-		if c.parts[i].place != nowhere {
-			c.parts[i].leave()
+	for i := range c.rules {
+		if c.rules[i].place != nowhere {
+			c.rules[i].leave()
 		}
 	}
 }
 
 func (c *call) grant(r *luascripts.AcquireReply, at int64, token uint64) {
-	for i := range c.parts {
-		p := &c.parts[i]
+	for i := range c.rules {
+		p := &c.rules[i]
 		p.spend(at, token)
 		p.park()
 		r.Worth = append(r.Worth, p.state.worth(p.numbers))
@@ -155,7 +155,7 @@ func (c *call) grant(r *luascripts.AcquireReply, at int64, token uint64) {
 }
 
 // book gives the job its places: it waits where it is held up, keeps its turn in
-// the parts before, which admitted it, and is in nobody's way in those behind. A
+// the rules before, which admitted it, and is in nobody's way in those behind. A
 // closed gate leaves it none, or its places would hold up others until it opens.
 // The answer is its instant.
 func (c *call) book(v verdict, g gate) int64 {
@@ -170,11 +170,11 @@ func (c *call) book(v verdict, g gate) int64 {
 	return v.at
 }
 
-// stand gives the job its places while a part puts it off until an instant.
+// stand gives the job its places while a rule puts it off until an instant.
 func (c *call) stand(by *ruleCall, at int64) {
 	admitted := c.admitted(by)
-	for i := range c.parts {
-		switch p := &c.parts[i]; {
+	for i := range c.rules {
+		switch p := &c.rules[i]; {
 		case p == by && p.follows(at):
 			p.enter(turn, at)
 		case p == by:
@@ -187,15 +187,15 @@ func (c *call) stand(by *ruleCall, at int64) {
 	}
 }
 
-// admitted is the last group in which a job keeps its turn while a part holds it
+// admitted is the last group in which a job keeps its turn while a rule holds it
 // up. A lease holds up nobody at rates of its own key and wider ones.
 func (c *call) admitted(by *ruleCall) int {
 	if by.group > 0 {
 		return by.group
 	}
 	last := 0
-	for i := range c.parts {
-		switch p := &c.parts[i]; {
+	for i := range c.rules {
+		switch p := &c.rules[i]; {
 		case p.group == 0:
 		case p.with(by):
 			return p.group - 1

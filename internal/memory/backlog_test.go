@@ -33,7 +33,7 @@ func TestBacklogOnTwoKeys(t *testing.T) {
 			for m := range tc.messages {
 				for p := range tc.phones {
 					c.add(fmt.Sprint(p, "-", m), "sms",
-						partOf("phone", fmt.Sprint(p), slidingOf(1, tc.phone)), partOf("provider", "all", tc.provider))
+						ruleOf("phone", fmt.Sprint(p), slidingOf(1, tc.phone)), ruleOf("provider", "all", tc.provider))
 				}
 			}
 			c.run()
@@ -64,10 +64,10 @@ func TestWokenJobJoinsTheNextLine(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
 	phone, provider := slidingOf(1, time.Minute), slidingOf(1, time.Second)
-	c.add("first", "sms", partOf("phone", "x", phone), partOf("provider", "all", provider))
-	second := c.add("second", "sms", partOf("phone", "x", phone), partOf("provider", "all", provider))
+	c.add("first", "sms", ruleOf("phone", "x", phone), ruleOf("provider", "all", provider))
+	second := c.add("second", "sms", ruleOf("phone", "x", phone), ruleOf("provider", "all", provider))
 	for i := range 400 {
-		r := c.add(fmt.Sprint("other ", i), "sms", partOf("phone", fmt.Sprint(i), phone), partOf("provider", "all", provider))
+		r := c.add(fmt.Sprint("other ", i), "sms", ruleOf("phone", fmt.Sprint(i), phone), ruleOf("provider", "all", provider))
 		r.told = start.Add(time.Duration(i) * time.Second / 2)
 		r.from = r.told
 	}

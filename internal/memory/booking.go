@@ -5,12 +5,12 @@ import (
 )
 
 // cancel says whether it gave a grant back. Who then goes first again waits at
-// the narrowest part, and finds its turn in the others.
+// the narrowest rule, and finds its turn in the others.
 func (c *call) cancel(a luascripts.CancelArgs) (given bool) {
 	at := int64(0)
 	found, until := c.found(a.Token)
-	for i := range c.parts {
-		p, held := &c.parts[i], found[i]
+	for i := range c.rules {
+		p, held := &c.rules[i], found[i]
 		p.takeBack(a.Token, held, until)
 		if i == 0 {
 			given, at = held > 0, max(held, c.now)
@@ -32,13 +32,13 @@ func (c *call) cancel(a luascripts.CancelArgs) (given bool) {
 // found is when the grant of each rule was that a token holds, 0 or less when there is none,
 // and until when a grant of any of the rules may be claimed by it.
 func (c *call) found(token uint64) (held []int64, until int64) {
-	held = make([]int64, len(c.parts))
+	held = make([]int64, len(c.rules))
 	if token == 0 {
 		return held, 0
 	}
 	first := int64(0)
-	for i := range c.parts {
-		p := &c.parts[i]
+	for i := range c.rules {
+		p := &c.rules[i]
 		held[i] = p.granted(token, first)
 		if first == 0 {
 			first = held[i]
@@ -57,7 +57,7 @@ func (p *ruleCall) takeBack(token uint64, held, until int64) {
 	if token == 0 {
 		return
 	}
-	own := p.number == 1 || p.kind == luascripts.Leases
+	own := p.index == 1 || p.kind == luascripts.Leases
 	if own {
 		p.tokens.drop(token)
 	}
@@ -116,8 +116,8 @@ func (p *ruleCall) lessen(token uint64, held int64) {
 	}
 }
 
-// close closes a part's key, never for less long than it is. The job goes first when
-// it is open again, in all parts: an order that differs between rules would never end.
+// close closes a rule's key, never for less long than it is. The job goes first when
+// it is open again, in all rules: an order that differs between rules would never end.
 func (c *call) close(shut *ruleCall, us int64) int64 {
 	promised := &shut.line.promised
 	before, _ := promised.score(closed)
@@ -129,14 +129,14 @@ func (c *call) close(shut *ruleCall, us int64) int64 {
 	promised.add(closed, until)
 	shut.line.mark(closedSince, since)
 	shut.line.live(c.now, until-c.now+1_000_000+c.extra)
-	for i := range c.parts {
-		c.parts[i].find()
+	for i := range c.rules {
+		c.rules[i].find()
 	}
 	if shut.me == "" || shut.place != nowhere {
 		return until
 	}
-	for i := range c.parts {
-		switch p := &c.parts[i]; {
+	for i := range c.rules {
+		switch p := &c.rules[i]; {
 		case p == shut:
 			p.enterAt(waits, p.ticketOfPostponed(since), until)
 		case p.place == nowhere:
@@ -167,7 +167,7 @@ func (p *ruleCall) ticketOfPostponed(since int64) int64 {
 func (p *ruleCall) spend(at int64, token uint64) {
 	was, wasAt, second := p.ledger.token, p.state.newest(), p.ledger.second
 	p.state.charge(p.numbers, at, p.cost)
-	p.ledger.token, p.ledger.second = token, p.number > 1 && p.kind != luascripts.Leases
+	p.ledger.token, p.ledger.second = token, p.index > 1 && p.kind != luascripts.Leases
 	p.store()
 	if p.kind == luascripts.Leases {
 		p.tokens.lend(token, at+p.w, p.now, p.extra)
@@ -176,17 +176,17 @@ func (p *ruleCall) spend(at int64, token uint64) {
 	if !second {
 		p.tokens.remember(was, wasAt, p.now, p.extra)
 	}
-	if p.w < copied && p.number == 1 {
+	if p.w < copied && p.index == 1 {
 		p.tokens.remember(token, at, p.now, p.extra)
 	}
 }
 
-// standsAt is the part where the job waits, or else the first where it has a
+// standsAt is the rule where the job waits, or else the first where it has a
 // place; nil when it has none.
 func (c *call) standsAt() *ruleCall {
 	var first *ruleCall
-	for i := range c.parts {
-		switch p := &c.parts[i]; {
+	for i := range c.rules {
+		switch p := &c.rules[i]; {
 		case p.place == waits:
 			return p
 		case p.place != nowhere && first == nil:
@@ -206,25 +206,25 @@ func (c *call) check(stands *ruleCall) luascripts.RefreshReply {
 		if last != nil && due >= at {
 			at, by = due, last
 		}
-		return stands.number > set[len(set)-1].number
+		return stands.index > set[len(set)-1].index
 	})
 	// an instant that is past is no new promise: how late it gets must show. Who is
-	// held up by a narrower part than before stands there, and in nobody's way behind it.
+	// held up by a narrower rule than before stands there, and in nobody's way behind it.
 	// Who is parked stands in line again: nobody would tell it that it may come earlier
 	if at > c.now {
 		c.stand(by, at)
 	}
-	for i := range c.parts {
-		c.parts[i].park()
-		c.parts[i].outlive()
+	for i := range c.rules {
+		c.rules[i].park()
+		c.rules[i].outlive()
 	}
 	var next []luascripts.Promotion
-	for i := range c.parts {
-		if p := &c.parts[i]; p.leftLine() {
+	for i := range c.rules {
+		if p := &c.rules[i]; p.leftLine() {
 			next = p.promotions(next, false)
 		}
 	}
 	return luascripts.RefreshReply{
-		Status: luascripts.Booked, Rule: by.number, At: instantOf(at), Before: int(before), Promoted: c.missed(next),
+		Status: luascripts.Booked, Rule: by.index, At: instantOf(at), Before: int(before), Promoted: c.missed(next),
 	}
 }

@@ -23,7 +23,7 @@ type feeding struct {
 func (f *feeding) args(job string, phone int, mode luascripts.Mode) luascripts.AcquireArgs {
 	f.token++
 	return luascripts.AcquireArgs{
-		Rules:  []luascripts.RuleCall{partOf("phone", fmt.Sprint(phone), f.phone), partOf("provider", "all", f.provider)},
+		Rules:  []luascripts.RuleCall{ruleOf("phone", fmt.Sprint(phone), f.phone), ruleOf("provider", "all", f.provider)},
 		Policy: "sms", Token: f.token, Job: job, Mode: mode, MaxWait: -1,
 	}
 }
@@ -83,7 +83,7 @@ func (f *feeding) come() {
 // One admission a job: where all jobs are booked by the widest line, each is granted at
 // the instant that it was told. For a phone with one permit a window there may be any
 // number of them; otherwise one at a time, for of many turns on a key the first and the
-// last count, see [part.measure].
+// last count, see [rule.measure].
 func TestBookedByTheLastRuleGoAtTheirInstant(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

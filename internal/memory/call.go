@@ -6,75 +6,75 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// call is one call on the keys of its parts.
+// call is one call on the keys of its rules.
 type call struct {
 	now, extra int64
-	parts      []ruleCall
+	rules      []ruleCall
 }
 
 // refusal is why there is nothing to decide with; its status is 0 when there is.
 type refusal struct {
 	status  luascripts.Status
-	part    int
+	rule    int
 	version int64 // of the ledger's limit, when Outdated
 }
 
-// on runs one call on the keys of its parts, unless a calendar's bounds do not
+// on runs one call on the keys of its rules, unless a calendar's bounds do not
 // cover now, or a ledger was written under a newer limit.
-func (s *Store) on(parts []luascripts.RuleCall, policy, job string, run func(*call)) (now int64, no refusal) {
+func (s *Store) on(rules []luascripts.RuleCall, policy, job string, run func(*call)) (now int64, no refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now = s.now().UnixMicro()
-	return now, s.runLocked(now, parts, policy, job, run)
+	return now, s.runLocked(now, rules, policy, job, run)
 }
 
-func (s *Store) runLocked(now int64, parts []luascripts.RuleCall, policy, job string, run func(*call)) refusal {
-	c := &call{now: now, extra: s.extra, parts: make([]ruleCall, len(parts))}
-	for i := range parts {
-		if no := c.read(i, &parts[i], &s.keys); no.status != 0 {
+func (s *Store) runLocked(now int64, rules []luascripts.RuleCall, policy, job string, run func(*call)) refusal {
+	c := &call{now: now, extra: s.extra, rules: make([]ruleCall, len(rules))}
+	for i := range rules {
+		if no := c.read(i, &rules[i], &s.keys); no.status != 0 {
 			return no
 		}
 	}
 	c.group()
-	for i := range c.parts {
-		p := &c.parts[i]
-		p.me = member(luascripts.Member{Job: job, Cost: parts[i].Cost})
-		if t := parts[i].Closed; !t.IsZero() && t.UnixMicro() > c.now {
+	for i := range c.rules {
+		p := &c.rules[i]
+		p.me = member(luascripts.Member{Job: job, Cost: rules[i].Cost})
+		if t := rules[i].Closed; !t.IsZero() && t.UnixMicro() > c.now {
 			p.ruleClosed = t.UnixMicro()
 		}
 		p.open()
-		if p.turns = &p.none; len(parts) > 1 {
+		if p.turns = &p.none; len(rules) > 1 {
 			p.turns = p.key.turns(policy)
 		}
 	}
 	run(c)
-	for i := range c.parts {
-		s.keys.put(c.parts[i].key)
+	for i := range c.rules {
+		s.keys.put(c.rules[i].key)
 	}
-	s.keys.sweep(c.now, len(c.parts))
+	s.keys.sweep(c.now, len(c.rules))
 	return refusal{}
 }
 
-// read finds the key of a part.
+// read finds the key of a rule.
 func (c *call) read(i int, a *luascripts.RuleCall, from *keys) refusal {
-	p := &c.parts[i]
+	p := &c.rules[i]
 	*p = ruleCall{
-		numbers: numbersOf(a.Numbers), now: c.now, extra: c.extra, number: i + 1,
+		numbers: numbersOf(a.Numbers), now: c.now, extra: c.extra, index: i + 1,
 		id: a.ID, oneKey: a.OneKey, cost: int64(a.Cost), worth: a.Worth, claimedAt: microsOf(a.At), claimedUntil: microsOf(a.Until),
 	}
 	if !p.covers(c.now) {
-		return refusal{status: luascripts.NotCovered, part: p.number}
+		return refusal{status: luascripts.NotCovered, rule: p.index}
 	}
 	p.key = c.key(i, a.Ledger(), from)
 	if p.ledger.state != nil && p.ledger.version > p.version {
-		return refusal{luascripts.Outdated, p.number, p.ledger.version}
+		return refusal{luascripts.Outdated, p.index, p.ledger.version}
 	}
 	return refusal{}
 }
 
-// key is that of a part before this one, or another.
+// key is that of a rule before this one, or another.
 func (c *call) key(i int, name string, from *keys) *key {
-	for _, p := range c.parts[:i] {
+	for _, p := range c.rules[:i] {
 		if p.name == name {
 			return p.key
 		}
@@ -85,27 +85,27 @@ func (c *call) key(i int, name string, from *keys) *key {
 // group numbers the rates: those side by side on one user key go together.
 func (c *call) group() {
 	group := 0
-	for i := range c.parts {
-		p := &c.parts[i]
+	for i := range c.rules {
+		p := &c.rules[i]
 		if p.kind == luascripts.Leases {
 			continue
 		}
-		if group == 0 || !p.with(&c.parts[i-1]) {
+		if group == 0 || !p.with(&c.rules[i-1]) {
 			group++
 		}
 		p.group = group
 	}
 }
 
-// sets are the parts that are decided together, as ranges: groups of rates, and
+// sets are the rules that are decided together, as ranges: groups of rates, and
 // then each of the leases.
 func (c *call) sets(visit func(set []ruleCall) bool) {
-	for from := 0; from < len(c.parts); {
+	for from := 0; from < len(c.rules); {
 		to := from + 1
-		for to < len(c.parts) && c.parts[to].group > 0 && c.parts[to].group == c.parts[from].group {
+		for to < len(c.rules) && c.rules[to].group > 0 && c.rules[to].group == c.rules[from].group {
 			to++
 		}
-		if !visit(c.parts[from:to]) {
+		if !visit(c.rules[from:to]) {
 			return
 		}
 		from = to
@@ -113,16 +113,16 @@ func (c *call) sets(visit func(set []ruleCall) bool) {
 }
 
 func (c *call) look() {
-	for i := range c.parts {
-		c.parts[i].look()
+	for i := range c.rules {
+		c.rules[i].look()
 	}
 }
 
 // widest is the last of the rates; nil when there is none.
 func (c *call) widest() *ruleCall {
-	for i := len(c.parts) - 1; i >= 0; i-- {
-		if c.parts[i].group > 0 {
-			return &c.parts[i]
+	for i := len(c.rules) - 1; i >= 0; i-- {
+		if c.rules[i].group > 0 {
+			return &c.rules[i]
 		}
 	}
 	return nil
@@ -148,9 +148,9 @@ func joint(set []ruleCall, a, reach int64) (at int64, by *ruleCall) {
 // missed adds the jobs that were parked while they waited for a lease. A process that died
 // may have kept from them that they should come.
 func (c *call) missed(promoted []luascripts.Promotion) []luascripts.Promotion {
-	for i := range c.parts {
-		for _, m := range c.parts[i].missed {
-			promoted = c.parts[i].tell(promoted, c.now, m)
+	for i := range c.rules {
+		for _, m := range c.rules[i].missed {
+			promoted = c.rules[i].tell(promoted, c.now, m)
 		}
 	}
 	return promoted
@@ -159,8 +159,8 @@ func (c *call) missed(promoted []luascripts.Promotion) []luascripts.Promotion {
 // promotions are those of all rules, with the first turn where turnToo says so.
 func (c *call) promotions(turnToo func(*ruleCall) bool) []luascripts.Promotion {
 	var promoted []luascripts.Promotion
-	for i := range c.parts {
-		promoted = c.parts[i].promotions(promoted, turnToo(&c.parts[i]))
+	for i := range c.rules {
+		promoted = c.rules[i].promotions(promoted, turnToo(&c.rules[i]))
 	}
 	return promoted
 }
@@ -208,7 +208,7 @@ func (c *call) decide(g gate, reach int64, mode luascripts.Mode) verdict {
 		v.at, v.by = opens, nil
 	}
 	if mode.Books() && !v.bound {
-		v.bound, v.by = true, &c.parts[len(c.parts)-1]
+		v.bound, v.by = true, &c.rules[len(c.rules)-1]
 		if p := c.widest(); p != nil {
 			v.by = p
 		}
@@ -225,7 +225,7 @@ func (c *call) onlyWidest() (wide []ruleCall) {
 		}
 		return true
 	})
-	if placed(wide) || !placed(c.parts) {
+	if placed(wide) || !placed(c.rules) {
 		return wide
 	}
 	return nil
@@ -237,8 +237,8 @@ func (c *call) onlyWidest() (wide []ruleCall) {
 func (c *call) inWidest(wide []ruleCall, reach int64) verdict {
 	at, by := joint(wide, c.now, reach)
 	v := verdict{at: at, bound: true}
-	for i := range c.parts {
-		p := &c.parts[i]
+	for i := range c.rules {
+		p := &c.rules[i]
 		other := p.closed
 		if p.group > 0 {
 			other = p.due

@@ -13,21 +13,21 @@ import (
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
-	provider := partOf("provider", "all", slidingOf(1, time.Second))
+	provider := ruleOf("provider", "all", slidingOf(1, time.Second))
 	for i := range 10 {
-		c.add(fmt.Sprint(i), "p", partOf("phone", fmt.Sprint(i), slidingOf(1, time.Minute)), provider)
+		c.add(fmt.Sprint(i), "p", ruleOf("phone", fmt.Sprint(i), slidingOf(1, time.Minute)), provider)
 	}
 	first := c.runners[0]
 	c.come(first)
 	for _, r := range c.runners[1:] {
 		c.come(r)
 	}
-	back := luascripts.CancelArgs{Rules: first.parts, Policy: "p", Token: first.token}
+	back := luascripts.CancelArgs{Rules: first.rules, Policy: "p", Token: first.token}
 	if r := c.Cancel(back); r.Status != luascripts.Granted {
 		t.Fatalf("refund = %+v", r)
 	}
 	until := start.Add(10 * time.Minute)
-	closing := luascripts.CloseArgs{Rules: first.parts, Rule: len(first.parts), Policy: "p", Job: first.job, For: 10 * time.Minute}
+	closing := luascripts.CloseArgs{Rules: first.rules, Rule: len(first.rules), Policy: "p", Job: first.job, For: 10 * time.Minute}
 	if r := c.Close(closing); r.Status != luascripts.Granted || !r.Until.Equal(until) || r.Promoted != nil {
 		t.Fatalf("Close = %+v, want it closed until %v", r, until)
 	}
@@ -76,16 +76,16 @@ func TestOpenedEarly(t *testing.T) {
 func TestRuleClosed(t *testing.T) {
 	t.Parallel()
 	s := newScene()
-	parts := []luascripts.RuleCall{partOf("phone", "x", slidingOf(1, time.Second)), partOf("provider", "all", leasesOf(1, time.Minute))}
-	for i := range parts {
-		parts[i].Closed = start.Add(time.Hour)
-		a := luascripts.AcquireArgs{Rules: parts, Policy: "p", Token: 1, Job: "a", Mode: luascripts.GrantOrBook, MaxWait: -1}
+	rules := []luascripts.RuleCall{ruleOf("phone", "x", slidingOf(1, time.Second)), ruleOf("provider", "all", leasesOf(1, time.Minute))}
+	for i := range rules {
+		rules[i].Closed = start.Add(time.Hour)
+		a := luascripts.AcquireArgs{Rules: rules, Policy: "p", Token: 1, Job: "a", Mode: luascripts.GrantOrBook, MaxWait: -1}
 		if r := s.Acquire(a); r.Status != luascripts.Booked || r.Rule != i+1 || !r.At.Equal(start.Add(time.Hour)) {
-			t.Errorf("part %d closed: %+v", i+1, r)
+			t.Errorf("rule %d closed: %+v", i+1, r)
 		}
-		parts[i].Closed = start
+		rules[i].Closed = start
 	}
-	if r := s.Acquire(luascripts.AcquireArgs{Rules: parts, Policy: "p", Token: 1, Job: "a", Mode: luascripts.GrantOrBook, MaxWait: -1}); r.Status != luascripts.Granted {
+	if r := s.Acquire(luascripts.AcquireArgs{Rules: rules, Policy: "p", Token: 1, Job: "a", Mode: luascripts.GrantOrBook, MaxWait: -1}); r.Status != luascripts.Granted {
 		t.Errorf("closed until now: %+v, want it granted", r)
 	}
 }

@@ -32,21 +32,21 @@ func TestCompositeWaitIsTight(t *testing.T) {
 		m := newMesh(rt)
 		gated := rapid.Bool().Draw(rt, "gated")
 		try := func(policy int, costs []int) luascripts.AcquireReply {
-			parts, of := m.parts(policy, true)
+			rules, of := m.rules(policy, true)
 			for i := range costs {
-				parts[i].Cost = costs[i]
+				rules[i].Cost = costs[i]
 			}
 			if gated {
 				m.gate = hours(m.now)
 			}
-			return m.ask(luascripts.AcquireArgs{Rules: parts, Policy: "p", Mode: luascripts.Try, MaxWait: -1, Gate: m.gate}, of)
+			return m.ask(luascripts.AcquireArgs{Rules: rules, Policy: "p", Mode: luascripts.Try, MaxWait: -1, Gate: m.gate}, of)
 		}
 		for range rapid.IntRange(3, 30).Draw(rt, "length") {
 			m.rates[rapid.IntRange(0, 2).Draw(rt, "pace of")].move(false)
 			policy := rapid.IntRange(0, len(policies)-1).Draw(rt, "policy")
-			parts, _ := m.parts(policy, false)
+			rules, _ := m.rules(policy, false)
 			var costs []int
-			for _, p := range parts {
+			for _, p := range rules {
 				costs = append(costs, p.Cost)
 			}
 			r := try(policy, costs)

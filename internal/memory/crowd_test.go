@@ -13,7 +13,7 @@ import (
 // runner is a job that comes whenever it was told to.
 type runner struct {
 	job, policy string
-	parts       []luascripts.RuleCall
+	rules       []luascripts.RuleCall
 	from        time.Time
 	told        time.Time
 	came        int // admissions
@@ -44,15 +44,15 @@ func newCrowd(t *testing.T) *crowd {
 	return &crowd{T: t, scene: newScene(), random: rand.New(rand.NewPCG(1, 2)), inline: 50 * ms}
 }
 
-func (c *crowd) add(job, policy string, parts ...luascripts.RuleCall) *runner {
-	r := &runner{job: job, policy: policy, parts: parts, told: c.now.Add(time.Duration(len(c.runners)) * 10 * time.Microsecond)}
+func (c *crowd) add(job, policy string, rules ...luascripts.RuleCall) *runner {
+	r := &runner{job: job, policy: policy, rules: rules, told: c.now.Add(time.Duration(len(c.runners)) * 10 * time.Microsecond)}
 	r.from = r.told
 	c.runners = append(c.runners, r)
 	return r
 }
 
-// partOf is a rule on a key.
-func partOf(rule, id string, n luascripts.Numbers) luascripts.RuleCall {
+// ruleOf is a rule on a key.
+func ruleOf(rule, id string, n luascripts.Numbers) luascripts.RuleCall {
 	return luascripts.RuleCall{LimitKeys: luascripts.NewLimitKeys("hw", rule, id), Numbers: n, Cost: 1}
 }
 
@@ -66,7 +66,7 @@ func (c *crowd) run() {
 		}
 		if returns {
 			c.moveTo(r.ends)
-			c.retime(c.Release(r.parts[len(r.parts)-1], r.token).Promoted)
+			c.retime(c.Release(r.rules[len(r.rules)-1], r.token).Promoted)
 			r.ends = time.Time{}
 			continue
 		}
@@ -102,7 +102,7 @@ func (c *crowd) nextRunner() (first *runner, returns bool) {
 func (c *crowd) come(r *runner) {
 	c.Helper()
 	if r.came > 0 {
-		p := c.Refresh(luascripts.RefreshArgs{Rules: r.parts, Policy: r.policy, Job: r.job})
+		p := c.Refresh(luascripts.RefreshArgs{Rules: r.rules, Policy: r.policy, Job: r.job})
 		c.retime(p.Promoted)
 		if p.Status == luascripts.Booked && p.At.After(c.now) {
 			r.told = p.At
@@ -113,7 +113,7 @@ func (c *crowd) come(r *runner) {
 	r.came++
 	r.token = c.token
 	a := luascripts.AcquireArgs{
-		Rules: r.parts, Policy: r.policy, Token: c.token, Job: r.job, Mode: luascripts.GrantOrBook, Inline: c.inline, MaxWait: -1,
+		Rules: r.rules, Policy: r.policy, Token: c.token, Job: r.job, Mode: luascripts.GrantOrBook, Inline: c.inline, MaxWait: -1,
 	}
 	if c.gate != nil {
 		a.Gate = c.gate(c.now)
@@ -156,7 +156,7 @@ func (c *crowd) holdAll() {
 	byLedger := map[string][]*runner{}
 	limits := map[string]luascripts.Numbers{}
 	for _, r := range c.grants {
-		for _, p := range r.parts {
+		for _, p := range r.rules {
 			byLedger[p.Ledger()] = append(byLedger[p.Ledger()], r)
 			limits[p.Ledger()] = p.Numbers
 		}
@@ -181,13 +181,13 @@ func (c *crowd) admissions() float64 {
 	return float64(sum) / float64(len(c.runners))
 }
 
-// inOrder fails when a job was passed by one of the same policy and parts that
+// inOrder fails when a job was passed by one of the same policy and rules that
 // came after it.
 func (c *crowd) inOrder() {
 	c.Helper()
 	last := map[string]*runner{}
 	for _, r := range c.grants {
-		line := r.policy + " " + fmt.Sprint(r.parts[0].Ledger())
+		line := r.policy + " " + fmt.Sprint(r.rules[0].Ledger())
 		if before := last[line]; before != nil && slices.Index(c.runners, before) > slices.Index(c.runners, r) {
 			c.Errorf("%s went before %s, which came first", before.job, r.job)
 		}

@@ -29,9 +29,9 @@ func TestGate(t *testing.T) {
 	for _, per := range []time.Duration{time.Second, 10 * time.Minute} {
 		c := newCrowd(t)
 		c.gate = daily
-		provider := partOf("provider", "all", slidingOf(2, per))
+		provider := ruleOf("provider", "all", slidingOf(2, per))
 		for i := range 60 {
-			c.add(fmt.Sprint(i), "p", partOf("phone", fmt.Sprint(i%30), slidingOf(1, time.Minute)), provider)
+			c.add(fmt.Sprint(i), "p", ruleOf("phone", fmt.Sprint(i%30), slidingOf(1, time.Minute)), provider)
 		}
 		told := map[time.Time]int{}
 		for _, r := range c.runners {

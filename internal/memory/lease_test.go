@@ -17,8 +17,8 @@ func leasesOf(n int, w time.Duration) luascripts.Numbers {
 func TestLeases(t *testing.T) {
 	t.Parallel()
 	s := newScene()
-	part := s.one(leasesOf(2, 30*time.Second), 1)[0]
-	ask := func(job string) luascripts.AcquireReply { return s.ask(part.Numbers, 1, job) }
+	rule := s.one(leasesOf(2, 30*time.Second), 1)[0]
+	ask := func(job string) luascripts.AcquireReply { return s.ask(rule.Numbers, 1, job) }
 	a := ask("a")
 	s.at(10 * time.Second)
 	b := ask("b")
@@ -32,17 +32,17 @@ func TestLeases(t *testing.T) {
 		t.Fatalf("d = %+v, want it at 40 s", d)
 	}
 	s.at(20 * time.Second)
-	if r := s.Renew(part, 2); !r.Held {
+	if r := s.Renew(rule, 2); !r.Held {
 		t.Fatalf("b's renewal = %+v", r)
 	}
-	if r := s.Refresh(luascripts.RefreshArgs{Rules: []luascripts.RuleCall{part}, Job: "d"}); !r.At.Equal(start.Add(50 * time.Second)) {
+	if r := s.Refresh(luascripts.RefreshArgs{Rules: []luascripts.RuleCall{rule}, Job: "d"}); !r.At.Equal(start.Add(50 * time.Second)) {
 		t.Fatalf("d = %+v, want it when b's lease ends, at 50 s", r)
 	}
-	r := s.Release(part, 1)
+	r := s.Release(rule, 1)
 	if !r.Released || !next(r.Promoted, "c", s.now) {
 		t.Fatalf("release = %+v, want c to come now", r)
 	}
-	if again := s.Release(part, 1); again.Released {
+	if again := s.Release(rule, 1); again.Released {
 		t.Fatalf("released twice: %+v", again)
 	}
 	if e := ask("e"); e.Status != luascripts.Booked {
@@ -55,10 +55,10 @@ func TestLeases(t *testing.T) {
 	if d := ask("d"); d.Status != luascripts.Granted {
 		t.Fatalf("d = %+v, want it granted for the leases that ended", d)
 	}
-	if r := s.Renew(part, 2); r.Held {
+	if r := s.Renew(rule, 2); r.Held {
 		t.Fatalf("b's lease ended, but %+v", r)
 	}
-	if p := s.Peek(s.key, luascripts.PeekArgs{Numbers: part.Numbers, Cost: 1}); p.Free != 0 || p.Waiting != 1 {
+	if p := s.Peek(s.key, luascripts.PeekArgs{Numbers: rule.Numbers, Cost: 1}); p.Free != 0 || p.Waiting != 1 {
 		t.Fatalf("Peek = %+v, want e waiting", p)
 	}
 }
@@ -68,18 +68,18 @@ func TestLeases(t *testing.T) {
 func TestLeaseGrantedAheadStays(t *testing.T) {
 	t.Parallel()
 	s := newScene()
-	part := s.one(leasesOf(1, time.Second), 1)[0]
-	s.ask(part.Numbers, 1, "a")
+	rule := s.one(leasesOf(1, time.Second), 1)[0]
+	s.ask(rule.Numbers, 1, "a")
 	s.at(970 * ms)
 	s.token++
-	r := s.Acquire(luascripts.AcquireArgs{Rules: []luascripts.RuleCall{part}, Token: s.token, Job: "b", Mode: luascripts.GrantOrBook, Inline: 50 * ms, MaxWait: -1})
+	r := s.Acquire(luascripts.AcquireArgs{Rules: []luascripts.RuleCall{rule}, Token: s.token, Job: "b", Mode: luascripts.GrantOrBook, Inline: 50 * ms, MaxWait: -1})
 	if r.Status != luascripts.Granted || !r.At.Equal(start.Add(time.Second)) {
 		t.Fatalf("b = %+v, want it granted at 1 s", r)
 	}
-	if r := s.Renew(part, 1); r.Held {
+	if r := s.Renew(rule, 1); r.Held {
 		t.Fatal("a renews a lease that went to b")
 	}
-	if r := s.Renew(part, 2); !r.Held {
+	if r := s.Renew(rule, 2); !r.Held {
 		t.Fatal("b can't renew its own")
 	}
 }
@@ -90,14 +90,14 @@ func TestRenewTakesNothingAway(t *testing.T) {
 	t.Parallel()
 	s := newScene()
 	s.Keep(time.Hour)
-	part := s.one(leasesOf(1, time.Second), 1)[0]
-	s.ask(part.Numbers, 1, "a")
+	rule := s.one(leasesOf(1, time.Second), 1)[0]
+	s.ask(rule.Numbers, 1, "a")
 	s.at(-500 * ms)
-	if r := s.Renew(part, 1); !r.Held {
+	if r := s.Renew(rule, 1); !r.Held {
 		t.Fatalf("renewal = %+v", r)
 	}
 	s.at(999 * ms)
-	if r := s.ask(part.Numbers, 1, ""); r.Status != luascripts.Refused || !r.At.Equal(start.Add(time.Second)) {
+	if r := s.ask(rule.Numbers, 1, ""); r.Status != luascripts.Refused || !r.At.Equal(start.Add(time.Second)) {
 		t.Fatalf("b = %+v, want it to wait for the end that a was told first", r)
 	}
 }
@@ -107,16 +107,16 @@ func TestRenewTakesNothingAway(t *testing.T) {
 func TestWithdrawnLeaseRefusesOn(t *testing.T) {
 	t.Parallel()
 	s := newScene()
-	part := s.one(leasesOf(1, time.Minute), 1)[0]
-	s.ask(part.Numbers, 1, "a")
-	if r := s.Cancel(luascripts.CancelArgs{Rules: []luascripts.RuleCall{part}, Token: 1}); r.Status != luascripts.Granted {
+	rule := s.one(leasesOf(1, time.Minute), 1)[0]
+	s.ask(rule.Numbers, 1, "a")
+	if r := s.Cancel(luascripts.CancelArgs{Rules: []luascripts.RuleCall{rule}, Token: 1}); r.Status != luascripts.Granted {
 		t.Fatalf("a's lease back: %+v", r)
 	}
-	if r := s.Release(part, 1); r.Released {
+	if r := s.Release(rule, 1); r.Released {
 		t.Fatalf("release of what was given back = %+v", r)
 	}
 	s.token = 0
-	if r := s.ask(part.Numbers, 1, "a"); r.Status != luascripts.Withdrawn {
+	if r := s.ask(rule.Numbers, 1, "a"); r.Status != luascripts.Withdrawn {
 		t.Fatalf("a late copy of the call = %+v, want it refused", r)
 	}
 }
@@ -126,24 +126,24 @@ func TestWithdrawnLeaseRefusesOn(t *testing.T) {
 func TestLeaseOffered(t *testing.T) {
 	t.Parallel()
 	s := newScene()
-	part := s.one(leasesOf(1, time.Minute), 1)[0]
+	rule := s.one(leasesOf(1, time.Minute), 1)[0]
 	for _, job := range []string{"a", "b", "c"} {
-		s.ask(part.Numbers, 1, job)
+		s.ask(rule.Numbers, 1, job)
 	}
 	s.at(time.Second)
-	if r := s.Release(part, 1); !next(r.Promoted[:1], "b", s.now) || !next(r.Promoted[1:], "c", s.now.Add(time.Minute)) {
+	if r := s.Release(rule, 1); !next(r.Promoted[:1], "b", s.now) || !next(r.Promoted[1:], "c", s.now.Add(time.Minute)) {
 		t.Fatalf("release = %+v, want b, and c when its lease ends", r)
 	}
 	s.at(1500 * ms)
-	if r := s.Release(part, 1); r.Released || !next(r.Promoted, "b", s.now) {
+	if r := s.Release(rule, 1); r.Released || !next(r.Promoted, "b", s.now) {
 		t.Fatalf("released again = %+v, want b told again", r)
 	}
 	s.at(2 * time.Second)
-	if r := s.ask(part.Numbers, 1, ""); r.Status != luascripts.Refused {
+	if r := s.ask(rule.Numbers, 1, ""); r.Status != luascripts.Refused {
 		t.Fatalf("a newcomer took what is offered to b: %+v", r)
 	}
 	s.at(2*time.Second + ms) // b did not come, and its offer was not renewed
-	if r := s.ask(part.Numbers, 1, "c"); r.Status != luascripts.Granted {
+	if r := s.ask(rule.Numbers, 1, "c"); r.Status != luascripts.Granted {
 		t.Fatalf("c = %+v, want it granted", r)
 	}
 }
@@ -156,9 +156,9 @@ func TestCrowdWithLeases(t *testing.T) {
 	for _, dies := range []bool{false, true} {
 		c := newCrowd(t)
 		c.hold = 2 * time.Second
-		slots := partOf("slots", "pool", leasesOf(2, 20*time.Second))
+		slots := ruleOf("slots", "pool", leasesOf(2, 20*time.Second))
 		for i := range 40 {
-			r := c.add(fmt.Sprint(i), "p", partOf("phone", fmt.Sprint(i%20), slidingOf(1, 5*time.Second)), slots)
+			r := c.add(fmt.Sprint(i), "p", ruleOf("phone", fmt.Sprint(i%20), slidingOf(1, 5*time.Second)), slots)
 			r.dies = dies && i == 3
 		}
 		c.run()

@@ -53,16 +53,16 @@ func (s *scene) ask(n luascripts.Numbers, cost int, job string) luascripts.Acqui
 	return s.Acquire(a)
 }
 
-// one is a call's only part, on the scene's key.
+// one is a call's only rule, on the scene's key.
 func (s *scene) one(n luascripts.Numbers, cost int) []luascripts.RuleCall {
 	return []luascripts.RuleCall{{LimitKeys: s.key, Numbers: n, Cost: cost}}
 }
 
 // refund gives the last ask's grant back.
 func (s *scene) refund(n luascripts.Numbers, cost int, token uint64, worth int64) luascripts.CancelReply {
-	parts := s.one(n, cost)
-	parts[0].Worth = worth
-	return s.Cancel(luascripts.CancelArgs{Rules: parts, Token: token})
+	rules := s.one(n, cost)
+	rules[0].Worth = worth
+	return s.Cancel(luascripts.CancelArgs{Rules: rules, Token: token})
 }
 
 func slidingOf(n int, w time.Duration) luascripts.Numbers {

@@ -31,11 +31,11 @@ type lent struct {
 	ended     bool // also when the clock goes backward after that
 }
 
-// mark is a grant on some parts.
+// mark is a grant on some rules.
 type mark struct {
 	token uint64
 	job   string
-	parts []luascripts.RuleCall
+	rules []luascripts.RuleCall
 	of    []int // index in rates; -1 is the lease
 	given bool  // back
 }
@@ -60,10 +60,10 @@ func newMesh(t *rapid.T) *mesh {
 	return m
 }
 
-func (m *mesh) parts(policy int, equal bool) (parts []luascripts.RuleCall, of []int) {
+func (m *mesh) rules(policy int, equal bool) (rules []luascripts.RuleCall, of []int) {
 	for _, rule := range policies[policy] {
 		if rule == 3 {
-			parts = append(parts, luascripts.RuleCall{LimitKeys: m.lease, Numbers: m.slots, Cost: 1})
+			rules = append(rules, luascripts.RuleCall{LimitKeys: m.lease, Numbers: m.slots, Cost: 1})
 			of = append(of, -1)
 			continue
 		}
@@ -72,10 +72,10 @@ func (m *mesh) parts(policy int, equal bool) (parts []luascripts.RuleCall, of []
 		if !equal {
 			cost = rapid.IntRange(1, costMost(h.limit)).Draw(m.T, "cost")
 		}
-		parts = append(parts, luascripts.RuleCall{LimitKeys: m.keys[rule], Numbers: h.civil(h.limit), Cost: cost})
+		rules = append(rules, luascripts.RuleCall{LimitKeys: m.keys[rule], Numbers: h.civil(h.limit), Cost: cost})
 		of = append(of, rule)
 	}
-	return parts, of
+	return rules, of
 }
 
 // ledgers is all that was spent, as text.
@@ -128,21 +128,21 @@ func (m *mesh) giveBack(back bool) {
 		return
 	}
 	g := &m.spent[rapid.IntRange(max(0, len(m.spent)-6), len(m.spent)-1).Draw(m.T, "which")]
-	parts := append([]luascripts.RuleCall(nil), g.parts...)
+	rules := append([]luascripts.RuleCall(nil), g.rules...)
 	for i, rule := range g.of {
 		if rule < 0 {
 			m.end(g.token)
 			continue
 		}
 		h := m.rates[rule]
-		parts[i].Numbers = h.civil(h.limit)
+		rules[i].Numbers = h.civil(h.limit)
 		for j := range h.grants {
 			if h.grants[j].token == g.token {
-				parts[i].Worth, h.grants[j].refunded = h.grants[j].worth, true
+				rules[i].Worth, h.grants[j].refunded = h.grants[j].worth, true
 			}
 		}
 	}
-	r := m.Cancel(luascripts.CancelArgs{Rules: parts, Policy: "p", Token: g.token, Job: g.job, Back: back})
+	r := m.Cancel(luascripts.CancelArgs{Rules: rules, Policy: "p", Token: g.token, Job: g.job, Back: back})
 	if r.Status == luascripts.Granted && g.given {
 		m.Fatalf("given back twice: %+v", r)
 	}
@@ -154,15 +154,15 @@ func (m *mesh) useLease() {
 		return
 	}
 	l := &m.lent[rapid.IntRange(max(0, len(m.lent)-6), len(m.lent)-1).Draw(m.T, "lease")]
-	part := luascripts.RuleCall{LimitKeys: m.lease, Numbers: m.slots, Cost: 1}
+	rule := luascripts.RuleCall{LimitKeys: m.lease, Numbers: m.slots, Cost: 1}
 	if rapid.Bool().Draw(m.T, "release") {
 		token := l.token
-		m.Release(part, token)
+		m.Release(rule, token)
 		m.end(token)
 		return
 	}
 	now := m.now.UnixMicro()
-	if r := m.Renew(part, l.token); r.Held {
+	if r := m.Renew(rule, l.token); r.Held {
 		if now >= l.end {
 			m.Fatalf("a lease that ended at %d was renewed at %d", l.end, now)
 		}
@@ -171,8 +171,8 @@ func (m *mesh) useLease() {
 	}
 }
 
-func (m *mesh) closeOrOpen(parts []luascripts.RuleCall) {
-	a := luascripts.CloseArgs{Rules: parts, Rule: len(parts), Policy: "p", For: rapid.SampledFrom([]time.Duration{0, 30 * ms, time.Second}).Draw(m.T, "for")}
+func (m *mesh) closeOrOpen(rules []luascripts.RuleCall) {
+	a := luascripts.CloseArgs{Rules: rules, Rule: len(rules), Policy: "p", For: rapid.SampledFrom([]time.Duration{0, 30 * ms, time.Second}).Draw(m.T, "for")}
 	if rapid.Bool().Draw(m.T, "with a job") {
 		a.Job = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(m.T, "job")
 	}
@@ -186,22 +186,22 @@ func (m *mesh) step(back bool) {
 		l.ended = l.ended || l.end <= m.now.UnixMicro()
 	}
 	policy := rapid.IntRange(0, len(policies)-1).Draw(m.T, "policy")
-	parts, of := m.parts(policy, rapid.Bool().Draw(m.T, "equal costs"))
+	rules, of := m.rules(policy, rapid.Bool().Draw(m.T, "equal costs"))
 	job := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f"}).Draw(m.T, "job")
 	switch op := rapid.IntRange(0, 15).Draw(m.T, "op"); op {
 	case 0, 1:
 		m.giveBack(op == 0)
 	case 2:
-		m.Cancel(luascripts.CancelArgs{Rules: parts, Policy: fmt.Sprint(policy), Job: job})
+		m.Cancel(luascripts.CancelArgs{Rules: rules, Policy: fmt.Sprint(policy), Job: job})
 	case 3:
-		m.Refresh(luascripts.RefreshArgs{Rules: parts, Policy: fmt.Sprint(policy), Job: job})
+		m.Refresh(luascripts.RefreshArgs{Rules: rules, Policy: fmt.Sprint(policy), Job: job})
 	case 4:
 		m.useLease()
 	case 5:
-		m.closeOrOpen(parts)
+		m.closeOrOpen(rules)
 	default:
 		a := luascripts.AcquireArgs{
-			Rules: parts, Policy: fmt.Sprint(policy), Job: job, MaxWait: -1, Gate: m.gate,
+			Rules: rules, Policy: fmt.Sprint(policy), Job: job, MaxWait: -1, Gate: m.gate,
 			Mode:   luascripts.Mode(rapid.SampledFrom([]int{0, 1, 1, 1, 2, 3}).Draw(m.T, "mode")),
 			Inline: rapid.SampledFrom([]time.Duration{0, 50 * ms}).Draw(m.T, "inline"),
 		}
@@ -238,13 +238,13 @@ func (m *mesh) answered(a luascripts.AcquireArgs, r luascripts.AcquireReply) {
 		ticket, inLine := k.line.score(me)
 		waiting := inLine && !parked(ticket)
 		if waiting && i+1 != r.Rule {
-			m.Fatalf("it waits at part %d: %+v", i+1, r)
+			m.Fatalf("it waits at rule %d: %+v", i+1, r)
 		}
 		follows := false
 		if ticket, kept := k.line.kept.score(me); kept {
 			turns := k.policies[a.Policy]
 			if turns == nil || turns.scores[me] != ticket {
-				m.Fatalf("at part %d it keeps a turn that is not among those of its policy: %+v", i+1, r)
+				m.Fatalf("at rule %d it keeps a turn that is not among those of its policy: %+v", i+1, r)
 			}
 			follows = true
 		}
@@ -257,12 +257,12 @@ func (m *mesh) answered(a luascripts.AcquireArgs, r luascripts.AcquireReply) {
 		}
 	}
 	if (waits == 1) != (r.Rule > 0) {
-		m.Fatalf("it waits at %d parts: %+v", waits, r)
+		m.Fatalf("it waits at %d rules: %+v", waits, r)
 	}
 }
 
-// placeOf is the first part at which the job has a place.
-func (m *mesh) placeOf(a luascripts.AcquireArgs) (part int, some bool) {
+// placeOf is the first rule at which the job has a place.
+func (m *mesh) placeOf(a luascripts.AcquireArgs) (rule int, some bool) {
 	for i, p := range a.Rules {
 		k := m.Store.keys.byName[p.Ledger()]
 		if k == nil {
@@ -289,11 +289,11 @@ func (m *mesh) onlyWidest(a luascripts.AcquireArgs, r luascripts.AcquireReply, p
 	switch r.Status {
 	case luascripts.Refused:
 		if at, some := m.placeOf(a); some {
-			m.Fatalf("it was refused and has a place at part %d: %+v", at, r)
+			m.Fatalf("it was refused and has a place at rule %d: %+v", at, r)
 		}
 	case luascripts.Booked:
 		if r.Rule == 0 || !placed && widest >= 0 && a.Rules[r.Rule-1].ID != a.Rules[widest].ID {
-			m.Fatalf("it waits at part %d, want the widest, %d: %+v", r.Rule, widest+1, r)
+			m.Fatalf("it waits at rule %d, want the widest, %d: %+v", r.Rule, widest+1, r)
 		}
 	default:
 		m.Fatalf("mode %d answers %+v", a.Mode, r)

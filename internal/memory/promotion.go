@@ -32,7 +32,7 @@ func (p *ruleCall) promotions(promoted []luascripts.Promotion, turnToo bool) []l
 
 // tell adds that a member may come at an instant.
 func (p *ruleCall) tell(promoted []luascripts.Promotion, at int64, member string) []luascripts.Promotion {
-	return append(promoted, luascripts.Promotion{Part: p.number, At: instantOf(at), Job: jobOf(member), Cost: int(costOf(member))})
+	return append(promoted, luascripts.Promotion{Rule: p.index, At: instantOf(at), Job: jobOf(member), Cost: int(costOf(member))})
 }
 
 // offer tells the next in line that there is a lease for them, and those behind

@@ -58,7 +58,7 @@ func TestTokenAgain(t *testing.T) {
 
 // next says that it is this one job that may come earlier.
 func next(turns []luascripts.Promotion, job string, at time.Time) bool {
-	return len(turns) == 1 && turns[0].Part == 1 && turns[0].Job == job && turns[0].At.Equal(at)
+	return len(turns) == 1 && turns[0].Rule == 1 && turns[0].Job == job && turns[0].At.Equal(at)
 }
 
 // TestLine follows four jobs on 1/10s through joining, a place given back, and

@@ -13,7 +13,7 @@ type ruleCall struct {
 	*numbers
 	*key
 	now, extra   int64
-	number       int // from 1
+	index        int // in the call, from 1
 	group        int // of rates on the same user key, from 1; 0 for leases
 	id           string
 	oneKey       int // rules with one key for all jobs have one number
@@ -26,7 +26,7 @@ type ruleCall struct {
 	closed       int64 // until when the key or the rule is closed; 0 when open
 	state        state // as the numbers see it
 	turns        *set  // of the call's policy
-	none         set   // the turns where there is one part
+	none         set   // the turns where there is one rule
 	me           string
 
 	view      view
@@ -38,11 +38,11 @@ type ruleCall struct {
 	ahead     ahead
 
 	heldUp   bool  // the first who waits goes before the job
-	byLedger int64 // when this part admits the job, if all ahead go as early as they can
+	byLedger int64 // when this rule admits the job, if all ahead go as early as they can
 	due      int64 // when it does if turns ahead go when they were promised
 }
 
-// with says that two parts have one key, and not two whose text is the same by chance.
+// with says that two rules have one key, and not two whose text is the same by chance.
 func (p *ruleCall) with(other *ruleCall) bool { return p.id == other.id && p.oneKey == other.oneKey }
 
 // look finds the job and those ahead of it.
@@ -158,7 +158,7 @@ func (p *ruleCall) earliest(now, before, cost int64) int64 {
 	return earliest(p.numbers, p.state, now, before, cost)
 }
 
-// measure finds when the part admits the job. Those ahead go as early as they can;
+// measure finds when the rule admits the job. Those ahead go as early as they can;
 // turns go when they were promised, which may be later, and between these and me
 // there may be more: when it refuses me, that is what I am told.
 //
@@ -277,7 +277,7 @@ func (p *ruleCall) heldAt(token uint64) (at int64, known bool) {
 // none.
 func (p *ruleCall) granted(token uint64, first int64) int64 {
 	held, known := p.heldAt(token)
-	if p.number > 1 && p.kind != luascripts.Leases {
+	if p.index > 1 && p.kind != luascripts.Leases {
 		held, known = first, first != 0
 		if token != 0 && p.ledger.token == token {
 			held, known = p.state.newest(), true
@@ -301,14 +301,14 @@ func (p *ruleCall) free(someWait bool) int {
 	return int(max(0, p.state.free(p.numbers, p.now)))
 }
 
-// place is where a job stands in a part.
+// place is where a job stands in a rule.
 type place int
 
 const (
 	nowhere place = iota
-	waits         // in the line: this part holds it up
+	waits         // in the line: this rule holds it up
 	aside         // parked in the line: it holds up nobody, and finds its turn again
-	turn          // among the turns: this part admitted it, and a wider one holds it up
+	turn          // among the turns: this rule admitted it, and a wider one holds it up
 )
 
 // enter gives the job a place and a promise. Who has a ticket keeps it, a
@@ -355,7 +355,7 @@ func (p *ruleCall) put(to place, ticket int64) {
 	p.line.add(p.me, ticket)
 }
 
-// setAside leaves the job its ticket where another part goes before this one.
+// setAside leaves the job its ticket where another rule goes before this one.
 func (p *ruleCall) setAside(at int64) {
 	if p.place == waits || p.place == turn {
 		p.put(aside, p.ticket)

@@ -60,7 +60,7 @@ func (s *Store) Peek(k luascripts.LimitKeys, a luascripts.PeekArgs) luascripts.P
 	r := luascripts.PeekReply{Status: luascripts.Granted}
 	one := luascripts.RuleCall{LimitKeys: k, Numbers: a.Numbers, Cost: a.Cost, Closed: a.Closed}
 	now, no := s.on([]luascripts.RuleCall{one}, "", "", func(c *call) {
-		p := &c.parts[0]
+		p := &c.rules[0]
 		p.look()
 		v, from := p.view, max(c.now, p.closed)
 		r.Waiting, r.Free = v.last-v.first, p.free(v.first < v.last)
@@ -86,7 +86,7 @@ func (s *Store) Peek(k luascripts.LimitKeys, a luascripts.PeekArgs) luascripts.P
 func (s *Store) Reset(k luascripts.LimitKeys, n luascripts.Numbers) luascripts.CancelReply {
 	r := luascripts.CancelReply{Status: luascripts.Granted}
 	now, no := s.on([]luascripts.RuleCall{{LimitKeys: k, Numbers: n}}, "", "", func(c *call) {
-		p := &c.parts[0]
+		p := &c.rules[0]
 		p.ledger, p.tokens = ledger{}, tokens{}
 		p.open()
 		r.Promoted = c.missed(p.promotions(nil, false))
@@ -99,7 +99,7 @@ func (s *Store) Reset(k luascripts.LimitKeys, n luascripts.Numbers) luascripts.C
 }
 
 // swept is how many keys a call looks at for each of its own. Two are enough: a
-// part adds one key at most, so the sweep is through before the keys doubled.
+// rule adds one key at most, so the sweep is through before the keys doubled.
 const swept = 2
 
 // key is the state of a limit's key.
@@ -211,8 +211,8 @@ func (s *keys) shrink() {
 }
 
 // sweep looks at the next few keys.
-func (s *keys) sweep(now int64, parts int) {
-	for range min(swept*parts, len(s.all)) {
+func (s *keys) sweep(now int64, rules int) {
+	for range min(swept*rules, len(s.all)) {
 		if s.hand >= len(s.all) {
 			s.hand = 0
 		}
@@ -225,7 +225,7 @@ func (s *keys) sweep(now int64, parts int) {
 }
 
 // Acquire grants permits, or books a place in a line, or refuses. Either all
-// parts are spent on, or none is.
+// rules are spent on, or none is.
 func (s *Store) Acquire(a luascripts.AcquireArgs) luascripts.AcquireReply {
 	var r luascripts.AcquireReply
 	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
@@ -234,14 +234,14 @@ func (s *Store) Acquire(a luascripts.AcquireArgs) luascripts.AcquireReply {
 			r.Status = luascripts.NotCovered
 			return
 		}
-		if held, known := c.parts[0].heldAt(a.Token); known {
+		if held, known := c.rules[0].heldAt(a.Token); known {
 			r = c.again(a.Token, held)
 			return
 		}
 		r = c.acquire(a, g)
 	})
 	if no.status != 0 {
-		r.Status, r.Rule, r.Version = no.status, no.part, no.version
+		r.Status, r.Rule, r.Version = no.status, no.rule, no.version
 	}
 	r.Worth = append(r.Worth, make([]int64, len(a.Rules)-len(r.Worth))...)
 	r.Free = append(r.Free, make([]int, len(a.Rules)-len(r.Free))...)
@@ -259,7 +259,7 @@ func (s *Store) Cancel(a luascripts.CancelArgs) luascripts.CancelReply {
 		r.Promoted = c.missed(c.promotions(func(*ruleCall) bool { return true }))
 	})
 	if no.status != 0 {
-		r.Status, r.Rule, r.Version = no.status, no.part, no.version
+		r.Status, r.Rule, r.Version = no.status, no.rule, no.version
 	}
 	r.Now = instantOf(now)
 	return r
@@ -270,15 +270,15 @@ func (s *Store) Cancel(a luascripts.CancelArgs) luascripts.CancelReply {
 func (s *Store) Adjust(a luascripts.AdjustArgs) luascripts.CancelReply {
 	var r luascripts.CancelReply
 	now, no := s.on(a.Rules, a.Policy, "", func(c *call) {
-		for i := range c.parts { // each remembers it as long as what it corrects counts there
-			if _, done := c.parts[i].heldAt(a.Charge); done && c.parts[i].cost != 0 {
+		for i := range c.rules { // each remembers it as long as what it corrects counts there
+			if _, done := c.rules[i].heldAt(a.Charge); done && c.rules[i].cost != 0 {
 				return
 			}
 		}
 		r.Status = luascripts.Granted
 		first := int64(0)
-		for i := range c.parts {
-			p := &c.parts[i]
+		for i := range c.rules {
+			p := &c.rules[i]
 			held := p.granted(a.Token, first)
 			if first == 0 {
 				first = held
@@ -287,7 +287,7 @@ func (s *Store) Adjust(a luascripts.AdjustArgs) luascripts.CancelReply {
 		}
 	})
 	if no.status != 0 {
-		r.Status, r.Rule, r.Version = no.status, no.part, no.version
+		r.Status, r.Rule, r.Version = no.status, no.rule, no.version
 	}
 	r.Now = instantOf(now)
 	return r
@@ -298,10 +298,10 @@ func (s *Store) Close(a luascripts.CloseArgs) luascripts.CloseReply {
 	var r luascripts.CloseReply
 	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
 		r.Status = luascripts.Granted
-		if a.Policy != "" { // a single part may be the first of several
-			c.parts[0].turns = c.parts[0].key.turns(a.Policy)
+		if a.Policy != "" { // a single rule may be the first of several
+			c.rules[0].turns = c.rules[0].key.turns(a.Policy)
 		}
-		shut := &c.parts[a.Rule-1]
+		shut := &c.rules[a.Rule-1]
 		if a.For > 0 {
 			r.Until = instantOf(c.close(shut, micros(a.For)))
 			return
@@ -312,7 +312,7 @@ func (s *Store) Close(a luascripts.CloseArgs) luascripts.CloseReply {
 		r.Promoted = c.missed(shut.promotions(nil, true))
 	})
 	if no.status != 0 {
-		r.Status, r.Rule, r.Version = no.status, no.part, no.version
+		r.Status, r.Rule, r.Version = no.status, no.rule, no.version
 	}
 	r.Now = instantOf(now)
 	return r
@@ -330,7 +330,7 @@ func (s *Store) Release(p luascripts.RuleCall, token uint64) luascripts.ReleaseR
 		r.Released = end > now
 	}
 	p.Kind = luascripts.Leases
-	no := s.runLocked(now, []luascripts.RuleCall{p}, "", "", func(c *call) { r.Promoted = c.missed(c.parts[0].promotions(nil, false)) })
+	no := s.runLocked(now, []luascripts.RuleCall{p}, "", "", func(c *call) { r.Promoted = c.missed(c.rules[0].promotions(nil, false)) })
 	if no.status != 0 {
 		r.Status, r.Version = no.status, no.version
 	}
@@ -366,7 +366,7 @@ func (s *Store) Refresh(a luascripts.RefreshArgs) luascripts.RefreshReply {
 		}
 	})
 	if no.status != 0 {
-		r.Status, r.Rule, r.Version = no.status, no.part, no.version
+		r.Status, r.Rule, r.Version = no.status, no.rule, no.version
 	}
 	r.Now = instantOf(now)
 	return r

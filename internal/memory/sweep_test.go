@@ -42,18 +42,18 @@ func TestManyKeysOnce(t *testing.T) {
 func TestPlacesExpire(t *testing.T) {
 	t.Parallel()
 	s := newScene()
-	parts := []luascripts.RuleCall{partOf("phone", "x", slidingOf(1, ms)), partOf("provider", "all", slidingOf(1, time.Minute)), partOf("slots", "x", leasesOf(1, time.Minute))}
+	rules := []luascripts.RuleCall{ruleOf("phone", "x", slidingOf(1, ms)), ruleOf("provider", "all", slidingOf(1, time.Minute)), ruleOf("slots", "x", leasesOf(1, time.Minute))}
 	ask := func(job string, g luascripts.Gate) {
 		s.token++
-		s.Acquire(luascripts.AcquireArgs{Rules: parts, Policy: "p", Token: s.token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1, Gate: g})
+		s.Acquire(luascripts.AcquireArgs{Rules: rules, Policy: "p", Token: s.token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1, Gate: g})
 	}
 	ask("a", luascripts.Gate{})
 	s.at(ms)
 	ask("b", luascripts.Gate{})
 	ask("c", daily(s.now)) // booked until 9 o'clock, 1 h from now
-	s.Close(luascripts.CloseArgs{Rules: parts[:1], Rule: 1, For: 2 * time.Hour})
-	phone := s.keys.byName[parts[0].Ledger()]
-	if phone.policies["p"].len() != 1 || s.keys.byName[parts[1].Ledger()].opening.len() != 1 || s.Len() != 3 {
+	s.Close(luascripts.CloseArgs{Rules: rules[:1], Rule: 1, For: 2 * time.Hour})
+	phone := s.keys.byName[rules[0].Ledger()]
+	if phone.policies["p"].len() != 1 || s.keys.byName[rules[1].Ledger()].opening.len() != 1 || s.Len() != 3 {
 		t.Fatalf("%d keys, turns %v, want a turn and an opening", s.Len(), phone.policies["p"])
 	}
 	sweep := func() int {

@@ -15,8 +15,8 @@ import (
 func TestOtherPolicyIsNotHeldUp(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
-	phone := partOf("phone", "x", slidingOf(1, time.Minute))
-	provider := partOf("provider", "all", slidingOf(1, 10*time.Minute))
+	phone := ruleOf("phone", "x", slidingOf(1, time.Minute))
+	provider := ruleOf("provider", "all", slidingOf(1, 10*time.Minute))
 	want := map[*runner]time.Duration{}
 	for i := range 5 {
 		want[c.add(fmt.Sprint("both ", i), "both", phone, provider)] = time.Duration(i) * 10 * time.Minute
@@ -29,7 +29,7 @@ func TestOtherPolicyIsNotHeldUp(t *testing.T) {
 		if d := r.at.Sub(start); d < want[r] || d > want[r]+c.inline {
 			t.Errorf("%s went at %v, want %v", r.job, d, want[r])
 		}
-		if most := 1 + len(r.parts); r.came > most {
+		if most := 1 + len(r.rules); r.came > most {
 			t.Errorf("%s came %d times, want at most %d", r.job, r.came, most)
 		}
 	}
@@ -41,60 +41,60 @@ func TestOtherPolicyIsNotHeldUp(t *testing.T) {
 func TestTurnIsKept(t *testing.T) {
 	t.Parallel()
 	s := newScene()
-	parts := []luascripts.RuleCall{partOf("phone", "x", slidingOf(1, time.Minute)), partOf("provider", "all", slidingOf(1, 5*time.Minute))}
-	ask := func(job, policy string, parts ...luascripts.RuleCall) luascripts.AcquireReply {
+	rules := []luascripts.RuleCall{ruleOf("phone", "x", slidingOf(1, time.Minute)), ruleOf("provider", "all", slidingOf(1, 5*time.Minute))}
+	ask := func(job, policy string, rules ...luascripts.RuleCall) luascripts.AcquireReply {
 		s.token++
-		return s.Acquire(luascripts.AcquireArgs{Rules: parts, Policy: policy, Token: s.token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1})
+		return s.Acquire(luascripts.AcquireArgs{Rules: rules, Policy: policy, Token: s.token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1})
 	}
-	want := func(r luascripts.AcquireReply, status luascripts.Status, part int, at time.Duration) {
+	want := func(r luascripts.AcquireReply, status luascripts.Status, rule int, at time.Duration) {
 		t.Helper()
-		if r.Status != status || r.Rule != part || !r.At.Equal(start.Add(at)) {
-			t.Fatalf("got %+v, want status %d by part %d at %v", r, status, part, at)
+		if r.Status != status || r.Rule != rule || !r.At.Equal(start.Add(at)) {
+			t.Fatalf("got %+v, want status %d by rule %d at %v", r, status, rule, at)
 		}
 	}
-	want(ask("a", "both", parts...), luascripts.Granted, 0, 0)
-	want(ask("b", "both", parts...), luascripts.Booked, 1, time.Minute)
+	want(ask("a", "both", rules...), luascripts.Granted, 0, 0)
+	want(ask("b", "both", rules...), luascripts.Booked, 1, time.Minute)
 	s.at(time.Minute)
-	want(ask("b", "both", parts...), luascripts.Booked, 2, 5*time.Minute)
-	if k := s.keys.byName[parts[0].Ledger()]; k.line.len() != 0 || k.policies["both"].len() != 1 {
+	want(ask("b", "both", rules...), luascripts.Booked, 2, 5*time.Minute)
+	if k := s.keys.byName[rules[0].Ledger()]; k.line.len() != 0 || k.policies["both"].len() != 1 {
 		t.Fatalf("b stands in the phone's line: %v, turns %v", k.line.order, k.policies["both"])
 	}
-	want(ask("c", "both", parts...), luascripts.Booked, 1, 6*time.Minute) // behind b, which goes at 5 min
-	if k := s.keys.byName[parts[0].Ledger()]; k.line.len() != 0 || k.policies["both"].len() != 2 {
+	want(ask("c", "both", rules...), luascripts.Booked, 1, 6*time.Minute) // behind b, which goes at 5 min
+	if k := s.keys.byName[rules[0].Ledger()]; k.line.len() != 0 || k.policies["both"].len() != 2 {
 		t.Fatalf("c stands in the phone's line: %v, turns %v", k.line.order, k.policies["both"])
 	}
-	want(ask("d", "alone", parts[0]), luascripts.Granted, 0, time.Minute) // c only follows b: the phone is free
+	want(ask("d", "alone", rules[0]), luascripts.Granted, 0, time.Minute) // c only follows b: the phone is free
 	s.at(5 * time.Minute)
-	if r := s.Refresh(luascripts.RefreshArgs{Rules: parts, Policy: "both", Job: "b"}); r.Status != luascripts.Booked || !r.At.Equal(s.now) || r.Before != 0 {
+	if r := s.Refresh(luascripts.RefreshArgs{Rules: rules, Policy: "both", Job: "b"}); r.Status != luascripts.Booked || !r.At.Equal(s.now) || r.Before != 0 {
 		t.Fatalf("b is at %+v, want it now", r)
 	}
-	want(ask("b", "both", parts...), luascripts.Granted, 0, 5*time.Minute)
+	want(ask("b", "both", rules...), luascripts.Granted, 0, 5*time.Minute)
 	s.at(6 * time.Minute)
-	want(ask("c", "both", parts...), luascripts.Booked, 2, 10*time.Minute)
+	want(ask("c", "both", rules...), luascripts.Booked, 2, 10*time.Minute)
 	s.at(10*time.Minute + 101*ms) // c is late at the provider, and its turn at the phone too
-	want(ask("e", "both", parts...), luascripts.Granted, 0, 10*time.Minute+101*ms)
+	want(ask("e", "both", rules...), luascripts.Granted, 0, 10*time.Minute+101*ms)
 	s.at(16 * time.Minute)
-	want(ask("c", "both", parts...), luascripts.Granted, 0, 16*time.Minute)
-	for _, p := range parts {
+	want(ask("c", "both", rules...), luascripts.Granted, 0, 16*time.Minute)
+	for _, p := range rules {
 		if k := s.keys.byName[p.Ledger()]; k != nil && k.policies["both"] != nil {
 			t.Errorf("turns are left: %v", k.policies["both"])
 		}
 	}
 }
 
-// TestRefundTakesTheFirstPlace gives a grant on two parts back: the job waits at
+// TestRefundTakesTheFirstPlace gives a grant on two rules back: the job waits at
 // the first, and finds its turn at the second.
 func TestRefundTakesTheFirstPlace(t *testing.T) {
 	t.Parallel()
 	s := newScene()
-	parts := []luascripts.RuleCall{partOf("phone", "x", slidingOf(1, time.Minute)), partOf("provider", "all", slidingOf(1, time.Second))}
+	rules := []luascripts.RuleCall{ruleOf("phone", "x", slidingOf(1, time.Minute)), ruleOf("provider", "all", slidingOf(1, time.Second))}
 	ask := func(job string) luascripts.AcquireReply {
 		s.token++
-		return s.Acquire(luascripts.AcquireArgs{Rules: parts, Policy: "p", Token: s.token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1})
+		return s.Acquire(luascripts.AcquireArgs{Rules: rules, Policy: "p", Token: s.token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1})
 	}
 	ask("a")
 	ask("b")
-	back := luascripts.CancelArgs{Rules: parts, Policy: "p", Token: 1, Job: "a", Back: true}
+	back := luascripts.CancelArgs{Rules: rules, Policy: "p", Token: 1, Job: "a", Back: true}
 	if r := s.Cancel(back); r.Status != luascripts.Granted {
 		t.Fatalf("a's grant back: %+v", r)
 	}

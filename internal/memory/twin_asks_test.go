@@ -52,7 +52,7 @@ func (w *twin) acquire() {
 func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 	policy, name := w.drawPolicy()
 	a := luascripts.AcquireArgs{
-		Rules: w.parts(policy), Policy: name, Gate: w.gate(), MaxWait: -1, Tell: rapid.IntRange(0, 2).Draw(w.T, "tell") == 0,
+		Rules: w.ruleCalls(policy), Policy: name, Gate: w.gate(), MaxWait: -1, Tell: rapid.IntRange(0, 2).Draw(w.T, "tell") == 0,
 		Forms:  &w.forms,
 		Mode:   rapid.SampledFrom([]luascripts.Mode{luascripts.Try, luascripts.GrantOrBook, luascripts.GrantOrBook, luascripts.GrantOrBook, luascripts.Book, luascripts.BookLastRule}).Draw(w.T, "mode"),
 		Inline: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond}).Draw(w.T, "inline"),
@@ -70,7 +70,7 @@ func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 	if lost := w.justLost(); len(lost) > 0 && rapid.IntRange(0, 9).Draw(w.T, "too late") == 0 { // it comes behind its withdrawal
 		h := rapid.SampledFrom(lost).Draw(w.T, "withdrawn")
 		policy = h.policy
-		a.Token, a.Rules, a.Policy = h.token, w.grantable(w.partsOf(h)), w.name(policy)
+		a.Token, a.Rules, a.Policy = h.token, w.grantable(w.ruleCallsOf(h)), w.name(policy)
 		if a.Mode != luascripts.Try {
 			a.Job = w.job(policy)
 		}
@@ -79,7 +79,7 @@ func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 	if held := w.justHeld(); len(held) > 0 && rapid.IntRange(0, 5).Draw(w.T, "again") == 0 { // the same call delivered twice
 		h := rapid.SampledFrom(held).Draw(w.T, "held")
 		policy = h.policy
-		a.Token, a.Rules, a.Policy = h.token, w.grantable(w.partsOf(h)), w.name(policy)
+		a.Token, a.Rules, a.Policy = h.token, w.grantable(w.ruleCallsOf(h)), w.name(policy)
 		if a.Mode != luascripts.Try {
 			a.Job = gocmp.Or(h.job, w.job(policy))
 		}
@@ -129,11 +129,11 @@ func (w *twin) cancel() {
 	var a luascripts.CancelArgs
 	if grants := w.sureGrants(); len(grants) > 0 && rapid.IntRange(0, 2).Draw(w.T, "a grant") > 0 {
 		h := rapid.SampledFrom(grants).Draw(w.T, "held")
-		a.Token, a.Rules, a.Policy, a.Job = h.token, w.partsOf(h), w.name(h.policy), h.job
+		a.Token, a.Rules, a.Policy, a.Job = h.token, w.ruleCallsOf(h), w.name(h.policy), h.job
 		a.Back = !w.calm && h.job != "" && rapid.Bool().Draw(w.T, "back")
 	} else {
 		policy, name := w.drawPolicy()
-		a.Rules, a.Policy, a.Job = w.parts(policy), name, w.job(policy)
+		a.Rules, a.Policy, a.Job = w.ruleCalls(policy), name, w.job(policy)
 		if rapid.IntRange(0, 2).Draw(w.T, "under way") == 0 {
 			w.tokens++
 			a.Token = w.tokens
@@ -168,7 +168,7 @@ func (w *twin) adjust() {
 		}
 		w.adjusted = append(w.adjusted, b)
 	}
-	a := luascripts.AdjustArgs{Rules: w.partsOf(b.of), Policy: w.name(b.of.policy), Token: b.of.token, Charge: b.token}
+	a := luascripts.AdjustArgs{Rules: w.ruleCallsOf(b.of), Policy: w.name(b.of.policy), Token: b.of.token, Charge: b.token}
 	if a.Rules[0].Kind == luascripts.Leases {
 		return // nothing of it is paid
 	}
@@ -187,16 +187,16 @@ func (w *twin) adjust() {
 
 func (w *twin) check() {
 	policy, name := w.drawPolicy()
-	a := luascripts.RefreshArgs{Rules: w.parts(policy), Policy: name, Job: w.job(policy)}
+	a := luascripts.RefreshArgs{Rules: w.ruleCalls(policy), Policy: name, Job: w.job(policy)}
 	w.same(fmt.Sprintf("check %+v", a), luascripts.Refresh(w.ctx, w.rdb, []luascripts.RefreshArgs{a})[0], w.store.Refresh(a))
 }
 
 func (w *twin) close() {
 	policy, name := w.drawPolicy()
-	parts := w.parts(policy)
-	parts = parts[:rapid.IntRange(1, len(parts)).Draw(w.T, "as far as")]
+	rules := w.ruleCalls(policy)
+	rules = rules[:rapid.IntRange(1, len(rules)).Draw(w.T, "as far as")]
 	a := luascripts.CloseArgs{
-		Rules: parts, Rule: rapid.IntRange(1, len(parts)).Draw(w.T, "rule"), Policy: name,
+		Rules: rules, Rule: rapid.IntRange(1, len(rules)).Draw(w.T, "rule"), Policy: name,
 		For: rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, time.Second, 10 * time.Second}).Draw(w.T, "for"),
 	}
 	if rapid.Bool().Draw(w.T, "goes first") {
@@ -213,7 +213,7 @@ func (w *twin) useLease(r *rule) {
 	if len(w.held) > 0 {
 		token = rapid.SampledFrom(w.held).Draw(w.T, "held").token
 	}
-	p := w.part(r, 1)
+	p := w.ruleCall(r, 1)
 	if rapid.Bool().Draw(w.T, "renew") {
 		got := luascripts.Renew(w.ctx, w.rdb, []luascripts.RenewArgs{{RuleCall: p, Token: token}})[0]
 		w.same("renew", got, w.store.Renew(p, token))

@@ -93,8 +93,8 @@ func (w *twin) numbers(r *rule) luascripts.Numbers {
 	return n
 }
 
-// part is a rule as a call asks about it.
-func (w *twin) part(r *rule, cost int) luascripts.RuleCall {
+// ruleCall is a rule as a call asks about it.
+func (w *twin) ruleCall(r *rule, cost int) luascripts.RuleCall {
 	p := luascripts.RuleCall{LimitKeys: r.key, Numbers: w.numbers(r), Cost: min(cost, most(r.n)), OneKey: r.oneKey}
 	if !w.calm && rapid.IntRange(0, 15).Draw(w.T, "closed") == 0 {
 		p.Closed = w.now.Add(rapid.SampledFrom([]time.Duration{-time.Second, 0, 30 * time.Millisecond, 5 * time.Second}).Draw(w.T, "until"))
@@ -102,8 +102,8 @@ func (w *twin) part(r *rule, cost int) luascripts.RuleCall {
 	return p
 }
 
-// parts are a policy's, mostly with equal costs.
-func (w *twin) parts(policy int) []luascripts.RuleCall {
+// ruleCalls are a policy's, mostly with equal costs.
+func (w *twin) ruleCalls(policy int) []luascripts.RuleCall {
 	equal := w.mixed || rapid.Bool().Draw(w.T, "equal costs")
 	var out []luascripts.RuleCall
 	for _, r := range w.policies[policy] {
@@ -111,16 +111,16 @@ func (w *twin) parts(policy int) []luascripts.RuleCall {
 		if !equal {
 			cost = rapid.OneOf(rapid.IntRange(1, min(4, most(r.n))), rapid.IntRange(1, most(r.n))).Draw(w.T, "cost")
 		}
-		out = append(out, w.part(r, cost))
+		out = append(out, w.ruleCall(r, cost))
 	}
 	return out
 }
 
-// partsOf are those of a grant.
-func (w *twin) partsOf(h *held) []luascripts.RuleCall {
+// ruleCallsOf are those of a grant.
+func (w *twin) ruleCallsOf(h *held) []luascripts.RuleCall {
 	var out []luascripts.RuleCall
 	for i, r := range w.policies[h.policy] {
-		p := w.part(r, 1)
+		p := w.ruleCall(r, 1)
 		p.Cost, p.Worth, p.At = h.costs[i], h.worth[i], h.at
 		p.Until = p.At.Add(rapid.SampledFrom([]time.Duration{p.Window, p.Window, time.Hour}).Draw(w.T, "granted for"))
 		if rapid.IntRange(0, 5).Draw(w.T, "not known") == 0 {

@@ -23,11 +23,11 @@ func TestTwinLongLineOfLeases(t *testing.T) {
 			now := start
 			random := rand.New(rand.NewPCG(seed, 1))
 			n := []int{1, 4, 33, 60}[seed%4]
-			part := luascripts.RuleCall{
+			rule := luascripts.RuleCall{
 				LimitKeys: luascripts.NewLimitKeys("hw", "slots", "id"),
 				Numbers:   luascripts.Numbers{Kind: luascripts.Leases, Permits: n, Window: 2 * time.Second}, Cost: 1,
 			}
-			parts := []luascripts.RuleCall{part}
+			rules := []luascripts.RuleCall{rule}
 			same := func(what string, got, want any, err error) {
 				t.Helper()
 				if diff := cmp.Diff(want, got); err != nil || diff != "" {
@@ -43,23 +43,23 @@ func TestTwinLongLineOfLeases(t *testing.T) {
 				var next []luascripts.Promotion
 				switch op := random.IntN(10); {
 				case op < 6:
-					a := luascripts.AcquireArgs{Rules: parts, Token: token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1}
+					a := luascripts.AcquireArgs{Rules: rules, Token: token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1}
 					got, err := luascripts.Acquire(t.Context(), rdb, a)
 					same("acquire", got, store.Acquire(a), err)
 					if next = got.Promoted; got.Status == luascripts.Granted {
 						held = append(held, token)
 					}
 				case op < 8 && len(held) > 0:
-					got, err := luascripts.Release(t.Context(), rdb, part, held[0])
-					same("release", got, store.Release(part, held[0]), err)
+					got, err := luascripts.Release(t.Context(), rdb, rule, held[0])
+					same("release", got, store.Release(rule, held[0]), err)
 					next, held = got.Promoted, held[1:]
 				case op < 9:
-					a := luascripts.RefreshArgs{Rules: parts, Job: job}
+					a := luascripts.RefreshArgs{Rules: rules, Job: job}
 					got := luascripts.Refresh(t.Context(), rdb, []luascripts.RefreshArgs{a})[0]
 					same("check", got, store.Refresh(a), nil)
 					next = got.Promoted
 				default:
-					a := luascripts.CloseArgs{Rules: parts, Rule: 1, For: time.Duration(random.IntN(3)) * 100 * ms}
+					a := luascripts.CloseArgs{Rules: rules, Rule: 1, For: time.Duration(random.IntN(3)) * 100 * ms}
 					got, err := luascripts.Close(t.Context(), rdb, a)
 					same("close", got, store.Close(a), err)
 					next = got.Promoted

@@ -12,7 +12,7 @@ import (
 )
 
 func (w *twin) peek(r *rule) {
-	p := w.part(r, rapid.IntRange(1, most(r.n)).Draw(w.T, "newcomer"))
+	p := w.ruleCall(r, rapid.IntRange(1, most(r.n)).Draw(w.T, "newcomer"))
 	a := luascripts.PeekArgs{Numbers: p.Numbers, Cost: p.Cost, Most: 250, Closed: p.Closed}
 	got, err := luascripts.Peek(w.ctx, w.rdb, r.key, a)
 	w.fail(err)

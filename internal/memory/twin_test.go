@@ -250,7 +250,7 @@ func onMini(t *testing.T) (rdb *redis.Client, store *memory.Store, at func(time.
 func TestTwinParkedAreKept(t *testing.T) {
 	t.Parallel()
 	rdb, store, at := onMini(t)
-	parts := []luascripts.RuleCall{{
+	rules := []luascripts.RuleCall{{
 		LimitKeys: luascripts.NewLimitKeys("hw", "rule", "id"),
 		Numbers:   luascripts.Numbers{Kind: luascripts.Sliding, Permits: 1, Window: time.Minute}, Cost: 1,
 	}}
@@ -265,14 +265,14 @@ func TestTwinParkedAreKept(t *testing.T) {
 		{time.Hour, luascripts.Try, "", luascripts.Granted}, // b is an hour late
 	} {
 		at(step.at)
-		a := luascripts.AcquireArgs{Rules: parts, Token: uint64(i + 1), Job: step.job, Mode: step.mode, MaxWait: -1}
+		a := luascripts.AcquireArgs{Rules: rules, Token: uint64(i + 1), Job: step.job, Mode: step.mode, MaxWait: -1}
 		got, err := luascripts.Acquire(t.Context(), rdb, a)
 		if memo := store.Acquire(a); err != nil || got.Status != step.want || memo.Status != step.want {
 			t.Fatalf("step %d: status %d, %v in Redis, %d in memory, want %d", i, got.Status, err, memo.Status, step.want)
 		}
 	}
 	at(time.Hour + 10*time.Minute)
-	place := luascripts.RefreshArgs{Rules: parts, Job: "b"}
+	place := luascripts.RefreshArgs{Rules: rules, Job: "b"}
 	got := luascripts.Refresh(t.Context(), rdb, []luascripts.RefreshArgs{place})[0]
 	if memo := store.Refresh(place); got.Err != nil || got.Status != luascripts.Booked || memo.Status != luascripts.Booked {
 		t.Errorf("b has status %d, %v in Redis, %d in memory, want its place: %d", got.Status, got.Err, memo.Status, luascripts.Booked)

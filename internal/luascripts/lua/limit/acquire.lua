@@ -23,10 +23,10 @@
 --                     Behind the form of a call with stored limits come for each rule the versions of the limit and of the closing, as
 --                     the caller knows them, 0 for none. Where another is stored the answer is 7, without a version
 -- returns  {now_us, then per call: a number: granted at now, and for so many microseconds the ledger would have admitted it, -1 since ever;
---          -2 failed: ask alone; or {status, part, at_us, from_us, promised_us, fence, promoted, then per part: worth, free, then per
---          promotion: part, at_us, member}}, integers, but for member, "cost:job", which is text; zeros at the end of a call's may be left out
+--          -2 failed: ask alone; or {status, rule, at_us, from_us, promised_us, fence, promoted, then per rule: worth, free, then per
+--          promotion: rule, at_us, member}}, integers, but for member, "cost:job", which is text; zeros at the end of a call's may be left out
 --          status 0 refused, 1 granted, 2 booked, 3 too late, 4 withdrawn, 5 to 8 see ledger.lua, the
---          version of 7 is then in at_us; part is the one that refuses, 0 for the gate
+--          version of 7 is then in at_us; rule is the one that refuses, 0 for the gate
 
 local clock = require("lib/clock")
 local kept = require("lib/kept")
@@ -177,8 +177,8 @@ local alone = { now = 0, no_tokens = false, fresh = false, granted = {}, replies
 local function answer_one(now, keys, args)
   local form = form_of(args[2 + byte(args[2])], now)
   if #keys > form.keys then
-    local part = changed(keys, args, form)
-    if part then return { now, { 7, part } } end
+    local index = changed(keys, args, form)
+    if index then return { now, { 7, index } } end
     keys = { unpack(keys, 1, form.keys) }
   end
   if form.short then

@@ -8,8 +8,8 @@
 -- ARGV[4]  text       of the rules, see rulecall.lua
 -- ARGV[5+] claims     2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
 --                     is not known
--- returns  {status, part, now_us, version, promotions}, integers; see with_promotions in line.lua
---          status 0 no such grant, 1 given back, 5 to 8 see ledger.lua, the version is that of 7; part is the one that can't
+-- returns  {status, rule, now_us, version, promotions}, integers; see with_promotions in line.lua
+--          status 0 no such grant, 1 given back, 5 to 8 see ledger.lua, the version is that of 7; rule is the one that can't
 --          be read
 
 local clock = require("lib/clock")

@@ -6,8 +6,8 @@
 -- ARGV[1]  bookings   how many, 1 to 8
 -- ARGV[2]  text       of the rules, see rulecall.lua: those of all bookings, which differ in nothing but keys
 -- ARGV[3+] jobs       of each: who waits
--- returns  {now_us, then per booking: {status, part, at_us, before, promotions}}, integers; see with_promotions in line.lua; before counts
---          the permits ahead of it in the line of the part by which it waits; promotions are of lines that it left, and of leases
+-- returns  {now_us, then per booking: {status, rule, at_us, before, promotions}}, integers; see with_promotions in line.lua; before counts
+--          the permits ahead of it in the line of the rule by which it waits; promotions are of lines that it left, and of leases
 --          status 0 unknown, 2 booked, 5 to 8 see ledger.lua, the version of 7 is in at_us, -1 failed: ask alone
 
 local clock = require("lib/clock")
@@ -27,7 +27,7 @@ return function(keys, args)
   local width = #keys / bookings
 
   -- an instant that is past is no new promise: how late it gets must show. Who is held
-  -- up by a narrower part than before stands there, and in nobody's way behind it. Who is
+  -- up by a narrower rule than before stands there, and in nobody's way behind it. Who is
   -- parked stands in line again: nobody would tell it that it may come earlier
   local function check(i)
     local rules = rules_at(args[2], keys, width * (i - 1), width, args[2 + i], now)

@@ -16,7 +16,7 @@ local joint, last_of_group, left_behind, measure, open_rule, set_job, set_keys =
   rulecall.joint, rulecall.last_of_group, rulecall.left_behind, rulecall.measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
 
 local REFUSED, GRANTED, BOOKED, TOO_LATE, WITHDRAWN = 0, 1, 2, 3, 4 -- statuses; ledger.lua has the others
-local GATE = 0 -- as the part that refuses
+local GATE = 0 -- in place of the index of the rule that refuses
 
 -- put_all writes the ledgers that were spent on
 local function put_all(script)
@@ -121,11 +121,11 @@ local function charge(script, rules, at, token, later)
 end
 
 -- answer is the reply to a call; zeros at its end are left out
-local function answer(call, status, part, at, promoted)
+local function answer(call, status, index, at, promoted)
   local rules, from, before, fence = call.rules, call.from, call.promised, call.fence
   promoted = missed(rules, call.now, promoted or {})
-  if #promoted == 0 and status ~= GRANTED and before == 0 and not call.tell then return { status, part, at, from } end
-  local reply = { status, part, at, from, before, fence, #promoted / 3 }
+  if #promoted == 0 and status ~= GRANTED and before == 0 and not call.tell then return { status, index, at, from } end
+  local reply = { status, index, at, from, before, fence, #promoted / 3 }
   for _, rule in ipairs(rules) do
     reply[#reply + 1] = status == GRANTED and rule.ledger.token == call.token and worth(rule) or 0
     reply[#reply + 1] = call.tell and rule.to_park and rule.closed == 0 and (rule.nobody or not anybody(rule)) and free(rule, call.now) or 0

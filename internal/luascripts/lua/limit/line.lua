@@ -385,10 +385,10 @@ local function anybody(rule)
   return redis.call("ZCOUNT", rule.line, LIVE, WAITING) > 0
 end
 
--- tell appends to a list that a member may come at an instant: {part, at, member}.
+-- tell appends to a list that a member may come at an instant: {rule, at, member}.
 -- Whoever reads it re-times that job, and takes the place away of one that is gone
 local function tell(rule, at, member, promoted)
-  promoted[#promoted + 1] = rule.part
+  promoted[#promoted + 1] = rule.index
   promoted[#promoted + 1] = at
   promoted[#promoted + 1] = member
 end
@@ -409,7 +409,7 @@ local function missed(rules, now, promoted)
 end
 
 -- with_promotions ends a reply with its promotions: how many jobs may come earlier than they were promised, and
--- of each {part, at_us, member}, of which the member, "cost:job", is text. Those who were parked for a lease are among them
+-- of each {rule, at_us, member}, of which the member, "cost:job", is text. Those who were parked for a lease are among them
 local function with_promotions(reply, rules, now, promoted)
   missed(rules, now, promoted)
   reply[#reply + 1] = #promoted / 3

@@ -4,9 +4,9 @@
 -- KEYS[1+] rules      3 of each, then the turns of each when the policy has several rules, see rulecall.lua
 -- ARGV[1]  text       of the rules, see rulecall.lua
 -- ARGV[2]  job        who waits
--- returns  {status, part, at_us, now_us, permits, jobs, parked, closed_us}, integers: by which part it waits until when; how many
+-- returns  {status, rule, at_us, now_us, permits, jobs, parked, closed_us}, integers: by which rule it waits until when; how many
 --          permits and jobs are ahead of it in the line where it stands; 1 when it came too late and is not counted in that line;
---          until when the key of that part is closed, 0 when it is not
+--          until when the key of that rule is closed, 0 when it is not
 --          status 0 unknown, 2 booked, 5 to 8 see ledger.lua, the version of 7 is in at_us
 
 local clock = require("lib/clock")

@@ -134,9 +134,9 @@ local function follows(rule, at)
   return rule.by_turns == at and rule.by_ledger < at
 end
 
--- stand_for gives me my places while a part puts me off until an instant, and
+-- stand_for gives me my places while a rule puts me off until an instant, and
 -- answers in whose line I wait, nil when I only follow turns. The groups before that
--- part admitted me: there I keep my turn. Who waits for a lease keeps none in the
+-- rule admitted me: there I keep my turn. Who waits for a lease keeps none in the
 -- rates of its key, nor of wider ones.
 local function stand_for(rules, binding, at, now)
   local bound, keeps = rules[binding], nil

@@ -11,12 +11,12 @@
 --   closed_us  until when the rule is closed on all keys, 0 when it is not
 --   worth      of a grant, as acquire.lua answered it; 0 when that is not known
 --
--- In these files a `rule` is a part of a call: a limit, a key and a cost. `I` am the job of the call. Jobs
+-- In these files a `rule` is one rule of a call: a limit, a key and a cost. `I` am the job of the call. Jobs
 -- ahead of me have smaller tickets. A rule's table has these fields, by the function that sets them, in the
 -- order in which the functions are called:
 --
 --   rule_of    limit, kind, n, W    the limit, and what is asked often of it
---              part                 the number of the rule in the call, from 1
+--              index                which rule of the call it is, from 1
 --              want                 the cost
 --              group, rule_closed, claimed_worth    as in the text
 --   set_keys   key, tokens, line, turns    the keys; key is that of the ledger
@@ -41,7 +41,7 @@
 --              ahead                how many permits these want
 --              costs, head          the costs of the first of them, and which of these is the first job of the line
 --              behind               the turns after which I come
---   measure    by_ledger, by_turns  the first instants at which the part admits me
+--   measure    by_ledger, by_turns  the first instants at which the rule admits me
 --              held_up              true when the first job of the line goes before me
 --
 -- The tables that are made of a text serve one call after another: set_keys gives them its keys.
@@ -59,9 +59,9 @@ local find, gone, look, open_line, promote, rank = line.find, line.gone, line.lo
 local RULE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()" -- and where the next begins
 
 -- rule_of makes a rule of its limit and fields
-local function rule_of(limit, part, cost, group, closed_us, worth)
+local function rule_of(limit, index, cost, group, closed_us, worth)
   return {
-    limit = limit, kind = limit.kind, n = limit.n, W = limit.W, part = part,
+    limit = limit, kind = limit.kind, n = limit.n, W = limit.W, index = index,
     want = tonumber(cost), cost = cost, group = tonumber(group), rule_closed = tonumber(closed_us), claimed_worth = tonumber(worth),
   }
 end
@@ -130,7 +130,7 @@ local function open_rule(rule, now, opened)
 end
 
 -- open_parts reads the ledgers. When one can't be decided about, it answers the
--- status, which part, and the version of a newer limit.
+-- status, which rule, and the version of a newer limit.
 local function open_parts(rules, now, opened)
   for i, rule in ipairs(rules) do
     local status, version = open_rule(rule, now, opened)
@@ -139,7 +139,7 @@ local function open_parts(rules, now, opened)
   end
 end
 
--- measure finds when a part admits me if all ahead of me go as early as they can:
+-- measure finds when a rule admits me if all ahead of me go as early as they can:
 -- from then on it does, as long as nobody else comes. Turns ahead go when they were
 -- promised, which may be later: when it refuses me, that is what I am promised.
 --
@@ -171,9 +171,9 @@ local function left_behind(rules, keeps, now)
   return promoted
 end
 
--- joint is the first instant, not before a, at which all the parts from..to admit
--- me, and which part put it off last: `by` when none of these did. Turns count only for
--- parts whose ledger admits me behind `reach`.
+-- joint is the first instant, not before a, at which all the rules from..to admit
+-- me, and which rule put it off last: `by` when none of these did. Turns count only for
+-- rules whose ledger admits me behind `reach`.
 local function joint(rules, from, to, a, by, reach)
   for i = from, to do
     if rules[i].by_ledger > a then a, by = rules[i].by_ledger, i end
@@ -184,15 +184,15 @@ local function joint(rules, from, to, a, by, reach)
   return a, by
 end
 
--- last_of_group is the last part that shares the key of part i; of leases each is by itself
+-- last_of_group is the last rule that shares the key of rule i; of leases each is by itself
 local function last_of_group(rules, i)
   local to = i
   while rules[to + 1] and rules[to + 1].group == rules[i].group and not rules[to + 1].kind.lease do to = to + 1 end
   return to
 end
 
--- find_place is the part in whose line I wait, or in which I have any place, nil when
--- in none; the instant, now when it has come; and the part that put that off last.
+-- find_place is the rule in whose line I wait, or in which I have any place, nil when
+-- in none; the instant, now when it has come; and the rule that put that off last.
 -- It looks at all rules, because I may have a place in any. Those behind the one in whose line I stand put
 -- nothing off: I have no place there, and whoever joins that line would put me off again and again. A narrower rule
 -- that admits me before my turn comes there puts nothing off: I keep my place.

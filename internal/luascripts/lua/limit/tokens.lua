@@ -75,9 +75,9 @@ end
 -- spend makes a grant of a rule, which put writes
 local function spend(rule, now, at, token)
   local of = rule.ledger
-  local list, kind, newest, held, part = of.list, rule.kind, of.newest, of.token, rule.part
+  local list, kind, newest, held, index = of.list, rule.kind, of.newest, of.token, rule.index
   if not kind.lease then
-    local first = part == 1 and rule.W < COPY
+    local first = index == 1 and rule.W < COPY
     local before = newest + COPY > now and held ~= NO_TOKEN and not of.second and not (list and rule.W < COPY)
     if of.granted then
       if before then of.granted[held] = of.granted.scores and of.granted.scores[held] or newest end
@@ -90,7 +90,7 @@ local function spend(rule, now, at, token)
       of.list = list
       list[#list + 1], list[#list + 2] = int(first and at or newest), first and token or held
     end
-    if part > 1 then of.second = true elseif of.second then of.second = nil end
+    if index > 1 then of.second = true elseif of.second then of.second = nil end
   end
   kind.charge(rule.limit, of, at, rule.want)
   of.newest, of.token, of.dirty = at, token, true
@@ -179,7 +179,7 @@ end
 local function granted(rule, token, first)
   local of = rule.ledger
   local held
-  if rule.part == 1 or rule.kind.lease then
+  if rule.index == 1 or rule.kind.lease then
     held = held_at(rule, token)
   else
     held = of.token == token and of.newest or first
