@@ -30,8 +30,8 @@ var textJoins = map[string][]string{
 	"ledger.lua":        {`limit.letter .. ledger.token .. limit.stamp .. kind.value(limit, ledger)`, `letter .. n .. "|" .. W .. "|" .. more .. "|" .. version`}, // all as they came
 	"binary.lua":        {`(format, ...)`, `{ ... }`},
 	"counter.lua":       {`COUNTED .. "ddd"`, `COUNTED .. "ddddd"`, `"\0") .. pack(`},
-	"places.lua":        {`"@" .. rule.me`, `"#" .. rule.me`, `"#" .. m`},
-	"line.lua":          {`"(" .. int(ticket)`, `"@" .. rule.me`, `"@" .. (m or rule.me)`, `"@" .. member`, `"#" .. rule.me`, `"@" .. m`, `"#" .. m`},
+	"places.lua":        {`"@" .. rule.member`, `"#" .. rule.member`, `"#" .. m`},
+	"line.lua":          {`"(" .. int(ticket)`, `"@" .. rule.member`, `"@" .. (m or rule.member)`, `"@" .. member`, `"#" .. rule.member`, `"@" .. m`, `"#" .. m`},
 	"feed.lua":          {`"(" .. int(cursor)`, `"refused:" .. reason`},
 	"list.lua":          {`"(" .. first`},
 	"tick.lua":          {`prefix .. other`},

@@ -58,7 +58,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		// who came earlier than it was promised leaves its followers behind; and turns may have
 		// been promised the end of a lease, which comes nearer whenever one is given back
 		leased := c.rules[len(c.rules)-1].kind == luascripts.Leases
-		early := func(p *ruleCall) bool { return leased || p.place == turn && p.myPromise > v.at+1000 }
+		early := func(p *ruleCall) bool { return leased || p.place == turn && p.lastPromise > v.at+1000 }
 		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.promotions(early)
 	default:
 		r.Status = luascripts.Booked
@@ -66,7 +66,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		c.refuse()
 		r.Promoted = c.offerUnheard(v, c.leftBehind())
 		if p := v.by; p != nil && p.kind == luascripts.Leases && len(r.Promoted) > 0 { // it may be one of those who were just promised the end of a lease
-			v.at, _ = p.line.promised.score(p.me)
+			v.at, _ = p.line.promised.score(p.member)
 		}
 	}
 	r.At, r.Promoted = instantOf(v.at), c.missed(r.Promoted)
@@ -82,7 +82,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 // offerUnheard lets the next in line know of a lease that is free, when it has not heard of it.
 func (c *call) offerUnheard(v verdict, promoted []luascripts.Promotion) []luascripts.Promotion {
 	p := v.by
-	if p == nil || p.kind != luascripts.Leases || p.view.head == "" || p.view.head == p.me || p.closed > 0 {
+	if p == nil || p.kind != luascripts.Leases || p.view.head == "" || p.view.head == p.member || p.closed > 0 {
 		return promoted
 	}
 	if promised, _ := p.line.promised.score(p.view.head); promised <= p.now+offered || p.state.free(p.numbers, p.now) <= 0 {
@@ -114,11 +114,11 @@ func (c *call) since() int64 {
 // else at the narrowest one.
 func (c *call) promised(v verdict) int64 {
 	if v.bound && v.by != nil && v.by.place != nowhere {
-		return v.by.myPromise
+		return v.by.lastPromise
 	}
 	for i := range c.rules {
 		if c.rules[i].place != nowhere {
-			return c.rules[i].myPromise
+			return c.rules[i].lastPromise
 		}
 	}
 	return 0

@@ -80,7 +80,7 @@ func (p *ruleCall) refund(token uint64, held int64) {
 
 // enterAt gives the job the place of a ticket.
 func (p *ruleCall) enterAt(to place, ticket, at int64) {
-	p.line.promised.add(p.me, at)
+	p.line.promised.add(p.member, at)
 	p.put(to, ticket)
 	p.keep(at)
 }
@@ -132,7 +132,7 @@ func (c *call) close(shut *ruleCall, us int64) int64 {
 	for i := range c.rules {
 		c.rules[i].find()
 	}
-	if shut.me == "" || shut.place != nowhere {
+	if shut.member == "" || shut.place != nowhere {
 		return until
 	}
 	for i := range c.rules {

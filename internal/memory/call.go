@@ -38,7 +38,7 @@ func (s *Store) runLocked(now int64, rules []luascripts.RuleCall, policy, job st
 	c.group()
 	for i := range c.rules {
 		p := &c.rules[i]
-		p.me = member(luascripts.Member{Job: job, Cost: rules[i].Cost})
+		p.member = member(luascripts.Member{Job: job, Cost: rules[i].Cost})
 		if t := rules[i].Closed; !t.IsZero() && t.UnixMicro() > c.now {
 			p.ruleClosed = t.UnixMicro()
 		}

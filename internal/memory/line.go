@@ -151,12 +151,12 @@ type view struct {
 	head                string // "" when nobody waits
 }
 
-func (q *line) look(me string, now int64) view {
+func (q *line) look(job string, now int64) view {
 	v := view{last: q.len()}
 	v.parked = q.below(live)
 	for v.first = v.parked; v.first < v.last; v.first++ {
 		m := q.order[v.first].member
-		if m == me || len(v.late) == lateMost || !q.overdue(m, now) {
+		if m == job || len(v.late) == lateMost || !q.overdue(m, now) {
 			v.head = m
 			return v
 		}

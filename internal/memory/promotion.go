@@ -5,9 +5,9 @@ import "github.com/headwayq/headway/internal/luascripts"
 // promotions adds the jobs of a rule that may come earlier than they were promised. Of a rate
 // these are the first job in line and, when asked for, the first turn. Of leases see offer.
 func (p *ruleCall) promotions(promoted []luascripts.Promotion, turnToo bool) []luascripts.Promotion {
-	me := p.me
-	p.me = ""
-	defer func() { p.me = me }()
+	job := p.member
+	p.member = ""
+	defer func() { p.member = job }()
 	var first []string
 	if p.kind == luascripts.Leases {
 		p.view, p.turnsLeft = p.line.look("", p.now), p.leftTurns()

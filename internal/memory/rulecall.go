@@ -22,20 +22,20 @@ type ruleCall struct {
 	claimedAt    int64 // when it was, as its holder says; 0 when that is not known
 	claimedUntil int64
 	ruleClosed   int64
-	nobody       bool  // the key has no line; whoever is among the turns has gone
-	closed       int64 // until when the key or the rule is closed; 0 when open
-	state        state // as the numbers see it
-	turns        *set  // of the call's policy
-	none         set   // the turns where there is one rule
-	me           string
+	nobody       bool   // the key has no line; whoever is among the turns has gone
+	closed       int64  // until when the key or the rule is closed; 0 when open
+	state        state  // as the numbers see it
+	turns        *set   // of the call's policy
+	none         set    // the turns where there is one rule
+	member       string // the job as a member of the line, "cost:job"; "" when the call is nobody's
 
-	view      view
-	turnsLeft []string // turns at the head that hold up nobody, see leftTurns
-	missed    []string // who were parked here while they waited for a lease
-	place     place
-	ticket    int64 // as if not parked
-	myPromise int64
-	ahead     ahead
+	view        view
+	turnsLeft   []string // turns at the head that hold up nobody, see leftTurns
+	missed      []string // who were parked here while they waited for a lease
+	place       place
+	ticket      int64 // as if not parked
+	lastPromise int64
+	ahead       ahead
 
 	heldUp   bool  // the first who waits goes before the job
 	byLedger int64 // when this rule admits the job, if all ahead go as early as they can
@@ -47,7 +47,7 @@ func (p *ruleCall) with(other *ruleCall) bool { return p.id == other.id && p.one
 
 // look finds the job and those ahead of it.
 func (p *ruleCall) look() {
-	p.view = p.line.look(p.me, p.now)
+	p.view = p.line.look(p.member, p.now)
 	p.turnsLeft = p.leftTurns()
 	p.find()
 	p.ahead = ahead{
@@ -65,19 +65,19 @@ func (p *ruleCall) look() {
 }
 
 func (p *ruleCall) find() {
-	if p.me == "" {
+	if p.member == "" {
 		return
 	}
-	if t, ok := p.line.score(p.me); ok {
+	if t, ok := p.line.score(p.member); ok {
 		p.place, p.ticket = waits, turnOf(t)
 		if parked(t) {
 			p.place = aside
 		}
-	} else if t, ok := p.line.kept.score(p.me); ok {
+	} else if t, ok := p.line.kept.score(p.member); ok {
 		p.place, p.ticket = turn, t
 	}
 	if p.place != nowhere {
-		p.myPromise, _ = p.line.promised.score(p.me)
+		p.lastPromise, _ = p.line.promised.score(p.member)
 	}
 }
 
@@ -159,8 +159,8 @@ func (p *ruleCall) earliest(now, before, cost int64) int64 {
 }
 
 // measure finds when the rule admits the job. Those ahead go as early as they can;
-// turns go when they were promised, which may be later, and between these and me
-// there may be more: when it refuses me, that is what I am told.
+// turns go when they were promised, which may be later, and between these and the job
+// there may be more: a job that is refused is told that.
 //
 // Where costs differ nobody goes before the first who waits: a smaller job would take what
 // that one waits for, again and again. So a job that the first goes before is held up, and
@@ -196,7 +196,7 @@ func (p *ruleCall) follows(at int64) bool { return p.due == at && p.byLedger < a
 
 // leftLine says that the job waited here, and does not any more.
 func (p *ruleCall) leftLine() bool {
-	ticket, in := p.line.score(p.me)
+	ticket, in := p.line.score(p.member)
 	return p.place == waits && (!in || parked(ticket))
 }
 
@@ -221,7 +221,7 @@ func (p *ruleCall) park() {
 		p.line.kept.drop(m)
 	}
 	for _, m := range p.turnsLeft {
-		if m != p.me { // the job may have got that turn now
+		if m != p.member { // the job may have got that turn now
 			p.turns.drop(m)
 		}
 	}
@@ -314,12 +314,12 @@ const (
 // enter gives the job a place and a promise. Who has a ticket keeps it, a
 // newcomer comes behind all.
 func (p *ruleCall) enter(to place, at int64) {
-	p.line.promised.add(p.me, at)
+	p.line.promised.add(p.member, at)
 	switch p.place {
 	case to:
 		if to == turn { // it may be one by another policy
 			p.mix()
-			p.turns.add(p.me, p.ticket)
+			p.turns.add(p.member, p.ticket)
 		}
 	case nowhere:
 		p.put(to, p.behind())
@@ -330,29 +330,29 @@ func (p *ruleCall) enter(to place, at int64) {
 	p.keep(at)
 }
 
-// put moves me to a place, and notes when costs differ there.
+// put moves the job to a place, and notes when costs differ there.
 func (p *ruleCall) put(to place, ticket int64) {
 	defer func() { p.nobody = false }()
 	if to == turn {
-		p.line.drop(p.me)
+		p.line.drop(p.member)
 		p.mix()
 		if p.nobody {
 			*p.turns = set{}
 		}
-		p.turns.add(p.me, ticket)
-		p.line.kept.add(p.me, ticket)
+		p.turns.add(p.member, ticket)
+		p.line.kept.add(p.member, ticket)
 		return
 	}
 	if !p.nobody {
-		p.turns.drop(p.me)
+		p.turns.drop(p.member)
 	}
-	p.line.kept.drop(p.me)
+	p.line.kept.drop(p.member)
 	if to == aside {
-		p.line.add(p.me, ticket-park)
+		p.line.add(p.member, ticket-park)
 		return
 	}
 	p.mix()
-	p.line.add(p.me, ticket)
+	p.line.add(p.member, ticket)
 }
 
 // setAside leaves the job its ticket where another rule goes before this one.
@@ -365,11 +365,11 @@ func (p *ruleCall) setAside(at int64) {
 
 // leave gives up the job's place.
 func (p *ruleCall) leave() {
-	p.line.squeezeOut(p.ticketOf(p.me), p.steps(p.cost))
-	p.line.drop(p.me)
-	p.turns.drop(p.me)
-	p.line.kept.drop(p.me)
-	p.line.promised.drop(p.me)
+	p.line.squeezeOut(p.ticketOf(p.member), p.steps(p.cost))
+	p.line.drop(p.member)
+	p.turns.drop(p.member)
+	p.line.kept.drop(p.member)
+	p.line.promised.drop(p.member)
 	if p.line.len() == 0 && !p.line.anyPromise() {
 		for _, name := range []string{mixed, squeezed, lastPostponed, postponedIn} {
 			p.line.promised.drop(name)
@@ -397,9 +397,9 @@ func (p *ruleCall) mix() {
 	if p.nobody {
 		return
 	}
-	mine := costOf(p.me)
+	own := costOf(p.member)
 	at := p.line.below(live)
-	if at < p.line.len() && costOf(p.line.order[at].member) != mine || p.turns.len() > 0 && costOf(p.turns.order[0].member) != mine {
+	if at < p.line.len() && costOf(p.line.order[at].member) != own || p.turns.len() > 0 && costOf(p.turns.order[0].member) != own {
 		p.line.mix()
 	}
 }
@@ -424,7 +424,7 @@ func (p *ruleCall) front() int64 {
 	ticket, some := int64(0), false
 	before := func(s *set, rank int) {
 		if rank < s.len() {
-			if t := (rooms(turnOf(s.order[rank].score)) - p.steps(costOf(p.me))) * room; !some || t < ticket {
+			if t := (rooms(turnOf(s.order[rank].score)) - p.steps(costOf(p.member))) * room; !some || t < ticket {
 				ticket, some = t, true
 			}
 		}
@@ -499,7 +499,7 @@ func (p *ruleCall) leftTurns() []string {
 	}
 	var out []string
 	for _, t := range p.turns.order[:min(lateMost, p.turns.len())] {
-		if p.keeps(t) && (t.member == p.me || !p.line.overdue(t.member, p.now)) {
+		if p.keeps(t) && (t.member == p.member || !p.line.overdue(t.member, p.now)) {
 			break
 		}
 		out = append(out, t.member)
@@ -517,6 +517,6 @@ func (p *ruleCall) keeps(t scored[string]) bool {
 func (p *ruleCall) lateTurns() []string {
 	return slices.DeleteFunc(slices.Clone(p.turnsLeft), func(m string) bool {
 		ticket, _ := p.turns.score(m)
-		return m == p.me || !p.keeps(scored[string]{ticket, m})
+		return m == p.member || !p.keeps(scored[string]{ticket, m})
 	})
 }

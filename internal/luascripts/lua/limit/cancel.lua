@@ -51,7 +51,7 @@ return function(keys, args)
     local held = rule.found and rule.found > 0 and rule.found
     -- the first write frees: a full Redis must not refuse to take anything back
     if token ~= "" and (i == 1 or rule.kind.lease) then redis.call("ZREM", rule.tokens, token) end
-    if rule.me ~= "" and back == 0 then
+    if rule.member ~= "" and back == 0 then
       stands(rule)
       leave(rule)
     end

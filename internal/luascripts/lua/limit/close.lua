@@ -38,7 +38,7 @@ return function(keys, args)
   if failed then return { failed, which, now, 0, newer, 0 } end
   local shut, until_us, promoted = rules[closes], 0, {}
 
-  -- postpone gives me the ticket behind the job that was postponed last in this closing; were they
+  -- postpone gives the job the ticket behind the job that was postponed last in this closing; were they
   -- so many that there is no room left, that of the last
   local function postpone(rule, since)
     local ticket = first_ticket(rule)

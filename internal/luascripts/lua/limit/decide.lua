@@ -29,10 +29,10 @@ end
 
 -- in_widest is for mode 3 of acquire.lua: a place with the widest rates, which share a key, or
 -- none. The rule `widest` is the last of these rates. The results:
---   1  the first of these rates; nil where there are no rates, or I wait in another line
---   2  the instant at which I am admitted
---   3  the rule that admits me so late, nil when that is within reach
---   4  true when I get no place: I have none yet, and the rule of result 3 is not one of these rates
+--   1  the first of these rates; nil where there are no rates, or the job waits in another line
+--   2  the instant at which the job is admitted
+--   3  the rule that admits it so late, nil when that is within reach
+--   4  true when it gets no place: it has none yet, and the rule of result 3 is not one of these rates
 -- A lease admits late only while it is closed: whoever has one now will not have it then.
 local function in_widest(rules, widest, now, reach)
   if rules[widest].kind.lease then return nil end
@@ -53,8 +53,8 @@ local function in_widest(rules, widest, now, reach)
   return from, at, at > reach and by or nil, false
 end
 
--- refuses is the first rule from..to that I must not pass: somebody waits there and I have no ticket, or the first in line goes
--- before me, see held_up
+-- refuses is the first rule from..to that the job must not pass: somebody waits there and it has no ticket, or the first in line
+-- goes before it, see held_up
 local function refuses(rules, from, to)
   for i = from, to do
     if rules[i].held_up or not rules[i].ticket and rules[i].front then return i end
@@ -65,7 +65,7 @@ local function opened(gate, at) return gate and gate.opened(at) or at end
 
 -- offer_unheard lets the next in line know of a lease that is free, when it has not heard of it
 local function offer_unheard(rule, now, promoted)
-  local unheard = rule and rule.kind.lease and rule.closed == 0 and rule.front and rule.front ~= rule.me and (rule.front_promised or 0) > now + OFFERED
+  local unheard = rule and rule.kind.lease and rule.closed == 0 and rule.front and rule.front ~= rule.member and (rule.front_promised or 0) > now + OFFERED
   if unheard and free(rule, now) > 0 then promote(rule, now, promoted) end
   return promoted
 end
@@ -202,7 +202,7 @@ local function find_places(call)
   for _, rule in ipairs(call.rules) do
     look(rule, now, false, rule.top)
     find(rule)
-    rule.my_promise = rule.ticket and rule.my_promise or 0
+    rule.last_promise = rule.ticket and rule.last_promise or 0
     rank(rule)
     measure(rule, now)
     if rule.ledger.newest > 0 or rule.closed > 0 then call.from = max(call.from, earliest(rule, rule.closed, rule.ahead, rule.want)) end
@@ -255,9 +255,9 @@ end
 -- promised_before is the instant that was promised to a call when it came the last time
 local function promised_before(rules, binding)
   local bound = binding and rules[binding]
-  if bound and bound.ticket then return bound.my_promise end
+  if bound and bound.ticket then return bound.last_promise end
   for _, rule in ipairs(rules) do
-    if rule.ticket then return rule.my_promise end
+    if rule.ticket then return rule.last_promise end
   end
   return 0
 end
@@ -271,7 +271,7 @@ local function grant(script, call, at)
     if rule.ticket then leave(rule) end
     -- who came earlier than it was promised leaves its followers behind; and turns may have
     -- been promised the end of a lease, which comes nearer whenever one is given back
-    local early = rules[#rules].kind.lease and rule.turns_end > 0 or rule.in_turns and rule.my_promise > at + 1000
+    local early = rules[#rules].kind.lease and rule.turns_end > 0 or rule.in_turns and rule.last_promise > at + 1000
     if rule.first_unparked or rule.parked > 0 or early or rule.missed then promote(rule, now, promoted, early) end
     if rule.kind.lease then call.fence = rule.ledger.fence end
   end
@@ -300,7 +300,7 @@ local function book(call, binding, at)
   local keeps = places.stand_for(rules, binding, at, now)
   done(rules, now)
   local promoted = offer_unheard(bound, now, left_behind(rules, keeps, now))
-  if #promoted > 0 and bound.kind.lease then at = promised(bound, bound.me) end -- it may be one of those who were just promised the end of a lease
+  if #promoted > 0 and bound.kind.lease then at = promised(bound, bound.member) end -- it may be one of those who were just promised the end of a lease
   return answer(call, BOOKED, binding, at, promoted)
 end
 

@@ -16,7 +16,7 @@
 -- CLOSED    a member whose score, less PROMISED, is the instant until which the key is closed
 -- and the members of close.lua. SINCE, IN and SQUEEZED lie above all instants before the year 2112, LAST may lie a little below
 --
--- `I` am the job of the call, rule.me. See rulecall.lua for what a rule has.
+-- "The job" is the one that the call is about, rule.member. See rulecall.lua for what a rule has.
 
 local numbers = require("lib/numbers")
 local ledger = require("limit/ledger")
@@ -81,9 +81,9 @@ local function kept_ticket(score)
   return score and score / 8 - PARK or nil
 end
 
--- in_time says whether a job that was promised the instant p, and has not come yet, still keeps its place. My own job has come
+-- in_time says whether a job that was promised the instant p, and has not come yet, still keeps its place. The job of the call has
 local function in_time(rule, member, p, now)
-  return member == rule.me or (p and p + GRACE >= now)
+  return member == rule.member or (p and p + GRACE >= now)
 end
 
 -- line_ends is the rank behind the last who has a ticket in the line, counted once
@@ -109,14 +109,14 @@ end
 --   to_park         up to 20 late jobs of each set, as arguments of a ZADD that parks them
 --   turns_late      up to 20 turns that hold up nobody: their jobs are late, or do not keep them any more; unkept has those
 --                   that are late, as members of kept
---   in_line, my_turn, my_promise  my ticket in the line, my ticket among turns, the instant that I was promised
--- A job is late when its last promise is more than GRACE ago. My own place and promise are read in the same
--- call as those of first_unparked. With only_line the turns are not read, and count as none. v is the first
+--   in_line, in_kept, last_promise  the job's ticket in the line, that of its turn by whatever policy, and the instant that it was promised last
+-- A job is late when its last promise is more than GRACE ago. The job's own place and promise are read in the
+-- same call as those of first_unparked. With only_line the turns are not read, and count as none. v is the first
 -- job of the line, if the caller has read it and nothing was written since.
 local function look(rule, now, only_line, v)
   rule.parked, rule.first_rank, rule.end_rank, rule.to_park, rule.first_unparked, rule.front = 0, 0, 0, NONE, nil, nil
   rule.turn, rule.turns_end, rule.turns_late, rule.turn_front = 0, 0, NONE, nil
-  rule.turn_promised, rule.in_line, rule.my_turn, rule.my_promise, rule.first_turn, rule.unkept = nil, nil, nil, nil, nil, NONE
+  rule.turn_promised, rule.in_line, rule.in_kept, rule.last_promise, rule.first_turn, rule.unkept = nil, nil, nil, nil, nil, NONE
   if rule.nobody then return end
   v = v or redis.call("ZRANGE", rule.line, "0", "0", "WITHSCORES")
   local m, ticket = first_of(v)
@@ -127,13 +127,13 @@ local function look(rule, now, only_line, v)
     m, ticket = at_rank(rule.line, rule.first_rank)
   end
   local p
-  if rule.me == "" or rule.me == m then
+  if rule.member == "" or rule.member == m then
     p = m and promised(rule, m)
-    if rule.me == m then rule.in_line, rule.my_promise = ticket, p end
+    if rule.member == m then rule.in_line, rule.last_promise = ticket, p end
   else
-    local u = redis.call("ZMSCORE", rule.line, rule.me, "@" .. rule.me, "@" .. (m or rule.me), "#" .. rule.me)
-    rule.in_line, rule.my_promise, p = tonumber(u[1] or ""), u[2] and u[2] - PROMISED, u[3] and u[3] - PROMISED
-    rule.my_turn = kept_ticket(u[4])
+    local u = redis.call("ZMSCORE", rule.line, rule.member, "@" .. rule.member, "@" .. (m or rule.member), "#" .. rule.member)
+    rule.in_line, rule.last_promise, p = tonumber(u[1] or ""), u[2] and u[2] - PROMISED, u[3] and u[3] - PROMISED
+    rule.in_kept = kept_ticket(u[4])
   end
   rule.first_unparked = m
   while m do
@@ -161,7 +161,7 @@ local function look(rule, now, only_line, v)
       break
     end
     if rule.turns_late == NONE then rule.turns_late, rule.unkept = {}, {} end
-    if m ~= rule.me then rule.turns_late[#rule.turns_late + 1] = m end -- I may get that turn now
+    if m ~= rule.member then rule.turns_late[#rule.turns_late + 1] = m end -- the job may get that turn now
     if keeps then
       found_late(rule, m, ticket)
       rule.unkept[#rule.unkept + 1] = "#" .. m
@@ -184,9 +184,9 @@ local function park(rule)
   live(rule.line, PARKED_FOR) -- miniredis may have let it go since it was read
 end
 
--- find is my ticket, and whether it is one of a turn, by whatever policy
+-- find is the job's ticket, and whether it is one of a turn, by whatever policy
 local function find(rule)
-  rule.ticket, rule.in_turns = rule.in_line or rule.my_turn, not rule.in_line and rule.my_turn ~= nil
+  rule.ticket, rule.in_turns = rule.in_line or rule.in_kept, not rule.in_line and rule.in_kept ~= nil
 end
 
 -- below counts the members of a set with a ticket under this one, who are not parked
@@ -200,7 +200,7 @@ local function steps(rule, cost)
   return min(ceil(cost / rule.limit.unit), STEPS)
 end
 
--- permits is how many permits the jobs ahead of me want, from a ticket on: so many jobs in the line, and so many turns. Equal costs are
+-- permits is how many permits the jobs ahead want, from a ticket on: so many jobs in the line, and so many turns. Equal costs are
 -- counted exactly. With mixed costs tickets bound it from above, with the costs of those who were squeezed in
 -- between: no two jobs have tickets that overlap, see last_ticket.
 local function permits(rule, waiting, turns, from)
@@ -217,7 +217,7 @@ local function permits(rule, waiting, turns, from)
   return (ceil((ends - from) / ROOM) + (mark(rule, SQUEEZED) or PARK) - PARK) * rule.limit.unit
 end
 
--- first_costs finds, of a line with mixed costs, what the first ahead of me cost, in their order, and
+-- first_costs finds, of a line with mixed costs, what the first jobs ahead cost, in their order, and
 -- which of them is the first job of this line; and the ticket of the job behind them
 local function first_costs(rule)
   local waiting, turns = NONE, NONE
@@ -225,9 +225,9 @@ local function first_costs(rule)
   if rule.turns_ahead > 0 then turns = redis.call("ZRANGE", rule.turns, rule.turn, rule.turn + min(rule.turns_ahead, WHOLE + 1) - 1, "WITHSCORES") end
   local costs, sum, i, j = {}, 0, 1, 1
   while true do
-    local mine, other = tonumber(waiting[i + 1]), tonumber(turns[j + 1])
-    if #costs == WHOLE or not (mine or other) then return costs, sum, mine and other and min(mine, other) or mine or other end
-    if mine and (not other or mine <= other) then
+    local ours, theirs = tonumber(waiting[i + 1]), tonumber(turns[j + 1])
+    if #costs == WHOLE or not (ours or theirs) then return costs, sum, ours and theirs and min(ours, theirs) or ours or theirs end
+    if ours and (not theirs or ours <= theirs) then
       rule.head = rule.head or #costs + 1
       costs[#costs + 1], i = cost_of(waiting[i]), i + 2
     else
@@ -237,7 +237,7 @@ local function first_costs(rule)
   end
 end
 
--- count_ahead finds how many permits go before mine, and what the first jobs of these cost, when
+-- count_ahead finds how many permits go before those of the job, and what the first jobs of these cost, when
 -- earliest must be told whole jobs
 local function count_ahead(rule)
   local many = rule.waiting + rule.turns_ahead
@@ -257,7 +257,7 @@ local function count_ahead(rule)
 end
 
 -- gone is the ledger of a rule as it is when the first of those ahead have gone, each as a whole and as
--- early as it can, how many permits go before mine then, and when the first who waits here goes
+-- early as it can, how many permits go before those of the job then, and when the first who waits here goes
 local function gone(rule, now)
   local costs, kind, limit, left, head_at = rule.costs, rule.kind, rule.limit, rule.ahead, nil
   if not costs then return rule.ledger, left end
@@ -295,16 +295,15 @@ local function follow(rule, now, of, left)
   end
 end
 
--- rank finds who is ahead of me, or of a newcomer: `ahead` permits, of which `costs` are
--- those of the first jobs; and
--- `behind`, {from when on, permits ...}: I come behind turns that have an instant of
--- their own, so many permits after it
+-- rank finds who is ahead of the job, or of a newcomer: `ahead` permits, of which `costs` are
+-- those of the first jobs; and `behind`, {from when on, permits ...}: the job comes behind turns
+-- that have an instant of their own, so many permits after it
 local function rank(rule)
   rule.waiting, rule.turns_ahead, rule.ahead, rule.behind, rule.costs, rule.head = 0, rule.turns_end - rule.turn, 0, nil, nil, nil
   if rule.ticket then
     local ticket = normal(rule.ticket)
-    if rule.front and rule.front ~= rule.me then rule.waiting = max(0, rule.parked + below(rule.line, ticket) - rule.first_rank) end
-    local first = rule.turn_front == rule.me and rule.turn_ticket == ticket
+    if rule.front and rule.front ~= rule.member then rule.waiting = max(0, rule.parked + below(rule.line, ticket) - rule.first_rank) end
+    local first = rule.turn_front == rule.member and rule.turn_ticket == ticket
     if rule.turns_ahead > 0 then rule.turns_ahead = first and 0 or max(0, below(rule.turns, ticket) - rule.turn) end
   elseif rule.front then
     rule.waiting = line_ends(rule) - rule.first_rank
@@ -349,10 +348,10 @@ local function any_promise(rule)
   return false
 end
 
--- leave takes me out of the line and the turns. The first write needs no memory: a full Redis lets a job leave
+-- leave takes the job out of the line and the turns. The first write needs no memory: a full Redis lets a job leave
 local function leave(rule)
-  redis.call("ZREM", rule.line, rule.me, "@" .. rule.me, "#" .. rule.me)
-  if rule.turns and not rule.no_turns then redis.call("ZREM", rule.turns, rule.me) end
+  redis.call("ZREM", rule.line, rule.member, "@" .. rule.member, "#" .. rule.member)
+  if rule.turns and not rule.no_turns then redis.call("ZREM", rule.turns, rule.member) end
   if is_squeezed(rule.ticket) then squeeze(rule, rule.want, -1) end
   if not rule.marked then return end
   rule.end_rank = nil
@@ -420,14 +419,14 @@ end
 -- promote tells jobs that they may come earlier than promised: the first that waits and, when
 -- asked for, the first turn; of leases, see offer
 local function promote(rule, now, promoted, turn_too)
-  local me = rule.me
-  rule.me = ""
+  local member = rule.member
+  rule.member = ""
   look(rule, now, not (turn_too or rule.kind.lease))
   if rule.kind.lease and #rule.to_park + #rule.turns_late > 0 then -- or the next call would tell them again
     park(rule)
     look(rule, now)
   end
-  rule.me = me
+  rule.member = member
   if rule.front and rule.kind.lease then rule.kind.offer(rule, now, promoted) end
   if rule.front and not rule.kind.lease then sooner(rule, now, rule.front, rule.front_promised, promoted) end
   if turn_too and rule.turn_front then sooner(rule, now, rule.turn_front, rule.turn_promised, promoted) end

@@ -52,7 +52,7 @@ return function(keys, args)
       at = promised(rule, m) or 0
     else
       if not goes then
-        rule.me, rule.ticket = m, ticket
+        rule.member, rule.ticket = m, ticket
         rank(rule)
         goes = follow(rule, from, gone(rule, from))
       end

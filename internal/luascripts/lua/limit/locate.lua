@@ -26,7 +26,7 @@ return function(keys, args)
   if not place then return { 0, 0, 0, now, 0, 0, 0, 0 } end
 
   local rule = rules[place]
-  local parked = is_parked(rule.ticket) or (promised(rule, rule.me) or 0) + GRACE < now
+  local parked = is_parked(rule.ticket) or (promised(rule, rule.member) or 0) + GRACE < now
   by = at > now and by or place
   return { 2, by, at, now, rule.ahead, rule.waiting + rule.turns_ahead, parked and 1 or 0, rules[by].closed }
 end

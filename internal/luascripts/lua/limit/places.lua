@@ -10,14 +10,14 @@ local PARKED_FOR, MIXED, PARK, PARKED, ROOM, PROMISED, at_rank, cost_of, is_park
 local NOTED_ENDS, is_squeezed, kept_score, kept_ticket, line_ends, squeeze, steps =
   line.NOTED_ENDS, line.is_squeezed, line.kept_score, line.kept_ticket, line.line_ends, line.squeeze, line.steps
 
--- mix notes that costs differ, when my cost is not that of the first job that waits, or of the first turn
+-- mix notes that costs differ, when the job's cost is not that of the first job that waits, or of the first turn
 local function mix(rule)
   if rule.nobody then return end
   local m
   if rule.to_park then m = rule.first_unparked else m = at_rank(rule.line, redis.call("ZCOUNT", rule.line, "-inf", PARKED)) end
   local differs = m and cost_of(m) ~= rule.want
   if not differs and rule.turns and not rule.no_turns then
-    m = rule.to_park and rule.first_turn ~= rule.me and rule.first_turn or at_rank(rule.turns, 0)
+    m = rule.to_park and rule.first_turn ~= rule.member and rule.first_turn or at_rank(rule.turns, 0)
     differs = m and cost_of(m) ~= rule.want
   end
   if differs then redis.call("ZADD", rule.line, int(PARK + PROMISED), MIXED) end
@@ -50,23 +50,23 @@ local function is_there(rule)
   if rule.seen then rule.seen[rule.line] = true end
 end
 
--- promise tells me an instant
+-- promise tells the job an instant
 local function promise(rule, at)
   is_there(rule)
-  redis.call("ZADD", rule.line, int(at + PROMISED), "@" .. rule.me)
+  redis.call("ZADD", rule.line, int(at + PROMISED), "@" .. rule.member)
 end
 
--- enlist gives me a ticket in a set, and tells me an instant
+-- enlist gives the job a ticket in a set, and tells it an instant
 local function enlist(rule, set, ticket, at)
   local stale = rule.nobody -- whoever is among the turns has gone
   is_there(rule)
   if set == rule.line then
-    redis.call("ZADD", set, int(ticket), rule.me, int(at + PROMISED), "@" .. rule.me)
+    redis.call("ZADD", set, int(ticket), rule.member, int(at + PROMISED), "@" .. rule.member)
   else
     rule.no_turns = false
-    redis.call("ZADD", rule.line, int(at + PROMISED), "@" .. rule.me, kept_score(ticket), "#" .. rule.me)
+    redis.call("ZADD", rule.line, int(at + PROMISED), "@" .. rule.member, kept_score(ticket), "#" .. rule.member)
     if stale then redis.call("DEL", set) end
-    redis.call("ZADD", set, int(ticket), rule.me)
+    redis.call("ZADD", set, int(ticket), rule.member)
   end
 end
 
@@ -91,27 +91,27 @@ local function clear(rule, now)
   end
 end
 
--- join puts me into a set, the line or the turns: with my ticket, or behind all
+-- join puts the job into a set, the line or the turns: with its ticket, or behind all
 local function join(rule, set, at, now)
   local ticket = rule.ticket and normal(rule.ticket) or last_ticket(rule)
-  if rule.turns_end > 0 and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.me) end
-  if rule.ticket and rule.in_turns ~= (set == rule.turns) then redis.call("ZREM", rule.line, rule.in_turns and "#" .. rule.me or rule.me) end
+  if rule.turns_end > 0 and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.member) end
+  if rule.ticket and rule.in_turns ~= (set == rule.turns) then redis.call("ZREM", rule.line, rule.in_turns and "#" .. rule.member or rule.member) end
   local first = rule.nobody
   mix(rule)
   enlist(rule, set, ticket, at)
   if not rule.ticket and not first then clear(rule, now) end
 end
 
--- stand gives me a place that was promised an instant: in the line, or among the
--- turns while another rule holds me up
+-- stand gives the job a place that was promised an instant: in the line, or among the
+-- turns while another rule holds it up
 local function stand(rule, among_turns, at, now)
   local set = among_turns and rule.turns or rule.line
   if rule.ticket and not is_parked(rule.ticket) and rule.in_turns == among_turns then
     promise(rule, at)
-    if among_turns then -- my turn may be one by another policy
+    if among_turns then -- its turn may be one by another policy
       mix(rule)
       rule.no_turns = false
-      redis.call("ZADD", rule.turns, int(rule.ticket), rule.me)
+      redis.call("ZADD", rule.turns, int(rule.ticket), rule.member)
     end
   else
     join(rule, set, at, now)
@@ -119,24 +119,24 @@ local function stand(rule, among_turns, at, now)
   keep_line(rule, at, now)
 end
 
--- step_aside parks me: my ticket stays good and holds up nobody
+-- step_aside parks the job: its ticket stays good and holds up nobody
 local function step_aside(rule, at, now)
   if not rule.ticket or is_parked(rule.ticket) then return end
-  if rule.turns_end > 0 then redis.call("ZREM", rule.turns, rule.me) end
-  if rule.in_turns then redis.call("ZREM", rule.line, "#" .. rule.me) end
-  redis.call("ZADD", rule.line, int(rule.ticket - PARK), rule.me)
+  if rule.turns_end > 0 then redis.call("ZREM", rule.turns, rule.member) end
+  if rule.in_turns then redis.call("ZREM", rule.line, "#" .. rule.member) end
+  redis.call("ZADD", rule.line, int(rule.ticket - PARK), rule.member)
   keep_line(rule, at, now)
 end
 
--- follows says that only turns ahead of me put me off until an instant: then I do
+-- follows says that only turns ahead put the job off until an instant: then it does
 -- not exist for jobs of other policies, as they do not
 local function follows(rule, at)
   return rule.by_turns == at and rule.by_ledger < at
 end
 
--- stand_for gives me my places while a rule puts me off until an instant, and
--- answers in whose line I wait, nil when I only follow turns. The groups before that
--- rule admitted me: there I keep my turn. Who waits for a lease keeps none in the
+-- stand_for gives the job its places while a rule puts it off until an instant, and
+-- answers in whose line it waits, nil when it only follows turns. The groups before that
+-- rule admitted it: there it keeps its turn. Who waits for a lease keeps none in the
 -- rates of its key, nor of wider ones.
 local function stand_for(rules, binding, at, now)
   local bound, keeps = rules[binding], nil
@@ -150,7 +150,7 @@ end
 
 -- stands is find without look
 local function stands(rule)
-  local u = redis.call("ZMSCORE", rule.line, rule.me, "#" .. rule.me)
+  local u = redis.call("ZMSCORE", rule.line, rule.member, "#" .. rule.member)
   rule.ticket = tonumber(u[1] or "") or kept_ticket(u[2])
 end
 
@@ -166,11 +166,11 @@ local function first_ticket(rule)
   return ticket and (floor(ticket / ROOM) - steps(rule, rule.want)) * ROOM or 0
 end
 
--- join_at gives me the place of a ticket in a set, among those who are parked when
+-- join_at gives the job the place of a ticket in a set, among those who are parked when
 -- aside; first_ticket is that of a grant that came back
 local function join_at(rule, set, ticket, at, now, aside)
-  if set ~= rule.turns then redis.call("ZREM", rule.line, "#" .. rule.me) end
-  if rule.turns and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.me) end
+  if set ~= rule.turns then redis.call("ZREM", rule.line, "#" .. rule.member) end
+  if rule.turns and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.member) end
   if not aside then mix(rule) end
   enlist(rule, set, aside and ticket - PARK or ticket, at)
   keep_line(rule, at, now)

@@ -11,8 +11,8 @@
 --   closed_us  until when the rule is closed on all keys, 0 when it is not
 --   worth      of a grant, as acquire.lua answered it; 0 when that is not known
 --
--- In these files a `rule` is one rule of a call: a limit, a key and a cost. `I` am the job of the call. Jobs
--- ahead of me have smaller tickets. A rule's table has these fields, by the function that sets them, in the
+-- In these files a `rule` is one rule of a call: a limit, a key and a cost. "The job" is that of the
+-- call. Jobs ahead of it have smaller tickets. A rule's table has these fields, by the function that sets them, in the
 -- order in which the functions are called:
 --
 --   rule_of    limit, kind, n, W    the limit, and what is asked often of it
@@ -23,7 +23,7 @@
 --              now                  Redis' clock
 --              seen, askers         what the script knows already of all lines, and of all tokens
 --              no_tokens            no grant has a token in `tokens`
---   set_job    me                   the member of the line that is my job, "" for nobody's
+--   set_job    member               the job as a member of the line, "cost:job"; "" when the call is nobody's
 --   open_rule  ledger
 --   open_line  closed               until when nothing goes, 0 when it is open
 --              nobody               true when nobody waits
@@ -32,17 +32,18 @@
 --              top                  the first of the line, as read
 --   look       parked, first_rank, end_rank, front, first_unparked, to_park    the line, see line.lua
 --              turn, turn_front, first_turn, turns_end, turns_late    the turns, see line.lua
---              in_line              my ticket in the line
---              my_promise           the instant that I was promised last
+--              in_line              the job's ticket in the line
+--              in_kept              the ticket of its turn, by whatever policy
+--              last_promise         the instant that it was promised last
 --   park       missed               the jobs that were late and wait for a lease
---   find       ticket               mine, in the line or among the turns
+--   find       ticket               the job's, in the line or among the turns
 --              in_turns             true when it is among the turns
---   rank       waiting, turns_ahead    how many are ahead of me
+--   rank       waiting, turns_ahead    how many are ahead of the job
 --              ahead                how many permits these want
 --              costs, head          the costs of the first of them, and which of these is the first job of the line
---              behind               the turns after which I come
---   measure    by_ledger, by_turns  the first instants at which the rule admits me
---              held_up              true when the first job of the line goes before me
+--              behind               the turns after which it comes
+--   measure    by_ledger, by_turns  the first instants at which the rule admits the job
+--              held_up              true when the first job of the line goes before it
 --
 -- The tables that are made of a text serve one call after another: set_keys gives them its keys.
 
@@ -91,8 +92,8 @@ end
 
 -- set_job gives a rule the job of a call, and forgets what it knew of the line for the one before
 local function set_job(rule, job)
-  rule.me = job ~= "" and rule.cost .. ":" .. job or ""
-  rule.ticket, rule.in_turns, rule.my_promise, rule.no_turns = nil, false, nil, false
+  rule.member = job ~= "" and rule.cost .. ":" .. job or ""
+  rule.ticket, rule.in_turns, rule.last_promise, rule.no_turns = nil, false, nil, false
   rule.waiting, rule.turns_ahead, rule.ahead, rule.behind, rule.to_park, rule.missed = 0, 0, 0, nil, nil, nil
 end
 
@@ -139,13 +140,13 @@ local function open_parts(rules, now, opened)
   end
 end
 
--- measure finds when a rule admits me if all ahead of me go as early as they can:
+-- measure finds when a rule admits the job if all ahead of it go as early as they can:
 -- from then on it does, as long as nobody else comes. Turns ahead go when they were
--- promised, which may be later: when it refuses me, that is what I am promised.
+-- promised, which may be later: a job that is refused is promised that.
 --
 -- Where costs differ nobody goes before the first who waits: a smaller job would take what
--- that one waits for, again and again. So `held_up` says that I have a ticket and the first
--- goes before me: I come when it is expected at the latest.
+-- that one waits for, again and again. So `held_up` says that the job has a ticket and
+-- the first goes before it: the job comes when that one is expected at the latest.
 local function measure(rule, now)
   local b = max(now, rule.closed)
   local of, left, head_at = gone(rule, b)
@@ -162,7 +163,7 @@ local function measure(rule, now)
   end
 end
 
--- left_behind tells who comes next in the lines in which I do not wait any more
+-- left_behind tells who comes next in the lines in which the job does not wait any more
 local function left_behind(rules, keeps, now)
   local promoted = {}
   for i, rule in ipairs(rules) do
@@ -172,8 +173,8 @@ local function left_behind(rules, keeps, now)
 end
 
 -- joint is the first instant, not before a, at which all the rules from..to admit
--- me, and which rule put it off last: `by` when none of these did. Turns count only for
--- rules whose ledger admits me behind `reach`.
+-- the job, and which rule put it off last: `by` when none of these did. Turns count only for
+-- rules whose ledger admits it behind `reach`.
 local function joint(rules, from, to, a, by, reach)
   for i = from, to do
     if rules[i].by_ledger > a then a, by = rules[i].by_ledger, i end
@@ -191,11 +192,11 @@ local function last_of_group(rules, i)
   return to
 end
 
--- find_place is the rule in whose line I wait, or in which I have any place, nil when
+-- find_place is the rule in whose line the job waits, or in which it has any place, nil when
 -- in none; the instant, now when it has come; and the rule that put that off last.
--- It looks at all rules, because I may have a place in any. Those behind the one in whose line I stand put
--- nothing off: I have no place there, and whoever joins that line would put me off again and again. A narrower rule
--- that admits me before my turn comes there puts nothing off: I keep my place.
+-- It looks at all rules, because the job may have a place in any. Those behind the one in whose line it stands put
+-- nothing off: it has no place there, and whoever joins that line would put it off again and again. A narrower rule
+-- that admits it before its turn comes there puts nothing off: the job keeps its place.
 local function find_place(rules, now)
   local place, waiting
   for i, rule in ipairs(rules) do
