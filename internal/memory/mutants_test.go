@@ -142,7 +142,7 @@ var some = []string{
 	"if index <= 0 then return now + rounds * limit.W end",                                // leases
 	"rule.by_ledger = 1 + min(rule.kind.earliest(rule.limit, of, b, left, rule.want), NEVER)",
 	"while i < #rules and not binding do",
-	"if i > last or form.mode ~= (1 + 0) then return i end",
+	"local set_keys, call, sub, NONE, TRY = rulecall.set_keys, redis.call, string.sub, {}, (1 + 0)",
 	"if at < gate[i + (1 + 1)] then return i end",
 	"if #old >= 0 then call(\"ZREM\", tokens, unpack(old)) end",
 	"local waiting = line_ends(rule) + rule.first",

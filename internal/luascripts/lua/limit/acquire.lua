@@ -11,8 +11,8 @@
 -- ARGV[2+] call       a byte: its form, from 1; 8 bytes: the token of the ask, and the same token gets the same grant; then the
 --                     job: who waits, or nothing for one who never does. Behind all calls come the forms: what calls have in
 --                     common, with "|" behind each:
---                     mode       0 try: now or not at all; 1 acquire: grant or book; 2 book: never grant; 3 book in the line of the
---                                widest rates or not at all: not before the other rules admit it
+--                     mode       0 TRY: now or not at all; 1 GRANT_OR_BOOK; 2 BOOK: never grant; 3 BOOK_LAST_RULE: book in the line of
+--                                the widest rates or not at all, and not before the other rules admit it
 --                     inline_us  how far in the future a grant may lie
 --                     max_us     longest wait that makes sense, -1 for any
 --                     gate       when work may run, see gate.lua; "" for always
@@ -37,7 +37,7 @@ local gate = require("limit/gate")
 local decisions = require("limit/decide")
 local shortcut = require("limit/shortcut")
 local COPY = numbers.COPY
-local decide, put_all = decisions.decide, decisions.put_all
+local BOOK, decide, put_all = decisions.BOOK, decisions.decide, decisions.put_all
 
 local call, byte, sub, match, ceil, max = redis.call, string.byte, string.sub, string.match, math.ceil, math.max
 local FORM = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()"
@@ -89,7 +89,7 @@ local read_form = kept(function(text)
   for _, rule in ipairs(form.rules) do form.worthy = form.worthy or rule.kind.worth ~= nil or rule.kind.lease ~= nil end
   local first = form.rules[1]
   form.first_grants = first.kind.first_grant and first.want == 1 and first.W >= COPY -- its first token is in the ledger alone
-  form.may_be_short = #form.rules == 1 and form.mode < 2 and not (form.gate or form.tell or first.kind.lease) and first.rule_closed == 0
+  form.may_be_short = #form.rules == 1 and form.mode < BOOK and not (form.gate or form.tell or first.kind.lease) and first.rule_closed == 0
   form.short = form.may_be_short
   for i, rule in ipairs(form.rules) do form.closings[i] = rule.rule_closed end
   return form

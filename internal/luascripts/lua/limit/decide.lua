@@ -16,6 +16,7 @@ local joint, last_of_group, left_behind, measure, open_rule, set_job, set_keys =
   rulecall.joint, rulecall.last_of_group, rulecall.left_behind, rulecall.measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
 
 local REFUSED, GRANTED, BOOKED, TOO_LATE, WITHDRAWN = 0, 1, 2, 3, 4 -- statuses; ledger.lua has the others
+local TRY, BOOK, BOOK_LAST_RULE = 0, 2, 3 -- modes, see acquire.lua
 local GATE = 0 -- in place of the index of the rule that refuses
 
 -- put_all writes the ledgers that were spent on
@@ -27,7 +28,7 @@ local function put_all(script)
   end
 end
 
--- in_widest is for mode 3 of acquire.lua: a place with the widest rates, which share a key, or
+-- in_widest is for BOOK_LAST_RULE: a place with the widest rates, which share a key, or
 -- none. The rule `widest` is the last of these rates. The results:
 --   1  the first of these rates; nil where there are no rates, or the job waits in another line
 --   2  the instant at which the job is admitted
@@ -221,13 +222,13 @@ end
 --   1  the instant
 --   2  the rule that makes it wait, or GATE; nil or false when it is granted
 --   3  the rule that makes the instant so late, or GATE
---   4  true when mode 3 of acquire.lua gives it no place
+--   4  true when BOOK_LAST_RULE gives it no place
 local function instant(call)
   local rules, gate, mode, now, reach = call.rules, call.form.gate, call.form.mode, call.now, call.reach
   local at, by, binding = now, 1, nil
   local widest = widest_of(rules)
-  if opened(gate, now) > reach then return opened(gate, now), GATE, by, mode == 3 end
-  if mode == 3 then
+  if opened(gate, now) > reach then return opened(gate, now), GATE, by, mode == BOOK_LAST_RULE end
+  if mode == BOOK_LAST_RULE then
     local wide, wide_at, wide_by, no_place = in_widest(rules, widest, now, reach)
     if wide then
       at, binding = wide_at, wide_by
@@ -248,8 +249,8 @@ local function instant(call)
     at = opened(gate, at)
     by, binding = GATE, (binding or at > reach) and GATE
   end
-  if not binding and mode >= 2 then binding = widest end
-  return at, binding, by, mode == 3 and binding == GATE
+  if not binding and mode >= BOOK then binding = widest end
+  return at, binding, by, mode == BOOK_LAST_RULE and binding == GATE
 end
 
 -- promised_before is the instant that was promised to a call when it came the last time
@@ -313,8 +314,8 @@ local function decide(script, form, keys, k, text)
   -- read
   local nobody, failed, which, newer = read(script, form, keys, k)
   local held = not failed and held_at(rules[1], token)
-  local reach = now + (mode == 0 and 0 or form.inline)
-  if nobody and not held and mode < 2 then
+  local reach = now + (mode == TRY and 0 or form.inline)
+  if nobody and not held and mode < BOOK then
     local reply = grant_at_once(script, form, token, reach)
     if reply then return reply end
   end
@@ -338,7 +339,7 @@ local function decide(script, form, keys, k, text)
   call.promised = promised_before(rules, binding)
 
   -- write
-  if binding and mode == 0 then
+  if binding and mode == TRY then
     done(rules, now)
     return answer(call, REFUSED, binding, at, offer_unheard(rules[binding], now, {}))
   end
@@ -354,4 +355,4 @@ local function decide(script, form, keys, k, text)
   return book(call, binding, at)
 end
 
-return { decide = decide, put_all = put_all }
+return { BOOK = BOOK, decide = decide, put_all = put_all }

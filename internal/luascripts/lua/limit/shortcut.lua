@@ -7,12 +7,12 @@ local tokens = require("limit/tokens")
 local rulecall = require("limit/rulecall")
 local open, earliest, floor = ledger.open, ledger.earliest, math.floor
 local held_at, put, spend_all = tokens.held_at, tokens.put, tokens.spend_all
-local set_keys, call, sub, NONE = rulecall.set_keys, redis.call, string.sub, {}
+local set_keys, call, sub, NONE, TRY = rulecall.set_keys, redis.call, string.sub, {}, 0 -- TRY is a mode, see acquire.lua
 
--- shortcut answers calls from i to last, whose keys stand behind keys[k], into replies, and says from
+-- It answers calls from i to last, whose keys stand behind keys[k], into replies, and says from
 -- which on it did not. Of a call that comes alone `existing` says how many of its three keys exist, at most; of several
 -- calls it is nil.
-local function shortcut(script, form, keys, k, args, i, last, replies, existing)
+return function(script, form, keys, k, args, i, last, replies, existing)
   local rule, now, want = form.rules[1], script.now, form.rules[1].want
   local kind, limit, key, token, of, list = rule.kind, rule.limit, keys[k + 1], sub(args[1 + i], 2, 9), nil, nil
   local fresh = script.fresh and not script.granted[key]
@@ -52,11 +52,9 @@ local function shortcut(script, form, keys, k, args, i, last, replies, existing)
     i = i + many
     if not existing then script.wrote, script.no_tokens, script.granted[key] = true, false, true end
   end
-  if i > last or form.mode ~= 0 then return i end
+  if i > last or form.mode ~= TRY then return i end
   local refused = { 0, 1, earliest(rule, now, 0, want), of.newest > 0 and earliest(rule, 0, 0, want) or 0 }
   if refused[3] <= now then return i end
   for m = i, last do replies[m] = refused end
   return last + 1
 end
-
-return shortcut
