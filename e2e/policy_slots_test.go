@@ -223,9 +223,9 @@ func TestSlots(t *testing.T) {
 // their place; its handlers hear that they have lost them.
 func TestFrozenHolder(t *testing.T) {
 	t.Parallel()
-	const lease = 500 * time.Millisecond
+	const lease = 2 * time.Second // so long, because a busy machine may keep process 2 from renewing for a second
 	s := newPolicyTestbed(t, []string{fmt.Sprintf("slots: {limit: concurrent 2 lease %v, key: =acme}", lease)},
-		workerSpec{Concurrency: 2, Takes: 6 * time.Second})
+		workerSpec{Concurrency: 2, Takes: 8 * time.Second})
 	first := s.crew.launch()
 	s.enqueue(2, 2)
 	s.eventually(10*time.Second, "both slots are held", func() bool { return s.gateway.Answered() == 2 })

@@ -15,9 +15,9 @@ const (
 	// grant is then spent at the instant itself. Never more than InlineWait:
 	// earlier it would only get a booking.
 	lead = 15 * time.Millisecond
-	// recheck is how often the first caller in a line asks again, at least: another process may
+	// askAgainEvery is how often the first caller in a line asks again, at least: another process may
 	// have had a caller ahead of it, and that one may have left.
-	recheck = time.Second
+	askAgainEvery = time.Second
 	// movingFor is how long the first caller asks more often, after it has moved up.
 	movingFor = 5 * time.Second
 	// confirm is how often each caller asks, the first or not: Redis may have lost its place alone.
@@ -116,7 +116,7 @@ func (w *waiter) answered(d Decision, err error) {
 		w.rule.waiters.movedUp(w.key)
 	}
 	if up > lead {
-		w.rule.waiters.wakeLine(w.key, w.job, time.Now().Add(up+min(4*up, recheck)))
+		w.rule.waiters.wakeLine(w.key, w.job, time.Now().Add(up+min(4*up, askAgainEvery)))
 	}
 }
 
@@ -202,7 +202,7 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 	asked := time.Now()
 	told := d.Wait()
 	instant := asked.Add(told - min(lead, w.p.cfg.InlineWait))
-	check := recheck
+	check := askAgainEvery
 	w.early = true
 	for looked := asked; ; {
 		now := time.Now()
@@ -398,9 +398,9 @@ func (l *waitingLine) isFirst(start time.Time) bool {
 // Nobody is ahead of a caller that is nearer than the time `each` of a permit.
 func (l *waitingLine) checkAfter(wait, each time.Duration) time.Duration {
 	if l != nil && time.Since(l.movedUp) < movingFor {
-		return min(recheck, max(wait/2, each, lead))
+		return min(askAgainEvery, max(wait/2, each, lead))
 	}
-	return recheck
+	return askAgainEvery
 }
 
 // leave takes a caller out of the line of a key. When that was one of the first, the next

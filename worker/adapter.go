@@ -71,7 +71,7 @@ type Adapter struct {
 
 	// The background work.
 	wakers      map[string]*waker // by queue
-	recheck     *recheckFilter
+	refreshes   *refreshFilter
 	promotions  *promotions
 	withdrawals *withdrawals
 	batchCounts *batchCounts
@@ -143,7 +143,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		inFlight: newTTLMap[string, delivery](inFlightTTL), recentlyDone: newTTLMap[string, struct{}](recentlyDoneTTL),
 		deferrals: newDeferrals(), answered: newTTLMap[string, *deferral](deferralTTL), batches: newBatches(c),
 		scripts: newScripts(rdb), idle: newIdleServers(c),
-		wakers: make(map[string]*waker), recheck: newRecheckFilter(), promotions: newPromotions(c), batchCounts: newBatchCounts(c), policyFiles: files,
+		wakers: make(map[string]*waker), refreshes: newRefreshFilter(), promotions: newPromotions(c), batchCounts: newBatchCounts(c), policyFiles: files,
 		asynqLoggers: make(map[asynq.Logger]asynq.Logger),
 	}
 	a.fetcher = newFetcher(a)
@@ -174,7 +174,7 @@ func (a *Adapter) serve(queues map[string]int, fixed bool) {
 	clear(a.wakers)
 	for name := range queues {
 		a.queues[name] = luascripts.NewQueueKeys(a.cfg.Throttle.Prefix, name)
-		a.wakers[name] = newWaker(a.core, name, a.promotions, a.recheck, a.fetcher)
+		a.wakers[name] = newWaker(a.core, name, a.promotions, a.refreshes, a.fetcher)
 	}
 }
 

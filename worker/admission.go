@@ -405,7 +405,7 @@ func (t *attempt) holdForBatch(ctx context.Context, task *asynq.Task, runNow boo
 		}
 		t.cancelBookings(ctx, task)
 		record := luascripts.WaitRecord{Deadline: t.deadline}
-		return true, t.deferTo(deferral{wait: t.pauseFor(), reason: event.Paused, record: record, cause: errPaused{}}, held{})
+		return true, t.deferTo(deferral{wait: t.pauseFor(), reason: event.Paused, record: record, cause: errPaused{}}, decided{})
 	case luascripts.BatchCancelled:
 		t.cancelBookings(ctx, task)
 		t.a.batches.dropped.put(t.a.keys(t.queue).Task(t.taskID), struct{}{}, time.Now())

@@ -51,13 +51,13 @@ type attempt struct {
 	mu            sync.Mutex
 	cancelHandler context.CancelCauseFunc // ends the handler's context
 	leaseLost     bool
-	grants        []held
+	grants        []decided
 	deferrals     []booked
 	stayed        int // times that a Retry-After was waited for in the worker slot
 }
 
-// held is a decision of the attempt: a grant, with what it came to pay, or what is behind a deferral.
-type held struct {
+// decided is a decision of the attempt: a grant, with what it came to pay, or what is behind a deferral.
+type decided struct {
 	policy *throttle.Policy
 	throttle.Decision
 	release func(context.Context) ([]throttle.Promotion, error)
@@ -66,7 +66,7 @@ type held struct {
 
 // booked is a deferral of the attempt, with the booking behind it.
 type booked struct {
-	held
+	decided
 	*deferral
 }
 
@@ -88,7 +88,7 @@ func (t *attempt) MaxWait() time.Duration {
 // with the same token, so nothing is charged twice. When Redis stays away the
 // error is a deferral: that is no failure of the task either.
 func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Request) (throttle.Decision, error) {
-	if t.holds(p, r) {
+	if t.hasGrantOf(p, r) {
 		return throttle.Decision{}, permanent{fmt.Errorf("%w: rule %v", ErrTwice, p)}
 	}
 	t.a.set.Learn(p)
@@ -140,11 +140,11 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 	}
 }
 
-// holds says whether the attempt has a grant of any of these very rules and keys.
-func (t *attempt) holds(p *throttle.Policy, r throttle.Request) bool {
+// hasGrantOf says whether the attempt has a grant of any of these very rules and keys.
+func (t *attempt) hasGrantOf(p *throttle.Policy, r throttle.Request) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.ContainsFunc(t.grants, func(h held) bool { return throttle.ForWorkers.ShareLedger(p, r, h.policy, h.Request) })
+	return slices.ContainsFunc(t.grants, func(h decided) bool { return throttle.ForWorkers.ShareLedger(p, r, h.policy, h.Request) })
 }
 
 // isFinal says that a request can never be granted: by its own fault, or its job comes too
@@ -209,7 +209,7 @@ func (t *attempt) Begin(ctx context.Context, p *throttle.Policy, d throttle.Deci
 		t.returnGrant(ctx, p, d)
 		return false, t.Defer(ctx, p, d)
 	case err != nil:
-		t.refund(ctx, held{policy: p, Decision: d})
+		t.refund(ctx, decided{policy: p, Decision: d})
 		return false, err
 	case throttle.ForWorkers.Stale(d): // called once only: a moment later the result may differ
 		t.a.counters.stale.Add(1)
@@ -243,7 +243,7 @@ func (t *attempt) keepGrant(ctx context.Context, p *throttle.Policy, d throttle.
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.grants = append(t.grants, held{policy: p, Decision: d, release: release, charge: p.Charge(d)})
+	t.grants = append(t.grants, decided{policy: p, Decision: d, release: release, charge: p.Charge(d)})
 }
 
 // firstConcurrent is the first rule of a policy that limits how many run at once.
@@ -283,7 +283,7 @@ func (t *attempt) release(ctx context.Context) {
 // Defer implements [throttle.Host].
 func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Decision) error {
 	if !d.Granted && !d.Promised.IsZero() {
-		t.a.recheck.invalidate(p, throttle.ForWorkers.Ref(p, d.Request).IDs, d.Rule)
+		t.a.refreshes.invalidate(p, throttle.ForWorkers.Ref(p, d.Request).IDs, d.Rule)
 	}
 	t.refundAndForget(ctx)
 	cause := &throttle.ThrottledError{Rule: d.Rule, At: d.At, RetryAfter: d.At.Sub(d.Now)}
@@ -295,7 +295,7 @@ func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Deci
 		reason = event.Gated
 	}
 	return t.deferTo(deferral{rule: d.Rule, reason: reason, at: d.At, wait: d.Wait(), record: t.waitRecord(p, d), cause: cause, key: keyOf(p, d)},
-		held{policy: p, Decision: d})
+		decided{policy: p, Decision: d})
 }
 
 // waitRecord is what the task has booked, as it is stored beside it.
@@ -334,7 +334,7 @@ func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle
 	}
 	t.logUnanswered(p, cause)
 	record := luascripts.WaitRecord{Deadline: t.deadline}
-	return t.deferTo(deferral{wait: unbookedWait + rand.N(unbookedWait), reason: event.Unavailable, record: record, cause: cause}, held{})
+	return t.deferTo(deferral{wait: unbookedWait + rand.N(unbookedWait), reason: event.Unavailable, record: record, cause: cause}, decided{})
 }
 
 func (t *attempt) logUnanswered(p *throttle.Policy, cause error) {
@@ -367,7 +367,7 @@ func (t *attempt) refundAndForget(ctx context.Context) {
 }
 
 // deferTo makes a deferral of the attempt, with the booking behind it.
-func (t *attempt) deferTo(d deferral, h held) error {
+func (t *attempt) deferTo(d deferral, h decided) error {
 	d.token, d.task, d.unique, d.made = throttle.NewToken(), t.event(), t.unique, time.Now()
 	t.a.deferrals.add(&d)
 	t.mu.Lock()
@@ -378,7 +378,7 @@ func (t *attempt) deferTo(d deferral, h held) error {
 
 // refund refunds a grant that was not used; if Redis does not answer now, it
 // is done later.
-func (t *attempt) refund(ctx context.Context, g held) {
+func (t *attempt) refund(ctx context.Context, g decided) {
 	ctx, cancel := t.after(ctx)
 	defer cancel()
 	if g.release != nil {

@@ -39,7 +39,7 @@ package worker
 //	a task is fetched      asynq.Server -> client -> fetcher -> Redis; with nothing to do it waits in idleServers
 //	a task runs            asynq.Server -> attempt: admission -> handler -> outcome
 //	a task is deferred     attempt -> deferrals; asynq.Server -> client -> due index in Redis
-//	a task is woken        waker (recheckFilter says what to check first) -> pending list in Redis -> fetcher -> idleServers
+//	a task is woken        waker (refreshFilter says what to check first) -> pending list in Redis -> fetcher -> idleServers
 //	a task may come early  attempt, waker, withdrawals -> promotions -> waker
 //	a limit changes        limitWatch -> waker
 //	a client books a task  subscriber -> waker
@@ -51,25 +51,25 @@ package worker
 // All parts share core: Redis, the configuration, the limiters, the counters and the log.
 // Each part has its state to itself:
 //
-//	adapter.go     Adapter makes the parts, starts and ends them; its hooks in asynq's configuration
-//	config.go      Config
-//	pool.go        Pool is an adapter and its servers
-//	signals*.go    what Run does at SIGTERM, SIGINT and SIGTSTP
-//	core.go        core, load
-//	client.go      client, scripts
-//	fetch.go       fetcher, idleServers, and how the client fetches
-//	admission.go   attempt until its handler has run
-//	attempt.go     attempt as the host of its handler: ask, wait, hold, defer, give back
-//	outcome.go     attempt after its handler: correct the charge, Retry-After
-//	policyfiles.go follows policy files
-//	deferral.go    deferral, deferrals, archiveWatch
-//	batch.go       batches, batchCounts
-//	waker.go       waker wakes what is due, in order, as workers are free; lead
-//	recheck.go     recheckFilter
-//	replan.go      limitWatch, and what the waker does when a limit has changed
-//	sweep.go       sweeper looks for deferred tasks that were deleted or archived
-//	subscriber.go  subscriber
-//	background.go  withdrawals, promotions, upkeep, what is watched of the servers, the sign of life
-//	unlimited.go   typeWatch
-//	stats.go       Stats, and the counters behind them
-//	ttlmap.go      ttlMap, of which Adapter.inFlight and Adapter.recentlyDone are two
+//	adapter.go       Adapter makes the parts, starts and ends them; its hooks in asynq's configuration
+//	config.go        Config
+//	pool.go          Pool is an adapter and its servers
+//	signals*.go      what Run does at SIGTERM, SIGINT and SIGTSTP
+//	core.go          core, load
+//	client.go        client, scripts
+//	fetch.go         fetcher, idleServers, and how the client fetches
+//	admission.go     Handler: an attempt until its handler has run
+//	attempt.go       attempt as the host of its handler: ask, wait, hold, defer, give back
+//	outcome.go       attempt after its handler: correct the charge, Retry-After
+//	policyfiles.go   follows policy files
+//	deferral.go      deferral, deferrals, archiveWatch
+//	batch.go         batches, batchCounts
+//	waker.go         waker wakes what is due, in order, as workers are free; lead
+//	refreshfilter.go refreshFilter: which bookings are asked about before their tasks are woken
+//	replan.go        limitWatch, and what the waker does when a limit has changed
+//	subscriber.go    subscriber
+//	promotions.go    promotions, and withdrawals of grants that nobody uses
+//	upkeep.go        upkeep, serverWatch, sweeper, and the sign of life of the pool
+//	unlimited.go     typeWatch
+//	stats.go         Stats, and the counters behind them
+//	ttlmap.go        ttlMap, of which Adapter.inFlight and Adapter.recentlyDone are two

@@ -65,10 +65,10 @@ type fetcher struct {
 	*Adapter
 	heldFor, emptyFor time.Duration // the constants, but in tests
 
-	mu     sync.Mutex // over this and over what is said below
-	queues map[string]*fetchQueue
-	held   int // tasks, in all queues
-	asked  int // tasks that calls under way ask for
+	mu      sync.Mutex // over this and over what is said below
+	queues  map[string]*fetchQueue
+	fetched int // tasks, in all queues
+	asked   int // tasks that calls under way ask for
 }
 
 // fetchQueue is a queue from which tasks are fetched.
@@ -149,7 +149,7 @@ func (f *fetcher) take(q *fetchQueue) *fetchedTask {
 	}
 	t := q.tasks[0]
 	q.tasks = q.tasks[1:]
-	f.held--
+	f.fetched--
 	return &t
 }
 
@@ -158,8 +158,8 @@ func (f *fetcher) reserve(q *fetchQueue) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	// A task that a server has taken may not have reached its handler yet.
-	free := f.load.free() - f.inFlight.len() - f.held - f.asked
-	if f.held > 0 && (free < 1 || q.woken == 0 && time.Since(q.empty) < f.emptyFor) {
+	free := f.load.free() - f.inFlight.len() - f.fetched - f.asked
+	if f.fetched > 0 && (free < 1 || q.woken == 0 && time.Since(q.empty) < f.emptyFor) {
 		return 0
 	}
 	n := max(1, min(fetchMost, free, max(q.next, q.woken)))
@@ -198,7 +198,7 @@ func (f *fetcher) ask(ctx context.Context, q *fetchQueue, leaseEnds int64, n int
 		q.next = min(2*n, fetchMost)
 	}
 	q.tasks, q.at = tasks, at
-	f.held += len(tasks)
+	f.fetched += len(tasks)
 	if len(tasks) > 1 {
 		f.giveBackLater(q)
 	}
@@ -257,7 +257,7 @@ func (f *fetcher) giveBack(ctx context.Context, q *fetchQueue, after time.Durati
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.held -= len(q.tasks)
+	f.fetched -= len(q.tasks)
 	q.tasks = nil
 	return nil
 }

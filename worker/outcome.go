@@ -129,7 +129,7 @@ func (t *attempt) refundKeepingGrants(ctx context.Context) {
 }
 
 // undoAdjusted gives back what a grant has paid, after the handler has adjusted that.
-func (t *attempt) undoAdjusted(ctx context.Context, g held) {
+func (t *attempt) undoAdjusted(ctx context.Context, g decided) {
 	nothing := make(map[string]int)
 	for _, l := range g.policy.Rules() {
 		nothing[l.Rule()] = 0
@@ -320,7 +320,7 @@ func gaveUp(ctx context.Context) bool {
 }
 
 // closeKey closes the key of a rule of a grant.
-func closeKey(ctx context.Context, g held, rule string, d time.Duration) error {
+func closeKey(ctx context.Context, g decided, rule string, d time.Duration) error {
 	for i, l := range g.policy.Rules() {
 		if l.Rule() == rule {
 			key := g.Key
@@ -335,7 +335,7 @@ func closeKey(ctx context.Context, g held, rule string, d time.Duration) error {
 }
 
 // grantOf is the grant of the attempt by a rule, or of its policy.
-func (t *attempt) grantOf(p taskPolicy, rule string) (held, bool) {
+func (t *attempt) grantOf(p taskPolicy, rule string) (decided, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, g := range t.grants {
@@ -348,5 +348,5 @@ func (t *attempt) grantOf(p taskPolicy, rule string) (held, bool) {
 			}
 		}
 	}
-	return held{}, false
+	return decided{}, false
 }

@@ -60,7 +60,7 @@ const (
 type waker struct {
 	*core
 	promotions *promotions
-	recheck    *recheckFilter
+	refreshes  *refreshFilter
 	fetcher    *fetcher
 
 	queue string
@@ -82,8 +82,8 @@ type waker struct {
 	dense         bool                 // tasks come due in quick succession
 }
 
-func newWaker(c *core, queue string, p *promotions, r *recheckFilter, f *fetcher) *waker {
-	return &waker{core: c, promotions: p, recheck: r, fetcher: f, queue: queue, keys: c.keys(queue), bell: make(chan struct{}, 1),
+func newWaker(c *core, queue string, p *promotions, r *refreshFilter, f *fetcher) *waker {
+	return &waker{core: c, promotions: p, refreshes: r, fetcher: f, queue: queue, keys: c.keys(queue), bell: make(chan struct{}, 1),
 		limits: make(chan limitVersions, 1), onWay: make(map[string]time.Time)}
 }
 
@@ -374,7 +374,7 @@ func (w *waker) split(due luascripts.DueReply, wait *time.Duration) dueSet {
 // check asks for the current instants of what is due and may have moved, re-times what
 // has, and returns what is to be woken.
 func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, now time.Time) []dueTask {
-	index, bookings := w.toRecheck(ready, now)
+	index, bookings := w.toRefresh(ready, now)
 	w.counters.wakeChecks.Add(int64(len(bookings)))
 	var moved []move
 	order := make([]instant, len(ready))
@@ -392,11 +392,11 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 		// a task whose booking is gone, or comes too late, is woken: its admission handles it
 		if place.Err != nil || !place.Known || late || wait <= lead+moveLeast {
 			if place.Known {
-				w.recheck.confirm(bookings[n])
+				w.refreshes.confirm(bookings[n])
 			}
 			continue
 		}
-		w.recheck.invalidate(bookings[n].Policy, bookings[n].IDs, place.Rule)
+		w.refreshes.invalidate(bookings[n].Policy, bookings[n].IDs, place.Rule)
 		anys := t.Pool == luascripts.PoolMark{} // it belonged to every pool before this look
 		moved = append(moved, move{index[n], place.Rule, luascripts.Retiming{ID: t.ID, At: place.At, In: wait,
 			Any: anys || w.forLease(place.Rule, wait), For: t.For, Why: luascripts.WhyOf(luascripts.CauseLine, t.record.Rules, place.Rule)}})

@@ -134,7 +134,7 @@ func acquireReply(calls []*Call, v any, err error) reply {
 }
 
 // askAlone is the status here of a call that failed among others. acquire.lua sends shortFailed for it,
-// check.lua this number.
+// refresh.lua this number.
 const askAlone Status = -1
 
 // form is what a call has in common with others: all but its keys, token and job.
@@ -158,13 +158,13 @@ func (a *AcquireArgs) form() string {
 // have the command when the calls are used for others.
 func acquireCommand(calls []*Call) command {
 	var confirm *confirmation
-	holds := false
+	onlyFunctions := false
 	keys := make([]string, 0, 3*len(calls))
 	for _, c := range calls {
 		if c.Durable.Replicas > 0 {
 			confirm = confirm.strictest(c.Durable)
 		}
-		holds = holds || c.Hold
+		onlyFunctions = onlyFunctions || c.Hold
 		keys = c.appendKeys(keys)
 	}
 	args := make([]any, firstKey, firstKey+len(keys)+len(calls)+2)
@@ -191,7 +191,7 @@ func acquireCommand(calls []*Call) command {
 			args = append(args, k.Version, k.Closing)
 		}
 	}
-	return command{acquireScript, args, len(keys), confirm, holds}
+	return command{acquireScript, args, len(keys), confirm, onlyFunctions}
 }
 
 func appendKeysOfRules(keys []string, rules []RuleCall, policy string) []string {

@@ -30,7 +30,7 @@
 //	limit/acquire     grant, book or refuse, for up to 64 calls
 //	limit/adjust      a grant turns out to have cost more, or less
 //	limit/cancel      give back a grant, leave the line
-//	limit/check       the current instants of up to 8 bookings
+//	limit/refresh     the current instants of up to 8 bookings
 //	limit/close       nothing goes on a key until an instant
 //	limit/closerule   nothing goes by a rule until an instant
 //	limit/counter     the kinds that count: fixed, calendar, step

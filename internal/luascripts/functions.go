@@ -128,14 +128,14 @@ func noFunctions(text string) bool {
 // command is a call of a script as Redis gets it: FCALL, the function, how many keys, the
 // keys, the arguments.
 type command struct {
-	script  *script
-	args    []any
-	keys    int
-	confirm *confirmation // nil when no replica need have it
-	holds   bool          // its function remembers from call to call, so a script won't do
+	script        *script
+	args          []any
+	keys          int
+	confirm       *confirmation // nil when no replica need have it
+	onlyFunctions bool          // its function remembers from call to call, so a script won't do
 }
 
-// needsFunctionsError is the answer to a call that holds, where there are no functions. For whoever
+// needsFunctionsError is the answer to a call that needs functions where there are none. For whoever
 // made the call it is one of Redis.
 type needsFunctionsError struct{}
 
@@ -148,7 +148,7 @@ func (needsFunctionsError) RedisError() {}
 
 // send sends the command a way: over a client, or into a pipeline.
 func (c *command) send(ctx context.Context, to redis.Scripter, by way) *redis.Cmd {
-	if c.holds && by == byScript {
+	if c.onlyFunctions && by == byScript {
 		cmd := redis.NewCmd(ctx, c.args...)
 		cmd.SetErr(needsFunctionsError{})
 		return cmd
@@ -301,7 +301,7 @@ func (s *server) mend(ctx context.Context, c redis.Scripter, sendings []*sending
 	var load, text func() error // what several need is done once
 	for _, a := range sendings {
 		remedy := remedyFor(a.cmd.Err(), a.by)
-		if remedy == scriptOnce && a.call.holds {
+		if remedy == scriptOnce && a.call.onlyFunctions {
 			continue
 		}
 		switch remedy {

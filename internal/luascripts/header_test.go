@@ -83,7 +83,7 @@ func header(t *testing.T, name, text string) (h shape, body string) {
 
 // scripts are all that Go calls.
 var scripts = []*script{
-	acquireScript, checkScript, locateScript, listScript, cancelScript, peekScript, resetScript, closeScript, releaseScript,
+	acquireScript, refreshScript, locateScript, listScript, cancelScript, peekScript, resetScript, closeScript, releaseScript,
 	adjustScript, renewScript, setLimitScript, closeRuleScript,
 	enqueueScript, tickScript, fetchScript, requeueScript, deferScript, dueScript, wakeScript, retimeScript, forgetScript, runNowScript, getTaskScript, rulesScript, countScript,
 	scanDeferredScript, claimScript, replanDoneScript,

@@ -9,17 +9,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// refreshMax bounds how many bookings one call of check.lua takes.
+// refreshMax bounds how many bookings one call of refresh.lua takes.
 const refreshMax = 8
 
-// RefreshArgs are the arguments of check.lua about one booking.
+// RefreshArgs are the arguments of refresh.lua about one booking.
 type RefreshArgs struct {
 	Rules  []RuleCall
 	Policy string
 	Job    string
 }
 
-// RefreshReply is the answer of check.lua about one booking.
+// RefreshReply is the answer of refresh.lua about one booking.
 type RefreshReply struct {
 	Status   Status // Booked, or Refused when it is not known
 	Rule     int    // by which it waits, counted from 1
@@ -32,7 +32,7 @@ type RefreshReply struct {
 	Version int64 // of the rule's ledger, when Outdated
 }
 
-// Refresh runs check.lua for many bookings in one pipeline: once for up to [refreshMax] that
+// Refresh runs refresh.lua for many bookings in one pipeline: once for up to [refreshMax] that
 // differ in nothing but keys and jobs, on Cluster of one slot. Each booking fails alone.
 func Refresh(ctx context.Context, c redis.UniversalClient, bookings []RefreshArgs) []RefreshReply {
 	out := make([]RefreshReply, len(bookings))
@@ -61,11 +61,11 @@ func refreshAll(ctx context.Context, c redis.UniversalClient, bookings []Refresh
 			keys = appendKeysOfRules(keys, bookings[i].Rules, bookings[i].Policy)
 			args = append(args, bookings[i].Job)
 		}
-		calls[n] = checkScript.call(keys, args...)
+		calls[n] = refreshScript.call(keys, args...)
 	}
 	for n, cmd := range sendAll(ctx, c, calls) {
 		v, err := cmd.Result()
-		r := readReply(checkScript, 1+len(crowds[n]), v, err)
+		r := readReply(refreshScript, 1+len(crowds[n]), v, err)
 		now := r.time()
 		for _, i := range crowds[n] {
 			out[i] = r.refreshReply(now)

@@ -39,7 +39,7 @@ func (s *script) file() string { return s.name + ".lua" }
 
 var (
 	acquireScript = newScript("limit/acquire")
-	checkScript   = newScript("limit/check")
+	refreshScript = newScript("limit/refresh")
 	locateScript  = newScript("limit/locate")
 	listScript    = newScript("limit/list")
 	cancelScript  = newScript("limit/cancel")

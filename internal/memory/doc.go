@@ -7,7 +7,7 @@
 //	store.go                   the store, its calls, its keys and their expiry
 //	acquire.go    decide.lua   the call that grants, books or refuses
 //	booking.go    cancel.lua   what becomes of bookings and grants: cancel, adjust (adjust.lua), close (close.lua),
-//	                           and their instants, anew (check.lua)
+//	                           and their instants, anew (refresh.lua)
 //	call.go       decide.lua   what a call on several rules reads first, and which rule holds a job up (rulecall.lua)
 //	rulecall.go   rulecall.lua one rule on one key, as a job finds it (line.lua); where a job waits (places.lua)
 //	gate.go       gate.lua     when work may run

@@ -48,7 +48,7 @@ var mutations = []struct {
 }
 
 // decided are the modules that the comparison covers.
-var decided = regexp.MustCompile(`^modules\["(limit/(?:acquire|adjust|cancel|check|counter|decide|gate|leases|ledger|line|peek|places|rulecall|shortcut|sliding|tat|tokens))"\] = function\(\)$`)
+var decided = regexp.MustCompile(`^modules\["(limit/(?:acquire|adjust|cancel|counter|decide|gate|leases|ledger|line|peek|places|refresh|rulecall|shortcut|sliding|tat|tokens))"\] = function\(\)$`)
 
 // mutantsOf are all mutants of the library's text.
 func mutantsOf(text string) []mutant {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,247 +15,9 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/precheck"
 	"github.com/headwayq/headway/internal/presence"
-	"github.com/headwayq/headway/internal/promotion"
 	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/throttle"
 )
-
-const (
-	// withdrawalsMax bounds the refunds that wait for Redis to come back. When one finds no
-	// room, a permit stays charged that was not used. No limit is exceeded by that.
-	withdrawalsMax = 4096
-	// withdrawFor is how long a refund is tried at least. It is tried for as long as the grant
-	// that it takes back counts, if that is longer.
-	withdrawFor   = 2 * time.Minute
-	withdrawPause = 500 * time.Millisecond
-	// promotionsMax bounds the promotions that wait to be passed on.
-	promotionsMax = 1024
-	// goneAfter is how long a task must have been missing before its place is given up.
-	goneAfter = 500 * time.Millisecond
-	// leaveTogether is how many places are given up at the same time.
-	leaveTogether = 16
-	// promotionsTogether bounds how many of them are passed on in one call.
-	promotionsTogether = 256
-)
-
-// withdrawal is a grant that is not used, or may have been made: its call had no answer, or Redis did
-// not answer when it was to be given back.
-type withdrawal struct {
-	policy *throttle.Policy
-	throttle.Request
-	until time.Time
-}
-
-// withdrawals gives such grants back once Redis answers.
-type withdrawals struct {
-	*core
-	promotions *promotions
-	waiting    chan withdrawal
-}
-
-func newWithdrawals(c *core, p *promotions) *withdrawals {
-	return &withdrawals{core: c, promotions: p, waiting: make(chan withdrawal, withdrawalsMax)}
-}
-
-// later takes a call back in the background. The booking of the job stays: only
-// the token is withdrawn. It never blocks.
-func (f *withdrawals) later(p *throttle.Policy, r throttle.Request) {
-	r.Job = ""
-	counts := time.Duration(0)
-	for _, l := range p.Rules() { // without an answer it is not known by which limits it was charged
-		counts = max(counts, l.Limit().Window(), throttle.ForWorkers.LimitLastKnown(l).Window())
-	}
-	select {
-	case f.waiting <- withdrawal{p, r, time.Now().Add(max(withdrawFor, counts))}:
-	default:
-		f.logFew("withdrawals", func() { f.log.Warn("too many grants wait to be given back: some permits stay charged") })
-	}
-}
-
-// run tries each withdrawal until Redis answers it. They are tried in turn, so that one that
-// is refused holds up no other.
-func (f *withdrawals) run(ctx context.Context) {
-	var left []withdrawal
-	t := time.NewTicker(withdrawPause)
-	defer t.Stop()
-	for {
-		more := f.waiting
-		if len(left) >= withdrawalsMax {
-			more = nil
-		}
-		select {
-		case <-ctx.Done():
-			f.tryLast(left)
-			return
-		case r := <-more:
-			left = append(left, r)
-		case <-t.C:
-			left = f.try(ctx, left)
-		}
-	}
-}
-
-// try makes the withdrawals that it can, and returns those that are left. It ends with the
-// first that Redis does not answer: Redis would not answer the next one either.
-func (f *withdrawals) try(ctx context.Context, all []withdrawal) []withdrawal {
-	var left []withdrawal
-	for i, r := range all {
-		promoted, err := r.policy.Refund(ctx, r.Request)
-		f.promotions.add(promoted...)
-		if err == nil || time.Now().After(r.until) {
-			continue
-		}
-		left = append(left, r)
-		if errors.Is(err, throttle.ErrUnavailable) && !throttle.ForWorkers.Answered(err) {
-			return append(left, all[i+1:]...)
-		}
-	}
-	return left
-}
-
-// tryLast tries once more, for a moment, what is left at the end.
-func (f *withdrawals) tryLast(left []withdrawal) {
-	ctx, cancel := context.WithTimeout(context.Background(), afterTimeout)
-	defer cancel()
-	for {
-		select {
-		case r := <-f.waiting:
-			left = append(left, r)
-			continue
-		default:
-		}
-		break
-	}
-	for _, r := range left {
-		if ctx.Err() != nil {
-			return
-		}
-		_, _ = r.policy.Refund(ctx, r.Request)
-	}
-}
-
-// promotions moves tasks forward that may come earlier than they were promised, in any
-// queue.
-type promotions struct {
-	*core
-	waiting chan throttle.Promotion
-	missing map[string]time.Time // jobs whose tasks were not there, since when; only run has it
-}
-
-func newPromotions(c *core) *promotions {
-	return &promotions{core: c, waiting: make(chan throttle.Promotion, promotionsMax), missing: make(map[string]time.Time)}
-}
-
-// add lets jobs come earlier, in the background. It never blocks: a promotion that finds
-// no room is dropped, and its job comes later than it could.
-func (q *promotions) add(promoted ...throttle.Promotion) {
-	for _, p := range promoted {
-		select {
-		case q.waiting <- p:
-		default:
-		}
-	}
-}
-
-// run passes promotions on. All that have come in meanwhile are handled in one call. While
-// a slot is free every call names the jobs that may have it, and one by one the work would
-// never catch up.
-func (q *promotions) run(ctx context.Context, wakers map[string]*waker) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case p := <-q.waiting:
-			for queue, tasks := range q.gather(p) {
-				q.passOn(ctx, queue, tasks, wakers[queue])
-			}
-		}
-	}
-}
-
-// gather returns a promotion and those that wait behind it, by queue.
-func (q *promotions) gather(first throttle.Promotion) map[string]promotion.Tasks {
-	promoted := []throttle.Promotion{first}
-	for len(promoted) < promotionsTogether {
-		select {
-		case p := <-q.waiting:
-			promoted = append(promoted, p)
-			continue
-		default:
-		}
-		break
-	}
-	return promotion.ByQueue(promoted...)
-}
-
-// passOn lets the promoted tasks of a queue come earlier. Of those that are offered a
-// lease it wakes as many as there is room for. Without it all come at the instants that
-// they were promised. w is nil for a queue that is not served here.
-func (q *promotions) passOn(ctx context.Context, queue string, tasks promotion.Tasks, w *waker) {
-	var gone []throttle.BookingRef
-	found := func(p throttle.Promotion, code int64) {
-		if code == luascripts.Over || q.stayedAway(p) {
-			gone = append(gone, p.Place)
-		}
-	}
-	if w != nil {
-		w.wakeOffered(ctx, tasks, found)
-	}
-	if len(tasks) > 0 {
-		moved, err := tasks.Retime(ctx, q.rdb, q.keys(queue), found)
-		for _, id := range moved {
-			q.promoted(ctx, queue, id, tasks[id])
-		}
-		if err == nil && w != nil {
-			w.expect(tasks.First())
-		}
-	}
-	q.cancelBookings(ctx, gone)
-}
-
-// stayedAway says that a task that does not exist did not exist [goneAfter] before either.
-// Until then it may come: a task that is booked when it is enqueued has its place before it
-// is written. The first time, the promotion is handled once more after that.
-func (q *promotions) stayedAway(p throttle.Promotion) bool {
-	since, known := q.missing[p.Job]
-	if known && time.Since(since) < 20*goneAfter {
-		if time.Since(since) < goneAfter {
-			return false
-		}
-		delete(q.missing, p.Job)
-		return true
-	}
-	if len(q.missing) >= promotionsMax {
-		clear(q.missing)
-	}
-	q.missing[p.Job] = time.Now()
-	time.AfterFunc(goneAfter, func() { q.add(p) })
-	return false
-}
-
-// cancelBookings gives places up, and lets those come that are next.
-func (q *promotions) cancelBookings(ctx context.Context, places []throttle.BookingRef) {
-	for some := range slices.Chunk(places, leaveTogether) {
-		var wg sync.WaitGroup
-		for _, p := range some {
-			wg.Go(func() {
-				promoted, err := throttle.ForWorkers.CancelBooking(ctx, p)
-				if err != nil {
-					q.logAndPause(ctx, "the place of a task that is gone can't be given up", err)
-				}
-				q.add(promoted...)
-			})
-		}
-		wg.Wait()
-	}
-}
-
-// promoted tells the observer of a task that may come earlier.
-func (c *core) promoted(ctx context.Context, queue, id string, p throttle.Promotion) {
-	if tell := c.cfg.Observer.Promoted; tell != nil {
-		tell(ctx, event.Promoted{Task: event.Task{Queue: queue, ID: id}, At: p.At, Offered: p.Offered})
-	}
-}
 
 // How far the local clock may be off Redis'. Grants, bookings and instants
 // follow Redis' clock alone; asynq's leases and scores follow the local one.
@@ -495,4 +256,133 @@ func present(ctx context.Context, c *core, files *policyFiles) {
 			p.Policies = append(p.Policies, said)
 		}
 	})
+}
+
+const (
+	// sweepEvery is how often one of the pools sweeps a queue in which something waits.
+	sweepEvery = 400 * time.Millisecond
+	// sweepPortion bounds how many deferred tasks a script of a sweep looks at.
+	sweepPortion = 200
+	// sweepMost bounds how many portions in a row of tasks that are gone a sweep clears.
+	sweepMost = 50
+	// sweepLines bounds the lines for leases that a sweep asks about.
+	sweepLines = 32
+)
+
+// sweeper finds what nobody tells: tasks that were deleted or archived while they waited,
+// whose places are then given up, and free leases whose next in line died. A sweep looks at
+// the tasks that are due next, where a place that is left costs most, and at a portion of
+// the others, in turn. What it does not see in time is found when its instant comes.
+type sweeper struct {
+	*waker
+	from time.Time // where the portion of the others begins; zero behind those that are due next
+	skip int       // how many tasks of that very instant were seen
+}
+
+func (s *sweeper) run(ctx context.Context) {
+	every(ctx, sweepEvery, func(time.Time) {
+		if !s.hasDeferred() {
+			return
+		}
+		if ours, err := luascripts.ClaimSweep(ctx, s.rdb, s.keys, sweepEvery*7/8); err == nil && ours {
+			s.sweep(ctx)
+		}
+	})
+}
+
+func (s *sweeper) sweep(ctx context.Context) {
+	lines := make(map[doubtKey]throttle.BookingRef)
+	first, ok := s.portion(ctx, time.Time{}, 0, lines)
+	for n := 1; ok && n < sweepMost && len(first.Tasks) == sweepPortion && gone(first.Tasks) > sweepPortion/2; n++ {
+		first, ok = s.portion(ctx, time.Time{}, 0, lines)
+	}
+	switch {
+	case !ok:
+		return
+	case len(first.Tasks) < sweepPortion: // that was all
+		s.from, s.skip = time.Time{}, 0
+	default:
+		if s.from.IsZero() {
+			s.advance(first.Tasks)
+		}
+		others, _ := s.portion(ctx, s.from, s.skip, lines)
+		s.advance(others.Tasks)
+	}
+	s.offer(ctx, lines)
+}
+
+// portion looks at some deferred tasks, clears away those that are gone, and notes the
+// lines for leases of the others.
+func (s *sweeper) portion(ctx context.Context, from time.Time, skip int, lines map[doubtKey]throttle.BookingRef) (luascripts.ScanDeferredReply, bool) {
+	r, err := luascripts.ScanDeferredWithStates(ctx, s.rdb, s.keys, from, skip, sweepPortion)
+	if err != nil {
+		s.logAndPause(ctx, "the due index can't be read", err)
+		return r, false
+	}
+	var over []dueTask
+	for _, d := range r.Tasks {
+		t := dueTask{DueTask: d}
+		t.record, t.known = luascripts.ParseWaitRecord(d.For)
+		if isGone(d) {
+			over = append(over, t)
+		} else {
+			s.noteLines(t, lines)
+			s.recordWait(d.Wait.RuleOf(t.record.Rules), d.For, d.At)
+		}
+	}
+	s.wake(ctx, over, time.Now()) // clears their entries
+	s.cancelBookings(ctx, over)
+	return r, true
+}
+
+func isGone(t luascripts.DueTask) bool {
+	return t.State == "" || t.State == "archived" || t.State == "completed"
+}
+
+func gone(tasks []luascripts.DueTask) (n int) {
+	for _, t := range tasks {
+		if isGone(t) {
+			n++
+		}
+	}
+	return n
+}
+
+// advance moves the portion of the others behind these tasks, and to the beginning when
+// there are none. Tasks of one instant that went meanwhile may make it pass some: they are
+// seen the next time.
+func (s *sweeper) advance(tasks []luascripts.DueTask) {
+	if len(tasks) == 0 {
+		s.from, s.skip = time.Time{}, 0
+		return
+	}
+	for _, t := range tasks {
+		if !t.At.Equal(s.from) {
+			s.from, s.skip = t.At, 0
+		}
+		s.skip++
+	}
+}
+
+// noteLines notes in which lines for leases a task may wait.
+func (s *sweeper) noteLines(t dueTask, lines map[doubtKey]throttle.BookingRef) {
+	p, ok := s.bookingOf(t)
+	if !ok {
+		return
+	}
+	for i, l := range p.Policy.Rules() {
+		if len(lines) < sweepLines && throttle.ForWorkers.LimitLastKnown(l).IsConcurrent() {
+			lines[doubtKey{l.Rule(), p.IDs[i]}] = throttle.BookingRef{Policy: l.Policy(), IDs: p.IDs[i : i+1], Costs: []int{1}}
+		}
+	}
+}
+
+// offer asks which job is next in some lines. No job leaves a line by that, but a free lease
+// is offered to the next one.
+func (s *sweeper) offer(ctx context.Context, lines map[doubtKey]throttle.BookingRef) {
+	places := make([]throttle.BookingRef, 0, len(lines))
+	for _, p := range lines {
+		places = append(places, p)
+	}
+	s.promotions.cancelBookings(ctx, places)
 }

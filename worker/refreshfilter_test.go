@@ -35,7 +35,7 @@ func bookingsOf(t *testing.T, limits ...throttle.Limit) func(ids ...string) thro
 func TestRecheckFilter(t *testing.T) {
 	t.Parallel()
 	at := bookingsOf(t, throttle.Sliding(1, time.Minute), throttle.Sliding(100, time.Second))
-	filter := newRecheckFilter()
+	filter := newRefreshFilter()
 	stay := func(n int, p throttle.BookingRef) {
 		for range n {
 			filter.confirm(p)
@@ -74,7 +74,7 @@ func TestRecheckFilter(t *testing.T) {
 func TestRecheckFilterOfLeases(t *testing.T) {
 	t.Parallel()
 	at := bookingsOf(t, throttle.Sliding(1, time.Minute), throttle.Concurrent(2, time.Minute))
-	filter := newRecheckFilter()
+	filter := newRefreshFilter()
 	for range 2 * confirmAfter {
 		filter.confirm(at("a", "acme"))
 	}
@@ -97,16 +97,16 @@ func TestRecheckFilterIsInvalidatedByHandlers(t *testing.T) {
 	d := throttle.Decision{Request: throttle.Request{Key: "+1", Job: "j"}, Rule: "rule0", At: time.Now().Add(time.Minute), Promised: time.Now()}
 	booking := throttle.ForWorkers.Ref(p, d.Request)
 	for range confirmAfter {
-		a.recheck.confirm(booking)
+		a.refreshes.confirm(booking)
 	}
-	if !a.recheck.isConfirmed(booking) {
+	if !a.refreshes.isConfirmed(booking) {
 		t.Fatal("not confirmed at first")
 	}
 	task := &attempt{a: a, queue: "default", taskID: "x", job: "j"}
 	if err := task.Defer(t.Context(), p, d); err == nil {
 		t.Error("it is not deferred")
 	}
-	if a.recheck.isConfirmed(booking) {
+	if a.refreshes.isConfirmed(booking) {
 		t.Error("confirmed although a booking moved")
 	}
 }

@@ -20,11 +20,11 @@ const (
 	lateAfter = 500 * time.Millisecond
 )
 
-// recheckFilter skips the check before a wake-up for bookings that rarely move: a check
+// refreshFilter skips the check before a wake-up for bookings that rarely move: a check
 // costs a call to Redis, and a task that is woken in vain costs an admission. After a
 // booking moves, its policy and its key are checked until [confirmAfter] bookings in a row
 // have not moved. It is safe for concurrent use.
-type recheckFilter struct {
+type refreshFilter struct {
 	mu     sync.Mutex
 	stayed map[string]int   // by policy, up to confirmAfter
 	doubts map[doubtKey]int // how many are yet to stay there
@@ -32,13 +32,13 @@ type recheckFilter struct {
 
 type doubtKey struct{ rule, id string }
 
-func newRecheckFilter() *recheckFilter {
-	return &recheckFilter{stayed: make(map[string]int), doubts: make(map[doubtKey]int)}
+func newRefreshFilter() *refreshFilter {
+	return &refreshFilter{stayed: make(map[string]int), doubts: make(map[doubtKey]int)}
 }
 
 // isConfirmed says that a booking has not moved, as far as can be said without a call. A
 // booking that waits for a lease moves whenever the lease is renewed, so it never is.
-func (t *recheckFilter) isConfirmed(p throttle.BookingRef) bool {
+func (t *refreshFilter) isConfirmed(p throttle.BookingRef) bool {
 	rules := p.Policy.Rules()
 	if slices.ContainsFunc(rules, func(l *throttle.Limiter) bool { return throttle.ForWorkers.LimitLastKnown(l).IsConcurrent() }) {
 		return false
@@ -60,7 +60,7 @@ func (t *recheckFilter) isConfirmed(p throttle.BookingRef) bool {
 }
 
 // confirm notes that a booking was where it was promised.
-func (t *recheckFilter) confirm(p throttle.BookingRef) {
+func (t *refreshFilter) confirm(p throttle.BookingRef) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	name := p.Policy.String()
@@ -77,7 +77,7 @@ func (t *recheckFilter) confirm(p throttle.BookingRef) {
 }
 
 // invalidate notes that a rule moved a booking to a later instant. ids are its keys, by rule.
-func (t *recheckFilter) invalidate(p *throttle.Policy, ids []string, rule string) {
+func (t *refreshFilter) invalidate(p *throttle.Policy, ids []string, rule string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stayed[p.String()] = 0
@@ -92,11 +92,11 @@ func (t *recheckFilter) invalidate(p *throttle.Policy, ids []string, rule string
 	}
 }
 
-// toRecheck returns the indices and the bookings of the tasks that are to be checked before
+// toRefresh returns the indices and the bookings of the tasks that are to be checked before
 // they are woken. Where several tasks of one narrowest key have the same instant, all of
 // that key are checked: the answers put them in the order of their line. Late tasks are
 // checked, too.
-func (w *waker) toRecheck(ready []dueTask, now time.Time) (index []int, bookings []throttle.BookingRef) {
+func (w *waker) toRefresh(ready []dueTask, now time.Time) (index []int, bookings []throttle.BookingRef) {
 	type at struct {
 		key doubtKey
 		at  time.Time
@@ -114,7 +114,7 @@ func (w *waker) toRecheck(ready []dueTask, now time.Time) (index []int, bookings
 		seen[when] = true
 	}
 	for i, p := range all {
-		if p.Policy != nil && (tied[keys[i]] || now.Sub(ready[i].At) > lateAfter || !w.recheck.isConfirmed(p)) {
+		if p.Policy != nil && (tied[keys[i]] || now.Sub(ready[i].At) > lateAfter || !w.refreshes.isConfirmed(p)) {
 			index, bookings = append(index, i), append(bookings, p)
 		}
 	}

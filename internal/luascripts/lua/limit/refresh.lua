@@ -1,4 +1,4 @@
--- check.lua: the current instants of some bookings, which become their last promises.
+-- refresh.lua: the current instants of some bookings, which become their last promises.
 -- They are answered one after another, at one reading of the clock; an error of one is
 -- none of the others.
 --
