@@ -63,9 +63,9 @@ func TestSlowLookDelaysNoOther(t *testing.T) {
 	redistest.NeedFunctions(t) // their names are looked at
 	t.Parallel()
 	const per, apart, slow = 2000 * ms, 1500 * ms, 1300 * ms
-	check, due := regexp.MustCompile(`_check .*:line\b`), regexp.MustCompile(`:due\b`)
+	refresh, due := regexp.MustCompile(`_refresh .*:line\b`), regexp.MustCompile(`:due\b`)
 	for name, h := range map[string]*slowHook{
-		"check":           {call: check, after: slow},
+		"refresh":         {call: refresh, after: slow},
 		"way to the due":  {call: due, before: slow},
 		"way back of due": {call: due, after: slow},
 	} {
@@ -109,7 +109,7 @@ func TestPromotedWhileATaskIsMoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	between := &slowHook{call: regexp.MustCompile(`_check .*{free}:provider:line`), then: func() {
+	between := &slowHook{call: regexp.MustCompile(`_refresh .*{free}:provider:line`), then: func() {
 		for end := time.Now().Add(within); !r.is("x", asynq.TaskStateRetry) && time.Now().Before(end); { // x is being deferred again
 			time.Sleep(ms)
 		}
@@ -133,7 +133,7 @@ func TestPromotedWhileATaskIsMoved(t *testing.T) {
 	refused.armed.Store(true)
 	defer func() { // also when a does not run: then x may be there still
 		if between.hits.Load() != 1 {
-			t.Errorf("%d tasks were cancelled during a check, want 1", between.hits.Load())
+			t.Errorf("%d tasks were cancelled during a refresh, want 1", between.hits.Load())
 		}
 	}()
 	seen.ran(t, 1)
