@@ -384,8 +384,8 @@ func (i *Inspector) onKey(ctx context.Context, queue, rule, key string) iter.Seq
 				return
 			}
 			for _, t := range r.Tasks {
-				place, _ := luascripts.ParseWaitRecord(t.For)
-				if onRule(place.Rules, rule, id) && !yield(onKeyTask{t, place.Rules}, nil) {
+				place, _ := luascripts.ParseWaitRecord(t.Record)
+				if onRule(place.Booking, rule, id) && !yield(onKeyTask{t, place.Booking}, nil) {
 					return
 				}
 				if !t.At.Equal(from) {
@@ -416,7 +416,7 @@ func (i *Inspector) Cancel(ctx context.Context, queue, id string, r Reason) erro
 			return away("find a task", err)
 		}
 		place, _ := luascripts.ParseWaitRecord(f.For)
-		return i.cancel(ctx, queue, onKeyTask{luascripts.DueTask{ID: id, At: f.At, For: f.For}, place.Rules})
+		return i.cancel(ctx, queue, onKeyTask{luascripts.DueTask{ID: id, At: f.At, Record: f.For}, place.Booking})
 	})
 }
 
@@ -481,7 +481,7 @@ func (i *Inspector) RunNow(ctx context.Context, queue, id string, r Reason) erro
 			return fmt.Errorf("%w: it is not there", ErrNotWaiting)
 		case status == luascripts.RunNowGrouped:
 			return fmt.Errorf("%w for its rules: asynq gathers it with others of its group", ErrNotWaiting)
-		case status == luascripts.RunNowOver:
+		case status == luascripts.RunNowEnded:
 			return fmt.Errorf("%w: it was completed or archived", ErrNotWaiting)
 		}
 		return nil
@@ -497,7 +497,7 @@ func (i *Inspector) Front(ctx context.Context, queue, id string, r Reason) error
 			return away("find a task", err)
 		}
 		place, _ := luascripts.ParseWaitRecord(f.For)
-		return i.front(ctx, queue, onKeyTask{luascripts.DueTask{ID: id, At: f.At, For: f.For}, place.Rules})
+		return i.front(ctx, queue, onKeyTask{luascripts.DueTask{ID: id, At: f.At, Record: f.For}, place.Booking})
 	})
 }
 
@@ -514,7 +514,7 @@ func (i *Inspector) FrontKey(ctx context.Context, queue, rule, key string, r Rea
 			if !ok {
 				continue
 			}
-			s, err := throttle.ForWorkers.Lookup(ctx, ref)
+			s, err := throttle.ForWorkers.Locate(ctx, ref)
 			switch {
 			case err != nil:
 				return fmt.Errorf("inspect: find the place of a task: %w", err)
@@ -548,7 +548,7 @@ func (i *Inspector) front(ctx context.Context, queue string, w onKeyTask) error 
 	if !ok {
 		return fmt.Errorf("%w: it has no place in a line that is known here", ErrNotWaiting)
 	}
-	s, err := throttle.ForWorkers.Lookup(ctx, ref)
+	s, err := throttle.ForWorkers.Locate(ctx, ref)
 	if err != nil {
 		return fmt.Errorf("inspect: find the place of a task: %w", err)
 	}
@@ -559,7 +559,7 @@ func (i *Inspector) front(ctx context.Context, queue string, w onKeyTask) error 
 	if err != nil {
 		return fmt.Errorf("inspect: move a task to the front: %w", err)
 	}
-	if s, err = throttle.ForWorkers.Lookup(ctx, ref); err != nil {
+	if s, err = throttle.ForWorkers.Locate(ctx, ref); err != nil {
 		return fmt.Errorf("inspect: find the place of a task: %w", err)
 	}
 	promoted = append(promoted, throttle.Promotion{Job: ref.Job, At: s.At, Wait: max(0, s.At.Sub(s.Now))})

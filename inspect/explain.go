@@ -307,7 +307,7 @@ func (i *Inspector) turn(ctx context.Context, e *Explanation, job string) error 
 	if ref.Policy = i.set.Lookup(strings.Join(names, "+")); ref.Policy == nil || len(ref.Policy.Rules()) != len(names) || i.cfg.PerClient {
 		return nil
 	}
-	s, err := throttle.ForWorkers.Lookup(ctx, ref)
+	s, err := throttle.ForWorkers.Locate(ctx, ref)
 	if err != nil || !s.Known {
 		if errors.Is(err, throttle.ErrUnavailable) {
 			return fmt.Errorf("inspect: find the place of a task: %w", err)
@@ -353,10 +353,10 @@ func (i *Inspector) standing(ctx context.Context, queue, id string) (e Explanati
 		return e, "", nil
 	}
 	e.Deadline = place.Deadline
-	if place.Rules == "" {
+	if place.Booking == "" {
 		return e, "", nil
 	}
-	return e, place.Rules, i.inLine(ctx, &e, place.Rules, luascripts.JobID(queue, id))
+	return e, place.Booking, i.inLine(ctx, &e, place.Booking, luascripts.JobID(queue, id))
 }
 
 // inLine tells of a task that took a place.
@@ -371,7 +371,7 @@ func (i *Inspector) inLine(ctx context.Context, e *Explanation, booked luascript
 		}
 		return nil
 	}
-	s, err := throttle.ForWorkers.Lookup(ctx, throttle.BookingRef{Policy: policy, IDs: ids, Costs: costs, Job: job})
+	s, err := throttle.ForWorkers.Locate(ctx, throttle.BookingRef{Policy: policy, IDs: ids, Costs: costs, Job: job})
 	if err != nil {
 		return fmt.Errorf("inspect: find the place of a task: %w", err)
 	}

@@ -128,7 +128,7 @@ func (d *rig) wakes(id string) {
 	if err != nil {
 		d.Fatal(err)
 	}
-	if codes, err := luascripts.Wake(d.Context(), d.timed, keys, []luascripts.DueTask{{ID: id, At: f.At, For: f.For}}, d.start, false); err != nil || codes[0] != luascripts.Woken {
+	if codes, err := luascripts.Wake(d.Context(), d.timed, keys, []luascripts.DueTask{{ID: id, At: f.At, Record: f.For}}, d.start, false); err != nil || codes[0] != luascripts.Woken {
 		d.Fatal(codes, err)
 	}
 }
@@ -147,9 +147,9 @@ func (d *rig) redeem(i *Inspector, id, phone string, granted bool) throttle.Deci
 // defers defers an active task, with the place of a task to a phone if one is given.
 func (d *rig) defers(id string, at time.Time, phone string) {
 	d.Helper()
-	args := luascripts.DeferArgs{ID: id, Token: 7, At: at, Wait: at.Sub(d.start), For: luascripts.WaitRecord{}.Text()}
+	args := luascripts.DeferArgs{ID: id, Token: 7, At: at, Wait: at.Sub(d.start), Record: luascripts.WaitRecord{}.Text()}
 	if phone != "" {
-		args.For = luascripts.WaitRecord{Rules: luascripts.NewStoredBooking("phone+provider", []int{1, 1}, []string{phone, "acme"})}.Text()
+		args.Record = luascripts.WaitRecord{Booking: luascripts.NewStoredBooking("phone+provider", []int{1, 1}, []string{phone, "acme"})}.Text()
 	}
 	if err := luascripts.Defer(d.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), args).Err(); err != nil {
 		d.Fatal(err)

@@ -116,8 +116,8 @@ func TestBook(t *testing.T) {
 	if err != nil || len(due.Tasks) != 2 {
 		t.Fatalf("Due = %+v, %v, want the two that wait", due, err)
 	}
-	p, ok := luascripts.ParseWaitRecord(due.Tasks[0].For)
-	if want := (luascripts.WaitRecord{Deadline: deadline, Rules: "phone 1 2 +1"}); !ok || !p.Deadline.Equal(want.Deadline) || p.Rules != want.Rules {
+	p, ok := luascripts.ParseWaitRecord(due.Tasks[0].Record)
+	if want := (luascripts.WaitRecord{Deadline: deadline, Booking: "phone 1 2 +1"}); !ok || !p.Deadline.Equal(want.Deadline) || p.Booking != want.Booking {
 		t.Errorf("the place is %+v, %v, want %+v", p, ok, want)
 	}
 	state, err := d.policies["sms"].limits.Rules()[0].Peek(t.Context(), "+1", 10)

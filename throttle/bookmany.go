@@ -96,7 +96,7 @@ type bookCall struct {
 	out       *Booking
 	batchable bool // it may share a script call with others
 
-	limits []activeLimit
+	limits []limitInForce
 	call   luascripts.Call
 	when   roundTripTimes
 }
@@ -112,7 +112,7 @@ func newBookCall(ctx context.Context, w BookRequest, out *Booking) *bookCall {
 	if checkJob(c.r.Job) != nil || c.r.check(p.rules) != nil {
 		return c // the error follows when it is sent by itself
 	}
-	limits, err := p.activeLimits(ctx, byRequest(&c.r))
+	limits, err := p.limitsInForce(ctx, byRequest(&c.r))
 	if err != nil {
 		return c
 	}

@@ -56,7 +56,7 @@ func TestBookManyBooksAsBookDoes(t *testing.T) {
 	}
 	rdb.calls = 0
 	got := throttle.ForWorkers.BookMany(t.Context(), rdb, requests)
-	if most := 9; rdb.calls > most { // two parts each: 32 a call; two that fail by themselves
+	if most := 9; rdb.calls > most { // two rules each: 32 a call; two that fail by themselves
 		t.Errorf("%d script calls for %d bookings, want at most %d", rdb.calls, len(requests), most)
 	}
 	for i, w := range want {

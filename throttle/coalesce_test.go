@@ -461,7 +461,7 @@ func TestCallOfOneWhoLeftIsNobodyElses(t *testing.T) {
 }
 
 // Calls that follow each other in the same memory have nothing of each other: neither
-// the parts of a policy of more rules, nor a job, a gate or an answer.
+// the rules of a longer policy, nor a job, a gate or an answer.
 func TestCallsOfSeveralKindsByTurns(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)

@@ -31,7 +31,7 @@ type acquisition struct {
 }
 
 // decide answers a request: it checks the request, asks Redis or the fallback by the
-// active limits, and counts the answer. A grant that the request had before is forgotten.
+// limits in force, and counts the answer. A grant that the request had before is forgotten.
 func decide(ctx context.Context, p *Policy, mode luascripts.Mode, r Request) (Decision, error) {
 	r.grant, r.made = grant{}, fromStore
 	if r.Token == 0 {
@@ -56,7 +56,7 @@ func decide(ctx context.Context, p *Policy, mode luascripts.Mode, r Request) (De
 // begin starts with a decision that says no more than the request.
 func (a *acquisition) begin() { a.d = Decision{Request: a.r, Rule: a.p.rules[0].rule} }
 
-// inRedis decides by the active limits where the policy counts.
+// inRedis decides by the limits in force where the policy counts.
 func (a *acquisition) inRedis(ctx context.Context) error {
 	a.begin()
 	t, err := newStoreCallAssuming(ctx, a.p, byRequest(&a.r))
@@ -153,7 +153,7 @@ func (a *acquisition) fill(c *luascripts.Call) {
 }
 
 // read makes a store's reply the decision.
-func (a *acquisition) read(reply *luascripts.AcquireReply, limits []activeLimit, when roundTripTimes) error {
+func (a *acquisition) read(reply *luascripts.AcquireReply, limits []limitInForce, when roundTripTimes) error {
 	rules, r, d := a.p.rules, &a.r, &a.d
 	if err := rules.fault(context.Background(), "acquire", reply.Rule, reply.Status, nil); err != nil { // it was answered
 		return err
@@ -184,7 +184,7 @@ func (a *acquisition) read(reply *luascripts.AcquireReply, limits []activeLimit,
 // count counts the decision and tells the observer.
 func (a *acquisition) count(ctx context.Context, err error) {
 	p := a.p
-	if !p.cfg.Shadow || !a.mode.Books() { // that takes no place
+	if !p.cfg.Shadow || !a.mode.NeverGrants() { // that takes no place
 		p.counters.add(a.mode, &a.d, err)
 	}
 	if p.decided != nil {
@@ -207,7 +207,7 @@ type storeCall struct {
 	rules   ruleSet
 	store   *clockedStore
 	keys    keySet
-	limits  []activeLimit  // by which the store is asked now
+	limits  []limitInForce // by which the store is asked now
 	fixed   bool           // newer limits are not looked for
 	assumed *assumedLimits // what the store is to compare with the stored limits; nil for nothing
 
@@ -277,7 +277,7 @@ type answer struct {
 
 // newStoreCall begins a call where the policy counts, by the limits that are in force.
 func newStoreCall(ctx context.Context, p *Policy, keys keySet) (storeCall, error) {
-	in, err := p.activeLimits(ctx, keys)
+	in, err := p.limitsInForce(ctx, keys)
 	return storeCall{rules: p.rules, store: p.store, keys: keys, limits: in}, err
 }
 
@@ -317,7 +317,7 @@ func (t *storeCall) readLimitsAgain(ctx context.Context, p *Policy, rule int) (e
 		t.limits = t.assumed.limits()
 		return nil
 	}
-	t.limits, err = p.activeLimits(ctx, t.keys)
+	t.limits, err = p.limitsInForce(ctx, t.keys)
 	return err
 }
 
@@ -389,10 +389,10 @@ func (rs ruleSet) dueLooks() (due bool, other *look) {
 	return due, nil
 }
 
-func (a *assumedLimits) limits() []activeLimit {
-	limits := make([]activeLimit, len(a.rules))
+func (a *assumedLimits) limits() []limitInForce {
+	limits := make([]limitInForce, len(a.rules))
 	for i, l := range a.rules {
-		limits[i] = l.remembered.active(a.known[i])
+		limits[i] = l.remembered.asInForce(a.known[i])
 	}
 	return limits
 }
@@ -438,7 +438,7 @@ func (a *assumedLimits) end(ctx context.Context, began time.Time, err error) {
 }
 
 // newStoreCallBy begins a call by given limits, which stay what they are.
-func newStoreCallBy(p *Policy, store *clockedStore, limits []activeLimit) storeCall {
+func newStoreCallBy(p *Policy, store *clockedStore, limits []limitInForce) storeCall {
 	return storeCall{rules: p.rules, store: store, limits: limits, fixed: true}
 }
 
@@ -478,7 +478,7 @@ func (t *storeCall) again(ctx context.Context, op string, a answer, err error) (
 }
 
 // setLimits puts the limits into the calls of their rules, computed around an instant.
-func setLimits(calls []luascripts.RuleCall, limits []activeLimit, around time.Time) {
+func setLimits(calls []luascripts.RuleCall, limits []limitInForce, around time.Time) {
 	for i := range calls {
 		limits[i].putInto(&calls[i], around)
 	}
@@ -486,7 +486,7 @@ func setLimits(calls []luascripts.RuleCall, limits []activeLimit, around time.Ti
 
 // setFittingLimits is [setLimits] where permits are asked for. It refuses a cost that a limit
 // can never admit, and names the rule.
-func (rs ruleSet) setFittingLimits(calls []luascripts.RuleCall, limits []activeLimit, around time.Time) (rule string, err error) {
+func (rs ruleSet) setFittingLimits(calls []luascripts.RuleCall, limits []limitInForce, around time.Time) (rule string, err error) {
 	for i, l := range rs {
 		if err := limits[i].fits(l.rule, calls[i].Cost); err != nil {
 			return l.rule, err

@@ -208,7 +208,7 @@ func (f *fallback) withoutRedis(ctx context.Context, a *acquisition) (err error)
 // rules are open.
 func (a *acquisition) failOpen(ctx context.Context) error {
 	rules, r, d, now := a.p.rules, &a.r, &a.d, time.Now()
-	d.Granted, d.At, d.Now, d.start, d.made = !a.mode.Books(), now, now, now, fromNowhere
+	d.Granted, d.At, d.Now, d.start, d.made = !a.mode.NeverGrants(), now, now, now, fromNowhere
 	if rule, err := rules.fits(rules.lastKnown(ctx, byRequest(r)), r); err != nil {
 		d.Rule = rule
 		return err
@@ -242,7 +242,7 @@ const (
 func (a *acquisition) inShadow(ctx context.Context) error {
 	a.begin()
 	r, d := &a.r, &a.d
-	if a.mode.Books() { // it spends nothing, and is not to wait
+	if a.mode.NeverGrants() { // it spends nothing, and is not to wait
 		now := time.Now()
 		d.At, d.Now, d.start = now, now, now
 		return nil

@@ -13,7 +13,7 @@ import (
 // lease is what a grant holds by one rule that limits how many run at once.
 type lease struct {
 	limiter *Limiter
-	limit   activeLimit   // by which it was granted
+	limit   limitInForce  // by which it was granted
 	store   *clockedStore // where it was granted
 	key     string
 	token   uint64
@@ -59,11 +59,11 @@ func (s *lease) keys() luascripts.LimitKeys { return s.limiter.names.Of(s.limite
 func (s *lease) release(ctx context.Context) (reply luascripts.ReleaseReply, err error) {
 	l := s.limiter
 	keys := byID(l.met.id(l, s.key))
-	limit, err := l.ofKey(ctx, l.lastActiveLimit(), keys, 0, 0)
+	limit, err := l.ofKey(ctx, l.lastLimitInForce(), keys, 0, 0)
 	if err != nil {
 		limit = s.limit
 	}
-	t := storeCall{rules: ruleSet{l}, store: s.store, keys: keys, limits: []activeLimit{limit}}
+	t := storeCall{rules: ruleSet{l}, store: s.store, keys: keys, limits: []limitInForce{limit}}
 	calls := []luascripts.RuleCall{{LimitKeys: s.keys(), Cost: 1}}
 	for again := true; again; {
 		setLimits(calls, t.limits, t.begin())

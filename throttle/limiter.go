@@ -234,7 +234,7 @@ func (l *Limiter) tellClosed(ctx context.Context, d time.Duration, until time.Ti
 // closeID is closeKey by the ids of the keys, and tells no observer.
 func closeID(ctx context.Context, p *Policy, rule int, ids []string, r Request, d time.Duration) (reply luascripts.CloseReply, err error) {
 	calls, end := p.calls(ids, r), rule+1
-	for end < len(ids) && calls[end].With(&calls[rule]) && !p.rules[end].limit.IsConcurrent() {
+	for end < len(ids) && calls[end].SharesKey(&calls[rule]) && !p.rules[end].limit.IsConcurrent() {
 		end++
 	}
 	t, err := newStoreCall(ctx, p, byID(ids...))

@@ -74,7 +74,7 @@ func (a *acquisition) tell(ctx context.Context, err error) {
 		if o.Refused != nil && !gone && !errors.Is(err, ErrWithdrawn) {
 			o.Refused(ctx, refusal(d, err))
 		}
-	case p.cfg.Shadow && a.mode.Books(): // nothing was asked
+	case p.cfg.Shadow && a.mode.NeverGrants(): // nothing was asked
 	case d.Granted:
 		if o.Granted != nil {
 			o.Granted(ctx, event.Granted{

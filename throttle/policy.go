@@ -239,8 +239,8 @@ func (p *Policy) decideForJob(ctx context.Context, mode luascripts.Mode, r Reque
 	return d, err
 }
 
-// activeLimits are the limits by which the policy decides now about keys.
-func (p *Policy) activeLimits(ctx context.Context, keys keySet) ([]activeLimit, error) {
+// limitsInForce are the limits by which the policy decides now about keys.
+func (p *Policy) limitsInForce(ctx context.Context, keys keySet) ([]limitInForce, error) {
 	return p.last.of(ctx, p.rules, keys, p.keyLimits)
 }
 

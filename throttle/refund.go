@@ -114,9 +114,9 @@ func (f refund) run(ctx context.Context) ([]Promotion, error) {
 	}
 	promoted, err := f.inRedis(ctx)
 	if errors.Is(err, ErrStoredLimit) { // a caller that gives something back is not to blame
-		limits := make([]activeLimit, len(f.p.rules))
+		limits := make([]limitInForce, len(f.p.rules))
 		for i, l := range f.p.rules {
-			limits[i] = l.lastActiveLimit()
+			limits[i] = l.lastLimitInForce()
 			if own, err := l.ofKey(ctx, limits[i], byID(f.ids...), i, 0); err == nil {
 				limits[i] = own
 			}
@@ -126,7 +126,7 @@ func (f refund) run(ctx context.Context) ([]Promotion, error) {
 	return promoted, err
 }
 
-// inRedis gives back where the policy counts, by the active limits.
+// inRedis gives back where the policy counts, by the limits in force.
 func (f refund) inRedis(ctx context.Context) ([]Promotion, error) {
 	t, err := newStoreCall(ctx, f.p, byID(f.ids...))
 	if err != nil {

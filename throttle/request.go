@@ -296,8 +296,8 @@ func (w KeyCost) MarshalJSON() ([]byte, error) { return json.Marshal(w.String())
 // grant is what the holder of a grant has to send to correct it. The store remembers
 // its token for a minute only; later it finds the grant by its instant.
 type grant struct {
-	limits []activeLimit // those that decided; none when none did
-	worth  []int64       // by rule: what a refund of it is worth, in the store's own words
+	limits []limitInForce // those that decided; none when none did
+	worth  []int64        // by rule: what a refund of it is worth, in the store's own words
 
 	// The instants below are those of this policy and key.
 	by   *Policy

@@ -24,7 +24,7 @@ func (rs ruleSet) String() string {
 }
 
 // fits says whether the limits can ever admit r, and otherwise which rule can't.
-func (rs ruleSet) fits(limits []activeLimit, r *Request) (rule string, err error) {
+func (rs ruleSet) fits(limits []limitInForce, r *Request) (rule string, err error) {
 	for i, l := range rs {
 		if err := limits[i].fits(l.rule, r.keyCost(i).Cost); err != nil {
 			return l.rule, err
@@ -90,7 +90,7 @@ func (o *oneKeyRules) learn(calls []luascripts.RuleCall) uint64 {
 
 // catchUp returns the limits, with the limit of one rule read anew: its ledger knows
 // this version.
-func (rs ruleSet) catchUp(ctx context.Context, limits []activeLimit, keys keySet, rule int, version int64) ([]activeLimit, error) {
+func (rs ruleSet) catchUp(ctx context.Context, limits []limitInForce, keys keySet, rule int, version int64) ([]limitInForce, error) {
 	if rule < 0 || rule >= len(rs) {
 		return nil, &outdatedError{version, rule} // a store that does not name the rule
 	}
@@ -106,12 +106,12 @@ func (rs ruleSet) catchUp(ctx context.Context, limits []activeLimit, keys keySet
 	return limits, nil
 }
 
-// lastKnown are the active limits as they were read last, without their versions: for a
+// lastKnown are the limits in force as they were read last, without their versions: for a
 // store that knows no version.
-func (rs ruleSet) lastKnown(ctx context.Context, keys keySet) []activeLimit {
-	limits := make([]activeLimit, len(rs))
+func (rs ruleSet) lastKnown(ctx context.Context, keys keySet) []limitInForce {
+	limits := make([]limitInForce, len(rs))
 	for i, l := range rs {
-		limits[i] = activeLimit{Limit: l.limitLastKnown(), closed: l.closedLastKnown()}
+		limits[i] = limitInForce{Limit: l.limitLastKnown(), closed: l.closedLastKnown()}
 		if own, err := l.ofKey(ctx, limits[i], keys, i, 0); err == nil {
 			limits[i] = own
 		}

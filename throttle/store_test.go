@@ -175,7 +175,7 @@ func TestLimitThatChangesAllTheTime(t *testing.T) {
 	_, reset := l.Reset(t.Context(), "key")
 	_, refund := l.Policy().Refund(t.Context(), Request{Key: "key", Cost: 1, Token: 7})
 	check := ForWorkers.Refresh(t.Context(), nil, []BookingRef{{Policy: l.policy, IDs: []string{"key"}, Job: "a", Costs: []int{1}}})[0].Err
-	held := lease{l, activeLimit{Limit: l.Limit()}, l.policy.store, "key", 7}
+	held := lease{l, limitInForce{Limit: l.Limit()}, l.policy.store, "key", 7}
 	_, release := held.release(t.Context())
 	for op, err := range map[string]error{"TryAcquire": try, "Redeem": redeem, "Peek": peek, "Reset": reset, "Refund": refund, "Refresh": check, "release": release} {
 		if !errors.Is(err, ErrUnavailable) {

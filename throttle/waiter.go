@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// lead is how long before its instant a blocked caller asks again: the
+	// askAhead is how long before its instant a blocked caller asks again: the
 	// grant is then spent at the instant itself. Never more than InlineWait:
 	// earlier it would only get a booking.
-	lead = 15 * time.Millisecond
+	askAhead = 15 * time.Millisecond
 	// askAgainEvery is how often the first caller in a line asks again, at least: another process may
 	// have had a caller ahead of it, and that one may have left.
 	askAgainEvery = time.Second
@@ -115,7 +115,7 @@ func (w *waiter) answered(d Decision, err error) {
 	if up > time.Millisecond {
 		w.rule.waiters.movedUp(w.key)
 	}
-	if up > lead {
+	if up > askAhead {
 		w.rule.waiters.wakeLine(w.key, w.job, time.Now().Add(up+min(4*up, askAgainEvery)))
 	}
 }
@@ -201,7 +201,7 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 	w.standInLine(d)
 	asked := time.Now()
 	told := d.Wait()
-	instant := asked.Add(told - min(lead, w.p.cfg.InlineWait))
+	instant := asked.Add(told - min(askAhead, w.p.cfg.InlineWait))
 	check := askAgainEvery
 	w.early = true
 	for looked := asked; ; {
@@ -236,15 +236,15 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 		if d.Fallback != FailClosed || w.p.fallback.isUnavailable() {
 			continue // to look may take as long as Redis hangs
 		}
-		if in, err := w.p.activeLimits(ctx, byRequest(&d.Request)); err == nil && !sameLimits(in, d.grant.limits) {
+		if in, err := w.p.limitsInForce(ctx, byRequest(&d.Request)); err == nil && !sameLimits(in, d.grant.limits) {
 			return nil
 		}
 	}
 }
 
 // sameLimits says whether what is in force is what decided.
-func sameLimits(in, decided []activeLimit) bool {
-	return slices.EqualFunc(in, decided, func(a, b activeLimit) bool {
+func sameLimits(in, decided []limitInForce) bool {
+	return slices.EqualFunc(in, decided, func(a, b limitInForce) bool {
 		return a.Limit == b.Limit && a.closed.Equal(b.closed)
 	})
 }
@@ -380,7 +380,7 @@ func (l *waitingLine) first() []standing {
 		return nil
 	}
 	n := 0
-	for n < len(l.callers) && l.callers[n].start.Sub(l.callers[0].start) <= lead {
+	for n < len(l.callers) && l.callers[n].start.Sub(l.callers[0].start) <= askAhead {
 		n++
 	}
 	return l.callers[:n]
@@ -388,7 +388,7 @@ func (l *waitingLine) first() []standing {
 
 // isFirst says whether a caller that waits for this instant is among the first.
 func (l *waitingLine) isFirst(start time.Time) bool {
-	return l != nil && len(l.callers) > 0 && start.Sub(l.callers[0].start) <= lead
+	return l != nil && len(l.callers) > 0 && start.Sub(l.callers[0].start) <= askAhead
 }
 
 // checkAfter is how long after its last question one of the first asks again, when it was told to
@@ -398,7 +398,7 @@ func (l *waitingLine) isFirst(start time.Time) bool {
 // Nobody is ahead of a caller that is nearer than the time `each` of a permit.
 func (l *waitingLine) checkAfter(wait, each time.Duration) time.Duration {
 	if l != nil && time.Since(l.movedUp) < movingFor {
-		return min(askAgainEvery, max(wait/2, each, lead))
+		return min(askAgainEvery, max(wait/2, each, askAhead))
 	}
 	return askAgainEvery
 }
@@ -480,7 +480,7 @@ func (w *waiters) wakeBeside(key, but string, at time.Time) {
 		return
 	}
 	for _, s := range line.callers {
-		if s.job != but && s.at.Sub(at).Abs() <= lead {
+		if s.job != but && s.at.Sub(at).Abs() <= askAhead {
 			notify(s.moved)
 		}
 	}

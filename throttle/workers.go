@@ -113,15 +113,15 @@ func (p BookingRef) request() Request {
 // Refresh asks for the current instants of many bookings, in order, and renews their
 // promises: those instants are what the jobs are promised from now on. It takes one
 // round trip for all bookings in Redis, which must be rdb, and one call each for
-// those of a [NewLocal]. A booking that the active limits never admit is an
+// those of a [NewLocal]. A booking that the limits in force never admit is an
 // [ExceedsLimitError].
 func (workerCalls) Refresh(ctx context.Context, rdb redis.UniversalClient, places []BookingRef) []BookingStatus {
 	out := make([]BookingStatus, len(places))
 	var there, here []int
-	limits := make([][]activeLimit, len(places))
+	limits := make([][]limitInForce, len(places))
 	for i, p := range places {
 		var err error
-		if limits[i], err = p.Policy.activeLimits(ctx, byID(p.IDs...)); err == nil {
+		if limits[i], err = p.Policy.limitsInForce(ctx, byID(p.IDs...)); err == nil {
 			_, err = p.Policy.rules.fits(limits[i], new(p.request()))
 		}
 		switch {
@@ -142,7 +142,7 @@ func (workerCalls) Refresh(ctx context.Context, rdb redis.UniversalClient, place
 
 // refreshOn asks a store about the bookings of the given indices, and again about
 // those that it did not decide about, see [storeCall].
-func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]activeLimit, indices []int, out []BookingStatus) {
+func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]limitInForce, indices []int, out []BookingStatus) {
 	for n := 0; len(indices) > 0; n++ {
 		args := make([]luascripts.RefreshArgs, len(indices))
 		for j, i := range indices {
@@ -203,9 +203,9 @@ func (workerCalls) First(ctx context.Context, p BookingRef, rule string) ([]Prom
 // Lookup reads where a booking stands. It is Refresh without a promise: a job to
 // which an instant is promised is late when it does not come then, and a reader does
 // not tell the job. It asks the master once, on Redis Cluster once for each key. A
-// booking that the active limits never admit is an [ExceedsLimitError]; when Redis
+// booking that the limits in force never admit is an [ExceedsLimitError]; when Redis
 // is unavailable the error unwraps to [ErrUnavailable].
-func (workerCalls) Lookup(ctx context.Context, place BookingRef) (BookingStatus, error) {
+func (workerCalls) Locate(ctx context.Context, place BookingRef) (BookingStatus, error) {
 	p := place.Policy
 	if p.rdb == nil {
 		return BookingStatus{}, fmt.Errorf("%w: rule %q counts in its own process, where its lines can't be read", ErrInvalidConfig, p.rules[0].rule)
@@ -325,7 +325,7 @@ func (workerCalls) LimitStatuses(ctx context.Context, limiters []*Limiter) []Lim
 		began := time.Now()
 		for n, stored := range s.storedOf(ctx, rules) {
 			i := indices[n]
-			out[i] = limiters[i].heard(ctx, began, stored).status()
+			out[i] = limiters[i].resolve(ctx, began, stored).status()
 		}
 	}
 	return out
@@ -438,7 +438,7 @@ func (workerCalls) LimitInForce(ctx context.Context, l *Limiter) (Limit, error) 
 
 // LimitOfKey is the limit by which a limiter decides now about a key, see [Config.LimitOf].
 func (workerCalls) LimitOfKey(ctx context.Context, l *Limiter, key string) (Limit, error) {
-	in, err := l.policy.activeLimits(ctx, byID(l.met.id(l, key)))
+	in, err := l.policy.limitsInForce(ctx, byID(l.met.id(l, key)))
 	if err != nil {
 		return Limit{}, err
 	}

@@ -19,18 +19,18 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// permanent is the failure of a task that can never run: asynq archives it.
-type permanent struct{ error }
+// permanentError is the failure of a task that can never run: asynq archives it.
+type permanentError struct{ error }
 
-// forGood marks an error as permanent, once.
-func forGood(err error) error {
+// asPermanent marks an error as permanent, once.
+func asPermanent(err error) error {
 	if errors.Is(err, asynq.SkipRetry) {
 		return err
 	}
-	return permanent{err}
+	return permanentError{err}
 }
 
-func (p permanent) Unwrap() []error { return []error{p.error, asynq.SkipRetry} }
+func (p permanentError) Unwrap() []error { return []error{p.error, asynq.SkipRetry} }
 
 type grantKey struct{}
 
@@ -226,7 +226,7 @@ func (t *attempt) cancellable(ctx context.Context) (context.Context, context.Can
 func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (throttle.Decision, error) {
 	demand, err := p.Demand(task)
 	if err != nil {
-		return throttle.Decision{}, t.failForGood(ctx, err)
+		return throttle.Decision{}, t.failPermanently(ctx, err)
 	}
 	r := demand.Request(t.job)
 	r.Token = throttle.NewToken()
@@ -240,7 +240,7 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 			r.Token = throttle.NewToken()
 			continue
 		case err != nil:
-			return throttle.Decision{}, t.failForGood(ctx, err)
+			return throttle.Decision{}, t.failPermanently(ctx, err)
 		case !d.Granted && ctx.Err() != nil:
 			return d, context.Cause(ctx) // asynq has given this attempt up; the next attempt redeems the booking
 		case !d.Granted:
@@ -282,15 +282,15 @@ func (t *attempt) event() event.Task {
 	return event.Task{Queue: t.queue, Type: t.taskType, ID: t.taskID}
 }
 
-// failForGood makes a failure for good of why a task can never run. In shadow mode it is nil: the
+// failPermanently makes a permanent failure of why a task can never run. In shadow mode it is nil: the
 // task runs without a grant, and why it would have been refused is counted.
-func (t *attempt) failForGood(ctx context.Context, err error) error {
+func (t *attempt) failPermanently(ctx context.Context, err error) error {
 	if t.a.cfg.Throttle.Shadow {
 		t.a.counters.shadowed.add(err)
 		return nil
 	}
 	t.countRefused(ctx, err)
-	return forGood(err)
+	return asPermanent(err)
 }
 
 // countRefused counts a task that can never run.

@@ -52,11 +52,11 @@ type attempt struct {
 	cancelHandler context.CancelCauseFunc // ends the handler's context
 	leaseLost     bool
 	grants        []decided
-	deferrals     []booked
+	ownDeferrals  []attemptDeferral
 	stayed        int // times that a Retry-After was waited for in the worker slot
 }
 
-// decided is a decision of the attempt: a grant, with what it came to pay, or what is behind a deferral.
+// decided is a decision of the attempt: a grant, with its charge, which Adjust may correct, or what is behind a deferral.
 type decided struct {
 	policy *throttle.Policy
 	throttle.Decision
@@ -64,8 +64,8 @@ type decided struct {
 	charge  *throttle.Charge
 }
 
-// booked is a deferral of the attempt, with the booking behind it.
-type booked struct {
+// attemptDeferral is a deferral of the attempt, with the decision behind it, if there was one.
+type attemptDeferral struct {
 	decided
 	*deferral
 }
@@ -89,7 +89,7 @@ func (t *attempt) MaxWait() time.Duration {
 // error is a deferral: that is no failure of the task either.
 func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Request) (throttle.Decision, error) {
 	if t.hasGrantOf(p, r) {
-		return throttle.Decision{}, permanent{fmt.Errorf("%w: rule %v", ErrTwice, p)}
+		return throttle.Decision{}, permanentError{fmt.Errorf("%w: rule %v", ErrTwice, p)}
 	}
 	t.a.set.Learn(p)
 	began, bound, pause, answerLost := time.Now(), r.MaxWait, askPauseMin, false
@@ -120,8 +120,8 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 		if isUnreadable(err) {
 			return d, t.unanswered(ctx, p, r, err, answerLost)
 		}
-		if t.isFinal(err) {
-			return d, permanent{err}
+		if t.isPermanent(err) {
+			return d, permanentError{err}
 		}
 		if err != nil {
 			return d, err
@@ -147,9 +147,9 @@ func (t *attempt) hasGrantOf(p *throttle.Policy, r throttle.Request) bool {
 	return slices.ContainsFunc(t.grants, func(h decided) bool { return throttle.ForWorkers.ShareLedger(p, r, h.policy, h.Request) })
 }
 
-// isFinal says that a request can never be granted: by its own fault, or its job comes too
+// isPermanent says that a request can never be granted: by its own fault, or its job comes too
 // late for the task's deadline, and not only for the time that the handler gave it.
-func (t *attempt) isFinal(err error) bool {
+func (t *attempt) isPermanent(err error) bool {
 	for _, never := range []error{throttle.ErrExceedsLimit, throttle.ErrInvalidKey, throttle.ErrInvalidCost, throttle.ErrInvalidJob} {
 		if errors.Is(err, never) {
 			return true
@@ -302,7 +302,7 @@ func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Deci
 func (t *attempt) waitRecord(p *throttle.Policy, d throttle.Decision) luascripts.WaitRecord {
 	record := luascripts.WaitRecord{Deadline: t.deadline}
 	if !d.Gated {
-		record.Rules = storedBooking(p, d.Request)
+		record.Booking = storedBooking(p, d.Request)
 	}
 	return record
 }
@@ -372,7 +372,7 @@ func (t *attempt) deferTo(d deferral, h decided) error {
 	t.a.deferrals.add(&d)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.deferrals = append(t.deferrals, booked{h, &d})
+	t.ownDeferrals = append(t.ownDeferrals, attemptDeferral{h, &d})
 	return &d
 }
 
@@ -402,8 +402,8 @@ func (t *attempt) refund(ctx context.Context, g decided) {
 // the bookings of the others are cancelled.
 func (t *attempt) end(ctx context.Context, err error) {
 	t.mu.Lock()
-	deferrals := t.deferrals
-	t.deferrals = nil
+	deferrals := t.ownDeferrals
+	t.ownDeferrals = nil
 	t.mu.Unlock()
 	if len(deferrals) == 0 {
 		return
@@ -417,7 +417,7 @@ func (t *attempt) end(ctx context.Context, err error) {
 			continue
 		}
 		t.a.deferrals.remove(b.deferral)
-		if b.policy == nil || returned != nil && returned.record.Rules == b.record.Rules {
+		if b.policy == nil || returned != nil && returned.record.Booking == b.record.Booking {
 			continue // it is the same booking
 		}
 		after, cancel := t.after(ctx)

@@ -241,8 +241,8 @@ func (c *core) recordWait(rule, what string, until time.Time) {
 	if c.history == nil || !ok {
 		return
 	}
-	ids, _, _ := place.Rules.Read()
-	if n := slices.Index(strings.Split(place.Rules.Policy(), "+"), rule); n >= 0 && n < len(ids) {
+	ids, _, _ := place.Booking.Read()
+	if n := slices.Index(strings.Split(place.Booking.Policy(), "+"), rule); n >= 0 && n < len(ids) {
 		c.history.Of(rule).Waits(ids[n], until)
 	}
 }

@@ -58,7 +58,7 @@ package worker
 //	core.go          core, load
 //	client.go        client, scripts
 //	fetch.go         fetcher, idleServers, and how the client fetches
-//	admission.go     Handler: an attempt until its handler has run
+//	admission.go     Adapter.Handler, and attempt until its handler has run
 //	attempt.go       attempt as the host of its handler: ask, wait, hold, defer, give back
 //	outcome.go       attempt after its handler: correct the charge, Retry-After
 //	policyfiles.go   follows policy files

@@ -67,7 +67,7 @@ type fetcher struct {
 
 	mu      sync.Mutex // over this and over what is said below
 	queues  map[string]*fetchQueue
-	fetched int // tasks, in all queues
+	fetched int // tasks that no server has taken yet, in all queues
 	asked   int // tasks that calls under way ask for
 }
 

@@ -258,7 +258,7 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 	case tooLate:
 		late := &throttle.TooLateError{Rule: rule, At: time.Now().Add(d), Wait: d, MaxWait: t.MaxWait()}
 		t.countRefused(ctx, late)
-		return forGood(fmt.Errorf("%w: %w", late, err))
+		return asPermanent(fmt.Errorf("%w: %w", late, err))
 	}
 	t.a.counters.postponed.Add(1)
 	if tell := t.a.cfg.Observer.Postponed; tell != nil {
@@ -269,7 +269,7 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 		return &stayError{wait: d, cause: err}
 	}
 	cause := &throttle.ThrottledError{Rule: rule, At: time.Now().Add(d), RetryAfter: d}
-	record := luascripts.WaitRecord{Deadline: t.deadline, Rules: storedBooking(g.policy, g.Request)}
+	record := luascripts.WaitRecord{Deadline: t.deadline, Booking: storedBooking(g.policy, g.Request)}
 	return t.deferTo(deferral{rule: rule, reason: event.RetryAfter, wait: d, record: record, cause: fmt.Errorf("%w: %w", cause, err), postponed: true}, g)
 }
 

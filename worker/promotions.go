@@ -187,7 +187,7 @@ func (q *promotions) gather(first throttle.Promotion) map[string]promotion.Tasks
 func (q *promotions) passOn(ctx context.Context, queue string, tasks promotion.Tasks, w *waker) {
 	var gone []throttle.BookingRef
 	found := func(p throttle.Promotion, code int64) {
-		if code == luascripts.Over || q.stayedAway(p) {
+		if code == luascripts.Ended || q.stayedAway(p) {
 			gone = append(gone, p.Place)
 		}
 	}

@@ -26,14 +26,15 @@ const (
 // have not moved. It is safe for concurrent use.
 type refreshFilter struct {
 	mu     sync.Mutex
-	stayed map[string]int   // by policy, up to confirmAfter
-	doubts map[doubtKey]int // how many are yet to stay there
+	stayed map[string]int  // by policy, up to confirmAfter
+	doubts map[lineKey]int // how many are yet to stay there
 }
 
-type doubtKey struct{ rule, id string }
+// lineKey is a line: of a rule, or of a policy by its narrowest key.
+type lineKey struct{ name, id string }
 
 func newRefreshFilter() *refreshFilter {
-	return &refreshFilter{stayed: make(map[string]int), doubts: make(map[doubtKey]int)}
+	return &refreshFilter{stayed: make(map[string]int), doubts: make(map[lineKey]int)}
 }
 
 // isConfirmed says that a booking has not moved, as far as can be said without a call. A
@@ -52,7 +53,7 @@ func (t *refreshFilter) isConfirmed(p throttle.BookingRef) bool {
 		return true
 	}
 	for i, l := range rules {
-		if t.doubts[doubtKey{l.Rule(), p.IDs[i]}] > 0 {
+		if t.doubts[lineKey{l.Rule(), p.IDs[i]}] > 0 {
 			return false
 		}
 	}
@@ -69,7 +70,7 @@ func (t *refreshFilter) confirm(p throttle.BookingRef) {
 		return
 	}
 	for i, l := range p.Policy.Rules() {
-		key := doubtKey{l.Rule(), p.IDs[i]}
+		key := lineKey{l.Rule(), p.IDs[i]}
 		if t.doubts[key]--; t.doubts[key] <= 0 {
 			delete(t.doubts, key)
 		}
@@ -87,7 +88,7 @@ func (t *refreshFilter) invalidate(p *throttle.Policy, ids []string, rule string
 	}
 	for i, l := range p.Rules() {
 		if l.Rule() == rule {
-			t.doubts[doubtKey{rule, ids[i]}] = confirmAfter
+			t.doubts[lineKey{rule, ids[i]}] = confirmAfter
 		}
 	}
 }
@@ -98,17 +99,17 @@ func (t *refreshFilter) invalidate(p *throttle.Policy, ids []string, rule string
 // checked, too.
 func (w *waker) toRefresh(ready []dueTask, now time.Time) (index []int, bookings []throttle.BookingRef) {
 	type at struct {
-		key doubtKey
+		key lineKey
 		at  time.Time
 	}
-	seen, tied := make(map[at]bool, len(ready)), make(map[doubtKey]bool)
-	all, keys := make([]throttle.BookingRef, len(ready)), make([]doubtKey, len(ready))
+	seen, tied := make(map[at]bool, len(ready)), make(map[lineKey]bool)
+	all, keys := make([]throttle.BookingRef, len(ready)), make([]lineKey, len(ready))
 	for i, t := range ready {
 		var ok bool
 		if all[i], ok = w.bookingOf(t); !ok {
 			continue
 		}
-		keys[i] = doubtKey{t.record.Rules.Policy(), all[i].IDs[0]}
+		keys[i] = lineKey{t.record.Booking.Policy(), all[i].IDs[0]}
 		when := at{keys[i], t.At}
 		tied[keys[i]] = tied[keys[i]] || seen[when]
 		seen[when] = true

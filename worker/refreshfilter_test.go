@@ -32,7 +32,7 @@ func bookingsOf(t *testing.T, limits ...throttle.Limit) func(ids ...string) thro
 
 // A policy is trusted after 64 bookings in a row that stayed. When one moves that begins
 // anew, and the key by which it moved needs 64 of its own.
-func TestRecheckFilter(t *testing.T) {
+func TestRefreshFilter(t *testing.T) {
 	t.Parallel()
 	at := bookingsOf(t, throttle.Sliding(1, time.Minute), throttle.Sliding(100, time.Second))
 	filter := newRefreshFilter()
@@ -71,7 +71,7 @@ func TestRecheckFilter(t *testing.T) {
 }
 
 // A booking that waits for a lease is always checked.
-func TestRecheckFilterOfLeases(t *testing.T) {
+func TestRefreshFilterOfLeases(t *testing.T) {
 	t.Parallel()
 	at := bookingsOf(t, throttle.Sliding(1, time.Minute), throttle.Concurrent(2, time.Minute))
 	filter := newRefreshFilter()
@@ -85,7 +85,7 @@ func TestRecheckFilterOfLeases(t *testing.T) {
 
 // A booking that a handler made and that moves invalidates its policy, as a booking of the
 // task's own policy does.
-func TestRecheckFilterIsInvalidatedByHandlers(t *testing.T) {
+func TestRefreshFilterIsInvalidatedByHandlers(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	t.Cleanup(func() { _ = rdb.Close() })

@@ -234,9 +234,9 @@ func (w *waker) replan(ctx context.Context, r luascripts.ScanDeferredReply, rule
 	var tasks []dueTask
 	for _, d := range r.Tasks {
 		t := dueTask{DueTask: d}
-		t.record, t.known = luascripts.ParseWaitRecord(d.For)
+		t.record, t.known = luascripts.ParseWaitRecord(d.Record)
 		p, ok := w.bookingOf(t)
-		if ok && slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool { return t.record.Rules.Has(r.Rule) }) {
+		if ok && slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool { return t.record.Booking.Has(r.Rule) }) {
 			tasks = append(tasks, t)
 			bookings = append(bookings, p)
 		}
@@ -256,8 +256,8 @@ func (w *waker) replan(ctx context.Context, r luascripts.ScanDeferredReply, rule
 			continue
 		}
 		if at.Sub(t.At).Abs() > moveLeast {
-			retimings = append(retimings, luascripts.Retiming{ID: t.ID, At: at, In: in, Any: w.forLease(now.Rule, in), For: t.For,
-				Why: luascripts.WhyOf(luascripts.CauseChange, t.record.Rules, now.Rule)})
+			retimings = append(retimings, luascripts.Retiming{ID: t.ID, At: at, In: in, Any: w.forLease(now.Rule, in), Record: t.Record,
+				Why: luascripts.WhyOf(luascripts.CauseChange, t.record.Booking, now.Rule)})
 			rule, was = append(rule, now.Rule), append(was, t.At)
 		}
 	}

@@ -291,9 +291,9 @@ func (s *sweeper) run(ctx context.Context) {
 }
 
 func (s *sweeper) sweep(ctx context.Context) {
-	lines := make(map[doubtKey]throttle.BookingRef)
+	lines := make(map[lineKey]throttle.BookingRef)
 	first, ok := s.portion(ctx, time.Time{}, 0, lines)
-	for n := 1; ok && n < sweepMost && len(first.Tasks) == sweepPortion && gone(first.Tasks) > sweepPortion/2; n++ {
+	for n := 1; ok && n < sweepMost && len(first.Tasks) == sweepPortion && countEnded(first.Tasks) > sweepPortion/2; n++ {
 		first, ok = s.portion(ctx, time.Time{}, 0, lines)
 	}
 	switch {
@@ -313,35 +313,36 @@ func (s *sweeper) sweep(ctx context.Context) {
 
 // portion looks at some deferred tasks, clears away those that are gone, and notes the
 // lines for leases of the others.
-func (s *sweeper) portion(ctx context.Context, from time.Time, skip int, lines map[doubtKey]throttle.BookingRef) (luascripts.ScanDeferredReply, bool) {
+func (s *sweeper) portion(ctx context.Context, from time.Time, skip int, lines map[lineKey]throttle.BookingRef) (luascripts.ScanDeferredReply, bool) {
 	r, err := luascripts.ScanDeferredWithStates(ctx, s.rdb, s.keys, from, skip, sweepPortion)
 	if err != nil {
 		s.logAndPause(ctx, "the due index can't be read", err)
 		return r, false
 	}
-	var over []dueTask
+	var ended []dueTask
 	for _, d := range r.Tasks {
 		t := dueTask{DueTask: d}
-		t.record, t.known = luascripts.ParseWaitRecord(d.For)
-		if isGone(d) {
-			over = append(over, t)
+		t.record, t.known = luascripts.ParseWaitRecord(d.Record)
+		if hasEnded(d) {
+			ended = append(ended, t)
 		} else {
 			s.noteLines(t, lines)
-			s.recordWait(d.Wait.RuleOf(t.record.Rules), d.For, d.At)
+			s.recordWait(d.Wait.RuleOf(t.record.Booking), d.Record, d.At)
 		}
 	}
-	s.wake(ctx, over, time.Now()) // clears their entries
-	s.cancelBookings(ctx, over)
+	s.wake(ctx, ended, time.Now()) // clears their entries
+	s.cancelBookings(ctx, ended)
 	return r, true
 }
 
-func isGone(t luascripts.DueTask) bool {
+// hasEnded says that a task never runs again by itself: it was deleted, archived or completed.
+func hasEnded(t luascripts.DueTask) bool {
 	return t.State == "" || t.State == "archived" || t.State == "completed"
 }
 
-func gone(tasks []luascripts.DueTask) (n int) {
+func countEnded(tasks []luascripts.DueTask) (n int) {
 	for _, t := range tasks {
-		if isGone(t) {
+		if hasEnded(t) {
 			n++
 		}
 	}
@@ -365,21 +366,21 @@ func (s *sweeper) advance(tasks []luascripts.DueTask) {
 }
 
 // noteLines notes in which lines for leases a task may wait.
-func (s *sweeper) noteLines(t dueTask, lines map[doubtKey]throttle.BookingRef) {
+func (s *sweeper) noteLines(t dueTask, lines map[lineKey]throttle.BookingRef) {
 	p, ok := s.bookingOf(t)
 	if !ok {
 		return
 	}
 	for i, l := range p.Policy.Rules() {
 		if len(lines) < sweepLines && throttle.ForWorkers.LimitLastKnown(l).IsConcurrent() {
-			lines[doubtKey{l.Rule(), p.IDs[i]}] = throttle.BookingRef{Policy: l.Policy(), IDs: p.IDs[i : i+1], Costs: []int{1}}
+			lines[lineKey{l.Rule(), p.IDs[i]}] = throttle.BookingRef{Policy: l.Policy(), IDs: p.IDs[i : i+1], Costs: []int{1}}
 		}
 	}
 }
 
-// offer asks which job is next in some lines. No job leaves a line by that, but a free lease
-// is offered to the next one.
-func (s *sweeper) offer(ctx context.Context, lines map[doubtKey]throttle.BookingRef) {
+// offer asks which job is next in some lines, so that a free lease is offered to that one. These
+// bookings name no job: to give them up takes nobody out of a line.
+func (s *sweeper) offer(ctx context.Context, lines map[lineKey]throttle.BookingRef) {
 	places := make([]throttle.BookingRef, 0, len(lines))
 	for _, p := range lines {
 		places = append(places, p)

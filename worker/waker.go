@@ -220,13 +220,13 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 	}
 	b := w.split(due, &wait)
 	cleared := len(b.stuck) > 0
-	if len(b.over) > 0 {
-		codes, _ := w.wake(ctx, b.over, began) // clears their entries
-		w.cancelBookings(ctx, b.over)
+	if len(b.ended) > 0 {
+		codes, _ := w.wake(ctx, b.ended, began) // clears their entries
+		w.cancelBookings(ctx, b.ended)
 		cleared = cleared || len(codes) > 0
 	}
 	for _, t := range b.stuck {
-		_ = luascripts.Forget(ctx, w.rdb, w.keys, t.ID, t.For)
+		_ = luascripts.Forget(ctx, w.rdb, w.keys, t.ID, t.Record)
 	}
 	if cleared && len(due.Tasks) >= wakeBatch {
 		wait = min(wait, movedPause) // they may be all that the look listed, and others are due behind them
@@ -247,7 +247,7 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 		wait = 0
 	}
 	if len(b.ready) > 0 {
-		codes, woken := w.wake(ctx, w.check(ctx, b.ready, lead, due.Now), began)
+		codes, woken := w.wake(ctx, w.refreshDue(ctx, b.ready, lead, due.Now), began)
 		if slices.Contains(codes, luascripts.NotYet) {
 			wait = min(wait, notYetPause)
 		} else if room < want && woken < room {
@@ -334,7 +334,7 @@ type dueTask struct {
 // dueSet is what one look found.
 type dueSet struct {
 	ready []dueTask // to check and to wake
-	over  []dueTask // gone, archived or completed by somebody else
+	ended []dueTask // deleted, archived or completed by somebody else
 	stuck []dueTask // running, long after their instant
 }
 
@@ -345,10 +345,10 @@ func (w *waker) split(due luascripts.DueReply, wait *time.Duration) dueSet {
 	active := false
 	for _, d := range due.Tasks {
 		t := dueTask{DueTask: d}
-		t.record, t.known = luascripts.ParseWaitRecord(d.For)
+		t.record, t.known = luascripts.ParseWaitRecord(d.Record)
 		switch d.State {
 		case "", "archived", "completed":
-			b.over = append(b.over, t)
+			b.ended = append(b.ended, t)
 			continue
 		case "active": // its deferral is on its way, or it was let in after all
 			if due.Now.Sub(d.At) > activeFor {
@@ -373,7 +373,7 @@ func (w *waker) split(due luascripts.DueReply, wait *time.Duration) dueSet {
 
 // check asks for the current instants of what is due and may have moved, re-times what
 // has, and returns what is to be woken.
-func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, now time.Time) []dueTask {
+func (w *waker) refreshDue(ctx context.Context, ready []dueTask, lead time.Duration, now time.Time) []dueTask {
 	index, bookings := w.toRefresh(ready, now)
 	w.counters.wakeChecks.Add(int64(len(bookings)))
 	var moved []move
@@ -399,7 +399,7 @@ func (w *waker) check(ctx context.Context, ready []dueTask, lead time.Duration, 
 		w.refreshes.invalidate(bookings[n].Policy, bookings[n].IDs, place.Rule)
 		anys := t.Pool == luascripts.PoolMark{} // it belonged to every pool before this look
 		moved = append(moved, move{index[n], place.Rule, luascripts.Retiming{ID: t.ID, At: place.At, In: wait,
-			Any: anys || w.forLease(place.Rule, wait), For: t.For, Why: luascripts.WhyOf(luascripts.CauseLine, t.record.Rules, place.Rule)}})
+			Any: anys || w.forLease(place.Rule, wait), Record: t.Record, Why: luascripts.WhyOf(luascripts.CauseLine, t.record.Booking, place.Rule)}})
 	}
 	stay := w.retime(ctx, ready, moved)
 	w.checkMoved(ctx, ready, moved)
@@ -485,7 +485,7 @@ func (w *waker) retime(ctx context.Context, ready []dueTask, moved []move) (stay
 // moved notes that the booking of a task has moved to another instant.
 func (w *waker) moved(ctx context.Context, r luascripts.Retiming, rule string, from time.Time) {
 	w.counters.moved.Add(1)
-	w.recordWait(rule, r.For, r.At)
+	w.recordWait(rule, r.Record, r.At)
 	if tell := w.cfg.Observer.Moved; tell != nil {
 		tell(ctx, event.Moved{Task: w.task(r.ID), Rule: rule, At: r.At, Was: from})
 	}
@@ -526,7 +526,7 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 	if tell := w.cfg.Observer.Woken; tell != nil {
 		for i, code := range codes {
 			if code == luascripts.Woken {
-				tell(ctx, event.Woken{Task: w.task(due[i].ID), Policy: tasks[i].record.Rules.Policy(), At: tasks[i].At})
+				tell(ctx, event.Woken{Task: w.task(due[i].ID), Policy: tasks[i].record.Booking.Policy(), At: tasks[i].At})
 			}
 		}
 	}
@@ -557,7 +557,7 @@ func (w *waker) wakeOffered(ctx context.Context, promoted promotion.Tasks, gone 
 	for i, code := range codes {
 		p := promoted[tasks[i].ID]
 		switch code {
-		case luascripts.Gone, luascripts.Over:
+		case luascripts.Deleted, luascripts.Ended:
 			gone(p, code)
 		case luascripts.Woken:
 			w.promoted(ctx, w.queue, tasks[i].ID, p)
@@ -570,11 +570,11 @@ func (w *waker) wakeOffered(ctx context.Context, promoted promotion.Tasks, gone 
 
 // bookingOf is the booking of a deferred task, when it has one and its rules are known.
 func (w *waker) bookingOf(t dueTask) (throttle.BookingRef, bool) {
-	p := w.set.Lookup(t.record.Rules.Policy())
+	p := w.set.Lookup(t.record.Booking.Policy())
 	if !t.known || p == nil {
 		return throttle.BookingRef{}, false
 	}
-	ids, costs, ok := t.record.Rules.Read()
+	ids, costs, ok := t.record.Booking.Read()
 	return throttle.BookingRef{Policy: p, IDs: ids, Costs: costs, Job: luascripts.JobID(w.queue, t.ID)}, ok
 }
 

@@ -335,7 +335,7 @@ func alikeRules(a, b []RuleCall) bool {
 		return false
 	}
 	for i := range a {
-		if !alikePart(&a[i], &b[i]) {
+		if !alikeRule(&a[i], &b[i]) {
 			return false
 		}
 		for j := range i { // which of them count together
@@ -347,7 +347,7 @@ func alikeRules(a, b []RuleCall) bool {
 	return true
 }
 
-func alikePart(a, b *RuleCall) bool {
+func alikeRule(a, b *RuleCall) bool {
 	x, y := &a.Numbers, &b.Numbers
 	return x.Version == y.Version && x.Kind == y.Kind && x.Permits == y.Permits && x.Window == y.Window && x.Burst == y.Burst &&
 		x.Warm == y.Warm && x.ColdMilli == y.ColdMilli && x.Short == y.Short && slices.Equal(x.Bounds, y.Bounds) &&

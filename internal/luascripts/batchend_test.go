@@ -175,7 +175,7 @@ func (b *batchScene) setTime(at time.Time) error {
 // deferTaskOf puts an active task away for a minute.
 func (b *batchScene) deferTaskOf(id string) {
 	b.Helper()
-	d := DeferArgs{ID: id, Token: 4711, At: start.Add(minute), For: "sms 1 key", Wait: minute}
+	d := DeferArgs{ID: id, Token: 4711, At: start.Add(minute), Record: "sms 1 key", Wait: minute}
 	if err := Defer(b.Context(), b.rdb, b.q, d).Err(); err != nil {
 		b.Fatalf("Defer(%q): %v", id, err)
 	}

@@ -70,7 +70,7 @@ func TaskOf(job string) (queue, id string, ok bool) {
 // for any pool to check, to re-time and to give up its booking.
 type WaitRecord struct {
 	Deadline time.Time     // of the task, zero for none
-	Rules    StoredBooking // empty when there is no booking
+	Booking  StoredBooking // empty when there is no booking
 }
 
 // StoredBooking is in whose lines a task stands, as text: "rules costs lengths ids", by
@@ -125,22 +125,22 @@ func (s StoredBooking) Read() (ids []string, costs []int, ok bool) {
 // What ends the rules' names: a deadline follows, or none. It also tells the schema:
 // what older ones wrote has none of these.
 const (
-	placeForEver = 2
-	placeUntil   = 3
+	noDeadline      = 2
+	deadlineFollows = 3
 )
 
 // Text is what is stored: the rules' names joined with "+", what ends them, the deadline in microseconds if there is one, the costs, and the ids as
 // [appendKey] writes them. Numbers are varints.
 func (p WaitRecord) Text() string {
-	ids, costs, ok := p.Rules.Read()
+	ids, costs, ok := p.Booking.Read()
 	var b []byte
 	if ok {
-		b = append(b, p.Rules.Policy()...)
+		b = append(b, p.Booking.Policy()...)
 	}
 	if p.Deadline.IsZero() {
-		b = append(b, placeForEver)
+		b = append(b, noDeadline)
 	} else {
-		b = binary.AppendUvarint(append(b, placeUntil), uint64(p.Deadline.UnixMicro()))
+		b = binary.AppendUvarint(append(b, deadlineFollows), uint64(p.Deadline.UnixMicro()))
 	}
 	for _, cost := range costs {
 		b = binary.AppendUvarint(b, uint64(cost))
@@ -154,11 +154,11 @@ func (p WaitRecord) Text() string {
 // ParseWaitRecord reads a record back; ok is false for one of another schema.
 func ParseWaitRecord(text string) (p WaitRecord, ok bool) {
 	end := strings.IndexAny(text, "\x00\x01\x02\x03")
-	if end < 0 || text[end] < placeForEver {
+	if end < 0 || text[end] < noDeadline {
 		return WaitRecord{}, false
 	}
 	names, r := text[:end], bookingReader{rest: text[end+1:]}
-	if text[end] == placeUntil {
+	if text[end] == deadlineFollows {
 		p.Deadline = time.UnixMicro(r.number(math.MaxInt64))
 	}
 	if names != "" {
@@ -173,9 +173,9 @@ func ParseWaitRecord(text string) (p WaitRecord, ok bool) {
 		for i := range n {
 			ids[i] = r.key()
 		}
-		p.Rules = NewStoredBooking(names, costs, ids)
+		p.Booking = NewStoredBooking(names, costs, ids)
 	}
-	if _, _, ok := p.Rules.Read(); r.bad || r.rest != "" || p.Rules != "" && !ok {
+	if _, _, ok := p.Booking.Read(); r.bad || r.rest != "" || p.Booking != "" && !ok {
 		return WaitRecord{}, false
 	}
 	return p, true

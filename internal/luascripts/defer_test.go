@@ -33,7 +33,7 @@ func TestDefer(t *testing.T) {
 	// What is not running is not ours to move, and asynq's answer says so.
 	state := content(t, a.raw)
 	for _, id := range []string{"a", "unknown"} {
-		cmd := Defer(t.Context(), a.rdb, a.q, DeferArgs{ID: id, Token: 7, At: start, For: "x"})
+		cmd := Defer(t.Context(), a.rdb, a.q, DeferArgs{ID: id, Token: 7, At: start, Record: "x"})
 		if err := cmd.Err(); err == nil || !strings.HasPrefix(err.Error(), "NOT FOUND") {
 			t.Errorf("Defer(%q) = %v, want NOT FOUND", id, err)
 		}
@@ -141,10 +141,10 @@ func TestForgetOfADeletedTask(t *testing.T) {
 		t.Fatalf("Due = %+v, %v, want the hint and what is left", due, err)
 	}
 	for _, d := range due.Tasks {
-		if d.For == "" {
+		if d.Record == "" {
 			continue
 		}
-		if err := Forget(t.Context(), a.rdb, a.q, "a", d.For); err != nil {
+		if err := Forget(t.Context(), a.rdb, a.q, "a", d.Record); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -159,7 +159,7 @@ func TestDeferTwice(t *testing.T) {
 	t.Parallel()
 	a := newQueue(t)
 	a.put("active", "a")
-	args := DeferArgs{ID: "a", Token: 0x0123456789abcdef, At: start.Add(minute), Wait: minute, For: "sms 1 key"}
+	args := DeferArgs{ID: "a", Token: 0x0123456789abcdef, At: start.Add(minute), Wait: minute, Record: "sms 1 key"}
 	for range 2 {
 		if err := Defer(t.Context(), a.rdb, a.q, args).Err(); err != nil {
 			t.Fatal(err)

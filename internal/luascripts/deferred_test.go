@@ -61,7 +61,7 @@ func TestHowATaskWaits(t *testing.T) {
 	}
 	deferAs := func(token uint64, cause Cause, rule int) {
 		t.Helper()
-		d := DeferArgs{ID: "a", Token: token, At: start.Add(2 * minute), For: "sms+day 1 key", Wait: minute, Why: Why{cause, rule}}
+		d := DeferArgs{ID: "a", Token: token, At: start.Add(2 * minute), Record: "sms+day 1 key", Wait: minute, Why: Why{cause, rule}}
 		if err := Defer(t.Context(), a.rdb, a.q, d).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +79,7 @@ func TestHowATaskWaits(t *testing.T) {
 	got, err = RetimeEarlier(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start.Add(30 * time.Second), Why: Why{CausePromotion, SameRule}}})
 	wantCodes(t, "Retime", got, err, Retimed)
 	want(0, 2, CausePromotion, 2)
-	got, err = Wake(t.Context(), a.rdb, a.q, []DueTask{{ID: "a", For: "sms+day 1 key"}}, start, false)
+	got, err = Wake(t.Context(), a.rdb, a.q, []DueTask{{ID: "a", Record: "sms+day 1 key"}}, start, false)
 	wantCodes(t, "Wake", got, err, Woken)
 	want(0, 2, CausePromotion, 2)
 	a.raw.LRem(t.Context(), a.q.pending, 0, "a")
@@ -145,21 +145,21 @@ func TestEntriesOfDeletedTasks(t *testing.T) {
 		a.raw.Del(ctx, a.q.Task(id))
 		a.raw.ZRem(ctx, a.q.retry, id)
 		due, err := Due(ctx, a.rdb, a.q, DueArgs{Lead: 2 * time.Second, Room: 10})
-		if err != nil || len(due.Tasks) != 1 || due.Tasks[0].ID != id || due.Tasks[0].State != "" || due.Tasks[0].For != "sms 1 key" {
+		if err != nil || len(due.Tasks) != 1 || due.Tasks[0].ID != id || due.Tasks[0].State != "" || due.Tasks[0].Record != "sms 1 key" {
 			t.Fatalf("Due = %+v, %v, want %q, gone, with its place", due, err, id)
 		}
 		a.put("active", id)
-		again := DeferArgs{ID: id, Token: 1, At: start.Add(minute), Wait: minute, For: "sms 1 other", Pool: pool}
+		again := DeferArgs{ID: id, Token: 1, At: start.Add(minute), Wait: minute, Record: "sms 1 other", Pool: pool}
 		if err := Defer(ctx, a.rdb, a.q, again).Err(); err != nil {
 			t.Fatal(err)
 		}
-		left := Retiming{ID: id, At: start.Add(30 * time.Second), For: due.Tasks[0].For}
+		left := Retiming{ID: id, At: start.Add(30 * time.Second), Record: due.Tasks[0].Record}
 		codes, err := Retime(ctx, a.rdb, a.q, []Retiming{left})
 		wantCodes(t, "Retime of one that is gone", codes, err, 0)
 		codes, err = Wake(ctx, a.rdb, a.q, due.Tasks, start, false)
 		wantCodes(t, "Wake of one that is gone", codes, err, NotOurs)
 		due, err = Due(ctx, a.rdb, a.q, DueArgs{Lead: 2 * minute, Room: 10})
-		if err != nil || len(due.Tasks) != 1 || due.Tasks[0].For != "sms 1 other" || !due.Tasks[0].At.Equal(start.Add(minute)) {
+		if err != nil || len(due.Tasks) != 1 || due.Tasks[0].Record != "sms 1 other" || !due.Tasks[0].At.Equal(start.Add(minute)) {
 			t.Fatalf("Due = %+v, %v, want the other one of that id alone, at its instant", due, err)
 		}
 		codes, err = Wake(ctx, a.rdb, a.q, due.Tasks, start, false)
@@ -172,7 +172,7 @@ func TestEntriesOfDeletedTasks(t *testing.T) {
 func TestAPlaceIsShort(t *testing.T) {
 	t.Parallel()
 	const most = 30 // and 2 of Redis make a piece of 32
-	text := WaitRecord{Rules: NewStoredBooking("sms", []int{1}, []string{"+4917010000000"})}.Text()
+	text := WaitRecord{Booking: NewStoredBooking("sms", []int{1}, []string{"+4917010000000"})}.Text()
 	if n := len(shortID(uuid) + text); n > most || strings.Contains(text, "491") {
 		t.Errorf("an entry takes %d bytes, want %d at most", n, most)
 	}

@@ -30,7 +30,6 @@
 //	limit/acquire     grant, book or refuse, for up to 64 calls
 //	limit/adjust      a grant turns out to have cost more, or less
 //	limit/cancel      give back a grant, leave the line
-//	limit/refresh     the current instants of up to 8 bookings
 //	limit/close       nothing goes on a key until an instant
 //	limit/closerule   nothing goes by a rule until an instant
 //	limit/counter     the kinds that count: fixed, calendar, step
@@ -39,10 +38,11 @@
 //	limit/leases      the algorithm of `concurrent n lease d`
 //	limit/ledger      what was spent on a key: read, decided on, written
 //	limit/line        who waits, in which order, and what they were promised
-//	limit/list        a portion of a line, and change nothing
-//	limit/locate      where one booking stands, and change nothing
-//	limit/peek        look, and change nothing
+//	limit/list        reads a portion of a line
+//	limit/locate      reads where one booking stands
+//	limit/peek        reads what is left on a key, and who waits
 //	limit/places      how a job gets its places in the lines, and comes back into them
+//	limit/refresh     new instants of up to 8 bookings, which are promised to them
 //	limit/release     a lease ends before its time
 //	limit/renew       a lease goes on
 //	limit/reset       forget what was spent

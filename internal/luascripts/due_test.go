@@ -15,7 +15,7 @@ func (a *asynqQueue) every(in time.Duration, ids ...string) {
 	a.Helper()
 	for i, id := range ids {
 		a.put("active", id)
-		d := DeferArgs{ID: id, Token: uint64(i + 1), At: start.Add(in), For: "sms 1 key", Wait: in}
+		d := DeferArgs{ID: id, Token: uint64(i + 1), At: start.Add(in), Record: "sms 1 key", Wait: in}
 		if err := Defer(a.Context(), a.rdb, a.q, d).Err(); err != nil {
 			a.Fatalf("Defer(%q): %v", id, err)
 		}

@@ -146,7 +146,7 @@ func TestBookedIsWokenAtItsInstant(t *testing.T) {
 	}
 	wantScore(uuid, minute)
 	due, err := Due(ctx, a.rdb, a.q, DueArgs{Lead: 2 * time.Second, Room: 10})
-	if err != nil || len(due.Tasks) != 2 || due.Tasks[0].State != "scheduled" || due.Tasks[0].For != "sms 1 key" || due.Tasks[0].Pool != (PoolMark{}) {
+	if err != nil || len(due.Tasks) != 2 || due.Tasks[0].State != "scheduled" || due.Tasks[0].Record != "sms 1 key" || due.Tasks[0].Pool != (PoolMark{}) {
 		t.Errorf("Due = %+v, %v, want a and users, scheduled, of no pool", due, err)
 	}
 	walk, err := ScanDeferred(ctx, a.rdb, a.q, time.Time{}, 0, 10)

@@ -184,7 +184,7 @@ func TestRunNow(t *testing.T) {
 		RunNowStatus
 	}{
 		{"back-off", RunNowPending}, {"booked", RunNowPending}, {"deferred", RunNowPending}, {"second", RunNowPending}, {"deferred", RunNowPending},
-		{"runs", RunNowActive}, {"over", RunNowOver}, {"never", RunNowDeleted},
+		{"runs", RunNowActive}, {"over", RunNowEnded}, {"never", RunNowDeleted},
 	} {
 		if got, err := RunNow(t.Context(), a.rdb, a.q, want.id, now); got != want.RunNowStatus || err != nil {
 			t.Errorf("RunNow(%s) = %v, %v, want %v", want.id, got, err, want.RunNowStatus)

@@ -120,7 +120,7 @@ func TestPitfall36FullRedis(t *testing.T) {
 		raw.LPush(ctx, q.active, id)
 		raw.ZAdd(ctx, q.lease, redis.Z{Score: 1, Member: id})
 	}
-	must(Defer(ctx, rdb, q, DeferArgs{ID: "late", Token: 1, At: start, For: "x"}).Result())
+	must(Defer(ctx, rdb, q, DeferArgs{ID: "late", Token: 1, At: start, Record: "x"}).Result())
 	// The texts are known before memory runs out.
 	must(Cancel(ctx, rdb, CancelArgs{Rules: one(limit("other"), n, 1), Token: 9}))
 	must(Wake(ctx, rdb, q, tasks("nobody"), start, false))
@@ -178,7 +178,7 @@ func TestPitfall36FullRedis(t *testing.T) {
 		t.Errorf("Cancel of an unknown token = %+v, %v, want nil", r, err)
 	}
 	full.fill(t, raw)
-	if err := Defer(ctx, rdb, q, DeferArgs{ID: "run", Token: 2, At: start, For: "x"}).Err(); err != nil {
+	if err := Defer(ctx, rdb, q, DeferArgs{ID: "run", Token: 2, At: start, Record: "x"}).Err(); err != nil {
 		t.Errorf("Defer = %v, want nil", err)
 	}
 	full.fill(t, raw)

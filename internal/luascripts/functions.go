@@ -136,7 +136,7 @@ type command struct {
 }
 
 // needsFunctionsError is the answer to a call that needs functions where there are none. For whoever
-// made the call it is one of Redis.
+// made the call it is an error of Redis.
 type needsFunctionsError struct{}
 
 func (needsFunctionsError) Error() string {

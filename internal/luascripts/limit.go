@@ -43,8 +43,8 @@ const (
 	BookLastRule             // book in the line of the widest rates, at an instant at which all rules admit it, or not at all
 )
 
-// Books says that a mode never grants.
-func (m Mode) Books() bool { return m >= Book }
+// NeverGrants says that a call of this mode is for a place in a line alone.
+func (m Mode) NeverGrants() bool { return m >= Book }
 
 // Kind is an algorithm: the first byte of a ledger, and with it the ledger's
 // schema. A new form of an old kind takes a new byte.
@@ -129,15 +129,17 @@ type RuleCall struct {
 	LimitKeys
 	Numbers
 	Cost   int
-	OneKey int       // of a policy's rules those that have one key for all jobs have one number
+	OneKey int       // rules of a policy with one number always have the same key
 	Closed time.Time // until when the rule is closed; zero for not
 	Worth  int64     // cancel.lua, adjust.lua: of a grant, as its answer had it
 	At     time.Time // cancel.lua, adjust.lua: instant of the grant, by which it is found when its token is forgotten; zero when not known
 	Until  time.Time // cancel.lua, adjust.lua: until when it may be: as long as it counts under the limit that granted it
 }
 
-// With says that two rules have one key, and not two whose text is the same by chance.
-func (c *RuleCall) With(other *RuleCall) bool { return c.ID == other.ID && c.OneKey == other.OneKey }
+// SharesKey says that two rules always have the same key, and not two whose text is the same by chance.
+func (c *RuleCall) SharesKey(other *RuleCall) bool {
+	return c.ID == other.ID && c.OneKey == other.OneKey
+}
 
 // Opening is a time in which work may run, from Open until before Close.
 type Opening struct{ Open, Close time.Time }
@@ -226,12 +228,12 @@ func groups(rules []RuleCall) []int {
 	}
 	out, last := make([]int, len(rules)), 0
 	for i, rule := range rules {
-		if i > 0 && rule.Kind != Leases && rule.With(&rules[i-1]) {
+		if i > 0 && rule.Kind != Leases && rule.SharesKey(&rules[i-1]) {
 			out[i] = last
 			continue
 		}
 		if rule.Kind == Leases {
-			same := slices.IndexFunc(rules[:i], func(other RuleCall) bool { return other.Kind != Leases && other.With(&rule) })
+			same := slices.IndexFunc(rules[:i], func(other RuleCall) bool { return other.Kind != Leases && other.SharesKey(&rule) })
 			if same >= 0 {
 				out[i] = out[same]
 				continue

@@ -40,7 +40,7 @@ const waitsForSMS = "sms 1 key"
 func (a *asynqQueue) putAway(at time.Time, ids ...string) {
 	a.Helper()
 	for i, id := range ids {
-		d := DeferArgs{ID: id, Token: uint64(4711 + i), At: at, For: waitsForSMS, Wait: minute}
+		d := DeferArgs{ID: id, Token: uint64(4711 + i), At: at, Record: waitsForSMS, Wait: minute}
 		if err := Defer(a.Context(), a.rdb, a.q, d).Err(); err != nil {
 			a.Fatalf("Defer(%q): %v", id, err)
 		}
@@ -66,7 +66,7 @@ func TestWakeWhileItsSlotMoves(t *testing.T) {
 	for _, ids := range [][]string{{"a"}, {"b", "c"}} { // the second call finds the first in front
 		var due []DueTask
 		for _, id := range ids {
-			due = append(due, DueTask{ID: id, For: waitsForSMS})
+			due = append(due, DueTask{ID: id, Record: waitsForSMS})
 		}
 		if got, err := Wake(t.Context(), a.rdb, a.q, due, now, true); err != nil || slices.ContainsFunc(got, func(code int64) bool { return code != Woken }) {
 			t.Errorf("Wake(%v) = %v, %v, want all woken", ids, got, err)

@@ -10,10 +10,10 @@ func TestPlaceReadsBack(t *testing.T) {
 	for _, p := range []WaitRecord{
 		{},
 		{Deadline: time.UnixMicro(1763640000000001)},
-		{Rules: "sms 1 14 +4917012345678"}, {Rules: "sms 1 13 +491701234567"}, {Rules: "sms 1 1 +"}, {Rules: "sms 1 2 +a"}, {Rules: "sms 1 4 +1 2"},
-		{Rules: "sms 1 15 +49 170 1234567"},
-		{Rules: "sms 7 7 #x y  z", Deadline: time.UnixMicro(1763640000000001)},
-		{Rules: "sms+day+all 1+1+300 3+3+4 a ba bacme", Deadline: time.UnixMicro(1763640000000001)},
+		{Booking: "sms 1 14 +4917012345678"}, {Booking: "sms 1 13 +491701234567"}, {Booking: "sms 1 1 +"}, {Booking: "sms 1 2 +a"}, {Booking: "sms 1 4 +1 2"},
+		{Booking: "sms 1 15 +49 170 1234567"},
+		{Booking: "sms 7 7 #x y  z", Deadline: time.UnixMicro(1763640000000001)},
+		{Booking: "sms+day+all 1+1+300 3+3+4 a ba bacme", Deadline: time.UnixMicro(1763640000000001)},
 	} {
 		if got, ok := ParseWaitRecord(p.Text()); !ok || got != p {
 			t.Errorf("ParseWaitRecord(%q) = %+v, %v, want %+v", p.Text(), got, ok, p)

@@ -65,7 +65,7 @@ type DeferArgs struct {
 	Token     uint64        // of the deferral: written once, however often it is sent
 	At        time.Time     // zero for Wait from now, by the clock of the queue's server
 	Wait      time.Duration // from now to At; where the clock of At is another server's, this counts
-	For       string        // what the task waits for
+	Record    string        // what the task waits for
 	Pool      PoolMark      // comes first to wake it; zero for all at once
 	Unique    string        // asynq's lock of a unique task, or ""
 	Postponed bool          // counted, see Postpones
@@ -150,7 +150,7 @@ func Defer(ctx context.Context, c redis.Scripter, k QueueKeys, a DeferArgs) *red
 		unique = task
 	}
 	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.retry, k.due, unique},
-		shortID(a.ID), tokenText(a.Token), dueAt(c, a.At, a.Wait), micros(max(0, a.Wait)), a.For, flag(a.Postponed), a.Pool[:], a.Why.text())
+		shortID(a.ID), tokenText(a.Token), dueAt(c, a.At, a.Wait), micros(max(0, a.Wait)), a.Record, flag(a.Postponed), a.Pool[:], a.Why.text())
 }
 
 // dueAt is an instant as the scripts of queues take it: microseconds since 1970, or the time
@@ -182,12 +182,12 @@ func Postpones(ctx context.Context, c redis.Cmdable, k QueueKeys, id string) (in
 
 // DueTask is an entry of the due index: a task that waits.
 type DueTask struct {
-	ID    string
-	At    time.Time
-	State string   // asynq's state, "" when the task is gone
-	For   string   // as [DeferArgs] had it
-	Pool  PoolMark // who came first to wake it, zero for every pool
-	Wait  Wait     // told by [ScanDeferred] alone
+	ID     string
+	At     time.Time
+	State  string   // asynq's state, "" when the task is gone
+	Record string   // as [DeferArgs] had it
+	Pool   PoolMark // who came first to wake it, zero for every pool
+	Wait   Wait     // told by [ScanDeferred] alone
 }
 
 // DueArgs are the arguments of due.lua.
@@ -213,7 +213,7 @@ func Due(ctx context.Context, c redis.Scripter, k QueueKeys, a DueArgs) (DueRepl
 	r := run(ctx, c, dueScript, 4, []string{k.due}, k.task, micros(a.Lead), a.Room, a.Free, a.Pool[:], micros(a.Others))
 	reply := DueReply{Now: r.time(), Again: r.time(), More: r.int() == 1}
 	for range r.count(5) {
-		t := DueTask{At: r.time(), ID: longID(r.text()), State: r.text(), For: r.text()}
+		t := DueTask{At: r.time(), ID: longID(r.text()), State: r.text(), Record: r.text()}
 		copy(t.Pool[:], r.text())
 		reply.Tasks = append(reply.Tasks, t)
 	}
@@ -224,14 +224,14 @@ func Due(ctx context.Context, c redis.Scripter, k QueueKeys, a DueArgs) (DueRepl
 const (
 	Woken       = 1
 	StillActive = 2
-	Gone        = 3 // deleted
+	Deleted     = 3
 	NotOurs     = 4
 	NotYet      = 5
-	Over        = 6 // archived or completed
+	Ended       = 6 // archived or completed
 )
 
 // Wake runs wake.lua for at most 1000 tasks, the first to run first, and
-// answers what became of each. Of a task only ID and For matter; For may be empty,
+// answers what became of each. Of a task only ID and Record matter; Record may be empty,
 // but then nothing is cleared of a task that is gone. With fair set one other task
 // goes before them.
 func Wake(ctx context.Context, c redis.Scripter, k QueueKeys, tasks []DueTask, now time.Time, fair bool) ([]int64, error) {
@@ -239,7 +239,7 @@ func Wake(ctx context.Context, c redis.Scripter, k QueueKeys, tasks []DueTask, n
 	args := append(make([]any, 0, 4+2*len(tasks)), now.UnixNano(), k.task, flag(fair), len(tasks))
 	for i := range tasks {
 		keys = append(keys, k.Task(tasks[i].ID))
-		args = append(args, shortID(tasks[i].ID), tasks[i].For)
+		args = append(args, shortID(tasks[i].ID), tasks[i].Record)
 	}
 	return codes(run(ctx, c, wakeScript, len(tasks), keys, args...), len(tasks))
 }
@@ -255,13 +255,13 @@ type Retiming struct {
 	Any bool          // every pool wakes it from now on; else who came first still does
 	Why Why
 
-	// For is what the task waits for where At is of that: an entry that is left of
+	// Record is what the task waits for where At is of that: an entry that is left of
 	// another task of this id is not moved.
-	For string
+	Record string
 }
 
 // Retimed is the answer of [Retime] about a task that moved. About one that is gone it is
-// [Gone] or [Over], as [Wake] has them.
+// [Deleted] or [Ended], as [Wake] has them.
 const Retimed = 1
 
 // Retime runs retime.lua for at most [RetimeMax] tasks and answers which moved.
@@ -279,7 +279,7 @@ func retime(ctx context.Context, c redis.Scripter, k QueueKeys, onlyEarlier int,
 	args := append(make([]any, 0, 2+5*len(tasks)), len(tasks), onlyEarlier)
 	for _, t := range tasks {
 		keys = append(keys, k.Task(t.ID))
-		args = append(args, t.Why.text(), shortID(t.ID), dueAt(c, t.At, t.In), flag(t.Any), t.For)
+		args = append(args, t.Why.text(), shortID(t.ID), dueAt(c, t.At, t.In), flag(t.Any), t.Record)
 	}
 	return codes(run(ctx, c, retimeScript, len(tasks), keys, args...), len(tasks))
 }
@@ -310,7 +310,7 @@ const (
 	RunNowActive  RunNowStatus = 2
 	RunNowDeleted RunNowStatus = 3
 	RunNowGrouped RunNowStatus = 4 // it waits for others of its group
-	RunNowOver    RunNowStatus = 6 // archived or completed
+	RunNowEnded   RunNowStatus = 6 // archived or completed
 )
 
 // RunNow runs run_now.lua.
@@ -387,7 +387,7 @@ func scanDeferredFrom(ctx context.Context, c redis.Scripter, k QueueKeys, first 
 	r := run(ctx, c, scanDeferredScript, 3, []string{k.due}, first, skip, most, prefix)
 	reply := ScanDeferredReply{Now: r.time(), Last: r.time()}
 	for range r.count(5) {
-		reply.Tasks = append(reply.Tasks, DueTask{At: r.time(), ID: longID(r.text()), For: r.text(), State: r.text(), Wait: waitOf(r.text())})
+		reply.Tasks = append(reply.Tasks, DueTask{At: r.time(), ID: longID(r.text()), Record: r.text(), State: r.text(), Wait: waitOf(r.text())})
 	}
 	return reply, r.err
 }

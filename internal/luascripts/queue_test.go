@@ -67,7 +67,7 @@ func (a *asynqQueue) dueAt(id string) float64 {
 
 func (a *asynqQueue) deferTask(id string, in time.Duration, unique string) {
 	a.Helper()
-	d := DeferArgs{ID: id, Token: rand.Uint64(), At: start.Add(in), For: "sms 1 key", Wait: in, Unique: unique, Pool: pool}
+	d := DeferArgs{ID: id, Token: rand.Uint64(), At: start.Add(in), Record: "sms 1 key", Wait: in, Unique: unique, Pool: pool}
 	if err := Defer(a.Context(), a.rdb, a.q, d).Err(); err != nil {
 		a.Fatalf("Defer(%q): %v", id, err)
 	}
@@ -110,13 +110,13 @@ func TestRetime(t *testing.T) {
 		return out
 	}
 	got, err := Retime(ctx, a.rdb, a.q, all(2*minute))
-	wantCodes(t, "Retime later", got, err, Retimed, Retimed, 0, Over, Gone)
+	wantCodes(t, "Retime later", got, err, Retimed, Retimed, 0, Ended, Deleted)
 	a.place("a", "retry", 2*minute+safetyNet, 2*minute)
 	got, err = RetimeEarlier(ctx, a.rdb, a.q, all(3*minute))
-	wantCodes(t, "Retime earlier, to a later instant", got, err, 0, 0, 0, Over, Gone)
+	wantCodes(t, "Retime earlier, to a later instant", got, err, 0, 0, 0, Ended, Deleted)
 	a.place("a", "retry", 2*minute+safetyNet, 2*minute)
 	got, err = RetimeEarlier(ctx, a.rdb, a.q, all(30*time.Second))
-	wantCodes(t, "Retime earlier", got, err, Retimed, Retimed, 0, Over, Gone)
+	wantCodes(t, "Retime earlier", got, err, Retimed, Retimed, 0, Ended, Deleted)
 	a.place("a", "retry", 30*time.Second+safetyNet, 30*time.Second)
 	if got := a.raw.ZScore(ctx, a.q.retry, "failed").Val(); got != 7 {
 		t.Errorf("the back-off of another is %v, want 7", got)
@@ -146,7 +146,7 @@ func TestDue(t *testing.T) {
 	reply, err = Due(t.Context(), a.rdb, a.q, DueArgs{Lead: 1500 * time.Millisecond, Room: 10})
 	want := []DueTask{{"a", start, "retry", "sms 1 key", pool, Wait{}}, {"b", start.Add(time.Second), "", "sms 1 key", PoolMark{}, Wait{}}}
 	same := func(x, y DueTask) bool {
-		return x.ID == y.ID && x.At.Equal(y.At) && x.State == y.State && x.For == y.For && x.Pool == y.Pool
+		return x.ID == y.ID && x.At.Equal(y.At) && x.State == y.State && x.Record == y.Record && x.Pool == y.Pool
 	}
 	if err != nil || !slices.EqualFunc(reply.Tasks, want, same) || !reply.Again.Equal(start.Add(500*time.Millisecond)) {
 		t.Errorf("Due = %+v, %v, want %+v", reply, err, want)

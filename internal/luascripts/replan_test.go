@@ -33,8 +33,8 @@ func TestWalk(t *testing.T) {
 			break
 		}
 		for _, task := range r.Tasks {
-			if seen = append(seen, task.ID); task.For != "sms 1 key" {
-				t.Errorf("%s waits for %q", task.ID, task.For)
+			if seen = append(seen, task.ID); task.Record != "sms 1 key" {
+				t.Errorf("%s waits for %q", task.ID, task.Record)
 			}
 			if !task.At.Equal(from) {
 				from, skip = task.At, 0

@@ -35,7 +35,7 @@ func TestTaskIDs(t *testing.T) {
 	var got []string
 	for _, d := range reply.Tasks {
 		got = append(got, d.ID)
-		if d.State != "retry" || d.For == "" || d.Pool != pool {
+		if d.State != "retry" || d.Record == "" || d.Pool != pool {
 			t.Errorf("Due of %q = %+v, want its state, place and pool", d.ID, d)
 		}
 	}

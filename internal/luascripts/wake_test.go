@@ -57,9 +57,9 @@ func TestWakeLeavesOthersAlone(t *testing.T) {
 		untouched[id] = fmt.Sprint(a.raw.HGetAll(ctx, a.q.Task(id)).Val())
 	}
 	woken := tasks("running", "failed", "done", "dead", "gone", "never", "ours")
-	woken[4].For = "sms 1 key" // its hash is not there to tell
+	woken[4].Record = "sms 1 key" // its hash is not there to tell
 	got, err := Wake(ctx, a.rdb, a.q, woken, start, false)
-	wantCodes(t, "Wake", got, err, StillActive, NotOurs, Over, Over, Gone, Gone, Woken)
+	wantCodes(t, "Wake", got, err, StillActive, NotOurs, Ended, Ended, Deleted, Deleted, Woken)
 	for id, want := range untouched {
 		if got := fmt.Sprint(a.raw.HGetAll(ctx, a.q.Task(id)).Val()); got != want {
 			t.Errorf("%s is %s, want %s", id, got, want)
@@ -78,9 +78,9 @@ func TestWakeLeavesOthersAlone(t *testing.T) {
 		t.Errorf("due = %q, want the active one, to be asked again, and those whose places are to be given up", got)
 	}
 	over := tasks("done", "dead")
-	over[0].For, over[1].For = "sms 1 key", "sms 1 key"
+	over[0].Record, over[1].Record = "sms 1 key", "sms 1 key"
 	got, err = Wake(ctx, a.rdb, a.q, over, start, false)
-	wantCodes(t, "Wake of those", got, err, Over, Over)
+	wantCodes(t, "Wake of those", got, err, Ended, Ended)
 	if got := a.raw.ZRange(ctx, a.q.due, 0, -1).Val(); !slices.Equal(got, []string{"running"}) {
 		t.Errorf("due = %q, want the active one", got)
 	}

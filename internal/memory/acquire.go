@@ -110,7 +110,7 @@ func (c *call) since() int64 {
 	return from
 }
 
-// promised is what the job was promised at its place in the rule that holds it up, or
+// promised is what the job was promised at its place on the key of the rule that holds it up, or
 // else at the narrowest one.
 func (c *call) promised(v verdict) int64 {
 	if v.bound && v.by != nil && v.by.place != nowhere {

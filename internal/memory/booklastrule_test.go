@@ -83,7 +83,7 @@ func (f *feeding) come() {
 // One admission a job: where all jobs are booked by the widest line, each is granted at
 // the instant that it was told. For a phone with one permit a window there may be any
 // number of them; otherwise one at a time, for of many turns on a key the first and the
-// last count, see [rule.measure].
+// last count, see [ruleCall.measure].
 func TestBookedByTheLastRuleGoAtTheirInstant(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

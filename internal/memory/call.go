@@ -207,7 +207,7 @@ func (c *call) decide(g gate, reach int64, mode luascripts.Mode) verdict {
 	} else if opens > v.at {
 		v.at, v.by = opens, nil
 	}
-	if mode.Books() && !v.bound {
+	if mode.NeverGrants() && !v.bound {
 		v.bound, v.by = true, &c.rules[len(c.rules)-1]
 		if p := c.widest(); p != nil {
 			v.by = p

@@ -75,7 +75,7 @@ func (t *tally) without(l *numbers, instant rational, at, cost, worth, a, stored
 	if left >= up {
 		return l.plus(instant, -cost)
 	}
-	return rational{instant.us - left, instant.rule}
+	return rational{instant.us - left, instant.rest}
 }
 
 // fit makes the tally one of windows of length w.

@@ -129,7 +129,7 @@ func TestMutantsAreFound(t *testing.T) { // not parallel: it sets flags of rapid
 	}
 }
 
-// some are the mutants that `go test` tries, by a rule of the changed line: one or two for each kind
+// some are the mutants that `go test` tries, by a part of the changed line: one or two for each kind
 // and each step of a decision. All of them were found at once.
 var some = []string{
 	"return ledger.start + limit.W + limit.W * 1 + floor((most - limit.n - 1) / limit.n)", // fixed
@@ -148,14 +148,14 @@ var some = []string{
 	"local waiting = line_ends(rule) + rule.first",
 }
 
-// named finds mutants by rules of their lines.
-func named(t *testing.T, all []mutant, rules []string) []mutant {
+// named finds mutants by parts of their lines.
+func named(t *testing.T, all []mutant, parts []string) []mutant {
 	t.Helper()
 	var out []mutant
-	for _, rule := range rules {
-		i := slices.IndexFunc(all, func(m mutant) bool { return strings.Contains(m.is, rule) })
+	for _, part := range parts {
+		i := slices.IndexFunc(all, func(m mutant) bool { return strings.Contains(m.is, part) })
 		if i < 0 {
-			t.Fatalf("there is no mutant %q any more", rule)
+			t.Fatalf("there is no mutant %q any more", part)
 		}
 		out = append(out, all[i])
 	}

@@ -26,7 +26,7 @@ type ruleCall struct {
 	closed       int64  // until when the key or the rule is closed; 0 when open
 	state        state  // as the numbers see it
 	turns        *set   // of the call's policy
-	none         set    // the turns where there is one rule
+	none         set    // the turns where the call has one rule
 	member       string // the job as a member of the line, "cost:job"; "" when the call is nobody's
 
 	view        view
@@ -160,7 +160,7 @@ func (p *ruleCall) earliest(now, before, cost int64) int64 {
 
 // measure finds when the rule admits the job. Those ahead go as early as they can;
 // turns go when they were promised, which may be later, and between these and the job
-// there may be more: a job that is refused is told that.
+// there may be more. A job that is refused is told the instant that follows from this.
 //
 // Where costs differ nobody goes before the first who waits: a smaller job would take what
 // that one waits for, again and again. So a job that the first goes before is held up, and
@@ -301,7 +301,7 @@ func (p *ruleCall) free(someWait bool) int {
 	return int(max(0, p.state.free(p.numbers, p.now)))
 }
 
-// place is where a job stands in a rule.
+// place is where a job stands on the key of a rule.
 type place int
 
 const (

@@ -99,7 +99,7 @@ func (s *Store) Reset(k luascripts.LimitKeys, n luascripts.Numbers) luascripts.C
 }
 
 // swept is how many keys a call looks at for each of its own. Two are enough: a
-// rule adds one key at most, so the sweep is through before the keys doubled.
+// rule of a call adds one key at most, so the sweep is through before the keys doubled.
 const swept = 2
 
 // key is the state of a limit's key.

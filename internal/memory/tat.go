@@ -8,26 +8,26 @@ import (
 // never is further away than anybody waits, and leaves room to add to it.
 const never = math.MaxInt64 / 4
 
-// rational is the instant us + rule/n microseconds, 0 <= rule < n, of a limit
+// rational is the instant us + rest/n microseconds, 0 <= rest < n, of a limit
 // whose permits take w/n each. Rounding stays out of a ledger, or it would add up.
-type rational struct{ us, rule int64 }
+type rational struct{ us, rest int64 }
 
 // plus is t and the time of k permits later; k may be negative.
 func (l *numbers) plus(t rational, k int64) rational {
 	hi, lo := bits.Mul64(uint64(max(k, -k)), uint64(l.w%l.n))
 	often, rest := bits.Div64(hi, lo, uint64(l.n)) // below k: the rest of a window is below n
-	more, rule := int64(often), int64(rest)
+	more, part := int64(often), int64(rest)
 	if k < 0 {
-		more, rule = -more, -rule
+		more, part = -more, -part
 	}
-	rule += t.rule
-	us := t.us + times(k, l.w/l.n) + more + floorDiv(rule, l.n)
-	return rational{min(us, never), floorMod(rule, l.n)}
+	part += t.rest
+	us := t.us + times(k, l.w/l.n) + more + floorDiv(part, l.n)
+	return rational{min(us, never), floorMod(part, l.n)}
 }
 
 // ceil is the first whole microsecond that is not before t.
 func (t rational) ceil() int64 {
-	if t.rule == 0 {
+	if t.rest == 0 {
 		return t.us
 	}
 	return t.us + 1
@@ -35,7 +35,7 @@ func (t rational) ceil() int64 {
 
 // later compares instants of the same limit.
 func later(t, u rational) rational {
-	if t.us > u.us || t.us == u.us && t.rule > u.rule {
+	if t.us > u.us || t.us == u.us && t.rest > u.rest {
 		return t
 	}
 	return u
@@ -51,7 +51,7 @@ func (l *numbers) takes(k int64) (down, up int64) {
 // before t.
 func (l *numbers) fit(t rational, a int64) int64 {
 	hi, lo := bits.Mul64(uint64(a-t.us), uint64(l.n))
-	lo, borrow := bits.Sub64(lo, uint64(t.rule), 0)
+	lo, borrow := bits.Sub64(lo, uint64(t.rest), 0)
 	return divide(hi-borrow, lo, l.w)
 }
 
@@ -59,7 +59,7 @@ func (l *numbers) fit(t rational, a int64) int64 {
 // not before a.
 func (l *numbers) cover(a int64, t rational) int64 {
 	hi, lo := bits.Mul64(uint64(t.us-a), uint64(l.n))
-	lo, carry := bits.Add64(lo, uint64(t.rule), 0)
+	lo, carry := bits.Add64(lo, uint64(t.rest), 0)
 	lo, more := bits.Add64(lo, uint64(l.w-1), 0)
 	return divide(hi+carry+more, lo, l.w)
 }
@@ -94,7 +94,7 @@ func floorDiv(a, b int64) int64 {
 
 func floorMod(a, b int64) int64 { return a - floorDiv(a, b)*b }
 
-// whole is a float's whole rule as an integer, cut to never.
+// whole is a float's whole part as an integer, cut to never.
 func whole(f float64) int64 { return int64(min(f, never)) }
 
 // gcra is `gcra n/W burst b`, and a bucket of b that fills continuously: it
@@ -252,9 +252,9 @@ func (s *smooth) carried(old, l *numbers) state {
 // compiler fuses the two and rounds once less than Redis does.
 type warmUp struct {
 	tally
-	stored float64 // permits of idle time
-	next   int64   // when all before is paid
-	rule   float64 // of a microsecond later
+	stored   float64 // permits of idle time
+	next     int64   // when all before is paid
+	fraction float64 // of a microsecond later
 }
 
 // curve is how long a permit takes, by how many are stored.
@@ -299,10 +299,10 @@ func (w *warmUp) synced(c curve, a int64) warmUp {
 	out := *w
 	switch {
 	case w.taken == 0:
-		out.stored, out.next, out.rule = c.most, a, 0
-	case a > w.next+wholeUp(w.rule): // the rest of a microsecond by which a grant had to be late is not idle
-		out.stored = min(c.most, w.stored+(float64(a-w.next)-w.rule)/c.cooling)
-		out.next, out.rule = a, 0
+		out.stored, out.next, out.fraction = c.most, a, 0
+	case a > w.next+wholeUp(w.fraction): // the rest of a microsecond by which a grant had to be late is not idle
+		out.stored = min(c.most, w.stored+(float64(a-w.next)-w.fraction)/c.cooling)
+		out.next, out.fraction = a, 0
 	}
 	return out
 }
@@ -310,7 +310,7 @@ func (w *warmUp) synced(c curve, a int64) warmUp {
 func (w *warmUp) earliest(l *numbers, now, before, _ int64) int64 {
 	a, c := max(now, w.at), l.curve()
 	s := w.synced(c, a)
-	p := s.rule + c.price(s.stored, before)
+	p := s.fraction + c.price(s.stored, before)
 	return max(a, s.next+wholeUp(p))
 }
 
@@ -321,11 +321,11 @@ const dust = 1e-6
 func (w *warmUp) charge(l *numbers, at, cost int64) {
 	c := l.curve()
 	*w = w.synced(c, at)
-	p := w.rule + c.price(w.stored, cost)
+	p := w.fraction + c.price(w.stored, cost)
 	w.stored = max(0, w.stored-float64(cost))
 	w.next = min(never, w.next+whole(math.Floor(p)))
-	if w.rule = p - math.Floor(p); w.rule < dust {
-		w.rule = 0
+	if w.fraction = p - math.Floor(p); w.fraction < dust {
+		w.fraction = 0
 	}
 	w.add(l.w, at, cost)
 }
@@ -347,7 +347,7 @@ func (w *warmUp) back(l *numbers, at, cost, worth, a int64) {
 
 func (w *warmUp) free(l *numbers, now int64) int64 {
 	a := max(now, w.at)
-	if s := w.synced(l.curve(), a); s.next+wholeUp(s.rule) <= a {
+	if s := w.synced(l.curve(), a); s.next+wholeUp(s.fraction) <= a {
 		return 1
 	}
 	return 0

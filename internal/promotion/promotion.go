@@ -80,19 +80,19 @@ func instantOf(ctx context.Context, rdb redis.UniversalClient, keys luascripts.Q
 		return time.Time{}, 0, false
 	}
 	booked, _ := luascripts.ParseWaitRecord(f.For)
-	policy := set.Lookup(booked.Rules.Policy())
-	ids, costs, ok := booked.Rules.Read()
+	policy := set.Lookup(booked.Booking.Policy())
+	ids, costs, ok := booked.Booking.Read()
 	if !ok || policy == nil || len(policy.Rules()) == 1 {
 		return time.Time{}, 0, false
 	}
-	s, err := throttle.ForWorkers.Lookup(ctx, throttle.BookingRef{Policy: policy, IDs: ids, Costs: costs, Job: luascripts.JobID(queue, id)})
+	s, err := throttle.ForWorkers.Locate(ctx, throttle.BookingRef{Policy: policy, IDs: ids, Costs: costs, Job: luascripts.JobID(queue, id)})
 	return s.At, s.At.Sub(s.Now), err == nil && s.Known
 }
 
 // Retime moves the tasks to their earlier instants, the first to come first and in calls
 // of at most [luascripts.RetimeMax] tasks. Tasks that come earlier already stay as they
-// are. It calls gone for each task that is gone, with [luascripts.Gone] or
-// [luascripts.Over]. It returns the ids of those that it moved, also with an error.
+// are. It calls gone for each task that is gone, with [luascripts.Deleted] or
+// [luascripts.Ended]. It returns the ids of those that it moved, also with an error.
 func (t Tasks) Retime(ctx context.Context, rdb redis.Scripter, keys luascripts.QueueKeys,
 	gone func(p throttle.Promotion, code int64)) (moved []string, err error) {
 	all := make([]luascripts.Retiming, 0, len(t))
@@ -108,7 +108,7 @@ func (t Tasks) Retime(ctx context.Context, rdb redis.Scripter, keys luascripts.Q
 		}
 		for i, code := range codes {
 			switch code {
-			case luascripts.Gone, luascripts.Over:
+			case luascripts.Deleted, luascripts.Ended:
 				gone(t[portion[i].ID], code)
 			case luascripts.Retimed:
 				moved = append(moved, portion[i].ID)

@@ -72,7 +72,7 @@ func TestRetime(t *testing.T) {
 	if _, err := all.Retime(t.Context(), rdb, keys, func(p throttle.Promotion, code int64) { gone[p.Job] = code }); err != nil {
 		t.Fatal(err)
 	}
-	if want := map[string]int64{luascripts.JobID("default", "gone"): luascripts.Gone}; !maps.Equal(gone, want) {
+	if want := map[string]int64{luascripts.JobID("default", "gone"): luascripts.Deleted}; !maps.Equal(gone, want) {
 		t.Errorf("gone are %v, want %v", gone, want)
 	}
 	got := make(map[string]time.Duration)

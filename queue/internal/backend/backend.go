@@ -106,10 +106,10 @@ func (t *Task) Booked(d throttle.Decision) {
 	if !d.Gated {
 		cause = luascripts.CauseBooked
 		booked := throttle.ForWorkers.Ref(t.Policy, d.Request)
-		ref.Rules = luascripts.NewStoredBooking(t.Policy.String(), booked.Costs, booked.IDs)
+		ref.Booking = luascripts.NewStoredBooking(t.Policy.String(), booked.Costs, booked.IDs)
 	}
 	t.Message.At, t.Message.In, t.Message.For = d.At, t.Wait, ref.Text()
-	t.Message.Why = luascripts.WhyOf(cause, ref.Rules, d.Rule)
+	t.Message.Why = luascripts.WhyOf(cause, ref.Booking, d.Rule)
 	t.Info.State, t.Info.NextProcessAt = asynq.TaskStateScheduled, d.At
 }
 

@@ -21,14 +21,14 @@ local outlive = ledger.outlive
 local promote, with_promotions = line.promote, line.with_promotions
 local grant, granted, held_at, keep_adjustment, lessen, read_claims =
   tokens.grant, tokens.granted, tokens.held_at, tokens.keep_adjustment, tokens.lessen, tokens.read_claims
-local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
+local open_rules, rules_at = rulecall.open_rules, rulecall.rules_at
 
 return function(keys, args)
   local token, adjustment = args[1], args[2]
 
   local now = clock()
   local rules = rules_at(args[3], keys, 0, #keys, "", now)
-  local failed, which, newer = open_parts(rules, now)
+  local failed, which, newer = open_rules(rules, now)
   if failed then return { failed, which, now, newer, 0 } end
   read_claims(rules, args, 4)
   for _, rule in ipairs(rules) do -- each remembers it as long as what it corrects counts there

@@ -22,7 +22,7 @@ local max = math.max
 local outlive = ledger.outlive
 local leave, promote, with_promotions = line.leave, line.promote, line.with_promotions
 local granted, read_claims, unspend, withdraw = tokens.granted, tokens.read_claims, tokens.unspend, tokens.withdraw
-local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
+local open_rules, rules_at = rulecall.open_rules, rulecall.rules_at
 local first_ticket, join_at, stands = places.first_ticket, places.join_at, places.stands
 
 return function(keys, args)
@@ -30,7 +30,7 @@ return function(keys, args)
 
   local now = clock()
   local rules = rules_at(args[4], keys, 0, #keys, job, now)
-  local failed, which, newer = open_parts(rules, now)
+  local failed, which, newer = open_rules(rules, now)
   if failed then return { failed, which, now, newer, 0 } end
   read_claims(rules, args, 5)
 

@@ -26,7 +26,7 @@ local int, live = numbers.int, numbers.live
 local CLOSED, IN, LAST, PARK, ROOM, SINCE, PROMISED, mark = line.CLOSED, line.IN, line.LAST, line.PARK, line.ROOM, line.SINCE, line.PROMISED, line.mark
 local find, is_squeezed, look, open_line, promote, squeeze, with_promotions =
   line.find, line.is_squeezed, line.look, line.open_line, line.promote, line.squeeze, line.with_promotions
-local open_parts, rules_at = rulecall.open_parts, rulecall.rules_at
+local open_rules, rules_at = rulecall.open_rules, rulecall.rules_at
 local first_ticket, join_at = places.first_ticket, places.join_at
 
 return function(keys, args)
@@ -34,7 +34,7 @@ return function(keys, args)
 
   local now = clock()
   local rules = rules_at(args[1], keys, 0, #keys, job, now)
-  local failed, which, newer = open_parts(rules, now)
+  local failed, which, newer = open_rules(rules, now)
   if failed then return { failed, which, now, 0, newer, 0 } end
   local shut, until_us, promoted = rules[closes], 0, {}
 

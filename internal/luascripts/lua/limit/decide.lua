@@ -210,7 +210,7 @@ local function find_places(call)
   end
 end
 
--- widest_of is the number of the last rule that is a rate. When all rules are leases, it is that of the last one
+-- widest_of is the index of the last rule that is a rate. When all rules are leases, it is that of the last one
 local function widest_of(rules)
   for i = #rules, 1, -1 do
     if not rules[i].kind.lease then return i end

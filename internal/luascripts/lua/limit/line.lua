@@ -62,7 +62,7 @@ local function at_rank(set, rank)
   return first_of(redis.call("ZRANGE", set, rank, rank, "WITHSCORES"))
 end
 
--- mark is a member that does not wait, without PROMISED
+-- mark is the number that is noted under a name in the line's set, nil for none
 local function mark(rule, name)
   local v = redis.call("ZSCORE", rule.line, name)
   return v and v - PROMISED or nil
@@ -81,7 +81,7 @@ local function kept_ticket(score)
   return score and score / 8 - PARK or nil
 end
 
--- in_time says whether a job that was promised the instant p, and has not come yet, still keeps its place. The job of the call has
+-- in_time says whether a job that was promised the instant p still keeps its place. The job of the call does: it has come
 local function in_time(rule, member, p, now)
   return member == rule.member or (p and p + GRACE >= now)
 end
@@ -225,9 +225,9 @@ local function first_costs(rule)
   if rule.turns_ahead > 0 then turns = redis.call("ZRANGE", rule.turns, rule.turn, rule.turn + min(rule.turns_ahead, WHOLE + 1) - 1, "WITHSCORES") end
   local costs, sum, i, j = {}, 0, 1, 1
   while true do
-    local ours, theirs = tonumber(waiting[i + 1]), tonumber(turns[j + 1])
-    if #costs == WHOLE or not (ours or theirs) then return costs, sum, ours and theirs and min(ours, theirs) or ours or theirs end
-    if ours and (not theirs or ours <= theirs) then
+    local ticket, other = tonumber(waiting[i + 1]), tonumber(turns[j + 1])
+    if #costs == WHOLE or not (ticket or other) then return costs, sum, ticket and other and min(ticket, other) or ticket or other end
+    if ticket and (not other or ticket <= other) then
       rule.head = rule.head or #costs + 1
       costs[#costs + 1], i = cost_of(waiting[i]), i + 2
     else

@@ -13,14 +13,14 @@ local clock = require("lib/clock")
 local line = require("limit/line")
 local rulecall = require("limit/rulecall")
 local GRACE, is_parked, promised = line.GRACE, line.is_parked, line.promised
-local find_place, open_parts, rules_at = rulecall.find_place, rulecall.open_parts, rulecall.rules_at
+local find_place, open_rules, rules_at = rulecall.find_place, rulecall.open_rules, rulecall.rules_at
 
 return function(keys, args)
   local job = args[2]
 
   local now = clock()
   local rules = rules_at(args[1], keys, 0, #keys, job, now)
-  local failed, which, newer = open_parts(rules, now)
+  local failed, which, newer = open_rules(rules, now)
   if failed then return { failed, which, newer, now, 0, 0, 0, 0 } end
   local place, at, by = find_place(rules, now)
   if not place then return { 0, 0, 0, now, 0, 0, 0, 0 } end

@@ -17,7 +17,7 @@ local rulecall = require("limit/rulecall")
 local places = require("limit/places")
 local outlive = ledger.outlive
 local park, with_promotions = line.park, line.with_promotions
-local find_place, left_behind, open_parts, rules_at = rulecall.find_place, rulecall.left_behind, rulecall.open_parts, rulecall.rules_at
+local find_place, left_behind, open_rules, rules_at = rulecall.find_place, rulecall.left_behind, rulecall.open_rules, rulecall.rules_at
 local stand_for = places.stand_for
 
 return function(keys, args)
@@ -31,7 +31,7 @@ return function(keys, args)
   -- parked stands in line again: nobody would tell it that it may come earlier
   local function check(i)
     local rules = rules_at(args[2], keys, width * (i - 1), width, args[2 + i], now)
-    local failed, which, newer = open_parts(rules, now)
+    local failed, which, newer = open_rules(rules, now)
     if failed then return { failed, which, newer, 0, 0 } end
     local place, at, by = find_place(rules, now)
     if not place then return { 0, 0, 0, 0, 0 } end

@@ -130,9 +130,9 @@ local function open_rule(rule, now, opened)
   opened[rule.key] = rule.ledger
 end
 
--- open_parts reads the ledgers. When one can't be decided about, it answers the
+-- open_rules reads the ledgers. When one can't be decided about, it answers the
 -- status, which rule, and the version of a newer limit.
-local function open_parts(rules, now, opened)
+local function open_rules(rules, now, opened)
   for i, rule in ipairs(rules) do
     local status, version = open_rule(rule, now, opened)
     if status then return status, i, version end
@@ -142,7 +142,7 @@ end
 
 -- measure finds when a rule admits the job if all ahead of it go as early as they can:
 -- from then on it does, as long as nobody else comes. Turns ahead go when they were
--- promised, which may be later: a job that is refused is promised that.
+-- promised, which may be later. A job that is refused is promised the later instant.
 --
 -- Where costs differ nobody goes before the first who waits: a smaller job would take what
 -- that one waits for, again and again. So `held_up` says that the job has a ticket and
@@ -221,6 +221,6 @@ local function find_place(rules, now)
 end
 
 return {
-  find_place = find_place, joint = joint, last_of_group = last_of_group, left_behind = left_behind, measure = measure, open_parts = open_parts,
+  find_place = find_place, joint = joint, last_of_group = last_of_group, left_behind = left_behind, measure = measure, open_rules = open_rules,
   open_rule = open_rule, read_rules = read_rules, rule_on = rule_on, rules_at = rules_at, set_job = set_job, set_keys = set_keys,
 }

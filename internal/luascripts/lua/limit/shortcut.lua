@@ -9,8 +9,8 @@ local open, earliest, floor = ledger.open, ledger.earliest, math.floor
 local held_at, put, spend_all = tokens.held_at, tokens.put, tokens.spend_all
 local set_keys, call, sub, NONE, TRY = rulecall.set_keys, redis.call, string.sub, {}, 0 -- TRY is a mode, see acquire.lua
 
--- It answers calls from i to last, whose keys stand behind keys[k], into replies, and says from
--- which on it did not. Of a call that comes alone `existing` says how many of its three keys exist, at most; of several
+-- The function answers calls from i to last, whose keys stand behind keys[k], into replies, and returns the
+-- index of the first that it left unanswered. Of a call that comes alone `existing` says how many of its three keys exist, at most; of several
 -- calls it is nil.
 return function(script, form, keys, k, args, i, last, replies, existing)
   local rule, now, want = form.rules[1], script.now, form.rules[1].want

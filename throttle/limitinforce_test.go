@@ -13,8 +13,8 @@ func TestActiveLimitsAreSharedAndKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limits := func() []activeLimit {
-		in, err := l.policy.activeLimits(t.Context(), byID("k"))
+	limits := func() []limitInForce {
+		in, err := l.policy.limitsInForce(t.Context(), byID("k"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,37 +15,37 @@ import (
 	"github.com/headwayq/headway/throttle/internal/errtext"
 )
 
-// activeLimit is the limit by which a rule decides now, with the version under which
+// limitInForce is the limit by which a rule decides now, with the version under which
 // it was stored; 0 for the limit in code. A ledger knows the version that it was
 // written under, and refuses a call with an older one. Otherwise a process that has
 // not heard of a change, or a call that was long on its way, would grant by the old
 // limit.
-type activeLimit struct {
+type limitInForce struct {
 	Limit
 	version int64
 	closed  time.Time // until when the rule is closed on all keys; zero for not
 }
 
-// active is the limit that a look found. When a ledger knows a version that is not
+// asInForce is the limit that a look found. When a ledger knows a version that is not
 // stored any more, the limit counts as that version.
-func (f *limitMemory) active(k *knownLimit) activeLimit {
-	return activeLimit{k.limit, max(k.version, f.floor.Load()), k.closed}
+func (f *limitMemory) asInForce(k *knownLimit) limitInForce {
+	return limitInForce{k.limit, max(k.version, f.floor.Load()), k.closed}
 }
 
 // putInto puts the limit into a call of its rule, computed around an instant.
-func (a *activeLimit) putInto(c *luascripts.RuleCall, around time.Time) {
+func (a *limitInForce) putInto(c *luascripts.RuleCall, around time.Time) {
 	c.Numbers, c.Version, c.Closed = a.numbers(around), a.version, a.closed
 }
 
 // lastLimits are the limits by which a policy decided last. The zero value is ready.
 type lastLimits struct {
-	known atomic.Pointer[[]activeLimit] // what is in it stays as it is
+	known atomic.Pointer[[]limitInForce] // what is in it stays as it is
 }
 
 // of are the limits by which the rules decide now about keys. Most rules have one limit for
 // all of them.
-func (f *lastLimits) of(ctx context.Context, rules ruleSet, keys keySet, byKey bool) ([]activeLimit, error) {
-	limits, err := f.active(ctx, rules)
+func (f *lastLimits) of(ctx context.Context, rules ruleSet, keys keySet, byKey bool) ([]limitInForce, error) {
+	limits, err := f.inForce(ctx, rules)
 	if err != nil || !byKey {
 		return limits, err
 	}
@@ -58,15 +58,15 @@ func (f *lastLimits) of(ctx context.Context, rules ruleSet, keys keySet, byKey b
 	return limits, nil
 }
 
-// active are the limits by which the rules decide now. Most are those of the call before,
+// inForce are the limits by which the rules decide now. Most are those of the call before,
 // and then in the same memory: nobody writes to it.
-func (f *lastLimits) active(ctx context.Context, rules ruleSet) ([]activeLimit, error) {
-	var known, fresh []activeLimit
+func (f *lastLimits) inForce(ctx context.Context, rules ruleSet) ([]limitInForce, error) {
+	var known, fresh []limitInForce
 	if last := f.known.Load(); last != nil {
 		known = *last
 	}
 	for i, l := range rules {
-		r, err := l.activeLimit(ctx)
+		r, err := l.limitInForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -74,7 +74,7 @@ func (f *lastLimits) active(ctx context.Context, rules ruleSet) ([]activeLimit, 
 			continue
 		}
 		if fresh == nil {
-			fresh = append(make([]activeLimit, 0, len(rules)), known[:i]...)
+			fresh = append(make([]limitInForce, 0, len(rules)), known[:i]...)
 		}
 		fresh = append(fresh, r)
 	}
@@ -85,13 +85,13 @@ func (f *lastLimits) active(ctx context.Context, rules ruleSet) ([]activeLimit, 
 	return fresh, nil
 }
 
-// lastActiveLimit is the active limit as it was read last.
-func (l *Limiter) lastActiveLimit() activeLimit {
+// lastLimitInForce is the limit in force as it was read last.
+func (l *Limiter) lastLimitInForce() limitInForce {
 	k := l.remembered.last.Load()
 	if k == nil {
 		k = &knownLimit{}
 	}
-	r := l.remembered.active(k)
+	r := l.remembered.asInForce(k)
 	r.Limit = l.limitLastKnown()
 	return r
 }
@@ -115,7 +115,7 @@ func (l *Limiter) closedLastKnown() time.Time {
 // outdatedError says that the ledger of a rule was written under a newer limit.
 type outdatedError struct {
 	version int64
-	rule    int // which of the policy, from 0
+	rule    int // its index in the policy, from 0; in replies rules count from 1
 }
 
 func (e *outdatedError) Error() string {
@@ -126,10 +126,10 @@ func (e *outdatedError) Unwrap() error { return ErrUnavailable }
 
 // catchUp reads what is stored now, because a ledger knows this version. If that
 // version is not stored any more, there is nothing newer to find.
-func (l *Limiter) catchUp(ctx context.Context, version int64) (activeLimit, error) {
+func (l *Limiter) catchUp(ctx context.Context, version int64) (limitInForce, error) {
 	k := l.readLimit(ctx)
 	if k.err != nil {
-		return activeLimit{}, k.err
+		return limitInForce{}, k.err
 	}
 	ofKey := l.cfg.LimitOf != nil && version&1 == 1 // an odd version is that of the limit of one key, see [Limiter.ofKey]
 	for floor := l.remembered.floor.Load(); !ofKey && floor < version && k.version < version; floor = l.remembered.floor.Load() {
@@ -137,7 +137,7 @@ func (l *Limiter) catchUp(ctx context.Context, version int64) (activeLimit, erro
 			break
 		}
 	}
-	return l.remembered.active(&k), nil
+	return l.remembered.asInForce(&k), nil
 }
 
 // keySet are the keys of a call by rule: those of its request, or only their ids.
@@ -204,7 +204,7 @@ func (m *keysMet) key(id string) (key string, known bool) {
 //
 // A limit of a function has an odd version, the microsecond in which it was set, and a stored
 // limit has an even one, see setlimit.lua. So a ledger tells which of the two it knows.
-func (l *Limiter) ofKey(ctx context.Context, in activeLimit, keys keySet, i int, newer int64) (activeLimit, error) {
+func (l *Limiter) ofKey(ctx context.Context, in limitInForce, keys keySet, i int, newer int64) (limitInForce, error) {
 	if l.cfg.LimitOf == nil {
 		return in, nil
 	}
@@ -235,8 +235,8 @@ func (l *Limiter) ofKey(ctx context.Context, in activeLimit, keys keySet, i int,
 // catchUpKey asks the function for the limit of a key anew, because a ledger knows this
 // version. If a function gave it that knew more than the one here, this process must not
 // decide.
-func (l *Limiter) catchUpKey(ctx context.Context, keys keySet, i int, version int64) (activeLimit, error) {
-	in, err := l.ofKey(ctx, l.remembered.active(l.remembered.last.Load()), keys, i, version)
+func (l *Limiter) catchUpKey(ctx context.Context, keys keySet, i int, version int64) (limitInForce, error) {
+	in, err := l.ofKey(ctx, l.remembered.asInForce(l.remembered.last.Load()), keys, i, version)
 	if err == nil && in.version < version {
 		err = &keyLimitError{Rule: l.rule, Reason: fmt.Sprintf("another process knows one that was set at %v, and Config.LimitOf here does not",
 			time.UnixMicro(version).UTC())}
@@ -255,7 +255,10 @@ const (
 	limitPoll = 400 * time.Millisecond
 )
 
-// knownLimit is what one look found.
+// knownLimit is what one look found. What is stored becomes the limit of a decision in these steps:
+//
+//	limitStore reads a storedLimit -> resolve makes it a knownLimit -> remember keeps it in limitMemory, unless
+//	something newer is known -> asInForce makes it a limitInForce -> putInto writes it into a call of the rule
 type knownLimit struct {
 	limit    Limit // the one in force
 	stored   bool
@@ -306,25 +309,25 @@ func (f *limitMemory) learn(k *knownLimit) (changed bool) {
 	return old != nil && (old.limit != k.limit || !old.closed.Equal(k.closed) || (old.err == nil) != (k.err == nil))
 }
 
-// inForce is [Limiter.activeLimit] for those who need no version.
+// inForce is [Limiter.limitInForce] for those who need no version.
 func (l *Limiter) inForce(ctx context.Context) (Limit, error) {
-	in, err := l.activeLimit(ctx)
+	in, err := l.limitInForce(ctx)
 	return in.Limit, err
 }
 
-// activeLimit is the limit that decides now. What was read within limitFresh is
+// limitInForce is the limit that decides now. What was read within limitFresh is
 // good; then one caller reads while the others go on with what they know, at
 // most limitTrust old. Older, and Redis must answer: nothing is granted by a
 // limit that may have been lowered.
-func (l *Limiter) activeLimit(ctx context.Context) (activeLimit, error) {
+func (l *Limiter) limitInForce(ctx context.Context) (limitInForce, error) {
 	if k := l.remembered.last.Load(); l.remembered.fresh(k) {
-		return l.remembered.active(k), k.err
+		return l.remembered.asInForce(k), k.err
 	}
 	return l.readOrWait(ctx)
 }
 
 // readOrWait reads the limit, or waits for another caller who reads it.
-func (l *Limiter) readOrWait(ctx context.Context) (activeLimit, error) {
+func (l *Limiter) readOrWait(ctx context.Context) (limitInForce, error) {
 	f := &l.remembered
 	for {
 		f.mu.Lock()
@@ -338,7 +341,7 @@ func (l *Limiter) readOrWait(ctx context.Context) (activeLimit, error) {
 		}
 		f.mu.Unlock()
 		if k != nil && k.age() < limitTrust {
-			return f.active(k), k.err
+			return f.asInForce(k), k.err
 		}
 		if other == nil {
 			continue // this process stood still, and what was fresh is too old
@@ -346,16 +349,16 @@ func (l *Limiter) readOrWait(ctx context.Context) (activeLimit, error) {
 		select {
 		case <-other.over:
 			if other.err != nil && !other.abandoned {
-				return activeLimit{}, other.err
+				return limitInForce{}, other.err
 			}
 		case <-ctx.Done():
-			return activeLimit{}, l.fault(ctx, "limit", 0, ctx.Err())
+			return limitInForce{}, l.fault(ctx, "limit", 0, ctx.Err())
 		}
 	}
 }
 
 // readForAll reads the limit on behalf of all who wait for this look.
-func (l *Limiter) readForAll(ctx context.Context, mine *look) (activeLimit, error) {
+func (l *Limiter) readForAll(ctx context.Context, mine *look) (limitInForce, error) {
 	f := &l.remembered
 	k := l.readLimit(ctx)
 	f.mu.Lock()
@@ -366,19 +369,19 @@ func (l *Limiter) readForAll(ctx context.Context, mine *look) (activeLimit, erro
 	close(mine.over)
 	f.mu.Unlock()
 	if known := f.last.Load(); known != nil && known.age() < limitTrust {
-		return f.active(known), known.err // the look's own answer, or one that is good enough without it
+		return f.asInForce(known), known.err // the look's own answer, or one that is good enough without it
 	}
-	return f.active(&k), k.err
+	return f.asInForce(&k), k.err
 }
 
 // readLimit asks for the limit in force and remembers the answer.
 func (l *Limiter) readLimit(ctx context.Context) knownLimit {
 	began := time.Now()
-	return l.heard(ctx, began, l.limits.stored(ctx, l.rule))
+	return l.resolve(ctx, began, l.limits.stored(ctx, l.rule))
 }
 
-// heard makes the limit in force of what was stored at a moment after began.
-func (l *Limiter) heard(ctx context.Context, began time.Time, s storedLimit) knownLimit {
+// resolve makes the limit in force of what was stored at a moment after began.
+func (l *Limiter) resolve(ctx context.Context, began time.Time, s storedLimit) knownLimit {
 	k := knownLimit{limit: l.limit, version: s.version, closed: s.closed, closing: s.closing, changed: max(s.version, s.closing), began: began, done: time.Now()}
 	switch {
 	case s.malformed:
@@ -399,13 +402,13 @@ func (l *Limiter) heard(ctx context.Context, began time.Time, s storedLimit) kno
 	if k.err != nil {
 		k.limit = Limit{}
 	}
-	l.learned(k)
+	l.remember(k)
 	return k
 }
 
-// learned notes what is in force; those who block here look again when it is
+// remember notes what is in force; those who block here look again when it is
 // something else.
-func (l *Limiter) learned(k knownLimit) {
+func (l *Limiter) remember(k knownLimit) {
 	if l.remembered.learn(&k) {
 		l.waiters.wakeAll()
 		l.tellLimit(&k)
@@ -456,7 +459,7 @@ func (l *Limiter) change(ctx context.Context, c limitChange, then knownLimit) (b
 			then.closed, then.closing, then.changed, then.began = k.closed, k.closing, k.changed, k.began
 		}
 		then.version, then.changed, then.done = version, max(version, then.changed), time.Now()
-		l.learned(then)
+		l.remember(then)
 		l.readLimit(ctx) // what is known of the closing is as old as it was
 	}
 	return done, nil
@@ -499,7 +502,7 @@ func (l *Limiter) closeRule(ctx context.Context, d time.Duration) (time.Time, er
 	if k := l.remembered.last.Load(); k != nil && k.err == nil {
 		then := *k
 		then.closed, then.closing, then.changed, then.done = until, version, max(version, k.changed), time.Now()
-		l.learned(then)
+		l.remember(then)
 	}
 	l.readLimit(ctx) // what is known of the limit is as old as it was
 	return until, nil
