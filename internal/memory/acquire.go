@@ -6,8 +6,8 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// again answers a copy of a call as the call was answered.
-func (c *call) again(token uint64, held int64) luascripts.AcquireReply {
+// repeated answers a copy of a call as the call was answered.
+func (c *call) repeated(token uint64, held int64) luascripts.AcquireReply {
 	if held < 0 {
 		return luascripts.AcquireReply{Status: luascripts.Withdrawn}
 	}
@@ -36,22 +36,22 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 	if a.Mode != luascripts.Try {
 		inline = micros(a.Inline)
 	}
-	v := c.decide(g, c.now+inline, a.Mode)
-	r := luascripts.AcquireReply{From: instantOf(c.since()), Promised: instantOf(c.promised(v))}
+	v := c.instant(g, c.now+inline, a.Mode)
+	r := luascripts.AcquireReply{From: instantOf(c.since()), Promised: instantOf(c.promisedBefore(v))}
 	if v.by != nil {
 		r.Rule = v.by.index
 	}
 	switch {
 	case a.Mode == luascripts.Try && v.bound:
-		c.refuse()
+		c.done()
 		r.Promoted = c.offerUnheard(v, nil)
 	case a.MaxWait >= 0 && v.at > c.now+int64(a.MaxWait/time.Microsecond):
 		c.leave()
-		c.refuse()
-		r.Status, r.Promoted = luascripts.TooLate, c.promotions(func(p *ruleCall) bool { return p.place != nowhere })
+		c.done()
+		r.Status, r.Promoted = luascripts.TooLate, c.promote(func(p *ruleCall) bool { return p.place != nowhere })
 	case v.refused:
 		c.leave()
-		c.refuse()
+		c.done()
 		r.Promoted = c.leftBehind()
 	case !v.bound:
 		c.grant(&r, v.at, a.Token)
@@ -59,11 +59,11 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		// been promised the end of a lease, which comes nearer whenever one is given back
 		leased := c.rules[len(c.rules)-1].kind == luascripts.Leases
 		early := func(p *ruleCall) bool { return leased || p.place == turn && p.lastPromise > v.at+1000 }
-		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.promotions(early)
+		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.promote(early)
 	default:
 		r.Status = luascripts.Booked
 		v.at = c.book(v, g)
-		c.refuse()
+		c.done()
 		r.Promoted = c.offerUnheard(v, c.leftBehind())
 		if p := v.by; p != nil && p.kind == luascripts.Leases && len(r.Promoted) > 0 { // it may be one of those who were just promised the end of a lease
 			v.at, _ = p.line.promised.score(p.member)
@@ -82,20 +82,20 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 // offerUnheard lets the next in line know of a lease that is free, when it has not heard of it.
 func (c *call) offerUnheard(v verdict, promoted []luascripts.Promotion) []luascripts.Promotion {
 	p := v.by
-	if p == nil || p.kind != luascripts.Leases || p.view.head == "" || p.view.head == p.member || p.closed > 0 {
+	if p == nil || p.kind != luascripts.Leases || p.view.front == "" || p.view.front == p.member || p.closed > 0 {
 		return promoted
 	}
-	if promised, _ := p.line.promised.score(p.view.head); promised <= p.now+offered || p.state.free(p.numbers, p.now) <= 0 {
+	if promised, _ := p.line.promised.score(p.view.front); promised <= p.now+offered || p.state.free(p.numbers, p.now) <= 0 {
 		return promoted
 	}
-	return p.promotions(promoted, false)
+	return p.promote(promoted, false)
 }
 
 // leftBehind tells who comes next in the lines in which the job does not wait any more.
 func (c *call) leftBehind() (next []luascripts.Promotion) {
 	for i := range c.rules {
 		if p := &c.rules[i]; p.leftLine() {
-			next = p.promotions(next, false)
+			next = p.promote(next, false)
 		}
 	}
 	return next
@@ -110,9 +110,9 @@ func (c *call) since() int64 {
 	return from
 }
 
-// promised is what the job was promised at its place on the key of the rule that holds it up, or
+// promisedBefore is what the job was promised at its place on the key of the rule that holds it up, or
 // else at the narrowest one.
-func (c *call) promised(v verdict) int64 {
+func (c *call) promisedBefore(v verdict) int64 {
 	if v.bound && v.by != nil && v.by.place != nowhere {
 		return v.by.lastPromise
 	}
@@ -124,8 +124,8 @@ func (c *call) promised(v verdict) int64 {
 	return 0
 }
 
-// refuse writes what a call leaves that spends nothing.
-func (c *call) refuse() {
+// done writes what a call leaves that spends nothing.
+func (c *call) done() {
 	for i := range c.rules {
 		c.rules[i].outlive()
 		c.rules[i].park() // or newcomers that only try would never get past more than 20
@@ -166,23 +166,23 @@ func (c *call) book(v verdict, g gate) int64 {
 		}
 		return v.at
 	}
-	c.stand(v.by, v.at)
+	c.standFor(v.by, v.at)
 	return v.at
 }
 
-// stand gives the job its places while a rule puts it off until an instant.
-func (c *call) stand(by *ruleCall, at int64) {
+// standFor gives the job its places while a rule puts it off until an instant.
+func (c *call) standFor(by *ruleCall, at int64) {
 	admitted := c.admitted(by)
 	for i := range c.rules {
 		switch p := &c.rules[i]; {
 		case p == by && p.follows(at):
-			p.enter(turn, at)
+			p.stand(turn, at)
 		case p == by:
-			p.enter(waits, at)
+			p.stand(waits, at)
 		case p.group > 0 && p.group <= admitted:
-			p.enter(turn, at)
+			p.stand(turn, at)
 		default:
-			p.setAside(at)
+			p.stepAside(at)
 		}
 	}
 }

@@ -21,9 +21,9 @@ func (c *call) cancel(a luascripts.CancelArgs) (given bool) {
 			p.leave()
 		case held <= 0 || !given: // a copy of this call finds nothing given: it must not take the place away
 		case i == 0:
-			p.enterAt(waits, p.front(), at)
+			p.joinAt(waits, p.firstTicket(), at)
 		default:
-			p.enterAt(aside, p.front(), at)
+			p.joinAt(aside, p.firstTicket(), at)
 		}
 	}
 	return given
@@ -78,8 +78,8 @@ func (p *ruleCall) refund(token uint64, held int64) {
 	}
 }
 
-// enterAt gives the job the place of a ticket.
-func (p *ruleCall) enterAt(to place, ticket, at int64) {
+// joinAt gives the job the place of a ticket.
+func (p *ruleCall) joinAt(to place, ticket, at int64) {
 	p.line.promised.add(p.member, at)
 	p.put(to, ticket)
 	p.keep(at)
@@ -95,7 +95,7 @@ func (p *ruleCall) adjust(token, charge uint64, held int64, promoted []luascript
 		p.spend(at, charge)
 	} else if held > 0 {
 		p.lessen(token, held)
-		promoted = p.promotions(promoted, true)
+		promoted = p.promote(promoted, true)
 	}
 	p.tokens.charge(charge, at, p.w, p.now, p.extra)
 	return promoted
@@ -138,9 +138,9 @@ func (c *call) close(shut *ruleCall, us int64) int64 {
 	for i := range c.rules {
 		switch p := &c.rules[i]; {
 		case p == shut:
-			p.enterAt(waits, p.ticketOfPostponed(since), until)
+			p.joinAt(waits, p.ticketOfPostponed(since), until)
 		case p.place == nowhere:
-			p.enterAt(turn, p.ticketOfPostponed(since), until)
+			p.joinAt(turn, p.ticketOfPostponed(since), until)
 		}
 	}
 	return until
@@ -150,7 +150,7 @@ func (c *call) close(shut *ruleCall, us int64) int64 {
 // closed, and before all other jobs. When so many were postponed that no ticket is left
 // between them, it is that of the last one.
 func (p *ruleCall) ticketOfPostponed(since int64) int64 {
-	ticket := p.front()
+	ticket := p.firstTicket()
 	last, some := p.line.marked(lastPostponed)
 	if in, _ := p.line.marked(postponedIn); some && in == since && last >= ticket {
 		ticket = min(last+1, (rooms(last)+1)*room-1)
@@ -196,10 +196,10 @@ func (c *call) standsAt() *ruleCall {
 	return first
 }
 
-// check asks as far as where the job stands. What it stands in no line for is
+// refresh asks as far as where the job stands. What it stands in no line for is
 // not asked, or it would be told later and later by those who join that line. A
 // narrower rule that admits it before its turn comes there puts nothing off.
-func (c *call) check(stands *ruleCall) luascripts.RefreshReply {
+func (c *call) refresh(stands *ruleCall) luascripts.RefreshReply {
 	at, by, before := c.now, stands, stands.ahead.permits()
 	c.sets(func(set []ruleCall) bool {
 		due, last := joint(set, c.now, c.now)
@@ -212,7 +212,7 @@ func (c *call) check(stands *ruleCall) luascripts.RefreshReply {
 	// held up by a narrower rule than before stands there, and in nobody's way behind it.
 	// Who is parked stands in line again: nobody would tell it that it may come earlier
 	if at > c.now {
-		c.stand(by, at)
+		c.standFor(by, at)
 	}
 	for i := range c.rules {
 		c.rules[i].park()
@@ -221,7 +221,7 @@ func (c *call) check(stands *ruleCall) luascripts.RefreshReply {
 	var next []luascripts.Promotion
 	for i := range c.rules {
 		if p := &c.rules[i]; p.leftLine() {
-			next = p.promotions(next, false)
+			next = p.promote(next, false)
 		}
 	}
 	return luascripts.RefreshReply{

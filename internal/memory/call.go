@@ -38,7 +38,7 @@ func (s *Store) runLocked(now int64, rules []luascripts.RuleCall, policy, job st
 	c.group()
 	for i := range c.rules {
 		p := &c.rules[i]
-		p.member = member(luascripts.Member{Job: job, Cost: rules[i].Cost})
+		p.member = memberOf(luascripts.Member{Job: job, Cost: rules[i].Cost})
 		if t := rules[i].Closed; !t.IsZero() && t.UnixMicro() > c.now {
 			p.ruleClosed = t.UnixMicro()
 		}
@@ -138,8 +138,8 @@ func joint(set []ruleCall, a, reach int64) (at int64, by *ruleCall) {
 		}
 	}
 	for i := range set {
-		if p := &set[i]; p.byLedger > reach && p.due > a {
-			a, by = p.due, p
+		if p := &set[i]; p.byLedger > reach && p.byTurns > a {
+			a, by = p.byTurns, p
 		}
 	}
 	return a, by
@@ -156,11 +156,11 @@ func (c *call) missed(promoted []luascripts.Promotion) []luascripts.Promotion {
 	return promoted
 }
 
-// promotions are those of all rules, with the first turn where turnToo says so.
-func (c *call) promotions(turnToo func(*ruleCall) bool) []luascripts.Promotion {
+// promote is promote for all rules, with the first turn where turnToo says so.
+func (c *call) promote(turnToo func(*ruleCall) bool) []luascripts.Promotion {
 	var promoted []luascripts.Promotion
 	for i := range c.rules {
-		promoted = c.rules[i].promotions(promoted, turnToo(&c.rules[i]))
+		promoted = c.rules[i].promote(promoted, turnToo(&c.rules[i]))
 	}
 	return promoted
 }
@@ -174,10 +174,10 @@ type verdict struct {
 	refused bool // nor is it to have a place: [luascripts.BookLastRule]
 }
 
-// decide asks group by group, narrowest first: the first that does not admit the
+// instant asks group by group, narrowest first: the first that does not admit the
 // job until `reach` binds, and wider ones are not asked. Of leases each is asked
 // alone. Who only books is held up by the widest rate.
-func (c *call) decide(g gate, reach int64, mode luascripts.Mode) verdict {
+func (c *call) instant(g gate, reach int64, mode luascripts.Mode) verdict {
 	if opens := g.opened(c.now); opens > reach {
 		return verdict{at: opens, bound: true, refused: mode == luascripts.BookLastRule}
 	}
@@ -195,7 +195,7 @@ func (c *call) decide(g gate, reach int64, mode luascripts.Mode) verdict {
 			v.at, v.by = at, by
 		}
 		if at <= reach {
-			if by = busy(set); by == nil {
+			if by = refuses(set); by == nil {
 				return true
 			}
 		}
@@ -241,7 +241,7 @@ func (c *call) inWidest(wide []ruleCall, reach int64) verdict {
 		p := &c.rules[i]
 		other := p.closed
 		if p.group > 0 {
-			other = p.due
+			other = p.byTurns
 		}
 		if p.group != wide[0].group && other > v.at && !placed(wide) {
 			v.at, v.by, v.refused = other, p, true
@@ -252,7 +252,7 @@ func (c *call) inWidest(wide []ruleCall, reach int64) verdict {
 	case at > reach:
 		v.by = by
 	default:
-		if v.by = busy(wide); v.by == nil {
+		if v.by = refuses(wide); v.by == nil {
 			v.by = &wide[len(wide)-1]
 		}
 	}
@@ -264,8 +264,8 @@ func placed(set []ruleCall) bool {
 	return slices.ContainsFunc(set, func(p ruleCall) bool { return p.place != nowhere })
 }
 
-// busy is the first of them in whose line others wait, before the job.
-func busy(set []ruleCall) *ruleCall {
+// refuses is the first of them in whose line others wait, before the job.
+func refuses(set []ruleCall) *ruleCall {
 	for i := range set {
 		if !set[i].grantable() {
 			return &set[i]

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	grace    = 100_000       // how long after its last promise a head keeps its place
-	late     = 3_600_000_000 // how long it stays parked
-	lateMost = 20            // how many are parked by one call
-	park     = 1 << 52       // how much lower the ticket of one who is parked is
-	live     = -park / 2     // the lowest ticket of one who is not
-	room     = 4096          // tickets a step: those who are put off stand between
-	wholes   = 32            // jobs ahead of one that are looked at each, where costs differ
-	far      = 1 << 52       // permits ahead: more are counted as so many
+	grace     = 100_000       // how long after its last promise a head keeps its place
+	parkedFor = 3_600_000_000 // how long it stays parked
+	lateMost  = 20            // how many are parked by one call
+	park      = 1 << 52       // how much lower the ticket of one who is parked is
+	live      = -park / 2     // the lowest ticket of one who is not
+	room      = 4096          // tickets a step: those who are put off stand between
+	wholes    = 32            // jobs ahead of one that are looked at each, where costs differ
+	far       = 1 << 52       // permits ahead: more are counted as so many
 )
 
 // What stands among the promises and is nobody's. The last four have `park` added:
@@ -57,7 +57,7 @@ func (q *line) expire(ms int64) {
 	}
 }
 
-func member(m luascripts.Member) string {
+func memberOf(m luascripts.Member) string {
 	if m.Job == "" {
 		return ""
 	}
@@ -148,7 +148,7 @@ func (q *line) anybody() bool { return q.below(live) < q.len() }
 type view struct {
 	first, last, parked int
 	late                []string
-	head                string // "" when nobody waits
+	front               string // "" when nobody waits
 }
 
 func (q *line) look(job string, now int64) view {
@@ -157,7 +157,7 @@ func (q *line) look(job string, now int64) view {
 	for v.first = v.parked; v.first < v.last; v.first++ {
 		m := q.order[v.first].member
 		if m == job || len(v.late) == lateMost || !q.overdue(m, now) {
-			v.head = m
+			v.front = m
 			return v
 		}
 		v.late = append(v.late, m)
@@ -175,7 +175,7 @@ func (q *line) park(v view) {
 
 // keep makes the line outlive a promise by the time that somebody stays parked.
 func (q *line) keep(at, now, extra int64) {
-	q.live(now, at-now+late+extra)
+	q.live(now, at-now+parkedFor+extra)
 }
 
 // ahead are those who go before a job: ranks in the line, and in the turns of

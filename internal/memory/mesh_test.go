@@ -231,7 +231,7 @@ func (m *mesh) answered(a luascripts.AcquireArgs, r luascripts.AcquireReply) {
 	waits := 0
 	for i := range a.Rules {
 		k := m.Store.keys.byName[a.Rules[i].Ledger()]
-		me := member(luascripts.Member{Job: a.Job, Cost: a.Rules[i].Cost})
+		me := memberOf(luascripts.Member{Job: a.Job, Cost: a.Rules[i].Cost})
 		if k == nil {
 			continue
 		}
@@ -268,7 +268,7 @@ func (m *mesh) placeOf(a luascripts.AcquireArgs) (rule int, some bool) {
 		if k == nil {
 			continue
 		}
-		me := member(luascripts.Member{Job: a.Job, Cost: p.Cost})
+		me := memberOf(luascripts.Member{Job: a.Job, Cost: p.Cost})
 		_, waits := k.line.score(me)
 		if _, kept := k.line.kept.score(me); waits || kept {
 			return i + 1, true

@@ -2,9 +2,9 @@ package memory
 
 import "github.com/headwayq/headway/internal/luascripts"
 
-// promotions adds the jobs of a rule that may come earlier than they were promised. Of a rate
+// promote adds the jobs of a rule that may come earlier than they were promised. Of a rate
 // these are the first job in line and, when asked for, the first turn. Of leases see offer.
-func (p *ruleCall) promotions(promoted []luascripts.Promotion, turnToo bool) []luascripts.Promotion {
+func (p *ruleCall) promote(promoted []luascripts.Promotion, turnToo bool) []luascripts.Promotion {
 	job := p.member
 	p.member = ""
 	defer func() { p.member = job }()
@@ -13,8 +13,8 @@ func (p *ruleCall) promotions(promoted []luascripts.Promotion, turnToo bool) []l
 		p.view, p.turnsLeft = p.line.look("", p.now), p.leftTurns()
 		p.park() // or the next call would tell them again
 		promoted = p.offer(promoted)
-	} else if v := p.line.look("", p.now); v.head != "" {
-		first = append(first, v.head)
+	} else if v := p.line.look("", p.now); v.front != "" {
+		first = append(first, v.front)
 	}
 	if turnToo {
 		if rank := len(p.leftTurns()); rank < p.turns.len() {

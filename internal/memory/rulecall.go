@@ -39,7 +39,7 @@ type ruleCall struct {
 
 	heldUp   bool  // the first who waits goes before the job
 	byLedger int64 // when this rule admits the job, if all ahead go as early as they can
-	due      int64 // when it does if turns ahead go when they were promised
+	byTurns  int64 // when it does if turns ahead go when they were promised
 }
 
 // with says that two rules have one key, and not two whose text is the same by chance.
@@ -171,13 +171,13 @@ func (p *ruleCall) measure() {
 	p.byLedger = earliest(p.numbers, s, b, left, p.cost)
 	p.heldUp = p.ahead.mixed && p.place != nowhere && headAt > 0 && headAt < p.byLedger
 	if p.heldUp {
-		expected, _ := p.line.promised.score(p.view.head)
+		expected, _ := p.line.promised.score(p.view.front)
 		if expected <= p.now {
 			expected += grace
 		}
 		p.byLedger = max(p.byLedger, min(expected, farthest))
 	}
-	p.due = p.byLedger
+	p.byTurns = p.byLedger
 	first, last := p.ahead.firstTurn, p.ahead.lastTurn-1
 	if first > last {
 		return
@@ -185,14 +185,14 @@ func (p *ruleCall) measure() {
 	for _, rank := range []int{first, last}[:min(2, last-first+1)] {
 		t := p.turns.order[rank]
 		if promised, _ := p.line.promised.score(t.member); promised > b {
-			p.due = max(p.due, p.earliest(promised, p.ahead.permitsFrom(t.score), p.cost))
+			p.byTurns = max(p.byTurns, p.earliest(promised, p.ahead.permitsFrom(t.score), p.cost))
 		}
 	}
 }
 
 // follows says that only turns ahead of the job put it off until an instant: then
 // it does not exist for jobs of other policies, as they do not.
-func (p *ruleCall) follows(at int64) bool { return p.due == at && p.byLedger < at }
+func (p *ruleCall) follows(at int64) bool { return p.byTurns == at && p.byLedger < at }
 
 // leftLine says that the job waited here, and does not any more.
 func (p *ruleCall) leftLine() bool {
@@ -311,9 +311,9 @@ const (
 	turn          // among the turns: this rule admitted it, and a wider one holds it up
 )
 
-// enter gives the job a place and a promise. Who has a ticket keeps it, a
+// stand gives the job a place and a promise. Who has a ticket keeps it, a
 // newcomer comes behind all.
-func (p *ruleCall) enter(to place, at int64) {
+func (p *ruleCall) stand(to place, at int64) {
 	p.line.promised.add(p.member, at)
 	switch p.place {
 	case to:
@@ -322,7 +322,7 @@ func (p *ruleCall) enter(to place, at int64) {
 			p.turns.add(p.member, p.ticket)
 		}
 	case nowhere:
-		p.put(to, p.behind())
+		p.put(to, p.lastTicket())
 		p.clear()
 	default:
 		p.put(to, p.ticket)
@@ -355,8 +355,8 @@ func (p *ruleCall) put(to place, ticket int64) {
 	p.line.add(p.member, ticket)
 }
 
-// setAside leaves the job its ticket where another rule goes before this one.
-func (p *ruleCall) setAside(at int64) {
+// stepAside leaves the job its ticket where another rule goes before this one.
+func (p *ruleCall) stepAside(at int64) {
 	if p.place == waits || p.place == turn {
 		p.put(aside, p.ticket)
 		p.keep(at)
@@ -388,7 +388,7 @@ func (p *ruleCall) ticketOf(m string) int64 {
 
 func (p *ruleCall) keep(at int64) {
 	p.line.keep(at, p.now, p.extra)
-	p.turns.live(p.now, at-p.now+late+p.extra)
+	p.turns.live(p.now, at-p.now+parkedFor+p.extra)
 }
 
 // mix notes that costs differ: this job's is not that of the first job in line, or of the
@@ -404,8 +404,8 @@ func (p *ruleCall) mix() {
 	}
 }
 
-// behind is the ticket behind all, a whole number of rooms, as front.
-func (p *ruleCall) behind() int64 {
+// lastTicket is the ticket behind all, a whole number of rooms, as firstTicket.
+func (p *ruleCall) lastTicket() int64 {
 	ticket := int64(0)
 	after := func(s *set, rank int) {
 		if 0 <= rank && rank < s.len() {
@@ -419,8 +419,8 @@ func (p *ruleCall) behind() int64 {
 	return ticket
 }
 
-// front is the ticket before all, also before the turns of all policies.
-func (p *ruleCall) front() int64 {
+// firstTicket is the ticket before all, also before the turns of all policies.
+func (p *ruleCall) firstTicket() int64 {
 	ticket, some := int64(0), false
 	before := func(s *set, rank int) {
 		if rank < s.len() {
@@ -447,7 +447,7 @@ func rooms(ticket int64) int64 {
 // clear drops some jobs that have been late for an hour. It leaves the jobs that this call is about to park.
 func (p *ruleCall) clear() {
 	promised, turns := &p.line.promised, p.lateTurns()
-	gone := promised.order[:min(lateMost, promised.below(p.now-late+1))]
+	gone := promised.order[:min(lateMost, promised.below(p.now-parkedFor+1))]
 	for _, g := range append([]scored[string](nil), gone...) {
 		if ticket, ok := p.line.score(g.member); (!ok || parked(ticket)) && !slices.Contains(turns, g.member) {
 			p.line.squeezeOut(p.ticketOf(g.member), p.steps(costOf(g.member)))

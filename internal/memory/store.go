@@ -64,7 +64,7 @@ func (s *Store) Peek(k luascripts.LimitKeys, a luascripts.PeekArgs) luascripts.P
 		p.look()
 		v, from := p.view, max(c.now, p.closed)
 		r.Waiting, r.Free = v.last-v.first, p.free(v.first < v.last)
-		r.Next, r.Closed = instantOf(p.due), instantOf(p.closed)
+		r.Next, r.Closed = instantOf(p.byTurns), instantOf(p.closed)
 		if p.ledger.state != nil {
 			r.Life = max(0, time.Duration(p.ledger.expires-c.now/1000)*time.Millisecond)
 		}
@@ -89,7 +89,7 @@ func (s *Store) Reset(k luascripts.LimitKeys, n luascripts.Numbers) luascripts.C
 		p := &c.rules[0]
 		p.ledger, p.tokens = ledger{}, tokens{}
 		p.open()
-		r.Promoted = c.missed(p.promotions(nil, false))
+		r.Promoted = c.missed(p.promote(nil, false))
 	})
 	if no.status != 0 {
 		r.Status, r.Version = no.status, no.version
@@ -235,7 +235,7 @@ func (s *Store) Acquire(a luascripts.AcquireArgs) luascripts.AcquireReply {
 			return
 		}
 		if held, known := c.rules[0].heldAt(a.Token); known {
-			r = c.again(a.Token, held)
+			r = c.repeated(a.Token, held)
 			return
 		}
 		r = c.acquire(a, g)
@@ -256,7 +256,7 @@ func (s *Store) Cancel(a luascripts.CancelArgs) luascripts.CancelReply {
 		if c.cancel(a) {
 			r.Status = luascripts.Granted
 		}
-		r.Promoted = c.missed(c.promotions(func(*ruleCall) bool { return true }))
+		r.Promoted = c.missed(c.promote(func(*ruleCall) bool { return true }))
 	})
 	if no.status != 0 {
 		r.Status, r.Rule, r.Version = no.status, no.rule, no.version
@@ -309,7 +309,7 @@ func (s *Store) Close(a luascripts.CloseArgs) luascripts.CloseReply {
 		shut.line.promised.drop(closed)
 		shut.line.promised.drop(closedSince)
 		shut.open()
-		r.Promoted = c.missed(shut.promotions(nil, true))
+		r.Promoted = c.missed(shut.promote(nil, true))
 	})
 	if no.status != 0 {
 		r.Status, r.Rule, r.Version = no.status, no.rule, no.version
@@ -330,7 +330,7 @@ func (s *Store) Release(p luascripts.RuleCall, token uint64) luascripts.ReleaseR
 		r.Released = end > now
 	}
 	p.Kind = luascripts.Leases
-	no := s.runLocked(now, []luascripts.RuleCall{p}, "", "", func(c *call) { r.Promoted = c.missed(c.rules[0].promotions(nil, false)) })
+	no := s.runLocked(now, []luascripts.RuleCall{p}, "", "", func(c *call) { r.Promoted = c.missed(c.rules[0].promote(nil, false)) })
 	if no.status != 0 {
 		r.Status, r.Version = no.status, no.version
 	}
@@ -362,7 +362,7 @@ func (s *Store) Refresh(a luascripts.RefreshArgs) luascripts.RefreshReply {
 	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
 		c.look()
 		if at := c.standsAt(); at != nil {
-			r = c.check(at)
+			r = c.refresh(at)
 		}
 	})
 	if no.status != 0 {
