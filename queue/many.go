@@ -67,8 +67,7 @@ func (c *Client) Book(ctx context.Context, task *Task, opts ...asynq.Option) (Bo
 // BookMany is [Client.Book] for many tasks with few calls to Redis: for a hundred
 // tasks of one queue one to enqueue them, one for each 64 rules of these tasks to book
 // them (four of these for a hundred tasks with two rules), and one more for those with
-// asynq.TaskID or asynq.Unique. They are
-// booked in their order, and answered in that order; each fails by itself. When Redis
+// asynq.TaskID or asynq.Unique. They are booked in their order, and answered in that order; each fails by itself. When Redis
 // does not answer, or ctx ends, the tasks that were not yet sent fail with that error.
 func (c *Client) BookMany(ctx context.Context, tasks []*Task, opts ...asynq.Option) []Result {
 	return c.enqueueAll(ctx, booking, tasks, opts)

@@ -116,7 +116,7 @@ func (a *acquisition) ask(ctx context.Context, t *storeCall) error {
 	return a.read(&reply, t.limits, t.roundTripTimes)
 }
 
-// calls are kept for the next calls, when they were answered. One that failed may be under way still.
+// calls keeps calls that were answered, to be used again. One that failed may be under way still.
 var calls = sync.Pool{New: func() any { return &luascripts.Call{} }}
 
 // freeCall lets a call be used for another, with the memory of its rules. It keeps no keys.
@@ -184,7 +184,7 @@ func (a *acquisition) read(reply *luascripts.AcquireReply, limits []limitInForce
 // count counts the decision and tells the observer.
 func (a *acquisition) count(ctx context.Context, err error) {
 	p := a.p
-	if !p.cfg.Shadow || !a.mode.NeverGrants() { // that takes no place
+	if !p.cfg.Shadow || !a.mode.NeverGrants() { // in shadow mode nobody gets a place
 		p.counters.add(a.mode, &a.d, err)
 	}
 	if p.decided != nil {
@@ -299,7 +299,7 @@ func newStoreCallAssuming(ctx context.Context, p *Policy, keys keySet) (storeCal
 var errOtherLimit = errors.New("another limit is in force than the one known here")
 
 // readLimitsAgain is for a call that found another limit in force than the one it assumed, of a rule, from 1: it reads
-// that one, and the next call assumes the others, at most so often. Or Redis answered an error, as when the
+// that one. The next call assumes the others, until roundTripsMax calls were sent. Or Redis answered an error, as when the
 // limits are on another server: then it reads all of them, which may say better what is wrong. The call is sent
 // again afterwards.
 func (t *storeCall) readLimitsAgain(ctx context.Context, p *Policy, rule int) (err error) {
@@ -409,7 +409,7 @@ func (a *assumedLimits) toCheck() []luascripts.KnownLimit {
 	return asked
 }
 
-// end ends the look, of which every way out of the decision must make sure: others wait for it.
+// end ends the look. Every way out of the decision must call it: others wait for the look.
 // Without an error the known limits were in force after began. They count, unless another call has
 // learned others meanwhile. When Redis did not answer, all callers that wait for the look fail at
 // once, and do not try one after the other.

@@ -52,12 +52,12 @@
 // holds the jobs that wait, as ticket numbers and not as instants: an instant is computed
 // from the ledger and the permits ahead whenever it is asked for, so a late
 // grant or a cancel re-plans the whole line for free. Each kind of limit has a
-// formula for it, see its constructor. For n permits in any window W,
+// formula for it, see its constructor. That of [Sliding], n permits in any window W, is
 //
 //	instant(k) = max(now, (n-k+1)-th newest grant + W)         for k <= n
 //	instant(k) = instant((k-1) mod n + 1) + W*floor((k-1)/n)   for k > n
 //
-// is the instant of the k-th permit from now, and a job's instant is
+// for the instant of the k-th permit from now. A job's instant is
 // instant(permits ahead of it + its cost). Windows are half open: a grant exactly
 // W after another is allowed. Nothing is granted before the newest grant, so a
 // clock that goes backwards credits nothing. A refunded grant frees its permits
@@ -128,6 +128,7 @@
 //	limit*.go       Limit: its kinds, its text
 //	limiter.go      Limiter: a named limit on a server
 //	policy.go       Policy: several limiters that decide together; rules.go checks them
+//	config.go       Config, and what New refuses; errors.go the errors
 //	request.go      Request and Decision; when the gates of a request are open
 //	decide.go       one decision, from the check of the request to the count of the answer
 //	limitinforce.go the limit in force: stored, read, changed, watched

@@ -465,7 +465,7 @@ func (l *Limiter) change(ctx context.Context, c limitChange, then knownLimit) (b
 	return done, nil
 }
 
-// replacedMax bounds how many limits are remembered that a policy file has had.
+// replacedMax bounds how many earlier limits of a policy file are remembered.
 const replacedMax = 16
 
 // followFile brings the limit that a policy file has in force in all processes. See

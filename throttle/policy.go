@@ -208,7 +208,7 @@ func (p *Policy) Redeem(ctx context.Context, r Request) (Decision, error) {
 	if ctx.Err() != nil {
 		return Decision{}, context.Cause(ctx)
 	}
-	r.notAhead = false // of the decision that r comes from
+	r.notAhead = false // r may be the request of a decision that was made otherwise
 	return p.decideForJob(ctx, luascripts.GrantOrBook, r)
 }
 

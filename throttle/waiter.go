@@ -34,7 +34,7 @@ const (
 // caller asks at least every 30 s. Scripts promote one job at a time; when one comes forward by more
 // than a window, it wakes the callers that were told the same instant.
 //
-// Who asks early takes no grant ahead of its instant. Callers that are woken ask in any order, and a
+// A caller that asks early takes no grant ahead of its instant. Callers that are woken ask in any order, and a
 // grant ahead for one of them would make all that stand before it later.
 type waiter struct {
 	p        *Policy

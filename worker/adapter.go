@@ -112,11 +112,11 @@ const maxPostponesDefault = 100
 func (p taskPolicy) maxPostpones() int { return cmp.Or(p.MaxPostpones, maxPostponesDefault) }
 
 const (
-	// recentlyDoneTTL is how long a task is remembered whose handler is through and
-	// whose end asynq could not write. Delivered again meanwhile, it must not run again.
+	// recentlyDoneTTL is for how long tasks are remembered whose handlers returned nil: when asynq could
+	// not write the end of one, it delivers the task again, and then it must not run again.
 	recentlyDoneTTL = 5 * time.Minute
-	// inFlightTTL is how long a delivery is remembered that never reached its handler:
-	// asynq had cancelled it before.
+	// inFlightTTL is for how long a delivery is remembered when it does not reach its handler: asynq
+	// cancelled it before.
 	inFlightTTL = 10 * time.Minute
 )
 
@@ -323,8 +323,8 @@ func (a *Adapter) checkRedis(ctx context.Context) error {
 // names each fault, the address of the server, and what to do.
 var ErrRedisUnfit = errors.New("worker: Redis is not fit for use")
 
-// ErrIncomplete is what the failure of a task unwraps to whose handler has an adapter
-// around it and lacks something else of it.
+// ErrIncomplete is what a task fails with when its handler stands in [Adapter.Handler], and its server
+// lacks something else of the adapter.
 var ErrIncomplete = errors.New("worker: the adapter is not complete")
 
 // incomplete says what is missing around a handler that is given a task, or nil. seen is

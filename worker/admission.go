@@ -63,7 +63,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		key := a.keys(t.queue).Task(t.taskID)
 		a.load.running.Add(1)
 		defer a.freed()
-		if from.ErrorMsg == asynq.ErrLeaseExpired.Error() && a.recentlyDone.has(key, time.Now()) {
+		if from.ErrorMsg == asynq.ErrLeaseExpired.Error() && a.recentlyDone.has(key, time.Now()) { // asynq could not write the end of its run
 			a.counters.finished.Add(1)
 			return nil
 		}
@@ -147,7 +147,7 @@ func (t *attempt) askPolicy(ctx context.Context, task *asynq.Task, runNow bool) 
 	return ctx, nil
 }
 
-// noteAnswer remembers the answer of an attempt that is a deferral. A middleware that stands
+// noteAnswer remembers the answer of an attempt if it is a deferral. A middleware that stands
 // around this handler may answer asynq something else, and then the task would be lost.
 func (a *Adapter) noteAnswer(key string, err error) error {
 	if d := a.deferrals.of(err); d != nil {
@@ -170,7 +170,7 @@ type validText struct{ error }
 func (e validText) Error() string { return strings.ToValidUTF8(e.error.Error(), "\uFFFD") }
 func (e validText) Unwrap() error { return e.error }
 
-// run calls the handler. It calls it again when a task was to be postponed that can't be deferred.
+// run calls the handler. It calls it again when the task was to be postponed and can't be deferred.
 func (t *attempt) run(ctx context.Context, next asynq.Handler, task *asynq.Task) error {
 	for {
 		err := t.runOnce(ctx, next, task)
@@ -259,8 +259,8 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 	}
 }
 
-// takeRunNow says that an operator lets this attempt run without asking its rules. The next attempt
-// asks them again. When Redis does not answer, this one asks them too.
+// takeRunNow takes away an operator's word that the task may run without asking its rules, and says whether
+// there was one. It is good for this attempt alone. When Redis does not answer, the rules are asked.
 func (t *attempt) takeRunNow(ctx context.Context) bool {
 	ctx, cancel := t.after(ctx)
 	defer cancel()

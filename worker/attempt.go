@@ -109,7 +109,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 		}
 		t.a.counters.admissions.Add(1)
 		t.a.promotions.add(d.Promoted...)
-		if answerLost && errors.Is(err, throttle.ErrWithdrawn) { // by one slot of a cluster; by another it may be charged
+		if answerLost && errors.Is(err, throttle.ErrWithdrawn) { // one slot of a cluster says so; in another the call may be charged
 			t.a.withdrawals.later(p, r)
 		}
 		if isUnreadable(err) && t.mustStay() && ctx.Err() == nil {
@@ -319,8 +319,8 @@ func isUnreadable(err error) bool {
 }
 
 // unanswered ends an admission that Redis did not answer, or that can't be decided because
-// something can't be read. The call is taken back
-// later, and the task is deferred for a while without a booking.
+// something can't be read. The call is taken back later, and the task is deferred for a while
+// without a booking.
 func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle.Request, cause error, answerLost bool) error {
 	if answerLost { // some call of this token had no answer: it may have been charged
 		t.a.withdrawals.later(p, r)

@@ -99,7 +99,7 @@ func tokensIn(text string) []string {
 	}
 }
 
-// deferralTTL is how long a deferral is remembered that asynq never writes: its lease was
+// deferralTTL is for how long a deferral is remembered when asynq does not write it: the lease of the task was
 // lost, or its handler returned too late.
 const deferralTTL = 10 * time.Minute
 

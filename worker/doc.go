@@ -8,11 +8,11 @@
 //	...
 //	err = pool.Run(ctx)
 //
-// # The life of a delivery
+// # The life of a task
 //
-//	dequeue -> admission -+-> granted -> wait the rest (InlineWait) -> handler -> done, retry, archive
-//	                      +-> booked  -> deferred: asynq's retry set + our due index -> waker -> front of pending
-//	                      +-> never   -> archived with the reason (no key, cost above the limit, too late)
+//	fetch -> admission -+-> granted -> wait the rest (InlineWait) -> handler -> done, retry, archive
+//	                    +-> booked  -> deferred: asynq's retry set + our due index -> waker -> front of pending
+//	                    +-> never   -> archived with the reason (no key, cost above the limit, too late)
 //
 // A [Pool] owns one or several asynq servers in this process. Beneath it is the
 // [Adapter], which works for a plain asynq.Server too: it wraps the Redis
@@ -46,6 +46,9 @@ package worker
 //	a grant is not used    attempt -> withdrawals, when Redis does not answer at once
 //	a batch is controlled  attempt -> batches; a task of it ends: client -> batchCounts
 //	a task is deleted      sweeper, or waker at its instant -> the places of the task are given up -> promotions
+//	a task is archived     archiveWatch finds those whose deferral asynq could not write
+//	a server changes       serverWatch, every 3 s: a new process, a clock that was set
+//	a policy file changes  policyFiles
 //	once a minute          upkeep compares clocks, and forgets what is old
 //
 // All parts share core: Redis, the configuration, the limiters, the counters and the log.

@@ -27,7 +27,7 @@ const (
 	goneAfter = 500 * time.Millisecond
 	// leaveTogether is how many places are given up at the same time.
 	leaveTogether = 16
-	// promotionsTogether bounds how many of them are passed on in one call.
+	// promotionsTogether bounds how many promotions are passed on in one call.
 	promotionsTogether = 256
 )
 

@@ -32,7 +32,7 @@ const (
 	// should have woken. If all pools checked each task at its instant, the load would be
 	// multiplied by their number.
 	othersOverdue = 25 * time.Millisecond
-	// moveLeast is what a booking must have moved to be re-timed.
+	// moveLeast is by how much a booking must have moved for its task to be re-timed.
 	moveLeast = time.Millisecond
 	// movedFar is how far ahead a booking must have moved to be asked about once more.
 	movedFar = 100 * time.Millisecond

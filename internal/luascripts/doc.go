@@ -22,7 +22,7 @@
 //
 //	lib/binary     numbers as bytes
 //	lib/clock      the one reading of Redis' clock
-//	lib/kept       texts that many calls have in common are read once
+//	lib/memo       texts that many calls have in common are read once
 //	lib/numbers    numbers as text, lives of keys
 //	lib/server     since when this server knows of each grant
 //	lib/taskid     how a task's id is written in our keys
@@ -86,9 +86,24 @@
 //
 //	history/record  what a process saw of a rule joins what others saw
 //
+// The Go files:
+//
+//	key.go       the names of all keys
+//	library.go   the modules, put together into the library or into a script
+//	script.go    script, and how its reply is read
+//	send.go      how a call is sent, and what is mended when a server lacks the library
+//	replicas.go  a WAIT behind a call
+//	limit.go     rules, limits and gates as arguments; peek, cancel, reset, and the stored limits
+//	acquire.go   acquire, for one call and for many together
+//	refresh.go   refresh, for many bookings together
+//	lease.go     release, renew, adjust and close
+//	booking.go   what is stored beside a task that waits
+//	queue.go     fetch, defer, due, wake, re-time and plan anew; enqueue.go enqueue; inspect.go what operators look at
+//	operate.go   what operators change; history.go the history; batch.go batches; tick.go schedules
+//
 // Scripts use only commands of Redis 6.2, take every number as text and answer integers, and
 // text where a header says so. Times are microseconds since 1970, which a Lua
 // number holds exactly until the year 2255. The first write of a script that takes permits for
 // one call is one that needs memory, so that a full Redis refuses the script before it has changed anything.
-// Where calls share a script, another call may leave a line before.
+// Where calls share a script, an earlier call of it may take its job out of a line before that write.
 package luascripts

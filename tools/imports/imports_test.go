@@ -35,11 +35,7 @@ const (
 //	                          throttle/throttletest -----------^
 //	                          throttle, worker -> event
 //
-// internal/rediserr says what an error of Redis means, and imports nothing of the module.
-// internal/stderrlog is the logger of a program that gives none. It imports nothing of the module.
-// internal/judge says which permits broke a limit, and imports nothing of the module.
-// internal/e2e, which judges all of it from outside, lies above worker; cmd, examples and tests use it.
-// internal/faults, which runs a load through faults, lies above internal/e2e and internal/redisserver.
+// What each package is for stands in docs/architecture.md.
 var edges = map[string][]string{
 	".":                         {},
 	"internal/rediserr":         {},

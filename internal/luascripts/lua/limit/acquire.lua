@@ -29,7 +29,7 @@
 --          version of 7 is then in at_us; rule is the one that refuses, 0 for the gate
 
 local clock = require("lib/clock")
-local kept = require("lib/kept")
+local memo = require("lib/memo")
 local numbers = require("lib/numbers")
 local complete_since = require("lib/server")
 local rulecall = require("limit/rulecall")
@@ -52,10 +52,10 @@ local function counts_until(rule, at)
 end
 
 -- close_after_failover closes the rules of a form until what this server may have forgotten has stopped to count.
--- Where nobody can say how long that is, the form has a text in `unheld`, and its calls fail
+-- Where nobody can say how long that is, the form has a text in `hold_fault`, and its calls fail
 local function close_after_failover(form, now)
   local from, fault = complete_since(now)
-  form.unheld = fault
+  form.hold_fault = fault
   if fault then
     form.short = false
     return
@@ -75,15 +75,17 @@ end
 --   first_grants  true when a key without a ledger is granted by one write of its kind
 --   may_be_short  true when shortcut.lua may answer; short: and nothing is closed now, see close_after_failover
 --   closings      until when each rule is closed, as the text says
---   unheld        why nobody can tell until when the rules are to be closed
---   once          true when a text like this hardly comes again, see kept.lua
-local read_form = kept(function(text)
+--   hold          true when nothing is granted while permits may count that this server has not heard of
+--   confirmed     true when a WAIT comes behind the call
+--   hold_fault    why nobody can tell until when the rules are to be closed
+--   once          true when a text like this hardly comes again, see memo.lua
+local read_form = memo(function(text)
   local mode, inline, longest, open, tell, turns, safe, from = match(text, FORM)
   local form = {
     mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), tell = tell == "1",
-    turns = turns == "1", holds = safe == "1" or safe == "3", waits = safe > "1",
-    rules = rulecall.read_rules(text, from), keys = 0, worthy = false, short = false, may_be_short = false, closings = {}, unheld = nil, first_grants = false,
-    once = tonumber(longest) > 0,
+    turns = turns == "1", hold = safe == "1" or safe == "3", confirmed = safe > "1",
+    rules = rulecall.read_rules(text, from), keys = 0, worthy = false, short = false, may_be_short = false, closings = {}, hold_fault = nil,
+    first_grants = false, once = tonumber(longest) > 0,
   }
   form.keys = (form.turns and 4 or 3) * #form.rules + (form.gate and 1 or 0)
   for _, rule in ipairs(form.rules) do form.worthy = form.worthy or rule.kind.worth ~= nil or rule.kind.lease ~= nil end
@@ -97,7 +99,7 @@ end)
 
 local function form_of(text, now)
   local form = read_form(text)
-  if form.holds then close_after_failover(form, now) end
+  if form.hold then close_after_failover(form, now) end
   return form
 end
 

@@ -9,11 +9,11 @@ local places = require("limit/places")
 local max = math.max
 local free, outlive, earliest, worth = ledger.free, ledger.outlive, ledger.earliest, ledger.worth
 local COPY, NONE, OFFERED = numbers.COPY, line.NONE, line.OFFERED
-local anybody, find, leave, look, missed, open_line, promote, park, rank, promised =
-  line.anybody, line.find, line.leave, line.look, line.missed, line.open_line, line.promote, line.park, line.rank, line.promised
+local anybody, leave, missed, open_line, promote, park, promised =
+  line.anybody, line.leave, line.missed, line.open_line, line.promote, line.park, line.promised
 local held_at, put, spend = tokens.held_at, tokens.put, tokens.spend
-local joint, last_of_group, left_behind, measure, open_rule, set_job, set_keys =
-  rulecall.joint, rulecall.last_of_group, rulecall.left_behind, rulecall.measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
+local joint, last_of_group, left_behind, look_all, open_rule, set_job, set_keys =
+  rulecall.joint, rulecall.last_of_group, rulecall.left_behind, rulecall.look_all, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
 
 local REFUSED, GRANTED, BOOKED, TOO_LATE, WITHDRAWN = 0, 1, 2, 3, 4 -- statuses; ledger.lua has the others
 local TRY, BOOK, BOOK_LAST_RULE = 0, 2, 3 -- modes, see acquire.lua
@@ -200,12 +200,9 @@ end
 -- find_places looks up, in the line of each rule, the place of the call's job and the jobs ahead of it
 local function find_places(call)
   local now = call.now
+  look_all(call.rules, now)
   for _, rule in ipairs(call.rules) do
-    look(rule, now, false, rule.top)
-    find(rule)
     rule.last_promise = rule.ticket and rule.last_promise or 0
-    rank(rule)
-    measure(rule, now)
     if rule.ledger.newest > 0 or rule.closed > 0 then call.from = max(call.from, earliest(rule, rule.closed, rule.ahead, rule.want)) end
   end
 end
@@ -220,7 +217,7 @@ end
 
 -- instant is when a call is admitted. The results:
 --   1  the instant
---   2  the rule that makes it wait, or GATE; nil or false when it is granted
+--   2  the rule that makes it wait, or GATE; nil when it is granted
 --   3  the rule that makes the instant so late, or GATE
 --   4  true when BOOK_LAST_RULE gives it no place
 local function instant(call)
@@ -247,7 +244,8 @@ local function instant(call)
   end
   if opened(gate, at) > at then
     at = opened(gate, at)
-    by, binding = GATE, (binding or at > reach) and GATE
+    if binding or at > reach then binding = GATE end
+    by = GATE
   end
   if not binding and mode >= BOOK then binding = widest end
   return at, binding, by, mode == BOOK_LAST_RULE and binding == GATE
@@ -298,16 +296,16 @@ end
 -- book gives a call its place in the lines
 local function book(call, binding, at)
   local rules, bound, now = call.rules, call.rules[binding], call.now
-  local keeps = places.stand_for(rules, binding, at, now)
+  local waits_at = places.stand_for(rules, binding, at, now)
   done(rules, now)
-  local promoted = offer_unheard(bound, now, left_behind(rules, keeps, now))
+  local promoted = offer_unheard(bound, now, left_behind(rules, waits_at, now))
   if #promoted > 0 and bound.kind.lease then at = promised(bound, bound.member) end -- it may be one of those who were just promised the end of a lease
   return answer(call, BOOKED, binding, at, promoted)
 end
 
 -- decide answers a call of a form whose keys stand behind keys[k]
 local function decide(script, form, keys, k, text)
-  if form.unheld then error(form.unheld) end
+  if form.hold_fault then error(form.hold_fault) end
   local now, rules, gate, mode, longest = script.now, form.rules, form.gate, form.mode, form.longest
   local token = string.sub(text, 2, 9)
 
@@ -326,7 +324,7 @@ local function decide(script, form, keys, k, text)
   if gate and not gate.covers(now) then return answer(call, ledger.NOT_COVERED, 0, 0) end
   if held and held < 0 then return answer(call, WITHDRAWN, 0, 0) end
   if held then
-    if form.waits then
+    if form.confirmed then
       script.repeats = script.repeats or {}
       for _, rule in ipairs(rules) do table.insert(script.repeats, rule.key) end
     end
@@ -349,7 +347,7 @@ local function decide(script, form, keys, k, text)
   if binding == GATE then
     -- when no opening is known nobody waits for one yet: they are told to ask again
     local widest = rules[widest_of(rules)]
-    if not widest.kind.lease and at < gate[2] then at = gate.spread(keys[k + form.keys], widest, at, now) end
+    if not widest.kind.lease and at < gate.covered_until then at = gate.spread(keys[k + form.keys], widest, at, now) end
     return keep_no_place(call, BOOKED, GATE, at)
   end
   return book(call, binding, at)

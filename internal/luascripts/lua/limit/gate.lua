@@ -20,8 +20,9 @@ local function gate(text)
   if text == "" then return nil end
   local gate = {}
   for t in string.gmatch(text, "%d+") do gate[#gate + 1] = tonumber(t) end
+  gate.covered_until = gate[2]
 
-  function gate.covers(now) return gate[1] <= now and now < gate[2] end
+  function gate.covers(now) return gate[1] <= now and now < gate.covered_until end
 
   -- interval is the index in gate of the interval that holds `at`, or of the next one
   local function interval(at)
@@ -33,7 +34,7 @@ local function gate(text)
   -- opened is the first instant, not before `at`, at which the gate is open, as far as is known
   function gate.opened(at)
     local i = interval(at)
-    return i and max(at, gate[i]) or gate[2]
+    return i and max(at, gate[i]) or gate.covered_until
   end
 
   -- spread is the instant at which one who waits for an opening comes
@@ -51,7 +52,7 @@ local function gate(text)
     if i and at < gate[i] then i = nil end
     while i and at + offset >= gate[i + 1] do
       if not gate[i + 2] then
-        at, offset = gate[2], 0
+        at, offset = gate.covered_until, 0
         break
       end
       offset = offset - (gate[i + 1] - at)

@@ -38,8 +38,8 @@ local function last_ticket(rule)
   return ticket
 end
 
--- keep_line lets the line outlive the last promise by the time that somebody stays parked
-local function keep_line(rule, at, now)
+-- extend_life lets the line and the turns outlive the last promise by the time that somebody stays parked
+local function extend_life(rule, at, now)
   live(rule.line, at - now + PARKED_FOR)
   if rule.turns and not rule.no_turns then live(rule.turns, at - now + PARKED_FOR) end
 end
@@ -116,7 +116,7 @@ local function stand(rule, among_turns, at, now)
   else
     join(rule, set, at, now)
   end
-  keep_line(rule, at, now)
+  extend_life(rule, at, now)
 end
 
 -- step_aside parks the job: its ticket stays good and holds up nobody
@@ -125,7 +125,7 @@ local function step_aside(rule, at, now)
   if rule.turns_end > 0 then redis.call("ZREM", rule.turns, rule.member) end
   if rule.in_turns then redis.call("ZREM", rule.line, "#" .. rule.member) end
   redis.call("ZADD", rule.line, int(rule.ticket - PARK), rule.member)
-  keep_line(rule, at, now)
+  extend_life(rule, at, now)
 end
 
 -- follows says that only turns ahead put the job off until an instant: then it does
@@ -139,13 +139,13 @@ end
 -- rule admitted it: there it keeps its turn. Who waits for a lease keeps none in the
 -- rates of its key, nor of wider ones.
 local function stand_for(rules, binding, at, now)
-  local bound, keeps = rules[binding], nil
+  local bound, waits_at = rules[binding], nil
   for i, rule in ipairs(rules) do
     local admitted = rule.group < bound.group or (rule.group == bound.group and not bound.kind.lease)
-    if i == binding and not follows(rule, at) then keeps = i end
-    if i == binding or (admitted and not rule.kind.lease) then stand(rule, i ~= keeps, at, now) else step_aside(rule, at, now) end
+    if i == binding and not follows(rule, at) then waits_at = i end
+    if i == binding or (admitted and not rule.kind.lease) then stand(rule, i ~= waits_at, at, now) else step_aside(rule, at, now) end
   end
-  return keeps
+  return waits_at
 end
 
 -- stands is find without look
@@ -173,7 +173,7 @@ local function join_at(rule, set, ticket, at, now, aside)
   if rule.turns and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.member) end
   if not aside then mix(rule) end
   enlist(rule, set, aside and ticket - PARK or ticket, at)
-  keep_line(rule, at, now)
+  extend_life(rule, at, now)
 end
 
 return {

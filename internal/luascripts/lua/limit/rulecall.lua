@@ -47,7 +47,7 @@
 --
 -- The tables that are made of a text serve one call after another: set_keys gives them its keys.
 
-local kept = require("lib/kept")
+local memo = require("lib/memo")
 local ledger = require("limit/ledger")
 local tokens = require("limit/tokens")
 local line = require("limit/line")
@@ -78,7 +78,7 @@ local function read_rules(text, from)
   return rules
 end
 
-local rules_of = kept(function(text)
+local rules_of = memo(function(text)
   local rules, once = read_rules(text, 1), false
   for _, rule in ipairs(rules) do once = once or rule.claimed_worth ~= 0 end
   return { rules = rules, once = once }
@@ -164,10 +164,10 @@ local function measure(rule, now)
 end
 
 -- left_behind tells who comes next in the lines in which the job does not wait any more
-local function left_behind(rules, keeps, now)
+local function left_behind(rules, waits_at, now)
   local promoted = {}
   for i, rule in ipairs(rules) do
-    if i ~= keeps and rule.ticket and not rule.in_turns and not is_parked(rule.ticket) then promote(rule, now, promoted) end
+    if i ~= waits_at and rule.ticket and not rule.in_turns and not is_parked(rule.ticket) then promote(rule, now, promoted) end
   end
   return promoted
 end
@@ -192,6 +192,16 @@ local function last_of_group(rules, i)
   return to
 end
 
+-- look_all finds for each rule the job's place, who is ahead of it, and when the rule admits it
+local function look_all(rules, now)
+  for _, rule in ipairs(rules) do
+    look(rule, now, false, rule.top)
+    find(rule)
+    rank(rule)
+    measure(rule, now)
+  end
+end
+
 -- find_place is the rule in whose line the job waits, or in which it has any place, nil when
 -- in none; the instant, now when it has come; and the rule that put that off last.
 -- It looks at all rules, because the job may have a place in any. Those behind the one in whose line it stands put
@@ -199,11 +209,8 @@ end
 -- that admits it before its turn comes there puts nothing off: the job keeps its place.
 local function find_place(rules, now)
   local place, waiting
+  look_all(rules, now)
   for i, rule in ipairs(rules) do
-    look(rule, now, false, rule.top)
-    find(rule)
-    rank(rule)
-    measure(rule, now)
     local waits = rule.ticket and not rule.in_turns and not is_parked(rule.ticket)
     if (rule.ticket and not place) or (waits and not waiting) then place = i end
     waiting = waiting or waits
@@ -221,6 +228,6 @@ local function find_place(rules, now)
 end
 
 return {
-  find_place = find_place, joint = joint, last_of_group = last_of_group, left_behind = left_behind, measure = measure, open_rules = open_rules,
+  find_place = find_place, joint = joint, last_of_group = last_of_group, left_behind = left_behind, look_all = look_all, open_rules = open_rules,
   open_rule = open_rule, read_rules = read_rules, rule_on = rule_on, rules_at = rules_at, set_job = set_job, set_keys = set_keys,
 }

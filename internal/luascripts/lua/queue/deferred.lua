@@ -25,14 +25,14 @@ local function score_bytes(score)
   return string.char(math.floor(high / 256) % 256, high % 256, math.floor(score / 256) % 256, score % 256)
 end
 
--- is_ours says that a field has the form that is written here: its low 4 bits are 5
-local function is_ours(hw)
+-- has_form says that a field has the form that is written here: its low 4 bits are 5
+local function has_form(hw)
   return hw and #hw > 0 and string.byte(hw, 1) % 16 == 5
 end
 
 -- read_hw takes the field apart
 local function read_hw(hw)
-  if not is_ours(hw) then return { score = NOT_OURS, pool = ANY, tokens = "", waits = NO_WAIT, record = "" } end
+  if not has_form(hw) then return { score = NOT_OURS, pool = ANY, tokens = "", waits = NO_WAIT, record = "" } end
   local ends = 9 + (string.byte(hw, 1) - 5) / 2
   return {
     score = string.sub(hw, 2, 5), pool = string.sub(hw, 6, 9), tokens = string.sub(hw, 10, ends), waits = string.sub(hw, ends + 1, ends + 8),
@@ -76,16 +76,16 @@ end
 
 -- pool_of is the pool in the field, of any task
 local function pool_of(hw)
-  return is_ours(hw) and string.sub(hw, 6, 9) or ANY
+  return has_form(hw) and string.sub(hw, 6, 9) or ANY
 end
 
 -- claimed_by is the field with another pool, nil where there is none
 local function claimed_by(pool, hw)
-  return is_ours(hw) and string.sub(hw, 1, 5) .. pool .. string.sub(hw, 10) or nil
+  return has_form(hw) and string.sub(hw, 1, 5) .. pool .. string.sub(hw, 10) or nil
 end
 
--- ours says that a score of asynq is the one that we wrote
-local function ours(d, score)
+-- score_is_ours says that a score of asynq is the one that we wrote
+local function score_is_ours(d, score)
   return score and score % 1 == 0 and d.score ~= NOT_OURS and d.score == score_bytes(score)
 end
 
@@ -103,7 +103,7 @@ end
 
 return {
   ANY = ANY, NOT_OURS = NOT_OURS, NO_WAIT = NO_WAIT, claimed_by = claimed_by, read_hw = read_hw, deferred_as = deferred_as,
-  ended_as = ended_as, instant = instant, moved_to = moved_to, ours = ours,
+  ended_as = ended_as, instant = instant, moved_to = moved_to, score_is_ours = score_is_ours,
   over = over,
   pool_of = pool_of, second_net = second_net, waiting = waiting, woken_as = woken_as,
 }

@@ -14,7 +14,7 @@ local clock = require("lib/clock")
 local taskid = require("lib/taskid")
 local deferred = require("queue/deferred")
 local entry, long = taskid.entry, taskid.long
-local read_hw, ours = deferred.read_hw, deferred.ours
+local read_hw, score_is_ours = deferred.read_hw, deferred.score_is_ours
 
 return function(keys, args)
   local task, due = keys[1], keys[2]
@@ -27,7 +27,7 @@ return function(keys, args)
   local run_now, woken = h[3] and 1 or 0, h[4] or ""
   local score = waits[state] and tonumber(redis.call("ZSCORE", waits[state], long(short)) or "")
   if not score then return { now, state, 0, 0, "", d.waits, run_now, woken } end
-  local at = ours(d, score) and tonumber(redis.call("ZSCORE", due, entry(short, d.record)) or "")
+  local at = score_is_ours(d, score) and tonumber(redis.call("ZSCORE", due, entry(short, d.record)) or "")
   if not at then return { now, state, 0, score * 1000000, "", d.waits, run_now, woken } end
   return { now, state, 1, at, d.record, d.waits, run_now, woken }
 end

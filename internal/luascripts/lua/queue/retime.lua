@@ -18,8 +18,8 @@ local deferred = require("queue/deferred")
 local max = math.max
 local int, live = numbers.int, numbers.live
 local entry, long = taskid.entry, taskid.long
-local ANY, read_hw, instant, moved_to, ours, over, second_net =
-  deferred.ANY, deferred.read_hw, deferred.instant, deferred.moved_to, deferred.ours, deferred.over, deferred.second_net
+local ANY, read_hw, instant, moved_to, score_is_ours, over, second_net =
+  deferred.ANY, deferred.read_hw, deferred.instant, deferred.moved_to, deferred.score_is_ours, deferred.over, deferred.second_net
 
 return function(keys, args)
   local due, waits = keys[1], { retry = keys[2], scheduled = keys[3] } -- by state
@@ -40,7 +40,7 @@ return function(keys, args)
       -- left of one that was deleted, which had this id: wake.lua clears it
     elseif earlier and old and old <= at then
       -- it knows already
-    elseif ours(d, score) then
+    elseif score_is_ours(d, score) then
       redis.call("ZREM", due, "") -- no entry: a write that needs no memory comes first, so that a full Redis lets the others pass
       redis.call("ZADD", waits[h[1]], second_net(at), id)
       redis.call("ZADD", due, int(at), known)

@@ -19,7 +19,7 @@
 local taskid = require("lib/taskid")
 local deferred = require("queue/deferred")
 local entry, long = taskid.entry, taskid.long
-local read_hw, ours, over, woken_as = deferred.read_hw, deferred.ours, deferred.over, deferred.woken_as
+local read_hw, score_is_ours, over, woken_as = deferred.read_hw, deferred.score_is_ours, deferred.over, deferred.woken_as
 
 -- in_front reads the front of pending. The tasks from front[first] on run first: they were woken before, and the other
 -- tasks among them took turns with those. The tasks that are woken now run after them
@@ -68,7 +68,7 @@ local function read(keys, args, count, waits, full)
       end
       reply[i] = over(state) or 4
       -- another score than ours is a user's own back-off, or later start: it is not ours to end
-      if waits[state] and not taken[id] and record == d.record and ours(d, tonumber(redis.call("ZSCORE", waits[state], id) or "")) then
+      if waits[state] and not taken[id] and record == d.record and score_is_ours(d, tonumber(redis.call("ZSCORE", waits[state], id) or "")) then
         taken[id] = true
         table.insert(found.left[state], id)
         table.insert(found.ids, id)

@@ -82,7 +82,7 @@ func (s *server) wayNow() way {
 	return way(s.way.Load())
 }
 
-// remedy is what a call needs that did not run.
+// remedy is what a call needs when it did not run.
 type remedy int
 
 const (

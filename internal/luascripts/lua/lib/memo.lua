@@ -1,11 +1,11 @@
--- kept.lua: texts that many calls have in common are read once.
+-- memo.lua: texts that many calls have in common are read once.
 --
--- kept(read) is a function that answers for a text what read(text) answered before. A function
+-- memo(read) is a function that answers for a text what read(text) answered before. A function
 -- of a library keeps that from call to call; a script that EVALSHA runs begins with nothing.
 
 local MOST = 256 -- texts that are kept: then all are forgotten
 
-local function kept(read)
+local function memo(read)
   local known, count = {}, 0
   return function(text)
     local is = known[text]
@@ -18,4 +18,4 @@ local function kept(read)
   end
 end
 
-return kept
+return memo
