@@ -580,7 +580,7 @@ func (rs ruleSet) promotions(answered []luascripts.Promotion, ids []string, now 
 			l.waiters.wake(t.Job)
 		}
 		place := BookingRef{Policy: l.policy, IDs: []string{ids[t.Rule-1]}, Costs: []int{t.Cost}, Job: t.Job}
-		out = append(out, Promotion{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered, Place: place})
+		out = append(out, Promotion{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered, Booking: place})
 	}
 	return out
 }

@@ -273,9 +273,9 @@ type Promotion struct {
 	// for a second, or that the job did not come for one in time: it should come at once.
 	Offered bool
 
-	// Place is where the job stands in the line of that one rule. A worker that finds the
-	// job gone gives the place up, see Leave of [ForWorkers].
-	Place BookingRef
+	// Booking is where the job stands in the line of that one rule. A worker that finds the
+	// job gone gives the place up, see CancelBooking of [ForWorkers].
+	Booking BookingRef
 }
 
 // KeyCost is what is asked of one rule.

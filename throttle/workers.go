@@ -91,7 +91,7 @@ type BookingStatus struct {
 	Now     time.Time // Redis' clock
 	Permits int       // ahead of it in the line in which it stands
 
-	// Only Lookup tells these.
+	// Only Locate tells these.
 	Jobs   int       // ahead of it, as Permits
 	Closed time.Time // until when the key of the rule is closed; zero for not
 	Parked bool      // it came too late: those behind it do not wait for it, and when it comes it stands before them
@@ -102,9 +102,9 @@ type BookingStatus struct {
 }
 
 // request is what the booking was made for, without the keys.
-func (p BookingRef) request() Request {
-	r := Request{Job: p.Job, Cost: p.Costs[0]}
-	for _, cost := range p.Costs[1:] {
+func (b BookingRef) request() Request {
+	r := Request{Job: b.Job, Cost: b.Costs[0]}
+	for _, cost := range b.Costs[1:] {
 		r.More = append(r.More, KeyCost{Cost: cost})
 	}
 	return r
@@ -115,39 +115,39 @@ func (p BookingRef) request() Request {
 // round trip for all bookings in Redis, which must be rdb, and one call each for
 // those of a [NewLocal]. A booking that the limits in force never admit is an
 // [ExceedsLimitError].
-func (workerCalls) Refresh(ctx context.Context, rdb redis.UniversalClient, places []BookingRef) []BookingStatus {
-	out := make([]BookingStatus, len(places))
+func (workerCalls) Refresh(ctx context.Context, rdb redis.UniversalClient, bookings []BookingRef) []BookingStatus {
+	out := make([]BookingStatus, len(bookings))
 	var there, here []int
-	limits := make([][]limitInForce, len(places))
-	for i, p := range places {
+	limits := make([][]limitInForce, len(bookings))
+	for i, b := range bookings {
 		var err error
-		if limits[i], err = p.Policy.limitsInForce(ctx, byID(p.IDs...)); err == nil {
-			_, err = p.Policy.rules.fits(limits[i], new(p.request()))
+		if limits[i], err = b.Policy.limitsInForce(ctx, byID(b.IDs...)); err == nil {
+			_, err = b.Policy.rules.fits(limits[i], new(b.request()))
 		}
 		switch {
 		case err != nil:
 			out[i].Err = err
-		case p.Policy.rdb == nil:
+		case b.Policy.rdb == nil:
 			here = append(here, i)
 		default:
 			there = append(there, i)
 		}
 	}
-	refreshOn(ctx, storeOn(rdb), places, limits, there, out)
+	refreshOn(ctx, storeOn(rdb), bookings, limits, there, out)
 	for _, i := range here {
-		refreshOn(ctx, places[i].Policy.store, places, limits, []int{i}, out)
+		refreshOn(ctx, bookings[i].Policy.store, bookings, limits, []int{i}, out)
 	}
 	return out
 }
 
 // refreshOn asks a store about the bookings of the given indices, and again about
 // those that it did not decide about, see [storeCall].
-func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]limitInForce, indices []int, out []BookingStatus) {
+func refreshOn(ctx context.Context, s store, bookings []BookingRef, limits [][]limitInForce, indices []int, out []BookingStatus) {
 	for n := 0; len(indices) > 0; n++ {
 		args := make([]luascripts.RefreshArgs, len(indices))
 		for j, i := range indices {
-			p := places[i].Policy
-			args[j] = luascripts.RefreshArgs{Rules: p.calls(places[i].IDs, places[i].request()), Policy: p.name, Job: places[i].Job}
+			p := bookings[i].Policy
+			args[j] = luascripts.RefreshArgs{Rules: p.calls(bookings[i].IDs, bookings[i].request()), Policy: p.name, Job: bookings[i].Job}
 			setLimits(args[j].Rules, limits[i], p.store.now())
 		}
 		var again []int
@@ -156,19 +156,19 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]lim
 		when := roundTripTimes{began: began, ended: time.Now()}
 		for j, r := range replies {
 			i, err := indices[j], r.Err
-			p := places[i].Policy
+			p := bookings[i].Policy
 			when.observe(p.store, r.Now)
 			if err == nil && r.Status == luascripts.NotCovered {
 				again, err = append(again, i), errClock
 			}
 			if err == nil && r.Status == luascripts.Outdated {
-				if limits[i], err = p.rules.catchUp(ctx, limits[i], byID(places[i].IDs...), r.Rule-1, r.Version); err == nil {
+				if limits[i], err = p.rules.catchUp(ctx, limits[i], byID(bookings[i].IDs...), r.Rule-1, r.Version); err == nil {
 					again, err = append(again, i), &outdatedError{r.Version, r.Rule - 1}
 				}
 			}
 			err = p.rules.fault(ctx, "refresh", r.Rule, r.Status, err)
 			out[i] = BookingStatus{Known: err == nil && r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Before,
-				Promoted: p.rules.promotions(r.Promoted, places[i].IDs, r.Now), Err: err}
+				Promoted: p.rules.promotions(r.Promoted, bookings[i].IDs, r.Now), Err: err}
 			if r.Rule > 0 && r.Rule <= len(p.rules) {
 				out[i].Rule = p.rules[r.Rule-1].rule
 			}
@@ -180,42 +180,42 @@ func refreshOn(ctx context.Context, s store, places []BookingRef, limits [][]lim
 }
 
 // CancelBooking takes a booking out of its lines; see [Policy.Cancel].
-func (workerCalls) CancelBooking(ctx context.Context, p BookingRef) ([]Promotion, error) {
-	return refund{p: p.Policy, ids: p.IDs, r: p.request()}.run(ctx)
+func (workerCalls) CancelBooking(ctx context.Context, b BookingRef) ([]Promotion, error) {
+	return refund{p: b.Policy, ids: b.IDs, r: b.request()}.run(ctx)
 }
 
-// First gives a booking the first place in the line of a rule of its policy, and the first
+// First gives a booking the first booking in the line of a rule of its policy, and the first
 // turn in the narrower ones. The key is closed for a millisecond: that is how others are
-// made to wait. A job that is lost in between has no place and asks anew. It returns the jobs
-// that may come earlier because the booking left its old place.
-func (workerCalls) First(ctx context.Context, p BookingRef, rule string) ([]Promotion, error) {
-	n := slices.IndexFunc(p.Policy.rules, func(l *Limiter) bool { return l.rule == rule })
+// made to wait. A job that is lost in between has no booking and asks anew. It returns the jobs
+// that may come earlier because the booking left its old booking.
+func (workerCalls) First(ctx context.Context, b BookingRef, rule string) ([]Promotion, error) {
+	n := slices.IndexFunc(b.Policy.rules, func(l *Limiter) bool { return l.rule == rule })
 	if n < 0 {
-		return nil, fmt.Errorf("%w: policy %v has no rule %q", ErrInvalidConfig, p.Policy, rule)
+		return nil, fmt.Errorf("%w: policy %v has no rule %q", ErrInvalidConfig, b.Policy, rule)
 	}
-	promoted, err := refund{p: p.Policy, ids: p.IDs, r: p.request()}.run(ctx)
+	promoted, err := refund{p: b.Policy, ids: b.IDs, r: b.request()}.run(ctx)
 	if err == nil {
-		_, err = closeID(ctx, p.Policy, n, p.IDs, p.request(), time.Millisecond)
+		_, err = closeID(ctx, b.Policy, n, b.IDs, b.request(), time.Millisecond)
 	}
 	return promoted, err
 }
 
-// Lookup reads where a booking stands. It is Refresh without a promise: a job to
+// Locate reads where a booking stands. It is Refresh without a promise: a job to
 // which an instant is promised is late when it does not come then, and a reader does
 // not tell the job. It asks the master once, on Redis Cluster once for each key. A
 // booking that the limits in force never admit is an [ExceedsLimitError]; when Redis
 // is unavailable the error unwraps to [ErrUnavailable].
-func (workerCalls) Locate(ctx context.Context, place BookingRef) (BookingStatus, error) {
-	p := place.Policy
+func (workerCalls) Locate(ctx context.Context, booking BookingRef) (BookingStatus, error) {
+	p := booking.Policy
 	if p.rdb == nil {
 		return BookingStatus{}, fmt.Errorf("%w: rule %q counts in its own process, where its lines can't be read", ErrInvalidConfig, p.rules[0].rule)
 	}
-	t, err := newStoreCall(ctx, p, byID(place.IDs...))
+	t, err := newStoreCall(ctx, p, byID(booking.IDs...))
 	if err != nil {
 		return BookingStatus{}, err
 	}
-	r := place.request()
-	calls := p.calls(place.IDs, r)
+	r := booking.request()
+	calls := p.calls(booking.IDs, r)
 	slotted := []slotCalls{{0, len(calls)}}
 	if _, sharded := p.store.store.(clusterStore); sharded {
 		slotted = slots(calls)
@@ -226,7 +226,7 @@ func (workerCalls) Locate(ctx context.Context, place BookingRef) (BookingStatus,
 			return BookingStatus{}, err
 		}
 		outdated := t.outdated
-		s, again, err := lookup(ctx, &t, calls, slotted[n], place)
+		s, again, err := locate(ctx, &t, calls, slotted[n], booking)
 		switch {
 		case err != nil:
 			return BookingStatus{}, err
@@ -244,13 +244,13 @@ func (workerCalls) Locate(ctx context.Context, place BookingRef) (BookingStatus,
 	return out, nil
 }
 
-// lookup asks once about the calls of one slot.
-func lookup(ctx context.Context, t *storeCall, calls []luascripts.RuleCall, at slotCalls, place BookingRef) (s BookingStatus, again bool, err error) {
-	p := place.Policy
+// locate asks once about the calls of one slot.
+func locate(ctx context.Context, t *storeCall, calls []luascripts.RuleCall, at slotCalls, booking BookingRef) (s BookingStatus, again bool, err error) {
+	p := booking.Policy
 	setLimits(calls, t.limits, t.begin())
-	r, err := luascripts.Locate(ctx, p.rdb, luascripts.RefreshArgs{Rules: calls[at.from:at.to], Policy: p.name, Job: place.Job})
+	r, err := luascripts.Locate(ctx, p.rdb, luascripts.RefreshArgs{Rules: calls[at.from:at.to], Policy: p.name, Job: booking.Job})
 	rule := r.Rule + at.from
-	again, err = t.again(ctx, "lookup", answer{r.Status, rule, r.Version, r.Now}, err)
+	again, err = t.again(ctx, "locate", answer{r.Status, rule, r.Version, r.Now}, err)
 	s = BookingStatus{Known: r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Permits, Jobs: r.Jobs, Closed: r.Closed, Parked: r.Parked}
 	if s.Known && rule > 0 && rule <= len(p.rules) {
 		s.Rule = p.rules[rule-1].rule

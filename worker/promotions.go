@@ -188,7 +188,7 @@ func (q *promotions) passOn(ctx context.Context, queue string, tasks promotion.T
 	var gone []throttle.BookingRef
 	found := func(p throttle.Promotion, code int64) {
 		if code == luascripts.Ended || q.stayedAway(p) {
-			gone = append(gone, p.Place)
+			gone = append(gone, p.Booking)
 		}
 	}
 	if w != nil {

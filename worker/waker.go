@@ -439,7 +439,7 @@ func (w *waker) checkMoved(ctx context.Context, ready []dueTask, moved []move) {
 	for n, place := range throttle.ForWorkers.Refresh(ctx, w.rdb, bookings) {
 		w.promotions.add(place.Promoted...)
 		if place.Err == nil && place.Known && tasks[n].At.Sub(place.At) > moveLeast {
-			w.promotions.add(throttle.Promotion{Job: bookings[n].Job, At: place.At, Wait: place.At.Sub(place.Now), Place: bookings[n]})
+			w.promotions.add(throttle.Promotion{Job: bookings[n].Job, At: place.At, Wait: place.At.Sub(place.Now), Booking: bookings[n]})
 		}
 	}
 }
