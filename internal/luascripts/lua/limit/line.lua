@@ -100,6 +100,32 @@ local function found_late(rule, member, ticket)
   rule.to_park[#rule.to_park + 1] = member
 end
 
+-- look_turns is look for the turns of the call's policy
+local function look_turns(rule, now)
+  local v = redis.call("ZRANGE", rule.turns, "0", "1", "WITHSCORES") -- where there is one at most, that is all
+  rule.turns_end = #v < 4 and #v / 2 or max(2, redis.call("ZCARD", rule.turns)) -- miniredis may let them go meanwhile
+  rule.no_turns = rule.turns_end == 0
+  local m, ticket = v[1], tonumber(v[2])
+  rule.first_turn = m
+  while m do
+    local u = redis.call("ZMSCORE", rule.line, "@" .. m, "#" .. m)
+    local p = u[1] and u[1] - PROMISED
+    local keeps = kept_ticket(u[2]) == ticket
+    if rule.turn == 20 or keeps and in_time(rule, m, p, now) then
+      rule.turn_front, rule.turn_ticket, rule.turn_promised = m, ticket, p
+      break
+    end
+    if rule.turns_late == NONE then rule.turns_late, rule.unkept = {}, {} end
+    if m ~= rule.member then rule.turns_late[#rule.turns_late + 1] = m end -- the job may get that turn now
+    if keeps then
+      found_late(rule, m, ticket)
+      rule.unkept[#rule.unkept + 1] = "#" .. m
+    end
+    rule.turn = rule.turn + 1
+    m, ticket = at_rank(rule.turns, rule.turn)
+  end
+end
+
 -- look finds the jobs that wait. It sets these fields of the rule:
 --   parked          how many jobs at the head of the line are parked
 --   first_unparked  the first job that is not parked, late or not
@@ -146,29 +172,7 @@ local function look(rule, now, only_line, v)
     m, ticket = at_rank(rule.line, rule.first_rank)
     p = m and promised(rule, m)
   end
-  if only_line or not rule.turns or rule.no_turns then return end
-  v = redis.call("ZRANGE", rule.turns, "0", "1", "WITHSCORES") -- where there is one at most, that is all
-  rule.turns_end = #v < 4 and #v / 2 or max(2, redis.call("ZCARD", rule.turns)) -- miniredis may let them go meanwhile
-  rule.no_turns = rule.turns_end == 0
-  m, ticket = v[1], tonumber(v[2])
-  rule.first_turn = m
-  while m do
-    local u = redis.call("ZMSCORE", rule.line, "@" .. m, "#" .. m)
-    p = u[1] and u[1] - PROMISED
-    local keeps = kept_ticket(u[2]) == ticket
-    if rule.turn == 20 or keeps and in_time(rule, m, p, now) then
-      rule.turn_front, rule.turn_ticket, rule.turn_promised = m, ticket, p
-      break
-    end
-    if rule.turns_late == NONE then rule.turns_late, rule.unkept = {}, {} end
-    if m ~= rule.member then rule.turns_late[#rule.turns_late + 1] = m end -- the job may get that turn now
-    if keeps then
-      found_late(rule, m, ticket)
-      rule.unkept[#rule.unkept + 1] = "#" .. m
-    end
-    rule.turn = rule.turn + 1
-    m, ticket = at_rank(rule.turns, rule.turn)
-  end
+  if not only_line and rule.turns and not rule.no_turns then look_turns(rule, now) end
 end
 
 -- park writes what look found late. rule.missed are those of them who wait for a lease
