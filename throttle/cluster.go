@@ -66,7 +66,7 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 		}
 		a.Mode = luascripts.Book
 	}
-	out := luascripts.AcquireReply{Worth: make([]int64, len(a.Rules)), Each: make([]time.Time, len(a.Rules)), Free: make([]int, len(a.Rules))}
+	out := luascripts.AcquireReply{Worth: make([]int64, len(a.Rules)), Each: make([]time.Time, len(a.Rules)), Left: make([]int, len(a.Rules))}
 	var earliest time.Time // of the grants
 	for n, at := range all {
 		call := luascripts.Call{AcquireArgs: a}
@@ -207,7 +207,7 @@ func joined(out, r luascripts.AcquireReply, at slotCalls, counted time.Time) lua
 	for i := at.from; i < at.to; i++ {
 		out.Each[i] = counted
 	}
-	copy(out.Free[at.from:at.to], r.Free)
+	copy(out.Left[at.from:at.to], r.Left)
 	out.Promoted = append(out.Promoted, moved(r.Promoted, at)...)
 	return out
 }
@@ -382,7 +382,7 @@ func (s clusterStore) bookLastRule(ctx context.Context, c *luascripts.Call, last
 	if err != nil {
 		return err // others may write to the call still
 	}
-	none := luascripts.AcquireReply{Worth: make([]int64, len(a.Rules)), Each: make([]time.Time, len(a.Rules)), Free: make([]int, len(a.Rules))}
+	none := luascripts.AcquireReply{Worth: make([]int64, len(a.Rules)), Each: make([]time.Time, len(a.Rules)), Left: make([]int, len(a.Rules))}
 	out := joined(none, call.AcquireReply, last, counted)
 	if out.Status == luascripts.Booked && out.Promised.IsZero() && at.After(out.At) {
 		a.Token = 0 // there is only a place, and no grant

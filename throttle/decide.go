@@ -147,7 +147,7 @@ func (a *acquisition) fill(c *luascripts.Call) {
 	p.oneKey.mark(ruleCalls)
 	c.AcquireArgs = luascripts.AcquireArgs{
 		Rules: ruleCalls, Policy: p.name, Token: uint64(r.Token), Job: r.Job,
-		Mode: a.mode, Inline: inline, MaxWait: longest, Tell: r.wantLeft, Hold: p.cfg.HoldAfterFailover,
+		Mode: a.mode, Inline: inline, MaxWait: longest, WantLeft: r.wantLeft, Hold: p.cfg.HoldAfterFailover,
 		Durable: luascripts.Durability{Replicas: p.cfg.Replicas, Within: p.cfg.ReplicasWithin}, Forms: &p.forms,
 	}
 }
@@ -168,7 +168,7 @@ func (a *acquisition) read(reply *luascripts.AcquireReply, limits []limitInForce
 	}
 	d.start, d.until, d.startEarliest = reply.Local.Start, reply.Local.Until, when.began.Add(reply.At.Sub(reply.Now))
 	if r.wantLeft {
-		d.Left = reply.Free
+		d.Left = reply.Left
 	}
 	switch reply.Status {
 	case luascripts.Granted:

@@ -25,19 +25,19 @@ var ErrRetrySingly = errors.New("luascripts: the call failed among others")
 // AcquireArgs are the arguments of one call of acquire.lua. Token is not zero.
 // MaxWait below zero means any wait.
 type AcquireArgs struct {
-	Rules   []RuleCall // narrowest first, 1 to RulesMax; those of kind Leases last
-	Policy  string     // whose turns count; "" for a policy of one rule
-	Gate    Gate
-	Token   uint64
-	Job     string
-	Mode    Mode
-	Inline  time.Duration
-	MaxWait time.Duration
-	Tell    bool         // the permits that are left, too
-	Durable Durability   // of a grant; the server's own where it is zero
-	Hold    bool         // nothing is granted while permits may count that the server has not heard of
-	Known   []KnownLimit // by rule, when Redis is to look whether the limits still hold; such a call is sent alone
-	Forms   *CallForms   // of calls before, with which it may share its form; nil for none
+	Rules    []RuleCall // narrowest first, 1 to RulesMax; those of kind Leases last
+	Policy   string     // whose turns count; "" for a policy of one rule
+	Gate     Gate
+	Token    uint64
+	Job      string
+	Mode     Mode
+	Inline   time.Duration
+	MaxWait  time.Duration
+	WantLeft bool         // the permits that are left, too
+	Durable  Durability   // of a grant; the server's own where it is zero
+	Hold     bool         // nothing is granted while permits may count that the server has not heard of
+	Known    []KnownLimit // by rule, when Redis is to look whether the limits still hold; such a call is sent alone
+	Forms    *CallForms   // of calls before, with which it may share its form; nil for none
 }
 
 // KnownLimit is what a caller knows of the stored limit of a rule, and of its closing: the versions of
@@ -59,7 +59,7 @@ type AcquireReply struct {
 	Fence    int64       // of a grant with a lease: grows from lease to lease
 	Each     []time.Time // of a grant, by rule: its instant, where they differ; else none, and all are At
 	Worth    []int64     // of a grant, by rule: what cancel.lua needs to give all of it back; 0 is not known
-	Free     []int       // by rule, when Tell
+	Left     []int       // by rule, when WantLeft
 	Promoted []Promotion
 	Version  int64 // of the rule's ledger, when Outdated
 
@@ -148,7 +148,7 @@ func (a *AcquireArgs) form() string {
 		b = append(strconv.AppendInt(b, n, 10), '|')
 	}
 	b = append(append(b, a.Gate.text()...), '|')
-	for _, n := range [...]int{flag(a.Tell), flag(a.Policy != ""), flag(a.Hold) + 2*flag(a.Durable.Replicas > 0)} {
+	for _, n := range [...]int{flag(a.WantLeft), flag(a.Policy != ""), flag(a.Hold) + 2*flag(a.Durable.Replicas > 0)} {
 		b = append(b, '0'+byte(n), '|')
 	}
 	return string(appendRules(b, a.Rules))
@@ -242,9 +242,9 @@ var (
 // read reads the answer to the call, the next value of r.
 func (c *Call) read(r *reply, now time.Time) {
 	n := len(c.Rules)
-	c.AcquireReply = AcquireReply{Now: now, Worth: zeroWorth[:n:n], Free: zeroFree[:n:n]}
-	if c.Tell {
-		c.Free = make([]int, n)
+	c.AcquireReply = AcquireReply{Now: now, Worth: zeroWorth[:n:n], Left: zeroFree[:n:n]}
+	if c.WantLeft {
+		c.Left = make([]int, n)
 	}
 	if r.isInt() {
 		c.Err = c.readShort(r.int(), r.script)
@@ -266,8 +266,8 @@ func (c *Call) read(r *reply, now time.Time) {
 		if known {
 			c.Worth[i] = worth
 		}
-		if c.Tell {
-			c.Free[i] = free
+		if c.WantLeft {
+			c.Left[i] = free
 		}
 	}
 	c.Promoted, c.Err = in.promotions(promoted), in.err
@@ -322,7 +322,7 @@ func (f *CallForms) of(a *AcquireArgs) *callForm {
 // alike says that calls without a gate differ in nothing but keys, token and job:
 // they have one form.
 func alike(a, b *AcquireArgs) bool {
-	if a.Mode != b.Mode || a.Inline != b.Inline || a.MaxWait != b.MaxWait || a.Tell != b.Tell || a.Hold != b.Hold ||
+	if a.Mode != b.Mode || a.Inline != b.Inline || a.MaxWait != b.MaxWait || a.WantLeft != b.WantLeft || a.Hold != b.Hold ||
 		(a.Durable.Replicas > 0) != (b.Durable.Replicas > 0) || (a.Policy == "") != (b.Policy == "") {
 		return false
 	}

@@ -126,7 +126,7 @@ func TestShortReplies(t *testing.T) {
 	} {
 		// the last is answered whatever the first is
 		calls := []*Call{{AcquireArgs: sample()}, {AcquireArgs: sample()}}
-		calls[1].Tell = true
+		calls[1].WantLeft = true
 		if err := AcquireMany(t.Context(), answering{value: []any{int64(now), c.short, int64(3)}}, calls); err != nil {
 			t.Fatalf("%v: %v", c.short, err)
 		}
@@ -137,10 +137,10 @@ func TestShortReplies(t *testing.T) {
 		case c.fails:
 		case errors.Is(got.Err, ErrRetrySingly) != (c.status == askAlone):
 			t.Errorf("%v: the error is %v, the status %d", c.short, got.Err, got.Status)
-		case got.Status != c.status || !got.At.Equal(c.at) || !got.From.Equal(c.from) || !got.Now.Equal(at) || len(got.Worth) != 2 || len(got.Free) != 2:
+		case got.Status != c.status || !got.At.Equal(c.at) || !got.From.Equal(c.from) || !got.Now.Equal(at) || len(got.Worth) != 2 || len(got.Left) != 2:
 			t.Errorf("%v: read as %+v, want status %d at %v from %v", c.short, got.AcquireReply, c.status, c.at, c.from)
 		}
-		if last := calls[1]; last.Err != nil || last.Status != Granted || !last.From.Equal(at.Add(-3*time.Microsecond)) || len(last.Free) != 2 {
+		if last := calls[1]; last.Err != nil || last.Status != Granted || !last.From.Equal(at.Add(-3*time.Microsecond)) || len(last.Left) != 2 {
 			t.Errorf("%v: the next is read as %+v, %v", c.short, last.AcquireReply, last.Err)
 		}
 	}

@@ -129,12 +129,12 @@ func (w *sequence) acquire() {
 	}
 	for i, b := range calls {
 		c := b.AcquireArgs
-		c.Rules, c.Tell = one(w.single, b.Rules[0].Numbers, b.Rules[0].Cost), true
+		c.Rules, c.WantLeft = one(w.single, b.Rules[0].Numbers, b.Rules[0].Cost), true
 		want, err := Acquire(w.ctx, w.rdb, c)
 		if err != nil || b.Err != nil {
 			w.Fatal(err, b.Err)
 		}
-		want.Free = []int{0}
+		want.Left = []int{0}
 		if diff := gocmp.Diff(want, b.AcquireReply); diff != "" {
 			w.Fatalf("call %d of %d, %+v, at %d us: merged (+) and alone (-) differ:\n%s", i+1, len(calls), c, w.now.UnixMicro(), diff)
 		}

@@ -70,10 +70,10 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		}
 	}
 	r.At, r.Promoted = instantOf(v.at), c.missed(r.Promoted)
-	if a.Tell {
+	if a.WantLeft {
 		for i := range c.rules {
 			p := &c.rules[i]
-			r.Free = append(r.Free, p.free(p.line.anybody()))
+			r.Left = append(r.Left, p.free(p.line.anybody()))
 		}
 	}
 	return r

@@ -244,7 +244,7 @@ func (s *Store) Acquire(a luascripts.AcquireArgs) luascripts.AcquireReply {
 		r.Status, r.Rule, r.Version = no.status, no.rule, no.version
 	}
 	r.Worth = append(r.Worth, make([]int64, len(a.Rules)-len(r.Worth))...)
-	r.Free = append(r.Free, make([]int, len(a.Rules)-len(r.Free))...)
+	r.Left = append(r.Left, make([]int, len(a.Rules)-len(r.Left))...)
 	r.Now = instantOf(now)
 	return r
 }

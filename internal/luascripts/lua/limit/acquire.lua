@@ -16,14 +16,14 @@
 --                     inline_us  how far in the future a grant may lie
 --                     max_us     longest wait that makes sense, -1 for any
 --                     gate       when work may run, see gate.lua; "" for always
---                     tell       1: how many permits are left, too
+--                     want_left  1: how many permits are left, too
 --                     turns      1: the policy has several rules
 --                     safe       1: not while permits may count that this server has not heard of, see server.lua; 2: a WAIT comes behind; 3: both
 --                     rules      9 of each, see rulecall.lua
 --                     Behind the form of a call with stored limits come for each rule the versions of the limit and of the closing, as
 --                     the caller knows them, 0 for none. Where another is stored the answer is 7, without a version
 -- returns  {now_us, then per call: a number: granted at now, and for so many microseconds the ledger would have admitted it, -1 since ever;
---          -2 failed: ask alone; or {status, rule, at_us, from_us, promised_us, fence, promoted, then per rule: worth, free, then per
+--          -2 failed: ask alone; or {status, rule, at_us, from_us, promised_us, fence, promoted, then per rule: worth, left, then per
 --          promotion: rule, at_us, member}}, integers, but for member, "cost:job", which is text; zeros at the end of a call's may be left out
 --          status 0 refused, 1 granted, 2 booked, 3 too late, 4 withdrawn, 5 to 8 see ledger.lua, the
 --          version of 7 is then in at_us; rule is the one that refuses, 0 for the gate
@@ -80,9 +80,9 @@ end
 --   hold_fault    why nobody can tell until when the rules are to be closed
 --   once          true when a text like this hardly comes again, see memo.lua
 local read_form = memo(function(text)
-  local mode, inline, longest, open, tell, turns, safe, from = match(text, FORM)
+  local mode, inline, longest, open, want_left, turns, safe, from = match(text, FORM)
   local form = {
-    mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), tell = tell == "1",
+    mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), want_left = want_left == "1",
     turns = turns == "1", hold = safe == "1" or safe == "3", confirmed = safe > "1",
     rules = rulecall.read_rules(text, from), keys = 0, worthy = false, short = false, may_be_short = false, closings = {}, hold_fault = nil,
     first_grants = false, once = tonumber(longest) > 0,
@@ -91,7 +91,7 @@ local read_form = memo(function(text)
   for _, rule in ipairs(form.rules) do form.worthy = form.worthy or rule.kind.worth ~= nil or rule.kind.lease ~= nil end
   local first = form.rules[1]
   form.first_grants = first.kind.first_grant and first.want == 1 and first.W >= COPY -- its first token is in the ledger alone
-  form.may_be_short = #form.rules == 1 and form.mode < BOOK and not (form.gate or form.tell or first.kind.lease) and first.rule_closed == 0
+  form.may_be_short = #form.rules == 1 and form.mode < BOOK and not (form.gate or form.want_left or first.kind.lease) and first.rule_closed == 0
   form.short = form.may_be_short
   for i, rule in ipairs(form.rules) do form.closings[i] = rule.rule_closed end
   return form

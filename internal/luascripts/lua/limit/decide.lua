@@ -125,11 +125,11 @@ end
 local function answer(call, status, index, at, promoted)
   local rules, from, before, fence = call.rules, call.from, call.promised, call.fence
   promoted = missed(rules, call.now, promoted or {})
-  if #promoted == 0 and status ~= GRANTED and before == 0 and not call.tell then return { status, index, at, from } end
+  if #promoted == 0 and status ~= GRANTED and before == 0 and not call.want_left then return { status, index, at, from } end
   local reply = { status, index, at, from, before, fence, #promoted / 3 }
   for _, rule in ipairs(rules) do
     reply[#reply + 1] = status == GRANTED and rule.ledger.token == call.token and worth(rule) or 0
-    reply[#reply + 1] = call.tell and rule.to_park and rule.closed == 0 and (rule.nobody or not anybody(rule)) and free(rule, call.now) or 0
+    reply[#reply + 1] = call.want_left and rule.to_park and rule.closed == 0 and (rule.nobody or not anybody(rule)) and free(rule, call.now) or 0
   end
   for _, v in ipairs(promoted) do reply[#reply + 1] = v end
   return reply
@@ -191,10 +191,10 @@ local function grant_at_once(script, form, token, reach)
   if gate and not (gate.covers(now) and gate.opened(at) == at) then return nil end
 
   charge(script, rules, at, token, true)
-  if at == now and not form.tell and not form.worthy then return from == 0 and -1 or now - from end
+  if at == now and not form.want_left and not form.worthy then return from == 0 and -1 or now - from end
   for i = 1, count do rules[i].missed, rules[i].to_park = nil, NONE end
   local fence = rules[count].kind.lease and rules[count].ledger.fence or 0
-  return answer({ rules = rules, now = now, token = token, tell = form.tell, from = from, promised = 0, fence = fence }, GRANTED, 0, at)
+  return answer({ rules = rules, now = now, token = token, want_left = form.want_left, from = from, promised = 0, fence = fence }, GRANTED, 0, at)
 end
 
 -- find_places looks up, in the line of each rule, the place of the call's job and the jobs ahead of it
@@ -319,7 +319,7 @@ local function decide(script, form, keys, k, text)
   end
   local job = string.sub(text, 10)
   for _, rule in ipairs(rules) do set_job(rule, job) end
-  local call = { form = form, rules = rules, now = now, reach = reach, token = token, tell = form.tell, from = 0, promised = 0, fence = 0 }
+  local call = { form = form, rules = rules, now = now, reach = reach, token = token, want_left = form.want_left, from = 0, promised = 0, fence = 0 }
   if failed then return answer(call, failed, which, newer) end
   if gate and not gate.covers(now) then return answer(call, ledger.NOT_COVERED, 0, 0) end
   if held and held < 0 then return answer(call, WITHDRAWN, 0, 0) end
