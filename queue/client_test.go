@@ -179,8 +179,9 @@ func TestEnqueueWithoutRedis(t *testing.T) {
 		if info, err := enqueue(ctx, "t", ""); info != nil || err == nil {
 			t.Errorf("enqueue = %v, %v, want an error", info, err)
 		}
-		cancel()
-		if _, err := enqueue(ctx, "t", ""); !errors.Is(err, context.Canceled) {
+		ended, end := context.WithCancel(t.Context())
+		end()
+		if _, err := enqueue(ended, "t", ""); !errors.Is(err, context.Canceled) {
 			t.Errorf("enqueue with an ended context = %v, want context.Canceled", err)
 		}
 	})
