@@ -384,8 +384,8 @@ func (i *Inspector) onKey(ctx context.Context, queue, rule, key string) iter.Seq
 				return
 			}
 			for _, t := range r.Tasks {
-				place, _ := luascripts.ParseWaitRecord(t.Record)
-				if onRule(place.Booking, rule, id) && !yield(onKeyTask{t, place.Booking}, nil) {
+				record, _ := luascripts.ParseWaitRecord(t.Record)
+				if onRule(record.Booking, rule, id) && !yield(onKeyTask{t, record.Booking}, nil) {
 					return
 				}
 				if !t.At.Equal(from) {
@@ -415,8 +415,8 @@ func (i *Inspector) Cancel(ctx context.Context, queue, id string, r Reason) erro
 		if err != nil {
 			return away("find a task", err)
 		}
-		place, _ := luascripts.ParseWaitRecord(f.For)
-		return i.cancel(ctx, queue, onKeyTask{luascripts.DueTask{ID: id, At: f.At, Record: f.For}, place.Booking})
+		record, _ := luascripts.ParseWaitRecord(f.Record)
+		return i.cancel(ctx, queue, onKeyTask{luascripts.DueTask{ID: id, At: f.At, Record: f.Record}, record.Booking})
 	})
 }
 
@@ -496,8 +496,8 @@ func (i *Inspector) Front(ctx context.Context, queue, id string, r Reason) error
 		if err != nil {
 			return away("find a task", err)
 		}
-		place, _ := luascripts.ParseWaitRecord(f.For)
-		return i.front(ctx, queue, onKeyTask{luascripts.DueTask{ID: id, At: f.At, Record: f.For}, place.Booking})
+		record, _ := luascripts.ParseWaitRecord(f.Record)
+		return i.front(ctx, queue, onKeyTask{luascripts.DueTask{ID: id, At: f.At, Record: f.Record}, record.Booking})
 	})
 }
 

@@ -348,7 +348,7 @@ func (i *Inspector) standing(ctx context.Context, queue, id string) (e Explanati
 		return e, "", nil
 	}
 	e.State, e.Booked = StateNoPlace, f.State == "scheduled"
-	place, ok := luascripts.ParseWaitRecord(f.For)
+	place, ok := luascripts.ParseWaitRecord(f.Record)
 	if !ok {
 		return e, "", nil
 	}

@@ -128,7 +128,7 @@ func (d *rig) wakes(id string) {
 	if err != nil {
 		d.Fatal(err)
 	}
-	if codes, err := luascripts.Wake(d.Context(), d.timed, keys, []luascripts.DueTask{{ID: id, At: f.At, Record: f.For}}, d.start, false); err != nil || codes[0] != luascripts.Woken {
+	if codes, err := luascripts.Wake(d.Context(), d.timed, keys, []luascripts.DueTask{{ID: id, At: f.At, Record: f.Record}}, d.start, false); err != nil || codes[0] != luascripts.Woken {
 		d.Fatal(codes, err)
 	}
 }

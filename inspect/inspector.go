@@ -391,9 +391,9 @@ func (i *Inspector) FarKeys(ctx context.Context, rule string, queues []string) (
 		}
 		looked += len(r.Tasks)
 		for _, t := range r.Tasks {
-			place, _ := luascripts.ParseWaitRecord(t.Record)
-			ids, _, ok := place.Booking.Read()
-			n := slices.Index(strings.Split(place.Booking.Policy(), "+"), rule)
+			record, _ := luascripts.ParseWaitRecord(t.Record)
+			ids, _, ok := record.Booking.Read()
+			n := slices.Index(strings.Split(record.Booking.Policy(), "+"), rule)
 			if !ok || n < 0 || n >= len(ids) {
 				continue
 			}
@@ -569,8 +569,8 @@ func (i *Inspector) DeferredPage(ctx context.Context, queue string, from Cursor,
 	p := Page{Now: r.Now}
 	for _, t := range r.Tasks {
 		w := WaitingTask{Queue: queue, ID: t.ID, At: t.At}
-		if place, ok := luascripts.ParseWaitRecord(t.Record); ok && place.Booking != "" {
-			w.Rules = strings.Split(place.Booking.Policy(), "+")
+		if record, ok := luascripts.ParseWaitRecord(t.Record); ok && record.Booking != "" {
+			w.Rules = strings.Split(record.Booking.Policy(), "+")
 		}
 		p.Waiting = append(p.Waiting, w)
 		if at := t.At.UnixMicro(); at != number {

@@ -134,9 +134,9 @@ func (c *RuleCount) add(t luascripts.DueTask, now time.Time) {
 // holder is the rule that a task waits for, as it was written when its instant was set; ""
 // when it waits for none.
 func holder(t luascripts.DueTask) string {
-	place, ok := luascripts.ParseWaitRecord(t.Record)
+	record, ok := luascripts.ParseWaitRecord(t.Record)
 	if !ok {
 		return ""
 	}
-	return t.Wait.RuleOf(place.Booking)
+	return t.Wait.RuleOf(record.Booking)
 }

@@ -370,9 +370,9 @@ func TestMergedCallersHearOfASilentRedisInTime(t *testing.T) {
 		})
 		return time.Duration(most.Load())
 	}
-	part := luascripts.RuleCall{LimitKeys: luascripts.NewLimitKeys("hw", "sms", key), Numbers: luascripts.Numbers{Kind: luascripts.Sliding, Permits: 1000, Window: time.Minute}, Cost: 1}
+	rule := luascripts.RuleCall{LimitKeys: luascripts.NewLimitKeys("hw", "sms", key), Numbers: luascripts.Numbers{Kind: luascripts.Sliding, Permits: 1000, Window: time.Minute}, Cost: 1}
 	direct := slowest(func(i int) error {
-		_, err := luascripts.Acquire(t.Context(), rdb, luascripts.AcquireArgs{Rules: []luascripts.RuleCall{part}, Token: uint64(i + 1), MaxWait: -1})
+		_, err := luascripts.Acquire(t.Context(), rdb, luascripts.AcquireArgs{Rules: []luascripts.RuleCall{rule}, Token: uint64(i + 1), MaxWait: -1})
 		return err
 	})
 	merged := slowest(func(int) error {

@@ -299,7 +299,7 @@ func newStoreCallAssuming(ctx context.Context, p *Policy, keys keySet) (storeCal
 var errOtherLimit = errors.New("another limit is in force than the one known here")
 
 // readLimitsAgain is for a call that found another limit in force than the one it assumed, of a rule, from 1: it reads
-// that one. The next call assumes the others, until roundTripsMax calls were sent. Or Redis answered an error, as when the
+// that one. The next call assumes the others, until roundTripsMax calls have found another limit. Or Redis answered an error, as when the
 // limits are on another server: then it reads all of them, which may say better what is wrong. The call is sent
 // again afterwards.
 func (t *storeCall) readLimitsAgain(ctx context.Context, p *Policy, rule int) (err error) {
@@ -579,8 +579,8 @@ func (rs ruleSet) promotions(answered []luascripts.Promotion, ids []string, now 
 		if offered || !leased { // a blocked caller asks often enough to see a lease end
 			l.waiters.wake(t.Job)
 		}
-		place := BookingRef{Policy: l.policy, IDs: []string{ids[t.Rule-1]}, Costs: []int{t.Cost}, Job: t.Job}
-		out = append(out, Promotion{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered, Booking: place})
+		booking := BookingRef{Policy: l.policy, IDs: []string{ids[t.Rule-1]}, Costs: []int{t.Cost}, Job: t.Job}
+		out = append(out, Promotion{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered, Booking: booking})
 	}
 	return out
 }

@@ -7,7 +7,7 @@ import (
 
 // What a call was decided by stays what it was, in memory that calls share while
 // nothing changes.
-func TestActiveLimitsAreSharedAndKept(t *testing.T) {
+func TestLimitsInForceAreSharedAndKept(t *testing.T) {
 	t.Parallel()
 	l, err := NewLocal("sms", Sliding(2, time.Minute), Config{})
 	if err != nil {

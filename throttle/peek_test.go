@@ -82,7 +82,7 @@ func TestPeekWhenRedisIsUnavailable(t *testing.T) {
 
 // A look answers what a check does, and leaves the promise as it was: else a job that
 // may come earlier, and was not told so, would be late.
-func TestLookupIsARefreshWithoutAPromise(t *testing.T) {
+func TestLocateIsARefreshWithoutAPromise(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]throttle.Limit{
 		"sliding": throttle.Sliding(2, time.Minute), "gcra": throttle.GCRA(1, time.Second, 2), "fixed": throttle.Fixed(3, time.Minute),
@@ -113,7 +113,7 @@ func TestLookupIsARefreshWithoutAPromise(t *testing.T) {
 				}
 				want := throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0]
 				if want.Err != nil || got.Known != want.Known || !got.At.Equal(want.At) || got.Rule != want.Rule || got.Permits != want.Permits || !got.Now.Equal(want.Now) || got.Parked {
-					t.Errorf("%s: Lookup = %+v, want as Refresh, %+v", place.Job, got, want)
+					t.Errorf("%s: Locate = %+v, want as Refresh, %+v", place.Job, got, want)
 				}
 				if got.Known {
 					if got.Jobs != known {
@@ -131,7 +131,7 @@ func TestLookupIsARefreshWithoutAPromise(t *testing.T) {
 
 // On Redis Cluster the rules of one policy lie in several slots: the one is told that
 // holds the job up.
-func TestLookupOnCluster(t *testing.T) {
+func TestLocateOnCluster(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.StartCluster(t, 3)
 	phone := newLimiter(t, rdb, "phone", throttle.Sliding(1, time.Minute), throttle.Config{})
@@ -148,7 +148,7 @@ func TestLookupOnCluster(t *testing.T) {
 		}
 		got, err := throttle.ForWorkers.Locate(t.Context(), throttle.ForWorkers.Ref(p, r))
 		if err != nil || got.Known != !d.Granted || got.Known && (got.Rule != d.Rule || got.At.Sub(d.At).Abs() > time.Second) {
-			t.Errorf("w%d: Lookup = %+v, %v, want it as it was told, %v", i, got, err, d)
+			t.Errorf("w%d: Locate = %+v, %v, want it as it was told, %v", i, got, err, d)
 		}
 		if i > 2 && got.Rule != "provider" {
 			t.Errorf("w%d waits for %q, want provider", i, got.Rule)
@@ -200,7 +200,7 @@ func TestListMixedCosts(t *testing.T) {
 	}
 }
 
-func TestLookupAndListRefuse(t *testing.T) {
+func TestLocateAndListRefuse(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(1, time.Minute))

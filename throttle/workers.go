@@ -184,10 +184,10 @@ func (workerCalls) CancelBooking(ctx context.Context, b BookingRef) ([]Promotion
 	return refund{p: b.Policy, ids: b.IDs, r: b.request()}.run(ctx)
 }
 
-// First gives a booking the first booking in the line of a rule of its policy, and the first
+// First gives a booking the first place in the line of a rule of its policy, and the first
 // turn in the narrower ones. The key is closed for a millisecond: that is how others are
-// made to wait. A job that is lost in between has no booking and asks anew. It returns the jobs
-// that may come earlier because the booking left its old booking.
+// made to wait. A job that is lost in between has no place and asks anew. It returns the jobs
+// that may come earlier because the booking left its old place.
 func (workerCalls) First(ctx context.Context, b BookingRef, rule string) ([]Promotion, error) {
 	n := slices.IndexFunc(b.Policy.rules, func(l *Limiter) bool { return l.rule == rule })
 	if n < 0 {

@@ -237,12 +237,12 @@ func (c *core) countWait(d *deferral) {
 // recordWait notes in the history until when a task waits for a rule. what is what it waits
 // for, as text.
 func (c *core) recordWait(rule, what string, until time.Time) {
-	place, ok := luascripts.ParseWaitRecord(what)
+	record, ok := luascripts.ParseWaitRecord(what)
 	if c.history == nil || !ok {
 		return
 	}
-	ids, _, _ := place.Booking.Read()
-	if n := slices.Index(strings.Split(place.Booking.Policy(), "+"), rule); n >= 0 && n < len(ids) {
+	ids, _, _ := record.Booking.Read()
+	if n := slices.Index(strings.Split(record.Booking.Policy(), "+"), rule); n >= 0 && n < len(ids) {
 		c.history.Of(rule).Waits(ids[n], until)
 	}
 }

@@ -46,7 +46,7 @@ package worker
 //	a grant is not used    attempt -> withdrawals, when Redis does not answer at once
 //	a batch is controlled  attempt -> batches; a task of it ends: client -> batchCounts
 //	a task is deleted      sweeper, or waker at its instant -> the places of the task are given up -> promotions
-//	a task is archived     archiveWatch finds those whose deferral asynq could not write
+//	a task is archived     archiveWatch finds those that asynq archived though they were only deferred
 //	a server changes       serverWatch, every 3 s: a new process, a clock that was set
 //	a policy file changes  policyFiles
 //	once a minute          upkeep compares clocks, and forgets what is old

@@ -371,7 +371,7 @@ func (w *waker) split(due luascripts.DueReply, wait *time.Duration) dueSet {
 	return b
 }
 
-// check asks for the current instants of what is due and may have moved, re-times what
+// refreshDue asks for the current instants of what is due and may have moved, re-times what
 // has, and returns what is to be woken.
 func (w *waker) refreshDue(ctx context.Context, ready []dueTask, lead time.Duration, now time.Time) []dueTask {
 	index, bookings := w.toRefresh(ready, now)
@@ -381,25 +381,25 @@ func (w *waker) refreshDue(ctx context.Context, ready []dueTask, lead time.Durat
 	for i, t := range ready {
 		order[i] = instant{i, t.At, 0}
 	}
-	for n, place := range throttle.ForWorkers.Refresh(ctx, w.rdb, bookings) {
+	for n, status := range throttle.ForWorkers.Refresh(ctx, w.rdb, bookings) {
 		t := ready[index[n]]
-		w.promotions.add(place.Promoted...)
-		if place.Known {
-			order[index[n]] = instant{index[n], place.At, place.Permits}
+		w.promotions.add(status.Promoted...)
+		if status.Known {
+			order[index[n]] = instant{index[n], status.At, status.Permits}
 		}
-		wait := place.At.Sub(place.Now)
+		wait := status.At.Sub(status.Now)
 		late := !t.record.Deadline.IsZero() && wait > time.Until(t.record.Deadline)
 		// a task whose booking is gone, or comes too late, is woken: its admission handles it
-		if place.Err != nil || !place.Known || late || wait <= lead+moveLeast {
-			if place.Known {
+		if status.Err != nil || !status.Known || late || wait <= lead+moveLeast {
+			if status.Known {
 				w.refreshes.confirm(bookings[n])
 			}
 			continue
 		}
-		w.refreshes.invalidate(bookings[n].Policy, bookings[n].IDs, place.Rule)
+		w.refreshes.invalidate(bookings[n].Policy, bookings[n].IDs, status.Rule)
 		anys := t.Pool == luascripts.PoolMark{} // it belonged to every pool before this look
-		moved = append(moved, move{index[n], place.Rule, luascripts.Retiming{ID: t.ID, At: place.At, In: wait,
-			Any: anys || w.forLease(place.Rule, wait), Record: t.Record, Why: luascripts.WhyOf(luascripts.CauseLine, t.record.Booking, place.Rule)}})
+		moved = append(moved, move{index[n], status.Rule, luascripts.Retiming{ID: t.ID, At: status.At, In: wait,
+			Any: anys || w.forLease(status.Rule, wait), Record: t.Record, Why: luascripts.WhyOf(luascripts.CauseLine, t.record.Booking, status.Rule)}})
 	}
 	stay := w.retime(ctx, ready, moved)
 	w.checkMoved(ctx, ready, moved)
@@ -436,10 +436,10 @@ func (w *waker) checkMoved(ctx context.Context, ready []dueTask, moved []move) {
 	if len(bookings) == 0 {
 		return
 	}
-	for n, place := range throttle.ForWorkers.Refresh(ctx, w.rdb, bookings) {
-		w.promotions.add(place.Promoted...)
-		if place.Err == nil && place.Known && tasks[n].At.Sub(place.At) > moveLeast {
-			w.promotions.add(throttle.Promotion{Job: bookings[n].Job, At: place.At, Wait: place.At.Sub(place.Now), Booking: bookings[n]})
+	for n, status := range throttle.ForWorkers.Refresh(ctx, w.rdb, bookings) {
+		w.promotions.add(status.Promoted...)
+		if status.Err == nil && status.Known && tasks[n].At.Sub(status.At) > moveLeast {
+			w.promotions.add(throttle.Promotion{Job: bookings[n].Job, At: status.At, Wait: status.At.Sub(status.Now), Booking: bookings[n]})
 		}
 	}
 }

@@ -236,13 +236,13 @@ const (
 // no memory.
 var (
 	zeroWorth [RulesMax]int64
-	zeroFree  [RulesMax]int
+	zeroLeft  [RulesMax]int
 )
 
 // read reads the answer to the call, the next value of r.
 func (c *Call) read(r *reply, now time.Time) {
 	n := len(c.Rules)
-	c.AcquireReply = AcquireReply{Now: now, Worth: zeroWorth[:n:n], Left: zeroFree[:n:n]}
+	c.AcquireReply = AcquireReply{Now: now, Worth: zeroWorth[:n:n], Left: zeroLeft[:n:n]}
 	if c.WantLeft {
 		c.Left = make([]int, n)
 	}

@@ -296,7 +296,7 @@ func Feed(ctx context.Context, c redis.Scripter, k QueueKeys, a FeedArgs) (FeedR
 		task := t.EnqueueTask
 		task.ID = BatchTaskID(a.Batch, t.Element)
 		if t.Message == nil {
-			task.For = t.Reason
+			task.Record = t.Reason
 		}
 		keys, args = task.append(c, k, keys, append(args, t.Position, t.Element))
 	}
@@ -404,7 +404,7 @@ type DropReply struct {
 	Gone                  bool // nothing was left of the batch: it is gone
 	Done, Failed, Dropped int64
 	Codes                 []int64
-	For                   []string // what each waited for, as [EnqueueTask] or [DeferArgs] had it
+	Record                []string // what each waited for, as [EnqueueTask] or [DeferArgs] had it
 }
 
 // BatchDrop runs batchdrop.lua for 1 to BatchMax elements of a cancelled batch.
@@ -425,9 +425,9 @@ func BatchDrop(ctx context.Context, c redis.Scripter, k QueueKeys, id string, el
 	if r.err != nil || !reply.Cancelled {
 		return reply, r.err
 	}
-	reply.Codes, reply.For = make([]int64, len(elements)), make([]string, len(elements))
+	reply.Codes, reply.Record = make([]int64, len(elements)), make([]string, len(elements))
 	for i := range elements {
-		reply.Codes[i], reply.For[i] = r.int(), r.text()
+		reply.Codes[i], reply.Record[i] = r.int(), r.text()
 	}
 	return reply, r.err
 }

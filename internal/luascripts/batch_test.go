@@ -139,7 +139,7 @@ func TestBatchCallsTwice(t *testing.T) {
 	b := newBatch(t, 3)
 	ctx := t.Context()
 	tasks := b.tasks(0, 4)
-	tasks[1].At, tasks[1].For = start.Add(minute), "place"
+	tasks[1].At, tasks[1].Record = start.Add(minute), "place"
 	tasks[2].Message = nil
 	feed := func(call uint64, cursor int64, end bool, tasks ...FeedTask) func() any {
 		return func() any {
@@ -190,7 +190,7 @@ func TestBatchCallsTwice(t *testing.T) {
 	wantCodes(t, "BatchDrop", first.Codes, err, Dropped, Dropped)
 	second, err := BatchDrop(ctx, b.rdb, b.q, "b", []string{"e0", "e1"})
 	wantCodes(t, "BatchDrop again", second.Codes, err, DropNotOpen, DropNotOpen)
-	if first.Dropped != 2 || second.Dropped != 2 || second.Open != 1 || !slices.Equal(first.For, []string{"", "place"}) {
+	if first.Dropped != 2 || second.Dropped != 2 || second.Open != 1 || !slices.Equal(first.Record, []string{"", "place"}) {
 		t.Errorf("BatchDrop = %+v, %+v, want two dropped, of which one had a place", first, second)
 	}
 	b.count(OutcomeDone, 1, true, "e3")

@@ -81,7 +81,7 @@ func TestBatchCancelLeavesNothing(t *testing.T) {
 	tasks := b.tasks(0, 8)
 	tasks[0].Unique, tasks[0].Lock = lock, time.Hour
 	tasks[1].Score = start.Add(time.Hour).Unix()
-	tasks[2].At, tasks[2].For = start.Add(minute), "a place"
+	tasks[2].At, tasks[2].Record = start.Add(minute), "a place"
 	id := func(i int) string { return BatchTaskID("b", tasks[i].Element) }
 	b.feed(8, tasks...)
 	if _, err := Enqueue(ctx, b.rdb, b.q, 900, []EnqueueTask{{ID: "another", Token: 900, Message: []byte("m"), Since: 1}}); err != nil {
@@ -110,7 +110,7 @@ func TestBatchCancelLeavesNothing(t *testing.T) {
 	b.claim(feeder, ClaimOurs) // to drop what waits
 	r, err := BatchDrop(ctx, b.rdb, b.q, "b", all)
 	wantCodes(t, "BatchDrop", r.Codes, err, Dropped, Dropped, Dropped, Dropped, DropRuns, DropDone, DropDone, DropFailed)
-	if r.Open != 1 || r.Gone || r.Dropped != 4 || r.Done != 2 || r.Failed != 1 || r.For[2] != "a place" || r.For[3] != "sms 1 key" {
+	if r.Open != 1 || r.Gone || r.Dropped != 4 || r.Done != 2 || r.Failed != 1 || r.Record[2] != "a place" || r.Record[3] != "sms 1 key" {
 		t.Errorf("BatchDrop = %+v, want one left that runs", r)
 	}
 	// It is put away once more before it ends.

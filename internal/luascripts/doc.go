@@ -93,13 +93,13 @@
 //	script.go    script, and how its reply is read
 //	send.go      how a call is sent, and what is mended when a server lacks the library
 //	replicas.go  a WAIT behind a call
-//	limit.go     rules, limits and gates as arguments; peek, cancel, reset, and the stored limits
+//	limit.go     rules, limits and gates as arguments; peek, cancel, reset; stored limits, and rules that are closed
 //	acquire.go   acquire, for one call and for many together
-//	refresh.go   refresh, for many bookings together
+//	refresh.go   refresh, for many bookings together; acquire on a Cluster, slot by slot
 //	lease.go     release, renew, adjust and close
 //	booking.go   what is stored beside a task that waits
-//	queue.go     fetch, defer, due, wake, re-time and plan anew; enqueue.go enqueue; inspect.go what operators look at
-//	operate.go   what operators change; history.go the history; batch.go batches; tick.go schedules
+//	queue.go     fetch, defer, due, wake, re-time, plan anew, and what else happens to waiting tasks; enqueue.go enqueue; inspect.go what operators look at
+//	operate.go   counts of a queue, the audit list, the processes that run; history.go the history; batch.go batches; tick.go schedules
 //
 // Scripts use only commands of Redis 6.2, take every number as text and answer integers, and
 // text where a header says so. Times are microseconds since 1970, which a Lua

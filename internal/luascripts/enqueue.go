@@ -23,12 +23,12 @@ type EnqueueTask struct {
 	Token   uint64 // of this enqueueing, not zero: it is done once, however often it is sent
 	Message []byte // as asynq encodes it
 
-	Since int64         // nanoseconds since 1970, since when it is pending
-	Score int64         // seconds since 1970, as asynq writes a later start
-	At    time.Time     // when a booked task is woken
-	In    time.Duration // from now to At, as Wait of [DeferArgs]
-	For   string        // what a booked task waits for
-	Why   Why
+	Since  int64         // nanoseconds since 1970, since when it is pending
+	Score  int64         // seconds since 1970, as asynq writes a later start
+	At     time.Time     // when a booked task is woken
+	In     time.Duration // from now to At, as Wait of [DeferArgs]
+	Record string        // what a booked task waits for
+	Why    Why
 
 	Unique string        // asynq's lock of a unique task, or ""
 	Lock   time.Duration // its life, whole seconds; of a booked task from its instant on
@@ -63,7 +63,7 @@ func (t *EnqueueTask) append(c redis.Scripter, k QueueKeys, keys []string, args 
 	task := k.Task(t.ID)
 	state, when := t.put(c)
 	keys = append(keys, task, cmp.Or(t.Unique, task))
-	return keys, append(args, shortID(t.ID), tokenText(t.Token), t.Message, state, when, t.For, int64(t.Lock/time.Second), t.Why.text())
+	return keys, append(args, shortID(t.ID), tokenText(t.Token), t.Message, state, when, t.Record, int64(t.Lock/time.Second), t.Why.text())
 }
 
 // put is how insert_task.lua puts the task, and when.

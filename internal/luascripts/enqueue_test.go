@@ -23,7 +23,7 @@ func (a *asynqQueue) enqueue(call uint64, want []int64, tasks ...EnqueueTask) {
 }
 
 func (a *asynqQueue) booked(id string, token uint64, in time.Duration) EnqueueTask {
-	return EnqueueTask{ID: id, Token: token, Message: []byte("message of " + id), At: start.Add(in), For: "sms 1 key"}
+	return EnqueueTask{ID: id, Token: token, Message: []byte("message of " + id), At: start.Add(in), Record: "sms 1 key"}
 }
 
 // fields are asynq's own of a task's hash.

@@ -134,7 +134,7 @@ func TestPitfall36FullRedis(t *testing.T) {
 	for name, task := range map[string]EnqueueTask{
 		"a task to run":         {ID: "new", Token: 1, Message: []byte("m"), Since: 1},
 		"a task with a lock":    {ID: "new", Token: 1, Message: []byte("m"), Since: 1, Unique: "asynq:{default}:unique:x", Lock: time.Minute},
-		"a task that is booked": {ID: "new", Token: 1, Message: []byte("m"), At: start, For: "x"},
+		"a task that is booked": {ID: "new", Token: 1, Message: []byte("m"), At: start, Record: "x"},
 	} {
 		if codes, err := Enqueue(ctx, rdb, q, 1, []EnqueueTask{task}); !strings.Contains(fmt.Sprint(err), "OOM") {
 			t.Errorf("%s = %v, %v, want OOM", name, codes, err)

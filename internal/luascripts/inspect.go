@@ -89,12 +89,12 @@ func List(ctx context.Context, c redis.Scripter, k LimitKeys, a ListArgs) (ListR
 
 // GetTaskReply is the answer of get_task.lua.
 type GetTaskReply struct {
-	Now   time.Time
-	State string    // asynq's, "" when the task is gone
-	Ours  bool      // pools wake it
-	At    time.Time // its instant, or asynq's; zero for a state that has none
-	For   string    // as [DeferArgs] had it
-	Wait  Wait
+	Now    time.Time
+	State  string    // asynq's, "" when the task is gone
+	Ours   bool      // pools wake it
+	At     time.Time // its instant, or asynq's; zero for a state that has none
+	Record string    // as [DeferArgs] had it
+	Wait   Wait
 	// RunNow says that an operator lets it run without asking its rules.
 	RunNow bool
 	Woken  time.Time // when pools woke it last; zero for never
@@ -149,7 +149,7 @@ func (k QueueKeys) taskKeys(id string) []string {
 
 // taskOf reads the answer of get_task.lua.
 func taskOf(r *reply) GetTaskReply {
-	got := GetTaskReply{Now: r.time(), State: r.text(), Ours: r.int() == 1, At: r.time(), For: r.text(), Wait: waitOf(r.text()), RunNow: r.int() == 1}
+	got := GetTaskReply{Now: r.time(), State: r.text(), Ours: r.int() == 1, At: r.time(), Record: r.text(), Wait: waitOf(r.text()), RunNow: r.int() == 1}
 	if ns, err := strconv.ParseInt(r.text(), 10, 64); err == nil {
 		got.Woken = time.Unix(0, ns)
 	}

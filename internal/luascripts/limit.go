@@ -129,14 +129,14 @@ type RuleCall struct {
 	LimitKeys
 	Numbers
 	Cost   int
-	OneKey int       // rules of a policy with one number always have the same key
+	OneKey int       // rules of a policy that had the same key in every call so far have one number
 	Closed time.Time // until when the rule is closed; zero for not
 	Worth  int64     // cancel.lua, adjust.lua: of a grant, as its answer had it
 	At     time.Time // cancel.lua, adjust.lua: instant of the grant, by which it is found when its token is forgotten; zero when not known
 	Until  time.Time // cancel.lua, adjust.lua: until when it may be: as long as it counts under the limit that granted it
 }
 
-// SharesKey says that two rules always have the same key, and not two whose text is the same by chance.
+// SharesKey says that two rules have the same key, as in every call of the policy before, and not by chance.
 func (c *RuleCall) SharesKey(other *RuleCall) bool {
 	return c.ID == other.ID && c.OneKey == other.OneKey
 }

@@ -197,7 +197,7 @@ func (c *call) admitted(by *ruleCall) int {
 	for i := range c.rules {
 		switch p := &c.rules[i]; {
 		case p.group == 0:
-		case p.with(by):
+		case p.sharesKey(by):
 			return p.group - 1
 		default:
 			last = p.group

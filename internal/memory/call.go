@@ -90,7 +90,7 @@ func (c *call) group() {
 		if p.kind == luascripts.Leases {
 			continue
 		}
-		if group == 0 || !p.with(&c.rules[i-1]) {
+		if group == 0 || !p.sharesKey(&c.rules[i-1]) {
 			group++
 		}
 		p.group = group
@@ -156,7 +156,7 @@ func (c *call) missed(promoted []luascripts.Promotion) []luascripts.Promotion {
 	return promoted
 }
 
-// promote is promote for all rules, with the first turn where turnToo says so.
+// promote is [ruleCall.promote] for all rules, with the first turn where turnToo says so.
 func (c *call) promote(turnToo func(*ruleCall) bool) []luascripts.Promotion {
 	var promoted []luascripts.Promotion
 	for i := range c.rules {

@@ -42,8 +42,10 @@ type ruleCall struct {
 	byTurns  int64 // when it does if turns ahead go when they were promised
 }
 
-// with says that two rules have one key, and not two whose text is the same by chance.
-func (p *ruleCall) with(other *ruleCall) bool { return p.id == other.id && p.oneKey == other.oneKey }
+// sharesKey says that two rules have the same key, as in every call of the policy before, and not by chance.
+func (p *ruleCall) sharesKey(other *ruleCall) bool {
+	return p.id == other.id && p.oneKey == other.oneKey
+}
 
 // look finds the job and those ahead of it.
 func (p *ruleCall) look() {

@@ -52,7 +52,7 @@ func (w *twin) acquire() {
 func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 	policy, name := w.drawPolicy()
 	a := luascripts.AcquireArgs{
-		Rules: w.ruleCalls(policy), Policy: name, Gate: w.gate(), MaxWait: -1, WantLeft: rapid.IntRange(0, 2).Draw(w.T, "tell") == 0,
+		Rules: w.ruleCalls(policy), Policy: name, Gate: w.gate(), MaxWait: -1, WantLeft: rapid.IntRange(0, 2).Draw(w.T, "want left") == 0,
 		Forms:  &w.forms,
 		Mode:   rapid.SampledFrom([]luascripts.Mode{luascripts.Try, luascripts.GrantOrBook, luascripts.GrantOrBook, luascripts.GrantOrBook, luascripts.Book, luascripts.BookLastRule}).Draw(w.T, "mode"),
 		Inline: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond}).Draw(w.T, "inline"),

@@ -79,7 +79,7 @@ func instantOf(ctx context.Context, rdb redis.UniversalClient, keys luascripts.Q
 	if err != nil || !f.Ours {
 		return time.Time{}, 0, false
 	}
-	booked, _ := luascripts.ParseWaitRecord(f.For)
+	booked, _ := luascripts.ParseWaitRecord(f.Record)
 	policy := set.Lookup(booked.Booking.Policy())
 	ids, costs, ok := booked.Booking.Read()
 	if !ok || policy == nil || len(policy.Rules()) == 1 {

@@ -56,7 +56,7 @@ func TestRetime(t *testing.T) {
 	var tasks []luascripts.EnqueueTask
 	for i := range n {
 		at := start.Add(time.Hour + time.Duration(i)*time.Millisecond)
-		tasks = append(tasks, luascripts.EnqueueTask{ID: fmt.Sprint("t", i), Token: uint64(i + 1), Message: []byte("m"), At: at, For: "sms 1 3 +49"})
+		tasks = append(tasks, luascripts.EnqueueTask{ID: fmt.Sprint("t", i), Token: uint64(i + 1), Message: []byte("m"), At: at, Record: "sms 1 3 +49"})
 	}
 	for i := 0; i < n; i += luascripts.EnqueueMax {
 		if _, err := luascripts.Enqueue(t.Context(), rdb, keys, uint64(i+1), tasks[i:min(n, i+luascripts.EnqueueMax)]); err != nil {

@@ -106,7 +106,7 @@ func (c client) strays(ctx context.Context, queue, id string) error {
 		}
 		var tasks []luascripts.Retiming
 		for i, f := range found {
-			if place, ok := luascripts.ParseWaitRecord(f.For); f.Ours && ok && place.Booking == "" && f.At.Sub(f.Now) > strayFrom {
+			if place, ok := luascripts.ParseWaitRecord(f.Record); f.Ours && ok && place.Booking == "" && f.At.Sub(f.Now) > strayFrom {
 				tasks = append(tasks, luascripts.Retiming{ID: luascripts.BatchTaskID(id, open[i].ID), At: f.Now, Why: byBatch})
 			}
 		}

@@ -15,9 +15,9 @@
 -- ARGV[1]  id         of the batch
 -- ARGV[2]  count      how many elements, 1 to 100
 -- ARGV[3+] elements   of each: its id, and its task, see taskid.lua
--- returns  {status, now_us, open, 1 when all of it is gone by this, done, failed, dropped, then per element: code, for}; status: 0 there
+-- returns  {status, now_us, open, 1 when all of it is gone by this, done, failed, dropped, then per element: code, record}; status: 0 there
 --          is no such batch, or it is not cancelled; 5 it is of a newer schema; code: 0 it runs, or is pending far behind, 1 deleted, 2
---          was gone or done, 3 had failed, 4 not open; for:
+--          was gone or done, 3 had failed, 4 not open; record:
 --          what it waited for, text
 
 local clock = require("lib/clock")

@@ -1,6 +1,6 @@
 -- taskid.lua: how a task's id is written in our keys: a UUID, as asynq draws them,
--- as "\2" and its 16 bytes, any other as its text. Before a text that begins like a UUID, like an
--- entry or with "\1" stands "\1". Go writes them, see shortID in internal/luascripts/key.go.
+-- as "\2" and its 16 bytes, any other as its text, behind "\1" when it begins with "\1",
+-- "\2" or "\3". Go writes them, see shortID in internal/luascripts/key.go.
 --
 -- An entry of due is an id with what the task waits for behind it, and when that is not
 -- a UUID "\3", its length and ":" before it; the id alone when that is not known.

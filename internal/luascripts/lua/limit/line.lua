@@ -62,7 +62,7 @@ local function at_rank(set, rank)
   return first_of(redis.call("ZRANGE", set, rank, rank, "WITHSCORES"))
 end
 
--- mark is the number that is noted under a name in the line's set, nil for none
+-- mark is the score of a member of the line's set, less PROMISED; nil when it is not there
 local function mark(rule, name)
   local v = redis.call("ZSCORE", rule.line, name)
   return v and v - PROMISED or nil

@@ -29,7 +29,7 @@ return function(keys, args)
   -- an instant that is past is no new promise: how late it gets must show. Who is held
   -- up by a narrower rule than before stands there, and in nobody's way behind it. Who is
   -- parked stands in line again: nobody would tell it that it may come earlier
-  local function check(i)
+  local function refresh(i)
     local rules = rules_at(args[2], keys, width * (i - 1), width, args[2 + i], now)
     local failed, which, newer = open_rules(rules, now)
     if failed then return { failed, which, newer, 0, 0 } end
@@ -38,19 +38,19 @@ return function(keys, args)
 
     local promoted = {}
     local moves = at > now
-    local keeps = moves and stand_for(rules, by, at, now)
+    local waits_at = moves and stand_for(rules, by, at, now)
     for _, rule in ipairs(rules) do
       park(rule)
       outlive(rule, now)
     end
-    if moves then promoted = left_behind(rules, keeps, now) end
+    if moves then promoted = left_behind(rules, waits_at, now) end
     return with_promotions({ 2, at > now and by or place, at, rules[place].ahead }, rules, now, promoted)
   end
 
-  if bookings == 1 then return { now, check(1) } end
+  if bookings == 1 then return { now, refresh(1) } end
   local replies = { now }
   for i = 1, bookings do
-    local ok, reply = pcall(check, i)
+    local ok, reply = pcall(refresh, i)
     replies[1 + i] = ok and reply or { -1, 0, 0, 0, 0 }
   end
   return replies

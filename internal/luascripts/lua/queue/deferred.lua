@@ -95,15 +95,14 @@ local function instant(at, now)
   return at > 0 and at or now - at
 end
 
--- over is what a script answers of a task in such a state that never runs again by
+-- ended is what a script answers of a task in such a state that never runs again by
 -- itself: 3 when it was deleted, 6 when it is archived or completed; else nil
-local function over(state)
+local function ended(state)
   return not state and 3 or (state == "archived" or state == "completed") and 6 or nil
 end
 
 return {
   ANY = ANY, NOT_OURS = NOT_OURS, NO_WAIT = NO_WAIT, claimed_by = claimed_by, read_hw = read_hw, deferred_as = deferred_as,
-  ended_as = ended_as, instant = instant, moved_to = moved_to, score_is_ours = score_is_ours,
-  over = over,
+  ended_as = ended_as, instant = instant, moved_to = moved_to, score_is_ours = score_is_ours, ended = ended,
   pool_of = pool_of, second_net = second_net, waiting = waiting, woken_as = woken_as,
 }

@@ -8,9 +8,9 @@
 -- ARGV[4]  free       how many of the first of these to take: so many workers wait for one; the others stay every pool's
 -- ARGV[5]  pool       who asks, 4 bytes; zeros for nobody, to whom all are listed
 -- ARGV[6]  others_us  how long after its instant a task is due to a pool that does not come first to wake it
--- returns  {now_us, again_us, more, listed, then per task: at_us, task, state, for, pool}; again_us is when the next is due to that
+-- returns  {now_us, again_us, more, listed, then per task: at_us, task, state, record, pool}; again_us is when the next is due to that
 --          pool, 0 when there is none, or when too many tasks in front of it can't be woken; more is 1 when another task is due now, and
---          there was no room for it; pool is the one that was to wake it first, before this call; integers, but for task, state, for and pool, which are text
+--          there was no room for it; pool is the one that was to wake it first, before this call; integers, but for task, state, record and pool, which are text
 
 local clock = require("lib/clock")
 local taskid = require("lib/taskid")

@@ -9,7 +9,7 @@
 -- ARGV[3+] per task   why, 2 bytes, see deferred.lua, with 255 for the rule that it waits for already; task, at_us, see instant in
 --                     deferred.lua, any: 1 when every pool wakes it, 0 when the one that comes first stays so; and of which entry that
 --                     is the instant, by what the task waits for, empty for the one that it has
--- returns  count integers: 1 moved, 0 left alone, 3 gone: deleted, 6 over: archived or completed
+-- returns  count integers: 1 moved, 0 left alone, 3 deleted, 6 ended: archived or completed
 
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")
@@ -18,8 +18,8 @@ local deferred = require("queue/deferred")
 local max = math.max
 local int, live = numbers.int, numbers.live
 local entry, long = taskid.entry, taskid.long
-local ANY, read_hw, instant, moved_to, score_is_ours, over, second_net =
-  deferred.ANY, deferred.read_hw, deferred.instant, deferred.moved_to, deferred.score_is_ours, deferred.over, deferred.second_net
+local ANY, read_hw, instant, moved_to, score_is_ours, ended, second_net =
+  deferred.ANY, deferred.read_hw, deferred.instant, deferred.moved_to, deferred.score_is_ours, deferred.ended, deferred.second_net
 
 return function(keys, args)
   local due, waits = keys[1], { retry = keys[2], scheduled = keys[3] } -- by state
@@ -35,7 +35,7 @@ return function(keys, args)
     local known = entry(short, d.record)
     local old = tonumber(redis.call("ZSCORE", due, known) or "")
     local score = waits[h[1]] and tonumber(redis.call("ZSCORE", waits[h[1]], id) or "")
-    reply[i] = over(h[1]) or 0
+    reply[i] = ended(h[1]) or 0
     if record ~= "" and record ~= d.record then
       -- left of one that was deleted, which had this id: wake.lua clears it
     elseif earlier and old and old <= at then

@@ -9,12 +9,12 @@
 -- KEYS[5]  task       asynq's hash of the task
 -- ARGV[1]  task       the task's id, see taskid.lua
 -- ARGV[2]  now_ns     pending since, as asynq writes it
--- returns  one integer: 1 it is pending with a mark, 2 active, 3 deleted, 4 it waits for others of its group, 6 over: archived or completed
+-- returns  one integer: 1 it is pending with a mark, 2 active, 3 deleted, 4 it waits for others of its group, 6 ended: archived or completed
 
 local taskid = require("lib/taskid")
 local deferred = require("queue/deferred")
 local entry, long = taskid.entry, taskid.long
-local read_hw, over, woken_as = deferred.read_hw, deferred.over, deferred.woken_as
+local read_hw, ended, woken_as = deferred.read_hw, deferred.ended, deferred.woken_as
 
 return function(keys, args)
   local due, pending, task = keys[1], keys[3], keys[5]
@@ -23,7 +23,7 @@ return function(keys, args)
 
   local h = redis.call("HMGET", task, "state", "hw")
   local state, d = h[1], read_hw(h[2])
-  if over(state) then return { over(state) } end
+  if ended(state) then return { ended(state) } end
   if state == "active" then return { 2 } end
   if state ~= "pending" and not waits[state] then return { 4 } end
   if waits[state] then

@@ -6,8 +6,8 @@
 -- ARGV[2]  skip       how many of that very instant were seen and left there
 -- ARGV[3]  most       how many to list, 1 to 1000
 -- ARGV[4]  tasks      prefix of asynq's task hashes of this queue, which carry the same tag, to be told their states; "" for none
--- returns  {now_us, last_us, listed, then per task: at_us, task, for, state, waits}; last_us is the last instant of
---          all tasks, or 0; waits are 8 bytes, see deferred.lua; integers, but task, for, state and waits are text; state is "" when
+-- returns  {now_us, last_us, listed, then per task: at_us, task, record, state, waits}; last_us is the last instant of
+--          all tasks, or 0; waits are 8 bytes, see deferred.lua; integers, but task, record, state and waits are text; state is "" when
 --          the task was deleted; both state and waits are "" when ARGV[4] is ""
 
 local clock = require("lib/clock")

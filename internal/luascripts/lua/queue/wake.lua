@@ -13,13 +13,13 @@
 -- ARGV[4]  count      how many tasks, 1 to 1000
 -- ARGV[5+] per task   the first to run first: its id, see taskid.lua, and what it waits for, empty when that is not known
 --                     (then the entry of a task that is gone stays, for whoever gives its places up)
--- returns  count integers: 1 woken, 2 still active (ask again), 3 gone: deleted, 4 not ours any more, 5 not yet: 100 wait in front, 6 over:
+-- returns  count integers: 1 woken, 2 still active (ask again), 3 deleted, 4 not ours any more, 5 not yet: 100 wait in front, 6 ended:
 --          archived or completed
 
 local taskid = require("lib/taskid")
 local deferred = require("queue/deferred")
 local entry, long = taskid.entry, taskid.long
-local read_hw, score_is_ours, over, woken_as = deferred.read_hw, deferred.score_is_ours, deferred.over, deferred.woken_as
+local read_hw, score_is_ours, ended, woken_as = deferred.read_hw, deferred.score_is_ours, deferred.ended, deferred.woken_as
 
 -- in_front reads the front of pending. The tasks from front[first] on run first: they were woken before, and the other
 -- tasks among them took turns with those. The tasks that are woken now run after them
@@ -56,9 +56,9 @@ local function read(keys, args, count, waits, full)
       reply[i] = 2
     elseif full and waits[state] then
       reply[i] = 5
-    elseif record == "" and over(state) then
+    elseif record == "" and ended(state) then
       entries[#entries + 1] = short -- the entry that says no more than that
-      reply[i] = over(state)
+      reply[i] = ended(state)
     else
       local id, d = long(short), read_hw(h[2])
       entries[#entries + 1] = entry(short, record)
@@ -66,7 +66,7 @@ local function read(keys, args, count, waits, full)
         record = d.record
         entries[#entries + 1] = entry(short, record)
       end
-      reply[i] = over(state) or 4
+      reply[i] = ended(state) or 4
       -- another score than ours is a user's own back-off, or later start: it is not ours to end
       if waits[state] and not taken[id] and record == d.record and score_is_ours(d, tonumber(redis.call("ZSCORE", waits[state], id) or "")) then
         taken[id] = true
