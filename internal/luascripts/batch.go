@@ -49,6 +49,7 @@ type Batch struct {
 	Enqueued, Done, Failed, Refused, Dropped int64
 	RefusedFor                               map[string]int64 // by reason; those that an older version refused are not among them
 	PaceAt                                   time.Time        // from when on its pace allows the next
+	Calls                                    int64            // that fed it, see [FeedArgs]
 	Until                                    time.Time        // of the lease of who feeds it
 	Started, Ended, Resumed                  time.Time
 	Rebooked                                 time.Time // the Resumed for which what was enqueued has new places
@@ -109,7 +110,7 @@ func readBatch(id string, fields map[string]string) (Batch, error) {
 			b.RefusedFor[reason] = number(field)
 		}
 	}
-	b.PaceAt, b.Until = instantOf(number("pace_at")), instantOf(number("until"))
+	b.PaceAt, b.Until, b.Calls = instantOf(number("pace_at")), instantOf(number("until")), number("calls")
 	b.Started, b.Ended, b.Resumed = instantOf(number("started")), instantOf(number("ended")), instantOf(number("resumed"))
 	b.Rebooked = instantOf(number("rebooked"))
 	for i, of := range [...][2]string{{"t0", "n0"}, {"t1", "n1"}} {
@@ -259,6 +260,7 @@ type FeedArgs struct {
 	Mark   string // the source's own text for Cursor
 	End    bool   // the source has no more, and nothing else of it is left to be settled
 	PaceAt time.Time
+	Calls  int64      // that were done, as far as who feeds it knows: a Redis that has lost some answers NotOwner
 	Tasks  []FeedTask // 0 to BatchMax
 }
 
@@ -272,7 +274,7 @@ const (
 // What a feeding call came back with.
 const (
 	Fed        = 1
-	NotOwner   = -1 // the lease is another's, or the batch is gone: nothing was done
+	NotOwner   = -1 // the lease is another's, or the batch is gone, or Redis has lost calls: nothing was done
 	NotRunning = -2 // nothing was done
 )
 
@@ -290,7 +292,7 @@ func Feed(ctx context.Context, c redis.Scripter, k QueueKeys, a FeedArgs) (FeedR
 	of := k.batchKeys(a.Batch)
 	keys := append(make([]string, 0, 9+2*len(a.Tasks)), k.pending, k.scheduled, k.due, k.answer(a.Call),
 		of.record, of.open, of.ahead, k.batches, k.ended)
-	args := append(make([]any, 0, 7+9*len(a.Tasks)), a.Batch, tokenText(a.Owner), a.Cursor, a.Mark, flag(a.End), instant(a.PaceAt), len(a.Tasks))
+	args := append(make([]any, 0, 8+9*len(a.Tasks)), a.Batch, tokenText(a.Owner), a.Cursor, a.Mark, flag(a.End), instant(a.PaceAt), a.Calls, len(a.Tasks))
 	for i := range a.Tasks {
 		t := &a.Tasks[i]
 		task := t.EnqueueTask

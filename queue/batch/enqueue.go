@@ -187,7 +187,7 @@ func (g *feeding) soon(now time.Time) bool {
 func (g *feeding) call(items, refused []*item) *feedCall {
 	c := &feedCall{items: slices.Concat(items, refused)}
 	c.args = luascripts.FeedArgs{
-		Batch: g.id, Owner: g.owner, Call: newOwner(), PaceAt: g.pace.after(len(items)), Tasks: make([]luascripts.FeedTask, len(c.items)),
+		Batch: g.id, Owner: g.owner, Call: newOwner(), PaceAt: g.pace.after(len(items)), Calls: g.calls, Tasks: make([]luascripts.FeedTask, len(c.items)),
 	}
 	positions := make([]int64, len(c.items))
 	for i, p := range c.items {
@@ -237,6 +237,7 @@ func (g *feeding) send(ctx context.Context, c *feedCall) error {
 		return nil
 	}
 	g.open, g.pace.at = r.Open, c.args.PaceAt
+	g.calls = max(g.calls, c.args.Calls+1)
 	g.fed(ctx, c, r.Codes, now)
 	g.ended = c.args.End && !slices.Contains(r.Codes, luascripts.FeedNoRoom)
 	if g.ended {

@@ -48,6 +48,7 @@ type feeding struct {
 	spec    Spec
 	policy  policy
 	open    int
+	calls   int64     // that fed the batch, as far as we know
 	claimed time.Time // by our clock
 	resumed time.Time // as it was when what had been put away was brought back, by us or who had it before
 
@@ -110,8 +111,10 @@ func (g *feeding) claim(ctx context.Context) error {
 		return errLost
 	case !g.batch.Started.IsZero() && !r.Started.Equal(g.batch.Started):
 		return errLost // it was cancelled, and started again: none of what we know is about that one
+	case r.Calls < g.calls:
+		return errLost // Redis has lost some, as after a failover: what we know to be settled is not
 	}
-	g.batch, g.open, g.claimed = r.Batch, r.Open, began
+	g.batch, g.open, g.calls, g.claimed = r.Batch, r.Open, r.Calls, began
 	g.spec = specOf(g.queue, r.Batch)
 	g.policy.Policy, g.policy.limited = g.f.c.Policy(g.spec.Type)
 	g.clock.offset = r.Now.Sub(g.f.now())
@@ -189,6 +192,8 @@ func (g *feeding) why(ctx context.Context) string {
 		return "the batch is another's, or gone"
 	case v[0].State == luascripts.BatchEnded:
 		return "the batch has ended"
+	case v[0].Calls < g.calls:
+		return "Redis has lost some of what was fed last: it is read again from the source"
 	}
 	return "the batch is another's"
 }

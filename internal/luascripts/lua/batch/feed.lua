@@ -19,12 +19,14 @@
 -- ARGV[4]  mark       of the source for that position
 -- ARGV[5]  end        1: the source has no more, and these are the last that were not settled
 -- ARGV[6]  pace_at    from when on its pace allows the next, in microseconds
--- ARGV[7]  count      how many elements, 0 to 100
--- ARGV[8+] elements   of each: its position; its id; then as enqueue.lua has them: task, token, message, how it is put, when, what it
+-- ARGV[7]  calls      how many calls who feeds it knows to have been done: a record with less has forgotten some
+-- ARGV[8]  count      how many elements, 0 to 100
+-- ARGV[9+] elements   of each: its position; its id; then as enqueue.lua has them: task, token, message, how it is put, when, what it
 --                     waits for, life of the lock. An empty message: it is refused, and why stands where it says what it waits for
 -- returns  {status, now_us, open, 1 when the batch ended by this, then count codes}, integers; status: 1 done; nothing was done: -1 the
---          batch is another's, or gone; -2 it does not run; 5 it is of a newer schema. Codes: as enqueue.lua's, of which 0 and -1 count as refused; 2 no room,
---          not settled: then the cursor stays; 3 was settled before; 4 refused
+--          batch is another's, or gone, or calls are forgotten; -2 it does not run; 5 it is of a newer schema. Codes: as
+--          enqueue.lua's, of which 0 and -1 count as refused; 2 no room, not settled: then the cursor stays; 3 was settled
+--          before; 4 refused
 
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")
@@ -39,7 +41,7 @@ return function(keys, args)
   local queue, sent = { pending = keys[1], scheduled = keys[2], due = keys[3] }, keys[4]
   local batch = { record = keys[5], open = keys[6], ahead = keys[7], batches = keys[8], ended = keys[9], id = args[1] }
   local owner, cursor, mark, over, pace_at = args[2], tonumber(args[3]), args[4], args[5] == "1", args[6]
-  local count, FIELDS = tonumber(args[7]), 10
+  local count, FIELDS = tonumber(args[8]), 10
   local WHY = { [0] = "id taken", [-1] = "duplicate" } -- by code, as batch.go has them
   local DROPS = 500 -- so many elements before the cursor a call takes out: all at once may be four of the largest windows
 
@@ -52,8 +54,8 @@ return function(keys, args)
     return reply
   end
   if newer(batch) then return { NEWER, now, 0, 0 } end
-  local h = redis.call("HMGET", batch.record, "owner", "state", "window", "weight", "cursor")
-  if h[1] ~= owner then return { -1, now, 0, 0 } end
+  local h = redis.call("HMGET", batch.record, "owner", "state", "window", "weight", "cursor", "calls")
+  if h[1] ~= owner or tonumber(h[6] or "0") < tonumber(args[7]) then return { -1, now, 0, 0 } end
   if h[2] ~= "running" then return { -2, now, redis.call("ZCARD", batch.open), 0 } end
   local room = max(1, floor(h[3] * h[4] / 100)) - redis.call("ZCARD", batch.open)
   local from = tonumber(h[5])
@@ -76,7 +78,7 @@ return function(keys, args)
 
   local letters, settled, refused, full = { "b" }, {}, {}, false
   for i = 1, count do
-    local a = FIELDS * (i - 1) + 8
+    local a = FIELDS * (i - 1) + 9
     local code = settle(keys[8 + 2 * i], keys[9 + 2 * i], a)
     reply[4 + i], letters[1 + i] = code, string.char(code + 98)
     if code == 2 then
@@ -90,6 +92,7 @@ return function(keys, args)
   end
   if #settled > 0 then redis.call("ZADD", batch.ahead, "GT", unpack(settled)) end
   redis.call("HSET", batch.record, "pace_at", pace_at)
+  redis.call("HINCRBY", batch.record, "calls", "1")
   for reason, n in pairs(refused) do
     redis.call("HINCRBY", batch.record, "refused", n)
     redis.call("HINCRBY", batch.record, "refused:" .. reason, n)

@@ -10,7 +10,7 @@
 -- ARGV[6]  others_us  how long after its instant a task is due to a pool that does not come first to wake it
 -- returns  {now_us, again_us, more, listed, then per task: at_us, task, state, record, pool}; again_us is when the next is due to that
 --          pool, 0 when there is none, or when too many tasks in front of it can't be woken; more is 1 when another task is due now, and
---          there was no room for it; pool is the one that was to wake it first, before this call; integers, but for task, state, record and pool, which are text
+--          there was no room for it; pool is the one that was to wake it first, before this call; integers, but task, state, record and pool are text
 
 local clock = require("lib/clock")
 local taskid = require("lib/taskid")

@@ -1,0 +1,121 @@
+package batch
+
+import (
+	"context"
+	"iter"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+)
+
+// TestRedisThatForgetsWhatWasFed: a failover may lose the last calls of a feeder that goes on. What they
+// enqueued is enqueued again, and a batch whose end was lost ends all the same.
+func TestRedisThatForgetsWhatWasFed(t *testing.T) {
+	t.Parallel()
+	const first, more, all = 300, 200, 600
+	for name, before := range map[string]int64{"some elements": first + more, "the end of the source": all} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.Start(t).Client(t)
+			c := newClient(t, rdb)
+			gates := map[int]chan struct{}{first: make(chan struct{}), first + more: make(chan struct{})}
+			f, err := NewFeeder(c, FeederConfig{Queues: []string{"default"}, Sources: map[string]Source{
+				"messages": Seq(func(Spec) iter.Seq[Element] {
+					return func(yield func(Element) bool) {
+						for i := range all {
+							if gate := gates[i]; gate != nil {
+								<-gate
+							}
+							if !yield(Element{ID: strconv.Itoa(i)}) {
+								return
+							}
+						}
+					}
+				}),
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			spec := winter()
+			spec.Total, spec.Window = all, 1000
+			b := NewControl(c)
+			if _, err := b.Start(t.Context(), spec); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- f.Run(ctx) }()
+			wait := func(n int64, end bool) {
+				t.Helper()
+				last := time.Now().Add(30 * time.Second)
+				for {
+					p, err := b.Progress(t.Context(), "default", "winter")
+					if has := rdb.HExists(t.Context(), "hw:{default}:batch:winter", "end").Val(); err == nil && p.Enqueued == n && has == end {
+						return
+					}
+					if time.Now().After(last) {
+						t.Fatalf("%+v, %v, want %d enqueued", p, err, n)
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+			}
+			wait(first, false)
+			kept := dump(t, rdb)
+			close(gates[first])
+			if before == all {
+				close(gates[first+more])
+			}
+			wait(before, before == all)
+			restore(t, rdb, kept)
+			if before < all {
+				close(gates[first+more])
+			}
+			wait(all, true)
+			tasks, err := rdb.Keys(t.Context(), "asynq:{default}:t:*").Result()
+			if pending := rdb.LLen(t.Context(), "asynq:{default}:pending").Val(); err != nil || len(tasks) != all || pending != all {
+				t.Errorf("%d tasks, %d pending, %v, want %d", len(tasks), pending, err, all)
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// dump is all that Redis has.
+func dump(t *testing.T, rdb *redis.Client) map[string]string {
+	t.Helper()
+	keys, err := rdb.Keys(t.Context(), "*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]string)
+	for _, key := range keys {
+		if all[key], err = rdb.Dump(t.Context(), key).Result(); err != nil && err != redis.Nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// restore makes Redis as it was, at one moment, as far as anybody can see.
+func restore(t *testing.T, rdb *redis.Client, all map[string]string) {
+	t.Helper()
+	_, err := rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+		p.FlushDB(t.Context())
+		for key, value := range all {
+			if value != "" {
+				p.Restore(t.Context(), key, 0, value)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
