@@ -3,6 +3,7 @@ package throttle
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -191,6 +192,11 @@ func (v *Reservation) ask(ctx context.Context, by askedBy) (Decision, error) {
 	}
 	r.notAhead = by != byWait
 	d, err = v.p.decideForJob(ctx, luascripts.GrantOrBook, r)
+	if errors.Is(err, ErrWithdrawn) {
+		// A slot of a Cluster took this token back, because another slot refused it or did not answer.
+		r.Token = v.renewToken()
+		d, err = v.p.decideForJob(ctx, luascripts.GrantOrBook, r)
+	}
 	if err != nil {
 		return d, err
 	}
@@ -199,6 +205,14 @@ func (v *Reservation) ask(ctx context.Context, by askedBy) (Decision, error) {
 	}
 	v.keep(d, by)
 	return d, nil
+}
+
+// renewToken draws another token, for the next calls too.
+func (v *Reservation) renewToken() Token {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.next.Token = NewToken()
+	return v.next.Token
 }
 
 // keep remembers an answer. The token stays the same, so that a call whose

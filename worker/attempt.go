@@ -84,8 +84,8 @@ func (t *attempt) MaxWait() time.Duration {
 	return -1
 }
 
-// Ask implements [throttle.Host]. It asks again while Redis does not answer:
-// with the same token, so nothing is charged twice. When Redis stays away the
+// Ask implements [throttle.Host]. It asks again while Redis does not answer, with the same
+// token, so nothing is charged twice: with another one only when Redis says that it took the call back. When Redis stays away the
 // error is a deferral: that is no failure of the task either.
 func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Request) (throttle.Decision, error) {
 	if t.hasGrantOf(p, r) {
@@ -107,11 +107,14 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 			pause = min(2*pause, askPauseMax)
 			continue
 		}
+		if answerLost && errors.Is(err, throttle.ErrWithdrawn) {
+			// One slot of a Cluster took the call back when another one did not answer, where it may be charged.
+			t.a.withdrawals.later(p, r)
+			r.Token, answerLost = throttle.NewToken(), false
+			continue
+		}
 		t.a.counters.admissions.Add(1)
 		t.a.promotions.add(d.Promoted...)
-		if answerLost && errors.Is(err, throttle.ErrWithdrawn) { // one slot of a cluster says so; in another the call may be charged
-			t.a.withdrawals.later(p, r)
-		}
 		if isUnreadable(err) && t.mustStay() && ctx.Err() == nil {
 			t.logUnanswered(p, err)
 			_ = t.waitFor(ctx, unbookedWait)

@@ -212,3 +212,75 @@ func TestPoolGoesOnAfterAMasterDied(t *testing.T) {
 		t.Error("the pool does not say that another server took over")
 	}
 }
+
+// loadingHook answers scripts about some keys as a server does that begins.
+type loadingHook struct{ tag string }
+
+type loadingError struct{}
+
+func (loadingError) Error() string { return "LOADING Redis is loading the dataset in memory" }
+func (loadingError) RedisError()   {}
+
+func (h loadingHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h loadingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h loadingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if redistest.IsScript(cmd) && strings.Contains(fmt.Sprint(cmd.Args()...), h.tag) {
+			cmd.SetErr(loadingError{})
+			return loadingError{}
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// While the node of a wide rule answers nothing useful, a task gives its worker up after some seconds, also
+// when its handler asks: it is no failure.
+func TestTaskIsDeferredWhileOneNodeIsAway(t *testing.T) {
+	t.Parallel()
+	for name, inHandler := range map[string]bool{"by its policy": false, "by its handler": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.StartCluster(t, 3)
+			client := redis.NewClusterClient(rdb.Options())
+			t.Cleanup(func() { _ = client.Close() })
+			client.AddHook(loadingHook{"{acme}"})
+			cfg := worker.Config{Unlimited: worker.UnlimitedAllow}
+			cfg.Asynq.Concurrency = 1
+			var handler asynq.Handler = new(runs).handler()
+			if inHandler {
+				own := throttle.Config{}
+				phone, err := throttle.New(client, "phone", throttle.Sliding(1, time.Minute), own)
+				provider, err2 := throttle.New(client, "provider", throttle.Sliding(10, time.Minute), own)
+				both, err3 := throttle.NewPolicy(phone, provider)
+				if err := errors.Join(err, err2, err3); err != nil {
+					t.Fatal(err)
+				}
+				handler = asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+					_, err := both.Acquire(ctx, throttle.Request{Key: "+1", Cost: 1, More: []throttle.KeyCost{{Key: "acme", Cost: 1}}})
+					return err
+				})
+			} else {
+				cfg.Policies = []queue.Policy{phoneAndProvider(time.Minute, throttle.Sliding(10, time.Minute))}
+			}
+			p := started(t, client, handler, cfg)
+			enqueue(t, rdb, queue.NewTask("sms", []byte(to("+1")), asynq.TaskID("a"), asynq.MaxRetry(0)))
+			inspector := asynq.NewInspectorFromRedisClient(rdb)
+			var info *asynq.TaskInfo
+			eventually(t, "the task is deferred", func() bool {
+				var err error
+				info, err = inspector.GetTaskInfo("default", "a")
+				return err == nil && info.State == asynq.TaskStateRetry
+			})
+			if info.Retried != 0 || info.LastErr != "" {
+				t.Errorf("it counts as %d failures, %q, want none", info.Retried, info.LastErr)
+			}
+			if n := p.Stats().Admissions; n > 0 {
+				t.Errorf("%d admissions, want none: nothing was decided", n)
+			}
+		})
+	}
+}
