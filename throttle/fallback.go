@@ -133,7 +133,14 @@ func (f *fallback) decide(ctx context.Context, a *acquisition) error {
 	if f.skipRedis() {
 		return f.withoutRedis(ctx, a)
 	}
+	returned := false
+	defer func() {
+		if !returned { // a hook of the client panics: the next caller asks
+			f.unknown()
+		}
+	}()
 	err := a.inRedis(ctx)
+	returned = true
 	switch {
 	case errors.Is(err, ErrExceedsLimit): // Redis was not asked
 		f.unknown()

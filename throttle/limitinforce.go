@@ -360,14 +360,16 @@ func (l *Limiter) readOrWait(ctx context.Context) (limitInForce, error) {
 // readForAll reads the limit on behalf of all who wait for this look.
 func (l *Limiter) readForAll(ctx context.Context, mine *look) (limitInForce, error) {
 	f := &l.remembered
+	defer func() { // also when a hook of the client panics
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.look = nil
+		close(mine.over)
+	}()
 	k := l.readLimit(ctx)
-	f.mu.Lock()
 	if errors.Is(k.err, ErrUnavailable) {
 		mine.err, mine.abandoned = k.err, ctx.Err() != nil
 	}
-	f.look = nil
-	close(mine.over)
-	f.mu.Unlock()
 	if known := f.last.Load(); known != nil && known.age() < limitTrust {
 		return f.asInForce(known), known.err // the look's own answer, or one that is good enough without it
 	}

@@ -89,7 +89,8 @@ func (f *withdrawals) run(ctx context.Context) {
 }
 
 // try makes the withdrawals that it can, and returns those that are left. It ends with the
-// first that Redis does not answer: Redis would not answer the next one either.
+// first that Redis does not answer: Redis would hardly answer the next one. That one comes last
+// the next time: on Redis Cluster the others may be of nodes that answer.
 func (f *withdrawals) try(ctx context.Context, all []withdrawal) []withdrawal {
 	var left []withdrawal
 	for i, r := range all {
@@ -100,7 +101,7 @@ func (f *withdrawals) try(ctx context.Context, all []withdrawal) []withdrawal {
 		}
 		left = append(left, r)
 		if errors.Is(err, throttle.ErrUnavailable) && !throttle.ForWorkers.Answered(err) {
-			return append(left, all[i+1:]...)
+			return append(slices.Clone(all[i+1:]), left...)
 		}
 	}
 	return left
