@@ -2,7 +2,9 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -75,6 +77,26 @@ func TestRefundThatCantBeMadeHoldsUpNoOther(t *testing.T) {
 	}
 	tried := c.calls.Load()
 	r.eventually("the bad one tried again", func() bool { return c.calls.Load() > tried })
+}
+
+// A refund at a server that does not answer, as one node of a Cluster, holds up none at another server.
+func TestRefundThatIsNotAnsweredHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a, l := r.withdrawals(r.rdb)
+	good := r.take(l, "good")
+	away := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, Dialer: func(context.Context, string, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Err: errors.New("nobody listens")}
+	}})
+	t.Cleanup(func() { _ = away.Close() })
+	bad, err := throttle.New(away, "r", throttle.Sliding(1, time.Hour), throttle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.WithdrawLater(bad, throttle.Request{Key: "bad", Cost: 1, Token: throttle.NewToken()})
+	time.Sleep(100 * ms) // it is tried first
+	a.WithdrawLater(l, good.Request)
+	r.eventually("the good one made", func() bool { return r.peek(l, "good").Available == 1 })
 }
 
 // What could not be refunded so far, and what nobody has tried yet, is refunded
