@@ -33,6 +33,8 @@ func (b clientBackend) Bookable() error {
 	return nil
 }
 
+func (b clientBackend) Limits(rules string) *throttle.Policy { return b.c.set.Lookup(rules) }
+
 func (b clientBackend) Policy(typ string) (backend.Policy, bool) {
 	p, ok := b.c.policies[typ]
 	if !ok {

@@ -167,13 +167,31 @@ func (c client) drain(ctx context.Context, queue, typ, id string) (drained, erro
 				tasks[i] = nil
 			}
 		}
-		c.Promote(ctx, c.leaveAll(ctx, queue, id, open, tasks))
+		promoted := make([][]throttle.Promotion, len(open))
+		atOnce(len(open), func(i int) {
+			job := luascripts.JobID(queue, luascripts.BatchTaskID(id, elements[i]))
+			if booking, ok := c.stored(r.Record[i], job); ok && r.Codes[i] == luascripts.Dropped {
+				promoted[i], _ = throttle.ForWorkers.CancelBooking(ctx, booking) // or the place is parked when its instant has come
+				return
+			}
+			promoted[i] = c.leave(ctx, tasks[i], job)
+		})
+		c.Promote(ctx, slices.Concat(promoted...))
 		return nil
 	})
 	if err == luascripts.ErrNoBatch { //nolint:errorlint // it is our own, from above
 		d.gone, err = true, nil
 	}
 	return d, err
+}
+
+// stored is the booking that was stored beside a task that waited, whether or not this client can find the
+// keys of the task itself.
+func (c client) stored(text, job string) (throttle.BookingRef, bool) {
+	record, ok := luascripts.ParseWaitRecord(text)
+	ids, costs, read := record.Booking.Read()
+	b := throttle.BookingRef{Policy: c.Limits(record.Booking.Policy()), IDs: ids, Costs: costs, Job: job}
+	return b, ok && read && b.Policy != nil && c.Bookable() == nil
 }
 
 // payloadOf is a task that waits, for its keys, or with active also one that a pool has;

@@ -29,6 +29,9 @@ type Client interface {
 	// Policy returns the policy of a task type, if it has one.
 	Policy(typ string) (Policy, bool)
 
+	// Limits is the policy of some rules, whose names are joined with "+"; nil when one of them is not known.
+	Limits(rules string) *throttle.Policy
+
 	// Check returns why a task could never run under its policy. It may ask Redis.
 	Check(ctx context.Context, task *asynq.Task) error
 
