@@ -260,6 +260,9 @@ func formOf(w http.ResponseWriter, r *http.Request) (form, error) {
 			return form{}, fmt.Errorf("%w: %q has no field %q", errRequest, f.verb, clip(name, 20))
 		}
 	}
+	if f.verb.uses("queue") && f.queue == "" { // Authorize is to be told which
+		return form{}, fmt.Errorf("%w: %q needs a queue", errRequest, f.verb)
+	}
 	return f, nil
 }
 

@@ -178,6 +178,36 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
+// Who may not touch a queue does not reach it by naming none.
+func TestAuthorizeIsToldTheQueue(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) {
+		c.AllowWrites = true
+		c.Authorize = func(_ *http.Request, a Action) error {
+			if a.Queue == "default" {
+				return errors.New("no")
+			}
+			return nil
+		}
+	})
+	d.spend()
+	d.book("+15550100", "a", "b")
+	d.startBatch()
+	for verb, form := range d.forms() {
+		if !form.Has("queue") {
+			continue
+		}
+		form.Set("queue", "")
+		if code := d.send(verb, form); code != http.StatusBadRequest {
+			t.Errorf("%s without a queue: %d, want %d", verb, code, http.StatusBadRequest)
+		}
+	}
+	if n := len(d.audited()); n != 0 {
+		t.Errorf("%d changes were made", n)
+	}
+	d.get(http.StatusForbidden, "/task?id=a")
+}
+
 // Authorize sees what a change does: fields that its verb does not use are refused, and the page is
 // that of the verb. An undo is also the change that it makes.
 func TestAuthorizeIsNotMisled(t *testing.T) {

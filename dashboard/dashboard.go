@@ -395,6 +395,9 @@ func (p page) query(all url.Values) (url.Values, error) {
 			q.Set(name, v)
 		}
 	}
+	if q.Has("id") && !q.Has("queue") { // Authorize is to be told which
+		q.Set("queue", "default")
+	}
 	return q, nil
 }
 

@@ -37,9 +37,6 @@ func loadTask(ctx context.Context, d *board, q url.Values) (any, error) {
 	if p.ID == "" {
 		return nil, fmt.Errorf("%w: a task has an id", errRequest)
 	}
-	if p.Queue == "" {
-		p.Queue = "default"
-	}
 	if p.Explanation, err = s.Explain(ctx, p.Queue, p.ID); err != nil {
 		return nil, err
 	}
