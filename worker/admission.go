@@ -271,6 +271,9 @@ func (t *attempt) takeRunNow(ctx context.Context) bool {
 // runsNow gives up what the task has booked, and counts that it runs without permits.
 func (t *attempt) runsNow(ctx context.Context, task *asynq.Task, p taskPolicy) {
 	t.cancelBookings(ctx, task)
+	t.mu.Lock()
+	t.forced = true
+	t.mu.Unlock()
 	t.a.counters.forced.Add(1)
 	if tell := t.a.cfg.Observer.Granted; tell != nil {
 		tell(ctx, event.Granted{Task: t.event(), Rules: p.names, Forced: true})

@@ -51,6 +51,7 @@ type attempt struct {
 	mu            sync.Mutex
 	cancelHandler context.CancelCauseFunc // ends the handler's context
 	leaseLost     bool
+	forced        bool // an operator lets it run without its permits
 	grants        []decided
 	ownDeferrals  []attemptDeferral
 	stayed        int // times that a Retry-After was waited for in the worker slot

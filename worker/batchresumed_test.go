@@ -2,12 +2,15 @@ package worker_test
 
 import (
 	"context"
+	"iter"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/queue/batch"
@@ -31,6 +34,19 @@ func (o *outdated) HGet(ctx context.Context, key, field string) *redis.StringCmd
 // last time, and not after the hour of a pause.
 func TestVirtualBatchTasksDeferredAfterItIsResumed(t *testing.T) {
 	t.Parallel()
+	for name, opts := range map[string][]asynq.Option{
+		"for an hour":           nil,
+		"until a near deadline": {asynq.Deadline(time.Date(2000, 1, 1, 0, 5, 0, 0, time.UTC))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			deferredAfterItIsResumed(t, opts)
+		})
+	}
+}
+
+func deferredAfterItIsResumed(t *testing.T, opts []asynq.Option) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		h := virtualBatchRig(t)
 		late := &outdated{UniversalClient: h.connect()}
@@ -38,7 +54,9 @@ func TestVirtualBatchTasksDeferredAfterItIsResumed(t *testing.T) {
 		cfg := policies()
 		cfg.Asynq.Concurrency = 2
 		h.startOn(late, h.handler(), cfg)
-		h.feed(map[string]batch.Source{"messages": messages(5, 1)})
+		h.feed(map[string]batch.Source{"messages": batch.Seq(func(batch.Spec) iter.Seq[batch.Element] {
+			return slices.Values(slices.Repeat([]batch.Element{{Payload: []byte(to("+1")), Options: opts}}, 5))
+		})})
 		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages"})
 		h.until("all are enqueued", func() bool { return h.progress("winter").Open == 5 })
 		if err := h.batches.Pause(t.Context(), "default", "winter"); err != nil {

@@ -62,9 +62,10 @@ func (t *attempt) adjust(ctx context.Context, costs map[string]int) error {
 	if len(t.grants) > 0 && t.policy.limits != nil {
 		charge = t.grants[0].charge // what the task was admitted by
 	}
+	unpaid := t.forced || t.policy.limits != nil && t.a.cfg.Throttle.Shadow // it runs although it would have been refused
 	t.mu.Unlock()
-	if charge == nil && t.policy.limits != nil && t.a.cfg.Throttle.Shadow {
-		return nil // it runs although it would have been refused: it has paid nothing
+	if charge == nil && unpaid {
+		return nil
 	}
 	if charge == nil {
 		return ErrNoGrant

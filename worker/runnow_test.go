@@ -151,3 +151,27 @@ func TestRunNowOfATaskThatDoesNotWait(t *testing.T) {
 		t.Errorf("the audit list has %+v, %v, want a change that failed", changes, err)
 	}
 }
+
+// A handler that tells what its work came to is right, too, when an operator lets it run: nothing was
+// charged, and nothing is corrected.
+func TestRunNowHasNothingToAdjust(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	p := phone("sms", time.Hour)
+	var ran runs
+	pool, _ := r.start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		ran.note(ctx, task)
+		return worker.Adjust(ctx, 1)
+	}), worker.Config{Policies: []queue.Policy{p}})
+	r.take(pool.Limiter("sms"), "+1")
+	r.enqueue("sms", "a", to("+1"), asynq.MaxRetry(0))
+	r.eventually("a is deferred", func() bool { return r.is("a", asynq.TaskStateRetry) })
+	if err := r.inspector(p).RunNow(t.Context(), "default", "a", aTest); err != nil {
+		t.Fatal(err)
+	}
+	ran.ran(t, 1)
+	r.eventually("a is done", func() bool {
+		_, err := asynq.NewInspectorFromRedisClient(r.rdb).GetTaskInfo("default", "a")
+		return errors.Is(err, asynq.ErrTaskNotFound)
+	})
+}

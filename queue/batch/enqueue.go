@@ -137,6 +137,9 @@ func (g *feeding) prepare(ctx context.Context, p *item) error {
 func checkElementOptions(opts []asynq.Option) error {
 	var errs []error
 	for _, opt := range opts {
+		if opt == nil {
+			continue // as of any type that is not asynq's: refused when the task is prepared
+		}
 		switch opt.Type() {
 		case asynq.QueueOpt:
 			errs = append(errs, &queue.OptionError{Option: "Queue", Reason: "the queue is the batch's"})

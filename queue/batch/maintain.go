@@ -16,12 +16,8 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-const (
-	// strayFrom is how far away a task is that was put away.
-	strayFrom = 10 * time.Minute
-	// strayEvery is the longest time between two looks for such tasks.
-	strayEvery = time.Minute
-)
+// strayEvery is the longest time between two looks for tasks that pools put away too late.
+const strayEvery = time.Minute
 
 // strayLooks says when to look for what pools put away that had not heard that a batch
 // goes on: most do so within a second, and one that Redis was away from, or that stood
@@ -93,8 +89,7 @@ func (c client) recall(ctx context.Context, queue, id string) error {
 	return luascripts.Notify(ctx, c.Redis(), c.Keys(queue), 0)
 }
 
-// strays brings back what a pool put away that had not heard yet that the batch goes on:
-// no other task of it waits for so long without a place, but at a gate.
+// strays brings back what a pool put away that had not heard yet that the batch goes on.
 func (c client) strays(ctx context.Context, queue, id string) error {
 	return c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
 		found, errs := make([]luascripts.GetTaskReply, len(open)), make([]error, len(open))
@@ -106,7 +101,7 @@ func (c client) strays(ctx context.Context, queue, id string) error {
 		}
 		var tasks []luascripts.Retiming
 		for i, f := range found {
-			if place, ok := luascripts.ParseWaitRecord(f.Record); f.Ours && ok && place.Booking == "" && f.At.Sub(f.Now) > strayFrom {
+			if f.Ours && f.Wait.Why.Cause == luascripts.CausePaused {
 				tasks = append(tasks, luascripts.Retiming{ID: luascripts.BatchTaskID(id, open[i].ID), At: f.Now, Why: byBatch})
 			}
 		}

@@ -212,7 +212,7 @@ func checkTask(c backend.Client, task *queue.Task) error {
 // noDeadline refuses one that all ticks would share.
 func noDeadline(task *queue.Task) error {
 	for _, opt := range task.Options() {
-		if opt.Type() == asynq.DeadlineOpt {
+		if opt != nil && opt.Type() == asynq.DeadlineOpt { // nil is refused elsewhere
 			return &queue.OptionError{Option: opt.String(), Reason: "one instant for all ticks: use a Timeout, or a TaskFunc"}
 		}
 	}
@@ -224,6 +224,9 @@ func noDeadline(task *queue.Task) error {
 func checkTickOptions(opts []asynq.Option) error {
 	var errs []error
 	for _, opt := range opts {
+		if opt == nil {
+			continue // as of any type that is not asynq's: refused by CheckOptions
+		}
 		var reason string
 		switch opt.Type() {
 		case asynq.QueueOpt:

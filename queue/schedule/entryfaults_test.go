@@ -21,6 +21,7 @@ import (
 
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
 )
 
 // The answer to each call about a tick is lost; go-redis may send it again, or not.
@@ -318,4 +319,44 @@ func TestTaskFuncsThatPanicOrHang(t *testing.T) {
 		}
 		close(hang)
 	})
+}
+
+// A tick whose task can't be written, or whose policy panics, is given up. The next ones are not held up.
+func TestTickThatCanNeverBeWritten(t *testing.T) {
+	t.Parallel()
+	for name, task := range map[string]*queue.Task{
+		"headers":   queue.NewTaskWithHeaders("t", nil, map[string]string{"a": "\xff"}),
+		"a policy":  queue.NewTask("keyed", nil),
+		"an option": queue.NewTask("t", nil, nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				rdb, _ := redistest.Mini(t)
+				var told []string
+				var mu sync.Mutex
+				client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{{Type: "keyed", Rules: []queue.Rule{{
+					Name: "r", Limit: throttle.Sliding(1, time.Minute), Key: func(*asynq.Task) (string, error) { panic("personal data") },
+				}}}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := runBy(t, client, 0, Config{TickFunc: func(tick Tick) {
+					mu.Lock()
+					defer mu.Unlock()
+					told = append(told, fmt.Sprint(tick.At.Format("15:04 "), tick.Outcome))
+				}}, Entry{Name: "a", Spec: "* * * * *", Missed: MissedRunAll, TaskFunc: func(_ context.Context, tick time.Time) (*queue.Task, error) {
+					if tick.Minute() == 1 {
+						return task, nil
+					}
+					return queue.NewTask("t", nil), nil
+				}})
+				defer s.stop()
+				time.Sleep(2*time.Minute + 30*time.Second)
+				mu.Lock()
+				defer mu.Unlock()
+				want(t, fmt.Sprint(told), "[00:01 given up 00:02 enqueued]")
+			})
+		})
+	}
 }

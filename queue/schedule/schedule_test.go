@@ -55,7 +55,13 @@ func runSchedule(t *testing.T, rdb redis.UniversalClient, cfg Config, entries ..
 // runSkewed is runSchedule in a process whose clock is off.
 func runSkewed(t *testing.T, rdb redis.UniversalClient, skew time.Duration, cfg Config, entries ...Entry) *running {
 	t.Helper()
-	s, err := New(newClient(t, rdb), cfg, entries...)
+	return runBy(t, newClient(t, rdb), skew, cfg, entries...)
+}
+
+// runBy is runSkewed by a client that has policies.
+func runBy(t *testing.T, client *queue.Client, skew time.Duration, cfg Config, entries ...Entry) *running {
+	t.Helper()
+	s, err := New(client, cfg, entries...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,8 +331,8 @@ func TestScheduleHoldsOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
-		made := make(map[string]int)
-		s := runSchedule(t, rdb, Config{}, Entry{
+		made, told := make(map[string]int), make(map[Outcome]int)
+		s := runSchedule(t, rdb, Config{TickFunc: func(tick Tick) { told[tick.Outcome]++ }}, Entry{
 			Name: "a", Spec: "* * * * *", Overlap: OverlapQueueOne,
 			TaskFunc: func(_ context.Context, tick time.Time) (*queue.Task, error) {
 				made[tick.Format("15:04")]++
@@ -342,6 +348,7 @@ func TestScheduleHoldsOne(t *testing.T) {
 		if n := made["00:02"]; n > 3 { // not at each look
 			t.Errorf("the task of the tick that is held was made %d times", n)
 		}
+		want(t, fmt.Sprint(told), "map[enqueued:2 held:1 skipped:1]") // a tick is told when it is decided, and not while it is held
 	})
 }
 

@@ -141,9 +141,13 @@ func (t *ticker) tick(ctx context.Context, due dueTick) (int64, error) {
 	case !neverRuns(err) && t.failedFor(err) < t.LateMax/2:
 		return 0, err
 	}
+	held := t.reply.Held
 	code, failed := t.call(ctx, args)
 	if failed != nil {
 		return 0, failed
+	}
+	if code == luascripts.TickHeld && held.Equal(due.at) {
+		return code, nil // it was held before, and goes on to be
 	}
 	if code == luascripts.TickGivenUp {
 		t.schedule.log.Error("a tick is given up: it has no task that could run", zap.String("entry", t.Name),
@@ -272,8 +276,11 @@ func (t *ticker) prepare(ctx context.Context, tick time.Time, id string) error {
 		return err
 	}
 	composed, err := t.schedule.client.Compose(ctx, at, asynq.Queue(t.Queue), asynq.TaskID(id))
-	if err == nil {
+	switch {
+	case err == nil:
 		err = t.schedule.client.RegisterQueue(ctx, t.Queue)
+	case ctx.Err() == nil && !errors.Is(err, asynqwire.ErrUnknownScript):
+		err = fmt.Errorf("%w: asynq can't write the task: %w", ErrInvalid, err) // it asked no Redis
 	}
 	if err != nil {
 		return fmt.Errorf("schedule: entry %q: %w", t.Name, err)
