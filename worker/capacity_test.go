@@ -49,7 +49,14 @@ func (r *rig) phonesSpent(lim *throttle.Limiter, n int) (spent time.Time) {
 // many start as workers become free there, and not a second later.
 func TestWorkerFreedInAnotherQueue(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	synctest.Test(t, func(t *testing.T) { // all have to be deferred before the first is due
+		rdb, _ := redistest.Mini(t)
+		workerFreed(rigOn(t, nil, rdb))
+	})
+}
+
+func workerFreed(r *rig) {
+	r.Helper()
 	const n, per = 3, 700 * ms
 	h := &occupied{hold: map[string]chan struct{}{"block": make(chan struct{}), "sms": make(chan struct{})}}
 	cfg := policies(phone("sms", per))
@@ -60,13 +67,13 @@ func TestWorkerFreedInAnotherQueue(t *testing.T) {
 	for i := range n {
 		r.enqueue("block", fmt.Sprint("b", i), "{}", asynq.Queue("other"))
 	}
-	h.seen.ran(t, n)
+	h.seen.ran(r.T, n)
 	r.eventually("all due", func() bool { return time.Since(spent) > per+100*ms })
 	close(h.hold["block"])
 	freed := time.Now()
-	h.seen.ran(t, 2*n)
+	h.seen.ran(r.T, 2*n)
 	if took := time.Since(freed); took > 650*ms {
-		t.Errorf("due tasks start %v after workers became free, want at once", took)
+		r.Errorf("due tasks start %v after workers became free, want at once", took)
 	}
 	close(h.hold["sms"])
 }
@@ -75,7 +82,14 @@ func TestWorkerFreedInAnotherQueue(t *testing.T) {
 // count, and half of them are free.
 func TestAdapterCountsTheWorkersOfItsServer(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		workersOfItsServer(t, rigOn(t, nil, rdb))
+	})
+}
+
+func workersOfItsServer(t *testing.T, r *rig) {
+	t.Helper()
 	const per = 400 * ms
 	cfg := policies(phone("sms", per))
 	cfg.Logger, cfg.Asynq.Concurrency = r.log, 2 // what asynq takes on two processors
