@@ -250,7 +250,7 @@ func TestTaskIsDeferredWhileOneNodeIsAway(t *testing.T) {
 			client.AddHook(loadingHook{"{acme}"})
 			cfg := worker.Config{Unlimited: worker.UnlimitedAllow}
 			cfg.Asynq.Concurrency = 1
-			var handler asynq.Handler = new(runs).handler()
+			handler := new(runs).handler()
 			if inHandler {
 				own := throttle.Config{}
 				phone, err := throttle.New(client, "phone", throttle.Sliding(1, time.Minute), own)

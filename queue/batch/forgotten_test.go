@@ -2,6 +2,7 @@ package batch
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"strconv"
 	"testing"
@@ -96,7 +97,7 @@ func dump(t *testing.T, rdb *redis.Client) map[string]string {
 	}
 	all := make(map[string]string)
 	for _, key := range keys {
-		if all[key], err = rdb.Dump(t.Context(), key).Result(); err != nil && err != redis.Nil {
+		if all[key], err = rdb.Dump(t.Context(), key).Result(); err != nil && !errors.Is(err, redis.Nil) {
 			t.Fatal(err)
 		}
 	}
