@@ -389,6 +389,9 @@ func undoable(changes []inspect.Change, now time.Time) []reversal {
 // would have counted still.
 func reverse(c inspect.Change, now time.Time) reversal {
 	f := form{rule: c.Rule, key: c.Key, queue: c.Queue, batchID: c.Batch, text: c.Before}
+	if c.Batch != "" { // a program may have named no queue
+		f.queue = cmp.Or(c.Queue, "default")
+	}
 	to := func(text string, verbs ...Verb) (r reversal) {
 		r.text = text
 		for _, verb := range verbs {

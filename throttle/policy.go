@@ -203,7 +203,8 @@ func (p *Policy) Book(ctx context.Context, r Request) (Decision, error) {
 // After [ErrUnavailable] the job may have been charged. Repeat the call with the same
 // Token within a minute, after which it is another call, or take it back with
 // [Policy.Refund]. On Redis Cluster a repeated call may be answered [ErrWithdrawn], when one hash slot took it back
-// because another did not answer or refused: go on with another Token. After a Decision by a Fallback go on with the Request in it: the
+// because another did not answer or refused: take it back with [Policy.Refund], without its Job, and go on with another
+// Token. After a Decision by a Fallback go on with the Request in it: the
 // Token that was sent may be refused.
 func (p *Policy) Redeem(ctx context.Context, r Request) (Decision, error) {
 	if ctx.Err() != nil {

@@ -33,6 +33,7 @@ type Reservation struct {
 	ahead bool     // it is a grant whose instant Wait has yet to see: it may go back
 	next  Request  // what is asked for
 	owed  bool     // it is a grant that has to go back, and may have gone already
+	lost  bool     // a call of next's token was not answered
 	over  bool     // given back
 }
 
@@ -194,10 +195,12 @@ func (v *Reservation) ask(ctx context.Context, by askedBy) (Decision, error) {
 	d, err = v.p.decideForJob(ctx, luascripts.GrantOrBook, r)
 	if errors.Is(err, ErrWithdrawn) {
 		// A slot of a Cluster took this token back, because another slot refused it or did not answer.
+		v.withdrawLost(ctx, r)
 		r.Token = v.renewToken()
 		d, err = v.p.decideForJob(ctx, luascripts.GrantOrBook, r)
 	}
 	if err != nil {
+		v.noteLost(ctx, err)
 		return d, err
 	}
 	if by == byTake && d.Wait() > 0 {
@@ -207,11 +210,29 @@ func (v *Reservation) ask(ctx context.Context, by askedBy) (Decision, error) {
 	return d, nil
 }
 
+// noteLost notes that a call of the token may have been charged somewhere, although its answer did not come.
+func (v *Reservation) noteLost(ctx context.Context, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.lost = v.lost || ctx.Err() != nil || errors.Is(err, ErrUnavailable) && !ForWorkers.Answered(err)
+}
+
+// withdrawLost gives back what such a call may have been charged in other slots. The place stays.
+func (v *Reservation) withdrawLost(ctx context.Context, r Request) {
+	v.mu.Lock()
+	lost := v.lost
+	v.mu.Unlock()
+	if lost {
+		r.Job = ""
+		v.p.withdrawNow(context.WithoutCancel(ctx), r)
+	}
+}
+
 // renewToken draws another token, for the next calls too.
 func (v *Reservation) renewToken() Token {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.next.Token = NewToken()
+	v.next.Token, v.lost = NewToken(), false
 	return v.next.Token
 }
 

@@ -19,7 +19,7 @@ func TestReservationOnCluster(t *testing.T) {
 			rdb := redistest.StartCluster(t, 3)
 			lost := &lostHook{tag: "{acme}"}
 			rdb.AddHook(lost)
-			p := clusterPolicy(t, rdb, throttle.Sliding(1, 100*time.Millisecond), throttle.Sliding(1, time.Second))
+			p := clusterPolicy(t, rdb, throttle.Sliding(1, 100*time.Millisecond), throttle.Sliding(1, 5*time.Second))
 			first, err := p.Reserve(t.Context(), clusterRequest(1))
 			if err != nil || !first.Granted() {
 				t.Fatalf("Reserve = %v, %v, want a grant", first, err)

@@ -108,14 +108,15 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 			pause = min(2*pause, askPauseMax)
 			continue
 		}
-		if answerLost && errors.Is(err, throttle.ErrWithdrawn) {
-			// One slot of a Cluster took the call back when another one did not answer, where it may be charged.
-			t.a.withdrawals.later(p, r)
+		t.a.promotions.add(d.Promoted...)
+		if errors.Is(err, throttle.ErrWithdrawn) { // one slot of a Cluster took the call back, when another refused it or did not answer
+			if answerLost { // there it may be charged
+				t.a.withdrawals.later(p, r)
+			}
 			r.Token, answerLost = throttle.NewToken(), false
 			continue
 		}
 		t.a.counters.admissions.Add(1)
-		t.a.promotions.add(d.Promoted...)
 		if isUnreadable(err) && t.mustStay() && ctx.Err() == nil {
 			t.logUnanswered(p, err)
 			_ = t.waitFor(ctx, unbookedWait)

@@ -35,7 +35,8 @@ func withAttempt(ctx context.Context, t *attempt) context.Context {
 // holds uses it up (leaky, smooth and warmup owe the rest, too). To adjust to the
 // same again does nothing.
 // After throttle.ErrUnavailable it may have been done: adjust again. Outside of a
-// handler with a policy it is [ErrNoGrant].
+// handler with a policy it is [ErrNoGrant]. Of a task that was refused and runs all the same, in shadow mode
+// or because an operator lets it run now, nothing was paid, and nothing is corrected.
 func Adjust(ctx context.Context, actual int, rules ...string) error {
 	t, _ := ctx.Value(attemptKey{}).(*attempt)
 	if t == nil {
@@ -62,9 +63,10 @@ func (t *attempt) adjust(ctx context.Context, costs map[string]int) error {
 	if len(t.grants) > 0 && t.policy.limits != nil {
 		charge = t.grants[0].charge // what the task was admitted by
 	}
-	unpaid := t.forced || t.policy.limits != nil && t.a.cfg.Throttle.Shadow // it runs although it would have been refused
+	shadowed := charge == nil && t.a.cfg.Throttle.Shadow
+	unpaid := t.policy.limits != nil && (t.forced || shadowed) // it runs although it would have been refused
 	t.mu.Unlock()
-	if charge == nil && unpaid {
+	if unpaid {
 		return nil
 	}
 	if charge == nil {
@@ -303,7 +305,7 @@ func (e *stayError) Unwrap() error { return e.cause }
 // granted is spent.
 func (t *attempt) again(ctx context.Context, task *asynq.Task, stay *stayError) (context.Context, error) {
 	t.mu.Lock()
-	t.grants, t.cancelHandler, t.leaseLost = nil, nil, false
+	t.grants, t.cancelHandler, t.leaseLost, t.forced = nil, nil, false, false
 	t.mu.Unlock()
 	if t.policy.limits == nil { // its handler asks for permits by itself, and waits there too
 		return ctx, t.waitFor(ctx, stay.wait)
@@ -340,7 +342,7 @@ func (t *attempt) grantOf(p taskPolicy, rule string) (decided, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, g := range t.grants {
-		if rule == "" && i == 0 && p.limits != nil {
+		if rule == "" && i == 0 && p.limits != nil && !t.forced {
 			return g, true
 		}
 		for _, l := range g.policy.Rules() {

@@ -157,10 +157,13 @@ func TestRunNowOfATaskThatDoesNotWait(t *testing.T) {
 func TestRunNowHasNothingToAdjust(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	p := phone("sms", time.Hour)
+	p, own := phone("sms", time.Hour), r.limiter("own", throttle.Sliding(1, time.Hour))
 	var ran runs
 	pool, _ := r.start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		ran.note(ctx, task)
+		if err := own.Acquire(ctx, "all", 1); err != nil { // a grant of its own, which is not what the policy charged
+			return err
+		}
 		return worker.Adjust(ctx, 1)
 	}), worker.Config{Policies: []queue.Policy{p}})
 	r.take(pool.Limiter("sms"), "+1")

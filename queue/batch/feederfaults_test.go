@@ -79,6 +79,7 @@ func TestPaceThatChangesWhileItIsFed(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := luascripts.Feed(t.Context(), rdb, g.keys, luascripts.FeedArgs{Batch: "winter", Owner: g.owner, Call: newOwner(), PaceAt: late})
+	g.calls++
 	if err := errors.Join(err, g.claim(t.Context())); err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ const (
 	reservationsEvery = time.Second
 )
 
-// errLost: the batch is another's now, or is gone.
+// errLost: the batch is another's now, or is gone, or Redis does not know what was fed last.
 var errLost = errors.New("batch: the batch is another's")
 
 // feeding is one batch that this process feeds. Its loop has two goroutines beside it:
@@ -111,7 +111,7 @@ func (g *feeding) claim(ctx context.Context) error {
 		return errLost
 	case !g.batch.Started.IsZero() && !r.Started.Equal(g.batch.Started):
 		return errLost // it was cancelled, and started again: none of what we know is about that one
-	case r.Calls < g.calls:
+	case !g.knows(r.Calls):
 		return errLost // Redis has lost some, as after a failover: what we know to be settled is not
 	}
 	g.batch, g.open, g.calls, g.claimed = r.Batch, r.Open, r.Calls, began
@@ -123,6 +123,14 @@ func (g *feeding) claim(ctx context.Context) error {
 		g.pace.resume(r.PaceAt, r.Now)
 	}
 	return nil
+}
+
+// knows says that so many calls have fed the batch as this process knows of: a call whose answer did not come
+// may be among them. More are those of a feeder that took over while this one stood still; whether Redis
+// had lost some before is not known then.
+func (g *feeding) knows(calls int64) bool {
+	first := g.batch.Started.IsZero()
+	return first || calls == g.calls || g.unsure != nil && calls == g.calls+1
 }
 
 // renew renews the lease in the middle of what takes long.
@@ -169,7 +177,11 @@ func (g *feeding) loop(ctx context.Context) {
 		}
 		wait, err := g.pass(ctx)
 		if errors.Is(err, errLost) {
-			g.log.Info(g.why(ctx))
+			if why, forgotten := g.why(ctx); forgotten {
+				g.log.Warn(why)
+			} else {
+				g.log.Info(why)
+			}
 			return
 		}
 		g.f.reached(ctx, g.name(), err)
@@ -183,19 +195,19 @@ func (g *feeding) loop(ctx context.Context) {
 	}
 }
 
-// why is why a batch is not ours any more, for a log line.
-func (g *feeding) why(ctx context.Context) string {
+// why is why a batch is not ours any more, for a log line, and whether Redis has lost some of it.
+func (g *feeding) why(ctx context.Context) (text string, forgotten bool) {
 	switch v, errs := luascripts.ReadBatches(ctx, g.f.c.Redis(), g.keys, []string{g.id}); {
 	case errors.Is(errs[0], luascripts.ErrNoBatch):
-		return "the batch is gone"
+		return "the batch is gone", false
 	case errs[0] != nil:
-		return "the batch is another's, or gone"
+		return "the batch is another's, or gone", false
 	case v[0].State == luascripts.BatchEnded:
-		return "the batch has ended"
-	case v[0].Calls < g.calls:
-		return "Redis has lost some of what was fed last: it is read again from the source"
+		return "the batch has ended", false
+	case !g.knows(v[0].Calls):
+		return "Redis does not know what was fed last, as after a failover: the source is read again from where Redis stands, and tasks may run twice", true
 	}
-	return "the batch is another's"
+	return "the batch is another's", false
 }
 
 // canAccept says that an element that comes now could go at once.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redistest"
 )
 
@@ -85,6 +86,46 @@ func TestRedisThatForgetsWhatWasFed(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestFeederKnowsWhatWasFed: a feeder goes on only when Redis knows of just the calls that it knows of. Less are
+// forgotten, and more are of another feeder, from which nobody can tell whether some were forgotten before.
+func TestFeederKnowsWhatWasFed(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	c := newClient(t, rdb)
+	if _, err := NewControl(c).Start(t.Context(), winter()); err != nil {
+		t.Fatal(err)
+	}
+	const record = "hw:{default}:batch:winter"
+	if err := rdb.HSet(t.Context(), record, "calls", 5).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		calls  int64
+		unsure bool
+		want   error
+	}{{5, false, nil}, {6, true, nil}, {6, false, errLost}, {7, true, errLost}, {4, false, errLost}, {4, true, errLost}} {
+		g := newFeeding(testFeeder(t, c, nil), "default", "winter")
+		if err := g.begin(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if tt.unsure {
+			g.unsure = &feedCall{}
+		}
+		rdb.HSet(t.Context(), record, "calls", tt.calls)
+		if err := g.claim(t.Context()); !errors.Is(err, tt.want) {
+			t.Errorf("with %d calls, unsure %v: %v, want %v", tt.calls, tt.unsure, err, tt.want)
+		}
+		if tt.calls < 5 {
+			r, err := luascripts.Feed(t.Context(), rdb, g.keys, luascripts.FeedArgs{Batch: "winter", Owner: g.owner, Call: newOwner(), Calls: 5})
+			if err != nil || r.Status != luascripts.NotOwner {
+				t.Errorf("feed.lua answers %+v, %v, want %d", r, err, luascripts.NotOwner)
+			}
+		}
+		rdb.HSet(t.Context(), record, "calls", 5)
+		rdb.HDel(t.Context(), record, "owner", "until")
 	}
 }
 
