@@ -40,7 +40,7 @@
 //	limit/line        who waits, in which order, and what they were promised
 //	limit/list        reads a portion of a line
 //	limit/locate      reads where one booking stands
-//	limit/peek        reads what is left on a key, and who waits
+//	limit/peek        reads how many permits are left on a key, and which jobs wait there
 //	limit/places      how a job gets its places in the lines, and comes back into them
 //	limit/refresh     new instants of up to 8 bookings, which are promised to them
 //	limit/release     a lease ends before its time

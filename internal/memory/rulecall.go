@@ -97,9 +97,9 @@ func (c *calendar) copy() state { d := *c; return &d }
 func (s *step) copy() state     { c := *s; return &c }
 func (s *sliding) copy() state  { return &sliding{slices.Clone(s.ring), s.head} }
 
-// gone is the state as it is when the first of those ahead have gone, each as a whole and as
-// early as it can; how many permits go before the job's then; and when the first who waits
-// here goes, 0 when that does not matter.
+// gone is the state after the first jobs ahead were granted, each as a whole and as early as it can
+// be. The other results are how many permits still go before the job then, and the instant at which
+// the first job of the line goes, 0 when that does not matter.
 func (p *ruleCall) gone(now int64) (s state, left, headAt int64) {
 	s, left = p.state, p.ahead.permits()
 	if left == 0 {
@@ -313,7 +313,7 @@ const (
 	turn          // among the turns: this rule admitted it, and a wider one holds it up
 )
 
-// stand gives the job a place and a promise. Who has a ticket keeps it, a
+// stand gives the job a place and a promise. A job that has a ticket keeps it, and a
 // newcomer comes behind all.
 func (p *ruleCall) stand(to place, at int64) {
 	p.line.promised.add(p.member, at)

@@ -19,7 +19,7 @@
 -- ARGV[4]  mark       of the source for that position
 -- ARGV[5]  end        1: the source has no more, and these are the last that were not settled
 -- ARGV[6]  pace_at    from when on its pace allows the next, in microseconds
--- ARGV[7]  calls      how many calls who feeds it knows to have been done: a record with less has forgotten some
+-- ARGV[7]  calls      how many calls the feeder knows to have been done: a record with less has forgotten some
 -- ARGV[8]  count      how many elements, 0 to 100
 -- ARGV[9+] elements   of each: its position; its id; then as enqueue.lua has them: task, token, message, how it is put, when, what it
 --                     waits for, life of the lock. An empty message: it is refused, and why stands where it says what it waits for

@@ -260,8 +260,8 @@ local function count_ahead(rule)
   rule.ahead = min(rule.ahead, FAR)
 end
 
--- gone is the ledger of a rule as it is when the first of those ahead have gone, each as a whole and as
--- early as it can, how many permits go before those of the job then, and when the first who waits here goes
+-- gone is the ledger of a rule after the first jobs ahead were granted, each as a whole and as early as it can be. The other
+-- results are how many permits still go before the job then, and the instant at which the first job of the line goes
 local function gone(rule, now)
   local costs, kind, limit, left, head_at = rule.costs, rule.kind, rule.limit, rule.ahead, nil
   if not costs then return rule.ledger, left end
@@ -299,9 +299,9 @@ local function follow(rule, now, of, left)
   end
 end
 
--- rank finds who is ahead of the job, or of a newcomer: `ahead` permits, of which `costs` are
--- those of the first jobs; and `behind`, {from when on, permits ...}: the job comes behind turns
--- that have an instant of their own, so many permits after it
+-- rank counts the permits that go before the job, or before a newcomer: they are `ahead`. `costs` are the costs of the
+-- first jobs among them. Turns have instants of their own. `behind` lists these instants, each with the number of
+-- permits that go between it and the job: {instant, permits, instant, permits ...}
 local function rank(rule)
   rule.waiting, rule.turns_ahead, rule.ahead, rule.behind, rule.costs, rule.head = 0, rule.turns_end - rule.turn, 0, nil, nil, nil
   if rule.ticket then

@@ -136,8 +136,8 @@ end
 
 -- stand_for gives the job its places while a rule puts it off until an instant, and
 -- answers in whose line it waits, nil when it only follows turns. The groups before that
--- rule admitted it: there it keeps its turn. Who waits for a lease keeps none in the
--- rates of its key, nor of wider ones.
+-- rule admitted it: there it keeps its turn. A job that waits for a lease keeps no turn at
+-- the rates of its key, nor at wider ones.
 local function stand_for(rules, binding, at, now)
   local bound, waits_at = rules[binding], nil
   for i, rule in ipairs(rules) do
@@ -166,8 +166,8 @@ local function first_ticket(rule)
   return ticket and (floor(ticket / ROOM) - steps(rule, rule.want)) * ROOM or 0
 end
 
--- join_at gives the job the place of a ticket in a set, among those who are parked when
--- aside; first_ticket is that of a grant that came back
+-- join_at puts the job into a set at a ticket. With `aside` the job is parked there. A grant that came
+-- back gets first_ticket
 local function join_at(rule, set, ticket, at, now, aside)
   if set ~= rule.turns then redis.call("ZREM", rule.line, "#" .. rule.member) end
   if rule.turns and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.member) end

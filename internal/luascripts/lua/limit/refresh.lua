@@ -26,9 +26,9 @@ return function(keys, args)
   local now = clock()
   local width = #keys / bookings
 
-  -- an instant that is past is no new promise: how late it gets must show. Who is held
-  -- up by a narrower rule than before stands there, and in nobody's way behind it. Who is
-  -- parked stands in line again: nobody would tell it that it may come earlier
+  -- An instant that is past is not promised anew: the job shall see how late it is. A job that a narrower
+  -- rule holds up now gets its place there, and is parked in the wider lines. A parked job gets its place in
+  -- the line again: nobody would tell it otherwise that it may come earlier
   local function refresh(i)
     local rules = rules_at(args[2], keys, width * (i - 1), width, args[2 + i], now)
     local failed, which, newer = open_rules(rules, now)

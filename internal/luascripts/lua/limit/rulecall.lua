@@ -163,7 +163,7 @@ local function measure(rule, now)
   end
 end
 
--- left_behind tells who comes next in the lines in which the job does not wait any more
+-- left_behind tells the next job of each line that the job has left
 local function left_behind(rules, waits_at, now)
   local promoted = {}
   for i, rule in ipairs(rules) do
@@ -192,7 +192,7 @@ local function last_of_group(rules, i)
   return to
 end
 
--- look_all finds for each rule the job's place, who is ahead of it, and when the rule admits it
+-- look_all finds for each rule the place of the job, the jobs ahead of it, and the instant at which the rule admits it
 local function look_all(rules, now)
   for _, rule in ipairs(rules) do
     look(rule, now, false, rule.top)
