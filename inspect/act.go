@@ -458,9 +458,8 @@ func (i *Inspector) cancel(ctx context.Context, queue string, w onKeyTask) error
 
 // ref is the booking of a task by rules that are known here.
 func (i *Inspector) ref(queue string, w onKeyTask) (throttle.BookingRef, bool) {
-	policy := i.set.Lookup(w.rules.Policy())
-	ids, costs, ok := w.rules.Read()
-	return throttle.BookingRef{Policy: policy, IDs: ids, Costs: costs, Job: luascripts.JobID(queue, w.task.ID)}, ok && policy != nil && !i.cfg.PerClient
+	b, ok := i.set.Booking(w.rules, luascripts.JobID(queue, w.task.ID))
+	return b, ok && !i.cfg.PerClient
 }
 
 // RunNow lets a task that waits run at once, in spite of its rules: no limit, gate or pause of its batch

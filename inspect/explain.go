@@ -348,30 +348,28 @@ func (i *Inspector) standing(ctx context.Context, queue, id string) (e Explanati
 		return e, "", nil
 	}
 	e.State, e.Booked = StateNoPlace, f.State == "scheduled"
-	place, ok := luascripts.ParseWaitRecord(f.Record)
+	record, ok := luascripts.ParseWaitRecord(f.Record)
 	if !ok {
 		return e, "", nil
 	}
-	e.Deadline = place.Deadline
-	if place.Booking == "" {
+	e.Deadline = record.Deadline
+	if record.Booking == "" {
 		return e, "", nil
 	}
-	return e, place.Booking, i.inLine(ctx, &e, place.Booking, luascripts.JobID(queue, id))
+	return e, record.Booking, i.inLine(ctx, &e, record.Booking, luascripts.JobID(queue, id))
 }
 
 // inLine tells of a task that took a place.
 func (i *Inspector) inLine(ctx context.Context, e *Explanation, booked luascripts.StoredBooking, job string) error {
-	names := booked.Policy()
-	policy := i.set.Lookup(names)
-	ids, costs, ok := booked.Read()
-	if i.cfg.PerClient || policy == nil || !ok { // with PerClient it is in a line of the process that deferred it
+	booking, ok := i.set.Booking(booked, job)
+	if i.cfg.PerClient || !ok { // with PerClient it is in a line of the process that deferred it
 		e.State = StateLimit
-		if !strings.Contains(names, "+") {
+		if names := booked.Policy(); !strings.Contains(names, "+") {
 			e.Rule = names
 		}
 		return nil
 	}
-	s, err := throttle.ForWorkers.Locate(ctx, throttle.BookingRef{Policy: policy, IDs: ids, Costs: costs, Job: job})
+	s, err := throttle.ForWorkers.Locate(ctx, booking)
 	if err != nil {
 		return fmt.Errorf("inspect: find the place of a task: %w", err)
 	}

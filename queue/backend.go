@@ -22,15 +22,6 @@ type clientBackend struct{ c *Client }
 
 func (b clientBackend) Redis() redis.UniversalClient { return b.c.rdb }
 
-// recovered makes a panic of a user's function, such as a KeyFunc, a fault of the task. What feeds batches
-// or schedules has other tasks, and the next process would end by the same one. The value may be
-// personal data, so it is not in the error.
-func recovered(typ string, err *error) {
-	if v := recover(); v != nil {
-		*err = &DemandError{Type: typ, Reason: "a function of its policy panicked"}
-	}
-}
-
 func (b clientBackend) Keys(queue string) luascripts.QueueKeys { return b.c.keys(queue) }
 
 func (b clientBackend) Prefix() string { return b.c.cfg.Prefix }
@@ -42,16 +33,17 @@ func (b clientBackend) Bookable() error {
 	return nil
 }
 
-func (b clientBackend) Limits(rules string) *throttle.Policy { return b.c.set.Lookup(rules) }
+func (b clientBackend) Booking(stored luascripts.StoredBooking, job string) (throttle.BookingRef, bool) {
+	return b.c.set.Booking(stored, job)
+}
 
 func (b clientBackend) Policy(typ string) (backend.Policy, bool) {
 	p, ok := b.c.policies[typ]
 	if !ok {
 		return backend.Policy{}, false
 	}
-	return backend.Policy{Limiters: p.limits.Rules(), Limits: p.limits, Request: func(task *asynq.Task, job string) (r throttle.Request, err error) {
-		defer recovered(typ, &err)
-		d, err := p.Demand(task)
+	return backend.Policy{Limiters: p.limits.Rules(), Limits: p.limits, Request: func(task *asynq.Task, job string) (throttle.Request, error) {
+		d, err := p.ask(task)
 		if err != nil {
 			return throttle.Request{}, err
 		}
@@ -59,8 +51,7 @@ func (b clientBackend) Policy(typ string) (backend.Policy, bool) {
 	}}, true
 }
 
-func (b clientBackend) Check(ctx context.Context, task *asynq.Task) (err error) {
-	defer recovered(task.Type(), &err)
+func (b clientBackend) Check(ctx context.Context, task *asynq.Task) error {
 	return b.c.check(ctx, task)
 }
 
@@ -71,8 +62,7 @@ func (b clientBackend) Compose(ctx context.Context, task *asynq.Task, opts ...as
 	return r.Task, err
 }
 
-func (b clientBackend) Prepare(ctx context.Context, typ string, payload []byte, opts []asynq.Option) (_ *backend.Task, err error) {
-	defer recovered(typ, &err)
+func (b clientBackend) Prepare(ctx context.Context, typ string, payload []byte, opts []asynq.Option) (*backend.Task, error) {
 	t, err := b.c.prepare(ctx, booking, NewTask(typ, payload), opts)
 	if err != nil {
 		return nil, err

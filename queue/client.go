@@ -158,9 +158,21 @@ func (c *Client) demand(ctx context.Context, task *asynq.Task) (d Demand, limite
 	return d, err == nil, err
 }
 
+// ask is [Policy.Demand]. A panic of a user's function, such as a [KeyFunc], is a fault of the task: who enqueues has
+// other tasks, and a feeder that ended by one would leave it to the next. What was panicked with may be
+// personal data, so it is not in the error.
+func (p typePolicy) ask(task *asynq.Task) (_ Demand, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &DemandError{Type: p.Type, Reason: "a function of its policy panicked"}
+		}
+	}()
+	return p.Demand(task)
+}
+
 // demand is what the task needs, if that can ever be met.
 func (p typePolicy) demand(ctx context.Context, task *asynq.Task) (Demand, error) {
-	d, err := p.Demand(task)
+	d, err := p.ask(task)
 	if err != nil {
 		return Demand{}, err
 	}

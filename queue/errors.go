@@ -29,7 +29,7 @@ var (
 // [CostFunc] or [ZoneFunc] if there was one.
 type DemandError struct {
 	Type   string // of the task
-	Rule   string
+	Rule   string // "" when a function of the policy panicked
 	Reason string // for people, without personal data
 
 	// Err is what the error unwraps to. Its own text may hold what a KeyFunc
@@ -38,6 +38,9 @@ type DemandError struct {
 }
 
 func (e *DemandError) Error() string {
+	if e.Rule == "" {
+		return fmt.Sprintf("queue: task type %q: %s", e.Type, e.Reason)
+	}
 	return fmt.Sprintf("queue: task type %q, rule %q: %s", e.Type, e.Rule, e.Reason)
 }
 

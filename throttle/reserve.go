@@ -195,8 +195,7 @@ func (v *Reservation) ask(ctx context.Context, by askedBy) (Decision, error) {
 	d, err = v.p.decideForJob(ctx, luascripts.GrantOrBook, r)
 	if errors.Is(err, ErrWithdrawn) {
 		// A slot of a Cluster took this token back, because another slot refused it or did not answer.
-		v.withdrawLost(ctx, r)
-		r.Token = v.renewToken()
+		r.Token = v.anotherToken(ctx, r)
 		d, err = v.p.decideForJob(ctx, luascripts.GrantOrBook, r)
 	}
 	if err != nil {
@@ -217,23 +216,19 @@ func (v *Reservation) noteLost(ctx context.Context, err error) {
 	v.lost = v.lost || ctx.Err() != nil || errors.Is(err, ErrUnavailable) && !ForWorkers.Answered(err)
 }
 
-// withdrawLost gives back what such a call may have been charged in other slots. The place stays.
-func (v *Reservation) withdrawLost(ctx context.Context, r Request) {
+// anotherToken draws the token of the next calls. It first gives back what a lost call of the one before may
+// have been charged in other slots. The place stays.
+func (v *Reservation) anotherToken(ctx context.Context, r Request) Token {
 	v.mu.Lock()
 	lost := v.lost
+	v.next.Token, v.lost = NewToken(), false
+	token := v.next.Token
 	v.mu.Unlock()
 	if lost {
 		r.Job = ""
 		v.p.withdrawNow(context.WithoutCancel(ctx), r)
 	}
-}
-
-// renewToken draws another token, for the next calls too.
-func (v *Reservation) renewToken() Token {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.next.Token, v.lost = NewToken(), false
-	return v.next.Token
+	return token
 }
 
 // keep remembers an answer. The token stays the same, so that a call whose

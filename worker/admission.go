@@ -236,9 +236,6 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 		switch {
 		case err != nil && (t.a.deferrals.of(err) != nil || ctx.Err() != nil):
 			return d, err
-		case errors.Is(err, throttle.ErrWithdrawn):
-			r.Token = throttle.NewToken()
-			continue
 		case err != nil:
 			return throttle.Decision{}, t.failPermanently(ctx, err)
 		case !d.Granted && ctx.Err() != nil:

@@ -178,3 +178,30 @@ func TestRunNowHasNothingToAdjust(t *testing.T) {
 		return errors.Is(err, asynq.ErrTaskNotFound)
 	})
 }
+
+// A Retry-After of a run that an operator forced closes no key, for the policy has charged none: it is an ordinary
+// failure, also when the handler has a grant of its own.
+func TestRunNowHasNoKeyToClose(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	p, own := phone("sms", time.Hour), r.limiter("own", throttle.Sliding(2, time.Hour))
+	pool, _ := r.start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+		if err := own.Acquire(ctx, "all", 1); err != nil {
+			return err
+		}
+		return worker.RetryAfter(errors.New("the provider is busy"), 30*time.Minute)
+	}), worker.Config{Policies: []queue.Policy{p}})
+	r.take(pool.Limiter("sms"), "+1")
+	r.enqueue("sms", "a", to("+1"), asynq.MaxRetry(5))
+	r.eventually("a is deferred", func() bool { return r.is("a", asynq.TaskStateRetry) })
+	if err := r.inspector(p).RunNow(t.Context(), "default", "a", aTest); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("it counts as a failure", func() bool {
+		info, err := asynq.NewInspectorFromRedisClient(r.rdb).GetTaskInfo("default", "a")
+		return err == nil && info.Retried == 1 && info.State == asynq.TaskStateRetry
+	})
+	if d, err := own.TryAcquire(t.Context(), "all", 1); err != nil || !d.Granted {
+		t.Errorf("TryAcquire = %v, %v, want the second permit: the key is not closed", d, err)
+	}
+}

@@ -570,23 +570,19 @@ func (w *waker) wakeOffered(ctx context.Context, promoted promotion.Tasks, gone 
 
 // bookingOf is the booking of a deferred task, when it has one and its rules are known.
 func (w *waker) bookingOf(t dueTask) (throttle.BookingRef, bool) {
-	p := w.set.Lookup(t.record.Booking.Policy())
-	if !t.known || p == nil {
-		return throttle.BookingRef{}, false
-	}
-	ids, costs, ok := t.record.Booking.Read()
-	return throttle.BookingRef{Policy: p, IDs: ids, Costs: costs, Job: luascripts.JobID(w.queue, t.ID)}, ok
+	b, ok := w.set.Booking(t.record.Booking, luascripts.JobID(w.queue, t.ID))
+	return b, ok && t.known
 }
 
 // cancelBookings cancels the bookings of tasks that somebody ended while they waited.
 func (w *waker) cancelBookings(ctx context.Context, tasks []dueTask) {
-	var places []throttle.BookingRef
+	var bookings []throttle.BookingRef
 	for _, t := range tasks {
 		if p, ok := w.bookingOf(t); ok {
-			places = append(places, p)
+			bookings = append(bookings, p)
 		}
 	}
-	w.promotions.cancelBookings(ctx, places)
+	w.promotions.cancelBookings(ctx, bookings)
 }
 
 const (

@@ -94,7 +94,6 @@ func TestRefundThatIsNotAnsweredHoldsUpNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.WithdrawLater(bad, throttle.Request{Key: "bad", Cost: 1, Token: throttle.NewToken()})
-	time.Sleep(100 * ms) // it is tried first
 	a.WithdrawLater(l, good.Request)
 	r.eventually("the good one made", func() bool { return r.peek(l, "good").Available == 1 })
 }

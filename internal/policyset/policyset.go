@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -131,6 +132,17 @@ func (s *Set) Limiters() []*throttle.Limiter {
 		all = append(all, l)
 	}
 	return all
+}
+
+// Booking is what was stored beside a task that waits, as the booking of its job. ok is false when nothing was
+// stored, when it can't be read, and when [Set.Lookup] does not know its rules.
+func (s *Set) Booking(stored luascripts.StoredBooking, job string) (b throttle.BookingRef, ok bool) {
+	policy := s.Lookup(stored.Policy())
+	ids, costs, ok := stored.Read()
+	if policy == nil || !ok {
+		return throttle.BookingRef{}, false
+	}
+	return throttle.BookingRef{Policy: policy, IDs: ids, Costs: costs, Job: job}, true
 }
 
 // Lookup returns what decides about a booking by the names of its rules, as

@@ -79,13 +79,12 @@ func instantOf(ctx context.Context, rdb redis.UniversalClient, keys luascripts.Q
 	if err != nil || !f.Ours {
 		return time.Time{}, 0, false
 	}
-	booked, _ := luascripts.ParseWaitRecord(f.Record)
-	policy := set.Lookup(booked.Booking.Policy())
-	ids, costs, ok := booked.Booking.Read()
-	if !ok || policy == nil || len(policy.Rules()) == 1 {
+	record, _ := luascripts.ParseWaitRecord(f.Record)
+	booking, ok := set.Booking(record.Booking, luascripts.JobID(queue, id))
+	if !ok || len(booking.Policy.Rules()) == 1 {
 		return time.Time{}, 0, false
 	}
-	s, err := throttle.ForWorkers.Locate(ctx, throttle.BookingRef{Policy: policy, IDs: ids, Costs: costs, Job: luascripts.JobID(queue, id)})
+	s, err := throttle.ForWorkers.Locate(ctx, booking)
 	return s.At, s.At.Sub(s.Now), err == nil && s.Known
 }
 

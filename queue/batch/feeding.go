@@ -112,7 +112,7 @@ func (g *feeding) claim(ctx context.Context) error {
 	case !g.batch.Started.IsZero() && !r.Started.Equal(g.batch.Started):
 		return errLost // it was cancelled, and started again: none of what we know is about that one
 	case !g.knows(r.Calls):
-		return errLost // Redis has lost some, as after a failover: what we know to be settled is not
+		return errLost // what we know to be settled may not be: Redis has lost calls, as after a failover, or others fed
 	}
 	g.batch, g.open, g.calls, g.claimed = r.Batch, r.Open, r.Calls, began
 	g.spec = specOf(g.queue, r.Batch)
@@ -204,7 +204,7 @@ func (g *feeding) why(ctx context.Context) (text string, forgotten bool) {
 		return "the batch is another's, or gone", false
 	case v[0].State == luascripts.BatchEnded:
 		return "the batch has ended", false
-	case !g.knows(v[0].Calls):
+	case v[0].Calls < g.calls:
 		return "Redis does not know what was fed last, as after a failover: the source is read again from where Redis stands, and tasks may run twice", true
 	}
 	return "the batch is another's", false

@@ -1,12 +1,11 @@
 package batch
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -48,22 +47,13 @@ func TestRedisThatForgetsWhatWasFed(t *testing.T) {
 			if _, err := b.Start(t.Context(), spec); err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error, 1)
-			go func() { done <- f.Run(ctx) }()
+			stop := run(t, f)
 			wait := func(n int64, end bool) {
 				t.Helper()
-				last := time.Now().Add(30 * time.Second)
-				for {
+				eventually(t, fmt.Sprint(n, " are enqueued"), func() bool {
 					p, err := b.Progress(t.Context(), "default", "winter")
-					if has := rdb.HExists(t.Context(), "hw:{default}:batch:winter", "end").Val(); err == nil && p.Enqueued == n && has == end {
-						return
-					}
-					if time.Now().After(last) {
-						t.Fatalf("%+v, %v, want %d enqueued", p, err, n)
-					}
-					time.Sleep(10 * time.Millisecond)
-				}
+					return err == nil && p.Enqueued == n && rdb.HExists(t.Context(), "hw:{default}:batch:winter", "end").Val() == end
+				})
 			}
 			wait(first, false)
 			kept := dump(t, rdb)
@@ -81,10 +71,7 @@ func TestRedisThatForgetsWhatWasFed(t *testing.T) {
 			if pending := rdb.LLen(t.Context(), "asynq:{default}:pending").Val(); err != nil || len(tasks) != all || pending != all {
 				t.Errorf("%d tasks, %d pending, %v, want %d", len(tasks), pending, err, all)
 			}
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			stop()
 		})
 	}
 }

@@ -135,8 +135,9 @@ type drained struct {
 	gone    bool // the batch
 }
 
-// drain deletes what waits of a cancelled batch, and gives its places back: after the
-// tasks are gone, so that no pool redeems what was given to another. Should this process
+// drain deletes what waits of a cancelled batch, and gives its places back, by what is stored beside the
+// tasks, for this client need not be able to find their keys. It does so after the tasks are gone, so
+// that no pool redeems what was given to another. Should this process
 // die in between, a place is parked when its instant has come.
 func (c client) drain(ctx context.Context, queue, typ, id string) (drained, error) {
 	var d drained
@@ -165,11 +166,12 @@ func (c client) drain(ctx context.Context, queue, typ, id string) (drained, erro
 		promoted := make([][]throttle.Promotion, len(open))
 		atOnce(len(open), func(i int) {
 			job := luascripts.JobID(queue, luascripts.BatchTaskID(id, elements[i]))
-			if booking, ok := c.stored(r.Record[i], job); ok && r.Codes[i] == luascripts.Dropped {
+			record, _ := luascripts.ParseWaitRecord(r.Record[i])
+			if booking, ok := c.Booking(record.Booking, job); ok && r.Codes[i] == luascripts.Dropped && c.Bookable() == nil {
 				promoted[i], _ = throttle.ForWorkers.CancelBooking(ctx, booking) // or the place is parked when its instant has come
 				return
 			}
-			promoted[i] = c.leave(ctx, tasks[i], job)
+			promoted[i] = c.leave(ctx, tasks[i], job) // it was pending, with nothing stored beside it
 		})
 		c.Promote(ctx, slices.Concat(promoted...))
 		return nil
@@ -178,15 +180,6 @@ func (c client) drain(ctx context.Context, queue, typ, id string) (drained, erro
 		d.gone, err = true, nil
 	}
 	return d, err
-}
-
-// stored is the booking that was stored beside a task that waited, whether or not this client can find the
-// keys of the task itself.
-func (c client) stored(text, job string) (throttle.BookingRef, bool) {
-	record, ok := luascripts.ParseWaitRecord(text)
-	ids, costs, read := record.Booking.Read()
-	b := throttle.BookingRef{Policy: c.Limits(record.Booking.Policy()), IDs: ids, Costs: costs, Job: job}
-	return b, ok && read && b.Policy != nil && c.Bookable() == nil
 }
 
 // payloadOf is a task that waits, for its keys, or with active also one that a pool has;

@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
@@ -51,6 +54,50 @@ func TestReasonOf(t *testing.T) {
 	} {
 		if got := reasonOf(c.err); got != c.want {
 			t.Errorf("reasonOf(%v) = %q, want %q", c.err, got, c.want)
+		}
+	}
+}
+
+// TestElementThatPanics: an element whose options or whose policy make a panic is refused, and ends no feeder.
+func TestElementThatPanics(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	c := newClient(t, rdb, queue.Policy{Type: "sms", Rules: []queue.Rule{{
+		Name: "phone", Limit: throttle.Sliding(1, time.Minute), Key: func(task *asynq.Task) (string, error) {
+			if string(task.Payload()) == "bad" {
+				panic("+15550100")
+			}
+			return string(task.Payload()), nil
+		},
+	}}})
+	in := make(chan Element, 3)
+	in <- Element{Payload: []byte("bad")}
+	in <- Element{Payload: []byte("a"), Options: []asynq.Option{nil}}
+	in <- Element{Payload: []byte("b")}
+	close(in)
+	refused := make(chan error, 3)
+	f, err := NewFeeder(c, FeederConfig{
+		Queues: []string{"default"}, Sources: map[string]Source{"messages": Channel(in)},
+		Refused: func(_ string, _ Element, err error) { refused <- err },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := winter()
+	spec.Total = 3
+	b := NewControl(c)
+	if _, err := b.Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	stop := run(t, f)
+	eventually(t, "one is enqueued and two are refused", func() bool {
+		p, err := b.Progress(t.Context(), "default", "winter")
+		return err == nil && p.Enqueued == 1 && p.Refused == 2
+	})
+	stop()
+	for range 2 {
+		if err := <-refused; strings.Contains(err.Error(), "+1555") {
+			t.Errorf("%v has personal data", err)
 		}
 	}
 }

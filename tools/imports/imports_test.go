@@ -70,7 +70,7 @@ var edges = map[string][]string{
 	"queue/internal/zones":      {},
 	"queue/internal/backend":    {"throttle", "internal/luascripts"},
 	"queue/internal/check":      {},
-	"internal/policyset":        {"throttle"},
+	"internal/policyset":        {"throttle", "internal/luascripts"},
 	"internal/promotion":        {"throttle", "internal/policyset", "internal/luascripts"},
 	"internal/simulate":         {"queue", "throttle", "throttle/gate", "internal/policyset", "internal/fake"},
 	"internal/presence":         {"internal/luascripts"},

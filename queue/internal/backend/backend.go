@@ -29,8 +29,8 @@ type Client interface {
 	// Policy returns the policy of a task type, if it has one.
 	Policy(typ string) (Policy, bool)
 
-	// Limits is the policy of some rules, whose names are joined with "+"; nil when one of them is not known.
-	Limits(rules string) *throttle.Policy
+	// Booking is the booking that was stored beside a task, if its rules are known.
+	Booking(stored luascripts.StoredBooking, job string) (throttle.BookingRef, bool)
 
 	// Check returns why a task could never run under its policy. It may ask Redis.
 	Check(ctx context.Context, task *asynq.Task) error
