@@ -24,6 +24,8 @@ type Fault struct {
 	ForgetsAll bool
 	// KeepsLimits says that no limit is broken by what Redis forgets.
 	KeepsLimits bool
+	// MovesClock says that the clock of Redis jumps. Limits go by it, so the gateway's clock is no judge of them.
+	MovesClock bool
 
 	// Long is how long a run takes until the fault has happened as often as docs/reliability.md wants.
 	Long time.Duration
@@ -79,6 +81,10 @@ func All() []Fault {
 			About: "full memory, CLIENT PAUSE, CLIENT KILL, SCRIPT FLUSH, FUNCTION FLUSH, a command that takes half a second, BGSAVE, a rewritten AOF",
 			Long:  4 * time.Minute, start: alone("one server, AOF always", append(always, redisserver.Arg("enable-debug-command", "yes"))...),
 			every: 2 * time.Second, strike: strikeServer,
+		},
+		{
+			Name: "clock", About: "the clock of Redis jumps by 1 to 4 s, forward or back, and some seconds later to where it was", MovesClock: true,
+			Long: 4 * time.Minute, start: clocked, every: 4 * time.Second, strike: jumpClock,
 		},
 		{
 			Name: "sentinel-kill", About: "the master is killed, and Sentinel makes a replica the master", Forgets: true,
@@ -282,9 +288,11 @@ const (
 	slowCommand   = "DEBUG SLEEP"
 	bgSave        = "BGSAVE"
 	bgRewrite     = "BGREWRITEAOF"
+	clockAhead    = "the clock ahead"
+	clockBehind   = "the clock behind"
 )
 
-var losesNoReply = []string{latency, clientPause, scriptFlush, functionFlush, slowCommand, bgSave, bgRewrite}
+var losesNoReply = []string{latency, clientPause, scriptFlush, functionFlush, slowCommand, bgSave, bgRewrite, clockAhead, clockBehind}
 
 func strikeServer(ctx context.Context, r *run) (string, error) {
 	rdb := redis.NewClient(&redis.Options{Addr: r.system.one.Addr()})
@@ -319,6 +327,19 @@ func unlessBusy(err error) error {
 		return nil
 	}
 	return err
+}
+
+// jumpClock lets the clock of Redis jump away, and back.
+func jumpClock(ctx context.Context, r *run) (string, error) {
+	ahead, what := time.Second+r.upTo(3*time.Second), clockAhead
+	if r.random.IntN(2) == 0 {
+		ahead, what = -ahead, clockBehind
+	}
+	if err := setAhead(ctx, r.system.one, ahead); err != nil {
+		return "", err
+	}
+	time.Sleep(r.upTo(4 * time.Second))
+	return what, setAhead(ctx, r.system.one, 0)
 }
 
 // settlesWithin bounds the wait until all servers name the same master.

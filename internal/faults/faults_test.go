@@ -175,7 +175,7 @@ func TestFailed(t *testing.T) {
 			t.Errorf("a fault that forgets (%v) and keeps limits (%v) failed for\n%s\nwant\n%s", c.forgets, c.keeps, got, c.want)
 		}
 	}
-	if err := (Report{Again: 3, Unused: 1}).Failed(); err != nil {
+	if err := (Report{Again: 3, Unused: 1, Moves: true, Early: 1, AtGateway: 1}).Failed(); err != nil {
 		t.Errorf("Failed = %v, want nil", err)
 	}
 }

@@ -7,9 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redisserver"
 )
 
@@ -83,6 +85,26 @@ func alone(about string, opts ...redisserver.Option) starter {
 		}
 		return &system{one: one, about: about, address: address{Addrs: []string{one.Addr()}}}, nil
 	}
+}
+
+// clocked is one server whose clock can be set, as far as Headway's functions see it.
+func clocked(dir string) (*system, error) {
+	s, err := alone("one server whose clock jumps")(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := setAhead(context.Background(), s.one, 0); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// setAhead sets the clock of a server by how much it is ahead of the real one.
+func setAhead(ctx context.Context, p *redisserver.Process, d time.Duration) error {
+	rdb := redis.NewClient(&redis.Options{Addr: p.Addr()})
+	defer rdb.Close()
+	_, library := luascripts.Library()
+	return rdb.FunctionLoadReplace(ctx, redisserver.Ahead(library, d)).Err()
 }
 
 // behindProxy is one server that is reached through a proxy.

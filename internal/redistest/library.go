@@ -3,10 +3,11 @@ package redistest
 import (
 	"context"
 	"net"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redisserver"
 )
 
 // TimedLibrary makes the functions that a client loads read a clock that the test sets, as
@@ -19,7 +20,7 @@ func TimedLibrary(ctx context.Context, c *redis.Client, now time.Time) error {
 
 // SetClock moves the clock that scripts and functions read.
 func SetClock(ctx context.Context, c redis.UniversalClient, now time.Time) error {
-	return c.HSet(ctx, timedKey, "s", now.Unix(), "us", now.Nanosecond()/1000).Err()
+	return c.HSet(ctx, redisserver.ClockKey, "s", now.Unix(), "us", now.Nanosecond()/1000).Err()
 }
 
 // libraryHook changes the text of FUNCTION LOAD.
@@ -33,7 +34,7 @@ func (libraryHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		args := cmd.Args()
 		if last := len(args) - 1; last > 1 && args[0] == "function" && args[1] == "load" {
-			args[last] = longer(strings.ReplaceAll(args[last].(string), realTime, testsTime))
+			args[last] = redisserver.Longer(redisserver.ByClockKey(args[last].(string)))
 		}
 		return next(ctx, cmd)
 	}

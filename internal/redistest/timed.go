@@ -4,12 +4,12 @@ import (
 	"context"
 	"crypto/sha1" // #nosec G505: Redis names scripts by it
 	"encoding/hex"
-	"fmt"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redisserver"
 )
 
 // Timed is a client whose scripts read a clock that the test sets, on a real
@@ -19,12 +19,6 @@ type Timed struct {
 	redis.UniversalClient
 	texts sync.Map // SHA-1 -> text that reads the test's clock
 }
-
-const (
-	timedKey  = "redistest:clock"
-	realTime  = `redis.call("TIME")`
-	testsTime = `redis.call("HMGET", "` + timedKey + `", "s", "us")`
-)
 
 // NewTimed wraps a client and sets its clock.
 func NewTimed(ctx context.Context, c redis.UniversalClient, now time.Time) (*Timed, error) {
@@ -73,7 +67,7 @@ func (p *timedPipe) EvalSha(ctx context.Context, sha string, keys []string, args
 
 func (t *Timed) change(text string) string {
 	sum := sha1.Sum([]byte(text)) // #nosec G401
-	changed := strings.ReplaceAll(text, realTime, testsTime)
+	changed := redisserver.ByClockKey(text)
 	t.texts.Store(hex.EncodeToString(sum[:]), changed)
 	return changed
 }
@@ -92,10 +86,5 @@ func unknownScript(ctx context.Context) *redis.Cmd {
 // Skew loads a library of functions on a server, by whose functions the server's clock is ahead
 // of its real one. Clients find the library there, and load no other.
 func Skew(ctx context.Context, c *redis.Client, library string, ahead time.Duration) error {
-	skewed := fmt.Sprintf(`(function()
-    local t = redis.call("TIME")
-    local us = t[1] * 1000000 + t[2] + %d
-    return { string.format("%%d", math.floor(us / 1000000)), string.format("%%d", us %% 1000000) }
-  end)()`, ahead.Microseconds())
-	return c.FunctionLoad(ctx, strings.ReplaceAll(library, realTime, skewed)).Err()
+	return c.FunctionLoad(ctx, redisserver.Ahead(library, ahead)).Err()
 }

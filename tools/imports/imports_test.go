@@ -82,7 +82,7 @@ var edges = map[string][]string{
 	"tracing":                   {"worker", "queue", "throttle", "event"},
 	"dashboard":                 {"inspect", "queue/batch", "queue", "throttle", "throttle/gate"},
 	"internal/e2e":              {"internal/judge", "event", "worker", "queue", "queue/phonezone", "throttle", "throttle/gate"},
-	"internal/faults":           {"internal/childprocess", "internal/e2e", "internal/redisserver", "worker", "queue", "queue/batch", "queue/schedule", "throttle"},
+	"internal/faults":           {"internal/childprocess", "internal/e2e", "internal/luascripts", "internal/redisserver", "worker", "queue", "queue/batch", "queue/schedule", "throttle"},
 	"internal/e2e/mailtest":     {"internal/e2e", "internal/judge", "queue/batch", "throttle", "throttle/gate"},
 	"cmd/headway/prove":         {"internal/e2e", "internal/faults", "worker", "queue", "throttle", "throttle/gate"},
 	"cmd/headway":               {"cmd/headway/prove", "dashboard", "metrics", "worker", "inspect", "queue/batch", "queue/phonezone", "queue", "throttle", "internal/precheck", "internal/simulate", "internal/tail", "internal/e2e"},
@@ -134,8 +134,8 @@ var foreign = []struct {
 	{"pgregory.net/rapid", nil, "it is for tests"},
 }
 
-// luaIn lists where Lua may be written. redistest rewrites scripts for tests.
-var luaIn = []string{"internal/luascripts", "internal/redistest"}
+// luaIn lists where Lua may be written. redisserver rewrites scripts for tests.
+var luaIn = []string{"internal/luascripts", "internal/redisserver"}
 
 // TestImports holds the direction of imports over all Go files of the module,
 // whatever their build tags.
