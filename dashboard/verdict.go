@@ -34,129 +34,168 @@ type facts struct {
 // woken at this moment is overdue, too.
 const lateAfter = 2 * time.Second
 
-// judge finds the gravest thing that is wrong, and names the others as evidence.
-func judge(f facts) verdict {
-	served := make(map[string]bool)
-	pools, workers, busy := 0, 0, 0
+// totals are what all queues and all pools have together.
+type totals struct {
+	waiting, pending, active, failed int
+	hour                             int       // tasks that are planned to start within the hour
+	first                            time.Time // when the next of these starts; zero for none
+	pools, workers, busy             int
+	served                           map[string]bool // the queues that a pool serves
+}
+
+func (f facts) totals() totals {
+	t := totals{served: make(map[string]bool)}
 	for _, p := range f.processes {
 		if p.Kind != "pool" {
 			continue
 		}
-		pools++
-		workers += p.Workers
-		busy += p.Busy
+		t.pools++
+		t.workers += p.Workers
+		t.busy += p.Busy
 		for q := range p.Queues {
-			served[q] = true
+			t.served[q] = true
 		}
 	}
-	var found []verdict
-	add := func(level, next, path string, pair []string, format string, a ...any) {
-		found = append(found, verdict{Level: level, Headline: fmt.Sprintf(format, a...), Next: next, NextURL: path, NextPair: pair})
-	}
-	waiting, pending, active, failed, hour := 0, 0, 0, 0, 0
-	var first time.Time
 	for _, q := range f.queues {
-		waiting += q.Waiting
-		hour += q.Within1h
-		pending += q.Pending
-		active += q.Active
-		failed += q.Archived
-		if !q.Next.IsZero() && (first.IsZero() || q.Next.Before(first)) {
-			first = q.Next
-		}
-		name := safeIn(q.Queue, 40)
-		late := q.Overdue > 0 && q.Now.Sub(q.Next) > lateAfter
-		link := []string{"queue", q.Queue}
-		switch {
-		case q.Paused && q.Waiting+q.Pending > 0:
-			add("warn", "Resume the queue when it may go on", "/queue", link, "Queue %s is paused, and %s %s in it", name, plural(q.Waiting+q.Pending, "task"),
-				does(q.Waiting+q.Pending, "wait"))
-		case !served[q.Queue] && (late || q.Pending > 0):
-			n := q.Pending
-			if late {
-				n += q.Overdue
-			}
-			add("bad", "Start a pool that serves it", "/pools", nil, "No pool serves queue %s, and %s in it should run now", name, plural(n, "task"))
-		case late && busy >= workers:
-			add("bad", "Add workers, or find what holds them", "/pools", nil, "%s, so %s of queue %s %s late", allBusy(workers), plural(q.Overdue, "task"),
-				name, is(q.Overdue))
-		case late:
-			add("warn", "Look at what is overdue", "/queue", link, "%s of queue %s should have started", plural(q.Overdue, "task"), name)
+		t.waiting += q.Waiting
+		t.hour += q.Within1h
+		t.pending += q.Pending
+		t.active += q.Active
+		t.failed += q.Archived
+		if !q.Next.IsZero() && (t.first.IsZero() || q.Next.Before(t.first)) {
+			t.first = q.Next
 		}
 	}
-	if pending > 0 && workers > 0 && busy >= workers && pending > workers {
-		add("warn", "Add workers: a higher limit would not help", "/pools", nil, "Workers are missing, not permits: %s could run. %s",
-			plural(pending, "task"), allBusy(workers))
+	return t
+}
+
+// judge finds the gravest thing that is wrong, and names the others as evidence.
+func judge(f facts) verdict {
+	t := f.totals()
+	var found findings
+	for _, q := range f.queues {
+		found.ofQueue(q, t)
+	}
+	if t.pending > t.workers && t.workers > 0 && t.busy >= t.workers {
+		found.add("warn", "Add workers: a higher limit would not help", "/pools", nil, "Workers are missing, not permits: %s could run. %s",
+			plural(t.pending, "task"), allBusy(t.workers))
 	}
 	for _, r := range f.rules {
-		link := []string{"rule", r.Rule}
-		name := safeIn(r.Rule, 64)
-		if r.Problem != "" {
-			add("bad", "Set the limit anew, or take it away", "/rule", link, "The stored limit of %s can't be read, so nothing is granted by it", name)
-		}
-		if !r.Closed.IsZero() && r.Closed.After(f.now) {
-			by := ""
-			if c := closing(f.changes, r.Rule); c != nil {
-				by = ": " + safeIn(c.Why, 80)
-			}
-			add("note", "It opens by itself. To open it earlier, look at the rule", "/rule", link, "%s is closed for another %s%s", name, span(r.Closed.Sub(f.now)), by)
-		}
+		found.ofRule(r, f)
 	}
-	if failed > 0 {
-		add("note", "Find out why. asynq keeps them until they are run again or deleted", "/", nil, "%s failed in all %s attempts", plural(failed, "task"),
-			own(failed))
+	if t.failed > 0 {
+		found.add("note", "Find out why. asynq keeps them until they are run again or deleted", "/", nil, "%s failed in all %s attempts",
+			plural(t.failed, "task"), own(t.failed))
 	}
-	if len(f.differences) > 0 {
-		var rules []string
-		for _, d := range f.differences {
-			if name := safeIn(d.Rule+d.Type, 64); !slices.Contains(rules, name) && len(rules) < 4 {
-				rules = append(rules, name)
-			}
-		}
-		add("warn", "Deploy one policy to all pools: each decides by its own", "/policies", nil, "Pools run with several numbers for %s", strings.Join(rules, ", "))
-	}
-	var v verdict
-	for _, level := range []string{"bad", "warn", "note"} {
-		for _, one := range found {
-			if one.Level != level {
-				continue
-			}
-			if v.Headline == "" {
-				v = one
-			} else if len(v.Evidence) < 4 {
-				v.Evidence = append(v.Evidence, one.Headline+".")
-			}
-		}
-	}
-	calm := ""
-	switch {
-	case waiting > 0:
-		calm = "Limits hold 1 task. It starts by itself"
-		if waiting > 1 {
-			calm = fmt.Sprintf("Limits hold %s. Each starts by itself", plural(waiting, "task"))
-		}
-		if !first.IsZero() && first.After(f.now) {
-			calm += ", the next " + relative(first, f.now)
-		}
-	case pending+active > 0:
-		calm = fmt.Sprintf("No limit holds anything. %s to run or running", plural(pending+active, "task"))
-	default:
-		calm = "Nothing waits"
-	}
-	if v.Headline == "" {
+	found.ofDifferences(f.differences)
+	v := found.gravest()
+	if calm := t.calm(f.now); v.Headline == "" {
 		v = verdict{Level: "ok", Headline: calm, Next: "Nothing is to be done"}
 	} else {
 		v.Evidence = append(v.Evidence, calm+".")
 	}
-	if waiting > 0 {
-		v.Evidence = append(v.Evidence, fmt.Sprintf("%s planned to start within the hour.", plural(hour, "task")))
+	if t.waiting > 0 {
+		v.Evidence = append(v.Evidence, fmt.Sprintf("%s planned to start within the hour.", plural(t.hour, "task")))
 	}
-	if pools > 0 {
-		v.Evidence = append(v.Evidence, fmt.Sprintf("%s with %s, %s busy.", plural(pools, "pool"), plural(workers, "worker"), count(busy)))
+	if t.pools > 0 {
+		v.Evidence = append(v.Evidence, fmt.Sprintf("%s with %s, %s busy.", plural(t.pools, "pool"), plural(t.workers, "worker"), count(t.busy)))
 	} else {
 		v.Evidence = append(v.Evidence, "No pool runs.")
 	}
 	return v
+}
+
+// findings are the things that are wrong, in the order in which they were found.
+type findings []verdict
+
+func (s *findings) add(level, next, path string, pair []string, format string, a ...any) {
+	*s = append(*s, verdict{Level: level, Headline: fmt.Sprintf(format, a...), Next: next, NextURL: path, NextPair: pair})
+}
+
+func (s *findings) ofQueue(q inspect.QueueStatus, t totals) {
+	name := safeIn(q.Queue, 40)
+	late := q.Overdue > 0 && q.Now.Sub(q.Next) > lateAfter
+	link := []string{"queue", q.Queue}
+	switch {
+	case q.Paused && q.Waiting+q.Pending > 0:
+		s.add("warn", "Resume the queue when it may go on", "/queue", link, "Queue %s is paused, and %s %s in it", name, plural(q.Waiting+q.Pending, "task"),
+			does(q.Waiting+q.Pending, "wait"))
+	case !t.served[q.Queue] && (late || q.Pending > 0):
+		n := q.Pending
+		if late {
+			n += q.Overdue
+		}
+		s.add("bad", "Start a pool that serves it", "/pools", nil, "No pool serves queue %s, and %s in it should run now", name, plural(n, "task"))
+	case late && t.busy >= t.workers:
+		s.add("bad", "Add workers, or find what holds them", "/pools", nil, "%s, so %s of queue %s %s late", allBusy(t.workers), plural(q.Overdue, "task"),
+			name, is(q.Overdue))
+	case late:
+		s.add("warn", "Look at what is overdue", "/queue", link, "%s of queue %s should have started", plural(q.Overdue, "task"), name)
+	}
+}
+
+func (s *findings) ofRule(r ruleRow, f facts) {
+	link := []string{"rule", r.Rule}
+	name := safeIn(r.Rule, 64)
+	if r.Problem != "" {
+		s.add("bad", "Set the limit anew, or take it away", "/rule", link, "The stored limit of %s can't be read, so nothing is granted by it", name)
+	}
+	if !r.Closed.After(f.now) {
+		return
+	}
+	by := ""
+	if c := closing(f.changes, r.Rule); c != nil {
+		by = ": " + safeIn(c.Why, 80)
+	}
+	s.add("note", "It opens by itself. To open it earlier, look at the rule", "/rule", link, "%s is closed for another %s%s", name, span(r.Closed.Sub(f.now)), by)
+}
+
+// ofDifferences names up to four rules or task types for which pools have several numbers.
+func (s *findings) ofDifferences(differences []inspect.Difference) {
+	var names []string
+	for _, d := range differences {
+		if name := safeIn(d.Rule+d.Type, 64); !slices.Contains(names, name) && len(names) < 4 {
+			names = append(names, name)
+		}
+	}
+	if len(names) > 0 {
+		s.add("warn", "Deploy one policy to all pools: each decides by its own", "/policies", nil, "Pools run with several numbers for %s", strings.Join(names, ", "))
+	}
+}
+
+// gravest is the first of the gravest findings, with up to four others as its evidence. Without
+// findings it has no headline.
+func (s findings) gravest() (v verdict) {
+	for _, level := range []string{"bad", "warn", "note"} {
+		for _, one := range s {
+			switch {
+			case one.Level != level:
+			case v.Headline == "":
+				v = one
+			case len(v.Evidence) < 4:
+				v.Evidence = append(v.Evidence, one.Headline+".")
+			}
+		}
+	}
+	return v
+}
+
+// calm is what can be said where nothing is wrong.
+func (t totals) calm(now time.Time) string {
+	if t.waiting == 0 {
+		if t.pending+t.active > 0 {
+			return fmt.Sprintf("No limit holds anything. %s to run or running", plural(t.pending+t.active, "task"))
+		}
+		return "Nothing waits"
+	}
+	calm := "Limits hold 1 task. It starts by itself"
+	if t.waiting > 1 {
+		calm = fmt.Sprintf("Limits hold %s. Each starts by itself", plural(t.waiting, "task"))
+	}
+	if t.first.After(now) {
+		calm += ", the next " + relative(t.first, now)
+	}
+	return calm
 }
 
 // is is the verb for so many.
