@@ -341,8 +341,9 @@ const scanPortion = 1000
 
 // OnKey yields the tasks of a queue that wait and need permits of a rule on a key, whichever
 // of their rules holds them up, in the order of their instants. [Inspector.Line] has only
-// those that wait for this rule. It reads all that waits on the queue, in portions. After an
-// error nothing follows.
+// those that wait for this rule. A task that has no place yet is not among them: one that a closed gate, a
+// paused batch or an outage holds, or that waits for its ProcessAt. It reads all that waits on the queue, in
+// portions. After an error nothing follows.
 func (i *Inspector) OnKey(ctx context.Context, queue, rule, key string) iter.Seq2[WaitingTask, error] {
 	return func(yield func(WaitingTask, error) bool) {
 		for w, err := range i.onKey(ctx, queue, rule, key) {

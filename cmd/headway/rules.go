@@ -329,7 +329,8 @@ func cancelCommand(a *app) *cobra.Command {
 	return a.tasksCommand("cancel TASK | RULE KEY", "delete a task of --queue that waits, or all that waits on a key",
 		`cancel deletes a task of a queue that does not run, or all tasks of the queue that wait
 and need permits of a rule on a key. Their places are given up, and those behind them
-move up. A task that runs is left alone.`,
+move up. A task that runs is left alone. With a rule and a key, a task is not found while it
+has no place: while a closed gate, a paused batch or an outage holds it, or until its ProcessAt.`,
 		"cancelled", (*inspect.Inspector).Cancel, (*inspect.Inspector).CancelKey)
 }
 
@@ -337,7 +338,8 @@ func frontCommand(a *app) *cobra.Command {
 	return a.tasksCommand("front TASK | RULE KEY", "give a task of --queue the first place in its line, or all that waits on a key",
 		`front gives a task that waits the first place in the line in which it stands. With a rule
 and a key it does so for all tasks of the queue that wait and need permits of the rule on
-that key; they keep their order. No limit is broken by that: others come later.`,
+that key; they keep their order. No limit is broken by that: others come later. A task that has
+no place yet, as while a gate is closed, is not found.`,
 		"moved to the front", (*inspect.Inspector).Front, (*inspect.Inspector).FrontKey)
 }
 
