@@ -92,6 +92,27 @@ func TestLimitPerTenantWithOneRuleName(t *testing.T) {
 	}
 }
 
+// A function that panics refuses its key and no other. The error does not name the key.
+func TestLimitOfThatPanics(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	l := newLimiter(s.T, s.rdb, "tenant", throttle.Sliding(1, time.Minute), throttle.Config{
+		LimitOf: func(_ context.Context, tenant string, _ time.Time) (throttle.Limit, time.Time, error) {
+			if tenant == "gone" {
+				panic(tenant)
+			}
+			return throttle.Limit{}, time.Time{}, nil
+		},
+	})
+	d, err := l.TryAcquire(t.Context(), "gone", 1)
+	if !errors.Is(err, throttle.ErrStoredLimit) || d.Granted || strings.Contains(err.Error(), "gone") {
+		t.Errorf("TryAcquire = %v, %v, want %v without the key", d, err, throttle.ErrStoredLimit)
+	}
+	if got := s.grants(l, "other"); got != 1 {
+		t.Errorf("another key is granted %d, want 1", got)
+	}
+}
+
 // A process that does not know of a new limit yet does not bring the old one back: it looks,
 // or it grants nothing.
 func TestAnOldProcessDoesNotBringATenantsOldLimitBack(t *testing.T) {

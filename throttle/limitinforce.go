@@ -216,7 +216,7 @@ func (l *Limiter) ofKey(ctx context.Context, in limitInForce, keys keySet, i int
 	if newer > 0 {
 		since = time.UnixMicro(newer)
 	}
-	own, changed, err := l.cfg.LimitOf(ctx, key, since)
+	own, changed, err := l.askLimitOf(ctx, key, since)
 	if err == nil && own != (Limit{}) {
 		err = errors.Join(own.Validate(), l.sameCounting(own))
 	}
@@ -231,6 +231,22 @@ func (l *Limiter) ofKey(ctx context.Context, in limitInForce, keys keySet, i int
 	}
 	return in, nil
 }
+
+// askLimitOf calls the user's function. Limits are also looked up where no handler runs: a panic there would end
+// this process, and then every other that looks up the same key.
+func (l *Limiter) askLimitOf(ctx context.Context, key string, newer time.Time) (limit Limit, changed time.Time, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = limitOfPanic{p}
+		}
+	}()
+	return l.cfg.LimitOf(ctx, key, newer)
+}
+
+// limitOfPanic is the error of a Config.LimitOf that panicked. It tells no more than a type: the value may name the key.
+type limitOfPanic struct{ value any }
+
+func (p limitOfPanic) Error() string { return fmt.Sprintf("it panicked with a %T", p.value) }
 
 // catchUpKey asks the function for the limit of a key anew, because a ledger knows this
 // version. If a function gave it that knew more than the one here, this process must not
