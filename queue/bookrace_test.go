@@ -61,26 +61,32 @@ func (d *bookingRig) dueAt(id string) time.Time {
 	return f.At
 }
 
-// Two that book one id at the same time share its place: who is refused leaves it.
+// Two that book one id at the same time share its place: who is refused leaves it, also when it is
+// the lock of the other that stands in the way.
 func TestBookOfARacedIDKeepsTheOthersPlace(t *testing.T) {
 	t.Parallel()
-	d := newBookingRig(t, perMinute())
-	d.booked("+1", 0)
-	var other Booked
-	raced := false
-	racing := newClient(t, &racer{UniversalClient: d.timed, on: ":line", do: func() {
-		if !raced {
-			raced = true
-			other = d.booked("+1", time.Minute, asynq.TaskID("raced"))
+	for want, opts := range map[error][]asynq.Option{
+		asynq.ErrTaskIDConflict: {asynq.TaskID("raced")},
+		asynq.ErrDuplicateTask:  {asynq.TaskID("raced"), asynq.Unique(time.Hour)},
+	} {
+		d := newBookingRig(t, perMinute())
+		d.booked("+1", 0)
+		var other Booked
+		raced := false
+		racing := newClient(t, &racer{UniversalClient: d.timed, on: ":line", do: func() {
+			if !raced {
+				raced = true
+				other = d.booked("+1", time.Minute, opts...)
+			}
+		}}, perMinute())
+		if _, err := racing.Book(t.Context(), smsTo("+1", opts...)); !errors.Is(err, want) {
+			t.Fatalf("Book = %v, want %v", err, want)
 		}
-	}}, perMinute())
-	if _, err := racing.Book(t.Context(), smsTo("+1", asynq.TaskID("raced"))); !errors.Is(err, asynq.ErrTaskIDConflict) {
-		t.Fatalf("Book = %v, want a conflict", err)
+		if other.Info == nil {
+			t.Fatal("no race")
+		}
+		d.booked("+1", 2*time.Minute)
 	}
-	if other.Info == nil {
-		t.Fatal("no race")
-	}
-	d.booked("+1", 2*time.Minute)
 }
 
 // racer does something after a script call with a key.

@@ -45,7 +45,9 @@ type Result struct {
 //
 // When the instant lies behind the task's asynq.Deadline, or further away than
 // [MaxWait], the error is a throttle.TooLateError with the instant, which unwraps to
-// throttle.ErrTooLate; nothing is enqueued and no place is left. Other errors are those
+// throttle.ErrTooLate; nothing is enqueued and no place is left. A task that waits for a slot of
+// throttle.Concurrent is booked all the same: the instant is the end of a lease, and the slot may be free
+// before. Other errors are those
 // of [Client.Enqueue]. A task whose type has no policy has no limits to wait for: it is
 // enqueued to run now, and Booked.At is zero. ProcessAt, ProcessIn and Group are an [*OptionError]: the limits
 // say when the task starts.
@@ -390,9 +392,10 @@ func (c *Client) cancelUnused(ctx context.Context, entries []*pendingTask) {
 }
 
 // shared says that another call enqueued a task of this id between our look for it
-// and our own try: it stands in the same place, if it was booked.
+// and our own try: it stands in the same place, if it was booked. Where it has the same lock, too, the
+// lock is what we were refused for.
 func (c *Client) shared(ctx context.Context, e *pendingTask) bool {
-	if !e.options.id || !errors.Is(e.Err, asynq.ErrTaskIDConflict) {
+	if !e.options.id || !errors.Is(e.Err, asynq.ErrTaskIDConflict) && !errors.Is(e.Err, asynq.ErrDuplicateTask) {
 		return false
 	}
 	ours, err := luascripts.Ours(ctx, c.rdb, c.keys(e.Queue), e.Message.ID)
