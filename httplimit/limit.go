@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -52,7 +53,8 @@ type Config struct {
 
 	// MaxWait is how long a request may wait for its turn before it is refused.
 	// It waits in the line, in order of arrival, and holds its connection and its
-	// goroutine. A request that would have to wait longer is refused at once.
+	// goroutine. A request that would have to wait longer is refused at once; one that
+	// waits for a slot of throttle.Concurrent when the time is over.
 	// Defaults to 0, no wait.
 	MaxWait time.Duration
 
@@ -201,7 +203,7 @@ func (l *Middleware) request(r *http.Request) (throttle.Request, error) {
 // nothing to wait for leaves no place in a line.
 func (l *Middleware) decide(ctx context.Context, want throttle.Request) (d throttle.Decision, err error) {
 	d, err = l.policy.TryAcquire(ctx, want)
-	if err != nil || d.Granted || l.cfg.MaxWait == 0 || wait(d) > l.cfg.MaxWait {
+	if err != nil || d.Granted || l.cfg.MaxWait == 0 || wait(d) > l.cfg.MaxWait && !l.forSlot(d) {
 		return d, err
 	}
 	refused := d
@@ -212,6 +214,11 @@ func (l *Middleware) decide(ctx context.Context, want throttle.Request) (d throt
 		return refused, nil
 	}
 	return d, err
+}
+
+// forSlot says that a slot is missing: it may be free long before the end of the lease that is told.
+func (l *Middleware) forSlot(d throttle.Decision) bool {
+	return slices.ContainsFunc(l.policy.Rules(), func(of *throttle.Limiter) bool { return of.Rule() == d.Rule && of.Limit().IsConcurrent() })
 }
 
 // wait is how long the limit lets nothing like it through.

@@ -198,6 +198,30 @@ func TestBookRefusesOptions(t *testing.T) {
 	}
 }
 
+// Behind a gate that is shut tasks come at the pace of their rule. One that would come after its deadline is
+// refused, as it is while the gate is open, and does not count among those that wait.
+func TestBookBehindAGateTooLate(t *testing.T) {
+	t.Parallel()
+	from := time.Now().UTC().Add(2 * time.Hour).Truncate(time.Minute)
+	hours, err := gate.Parse(fmt.Sprintf("%s-%s UTC", from.Format("15:04"), from.Add(time.Hour).Format("15:04")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newBookingRig(t, Policy{Type: "sms", Rules: []Rule{
+		{Name: "hours", Gate: hours},
+		{Name: "provider", Limit: throttle.Sliding(1, time.Minute), Constant: "acme"},
+	}})
+	for i, late := range []bool{false, false, false, true, true} {
+		b, err := d.Book(t.Context(), smsTo("+1", asynq.Deadline(from.Add(150*time.Second))))
+		if errors.Is(err, throttle.ErrTooLate) != late || err != nil && !late {
+			t.Errorf("Book %d = %+v, %v, want that it is too late: %v", i, b, err, late)
+		}
+	}
+	if b, err := d.Book(t.Context(), smsTo("+1")); err != nil || !b.At.Equal(from.Add(3*time.Minute)) {
+		t.Errorf("Book = %v, %v, want the fourth minute after %v", b.At, err, from)
+	}
+}
+
 // A gate that is shut: the task has no place, and comes when it opens. A type without
 // a policy is enqueued as it is.
 func TestBookWithGates(t *testing.T) {

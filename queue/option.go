@@ -43,7 +43,8 @@ func checkOptions(opts []asynq.Option) error {
 
 // MaxWait is an option for [Client.Book] and [Client.BookMany], on the task or at the
 // call: a task that may not start within d from now is refused with a
-// throttle.TooLateError. With a d of zero or less it must be able to start at once.
+// throttle.TooLateError. With a d of zero or less it must be able to start at once. A task that
+// waits for a slot of throttle.Concurrent is booked all the same: the slot may be free before its lease ends.
 func MaxWait(d time.Duration) asynq.Option { return maxWaitOption(d) }
 
 type maxWaitOption time.Duration

@@ -125,7 +125,8 @@ func (l *Limiter) TryAcquire(ctx context.Context, key string, n int) (d Decision
 // Acquire takes n permits of key and blocks until they are granted: nil means
 // that the caller may go. It joins the line, so callers are served in order of
 // arrival. It returns at once when it can never succeed: [ErrExceedsLimit], or
-// [ErrTooLate] when ctx ends before the caller's instant. When ctx ends while
+// [ErrTooLate] when ctx ends before the caller's instant; for a slot of [Concurrent] it
+// waits until ctx ends. When ctx ends while
 // it waits, it leaves the line and returns ctx's cause. A call that Redis does not
 // answer ends with ctx only if the client's ContextTimeoutEnabled is set; without
 // it, with the client's own time-outs.

@@ -150,9 +150,10 @@ func (p *Policy) TryAcquire(ctx context.Context, r Request) (Decision, error) {
 //
 // With a MaxWait it fails at once with a [TooLateError] when the permits come later
 // than that, and books nothing then. To wait MaxWait out and fail then, as Redisson's
-// tryAcquire(timeout) does, is not offered: the instant is known at the first answer,
+// tryAcquire(timeout) does, is not offered for rates: the instant is known at the first answer,
 // and only a refund or a larger limit could bring it forward. A caller that wants to
-// wait for that gives ctx the time-out, and calls again.
+// wait for that calls again. For a slot of a rule of [Concurrent] it does wait MaxWait out, and
+// fails with a [TooLateError] then: nobody knows when a holder is done.
 func (p *Policy) Acquire(ctx context.Context, r Request) (Decision, error) {
 	if ctx.Err() != nil {
 		return Decision{}, context.Cause(ctx)

@@ -44,7 +44,9 @@ type Request struct {
 	// Token identifies this ask; a zero Token is drawn.
 	Token Token
 	// MaxWait is the longest wait that makes sense, less than zero when there
-	// is no time left. Zero means any wait.
+	// is no time left. Zero means any wait. It refuses nobody who waits for a slot of
+	// [Concurrent] while there is time left: the instant is then the end of a lease, and the
+	// slot is free when its holder is done, which is mostly earlier.
 	MaxWait time.Duration
 
 	grant    grant

@@ -33,6 +33,11 @@ func (rs ruleSet) fits(limits []limitInForce, r *Request) (rule string, err erro
 	return "", nil
 }
 
+// isConcurrent says that a rule limits how many run at once: the instant that it tells is the end of a lease.
+func (rs ruleSet) isConcurrent(rule string) bool {
+	return slices.ContainsFunc(rs, func(l *Limiter) bool { return l.rule == rule && l.limit.IsConcurrent() })
+}
+
 // ids are the keys of r as they stand in Redis, in the order of the rules.
 func (rs ruleSet) ids(r Request) []string {
 	ids := make([]string, len(rs))

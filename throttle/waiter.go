@@ -42,6 +42,7 @@ type waiter struct {
 	promoted chan struct{} // is sent to when a script promotes the job, in the line of any rule
 	moved    chan struct{} // another caller sends to it when the line has moved
 
+	until  time.Time     // when the caller gives up, by its MaxWait; zero for never
 	told   *Decision     // the last answer that let it wait
 	rule   *Limiter      // in whose line the caller waits; nil for none
 	key    string        // of that line
@@ -154,6 +155,9 @@ func (w *waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 	r.Job = w.job
 	began := time.Now()
 	end, bounded := began.Add(r.MaxWait), r.MaxWait != 0
+	if bounded {
+		w.until = end
+	}
 	if t, ok := ctx.Deadline(); ok && (!bounded || t.Before(end)) {
 		end, bounded = t, true
 	}
@@ -202,6 +206,9 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 	asked := time.Now()
 	told := d.Wait()
 	instant := asked.Add(told - min(askAhead, w.p.cfg.InlineWait))
+	if !w.until.IsZero() && w.until.Before(instant) { // it waits for a lease, which may end before it is told to
+		instant = w.until
+	}
 	check := askAgainEvery
 	w.early = true
 	for looked := asked; ; {

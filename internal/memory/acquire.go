@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"math"
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
@@ -36,7 +37,14 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 	if a.Mode != luascripts.Try {
 		inline = micros(a.Inline)
 	}
+	latest := int64(math.MaxInt64)
+	if a.MaxWait >= 0 {
+		latest = c.now + int64(a.MaxWait/time.Microsecond)
+	}
 	v := c.instant(g, c.now+inline, a.Mode)
+	if gated := v.bound && v.by == nil && !v.refused; gated && a.Mode != luascripts.Try && v.at <= latest {
+		v.at = c.afterOpening(g, v.at, latest)
+	}
 	r := luascripts.AcquireReply{From: instantOf(c.since()), Promised: instantOf(c.promisedBefore(v))}
 	if v.by != nil {
 		r.Rule = v.by.index
@@ -45,7 +53,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 	case a.Mode == luascripts.Try && v.bound:
 		c.done()
 		r.Promoted = c.offerUnheard(v, nil)
-	case a.MaxWait >= 0 && v.at > c.now+int64(a.MaxWait/time.Microsecond):
+	case v.at > latest && !(latest > c.now && v.atMost()):
 		c.leave()
 		c.done()
 		r.Status, r.Promoted = luascripts.TooLate, c.promote(func(p *ruleCall) bool { return p.place != nowhere })
@@ -62,7 +70,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.promote(early)
 	default:
 		r.Status = luascripts.Booked
-		v.at = c.book(v, g)
+		c.book(v)
 		c.done()
 		r.Promoted = c.offerUnheard(v, c.leftBehind())
 		if p := v.by; p != nil && p.kind == luascripts.Leases && len(r.Promoted) > 0 { // it may be one of those who were just promised the end of a lease
@@ -157,17 +165,20 @@ func (c *call) grant(r *luascripts.AcquireReply, at int64, token uint64) {
 // book gives the job its places: it waits where it is held up, keeps its turn in
 // the rules before, which admitted it, and is in nobody's way in those behind. A
 // closed gate leaves it none, or its places would hold up others until it opens.
-// The answer is its instant.
-func (c *call) book(v verdict, g gate) int64 {
+func (c *call) book(v verdict) {
 	if v.by == nil {
 		c.leave()
-		if wide := c.widest(); wide != nil && v.at < g.until {
-			return wide.await(g, v.at)
-		}
-		return v.at
+		return
 	}
 	c.standFor(v.by, v.at)
-	return v.at
+}
+
+// afterOpening is the instant of a job that waits for a gate. One that would come after `latest` does not wait.
+func (c *call) afterOpening(g gate, opens, latest int64) int64 {
+	if wide := c.widest(); wide != nil && opens < g.until {
+		return wide.await(g, opens, latest)
+	}
+	return opens
 }
 
 // standFor gives the job its places while a rule puts it off until an instant.

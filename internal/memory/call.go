@@ -174,6 +174,11 @@ type verdict struct {
 	refused bool // nor is it to have a place: [luascripts.BookLastRule]
 }
 
+// atMost says that the instant is told by a lease that ends then, and may be given back before: the job comes no later.
+func (v verdict) atMost() bool {
+	return v.bound && v.by != nil && v.by.kind == luascripts.Leases && v.by.closed == 0
+}
+
 // instant asks group by group, narrowest first: the first that does not admit the
 // job until `reach` binds, and wider ones are not asked. Of leases each is asked
 // alone. Who only books is held up by the widest rate.

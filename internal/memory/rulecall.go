@@ -470,16 +470,19 @@ func (p *ruleCall) open() {
 	}
 }
 
-// await counts a job that waits for an opening, and returns when it is to come. If all jobs
-// came at once, the rule that they share would refuse them.
-func (p *ruleCall) await(g gate, opens int64) int64 {
+// await counts a job that waits for an opening, and returns when it is to come; one that would come after
+// `latest` does not count. If all jobs came at once, the rule that they share would refuse them.
+func (p *ruleCall) await(g gate, opens, latest int64) int64 {
 	m := strconv.FormatInt(opens, 10)
 	before, known := p.opening.score(m)
+	at := g.spread(opens, whole(math.Floor(float64(before)*float64(p.w)/float64(p.n))))
+	if at > latest {
+		return at
+	}
 	if !known {
 		p.forgetOpenings()
 	}
 	p.opening.add(m, before+p.cost)
-	at := g.spread(opens, whole(math.Floor(float64(before)*float64(p.w)/float64(p.n))))
 	p.opening.live(p.now, at-p.now+openingKept+p.extra)
 	return at
 }

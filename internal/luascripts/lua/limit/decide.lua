@@ -277,6 +277,9 @@ local function grant(script, call, at)
   return answer(call, GRANTED, 0, at, promoted)
 end
 
+-- at_most says that an instant is told by a lease that ends then, and may be given back before: the job comes no later
+local function at_most(rule) return rule and rule.kind.lease and rule.closed == 0 end
+
 -- give_up answers a call that would have to wait for longer than it can
 local function give_up(call, at, by)
   local now, promoted = call.now, {}
@@ -341,13 +344,15 @@ local function decide(script, form, keys, k, text)
     done(rules, now)
     return answer(call, REFUSED, binding, at, offer_unheard(rules[binding], now, {}))
   end
-  if longest >= 0 and at > now + longest then return give_up(call, at, binding or by) end
+  local latest = longest >= 0 and now + longest or ledger.NEVER
+  if at > latest and not (longest > 0 and at_most(rules[binding])) then return give_up(call, at, binding or by) end
   if not binding then return grant(script, call, at) end
   if no_place then return keep_no_place(call, REFUSED, binding, at) end
   if binding == GATE then
     -- when no opening is known nobody waits for one yet: they are told to ask again
     local widest = rules[widest_of(rules)]
-    if not widest.kind.lease and at < gate.covered_until then at = gate.spread(keys[k + form.keys], widest, at, now) end
+    if not widest.kind.lease and at < gate.covered_until then at = gate.spread(keys[k + form.keys], widest, at, now, latest) end
+    if at > latest then return give_up(call, at, GATE) end
     return keep_no_place(call, BOOKED, GATE, at)
   end
   return book(call, binding, at)

@@ -37,18 +37,11 @@ local function gate(text)
     return i and max(at, gate[i]) or gate.covered_until
   end
 
-  -- spread is the instant at which one who waits for an opening comes
-  function gate.spread(opening, rule, at, now)
+  -- spread is the instant at which one who waits for an opening comes. One who would come after `latest` does not wait
+  function gate.spread(opening, rule, at, now, latest)
     local member = int(at)
     local before = tonumber(redis.call("ZSCORE", opening, member) or "-1")
-    if before < 0 then -- the first job that waits for an opening clears old openings: otherwise a busy rule would keep all
-      before = 0
-      for _, m in ipairs(redis.call("ZRANGE", opening, 0, 19)) do
-        if tonumber(m) + KEPT < now then redis.call("ZREM", opening, m) end
-      end
-    end
-    redis.call("ZINCRBY", opening, int(rule.want), member)
-    local offset, i = floor(before * rule.W / rule.n), interval(at)
+    local offset, i = floor(max(0, before) * rule.W / rule.n), interval(at)
     if i and at < gate[i] then i = nil end
     while i and at + offset >= gate[i + 1] do
       if not gate[i + 2] then
@@ -60,6 +53,13 @@ local function gate(text)
       at = gate[i]
     end
     at = min(at + offset, NEVER)
+    if at > latest then return at end
+    if before < 0 then -- the first job that waits for an opening clears old openings: otherwise a busy rule would keep all
+      for _, m in ipairs(redis.call("ZRANGE", opening, 0, 19)) do
+        if tonumber(m) + KEPT < now then redis.call("ZREM", opening, m) end
+      end
+    end
+    redis.call("ZINCRBY", opening, int(rule.want), member)
     live(opening, at - now + KEPT)
     return at
   end
