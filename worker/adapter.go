@@ -85,6 +85,7 @@ type Adapter struct {
 	asynqLoggers map[asynq.Logger]asynq.Logger // by the one that they write to
 
 	started   atomic.Bool        // Start was called and succeeded
+	healUntil atomic.Int64       // when healLeft is used up, in nanoseconds; 0 before a shutdown
 	fetchOnce sync.Once          // of closing noFetch
 	stopOnce  sync.Once          // of closing stop
 	quit      context.CancelFunc // ends the background work
@@ -245,7 +246,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 	a.wg.Go(func() { a.subscriber.teller.Run(ctx) })
 	a.wg.Go(func() { a.promotions.run(ctx, a.wakers) })
 	a.wg.Go(func() { a.withdrawals.run(ctx) })
-	a.wg.Go(func() { (&archiveWatch{a.core, a.deferrals}).run(ctx) })
+	a.wg.Go(func() { (&archiveWatch{a.core, a.deferrals, (&client{UniversalClient: a.rdb, a: a}).deferBy}).run(ctx) })
 	a.wg.Go(func() { a.upkeep.run(ctx) })
 	watch := &serverWatch{core: a.core}
 	watch.look(ctx) // later looks are compared with this one

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -62,7 +63,10 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		}
 		key := a.keys(t.queue).Task(t.taskID)
 		a.load.running.Add(1)
-		defer a.freed()
+		freed := sync.OnceFunc(a.freed)
+		defer freed()
+		// at the end of ctx asynq gives the worker another task, whether this handler returns or not
+		defer context.AfterFunc(ctx, freed)()
 		if from.ErrorMsg == asynq.ErrLeaseExpired.Error() && a.recentlyDone.has(key, time.Now()) { // asynq could not write the end of its run
 			a.counters.finished.Add(1)
 			return nil
@@ -70,12 +74,12 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		runNow := from.runNow && t.takeRunNow(ctx)
 		if handled, err := t.holdForBatch(ctx, task, runNow); handled {
 			t.end(ctx, err)
-			return a.noteAnswer(key, err)
+			return a.noteAnswer(ctx, key, err)
 		}
 		a.waits.arrived(key, from.wait, a.policies[t.taskType].names)
 		if mux == nil || handles(mux, task) {
 			if ctx, err = t.askPolicy(ctx, task, runNow); err != nil {
-				return a.noteAnswer(key, err)
+				return a.noteAnswer(ctx, key, err)
 			}
 		}
 		a.waits.end(key, time.Now())
@@ -83,7 +87,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 			a.recentlyDone.put(key, struct{}{}, time.Now())
 			return nil
 		}
-		return a.noteAnswer(key, writable(err))
+		return a.noteAnswer(ctx, key, writable(err))
 	})
 }
 
@@ -148,9 +152,10 @@ func (t *attempt) askPolicy(ctx context.Context, task *asynq.Task, runNow bool) 
 }
 
 // noteAnswer remembers the answer of an attempt if it is a deferral. A middleware that stands
-// around this handler may answer asynq something else, and then the task would be lost.
-func (a *Adapter) noteAnswer(key string, err error) error {
-	if d := a.deferrals.of(err); d != nil {
+// around this handler may answer asynq something else, and then the task would be lost. When asynq has given
+// the attempt up it reads no answer, and may have delivered the task again.
+func (a *Adapter) noteAnswer(ctx context.Context, key string, err error) error {
+	if d := a.deferrals.of(err); d != nil && ctx.Err() == nil {
 		a.answered.put(key, d, time.Now())
 	}
 	return err

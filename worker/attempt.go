@@ -52,6 +52,7 @@ type attempt struct {
 	cancelHandler context.CancelCauseFunc // ends the handler's context
 	leaseLost     bool
 	forced        bool // an operator lets it run without its permits
+	over          bool // its handler has returned: it holds nothing any more, and gets nothing
 	grants        []decided
 	ownDeferrals  []attemptDeferral
 	stayed        int // times that a Retry-After was waited for in the worker slot
@@ -89,6 +90,9 @@ func (t *attempt) MaxWait() time.Duration {
 // token, so nothing is charged twice: with another one only when Redis says that it took the call back. When Redis stays away the
 // error is a deferral: that is no failure of the task either.
 func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Request) (throttle.Decision, error) {
+	if t.isOver() {
+		return throttle.Decision{}, errOver
+	}
 	if t.hasGrantOf(p, r) {
 		return throttle.Decision{}, permanentError{fmt.Errorf("%w: rule %v", ErrTwice, p)}
 	}
@@ -143,6 +147,15 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 			return d, context.Cause(ctx) // asynq has given this attempt up
 		}
 	}
+}
+
+// errOver is what an Acquire gets from a handler that has returned.
+var errOver = errors.New("worker: the handler of this attempt has returned")
+
+func (t *attempt) isOver() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.over
 }
 
 // hasGrantOf says whether the attempt has a grant of any of these very rules and keys.
@@ -221,14 +234,17 @@ func (t *attempt) Begin(ctx context.Context, p *throttle.Policy, d throttle.Deci
 		t.returnGrant(ctx, p, d)
 		return false, nil
 	}
-	t.keepGrant(ctx, p, d)
+	if !t.keepGrant(ctx, p, d) {
+		return false, errOver
+	}
 	t.a.recordGrant(p, d)
 	return true, nil
 }
 
 // keepGrant makes a grant part of the attempt. When one of its leases is lost the
-// handler's context ends: another task may have its slot already.
-func (t *attempt) keepGrant(ctx context.Context, p *throttle.Policy, d throttle.Decision) {
+// handler's context ends: another task may have its slot already. When the handler has
+// returned the grant goes back, and the answer is false.
+func (t *attempt) keepGrant(ctx context.Context, p *throttle.Policy, d throttle.Decision) bool {
 	ctx, release := p.Hold(context.WithoutCancel(ctx), d)
 	if throttle.ForWorkers.LeaseFor(p, d) > 0 {
 		stop := context.AfterFunc(ctx, func() {
@@ -246,9 +262,17 @@ func (t *attempt) keepGrant(ctx context.Context, p *throttle.Policy, d throttle.
 			return inner(ctx)
 		}
 	}
+	g := decided{policy: p, Decision: d, release: release, charge: p.Charge(d)}
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.grants = append(t.grants, decided{policy: p, Decision: d, release: release, charge: p.Charge(d)})
+	over := t.over
+	if !over {
+		t.grants = append(t.grants, g)
+	}
+	t.mu.Unlock()
+	if over {
+		t.refund(ctx, g)
+	}
+	return !over
 }
 
 // firstConcurrent is the first rule of a policy that limits how many run at once.
@@ -275,6 +299,7 @@ func (t *attempt) endLost() {
 // away they end by themselves.
 func (t *attempt) release(ctx context.Context) {
 	t.mu.Lock()
+	t.over = true
 	grants := slices.Clone(t.grants)
 	t.mu.Unlock()
 	for _, g := range grants {
@@ -290,7 +315,6 @@ func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Deci
 	if !d.Granted && !d.Promised.IsZero() {
 		t.a.refreshes.invalidate(p, throttle.ForWorkers.Ref(p, d.Request).IDs, d.Rule)
 	}
-	t.refundAndForget(ctx)
 	cause := &throttle.ThrottledError{Rule: d.Rule, At: d.At, RetryAfter: d.At.Sub(d.Now)}
 	reason := event.Booked
 	switch {
@@ -330,7 +354,6 @@ func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle
 	if answerLost { // some call of this token had no answer: it may have been charged
 		t.a.withdrawals.later(p, r)
 	}
-	t.refundAndForget(ctx)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -371,13 +394,21 @@ func (t *attempt) refundAndForget(ctx context.Context) {
 	}
 }
 
-// deferTo makes a deferral of the attempt, with the booking behind it.
+// deferTo makes a deferral of the attempt, with the booking behind it. The deferral counts when the
+// handler returns it, see end.
 func (t *attempt) deferTo(d deferral, h decided) error {
 	d.token, d.task, d.unique, d.made = throttle.NewToken(), t.event(), t.unique, time.Now()
-	t.a.deferrals.add(&d)
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.ownDeferrals = append(t.ownDeferrals, attemptDeferral{h, &d})
+	over := t.over
+	if !over {
+		t.a.deferrals.add(&d)
+		t.ownDeferrals = append(t.ownDeferrals, attemptDeferral{h, &d})
+	}
+	t.mu.Unlock()
+	if over { // nobody will look at it
+		t.cancelBooking(context.Background(), h)
+		return errOver
+	}
 	return &d
 }
 
@@ -404,7 +435,8 @@ func (t *attempt) refund(ctx context.Context, g decided) {
 }
 
 // end looks at what the handler made of its deferrals: the one that it returned counts, and
-// the bookings of the others are cancelled.
+// the bookings of the others are cancelled. A task that is deferred did not do its work: what it had
+// been granted goes back. A handler that went on without what it asked for has used the rest.
 func (t *attempt) end(ctx context.Context, err error) {
 	t.mu.Lock()
 	deferrals := t.ownDeferrals
@@ -422,14 +454,25 @@ func (t *attempt) end(ctx context.Context, err error) {
 			continue
 		}
 		t.a.deferrals.remove(b.deferral)
-		if b.policy == nil || returned != nil && returned.record.Booking == b.record.Booking {
+		if returned != nil && returned.record.Booking == b.record.Booking {
 			continue // it is the same booking
 		}
-		after, cancel := t.after(ctx)
-		if promoted, err := b.policy.Cancel(after, b.Request); err == nil {
-			t.a.promotions.add(promoted...)
-		}
-		cancel()
+		t.cancelBooking(ctx, b.decided)
+	}
+	if slices.ContainsFunc(deferrals, func(b attemptDeferral) bool { return b.deferral == returned }) {
+		t.refundAndForget(ctx)
+	}
+}
+
+// cancelBooking cancels the booking behind a deferral, if there is one.
+func (t *attempt) cancelBooking(ctx context.Context, h decided) {
+	if h.policy == nil {
+		return
+	}
+	after, cancel := t.after(ctx)
+	defer cancel()
+	if promoted, err := h.policy.Cancel(after, h.Request); err == nil {
+		t.a.promotions.add(promoted...)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/internal/asynqwire"
@@ -96,12 +97,23 @@ func (s *batchCounts) end(ctx context.Context, op asynqwire.Op, call asynqwire.C
 	}
 	e := ended{batchID{call.Queue, id}, outcome, element}
 	if dropped() {
+		if op == asynqwire.OpComplete { // first: when the last is counted the batch may be started again
+			s.deleteUnrun(call)
+		}
 		e.outcome = luascripts.OutcomeDropped // at once: the feeder's sweep takes a task that is gone for done
 		s.count(ctx, []ended{e})
 		return
 	}
 	if !s.add(e) {
 		s.count(ctx, []ended{e})
+	}
+}
+
+// deleteUnrun deletes a task with an asynq.Retention that was dropped: asynq keeps it as completed, though it did
+// not run, and its element would be refused when the batch is started again.
+func (s *batchCounts) deleteUnrun(call asynqwire.Call) {
+	if err := asynq.NewInspectorFromRedisClient(s.rdb).DeleteTask(call.Queue, call.TaskID); err != nil {
+		s.log.Debug("a task of a cancelled batch is kept as completed", zap.String("task", call.TaskID), zap.Error(err))
 	}
 }
 

@@ -20,10 +20,9 @@ import (
 	"github.com/headwayq/headway/internal/rediserr"
 )
 
-const (
-	// healTimeout bounds a finishing script whose own context has ended already.
-	healTimeout = 5 * time.Second
-)
+// healTimeout bounds a finishing script whose own context has ended already, and all of them
+// together from the first one after a shutdown has begun.
+const healTimeout = 5 * time.Second
 
 // client is the Redis client of one asynq server. All of asynq's scripts go
 // through it; other commands pass as they are.
@@ -65,11 +64,20 @@ func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ..
 	})
 }
 
-// wrote says whether a call whose answer was lost has written its message. The task may run
-// again by now, when its back-off is short: the same call once more would end that run.
+// wrote says whether a retry whose answer was lost was written. The task may run again by now, when its
+// back-off is short: the same call once more would end that run. When asynq repeats the call itself, some
+// seconds later, the message has another time in it, but no failure is counted twice.
 func (c *client) wrote(ctx context.Context, call asynqwire.Call) bool {
 	stored, err := c.UniversalClient.HGet(ctx, call.TaskKey, "msg").Bytes()
-	return err == nil && bytes.Equal(stored, call.Message)
+	if err != nil {
+		return false
+	}
+	if !call.Failure {
+		return bytes.Equal(stored, call.Message)
+	}
+	is, err := asynqwire.DecodeMessage(stored)
+	want, bad := asynqwire.DecodeMessage(call.Message)
+	return err == nil && bad == nil && is.Retried >= want.Retried
 }
 
 func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
@@ -86,9 +94,18 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 	// that has ended. Without a fresh context it would never be written, and the task would
 	// run again.
 	if ctx.Err() != nil {
+		left := c.a.healLeft(time.Now())
+		if left <= 0 {
+			cmd := redis.NewCmd(ctx)
+			cmd.SetErr(ctx.Err())
+			return cmd
+		}
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), healTimeout)
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), left)
 		defer cancel()
+		if op == asynqwire.OpRetry && c.wrote(ctx, call) {
+			return done(ctx) // and what is in flight is another delivery of it
+		}
 	}
 	switch op {
 	case asynqwire.OpRetry, asynqwire.OpArchive:
@@ -131,6 +148,16 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 		c.a.recentlyDone.take(call.TaskKey, time.Now())
 	}
 	return cmd
+}
+
+// healLeft is how long a script may take that finishes a task whose own context has ended. asynq repeats those
+// that Redis did not answer one by one when it shuts down, and does not look how long that takes.
+func (a *Adapter) healLeft(now time.Time) time.Duration {
+	if !a.stopped() {
+		return healTimeout
+	}
+	a.healUntil.CompareAndSwap(0, now.Add(healTimeout).UnixNano())
+	return time.Unix(0, a.healUntil.Load()).Sub(now)
 }
 
 // endedByAsynq says that asynq may have ended an attempt before it called the handler: the
@@ -195,6 +222,7 @@ func (c *client) deferHidden(ctx context.Context, call asynqwire.Call) *redis.Cm
 
 // deferBy writes a deferral.
 func (c *client) deferBy(ctx context.Context, d *deferral) *redis.Cmd {
+	c.a.deferrals.end(d)
 	left := time.Until(d.made.Add(d.wait))
 	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(d.task.Queue), luascripts.DeferArgs{
 		ID: d.task.ID, Token: uint64(d.token), At: d.at, Record: d.record.Text(), Wait: left, Unique: d.unique, Postponed: d.postponed,

@@ -34,6 +34,7 @@ type deferral struct {
 	record    luascripts.WaitRecord
 	cause     error // a throttle.ThrottledError, or what kept Redis from answering
 	judged    bool  // asynq has asked the adapter whether it is a failure; under the lock of deferrals
+	ended     bool  // asynq has wanted to write the end of the attempt; under the same lock
 }
 
 // causes are the reasons of deferrals as they stand in Redis.
@@ -159,6 +160,20 @@ func (s *deferrals) wasJudged(d *deferral) bool {
 	return d.judged
 }
 
+// end notes that asynq wants to write the end of the attempt: its handler has returned the deferral.
+func (s *deferrals) end(d *deferral) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d.ended = true
+}
+
+// hasEnded says whether it has wanted to.
+func (s *deferrals) hasEnded(d *deferral) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return d.ended
+}
+
 // underWay says whether some task of this id is just being deferred.
 func (s *deferrals) underWay(taskID string) bool {
 	s.mu.Lock()
@@ -231,11 +246,14 @@ const (
 	archiveWatchMost = 100
 )
 
-// archiveWatch finds throttled tasks that asynq has archived without a call that is known here.
+// archiveWatch finds throttled tasks that asynq has archived without a call that is known here. And it
+// writes the deferrals that asynq has given up: after an outage beyond the lease of a task asynq repeats nothing, and
+// half a minute later another pool would take the task for one whose process has died, and count a failure.
 // While asynq writes what it should, it asks Redis for nothing.
 type archiveWatch struct {
 	*core
 	deferrals *deferrals
+	write     func(context.Context, *deferral) *redis.Cmd
 }
 
 func (w *archiveWatch) run(ctx context.Context) {
@@ -248,9 +266,11 @@ func (w *archiveWatch) look(ctx context.Context, now time.Time) {
 		return
 	}
 	pipe := w.rdb.Pipeline()
-	answers := make([]*redis.SliceCmd, len(unwritten))
+	answers, leases := make([]*redis.SliceCmd, len(unwritten)), make([]*redis.FloatCmd, len(unwritten))
 	for i, d := range unwritten {
-		answers[i] = pipe.HMGet(ctx, w.keys(d.task.Queue).Task(d.task.ID), "state", "msg")
+		keys := w.keys(d.task.Queue)
+		answers[i] = pipe.HMGet(ctx, keys.Task(d.task.ID), "state", "msg")
+		leases[i] = pipe.ZScore(ctx, keys.Lease(), d.task.ID)
 	}
 	_, _ = rediserr.Exec(ctx, pipe) // each answer has its error
 	for i, d := range unwritten {
@@ -260,6 +280,10 @@ func (w *archiveWatch) look(ctx context.Context, now time.Time) {
 		}
 		state, _ := fields[0].(string)
 		text, _ := fields[1].(string)
+		if ends, err := leases[i].Result(); state == "active" && err == nil && int64(ends) < now.Unix() && w.deferrals.hasEnded(d) {
+			w.write(ctx, d) // nobody else has the task yet
+			continue
+		}
 		// Another process may have got the task when its lease ended here, or an operator
 		// archived it: only the error of this deferral says that asynq wrote it.
 		m, err := asynqwire.DecodeMessage([]byte(text))

@@ -181,7 +181,9 @@ func (f *fetcher) ask(ctx context.Context, q *fetchQueue, leaseEnds int64, n int
 	for i, t := range fetched {
 		m, err := asynqwire.DecodeMessage([]byte(t.Message))
 		if err != nil {
-			f.distrust("a message of asynq can't be read", zap.Error(err))
+			f.logFew("unreadable", func() { // whoever wrote it: asynq reads messages as we do
+				f.log.Error("the message of a task can't be read, and asynq can't run it", zap.String("queue", q.name), zap.Error(err))
+			})
 		}
 		tasks[i] = fetchedTask{t.Message, delivery{m, t.RunNow, t.Wait}}
 	}

@@ -19,51 +19,72 @@ import (
 // ones. This process knows better, and defers them then.
 func TestVirtualDeferralOutlivesItsLease(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const per = 100 * time.Second
-		clients, m := mini(t, 1)
-		rdb, seen := clients[0], &runs{}
-		lim, err := throttle.New(rdb, "one", throttle.Sliding(1, per), throttle.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		retries := map[string]int{"archived": 0, "retried": 3} // what asynq would do
-		for id, n := range retries {
-			if d, err := lim.TryAcquire(t.Context(), id, 1); err != nil || !d.Granted {
-				t.Fatalf("TryAcquire = %v, %v, want a grant", d, err)
-			}
-			enqueue(t, rdb, queue.NewTask("any", nil, asynq.TaskID(id), asynq.MaxRetry(n)))
-		}
-		spent := time.Now()
-		var booked sync.WaitGroup
-		booked.Add(len(retries))
-		cfg := worker.Config{}
-		cfg.Asynq.Concurrency = 2
-		started(t, rdb, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-			id, _ := asynq.GetTaskID(ctx)
-			if err := lim.Acquire(ctx, id, 1); err != nil {
-				booked.Done()
-				booked.Wait()
-				m.SetError("LOADING an outage")
-				return err
-			}
-			seen.note(ctx, task)
+	for name, pools := range map[string]int{"one pool": 1, "beside a pool that looks first for tasks of dead processes": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { outlivesItsLease(t, pools) })
+		})
+	}
+}
+
+func outlivesItsLease(t *testing.T, pools int) {
+	t.Helper()
+	const per = 100 * time.Second
+	clients, m := mini(t, pools)
+	rdb, seen := clients[0], &runs{}
+	lim, err := throttle.New(rdb, "one", throttle.Sliding(1, per), throttle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	retries := map[string]int{"archived": 0, "retried": 3} // what asynq would do
+	var booked sync.WaitGroup
+	booked.Add(len(retries))
+	handler := asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		if task.Type() == "busy" {
+			<-ctx.Done()
 			return nil
-		}), cfg)
-		time.Sleep(45 * time.Second) // of the bubble
-		m.SetError("")
-		time.Sleep(per)
-		for id := range retries {
-			if got := seen.first(id).at.Sub(spent); seen.count(id) != 1 || got < per || got > per+time.Second {
-				t.Errorf("%s: %d runs, the first %v after the last permit, want 1, %v", id, seen.count(id), got, per)
-			}
 		}
-		q, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo("default")
-		if err != nil {
-			t.Fatal(err)
+		id, _ := asynq.GetTaskID(ctx)
+		if err := lim.Acquire(ctx, id, 1); err != nil {
+			booked.Done()
+			booked.Wait()
+			m.SetError("LOADING an outage")
+			return err
 		}
-		if q.ProcessedTotal != 2 || q.FailedTotal != 0 || q.Size != 0 {
-			t.Errorf("asynq counts %d processed, %d failed, %d left, want 2, 0, 0", q.ProcessedTotal, q.FailedTotal, q.Size)
-		}
+		seen.note(ctx, task)
+		return nil
 	})
+	cfg := worker.Config{}
+	cfg.Asynq.Queues = map[string]int{"default": 1, "other": 1}
+	for _, other := range clients[1:] {
+		cfg.Asynq.Concurrency = 1
+		started(t, other, handler, cfg)
+		enqueue(t, rdb, queue.NewTask("busy", nil, asynq.Queue("other"), asynq.MaxRetry(0))) // so that it takes none of the others
+		time.Sleep(10 * time.Second)                                                         // of the bubble
+	}
+	cfg.Asynq.Concurrency = 2
+	started(t, rdb, handler, cfg)
+	time.Sleep(5 * time.Second)
+	for id, n := range retries {
+		if d, err := lim.TryAcquire(t.Context(), id, 1); err != nil || !d.Granted {
+			t.Fatalf("TryAcquire = %v, %v, want a grant", d, err)
+		}
+		enqueue(t, rdb, queue.NewTask("any", nil, asynq.TaskID(id), asynq.MaxRetry(n)))
+	}
+	spent := time.Now()
+	time.Sleep(45 * time.Second)
+	m.SetError("")
+	time.Sleep(per)
+	for id := range retries {
+		if got := seen.first(id).at.Sub(spent); seen.count(id) != 1 || got < per || got > per+time.Second {
+			t.Errorf("%s: %d runs, the first %v after the last permit, want 1, %v", id, seen.count(id), got, per)
+		}
+	}
+	q, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo("default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q.ProcessedTotal != 2 || q.FailedTotal != 0 || q.Size != 0 {
+		t.Errorf("asynq counts %d processed, %d failed, %d left, want 2, 0, 0", q.ProcessedTotal, q.FailedTotal, q.Size)
+	}
 }

@@ -305,7 +305,7 @@ func (e *stayError) Unwrap() error { return e.cause }
 // granted is spent.
 func (t *attempt) again(ctx context.Context, task *asynq.Task, stay *stayError) (context.Context, error) {
 	t.mu.Lock()
-	t.grants, t.cancelHandler, t.leaseLost, t.forced = nil, nil, false, false
+	t.grants, t.cancelHandler, t.leaseLost, t.forced, t.over = nil, nil, false, false, false
 	t.mu.Unlock()
 	if t.policy.limits == nil { // its handler asks for permits by itself, and waits there too
 		return ctx, t.waitFor(ctx, stay.wait)

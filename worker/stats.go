@@ -56,7 +56,7 @@ type Stats struct {
 // pool deferred the task, or it was booked, the wait is known to the second, and all of it counts
 // for the last rule.
 type RuleStats struct {
-	Rule   string
+	Rule   string        // of more than 1,024 rules the last are counted together, as "(others)"
 	Bound  int64         // times that it made a task wait, by its own limit or by a Retry-After
 	Waited time.Duration // of the tasks whose wait is over, together
 	Waits  int64         // how many waits that were; of more than 65,536 at once, the rest is known to the second
@@ -151,7 +151,16 @@ func (c *ruleCounters) waited(rule string, wait time.Duration) {
 	s.Waited += wait
 }
 
+// ruleStatsMax bounds the rules that are counted one by one: handlers may make more and more.
+const ruleStatsMax = 1024
+
+// otherRules is what the rules beyond are counted for together.
+const otherRules = "(others)"
+
 func (c *ruleCounters) of(rule string) *RuleStats {
+	if len(c.byRule) >= ruleStatsMax && c.byRule[rule] == nil {
+		rule = otherRules
+	}
 	s := c.byRule[rule]
 	if s == nil {
 		if c.byRule == nil {

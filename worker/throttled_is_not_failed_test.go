@@ -190,7 +190,7 @@ func TestSwallowedDeferralCancelsItsBooking(t *testing.T) {
 			lim := r.limiter("one", throttle.Sliding(1, time.Minute))
 			r.take(lim, "k")
 			waiting := make(chan int, 1)
-			r.start(acquires(lim, "k", func(_ context.Context, _ *asynq.Task, err error) error {
+			p, _ := r.start(acquires(lim, "k", func(_ context.Context, _ *asynq.Task, err error) error {
 				if !errors.Is(err, throttle.ErrThrottled) {
 					t.Errorf("Acquire = %v, want a throttle", err)
 				}
@@ -199,14 +199,17 @@ func TestSwallowedDeferralCancelsItsBooking(t *testing.T) {
 					panic("of the handler")
 				}
 				return nil
-			}), worker.Config{})
-			r.enqueue("any", "a", "{}", asynq.MaxRetry(0))
+			}), policies(phone("sms", time.Hour)))
+			r.enqueue("sms", "a", to("+1"), asynq.MaxRetry(0))
 			if n := <-waiting; n != 1 {
 				t.Errorf("%d wait while the handler runs, want 1", n)
 			}
 			r.eventually("an end", func() bool { return r.info("a") == nil || r.is("a", asynq.TaskStateArchived) })
 			if n := r.peek(lim, "k").Waiting; n != 0 {
 				t.Errorf("%d wait for nothing", n)
+			}
+			if n := r.peek(p.Limiter("sms"), "+1").Available; n != 0 {
+				t.Errorf("%d permits came back of a handler that went on without what it asked for, want none", n)
 			}
 			if panics {
 				r.wantQueue(1, 1, 1)

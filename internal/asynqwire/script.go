@@ -70,6 +70,7 @@ type Call struct {
 	RetryKey  string // only for retry and archive: where a deferred task goes
 	Message   []byte // as asynq is about to write it; only for retry, archive and complete
 	LeaseEnds int64  // in seconds since 1970; only for a dequeue
+	Failure   bool   // it counts as a failure; only for a retry
 }
 
 // How the last part of a key is pinned when it is not a constant.
@@ -183,6 +184,7 @@ func (s *scriptShape) match(keys []string, args []any) (Call, bool) {
 	switch s.op {
 	case OpRetry:
 		call.RetryKey = keys[s.active+2]
+		call.Failure, _ = args[4].(bool)
 	case OpArchive:
 		call.RetryKey = prefix + "retry"
 	}

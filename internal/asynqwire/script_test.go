@@ -33,6 +33,8 @@ func scriptCalls(queue, id string) []scriptCall {
 	finish := Call{TaskID: id, TaskKey: task}
 	complete := Call{TaskID: id, TaskKey: task, Message: msg}
 	fail := Call{TaskID: id, TaskKey: task, Message: msg, RetryKey: p + "retry"}
+	retry := fail
+	retry.Failure = true
 	return []scriptCall{
 		{"dequeue", "a8153319360adc71cdc370107f8ab9786f204765",
 			[]string{p + "pending", p + "paused", active, lease}, []any{int64(30), p + "t:"},
@@ -57,7 +59,7 @@ func scriptCalls(queue, id string) []scriptCall {
 		{"retry", "65fa409c88198a681c53e0892d8276eca0145694",
 			[]string{task, active, lease, p + "retry", day, failed, p + "processed", p + "failed"},
 			[]any{id, msg, int64(1), int64(2), true, int64(3)},
-			OpRetry, call(fail)},
+			OpRetry, call(retry)},
 		{"archive", "9c3b1eb9947ce2ee5304ac013a0a365ec364fd2d",
 			[]string{task, active, lease, p + "archived", day, failed, p + "processed", p + "failed", p + "t:"},
 			[]any{id, msg, int64(1), int64(2), 10000, int64(3), int64(4)},

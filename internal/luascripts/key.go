@@ -113,6 +113,9 @@ func NewQueueKeys(prefix, queue string) QueueKeys {
 // Task is asynq's hash of a task.
 func (k QueueKeys) Task(id string) string { return k.task + id }
 
+// Lease is asynq's sorted set of the leases on the tasks that run, by the second in which each ends.
+func (k QueueKeys) Lease() string { return k.lease }
+
 // batchKeys are the keys of one batch.
 type batchKeys struct {
 	record, open, ahead string

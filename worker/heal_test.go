@@ -1,0 +1,60 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+)
+
+// hanging is a Redis that answers nothing: each call fails when its time is over.
+type hanging struct{ redis.UniversalClient }
+
+func (hanging) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *redis.Cmd {
+	select {
+	case <-time.After(3 * time.Second):
+	case <-ctx.Done():
+	}
+	return redis.NewCmdResult(nil, context.DeadlineExceeded)
+}
+
+func (hanging) HGet(context.Context, string, string) *redis.StringCmd {
+	return redis.NewStringResult("", context.DeadlineExceeded)
+}
+
+// While Redis hangs, many tasks have ended whose ends asynq repeats at a shutdown, one after the other. All of
+// them together take no longer than one.
+func TestShutdownWhileRedisHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a, err := NewAdapter(hanging{}, Config{Asynq: asynq.Config{Concurrency: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &client{UniversalClient: hanging{}, a: a}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		repeat := func(n int) time.Duration {
+			began := time.Now()
+			for i := range n {
+				id, p := fmt.Sprint(i), "asynq:{default}:"
+				keys := []string{p + "active", p + "lease", p + "t:" + id, p + "processed:2026-01-02", p + "processed"}
+				if cmd := c.EvalSha(ended, "1241eaa1c73409baaf1fea0c08d203a4911bda15", keys, id, int64(1), int64(2)); cmd.Err() == nil {
+					t.Error("a call that was not answered has no error")
+				}
+			}
+			return time.Since(began)
+		}
+		if took := repeat(3); took != 9*time.Second {
+			t.Errorf("three calls took %v, want that each waits for an answer", took)
+		}
+		close(a.stop)
+		if took := repeat(100); took > healTimeout+time.Second {
+			t.Errorf("a hundred calls at a shutdown took %v, want %v at most", took, healTimeout)
+		}
+	})
+}
