@@ -12,8 +12,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/headwayq/headway/internal/civil"
 	"github.com/headwayq/headway/internal/luascripts"
-	"github.com/headwayq/headway/throttle/internal/civil"
 )
 
 // civilCase is the window in which an instant lies, and the one after it.

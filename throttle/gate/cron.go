@@ -7,8 +7,8 @@ import (
 
 	"github.com/robfig/cron/v3"
 
+	"github.com/headwayq/headway/internal/civil"
 	"github.com/headwayq/headway/internal/cronspec"
-	"github.com/headwayq/headway/throttle/internal/civil"
 	"github.com/headwayq/headway/throttle/internal/errtext"
 )
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headwayq/headway/throttle/internal/civil"
+	"github.com/headwayq/headway/internal/civil"
 )
 
 // holidays are dates on which a gate does not open. Dates are numbered by the

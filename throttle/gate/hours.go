@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/headwayq/headway/throttle/internal/civil"
+	"github.com/headwayq/headway/internal/civil"
 	"github.com/headwayq/headway/throttle/internal/errtext"
 )
 

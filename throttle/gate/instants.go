@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/headwayq/headway/throttle/internal/civil"
+	"github.com/headwayq/headway/internal/civil"
 )
 
 // compute maps what the clock shows to instants. At first it looks at the days

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/headwayq/headway/throttle/internal/civil"
+	"github.com/headwayq/headway/internal/civil"
 )
 
 const day = 24 * time.Hour

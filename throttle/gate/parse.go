@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headwayq/headway/throttle/internal/civil"
+	"github.com/headwayq/headway/internal/civil"
 	"github.com/headwayq/headway/throttle/internal/errtext"
 )
 
