@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headwayq/headway/internal/civil"
 	"github.com/headwayq/headway/throttle/gate"
 )
 
@@ -159,14 +160,25 @@ func dayX(at time.Time) float64 {
 func parts(from, to time.Time, zone *time.Location) (all []gate.Opening) {
 	for from.Before(to) {
 		from = from.In(zone)
-		end := to
-		if _, change := from.ZoneBounds(); !change.IsZero() {
-			end = earlier(to, change)
-		}
+		end := clockChange(from, to, zone)
 		all = append(all, gate.Opening{Open: from, Close: end.In(time.FixedZone(from.Zone()))})
 		from = end
 	}
 	return all
+}
+
+// clockChange is the first instant after from at which the clock of a zone is changed, or to
+// when that is not before it.
+func clockChange(from, to time.Time, zone *time.Location) time.Time {
+	s := civil.SegmentAt(zone, from.Unix())
+	for s.End < to.Unix() {
+		next := civil.SegmentAt(zone, s.End)
+		if next.Offset != s.Offset {
+			return time.Unix(s.End, 0)
+		}
+		s = next // a year ends, and no clock is changed
+	}
+	return to
 }
 
 func later(a, b time.Time) time.Time {

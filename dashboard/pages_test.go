@@ -673,6 +673,32 @@ func TestGateOnADayOfAClockChange(t *testing.T) {
 	}
 }
 
+// The last days of a leap year are drawn like others, also where the zone follows a rule: from 2038
+// on all do. Go's time package ends such a year after 365 days.
+func TestGateAtTheEndOfALeapYear(t *testing.T) {
+	t.Parallel()
+	g, err := gate.Parse("00:00-24:00 Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	drawn := make(chan gateRow, 1)
+	go func() {
+		row := gateRow{gate: g}
+		row.draw(time.UTC, time.Date(2040, 12, 29, 12, 0, 0, 0, time.UTC))
+		drawn <- row
+	}()
+	select {
+	case row := <-drawn:
+		for _, day := range row.Days {
+			if len(day.Spans) != 1 || day.Spans[0].From != "00:00" || day.Spans[0].To != "24:00" {
+				t.Errorf("%s: open %v, want all day", day.Date, day.Spans)
+			}
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the week is not drawn within 20 s")
+	}
+}
+
 // Where asynqmon runs, the pages of a queue and of a task lead to its pages about the same.
 func TestLinksToAsynqmon(t *testing.T) {
 	t.Parallel()

@@ -2,11 +2,13 @@ package schedule
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
 	"github.com/robfig/cron/v3"
 
+	"github.com/headwayq/headway/internal/civil"
 	"github.com/headwayq/headway/internal/cronspec"
 	"github.com/headwayq/headway/queue/internal/check"
 	"github.com/headwayq/headway/queue/internal/zones"
@@ -189,17 +191,22 @@ func (c Cron) shown(t time.Time) time.Time {
 	return latest
 }
 
-// zoneSegment is the time in which a clock is not changed.
+// zoneSegment is a time in which a clock is not changed.
 type zoneSegment struct {
-	start, end time.Time // end is zero in the last one
+	start, end time.Time // start is zero in the first one, end in the last
 	offset     time.Duration
 }
 
 func (c Cron) segment(t time.Time) zoneSegment {
-	t = t.In(c.zone)
-	start, end := t.ZoneBounds()
-	_, offset := t.Zone()
-	return zoneSegment{start, end, time.Duration(offset) * time.Second}
+	in := civil.SegmentAt(c.zone, t.Unix())
+	s := zoneSegment{offset: time.Duration(in.Offset) * time.Second}
+	if in.Start != math.MinInt64 {
+		s.start = time.Unix(in.Start, 0).In(c.zone)
+	}
+	if in.End != math.MaxInt64 {
+		s.end = time.Unix(in.End, 0).In(c.zone)
+	}
+	return s
 }
 
 func (s zoneSegment) holds(t time.Time) bool { return s.end.IsZero() || t.Before(s.end) }

@@ -3,9 +3,11 @@ package schedule
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+	_ "time/tzdata" // the zones of the tests do not depend on the machine
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -74,6 +76,71 @@ func TestCronWhereTheClockIsChanged(t *testing.T) {
 		}
 		if diff := cmp.Diff(tt.ticks, got); diff != "" {
 			t.Errorf("ticks of %q after %s, - want + got:\n%s", tt.spec, tt.from, diff)
+		}
+	}
+}
+
+// ruleZone is a zone that follows the rule of Europe/Berlin, as the slim files of the time zone database have
+// it for all years to come: a header, an empty part for readers of 32 bits, and the header
+// again, with one offset and the rule.
+func ruleZone(t *testing.T, name string) *time.Location {
+	t.Helper()
+	const rule, letters = "CET-1CEST,M3.5.0,M10.5.0/3", "CET\x00"
+	header := append([]byte("TZif2"), make([]byte, 15+6*4)...) // all counts are 0
+	data := append(slices.Clone(header), header...)
+	data[len(data)-5], data[len(data)-1] = 1, byte(len(letters))
+	data = append(data, 0, 0, 0x0e, 0x10, 0, 0) // an hour from UTC, no summer time, where its letters begin
+	data = append(data, letters+"\n"+rule+"\n"...)
+	zone, err := time.LoadLocationFromTZData(name, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return zone
+}
+
+// Go's time package ends each year of a zone that follows a rule after 365 days. On the
+// last day of a leap year, whoever goes from one change of the clock to the next would go
+// in circles.
+func TestCronOnTheLastDayOfALeapYear(t *testing.T) {
+	t.Parallel()
+	berlin := ruleZone(t, "Europe/Berlin")
+	for _, tt := range []struct {
+		spec, from string
+		ticks      []string
+	}{
+		{"@yearly", "2028-12-30 12:00", []string{"2029-01-01 00:00", "2030-01-01 00:00"}},
+		{"@yearly", "2028-12-31 12:00", []string{"2029-01-01 00:00"}},
+		{"@monthly", "2028-11-30 12:00", []string{"2028-12-01 00:00", "2029-01-01 00:00", "2029-02-01 00:00"}},
+		{"0 9 * * *", "2028-12-30 08:00", []string{"2028-12-30 09:00", "2028-12-31 09:00", "2029-01-01 09:00"}},
+		{"0 0,1,2 * * *", "2028-12-30 23:30", []string{"2028-12-31 00:00", "2028-12-31 01:00", "2028-12-31 02:00", "2029-01-01 00:00", "2029-01-01 01:00"}},
+		{"@hourly", "2028-12-30 23:30", []string{"2028-12-31 00:00", "2028-12-31 01:00", "2028-12-31 02:00"}},
+		{"0 * * * *", "2028-12-31 22:30", []string{"2028-12-31 23:00", "2029-01-01 00:00", "2029-01-01 01:00", "2029-01-01 02:00"}},
+		{"0 * 31 12 *", "2028-12-31 22:30", []string{"2028-12-31 23:00", "2029-12-31 00:00"}},
+		{"0 9 29 2 *", "2028-02-28 12:00", []string{"2028-02-29 09:00", "2032-02-29 09:00"}},
+		{"0 */12 29 2 *", "2028-02-29 12:00", []string{"2032-02-29 00:00"}},
+		{"30 2 25 3 *", "2028-12-31 12:00", []string{"2029-03-25 03:00"}}, // the clock skips 02:30
+	} {
+		at, err := time.ParseInLocation("2006-01-02 15:04", tt.from, berlin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := make(chan []string, 1)
+		go func() {
+			c := MustCron(tt.spec, berlin)
+			var got []string
+			for range tt.ticks {
+				at = c.Next(at)
+				got = append(got, at.Format("2006-01-02 15:04"))
+			}
+			found <- got
+		}()
+		select {
+		case got := <-found:
+			if diff := cmp.Diff(tt.ticks, got); diff != "" {
+				t.Errorf("ticks of %q after %s, - want + got:\n%s", tt.spec, tt.from, diff)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("ticks of %q after %s: none within 20 s", tt.spec, tt.from)
 		}
 	}
 }
