@@ -109,7 +109,8 @@ func TestPolicyFileFaults(t *testing.T) {
 		{"a zone's name", in("  a: {gate: 08:00-21:00 recipient, zone: Europe/Berlin}\n", "a"), []string{`2:42: text "Europe/Berlin", want a path, such as $.zone, or phone and a path`}},
 		{"a bad path of a zone", in("  a: {gate: 08:00-21:00 recipient, zone: $}\n  b: {gate: 08:00-21:00 recipient, zone: $z}\n", "a, b"), []string{`3:42: JSON path "$z", byte 1: want . or [`}},
 		{"a bad path of a phone", in("  a: {gate: 08:00-21:00 recipient, zone: phone to}\n", "a"), []string{`2:42: JSON path "to", byte 0: want $ at the start`}},
-		{"a bad zone to fall back on", in("  a: {gate: 08:00-21:00 recipient, zone: phone $.to or Europe/Berlln}\n", "a"), []string{`2:42: no time zone "Europe/Berlln" is known here`}},
+		{"a bad zone to fall back on", in("  a: {gate: 08:00-21:00 recipient, zone: phone $.to or Europe/Berlln}\n", "a"), []string{`2:42: time zone "Europe/Berlln": want a name of the time zone database such as Europe/Berlin`}},
+		{"a zone of the machine to fall back on", in("  a: {gate: 08:00-21:00 recipient, zone: phone $.to or localtime}\n", "a"), []string{`2:42: time zone "localtime": want a name of the time zone database such as Europe/Berlin: this one differs per machine`}},
 
 		// a policy
 		{"no policy", in(ruleA, "a") + "  u: [a]\n", []string{"5:6: a list, want a policy: rules, charge, max_postpones"}},

@@ -255,7 +255,7 @@ func (f *policyFile) phoneZone(text string) (ZoneFunc, error) {
 		name := strings.TrimSpace(text[i+len(" or "):])
 		var err error
 		if otherwise, err = zones.Load(name); err != nil {
-			return nil, fmt.Errorf("no time zone %q is known here", clip(name))
+			return nil, fmt.Errorf("time zone %q: %w", clip(name), err)
 		}
 		text = strings.TrimSpace(text[:i])
 	}

@@ -12,8 +12,9 @@ import (
 
 // JSONZone returns a [ZoneFunc] that finds the recipient's time zone in a JSON
 // payload, with paths and errors as in [JSONKey]. The value must be the name of
-// a zone as in the IANA database, such as "Europe/Berlin" or "UTC"; "" and
-// "Local" are refused, for they would mean this machine's.
+// a zone as in the IANA database, such as "Europe/Berlin" or "UTC". Names that
+// differ per machine are refused: "", "Local", "localtime", "posixrules", and
+// those that begin with "posix/" or "right/".
 func JSONZone(path string) (ZoneFunc, error) {
 	p, err := parsePath(path)
 	if err != nil {
@@ -48,7 +49,7 @@ func (p path) zone(payload []byte) (*time.Location, error) {
 		return nil, p.fault(len(p.steps), "is not a string that Go can read")
 	}
 	zone, err := zones.Load(name)
-	if err != nil { // its text has the name, which is from the payload
+	if err != nil {
 		return nil, p.fault(len(p.steps), "is no time zone that is known here")
 	}
 	return zone, nil

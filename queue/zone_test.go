@@ -25,6 +25,10 @@ func TestJSONZoneRefuses(t *testing.T) {
 	tests := []struct{ payload, want string }{
 		{`{"tz":""}`, unknown},
 		{`{"tz":"Local"}`, unknown},
+		{`{"tz":"localtime"}`, unknown},
+		{`{"tz":"posixrules"}`, unknown},
+		{`{"tz":"posix/Europe/Berlin"}`, unknown},
+		{`{"tz":"right/Europe/Berlin"}`, unknown},
 		{`{"tz":"+4915112345678"}`, unknown},
 		{`{"tz":"../../../etc/passwd"}`, unknown},
 		{`{"tz":"/etc/localtime"}`, unknown},

@@ -49,6 +49,8 @@ func ZoneFault(zone string, load func(string) (*time.Location, error)) string {
 	switch {
 	case zone == "Local", zone == "localtime", zone == "posixrules":
 		return byName + ": this one differs per machine"
+	case strings.HasPrefix(zone, "posix/"):
+		return byName + ": only some machines know this one"
 	case strings.HasPrefix(zone, "right/"):
 		return byName + ": this one counts leap seconds"
 	case path.Clean(zone) != zone:

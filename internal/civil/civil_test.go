@@ -22,6 +22,18 @@ func TestMissingZoneDatabaseIsNamed(t *testing.T) {
 	}
 }
 
+// A name that means something else on the next machine, or nothing, is no name of a zone,
+// also where it loads.
+func TestNamesOfOneMachineAreRefused(t *testing.T) {
+	t.Parallel()
+	all := func(string) (*time.Location, error) { return time.UTC, nil }
+	for _, name := range []string{"", "Local", "localtime", "posixrules", "posix/Europe/Berlin", "right/Europe/Berlin", "Europe/../UTC"} {
+		if ZoneFault(name, all) == "" {
+			t.Errorf("ZoneFault(%q) finds no fault", name)
+		}
+	}
+}
+
 // On the last day of a leap year time.ZoneBounds ends before it begins. A caller
 // who goes from one segment to the next must not go in circles.
 func TestSegmentsHoldTheirInstant(t *testing.T) {

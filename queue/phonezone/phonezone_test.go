@@ -231,8 +231,8 @@ func TestInAFile(t *testing.T) {
 		"phone":                         `text "phone", want a path...`,
 		"phone or UTC":                  `JSON path "or UTC", byte 0: want $ at the start`,
 		"phone $.to or":                 `JSON path "$.to or", byte 4: want . or [`,
-		"phone $.to or Local":           `no time zone "Local" is known here`,
-		"phone $.to or UTC or Asia/Oz":  `no time zone "Asia/Oz" is known here`,
+		"phone $.to or Local":           `time zone "Local": want a name of the time zone database...`,
+		"phone $.to or UTC or Asia/Oz":  `time zone "Asia/Oz": want a name of the time zone database...`,
 		"phone $.to or UTC or Etc/UTC":  `JSON path "$.to or UTC", byte 4: want . or [`,
 		"phone $['a or b or Asia/Tokyo": `JSON path "$['a or b", byte 2: quote is not closed`,
 	} {

@@ -52,7 +52,7 @@ func ParseCron(spec string, zone *time.Location) (Cron, error) {
 		_, name, _ := strings.Cut(first, "=")
 		loaded, err := zones.Load(name)
 		if err != nil {
-			return fault("no time zone that is known here, want one such as Europe/Berlin")
+			return fault("the time zone: " + err.Error())
 		}
 		text, zone, given = rest, loaded, true
 	}

@@ -183,7 +183,7 @@ func (f *scheduleFile) zone(n ast.Node) *time.Location {
 	}
 	zone, err := zones.Load(name)
 	if err != nil {
-		f.Fault(yamlfile.PosOf(n), fmt.Sprintf("%q is no time zone that is known here", check.Clip(name)))
+		f.Fault(yamlfile.PosOf(n), fmt.Sprintf("time zone %q: %v", check.Clip(name), err))
 	}
 	return zone
 }

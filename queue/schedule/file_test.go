@@ -92,7 +92,7 @@ func TestScheduleFileFaults(t *testing.T) {
 			`3:3: entry "b b": want 1 to 64`,
 			`3:31: entry "b b": task type "sms:send", rule`,
 			`4:3: entry "c": no task`, `4:3: entry "c": no spec`,
-			`4:13: "Mars/Phobos" is no time zone`, `4:33: a number`, `4:36: unknown field "tusk"`,
+			`4:13: time zone "Mars/Phobos": want a name`, `4:33: a number`, `4:36: unknown field "tusk"`,
 			`5:29: no function "nobody"`,
 			`7:11: entry "e": cron spec "TZ=UTC 0 9 * * *": two zones`,
 			`10:14: option Timeout(1.5s)`, `11:16: want a whole number`, `12:14: "sometimes", want allow, queue one, skip`,

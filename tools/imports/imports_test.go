@@ -67,7 +67,7 @@ var edges = map[string][]string{
 	"queue/schedule":            {"queue", "internal/filewatch", "internal/luascripts", "internal/presence", "internal/stderrlog", "internal/asynqwire", "internal/civil", "internal/cronspec", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
 	"queue/phonezone":           {"queue", "queue/internal/zones"},
 	"queue/internal/yamlfile":   {"queue/internal/check"},
-	"queue/internal/zones":      {},
+	"queue/internal/zones":      {"internal/civil"},
 	"queue/internal/backend":    {"throttle", "internal/luascripts"},
 	"queue/internal/check":      {},
 	"internal/policyset":        {"throttle", "internal/luascripts"},

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/headwayq/headway/internal/civil"
 )
 
-// Load returns the time zone of a name, such as "Europe/Berlin". The names "" and "Local"
-// are refused, for they would mean this machine's.
+// Load returns the time zone of a name, such as "Europe/Berlin". Names that differ per
+// machine are refused: "", "Local", "localtime", "posixrules", and those that begin with
+// "posix/" or "right/". The error is without the name, and says what is wanted.
 func Load(name string) (*time.Location, error) { return cached.load(name) }
 
 // cached are the zones that tasks and files have named so far.
@@ -24,21 +27,19 @@ type cache struct {
 	loaded map[string]*time.Location
 }
 
-var errZone = errors.New("no name of a time zone")
-
 func (c *cache) load(name string) (*time.Location, error) {
-	if name == "" || name == "Local" {
-		return nil, errZone
-	}
 	c.mu.RLock()
 	zone, ok := c.loaded[name]
 	c.mu.RUnlock()
 	if ok {
 		return zone, nil
 	}
+	if fault := civil.ZoneFault(name, time.LoadLocation); fault != "" {
+		return nil, errors.New("want " + fault) // not kept: names that are none have no end
+	}
 	zone, err := time.LoadLocation(name)
-	if err != nil {
-		return nil, err // not kept: names that are none have no end
+	if err != nil { // it was there a moment ago
+		return nil, errors.New("can't be loaded")
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -26,6 +26,21 @@ func TestLoadsOnce(t *testing.T) {
 	}
 }
 
+// The names of this machine's zone are refused also where they load, and no error has the name.
+func TestRefusesNamesThatDifferPerMachine(t *testing.T) {
+	t.Parallel()
+	var c cache
+	for _, name := range []string{"", "Local", "localtime", "posixrules", "posix/Europe/Berlin", "right/Europe/Berlin", "+4915112345678"} {
+		zone, err := c.load(name)
+		if zone != nil || err == nil || name != "" && strings.Contains(err.Error(), name) {
+			t.Errorf("load(%q) = %v, %v, want an error without the name", name, zone, err)
+		}
+	}
+	if len(c.loaded) != 0 {
+		t.Errorf("%d zones kept, want none", len(c.loaded))
+	}
+}
+
 func TestKeepsSoMany(t *testing.T) {
 	t.Parallel()
 	c := cache{loaded: make(map[string]*time.Location)}
