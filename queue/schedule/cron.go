@@ -41,6 +41,12 @@ const cronWant = "a cron spec such as 0 9 * * 1-5, @daily or @every 90s, with or
 // the multiples of that since 1970, the same for everybody. "CRON_TZ=" or "TZ="
 // and a zone may go before it, unless zone is given; with neither it is UTC.
 // @every takes no zone. The error is a [*CronError].
+//
+// Other processes know a zone by its name only. So time.Local is refused, and so are
+// names that differ per machine, such as "localtime", a zone with other offsets than the
+// one of its name in the time zone database, and a time.FixedZone whose name is not in
+// there. A zone of time.LoadLocationFromTZData may have a name that no database has:
+// who lists its entry can't tell when that ticks next.
 func ParseCron(spec string, zone *time.Location) (Cron, error) {
 	fault := func(reason string) (Cron, error) { return Cron{}, &CronError{Spec: spec, Reason: reason} }
 	text := strings.Join(strings.Fields(spec), " ")
@@ -62,11 +68,11 @@ func ParseCron(spec string, zone *time.Location) (Cron, error) {
 		}
 		return parseEvery(spec, period)
 	}
-	switch zone {
-	case nil:
+	if zone == nil {
 		zone = time.UTC
-	case time.Local:
-		return fault("the zone is this machine's, want one by its name")
+	}
+	if reason := zoneFault(zone); reason != "" {
+		return fault(reason)
 	}
 	parsed, err := cronspec.Parse(text, cronspec.Standard|cron.SecondOptional)
 	if err != nil {
@@ -87,6 +93,51 @@ func MustCron(spec string, zone *time.Location) Cron {
 		panic(err.Error())
 	}
 	return c
+}
+
+// zoneFault is why a zone can't be that of a spec, or "". Others are told a spec with the
+// name of its zone. It must be the same zone for them, or none that they know.
+func zoneFault(zone *time.Location) string {
+	if zone == time.Local {
+		return "the zone is this machine's, want one by its name"
+	}
+	named, err := zones.Load(zone.String())
+	switch {
+	case err == nil && !sameClock(zone, named):
+		return "the time zone has other offsets than that of its name in the time zone database, want one of time.LoadLocation"
+	case err != nil && !ownData(zone):
+		return "the time zone: " + err.Error()
+	}
+	return ""
+}
+
+// ownData says that a zone was made by time.LoadLocationFromTZData, by a name that no
+// database has.
+func ownData(zone *time.Location) bool {
+	name := zone.String()
+	if _, err := time.LoadLocation(name); err == nil || len(strings.Fields(name)) != 1 {
+		return false
+	}
+	s := civil.SegmentAt(zone, 0)
+	return s.Start != math.MinInt64 || s.End != math.MaxInt64 // of a time.FixedZone there is one
+}
+
+// sameClock says whether two zones have the same offsets from 2026 to 2037, after which
+// a database holds no more than the rule of its last year. The years are fixed: the
+// answer for a zone never changes while a program runs.
+func sameClock(a, b *time.Location) bool {
+	if a == b {
+		return true
+	}
+	end := time.Date(2038, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
+	for at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Unix(); at < end; {
+		inA, inB := civil.SegmentAt(a, at), civil.SegmentAt(b, at)
+		if inA.Offset != inB.Offset {
+			return false
+		}
+		at = min(inA.End, inB.End)
+	}
+	return true
 }
 
 func parseEvery(spec, period string) (Cron, error) {

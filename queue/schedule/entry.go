@@ -35,7 +35,8 @@ type Entry struct {
 	Name string
 
 	// Spec is when it ticks, and Zone the time zone of that, as in [ParseCron].
-	// Spec is required; the zone defaults to the one in Spec, or to UTC.
+	// Spec is required; the zone defaults to the one in Spec, or to UTC. ParseCron
+	// says which zones are refused.
 	Spec string
 	Zone *time.Location
 
