@@ -11,7 +11,7 @@ import (
 // Funcs are Go functions that policy files name, where a path into a JSON
 // payload and a constant do not do: "key: func tenant" is Keys["tenant"]. The
 // zero Funcs has none. It is safe for concurrent use as long as nobody writes to
-// its maps.
+// its maps. A nil function that a file names is a fault of the file.
 type Funcs struct {
 	Keys  map[string]KeyFunc
 	Costs map[string]CostFunc

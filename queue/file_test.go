@@ -151,6 +151,33 @@ policies:
 	})
 }
 
+// A nil function would count all tasks under one key, at one permit each, by UTC.
+func TestPolicyFileRefusesNilFunctions(t *testing.T) {
+	t.Parallel()
+	const text = `
+rules:
+  tenant: {limit: 9/1s, key: func tenant, cost: func size}
+  open: {gate: 08:00-21:00 recipient, zone: func home}
+  phone: {gate: 08:00-21:00 recipient, zone: phone $.to}
+policies:
+  t: {rules: [tenant, open, phone]}
+`
+	funcs := Funcs{
+		Keys: map[string]KeyFunc{"tenant": nil}, Costs: map[string]CostFunc{"size": nil}, Zones: map[string]ZoneFunc{"home": nil},
+		PhoneZone: func(KeyFunc, *time.Location) ZoneFunc { return nil },
+	}
+	policies, err := funcs.ReadPolicies("p.yaml", strings.NewReader(text))
+	if policies != nil {
+		t.Errorf("%d policies, want none", len(policies))
+	}
+	wantFileFaults(t, err, []string{
+		`3:30: Funcs.Keys["tenant"] is nil, want a function`,
+		`3:49: Funcs.Costs["size"] is nil, want a function`,
+		`4:45: Funcs.Zones["home"] is nil, want a function`,
+		`5:46: Funcs.PhoneZone returned nil, want a function`,
+	})
+}
+
 func second(_ []Policy, err error) error { return err }
 
 // wantFileFaults checks that err joins these faults of p.yaml, in order, as

@@ -263,14 +263,21 @@ func (f *policyFile) phoneZone(text string) (ZoneFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.funcs.PhoneZone(number, otherwise), nil
+	zone := f.funcs.PhoneZone(number, otherwise)
+	if zone == nil {
+		return nil, errors.New("Funcs.PhoneZone returned nil, want a function")
+	}
+	return zone, nil
 }
 
 // lookUp finds a Go function by its name in a file, or returns nil.
 func lookUp[F KeyFunc | CostFunc | ZoneFunc](f *policyFile, at yamlfile.Pos, field string, funcs map[string]F, name string) F {
 	fn, ok := funcs[name]
-	if !ok {
+	switch {
+	case !ok:
 		f.Fault(at, fmt.Sprintf("no function %q in Funcs.%s", clip(name), field))
+	case fn == nil:
+		f.Fault(at, fmt.Sprintf("Funcs.%s[%q] is nil, want a function", field, clip(name)))
 	}
 	return fn
 }
