@@ -39,7 +39,8 @@ type Funcs struct {
 //
 // A limit is a text of throttle.ParseLimit, a gate one of gate.Parse. A
 // key is a path as in [JSONKey], or "=" and a constant, the same for all tasks. A
-// cost is a path as in [JSONCost], or a number. A zone is a path as in
+// cost is a path as in [JSONCost], or a number, which the limit and the limits of keys
+// must be able to let through. A zone is a path as in
 // [JSONZone]. It may also be "phone" and a path, or "phone $.to or Europe/Lisbon" with
 // a zone for numbers that do not tell one; both need [Funcs.PhoneZone], and the function
 // ReadPolicies refuses them. Paths with brackets need quotes inside

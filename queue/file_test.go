@@ -106,9 +106,9 @@ func TestReadPolicies(t *testing.T) {
 func TestReadPoliciesInOtherSpellings(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
-		`{"rules": {"a": {"limit": "1/60s", "key": "$['to']", "cost": 3}}, "policies": {"t": {"rules": ["a"]}}}`,
-		"\ufeffrules:\r\n  a:\r\n    limit: 1/60s\r\n    key: $['to']\r\n    cost: 3\r\npolicies:\r\n  t:\r\n    rules:\r\n      - a\r\n",
-		"---\npolicies: {t: {rules: [a]}}\nrules: {a: {limit: 1/60s,\n  key: \"$['to']\", cost: 3}}\n...\n# the end\n",
+		`{"rules": {"a": {"limit": "3/60s", "key": "$['to']", "cost": 3}}, "policies": {"t": {"rules": ["a"]}}}`,
+		"\ufeffrules:\r\n  a:\r\n    limit: 3/60s\r\n    key: $['to']\r\n    cost: 3\r\npolicies:\r\n  t:\r\n    rules:\r\n      - a\r\n",
+		"---\npolicies: {t: {rules: [a]}}\nrules: {a: {limit: 3/60s,\n  key: \"$['to']\", cost: 3}}\n...\n# the end\n",
 	} {
 		policies, err := read(text)
 		if err != nil || len(policies) != 1 {

@@ -36,12 +36,15 @@ func (f *policyFile) rule(e yamlfile.Entry) *fileRule {
 		before = len(f.Faults)
 		gate   = true // as it stands can be held against the other fields
 
-		constant int // cost, 0 for none
+		constant  int  // cost, 0 for none
+		limitRead bool // and does not stand for one that can't be read
 	)
 	places := f.Fields(e.Value, "a rule: "+strings.Join(ruleFields, ", "), ruleFields, func(field yamlfile.Entry) {
 		switch n := field.Value; field.Name {
 		case "limit":
-			if r.Limit = f.limit(n); !r.limited() {
+			if r.Limit = f.limit(n); r.limited() {
+				limitRead = true
+			} else {
 				r.Limit = throttle.Sliding(1, time.Second)
 			}
 		case "limits":
@@ -81,11 +84,27 @@ func (f *policyFile) rule(e yamlfile.Entry) *fileRule {
 			f.FaultOf(at, fmt.Sprintf("rule %q: ", clip(e.Name)), fault.err)
 		}
 	}
-	if at, given := places["cost"]; given && constant <= r.Limit.Permits() && constant > r.Limit.MaxCost() { // more than one call may take
-		f.FaultOf(at, "", &throttle.ExceedsLimitError{Rule: clip(e.Name), Cost: constant, Limit: r.Limit})
+	if limitRead {
+		f.costFits(r, constant, places)
 	}
 	r.good = len(f.Faults) == before
 	return r
+}
+
+// costFits adds a fault when no task could ever have the cost that all of them have: each
+// would end in the archive.
+func (f *policyFile) costFits(r *fileRule, cost int, places map[string]yamlfile.Pos) {
+	if r.Limit.IsConcurrent() {
+		return // which has no cost: that is a fault already
+	}
+	if cost > r.Limit.MaxCost() {
+		f.FaultOf(places["cost"], "", &throttle.ExceedsLimitError{Rule: clip(r.Name), Cost: cost, Limit: r.Limit})
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.source.limits)) {
+		if own := r.source.limits[name]; own != (throttle.Limit{}) && !own.IsConcurrent() && cost > own.MaxCost() {
+			f.FaultOf(places["limits"], "one of its limits: ", &throttle.ExceedsLimitError{Rule: clip(r.Name), Cost: cost, Limit: own})
+		}
+	}
 }
 
 // limit reads the text of a limit, or returns the zero Limit.
