@@ -1,6 +1,8 @@
 package throttle_test
 
 import (
+	"context"
+	"errors"
 	"strconv"
 	"testing"
 	"time"
@@ -28,5 +30,30 @@ func TestGateThatOpensFarAway(t *testing.T) {
 	}
 	if keys := allKeys(t, s.raw); len(keys) > 0 {
 		t.Errorf("keys %q are left, want none", keys)
+	}
+}
+
+// A gate that opens by the recipient's zone and comes without one would never open: a call
+// that waits for it would wait for ever.
+func TestGateWithoutTheRecipientsZone(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	p := s.limiter("all", throttle.Sliding(1000, time.Second)).Policy()
+	hours, err := gate.Parse("00:00-24:00 recipient")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := throttle.Request{Key: key, Cost: 1, Job: "a", Gates: []gate.InZone{{Rule: "day", Gate: hours}}}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for name, call := range map[string]func(context.Context, throttle.Request) (throttle.Decision, error){"TryAcquire": p.TryAcquire, "Acquire": p.Acquire} {
+		_, err := call(ctx, r)
+		if fault, ok := errors.AsType[*gate.Error](err); !ok || !errors.Is(err, gate.ErrInvalid) || fault.Field != "zone" {
+			t.Errorf("%s = %v, want a gate.Error about the zone", name, err)
+		}
+	}
+	r.Gates[0].In = time.UTC
+	if d, err := p.TryAcquire(ctx, r); err != nil || !d.Granted {
+		t.Errorf("TryAcquire with a zone = %v, %v, want a grant", d, err)
 	}
 }

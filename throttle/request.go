@@ -36,7 +36,8 @@ type Request struct {
 	// More is what is asked of the wider rules of a [Policy], in its order; Key
 	// and Cost are of the narrowest. None for a [Limiter].
 	More []KeyCost
-	// Gates are the opening hours that hold for this request, besides the limits.
+	// Gates are the opening hours that hold for this request, besides the limits. One that is
+	// not valid, or that opens by the recipient's zone and comes without one, is a [gate.Error].
 	Gates []gate.InZone
 	// Job identifies the job that waits, 1 to [JobMax] bytes: one job has one place in a
 	// key's line, however often it asks.
@@ -103,7 +104,7 @@ func checkJob(job string) error {
 func checkGates(gates []gate.InZone) error {
 	var errs []error
 	for _, g := range gates {
-		errs = append(errs, g.Gate.Validate())
+		errs = append(errs, g.Validate())
 	}
 	return errors.Join(errs...)
 }

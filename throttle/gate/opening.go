@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/internal/civil"
+	"github.com/headwayq/headway/throttle/internal/errtext"
 )
 
 const day = 24 * time.Hour
@@ -37,7 +38,19 @@ type Opening struct{ Open, Close time.Time }
 type InZone struct {
 	Rule string // a name for it, of a policy's rule
 	Gate Gate
-	In   *time.Location // the recipient's zone; nil when the gate has its own
+	In   *time.Location // the recipient's zone; required when the gate opens by it, and not looked at otherwise
+}
+
+// Validate returns what is wrong with g, an [*Error], or nil: Gate is not from Parse, or it
+// opens by the recipient's zone and In is nil. Such a gate is never open.
+func (g InZone) Validate() error {
+	if err := g.Gate.Validate(); err != nil {
+		return err
+	}
+	if g.Gate.Zone() == "" && g.In == nil {
+		return &Error{Field: "zone", Value: "missing", Want: "the recipient's in InZone.In of gate " + errtext.Quote(g.Rule) + ", which opens by it"}
+	}
+	return nil
 }
 
 // Openings returns when g is open: each opening that overlaps [from, until),
