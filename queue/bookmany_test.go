@@ -198,6 +198,68 @@ func (c *deaf) EvalSha(ctx context.Context, sha string, keys []string, args ...a
 	return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
 }
 
+// A task of a group goes to asynq by itself, and not before those that come before it.
+func TestEnqueueManyKeepsTheOrderOfGroups(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	c := newClient(t, rdb)
+	results := c.EnqueueMany(t.Context(), []*Task{
+		smsTo("+1", asynq.TaskID("a")), smsTo("+1", asynq.TaskID("a"), asynq.Group("g")),
+		smsTo("+1", asynq.TaskID("b"), asynq.Group("g")), smsTo("+1", asynq.TaskID("b")),
+	})
+	for i, want := range []error{nil, asynq.ErrTaskIDConflict, nil, asynq.ErrTaskIDConflict} {
+		if r := results[i]; !errors.Is(r.Err, want) || (r.Info == nil) != (want != nil) {
+			t.Errorf("task %d = %+v, want %v", i, r, want)
+		}
+	}
+}
+
+// When Redis goes away at a task of a group, those before it are enqueued, and those after
+// it are not tried.
+func TestEnqueueManyWithoutRedisFromAGroupOn(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	leaving := &leaving{UniversalClient: rdb}
+	results := newClient(t, leaving).EnqueueMany(t.Context(), []*Task{
+		smsTo("+1"), smsTo("+2", asynq.Group("g")), smsTo("+3", asynq.Group("g")), smsTo("+4"),
+	})
+	if r := results[0]; r.Err != nil || r.Info == nil {
+		t.Errorf("task 0 = %+v, want it enqueued", r)
+	}
+	if results[1].Err == nil {
+		t.Error("task 1 is enqueued, want an error")
+	}
+	for i, r := range results[2:] {
+		if !errors.Is(r.Err, io.ErrUnexpectedEOF) || !strings.Contains(r.Err.Error(), "not tried") {
+			t.Errorf("task %d = %v, want it not tried", i+2, r.Err)
+		}
+	}
+	if leaving.n != 1 {
+		t.Errorf("asked %d times after Redis had gone, want once", leaving.n)
+	}
+}
+
+// leaving is a Redis that does not answer any more from the first script about a group on.
+type leaving struct {
+	redis.UniversalClient
+	n int // scripts that got no answer
+}
+
+func (c *leaving) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	if c.n > 0 || slices.ContainsFunc(keys, func(k string) bool { return strings.Contains(k, ":g:") }) {
+		c.n++
+		return redis.NewCmdResult(nil, io.ErrUnexpectedEOF)
+	}
+	return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
+}
+
+func (c *leaving) Ping(ctx context.Context) *redis.StatusCmd {
+	if c.n > 0 {
+		return redis.NewStatusResult("", io.ErrUnexpectedEOF)
+	}
+	return c.UniversalClient.Ping(ctx)
+}
+
 func TestBookManyMovesUpBehindARefusal(t *testing.T) {
 	t.Parallel()
 	d := newBookingRig(t, perMinute())

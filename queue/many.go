@@ -78,7 +78,8 @@ func (c *Client) BookMany(ctx context.Context, tasks []*Task, opts ...asynq.Opti
 // EnqueueMany is [Client.Enqueue] for many tasks with few calls to Redis: one for a
 // hundred tasks of a queue. They are enqueued in their order, and answered in that
 // order; each fails by itself. When Redis does not answer, or ctx ends, the tasks that
-// were not yet sent fail with that error. Tasks with asynq.Group go one by one.
+// were not yet sent fail with that error. Tasks with asynq.Group go one by one, each in a
+// call of its own after all that come before it.
 func (c *Client) EnqueueMany(ctx context.Context, tasks []*Task, opts ...asynq.Option) []Result {
 	return c.enqueueAll(ctx, enqueueing, tasks, opts)
 }
@@ -135,11 +136,12 @@ func (c *Client) enqueueAll(ctx context.Context, m enqueueMode, tasks []*Task, o
 	for i, task := range tasks {
 		e, err := c.prepare(ctx, m, task, opts)
 		switch {
-		case errors.Is(err, asynqwire.ErrUnknownScript) && m.asynqFallback && away != nil:
-			results[i].Err = fmt.Errorf("queue: %s %q: not tried: %w", m.verb, task.typ, away)
-			continue
 		case errors.Is(err, asynqwire.ErrUnknownScript) && m.asynqFallback:
-			results[i].Info, results[i].Err = c.Enqueue(ctx, task, opts...)
+			if send(); away != nil { // what comes before it is enqueued before it
+				results[i].Err = fmt.Errorf("queue: %s %q: not tried: %w", m.verb, task.typ, away)
+				continue
+			}
+			away = c.putByAsynq(ctx, task, opts, &results[i])
 			continue
 		case err != nil:
 			results[i].Err = err
@@ -153,6 +155,15 @@ func (c *Client) enqueueAll(ctx context.Context, m enqueueMode, tasks []*Task, o
 	}
 	send()
 	return results
+}
+
+// putByAsynq leaves one task to asynq. The error is that of a Redis that does not answer.
+func (c *Client) putByAsynq(ctx context.Context, task *Task, opts []asynq.Option, r *Result) (away error) {
+	r.Info, r.Err = c.Enqueue(ctx, task, opts...)
+	if r.Err == nil || errors.Is(r.Err, asynq.ErrTaskIDConflict) || errors.Is(r.Err, asynq.ErrDuplicateTask) {
+		return nil
+	}
+	return unanswered(c.rdb.Ping(ctx).Err()) // asynq passes an error of Redis on as text, which tells too little
 }
 
 // failAll notes why tasks are not enqueued.
