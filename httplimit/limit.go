@@ -60,7 +60,8 @@ type Config struct {
 
 	// Refund says, by the status of the answer, which requests are given back
 	// once their handler has returned: those that failed, say. A handler that
-	// panics before it answers has status 500. Defaults to none.
+	// panics before it answers has status 500. When Refund itself panics, nothing is
+	// given back, and leases end. Defaults to none.
 	Refund func(status int) bool
 
 	// Status answers a request that a rule refuses, 400 to 599. Defaults to

@@ -34,7 +34,9 @@ func (l *Middleware) run(w http.ResponseWriter, r *http.Request, next http.Handl
 		if errors.Is(context.Cause(ctx), throttle.ErrLeaseLost) {
 			l.cfg.Logger.Warn("lease lost", zap.Stringer("policy", l.policy))
 		}
-		l.settle(ctx, d, release, seen != nil && l.cfg.Refund(seen.final(returned)))
+		refund := false
+		defer func() { l.settle(ctx, d, release, refund) }() // also when Refund panics: a slot would be renewed for ever
+		refund = seen != nil && l.cfg.Refund(seen.final(returned))
 	}()
 	next.ServeHTTP(w, r)
 	returned = true

@@ -67,6 +67,30 @@ func TestRefund(t *testing.T) {
 	}
 }
 
+// A Refund that panics gives nothing back, and ends the lease all the same.
+func TestRefundThatPanics(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	ip := limiter(t, rdb, "ip", "1/1h", throttle.Config{})
+	slots := limiter(t, rdb, "slots", "concurrent 1 lease 30s", throttle.Config{})
+	l := newLimit(t, httplimit.Config{Refund: func(int) bool { panic("x") }},
+		httplimit.Rule{Limiter: ip, Key: httplimit.Same("k")}, httplimit.Rule{Limiter: slots, Key: httplimit.Same("k")})
+	func() {
+		defer func() {
+			if v := recover(); v != "x" {
+				t.Errorf("the request panics with %v, want that of Refund", v)
+			}
+		}()
+		get(t.Context(), l.Handler(ok), "/")
+	}()
+	if left, err := ip.Available(t.Context(), "k"); left != 0 || err != nil {
+		t.Errorf("%d permits left, %v, want none", left, err)
+	}
+	if left, err := slots.Available(t.Context(), "k"); left != 1 || err != nil {
+		t.Errorf("%d slots free, %v, want 1", left, err)
+	}
+}
+
 // bubble runs a handler under "concurrent 1 lease 3s" in virtual time.
 func bubble(t *testing.T, cfg httplimit.Config, f func(t *testing.T, slots *throttle.Limiter, limited func(http.HandlerFunc) http.Handler, fail func(string))) {
 	t.Helper()
