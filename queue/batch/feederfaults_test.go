@@ -48,6 +48,42 @@ func TestReaderThatIsStopped(t *testing.T) {
 	}
 }
 
+// An element whose mark is too long is refused, and the mark before it stays: with none, a
+// source that goes on by marks would give all elements again.
+func TestMarkThatIsTooLong(t *testing.T) {
+	t.Parallel()
+	source := func(context.Context, Spec, Position) iter.Seq2[Element, error] {
+		return func(yield func(Element, error) bool) {
+			_ = yield(Element{Mark: "a"}, nil) && yield(Element{Mark: strings.Repeat("x", markMax+1)}, nil)
+		}
+	}
+	in := newInput(source, luascripts.Batch{}, func(error, int) {})
+	in.open(t.Context(), Spec{}, time.Now())
+	defer in.close()
+	next := func() *item {
+		t.Helper()
+		for until := time.Now().Add(10 * time.Second); !in.read(time.Now); time.Sleep(time.Millisecond) {
+			if time.Now().After(until) {
+				t.Fatal("there is no element")
+			}
+		}
+		return in.item
+	}
+	if e := next(); e.fault != nil {
+		t.Fatalf("the first is refused for %v", e.fault)
+	}
+	if e := next(); !errors.Is(e.fault, ErrInvalid) {
+		t.Errorf("the second is refused for %v, want ErrInvalid", e.fault)
+	}
+	if got, want := in.cursor.at(), (Position{Read: 2, Mark: "a"}); got != want {
+		t.Errorf("the source goes on at %+v, want %+v", got, want)
+	}
+	in.cursor.settle([]int64{0, 1})
+	if got, want := in.cursor.at(), (Position{Read: 2, Mark: "a"}); got != want || in.cursor.mark != "a" {
+		t.Errorf("settled, the source goes on at %+v, mark %q, want %+v", got, in.cursor.mark, want)
+	}
+}
+
 func testFeeder(t *testing.T, c *queue.Client, log *zap.Logger) *Feeder {
 	t.Helper()
 	f, err := NewFeeder(c, FeederConfig{Queues: []string{"default"}, Logger: log, Sources: map[string]Source{

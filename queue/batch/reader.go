@@ -161,7 +161,8 @@ func (in *input) read(now func() time.Time) bool {
 	}
 	in.fails = 0
 	if len(x.Mark) > markMax {
-		x.fault, x.Mark = fmt.Errorf("%w: the mark of an element is over %d bytes long", ErrInvalid, markMax), ""
+		// The mark before it stays: with none, the source would begin at the beginning.
+		x.fault, x.Mark = fmt.Errorf("%w: the mark of an element is over %d bytes long", ErrInvalid, markMax), in.cursor.at().Mark
 	}
 	position := in.cursor.read(x.Mark)
 	if x.ID == "" {

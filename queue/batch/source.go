@@ -42,7 +42,8 @@ type Element struct {
 	Options []asynq.Option
 
 	// Mark is the source's own text for where it goes on behind this element, such as
-	// the offset of a file; 256 bytes at most. It stands in Redis in clear, also for a
+	// the offset of a file; 256 bytes at most. An element with a longer one is refused, and
+	// a source that goes on behind it gets the mark before that. It stands in Redis in clear, also for a
 	// day after the batch ended: it must not be personal data, such as the number of a
 	// phone by which a table is read. Defaults to none.
 	Mark string
