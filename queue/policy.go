@@ -73,7 +73,8 @@ type Rule struct {
 	// LimitOf finds the limit of one key, where keys have limits of their own, such as
 	// tenants. Limit is then that of all other keys, and of the same kind of counting. It is
 	// throttle.Config.LimitOf, see there. A rule has it wherever it is named, or nowhere.
-	// Refused with a gate. Defaults to none.
+	// Give it the same function in all policies. Functions can't be compared, so other ones
+	// are not refused: that of the first policy in the list counts for all. Refused with a gate. Defaults to none.
 	LimitOf func(ctx context.Context, key string, newer time.Time) (limit throttle.Limit, changed time.Time, err error)
 
 	// Gate is when anything is let through.
