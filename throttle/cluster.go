@@ -94,7 +94,7 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 			earliest = r.At
 		}
 		out = joined(out, r, at, counted)
-		if r.Status == luascripts.Booked {
+		if r.Status == luascripts.Booked || r.Status == luascripts.TooLate {
 			out.Promoted = append(out.Promoted, s.leaveLeases(ctx, a, all[n+1:], base)...)
 		}
 		if r.Status != luascripts.Granted {

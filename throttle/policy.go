@@ -156,7 +156,8 @@ func (p *Policy) TryAcquire(ctx context.Context, r Request) (Decision, error) {
 // tryAcquire(timeout) does, is not offered for rates: the instant is known at the first answer,
 // and only a refund or a larger limit could bring it forward. A caller that wants to
 // wait for that calls again. For a slot of a rule of [Concurrent] it does wait MaxWait out, and
-// fails with a [TooLateError] then: nobody knows when a holder is done.
+// fails with a [TooLateError] then: nobody knows when a holder is done. Inside a worker, where it does
+// not wait, it fails at once when the lease of the slot ends later.
 func (p *Policy) Acquire(ctx context.Context, r Request) (Decision, error) {
 	if ctx.Err() != nil {
 		return Decision{}, context.Cause(ctx)
@@ -182,6 +183,11 @@ func (p *Policy) Reserve(ctx context.Context, r Request) (*Reservation, error) {
 	if err != nil {
 		p.withdrawLost(ctx, r, err)
 		return nil, err
+	}
+	if !d.Granted {
+		if err := p.leaveIfTooLate(ctx, d, r.MaxWait); err != nil {
+			return nil, err
+		}
 	}
 	return newReservation(p, r, d), nil
 }

@@ -47,7 +47,8 @@ type Request struct {
 	// MaxWait is the longest wait that makes sense, less than zero when there
 	// is no time left. Zero means any wait. It refuses nobody who waits for a slot of
 	// [Concurrent] while there is time left: the instant is then the end of a lease, and the
-	// slot is free when its holder is done, which is mostly earlier.
+	// slot is free when its holder is done, which is mostly earlier. [Policy.Reserve] goes by the
+	// instant all the same.
 	MaxWait time.Duration
 
 	grant    grant

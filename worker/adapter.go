@@ -85,7 +85,7 @@ type Adapter struct {
 	asynqLoggers map[asynq.Logger]asynq.Logger // by the one that they write to
 
 	started   atomic.Bool        // Start was called and succeeded
-	healUntil atomic.Int64       // when healLeft is used up, in nanoseconds; 0 before a shutdown
+	healUntil atomic.Int64       // when healLeft is used up, in nanoseconds; 0 before a shutdown, and while Redis answers
 	fetchOnce sync.Once          // of closing noFetch
 	stopOnce  sync.Once          // of closing stop
 	quit      context.CancelFunc // ends the background work

@@ -123,7 +123,7 @@ func (a *Adapter) newAttempt(ctx context.Context, task *asynq.Task) (*attempt, d
 	}
 	retried, _ := asynq.GetRetryCount(ctx)
 	most, _ := asynq.GetMaxRetry(ctx)
-	t.lastTry = retried >= most
+	t.retried, t.lastTry = retried, retried >= most
 	return t, from, nil
 }
 
@@ -156,6 +156,7 @@ func (t *attempt) askPolicy(ctx context.Context, task *asynq.Task, runNow bool) 
 // the attempt up it reads no answer, and may have delivered the task again.
 func (a *Adapter) noteAnswer(ctx context.Context, key string, err error) error {
 	if d := a.deferrals.of(err); d != nil && ctx.Err() == nil {
+		a.deferrals.end(d)
 		a.answered.put(key, d, time.Now())
 	}
 	return err

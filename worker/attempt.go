@@ -25,6 +25,8 @@ const (
 	// unbookedWait is how long such a task is deferred at least, and at most twice as long:
 	// a random part keeps all from coming back at once.
 	unbookedWait = time.Second
+	// lastAsk is how long before its deadline a task that waits for a slot asks for the last time.
+	lastAsk = time.Second
 	// afterTimeout bounds a call that cleans up after an attempt.
 	afterTimeout = 3 * time.Second
 )
@@ -44,6 +46,7 @@ type attempt struct {
 	job      string
 	unique   string     // the key of the task's unique lock; empty for none
 	lastTry  bool       // asynq would archive the task if this attempt failed
+	retried  int        // failures before this attempt
 	deadline time.Time  // of the task, not of the attempt; zero for none
 	woken    time.Time  // when our waker woke it; zero if it did not
 	policy   taskPolicy // of the task's type; zero for none
@@ -140,13 +143,30 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 			return d, nil
 		}
 		t.a.counters.booked.Add(1)
+		wait := d.Wait() - t.a.lead.get()
+		if left := time.Until(t.deadline); t.waitsBeyondDeadline(d) {
+			if left <= lastAsk {
+				t.cancelBooking(ctx, decided{policy: p, Decision: d})
+				return d, permanentError{&throttle.TooLateError{Rule: d.Rule, At: d.At, Wait: d.Wait(), MaxWait: left}}
+			}
+			wait = min(wait, left-lastAsk)
+		}
 		if !t.mustStay() {
 			return d, nil
 		}
-		if t.waitFor(ctx, d.Wait()-t.a.lead.get()) != nil {
+		if bound > 0 && d.Wait() > bound-time.Since(began) { // for a slot: nobody tells this worker that it is free
+			wait = min(wait, lastAsk)
+		}
+		if t.waitFor(ctx, wait) != nil {
 			return d, context.Cause(ctx) // asynq has given this attempt up
 		}
 	}
+}
+
+// waitsBeyondDeadline says that the instant of a task is behind its deadline. So it waits for a slot, which
+// may be free before: all others are refused.
+func (t *attempt) waitsBeyondDeadline(d throttle.Decision) bool {
+	return !t.deadline.IsZero() && d.Wait() > time.Until(t.deadline)
 }
 
 // errOver is what an Acquire gets from a handler that has returned.
@@ -323,7 +343,12 @@ func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Deci
 	case d.Gated:
 		reason = event.Gated
 	}
-	return t.deferTo(deferral{rule: d.Rule, reason: reason, at: d.At, wait: d.Wait(), record: t.waitRecord(p, d), cause: cause, key: keyOf(p, d)},
+	at, wait := d.At, d.Wait()
+	if t.waitsBeyondDeadline(d) {
+		early := wait - max(0, time.Until(t.deadline)-lastAsk)
+		at, wait = at.Add(-early), wait-early
+	}
+	return t.deferTo(deferral{rule: d.Rule, reason: reason, at: at, wait: wait, record: t.waitRecord(p, d), cause: cause, key: keyOf(p, d)},
 		decided{policy: p, Decision: d})
 }
 
@@ -397,7 +422,7 @@ func (t *attempt) refundAndForget(ctx context.Context) {
 // deferTo makes a deferral of the attempt, with the booking behind it. The deferral counts when the
 // handler returns it, see end.
 func (t *attempt) deferTo(d deferral, h decided) error {
-	d.token, d.task, d.unique, d.made = throttle.NewToken(), t.event(), t.unique, time.Now()
+	d.token, d.task, d.unique, d.retried, d.made = throttle.NewToken(), t.event(), t.unique, t.retried, time.Now()
 	t.mu.Lock()
 	over := t.over
 	if !over {
@@ -459,7 +484,8 @@ func (t *attempt) end(ctx context.Context, err error) {
 		}
 		t.cancelBooking(ctx, b.decided)
 	}
-	if slices.ContainsFunc(deferrals, func(b attemptDeferral) bool { return b.deferral == returned }) {
+	// one that a provider has put off has asked it, and pays
+	if slices.ContainsFunc(deferrals, func(b attemptDeferral) bool { return b.deferral == returned && !b.postponed }) {
 		t.refundAndForget(ctx)
 	}
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // healTimeout bounds a finishing script whose own context has ended already, and all of them
-// together from the first one after a shutdown has begun.
+// together while Redis answers none after a shutdown has begun.
 const healTimeout = 5 * time.Second
 
 // client is the Redis client of one asynq server. All of asynq's scripts go
@@ -90,23 +90,36 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 	case asynqwire.OpDequeue:
 		return c.fetch(ctx, call)
 	}
-	// asynq's syncer repeats what it could not write during an outage, but with a context
-	// that has ended. Without a fresh context it would never be written, and the task would
-	// run again.
 	if ctx.Err() != nil {
-		left := c.a.healLeft(time.Now())
-		if left <= 0 {
-			cmd := redis.NewCmd(ctx)
-			cmd.SetErr(ctx.Err())
-			return cmd
-		}
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), left)
-		defer cancel()
-		if op == asynqwire.OpRetry && c.wrote(ctx, call) {
-			return done(ctx) // and what is in flight is another delivery of it
-		}
+		return c.heal(ctx, op, call, run)
 	}
+	return c.finish(ctx, op, call, run)
+}
+
+// heal runs a script that finishes a task, and whose context has ended: asynq's syncer repeats
+// what it could not write during an outage. Without a fresh context it would never be written,
+// and the task would run again.
+func (c *client) heal(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
+	left := c.a.healLeft(time.Now())
+	if left <= 0 {
+		cmd := redis.NewCmd(ctx)
+		cmd.SetErr(ctx.Err())
+		return cmd
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), left)
+	defer cancel()
+	if op == asynqwire.OpRetry && c.wrote(ctx, call) {
+		return done(ctx) // and what is in flight is another delivery of it
+	}
+	cmd := c.finish(ctx, op, call, run)
+	if err := cmd.Err(); err == nil || rediserr.Of(err).Answered() {
+		c.a.healUntil.Store(0)
+	}
+	return cmd
+}
+
+// finish runs a script that finishes a task, or writes the task's deferral in its place.
+func (c *client) finish(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
 	switch op {
 	case asynqwire.OpRetry, asynqwire.OpArchive:
 		delivered, bypassed := c.a.inFlight.take(call.TaskKey, time.Now()) // its handler may never have been called
@@ -151,7 +164,8 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 }
 
 // healLeft is how long a script may take that finishes a task whose own context has ended. asynq repeats those
-// that Redis did not answer one by one when it shuts down, and does not look how long that takes.
+// that Redis did not answer one by one when it shuts down, and does not look how long that takes. So while Redis
+// answers none of them they have one time together.
 func (a *Adapter) healLeft(now time.Time) time.Duration {
 	if !a.stopped() {
 		return healTimeout
@@ -222,7 +236,6 @@ func (c *client) deferHidden(ctx context.Context, call asynqwire.Call) *redis.Cm
 
 // deferBy writes a deferral.
 func (c *client) deferBy(ctx context.Context, d *deferral) *redis.Cmd {
-	c.a.deferrals.end(d)
 	left := time.Until(d.made.Add(d.wait))
 	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(d.task.Queue), luascripts.DeferArgs{
 		ID: d.task.ID, Token: uint64(d.token), At: d.at, Record: d.record.Text(), Wait: left, Unique: d.unique, Postponed: d.postponed,

@@ -24,6 +24,7 @@ type deferral struct {
 	token     throttle.Token // in the error's text, which asynq writes into the message
 	task      event.Task
 	unique    string // the key of the task's unique lock; empty for none
+	retried   int    // failures of the task before this attempt
 	rule      string // that holds the task up; empty when none was asked
 	key       string // of that rule, as it stands in Redis; empty for a gate, and where it is not known
 	reason    event.Reason
@@ -34,7 +35,7 @@ type deferral struct {
 	record    luascripts.WaitRecord
 	cause     error // a throttle.ThrottledError, or what kept Redis from answering
 	judged    bool  // asynq has asked the adapter whether it is a failure; under the lock of deferrals
-	ended     bool  // asynq has wanted to write the end of the attempt; under the same lock
+	ended     bool  // the attempt has ended with it; under the same lock
 }
 
 // causes are the reasons of deferrals as they stand in Redis.
@@ -160,14 +161,14 @@ func (s *deferrals) wasJudged(d *deferral) bool {
 	return d.judged
 }
 
-// end notes that asynq wants to write the end of the attempt: its handler has returned the deferral.
+// end notes that the attempt has ended with the deferral, which asynq is to write.
 func (s *deferrals) end(d *deferral) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d.ended = true
 }
 
-// hasEnded says whether it has wanted to.
+// hasEnded says whether it has.
 func (s *deferrals) hasEnded(d *deferral) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,13 +281,14 @@ func (w *archiveWatch) look(ctx context.Context, now time.Time) {
 		}
 		state, _ := fields[0].(string)
 		text, _ := fields[1].(string)
-		if ends, err := leases[i].Result(); state == "active" && err == nil && int64(ends) < now.Unix() && w.deferrals.hasEnded(d) {
-			w.write(ctx, d) // nobody else has the task yet
-			continue
-		}
 		// Another process may have got the task when its lease ended here, or an operator
 		// archived it: only the error of this deferral says that asynq wrote it.
 		m, err := asynqwire.DecodeMessage([]byte(text))
+		lease, noLease := leases[i].Result()
+		if over := noLease == nil && int64(lease) < now.Unix(); over && state == "active" && err == nil && m.Retried == d.retried && w.deferrals.hasEnded(d) {
+			w.write(ctx, d) // nobody else has the task yet
+			continue
+		}
 		if state != "archived" || err != nil || !strings.Contains(m.ErrorMsg, d.token.String()) || !w.deferrals.remove(d) {
 			continue
 		}

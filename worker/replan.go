@@ -250,6 +250,8 @@ func (w *waker) replan(ctx context.Context, r luascripts.ScanDeferredReply, rule
 		at, in := now.At, now.At.Sub(now.Now)
 		late := now.Known && !t.record.Deadline.IsZero() && in > time.Until(t.record.Deadline)
 		switch {
+		case late && w.forLease(now.Rule, in): // it may come earlier, and asks once more before its deadline
+			continue
 		case errors.Is(now.Err, throttle.ErrExceedsLimit), late:
 			at, in = r.Now, 0 // its admission fails it
 		case now.Err != nil || !now.Known:

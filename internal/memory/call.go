@@ -174,9 +174,9 @@ type verdict struct {
 	refused bool // nor is it to have a place: [luascripts.BookLastRule]
 }
 
-// atMost says that the instant is told by a lease that ends then, and may be given back before: the job comes no later.
-func (v verdict) atMost() bool {
-	return v.bound && v.by != nil && v.by.kind == luascripts.Leases && v.by.closed == 0
+// atMost says that the instant is told by a lease that ends then, and may be given back before, when its key is open.
+func (v verdict) atMost(latest int64) bool {
+	return v.bound && v.by != nil && v.by.kind == luascripts.Leases && v.by.closed <= latest
 }
 
 // instant asks group by group, narrowest first: the first that does not admit the

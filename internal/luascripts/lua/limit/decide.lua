@@ -277,8 +277,8 @@ local function grant(script, call, at)
   return answer(call, GRANTED, 0, at, promoted)
 end
 
--- at_most says that an instant is told by a lease that ends then, and may be given back before: the job comes no later
-local function at_most(rule) return rule and rule.kind.lease and rule.closed == 0 end
+-- at_most says that an instant is told by a lease that ends then, and may be given back before, when its key is open
+local function at_most(rule, latest) return rule and rule.kind.lease and rule.closed <= latest end
 
 -- give_up answers a call that would have to wait for longer than it can
 local function give_up(call, at, by)
@@ -345,7 +345,7 @@ local function decide(script, form, keys, k, text)
     return answer(call, REFUSED, binding, at, offer_unheard(rules[binding], now, {}))
   end
   local latest = longest >= 0 and now + longest or ledger.NEVER
-  if at > latest and not (longest > 0 and at_most(rules[binding])) then return give_up(call, at, binding or by) end
+  if at > latest and not (longest > 0 and at_most(rules[binding], latest)) then return give_up(call, at, binding or by) end
   if not binding then return grant(script, call, at) end
   if no_place then return keep_no_place(call, REFUSED, binding, at) end
   if binding == GATE then
