@@ -75,7 +75,7 @@ const processTTL = 20 * time.Second
 const processesMax = 500
 
 // SayProcess notes that a process runs, with what there is to say about it. It says so
-// every few seconds.
+// every few seconds. now is by Redis' clock, in which all processes agree.
 func SayProcess(ctx context.Context, c redis.Cmdable, prefix, id string, now time.Time, said []byte) error {
 	if err := c.Set(ctx, processKey(prefix, id), said, processTTL).Err(); err != nil {
 		return fmt.Errorf("say that a process runs: %w", err)

@@ -116,8 +116,12 @@ func version() string {
 // ended. now adds what changes. Nothing depends on it: when Redis can't be told, the
 // process is not listed.
 func Run(ctx context.Context, rdb redis.Cmdable, prefix string, p Process, now func(*Process)) {
+	ahead := time.Duration(0) // when the clock was asked last
 	say := func() {
 		p.ClockAhead, p.ClockWithin = clock(ctx, rdb)
+		if p.ClockWithin > 0 {
+			ahead = p.ClockAhead
+		}
 		p.Seen = time.Now()
 		if c, ok := rdb.(interface{ PoolStats() *redis.PoolStats }); ok {
 			p.Connections = int(c.PoolStats().TotalConns)
@@ -129,7 +133,8 @@ func Run(ctx context.Context, rdb redis.Cmdable, prefix string, p Process, now f
 		}
 		call, cancel := context.WithTimeout(ctx, Every)
 		defer cancel()
-		_ = luascripts.SayProcess(call, rdb, prefix, p.ID, p.Seen, text)
+		// By Redis' clock: a process whose own clock is ahead would take all others off the list.
+		_ = luascripts.SayProcess(call, rdb, prefix, p.ID, p.Seen.Add(-ahead), text)
 	}
 	t := time.NewTicker(Every)
 	defer t.Stop()

@@ -3,7 +3,9 @@ package presence
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,6 +72,56 @@ func TestRun(t *testing.T) {
 			t.Errorf("at the end %+v are listed", all)
 		}
 	})
+}
+
+// A process whose clock is ahead of Redis' takes nobody off the list: it is listed by Redis' clock,
+// in which all agree. While that can't be asked, it goes by the difference that it knows.
+func TestClockAheadHidesNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		ahead := new(aheadTime)
+		rdb.AddHook(ahead)
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { Run(ctx, rdb, "hw", New(Pool), func(*Process) {}) })
+		for range 4 {
+			if err := luascripts.SayProcess(t.Context(), rdb, "hw", "right", time.Now().Add(-aheadBy), []byte("{}")); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(Every + time.Second)
+			if said, _, err := luascripts.Processes(t.Context(), rdb, "hw"); err != nil || len(said) != 2 {
+				t.Errorf("%q are listed, %v, want both", said, err)
+			}
+			ahead.away.Store(true) // after the first look
+		}
+		stop()
+		running.Wait()
+	})
+}
+
+// aheadTime lets Redis' clock be behind that of the process, and fails to show it.
+type aheadTime struct{ away atomic.Bool }
+
+const aheadBy = 30 * time.Second
+
+func (*aheadTime) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*aheadTime) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (a *aheadTime) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, c redis.Cmder) error {
+		cmd, ok := c.(*redis.TimeCmd)
+		if !ok {
+			return next(ctx, c)
+		}
+		if a.away.Load() {
+			cmd.SetErr(errors.New("away"))
+			return cmd.Err()
+		}
+		cmd.SetVal(time.Now().Add(-aheadBy))
+		return nil
+	}
 }
 
 // slowTime lets Redis show a time that is 3 s ahead, after 20 ms, and the answer take as long again.
