@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/internal/history"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
@@ -547,6 +548,9 @@ func TestUnreadableLimit(t *testing.T) {
 	d := newRig(t, func(c *Config) { c.AllowWrites = true })
 	d.spend()
 	d.book("+15550100", "a")
+	recorded := history.New(d.rdb, "hw", func(string) string { return "sliding 1/20m" })
+	recorded.Of("phone").Granted("+15550100", 1)
+	recorded.Write(t.Context())
 	key := d.keyPage("+15550100")
 	if err := d.rdb.Set(t.Context(), "hw:limit:phone", "nonsense", 0).Err(); err != nil {
 		t.Fatal(err)
@@ -554,7 +558,8 @@ func TestUnreadableLimit(t *testing.T) {
 	wants(t, d.get(http.StatusOK, "/"), "The stored limit of phone can&#39;t be read")
 	wants(t, d.get(http.StatusOK, "/policies"), "can’t be read")
 	rule := d.get(http.StatusOK, "/rule?rule=phone")
-	wants(t, rule, "The stored limit can’t be read", "take it away", `value="unset limit"`, `placeholder="sliding 1/20m"`)
+	wants(t, rule, "The stored limit can’t be read", "take it away", `value="unset limit"`, `placeholder="sliding 1/20m"`, "Busiest keys", "…100</code>",
+		`<span class="tag bad">not known</span>`)
 	for _, bad := range []string{"0 in ", "0s", "invalid limit"} {
 		if strings.Contains(rule, bad) {
 			t.Errorf("the page of the rule has %q", bad)

@@ -128,9 +128,13 @@ type KeyStatus struct {
 	Permits int64  `json:"permits"` // granted in this hour and the one before, as far as known: at least the share of a busy key
 	Waiting int    `json:"waiting"` // jobs in its line, without those that are late
 	// Next is when a job that came now would start; Now when nothing holds it up.
-	Next   time.Time `json:"next"`
+	Next   time.Time `json:"next,omitzero"`
 	Closed time.Time `json:"closed,omitzero"` // until when the rule or the key is closed
 	Now    time.Time `json:"now"`             // Redis' clock
+	// Problem says why nothing is known of the key but its Permits: the stored limit of the rule,
+	// or what the key spent, can't be read, or the limit of the key can't be found. Then a job of
+	// this key does not start. It is empty for a key that could be asked about.
+	Problem string `json:"problem,omitempty"`
 }
 
 // candidates are the ids that may be listed, twice as many as are listed.

@@ -121,3 +121,59 @@ func TestKeysThatWaitLongest(t *testing.T) {
 		t.Errorf("the keys of a rule that is not known: %v", err)
 	}
 }
+
+// A key that can't be asked about is listed with what is wrong, before those that wait, and hides
+// no other key. A Redis that is away is an error.
+func TestKeysThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, perMinute())
+	i := d.inspector(throttle.Config{}, perMinute())
+	r := history.New(d.raw, "hw", func(string) string { return "" })
+	for _, phone := range []string{"+1", "+2", "+2", "+3"} {
+		b, err := d.Book(t.Context(), smsTo(phone))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Of("phone").Granted(phone, 1)
+		r.Of("phone").Deferred(phone, b.At.Add(time.Hour))
+	}
+	r.Write(t.Context())
+	if err := d.raw.Set(t.Context(), "hw:{+3}:phone", "x", time.Hour).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, order := range []KeyOrder{ByWait, ByPermits} {
+		got, err := i.Keys(t.Context(), "phone", order)
+		if err != nil {
+			t.Fatalf("Keys(%v) with a ledger that can't be read: %v", order, err)
+		}
+		byKey := make(map[string]KeyStatus)
+		for _, k := range got {
+			byKey[k.Key] = k
+		}
+		if k := byKey["+3"]; k.Problem == "" || k.Permits != 1 || !k.Next.IsZero() || k.Now.IsZero() {
+			t.Errorf("in order %v the key that can't be read is %+v", order, k)
+		}
+		if k := byKey["+2"]; k.Problem != "" || k.Waiting == 0 || len(got) != 3 {
+			t.Errorf("in order %v %d keys are listed, want 3, and one is %+v", order, len(got), k)
+		}
+		if order == ByWait && got[0].Key != "+3" {
+			t.Errorf("%+v is the first, want the key whose wait has no end that is known", got[0])
+		}
+	}
+	if err := d.raw.Set(t.Context(), "hw:limit:phone", "nonsense", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	again := d.inspector(throttle.Config{}, perMinute())
+	if got, err := again.Keys(t.Context(), "phone", ByPermits); err != nil || len(got) != 3 || got[0].Problem == "" || got[2].Problem == "" {
+		t.Errorf("with a stored limit that can't be read: %+v, %v, want 3 keys with a problem", got, err)
+	}
+	if err := d.raw.Del(t.Context(), "hw:limit:phone").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.raw.LPush(t.Context(), "hw:limit:phone", "x").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.inspector(throttle.Config{}, perMinute()).Keys(t.Context(), "phone", ByPermits); !errors.Is(err, throttle.ErrUnavailable) {
+		t.Errorf("with a Redis that does not answer as it should: %v, want %v", err, throttle.ErrUnavailable)
+	}
+}

@@ -289,7 +289,7 @@ func (i *Inspector) History(ctx context.Context, rule string, span time.Duration
 // Keys lists at most [KeysMax] keys of a rule of the policies: the busiest, or those on
 // which jobs wait the longest. Which keys these are is known from what pools saw, of which a
 // bounded part is kept; how each one stands is asked of Redis, two short calls for the list
-// and at most 40 for the keys.
+// and at most 40 for the keys. A key that can't be asked about is listed with its Problem.
 func (i *Inspector) Keys(ctx context.Context, rule string, order KeyOrder) ([]KeyStatus, error) {
 	l, err := i.limiter(rule)
 	if err != nil {
@@ -319,18 +319,33 @@ func (i *Inspector) Keys(ctx context.Context, rule string, order KeyOrder) ([]Ke
 	all := make([]KeyStatus, 0, KeysMax)
 	for _, id := range candidates(busy, waiting, order) {
 		s, err := throttle.ForWorkers.Peek(ctx, l, id, 1, 0)
-		if err != nil {
+		switch {
+		case errors.Is(err, throttle.ErrUnavailable):
 			return nil, fmt.Errorf("inspect: ask a rule: %w", err)
-		}
-		if order == ByWait && s.Waiting == 0 && s.Closed.IsZero() {
+		case err != nil:
+			all = append(all, KeyStatus{Key: id, Permits: permits[id], Now: now, Problem: err.Error()})
+			continue
+		case order == ByWait && s.Waiting == 0 && s.Closed.IsZero():
 			continue // they have started, or were cancelled
 		}
 		all = append(all, KeyStatus{Key: id, Permits: permits[id], Waiting: s.Waiting, Next: latest(s.Next, s.Now), Closed: s.Closed, Now: s.Now})
 	}
 	if order == ByWait {
-		slices.SortStableFunc(all, func(a, b KeyStatus) int { return b.Next.Compare(a.Next) })
+		slices.SortStableFunc(all, longestWait)
 	}
 	return all[:min(len(all), KeysMax)], nil
+}
+
+// longestWait puts the keys first whose lines end last, and before them those that nobody can
+// say an end of.
+func longestWait(a, b KeyStatus) int {
+	switch {
+	case a.Problem != "" && b.Problem == "":
+		return -1
+	case a.Problem == "" && b.Problem != "":
+		return 1
+	}
+	return b.Next.Compare(a.Next)
 }
 
 // IDOf returns how a key in clear stands in Redis under a rule. It does not ask Redis.

@@ -103,6 +103,10 @@ func (k keysAnswer) table(t *table) {
 		if !s.Closed.IsZero() {
 			closed = t.bad(when(s.Closed, s.Now))
 		}
+		if s.Problem != "" {
+			t.row(s.Key, "-", "not known", closed, s.Permits, t.bad(s.Problem))
+			continue
+		}
 		t.row(s.Key, s.Waiting, next, closed, s.Permits)
 	}
 }

@@ -103,7 +103,7 @@ var testEdges = map[string][]string{
 	"internal/e2e/mailtest": {"queue/schedule"},
 	"queue/schedule":        {"throttle"},
 	"metrics":               {"worker", "queue"},
-	"dashboard":             {"worker", "queue/schedule"},
+	"dashboard":             {"worker", "queue/schedule", "internal/history"},
 	"cmd/headway":           {"event", "queue/schedule"},
 }
 
