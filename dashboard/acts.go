@@ -330,6 +330,7 @@ func (f *form) find(ctx context.Context, s *source) ([]form, error) {
 	if err != nil {
 		return nil, err
 	}
+	changes = inspect.Made(changes)
 	for n, back := range undoable(changes, time.Now()) {
 		if c := changes[n]; refOf(c) == f.change && back.text != "" {
 			f.rule, f.queue, f.task, f.batchID = c.Rule, c.Queue, c.Task, c.Batch
@@ -366,21 +367,16 @@ type reversal struct {
 	steps []form
 }
 
-// undoable says of each of the newest changes what would undo it.
-func undoable(changes []inspect.Change, now time.Time) []reversal {
-	out := make([]reversal, len(changes))
+// undoable says of each of the newest changes what would undo it. They are those that were made,
+// see inspect.Made.
+func undoable(made []inspect.Change, now time.Time) []reversal {
+	out := make([]reversal, len(made))
 	seen := make(map[string]bool)
-	failed := make(map[string]bool)
-	for n, c := range changes { // the newest first: a change that failed stands behind the entry that says so
-		if c.Failed != "" {
-			failed[refOf(c)] = true
-			continue
+	for n, c := range made { // the newest first
+		if !seen[subject(c)] {
+			seen[subject(c)] = true
+			out[n] = reverse(c, now)
 		}
-		if failed[refOf(c)] || seen[subject(c)] {
-			continue
-		}
-		seen[subject(c)] = true
-		out[n] = reverse(c, now)
 	}
 	return out
 }
@@ -421,6 +417,8 @@ func reverse(c inspect.Change, now time.Time) reversal {
 		}
 	case inspect.ActionSetLimit, inspect.ActionUnsetLimit:
 		switch {
+		case c.BeforeFile: // stored by an operator it would go before every later edit of the file
+			return reversal{}
 		case c.Before != "" && c.BeforeUntil.IsZero():
 			return to("store "+clip(c.Before, 60)+" again", SetLimit)
 		case c.Before != "" && left >= time.Second: // no limit is stored for less

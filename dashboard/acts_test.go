@@ -520,10 +520,10 @@ func TestUndo(t *testing.T) {
 		{At: now.Add(-3), Action: inspect.ActionClose, Rule: "r", Until: now.Add(-time.Second)},
 	}
 	var got []string
-	for _, back := range undoable(list, now) {
+	for _, back := range undoable(inspect.Made(list), now) {
 		got = append(got, back.text)
 	}
-	if got, want := fmt.Sprintf("%q", got), `["" "" "store 2/1s again" "" ""]`; got != want {
+	if got, want := fmt.Sprintf("%q", got), `["store 2/1s again" "" ""]`; got != want {
 		t.Errorf("undoable = %s, want %s", got, want)
 	}
 }
@@ -584,6 +584,7 @@ func TestUndoRestoresWhatIsLeft(t *testing.T) {
 		"a limit before that would be over":  {inspect.Change{Action: inspect.ActionUnsetLimit, Before: "1/1m", BeforeUntil: now.Add(-time.Second)}, ""},
 		"a limit whose forerunner would end": {inspect.Change{Action: inspect.ActionSetLimit, Before: "1/1m", BeforeUntil: now.Add(-time.Second)}, "let the limit in code count again"},
 		"a limit that was there for good":    {inspect.Change{Action: inspect.ActionSetLimit, Before: "1/1m", Until: now.Add(-time.Second)}, "store 1/1m again"},
+		"a limit of a policy file":           {inspect.Change{Action: inspect.ActionSetLimit, Before: "1/1m", BeforeFile: true}, ""},
 		"a closing that changed nothing":     {inspect.Change{Action: inspect.ActionClose, Until: now.Add(time.Hour), BeforeUntil: now.Add(2 * time.Hour)}, ""},
 		"an opening of what was open":        {inspect.Change{Action: inspect.ActionOpen}, ""},
 	} {

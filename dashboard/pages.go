@@ -460,6 +460,7 @@ func loadAudit(ctx context.Context, d *board, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	newest = inspect.Made(newest)
 	for n, back := range undoable(newest, p.Now) {
 		if back.text != "" {
 			able[refOf(newest[n])] = back

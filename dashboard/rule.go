@@ -101,16 +101,13 @@ func loadRule(ctx context.Context, d *board, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	for n, c := range changes {
-		if c.Rule != p.Rule {
-			continue
-		}
-		if len(p.Changes) < 10 {
+	for _, c := range changes {
+		if c.Rule == p.Rule && len(p.Changes) < 10 {
 			p.Changes = append(p.Changes, c)
 		}
-		if p.Set == nil && p.Stored && c.Action == inspect.ActionSetLimit && c.Failed == "" {
-			p.Set = &changes[n]
-		}
+	}
+	if p.Stored && !p.File {
+		p.Set = setting(changes, p.Rule)
 	}
 	if !p.Closed.IsZero() {
 		p.ClosedBy = closing(changes, p.Rule)
@@ -121,6 +118,23 @@ func loadRule(ctx context.Context, d *board, q url.Values) (any, error) {
 		}
 	}
 	return p, nil
+}
+
+// setting is the change that stored the limit of a rule. It is nil when a program stored it, which
+// is in no audit list.
+func setting(changes []inspect.Change, rule string) *inspect.Change {
+	for _, c := range inspect.Made(changes) { // the newest first
+		if c.Rule != rule {
+			continue
+		}
+		switch c.Action {
+		case inspect.ActionSetLimit:
+			return &c
+		case inspect.ActionUnsetLimit:
+			return nil
+		}
+	}
+	return nil
 }
 
 // waitingOn are the names of the queues on which something waits.

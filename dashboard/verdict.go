@@ -227,13 +227,13 @@ func allBusy(workers int) string {
 
 // closing is the change that closed a rule on all keys, unless it was opened since.
 func closing(changes []inspect.Change, rule string) *inspect.Change {
-	for n, c := range changes { // the newest first
-		if c.Rule != rule || c.Key != "" || c.Failed != "" {
+	for _, c := range inspect.Made(changes) { // the newest first
+		if c.Rule != rule || c.Key != "" {
 			continue
 		}
 		switch c.Action {
 		case inspect.ActionClose:
-			return &changes[n]
+			return &c
 		case inspect.ActionOpen:
 			return nil
 		}

@@ -94,6 +94,9 @@ type Change struct {
 	Before string    `json:"before,omitempty"` // what Value replaced; of a limit, the one that was stored, empty for none
 	Until  time.Time `json:"until,omitzero"`
 
+	// BeforeFile says that Before was stored because a policy file was edited, and not by an operator.
+	BeforeFile bool `json:"before_file,omitempty"`
+
 	// BeforeUntil is until when a stored limit that was replaced would have counted, zero for one
 	// without an end, and until when a key or rule was closed before it was closed or opened.
 	BeforeUntil time.Time `json:"before_until,omitzero"`
@@ -120,6 +123,30 @@ func (i *Inspector) Audit(ctx context.Context, skip, most int) ([]Change, error)
 		changes = append(changes, c)
 	}
 	return changes, nil
+}
+
+// Made returns those of some changes that were made, the newest first as they are given: it leaves
+// out both entries of a change that failed. Give it the list from its newest entry on, see
+// [Inspector.Audit]: the entry that says that a change failed stands before the other one.
+func Made(changes []Change) []Change {
+	// noted is what both entries have in common.
+	type noted struct {
+		at                            int64
+		who                           string
+		action                        Action
+		rule, key, queue, task, batch string
+	}
+	failed := make(map[noted]bool)
+	made := make([]Change, 0, len(changes))
+	for _, c := range changes {
+		n := noted{c.At.UnixNano(), c.Who, c.Action, c.Rule, c.Key, c.Queue, c.Task, c.Batch}
+		if c.Failed != "" {
+			failed[n] = true
+		} else if !failed[n] {
+			made = append(made, c)
+		}
+	}
+	return made
 }
 
 // change notes a change in the audit list and makes it.
@@ -240,8 +267,8 @@ func (i *Inspector) SetLimit(ctx context.Context, rule string, limit throttle.Li
 	if err != nil {
 		return err
 	}
-	before, until := i.stored(ctx, l)
-	c := Change{Action: ActionSetLimit, Rule: rule, Value: limit.String(), Before: before, BeforeUntil: until, Until: in(d)}
+	c := Change{Action: ActionSetLimit, Rule: rule, Value: limit.String(), Until: in(d)}
+	i.noteStored(ctx, l, &c)
 	return i.change(ctx, r, c, func() error {
 		_, err := l.SetLimit(ctx, limit, throttle.SetLimitOptions{For: d})
 		return err
@@ -254,24 +281,25 @@ func (i *Inspector) UnsetLimit(ctx context.Context, rule string, r Reason) error
 	if err != nil {
 		return err
 	}
-	before, until := i.stored(ctx, l)
-	c := Change{Action: ActionUnsetLimit, Rule: rule, Before: before, BeforeUntil: until}
+	c := Change{Action: ActionUnsetLimit, Rule: rule}
+	i.noteStored(ctx, l, &c)
 	return i.change(ctx, r, c, func() error { return l.UnsetLimit(ctx) })
 }
 
-// stored is the limit that is stored for a rule, and until when; empty for none, or one that
-// can't be read. A limit without an end has no instant.
-func (i *Inspector) stored(ctx context.Context, l *throttle.Limiter) (limit string, until time.Time) {
+// noteStored notes the limit that is stored for a rule as what a change replaces, and until when
+// it would have counted. It notes nothing when none is stored, or one that can't be read. A limit
+// without an end has no instant.
+func (i *Inspector) noteStored(ctx context.Context, l *throttle.Limiter, c *Change) {
 	s := l.LimitStatus(ctx)
 	if !s.Stored || s.Err != nil {
-		return "", time.Time{}
+		return
 	}
+	c.Before, c.BeforeFile = s.Limit.String(), s.Replaced != nil
 	if left := i.rdb.PTTL(ctx, luascripts.StoredLimitKey(i.cfg.Prefix, l.Rule())).Val(); left > 0 {
 		if now, err := luascripts.Now(ctx, i.rdb); err == nil {
-			until = now.Add(left)
+			c.BeforeUntil = now.Add(left)
 		}
 	}
-	return s.Limit.String(), until
 }
 
 // keyClosed is until when a key is closed by itself. A closing of the whole rule that ends later

@@ -482,9 +482,10 @@ func (i *Inspector) closers(ctx context.Context, all []Verdict) error {
 	if err != nil {
 		return err
 	}
+	made := Made(audited)
 	for n := range all {
 		if closed(all[n]) {
-			all[n].Who, all[n].Why = closedBy(audited, all[n])
+			all[n].Who, all[n].Why = closedBy(made, all[n])
 		}
 	}
 	return nil
@@ -564,12 +565,12 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// closedBy finds in the audit list who closed what a verdict is about. Both instants are by
-// Redis' clock, of two calls that follow each other.
-func closedBy(audited []Change, v Verdict) (who, why string) {
+// closedBy finds among the changes that were made who closed what a verdict is about. Both
+// instants are by Redis' clock, of two calls that follow each other.
+func closedBy(made []Change, v Verdict) (who, why string) {
 	opened := make(map[string]bool) // by key: what was closed before is over
-	for _, c := range audited {     // the newest first
-		if c.Rule != v.Rule || c.Key != "" && c.Key != v.Key || c.Failed != "" {
+	for _, c := range made {        // the newest first
+		if c.Rule != v.Rule || c.Key != "" && c.Key != v.Key {
 			continue
 		}
 		switch c.Action {

@@ -75,6 +75,56 @@ func TestEveryChangeIsAudited(t *testing.T) {
 	}
 }
 
+// A change that failed was not made: both of its entries are left out, and whoever closed a key
+// before it is named.
+func TestMade(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, perMinute())
+	i := d.inspector(throttle.Config{}, perMinute())
+	bob := Reason{Who: "bob", Why: "an outage"}
+	if _, err := i.CloseKey(t.Context(), "phone", "+1", time.Hour, bob); err != nil {
+		t.Fatal(err)
+	}
+	refused := d.inspector(throttle.Config{}, perMinute())
+	if _, err := refused.CloseKey(t.Context(), "phone", "+1", 2*pauseMax, because); err == nil {
+		t.Fatal("a closing of two years is made")
+	}
+	changes, err := i.Audit(t.Context(), 0, 250)
+	if err != nil || len(changes) != 3 {
+		t.Fatalf("the audit list is %+v, %v, want three entries", changes, err)
+	}
+	if made := Made(changes); len(made) != 1 || made[0].Who != "bob" {
+		t.Errorf("made were %+v, want bob's closing", made)
+	}
+	at := time.Now()
+	same := []Change{
+		{At: at, Who: "ann", Action: ActionClose, Rule: "phone", Failed: "away"}, {At: at.UTC(), Who: "ann", Action: ActionClose, Rule: "phone"},
+		{At: at, Who: "ann", Action: ActionClose, Rule: "provider"},
+	}
+	if made := Made(same); len(made) != 1 || made[0].Rule != "provider" {
+		t.Errorf("of two at one instant %+v were made, want the one that did not fail", made)
+	}
+	v := Verdict{Rule: "phone", Key: "+1", Closed: changes[1].Until}
+	list := []Change{changes[0], changes[1], {At: at, Who: "bob", Why: "an outage", Action: ActionClose, Rule: "phone", Key: "+1", Until: v.Closed}}
+	if who, _ := closedBy(Made(list), v); who != "bob" {
+		t.Errorf("%q closed the key, want bob: the other closing failed", who)
+	}
+	limit, code := throttle.Sliding(3, time.Minute), perMinute().Rules[0].Limit
+	l, err := throttle.New(d.timed, "phone", code, throttle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := throttle.ForWorkers.FollowFile(t.Context(), l, code, limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(i.SetLimit(t.Context(), "phone", throttle.Sliding(4, time.Minute), 0, because), i.UnsetLimit(t.Context(), "phone", because)); err != nil {
+		t.Fatal(err)
+	}
+	if changes, err = i.Audit(t.Context(), 0, 2); err != nil || changes[0].BeforeFile || !changes[1].BeforeFile || changes[1].Before != limit.String() {
+		t.Errorf("the changes are %+v, %v, want that the first replaced a limit of a file", changes, err)
+	}
+}
+
 // While Redis is away nothing is changed, and the error says so.
 func TestNoChangeWithoutAudit(t *testing.T) {
 	t.Parallel()
