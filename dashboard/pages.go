@@ -3,6 +3,7 @@ package dashboard
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/headwayq/headway/inspect"
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
 )
 
 // pages are all pages, in the order of the navigation.
@@ -324,7 +326,8 @@ type policyRow struct {
 
 type policyRule struct {
 	Name, InCode, InForce string
-	Gate, Stored, Broken  bool // Broken: the stored limit can't be read
+	Gate, Stored          bool
+	Broken, Away          bool // the stored limit can't be read; Redis does not answer about it
 }
 
 func loadPolicies(ctx context.Context, d *board, q url.Values) (any, error) {
@@ -356,7 +359,9 @@ func loadPolicies(ctx context.Context, d *board, q url.Values) (any, error) {
 			rule := policyRule{Name: r.Name, InCode: numbersOf(r), Gate: !r.Gate.IsZero()}
 			rule.InForce, rule.Stored = rule.InCode, false
 			if known, ok := inForce[r.Name]; ok {
-				rule.InForce, rule.Stored, rule.Broken = known.Limit.String(), known.Stored, known.Problem != ""
+				rule.InForce, rule.Stored = known.Limit.String(), known.Stored
+				rule.Away = errors.Is(known.Err, throttle.ErrUnavailable)
+				rule.Broken = known.Err != nil && !rule.Away
 			}
 			row.Rules = append(row.Rules, rule)
 		}

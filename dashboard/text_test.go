@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -126,6 +127,7 @@ func TestVerdict(t *testing.T) {
 	crowd := inspect.QueueStatus{Queue: "default", Pending: 500, Active: 10, Now: now}
 	closed := ruleRow{RuleStatus: inspect.RuleStatus{Rule: "phone", Limit: throttle.Sliding(1, time.Minute), Closed: now.Add(time.Hour)}}
 	broken := ruleRow{RuleStatus: inspect.RuleStatus{Rule: "phone", Problem: "stored"}}
+	away := ruleRow{RuleStatus: inspect.RuleStatus{Rule: "phone", Problem: "away", Err: fmt.Errorf("%w: a node is down", throttle.ErrUnavailable)}}
 	one := inspect.QueueStatus{Queue: "default", Waiting: 1, Next: now.Add(time.Minute), Now: now}
 	oneLate := inspect.QueueStatus{Queue: "default", Waiting: 1, Overdue: 1, Next: now.Add(-time.Minute), Now: now}
 	onePaused := one
@@ -150,6 +152,7 @@ func TestVerdict(t *testing.T) {
 		"paused":            {facts{queues: []inspect.QueueStatus{paused}, processes: []inspect.Process{pool}}, "warn", "Queue default is paused"},
 		"closed":            {facts{queues: []inspect.QueueStatus{waits}, processes: []inspect.Process{pool}, rules: []ruleRow{closed}, changes: because}, "note", "phone is closed for another 1\u00A0h: an outage"},
 		"broken":            {facts{rules: []ruleRow{closed, broken}}, "bad", "The stored limit of phone can't be read"},
+		"away":              {facts{rules: []ruleRow{closed, away}}, "bad", "Redis does not answer as it should about the limit of phone"},
 		"one task":          {facts{queues: []inspect.QueueStatus{one}, processes: []inspect.Process{pool}}, "ok", "Limits hold 1 task. It starts by itself"},
 		"one task, paused":  {facts{queues: []inspect.QueueStatus{onePaused}, processes: []inspect.Process{pool}}, "warn", "Queue default is paused, and 1 task waits in it"},
 		"one late and busy": {facts{queues: []inspect.QueueStatus{oneLate}, processes: []inspect.Process{alone}}, "bad", "The only worker is busy, so 1 task of queue default is late"},

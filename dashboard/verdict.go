@@ -1,12 +1,14 @@
 package dashboard
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/headwayq/headway/inspect"
+	"github.com/headwayq/headway/throttle"
 )
 
 // verdict is what an operator wants to know first: is something wrong, what shows it, and
@@ -137,7 +139,10 @@ func (s *findings) ofQueue(q inspect.QueueStatus, t totals) {
 func (s *findings) ofRule(r ruleRow, f facts) {
 	link := []string{"rule", r.Rule}
 	name := safeIn(r.Rule, 64)
-	if r.Problem != "" {
+	switch {
+	case errors.Is(r.Err, throttle.ErrUnavailable):
+		s.add("bad", "See to Redis, on a Cluster to the node that has the rule", "/rule", link, "Redis does not answer as it should about the limit of %s", name)
+	case r.Problem != "":
 		s.add("bad", "Set the limit anew, or take it away", "/rule", link, "The stored limit of %s can't be read, so nothing is granted by it", name)
 	}
 	if !r.Closed.After(f.now) {

@@ -243,7 +243,9 @@ type RuleStatus struct {
 	File    bool           `json:"file,omitempty"`    // it is stored because a policy file was edited
 	Closed  time.Time      `json:"closed,omitzero"`   // until when the rule is closed on all keys
 	Problem string         `json:"problem,omitempty"` // the text of Err
-	Err     error          `json:"-"`                 // [throttle.ErrStoredLimit] when the stored limit can't be read
+	// Err is a throttle.ErrStoredLimit when the stored limit can't be read, and a
+	// throttle.ErrUnavailable when Redis did not answer as it should. Then the limit is not known.
+	Err error `json:"-"`
 }
 
 // Rules returns the limits of all rules of the policies, in the order of their names. It

@@ -79,8 +79,13 @@ func (a *app) rules(ctx context.Context, rule string) (got rulesAnswer, err erro
 			got.Rules = append(got.Rules, r)
 		}
 	}
-	if rule != "" && len(got.Rules) == 0 {
+	switch {
+	case rule == "":
+		return got, nil // the others are told all the same
+	case len(got.Rules) == 0:
 		return got, a.unknownRule(fmt.Errorf("no policy here has a limit named %q", rule))
+	case errors.Is(got.Rules[0].Err, throttle.ErrUnavailable):
+		return got, got.Rules[0].Err
 	}
 	return got, nil
 }
@@ -137,7 +142,13 @@ func limitCommand(a *app) *cobra.Command {
 	get := &cobra.Command{
 		Use: "get RULE", Short: "the limit in force", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeRules,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) { return a.rules(ctx, args[0]) })
+			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
+				got, err := a.rules(ctx, args[0])
+				if err != nil {
+					return nil, err
+				}
+				return got, nil
+			})
 		},
 	}
 	var d time.Duration
