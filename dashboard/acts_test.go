@@ -208,6 +208,29 @@ func TestAuthorizeIsToldTheQueue(t *testing.T) {
 	d.get(http.StatusForbidden, "/task?id=a")
 }
 
+// A list of all queues is not shown to who may see one of them, wherever in the list it begins.
+func TestAuthorizeOfAllQueues(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) {
+		c.Authorize = func(_ *http.Request, a Action) error {
+			if a.Queue != "a" {
+				return errors.New("no")
+			}
+			return nil
+		}
+	})
+	for _, queue := range []string{"a", "b"} {
+		if _, err := batch.NewControl(d.client).Start(t.Context(), batch.Spec{ID: "of-" + queue, Queue: queue, Type: "sms", Source: "readers"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.get(http.StatusOK, "/queue?queue=a")
+	for _, target := range []string{"/batches", "/batches?queue=a", "/batches?at=a", "/batches?at=a&queue=a"} {
+		d.get(http.StatusForbidden, target)
+		d.get(http.StatusForbidden, "/live?view="+url.QueryEscape(target))
+	}
+}
+
 // Authorize sees what a change does: fields that its verb does not use are refused, and the page is
 // that of the verb. An undo is also the change that it makes.
 func TestAuthorizeIsNotMisled(t *testing.T) {

@@ -45,7 +45,7 @@ func loadBatches(ctx context.Context, d *board, q url.Values) (any, error) {
 	}
 	p := batchesPage{Pager: pager{Of: "batches"}, Now: time.Now()}
 	first := 0
-	if at := q.Get("queue"); at != "" {
+	if at := q.Get("at"); at != "" {
 		found := false
 		if first, found = slices.BinarySearch(names, at); !found {
 			from = 0 // of a queue that is gone
@@ -54,7 +54,7 @@ func loadBatches(ctx context.Context, d *board, q url.Values) (any, error) {
 	}
 	var all []batch.Progress
 	for n := first; n < len(names); n, from = n+1, 0 {
-		next := d.with("/batches", nil, "queue", names[n], "from", strconv.Itoa(from))
+		next := d.with("/batches", nil, "at", names[n], "from", strconv.Itoa(from))
 		if n-first == batchQueues {
 			p.Pager.Next = next
 			break
@@ -71,7 +71,7 @@ func loadBatches(ctx context.Context, d *board, q url.Values) (any, error) {
 			continue
 		}
 		if all = append(all, some...); more > 0 {
-			p.Pager.Next = d.with("/batches", nil, "queue", names[n], "from", strconv.Itoa(more))
+			p.Pager.Next = d.with("/batches", nil, "at", names[n], "from", strconv.Itoa(more))
 			break
 		}
 	}

@@ -25,7 +25,8 @@ var pages = []page{
 		asks: []Verb{CloseKey, OpenKey, PauseKey, CancelKey, FrontKey}},
 	{name: "task", path: "/task", title: "Task", params: []string{"queue", "id"}, load: loadTask, asks: []Verb{CancelTask, FrontTask, RunTask}},
 	{name: "gates", path: "/gates", title: "Gates", nav: true, params: []string{"zone"}, skips: []string{"from"}, load: loadGates},
-	{name: "batches", path: "/batches", title: "Batches", nav: true, params: []string{"queue"}, skips: []string{"from"}, load: loadBatches,
+	// The list goes over all queues. "at" is where it goes on, and not what Authorize is asked about.
+	{name: "batches", path: "/batches", title: "Batches", nav: true, params: []string{"at"}, skips: []string{"from"}, load: loadBatches,
 		asks: []Verb{PauseBatch, ResumeBatch, CancelBatch, SetPace, SetWeight}},
 	{name: "schedules", path: "/schedules", title: "Schedules", nav: true, skips: []string{"from"}, load: loadSchedules},
 	{name: "policies", path: "/policies", title: "Policies", nav: true, skips: []string{"from", "differences"}, load: loadPolicies},

@@ -211,7 +211,7 @@ func TestLongListsHavePages(t *testing.T) { // not beside the browser: its pages
 	wants(t, d.get(http.StatusOK, "/pools?from=100"), "101 to 131 of 131", `<a rel="prev" href="/pools?from=50">`)
 	wants(t, d.get(http.StatusOK, "/pools?from=9999"), "101 to 131 of 131")
 	wants(t, d.get(http.StatusOK, "/audit?from=5000"), "No older change is kept.", "First page")
-	wants(t, d.get(http.StatusOK, "/batches?queue=zzz&from=7"), "No batch is on this page.", "First page")
+	wants(t, d.get(http.StatusOK, "/batches?at=zzz&from=7"), "No batch is on this page.", "First page")
 	for _, target := range []string{"/batches?from=x", "/batches?from=-1", "/pools?from=1e9", "/?rules=-1", "/?queues=x", "/schedules?from=1000000", "/gates?from=x", "/policies?differences=x"} {
 		d.get(http.StatusBadRequest, target)
 	}
@@ -242,7 +242,7 @@ func TestPagesOfBatches(t *testing.T) {
 		wants(t, d.get(http.StatusOK, target), `class="batch"`)
 		return d.commands() - before
 	}
-	near, far := cost("/batches?queue=c"), cost("/batches?queue=c&from=350")
+	near, far := cost("/batches?at=c"), cost("/batches?at=c&from=350")
 	if far > near+20 {
 		t.Errorf("a page behind 350 batches costs %d commands, the first one %d", far, near)
 	}
