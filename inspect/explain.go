@@ -201,8 +201,8 @@ type Verdict struct {
 	At      time.Time
 	Waiting int       // jobs in its line, without those that are late
 	Closed  time.Time // until when the rule or the key is closed; zero for not
-	// Who and Why are from the audit list. A key that a provider's Retry-After closed has
-	// none.
+	// Who and Why are from the audit list. They are empty when the list has no entry of the
+	// closing: a provider's Retry-After closed the key, or a program did.
 	Who, Why string
 	// Err says why nothing is known: the key can't be found here, or the task costs more than
 	// the limit ever gives.
