@@ -213,11 +213,7 @@ type auditAnswer struct {
 func (a auditAnswer) table(t *table) {
 	t.row("AT", "WHO", "ACTION", "ON", "VALUE", "UNTIL", "WAS", "WHY", "")
 	for _, c := range a.Changes {
-		on := c.Rule
-		if c.Key != "" {
-			on += " " + c.Key
-		}
-		on = cmp.Or(strings.TrimSpace(on), c.Queue+" "+c.Task)
+		on := slices.DeleteFunc([]string{c.Rule, c.Key, c.Queue, c.Task, c.Batch}, func(name string) bool { return name == "" })
 		until := func(at time.Time) string {
 			if at.IsZero() {
 				return ""
@@ -228,7 +224,7 @@ func (a auditAnswer) table(t *table) {
 		if end := until(c.BeforeUntil); end != "" {
 			was = cmp.Or(was, "closed") + " until " + end
 		}
-		t.row(cmp.Or(until(c.At), "-"), c.Who, string(c.Action), strings.TrimSpace(on),
+		t.row(cmp.Or(until(c.At), "-"), c.Who, string(c.Action), strings.Join(on, " "),
 			cmp.Or(c.Value, "-"), cmp.Or(until(c.Until), "-"), cmp.Or(was, "-"), c.Why, t.bad(c.Failed))
 	}
 }
