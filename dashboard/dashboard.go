@@ -294,7 +294,7 @@ func texts(policies []queue.Policy) (all []string) {
 	for _, p := range policies {
 		all = append(all, p.Type)
 		for _, r := range p.Rules {
-			all = append(all, r.Name, numbersOf(r))
+			all = append(all, r.Name, numbersOf(r), fmt.Sprint(r.LimitOf != nil))
 		}
 	}
 	return all
@@ -492,6 +492,9 @@ func explained(err error) (code int, what, next string) {
 	switch {
 	case errors.Is(err, throttle.ErrUnavailable):
 		return http.StatusServiceUnavailable, "Redis does not answer as it should.", text
+	case errors.Is(err, throttle.ErrStoredLimit) && strings.Contains(text, "the limit of the key is not known"):
+		return http.StatusConflict, "The limit of the key is not known here.", "A function of the program finds it: a dashboard in the program, with its policies in " +
+			"Config.Policies, can call it. " + text
 	case errors.Is(err, throttle.ErrStoredLimit):
 		return http.StatusConflict, "The stored limit can't be read.", "Nothing is granted by it. Store another one on the page of its rule, or " +
 			"take it away there: then the limit in code counts again. " + text

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -570,6 +571,80 @@ func TestUnreadableLimit(t *testing.T) {
 	}
 	d.post(http.StatusSeeOther, "/act", "verb", "unset limit", "rule", "phone", "reason", "x", "back", "/rule?rule=phone")
 	wants(t, d.get(http.StatusOK, "/rule?rule=phone"), "At most 1 in any 20 minutes")
+}
+
+// A limit about which Redis does not answer as it should is told as such, and not as one that can be
+// taken away.
+func TestLimitOfARedisThatIsAway(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, nil)
+	if err := d.rdb.LPush(t.Context(), "hw:limit:phone", "x").Err(); err != nil { // of another type: Redis refuses to read it
+		t.Fatal(err)
+	}
+	overview, rules := d.get(http.StatusOK, "/"), d.get(http.StatusOK, "/policies")
+	wants(t, overview, "Redis does not answer as it should about the limit of phone")
+	wants(t, rules, "Redis does not answer as it should")
+	for _, page := range []string{overview, rules} {
+		if strings.Contains(page, "take it away") {
+			t.Errorf("a limit that is not known is to be taken away in\n%s", page)
+		}
+	}
+	d.get(http.StatusServiceUnavailable, "/rule?rule=phone")
+}
+
+// The limit of a key that a function of another program finds is not told as a stored limit that can
+// be taken away, and who stored or closed something is named only when it was made.
+func TestWhatIsKnownOfKeysAndChanges(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) {
+		c.Policies[0].Rules[1].LimitOf = func(_ context.Context, key string, _ time.Time) (throttle.Limit, time.Time, error) {
+			if key == "+15550199" {
+				return throttle.Sliding(3, time.Hour), time.Time{}, nil
+			}
+			if key == "+15550100" {
+				return throttle.Limit{}, time.Time{}, errors.New("no plan")
+			}
+			return throttle.Limit{}, time.Time{}, nil
+		}
+	})
+	unknown := d.get(http.StatusConflict, d.keyPage("+15550100"))
+	wants(t, unknown, "The limit of the key is not known here.")
+	if strings.Contains(unknown, "take it away") {
+		t.Errorf("a limit that nobody stored is to be taken away in\n%s", unknown)
+	}
+	wants(t, d.get(http.StatusOK, d.keyPage("+15550199")), "At most 3 in any hour")
+	wants(t, d.get(http.StatusOK, "/rule?rule=phone"), "Keys may have limits of their own.")
+
+	rule := policies(t)[0].Rules[1]
+	l, err := throttle.New(d.rdb, rule.Name, rule.Limit, throttle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.CloseKey(t.Context(), "+15550102", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, d.get(http.StatusOK, d.keyPage("+15550102")), "The audit list has no entry of it: a provider asked for a later attempt, or a program closed it.")
+
+	at := time.Now()
+	failed := func(c inspect.Change) []inspect.Change {
+		c.At, c.Rule, c.Who = at, "phone", "ann"
+		said := c
+		said.Failed = "away"
+		return []inspect.Change{said, c}
+	}
+	bob := inspect.Change{At: at.Add(-time.Minute), Rule: "phone", Who: "bob"}
+	for action, found := range map[inspect.Action]func([]inspect.Change, string) *inspect.Change{inspect.ActionSetLimit: setting, inspect.ActionClose: closing} {
+		bob.Action = action
+		if c := found(append(failed(inspect.Change{Action: action}), bob), "phone"); c == nil || c.Who != "bob" {
+			t.Errorf("%s: %+v, want that of bob: the other failed", action, c)
+		}
+		if c := found(failed(inspect.Change{Action: action}), "phone"); c != nil {
+			t.Errorf("%s: %+v, want none: it failed", action, c)
+		}
+	}
+	if c := setting([]inspect.Change{{At: at, Rule: "phone", Action: inspect.ActionUnsetLimit}, {At: at.Add(-1), Rule: "phone", Action: inspect.ActionSetLimit}}, "phone"); c != nil {
+		t.Errorf("%+v stored the limit, want nobody that is known: it was taken away since", c)
+	}
 }
 
 // A wrong method is told which are right, and a HEAD of a live page has no events to wait for.

@@ -256,10 +256,10 @@ func previewOf(ctx context.Context, s *source, p rulePage) (*preview, error) {
 	}
 	for _, far := range p.Far[:min(len(p.Far), previewKeys)] {
 		k, err := s.Key(ctx, p.Rule, far.ID)
-		if err != nil {
+		if errors.Is(err, throttle.ErrUnavailable) {
 			return nil, err
 		}
-		if k.Waiting == 0 {
+		if err != nil || k.Waiting == 0 || k.Limit != p.Limit { // it can't be read, or has a limit of its own, which stays
 			continue
 		}
 		begin := k.Now

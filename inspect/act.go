@@ -465,6 +465,7 @@ func (i *Inspector) CancelKey(ctx context.Context, queue, rule, key string, r Re
 
 // cancel deletes a task, and gives its places up.
 func (i *Inspector) cancel(ctx context.Context, queue string, w onKeyTask) error {
+	ref, booked := i.ref(queue, w) // while the task is there, which has its keys
 	err := i.asynq.DeleteTask(queue, w.task.ID)
 	switch {
 	case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound):
@@ -476,7 +477,7 @@ func (i *Inspector) cancel(ctx context.Context, queue string, w onKeyTask) error
 	}
 	// What follows is tidying: a pool that sweeps the queue does the same.
 	_, _ = luascripts.Wake(ctx, i.rdb, i.keys(queue), []luascripts.DueTask{w.task}, time.Now(), false)
-	if ref, ok := i.ref(queue, w); ok {
+	if booked {
 		promoted, err := throttle.ForWorkers.CancelBooking(ctx, ref)
 		if err == nil {
 			promotion.Move(ctx, i.rdb, i.cfg.Prefix, i.set, promoted...)
@@ -488,7 +489,11 @@ func (i *Inspector) cancel(ctx context.Context, queue string, w onKeyTask) error
 // ref is the booking of a task by rules that are known here.
 func (i *Inspector) ref(queue string, w onKeyTask) (throttle.BookingRef, bool) {
 	b, ok := i.set.Booking(w.rules, luascripts.JobID(queue, w.task.ID))
-	return b, ok && !i.cfg.PerClient
+	if !ok || i.cfg.PerClient {
+		return b, false
+	}
+	i.meet(queue, w.task.ID, b)
+	return b, true
 }
 
 // RunNow lets a task that waits run at once, in spite of its rules: no limit, gate or pause of its batch

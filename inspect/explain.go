@@ -188,7 +188,7 @@ type AsynqView struct {
 // Verdict is what a rule says of a task.
 type Verdict struct {
 	Rule  string
-	Limit string // in force, or the hours of a gate
+	Limit string // in force for the key, or the hours of a gate
 	Key   string // as it stands in Redis: hashed where a Secret is set, else in clear; see [Mask]. Empty for a gate
 	Cost  int    // 0 for a gate
 	// Admits says that it would let the task run now.
@@ -356,12 +356,35 @@ func (i *Inspector) standing(ctx context.Context, queue, id string) (e Explanati
 	if record.Booking == "" {
 		return e, "", nil
 	}
-	return e, record.Booking, i.inLine(ctx, &e, record.Booking, luascripts.JobID(queue, id))
+	return e, record.Booking, i.inLine(ctx, &e, record.Booking, queue, id)
+}
+
+// meet lets the limits of the keys of a task be found by the hashes that its booking has: the
+// functions of these limits take keys in clear. What it can't find out is missed by the question
+// that follows.
+func (i *Inspector) meet(queue, id string, b throttle.BookingRef) {
+	hashed := false
+	for n, l := range b.Policy.Rules() {
+		hashed = hashed || i.perKey[l.Rule()] && strings.HasPrefix(b.IDs[n], "#")
+	}
+	if !hashed {
+		return
+	}
+	info, err := i.asynq.GetTaskInfo(queue, id)
+	if err != nil {
+		return
+	}
+	task := asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers)
+	for _, r := range i.policies[info.Type].Rules {
+		if r.LimitOf != nil {
+			_, _, _ = i.keyOf(r, task)
+		}
+	}
 }
 
 // inLine tells of a task that took a place.
-func (i *Inspector) inLine(ctx context.Context, e *Explanation, booked luascripts.StoredBooking, job string) error {
-	booking, ok := i.set.Booking(booked, job)
+func (i *Inspector) inLine(ctx context.Context, e *Explanation, booked luascripts.StoredBooking, queue, id string) error {
+	booking, ok := i.set.Booking(booked, luascripts.JobID(queue, id))
 	if i.cfg.PerClient || !ok { // with PerClient it is in a line of the process that deferred it
 		e.State = StateLimit
 		if names := booked.Policy(); !strings.Contains(names, "+") {
@@ -369,6 +392,7 @@ func (i *Inspector) inLine(ctx context.Context, e *Explanation, booked luascript
 		}
 		return nil
 	}
+	i.meet(queue, id, booking)
 	s, err := throttle.ForWorkers.Locate(ctx, booking)
 	if err != nil {
 		return fmt.Errorf("inspect: find the place of a task: %w", err)
@@ -497,7 +521,7 @@ func (i *Inspector) keyOf(r queue.Rule, task *asynq.Task) (id string, cost int, 
 	if err != nil {
 		return "", 0, err
 	}
-	return i.set.Limiter(r.Name).ID(d.Costs[0].Key), d.Costs[0].Cost, nil
+	return throttle.ForWorkers.Meet(i.set.Limiter(r.Name), d.Costs[0].Key), d.Costs[0].Cost, nil
 }
 
 // ofLimit asks a limit about a job that comes now.
@@ -508,20 +532,23 @@ func (i *Inspector) ofLimit(ctx context.Context, v *Verdict, now *time.Time) err
 		return nil
 	}
 	s, err := throttle.ForWorkers.Peek(ctx, l, v.Key, v.Cost, 0)
-	v.Limit = throttle.ForWorkers.LimitLastKnown(l).String()
-	switch {
-	case errors.Is(err, throttle.ErrUnavailable):
+	if errors.Is(err, throttle.ErrUnavailable) {
 		return fmt.Errorf("inspect: ask a rule: %w", err)
-	case err != nil:
-		v.Err = err
-	default:
-		if now.IsZero() {
-			*now = s.Now
-		}
-		v.At, v.Waiting, v.Closed = s.Next, s.Waiting, s.Closed
-		if v.Admits = !s.Next.After(s.Now); v.Admits {
-			v.At = *now // each rule is asked a moment after the one before
-		}
+	}
+	if limit, unknown := throttle.ForWorkers.LimitOfID(ctx, l, v.Key); unknown == nil {
+		v.Limit = limit.String()
+	} else {
+		v.Limit = throttle.ForWorkers.LimitLastKnown(l).String()
+	}
+	if v.Err = err; err != nil {
+		return nil
+	}
+	if now.IsZero() {
+		*now = s.Now
+	}
+	v.At, v.Waiting, v.Closed = s.Next, s.Waiting, s.Closed
+	if v.Admits = !s.Next.After(s.Now); v.Admits {
+		v.At = *now // each rule is asked a moment after the one before
 	}
 	return nil
 }

@@ -30,6 +30,8 @@ type History struct {
 	// over.
 	Points []Point `json:"points"`
 	Total  Point   `json:"total"` // of all of them
+	// PerKey says that keys of the rule have limits of their own. Then no share is known.
+	PerKey bool `json:"per_key,omitempty"`
 }
 
 // Point is what happened by a rule in a minute or an hour. Pools write it every 5 s, so
@@ -49,7 +51,8 @@ type Point struct {
 	LateP99 time.Duration `json:"late_p99_ns"`
 	Limit   string        `json:"limit,omitempty"` // in force; empty for a gate and where nothing happened
 	// Used is the share that the busiest key got of what the limit gives in this time, 1 for
-	// all; a burst or a raised limit may lead above it. Of slots it is not known, and 0.
+	// all; a burst or a raised limit may lead above it. Of slots, and of a rule whose keys have
+	// limits of their own, it is not known, and 0.
 	Used float64 `json:"used"`
 }
 

@@ -64,6 +64,7 @@ type Inspector struct {
 	cfg      throttle.Config
 	set      *policyset.Set          // the limiters of all policies
 	policies map[string]queue.Policy // by task type, never changed
+	perKey   map[string]bool         // rules whose keys have limits of their own, never changed
 	asynq    *asynq.Inspector
 	byID     bool // keys are given as they stand in Redis
 }
@@ -84,7 +85,7 @@ func (i *Inspector) id(l *throttle.Limiter, key string) (string, error) {
 		return "", fmt.Errorf("inspect: %w: it has %d bytes, want 1 to %d", throttle.ErrInvalidKey, len(key), throttle.KeyMax)
 	}
 	if !i.byID {
-		return l.ID(key), nil
+		return throttle.ForWorkers.Meet(l, key), nil
 	}
 	if hashed := strings.HasPrefix(key, "#"); !hashed && luascripts.KeyID(nil, key) != key || len(key) > idMax {
 		return "", fmt.Errorf("inspect: %w: no key stands so in Redis", throttle.ErrInvalidKey)
@@ -109,13 +110,14 @@ func New(rdb redis.UniversalClient, config Config) (*Inspector, error) {
 	cfg.OnUnavailable = throttle.FailClosed
 	i := &Inspector{
 		rdb: rdb, cfg: cfg, set: policyset.New(rdb, cfg), policies: make(map[string]queue.Policy, len(config.Policies)),
-		asynq: asynq.NewInspectorFromRedisClient(rdb),
+		perKey: make(map[string]bool), asynq: asynq.NewInspectorFromRedisClient(rdb),
 	}
 	for _, p := range config.Policies {
 		p.Rules = slices.Clone(p.Rules)
 		rules := make([]policyset.Rule, len(p.Rules))
 		for n, r := range p.Rules {
 			rules[n] = policyset.Rule{Name: r.Name, Limit: r.Limit, LimitOf: r.LimitOf}
+			i.perKey[r.Name] = i.perKey[r.Name] || r.LimitOf != nil
 		}
 		if _, err := i.set.Compile(rules); err != nil {
 			return nil, err
@@ -271,7 +273,8 @@ func (i *Inspector) WaitingByRule(ctx context.Context, queues ...string) (Waitin
 }
 
 // History returns what happened to the tasks of a rule in the last time, up to [HistoryMax],
-// as all pools saw it. It asks Redis twice, whatever the number of keys.
+// as all pools saw it. It asks Redis twice, whatever the number of keys. Of a rule whose keys
+// have limits of their own it tells no share: the history does not say whose limit that would be.
 func (i *Inspector) History(ctx context.Context, rule string, span time.Duration) (History, error) {
 	step, err := historyStep(span)
 	if err != nil {
@@ -285,7 +288,14 @@ func (i *Inspector) History(ctx context.Context, rule string, span time.Duration
 	if err != nil {
 		return History{}, away("read a history", err)
 	}
-	return historyOf(rule, values, now, span, step), nil
+	h := historyOf(rule, values, now, span, step)
+	if i.perKey[rule] {
+		h.PerKey, h.Total.Used = true, 0
+		for n := range h.Points {
+			h.Points[n].Used = 0
+		}
+	}
+	return h, nil
 }
 
 // Keys lists at most [KeysMax] keys of a rule of the policies: the busiest, or those on
@@ -362,7 +372,8 @@ func (i *Inspector) IDOf(rule, key string) (string, error) {
 }
 
 // Key tells what was spent on a key of a rule, how many jobs wait, and whether it is closed.
-// It asks Redis once, and twice where the key is closed.
+// It asks Redis once, and twice where the key is closed. When the limit of the key can't be
+// found, the error is a throttle.ErrStoredLimit.
 func (i *Inspector) Key(ctx context.Context, rule, key string) (Key, error) {
 	l, err := i.limiter(rule)
 	if err != nil {
@@ -379,7 +390,11 @@ func (i *Inspector) Key(ctx context.Context, rule, key string) (Key, error) {
 	if err != nil {
 		return Key{}, fmt.Errorf("inspect: read a key: %w", err)
 	}
-	k := Key{ID: id, Limit: throttle.ForWorkers.LimitLastKnown(l), Available: s.Available, Waiting: s.Waiting, Next: s.Next, Closed: s.Closed, Now: s.Now}
+	limit, err := throttle.ForWorkers.LimitOfID(ctx, l, id)
+	if err != nil {
+		return Key{}, fmt.Errorf("inspect: read a key: %w", err)
+	}
+	k := Key{ID: id, Limit: limit, Available: s.Available, Waiting: s.Waiting, Next: s.Next, Closed: s.Closed, Now: s.Now}
 	for n := range at {
 		k.Spent = append(k.Spent, Spent{at[n], permits[n]})
 	}

@@ -8,14 +8,14 @@ import (
 
 // Key is what one key of a rule looks like at one moment.
 type Key struct {
-	ID        string // as it stands in Redis, see [Mask]
-	Limit     throttle.Limit
-	Available int       // permits that a new job could take now; 0 while a job waits
-	Waiting   int       // jobs in its line, without those that are late
-	Next      time.Time // when a new job of one permit would go
-	Closed    time.Time // until when the key or the rule is closed; zero for not
-	// Who and Why are of the closing, from the audit list. A key that a provider's
-	// Retry-After closed has none.
+	ID        string         // as it stands in Redis, see [Mask]
+	Limit     throttle.Limit // its own, or that of the rule
+	Available int            // permits that a new job could take now; 0 while a job waits
+	Waiting   int            // jobs in its line, without those that are late
+	Next      time.Time      // when a new job of one permit would go
+	Closed    time.Time      // until when the key or the rule is closed; zero for not
+	// Who and Why are of the closing, from the audit list. They are empty when the list has no
+	// entry of it: a provider's Retry-After closed the key, or a program did.
 	Who, Why string
 	// Spent are the newest grants that the ledger knows, the newest first; at most
 	// [SpentMax].

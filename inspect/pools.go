@@ -2,7 +2,7 @@ package inspect
 
 import (
 	"cmp"
-	"errors"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,8 +16,14 @@ import (
 	"github.com/headwayq/headway/throttle/gate"
 )
 
-// errFunc is what a key, cost or zone function of another program answers here.
-var errFunc = errors.New("only the program knows this function")
+// programsFunction is the error of a key, cost, zone or limit function of another program. It has
+// a type of its own because package throttle names the type of an error, and not its text.
+type programsFunction struct{}
+
+func (programsFunction) Error() string { return "only the program knows this function" }
+
+// errFunc is what a key, cost, zone or limit function of another program answers here.
+var errFunc error = programsFunction{}
 
 // newestFirst orders processes by their starts.
 func newestFirst(running []Process) []Process {
@@ -28,16 +34,18 @@ func newestFirst(running []Process) []Process {
 
 // PoliciesOf returns the policies that running pools say, in the order of their types; of
 // pools with several numbers those of most, see [Differences]. How keys are found is not
-// known, so a demand can't be computed by them.
+// known, so a demand can't be computed by them. Nor is it known which limits keys have of their
+// own: a question about a key of such a rule is a throttle.ErrStoredLimit.
 func PoliciesOf(running []Process) []queue.Policy {
 	numbers, _ := wanted(nil, running)
+	perKey := perKeyOf(running)
 	byType := make(map[string]queue.Policy)
 	for _, p := range newestFirst(running) {
 		for _, said := range p.Policies {
 			if _, known := byType[said.Type]; known {
 				continue
 			}
-			if policy, ok := policyOf(said, numbers); ok {
+			if policy, ok := policyOf(said, numbers, perKey); ok {
 				byType[said.Type] = policy
 			}
 		}
@@ -53,8 +61,24 @@ func PoliciesOf(running []Process) []queue.Policy {
 	return policies
 }
 
+// perKeyOf are the rules whose keys have limits of their own. Pools of an older release do not
+// say it, so one pool that does is enough: a rule has such a function everywhere, or nowhere.
+func perKeyOf(running []Process) map[string]bool {
+	rules := make(map[string]bool)
+	for _, p := range running {
+		for _, said := range p.Policies {
+			for _, r := range said.Rules {
+				if r.PerKey {
+					rules[r.Name] = true
+				}
+			}
+		}
+	}
+	return rules
+}
+
 // policyOf reads what a pool says about a task type, with the numbers of most pools.
-func policyOf(said presence.Policy, numbers map[string]string) (queue.Policy, bool) {
+func policyOf(said presence.Policy, numbers map[string]string, perKey map[string]bool) (queue.Policy, bool) {
 	p := queue.Policy{Type: said.Type}
 	var err error
 	for _, s := range said.Rules {
@@ -71,6 +95,11 @@ func policyOf(said presence.Policy, numbers map[string]string) (queue.Policy, bo
 				return p, false
 			}
 			r.Key = func(*asynq.Task) (string, error) { return "", errFunc }
+			if perKey[s.Name] {
+				r.LimitOf = func(context.Context, string, time.Time) (throttle.Limit, time.Time, error) {
+					return throttle.Limit{}, time.Time{}, errFunc
+				}
+			}
 		}
 		p.Rules = append(p.Rules, r)
 	}

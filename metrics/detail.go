@@ -76,7 +76,7 @@ func (q *queues) detail(ctx context.Context, f figures) (detail, error) {
 		if err != nil {
 			return d, err
 		}
-		if p := h.Points[0]; p.Limit != "" && !r.Limit.IsConcurrent() {
+		if p := h.Points[0]; p.Limit != "" && !r.Limit.IsConcurrent() && !h.PerKey {
 			d.used[r.Rule] = p.Used
 		}
 	}

@@ -217,13 +217,19 @@ func (l *Limiter) ofKey(ctx context.Context, in limitInForce, keys keySet, i int
 		since = time.UnixMicro(newer)
 	}
 	own, changed, err := l.askLimitOf(ctx, key, since)
-	if err == nil && own != (Limit{}) {
-		err = errors.Join(own.Validate(), l.sameCounting(own))
+	if p, ok := errors.AsType[limitOfPanic](err); ok {
+		return in, &keyLimitError{Rule: l.rule, Reason: p.Error(), Err: err}
 	}
 	if err != nil {
-		return in, &keyLimitError{Rule: l.rule, Reason: fmt.Sprintf("Config.LimitOf returned an error of type %T, or a limit that makes no sense", err), Err: err}
+		return in, &keyLimitError{Rule: l.rule, Reason: fmt.Sprintf("Config.LimitOf returned an error of type %T", err), Err: err}
 	}
 	if own != (Limit{}) {
+		if err = own.Validate(); err == nil {
+			err = l.sameCounting(own)
+		}
+		if err != nil {
+			return in, &keyLimitError{Rule: l.rule, Reason: "Config.LimitOf returned a limit that makes no sense: " + err.Error(), Err: err}
+		}
 		in.Limit = own
 	}
 	if !changed.IsZero() {
@@ -246,7 +252,7 @@ func (l *Limiter) askLimitOf(ctx context.Context, key string, newer time.Time) (
 // limitOfPanic is the error of a Config.LimitOf that panicked. It tells no more than a type: the value may name the key.
 type limitOfPanic struct{ value any }
 
-func (p limitOfPanic) Error() string { return fmt.Sprintf("it panicked with a %T", p.value) }
+func (p limitOfPanic) Error() string { return fmt.Sprintf("Config.LimitOf panicked with a %T", p.value) }
 
 // catchUpKey asks the function for the limit of a key anew, because a ledger knows this
 // version. If a function gave it that knew more than the one here, this process must not

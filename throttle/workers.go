@@ -438,12 +438,22 @@ func (workerCalls) LimitInForce(ctx context.Context, l *Limiter) (Limit, error) 
 
 // LimitOfKey is the limit by which a limiter decides now about a key, see [Config.LimitOf].
 func (workerCalls) LimitOfKey(ctx context.Context, l *Limiter, key string) (Limit, error) {
-	in, err := l.policy.limitsInForce(ctx, byID(l.met.id(l, key)))
+	return ForWorkers.LimitOfID(ctx, l, l.met.id(l, key))
+}
+
+// LimitOfID is LimitOfKey by the id of a key, see [Limiter.ID]. Where keys are hashed, this
+// process has to have met the key.
+func (workerCalls) LimitOfID(ctx context.Context, l *Limiter, id string) (Limit, error) {
+	in, err := l.policy.limitsInForce(ctx, byID(id))
 	if err != nil {
 		return Limit{}, err
 	}
 	return in[0].Limit, nil
 }
+
+// Meet is [Limiter.ID], and remembers the key where keys have limits of their own, see
+// [Config.LimitOf]. Only keys that a process has met can be asked about by ids that are hashes.
+func (workerCalls) Meet(l *Limiter, key string) (id string) { return l.met.id(l, key) }
 
 // LimitLastKnown is the limit in force when this limiter read it last, and the one in
 // code before that. It does not ask Redis.

@@ -244,7 +244,7 @@ func present(ctx context.Context, c *core, files *policyFiles) {
 			said := presence.Policy{Type: policy.Type, Charge: policy.Charge.String()}
 			for _, r := range policy.Rules {
 				if l := c.set.Limiter(r.Name); r.Limit != (throttle.Limit{}) {
-					rule := presence.Rule{Name: r.Name, Limit: files.limitOf(l).String()}
+					rule := presence.Rule{Name: r.Name, Limit: files.limitOf(l).String(), PerKey: r.LimitOf != nil}
 					if r.Constant != "" {
 						rule.Constant = l.ID(r.Constant)
 					}

@@ -16,9 +16,10 @@ type historyAnswer struct {
 	all bool
 }
 
-// usedOf is the share of a limit that was used. Of slots it is not known.
-func usedOf(p inspect.Point) string {
-	if l, err := throttle.ParseLimit(p.Limit); err != nil || l.IsConcurrent() {
+// usedOf is the share of a limit that was used. Of slots it is not known, nor where keys have
+// limits of their own.
+func usedOf(p inspect.Point, perKey bool) string {
+	if l, err := throttle.ParseLimit(p.Limit); err != nil || l.IsConcurrent() || perKey {
 		return "-"
 	}
 	return fmt.Sprintf("%.0f%%", 100*p.Used)
@@ -28,7 +29,7 @@ func (h historyAnswer) table(t *table) {
 	layout := "01-02 15:04"
 	t.row("SINCE", "GRANTED", "PERMITS", "REFUSED", "DEFERRED", "WAITED P50", "P99", "LATE P99", "USED", "LIMIT")
 	row := func(name string, p inspect.Point) {
-		t.row(name, p.Granted, p.Permits, p.Refused, p.Deferred, short(p.WaitedP50), short(p.WaitedP99), short(p.LateP99), usedOf(p), orDash(p.Limit))
+		t.row(name, p.Granted, p.Permits, p.Refused, p.Deferred, short(p.WaitedP50), short(p.WaitedP99), short(p.LateP99), usedOf(p, h.PerKey), orDash(p.Limit))
 	}
 	for _, p := range h.Points {
 		if h.all || p.Granted+p.Refused+p.Deferred > 0 {
@@ -63,7 +64,8 @@ func historyCommand(a *app) *cobra.Command {
 		Long: `history shows what pools saw of a rule: tasks that got its permits, tasks that can never
 run because of it, and how often it made a task wait. WAITED is how long tasks waited for
 the rule, LATE how long after their instants they started. USED is the share that the
-busiest key got of what the limit gives in that time.
+busiest key got of what the limit gives in that time. It is not known of slots, and where keys
+have limits of their own.
 
 Up to 24h each line is a minute, else an hour. Lines in which nothing happened are left out.`,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -172,6 +172,8 @@ type topRule struct {
 	rule, is string
 	closed   time.Time
 	problem  string
+	unasked  bool // its last hour is not known
+	perKey   bool
 	hour     inspect.Point
 }
 
@@ -235,7 +237,7 @@ func readTopRules(ctx context.Context, a *app, i *inspect.Inspector) ([]topRule,
 			if err != nil {
 				return nil, err
 			}
-			row.hour = h.Total
+			row.hour, row.perKey = h.Total, h.PerKey
 		}
 		rules = append(rules, row)
 	}
@@ -363,9 +365,11 @@ func (v topView) sections() []section {
 		if r.problem != "" {
 			is = r.problem
 		}
-		rules.rows = append(rules.rows, []any{
-			cut(r.rule, nameWidth), r.hour.Deferred, r.hour.Granted, short(r.hour.WaitedP99), usedOf(r.hour), until(r.closed, v.now), is,
-		})
+		row := []any{cut(r.rule, nameWidth), r.hour.Deferred, r.hour.Granted, short(r.hour.WaitedP99), usedOf(r.hour, r.perKey), until(r.closed, v.now), is}
+		if r.unasked {
+			row[1], row[2] = "-", "-"
+		}
+		rules.rows = append(rules.rows, row)
 	}
 	keys := section{head: []any{"KEY", "RULE", "TASKS", "LAST START"}}
 	for _, k := range v.keys {

@@ -70,6 +70,8 @@ type Rule struct {
 	// Constant is the key by the rule that all tasks have, such as a provider's, as it stands in Redis;
 	// empty where keys differ.
 	Constant string `json:"constant,omitempty"`
+	// PerKey says that keys have limits of their own, which a function of the process finds.
+	PerKey bool `json:"per_key,omitempty"`
 }
 
 // Entry is a source of a feeder, or an entry of a schedule.
