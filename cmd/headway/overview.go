@@ -17,6 +17,7 @@ import (
 
 type statusAnswer struct {
 	Queues []inspect.QueueStatus `json:"queues"`
+	Left   int                   `json:"queues_left_out,omitempty"`
 	Rules  []inspect.RuleStatus  `json:"rules"`
 	Pools  int                   `json:"processes"`
 }
@@ -30,10 +31,24 @@ func (a statusAnswer) table(t *table) {
 		}
 		t.row(name, q.Pending, q.Active, q.Waiting, q.Overdue, q.Within1s, q.Within1m, q.Within1h, q.Other, q.Archived, when(q.Next, q.Now))
 	}
+	if a.Left > 0 {
+		t.line("%s more not looked at", e2e.Count(a.Left, "queue"))
+	}
 	t.line("")
 	rulesTable(t, a.Rules)
 	t.line("")
 	t.line("%s", counted(a.Pools, "process runs", "processes run"))
+}
+
+// countQueues returns what queues hold, the first 100 of them by name, and how many there are
+// besides.
+func countQueues(ctx context.Context, i *inspect.Inspector) (counts []inspect.QueueStatus, left int, err error) {
+	names, err := i.QueueNames(ctx)
+	if err != nil || len(names) == 0 {
+		return []inspect.QueueStatus{}, 0, err
+	}
+	counts, err = i.Queues(ctx, names...)
+	return counts, len(names) - len(counts), err
 }
 
 func rulesTable(t *table, rules []inspect.RuleStatus) {
@@ -65,7 +80,8 @@ func statusCommand(a *app) *cobra.Command {
 WAITING are deferred and booked tasks: a limit or a gate holds them, and they start at
 their instants. They are not failures. OVERDUE, <1s, <1m and <1h are those of them that
 come due until then. OTHER are scheduled by their producers, or tried again after a
-failure. Many PENDING tasks mean that workers are missing.`,
+failure. Many PENDING tasks mean that workers are missing. Of more than 100 queues the
+first 100 by name are counted.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
 				i, err := a.inspector(ctx)
@@ -73,7 +89,7 @@ failure. Many PENDING tasks mean that workers are missing.`,
 					return nil, err
 				}
 				got := statusAnswer{Rules: i.Rules(ctx)}
-				if got.Queues, err = i.Queues(ctx); err != nil {
+				if got.Queues, got.Left, err = countQueues(ctx, i); err != nil {
 					return nil, err
 				}
 				_, got.Pools, err = i.Processes(ctx)

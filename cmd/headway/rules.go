@@ -50,7 +50,14 @@ func (r rulesAnswer) waiting(t *table) {
 
 // withWaiting adds for which rules tasks wait, on some queues, or without names on all.
 func (r rulesAnswer) withWaiting(ctx context.Context, i *inspect.Inspector, on ...string) (answer, error) {
-	queues, err := i.Queues(ctx, on...)
+	var queues []inspect.QueueStatus
+	var err error
+	left := 0
+	if len(on) > 0 {
+		queues, err = i.Queues(ctx, on...)
+	} else {
+		queues, left, err = countQueues(ctx, i)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +71,7 @@ func (r rulesAnswer) withWaiting(ctx context.Context, i *inspect.Inspector, on .
 	if err != nil {
 		return nil, err
 	}
-	r.Waiting, r.Left = &w, len(names)-len(w.Queues)
+	r.Waiting, r.Left = &w, left+len(names)-len(w.Queues)
 	return r, nil
 }
 

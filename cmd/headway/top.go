@@ -33,7 +33,8 @@ func topCommand(a *app) *cobra.Command {
 
 RUNNABLE tasks lack workers. THROTTLED tasks wait for a limit or a gate, and start by
 themselves. BOUND is how often a rule made a task wait in the last hour. KEY lists the keys by
-which tasks wait that start last, of the three rules that bind most.`,
+which tasks wait that start last, of the three rules that bind most. The first 100 queues by name
+are looked at, and the last hour of 30 rules.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.output.format != "table" {
 				return badUsage("top has no --output: for scripts there is status -o json")
@@ -159,6 +160,7 @@ func screen(lines []string) string {
 // topView is what top shows.
 type topView struct {
 	queues    []inspect.QueueStatus
+	left      int       // queues that were not looked at
 	rules     []topRule // those that bind most first
 	keys      []topKey  // those whose tasks start last first
 	planned   [60]int   // starts by minute
@@ -191,7 +193,7 @@ func readTop(ctx context.Context, a *app) (v topView, err error) {
 	if err != nil {
 		return v, err
 	}
-	if v.queues, err = i.Queues(ctx); err != nil {
+	if v.queues, v.left, err = countQueues(ctx, i); err != nil {
 		return v, err
 	}
 	v.now = time.Now()
@@ -232,7 +234,7 @@ func readTopRules(ctx context.Context, a *app, i *inspect.Inspector) ([]topRule,
 		if of, known := limits[r.Rule]; known {
 			row.is, row.closed, row.problem = of.Limit.String(), of.Closed, of.Problem
 		}
-		if n < topRules {
+		if row.unasked = n >= topRules; !row.unasked {
 			h, err := i.History(ctx, r.Rule, time.Hour)
 			if err != nil {
 				return nil, err
@@ -307,6 +309,18 @@ func (v topView) lines(width, height int, every time.Duration) []string {
 	out := []string{fmt.Sprintf("headway top  %s, every %v, q quits", v.now.UTC().Format("2006-01-02 15:04:05Z"), every)}
 	if v.fault != "" {
 		out = append(out, "not read again: "+v.fault)
+	}
+	if v.left > 0 {
+		out = append(out, fmt.Sprintf("of the first %d queues by name: %s not looked at", len(v.queues), counted(v.left, "more was", "more were")))
+	}
+	unasked := 0
+	for _, r := range v.rules {
+		if r.unasked {
+			unasked++
+		}
+	}
+	if unasked > 0 {
+		out = append(out, "the last hour of "+counted(unasked, "rule", "rules")+" was not asked for")
 	}
 	out = append(out, fmt.Sprintf("throttled %d  runnable %d  running %d  failed %d  processes %d",
 		sum.Waiting-sum.Overdue, sum.Pending+sum.Overdue, sum.Active, sum.Archived, v.all))

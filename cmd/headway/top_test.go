@@ -77,6 +77,24 @@ func TestTopFits(t *testing.T) {
 	}
 }
 
+// What was not looked at is told as such, and not as nothing.
+func TestTopSaysWhatItDidNotSee(t *testing.T) {
+	t.Parallel()
+	v := busyView()
+	v.left, v.rules[5].unasked = 7, true
+	text := strings.Join(v.lines(120, 60, time.Second), "\n")
+	for _, want := range []string{"of the first 6 queues by name: 7 more were not looked at", "the last hour of 1 rule was not asked for"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing in\n%s", want, text)
+		}
+	}
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) > 3 && f[0] == "rule5" && (f[1] != "-" || f[2] != "-") {
+			t.Errorf("a rule that was not asked is shown as %q", line)
+		}
+	}
+}
+
 // Without a terminal it says what to use instead.
 func TestTopNeedsTerminal(t *testing.T) {
 	t.Parallel()
