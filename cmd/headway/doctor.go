@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
@@ -52,14 +53,15 @@ func doctorCommand(a *app) *cobra.Command {
 		Long: `doctor looks at the version of Redis, its eviction and persistence, the rights of this
 user, the clocks, pools with other numbers, queues without a pool, task types without a
 policy (in a sample of 100 tasks of each queue) and keys without a life (in a sample of
-about 10,000 keys).`,
+about 10,000 keys). On Redis Cluster it looks at every master, and a finding names the node.
+Of more than 100 queues it looks at the first 100 by name.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
 				rdb, err := a.open()
 				if err != nil {
 					return nil, err
 				}
-				e := &examination{rdb: rdb, inspector: a.inspector, prefix: cmp.Or(a.prefix, "hw"), cluster: a.redis.cluster}
+				e := &examination{rdb: rdb, inspector: a.inspector, prefix: cmp.Or(a.prefix, "hw")}
 				if err := e.run(ctx); err != nil {
 					return nil, err
 				}
@@ -78,11 +80,37 @@ type examination struct {
 	rdb       redis.UniversalClient
 	inspector func(context.Context) (*inspect.Inspector, error)
 	prefix    string
-	cluster   bool
+	nodes     []node
 	found     []finding
 	queues    []inspect.QueueStatus
 	running   []inspect.Process
 }
+
+// node is a server of Redis, on a Cluster one of its masters.
+type node struct {
+	redis.UniversalClient
+	name string // before what a finding says about it; empty for the only one
+}
+
+// nodesOf are the servers behind a client.
+func nodesOf(ctx context.Context, rdb redis.UniversalClient) ([]node, error) {
+	cluster, ok := rdb.(*redis.ClusterClient)
+	if !ok {
+		return []node{{rdb, ""}}, nil
+	}
+	var mu sync.Mutex
+	var all []node
+	err := cluster.ForEachMaster(ctx, func(_ context.Context, c *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, node{c, nodeName(c.Options().Addr)})
+		return nil
+	})
+	slices.SortFunc(all, func(a, b node) int { return cmp.Compare(a.name, b.name) })
+	return all, err
+}
+
+func nodeName(addr string) string { return "node " + addr + ": " }
 
 func (e *examination) add(check, level, do, says string, a ...any) {
 	e.found = append(e.found, finding{Check: check, Level: level, Says: fmt.Sprintf(says, a...), Do: do})
@@ -98,7 +126,8 @@ func (e *examination) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if e.queues, err = i.Queues(ctx); err != nil {
+	left := 0
+	if e.queues, left, err = countQueues(ctx, i); err != nil {
 		if !strings.Contains(err.Error(), "NOPERM") {
 			return err
 		}
@@ -106,6 +135,9 @@ func (e *examination) run(ctx context.Context) error {
 		return nil
 	}
 	e.add("rights", "ok", "", "scripts and functions may run")
+	if left > 0 {
+		e.add("queues", "warn", "the dashboard lists all of them", "%s not looked at", counted(left, "queue was", "queues were"))
+	}
 	if e.running, _, err = i.Processes(ctx); err != nil {
 		return err
 	}
@@ -130,43 +162,74 @@ func (e *examination) server(ctx context.Context) (connected bool, err error) {
 			level = "warn"
 		}
 		says := f.What
-		if e.cluster {
-			says = "node " + f.Where + ": " + says
+		if _, cluster := e.rdb.(*redis.ClusterClient); cluster {
+			says = nodeName(f.Where) + says
 		}
 		e.add(f.Name, level, f.Remedy, "%s", says)
 	}
 	if wrong["connection"] {
 		return false, nil
 	}
+	if e.nodes, err = nodesOf(ctx, e.rdb); err != nil {
+		return false, errAway(err)
+	}
 	for _, ok := range []struct{ check, says string }{
 		{"clock", fmt.Sprintf("this machine and Redis differ by less than %v", worker.ClockSkewWarn)},
-		{"version", "Redis " + e.info(ctx, "server")["redis_version"]},
+		{"version", e.versions(ctx)},
 		{"eviction", "nothing is evicted"},
 	} {
-		if !wrong[ok.check] {
+		switch {
+		case wrong[ok.check]:
+		case ok.says == "":
+			e.add(ok.check, "warn", "allow INFO to this user", "it can't be read")
+		default:
 			e.add(ok.check, "ok", "", "%s", ok.says)
 		}
 	}
 	return true, nil
 }
 
+// versions are those of the servers; empty when one does not say.
+func (e *examination) versions(ctx context.Context) string {
+	var all []string
+	for _, n := range e.nodes {
+		v := n.info(ctx, "server")["redis_version"]
+		if v == "" {
+			return ""
+		}
+		if !slices.Contains(all, v) {
+			all = append(all, v)
+		}
+	}
+	return "Redis " + strings.Join(all, ", ")
+}
+
 // settings looks at what a pool can live with, and an operator should know.
 func (e *examination) settings(ctx context.Context) {
-	switch e.info(ctx, "persistence")["aof_enabled"] {
-	case "1":
-		e.add("persistence", "ok", "", "the append-only file is on")
-	case "0":
-		e.add("persistence", "warn", "set appendonly yes", "the append-only file is off: a restart loses jobs and what was spent since the last snapshot")
+	on := 0
+	for _, n := range e.nodes {
+		switch n.info(ctx, "persistence")["aof_enabled"] {
+		case "1":
+			on++
+		case "0":
+			e.add("persistence", "warn", "set appendonly yes",
+				"%sthe append-only file is off: a restart loses jobs and what was spent since the last snapshot", n.name)
+		}
 	}
-	if e.info(ctx, "memory")["maxmemory"] == "0" {
-		e.add("memory", "warn", "set maxmemory, so that a full Redis refuses instead of being killed", "maxmemory is not set")
+	if on == len(e.nodes) {
+		e.add("persistence", "ok", "", "the append-only file is on")
+	}
+	for _, n := range e.nodes {
+		if n.info(ctx, "memory")["maxmemory"] == "0" {
+			e.add("memory", "warn", "set maxmemory, so that a full Redis refuses instead of being killed", "%smaxmemory is not set", n.name)
+		}
 	}
 }
 
 // info reads the fields of INFO sections.
-func (e *examination) info(ctx context.Context, section string) map[string]string {
+func (n node) info(ctx context.Context, section string) map[string]string {
 	fields := make(map[string]string)
-	for line := range strings.Lines(e.rdb.Info(ctx, section).Val()) {
+	for line := range strings.Lines(n.Info(ctx, section).Val()) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
 			fields[name] = value
 		}
@@ -178,11 +241,12 @@ func (e *examination) pools() {
 	served := make(map[string]bool)
 	n := 0
 	for _, p := range e.running {
+		if p.Kind != "pool" { // a feeder names the queues that it fills
+			continue
+		}
+		n++
 		for queue := range p.Queues {
 			served[queue] = true
-		}
-		if p.Kind == "pool" {
-			n++
 		}
 	}
 	for _, d := range inspect.Differences(nil, e.running) {
@@ -237,27 +301,45 @@ func (e *examination) types() {
 	}
 }
 
-// keysMost is about how many keys are looked at.
+// keysMost is about how many keys of a server are looked at.
 const keysMost = 10_000
 
 // lives: each key of Headway expires, but for stored limits and batches.
 func (e *examination) lives(ctx context.Context) {
-	seen, endless := 0, 0
+	well := true
+	for _, n := range e.nodes {
+		endless, err := n.endless(ctx, e.prefix)
+		switch {
+		case err != nil:
+			e.add("keys", "warn", "allow SCAN to this user", "%skeys can't be listed", n.name)
+		case endless > 0:
+			e.add("keys", "bad", "report it: only stored limits and batches live without end", "%s%s", n.name,
+				counted(endless, "key of Headway never expires", "keys of Headway never expire"))
+		}
+		well = well && err == nil && endless == 0
+	}
+	if well {
+		e.add("keys", "ok", "", "the keys that were looked at expire")
+	}
+}
+
+// endless counts among the first keys of a server those that should expire, and don't.
+func (n node) endless(ctx context.Context, prefix string) (endless int, err error) {
+	seen := 0
 	for cursor := uint64(0); seen < keysMost; {
-		keys, next, err := e.rdb.Scan(ctx, cursor, e.prefix+":*", 1000).Result()
+		keys, next, err := n.Scan(ctx, cursor, prefix+":*", 1000).Result()
 		if err != nil {
-			e.add("keys", "warn", "allow SCAN to this user", "keys can't be listed")
-			return
+			return 0, err
 		}
 		lives := make([]*redis.DurationCmd, len(keys))
-		_, _ = e.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		_, _ = n.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for i, key := range keys {
 				lives[i] = p.PTTL(ctx, key)
 			}
 			return nil
 		})
 		for i, key := range keys {
-			if lives[i].Val() == -1 && !strings.HasPrefix(key, e.prefix+":limit:") && !strings.Contains(key, "}:batch") {
+			if lives[i].Val() == -1 && !strings.HasPrefix(key, prefix+":limit:") && !strings.Contains(key, "}:batch") {
 				endless++
 			}
 		}
@@ -266,9 +348,5 @@ func (e *examination) lives(ctx context.Context) {
 			break
 		}
 	}
-	if endless > 0 {
-		e.add("keys", "bad", "report it: only stored limits and batches live without end", "%d keys of Headway never expire", endless)
-		return
-	}
-	e.add("keys", "ok", "", "the keys that were looked at expire")
+	return endless, nil
 }
