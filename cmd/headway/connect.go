@@ -25,17 +25,34 @@ type redisFlags struct {
 	cacert, cert, key, sni                string
 	sentinelMaster                        string
 	timeout                               time.Duration
+
+	env   redisEnv
+	given func(flag string) bool // says that a flag stands on the command line; nil when there is none
+}
+
+// redisEnv is what the environment says about Redis. A flag that is given goes before it. It is no
+// default of a flag: the help shows those, and a password is among these.
+type redisEnv struct{ url, password, sentinelPassword string }
+
+// or is the value of a flag, or another where the flag is not given.
+func (r *redisFlags) or(flag, value, other string) string {
+	if value != "" || r.given != nil && r.given(flag) {
+		return value
+	}
+	return other
 }
 
 func (r *redisFlags) add(f *pflag.FlagSet) {
-	f.StringVarP(&r.url, "url", "u", cmp.Or(os.Getenv("HEADWAY_REDIS_URL"), os.Getenv("REDIS_URL")), "redis:// or rediss:// `URL` (HEADWAY_REDIS_URL, REDIS_URL)")
+	r.given = f.Changed
+	r.env = redisEnv{cmp.Or(os.Getenv("HEADWAY_REDIS_URL"), os.Getenv("REDIS_URL")), os.Getenv("REDISCLI_AUTH"), os.Getenv("HEADWAY_SENTINEL_AUTH")}
+	f.StringVarP(&r.url, "url", "u", "", "redis:// or rediss:// `URL` (HEADWAY_REDIS_URL, REDIS_URL)")
 	f.StringSliceVar(&r.addrs, "redis", nil, "`HOST:PORT`; several are the nodes of a cluster, or the sentinels (default 127.0.0.1:6379)")
 	f.StringVar(&r.user, "user", "", "`USER` of Redis")
-	f.StringVar(&r.password, "pass", os.Getenv("REDISCLI_AUTH"), "`PASSWORD`; better in the environment (REDISCLI_AUTH)")
-	f.IntVarP(&r.db, "db", "n", 0, "database `NUMBER`")
+	f.StringVar(&r.password, "pass", "", "`PASSWORD`; better in the environment (REDISCLI_AUTH)")
+	f.IntVarP(&r.db, "db", "n", 0, "database `NUMBER` (default that of the URL, or 0)")
 	f.BoolVar(&r.cluster, "cluster", false, "the address is a node of a Redis Cluster")
 	f.StringVar(&r.sentinelMaster, "sentinel-master", "", "`NAME` of the master; --redis are the sentinels")
-	f.StringVar(&r.sentinelPassword, "sentinel-pass", os.Getenv("HEADWAY_SENTINEL_AUTH"), "`PASSWORD` of the sentinels (HEADWAY_SENTINEL_AUTH)")
+	f.StringVar(&r.sentinelPassword, "sentinel-pass", "", "`PASSWORD` of the sentinels (HEADWAY_SENTINEL_AUTH)")
 	f.BoolVar(&r.tls, "tls", false, "connect with TLS")
 	f.StringVar(&r.cacert, "cacert", "", "`FILE` of the authority that the server is checked by (default the system's)")
 	f.StringVar(&r.cert, "cert", "", "`FILE` of the client's certificate")
@@ -45,21 +62,33 @@ func (r *redisFlags) add(f *pflag.FlagSet) {
 	f.DurationVar(&r.timeout, "timeout", 5*time.Second, "how long one call may take")
 }
 
-// open makes a client. It does not connect. No error quotes the URL, which may hold a
-// password.
+// open makes a client. It does not connect.
 func (r *redisFlags) open() (redis.UniversalClient, error) {
+	o, err := r.options()
+	if err != nil {
+		return nil, err
+	}
+	return redis.NewUniversalClient(&o), nil
+}
+
+// options are those of the client. No error quotes the URL, which may hold a password.
+func (r *redisFlags) options() (redis.UniversalOptions, error) {
 	o := redis.UniversalOptions{Addrs: r.addrs, OnConnect: func(ctx context.Context, c *redis.Conn) error {
 		_ = c.ClientSetName(ctx, "headway").Err() // a user without that right connects all the same
 		return nil
 	}}
 	var errs []error
-	if r.url != "" {
-		if len(r.addrs) > 0 {
-			errs = append(errs, errors.New("--url and --redis exclude each other"))
-		}
-		parsed, err := redis.ParseURL(r.url)
+	url, source := r.url, "--url"
+	switch {
+	case url != "" && len(r.addrs) > 0:
+		errs = append(errs, errors.New("--url and --redis exclude each other"))
+	case url == "" && len(r.addrs) == 0:
+		url, source = r.or("url", "", r.env.url), "the URL of the environment"
+	}
+	if url != "" {
+		parsed, err := redis.ParseURL(url)
 		if err != nil {
-			errs = append(errs, errors.New("--url: want a URL like redis://user:password@host:6379/0"))
+			errs = append(errs, errors.New(source+": want a URL like redis://user:password@host:6379/0"))
 		} else {
 			o.Addrs, o.Username, o.Password, o.DB, o.TLSConfig = []string{parsed.Addr}, parsed.Username, parsed.Password, parsed.DB, parsed.TLSConfig
 		}
@@ -82,8 +111,12 @@ func (r *redisFlags) open() (redis.UniversalClient, error) {
 	if r.cluster && r.db != 0 {
 		errs = append(errs, errors.New("--db: a cluster has one database, 0"))
 	}
-	o.Username, o.Password, o.DB = cmp.Or(r.user, o.Username), cmp.Or(r.password, o.Password), cmp.Or(r.db, o.DB)
-	o.MasterName, o.SentinelPassword, o.IsClusterMode = r.sentinelMaster, r.sentinelPassword, r.cluster
+	if r.db != 0 || r.given != nil && r.given("db") {
+		o.DB = r.db
+	}
+	o.Username, o.Password = r.or("user", r.user, o.Username), r.or("pass", r.password, cmp.Or(o.Password, r.env.password))
+	o.MasterName, o.IsClusterMode = r.sentinelMaster, r.cluster
+	o.SentinelPassword = r.or("sentinel-pass", r.sentinelPassword, r.env.sentinelPassword)
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = r.timeout, r.timeout, r.timeout, true
 	o.DialerRetries, o.MaxRetries = 1, 1
 	if r.tls || r.cacert != "" || r.cert != "" || r.key != "" || r.sni != "" || r.insecure || o.TLSConfig != nil {
@@ -91,10 +124,7 @@ func (r *redisFlags) open() (redis.UniversalClient, error) {
 			errs = append(errs, err)
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	return redis.NewUniversalClient(&o), nil
+	return o, errors.Join(errs...)
 }
 
 func (r *redisFlags) secure(o *redis.UniversalOptions) error {

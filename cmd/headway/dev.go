@@ -10,6 +10,7 @@ import (
 	mathrand "math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -62,7 +63,8 @@ the end. It does not look at the environment for one.`,
 			if err != nil {
 				return err
 			}
-			if a.watch != 0 || a.output.format != "table" || len(a.policies) > 0 || cmd.Flags().Changed("prefix") || cmd.Flags().Changed("queue") || a.secret != "" {
+			given := func(flag string) bool { return cmd.Flags().Changed(flag) } // the environment may be that of another application
+			if a.watch != 0 || a.output.format != "table" || slices.ContainsFunc([]string{"policy", "prefix", "queue", "secret-file"}, given) {
 				return badUsage("dev has no --watch, --output, --policy, --prefix, --queue and --secret-file")
 			}
 			rdb, name, err := devRedis(a, cmd)
