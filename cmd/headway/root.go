@@ -307,6 +307,14 @@ func (a *app) key(key string) string {
 	return inspect.Mask(key)
 }
 
+// forget lets the policies that the pools say be read anew: other pools may run by now. Those of
+// files stay.
+func (a *app) forget() {
+	if len(a.policies) == 0 {
+		a.known = nil
+	}
+}
+
 // answer prints what a read returns, again and again with --watch.
 func (a *app) answer(ctx context.Context, read func(context.Context) (answer, error)) error {
 	for {
@@ -323,6 +331,7 @@ func (a *app) answer(ctx context.Context, read func(context.Context) (answer, er
 		case <-ctx.Done():
 			return nil
 		case <-time.After(a.watch):
+			a.forget()
 		}
 	}
 }

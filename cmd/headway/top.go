@@ -186,9 +186,7 @@ type topKey struct {
 }
 
 func readTop(ctx context.Context, a *app) (v topView, err error) {
-	if len(a.policies) == 0 {
-		a.known = nil // pools may have come
-	}
+	a.forget()
 	i, err := a.inspector(ctx)
 	if err != nil {
 		return v, err
