@@ -207,7 +207,7 @@ func TestOperate(t *testing.T) {
 				f, err := batch.NewFeeder(client, batch.FeederConfig{Queues: []string{"default"}, Sources: map[string]batch.Source{"list": list}})
 				ts.Check(err)
 				batches := batch.NewControl(client)
-				_, err = batches.Start(context.Background(), batch.Spec{ID: "letter", Type: "sms", Source: "list"})
+				_, err = batches.Start(context.Background(), batch.Spec{ID: "letter", Type: "sms", Source: "list", Args: "of +15550100"})
 				ts.Check(err)
 				ctx, stop := context.WithCancel(context.Background())
 				var running sync.WaitGroup

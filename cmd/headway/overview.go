@@ -216,9 +216,21 @@ CLOCK is how far the clock of the process is ahead of Redis', and how exact that
 					return nil, err
 				}
 				running, all, err := i.Processes(ctx)
+				a.maskConstants(running)
 				return poolsAnswer{running, all, inspect.Differences(nil, running)}, err
 			})
 		},
+	}
+}
+
+// maskConstants masks the keys that processes say of their rules.
+func (a *app) maskConstants(running []inspect.Process) {
+	for _, p := range running {
+		for _, policy := range p.Policies {
+			for n := range policy.Rules {
+				policy.Rules[n].Constant = a.key(policy.Rules[n].Constant)
+			}
+		}
 	}
 }
 

@@ -178,7 +178,11 @@ func batchesCommand(a *app) *cobra.Command {
 				if err != nil {
 					return nil, err
 				}
-				got.Batches, got.More = append(got.Batches, all...), more
+				for _, p := range all {
+					p.Args = a.key(p.Args) // of a source, and may name a person
+					got.Batches = append(got.Batches, p)
+				}
+				got.More = more
 				return got, nil
 			})
 		},
