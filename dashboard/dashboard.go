@@ -493,8 +493,8 @@ func explained(err error) (code int, what, next string) {
 	case errors.Is(err, throttle.ErrUnavailable):
 		return http.StatusServiceUnavailable, "Redis does not answer as it should.", text
 	case errors.Is(err, throttle.ErrStoredLimit) && strings.Contains(text, "the limit of the key is not known"):
-		return http.StatusConflict, "The limit of the key is not known here.", "A function of the program finds it: a dashboard in the program, with its policies in " +
-			"Config.Policies, can call it. " + text
+		return http.StatusConflict, "The limit of the key is not known here.", "A function of the program finds it: a dashboard in the program, " +
+			"with its policies in Config.Policies, can call it. " + text
 	case errors.Is(err, throttle.ErrStoredLimit):
 		return http.StatusConflict, "The stored limit can't be read.", "Nothing is granted by it. Store another one on the page of its rule, or " +
 			"take it away there: then the limit in code counts again. " + text

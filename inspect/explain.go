@@ -540,15 +540,17 @@ func (i *Inspector) ofLimit(ctx context.Context, v *Verdict, now *time.Time) err
 	} else {
 		v.Limit = throttle.ForWorkers.LimitLastKnown(l).String()
 	}
-	if v.Err = err; err != nil {
-		return nil
-	}
-	if now.IsZero() {
-		*now = s.Now
-	}
-	v.At, v.Waiting, v.Closed = s.Next, s.Waiting, s.Closed
-	if v.Admits = !s.Next.After(s.Now); v.Admits {
-		v.At = *now // each rule is asked a moment after the one before
+	switch {
+	case err != nil:
+		v.Err = err
+	default:
+		if now.IsZero() {
+			*now = s.Now
+		}
+		v.At, v.Waiting, v.Closed = s.Next, s.Waiting, s.Closed
+		if v.Admits = !s.Next.After(s.Now); v.Admits {
+			v.At = *now // each rule is asked a moment after the one before
+		}
 	}
 	return nil
 }

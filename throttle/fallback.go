@@ -264,7 +264,7 @@ func (a *acquisition) inShadow(ctx context.Context) error {
 		return nil
 	case err == nil:
 		d.instead = insteadOfWait
-		if r.MaxWait != 0 && d.At.Sub(d.Now) > max(0, r.MaxWait) && !(r.MaxWait > 0 && a.p.rules.isConcurrent(d.Rule)) {
+		if r.MaxWait != 0 && d.At.Sub(d.Now) > max(0, r.MaxWait) && (r.MaxWait < 0 || !a.p.rules.isConcurrent(d.Rule)) {
 			d.instead = insteadOfLate
 		}
 		if !d.Promised.IsZero() {

@@ -252,7 +252,9 @@ func (l *Limiter) askLimitOf(ctx context.Context, key string, newer time.Time) (
 // limitOfPanic is the error of a Config.LimitOf that panicked. It tells no more than a type: the value may name the key.
 type limitOfPanic struct{ value any }
 
-func (p limitOfPanic) Error() string { return fmt.Sprintf("Config.LimitOf panicked with a %T", p.value) }
+func (p limitOfPanic) Error() string {
+	return fmt.Sprintf("Config.LimitOf panicked with a %T", p.value)
+}
 
 // catchUpKey asks the function for the limit of a key anew, because a ledger knows this
 // version. If a function gave it that knew more than the one here, this process must not

@@ -331,7 +331,7 @@ func (t *attempt) release(ctx context.Context) {
 }
 
 // Defer implements [throttle.Host].
-func (t *attempt) Defer(ctx context.Context, p *throttle.Policy, d throttle.Decision) error {
+func (t *attempt) Defer(_ context.Context, p *throttle.Policy, d throttle.Decision) error {
 	if !d.Granted && !d.Promised.IsZero() {
 		t.a.refreshes.invalidate(p, throttle.ForWorkers.Ref(p, d.Request).IDs, d.Rule)
 	}

@@ -53,7 +53,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 	case a.Mode == luascripts.Try && v.bound:
 		c.done()
 		r.Promoted = c.offerUnheard(v, nil)
-	case v.at > latest && !(latest > c.now && v.atMost(latest)):
+	case v.at > latest && (latest <= c.now || !v.atMost(latest)):
 		c.leave()
 		c.done()
 		r.Status, r.Promoted = luascripts.TooLate, c.promote(func(p *ruleCall) bool { return p.place != nowhere })
