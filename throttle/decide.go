@@ -3,12 +3,14 @@ package throttle
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/rediserr"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // origin is where a grant was made, and so where it can be given back.
@@ -187,11 +189,6 @@ func (a *acquisition) read(reply *luascripts.AcquireReply, limits []limitInForce
 	return nil
 }
 
-// fromReply takes in the reply that is the grant.
-func (g *grant) fromReply(p *Policy, key string, r *luascripts.AcquireReply) {
-	g.worth, g.by, g.key, g.at, g.each = r.Worth, p, key, r.At, r.Each
-}
-
 // count counts the decision and tells the observer.
 func (a *acquisition) count(ctx context.Context, err error) {
 	p := a.p
@@ -202,4 +199,396 @@ func (a *acquisition) count(ctx context.Context, err error) {
 		p.decided(a.d, err)
 	}
 	a.tell(ctx, err)
+}
+
+// storeCall is one call of a store, with the limits that it is sent with. It is sent again while the
+// store does not decide: its clock is in none of the windows that were sent, or one of
+// the limits that were sent was replaced. Most callers loop like this ([acquisition.ask] may look at the
+// limits with its call, too):
+//
+//	for again := true; again; {
+//		setLimits(rules, t.limits, t.begin())
+//		reply, err = t.store.cancel(ctx, args)
+//		again, err = t.again(ctx, "cancel", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
+//	}
+type storeCall struct {
+	rules   ruleSet
+	store   *clockedStore
+	keys    keySet
+	limits  []limitInForce // by which the store is asked now
+	fixed   bool           // newer limits are not looked for
+	assumed *assumedLimits // what the store is to compare with the stored limits; nil for nothing
+
+	roundTripTimes     // of the last call
+	clocks         int // replies in a row that its clock was in no window
+	outdated       int // replies that a limit was replaced
+	changed        int // replies that another limit was stored than the one known here
+}
+
+// roundTripTimes is when a call was made and answered, by the local, monotonic clock.
+type roundTripTimes struct {
+	began, ended time.Time
+	shown        time.Time // when the server's clock showed what the answer says, at the latest
+	confirmed    bool      // earlier answers say so, too
+}
+
+// observe learns from the answer of a store what its clock shows.
+func (t *roundTripTimes) observe(s *clockedStore, now time.Time) {
+	if !now.IsZero() {
+		t.shown, t.confirmed = s.clock.Observe(now, t.began, t.ended)
+		s.ahead.Store(int64(now.Sub(t.shown)))
+	}
+}
+
+// localTimes puts those of an answer into it, unless the store has done so. A grant may be at most
+// `old` when it is acted on. As long as one answer is all that is known of a clock, the grant
+// may be as old as the call.
+func (t *roundTripTimes) localTimes(r *luascripts.AcquireReply, old time.Duration) {
+	if !r.Local.Start.IsZero() {
+		return
+	}
+	ahead := r.At.Sub(r.Now)
+	r.Local.Start = t.shown.Add(ahead)
+	since := r.Local.Start
+	if !t.confirmed {
+		since = t.began.Add(ahead)
+	}
+	r.Local.Until = since.Add(old)
+}
+
+// How old a grant may be when it is acted on, at the least and at the most; an older one is acquired anew. A
+// process often stands still for less than the least, when other programs run or garbage is collected.
+const (
+	staleMin = 10 * time.Millisecond
+	staleMax = time.Second
+	// staleSlots is the least where several servers are asked one after the other.
+	staleSlots = 50 * time.Millisecond
+)
+
+// slack is how old a grant of the rules may be when it is acted on: a tenth of the shortest
+// window.
+func slack(calls []luascripts.RuleCall) time.Duration {
+	least := staleMax
+	for i := range calls {
+		least = min(least, max(calls[i].Window/10, staleMin))
+	}
+	return least
+}
+
+// answer is what every reply says about itself.
+type answer struct {
+	status  luascripts.Status
+	rule    int // from 1; 0 for none
+	version int64
+	now     time.Time
+}
+
+// newStoreCall begins a call where the policy counts, by the limits that are in force.
+func newStoreCall(ctx context.Context, p *Policy, keys keySet) (storeCall, error) {
+	in, err := p.limitsInForce(ctx, keys)
+	return storeCall{rules: p.rules, store: p.store, keys: keys, limits: in}, err
+}
+
+// newStoreCallAssuming is [newStoreCall], but the limits are not read first when that is due: the call compares those
+// known here with the stored ones, where one server has all keys.
+func newStoreCallAssuming(ctx context.Context, p *Policy, keys keySet) (storeCall, error) {
+	if s, ok := p.store.store.(redisStore); ok && !p.keyLimits && !s.coalescer.scattered.Load() {
+		look, err := p.rules.assumeLimits(ctx)
+		if err != nil {
+			return storeCall{}, err
+		}
+		if look != nil {
+			return storeCall{rules: p.rules, store: p.store, keys: keys, limits: look.limits(), assumed: look}, nil
+		}
+	}
+	return newStoreCall(ctx, p, keys)
+}
+
+var errOtherLimit = errors.New("another limit is in force than the one known here")
+
+// readLimitsAgain is for a call that found another limit in force than the one it assumed, of a rule, from 1: it reads
+// that one. The next call assumes the others, until roundTripsMax calls have found another limit. Or Redis answered an error, as when the
+// limits are on another server: then it reads all of them, which may say better what is wrong. The call is sent
+// again afterwards.
+func (t *storeCall) readLimitsAgain(ctx context.Context, p *Policy, rule int) (err error) {
+	t.assumed.end(ctx, time.Time{}, errOtherLimit)
+	t.assumed = nil
+	if rule >= 1 && rule <= len(t.rules) {
+		t.rules[rule-1].readLimit(ctx)
+		if t.changed++; t.changed < roundTripsMax { // what is known of the others may still hold
+			if t.assumed, err = t.rules.assumeLimits(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	if t.assumed != nil {
+		t.limits = t.assumed.limits()
+		return nil
+	}
+	t.limits, err = p.limitsInForce(ctx, t.keys)
+	return err
+}
+
+// assumedLimits are the limits that a call assumes to be in force, because they were read too long ago. Redis
+// compares them with what is stored, and decides only when both are the same. So a call that comes rarely is one
+// round trip, and it is a look at the limits as well.
+type assumedLimits struct {
+	rules ruleSet
+	known []*knownLimit // by rule
+	looks []*look       // by rule; nil where none is due, or another caller looks: these are compared, too
+}
+
+// assumeLimits begins a look at the limits, nil when none is due. While another caller looks, and what is
+// known is too old to go by, it waits for that caller: so calls that come at once are one batch afterwards.
+func (rs ruleSet) assumeLimits(ctx context.Context) (*assumedLimits, error) {
+	due, other := rs.dueLooks()
+	for ; other != nil; due, other = rs.dueLooks() {
+		select {
+		case <-other.over:
+			if other.err != nil && !other.abandoned {
+				return nil, other.err
+			}
+		case <-ctx.Done():
+			return nil, rs[0].fault(ctx, "limit", 0, ctx.Err())
+		}
+	}
+	if !due {
+		return nil, nil
+	}
+	a := &assumedLimits{rs, make([]*knownLimit, len(rs)), make([]*look, len(rs))}
+	for i, l := range rs {
+		f := &l.remembered
+		f.mu.Lock()
+		a.known[i] = f.last.Load()
+		if a.known[i] == nil {
+			a.known[i] = &knownLimit{limit: l.limit}
+		}
+		if f.look == nil && !f.fresh(a.known[i]) {
+			f.look = &look{over: make(chan struct{})}
+			a.looks[i] = f.look
+		}
+		f.mu.Unlock()
+	}
+	return a, nil
+}
+
+// dueLooks says whether a look is due that nobody has begun, or otherwise for whose look to wait
+// first. Neither when the stored limit of a rule could not be read last time: then it is read before the call.
+func (rs ruleSet) dueLooks() (due bool, other *look) {
+	for _, l := range rs {
+		f := &l.remembered
+		k := f.last.Load()
+		if k != nil && k.err != nil {
+			return false, nil // it has to be read again
+		}
+		if f.fresh(k) {
+			continue
+		}
+		f.mu.Lock()
+		underWay := f.look
+		f.mu.Unlock()
+		switch {
+		case underWay == nil:
+			due = true
+		case k == nil || k.age() >= limitTrust:
+			return false, underWay
+		}
+	}
+	return due, nil
+}
+
+func (a *assumedLimits) limits() []limitInForce {
+	limits := make([]limitInForce, len(a.rules))
+	for i, l := range a.rules {
+		limits[i] = l.remembered.asInForce(a.known[i])
+	}
+	return limits
+}
+
+// toCheck is what Redis is to compare; nothing when a is nil.
+func (a *assumedLimits) toCheck() []luascripts.KnownLimit {
+	if a == nil {
+		return nil
+	}
+	asked := make([]luascripts.KnownLimit, len(a.rules))
+	for i, l := range a.rules {
+		asked[i] = luascripts.KnownLimit{Prefix: l.cfg.Prefix, Rule: l.rule, Version: a.known[i].version, Closing: a.known[i].closing}
+	}
+	return asked
+}
+
+// end ends the look. Every way out of the decision must call it: others wait for the look.
+// Without an error the known limits were in force after began. They count, unless another call has
+// learned others meanwhile. When Redis did not answer, all callers that wait for the look fail at
+// once, and do not try one after the other.
+func (a *assumedLimits) end(ctx context.Context, began time.Time, err error) {
+	if a == nil {
+		return
+	}
+	for i, mine := range a.looks {
+		if mine == nil {
+			continue
+		}
+		f := &a.rules[i].remembered
+		if last := f.last.Load(); err == nil && (last == nil || last == a.known[i]) {
+			k := *a.known[i]
+			k.began, k.done = began, time.Now()
+			f.learn(&k)
+		}
+		f.mu.Lock()
+		if u, ok := errors.AsType[*unavailableError](err); ok && !u.answered {
+			mine.err, mine.abandoned = err, ctx.Err() != nil
+		}
+		f.look = nil
+		close(mine.over)
+		f.mu.Unlock()
+	}
+}
+
+// newStoreCallBy begins a call by given limits, which stay what they are.
+func newStoreCallBy(p *Policy, store *clockedStore, limits []limitInForce) storeCall {
+	return storeCall{rules: p.rules, store: store, limits: limits, fixed: true}
+}
+
+// begin returns what the store's clock should say now.
+func (t *storeCall) begin() time.Time {
+	t.began = time.Now()
+	return t.began.Add(time.Duration(t.store.ahead.Load()))
+}
+
+// again takes in an answer, and says whether to call once more. Otherwise the error
+// is how the call ended, as callers of this package see it.
+func (t *storeCall) again(ctx context.Context, op string, a answer, err error) (bool, error) {
+	t.ended = time.Now()
+	t.observe(t.store, a.now)
+	switch {
+	case err != nil:
+	case a.status == luascripts.NotCovered:
+		if t.clocks++; t.clocks < roundTripsMax {
+			return true, nil
+		}
+		err = errClock
+	case a.status == luascripts.Outdated:
+		t.clocks = 0
+		t.outdated++
+		if t.fixed || t.outdated >= roundTripsMax+len(t.rules)-1 {
+			err = &outdatedError{a.version, a.rule - 1}
+			break
+		}
+		newer, err := t.rules.catchUp(ctx, t.limits, t.keys, a.rule-1, a.version)
+		if err != nil {
+			return false, err
+		}
+		t.limits = newer
+		return true, nil
+	}
+	return false, t.rules.fault(ctx, op, a.rule, a.status, err)
+}
+
+// setLimits puts the limits into the calls of their rules, computed around an instant.
+func setLimits(calls []luascripts.RuleCall, limits []limitInForce, around time.Time) {
+	for i := range calls {
+		limits[i].putInto(&calls[i], around)
+	}
+}
+
+// setFittingLimits is [setLimits] where permits are asked for. It refuses a cost that a limit
+// can never admit, and names the rule.
+func (rs ruleSet) setFittingLimits(calls []luascripts.RuleCall, limits []limitInForce, around time.Time) (rule string, err error) {
+	for i, l := range rs {
+		if err := limits[i].fits(l.rule, calls[i].Cost); err != nil {
+			return l.rule, err
+		}
+		limits[i].putInto(&calls[i], around)
+	}
+	return "", nil
+}
+
+// fromReply takes in the reply that is the grant.
+func (g *grant) fromReply(p *Policy, key string, r *luascripts.AcquireReply) {
+	g.worth, g.by, g.key, g.at, g.each = r.Worth, p, key, r.At, r.Each
+}
+
+// roundTripsMax bounds how often a store is called with other windows: once around
+// its clock as far as that is known, and then around the clock in each reply. It
+// also bounds how often it is called with newer limits, with one more for each
+// further rule.
+const roundTripsMax = 3
+
+// fault translates what a script call about several rules came back with; rule is
+// the one that it stumbled over, from 1.
+func (rs ruleSet) fault(ctx context.Context, op string, rule int, status luascripts.Status, err error) error {
+	if rule < 1 || rule > len(rs) {
+		rule = 1
+	}
+	return rs[rule-1].fault(ctx, op, status, err)
+}
+
+// fault translates what a script call came back with; no error type of the
+// Redis client leaves this package.
+func (l *Limiter) fault(ctx context.Context, op string, status luascripts.Status, err error) error {
+	if err == nil {
+		switch status {
+		case luascripts.NewerSchema:
+			return fmt.Errorf("%w: rule %q", ErrSchema, l.rule)
+		case luascripts.Corrupt:
+			return fmt.Errorf("%w: rule %q", ErrCorrupt, l.rule)
+		}
+		return nil
+	}
+	if _, ok := errors.AsType[*outdatedError](err); ok {
+		return err
+	}
+	kind := rediserr.Of(err)
+	u := &unavailableError{Op: op, Reason: err.Error()}
+	u.answered = errors.Is(err, errClock) || kind.Answered() && kind != rediserr.Passing
+	if !u.answered && hasEnded(ctx) { // the caller's own doing, and not Redis'
+		u.Reason, u.ended = "", context.Cause(ctx)
+	}
+	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, end) || u.ended != nil && errors.Is(ctx.Err(), end) {
+			u.cause = end
+		}
+	}
+	return u
+}
+
+// hasEnded says that a context has ended, or that its deadline is past: a connection has the
+// same deadline, and may notice it some microseconds before the context does.
+func hasEnded(ctx context.Context) bool {
+	if at, ok := ctx.Deadline(); ok && !time.Now().Before(at) {
+		<-ctx.Done()
+	}
+	return ctx.Err() != nil
+}
+
+// decidedBy names the rule that decided, or the gate.
+func (rs ruleSet) decidedBy(reply *luascripts.AcquireReply, gates []gate.InZone) string {
+	switch {
+	case reply.Rule > 0 && reply.Rule <= len(rs):
+		return rs[reply.Rule-1].rule
+	case reply.Status == luascripts.Granted || len(gates) == 0:
+		return rs[0].rule
+	}
+	return closedGate(gates, reply.Now, reply.At)
+}
+
+// promotions translates a store's reply about keys, which are given as they stand in
+// Redis, by rule. It wakes those of the jobs that wait in this process.
+func (rs ruleSet) promotions(answered []luascripts.Promotion, ids []string, now time.Time) []Promotion {
+	var out []Promotion
+	for _, t := range answered {
+		if t.Rule < 1 || t.Rule > len(rs) {
+			continue
+		}
+		l := rs[t.Rule-1]
+		leased := l.limit.IsConcurrent()
+		offered := leased && !t.At.After(now)
+		if offered || !leased { // a blocked caller asks often enough to see a lease end
+			l.waiters.wake(t.Job)
+		}
+		booking := BookingRef{Policy: l.policy, IDs: []string{ids[t.Rule-1]}, Costs: []int{t.Cost}, Job: t.Job}
+		out = append(out, Promotion{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered, Booking: booking})
+	}
+	return out
 }

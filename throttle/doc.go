@@ -127,11 +127,10 @@
 //
 //	limit*.go       Limit: its kinds, its text
 //	limiter.go      Limiter: a named limit on a server
-//	policy.go       Policy: several limiters that decide together, and its rules
+//	policy.go       Policy: several limiters that decide together; rules.go checks them
 //	config.go       Config, and what New refuses; errors.go the errors
 //	request.go      Request and Decision; when the gates of a request are open
 //	decide.go       one decision, from the check of the request to the count of the answer
-//	storecall.go    a call of a store, sent again until it decides; what its errors say
 //	limitinforce.go the limit in force: stored, read, changed, watched
 //	waiter.go       callers that block in Acquire
 //	reserve.go      Reserve

@@ -306,16 +306,6 @@ func hostFrom(ctx context.Context) Host {
 	return h
 }
 
-// leaveIfTooLate is for a caller that can't wait and see whether a slot is free before the lease ends that it was
-// told of. When that is later than it allows, it leaves the line.
-func (p *Policy) leaveIfTooLate(ctx context.Context, d Decision, maxWait time.Duration) error {
-	if maxWait == 0 || d.Wait() <= max(0, maxWait) {
-		return nil
-	}
-	p.cancelBooking(ctx, d.Request)
-	return &TooLateError{Rule: d.Rule, At: d.At, Wait: d.Wait(), MaxWait: maxWait}
-}
-
 // acquireHosted asks for the task of a worker. It does not wait: a refusal becomes a deferral. It asks
 // again when the grant came too late to be used. A caller's own bound and the task's deadline
 // both hold.

@@ -100,7 +100,7 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 // what it could not write during an outage. Without a fresh context it would never be written,
 // and the task would run again.
 func (c *client) heal(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
-	left := c.a.healLeft(time.Now())
+	left := c.healLeft(time.Now())
 	if left <= 0 {
 		cmd := redis.NewCmd(ctx)
 		cmd.SetErr(ctx.Err())
@@ -166,12 +166,12 @@ func (c *client) finish(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 // healLeft is how long a script may take that finishes a task whose own context has ended. asynq repeats those
 // that Redis did not answer one by one when it shuts down, and does not look how long that takes. So while Redis
 // answers none of them they have one time together.
-func (a *Adapter) healLeft(now time.Time) time.Duration {
-	if !a.stopped() {
+func (c *client) healLeft(now time.Time) time.Duration {
+	if !c.a.stopped() {
 		return healTimeout
 	}
-	a.healUntil.CompareAndSwap(0, now.Add(healTimeout).UnixNano())
-	return time.Unix(0, a.healUntil.Load()).Sub(now)
+	c.a.healUntil.CompareAndSwap(0, now.Add(healTimeout).UnixNano())
+	return time.Unix(0, c.a.healUntil.Load()).Sub(now)
 }
 
 // endedByAsynq says that asynq may have ended an attempt before it called the handler: the
