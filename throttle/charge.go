@@ -27,6 +27,7 @@ type Charge struct {
 type payment struct {
 	token   Token
 	charged []int
+	held    []int // of that, what the limits hold: it is less where more was charged than was free, and no more comes back
 }
 
 // adjustment is one correction. Redis knows it by its token, and makes it once.
@@ -34,6 +35,7 @@ type adjustment struct {
 	token Token
 	of    Token // the payment that comes back; of the grant when more is charged
 	by    []int // by rule, below 0 for what comes back
+	held  []int // of that, what the limits are told: what they do not hold does not come back
 }
 
 // chargedLocked is what a rule is charged when all corrections are made.
@@ -76,9 +78,11 @@ func (b *Charge) adjusted() bool {
 // higher charge counts as spent from now on, even above the limit: a limit decides
 // what is let in, and this job was. An over-charge can empty the limit but creates
 // no debt, except for leaky, smooth and warmup. A lower charge comes back as
-// [Policy.Refund] gives it back, from the newest payment first; a bucket, which
+// [Policy.Refund] gives it back, from the newest payment first, and of an over-charge no more
+// than the limit had left; a bucket, which
 // knows no single permits, gives back what is certain when a correction is
-// corrected.
+// corrected. When the answer to a higher charge was lost, nothing of it comes back under sliding,
+// gcra and bucket: how much they had left is not known then.
 //
 // Adjusting to the same charge again does nothing. After [ErrUnavailable] it may
 // have been done: adjust again. It may be long after the grant, as long as the grant
@@ -128,21 +132,24 @@ func (b *Charge) planLocked(to []int) {
 		more[i], back[i] = max(0, by), max(0, -by)
 	}
 	for _, p := range slices.Backward(b.payments) {
-		by := make([]int, len(to))
+		by, held := make([]int, len(to)), make([]int, len(to))
 		for i := range to {
 			n := min(back[i], p.charged[i])
 			by[i], back[i] = -n, back[i]-n
+			held[i] = min(0, p.charged[i]-p.held[i]-n) // what is not held goes first
 		}
-		b.addLocked(p.token, by)
+		b.addLocked(p.token, by, held)
 	}
-	b.addLocked(b.d.Token, more)
+	b.addLocked(b.d.Token, more, more)
 }
 
-func (b *Charge) addLocked(of Token, by []int) {
-	if slices.ContainsFunc(by, func(n int) bool { return n != 0 }) {
-		b.left = append(b.left, adjustment{NewToken(), of, by})
+func (b *Charge) addLocked(of Token, by, held []int) {
+	if slices.ContainsFunc(by, notZero) {
+		b.left = append(b.left, adjustment{NewToken(), of, by, held})
 	}
 }
+
+func notZero(n int) bool { return n != 0 }
 
 // target is what each rule is to be charged.
 func (b *Charge) target(costs map[string]int) ([]int, error) {
@@ -172,34 +179,49 @@ func (b *Charge) target(costs map[string]int) ([]int, error) {
 func (b *Charge) adjustLocked(ctx context.Context) ([]Promotion, error) {
 	var promoted []Promotion
 	for len(b.left) > 0 {
-		next, err := b.sendLocked(ctx, b.left[0])
-		if err != nil {
-			return promoted, err
+		var spent []int
+		if slices.ContainsFunc(b.left[0].held, notZero) {
+			next, paid, err := b.sendLocked(ctx, b.left[0])
+			if err != nil {
+				return promoted, err
+			}
+			promoted, spent = append(promoted, next...), paid
 		}
-		promoted = append(promoted, next...)
-		b.noteLocked(b.left[0])
+		b.noteLocked(b.left[0], spent)
 		b.left = b.left[1:]
 	}
 	return promoted, nil
 }
 
-// noteLocked takes in a correction that was made.
-func (b *Charge) noteLocked(s adjustment) {
+// noteLocked takes in a correction that was made. spent is what each rule holds of a payment; nil when
+// that is not known, because the answer to an earlier call was lost: then it is as little as it can be.
+func (b *Charge) noteLocked(s adjustment, spent []int) {
 	if slices.ContainsFunc(s.by, func(n int) bool { return n > 0 }) {
-		b.payments = append(b.payments, payment{s.token, s.by})
+		held := slices.Clone(s.by)
+		for i, l := range b.p.rules {
+			switch {
+			case spent != nil:
+				held[i] = spent[i]
+			case l.limit.noDebt():
+				held[i] = 0
+			}
+		}
+		b.payments = append(b.payments, payment{s.token, s.by, held})
 		return
 	}
 	for n := range b.payments {
 		if b.payments[n].token == s.of {
 			for i := range s.by {
 				b.payments[n].charged[i] += s.by[i]
+				b.payments[n].held[i] += s.held[i]
 			}
 		}
 	}
 }
 
-// sendLocked makes one correction, where the grant was made.
-func (b *Charge) sendLocked(ctx context.Context, s adjustment) ([]Promotion, error) {
+// sendLocked makes one correction, where the grant was made. It returns what was spent by rule, nil
+// when that is not known.
+func (b *Charge) sendLocked(ctx context.Context, s adjustment) (promoted []Promotion, spent []int, err error) {
 	r := b.d.Request
 	if s.of != b.d.Token {
 		r.grant = grant{} // it says nothing of what was charged later, which Redis remembers as long as it counts
@@ -208,25 +230,23 @@ func (b *Charge) sendLocked(ctx context.Context, s adjustment) ([]Promotion, err
 	if b.d.made == fromFallback { // Redis may still be away, and knows nothing of this grant
 		t = newStoreCallBy(b.p, b.p.fallback.localStore(), b.p.rules.lastKnown(ctx, byRequest(&r)))
 	} else {
-		var err error
 		if t, err = newStoreCall(ctx, b.p, byRequest(&r)); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	args := luascripts.AdjustArgs{Rules: b.p.calls(b.p.rules.ids(r), r), Policy: b.p.name, Token: uint64(s.of), Charge: uint64(s.token)}
 	r.grant.addTo(args.Rules, b.p, r.Key)
 	for i := range args.Rules {
-		args.Rules[i].Cost = s.by[i]
+		args.Rules[i].Cost = s.held[i]
 	}
 	var reply luascripts.CancelReply
 	for again := true; again; {
 		setLimits(args.Rules, t.limits, t.begin())
-		var err error
 		reply, err = t.store.adjust(ctx, args)
 		again, err = t.again(ctx, "adjust", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return b.p.rules.promotions(reply.Promoted, b.p.rules.ids(r), reply.Now), nil
+	return b.p.rules.promotions(reply.Promoted, b.p.rules.ids(r), reply.Now), reply.Spent, nil
 }

@@ -294,7 +294,11 @@ func (s clusterStore) adjust(ctx context.Context, a luascripts.AdjustArgs) (luas
 			r.Rule += at.from
 			return r, err
 		}
+		if r.Spent == nil { // this slot has done it before
+			r.Spent = make([]int, at.to-at.from)
+		}
 		out.Status, out.Now, out.Promoted = r.Status, r.Now, append(out.Promoted, moved(r.Promoted, at)...)
+		out.Spent = append(out.Spent, r.Spent...)
 	}
 	return out, nil
 }

@@ -105,6 +105,21 @@ func (l Limit) Permits() int { return l.permits }
 // for a day, 7 days for a week, 31 days for a month.
 func (l Limit) Window() time.Duration { return l.window }
 
+// counts is for how long, at most, a permit counts: for the window, or until what a burst took is filled again.
+func (l Limit) counts() time.Duration {
+	most := max(l.permits, l.burst)
+	return l.window * time.Duration((most+l.permits-1)/l.permits)
+}
+
+// noDebt says that the limit holds no more than it admits: what is charged above that is not known afterwards.
+func (l Limit) noDebt() bool {
+	switch l.kind {
+	case kindSliding, kindBucket, kindStepped, kindGCRA:
+		return true
+	}
+	return false
+}
+
 // each is the time of one permit.
 func (l Limit) each() time.Duration { return l.window / time.Duration(l.permits) }
 

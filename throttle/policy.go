@@ -234,9 +234,9 @@ func (p *Policy) Redeem(ctx context.Context, r Request) (Decision, error) {
 
 // Charge returns what the grant was charged, to be corrected later.
 func (p *Policy) Charge(d Decision) *Charge {
-	first := payment{d.Token, make([]int, len(p.rules))}
+	first := payment{d.Token, make([]int, len(p.rules)), make([]int, len(p.rules))}
 	for i := range p.rules {
-		first.charged[i] = d.keyCost(i).Cost
+		first.charged[i], first.held[i] = d.keyCost(i).Cost, d.keyCost(i).Cost
 	}
 	return &Charge{p: p, d: d, payments: []payment{first}}
 }

@@ -329,6 +329,6 @@ func (g *grant) addTo(calls []luascripts.RuleCall, p *Policy, key string) {
 		if i < len(g.each) {
 			at = g.each[i]
 		}
-		calls[i].At, calls[i].Until = at, at.Add(g.limits[i].Window())
+		calls[i].At, calls[i].Until = at, at.Add(g.limits[i].counts())
 	}
 }

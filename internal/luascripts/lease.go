@@ -96,6 +96,11 @@ func Adjust(ctx context.Context, c redis.Scripter, a AdjustArgs) (CancelReply, e
 	r := run(ctx, c, adjustScript, 5, keysOfRules(a.Rules, a.Policy),
 		grantArgs([]any{tokenText(a.Token), tokenText(a.Charge)}, a.Rules)...)
 	reply := CancelReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Version: r.int()}
+	if reply.Status == Granted {
+		for range a.Rules {
+			reply.Spent = append(reply.Spent, int(r.int()))
+		}
+	}
 	reply.Promoted = r.promotions(r.int())
 	return reply, r.err
 }

@@ -45,7 +45,7 @@ func (c *call) found(token uint64) (held []int64, until int64) {
 		}
 		claimed := p.claimedUntil
 		if claimed == 0 && held[i] > 0 && p.kind != luascripts.Leases {
-			claimed = held[i] + p.w // who knew the token alone may know the instant later: it must not come back twice
+			claimed = held[i] + p.counts() // who knew the token alone may know the instant later: it must not come back twice
 		}
 		until = max(until, claimed)
 	}
@@ -85,20 +85,27 @@ func (p *ruleCall) joinAt(to place, ticket, at int64) {
 	p.keep(at)
 }
 
-func (p *ruleCall) adjust(token, charge uint64, held int64, promoted []luascripts.Promotion) []luascripts.Promotion {
+// adjust corrects what the rule was charged, and returns how much more it holds now.
+func (p *ruleCall) adjust(token, charge uint64, held int64, promoted []luascripts.Promotion) (spent int64, _ []luascripts.Promotion) {
 	if p.kind == luascripts.Leases || p.cost == 0 {
-		return promoted
+		return 0, promoted
 	}
 	at := p.now
-	if p.cost > 0 { // what was used is spent, whatever the limit says
+	if want := p.cost; want > 0 { // what was used is spent, whatever the limit says
 		at = max(p.now, p.state.newest())
-		p.spend(at, charge)
+		if spent = want; p.noDebt() {
+			spent = min(want, max(0, p.state.free(p.numbers, at)))
+		}
+		if p.cost = spent; spent > 0 {
+			p.spend(at, charge)
+		}
+		p.cost = want
 	} else if held > 0 {
 		p.lessen(token, held)
 		promoted = p.promote(promoted, true)
 	}
-	p.tokens.charge(charge, at, p.w, p.now, p.extra)
-	return promoted
+	p.tokens.charge(charge, at, p.counts(), p.now, p.extra)
+	return spent, promoted
 }
 
 // lessen gives back some of what a token was granted. When that was all of the newest

@@ -200,6 +200,15 @@ func numbersOf(a luascripts.Numbers) *numbers {
 	return l
 }
 
+// counts is for how long, at most, a permit counts.
+func (l *numbers) counts() int64 { return l.w * ceilDiv(max(l.n, l.burst), l.n) }
+
+// noDebt says that the limit holds no more than it admits. What is charged above that is not known afterwards, so
+// a charge above it spends what is free: all of it given back would free what others spent.
+func (l *numbers) noDebt() bool {
+	return l.kind == luascripts.Sliding || l.kind == luascripts.GCRA || l.kind == luascripts.Step
+}
+
 // stepsMost is how many steps the largest cost of a limit has, about.
 const stepsMost = 1 << 20
 

@@ -315,8 +315,8 @@ func (t *tokens) withdraw(token uint64, held, until, now, extra int64) {
 }
 
 // charge remembers a correction as long as what it charged at an instant counts.
-func (t *tokens) charge(token uint64, at, w, now, extra int64) {
-	keep := max(w, copied)
+func (t *tokens) charge(token uint64, at, counts, now, extra int64) {
+	keep := max(counts, copied)
 	t.add(token, -chargeScore-at)
 	t.trim(keep-now-chargeScore, -chargeScore)
 	t.live(now, at+keep-now+extra)

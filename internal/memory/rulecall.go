@@ -274,16 +274,14 @@ func (p *ruleCall) heldAt(token uint64) (at int64, known bool) {
 }
 
 // granted is the instant of the grant that a token's holder corrects. The first rule of a
-// call remembers its token; the others go by what that found. Of a grant whose
+// call remembers its token; the others know it when it is that of their newest grant, or of an adjustment, and
+// else go by what the first one found. Of a grant whose
 // token is forgotten it is what the holder tells, if there may have been one then. 0 or less is
 // none.
 func (p *ruleCall) granted(token uint64, first int64) int64 {
 	held, known := p.heldAt(token)
-	if p.index > 1 && p.kind != luascripts.Leases {
+	if !known && p.index > 1 && p.kind != luascripts.Leases {
 		held, known = first, first != 0
-		if token != 0 && p.ledger.token == token {
-			held, known = p.state.newest(), true
-		}
 	}
 	if known || p.kind == luascripts.Leases || p.ledger.state == nil || p.claimedAt == 0 {
 		return held

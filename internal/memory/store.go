@@ -283,7 +283,9 @@ func (s *Store) Adjust(a luascripts.AdjustArgs) luascripts.CancelReply {
 			if first == 0 {
 				first = held
 			}
-			r.Promoted = p.adjust(a.Token, a.Charge, held, r.Promoted)
+			var spent int64
+			spent, r.Promoted = p.adjust(a.Token, a.Charge, held, r.Promoted)
+			r.Spent = append(r.Spent, int(spent))
 		}
 	})
 	if no.status != 0 {

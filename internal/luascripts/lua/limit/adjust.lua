@@ -7,7 +7,8 @@
 -- ARGV[3]  text       of the rules, see rulecall.lua
 -- ARGV[4+] claims     2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
 --                     is not known
--- returns  {status, rule, now_us, version, promotions}, integers; see with_promotions in line.lua
+-- returns  {status, rule, now_us, version, then when it is done what was spent of each rule, promotions}, integers; see with_promotions
+--          in line.lua
 --          status 0 was done before, 1 done, 5 to 8 see ledger.lua, the version is that of 7; rule is the one that can't
 --          be read
 
@@ -16,7 +17,7 @@ local ledger = require("limit/ledger")
 local line = require("limit/line")
 local tokens = require("limit/tokens")
 local rulecall = require("limit/rulecall")
-local max = math.max
+local max, min = math.max, math.min
 local outlive = ledger.outlive
 local promote, with_promotions = line.promote, line.with_promotions
 local grant, granted, held_at, keep_adjustment, lessen, read_claims =
@@ -35,19 +36,23 @@ return function(keys, args)
     if rule.want ~= 0 and held_at(rule, adjustment) then return { 0, 0, now, 0, 0 } end
   end
 
-  local promoted, first = {}, nil
-  for _, rule in ipairs(rules) do
-    local held, at = granted(rule, token, first), now
+  local promoted, first, reply = {}, nil, { 1, 0, now, 0 }
+  for i, rule in ipairs(rules) do
+    local held, at, want, spent = granted(rule, token, first), now, rule.want, 0
     first = first or held
-    if rule.want > 0 and not rule.kind.lease then -- what was used is spent, whatever the limit says
+    if want > 0 and not rule.kind.lease then -- what was used is spent, whatever the limit says
       at = max(now, rule.ledger.newest)
-      grant(rule, now, at, adjustment)
+      spent = rule.kind.no_debt and min(want, rule.kind.free(rule.limit, rule.ledger, at)) or want
+      rule.want = spent
+      if spent > 0 then grant(rule, now, at, adjustment) end
+      rule.want = want
     elseif rule.want < 0 and held and held > 0 and not rule.kind.lease then
       lessen(rule, now, held, token)
       promote(rule, now, promoted, true)
     end
     outlive(rule, now)
-    if not rule.kind.lease and rule.want ~= 0 then keep_adjustment(rule, adjustment, at, now) end
+    if not rule.kind.lease and want ~= 0 then keep_adjustment(rule, adjustment, at, now) end
+    reply[4 + i] = spent
   end
-  return with_promotions({ 1, 0, now, 0 }, rules, now, promoted)
+  return with_promotions(reply, rules, now, promoted)
 end

@@ -42,7 +42,7 @@ return function(keys, args)
     rule.found = token ~= "" and granted(rule, token, first) or nil
     first = first or rule.found
     local held = rule.found and rule.found > 0
-    if held and rule.claimed_until == 0 and not rule.kind.lease then rule.claimed_until = rule.found + rule.W end
+    if held and rule.claimed_until == 0 and not rule.kind.lease then rule.claimed_until = rule.found + rule.limit.counts end
     claimed_until = max(claimed_until, rule.claimed_until)
   end
 

@@ -252,6 +252,7 @@ end
 
 counter.step = {
   doubles = 3,
+  no_debt = true,
   copy = copy, grants = grants, read = read, value = value,
   numbers = function(limit)
     limit.a = limit.a or tonumber(limit.more)

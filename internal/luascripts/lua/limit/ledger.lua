@@ -31,6 +31,8 @@
 --   value(limit, ledger)                what stands behind the head; or
 --   write(limit, ledger, now)           writes it
 --   spent(limit, ledger, now, most)     the newest grants that count, for a reader: {at, count, at, count ...}, the newest first
+--   no_debt                             true when it holds no more than it admits. What is charged above that is not known afterwards, so a
+--                                       charge above it spends what is free, see adjust.lua: all of it given back would free what others spent
 --   lease, offer, anew                  see leases.lua
 --   first_grant(limit, key, token, now) writes the first grant on a key that has no ledger, see shortcut.lua
 --   copy(ledger)                        a ledger to charge in vain, where earliest must be told whole jobs: what one leaves over of a window
@@ -74,6 +76,7 @@ local function limit_of(letter, n, W, more, version)
   limit = { letter = letter, kind = kind_of(letter), n = tonumber(n), W = tonumber(W), more = more, version = tonumber(version) }
   limit.stamp, limit.life = timestamp(limit.version), numbers.int(life(limit.W)) -- as they are written
   if limit.kind.numbers then limit.kind.numbers(limit) end
+  limit.counts = limit.W * math.ceil(max(limit.n, limit.burst or 0) / limit.n) -- for so long, at most, a permit counts
   limit.unit = 1 -- so many permits are one step of a ticket, see line.lua
   while max(limit.n, limit.burst or 0) > STEPS * limit.unit do limit.unit = 2 * limit.unit end
   limits[text], count = limit, count + 1

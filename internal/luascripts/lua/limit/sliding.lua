@@ -136,6 +136,8 @@ local function write_anew(ledger, now)
 end
 
 return {
+  no_debt = true,
+
   fresh = function(limit, key)
     return make(key, 0, -1, limit.n, NO_TOKEN, "")
   end,

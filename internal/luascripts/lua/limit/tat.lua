@@ -99,7 +99,7 @@ local function full(ledger, a)
 end
 
 local gcra = {
-  doubles = 3,
+  doubles = 3, no_debt = true,
   fresh = counter.fresh, grants = counter.grants, keep = keep, numbers = burst, own = own, read = counter.read, value = counter.value, worth = worth,
   -- what is owed is carried over, in permits
   settle = function(limit, old, ledger)

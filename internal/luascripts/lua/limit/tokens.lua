@@ -173,17 +173,12 @@ local function read_claims(rules, args, from)
   end
 end
 
--- granted is the instant of the grant of a token. The first rule and leases look the token up. Other rules take it from
--- their header, or else what the first rule found. When the token is forgotten, the instant that the holder claims counts,
--- if there may have been a grant then
+-- granted is the instant of the grant of a token. Each rule looks the token up: the first one and leases remember it, the others
+-- when it is in their header, or that of an adjustment. Else they take what the first rule found. When the token is forgotten, the
+-- instant that the holder claims counts, if there may have been a grant then
 local function granted(rule, token, first)
-  local of = rule.ledger
-  local held
-  if rule.index == 1 or rule.kind.lease then
-    held = held_at(rule, token)
-  else
-    held = of.token == token and of.newest or first
-  end
+  local of, held = rule.ledger, held_at(rule, token)
+  if not held and rule.index > 1 and not rule.kind.lease then held = first end
   if held or rule.kind.lease or not of.known or rule.claimed_at == 0 then return held end
   if rule.claimed_at <= of.newest and rule.claimed_at + COPY <= rule.now and rule.now < rule.claimed_until then return rule.claimed_at end
 end
@@ -199,7 +194,7 @@ end
 
 -- keep_adjustment keeps an adjustment, so that it is done once, and what it paid at an instant is found
 local function keep_adjustment(rule, adjustment, at, now)
-  local keep = max(rule.W, COPY)
+  local keep = max(rule.limit.counts, COPY)
   call("ZADD", rule.tokens, int(-ADJUSTMENTS - at), adjustment)
   forget_old(rule.tokens, int(keep - now - ADJUSTMENTS), "(" .. int(-ADJUSTMENTS))
   live(rule.tokens, at + keep - now)
