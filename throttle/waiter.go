@@ -213,8 +213,8 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 	w.early = true
 	for looked := asked; ; {
 		now := time.Now()
-		first := w.rule == nil
-		if !first && w.rule.waiters.isFirst(w.key, d.start) {
+		first := w.rule == nil && !d.Gated // an opening does not come earlier, and each who asks counts for it
+		if w.rule != nil && w.rule.waiters.isFirst(w.key, d.start) {
 			first, check = true, w.rule.waiters.checkAfter(w.key, told, w.rule.limit.each())
 		}
 		if instant.Sub(asked.Add(check)) <= w.took { // the answer would come too late to be of use
@@ -224,7 +224,7 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 		case !now.Before(instant):
 			w.early = false
 			return wait(ctx, 0)
-		case first && now.Sub(asked) >= check, now.Sub(asked) >= confirm:
+		case first && now.Sub(asked) >= check, !d.Gated && now.Sub(asked) >= confirm:
 			w.checks = first
 			return wait(ctx, 0)
 		}

@@ -1,0 +1,29 @@
+package throttle_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
+)
+
+// A caller that is blocked at a closed gate is one job that waits for the opening, however long it waits.
+func TestAcquireWaitsForAGate(t *testing.T) {
+	t.Parallel()
+	hours, err := gate.Parse("00:10-01:00 UTC")
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) { // it begins at midnight, UTC
+		p := newLocal(t, throttle.Sliding(1, time.Minute)).Policy()
+		want := time.Now().Add(10 * time.Minute)
+		d, err := p.Acquire(t.Context(), throttle.Request{
+			Key: key, Cost: 1, Gates: []gate.InZone{{Rule: "hours", Gate: hours}}, MaxWait: 15 * time.Minute,
+		})
+		if err != nil || !d.Granted || !d.At.Equal(want) {
+			t.Errorf("Acquire = %v, %v at %v, want a grant at the opening, %v", d, err, d.At, want)
+		}
+	})
+}
