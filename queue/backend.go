@@ -33,6 +33,8 @@ func (b clientBackend) Bookable() error {
 	return nil
 }
 
+func (b clientBackend) Shadow() bool { return b.c.cfg.Shadow }
+
 func (b clientBackend) Booking(stored luascripts.StoredBooking, job string) (throttle.BookingRef, bool) {
 	return b.c.set.Booking(stored, job)
 }

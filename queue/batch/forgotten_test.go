@@ -116,6 +116,35 @@ func TestFeederKnowsWhatWasFed(t *testing.T) {
 	}
 }
 
+// TestCopyOfAFeedCallLongAfter: a call may be repeated after an outage, when what it answered is forgotten. It
+// counts once, or the feeder would take it for a call of another.
+func TestCopyOfAFeedCallLongAfter(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	c := newClient(t, rdb)
+	if _, err := NewControl(c).Start(t.Context(), winter()); err != nil {
+		t.Fatal(err)
+	}
+	g := newFeeding(testFeeder(t, c, nil), "default", "winter")
+	if err := g.begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	call := luascripts.FeedArgs{Batch: "winter", Owner: g.owner, Call: newOwner()}
+	for range 2 {
+		if r, err := luascripts.Feed(t.Context(), rdb, g.keys, call); err != nil || r.Status != luascripts.Fed {
+			t.Fatalf("feed.lua answers %+v, %v", r, err)
+		}
+		answers, err := rdb.Keys(t.Context(), "hw:{default}:sent:*").Result()
+		if err != nil || len(answers) != 1 {
+			t.Fatalf("answers are kept in %v, %v, want one", answers, err)
+		}
+		rdb.Del(t.Context(), answers...)
+	}
+	if n := rdb.HGet(t.Context(), "hw:{default}:batch:winter", "calls").Val(); n != "1" {
+		t.Errorf("%s calls are counted, want 1", n)
+	}
+}
+
 // dump is all that Redis has.
 func dump(t *testing.T, rdb *redis.Client) map[string]string {
 	t.Helper()

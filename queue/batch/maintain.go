@@ -159,7 +159,8 @@ func (c client) drain(ctx context.Context, queue, typ, id string) (drained, erro
 			if code != luascripts.DropRuns {
 				d.changed++
 			}
-			if code != luascripts.Dropped {
+			// one that is not open may have been dropped by this very call, whose answer was lost
+			if code != luascripts.Dropped && code != luascripts.DropNotOpen {
 				tasks[i] = nil
 			}
 		}

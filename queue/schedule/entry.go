@@ -203,7 +203,7 @@ func checkTask(c backend.Client, task *queue.Task) error {
 	if err := errors.Join(c.CheckOptions(task.Options()), checkTickOptions(task.Options())); err != nil {
 		return err
 	}
-	if p, ok := c.Policy(task.Type()); ok {
+	if p, ok := c.Policy(task.Type()); ok && !c.Shadow() {
 		_, err := p.Request(asynqTask(task), "")
 		return err
 	}

@@ -245,6 +245,64 @@ func TestScheduleGivesUp(t *testing.T) {
 	})
 }
 
+// Whatever LateMax is, and although Redis was away just before: a tick whose task can't be made is given up, and
+// neither forgotten nor passed over without a word.
+func TestScheduleGivesUpInTime(t *testing.T) {
+	t.Parallel()
+	for _, late := range []time.Duration{time.Second, 3 * time.Second, 15 * time.Second, time.Minute} {
+		t.Run(late.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				rdb, m := redistest.Mini(t)
+				core, logs := observer.New(zapcore.InfoLevel)
+				var got []Outcome
+				s, err := New(newClient(t, rdb, smsPolicy()), Config{Logger: zap.New(core), TickFunc: func(tick Tick) { got = append(got, tick.Outcome) }},
+					Entry{Name: "sms", Spec: "*/5 * * * *", LateMax: late, TaskFunc: func(context.Context, time.Time) (*queue.Task, error) {
+						return nil, errors.New("the database is away, too")
+					}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 7*time.Minute)
+				defer cancel()
+				if late == time.Minute { // the ticker has failed often when Redis is back
+					go func() {
+						time.Sleep(5*time.Minute - 10*time.Second)
+						m.SetError("LOADING an outage")
+						time.Sleep(40 * time.Second)
+						m.SetError("")
+					}()
+				}
+				if err := s.Run(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if len(got) != 1 || got[0] != OutcomeGivenUp {
+					t.Errorf("the ticks ended as %v, want one that is given up", got)
+				}
+				if n := logs.FilterMessage("a tick has no task yet").Len(); n != 1 {
+					t.Errorf("%d lines say that there is no task yet, want 1", n)
+				}
+			})
+		})
+	}
+}
+
+// In shadow mode a task without a key is no fault of an entry, as the client enqueues it.
+func TestScheduleInShadowMode(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	for shadow, want := range map[bool]bool{false: false, true: true} {
+		c, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{smsPolicy()}, Throttle: throttle.Config{Shadow: shadow}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = New(c, Config{}, Entry{Name: "sms", Spec: "@daily", Task: queue.NewTask("sms:send", []byte(`{"phone":"1"}`))})
+		if (err == nil) != want {
+			t.Errorf("New with shadow mode %v = %v", shadow, err)
+		}
+	}
+}
+
 // The failure of a call that began before another was answered is not logged: Redis is there.
 func TestScheduleHearsInOrder(t *testing.T) {
 	t.Parallel()

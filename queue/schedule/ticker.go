@@ -43,9 +43,11 @@ type ticker struct {
 
 	calling chan struct{} // closed when the TaskFunc has returned; nil before the first call
 
-	failures int       // in a row
-	asking   time.Time // the tick for which the TaskFunc was called last, and
-	since    time.Time // since when, by our clock
+	failures int           // in a row, but for those of the TaskFunc
+	asking   time.Time     // the tick for which the TaskFunc was called last, and
+	since    time.Time     // since when, by our clock
+	noTask   int           // how often that tick had no task
+	left     time.Duration // after which it is given up
 }
 
 func (t *ticker) run(ctx context.Context) {
@@ -71,14 +73,21 @@ func (t *ticker) pass(ctx context.Context) time.Duration {
 	case err == nil:
 		t.failures = 0
 		return wait
-	case errors.As(err, &none) && t.failures > 0: // that was said
 	case errors.As(err, &none):
-		t.schedule.log.Warn("a tick has no task yet", zap.String("entry", t.Name), zap.String("error", t.schedule.client.SafeText(none.cause)))
+		if t.noTask++; t.noTask == 1 {
+			t.schedule.log.Warn("a tick has no task yet", zap.String("entry", t.Name), zap.String("error", t.schedule.client.SafeText(none.cause)))
+		}
+		return min(retryAfter(t.noTask), t.left)
 	default:
 		t.schedule.reached(began, err)
 	}
 	t.failures++
-	return min(time.Second<<min(t.failures-1, 10), tickRetryMax)
+	return retryAfter(t.failures)
+}
+
+// retryAfter is the wait after so many failures in a row.
+func retryAfter(failures int) time.Duration {
+	return min(time.Second<<min(failures-1, 10), tickRetryMax)
 }
 
 // work is one pass until something fails.
@@ -138,8 +147,10 @@ func (t *ticker) tick(ctx context.Context, due dueTick) (int64, error) {
 	switch {
 	case err == nil:
 		args.Message = t.message
-	case !neverRuns(err) && t.failedFor(err) < t.LateMax/2:
-		return 0, err
+	case !neverRuns(err):
+		if t.left = t.leftFor(err, due); t.left > 0 {
+			return 0, err
+		}
 	}
 	held := t.reply.Held
 	code, failed := t.call(ctx, args)
@@ -294,7 +305,7 @@ func (t *ticker) prepare(ctx context.Context, tick time.Time, id string) error {
 // it has not returned it is not called again.
 func (t *ticker) askForTask(ctx context.Context, tick time.Time) (*queue.Task, error) {
 	if !t.asking.Equal(tick) {
-		t.asking, t.since = tick, t.schedule.now()
+		t.asking, t.since, t.noTask = tick, t.schedule.now(), 0
 	}
 	select {
 	case <-t.calling:
@@ -343,12 +354,14 @@ func neverRuns(err error) bool {
 	return errors.Is(err, ErrInvalid) || errors.Is(err, asynqwire.ErrUnknownScript)
 }
 
-// failedFor is for how long a tick has had no task.
-func (t *ticker) failedFor(err error) time.Duration {
+// leftFor is how long a tick may still have no task: for half of LateMax, and not so long that it would be
+// missed before it is given up.
+func (t *ticker) leftFor(err error, due dueTick) time.Duration {
 	if _, ok := errors.AsType[*noTaskError](err); !ok {
-		return 0
+		return t.LateMax // it is Redis that fails
 	}
-	return t.schedule.now().Sub(t.since)
+	missed := due.by.Sub(t.redisNow()) - t.LateMax/10
+	return min(missed, t.LateMax/2-t.schedule.now().Sub(t.since))
 }
 
 // reasonOf is the text of an error without what a TaskFunc put into its own.

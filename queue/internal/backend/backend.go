@@ -26,6 +26,9 @@ type Client interface {
 	// Bookable returns why nothing can be booked with the client's throttle.Config, or nil.
 	Bookable() error
 
+	// Shadow says that no task is refused for its key or cost.
+	Shadow() bool
+
 	// Policy returns the policy of a task type, if it has one.
 	Policy(typ string) (Policy, bool)
 

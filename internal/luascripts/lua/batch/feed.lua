@@ -91,8 +91,8 @@ return function(keys, args)
     end
   end
   if #settled > 0 then redis.call("ZADD", batch.ahead, "GT", unpack(settled)) end
-  redis.call("HSET", batch.record, "pace_at", pace_at)
-  redis.call("HINCRBY", batch.record, "calls", "1")
+  -- not one more than there are: this may be a copy of a call that is older than what it answered
+  redis.call("HSET", batch.record, "pace_at", pace_at, "calls", int(max(tonumber(h[6] or "0"), args[7] + 1)))
   for reason, n in pairs(refused) do
     redis.call("HINCRBY", batch.record, "refused", n)
     redis.call("HINCRBY", batch.record, "refused:" .. reason, n)
