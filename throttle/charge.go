@@ -193,20 +193,10 @@ func (b *Charge) adjustLocked(ctx context.Context) ([]Promotion, error) {
 	return promoted, nil
 }
 
-// noteLocked takes in a correction that was made. spent is what each rule holds of a payment; nil when
-// that is not known, because the answer to an earlier call was lost: then it is as little as it can be.
+// noteLocked takes in a correction that was made. spent is what each rule holds of a payment.
 func (b *Charge) noteLocked(s adjustment, spent []int) {
 	if slices.ContainsFunc(s.by, func(n int) bool { return n > 0 }) {
-		held := slices.Clone(s.by)
-		for i, l := range b.p.rules {
-			switch {
-			case spent != nil:
-				held[i] = spent[i]
-			case l.limit.noDebt():
-				held[i] = 0
-			}
-		}
-		b.payments = append(b.payments, payment{s.token, s.by, held})
+		b.payments = append(b.payments, payment{s.token, s.by, spent})
 		return
 	}
 	for n := range b.payments {
@@ -219,8 +209,8 @@ func (b *Charge) noteLocked(s adjustment, spent []int) {
 	}
 }
 
-// sendLocked makes one correction, where the grant was made. It returns what was spent by rule, nil
-// when that is not known.
+// sendLocked makes one correction, where the grant was made. It returns what was spent by rule, or as little
+// as that can be when the answer to an earlier call was lost.
 func (b *Charge) sendLocked(ctx context.Context, s adjustment) (promoted []Promotion, spent []int, err error) {
 	r := b.d.Request
 	if s.of != b.d.Token {
@@ -248,5 +238,14 @@ func (b *Charge) sendLocked(ctx context.Context, s adjustment) (promoted []Promo
 			return nil, nil, err
 		}
 	}
-	return b.p.rules.promotions(reply.Promoted, b.p.rules.ids(r), reply.Now), reply.Spent, nil
+	spent = make([]int, len(s.held))
+	for i, n := range s.held {
+		switch {
+		case reply.Spent != nil && reply.Spent[i] >= 0:
+			spent[i] = reply.Spent[i]
+		case !t.limits[i].noDebt():
+			spent[i] = max(0, n)
+		}
+	}
+	return b.p.rules.promotions(reply.Promoted, b.p.rules.ids(r), reply.Now), spent, nil
 }

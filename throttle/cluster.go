@@ -295,7 +295,7 @@ func (s clusterStore) adjust(ctx context.Context, a luascripts.AdjustArgs) (luas
 			return r, err
 		}
 		if r.Spent == nil { // this slot has done it before
-			r.Spent = make([]int, at.to-at.from)
+			r.Spent = slices.Repeat([]int{-1}, at.to-at.from)
 		}
 		out.Status, out.Now, out.Promoted = r.Status, r.Now, append(out.Promoted, moved(r.Promoted, at)...)
 		out.Spent = append(out.Spent, r.Spent...)

@@ -209,11 +209,15 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 	if !w.until.IsZero() && w.until.Before(instant) { // it waits for a lease, which may end before it is told to
 		instant = w.until
 	}
+	// A gate that is closed does not open earlier, and each who asks counts for its opening. One that is open has
+	// closed by the instant that was told: the job has no place then, and nobody tells it when a slot is free.
+	shut := d.Gated && openedAt(d.Gates, d.Now).After(d.Now)
+	soon := w.rule == nil && (!d.Gated || !shut && w.p.rules.areLeased())
 	check := askAgainEvery
 	w.early = true
 	for looked := asked; ; {
 		now := time.Now()
-		first := w.rule == nil && !d.Gated // an opening does not come earlier, and each who asks counts for it
+		first := soon
 		if w.rule != nil && w.rule.waiters.isFirst(w.key, d.start) {
 			first, check = true, w.rule.waiters.checkAfter(w.key, told, w.rule.limit.each())
 		}
@@ -224,7 +228,7 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 		case !now.Before(instant):
 			w.early = false
 			return wait(ctx, 0)
-		case first && now.Sub(asked) >= check, !d.Gated && now.Sub(asked) >= confirm:
+		case first && now.Sub(asked) >= check, !shut && now.Sub(asked) >= confirm:
 			w.checks = first
 			return wait(ctx, 0)
 		}

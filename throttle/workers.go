@@ -455,6 +455,10 @@ func (workerCalls) LimitOfID(ctx context.Context, l *Limiter, id string) (Limit,
 // [Config.LimitOf]. Only keys that a process has met can be asked about by ids that are hashes.
 func (workerCalls) Meet(l *Limiter, key string) (id string) { return l.met.id(l, key) }
 
+// Counts is for how long, at most, a permit of a limit counts: for its window, or until what a burst took is
+// filled again.
+func (workerCalls) Counts(l Limit) time.Duration { return l.counts() }
+
 // LimitLastKnown is the limit in force when this limiter read it last, and the one in
 // code before that. It does not ask Redis.
 func (workerCalls) LimitLastKnown(l *Limiter) Limit { return l.limitLastKnown() }

@@ -145,7 +145,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 		t.a.counters.booked.Add(1)
 		wait := d.Wait() - t.a.lead.get()
 		if left := time.Until(t.deadline); t.waitsBeyondDeadline(d) {
-			if left <= lastAsk {
+			if left <= lastAsk+t.a.lead.get() { // it may have been woken so much earlier
 				t.cancelBooking(ctx, decided{policy: p, Decision: d})
 				return d, permanentError{&throttle.TooLateError{Rule: d.Rule, At: d.At, Wait: d.Wait(), MaxWait: left}}
 			}

@@ -109,6 +109,7 @@ func (c *client) heal(ctx context.Context, op asynqwire.Op, call asynqwire.Call,
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), left)
 	defer cancel()
 	if op == asynqwire.OpRetry && c.wrote(ctx, call) {
+		c.a.healUntil.Store(0)
 		return done(ctx) // and what is in flight is another delivery of it
 	}
 	cmd := c.finish(ctx, op, call, run)

@@ -56,7 +56,7 @@ func (f *withdrawals) later(p *throttle.Policy, r throttle.Request) {
 	r.Job = ""
 	counts := time.Duration(0)
 	for _, l := range p.Rules() { // without an answer it is not known by which limits it was charged
-		counts = max(counts, l.Limit().Window(), throttle.ForWorkers.LimitLastKnown(l).Window())
+		counts = max(counts, throttle.ForWorkers.Counts(l.Limit()), throttle.ForWorkers.Counts(throttle.ForWorkers.LimitLastKnown(l)))
 	}
 	select {
 	case f.waiting <- withdrawal{p, r, time.Now().Add(max(withdrawFor, counts))}:

@@ -284,7 +284,7 @@ type CancelReply struct {
 	Now      time.Time
 	Promoted []Promotion
 	Version  int64 // of the rule's ledger, when Outdated
-	Spent    []int // of adjust.lua, by rule: what was paid more; nil when it was done before
+	Spent    []int // of adjust.lua, by rule: what was paid more; nil when it was done before, -1 where one slot of several has done it before
 }
 
 // Cancel runs cancel.lua.

@@ -340,7 +340,9 @@ func TestScheduleHoldsOne(t *testing.T) {
 		}}, Entry{
 			Name: "a", Spec: "* * * * *", Overlap: OverlapQueueOne,
 			TaskFunc: func(_ context.Context, tick time.Time) (*queue.Task, error) {
-				made[tick.Format("15:04")]++
+				if made[tick.Format("15:04")]++; made[tick.Format("15:04")] == 1 {
+					return nil, errors.New("it can't be made yet") // also of one that is held
+				}
 				return queue.NewTask("t", nil), nil
 			},
 		})

@@ -143,7 +143,7 @@ func (t *ticker) until(at time.Time) time.Duration { return max(0, at.Sub(t.redi
 // tick has one tick decided, and returns what the script did.
 func (t *ticker) tick(ctx context.Context, due dueTick) (int64, error) {
 	args := luascripts.TickArgs{At: due.at, By: due.by, ID: t.taskID(due.at)}
-	err := t.prepare(ctx, due.at, args.ID)
+	err := t.prepare(ctx, due, args.ID)
 	switch {
 	case err == nil:
 		args.Message = t.message
@@ -268,14 +268,14 @@ func (e *panicError) Error() string { return "schedule: the task function panick
 
 // prepare makes the task of a tick, unless that is the one that was made last: it
 // may be asked for each second.
-func (t *ticker) prepare(ctx context.Context, tick time.Time, id string) error {
-	if t.made.Equal(tick) {
+func (t *ticker) prepare(ctx context.Context, due dueTick, id string) error {
+	if t.made.Equal(due.at) {
 		return nil
 	}
 	task := t.Task
 	if task == nil {
 		var err error
-		if task, err = t.askForTask(ctx, tick); err != nil {
+		if task, err = t.askForTask(ctx, due); err != nil {
 			return &noTaskError{err}
 		}
 		if err := checkTask(t.schedule.client, task); err != nil {
@@ -296,14 +296,15 @@ func (t *ticker) prepare(ctx context.Context, tick time.Time, id string) error {
 	if err != nil {
 		return fmt.Errorf("schedule: entry %q: %w", t.Name, err)
 	}
-	t.made, t.message = tick, composed.Message
+	t.made, t.message = due.at, composed.Message
 	return nil
 }
 
 // askForTask calls the TaskFunc, and leaves one alone that does not heed its context:
 // the other ticks of the schedule, a reload and the end of Run do not wait for it. While
 // it has not returned it is not called again.
-func (t *ticker) askForTask(ctx context.Context, tick time.Time) (*queue.Task, error) {
+func (t *ticker) askForTask(ctx context.Context, due dueTick) (*queue.Task, error) {
+	tick := due.at
 	if !t.asking.Equal(tick) {
 		t.asking, t.since, t.noTask = tick, t.schedule.now(), 0
 	}
@@ -323,7 +324,7 @@ func (t *ticker) askForTask(ctx context.Context, tick time.Time) (*queue.Task, e
 		returned = make(chan struct{})
 	)
 	t.calling = returned
-	ctx, cancel := context.WithTimeout(ctx, t.LateMax/2)
+	ctx, cancel := context.WithTimeout(ctx, max(t.LateMax/20, min(t.LateMax/2, t.untilMissed(due))))
 	defer cancel()
 	go func() {
 		defer close(returned)
@@ -360,8 +361,16 @@ func (t *ticker) leftFor(err error, due dueTick) time.Duration {
 	if _, ok := errors.AsType[*noTaskError](err); !ok {
 		return t.LateMax // it is Redis that fails
 	}
-	missed := due.by.Sub(t.redisNow()) - t.LateMax/10
-	return min(missed, t.LateMax/2-t.schedule.now().Sub(t.since))
+	return min(t.untilMissed(due), t.LateMax/2-t.schedule.now().Sub(t.since))
+}
+
+// untilMissed is how long a tick can wait for its task, and still be given up before it is missed. One
+// that is held is never missed.
+func (t *ticker) untilMissed(due dueTick) time.Duration {
+	if !due.by.After(due.at) {
+		return t.LateMax
+	}
+	return due.by.Sub(t.redisNow()) - t.LateMax/10
 }
 
 // reasonOf is the text of an error without what a TaskFunc put into its own.
