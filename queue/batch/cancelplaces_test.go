@@ -78,8 +78,8 @@ func TestCancelWhoseAnswersAreLost(t *testing.T) {
 	t.Parallel()
 	redistest.NeedFunctions(t)
 	rdb := redistest.Start(t).Client(t)
-	const elements = 20
-	c := newClient(t, rdb, queue.Policy{Type: "sms", Rules: []queue.Rule{{Name: "provider", Limit: throttle.Sliding(1, time.Minute), Constant: "acme"}}})
+	const elements = 150 // two calls
+	c := newClient(t, rdb, queue.Policy{Type: "sms", Rules: []queue.Rule{{Name: "provider", Limit: throttle.Sliding(1, 10*time.Second), Constant: "acme"}}})
 	in := make(chan Element, elements)
 	for range elements {
 		in <- Element{Payload: []byte(`{}`)}
@@ -90,7 +90,7 @@ func TestCancelWhoseAnswersAreLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := winter()
-	spec.Total = elements
+	spec.Total, spec.Window = elements, 2*elements
 	if _, err := NewControl(c).Start(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}

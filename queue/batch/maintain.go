@@ -151,7 +151,13 @@ func (c client) drain(ctx context.Context, queue, typ, id string) (drained, erro
 		if err != nil {
 			return err
 		}
-		if !r.Cancelled {
+		if !r.Cancelled { // this very call may have dropped the last of it, and its answer was lost
+			atOnce(len(open), func(i int) {
+				if c.payloadOf(ctx, queue, typ, luascripts.BatchTaskID(id, elements[i]), true) != nil {
+					tasks[i] = nil // it is there, in a batch that was started again
+				}
+			})
+			c.Promote(ctx, c.leaveAll(ctx, queue, id, open, tasks))
 			return luascripts.ErrNoBatch
 		}
 		d.DropReply, d.counted, d.gone = r, true, r.Gone
