@@ -266,14 +266,14 @@ func TestProducerDiesBeforeItEnqueues(t *testing.T) {
 	pool, _ := r.start(seen.handler(), policies(policy))
 	seen.ran(t, n)
 	r.wantGaps(seen, window)
-	again := max(0, pool.Stats().Admissions-n) // on a slow machine: each came too late for its window
+	again := max(0, int(pool.Stats().Admissions)-n) // on a slow machine: each came too late for its window
 	for i, b := range results {
 		run := seen.first(b.Info.ID)
 		if late := run.grant.At.Sub(b.At); late > time.Duration(3+again)*window {
 			t.Errorf("%s was granted %v after its booking", b.Info.ID, late)
 		}
-		if got := seen.ids()[i]; got != b.Info.ID {
-			t.Errorf("run %d is %s, want %s", i, got, b.Info.ID)
+		if at := slices.Index(seen.ids(), b.Info.ID); at < i-again || at > i+again { // others pass one that came too late
+			t.Errorf("%s is run %d, want %d, and %d at most away from it", b.Info.ID, at, i, again)
 		}
 	}
 	r.eventually("an empty line", func() bool { return r.peek(limiter, "+1").Waiting == 0 })
