@@ -61,8 +61,8 @@ func (d *bookingRig) dueAt(id string) time.Time {
 	return f.At
 }
 
-// Two that book one id at the same time share its place: who is refused leaves it, also when it is
-// the lock of the other that stands in the way.
+// Two callers that book one id at the same time share its place. The one that asynq refuses leaves the
+// place to the other, also when the unique lock of the other is why.
 func TestBookOfARacedIDKeepsTheOthersPlace(t *testing.T) {
 	t.Parallel()
 	for want, opts := range map[error][]asynq.Option{

@@ -76,8 +76,8 @@ func (e *ThrottledError) Error() string {
 func (e *ThrottledError) Unwrap() error { return ErrThrottled }
 
 // TooLateError says that the instant of a job lies beyond what its caller
-// allows. Nothing is booked then. Who waits for a slot of [Concurrent] gets it only when the
-// time is used up. It unwraps to [ErrTooLate].
+// allows. Nothing is booked then. A caller that waits for a slot of [Concurrent] gets this error
+// only when its time is over. It unwraps to [ErrTooLate].
 type TooLateError struct {
 	Rule    string
 	At      time.Time     // the first instant at which the rule would admit, by Redis' clock

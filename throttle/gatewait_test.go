@@ -9,8 +9,8 @@ import (
 	"github.com/headwayq/headway/throttle/gate"
 )
 
-// The lease of a slot ends when the gate is closed: who waits is told the next opening. When the slot is free before,
-// it goes at once.
+// The lease of a slot ends when the gate is closed: a caller that waits is told the next opening. When the slot is
+// free before, the caller gets it at once.
 func TestAcquireWaitsForASlotWhileAGateIsOpen(t *testing.T) {
 	t.Parallel()
 	hours, err := gate.Parse("00:00-00:10 UTC")

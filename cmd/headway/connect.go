@@ -27,7 +27,7 @@ type redisFlags struct {
 	timeout                               time.Duration
 
 	env   redisEnv
-	given func(flag string) bool // says that a flag stands on the command line; nil when there is none
+	given func(flag string) bool // tells whether the command line has this flag; nil when there is no command line
 }
 
 // redisEnv is what the environment says about Redis. A flag that is given goes before it. It is no

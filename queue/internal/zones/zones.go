@@ -35,7 +35,7 @@ func (c *cache) load(name string) (*time.Location, error) {
 		return zone, nil
 	}
 	if fault := civil.ZoneFault(name, time.LoadLocation); fault != "" {
-		return nil, errors.New("want " + fault) // not kept: names that are none have no end
+		return nil, errors.New("want " + fault) // not kept: wrong names would fill the cache
 	}
 	zone, err := time.LoadLocation(name)
 	if err != nil { // it was there a moment ago

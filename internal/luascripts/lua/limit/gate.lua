@@ -37,7 +37,7 @@ local function gate(text)
     return i and max(at, gate[i]) or gate.covered_until
   end
 
-  -- spread is the instant at which one who waits for an opening comes. One who would come after `latest` does not wait
+  -- spread is the instant at which a job that waits for an opening comes. A job that would come after `latest` does not wait
   function gate.spread(opening, rule, at, now, latest)
     local member = int(at)
     local before = tonumber(redis.call("ZSCORE", opening, member) or "-1")
